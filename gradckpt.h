@@ -1,0 +1,8490 @@
+/* gradckpt.h - v0.1.0 - trains neural networks inside a byte budget, to the same bits.  MIT licence.
+ *
+ *     Do this in ONE C or C++ file, before the include, to create the implementation:
+ *
+ *         #define GRADCKPT_IMPLEMENTATION
+ *         #include "gradckpt.h"
+ *
+ *     Other files only include it. Nothing else is needed: no library, no generated code.
+ *
+ * You say how many bytes there are. The library plans which activations to keep and which to recompute
+ * (gradient checkpointing), says what it costs before the first step, and trains the same model to the
+ * same bits whatever it chose: any plan, any split of the batch, any thread count, any processor.
+ *
+ * DOES: reverse-mode differentiation of static graphs of f32 tensors; exact byte plans; gradient
+ * accumulation done right (sums over all micro-batches, one division); AdamW, SGD, momentum or your own
+ * optimiser; safetensors files; runs in memory you hand over, without heap, stdio or an OS.
+ * DOES NOT: change shapes while a graph lives (build another; it is cheap); run on more than one machine;
+ * convolve; read Python models; promise speed on processors without vector units.
+ *
+ * Priorities, in this order: right gradients; the same bits; exact bytes; a small header that can be
+ * read; speed.
+ *
+@@TOC@@
+ *
+ * == MANUAL ==========================================================================================
+ *
+ * 1. Walk through
+ *    A store holds parameters and optimiser state. A graph describes tensors and ops for one set of
+ *    shapes; its number of rows (axis 0 of every input) is the micro-batch. A plan is constant data: the
+ *    list of instructions (forward i, backward i, update p) and a byte offset for everything they touch.
+ *    An executor binds a plan to a store and to memory and runs it. Nothing is allocated after that.
+ *
+ *        gckpt_store *s = gckpt_store_new(NULL);
+ *        gckpt_graph *g = gckpt_graph_new(s, NULL);
+ *        gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(4, 8));
+ *        gckpt_tensor *y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(4, 1));
+ *        gckpt_init normal = { 0.3f, 0, 0 }, zero = { 0, 0, 0 };
+ *        gckpt_tensor *h = gckpt_linear(x, gckpt_param(g, "w1", gckpt_shape2(8, 16), normal),
+ *                                       gckpt_param(g, "b1", gckpt_shape1(16), zero));
+ *        h = gckpt_linear(gckpt_relu(h), gckpt_param(g, "w2", gckpt_shape2(16, 1), normal), NULL);
+ *        gckpt_term loss = { gckpt_mean_squared_error(h, y), 1, 0 };
+ *        gckpt_plan *p = gckpt_plan_new(g, &loss, 1, NULL);
+ *        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+ *        gckpt_feed feeds[2] = { { gckpt_id(x), x_data }, { gckpt_id(y), y_data } };
+ *        gckpt_hyper adamw = { 1e-3f };
+ *        gckpt_report report;
+ *        gckpt_result ok = gckpt_step(e, feeds, 2, 4, &adamw, &report);
+ *
+ * 2. Errors
+ *    Nothing aborts and nothing needs checking on each line. Building: the first error stays on the
+ *    graph, a call that gets a NULL tensor returns NULL, and gckpt_plan_new reports what was recorded.
+ *    Planning, binding, running, saving and loading report their own error and replace the last one
+ *    (of the graph, store, executor and store), so that a budget that is too small poisons nothing.
+ *    gckpt_error_text says what, where, and what would have worked.
+ *
+ * 3. Micro-batches, losses and units
+ *    gckpt_step is fed the whole batch; it is run in micro-batches of the graph's rows, the last one
+ *    possibly short. A loss is a pair (sum, count): tokens, rows or elements. Gradients are sums over the
+ *    whole batch in units of the first loss's count N; they are divided by N once, in the update (never
+ *    a mean of means). A further loss with a count of its own is weighted by N / own count, both counted
+ *    from the feeds before the first forward. A regulariser (a function of parameters only) enters once
+ *    a step, undivided. When N is 0 nothing changes: weights, moments, step count; report.count is 0.
+ *
+ * 4. Compile options (define before the include; [I] where the implementation is, [A] in every file)
+ *    GRADCKPT_IMPLEMENTATION [I]  create the bodies        GCKPT_STATIC [A]    all functions static
+ *    GCKPT_API [A]                linkage of functions     GCKPT_ASSERT(x) [I] internal checks; default none
+ *    GCKPT_REALLOC(p,n) and GCKPT_FREE(p) [I]  both or none; default realloc and free
+ *    GCKPT_NO_HEAP [I]            no default allocator: every desc must bring its memory
+ *    GCKPT_NO_STDIO [A]           no files by path; reading and writing go through callbacks
+ *    GCKPT_NO_FAST [I]            leave out the fast CPU backend (firmware, first lessons)
+ *    GCKPT_FORCE_SOFT_FMA [I]     use the exact software fma even where the instruction exists (tests)
+ *    OpenMP is used when the compiler has it switched on (-fopenmp).
+ *
+ * 5. The numeric contract (version GCKPT_CONTRACT; a change of any line below is a new version)
+ *    Everything is IEEE-754 binary32 with round to nearest even, except sums of losses and of the
+ *    gradient norm, which are binary64. The compiler may not contract, reorder or flush subnormals.
+ *    a. fma(a,b,c) is one correctly rounded operation, by instruction where it is proven, by exact
+ *       emulation elsewhere. A product that feeds an addition is always an fma.
+ *    b. exp, log, pow, tanh, erf, sin, cos are this header's own polynomials, step for step; sqrt and
+ *       division are correctly rounded; rsqrt(x) = 1 / sqrt(x).
+ *    c. A matmul element is one chain of fma over k ascending. It starts at the bias when there is one,
+ *       at +0 for a fresh output, at the accumulator's present value for a gradient. (Vectorising and
+ *       tiling go over rows and columns, never over k.)
+ *    d. A reduction within a row uses 32 lanes: lane i takes elements i, i+32, ... in order, starting at
+ *       +0; then lane j += lane j+h for h = 16, 8, 4, 2, 1. Sums of products use fma in the lane.
+ *    e. A reduction over rows (bias, gain, embedding, broadcast) goes row by row in place. The sum of a
+ *       loss is a binary64 chain over rows. So the batch may be cut anywhere.
+ *    f. Fan-out: a tensor's gradient contributions come in reverse graph order of the users, inputs of
+ *       one op ascending. The first one stores (keeping -0), the others add in place. An input that
+ *       repeats a tensor of the same op computes apart and is added. What does not depend on the batch
+ *       (parameters, functions of parameters) has one accumulator per use, started at +0; they are
+ *       added once a step, those of users that depend on the batch first, each group in reverse order.
+ *    g. Update: g = sum / (float)N, elementwise. A parameter's square sum is taken in blocks of 4096
+ *       elements, each by d. with fma, block sums added in binary64; the norm is the root of their sum
+ *       in binary64 in creation order; clipping scales g by (float)(clip / norm) when norm > clip.
+ *    h. Attention: scores are chains over the head size from +0, then times 1/sqrt(head size). Keys are
+ *       taken in tiles of 64: new maximum, rescale of sum and output by exp(old - new), sum of the tile
+ *       by d., output chains over keys ascending. At the end output / sum. The backward uses exp(s -
+ *       (maximum + log(sum))); its chains run over keys (queries) ascending.
+ *    i. Cross-entropy: classes are taken in chunks of 1024 with the same online maximum and sum;
+ *       log-sum-exp = maximum + log(sum); the linear + cross-entropy op returns the same bits.
+ *    j. Dropout and initial values: Philox4x32-10 keyed by the seed; counter = global element index
+ *       (through the batch), step and tensor id; u = top 24 bits / 2^24; kept when u >= p.
+ *    k. A fused or in-place kernel returns the bits of the plain ones. Hashes are FNV-1a 64 over
+ *       little-endian 32-bit words, every NaN as 0x7fc00000.
+ *
+ * 6. Bytes
+ *    gckpt_plan_bytes = parameters + optimiser state + step arena. The arena (gradients, activations,
+ *    op outputs' aux, workspace) is one block whose size is the greatest offset + unpadded size, and
+ *    running touches exactly that. Listed apart and not included: the tables (gckpt_plan_kind_bytes
+ *    with GCKPT_BYTES_TABLES), the stack (below 64 KiB a thread with the fast backend, 2 KiB without),
+ *    runtime libraries, and the caller's feeds.
+ */
+#ifndef GRADCKPT_H
+#define GRADCKPT_H
+
+/* >>api: types, errors, memory --------------------------------------------------------------------- */
+#include <stddef.h>
+#include <stdint.h>
+
+#define GCKPT_VERSION_MAJOR 0
+#define GCKPT_VERSION_MINOR 1
+#define GCKPT_VERSION_REVISION 0
+#define GCKPT_CONTRACT 1        /* version of the numeric contract (manual, 5) */
+
+#ifndef GCKPT_API
+#if defined(GCKPT_STATIC) && defined(__GNUC__)
+#define GCKPT_API static __attribute__((unused))
+#elif defined(GCKPT_STATIC)
+#define GCKPT_API static
+#else
+#define GCKPT_API extern
+#endif
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct gckpt_store gckpt_store;     /* named parameters and optimiser state; outlives graphs */
+typedef struct gckpt_graph gckpt_graph;     /* tensors and ops for one set of shapes                  */
+typedef struct gckpt_tensor gckpt_tensor;   /* a value in a graph: knows its graph, op, shape, name   */
+typedef struct gckpt_plan gckpt_plan;       /* schedule and offsets: constant data                    */
+typedef struct gckpt_exec gckpt_exec;       /* a plan bound to memory, a store and a backend          */
+
+/* Results: OK, two that are not errors (MORE, CANCELLED), and errors. */
+#define GCKPT_RESULTS(X)                                                                                \
+    X(OK, "ok")                                                                                         \
+    X(MORE, "more instructions to run")                                                                 \
+    X(CANCELLED, "cancelled by the progress callback; nothing was changed")                             \
+    X(E_SHAPE, "shapes do not fit")                                                                     \
+    X(E_ARG, "a wrong argument")                                                                        \
+    X(E_MEMORY, "out of memory")                                                                        \
+    X(E_BUDGET, "the byte budget is too small")                                                         \
+    X(E_DATA, "wrong data")                                                                             \
+    X(E_FILE, "a file could not be read or written")                                                    \
+    X(E_BACKEND, "this build or processor breaks the numeric contract")
+#define GCKPT_RESULT_ENUM(name, text) GCKPT_##name,
+typedef enum { GCKPT_RESULTS(GCKPT_RESULT_ENUM) GCKPT_RESULT_COUNT } gckpt_result;
+#undef GCKPT_RESULT_ENUM
+
+/* The error of a store, graph, plan or executor; GCKPT_OK when there is none; E_MEMORY for NULL. */
+GCKPT_API gckpt_result gckpt_error(const void *object);
+/* What went wrong, where, and what would have worked. Never NULL; lives as long as the object. */
+GCKPT_API const char *gckpt_error_text(const void *object);
+/* A result's name in words, e.g. "out of memory". */
+GCKPT_API const char *gckpt_result_text(gckpt_result result);
+
+/* Where bytes come from. All zero: realloc and free (GCKPT_REALLOC). */
+typedef struct {
+    void *(*resize)(void *user, void *ptr, size_t old_size, size_t new_size);  /* new_size 0: free      */
+    void *user;
+    void *memory;               /* or: everything from this block, no heap (aligned as malloc's)        */
+    size_t size;                /* bytes in the block                                                   */
+} gckpt_memory;
+
+/* Shapes are row-major. Axis 0 of every input is the batch; it is the outermost axis everywhere. */
+#define GCKPT_MAX_DIMS 6
+typedef struct { int n; int64_t d[GCKPT_MAX_DIMS]; } gckpt_shape;
+typedef enum { GCKPT_F32, GCKPT_I32 } gckpt_type;
+GCKPT_API gckpt_shape gckpt_shape1(int64_t a);
+GCKPT_API gckpt_shape gckpt_shape2(int64_t a, int64_t b);
+GCKPT_API gckpt_shape gckpt_shape3(int64_t a, int64_t b, int64_t c);
+GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d);
+
+/* >>api-store ---------------------------------------------------------------------------------------
+ * A store is created empty; gckpt_param adds parameters to it, or finds them. */
+typedef struct { gckpt_memory memory; uint64_t seed; } gckpt_store_desc;
+GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc);    /* NULL desc: all defaults      */
+GCKPT_API void gckpt_store_free(gckpt_store *store);                    /* free graphs and execs first  */
+
+/* Patterns match whole names; '*' stands for any run of characters, '?' for one: "h.*.mlp.*".
+ * E_ARG when nothing matches. Both are read when a plan is made (frozen) or a step updates (group). */
+GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *pattern, int frozen);
+/* Factors on the step's lr and weight_decay. At first 1 and, as is usual, 1 for parameters of two or
+ * more axes, 0 for vectors (biases, gains). */
+GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern, float lr_scale,
+                                         float decay_scale);
+/* Make parameter `name` use `values` (n floats, which must outlive the store: flash, an mmapped file)
+ * instead of memory of its own. It must not exist yet; it is frozen, and stays so unless `writable`. */
+GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
+                                            float *values, int writable);
+
+/* Parameters are numbered 0, 1, ... in creation order. */
+typedef struct {
+    const char *name;
+    gckpt_shape shape;
+    int64_t elements;
+    float *values;              /* may be read and written between steps                                */
+    float *state[4];            /* optimiser state, NULL while there is none: AdamW m, v; momentum      */
+    int frozen;
+    float lr_scale, decay_scale;
+} gckpt_parameter;
+GCKPT_API int gckpt_store_count(const gckpt_store *store);
+GCKPT_API gckpt_result gckpt_store_get(const gckpt_store *store, int index, gckpt_parameter *out);
+GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name);     /* index or -1          */
+GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store);   /* values and state it owns             */
+GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store);                  /* updates done so far  */
+/* FNV-1a 64 over the parameters' values in creation order (manual, 5k). */
+GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
+
+/* Reading and writing through callbacks: return the bytes done; fewer than asked is the end or an error. */
+typedef size_t (*gckpt_read_fn)(void *user, void *bytes, size_t size);
+typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
+/* safetensors, with optimiser state and step count. Loading is strict and all-or-nothing: every tensor
+ * must be one of the store's (or the store is empty and gets them all), with its shape; a file that is
+ * truncated, overlapping, out of bounds or otherwise wrong is refused with the reason, and the store
+ * keeps what it had. A path is saved to a temporary file beside it, flushed, and renamed. */
+GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user);
+GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user, size_t size);
+#ifndef GCKPT_NO_STDIO
+GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path);
+GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path);
+#endif
+
+/* >>api-graph ---------------------------------------------------------------------------------------
+ * A graph belongs to a store and must be freed before it. Tensors live as long as their graph. */
+GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory);
+GCKPT_API void gckpt_graph_free(gckpt_graph *graph);
+/* Data fed at each step. Axis 0 is the batch, equal for all inputs of a graph: its micro-batch. */
+GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_type type, gckpt_shape shape);
+/* Data that never changes and has no batch axis; `data` must outlive graph, plans and executors. */
+GCKPT_API gckpt_tensor *gckpt_constant(gckpt_graph *graph, const char *name, gckpt_type type,
+                                       gckpt_shape shape, const void *data);
+/* Parameter `name` of the store; created with init when new (value = constant + normal * N(0,1) +
+ * uniform * U(-1,1), keyed by the store's seed and the name, not by the order of creation). The same
+ * name gives the same parameter again: that is how weights are tied. */
+typedef struct { float normal, uniform, constant; } gckpt_init;
+GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_shape shape, gckpt_init init);
+
+GCKPT_API gckpt_graph *gckpt_graph_of(const gckpt_tensor *tensor);
+GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor);        /* n = -1 for NULL              */
+GCKPT_API int gckpt_id(const gckpt_tensor *tensor);     /* stable when the same graph is built again; -1 for NULL */
+/* Gives the tensor a name for messages and printed plans (copied); returns it. */
+GCKPT_API gckpt_tensor *gckpt_name(gckpt_tensor *tensor, const char *name);
+
+/* >>api-ops -----------------------------------------------------------------------------------------
+ * x is any shape (.., C). All are f32 unless noted. Shapes that do not fit give E_SHAPE on the graph. */
+/* (V,C), i32 (..) -> (..,C): row index[i] of the table. An index outside 0..V-1 refuses the step (E_DATA). */
+GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index);
+/* (..,M,K) x (..,K,N) -> (..,M,N). Leading axes equal, or b has just two and serves them all. */
+GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b);
+/* (..,M,K) x (..,N,K) -> (..,M,N). */
+GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b);
+/* (..,I) x w (I,O) + bias (O) -> (..,O). bias may be NULL. */
+GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias);
+/* The same with w as (O,I), as PyTorch keeps it. */
+GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias);
+/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias over the last axis; gain, bias (C) or NULL. Ba 2016. */
+GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias);
+/* x * rsqrt(mean(x^2) + 1e-5) * gain; gain (C) or NULL. Zhang & Sennrich 2019. */
+GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain);
+GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x);            /* max(x, 0)                             */
+GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x);            /* x/2 (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))) */
+GCKPT_API gckpt_tensor *gckpt_gelu_erf(gckpt_tensor *x);        /* x/2 (1 + erf(x / sqrt 2))             */
+GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x);            /* x / (1 + exp(-x))                     */
+GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x);
+GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x);         /* 1 / (1 + exp(-x))                     */
+GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x);         /* over the last axis                    */
+/* q (B,T,C), k and v (B,S,C) -> (B,T,C): softmax(q k' / sqrt(C/heads)) v per head, never holding T x S.
+ * causal: query t sees keys 0..t (T = S). Online softmax: Milakov & Gimelshein 2018, Dao 2022. */
+GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v, int heads, int causal);
+/* (B,T,C) with C = heads * D, D even: turns each pair (i, i + D/2) of a head by position * base^(-2i/D).
+ * base 0: 10000. Su 2021, the half-split pairing of GPT-NeoX and Llama. */
+GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base);
+/* x (B,T,C) + rows 0..T-1 of a learned table (Tmax,C), Tmax >= T. */
+GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table);
+/* Elementwise with broadcasting: axes are matched from the last; 1 or a missing axis is repeated. */
+GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
+GCKPT_API gckpt_tensor *gckpt_sub(gckpt_tensor *a, gckpt_tensor *b);
+GCKPT_API gckpt_tensor *gckpt_mul(gckpt_tensor *a, gckpt_tensor *b);
+GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor);
+/* Zeroes each element with probability p, scales the rest by 1/(1-p); identity in inference plans and for
+ * p = 0. The mask is a function of (seed, step, tensor id, element in the whole batch). Srivastava 2014. */
+GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p);
+/* Another shape of the same bytes: costs nothing. One size may be -1 (what is left). */
+GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape);
+/* Axis i of the result is axis axes[i] of x. */
+GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n);
+/* Elements begin..end-1 along an axis (negative axis: from the last). */
+GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end);
+GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis);   /* n <= GCKPT_MAX_INPUTS */
+GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis);   /* removes the axis                      */
+GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis);
+
+/* >>api-losses --------------------------------------------------------------------------------------
+ * A loss is a (sum, count) pair and only a gckpt_term can use it (manual, 3). */
+/* logits (..,V), targets i32 (..): sum of -log softmax[target]; targets < 0 are ignored and not counted. */
+GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets);
+/* The same from x (..,C) and w (V,C) (an embedding table: tied heads), never holding all logits. */
+GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *targets);
+/* sum of (prediction - target)^2 over elements; count = elements. */
+GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target);
+/* Any tensor as a loss: the sum of its elements, count = elements. For losses made of ops, and for
+ * regularisers: gckpt_sum_loss(gckpt_mul(w, w)). */
+GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x);
+typedef struct {
+    gckpt_tensor *loss;
+    float weight;
+    int regulariser;            /* a function of parameters only; enters once a step, undivided          */
+} gckpt_term;
+
+/* >>api-segments ------------------------------------------------------------------------------------ */
+/* Builds block(x, user) as one segment: in GCKPT_SEGMENTS plans its inside is recomputed in the backward.
+ * May nest. NULL x: the block is skipped and NULL returned. Chen 2016. */
+typedef gckpt_tensor *(*gckpt_block)(gckpt_tensor *x, void *user);
+GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block block, gckpt_tensor *x, void *user);
+GCKPT_API void gckpt_segment_begin(gckpt_graph *graph);
+GCKPT_API void gckpt_segment_end(gckpt_graph *graph);
+GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x);        /* computed once, whatever the plan; returns x */
+GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x);   /* never kept from forward to backward; returns x */
+
+/* >>api-user-ops ------------------------------------------------------------------------------------
+ * A user's op is a row like the built-in ones. Kernels see the shapes of the present micro-batch. */
+#define GCKPT_MAX_INPUTS 8
+typedef struct gckpt_call gckpt_call;
+typedef struct {
+    const float *data;          /* values; NULL while shaping and where a backward does not need them    */
+    const int32_t *index;       /* the same for i32 tensors                                              */
+    float *grad;                /* backward: where this input's gradient goes; NULL: not wanted          */
+    int accumulate;             /* 1: add to what grad holds (or start chains from it); 0: store         */
+    gckpt_shape shape;
+} gckpt_arg;
+struct gckpt_call {
+    int inputs;
+    gckpt_arg in[GCKPT_MAX_INPUTS];
+    gckpt_shape shape;          /* of the output                                                         */
+    float *out;                 /* forward: NULL when only aux is wanted; backward: when in needs        */
+    const float *grad_out;      /* backward: the output's gradient; NULL for losses                      */
+    void *aux;                  /* what forward leaves for backward; forward: NULL when not wanted       */
+    void *work;                 /* scratch for this instruction only                                     */
+    const void *attributes;
+    /* set by shape(): */
+    size_t aux_bytes, work_forward, work_backward;
+    int mixes_rows;             /* moves the batch axis or combines rows: splits are no longer exact     */
+    /* set for kernels: */
+    int64_t row;                /* first row of this micro-batch in the step's batch                     */
+    int64_t rows;               /* rows in this micro-batch                                              */
+    uint64_t seed, step;
+    int id;                     /* of the tensor                                                         */
+    int threads;
+    int training;               /* 0 in inference plans                                                  */
+    double *loss_sum;           /* losses, forward: add the sum and count here; NULL in a recompute      */
+    int64_t *loss_count;
+    float loss_scale;           /* losses, backward: the gradient of the sum                             */
+    const void *runner;         /* private: how threads are started                                      */
+    void *graph;                /* private: where gckpt_fail reports                                     */
+};
+/* What an input's gradient reads (needs): */
+#define GCKPT_IN(i) (1u << (i))
+#define GCKPT_OUT   (1u << 8)
+#define GCKPT_AUX   (1u << 9)
+/* flags: */
+#define GCKPT_INPLACE(i)   (1u << (i))          /* out may be the same bytes as input i (elementwise)    */
+#define GCKPT_PASSES(i)    (1u << (8 + (i)))    /* the gradient of input i is grad_out itself when the
+                                                   shapes agree: grad == grad_out means nothing to do    */
+#define GCKPT_INPLACE_GRAD (1u << 16)           /* in[0].grad may be the bytes of grad_out (elementwise) */
+#define GCKPT_LOSS         (1u << 17)           /* a (sum, count) loss; shape() leaves shape.n = 0       */
+#define GCKPT_SIDE_EFFECT  (1u << 18)           /* forward runs exactly once a micro-batch               */
+typedef struct {
+    const char *name;
+    gckpt_result (*shape)(gckpt_call *call);    /* from in[].shape: shape, aux_bytes, work; or gckpt_fail */
+    void (*forward)(const gckpt_call *call);
+    void (*backward)(const gckpt_call *call);   /* NULL: no gradients                                    */
+    uint64_t (*flops)(const gckpt_call *call);  /* of the forward; NULL: one per output element          */
+    int64_t (*classes)(const gckpt_call *call); /* upper limit of the i32 input's values; NULL: no check */
+    unsigned needs[GCKPT_MAX_INPUTS];
+    unsigned flags;
+    void (*forward_fast)(const gckpt_call *call);   /* same bits, or NULL                                */
+    void (*backward_fast)(const gckpt_call *call);
+} gckpt_op;
+/* Adds a node. Inputs must be of one graph; in[i] NULL ends in NULL. Attributes are copied. */
+GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n, const void *attributes,
+                                    size_t attribute_bytes);
+/* For shape(): records an error and returns it. %s text, %i int, %I int64_t, %z size_t, %g double,
+ * %S const gckpt_shape *, %T const gckpt_tensor *. */
+GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...);
+
+/* >>api-plans ---------------------------------------------------------------------------------------
+ * A plan is made for what its bytes depend on; running refuses anything else. */
+typedef enum {
+    GCKPT_AUTO,                 /* store-all, or under a budget the least recompute of those below       */
+    GCKPT_STORE_ALL,            /* nothing is recomputed                                                 */
+    GCKPT_MEMORY_POOR,          /* everything is recomputed for each backward                            */
+    GCKPT_SEGMENTS,             /* the user's segments                                                   */
+    GCKPT_SQRT,                 /* the uniform segmentation with least bytes (about sqrt(n) of n ops)    */
+    GCKPT_SCHEDULE,             /* desc.schedule                                                         */
+    GCKPT_INFERENCE             /* forward only: losses and fetched tensors                              */
+} gckpt_mode;
+typedef enum { GCKPT_ADAMW, GCKPT_SGD, GCKPT_MOMENTUM, GCKPT_OWN_OPTIMISER } gckpt_optimiser;
+/* What gckpt_fetch may return. Activations and their gradients: of the last micro-batch, in units of the
+ * sum. Parameter gradients: divided, before clipping. */
+typedef struct { gckpt_tensor *tensor; int gradient; } gckpt_pick;
+typedef enum { GCKPT_FORWARD, GCKPT_BACKWARD, GCKPT_UPDATE } gckpt_kind;
+typedef struct { gckpt_kind kind; int id; } gckpt_instruction;  /* id of the tensor; UPDATE: of the parameter */
+typedef struct {
+    gckpt_mode mode;
+    size_t budget;              /* bytes, as gckpt_plan_bytes counts them; 0: no limit                   */
+    int64_t batch;              /* most rows of one step; 0: the graph's own rows (one micro-batch)      */
+    gckpt_optimiser optimiser;
+    int own_state;              /* GCKPT_OWN_OPTIMISER: floats of state per element, 0..4                */
+    int update_in_backward;     /* update each parameter as soon as its gradient is complete             */
+    int threads;                /* 0: 1                                                                  */
+    size_t alignment;           /* of every offset; a power of two; 0: 64                                */
+    int group;                  /* GCKPT_SQRT: ops a segment; 0: the group with least bytes              */
+    const gckpt_instruction *schedule;  /* GCKPT_SCHEDULE: forwards (repeated at will) and backwards in
+                                           reverse order; updates are added by the library               */
+    int instructions;
+    const gckpt_pick *fetch;
+    int fetches;
+    gckpt_memory memory;        /* for the plan itself                                                   */
+} gckpt_plan_desc;
+/* Terms: what is minimised, the first one counting the step (manual, 3); none for INFERENCE is fine.
+ * Copies what it needs: the graph may go first. NULL on error, which is then the graph's. */
+GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
+                                     const gckpt_plan_desc *desc);
+GCKPT_API void gckpt_plan_free(gckpt_plan *plan);
+GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan);      /* parameters + state + step arena       */
+GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan);      /* the step arena alone                  */
+GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan);      /* greatest sum of live arena bytes      */
+enum { GCKPT_BYTES_PARAMETERS, GCKPT_BYTES_STATE, GCKPT_BYTES_GRADIENTS, GCKPT_BYTES_ACTIVATIONS,
+       GCKPT_BYTES_WORKSPACE, GCKPT_BYTES_TABLES, GCKPT_BYTES_KINDS };
+/* Bytes of one kind; the arena's kinds (gradients of parameters, activations and their gradients,
+ * workspace) at the instruction where the live sum is greatest, so that they add up to the bound. */
+GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind);
+GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan);  /* recomputed work / forward work        */
+GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan);   /* what AUTO chose                       */
+GCKPT_API int gckpt_plan_length(const gckpt_plan *plan);        /* instructions                          */
+GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out);
+/* 1 when every split of the batch gives the same bits; else 0, and *op names the tensor that mixes rows. */
+GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op);
+/* Prints header, then every instruction with what it writes and the live bytes. */
+GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user);
+
+/* >>api-run ----------------------------------------------------------------------------------------- */
+/* A user's optimiser: w, g (divided by the count, before clipping) and state of one parameter; called
+ * once per parameter and step. */
+typedef struct {
+    const char *name;
+    int64_t elements;
+    float *values;
+    const float *gradient;
+    float *state[4];
+    float clip_scale;           /* multiply the gradient by this                                         */
+    float lr_scale, decay_scale;
+    uint64_t step;              /* 1 for the first update                                                */
+} gckpt_update;
+/* What a progress callback sees, before each instruction; it returns 1 to cancel the step. */
+typedef struct { int instruction, instructions; int64_t row, rows; gckpt_kind kind; const char *name; } gckpt_progress;
+
+/* Debug aids, off in plain use; each costs time, none changes the result: */
+#define GCKPT_DEBUG_PAINT     1u  /* fill what is dead with NaN after its last use                        */
+#define GCKPT_DEBUG_RECOMPUTE 2u  /* hash every value when computed first and again: E_DATA names the op  */
+#define GCKPT_DEBUG_MEASURE   4u  /* paint the arena before the first two steps and see what was touched  */
+#define GCKPT_DEBUG_PLAIN     8u  /* plain kernels only                                                  */
+typedef struct {
+    gckpt_memory memory;        /* for tables, the arena when not given, and the store's state           */
+    void *arena;                /* step arena of gckpt_plan_arena bytes, aligned to the plan's alignment;
+                                   may be shared by executors that do not run at once                    */
+    size_t arena_size;
+    unsigned debug;
+    int (*progress)(void *user, const gckpt_progress *);
+    void (*own_optimiser)(void *user, const gckpt_update *);
+    void *user;                 /* for the callbacks                                                     */
+    void (*parallel_for)(void *user, int64_t n, void (*body)(void *context, int64_t i), void *context);
+                                /* the program's own thread pool: call body(context, 0..n-1), any order,
+                                   return when all are done; NULL: OpenMP when compiled in, else serial  */
+} gckpt_exec_desc;
+/* NULL on error, which is then the store's. Creates optimiser state in the store where it is missing. */
+GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store, const gckpt_exec_desc *desc);
+GCKPT_API void gckpt_exec_free(gckpt_exec *exec);
+
+typedef struct { int input; const void *data; } gckpt_feed;     /* gckpt_id of an input; all rows of it  */
+typedef struct {
+    float lr;                   /* taken as it is: 0 changes nothing but the moments                     */
+    float weight_decay;         /* decoupled; times the parameter's decay_scale                          */
+    float beta1, beta2, eps;    /* AdamW; 0: 0.9, 0.999, 1e-8 (a negative beta means none)               */
+    float momentum;             /* MOMENTUM; 0: 0.9                                                      */
+    float clip;                 /* greatest global gradient norm; 0: no clipping                         */
+} gckpt_hyper;
+typedef struct {
+    double loss;                /* sum over terms of weight * sum / count                                */
+    double grad_norm;           /* of the divided gradients, before clipping                             */
+    int64_t count;              /* of the first loss; 0: nothing was changed                             */
+    uint64_t step;              /* updates done, this one included                                       */
+} gckpt_report;
+/* One training step over `rows` rows: all micro-batches, one division, clipping, update. report may be NULL. */
+GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count, int64_t rows,
+                                  const gckpt_hyper *hyper, gckpt_report *report);
+/* Forward of an INFERENCE plan over any number of rows; losses are summed over all of them. */
+GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count, int64_t rows,
+                                     gckpt_report *report);
+/* Rows that arrive bit by bit (a sensor): same bits as one gckpt_step over all of them. Feeds are read
+ * during the call only. Several losses must share their targets. */
+GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
+GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count, int64_t rows);
+GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report);
+/* A step in pieces: start, then run_some until it no longer returns GCKPT_MORE. Feeds must stay. */
+GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count, int64_t rows,
+                                        const gckpt_hyper *hyper);
+GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report);
+GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec); /* what run_some would run next; id -1: none */
+/* A picked tensor or gradient (desc.fetch), valid until the next step starts; NULL if it was not picked. */
+GCKPT_API const float *gckpt_fetch(const gckpt_exec *exec, int id, int gradient);
+/* With GCKPT_DEBUG_MEASURE, after two steps: store bytes + the highest arena byte that was touched + 1. */
+GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec);
+/* Threads this build can use: OpenMP's number, or 1. */
+GCKPT_API int gckpt_threads(void);
+
+/* Learning rate at `step` (0-based): linear warm-up over `warmup` steps to `lr`, then half a cosine to
+ * `min_lr` at `steps`. Loshchilov & Hutter 2017. */
+GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr, float min_lr);
+
+/* >>api-check --------------------------------------------------------------------------------------- */
+/* Compares the gradient of every trainable parameter with central differences of the loss along the
+ * gradient and along a random direction; *worst is the greatest relative difference, and the executor's
+ * error text names its parameter; E_DATA when it is above 0.01. Weights are restored bit for bit; nothing
+ * is updated. */
+GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                             int64_t rows, double *worst);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* GRADCKPT_H */
+
+#if defined(GRADCKPT_IMPLEMENTATION) && !defined(GRADCKPT_IMPLEMENTED)
+#define GRADCKPT_IMPLEMENTED
+/* ==================================================================================================
+ * >>base: configuration, errors, memory, shapes, threads
+ * ================================================================================================== */
+#include <float.h>
+#include <stdarg.h>
+#include <string.h>
+#ifndef GCKPT_NO_STDIO
+#include <stdio.h>
+#endif
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#if defined(GCKPT_REALLOC) != defined(GCKPT_FREE)
+#error "gradckpt.h: define both GCKPT_REALLOC(p,n) and GCKPT_FREE(p), or neither"
+#endif
+#if !defined(GCKPT_REALLOC) && !defined(GCKPT_NO_HEAP)
+#include <stdlib.h>
+#define GCKPT_REALLOC(p, n) realloc(p, n)
+#define GCKPT_FREE(p) free(p)
+#endif
+#ifndef GCKPT_ASSERT
+#define GCKPT_ASSERT(x) ((void)0)
+#endif
+
+/* Arithmetic must be exactly what is written (manual, 5). gcc can be told so here, whatever the command
+ * line says; clang cannot be rescued from -ffast-math, nor anyone from x87 registers. */
+#if defined(__FAST_MATH__) && (defined(__clang__) || !defined(__GNUC__))
+#error "gradckpt.h: -ffast-math breaks the numeric contract; compile this file without it"
+#endif
+#if defined(_M_FP_FAST)
+#error "gradckpt.h: /fp:fast breaks the numeric contract; compile this file with /fp:precise"
+#endif
+#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0 && !defined(__FAST_MATH__)
+#error "gradckpt.h: FLT_EVAL_METHOD must be 0; on 32-bit x86 use -msse2 -mfpmath=sse"
+#endif
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#if __clang_major__ >= 12
+#pragma float_control(push)
+#pragma float_control(precise, on)
+#endif
+#elif defined(__GNUC__)
+#pragma GCC push_options
+#pragma GCC optimize("no-fast-math", "fp-contract=off", "no-math-errno")
+#elif defined(_MSC_VER)
+#pragma fp_contract(off)
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define GCKPTI_INLINE static inline
+#define GCKPTI_NONE SIZE_MAX            /* "no offset"                                                   */
+#define GCKPTI_TEXT 256                 /* bytes of an error text                                        */
+
+/* Every object a user can ask for an error begins with this. `sticky` (graphs): the first error while
+ * building stays; `last` is replaced by each later call. */
+typedef struct {
+    gckpt_result sticky, last;
+    char text[GCKPTI_TEXT];
+} gckpti_object;
+
+GCKPT_API gckpt_result gckpt_error(const void *object)
+{
+    const gckpti_object *o = (const gckpti_object *)object;
+    return !o ? GCKPT_E_MEMORY : o->sticky != GCKPT_OK ? o->sticky : o->last;
+}
+
+GCKPT_API const char *gckpt_result_text(gckpt_result result)
+{
+#define GCKPTI_RESULT_TEXT(name, text) text,
+    static const char *const texts[] = { GCKPT_RESULTS(GCKPTI_RESULT_TEXT) };
+#undef GCKPTI_RESULT_TEXT
+    return (unsigned)result < GCKPT_RESULT_COUNT ? texts[result] : "not a gckpt_result";
+}
+
+GCKPT_API const char *gckpt_error_text(const void *object)
+{
+    const gckpti_object *o = (const gckpti_object *)object;
+    gckpt_result result = gckpt_error(object);
+    return o && result != GCKPT_OK && o->text[0] ? o->text : gckpt_result_text(result);
+}
+
+/* ---- text without stdio ---- */
+typedef struct { char *at; size_t left; } gckpti_text;      /* left: room, the final zero not counted   */
+
+static void gckpti_text_put(gckpti_text *t, const char *s, size_t n)
+{
+    if (n > t->left)
+        n = t->left;
+    memcpy(t->at, s, n);
+    t->at += n;
+    t->left -= n;
+    *t->at = 0;
+}
+
+static void gckpti_text_uint(gckpti_text *t, uint64_t value)
+{
+    char digits[20];
+    int n = 20;
+    do {
+        digits[--n] = (char)('0' + value % 10);
+        value /= 10;
+    } while (value);
+    gckpti_text_put(t, digits + n, (size_t)(20 - n));
+}
+
+static void gckpti_text_int(gckpti_text *t, int64_t value)
+{
+    if (value < 0)
+        gckpti_text_put(t, "-", 1);
+    gckpti_text_uint(t, value < 0 ? 0 - (uint64_t)value : (uint64_t)value);
+}
+
+/* Six significant digits, e.g. 0.0123457, 12345.7, 1.5e-09: for people, not for exact round trips. */
+static void gckpti_text_double(gckpti_text *t, double value)
+{
+    int exponent = 0;
+    if (value != value) {
+        gckpti_text_put(t, "nan", 3);
+        return;
+    }
+    if (value < 0) {
+        gckpti_text_put(t, "-", 1);
+        value = -value;
+    }
+    if (value > DBL_MAX) {
+        gckpti_text_put(t, "inf", 3);
+        return;
+    }
+    while (value >= 1e6 && exponent < 400) {
+        value /= 10;
+        exponent++;
+    }
+    while (value > 0 && value < 1e5 && exponent > -400) {
+        value *= 10;
+        exponent--;
+    }
+    uint64_t digits = (uint64_t)(value + 0.5);          /* six of them                                   */
+    if (digits >= 1000000) {
+        digits /= 10;
+        exponent++;
+    }
+    int point = 6 + exponent;                           /* digits before the decimal point               */
+    if (digits && (point > 9 || point < -3)) {
+        exponent = point - 1;
+        point = 1;
+    } else {
+        exponent = 0;
+    }
+    while (digits && digits % 10 == 0 && digits >= 10)
+        digits /= 10;
+    char d[24];
+    gckpti_text number = { d, sizeof d - 1 };
+    gckpti_text_uint(&number, digits);
+    int n = (int)(number.at - d);
+    if (point <= 0) {
+        gckpti_text_put(t, "0.000000", (size_t)(2 - point));
+        gckpti_text_put(t, d, (size_t)n);
+    } else {
+        gckpti_text_put(t, d, (size_t)(n < point ? n : point));
+        for (int i = n; i < point && digits; i++)
+            gckpti_text_put(t, "0", 1);
+        if (n > point) {
+            gckpti_text_put(t, ".", 1);
+            gckpti_text_put(t, d + point, (size_t)(n - point));
+        }
+    }
+    if (exponent) {
+        gckpti_text_put(t, "e", 1);
+        gckpti_text_int(t, exponent);
+    }
+}
+
+static void gckpti_text_shape(gckpti_text *t, const gckpt_shape *s)
+{
+    gckpti_text_put(t, "[", 1);
+    for (int i = 0; i < s->n; i++) {
+        if (i)
+            gckpti_text_put(t, ",", 1);
+        gckpti_text_int(t, s->d[i]);
+    }
+    gckpti_text_put(t, "]", 1);
+}
+
+static const char *gckpti_tensor_label(const gckpt_tensor *t, char *buffer, size_t size);
+
+/* Directives: see gckpt_fail. */
+static void gckpti_text_format(gckpti_text *t, const char *format, va_list args)
+{
+    char label[64];
+    for (const char *f = format; *f; f++) {
+        if (*f != '%') {
+            gckpti_text_put(t, f, 1);
+            continue;
+        }
+        const char *s = "%";
+        switch (*++f) {
+        case 's': s = va_arg(args, const char *); gckpti_text_put(t, s, strlen(s)); break;
+        case 'i': gckpti_text_int(t, va_arg(args, int)); break;
+        case 'I': gckpti_text_int(t, va_arg(args, int64_t)); break;
+        case 'z': gckpti_text_uint(t, va_arg(args, size_t)); break;
+        case 'g': gckpti_text_double(t, va_arg(args, double)); break;
+        case 'S': gckpti_text_shape(t, va_arg(args, const gckpt_shape *)); break;
+        case 'T':
+            s = gckpti_tensor_label(va_arg(args, const gckpt_tensor *), label, sizeof label);
+            gckpti_text_put(t, s, strlen(s));
+            break;
+        case 0: return;
+        default: gckpti_text_put(t, f, 1); break;
+        }
+    }
+}
+
+static void gckpti_text_add(gckpti_text *t, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    gckpti_text_format(t, format, args);
+    va_end(args);
+}
+
+/* Replaces the object's last error (nothing when a sticky one is there) and returns it. */
+static gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...)
+{
+    gckpti_object *o = (gckpti_object *)object;
+    if (!o || o->sticky != GCKPT_OK)
+        return result;
+    gckpti_text t = { o->text, sizeof o->text - 1 };
+    va_list args;
+    va_start(args, format);
+    o->last = result;
+    o->text[0] = 0;
+    gckpti_text_format(&t, format, args);
+    va_end(args);
+    return result;
+}
+
+static gckpt_result gckpti_ok(void *object)
+{
+    gckpti_object *o = (gckpti_object *)object;
+    o->last = GCKPT_OK;
+    if (o->sticky == GCKPT_OK)
+        o->text[0] = 0;
+    return GCKPT_OK;
+}
+
+/* ---- memory: the one allocation site ---- */
+typedef struct { gckpt_memory desc; size_t used; } gckpti_allocator;
+
+#define GCKPTI_ALIGN 16u                /* of everything the allocator returns                           */
+
+static size_t gckpti_round_up(size_t n, size_t alignment)
+{
+    return (n + (alignment - 1)) / alignment * alignment;
+}
+
+/* As realloc, told the old size; new_size 0 frees and returns NULL. In a block, only the last piece can
+ * grow in place or be given back; the block is meant for objects that live as long as it does. */
+static void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size_t new_size)
+{
+    if (new_size > PTRDIFF_MAX - 64)
+        return NULL;
+    if (a->desc.memory) {
+        unsigned char *base = (unsigned char *)a->desc.memory;
+        size_t at = ptr ? (size_t)((unsigned char *)ptr - base) : gckpti_round_up(a->used, GCKPTI_ALIGN);
+        if (ptr && at + old_size != a->used) {          /* not the last piece                            */
+            if (new_size <= old_size)
+                return new_size ? ptr : NULL;
+            void *fresh = gckpti_resize(a, NULL, 0, new_size);
+            if (fresh)
+                memcpy(fresh, ptr, old_size);
+            return fresh;
+        }
+        if (at > a->desc.size || new_size > a->desc.size - at)
+            return NULL;
+        a->used = at + new_size;
+        return new_size ? base + at : NULL;
+    }
+    if (a->desc.resize)
+        return ptr || new_size ? a->desc.resize(a->desc.user, ptr, old_size, new_size) : NULL;
+#ifdef GCKPT_REALLOC
+    if (new_size)
+        return GCKPT_REALLOC(ptr, new_size);
+    if (ptr)
+        GCKPT_FREE(ptr);
+#endif
+    return NULL;
+}
+
+/* n items of `size` bytes, zeroed; NULL when out of memory or when the product overflows. */
+static void *gckpti_new(gckpti_allocator *a, size_t n, size_t size)
+{
+    if (size && n > (size_t)PTRDIFF_MAX / size)
+        return NULL;
+    size_t bytes = n * size;
+    void *p = gckpti_resize(a, NULL, 0, bytes > 0 ? bytes : 1);
+    if (p)
+        memset(p, 0, bytes);
+    return p;
+}
+
+static void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t size)
+{
+    size_t bytes = n * size;
+    if (ptr)
+        gckpti_resize(a, ptr, bytes > 0 ? bytes : 1, 0);
+}
+
+/* Room for one more item in a growing array; 0 when out of memory (the array stays as it was). */
+static int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count, size_t size)
+{
+    void **items = (void **)array;
+    if (count < *capacity)
+        return 1;
+    size_t more = *capacity ? *capacity * 2 : 16;
+    if (more > (size_t)PTRDIFF_MAX / size)
+        return 0;
+    void *p = gckpti_resize(a, *items, *capacity * size, more * size);
+    if (!p)
+        return 0;
+    *items = p;
+    *capacity = more;
+    return 1;
+}
+
+/* ---- shapes ---- */
+static gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t d)
+{
+    gckpt_shape s;
+    memset(&s, 0, sizeof s);
+    s.n = n;
+    s.d[0] = a, s.d[1] = b, s.d[2] = c, s.d[3] = d;
+    return s;
+}
+
+GCKPT_API gckpt_shape gckpt_shape1(int64_t a) { return gckpti_shape(1, a, 0, 0, 0); }
+GCKPT_API gckpt_shape gckpt_shape2(int64_t a, int64_t b) { return gckpti_shape(2, a, b, 0, 0); }
+GCKPT_API gckpt_shape gckpt_shape3(int64_t a, int64_t b, int64_t c) { return gckpti_shape(3, a, b, c, 0); }
+GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d)
+{
+    return gckpti_shape(4, a, b, c, d);
+}
+
+GCKPTI_INLINE int64_t gckpti_elements(const gckpt_shape *s)
+{
+    int64_t n = 1;
+    for (int i = 0; i < s->n; i++)
+        n *= s->d[i];
+    return n;
+}
+
+GCKPTI_INLINE int64_t gckpti_last(const gckpt_shape *s)
+{
+    return s->n ? s->d[s->n - 1] : 1;
+}
+
+GCKPTI_INLINE int64_t gckpti_rows(const gckpt_shape *s)     /* rows of the last axis                    */
+{
+    int64_t n = 1;
+    for (int i = 0; i + 1 < s->n; i++)
+        n *= s->d[i];
+    return n;
+}
+
+static int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b)
+{
+    if (a->n != b->n)
+        return 0;
+    for (int i = 0; i < a->n; i++)
+        if (a->d[i] != b->d[i])
+            return 0;
+    return 1;
+}
+
+/* 1 when all sizes are positive and the bytes of a few such tensors cannot overflow anything. */
+static int gckpti_shape_fits(const gckpt_shape *s)
+{
+    uint64_t limit = SIZE_MAX / 64 < INT64_MAX / 64 ? SIZE_MAX / 64 : INT64_MAX / 64, n = 1;
+    if (s->n < 0 || s->n > GCKPT_MAX_DIMS)
+        return 0;
+    for (int i = 0; i < s->n; i++) {
+        if (s->d[i] <= 0 || (uint64_t)s->d[i] > limit / n)
+            return 0;
+        n *= (uint64_t)s->d[i];
+    }
+    return 1;
+}
+
+/* An input gradient's element: add to it or store it first (manual, 5f). */
+GCKPTI_INLINE void gckpti_put(float *d, float v, int accumulate)
+{
+    *d = accumulate ? *d + v : v;
+}
+
+/* ---- threads ---- */
+GCKPT_API int gckpt_threads(void)
+{
+#ifdef _OPENMP
+    int n = omp_get_max_threads();
+    return n > 1 ? n : 1;
+#else
+    return 1;
+#endif
+}
+
+#ifndef GCKPT_NO_FAST
+/* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
+static void gckpti_parallel(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
+                            void *context)
+{
+    const gckpt_exec_desc *runner = (const gckpt_exec_desc *)call->runner;
+    if (n > 1 && call->threads > 1) {
+        if (runner && runner->parallel_for) {
+            runner->parallel_for(runner->user, n, body, context);
+            return;
+        }
+#ifdef _OPENMP
+        int threads = n < call->threads ? (int)n : call->threads;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+        for (int64_t i = 0; i < n; i++)
+            body(context, i);
+        return;
+#endif
+    }
+    for (int64_t i = 0; i < n; i++)
+        body(context, i);
+}
+#define GCKPTI_FAST(function) function
+#else
+#define GCKPTI_FAST(function) NULL
+#endif
+/* ---- >>numerics ---------------------------------------------------------------------------------
+ * Everything that could differ between two machines, made the same: one fused multiply-add, our own
+ * transcendentals on top of it, one order for every sum, counter-based random numbers, one hash.
+ *
+ * The rule that keeps the bits equal under any compiler: a product never feeds an addition, except
+ *   - inside gckpti_fma, which rounds once by definition;
+ *   - where the product is exact (powers of two; two floats multiplied in double), so that it does
+ *     not matter whether the compiler contracts it. A value that leaves a function as a product
+ *     could be contracted after inlining, so such results go through gckpti_mul.
+ * Polynomials are minimax fits (Lawson's weighted least squares in 40 digits, coefficients rounded
+ * to float one after the other, the rest refitted); "fit 2^-28" is the fit's own relative error.
+ * A vector version mirrors exp, tanh and erf operation by operation: selects are written as
+ * x < a ? a : x, which is what min and max instructions do, also for NaN. */
+
+/* 1: the builtin is one instruction; 2: clang would call libm's fmaf, which may be wrong (no glibc
+ * and -fmath-errno: firmware, musl), so the instruction is written out; 0: emulation.
+ * GCKPT_FORCE_SOFT_FMA chooses the emulation and the integer square root, for tests. */
+#if defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||                                         \
+    !(defined(__FP_FAST_FMAF) || defined(__FMA__) || defined(__ARM_FEATURE_FMA))
+#define GCKPTI_FMA 0
+#elif !defined(__clang__) || defined(__NO_MATH_ERRNO__) || defined(__GLIBC__)
+#define GCKPTI_FMA 1
+#elif defined(__aarch64__) || defined(__arm__) || defined(__x86_64__)
+#define GCKPTI_FMA 2
+#else
+#define GCKPTI_FMA 0
+#endif
+#if !defined(GCKPT_FORCE_SOFT_FMA) && (defined(__SSE2__) || defined(_M_X64))
+#include <emmintrin.h>
+#define GCKPTI_SQRT 1
+#elif !defined(GCKPT_FORCE_SOFT_FMA) && defined(__aarch64__)
+#include <arm_neon.h>
+#define GCKPTI_SQRT 2
+#else
+#define GCKPTI_SQRT 0
+#endif
+
+GCKPTI_INLINE uint32_t gckpti_bits(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+GCKPTI_INLINE float gckpti_float(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+GCKPTI_INLINE uint64_t gckpti_bits64(double x)
+{
+    uint64_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+GCKPTI_INLINE double gckpti_double(uint64_t u)
+{
+    double x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+#define GCKPTI_INFINITY gckpti_float(0x7f800000u)
+#define GCKPTI_NAN      gckpti_float(0x7fc00000u)
+
+/* a*b + c, rounded once. The emulation: the product is exact in double, the sum s is off by at most
+ * half an ulp of double, and rounding s to float goes wrong only when s looks like a tie (its low
+ * 29 bits) or is subnormal as a float. Then the error e of s (Knuth's TwoSum) decides: an inexact s
+ * with an even last bit moves one step towards the exact sum ("round to odd": Boldo and Melquiond
+ * 2008), after which the second rounding is right. */
+GCKPTI_INLINE float gckpti_fma(float a, float b, float c)
+{
+#if GCKPTI_FMA == 1
+    return __builtin_fmaf(a, b, c);
+#elif GCKPTI_FMA == 2 && defined(__aarch64__)
+    __asm__("fmadd %s0, %s1, %s2, %s0" : "+w"(c) : "w"(a), "w"(b));
+    return c;
+#elif GCKPTI_FMA == 2 && defined(__arm__)
+    __asm__("vfma.f32 %0, %1, %2" : "+t"(c) : "t"(a), "t"(b));
+    return c;
+#elif GCKPTI_FMA == 2
+    __asm__("vfmadd231ss %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
+    return c;
+#else
+    double p = (double)a * (double)b, s = p + (double)c;
+    uint64_t u = gckpti_bits64(s);
+    if ((u & 0x1fffffffu) == 0x10000000u || (u << 1) < UINT64_C(0x7020000000000000)) {
+        double t = s - p, e = (p - (s - t)) + ((double)c - t);
+        if ((e < 0 || e > 0) && !(u & 1))
+            s = gckpti_double((e > 0) == (s > 0) ? u + 1 : u - 1);
+    }
+    return (float)s;
+#endif
+}
+
+/* condition ? a : b by a mask: both sides are computed, so that a loop over it vectorises. */
+GCKPTI_INLINE float gckpti_select(int condition, float a, float b)
+{
+    uint32_t mask = 0u - (uint32_t)condition;
+    return gckpti_float((gckpti_bits(a) & mask) | (gckpti_bits(b) & ~mask));
+}
+
+/* a*b, out of reach of contraction; a result of -0 becomes +0. */
+GCKPTI_INLINE float gckpti_mul(float a, float b)
+{
+    return gckpti_fma(a, b, 0.0f);
+}
+
+/* Square root of m in binary digits, rounded to nearest; m's top two bits make its first digit. */
+GCKPTI_INLINE uint64_t gckpti_root(uint64_t m, int digits)
+{
+    uint64_t root = 0, rest = 0;
+    for (int i = 0; i < digits; i++) {
+        rest = rest << 2 | m >> 62;
+        m <<= 2;
+        root <<= 1;
+        if (rest > root << 1) {
+            rest -= root << 1 | 1;
+            root |= 1;
+        }
+    }
+    return root + (rest > root); /* a square root is never a tie */
+}
+
+/* Correctly rounded square root. */
+GCKPTI_INLINE float gckpti_sqrt(float x)
+{
+#if GCKPTI_SQRT == 1
+    return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x)));
+#elif GCKPTI_SQRT == 2
+    return vget_lane_f32(vsqrt_f32(vdup_n_f32(x)), 0);
+#else
+    if (!(x > 0.0f) || x >= GCKPTI_INFINITY)
+        return x < 0.0f ? GCKPTI_NAN : x;
+    uint32_t tiny = gckpti_bits(x) < 0x00800000u; /* subnormals are scaled by 2^24 */
+    uint32_t u = gckpti_bits(tiny ? x * 16777216.0f : x);
+    uint32_t e = (u >> 23) + 129u - 24u * tiny; /* exponent + 256 */
+    uint64_t m = (uint64_t)((u & 0x007fffffu) | 0x00800000u) << (39u + (e & 1));
+    return gckpti_float(((e / 2 - 2u) << 23) + (uint32_t)gckpti_root(m, 24));
+#endif
+}
+
+GCKPTI_INLINE double gckpti_sqrt_double(double x)
+{
+#if GCKPTI_SQRT == 1
+    return _mm_cvtsd_f64(_mm_sqrt_sd(_mm_setzero_pd(), _mm_set_sd(x)));
+#elif GCKPTI_SQRT == 2
+    return vget_lane_f64(vsqrt_f64(vdup_n_f64(x)), 0);
+#else
+    uint64_t u = gckpti_bits64(x);
+    if (!(x > 0.0) || u >= UINT64_C(0x7ff0000000000000))
+        return x < 0.0 ? gckpti_double(UINT64_C(0x7ff8000000000000)) : x;
+    uint32_t tiny = u < UINT64_C(0x0010000000000000);
+    u = gckpti_bits64(tiny ? x * 18014398509481984.0 : x); /* 2^54 */
+    uint32_t e = (uint32_t)(u >> 52) + 1025u - 54u * tiny; /* exponent + 2048 */
+    uint64_t m = (u & UINT64_C(0x000fffffffffffff)) | UINT64_C(0x0010000000000000);
+    return gckpti_double(((uint64_t)(e / 2 - 2u) << 52) + gckpti_root(m << (10u + (e & 1)), 53));
+#endif
+}
+
+GCKPTI_INLINE float gckpti_rsqrt(float x)
+{
+    return 1.0f / gckpti_sqrt(x);
+}
+
+/* Shared with the vector kernels. ln 2 = LN2_HI + LN2_LO; adding ROUND rounds to an integer. */
+#define GCKPTI_LOG2E   1.44269504f
+#define GCKPTI_LN2_HI  0.693147182f
+#define GCKPTI_LN2_LO  (-1.90465432e-9f)
+#define GCKPTI_ROUND   12582912.0f
+#define GCKPTI_EXP_MIN (-104.0f) /* exp is 0 below, */
+#define GCKPTI_EXP_MAX 89.0f     /* inf above       */
+
+/* (exp(r) - 1 - r) / r^2 on [-0.347, 0.347], fit 2^-28 of exp(r) */
+static const float gckpti_exp_c[5] = { 0.49999994f, 0.166665211f, 0.041668281f, 0.0083686905f,
+                                       0.00138194906f };
+/* (tanh(x)/x - 1) / x^2 in x^2, |x| <= 1, fit 2^-28 */
+static const float gckpti_tanh_c[7] = { -0.333332956f,   0.133323461f,    -0.0538798459f,
+                                        0.0214866754f,   -0.00794600882f, 0.00230121962f,
+                                        -0.000358392805f };
+#define GCKPTI_TANH_SPLIT 1.0f
+#define GCKPTI_TANH_MAX   20.0f /* of 2|x|: tanh is 1 from 9.02 on */
+/* erf(x)/x - 1 in x^2, |x| <= 1, fit 2^-29 */
+static const float gckpti_erf_c[7] = { 0.128379166f,   -0.37612626f,  0.112835787f,
+                                       -0.0268533472f, 0.0051871622f, -0.00079978531f,
+                                       7.80690316e-05f };
+/* -log(erfc(x))/x in x, 1 <= x <= 4, fit 2^-31 of erf */
+static const float gckpti_erfc_c[7] = { 1.1286943f,     0.634969711f,   0.106530547f,
+                                        -0.0240097791f, 0.00375733338f, -0.000350555201f,
+                                        1.39585973e-05f };
+#define GCKPTI_ERF_SPLIT 1.0f
+#define GCKPTI_ERF_MAX   4.0f
+
+/* (exp(r) - 1) / r for |r| <= ln(2)/2 */
+GCKPTI_INLINE float gckpti_exp_poly(float r)
+{
+    const float *c = gckpti_exp_c;
+    float p = gckpti_fma(c[4], r, c[3]);
+    p = gckpti_fma(gckpti_fma(p, r, c[2]), r, c[1]);
+    p = gckpti_fma(p, r, c[0]);
+    return gckpti_fma(p, r, 1.0f);
+}
+
+/* exp(x) = 2^n (1 + r p): n the nearest integer to x/ln(2), r = x - n ln(2) (Cody and Waite; with
+ * an fma x - n*LN2_HI is exact); p = (exp(r) - 1) / r is returned. */
+GCKPTI_INLINE float gckpti_exp_reduce(float x, float *r, uint32_t *n)
+{
+    float t = gckpti_fma(x, GCKPTI_LOG2E, GCKPTI_ROUND), k = t - GCKPTI_ROUND;
+    *n = gckpti_bits(t) - gckpti_bits(GCKPTI_ROUND);
+    *r = gckpti_fma(k, -GCKPTI_LN2_LO, gckpti_fma(k, -GCKPTI_LN2_HI, x));
+    return gckpti_exp_poly(*r);
+}
+
+/* 2^n * (1 + r p) in two steps, for results beyond either end of the normal range */
+GCKPTI_INLINE float gckpti_exp_scale(float p, float r, uint32_t n)
+{
+    uint32_t half = (n + 254u) >> 1;
+    float s = gckpti_float(half << 23);
+    return gckpti_mul(gckpti_fma(r * s, p, s), gckpti_float((n + 254u - half) << 23));
+}
+
+GCKPTI_INLINE float gckpti_exp(float x)
+{
+    uint32_t n;
+    float r, p;
+    x = x < GCKPTI_EXP_MIN ? GCKPTI_EXP_MIN : x;
+    x = x > GCKPTI_EXP_MAX ? GCKPTI_EXP_MAX : x;
+    p = gckpti_exp_reduce(x, &r, &n);
+    return gckpti_exp_scale(p, r, n);
+}
+
+/* x + x^3 P(x^2) near 0, else 1 - 2/(exp(2x) + 1), where exp(2x) + 1 = r p 2^n + (2^n + 1) */
+GCKPTI_INLINE float gckpti_tanh(float x)
+{
+    const float *c = gckpti_tanh_c;
+    uint32_t n, sign = gckpti_bits(x) & 0x80000000u;
+    float a = gckpti_float(gckpti_bits(x) ^ sign), z = a * a;
+    float p = gckpti_fma(c[6], z, c[5]);
+    p = gckpti_fma(gckpti_fma(p, z, c[4]), z, c[3]);
+    p = gckpti_fma(gckpti_fma(p, z, c[2]), z, c[1]);
+    p = gckpti_fma(p, z, c[0]);
+    float small = gckpti_fma(a * z, p, a);
+    float r, b = a + a;
+    b = b > GCKPTI_TANH_MAX ? GCKPTI_TANH_MAX : b;
+    p = gckpti_exp_reduce(b, &r, &n);
+    float s = gckpti_float((n + 127u) << 23);
+    float large = 1.0f - 2.0f / gckpti_fma(r * s, p, s + 1.0f);
+    return gckpti_float(gckpti_bits(gckpti_select(a < GCKPTI_TANH_SPLIT, small, large)) | sign);
+}
+
+/* x + x P(x^2) near 0, else 1 - exp(-x Q(x)), where exp(-u) = 2^n + r p 2^n */
+GCKPTI_INLINE float gckpti_erf(float x)
+{
+    const float *c = gckpti_erf_c, *d = gckpti_erfc_c;
+    uint32_t n, sign = gckpti_bits(x) & 0x80000000u;
+    float a = gckpti_float(gckpti_bits(x) ^ sign), z = a * a;
+    float p = gckpti_fma(c[6], z, c[5]);
+    p = gckpti_fma(gckpti_fma(p, z, c[4]), z, c[3]);
+    p = gckpti_fma(gckpti_fma(p, z, c[2]), z, c[1]);
+    p = gckpti_fma(p, z, c[0]);
+    float small = gckpti_fma(a, p, a);
+    float r, b = a > GCKPTI_ERF_MAX ? GCKPTI_ERF_MAX : a;
+    float u = gckpti_fma(d[6], b, d[5]);
+    u = gckpti_fma(gckpti_fma(u, b, d[4]), b, d[3]);
+    u = gckpti_fma(gckpti_fma(u, b, d[2]), b, d[1]);
+    u = gckpti_fma(u, b, d[0]);
+    p = gckpti_exp_reduce(gckpti_mul(u, -b), &r, &n);
+    float s = gckpti_float((n + 127u) << 23);
+    float large = gckpti_fma(-r * s, p, 1.0f - s);
+    return gckpti_float(gckpti_bits(gckpti_select(a < GCKPTI_ERF_SPLIT, small, large)) | sign);
+}
+
+/* x = m * 2^n with 2/3 <= m < 4/3, for finite x > 0 */
+GCKPTI_INLINE float gckpti_split(float x, float *n)
+{
+    int tiny = x < 1.17549435e-38f; /* a subnormal is scaled by 2^23 first */
+    uint32_t u = gckpti_bits(tiny ? x * 8388608.0f : x) + 0x00555555u;
+    *n = (float)((int32_t)(u >> 23) - (tiny ? 150 : 127));
+    return gckpti_float((u & 0x007fffffu) + 0x3f2aaaabu);
+}
+
+/* (log(1+f) - f + f^2/2) / f^3 on [-1/3, 1/3], fit 2^-30 of log(1+f) */
+static const float gckpti_log_c[9] = { 0.333333343f,  -0.249998271f, 0.199996814f,
+                                       -0.166792959f, 0.143027171f,  -0.121994182f,
+                                       0.107695557f,  -0.128301099f, 0.119584598f };
+
+/* log(x) = n ln(2) + log(1 + f), ln(2) = 0.693359375 - 2.1219444e-4: n times the first is exact. */
+GCKPTI_INLINE float gckpti_log(float x)
+{
+    const float *c = gckpti_log_c;
+    float n, f = gckpti_split(x, &n) - 1.0f, f2 = f * f;
+    float p = gckpti_fma(c[8], f, c[7]);
+    p = gckpti_fma(gckpti_fma(p, f, c[6]), f, c[5]);
+    p = gckpti_fma(gckpti_fma(p, f, c[4]), f, c[3]);
+    p = gckpti_fma(gckpti_fma(p, f, c[2]), f, c[1]);
+    p = gckpti_fma(p, f, c[0]);
+    float high = gckpti_fma(n, 0.693359375f, f);
+    float low = f - (high - n * 0.693359375f); /* what the line above rounded away */
+    low = gckpti_fma(-0.5f, f2, gckpti_fma(n, -2.12194440e-4f, low));
+    float y = high + gckpti_fma(f * f2, p, low);
+    y = x > 0.0f ? y : x < 0.0f || x != x ? GCKPTI_NAN : -GCKPTI_INFINITY;
+    return x < GCKPTI_INFINITY ? y : x;
+}
+
+/* x^y for x >= 0; NaN for a negative x (also when y is an integer). log(x) is kept to about 2^-37
+ * in doubles: log(m) = s + s^3/D(s^2), s = 2(m-1)/(m+1) (atanh's series), D = 12 - 1.8 s^2 - ...,
+ * fit 2^-40. Double products that meet an addition have two 24-bit factors: they are exact. */
+GCKPTI_INLINE float gckpti_pow(float x, float y)
+{
+    if (x == 1.0f || y == 0.0f)
+        return 1.0f;
+    if (x < 0.0f || x != x || y != y)
+        return GCKPTI_NAN;
+    if (x == 0.0f || x >= GCKPTI_INFINITY)
+        return (x == 0.0f) == (y > 0.0f) ? 0.0f : GCKPTI_INFINITY;
+    float n;
+    double m = (double)gckpti_split(x, &n), s = 2.0 * (m - 1.0) / (m + 1.0);
+    float u = (float)(s * s);
+    float d = gckpti_fma(gckpti_fma(-0.00684453873f, u, -0.0514065102f), u, -1.80000055f);
+    double l = s + s * s * s / ((double)u * (double)d + 12.0), k = (double)n;
+    l = k * (double)GCKPTI_LN2_HI + (l + k * (double)GCKPTI_LN2_LO);
+    float high = (float)l, low = (float)(l - (double)high);
+    y = y > 1e30f ? 1e30f : y < -1e30f ? -1e30f : y;
+    double z = (double)y * (double)high + (double)y * (double)low;
+    z = z < (double)GCKPTI_EXP_MIN ? (double)GCKPTI_EXP_MIN : z;
+    z = z > (double)GCKPTI_EXP_MAX ? (double)GCKPTI_EXP_MAX : z;
+    float t = gckpti_fma((float)z, GCKPTI_LOG2E, GCKPTI_ROUND);
+    k = (double)(t - GCKPTI_ROUND);
+    z = (z - k * (double)GCKPTI_LN2_HI) - k * (double)GCKPTI_LN2_LO;
+    float r = (float)z;
+    return gckpti_exp_scale(gckpti_exp_poly(r), r, gckpti_bits(t) - gckpti_bits(GCKPTI_ROUND));
+}
+
+/* Sine and cosine of any finite x. Beyond pi/4, x * 2/pi modulo 4 is taken in integers (Payne and
+ * Hanek): 96 bits of 2/pi are enough, from the one on whose product with x has the weight 2. Then
+ * hi + lo is the remaining angle, |hi| <= pi/4. */
+GCKPTI_INLINE void gckpti_sincos(float x, float *sine, float *cosine)
+{
+    static const uint32_t two_over_pi[8] = { 0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
+                                             0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu };
+    uint32_t u = gckpti_bits(x) & 0x7fffffffu, quadrant = 0;
+    float hi = gckpti_float(u), lo = 0.0f;
+    if (u >= 0x7f800000u) {
+        *sine = *cosine = GCKPTI_NAN;
+        return;
+    }
+    if (u > 0x3f490fdau) {
+        uint32_t offset = (u >> 23) - 120u;
+        const uint32_t *word = two_over_pi + offset / 32;
+        uint64_t m = (u & 0x007fffffu) | 0x00800000u, v[3];
+        for (int i = 0; i < 3; i++)
+            v[i] = ((uint64_t)word[i] << 32 | word[i + 1]) >> (32 - offset % 32) & 0xffffffffu;
+        uint64_t p = (m * v[0] << 32) + m * v[1] + (m * v[2] >> 32); /* 2^62 is pi/2 */
+        quadrant = (uint32_t)((p + (UINT64_C(1) << 61)) >> 62);
+        p -= (uint64_t)quadrant << 62;
+        int64_t angle = p >> 63 ? -(int64_t)(0 - p) : (int64_t)p;
+        float a = (float)angle, b = (float)(angle - (int64_t)a);
+        hi = gckpti_mul(a, 3.40612167e-19f); /* pi/2 * 2^-62 */
+        lo = gckpti_fma(a, 3.40612167e-19f, -hi);
+        lo = gckpti_fma(b, 3.40612167e-19f, gckpti_fma(a, -9.4783968e-27f, lo));
+    }
+    float z = hi * hi;
+    float p = gckpti_fma(2.83239228e-06f, z, -0.000198530586f); /* fit 2^-32 */
+    p = gckpti_fma(p, z, 0.0083333794f);
+    p = gckpti_fma(p, z, -0.166666672f);
+    float s = hi + gckpti_fma(hi * z, p, gckpti_fma(-0.5f * z, lo, lo));
+    p = gckpti_fma(2.44320927e-05f, z, -0.00138873083f); /* fit 2^-33 */
+    p = gckpti_fma(p, z, 0.0416666456f);
+    float c = gckpti_fma(-0.5f, z, 1.0f), e = (1.0f - c) - 0.5f * z;       /* c's rounding error */
+    e = gckpti_fma(-hi, lo, gckpti_fma(-0.5f, gckpti_fma(hi, hi, -z), e)); /* and z's */
+    c = c + gckpti_fma(z * z, p, e);
+    uint32_t flip = (quadrant & 2) << 30, sign = gckpti_bits(x) & 0x80000000u;
+    *sine = gckpti_float(gckpti_bits(quadrant & 1 ? c : s) ^ flip ^ sign);
+    *cosine = gckpti_float(gckpti_bits(quadrant & 1 ? -s : c) ^ flip);
+}
+
+GCKPTI_INLINE float gckpti_sin(float x)
+{
+    float s, c;
+    gckpti_sincos(x, &s, &c);
+    return s;
+}
+
+GCKPTI_INLINE float gckpti_cos(float x)
+{
+    float s, c;
+    gckpti_sincos(x, &s, &c);
+    return c;
+}
+
+/* base^n by squaring. volatile keeps the last product away from a caller's 1 - powi(...). */
+GCKPTI_INLINE double gckpti_powi(double base, uint64_t n)
+{
+    volatile double result = 1.0;
+    for (; n; n >>= 1) {
+        if (n & 1)
+            result = result * base;
+        base = base * base;
+    }
+    return result;
+}
+
+/* Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): 128 random
+ * bits, a function of key and counter only, so any element can be drawn again, in any order. */
+GCKPTI_INLINE void gckpti_philox(uint64_t key, uint64_t index, uint32_t stream, uint32_t step,
+                                 uint32_t out[4])
+{
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    uint32_t c0 = (uint32_t)index, c1 = (uint32_t)(index >> 32), c2 = stream, c3 = step;
+    for (int round = 0; round < 10; round++) {
+        uint64_t a = (uint64_t)0xd2511f53u * c0, b = (uint64_t)0xcd9e8d57u * c2;
+        c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
+        c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
+        c1 = (uint32_t)b;
+        c3 = (uint32_t)a;
+        k0 += 0x9e3779b9u;
+        k1 += 0xbb67ae85u;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+/* A random word as a float in [0,1): its 24 high bits. */
+GCKPTI_INLINE float gckpti_uniform(uint32_t word)
+{
+    return (float)(int32_t)(word >> 8) * 5.9604644775390625e-8f;
+}
+
+/* Two words to two independent standard normal values (Box and Muller), magnitude at most 5.77. */
+GCKPTI_INLINE void gckpti_normal(uint32_t a, uint32_t b, float out[2])
+{
+    float s, c, u = (float)(int32_t)((a >> 8) + 1) * 5.9604644775390625e-8f; /* (0,1] */
+    float r = gckpti_sqrt(-2.0f * gckpti_log(u));
+    gckpti_sincos(gckpti_mul(6.28318531f, gckpti_uniform(b)), &s, &c);
+    out[0] = gckpti_mul(r, c);
+    out[1] = gckpti_mul(r, s);
+}
+
+/* Row reductions: 32 lanes from +0, lane i takes elements i, i+32, ...; then a tree of halves. */
+GCKPTI_INLINE float gckpti_lanes_sum(float lane[32])
+{
+    for (int half = 16; half; half /= 2)
+        for (int i = 0; i < half; i++)
+            lane[i] += lane[i + half];
+    return lane[0];
+}
+
+GCKPTI_INLINE float gckpti_sum(const float *x, int64_t n)
+{
+    float lane[32] = { 0.0f };
+    int64_t k = 0;
+    for (; k + 32 <= n; k += 32)
+        for (int i = 0; i < 32; i++)
+            lane[i] += x[k + i];
+    for (int i = 0; k + i < n; i++)
+        lane[i] += x[k + i];
+    return gckpti_lanes_sum(lane);
+}
+
+GCKPTI_INLINE float gckpti_dot(const float *x, const float *y, int64_t n)
+{
+    float lane[32] = { 0.0f };
+    int64_t k = 0;
+    for (; k + 32 <= n; k += 32)
+        for (int i = 0; i < 32; i++)
+            lane[i] = gckpti_fma(x[k + i], y[k + i], lane[i]);
+    for (int i = 0; k + i < n; i++)
+        lane[i] = gckpti_fma(x[k + i], y[k + i], lane[i]);
+    return gckpti_lanes_sum(lane);
+}
+
+/* Greatest element, -inf when n is 0. A NaN is passed over (what reads the row next meets it). */
+GCKPTI_INLINE float gckpti_max(const float *x, int64_t n)
+{
+    float lane[32];
+    int64_t k = 0;
+    for (int i = 0; i < 32; i++)
+        lane[i] = -GCKPTI_INFINITY;
+    for (; k + 32 <= n; k += 32)
+        for (int i = 0; i < 32; i++)
+            lane[i] = x[k + i] > lane[i] ? x[k + i] : lane[i];
+    for (int i = 0; k + i < n; i++)
+        lane[i] = x[k + i] > lane[i] ? x[k + i] : lane[i];
+    for (int half = 16; half; half /= 2)
+        for (int i = 0; i < half; i++)
+            lane[i] = lane[i + half] > lane[i] ? lane[i + half] : lane[i];
+    return lane[0];
+}
+
+/* FNV-1a, 64 bits, from GCKPTI_FNV_START. Floats go in as little-endian words, every NaN as one. */
+#define GCKPTI_FNV_START UINT64_C(0xcbf29ce484222325)
+GCKPTI_INLINE uint64_t gckpti_fnv(uint64_t hash, const void *bytes, size_t n)
+{
+    const unsigned char *p = (const unsigned char *)bytes;
+    for (size_t i = 0; i < n; i++)
+        hash = (hash ^ p[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+GCKPTI_INLINE uint64_t gckpti_hash_floats(uint64_t hash, const float *x, int64_t n)
+{
+    for (int64_t k = 0; k < n; k++) {
+        uint32_t u = x[k] != x[k] ? 0x7fc00000u : gckpti_bits(x[k]);
+        for (int i = 0; i < 32; i += 8)
+            hash = (hash ^ (u >> i & 0xffu)) * UINT64_C(0x100000001b3);
+    }
+    return hash;
+}
+
+/* 0 when this build keeps the contract; 1 subnormals are flushed to zero (-ffast-math at link
+ * time), 2 fma is wrong, 3 sums are re-associated, 4 another result differs. volatile: the machine
+ * is asked, not the compiler. */
+GCKPTI_INLINE int gckpti_self_test(void)
+{
+    static const float fma_case[3][3] = { { 0.9474001f, 4.639901e-7f, -0.24325085f },
+                                          { -1.9369631e13f, 2.1513551e-7f, -1.7354427e-24f },
+                                          { -4.1369128e-25f, 1.69365241e-21f, 9.18382988e-41f } };
+    static const uint32_t fma_result[3] = { 0xbe7916a3u, 0xca7e56dfu, 0x00010001u };
+    volatile float small = 1e-30f, tiny = 1e-10f, big = 33554432.0f, one = 1.0f;
+    volatile float product = small * tiny;
+    if (gckpti_bits(product) != 0x000116c2u)
+        return 1;
+    for (int i = 0; i < 3; i++) {
+        volatile float a = fma_case[i][0], b = fma_case[i][1], c = fma_case[i][2];
+        if (gckpti_bits(gckpti_fma(a, b, c)) != fma_result[i])
+            return 2;
+    }
+    float sum = big, step = one;
+    if ((step + sum) - sum != 0.0f || (step - sum) + sum != 0.0f)
+        return 3;
+    uint64_t hash = GCKPTI_FNV_START;
+    for (int i = 0; i < 64; i++) {
+        volatile float input = (float)(i - 32) * 0.40625f;
+        float x = input, a = x * x + 0.015625f; /* exact */
+        float y[8] = { gckpti_exp(8.0f * x), gckpti_log(a),         gckpti_tanh(0.25f * x),
+                       gckpti_erf(0.5f * x), gckpti_sin(97.0f * x), gckpti_cos(a * a * a),
+                       gckpti_pow(a, x),     gckpti_rsqrt(a) };
+        hash = gckpti_hash_floats(hash, y, 8);
+    }
+    return hash == UINT64_C(0x2d05651250eb440d) ? 0 : 4;
+}
+
+/* ==================================================================================================
+ * >>store: parameters and optimiser state
+ * ================================================================================================== */
+typedef struct {
+    gckpt_parameter p;              /* what gckpt_store_get shows; p.name is owned                       */
+    uint64_t name_hash;
+    int external;                   /* values belong to the user                                         */
+    int locked;                     /* external and not writable: stays frozen                           */
+} gckpti_param;
+
+struct gckpt_store {
+    gckpti_object object;
+    gckpti_allocator memory;
+    uint64_t seed, step;
+    gckpti_param *params;
+    size_t count, capacity;
+};
+
+GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
+{
+    gckpti_allocator memory;
+    memset(&memory, 0, sizeof memory);
+    if (desc)
+        memory.desc = desc->memory;
+    gckpt_store *s = (gckpt_store *)gckpti_new(&memory, 1, sizeof *s);
+    if (!s)
+        return NULL;
+    s->memory = memory;
+    s->seed = desc ? desc->seed : 0;
+    int broken = gckpti_self_test();
+    if (broken) {
+        gckpti_error(s, GCKPT_E_BACKEND, "self-test %i failed: this build or processor does not keep the "
+                     "numeric contract (flush-to-zero? -ffast-math at link time?)", broken);
+        s->object.sticky = s->object.last;
+    }
+    return s;
+}
+
+static void gckpti_param_free(gckpt_store *s, gckpti_param *q)
+{
+    size_t n = (size_t)q->p.elements;
+    if (q->p.name) {
+        char *name;
+        memcpy(&name, &q->p.name, sizeof name);         /* ours, shown to users as const                 */
+        gckpti_delete(&s->memory, name, strlen(name) + 1, 1);
+    }
+    for (int i = 4; i-- > 0;)
+        gckpti_delete(&s->memory, q->p.state[i], n, sizeof(float));
+    if (!q->external)
+        gckpti_delete(&s->memory, q->p.values, n, sizeof(float));
+}
+
+GCKPT_API void gckpt_store_free(gckpt_store *store)
+{
+    if (!store)
+        return;
+    while (store->count > 0)
+        gckpti_param_free(store, &store->params[--store->count]);
+    gckpti_allocator memory = store->memory;
+    if (store->params)
+        gckpti_resize(&memory, store->params, store->capacity * sizeof *store->params, 0);
+    gckpti_delete(&memory, store, 1, sizeof *store);
+}
+
+static int gckpti_find(const gckpt_store *s, const char *name)
+{
+    uint64_t hash = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
+    for (size_t i = 0; i < s->count; i++)
+        if (s->params[i].name_hash == hash && !strcmp(s->params[i].p.name, name))
+            return (int)i;
+    return -1;
+}
+
+/* Adds a parameter; values NULL: memory of its own, not yet initialised. NULL when out of memory. */
+static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape, float *values)
+{
+    gckpti_param q;
+    size_t length = strlen(name) + 1, n = (size_t)gckpti_elements(shape);
+    memset(&q, 0, sizeof q);
+    if (s->count >= INT32_MAX ||
+        !gckpti_grow(&s->memory, &s->params, &s->capacity, s->count, sizeof *s->params))
+        return NULL;
+    char *copy = (char *)gckpti_new(&s->memory, length, 1);
+    q.p.elements = (int64_t)n;
+    q.p.values = values ? values : (float *)gckpti_new(&s->memory, n, sizeof(float));
+    q.p.name = copy;
+    q.external = values != NULL;
+    if (!copy || !q.p.values) {
+        gckpti_param_free(s, &q);
+        return NULL;
+    }
+    memcpy(copy, name, length);
+    q.p.shape = *shape;
+    q.p.lr_scale = 1;
+    q.p.decay_scale = shape->n >= 2 ? 1.0f : 0.0f;
+    q.name_hash = gckpti_fnv(GCKPTI_FNV_START, name, length - 1);
+    s->params[s->count] = q;
+    return &s->params[s->count++];
+}
+
+/* values = constant + normal N(0,1) + uniform U(-1,1), a function of seed, name and element (5j). */
+static void gckpti_param_init(const gckpt_store *s, gckpti_param *q, gckpt_init init)
+{
+    unsigned char seed[8];
+    for (int i = 0; i < 8; i++)
+        seed[i] = (unsigned char)(s->seed >> (8 * i));
+    uint64_t key = gckpti_fnv(gckpti_fnv(GCKPTI_FNV_START, seed, 8), q->p.name, strlen(q->p.name));
+    for (int64_t i = 0; i < q->p.elements; i += 2) {
+        float normal[2] = { 0, 0 }, v[2];
+        uint32_t word[4] = { 0, 0, 0, 0 };
+        if (init.normal < 0 || init.normal > 0 || init.uniform < 0 || init.uniform > 0)
+            gckpti_philox(key, (uint64_t)i / 2, 0, 0, word);
+        if (init.normal < 0 || init.normal > 0)
+            gckpti_normal(word[0], word[1], normal);
+        for (int j = 0; j < 2; j++) {
+            float uniform = gckpti_fma(2, gckpti_uniform(word[2 + j]), -1);
+            v[j] = gckpti_fma(init.uniform, uniform, gckpti_fma(init.normal, normal[j], init.constant));
+            if (i + j < q->p.elements)
+                q->p.values[i + j] = v[j];
+        }
+    }
+}
+
+/* Makes sure `slots` state arrays exist, zeroed; leaves nothing half-made. 0: out of memory. */
+static int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
+{
+    int had = 0;
+    while (had < 4 && q->p.state[had])
+        had++;
+    for (int i = had; i < slots; i++) {
+        q->p.state[i] = (float *)gckpti_new(&s->memory, (size_t)q->p.elements, sizeof(float));
+        if (!q->p.state[i]) {
+            while (i-- > had) {
+                gckpti_delete(&s->memory, q->p.state[i], (size_t)q->p.elements, sizeof(float));
+                q->p.state[i] = NULL;
+            }
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Whole-name match: '*' any run, '?' one character. */
+static int gckpti_match(const char *pattern, const char *name)
+{
+    const char *star = NULL, *resume = NULL;
+    while (*name) {
+        if (*pattern == '*') {
+            star = pattern++;
+            resume = name;
+        } else if (*pattern == '?' || *pattern == *name) {
+            pattern++, name++;
+        } else if (star) {
+            pattern = star + 1;
+            name = ++resume;
+        } else {
+            return 0;
+        }
+    }
+    while (*pattern == '*')
+        pattern++;
+    return !*pattern;
+}
+
+static gckpt_result gckpti_store_each(gckpt_store *store, const char *pattern, const int *frozen,
+                                      float lr_scale, float decay_scale)
+{
+    int matched = 0;
+    if (!store)
+        return GCKPT_E_ARG;
+    for (size_t i = 0; pattern && i < store->count; i++) {
+        gckpti_param *q = &store->params[i];
+        if (!gckpti_match(pattern, q->p.name))
+            continue;
+        matched++;
+        if (frozen) {
+            q->p.frozen = *frozen || q->locked;
+        } else {
+            q->p.lr_scale = lr_scale;
+            q->p.decay_scale = decay_scale;
+        }
+    }
+    if (!matched)
+        return gckpti_error(store, GCKPT_E_ARG, "no parameter matches \"%s\" (of %z; patterns match whole "
+                            "names, '*' any run of characters)", pattern ? pattern : "", store->count);
+    return gckpti_ok(store);
+}
+
+GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *pattern, int frozen)
+{
+    return gckpti_store_each(store, pattern, &frozen, 0, 0);
+}
+
+GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern, float lr_scale,
+                                         float decay_scale)
+{
+    return gckpti_store_each(store, pattern, NULL, lr_scale, decay_scale);
+}
+
+GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
+                                            float *values, int writable)
+{
+    if (!store || !name || !values)
+        return gckpti_error(store, GCKPT_E_ARG, "external parameter: store, name and values are needed");
+    if (!gckpti_shape_fits(&shape))
+        return gckpti_error(store, GCKPT_E_SHAPE, "external parameter \"%s\": sizes must be positive and the "
+                            "product below %z", name, SIZE_MAX / 64);
+    if (gckpti_find(store, name) >= 0)
+        return gckpti_error(store, GCKPT_E_ARG, "external parameter \"%s\" exists already; bind it before "
+                            "any graph asks for it", name);
+    gckpti_param *q = gckpti_param_new(store, name, &shape, values);
+    if (!q)
+        return gckpti_error(store, GCKPT_E_MEMORY, "external parameter \"%s\": no memory for its entry", name);
+    q->locked = !writable;
+    q->p.frozen = q->locked;
+    return gckpti_ok(store);
+}
+
+GCKPT_API int gckpt_store_count(const gckpt_store *store)
+{
+    return store ? (int)store->count : 0;
+}
+
+GCKPT_API gckpt_result gckpt_store_get(const gckpt_store *store, int index, gckpt_parameter *out)
+{
+    if (!store || !out || index < 0 || (size_t)index >= store->count)
+        return GCKPT_E_ARG;
+    *out = store->params[index].p;
+    return GCKPT_OK;
+}
+
+GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name)
+{
+    return store && name ? gckpti_find(store, name) : -1;
+}
+
+GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; store && i < store->count; i++)
+        for (int k = -1; k < 4; k++)
+            if (k < 0 ? !store->params[i].external : store->params[i].p.state[k] != NULL)
+                bytes += (size_t)store->params[i].p.elements * sizeof(float);
+    return bytes;
+}
+
+GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store)
+{
+    return store ? store->step : 0;
+}
+
+GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
+{
+    uint64_t hash = GCKPTI_FNV_START;
+    for (size_t i = 0; store && i < store->count; i++)
+        hash = gckpti_hash_floats(hash, store->params[i].p.values, store->params[i].p.elements);
+    return hash;
+}
+
+/* ==================================================================================================
+ * >>graph: tensors, leaves, views, segments; gckpt_apply
+ *
+ * Tensors are numbered in creation order, which is a topological order. A tensor is a leaf (input,
+ * parameter, constant), the output of an op, or a view: another shape of its base's bytes, of which plan
+ * and executor never see more than the shape. `once` marks what does not depend on inputs.
+ * ================================================================================================== */
+enum { GCKPTI_OP, GCKPTI_INPUT, GCKPTI_PARAM, GCKPTI_CONSTANT, GCKPTI_VIEW };
+
+struct gckpt_tensor {
+    gckpt_graph *graph;
+    gckpt_tensor *base;             /* whose bytes these are: itself unless a view                       */
+    const gckpt_op *op;
+    gckpt_tensor *in[GCKPT_MAX_INPUTS];
+    const void *attributes, *data;  /* data: of constants                                                */
+    const char *name;               /* or NULL                                                           */
+    size_t attribute_bytes, aux_bytes;
+    gckpt_shape shape;
+    gckpt_type type;
+    int id, kind, inputs;
+    int index;                      /* of the parameter in the store                                     */
+    int segment;                    /* innermost, -1 none                                                */
+    int once, keep, recompute;
+};
+
+typedef struct gckpti_chunk { struct gckpti_chunk *next; size_t size, used; } gckpti_chunk;
+typedef struct { int parent; } gckpti_segment;
+
+struct gckpt_graph {
+    gckpti_object object;
+    gckpti_allocator memory;
+    gckpt_store *store;
+    gckpti_chunk *chunks;
+    gckpt_tensor **tensors;
+    size_t count, capacity;
+    gckpti_segment *segments;
+    size_t segment_count, segment_capacity;
+    int segment;                    /* open now                                                          */
+    int64_t rows;                   /* of every input; 0: no input yet                                   */
+    const gckpt_tensor *mixer;      /* the first op that mixes rows                                      */
+};
+
+static const char *gckpti_kind_name(const gckpt_tensor *t)
+{
+    switch (t->kind) {
+    case GCKPTI_INPUT: return "input";
+    case GCKPTI_PARAM: return "param";
+    case GCKPTI_CONSTANT: return "constant";
+    case GCKPTI_VIEW: return "reshape";
+    default: return t->op->name;
+    }
+}
+
+/* `gelu "h3"` or `gelu #12`. */
+static const char *gckpti_tensor_label(const gckpt_tensor *t, char *buffer, size_t size)
+{
+    gckpti_text text = { buffer, size - 1 };
+    buffer[0] = 0;
+    if (!t)
+        return "NULL";
+    gckpti_text_add(&text, t->name ? "%s \"%s\"" : "%s #", gckpti_kind_name(t), t->name);
+    if (!t->name)
+        gckpti_text_int(&text, t->id);
+    return buffer;
+}
+
+/* The first error of a graph stays. */
+static gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char *format, ...)
+{
+    if (!g || g->object.sticky != GCKPT_OK)
+        return NULL;
+    gckpti_text t = { g->object.text, sizeof g->object.text - 1 };
+    va_list args;
+    va_start(args, format);
+    g->object.text[0] = 0;
+    gckpti_text_format(&t, format, args);
+    va_end(args);
+    g->object.sticky = result;
+    return NULL;
+}
+
+GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...)
+{
+    gckpt_graph *g = call ? (gckpt_graph *)call->graph : NULL;
+    if (g && g->object.sticky == GCKPT_OK) {
+        gckpti_text t = { g->object.text, sizeof g->object.text - 1 };
+        va_list args;
+        va_start(args, format);
+        g->object.text[0] = 0;
+        gckpti_text_format(&t, format, args);
+        va_end(args);
+        g->object.sticky = result;
+    }
+    return result;
+}
+
+GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory)
+{
+    gckpti_allocator a;
+    if (!store)
+        return NULL;
+    memset(&a, 0, sizeof a);
+    if (memory)
+        a.desc = *memory;
+    gckpt_graph *g = (gckpt_graph *)gckpti_new(&a, 1, sizeof *g);
+    if (!g) {
+        gckpti_error(store, GCKPT_E_MEMORY, "graph: no memory for %z bytes", sizeof *g);
+        return NULL;
+    }
+    g->memory = a;
+    g->store = store;
+    g->segment = -1;
+    if (store->object.sticky != GCKPT_OK)
+        gckpti_fail(g, store->object.sticky, "%s", store->object.text);
+    return g;
+}
+
+GCKPT_API void gckpt_graph_free(gckpt_graph *graph)
+{
+    if (!graph)
+        return;
+    gckpti_allocator a = graph->memory;
+    while (graph->chunks) {
+        gckpti_chunk *next = graph->chunks->next;
+        gckpti_resize(&a, graph->chunks, graph->chunks->size, 0);
+        graph->chunks = next;
+    }
+    if (graph->tensors)
+        gckpti_resize(&a, graph->tensors, graph->capacity * sizeof *graph->tensors, 0);
+    if (graph->segments)
+        gckpti_resize(&a, graph->segments, graph->segment_capacity * sizeof *graph->segments, 0);
+    gckpti_delete(&a, graph, 1, sizeof *graph);
+}
+
+/* Zeroed bytes that live as long as the graph; NULL (and E_MEMORY recorded) when there are none. */
+static void *gckpti_graph_bytes(gckpt_graph *g, size_t size)
+{
+    size_t head = gckpti_round_up(sizeof(gckpti_chunk), GCKPTI_ALIGN);
+    size_t need = gckpti_round_up(size, GCKPTI_ALIGN);
+    gckpti_chunk *c = g->chunks;
+    if (need < size || need > PTRDIFF_MAX / 2) {
+        gckpti_fail(g, GCKPT_E_MEMORY, "graph: %z bytes asked for", size);
+        return NULL;
+    }
+    if (!c || c->size - c->used < need) {
+        size_t bytes = head + (need > 8192 ? need : 8192);
+        c = (gckpti_chunk *)gckpti_resize(&g->memory, NULL, 0, bytes);
+        if (!c) {
+            gckpti_fail(g, GCKPT_E_MEMORY, "graph: no memory for %z bytes", bytes);
+            return NULL;
+        }
+        c->next = g->chunks;
+        c->size = bytes;
+        c->used = head;
+        g->chunks = c;
+    }
+    unsigned char *p = (unsigned char *)c + c->used;
+    c->used += need;
+    memset(p, 0, need);
+    return p;
+}
+
+static const char *gckpti_graph_string(gckpt_graph *g, const char *s)
+{
+    size_t n = strlen(s) + 1;
+    char *copy = (char *)gckpti_graph_bytes(g, n);
+    if (copy)
+        memcpy(copy, s, n);
+    return copy;
+}
+
+static gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_shape *shape, gckpt_type type)
+{
+    if (g->count >= INT32_MAX || !gckpti_grow(&g->memory, &g->tensors, &g->capacity, g->count, sizeof *g->tensors))
+        return gckpti_fail(g, GCKPT_E_MEMORY, "graph: no memory for tensor %z", g->count);
+    gckpt_tensor *t = (gckpt_tensor *)gckpti_graph_bytes(g, sizeof *t);
+    if (!t)
+        return NULL;
+    t->graph = g;
+    t->base = t;
+    t->kind = kind;
+    t->shape = *shape;
+    t->type = type;
+    t->id = (int)g->count;
+    t->index = -1;
+    t->segment = g->segment;
+    g->tensors[g->count++] = t;
+    return t;
+}
+
+/* A leaf with a name; checks what all leaves need. */
+static gckpt_tensor *gckpti_leaf(gckpt_graph *g, int kind, const char *name, gckpt_type type,
+                                 const gckpt_shape *shape)
+{
+    if (!g || g->object.sticky != GCKPT_OK)
+        return NULL;
+    if (!name || !*name)
+        return gckpti_fail(g, GCKPT_E_ARG, "inputs, parameters and constants need a name");
+    if (type != GCKPT_F32 && type != GCKPT_I32)
+        return gckpti_fail(g, GCKPT_E_ARG, "\"%s\": the type must be GCKPT_F32 or GCKPT_I32", name);
+    if (shape->n < 0 || shape->n > GCKPT_MAX_DIMS)
+        return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %i axes; 0 to %i are possible", name, shape->n,
+                           GCKPT_MAX_DIMS);
+    if (!gckpti_shape_fits(shape))
+        return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %S: sizes must be positive and their product at most %z",
+                           name, shape, SIZE_MAX / 64);
+    gckpt_tensor *t = gckpti_tensor_new(g, kind, shape, type);
+    if (t && !(t->name = gckpti_graph_string(g, name)))
+        return NULL;
+    return t;
+}
+
+GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_type type, gckpt_shape shape)
+{
+    if (graph && name && shape.n < 1)
+        return gckpti_fail(graph, GCKPT_E_SHAPE, "input \"%s\": needs at least the batch axis", name);
+    if (graph && name && graph->rows && shape.d[0] != graph->rows)
+        return gckpti_fail(graph, GCKPT_E_SHAPE, "input \"%s\": %S: axis 0 is the batch and must be %I, as for "
+                           "the other inputs", name, &shape, graph->rows);
+    gckpt_tensor *t = gckpti_leaf(graph, GCKPTI_INPUT, name, type, &shape);
+    if (t)
+        graph->rows = shape.d[0];
+    return t;
+}
+
+GCKPT_API gckpt_tensor *gckpt_constant(gckpt_graph *graph, const char *name, gckpt_type type,
+                                       gckpt_shape shape, const void *data)
+{
+    if (graph && name && !data)
+        return gckpti_fail(graph, GCKPT_E_ARG, "constant \"%s\": its data is NULL", name);
+    gckpt_tensor *t = gckpti_leaf(graph, GCKPTI_CONSTANT, name, type, &shape);
+    if (t) {
+        t->data = data;
+        t->once = 1;
+    }
+    return t;
+}
+
+GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_shape shape, gckpt_init init)
+{
+    if (!graph || graph->object.sticky != GCKPT_OK)
+        return NULL;
+    gckpt_store *s = graph->store;
+    int index = name ? gckpti_find(s, name) : -1;
+    if (index >= 0 && !gckpti_same_shape(&s->params[index].p.shape, &shape))
+        return gckpti_fail(graph, GCKPT_E_SHAPE, "param \"%s\": %S asked for, the store has it as %S", name, &shape,
+                           &s->params[index].p.shape);
+    if (index >= 0)
+        for (size_t i = 0; i < graph->count; i++)
+            if (graph->tensors[i]->kind == GCKPTI_PARAM && graph->tensors[i]->index == index)
+                return graph->tensors[i];
+    gckpt_tensor *t = gckpti_leaf(graph, GCKPTI_PARAM, name, GCKPT_F32, &shape);
+    if (!t)
+        return NULL;
+    if (index < 0) {
+        gckpti_param *q = gckpti_param_new(s, name, &shape, NULL);
+        if (!q)
+            return gckpti_fail(graph, GCKPT_E_MEMORY, "param \"%s\": the store has no memory for %I floats", name,
+                               gckpti_elements(&shape));
+        gckpti_param_init(s, q, init);
+        index = (int)s->count - 1;
+    }
+    t->index = index;
+    t->once = 1;
+    return t;
+}
+
+GCKPT_API gckpt_graph *gckpt_graph_of(const gckpt_tensor *tensor) { return tensor ? tensor->graph : NULL; }
+GCKPT_API int gckpt_id(const gckpt_tensor *tensor) { return tensor ? tensor->id : -1; }
+GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor)
+{
+    return tensor ? tensor->shape : gckpti_shape(-1, 0, 0, 0, 0);
+}
+
+GCKPT_API gckpt_tensor *gckpt_name(gckpt_tensor *tensor, const char *name)
+{
+    if (tensor && name)
+        tensor->name = gckpti_graph_string(tensor->graph, name);
+    return tensor;
+}
+
+GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x)
+{
+    if (x) {
+        x->base->keep = 1;
+        x->base->recompute = 0;
+    }
+    return x;
+}
+
+GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x)
+{
+    if (x) {
+        x->base->recompute = 1;
+        x->base->keep = 0;
+    }
+    return x;
+}
+
+GCKPT_API void gckpt_segment_begin(gckpt_graph *graph)
+{
+    if (!graph || graph->object.sticky != GCKPT_OK)
+        return;
+    if (!gckpti_grow(&graph->memory, &graph->segments, &graph->segment_capacity, graph->segment_count,
+                     sizeof *graph->segments)) {
+        gckpti_fail(graph, GCKPT_E_MEMORY, "graph: no memory for segment %z", graph->segment_count);
+        return;
+    }
+    graph->segments[graph->segment_count].parent = graph->segment;
+    graph->segment = (int)graph->segment_count++;
+}
+
+GCKPT_API void gckpt_segment_end(gckpt_graph *graph)
+{
+    if (!graph || graph->object.sticky != GCKPT_OK)
+        return;
+    if (graph->segment < 0)
+        gckpti_fail(graph, GCKPT_E_ARG, "gckpt_segment_end without gckpt_segment_begin");
+    else
+        graph->segment = graph->segments[graph->segment].parent;
+}
+
+GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block block, gckpt_tensor *x, void *user)
+{
+    if (!block || !x)
+        return NULL;
+    gckpt_graph *g = x->graph;
+    gckpt_segment_begin(g);
+    gckpt_tensor *y = block(x, user);
+    gckpt_segment_end(g);
+    return y;
+}
+
+GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
+{
+    if (!x)
+        return NULL;
+    gckpt_graph *g = x->graph;
+    gckpt_shape asked = shape;
+    int64_t have = gckpti_elements(&x->shape), known = 1;
+    int open = -1;
+    for (int i = 0; i < shape.n && i < GCKPT_MAX_DIMS; i++) {
+        if (shape.d[i] == -1 && open < 0) {
+            open = i;
+        } else {
+            if (shape.d[i] <= 0 || known > have / shape.d[i])
+                return gckpti_fail(g, GCKPT_E_SHAPE, "reshape: %S to %S: the sizes do not multiply to %I",
+                                   &x->shape, &asked, have);
+            known *= shape.d[i];
+        }
+    }
+    if (open >= 0)
+        shape.d[open] = have / known;
+    if (!gckpti_shape_fits(&shape) || gckpti_elements(&shape) != have || (x->op && x->op->flags & GCKPT_LOSS))
+        return gckpti_fail(g, GCKPT_E_SHAPE, "reshape: %S to %S: the sizes do not multiply to %I", &x->shape,
+                           &asked, have);
+    gckpt_tensor *t = gckpti_tensor_new(g, GCKPTI_VIEW, &shape, x->type);
+    if (!t)
+        return NULL;
+    t->base = x->base;
+    t->in[0] = x;
+    t->inputs = 1;
+    t->once = x->once;
+    if (!t->once && (shape.n == 0 || shape.d[0] % g->rows) && !g->mixer)
+        g->mixer = t;
+    return t;
+}
+
+/* Calls op->shape for the given tensors with the batch axis of the ones that have it times `factor`. */
+static gckpt_result gckpti_shape_call(const gckpt_op *op, gckpt_tensor *const *in, int n, const void *attributes,
+                                      int64_t factor, int threads, gckpt_graph *report, gckpt_call *call)
+{
+    memset(call, 0, sizeof *call);
+    call->inputs = n;
+    call->attributes = attributes;
+    call->threads = threads;
+    call->graph = report;
+    for (int i = 0; i < n; i++) {
+        call->in[i].shape = in[i]->shape;
+        if (factor != 1 && !in[i]->once && in[i]->shape.n)
+            call->in[i].shape.d[0] *= factor;
+    }
+    return op->shape(call);
+}
+
+GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n, const void *attributes,
+                                    size_t attribute_bytes)
+{
+    gckpt_graph *g = NULL;
+    int missing = -1;
+    for (int i = n < GCKPT_MAX_INPUTS ? n : GCKPT_MAX_INPUTS; in && i-- > 0;) {
+        if (in[i])
+            g = in[i]->graph;
+        else
+            missing = i;
+    }
+    if (!g || g->object.sticky != GCKPT_OK)
+        return NULL;
+    if (!op || !op->name || !op->shape || !op->forward || n < 1 || n > GCKPT_MAX_INPUTS)
+        return gckpti_fail(g, GCKPT_E_ARG, "gckpt_apply: an op needs a name, shape(), forward() and 1 to %i "
+                           "inputs", GCKPT_MAX_INPUTS);
+    if (missing >= 0)
+        return gckpti_fail(g, GCKPT_E_ARG, "%s: input %i is NULL", op->name, missing);
+    int once = 1;
+    for (int i = 0; i < n; i++) {
+        gckpt_type type = op->classes && i == n - 1 ? GCKPT_I32 : GCKPT_F32;
+        if (in[i]->graph != g)
+            return gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
+        if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
+            return gckpti_fail(g, GCKPT_E_ARG, "%s: %T is a loss; only a gckpt_term can use it", op->name, in[i]);
+        if (in[i]->type != type)
+            return gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be %s", op->name, i, in[i],
+                               type == GCKPT_I32 ? "i32 (indices)" : "f32");
+        once = once && in[i]->once;
+    }
+    gckpt_call call, more;
+    gckpt_result result = gckpti_shape_call(op, in, n, attributes, 1, 1, g, &call);
+    if (result != GCKPT_OK) {
+        gckpti_fail(g, result, "%s: shapes do not fit", op->name);
+        gckpti_text t = { g->object.text + strlen(g->object.text), 0 };
+        t.left = sizeof g->object.text - 1 - strlen(g->object.text);
+        for (int i = 0; i < n; i++)
+            gckpti_text_add(&t, i ? ", %T" : " (inputs %T", in[i]);
+        gckpti_text_add(&t, ")");
+        return NULL;
+    }
+    int loss = (op->flags & GCKPT_LOSS) != 0;
+    if (loss)
+        call.shape.n = 0;
+    if (!gckpti_shape_fits(&call.shape) || call.aux_bytes > PTRDIFF_MAX / 4)
+        return gckpti_fail(g, GCKPT_E_SHAPE, "%s: the result %S is too large; at most %z elements", op->name,
+                           &call.shape, SIZE_MAX / 64);
+    /* Rows must stay rows: with two or three times the rows, two or three times the output. */
+    int mixes = !once && !loss && (call.mixes_rows || call.shape.n == 0 || call.shape.d[0] % g->rows);
+    for (int factor = 2; factor <= 3 && !once && !loss && !mixes; factor++)
+        mixes = gckpti_shape_call(op, in, n, attributes, factor, 1, NULL, &more) != GCKPT_OK ||
+                more.shape.n != call.shape.n || more.shape.d[0] != factor * call.shape.d[0];
+    gckpt_tensor *t = gckpti_tensor_new(g, GCKPTI_OP, &call.shape, GCKPT_F32);
+    if (!t)
+        return NULL;
+    t->op = op;
+    t->inputs = n;
+    for (int i = 0; i < n; i++)
+        t->in[i] = in[i];
+    t->aux_bytes = call.aux_bytes;
+    t->once = once;
+    t->attribute_bytes = attribute_bytes;
+    if (attribute_bytes) {
+        void *copy = gckpti_graph_bytes(g, attribute_bytes);
+        if (!copy)
+            return NULL;
+        memcpy(copy, attributes, attribute_bytes);
+        t->attributes = copy;
+    }
+    if (mixes && !g->mixer)
+        g->mixer = t;
+    return t;
+}
+
+#ifndef GCKPT_NO_FAST
+/* The kernels of >>fast that op rows point to, and whether this processor has what they need. */
+static int gckpti_fast_available(void);
+static void gckpti_fast_linear_forward(const gckpt_call *call);
+static void gckpti_fast_linear_backward(const gckpt_call *call);
+static void gckpti_fast_matmul_forward(const gckpt_call *call);
+static void gckpti_fast_matmul_backward(const gckpt_call *call);
+static void gckpti_fast_attention_forward(const gckpt_call *call);
+static void gckpti_fast_attention_backward(const gckpt_call *call);
+static void gckpti_fast_layernorm_forward(const gckpt_call *call);
+static void gckpti_fast_layernorm_backward(const gckpt_call *call);
+static void gckpti_fast_gelu_forward(const gckpt_call *call);
+static void gckpti_fast_gelu_backward(const gckpt_call *call);
+static void gckpti_fast_softmax_forward(const gckpt_call *call);
+static void gckpti_fast_softmax_backward(const gckpt_call *call);
+static void gckpti_fast_cross_entropy_forward(const gckpt_call *call);
+static void gckpti_fast_cross_entropy_backward(const gckpt_call *call);
+static void gckpti_fast_linear_cross_entropy_forward(const gckpt_call *call);
+static void gckpti_fast_linear_cross_entropy_backward(const gckpt_call *call);
+#endif
+
+/* =================================================================================================
+ * >>ops: elementwise, broadcasting, shapes
+ *
+ * An op is one block: formula; shape rule (from in[].shape to shape, pure); forward; backward; the
+ * row that names them, with what each input's gradient reads (needs) and which bytes may coincide
+ * (flags); the public builder, which only passes inputs and attributes on: gckpt_apply handles NULL
+ * and whatever shape() refuses.
+ *
+ * A gradient element that is a product, g * slope, is stored rounded when it is the first
+ * contribution and is one fma when it is added: no product feeds an addition (manual, 5a and 5f).
+ * ============================================================================================== */
+GCKPTI_INLINE void gckpti_put_product(float *d, float a, float b, int accumulate)
+{
+    *d = accumulate ? gckpti_fma(a, b, *d) : a * b;
+}
+
+/* ---- elementwise ops of one input: y = f(x), dx = g * slope, the slope taken at x or at y.
+ * Kernels go element by element, so that out may be in, and grad may be grad_out. */
+static gckpt_result gckpti_unary_shape(gckpt_call *call)
+{
+    call->shape = call->in[0].shape;
+    return GCKPT_OK;
+}
+
+/* For the planner: a transcendental is worth about 20 additions. */
+static uint64_t gckpti_curve_flops(const gckpt_call *call)
+{
+    return 20 * (uint64_t)gckpti_elements(&call->shape);
+}
+
+GCKPTI_INLINE void gckpti_unary_forward(const gckpt_call *call, float (*f)(float x))
+{
+    const float *x = call->in[0].data;
+    int64_t n = gckpti_elements(&call->shape);
+    for (int64_t i = 0; i < n; i++)
+        call->out[i] = f(x[i]);
+}
+
+GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, const float *at,
+                                         float (*slope)(float at))
+{
+    float *d = call->in[0].grad;
+    int64_t n = gckpti_elements(&call->shape);
+    for (int64_t i = 0; d && i < n; i++)
+        gckpti_put_product(&d[i], call->grad_out[i], slope(at[i]), call->in[0].accumulate);
+}
+
+#define GCKPTI_UNARY_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
+
+/* relu: y = max(x, 0), NaN stays; dx = g where y > 0 */
+GCKPTI_INLINE float gckpti_relu(float x) { return x < 0.0f ? 0.0f : x; }
+static void gckpti_relu_forward(const gckpt_call *call) { gckpti_unary_forward(call, gckpti_relu); }
+static void gckpti_relu_backward(const gckpt_call *call)
+{
+    float *d = call->in[0].grad;
+    int64_t n = gckpti_elements(&call->shape);
+    for (int64_t i = 0; d && i < n; i++)
+        gckpti_put(&d[i], call->out[i] > 0.0f ? call->grad_out[i] : 0.0f, call->in[0].accumulate);
+}
+static const gckpt_op gckpti_op_relu = {
+    "relu", gckpti_unary_shape, gckpti_relu_forward, gckpti_relu_backward, NULL, NULL,
+    { GCKPT_OUT }, GCKPTI_UNARY_FLAGS, NULL, NULL };
+GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x)
+{
+    return gckpt_apply(&gckpti_op_relu, &x, 1, NULL, 0);
+}
+
+/* gelu: u = sqrt(2/pi) (x + 0.044715 x^3), t = tanh(u), y = x/2 (1 + t)
+ * slope: (1 + t)/2 + x/2 (1 - t^2) u',  u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
+ * Hendrycks & Gimpel 2016. */
+#define GCKPTI_GELU_C1 0.797884561f         /* sqrt(2/pi)                                         */
+#define GCKPTI_GELU_C3 0.0356774081f        /* sqrt(2/pi) * 0.044715                              */
+GCKPTI_INLINE float gckpti_gelu(float x)
+{
+    float h = 0.5f * x, t = gckpti_tanh(x * gckpti_fma(x * x, GCKPTI_GELU_C3, GCKPTI_GELU_C1));
+    return gckpti_fma(h, t, h);
+}
+GCKPTI_INLINE float gckpti_gelu_slope(float x)
+{
+    float t = gckpti_tanh(x * gckpti_fma(x * x, GCKPTI_GELU_C3, GCKPTI_GELU_C1));
+    float du = gckpti_fma(x * x, 3.0f * GCKPTI_GELU_C3, GCKPTI_GELU_C1);
+    return gckpti_fma(0.5f * x * gckpti_fma(-t, t, 1.0f), du, gckpti_fma(0.5f, t, 0.5f));
+}
+static void gckpti_gelu_forward(const gckpt_call *call) { gckpti_unary_forward(call, gckpti_gelu); }
+static void gckpti_gelu_backward(const gckpt_call *call)
+{
+    gckpti_unary_backward(call, call->in[0].data, gckpti_gelu_slope);
+}
+static const gckpt_op gckpti_op_gelu = {
+    "gelu", gckpti_unary_shape, gckpti_gelu_forward, gckpti_gelu_backward, gckpti_curve_flops, NULL,
+    { GCKPT_IN(0) }, GCKPTI_UNARY_FLAGS, GCKPTI_FAST(gckpti_fast_gelu_forward),
+    GCKPTI_FAST(gckpti_fast_gelu_backward) };
+GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x)
+{
+    return gckpt_apply(&gckpti_op_gelu, &x, 1, NULL, 0);
+}
+
+/* gelu_erf: e = erf(x / sqrt 2), y = x/2 (1 + e);  slope: (1 + e)/2 + x exp(-x^2/2) / sqrt(2 pi) */
+GCKPTI_INLINE float gckpti_gelu_erf(float x)
+{
+    float h = 0.5f * x, e = gckpti_erf(0.707106781f * x);
+    return gckpti_fma(h, e, h);
+}
+GCKPTI_INLINE float gckpti_gelu_erf_slope(float x)
+{
+    float e = gckpti_erf(0.707106781f * x);
+    return gckpti_fma(0.398942280f * x, gckpti_exp(-0.5f * x * x), gckpti_fma(0.5f, e, 0.5f));
+}
+static void gckpti_gelu_erf_forward(const gckpt_call *call)
+{
+    gckpti_unary_forward(call, gckpti_gelu_erf);
+}
+static void gckpti_gelu_erf_backward(const gckpt_call *call)
+{
+    gckpti_unary_backward(call, call->in[0].data, gckpti_gelu_erf_slope);
+}
+static const gckpt_op gckpti_op_gelu_erf = {
+    "gelu_erf", gckpti_unary_shape, gckpti_gelu_erf_forward, gckpti_gelu_erf_backward,
+    gckpti_curve_flops, NULL, { GCKPT_IN(0) }, GCKPTI_UNARY_FLAGS, NULL, NULL };
+GCKPT_API gckpt_tensor *gckpt_gelu_erf(gckpt_tensor *x)
+{
+    return gckpt_apply(&gckpti_op_gelu_erf, &x, 1, NULL, 0);
+}
+
+/* silu: s = 1 / (1 + exp(-x)), y = x s;  slope: s + x s (1 - s). Elfwing 2017. */
+GCKPTI_INLINE float gckpti_sigmoid(float x) { return 1.0f / (1.0f + gckpti_exp(-x)); }
+GCKPTI_INLINE float gckpti_silu(float x) { return x / (1.0f + gckpti_exp(-x)); }
+GCKPTI_INLINE float gckpti_silu_slope(float x)
+{
+    float s = gckpti_sigmoid(x);
+    return gckpti_fma(x * s, 1.0f - s, s);
+}
+static void gckpti_silu_forward(const gckpt_call *call) { gckpti_unary_forward(call, gckpti_silu); }
+static void gckpti_silu_backward(const gckpt_call *call)
+{
+    gckpti_unary_backward(call, call->in[0].data, gckpti_silu_slope);
+}
+static const gckpt_op gckpti_op_silu = {
+    "silu", gckpti_unary_shape, gckpti_silu_forward, gckpti_silu_backward, gckpti_curve_flops, NULL,
+    { GCKPT_IN(0) }, GCKPTI_UNARY_FLAGS, NULL, NULL };
+GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x)
+{
+    return gckpt_apply(&gckpti_op_silu, &x, 1, NULL, 0);
+}
+
+/* tanh: slope 1 - y^2 */
+GCKPTI_INLINE float gckpti_tanh_slope(float y) { return gckpti_fma(-y, y, 1.0f); }
+static void gckpti_tanh_forward(const gckpt_call *call) { gckpti_unary_forward(call, gckpti_tanh); }
+static void gckpti_tanh_backward(const gckpt_call *call)
+{
+    gckpti_unary_backward(call, call->out, gckpti_tanh_slope);
+}
+static const gckpt_op gckpti_op_tanh = {
+    "tanh", gckpti_unary_shape, gckpti_tanh_forward, gckpti_tanh_backward, gckpti_curve_flops, NULL,
+    { GCKPT_OUT }, GCKPTI_UNARY_FLAGS, NULL, NULL };
+GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x)
+{
+    return gckpt_apply(&gckpti_op_tanh, &x, 1, NULL, 0);
+}
+
+/* sigmoid: y = 1 / (1 + exp(-x)), slope y - y^2 */
+GCKPTI_INLINE float gckpti_sigmoid_slope(float y) { return gckpti_fma(-y, y, y); }
+static void gckpti_sigmoid_forward(const gckpt_call *call)
+{
+    gckpti_unary_forward(call, gckpti_sigmoid);
+}
+static void gckpti_sigmoid_backward(const gckpt_call *call)
+{
+    gckpti_unary_backward(call, call->out, gckpti_sigmoid_slope);
+}
+static const gckpt_op gckpti_op_sigmoid = {
+    "sigmoid", gckpti_unary_shape, gckpti_sigmoid_forward, gckpti_sigmoid_backward,
+    gckpti_curve_flops, NULL, { GCKPT_OUT }, GCKPTI_UNARY_FLAGS, NULL, NULL };
+GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x)
+{
+    return gckpt_apply(&gckpti_op_sigmoid, &x, 1, NULL, 0);
+}
+
+/* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
+ * A row is read to its end before it is written, so the bytes may coincide here too. */
+static void gckpti_softmax_forward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    for (int64_t r = 0; r < rows; r++) {
+        const float *x = call->in[0].data + r * n;
+        float *y = call->out + r * n, max = gckpti_max(x, n);
+        for (int64_t j = 0; j < n; j++)
+            y[j] = gckpti_exp(x[j] - max);
+        float sum = gckpti_sum(y, n);
+        for (int64_t j = 0; j < n; j++)
+            y[j] = y[j] / sum;
+    }
+}
+static void gckpti_softmax_backward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    for (int64_t r = 0; call->in[0].grad && r < rows; r++) {
+        const float *y = call->out + r * n, *g = call->grad_out + r * n;
+        float *d = call->in[0].grad + r * n, dot = gckpti_dot(g, y, n);
+        for (int64_t j = 0; j < n; j++)
+            gckpti_put_product(&d[j], y[j], g[j] - dot, call->in[0].accumulate);
+    }
+}
+static const gckpt_op gckpti_op_softmax = {
+    "softmax", gckpti_unary_shape, gckpti_softmax_forward, gckpti_softmax_backward,
+    gckpti_curve_flops, NULL, { GCKPT_OUT }, GCKPTI_UNARY_FLAGS,
+    GCKPTI_FAST(gckpti_fast_softmax_forward), GCKPTI_FAST(gckpti_fast_softmax_backward) };
+GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x)
+{
+    return gckpt_apply(&gckpti_op_softmax, &x, 1, NULL, 0);
+}
+
+/* scale: y = factor x;  dx = factor g */
+static void gckpti_scale_forward(const gckpt_call *call)
+{
+    float factor = *(const float *)call->attributes;
+    int64_t n = gckpti_elements(&call->shape);
+    for (int64_t i = 0; i < n; i++)
+        call->out[i] = factor * call->in[0].data[i];
+}
+static void gckpti_scale_backward(const gckpt_call *call)
+{
+    float factor = *(const float *)call->attributes, *d = call->in[0].grad;
+    int64_t n = gckpti_elements(&call->shape);
+    for (int64_t i = 0; d && i < n; i++)
+        gckpti_put_product(&d[i], factor, call->grad_out[i], call->in[0].accumulate);
+}
+static const gckpt_op gckpti_op_scale = {
+    "scale", gckpti_unary_shape, gckpti_scale_forward, gckpti_scale_backward, NULL, NULL, { 0 },
+    GCKPTI_UNARY_FLAGS, NULL, NULL };
+GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor)
+{
+    return gckpt_apply(&gckpti_op_scale, &x, 1, &factor, sizeof factor);
+}
+
+/* dropout: y = x / (1 - p) where u >= p, else 0;  dx = g / (1 - p) or 0, the mask drawn again.
+ * u is uniform in [0,1), four to a Philox block, numbered by the element in the whole batch (5j): a
+ * micro-batch may begin inside a block. */
+static gckpt_result gckpti_dropout_shape(gckpt_call *call)
+{
+    float p = *(const float *)call->attributes;
+    call->shape = call->in[0].shape;
+    if (!(p < 1.0f))
+        return gckpt_fail(call, GCKPT_E_ARG, "dropout: p = %g must be below 1 (0 switches it off)",
+                          (double)p);
+    return GCKPT_OK;
+}
+static void gckpti_dropout_mask(const gckpt_call *call, const float *x, float *y, int accumulate)
+{
+    float p = *(const float *)call->attributes, factor = 1.0f / (1.0f - p);
+    int64_t n = gckpti_elements(&call->shape);
+    uint64_t first = call->row ? (uint64_t)call->row * (uint64_t)(n / call->rows) : 0;
+    uint32_t block[4] = { 0, 0, 0, 0 };
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t at = first + (uint64_t)i;
+        if (i == 0 || at % 4 == 0)
+            gckpti_philox(call->seed, at / 4, (uint32_t)call->id, (uint32_t)call->step, block);
+        if (gckpti_uniform(block[at % 4]) >= p)
+            gckpti_put_product(&y[i], factor, x[i], accumulate);
+        else
+            gckpti_put(&y[i], 0.0f, accumulate);
+    }
+}
+static void gckpti_dropout_forward(const gckpt_call *call)
+{
+    if (call->training)
+        gckpti_dropout_mask(call, call->in[0].data, call->out, 0);
+    else if (call->out != call->in[0].data)
+        memcpy(call->out, call->in[0].data, (size_t)gckpti_elements(&call->shape) * sizeof(float));
+}
+static void gckpti_dropout_backward(const gckpt_call *call)     /* only training plans have one */
+{
+    if (call->in[0].grad)
+        gckpti_dropout_mask(call, call->grad_out, call->in[0].grad, call->in[0].accumulate);
+}
+static const gckpt_op gckpti_op_dropout = {
+    "dropout", gckpti_dropout_shape, gckpti_dropout_forward, gckpti_dropout_backward,
+    gckpti_curve_flops, NULL, { 0 }, GCKPTI_UNARY_FLAGS, NULL, NULL };
+GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p)
+{
+    return p <= 0.0f ? x : gckpt_apply(&gckpti_op_dropout, &x, 1, &p, sizeof p);
+}
+
+/* ---- walking a tensor in row-major order while two others are read or written at their own steps.
+ * Axis 0 is the innermost. Neighbouring axes that both others cross in one stride are merged, so
+ * equal shapes are one run, and (B,T,C) with (C) is B*T runs of C. */
+typedef struct {
+    int n;
+    int64_t size[GCKPT_MAX_DIMS], step[2][GCKPT_MAX_DIMS], index[GCKPT_MAX_DIMS];
+    int64_t at[2];                          /* where the present run begins                       */
+} gckpti_walk;
+
+static void gckpti_walk_begin(gckpti_walk *w)
+{
+    memset(w, 0, sizeof *w);
+    w->size[0] = 1;                         /* a scalar is one run of one element                 */
+}
+
+/* The next axis, going outwards. */
+static void gckpti_walk_axis(gckpti_walk *w, int64_t size, int64_t step0, int64_t step1)
+{
+    int k = w->n - 1;
+    if (size == 1)
+        return;
+    if (k >= 0 && step0 == w->size[k] * w->step[0][k] && step1 == w->size[k] * w->step[1][k]) {
+        w->size[k] *= size;
+        return;
+    }
+    k = w->n++;
+    w->size[k] = size;
+    w->step[0][k] = step0;
+    w->step[1][k] = step1;
+}
+
+/* To the next run of size[0] elements; 0 at the end. */
+static int gckpti_walk_next(gckpti_walk *w)
+{
+    for (int k = 1; k < w->n; k++) {
+        w->at[0] += w->step[0][k];
+        w->at[1] += w->step[1][k];
+        if (++w->index[k] < w->size[k])
+            return 1;
+        w->index[k] = 0;
+        w->at[0] -= w->size[k] * w->step[0][k];
+        w->at[1] -= w->size[k] * w->step[1][k];
+    }
+    return 0;
+}
+
+/* ---- add, sub, mul with broadcasting: axes match from the last; 1 or a missing axis is repeated.
+ * The gradient of a repeated input sums over the repetitions, in the row-major order of the output,
+ * one after the other in place: where the batch is cut, the sum goes on where it stopped (5e). */
+static gckpt_result gckpti_broadcast_shape(gckpt_call *call)
+{
+    const gckpt_shape *a = &call->in[0].shape, *b = &call->in[1].shape;
+    call->shape = a->n >= b->n ? *a : *b;
+    for (int k = 1; k <= a->n && k <= b->n; k++) {
+        int64_t da = a->d[a->n - k], db = b->d[b->n - k];
+        if (da != db && da != 1 && db != 1)
+            return gckpt_fail(call, GCKPT_E_SHAPE, "broadcast: %S with %S: sizes %I and %I differ "
+                              "(matched from the last axis; only 1 is repeated)", a, b, da, db);
+        call->shape.d[call->shape.n - k] = da == 1 ? db : da;
+    }
+    return GCKPT_OK;
+}
+
+/* Over the output; at[i] follows input i, whose innermost step is 1, or 0 where it is repeated. */
+static void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call)
+{
+    int64_t stride[2] = { 1, 1 }, step[2];
+    gckpti_walk_begin(w);
+    for (int k = 1; k <= call->shape.n; k++) {
+        for (int i = 0; i < 2; i++) {
+            const gckpt_shape *s = &call->in[i].shape;
+            int64_t size = k <= s->n ? s->d[s->n - k] : 1;
+            step[i] = size == 1 ? 0 : stride[i];
+            stride[i] *= size;
+        }
+        gckpti_walk_axis(w, call->shape.d[call->shape.n - k], step[0], step[1]);
+    }
+}
+
+/* Readies input i's gradient; 1: accumulate. A sum over repetitions starts at +0. */
+static int gckpti_broadcast_start(const gckpt_call *call, int i)
+{
+    int64_t n = gckpti_elements(&call->in[i].shape);
+    if (call->in[i].accumulate || n == gckpti_elements(&call->shape))
+        return call->in[i].accumulate;
+    for (int64_t j = 0; j < n; j++)
+        call->in[i].grad[j] = 0.0f;
+    return 1;
+}
+
+GCKPTI_INLINE void gckpti_binary_forward(const gckpt_call *call, float (*f)(float a, float b))
+{
+    gckpti_walk w;
+    float *o = call->out;
+    gckpti_broadcast_walk(&w, call);
+    int64_t n = w.size[0], sa = w.step[0][0], sb = w.step[1][0];
+    do {
+        const float *a = call->in[0].data + w.at[0], *b = call->in[1].data + w.at[1];
+        if (sa == sb)                       /* both 1, or a single element; vectorised */
+            for (int64_t j = 0; j < n; j++)
+                o[j] = f(a[j], b[j]);
+        else
+            for (int64_t j = 0; j < n; j++)
+                o[j] = f(a[j * sa], b[j * sb]);
+        o += n;
+    } while (gckpti_walk_next(&w));
+}
+
+/* add: da = g, db = g.  sub: da = g, db = -g. */
+GCKPTI_INLINE float gckpti_plus(float a, float b) { return a + b; }
+GCKPTI_INLINE float gckpti_minus(float a, float b) { return a - b; }
+static void gckpti_add_forward(const gckpt_call *call)
+{
+    gckpti_binary_forward(call, gckpti_plus);
+}
+static void gckpti_sub_forward(const gckpt_call *call)
+{
+    gckpti_binary_forward(call, gckpti_minus);
+}
+
+/* d += sign * g for input i; the product is exact. */
+static void gckpti_add_gradient(const gckpt_call *call, int i, float sign)
+{
+    gckpti_walk w;
+    const float *g = call->grad_out;
+    if (!call->in[i].grad || call->in[i].grad == g)
+        return;
+    int accumulate = gckpti_broadcast_start(call, i);
+    gckpti_broadcast_walk(&w, call);
+    int64_t n = w.size[0], step = w.step[i][0];
+    do {
+        float *d = call->in[i].grad + w.at[i];
+        if (step == 1)
+            for (int64_t j = 0; j < n; j++)
+                gckpti_put(&d[j], sign * g[j], accumulate);
+        else
+            for (int64_t j = 0; j < n; j++)
+                gckpti_put(d, sign * g[j], accumulate);
+        g += n;
+    } while (gckpti_walk_next(&w));
+}
+static void gckpti_add_backward(const gckpt_call *call)
+{
+    gckpti_add_gradient(call, 0, 1.0f);
+    gckpti_add_gradient(call, 1, 1.0f);
+}
+static void gckpti_sub_backward(const gckpt_call *call)
+{
+    gckpti_add_gradient(call, 0, 1.0f);
+    gckpti_add_gradient(call, 1, -1.0f);
+}
+static const gckpt_op gckpti_op_add = {
+    "add", gckpti_broadcast_shape, gckpti_add_forward, gckpti_add_backward, NULL, NULL, { 0 },
+    GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPT_PASSES(0) | GCKPT_PASSES(1), NULL, NULL };
+static const gckpt_op gckpti_op_sub = {
+    "sub", gckpti_broadcast_shape, gckpti_sub_forward, gckpti_sub_backward, NULL, NULL, { 0 },
+    GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPT_PASSES(0), NULL, NULL };
+
+/* mul: da = g b, db = g a */
+GCKPTI_INLINE float gckpti_times(float a, float b) { return a * b; }
+static void gckpti_mul_forward(const gckpt_call *call)
+{
+    gckpti_binary_forward(call, gckpti_times);
+}
+static void gckpti_mul_backward(const gckpt_call *call)
+{
+    for (int i = 0; i < 2; i++) {
+        gckpti_walk w;
+        const float *g = call->grad_out;
+        if (!call->in[i].grad)
+            continue;
+        int accumulate = gckpti_broadcast_start(call, i);
+        gckpti_broadcast_walk(&w, call);
+        int64_t n = w.size[0], sd = w.step[i][0], so = w.step[1 - i][0];
+        do {
+            float *d = call->in[i].grad + w.at[i];
+            const float *other = call->in[1 - i].data + w.at[1 - i];
+            if (sd == so)
+                for (int64_t j = 0; j < n; j++)
+                    gckpti_put_product(&d[j], g[j], other[j], accumulate);
+            else
+                for (int64_t j = 0; j < n; j++)
+                    gckpti_put_product(&d[j * sd], g[j], other[j * so], accumulate);
+            g += n;
+        } while (gckpti_walk_next(&w));
+    }
+}
+static const gckpt_op gckpti_op_mul = {
+    "mul", gckpti_broadcast_shape, gckpti_mul_forward, gckpti_mul_backward, NULL, NULL,
+    { GCKPT_IN(1), GCKPT_IN(0) }, GCKPT_INPLACE(0) | GCKPT_INPLACE(1), NULL, NULL };
+
+static gckpt_tensor *gckpti_binary(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b)
+{
+    gckpt_tensor *in[2] = { a, b };
+    return gckpt_apply(op, in, 2, NULL, 0);
+}
+GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b)
+{
+    return gckpti_binary(&gckpti_op_add, a, b);
+}
+GCKPT_API gckpt_tensor *gckpt_sub(gckpt_tensor *a, gckpt_tensor *b)
+{
+    return gckpti_binary(&gckpti_op_sub, a, b);
+}
+GCKPT_API gckpt_tensor *gckpt_mul(gckpt_tensor *a, gckpt_tensor *b)
+{
+    return gckpti_binary(&gckpti_op_mul, a, b);
+}
+
+/* ---- permute: axis i of the result is axis axes[i] of x; the gradient goes back the same way. */
+typedef struct { int n, axes[GCKPT_MAX_DIMS]; } gckpti_permute;
+
+static gckpt_result gckpti_permute_shape(gckpt_call *call)
+{
+    const gckpti_permute *p = (const gckpti_permute *)call->attributes;
+    const gckpt_shape *x = &call->in[0].shape;
+    unsigned seen = 0;
+    if (p->n != x->n)
+        return gckpt_fail(call, GCKPT_E_ARG, "permute: %i axes given, %S has %i: name each once",
+                          p->n, x, x->n);
+    call->shape = *x;
+    for (int i = 0; i < x->n; i++) {
+        int axis = p->axes[i] < 0 ? p->axes[i] + x->n : p->axes[i];
+        if (axis < 0 || axis >= x->n || seen >> axis & 1u)
+            return gckpt_fail(call, GCKPT_E_ARG, "permute: axes[%i] = %i is repeated or not in %S: "
+                              "name each axis once", i, p->axes[i], x);
+        seen |= 1u << axis;
+        call->shape.d[i] = x->d[axis];
+        if (i == 0 && axis != 0)
+            call->mixes_rows = 1;
+    }
+    return GCKPT_OK;
+}
+
+/* Over the output; at[0] follows x. */
+static void gckpti_permute_walk(gckpti_walk *w, const gckpt_call *call)
+{
+    const gckpti_permute *p = (const gckpti_permute *)call->attributes;
+    const gckpt_shape *x = &call->in[0].shape;
+    gckpti_walk_begin(w);
+    for (int i = x->n; i-- > 0;) {
+        int64_t step = 1;
+        for (int k = (p->axes[i] < 0 ? p->axes[i] + x->n : p->axes[i]) + 1; k < x->n; k++)
+            step *= x->d[k];
+        gckpti_walk_axis(w, call->shape.d[i], step, 0);
+    }
+}
+static void gckpti_permute_forward(const gckpt_call *call)
+{
+    gckpti_walk w;
+    float *o = call->out;
+    gckpti_permute_walk(&w, call);
+    do {
+        const float *x = call->in[0].data + w.at[0];
+        for (int64_t j = 0; j < w.size[0]; j++)
+            *o++ = x[j * w.step[0][0]];
+    } while (gckpti_walk_next(&w));
+}
+static void gckpti_permute_backward(const gckpt_call *call)
+{
+    gckpti_walk w;
+    const float *g = call->grad_out;
+    if (!call->in[0].grad)
+        return;
+    gckpti_permute_walk(&w, call);
+    do {
+        float *d = call->in[0].grad + w.at[0];
+        for (int64_t j = 0; j < w.size[0]; j++)
+            gckpti_put(&d[j * w.step[0][0]], *g++, call->in[0].accumulate);
+    } while (gckpti_walk_next(&w));
+}
+static const gckpt_op gckpti_op_permute = {
+    "permute", gckpti_permute_shape, gckpti_permute_forward, gckpti_permute_backward, NULL, NULL,
+    { 0 }, 0, NULL, NULL };
+GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
+{
+    gckpti_permute p = { axes ? n : 0, { 0 } };
+    for (int i = 0; i < p.n && i < GCKPT_MAX_DIMS; i++)
+        p.axes[i] = axes[i];
+    return gckpt_apply(&gckpti_op_permute, &x, 1, &p, sizeof p);
+}
+
+/* ---- ops along one axis see a tensor as (outer, size, inner). */
+typedef struct { int64_t outer, size, inner; } gckpti_view;
+
+static gckpti_view gckpti_view_of(const gckpt_shape *s, int axis)       /* negative: from the last*/
+{
+    gckpti_view v = { 1, 1, 1 };
+    if (axis < 0)
+        axis += s->n;
+    for (int i = 0; i < s->n; i++)
+        *(i < axis ? &v.outer : i == axis ? &v.size : &v.inner) *= s->d[i];
+    return v;
+}
+
+/* The axis counted from the first, or -1 with the error recorded. */
+static int gckpti_axis(gckpt_call *call, const char *op, int axis)
+{
+    const gckpt_shape *s = &call->in[0].shape;
+    if (axis >= -s->n && axis < s->n)
+        return axis < 0 ? axis + s->n : axis;
+    gckpt_fail(call, GCKPT_E_ARG, "%s: %S has no axis %i: -%i to %i are possible", op, s, axis,
+               s->n, s->n - 1);
+    return -1;
+}
+
+/* `blocks` runs of n floats, each run a fixed step after the one before: d = s or d += s. */
+static void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t s_step,
+                              int64_t blocks, int64_t n, int accumulate)
+{
+    for (int64_t i = 0; i < blocks; i++)
+        for (int64_t j = 0; j < n; j++)
+            gckpti_put(&d[i * d_step + j], s[i * s_step + j], accumulate);
+}
+
+/* slice: elements begin..end-1 along an axis; dx = g there and 0 elsewhere */
+typedef struct { int64_t begin, end; int axis; } gckpti_slice;
+
+static gckpt_result gckpti_slice_shape(gckpt_call *call)
+{
+    const gckpti_slice *p = (const gckpti_slice *)call->attributes;
+    int axis = gckpti_axis(call, "slice", p->axis);
+    if (axis < 0)
+        return GCKPT_E_ARG;
+    call->shape = call->in[0].shape;
+    if (p->begin < 0 || p->begin >= p->end || p->end > call->shape.d[axis])
+        return gckpt_fail(call, GCKPT_E_SHAPE, "slice: %I to %I of axis %i of %S: needs "
+                          "0 <= begin < end <= %I", p->begin, p->end, axis, &call->in[0].shape,
+                          call->shape.d[axis]);
+    call->shape.d[axis] = p->end - p->begin;
+    call->mixes_rows = axis == 0;
+    return GCKPT_OK;
+}
+static void gckpti_slice_forward(const gckpt_call *call)
+{
+    const gckpti_slice *p = (const gckpti_slice *)call->attributes;
+    gckpti_view v = gckpti_view_of(&call->in[0].shape, p->axis);
+    int64_t n = (p->end - p->begin) * v.inner;
+    gckpti_put_blocks(call->out, n, call->in[0].data + p->begin * v.inner, v.size * v.inner,
+                      v.outer, n, 0);
+}
+static void gckpti_slice_backward(const gckpt_call *call)
+{
+    const gckpti_slice *p = (const gckpti_slice *)call->attributes;
+    gckpti_view v = gckpti_view_of(&call->in[0].shape, p->axis);
+    int64_t n = (p->end - p->begin) * v.inner;
+    float *d = call->in[0].grad;
+    if (!d)
+        return;
+    if (!call->in[0].accumulate)
+        for (int64_t i = 0; i < v.outer * v.size * v.inner; i++)
+            d[i] = 0.0f;
+    gckpti_put_blocks(d + p->begin * v.inner, v.size * v.inner, call->grad_out, n, v.outer, n,
+                      call->in[0].accumulate);
+}
+static const gckpt_op gckpti_op_slice = {
+    "slice", gckpti_slice_shape, gckpti_slice_forward, gckpti_slice_backward, NULL, NULL, { 0 }, 0,
+    NULL, NULL };
+GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end)
+{
+    gckpti_slice p;
+    memset(&p, 0, sizeof p);                /* attributes are hashed: no stray bytes              */
+    p.begin = begin;
+    p.end = end;
+    p.axis = axis;
+    return gckpt_apply(&gckpti_op_slice, &x, 1, &p, sizeof p);
+}
+
+/* concat: the inputs one after the other along an axis */
+static gckpt_result gckpti_concat_shape(gckpt_call *call)
+{
+    int axis = gckpti_axis(call, "concat", *(const int *)call->attributes);
+    if (axis < 0)
+        return GCKPT_E_ARG;
+    call->shape = call->in[0].shape;
+    for (int i = 1; i < call->inputs; i++) {
+        gckpt_shape s = call->in[i].shape;
+        int64_t size = s.d[axis];
+        s.d[axis] = call->in[0].shape.d[axis];
+        if (!gckpti_same_shape(&s, &call->in[0].shape))
+            return gckpt_fail(call, GCKPT_E_SHAPE, "concat: %S and %S: all sizes but that of axis "
+                              "%i must agree", &call->in[0].shape, &call->in[i].shape, axis);
+        call->shape.d[axis] += size;        /* eight of at most SIZE_MAX / 64: no overflow        */
+    }
+    call->mixes_rows = axis == 0;
+    return GCKPT_OK;
+}
+static void gckpti_concat_forward(const gckpt_call *call)
+{
+    int axis = *(const int *)call->attributes;
+    gckpti_view all = gckpti_view_of(&call->shape, axis);
+    float *o = call->out;
+    for (int i = 0; i < call->inputs; i++) {
+        int64_t n = gckpti_view_of(&call->in[i].shape, axis).size * all.inner;
+        gckpti_put_blocks(o, all.size * all.inner, call->in[i].data, n, all.outer, n, 0);
+        o += n;
+    }
+}
+static void gckpti_concat_backward(const gckpt_call *call)
+{
+    int axis = *(const int *)call->attributes;
+    gckpti_view all = gckpti_view_of(&call->shape, axis);
+    const float *g = call->grad_out;
+    for (int i = 0; i < call->inputs; i++) {
+        int64_t n = gckpti_view_of(&call->in[i].shape, axis).size * all.inner;
+        if (call->in[i].grad)
+            gckpti_put_blocks(call->in[i].grad, n, g, all.size * all.inner, all.outer, n,
+                              call->in[i].accumulate);
+        g += n;
+    }
+}
+static const gckpt_op gckpti_op_concat = {
+    "concat", gckpti_concat_shape, gckpti_concat_forward, gckpti_concat_backward, NULL, NULL, { 0 },
+    0, NULL, NULL };
+GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
+{
+    return gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
+}
+
+/* sum and mean over an axis, which is removed. Over the last one: 32 lanes (5d); over another one:
+ * its rows are added in order, from +0. A mean divides once, at the end; dx = g, or g / size. */
+static gckpt_result gckpti_reduce_shape(gckpt_call *call)
+{
+    int axis = gckpti_axis(call, "sum or mean", *(const int *)call->attributes);
+    if (axis < 0)
+        return GCKPT_E_ARG;
+    call->shape = call->in[0].shape;
+    call->shape.n--;
+    for (int i = axis; i < call->shape.n; i++)
+        call->shape.d[i] = call->shape.d[i + 1];
+    call->mixes_rows = axis == 0;
+    return GCKPT_OK;
+}
+static uint64_t gckpti_reduce_flops(const gckpt_call *call)
+{
+    return (uint64_t)gckpti_elements(&call->in[0].shape);
+}
+static void gckpti_sum_forward(const gckpt_call *call)
+{
+    int axis = *(const int *)call->attributes;
+    gckpti_view v = gckpti_view_of(&call->in[0].shape, axis);
+    for (int64_t i = 0; i < v.outer; i++) {
+        const float *x = call->in[0].data + i * v.size * v.inner;
+        float *o = call->out + i * v.inner;
+        if (axis == -1 || axis == call->in[0].shape.n - 1) {
+            *o = gckpti_sum(x, v.size);
+            continue;
+        }
+        for (int64_t j = 0; j < v.inner; j++)
+            o[j] = 0.0f;
+        gckpti_put_blocks(o, 0, x, v.inner, v.size, v.inner, 1);
+    }
+}
+static void gckpti_mean_forward(const gckpt_call *call)
+{
+    float size = (float)gckpti_view_of(&call->in[0].shape, *(const int *)call->attributes).size;
+    int64_t n = gckpti_elements(&call->shape);
+    gckpti_sum_forward(call);
+    for (int64_t i = 0; i < n; i++)
+        call->out[i] = call->out[i] / size;
+}
+static void gckpti_reduce_backward(const gckpt_call *call, int mean)
+{
+    gckpti_view v = gckpti_view_of(&call->in[0].shape, *(const int *)call->attributes);
+    float *d = call->in[0].grad, size = mean ? (float)v.size : 1.0f;
+    if (!d)
+        return;
+    for (int64_t i = 0; i < v.outer; i++)
+        for (int64_t k = 0; k < v.size; k++)
+            for (int64_t j = 0; j < v.inner; j++)
+                gckpti_put(d++, call->grad_out[i * v.inner + j] / size, call->in[0].accumulate);
+}
+static void gckpti_sum_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 0); }
+static void gckpti_mean_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 1); }
+static const gckpt_op gckpti_op_sum = {
+    "sum", gckpti_reduce_shape, gckpti_sum_forward, gckpti_sum_backward, gckpti_reduce_flops, NULL,
+    { 0 }, 0, NULL, NULL };
+static const gckpt_op gckpti_op_mean = {
+    "mean", gckpti_reduce_shape, gckpti_mean_forward, gckpti_mean_backward, gckpti_reduce_flops,
+    NULL, { 0 }, 0, NULL, NULL };
+GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis)
+{
+    return gckpt_apply(&gckpti_op_sum, &x, 1, &axis, sizeof axis);
+}
+GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
+{
+    return gckpt_apply(&gckpti_op_mean, &x, 1, &axis, sizeof axis);
+}
+
+/* =================================================================================================
+ * >>ops-layers: embed, matmul, linear, norms, attention, rotary, losses
+ *
+ * The plain kernels here are the definition of the numbers (manual, 5); a faster kernel must return
+ * the same bits. "Chain": d = fma(a, b, d), one product after the other, from d's present value.
+ * "Lanes": the 32 partial sums of gckpti_sum. "put(a, b)": gckpti_put_product.
+ * ============================================================================================== */
+enum {
+    GCKPTI_KEY_TILE = 64,       /* keys an attention step takes at once: part of the contract */
+    GCKPTI_LOSS_CHUNK = 1024,   /* classes a cross-entropy step takes at once: the same */
+    GCKPTI_LOSS_ROWS = 64       /* rows that share one pass over a chunk of w: speed only */
+};
+
+/* The size of the next piece of what is left. */
+GCKPTI_INLINE int64_t gckpti_part(int64_t left, int64_t piece)
+{
+    return left < piece ? left : piece;
+}
+
+/* A gradient's chains start at what it holds, or at +0. */
+static void gckpti_start(float *d, int64_t n, int accumulate)
+{
+    if (!accumulate)
+        memset(d, 0, (size_t)n * sizeof *d);
+}
+
+/* The next link of n chains: d[j] = fma(s, x[j], d[j]). */
+GCKPTI_INLINE void gckpti_link(float s, const float *x, int64_t n, float *d)
+{
+    for (int64_t j = 0; j < n; j++)
+        d[j] = gckpti_fma(s, x[j], d[j]);
+}
+
+/* n whole chains: d[j] += a[p] b[j * stride + p], p = 0..k-1 ascending. Four go side by side, since
+ * one alone would wait for each fma to finish; at the end the last is repeated and not stored. */
+static void gckpti_chains(const float *a, const float *b, int64_t stride, int64_t n, int64_t k,
+                          float *d)
+{
+    for (int64_t j0 = 0; j0 < n; j0 += 4) {
+        const float *row[4];
+        float sum[4];
+        for (int i = 0; i < 4; i++) {
+            int64_t j = j0 + i < n ? j0 + i : n - 1;
+            row[i] = b + j * stride;
+            sum[i] = d[j];
+        }
+        for (int64_t p = 0; p < k; p++)
+            for (int i = 0; i < 4; i++)
+                sum[i] = gckpti_fma(a[p], row[i][p], sum[i]);
+        for (int i = 0; i < 4 && j0 + i < n; i++)
+            d[j0 + i] = sum[i];
+    }
+}
+
+/* c (M,N) += a (M,K) b (K,N), chains over K. */
+static void gckpti_multiply(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
+                            float *c)
+{
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t p = 0; p < k; p++)
+            gckpti_link(a[i * k + p], b + p * n, n, c + i * n);
+}
+
+/* c (M,N) += a (M,K) b', b (N,K), chains over K. */
+static void gckpti_multiply_nt(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
+                               float *c)
+{
+    for (int64_t i = 0; i < m; i++)
+        gckpti_chains(a + i * k, b, k, n, k, c + i * n);
+}
+
+/* c (K,N) += a' b, a (M,K), b (M,N), chains over the rows M. */
+static void gckpti_multiply_tn(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
+                               float *c)
+{
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t p = 0; p < k; p++)
+            gckpti_link(a[i * k + p], b + i * n, n, c + p * n);
+}
+
+/* ---- embed: out[r] = table[index[r]]; dtable[index[r]] += g[r], row by row ---- */
+static gckpt_result gckpti_embed_shape(gckpt_call *call)
+{
+    const gckpt_shape *table = &call->in[0].shape, *index = &call->in[1].shape;
+    if (table->n != 2 || index->n >= GCKPT_MAX_DIMS)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "embed: table %S needs two axes, index %S at most %i", table, index,
+                          GCKPT_MAX_DIMS - 1);
+    call->shape = *index;
+    call->shape.d[call->shape.n++] = table->d[1];
+    return GCKPT_OK;
+}
+
+static void gckpti_embed_forward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    for (int64_t r = 0; r < rows; r++)
+        memcpy(call->out + r * n, call->in[0].data + call->in[1].index[r] * n,
+               (size_t)n * sizeof(float));
+}
+
+static void gckpti_embed_backward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    float *table = call->in[0].grad;
+    if (!table)
+        return;
+    gckpti_start(table, gckpti_elements(&call->in[0].shape), call->in[0].accumulate);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < n; i++)
+            table[call->in[1].index[r] * n + i] += call->grad_out[r * n + i];
+}
+
+static int64_t gckpti_embed_classes(const gckpt_call *call)
+{
+    return call->in[0].shape.d[0];
+}
+
+static const gckpt_op gckpti_op_embed = {
+    "embed", gckpti_embed_shape, gckpti_embed_forward, gckpti_embed_backward, NULL,
+    gckpti_embed_classes, { GCKPT_IN(1) }, 0, NULL, NULL };
+
+GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
+{
+    gckpt_tensor *in[2] = { table, index };
+    return gckpt_apply(&gckpti_op_embed, in, 2, NULL, 0);
+}
+
+/* ---- matmul: out (M,N) = a (M,K) b (K,N), or b (N,K) transposed, for each leading index ----
+ * out: chains over K from +0. da = g b': chains over N. db = a' g: chains over M, and when one b
+ * serves all leading indices, over all their rows in order. */
+typedef struct { int64_t matrices, m, n, k; } gckpti_sizes;
+
+static gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call)     /* linear: a is x, b is w */
+{
+    const gckpt_shape *b = &call->in[1].shape;
+    int64_t rows = gckpti_rows(&call->in[0].shape), matrices = 1;
+    for (int i = 0; i + 2 < b->n; i++)
+        matrices *= b->d[i];
+    gckpti_sizes s = { matrices, rows / matrices, gckpti_last(&call->shape),
+                       gckpti_last(&call->in[0].shape) };
+    return s;
+}
+
+static gckpt_result gckpti_matmul_shape(gckpt_call *call)
+{
+    const gckpt_shape *a = &call->in[0].shape, *b = &call->in[1].shape;
+    int transposed = *(const int *)call->attributes;
+    if (a->n < 2 || (b->n != 2 && b->n != a->n))
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "matmul: %S x %S: a needs two axes or more, b two or as many as a", a, b);
+    for (int i = 0; i + 2 < b->n; i++)
+        if (a->d[i] != b->d[i])
+            return gckpt_fail(call, GCKPT_E_SHAPE,
+                              "matmul: %S x %S: leading sizes %I and %I differ", a, b, a->d[i],
+                              b->d[i]);
+    int64_t inner = b->d[b->n - 2 + transposed];
+    if (gckpti_last(a) != inner)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "matmul%s: %S x %S: inner sizes %I and %I differ",
+                          transposed ? "_transposed" : "", a, b, gckpti_last(a), inner);
+    call->shape = *a;
+    call->shape.d[a->n - 1] = b->d[b->n - 1 - transposed];
+    return GCKPT_OK;
+}
+
+static void gckpti_matmul_add(const gckpt_call *call)       /* out += a b */
+{
+    gckpti_sizes s = gckpti_matmul_sizes(call);
+    int transposed = *(const int *)call->attributes;
+    for (int64_t i = 0; i < s.matrices; i++) {
+        const float *a = call->in[0].data + i * s.m * s.k, *b = call->in[1].data + i * s.n * s.k;
+        float *out = call->out + i * s.m * s.n;
+        (transposed ? gckpti_multiply_nt : gckpti_multiply)(s.m, s.n, s.k, a, b, out);
+    }
+}
+
+static void gckpti_matmul_forward(const gckpt_call *call)
+{
+    gckpti_start(call->out, gckpti_elements(&call->shape), 0);
+    gckpti_matmul_add(call);
+}
+
+static void gckpti_matmul_backward(const gckpt_call *call)
+{
+    gckpti_sizes s = gckpti_matmul_sizes(call);
+    const gckpt_arg *a = &call->in[0], *b = &call->in[1];
+    int transposed = *(const int *)call->attributes;
+    for (int64_t i = 0; i < s.matrices; i++) {
+        const float *g = call->grad_out + i * s.m * s.n;
+        int64_t at_a = i * s.m * s.k, at_b = i * s.n * s.k;
+        if (a->grad) {
+            float *da = a->grad + at_a;
+            gckpti_start(da, s.m * s.k, a->accumulate);
+            if (transposed)
+                gckpti_multiply(s.m, s.k, s.n, g, b->data + at_b, da);
+            else
+                gckpti_multiply_nt(s.m, s.k, s.n, g, b->data + at_b, da);
+        }
+        if (b->grad) {
+            float *db = b->grad + at_b;
+            gckpti_start(db, s.n * s.k, b->accumulate);
+            if (transposed)
+                gckpti_multiply_tn(s.m, s.k, s.n, g, a->data + at_a, db);
+            else
+                gckpti_multiply_tn(s.m, s.n, s.k, a->data + at_a, g, db);
+        }
+    }
+}
+
+static uint64_t gckpti_matmul_flops(const gckpt_call *call)
+{
+    return 2 * (uint64_t)gckpti_elements(&call->shape) * (uint64_t)gckpti_last(&call->in[0].shape);
+}
+
+static const gckpt_op gckpti_op_matmul = {
+    "matmul", gckpti_matmul_shape, gckpti_matmul_forward, gckpti_matmul_backward,
+    gckpti_matmul_flops, NULL, { GCKPT_IN(1), GCKPT_IN(0) }, 0,
+    GCKPTI_FAST(gckpti_fast_matmul_forward), GCKPTI_FAST(gckpti_fast_matmul_backward) };
+
+GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b)
+{
+    gckpt_tensor *in[2] = { a, b };
+    int transposed = 0;
+    return gckpt_apply(&gckpti_op_matmul, in, 2, &transposed, sizeof transposed);
+}
+
+GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b)
+{
+    gckpt_tensor *in[2] = { a, b };
+    int transposed = 1;
+    return gckpt_apply(&gckpti_op_matmul, in, 2, &transposed, sizeof transposed);
+}
+
+/* ---- linear: out (..,O) = x (..,I) w (I,O) + bias, or w (O,I) transposed ----
+ * As matmul, but the chains of out start at the bias; dbias += g, row by row. */
+static gckpt_result gckpti_linear_shape(gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape, *bias = &call->in[2].shape;
+    int transposed = *(const int *)call->attributes;
+    if (x->n < 1 || w->n != 2)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "linear: x %S needs an axis, w %S two", x, w);
+    int64_t inner = w->d[transposed], outputs = w->d[1 - transposed];
+    if (gckpti_last(x) != inner)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "linear%s: x %S, w %S: inner sizes %I and %I differ",
+                          transposed ? "_transposed" : "", x, w, gckpti_last(x), inner);
+    if (call->inputs == 3 && (bias->n != 1 || bias->d[0] != outputs))
+        return gckpt_fail(call, GCKPT_E_SHAPE, "linear: w %S needs a bias of shape [%I], not %S", w,
+                          outputs, bias);
+    call->shape = *x;
+    call->shape.d[x->n - 1] = outputs;
+    call->mixes_rows = x->n < 2;
+    return GCKPT_OK;
+}
+
+static void gckpti_linear_forward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    if (call->inputs == 3)
+        for (int64_t r = 0; r < rows; r++)
+            memcpy(call->out + r * n, call->in[2].data, (size_t)n * sizeof(float));
+    else
+        gckpti_start(call->out, rows * n, 0);
+    gckpti_matmul_add(call);
+}
+
+static void gckpti_linear_backward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    float *bias = call->inputs == 3 ? call->in[2].grad : NULL;
+    gckpti_matmul_backward(call);
+    if (!bias)
+        return;
+    gckpti_start(bias, n, call->in[2].accumulate);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t j = 0; j < n; j++)
+            bias[j] += call->grad_out[r * n + j];
+}
+
+static const gckpt_op gckpti_op_linear = {
+    "linear", gckpti_linear_shape, gckpti_linear_forward, gckpti_linear_backward,
+    gckpti_matmul_flops, NULL, { GCKPT_IN(1), GCKPT_IN(0), 0 }, 0,
+    GCKPTI_FAST(gckpti_fast_linear_forward), GCKPTI_FAST(gckpti_fast_linear_backward) };
+
+GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
+{
+    gckpt_tensor *in[3] = { x, w, bias };
+    int transposed = 0;
+    return gckpt_apply(&gckpti_op_linear, in, bias ? 3 : 2, &transposed, sizeof transposed);
+}
+
+GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w,
+                                                gckpt_tensor *bias)
+{
+    gckpt_tensor *in[3] = { x, w, bias };
+    int transposed = 1;
+    return gckpt_apply(&gckpti_op_linear, in, bias ? 3 : 2, &transposed, sizeof transposed);
+}
+
+/* ---- layernorm, rmsnorm over the last axis of size n; rmsnorm is layernorm with mean 0 ----
+ * d = x - mean, rstd = rsqrt(mean(d^2) + 1e-5), h = d rstd, y = h gain + bias.
+ * Both means: by lanes, then / n. y: fma(h, gain, bias), h gain, fma(d, rstd, bias), or h.
+ * aux (rows): mean (layernorm only) and rstd.
+ * With u = g gain (or g), a = mean(u) (rmsnorm: 0), b = mean(u h): dx = rstd (u - a - h b)
+ *   = put(rstd, fma(-h, b, fma(g, gain, -a))); a's lanes: fma(g, gain, lane), b's: fma(u, h, lane).
+ * dgain = fma(g, h, dgain) and dbias += g, row by row. */
+typedef struct { int center, gain, bias; } gckpti_norm;     /* gain, bias: which input, 0: none */
+
+static gckpt_result gckpti_norm_shape(gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    const gckpt_shape *x = &call->in[0].shape;
+    const char *name = o->center ? "layernorm" : "rmsnorm";
+    if (x->n < 1)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x has no axis", name);
+    for (int i = 1; i < call->inputs; i++)
+        if (call->in[i].shape.n != 1 || call->in[i].shape.d[0] != gckpti_last(x))
+            return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S needs a %s of shape [%I], not %S", name,
+                              x, i == o->gain ? "gain" : "bias", gckpti_last(x),
+                              &call->in[i].shape);
+    call->shape = *x;
+    call->aux_bytes = (size_t)gckpti_rows(x) * (o->center ? 2 : 1) * sizeof(float);
+    call->mixes_rows = x->n < 2;
+    return GCKPT_OK;
+}
+
+static void gckpti_norm_forward(const gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    const float *gain = o->gain ? call->in[o->gain].data : NULL;
+    const float *bias = o->bias ? call->in[o->bias].data : NULL;
+    float *aux = (float *)call->aux;
+    for (int64_t r = 0; r < rows; r++) {
+        const float *x = call->in[0].data + r * n;
+        float lane[32] = { 0.0f }, mean = o->center ? gckpti_sum(x, n) / (float)n : 0.0f;
+        for (int64_t i = 0; i < n; i++) {
+            float d = x[i] - mean;
+            lane[i & 31] = gckpti_fma(d, d, lane[i & 31]);
+        }
+        float rstd = gckpti_rsqrt(gckpti_lanes_sum(lane) / (float)n + 1e-5f);
+        for (int64_t i = 0; call->out && i < n; i++) {
+            float d = x[i] - mean, h = d * rstd;
+            call->out[r * n + i] = gain && bias ? gckpti_fma(h, gain[i], bias[i]) :
+                                   gain ? h * gain[i] : bias ? gckpti_fma(d, rstd, bias[i]) : h;
+        }
+        if (aux && o->center)
+            *aux++ = mean;
+        if (aux)
+            *aux++ = rstd;
+    }
+}
+
+static void gckpti_norm_backward(const gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    const float *gain = o->gain ? call->in[o->gain].data : NULL, *aux = (const float *)call->aux;
+    float *dx = call->in[0].grad, *dgain = o->gain ? call->in[o->gain].grad : NULL;
+    float *dbias = o->bias ? call->in[o->bias].grad : NULL;
+    if (dgain)
+        gckpti_start(dgain, n, call->in[o->gain].accumulate);
+    if (dbias)
+        gckpti_start(dbias, n, call->in[o->bias].accumulate);
+    for (int64_t r = 0; r < rows; r++) {
+        const float *g = call->grad_out + r * n;
+        for (int64_t i = 0; dbias && i < n; i++)
+            dbias[i] += g[i];
+        if (!dx && !dgain)
+            continue;
+        const float *x = call->in[0].data + r * n;
+        float mean = o->center ? *aux++ : 0.0f, rstd = *aux++;
+        for (int64_t i = 0; dgain && i < n; i++)
+            dgain[i] = gckpti_fma(g[i], (x[i] - mean) * rstd, dgain[i]);
+        if (!dx)
+            continue;
+        float lane[32] = { 0.0f }, a = 0.0f;
+        if (o->center)
+            a = (gain ? gckpti_dot(g, gain, n) : gckpti_sum(g, n)) / (float)n;
+        for (int64_t i = 0; i < n; i++) {
+            float u = gain ? g[i] * gain[i] : g[i];
+            lane[i & 31] = gckpti_fma(u, (x[i] - mean) * rstd, lane[i & 31]);
+        }
+        float b = gckpti_lanes_sum(lane) / (float)n;
+        for (int64_t i = 0; i < n; i++) {
+            float h = (x[i] - mean) * rstd, u = gain ? gckpti_fma(g[i], gain[i], -a) : g[i] - a;
+            gckpti_put_product(&dx[r * n + i], rstd, gckpti_fma(-h, b, u), call->in[0].accumulate);
+        }
+    }
+}
+
+static uint64_t gckpti_norm_flops(const gckpt_call *call)
+{
+    return 8 * (uint64_t)gckpti_elements(&call->shape);
+}
+
+/* in[1] is the gain, or a bias without gain, which needs less than this says. */
+static const gckpt_op gckpti_op_layernorm = {
+    "layernorm", gckpti_norm_shape, gckpti_norm_forward, gckpti_norm_backward, gckpti_norm_flops, NULL,
+    { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX, 0 }, 0,
+    GCKPTI_FAST(gckpti_fast_layernorm_forward), GCKPTI_FAST(gckpti_fast_layernorm_backward) };
+static const gckpt_op gckpti_op_rmsnorm = {
+    "rmsnorm", gckpti_norm_shape, gckpti_norm_forward, gckpti_norm_backward, gckpti_norm_flops, NULL,
+    { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX }, 0, NULL, NULL };
+
+GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias)
+{
+    gckpt_tensor *in[3] = { x, gain ? gain : bias, bias };
+    gckpti_norm o = { 1, gain ? 1 : 0, !bias ? 0 : gain ? 2 : 1 };
+    return gckpt_apply(&gckpti_op_layernorm, in, 1 + (gain != NULL) + (bias != NULL), &o, sizeof o);
+}
+
+GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain)
+{
+    gckpt_tensor *in[2] = { x, gain };
+    gckpti_norm o = { 0, gain ? 1 : 0, 0 };
+    return gckpt_apply(&gckpti_op_rmsnorm, in, gain ? 2 : 1, &o, sizeof o);
+}
+
+/* ---- attention: q (B,T,C), k and v (B,S,C); head h is columns hD..hD+D-1, D = C / heads ----
+ * s_j = mul(chain q k_j from +0, scale), scale = 1 / sqrt(D). out = sum exp(s) v / sum exp(s).
+ * The keys a query sees are taken in tiles 64i..64i+63: gckpti_online over the tile's scores; out
+ * times its factor (not in the first tile); out chains over the tile's keys, p_j v_j. At the end
+ * out / sum. Keys out of sight are never touched. aux (B,heads,T): max + log(sum).
+ * Backward (Dao 2022): p = exp(s - aux), dp = chain g v_j from +0, delta = dot(g, out) by lanes,
+ * ds = (p (dp - delta)) scale. Chains: dq += ds k_j over keys; dk_j += ds q, dv_j += p g over
+ * queries. */
+typedef struct { int heads, causal; } gckpti_attention;
+
+/* One step of the online softmax (Milakov & Gimelshein 2018), over n scores x: max' = max(max, x),
+ * factor = exp(max - max'), p = exp(x - max'), sum = fma(sum, factor, sum of p by lanes); the first
+ * step takes max' = max(x), sum = sum of p. p may be x, or NULL. Returns the factor (first: 0). */
+static float gckpti_online(const float *x, float *p, int64_t n, int first, float *max, float *sum)
+{
+    float lane[32] = { 0.0f }, top = gckpti_max(x, n), factor = 0.0f;
+    if (!first) {
+        top = top > *max ? top : *max;
+        factor = gckpti_exp(*max - top);
+    }
+    for (int64_t j = 0; j < n; j++) {
+        float e = gckpti_exp(x[j] - top);
+        lane[j & 31] += e;
+        if (p)
+            p[j] = e;
+    }
+    float added = gckpti_lanes_sum(lane);
+    *sum = first ? added : gckpti_fma(*sum, factor, added);
+    *max = top;
+    return factor;
+}
+
+static gckpt_result gckpti_attention_shape(gckpt_call *call)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    const gckpt_shape *q = &call->in[0].shape, *k = &call->in[1].shape, *v = &call->in[2].shape;
+    if (q->n != 3 || k->n != 3 || !gckpti_same_shape(k, v) || q->d[0] != k->d[0] ||
+        q->d[2] != k->d[2])
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "attention: q %S, k %S, v %S must be (B,T,C), (B,S,C), (B,S,C)", q, k, v);
+    if (o->heads < 1 || q->d[2] % o->heads)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "attention: %I columns cannot be cut into %i heads",
+                          q->d[2], o->heads);
+    if (o->causal && q->d[1] != k->d[1])
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "attention: causal needs as many keys as queries; q %S, k %S", q, k);
+    call->shape = *q;
+    call->aux_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
+    return GCKPT_OK;
+}
+
+/* out[j] = chain of a (D) and row j of b from +0, for n rows that are C apart. */
+static void gckpti_attention_dots(const float *a, const float *b, int64_t c, int64_t n, int64_t d,
+                                  float *out)
+{
+    gckpti_start(out, n, 0);
+    gckpti_chains(a, b, c, n, d, out);
+}
+
+static void gckpti_attention_forward(const gckpt_call *call)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    int64_t rows = call->shape.d[0], t = call->shape.d[1], c = call->shape.d[2];
+    int64_t s = call->in[1].shape.d[1], heads = o->heads, d = c / heads;
+    float scale = 1.0f / gckpti_sqrt((float)d), p[GCKPTI_KEY_TILE];
+    for (int64_t i = 0; i < rows * heads * t; i++) {    /* query i % t of head i / t % heads */
+        int64_t row = i / t / heads, column = i / t % heads * d;
+        int64_t at = (row * t + i % t) * c + column, keys = row * s * c + column;
+        const float *k = call->in[1].data + keys, *v = call->in[2].data + keys;
+        float max = 0.0f, sum = 0.0f, *out = call->out ? call->out + at : NULL;
+        int64_t seen = o->causal ? i % t + 1 : s;
+        if (out)
+            gckpti_start(out, d, 0);
+        for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
+            int64_t n = gckpti_part(seen - j0, GCKPTI_KEY_TILE);
+            gckpti_attention_dots(call->in[0].data + at, k + j0 * c, c, n, d, p);
+            for (int64_t j = 0; j < n; j++)
+                p[j] = gckpti_mul(p[j], scale);
+            float factor = gckpti_online(p, p, n, j0 == 0, &max, &sum);
+            for (int64_t e = 0; out && j0 && e < d; e++)
+                out[e] *= factor;
+            for (int64_t j = 0; out && j < n; j++)
+                gckpti_link(p[j], v + (j0 + j) * c, d, out);
+        }
+        for (int64_t e = 0; out && e < d; e++)
+            out[e] /= sum;
+        if (call->aux)
+            ((float *)call->aux)[i] = max + gckpti_log(sum);
+    }
+}
+
+static void gckpti_attention_backward(const gckpt_call *call)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    int64_t rows = call->shape.d[0], t = call->shape.d[1], c = call->shape.d[2];
+    int64_t s = call->in[1].shape.d[1], heads = o->heads, d = c / heads;
+    float scale = 1.0f / gckpti_sqrt((float)d), score[GCKPTI_KEY_TILE], dp[GCKPTI_KEY_TILE];
+    float *dq = call->in[0].grad, *dk = call->in[1].grad, *dv = call->in[2].grad;
+    for (int i = 0; i < 3; i++)
+        if (call->in[i].grad)
+            gckpti_start(call->in[i].grad, gckpti_elements(&call->in[i].shape),
+                         call->in[i].accumulate);
+    for (int64_t i = 0; i < rows * heads * t; i++) {
+        int64_t row = i / t / heads, column = i / t % heads * d;
+        int64_t at = (row * t + i % t) * c + column;
+        const float *q = call->in[0].data + at, *g = call->grad_out + at;
+        float lse = ((const float *)call->aux)[i], delta = 0.0f;
+        int64_t seen = o->causal ? i % t + 1 : s;
+        if (dq || dk)
+            delta = gckpti_dot(g, call->out + at, d);
+        for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
+            int64_t n = gckpti_part(seen - j0, GCKPTI_KEY_TILE);
+            int64_t key = (row * s + j0) * c + column;
+            gckpti_attention_dots(q, call->in[1].data + key, c, n, d, score);
+            if (dq || dk)
+                gckpti_attention_dots(g, call->in[2].data + key, c, n, d, dp);
+            for (int64_t j = 0; j < n; j++, key += c) {
+                float p = gckpti_exp(gckpti_mul(score[j], scale) - lse);
+                if (dv)
+                    gckpti_link(p, g, d, dv + key);
+                if (!dq && !dk)
+                    continue;
+                float ds = p * (dp[j] - delta) * scale;
+                if (dq)
+                    gckpti_link(ds, call->in[1].data + key, d, dq + at);
+                if (dk)
+                    gckpti_link(ds, q, d, dk + key);
+            }
+        }
+    }
+}
+
+static uint64_t gckpti_attention_flops(const gckpt_call *call)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    uint64_t rows = (uint64_t)call->shape.d[0], t = (uint64_t)call->shape.d[1];
+    uint64_t c = (uint64_t)call->shape.d[2];
+    uint64_t pairs = o->causal ? t * (t + 1) / 2 : t * (uint64_t)call->in[1].shape.d[1];
+    return rows * pairs * (4 * c + 14 * (uint64_t)o->heads);
+}
+
+static const gckpt_op gckpti_op_attention = {
+    "attention", gckpti_attention_shape, gckpti_attention_forward, gckpti_attention_backward,
+    gckpti_attention_flops, NULL,
+    { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
+      GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
+      GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX }, 0,
+    GCKPTI_FAST(gckpti_fast_attention_forward), GCKPTI_FAST(gckpti_fast_attention_backward) };
+
+GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
+                                        int heads, int causal)
+{
+    gckpt_tensor *in[3] = { q, k, v };
+    gckpti_attention o = { heads, causal != 0 };
+    return gckpt_apply(&gckpti_op_attention, in, 3, &o, sizeof o);
+}
+
+/* ---- rotary: x (B,T,C), D = C / heads; pairs x_i, x_j, j = i + D/2, of each head are turned ----
+ * At position t by mul(t, f_i), f_i = pow(base, -(2i) / D): y_i = fma(x_i, cos, -(x_j sin)),
+ * y_j = fma(x_j, cos, x_i sin). The backward does so to g, with -sin. work (T,D/2,2): cos, sin. */
+typedef struct { int heads; float base; } gckpti_rotary;
+
+static gckpt_result gckpti_rotary_shape(gckpt_call *call)
+{
+    const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
+    const gckpt_shape *x = &call->in[0].shape;
+    if (x->n != 3 || o->heads < 1 || x->d[2] % o->heads || x->d[2] / o->heads % 2)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "rotary: x %S must be (B,T,C), C = %i heads of even "
+                          "size", x, o->heads);
+    if (!(o->base > 0.0f) || o->base > FLT_MAX)
+        return gckpt_fail(call, GCKPT_E_ARG, "rotary: base %g must be positive", (double)o->base);
+    call->shape = *x;
+    call->work_forward = (size_t)(x->d[1] * (x->d[2] / o->heads)) * sizeof(float);
+    call->work_backward = call->work_forward;
+    return GCKPT_OK;
+}
+
+static void gckpti_rotary_turn(const gckpt_call *call, const float *x, float *y, float direction,
+                               int accumulate)
+{
+    const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
+    int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads, half = d / 2;
+    float *table = (float *)call->work;
+    for (int64_t i = 0; i < half; i++) {
+        float frequency = gckpti_pow(o->base, -(float)(2 * i) / (float)d), sine, cosine;
+        for (int64_t position = 0; position < t; position++) {
+            gckpti_sincos(gckpti_mul((float)position, frequency), &sine, &cosine);
+            table[position * d + 2 * i] = cosine;
+            table[position * d + 2 * i + 1] = direction < 0 ? -sine : sine;
+        }
+    }
+    int64_t heads = gckpti_elements(&call->shape) / d;      /* of all positions of all rows */
+    for (int64_t r = 0; r < heads; r++, x += d, y += d) {
+        const float *turn = table + r / o->heads % t * d;
+        for (int64_t i = 0; i < half; i++, turn += 2) {
+            float a = x[i], b = x[i + half];                /* y may be x */
+            gckpti_put(&y[i], gckpti_fma(a, turn[0], -(b * turn[1])), accumulate);
+            gckpti_put(&y[i + half], gckpti_fma(b, turn[0], a * turn[1]), accumulate);
+        }
+    }
+}
+
+static void gckpti_rotary_forward(const gckpt_call *call)
+{
+    gckpti_rotary_turn(call, call->in[0].data, call->out, 1.0f, 0);
+}
+
+static void gckpti_rotary_backward(const gckpt_call *call)
+{
+    if (call->in[0].grad)
+        gckpti_rotary_turn(call, call->grad_out, call->in[0].grad, -1.0f, call->in[0].accumulate);
+}
+
+static uint64_t gckpti_rotary_flops(const gckpt_call *call)
+{
+    return 3 * (uint64_t)gckpti_elements(&call->shape);
+}
+
+static const gckpt_op gckpti_op_rotary = {
+    "rotary", gckpti_rotary_shape, gckpti_rotary_forward, gckpti_rotary_backward,
+    gckpti_rotary_flops, NULL, { 0 }, GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, NULL, NULL };
+
+GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base)
+{
+    gckpti_rotary o = { heads, base == 0.0f ? 10000.0f : base };
+    return gckpt_apply(&gckpti_op_rotary, &x, 1, &o, sizeof o);
+}
+
+/* ---- positions: x + table[0..T-1] ---- */
+GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table)
+{
+    if (!x || !table)
+        return NULL;
+    if (x->shape.n != 3 || table->shape.n != 2 || table->shape.d[0] < x->shape.d[1] ||
+        table->shape.d[1] != x->shape.d[2])
+        return gckpti_fail(x->graph, GCKPT_E_SHAPE, "positions: %T %S must be (B,T,C) and %T %S "
+                           "(Tmax,C) with Tmax >= T", x, &x->shape, table, &table->shape);
+    return gckpt_add(x, gckpt_slice(table, 0, 0, x->shape.d[1]));
+}
+
+/* ---- cross_entropy: sum over rows of lse - x[target], lse = max + log(sum exp(x - max)) ----
+ * Classes go through gckpti_online in chunks of 1024. A row's loss is the float lse - x[target],
+ * added in double. Rows with target < 0 are left out. aux (rows): lse, 0 for rows left out.
+ * dx_j = put(exp(x_j - lse) - (j == target), loss_scale); rows left out store +0 or add nothing. */
+static int gckpti_targets_fit(const gckpt_shape *x, const gckpt_shape *targets)
+{
+    gckpt_shape rows = *x;
+    rows.n--;
+    return x->n >= 1 && gckpti_same_shape(&rows, targets);
+}
+
+static void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
+{
+    if (call->loss_sum)
+        *call->loss_sum += (double)loss;
+    if (call->loss_count)
+        *call->loss_count += count;
+}
+
+/* d = gradient of n logits x of the classes from `first` on; d may be x. */
+static void gckpti_logits_gradient(const float *x, int64_t n, int64_t first, int64_t target,
+                                   float lse, float scale, float *d, int accumulate)
+{
+    for (int64_t j = 0; j < n; j++) {
+        float hit = first + j == target ? 1.0f : 0.0f;
+        gckpti_put_product(&d[j], gckpti_exp(x[j] - lse) - hit, scale, accumulate);
+    }
+}
+
+static gckpt_result gckpti_cross_entropy_shape(gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape, *targets = &call->in[1].shape;
+    if (!gckpti_targets_fit(x, targets))
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "cross_entropy: logits %S, targets %S must be (..,V), (..)", x, targets);
+    call->aux_bytes = (size_t)gckpti_rows(x) * sizeof(float);
+    return GCKPT_OK;
+}
+
+static void gckpti_cross_entropy_forward(const gckpt_call *call)
+{
+    int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
+    for (int64_t r = 0; r < rows; r++) {
+        const float *x = call->in[0].data + r * v;
+        int64_t target = call->in[1].index[r];
+        float max = 0.0f, sum = 0.0f, lse = 0.0f;
+        if (target >= 0) {
+            for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK)
+                gckpti_online(x + j, NULL, gckpti_part(v - j, GCKPTI_LOSS_CHUNK), j == 0, &max,
+                              &sum);
+            lse = max + gckpti_log(sum);
+            gckpti_loss_add(call, lse - x[target], 1);
+        }
+        if (call->aux)
+            ((float *)call->aux)[r] = lse;
+    }
+}
+
+static void gckpti_cross_entropy_backward(const gckpt_call *call)
+{
+    int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
+    float *dx = call->in[0].grad;
+    for (int64_t r = 0; dx && r < rows; r++) {
+        if (call->in[1].index[r] < 0)
+            gckpti_start(dx + r * v, v, call->in[0].accumulate);
+        else
+            gckpti_logits_gradient(call->in[0].data + r * v, v, 0, call->in[1].index[r],
+                                   ((const float *)call->aux)[r], call->loss_scale, dx + r * v,
+                                   call->in[0].accumulate);
+    }
+}
+
+static uint64_t gckpti_cross_entropy_flops(const gckpt_call *call)
+{
+    return 13 * (uint64_t)gckpti_elements(&call->in[0].shape);
+}
+
+static int64_t gckpti_cross_entropy_classes(const gckpt_call *call)
+{
+    return gckpti_last(&call->in[0].shape);
+}
+
+static const gckpt_op gckpti_op_cross_entropy = {
+    "cross_entropy", gckpti_cross_entropy_shape, gckpti_cross_entropy_forward,
+    gckpti_cross_entropy_backward, gckpti_cross_entropy_flops, gckpti_cross_entropy_classes,
+    { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX }, GCKPT_LOSS,
+    GCKPTI_FAST(gckpti_fast_cross_entropy_forward),
+    GCKPTI_FAST(gckpti_fast_cross_entropy_backward) };
+
+GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets)
+{
+    gckpt_tensor *in[2] = { logits, targets };
+    return gckpt_apply(&gckpti_op_cross_entropy, in, 2, NULL, 0);
+}
+
+/* ---- linear_cross_entropy: cross_entropy(linear_transposed(x, w)) to the same bits ----
+ * Logits: chains over C from +0. Backward, d being the logits' gradient: chains dx += d w over the
+ * classes, dw += d x over the rows. Rows left out take part with d = +0, as in the two ops: else a
+ * -0 could stay in the accumulator, or an infinity in w stay hidden. work: a block of rows times a
+ * chunk of classes (the plain kernels use one row of it). */
+static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape;
+    const gckpt_shape *targets = &call->in[2].shape;
+    if (!gckpti_targets_fit(x, targets) || w->n != 2 || w->d[1] != gckpti_last(x))
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "linear_cross_entropy: x %S, w %S, targets %S must be (..,C), (V,C), "
+                          "(..)", x, w, targets);
+    int64_t rows = gckpti_rows(x), block = gckpti_part(rows, GCKPTI_LOSS_ROWS);
+    int64_t chunk = gckpti_part(w->d[0], GCKPTI_LOSS_CHUNK);
+    call->aux_bytes = (size_t)rows * sizeof(float);
+    call->work_forward = call->work_backward = (size_t)(block * chunk) * sizeof(float);
+    return GCKPT_OK;
+}
+
+static void gckpti_linear_cross_entropy_forward(const gckpt_call *call)
+{
+    int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
+    int64_t v = call->in[1].shape.d[0];
+    float *logits = (float *)call->work;
+    for (int64_t r0 = 0; r0 < rows; r0 += GCKPTI_LOSS_ROWS) {
+        int64_t m = gckpti_part(rows - r0, GCKPTI_LOSS_ROWS);
+        const int32_t *target = call->in[2].index + r0;
+        float max[GCKPTI_LOSS_ROWS], sum[GCKPTI_LOSS_ROWS], hit[GCKPTI_LOSS_ROWS] = { 0.0f };
+        for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK) {
+            int64_t n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
+            for (int64_t r = 0; r < m; r++) {
+                if (target[r] < 0)
+                    continue;
+                gckpti_start(logits, n, 0);
+                gckpti_chains(call->in[0].data + (r0 + r) * c, call->in[1].data + j * c, c, n, c,
+                              logits);
+                if (target[r] >= j && target[r] < j + n)
+                    hit[r] = logits[target[r] - j];
+                gckpti_online(logits, NULL, n, j == 0, &max[r], &sum[r]);
+            }
+        }
+        for (int64_t r = 0; r < m; r++) {
+            float lse = target[r] < 0 ? 0.0f : max[r] + gckpti_log(sum[r]);
+            if (target[r] >= 0)
+                gckpti_loss_add(call, lse - hit[r], 1);
+            if (call->aux)
+                ((float *)call->aux)[r0 + r] = lse;
+        }
+    }
+}
+
+static void gckpti_linear_cross_entropy_backward(const gckpt_call *call)
+{
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    int64_t c = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape), v = w->shape.d[0];
+    float *d = (float *)call->work;
+    if (x->grad)
+        gckpti_start(x->grad, rows * c, x->accumulate);
+    if (w->grad)
+        gckpti_start(w->grad, v * c, w->accumulate);
+    for (int64_t r0 = 0; r0 < rows; r0 += GCKPTI_LOSS_ROWS)
+        for (int64_t j0 = 0; j0 < v; j0 += GCKPTI_LOSS_CHUNK) {
+            int64_t n = gckpti_part(v - j0, GCKPTI_LOSS_CHUNK);
+            for (int64_t r = r0; r < rows && r < r0 + GCKPTI_LOSS_ROWS; r++) {
+                int64_t target = call->in[2].index[r];
+                gckpti_start(d, n, 0);
+                if (target >= 0) {
+                    gckpti_chains(x->data + r * c, w->data + j0 * c, c, n, c, d);
+                    gckpti_logits_gradient(d, n, j0, target, ((const float *)call->aux)[r],
+                                           call->loss_scale, d, 0);
+                }
+                for (int64_t j = 0; x->grad && j < n; j++)
+                    gckpti_link(d[j], w->data + (j0 + j) * c, c, x->grad + r * c);
+                for (int64_t j = 0; w->grad && j < n; j++)
+                    gckpti_link(d[j], x->data + r * c, c, w->grad + (j0 + j) * c);
+            }
+        }
+}
+
+static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape;
+    uint64_t logits = (uint64_t)gckpti_rows(x) * (uint64_t)call->in[1].shape.d[0];
+    return logits * (2 * (uint64_t)gckpti_last(x) + 13);
+}
+
+static int64_t gckpti_linear_cross_entropy_classes(const gckpt_call *call)
+{
+    return call->in[1].shape.d[0];
+}
+
+static const gckpt_op gckpti_op_linear_cross_entropy = {
+    "linear_cross_entropy", gckpti_linear_cross_entropy_shape, gckpti_linear_cross_entropy_forward,
+    gckpti_linear_cross_entropy_backward, gckpti_linear_cross_entropy_flops,
+    gckpti_linear_cross_entropy_classes,
+    { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
+      GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX },
+    GCKPT_LOSS, GCKPTI_FAST(gckpti_fast_linear_cross_entropy_forward),
+    GCKPTI_FAST(gckpti_fast_linear_cross_entropy_backward) };
+
+GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
+                                                   gckpt_tensor *targets)
+{
+    gckpt_tensor *in[3] = { x, w, targets };
+    return gckpt_apply(&gckpti_op_linear_cross_entropy, in, 3, NULL, 0);
+}
+
+/* ---- mean_squared_error, sum_loss: sum over elements of (x - y)^2, of x; count = elements ----
+ * One sum by lanes for each entry of axis 0 (squares: fma(d, d, lane)), these added in double.
+ * dx = put(2 (x - y), loss_scale), dy = put(-2 (x - y), loss_scale); sum_loss: dx = loss_scale. */
+static gckpt_result gckpti_mean_squared_error_shape(gckpt_call *call)
+{
+    if (!gckpti_same_shape(&call->in[0].shape, &call->in[1].shape))
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "mean_squared_error: prediction %S, target %S differ",
+                          &call->in[0].shape, &call->in[1].shape);
+    return GCKPT_OK;
+}
+
+static void gckpti_mean_squared_error_forward(const gckpt_call *call)
+{
+    const gckpt_shape *shape = &call->in[0].shape;
+    int64_t rows = shape->n ? shape->d[0] : 1, n = gckpti_elements(shape) / rows;
+    for (int64_t r = 0; r < rows; r++) {
+        const float *x = call->in[0].data + r * n, *y = call->in[1].data + r * n;
+        float lane[32] = { 0.0f };
+        for (int64_t i = 0; i < n; i++) {
+            float d = x[i] - y[i];
+            lane[i & 31] = gckpti_fma(d, d, lane[i & 31]);
+        }
+        gckpti_loss_add(call, gckpti_lanes_sum(lane), n);
+    }
+}
+
+static void gckpti_mean_squared_error_backward(const gckpt_call *call)
+{
+    const gckpt_arg *x = &call->in[0], *y = &call->in[1];
+    int64_t n = gckpti_elements(&x->shape);
+    for (int64_t i = 0; i < n; i++) {
+        float d = 2.0f * (x->data[i] - y->data[i]);
+        if (x->grad)
+            gckpti_put_product(&x->grad[i], d, call->loss_scale, x->accumulate);
+        if (y->grad)
+            gckpti_put_product(&y->grad[i], -d, call->loss_scale, y->accumulate);
+    }
+}
+
+static uint64_t gckpti_mean_squared_error_flops(const gckpt_call *call)
+{
+    return 3 * (uint64_t)gckpti_elements(&call->in[0].shape);
+}
+
+static const gckpt_op gckpti_op_mean_squared_error = {
+    "mean_squared_error", gckpti_mean_squared_error_shape, gckpti_mean_squared_error_forward,
+    gckpti_mean_squared_error_backward, gckpti_mean_squared_error_flops, NULL,
+    { GCKPT_IN(0) | GCKPT_IN(1), GCKPT_IN(0) | GCKPT_IN(1) }, GCKPT_LOSS, NULL, NULL };
+
+GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target)
+{
+    gckpt_tensor *in[2] = { prediction, target };
+    return gckpt_apply(&gckpti_op_mean_squared_error, in, 2, NULL, 0);
+}
+
+static gckpt_result gckpti_sum_loss_shape(gckpt_call *call)
+{
+    (void)call;
+    return GCKPT_OK;
+}
+
+static void gckpti_sum_loss_forward(const gckpt_call *call)
+{
+    const gckpt_shape *shape = &call->in[0].shape;
+    int64_t rows = shape->n ? shape->d[0] : 1, n = gckpti_elements(shape) / rows;
+    for (int64_t r = 0; r < rows; r++)
+        gckpti_loss_add(call, gckpti_sum(call->in[0].data + r * n, n), n);
+}
+
+static void gckpti_sum_loss_backward(const gckpt_call *call)
+{
+    int64_t n = gckpti_elements(&call->in[0].shape);
+    for (int64_t i = 0; call->in[0].grad && i < n; i++)
+        gckpti_put(&call->in[0].grad[i], call->loss_scale, call->in[0].accumulate);
+}
+
+static uint64_t gckpti_sum_loss_flops(const gckpt_call *call)
+{
+    return (uint64_t)gckpti_elements(&call->in[0].shape);
+}
+
+static const gckpt_op gckpti_op_sum_loss = {
+    "sum_loss", gckpti_sum_loss_shape, gckpti_sum_loss_forward, gckpti_sum_loss_backward,
+    gckpti_sum_loss_flops, NULL, { 0 }, GCKPT_LOSS, NULL, NULL };
+
+GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
+{
+    return gckpt_apply(&gckpti_op_sum_loss, &x, 1, NULL, 0);
+}
+
+/* ==================================================================================================
+ * >>plan: what needs a gradient, schedules, lifetimes, layout
+ *
+ * A plan is made in five steps, each a function below:
+ *   1. gckpti_find_active: which tensors need gradients (they depend on a trainable parameter and reach a
+ *      loss); what each backward reads.
+ *   2. a maker (store-all, memory-poor, segments, the user) writes a flat list of forwards and backwards.
+ *   3. gckpti_finish_list: pins, what runs once a step, and one backward pass that drops every forward
+ *      nobody reads; so a recompute stops by itself at the last tensor that is needed.
+ *   4. gckpti_lifetimes: every forward makes a new version of its tensor and each use reads the latest;
+ *      versions become storages (in-place results and passed-on gradients share one).
+ *   5. gckpti_layout: offsets for all storages.
+ * Steps 3 to 5 take any list, whoever made it.
+ *
+ * The list has three parts. The prologue computes what depends on parameters only, once a step; the body
+ * runs for each micro-batch; the epilogue sends gradients through the prologue's ops and updates. A plan
+ * whose batch is larger than the graph's rows is "looped": parameter gradients live through the whole
+ * step, one accumulator per use (manual, 5f).
+ * ================================================================================================== */
+typedef struct {
+    const gckpt_op *op;
+    const void *data;               /* of constants                                                      */
+    size_t attributes, name;        /* offsets into the plan's blob; GCKPTI_NONE: none                   */
+    size_t aux_bytes;
+    gckpt_shape shape;              /* with all rows of the micro-batch                                  */
+    int base, kind, index, inputs;  /* index: of the parameter or input in the plan                      */
+    int in[GCKPT_MAX_INPUTS];
+    gckpt_type type;
+    int once;
+} gckpti_node;
+
+typedef struct { size_t name; int64_t elements; int trained, node; } gckpti_plan_param;
+
+typedef struct {
+    unsigned char kind;             /* gckpt_kind                                                        */
+    unsigned char first;            /* the first forward of its tensor                                   */
+    unsigned char accumulate, zero; /* bit i: input i's gradient is added to; is cleared before          */
+    int id;                         /* tensor; UPDATE: parameter of the plan                             */
+    int uses;                       /* accumulators to add up first                                      */
+    size_t live;                    /* bytes live while it runs                                          */
+    size_t operands;                /* where its offsets begin:
+        FORWARD   out, aux, work, then per input: value
+        BACKWARD  out, aux, work, gradient of out, then per input: value, gradient, total (gradient is
+                  scratch that is added to total); then uses - 1 more accumulators of the gradient of out
+        UPDATE    the gradient, then uses - 1 more accumulators                                          */
+} gckpti_ins;
+
+typedef struct { int id; float weight; int regulariser; } gckpti_plan_term;
+typedef struct { int id, gradient; size_t offset; } gckpti_plan_pick;
+typedef struct { int start, end; size_t offset, size; } gckpti_life;   /* of a storage                     */
+
+struct gckpt_plan {
+    gckpti_object object;
+    gckpti_allocator memory;
+    gckpt_mode mode;
+    gckpt_optimiser optimiser;
+    int looped, update_in_backward, threads, state_slots;
+    int64_t rows, batch;
+    size_t alignment, arena, bound, kind_bytes[GCKPT_BYTES_KINDS];
+    double recompute;
+    gckpti_node *nodes;
+    gckpti_plan_param *params;
+    gckpti_ins *list;
+    size_t *operands;
+    char *blob;
+    gckpti_plan_term *terms;
+    gckpti_plan_pick *picks;
+    gckpti_life *lives;             /* by end                                                            */
+    size_t node_count, param_count, length, operand_count, blob_size, term_count, pick_count, life_count;
+    size_t inputs;
+    int body, epilogue;             /* where these parts of the list begin                               */
+    int mixer;                      /* node that mixes rows, or -1                                       */
+    uint64_t seed;
+};
+
+/* ---- the planner's working state ---- */
+typedef struct { int id; unsigned char kind, first, out, aux; } gckpti_item;
+typedef struct {
+    int start, end;                 /* first and last instruction                                        */
+    int storage, next;              /* root version of the storage; next version in it, -1 none          */
+    int tensor;                     /* activation gradients: whose; else -1                              */
+    int kind;                       /* GCKPT_BYTES_...                                                   */
+    size_t size, offset;            /* of the storage (in its root)                                      */
+} gckpti_version;
+typedef struct { int start, end; size_t size, offset; int version; } gckpti_block;
+enum { GCKPTI_BY_SIZE, GCKPTI_BY_AREA, GCKPTI_BY_END, GCKPTI_BY_WEIGHT, GCKPTI_ORDERS };
+typedef struct { void *p; size_t size; } gckpti_scratch;
+
+typedef struct {
+    gckpt_graph *g;
+    const gckpt_plan_desc *desc;
+    const gckpt_term *terms;
+    int term_count, n, threads, looped, inference;
+    gckpti_allocator *memory;
+    int failed;                     /* out of memory somewhere                                           */
+    gckpti_scratch scratch[16];
+    int scratch_count;
+    unsigned char *active, *value_live, *aux_live;
+    size_t *work_forward, *work_backward;
+    uint64_t *cost;
+    int *body;                      /* ids of ops that depend on the batch, ascending                    */
+    int body_count;
+    int *user_start, *users;        /* node * GCKPT_MAX_INPUTS + input, by base tensor, ascending        */
+    int *value, *aux, *grad, *use, *mark;
+    gckpti_item *list;
+    size_t length, capacity;
+    gckpti_item *raw;
+    size_t raw_length, raw_capacity;
+    gckpti_version *versions;
+    size_t version_count, version_capacity;
+    int *pool;                      /* operands as version numbers                                       */
+    size_t pool_count, pool_capacity;
+    gckpti_ins *ins;
+    size_t ins_capacity;
+    gckpti_block *blocks;
+    size_t block_capacity;
+    int body_start, epilogue_start;
+    size_t bound, arena, peak_kinds[GCKPT_BYTES_KINDS];
+    double recompute;
+} gckpti_planner;
+
+static void *gckpti_scratch_new(gckpti_planner *p, size_t n, size_t size)
+{
+    void *memory = gckpti_new(p->memory, n + 1, size);
+    if (!memory) {
+        p->failed = 1;
+        return NULL;
+    }
+    p->scratch[p->scratch_count].p = memory;
+    p->scratch[p->scratch_count++].size = (n + 1) * size;
+    return memory;
+}
+
+static void gckpti_planner_free(gckpti_planner *p)
+{
+    if (p->blocks)
+        gckpti_resize(p->memory, p->blocks, p->block_capacity * sizeof *p->blocks, 0);
+    if (p->ins)
+        gckpti_resize(p->memory, p->ins, p->ins_capacity * sizeof *p->ins, 0);
+    if (p->pool)
+        gckpti_resize(p->memory, p->pool, p->pool_capacity * sizeof *p->pool, 0);
+    if (p->versions)
+        gckpti_resize(p->memory, p->versions, p->version_capacity * sizeof *p->versions, 0);
+    if (p->raw)
+        gckpti_resize(p->memory, p->raw, p->raw_capacity * sizeof *p->raw, 0);
+    if (p->list)
+        gckpti_resize(p->memory, p->list, p->list ? p->capacity * sizeof *p->list : 0, 0);
+    while (p->scratch_count > 0) {
+        gckpti_scratch *s = &p->scratch[--p->scratch_count];
+        gckpti_resize(p->memory, s->p, s->size, 0);
+    }
+}
+
+static int gckpti_is_loss(const gckpt_tensor *t)
+{
+    return t->op && t->op->flags & GCKPT_LOSS;
+}
+
+static size_t gckpti_bytes(const gckpt_tensor *t)
+{
+    return (size_t)gckpti_elements(&t->shape) * sizeof(float);
+}
+
+/* What t's backward reads: GCKPT_IN, GCKPT_OUT, GCKPT_AUX bits. */
+static unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    unsigned mask = 0;
+    for (int i = 0; i < t->inputs; i++)
+        if (p->active[t->in[i]->base->id])
+            mask |= t->op->needs[i];
+    return mask;
+}
+
+/* Step 1. Also asks each op for its workspace at this thread count and its cost: flops + 10 x bytes,
+ * integers, so that a plan is the same on every machine. */
+static gckpt_result gckpti_find_active(gckpti_planner *p)
+{
+    gckpt_graph *g = p->g;
+    unsigned char *reach = (unsigned char *)gckpti_scratch_new(p, (size_t)p->n, 1);
+    if (!reach)
+        return GCKPT_E_MEMORY;
+    for (int i = 0; i < p->term_count; i++)
+        reach[p->terms[i].loss->id] = 1;
+    for (int i = p->n; i-- > 0;) {
+        const gckpt_tensor *t = g->tensors[i];
+        for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++)
+            if (reach[i] && t->op->backward)
+                reach[t->in[k]->base->id] = 1;
+    }
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = g->tensors[i];
+        if (t->kind == GCKPTI_PARAM)
+            p->active[i] = reach[i] && !p->inference && !g->store->params[t->index].p.frozen;
+        for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++)
+            if (reach[i] && t->op->backward && p->active[t->in[k]->base->id])
+                p->active[i] = 1;
+        if (t->kind != GCKPTI_OP)
+            continue;
+        if (!t->once)
+            p->body[p->body_count++] = i;
+        gckpt_call call;
+        gckpt_result result = gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, p->threads, NULL, &call);
+        if (result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 || call.work_backward > PTRDIFF_MAX / 4)
+            return gckpti_error(g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t, p->threads);
+        p->work_forward[i] = call.work_forward;
+        p->work_backward[i] = call.work_backward;
+        call.shape = t->shape;
+        uint64_t bytes = gckpti_bytes(t);
+        for (int k = 0; k < t->inputs; k++)
+            bytes += gckpti_bytes(t->in[k]);
+        p->cost[i] = 10 * bytes + (t->op->flops ? t->op->flops(&call) : (uint64_t)gckpti_elements(&t->shape));
+    }
+    /* users of each base tensor, ascending */
+    int total = 0;
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = g->tensors[i];
+        for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++)
+            p->user_start[t->in[k]->base->id + 1]++;
+    }
+    for (int i = 0; i < p->n; i++) {
+        total += p->user_start[i + 1];
+        p->user_start[i + 1] = total;
+    }
+    p->users = (int *)gckpti_scratch_new(p, (size_t)total, sizeof(int));
+    if (!p->users)
+        return GCKPT_E_MEMORY;
+    memset(p->mark, 0, (size_t)p->n * sizeof(int));
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = g->tensors[i];
+        for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++) {
+            int b = t->in[k]->base->id;
+            p->users[p->user_start[b] + p->mark[b]++] = i * GCKPT_MAX_INPUTS + k;
+        }
+    }
+    return GCKPT_OK;
+}
+
+/* ---- step 2: makers. They write p->raw, the body only. ---- */
+static void gckpti_emit(gckpti_planner *p, gckpt_kind kind, int id)
+{
+    if (!gckpti_grow(p->memory, &p->raw, &p->raw_capacity, p->raw_length, sizeof *p->raw)) {
+        p->failed = 1;
+        return;
+    }
+    gckpti_item e;
+    memset(&e, 0, sizeof e);
+    e.kind = (unsigned char)kind;
+    e.id = id;
+    p->raw[p->raw_length++] = e;
+}
+
+static void gckpti_emit_forwards(gckpti_planner *p, int begin, int end)
+{
+    for (int i = begin; i < end; i++)
+        gckpti_emit(p, GCKPT_FORWARD, p->body[i]);
+}
+
+static void gckpti_make_store_all(gckpti_planner *p)
+{
+    gckpti_emit_forwards(p, 0, p->body_count);
+    for (int i = p->body_count; i-- > 0 && !p->inference;)
+        gckpti_emit(p, GCKPT_BACKWARD, p->body[i]);
+}
+
+static void gckpti_make_memory_poor(gckpti_planner *p)
+{
+    gckpti_emit_forwards(p, 0, p->body_count);
+    for (int i = p->body_count; i-- > 0;) {
+        if (!p->active[p->body[i]])
+            continue;
+        if (i < p->body_count - 1)
+            gckpti_emit_forwards(p, 0, i + 1);
+        gckpti_emit(p, GCKPT_BACKWARD, p->body[i]);
+    }
+}
+
+/* Chen 2016, nested: a segment's inside is computed again just before its backwards, then its child
+ * segments in turn. group > 0: uniform segments of that many ops instead of the user's. A segment at the
+ * very end of what was just computed is still fresh. */
+static void gckpti_make_segments(gckpti_planner *p, int group)
+{
+    typedef struct { int segment, low, high, at; } frame;
+    size_t deepest = 1;
+    for (size_t i = 0; i < p->g->segment_count; i++) {
+        size_t depth = 2;
+        for (int s = p->g->segments[i].parent; s >= 0; s = p->g->segments[s].parent)
+            depth++;
+        if (depth > deepest)
+            deepest = depth;
+    }
+    if (deepest < 2)
+        deepest = 2;
+    frame *stack = (frame *)gckpti_new(p->memory, deepest, sizeof *stack);
+    if (!stack) {
+        p->failed = 1;
+        return;
+    }
+    gckpti_emit_forwards(p, 0, p->body_count);
+    int depth = 1;
+    stack[0].segment = -1;
+    stack[0].low = 0;
+    stack[0].high = p->body_count;
+    stack[0].at = p->body_count - 1;
+    while (depth > 0) {
+        frame *f = &stack[depth - 1];
+        if (f->at < f->low) {
+            depth--;
+            continue;
+        }
+        int child = -1, low = f->at;
+        if (group > 0) {
+            if (depth == 1) {
+                child = f->at / group;
+                low = child * group;
+            }
+        } else {                    /* the ancestor of this op's segment that lies directly in f's        */
+            int s = p->g->tensors[p->body[f->at]]->segment;
+            while (s != f->segment && s >= 0) {
+                child = s;
+                s = p->g->segments[s].parent;
+            }
+            for (int inside = 1; child >= 0 && inside && low > f->low;) {
+                s = p->g->tensors[p->body[low - 1]]->segment;
+                while (s >= 0 && s != child)
+                    s = p->g->segments[s].parent;
+                inside = s == child;
+                low -= inside;
+            }
+        }
+        if (child < 0) {
+            gckpti_emit(p, GCKPT_BACKWARD, p->body[f->at--]);
+            continue;
+        }
+        int at = f->at, fresh = f->at == f->high - 1;
+        f->at = low - 1;
+        if (!fresh)
+            gckpti_emit_forwards(p, low, at + 1);
+        frame *inner = &stack[depth++];
+        inner->segment = child;
+        inner->low = low;
+        inner->high = at + 1;
+        inner->at = at;
+    }
+    gckpti_delete(p->memory, stack, deepest, sizeof *stack);
+}
+
+static gckpt_result gckpti_make_user(gckpti_planner *p)
+{
+    int previous = p->n;
+    for (int i = 0; i < p->desc->instructions; i++) {
+        gckpt_instruction in = p->desc->schedule[i];
+        if (in.id < 0 || in.id >= p->n || p->g->tensors[in.id]->kind != GCKPTI_OP ||
+            (in.kind != GCKPT_FORWARD && in.kind != GCKPT_BACKWARD))
+            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: instruction %i: %i is not the id of an op's result", i,
+                                in.id);
+        if (in.kind == GCKPT_BACKWARD && in.id >= previous)
+            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: instruction %i: backward of %T comes after that of "
+                                "tensor %i; backwards go in reverse order", i, p->g->tensors[in.id], previous);
+        if (in.kind == GCKPT_BACKWARD)
+            previous = in.id;
+        if (!p->g->tensors[in.id]->once)
+            gckpti_emit(p, in.kind, in.id);
+    }
+    memset(p->mark, 0, (size_t)p->n * sizeof(int));
+    for (size_t i = 0; i < p->raw_length; i++)
+        p->mark[p->raw[i].id] |= p->raw[i].kind == GCKPT_BACKWARD ? 2 : 1;
+    for (int i = 0; i < p->body_count; i++)
+        if (p->active[p->body[i]] && p->mark[p->body[i]] != 3)
+            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward and a backward",
+                                p->g->tensors[p->body[i]]);
+    return GCKPT_OK;
+}
+
+/* ---- step 3 ---- */
+static void gckpti_append(gckpti_planner *p, const gckpti_item *e)
+{
+    if (!gckpti_grow(p->memory, &p->list, &p->capacity, p->length, sizeof *p->list)) {
+        p->failed = 1;
+        return;
+    }
+    p->list[p->length++] = *e;
+}
+
+/* Computes again what `id` (or what its backward) reads and gckpt_recompute has let go. Such tensors may
+ * read one another, so they are walked with a list: first the request, then its stale inputs, ... */
+static void gckpti_refresh(gckpti_planner *p, const gckpti_item *e, unsigned char *stale, int *queue)
+{
+    const gckpt_tensor *t = p->g->tensors[e->id];
+    unsigned mask = e->kind == GCKPT_BACKWARD ? gckpti_needs(p, t) : ~0u;
+    int count = 0;
+    for (int i = 0; i < t->inputs; i++)
+        if (mask & GCKPT_IN(i) && stale[t->in[i]->base->id]) {
+            stale[t->in[i]->base->id] = 0;
+            queue[count++] = t->in[i]->base->id;
+        }
+    if (e->kind == GCKPT_BACKWARD && mask & (GCKPT_OUT | GCKPT_AUX) && stale[e->id]) {
+        stale[e->id] = 0;
+        queue[count++] = e->id;
+    }
+    for (int i = 0; i < count; i++) {
+        const gckpt_tensor *q = p->g->tensors[queue[i]];
+        for (int k = 0; k < q->inputs; k++)
+            if (stale[q->in[k]->base->id]) {
+                stale[q->in[k]->base->id] = 0;
+                queue[count++] = q->in[k]->base->id;
+            }
+    }
+    for (int i = 1; i < count; i++)         /* ascending ids: inputs before users                        */
+        for (int j = i; j > 0 && queue[j] < queue[j - 1]; j--) {
+            int swap = queue[j];
+            queue[j] = queue[j - 1];
+            queue[j - 1] = swap;
+        }
+    for (int i = 0; i < count; i++) {
+        gckpti_item forward;
+        memset(&forward, 0, sizeof forward);
+        forward.kind = GCKPT_FORWARD;
+        forward.id = queue[i];
+        gckpti_append(p, &forward);
+    }
+}
+
+static void gckpti_finish_list(gckpti_planner *p)
+{
+    gckpt_graph *g = p->g;
+    gckpti_item e;
+    unsigned char *stale = p->aux_live;     /* borrowed until the pass below                             */
+    int backward_seen = 0;
+    memset(&e, 0, sizeof e);
+    memset(stale, 0, (size_t)p->n);
+    memset(p->mark, 0, (size_t)p->n * sizeof(int));
+    p->length = 0;
+    e.kind = GCKPT_FORWARD;
+    for (int i = 0; i < p->n; i++)
+        if (g->tensors[i]->kind == GCKPTI_OP && g->tensors[i]->once) {
+            e.id = i;
+            gckpti_append(p, &e);
+        }
+    p->body_start = (int)p->length;
+    for (size_t i = 0; i < p->raw_length && !p->failed; i++) {
+        const gckpt_tensor *t = g->tensors[p->raw[i].id];
+        if (p->raw[i].kind == GCKPT_FORWARD) {
+            int fixed = t->keep || (t->op && t->op->flags & GCKPT_SIDE_EFFECT);
+            if (fixed && p->mark[t->id])
+                continue;
+            p->mark[t->id] = 1;
+        } else if (!p->active[t->id]) {
+            continue;
+        } else if (!backward_seen) {
+            backward_seen = 1;
+            for (int k = 0; k < p->body_count; k++)
+                stale[p->body[k]] = (unsigned char)g->tensors[p->body[k]]->recompute;
+        }
+        if (backward_seen)
+            gckpti_refresh(p, &p->raw[i], stale, p->value);
+        if (p->raw[i].kind == GCKPT_FORWARD)
+            stale[t->id] = 0;
+        gckpti_append(p, &p->raw[i]);
+    }
+    p->epilogue_start = (int)p->length;
+    e.kind = GCKPT_BACKWARD;
+    for (int i = p->n; i-- > 0;)
+        if (g->tensors[i]->kind == GCKPTI_OP && g->tensors[i]->once && p->active[i]) {
+            e.id = i;
+            gckpti_append(p, &e);
+        }
+    if (p->failed)
+        return;
+    /* Drop forwards nobody reads. Losses and side effects stay in their first forward. */
+    memset(p->mark, 0, (size_t)p->n * sizeof(int));
+    for (size_t x = 0; x < p->length; x++)
+        if (p->list[x].kind == GCKPT_FORWARD) {
+            p->list[x].first = !p->mark[p->list[x].id];
+            p->mark[p->list[x].id] = 1;
+        }
+    memset(p->value_live, 0, (size_t)p->n);
+    memset(p->aux_live, 0, (size_t)p->n);
+    for (int i = 0; i < p->desc->fetches; i++)
+        if (!p->desc->fetch[i].gradient)
+            p->value_live[p->desc->fetch[i].tensor->base->id] = 1;
+    memset(p->mark, 0, (size_t)p->n * sizeof(int));        /* losses that count                         */
+    for (int i = 0; i < p->term_count; i++)
+        p->mark[p->terms[i].loss->id] = 1;
+    for (size_t x = p->length; x-- > 0;) {
+        gckpti_item *s = &p->list[x];
+        const gckpt_tensor *t = g->tensors[s->id];
+        unsigned mask = ~0u;
+        if (s->kind == GCKPT_BACKWARD) {
+            mask = gckpti_needs(p, t);
+            p->value_live[s->id] |= (mask & GCKPT_OUT) != 0;
+            p->aux_live[s->id] |= (mask & GCKPT_AUX) != 0;
+        } else {
+            s->out = p->value_live[s->id] && !gckpti_is_loss(t);
+            s->aux = p->aux_live[s->id] && t->aux_bytes > 0;
+            int effect = gckpti_is_loss(t) ? p->mark[s->id] : (t->op->flags & GCKPT_SIDE_EFFECT) != 0;
+            if (!s->out && !s->aux && !(s->first && effect)) {
+                s->kind = GCKPT_UPDATE;                     /* dropped below                             */
+                continue;
+            }
+            p->value_live[s->id] = p->aux_live[s->id] = 0;
+        }
+        for (int i = 0; i < t->inputs; i++)
+            if (mask & GCKPT_IN(i))
+                p->value_live[t->in[i]->base->id] = 1;
+    }
+    size_t kept = 0;
+    int body = p->body_start, epilogue = p->epilogue_start;
+    for (size_t x = 0; x < p->length; x++) {
+        if ((int)x == body)
+            p->body_start = (int)kept;
+        if ((int)x == epilogue)
+            p->epilogue_start = (int)kept;
+        if (p->list[x].kind != GCKPT_UPDATE)
+            p->list[kept++] = p->list[x];
+    }
+    if (body == (int)p->length)
+        p->body_start = (int)kept;
+    if (epilogue == (int)p->length)
+        p->epilogue_start = (int)kept;
+    p->length = kept;
+    /* first again: the first forward that stayed */
+    uint64_t once = 0, again = 0;
+    memset(p->mark, 0, (size_t)p->n * sizeof(int));
+    for (size_t x = 0; x < p->length; x++)
+        if (p->list[x].kind == GCKPT_FORWARD) {
+            p->list[x].first = !p->mark[p->list[x].id];
+            *(p->list[x].first ? &once : &again) += p->cost[p->list[x].id];
+            p->mark[p->list[x].id] = 1;
+        }
+    p->recompute = once ? (double)again / (double)once : 0;
+    /* Updates: at the end, or each after the last instruction that touches its parameter. */
+    if (p->inference)
+        return;
+    size_t before = p->length;
+    memset(&e, 0, sizeof e);
+    e.kind = GCKPT_UPDATE;
+    for (int i = 0; i < p->n; i++)
+        if (g->tensors[i]->kind == GCKPTI_PARAM && p->active[i]) {
+            e.id = i;
+            gckpti_append(p, &e);
+        }
+    if (!p->desc->update_in_backward || p->failed)
+        return;
+    for (size_t x = 0; x < before; x++) {
+        const gckpt_tensor *t = g->tensors[p->list[x].id];
+        unsigned mask = p->list[x].kind == GCKPT_BACKWARD ? gckpti_needs(p, t) : ~0u;
+        for (int i = 0; i < t->inputs; i++)
+            if (mask & GCKPT_IN(i) || (p->list[x].kind == GCKPT_BACKWARD && p->active[t->in[i]->base->id]))
+                p->mark[t->in[i]->base->id] = (int)x;       /* last touch                                */
+    }
+    p->raw_length = 0;
+    for (size_t x = 0; x < before; x++) {
+        int epilogue_begins = (int)x == p->epilogue_start;
+        if (epilogue_begins)
+            p->epilogue_start = (int)p->raw_length;
+        if (!gckpti_grow(p->memory, &p->raw, &p->raw_capacity, p->raw_length, sizeof *p->raw)) {
+            p->failed = 1;
+            return;
+        }
+        p->raw[p->raw_length++] = p->list[x];
+        const gckpt_tensor *t = g->tensors[p->list[x].id];
+        for (int i = 0; i < t->inputs; i++) {
+            int q = t->in[i]->base->id;
+            if (g->tensors[q]->kind != GCKPTI_PARAM || !p->active[q] || p->mark[q] != (int)x)
+                continue;
+            gckpti_emit(p, GCKPT_UPDATE, q);
+            p->mark[q] = -1;
+        }
+    }
+    if (p->epilogue_start == (int)before)
+        p->epilogue_start = (int)p->raw_length;
+    p->length = 0;
+    for (size_t x = 0; x < p->raw_length && !p->failed; x++)
+        gckpti_append(p, &p->raw[x]);
+}
+
+/* ---- step 4 ---- */
+static int gckpti_version_new(gckpti_planner *p, size_t size, int start, int end, int kind, int tensor)
+{
+    if (p->version_count >= INT32_MAX || !gckpti_grow(p->memory, &p->versions, &p->version_capacity,
+                                                      p->version_count, sizeof *p->versions)) {
+        p->failed = 1;
+        return -1;
+    }
+    gckpti_version *v = &p->versions[p->version_count];
+    memset(v, 0, sizeof *v);
+    v->start = start;
+    v->end = end;
+    v->storage = (int)p->version_count;
+    v->next = -1;
+    v->tensor = tensor;
+    v->kind = kind;
+    v->size = size;
+    return (int)p->version_count++;
+}
+
+static void gckpti_touch(gckpti_planner *p, int version, int x)
+{
+    if (version >= 0 && p->versions[version].end < x)
+        p->versions[version].end = x;
+}
+
+static void gckpti_operand(gckpti_planner *p, int version)
+{
+    if (!gckpti_grow(p->memory, &p->pool, &p->pool_capacity, p->pool_count, sizeof *p->pool)) {
+        p->failed = 1;
+        return;
+    }
+    p->pool[p->pool_count++] = version;
+}
+
+/* Uses of a tensor that does not depend on the batch, in the order their gradients are added: users that
+ * depend on the batch in reverse order, then the others in reverse order; inputs of one op ascending.
+ * Calls back with each use; `which` selects the k-th. Returns the use or -1. */
+static int gckpti_use(const gckpti_planner *p, int id, int which)
+{
+    for (int once = 0; once < 2; once++)
+        for (int i = p->user_start[id + 1]; i > p->user_start[id];) {
+            int low = i - 1, node = p->users[low] / GCKPT_MAX_INPUTS;
+            while (low > p->user_start[id] && p->users[low - 1] / GCKPT_MAX_INPUTS == node)
+                low--;
+            if (p->g->tensors[node]->once == once && p->active[node]) {
+                if (which < i - low)
+                    return p->users[low + which];
+                which -= i - low;
+            }
+            i = low;
+        }
+    return -1;
+}
+
+/* Writes the operands of a backward's or update's gradient sum: the first accumulator; then, for looped
+ * plans, the others after `more` is set. */
+static int gckpti_sum_operands(gckpti_planner *p, int id, int x, int more)
+{
+    int count = 1;
+    if (!p->looped) {
+        if (!more) {
+            gckpti_touch(p, p->grad[id], x);
+            gckpti_operand(p, p->grad[id]);
+        }
+        return 1;
+    }
+    if (!more) {
+        int use = gckpti_use(p, id, 0);
+        gckpti_touch(p, use < 0 ? -1 : p->use[use], x);
+        gckpti_operand(p, use < 0 ? -1 : p->use[use]);
+        return 1;
+    }
+    for (int use; (use = gckpti_use(p, id, count)) >= 0; count++) {
+        gckpti_touch(p, p->use[use], x);
+        gckpti_operand(p, p->use[use]);
+    }
+    return count;
+}
+
+static gckpt_result gckpti_value_operand(gckpti_planner *p, const gckpt_tensor *user, const gckpt_tensor *q, int x)
+{
+    if (q->kind != GCKPTI_OP) {
+        gckpti_operand(p, -1);
+        return GCKPT_OK;
+    }
+    if (p->value[q->id] < 0)
+        return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T is run before any forward of its input %T", user, q);
+    gckpti_touch(p, p->value[q->id], x);
+    gckpti_operand(p, p->value[q->id]);
+    return GCKPT_OK;
+}
+
+static gckpt_result gckpti_lifetime_forward(gckpti_planner *p, const gckpti_item *s, int x)
+{
+    const gckpt_tensor *t = p->g->tensors[s->id];
+    int act = GCKPT_BYTES_ACTIVATIONS;
+    int out = s->out ? gckpti_version_new(p, gckpti_bytes(t), x, x, act, -1) : -1;
+    int aux = s->aux ? gckpti_version_new(p, t->aux_bytes, x, x, act, -1) : -1;
+    gckpti_operand(p, out);
+    gckpti_operand(p, aux);
+    gckpti_operand(p, p->work_forward[s->id] ? gckpti_version_new(p, p->work_forward[s->id], x, x,
+                                                                  GCKPT_BYTES_WORKSPACE, -1) : -1);
+    for (int i = 0; i < t->inputs; i++)
+        if (gckpti_value_operand(p, t, t->in[i]->base, x) != GCKPT_OK)
+            return GCKPT_E_ARG;
+    p->value[s->id] = out >= 0 ? out : p->value[s->id];
+    p->aux[s->id] = aux >= 0 ? aux : p->aux[s->id];
+    return GCKPT_OK;
+}
+
+/* Where input i of t puts its gradient: operands `gradient` and `total`. */
+static void gckpti_gradient_operands(gckpti_planner *p, const gckpt_tensor *t, int i, int x, gckpti_ins *ins)
+{
+    const gckpt_tensor *q = t->in[i]->base;
+    int gradient = -1, total = -1, repeated = 0;
+    unsigned char bit = (unsigned char)(1u << i);
+    for (int k = 0; k < i; k++)
+        repeated = repeated || t->in[k]->base == q;
+    if (!p->active[q->id]) {
+        gradient = total = -1;
+    } else if (q->once && p->looped) {
+        gradient = p->use[t->id * GCKPT_MAX_INPUTS + i];
+        gckpti_touch(p, gradient, x);
+        ins->accumulate |= bit;
+    } else if (p->grad[q->id] < 0) {
+        gradient = gckpti_version_new(p, gckpti_bytes(q), x, x, q->once ? GCKPT_BYTES_GRADIENTS
+                                      : GCKPT_BYTES_ACTIVATIONS, q->once ? -1 : q->id);
+        p->grad[q->id] = gradient;
+        if (q->once) {
+            ins->accumulate |= bit;
+            ins->zero |= bit;
+        }
+    } else if (q->once || repeated) {
+        total = p->grad[q->id];
+        gckpti_touch(p, total, x);
+        gradient = gckpti_version_new(p, gckpti_bytes(q), x, x, q->once ? GCKPT_BYTES_GRADIENTS
+                                      : GCKPT_BYTES_ACTIVATIONS, -1);
+        if (q->once) {
+            ins->accumulate |= bit;
+            ins->zero |= bit;
+        }
+    } else {
+        gradient = p->grad[q->id];
+        gckpti_touch(p, gradient, x);
+        ins->accumulate |= bit;
+    }
+    gckpti_operand(p, gradient);
+    gckpti_operand(p, total);
+}
+
+static gckpt_result gckpti_lifetime_backward(gckpti_planner *p, const gckpti_item *s, int x, gckpti_ins *ins)
+{
+    const gckpt_tensor *t = p->g->tensors[s->id];
+    unsigned mask = gckpti_needs(p, t);
+    int aux = mask & GCKPT_AUX && t->aux_bytes ? p->aux[s->id] : -1;
+    if (mask & GCKPT_OUT) {
+        if (gckpti_value_operand(p, t, t, x) != GCKPT_OK)
+            return GCKPT_E_ARG;
+    } else {
+        gckpti_operand(p, -1);
+    }
+    if (mask & GCKPT_AUX && t->aux_bytes && aux < 0)
+        return gckpti_error(p->g, GCKPT_E_ARG, "schedule: backward of %T before any forward", t);
+    gckpti_touch(p, aux, x);
+    gckpti_operand(p, aux);
+    gckpti_operand(p, p->work_backward[s->id] ? gckpti_version_new(p, p->work_backward[s->id], x, x,
+                                                                   GCKPT_BYTES_WORKSPACE, -1) : -1);
+    if (gckpti_is_loss(t)) {
+        gckpti_operand(p, -1);
+    } else if (t->once) {
+        gckpti_sum_operands(p, t->id, x, 0);
+    } else {
+        gckpti_touch(p, p->grad[t->id], x);
+        gckpti_operand(p, p->grad[t->id]);
+    }
+    for (int i = 0; i < t->inputs; i++) {
+        if (!(mask & GCKPT_IN(i)))
+            gckpti_operand(p, -1);
+        else if (gckpti_value_operand(p, t, t->in[i]->base, x) != GCKPT_OK)
+            return GCKPT_E_ARG;
+        gckpti_gradient_operands(p, t, i, x, ins);
+    }
+    ins->uses = t->once && !gckpti_is_loss(t) ? gckpti_sum_operands(p, t->id, x, 1) : 1;
+    return GCKPT_OK;
+}
+
+/* Next instruction after x that adds to the gradient of `id` (an activation); INT32_MAX when none. The
+ * backward of node u is instruction p->mark[u]. */
+static int gckpti_next_write(const gckpti_planner *p, int id, int x)
+{
+    int next = INT32_MAX;
+    for (int i = id < 0 ? 0 : p->user_start[id]; id >= 0 && i < p->user_start[id + 1]; i++) {
+        int node = p->users[i] / GCKPT_MAX_INPUTS;
+        if (p->active[node] && p->mark[node] > x && p->mark[node] < next)
+            next = p->mark[node];
+    }
+    return next;
+}
+
+static int gckpti_storage_end(const gckpti_planner *p, int storage)
+{
+    int end = 0;
+    for (int v = storage; v >= 0; v = p->versions[v].next)
+        if (p->versions[v].end > end)
+            end = p->versions[v].end;
+    return end;
+}
+
+/* Puts version v into the storage of u when they have the same size and, from instruction x on, whoever
+ * writes to one finds the others dead. `copy`: both hold the same values at x (a passed-on gradient), else
+ * everything else in the storage must die at x. */
+static void gckpti_share_storage(gckpti_planner *p, int v, int u, int x, int copy)
+{
+    gckpti_version *all = p->versions;
+    if (v < 0 || u < 0 || all[v].size != all[u].size || all[v].storage != v)
+        return;
+    int storage = all[u].storage, last = storage;
+    if (all[storage].kind == GCKPT_BYTES_WORKSPACE || (!copy && gckpti_storage_end(p, storage) != x))
+        return;
+    for (int m = storage; copy && m >= 0; m = all[m].next)
+        if (all[v].end >= gckpti_next_write(p, all[m].tensor, x) ||
+            all[m].end >= gckpti_next_write(p, all[v].tensor, x))
+            return;
+    while (all[last].next >= 0)
+        last = all[last].next;
+    all[last].next = v;
+    all[v].storage = storage;
+}
+
+static void gckpti_share_all(gckpti_planner *p)
+{
+    for (size_t x = 0; x < p->length; x++)
+        if (p->list[x].kind == GCKPT_BACKWARD)
+            p->mark[p->list[x].id] = (int)x;
+    for (size_t x = 0; x < p->length; x++) {
+        const gckpti_item *s = &p->list[x];
+        if (s->kind == GCKPT_UPDATE)
+            continue;
+        const gckpt_tensor *t = p->g->tensors[s->id];
+        const int *o = p->pool + p->ins[x].operands;
+        unsigned flags = t->op->flags;
+        if (s->kind == GCKPT_FORWARD) {
+            for (int i = 0; i < t->inputs; i++)
+                if (flags & GCKPT_INPLACE(i))
+                    gckpti_share_storage(p, o[0], o[3 + i], (int)x, 0);
+            continue;
+        }
+        for (int i = 0; i < t->inputs && !t->once; i++) {
+            const gckpt_tensor *q = t->in[i]->base;
+            int repeated = 0;
+            for (int k = 0; k < t->inputs; k++)
+                repeated = repeated || (k != i && t->in[k]->base == q);
+            if (q->once || !p->active[q->id] || p->ins[x].accumulate & (1u << i) || repeated)
+                continue;
+            if (flags & GCKPT_PASSES(i))
+                gckpti_share_storage(p, o[5 + 3 * i], o[3], (int)x, 1);
+            else if (flags & GCKPT_INPLACE_GRAD && i == 0)
+                gckpti_share_storage(p, o[5], o[3], (int)x, 0);
+        }
+    }
+}
+
+/* All of step 4; also the bound: the greatest sum of live storages, and what it is made of. */
+static gckpt_result gckpti_lifetimes(gckpti_planner *p)
+{
+    gckpt_graph *g = p->g;
+    int length = (int)p->length;
+    p->version_count = p->pool_count = 0;
+    for (int i = 0; i < p->n; i++)
+        p->value[i] = p->aux[i] = p->grad[i] = -1;
+    while (p->ins_capacity < p->length)
+        if (!gckpti_grow(p->memory, &p->ins, &p->ins_capacity, p->ins_capacity, sizeof *p->ins)) {
+            p->failed = 1;
+            return GCKPT_E_MEMORY;
+        }
+    for (int i = 0; i < p->n && p->looped; i++) {
+        const gckpt_tensor *t = g->tensors[i];
+        for (int k = 0; t->kind == GCKPTI_OP && p->active[i] && k < t->inputs; k++) {
+            const gckpt_tensor *q = t->in[k]->base;
+            if (p->active[q->id] && q->once)
+                p->use[i * GCKPT_MAX_INPUTS + k] =
+                    gckpti_version_new(p, gckpti_bytes(q), 0, length, GCKPT_BYTES_GRADIENTS, -1);
+        }
+    }
+    for (int x = 0; x < length && !p->failed; x++) {
+        const gckpti_item *s = &p->list[x];
+        gckpti_ins *ins = &p->ins[x];
+        gckpt_result result = GCKPT_OK;
+        memset(ins, 0, sizeof *ins);
+        ins->kind = s->kind;
+        ins->first = s->first;
+        ins->id = s->id;
+        ins->operands = p->pool_count;
+        ins->uses = 1;
+        if (s->kind == GCKPT_FORWARD) {
+            result = gckpti_lifetime_forward(p, s, x);
+        } else if (s->kind == GCKPT_BACKWARD) {
+            result = gckpti_lifetime_backward(p, s, x, ins);
+        } else {
+            gckpti_sum_operands(p, s->id, x, 0);
+            ins->uses = gckpti_sum_operands(p, s->id, x, 1);
+        }
+        if (result != GCKPT_OK)
+            return result;
+    }
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    for (int i = 0; i < p->desc->fetches; i++) {
+        const gckpt_pick *pick = &p->desc->fetch[i];
+        int id = pick->tensor->base->id;
+        if (pick->gradient && p->looped && pick->tensor->base->once)
+            continue;                                       /* lives through the step anyway             */
+        gckpti_touch(p, pick->gradient ? p->grad[id] : p->value[id], length);
+    }
+    for (size_t i = 0; i < p->version_count && p->looped; i++) {
+        gckpti_version *v = &p->versions[i];                /* the prologue's values serve every round   */
+        if (v->start < p->body_start && v->end >= p->body_start && v->end < p->epilogue_start)
+            v->end = p->epilogue_start - 1;
+    }
+    gckpti_share_all(p);
+
+    /* live bytes: a difference array over instructions, one per kind; p->blocks holds it */
+    size_t slots = (size_t)length + 2;
+    size_t *change = (size_t *)gckpti_new(p->memory, slots * GCKPT_BYTES_KINDS, sizeof(size_t));
+    if (!change) {
+        p->failed = 1;
+        return GCKPT_E_MEMORY;
+    }
+    for (size_t i = 0; i < p->version_count; i++) {
+        const gckpti_version *v = &p->versions[i];
+        if (v->storage != (int)i)
+            continue;
+        change[(size_t)v->start * GCKPT_BYTES_KINDS + (size_t)v->kind] += v->size;
+        change[(size_t)(gckpti_storage_end(p, (int)i) + 1) * GCKPT_BYTES_KINDS + (size_t)v->kind] -= v->size;
+    }
+    size_t live[GCKPT_BYTES_KINDS];
+    memset(live, 0, sizeof live);
+    p->bound = 0;
+    memset(p->peak_kinds, 0, sizeof p->peak_kinds);
+    for (size_t x = 0; x < slots; x++) {
+        size_t sum = 0;
+        for (size_t k = 0; k < GCKPT_BYTES_KINDS; k++) {
+            live[k] += change[x * GCKPT_BYTES_KINDS + k];
+            sum += live[k];
+        }
+        if (x < p->length)
+            p->ins[x].live = sum;
+        if (sum > p->bound) {
+            p->bound = sum;
+            memcpy(p->peak_kinds, live, sizeof live);
+        }
+    }
+    gckpti_delete(p->memory, change, slots * GCKPT_BYTES_KINDS, sizeof(size_t));
+    return GCKPT_OK;
+}
+
+/* ---- step 5: best fit in several orders; the best arena wins ---- */
+static int gckpti_block_before(const gckpti_block *a, const gckpti_block *b, int order)
+{
+    double x = (double)a->size, y = (double)b->size;
+    if (order == GCKPTI_BY_AREA) {
+        x *= (double)(a->end - a->start + 1);
+        y *= (double)(b->end - b->start + 1);
+    } else if (order == GCKPTI_BY_END) {
+        x = (double)a->end;
+        y = (double)b->end;
+    } else if (order == GCKPTI_BY_WEIGHT) {
+        x *= x * (double)(a->end - a->start + 1);
+        y *= y * (double)(b->end - b->start + 1);
+    }
+    if (x < y || x > y)
+        return x > y;
+    if (a->size != b->size)
+        return a->size > b->size;
+    return a->version < b->version;
+}
+
+/* Heap sort: no recursion, no writable globals, the same on every machine. */
+static void gckpti_block_sort(gckpti_block *b, size_t n, int order)
+{
+    for (size_t built = n / 2, end = n; end > 1;) {
+        size_t at;
+        gckpti_block moved;
+        if (built > 0) {
+            at = --built;
+            moved = b[at];
+        } else {
+            moved = b[--end];
+            b[end] = b[0];
+            at = 0;
+        }
+        for (size_t child; (child = 2 * at + 1) < end; at = child) {
+            if (child + 1 < end && gckpti_block_before(&b[child], &b[child + 1], order))
+                child++;
+            if (gckpti_block_before(&b[child], &moved, order))
+                break;
+            b[at] = b[child];
+        }
+        b[at] = moved;
+    }
+}
+
+/* Which placed blocks live when: each bucket of instructions lists the blocks that live in it. */
+enum { GCKPTI_BUCKET = 32 };
+typedef struct { int block, next; } gckpti_placed;
+typedef struct { int *head, *seen, *near_by; gckpti_placed *links; size_t link_count, link_capacity; } gckpti_timeline;
+
+static int gckpti_by_offset(const gckpti_block *b, int x, int y)
+{
+    return b[x].offset < b[y].offset || (b[x].offset == b[y].offset && x < y);
+}
+
+/* Numbers of the n blocks in v, sorted by offset (heap sort). */
+static void gckpti_sort_by_offset(const gckpti_block *b, int *v, int n)
+{
+    for (int built = n / 2, end = n; end > 1;) {
+        int at, moved;
+        if (built > 0) {
+            at = --built;
+            moved = v[at];
+        } else {
+            moved = v[--end];
+            v[end] = v[0];
+            at = 0;
+        }
+        for (int child; (child = 2 * at + 1) < end; at = child) {
+            if (child + 1 < end && gckpti_by_offset(b, v[child], v[child + 1]))
+                child++;
+            if (gckpti_by_offset(b, v[child], moved))
+                break;
+            v[at] = v[child];
+        }
+        v[at] = moved;
+    }
+}
+
+/* Places blocks in the given order, each into the smallest gap among those that live at the same time.
+ * Returns the arena; SIZE_MAX when out of memory. */
+static size_t gckpti_place(gckpti_planner *p, gckpti_block *b, size_t n, size_t alignment, gckpti_timeline *line)
+{
+    size_t arena = 0;
+    line->link_count = 0;
+    memset(line->seen, 0xff, n * sizeof(int));
+    for (size_t i = 0; i <= p->length / GCKPTI_BUCKET; i++)
+        line->head[i] = -1;
+    for (size_t i = 0; i < n; i++) {
+        int count = 0;
+        for (int k = b[i].start / GCKPTI_BUCKET; k <= b[i].end / GCKPTI_BUCKET; k++)
+            for (int l = line->head[k]; l >= 0; l = line->links[l].next) {
+                int o = line->links[l].block;
+                if (line->seen[o] == (int)i || b[o].end < b[i].start || b[i].end < b[o].start)
+                    continue;
+                line->seen[o] = (int)i;
+                line->near_by[count++] = o;
+            }
+        gckpti_sort_by_offset(b, line->near_by, count);
+        size_t at = 0, best = SIZE_MAX, room = SIZE_MAX;
+        for (int k = 0; k < count; k++) {
+            const gckpti_block *o = &b[line->near_by[k]];
+            if (o->offset >= at && o->offset - at >= b[i].size && o->offset - at < room) {
+                best = at;
+                room = o->offset - at;
+            }
+            size_t end = gckpti_round_up(o->offset + o->size, alignment);
+            if (end > at)
+                at = end;
+        }
+        b[i].offset = best == SIZE_MAX ? at : best;
+        if (b[i].offset + b[i].size > arena)
+            arena = b[i].offset + b[i].size;
+        for (int k = b[i].start / GCKPTI_BUCKET; k <= b[i].end / GCKPTI_BUCKET; k++) {
+            if (!gckpti_grow(p->memory, &line->links, &line->link_capacity, line->link_count, sizeof *line->links)) {
+                p->failed = 1;
+                return SIZE_MAX;
+            }
+            line->links[line->link_count].block = (int)i;
+            line->links[line->link_count].next = line->head[k];
+            line->head[k] = (int)line->link_count++;
+        }
+    }
+    return arena;
+}
+
+static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
+{
+    size_t n = 0, buckets = p->length / GCKPTI_BUCKET + 1;
+    gckpti_timeline line;
+    memset(&line, 0, sizeof line);
+    while (p->block_capacity < p->version_count)
+        if (!gckpti_grow(p->memory, &p->blocks, &p->block_capacity, p->block_capacity, sizeof *p->blocks)) {
+            p->failed = 1;
+            return GCKPT_E_MEMORY;
+        }
+    for (size_t i = 0; i < p->version_count; i++) {
+        const gckpti_version *v = &p->versions[i];
+        if (v->storage != (int)i)
+            continue;
+        p->blocks[n].start = v->start;
+        p->blocks[n].end = gckpti_storage_end(p, (int)i);
+        p->blocks[n].size = v->size;
+        p->blocks[n++].version = (int)i;
+    }
+    line.head = (int *)gckpti_new(p->memory, buckets, sizeof(int));
+    line.seen = (int *)gckpti_new(p->memory, n + 1, sizeof(int));
+    line.near_by = (int *)gckpti_new(p->memory, n + 1, sizeof(int));
+    p->failed = p->failed || !line.head || !line.seen || !line.near_by;
+    p->arena = SIZE_MAX;
+    for (int order = 0; order < (n > 8192 ? 1 : GCKPTI_ORDERS) && p->arena != p->bound && !p->failed; order++) {
+        gckpti_block_sort(p->blocks, n, order);
+        size_t arena = gckpti_place(p, p->blocks, n, alignment, &line);
+        if (arena >= p->arena)
+            continue;
+        p->arena = arena;
+        for (size_t i = 0; i < n; i++)
+            p->versions[p->blocks[i].version].offset = p->blocks[i].offset;
+    }
+    if (line.links)
+        gckpti_resize(p->memory, line.links, line.link_capacity * sizeof *line.links, 0);
+    gckpti_delete(p->memory, line.near_by, n + 1, sizeof(int));
+    gckpti_delete(p->memory, line.seen, n + 1, sizeof(int));
+    gckpti_delete(p->memory, line.head, buckets, sizeof(int));
+    return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
+}
+
+/* ---- from planner to plan ---- */
+static size_t gckpti_offset(const gckpti_planner *p, int version)
+{
+    return version < 0 ? GCKPTI_NONE : p->versions[p->versions[version].storage].offset;
+}
+
+static size_t gckpti_blob_add(gckpt_plan *plan, const void *bytes, size_t size)
+{
+    size_t at = gckpti_round_up(plan->blob_size, GCKPTI_ALIGN);
+    if (plan->blob)
+        memcpy(plan->blob + at, bytes, size);
+    plan->blob_size = at + size;
+    return at;
+}
+
+/* Copies names and attributes of everything into the blob; called twice: to measure, then to fill. */
+static void gckpti_encode_nodes(gckpti_planner *p, gckpt_plan *plan)
+{
+    int param = 0, input = 0;
+    plan->blob_size = 0;
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->g->tensors[i];
+        gckpti_node node;
+        memset(&node, 0, sizeof node);
+        node.op = t->op;
+        node.data = t->data;
+        node.attributes = t->attribute_bytes ? gckpti_blob_add(plan, t->attributes, t->attribute_bytes) : GCKPTI_NONE;
+        node.name = t->name ? gckpti_blob_add(plan, t->name, strlen(t->name) + 1) : GCKPTI_NONE;
+        node.aux_bytes = t->aux_bytes;
+        node.shape = t->shape;
+        node.base = t->base->id;
+        node.kind = t->kind;
+        node.inputs = t->inputs;
+        for (int k = 0; k < t->inputs; k++)
+            node.in[k] = t->in[k]->id;
+        node.type = t->type;
+        node.once = t->once;
+        if (t->kind == GCKPTI_PARAM) {
+            const char *name = p->g->store->params[t->index].p.name;    /* gckpt_name may have changed t's */
+            gckpti_plan_param q = { gckpti_blob_add(plan, name, strlen(name) + 1), gckpti_elements(&t->shape),
+                                    p->active[i], i };
+            if (plan->blob)
+                plan->params[param] = q;
+            node.index = param++;
+        } else if (t->kind == GCKPTI_INPUT) {
+            node.index = input++;
+        }
+        if (plan->blob)
+            plan->nodes[i] = node;
+    }
+    plan->param_count = (size_t)param;
+    plan->inputs = (size_t)input;
+}
+
+static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
+{
+    const gckpt_plan_desc *d = p->desc;
+    gckpti_allocator memory = *p->memory;
+    gckpt_plan *plan = (gckpt_plan *)gckpti_new(&memory, 1, sizeof *plan);
+    if (!plan)
+        return NULL;
+    plan->mode = mode;
+    plan->optimiser = d->optimiser;
+    plan->state_slots = d->optimiser == GCKPT_ADAMW ? 2 : d->optimiser == GCKPT_MOMENTUM ? 1 :
+                        d->optimiser == GCKPT_OWN_OPTIMISER ? d->own_state : 0;
+    plan->looped = p->looped;
+    plan->update_in_backward = d->update_in_backward;
+    plan->threads = p->threads;
+    plan->rows = p->g->rows;
+    plan->batch = d->batch > 0 ? d->batch : p->g->rows;
+    plan->alignment = d->alignment ? d->alignment : 64;
+    plan->arena = p->arena;
+    plan->bound = p->bound;
+    plan->recompute = p->recompute;
+    plan->body = p->body_start;
+    plan->epilogue = p->epilogue_start;
+    plan->mixer = p->g->mixer ? p->g->mixer->id : -1;
+    plan->seed = p->g->store->seed;
+    gckpti_encode_nodes(p, plan);
+    plan->node_count = (size_t)p->n;
+    plan->length = p->length;
+    plan->operand_count = p->pool_count;
+    plan->term_count = (size_t)p->term_count;
+    plan->pick_count = (size_t)d->fetches;
+    plan->nodes = (gckpti_node *)gckpti_new(&memory, plan->node_count, sizeof *plan->nodes);
+    plan->params = (gckpti_plan_param *)gckpti_new(&memory, plan->param_count, sizeof *plan->params);
+    plan->list = (gckpti_ins *)gckpti_new(&memory, plan->length, sizeof *plan->list);
+    plan->operands = (size_t *)gckpti_new(&memory, plan->operand_count, sizeof *plan->operands);
+    plan->terms = (gckpti_plan_term *)gckpti_new(&memory, plan->term_count, sizeof *plan->terms);
+    plan->picks = (gckpti_plan_pick *)gckpti_new(&memory, plan->pick_count, sizeof *plan->picks);
+    for (size_t i = 0; i < p->version_count; i++)
+        plan->life_count += p->versions[i].storage == (int)i;
+    plan->lives = (gckpti_life *)gckpti_new(&memory, plan->life_count, sizeof *plan->lives);
+    plan->blob = (char *)gckpti_new(&memory, plan->blob_size, 1);
+    plan->memory = memory;
+    *p->memory = memory;
+    if (!plan->nodes || !plan->params || !plan->list || !plan->operands || !plan->terms || !plan->picks ||
+        !plan->lives || !plan->blob) {
+        gckpt_plan_free(plan);
+        return NULL;
+    }
+    gckpti_encode_nodes(p, plan);
+    for (size_t x = 0; x < plan->length; x++) {
+        plan->list[x] = p->ins[x];
+        if (plan->list[x].kind == GCKPT_UPDATE)
+            plan->list[x].id = plan->nodes[p->ins[x].id].index;
+    }
+    for (size_t i = 0; i < plan->operand_count; i++)
+        plan->operands[i] = gckpti_offset(p, p->pool[i]);
+    for (int i = 0; i < p->term_count; i++) {
+        plan->terms[i].id = p->terms[i].loss->id;
+        plan->terms[i].weight = p->terms[i].weight;
+        plan->terms[i].regulariser = p->terms[i].regulariser;
+    }
+    for (int i = 0; i < d->fetches; i++) {
+        const gckpt_tensor *t = d->fetch[i].tensor->base;
+        int use = p->looped && t->once ? gckpti_use(p, t->id, 0) : -1;
+        plan->picks[i].id = d->fetch[i].tensor->id;
+        plan->picks[i].gradient = d->fetch[i].gradient;
+        plan->picks[i].offset = gckpti_offset(p, !d->fetch[i].gradient ? p->value[t->id] :
+                                              use >= 0 ? p->use[use] : p->grad[t->id]);
+    }
+    gckpti_block_sort(p->blocks, plan->life_count, GCKPTI_BY_END);
+    for (size_t i = 0; i < plan->life_count; i++) {         /* latest end first, so back to front         */
+        const gckpti_block *b = &p->blocks[plan->life_count - 1 - i];
+        gckpti_life life = { b->start, b->end, p->versions[b->version].offset, b->size };
+        plan->lives[i] = life;
+    }
+    const gckpt_store *s = p->g->store;
+    memcpy(plan->kind_bytes, p->peak_kinds, sizeof plan->kind_bytes);
+    for (size_t i = 0; i < s->count; i++)
+        if (!s->params[i].external)
+            plan->kind_bytes[GCKPT_BYTES_PARAMETERS] += (size_t)s->params[i].p.elements * sizeof(float);
+    for (size_t i = 0; i < s->count; i++) {
+        int slots = 0, wanted = 0;
+        while (slots < 4 && s->params[i].p.state[slots])
+            slots++;
+        for (size_t k = 0; k < plan->param_count; k++)
+            if (plan->params[k].trained && p->g->tensors[plan->params[k].node]->index == (int)i)
+                wanted = plan->state_slots;
+        plan->kind_bytes[GCKPT_BYTES_STATE] += (size_t)s->params[i].p.elements * sizeof(float) *
+                                               (size_t)(slots > wanted ? slots : wanted);
+    }
+    return plan;
+}
+
+GCKPT_API void gckpt_plan_free(gckpt_plan *plan)
+{
+    if (!plan)
+        return;
+    gckpti_allocator a = plan->memory;
+    gckpti_delete(&a, plan->blob, plan->blob_size, 1);
+    gckpti_delete(&a, plan->lives, plan->life_count, sizeof *plan->lives);
+    gckpti_delete(&a, plan->picks, plan->pick_count, sizeof *plan->picks);
+    gckpti_delete(&a, plan->terms, plan->term_count, sizeof *plan->terms);
+    gckpti_delete(&a, plan->operands, plan->operand_count, sizeof *plan->operands);
+    gckpti_delete(&a, plan->list, plan->length, sizeof *plan->list);
+    gckpti_delete(&a, plan->params, plan->param_count, sizeof *plan->params);
+    gckpti_delete(&a, plan->nodes, plan->node_count, sizeof *plan->nodes);
+    gckpti_delete(&a, plan, 1, sizeof *plan);
+}
+
+/* Steps 2 to 4 for one mode. */
+static gckpt_result gckpti_try(gckpti_planner *p, gckpt_mode mode, int group)
+{
+    gckpt_result result = GCKPT_OK;
+    p->raw_length = 0;
+    switch (mode) {
+    case GCKPT_MEMORY_POOR: gckpti_make_memory_poor(p); break;
+    case GCKPT_SEGMENTS: gckpti_make_segments(p, 0); break;
+    case GCKPT_SQRT: gckpti_make_segments(p, group); break;
+    case GCKPT_SCHEDULE: result = gckpti_make_user(p); break;
+    default: gckpti_make_store_all(p); break;
+    }
+    if (result == GCKPT_OK && !p->failed)
+        gckpti_finish_list(p);
+    return result != GCKPT_OK ? result : p->failed ? GCKPT_E_MEMORY : gckpti_lifetimes(p);
+}
+
+/* The group whose arena is least (the first of equals). The arena is never below the bound, so only
+ * groups whose bound promises something are laid out. Very long graphs try one group per count. */
+static gckpt_result gckpti_find_sqrt(gckpti_planner *p, size_t alignment, int *best)
+{
+    size_t least = SIZE_MAX;
+    int n = p->body_count > 0 ? p->body_count : 1;
+    *best = 1;
+    for (int group = 1; group <= n; group++) {
+        if (n > 2048 && group > 1 && (n + group - 1) / group == (n + group - 2) / (group - 1))
+            continue;
+        gckpt_result result = gckpti_try(p, GCKPT_SQRT, group);
+        if (result == GCKPT_OK && p->bound < least)
+            result = gckpti_layout(p, alignment);
+        else if (result == GCKPT_OK)
+            continue;
+        if (result != GCKPT_OK)
+            return result;
+        if (p->arena < least) {
+            least = p->arena;
+            *best = group;
+        }
+    }
+    return GCKPT_OK;
+}
+
+static gckpt_plan *gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode, gckpt_result *result)
+{
+    size_t alignment = p->desc->alignment ? p->desc->alignment : 64;
+    int group = p->desc->group;
+    *result = GCKPT_OK;
+    if (mode == GCKPT_SQRT && group <= 0)
+        *result = gckpti_find_sqrt(p, alignment, &group);
+    if (*result == GCKPT_OK)
+        *result = gckpti_try(p, mode, group);
+    if (*result == GCKPT_OK)
+        *result = gckpti_layout(p, alignment);
+    gckpt_plan *plan = *result == GCKPT_OK ? gckpti_encode(p, mode) : NULL;
+    if (*result == GCKPT_OK && !plan)
+        *result = GCKPT_E_MEMORY;
+    return plan;
+}
+
+/* What can be wrong with a request before any planning. */
+static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count, const gckpt_plan_desc *d)
+{
+    int inference = d->mode == GCKPT_INFERENCE;
+    if ((unsigned)d->mode > GCKPT_INFERENCE || (unsigned)d->optimiser > GCKPT_OWN_OPTIMISER || d->own_state < 0 ||
+        d->own_state > 4 || d->threads < 0 || d->threads > 1024 || d->group < 0 || d->batch < 0)
+        return gckpti_error(g, GCKPT_E_ARG, "plan: a field of the desc is out of range (mode, optimiser, own_state 0..4, "
+                            "threads 0..1024, group, batch)");
+    if (d->alignment & (d->alignment - 1) || d->alignment > 65536 || (d->alignment && d->alignment < sizeof(float)))
+        return gckpti_error(g, GCKPT_E_ARG, "plan: alignment %z must be a power of two from 4 to 65536", d->alignment);
+    if (count < 0 || (count > 0 && !terms) || d->fetches < 0 || (d->fetches > 0 && !d->fetch) ||
+        (d->mode == GCKPT_SCHEDULE && (!d->schedule || d->instructions <= 0)))
+        return gckpti_error(g, GCKPT_E_ARG, "plan: terms, fetch or schedule is NULL or its count is negative");
+    if (count == 0 && (!inference || d->fetches == 0))
+        return gckpti_error(g, GCKPT_E_ARG, "plan: training needs at least one loss term; inference a term or a fetch");
+    if (g->segment >= 0)
+        return gckpti_error(g, GCKPT_E_ARG, "plan: a segment is still open; gckpt_segment_end is missing");
+    for (int i = 0; i < count; i++) {
+        const gckpt_tensor *t = terms[i].loss;
+        if (!t || t->graph != g)
+            return gckpti_error(g, GCKPT_E_ARG, "plan: the loss of term %i is %s", i, t ? "of another graph" : "NULL");
+        if (!gckpti_is_loss(t))
+            return gckpti_error(g, GCKPT_E_ARG, "plan: term %i: %T is not a loss; gckpt_sum_loss makes one of it", i, t);
+        if (i == 0 && (terms[0].regulariser || t->once) && !inference)
+            return gckpti_error(g, GCKPT_E_ARG, "plan: the first term counts the step and must depend on an input");
+        if (terms[i].regulariser && !t->once)
+            return gckpti_error(g, GCKPT_E_ARG, "plan: term %i: a regulariser may depend on parameters only, %T depends on "
+                                "inputs", i, t);
+        if (!terms[i].regulariser && t->once)
+            return gckpti_error(g, GCKPT_E_ARG, "plan: term %i: %T depends on parameters only; mark it as regulariser", i, t);
+        for (int k = 0; k < i; k++)
+            if (terms[k].loss == t)
+                return gckpti_error(g, GCKPT_E_ARG, "plan: terms %i and %i are the same loss", k, i);
+    }
+    if (d->update_in_backward && (inference || (d->batch > g->rows)))
+        return gckpti_error(g, GCKPT_E_ARG, "plan: update_in_backward needs the whole batch in one micro-batch (batch %I, the "
+                            "graph has %I rows)", d->batch, g->rows);
+    return GCKPT_OK;
+}
+
+static gckpt_result gckpti_check_fetches(gckpti_planner *p)
+{
+    for (int i = 0; i < p->desc->fetches; i++) {
+        const gckpt_tensor *t = p->desc->fetch[i].tensor;
+        if (!t || t->graph != p->g)
+            return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i is %s", i, t ? "of another graph" : "NULL");
+        if (!p->desc->fetch[i].gradient && (t->base->kind != GCKPTI_OP || gckpti_is_loss(t)))
+            return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i: %T is not the result of an op (values of inputs are the "
+                                "caller's, of parameters the store's, of losses the report's)", i, t);
+        if (p->desc->fetch[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t)))
+            return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i: %T has no gradient: it does not lead from a trainable "
+                                "parameter to a loss", i, t);
+    }
+    return GCKPT_OK;
+}
+
+static gckpt_result gckpti_planner_start(gckpti_planner *p)
+{
+    size_t n = (size_t)p->n;
+    p->active = (unsigned char *)gckpti_scratch_new(p, n, 1);
+    p->value_live = (unsigned char *)gckpti_scratch_new(p, n, 1);
+    p->aux_live = (unsigned char *)gckpti_scratch_new(p, n, 1);
+    p->work_forward = (size_t *)gckpti_scratch_new(p, n, sizeof(size_t));
+    p->work_backward = (size_t *)gckpti_scratch_new(p, n, sizeof(size_t));
+    p->cost = (uint64_t *)gckpti_scratch_new(p, n, sizeof(uint64_t));
+    p->body = (int *)gckpti_scratch_new(p, n, sizeof(int));
+    p->user_start = (int *)gckpti_scratch_new(p, n + 1, sizeof(int));
+    p->value = (int *)gckpti_scratch_new(p, n, sizeof(int));
+    p->aux = (int *)gckpti_scratch_new(p, n, sizeof(int));
+    p->grad = (int *)gckpti_scratch_new(p, n, sizeof(int));
+    p->mark = (int *)gckpti_scratch_new(p, n, sizeof(int));
+    p->use = (int *)gckpti_scratch_new(p, p->looped ? n * GCKPT_MAX_INPUTS : 1, sizeof(int));
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    gckpt_result result = gckpti_find_active(p);
+    if (result == GCKPT_OK)
+        result = gckpti_check_fetches(p);
+    if (result != GCKPT_OK)
+        return result;
+    for (int i = 0; i < p->n && !p->inference; i++)
+        if (p->g->tensors[i]->kind == GCKPTI_PARAM && p->active[i])
+            return GCKPT_OK;
+    return p->inference ? GCKPT_OK : gckpti_error(p->g, GCKPT_E_ARG, "plan: no trainable parameter leads to a loss "
+                                                   "(all frozen?); there is nothing to train");
+}
+
+GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
+                                     const gckpt_plan_desc *desc)
+{
+    static const gckpt_mode choice[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_SQRT, GCKPT_MEMORY_POOR };
+    gckpt_plan_desc d;
+    gckpti_planner p;
+    gckpti_allocator memory;
+    gckpt_plan *plan = NULL;
+    size_t least = SIZE_MAX;
+    if (!graph || graph->object.sticky != GCKPT_OK)
+        return NULL;
+    memset(&d, 0, sizeof d);
+    if (desc)
+        d = *desc;
+    memset(&p, 0, sizeof p);
+    memset(&memory, 0, sizeof memory);
+    memory.desc = d.memory;
+    if (gckpti_check_request(graph, terms, count, &d) != GCKPT_OK)
+        return NULL;
+    p.g = graph;
+    p.desc = &d;
+    p.terms = terms;
+    p.term_count = count;
+    p.n = (int)graph->count;
+    p.threads = d.threads ? d.threads : 1;
+    p.inference = d.mode == GCKPT_INFERENCE;
+    p.looped = !p.inference && d.batch > graph->rows;
+    p.memory = &memory;
+    gckpt_result result = gckpti_planner_start(&p);
+    int automatic = d.mode == GCKPT_AUTO, tries = automatic && d.budget ? 4 : 1;
+    for (int i = 0; i < tries && result == GCKPT_OK; i++) {
+        gckpt_plan *candidate = gckpti_plan_mode(&p, automatic ? choice[i] : d.mode, &result);
+        if (!candidate)
+            break;
+        size_t bytes = gckpt_plan_bytes(candidate);
+        least = bytes < least ? bytes : least;
+        if ((!d.budget || bytes <= d.budget) && (!plan || candidate->recompute < plan->recompute)) {
+            gckpt_plan_free(plan);
+            plan = candidate;
+        } else {
+            gckpt_plan_free(candidate);
+        }
+    }
+    gckpti_planner_free(&p);
+    if (p.failed || result == GCKPT_E_MEMORY)
+        gckpti_error(graph, GCKPT_E_MEMORY, "plan: no memory to plan %z tensors", graph->count);
+    else if (result == GCKPT_OK && !plan)
+        gckpti_error(graph, GCKPT_E_BUDGET, "budget %z bytes is too small: this graph needs at least %z%s", d.budget,
+                     least, automatic ? "" : " in this mode (GCKPT_AUTO tries all)");
+    else if (plan)
+        gckpti_ok(graph);
+    if (result != GCKPT_OK || p.failed) {
+        gckpt_plan_free(plan);
+        plan = NULL;
+    }
+    return plan;
+}
+
+/* ---- what a plan tells ---- */
+GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan) { return plan ? plan->arena : 0; }
+GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan) { return plan ? plan->bound : 0; }
+GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan) { return plan ? plan->recompute : 0; }
+GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan) { return plan ? plan->mode : GCKPT_AUTO; }
+GCKPT_API int gckpt_plan_length(const gckpt_plan *plan) { return plan ? (int)plan->length : 0; }
+
+GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
+{
+    return plan ? plan->kind_bytes[GCKPT_BYTES_PARAMETERS] + plan->kind_bytes[GCKPT_BYTES_STATE] + plan->arena : 0;
+}
+
+GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind)
+{
+    if (!plan || kind < 0 || kind >= GCKPT_BYTES_KINDS)
+        return 0;
+    if (kind == GCKPT_BYTES_TABLES)
+        return sizeof *plan + plan->node_count * sizeof *plan->nodes + plan->param_count * sizeof *plan->params +
+               plan->length * sizeof *plan->list + plan->operand_count * sizeof *plan->operands +
+               plan->term_count * sizeof *plan->terms + plan->pick_count * sizeof *plan->picks +
+               plan->life_count * sizeof *plan->lives + plan->blob_size;
+    return plan->kind_bytes[kind];
+}
+
+static int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
+{
+    return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
+}
+
+GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out)
+{
+    if (!plan || !out || i < 0 || (size_t)i >= plan->length)
+        return GCKPT_E_ARG;
+    out->kind = (gckpt_kind)plan->list[i].kind;
+    out->id = gckpti_ins_tensor(plan, &plan->list[i]);
+    return GCKPT_OK;
+}
+
+static const char *gckpti_node_name(const gckpt_plan *plan, int id)
+{
+    const gckpti_node *node = &plan->nodes[id];
+    return node->name != GCKPTI_NONE ? plan->blob + node->name : node->op ? node->op->name : "";
+}
+
+GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op)
+{
+    int exact = plan && plan->mixer < 0;
+    if (op)
+        *op = !plan || exact ? NULL : gckpti_node_name(plan, plan->mixer);
+    return exact;
+}
+
+static int gckpti_write_text(gckpt_write_fn write, void *user, const char *format, ...)
+{
+    char line[512];
+    gckpti_text t = { line, sizeof line - 1 };
+    va_list args;
+    va_start(args, format);
+    line[0] = 0;
+    gckpti_text_format(&t, format, args);
+    va_end(args);
+    size_t n = strlen(line);
+    return write(user, line, n) == n;
+}
+
+GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user)
+{
+    static const char *const modes[] = { "auto", "store-all", "memory-poor", "segments", "sqrt", "schedule", "inference" };
+    static const char *const kinds[] = { "parameters", "optimiser state", "gradients", "activations", "workspace" };
+    static const char *const verbs[] = { "forward ", "backward", "update  " };
+    if (!plan || !write)
+        return GCKPT_E_ARG;
+    int good = gckpti_write_text(write, user, "plan %s: %z bytes (parameters + state + arena of %z, lower bound %z), "
+                                 "%g %% recomputed, %i instructions\n", modes[plan->mode], gckpt_plan_bytes(plan),
+                                 plan->arena, plan->bound, 100 * plan->recompute, (int)plan->length);
+    good = good && gckpti_write_text(write, user, "micro-batch %I of a batch of %I, %i threads, offsets aligned to %z\n",
+                                     plan->rows, plan->batch, plan->threads, plan->alignment);
+    for (int k = 0; k < GCKPT_BYTES_TABLES && good; k++)
+        good = gckpti_write_text(write, user, "  %s: %z bytes\n", kinds[k], plan->kind_bytes[k]);
+    for (size_t x = 0; x < plan->length && good; x++) {
+        const gckpti_ins *ins = &plan->list[x];
+        const size_t *o = plan->operands + ins->operands;
+        int id = gckpti_ins_tensor(plan, ins);
+        const gckpti_node *node = &plan->nodes[id];
+        if ((int)x == plan->body || (int)x == plan->epilogue)
+            good = gckpti_write_text(write, user, (int)x == plan->epilogue ? "-- once a step, at the end\n" :
+                                     plan->looped ? "-- for each micro-batch\n" : "-- batch\n");
+        good = good && gckpti_write_text(write, user, "%i\t%s %s #%i %s %S", (int)x, verbs[ins->kind],
+                                         node->op ? node->op->name : "param", id,
+                                         node->name != GCKPTI_NONE ? plan->blob + node->name : "", &node->shape);
+        if (ins->kind == GCKPT_FORWARD) {
+            good = good && gckpti_write_text(write, user, ins->first ? "" : " again");
+            if (o[0] != GCKPTI_NONE)
+                good = good && gckpti_write_text(write, user, " at %z", o[0]);
+        } else if (ins->kind == GCKPT_BACKWARD) {
+            for (int i = 0; i < node->inputs && good; i++)
+                if (o[5 + 3 * i] != GCKPTI_NONE)
+                    good = gckpti_write_text(write, user, "%s #%i at %z", ins->accumulate & (1 << i) ? " adds to" : " writes",
+                                             node->in[i], o[5 + 3 * i]);
+        } else {
+            good = good && gckpti_write_text(write, user, " from %z", o[0]);
+        }
+        good = good && gckpti_write_text(write, user, ", %z live\n", ins->live);
+    }
+    return good ? GCKPT_OK : GCKPT_E_FILE;
+}
+
+/* ==================================================================================================
+ * >>exec: walks a plan's list over one arena
+ * ================================================================================================== */
+enum { GCKPTI_IDLE, GCKPTI_RUNNING, GCKPTI_STREAMING };
+enum { GCKPTI_CANARY = 64, GCKPTI_UPDATE_BLOCK = 4096 };
+
+struct gckpt_exec {
+    gckpti_object object;
+    gckpti_allocator memory;
+    const gckpt_plan *plan;
+    gckpt_store *store;
+    gckpt_exec_desc desc;
+    unsigned char *arena;
+    void *owned;                    /* arena and canary, when allocated here                             */
+    size_t owned_size;
+    int *params, *order;            /* plan parameter -> store index; plan parameters in creation order  */
+    const void **feeds;             /* by plan input                                                     */
+    unsigned char *fed;             /* by plan input: must be fed                                        */
+    double *sums, *squares;         /* by term; by plan parameter                                        */
+    int64_t *counts, *expected;     /* by term: seen; counted from the feeds (-1: not counted)           */
+    uint64_t *hashes;               /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux                      */
+    int fast, state;
+    int pc, updating;               /* updating: a parameter was changed, or the sums were divided        */
+    size_t dead;                    /* next of plan->lives to die                                        */
+    int64_t row, row_end, feed_row; /* this micro-batch; end of the rows fed; row of the feeds' first     */
+    gckpt_hyper hyper;
+    float clip_scale;
+    double grad_norm;
+    int measured;                   /* steps painted so far                                              */
+    size_t touched;
+};
+
+GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
+{
+    if (!exec)
+        return;
+    gckpti_allocator a = exec->memory;
+    const gckpt_plan *p = exec->plan;
+    gckpti_delete(&a, exec->owned, exec->owned_size, 1);
+    gckpti_delete(&a, exec->hashes, 2 * p->node_count, sizeof *exec->hashes);
+    gckpti_delete(&a, exec->expected, p->term_count, sizeof *exec->expected);
+    gckpti_delete(&a, exec->counts, p->term_count, sizeof *exec->counts);
+    gckpti_delete(&a, exec->squares, p->param_count, sizeof *exec->squares);
+    gckpti_delete(&a, exec->sums, p->term_count, sizeof *exec->sums);
+    gckpti_delete(&a, exec->fed, p->inputs, 1);
+    gckpti_delete(&a, exec->feeds, p->inputs, sizeof *exec->feeds);
+    gckpti_delete(&a, exec->order, p->param_count, sizeof *exec->order);
+    gckpti_delete(&a, exec->params, p->param_count, sizeof *exec->params);
+    gckpti_delete(&a, exec, 1, sizeof *exec);
+}
+
+/* Finds the plan's parameters in the store; they must be what the plan was made for. */
+static gckpt_result gckpti_bind(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->param_count; i++) {
+        const char *name = p->blob + p->params[i].name;
+        int index = gckpti_find(e->store, name);
+        if (index < 0 || e->store->params[index].p.elements != p->params[i].elements)
+            return gckpti_error(e->store, GCKPT_E_ARG, "exec: the store has no parameter \"%s\" of %I elements; the plan was "
+                                "made for another store", name, p->params[i].elements);
+        if (p->params[i].trained && e->store->params[index].p.frozen)
+            return gckpti_error(e->store, GCKPT_E_ARG, "exec: \"%s\" was frozen after planning; make a new plan", name);
+        e->params[i] = index;
+        size_t at = i;
+        for (; at > 0 && e->params[e->order[at - 1]] > index; at--)
+            e->order[at] = e->order[at - 1];
+        e->order[at] = (int)i;
+    }
+    for (size_t i = 0; i < p->param_count; i++)
+        if (p->params[i].trained && !gckpti_param_state(e->store, &e->store->params[e->params[i]], p->state_slots))
+            return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the optimiser state of \"%s\"",
+                                p->blob + p->params[i].name);
+    for (size_t x = 0; x < p->length; x++) {
+        const gckpti_node *node = p->list[x].kind == GCKPT_UPDATE ? NULL : &p->nodes[p->list[x].id];
+        for (int i = 0; node && i < node->inputs; i++) {
+            const gckpti_node *q = &p->nodes[p->nodes[node->in[i]].base];
+            if (q->kind == GCKPTI_INPUT)
+                e->fed[q->index] = 1;
+        }
+    }
+    return GCKPT_OK;
+}
+
+static gckpt_result gckpti_exec_memory(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    e->params = (int *)gckpti_new(&e->memory, p->param_count, sizeof *e->params);
+    e->order = (int *)gckpti_new(&e->memory, p->param_count, sizeof *e->order);
+    e->feeds = (const void **)gckpti_new(&e->memory, p->inputs, sizeof *e->feeds);
+    e->fed = (unsigned char *)gckpti_new(&e->memory, p->inputs, 1);
+    e->sums = (double *)gckpti_new(&e->memory, p->term_count, sizeof *e->sums);
+    e->squares = (double *)gckpti_new(&e->memory, p->param_count, sizeof *e->squares);
+    e->counts = (int64_t *)gckpti_new(&e->memory, p->term_count, sizeof *e->counts);
+    e->expected = (int64_t *)gckpti_new(&e->memory, p->term_count, sizeof *e->expected);
+    int good = e->params && e->order && e->feeds && e->fed && e->sums && e->squares && e->counts && e->expected;
+    if (good && e->desc.debug & GCKPT_DEBUG_RECOMPUTE) {
+        e->hashes = (uint64_t *)gckpti_new(&e->memory, 2 * p->node_count, sizeof *e->hashes);
+        good = e->hashes != NULL;
+    }
+    if (!good)
+        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for its tables");
+    if (e->desc.arena) {
+        if (e->desc.arena_size < p->arena || (uintptr_t)e->desc.arena % p->alignment)
+            return gckpti_error(e->store, GCKPT_E_ARG, "exec: the arena given has %z bytes; the plan needs %z, aligned to %z",
+                                e->desc.arena_size, p->arena, p->alignment);
+        e->arena = (unsigned char *)e->desc.arena;
+        return GCKPT_OK;
+    }
+    e->owned_size = p->arena + p->alignment + GCKPTI_CANARY;
+    e->owned = p->arena < PTRDIFF_MAX / 2 ? gckpti_resize(&e->memory, NULL, 0, e->owned_size) : NULL;
+    if (!e->owned)
+        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the step arena of %z bytes", p->arena);
+    size_t past = (size_t)((uintptr_t)e->owned % p->alignment);
+    e->arena = (unsigned char *)e->owned + (past ? p->alignment - past : 0);
+    memset(e->arena + p->arena, 0xc5, GCKPTI_CANARY);
+    return GCKPT_OK;
+}
+
+GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store, const gckpt_exec_desc *desc)
+{
+    gckpti_allocator a;
+    memset(&a, 0, sizeof a);
+    if (desc)
+        a.desc = desc->memory;
+    if (!store)
+        return NULL;
+    if (!plan) {
+        gckpti_error(store, GCKPT_E_ARG, "exec: the plan is NULL (see gckpt_error_text of its graph)");
+        return NULL;
+    }
+    if (plan->optimiser == GCKPT_OWN_OPTIMISER && plan->mode != GCKPT_INFERENCE && (!desc || !desc->own_optimiser)) {
+        gckpti_error(store, GCKPT_E_ARG, "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
+        return NULL;
+    }
+    gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
+    if (!e) {
+        gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for %z bytes", sizeof *e);
+        return NULL;
+    }
+    e->memory = a;
+    e->plan = plan;
+    e->store = store;
+    if (desc)
+        e->desc = *desc;
+#ifndef GCKPT_NO_FAST
+    e->fast = !(e->desc.debug & GCKPT_DEBUG_PLAIN) && gckpti_fast_available();
+#endif
+    if (gckpti_exec_memory(e) != GCKPT_OK || gckpti_bind(e) != GCKPT_OK) {
+        gckpt_exec_free(e);
+        return NULL;
+    }
+    gckpti_ok(store);
+    return e;
+}
+
+/* ---- one instruction ---- */
+static float *gckpti_at(const gckpt_exec *e, size_t offset)
+{
+    void *p = offset == GCKPTI_NONE ? NULL : e->arena + offset;
+    return (float *)p;
+}
+
+/* A node's shape with the rows of this micro-batch. */
+static gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *node, int64_t rows)
+{
+    gckpt_shape s = node->shape;
+    if (!node->once && s.n && rows != e->plan->rows)
+        s.d[0] = s.d[0] / e->plan->rows * rows;
+    return s;
+}
+
+static int64_t gckpti_micro_rows(const gckpt_exec *e)
+{
+    int64_t left = e->row_end - e->row;
+    return left < e->plan->rows ? left : e->plan->rows;
+}
+
+/* Shapes, attributes and everything else that does not come from the arena. */
+static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows, gckpt_call *c)
+{
+    const gckpt_plan *p = e->plan;
+    memset(c, 0, sizeof *c);
+    c->inputs = node->inputs;
+    c->shape = gckpti_node_shape(e, node, rows);
+    for (int i = 0; i < node->inputs; i++)
+        c->in[i].shape = gckpti_node_shape(e, &p->nodes[node->in[i]], rows);
+    c->attributes = node->attributes == GCKPTI_NONE ? NULL : p->blob + node->attributes;
+    c->row = node->once ? 0 : e->row;
+    c->rows = rows;
+    c->seed = e->store->seed;
+    c->step = e->store->step;
+    c->id = id;
+    c->threads = p->threads;
+    c->training = p->mode != GCKPT_INFERENCE;
+    c->runner = &e->desc;
+}
+
+/* The values of input i: in the arena, the store, the feeds, or the program's own. */
+static void gckpti_call_value(const gckpt_exec *e, const gckpti_node *q, size_t offset, gckpt_arg *arg)
+{
+    const void *data = NULL;
+    if (q->kind == GCKPTI_OP)
+        data = gckpti_at(e, offset);
+    else if (q->kind == GCKPTI_PARAM)
+        data = e->store->params[e->params[q->index]].p.values;
+    else if (q->kind == GCKPTI_CONSTANT)
+        data = q->data;
+    else if (e->feeds[q->index])
+        data = (const char *)e->feeds[q->index] +
+               (size_t)(e->row - e->feed_row) * ((size_t)gckpti_elements(&q->shape) / (size_t)e->plan->rows) * 4;
+    if (q->type == GCKPT_I32)
+        arg->index = (const int32_t *)data;
+    else
+        arg->data = (const float *)data;
+}
+
+static int gckpti_term_of(const gckpt_plan *p, int id)
+{
+    for (size_t i = 0; i < p->term_count; i++)
+        if (p->terms[i].id == id)
+            return (int)i;
+    return -1;
+}
+
+static void gckpti_add_into(float *to, const float *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] += from[i];
+}
+
+/* GCKPT_DEBUG_RECOMPUTE: a recomputed value must be what it was. */
+static gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c)
+{
+    const gckpti_node *node = &e->plan->nodes[ins->id];
+    const void *data[2];
+    int64_t n[2];
+    data[0] = c->out;
+    data[1] = c->aux;
+    n[0] = gckpti_elements(&c->shape);
+    n[1] = (int64_t)(node->aux_bytes / 4);
+    if (!node->once)
+        n[1] = n[1] / e->plan->rows * c->rows;
+    for (int k = 0; k < 2; k++) {
+        uint64_t *seen = &e->hashes[2 * ins->id + k];
+        if (ins->first)
+            *seen = 0;
+        if (!data[k])
+            continue;
+        uint64_t hash = gckpti_hash_floats(GCKPTI_FNV_START, (const float *)data[k], n[k]) | 1;
+        if (*seen && *seen != hash)
+            return gckpti_error(e, GCKPT_E_DATA, "recompute: %s of %s (%s #%i) differs from what it was the first time: the op "
+                                "is not a function of its inputs", k ? "aux" : "the value", gckpti_node_name(e->plan, ins->id),
+                                node->op->name, ins->id);
+        *seen = hash;
+    }
+    return GCKPT_OK;
+}
+
+static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[ins->id];
+    const size_t *o = p->operands + ins->operands;
+    int term = node->op->flags & GCKPT_LOSS && ins->first ? gckpti_term_of(p, ins->id) : -1;
+    gckpt_call c;
+    gckpti_call_start(e, node, ins->id, gckpti_micro_rows(e), &c);
+    c.out = gckpti_at(e, o[0]);
+    c.aux = gckpti_at(e, o[1]);
+    c.work = gckpti_at(e, o[2]);
+    for (int i = 0; i < node->inputs; i++)
+        gckpti_call_value(e, &p->nodes[p->nodes[node->in[i]].base], o[3 + i], &c.in[i]);
+    if (term >= 0) {
+        c.loss_sum = &e->sums[term];
+        c.loss_count = &e->counts[term];
+    }
+    (e->fast && node->op->forward_fast ? node->op->forward_fast : node->op->forward)(&c);
+    return e->hashes ? gckpti_compare(e, ins, &c) : GCKPT_OK;
+}
+
+/* What the gradient of a loss's sum is worth in units of the first loss's count (manual, 3). */
+static float gckpti_loss_scale(const gckpt_exec *e, int term)
+{
+    const gckpti_plan_term *t = &e->plan->terms[term];
+    double own = (double)e->expected[term], first = (double)(e->expected[0] >= 0 ? e->expected[0] : e->counts[0]);
+    if (term == 0)
+        return t->weight;
+    if (t->regulariser)
+        return (float)((double)t->weight * first);
+    if (e->expected[term] < 0)                          /* streaming: the same count                     */
+        return t->weight;
+    return own > 0 ? (float)((double)t->weight * first / own) : 0;
+}
+
+static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[ins->id];
+    const size_t *o = p->operands + ins->operands;
+    gckpt_call c;
+    gckpti_call_start(e, node, ins->id, gckpti_micro_rows(e), &c);
+    c.out = gckpti_at(e, o[0]);
+    c.aux = gckpti_at(e, o[1]);
+    c.work = gckpti_at(e, o[2]);
+    float *grad_out = gckpti_at(e, o[3]);
+    for (int u = 1; u < ins->uses; u++)
+        gckpti_add_into(grad_out, gckpti_at(e, o[4 + 3 * node->inputs + u - 1]), gckpti_elements(&node->shape));
+    c.grad_out = grad_out;
+    for (int i = 0; i < node->inputs; i++) {
+        const gckpti_node *q = &p->nodes[p->nodes[node->in[i]].base];
+        if (o[4 + 3 * i] != GCKPTI_NONE || q->kind != GCKPTI_OP)
+            gckpti_call_value(e, q, o[4 + 3 * i], &c.in[i]);
+        c.in[i].grad = gckpti_at(e, o[5 + 3 * i]);
+        c.in[i].accumulate = (ins->accumulate >> i) & 1;
+        if ((ins->zero >> i) & 1)
+            memset(c.in[i].grad, 0, (size_t)gckpti_elements(&c.in[i].shape) * sizeof(float));
+    }
+    if (node->op->flags & GCKPT_LOSS)
+        c.loss_scale = gckpti_loss_scale(e, gckpti_term_of(p, ins->id));
+    (e->fast && node->op->backward_fast ? node->op->backward_fast : node->op->backward)(&c);
+    for (int i = 0; i < node->inputs; i++)
+        if (o[6 + 3 * i] != GCKPTI_NONE)
+            gckpti_add_into(gckpti_at(e, o[6 + 3 * i]), c.in[i].grad, gckpti_elements(&c.in[i].shape));
+}
+
+/* ==================================================================================================
+ * >>training: division, norm, clipping, optimisers, steps
+ * ================================================================================================== */
+typedef struct {                    /* AdamW (Loshchilov & Hutter 2019), constants of one step            */
+    float scale, decay, beta1, rest1, beta2, rest2, eps, rate, correct2;
+} gckpti_adamw;
+
+typedef struct {
+    gckpt_exec *e;
+    const gckpti_param *q;
+    float *g, count, squares[64];
+    int64_t first;                  /* block                                                             */
+    gckpti_adamw adamw;
+    float momentum;
+} gckpti_update_job;
+
+#ifndef GCKPT_NO_FAST
+static void gckpti_fast_adamw(float *w, const float *g, float *m, float *v, int64_t n, const gckpti_adamw *a);
+static float gckpti_fast_square_sum(const float *x, int64_t n);
+static void gckpti_fast_divide(float *x, float by, int64_t n);
+#endif
+
+static void gckpti_run_blocks(const gckpt_exec *e, int64_t n, void (*body)(void *context, int64_t i), void *context)
+{
+#ifndef GCKPT_NO_FAST
+    gckpt_call c;
+    memset(&c, 0, sizeof c);
+    c.threads = n > 4 ? e->plan->threads : 1;
+    c.runner = &e->desc;
+    gckpti_parallel(&c, n, body, context);
+#else
+    (void)e;
+    for (int64_t i = 0; i < n; i++)
+        body(context, i);
+#endif
+}
+
+static int64_t gckpti_block_of(const gckpti_update_job *job, int64_t block, int64_t *n)
+{
+    int64_t at = block * GCKPTI_UPDATE_BLOCK;
+    *n = job->q->p.elements - at < GCKPTI_UPDATE_BLOCK ? job->q->p.elements - at : GCKPTI_UPDATE_BLOCK;
+    return at;
+}
+
+static void gckpti_divide_block(void *context, int64_t i)
+{
+    gckpti_update_job *job = (gckpti_update_job *)context;
+    int64_t n, at = gckpti_block_of(job, job->first + i, &n);
+    float *g = job->g + at;
+#ifndef GCKPT_NO_FAST
+    if (job->e->fast) {
+        gckpti_fast_divide(g, job->count, n);
+        job->squares[i] = gckpti_fast_square_sum(g, n);
+        return;
+    }
+#endif
+    for (int64_t k = 0; k < n; k++)
+        g[k] /= job->count;
+    job->squares[i] = gckpti_dot(g, g, n);
+}
+
+/* Adds up a parameter's accumulators, divides by the count, and takes the square sum (manual, 5g). */
+static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const size_t *o = e->plan->operands + ins->operands;
+    gckpti_update_job job;
+    memset(&job, 0, sizeof job);
+    job.e = e;
+    job.q = &e->store->params[e->params[ins->id]];
+    job.g = gckpti_at(e, o[0]);
+    job.count = (float)e->counts[0];
+    for (int u = 1; u < ins->uses; u++)
+        gckpti_add_into(job.g, gckpti_at(e, o[u]), job.q->p.elements);
+    int64_t blocks = (job.q->p.elements + GCKPTI_UPDATE_BLOCK - 1) / GCKPTI_UPDATE_BLOCK;
+    double sum = 0;
+    for (; job.first < blocks; job.first += 64) {
+        int64_t n = blocks - job.first < 64 ? blocks - job.first : 64;
+        gckpti_run_blocks(e, n, gckpti_divide_block, &job);
+        for (int64_t i = 0; i < n; i++)
+            sum += (double)job.squares[i];
+    }
+    e->squares[ins->id] = sum;
+}
+
+static void gckpti_update_block(void *context, int64_t i)
+{
+    gckpti_update_job *job = (gckpti_update_job *)context;
+    const gckpti_adamw *a = &job->adamw;
+    int64_t n, at = gckpti_block_of(job, i, &n);
+    float *w = job->q->p.values + at, *m = job->q->p.state[0], *v = job->q->p.state[1];
+    const float *g = job->g + at;
+    switch (job->e->plan->optimiser) {
+    case GCKPT_ADAMW:
+        m += at;
+        v += at;
+#ifndef GCKPT_NO_FAST
+        if (job->e->fast) {
+            gckpti_fast_adamw(w, g, m, v, n, a);
+            break;
+        }
+#endif
+        for (int64_t k = 0; k < n; k++) {
+            float d = g[k] * a->scale;
+            m[k] = gckpti_fma(a->beta1, m[k], a->rest1 * d);
+            v[k] = gckpti_fma(a->beta2, v[k], a->rest2 * (d * d));
+            float step = m[k] / (gckpti_sqrt(v[k] * a->correct2) + a->eps);
+            w[k] = gckpti_fma(-a->rate, step, gckpti_fma(-a->decay, w[k], w[k]));
+        }
+        break;
+    case GCKPT_MOMENTUM:
+        m += at;
+        for (int64_t k = 0; k < n; k++) {
+            m[k] = gckpti_fma(job->momentum, m[k], g[k] * a->scale);
+            w[k] = gckpti_fma(-a->rate, m[k], gckpti_fma(-a->decay, w[k], w[k]));
+        }
+        break;
+    default:
+        for (int64_t k = 0; k < n; k++)
+            w[k] = gckpti_fma(-a->rate, g[k] * a->scale, gckpti_fma(-a->decay, w[k], w[k]));
+        break;
+    }
+}
+
+static float gckpti_or(float value, float fallback)
+{
+    return value < 0 ? 0 : value > 0 ? value : fallback;
+}
+
+static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpt_hyper *h = &e->hyper;
+    const gckpti_param *q = &e->store->params[e->params[ins->id]];
+    float lr = h->lr * q->p.lr_scale, beta1 = gckpti_or(h->beta1, 0.9f), beta2 = gckpti_or(h->beta2, 0.999f);
+    uint64_t step = e->store->step + 1;
+    gckpti_update_job job;
+    memset(&job, 0, sizeof job);
+    job.e = e;
+    job.q = q;
+    job.g = gckpti_at(e, p->operands[ins->operands]);
+    if (p->optimiser == GCKPT_OWN_OPTIMISER) {
+        gckpt_update u;
+        memset(&u, 0, sizeof u);
+        u.name = q->p.name;
+        u.elements = q->p.elements;
+        u.values = q->p.values;
+        u.gradient = job.g;
+        for (int i = 0; i < p->state_slots; i++)
+            u.state[i] = q->p.state[i];
+        u.clip_scale = e->clip_scale;
+        u.lr_scale = q->p.lr_scale;
+        u.decay_scale = q->p.decay_scale;
+        u.step = step;
+        e->desc.own_optimiser(e->desc.user, &u);
+        return;
+    }
+    job.adamw.scale = e->clip_scale;
+    job.adamw.decay = lr * h->weight_decay * q->p.decay_scale;
+    job.adamw.rate = lr;
+    job.momentum = gckpti_or(h->momentum, 0.9f);
+    if (p->optimiser == GCKPT_ADAMW) {
+        job.adamw.beta1 = beta1;
+        job.adamw.rest1 = (float)(1 - (double)beta1);
+        job.adamw.beta2 = beta2;
+        job.adamw.rest2 = (float)(1 - (double)beta2);
+        job.adamw.eps = gckpti_or(h->eps, 1e-8f);
+        job.adamw.rate = (float)((double)lr / (1 - gckpti_powi((double)beta1, step)));
+        job.adamw.correct2 = (float)(1 / (1 - gckpti_powi((double)beta2, step)));
+    }
+    gckpti_run_blocks(e, (q->p.elements + GCKPTI_UPDATE_BLOCK - 1) / GCKPTI_UPDATE_BLOCK, gckpti_update_block, &job);
+}
+
+static void gckpti_total_norm(gckpt_exec *e)
+{
+    double sum = 0;
+    for (size_t i = 0; i < e->plan->param_count; i++)
+        if (e->plan->params[e->order[i]].trained)
+            sum += e->squares[e->order[i]];
+    e->grad_norm = gckpti_sqrt_double(sum);
+    e->clip_scale = e->hyper.clip > 0 && e->grad_norm > (double)e->hyper.clip
+                        ? (float)((double)e->hyper.clip / e->grad_norm) : 1;
+}
+
+/* Before the first update of a step: all gradients, then the norm and the clipping factor. */
+static void gckpti_finish_gradients(gckpt_exec *e)
+{
+    for (size_t x = 0; x < e->plan->length; x++)
+        if (e->plan->list[x].kind == GCKPT_UPDATE)
+            gckpti_finish_gradient(e, &e->plan->list[x]);
+    gckpti_total_norm(e);
+}
+
+/* ---- debug aids around an instruction ---- */
+static void gckpti_paint(gckpt_exec *e, size_t offset, size_t size)
+{
+    for (size_t i = 0; i + sizeof(float) <= size; i += sizeof(float))
+        *gckpti_at(e, offset + i) = GCKPTI_NAN;
+}
+
+/* What died with instruction e->pc. What began before a loop's body outlives each round. */
+static void gckpti_paint_dead(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    while (e->dead < p->life_count && p->lives[e->dead].end <= e->pc) {
+        const gckpti_life *life = &p->lives[e->dead++];
+        if (life->end == e->pc && !(p->looped && life->start < p->body && e->pc >= p->body && e->pc < p->epilogue))
+            gckpti_paint(e, life->offset, life->size);
+    }
+}
+
+static void gckpti_measure_start(gckpt_exec *e)
+{
+    if (e->desc.debug & GCKPT_DEBUG_MEASURE && e->measured < 2)
+        memset(e->arena, e->measured ? 0x5a : 0xa5, e->plan->arena);
+    else if (e->desc.debug & GCKPT_DEBUG_PAINT)
+        gckpti_paint(e, 0, e->plan->arena);
+}
+
+static gckpt_result gckpti_measure_end(gckpt_exec *e)
+{
+    if (e->desc.debug & GCKPT_DEBUG_MEASURE && e->measured < 2) {
+        size_t top = e->plan->arena;
+        while (top > e->touched && e->arena[top - 1] == (e->measured ? 0x5a : 0xa5))
+            top--;
+        e->touched = top;
+        e->measured++;
+    }
+    for (size_t i = 0; e->owned && i < GCKPTI_CANARY; i++)
+        if (e->arena[e->plan->arena + i] != 0xc5)
+            return gckpti_error(e, GCKPT_E_DATA, "step: a kernel wrote behind the arena of %z bytes", e->plan->arena);
+    return GCKPT_OK;
+}
+
+GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
+{
+    return exec ? gckpt_store_bytes(exec->store) + exec->touched : 0;
+}
+
+/* ---- a step ---- */
+
+/* Takes the feeds for rows row_end.. of the step and checks what indices they hold. */
+static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    if (count < 0 || (count > 0 && !feeds))
+        return gckpti_error(e, GCKPT_E_ARG, "feeds: NULL or a negative count");
+    for (size_t i = 0; i < p->inputs; i++)
+        e->feeds[i] = NULL;
+    for (int i = 0; i < count; i++) {
+        const gckpti_node *q = NULL;
+        if (feeds[i].input >= 0 && (size_t)feeds[i].input < p->node_count)
+            q = &p->nodes[p->nodes[feeds[i].input].base];
+        if (!q || q->kind != GCKPTI_INPUT || !feeds[i].data)
+            return gckpti_error(e, GCKPT_E_ARG, "feed %i: %s", i, !feeds[i].data ? "its data is NULL"
+                                : "its id is not that of an input (gckpt_id of a gckpt_input tensor)");
+        if (e->feeds[q->index])
+            return gckpti_error(e, GCKPT_E_ARG, "feed %i: input \"%s\" is fed twice", i, p->blob + q->name);
+        e->feeds[q->index] = feeds[i].data;
+    }
+    for (size_t i = 0; i < p->node_count; i++)
+        if (p->nodes[i].kind == GCKPTI_INPUT && e->fed[p->nodes[i].index] && !e->feeds[p->nodes[i].index])
+            return gckpti_error(e, GCKPT_E_ARG, "input \"%s\" is not fed", p->blob + p->nodes[i].name);
+    for (size_t x = 0; x < p->length; x++) {
+        const gckpti_ins *ins = &p->list[x];
+        const gckpti_node *node = ins->kind == GCKPT_FORWARD && ins->first ? &p->nodes[ins->id] : NULL;
+        if (!node || !node->op->classes)
+            continue;
+        const gckpti_node *view = &p->nodes[node->in[node->inputs - 1]], *q = &p->nodes[view->base];
+        const int32_t *index = (const int32_t *)(q->kind == GCKPTI_CONSTANT ? q->data : e->feeds[q->index]);
+        gckpt_call c;
+        gckpti_call_start(e, node, ins->id, p->rows, &c);
+        int64_t classes = node->op->classes(&c), per_row = gckpti_elements(&q->shape), n = per_row;
+        if (q->kind != GCKPTI_CONSTANT) {
+            per_row /= p->rows;
+            n = per_row * rows;
+        }
+        for (int64_t k = 0; k < n; k++)
+            if (index[k] >= classes || (index[k] < 0 && !(node->op->flags & GCKPT_LOSS)))
+                return gckpti_error(e, GCKPT_E_DATA, "\"%s\": index %i at row %I, position %I: %s #%i takes 0 to %I",
+                                    p->blob + q->name, (int)index[k], k / per_row, k % per_row, node->op->name, ins->id,
+                                    classes - 1);
+    }
+    return GCKPT_OK;
+}
+
+/* What each loss will count over all rows, from the feeds; only needed when there are several. */
+static void gckpti_expect_counts(gckpt_exec *e, int64_t rows, int known)
+{
+    const gckpt_plan *p = e->plan;
+    int several = 0;
+    for (size_t i = 1; i < p->term_count; i++)
+        several = several || !p->terms[i].regulariser;
+    for (size_t i = 0; i < p->term_count; i++) {
+        const gckpti_node *node = &p->nodes[p->terms[i].id];
+        e->sums[i] = 0;
+        e->counts[i] = 0;
+        e->expected[i] = -1;
+        if (!known || !several || node->once)
+            continue;
+        const gckpti_node *q = &p->nodes[p->nodes[node->in[node->op->classes ? node->inputs - 1 : 0]].base];
+        int64_t n = gckpti_elements(&q->shape) / p->rows * rows, valid = n;
+        const int32_t *index = node->op->classes && q->kind == GCKPTI_INPUT ? (const int32_t *)e->feeds[q->index] : NULL;
+        for (int64_t k = 0; index && k < n; k++)
+            valid -= index[k] < 0;
+        e->expected[i] = valid;
+    }
+}
+
+/* Streaming cannot count ahead: all losses of the batch must share the first one's count. */
+static gckpt_result gckpti_check_streaming(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *first = &p->nodes[p->terms[0].id];
+    for (size_t i = 1; i < p->term_count; i++) {
+        const gckpti_node *node = &p->nodes[p->terms[i].id];
+        int same = first->op->classes && node->op->classes &&
+                   p->nodes[first->in[first->inputs - 1]].base == p->nodes[node->in[node->inputs - 1]].base;
+        same = same || (!first->op->classes && !node->op->classes &&
+                        gckpti_elements(&p->nodes[first->in[0]].shape) == gckpti_elements(&p->nodes[node->in[0]].shape));
+        if (!p->terms[i].regulariser && !same)
+            return gckpti_error(e, GCKPT_E_ARG, "step_begin: loss %s #%i has a count of its own, which is not known while rows "
+                                "stream in; use gckpt_step", node->op->name, p->terms[i].id);
+    }
+    return GCKPT_OK;
+}
+
+static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    int inference = p->mode == GCKPT_INFERENCE;
+    if (rows < 1 || (!inference && rows > p->batch - e->row_end))
+        return gckpti_error(e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s", rows, p->batch,
+                            e->row_end ? " (all calls of the step together)" : " (desc.batch)");
+    if (p->mixer >= 0 && rows % p->rows)
+        return gckpti_error(e, GCKPT_E_ARG, "step: %I rows: must be a multiple of the micro-batch of %I, because %s #%i mixes rows",
+                            rows, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
+    return GCKPT_OK;
+}
+
+/* Looped plans: parameter gradients (and those of functions of parameters) start at +0. */
+static void gckpti_clear_accumulators(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t x = 0; x < p->length && p->looped; x++) {
+        const gckpti_ins *ins = &p->list[x];
+        const size_t *o = p->operands + ins->operands;
+        const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
+        if (ins->kind == GCKPT_FORWARD || !node->once || (ins->kind == GCKPT_BACKWARD && node->op->flags & GCKPT_LOSS))
+            continue;
+        size_t bytes = (size_t)gckpti_elements(&node->shape) * sizeof(float);
+        for (int u = 0; u < ins->uses; u++) {
+            size_t at = ins->kind == GCKPT_UPDATE ? o[u] : u ? o[4 + 3 * node->inputs + u - 1] : o[3];
+            memset(gckpti_at(e, at), 0, bytes);
+        }
+    }
+}
+
+static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int inference)
+{
+    const gckpt_plan *p = e->plan;
+    e->state = GCKPTI_IDLE;
+    if (inference != (p->mode == GCKPT_INFERENCE))
+        return gckpti_error(e, GCKPT_E_ARG, inference ? "forward: this plan trains; make one with GCKPT_INFERENCE"
+                            : "step: this plan is for GCKPT_INFERENCE; gckpt_forward runs it");
+    if (!inference && !hyper)
+        return gckpti_error(e, GCKPT_E_ARG, "step: hyper is NULL");
+    if (!inference && p->update_in_backward && hyper->clip > 0)
+        return gckpti_error(e, GCKPT_E_ARG, "step: clip needs all gradients before the first update; this plan updates in "
+                            "the backward (desc.update_in_backward)");
+    for (size_t i = 0; i < p->param_count; i++)
+        if (p->params[i].trained && e->store->params[e->params[i]].p.frozen)
+            return gckpti_error(e, GCKPT_E_ARG, "step: \"%s\" was frozen after planning; make a new plan",
+                                p->blob + p->params[i].name);
+    if (hyper)
+        e->hyper = *hyper;
+    e->pc = 0;
+    e->updating = 0;
+    e->dead = 0;
+    e->row = e->row_end = e->feed_row = 0;
+    e->grad_norm = 0;
+    e->clip_scale = 1;
+    return gckpti_ok(e);
+}
+
+static void gckpti_start_step(gckpt_exec *e)
+{
+    gckpti_measure_start(e);
+    gckpti_clear_accumulators(e);
+    memset(e->squares, 0, e->plan->param_count * sizeof *e->squares);
+}
+
+/* Runs one instruction and moves on; hold: stop in front of the updates. Returns MORE, OK at the end of
+ * the step (or of the rows at hand when streaming), CANCELLED or an error. */
+static gckpt_result gckpti_advance(gckpt_exec *e, int hold)
+{
+    const gckpt_plan *p = e->plan;
+    gckpt_result result = GCKPT_OK;
+    int length = (int)p->length;
+    if (e->pc == p->epilogue && e->row < e->row_end) {          /* end of a micro-batch                  */
+        e->row += gckpti_micro_rows(e);
+        if (e->row < e->row_end) {
+            e->pc = p->mode == GCKPT_INFERENCE ? 0 : p->body;
+            e->dead = 0;
+        } else if (e->state == GCKPTI_STREAMING) {
+            return GCKPT_OK;
+        }
+    }
+    if (e->pc >= length)
+        return GCKPT_OK;
+    const gckpti_ins *ins = &p->list[e->pc];
+    if (ins->kind == GCKPT_UPDATE && (hold || e->counts[0] == 0)) {
+        e->pc++;
+        return hold && e->counts[0] ? GCKPT_OK : GCKPT_MORE;
+    }
+    if (e->desc.progress && !(e->updating && p->update_in_backward)) {
+        gckpt_progress progress = { e->pc, length, e->row, e->row_end, (gckpt_kind)ins->kind,
+                                    gckpti_node_name(p, gckpti_ins_tensor(p, ins)) };
+        if (!e->updating && e->desc.progress(e->desc.user, &progress)) {
+            e->state = GCKPTI_IDLE;
+            return gckpti_error(e, GCKPT_CANCELLED, "cancelled by the progress callback before instruction %i; nothing was "
+                                "changed", e->pc);
+        }
+    }
+    if (ins->kind == GCKPT_FORWARD) {
+        result = gckpti_run_forward(e, ins);
+    } else if (ins->kind == GCKPT_BACKWARD) {
+        gckpti_run_backward(e, ins);
+    } else {
+        if (p->update_in_backward)
+            gckpti_finish_gradient(e, ins);
+        else if (!e->updating)
+            gckpti_finish_gradients(e);
+        e->updating = 1;
+        gckpti_run_update(e, ins);
+    }
+    if (e->desc.debug & GCKPT_DEBUG_PAINT)
+        gckpti_paint_dead(e);
+    e->pc++;
+    if (result != GCKPT_OK)
+        e->state = GCKPTI_IDLE;
+    return result == GCKPT_OK ? GCKPT_MORE : result;
+}
+
+static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
+{
+    const gckpt_plan *p = e->plan;
+    double loss = 0;
+    int64_t count = p->term_count ? e->counts[0] : 0;
+    e->state = GCKPTI_IDLE;
+    for (size_t i = 0; i < p->term_count; i++) {
+        double weight = (double)p->terms[i].weight;
+        if (p->terms[i].regulariser)
+            loss += weight * e->sums[i];
+        else if (e->counts[i] > 0)
+            loss += weight * (e->sums[i] / (double)e->counts[i]);
+    }
+    for (size_t i = 0; i < p->term_count; i++)
+        if (e->expected[i] >= 0 && e->expected[i] != e->counts[i])
+            return gckpti_error(e, GCKPT_E_DATA, "step: loss %s #%i counted %I; its feeds say %I. A loss that counts in its own "
+                                "way can only be the first of a plan", p->nodes[p->terms[i].id].op->name, p->terms[i].id,
+                                e->counts[i], e->expected[i]);
+    if (p->mode != GCKPT_INFERENCE && count > 0) {
+        if (p->update_in_backward)
+            gckpti_total_norm(e);
+        e->store->step++;
+    }
+    if (report) {
+        report->loss = count > 0 || p->mode == GCKPT_INFERENCE ? loss : 0;
+        report->grad_norm = count > 0 ? e->grad_norm : 0;
+        report->count = count;
+        report->step = e->store->step;
+    }
+    return gckpti_measure_end(e);
+}
+
+static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int count, int64_t rows,
+                                   const gckpt_hyper *hyper, int inference)
+{
+    if (!e)
+        return GCKPT_E_ARG;
+    gckpt_result result = gckpti_begin(e, hyper, inference);
+    if (result == GCKPT_OK)
+        result = gckpti_check_rows(e, rows);
+    if (result == GCKPT_OK)
+        result = gckpti_take_feeds(e, feeds, count, rows);
+    if (result != GCKPT_OK)
+        return result;
+    e->row_end = rows;
+    gckpti_expect_counts(e, rows, 1);
+    gckpti_start_step(e);
+    e->state = GCKPTI_RUNNING;
+    return GCKPT_OK;
+}
+
+GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count, int64_t rows,
+                                        const gckpt_hyper *hyper)
+{
+    return gckpti_prepare(exec, feeds, count, rows, hyper, 0);
+}
+
+GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report)
+{
+    gckpt_result result = GCKPT_MORE;
+    if (!exec)
+        return GCKPT_E_ARG;
+    if (exec->state != GCKPTI_RUNNING)
+        return gckpti_error(exec, GCKPT_E_ARG, "run_some: no step was started (gckpt_step_start)");
+    for (int i = 0; i < instructions && result == GCKPT_MORE; i++)
+        result = gckpti_advance(exec, 0);
+    return result == GCKPT_OK ? gckpti_finish_step(exec, report) : result;
+}
+
+GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec)
+{
+    gckpt_instruction next = { GCKPT_FORWARD, -1 };
+    if (!exec || exec->state == GCKPTI_IDLE)
+        return next;
+    int more = exec->pc == exec->plan->epilogue && exec->row_end - exec->row > exec->plan->rows;
+    gckpt_plan_get(exec->plan, more ? exec->plan->body : exec->pc, &next);
+    return next;
+}
+
+static gckpt_result gckpti_run_all(gckpt_exec *e, gckpt_report *report)
+{
+    gckpt_result result;
+    do
+        result = gckpti_advance(e, 0);
+    while (result == GCKPT_MORE);
+    return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
+}
+
+GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count, int64_t rows,
+                                  const gckpt_hyper *hyper, gckpt_report *report)
+{
+    gckpt_result result = gckpti_prepare(exec, feeds, count, rows, hyper, 0);
+    return result == GCKPT_OK ? gckpti_run_all(exec, report) : result;
+}
+
+GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count, int64_t rows,
+                                     gckpt_report *report)
+{
+    gckpt_result result = gckpti_prepare(exec, feeds, count, rows, NULL, 1);
+    return result == GCKPT_OK ? gckpti_run_all(exec, report) : result;
+}
+
+GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper)
+{
+    if (!exec)
+        return GCKPT_E_ARG;
+    gckpt_result result = gckpti_begin(exec, hyper, 0);
+    if (result == GCKPT_OK && !exec->plan->looped)
+        return gckpti_error(exec, GCKPT_E_ARG, "step_begin: rows can stream in only when desc.batch is larger than the graph's "
+                            "%I rows", exec->plan->rows);
+    if (result == GCKPT_OK)
+        result = gckpti_check_streaming(exec);
+    if (result != GCKPT_OK)
+        return result;
+    gckpti_expect_counts(exec, 0, 0);
+    gckpti_start_step(exec);
+    exec->state = GCKPTI_STREAMING;
+    return GCKPT_OK;
+}
+
+GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count, int64_t rows)
+{
+    if (!exec)
+        return GCKPT_E_ARG;
+    if (exec->state != GCKPTI_STREAMING)
+        return gckpti_error(exec, GCKPT_E_ARG, "step_add: no step was begun (gckpt_step_begin)");
+    gckpt_result result = gckpti_check_rows(exec, rows);
+    if (result == GCKPT_OK)
+        result = gckpti_take_feeds(exec, feeds, count, rows);
+    if (result != GCKPT_OK)                             /* the rows before stay counted; the caller may go on */
+        return result;
+    if (exec->row_end > 0) {
+        exec->pc = exec->plan->body;
+        exec->dead = 0;
+    }
+    exec->feed_row = exec->row = exec->row_end;
+    exec->row_end += rows;
+    do
+        result = gckpti_advance(exec, 0);
+    while (result == GCKPT_MORE);
+    return result;
+}
+
+GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
+{
+    if (!exec)
+        return GCKPT_E_ARG;
+    if (exec->state != GCKPTI_STREAMING)
+        return gckpti_error(exec, GCKPT_E_ARG, "step_end: no step was begun (gckpt_step_begin)");
+    exec->state = GCKPTI_RUNNING;
+    exec->pc = exec->plan->epilogue;
+    if (exec->row_end == 0)                             /* nothing was added: nothing to do              */
+        return gckpti_finish_step(exec, report);
+    return gckpti_run_all(exec, report);
+}
+
+GCKPT_API const float *gckpt_fetch(const gckpt_exec *exec, int id, int gradient)
+{
+    for (size_t i = 0; exec && i < exec->plan->pick_count; i++)
+        if (exec->plan->picks[i].id == id && !exec->plan->picks[i].gradient == !gradient)
+            return gckpti_at(exec, exec->plan->picks[i].offset);
+    return NULL;
+}
+
+GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr, float min_lr)
+{
+    if (step < warmup)
+        return lr * (float)(step + 1) / (float)warmup;
+    if (step >= steps || steps <= warmup)
+        return min_lr;
+    float t = (float)(step - warmup) / (float)(steps - warmup);
+    return gckpti_fma(0.5f * (lr - min_lr), 1 + gckpti_cos(3.14159265f * t), min_lr);
+}
+
+/* ==================================================================================================
+ * >>check: gradients against finite differences
+ * ================================================================================================== */
+
+/* Loss and gradients without an update. */
+static gckpt_result gckpti_gradients(gckpt_exec *e, const gckpt_feed *feeds, int count, int64_t rows, double *loss)
+{
+    gckpt_hyper hyper;
+    gckpt_report report;
+    memset(&hyper, 0, sizeof hyper);
+    gckpt_result result = gckpti_prepare(e, feeds, count, rows, &hyper, 0);
+    if (result != GCKPT_OK)
+        return result;
+    do
+        result = gckpti_advance(e, 1);
+    while (result == GCKPT_MORE);
+    if (result != GCKPT_OK)
+        return result;
+    if (!e->counts[0])
+        return gckpti_error(e, GCKPT_E_DATA, "check_gradients: no valid target in these rows");
+    gckpti_finish_gradients(e);
+    uint64_t step = e->store->step;
+    result = gckpti_finish_step(e, &report);
+    e->store->step = step;
+    *loss = report.loss;
+    return result;
+}
+
+static const gckpti_ins *gckpti_update_of(const gckpt_plan *p, int param)
+{
+    for (size_t x = 0; x < p->length; x++)
+        if (p->list[x].kind == GCKPT_UPDATE && p->list[x].id == param)
+            return &p->list[x];
+    return NULL;
+}
+
+/* One parameter along one direction. The loss's difference between w + h d and w - h d is compared with
+ * the gradient times the difference of the weights as they really were, at h and h/2, and extrapolated
+ * to h = 0 (Richardson). */
+static gckpt_result gckpti_check_direction(gckpt_exec *e, const gckpt_feed *feeds, int count, int64_t rows, int param,
+                                           const float *g, float *w, int random, double *difference)
+{
+    const gckpti_param *q = &e->store->params[e->params[param]];
+    int64_t n = q->p.elements;
+    double gg = 0, ww = 0, slope[2] = { 0, 0 }, expected = 0, scale = 0;
+    gckpt_result result = GCKPT_OK;
+    for (int64_t i = 0; i < n; i++) {
+        gg += (double)g[i] * (double)g[i];
+        ww += (double)w[i] * (double)w[i];
+    }
+    double rms = gckpti_sqrt_double(gg / (double)n), h = 0.02 * (gckpti_sqrt_double(ww / (double)n) + 0.05);
+    for (int half = 0; half < 2 && result == GCKPT_OK; half++) {
+        double loss[2] = { 0, 0 }, moved = 0, dot = 0;
+        for (int side = 0; side < 2 && result == GCKPT_OK; side++) {
+            double sign = side ? -1 : 1;
+            for (int64_t i = 0; i < n; i++) {
+                uint32_t word[4];
+                gckpti_philox(0, (uint64_t)i, (uint32_t)param, 0, word);
+                double d = random ? (word[0] & 1 ? 1 : -1) : rms > 0 ? (double)g[i] / rms : 0;
+                q->p.values[i] = (float)((double)w[i] + sign * (half ? h / 2 : h) * d);
+                dot += sign * (double)g[i] * (double)q->p.values[i];
+                moved += d * d;
+            }
+            result = gckpti_gradients(e, feeds, count, rows, &loss[side]);
+        }
+        double step = half ? h : 2 * h;
+        slope[half] = (loss[0] - loss[1]) / step;
+        expected = dot / step;
+        scale = gckpti_sqrt_double(gg * moved / 2 / (double)n);
+    }
+    memcpy(q->p.values, w, (size_t)n * sizeof(float));
+    double found = (4 * slope[1] - slope[0]) / 3, gap = found - expected;
+    gap = gap < 0 ? -gap : gap;
+    found = found < 0 ? -found : found;
+    expected = expected < 0 ? -expected : expected;
+    scale = scale > found ? scale : found;
+    scale = scale > expected ? scale : expected;
+    *difference = scale > 1e-12 ? gap / scale : gap;
+    return result;
+}
+
+GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                             int64_t rows, double *worst)
+{
+    if (!exec || !worst)
+        return GCKPT_E_ARG;
+    const gckpt_plan *p = exec->plan;
+    int64_t most = 0;
+    gckpt_result result = GCKPT_OK;
+    int worst_param = -1;
+    *worst = 0;
+    if (p->update_in_backward || p->mode == GCKPT_INFERENCE)
+        return gckpti_error(exec, GCKPT_E_ARG, "check_gradients: needs a training plan without update_in_backward");
+    for (size_t i = 0; i < p->param_count; i++)
+        if (p->params[i].trained && p->params[i].elements > most)
+            most = p->params[i].elements;
+    float *copy = (float *)gckpti_new(&exec->memory, (size_t)most, 2 * sizeof(float));
+    if (!copy)
+        return gckpti_error(exec, GCKPT_E_MEMORY, "check_gradients: no memory for %I floats", 2 * most);
+    unsigned debug = exec->desc.debug;
+    exec->desc.debug &= ~GCKPT_DEBUG_MEASURE;
+    for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++) {
+        if (!p->params[i].trained)
+            continue;
+        double loss;
+        size_t n = (size_t)p->params[i].elements;
+        result = gckpti_gradients(exec, feeds, count, rows, &loss);
+        if (result != GCKPT_OK)
+            break;
+        memcpy(copy, gckpti_at(exec, p->operands[gckpti_update_of(p, (int)i)->operands]), n * sizeof(float));
+        memcpy(copy + n, exec->store->params[exec->params[i]].p.values, n * sizeof(float));
+        for (int random = 0; random < 2 && result == GCKPT_OK; random++) {
+            double difference = 0;
+            result = gckpti_check_direction(exec, feeds, count, rows, (int)i, copy, copy + n, random, &difference);
+            if (difference > *worst || difference != difference || worst_param < 0) {
+                *worst = difference;
+                worst_param = (int)i;
+            }
+        }
+    }
+    exec->desc.debug = debug;
+    gckpti_delete(&exec->memory, copy, (size_t)most, 2 * sizeof(float));
+    if (result == GCKPT_OK && !(*worst <= 0.01))
+        return gckpti_error(exec, GCKPT_E_DATA, "check_gradients: the gradient of \"%s\" differs from finite differences by %g "
+                            "(relative)", p->blob + p->params[worst_param].name, *worst);
+    return result;
+}
+
+/* ==================================================================================================
+ * >>files: save and load, as safetensors
+ *
+ * A file is 8 bytes: the header's length, little-endian; the header: JSON, padded with spaces to 8 bytes;
+ * the values: little-endian f32, tensor after tensor (https://huggingface.co/docs/safetensors):
+ *
+ *     {"__metadata__":{"format":"gradckpt","contract":"1","step":"20","seed":"0"},
+ *      "w":{"dtype":"F32","shape":[8,16],"data_offsets":[0,512]},"w#state0":{...},"w#state1":{...},...}
+ *
+ * Parameters stand in creation order, each followed by its optimiser state; so a parameter's own name
+ * must not end in #state and a digit. Loading reads and checks everything before it changes anything;
+ * pointers to values and state stay valid. The state becomes the file's: what the file does not have
+ * becomes zero, as before a first step. An external parameter that is not writable must hold the file's
+ * bits already. Files whose format is not "gradckpt" (other programs') leave step and seed alone.
+ * Loading needs the data's bytes a second time for a moment; in a caller's block (gckpt_memory.memory)
+ * the header's bytes stay taken when parameters or state had to be created.
+ * ================================================================================================== */
+#define GCKPTI_HEADER_MAX 100000000u    /* bytes; the format's limit                                     */
+
+/* Bytes of the UTF-8 character at s, 0 when it is not one: overlong, a surrogate, cut off. */
+static int gckpti_utf8_length(const char *s, size_t left)
+{
+    static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
+    uint32_t c = left ? (unsigned char)*s : 0xff;
+    int n = c < 0x80 ? 1 : c >> 5 == 6 ? 2 : c >> 4 == 14 ? 3 : c >> 3 == 30 ? 4 : 0;
+    if (n < 2 || (size_t)n > left)
+        return n == 1;
+    c &= 0x7fu >> n;
+    for (int i = 1; i < n; i++) {
+        if (((unsigned char)s[i] & 0xc0) != 0x80)
+            return 0;
+        c = c << 6 | ((unsigned char)s[i] & 0x3f);
+    }
+    return c < least[n] || c > 0x10ffff || c >> 11 == 0x1b ? 0 : n;
+}
+
+/* Where "#state" and one digit end the name, else its length. */
+static size_t gckpti_state_suffix(const char *name)
+{
+    size_t n = strlen(name);
+    return n >= 7 && !memcmp(name + n - 7, "#state", 6) && name[n - 1] >= '0' && name[n - 1] <= '9' ? n - 7 : n;
+}
+
+/* Why a file cannot have a parameter of this name; NULL: it can. */
+static const char *gckpti_name_problem(const char *name)
+{
+    size_t left = strlen(name);
+    if (!left || !strcmp(name, "__metadata__"))
+        return "is reserved";
+    if (gckpti_state_suffix(name) != left)
+        return "ends like the name of optimiser state";
+    for (int n; left; name += n, left -= (size_t)n) {
+        n = gckpti_utf8_length(name, left);
+        if (!n)
+            return "is not UTF-8";
+    }
+    return NULL;
+}
+
+/* ---- write ---- */
+typedef struct {
+    gckpt_write_fn write;           /* NULL: only count                                                  */
+    void *user;
+    size_t total, used;
+    int failed;
+    unsigned char block[1024];
+} gckpti_sink;
+
+static void gckpti_sink_flush(gckpti_sink *k)
+{
+    if (k->write && !k->failed && k->used && k->write(k->user, k->block, k->used) != k->used)
+        k->failed = 1;
+    k->used = 0;
+}
+
+static void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n)
+{
+    const unsigned char *b = (const unsigned char *)bytes;
+    k->total += n;
+    while (n && !k->failed) {
+        size_t room = sizeof k->block - k->used, some = n < room ? n : room;
+        memcpy(k->block + k->used, b, some);
+        k->used += some;
+        b += some;
+        n -= some;
+        if (k->used == sizeof k->block)
+            gckpti_sink_flush(k);
+    }
+}
+
+static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
+{
+    char line[256];
+    int64_t begin = 0, end;
+    gckpti_text t = { line, sizeof line - 1 };
+    gckpti_text_add(&t, "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"", GCKPT_CONTRACT);
+    gckpti_text_uint(&t, s->step);
+    gckpti_text_add(&t, "\",\"seed\":\"");
+    gckpti_text_uint(&t, s->seed);
+    gckpti_text_add(&t, "\"}");
+    gckpti_sink_put(k, line, (size_t)(t.at - line));
+    for (size_t i = 0; i < s->count; i++) {
+        const gckpt_parameter *p = &s->params[i].p;
+        for (int slot = -1; slot < 4 && (slot < 0 || p->state[slot]); slot++, begin = end) {
+            gckpti_sink_put(k, ",\"", 2);
+            for (const char *c = p->name; *c; c++) {
+                unsigned u = (unsigned char)*c;
+                char code[6] = { '\\', 'u', '0', '0', (char)('0' + (u >> 4)), "0123456789abcdef"[u & 15] };
+                int plain = u >= 0x20 && u != '"' && u != '\\';
+                gckpti_sink_put(k, plain ? c : code, plain ? 1 : 6);
+            }
+            end = begin + p->elements * 4;
+            t.at = line;
+            t.left = sizeof line - 1;
+            if (slot >= 0)
+                gckpti_text_add(&t, "#state%i", slot);
+            gckpti_text_add(&t, "\":{\"dtype\":\"F32\",\"shape\":%S,\"data_offsets\":[%I,%I]}", &p->shape, begin, end);
+            gckpti_sink_put(k, line, (size_t)(t.at - line));
+        }
+    }
+    gckpti_sink_put(k, "}", 1);
+}
+
+static void gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n && !k->failed; i++) {
+        unsigned char little[4];
+        uint32_t word;
+        memcpy(&word, x + i, 4);
+        for (int byte = 0; byte < 4; byte++)
+            little[byte] = (unsigned char)(word >> (8 * byte));
+        gckpti_sink_put(k, little, 4);
+    }
+}
+
+GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user)
+{
+    gckpti_sink k;
+    unsigned char little[8];
+    if (!store || !write)
+        return gckpti_error(store, GCKPT_E_ARG, "save: a store and a callback are needed");
+    for (size_t i = 0; i < store->count; i++) {
+        const char *name = store->params[i].p.name, *problem = gckpti_name_problem(name);
+        if (problem)
+            return gckpti_error(store, GCKPT_E_ARG, "save: a parameter's name %s; choose another: \"%s\"", problem, name);
+    }
+    memset(&k, 0, sizeof k);
+    gckpti_sink_header(&k, store);
+    size_t padding = (8 - k.total % 8) % 8, length = k.total + padding;
+    if (length > GCKPTI_HEADER_MAX)
+        return gckpti_error(store, GCKPT_E_DATA, "save: the header takes %z bytes, the format allows %z; use shorter "
+                            "names", length, (size_t)GCKPTI_HEADER_MAX);
+    memset(&k, 0, sizeof k);
+    k.write = write;
+    k.user = user;
+    for (int i = 0; i < 8; i++)
+        little[i] = (unsigned char)((uint64_t)length >> (8 * i));
+    gckpti_sink_put(&k, little, 8);
+    gckpti_sink_header(&k, store);
+    gckpti_sink_put(&k, "       ", padding);
+    for (size_t i = 0; i < store->count; i++) {
+        const gckpt_parameter *p = &store->params[i].p;
+        gckpti_sink_floats(&k, p->values, p->elements);
+        for (int slot = 0; slot < 4 && p->state[slot]; slot++)
+            gckpti_sink_floats(&k, p->state[slot], p->elements);
+    }
+    gckpti_sink_flush(&k);
+    if (k.failed)
+        return gckpti_error(store, GCKPT_E_FILE, "save: the write callback failed before byte %z; what it wrote is no "
+                            "complete file", k.total);
+    return gckpti_ok(store);
+}
+
+/* ---- read: the header's JSON, decoded where it stands ---- */
+typedef struct {
+    const char *name;               /* of the parameter                                                  */
+    int slot;                       /* -1: its values; 0..3: that state                                  */
+    int states;                     /* of values: how many states they have in the file                  */
+    int had;                        /* of values: how many the store had                                 */
+    int created;                    /* of values: more of them may be there by now                       */
+    size_t param;                   /* index in the store                                                */
+    gckpt_shape shape;
+    int64_t offsets[2];
+} gckpti_entry;
+
+typedef struct {
+    gckpt_store *store;
+    gckpt_result result;
+    char *header, *at, *end;        /* end: of the header                                                */
+    int64_t data_bytes;
+    gckpti_entry *entries;
+    size_t count, capacity;
+    int ours, empty;                /* written by this library; the store had no parameters              */
+    uint64_t step, seed;
+} gckpti_loader;
+
+/* Records `load: tensor "name": ...`, long names cut, control characters replaced. Returns 0. */
+static int gckpti_load_fail(gckpti_loader *l, gckpt_result result, const char *name, int slot,
+                            const char *format, ...)
+{
+    va_list args;
+    l->result = gckpti_error(l->store, result, "load: ");
+    gckpti_text t = { l->store->object.text + 6, GCKPTI_TEXT - 7 };
+    if (name) {
+        size_t i = 0;
+        gckpti_text_add(&t, "tensor \"");
+        for (; name[i] && (i < 60 || ((unsigned char)name[i] & 0xc0) == 0x80); i++)
+            gckpti_text_put(&t, (unsigned char)name[i] < 0x20 || name[i] == 0x7f ? "?" : name + i, 1);
+        gckpti_text_add(&t, slot < 0 ? "%s\": " : "%s#state%i\": ", name[i] ? "..." : "", slot);
+    }
+    va_start(args, format);
+    gckpti_text_format(&t, format, args);
+    va_end(args);
+    return 0;
+}
+
+static int gckpti_json_fail(gckpti_loader *l, const char *what)
+{
+    return gckpti_load_fail(l, GCKPT_E_DATA, NULL, 0, "header, byte %z: %s; the file is damaged or not "
+                            "safetensors", (size_t)(l->at - l->header), what);
+}
+
+static void gckpti_json_space(gckpti_loader *l)
+{
+    while (l->at < l->end && (*l->at == ' ' || *l->at == '\n' || *l->at == '\r' || *l->at == '\t'))
+        l->at++;
+}
+
+static int gckpti_json_take(gckpti_loader *l, char c)
+{
+    gckpti_json_space(l);
+    return l->at < l->end && *l->at == c && ++l->at;
+}
+
+static int gckpti_json_need(gckpti_loader *l, char c)
+{
+    char what[] = "'?' expected";
+    what[1] = c;
+    return gckpti_json_take(l, c) || gckpti_json_fail(l, what);
+}
+
+static uint32_t gckpti_json_hex(gckpti_loader *l)   /* four digits; 0, which is refused, when wrong      */
+{
+    uint32_t u = 0;
+    for (int i = 0; i < 4; i++, l->at++) {
+        uint32_t c = l->at < l->end ? (unsigned char)*l->at : 0, letter = c | 32;
+        if (!(c >= '0' && c <= '9') && !(letter >= 'a' && letter <= 'f'))
+            return 0;
+        u = u << 4 | (c <= '9' ? c - '0' : letter - 'a' + 10);
+    }
+    return u;
+}
+
+/* The character written as \n, \u00e9, \ud83d\ude00 (two surrogates); 0: none that a string can hold. */
+static uint32_t gckpti_json_escape(gckpti_loader *l)
+{
+    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    if (l->end - l->at < 2)
+        return 0;
+    char c = l->at[1];
+    const char *found = c ? strchr(from, c) : NULL;
+    l->at += 2;
+    if (c != 'u')
+        return found ? (unsigned char)to[found - from] : 0;
+    uint32_t u = gckpti_json_hex(l);
+    if (u >> 10 != 0x36)
+        return u >> 10 == 0x37 ? 0 : u;
+    if (l->end - l->at < 2 || l->at[0] != '\\' || l->at[1] != 'u')
+        return 0;
+    l->at += 2;
+    uint32_t low = gckpti_json_hex(l);
+    return low >> 10 == 0x37 ? 0x10000 + ((u & 0x3ff) << 10 | (low & 0x3ff)) : 0;
+}
+
+/* A string, decoded in place (it never grows) and ended by 0; NULL when wrong. */
+static char *gckpti_json_string(gckpti_loader *l)
+{
+    const char *wrong = NULL;
+    if (!gckpti_json_need(l, '"'))
+        return NULL;
+    char *s = l->at, *out = s;
+    while (!wrong && l->at < l->end && *l->at != '"') {
+        if (*l->at == '\\') {
+            uint32_t c = gckpti_json_escape(l);
+            int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
+            wrong = c ? NULL : "a wrong escape in a string";
+            *out++ = (char)(unsigned char)(more ? (0xf80u >> more & 0xff) | c >> (6 * more) : c);
+            while (more-- > 0)
+                *out++ = (char)(unsigned char)(0x80 | (c >> (6 * more) & 0x3f));
+        } else {
+            int n = gckpti_utf8_length(l->at, (size_t)(l->end - l->at));
+            wrong = !n ? "a string is not UTF-8" : (unsigned char)*l->at < 0x20 ? "a bare control character" : NULL;
+            while (n-- > 0)
+                *out++ = *l->at++;
+        }
+    }
+    if (wrong || l->at == l->end) {
+        gckpti_json_fail(l, wrong ? wrong : "a string does not end");
+        return NULL;
+    }
+    l->at++;
+    *out = 0;
+    return s;
+}
+
+/* The next key of an object with its ':'; NULL when the object ends and when it is wrong (l->result).
+ * count: 0 before the first. */
+static char *gckpti_json_key(gckpti_loader *l, int *count)
+{
+    if (*count == 0 && !gckpti_json_need(l, '{'))
+        return NULL;
+    if (gckpti_json_take(l, '}') || (*count > 0 && !gckpti_json_need(l, ',')))
+        return NULL;
+    *count = 1;
+    char *key = gckpti_json_string(l);
+    return key && gckpti_json_need(l, ':') ? key : NULL;
+}
+
+/* A whole number without sign or leading zeros; returns where it ends, NULL when it is none below 2^64. */
+static char *gckpti_digits(char *s, const char *end, uint64_t *value)
+{
+    const char *start = s;
+    for (*value = 0; s < end && *s >= '0' && *s <= '9'; s++) {
+        uint64_t digit = (uint64_t)(*s - '0');
+        if (*value > (UINT64_MAX - digit) / 10 || (s > start && *start == '0'))
+            return NULL;
+        *value = *value * 10 + digit;
+    }
+    return s > start ? s : NULL;
+}
+
+/* [a,b,...] of at most `limit` numbers: how many; -1 when wrong. */
+static int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int limit)
+{
+    int n = 0;
+    if (!gckpti_json_need(l, '['))
+        return -1;
+    if (gckpti_json_take(l, ']'))
+        return 0;
+    do {
+        uint64_t value = 0;
+        gckpti_json_space(l);
+        char *end = gckpti_digits(l->at, l->end, &value);
+        if (n == limit || !end || value > INT64_MAX) {
+            gckpti_json_fail(l, n == limit ? "too many numbers" : "a whole number below 2^63 expected");
+            return -1;
+        }
+        l->at = end;
+        v[n++] = (int64_t)value;
+    } while (gckpti_json_take(l, ','));
+    return gckpti_json_need(l, ']') ? n : -1;
+}
+
+static int gckpti_load_metadata(gckpti_loader *l)
+{
+    static const char *const keys[] = { "format", "contract", "step", "seed" };
+    char *key, *found[4] = { NULL, NULL, NULL, NULL };
+    uint64_t number[4] = { 0, 0, 0, 0 };
+    for (int n = 0; (key = gckpti_json_key(l, &n)) != NULL;) {
+        char *value = gckpti_json_string(l);
+        for (int i = 0; value && i < 4; i++) {
+            if (strcmp(key, keys[i]))
+                continue;
+            if (found[i])
+                return gckpti_json_fail(l, "a key of __metadata__ comes twice");
+            found[i] = value;
+        }
+        if (!value)
+            return 0;
+    }
+    l->ours = found[0] && !strcmp(found[0], "gradckpt");
+    for (int i = 1; l->ours && i < 4; i++) {
+        const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
+        if (!end || gckpti_digits(found[i], end, &number[i]) != end)
+            return gckpti_load_fail(l, GCKPT_E_DATA, NULL, 0, "__metadata__: %s must be a whole number below 2^64, "
+                                    "in quotes", keys[i]);
+    }
+    if (l->ours && number[1] != GCKPT_CONTRACT)
+        return gckpti_load_fail(l, GCKPT_E_DATA, NULL, 0, "the file is of numeric contract %s, this library of %i: "
+                                "training would not go on to the same bits. Without its __metadata__ the values "
+                                "can be loaded", found[1], GCKPT_CONTRACT);
+    l->step = number[2];
+    l->seed = number[3];
+    return l->result == GCKPT_OK;
+}
+
+/* {"dtype":"F32","shape":[..],"data_offsets":[begin,end]}, keys in any order; begin and end in the data. */
+static int gckpti_load_entry(gckpti_loader *l, gckpti_entry *e)
+{
+    const char *key, *type = NULL;
+    int axes = -1, offsets = -1;
+    for (int n = 0; (key = gckpti_json_key(l, &n)) != NULL;) {
+        if (!type && !strcmp(key, "dtype"))
+            type = gckpti_json_string(l);
+        else if (axes < 0 && !strcmp(key, "shape"))
+            axes = gckpti_json_numbers(l, e->shape.d, GCKPT_MAX_DIMS);
+        else if (offsets < 0 && !strcmp(key, "data_offsets"))
+            offsets = gckpti_json_numbers(l, e->offsets, 2);
+        else
+            gckpti_json_fail(l, "a tensor has dtype, shape and data_offsets, once each");
+        if (l->result != GCKPT_OK)
+            return 0;
+    }
+    if (l->result != GCKPT_OK)
+        return 0;
+    if (!type || axes < 0 || offsets != 2)
+        return gckpti_json_fail(l, "a tensor has dtype, shape and two data_offsets");
+    if (strcmp(type, "F32"))
+        return gckpti_load_fail(l, GCKPT_E_DATA, e->name, e->slot, "F32 is needed; convert it from dtype %s", type);
+    e->shape.n = axes;
+    if (!gckpti_shape_fits(&e->shape))
+        return gckpti_load_fail(l, GCKPT_E_DATA, e->name, e->slot, "%S: sizes must be positive and their product at "
+                                "most %z", &e->shape, SIZE_MAX / 64);
+    int64_t begin = e->offsets[0], end = e->offsets[1], bytes = gckpti_elements(&e->shape) * 4;
+    if (begin > end || end > l->data_bytes || end - begin != bytes)
+        return gckpti_load_fail(l, GCKPT_E_DATA, e->name, e->slot, "data_offsets [%I,%I] must hold the %I bytes of %S "
+                                "within the %I bytes of data", begin, end, bytes, &e->shape, l->data_bytes);
+    return 1;
+}
+
+static int gckpti_load_header(gckpti_loader *l)
+{
+    char *name;
+    int metadata = 0;
+    if (*l->header != '{')
+        return gckpti_json_fail(l, "'{' expected");
+    for (int n = 0; (name = gckpti_json_key(l, &n)) != NULL;) {
+        gckpti_entry e;
+        if (!strcmp(name, "__metadata__")) {
+            if (metadata++)
+                return gckpti_json_fail(l, "__metadata__ comes twice");
+            if (!gckpti_load_metadata(l))
+                return 0;
+            continue;
+        }
+        memset(&e, 0, sizeof e);
+        size_t length = gckpti_state_suffix(name);
+        e.slot = name[length] ? name[length + 6] - '0' : -1;
+        name[length] = 0;
+        e.name = name;
+        if (!gckpti_load_entry(l, &e))
+            return 0;
+        if (!gckpti_grow(&l->store->memory, &l->entries, &l->capacity, l->count, sizeof e))
+            return gckpti_load_fail(l, GCKPT_E_MEMORY, NULL, 0, "no memory for a table of over %z tensors", l->count);
+        l->entries[l->count++] = e;
+    }
+    gckpti_json_space(l);                               /* the padding                                   */
+    if (l->result == GCKPT_OK && l->at != l->end)
+        gckpti_json_fail(l, "only spaces may follow the last '}'");
+    return l->result == GCKPT_OK;
+}
+
+/* ---- read: what concerns several tensors, or the store ---- */
+static int gckpti_entry_before(const gckpti_entry *a, const gckpti_entry *b, int by_name)
+{
+    int order = by_name ? strcmp(a->name, b->name) : 0;
+    if (by_name)
+        return order < 0 || (order == 0 && a->slot < b->slot);
+    return a->offsets[0] < b->offsets[0];
+}
+
+static void gckpti_entry_sort(gckpti_entry *e, size_t n, int by_name)
+{
+    size_t start = n / 2, end = n;                      /* heap sort: build the heap, then empty it      */
+    while (end > 1) {
+        gckpti_entry moved = e[start > 0 ? start - 1 : end - 1];
+        size_t hole = 0, child;
+        if (start > 0)
+            hole = --start;
+        else
+            e[--end] = e[0];
+        for (; (child = 2 * hole + 1) < end; hole = child) {
+            if (child + 1 < end && gckpti_entry_before(&e[child], &e[child + 1], by_name))
+                child++;
+            if (!gckpti_entry_before(&moved, &e[child], by_name))
+                break;
+            e[hole] = e[child];
+        }
+        e[hole] = moved;
+    }
+}
+
+/* Leaves the entries ordered by offset, with `param` and `states` set. */
+static int gckpti_load_check(gckpti_loader *l)
+{
+    gckpt_store *s = l->store;
+    gckpti_entry *head = NULL;                          /* values of the parameter we are at             */
+    int64_t at = 0;
+    size_t values = 0;
+    gckpti_entry_sort(l->entries, l->count, 0);
+    for (size_t i = 0; i < l->count; i++) {
+        gckpti_entry *e = &l->entries[i];
+        if (e->offsets[0] != at)
+            return gckpti_load_fail(l, GCKPT_E_DATA, e->name, e->slot, "its data begins at %I, not at %I: %s", e->offsets[0],
+                                    at, e->offsets[0] < at ? "an overlap" : "a hole");
+        at = e->offsets[1];
+        e->param = values;                              /* in an empty store; else found below           */
+        values += e->slot < 0;
+    }
+    if (at != l->data_bytes)
+        return gckpti_load_fail(l, GCKPT_E_DATA, NULL, 0, "the tensors need %I bytes of data, the file has %I", at,
+                                l->data_bytes);
+    gckpti_entry_sort(l->entries, l->count, 1);
+    for (size_t i = 0; i < l->count; i++) {
+        gckpti_entry *e = &l->entries[i];
+        const char *problem = gckpti_name_problem(e->name);
+        int again = head && !strcmp(head->name, e->name);
+        if (problem)
+            return gckpti_load_fail(l, GCKPT_E_DATA, e->name, e->slot, "the name %s", problem);
+        if (again && e->slot == e[-1].slot)
+            return gckpti_load_fail(l, GCKPT_E_DATA, e->name, e->slot, "comes twice");
+        if (e->slot >= 0) {
+            if (!again || e->slot != head->states || e->slot > 3)
+                return gckpti_load_fail(l, GCKPT_E_DATA, e->name, e->slot, "optimiser state %s", again ?
+                                        "must be numbered 0 to 3 without a gap" : "without its parameter");
+            if (!gckpti_same_shape(&e->shape, &head->shape))
+                return gckpti_load_fail(l, GCKPT_E_SHAPE, e->name, e->slot, "%S, but its parameter is %S", &e->shape,
+                                        &head->shape);
+            e->param = head->param;
+            head->states++;
+            continue;
+        }
+        head = e;
+        if (l->empty)
+            continue;
+        int index = gckpti_find(s, e->name);
+        if (index < 0)
+            return gckpti_load_fail(l, GCKPT_E_DATA, e->name, -1, "is none of the store's %z parameters; build the "
+                                    "model that was saved, or load into an empty store", s->count);
+        e->param = (size_t)index;
+        if (!gckpti_same_shape(&e->shape, &s->params[index].p.shape))
+            return gckpti_load_fail(l, GCKPT_E_SHAPE, e->name, -1, "the file has it as %S, the store as %S", &e->shape,
+                                    &s->params[index].p.shape);
+    }
+    gckpti_entry_sort(l->entries, l->count, 0);
+    for (size_t p = 0, i = 0; !l->empty && values < s->count; p++, i = 0) {     /* which one is missing? */
+        while (i < l->count && l->entries[i].param != p)
+            i++;
+        if (i == l->count)
+            return gckpti_load_fail(l, GCKPT_E_DATA, s->params[p].p.name, -1, "is missing; the file has %z of the "
+                                    "store's %z parameters", values, s->count);
+    }
+    return 1;
+}
+
+/* Creates the parameters and states that the store lacks; 0: out of memory. */
+static int gckpti_load_create(gckpti_loader *l)
+{
+    for (size_t i = 0; i < l->count; i++) {
+        gckpti_entry *e = &l->entries[i];
+        if (e->slot >= 0)
+            continue;
+        if (l->empty && !gckpti_param_new(l->store, e->name, &e->shape, NULL))
+            return 0;
+        gckpti_param *q = &l->store->params[e->param];
+        while (e->had < 4 && q->p.state[e->had])
+            e->had++;
+        e->created = 1;
+        if (!gckpti_param_state(l->store, q, e->states))
+            return 0;
+    }
+    return 1;
+}
+
+static void gckpti_load_undo(gckpti_loader *l)
+{
+    gckpt_store *s = l->store;
+    while (l->empty && s->count > 0)
+        gckpti_param_free(s, &s->params[--s->count]);
+    for (size_t i = l->empty ? 0 : l->count; i-- > 0;) {
+        const gckpti_entry *e = &l->entries[i];
+        gckpti_param *q = &s->params[e->param];
+        for (int k = 4; e->created && k-- > e->had; q->p.state[k] = NULL)
+            gckpti_delete(&s->memory, q->p.state[k], (size_t)q->p.elements, sizeof(float));
+    }
+}
+
+/* Reads all values, then checks the last thing that can be wrong. */
+static int gckpti_load_data(gckpti_loader *l, float *data, gckpt_read_fn read, void *user)
+{
+    if (l->data_bytes && read(user, data, (size_t)l->data_bytes) != (size_t)l->data_bytes)
+        return gckpti_load_fail(l, GCKPT_E_FILE, NULL, 0, "the %I bytes of data could not be read to their end",
+                                l->data_bytes);
+    for (int64_t i = 0; i < l->data_bytes / 4; i++) {   /* nothing to do on a little-endian machine      */
+        unsigned char b[4];
+        memcpy(b, data + i, 4);
+        uint32_t word = b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+        memcpy(data + i, &word, 4);
+    }
+    for (size_t i = 0; i < l->count; i++) {
+        const gckpti_entry *e = &l->entries[i];
+        const gckpti_param *q = &l->store->params[e->param];
+        size_t bytes = (size_t)q->p.elements * sizeof(float);
+        if (q->locked && e->slot < 0 && memcmp(q->p.values, data + e->offsets[0] / 4, bytes))
+            return gckpti_load_fail(l, GCKPT_E_DATA, e->name, -1, "is external, not writable, and holds other values "
+                                    "than the file; bind it as writable");
+    }
+    return 1;
+}
+
+static void gckpti_load_commit(gckpti_loader *l, const float *data)
+{
+    for (size_t i = 0; i < l->count; i++) {
+        const gckpti_entry *e = &l->entries[i];
+        gckpti_param *q = &l->store->params[e->param];
+        size_t bytes = (size_t)q->p.elements * sizeof(float);
+        if (e->slot >= 0 || !q->locked)
+            memcpy(e->slot < 0 ? q->p.values : q->p.state[e->slot], data + e->offsets[0] / 4, bytes);
+        for (int k = e->states; e->slot < 0 && k < 4 && q->p.state[k]; k++)
+            memset(q->p.state[k], 0, bytes);
+    }
+    if (l->ours) {
+        l->store->step = l->step;
+        l->store->seed = l->seed;
+    }
+}
+
+GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user, size_t size)
+{
+    gckpti_loader l;
+    unsigned char little[8];
+    uint64_t length = 0;
+    if (!store || !read)
+        return gckpti_error(store, GCKPT_E_ARG, "load: a store and a callback are needed");
+    if (store->object.sticky != GCKPT_OK)
+        return store->object.sticky;
+    if (size < 8)
+        return gckpti_error(store, GCKPT_E_DATA, "load: %z bytes are too few for a safetensors file", size);
+    if (read(user, little, 8) != 8)
+        return gckpti_error(store, GCKPT_E_FILE, "load: the first 8 bytes could not be read");
+    for (int i = 8; i-- > 0;)
+        length = length << 8 | little[i];
+    if (length < 2 || length > GCKPTI_HEADER_MAX || length > size - 8)
+        return gckpti_error(store, GCKPT_E_DATA, "load: a header of %I bytes in a file of %z (at most %z are allowed): "
+                            "cut off, damaged or not safetensors", (int64_t)(length & INT64_MAX), size,
+                            (size_t)GCKPTI_HEADER_MAX);
+    memset(&l, 0, sizeof l);
+    l.store = store;
+    l.empty = store->count == 0;
+    size_t header_bytes = (size_t)length, data_bytes = size - 8 - header_bytes;
+    l.data_bytes = (int64_t)data_bytes;
+    l.at = l.header = (char *)gckpti_new(&store->memory, header_bytes, 1);
+    l.end = l.header + header_bytes;
+    if (!l.header)
+        gckpti_load_fail(&l, GCKPT_E_MEMORY, NULL, 0, "no memory for the header's %z bytes", header_bytes);
+    else if (read(user, l.header, header_bytes) != header_bytes)
+        gckpti_load_fail(&l, GCKPT_E_FILE, NULL, 0, "the header's %z bytes could not be read", header_bytes);
+    else if (gckpti_load_header(&l) && gckpti_load_check(&l)) {
+        int created = gckpti_load_create(&l);
+        float *data = created ? (float *)gckpti_new(&store->memory, data_bytes, 1) : NULL;
+        if (!data)
+            gckpti_load_fail(&l, GCKPT_E_MEMORY, NULL, 0, "no memory for %z bytes of data%s", data_bytes, created ?
+                             " beside the store" : " in the store");
+        else if (gckpti_load_data(&l, data, read, user))
+            gckpti_load_commit(&l, data);
+        gckpti_delete(&store->memory, data, data_bytes, 1);
+        if (l.result != GCKPT_OK)
+            gckpti_load_undo(&l);
+    }
+    if (l.entries)
+        gckpti_delete(&store->memory, l.entries, l.capacity, sizeof *l.entries);
+    gckpti_delete(&store->memory, l.header, header_bytes, 1);
+    return l.result == GCKPT_OK ? gckpti_ok(store) : l.result;
+}
+
+#ifndef GCKPT_NO_STDIO
+/* ---- by path ---- */
+#if defined(__unix__) || defined(__APPLE__)
+#define GCKPTI_POSIX 1
+#else
+#define GCKPTI_POSIX 0
+#endif
+#ifdef __cplusplus
+}
+#endif
+#include <errno.h>
+#if GCKPTI_POSIX
+#include <fcntl.h>
+#include <unistd.h>
+#endif
+#ifdef __cplusplus
+extern "C" {
+#endif
+#if GCKPTI_POSIX && !defined(__cplusplus)
+int (fileno)(FILE *file);               /* with -std=c99 the system's headers do not show these two      */
+int (fsync)(int fd);
+#elif defined(_WIN32)                   /* as <windows.h> has it; rename() there does not replace        */
+__declspec(dllimport) int __stdcall MoveFileExA(const char *from, const char *to, unsigned long flags);
+#endif
+
+typedef struct { FILE *f; int error; } gckpti_file;     /* error: errno of the first failure, or 0       */
+
+static void gckpti_file_try(gckpti_file *file, int failed)
+{
+    if (failed && !file->error)
+        file->error = errno ? errno : EIO;
+}
+
+static size_t gckpti_file_read(void *user, void *bytes, size_t size)
+{
+    gckpti_file *file = (gckpti_file *)user;
+    size_t done = fread(bytes, 1, size, file->f);
+    gckpti_file_try(file, ferror(file->f));
+    return done;
+}
+
+static size_t gckpti_file_write(void *user, const void *bytes, size_t size)
+{
+    gckpti_file *file = (gckpti_file *)user;
+    size_t done = fwrite(bytes, 1, size, file->f);
+    gckpti_file_try(file, done != size);
+    return done;
+}
+
+GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
+{
+    gckpti_file file = { NULL, 0 };
+    if (!store || !path)
+        return gckpti_error(store, GCKPT_E_ARG, "save: a store and a path are needed");
+    size_t length = strlen(path), size = length + 16;
+    char *temporary = (char *)gckpti_new(&store->memory, size, 1);
+    if (!temporary)
+        return gckpti_error(store, GCKPT_E_MEMORY, "save: no memory for a name of %z bytes", size);
+    memcpy(temporary, path, length);
+    for (int i = 0; !file.f && (i == 0 || (i < 100 && errno == EEXIST)); i++) {
+        gckpti_text t = { temporary + length, 15 };
+        gckpti_text_add(&t, ".tmp%i", i);
+        errno = 0;
+        file.f = fopen(temporary, "wbx");               /* x: must not exist                             */
+    }
+    const char *stage = "create the temporary file beside it; is the folder there and writable";
+    gckpti_file_try(&file, !file.f);
+    gckpt_result result = GCKPT_E_FILE;
+    if (file.f) {
+        stage = "write; is the disk full";
+        errno = 0;
+        result = gckpt_store_write(store, gckpti_file_write, &file);
+        gckpti_file_try(&file, fflush(file.f));
+#if GCKPTI_POSIX
+        gckpti_file_try(&file, fsync(fileno(file.f)) && errno != EINVAL);   /* EINVAL: cannot be synced   */
+#endif
+        gckpti_file_try(&file, fclose(file.f));
+        if (result == GCKPT_OK && !file.error) {
+            stage = "put it in place; is that a folder, or in use";
+#ifdef _WIN32
+            gckpti_file_try(&file, !MoveFileExA(temporary, path, 1 | 8));   /* replace; write through     */
+#else
+            gckpti_file_try(&file, rename(temporary, path));
+#endif
+        }
+        if (result != GCKPT_OK || file.error)
+            remove(temporary);
+    }
+    if (file.error)
+        result = gckpti_error(store, GCKPT_E_FILE, "save: %s: could not %s? What was there is unharmed: \"%s\"",
+                              strerror(file.error), stage, path);
+#if GCKPTI_POSIX
+    while (length > 0 && path[length - 1] != '/')       /* the folder must not forget the new name       */
+        length--;
+    memcpy(temporary + length, ".", 2);
+    int folder = result == GCKPT_OK ? open(temporary, O_RDONLY) : -1;
+    if (folder >= 0) {
+        fsync(folder);                                  /* some file systems cannot                      */
+        close(folder);
+    }
+#endif
+    gckpti_delete(&store->memory, temporary, size, 1);
+    return result;
+}
+
+GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
+{
+    gckpti_file file = { NULL, 0 };
+    if (!store || !path)
+        return gckpti_error(store, GCKPT_E_ARG, "load: a store and a path are needed");
+    errno = 0;
+    file.f = fopen(path, "rb");
+    long size = file.f && !fseek(file.f, 0, SEEK_END) ? ftell(file.f) : -1;
+    gckpti_file_try(&file, size < 0 || fseek(file.f, 0, SEEK_SET));
+    gckpt_result result = GCKPT_E_FILE;
+    if (!file.error)
+        result = gckpt_store_read(store, gckpti_file_read, &file, (size_t)size);
+    if (file.f)
+        fclose(file.f);
+    if (file.error)
+        return gckpti_error(store, result, "load: %s: could not read \"%s\"", strerror(file.error), path);
+    if (result != GCKPT_OK) {
+        gckpti_text t = { store->object.text + strlen(store->object.text), 0 };
+        t.left = sizeof store->object.text - 1 - strlen(store->object.text);
+        gckpti_text_add(&t, " (\"%s\")", path);
+    }
+    return result;
+}
+#endif /* GCKPT_NO_STDIO */
+
+/* ==================================================================================================
+ * >>fast: the kernels again for AVX2 and FMA, same bits
+ *
+ * Each gckpti_fast_<op> returns the bits of the plain gckpti_<op>, its definition: vectors and tiles go
+ * over rows and columns, so that every chain and every lane keeps its order. They are compiled for AVX2
+ * function by function and used when the processor has it (gckpti_fast_available), so that a plain
+ * `cc -O2` is enough. Elsewhere they are the plain kernels.
+ * ================================================================================================== */
+#ifndef GCKPT_NO_FAST
+#if (defined(__GNUC__) || defined(__clang__)) && (defined(__x86_64__) || defined(__i386__)) && \
+    !defined(GCKPT_FORCE_SOFT_FMA)
+#ifdef __cplusplus
+extern "C++" {
+#endif
+#include <immintrin.h>
+#ifdef __cplusplus
+}
+#endif
+#define GCKPTI_AVX __attribute__((target("avx2,fma")))
+
+static int gckpti_fast_available(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+/* ---- vectors of 8 floats; n < 8 reads or writes only the first n ---- */
+GCKPTI_INLINE GCKPTI_AVX __m256i gckpti_mask(int64_t n)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n < 8 ? (int)n : 8), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_load(const float *x, int64_t n)
+{
+    return n >= 8 ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, gckpti_mask(n));
+}
+
+GCKPTI_INLINE GCKPTI_AVX void gckpti_store(float *x, __m256 v, int64_t n)
+{
+    if (n >= 8)
+        _mm256_storeu_ps(x, v);
+    else
+        _mm256_maskstore_ps(x, gckpti_mask(n), v);
+}
+
+/* d[p * d_row + i] = s[i * row + p] for i, p = 0..7; what lies beyond `rows` and `n` becomes 0. */
+static GCKPTI_AVX void gckpti_transpose(const float *s, int64_t row, int64_t rows, int64_t n, float *d,
+                                        int64_t d_row)
+{
+    float edge[64];
+    if (rows < 8 || n < 8) {
+        for (int64_t i = 0; i < 8; i++)
+            _mm256_storeu_ps(edge + 8 * i, i < rows ? gckpti_load(s + i * row, n) : _mm256_setzero_ps());
+        s = edge;
+        row = 8;
+    }
+    for (int half = 0; half < 8; half += 4, s += 4, d += 4 * d_row) {
+#define GCKPTI_PAIR(i) _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(s + (i) * row)),        \
+                                            _mm_loadu_ps(s + ((i) + 4) * row), 1)
+        __m256 r0 = GCKPTI_PAIR(0), r1 = GCKPTI_PAIR(1), r2 = GCKPTI_PAIR(2), r3 = GCKPTI_PAIR(3);
+#undef GCKPTI_PAIR
+        __m256 l01 = _mm256_unpacklo_ps(r0, r1), h01 = _mm256_unpackhi_ps(r0, r1);
+        __m256 l23 = _mm256_unpacklo_ps(r2, r3), h23 = _mm256_unpackhi_ps(r2, r3);
+        _mm256_storeu_ps(d, _mm256_shuffle_ps(l01, l23, 0x44));
+        _mm256_storeu_ps(d + d_row, _mm256_shuffle_ps(l01, l23, 0xee));
+        _mm256_storeu_ps(d + 2 * d_row, _mm256_shuffle_ps(h01, h23, 0x44));
+        _mm256_storeu_ps(d + 3 * d_row, _mm256_shuffle_ps(h01, h23, 0xee));
+    }
+}
+
+/* ---- matmul: c(i,j) = chain over p of a(i,p) b(p,j), p ascending ----
+ * a(i,p) = a[i * a_row + p * a_step], b(p,j) = b[p * b_step + j * b_col], c(i,j) = c[i * c_row + j]; one of a_row and
+ * a_step is 1, one of b_step and b_col too. A chain starts at from[i * from_row + j] (c itself for a gradient that
+ * accumulates; the bias, with from_row 0), or at +0 when `from` is NULL. Of a batch, product t begins at
+ * a + t * a_next and so on. */
+typedef struct {
+    int64_t m, n, k, batch;
+    const float *a;
+    int64_t a_row, a_step, a_next;
+    const float *b;
+    int64_t b_step, b_col, b_next;
+    const float *from;
+    int64_t from_row;
+    float *c;
+    int64_t c_row, c_next;
+    int64_t rows, cols, down, across;   /* of one piece of c; pieces: set by gckpti_product_run           */
+} gckpti_product;
+
+#define GCKPTI_KC 128       /* chain elements at a time; c rests in memory in between, as exactly         */
+#define GCKPTI_PANEL (GCKPTI_KC * 16)
+#define GCKPTI_PACK(panels) ((panels) * GCKPTI_PANEL + GCKPTI_KC * 24)  /* floats of scratch              */
+static const float gckpti_zeros[16] = { 0.0f };
+
+/* A tile of 6 rows and 16 columns, accumulators named one by one (gcc spills arrays of them). */
+static GCKPTI_AVX void gckpti_tile(int64_t k, const float *a, int64_t row, int64_t step, const float *b,
+                                   int64_t b_step, const float *from, int64_t from_row, float *c, int64_t c_row)
+{
+    const float *a3 = a + 3 * row;
+#define GCKPTI_TILE_LOAD(i) __m256 l##i = _mm256_loadu_ps(from + (i) * from_row),                       \
+                                   h##i = _mm256_loadu_ps(from + (i) * from_row + 8);
+    GCKPTI_TILE_LOAD(0) GCKPTI_TILE_LOAD(1) GCKPTI_TILE_LOAD(2)
+    GCKPTI_TILE_LOAD(3) GCKPTI_TILE_LOAD(4) GCKPTI_TILE_LOAD(5)
+#undef GCKPTI_TILE_LOAD
+    for (; k > 0; k--) {
+        __m256 x, b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps(b + 8);
+#define GCKPTI_TILE_STEP(i, at) x = _mm256_broadcast_ss(at);                                            \
+    l##i = _mm256_fmadd_ps(x, b0, l##i), h##i = _mm256_fmadd_ps(x, b1, h##i);
+        GCKPTI_TILE_STEP(0, a) GCKPTI_TILE_STEP(1, a + row) GCKPTI_TILE_STEP(2, a + 2 * row)
+        GCKPTI_TILE_STEP(3, a3) GCKPTI_TILE_STEP(4, a3 + row) GCKPTI_TILE_STEP(5, a3 + 2 * row)
+#undef GCKPTI_TILE_STEP
+        a += step, a3 += step, b += b_step;
+    }
+#define GCKPTI_TILE_STORE(i)                                                                            \
+    _mm256_storeu_ps(c + (i) * c_row, l##i), _mm256_storeu_ps(c + (i) * c_row + 8, h##i);
+    GCKPTI_TILE_STORE(0) GCKPTI_TILE_STORE(1) GCKPTI_TILE_STORE(2)
+    GCKPTI_TILE_STORE(3) GCKPTI_TILE_STORE(4) GCKPTI_TILE_STORE(5)
+#undef GCKPTI_TILE_STORE
+}
+
+/* The same for a tile at the edge, through a whole one. */
+static GCKPTI_AVX void gckpti_tile_edge(int64_t k, const float *a, int64_t row, int64_t step, const float *b,
+                                        int64_t b_step, const float *from, int64_t from_row, float *c,
+                                        int64_t c_row, int64_t rows, int64_t cols)
+{
+    float edge[6 * 16] = { 0.0f };
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(edge + 16 * i, from + i * from_row, (size_t)cols * sizeof(float));
+    gckpti_tile(k, a, row, step, b, b_step, edge, 16, edge, 16);
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(c + i * c_row, edge + 16 * i, (size_t)cols * sizeof(float));
+}
+
+/* b(0..k-1, 0..cols-1) as rows of 16, filled up with zeros. */
+static GCKPTI_AVX void gckpti_pack_b(const float *b, int64_t step, int64_t col, int64_t k, int64_t cols, float *d)
+{
+    if (col == 1)
+        for (int64_t p = 0; p < k; p++, b += step, d += 16) {
+            _mm256_storeu_ps(d, gckpti_load(b, cols));
+            _mm256_storeu_ps(d + 8, gckpti_load(b + 8, cols - 8));
+        }
+    else
+        for (int64_t p = 0; p < k; p += 8) {
+            gckpti_transpose(b + p, col, cols, k - p, d + 16 * p, 16);
+            gckpti_transpose(b + p + 8 * col, col, cols - 8, k - p, d + 16 * p + 8, 16);
+        }
+}
+
+/* a(0..rows-1, 0..k-1), at most 24 rows, as columns of 24; the last 8 begun are filled up with zeros. */
+static GCKPTI_AVX void gckpti_pack_a(const float *a, int64_t row, int64_t step, int64_t k, int64_t rows, float *d)
+{
+    for (int64_t p = 0; p < k; p += row == 1 ? 1 : 8)
+        for (int64_t i = 0; i < rows; i += 8)
+            if (row == 1)
+                _mm256_storeu_ps(d + 24 * p + i, gckpti_load(a + p * step + i, rows - i));
+            else
+                gckpti_transpose(a + i * row + p, row, rows - i, k - p, d + 24 * p + i, 24);
+}
+
+/* Rows i0..i1-1, columns j0..j1-1 of c. pack: GCKPTI_PACK(panels) floats. */
+static GCKPTI_AVX void gckpti_product_piece(const gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
+                                            int64_t j1, float *pack, int panels)
+{
+    float *strips = pack + panels * GCKPTI_PANEL;
+    int in_place = t->b_col == 1 && i1 - i0 <= 12;      /* packing b would not pay                       */
+    int far = t->a_step > GCKPTI_KC;                    /* packing a pays                                */
+    for (int64_t j = j0; j < j1; j += 16 * panels) {
+        int64_t width = j1 - j < 16 * panels ? j1 - j : 16 * panels;
+        for (int64_t p = 0; p < t->k; p += GCKPTI_KC) {
+            int64_t k = t->k - p < GCKPTI_KC ? t->k - p : GCKPTI_KC;
+            const float *b = t->b + p * t->b_step + j * t->b_col;
+            for (int64_t q = 0; q < width; q += 16)
+                if (!in_place || width - q < 16)
+                    gckpti_pack_b(b + q * t->b_col, t->b_step, t->b_col, k, width - q, pack + q * GCKPTI_KC);
+            for (int64_t i = i0, rows; i < i1; i += rows) {
+                const float *a = t->a + i * t->a_row + p * t->a_step;
+                int64_t row = t->a_row, step = t->a_step, left = i1 - i;
+                rows = left < 6 ? left : 6;
+                int64_t in_pack = far && width > 16 ? (i - i0) % 24 : 0;
+                if (rows < 6 || (far && width > 16)) {
+                    if (in_pack == 0)
+                        gckpti_pack_a(a, row, step, k, left < 24 ? left : 24, strips);
+                    a = strips + in_pack, row = 1, step = 24;
+                }
+                for (int64_t q = 0; q < width; q += 16) {
+                    int packed = !in_place || width - q < 16;
+                    const float *bq = packed ? pack + q * GCKPTI_KC : b + q;
+                    int64_t b_step = packed ? 16 : t->b_step, from_row = p ? t->c_row : t->from ? t->from_row : 0;
+                    float *c = t->c + i * t->c_row + j + q;
+                    const float *from = p ? c : t->from ? t->from + i * from_row + j + q : gckpti_zeros;
+                    if (rows == 6 && width - q >= 16)
+                        gckpti_tile(k, a, row, step, bq, b_step, from, from_row, c, t->c_row);
+                    else
+                        gckpti_tile_edge(k, a, row, step, bq, b_step, from, from_row, c, t->c_row, rows,
+                                         width - q < 16 ? width - q : 16);
+                }
+            }
+        }
+    }
+}
+
+/* Runs body(context, 0..n-1), on threads when it is much work (elements or multiply-adds). */
+static void gckpti_spread(const gckpt_call *call, int64_t n, int64_t work, void (*body)(void *context, int64_t i),
+                         void *context)
+{
+    if (work >= 65536) {
+        gckpti_parallel(call, n, body, context);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        body(context, i);
+}
+
+#define GCKPTI_PANELS 4     /* of b packed at a time: 32 KiB of stack                                     */
+static void gckpti_product_body(void *context, int64_t i)
+{
+    gckpti_product t = *(const gckpti_product *)context;
+    float pack[GCKPTI_PACK(GCKPTI_PANELS)];
+    int64_t at = i / (t.down * t.across), i0 = i / t.across % t.down * t.rows, j0 = i % t.across * t.cols;
+    t.a += at * t.a_next, t.b += at * t.b_next, t.c += at * t.c_next;
+    if (t.from && t.from_row)
+        t.from += at * t.c_next;
+    gckpti_product_piece(&t, i0, i0 + gckpti_part(t.m - i0, t.rows), j0, j0 + gckpti_part(t.n - j0, t.cols), pack,
+                         GCKPTI_PANELS);
+}
+
+/* Size of a piece when n things are cut in about `pieces`: a multiple of `unit`, and not below `least`. */
+static int64_t gckpti_piece(int64_t n, int64_t pieces, int64_t unit, int64_t least)
+{
+    int64_t size = (n + pieces - 1) / pieces;
+    size = (size < least ? least : size) + unit - 1;
+    return size - size % unit;
+}
+
+static void gckpti_product_run(const gckpt_call *call, gckpti_product *t)
+{
+    int64_t pieces = call->threads < 2 ? 1 : (4 * call->threads + t->batch - 1) / t->batch;
+    t->cols = gckpti_piece(t->n, pieces, 16, 16 * GCKPTI_PANELS);
+    t->across = (t->n + t->cols - 1) / t->cols;
+    t->rows = gckpti_piece(t->m, (pieces + t->across - 1) / t->across, 6, 48);
+    t->down = (t->m + t->rows - 1) / t->rows;
+    gckpti_spread(call, t->batch * t->down * t->across, t->m * t->n * t->k * t->batch, gckpti_product_body, t);
+}
+
+/* c (m,n) = a b, or a' b, or a b', rows without gaps, for a batch of them. */
+static void gckpti_product_fill(gckpti_product *t, int64_t batch, int64_t m, int64_t n, int64_t k, const float *a,
+                                int a_transposed, const float *b, int b_transposed, float *c)
+{
+    memset(t, 0, sizeof *t);
+    t->batch = batch, t->m = m, t->n = n, t->k = k;
+    t->a = a, t->a_row = a_transposed ? 1 : k, t->a_step = a_transposed ? m : 1, t->a_next = m * k;
+    t->b = b, t->b_step = b_transposed ? 1 : n, t->b_col = b_transposed ? k : 1, t->b_next = n * k;
+    t->c = c, t->c_row = n, t->c_next = m * n;
+}
+
+static void gckpti_product_gradient(const gckpt_call *call, gckpti_product *t, int accumulate)
+{
+    t->from = accumulate ? t->c : NULL;
+    t->from_row = t->c_row;
+    gckpti_product_run(call, t);
+}
+
+/* ---- linear, matmul ---- */
+static void gckpti_fast_linear_forward(const gckpt_call *call)
+{
+    gckpti_sizes s = gckpti_matmul_sizes(call);
+    gckpti_product t;
+    gckpti_product_fill(&t, s.matrices, s.m, s.n, s.k, call->in[0].data, 0, call->in[1].data,
+                        *(const int *)call->attributes, call->out);
+    t.from = call->inputs == 3 ? call->in[2].data : NULL;
+    gckpti_product_run(call, &t);
+}
+
+static void gckpti_fast_matmul_forward(const gckpt_call *call)
+{
+    gckpti_fast_linear_forward(call);
+}
+
+static void gckpti_fast_matmul_backward(const gckpt_call *call)
+{
+    gckpti_sizes s = gckpti_matmul_sizes(call);
+    const gckpt_arg *a = &call->in[0], *b = &call->in[1];
+    const float *g = call->grad_out;
+    int transposed = *(const int *)call->attributes;
+    gckpti_product t;
+    if (a->grad) {
+        gckpti_product_fill(&t, s.matrices, s.m, s.k, s.n, g, 0, b->data, !transposed, a->grad);
+        gckpti_product_gradient(call, &t, a->accumulate);
+    }
+    if (b->grad) {
+        if (transposed)
+            gckpti_product_fill(&t, s.matrices, s.n, s.k, s.m, g, 1, a->data, 0, b->grad);
+        else
+            gckpti_product_fill(&t, s.matrices, s.k, s.n, s.m, a->data, 1, g, 0, b->grad);
+        gckpti_product_gradient(call, &t, b->accumulate);
+    }
+}
+
+typedef struct {
+    const gckpt_call *call;
+    int64_t n, rows, block;     /* row length, rows, rows an item                                        */
+    const float *x;
+    float *y, *z;
+} gckpti_job;
+
+#define GCKPTI_COLUMNS 256      /* of a column sum an item                                               */
+static GCKPTI_AVX void gckpti_bias_body(void *context, int64_t i)
+{
+    const gckpti_job *job = (const gckpti_job *)context;
+    int64_t j0 = i * GCKPTI_COLUMNS, end = j0 + gckpti_part(job->n - j0, GCKPTI_COLUMNS);
+    for (int64_t r = 0; r < job->rows; r++)
+        for (int64_t j = j0; j < end; j += 8)
+            gckpti_store(job->y + j, _mm256_add_ps(gckpti_load(job->y + j, end - j),
+                                                   gckpti_load(job->x + r * job->n + j, end - j)), end - j);
+}
+
+static void gckpti_fast_linear_backward(const gckpt_call *call)
+{
+    gckpti_job job = { call, gckpti_last(&call->shape), gckpti_rows(&call->shape), 0, call->grad_out,
+                       call->inputs == 3 ? call->in[2].grad : NULL, NULL };
+    gckpti_fast_matmul_backward(call);
+    if (!job.y)
+        return;
+    gckpti_start(job.y, job.n, call->in[2].accumulate);
+    gckpti_spread(call, (job.n + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS, job.rows * job.n, gckpti_bias_body, &job);
+}
+
+/* ---- exp, tanh and reductions of >>numerics, 8 lanes at a time, operation by operation ---- */
+GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_poly8(const float *c, int n, __m256 x)   /* Horner from c[n-1]   */
+{
+    __m256 p = _mm256_set1_ps(c[n - 1]);
+    for (int i = n - 2; i >= 0; i--)
+        p = _mm256_fmadd_ps(p, x, _mm256_set1_ps(c[i]));
+    return p;
+}
+
+GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_exp_reduce8(__m256 x, __m256 *r, __m256i *n)
+{
+    const __m256 round = _mm256_set1_ps(GCKPTI_ROUND);
+    __m256 t = _mm256_fmadd_ps(x, _mm256_set1_ps(GCKPTI_LOG2E), round), k = _mm256_sub_ps(t, round);
+    *n = _mm256_sub_epi32(_mm256_castps_si256(t), _mm256_castps_si256(round));
+    *r = _mm256_fmadd_ps(k, _mm256_set1_ps(-GCKPTI_LN2_LO), _mm256_fmadd_ps(k, _mm256_set1_ps(-GCKPTI_LN2_HI), x));
+    return _mm256_fmadd_ps(gckpti_poly8(gckpti_exp_c, 5, *r), *r, _mm256_set1_ps(1.0f));
+}
+
+GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_exp8(__m256 x)
+{
+    __m256 r, p, s;
+    __m256i n, half;
+    x = _mm256_max_ps(_mm256_set1_ps(GCKPTI_EXP_MIN), x);       /* the second one when either is NaN     */
+    x = _mm256_min_ps(_mm256_set1_ps(GCKPTI_EXP_MAX), x);
+    p = gckpti_exp_reduce8(x, &r, &n);
+    n = _mm256_add_epi32(n, _mm256_set1_epi32(254));
+    half = _mm256_srli_epi32(n, 1);
+    s = _mm256_castsi256_ps(_mm256_slli_epi32(half, 23));
+    return _mm256_fmadd_ps(_mm256_fmadd_ps(_mm256_mul_ps(r, s), p, s),
+                           _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_sub_epi32(n, half), 23)),
+                           _mm256_setzero_ps());
+}
+
+GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_tanh8(__m256 x)
+{
+    const __m256 one = _mm256_set1_ps(1.0f), two = _mm256_set1_ps(2.0f);
+    __m256 sign = _mm256_and_ps(x, _mm256_set1_ps(-0.0f)), a = _mm256_xor_ps(x, sign), z = _mm256_mul_ps(a, a);
+    __m256 small = _mm256_fmadd_ps(_mm256_mul_ps(a, z), gckpti_poly8(gckpti_tanh_c, 7, z), a);
+    __m256 r, p, s, large, b = _mm256_min_ps(_mm256_set1_ps(GCKPTI_TANH_MAX), a);
+    __m256i n;
+    p = gckpti_exp_reduce8(_mm256_mul_ps(two, b), &r, &n);
+    s = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
+    large = _mm256_fmadd_ps(_mm256_mul_ps(r, s), p, _mm256_add_ps(s, one));
+    large = _mm256_sub_ps(one, _mm256_div_ps(two, large));
+    large = _mm256_blendv_ps(large, small, _mm256_cmp_ps(a, _mm256_set1_ps(GCKPTI_TANH_SPLIT), _CMP_LT_OQ));
+    return _mm256_or_ps(large, sign);
+}
+
+/* The 32 lanes of a row reduction: lane[q] holds lanes 8q..8q+7. A step takes elements i, i+8, .. of a row;
+ * the vector that reaches beyond its n elements changes only the lanes before them. */
+GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_upto(int64_t n, __m256 x, __m256 rest)    /* x in the first n lanes */
+{
+    return n >= 8 ? x : _mm256_blendv_ps(rest, x, _mm256_castsi256_ps(gckpti_mask(n)));
+}
+
+GCKPTI_INLINE GCKPTI_AVX float gckpti_tree(const __m256 lane[4])
+{
+    __m256 x = _mm256_add_ps(_mm256_add_ps(lane[0], lane[2]), _mm256_add_ps(lane[1], lane[3]));
+    __m128 y = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    y = _mm_add_ps(y, _mm_movehl_ps(y, y));
+    return _mm_cvtss_f32(_mm_add_ss(y, _mm_shuffle_ps(y, y, 1)));
+}
+
+static GCKPTI_AVX float gckpti_sum8(const float *x, int64_t n)
+{
+    __m256 lane[4] = { _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps() };
+    for (int64_t i = 0; i < n; i += 32)
+        for (int q = 0; q < 4; q++)                          /* no lane is ever -0: adding +0 is nothing   */
+            lane[q] = _mm256_add_ps(lane[q], gckpti_load(x + i + 8 * q, n - i - 8 * q));
+    return gckpti_tree(lane);
+}
+
+static GCKPTI_AVX float gckpti_dot8(const float *x, const float *y, int64_t n)
+{
+    __m256 lane[4] = { _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps() };
+    for (int64_t i = 0; i < n; i += 32)
+        for (int q = 0; q < 4; q++) {
+            int64_t at = i + 8 * q, left = n - at;
+            lane[q] = gckpti_upto(left, _mm256_fmadd_ps(gckpti_load(x + at, left), gckpti_load(y + at, left), lane[q]),
+                                  lane[q]);
+        }
+    return gckpti_tree(lane);
+}
+
+static GCKPTI_AVX float gckpti_max8(const float *x, int64_t n)
+{
+    const __m256 least = _mm256_set1_ps(-GCKPTI_INFINITY);
+    __m256 lane[4] = { least, least, least, least }, y;
+    float top[8];
+    for (int64_t i = 0; i < n; i += 32)
+        for (int q = 0; q < 4; q++)
+            lane[q] = _mm256_max_ps(gckpti_upto(n - i - 8 * q, gckpti_load(x + i + 8 * q, n - i - 8 * q), least),
+                                    lane[q]);
+    y = _mm256_max_ps(_mm256_max_ps(lane[3], lane[1]), _mm256_max_ps(lane[2], lane[0]));
+    _mm256_storeu_ps(top, y);
+    for (int half = 4; half; half /= 2)
+        for (int i = 0; i < half; i++)
+            top[i] = top[i + half] > top[i] ? top[i + half] : top[i];
+    return top[0];
+}
+
+/* gckpti_online: p[j] = exp(x[j] - max), p may be x or NULL. */
+static GCKPTI_AVX float gckpti_online8(const float *x, float *p, int64_t n, int first, float *max, float *sum)
+{
+    __m256 lane[4] = { _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps() };
+    float top = gckpti_max8(x, n), factor = 0.0f;
+    if (!first) {
+        top = top > *max ? top : *max;
+        factor = _mm256_cvtss_f32(gckpti_exp8(_mm256_set1_ps(*max - top)));
+    }
+    for (int64_t i = 0; i < n; i += 32)
+        for (int q = 0; q < 4 && i + 8 * q < n; q++) {
+            int64_t at = i + 8 * q, left = n - at;
+            __m256 e = gckpti_exp8(_mm256_sub_ps(gckpti_load(x + at, left), _mm256_set1_ps(top)));
+            lane[q] = gckpti_upto(left, _mm256_add_ps(lane[q], e), lane[q]);
+            if (p)
+                gckpti_store(p + at, e, left);
+        }
+    float added = gckpti_tree(lane);
+    *sum = first ? added : _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(*sum), _mm_set_ss(factor), _mm_set_ss(added)));
+    *max = top;
+    return factor;
+}
+
+GCKPTI_INLINE GCKPTI_AVX void gckpti_put_product8(float *d, __m256 a, __m256 b, int accumulate, int64_t n)
+{
+    gckpti_store(d, accumulate ? _mm256_fmadd_ps(a, b, gckpti_load(d, n)) : _mm256_mul_ps(a, b), n);
+}
+
+static GCKPTI_AVX void gckpti_link8(float s, const float *x, int64_t n, float *d)
+{
+    for (int64_t j = 0; j < n; j += 8)
+        gckpti_store(d + j, _mm256_fmadd_ps(_mm256_set1_ps(s), gckpti_load(x + j, n - j), gckpti_load(d + j, n - j)),
+                     n - j);
+}
+
+static GCKPTI_AVX void gckpti_times8(float *x, float by, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += 8)
+        gckpti_store(x + i, _mm256_mul_ps(gckpti_load(x + i, n - i), _mm256_set1_ps(by)), n - i);
+}
+
+static GCKPTI_AVX void gckpti_fast_divide(float *x, float by, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += 8)
+        gckpti_store(x + i, _mm256_div_ps(gckpti_load(x + i, n - i), _mm256_set1_ps(by)), n - i);
+}
+
+static float gckpti_fast_square_sum(const float *x, int64_t n)
+{
+    return gckpti_dot8(x, x, n);
+}
+
+static GCKPTI_AVX void gckpti_fast_adamw(float *w, const float *g, float *m, float *v, int64_t n,
+                                         const gckpti_adamw *a)
+{
+    for (int64_t i = 0; i < n; i += 8) {
+        int64_t left = n - i;
+        __m256 d = _mm256_mul_ps(gckpti_load(g + i, left), _mm256_set1_ps(a->scale)), w1 = gckpti_load(w + i, left);
+        __m256 m1 = _mm256_fmadd_ps(_mm256_set1_ps(a->beta1), gckpti_load(m + i, left),
+                                    _mm256_mul_ps(_mm256_set1_ps(a->rest1), d));
+        __m256 v1 = _mm256_fmadd_ps(_mm256_set1_ps(a->beta2), gckpti_load(v + i, left),
+                                    _mm256_mul_ps(_mm256_set1_ps(a->rest2), _mm256_mul_ps(d, d)));
+        __m256 root = _mm256_sqrt_ps(_mm256_mul_ps(v1, _mm256_set1_ps(a->correct2)));
+        __m256 step = _mm256_div_ps(m1, _mm256_add_ps(root, _mm256_set1_ps(a->eps)));
+        w1 = _mm256_fmadd_ps(_mm256_set1_ps(-a->decay), w1, w1);
+        gckpti_store(m + i, m1, left);
+        gckpti_store(v + i, v1, left);
+        gckpti_store(w + i, _mm256_fmadd_ps(_mm256_set1_ps(-a->rate), step, w1), left);
+    }
+}
+
+/* ---- kernels that go row by row (n elements each, `block` rows an item) or by any pieces ---- */
+static void gckpti_rows_run(const gckpt_call *call, void (*body)(void *context, int64_t i), int64_t n, int64_t rows,
+                            float *y)
+{
+    gckpti_job job = { call, n, rows, n < 8192 ? 8192 / n : 1, NULL, y, NULL };
+    gckpti_spread(call, (rows + job.block - 1) / job.block, 16 * n * rows, body, &job);
+}
+
+GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_gelu_tanh8(__m256 x)
+{
+    return gckpti_tanh8(_mm256_mul_ps(x, _mm256_fmadd_ps(_mm256_mul_ps(x, x), _mm256_set1_ps(GCKPTI_GELU_C3),
+                                                         _mm256_set1_ps(GCKPTI_GELU_C1))));
+}
+
+static GCKPTI_AVX void gckpti_gelu_forward_body(void *context, int64_t i)
+{
+    const gckpti_job *job = (const gckpti_job *)context;
+    int64_t end = i * job->block + gckpti_part(job->rows - i * job->block, job->block);
+    for (i *= job->block; i < end; i += 8) {
+        __m256 x = gckpti_load(job->call->in[0].data + i, end - i), h = _mm256_mul_ps(_mm256_set1_ps(0.5f), x);
+        gckpti_store(job->call->out + i, _mm256_fmadd_ps(h, gckpti_gelu_tanh8(x), h), end - i);
+    }
+}
+
+static GCKPTI_AVX void gckpti_gelu_backward_body(void *context, int64_t i)
+{
+    const gckpti_job *job = (const gckpti_job *)context;
+    const gckpt_arg *in = &job->call->in[0];
+    const __m256 half = _mm256_set1_ps(0.5f);
+    int64_t end = i * job->block + gckpti_part(job->rows - i * job->block, job->block);
+    for (i *= job->block; i < end; i += 8) {
+        __m256 x = gckpti_load(in->data + i, end - i), t = gckpti_gelu_tanh8(x);
+        __m256 du = _mm256_fmadd_ps(_mm256_mul_ps(x, x), _mm256_set1_ps(3.0f * GCKPTI_GELU_C3),
+                                    _mm256_set1_ps(GCKPTI_GELU_C1));
+        __m256 rest = _mm256_mul_ps(_mm256_mul_ps(half, x), _mm256_fnmadd_ps(t, t, _mm256_set1_ps(1.0f)));
+        gckpti_put_product8(in->grad + i, gckpti_load(job->call->grad_out + i, end - i),
+                            _mm256_fmadd_ps(rest, du, _mm256_fmadd_ps(half, t, half)), in->accumulate, end - i);
+    }
+}
+
+static void gckpti_fast_gelu_forward(const gckpt_call *call)
+{
+    gckpti_rows_run(call, gckpti_gelu_forward_body, 1, gckpti_elements(&call->shape), NULL);
+}
+
+static void gckpti_fast_gelu_backward(const gckpt_call *call)
+{
+    if (call->in[0].grad)
+        gckpti_rows_run(call, gckpti_gelu_backward_body, 1, gckpti_elements(&call->shape), NULL);
+}
+
+static GCKPTI_AVX void gckpti_softmax_forward_body(void *context, int64_t i)
+{
+    const gckpti_job *job = (const gckpti_job *)context;
+    int64_t n = job->n, end = i * job->block + gckpti_part(job->rows - i * job->block, job->block);
+    for (int64_t r = i * job->block; r < end; r++) {
+        float max, sum, *y = job->call->out + r * n;
+        gckpti_online8(job->call->in[0].data + r * n, y, n, 1, &max, &sum);
+        gckpti_fast_divide(y, sum, n);
+    }
+}
+
+static GCKPTI_AVX void gckpti_softmax_backward_body(void *context, int64_t i)
+{
+    const gckpti_job *job = (const gckpti_job *)context;
+    const gckpt_call *call = job->call;
+    int64_t n = job->n, end = i * job->block + gckpti_part(job->rows - i * job->block, job->block);
+    for (int64_t r = i * job->block; r < end; r++) {
+        const float *y = call->out + r * n, *g = call->grad_out + r * n;
+        float dot = gckpti_dot8(g, y, n);
+        for (int64_t j = 0; j < n; j += 8)
+            gckpti_put_product8(call->in[0].grad + r * n + j, gckpti_load(y + j, n - j),
+                                _mm256_sub_ps(gckpti_load(g + j, n - j), _mm256_set1_ps(dot)),
+                                call->in[0].accumulate, n - j);
+    }
+}
+
+static void gckpti_fast_softmax_forward(const gckpt_call *call)
+{
+    gckpti_rows_run(call, gckpti_softmax_forward_body, gckpti_last(&call->shape), gckpti_rows(&call->shape), NULL);
+}
+
+static void gckpti_fast_softmax_backward(const gckpt_call *call)
+{
+    if (call->in[0].grad)
+        gckpti_rows_run(call, gckpti_softmax_backward_body, gckpti_last(&call->shape), gckpti_rows(&call->shape),
+                        NULL);
+}
+
+/* ---- layernorm (and rmsnorm) ---- */
+static GCKPTI_AVX void gckpti_norm_forward_body(void *context, int64_t i)
+{
+    const gckpti_job *job = (const gckpti_job *)context;
+    const gckpt_call *call = job->call;
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    int64_t n = job->n, end = i * job->block + gckpti_part(job->rows - i * job->block, job->block);
+    const float *gain = o->gain ? call->in[o->gain].data : NULL;
+    const float *bias = o->bias ? call->in[o->bias].data : NULL;
+    for (int64_t r = i * job->block; r < end; r++) {
+        const float *x = call->in[0].data + r * n;
+        __m256 lane[4] = { _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps() };
+        float mean = o->center ? gckpti_sum8(x, n) / (float)n : 0.0f;
+        for (int64_t j = 0; j < n; j += 32)
+            for (int q = 0; q < 4; q++) {
+                int64_t left = n - j - 8 * q;
+                __m256 d = _mm256_sub_ps(gckpti_load(x + j + 8 * q, left), _mm256_set1_ps(mean));
+                lane[q] = gckpti_upto(left, _mm256_fmadd_ps(d, d, lane[q]), lane[q]);
+            }
+        float rstd = gckpti_rsqrt(gckpti_tree(lane) / (float)n + 1e-5f);
+        for (int64_t j = 0; call->out && j < n; j += 8) {
+            __m256 d = _mm256_sub_ps(gckpti_load(x + j, n - j), _mm256_set1_ps(mean)), y;
+            __m256 h = _mm256_mul_ps(d, _mm256_set1_ps(rstd));
+            if (gain && bias)
+                y = _mm256_fmadd_ps(h, gckpti_load(gain + j, n - j), gckpti_load(bias + j, n - j));
+            else if (gain)
+                y = _mm256_mul_ps(h, gckpti_load(gain + j, n - j));
+            else
+                y = bias ? _mm256_fmadd_ps(d, _mm256_set1_ps(rstd), gckpti_load(bias + j, n - j)) : h;
+            gckpti_store(call->out + r * n + j, y, n - j);
+        }
+        float *aux = (float *)call->aux;
+        if (aux && o->center)
+            aux[2 * r] = mean;
+        if (aux)
+            aux[o->center ? 2 * r + 1 : r] = rstd;
+    }
+}
+
+/* The normalised x at row r, column j. */
+GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_normal8(const gckpt_call *call, int center, int64_t n, int64_t r, int64_t j)
+{
+    const float *aux = (const float *)call->aux;
+    __m256 x = gckpti_load(call->in[0].data + r * n + j, n - j);
+    x = _mm256_sub_ps(x, _mm256_set1_ps(center ? aux[2 * r] : 0.0f));
+    return _mm256_mul_ps(x, _mm256_set1_ps(aux[center ? 2 * r + 1 : r]));
+}
+
+static GCKPTI_AVX void gckpti_norm_dx_body(void *context, int64_t i)
+{
+    const gckpti_job *job = (const gckpti_job *)context;
+    const gckpt_call *call = job->call;
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    int64_t n = job->n, end = i * job->block + gckpti_part(job->rows - i * job->block, job->block);
+    const float *gain = o->gain ? call->in[o->gain].data : NULL;
+    for (int64_t r = i * job->block; r < end; r++) {
+        const float *g = call->grad_out + r * n;
+        __m256 lane[4] = { _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps() };
+        float a = !o->center ? 0.0f : (gain ? gckpti_dot8(g, gain, n) : gckpti_sum8(g, n)) / (float)n;
+        float rstd = ((const float *)call->aux)[o->center ? 2 * r + 1 : r];
+        for (int64_t j = 0; j < n; j += 32)
+            for (int q = 0; q < 4 && j + 8 * q < n; q++) {
+                int64_t at = j + 8 * q, left = n - at;
+                __m256 u = gckpti_load(g + at, left);
+                if (gain)
+                    u = _mm256_mul_ps(u, gckpti_load(gain + at, left));
+                u = _mm256_fmadd_ps(u, gckpti_normal8(call, o->center, n, r, at), lane[q]);
+                lane[q] = gckpti_upto(left, u, lane[q]);
+            }
+        float b = gckpti_tree(lane) / (float)n;
+        for (int64_t j = 0; j < n; j += 8) {
+            __m256 u = gckpti_load(g + j, n - j), h = gckpti_normal8(call, o->center, n, r, j);
+            u = gain ? _mm256_fmsub_ps(u, gckpti_load(gain + j, n - j), _mm256_set1_ps(a))
+                     : _mm256_sub_ps(u, _mm256_set1_ps(a));
+            gckpti_put_product8(call->in[0].grad + r * n + j, _mm256_set1_ps(rstd),
+                                _mm256_fnmadd_ps(h, _mm256_set1_ps(b), u), call->in[0].accumulate, n - j);
+        }
+    }
+}
+
+static GCKPTI_AVX void gckpti_norm_columns_body(void *context, int64_t i)   /* y: dgain, z: dbias        */
+{
+    const gckpti_job *job = (const gckpti_job *)context;
+    const gckpti_norm *o = (const gckpti_norm *)job->call->attributes;
+    int64_t n = job->n, j0 = i * GCKPTI_COLUMNS, end = j0 + gckpti_part(n - j0, GCKPTI_COLUMNS);
+    for (int64_t r = 0; r < job->rows; r++)
+        for (int64_t j = j0; j < end; j += 8) {
+            int64_t left = end - j;
+            __m256 g = gckpti_load(job->call->grad_out + r * n + j, left);
+            if (job->z)
+                gckpti_store(job->z + j, _mm256_add_ps(gckpti_load(job->z + j, left), g), left);
+            if (job->y)
+                gckpti_store(job->y + j, _mm256_fmadd_ps(g, gckpti_normal8(job->call, o->center, n, r, j),
+                                                         gckpti_load(job->y + j, left)), left);
+        }
+}
+
+static void gckpti_fast_layernorm_forward(const gckpt_call *call)
+{
+    gckpti_rows_run(call, gckpti_norm_forward_body, gckpti_last(&call->shape), gckpti_rows(&call->shape), NULL);
+}
+
+static void gckpti_fast_layernorm_backward(const gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    gckpti_job job = { call, gckpti_last(&call->shape), gckpti_rows(&call->shape), 0, NULL,
+                       o->gain ? call->in[o->gain].grad : NULL, o->bias ? call->in[o->bias].grad : NULL };
+    if (call->in[0].grad)
+        gckpti_rows_run(call, gckpti_norm_dx_body, job.n, job.rows, NULL);
+    if (job.y)
+        gckpti_start(job.y, job.n, call->in[o->gain].accumulate);
+    if (job.z)
+        gckpti_start(job.z, job.n, call->in[o->bias].accumulate);
+    if (job.y || job.z)
+        gckpti_spread(call, (job.n + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS, job.rows * job.n, gckpti_norm_columns_body,
+                     &job);
+}
+
+/* ---- attention: items are blocks of queries (forward) and heads (backward) ---- */
+typedef struct {
+    const gckpt_call *call;
+    int64_t t, s, c, d, heads, blocks;
+    int causal;
+    float scale;
+} gckpti_heads;
+
+enum { GCKPTI_QUERIES = 96, GCKPTI_BLOCK = 48, GCKPTI_HEAD_PANELS = 2 };
+
+static gckpti_heads gckpti_heads_of(const gckpt_call *call)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    int64_t t = call->shape.d[1], c = call->shape.d[2], d = c / o->heads;
+    gckpti_heads h = { call, t, call->in[1].shape.d[1], c, d, o->heads, (t + GCKPTI_QUERIES - 1) / GCKPTI_QUERIES,
+                       o->causal, 1.0f / gckpti_sqrt((float)d) };
+    return h;
+}
+
+/* c (m,n) = a b' of rows that are `row` apart, n at most GCKPTI_KEY_TILE. */
+static void gckpti_heads_scores(const gckpti_heads *h, const float *a, int64_t m, const float *b, int64_t n, float *c,
+                                int64_t c_row, float *pack)
+{
+    gckpti_product u;
+    gckpti_product_fill(&u, 1, m, n, h->d, a, 0, b, 1, c);
+    u.a_row = u.b_col = h->c;
+    u.c_row = c_row;
+    gckpti_product_piece(&u, 0, m, 0, n, pack, GCKPTI_HEAD_PANELS);
+}
+
+/* out_i += chain over keys j = 0..min(n, i + shift)-1 of p(i,j) v_j, for m queries: row i sees i + shift keys. */
+static GCKPTI_AVX void gckpti_heads_over_keys(const gckpti_heads *h, const float *p, int64_t p_row, int64_t m,
+                                              int64_t n, int64_t shift, const float *v, float *out, float *pack)
+{
+    gckpti_product u;
+    gckpti_product_fill(&u, 1, m, h->d, p_row, p, 0, v, 0, out);
+    u.b_step = u.c_row = u.from_row = h->c;
+    u.from = out;
+    for (int64_t i = 0, rows; i < m; i += rows) {           /* rows share u.k keys, then each has its own */
+        u.k = i + shift < n ? i + shift : n;
+        rows = gckpti_part(m - i, u.k < n ? 6 : m);
+        gckpti_product_piece(&u, i, i + rows, 0, h->d, pack, GCKPTI_HEAD_PANELS);
+        for (int64_t r = i + 1; u.k < n && r < i + rows; r++)
+            for (int64_t j = u.k; j < r + shift && j < n; j++)
+                gckpti_link8(p[r * p_row + j], v + j * h->c, h->d, out + r * h->c);
+    }
+}
+
+/* out_j += chain over the queries i = max(0, j + 1 - shift)..m-1, which see key j, of p(i,j) q_i, for n keys. */
+static GCKPTI_AVX void gckpti_heads_over_queries(const gckpti_heads *h, const float *p, int64_t p_row, int64_t m,
+                                                 int64_t n, int64_t shift, const float *q, float *out, float *pack)
+{
+    gckpti_product u;
+    gckpti_product_fill(&u, 1, p_row, h->d, m, p, 1, q, 0, out);
+    u.b_step = u.c_row = u.from_row = h->c;
+    u.from = out;
+    for (int64_t j = 0, rows; j < n; j += rows) {           /* each has its own queries, then rows share */
+        rows = n > shift ? gckpti_part(n - j, 6) : n;
+        int64_t all = j + rows > shift ? gckpti_part(m, j + rows - shift) : 0;
+        for (int64_t r = j; r < j + rows; r++)
+            for (int64_t i = r + 1 > shift ? r + 1 - shift : 0; i < all; i++)
+                gckpti_link8(p[i * p_row + r], q + i * h->c, h->d, out + r * h->c);
+        u.k = m - all;
+        u.a = p + all * p_row;
+        u.b = q + all * h->c;
+        gckpti_product_piece(&u, j, j + rows, 0, h->d, pack, GCKPTI_HEAD_PANELS);
+    }
+}
+
+static GCKPTI_AVX void gckpti_attention_forward_body(void *context, int64_t i)
+{
+    const gckpti_heads *h = (const gckpti_heads *)context;
+    const gckpt_call *call = h->call;
+    int64_t first = i % h->blocks * GCKPTI_QUERIES, m = gckpti_part(h->t - first, GCKPTI_QUERIES);
+    int64_t head = i / h->blocks % h->heads, row = i / h->blocks / h->heads, at = (row * h->t + first) * h->c;
+    int64_t keys = row * h->s * h->c + head * h->d, seen = h->causal ? first + m : h->s;
+    float p[GCKPTI_QUERIES * GCKPTI_KEY_TILE], pack[GCKPTI_PACK(GCKPTI_HEAD_PANELS)];
+    float max[GCKPTI_QUERIES], sum[GCKPTI_QUERIES], *out = call->out ? call->out + at + head * h->d : NULL;
+    const float *q = call->in[0].data + at + head * h->d;
+    for (int64_t r = 0; out && r < m; r++)
+        memset(out + r * h->c, 0, (size_t)h->d * sizeof(float));
+    for (int64_t j = 0; j < seen; j += GCKPTI_KEY_TILE) {
+        int64_t n = gckpti_part(seen - j, GCKPTI_KEY_TILE), r0 = h->causal && j > first ? j - first : 0;
+        int64_t shift = h->causal ? first + r0 + 1 - j : n;
+        const float *k = call->in[1].data + keys + j * h->c, *v = call->in[2].data + keys + j * h->c;
+        gckpti_heads_scores(h, q + r0 * h->c, m - r0, k, n, p, GCKPTI_KEY_TILE, pack);
+        for (int64_t r = r0; r < m; r++) {
+            float *x = p + (r - r0) * GCKPTI_KEY_TILE;
+            int64_t mine = gckpti_part(r - r0 + shift, n);
+            for (int64_t e = 0; e < mine; e += 8)
+                _mm256_storeu_ps(x + e, _mm256_fmadd_ps(_mm256_loadu_ps(x + e), _mm256_set1_ps(h->scale),
+                                                        _mm256_setzero_ps()));
+            float factor = gckpti_online8(x, x, mine, j == 0, &max[r], &sum[r]);
+            if (out && j)
+                gckpti_times8(out + r * h->c, factor, h->d);
+        }
+        if (out)
+            gckpti_heads_over_keys(h, p, GCKPTI_KEY_TILE, m - r0, n, shift, v, out + r0 * h->c, pack);
+    }
+    for (int64_t r = 0; r < m; r++) {
+        if (out)
+            gckpti_fast_divide(out + r * h->c, sum[r], h->d);
+        if (call->aux)
+            ((float *)call->aux)[(row * h->heads + head) * h->t + first + r] = max[r] + gckpti_log(sum[r]);
+    }
+}
+
+static void gckpti_fast_attention_forward(const gckpt_call *call)
+{
+    gckpti_heads h = gckpti_heads_of(call);
+    int64_t rows = call->shape.d[0];
+    gckpti_spread(call, rows * h.heads * h.blocks, rows * h.t * h.s * h.c, gckpti_attention_forward_body, &h);
+}
+
+static GCKPTI_AVX void gckpti_attention_backward_body(void *context, int64_t i)
+{
+    const gckpti_heads *h = (const gckpti_heads *)context;
+    const gckpt_call *call = h->call;
+    int64_t row = i / h->heads, column = i % h->heads * h->d, c = h->c, base[3];
+    float *grad[3], p[GCKPTI_BLOCK * GCKPTI_BLOCK], ds[GCKPTI_BLOCK * GCKPTI_BLOCK], delta[GCKPTI_BLOCK];
+    float pack[GCKPTI_PACK(GCKPTI_HEAD_PANELS)];
+    for (int k = 0; k < 3; k++) {
+        int64_t n = k ? h->s : h->t;
+        base[k] = row * n * c + column;
+        grad[k] = call->in[k].grad ? call->in[k].grad + base[k] : NULL;
+        for (int64_t r = 0; grad[k] && !call->in[k].accumulate && r < n; r++)
+            memset(grad[k] + r * c, 0, (size_t)h->d * sizeof(float));
+    }
+    for (int64_t first = 0; first < h->t; first += GCKPTI_BLOCK) {
+        int64_t m = gckpti_part(h->t - first, GCKPTI_BLOCK), at = base[0] + first * c;
+        int64_t seen = h->causal ? first + m : h->s;
+        const float *q = call->in[0].data + at, *g = call->grad_out + at;
+        const float *lse = (const float *)call->aux + i * h->t + first;
+        for (int64_t r = 0; (grad[0] || grad[1]) && r < m; r++)
+            delta[r] = gckpti_dot8(g + r * c, call->out + at + r * c, h->d);
+        for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
+            int64_t n = gckpti_part(seen - j, GCKPTI_BLOCK), shift = h->causal ? first + 1 - j : n;
+            const float *k = call->in[1].data + base[1] + j * c;
+            gckpti_heads_scores(h, q, m, k, n, p, GCKPTI_BLOCK, pack);
+            if (grad[0] || grad[1])
+                gckpti_heads_scores(h, g, m, call->in[2].data + base[2] + j * c, n, ds, GCKPTI_BLOCK, pack);
+            for (int64_t r = 0; r < m; r++)
+                for (int64_t e = r * GCKPTI_BLOCK, end = e + gckpti_part(r + shift, n); e < end; e += 8) {
+                    __m256 scale = _mm256_set1_ps(h->scale), x = _mm256_loadu_ps(p + e);
+                    x = _mm256_fmadd_ps(x, scale, _mm256_setzero_ps());
+                    x = gckpti_exp8(_mm256_sub_ps(x, _mm256_set1_ps(lse[r])));
+                    _mm256_storeu_ps(p + e, x);
+                    if (grad[0] || grad[1]) {
+                        x = _mm256_mul_ps(x, _mm256_sub_ps(_mm256_loadu_ps(ds + e), _mm256_set1_ps(delta[r])));
+                        _mm256_storeu_ps(ds + e, _mm256_mul_ps(x, scale));
+                    }
+                }
+            if (grad[2])
+                gckpti_heads_over_queries(h, p, GCKPTI_BLOCK, m, n, shift, g, grad[2] + j * c, pack);
+            if (grad[0])
+                gckpti_heads_over_keys(h, ds, GCKPTI_BLOCK, m, n, shift, k, grad[0] + first * c, pack);
+            if (grad[1])
+                gckpti_heads_over_queries(h, ds, GCKPTI_BLOCK, m, n, shift, q, grad[1] + j * c, pack);
+        }
+    }
+}
+
+static void gckpti_fast_attention_backward(const gckpt_call *call)
+{
+    gckpti_heads h = gckpti_heads_of(call);
+    int64_t items = call->shape.d[0] * h.heads;
+    gckpti_spread(call, items, items * h.t * h.s * h.d, gckpti_attention_backward_body, &h);
+}
+
+/* ---- cross_entropy, linear_cross_entropy: classes first..first+n-1 of `rows` rows of logits ---- */
+enum { GCKPTI_CLASS_ROWS = 512 };
+typedef struct {
+    const gckpt_call *call;
+    const int32_t *target;
+    const float *x;                         /* logits, `row` floats from one row to the next             */
+    float *d;                               /* backward: their gradient (may be x)                       */
+    const float *lse;
+    int64_t row, first, n, rows, block;
+    int accumulate;
+    float max[GCKPTI_CLASS_ROWS], sum[GCKPTI_CLASS_ROWS], hit[GCKPTI_CLASS_ROWS];
+} gckpti_classes;
+
+static void gckpti_classes_forward_body(void *context, int64_t i)
+{
+    gckpti_classes *s = (gckpti_classes *)context;
+    for (int64_t r = i * s->block; r < s->rows && r < (i + 1) * s->block; r++) {
+        const float *x = s->x + r * s->row;
+        int64_t target = s->target[r] - s->first;
+        if (s->target[r] < 0)
+            continue;
+        if (target >= 0 && target < s->n)
+            s->hit[r] = x[target];
+        for (int64_t j = 0; j < s->n; j += GCKPTI_LOSS_CHUNK)
+            gckpti_online8(x + j, NULL, gckpti_part(s->n - j, GCKPTI_LOSS_CHUNK), s->first + j == 0, &s->max[r],
+                           &s->sum[r]);
+    }
+}
+
+static GCKPTI_AVX void gckpti_classes_backward_body(void *context, int64_t i)
+{
+    gckpti_classes *s = (gckpti_classes *)context;
+    const __m256 lse_scale = _mm256_set1_ps(s->call->loss_scale);
+    for (int64_t r = i * s->block; r < s->rows && r < (i + 1) * s->block; r++) {
+        const float *x = s->x + r * s->row;
+        float *d = s->d + r * s->row;
+        int64_t target = s->target[r] - s->first;
+        if (s->target[r] < 0) {
+            gckpti_start(d, s->n, s->accumulate);
+            continue;
+        }
+        for (int64_t j = 0; j < s->n; j += 8) {
+            __m256 hit = _mm256_setzero_ps();
+            if (target >= j && target < j + 8)
+                hit = _mm256_and_ps(_mm256_set1_ps(1.0f), _mm256_castsi256_ps(_mm256_cmpeq_epi32(
+                          _mm256_set1_epi32((int)(target - j)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))));
+            __m256 e = gckpti_exp8(_mm256_sub_ps(gckpti_load(x + j, s->n - j), _mm256_set1_ps(s->lse[r])));
+            gckpti_put_product8(d + j, _mm256_sub_ps(e, hit), lse_scale, s->accumulate, s->n - j);
+        }
+    }
+}
+
+static void gckpti_classes_run(gckpti_classes *s, void (*body)(void *context, int64_t i))
+{
+    s->block = s->n < 8192 ? 8192 / s->n : 1;
+    gckpti_spread(s->call, (s->rows + s->block - 1) / s->block, 16 * s->rows * s->n, body, s);
+}
+
+/* Rows r0.. have seen all classes: their losses in order, and aux. */
+static void gckpti_classes_loss(const gckpti_classes *s, int64_t r0)
+{
+    for (int64_t r = 0; r < s->rows; r++) {
+        float lse = s->target[r] < 0 ? 0.0f : s->max[r] + gckpti_log(s->sum[r]);
+        if (s->target[r] >= 0)
+            gckpti_loss_add(s->call, lse - s->hit[r], 1);
+        if (s->call->aux)
+            ((float *)s->call->aux)[r0 + r] = lse;
+    }
+}
+
+static void gckpti_fast_cross_entropy_forward(const gckpt_call *call)
+{
+    int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
+    gckpti_classes s;
+    s.call = call, s.row = s.n = v, s.first = 0;
+    for (int64_t r0 = 0; r0 < rows; r0 += GCKPTI_CLASS_ROWS) {
+        s.rows = gckpti_part(rows - r0, GCKPTI_CLASS_ROWS);
+        s.target = call->in[1].index + r0;
+        s.x = call->in[0].data + r0 * v;
+        gckpti_classes_run(&s, gckpti_classes_forward_body);
+        gckpti_classes_loss(&s, r0);
+    }
+}
+
+static void gckpti_fast_cross_entropy_backward(const gckpt_call *call)
+{
+    gckpti_classes s;
+    if (!call->in[0].grad)
+        return;
+    s.call = call, s.target = call->in[1].index, s.lse = (const float *)call->aux;
+    s.x = call->in[0].data, s.d = call->in[0].grad, s.accumulate = call->in[0].accumulate;
+    s.row = s.n = gckpti_last(&call->in[0].shape), s.rows = gckpti_rows(&call->in[0].shape), s.first = 0;
+    gckpti_classes_run(&s, gckpti_classes_backward_body);
+}
+
+/* Logits of rows r0.., classes j..: into work. */
+static void gckpti_linear_classes(gckpti_classes *s, int64_t r0, int64_t j)
+{
+    const gckpt_call *call = s->call;
+    int64_t c = gckpti_last(&call->in[0].shape);
+    gckpti_product t;
+    s->rows = gckpti_part(gckpti_rows(&call->in[0].shape) - r0, GCKPTI_LOSS_ROWS);
+    s->row = s->n = gckpti_part(call->in[1].shape.d[0] - j, GCKPTI_LOSS_CHUNK), s->first = j;
+    s->target = call->in[2].index + r0, s->lse = (const float *)call->aux + r0;
+    s->d = (float *)call->work, s->x = s->d, s->accumulate = 0;
+    gckpti_product_fill(&t, 1, s->rows, s->n, c, call->in[0].data + r0 * c, 0, call->in[1].data + j * c, 1, s->d);
+    gckpti_product_run(call, &t);
+}
+
+static void gckpti_fast_linear_cross_entropy_forward(const gckpt_call *call)
+{
+    int64_t rows = gckpti_rows(&call->in[0].shape), v = call->in[1].shape.d[0];
+    gckpti_classes s;
+    s.call = call;
+    for (int64_t r0 = 0; r0 < rows; r0 += GCKPTI_LOSS_ROWS) {
+        for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK) {
+            gckpti_linear_classes(&s, r0, j);
+            gckpti_classes_run(&s, gckpti_classes_forward_body);
+        }
+        gckpti_classes_loss(&s, r0);
+    }
+}
+
+static void gckpti_fast_linear_cross_entropy_backward(const gckpt_call *call)
+{
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    int64_t c = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape), v = w->shape.d[0];
+    gckpti_classes s;
+    gckpti_product t;
+    s.call = call;
+    for (int64_t r0 = 0; r0 < rows; r0 += GCKPTI_LOSS_ROWS)
+        for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK) {
+            gckpti_linear_classes(&s, r0, j);
+            gckpti_classes_run(&s, gckpti_classes_backward_body);
+            if (x->grad) {
+                gckpti_product_fill(&t, 1, s.rows, c, s.n, s.d, 0, w->data + j * c, 0, x->grad + r0 * c);
+                gckpti_product_gradient(call, &t, x->accumulate || j > 0);
+            }
+            if (w->grad) {
+                gckpti_product_fill(&t, 1, s.n, c, s.rows, s.d, 1, x->data + r0 * c, 0, w->grad + j * c);
+                gckpti_product_gradient(call, &t, w->accumulate || r0 > 0);
+            }
+        }
+}
+
+#else  /* another processor or compiler: the plain kernels */
+static int gckpti_fast_available(void) { return 0; }
+#define GCKPTI_PLAIN(op)                                                                                \
+    static void gckpti_fast_##op##_forward(const gckpt_call *call) { gckpti_##op##_forward(call); }     \
+    static void gckpti_fast_##op##_backward(const gckpt_call *call) { gckpti_##op##_backward(call); }
+GCKPTI_PLAIN(linear) GCKPTI_PLAIN(matmul) GCKPTI_PLAIN(attention) GCKPTI_PLAIN(gelu) GCKPTI_PLAIN(softmax)
+GCKPTI_PLAIN(cross_entropy) GCKPTI_PLAIN(linear_cross_entropy)
+#undef GCKPTI_PLAIN
+static void gckpti_fast_layernorm_forward(const gckpt_call *call) { gckpti_norm_forward(call); }
+static void gckpti_fast_layernorm_backward(const gckpt_call *call) { gckpti_norm_backward(call); }
+
+static void gckpti_fast_adamw(float *w, const float *g, float *m, float *v, int64_t n, const gckpti_adamw *a)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float d = g[i] * a->scale;
+        m[i] = gckpti_fma(a->beta1, m[i], a->rest1 * d);
+        v[i] = gckpti_fma(a->beta2, v[i], a->rest2 * (d * d));
+        float step = m[i] / (gckpti_sqrt(v[i] * a->correct2) + a->eps);
+        w[i] = gckpti_fma(-a->rate, step, gckpti_fma(-a->decay, w[i], w[i]));
+    }
+}
+
+static float gckpti_fast_square_sum(const float *x, int64_t n) { return gckpti_dot(x, x, n); }
+
+static void gckpti_fast_divide(float *x, float by, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] /= by;
+}
+#endif
+#endif /* GCKPT_NO_FAST */
+
+#ifdef __cplusplus
+}
+#endif
+#if defined(__clang__)
+#if __clang_major__ >= 12
+#pragma float_control(pop)
+#endif
+#elif defined(__GNUC__)
+#pragma GCC pop_options
+#endif
+#endif /* GRADCKPT_IMPLEMENTATION */

@@ -1,0 +1,42 @@
+/* check.h - the few lines the tests share: count, report, fail loudly.
+ *
+ *   CHECK(condition);                        counts one check; prints file, line and text when it fails
+ *   CHECK_MSG(condition, "fmt", ...);        the same, with a message of your own
+ *   return check_report("name");             prints "name: N passed, N failed"; the exit status
+ */
+#ifndef TESTS_CHECK_H
+#define TESTS_CHECK_H
+#include <stdarg.h>
+#include <stdio.h>
+
+static long check_passed, check_failed;
+
+#if defined(__GNUC__)
+__attribute__((format(printf, 4, 5)))
+#endif
+static int check_record(int ok, const char *file, int line, const char *format, ...)
+{
+    if (ok) {
+        check_passed++;
+        return 1;
+    }
+    if (++check_failed <= 25) {
+        va_list args;
+        va_start(args, format);
+        fprintf(stderr, "%s:%d: ", file, line);
+        vfprintf(stderr, format, args);
+        fputc('\n', stderr);
+        va_end(args);
+    }
+    return 0;
+}
+
+#define CHECK(condition) check_record((condition) ? 1 : 0, __FILE__, __LINE__, "%s", #condition)
+#define CHECK_MSG(condition, ...) check_record((condition) ? 1 : 0, __FILE__, __LINE__, __VA_ARGS__)
+
+static int check_report(const char *name)
+{
+    printf("%s: %ld passed, %ld failed\n", name, check_passed, check_failed);
+    return check_failed != 0;
+}
+#endif
