@@ -813,7 +813,7 @@ static void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size
     if (a->desc.memory) {
         unsigned char *base = (unsigned char *)a->desc.memory;
         size_t at = ptr ? (size_t)((unsigned char *)ptr - base) : gckpti_round_up(a->used, GCKPTI_ALIGN);
-        if (ptr && at + old_size != a->used) {          /* not the last piece                            */
+        if (ptr && gckpti_round_up(at + old_size, GCKPTI_ALIGN) < a->used) {    /* not the last piece    */
             if (new_size <= old_size)
                 return new_size ? ptr : NULL;
             void *fresh = gckpti_resize(a, NULL, 0, new_size);
@@ -1609,6 +1609,8 @@ static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gc
         !gckpti_grow(&s->memory, &s->params, &s->capacity, s->count, sizeof *s->params))
         return NULL;
     char *copy = (char *)gckpti_new(&s->memory, length, 1);
+    if (copy)
+        memcpy(copy, name, length);
     q.p.elements = (int64_t)n;
     q.p.values = values ? values : (float *)gckpti_new(&s->memory, n, sizeof(float));
     q.p.name = copy;
@@ -1617,7 +1619,6 @@ static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gc
         gckpti_param_free(s, &q);
         return NULL;
     }
-    memcpy(copy, name, length);
     q.p.shape = *shape;
     q.p.lr_scale = 1;
     q.p.decay_scale = shape->n >= 2 ? 1.0f : 0.0f;
@@ -2217,11 +2218,14 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
     if (!gckpti_shape_fits(&call.shape) || call.aux_bytes > PTRDIFF_MAX / 4)
         return gckpti_fail(g, GCKPT_E_SHAPE, "%s: the result %S is too large; at most %z elements", op->name,
                            &call.shape, SIZE_MAX / 64);
-    /* Rows must stay rows: with two or three times the rows, two or three times the output. */
-    int mixes = !once && !loss && (call.mixes_rows || call.shape.n == 0 || call.shape.d[0] % g->rows);
-    for (int factor = 2; factor <= 3 && !once && !loss && !mixes; factor++)
-        mixes = gckpti_shape_call(op, in, n, attributes, factor, 1, NULL, &more) != GCKPT_OK ||
-                more.shape.n != call.shape.n || more.shape.d[0] != factor * call.shape.d[0];
+    /* Rows must stay rows: with two or three times the rows there are two or three times the output's,
+     * and nothing else changes. */
+    int mixes = !once && (call.mixes_rows || (!loss && (call.shape.n == 0 || call.shape.d[0] % g->rows)));
+    for (int factor = 2; factor <= 3 && !once && !mixes; factor++) {
+        mixes = gckpti_shape_call(op, in, n, attributes, factor, 1, NULL, &more) != GCKPT_OK;
+        for (int i = 0; i < call.shape.n && !loss && !mixes; i++)
+            mixes = more.shape.n != call.shape.n || more.shape.d[i] != call.shape.d[i] * (i ? 1 : factor);
+    }
     gckpt_tensor *t = gckpti_tensor_new(g, GCKPTI_OP, &call.shape, GCKPT_F32);
     if (!t)
         return NULL;
@@ -3047,7 +3051,11 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
 enum {
     GCKPTI_KEY_TILE = 64,       /* keys an attention step takes at once: part of the contract */
     GCKPTI_LOSS_CHUNK = 1024,   /* classes a cross-entropy step takes at once: the same */
+#ifndef GCKPT_NO_FAST
     GCKPTI_LOSS_ROWS = 64       /* rows that share one pass over a chunk of w: speed only */
+#else
+    GCKPTI_LOSS_ROWS = 1
+#endif
 };
 
 /* The size of the next piece of what is left. */
@@ -3162,6 +3170,9 @@ static const gckpt_op gckpti_op_embed = {
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
 {
     gckpt_tensor *in[2] = { table, index };
+    if (table && index && !table->once)
+        return gckpti_fail(table->graph, GCKPT_E_ARG, "embed: the table %T depends on the batch; it must be a "
+                           "function of parameters", table);
     return gckpt_apply(&gckpti_op_embed, in, 2, NULL, 0);
 }
 
@@ -3353,8 +3364,8 @@ static gckpt_result gckpti_norm_shape(gckpt_call *call)
         return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x has no axis", name);
     for (int i = 1; i < call->inputs; i++)
         if (call->in[i].shape.n != 1 || call->in[i].shape.d[0] != gckpti_last(x))
-            return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S needs a %s of shape [%I], not %S", name,
-                              x, i == o->gain ? "gain" : "bias", gckpti_last(x),
+            return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S needs a %s of [%I], not %S", name, x,
+                              i == o->gain ? "gain" : "bias", gckpti_last(x),
                               &call->in[i].shape);
     call->shape = *x;
     call->aux_bytes = (size_t)gckpti_rows(x) * (o->center ? 2 : 1) * sizeof(float);
@@ -3434,12 +3445,12 @@ static uint64_t gckpti_norm_flops(const gckpt_call *call)
 
 /* in[1] is the gain, or a bias without gain, which needs less than this says. */
 static const gckpt_op gckpti_op_layernorm = {
-    "layernorm", gckpti_norm_shape, gckpti_norm_forward, gckpti_norm_backward, gckpti_norm_flops, NULL,
-    { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX, 0 }, 0,
+    "layernorm", gckpti_norm_shape, gckpti_norm_forward, gckpti_norm_backward, gckpti_norm_flops,
+    NULL, { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX, 0 }, 0,
     GCKPTI_FAST(gckpti_fast_layernorm_forward), GCKPTI_FAST(gckpti_fast_layernorm_backward) };
 static const gckpt_op gckpti_op_rmsnorm = {
-    "rmsnorm", gckpti_norm_shape, gckpti_norm_forward, gckpti_norm_backward, gckpti_norm_flops, NULL,
-    { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX }, 0, NULL, NULL };
+    "rmsnorm", gckpti_norm_shape, gckpti_norm_forward, gckpti_norm_backward, gckpti_norm_flops,
+    NULL, { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX }, 0, NULL, NULL };
 
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias)
 {
@@ -3895,6 +3906,9 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
                                                    gckpt_tensor *targets)
 {
     gckpt_tensor *in[3] = { x, w, targets };
+    if (x && w && targets && !w->once)
+        return gckpti_fail(w->graph, GCKPT_E_ARG, "linear_cross_entropy: w, %T, depends on the batch; it must be "
+                           "a function of parameters", w);
     return gckpt_apply(&gckpti_op_linear_cross_entropy, in, 3, NULL, 0);
 }
 
@@ -4922,7 +4936,7 @@ static gckpt_result gckpti_lifetimes(gckpti_planner *p)
     return GCKPT_OK;
 }
 
-/* ---- step 5: best fit in several orders; the best arena wins ---- */
+/* ---- step 5: best fit, in several orders ---- */
 static int gckpti_block_before(const gckpti_block *a, const gckpti_block *b, int order)
 {
     double x = (double)a->size, y = (double)b->size;
@@ -4971,7 +4985,13 @@ static void gckpti_block_sort(gckpti_block *b, size_t n, int order)
 /* Which placed blocks live when: each bucket of instructions lists the blocks that live in it. */
 enum { GCKPTI_BUCKET = 32 };
 typedef struct { int block, next; } gckpti_placed;
-typedef struct { int *head, *seen, *near_by; gckpti_placed *links; size_t link_count, link_capacity; } gckpti_timeline;
+typedef struct {
+    int *head, *count;              /* by bucket: its list, and how many are in it                       */
+    int *seen, *near_by;            /* blocks that live at the same time as the one to place             */
+    int *by_offset;                 /* all placed blocks                                                 */
+    gckpti_placed *links;
+    size_t link_count, link_capacity;
+} gckpti_timeline;
 
 static int gckpti_by_offset(const gckpti_block *b, int x, int y)
 {
@@ -5002,26 +5022,46 @@ static void gckpti_sort_by_offset(const gckpti_block *b, int *v, int n)
     }
 }
 
+/* Collects the placed blocks that live while block i does, by offset: from the buckets when they hold few,
+ * else from all. Returns how many. */
+static int gckpti_collect(const gckpti_block *b, int i, gckpti_timeline *line)
+{
+    int count = 0, listed = 0, from = b[i].start / GCKPTI_BUCKET, to = b[i].end / GCKPTI_BUCKET;
+    for (int k = from; k <= to && listed <= i / 8; k++)
+        listed += line->count[k];
+    if (listed > i / 8) {
+        for (int k = 0; k < i; k++) {
+            const gckpti_block *o = &b[line->by_offset[k]];
+            if (o->end >= b[i].start && b[i].end >= o->start)
+                line->near_by[count++] = line->by_offset[k];
+        }
+        return count;
+    }
+    for (int k = from; k <= to; k++)
+        for (int l = line->head[k]; l >= 0; l = line->links[l].next) {
+            int o = line->links[l].block;
+            if (line->seen[o] == i || b[o].end < b[i].start || b[i].end < b[o].start)
+                continue;
+            line->seen[o] = i;
+            line->near_by[count++] = o;
+        }
+    gckpti_sort_by_offset(b, line->near_by, count);
+    return count;
+}
+
 /* Places blocks in the given order, each into the smallest gap among those that live at the same time.
  * Returns the arena; SIZE_MAX when out of memory. */
-static size_t gckpti_place(gckpti_planner *p, gckpti_block *b, size_t n, size_t alignment, gckpti_timeline *line)
+static size_t gckpti_place(gckpti_planner *p, gckpti_block *b, int n, size_t alignment, gckpti_timeline *line)
 {
     size_t arena = 0;
     line->link_count = 0;
-    memset(line->seen, 0xff, n * sizeof(int));
-    for (size_t i = 0; i <= p->length / GCKPTI_BUCKET; i++)
+    memset(line->seen, 0xff, (size_t)n * sizeof(int));
+    for (size_t i = 0; i <= p->length / GCKPTI_BUCKET; i++) {
         line->head[i] = -1;
-    for (size_t i = 0; i < n; i++) {
-        int count = 0;
-        for (int k = b[i].start / GCKPTI_BUCKET; k <= b[i].end / GCKPTI_BUCKET; k++)
-            for (int l = line->head[k]; l >= 0; l = line->links[l].next) {
-                int o = line->links[l].block;
-                if (line->seen[o] == (int)i || b[o].end < b[i].start || b[i].end < b[o].start)
-                    continue;
-                line->seen[o] = (int)i;
-                line->near_by[count++] = o;
-            }
-        gckpti_sort_by_offset(b, line->near_by, count);
+        line->count[i] = 0;
+    }
+    for (int i = 0; i < n; i++) {
+        int count = gckpti_collect(b, i, line), low = 0, high = i;
         size_t at = 0, best = SIZE_MAX, room = SIZE_MAX;
         for (int k = 0; k < count; k++) {
             const gckpti_block *o = &b[line->near_by[k]];
@@ -5036,19 +5076,43 @@ static size_t gckpti_place(gckpti_planner *p, gckpti_block *b, size_t n, size_t 
         b[i].offset = best == SIZE_MAX ? at : best;
         if (b[i].offset + b[i].size > arena)
             arena = b[i].offset + b[i].size;
+        while (low < high) {
+            int middle = (low + high) / 2;
+            if (b[line->by_offset[middle]].offset <= b[i].offset)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        memmove(line->by_offset + low + 1, line->by_offset + low, (size_t)(i - low) * sizeof(int));
+        line->by_offset[low] = i;
         for (int k = b[i].start / GCKPTI_BUCKET; k <= b[i].end / GCKPTI_BUCKET; k++) {
             if (!gckpti_grow(p->memory, &line->links, &line->link_capacity, line->link_count, sizeof *line->links)) {
                 p->failed = 1;
                 return SIZE_MAX;
             }
-            line->links[line->link_count].block = (int)i;
+            line->links[line->link_count].block = i;
             line->links[line->link_count].next = line->head[k];
             line->head[k] = (int)line->link_count++;
+            line->count[k]++;
         }
     }
     return arena;
 }
 
+/* The block that reaches highest is placed first next time; the others keep their order. */
+static void gckpti_promote_top(gckpti_block *b, size_t n)
+{
+    size_t top = 0;
+    for (size_t i = 1; i < n; i++)
+        if (b[i].offset + b[i].size > b[top].offset + b[top].size)
+            top = i;
+    gckpti_block moved = b[top];
+    memmove(b + 1, b, top * sizeof *b);
+    b[0] = moved;
+}
+
+/* Tries the orders, then moves what sticks out forward, for a number of rounds that depends on the count
+ * of blocks alone. The best arena stays. */
 static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
 {
     size_t n = 0, buckets = p->length / GCKPTI_BUCKET + 1;
@@ -5069,13 +5133,19 @@ static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
         p->blocks[n++].version = (int)i;
     }
     line.head = (int *)gckpti_new(p->memory, buckets, sizeof(int));
+    line.count = (int *)gckpti_new(p->memory, buckets, sizeof(int));
     line.seen = (int *)gckpti_new(p->memory, n + 1, sizeof(int));
     line.near_by = (int *)gckpti_new(p->memory, n + 1, sizeof(int));
-    p->failed = p->failed || !line.head || !line.seen || !line.near_by;
+    line.by_offset = (int *)gckpti_new(p->memory, n + 1, sizeof(int));
+    p->failed = p->failed || !line.head || !line.count || !line.seen || !line.near_by || !line.by_offset;
     p->arena = SIZE_MAX;
-    for (int order = 0; order < (n > 8192 ? 1 : GCKPTI_ORDERS) && p->arena != p->bound && !p->failed; order++) {
-        gckpti_block_sort(p->blocks, n, order);
-        size_t arena = gckpti_place(p, p->blocks, n, alignment, &line);
+    int rounds = n > 8192 ? 1 : GCKPTI_ORDERS + (int)(20000 / (n + 1) < 40 ? 20000 / (n + 1) : 40);
+    for (int round = 0; round < rounds && p->arena != p->bound && !p->failed; round++) {
+        if (round < GCKPTI_ORDERS)
+            gckpti_block_sort(p->blocks, n, round);
+        else
+            gckpti_promote_top(p->blocks, n);
+        size_t arena = gckpti_place(p, p->blocks, (int)n, alignment, &line);
         if (arena >= p->arena)
             continue;
         p->arena = arena;
@@ -5084,8 +5154,10 @@ static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
     }
     if (line.links)
         gckpti_resize(p->memory, line.links, line.link_capacity * sizeof *line.links, 0);
+    gckpti_delete(p->memory, line.by_offset, n + 1, sizeof(int));
     gckpti_delete(p->memory, line.near_by, n + 1, sizeof(int));
     gckpti_delete(p->memory, line.seen, n + 1, sizeof(int));
+    gckpti_delete(p->memory, line.count, buckets, sizeof(int));
     gckpti_delete(p->memory, line.head, buckets, sizeof(int));
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
@@ -5269,29 +5341,39 @@ static gckpt_result gckpti_try(gckpti_planner *p, gckpt_mode mode, int group)
     return result != GCKPT_OK ? result : p->failed ? GCKPT_E_MEMORY : gckpti_lifetimes(p);
 }
 
-/* The group whose arena is least (the first of equals). The arena is never below the bound, so only
- * groups whose bound promises something are laid out. Very long graphs try one group per count. */
+/* The group whose arena is least. An arena is never below its bound, so groups are laid out in the order
+ * of their bounds, until the next bound is no better than the least arena. Very long graphs try one group
+ * for each number of segments. */
 static gckpt_result gckpti_find_sqrt(gckpti_planner *p, size_t alignment, int *best)
 {
-    size_t least = SIZE_MAX;
-    int n = p->body_count > 0 ? p->body_count : 1;
-    *best = 1;
-    for (int group = 1; group <= n; group++) {
-        if (n > 2048 && group > 1 && (n + group - 1) / group == (n + group - 2) / (group - 1))
+    size_t least = SIZE_MAX, n = p->body_count > 0 ? (size_t)p->body_count : 1;
+    size_t *bound = (size_t *)gckpti_new(p->memory, n, sizeof *bound);
+    gckpt_result result = bound ? GCKPT_OK : GCKPT_E_MEMORY;
+    for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
+        bound[i] = SIZE_MAX;
+        if (n > 2048 && i > 0 && (n + i) / (i + 1) == (n + i - 1) / i)
             continue;
-        gckpt_result result = gckpti_try(p, GCKPT_SQRT, group);
-        if (result == GCKPT_OK && p->bound < least)
+        result = gckpti_try(p, GCKPT_SQRT, (int)i + 1);
+        bound[i] = p->bound;
+    }
+    for (*best = 1; result == GCKPT_OK;) {
+        size_t next = 0;
+        for (size_t i = 1; i < n; i++)
+            if (bound[i] < bound[next])
+                next = i;
+        if (bound[next] >= least)
+            break;
+        bound[next] = SIZE_MAX;
+        result = gckpti_try(p, GCKPT_SQRT, (int)next + 1);
+        if (result == GCKPT_OK)
             result = gckpti_layout(p, alignment);
-        else if (result == GCKPT_OK)
-            continue;
-        if (result != GCKPT_OK)
-            return result;
-        if (p->arena < least) {
+        if (result == GCKPT_OK && p->arena < least) {
             least = p->arena;
-            *best = group;
+            *best = (int)next + 1;
         }
     }
-    return GCKPT_OK;
+    gckpti_delete(p->memory, bound, n, sizeof *bound);
+    return result;
 }
 
 static gckpt_plan *gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode, gckpt_result *result)
@@ -5926,8 +6008,8 @@ static void gckpti_run_blocks(const gckpt_exec *e, int64_t n, void (*body)(void 
 
 static int64_t gckpti_block_of(const gckpti_update_job *job, int64_t block, int64_t *n)
 {
-    int64_t at = block * GCKPTI_UPDATE_BLOCK;
-    *n = job->q->p.elements - at < GCKPTI_UPDATE_BLOCK ? job->q->p.elements - at : GCKPTI_UPDATE_BLOCK;
+    int64_t size = GCKPTI_UPDATE_BLOCK, at = block * size;
+    *n = job->q->p.elements - at < size ? job->q->p.elements - at : size;
     return at;
 }
 
@@ -6632,24 +6714,26 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
     return result;
 }
 
-/* ==================================================================================================
+/* =================================================================================================
  * >>files: save and load, as safetensors
  *
- * A file is 8 bytes: the header's length, little-endian; the header: JSON, padded with spaces to 8 bytes;
- * the values: little-endian f32, tensor after tensor (https://huggingface.co/docs/safetensors):
+ * A file is 8 bytes: the header's length, little-endian; the header: JSON, padded with spaces to 8
+ * bytes; the values: little-endian f32, one tensor after the other (the format is described at
+ * https://huggingface.co/docs/safetensors):
  *
  *     {"__metadata__":{"format":"gradckpt","contract":"1","step":"20","seed":"0"},
- *      "w":{"dtype":"F32","shape":[8,16],"data_offsets":[0,512]},"w#state0":{...},"w#state1":{...},...}
+ *      "w":{"dtype":"F32","shape":[8,16],"data_offsets":[0,512]},"w#state0":{...},"w#state1":{...}}
  *
- * Parameters stand in creation order, each followed by its optimiser state; so a parameter's own name
- * must not end in #state and a digit. Loading reads and checks everything before it changes anything;
- * pointers to values and state stay valid. The state becomes the file's: what the file does not have
- * becomes zero, as before a first step. An external parameter that is not writable must hold the file's
- * bits already. Files whose format is not "gradckpt" (other programs') leave step and seed alone.
- * Loading needs the data's bytes a second time for a moment; in a caller's block (gckpt_memory.memory)
- * the header's bytes stay taken when parameters or state had to be created.
- * ================================================================================================== */
-#define GCKPTI_HEADER_MAX 100000000u    /* bytes; the format's limit                                     */
+ * Parameters stand in creation order, each followed by its optimiser state; so the name of a
+ * parameter must not end in #state and a digit. Loading reads and checks everything before it
+ * changes anything; pointers to values and state stay valid. The state becomes the file's: what the
+ * file does not have becomes zero, as before a first step. An external parameter that is not
+ * writable must hold the file's bits already. Files of other programs (any other format) leave step
+ * and seed alone. Loading needs the data's bytes a second time for a moment. From a caller's block
+ * (gckpt_memory.memory) they are taken and given back; the header's bytes stay taken when
+ * parameters or state had to be created.
+ * ============================================================================================== */
+#define GCKPTI_HEADER_MAX 100000000u    /* bytes; the format's limit */
 
 /* Bytes of the UTF-8 character at s, 0 when it is not one: overlong, a surrogate, cut off. */
 static int gckpti_utf8_length(const char *s, size_t left)
@@ -6672,7 +6756,9 @@ static int gckpti_utf8_length(const char *s, size_t left)
 static size_t gckpti_state_suffix(const char *name)
 {
     size_t n = strlen(name);
-    return n >= 7 && !memcmp(name + n - 7, "#state", 6) && name[n - 1] >= '0' && name[n - 1] <= '9' ? n - 7 : n;
+    if (n < 7 || memcmp(name + n - 7, "#state", 6) || name[n - 1] < '0' || name[n - 1] > '9')
+        return n;
+    return n - 7;
 }
 
 /* Why a file cannot have a parameter of this name; NULL: it can. */
@@ -6693,7 +6779,7 @@ static const char *gckpti_name_problem(const char *name)
 
 /* ---- write ---- */
 typedef struct {
-    gckpt_write_fn write;           /* NULL: only count                                                  */
+    gckpt_write_fn write;           /* NULL: only count */
     void *user;
     size_t total, used;
     int failed;
@@ -6727,7 +6813,9 @@ static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
     char line[256];
     int64_t begin = 0, end;
     gckpti_text t = { line, sizeof line - 1 };
-    gckpti_text_add(&t, "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"", GCKPT_CONTRACT);
+    gckpti_text_add(&t,
+                    "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"",
+                    GCKPT_CONTRACT);
     gckpti_text_uint(&t, s->step);
     gckpti_text_add(&t, "\",\"seed\":\"");
     gckpti_text_uint(&t, s->seed);
@@ -6739,7 +6827,9 @@ static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
             gckpti_sink_put(k, ",\"", 2);
             for (const char *c = p->name; *c; c++) {
                 unsigned u = (unsigned char)*c;
-                char code[6] = { '\\', 'u', '0', '0', (char)('0' + (u >> 4)), "0123456789abcdef"[u & 15] };
+                char code[] = "\\u00??";
+                code[4] = (char)('0' + (u >> 4));
+                code[5] = "0123456789abcdef"[u & 15];
                 int plain = u >= 0x20 && u != '"' && u != '\\';
                 gckpti_sink_put(k, plain ? c : code, plain ? 1 : 6);
             }
@@ -6748,7 +6838,8 @@ static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
             t.left = sizeof line - 1;
             if (slot >= 0)
                 gckpti_text_add(&t, "#state%i", slot);
-            gckpti_text_add(&t, "\":{\"dtype\":\"F32\",\"shape\":%S,\"data_offsets\":[%I,%I]}", &p->shape, begin, end);
+            gckpti_text_add(&t, "\":{\"dtype\":\"F32\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
+                            &p->shape, begin, end);
             gckpti_sink_put(k, line, (size_t)(t.at - line));
         }
     }
@@ -6776,14 +6867,15 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
     for (size_t i = 0; i < store->count; i++) {
         const char *name = store->params[i].p.name, *problem = gckpti_name_problem(name);
         if (problem)
-            return gckpti_error(store, GCKPT_E_ARG, "save: a parameter's name %s; choose another: \"%s\"", problem, name);
+            return gckpti_error(store, GCKPT_E_ARG, "save: a parameter's name %s; choose another: "
+                                "\"%s\"", problem, name);
     }
     memset(&k, 0, sizeof k);
     gckpti_sink_header(&k, store);
     size_t padding = (8 - k.total % 8) % 8, length = k.total + padding;
     if (length > GCKPTI_HEADER_MAX)
-        return gckpti_error(store, GCKPT_E_DATA, "save: the header takes %z bytes, the format allows %z; use shorter "
-                            "names", length, (size_t)GCKPTI_HEADER_MAX);
+        return gckpti_error(store, GCKPT_E_DATA, "save: the header takes %z bytes, %z are allowed; "
+                            "use shorter names", length, (size_t)GCKPTI_HEADER_MAX);
     memset(&k, 0, sizeof k);
     k.write = write;
     k.user = user;
@@ -6800,47 +6892,46 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
     }
     gckpti_sink_flush(&k);
     if (k.failed)
-        return gckpti_error(store, GCKPT_E_FILE, "save: the write callback failed before byte %z; what it wrote is no "
-                            "complete file", k.total);
+        return gckpti_error(store, GCKPT_E_FILE, "save: the write callback failed before byte %z; "
+                            "what it wrote is no complete file", k.total);
     return gckpti_ok(store);
 }
 
 /* ---- read: the header's JSON, decoded where it stands ---- */
 typedef struct {
-    const char *name;               /* of the parameter                                                  */
-    int slot;                       /* -1: its values; 0..3: that state                                  */
-    int states;                     /* of values: how many states they have in the file                  */
-    int had;                        /* of values: how many the store had                                 */
-    int created;                    /* of values: more of them may be there by now                       */
-    size_t param;                   /* index in the store                                                */
+    const char *name;               /* of the parameter */
+    int slot;                       /* -1: its values; 0..3: that state */
+    int states;                     /* of values: how many states they have in the file */
+    int had;                        /* of values: how many the store had */
+    size_t param;                   /* index in the store */
     gckpt_shape shape;
     int64_t offsets[2];
-} gckpti_entry;
+} gckpti_saved;
 
 typedef struct {
     gckpt_store *store;
     gckpt_result result;
-    char *header, *at, *end;        /* end: of the header                                                */
+    char *header, *at, *end;        /* end: of the header */
     int64_t data_bytes;
-    gckpti_entry *entries;
+    gckpti_saved *entries;
     size_t count, capacity;
-    int ours, empty;                /* written by this library; the store had no parameters              */
+    int ours, empty;                /* written by this library; the store had no parameters */
     uint64_t step, seed;
 } gckpti_loader;
 
 /* Records `load: tensor "name": ...`, long names cut, control characters replaced. Returns 0. */
-static int gckpti_load_fail(gckpti_loader *l, gckpt_result result, const char *name, int slot,
-                            const char *format, ...)
+static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_saved *e,
+                         const char *format, ...)
 {
     va_list args;
     l->result = gckpti_error(l->store, result, "load: ");
     gckpti_text t = { l->store->object.text + 6, GCKPTI_TEXT - 7 };
-    if (name) {
-        size_t i = 0;
+    if (e) {
+        const char *c = e->name;
         gckpti_text_add(&t, "tensor \"");
-        for (; name[i] && (i < 60 || ((unsigned char)name[i] & 0xc0) == 0x80); i++)
-            gckpti_text_put(&t, (unsigned char)name[i] < 0x20 || name[i] == 0x7f ? "?" : name + i, 1);
-        gckpti_text_add(&t, slot < 0 ? "%s\": " : "%s#state%i\": ", name[i] ? "..." : "", slot);
+        for (; *c && (c < e->name + 60 || ((unsigned char)*c & 0xc0) == 0x80); c++)
+            gckpti_text_put(&t, (unsigned char)*c < 0x20 || *c == 0x7f ? "?" : c, 1);
+        gckpti_text_add(&t, e->slot < 0 ? "%s\": " : "%s#state%i\": ", *c ? "..." : "", e->slot);
     }
     va_start(args, format);
     gckpti_text_format(&t, format, args);
@@ -6850,8 +6941,8 @@ static int gckpti_load_fail(gckpti_loader *l, gckpt_result result, const char *n
 
 static int gckpti_json_fail(gckpti_loader *l, const char *what)
 {
-    return gckpti_load_fail(l, GCKPT_E_DATA, NULL, 0, "header, byte %z: %s; the file is damaged or not "
-                            "safetensors", (size_t)(l->at - l->header), what);
+    return gckpti_refuse(l, GCKPT_E_DATA, NULL, "header, byte %z: %s; the file is damaged or "
+                         "not safetensors", (size_t)(l->at - l->header), what);
 }
 
 static void gckpti_json_space(gckpti_loader *l)
@@ -6873,7 +6964,8 @@ static int gckpti_json_need(gckpti_loader *l, char c)
     return gckpti_json_take(l, c) || gckpti_json_fail(l, what);
 }
 
-static uint32_t gckpti_json_hex(gckpti_loader *l)   /* four digits; 0, which is refused, when wrong      */
+/* Four digits; 0, which is refused, when wrong. */
+static uint32_t gckpti_json_hex(gckpti_loader *l)
 {
     uint32_t u = 0;
     for (int i = 0; i < 4; i++, l->at++) {
@@ -6885,7 +6977,7 @@ static uint32_t gckpti_json_hex(gckpti_loader *l)   /* four digits; 0, which is 
     return u;
 }
 
-/* The character written as \n, \u00e9, \ud83d\ude00 (two surrogates); 0: none that a string can hold. */
+/* The character written as \n, \u00e9, \ud83d\ude00 (surrogates); 0: none a string can hold. */
 static uint32_t gckpti_json_escape(gckpti_loader *l)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
@@ -6923,7 +7015,8 @@ static char *gckpti_json_string(gckpti_loader *l)
                 *out++ = (char)(unsigned char)(0x80 | (c >> (6 * more) & 0x3f));
         } else {
             int n = gckpti_utf8_length(l->at, (size_t)(l->end - l->at));
-            wrong = !n ? "a string is not UTF-8" : (unsigned char)*l->at < 0x20 ? "a bare control character" : NULL;
+            wrong = !n ? "a string is not UTF-8" :
+                    (unsigned char)*l->at < 0x20 ? "a bare control character" : NULL;
             while (n-- > 0)
                 *out++ = *l->at++;
         }
@@ -6937,7 +7030,7 @@ static char *gckpti_json_string(gckpti_loader *l)
     return s;
 }
 
-/* The next key of an object with its ':'; NULL when the object ends and when it is wrong (l->result).
+/* The next key of an object with its ':'; NULL when the object ends or is wrong (l->result).
  * count: 0 before the first. */
 static char *gckpti_json_key(gckpti_loader *l, int *count)
 {
@@ -6950,7 +7043,7 @@ static char *gckpti_json_key(gckpti_loader *l, int *count)
     return key && gckpti_json_need(l, ':') ? key : NULL;
 }
 
-/* A whole number without sign or leading zeros; returns where it ends, NULL when it is none below 2^64. */
+/* A whole number < 2^64 without sign or leading zeros: returns where it ends, NULL when wrong. */
 static char *gckpti_digits(char *s, const char *end, uint64_t *value)
 {
     const char *start = s;
@@ -6976,7 +7069,7 @@ static int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int limit)
         gckpti_json_space(l);
         char *end = gckpti_digits(l->at, l->end, &value);
         if (n == limit || !end || value > INT64_MAX) {
-            gckpti_json_fail(l, n == limit ? "too many numbers" : "a whole number below 2^63 expected");
+            gckpti_json_fail(l, n == limit ? "too many numbers" : "a whole number < 2^63 expected");
             return -1;
         }
         l->at = end;
@@ -7006,20 +7099,20 @@ static int gckpti_load_metadata(gckpti_loader *l)
     for (int i = 1; l->ours && i < 4; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (!end || gckpti_digits(found[i], end, &number[i]) != end)
-            return gckpti_load_fail(l, GCKPT_E_DATA, NULL, 0, "__metadata__: %s must be a whole number below 2^64, "
-                                    "in quotes", keys[i]);
+            return gckpti_refuse(l, GCKPT_E_DATA, NULL, "__metadata__: %s must be a whole number < "
+                                 "2^64, in quotes", keys[i]);
     }
     if (l->ours && number[1] != GCKPT_CONTRACT)
-        return gckpti_load_fail(l, GCKPT_E_DATA, NULL, 0, "the file is of numeric contract %s, this library of %i: "
-                                "training would not go on to the same bits. Without its __metadata__ the values "
-                                "can be loaded", found[1], GCKPT_CONTRACT);
+        return gckpti_refuse(l, GCKPT_E_DATA, NULL, "the file is of numeric contract %s, this "
+                             "library of %i: training would not go on to the same bits. Without "
+                             "its __metadata__ the values can be loaded", found[1], GCKPT_CONTRACT);
     l->step = number[2];
     l->seed = number[3];
     return l->result == GCKPT_OK;
 }
 
-/* {"dtype":"F32","shape":[..],"data_offsets":[begin,end]}, keys in any order; begin and end in the data. */
-static int gckpti_load_entry(gckpti_loader *l, gckpti_entry *e)
+/* {"dtype":"F32","shape":[..],"data_offsets":[begin,end]}, keys in any order. */
+static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
 {
     const char *key, *type = NULL;
     int axes = -1, offsets = -1;
@@ -7040,15 +7133,16 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_entry *e)
     if (!type || axes < 0 || offsets != 2)
         return gckpti_json_fail(l, "a tensor has dtype, shape and two data_offsets");
     if (strcmp(type, "F32"))
-        return gckpti_load_fail(l, GCKPT_E_DATA, e->name, e->slot, "F32 is needed; convert it from dtype %s", type);
+        return gckpti_refuse(l, GCKPT_E_DATA, e, "F32 is needed; convert it from dtype %s", type);
     e->shape.n = axes;
     if (!gckpti_shape_fits(&e->shape))
-        return gckpti_load_fail(l, GCKPT_E_DATA, e->name, e->slot, "%S: sizes must be positive and their product at "
-                                "most %z", &e->shape, SIZE_MAX / 64);
+        return gckpti_refuse(l, GCKPT_E_DATA, e, "%S: sizes must be positive and their product at "
+                             "most %z", &e->shape, SIZE_MAX / 64);
     int64_t begin = e->offsets[0], end = e->offsets[1], bytes = gckpti_elements(&e->shape) * 4;
     if (begin > end || end > l->data_bytes || end - begin != bytes)
-        return gckpti_load_fail(l, GCKPT_E_DATA, e->name, e->slot, "data_offsets [%I,%I] must hold the %I bytes of %S "
-                                "within the %I bytes of data", begin, end, bytes, &e->shape, l->data_bytes);
+        return gckpti_refuse(l, GCKPT_E_DATA, e, "data_offsets [%I,%I] must hold the %I bytes of "
+                             "%S within the %I bytes of data", begin, end, bytes, &e->shape,
+                             l->data_bytes);
     return 1;
 }
 
@@ -7059,7 +7153,7 @@ static int gckpti_load_header(gckpti_loader *l)
     if (*l->header != '{')
         return gckpti_json_fail(l, "'{' expected");
     for (int n = 0; (name = gckpti_json_key(l, &n)) != NULL;) {
-        gckpti_entry e;
+        gckpti_saved e;
         if (!strcmp(name, "__metadata__")) {
             if (metadata++)
                 return gckpti_json_fail(l, "__metadata__ comes twice");
@@ -7075,17 +7169,18 @@ static int gckpti_load_header(gckpti_loader *l)
         if (!gckpti_load_entry(l, &e))
             return 0;
         if (!gckpti_grow(&l->store->memory, &l->entries, &l->capacity, l->count, sizeof e))
-            return gckpti_load_fail(l, GCKPT_E_MEMORY, NULL, 0, "no memory for a table of over %z tensors", l->count);
+            return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for over %z tensors",
+                                 l->count);
         l->entries[l->count++] = e;
     }
-    gckpti_json_space(l);                               /* the padding                                   */
+    gckpti_json_space(l);                               /* the padding */
     if (l->result == GCKPT_OK && l->at != l->end)
         gckpti_json_fail(l, "only spaces may follow the last '}'");
     return l->result == GCKPT_OK;
 }
 
 /* ---- read: what concerns several tensors, or the store ---- */
-static int gckpti_entry_before(const gckpti_entry *a, const gckpti_entry *b, int by_name)
+static int gckpti_saved_before(const gckpti_saved *a, const gckpti_saved *b, int by_name)
 {
     int order = by_name ? strcmp(a->name, b->name) : 0;
     if (by_name)
@@ -7093,20 +7188,20 @@ static int gckpti_entry_before(const gckpti_entry *a, const gckpti_entry *b, int
     return a->offsets[0] < b->offsets[0];
 }
 
-static void gckpti_entry_sort(gckpti_entry *e, size_t n, int by_name)
+static void gckpti_saved_sort(gckpti_saved *e, size_t n, int by_name)
 {
-    size_t start = n / 2, end = n;                      /* heap sort: build the heap, then empty it      */
+    size_t start = n / 2, end = n;              /* heap sort: build the heap, then empty it */
     while (end > 1) {
-        gckpti_entry moved = e[start > 0 ? start - 1 : end - 1];
+        gckpti_saved moved = e[start > 0 ? start - 1 : end - 1];
         size_t hole = 0, child;
         if (start > 0)
             hole = --start;
         else
             e[--end] = e[0];
         for (; (child = 2 * hole + 1) < end; hole = child) {
-            if (child + 1 < end && gckpti_entry_before(&e[child], &e[child + 1], by_name))
+            if (child + 1 < end && gckpti_saved_before(&e[child], &e[child + 1], by_name))
                 child++;
-            if (!gckpti_entry_before(&moved, &e[child], by_name))
+            if (!gckpti_saved_before(&moved, &e[child], by_name))
                 break;
             e[hole] = e[child];
         }
@@ -7118,38 +7213,39 @@ static void gckpti_entry_sort(gckpti_entry *e, size_t n, int by_name)
 static int gckpti_load_check(gckpti_loader *l)
 {
     gckpt_store *s = l->store;
-    gckpti_entry *head = NULL;                          /* values of the parameter we are at             */
+    gckpti_saved *head = NULL;                          /* values of the parameter we are at */
     int64_t at = 0;
     size_t values = 0;
-    gckpti_entry_sort(l->entries, l->count, 0);
+    gckpti_saved_sort(l->entries, l->count, 0);
     for (size_t i = 0; i < l->count; i++) {
-        gckpti_entry *e = &l->entries[i];
+        gckpti_saved *e = &l->entries[i];
         if (e->offsets[0] != at)
-            return gckpti_load_fail(l, GCKPT_E_DATA, e->name, e->slot, "its data begins at %I, not at %I: %s", e->offsets[0],
-                                    at, e->offsets[0] < at ? "an overlap" : "a hole");
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "its data begins at %I, not at %I: %s",
+                                 e->offsets[0], at, e->offsets[0] < at ? "an overlap" : "a hole");
         at = e->offsets[1];
-        e->param = values;                              /* in an empty store; else found below           */
+        e->param = values;                              /* in an empty store; else found below */
         values += e->slot < 0;
     }
     if (at != l->data_bytes)
-        return gckpti_load_fail(l, GCKPT_E_DATA, NULL, 0, "the tensors need %I bytes of data, the file has %I", at,
-                                l->data_bytes);
-    gckpti_entry_sort(l->entries, l->count, 1);
+        return gckpti_refuse(l, GCKPT_E_DATA, NULL, "the tensors need %I bytes of data, the file "
+                             "has %I", at, l->data_bytes);
+    gckpti_saved_sort(l->entries, l->count, 1);
     for (size_t i = 0; i < l->count; i++) {
-        gckpti_entry *e = &l->entries[i];
+        gckpti_saved *e = &l->entries[i];
         const char *problem = gckpti_name_problem(e->name);
         int again = head && !strcmp(head->name, e->name);
         if (problem)
-            return gckpti_load_fail(l, GCKPT_E_DATA, e->name, e->slot, "the name %s", problem);
-        if (again && e->slot == e[-1].slot)
-            return gckpti_load_fail(l, GCKPT_E_DATA, e->name, e->slot, "comes twice");
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "the name %s", problem);
+        if (i + 1 < l->count && !strcmp(e[1].name, e->name) && e[1].slot == e->slot)
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "comes twice");
         if (e->slot >= 0) {
-            if (!again || e->slot != head->states || e->slot > 3)
-                return gckpti_load_fail(l, GCKPT_E_DATA, e->name, e->slot, "optimiser state %s", again ?
-                                        "must be numbered 0 to 3 without a gap" : "without its parameter");
+            if (!again)
+                return gckpti_refuse(l, GCKPT_E_DATA, e, "optimiser state without its parameter");
+            if (e->slot != head->states || e->slot > 3)
+                return gckpti_refuse(l, GCKPT_E_DATA, e, "states must be 0 to 3 without a gap");
             if (!gckpti_same_shape(&e->shape, &head->shape))
-                return gckpti_load_fail(l, GCKPT_E_SHAPE, e->name, e->slot, "%S, but its parameter is %S", &e->shape,
-                                        &head->shape);
+                return gckpti_refuse(l, GCKPT_E_SHAPE, e, "%S, but its parameter is %S", &e->shape,
+                                     &head->shape);
             e->param = head->param;
             head->states++;
             continue;
@@ -7159,20 +7255,27 @@ static int gckpti_load_check(gckpti_loader *l)
             continue;
         int index = gckpti_find(s, e->name);
         if (index < 0)
-            return gckpti_load_fail(l, GCKPT_E_DATA, e->name, -1, "is none of the store's %z parameters; build the "
-                                    "model that was saved, or load into an empty store", s->count);
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "is none of the store's %z parameters; build "
+                                 "the model that was saved, or load into an empty store", s->count);
+        const gckpt_parameter *p = &s->params[index].p;
         e->param = (size_t)index;
-        if (!gckpti_same_shape(&e->shape, &s->params[index].p.shape))
-            return gckpti_load_fail(l, GCKPT_E_SHAPE, e->name, -1, "the file has it as %S, the store as %S", &e->shape,
-                                    &s->params[index].p.shape);
+        while (e->had < 4 && p->state[e->had])
+            e->had++;
+        if (!gckpti_same_shape(&e->shape, &p->shape))
+            return gckpti_refuse(l, GCKPT_E_SHAPE, e, "the file has it as %S, the store as %S",
+                                 &e->shape, &p->shape);
     }
-    gckpti_entry_sort(l->entries, l->count, 0);
-    for (size_t p = 0, i = 0; !l->empty && values < s->count; p++, i = 0) {     /* which one is missing? */
+    gckpti_saved_sort(l->entries, l->count, 0);
+    for (size_t p = 0; !l->empty && values < s->count; p++) {   /* which one is missing? */
+        gckpti_saved missing;
+        size_t i = 0;
         while (i < l->count && l->entries[i].param != p)
             i++;
+        missing.name = s->params[p].p.name;
+        missing.slot = -1;
         if (i == l->count)
-            return gckpti_load_fail(l, GCKPT_E_DATA, s->params[p].p.name, -1, "is missing; the file has %z of the "
-                                    "store's %z parameters", values, s->count);
+            return gckpti_refuse(l, GCKPT_E_DATA, &missing, "is missing; the file has %z of the "
+                                 "store's %z parameters", values, s->count);
     }
     return 1;
 }
@@ -7181,16 +7284,10 @@ static int gckpti_load_check(gckpti_loader *l)
 static int gckpti_load_create(gckpti_loader *l)
 {
     for (size_t i = 0; i < l->count; i++) {
-        gckpti_entry *e = &l->entries[i];
-        if (e->slot >= 0)
-            continue;
-        if (l->empty && !gckpti_param_new(l->store, e->name, &e->shape, NULL))
+        const gckpti_saved *e = &l->entries[i];
+        if (e->slot < 0 && l->empty && !gckpti_param_new(l->store, e->name, &e->shape, NULL))
             return 0;
-        gckpti_param *q = &l->store->params[e->param];
-        while (e->had < 4 && q->p.state[e->had])
-            e->had++;
-        e->created = 1;
-        if (!gckpti_param_state(l->store, q, e->states))
+        if (e->slot < 0 && !gckpti_param_state(l->store, &l->store->params[e->param], e->states))
             return 0;
     }
     return 1;
@@ -7202,10 +7299,9 @@ static void gckpti_load_undo(gckpti_loader *l)
     while (l->empty && s->count > 0)
         gckpti_param_free(s, &s->params[--s->count]);
     for (size_t i = l->empty ? 0 : l->count; i-- > 0;) {
-        const gckpti_entry *e = &l->entries[i];
-        gckpti_param *q = &s->params[e->param];
-        for (int k = 4; e->created && k-- > e->had; q->p.state[k] = NULL)
-            gckpti_delete(&s->memory, q->p.state[k], (size_t)q->p.elements, sizeof(float));
+        gckpt_parameter *p = &s->params[l->entries[i].param].p;
+        for (int k = 4; l->entries[i].slot < 0 && k-- > l->entries[i].had; p->state[k] = NULL)
+            gckpti_delete(&s->memory, p->state[k], (size_t)p->elements, sizeof(float));
     }
 }
 
@@ -7213,21 +7309,21 @@ static void gckpti_load_undo(gckpti_loader *l)
 static int gckpti_load_data(gckpti_loader *l, float *data, gckpt_read_fn read, void *user)
 {
     if (l->data_bytes && read(user, data, (size_t)l->data_bytes) != (size_t)l->data_bytes)
-        return gckpti_load_fail(l, GCKPT_E_FILE, NULL, 0, "the %I bytes of data could not be read to their end",
-                                l->data_bytes);
-    for (int64_t i = 0; i < l->data_bytes / 4; i++) {   /* nothing to do on a little-endian machine      */
+        return gckpti_refuse(l, GCKPT_E_FILE, NULL, "the %I bytes of data could not be read to "
+                             "their end", l->data_bytes);
+    for (int64_t i = 0; i < l->data_bytes / 4; i++) {   /* changes nothing if little-endian */
         unsigned char b[4];
         memcpy(b, data + i, 4);
         uint32_t word = b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
         memcpy(data + i, &word, 4);
     }
     for (size_t i = 0; i < l->count; i++) {
-        const gckpti_entry *e = &l->entries[i];
+        const gckpti_saved *e = &l->entries[i];
         const gckpti_param *q = &l->store->params[e->param];
         size_t bytes = (size_t)q->p.elements * sizeof(float);
         if (q->locked && e->slot < 0 && memcmp(q->p.values, data + e->offsets[0] / 4, bytes))
-            return gckpti_load_fail(l, GCKPT_E_DATA, e->name, -1, "is external, not writable, and holds other values "
-                                    "than the file; bind it as writable");
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "is external, not writable, and holds other "
+                                 "values than the file; bind it as writable");
     }
     return 1;
 }
@@ -7235,11 +7331,12 @@ static int gckpti_load_data(gckpti_loader *l, float *data, gckpt_read_fn read, v
 static void gckpti_load_commit(gckpti_loader *l, const float *data)
 {
     for (size_t i = 0; i < l->count; i++) {
-        const gckpti_entry *e = &l->entries[i];
+        const gckpti_saved *e = &l->entries[i];
         gckpti_param *q = &l->store->params[e->param];
         size_t bytes = (size_t)q->p.elements * sizeof(float);
+        float *to = e->slot < 0 ? q->p.values : q->p.state[e->slot];
         if (e->slot >= 0 || !q->locked)
-            memcpy(e->slot < 0 ? q->p.values : q->p.state[e->slot], data + e->offsets[0] / 4, bytes);
+            memcpy(to, data + e->offsets[0] / 4, bytes);
         for (int k = e->states; e->slot < 0 && k < 4 && q->p.state[k]; k++)
             memset(q->p.state[k], 0, bytes);
     }
@@ -7249,7 +7346,8 @@ static void gckpti_load_commit(gckpti_loader *l, const float *data)
     }
 }
 
-GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user, size_t size)
+GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
+                                        size_t size)
 {
     gckpti_loader l;
     unsigned char little[8];
@@ -7259,32 +7357,33 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
     if (store->object.sticky != GCKPT_OK)
         return store->object.sticky;
     if (size < 8)
-        return gckpti_error(store, GCKPT_E_DATA, "load: %z bytes are too few for a safetensors file", size);
+        return gckpti_error(store, GCKPT_E_DATA, "load: %z bytes are not a safetensors file", size);
     if (read(user, little, 8) != 8)
         return gckpti_error(store, GCKPT_E_FILE, "load: the first 8 bytes could not be read");
     for (int i = 8; i-- > 0;)
         length = length << 8 | little[i];
     if (length < 2 || length > GCKPTI_HEADER_MAX || length > size - 8)
-        return gckpti_error(store, GCKPT_E_DATA, "load: a header of %I bytes in a file of %z (at most %z are allowed): "
-                            "cut off, damaged or not safetensors", (int64_t)(length & INT64_MAX), size,
-                            (size_t)GCKPTI_HEADER_MAX);
+        return gckpti_error(store, GCKPT_E_DATA, "load: a header of %I bytes in a file of %z (%z "
+                            "are allowed): cut off, damaged or not safetensors",
+                            (int64_t)(length & INT64_MAX), size, (size_t)GCKPTI_HEADER_MAX);
     memset(&l, 0, sizeof l);
     l.store = store;
     l.empty = store->count == 0;
     size_t header_bytes = (size_t)length, data_bytes = size - 8 - header_bytes;
     l.data_bytes = (int64_t)data_bytes;
-    l.at = l.header = (char *)gckpti_new(&store->memory, header_bytes, 1);
-    l.end = l.header + header_bytes;
+    size_t room = gckpti_round_up(header_bytes, GCKPTI_ALIGN);  /* so that a block gets it back */
+    l.at = l.header = (char *)gckpti_new(&store->memory, room, 1);
+    l.end = l.header ? l.header + header_bytes : NULL;
     if (!l.header)
-        gckpti_load_fail(&l, GCKPT_E_MEMORY, NULL, 0, "no memory for the header's %z bytes", header_bytes);
+        gckpti_refuse(&l, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", header_bytes);
     else if (read(user, l.header, header_bytes) != header_bytes)
-        gckpti_load_fail(&l, GCKPT_E_FILE, NULL, 0, "the header's %z bytes could not be read", header_bytes);
+        gckpti_refuse(&l, GCKPT_E_FILE, NULL, "the header's %z bytes cannot be read", header_bytes);
     else if (gckpti_load_header(&l) && gckpti_load_check(&l)) {
         int created = gckpti_load_create(&l);
         float *data = created ? (float *)gckpti_new(&store->memory, data_bytes, 1) : NULL;
         if (!data)
-            gckpti_load_fail(&l, GCKPT_E_MEMORY, NULL, 0, "no memory for %z bytes of data%s", data_bytes, created ?
-                             " beside the store" : " in the store");
+            gckpti_refuse(&l, GCKPT_E_MEMORY, NULL, "no memory for %z bytes of data %s", data_bytes,
+                          created ? "beside the store" : "in the store");
         else if (gckpti_load_data(&l, data, read, user))
             gckpti_load_commit(&l, data);
         gckpti_delete(&store->memory, data, data_bytes, 1);
@@ -7293,7 +7392,7 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
     }
     if (l.entries)
         gckpti_delete(&store->memory, l.entries, l.capacity, sizeof *l.entries);
-    gckpti_delete(&store->memory, l.header, header_bytes, 1);
+    gckpti_delete(&store->memory, l.header, room, 1);
     return l.result == GCKPT_OK ? gckpti_ok(store) : l.result;
 }
 
@@ -7316,13 +7415,13 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
 extern "C" {
 #endif
 #if GCKPTI_POSIX && !defined(__cplusplus)
-int (fileno)(FILE *file);               /* with -std=c99 the system's headers do not show these two      */
+int (fileno)(FILE *file);       /* with -std=c99 the system's headers do not show these two */
 int (fsync)(int fd);
-#elif defined(_WIN32)                   /* as <windows.h> has it; rename() there does not replace        */
-__declspec(dllimport) int __stdcall MoveFileExA(const char *from, const char *to, unsigned long flags);
+#elif defined(_WIN32)                   /* as <windows.h> has it; rename() there does not replace */
+__declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
 #endif
 
-typedef struct { FILE *f; int error; } gckpti_file;     /* error: errno of the first failure, or 0       */
+typedef struct { FILE *f; int error; } gckpti_file; /* error: errno of the first failure, or 0 */
 
 static void gckpti_file_try(gckpti_file *file, int failed)
 {
@@ -7360,7 +7459,7 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
         gckpti_text t = { temporary + length, 15 };
         gckpti_text_add(&t, ".tmp%i", i);
         errno = 0;
-        file.f = fopen(temporary, "wbx");               /* x: must not exist                             */
+        file.f = fopen(temporary, "wbx");               /* x: must not exist */
     }
     const char *stage = "create the temporary file beside it; is the folder there and writable";
     gckpti_file_try(&file, !file.f);
@@ -7371,13 +7470,13 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
         result = gckpt_store_write(store, gckpti_file_write, &file);
         gckpti_file_try(&file, fflush(file.f));
 #if GCKPTI_POSIX
-        gckpti_file_try(&file, fsync(fileno(file.f)) && errno != EINVAL);   /* EINVAL: cannot be synced   */
+        gckpti_file_try(&file, fsync(fileno(file.f)) && errno != EINVAL); /* EINVAL: no disk */
 #endif
         gckpti_file_try(&file, fclose(file.f));
         if (result == GCKPT_OK && !file.error) {
             stage = "put it in place; is that a folder, or in use";
 #ifdef _WIN32
-            gckpti_file_try(&file, !MoveFileExA(temporary, path, 1 | 8));   /* replace; write through     */
+            gckpti_file_try(&file, !MoveFileExA(temporary, path, 1 | 8));    /* replace, flush */
 #else
             gckpti_file_try(&file, rename(temporary, path));
 #endif
@@ -7386,15 +7485,15 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
             remove(temporary);
     }
     if (file.error)
-        result = gckpti_error(store, GCKPT_E_FILE, "save: %s: could not %s? What was there is unharmed: \"%s\"",
-                              strerror(file.error), stage, path);
+        result = gckpti_error(store, GCKPT_E_FILE, "save: %s: could not %s? What was there is "
+                              "unharmed: \"%s\"", strerror(file.error), stage, path);
 #if GCKPTI_POSIX
-    while (length > 0 && path[length - 1] != '/')       /* the folder must not forget the new name       */
+    while (length > 0 && path[length - 1] != '/')   /* the folder must not forget the new name */
         length--;
     memcpy(temporary + length, ".", 2);
     int folder = result == GCKPT_OK ? open(temporary, O_RDONLY) : -1;
     if (folder >= 0) {
-        fsync(folder);                                  /* some file systems cannot                      */
+        fsync(folder);                                  /* some file systems cannot */
         close(folder);
     }
 #endif
@@ -7417,8 +7516,9 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
     if (file.f)
         fclose(file.f);
     if (file.error)
-        return gckpti_error(store, result, "load: %s: could not read \"%s\"", strerror(file.error), path);
-    if (result != GCKPT_OK) {
+        return gckpti_error(store, result, "load: %s: could not read \"%s\"", strerror(file.error),
+                            path);
+    if (result != GCKPT_OK && store->object.sticky == GCKPT_OK) {
         gckpti_text t = { store->object.text + strlen(store->object.text), 0 };
         t.left = sizeof store->object.text - 1 - strlen(store->object.text);
         gckpti_text_add(&t, " (\"%s\")", path);
@@ -7427,16 +7527,18 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
 }
 #endif /* GCKPT_NO_STDIO */
 
-/* ==================================================================================================
+/* =================================================================================================
  * >>fast: the kernels again for AVX2 and FMA, same bits
  *
- * Each gckpti_fast_<op> returns the bits of the plain gckpti_<op>, its definition: vectors and tiles go
- * over rows and columns, so that every chain and every lane keeps its order. They are compiled for AVX2
- * function by function and used when the processor has it (gckpti_fast_available), so that a plain
- * `cc -O2` is enough. Elsewhere they are the plain kernels.
- * ================================================================================================== */
+ * Each gckpti_fast_<op> returns the bits of the plain gckpti_<op>, its definition: vectors and
+ * tiles go over rows and columns, so that every chain and every lane keeps its order. The code is
+ * compiled for AVX2 function by function and used when the processor has it
+ * (gckpti_fast_available), so that a plain `cc -O2` is enough. With other compilers and processors
+ * these are the plain kernels (also with gcc on Windows, which misaligns vectors: its bug 54412).
+ * A body is what one thread does with item i of a call: a row, a piece of a matrix, a head.
+ * ============================================================================================== */
 #ifndef GCKPT_NO_FAST
-#if (defined(__GNUC__) || defined(__clang__)) && (defined(__x86_64__) || defined(__i386__)) && \
+#if defined(__GNUC__) && defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__)) && \
     !defined(GCKPT_FORCE_SOFT_FMA)
 #ifdef __cplusplus
 extern "C++" {
@@ -7452,38 +7554,63 @@ static int gckpti_fast_available(void)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
-/* ---- vectors of 8 floats; n < 8 reads or writes only the first n ---- */
-GCKPTI_INLINE GCKPTI_AVX __m256i gckpti_mask(int64_t n)
+/* ---- items to threads, in blocks worth the trouble of waking one ---- */
+typedef struct {
+    void (*body)(void *context, int64_t i);
+    void *context;
+    int64_t n, block;
+} gckpti_spreading;
+
+static void gckpti_spread_body(void *context, int64_t i)
 {
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n < 8 ? (int)n : 8), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    const gckpti_spreading *s = (const gckpti_spreading *)context;
+    int64_t end = i * s->block + gckpti_part(s->n - i * s->block, s->block);
+    for (i *= s->block; i < end; i++)
+        s->body(s->context, i);
 }
 
-GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_load(const float *x, int64_t n)
+/* body(context, 0..n-1), each item worth about `work` multiply-adds. */
+static void gckpti_spread(const gckpt_call *call, int64_t n, int64_t work,
+                          void (*body)(void *context, int64_t i), void *context)
 {
-    return n >= 8 ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, gckpti_mask(n));
+    gckpti_spreading s = { body, context, n, 1 + 65536 / (work + 1) };
+    gckpti_parallel(call, (n + s.block - 1) / s.block, gckpti_spread_body, &s);
 }
 
-GCKPTI_INLINE GCKPTI_AVX void gckpti_store(float *x, __m256 v, int64_t n)
+/* ---- vectors of 8 floats; n < 8 reads (and fills up with 0) or writes only the first n ---- */
+GCKPTI_INLINE GCKPTI_AVX __m256i gckpti_mask8(int64_t n)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n < 8 ? (int)n : 8),
+                              _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_load8(const float *x, int64_t n)
+{
+    return n >= 8 ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, gckpti_mask8(n));
+}
+
+GCKPTI_INLINE GCKPTI_AVX void gckpti_store8(float *x, __m256 v, int64_t n)
 {
     if (n >= 8)
         _mm256_storeu_ps(x, v);
     else
-        _mm256_maskstore_ps(x, gckpti_mask(n), v);
+        _mm256_maskstore_ps(x, gckpti_mask8(n), v);
 }
 
 /* d[p * d_row + i] = s[i * row + p] for i, p = 0..7; what lies beyond `rows` and `n` becomes 0. */
-static GCKPTI_AVX void gckpti_transpose(const float *s, int64_t row, int64_t rows, int64_t n, float *d,
-                                        int64_t d_row)
+static GCKPTI_AVX void gckpti_transpose8(const float *s, int64_t row, int64_t rows, int64_t n,
+                                         float *d, int64_t d_row)
 {
     float edge[64];
     if (rows < 8 || n < 8) {
         for (int64_t i = 0; i < 8; i++)
-            _mm256_storeu_ps(edge + 8 * i, i < rows ? gckpti_load(s + i * row, n) : _mm256_setzero_ps());
+            _mm256_storeu_ps(edge + 8 * i, i < rows ? gckpti_load8(s + i * row, n)
+                                                    : _mm256_setzero_ps());
         s = edge;
         row = 8;
     }
     for (int half = 0; half < 8; half += 4, s += 4, d += 4 * d_row) {
-#define GCKPTI_PAIR(i) _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(s + (i) * row)),        \
+#define GCKPTI_PAIR(i) _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(s + (i) * row)), \
                                             _mm_loadu_ps(s + ((i) + 4) * row), 1)
         __m256 r0 = GCKPTI_PAIR(0), r1 = GCKPTI_PAIR(1), r2 = GCKPTI_PAIR(2), r3 = GCKPTI_PAIR(3);
 #undef GCKPTI_PAIR
@@ -7497,10 +7624,11 @@ static GCKPTI_AVX void gckpti_transpose(const float *s, int64_t row, int64_t row
 }
 
 /* ---- matmul: c(i,j) = chain over p of a(i,p) b(p,j), p ascending ----
- * a(i,p) = a[i * a_row + p * a_step], b(p,j) = b[p * b_step + j * b_col], c(i,j) = c[i * c_row + j]; one of a_row and
- * a_step is 1, one of b_step and b_col too. A chain starts at from[i * from_row + j] (c itself for a gradient that
- * accumulates; the bias, with from_row 0), or at +0 when `from` is NULL. Of a batch, product t begins at
- * a + t * a_next and so on. */
+ * a(i,p) = a[i * a_row + p * a_step], b(p,j) = b[p * b_step + j * b_col], with a_row or a_step 1,
+ * b_step or b_col 1; c(i,j) = c[i * c_row + j]. A chain starts at from[i * from_row + j] (c itself
+ * for a gradient that accumulates; the bias, with from_row 0) or at +0 if `from` is NULL. Product
+ * t of a batch begins at a + t * a_next and so on. After Goto & van de Geijn, "Anatomy of
+ * high-performance matrix multiplication", 2008. */
 typedef struct {
     int64_t m, n, k, batch;
     const float *a;
@@ -7511,147 +7639,123 @@ typedef struct {
     int64_t from_row;
     float *c;
     int64_t c_row, c_next;
-    int64_t rows, cols, down, across;   /* of one piece of c; pieces: set by gckpti_product_run           */
+    int64_t rows, cols, down, across;   /* of one piece of c; pieces: set by gckpti_product_run   */
 } gckpti_product;
 
-#define GCKPTI_KC 128       /* chain elements at a time; c rests in memory in between, as exactly         */
-#define GCKPTI_PANEL (GCKPTI_KC * 16)
-#define GCKPTI_PACK(panels) ((panels) * GCKPTI_PANEL + GCKPTI_KC * 24)  /* floats of scratch              */
+enum {
+    GCKPTI_KC = 128,                    /* links of a chain at a time; between, it rests in c     */
+    GCKPTI_PANEL = GCKPTI_KC * 16,      /* floats of packed b, 16 columns                         */
+    GCKPTI_STRIPS = GCKPTI_KC * 24,     /* floats of packed a, 24 rows                            */
+    GCKPTI_PANELS = 4                   /* of b packed at a time: 32 KiB of stack                 */
+};
+
 static const float gckpti_zeros[16] = { 0.0f };
 
-/* A tile of 6 rows and 16 columns, accumulators named one by one (gcc spills arrays of them). */
-static GCKPTI_AVX void gckpti_tile(int64_t k, const float *a, int64_t row, int64_t step, const float *b,
-                                   int64_t b_step, const float *from, int64_t from_row, float *c, int64_t c_row)
+/* A tile of 6 rows, 16 columns; accumulators named one by one, since gcc spills arrays of them. */
+static GCKPTI_AVX void gckpti_tile(int64_t k, const float *a, int64_t row, int64_t step,
+                                   const float *b, int64_t b_step, const float *from,
+                                   int64_t from_row, float *c, int64_t c_row)
 {
     const float *a3 = a + 3 * row;
-#define GCKPTI_TILE_LOAD(i) __m256 l##i = _mm256_loadu_ps(from + (i) * from_row),                       \
-                                   h##i = _mm256_loadu_ps(from + (i) * from_row + 8);
-    GCKPTI_TILE_LOAD(0) GCKPTI_TILE_LOAD(1) GCKPTI_TILE_LOAD(2)
-    GCKPTI_TILE_LOAD(3) GCKPTI_TILE_LOAD(4) GCKPTI_TILE_LOAD(5)
-#undef GCKPTI_TILE_LOAD
+#define GCKPTI_EACH(X) X(0, a) X(1, a + row) X(2, a + 2 * row) X(3, a3) X(4, a3 + row) \
+    X(5, a3 + 2 * row)
+#define GCKPTI_TILE_LOAD(i, at) __m256 l##i = _mm256_loadu_ps(from + (i) * from_row), \
+                                       h##i = _mm256_loadu_ps(from + (i) * from_row + 8);
+#define GCKPTI_TILE_STEP(i, at) x = _mm256_broadcast_ss(at); \
+    l##i = _mm256_fmadd_ps(x, b0, l##i), h##i = _mm256_fmadd_ps(x, b1, h##i);
+#define GCKPTI_TILE_STORE(i, at) _mm256_storeu_ps(c + (i) * c_row, l##i); \
+    _mm256_storeu_ps(c + (i) * c_row + 8, h##i);
+    GCKPTI_EACH(GCKPTI_TILE_LOAD)
     for (; k > 0; k--) {
         __m256 x, b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps(b + 8);
-#define GCKPTI_TILE_STEP(i, at) x = _mm256_broadcast_ss(at);                                            \
-    l##i = _mm256_fmadd_ps(x, b0, l##i), h##i = _mm256_fmadd_ps(x, b1, h##i);
-        GCKPTI_TILE_STEP(0, a) GCKPTI_TILE_STEP(1, a + row) GCKPTI_TILE_STEP(2, a + 2 * row)
-        GCKPTI_TILE_STEP(3, a3) GCKPTI_TILE_STEP(4, a3 + row) GCKPTI_TILE_STEP(5, a3 + 2 * row)
-#undef GCKPTI_TILE_STEP
+        GCKPTI_EACH(GCKPTI_TILE_STEP)
         a += step, a3 += step, b += b_step;
     }
-#define GCKPTI_TILE_STORE(i)                                                                            \
-    _mm256_storeu_ps(c + (i) * c_row, l##i), _mm256_storeu_ps(c + (i) * c_row + 8, h##i);
-    GCKPTI_TILE_STORE(0) GCKPTI_TILE_STORE(1) GCKPTI_TILE_STORE(2)
-    GCKPTI_TILE_STORE(3) GCKPTI_TILE_STORE(4) GCKPTI_TILE_STORE(5)
+    GCKPTI_EACH(GCKPTI_TILE_STORE)
+#undef GCKPTI_TILE_LOAD
+#undef GCKPTI_TILE_STEP
 #undef GCKPTI_TILE_STORE
+#undef GCKPTI_EACH
 }
 
-/* The same for a tile at the edge, through a whole one. */
-static GCKPTI_AVX void gckpti_tile_edge(int64_t k, const float *a, int64_t row, int64_t step, const float *b,
-                                        int64_t b_step, const float *from, int64_t from_row, float *c,
-                                        int64_t c_row, int64_t rows, int64_t cols)
+/* d[p * width + i] = x[i * lane + p * step], i < width (16 or 24), p < k; 0 from the n-th i on. */
+static GCKPTI_AVX void gckpti_pack(const float *x, int64_t lane, int64_t step, int64_t n, int64_t k,
+                                   float *d, int64_t width)
 {
-    float edge[6 * 16] = { 0.0f };
-    for (int64_t i = 0; i < rows; i++)
-        memcpy(edge + 16 * i, from + i * from_row, (size_t)cols * sizeof(float));
-    gckpti_tile(k, a, row, step, b, b_step, edge, 16, edge, 16);
-    for (int64_t i = 0; i < rows; i++)
-        memcpy(c + i * c_row, edge + 16 * i, (size_t)cols * sizeof(float));
+    for (int64_t i = 0; i < width; i += 8)
+        if (lane == 1)
+            for (int64_t p = 0; p < k; p++)
+                _mm256_storeu_ps(d + p * width + i, gckpti_load8(x + p * step + i, n - i));
+        else
+            for (int64_t p = 0; p < k; p += 8)
+                gckpti_transpose8(x + i * lane + p, lane, n - i, k - p, d + p * width + i, width);
 }
 
-/* b(0..k-1, 0..cols-1) as rows of 16, filled up with zeros. */
-static GCKPTI_AVX void gckpti_pack_b(const float *b, int64_t step, int64_t col, int64_t k, int64_t cols, float *d)
+/* Rows i0..i1-1, columns j0..j1-1 of c. pack: panels * GCKPTI_PANEL + GCKPTI_STRIPS floats. Strips
+ * of 6 rows of a are read where they are, unless they are short or their steps are far apart. */
+static GCKPTI_AVX void gckpti_product_piece(const gckpti_product *t, int64_t i0, int64_t i1,
+                                            int64_t j0, int64_t j1, float *pack, int panels)
 {
-    if (col == 1)
-        for (int64_t p = 0; p < k; p++, b += step, d += 16) {
-            _mm256_storeu_ps(d, gckpti_load(b, cols));
-            _mm256_storeu_ps(d + 8, gckpti_load(b + 8, cols - 8));
-        }
-    else
-        for (int64_t p = 0; p < k; p += 8) {
-            gckpti_transpose(b + p, col, cols, k - p, d + 16 * p, 16);
-            gckpti_transpose(b + p + 8 * col, col, cols - 8, k - p, d + 16 * p + 8, 16);
-        }
-}
-
-/* a(0..rows-1, 0..k-1), at most 24 rows, as columns of 24; the last 8 begun are filled up with zeros. */
-static GCKPTI_AVX void gckpti_pack_a(const float *a, int64_t row, int64_t step, int64_t k, int64_t rows, float *d)
-{
-    for (int64_t p = 0; p < k; p += row == 1 ? 1 : 8)
-        for (int64_t i = 0; i < rows; i += 8)
-            if (row == 1)
-                _mm256_storeu_ps(d + 24 * p + i, gckpti_load(a + p * step + i, rows - i));
-            else
-                gckpti_transpose(a + i * row + p, row, rows - i, k - p, d + 24 * p + i, 24);
-}
-
-/* Rows i0..i1-1, columns j0..j1-1 of c. pack: GCKPTI_PACK(panels) floats. */
-static GCKPTI_AVX void gckpti_product_piece(const gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
-                                            int64_t j1, float *pack, int panels)
-{
-    float *strips = pack + panels * GCKPTI_PANEL;
-    int in_place = t->b_col == 1 && i1 - i0 <= 12;      /* packing b would not pay                       */
-    int far = t->a_step > GCKPTI_KC;                    /* packing a pays                                */
-    for (int64_t j = j0; j < j1; j += 16 * panels) {
-        int64_t width = j1 - j < 16 * panels ? j1 - j : 16 * panels;
+    float *strips = pack + panels * GCKPTI_PANEL, edge[6 * 16] = { 0.0f };
+    int in_place = t->b_col == 1 && i1 - i0 <= 12;      /* packing b would not pay                */
+    for (int64_t j = j0, width; j < j1; j += width) {
+        width = gckpti_part(j1 - j, 16 * panels);
         for (int64_t p = 0; p < t->k; p += GCKPTI_KC) {
-            int64_t k = t->k - p < GCKPTI_KC ? t->k - p : GCKPTI_KC;
+            int64_t k = gckpti_part(t->k - p, GCKPTI_KC);
             const float *b = t->b + p * t->b_step + j * t->b_col;
-            for (int64_t q = 0; q < width; q += 16)
-                if (!in_place || width - q < 16)
-                    gckpti_pack_b(b + q * t->b_col, t->b_step, t->b_col, k, width - q, pack + q * GCKPTI_KC);
+            for (int64_t q = in_place ? width - width % 16 : 0; q < width; q += 16)
+                gckpti_pack(b + q * t->b_col, t->b_col, t->b_step, width - q, k,
+                            pack + q * GCKPTI_KC, 16);
             for (int64_t i = i0, rows; i < i1; i += rows) {
                 const float *a = t->a + i * t->a_row + p * t->a_step;
-                int64_t row = t->a_row, step = t->a_step, left = i1 - i;
-                rows = left < 6 ? left : 6;
-                int64_t in_pack = far && width > 16 ? (i - i0) % 24 : 0;
-                if (rows < 6 || (far && width > 16)) {
-                    if (in_pack == 0)
-                        gckpti_pack_a(a, row, step, k, left < 24 ? left : 24, strips);
-                    a = strips + in_pack, row = 1, step = 24;
+                int64_t row = t->a_row, step = t->a_step;
+                int64_t strip = step > GCKPTI_KC && width > 16 ? (i - i0) % 24 : -1;
+                rows = gckpti_part(i1 - i, 6);
+                if (strip >= 0 || rows < 6) {
+                    if (strip <= 0)
+                        gckpti_pack(a, row, step, i1 - i, k, strips, 24);
+                    a = strips + (strip > 0 ? strip : 0), row = 1, step = 24;
                 }
                 for (int64_t q = 0; q < width; q += 16) {
-                    int packed = !in_place || width - q < 16;
-                    const float *bq = packed ? pack + q * GCKPTI_KC : b + q;
-                    int64_t b_step = packed ? 16 : t->b_step, from_row = p ? t->c_row : t->from ? t->from_row : 0;
+                    int64_t cols = gckpti_part(width - q, 16);
+                    size_t bytes = (size_t)cols * sizeof(float);
+                    int packed = !in_place || cols < 16;
+                    const float *bq = packed ? pack + q * GCKPTI_KC : b + q, *from = gckpti_zeros;
                     float *c = t->c + i * t->c_row + j + q;
-                    const float *from = p ? c : t->from ? t->from + i * from_row + j + q : gckpti_zeros;
-                    if (rows == 6 && width - q >= 16)
+                    int64_t b_step = packed ? 16 : t->b_step, from_row = 0;
+                    if (p)
+                        from = c, from_row = t->c_row;
+                    else if (t->from)
+                        from = t->from + i * t->from_row + j + q, from_row = t->from_row;
+                    if (rows == 6 && cols == 16) {
                         gckpti_tile(k, a, row, step, bq, b_step, from, from_row, c, t->c_row);
-                    else
-                        gckpti_tile_edge(k, a, row, step, bq, b_step, from, from_row, c, t->c_row, rows,
-                                         width - q < 16 ? width - q : 16);
+                        continue;
+                    }
+                    for (int64_t r = 0; r < rows; r++)
+                        memcpy(edge + 16 * r, from + r * from_row, bytes);
+                    gckpti_tile(k, a, row, step, bq, b_step, edge, 16, edge, 16);
+                    for (int64_t r = 0; r < rows; r++)
+                        memcpy(c + r * t->c_row, edge + 16 * r, bytes);
                 }
             }
         }
     }
 }
 
-/* Runs body(context, 0..n-1), on threads when it is much work (elements or multiply-adds). */
-static void gckpti_spread(const gckpt_call *call, int64_t n, int64_t work, void (*body)(void *context, int64_t i),
-                         void *context)
-{
-    if (work >= 65536) {
-        gckpti_parallel(call, n, body, context);
-        return;
-    }
-    for (int64_t i = 0; i < n; i++)
-        body(context, i);
-}
-
-#define GCKPTI_PANELS 4     /* of b packed at a time: 32 KiB of stack                                     */
 static void gckpti_product_body(void *context, int64_t i)
 {
     gckpti_product t = *(const gckpti_product *)context;
-    float pack[GCKPTI_PACK(GCKPTI_PANELS)];
-    int64_t at = i / (t.down * t.across), i0 = i / t.across % t.down * t.rows, j0 = i % t.across * t.cols;
+    float pack[GCKPTI_PANELS * GCKPTI_PANEL + GCKPTI_STRIPS];
+    int64_t at = i / (t.down * t.across), i0 = i / t.across % t.down * t.rows;
+    int64_t j0 = i % t.across * t.cols;
     t.a += at * t.a_next, t.b += at * t.b_next, t.c += at * t.c_next;
     if (t.from && t.from_row)
         t.from += at * t.c_next;
-    gckpti_product_piece(&t, i0, i0 + gckpti_part(t.m - i0, t.rows), j0, j0 + gckpti_part(t.n - j0, t.cols), pack,
-                         GCKPTI_PANELS);
+    gckpti_product_piece(&t, i0, i0 + gckpti_part(t.m - i0, t.rows), j0,
+                         j0 + gckpti_part(t.n - j0, t.cols), pack, GCKPTI_PANELS);
 }
 
-/* Size of a piece when n things are cut in about `pieces`: a multiple of `unit`, and not below `least`. */
+/* Size of a piece of n things cut in about `pieces`: a multiple of `unit`, at least `least`. */
 static int64_t gckpti_piece(int64_t n, int64_t pieces, int64_t unit, int64_t least)
 {
     int64_t size = (n + pieces - 1) / pieces;
@@ -7666,34 +7770,35 @@ static void gckpti_product_run(const gckpt_call *call, gckpti_product *t)
     t->across = (t->n + t->cols - 1) / t->cols;
     t->rows = gckpti_piece(t->m, (pieces + t->across - 1) / t->across, 6, 48);
     t->down = (t->m + t->rows - 1) / t->rows;
-    gckpti_spread(call, t->batch * t->down * t->across, t->m * t->n * t->k * t->batch, gckpti_product_body, t);
+    gckpti_spread(call, t->batch * t->down * t->across, t->rows * t->cols * t->k,
+                  gckpti_product_body, t);
 }
 
-/* c (m,n) = a b, or a' b, or a b', rows without gaps, for a batch of them. */
-static void gckpti_product_fill(gckpti_product *t, int64_t batch, int64_t m, int64_t n, int64_t k, const float *a,
-                                int a_transposed, const float *b, int b_transposed, float *c)
+/* c (m,n) = a (m,k) b (k,n), or a is (k,m), or b (n,k), rows without gaps, `batch` times. */
+static gckpti_product gckpti_product_of(int64_t batch, int64_t m, int64_t n, int64_t k,
+                                        const float *a, int a_transposed, const float *b,
+                                        int b_transposed, float *c)
 {
-    memset(t, 0, sizeof *t);
-    t->batch = batch, t->m = m, t->n = n, t->k = k;
-    t->a = a, t->a_row = a_transposed ? 1 : k, t->a_step = a_transposed ? m : 1, t->a_next = m * k;
-    t->b = b, t->b_step = b_transposed ? 1 : n, t->b_col = b_transposed ? k : 1, t->b_next = n * k;
-    t->c = c, t->c_row = n, t->c_next = m * n;
+    gckpti_product t = { m, n, k, batch, a, a_transposed ? 1 : k, a_transposed ? m : 1, m * k,
+                         b, b_transposed ? 1 : n, b_transposed ? k : 1, n * k,
+                         NULL, 0, c, n, m * n, 0, 0, 0, 0 };
+    return t;
 }
 
-static void gckpti_product_gradient(const gckpt_call *call, gckpti_product *t, int accumulate)
+static void gckpti_product_gradient(const gckpt_call *call, gckpti_product t, int accumulate)
 {
-    t->from = accumulate ? t->c : NULL;
-    t->from_row = t->c_row;
-    gckpti_product_run(call, t);
+    t.from = accumulate ? t.c : NULL;
+    t.from_row = t.c_row;
+    gckpti_product_run(call, &t);
 }
 
 /* ---- linear, matmul ---- */
 static void gckpti_fast_linear_forward(const gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
-    gckpti_product t;
-    gckpti_product_fill(&t, s.matrices, s.m, s.n, s.k, call->in[0].data, 0, call->in[1].data,
-                        *(const int *)call->attributes, call->out);
+    int transposed = *(const int *)call->attributes;
+    gckpti_product t = gckpti_product_of(s.matrices, s.m, s.n, s.k, call->in[0].data, 0,
+                                         call->in[1].data, transposed, call->out);
     t.from = call->inputs == 3 ? call->in[2].data : NULL;
     gckpti_product_run(call, &t);
 }
@@ -7709,51 +7814,19 @@ static void gckpti_fast_matmul_backward(const gckpt_call *call)
     const gckpt_arg *a = &call->in[0], *b = &call->in[1];
     const float *g = call->grad_out;
     int transposed = *(const int *)call->attributes;
-    gckpti_product t;
-    if (a->grad) {
-        gckpti_product_fill(&t, s.matrices, s.m, s.k, s.n, g, 0, b->data, !transposed, a->grad);
-        gckpti_product_gradient(call, &t, a->accumulate);
-    }
-    if (b->grad) {
-        if (transposed)
-            gckpti_product_fill(&t, s.matrices, s.n, s.k, s.m, g, 1, a->data, 0, b->grad);
-        else
-            gckpti_product_fill(&t, s.matrices, s.k, s.n, s.m, a->data, 1, g, 0, b->grad);
-        gckpti_product_gradient(call, &t, b->accumulate);
-    }
-}
-
-typedef struct {
-    const gckpt_call *call;
-    int64_t n, rows, block;     /* row length, rows, rows an item                                        */
-    const float *x;
-    float *y, *z;
-} gckpti_job;
-
-#define GCKPTI_COLUMNS 256      /* of a column sum an item                                               */
-static GCKPTI_AVX void gckpti_bias_body(void *context, int64_t i)
-{
-    const gckpti_job *job = (const gckpti_job *)context;
-    int64_t j0 = i * GCKPTI_COLUMNS, end = j0 + gckpti_part(job->n - j0, GCKPTI_COLUMNS);
-    for (int64_t r = 0; r < job->rows; r++)
-        for (int64_t j = j0; j < end; j += 8)
-            gckpti_store(job->y + j, _mm256_add_ps(gckpti_load(job->y + j, end - j),
-                                                   gckpti_load(job->x + r * job->n + j, end - j)), end - j);
-}
-
-static void gckpti_fast_linear_backward(const gckpt_call *call)
-{
-    gckpti_job job = { call, gckpti_last(&call->shape), gckpti_rows(&call->shape), 0, call->grad_out,
-                       call->inputs == 3 ? call->in[2].grad : NULL, NULL };
-    gckpti_fast_matmul_backward(call);
-    if (!job.y)
-        return;
-    gckpti_start(job.y, job.n, call->in[2].accumulate);
-    gckpti_spread(call, (job.n + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS, job.rows * job.n, gckpti_bias_body, &job);
+    if (a->grad)
+        gckpti_product_gradient(call, gckpti_product_of(s.matrices, s.m, s.k, s.n, g, 0, b->data,
+                                                        !transposed, a->grad), a->accumulate);
+    if (b->grad && transposed)
+        gckpti_product_gradient(call, gckpti_product_of(s.matrices, s.n, s.k, s.m, g, 1, a->data, 0,
+                                                        b->grad), b->accumulate);
+    else if (b->grad)
+        gckpti_product_gradient(call, gckpti_product_of(s.matrices, s.k, s.n, s.m, a->data, 1, g, 0,
+                                                        b->grad), b->accumulate);
 }
 
 /* ---- exp, tanh and reductions of >>numerics, 8 lanes at a time, operation by operation ---- */
-GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_poly8(const float *c, int n, __m256 x)   /* Horner from c[n-1]   */
+GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_poly8(const float *c, int n, __m256 x)
 {
     __m256 p = _mm256_set1_ps(c[n - 1]);
     for (int i = n - 2; i >= 0; i--)
@@ -7766,7 +7839,8 @@ GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_exp_reduce8(__m256 x, __m256 *r, __m256i 
     const __m256 round = _mm256_set1_ps(GCKPTI_ROUND);
     __m256 t = _mm256_fmadd_ps(x, _mm256_set1_ps(GCKPTI_LOG2E), round), k = _mm256_sub_ps(t, round);
     *n = _mm256_sub_epi32(_mm256_castps_si256(t), _mm256_castps_si256(round));
-    *r = _mm256_fmadd_ps(k, _mm256_set1_ps(-GCKPTI_LN2_LO), _mm256_fmadd_ps(k, _mm256_set1_ps(-GCKPTI_LN2_HI), x));
+    *r = _mm256_fmadd_ps(k, _mm256_set1_ps(-GCKPTI_LN2_HI), x);
+    *r = _mm256_fmadd_ps(k, _mm256_set1_ps(-GCKPTI_LN2_LO), *r);
     return _mm256_fmadd_ps(gckpti_poly8(gckpti_exp_c, 5, *r), *r, _mm256_set1_ps(1.0f));
 }
 
@@ -7774,40 +7848,40 @@ GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_exp8(__m256 x)
 {
     __m256 r, p, s;
     __m256i n, half;
-    x = _mm256_max_ps(_mm256_set1_ps(GCKPTI_EXP_MIN), x);       /* the second one when either is NaN     */
+    x = _mm256_max_ps(_mm256_set1_ps(GCKPTI_EXP_MIN), x);   /* the second one if either is NaN    */
     x = _mm256_min_ps(_mm256_set1_ps(GCKPTI_EXP_MAX), x);
     p = gckpti_exp_reduce8(x, &r, &n);
     n = _mm256_add_epi32(n, _mm256_set1_epi32(254));
     half = _mm256_srli_epi32(n, 1);
     s = _mm256_castsi256_ps(_mm256_slli_epi32(half, 23));
-    return _mm256_fmadd_ps(_mm256_fmadd_ps(_mm256_mul_ps(r, s), p, s),
-                           _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_sub_epi32(n, half), 23)),
-                           _mm256_setzero_ps());
+    p = _mm256_fmadd_ps(_mm256_mul_ps(r, s), p, s);
+    s = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_sub_epi32(n, half), 23));
+    return _mm256_fmadd_ps(p, s, _mm256_setzero_ps());
 }
 
 GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_tanh8(__m256 x)
 {
     const __m256 one = _mm256_set1_ps(1.0f), two = _mm256_set1_ps(2.0f);
-    __m256 sign = _mm256_and_ps(x, _mm256_set1_ps(-0.0f)), a = _mm256_xor_ps(x, sign), z = _mm256_mul_ps(a, a);
+    __m256 sign = _mm256_and_ps(x, _mm256_set1_ps(-0.0f)), a = _mm256_xor_ps(x, sign);
+    __m256 z = _mm256_mul_ps(a, a), b = _mm256_min_ps(_mm256_set1_ps(GCKPTI_TANH_MAX), a), r, p, s;
     __m256 small = _mm256_fmadd_ps(_mm256_mul_ps(a, z), gckpti_poly8(gckpti_tanh_c, 7, z), a);
-    __m256 r, p, s, large, b = _mm256_min_ps(_mm256_set1_ps(GCKPTI_TANH_MAX), a);
     __m256i n;
     p = gckpti_exp_reduce8(_mm256_mul_ps(two, b), &r, &n);
     s = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
-    large = _mm256_fmadd_ps(_mm256_mul_ps(r, s), p, _mm256_add_ps(s, one));
-    large = _mm256_sub_ps(one, _mm256_div_ps(two, large));
-    large = _mm256_blendv_ps(large, small, _mm256_cmp_ps(a, _mm256_set1_ps(GCKPTI_TANH_SPLIT), _CMP_LT_OQ));
-    return _mm256_or_ps(large, sign);
+    p = _mm256_fmadd_ps(_mm256_mul_ps(r, s), p, _mm256_add_ps(s, one));
+    p = _mm256_sub_ps(one, _mm256_div_ps(two, p));
+    s = _mm256_cmp_ps(a, _mm256_set1_ps(GCKPTI_TANH_SPLIT), _CMP_LT_OQ);
+    return _mm256_or_ps(_mm256_blendv_ps(p, small, s), sign);
 }
 
-/* The 32 lanes of a row reduction: lane[q] holds lanes 8q..8q+7. A step takes elements i, i+8, .. of a row;
- * the vector that reaches beyond its n elements changes only the lanes before them. */
-GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_upto(int64_t n, __m256 x, __m256 rest)    /* x in the first n lanes */
+/* Row reductions: lane[q] holds lanes 8q..8q+7, and takes elements at..at+7 in turn. A vector that
+ * reaches beyond the row changes only the lanes before its end. */
+GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_upto8(int64_t n, __m256 x, __m256 rest)
 {
-    return n >= 8 ? x : _mm256_blendv_ps(rest, x, _mm256_castsi256_ps(gckpti_mask(n)));
+    return n >= 8 ? x : _mm256_blendv_ps(rest, x, _mm256_castsi256_ps(gckpti_mask8(n)));
 }
 
-GCKPTI_INLINE GCKPTI_AVX float gckpti_tree(const __m256 lane[4])
+GCKPTI_INLINE GCKPTI_AVX float gckpti_tree8(const __m256 lane[4])
 {
     __m256 x = _mm256_add_ps(_mm256_add_ps(lane[0], lane[2]), _mm256_add_ps(lane[1], lane[3]));
     __m128 y = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
@@ -7815,38 +7889,31 @@ GCKPTI_INLINE GCKPTI_AVX float gckpti_tree(const __m256 lane[4])
     return _mm_cvtss_f32(_mm_add_ss(y, _mm_shuffle_ps(y, y, 1)));
 }
 
-static GCKPTI_AVX float gckpti_sum8(const float *x, int64_t n)
-{
-    __m256 lane[4] = { _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps() };
-    for (int64_t i = 0; i < n; i += 32)
-        for (int q = 0; q < 4; q++)                          /* no lane is ever -0: adding +0 is nothing   */
-            lane[q] = _mm256_add_ps(lane[q], gckpti_load(x + i + 8 * q, n - i - 8 * q));
-    return gckpti_tree(lane);
-}
+#define GCKPTI_LANES { _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), \
+                       _mm256_setzero_ps() }
 
+/* gckpti_dot; y NULL: gckpti_sum. */
 static GCKPTI_AVX float gckpti_dot8(const float *x, const float *y, int64_t n)
 {
-    __m256 lane[4] = { _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps() };
-    for (int64_t i = 0; i < n; i += 32)
-        for (int q = 0; q < 4; q++) {
-            int64_t at = i + 8 * q, left = n - at;
-            lane[q] = gckpti_upto(left, _mm256_fmadd_ps(gckpti_load(x + at, left), gckpti_load(y + at, left), lane[q]),
-                                  lane[q]);
-        }
-    return gckpti_tree(lane);
+    __m256 lane[4] = GCKPTI_LANES;
+    for (int64_t at = 0; at < n; at += 8) {
+        __m256 v = gckpti_load8(x + at, n - at), *sum = &lane[at / 8 % 4];
+        v = y ? _mm256_fmadd_ps(v, gckpti_load8(y + at, n - at), *sum) : _mm256_add_ps(v, *sum);
+        *sum = gckpti_upto8(n - at, v, *sum);
+    }
+    return gckpti_tree8(lane);
 }
 
 static GCKPTI_AVX float gckpti_max8(const float *x, int64_t n)
 {
     const __m256 least = _mm256_set1_ps(-GCKPTI_INFINITY);
-    __m256 lane[4] = { least, least, least, least }, y;
+    __m256 lane[4] = { least, least, least, least };
     float top[8];
-    for (int64_t i = 0; i < n; i += 32)
-        for (int q = 0; q < 4; q++)
-            lane[q] = _mm256_max_ps(gckpti_upto(n - i - 8 * q, gckpti_load(x + i + 8 * q, n - i - 8 * q), least),
-                                    lane[q]);
-    y = _mm256_max_ps(_mm256_max_ps(lane[3], lane[1]), _mm256_max_ps(lane[2], lane[0]));
-    _mm256_storeu_ps(top, y);
+    for (int64_t at = 0; at < n; at += 8)
+        lane[at / 8 % 4] = _mm256_max_ps(gckpti_upto8(n - at, gckpti_load8(x + at, n - at), least),
+                                         lane[at / 8 % 4]);
+    _mm256_storeu_ps(top, _mm256_max_ps(_mm256_max_ps(lane[3], lane[1]),
+                                        _mm256_max_ps(lane[2], lane[0])));
     for (int half = 4; half; half /= 2)
         for (int i = 0; i < half; i++)
             top[i] = top[i + half] > top[i] ? top[i + half] : top[i];
@@ -7854,50 +7921,45 @@ static GCKPTI_AVX float gckpti_max8(const float *x, int64_t n)
 }
 
 /* gckpti_online: p[j] = exp(x[j] - max), p may be x or NULL. */
-static GCKPTI_AVX float gckpti_online8(const float *x, float *p, int64_t n, int first, float *max, float *sum)
+static GCKPTI_AVX float gckpti_online8(const float *x, float *p, int64_t n, int first, float *max,
+                                       float *sum)
 {
-    __m256 lane[4] = { _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps() };
+    __m256 lane[4] = GCKPTI_LANES;
     float top = gckpti_max8(x, n), factor = 0.0f;
     if (!first) {
         top = top > *max ? top : *max;
         factor = _mm256_cvtss_f32(gckpti_exp8(_mm256_set1_ps(*max - top)));
     }
-    for (int64_t i = 0; i < n; i += 32)
-        for (int q = 0; q < 4 && i + 8 * q < n; q++) {
-            int64_t at = i + 8 * q, left = n - at;
-            __m256 e = gckpti_exp8(_mm256_sub_ps(gckpti_load(x + at, left), _mm256_set1_ps(top)));
-            lane[q] = gckpti_upto(left, _mm256_add_ps(lane[q], e), lane[q]);
-            if (p)
-                gckpti_store(p + at, e, left);
-        }
-    float added = gckpti_tree(lane);
-    *sum = first ? added : _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(*sum), _mm_set_ss(factor), _mm_set_ss(added)));
+    for (int64_t at = 0; at < n; at += 8) {
+        __m256 e = _mm256_sub_ps(gckpti_load8(x + at, n - at), _mm256_set1_ps(top));
+        e = gckpti_upto8(n - at, gckpti_exp8(e), _mm256_setzero_ps());  /* sums are never -0     */
+        lane[at / 8 % 4] = _mm256_add_ps(lane[at / 8 % 4], e);
+        if (p)
+            gckpti_store8(p + at, e, n - at);
+    }
+    __m128 added = _mm_set_ss(gckpti_tree8(lane));
+    *sum = _mm_cvtss_f32(first ? added : _mm_fmadd_ss(_mm_set_ss(*sum), _mm_set_ss(factor), added));
     *max = top;
     return factor;
 }
 
-GCKPTI_INLINE GCKPTI_AVX void gckpti_put_product8(float *d, __m256 a, __m256 b, int accumulate, int64_t n)
+/* gckpti_put_product and gckpti_link. */
+GCKPTI_INLINE GCKPTI_AVX void gckpti_put8(float *d, __m256 a, __m256 b, int accumulate, int64_t n)
 {
-    gckpti_store(d, accumulate ? _mm256_fmadd_ps(a, b, gckpti_load(d, n)) : _mm256_mul_ps(a, b), n);
+    a = accumulate ? _mm256_fmadd_ps(a, b, gckpti_load8(d, n)) : _mm256_mul_ps(a, b);
+    gckpti_store8(d, a, n);
 }
 
 static GCKPTI_AVX void gckpti_link8(float s, const float *x, int64_t n, float *d)
 {
     for (int64_t j = 0; j < n; j += 8)
-        gckpti_store(d + j, _mm256_fmadd_ps(_mm256_set1_ps(s), gckpti_load(x + j, n - j), gckpti_load(d + j, n - j)),
-                     n - j);
-}
-
-static GCKPTI_AVX void gckpti_times8(float *x, float by, int64_t n)
-{
-    for (int64_t i = 0; i < n; i += 8)
-        gckpti_store(x + i, _mm256_mul_ps(gckpti_load(x + i, n - i), _mm256_set1_ps(by)), n - i);
+        gckpti_put8(d + j, _mm256_set1_ps(s), gckpti_load8(x + j, n - j), 1, n - j);
 }
 
 static GCKPTI_AVX void gckpti_fast_divide(float *x, float by, int64_t n)
 {
     for (int64_t i = 0; i < n; i += 8)
-        gckpti_store(x + i, _mm256_div_ps(gckpti_load(x + i, n - i), _mm256_set1_ps(by)), n - i);
+        gckpti_store8(x + i, _mm256_div_ps(gckpti_load8(x + i, n - i), _mm256_set1_ps(by)), n - i);
 }
 
 static float gckpti_fast_square_sum(const float *x, int64_t n)
@@ -7910,228 +7972,226 @@ static GCKPTI_AVX void gckpti_fast_adamw(float *w, const float *g, float *m, flo
 {
     for (int64_t i = 0; i < n; i += 8) {
         int64_t left = n - i;
-        __m256 d = _mm256_mul_ps(gckpti_load(g + i, left), _mm256_set1_ps(a->scale)), w1 = gckpti_load(w + i, left);
-        __m256 m1 = _mm256_fmadd_ps(_mm256_set1_ps(a->beta1), gckpti_load(m + i, left),
-                                    _mm256_mul_ps(_mm256_set1_ps(a->rest1), d));
-        __m256 v1 = _mm256_fmadd_ps(_mm256_set1_ps(a->beta2), gckpti_load(v + i, left),
-                                    _mm256_mul_ps(_mm256_set1_ps(a->rest2), _mm256_mul_ps(d, d)));
-        __m256 root = _mm256_sqrt_ps(_mm256_mul_ps(v1, _mm256_set1_ps(a->correct2)));
-        __m256 step = _mm256_div_ps(m1, _mm256_add_ps(root, _mm256_set1_ps(a->eps)));
+        __m256 d = _mm256_mul_ps(gckpti_load8(g + i, left), _mm256_set1_ps(a->scale));
+        __m256 w1 = gckpti_load8(w + i, left), m1 = _mm256_mul_ps(_mm256_set1_ps(a->rest1), d);
+        __m256 v1 = _mm256_mul_ps(_mm256_set1_ps(a->rest2), _mm256_mul_ps(d, d));
+        m1 = _mm256_fmadd_ps(_mm256_set1_ps(a->beta1), gckpti_load8(m + i, left), m1);
+        v1 = _mm256_fmadd_ps(_mm256_set1_ps(a->beta2), gckpti_load8(v + i, left), v1);
+        d = _mm256_sqrt_ps(_mm256_mul_ps(v1, _mm256_set1_ps(a->correct2)));
+        d = _mm256_div_ps(m1, _mm256_add_ps(d, _mm256_set1_ps(a->eps)));
         w1 = _mm256_fmadd_ps(_mm256_set1_ps(-a->decay), w1, w1);
-        gckpti_store(m + i, m1, left);
-        gckpti_store(v + i, v1, left);
-        gckpti_store(w + i, _mm256_fmadd_ps(_mm256_set1_ps(-a->rate), step, w1), left);
+        gckpti_store8(m + i, m1, left);
+        gckpti_store8(v + i, v1, left);
+        gckpti_store8(w + i, _mm256_fmadd_ps(_mm256_set1_ps(-a->rate), d, w1), left);
     }
 }
 
-/* ---- kernels that go row by row (n elements each, `block` rows an item) or by any pieces ---- */
-static void gckpti_rows_run(const gckpt_call *call, void (*body)(void *context, int64_t i), int64_t n, int64_t rows,
-                            float *y)
-{
-    gckpti_job job = { call, n, rows, n < 8192 ? 8192 / n : 1, NULL, y, NULL };
-    gckpti_spread(call, (rows + job.block - 1) / job.block, 16 * n * rows, body, &job);
-}
-
+/* ---- gelu: an item is 1024 elements ---- */
 GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_gelu_tanh8(__m256 x)
 {
-    return gckpti_tanh8(_mm256_mul_ps(x, _mm256_fmadd_ps(_mm256_mul_ps(x, x), _mm256_set1_ps(GCKPTI_GELU_C3),
-                                                         _mm256_set1_ps(GCKPTI_GELU_C1))));
+    __m256 u = _mm256_fmadd_ps(_mm256_mul_ps(x, x), _mm256_set1_ps(GCKPTI_GELU_C3),
+                               _mm256_set1_ps(GCKPTI_GELU_C1));
+    return gckpti_tanh8(_mm256_mul_ps(x, u));
 }
 
 static GCKPTI_AVX void gckpti_gelu_forward_body(void *context, int64_t i)
 {
-    const gckpti_job *job = (const gckpti_job *)context;
-    int64_t end = i * job->block + gckpti_part(job->rows - i * job->block, job->block);
-    for (i *= job->block; i < end; i += 8) {
-        __m256 x = gckpti_load(job->call->in[0].data + i, end - i), h = _mm256_mul_ps(_mm256_set1_ps(0.5f), x);
-        gckpti_store(job->call->out + i, _mm256_fmadd_ps(h, gckpti_gelu_tanh8(x), h), end - i);
+    const gckpt_call *call = *(const gckpt_call *const *)context;
+    const float *x = call->in[0].data + 1024 * i;
+    float *y = call->out + 1024 * i;
+    int64_t n = gckpti_part(gckpti_elements(&call->shape) - 1024 * i, 1024);
+    for (int64_t j = 0; j < n; j += 8) {
+        __m256 v = gckpti_load8(x + j, n - j), h = _mm256_mul_ps(_mm256_set1_ps(0.5f), v);
+        gckpti_store8(y + j, _mm256_fmadd_ps(h, gckpti_gelu_tanh8(v), h), n - j);
     }
 }
 
 static GCKPTI_AVX void gckpti_gelu_backward_body(void *context, int64_t i)
 {
-    const gckpti_job *job = (const gckpti_job *)context;
-    const gckpt_arg *in = &job->call->in[0];
-    const __m256 half = _mm256_set1_ps(0.5f);
-    int64_t end = i * job->block + gckpti_part(job->rows - i * job->block, job->block);
-    for (i *= job->block; i < end; i += 8) {
-        __m256 x = gckpti_load(in->data + i, end - i), t = gckpti_gelu_tanh8(x);
-        __m256 du = _mm256_fmadd_ps(_mm256_mul_ps(x, x), _mm256_set1_ps(3.0f * GCKPTI_GELU_C3),
-                                    _mm256_set1_ps(GCKPTI_GELU_C1));
-        __m256 rest = _mm256_mul_ps(_mm256_mul_ps(half, x), _mm256_fnmadd_ps(t, t, _mm256_set1_ps(1.0f)));
-        gckpti_put_product8(in->grad + i, gckpti_load(job->call->grad_out + i, end - i),
-                            _mm256_fmadd_ps(rest, du, _mm256_fmadd_ps(half, t, half)), in->accumulate, end - i);
+    const gckpt_call *call = *(const gckpt_call *const *)context;
+    const float *x = call->in[0].data + 1024 * i, *g = call->grad_out + 1024 * i;
+    const __m256 half = _mm256_set1_ps(0.5f), c3 = _mm256_set1_ps(3.0f * GCKPTI_GELU_C3);
+    int64_t n = gckpti_part(gckpti_elements(&call->shape) - 1024 * i, 1024);
+    for (int64_t j = 0; j < n; j += 8) {
+        __m256 v = gckpti_load8(x + j, n - j), t = gckpti_gelu_tanh8(v);
+        __m256 du = _mm256_fmadd_ps(_mm256_mul_ps(v, v), c3, _mm256_set1_ps(GCKPTI_GELU_C1));
+        v = _mm256_mul_ps(_mm256_mul_ps(half, v), _mm256_fnmadd_ps(t, t, _mm256_set1_ps(1.0f)));
+        v = _mm256_fmadd_ps(v, du, _mm256_fmadd_ps(half, t, half));
+        gckpti_put8(call->in[0].grad + 1024 * i + j, gckpti_load8(g + j, n - j), v,
+                    call->in[0].accumulate, n - j);
     }
 }
 
 static void gckpti_fast_gelu_forward(const gckpt_call *call)
 {
-    gckpti_rows_run(call, gckpti_gelu_forward_body, 1, gckpti_elements(&call->shape), NULL);
+    int64_t items = (gckpti_elements(&call->shape) + 1023) / 1024;
+    gckpti_spread(call, items, 16384, gckpti_gelu_forward_body, &call);
 }
 
 static void gckpti_fast_gelu_backward(const gckpt_call *call)
 {
+    int64_t items = (gckpti_elements(&call->shape) + 1023) / 1024;
     if (call->in[0].grad)
-        gckpti_rows_run(call, gckpti_gelu_backward_body, 1, gckpti_elements(&call->shape), NULL);
+        gckpti_spread(call, items, 16384, gckpti_gelu_backward_body, &call);
 }
 
-static GCKPTI_AVX void gckpti_softmax_forward_body(void *context, int64_t i)
+/* ---- softmax, layernorm (rmsnorm too): an item is a row ---- */
+static void gckpti_spread_rows(const gckpt_call *call, void (*body)(void *context, int64_t r))
 {
-    const gckpti_job *job = (const gckpti_job *)context;
-    int64_t n = job->n, end = i * job->block + gckpti_part(job->rows - i * job->block, job->block);
-    for (int64_t r = i * job->block; r < end; r++) {
-        float max, sum, *y = job->call->out + r * n;
-        gckpti_online8(job->call->in[0].data + r * n, y, n, 1, &max, &sum);
-        gckpti_fast_divide(y, sum, n);
-    }
+    gckpti_spread(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), body, &call);
 }
 
-static GCKPTI_AVX void gckpti_softmax_backward_body(void *context, int64_t i)
+static void gckpti_softmax_forward_body(void *context, int64_t r)
 {
-    const gckpti_job *job = (const gckpti_job *)context;
-    const gckpt_call *call = job->call;
-    int64_t n = job->n, end = i * job->block + gckpti_part(job->rows - i * job->block, job->block);
-    for (int64_t r = i * job->block; r < end; r++) {
-        const float *y = call->out + r * n, *g = call->grad_out + r * n;
-        float dot = gckpti_dot8(g, y, n);
-        for (int64_t j = 0; j < n; j += 8)
-            gckpti_put_product8(call->in[0].grad + r * n + j, gckpti_load(y + j, n - j),
-                                _mm256_sub_ps(gckpti_load(g + j, n - j), _mm256_set1_ps(dot)),
-                                call->in[0].accumulate, n - j);
-    }
+    const gckpt_call *call = *(const gckpt_call *const *)context;
+    int64_t n = gckpti_last(&call->shape);
+    float max, sum, *y = call->out + r * n;
+    gckpti_online8(call->in[0].data + r * n, y, n, 1, &max, &sum);
+    gckpti_fast_divide(y, sum, n);
+}
+
+static GCKPTI_AVX void gckpti_softmax_backward_body(void *context, int64_t r)
+{
+    const gckpt_call *call = *(const gckpt_call *const *)context;
+    int64_t n = gckpti_last(&call->shape);
+    const float *y = call->out + r * n, *g = call->grad_out + r * n;
+    float dot = gckpti_dot8(g, y, n);
+    for (int64_t j = 0; j < n; j += 8)
+        gckpti_put8(call->in[0].grad + r * n + j, gckpti_load8(y + j, n - j),
+                    _mm256_sub_ps(gckpti_load8(g + j, n - j), _mm256_set1_ps(dot)),
+                    call->in[0].accumulate, n - j);
 }
 
 static void gckpti_fast_softmax_forward(const gckpt_call *call)
 {
-    gckpti_rows_run(call, gckpti_softmax_forward_body, gckpti_last(&call->shape), gckpti_rows(&call->shape), NULL);
+    gckpti_spread_rows(call, gckpti_softmax_forward_body);
 }
 
 static void gckpti_fast_softmax_backward(const gckpt_call *call)
 {
     if (call->in[0].grad)
-        gckpti_rows_run(call, gckpti_softmax_backward_body, gckpti_last(&call->shape), gckpti_rows(&call->shape),
-                        NULL);
+        gckpti_spread_rows(call, gckpti_softmax_backward_body);
 }
 
-/* ---- layernorm (and rmsnorm) ---- */
-static GCKPTI_AVX void gckpti_norm_forward_body(void *context, int64_t i)
+static GCKPTI_AVX void gckpti_norm_forward_body(void *context, int64_t r)
 {
-    const gckpti_job *job = (const gckpti_job *)context;
-    const gckpt_call *call = job->call;
+    const gckpt_call *call = *(const gckpt_call *const *)context;
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    int64_t n = job->n, end = i * job->block + gckpti_part(job->rows - i * job->block, job->block);
-    const float *gain = o->gain ? call->in[o->gain].data : NULL;
+    int64_t n = gckpti_last(&call->shape);
+    const float *gain = o->gain ? call->in[o->gain].data : NULL, *x = call->in[0].data + r * n;
     const float *bias = o->bias ? call->in[o->bias].data : NULL;
-    for (int64_t r = i * job->block; r < end; r++) {
-        const float *x = call->in[0].data + r * n;
-        __m256 lane[4] = { _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps() };
-        float mean = o->center ? gckpti_sum8(x, n) / (float)n : 0.0f;
-        for (int64_t j = 0; j < n; j += 32)
-            for (int q = 0; q < 4; q++) {
-                int64_t left = n - j - 8 * q;
-                __m256 d = _mm256_sub_ps(gckpti_load(x + j + 8 * q, left), _mm256_set1_ps(mean));
-                lane[q] = gckpti_upto(left, _mm256_fmadd_ps(d, d, lane[q]), lane[q]);
-            }
-        float rstd = gckpti_rsqrt(gckpti_tree(lane) / (float)n + 1e-5f);
-        for (int64_t j = 0; call->out && j < n; j += 8) {
-            __m256 d = _mm256_sub_ps(gckpti_load(x + j, n - j), _mm256_set1_ps(mean)), y;
-            __m256 h = _mm256_mul_ps(d, _mm256_set1_ps(rstd));
-            if (gain && bias)
-                y = _mm256_fmadd_ps(h, gckpti_load(gain + j, n - j), gckpti_load(bias + j, n - j));
-            else if (gain)
-                y = _mm256_mul_ps(h, gckpti_load(gain + j, n - j));
-            else
-                y = bias ? _mm256_fmadd_ps(d, _mm256_set1_ps(rstd), gckpti_load(bias + j, n - j)) : h;
-            gckpti_store(call->out + r * n + j, y, n - j);
-        }
-        float *aux = (float *)call->aux;
-        if (aux && o->center)
-            aux[2 * r] = mean;
-        if (aux)
-            aux[o->center ? 2 * r + 1 : r] = rstd;
+    float mean = o->center ? gckpti_dot8(x, NULL, n) / (float)n : 0.0f;
+    __m256 lane[4] = GCKPTI_LANES, center = _mm256_set1_ps(mean);
+    for (int64_t at = 0; at < n; at += 8) {
+        __m256 d = _mm256_sub_ps(gckpti_load8(x + at, n - at), center), *sum = &lane[at / 8 % 4];
+        *sum = gckpti_upto8(n - at, _mm256_fmadd_ps(d, d, *sum), *sum);
     }
+    __m256 rstd = _mm256_set1_ps(gckpti_rsqrt(gckpti_tree8(lane) / (float)n + 1e-5f));
+    for (int64_t j = 0; call->out && j < n; j += 8) {
+        __m256 d = _mm256_sub_ps(gckpti_load8(x + j, n - j), center), h = _mm256_mul_ps(d, rstd);
+        __m256 b = bias ? gckpti_load8(bias + j, n - j) : rstd;
+        __m256 y = gain ? gckpti_load8(gain + j, n - j) : rstd;
+        y = bias ? _mm256_fmadd_ps(gain ? h : d, y, b) : gain ? _mm256_mul_ps(h, y) : h;
+        gckpti_store8(call->out + r * n + j, y, n - j);
+    }
+    float *aux = (float *)call->aux;
+    if (aux && o->center)
+        aux[2 * r] = mean;
+    if (aux)
+        aux[o->center ? 2 * r + 1 : r] = _mm256_cvtss_f32(rstd);
 }
 
-/* The normalised x at row r, column j. */
-GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_normal8(const gckpt_call *call, int center, int64_t n, int64_t r, int64_t j)
+/* The normalised x at row r, columns j..j+7. */
+GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_norm8(const gckpt_call *call, int64_t r, int64_t j)
 {
-    const float *aux = (const float *)call->aux;
-    __m256 x = gckpti_load(call->in[0].data + r * n + j, n - j);
-    x = _mm256_sub_ps(x, _mm256_set1_ps(center ? aux[2 * r] : 0.0f));
-    return _mm256_mul_ps(x, _mm256_set1_ps(aux[center ? 2 * r + 1 : r]));
+    int center = ((const gckpti_norm *)call->attributes)->center;
+    int64_t n = gckpti_last(&call->shape);
+    const float *aux = (const float *)call->aux + (center ? 2 * r : r);
+    __m256 x = gckpti_load8(call->in[0].data + r * n + j, n - j);
+    x = _mm256_sub_ps(x, _mm256_set1_ps(center ? aux[0] : 0.0f));
+    return _mm256_mul_ps(x, _mm256_set1_ps(aux[center]));
 }
 
-static GCKPTI_AVX void gckpti_norm_dx_body(void *context, int64_t i)
+static GCKPTI_AVX void gckpti_norm_backward_body(void *context, int64_t r)
 {
-    const gckpti_job *job = (const gckpti_job *)context;
-    const gckpt_call *call = job->call;
+    const gckpt_call *call = *(const gckpt_call *const *)context;
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    int64_t n = job->n, end = i * job->block + gckpti_part(job->rows - i * job->block, job->block);
-    const float *gain = o->gain ? call->in[o->gain].data : NULL;
-    for (int64_t r = i * job->block; r < end; r++) {
-        const float *g = call->grad_out + r * n;
-        __m256 lane[4] = { _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps() };
-        float a = !o->center ? 0.0f : (gain ? gckpti_dot8(g, gain, n) : gckpti_sum8(g, n)) / (float)n;
-        float rstd = ((const float *)call->aux)[o->center ? 2 * r + 1 : r];
-        for (int64_t j = 0; j < n; j += 32)
-            for (int q = 0; q < 4 && j + 8 * q < n; q++) {
-                int64_t at = j + 8 * q, left = n - at;
-                __m256 u = gckpti_load(g + at, left);
-                if (gain)
-                    u = _mm256_mul_ps(u, gckpti_load(gain + at, left));
-                u = _mm256_fmadd_ps(u, gckpti_normal8(call, o->center, n, r, at), lane[q]);
-                lane[q] = gckpti_upto(left, u, lane[q]);
-            }
-        float b = gckpti_tree(lane) / (float)n;
-        for (int64_t j = 0; j < n; j += 8) {
-            __m256 u = gckpti_load(g + j, n - j), h = gckpti_normal8(call, o->center, n, r, j);
-            u = gain ? _mm256_fmsub_ps(u, gckpti_load(gain + j, n - j), _mm256_set1_ps(a))
-                     : _mm256_sub_ps(u, _mm256_set1_ps(a));
-            gckpti_put_product8(call->in[0].grad + r * n + j, _mm256_set1_ps(rstd),
-                                _mm256_fnmadd_ps(h, _mm256_set1_ps(b), u), call->in[0].accumulate, n - j);
-        }
+    int64_t n = gckpti_last(&call->shape);
+    const float *gain = o->gain ? call->in[o->gain].data : NULL, *g = call->grad_out + r * n;
+    __m256 lane[4] = GCKPTI_LANES;
+    __m256 rstd = _mm256_set1_ps(((const float *)call->aux)[o->center ? 2 * r + 1 : r]);
+    __m256 a = _mm256_set1_ps(o->center ? gckpti_dot8(g, gain, n) / (float)n : 0.0f);
+    for (int64_t at = 0; at < n; at += 8) {
+        __m256 u = gckpti_load8(g + at, n - at), *sum = &lane[at / 8 % 4];
+        u = gain ? _mm256_mul_ps(u, gckpti_load8(gain + at, n - at)) : u;
+        *sum = gckpti_upto8(n - at, _mm256_fmadd_ps(u, gckpti_norm8(call, r, at), *sum), *sum);
+    }
+    __m256 b = _mm256_set1_ps(gckpti_tree8(lane) / (float)n);
+    for (int64_t j = 0; j < n; j += 8) {
+        __m256 u = gckpti_load8(g + j, n - j);
+        u = gain ? _mm256_fmsub_ps(u, gckpti_load8(gain + j, n - j), a) : _mm256_sub_ps(u, a);
+        u = _mm256_fnmadd_ps(gckpti_norm8(call, r, j), b, u);
+        gckpti_put8(call->in[0].grad + r * n + j, rstd, u, call->in[0].accumulate, n - j);
     }
 }
 
-static GCKPTI_AVX void gckpti_norm_columns_body(void *context, int64_t i)   /* y: dgain, z: dbias        */
+/* ---- sums over rows: bias += g, gain += g * normalised x; an item is 256 columns ---- */
+typedef struct { const gckpt_call *call; float *gain, *bias; } gckpti_columns;
+enum { GCKPTI_COLUMNS = 256 };
+
+static GCKPTI_AVX void gckpti_columns_body(void *context, int64_t i)
 {
-    const gckpti_job *job = (const gckpti_job *)context;
-    const gckpti_norm *o = (const gckpti_norm *)job->call->attributes;
-    int64_t n = job->n, j0 = i * GCKPTI_COLUMNS, end = j0 + gckpti_part(n - j0, GCKPTI_COLUMNS);
-    for (int64_t r = 0; r < job->rows; r++)
-        for (int64_t j = j0; j < end; j += 8) {
-            int64_t left = end - j;
-            __m256 g = gckpti_load(job->call->grad_out + r * n + j, left);
-            if (job->z)
-                gckpti_store(job->z + j, _mm256_add_ps(gckpti_load(job->z + j, left), g), left);
-            if (job->y)
-                gckpti_store(job->y + j, _mm256_fmadd_ps(g, gckpti_normal8(job->call, o->center, n, r, j),
-                                                         gckpti_load(job->y + j, left)), left);
+    const gckpti_columns *s = (const gckpti_columns *)context;
+    int64_t n = gckpti_last(&s->call->shape), rows = gckpti_rows(&s->call->shape);
+    int64_t first = i * GCKPTI_COLUMNS, end = first + gckpti_part(n - first, GCKPTI_COLUMNS);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t j = first; j < end; j += 8) {
+            __m256 g = gckpti_load8(s->call->grad_out + r * n + j, end - j);
+            if (s->bias)
+                gckpti_store8(s->bias + j, _mm256_add_ps(gckpti_load8(s->bias + j, end - j), g),
+                              end - j);
+            if (s->gain)
+                gckpti_put8(s->gain + j, g, gckpti_norm8(s->call, r, j), 1, end - j);
         }
+}
+
+/* gain, bias: numbers of the inputs, 0 for none. */
+static void gckpti_columns_run(const gckpt_call *call, int gain, int bias)
+{
+    gckpti_columns s = { call, gain ? call->in[gain].grad : NULL,
+                         bias ? call->in[bias].grad : NULL };
+    int64_t n = gckpti_last(&call->shape), items = (n + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS;
+    if (s.gain)
+        gckpti_start(s.gain, n, call->in[gain].accumulate);
+    if (s.bias)
+        gckpti_start(s.bias, n, call->in[bias].accumulate);
+    if (s.gain || s.bias)
+        gckpti_spread(call, items, gckpti_rows(&call->shape) * GCKPTI_COLUMNS, gckpti_columns_body,
+                      &s);
+}
+
+static void gckpti_fast_linear_backward(const gckpt_call *call)
+{
+    gckpti_fast_matmul_backward(call);
+    gckpti_columns_run(call, 0, call->inputs == 3 ? 2 : 0);
 }
 
 static void gckpti_fast_layernorm_forward(const gckpt_call *call)
 {
-    gckpti_rows_run(call, gckpti_norm_forward_body, gckpti_last(&call->shape), gckpti_rows(&call->shape), NULL);
+    gckpti_spread_rows(call, gckpti_norm_forward_body);
 }
 
 static void gckpti_fast_layernorm_backward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    gckpti_job job = { call, gckpti_last(&call->shape), gckpti_rows(&call->shape), 0, NULL,
-                       o->gain ? call->in[o->gain].grad : NULL, o->bias ? call->in[o->bias].grad : NULL };
     if (call->in[0].grad)
-        gckpti_rows_run(call, gckpti_norm_dx_body, job.n, job.rows, NULL);
-    if (job.y)
-        gckpti_start(job.y, job.n, call->in[o->gain].accumulate);
-    if (job.z)
-        gckpti_start(job.z, job.n, call->in[o->bias].accumulate);
-    if (job.y || job.z)
-        gckpti_spread(call, (job.n + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS, job.rows * job.n, gckpti_norm_columns_body,
-                     &job);
+        gckpti_spread_rows(call, gckpti_norm_backward_body);
+    gckpti_columns_run(call, o->gain, o->bias);
 }
 
-/* ---- attention: items are blocks of queries (forward) and heads (backward) ---- */
+/* ---- attention: an item is a block of queries of one head (forward), a head (backward) ----
+ * At the triangle's edge the 6 rows of a strip share the links that all of them have; what some
+ * have more goes row by row, before (over queries) or after (over keys), in the chain's order. */
 typedef struct {
     const gckpt_call *call;
     int64_t t, s, c, d, heads, blocks;
@@ -8139,57 +8199,58 @@ typedef struct {
     float scale;
 } gckpti_heads;
 
-enum { GCKPTI_QUERIES = 96, GCKPTI_BLOCK = 48, GCKPTI_HEAD_PANELS = 2 };
+enum { GCKPTI_QUERIES = 96, GCKPTI_BLOCK = 48, GCKPTI_HEAD_PANELS = 2,
+       GCKPTI_HEAD_PACK = GCKPTI_HEAD_PANELS * GCKPTI_PANEL + GCKPTI_STRIPS };
 
 static gckpti_heads gckpti_heads_of(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     int64_t t = call->shape.d[1], c = call->shape.d[2], d = c / o->heads;
-    gckpti_heads h = { call, t, call->in[1].shape.d[1], c, d, o->heads, (t + GCKPTI_QUERIES - 1) / GCKPTI_QUERIES,
-                       o->causal, 1.0f / gckpti_sqrt((float)d) };
+    gckpti_heads h = { call, t, call->in[1].shape.d[1], c, d, o->heads,
+                       (t + GCKPTI_QUERIES - 1) / GCKPTI_QUERIES, o->causal,
+                       1.0f / gckpti_sqrt((float)d) };
     return h;
 }
 
-/* c (m,n) = a b' of rows that are `row` apart, n at most GCKPTI_KEY_TILE. */
-static void gckpti_heads_scores(const gckpti_heads *h, const float *a, int64_t m, const float *b, int64_t n, float *c,
-                                int64_t c_row, float *pack)
+/* out (m,n) = a b', rows of a and b being one token of the head each. */
+static void gckpti_heads_scores(const gckpti_heads *h, const float *a, int64_t m, const float *b,
+                                int64_t n, float *out, int64_t out_row, float *pack)
 {
-    gckpti_product u;
-    gckpti_product_fill(&u, 1, m, n, h->d, a, 0, b, 1, c);
+    gckpti_product u = gckpti_product_of(1, m, n, h->d, a, 0, b, 1, out);
     u.a_row = u.b_col = h->c;
-    u.c_row = c_row;
+    u.c_row = out_row;
     gckpti_product_piece(&u, 0, m, 0, n, pack, GCKPTI_HEAD_PANELS);
 }
 
-/* out_i += chain over keys j = 0..min(n, i + shift)-1 of p(i,j) v_j, for m queries: row i sees i + shift keys. */
-static GCKPTI_AVX void gckpti_heads_over_keys(const gckpti_heads *h, const float *p, int64_t p_row, int64_t m,
-                                              int64_t n, int64_t shift, const float *v, float *out, float *pack)
+/* out_i += chain of p(i,j) v_j over keys j < min(n, i + shift), which query i sees; i < m. */
+static void gckpti_heads_over_keys(const gckpti_heads *h, const float *p, int64_t p_row, int64_t m,
+                                   int64_t n, int64_t shift, const float *v, float *out,
+                                   float *pack)
 {
-    gckpti_product u;
-    gckpti_product_fill(&u, 1, m, h->d, p_row, p, 0, v, 0, out);
+    gckpti_product u = gckpti_product_of(1, m, h->d, p_row, p, 0, v, 0, out);
     u.b_step = u.c_row = u.from_row = h->c;
     u.from = out;
-    for (int64_t i = 0, rows; i < m; i += rows) {           /* rows share u.k keys, then each has its own */
-        u.k = i + shift < n ? i + shift : n;
+    for (int64_t i = 0, rows; i < m; i += rows) {
+        u.k = gckpti_part(i + shift, n);
         rows = gckpti_part(m - i, u.k < n ? 6 : m);
         gckpti_product_piece(&u, i, i + rows, 0, h->d, pack, GCKPTI_HEAD_PANELS);
         for (int64_t r = i + 1; u.k < n && r < i + rows; r++)
-            for (int64_t j = u.k; j < r + shift && j < n; j++)
+            for (int64_t j = u.k; j < gckpti_part(r + shift, n); j++)
                 gckpti_link8(p[r * p_row + j], v + j * h->c, h->d, out + r * h->c);
     }
 }
 
-/* out_j += chain over the queries i = max(0, j + 1 - shift)..m-1, which see key j, of p(i,j) q_i, for n keys. */
-static GCKPTI_AVX void gckpti_heads_over_queries(const gckpti_heads *h, const float *p, int64_t p_row, int64_t m,
-                                                 int64_t n, int64_t shift, const float *q, float *out, float *pack)
+/* out_j += chain of p(i,j) q_i over queries max(0, j + 1 - shift) <= i < m, which see key j < n. */
+static void gckpti_heads_over_queries(const gckpti_heads *h, const float *p, int64_t p_row,
+                                      int64_t m, int64_t n, int64_t shift, const float *q,
+                                      float *out, float *pack)
 {
-    gckpti_product u;
-    gckpti_product_fill(&u, 1, p_row, h->d, m, p, 1, q, 0, out);
+    gckpti_product u = gckpti_product_of(1, p_row, h->d, m, p, 1, q, 0, out);
     u.b_step = u.c_row = u.from_row = h->c;
     u.from = out;
-    for (int64_t j = 0, rows; j < n; j += rows) {           /* each has its own queries, then rows share */
-        rows = n > shift ? gckpti_part(n - j, 6) : n;
-        int64_t all = j + rows > shift ? gckpti_part(m, j + rows - shift) : 0;
+    for (int64_t j = 0, rows; j < n; j += rows) {
+        rows = gckpti_part(n - j, n > shift ? 6 : n);
+        int64_t all = j + rows > shift ? gckpti_part(j + rows - shift, m) : 0;
         for (int64_t r = j; r < j + rows; r++)
             for (int64_t i = r + 1 > shift ? r + 1 - shift : 0; i < all; i++)
                 gckpti_link8(p[i * p_row + r], q + i * h->c, h->d, out + r * h->c);
@@ -8205,90 +8266,98 @@ static GCKPTI_AVX void gckpti_attention_forward_body(void *context, int64_t i)
     const gckpti_heads *h = (const gckpti_heads *)context;
     const gckpt_call *call = h->call;
     int64_t first = i % h->blocks * GCKPTI_QUERIES, m = gckpti_part(h->t - first, GCKPTI_QUERIES);
-    int64_t head = i / h->blocks % h->heads, row = i / h->blocks / h->heads, at = (row * h->t + first) * h->c;
-    int64_t keys = row * h->s * h->c + head * h->d, seen = h->causal ? first + m : h->s;
-    float p[GCKPTI_QUERIES * GCKPTI_KEY_TILE], pack[GCKPTI_PACK(GCKPTI_HEAD_PANELS)];
-    float max[GCKPTI_QUERIES], sum[GCKPTI_QUERIES], *out = call->out ? call->out + at + head * h->d : NULL;
-    const float *q = call->in[0].data + at + head * h->d;
+    int64_t head = i / h->blocks % h->heads, row = i / h->blocks / h->heads;
+    int64_t at = (row * h->t + first) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
+    int64_t seen = h->causal ? first + m : h->s;
+    float p[GCKPTI_QUERIES * GCKPTI_KEY_TILE], pack[GCKPTI_HEAD_PACK];
+    float max[GCKPTI_QUERIES], sum[GCKPTI_QUERIES], *out = call->out ? call->out + at : NULL;
     for (int64_t r = 0; out && r < m; r++)
-        memset(out + r * h->c, 0, (size_t)h->d * sizeof(float));
+        gckpti_start(out + r * h->c, h->d, 0);
     for (int64_t j = 0; j < seen; j += GCKPTI_KEY_TILE) {
-        int64_t n = gckpti_part(seen - j, GCKPTI_KEY_TILE), r0 = h->causal && j > first ? j - first : 0;
-        int64_t shift = h->causal ? first + r0 + 1 - j : n;
-        const float *k = call->in[1].data + keys + j * h->c, *v = call->in[2].data + keys + j * h->c;
-        gckpti_heads_scores(h, q + r0 * h->c, m - r0, k, n, p, GCKPTI_KEY_TILE, pack);
+        int64_t n = gckpti_part(seen - j, GCKPTI_KEY_TILE);
+        int64_t r0 = h->causal && j > first ? j - first : 0;    /* earlier ones see none     */
+        int64_t shift = h->causal ? first + r0 + 1 - j : n, k = keys + j * h->c;
+        gckpti_heads_scores(h, call->in[0].data + at + r0 * h->c, m - r0, call->in[1].data + k, n,
+                            p, GCKPTI_KEY_TILE, pack);
         for (int64_t r = r0; r < m; r++) {
-            float *x = p + (r - r0) * GCKPTI_KEY_TILE;
+            float *x = p + (r - r0) * GCKPTI_KEY_TILE, factor;
             int64_t mine = gckpti_part(r - r0 + shift, n);
             for (int64_t e = 0; e < mine; e += 8)
-                _mm256_storeu_ps(x + e, _mm256_fmadd_ps(_mm256_loadu_ps(x + e), _mm256_set1_ps(h->scale),
+                _mm256_storeu_ps(x + e, _mm256_fmadd_ps(_mm256_loadu_ps(x + e),
+                                                        _mm256_set1_ps(h->scale),
                                                         _mm256_setzero_ps()));
-            float factor = gckpti_online8(x, x, mine, j == 0, &max[r], &sum[r]);
-            if (out && j)
-                gckpti_times8(out + r * h->c, factor, h->d);
+            factor = gckpti_online8(x, x, mine, j == 0, &max[r], &sum[r]);
+            for (int64_t e = 0; out && j && e < h->d; e += 8)
+                gckpti_put8(out + r * h->c + e, gckpti_load8(out + r * h->c + e, h->d - e),
+                            _mm256_set1_ps(factor), 0, h->d - e);
         }
         if (out)
-            gckpti_heads_over_keys(h, p, GCKPTI_KEY_TILE, m - r0, n, shift, v, out + r0 * h->c, pack);
+            gckpti_heads_over_keys(h, p, GCKPTI_KEY_TILE, m - r0, n, shift, call->in[2].data + k,
+                                   out + r0 * h->c, pack);
     }
+    float *aux = (float *)call->aux;
     for (int64_t r = 0; r < m; r++) {
         if (out)
             gckpti_fast_divide(out + r * h->c, sum[r], h->d);
-        if (call->aux)
-            ((float *)call->aux)[(row * h->heads + head) * h->t + first + r] = max[r] + gckpti_log(sum[r]);
+        if (aux)
+            aux[(row * h->heads + head) * h->t + first + r] = max[r] + gckpti_log(sum[r]);
     }
 }
 
 static void gckpti_fast_attention_forward(const gckpt_call *call)
 {
     gckpti_heads h = gckpti_heads_of(call);
-    int64_t rows = call->shape.d[0];
-    gckpti_spread(call, rows * h.heads * h.blocks, rows * h.t * h.s * h.c, gckpti_attention_forward_body, &h);
+    gckpti_spread(call, call->shape.d[0] * h.heads * h.blocks, GCKPTI_QUERIES * h.s * h.d,
+                  gckpti_attention_forward_body, &h);
 }
 
 static GCKPTI_AVX void gckpti_attention_backward_body(void *context, int64_t i)
 {
     const gckpti_heads *h = (const gckpti_heads *)context;
     const gckpt_call *call = h->call;
-    int64_t row = i / h->heads, column = i % h->heads * h->d, c = h->c, base[3];
-    float *grad[3], p[GCKPTI_BLOCK * GCKPTI_BLOCK], ds[GCKPTI_BLOCK * GCKPTI_BLOCK], delta[GCKPTI_BLOCK];
-    float pack[GCKPTI_PACK(GCKPTI_HEAD_PANELS)];
-    for (int k = 0; k < 3; k++) {
-        int64_t n = k ? h->s : h->t;
-        base[k] = row * n * c + column;
-        grad[k] = call->in[k].grad ? call->in[k].grad + base[k] : NULL;
-        for (int64_t r = 0; grad[k] && !call->in[k].accumulate && r < n; r++)
-            memset(grad[k] + r * c, 0, (size_t)h->d * sizeof(float));
-    }
+    int64_t c = h->c, at_q = i / h->heads * h->t * c + i % h->heads * h->d;
+    int64_t at_k = i / h->heads * h->s * c + i % h->heads * h->d;
+    float p[GCKPTI_BLOCK * GCKPTI_BLOCK], ds[GCKPTI_BLOCK * GCKPTI_BLOCK], delta[GCKPTI_BLOCK];
+    float pack[GCKPTI_HEAD_PACK], *dq = call->in[0].grad, *dk = call->in[1].grad;
+    float *dv = call->in[2].grad;
+    const __m256 scale = _mm256_set1_ps(h->scale);
+    for (int64_t r = 0; dq && r < h->t; r++)
+        gckpti_start(dq + at_q + r * c, h->d, call->in[0].accumulate);
+    for (int64_t r = 0; dk && r < h->s; r++)
+        gckpti_start(dk + at_k + r * c, h->d, call->in[1].accumulate);
+    for (int64_t r = 0; dv && r < h->s; r++)
+        gckpti_start(dv + at_k + r * c, h->d, call->in[2].accumulate);
     for (int64_t first = 0; first < h->t; first += GCKPTI_BLOCK) {
-        int64_t m = gckpti_part(h->t - first, GCKPTI_BLOCK), at = base[0] + first * c;
+        int64_t m = gckpti_part(h->t - first, GCKPTI_BLOCK), at = at_q + first * c;
         int64_t seen = h->causal ? first + m : h->s;
         const float *q = call->in[0].data + at, *g = call->grad_out + at;
         const float *lse = (const float *)call->aux + i * h->t + first;
-        for (int64_t r = 0; (grad[0] || grad[1]) && r < m; r++)
+        for (int64_t r = 0; (dq || dk) && r < m; r++)
             delta[r] = gckpti_dot8(g + r * c, call->out + at + r * c, h->d);
         for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
             int64_t n = gckpti_part(seen - j, GCKPTI_BLOCK), shift = h->causal ? first + 1 - j : n;
-            const float *k = call->in[1].data + base[1] + j * c;
-            gckpti_heads_scores(h, q, m, k, n, p, GCKPTI_BLOCK, pack);
-            if (grad[0] || grad[1])
-                gckpti_heads_scores(h, g, m, call->in[2].data + base[2] + j * c, n, ds, GCKPTI_BLOCK, pack);
+            int64_t key = at_k + j * c;
+            gckpti_heads_scores(h, q, m, call->in[1].data + key, n, p, GCKPTI_BLOCK, pack);
+            if (dq || dk)
+                gckpti_heads_scores(h, g, m, call->in[2].data + key, n, ds, GCKPTI_BLOCK, pack);
             for (int64_t r = 0; r < m; r++)
-                for (int64_t e = r * GCKPTI_BLOCK, end = e + gckpti_part(r + shift, n); e < end; e += 8) {
-                    __m256 scale = _mm256_set1_ps(h->scale), x = _mm256_loadu_ps(p + e);
-                    x = _mm256_fmadd_ps(x, scale, _mm256_setzero_ps());
+                for (int64_t e = 0; e < gckpti_part(r + shift, n); e += 8) {
+                    float *pe = p + r * GCKPTI_BLOCK + e, *de = ds + r * GCKPTI_BLOCK + e;
+                    __m256 x = _mm256_fmadd_ps(_mm256_loadu_ps(pe), scale, _mm256_setzero_ps());
                     x = gckpti_exp8(_mm256_sub_ps(x, _mm256_set1_ps(lse[r])));
-                    _mm256_storeu_ps(p + e, x);
-                    if (grad[0] || grad[1]) {
-                        x = _mm256_mul_ps(x, _mm256_sub_ps(_mm256_loadu_ps(ds + e), _mm256_set1_ps(delta[r])));
-                        _mm256_storeu_ps(ds + e, _mm256_mul_ps(x, scale));
-                    }
+                    _mm256_storeu_ps(pe, x);
+                    if (!dq && !dk)
+                        continue;
+                    __m256 y = _mm256_sub_ps(_mm256_loadu_ps(de), _mm256_set1_ps(delta[r]));
+                    _mm256_storeu_ps(de, _mm256_mul_ps(_mm256_mul_ps(x, y), scale));
                 }
-            if (grad[2])
-                gckpti_heads_over_queries(h, p, GCKPTI_BLOCK, m, n, shift, g, grad[2] + j * c, pack);
-            if (grad[0])
-                gckpti_heads_over_keys(h, ds, GCKPTI_BLOCK, m, n, shift, k, grad[0] + first * c, pack);
-            if (grad[1])
-                gckpti_heads_over_queries(h, ds, GCKPTI_BLOCK, m, n, shift, q, grad[1] + j * c, pack);
+            if (dv)
+                gckpti_heads_over_queries(h, p, GCKPTI_BLOCK, m, n, shift, g, dv + key, pack);
+            if (dq)
+                gckpti_heads_over_keys(h, ds, GCKPTI_BLOCK, m, n, shift, call->in[1].data + key,
+                                       dq + at, pack);
+            if (dk)
+                gckpti_heads_over_queries(h, ds, GCKPTI_BLOCK, m, n, shift, q, dk + key, pack);
         }
     }
 }
@@ -8296,174 +8365,151 @@ static GCKPTI_AVX void gckpti_attention_backward_body(void *context, int64_t i)
 static void gckpti_fast_attention_backward(const gckpt_call *call)
 {
     gckpti_heads h = gckpti_heads_of(call);
-    int64_t items = call->shape.d[0] * h.heads;
-    gckpti_spread(call, items, items * h.t * h.s * h.d, gckpti_attention_backward_body, &h);
+    gckpti_spread(call, call->shape.d[0] * h.heads, h.t * h.s * h.d, gckpti_attention_backward_body,
+                  &h);
 }
 
-/* ---- cross_entropy, linear_cross_entropy: classes first..first+n-1 of `rows` rows of logits ---- */
-enum { GCKPTI_CLASS_ROWS = 512 };
+/* ---- cross_entropy, linear_cross_entropy: 64 rows, 1024 classes a time; an item is a row ---- */
 typedef struct {
     const gckpt_call *call;
     const int32_t *target;
-    const float *x;                         /* logits, `row` floats from one row to the next             */
-    float *d;                               /* backward: their gradient (may be x)                       */
-    const float *lse;
-    int64_t row, first, n, rows, block;
+    const float *x, *lse;               /* logits, `row` floats from one row to the next          */
+    float *d;                           /* their gradient (may be x)                              */
+    int64_t row, rows, first, n;        /* classes first..first+n-1                               */
     int accumulate;
-    float max[GCKPTI_CLASS_ROWS], sum[GCKPTI_CLASS_ROWS], hit[GCKPTI_CLASS_ROWS];
+    float max[GCKPTI_LOSS_ROWS], sum[GCKPTI_LOSS_ROWS], hit[GCKPTI_LOSS_ROWS];
 } gckpti_classes;
 
-static void gckpti_classes_forward_body(void *context, int64_t i)
+/* The logits of rows r0.. and classes j..: computed (linear_cross_entropy) or where they are. */
+static void gckpti_classes_at(const gckpt_call *call, gckpti_classes *s, int64_t r0, int64_t j)
+{
+    const gckpt_arg *x = &call->in[0];
+    int64_t c = gckpti_last(&x->shape), v = call->inputs == 3 ? call->in[1].shape.d[0] : c;
+    s->call = call;
+    s->target = call->in[call->inputs - 1].index + r0;
+    s->lse = (const float *)call->aux + r0;             /* read in the backward only              */
+    s->rows = gckpti_part(gckpti_rows(&x->shape) - r0, GCKPTI_LOSS_ROWS);
+    s->first = j, s->n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
+    if (call->inputs == 3) {
+        s->x = s->d = (float *)call->work, s->row = s->n, s->accumulate = 0;
+        gckpti_product t = gckpti_product_of(1, s->rows, s->n, c, x->data + r0 * c, 0,
+                                             call->in[1].data + j * c, 1, s->d);
+        gckpti_product_run(call, &t);
+    } else {
+        s->x = x->data + r0 * v + j, s->row = v, s->accumulate = x->accumulate;
+        s->d = x->grad ? x->grad + r0 * v + j : NULL;
+    }
+}
+
+static void gckpti_classes_forward_body(void *context, int64_t r)
 {
     gckpti_classes *s = (gckpti_classes *)context;
-    for (int64_t r = i * s->block; r < s->rows && r < (i + 1) * s->block; r++) {
-        const float *x = s->x + r * s->row;
-        int64_t target = s->target[r] - s->first;
-        if (s->target[r] < 0)
-            continue;
-        if (target >= 0 && target < s->n)
-            s->hit[r] = x[target];
-        for (int64_t j = 0; j < s->n; j += GCKPTI_LOSS_CHUNK)
-            gckpti_online8(x + j, NULL, gckpti_part(s->n - j, GCKPTI_LOSS_CHUNK), s->first + j == 0, &s->max[r],
-                           &s->sum[r]);
-    }
-}
-
-static GCKPTI_AVX void gckpti_classes_backward_body(void *context, int64_t i)
-{
-    gckpti_classes *s = (gckpti_classes *)context;
-    const __m256 lse_scale = _mm256_set1_ps(s->call->loss_scale);
-    for (int64_t r = i * s->block; r < s->rows && r < (i + 1) * s->block; r++) {
-        const float *x = s->x + r * s->row;
-        float *d = s->d + r * s->row;
-        int64_t target = s->target[r] - s->first;
-        if (s->target[r] < 0) {
-            gckpti_start(d, s->n, s->accumulate);
-            continue;
-        }
-        for (int64_t j = 0; j < s->n; j += 8) {
-            __m256 hit = _mm256_setzero_ps();
-            if (target >= j && target < j + 8)
-                hit = _mm256_and_ps(_mm256_set1_ps(1.0f), _mm256_castsi256_ps(_mm256_cmpeq_epi32(
-                          _mm256_set1_epi32((int)(target - j)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))));
-            __m256 e = gckpti_exp8(_mm256_sub_ps(gckpti_load(x + j, s->n - j), _mm256_set1_ps(s->lse[r])));
-            gckpti_put_product8(d + j, _mm256_sub_ps(e, hit), lse_scale, s->accumulate, s->n - j);
-        }
-    }
-}
-
-static void gckpti_classes_run(gckpti_classes *s, void (*body)(void *context, int64_t i))
-{
-    s->block = s->n < 8192 ? 8192 / s->n : 1;
-    gckpti_spread(s->call, (s->rows + s->block - 1) / s->block, 16 * s->rows * s->n, body, s);
-}
-
-/* Rows r0.. have seen all classes: their losses in order, and aux. */
-static void gckpti_classes_loss(const gckpti_classes *s, int64_t r0)
-{
-    for (int64_t r = 0; r < s->rows; r++) {
-        float lse = s->target[r] < 0 ? 0.0f : s->max[r] + gckpti_log(s->sum[r]);
-        if (s->target[r] >= 0)
-            gckpti_loss_add(s->call, lse - s->hit[r], 1);
-        if (s->call->aux)
-            ((float *)s->call->aux)[r0 + r] = lse;
-    }
-}
-
-static void gckpti_fast_cross_entropy_forward(const gckpt_call *call)
-{
-    int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    gckpti_classes s;
-    s.call = call, s.row = s.n = v, s.first = 0;
-    for (int64_t r0 = 0; r0 < rows; r0 += GCKPTI_CLASS_ROWS) {
-        s.rows = gckpti_part(rows - r0, GCKPTI_CLASS_ROWS);
-        s.target = call->in[1].index + r0;
-        s.x = call->in[0].data + r0 * v;
-        gckpti_classes_run(&s, gckpti_classes_forward_body);
-        gckpti_classes_loss(&s, r0);
-    }
-}
-
-static void gckpti_fast_cross_entropy_backward(const gckpt_call *call)
-{
-    gckpti_classes s;
-    if (!call->in[0].grad)
+    int64_t target = s->target[r] - s->first;
+    if (s->target[r] < 0)
         return;
-    s.call = call, s.target = call->in[1].index, s.lse = (const float *)call->aux;
-    s.x = call->in[0].data, s.d = call->in[0].grad, s.accumulate = call->in[0].accumulate;
-    s.row = s.n = gckpti_last(&call->in[0].shape), s.rows = gckpti_rows(&call->in[0].shape), s.first = 0;
-    gckpti_classes_run(&s, gckpti_classes_backward_body);
-}
-
-/* Logits of rows r0.., classes j..: into work. */
-static void gckpti_linear_classes(gckpti_classes *s, int64_t r0, int64_t j)
-{
-    const gckpt_call *call = s->call;
-    int64_t c = gckpti_last(&call->in[0].shape);
-    gckpti_product t;
-    s->rows = gckpti_part(gckpti_rows(&call->in[0].shape) - r0, GCKPTI_LOSS_ROWS);
-    s->row = s->n = gckpti_part(call->in[1].shape.d[0] - j, GCKPTI_LOSS_CHUNK), s->first = j;
-    s->target = call->in[2].index + r0, s->lse = (const float *)call->aux + r0;
-    s->d = (float *)call->work, s->x = s->d, s->accumulate = 0;
-    gckpti_product_fill(&t, 1, s->rows, s->n, c, call->in[0].data + r0 * c, 0, call->in[1].data + j * c, 1, s->d);
-    gckpti_product_run(call, &t);
+    if (target >= 0 && target < s->n)
+        s->hit[r] = s->x[r * s->row + target];
+    gckpti_online8(s->x + r * s->row, NULL, s->n, s->first == 0, &s->max[r], &s->sum[r]);
 }
 
 static void gckpti_fast_linear_cross_entropy_forward(const gckpt_call *call)
 {
-    int64_t rows = gckpti_rows(&call->in[0].shape), v = call->in[1].shape.d[0];
+    const gckpt_shape *x = &call->in[0].shape;
+    int64_t rows = gckpti_rows(x), v = call->inputs == 3 ? call->in[1].shape.d[0] : gckpti_last(x);
+    float *aux = (float *)call->aux;
     gckpti_classes s;
-    s.call = call;
     for (int64_t r0 = 0; r0 < rows; r0 += GCKPTI_LOSS_ROWS) {
         for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK) {
-            gckpti_linear_classes(&s, r0, j);
-            gckpti_classes_run(&s, gckpti_classes_forward_body);
+            gckpti_classes_at(call, &s, r0, j);
+            gckpti_spread(call, s.rows, 16 * s.n, gckpti_classes_forward_body, &s);
         }
-        gckpti_classes_loss(&s, r0);
+        for (int64_t r = 0; r < s.rows; r++) {
+            float lse = s.target[r] < 0 ? 0.0f : s.max[r] + gckpti_log(s.sum[r]);
+            if (s.target[r] >= 0)
+                gckpti_loss_add(call, lse - s.hit[r], 1);
+            if (aux)
+                aux[r0 + r] = lse;
+        }
+    }
+}
+
+static GCKPTI_AVX void gckpti_classes_backward_body(void *context, int64_t r)
+{
+    gckpti_classes *s = (gckpti_classes *)context;
+    const float *x = s->x + r * s->row;
+    float *d = s->d + r * s->row;
+    if (s->target[r] < 0) {
+        gckpti_start(d, s->n, s->accumulate);
+        return;
+    }
+    __m256i at = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i target = _mm256_set1_epi32((int)(s->target[r] - s->first));
+    for (int64_t j = 0; j < s->n; j += 8) {
+        __m256 hit = _mm256_castsi256_ps(_mm256_cmpeq_epi32(at, target));
+        __m256 e = _mm256_sub_ps(gckpti_load8(x + j, s->n - j), _mm256_set1_ps(s->lse[r]));
+        e = _mm256_sub_ps(gckpti_exp8(e), _mm256_and_ps(hit, _mm256_set1_ps(1.0f)));
+        gckpti_put8(d + j, e, _mm256_set1_ps(s->call->loss_scale), s->accumulate, s->n - j);
+        at = _mm256_add_epi32(at, _mm256_set1_epi32(8));
     }
 }
 
 static void gckpti_fast_linear_cross_entropy_backward(const gckpt_call *call)
 {
-    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
-    int64_t c = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape), v = w->shape.d[0];
+    const gckpt_arg *x = &call->in[0], *w = call->inputs == 3 ? &call->in[1] : NULL;
+    int64_t c = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape), v = w ? w->shape.d[0] : c;
     gckpti_classes s;
     gckpti_product t;
-    s.call = call;
-    for (int64_t r0 = 0; r0 < rows; r0 += GCKPTI_LOSS_ROWS)
+    for (int64_t r0 = 0; (w || x->grad) && r0 < rows; r0 += GCKPTI_LOSS_ROWS)
         for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK) {
-            gckpti_linear_classes(&s, r0, j);
-            gckpti_classes_run(&s, gckpti_classes_backward_body);
-            if (x->grad) {
-                gckpti_product_fill(&t, 1, s.rows, c, s.n, s.d, 0, w->data + j * c, 0, x->grad + r0 * c);
-                gckpti_product_gradient(call, &t, x->accumulate || j > 0);
+            gckpti_classes_at(call, &s, r0, j);
+            gckpti_spread(call, s.rows, 16 * s.n, gckpti_classes_backward_body, &s);
+            if (w && x->grad) {
+                t = gckpti_product_of(1, s.rows, c, s.n, s.d, 0, w->data + j * c, 0,
+                                      x->grad + r0 * c);
+                gckpti_product_gradient(call, t, x->accumulate || j > 0);
             }
-            if (w->grad) {
-                gckpti_product_fill(&t, 1, s.n, c, s.rows, s.d, 1, x->data + r0 * c, 0, w->grad + j * c);
-                gckpti_product_gradient(call, &t, w->accumulate || r0 > 0);
+            if (w && w->grad) {
+                t = gckpti_product_of(1, s.n, c, s.rows, s.d, 1, x->data + r0 * c, 0,
+                                      w->grad + j * c);
+                gckpti_product_gradient(call, t, w->accumulate || r0 > 0);
             }
         }
 }
 
+static void gckpti_fast_cross_entropy_forward(const gckpt_call *call)
+{
+    gckpti_fast_linear_cross_entropy_forward(call);
+}
+
+static void gckpti_fast_cross_entropy_backward(const gckpt_call *call)
+{
+    gckpti_fast_linear_cross_entropy_backward(call);
+}
+
 #else  /* another processor or compiler: the plain kernels */
 static int gckpti_fast_available(void) { return 0; }
-#define GCKPTI_PLAIN(op)                                                                                \
-    static void gckpti_fast_##op##_forward(const gckpt_call *call) { gckpti_##op##_forward(call); }     \
-    static void gckpti_fast_##op##_backward(const gckpt_call *call) { gckpti_##op##_backward(call); }
-GCKPTI_PLAIN(linear) GCKPTI_PLAIN(matmul) GCKPTI_PLAIN(attention) GCKPTI_PLAIN(gelu) GCKPTI_PLAIN(softmax)
-GCKPTI_PLAIN(cross_entropy) GCKPTI_PLAIN(linear_cross_entropy)
+#define GCKPTI_PLAIN(op, plain) \
+    static void gckpti_fast_##op##_forward(const gckpt_call *c) { gckpti_##plain##_forward(c); } \
+    static void gckpti_fast_##op##_backward(const gckpt_call *c) { gckpti_##plain##_backward(c); }
+GCKPTI_PLAIN(linear, linear)
+GCKPTI_PLAIN(matmul, matmul)
+GCKPTI_PLAIN(attention, attention)
+GCKPTI_PLAIN(layernorm, norm)
+GCKPTI_PLAIN(gelu, gelu)
+GCKPTI_PLAIN(softmax, softmax)
+GCKPTI_PLAIN(cross_entropy, cross_entropy)
+GCKPTI_PLAIN(linear_cross_entropy, linear_cross_entropy)
 #undef GCKPTI_PLAIN
-static void gckpti_fast_layernorm_forward(const gckpt_call *call) { gckpti_norm_forward(call); }
-static void gckpti_fast_layernorm_backward(const gckpt_call *call) { gckpti_norm_backward(call); }
 
-static void gckpti_fast_adamw(float *w, const float *g, float *m, float *v, int64_t n, const gckpti_adamw *a)
+static void gckpti_fast_adamw(float *w, const float *g, float *m, float *v, int64_t n,
+                              const gckpti_adamw *a)
 {
     for (int64_t i = 0; i < n; i++) {
         float d = g[i] * a->scale;
         m[i] = gckpti_fma(a->beta1, m[i], a->rest1 * d);
         v[i] = gckpti_fma(a->beta2, v[i], a->rest2 * (d * d));
-        float step = m[i] / (gckpti_sqrt(v[i] * a->correct2) + a->eps);
-        w[i] = gckpti_fma(-a->rate, step, gckpti_fma(-a->decay, w[i], w[i]));
+        d = m[i] / (gckpti_sqrt(v[i] * a->correct2) + a->eps);
+        w[i] = gckpti_fma(-a->rate, d, gckpti_fma(-a->decay, w[i], w[i]));
     }
 }
 

@@ -1,0 +1,901 @@
+/* test_core.c - one model, every plan, split, feed style and debug aid: the same bits, the bytes that
+ * were promised, and errors that leave everything as it was. */
+#define GRADCKPT_IMPLEMENTATION
+#include "../gradckpt.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "check.h"
+
+enum { V = 17, T = 7, C = 12, H = 24, ROWS = 8, STEPS = 3 };
+
+static int32_t tokens[ROWS * T], targets[ROWS * T];
+static float side[ROWS * C];
+
+static uint64_t random_state = 7;
+static unsigned random_below(unsigned n)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)(random_state >> 33) % n;
+}
+
+/* What the model may have; each is a bit of the setting. */
+enum { TIED = 1, DERIVED = 2, DROPOUT = 4, FROZEN = 8, TWO_LOSSES = 16, REGULARISED = 32, SETTINGS = 64 };
+
+typedef struct { gckpt_graph *graph; gckpt_tensor *tokens, *targets, *side, *hidden, *top, *weight; gckpt_term terms[3]; int term_count, ids[3]; } model;
+
+typedef struct { int index, setting; model *m; } layer;
+
+static gckpt_tensor *param(gckpt_graph *g, const char *name, int index, gckpt_shape shape, float normal, float constant)
+{
+    char full[32];
+    gckpt_init init = { normal, 0, constant };
+    snprintf(full, sizeof full, "%s.%d", name, index);
+    return gckpt_param(g, full, shape, init);
+}
+
+static gckpt_tensor *inner_block(gckpt_tensor *x, void *user)
+{
+    const layer *l = (const layer *)user;
+    gckpt_graph *g = gckpt_graph_of(x);
+    gckpt_tensor *down = param(g, "down", l->index, gckpt_shape2(H, C), 0.3f, 0);
+    if (l->setting & DERIVED)
+        down = gckpt_scale(gckpt_tanh(gckpt_reshape(down, gckpt_shape2(C, H))), 1.5f);
+    if (l->setting & DERIVED)
+        down = gckpt_reshape(down, gckpt_shape2(H, C));
+    x = gckpt_linear(x, param(g, "up", l->index, gckpt_shape2(C, H), 0.3f, 0), param(g, "up.b", l->index, gckpt_shape1(H), 0.1f, 0));
+    return gckpt_linear(gckpt_gelu(x), down, NULL);
+}
+
+static gckpt_tensor *outer_block(gckpt_tensor *x, void *user)
+{
+    layer *l = (layer *)user;
+    gckpt_graph *g = gckpt_graph_of(x);
+    gckpt_tensor *a = gckpt_layernorm(x, param(g, "g", l->index, gckpt_shape1(C), 0, 1), param(g, "b", l->index, gckpt_shape1(C), 0, 0));
+    gckpt_tensor *q = gckpt_linear(a, param(g, "q", l->index, gckpt_shape2(C, C), 0.3f, 0), NULL);
+    a = gckpt_attention(q, a, a, 2, 1);             /* one tensor for keys and values                    */
+    x = gckpt_add(x, a);
+    a = gckpt_checkpoint(inner_block, gckpt_rmsnorm(x, NULL), l);       /* nested                        */
+    if (l->setting & DROPOUT)
+        a = gckpt_dropout(a, 0.2f);
+    return gckpt_add(x, a);
+}
+
+static gckpt_tensor *scalar_loss(gckpt_tensor *x) { return gckpt_sum_loss(gckpt_mul(x, x)); }
+
+static model build(gckpt_store *s, int64_t rows, int setting)
+{
+    model m;
+    layer l;
+    memset(&m, 0, sizeof m);
+    m.graph = gckpt_graph_new(s, NULL);
+    m.tokens = gckpt_input(m.graph, "tokens", GCKPT_I32, gckpt_shape2(rows, T));
+    m.targets = gckpt_input(m.graph, "targets", GCKPT_I32, gckpt_shape2(rows, T));
+    m.side = gckpt_input(m.graph, "side", GCKPT_F32, gckpt_shape2(rows, C));
+    gckpt_tensor *wte = param(m.graph, "wte", 0, gckpt_shape2(V, C), 0.4f, 0);
+    gckpt_tensor *h = gckpt_add(gckpt_embed(wte, m.tokens), gckpt_reshape(m.side, gckpt_shape3(rows, 1, C)));
+    m.ids[0] = gckpt_id(m.tokens), m.ids[1] = gckpt_id(m.targets), m.ids[2] = gckpt_id(m.side);
+    m.hidden = h;
+    for (int i = 0; i < 3; i++) {
+        l.index = i;
+        l.setting = setting;
+        l.m = &m;
+        h = gckpt_checkpoint(outer_block, h, &l);
+        if (i == 1)
+            h = gckpt_add(h, h);                    /* x + x                                             */
+    }
+    h = gckpt_add(h, m.hidden);                     /* a long skip                                       */
+    m.top = h;
+    m.weight = param(m.graph, "up", 1, gckpt_shape2(C, H), 0.3f, 0);
+    gckpt_tensor *head = setting & TIED ? wte : param(m.graph, "head", 0, gckpt_shape2(V, C), 0.3f, 0);
+    m.terms[0].loss = gckpt_linear_cross_entropy(h, head, m.targets);
+    m.terms[0].weight = 1;
+    m.term_count = 1;
+    if (setting & TWO_LOSSES) {
+        m.terms[m.term_count].loss = gckpt_mean_squared_error(gckpt_mean(h, 1), m.side);
+        m.terms[m.term_count++].weight = 0.25f;
+    }
+    if (setting & REGULARISED) {
+        m.terms[m.term_count].loss = scalar_loss(m.weight);
+        m.terms[m.term_count].regulariser = 1;
+        m.terms[m.term_count++].weight = 0.01f;
+    }
+    return m;
+}
+
+typedef struct {
+    gckpt_mode mode;
+    int64_t rows;               /* micro-batch                                                           */
+    int setting, stream, pieces, in_backward, threads, group, batch_of;
+    unsigned debug;
+    const gckpt_instruction *schedule;
+    int instructions, pinned, momentum;
+} run;
+
+typedef struct { uint64_t hash; double loss, norm; int64_t count; size_t bytes, measured, arena, bound; double recompute; } outcome;
+
+static void fill_feeds(const model *m, gckpt_feed feeds[3], int64_t row)
+{
+    feeds[0].input = m->ids[0], feeds[0].data = tokens + row * T;
+    feeds[1].input = m->ids[1], feeds[1].data = targets + row * T;
+    feeds[2].input = m->ids[2], feeds[2].data = side + row * C;
+}
+
+static outcome train(const run *r)
+{
+    outcome o;
+    gckpt_store_desc store_desc;
+    gckpt_plan_desc plan_desc;
+    gckpt_exec_desc exec_desc;
+    gckpt_hyper hyper;
+    gckpt_report report;
+    gckpt_feed feeds[3];
+    memset(&o, 0, sizeof o);
+    memset(&store_desc, 0, sizeof store_desc);
+    memset(&plan_desc, 0, sizeof plan_desc);
+    memset(&exec_desc, 0, sizeof exec_desc);
+    memset(&hyper, 0, sizeof hyper);
+    memset(&report, 0, sizeof report);
+    store_desc.seed = 42;
+    gckpt_store *s = gckpt_store_new(&store_desc);
+    model m = build(s, r->rows, r->setting);
+    if (r->setting & FROZEN) {
+        CHECK(gckpt_store_freeze(s, "up*", 1) == GCKPT_OK);
+        CHECK(gckpt_store_freeze(s, "wte.?", 1) == GCKPT_OK);
+    }
+    if (r->pinned) {
+        gckpt_keep(m.hidden);
+        gckpt_recompute(m.top);
+    }
+    plan_desc.mode = r->mode;
+    plan_desc.batch = r->batch_of ? r->batch_of : ROWS;
+    plan_desc.update_in_backward = r->in_backward;
+    plan_desc.threads = r->threads;
+    plan_desc.group = r->group;
+    plan_desc.schedule = r->schedule;
+    plan_desc.instructions = r->instructions;
+    plan_desc.optimiser = r->momentum ? GCKPT_MOMENTUM : GCKPT_ADAMW;
+    gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, m.term_count, &plan_desc);
+    if (!CHECK_MSG(p != NULL, "no plan: %s", gckpt_error_text(m.graph)))
+        return o;
+    exec_desc.debug = r->debug | GCKPT_DEBUG_MEASURE;
+    gckpt_exec *e = gckpt_exec_new(p, s, &exec_desc);
+    if (!CHECK_MSG(e != NULL, "no exec: %s", gckpt_error_text(s)))
+        return o;
+    gckpt_graph_free(m.graph);                      /* the plan copied what it needs                     */
+    hyper.lr = 1e-2f;
+    hyper.weight_decay = 0.1f;
+    hyper.clip = r->in_backward ? 0 : 0.5f;
+    for (int step = 0; step < STEPS; step++) {
+        gckpt_result result = GCKPT_OK;
+        fill_feeds(&m, feeds, 0);
+        if (r->stream) {
+            result = gckpt_step_begin(e, &hyper);
+            for (int64_t row = 0; row < ROWS && result == GCKPT_OK; row += r->stream) {
+                int64_t n = ROWS - row < r->stream ? ROWS - row : r->stream;
+                fill_feeds(&m, feeds, row);
+                result = gckpt_step_add(e, feeds, 3, n);
+            }
+            if (result == GCKPT_OK)
+                result = gckpt_step_end(e, &report);
+        } else if (r->pieces) {
+            int pieces = 0;
+            result = gckpt_step_start(e, feeds, 3, ROWS, &hyper);
+            while (result == GCKPT_OK || result == GCKPT_MORE) {
+                result = gckpt_run_some(e, r->pieces, &report);
+                pieces++;
+                if (result == GCKPT_OK)
+                    break;
+            }
+            CHECK(pieces > 1);
+        } else {
+            result = gckpt_step(e, feeds, 3, ROWS, &hyper, &report);
+        }
+        CHECK_MSG(result == GCKPT_OK, "step: %s", gckpt_error_text(e));
+    }
+    o.hash = gckpt_store_hash(s);
+    o.loss = report.loss;
+    o.norm = report.grad_norm;
+    o.count = report.count;
+    o.bytes = gckpt_plan_bytes(p);
+    o.arena = gckpt_plan_arena(p);
+    o.bound = gckpt_plan_bound(p);
+    o.recompute = gckpt_plan_recompute(p);
+    o.measured = gckpt_bytes_measured(e);
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_store_free(s);
+    return o;
+}
+
+static void same(const run *r, const outcome *want, const char *what)
+{
+    outcome o = train(r);
+    CHECK_MSG(o.hash == want->hash && memcmp(&o.loss, &want->loss, sizeof o.loss) == 0 &&
+                  memcmp(&o.norm, &want->norm, sizeof o.norm) == 0 && o.count == want->count,
+              "%s: setting %d mode %d rows %d: other bits (loss %.9g against %.9g)", what, r->setting, (int)r->mode,
+              (int)r->rows, o.loss, want->loss);
+    if (!(r->debug & GCKPT_DEBUG_PAINT) && !(r->stream && r->stream < r->rows))
+        CHECK_MSG(o.bytes == o.measured, "%s: setting %d mode %d rows %d: %lu bytes planned, %lu measured", what, r->setting,
+                  (int)r->mode, (int)r->rows, (unsigned long)o.bytes, (unsigned long)o.measured);
+    size_t hidden = (size_t)r->rows * T * H, weight = (size_t)C * H;    /* tiny graphs: one such tensor more */
+    size_t small = (hidden > weight ? hidden : weight) * sizeof(float);
+    CHECK_MSG(o.arena >= o.bound && (double)o.arena <= 1.02 * (double)o.bound + (double)small, "%s: arena %lu, bound %lu", what,
+              (unsigned long)o.arena, (unsigned long)o.bound);
+}
+
+/* Forwards in order with random repeats anywhere; backwards in reverse with random stretches of
+ * forwards before each. */
+static int random_schedule(const model *m, int last, gckpt_instruction *list, int most)
+{
+    int n = 0;
+    (void)m;
+    for (int i = 0; i <= last; i++, n++) {
+        list[n].kind = GCKPT_FORWARD;
+        list[n].id = i;
+    }
+    for (int i = last; i >= 0; i--) {
+        for (int again = 0; again < 2; again++)
+            if (random_below(2)) {
+                int a = (int)random_below((unsigned)last + 1), b = (int)random_below((unsigned)last + 1);
+                for (int k = a < b ? a : b; k < (a < b ? b : a) && n < most; k++, n++) {
+                    list[n].kind = GCKPT_FORWARD;
+                    list[n].id = k;
+                }
+            }
+        list[n].kind = GCKPT_BACKWARD;
+        list[n++].id = i;
+    }
+    return n;
+}
+
+/* Keeps what is the id of an op's result: plans made elsewhere list exactly those. */
+static int ops_only(gckpt_instruction *list, int n, int setting)
+{
+    static char is_op[1024];
+    gckpt_store *s = gckpt_store_new(NULL);
+    model m = build(s, ROWS, setting);
+    gckpt_plan_desc d;
+    gckpt_instruction in;
+    int kept = 0;
+    memset(&d, 0, sizeof d);
+    memset(is_op, 0, sizeof is_op);
+    gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, m.term_count, &d);
+    for (int i = 0; i < gckpt_plan_length(p); i++)
+        if (gckpt_plan_get(p, i, &in) == GCKPT_OK && in.kind == GCKPT_FORWARD)
+            is_op[in.id] = 1;
+    for (int i = 0; i < n; i++)
+        if (is_op[list[i].id])
+            list[kept++] = list[i];
+    gckpt_plan_free(p);
+    gckpt_graph_free(m.graph);
+    gckpt_store_free(s);
+    return kept;
+}
+
+static void test_same_bits(void)
+{
+    static gckpt_instruction list[100000];
+    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SEGMENTS, GCKPT_SQRT };
+    for (int setting = 0; setting < SETTINGS; setting++) {
+        run r;
+        memset(&r, 0, sizeof r);
+        r.setting = setting;
+        r.rows = ROWS;
+        r.mode = GCKPT_STORE_ALL;
+        outcome want = train(&r);
+        CHECK(want.count > 0 && isfinite(want.loss) && want.norm > 0);
+        for (int k = 0; k < 4; k++)
+            for (int64_t rows = ROWS; rows >= 1; rows = rows == 8 ? 5 : rows == 5 ? 2 : rows - 1) {
+                r.mode = modes[k];
+                r.rows = rows;
+                same(&r, &want, "plan and split");
+                r.debug = GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE;
+                same(&r, &want, "painted");
+                r.debug = 0;
+            }
+        r.rows = 3;
+        r.mode = GCKPT_SEGMENTS;
+        r.pinned = 1;
+        same(&r, &want, "pins");
+        r.pinned = 0;
+        r.pieces = 3;
+        same(&r, &want, "in pieces");
+        r.pieces = 0;
+        r.threads = 3;
+        same(&r, &want, "threads");
+        r.threads = 0;
+        r.debug = GCKPT_DEBUG_PLAIN;
+        same(&r, &want, "plain kernels");
+        r.debug = 0;
+        if (!(setting & TWO_LOSSES)) {
+            r.stream = 1;
+            same(&r, &want, "rows one by one");
+            r.stream = 5;
+            same(&r, &want, "rows in fives");
+            r.stream = 0;
+        }
+        r.rows = ROWS;
+        r.batch_of = 2 * ROWS;                      /* looped, but one micro-batch suffices               */
+        same(&r, &want, "room for more");
+        r.batch_of = 0;
+        for (int again = 0; again < 6; again++) {
+            r.rows = again % 2 ? ROWS : 3;
+            r.mode = GCKPT_SCHEDULE;
+            gckpt_store *s = gckpt_store_new(NULL);
+            model m = build(s, r.rows, setting);
+            int last = 0;                           /* the last data loss ends the list                   */
+            for (int i = 0; i < m.term_count; i++)
+                if (gckpt_id(m.terms[i].loss) > last)
+                    last = gckpt_id(m.terms[i].loss);
+            r.instructions = ops_only(list, random_schedule(&m, last, list, 90000), setting);
+            r.schedule = list;
+            gckpt_graph_free(m.graph);
+            gckpt_store_free(s);
+            r.debug = again & 2 ? GCKPT_DEBUG_PAINT : 0;
+            same(&r, &want, "random schedule");
+        }
+        memset(&r, 0, sizeof r);
+        r.setting = setting;
+        r.rows = ROWS;
+        r.in_backward = 1;
+        outcome in_backward = train(&r);
+        for (int k = 0; k < 4; k++) {
+            r.mode = modes[k];
+            same(&r, &in_backward, "update in backward");
+        }
+    }
+}
+
+/* Update in backward without clipping must give what updating at the end gives. */
+static void test_update_in_backward(void)
+{
+    run r;
+    memset(&r, 0, sizeof r);
+    r.rows = ROWS;
+    r.setting = TIED;
+    gckpt_store_desc sd;
+    memset(&sd, 0, sizeof sd);
+    uint64_t hash[2];
+    size_t arena[2];
+    for (int k = 0; k < 2; k++) {
+        gckpt_store *s = gckpt_store_new(&sd);
+        model m = build(s, ROWS, TIED);
+        gckpt_plan_desc d;
+        gckpt_feed feeds[3];
+        gckpt_hyper hyper;
+        memset(&d, 0, sizeof d);
+        memset(&hyper, 0, sizeof hyper);
+        hyper.lr = 0.01f;
+        d.update_in_backward = k;
+        d.mode = GCKPT_MEMORY_POOR;
+        gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, m.term_count, &d);
+        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+        fill_feeds(&m, feeds, 0);
+        for (int step = 0; step < 3; step++)
+            CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, NULL) == GCKPT_OK);
+        hash[k] = gckpt_store_hash(s);
+        arena[k] = gckpt_plan_arena(p);
+        hyper.clip = 1;
+        CHECK(!k || gckpt_step(e, feeds, 3, ROWS, &hyper, NULL) == GCKPT_E_ARG);
+        gckpt_exec_free(e);
+        gckpt_plan_free(p);
+        d.batch = 2 * ROWS;
+        d.update_in_backward = 1;
+        CHECK(gckpt_plan_new(m.graph, m.terms, m.term_count, &d) == NULL && gckpt_error(m.graph) == GCKPT_E_ARG);
+        gckpt_graph_free(m.graph);
+        gckpt_store_free(s);
+    }
+    CHECK(hash[0] == hash[1]);
+    CHECK(arena[1] < arena[0]);
+}
+
+typedef struct { gckpt_init init; int depth; } deep;
+
+static gckpt_tensor *deep_block(gckpt_tensor *x, void *user)
+{
+    const deep *d = (const deep *)user;
+    char name[32];
+    gckpt_tensor *w[2];
+    for (int i = 0; i < 2; i++) {
+        snprintf(name, sizeof name, "w%d.%d", i, d->depth);
+        w[i] = gckpt_param(gckpt_graph_of(x), name, gckpt_shape2(16, 16), d->init);
+    }
+    return gckpt_add(x, gckpt_linear(gckpt_gelu(gckpt_linear(gckpt_layernorm(x, NULL, NULL), w[0], NULL)), w[1], NULL));
+}
+
+/* memory-poor < sqrt < store-all; sqrt is the least of all uniform groups; layouts are close to the
+ * bound; a budget picks, refuses, and the least it names works. */
+static void test_bytes(void)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_plan_desc d;
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(8, 64, 16)), *h = x;
+    deep b = { { 0.1f, 0, 0 }, 0 };
+    for (; b.depth < 24; b.depth++)
+        h = gckpt_checkpoint(deep_block, h, &b);
+    gckpt_term term = { gckpt_mean_squared_error(h, x), 1, 0 };
+    size_t arena[5], bytes[5];
+    memset(&d, 0, sizeof d);
+    for (int mode = 1; mode <= 4; mode++) {
+        d.mode = (gckpt_mode)mode;
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+        arena[mode] = gckpt_plan_arena(p);
+        bytes[mode] = gckpt_plan_bytes(p);
+        CHECK((double)arena[mode] <= 1.02 * (double)gckpt_plan_bound(p));
+        CHECK(mode != GCKPT_STORE_ALL || gckpt_plan_recompute(p) <= 0);
+        CHECK(mode == GCKPT_STORE_ALL || gckpt_plan_recompute(p) > 0);
+        CHECK(mode != GCKPT_SQRT || gckpt_plan_recompute(p) < 1);
+        gckpt_plan_free(p);
+    }
+    CHECK(arena[GCKPT_MEMORY_POOR] < arena[GCKPT_SQRT] && arena[GCKPT_SQRT] < arena[GCKPT_STORE_ALL]);
+    CHECK(arena[GCKPT_SEGMENTS] < arena[GCKPT_STORE_ALL]);
+    d.mode = GCKPT_SQRT;
+    size_t least = SIZE_MAX;
+    for (d.group = 1; d.group <= 24 * 5 + 1; d.group++) {
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+        if (gckpt_plan_arena(p) < least)
+            least = gckpt_plan_arena(p);
+        gckpt_plan_free(p);
+    }
+    CHECK(least == arena[GCKPT_SQRT]);
+    d.group = 0;
+    d.mode = GCKPT_AUTO;
+    d.budget = bytes[GCKPT_STORE_ALL];
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+    CHECK(gckpt_plan_mode(p) == GCKPT_STORE_ALL);
+    gckpt_plan_free(p);
+    d.budget--;
+    p = gckpt_plan_new(g, &term, 1, &d);
+    CHECK(gckpt_plan_mode(p) != GCKPT_STORE_ALL && gckpt_plan_bytes(p) <= d.budget);
+    gckpt_plan_free(p);
+    d.budget = 1000;
+    CHECK(gckpt_plan_new(g, &term, 1, &d) == NULL && gckpt_error(g) == GCKPT_E_BUDGET);
+    const char *text = strstr(gckpt_error_text(g), "at least ");
+    CHECK_MSG(text != NULL, "budget error: %s", gckpt_error_text(g));
+    d.budget = text ? (size_t)strtoul(text + 9, NULL, 10) : 0;
+    p = gckpt_plan_new(g, &term, 1, &d);
+    CHECK(p != NULL && gckpt_plan_bytes(p) == d.budget && gckpt_error(g) == GCKPT_OK);
+    gckpt_plan_free(p);
+    d.budget--;
+    CHECK(gckpt_plan_new(g, &term, 1, &d) == NULL);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+}
+
+/* A segment whose input is frozen or is no parameter at all still trains. */
+static void test_frozen_input(void)
+{
+    for (int mode = 1; mode <= 4; mode++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        model m = build(s, ROWS, 0);
+        gckpt_plan_desc d;
+        memset(&d, 0, sizeof d);
+        CHECK(gckpt_store_freeze(s, "*", 1) == GCKPT_OK && gckpt_store_freeze(s, "down.1", 0) == GCKPT_OK);
+        d.mode = (gckpt_mode)mode;
+        gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, 1, &d);
+        CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_STATE) == 2 * H * C * sizeof(float));
+        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+        gckpt_feed feeds[3];
+        gckpt_hyper hyper = { 0.01f, 0, 0, 0, 0, 0, 0 };
+        gckpt_report report;
+        gckpt_parameter before, other;
+        gckpt_store_get(s, gckpt_store_find(s, "down.1"), &before);
+        gckpt_store_get(s, gckpt_store_find(s, "down.0"), &other);
+        float was = before.values[0], was_other = other.values[0];
+        fill_feeds(&m, feeds, 0);
+        CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_OK && report.grad_norm > 0);
+        CHECK(before.values[0] < was || before.values[0] > was);
+        CHECK(!(other.values[0] < was_other || other.values[0] > was_other));
+        CHECK(other.state[0] == NULL);
+        CHECK(gckpt_store_freeze(s, "down.1", 1) == GCKPT_OK);
+        CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_E_ARG);       /* planned otherwise  */
+        gckpt_exec_free(e);
+        gckpt_plan_free(p);
+        CHECK(gckpt_plan_new(m.graph, m.terms, 1, &d) == NULL && gckpt_error(m.graph) == GCKPT_E_ARG);
+        gckpt_graph_free(m.graph);
+        gckpt_store_free(s);
+    }
+}
+
+static int cancel_at, progress_calls;
+static int progress(void *user, const gckpt_progress *p)
+{
+    (void)user;
+    (void)p;
+    return ++progress_calls == cancel_at;
+}
+
+/* A step without valid targets, a wrong index, a cancelled step: nothing changes. */
+static void test_nothing_changes(void)
+{
+    for (int streaming = 0; streaming < 2; streaming++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        model m = build(s, 4, TIED | REGULARISED);
+        gckpt_plan_desc d;
+        gckpt_exec_desc ed;
+        gckpt_feed feeds[3];
+        gckpt_hyper hyper = { 0.01f, 0.1f, 0, 0, 0, 0, 0 };
+        gckpt_report report;
+        static int32_t none[ROWS * T], wrong[ROWS * T];
+        memset(&d, 0, sizeof d);
+        memset(&ed, 0, sizeof ed);
+        for (int i = 0; i < ROWS * T; i++)
+            none[i] = -1;
+        memcpy(wrong, tokens, sizeof wrong);
+        wrong[5 * T + 2] = V;
+        d.batch = ROWS;
+        ed.progress = progress;
+        gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, m.term_count, &d);
+        gckpt_exec *e = gckpt_exec_new(p, s, &ed);
+        fill_feeds(&m, feeds, 0);
+        CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_OK && gckpt_store_step(s) == 1);
+        uint64_t hash = gckpt_store_hash(s);
+        gckpt_parameter q;
+        gckpt_store_get(s, 0, &q);
+        float moment = q.state[0][0];
+        feeds[1].data = none;
+        if (streaming) {
+            CHECK(gckpt_step_begin(e, &hyper) == GCKPT_OK && gckpt_step_add(e, feeds, 3, ROWS) == GCKPT_OK);
+            CHECK(gckpt_step_end(e, &report) == GCKPT_OK);
+        } else {
+            CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_OK);
+        }
+        CHECK(report.count == 0 && !(report.loss < 0 || report.loss > 0) && report.step == 1 && gckpt_store_step(s) == 1);
+        CHECK(!(q.state[0][0] < moment || q.state[0][0] > moment));
+        feeds[1].data = targets;
+        feeds[0].data = wrong;
+        CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_E_DATA);
+        CHECK_MSG(strstr(gckpt_error_text(e), "\"tokens\": index 17 at row 5, position 2") != NULL, "%s", gckpt_error_text(e));
+        feeds[0].data = tokens;
+        progress_calls = 0;
+        cancel_at = 40;
+        CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_CANCELLED);
+        cancel_at = -1;
+        CHECK(gckpt_store_hash(s) == hash && gckpt_store_step(s) == 1);
+        CHECK(gckpt_step(e, feeds, 3, ROWS + 1, &hyper, &report) == GCKPT_E_ARG);
+        CHECK(gckpt_step(e, feeds, 2, ROWS, &hyper, &report) == GCKPT_E_ARG);
+        CHECK(gckpt_step(e, feeds, 3, 0, &hyper, &report) == GCKPT_E_ARG);
+        CHECK(gckpt_step(e, NULL, 3, ROWS, &hyper, &report) == GCKPT_E_ARG);
+        CHECK(gckpt_step(e, feeds, 3, ROWS, NULL, &report) == GCKPT_E_ARG);
+        CHECK(gckpt_forward(e, feeds, 3, ROWS, &report) == GCKPT_E_ARG);
+        CHECK(gckpt_run_some(e, 1, &report) == GCKPT_E_ARG);
+        CHECK(gckpt_step_end(e, &report) == GCKPT_E_ARG);
+        CHECK(gckpt_store_hash(s) == hash);
+        CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_OK && gckpt_store_step(s) == 2);
+        gckpt_exec_free(e);
+        gckpt_plan_free(p);
+        gckpt_graph_free(m.graph);
+        gckpt_store_free(s);
+    }
+}
+
+/* Fetched activations and gradients; inference plans share the store and need fewer bytes. */
+static void test_fetch_and_inference(void)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    float first[ROWS * T * C];
+    double loss = 0;
+    for (int mode = 1; mode <= 4; mode++) {
+        model m = build(s, ROWS, TIED);
+        gckpt_plan_desc d;
+        gckpt_feed feeds[3];
+        gckpt_hyper hyper = { 0, 0, 0, 0, 0, 0, 0 };
+        gckpt_report report;
+        gckpt_pick picks[4] = { { m.top, 0 }, { m.hidden, 1 }, { m.weight, 1 }, { m.top, 1 } };
+        memset(&d, 0, sizeof d);
+        d.mode = (gckpt_mode)mode;
+        d.fetch = picks;
+        d.fetches = 4;
+        gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, 1, &d);
+        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+        fill_feeds(&m, feeds, 0);
+        CHECK(gckpt_fetch(e, gckpt_id(m.hidden), 0) == NULL);
+        CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_OK);
+        const float *top = gckpt_fetch(e, gckpt_id(m.top), 0), *dh = gckpt_fetch(e, gckpt_id(m.hidden), 1);
+        const float *dw = gckpt_fetch(e, gckpt_id(m.weight), 1), *dtop = gckpt_fetch(e, gckpt_id(m.top), 1);
+        static float saved[3][ROWS * T * C];
+        CHECK(top && dh && dw && dtop);
+        if (mode == 1) {
+            memcpy(first, top, sizeof first);
+            memcpy(saved[0], dh, sizeof saved[0]);
+            memcpy(saved[1], dw, C * H * sizeof(float));
+            memcpy(saved[2], dtop, sizeof saved[2]);
+            loss = report.loss;
+        }
+        CHECK(!memcmp(first, top, sizeof first) && !memcmp(saved[0], dh, sizeof saved[0]));
+        CHECK(!memcmp(saved[1], dw, C * H * sizeof(float)) && !memcmp(saved[2], dtop, sizeof saved[2]));
+        gckpt_exec_free(e);
+        size_t training = gckpt_plan_arena(p);
+        gckpt_plan_free(p);
+        d.mode = GCKPT_INFERENCE;
+        d.fetches = 1;
+        p = gckpt_plan_new(m.graph, m.terms, 1, &d);
+        CHECK(gckpt_plan_arena(p) < training);
+        e = gckpt_exec_new(p, s, NULL);
+        CHECK(gckpt_forward(e, feeds, 3, ROWS, &report) == GCKPT_OK && !(report.loss < loss || report.loss > loss));
+        CHECK(!memcmp(first, gckpt_fetch(e, gckpt_id(m.top), 0), sizeof first));
+        CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_E_ARG);
+        gckpt_exec_free(e);
+        gckpt_plan_free(p);
+        gckpt_graph_free(m.graph);
+        m = build(s, 3, TIED);                      /* other micro-batch, same loss                      */
+        memset(&d, 0, sizeof d);
+        d.mode = GCKPT_INFERENCE;
+        p = gckpt_plan_new(m.graph, m.terms, 1, &d);
+        e = gckpt_exec_new(p, s, NULL);
+        fill_feeds(&m, feeds, 0);
+        CHECK(gckpt_forward(e, feeds, 3, ROWS, &report) == GCKPT_OK && !(report.loss < loss || report.loss > loss));
+        gckpt_exec_free(e);
+        gckpt_plan_free(p);
+        gckpt_graph_free(m.graph);
+    }
+    gckpt_store_free(s);
+}
+
+/* What mixes rows is named; whole micro-batches still run, others are refused. */
+static void test_mixed_rows(void)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_init init = { 0.3f, 0, 0 };
+    gckpt_plan_desc d;
+    const char *op = NULL;
+    static float x[8 * 4];
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(4, 4));
+    gckpt_tensor *h = gckpt_linear(in, gckpt_param(g, "w", gckpt_shape2(4, 4), init), NULL);
+    gckpt_tensor *centred = gckpt_sub(h, gckpt_name(gckpt_mean(h, 0), "batch mean"));
+    gckpt_term term = { gckpt_mean_squared_error(centred, in), 1, 0 };
+    memset(&d, 0, sizeof d);
+    d.batch = 8;
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+    CHECK(p && gckpt_plan_split_exact(p, &op) == 0 && op && !strcmp(op, "batch mean"));
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    gckpt_feed feed = { gckpt_id(in), x };
+    gckpt_hyper hyper = { 0.1f, 0, 0, 0, 0, 0, 0 };
+    for (int i = 0; i < 32; i++)
+        x[i] = (float)(i % 7) - 3;
+    CHECK(gckpt_step(e, &feed, 1, 8, &hyper, NULL) == GCKPT_OK);
+    CHECK(gckpt_step(e, &feed, 1, 6, &hyper, NULL) == GCKPT_E_ARG && strstr(gckpt_error_text(e), "batch mean"));
+    double worst = 1;
+    CHECK(gckpt_check_gradients(e, &feed, 1, 4, &worst) == GCKPT_OK && worst < 0.01);
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    g = gckpt_graph_new(s, NULL);                   /* (B,T,C) + (B,C) with B = 1: shapes fit by accident */
+    gckpt_tensor *a = gckpt_input(g, "a", GCKPT_F32, gckpt_shape3(1, 2, 4)), *b = gckpt_input(g, "b", GCKPT_F32, gckpt_shape2(1, 4));
+    gckpt_term t2 = { gckpt_sum_loss(gckpt_add(gckpt_add(a, b), gckpt_param(g, "c", gckpt_shape1(4), init))), 1, 0 };
+    p = gckpt_plan_new(g, &t2, 1, NULL);
+    CHECK(p && gckpt_plan_split_exact(p, NULL) == 0);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+}
+
+/* The first error stays, names shapes and remedy; NULL goes in and out. */
+static void test_errors(void)
+{
+    gckpt_init init = { 0.3f, 0, 0 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(8, 64));
+    gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(32, 64), init);
+    CHECK(gckpt_gelu(NULL) == NULL && gckpt_add(NULL, NULL) == NULL && gckpt_error(g) == GCKPT_OK);
+    gckpt_tensor *bad = gckpt_gelu(gckpt_linear(x, w, NULL));
+    CHECK(bad == NULL && gckpt_error(g) == GCKPT_E_SHAPE);
+    const char *text = gckpt_error_text(g);
+    CHECK_MSG(strstr(text, "[8,64]") && strstr(text, "[32,64]") && strstr(text, "64") && strstr(text, "\"w\""), "%s", text);
+    char kept[256];
+    snprintf(kept, sizeof kept, "%s", text);
+    CHECK(gckpt_embed(x, x) == NULL && !strcmp(kept, gckpt_error_text(g)));
+    gckpt_term term = { gckpt_sum_loss(bad), 1, 0 };
+    CHECK(gckpt_plan_new(g, &term, 1, NULL) == NULL && !strcmp(kept, gckpt_error_text(g)));
+    gckpt_graph_free(g);
+    static const struct { int kind; gckpt_result result; const char *says; } cases[] = {
+        { 0, GCKPT_E_ARG, "input 1 is NULL" },        { 1, GCKPT_E_ARG, "must be i32" },
+        { 2, GCKPT_E_SHAPE, "axis 0 is the batch" },  { 3, GCKPT_E_SHAPE, "the store has it as [32,64]" },
+        { 4, GCKPT_E_ARG, "another graph" },          { 5, GCKPT_E_ARG, "only a gckpt_term can use it" },
+        { 6, GCKPT_E_SHAPE, "do not multiply" },      { 7, GCKPT_E_SHAPE, "positive" },
+        { 8, GCKPT_E_ARG, "without gckpt_segment_begin" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        gckpt_graph *h = gckpt_graph_new(s, NULL), *other = gckpt_graph_new(s, NULL);
+        gckpt_tensor *y = gckpt_input(h, "y", GCKPT_F32, gckpt_shape2(8, 64));
+        gckpt_tensor *z = gckpt_input(other, "z", GCKPT_F32, gckpt_shape2(8, 64));
+        switch (cases[i].kind) {
+        case 0: gckpt_add(y, NULL); break;
+        case 1: gckpt_embed(gckpt_param(h, "w", gckpt_shape2(32, 64), init), y); break;
+        case 2: gckpt_input(h, "y2", GCKPT_F32, gckpt_shape2(7, 64)); break;
+        case 3: gckpt_param(h, "w", gckpt_shape2(64, 32), init); break;
+        case 4: gckpt_add(y, z); break;
+        case 5: gckpt_gelu(gckpt_sum_loss(y)); break;
+        case 6: gckpt_reshape(y, gckpt_shape2(8, 63)); break;
+        case 7: gckpt_input(h, "y3", GCKPT_F32, gckpt_shape2(8, 0)); break;
+        default: gckpt_segment_end(h); break;
+        }
+        CHECK_MSG(gckpt_error(h) == cases[i].result && strstr(gckpt_error_text(h), cases[i].says), "case %d: %d %s", cases[i].kind,
+                  (int)gckpt_error(h), gckpt_error_text(h));
+        gckpt_graph_free(h);
+        gckpt_graph_free(other);
+    }
+    /* sizes whose product overflows */
+    for (int k = 0; k < 4; k++) {
+        static const int64_t big[] = { INT64_MAX, INT64_C(1) << 62, INT64_C(1) << 40, INT64_C(1) << 31 };
+        gckpt_graph *h = gckpt_graph_new(s, NULL);
+        CHECK(gckpt_input(h, "y", GCKPT_F32, gckpt_shape3(big[k], big[k], 4)) == NULL && gckpt_error(h) == GCKPT_E_SHAPE);
+        gckpt_graph_free(h);
+    }
+    CHECK(gckpt_error(NULL) == GCKPT_E_MEMORY && gckpt_error_text(NULL) != NULL);
+    CHECK(gckpt_store_freeze(s, "nobody*", 1) == GCKPT_E_ARG && gckpt_store_freeze(s, "*", 0) == GCKPT_OK && gckpt_error(s) == GCKPT_OK);
+    gckpt_store_free(s);
+    /* everything takes NULL */
+    gckpt_store_free(NULL), gckpt_graph_free(NULL), gckpt_plan_free(NULL), gckpt_exec_free(NULL);
+    CHECK(!gckpt_graph_new(NULL, NULL) && !gckpt_plan_new(NULL, NULL, 0, NULL) && !gckpt_exec_new(NULL, NULL, NULL));
+    CHECK(!gckpt_input(NULL, "x", GCKPT_F32, gckpt_shape1(1)) && !gckpt_param(NULL, "x", gckpt_shape1(1), init));
+    CHECK(gckpt_plan_bytes(NULL) == 0 && gckpt_plan_length(NULL) == 0 && gckpt_id(NULL) == -1 && gckpt_shape_of(NULL).n == -1);
+    CHECK(gckpt_step(NULL, NULL, 0, 0, NULL, NULL) == GCKPT_E_ARG && gckpt_fetch(NULL, 0, 0) == NULL && gckpt_run_some(NULL, 1, NULL) == GCKPT_E_ARG);
+    CHECK(!gckpt_keep(NULL) && !gckpt_recompute(NULL) && !gckpt_checkpoint(NULL, NULL, NULL) && !gckpt_name(NULL, "x"));
+    gckpt_segment_begin(NULL), gckpt_segment_end(NULL);
+}
+
+/* Weights bound from outside: frozen unless writable, not counted as the library's bytes. */
+static void test_external(void)
+{
+    static float outside[4 * 4];
+    static float x[4 * 4];
+    gckpt_init init = { 0.5f, 0, 0 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    CHECK(gckpt_store_external(s, "w", gckpt_shape2(4, 4), outside, 0) == GCKPT_OK);
+    CHECK(gckpt_store_external(s, "w", gckpt_shape2(4, 4), outside, 0) == GCKPT_E_ARG);
+    CHECK(gckpt_store_freeze(s, "w", 0) == GCKPT_OK);
+    for (int i = 0; i < 16; i++)
+        outside[i] = x[i] = (float)i / 16;
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(4, 4));
+    gckpt_tensor *h = gckpt_linear(in, gckpt_param(g, "w", gckpt_shape2(4, 4), init), NULL);
+    h = gckpt_linear(h, gckpt_param(g, "v", gckpt_shape2(4, 4), init), NULL);
+    gckpt_term term = { gckpt_mean_squared_error(h, in), 1, 0 };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL);
+    CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS) == 64 && gckpt_plan_kind_bytes(p, GCKPT_BYTES_STATE) == 128);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    gckpt_feed feed = { gckpt_id(in), x };
+    gckpt_hyper hyper = { 0.1f, 0, 0, 0, 0, 0, 0 };
+    CHECK(gckpt_step(e, &feed, 1, 4, &hyper, NULL) == GCKPT_OK && !(outside[3] < 3 / 16.0f || outside[3] > 3 / 16.0f));
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+}
+
+/* Groups and the other optimisers against their formulas. */
+static void own(void *user, const gckpt_update *u)
+{
+    float lr = *(const float *)user;
+    for (int64_t i = 0; i < u->elements; i++) {
+        u->state[0][i] += 1;
+        u->values[i] -= lr * u->lr_scale * u->clip_scale * u->gradient[i];
+    }
+}
+
+static void test_optimisers(void)
+{
+    static float x[2] = { 1, 2 }, lr = 0.1f;
+    static const gckpt_optimiser kinds[] = { GCKPT_SGD, GCKPT_MOMENTUM, GCKPT_OWN_OPTIMISER, GCKPT_ADAMW };
+    for (int k = 0; k < 4; k++) {
+        gckpt_init init = { 0, 0, 2 };
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 1));
+        gckpt_term term = { gckpt_sum_loss(gckpt_linear(in, gckpt_param(g, "w", gckpt_shape2(1, 1), init), NULL)), 1, 0 };
+        gckpt_plan_desc d;
+        gckpt_exec_desc ed;
+        gckpt_report report;
+        gckpt_parameter q;
+        gckpt_hyper hyper = { 0.1f, 0.5f, 0, 0, 0, 0, 0 };
+        memset(&d, 0, sizeof d);
+        memset(&ed, 0, sizeof ed);
+        d.optimiser = kinds[k];
+        d.own_state = 1;
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+        if (kinds[k] == GCKPT_OWN_OPTIMISER)
+            CHECK(gckpt_exec_new(p, s, NULL) == NULL && gckpt_error(s) == GCKPT_E_ARG);
+        ed.own_optimiser = own;
+        ed.user = &lr;
+        gckpt_exec *e = gckpt_exec_new(p, s, &ed);
+        gckpt_feed feed = { gckpt_id(in), x };
+        CHECK(gckpt_store_group(s, "w", 0.5f, 1) == GCKPT_OK);
+        gckpt_store_get(s, 0, &q);
+        double w = 2, m = 0, v = 0, rate = 0.05, gradient = 1.5;      /* mean of x                        */
+        for (int step = 1; step <= 3; step++) {
+            CHECK(gckpt_step(e, &feed, 1, 2, &hyper, &report) == GCKPT_OK && report.count == 2);
+            CHECK(fabs(report.grad_norm - gradient) < 1e-6);
+            if (kinds[k] != GCKPT_OWN_OPTIMISER)
+                w -= rate * 0.5 * w;
+            m = kinds[k] == GCKPT_MOMENTUM ? 0.9 * m + gradient : kinds[k] == GCKPT_ADAMW ? 0.9 * m + 0.1 * gradient : gradient;
+            v = 0.999 * v + 0.001 * gradient * gradient;
+            if (kinds[k] == GCKPT_ADAMW)
+                w -= rate * (m / (1 - pow(0.9, step))) / (sqrt(v / (1 - pow(0.999, step))) + 1e-8);
+            else
+                w -= rate * m;
+            CHECK_MSG(fabs((double)q.values[0] - w) < 1e-6, "optimiser %d step %d: %.9g, expected %.9g", k, step, (double)q.values[0], w);
+        }
+        gckpt_exec_free(e);
+        gckpt_plan_free(p);
+        gckpt_graph_free(g);
+        gckpt_store_free(s);
+    }
+    CHECK(fabs((double)gckpt_lr_cosine(0, 10, 100, 1, 0.1f) - 0.1) < 1e-6 && fabs((double)gckpt_lr_cosine(9, 10, 100, 1, 0.1f) - 1) < 1e-6);
+    CHECK(fabs((double)gckpt_lr_cosine(55, 10, 100, 1, 0.1f) - 0.55) < 1e-6 && fabs((double)gckpt_lr_cosine(100, 10, 100, 1, 0.1f) - 0.1) < 1e-6);
+}
+
+static size_t count_bytes(void *user, const void *bytes, size_t size)
+{
+    (void)bytes;
+    *(size_t *)user += size;
+    return size;
+}
+
+static size_t refuse(void *user, const void *bytes, size_t size)
+{
+    (void)user;
+    (void)bytes;
+    return size / 2;
+}
+
+static void test_print_and_schedule(void)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    model m = build(s, ROWS, 0);
+    gckpt_plan_desc d;
+    gckpt_instruction list[3];
+    size_t printed = 0;
+    memset(&d, 0, sizeof d);
+    gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, 1, &d);
+    CHECK(gckpt_plan_print(p, count_bytes, &printed) == GCKPT_OK && printed > 1000);
+    CHECK(gckpt_plan_print(p, refuse, NULL) == GCKPT_E_FILE);
+    CHECK(gckpt_plan_get(p, -1, list) == GCKPT_E_ARG && gckpt_plan_get(p, gckpt_plan_length(p), list) == GCKPT_E_ARG);
+    gckpt_plan_free(p);
+    d.mode = GCKPT_SCHEDULE;
+    CHECK(gckpt_plan_new(m.graph, m.terms, 1, &d) == NULL && gckpt_error(m.graph) == GCKPT_E_ARG);
+    d.schedule = list;
+    d.instructions = 1;
+    list[0].kind = GCKPT_FORWARD;
+    list[0].id = 100000;
+    CHECK(gckpt_plan_new(m.graph, m.terms, 1, &d) == NULL);
+    list[0].id = gckpt_id(m.hidden);
+    CHECK(gckpt_plan_new(m.graph, m.terms, 1, &d) == NULL && strstr(gckpt_error_text(m.graph), "needs a forward and a backward"));
+    d.mode = GCKPT_AUTO;
+    d.alignment = 48;
+    CHECK(gckpt_plan_new(m.graph, m.terms, 1, &d) == NULL && gckpt_error(m.graph) == GCKPT_E_ARG);
+    for (d.alignment = 4; d.alignment <= 4096; d.alignment *= 8) {
+        p = gckpt_plan_new(m.graph, m.terms, 1, &d);
+        CHECK(p != NULL && gckpt_error(m.graph) == GCKPT_OK);
+        gckpt_plan_free(p);
+    }
+    gckpt_graph_free(m.graph);
+    gckpt_store_free(s);
+}
+
+int main(void)
+{
+    for (int i = 0; i < ROWS * T; i++) {
+        tokens[i] = (int32_t)random_below(V);
+        targets[i] = i / T == 2 ? -1 : random_below(4) ? (int32_t)random_below(V) : -1;     /* row 2 has none */
+    }
+    for (int i = 0; i < ROWS * C; i++)
+        side[i] = (float)random_below(2000) / 1000 - 1;
+    test_same_bits();
+    test_update_in_backward();
+    test_bytes();
+    test_frozen_input();
+    test_nothing_changes();
+    test_fetch_and_inference();
+    test_mixed_rows();
+    test_errors();
+    test_external();
+    test_optimisers();
+    test_print_and_schedule();
+    return check_report("test_core");
+}
