@@ -1,4 +1,5 @@
-/* gradckpt.h - v0.1.0 - trains neural networks inside a byte budget, to the same bits.  MIT licence.
+/* gradckpt.h - v0.1.0 - trains neural networks inside a byte budget, to the same bits.  MIT
+ * licence.
  *
  *     Do this in ONE C or C++ file, before the include, to create the implementation:
  *
@@ -7,37 +8,55 @@
  *
  *     Other files only include it. Nothing else is needed: no library, no generated code.
  *
- * You say how many bytes there are. The library plans which activations to keep and which to recompute
- * (gradient checkpointing), says what it costs before the first step, and trains the same model to the
- * same bits whatever it chose: any plan, any split of the batch, any thread count, any processor.
+ * You say how many bytes there are. The library plans which activations to keep and which to
+ * recompute (gradient checkpointing), says what it costs before the first step, and trains the same
+ * model to the same bits whatever it chose: any plan, any split of the batch, any thread count, any
+ * processor.
  *
  * DOES: reverse-mode differentiation of static graphs of f32 tensors; exact byte plans; gradient
- * accumulation done right (sums over all micro-batches, one division); AdamW, SGD, momentum or your own
- * optimiser; safetensors files; runs in memory you hand over, without heap, stdio or an OS.
- * DOES NOT: change shapes while a graph lives (build another; it is cheap); run on more than one machine;
- * convolve; read Python models; promise speed on processors without vector units.
+ * accumulation done right (sums over all micro-batches, one division); AdamW, SGD, momentum or your
+ * own optimiser; safetensors files; runs in memory you hand over, without heap, stdio or an OS.
+ * DOES NOT: change shapes while a graph lives (build another; it is cheap); run on more than one
+ * machine; convolve; read Python models; promise speed on processors without vector units.
  *
- * Priorities, in this order: right gradients; the same bits; exact bytes; a small header that can be
- * read; speed.
+ * Priorities, in this order: right gradients; the same bits; exact bytes; a small header that can
+ * be read; speed.
  *
-@@TOC@@
+ * Contents (grep -n '>>' gradckpt.h):                                 lines  budget
+ *     >>api        public API: every function, where it is declared             511    700
+ *     >>base       configuration, errors, memory, shapes, threads               470    500
+ *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash   533    560
+ *     >>store      parameters and optimiser state                               268    300
+ *     >>graph      tensors, views, segments, gckpt_apply                        510    550
+ *     >>ops        elementwise, broadcasting, shapes: a block an op             901    900
+ *     >>ops-layers embed, matmul, linear, norms, attention, losses             1057   1100
+ *     >>plan       what needs gradients, schedules, lifetimes, layout          1756   1800
+ *     >>exec       runs a plan over one arena                                   352    400
+ *     >>training   division, norm, clipping, optimisers, steps                  667    700
+ *     >>check      gradients against finite differences                         138    150
+ *     >>files      safetensors                                                  828    850
+ *     >>fast       AVX2 kernels, same bits                                      992   1100
+ *     manual       this comment                                                 146    150
+ *                  in all                                                      9129   9760
  *
- * == MANUAL ==========================================================================================
+ * == MANUAL =======================================================================================
  *
  * 1. Walk through
  *    A store holds parameters and optimiser state. A graph describes tensors and ops for one set of
- *    shapes; its number of rows (axis 0 of every input) is the micro-batch. A plan is constant data: the
- *    list of instructions (forward i, backward i, update p) and a byte offset for everything they touch.
- *    An executor binds a plan to a store and to memory and runs it. Nothing is allocated after that.
+ *    shapes; its number of rows (axis 0 of every input) is the micro-batch. A plan is constant
+ *    data: the list of instructions (forward i, backward i, update p) and a byte offset for
+ *    everything they touch. An executor binds a plan to a store and to memory and runs it. Nothing
+ *    is allocated after that.
  *
  *        gckpt_store *s = gckpt_store_new(NULL);
  *        gckpt_graph *g = gckpt_graph_new(s, NULL);
  *        gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(4, 8));
  *        gckpt_tensor *y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(4, 1));
  *        gckpt_init normal = { 0.3f, 0, 0 }, zero = { 0, 0, 0 };
- *        gckpt_tensor *h = gckpt_linear(x, gckpt_param(g, "w1", gckpt_shape2(8, 16), normal),
- *                                       gckpt_param(g, "b1", gckpt_shape1(16), zero));
- *        h = gckpt_linear(gckpt_relu(h), gckpt_param(g, "w2", gckpt_shape2(16, 1), normal), NULL);
+ *        gckpt_tensor *w1 = gckpt_param(g, "w1", gckpt_shape2(8, 16), normal);
+ *        gckpt_tensor *b1 = gckpt_param(g, "b1", gckpt_shape1(16), zero);
+ *        gckpt_tensor *h = gckpt_relu(gckpt_linear(x, w1, b1));
+ *        h = gckpt_linear(h, gckpt_param(g, "w2", gckpt_shape2(16, 1), normal), NULL);
  *        gckpt_term loss = { gckpt_mean_squared_error(h, y), 1, 0 };
  *        gckpt_plan *p = gckpt_plan_new(g, &loss, 1, NULL);
  *        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -46,29 +65,36 @@
  *        gckpt_report report;
  *        gckpt_result ok = gckpt_step(e, feeds, 2, 4, &adamw, &report);
  *
+ *    Order of creation is part of what a graph is: it fixes tensor ids, the order of parameters and
+ *    the order in which gradients are added. C does not say which argument of a call is evaluated
+ *    first, so give each its own statement where two arguments would both create something (w1 and
+ *    b1 above).
+ *
  * 2. Errors
  *    Nothing aborts and nothing needs checking on each line. Building: the first error stays on the
- *    graph, a call that gets a NULL tensor returns NULL, and gckpt_plan_new reports what was recorded.
- *    Planning, binding, running, saving and loading report their own error and replace the last one
- *    (of the graph, store, executor and store), so that a budget that is too small poisons nothing.
- *    gckpt_error_text says what, where, and what would have worked.
+ *    graph, a call that gets a NULL tensor returns NULL, and gckpt_plan_new reports what was
+ *    recorded. Planning, binding, running, saving and loading report their own error and replace
+ *    the last one (of the graph, store, executor and store), so that a budget that is too small
+ *    poisons nothing. gckpt_error_text says what, where, and what would have worked.
  *
  * 3. Micro-batches, losses and units
- *    gckpt_step is fed the whole batch; it is run in micro-batches of the graph's rows, the last one
- *    possibly short. A loss is a pair (sum, count): tokens, rows or elements. Gradients are sums over the
- *    whole batch in units of the first loss's count N; they are divided by N once, in the update (never
- *    a mean of means). A further loss with a count of its own is weighted by N / own count, both counted
- *    from the feeds before the first forward. A regulariser (a function of parameters only) enters once
- *    a step, undivided. When N is 0 nothing changes: weights, moments, step count; report.count is 0.
+ *    gckpt_step is fed the whole batch; it is run in micro-batches of the graph's rows, the last
+ *    one possibly short. A loss is a pair (sum, count): tokens, rows or elements. Gradients are
+ *    sums over the whole batch in units of the first loss's count N; they are divided by N once, in
+ *    the update (never a mean of means). A further loss with a count of its own is weighted by N /
+ *    own count, both counted from the feeds before the first forward. A regulariser (a function of
+ *    parameters only) enters once a step, undivided. When N is 0 nothing changes: weights, moments,
+ *    step count; report.count is 0.
  *
- * 4. Compile options (define before the include; [I] where the implementation is, [A] in every file)
- *    GRADCKPT_IMPLEMENTATION [I]  create the bodies        GCKPT_STATIC [A]    all functions static
- *    GCKPT_API [A]                linkage of functions     GCKPT_ASSERT(x) [I] internal checks; default none
- *    GCKPT_REALLOC(p,n) and GCKPT_FREE(p) [I]  both or none; default realloc and free
- *    GCKPT_NO_HEAP [I]            no default allocator: every desc must bring its memory
- *    GCKPT_NO_STDIO [A]           no files by path; reading and writing go through callbacks
- *    GCKPT_NO_FAST [I]            leave out the fast CPU backend (firmware, first lessons)
- *    GCKPT_FORCE_SOFT_FMA [I]     use the exact software fma even where the instruction exists (tests)
+ * 4. Compile options, before the include: [I] where the implementation is, [A] in every file
+ *    GRADCKPT_IMPLEMENTATION [I]   create the bodies
+ *    GCKPT_STATIC [A]              all functions static
+ *    GCKPT_API [A]                 linkage of functions; default extern
+ *    GCKPT_REALLOC, GCKPT_FREE [I] (p,n) and (p), both or none; default realloc and free
+ *    GCKPT_NO_HEAP [I]             no default allocator: every desc must bring its memory
+ *    GCKPT_NO_STDIO [A]            no files by path; reading and writing go through callbacks
+ *    GCKPT_NO_FAST [I]             leave out the fast CPU backend (firmware, first lessons)
+ *    GCKPT_FORCE_SOFT_FMA [I]      the exact software fma even where the instruction exists (tests)
  *    OpenMP is used when the compiler has it switched on (-fopenmp).
  *
  * 5. The numeric contract (version GCKPT_CONTRACT; a change of any line below is a new version)
@@ -76,52 +102,56 @@
  *    gradient norm, which are binary64. The compiler may not contract, reorder or flush subnormals.
  *    a. fma(a,b,c) is one correctly rounded operation, by instruction where it is proven, by exact
  *       emulation elsewhere. A product that feeds an addition is always an fma.
- *    b. exp, log, pow, tanh, erf, sin, cos are this header's own polynomials, step for step; sqrt and
- *       division are correctly rounded; rsqrt(x) = 1 / sqrt(x).
- *    c. A matmul element is one chain of fma over k ascending. It starts at the bias when there is one,
- *       at +0 for a fresh output, at the accumulator's present value for a gradient. (Vectorising and
- *       tiling go over rows and columns, never over k.)
- *    d. A reduction within a row uses 32 lanes: lane i takes elements i, i+32, ... in order, starting at
- *       +0; then lane j += lane j+h for h = 16, 8, 4, 2, 1. Sums of products use fma in the lane.
- *    e. A reduction over rows (bias, gain, embedding, broadcast) goes row by row in place. The sum of a
- *       loss is a binary64 chain over rows. So the batch may be cut anywhere.
- *    f. Fan-out: a tensor's gradient contributions come in reverse graph order of the users, inputs of
- *       one op ascending. The first one stores (keeping -0), the others add in place. An input that
- *       repeats a tensor of the same op computes apart and is added. What does not depend on the batch
- *       (parameters, functions of parameters) has one accumulator per use, started at +0; they are
- *       added once a step, those of users that depend on the batch first, each group in reverse order.
- *    g. Update: g = sum / (float)N, elementwise. A parameter's square sum is taken in blocks of 4096
- *       elements, each by d. with fma, block sums added in binary64; the norm is the root of their sum
- *       in binary64 in creation order; clipping scales g by (float)(clip / norm) when norm > clip.
- *    h. Attention: scores are chains over the head size from +0, then times 1/sqrt(head size). Keys are
- *       taken in tiles of 64: new maximum, rescale of sum and output by exp(old - new), sum of the tile
- *       by d., output chains over keys ascending. At the end output / sum. The backward uses exp(s -
- *       (maximum + log(sum))); its chains run over keys (queries) ascending.
+ *    b. exp, log, pow, tanh, erf, sin, cos are this header's own polynomials, step for step; sqrt
+ *       and division are correctly rounded; rsqrt(x) = 1 / sqrt(x).
+ *    c. A matmul element is one chain of fma over k ascending. It starts at the bias when there is
+ *       one, at +0 for a fresh output, at the accumulator's present value for a gradient.
+ *       (Vectorising and tiling go over rows and columns, never over k.)
+ *    d. A reduction within a row uses 32 lanes: lane i takes elements i, i+32, ... in order,
+ *       starting at +0; then lane j += lane j+h for h = 16, 8, 4, 2, 1. Sums of products use fma in
+ *       the lane.
+ *    e. A reduction over rows (bias, gain, embedding, broadcast) goes row by row in place. The sum
+ *       of a loss is a binary64 chain over rows. So the batch may be cut anywhere.
+ *    f. Fan-out: a tensor's gradient contributions come in reverse graph order of the users, inputs
+ *       of one op ascending. The first one stores (keeping -0), the others add in place. An input
+ *       that repeats a tensor of the same op computes apart and is added. What does not depend on
+ *       the batch (parameters, functions of parameters) has one accumulator per use, started at +0;
+ *       they are added once a step, those of users that depend on the batch first, each group in
+ *       reverse order.
+ *    g. Update: g = sum / (float)N, elementwise. A parameter's square sum is taken in blocks of
+ *       4096 elements, each by d. with fma, block sums added in binary64; the norm is the root of
+ *       their sum in binary64 in creation order; clipping scales g by (float)(clip / norm) when
+ *       norm > clip.
+ *    h. Attention: scores are chains over the head size from +0, then times 1/sqrt(head size). Keys
+ *       are taken in tiles of 64: new maximum, rescale of sum and output by exp(old - new), sum of
+ *       the tile by d., output chains over keys ascending. At the end output / sum. The backward
+ *       uses exp(s - (maximum + log(sum))); its chains run over keys (queries) ascending.
  *    i. Cross-entropy: classes are taken in chunks of 1024 with the same online maximum and sum;
- *       log-sum-exp = maximum + log(sum); the linear + cross-entropy op returns the same bits.
+ *       a row's loss is log(sum) - (logit - maximum), and softmax exp((logit - maximum) -
+ *       log(sum)); the linear + cross-entropy op returns the same bits.
  *    j. Dropout and initial values: Philox4x32-10 keyed by the seed; counter = global element index
  *       (through the batch), step and tensor id; u = top 24 bits / 2^24; kept when u >= p.
  *    k. A fused or in-place kernel returns the bits of the plain ones. Hashes are FNV-1a 64 over
  *       little-endian 32-bit words, every NaN as 0x7fc00000.
  *
  * 6. Bytes
- *    gckpt_plan_bytes = parameters + optimiser state + step arena. The arena (gradients, activations,
- *    op outputs' aux, workspace) is one block whose size is the greatest offset + unpadded size, and
- *    running touches exactly that. Listed apart and not included: the tables (gckpt_plan_kind_bytes
- *    with GCKPT_BYTES_TABLES), the stack (below 64 KiB a thread with the fast backend, 2 KiB without),
- *    runtime libraries, and the caller's feeds.
+ *    gckpt_plan_bytes = parameters + optimiser state + step arena. The arena (gradients,
+ *    activations, op outputs' aux, workspace) is one block whose size is the greatest offset +
+ *    unpadded size, and running touches exactly that. Listed apart and not included: the tables
+ *    (gckpt_plan_kind_bytes with GCKPT_BYTES_TABLES), the stack (below 64 KiB a thread with the
+ *    fast backend, 2 KiB without), runtime libraries, and the caller's feeds.
  */
 #ifndef GRADCKPT_H
 #define GRADCKPT_H
 
-/* >>api: types, errors, memory --------------------------------------------------------------------- */
+/* >>api: types, errors, memory ----------------------------------------------------------------- */
 #include <stddef.h>
 #include <stdint.h>
 
-#define GCKPT_VERSION_MAJOR 0
-#define GCKPT_VERSION_MINOR 1
+#define GCKPT_VERSION_MAJOR    0
+#define GCKPT_VERSION_MINOR    1
 #define GCKPT_VERSION_REVISION 0
-#define GCKPT_CONTRACT 1        /* version of the numeric contract (manual, 5) */
+#define GCKPT_CONTRACT         1 /* version of the numeric contract (manual, 5) */
 
 #ifndef GCKPT_API
 #if defined(GCKPT_STATIC) && defined(__GNUC__)
@@ -137,23 +167,25 @@
 extern "C" {
 #endif
 
-typedef struct gckpt_store gckpt_store;     /* named parameters and optimiser state; outlives graphs */
-typedef struct gckpt_graph gckpt_graph;     /* tensors and ops for one set of shapes                  */
-typedef struct gckpt_tensor gckpt_tensor;   /* a value in a graph: knows its graph, op, shape, name   */
-typedef struct gckpt_plan gckpt_plan;       /* schedule and offsets: constant data                    */
-typedef struct gckpt_exec gckpt_exec;       /* a plan bound to memory, a store and a backend          */
+/* named parameters and optimiser state; outlives graphs */
+typedef struct gckpt_store gckpt_store;
+typedef struct gckpt_graph gckpt_graph; /* tensors and ops for one set of shapes */
+/* a value in a graph: knows its graph, op, shape, name */
+typedef struct gckpt_tensor gckpt_tensor;
+typedef struct gckpt_plan gckpt_plan; /* schedule and offsets: constant data */
+typedef struct gckpt_exec gckpt_exec; /* a plan bound to memory, a store and a backend */
 
 /* Results: OK, two that are not errors (MORE, CANCELLED), and errors. */
-#define GCKPT_RESULTS(X)                                                                                \
-    X(OK, "ok")                                                                                         \
-    X(MORE, "more instructions to run")                                                                 \
-    X(CANCELLED, "cancelled by the progress callback; nothing was changed")                             \
-    X(E_SHAPE, "shapes do not fit")                                                                     \
-    X(E_ARG, "a wrong argument")                                                                        \
-    X(E_MEMORY, "out of memory")                                                                        \
-    X(E_BUDGET, "the byte budget is too small")                                                         \
-    X(E_DATA, "wrong data")                                                                             \
-    X(E_FILE, "a file could not be read or written")                                                    \
+#define GCKPT_RESULTS(X)                                                                           \
+    X(OK, "ok")                                                                                    \
+    X(MORE, "more instructions to run")                                                            \
+    X(CANCELLED, "cancelled by the progress callback; nothing was changed")                        \
+    X(E_SHAPE, "shapes do not fit")                                                                \
+    X(E_ARG, "a wrong argument")                                                                   \
+    X(E_MEMORY, "out of memory")                                                                   \
+    X(E_BUDGET, "the byte budget is too small")                                                    \
+    X(E_DATA, "wrong data")                                                                        \
+    X(E_FILE, "a file could not be read or written")                                               \
     X(E_BACKEND, "this build or processor breaks the numeric contract")
 #define GCKPT_RESULT_ENUM(name, text) GCKPT_##name,
 typedef enum { GCKPT_RESULTS(GCKPT_RESULT_ENUM) GCKPT_RESULT_COUNT } gckpt_result;
@@ -168,36 +200,46 @@ GCKPT_API const char *gckpt_result_text(gckpt_result result);
 
 /* Where bytes come from. All zero: realloc and free (GCKPT_REALLOC). */
 typedef struct {
-    void *(*resize)(void *user, void *ptr, size_t old_size, size_t new_size);  /* new_size 0: free      */
+    void *(*resize)(void *user, void *ptr, size_t old_size, size_t new_size); /* new_size 0: free */
     void *user;
-    void *memory;               /* or: everything from this block, no heap (aligned as malloc's)        */
-    size_t size;                /* bytes in the block                                                   */
+    void *memory; /* or: everything from this block, no heap (aligned as malloc's) */
+    size_t size;  /* bytes in the block */
 } gckpt_memory;
 
 /* Shapes are row-major. Axis 0 of every input is the batch; it is the outermost axis everywhere. */
 #define GCKPT_MAX_DIMS 6
-typedef struct { int n; int64_t d[GCKPT_MAX_DIMS]; } gckpt_shape;
+typedef struct {
+    int n;
+    int64_t d[GCKPT_MAX_DIMS];
+} gckpt_shape;
 typedef enum { GCKPT_F32, GCKPT_I32 } gckpt_type;
 GCKPT_API gckpt_shape gckpt_shape1(int64_t a);
 GCKPT_API gckpt_shape gckpt_shape2(int64_t a, int64_t b);
 GCKPT_API gckpt_shape gckpt_shape3(int64_t a, int64_t b, int64_t c);
 GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d);
 
-/* >>api-store ---------------------------------------------------------------------------------------
+/* >>api-store -------------------------------------------------------------------------------------
  * A store is created empty; gckpt_param adds parameters to it, or finds them. */
-typedef struct { gckpt_memory memory; uint64_t seed; } gckpt_store_desc;
-GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc);    /* NULL desc: all defaults      */
-GCKPT_API void gckpt_store_free(gckpt_store *store);                    /* free graphs and execs first  */
+typedef struct {
+    gckpt_memory memory;
+    uint64_t seed;
+} gckpt_store_desc;
+/* NULL desc: all defaults */
+GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc);
+/* free graphs and execs first */
+GCKPT_API void gckpt_store_free(gckpt_store *store);
 
 /* Patterns match whole names; '*' stands for any run of characters, '?' for one: "h.*.mlp.*".
- * E_ARG when nothing matches. Both are read when a plan is made (frozen) or a step updates (group). */
+ * E_ARG when nothing matches. Both are read when a plan is made (frozen) or a step updates
+ * (group). */
 GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *pattern, int frozen);
-/* Factors on the step's lr and weight_decay. At first 1 and, as is usual, 1 for parameters of two or
- * more axes, 0 for vectors (biases, gains). */
+/* Factors on the step's lr and weight_decay. At first 1 and, as is usual, 1 for parameters of two
+ * or more axes, 0 for vectors (biases, gains). */
 GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern, float lr_scale,
                                          float decay_scale);
-/* Make parameter `name` use `values` (n floats, which must outlive the store: flash, an mmapped file)
- * instead of memory of its own. It must not exist yet; it is frozen, and stays so unless `writable`. */
+/* Make parameter `name` use `values` (n floats, which must outlive the store: flash, an mmapped
+ * file) instead of memory of its own. It must not exist yet; it is frozen, and stays so unless
+ * `writable`. */
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable);
 
@@ -206,57 +248,68 @@ typedef struct {
     const char *name;
     gckpt_shape shape;
     int64_t elements;
-    float *values;              /* may be read and written between steps                                */
-    float *state[4];            /* optimiser state, NULL while there is none: AdamW m, v; momentum      */
+    float *values;   /* may be read and written between steps */
+    float *state[4]; /* optimiser state, NULL while there is none: AdamW m, v; momentum */
     int frozen;
     float lr_scale, decay_scale;
 } gckpt_parameter;
 GCKPT_API int gckpt_store_count(const gckpt_store *store);
 GCKPT_API gckpt_result gckpt_store_get(const gckpt_store *store, int index, gckpt_parameter *out);
-GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name);     /* index or -1          */
-GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store);   /* values and state it owns             */
-GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store);                  /* updates done so far  */
+GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name); /* index or -1 */
+GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store); /* values and state it owns */
+/* updates done so far */
+GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store);
 /* FNV-1a 64 over the parameters' values in creation order (manual, 5k). */
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 
-/* Reading and writing through callbacks: return the bytes done; fewer than asked is the end or an error. */
+/* Reading and writing through callbacks: return the bytes done; fewer than asked is the end or an
+ * error. */
 typedef size_t (*gckpt_read_fn)(void *user, void *bytes, size_t size);
 typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
-/* safetensors, with optimiser state and step count. Loading is strict and all-or-nothing: every tensor
- * must be one of the store's (or the store is empty and gets them all), with its shape; a file that is
- * truncated, overlapping, out of bounds or otherwise wrong is refused with the reason, and the store
- * keeps what it had. A path is saved to a temporary file beside it, flushed, and renamed. */
+/* safetensors, with optimiser state and step count. Loading is strict and all-or-nothing: every
+ * tensor must be one of the store's (or the store is empty and gets them all), with its shape; a
+ * file that is truncated, overlapping, out of bounds or otherwise wrong is refused with the reason,
+ * and the store keeps what it had. A path is saved to a temporary file beside it, flushed, and
+ * renamed. */
 GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user);
-GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user, size_t size);
+GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
+                                        size_t size);
 #ifndef GCKPT_NO_STDIO
 GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path);
 GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path);
 #endif
 
-/* >>api-graph ---------------------------------------------------------------------------------------
+/* >>api-graph -------------------------------------------------------------------------------------
  * A graph belongs to a store and must be freed before it. Tensors live as long as their graph. */
 GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory);
 GCKPT_API void gckpt_graph_free(gckpt_graph *graph);
 /* Data fed at each step. Axis 0 is the batch, equal for all inputs of a graph: its micro-batch. */
-GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_type type, gckpt_shape shape);
+GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_type type,
+                                    gckpt_shape shape);
 /* Data that never changes and has no batch axis; `data` must outlive graph, plans and executors. */
 GCKPT_API gckpt_tensor *gckpt_constant(gckpt_graph *graph, const char *name, gckpt_type type,
                                        gckpt_shape shape, const void *data);
 /* Parameter `name` of the store; created with init when new (value = constant + normal * N(0,1) +
- * uniform * U(-1,1), keyed by the store's seed and the name, not by the order of creation). The same
- * name gives the same parameter again: that is how weights are tied. */
-typedef struct { float normal, uniform, constant; } gckpt_init;
-GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_shape shape, gckpt_init init);
+ * uniform * U(-1,1), keyed by the store's seed and the name, not by the order of creation). The
+ * same name gives the same parameter again: that is how weights are tied. */
+typedef struct {
+    float normal, uniform, constant;
+} gckpt_init;
+GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_shape shape,
+                                    gckpt_init init);
 
 GCKPT_API gckpt_graph *gckpt_graph_of(const gckpt_tensor *tensor);
-GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor);        /* n = -1 for NULL              */
-GCKPT_API int gckpt_id(const gckpt_tensor *tensor);     /* stable when the same graph is built again; -1 for NULL */
+GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor); /* n = -1 for NULL */
+/* stable when the same graph is built again; -1 for NULL */
+GCKPT_API int gckpt_id(const gckpt_tensor *tensor);
 /* Gives the tensor a name for messages and printed plans (copied); returns it. */
 GCKPT_API gckpt_tensor *gckpt_name(gckpt_tensor *tensor, const char *name);
 
-/* >>api-ops -----------------------------------------------------------------------------------------
- * x is any shape (.., C). All are f32 unless noted. Shapes that do not fit give E_SHAPE on the graph. */
-/* (V,C), i32 (..) -> (..,C): row index[i] of the table. An index outside 0..V-1 refuses the step (E_DATA). */
+/* >>api-ops ---------------------------------------------------------------------------------------
+ * x is any shape (.., C). All are f32 unless noted. Shapes that do not fit give E_SHAPE on the
+ * graph. */
+/* (V,C), i32 (..) -> (..,C): row index[i] of the table. An index outside 0..V-1 refuses the step
+ * (E_DATA). */
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index);
 /* (..,M,K) x (..,K,N) -> (..,M,N). Leading axes equal, or b has just two and serves them all. */
 GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b);
@@ -265,33 +318,40 @@ GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b
 /* (..,I) x w (I,O) + bias (O) -> (..,O). bias may be NULL. */
 GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias);
 /* The same with w as (O,I), as PyTorch keeps it. */
-GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias);
-/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias over the last axis; gain, bias (C) or NULL. Ba 2016. */
+GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w,
+                                                gckpt_tensor *bias);
+/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias over the last axis; gain, bias (C) or NULL. Ba
+ * 2016. */
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias);
 /* x * rsqrt(mean(x^2) + 1e-5) * gain; gain (C) or NULL. Zhang & Sennrich 2019. */
 GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain);
-GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x);            /* max(x, 0)                             */
-GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x);            /* x/2 (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))) */
-GCKPT_API gckpt_tensor *gckpt_gelu_erf(gckpt_tensor *x);        /* x/2 (1 + erf(x / sqrt 2))             */
-GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x);            /* x / (1 + exp(-x))                     */
+GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x); /* max(x, 0) */
+/* x/2 (1 + tanh(sqrt(2/pi)(x + 0.044715 x^3))) */
+GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x);
+GCKPT_API gckpt_tensor *gckpt_gelu_erf(gckpt_tensor *x); /* x/2 (1 + erf(x / sqrt 2)) */
+GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x);     /* x / (1 + exp(-x)) */
 GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x);
-GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x);         /* 1 / (1 + exp(-x))                     */
-GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x);         /* over the last axis                    */
-/* q (B,T,C), k and v (B,S,C) -> (B,T,C): softmax(q k' / sqrt(C/heads)) v per head, never holding T x S.
- * causal: query t sees keys 0..t (T = S). Online softmax: Milakov & Gimelshein 2018, Dao 2022. */
-GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v, int heads, int causal);
-/* (B,T,C) with C = heads * D, D even: turns each pair (i, i + D/2) of a head by position * base^(-2i/D).
- * base 0: 10000. Su 2021, the half-split pairing of GPT-NeoX and Llama. */
+GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x); /* 1 / (1 + exp(-x)) */
+GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x); /* over the last axis */
+/* q (B,T,C), k and v (B,S,C) -> (B,T,C): softmax(q k' / sqrt(C/heads)) v per head, never holding T
+ * x S. causal: query t sees keys 0..t (T = S). Online softmax: Milakov & Gimelshein 2018, Dao
+ * 2022. */
+GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
+                                        int heads, int causal);
+/* (B,T,C) with C = heads * D, D even: turns each pair (i, i + D/2) of a head by position *
+ * base^(-2i/D). base 0: 10000. Su 2021, the half-split pairing of GPT-NeoX and Llama. */
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base);
 /* x (B,T,C) + rows 0..T-1 of a learned table (Tmax,C), Tmax >= T. */
 GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table);
-/* Elementwise with broadcasting: axes are matched from the last; 1 or a missing axis is repeated. */
+/* Elementwise with broadcasting: axes are matched from the last; 1 or a missing axis is
+ * repeated. */
 GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_sub(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_mul(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor);
-/* Zeroes each element with probability p, scales the rest by 1/(1-p); identity in inference plans and for
- * p = 0. The mask is a function of (seed, step, tensor id, element in the whole batch). Srivastava 2014. */
+/* Zeroes each element with probability p, scales the rest by 1/(1-p); identity in inference plans
+ * and for p = 0. The mask is a function of (seed, step, tensor id, element in the whole batch).
+ * Srivastava 2014. */
 GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p);
 /* Another shape of the same bytes: costs nothing. One size may be -1 (what is left). */
 GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape);
@@ -299,16 +359,19 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape);
 GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n);
 /* Elements begin..end-1 along an axis (negative axis: from the last). */
 GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end);
-GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis);   /* n <= GCKPT_MAX_INPUTS */
-GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis);   /* removes the axis                      */
+/* n <= GCKPT_MAX_INPUTS */
+GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis);
+GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis); /* removes the axis */
 GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis);
 
-/* >>api-losses --------------------------------------------------------------------------------------
+/* >>api-losses ------------------------------------------------------------------------------------
  * A loss is a (sum, count) pair and only a gckpt_term can use it (manual, 3). */
-/* logits (..,V), targets i32 (..): sum of -log softmax[target]; targets < 0 are ignored and not counted. */
+/* logits (..,V), targets i32 (..): sum of -log softmax[target]; targets < 0 are ignored and not
+ * counted. */
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets);
 /* The same from x (..,C) and w (V,C) (an embedding table: tied heads), never holding all logits. */
-GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *targets);
+GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
+                                                   gckpt_tensor *targets);
 /* sum of (prediction - target)^2 over elements; count = elements. */
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target);
 /* Any tensor as a loss: the sum of its elements, count = elements. For losses made of ops, and for
@@ -317,225 +380,270 @@ GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x);
 typedef struct {
     gckpt_tensor *loss;
     float weight;
-    int regulariser;            /* a function of parameters only; enters once a step, undivided          */
+    int regulariser; /* a function of parameters only; enters once a step, undivided */
 } gckpt_term;
 
-/* >>api-segments ------------------------------------------------------------------------------------ */
-/* Builds block(x, user) as one segment: in GCKPT_SEGMENTS plans its inside is recomputed in the backward.
- * May nest. NULL x: the block is skipped and NULL returned. Chen 2016. */
+/* >>api-segments ------------------------------------------------------------------------------- */
+/* Builds block(x, user) as one segment: in GCKPT_SEGMENTS plans its inside is recomputed in the
+ * backward. May nest. NULL x: the block is skipped and NULL returned. Chen 2016. */
 typedef gckpt_tensor *(*gckpt_block)(gckpt_tensor *x, void *user);
 GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block block, gckpt_tensor *x, void *user);
 GCKPT_API void gckpt_segment_begin(gckpt_graph *graph);
 GCKPT_API void gckpt_segment_end(gckpt_graph *graph);
-GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x);        /* computed once, whatever the plan; returns x */
-GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x);   /* never kept from forward to backward; returns x */
+/* computed once, whatever the plan; returns x */
+GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x);
+/* never kept from forward to backward; returns x */
+GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x);
 
-/* >>api-user-ops ------------------------------------------------------------------------------------
- * A user's op is a row like the built-in ones. Kernels see the shapes of the present micro-batch. */
+/* >>api-user-ops ----------------------------------------------------------------------------------
+ * A user's op is a row like the built-in ones. Kernels see the shapes of the present
+ * micro-batch. */
 #define GCKPT_MAX_INPUTS 8
 typedef struct gckpt_call gckpt_call;
 typedef struct {
-    const float *data;          /* values; NULL while shaping and where a backward does not need them    */
-    const int32_t *index;       /* the same for i32 tensors                                              */
-    float *grad;                /* backward: where this input's gradient goes; NULL: not wanted          */
-    int accumulate;             /* 1: add to what grad holds (or start chains from it); 0: store         */
+    const float *data;    /* values; NULL while shaping and where a backward does not need them */
+    const int32_t *index; /* the same for i32 tensors */
+    float *grad;          /* backward: where this input's gradient goes; NULL: not wanted */
+    int accumulate;       /* 1: add to what grad holds (or start chains from it); 0: store */
     gckpt_shape shape;
 } gckpt_arg;
 struct gckpt_call {
     int inputs;
     gckpt_arg in[GCKPT_MAX_INPUTS];
-    gckpt_shape shape;          /* of the output                                                         */
-    float *out;                 /* forward: NULL when only aux is wanted; backward: when in needs        */
-    const float *grad_out;      /* backward: the output's gradient; NULL for losses                      */
-    void *aux;                  /* what forward leaves for backward; forward: NULL when not wanted       */
-    void *work;                 /* scratch for this instruction only                                     */
+    gckpt_shape shape;     /* of the output */
+    float *out;            /* forward: NULL when only aux is wanted; backward: when in needs */
+    const float *grad_out; /* backward: the output's gradient; NULL for losses */
+    void *aux;             /* what forward leaves for backward; forward: NULL when not wanted */
+    void *work;            /* scratch for this instruction only */
     const void *attributes;
     /* set by shape(): */
     size_t aux_bytes, work_forward, work_backward;
-    int mixes_rows;             /* moves the batch axis or combines rows: splits are no longer exact     */
+    int mixes_rows; /* moves the batch axis or combines rows: splits are no longer exact */
     /* set for kernels: */
-    int64_t row;                /* first row of this micro-batch in the step's batch                     */
-    int64_t rows;               /* rows in this micro-batch                                              */
+    int64_t row;  /* first row of this micro-batch in the step's batch */
+    int64_t rows; /* rows in this micro-batch */
     uint64_t seed, step;
-    int id;                     /* of the tensor                                                         */
+    int id; /* of the tensor */
     int threads;
-    int training;               /* 0 in inference plans                                                  */
-    double *loss_sum;           /* losses, forward: add the sum and count here; NULL in a recompute      */
+    int training;     /* 0 in inference plans */
+    double *loss_sum; /* losses, forward: add the sum and count here; NULL in a recompute */
     int64_t *loss_count;
-    float loss_scale;           /* losses, backward: the gradient of the sum                             */
-    const void *runner;         /* private: how threads are started                                      */
-    void *graph;                /* private: where gckpt_fail reports                                     */
+    float loss_scale;   /* losses, backward: the gradient of the sum */
+    const void *runner; /* private: how threads are started */
+    void *graph;        /* private: where gckpt_fail reports */
 };
 /* What an input's gradient reads (needs): */
 #define GCKPT_IN(i) (1u << (i))
 #define GCKPT_OUT   (1u << 8)
 #define GCKPT_AUX   (1u << 9)
 /* flags: */
-#define GCKPT_INPLACE(i)   (1u << (i))          /* out may be the same bytes as input i (elementwise)    */
-#define GCKPT_PASSES(i)    (1u << (8 + (i)))    /* the gradient of input i is grad_out itself when the
-                                                   shapes agree: grad == grad_out means nothing to do    */
-#define GCKPT_INPLACE_GRAD (1u << 16)           /* in[0].grad may be the bytes of grad_out (elementwise) */
-#define GCKPT_LOSS         (1u << 17)           /* a (sum, count) loss; shape() leaves shape.n = 0       */
-#define GCKPT_SIDE_EFFECT  (1u << 18)           /* forward runs exactly once a micro-batch               */
+#define GCKPT_INPLACE(i) (1u << (i)) /* out may be the same bytes as input i (elementwise) */
+#define GCKPT_PASSES(i)                                                                            \
+    (1u << (8 + (i)))                 /* the gradient of input i is grad_out itself when
+                                                   shapes agree: grad == grad_out: nothing to do */
+#define GCKPT_INPLACE_GRAD (1u << 16) /* in[0].grad may be the bytes of grad_out (elementwise) */
+#define GCKPT_LOSS         (1u << 17) /* a (sum, count) loss; shape() leaves shape.n = 0 */
+#define GCKPT_SIDE_EFFECT  (1u << 18) /* forward runs exactly once a micro-batch */
 typedef struct {
     const char *name;
-    gckpt_result (*shape)(gckpt_call *call);    /* from in[].shape: shape, aux_bytes, work; or gckpt_fail */
+    gckpt_result (*shape)(
+        gckpt_call *call); /* from in[].shape: shape, aux_bytes, work; or gckpt_fail */
     void (*forward)(const gckpt_call *call);
-    void (*backward)(const gckpt_call *call);   /* NULL: no gradients                                    */
-    uint64_t (*flops)(const gckpt_call *call);  /* of the forward; NULL: one per output element          */
-    int64_t (*classes)(const gckpt_call *call); /* upper limit of the i32 input's values; NULL: no check */
+    void (*backward)(const gckpt_call *call);  /* NULL: no gradients */
+    uint64_t (*flops)(const gckpt_call *call); /* of the forward; NULL: one per output element */
+    int64_t (*classes)(
+        const gckpt_call *call); /* upper limit of the i32 input's values; NULL: no check */
     unsigned needs[GCKPT_MAX_INPUTS];
     unsigned flags;
-    void (*forward_fast)(const gckpt_call *call);   /* same bits, or NULL                                */
+    void (*forward_fast)(const gckpt_call *call); /* same bits, or NULL */
     void (*backward_fast)(const gckpt_call *call);
 } gckpt_op;
 /* Adds a node. Inputs must be of one graph; in[i] NULL ends in NULL. Attributes are copied. */
-GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n, const void *attributes,
-                                    size_t attribute_bytes);
+GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n,
+                                    const void *attributes, size_t attribute_bytes);
 /* For shape(): records an error and returns it. %s text, %i int, %I int64_t, %z size_t, %g double,
  * %S const gckpt_shape *, %T const gckpt_tensor *. */
 GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...);
 
-/* >>api-plans ---------------------------------------------------------------------------------------
+/* >>api-plans -------------------------------------------------------------------------------------
  * A plan is made for what its bytes depend on; running refuses anything else. */
 typedef enum {
-    GCKPT_AUTO,                 /* store-all, or under a budget the least recompute of those below       */
-    GCKPT_STORE_ALL,            /* nothing is recomputed                                                 */
-    GCKPT_MEMORY_POOR,          /* everything is recomputed for each backward                            */
-    GCKPT_SEGMENTS,             /* the user's segments                                                   */
-    GCKPT_SQRT,                 /* the uniform segmentation with least bytes (about sqrt(n) of n ops)    */
-    GCKPT_SCHEDULE,             /* desc.schedule                                                         */
-    GCKPT_INFERENCE             /* forward only: losses and fetched tensors                              */
+    GCKPT_AUTO,        /* store-all, or under a budget the least recompute of those below */
+    GCKPT_STORE_ALL,   /* nothing is recomputed */
+    GCKPT_MEMORY_POOR, /* everything is recomputed for each backward */
+    GCKPT_SEGMENTS,    /* the user's segments */
+    GCKPT_SQRT,        /* the uniform segmentation with least bytes (about sqrt(n) of n ops) */
+    GCKPT_SCHEDULE,    /* desc.schedule */
+    GCKPT_INFERENCE    /* forward only: losses and fetched tensors */
 } gckpt_mode;
 typedef enum { GCKPT_ADAMW, GCKPT_SGD, GCKPT_MOMENTUM, GCKPT_OWN_OPTIMISER } gckpt_optimiser;
-/* What gckpt_fetch may return. Activations and their gradients: of the last micro-batch, in units of the
- * sum. Parameter gradients: divided, before clipping. */
-typedef struct { gckpt_tensor *tensor; int gradient; } gckpt_pick;
+/* What gckpt_fetch may return. Activations and their gradients: of the last micro-batch, in units
+ * of the sum. Parameter gradients: divided, before clipping. */
+typedef struct {
+    gckpt_tensor *tensor;
+    int gradient;
+} gckpt_pick;
 typedef enum { GCKPT_FORWARD, GCKPT_BACKWARD, GCKPT_UPDATE } gckpt_kind;
-typedef struct { gckpt_kind kind; int id; } gckpt_instruction;  /* id of the tensor; UPDATE: of the parameter */
+/* id of the tensor; UPDATE: of the parameter */
+typedef struct {
+    gckpt_kind kind;
+    int id;
+} gckpt_instruction;
 typedef struct {
     gckpt_mode mode;
-    size_t budget;              /* bytes, as gckpt_plan_bytes counts them; 0: no limit                   */
-    int64_t batch;              /* most rows of one step; 0: the graph's own rows (one micro-batch)      */
+    size_t budget; /* bytes, as gckpt_plan_bytes counts them; 0: no limit */
+    int64_t batch; /* most rows of one step; 0: the graph's own rows (one micro-batch) */
     gckpt_optimiser optimiser;
-    int own_state;              /* GCKPT_OWN_OPTIMISER: floats of state per element, 0..4                */
-    int update_in_backward;     /* update each parameter as soon as its gradient is complete             */
-    int threads;                /* 0: 1                                                                  */
-    size_t alignment;           /* of every offset; a power of two; 0: 64                                */
-    int group;                  /* GCKPT_SQRT: ops a segment; 0: the group with least bytes              */
-    const gckpt_instruction *schedule;  /* GCKPT_SCHEDULE: forwards (repeated at will) and backwards in
-                                           reverse order; updates are added by the library               */
+    int own_state;          /* GCKPT_OWN_OPTIMISER: floats of state per element, 0..4 */
+    int update_in_backward; /* update each parameter as soon as its gradient is complete */
+    int threads;            /* 0: 1 */
+    size_t alignment;       /* of every offset; a power of two; 0: 64 */
+    int group;              /* GCKPT_SQRT: ops a segment; 0: the group with least bytes */
+    const gckpt_instruction
+        *schedule; /* GCKPT_SCHEDULE: forwards (repeated at will) and backwards in
+                                           reverse order; updates are added by the library */
     int instructions;
     const gckpt_pick *fetch;
     int fetches;
-    gckpt_memory memory;        /* for the plan itself                                                   */
+    gckpt_memory memory; /* for the plan itself */
 } gckpt_plan_desc;
-/* Terms: what is minimised, the first one counting the step (manual, 3); none for INFERENCE is fine.
- * Copies what it needs: the graph may go first. NULL on error, which is then the graph's. */
+/* Terms: what is minimised, the first one counting the step (manual, 3); none for INFERENCE is
+ * fine. Copies what it needs: the graph may go first. NULL on error, which is then the graph's. */
 GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                      const gckpt_plan_desc *desc);
 GCKPT_API void gckpt_plan_free(gckpt_plan *plan);
-GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan);      /* parameters + state + step arena       */
-GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan);      /* the step arena alone                  */
-GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan);      /* greatest sum of live arena bytes      */
-enum { GCKPT_BYTES_PARAMETERS, GCKPT_BYTES_STATE, GCKPT_BYTES_GRADIENTS, GCKPT_BYTES_ACTIVATIONS,
-       GCKPT_BYTES_WORKSPACE, GCKPT_BYTES_TABLES, GCKPT_BYTES_KINDS };
+/* parameters + state + step arena */
+GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan);
+GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan); /* the step arena alone */
+/* greatest sum of live arena bytes */
+GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan);
+enum {
+    GCKPT_BYTES_PARAMETERS,
+    GCKPT_BYTES_STATE,
+    GCKPT_BYTES_GRADIENTS,
+    GCKPT_BYTES_ACTIVATIONS,
+    GCKPT_BYTES_WORKSPACE,
+    GCKPT_BYTES_TABLES,
+    GCKPT_BYTES_KINDS
+};
 /* Bytes of one kind; the arena's kinds (gradients of parameters, activations and their gradients,
- * workspace) at the instruction where the live sum is greatest, so that they add up to the bound. */
+ * workspace) at the instruction where the live sum is greatest, so that they add up to the
+ * bound. */
 GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind);
-GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan);  /* recomputed work / forward work        */
-GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan);   /* what AUTO chose                       */
-GCKPT_API int gckpt_plan_length(const gckpt_plan *plan);        /* instructions                          */
+GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* recomputed work / forward work */
+GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan);  /* what AUTO chose */
+GCKPT_API int gckpt_plan_length(const gckpt_plan *plan);       /* instructions */
 GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out);
-/* 1 when every split of the batch gives the same bits; else 0, and *op names the tensor that mixes rows. */
+/* 1 when every split of the batch gives the same bits; else 0, and *op names the tensor that mixes
+ * rows. */
 GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op);
 /* Prints header, then every instruction with what it writes and the live bytes. */
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 
-/* >>api-run ----------------------------------------------------------------------------------------- */
-/* A user's optimiser: w, g (divided by the count, before clipping) and state of one parameter; called
- * once per parameter and step. */
+/* >>api-run ------------------------------------------------------------------------------------ */
+/* A user's optimiser: w, g (divided by the count, before clipping) and state of one parameter;
+ * called once per parameter and step. */
 typedef struct {
     const char *name;
     int64_t elements;
     float *values;
     const float *gradient;
     float *state[4];
-    float clip_scale;           /* multiply the gradient by this                                         */
+    float clip_scale; /* multiply the gradient by this */
     float lr_scale, decay_scale;
-    uint64_t step;              /* 1 for the first update                                                */
+    uint64_t step; /* 1 for the first update */
 } gckpt_update;
 /* What a progress callback sees, before each instruction; it returns 1 to cancel the step. */
-typedef struct { int instruction, instructions; int64_t row, rows; gckpt_kind kind; const char *name; } gckpt_progress;
+typedef struct {
+    int instruction, instructions;
+    int64_t row, rows;
+    gckpt_kind kind;
+    const char *name;
+} gckpt_progress;
 
 /* Debug aids, off in plain use; each costs time, none changes the result: */
-#define GCKPT_DEBUG_PAINT     1u  /* fill what is dead with NaN after its last use                        */
-#define GCKPT_DEBUG_RECOMPUTE 2u  /* hash every value when computed first and again: E_DATA names the op  */
-#define GCKPT_DEBUG_MEASURE   4u  /* paint the arena before the first two steps and see what was touched  */
-#define GCKPT_DEBUG_PLAIN     8u  /* plain kernels only                                                  */
+#define GCKPT_DEBUG_PAINT 1u /* fill what is dead with NaN after its last use */
+#define GCKPT_DEBUG_RECOMPUTE                                                                      \
+    2u /* hash every value when computed first and again: E_DATA names the op */
+#define GCKPT_DEBUG_MEASURE                                                                        \
+    4u /* paint the arena before the first two steps and see what was touched */
+#define GCKPT_DEBUG_PLAIN 8u /* plain kernels only */
 typedef struct {
-    gckpt_memory memory;        /* for tables, the arena when not given, and the store's state           */
-    void *arena;                /* step arena of gckpt_plan_arena bytes, aligned to the plan's alignment;
-                                   may be shared by executors that do not run at once                    */
+    gckpt_memory memory; /* for tables, the arena when not given, and the store's state */
+    void *arena;         /* step arena of gckpt_plan_arena bytes, aligned to the plan's alignment;
+                                   may be shared by executors that do not run at once */
     size_t arena_size;
     unsigned debug;
     int (*progress)(void *user, const gckpt_progress *);
     void (*own_optimiser)(void *user, const gckpt_update *);
-    void *user;                 /* for the callbacks                                                     */
-    void (*parallel_for)(void *user, int64_t n, void (*body)(void *context, int64_t i), void *context);
-                                /* the program's own thread pool: call body(context, 0..n-1), any order,
-                                   return when all are done; NULL: OpenMP when compiled in, else serial  */
+    void *user; /* for the callbacks */
+    void (*parallel_for)(void *user, int64_t n, void (*body)(void *context, int64_t i),
+                         void *context);
+    /* ^ the program's own thread pool: call body(context, 0..n-1) in any order, return when all are
+     * done; NULL: OpenMP when compiled in, else serial */
 } gckpt_exec_desc;
-/* NULL on error, which is then the store's. Creates optimiser state in the store where it is missing. */
-GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store, const gckpt_exec_desc *desc);
+/* NULL on error, which is then the store's. Creates optimiser state in the store where it is
+ * missing. */
+GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
+                                     const gckpt_exec_desc *desc);
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec);
 
-typedef struct { int input; const void *data; } gckpt_feed;     /* gckpt_id of an input; all rows of it  */
+/* gckpt_id of an input; all rows of it */
 typedef struct {
-    float lr;                   /* taken as it is: 0 changes nothing but the moments                     */
-    float weight_decay;         /* decoupled; times the parameter's decay_scale                          */
-    float beta1, beta2, eps;    /* AdamW; 0: 0.9, 0.999, 1e-8 (a negative beta means none)               */
-    float momentum;             /* MOMENTUM; 0: 0.9                                                      */
-    float clip;                 /* greatest global gradient norm; 0: no clipping                         */
+    int input;
+    const void *data;
+} gckpt_feed;
+typedef struct {
+    float lr;                /* taken as it is: 0 changes nothing but the moments */
+    float weight_decay;      /* decoupled; times the parameter's decay_scale */
+    float beta1, beta2, eps; /* AdamW; 0: 0.9, 0.999, 1e-8 (a negative beta means none) */
+    float momentum;          /* MOMENTUM; 0: 0.9 */
+    float clip;              /* greatest global gradient norm; 0: no clipping */
 } gckpt_hyper;
 typedef struct {
-    double loss;                /* sum over terms of weight * sum / count                                */
-    double grad_norm;           /* of the divided gradients, before clipping                             */
-    int64_t count;              /* of the first loss; 0: nothing was changed                             */
-    uint64_t step;              /* updates done, this one included                                       */
+    double loss;      /* sum over terms of weight * sum / count */
+    double grad_norm; /* of the divided gradients, before clipping */
+    int64_t count;    /* of the first loss; 0: nothing was changed */
+    uint64_t step;    /* updates done, this one included */
 } gckpt_report;
-/* One training step over `rows` rows: all micro-batches, one division, clipping, update. report may be NULL. */
-GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count, int64_t rows,
-                                  const gckpt_hyper *hyper, gckpt_report *report);
+/* One training step over `rows` rows: all micro-batches, one division, clipping, update. report may
+ * be NULL. */
+GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                  int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
 /* Forward of an INFERENCE plan over any number of rows; losses are summed over all of them. */
-GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count, int64_t rows,
-                                     gckpt_report *report);
-/* Rows that arrive bit by bit (a sensor): same bits as one gckpt_step over all of them. Feeds are read
- * during the call only. Several losses must share their targets. */
+GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                     int64_t rows, gckpt_report *report);
+/* Rows that arrive bit by bit (a sensor): same bits as one gckpt_step over all of them. Feeds are
+ * read during the call only. Several losses must share their targets. */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
-GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count, int64_t rows);
+GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                      int64_t rows);
 GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report);
 /* A step in pieces: start, then run_some until it no longer returns GCKPT_MORE. Feeds must stay. */
-GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count, int64_t rows,
-                                        const gckpt_hyper *hyper);
+GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                        int64_t rows, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report);
-GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec); /* what run_some would run next; id -1: none */
-/* A picked tensor or gradient (desc.fetch), valid until the next step starts; NULL if it was not picked. */
+/* what run_some would run next; id -1: none */
+GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec);
+/* A picked tensor or gradient (desc.fetch), valid until the next step starts; NULL if it was not
+ * picked. */
 GCKPT_API const float *gckpt_fetch(const gckpt_exec *exec, int id, int gradient);
-/* With GCKPT_DEBUG_MEASURE, after two steps: store bytes + the highest arena byte that was touched + 1. */
+/* With GCKPT_DEBUG_MEASURE, after two steps: store bytes + the highest arena byte that was touched
+ * + 1. */
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec);
 /* Threads this build can use: OpenMP's number, or 1. */
 GCKPT_API int gckpt_threads(void);
 
-/* Learning rate at `step` (0-based): linear warm-up over `warmup` steps to `lr`, then half a cosine to
- * `min_lr` at `steps`. Loshchilov & Hutter 2017. */
-GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr, float min_lr);
+/* Learning rate at `step` (0-based): linear warm-up over `warmup` steps to `lr`, then half a cosine
+ * to `min_lr` at `steps`. Loshchilov & Hutter 2017. */
+GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
+                                float min_lr);
 
-/* >>api-check --------------------------------------------------------------------------------------- */
+/* >>api-check ---------------------------------------------------------------------------------- */
 /* Compares the gradient of every trainable parameter with central differences of the loss along the
- * gradient and along a random direction; *worst is the greatest relative difference, and the executor's
- * error text names its parameter; E_DATA when it is above 0.01. Weights are restored bit for bit; nothing
- * is updated. */
+ * gradient and along a random direction; *worst is the greatest relative difference, and the
+ * executor's error text names its parameter; E_DATA when it is above 0.01. Weights are restored bit
+ * for bit; nothing is updated. */
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                              int64_t rows, double *worst);
 
@@ -546,17 +654,44 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
 
 #if defined(GRADCKPT_IMPLEMENTATION) && !defined(GRADCKPT_IMPLEMENTED)
 #define GRADCKPT_IMPLEMENTED
-/* ==================================================================================================
+/* =================================================================================================
  * >>base: configuration, errors, memory, shapes, threads
- * ================================================================================================== */
+ * ============================================================================================== */
 #include <float.h>
 #include <stdarg.h>
 #include <string.h>
 #ifndef GCKPT_NO_STDIO
+#include <errno.h>
 #include <stdio.h>
+#if defined(__unix__) || defined(__APPLE__)
+#define GCKPTI_POSIX 1
+#include <fcntl.h>
+#include <unistd.h>
+#else
+#define GCKPTI_POSIX 0
+#endif
 #endif
 #ifdef _OPENMP
 #include <omp.h>
+#endif
+
+/* GCKPTI_HAS_FAST: the kernels of >>fast exist in this build (gcc on Windows misaligns vectors: its
+ * bug 54412). GCKPTI_SQRT: square roots by SSE2 (1), NEON (2) or integers (0). */
+#if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
+    !defined(__x86_64__) || (defined(_WIN32) && !defined(__clang__))
+#define GCKPTI_HAS_FAST 0
+#else
+#define GCKPTI_HAS_FAST 1
+#include <immintrin.h>
+#endif
+#if !defined(GCKPT_FORCE_SOFT_FMA) && (defined(__SSE2__) || defined(_M_X64))
+#define GCKPTI_SQRT 1
+#include <emmintrin.h>
+#elif !defined(GCKPT_FORCE_SOFT_FMA) && defined(__aarch64__)
+#define GCKPTI_SQRT 2
+#include <arm_neon.h>
+#else
+#define GCKPTI_SQRT 0
 #endif
 #if defined(GCKPT_REALLOC) != defined(GCKPT_FREE)
 #error "gradckpt.h: define both GCKPT_REALLOC(p,n) and GCKPT_FREE(p), or neither"
@@ -564,14 +699,14 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
 #if !defined(GCKPT_REALLOC) && !defined(GCKPT_NO_HEAP)
 #include <stdlib.h>
 #define GCKPT_REALLOC(p, n) realloc(p, n)
-#define GCKPT_FREE(p) free(p)
+#define GCKPT_FREE(p)       free(p)
 #endif
 #ifndef GCKPT_ASSERT
 #define GCKPT_ASSERT(x) ((void)0)
 #endif
 
-/* Arithmetic must be exactly what is written (manual, 5). gcc can be told so here, whatever the command
- * line says; clang cannot be rescued from -ffast-math, nor anyone from x87 registers. */
+/* Arithmetic must be exactly what is written (manual, 5). gcc can be told so here, whatever the
+ * command line says; clang cannot be rescued from -ffast-math, nor anyone from x87 registers. */
 #if defined(__FAST_MATH__) && (defined(__clang__) || !defined(__GNUC__))
 #error "gradckpt.h: -ffast-math breaks the numeric contract; compile this file without it"
 #endif
@@ -599,11 +734,11 @@ extern "C" {
 #endif
 
 #define GCKPTI_INLINE static inline
-#define GCKPTI_NONE SIZE_MAX            /* "no offset"                                                   */
-#define GCKPTI_TEXT 256                 /* bytes of an error text                                        */
+#define GCKPTI_NONE   SIZE_MAX /* "no offset" */
+#define GCKPTI_TEXT   256      /* bytes of an error text */
 
-/* Every object a user can ask for an error begins with this. `sticky` (graphs): the first error while
- * building stays; `last` is replaced by each later call. */
+/* Every object a user can ask for an error begins with this. `sticky` (graphs): the first error
+ * while building stays; `last` is replaced by each later call. */
 typedef struct {
     gckpt_result sticky, last;
     char text[GCKPTI_TEXT];
@@ -631,7 +766,10 @@ GCKPT_API const char *gckpt_error_text(const void *object)
 }
 
 /* ---- text without stdio ---- */
-typedef struct { char *at; size_t left; } gckpti_text;      /* left: room, the final zero not counted   */
+typedef struct {
+    char *at;
+    size_t left;
+} gckpti_text; /* left: room, the final zero not counted */
 
 static void gckpti_text_put(gckpti_text *t, const char *s, size_t n)
 {
@@ -661,7 +799,8 @@ static void gckpti_text_int(gckpti_text *t, int64_t value)
     gckpti_text_uint(t, value < 0 ? 0 - (uint64_t)value : (uint64_t)value);
 }
 
-/* Six significant digits, e.g. 0.0123457, 12345.7, 1.5e-09: for people, not for exact round trips. */
+/* Six significant digits, e.g. 0.0123457, 12345.7, 1.5e-09: for people, not for exact round
+ * trips. */
 static void gckpti_text_double(gckpti_text *t, double value)
 {
     int exponent = 0;
@@ -685,12 +824,12 @@ static void gckpti_text_double(gckpti_text *t, double value)
         value *= 10;
         exponent--;
     }
-    uint64_t digits = (uint64_t)(value + 0.5);          /* six of them                                   */
+    uint64_t digits = (uint64_t)(value + 0.5); /* six of them */
     if (digits >= 1000000) {
         digits /= 10;
         exponent++;
     }
-    int point = 6 + exponent;                           /* digits before the decimal point               */
+    int point = 6 + exponent; /* digits before the decimal point */
     if (digits && (point > 9 || point < -3)) {
         exponent = point - 1;
         point = 1;
@@ -745,7 +884,10 @@ static void gckpti_text_format(gckpti_text *t, const char *format, va_list args)
         }
         const char *s = "%";
         switch (*++f) {
-        case 's': s = va_arg(args, const char *); gckpti_text_put(t, s, strlen(s)); break;
+        case 's':
+            s = va_arg(args, const char *);
+            gckpti_text_put(t, s, strlen(s));
+            break;
         case 'i': gckpti_text_int(t, va_arg(args, int)); break;
         case 'I': gckpti_text_int(t, va_arg(args, int64_t)); break;
         case 'z': gckpti_text_uint(t, va_arg(args, size_t)); break;
@@ -795,25 +937,31 @@ static gckpt_result gckpti_ok(void *object)
 }
 
 /* ---- memory: the one allocation site ---- */
-typedef struct { gckpt_memory desc; size_t used; } gckpti_allocator;
+typedef struct {
+    gckpt_memory desc;
+    size_t used;
+} gckpti_allocator;
 
-#define GCKPTI_ALIGN 16u                /* of everything the allocator returns                           */
+#define GCKPTI_ALIGN 16u /* of everything the allocator returns */
 
 static size_t gckpti_round_up(size_t n, size_t alignment)
 {
     return (n + (alignment - 1)) / alignment * alignment;
 }
 
-/* As realloc, told the old size; new_size 0 frees and returns NULL. In a block, only the last piece can
- * grow in place or be given back; the block is meant for objects that live as long as it does. */
+/* As realloc, told the old size; new_size 0 frees and returns NULL. In a block, only the last piece
+ * can grow in place or be given back; the block is meant for objects that live as long as it
+ * does. */
 static void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size_t new_size)
 {
     if (new_size > PTRDIFF_MAX - 64)
         return NULL;
     if (a->desc.memory) {
         unsigned char *base = (unsigned char *)a->desc.memory;
-        size_t at = ptr ? (size_t)((unsigned char *)ptr - base) : gckpti_round_up(a->used, GCKPTI_ALIGN);
-        if (ptr && gckpti_round_up(at + old_size, GCKPTI_ALIGN) < a->used) {    /* not the last piece    */
+        size_t at =
+            ptr ? (size_t)((unsigned char *)ptr - base) : gckpti_round_up(a->used, GCKPTI_ALIGN);
+        if (ptr &&
+            gckpti_round_up(at + old_size, GCKPTI_ALIGN) < a->used) { /* not the last piece */
             if (new_size <= old_size)
                 return new_size ? ptr : NULL;
             void *fresh = gckpti_resize(a, NULL, 0, new_size);
@@ -857,7 +1005,8 @@ static void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t size)
 }
 
 /* Room for one more item in a growing array; 0 when out of memory (the array stays as it was). */
-static int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count, size_t size)
+static int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
+                       size_t size)
 {
     void **items = (void **)array;
     if (count < *capacity)
@@ -885,7 +1034,10 @@ static gckpt_shape gckpti_shape(int n, int64_t a, int64_t b, int64_t c, int64_t 
 
 GCKPT_API gckpt_shape gckpt_shape1(int64_t a) { return gckpti_shape(1, a, 0, 0, 0); }
 GCKPT_API gckpt_shape gckpt_shape2(int64_t a, int64_t b) { return gckpti_shape(2, a, b, 0, 0); }
-GCKPT_API gckpt_shape gckpt_shape3(int64_t a, int64_t b, int64_t c) { return gckpti_shape(3, a, b, c, 0); }
+GCKPT_API gckpt_shape gckpt_shape3(int64_t a, int64_t b, int64_t c)
+{
+    return gckpti_shape(3, a, b, c, 0);
+}
 GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d)
 {
     return gckpti_shape(4, a, b, c, d);
@@ -899,12 +1051,9 @@ GCKPTI_INLINE int64_t gckpti_elements(const gckpt_shape *s)
     return n;
 }
 
-GCKPTI_INLINE int64_t gckpti_last(const gckpt_shape *s)
-{
-    return s->n ? s->d[s->n - 1] : 1;
-}
+GCKPTI_INLINE int64_t gckpti_last(const gckpt_shape *s) { return s->n ? s->d[s->n - 1] : 1; }
 
-GCKPTI_INLINE int64_t gckpti_rows(const gckpt_shape *s)     /* rows of the last axis                    */
+GCKPTI_INLINE int64_t gckpti_rows(const gckpt_shape *s) /* rows of the last axis */
 {
     int64_t n = 1;
     for (int i = 0; i + 1 < s->n; i++)
@@ -937,10 +1086,7 @@ static int gckpti_shape_fits(const gckpt_shape *s)
 }
 
 /* An input gradient's element: add to it or store it first (manual, 5f). */
-GCKPTI_INLINE void gckpti_put(float *d, float v, int accumulate)
-{
-    *d = accumulate ? *d + v : v;
-}
+GCKPTI_INLINE void gckpti_put(float *d, float v, int accumulate) { *d = accumulate ? *d + v : v; }
 
 /* ---- threads ---- */
 GCKPT_API int gckpt_threads(void)
@@ -953,10 +1099,10 @@ GCKPT_API int gckpt_threads(void)
 #endif
 }
 
-#ifndef GCKPT_NO_FAST
+#if GCKPTI_HAS_FAST
 /* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
-static void gckpti_parallel(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
-                            void *context)
+static void gckpti_parallel(const gckpt_call *call, int64_t n,
+                            void (*body)(void *context, int64_t i), void *context)
 {
     const gckpt_exec_desc *runner = (const gckpt_exec_desc *)call->runner;
     if (n > 1 && call->threads > 1) {
@@ -1005,15 +1151,6 @@ static void gckpti_parallel(const gckpt_call *call, int64_t n, void (*body)(void
 #define GCKPTI_FMA 2
 #else
 #define GCKPTI_FMA 0
-#endif
-#if !defined(GCKPT_FORCE_SOFT_FMA) && (defined(__SSE2__) || defined(_M_X64))
-#include <emmintrin.h>
-#define GCKPTI_SQRT 1
-#elif !defined(GCKPT_FORCE_SOFT_FMA) && defined(__aarch64__)
-#include <arm_neon.h>
-#define GCKPTI_SQRT 2
-#else
-#define GCKPTI_SQRT 0
 #endif
 
 GCKPTI_INLINE uint32_t gckpti_bits(float x)
@@ -1085,10 +1222,7 @@ GCKPTI_INLINE float gckpti_select(int condition, float a, float b)
 }
 
 /* a*b, out of reach of contraction; a result of -0 becomes +0. */
-GCKPTI_INLINE float gckpti_mul(float a, float b)
-{
-    return gckpti_fma(a, b, 0.0f);
-}
+GCKPTI_INLINE float gckpti_mul(float a, float b) { return gckpti_fma(a, b, 0.0f); }
 
 /* Square root of m in binary digits, rounded to nearest; m's top two bits make its first digit. */
 GCKPTI_INLINE uint64_t gckpti_root(uint64_t m, int digits)
@@ -1142,10 +1276,7 @@ GCKPTI_INLINE double gckpti_sqrt_double(double x)
 #endif
 }
 
-GCKPTI_INLINE float gckpti_rsqrt(float x)
-{
-    return 1.0f / gckpti_sqrt(x);
-}
+GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 
 /* Shared with the vector kernels. ln 2 = LN2_HI + LN2_LO; adding ROUND rounds to an integer. */
 #define GCKPTI_LOG2E   1.44269504f
@@ -1153,7 +1284,7 @@ GCKPTI_INLINE float gckpti_rsqrt(float x)
 #define GCKPTI_LN2_LO  (-1.90465432e-9f)
 #define GCKPTI_ROUND   12582912.0f
 #define GCKPTI_EXP_MIN (-104.0f) /* exp is 0 below, */
-#define GCKPTI_EXP_MAX 89.0f     /* inf above       */
+#define GCKPTI_EXP_MAX 89.0f     /* inf above */
 
 /* (exp(r) - 1 - r) / r^2 on [-0.347, 0.347], fit 2^-28 of exp(r) */
 static const float gckpti_exp_c[5] = { 0.49999994f, 0.166665211f, 0.041668281f, 0.0083686905f,
@@ -1526,14 +1657,14 @@ GCKPTI_INLINE int gckpti_self_test(void)
     return hash == UINT64_C(0x2d05651250eb440d) ? 0 : 4;
 }
 
-/* ==================================================================================================
+/* =================================================================================================
  * >>store: parameters and optimiser state
- * ================================================================================================== */
+ * ============================================================================================== */
 typedef struct {
-    gckpt_parameter p;              /* what gckpt_store_get shows; p.name is owned                       */
+    gckpt_parameter p; /* what gckpt_store_get shows; p.name is owned */
     uint64_t name_hash;
-    int external;                   /* values belong to the user                                         */
-    int locked;                     /* external and not writable: stays frozen                           */
+    int external; /* values belong to the user */
+    int locked;   /* external and not writable: stays frozen */
 } gckpti_param;
 
 struct gckpt_store {
@@ -1557,8 +1688,10 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
     s->seed = desc ? desc->seed : 0;
     int broken = gckpti_self_test();
     if (broken) {
-        gckpti_error(s, GCKPT_E_BACKEND, "self-test %i failed: this build or processor does not keep the "
-                     "numeric contract (flush-to-zero? -ffast-math at link time?)", broken);
+        gckpti_error(s, GCKPT_E_BACKEND,
+                     "self-test %i failed: this build or processor does not keep the "
+                     "numeric contract (flush-to-zero? -ffast-math at link time?)",
+                     broken);
         s->object.sticky = s->object.last;
     }
     return s;
@@ -1569,7 +1702,7 @@ static void gckpti_param_free(gckpt_store *s, gckpti_param *q)
     size_t n = (size_t)q->p.elements;
     if (q->p.name) {
         char *name;
-        memcpy(&name, &q->p.name, sizeof name);         /* ours, shown to users as const                 */
+        memcpy(&name, &q->p.name, sizeof name); /* ours, shown to users as const */
         gckpti_delete(&s->memory, name, strlen(name) + 1, 1);
     }
     for (int i = 4; i-- > 0;)
@@ -1599,8 +1732,10 @@ static int gckpti_find(const gckpt_store *s, const char *name)
     return -1;
 }
 
-/* Adds a parameter; values NULL: memory of its own, not yet initialised. NULL when out of memory. */
-static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape, float *values)
+/* Adds a parameter; values NULL: memory of its own, not yet initialised. NULL when out of
+ * memory. */
+static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
+                                      float *values)
 {
     gckpti_param q;
     size_t length = strlen(name) + 1, n = (size_t)gckpti_elements(shape);
@@ -1627,7 +1762,8 @@ static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gc
     return &s->params[s->count++];
 }
 
-/* values = constant + normal N(0,1) + uniform U(-1,1), a function of seed, name and element (5j). */
+/* values = constant + normal N(0,1) + uniform U(-1,1), a function of seed, name and element
+ * (5j). */
 static void gckpti_param_init(const gckpt_store *s, gckpti_param *q, gckpt_init init)
 {
     unsigned char seed[8];
@@ -1643,7 +1779,8 @@ static void gckpti_param_init(const gckpt_store *s, gckpti_param *q, gckpt_init 
             gckpti_normal(word[0], word[1], normal);
         for (int j = 0; j < 2; j++) {
             float uniform = gckpti_fma(2, gckpti_uniform(word[2 + j]), -1);
-            v[j] = gckpti_fma(init.uniform, uniform, gckpti_fma(init.normal, normal[j], init.constant));
+            v[j] = gckpti_fma(init.uniform, uniform,
+                              gckpti_fma(init.normal, normal[j], init.constant));
             if (i + j < q->p.elements)
                 q->p.values[i + j] = v[j];
         }
@@ -1710,8 +1847,10 @@ static gckpt_result gckpti_store_each(gckpt_store *store, const char *pattern, c
         }
     }
     if (!matched)
-        return gckpti_error(store, GCKPT_E_ARG, "no parameter matches \"%s\" (of %z; patterns match whole "
-                            "names, '*' any run of characters)", pattern ? pattern : "", store->count);
+        return gckpti_error(store, GCKPT_E_ARG,
+                            "no parameter matches \"%s\" (of %z; patterns match whole "
+                            "names, '*' any run of characters)",
+                            pattern ? pattern : "", store->count);
     return gckpti_ok(store);
 }
 
@@ -1730,25 +1869,28 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
                                             float *values, int writable)
 {
     if (!store || !name || !values)
-        return gckpti_error(store, GCKPT_E_ARG, "external parameter: store, name and values are needed");
+        return gckpti_error(store, GCKPT_E_ARG,
+                            "external parameter: store, name and values are needed");
     if (!gckpti_shape_fits(&shape))
-        return gckpti_error(store, GCKPT_E_SHAPE, "external parameter \"%s\": sizes must be positive and the "
-                            "product below %z", name, SIZE_MAX / 64);
+        return gckpti_error(store, GCKPT_E_SHAPE,
+                            "external parameter \"%s\": sizes must be positive and the "
+                            "product below %z",
+                            name, SIZE_MAX / 64);
     if (gckpti_find(store, name) >= 0)
-        return gckpti_error(store, GCKPT_E_ARG, "external parameter \"%s\" exists already; bind it before "
-                            "any graph asks for it", name);
+        return gckpti_error(store, GCKPT_E_ARG,
+                            "external parameter \"%s\" exists already; bind it before "
+                            "any graph asks for it",
+                            name);
     gckpti_param *q = gckpti_param_new(store, name, &shape, values);
     if (!q)
-        return gckpti_error(store, GCKPT_E_MEMORY, "external parameter \"%s\": no memory for its entry", name);
+        return gckpti_error(store, GCKPT_E_MEMORY,
+                            "external parameter \"%s\": no memory for its entry", name);
     q->locked = !writable;
     q->p.frozen = q->locked;
     return gckpti_ok(store);
 }
 
-GCKPT_API int gckpt_store_count(const gckpt_store *store)
-{
-    return store ? (int)store->count : 0;
-}
+GCKPT_API int gckpt_store_count(const gckpt_store *store) { return store ? (int)store->count : 0; }
 
 GCKPT_API gckpt_result gckpt_store_get(const gckpt_store *store, int index, gckpt_parameter *out)
 {
@@ -1773,10 +1915,7 @@ GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store)
     return bytes;
 }
 
-GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store)
-{
-    return store ? store->step : 0;
-}
+GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store) { return store ? store->step : 0; }
 
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
 {
@@ -1786,33 +1925,38 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
     return hash;
 }
 
-/* ==================================================================================================
+/* =================================================================================================
  * >>graph: tensors, leaves, views, segments; gckpt_apply
  *
  * Tensors are numbered in creation order, which is a topological order. A tensor is a leaf (input,
- * parameter, constant), the output of an op, or a view: another shape of its base's bytes, of which plan
- * and executor never see more than the shape. `once` marks what does not depend on inputs.
- * ================================================================================================== */
+ * parameter, constant), the output of an op, or a view: another shape of its base's bytes, of which
+ * plan and executor never see more than the shape. `once` marks what does not depend on inputs.
+ * ============================================================================================== */
 enum { GCKPTI_OP, GCKPTI_INPUT, GCKPTI_PARAM, GCKPTI_CONSTANT, GCKPTI_VIEW };
 
 struct gckpt_tensor {
     gckpt_graph *graph;
-    gckpt_tensor *base;             /* whose bytes these are: itself unless a view                       */
+    gckpt_tensor *base; /* whose bytes these are: itself unless a view */
     const gckpt_op *op;
     gckpt_tensor *in[GCKPT_MAX_INPUTS];
-    const void *attributes, *data;  /* data: of constants                                                */
-    const char *name;               /* or NULL                                                           */
+    const void *attributes, *data; /* data: of constants */
+    const char *name;              /* or NULL */
     size_t attribute_bytes, aux_bytes;
     gckpt_shape shape;
     gckpt_type type;
     int id, kind, inputs;
-    int index;                      /* of the parameter in the store                                     */
-    int segment;                    /* innermost, -1 none                                                */
+    int index;   /* of the parameter in the store */
+    int segment; /* innermost, -1 none */
     int once, keep, recompute;
 };
 
-typedef struct gckpti_chunk { struct gckpti_chunk *next; size_t size, used; } gckpti_chunk;
-typedef struct { int parent; } gckpti_segment;
+typedef struct gckpti_chunk {
+    struct gckpti_chunk *next;
+    size_t size, used;
+} gckpti_chunk;
+typedef struct {
+    int parent;
+} gckpti_segment;
 
 struct gckpt_graph {
     gckpti_object object;
@@ -1823,9 +1967,9 @@ struct gckpt_graph {
     size_t count, capacity;
     gckpti_segment *segments;
     size_t segment_count, segment_capacity;
-    int segment;                    /* open now                                                          */
-    int64_t rows;                   /* of every input; 0: no input yet                                   */
-    const gckpt_tensor *mixer;      /* the first op that mixes rows                                      */
+    int segment;               /* open now */
+    int64_t rows;              /* of every input; 0: no input yet */
+    const gckpt_tensor *mixer; /* the first op that mixes rows */
 };
 
 static const char *gckpti_kind_name(const gckpt_tensor *t)
@@ -1957,9 +2101,11 @@ static const char *gckpti_graph_string(gckpt_graph *g, const char *s)
     return copy;
 }
 
-static gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_shape *shape, gckpt_type type)
+static gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_shape *shape,
+                                       gckpt_type type)
 {
-    if (g->count >= INT32_MAX || !gckpti_grow(&g->memory, &g->tensors, &g->capacity, g->count, sizeof *g->tensors))
+    if (g->count >= INT32_MAX ||
+        !gckpti_grow(&g->memory, &g->tensors, &g->capacity, g->count, sizeof *g->tensors))
         return gckpti_fail(g, GCKPT_E_MEMORY, "graph: no memory for tensor %z", g->count);
     gckpt_tensor *t = (gckpt_tensor *)gckpti_graph_bytes(g, sizeof *t);
     if (!t)
@@ -1987,24 +2133,29 @@ static gckpt_tensor *gckpti_leaf(gckpt_graph *g, int kind, const char *name, gck
     if (type != GCKPT_F32 && type != GCKPT_I32)
         return gckpti_fail(g, GCKPT_E_ARG, "\"%s\": the type must be GCKPT_F32 or GCKPT_I32", name);
     if (shape->n < 0 || shape->n > GCKPT_MAX_DIMS)
-        return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %i axes; 0 to %i are possible", name, shape->n,
-                           GCKPT_MAX_DIMS);
+        return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %i axes; 0 to %i are possible", name,
+                           shape->n, GCKPT_MAX_DIMS);
     if (!gckpti_shape_fits(shape))
-        return gckpti_fail(g, GCKPT_E_SHAPE, "\"%s\": %S: sizes must be positive and their product at most %z",
-                           name, shape, SIZE_MAX / 64);
+        return gckpti_fail(g, GCKPT_E_SHAPE,
+                           "\"%s\": %S: sizes must be positive and their product at most %z", name,
+                           shape, SIZE_MAX / 64);
     gckpt_tensor *t = gckpti_tensor_new(g, kind, shape, type);
     if (t && !(t->name = gckpti_graph_string(g, name)))
         return NULL;
     return t;
 }
 
-GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_type type, gckpt_shape shape)
+GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_type type,
+                                    gckpt_shape shape)
 {
     if (graph && name && shape.n < 1)
-        return gckpti_fail(graph, GCKPT_E_SHAPE, "input \"%s\": needs at least the batch axis", name);
+        return gckpti_fail(graph, GCKPT_E_SHAPE, "input \"%s\": needs at least the batch axis",
+                           name);
     if (graph && name && graph->rows && shape.d[0] != graph->rows)
-        return gckpti_fail(graph, GCKPT_E_SHAPE, "input \"%s\": %S: axis 0 is the batch and must be %I, as for "
-                           "the other inputs", name, &shape, graph->rows);
+        return gckpti_fail(graph, GCKPT_E_SHAPE,
+                           "input \"%s\": %S: axis 0 is the batch and must be %I, as for "
+                           "the other inputs",
+                           name, &shape, graph->rows);
     gckpt_tensor *t = gckpti_leaf(graph, GCKPTI_INPUT, name, type, &shape);
     if (t)
         graph->rows = shape.d[0];
@@ -2024,14 +2175,16 @@ GCKPT_API gckpt_tensor *gckpt_constant(gckpt_graph *graph, const char *name, gck
     return t;
 }
 
-GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_shape shape, gckpt_init init)
+GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_shape shape,
+                                    gckpt_init init)
 {
     if (!graph || graph->object.sticky != GCKPT_OK)
         return NULL;
     gckpt_store *s = graph->store;
     int index = name ? gckpti_find(s, name) : -1;
     if (index >= 0 && !gckpti_same_shape(&s->params[index].p.shape, &shape))
-        return gckpti_fail(graph, GCKPT_E_SHAPE, "param \"%s\": %S asked for, the store has it as %S", name, &shape,
+        return gckpti_fail(graph, GCKPT_E_SHAPE,
+                           "param \"%s\": %S asked for, the store has it as %S", name, &shape,
                            &s->params[index].p.shape);
     if (index >= 0)
         for (size_t i = 0; i < graph->count; i++)
@@ -2043,7 +2196,8 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
     if (index < 0) {
         gckpti_param *q = gckpti_param_new(s, name, &shape, NULL);
         if (!q)
-            return gckpti_fail(graph, GCKPT_E_MEMORY, "param \"%s\": the store has no memory for %I floats", name,
+            return gckpti_fail(graph, GCKPT_E_MEMORY,
+                               "param \"%s\": the store has no memory for %I floats", name,
                                gckpti_elements(&shape));
         gckpti_param_init(s, q, init);
         index = (int)s->count - 1;
@@ -2053,7 +2207,10 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
     return t;
 }
 
-GCKPT_API gckpt_graph *gckpt_graph_of(const gckpt_tensor *tensor) { return tensor ? tensor->graph : NULL; }
+GCKPT_API gckpt_graph *gckpt_graph_of(const gckpt_tensor *tensor)
+{
+    return tensor ? tensor->graph : NULL;
+}
 GCKPT_API int gckpt_id(const gckpt_tensor *tensor) { return tensor ? tensor->id : -1; }
 GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor)
 {
@@ -2089,8 +2246,8 @@ GCKPT_API void gckpt_segment_begin(gckpt_graph *graph)
 {
     if (!graph || graph->object.sticky != GCKPT_OK)
         return;
-    if (!gckpti_grow(&graph->memory, &graph->segments, &graph->segment_capacity, graph->segment_count,
-                     sizeof *graph->segments)) {
+    if (!gckpti_grow(&graph->memory, &graph->segments, &graph->segment_capacity,
+                     graph->segment_count, sizeof *graph->segments)) {
         gckpti_fail(graph, GCKPT_E_MEMORY, "graph: no memory for segment %z", graph->segment_count);
         return;
     }
@@ -2132,16 +2289,18 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
             open = i;
         } else {
             if (shape.d[i] <= 0 || known > have / shape.d[i])
-                return gckpti_fail(g, GCKPT_E_SHAPE, "reshape: %S to %S: the sizes do not multiply to %I",
-                                   &x->shape, &asked, have);
+                return gckpti_fail(g, GCKPT_E_SHAPE,
+                                   "reshape: %S to %S: the sizes do not multiply to %I", &x->shape,
+                                   &asked, have);
             known *= shape.d[i];
         }
     }
     if (open >= 0)
         shape.d[open] = have / known;
-    if (!gckpti_shape_fits(&shape) || gckpti_elements(&shape) != have || (x->op && x->op->flags & GCKPT_LOSS))
-        return gckpti_fail(g, GCKPT_E_SHAPE, "reshape: %S to %S: the sizes do not multiply to %I", &x->shape,
-                           &asked, have);
+    if (!gckpti_shape_fits(&shape) || gckpti_elements(&shape) != have ||
+        (x->op && x->op->flags & GCKPT_LOSS))
+        return gckpti_fail(g, GCKPT_E_SHAPE, "reshape: %S to %S: the sizes do not multiply to %I",
+                           &x->shape, &asked, have);
     gckpt_tensor *t = gckpti_tensor_new(g, GCKPTI_VIEW, &shape, x->type);
     if (!t)
         return NULL;
@@ -2154,9 +2313,11 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     return t;
 }
 
-/* Calls op->shape for the given tensors with the batch axis of the ones that have it times `factor`. */
-static gckpt_result gckpti_shape_call(const gckpt_op *op, gckpt_tensor *const *in, int n, const void *attributes,
-                                      int64_t factor, int threads, gckpt_graph *report, gckpt_call *call)
+/* Calls op->shape for the given tensors with the batch axis of the ones that have it times
+ * `factor`. */
+static gckpt_result gckpti_shape_call(const gckpt_op *op, gckpt_tensor *const *in, int n,
+                                      const void *attributes, int64_t factor, int threads,
+                                      gckpt_graph *report, gckpt_call *call)
 {
     memset(call, 0, sizeof *call);
     call->inputs = n;
@@ -2171,8 +2332,8 @@ static gckpt_result gckpti_shape_call(const gckpt_op *op, gckpt_tensor *const *i
     return op->shape(call);
 }
 
-GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n, const void *attributes,
-                                    size_t attribute_bytes)
+GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n,
+                                    const void *attributes, size_t attribute_bytes)
 {
     gckpt_graph *g = NULL;
     int missing = -1;
@@ -2185,8 +2346,10 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
     if (!g || g->object.sticky != GCKPT_OK)
         return NULL;
     if (!op || !op->name || !op->shape || !op->forward || n < 1 || n > GCKPT_MAX_INPUTS)
-        return gckpti_fail(g, GCKPT_E_ARG, "gckpt_apply: an op needs a name, shape(), forward() and 1 to %i "
-                           "inputs", GCKPT_MAX_INPUTS);
+        return gckpti_fail(g, GCKPT_E_ARG,
+                           "gckpt_apply: an op needs a name, shape(), forward() and 1 to %i "
+                           "inputs",
+                           GCKPT_MAX_INPUTS);
     if (missing >= 0)
         return gckpti_fail(g, GCKPT_E_ARG, "%s: input %i is NULL", op->name, missing);
     int once = 1;
@@ -2195,7 +2358,8 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         if (in[i]->graph != g)
             return gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
         if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
-            return gckpti_fail(g, GCKPT_E_ARG, "%s: %T is a loss; only a gckpt_term can use it", op->name, in[i]);
+            return gckpti_fail(g, GCKPT_E_ARG, "%s: %T is a loss; only a gckpt_term can use it",
+                               op->name, in[i]);
         if (in[i]->type != type)
             return gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be %s", op->name, i, in[i],
                                type == GCKPT_I32 ? "i32 (indices)" : "f32");
@@ -2216,15 +2380,17 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
     if (loss)
         call.shape.n = 0;
     if (!gckpti_shape_fits(&call.shape) || call.aux_bytes > PTRDIFF_MAX / 4)
-        return gckpti_fail(g, GCKPT_E_SHAPE, "%s: the result %S is too large; at most %z elements", op->name,
-                           &call.shape, SIZE_MAX / 64);
-    /* Rows must stay rows: with two or three times the rows there are two or three times the output's,
-     * and nothing else changes. */
-    int mixes = !once && (call.mixes_rows || (!loss && (call.shape.n == 0 || call.shape.d[0] % g->rows)));
+        return gckpti_fail(g, GCKPT_E_SHAPE, "%s: the result %S is too large; at most %z elements",
+                           op->name, &call.shape, SIZE_MAX / 64);
+    /* Rows must stay rows: with two or three times the rows there are two or three times the
+     * output's, and nothing else changes. */
+    int mixes =
+        !once && (call.mixes_rows || (!loss && (call.shape.n == 0 || call.shape.d[0] % g->rows)));
     for (int factor = 2; factor <= 3 && !once && !mixes; factor++) {
         mixes = gckpti_shape_call(op, in, n, attributes, factor, 1, NULL, &more) != GCKPT_OK;
         for (int i = 0; i < call.shape.n && !loss && !mixes; i++)
-            mixes = more.shape.n != call.shape.n || more.shape.d[i] != call.shape.d[i] * (i ? 1 : factor);
+            mixes = more.shape.n != call.shape.n ||
+                    more.shape.d[i] != call.shape.d[i] * (i ? 1 : factor);
     }
     gckpt_tensor *t = gckpti_tensor_new(g, GCKPTI_OP, &call.shape, GCKPT_F32);
     if (!t)
@@ -2248,7 +2414,7 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
     return t;
 }
 
-#ifndef GCKPT_NO_FAST
+#if GCKPTI_HAS_FAST
 /* The kernels of >>fast that op rows point to, and whether this processor has what they need. */
 static int gckpti_fast_available(void);
 static void gckpti_fast_linear_forward(const gckpt_call *call);
@@ -2328,9 +2494,16 @@ static void gckpti_relu_backward(const gckpt_call *call)
     for (int64_t i = 0; d && i < n; i++)
         gckpti_put(&d[i], call->out[i] > 0.0f ? call->grad_out[i] : 0.0f, call->in[0].accumulate);
 }
-static const gckpt_op gckpti_op_relu = {
-    "relu", gckpti_unary_shape, gckpti_relu_forward, gckpti_relu_backward, NULL, NULL,
-    { GCKPT_OUT }, GCKPTI_UNARY_FLAGS, NULL, NULL };
+static const gckpt_op gckpti_op_relu = { "relu",
+                                         gckpti_unary_shape,
+                                         gckpti_relu_forward,
+                                         gckpti_relu_backward,
+                                         NULL,
+                                         NULL,
+                                         { GCKPT_OUT },
+                                         GCKPTI_UNARY_FLAGS,
+                                         NULL,
+                                         NULL };
 GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x)
 {
     return gckpt_apply(&gckpti_op_relu, &x, 1, NULL, 0);
@@ -2339,8 +2512,8 @@ GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x)
 /* gelu: u = sqrt(2/pi) (x + 0.044715 x^3), t = tanh(u), y = x/2 (1 + t)
  * slope: (1 + t)/2 + x/2 (1 - t^2) u',  u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
  * Hendrycks & Gimpel 2016. */
-#define GCKPTI_GELU_C1 0.797884561f         /* sqrt(2/pi)                                         */
-#define GCKPTI_GELU_C3 0.0356774081f        /* sqrt(2/pi) * 0.044715                              */
+#define GCKPTI_GELU_C1 0.797884561f  /* sqrt(2/pi) */
+#define GCKPTI_GELU_C3 0.0356774081f /* sqrt(2/pi) * 0.044715 */
 GCKPTI_INLINE float gckpti_gelu(float x)
 {
     float h = 0.5f * x, t = gckpti_tanh(x * gckpti_fma(x * x, GCKPTI_GELU_C3, GCKPTI_GELU_C1));
@@ -2357,10 +2530,16 @@ static void gckpti_gelu_backward(const gckpt_call *call)
 {
     gckpti_unary_backward(call, call->in[0].data, gckpti_gelu_slope);
 }
-static const gckpt_op gckpti_op_gelu = {
-    "gelu", gckpti_unary_shape, gckpti_gelu_forward, gckpti_gelu_backward, gckpti_curve_flops, NULL,
-    { GCKPT_IN(0) }, GCKPTI_UNARY_FLAGS, GCKPTI_FAST(gckpti_fast_gelu_forward),
-    GCKPTI_FAST(gckpti_fast_gelu_backward) };
+static const gckpt_op gckpti_op_gelu = { "gelu",
+                                         gckpti_unary_shape,
+                                         gckpti_gelu_forward,
+                                         gckpti_gelu_backward,
+                                         gckpti_curve_flops,
+                                         NULL,
+                                         { GCKPT_IN(0) },
+                                         GCKPTI_UNARY_FLAGS,
+                                         GCKPTI_FAST(gckpti_fast_gelu_forward),
+                                         GCKPTI_FAST(gckpti_fast_gelu_backward) };
 GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x)
 {
     return gckpt_apply(&gckpti_op_gelu, &x, 1, NULL, 0);
@@ -2385,9 +2564,16 @@ static void gckpti_gelu_erf_backward(const gckpt_call *call)
 {
     gckpti_unary_backward(call, call->in[0].data, gckpti_gelu_erf_slope);
 }
-static const gckpt_op gckpti_op_gelu_erf = {
-    "gelu_erf", gckpti_unary_shape, gckpti_gelu_erf_forward, gckpti_gelu_erf_backward,
-    gckpti_curve_flops, NULL, { GCKPT_IN(0) }, GCKPTI_UNARY_FLAGS, NULL, NULL };
+static const gckpt_op gckpti_op_gelu_erf = { "gelu_erf",
+                                             gckpti_unary_shape,
+                                             gckpti_gelu_erf_forward,
+                                             gckpti_gelu_erf_backward,
+                                             gckpti_curve_flops,
+                                             NULL,
+                                             { GCKPT_IN(0) },
+                                             GCKPTI_UNARY_FLAGS,
+                                             NULL,
+                                             NULL };
 GCKPT_API gckpt_tensor *gckpt_gelu_erf(gckpt_tensor *x)
 {
     return gckpt_apply(&gckpti_op_gelu_erf, &x, 1, NULL, 0);
@@ -2406,9 +2592,16 @@ static void gckpti_silu_backward(const gckpt_call *call)
 {
     gckpti_unary_backward(call, call->in[0].data, gckpti_silu_slope);
 }
-static const gckpt_op gckpti_op_silu = {
-    "silu", gckpti_unary_shape, gckpti_silu_forward, gckpti_silu_backward, gckpti_curve_flops, NULL,
-    { GCKPT_IN(0) }, GCKPTI_UNARY_FLAGS, NULL, NULL };
+static const gckpt_op gckpti_op_silu = { "silu",
+                                         gckpti_unary_shape,
+                                         gckpti_silu_forward,
+                                         gckpti_silu_backward,
+                                         gckpti_curve_flops,
+                                         NULL,
+                                         { GCKPT_IN(0) },
+                                         GCKPTI_UNARY_FLAGS,
+                                         NULL,
+                                         NULL };
 GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x)
 {
     return gckpt_apply(&gckpti_op_silu, &x, 1, NULL, 0);
@@ -2421,9 +2614,16 @@ static void gckpti_tanh_backward(const gckpt_call *call)
 {
     gckpti_unary_backward(call, call->out, gckpti_tanh_slope);
 }
-static const gckpt_op gckpti_op_tanh = {
-    "tanh", gckpti_unary_shape, gckpti_tanh_forward, gckpti_tanh_backward, gckpti_curve_flops, NULL,
-    { GCKPT_OUT }, GCKPTI_UNARY_FLAGS, NULL, NULL };
+static const gckpt_op gckpti_op_tanh = { "tanh",
+                                         gckpti_unary_shape,
+                                         gckpti_tanh_forward,
+                                         gckpti_tanh_backward,
+                                         gckpti_curve_flops,
+                                         NULL,
+                                         { GCKPT_OUT },
+                                         GCKPTI_UNARY_FLAGS,
+                                         NULL,
+                                         NULL };
 GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x)
 {
     return gckpt_apply(&gckpti_op_tanh, &x, 1, NULL, 0);
@@ -2439,9 +2639,16 @@ static void gckpti_sigmoid_backward(const gckpt_call *call)
 {
     gckpti_unary_backward(call, call->out, gckpti_sigmoid_slope);
 }
-static const gckpt_op gckpti_op_sigmoid = {
-    "sigmoid", gckpti_unary_shape, gckpti_sigmoid_forward, gckpti_sigmoid_backward,
-    gckpti_curve_flops, NULL, { GCKPT_OUT }, GCKPTI_UNARY_FLAGS, NULL, NULL };
+static const gckpt_op gckpti_op_sigmoid = { "sigmoid",
+                                            gckpti_unary_shape,
+                                            gckpti_sigmoid_forward,
+                                            gckpti_sigmoid_backward,
+                                            gckpti_curve_flops,
+                                            NULL,
+                                            { GCKPT_OUT },
+                                            GCKPTI_UNARY_FLAGS,
+                                            NULL,
+                                            NULL };
 GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x)
 {
     return gckpt_apply(&gckpti_op_sigmoid, &x, 1, NULL, 0);
@@ -2472,10 +2679,16 @@ static void gckpti_softmax_backward(const gckpt_call *call)
             gckpti_put_product(&d[j], y[j], g[j] - dot, call->in[0].accumulate);
     }
 }
-static const gckpt_op gckpti_op_softmax = {
-    "softmax", gckpti_unary_shape, gckpti_softmax_forward, gckpti_softmax_backward,
-    gckpti_curve_flops, NULL, { GCKPT_OUT }, GCKPTI_UNARY_FLAGS,
-    GCKPTI_FAST(gckpti_fast_softmax_forward), GCKPTI_FAST(gckpti_fast_softmax_backward) };
+static const gckpt_op gckpti_op_softmax = { "softmax",
+                                            gckpti_unary_shape,
+                                            gckpti_softmax_forward,
+                                            gckpti_softmax_backward,
+                                            gckpti_curve_flops,
+                                            NULL,
+                                            { GCKPT_OUT },
+                                            GCKPTI_UNARY_FLAGS,
+                                            GCKPTI_FAST(gckpti_fast_softmax_forward),
+                                            GCKPTI_FAST(gckpti_fast_softmax_backward) };
 GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x)
 {
     return gckpt_apply(&gckpti_op_softmax, &x, 1, NULL, 0);
@@ -2496,9 +2709,16 @@ static void gckpti_scale_backward(const gckpt_call *call)
     for (int64_t i = 0; d && i < n; i++)
         gckpti_put_product(&d[i], factor, call->grad_out[i], call->in[0].accumulate);
 }
-static const gckpt_op gckpti_op_scale = {
-    "scale", gckpti_unary_shape, gckpti_scale_forward, gckpti_scale_backward, NULL, NULL, { 0 },
-    GCKPTI_UNARY_FLAGS, NULL, NULL };
+static const gckpt_op gckpti_op_scale = { "scale",
+                                          gckpti_unary_shape,
+                                          gckpti_scale_forward,
+                                          gckpti_scale_backward,
+                                          NULL,
+                                          NULL,
+                                          { 0 },
+                                          GCKPTI_UNARY_FLAGS,
+                                          NULL,
+                                          NULL };
 GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor)
 {
     return gckpt_apply(&gckpti_op_scale, &x, 1, &factor, sizeof factor);
@@ -2539,14 +2759,21 @@ static void gckpti_dropout_forward(const gckpt_call *call)
     else if (call->out != call->in[0].data)
         memcpy(call->out, call->in[0].data, (size_t)gckpti_elements(&call->shape) * sizeof(float));
 }
-static void gckpti_dropout_backward(const gckpt_call *call)     /* only training plans have one */
+static void gckpti_dropout_backward(const gckpt_call *call) /* only training plans have one */
 {
     if (call->in[0].grad)
         gckpti_dropout_mask(call, call->grad_out, call->in[0].grad, call->in[0].accumulate);
 }
-static const gckpt_op gckpti_op_dropout = {
-    "dropout", gckpti_dropout_shape, gckpti_dropout_forward, gckpti_dropout_backward,
-    gckpti_curve_flops, NULL, { 0 }, GCKPTI_UNARY_FLAGS, NULL, NULL };
+static const gckpt_op gckpti_op_dropout = { "dropout",
+                                            gckpti_dropout_shape,
+                                            gckpti_dropout_forward,
+                                            gckpti_dropout_backward,
+                                            gckpti_curve_flops,
+                                            NULL,
+                                            { 0 },
+                                            GCKPTI_UNARY_FLAGS,
+                                            NULL,
+                                            NULL };
 GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p)
 {
     return p <= 0.0f ? x : gckpt_apply(&gckpti_op_dropout, &x, 1, &p, sizeof p);
@@ -2558,13 +2785,13 @@ GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p)
 typedef struct {
     int n;
     int64_t size[GCKPT_MAX_DIMS], step[2][GCKPT_MAX_DIMS], index[GCKPT_MAX_DIMS];
-    int64_t at[2];                          /* where the present run begins                       */
+    int64_t at[2]; /* where the present run begins */
 } gckpti_walk;
 
 static void gckpti_walk_begin(gckpti_walk *w)
 {
     memset(w, 0, sizeof *w);
-    w->size[0] = 1;                         /* a scalar is one run of one element                 */
+    w->size[0] = 1; /* a scalar is one run of one element */
 }
 
 /* The next axis, going outwards. */
@@ -2608,8 +2835,10 @@ static gckpt_result gckpti_broadcast_shape(gckpt_call *call)
     for (int k = 1; k <= a->n && k <= b->n; k++) {
         int64_t da = a->d[a->n - k], db = b->d[b->n - k];
         if (da != db && da != 1 && db != 1)
-            return gckpt_fail(call, GCKPT_E_SHAPE, "broadcast: %S with %S: sizes %I and %I differ "
-                              "(matched from the last axis; only 1 is repeated)", a, b, da, db);
+            return gckpt_fail(call, GCKPT_E_SHAPE,
+                              "broadcast: %S with %S: sizes %I and %I differ "
+                              "(matched from the last axis; only 1 is repeated)",
+                              a, b, da, db);
         call->shape.d[call->shape.n - k] = da == 1 ? db : da;
     }
     return GCKPT_OK;
@@ -2650,7 +2879,7 @@ GCKPTI_INLINE void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
     int64_t n = w.size[0], sa = w.step[0][0], sb = w.step[1][0];
     do {
         const float *a = call->in[0].data + w.at[0], *b = call->in[1].data + w.at[1];
-        if (sa == sb)                       /* both 1, or a single element; vectorised */
+        if (sa == sb) /* both 1, or a single element; vectorised */
             for (int64_t j = 0; j < n; j++)
                 o[j] = f(a[j], b[j]);
         else
@@ -2663,10 +2892,7 @@ GCKPTI_INLINE void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
 /* add: da = g, db = g.  sub: da = g, db = -g. */
 GCKPTI_INLINE float gckpti_plus(float a, float b) { return a + b; }
 GCKPTI_INLINE float gckpti_minus(float a, float b) { return a - b; }
-static void gckpti_add_forward(const gckpt_call *call)
-{
-    gckpti_binary_forward(call, gckpti_plus);
-}
+static void gckpti_add_forward(const gckpt_call *call) { gckpti_binary_forward(call, gckpti_plus); }
 static void gckpti_sub_forward(const gckpt_call *call)
 {
     gckpti_binary_forward(call, gckpti_minus);
@@ -2703,12 +2929,27 @@ static void gckpti_sub_backward(const gckpt_call *call)
     gckpti_add_gradient(call, 0, 1.0f);
     gckpti_add_gradient(call, 1, -1.0f);
 }
-static const gckpt_op gckpti_op_add = {
-    "add", gckpti_broadcast_shape, gckpti_add_forward, gckpti_add_backward, NULL, NULL, { 0 },
-    GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPT_PASSES(0) | GCKPT_PASSES(1), NULL, NULL };
-static const gckpt_op gckpti_op_sub = {
-    "sub", gckpti_broadcast_shape, gckpti_sub_forward, gckpti_sub_backward, NULL, NULL, { 0 },
-    GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPT_PASSES(0), NULL, NULL };
+static const gckpt_op gckpti_op_add = { "add",
+                                        gckpti_broadcast_shape,
+                                        gckpti_add_forward,
+                                        gckpti_add_backward,
+                                        NULL,
+                                        NULL,
+                                        { 0 },
+                                        GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPT_PASSES(0) |
+                                            GCKPT_PASSES(1),
+                                        NULL,
+                                        NULL };
+static const gckpt_op gckpti_op_sub = { "sub",
+                                        gckpti_broadcast_shape,
+                                        gckpti_sub_forward,
+                                        gckpti_sub_backward,
+                                        NULL,
+                                        NULL,
+                                        { 0 },
+                                        GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPT_PASSES(0),
+                                        NULL,
+                                        NULL };
 
 /* mul: da = g b, db = g a */
 GCKPTI_INLINE float gckpti_times(float a, float b) { return a * b; }
@@ -2739,9 +2980,16 @@ static void gckpti_mul_backward(const gckpt_call *call)
         } while (gckpti_walk_next(&w));
     }
 }
-static const gckpt_op gckpti_op_mul = {
-    "mul", gckpti_broadcast_shape, gckpti_mul_forward, gckpti_mul_backward, NULL, NULL,
-    { GCKPT_IN(1), GCKPT_IN(0) }, GCKPT_INPLACE(0) | GCKPT_INPLACE(1), NULL, NULL };
+static const gckpt_op gckpti_op_mul = { "mul",
+                                        gckpti_broadcast_shape,
+                                        gckpti_mul_forward,
+                                        gckpti_mul_backward,
+                                        NULL,
+                                        NULL,
+                                        { GCKPT_IN(1), GCKPT_IN(0) },
+                                        GCKPT_INPLACE(0) | GCKPT_INPLACE(1),
+                                        NULL,
+                                        NULL };
 
 static gckpt_tensor *gckpti_binary(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b)
 {
@@ -2762,7 +3010,9 @@ GCKPT_API gckpt_tensor *gckpt_mul(gckpt_tensor *a, gckpt_tensor *b)
 }
 
 /* ---- permute: axis i of the result is axis axes[i] of x; the gradient goes back the same way. */
-typedef struct { int n, axes[GCKPT_MAX_DIMS]; } gckpti_permute;
+typedef struct {
+    int n, axes[GCKPT_MAX_DIMS];
+} gckpti_permute;
 
 static gckpt_result gckpti_permute_shape(gckpt_call *call)
 {
@@ -2776,8 +3026,10 @@ static gckpt_result gckpti_permute_shape(gckpt_call *call)
     for (int i = 0; i < x->n; i++) {
         int axis = p->axes[i] < 0 ? p->axes[i] + x->n : p->axes[i];
         if (axis < 0 || axis >= x->n || seen >> axis & 1u)
-            return gckpt_fail(call, GCKPT_E_ARG, "permute: axes[%i] = %i is repeated or not in %S: "
-                              "name each axis once", i, p->axes[i], x);
+            return gckpt_fail(call, GCKPT_E_ARG,
+                              "permute: axes[%i] = %i is repeated or not in %S: "
+                              "name each axis once",
+                              i, p->axes[i], x);
         seen |= 1u << axis;
         call->shape.d[i] = x->d[axis];
         if (i == 0 && axis != 0)
@@ -2823,9 +3075,16 @@ static void gckpti_permute_backward(const gckpt_call *call)
             gckpti_put(&d[j * w.step[0][0]], *g++, call->in[0].accumulate);
     } while (gckpti_walk_next(&w));
 }
-static const gckpt_op gckpti_op_permute = {
-    "permute", gckpti_permute_shape, gckpti_permute_forward, gckpti_permute_backward, NULL, NULL,
-    { 0 }, 0, NULL, NULL };
+static const gckpt_op gckpti_op_permute = { "permute",
+                                            gckpti_permute_shape,
+                                            gckpti_permute_forward,
+                                            gckpti_permute_backward,
+                                            NULL,
+                                            NULL,
+                                            { 0 },
+                                            0,
+                                            NULL,
+                                            NULL };
 GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
 {
     gckpti_permute p = { axes ? n : 0, { 0 } };
@@ -2835,9 +3094,11 @@ GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
 }
 
 /* ---- ops along one axis see a tensor as (outer, size, inner). */
-typedef struct { int64_t outer, size, inner; } gckpti_view;
+typedef struct {
+    int64_t outer, size, inner;
+} gckpti_view;
 
-static gckpti_view gckpti_view_of(const gckpt_shape *s, int axis)       /* negative: from the last*/
+static gckpti_view gckpti_view_of(const gckpt_shape *s, int axis) /* negative: from the last*/
 {
     gckpti_view v = { 1, 1, 1 };
     if (axis < 0)
@@ -2868,7 +3129,10 @@ static void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t 
 }
 
 /* slice: elements begin..end-1 along an axis; dx = g there and 0 elsewhere */
-typedef struct { int64_t begin, end; int axis; } gckpti_slice;
+typedef struct {
+    int64_t begin, end;
+    int axis;
+} gckpti_slice;
 
 static gckpt_result gckpti_slice_shape(gckpt_call *call)
 {
@@ -2878,9 +3142,10 @@ static gckpt_result gckpti_slice_shape(gckpt_call *call)
         return GCKPT_E_ARG;
     call->shape = call->in[0].shape;
     if (p->begin < 0 || p->begin >= p->end || p->end > call->shape.d[axis])
-        return gckpt_fail(call, GCKPT_E_SHAPE, "slice: %I to %I of axis %i of %S: needs "
-                          "0 <= begin < end <= %I", p->begin, p->end, axis, &call->in[0].shape,
-                          call->shape.d[axis]);
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "slice: %I to %I of axis %i of %S: needs "
+                          "0 <= begin < end <= %I",
+                          p->begin, p->end, axis, &call->in[0].shape, call->shape.d[axis]);
     call->shape.d[axis] = p->end - p->begin;
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
@@ -2907,13 +3172,20 @@ static void gckpti_slice_backward(const gckpt_call *call)
     gckpti_put_blocks(d + p->begin * v.inner, v.size * v.inner, call->grad_out, n, v.outer, n,
                       call->in[0].accumulate);
 }
-static const gckpt_op gckpti_op_slice = {
-    "slice", gckpti_slice_shape, gckpti_slice_forward, gckpti_slice_backward, NULL, NULL, { 0 }, 0,
-    NULL, NULL };
+static const gckpt_op gckpti_op_slice = { "slice",
+                                          gckpti_slice_shape,
+                                          gckpti_slice_forward,
+                                          gckpti_slice_backward,
+                                          NULL,
+                                          NULL,
+                                          { 0 },
+                                          0,
+                                          NULL,
+                                          NULL };
 GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end)
 {
     gckpti_slice p;
-    memset(&p, 0, sizeof p);                /* attributes are hashed: no stray bytes              */
+    memset(&p, 0, sizeof p); /* attributes are hashed: no stray bytes */
     p.begin = begin;
     p.end = end;
     p.axis = axis;
@@ -2932,9 +3204,11 @@ static gckpt_result gckpti_concat_shape(gckpt_call *call)
         int64_t size = s.d[axis];
         s.d[axis] = call->in[0].shape.d[axis];
         if (!gckpti_same_shape(&s, &call->in[0].shape))
-            return gckpt_fail(call, GCKPT_E_SHAPE, "concat: %S and %S: all sizes but that of axis "
-                              "%i must agree", &call->in[0].shape, &call->in[i].shape, axis);
-        call->shape.d[axis] += size;        /* eight of at most SIZE_MAX / 64: no overflow        */
+            return gckpt_fail(call, GCKPT_E_SHAPE,
+                              "concat: %S and %S: all sizes but that of axis "
+                              "%i must agree",
+                              &call->in[0].shape, &call->in[i].shape, axis);
+        call->shape.d[axis] += size; /* eight of at most SIZE_MAX / 64: no overflow */
     }
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
@@ -2963,9 +3237,16 @@ static void gckpti_concat_backward(const gckpt_call *call)
         g += n;
     }
 }
-static const gckpt_op gckpti_op_concat = {
-    "concat", gckpti_concat_shape, gckpti_concat_forward, gckpti_concat_backward, NULL, NULL, { 0 },
-    0, NULL, NULL };
+static const gckpt_op gckpti_op_concat = { "concat",
+                                           gckpti_concat_shape,
+                                           gckpti_concat_forward,
+                                           gckpti_concat_backward,
+                                           NULL,
+                                           NULL,
+                                           { 0 },
+                                           0,
+                                           NULL,
+                                           NULL };
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 {
     return gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
@@ -3026,12 +3307,26 @@ static void gckpti_reduce_backward(const gckpt_call *call, int mean)
 }
 static void gckpti_sum_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 0); }
 static void gckpti_mean_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 1); }
-static const gckpt_op gckpti_op_sum = {
-    "sum", gckpti_reduce_shape, gckpti_sum_forward, gckpti_sum_backward, gckpti_reduce_flops, NULL,
-    { 0 }, 0, NULL, NULL };
-static const gckpt_op gckpti_op_mean = {
-    "mean", gckpti_reduce_shape, gckpti_mean_forward, gckpti_mean_backward, gckpti_reduce_flops,
-    NULL, { 0 }, 0, NULL, NULL };
+static const gckpt_op gckpti_op_sum = { "sum",
+                                        gckpti_reduce_shape,
+                                        gckpti_sum_forward,
+                                        gckpti_sum_backward,
+                                        gckpti_reduce_flops,
+                                        NULL,
+                                        { 0 },
+                                        0,
+                                        NULL,
+                                        NULL };
+static const gckpt_op gckpti_op_mean = { "mean",
+                                         gckpti_reduce_shape,
+                                         gckpti_mean_forward,
+                                         gckpti_mean_backward,
+                                         gckpti_reduce_flops,
+                                         NULL,
+                                         { 0 },
+                                         0,
+                                         NULL,
+                                         NULL };
 GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_sum, &x, 1, &axis, sizeof axis);
@@ -3049,10 +3344,10 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
  * "Lanes": the 32 partial sums of gckpti_sum. "put(a, b)": gckpti_put_product.
  * ============================================================================================== */
 enum {
-    GCKPTI_KEY_TILE = 64,       /* keys an attention step takes at once: part of the contract */
-    GCKPTI_LOSS_CHUNK = 1024,   /* classes a cross-entropy step takes at once: the same */
+    GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
+    GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
 #ifndef GCKPT_NO_FAST
-    GCKPTI_LOSS_ROWS = 64       /* rows that share one pass over a chunk of w: speed only */
+    GCKPTI_LOSS_ROWS = 64 /* rows that share one pass over a chunk of w: speed only */
 #else
     GCKPTI_LOSS_ROWS = 1
 #endif
@@ -3158,30 +3453,38 @@ static void gckpti_embed_backward(const gckpt_call *call)
             table[call->in[1].index[r] * n + i] += call->grad_out[r * n + i];
 }
 
-static int64_t gckpti_embed_classes(const gckpt_call *call)
-{
-    return call->in[0].shape.d[0];
-}
+static int64_t gckpti_embed_classes(const gckpt_call *call) { return call->in[0].shape.d[0]; }
 
-static const gckpt_op gckpti_op_embed = {
-    "embed", gckpti_embed_shape, gckpti_embed_forward, gckpti_embed_backward, NULL,
-    gckpti_embed_classes, { GCKPT_IN(1) }, 0, NULL, NULL };
+static const gckpt_op gckpti_op_embed = { "embed",
+                                          gckpti_embed_shape,
+                                          gckpti_embed_forward,
+                                          gckpti_embed_backward,
+                                          NULL,
+                                          gckpti_embed_classes,
+                                          { GCKPT_IN(1) },
+                                          0,
+                                          NULL,
+                                          NULL };
 
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
 {
     gckpt_tensor *in[2] = { table, index };
     if (table && index && !table->once)
-        return gckpti_fail(table->graph, GCKPT_E_ARG, "embed: the table %T depends on the batch; it must be a "
-                           "function of parameters", table);
+        return gckpti_fail(table->graph, GCKPT_E_ARG,
+                           "embed: the table %T depends on the batch; it must be a "
+                           "function of parameters",
+                           table);
     return gckpt_apply(&gckpti_op_embed, in, 2, NULL, 0);
 }
 
 /* ---- matmul: out (M,N) = a (M,K) b (K,N), or b (N,K) transposed, for each leading index ----
  * out: chains over K from +0. da = g b': chains over N. db = a' g: chains over M, and when one b
  * serves all leading indices, over all their rows in order. */
-typedef struct { int64_t matrices, m, n, k; } gckpti_sizes;
+typedef struct {
+    int64_t matrices, m, n, k;
+} gckpti_sizes;
 
-static gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call)     /* linear: a is x, b is w */
+static gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a is x, b is w */
 {
     const gckpt_shape *b = &call->in[1].shape;
     int64_t rows = gckpti_rows(&call->in[0].shape), matrices = 1;
@@ -3213,7 +3516,7 @@ static gckpt_result gckpti_matmul_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-static void gckpti_matmul_add(const gckpt_call *call)       /* out += a b */
+static void gckpti_matmul_add(const gckpt_call *call) /* out += a b */
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     int transposed = *(const int *)call->attributes;
@@ -3262,10 +3565,16 @@ static uint64_t gckpti_matmul_flops(const gckpt_call *call)
     return 2 * (uint64_t)gckpti_elements(&call->shape) * (uint64_t)gckpti_last(&call->in[0].shape);
 }
 
-static const gckpt_op gckpti_op_matmul = {
-    "matmul", gckpti_matmul_shape, gckpti_matmul_forward, gckpti_matmul_backward,
-    gckpti_matmul_flops, NULL, { GCKPT_IN(1), GCKPT_IN(0) }, 0,
-    GCKPTI_FAST(gckpti_fast_matmul_forward), GCKPTI_FAST(gckpti_fast_matmul_backward) };
+static const gckpt_op gckpti_op_matmul = { "matmul",
+                                           gckpti_matmul_shape,
+                                           gckpti_matmul_forward,
+                                           gckpti_matmul_backward,
+                                           gckpti_matmul_flops,
+                                           NULL,
+                                           { GCKPT_IN(1), GCKPT_IN(0) },
+                                           0,
+                                           GCKPTI_FAST(gckpti_fast_matmul_forward),
+                                           GCKPTI_FAST(gckpti_fast_matmul_backward) };
 
 GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b)
 {
@@ -3326,10 +3635,16 @@ static void gckpti_linear_backward(const gckpt_call *call)
             bias[j] += call->grad_out[r * n + j];
 }
 
-static const gckpt_op gckpti_op_linear = {
-    "linear", gckpti_linear_shape, gckpti_linear_forward, gckpti_linear_backward,
-    gckpti_matmul_flops, NULL, { GCKPT_IN(1), GCKPT_IN(0), 0 }, 0,
-    GCKPTI_FAST(gckpti_fast_linear_forward), GCKPTI_FAST(gckpti_fast_linear_backward) };
+static const gckpt_op gckpti_op_linear = { "linear",
+                                           gckpti_linear_shape,
+                                           gckpti_linear_forward,
+                                           gckpti_linear_backward,
+                                           gckpti_matmul_flops,
+                                           NULL,
+                                           { GCKPT_IN(1), GCKPT_IN(0), 0 },
+                                           0,
+                                           GCKPTI_FAST(gckpti_fast_linear_forward),
+                                           GCKPTI_FAST(gckpti_fast_linear_backward) };
 
 GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
 {
@@ -3353,7 +3668,9 @@ GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w
  * With u = g gain (or g), a = mean(u) (rmsnorm: 0), b = mean(u h): dx = rstd (u - a - h b)
  *   = put(rstd, fma(-h, b, fma(g, gain, -a))); a's lanes: fma(g, gain, lane), b's: fma(u, h, lane).
  * dgain = fma(g, h, dgain) and dbias += g, row by row. */
-typedef struct { int center, gain, bias; } gckpti_norm;     /* gain, bias: which input, 0: none */
+typedef struct {
+    int center, gain, bias;
+} gckpti_norm; /* gain, bias: which input, 0: none */
 
 static gckpt_result gckpti_norm_shape(gckpt_call *call)
 {
@@ -3365,8 +3682,7 @@ static gckpt_result gckpti_norm_shape(gckpt_call *call)
     for (int i = 1; i < call->inputs; i++)
         if (call->in[i].shape.n != 1 || call->in[i].shape.d[0] != gckpti_last(x))
             return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S needs a %s of [%I], not %S", name, x,
-                              i == o->gain ? "gain" : "bias", gckpti_last(x),
-                              &call->in[i].shape);
+                              i == o->gain ? "gain" : "bias", gckpti_last(x), &call->in[i].shape);
     call->shape = *x;
     call->aux_bytes = (size_t)gckpti_rows(x) * (o->center ? 2 : 1) * sizeof(float);
     call->mixes_rows = x->n < 2;
@@ -3390,8 +3706,10 @@ static void gckpti_norm_forward(const gckpt_call *call)
         float rstd = gckpti_rsqrt(gckpti_lanes_sum(lane) / (float)n + 1e-5f);
         for (int64_t i = 0; call->out && i < n; i++) {
             float d = x[i] - mean, h = d * rstd;
-            call->out[r * n + i] = gain && bias ? gckpti_fma(h, gain[i], bias[i]) :
-                                   gain ? h * gain[i] : bias ? gckpti_fma(d, rstd, bias[i]) : h;
+            call->out[r * n + i] = gain && bias ? gckpti_fma(h, gain[i], bias[i])
+                                   : gain       ? h * gain[i]
+                                   : bias       ? gckpti_fma(d, rstd, bias[i])
+                                                : h;
         }
         if (aux && o->center)
             *aux++ = mean;
@@ -3444,13 +3762,28 @@ static uint64_t gckpti_norm_flops(const gckpt_call *call)
 }
 
 /* in[1] is the gain, or a bias without gain, which needs less than this says. */
-static const gckpt_op gckpti_op_layernorm = {
-    "layernorm", gckpti_norm_shape, gckpti_norm_forward, gckpti_norm_backward, gckpti_norm_flops,
-    NULL, { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX, 0 }, 0,
-    GCKPTI_FAST(gckpti_fast_layernorm_forward), GCKPTI_FAST(gckpti_fast_layernorm_backward) };
-static const gckpt_op gckpti_op_rmsnorm = {
-    "rmsnorm", gckpti_norm_shape, gckpti_norm_forward, gckpti_norm_backward, gckpti_norm_flops,
-    NULL, { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX }, 0, NULL, NULL };
+static const gckpt_op gckpti_op_layernorm = { "layernorm",
+                                              gckpti_norm_shape,
+                                              gckpti_norm_forward,
+                                              gckpti_norm_backward,
+                                              gckpti_norm_flops,
+                                              NULL,
+                                              { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX,
+                                                GCKPT_IN(0) | GCKPT_AUX, 0 },
+                                              0,
+                                              GCKPTI_FAST(gckpti_fast_layernorm_forward),
+                                              GCKPTI_FAST(gckpti_fast_layernorm_backward) };
+static const gckpt_op gckpti_op_rmsnorm = { "rmsnorm",
+                                            gckpti_norm_shape,
+                                            gckpti_norm_forward,
+                                            gckpti_norm_backward,
+                                            gckpti_norm_flops,
+                                            NULL,
+                                            { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX,
+                                              GCKPT_IN(0) | GCKPT_AUX },
+                                            0,
+                                            GCKPTI_FAST(gckpti_fast_layernorm_forward),
+                                            GCKPTI_FAST(gckpti_fast_layernorm_backward) };
 
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias)
 {
@@ -3474,7 +3807,9 @@ GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain)
  * Backward (Dao 2022): p = exp(s - aux), dp = chain g v_j from +0, delta = dot(g, out) by lanes,
  * ds = (p (dp - delta)) scale. Chains: dq += ds k_j over keys; dk_j += ds q, dv_j += p g over
  * queries. */
-typedef struct { int heads, causal; } gckpti_attention;
+typedef struct {
+    int heads, causal;
+} gckpti_attention;
 
 /* One step of the online softmax (Milakov & Gimelshein 2018), over n scores x: max' = max(max, x),
  * factor = exp(max - max'), p = exp(x - max'), sum = fma(sum, factor, sum of p by lanes); the first
@@ -3531,7 +3866,7 @@ static void gckpti_attention_forward(const gckpt_call *call)
     int64_t rows = call->shape.d[0], t = call->shape.d[1], c = call->shape.d[2];
     int64_t s = call->in[1].shape.d[1], heads = o->heads, d = c / heads;
     float scale = 1.0f / gckpti_sqrt((float)d), p[GCKPTI_KEY_TILE];
-    for (int64_t i = 0; i < rows * heads * t; i++) {    /* query i % t of head i / t % heads */
+    for (int64_t i = 0; i < rows * heads * t; i++) { /* query i % t of head i / t % heads */
         int64_t row = i / t / heads, column = i / t % heads * d;
         int64_t at = (row * t + i % t) * c + column, keys = row * s * c + column;
         const float *k = call->in[1].data + keys, *v = call->in[2].data + keys;
@@ -3608,12 +3943,19 @@ static uint64_t gckpti_attention_flops(const gckpt_call *call)
 }
 
 static const gckpt_op gckpti_op_attention = {
-    "attention", gckpti_attention_shape, gckpti_attention_forward, gckpti_attention_backward,
-    gckpti_attention_flops, NULL,
+    "attention",
+    gckpti_attention_shape,
+    gckpti_attention_forward,
+    gckpti_attention_backward,
+    gckpti_attention_flops,
+    NULL,
     { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
       GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
-      GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX }, 0,
-    GCKPTI_FAST(gckpti_fast_attention_forward), GCKPTI_FAST(gckpti_fast_attention_backward) };
+      GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX },
+    0,
+    GCKPTI_FAST(gckpti_fast_attention_forward),
+    GCKPTI_FAST(gckpti_fast_attention_backward)
+};
 
 GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                         int heads, int causal)
@@ -3626,15 +3968,20 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
 /* ---- rotary: x (B,T,C), D = C / heads; pairs x_i, x_j, j = i + D/2, of each head are turned ----
  * At position t by mul(t, f_i), f_i = pow(base, -(2i) / D): y_i = fma(x_i, cos, -(x_j sin)),
  * y_j = fma(x_j, cos, x_i sin). The backward does so to g, with -sin. work (T,D/2,2): cos, sin. */
-typedef struct { int heads; float base; } gckpti_rotary;
+typedef struct {
+    int heads;
+    float base;
+} gckpti_rotary;
 
 static gckpt_result gckpti_rotary_shape(gckpt_call *call)
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     const gckpt_shape *x = &call->in[0].shape;
     if (x->n != 3 || o->heads < 1 || x->d[2] % o->heads || x->d[2] / o->heads % 2)
-        return gckpt_fail(call, GCKPT_E_SHAPE, "rotary: x %S must be (B,T,C), C = %i heads of even "
-                          "size", x, o->heads);
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "rotary: x %S must be (B,T,C), C = %i heads of even "
+                          "size",
+                          x, o->heads);
     if (!(o->base > 0.0f) || o->base > FLT_MAX)
         return gckpt_fail(call, GCKPT_E_ARG, "rotary: base %g must be positive", (double)o->base);
     call->shape = *x;
@@ -3657,11 +4004,11 @@ static void gckpti_rotary_turn(const gckpt_call *call, const float *x, float *y,
             table[position * d + 2 * i + 1] = direction < 0 ? -sine : sine;
         }
     }
-    int64_t heads = gckpti_elements(&call->shape) / d;      /* of all positions of all rows */
+    int64_t heads = gckpti_elements(&call->shape) / d; /* of all positions of all rows */
     for (int64_t r = 0; r < heads; r++, x += d, y += d) {
         const float *turn = table + r / o->heads % t * d;
         for (int64_t i = 0; i < half; i++, turn += 2) {
-            float a = x[i], b = x[i + half];                /* y may be x */
+            float a = x[i], b = x[i + half]; /* y may be x */
             gckpti_put(&y[i], gckpti_fma(a, turn[0], -(b * turn[1])), accumulate);
             gckpti_put(&y[i + half], gckpti_fma(b, turn[0], a * turn[1]), accumulate);
         }
@@ -3684,9 +4031,16 @@ static uint64_t gckpti_rotary_flops(const gckpt_call *call)
     return 3 * (uint64_t)gckpti_elements(&call->shape);
 }
 
-static const gckpt_op gckpti_op_rotary = {
-    "rotary", gckpti_rotary_shape, gckpti_rotary_forward, gckpti_rotary_backward,
-    gckpti_rotary_flops, NULL, { 0 }, GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, NULL, NULL };
+static const gckpt_op gckpti_op_rotary = { "rotary",
+                                           gckpti_rotary_shape,
+                                           gckpti_rotary_forward,
+                                           gckpti_rotary_backward,
+                                           gckpti_rotary_flops,
+                                           NULL,
+                                           { 0 },
+                                           GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD,
+                                           NULL,
+                                           NULL };
 
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base)
 {
@@ -3701,15 +4055,19 @@ GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table)
         return NULL;
     if (x->shape.n != 3 || table->shape.n != 2 || table->shape.d[0] < x->shape.d[1] ||
         table->shape.d[1] != x->shape.d[2])
-        return gckpti_fail(x->graph, GCKPT_E_SHAPE, "positions: %T %S must be (B,T,C) and %T %S "
-                           "(Tmax,C) with Tmax >= T", x, &x->shape, table, &table->shape);
+        return gckpti_fail(x->graph, GCKPT_E_SHAPE,
+                           "positions: %T %S must be (B,T,C) and %T %S "
+                           "(Tmax,C) with Tmax >= T",
+                           x, &x->shape, table, &table->shape);
     return gckpt_add(x, gckpt_slice(table, 0, 0, x->shape.d[1]));
 }
 
-/* ---- cross_entropy: sum over rows of lse - x[target], lse = max + log(sum exp(x - max)) ----
- * Classes go through gckpti_online in chunks of 1024. A row's loss is the float lse - x[target],
- * added in double. Rows with target < 0 are left out. aux (rows): lse, 0 for rows left out.
- * dx_j = put(exp(x_j - lse) - (j == target), loss_scale); rows left out store +0 or add nothing. */
+/* ---- cross_entropy: sum over rows of -log softmax(x)[target] ----
+ * Classes go through gckpti_online in chunks of 1024; maximum and log of the sum stay apart, so
+ * that logits of +-1e4 lose nothing. A row's loss is log(sum) - (x[target] - max), added in double.
+ * Rows with target < 0 are left out. aux (rows,2): max, log(sum); 0, 0 for rows left out.
+ * dx_j = put(exp((x_j - max) - log(sum)) - (j == target), loss_scale); rows left out store +0 or
+ * add nothing. */
 static int gckpti_targets_fit(const gckpt_shape *x, const gckpt_shape *targets)
 {
     gckpt_shape rows = *x;
@@ -3725,13 +4083,26 @@ static void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
         *call->loss_count += count;
 }
 
+/* Ends a row: its loss, and aux for the backward. hit: the target's logit. */
+static void gckpti_loss_finish(const gckpt_call *call, int64_t row, int64_t target, float max,
+                               float sum, float hit)
+{
+    float log_sum = target < 0 ? 0.0f : gckpti_log(sum);
+    if (target >= 0)
+        gckpti_loss_add(call, log_sum - (hit - max), 1);
+    if (call->aux) {
+        ((float *)call->aux)[2 * row] = target < 0 ? 0.0f : max;
+        ((float *)call->aux)[2 * row + 1] = log_sum;
+    }
+}
+
 /* d = gradient of n logits x of the classes from `first` on; d may be x. */
 static void gckpti_logits_gradient(const float *x, int64_t n, int64_t first, int64_t target,
-                                   float lse, float scale, float *d, int accumulate)
+                                   const float *aux, float scale, float *d, int accumulate)
 {
     for (int64_t j = 0; j < n; j++) {
         float hit = first + j == target ? 1.0f : 0.0f;
-        gckpti_put_product(&d[j], gckpti_exp(x[j] - lse) - hit, scale, accumulate);
+        gckpti_put_product(&d[j], gckpti_exp((x[j] - aux[0]) - aux[1]) - hit, scale, accumulate);
     }
 }
 
@@ -3741,7 +4112,7 @@ static gckpt_result gckpti_cross_entropy_shape(gckpt_call *call)
     if (!gckpti_targets_fit(x, targets))
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "cross_entropy: logits %S, targets %S must be (..,V), (..)", x, targets);
-    call->aux_bytes = (size_t)gckpti_rows(x) * sizeof(float);
+    call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
     return GCKPT_OK;
 }
 
@@ -3751,16 +4122,13 @@ static void gckpti_cross_entropy_forward(const gckpt_call *call)
     for (int64_t r = 0; r < rows; r++) {
         const float *x = call->in[0].data + r * v;
         int64_t target = call->in[1].index[r];
-        float max = 0.0f, sum = 0.0f, lse = 0.0f;
+        float max = 0.0f, sum = 1.0f;
         if (target >= 0) {
             for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK)
                 gckpti_online(x + j, NULL, gckpti_part(v - j, GCKPTI_LOSS_CHUNK), j == 0, &max,
                               &sum);
-            lse = max + gckpti_log(sum);
-            gckpti_loss_add(call, lse - x[target], 1);
         }
-        if (call->aux)
-            ((float *)call->aux)[r] = lse;
+        gckpti_loss_finish(call, r, target, max, sum, target < 0 ? 0.0f : x[target]);
     }
 }
 
@@ -3773,7 +4141,7 @@ static void gckpti_cross_entropy_backward(const gckpt_call *call)
             gckpti_start(dx + r * v, v, call->in[0].accumulate);
         else
             gckpti_logits_gradient(call->in[0].data + r * v, v, 0, call->in[1].index[r],
-                                   ((const float *)call->aux)[r], call->loss_scale, dx + r * v,
+                                   (const float *)call->aux + 2 * r, call->loss_scale, dx + r * v,
                                    call->in[0].accumulate);
     }
 }
@@ -3788,12 +4156,16 @@ static int64_t gckpti_cross_entropy_classes(const gckpt_call *call)
     return gckpti_last(&call->in[0].shape);
 }
 
-static const gckpt_op gckpti_op_cross_entropy = {
-    "cross_entropy", gckpti_cross_entropy_shape, gckpti_cross_entropy_forward,
-    gckpti_cross_entropy_backward, gckpti_cross_entropy_flops, gckpti_cross_entropy_classes,
-    { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX }, GCKPT_LOSS,
-    GCKPTI_FAST(gckpti_fast_cross_entropy_forward),
-    GCKPTI_FAST(gckpti_fast_cross_entropy_backward) };
+static const gckpt_op gckpti_op_cross_entropy = { "cross_entropy",
+                                                  gckpti_cross_entropy_shape,
+                                                  gckpti_cross_entropy_forward,
+                                                  gckpti_cross_entropy_backward,
+                                                  gckpti_cross_entropy_flops,
+                                                  gckpti_cross_entropy_classes,
+                                                  { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX },
+                                                  GCKPT_LOSS,
+                                                  GCKPTI_FAST(gckpti_fast_cross_entropy_forward),
+                                                  GCKPTI_FAST(gckpti_fast_cross_entropy_backward) };
 
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets)
 {
@@ -3813,10 +4185,11 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
     if (!gckpti_targets_fit(x, targets) || w->n != 2 || w->d[1] != gckpti_last(x))
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "linear_cross_entropy: x %S, w %S, targets %S must be (..,C), (V,C), "
-                          "(..)", x, w, targets);
+                          "(..)",
+                          x, w, targets);
     int64_t rows = gckpti_rows(x), block = gckpti_part(rows, GCKPTI_LOSS_ROWS);
     int64_t chunk = gckpti_part(w->d[0], GCKPTI_LOSS_CHUNK);
-    call->aux_bytes = (size_t)rows * sizeof(float);
+    call->aux_bytes = (size_t)rows * 2 * sizeof(float);
     call->work_forward = call->work_backward = (size_t)(block * chunk) * sizeof(float);
     return GCKPT_OK;
 }
@@ -3835,21 +4208,17 @@ static void gckpti_linear_cross_entropy_forward(const gckpt_call *call)
             for (int64_t r = 0; r < m; r++) {
                 if (target[r] < 0)
                     continue;
-                gckpti_start(logits, n, 0);
+                float *x = logits + r * n;
+                gckpti_start(x, n, 0);
                 gckpti_chains(call->in[0].data + (r0 + r) * c, call->in[1].data + j * c, c, n, c,
-                              logits);
+                              x);
                 if (target[r] >= j && target[r] < j + n)
-                    hit[r] = logits[target[r] - j];
-                gckpti_online(logits, NULL, n, j == 0, &max[r], &sum[r]);
+                    hit[r] = x[target[r] - j];
+                gckpti_online(x, NULL, n, j == 0, &max[r], &sum[r]);
             }
         }
-        for (int64_t r = 0; r < m; r++) {
-            float lse = target[r] < 0 ? 0.0f : max[r] + gckpti_log(sum[r]);
-            if (target[r] >= 0)
-                gckpti_loss_add(call, lse - hit[r], 1);
-            if (call->aux)
-                ((float *)call->aux)[r0 + r] = lse;
-        }
+        for (int64_t r = 0; r < m; r++)
+            gckpti_loss_finish(call, r0 + r, target[r], max[r], sum[r], hit[r]);
     }
 }
 
@@ -3857,7 +4226,6 @@ static void gckpti_linear_cross_entropy_backward(const gckpt_call *call)
 {
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     int64_t c = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape), v = w->shape.d[0];
-    float *d = (float *)call->work;
     if (x->grad)
         gckpti_start(x->grad, rows * c, x->accumulate);
     if (w->grad)
@@ -3867,10 +4235,11 @@ static void gckpti_linear_cross_entropy_backward(const gckpt_call *call)
             int64_t n = gckpti_part(v - j0, GCKPTI_LOSS_CHUNK);
             for (int64_t r = r0; r < rows && r < r0 + GCKPTI_LOSS_ROWS; r++) {
                 int64_t target = call->in[2].index[r];
+                float *d = (float *)call->work + (r - r0) * n;
                 gckpti_start(d, n, 0);
                 if (target >= 0) {
                     gckpti_chains(x->data + r * c, w->data + j0 * c, c, n, c, d);
-                    gckpti_logits_gradient(d, n, j0, target, ((const float *)call->aux)[r],
+                    gckpti_logits_gradient(d, n, j0, target, (const float *)call->aux + 2 * r,
                                            call->loss_scale, d, 0);
                 }
                 for (int64_t j = 0; x->grad && j < n; j++)
@@ -3894,21 +4263,28 @@ static int64_t gckpti_linear_cross_entropy_classes(const gckpt_call *call)
 }
 
 static const gckpt_op gckpti_op_linear_cross_entropy = {
-    "linear_cross_entropy", gckpti_linear_cross_entropy_shape, gckpti_linear_cross_entropy_forward,
-    gckpti_linear_cross_entropy_backward, gckpti_linear_cross_entropy_flops,
+    "linear_cross_entropy",
+    gckpti_linear_cross_entropy_shape,
+    gckpti_linear_cross_entropy_forward,
+    gckpti_linear_cross_entropy_backward,
+    gckpti_linear_cross_entropy_flops,
     gckpti_linear_cross_entropy_classes,
     { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
       GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX },
-    GCKPT_LOSS, GCKPTI_FAST(gckpti_fast_linear_cross_entropy_forward),
-    GCKPTI_FAST(gckpti_fast_linear_cross_entropy_backward) };
+    GCKPT_LOSS,
+    GCKPTI_FAST(gckpti_fast_linear_cross_entropy_forward),
+    GCKPTI_FAST(gckpti_fast_linear_cross_entropy_backward)
+};
 
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
                                                    gckpt_tensor *targets)
 {
     gckpt_tensor *in[3] = { x, w, targets };
     if (x && w && targets && !w->once)
-        return gckpti_fail(w->graph, GCKPT_E_ARG, "linear_cross_entropy: w, %T, depends on the batch; it must be "
-                           "a function of parameters", w);
+        return gckpti_fail(w->graph, GCKPT_E_ARG,
+                           "linear_cross_entropy: w, %T, depends on the batch; it must be "
+                           "a function of parameters",
+                           w);
     return gckpt_apply(&gckpti_op_linear_cross_entropy, in, 3, NULL, 0);
 }
 
@@ -3919,8 +4295,8 @@ static gckpt_result gckpti_mean_squared_error_shape(gckpt_call *call)
 {
     if (!gckpti_same_shape(&call->in[0].shape, &call->in[1].shape))
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "mean_squared_error: prediction %S, target %S differ",
-                          &call->in[0].shape, &call->in[1].shape);
+                          "mean_squared_error: prediction %S, target %S differ", &call->in[0].shape,
+                          &call->in[1].shape);
     return GCKPT_OK;
 }
 
@@ -3957,10 +4333,17 @@ static uint64_t gckpti_mean_squared_error_flops(const gckpt_call *call)
     return 3 * (uint64_t)gckpti_elements(&call->in[0].shape);
 }
 
-static const gckpt_op gckpti_op_mean_squared_error = {
-    "mean_squared_error", gckpti_mean_squared_error_shape, gckpti_mean_squared_error_forward,
-    gckpti_mean_squared_error_backward, gckpti_mean_squared_error_flops, NULL,
-    { GCKPT_IN(0) | GCKPT_IN(1), GCKPT_IN(0) | GCKPT_IN(1) }, GCKPT_LOSS, NULL, NULL };
+static const gckpt_op gckpti_op_mean_squared_error = { "mean_squared_error",
+                                                       gckpti_mean_squared_error_shape,
+                                                       gckpti_mean_squared_error_forward,
+                                                       gckpti_mean_squared_error_backward,
+                                                       gckpti_mean_squared_error_flops,
+                                                       NULL,
+                                                       { GCKPT_IN(0) | GCKPT_IN(1),
+                                                         GCKPT_IN(0) | GCKPT_IN(1) },
+                                                       GCKPT_LOSS,
+                                                       NULL,
+                                                       NULL };
 
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target)
 {
@@ -3994,65 +4377,88 @@ static uint64_t gckpti_sum_loss_flops(const gckpt_call *call)
     return (uint64_t)gckpti_elements(&call->in[0].shape);
 }
 
-static const gckpt_op gckpti_op_sum_loss = {
-    "sum_loss", gckpti_sum_loss_shape, gckpti_sum_loss_forward, gckpti_sum_loss_backward,
-    gckpti_sum_loss_flops, NULL, { 0 }, GCKPT_LOSS, NULL, NULL };
+static const gckpt_op gckpti_op_sum_loss = { "sum_loss",
+                                             gckpti_sum_loss_shape,
+                                             gckpti_sum_loss_forward,
+                                             gckpti_sum_loss_backward,
+                                             gckpti_sum_loss_flops,
+                                             NULL,
+                                             { 0 },
+                                             GCKPT_LOSS,
+                                             NULL,
+                                             NULL };
 
 GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
 {
     return gckpt_apply(&gckpti_op_sum_loss, &x, 1, NULL, 0);
 }
 
-/* ==================================================================================================
+/* =================================================================================================
  * >>plan: what needs a gradient, schedules, lifetimes, layout
  *
  * A plan is made in five steps, each a function below:
- *   1. gckpti_find_active: which tensors need gradients (they depend on a trainable parameter and reach a
- *      loss); what each backward reads.
- *   2. a maker (store-all, memory-poor, segments, the user) writes a flat list of forwards and backwards.
- *   3. gckpti_finish_list: pins, what runs once a step, and one backward pass that drops every forward
- *      nobody reads; so a recompute stops by itself at the last tensor that is needed.
- *   4. gckpti_lifetimes: every forward makes a new version of its tensor and each use reads the latest;
- *      versions become storages (in-place results and passed-on gradients share one).
+ *   1. gckpti_find_active: which tensors need gradients (they depend on a trainable parameter and
+ *      reach a loss); what each backward reads.
+ *   2. a maker (store-all, memory-poor, segments, the user) writes a flat list of forwards and
+ *      backwards.
+ *   3. gckpti_finish_list: pins, what runs once a step, and one backward pass that drops every
+ *      forward nobody reads; so a recompute stops by itself at the last tensor that is needed.
+ *   4. gckpti_lifetimes: every forward makes a new version of its tensor and each use reads the
+ *      latest; versions become storages (in-place results and passed-on gradients share one).
  *   5. gckpti_layout: offsets for all storages.
  * Steps 3 to 5 take any list, whoever made it.
  *
- * The list has three parts. The prologue computes what depends on parameters only, once a step; the body
- * runs for each micro-batch; the epilogue sends gradients through the prologue's ops and updates. A plan
- * whose batch is larger than the graph's rows is "looped": parameter gradients live through the whole
- * step, one accumulator per use (manual, 5f).
- * ================================================================================================== */
+ * The list has three parts. The prologue computes what depends on parameters only, once a step; the
+ * body runs for each micro-batch; the epilogue sends gradients through the prologue's ops and
+ * updates. A plan whose batch is larger than the graph's rows is "looped": parameter gradients live
+ * through the whole step, one accumulator per use (manual, 5f).
+ * ============================================================================================== */
 typedef struct {
     const gckpt_op *op;
-    const void *data;               /* of constants                                                      */
-    size_t attributes, name;        /* offsets into the plan's blob; GCKPTI_NONE: none                   */
+    const void *data;        /* of constants */
+    size_t attributes, name; /* offsets into the plan's blob; GCKPTI_NONE: none */
     size_t aux_bytes;
-    gckpt_shape shape;              /* with all rows of the micro-batch                                  */
-    int base, kind, index, inputs;  /* index: of the parameter or input in the plan                      */
+    gckpt_shape shape;             /* with all rows of the micro-batch */
+    int base, kind, index, inputs; /* index: of the parameter or input in the plan */
     int in[GCKPT_MAX_INPUTS];
     gckpt_type type;
     int once;
 } gckpti_node;
 
-typedef struct { size_t name; int64_t elements; int trained, node; } gckpti_plan_param;
+typedef struct {
+    size_t name;
+    int64_t elements;
+    int trained, node;
+} gckpti_plan_param;
 
 typedef struct {
-    unsigned char kind;             /* gckpt_kind                                                        */
-    unsigned char first;            /* the first forward of its tensor                                   */
-    unsigned char accumulate, zero; /* bit i: input i's gradient is added to; is cleared before          */
-    int id;                         /* tensor; UPDATE: parameter of the plan                             */
-    int uses;                       /* accumulators to add up first                                      */
-    size_t live;                    /* bytes live while it runs                                          */
+    unsigned char kind;             /* gckpt_kind */
+    unsigned char first;            /* the first forward of its tensor */
+    unsigned char accumulate, zero; /* bit i: input i's gradient is added to; is cleared before */
+    int id;                         /* tensor; UPDATE: parameter of the plan */
+    int uses;                       /* accumulators to add up first */
+    size_t live;                    /* bytes live while it runs */
     size_t operands;                /* where its offsets begin:
         FORWARD   out, aux, work, then per input: value
-        BACKWARD  out, aux, work, gradient of out, then per input: value, gradient, total (gradient is
-                  scratch that is added to total); then uses - 1 more accumulators of the gradient of out
-        UPDATE    the gradient, then uses - 1 more accumulators                                          */
+        BACKWARD  out, aux, work, gradient of out, then per input: value, gradient, total (the
+                  gradient is scratch that is added to total); then uses - 1 more accumulators of
+                  the gradient of out
+        UPDATE    the gradient, then uses - 1 more accumulators */
 } gckpti_ins;
 
-typedef struct { int id; float weight; int regulariser; } gckpti_plan_term;
-typedef struct { int id, gradient; size_t offset; } gckpti_plan_pick;
-typedef struct { int start, end; size_t offset, size; } gckpti_life;   /* of a storage                     */
+typedef struct {
+    int id;
+    float weight;
+    int regulariser;
+} gckpti_plan_term;
+typedef struct {
+    int id, gradient;
+    size_t offset;
+} gckpti_plan_pick;
+typedef struct {
+    int start, end;
+    size_t offset, size;
+} gckpti_life; /* of a storage */
 
 struct gckpt_plan {
     gckpti_object object;
@@ -4070,26 +4476,37 @@ struct gckpt_plan {
     char *blob;
     gckpti_plan_term *terms;
     gckpti_plan_pick *picks;
-    gckpti_life *lives;             /* by end                                                            */
-    size_t node_count, param_count, length, operand_count, blob_size, term_count, pick_count, life_count;
+    gckpti_life *lives; /* by end */
+    size_t node_count, param_count, length, operand_count, blob_size, term_count, pick_count,
+        life_count;
     size_t inputs;
-    int body, epilogue;             /* where these parts of the list begin                               */
-    int mixer;                      /* node that mixes rows, or -1                                       */
+    int body, epilogue; /* where these parts of the list begin */
+    int mixer;          /* node that mixes rows, or -1 */
     uint64_t seed;
 };
 
 /* ---- the planner's working state ---- */
-typedef struct { int id; unsigned char kind, first, out, aux; } gckpti_item;
 typedef struct {
-    int start, end;                 /* first and last instruction                                        */
-    int storage, next;              /* root version of the storage; next version in it, -1 none          */
-    int tensor;                     /* activation gradients: whose; else -1                              */
-    int kind;                       /* GCKPT_BYTES_...                                                   */
-    size_t size, offset;            /* of the storage (in its root)                                      */
+    int id;
+    unsigned char kind, first, out, aux;
+} gckpti_item;
+typedef struct {
+    int start, end;      /* first and last instruction */
+    int storage, next;   /* root version of the storage; next version in it, -1 none */
+    int tensor;          /* activation gradients: whose; else -1 */
+    int kind;            /* GCKPT_BYTES_... */
+    size_t size, offset; /* of the storage (in its root) */
 } gckpti_version;
-typedef struct { int start, end; size_t size, offset; int version; } gckpti_block;
+typedef struct {
+    int start, end;
+    size_t size, offset;
+    int version;
+} gckpti_block;
 enum { GCKPTI_BY_SIZE, GCKPTI_BY_AREA, GCKPTI_BY_END, GCKPTI_BY_WEIGHT, GCKPTI_ORDERS };
-typedef struct { void *p; size_t size; } gckpti_scratch;
+typedef struct {
+    void *p;
+    size_t size;
+} gckpti_scratch;
 
 typedef struct {
     gckpt_graph *g;
@@ -4097,15 +4514,15 @@ typedef struct {
     const gckpt_term *terms;
     int term_count, n, threads, looped, inference;
     gckpti_allocator *memory;
-    int failed;                     /* out of memory somewhere                                           */
+    int failed; /* out of memory somewhere */
     gckpti_scratch scratch[16];
     int scratch_count;
     unsigned char *active, *value_live, *aux_live;
     size_t *work_forward, *work_backward;
     uint64_t *cost;
-    int *body;                      /* ids of ops that depend on the batch, ascending                    */
+    int *body; /* ids of ops that depend on the batch, ascending */
     int body_count;
-    int *user_start, *users;        /* node * GCKPT_MAX_INPUTS + input, by base tensor, ascending        */
+    int *user_start, *users; /* node * GCKPT_MAX_INPUTS + input, by base tensor, ascending */
     int *value, *aux, *grad, *use, *mark;
     gckpti_item *list;
     size_t length, capacity;
@@ -4113,7 +4530,7 @@ typedef struct {
     size_t raw_length, raw_capacity;
     gckpti_version *versions;
     size_t version_count, version_capacity;
-    int *pool;                      /* operands as version numbers                                       */
+    int *pool; /* operands as version numbers */
     size_t pool_count, pool_capacity;
     gckpti_ins *ins;
     size_t ins_capacity;
@@ -4156,10 +4573,7 @@ static void gckpti_planner_free(gckpti_planner *p)
     }
 }
 
-static int gckpti_is_loss(const gckpt_tensor *t)
-{
-    return t->op && t->op->flags & GCKPT_LOSS;
-}
+static int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
 
 static size_t gckpti_bytes(const gckpt_tensor *t)
 {
@@ -4176,8 +4590,8 @@ static unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t)
     return mask;
 }
 
-/* Step 1. Also asks each op for its workspace at this thread count and its cost: flops + 10 x bytes,
- * integers, so that a plan is the same on every machine. */
+/* Step 1. Also asks each op for its workspace at this thread count and its cost: flops + 10 x
+ * bytes, integers, so that a plan is the same on every machine. */
 static gckpt_result gckpti_find_active(gckpti_planner *p)
 {
     gckpt_graph *g = p->g;
@@ -4204,16 +4618,20 @@ static gckpt_result gckpti_find_active(gckpti_planner *p)
         if (!t->once)
             p->body[p->body_count++] = i;
         gckpt_call call;
-        gckpt_result result = gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, p->threads, NULL, &call);
-        if (result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 || call.work_backward > PTRDIFF_MAX / 4)
-            return gckpti_error(g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t, p->threads);
+        gckpt_result result =
+            gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, p->threads, NULL, &call);
+        if (result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
+            call.work_backward > PTRDIFF_MAX / 4)
+            return gckpti_error(g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
+                                p->threads);
         p->work_forward[i] = call.work_forward;
         p->work_backward[i] = call.work_backward;
         call.shape = t->shape;
         uint64_t bytes = gckpti_bytes(t);
         for (int k = 0; k < t->inputs; k++)
             bytes += gckpti_bytes(t->in[k]);
-        p->cost[i] = 10 * bytes + (t->op->flops ? t->op->flops(&call) : (uint64_t)gckpti_elements(&t->shape));
+        p->cost[i] = 10 * bytes +
+                     (t->op->flops ? t->op->flops(&call) : (uint64_t)gckpti_elements(&t->shape));
     }
     /* users of each base tensor, ascending */
     int total = 0;
@@ -4280,11 +4698,13 @@ static void gckpti_make_memory_poor(gckpti_planner *p)
 }
 
 /* Chen 2016, nested: a segment's inside is computed again just before its backwards, then its child
- * segments in turn. group > 0: uniform segments of that many ops instead of the user's. A segment at the
- * very end of what was just computed is still fresh. */
+ * segments in turn. group > 0: uniform segments of that many ops instead of the user's. A segment
+ * at the very end of what was just computed is still fresh. */
 static void gckpti_make_segments(gckpti_planner *p, int group)
 {
-    typedef struct { int segment, low, high, at; } frame;
+    typedef struct {
+        int segment, low, high, at;
+    } frame;
     size_t deepest = 1;
     for (size_t i = 0; i < p->g->segment_count; i++) {
         size_t depth = 2;
@@ -4318,7 +4738,7 @@ static void gckpti_make_segments(gckpti_planner *p, int group)
                 child = f->at / group;
                 low = child * group;
             }
-        } else {                    /* the ancestor of this op's segment that lies directly in f's        */
+        } else { /* the ancestor of this op's segment that lies directly in f's */
             int s = p->g->tensors[p->body[f->at]]->segment;
             while (s != f->segment && s >= 0) {
                 child = s;
@@ -4356,11 +4776,14 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
         gckpt_instruction in = p->desc->schedule[i];
         if (in.id < 0 || in.id >= p->n || p->g->tensors[in.id]->kind != GCKPTI_OP ||
             (in.kind != GCKPT_FORWARD && in.kind != GCKPT_BACKWARD))
-            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: instruction %i: %i is not the id of an op's result", i,
+            return gckpti_error(p->g, GCKPT_E_ARG,
+                                "schedule: instruction %i: %i is not the id of an op's result", i,
                                 in.id);
         if (in.kind == GCKPT_BACKWARD && in.id >= previous)
-            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: instruction %i: backward of %T comes after that of "
-                                "tensor %i; backwards go in reverse order", i, p->g->tensors[in.id], previous);
+            return gckpti_error(p->g, GCKPT_E_ARG,
+                                "schedule: instruction %i: backward of %T comes after that of "
+                                "tensor %i; backwards go in reverse order",
+                                i, p->g->tensors[in.id], previous);
         if (in.kind == GCKPT_BACKWARD)
             previous = in.id;
         if (!p->g->tensors[in.id]->once)
@@ -4386,9 +4809,11 @@ static void gckpti_append(gckpti_planner *p, const gckpti_item *e)
     p->list[p->length++] = *e;
 }
 
-/* Computes again what `id` (or what its backward) reads and gckpt_recompute has let go. Such tensors may
- * read one another, so they are walked with a list: first the request, then its stale inputs, ... */
-static void gckpti_refresh(gckpti_planner *p, const gckpti_item *e, unsigned char *stale, int *queue)
+/* Computes again what `id` (or what its backward) reads and gckpt_recompute has let go. Such
+ * tensors may read one another, so they are walked with a list: first the request, then its stale
+ * inputs, ... */
+static void gckpti_refresh(gckpti_planner *p, const gckpti_item *e, unsigned char *stale,
+                           int *queue)
 {
     const gckpt_tensor *t = p->g->tensors[e->id];
     unsigned mask = e->kind == GCKPT_BACKWARD ? gckpti_needs(p, t) : ~0u;
@@ -4410,7 +4835,7 @@ static void gckpti_refresh(gckpti_planner *p, const gckpti_item *e, unsigned cha
                 queue[count++] = q->in[k]->base->id;
             }
     }
-    for (int i = 1; i < count; i++)         /* ascending ids: inputs before users                        */
+    for (int i = 1; i < count; i++) /* ascending ids: inputs before users */
         for (int j = i; j > 0 && queue[j] < queue[j - 1]; j--) {
             int swap = queue[j];
             queue[j] = queue[j - 1];
@@ -4429,7 +4854,7 @@ static void gckpti_finish_list(gckpti_planner *p)
 {
     gckpt_graph *g = p->g;
     gckpti_item e;
-    unsigned char *stale = p->aux_live;     /* borrowed until the pass below                             */
+    unsigned char *stale = p->aux_live; /* borrowed until the pass below */
     int backward_seen = 0;
     memset(&e, 0, sizeof e);
     memset(stale, 0, (size_t)p->n);
@@ -4483,7 +4908,7 @@ static void gckpti_finish_list(gckpti_planner *p)
     for (int i = 0; i < p->desc->fetches; i++)
         if (!p->desc->fetch[i].gradient)
             p->value_live[p->desc->fetch[i].tensor->base->id] = 1;
-    memset(p->mark, 0, (size_t)p->n * sizeof(int));        /* losses that count                         */
+    memset(p->mark, 0, (size_t)p->n * sizeof(int)); /* losses that count */
     for (int i = 0; i < p->term_count; i++)
         p->mark[p->terms[i].loss->id] = 1;
     for (size_t x = p->length; x-- > 0;) {
@@ -4497,9 +4922,10 @@ static void gckpti_finish_list(gckpti_planner *p)
         } else {
             s->out = p->value_live[s->id] && !gckpti_is_loss(t);
             s->aux = p->aux_live[s->id] && t->aux_bytes > 0;
-            int effect = gckpti_is_loss(t) ? p->mark[s->id] : (t->op->flags & GCKPT_SIDE_EFFECT) != 0;
+            int effect =
+                gckpti_is_loss(t) ? p->mark[s->id] : (t->op->flags & GCKPT_SIDE_EFFECT) != 0;
             if (!s->out && !s->aux && !(s->first && effect)) {
-                s->kind = GCKPT_UPDATE;                     /* dropped below                             */
+                s->kind = GCKPT_UPDATE; /* dropped below */
                 continue;
             }
             p->value_live[s->id] = p->aux_live[s->id] = 0;
@@ -4550,8 +4976,9 @@ static void gckpti_finish_list(gckpti_planner *p)
         const gckpt_tensor *t = g->tensors[p->list[x].id];
         unsigned mask = p->list[x].kind == GCKPT_BACKWARD ? gckpti_needs(p, t) : ~0u;
         for (int i = 0; i < t->inputs; i++)
-            if (mask & GCKPT_IN(i) || (p->list[x].kind == GCKPT_BACKWARD && p->active[t->in[i]->base->id]))
-                p->mark[t->in[i]->base->id] = (int)x;       /* last touch                                */
+            if (mask & GCKPT_IN(i) ||
+                (p->list[x].kind == GCKPT_BACKWARD && p->active[t->in[i]->base->id]))
+                p->mark[t->in[i]->base->id] = (int)x; /* last touch */
     }
     p->raw_length = 0;
     for (size_t x = 0; x < before; x++) {
@@ -4580,7 +5007,8 @@ static void gckpti_finish_list(gckpti_planner *p)
 }
 
 /* ---- step 4 ---- */
-static int gckpti_version_new(gckpti_planner *p, size_t size, int start, int end, int kind, int tensor)
+static int gckpti_version_new(gckpti_planner *p, size_t size, int start, int end, int kind,
+                              int tensor)
 {
     if (p->version_count >= INT32_MAX || !gckpti_grow(p->memory, &p->versions, &p->version_capacity,
                                                       p->version_count, sizeof *p->versions)) {
@@ -4614,9 +5042,9 @@ static void gckpti_operand(gckpti_planner *p, int version)
     p->pool[p->pool_count++] = version;
 }
 
-/* Uses of a tensor that does not depend on the batch, in the order their gradients are added: users that
- * depend on the batch in reverse order, then the others in reverse order; inputs of one op ascending.
- * Calls back with each use; `which` selects the k-th. Returns the use or -1. */
+/* Uses of a tensor that does not depend on the batch, in the order their gradients are added: users
+ * that depend on the batch in reverse order, then the others in reverse order; inputs of one op
+ * ascending. Calls back with each use; `which` selects the k-th. Returns the use or -1. */
 static int gckpti_use(const gckpti_planner *p, int id, int which)
 {
     for (int once = 0; once < 2; once++)
@@ -4634,8 +5062,8 @@ static int gckpti_use(const gckpti_planner *p, int id, int which)
     return -1;
 }
 
-/* Writes the operands of a backward's or update's gradient sum: the first accumulator; then, for looped
- * plans, the others after `more` is set. */
+/* Writes the operands of a backward's or update's gradient sum: the first accumulator; then, for
+ * looped plans, the others after `more` is set. */
 static int gckpti_sum_operands(gckpti_planner *p, int id, int x, int more)
 {
     int count = 1;
@@ -4659,14 +5087,16 @@ static int gckpti_sum_operands(gckpti_planner *p, int id, int x, int more)
     return count;
 }
 
-static gckpt_result gckpti_value_operand(gckpti_planner *p, const gckpt_tensor *user, const gckpt_tensor *q, int x)
+static gckpt_result gckpti_value_operand(gckpti_planner *p, const gckpt_tensor *user,
+                                         const gckpt_tensor *q, int x)
 {
     if (q->kind != GCKPTI_OP) {
         gckpti_operand(p, -1);
         return GCKPT_OK;
     }
     if (p->value[q->id] < 0)
-        return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T is run before any forward of its input %T", user, q);
+        return gckpti_error(p->g, GCKPT_E_ARG,
+                            "schedule: %T is run before any forward of its input %T", user, q);
     gckpti_touch(p, p->value[q->id], x);
     gckpti_operand(p, p->value[q->id]);
     return GCKPT_OK;
@@ -4681,7 +5111,8 @@ static gckpt_result gckpti_lifetime_forward(gckpti_planner *p, const gckpti_item
     gckpti_operand(p, out);
     gckpti_operand(p, aux);
     gckpti_operand(p, p->work_forward[s->id] ? gckpti_version_new(p, p->work_forward[s->id], x, x,
-                                                                  GCKPT_BYTES_WORKSPACE, -1) : -1);
+                                                                  GCKPT_BYTES_WORKSPACE, -1)
+                                             : -1);
     for (int i = 0; i < t->inputs; i++)
         if (gckpti_value_operand(p, t, t->in[i]->base, x) != GCKPT_OK)
             return GCKPT_E_ARG;
@@ -4691,7 +5122,8 @@ static gckpt_result gckpti_lifetime_forward(gckpti_planner *p, const gckpti_item
 }
 
 /* Where input i of t puts its gradient: operands `gradient` and `total`. */
-static void gckpti_gradient_operands(gckpti_planner *p, const gckpt_tensor *t, int i, int x, gckpti_ins *ins)
+static void gckpti_gradient_operands(gckpti_planner *p, const gckpt_tensor *t, int i, int x,
+                                     gckpti_ins *ins)
 {
     const gckpt_tensor *q = t->in[i]->base;
     int gradient = -1, total = -1, repeated = 0;
@@ -4705,8 +5137,9 @@ static void gckpti_gradient_operands(gckpti_planner *p, const gckpt_tensor *t, i
         gckpti_touch(p, gradient, x);
         ins->accumulate |= bit;
     } else if (p->grad[q->id] < 0) {
-        gradient = gckpti_version_new(p, gckpti_bytes(q), x, x, q->once ? GCKPT_BYTES_GRADIENTS
-                                      : GCKPT_BYTES_ACTIVATIONS, q->once ? -1 : q->id);
+        gradient = gckpti_version_new(p, gckpti_bytes(q), x, x,
+                                      q->once ? GCKPT_BYTES_GRADIENTS : GCKPT_BYTES_ACTIVATIONS,
+                                      q->once ? -1 : q->id);
         p->grad[q->id] = gradient;
         if (q->once) {
             ins->accumulate |= bit;
@@ -4715,8 +5148,9 @@ static void gckpti_gradient_operands(gckpti_planner *p, const gckpt_tensor *t, i
     } else if (q->once || repeated) {
         total = p->grad[q->id];
         gckpti_touch(p, total, x);
-        gradient = gckpti_version_new(p, gckpti_bytes(q), x, x, q->once ? GCKPT_BYTES_GRADIENTS
-                                      : GCKPT_BYTES_ACTIVATIONS, -1);
+        gradient =
+            gckpti_version_new(p, gckpti_bytes(q), x, x,
+                               q->once ? GCKPT_BYTES_GRADIENTS : GCKPT_BYTES_ACTIVATIONS, -1);
         if (q->once) {
             ins->accumulate |= bit;
             ins->zero |= bit;
@@ -4730,7 +5164,8 @@ static void gckpti_gradient_operands(gckpti_planner *p, const gckpt_tensor *t, i
     gckpti_operand(p, total);
 }
 
-static gckpt_result gckpti_lifetime_backward(gckpti_planner *p, const gckpti_item *s, int x, gckpti_ins *ins)
+static gckpt_result gckpti_lifetime_backward(gckpti_planner *p, const gckpti_item *s, int x,
+                                             gckpti_ins *ins)
 {
     const gckpt_tensor *t = p->g->tensors[s->id];
     unsigned mask = gckpti_needs(p, t);
@@ -4746,7 +5181,8 @@ static gckpt_result gckpti_lifetime_backward(gckpti_planner *p, const gckpti_ite
     gckpti_touch(p, aux, x);
     gckpti_operand(p, aux);
     gckpti_operand(p, p->work_backward[s->id] ? gckpti_version_new(p, p->work_backward[s->id], x, x,
-                                                                   GCKPT_BYTES_WORKSPACE, -1) : -1);
+                                                                   GCKPT_BYTES_WORKSPACE, -1)
+                                              : -1);
     if (gckpti_is_loss(t)) {
         gckpti_operand(p, -1);
     } else if (t->once) {
@@ -4766,8 +5202,8 @@ static gckpt_result gckpti_lifetime_backward(gckpti_planner *p, const gckpti_ite
     return GCKPT_OK;
 }
 
-/* Next instruction after x that adds to the gradient of `id` (an activation); INT32_MAX when none. The
- * backward of node u is instruction p->mark[u]. */
+/* Next instruction after x that adds to the gradient of `id` (an activation); INT32_MAX when none.
+ * The backward of node u is instruction p->mark[u]. */
 static int gckpti_next_write(const gckpti_planner *p, int id, int x)
 {
     int next = INT32_MAX;
@@ -4788,16 +5224,17 @@ static int gckpti_storage_end(const gckpti_planner *p, int storage)
     return end;
 }
 
-/* Puts version v into the storage of u when they have the same size and, from instruction x on, whoever
- * writes to one finds the others dead. `copy`: both hold the same values at x (a passed-on gradient), else
- * everything else in the storage must die at x. */
+/* Puts version v into the storage of u when they have the same size and, from instruction x on,
+ * whoever writes to one finds the others dead. `copy`: both hold the same values at x (a passed-on
+ * gradient), else everything else in the storage must die at x. */
 static void gckpti_share_storage(gckpti_planner *p, int v, int u, int x, int copy)
 {
     gckpti_version *all = p->versions;
     if (v < 0 || u < 0 || all[v].size != all[u].size || all[v].storage != v)
         return;
     int storage = all[u].storage, last = storage;
-    if (all[storage].kind == GCKPT_BYTES_WORKSPACE || (!copy && gckpti_storage_end(p, storage) != x))
+    if (all[storage].kind == GCKPT_BYTES_WORKSPACE ||
+        (!copy && gckpti_storage_end(p, storage) != x))
         return;
     for (int m = storage; copy && m >= 0; m = all[m].next)
         if (all[v].end >= gckpti_next_write(p, all[m].tensor, x) ||
@@ -4891,11 +5328,11 @@ static gckpt_result gckpti_lifetimes(gckpti_planner *p)
         const gckpt_pick *pick = &p->desc->fetch[i];
         int id = pick->tensor->base->id;
         if (pick->gradient && p->looped && pick->tensor->base->once)
-            continue;                                       /* lives through the step anyway             */
+            continue; /* lives through the step anyway */
         gckpti_touch(p, pick->gradient ? p->grad[id] : p->value[id], length);
     }
     for (size_t i = 0; i < p->version_count && p->looped; i++) {
-        gckpti_version *v = &p->versions[i];                /* the prologue's values serve every round   */
+        gckpti_version *v = &p->versions[i]; /* the prologue's values serve every round */
         if (v->start < p->body_start && v->end >= p->body_start && v->end < p->epilogue_start)
             v->end = p->epilogue_start - 1;
     }
@@ -4913,7 +5350,8 @@ static gckpt_result gckpti_lifetimes(gckpti_planner *p)
         if (v->storage != (int)i)
             continue;
         change[(size_t)v->start * GCKPT_BYTES_KINDS + (size_t)v->kind] += v->size;
-        change[(size_t)(gckpti_storage_end(p, (int)i) + 1) * GCKPT_BYTES_KINDS + (size_t)v->kind] -= v->size;
+        change[(size_t)(gckpti_storage_end(p, (int)i) + 1) * GCKPT_BYTES_KINDS + (size_t)v->kind] -=
+            v->size;
     }
     size_t live[GCKPT_BYTES_KINDS];
     memset(live, 0, sizeof live);
@@ -4984,11 +5422,13 @@ static void gckpti_block_sort(gckpti_block *b, size_t n, int order)
 
 /* Which placed blocks live when: each bucket of instructions lists the blocks that live in it. */
 enum { GCKPTI_BUCKET = 32 };
-typedef struct { int block, next; } gckpti_placed;
 typedef struct {
-    int *head, *count;              /* by bucket: its list, and how many are in it                       */
-    int *seen, *near_by;            /* blocks that live at the same time as the one to place             */
-    int *by_offset;                 /* all placed blocks                                                 */
+    int block, next;
+} gckpti_placed;
+typedef struct {
+    int *head, *count;   /* by bucket: its list, and how many are in it */
+    int *seen, *near_by; /* blocks that live at the same time as the one to place */
+    int *by_offset;      /* all placed blocks */
     gckpti_placed *links;
     size_t link_count, link_capacity;
 } gckpti_timeline;
@@ -5022,8 +5462,8 @@ static void gckpti_sort_by_offset(const gckpti_block *b, int *v, int n)
     }
 }
 
-/* Collects the placed blocks that live while block i does, by offset: from the buckets when they hold few,
- * else from all. Returns how many. */
+/* Collects the placed blocks that live while block i does, by offset: from the buckets when they
+ * hold few, else from all. Returns how many. */
 static int gckpti_collect(const gckpti_block *b, int i, gckpti_timeline *line)
 {
     int count = 0, listed = 0, from = b[i].start / GCKPTI_BUCKET, to = b[i].end / GCKPTI_BUCKET;
@@ -5049,9 +5489,10 @@ static int gckpti_collect(const gckpti_block *b, int i, gckpti_timeline *line)
     return count;
 }
 
-/* Places blocks in the given order, each into the smallest gap among those that live at the same time.
- * Returns the arena; SIZE_MAX when out of memory. */
-static size_t gckpti_place(gckpti_planner *p, gckpti_block *b, int n, size_t alignment, gckpti_timeline *line)
+/* Places blocks in the given order, each into the smallest gap among those that live at the same
+ * time. Returns the arena; SIZE_MAX when out of memory. */
+static size_t gckpti_place(gckpti_planner *p, gckpti_block *b, int n, size_t alignment,
+                           gckpti_timeline *line)
 {
     size_t arena = 0;
     line->link_count = 0;
@@ -5086,7 +5527,8 @@ static size_t gckpti_place(gckpti_planner *p, gckpti_block *b, int n, size_t ali
         memmove(line->by_offset + low + 1, line->by_offset + low, (size_t)(i - low) * sizeof(int));
         line->by_offset[low] = i;
         for (int k = b[i].start / GCKPTI_BUCKET; k <= b[i].end / GCKPTI_BUCKET; k++) {
-            if (!gckpti_grow(p->memory, &line->links, &line->link_capacity, line->link_count, sizeof *line->links)) {
+            if (!gckpti_grow(p->memory, &line->links, &line->link_capacity, line->link_count,
+                             sizeof *line->links)) {
                 p->failed = 1;
                 return SIZE_MAX;
             }
@@ -5111,15 +5553,16 @@ static void gckpti_promote_top(gckpti_block *b, size_t n)
     b[0] = moved;
 }
 
-/* Tries the orders, then moves what sticks out forward, for a number of rounds that depends on the count
- * of blocks alone. The best arena stays. */
+/* Tries the orders, then moves what sticks out forward, for a number of rounds that depends on the
+ * count of blocks alone. The best arena stays. */
 static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
 {
     size_t n = 0, buckets = p->length / GCKPTI_BUCKET + 1;
     gckpti_timeline line;
     memset(&line, 0, sizeof line);
     while (p->block_capacity < p->version_count)
-        if (!gckpti_grow(p->memory, &p->blocks, &p->block_capacity, p->block_capacity, sizeof *p->blocks)) {
+        if (!gckpti_grow(p->memory, &p->blocks, &p->block_capacity, p->block_capacity,
+                         sizeof *p->blocks)) {
             p->failed = 1;
             return GCKPT_E_MEMORY;
         }
@@ -5137,7 +5580,8 @@ static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
     line.seen = (int *)gckpti_new(p->memory, n + 1, sizeof(int));
     line.near_by = (int *)gckpti_new(p->memory, n + 1, sizeof(int));
     line.by_offset = (int *)gckpti_new(p->memory, n + 1, sizeof(int));
-    p->failed = p->failed || !line.head || !line.count || !line.seen || !line.near_by || !line.by_offset;
+    p->failed =
+        p->failed || !line.head || !line.count || !line.seen || !line.near_by || !line.by_offset;
     p->arena = SIZE_MAX;
     int rounds = n > 8192 ? 1 : GCKPTI_ORDERS + (int)(20000 / (n + 1) < 40 ? 20000 / (n + 1) : 40);
     for (int round = 0; round < rounds && p->arena != p->bound && !p->failed; round++) {
@@ -5177,7 +5621,8 @@ static size_t gckpti_blob_add(gckpt_plan *plan, const void *bytes, size_t size)
     return at;
 }
 
-/* Copies names and attributes of everything into the blob; called twice: to measure, then to fill. */
+/* Copies names and attributes of everything into the blob; called twice: to measure, then to
+ * fill. */
 static void gckpti_encode_nodes(gckpti_planner *p, gckpt_plan *plan)
 {
     int param = 0, input = 0;
@@ -5188,7 +5633,9 @@ static void gckpti_encode_nodes(gckpti_planner *p, gckpt_plan *plan)
         memset(&node, 0, sizeof node);
         node.op = t->op;
         node.data = t->data;
-        node.attributes = t->attribute_bytes ? gckpti_blob_add(plan, t->attributes, t->attribute_bytes) : GCKPTI_NONE;
+        node.attributes = t->attribute_bytes
+                              ? gckpti_blob_add(plan, t->attributes, t->attribute_bytes)
+                              : GCKPTI_NONE;
         node.name = t->name ? gckpti_blob_add(plan, t->name, strlen(t->name) + 1) : GCKPTI_NONE;
         node.aux_bytes = t->aux_bytes;
         node.shape = t->shape;
@@ -5200,9 +5647,10 @@ static void gckpti_encode_nodes(gckpti_planner *p, gckpt_plan *plan)
         node.type = t->type;
         node.once = t->once;
         if (t->kind == GCKPTI_PARAM) {
-            const char *name = p->g->store->params[t->index].p.name;    /* gckpt_name may have changed t's */
-            gckpti_plan_param q = { gckpti_blob_add(plan, name, strlen(name) + 1), gckpti_elements(&t->shape),
-                                    p->active[i], i };
+            const char *name =
+                p->g->store->params[t->index].p.name; /* gckpt_name may have changed t's */
+            gckpti_plan_param q = { gckpti_blob_add(plan, name, strlen(name) + 1),
+                                    gckpti_elements(&t->shape), p->active[i], i };
             if (plan->blob)
                 plan->params[param] = q;
             node.index = param++;
@@ -5225,8 +5673,10 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
         return NULL;
     plan->mode = mode;
     plan->optimiser = d->optimiser;
-    plan->state_slots = d->optimiser == GCKPT_ADAMW ? 2 : d->optimiser == GCKPT_MOMENTUM ? 1 :
-                        d->optimiser == GCKPT_OWN_OPTIMISER ? d->own_state : 0;
+    plan->state_slots = d->optimiser == GCKPT_ADAMW           ? 2
+                        : d->optimiser == GCKPT_MOMENTUM      ? 1
+                        : d->optimiser == GCKPT_OWN_OPTIMISER ? d->own_state
+                                                              : 0;
     plan->looped = p->looped;
     plan->update_in_backward = d->update_in_backward;
     plan->threads = p->threads;
@@ -5247,7 +5697,8 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
     plan->term_count = (size_t)p->term_count;
     plan->pick_count = (size_t)d->fetches;
     plan->nodes = (gckpti_node *)gckpti_new(&memory, plan->node_count, sizeof *plan->nodes);
-    plan->params = (gckpti_plan_param *)gckpti_new(&memory, plan->param_count, sizeof *plan->params);
+    plan->params =
+        (gckpti_plan_param *)gckpti_new(&memory, plan->param_count, sizeof *plan->params);
     plan->list = (gckpti_ins *)gckpti_new(&memory, plan->length, sizeof *plan->list);
     plan->operands = (size_t *)gckpti_new(&memory, plan->operand_count, sizeof *plan->operands);
     plan->terms = (gckpti_plan_term *)gckpti_new(&memory, plan->term_count, sizeof *plan->terms);
@@ -5258,8 +5709,8 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
     plan->blob = (char *)gckpti_new(&memory, plan->blob_size, 1);
     plan->memory = memory;
     *p->memory = memory;
-    if (!plan->nodes || !plan->params || !plan->list || !plan->operands || !plan->terms || !plan->picks ||
-        !plan->lives || !plan->blob) {
+    if (!plan->nodes || !plan->params || !plan->list || !plan->operands || !plan->terms ||
+        !plan->picks || !plan->lives || !plan->blob) {
         gckpt_plan_free(plan);
         return NULL;
     }
@@ -5281,11 +5732,12 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
         int use = p->looped && t->once ? gckpti_use(p, t->id, 0) : -1;
         plan->picks[i].id = d->fetch[i].tensor->id;
         plan->picks[i].gradient = d->fetch[i].gradient;
-        plan->picks[i].offset = gckpti_offset(p, !d->fetch[i].gradient ? p->value[t->id] :
-                                              use >= 0 ? p->use[use] : p->grad[t->id]);
+        plan->picks[i].offset = gckpti_offset(p, !d->fetch[i].gradient ? p->value[t->id]
+                                                 : use >= 0            ? p->use[use]
+                                                                       : p->grad[t->id]);
     }
     gckpti_block_sort(p->blocks, plan->life_count, GCKPTI_BY_END);
-    for (size_t i = 0; i < plan->life_count; i++) {         /* latest end first, so back to front         */
+    for (size_t i = 0; i < plan->life_count; i++) { /* latest end first, so back to front */
         const gckpti_block *b = &p->blocks[plan->life_count - 1 - i];
         gckpti_life life = { b->start, b->end, p->versions[b->version].offset, b->size };
         plan->lives[i] = life;
@@ -5294,7 +5746,8 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
     memcpy(plan->kind_bytes, p->peak_kinds, sizeof plan->kind_bytes);
     for (size_t i = 0; i < s->count; i++)
         if (!s->params[i].external)
-            plan->kind_bytes[GCKPT_BYTES_PARAMETERS] += (size_t)s->params[i].p.elements * sizeof(float);
+            plan->kind_bytes[GCKPT_BYTES_PARAMETERS] +=
+                (size_t)s->params[i].p.elements * sizeof(float);
     for (size_t i = 0; i < s->count; i++) {
         int slots = 0, wanted = 0;
         while (slots < 4 && s->params[i].p.state[slots])
@@ -5341,9 +5794,9 @@ static gckpt_result gckpti_try(gckpti_planner *p, gckpt_mode mode, int group)
     return result != GCKPT_OK ? result : p->failed ? GCKPT_E_MEMORY : gckpti_lifetimes(p);
 }
 
-/* The group whose arena is least. An arena is never below its bound, so groups are laid out in the order
- * of their bounds, until the next bound is no better than the least arena. Very long graphs try one group
- * for each number of segments. */
+/* The group whose arena is least. An arena is never below its bound, so groups are laid out in the
+ * order of their bounds, until the next bound is no better than the least arena. Very long graphs
+ * try one group for each number of segments. */
 static gckpt_result gckpti_find_sqrt(gckpti_planner *p, size_t alignment, int *best)
 {
     size_t least = SIZE_MAX, n = p->body_count > 0 ? (size_t)p->body_count : 1;
@@ -5394,42 +5847,66 @@ static gckpt_plan *gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode, gckpt_re
 }
 
 /* What can be wrong with a request before any planning. */
-static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count, const gckpt_plan_desc *d)
+static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,
+                                         const gckpt_plan_desc *d)
 {
     int inference = d->mode == GCKPT_INFERENCE;
-    if ((unsigned)d->mode > GCKPT_INFERENCE || (unsigned)d->optimiser > GCKPT_OWN_OPTIMISER || d->own_state < 0 ||
-        d->own_state > 4 || d->threads < 0 || d->threads > 1024 || d->group < 0 || d->batch < 0)
-        return gckpti_error(g, GCKPT_E_ARG, "plan: a field of the desc is out of range (mode, optimiser, own_state 0..4, "
-                            "threads 0..1024, group, batch)");
-    if (d->alignment & (d->alignment - 1) || d->alignment > 65536 || (d->alignment && d->alignment < sizeof(float)))
-        return gckpti_error(g, GCKPT_E_ARG, "plan: alignment %z must be a power of two from 4 to 65536", d->alignment);
+    if ((unsigned)d->mode > GCKPT_INFERENCE || (unsigned)d->optimiser > GCKPT_OWN_OPTIMISER ||
+        d->own_state < 0 || d->own_state > 4 || d->threads < 0 || d->threads > 1024 ||
+        d->group < 0 || d->batch < 0)
+        return gckpti_error(
+            g, GCKPT_E_ARG,
+            "plan: a field of the desc is out of range (mode, optimiser, own_state 0..4, "
+            "threads 0..1024, group, batch)");
+    if (d->alignment & (d->alignment - 1) || d->alignment > 65536 ||
+        (d->alignment && d->alignment < sizeof(float)))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: alignment %z must be a power of two from 4 to 65536",
+                            d->alignment);
     if (count < 0 || (count > 0 && !terms) || d->fetches < 0 || (d->fetches > 0 && !d->fetch) ||
         (d->mode == GCKPT_SCHEDULE && (!d->schedule || d->instructions <= 0)))
-        return gckpti_error(g, GCKPT_E_ARG, "plan: terms, fetch or schedule is NULL or its count is negative");
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: terms, fetch or schedule is NULL or its count is negative");
     if (count == 0 && (!inference || d->fetches == 0))
-        return gckpti_error(g, GCKPT_E_ARG, "plan: training needs at least one loss term; inference a term or a fetch");
+        return gckpti_error(
+            g, GCKPT_E_ARG,
+            "plan: training needs at least one loss term; inference a term or a fetch");
     if (g->segment >= 0)
-        return gckpti_error(g, GCKPT_E_ARG, "plan: a segment is still open; gckpt_segment_end is missing");
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: a segment is still open; gckpt_segment_end is missing");
     for (int i = 0; i < count; i++) {
         const gckpt_tensor *t = terms[i].loss;
         if (!t || t->graph != g)
-            return gckpti_error(g, GCKPT_E_ARG, "plan: the loss of term %i is %s", i, t ? "of another graph" : "NULL");
+            return gckpti_error(g, GCKPT_E_ARG, "plan: the loss of term %i is %s", i,
+                                t ? "of another graph" : "NULL");
         if (!gckpti_is_loss(t))
-            return gckpti_error(g, GCKPT_E_ARG, "plan: term %i: %T is not a loss; gckpt_sum_loss makes one of it", i, t);
+            return gckpti_error(g, GCKPT_E_ARG,
+                                "plan: term %i: %T is not a loss; gckpt_sum_loss makes one of it",
+                                i, t);
         if (i == 0 && (terms[0].regulariser || t->once) && !inference)
-            return gckpti_error(g, GCKPT_E_ARG, "plan: the first term counts the step and must depend on an input");
+            return gckpti_error(g, GCKPT_E_ARG,
+                                "plan: the first term counts the step and must depend on an input");
         if (terms[i].regulariser && !t->once)
-            return gckpti_error(g, GCKPT_E_ARG, "plan: term %i: a regulariser may depend on parameters only, %T depends on "
-                                "inputs", i, t);
+            return gckpti_error(
+                g, GCKPT_E_ARG,
+                "plan: term %i: a regulariser may depend on parameters only, %T depends on "
+                "inputs",
+                i, t);
         if (!terms[i].regulariser && t->once)
-            return gckpti_error(g, GCKPT_E_ARG, "plan: term %i: %T depends on parameters only; mark it as regulariser", i, t);
+            return gckpti_error(
+                g, GCKPT_E_ARG,
+                "plan: term %i: %T depends on parameters only; mark it as regulariser", i, t);
         for (int k = 0; k < i; k++)
             if (terms[k].loss == t)
-                return gckpti_error(g, GCKPT_E_ARG, "plan: terms %i and %i are the same loss", k, i);
+                return gckpti_error(g, GCKPT_E_ARG, "plan: terms %i and %i are the same loss", k,
+                                    i);
     }
     if (d->update_in_backward && (inference || (d->batch > g->rows)))
-        return gckpti_error(g, GCKPT_E_ARG, "plan: update_in_backward needs the whole batch in one micro-batch (batch %I, the "
-                            "graph has %I rows)", d->batch, g->rows);
+        return gckpti_error(
+            g, GCKPT_E_ARG,
+            "plan: update_in_backward needs the whole batch in one micro-batch (batch %I, the "
+            "graph has %I rows)",
+            d->batch, g->rows);
     return GCKPT_OK;
 }
 
@@ -5438,13 +5915,20 @@ static gckpt_result gckpti_check_fetches(gckpti_planner *p)
     for (int i = 0; i < p->desc->fetches; i++) {
         const gckpt_tensor *t = p->desc->fetch[i].tensor;
         if (!t || t->graph != p->g)
-            return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i is %s", i, t ? "of another graph" : "NULL");
+            return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i is %s", i,
+                                t ? "of another graph" : "NULL");
         if (!p->desc->fetch[i].gradient && (t->base->kind != GCKPTI_OP || gckpti_is_loss(t)))
-            return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i: %T is not the result of an op (values of inputs are the "
-                                "caller's, of parameters the store's, of losses the report's)", i, t);
+            return gckpti_error(
+                p->g, GCKPT_E_ARG,
+                "plan: fetch %i: %T is not the result of an op (values of inputs are the "
+                "caller's, of parameters the store's, of losses the report's)",
+                i, t);
         if (p->desc->fetch[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t)))
-            return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i: %T has no gradient: it does not lead from a trainable "
-                                "parameter to a loss", i, t);
+            return gckpti_error(
+                p->g, GCKPT_E_ARG,
+                "plan: fetch %i: %T has no gradient: it does not lead from a trainable "
+                "parameter to a loss",
+                i, t);
     }
     return GCKPT_OK;
 }
@@ -5475,14 +5959,17 @@ static gckpt_result gckpti_planner_start(gckpti_planner *p)
     for (int i = 0; i < p->n && !p->inference; i++)
         if (p->g->tensors[i]->kind == GCKPTI_PARAM && p->active[i])
             return GCKPT_OK;
-    return p->inference ? GCKPT_OK : gckpti_error(p->g, GCKPT_E_ARG, "plan: no trainable parameter leads to a loss "
-                                                   "(all frozen?); there is nothing to train");
+    return p->inference ? GCKPT_OK
+                        : gckpti_error(p->g, GCKPT_E_ARG,
+                                       "plan: no trainable parameter leads to a loss "
+                                       "(all frozen?); there is nothing to train");
 }
 
 GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                      const gckpt_plan_desc *desc)
 {
-    static const gckpt_mode choice[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_SQRT, GCKPT_MEMORY_POOR };
+    static const gckpt_mode choice[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_SQRT,
+                                         GCKPT_MEMORY_POOR };
     gckpt_plan_desc d;
     gckpti_planner p;
     gckpti_allocator memory;
@@ -5526,7 +6013,8 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     if (p.failed || result == GCKPT_E_MEMORY)
         gckpti_error(graph, GCKPT_E_MEMORY, "plan: no memory to plan %z tensors", graph->count);
     else if (result == GCKPT_OK && !plan)
-        gckpti_error(graph, GCKPT_E_BUDGET, "budget %z bytes is too small: this graph needs at least %z%s", d.budget,
+        gckpti_error(graph, GCKPT_E_BUDGET,
+                     "budget %z bytes is too small: this graph needs at least %z%s", d.budget,
                      least, automatic ? "" : " in this mode (GCKPT_AUTO tries all)");
     else if (plan)
         gckpti_ok(graph);
@@ -5541,12 +6029,17 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
 GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan) { return plan ? plan->arena : 0; }
 GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan) { return plan ? plan->bound : 0; }
 GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan) { return plan ? plan->recompute : 0; }
-GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan) { return plan ? plan->mode : GCKPT_AUTO; }
+GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan)
+{
+    return plan ? plan->mode : GCKPT_AUTO;
+}
 GCKPT_API int gckpt_plan_length(const gckpt_plan *plan) { return plan ? (int)plan->length : 0; }
 
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
 {
-    return plan ? plan->kind_bytes[GCKPT_BYTES_PARAMETERS] + plan->kind_bytes[GCKPT_BYTES_STATE] + plan->arena : 0;
+    return plan ? plan->kind_bytes[GCKPT_BYTES_PARAMETERS] + plan->kind_bytes[GCKPT_BYTES_STATE] +
+                      plan->arena
+                : 0;
 }
 
 GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind)
@@ -5554,8 +6047,9 @@ GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind)
     if (!plan || kind < 0 || kind >= GCKPT_BYTES_KINDS)
         return 0;
     if (kind == GCKPT_BYTES_TABLES)
-        return sizeof *plan + plan->node_count * sizeof *plan->nodes + plan->param_count * sizeof *plan->params +
-               plan->length * sizeof *plan->list + plan->operand_count * sizeof *plan->operands +
+        return sizeof *plan + plan->node_count * sizeof *plan->nodes +
+               plan->param_count * sizeof *plan->params + plan->length * sizeof *plan->list +
+               plan->operand_count * sizeof *plan->operands +
                plan->term_count * sizeof *plan->terms + plan->pick_count * sizeof *plan->picks +
                plan->life_count * sizeof *plan->lives + plan->blob_size;
     return plan->kind_bytes[kind];
@@ -5604,16 +6098,23 @@ static int gckpti_write_text(gckpt_write_fn write, void *user, const char *forma
 
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
-    static const char *const modes[] = { "auto", "store-all", "memory-poor", "segments", "sqrt", "schedule", "inference" };
-    static const char *const kinds[] = { "parameters", "optimiser state", "gradients", "activations", "workspace" };
+    static const char *const modes[] = { "auto", "store-all", "memory-poor", "segments",
+                                         "sqrt", "schedule",  "inference" };
+    static const char *const kinds[] = { "parameters", "optimiser state", "gradients",
+                                         "activations", "workspace" };
     static const char *const verbs[] = { "forward ", "backward", "update  " };
     if (!plan || !write)
         return GCKPT_E_ARG;
-    int good = gckpti_write_text(write, user, "plan %s: %z bytes (parameters + state + arena of %z, lower bound %z), "
-                                 "%g %% recomputed, %i instructions\n", modes[plan->mode], gckpt_plan_bytes(plan),
-                                 plan->arena, plan->bound, 100 * plan->recompute, (int)plan->length);
-    good = good && gckpti_write_text(write, user, "micro-batch %I of a batch of %I, %i threads, offsets aligned to %z\n",
-                                     plan->rows, plan->batch, plan->threads, plan->alignment);
+    int good =
+        gckpti_write_text(write, user,
+                          "plan %s: %z bytes (parameters + state + arena of %z, lower bound %z), "
+                          "%g %% recomputed, %i instructions\n",
+                          modes[plan->mode], gckpt_plan_bytes(plan), plan->arena, plan->bound,
+                          100 * plan->recompute, (int)plan->length);
+    good = good &&
+           gckpti_write_text(write, user,
+                             "micro-batch %I of a batch of %I, %i threads, offsets aligned to %z\n",
+                             plan->rows, plan->batch, plan->threads, plan->alignment);
     for (int k = 0; k < GCKPT_BYTES_TABLES && good; k++)
         good = gckpti_write_text(write, user, "  %s: %z bytes\n", kinds[k], plan->kind_bytes[k]);
     for (size_t x = 0; x < plan->length && good; x++) {
@@ -5622,11 +6123,14 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
         int id = gckpti_ins_tensor(plan, ins);
         const gckpti_node *node = &plan->nodes[id];
         if ((int)x == plan->body || (int)x == plan->epilogue)
-            good = gckpti_write_text(write, user, (int)x == plan->epilogue ? "-- once a step, at the end\n" :
-                                     plan->looped ? "-- for each micro-batch\n" : "-- batch\n");
-        good = good && gckpti_write_text(write, user, "%i\t%s %s #%i %s %S", (int)x, verbs[ins->kind],
-                                         node->op ? node->op->name : "param", id,
-                                         node->name != GCKPTI_NONE ? plan->blob + node->name : "", &node->shape);
+            good = gckpti_write_text(write, user,
+                                     (int)x == plan->epilogue ? "-- once a step, at the end\n"
+                                     : plan->looped           ? "-- for each micro-batch\n"
+                                                              : "-- batch\n");
+        good = good && gckpti_write_text(write, user, "%i\t%s %s #%i %s %S", (int)x,
+                                         verbs[ins->kind], node->op ? node->op->name : "param", id,
+                                         node->name != GCKPTI_NONE ? plan->blob + node->name : "",
+                                         &node->shape);
         if (ins->kind == GCKPT_FORWARD) {
             good = good && gckpti_write_text(write, user, ins->first ? "" : " again");
             if (o[0] != GCKPTI_NONE)
@@ -5634,7 +6138,8 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
         } else if (ins->kind == GCKPT_BACKWARD) {
             for (int i = 0; i < node->inputs && good; i++)
                 if (o[5 + 3 * i] != GCKPTI_NONE)
-                    good = gckpti_write_text(write, user, "%s #%i at %z", ins->accumulate & (1 << i) ? " adds to" : " writes",
+                    good = gckpti_write_text(write, user, "%s #%i at %z",
+                                             ins->accumulate & (1 << i) ? " adds to" : " writes",
                                              node->in[i], o[5 + 3 * i]);
         } else {
             good = good && gckpti_write_text(write, user, " from %z", o[0]);
@@ -5644,9 +6149,9 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
     return good ? GCKPT_OK : GCKPT_E_FILE;
 }
 
-/* ==================================================================================================
+/* =================================================================================================
  * >>exec: walks a plan's list over one arena
- * ================================================================================================== */
+ * ============================================================================================== */
 enum { GCKPTI_IDLE, GCKPTI_RUNNING, GCKPTI_STREAMING };
 enum { GCKPTI_CANARY = 64, GCKPTI_UPDATE_BLOCK = 4096 };
 
@@ -5657,22 +6162,23 @@ struct gckpt_exec {
     gckpt_store *store;
     gckpt_exec_desc desc;
     unsigned char *arena;
-    void *owned;                    /* arena and canary, when allocated here                             */
+    void *owned; /* arena and canary, when allocated here */
     size_t owned_size;
-    int *params, *order;            /* plan parameter -> store index; plan parameters in creation order  */
-    const void **feeds;             /* by plan input                                                     */
-    unsigned char *fed;             /* by plan input: must be fed                                        */
-    double *sums, *squares;         /* by term; by plan parameter                                        */
-    int64_t *counts, *expected;     /* by term: seen; counted from the feeds (-1: not counted)           */
-    uint64_t *hashes;               /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux                      */
+    int *params, *order;    /* plan parameter -> store index; plan parameters in creation order */
+    const void **feeds;     /* by plan input */
+    unsigned char *fed;     /* by plan input: must be fed */
+    double *sums, *squares; /* by term; by plan parameter */
+    int64_t *counts, *expected; /* by term: seen; counted from the feeds (-1: not counted) */
+    uint64_t *hashes;           /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
     int fast, state;
-    int pc, updating;               /* updating: a parameter was changed, or the sums were divided        */
-    size_t dead;                    /* next of plan->lives to die                                        */
-    int64_t row, row_end, feed_row; /* this micro-batch; end of the rows fed; row of the feeds' first     */
+    int pc, updating; /* updating: a parameter was changed, or the sums were divided */
+    size_t dead;      /* next of plan->lives to die */
+    int64_t row, row_end,
+        feed_row; /* this micro-batch; end of the rows fed; row of the feeds' first */
     gckpt_hyper hyper;
     float clip_scale;
     double grad_norm;
-    int measured;                   /* steps painted so far                                              */
+    int measured; /* steps painted so far */
     size_t touched;
 };
 
@@ -5703,10 +6209,14 @@ static gckpt_result gckpti_bind(gckpt_exec *e)
         const char *name = p->blob + p->params[i].name;
         int index = gckpti_find(e->store, name);
         if (index < 0 || e->store->params[index].p.elements != p->params[i].elements)
-            return gckpti_error(e->store, GCKPT_E_ARG, "exec: the store has no parameter \"%s\" of %I elements; the plan was "
-                                "made for another store", name, p->params[i].elements);
+            return gckpti_error(
+                e->store, GCKPT_E_ARG,
+                "exec: the store has no parameter \"%s\" of %I elements; the plan was "
+                "made for another store",
+                name, p->params[i].elements);
         if (p->params[i].trained && e->store->params[index].p.frozen)
-            return gckpti_error(e->store, GCKPT_E_ARG, "exec: \"%s\" was frozen after planning; make a new plan", name);
+            return gckpti_error(e->store, GCKPT_E_ARG,
+                                "exec: \"%s\" was frozen after planning; make a new plan", name);
         e->params[i] = index;
         size_t at = i;
         for (; at > 0 && e->params[e->order[at - 1]] > index; at--)
@@ -5714,8 +6224,10 @@ static gckpt_result gckpti_bind(gckpt_exec *e)
         e->order[at] = (int)i;
     }
     for (size_t i = 0; i < p->param_count; i++)
-        if (p->params[i].trained && !gckpti_param_state(e->store, &e->store->params[e->params[i]], p->state_slots))
-            return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the optimiser state of \"%s\"",
+        if (p->params[i].trained &&
+            !gckpti_param_state(e->store, &e->store->params[e->params[i]], p->state_slots))
+            return gckpti_error(e->store, GCKPT_E_MEMORY,
+                                "exec: no memory for the optimiser state of \"%s\"",
                                 p->blob + p->params[i].name);
     for (size_t x = 0; x < p->length; x++) {
         const gckpti_node *node = p->list[x].kind == GCKPT_UPDATE ? NULL : &p->nodes[p->list[x].id];
@@ -5739,7 +6251,8 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
     e->squares = (double *)gckpti_new(&e->memory, p->param_count, sizeof *e->squares);
     e->counts = (int64_t *)gckpti_new(&e->memory, p->term_count, sizeof *e->counts);
     e->expected = (int64_t *)gckpti_new(&e->memory, p->term_count, sizeof *e->expected);
-    int good = e->params && e->order && e->feeds && e->fed && e->sums && e->squares && e->counts && e->expected;
+    int good = e->params && e->order && e->feeds && e->fed && e->sums && e->squares && e->counts &&
+               e->expected;
     if (good && e->desc.debug & GCKPT_DEBUG_RECOMPUTE) {
         e->hashes = (uint64_t *)gckpti_new(&e->memory, 2 * p->node_count, sizeof *e->hashes);
         good = e->hashes != NULL;
@@ -5748,22 +6261,27 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
         return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for its tables");
     if (e->desc.arena) {
         if (e->desc.arena_size < p->arena || (uintptr_t)e->desc.arena % p->alignment)
-            return gckpti_error(e->store, GCKPT_E_ARG, "exec: the arena given has %z bytes; the plan needs %z, aligned to %z",
-                                e->desc.arena_size, p->arena, p->alignment);
+            return gckpti_error(
+                e->store, GCKPT_E_ARG,
+                "exec: the arena given has %z bytes; the plan needs %z, aligned to %z",
+                e->desc.arena_size, p->arena, p->alignment);
         e->arena = (unsigned char *)e->desc.arena;
         return GCKPT_OK;
     }
     e->owned_size = p->arena + p->alignment + GCKPTI_CANARY;
-    e->owned = p->arena < PTRDIFF_MAX / 2 ? gckpti_resize(&e->memory, NULL, 0, e->owned_size) : NULL;
+    e->owned =
+        p->arena < PTRDIFF_MAX / 2 ? gckpti_resize(&e->memory, NULL, 0, e->owned_size) : NULL;
     if (!e->owned)
-        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the step arena of %z bytes", p->arena);
+        return gckpti_error(e->store, GCKPT_E_MEMORY,
+                            "exec: no memory for the step arena of %z bytes", p->arena);
     size_t past = (size_t)((uintptr_t)e->owned % p->alignment);
     e->arena = (unsigned char *)e->owned + (past ? p->alignment - past : 0);
     memset(e->arena + p->arena, 0xc5, GCKPTI_CANARY);
     return GCKPT_OK;
 }
 
-GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store, const gckpt_exec_desc *desc)
+GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
+                                     const gckpt_exec_desc *desc)
 {
     gckpti_allocator a;
     memset(&a, 0, sizeof a);
@@ -5772,11 +6290,14 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     if (!store)
         return NULL;
     if (!plan) {
-        gckpti_error(store, GCKPT_E_ARG, "exec: the plan is NULL (see gckpt_error_text of its graph)");
+        gckpti_error(store, GCKPT_E_ARG,
+                     "exec: the plan is NULL (see gckpt_error_text of its graph)");
         return NULL;
     }
-    if (plan->optimiser == GCKPT_OWN_OPTIMISER && plan->mode != GCKPT_INFERENCE && (!desc || !desc->own_optimiser)) {
-        gckpti_error(store, GCKPT_E_ARG, "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
+    if (plan->optimiser == GCKPT_OWN_OPTIMISER && plan->mode != GCKPT_INFERENCE &&
+        (!desc || !desc->own_optimiser)) {
+        gckpti_error(store, GCKPT_E_ARG,
+                     "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
         return NULL;
     }
     gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
@@ -5789,7 +6310,7 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     e->store = store;
     if (desc)
         e->desc = *desc;
-#ifndef GCKPT_NO_FAST
+#if GCKPTI_HAS_FAST
     e->fast = !(e->desc.debug & GCKPT_DEBUG_PLAIN) && gckpti_fast_available();
 #endif
     if (gckpti_exec_memory(e) != GCKPT_OK || gckpti_bind(e) != GCKPT_OK) {
@@ -5804,6 +6325,7 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
 static float *gckpti_at(const gckpt_exec *e, size_t offset)
 {
     void *p = offset == GCKPTI_NONE ? NULL : e->arena + offset;
+    GCKPT_ASSERT(!p || offset < e->plan->arena);
     return (float *)p;
 }
 
@@ -5823,7 +6345,8 @@ static int64_t gckpti_micro_rows(const gckpt_exec *e)
 }
 
 /* Shapes, attributes and everything else that does not come from the arena. */
-static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows, gckpt_call *c)
+static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
+                              gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
     memset(c, 0, sizeof *c);
@@ -5843,7 +6366,8 @@ static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int 
 }
 
 /* The values of input i: in the arena, the store, the feeds, or the program's own. */
-static void gckpti_call_value(const gckpt_exec *e, const gckpti_node *q, size_t offset, gckpt_arg *arg)
+static void gckpti_call_value(const gckpt_exec *e, const gckpti_node *q, size_t offset,
+                              gckpt_arg *arg)
 {
     const void *data = NULL;
     if (q->kind == GCKPTI_OP)
@@ -5854,7 +6378,8 @@ static void gckpti_call_value(const gckpt_exec *e, const gckpti_node *q, size_t 
         data = q->data;
     else if (e->feeds[q->index])
         data = (const char *)e->feeds[q->index] +
-               (size_t)(e->row - e->feed_row) * ((size_t)gckpti_elements(&q->shape) / (size_t)e->plan->rows) * 4;
+               (size_t)(e->row - e->feed_row) *
+                   ((size_t)gckpti_elements(&q->shape) / (size_t)e->plan->rows) * 4;
     if (q->type == GCKPT_I32)
         arg->index = (const int32_t *)data;
     else
@@ -5895,9 +6420,12 @@ static gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const g
             continue;
         uint64_t hash = gckpti_hash_floats(GCKPTI_FNV_START, (const float *)data[k], n[k]) | 1;
         if (*seen && *seen != hash)
-            return gckpti_error(e, GCKPT_E_DATA, "recompute: %s of %s (%s #%i) differs from what it was the first time: the op "
-                                "is not a function of its inputs", k ? "aux" : "the value", gckpti_node_name(e->plan, ins->id),
-                                node->op->name, ins->id);
+            return gckpti_error(
+                e, GCKPT_E_DATA,
+                "recompute: %s of %s (%s #%i) differs from what it was the first time: the op "
+                "is not a function of its inputs",
+                k ? "aux" : "the value", gckpti_node_name(e->plan, ins->id), node->op->name,
+                ins->id);
         *seen = hash;
     }
     return GCKPT_OK;
@@ -5928,12 +6456,13 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
 static float gckpti_loss_scale(const gckpt_exec *e, int term)
 {
     const gckpti_plan_term *t = &e->plan->terms[term];
-    double own = (double)e->expected[term], first = (double)(e->expected[0] >= 0 ? e->expected[0] : e->counts[0]);
+    double own = (double)e->expected[term],
+           first = (double)(e->expected[0] >= 0 ? e->expected[0] : e->counts[0]);
     if (term == 0)
         return t->weight;
     if (t->regulariser)
         return (float)((double)t->weight * first);
-    if (e->expected[term] < 0)                          /* streaming: the same count                     */
+    if (e->expected[term] < 0) /* streaming: the same count */
         return t->weight;
     return own > 0 ? (float)((double)t->weight * first / own) : 0;
 }
@@ -5950,8 +6479,10 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
     c.work = gckpti_at(e, o[2]);
     float *grad_out = gckpti_at(e, o[3]);
     for (int u = 1; u < ins->uses; u++)
-        gckpti_add_into(grad_out, gckpti_at(e, o[4 + 3 * node->inputs + u - 1]), gckpti_elements(&node->shape));
+        gckpti_add_into(grad_out, gckpti_at(e, o[4 + 3 * node->inputs + u - 1]),
+                        gckpti_elements(&node->shape));
     c.grad_out = grad_out;
+    GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
     for (int i = 0; i < node->inputs; i++) {
         const gckpti_node *q = &p->nodes[p->nodes[node->in[i]].base];
         if (o[4 + 3 * i] != GCKPTI_NONE || q->kind != GCKPTI_OP)
@@ -5966,13 +6497,14 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
     (e->fast && node->op->backward_fast ? node->op->backward_fast : node->op->backward)(&c);
     for (int i = 0; i < node->inputs; i++)
         if (o[6 + 3 * i] != GCKPTI_NONE)
-            gckpti_add_into(gckpti_at(e, o[6 + 3 * i]), c.in[i].grad, gckpti_elements(&c.in[i].shape));
+            gckpti_add_into(gckpti_at(e, o[6 + 3 * i]), c.in[i].grad,
+                            gckpti_elements(&c.in[i].shape));
 }
 
-/* ==================================================================================================
+/* =================================================================================================
  * >>training: division, norm, clipping, optimisers, steps
- * ================================================================================================== */
-typedef struct {                    /* AdamW (Loshchilov & Hutter 2019), constants of one step            */
+ * ============================================================================================== */
+typedef struct { /* AdamW (Loshchilov & Hutter 2019), constants of one step */
     float scale, decay, beta1, rest1, beta2, rest2, eps, rate, correct2;
 } gckpti_adamw;
 
@@ -5980,20 +6512,22 @@ typedef struct {
     gckpt_exec *e;
     const gckpti_param *q;
     float *g, count, squares[64];
-    int64_t first;                  /* block                                                             */
+    int64_t first; /* block */
     gckpti_adamw adamw;
     float momentum;
 } gckpti_update_job;
 
-#ifndef GCKPT_NO_FAST
-static void gckpti_fast_adamw(float *w, const float *g, float *m, float *v, int64_t n, const gckpti_adamw *a);
+#if GCKPTI_HAS_FAST
+static void gckpti_fast_adamw(float *w, const float *g, float *m, float *v, int64_t n,
+                              const gckpti_adamw *a);
 static float gckpti_fast_square_sum(const float *x, int64_t n);
 static void gckpti_fast_divide(float *x, float by, int64_t n);
 #endif
 
-static void gckpti_run_blocks(const gckpt_exec *e, int64_t n, void (*body)(void *context, int64_t i), void *context)
+static void gckpti_run_blocks(const gckpt_exec *e, int64_t n,
+                              void (*body)(void *context, int64_t i), void *context)
 {
-#ifndef GCKPT_NO_FAST
+#if GCKPTI_HAS_FAST
     gckpt_call c;
     memset(&c, 0, sizeof c);
     c.threads = n > 4 ? e->plan->threads : 1;
@@ -6018,7 +6552,7 @@ static void gckpti_divide_block(void *context, int64_t i)
     gckpti_update_job *job = (gckpti_update_job *)context;
     int64_t n, at = gckpti_block_of(job, job->first + i, &n);
     float *g = job->g + at;
-#ifndef GCKPT_NO_FAST
+#if GCKPTI_HAS_FAST
     if (job->e->fast) {
         gckpti_fast_divide(g, job->count, n);
         job->squares[i] = gckpti_fast_square_sum(g, n);
@@ -6030,7 +6564,8 @@ static void gckpti_divide_block(void *context, int64_t i)
     job->squares[i] = gckpti_dot(g, g, n);
 }
 
-/* Adds up a parameter's accumulators, divides by the count, and takes the square sum (manual, 5g). */
+/* Adds up a parameter's accumulators, divides by the count, and takes the square sum (manual,
+ * 5g). */
 static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
 {
     const size_t *o = e->plan->operands + ins->operands;
@@ -6061,10 +6596,8 @@ static void gckpti_update_block(void *context, int64_t i)
     float *w = job->q->p.values + at, *m = job->q->p.state[0], *v = job->q->p.state[1];
     const float *g = job->g + at;
     switch (job->e->plan->optimiser) {
-    case GCKPT_ADAMW:
-        m += at;
-        v += at;
-#ifndef GCKPT_NO_FAST
+    case GCKPT_ADAMW: m += at; v += at;
+#if GCKPTI_HAS_FAST
         if (job->e->fast) {
             gckpti_fast_adamw(w, g, m, v, n, a);
             break;
@@ -6102,7 +6635,8 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins)
     const gckpt_plan *p = e->plan;
     const gckpt_hyper *h = &e->hyper;
     const gckpti_param *q = &e->store->params[e->params[ins->id]];
-    float lr = h->lr * q->p.lr_scale, beta1 = gckpti_or(h->beta1, 0.9f), beta2 = gckpti_or(h->beta2, 0.999f);
+    float lr = h->lr * q->p.lr_scale, beta1 = gckpti_or(h->beta1, 0.9f),
+          beta2 = gckpti_or(h->beta2, 0.999f);
     uint64_t step = e->store->step + 1;
     gckpti_update_job job;
     memset(&job, 0, sizeof job);
@@ -6138,7 +6672,8 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins)
         job.adamw.rate = (float)((double)lr / (1 - gckpti_powi((double)beta1, step)));
         job.adamw.correct2 = (float)(1 / (1 - gckpti_powi((double)beta2, step)));
     }
-    gckpti_run_blocks(e, (q->p.elements + GCKPTI_UPDATE_BLOCK - 1) / GCKPTI_UPDATE_BLOCK, gckpti_update_block, &job);
+    gckpti_run_blocks(e, (q->p.elements + GCKPTI_UPDATE_BLOCK - 1) / GCKPTI_UPDATE_BLOCK,
+                      gckpti_update_block, &job);
 }
 
 static void gckpti_total_norm(gckpt_exec *e)
@@ -6149,7 +6684,8 @@ static void gckpti_total_norm(gckpt_exec *e)
             sum += e->squares[e->order[i]];
     e->grad_norm = gckpti_sqrt_double(sum);
     e->clip_scale = e->hyper.clip > 0 && e->grad_norm > (double)e->hyper.clip
-                        ? (float)((double)e->hyper.clip / e->grad_norm) : 1;
+                        ? (float)((double)e->hyper.clip / e->grad_norm)
+                        : 1;
 }
 
 /* Before the first update of a step: all gradients, then the norm and the clipping factor. */
@@ -6174,7 +6710,8 @@ static void gckpti_paint_dead(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     while (e->dead < p->life_count && p->lives[e->dead].end <= e->pc) {
         const gckpti_life *life = &p->lives[e->dead++];
-        if (life->end == e->pc && !(p->looped && life->start < p->body && e->pc >= p->body && e->pc < p->epilogue))
+        if (life->end == e->pc &&
+            !(p->looped && life->start < p->body && e->pc >= p->body && e->pc < p->epilogue))
             gckpti_paint(e, life->offset, life->size);
     }
 }
@@ -6198,7 +6735,9 @@ static gckpt_result gckpti_measure_end(gckpt_exec *e)
     }
     for (size_t i = 0; e->owned && i < GCKPTI_CANARY; i++)
         if (e->arena[e->plan->arena + i] != 0xc5)
-            return gckpti_error(e, GCKPT_E_DATA, "step: a kernel wrote behind the arena of %z bytes", e->plan->arena);
+            return gckpti_error(e, GCKPT_E_DATA,
+                                "step: a kernel wrote behind the arena of %z bytes",
+                                e->plan->arena);
     return GCKPT_OK;
 }
 
@@ -6210,7 +6749,8 @@ GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
 /* ---- a step ---- */
 
 /* Takes the feeds for rows row_end.. of the step and checks what indices they hold. */
-static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count, int64_t rows)
+static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                      int64_t rows)
 {
     const gckpt_plan *p = e->plan;
     if (count < 0 || (count > 0 && !feeds))
@@ -6222,22 +6762,30 @@ static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, in
         if (feeds[i].input >= 0 && (size_t)feeds[i].input < p->node_count)
             q = &p->nodes[p->nodes[feeds[i].input].base];
         if (!q || q->kind != GCKPTI_INPUT || !feeds[i].data)
-            return gckpti_error(e, GCKPT_E_ARG, "feed %i: %s", i, !feeds[i].data ? "its data is NULL"
-                                : "its id is not that of an input (gckpt_id of a gckpt_input tensor)");
+            return gckpti_error(
+                e, GCKPT_E_ARG, "feed %i: %s", i,
+                !feeds[i].data
+                    ? "its data is NULL"
+                    : "its id is not that of an input (gckpt_id of a gckpt_input tensor)");
         if (e->feeds[q->index])
-            return gckpti_error(e, GCKPT_E_ARG, "feed %i: input \"%s\" is fed twice", i, p->blob + q->name);
+            return gckpti_error(e, GCKPT_E_ARG, "feed %i: input \"%s\" is fed twice", i,
+                                p->blob + q->name);
         e->feeds[q->index] = feeds[i].data;
     }
     for (size_t i = 0; i < p->node_count; i++)
-        if (p->nodes[i].kind == GCKPTI_INPUT && e->fed[p->nodes[i].index] && !e->feeds[p->nodes[i].index])
-            return gckpti_error(e, GCKPT_E_ARG, "input \"%s\" is not fed", p->blob + p->nodes[i].name);
+        if (p->nodes[i].kind == GCKPTI_INPUT && e->fed[p->nodes[i].index] &&
+            !e->feeds[p->nodes[i].index])
+            return gckpti_error(e, GCKPT_E_ARG, "input \"%s\" is not fed",
+                                p->blob + p->nodes[i].name);
     for (size_t x = 0; x < p->length; x++) {
         const gckpti_ins *ins = &p->list[x];
-        const gckpti_node *node = ins->kind == GCKPT_FORWARD && ins->first ? &p->nodes[ins->id] : NULL;
+        const gckpti_node *node =
+            ins->kind == GCKPT_FORWARD && ins->first ? &p->nodes[ins->id] : NULL;
         if (!node || !node->op->classes)
             continue;
         const gckpti_node *view = &p->nodes[node->in[node->inputs - 1]], *q = &p->nodes[view->base];
-        const int32_t *index = (const int32_t *)(q->kind == GCKPTI_CONSTANT ? q->data : e->feeds[q->index]);
+        const int32_t *index =
+            (const int32_t *)(q->kind == GCKPTI_CONSTANT ? q->data : e->feeds[q->index]);
         gckpt_call c;
         gckpti_call_start(e, node, ins->id, p->rows, &c);
         int64_t classes = node->op->classes(&c), per_row = gckpti_elements(&q->shape), n = per_row;
@@ -6247,9 +6795,10 @@ static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, in
         }
         for (int64_t k = 0; k < n; k++)
             if (index[k] >= classes || (index[k] < 0 && !(node->op->flags & GCKPT_LOSS)))
-                return gckpti_error(e, GCKPT_E_DATA, "\"%s\": index %i at row %I, position %I: %s #%i takes 0 to %I",
-                                    p->blob + q->name, (int)index[k], k / per_row, k % per_row, node->op->name, ins->id,
-                                    classes - 1);
+                return gckpti_error(e, GCKPT_E_DATA,
+                                    "\"%s\": index %i at row %I, position %I: %s #%i takes 0 to %I",
+                                    p->blob + q->name, (int)index[k], k / per_row, k % per_row,
+                                    node->op->name, ins->id, classes - 1);
     }
     return GCKPT_OK;
 }
@@ -6268,9 +6817,12 @@ static void gckpti_expect_counts(gckpt_exec *e, int64_t rows, int known)
         e->expected[i] = -1;
         if (!known || !several || node->once)
             continue;
-        const gckpti_node *q = &p->nodes[p->nodes[node->in[node->op->classes ? node->inputs - 1 : 0]].base];
+        const gckpti_node *q =
+            &p->nodes[p->nodes[node->in[node->op->classes ? node->inputs - 1 : 0]].base];
         int64_t n = gckpti_elements(&q->shape) / p->rows * rows, valid = n;
-        const int32_t *index = node->op->classes && q->kind == GCKPTI_INPUT ? (const int32_t *)e->feeds[q->index] : NULL;
+        const int32_t *index = node->op->classes && q->kind == GCKPTI_INPUT
+                                   ? (const int32_t *)e->feeds[q->index]
+                                   : NULL;
         for (int64_t k = 0; index && k < n; k++)
             valid -= index[k] < 0;
         e->expected[i] = valid;
@@ -6285,12 +6837,17 @@ static gckpt_result gckpti_check_streaming(gckpt_exec *e)
     for (size_t i = 1; i < p->term_count; i++) {
         const gckpti_node *node = &p->nodes[p->terms[i].id];
         int same = first->op->classes && node->op->classes &&
-                   p->nodes[first->in[first->inputs - 1]].base == p->nodes[node->in[node->inputs - 1]].base;
+                   p->nodes[first->in[first->inputs - 1]].base ==
+                       p->nodes[node->in[node->inputs - 1]].base;
         same = same || (!first->op->classes && !node->op->classes &&
-                        gckpti_elements(&p->nodes[first->in[0]].shape) == gckpti_elements(&p->nodes[node->in[0]].shape));
+                        gckpti_elements(&p->nodes[first->in[0]].shape) ==
+                            gckpti_elements(&p->nodes[node->in[0]].shape));
         if (!p->terms[i].regulariser && !same)
-            return gckpti_error(e, GCKPT_E_ARG, "step_begin: loss %s #%i has a count of its own, which is not known while rows "
-                                "stream in; use gckpt_step", node->op->name, p->terms[i].id);
+            return gckpti_error(
+                e, GCKPT_E_ARG,
+                "step_begin: loss %s #%i has a count of its own, which is not known while rows "
+                "stream in; use gckpt_step",
+                node->op->name, p->terms[i].id);
     }
     return GCKPT_OK;
 }
@@ -6300,11 +6857,14 @@ static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
     const gckpt_plan *p = e->plan;
     int inference = p->mode == GCKPT_INFERENCE;
     if (rows < 1 || (!inference && rows > p->batch - e->row_end))
-        return gckpti_error(e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s", rows, p->batch,
+        return gckpti_error(e, GCKPT_E_ARG, "step: %I rows; this plan takes 1 to %I in a step%s",
+                            rows, p->batch,
                             e->row_end ? " (all calls of the step together)" : " (desc.batch)");
     if (p->mixer >= 0 && rows % p->rows)
-        return gckpti_error(e, GCKPT_E_ARG, "step: %I rows: must be a multiple of the micro-batch of %I, because %s #%i mixes rows",
-                            rows, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
+        return gckpti_error(
+            e, GCKPT_E_ARG,
+            "step: %I rows: must be a multiple of the micro-batch of %I, because %s #%i mixes rows",
+            rows, p->rows, gckpti_node_name(p, p->mixer), p->mixer);
     return GCKPT_OK;
 }
 
@@ -6316,11 +6876,14 @@ static void gckpti_clear_accumulators(gckpt_exec *e)
         const gckpti_ins *ins = &p->list[x];
         const size_t *o = p->operands + ins->operands;
         const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
-        if (ins->kind == GCKPT_FORWARD || !node->once || (ins->kind == GCKPT_BACKWARD && node->op->flags & GCKPT_LOSS))
+        if (ins->kind == GCKPT_FORWARD || !node->once ||
+            (ins->kind == GCKPT_BACKWARD && node->op->flags & GCKPT_LOSS))
             continue;
         size_t bytes = (size_t)gckpti_elements(&node->shape) * sizeof(float);
         for (int u = 0; u < ins->uses; u++) {
-            size_t at = ins->kind == GCKPT_UPDATE ? o[u] : u ? o[4 + 3 * node->inputs + u - 1] : o[3];
+            size_t at = ins->kind == GCKPT_UPDATE ? o[u]
+                        : u                       ? o[4 + 3 * node->inputs + u - 1]
+                                                  : o[3];
             memset(gckpti_at(e, at), 0, bytes);
         }
     }
@@ -6331,16 +6894,21 @@ static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int in
     const gckpt_plan *p = e->plan;
     e->state = GCKPTI_IDLE;
     if (inference != (p->mode == GCKPT_INFERENCE))
-        return gckpti_error(e, GCKPT_E_ARG, inference ? "forward: this plan trains; make one with GCKPT_INFERENCE"
-                            : "step: this plan is for GCKPT_INFERENCE; gckpt_forward runs it");
+        return gckpti_error(e, GCKPT_E_ARG,
+                            inference
+                                ? "forward: this plan trains; make one with GCKPT_INFERENCE"
+                                : "step: this plan is for GCKPT_INFERENCE; gckpt_forward runs it");
     if (!inference && !hyper)
         return gckpti_error(e, GCKPT_E_ARG, "step: hyper is NULL");
     if (!inference && p->update_in_backward && hyper->clip > 0)
-        return gckpti_error(e, GCKPT_E_ARG, "step: clip needs all gradients before the first update; this plan updates in "
-                            "the backward (desc.update_in_backward)");
+        return gckpti_error(
+            e, GCKPT_E_ARG,
+            "step: clip needs all gradients before the first update; this plan updates in "
+            "the backward (desc.update_in_backward)");
     for (size_t i = 0; i < p->param_count; i++)
         if (p->params[i].trained && e->store->params[e->params[i]].p.frozen)
-            return gckpti_error(e, GCKPT_E_ARG, "step: \"%s\" was frozen after planning; make a new plan",
+            return gckpti_error(e, GCKPT_E_ARG,
+                                "step: \"%s\" was frozen after planning; make a new plan",
                                 p->blob + p->params[i].name);
     if (hyper)
         e->hyper = *hyper;
@@ -6360,14 +6928,14 @@ static void gckpti_start_step(gckpt_exec *e)
     memset(e->squares, 0, e->plan->param_count * sizeof *e->squares);
 }
 
-/* Runs one instruction and moves on; hold: stop in front of the updates. Returns MORE, OK at the end of
- * the step (or of the rows at hand when streaming), CANCELLED or an error. */
+/* Runs one instruction and moves on; hold: stop in front of the updates. Returns MORE, OK at the
+ * end of the step (or of the rows at hand when streaming), CANCELLED or an error. */
 static gckpt_result gckpti_advance(gckpt_exec *e, int hold)
 {
     const gckpt_plan *p = e->plan;
     gckpt_result result = GCKPT_OK;
     int length = (int)p->length;
-    if (e->pc == p->epilogue && e->row < e->row_end) {          /* end of a micro-batch                  */
+    if (e->pc == p->epilogue && e->row < e->row_end) { /* end of a micro-batch */
         e->row += gckpti_micro_rows(e);
         if (e->row < e->row_end) {
             e->pc = p->mode == GCKPT_INFERENCE ? 0 : p->body;
@@ -6384,12 +6952,19 @@ static gckpt_result gckpti_advance(gckpt_exec *e, int hold)
         return hold && e->counts[0] ? GCKPT_OK : GCKPT_MORE;
     }
     if (e->desc.progress && !(e->updating && p->update_in_backward)) {
-        gckpt_progress progress = { e->pc, length, e->row, e->row_end, (gckpt_kind)ins->kind,
+        gckpt_progress progress = { e->pc,
+                                    length,
+                                    e->row,
+                                    e->row_end,
+                                    (gckpt_kind)ins->kind,
                                     gckpti_node_name(p, gckpti_ins_tensor(p, ins)) };
         if (!e->updating && e->desc.progress(e->desc.user, &progress)) {
             e->state = GCKPTI_IDLE;
-            return gckpti_error(e, GCKPT_CANCELLED, "cancelled by the progress callback before instruction %i; nothing was "
-                                "changed", e->pc);
+            return gckpti_error(
+                e, GCKPT_CANCELLED,
+                "cancelled by the progress callback before instruction %i; nothing was "
+                "changed",
+                e->pc);
         }
     }
     if (ins->kind == GCKPT_FORWARD) {
@@ -6427,9 +7002,11 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     }
     for (size_t i = 0; i < p->term_count; i++)
         if (e->expected[i] >= 0 && e->expected[i] != e->counts[i])
-            return gckpti_error(e, GCKPT_E_DATA, "step: loss %s #%i counted %I; its feeds say %I. A loss that counts in its own "
-                                "way can only be the first of a plan", p->nodes[p->terms[i].id].op->name, p->terms[i].id,
-                                e->counts[i], e->expected[i]);
+            return gckpti_error(
+                e, GCKPT_E_DATA,
+                "step: loss %s #%i counted %I; its feeds say %I. A loss that counts in its own "
+                "way can only be the first of a plan",
+                p->nodes[p->terms[i].id].op->name, p->terms[i].id, e->counts[i], e->expected[i]);
     if (p->mode != GCKPT_INFERENCE && count > 0) {
         if (p->update_in_backward)
             gckpti_total_norm(e);
@@ -6463,8 +7040,8 @@ static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int c
     return GCKPT_OK;
 }
 
-GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count, int64_t rows,
-                                        const gckpt_hyper *hyper)
+GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                        int64_t rows, const gckpt_hyper *hyper)
 {
     return gckpti_prepare(exec, feeds, count, rows, hyper, 0);
 }
@@ -6500,15 +7077,15 @@ static gckpt_result gckpti_run_all(gckpt_exec *e, gckpt_report *report)
     return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
 }
 
-GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count, int64_t rows,
-                                  const gckpt_hyper *hyper, gckpt_report *report)
+GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                  int64_t rows, const gckpt_hyper *hyper, gckpt_report *report)
 {
     gckpt_result result = gckpti_prepare(exec, feeds, count, rows, hyper, 0);
     return result == GCKPT_OK ? gckpti_run_all(exec, report) : result;
 }
 
-GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count, int64_t rows,
-                                     gckpt_report *report)
+GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                     int64_t rows, gckpt_report *report)
 {
     gckpt_result result = gckpti_prepare(exec, feeds, count, rows, NULL, 1);
     return result == GCKPT_OK ? gckpti_run_all(exec, report) : result;
@@ -6520,8 +7097,11 @@ GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyp
         return GCKPT_E_ARG;
     gckpt_result result = gckpti_begin(exec, hyper, 0);
     if (result == GCKPT_OK && !exec->plan->looped)
-        return gckpti_error(exec, GCKPT_E_ARG, "step_begin: rows can stream in only when desc.batch is larger than the graph's "
-                            "%I rows", exec->plan->rows);
+        return gckpti_error(
+            exec, GCKPT_E_ARG,
+            "step_begin: rows can stream in only when desc.batch is larger than the graph's "
+            "%I rows",
+            exec->plan->rows);
     if (result == GCKPT_OK)
         result = gckpti_check_streaming(exec);
     if (result != GCKPT_OK)
@@ -6532,7 +7112,8 @@ GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyp
     return GCKPT_OK;
 }
 
-GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count, int64_t rows)
+GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                      int64_t rows)
 {
     if (!exec)
         return GCKPT_E_ARG;
@@ -6541,7 +7122,7 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
     gckpt_result result = gckpti_check_rows(exec, rows);
     if (result == GCKPT_OK)
         result = gckpti_take_feeds(exec, feeds, count, rows);
-    if (result != GCKPT_OK)                             /* the rows before stay counted; the caller may go on */
+    if (result != GCKPT_OK) /* the rows before stay counted; the caller may go on */
         return result;
     if (exec->row_end > 0) {
         exec->pc = exec->plan->body;
@@ -6563,7 +7144,7 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
         return gckpti_error(exec, GCKPT_E_ARG, "step_end: no step was begun (gckpt_step_begin)");
     exec->state = GCKPTI_RUNNING;
     exec->pc = exec->plan->epilogue;
-    if (exec->row_end == 0)                             /* nothing was added: nothing to do              */
+    if (exec->row_end == 0) /* nothing was added: nothing to do */
         return gckpti_finish_step(exec, report);
     return gckpti_run_all(exec, report);
 }
@@ -6576,7 +7157,8 @@ GCKPT_API const float *gckpt_fetch(const gckpt_exec *exec, int id, int gradient)
     return NULL;
 }
 
-GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr, float min_lr)
+GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, float lr,
+                                float min_lr)
 {
     if (step < warmup)
         return lr * (float)(step + 1) / (float)warmup;
@@ -6586,12 +7168,13 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
     return gckpti_fma(0.5f * (lr - min_lr), 1 + gckpti_cos(3.14159265f * t), min_lr);
 }
 
-/* ==================================================================================================
+/* =================================================================================================
  * >>check: gradients against finite differences
- * ================================================================================================== */
+ * ============================================================================================== */
 
 /* Loss and gradients without an update. */
-static gckpt_result gckpti_gradients(gckpt_exec *e, const gckpt_feed *feeds, int count, int64_t rows, double *loss)
+static gckpt_result gckpti_gradients(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                     int64_t rows, double *loss)
 {
     gckpt_hyper hyper;
     gckpt_report report;
@@ -6622,11 +7205,12 @@ static const gckpti_ins *gckpti_update_of(const gckpt_plan *p, int param)
     return NULL;
 }
 
-/* One parameter along one direction. The loss's difference between w + h d and w - h d is compared with
- * the gradient times the difference of the weights as they really were, at h and h/2, and extrapolated
- * to h = 0 (Richardson). */
-static gckpt_result gckpti_check_direction(gckpt_exec *e, const gckpt_feed *feeds, int count, int64_t rows, int param,
-                                           const float *g, float *w, int random, double *difference)
+/* One parameter along one direction. The loss's difference between w + h d and w - h d is compared
+ * with the gradient times the difference of the weights as they really were, at h and h/2, and
+ * extrapolated to h = 0 (Richardson). */
+static gckpt_result gckpti_check_direction(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                           int64_t rows, int param, const float *g, float *w,
+                                           int random, double *difference)
 {
     const gckpti_param *q = &e->store->params[e->params[param]];
     int64_t n = q->p.elements;
@@ -6636,7 +7220,8 @@ static gckpt_result gckpti_check_direction(gckpt_exec *e, const gckpt_feed *feed
         gg += (double)g[i] * (double)g[i];
         ww += (double)w[i] * (double)w[i];
     }
-    double rms = gckpti_sqrt_double(gg / (double)n), h = 0.02 * (gckpti_sqrt_double(ww / (double)n) + 0.05);
+    double rms = gckpti_sqrt_double(gg / (double)n),
+           h = 0.02 * (gckpti_sqrt_double(ww / (double)n) + 0.05);
     for (int half = 0; half < 2 && result == GCKPT_OK; half++) {
         double loss[2] = { 0, 0 }, moved = 0, dot = 0;
         for (int side = 0; side < 2 && result == GCKPT_OK; side++) {
@@ -6678,13 +7263,15 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
     int worst_param = -1;
     *worst = 0;
     if (p->update_in_backward || p->mode == GCKPT_INFERENCE)
-        return gckpti_error(exec, GCKPT_E_ARG, "check_gradients: needs a training plan without update_in_backward");
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "check_gradients: needs a training plan without update_in_backward");
     for (size_t i = 0; i < p->param_count; i++)
         if (p->params[i].trained && p->params[i].elements > most)
             most = p->params[i].elements;
     float *copy = (float *)gckpti_new(&exec->memory, (size_t)most, 2 * sizeof(float));
     if (!copy)
-        return gckpti_error(exec, GCKPT_E_MEMORY, "check_gradients: no memory for %I floats", 2 * most);
+        return gckpti_error(exec, GCKPT_E_MEMORY, "check_gradients: no memory for %I floats",
+                            2 * most);
     unsigned debug = exec->desc.debug;
     exec->desc.debug &= ~GCKPT_DEBUG_MEASURE;
     for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++) {
@@ -6695,11 +7282,13 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
         result = gckpti_gradients(exec, feeds, count, rows, &loss);
         if (result != GCKPT_OK)
             break;
-        memcpy(copy, gckpti_at(exec, p->operands[gckpti_update_of(p, (int)i)->operands]), n * sizeof(float));
+        memcpy(copy, gckpti_at(exec, p->operands[gckpti_update_of(p, (int)i)->operands]),
+               n * sizeof(float));
         memcpy(copy + n, exec->store->params[exec->params[i]].p.values, n * sizeof(float));
         for (int random = 0; random < 2 && result == GCKPT_OK; random++) {
             double difference = 0;
-            result = gckpti_check_direction(exec, feeds, count, rows, (int)i, copy, copy + n, random, &difference);
+            result = gckpti_check_direction(exec, feeds, count, rows, (int)i, copy, copy + n,
+                                            random, &difference);
             if (difference > *worst || difference != difference || worst_param < 0) {
                 *worst = difference;
                 worst_param = (int)i;
@@ -6709,8 +7298,11 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
     exec->desc.debug = debug;
     gckpti_delete(&exec->memory, copy, (size_t)most, 2 * sizeof(float));
     if (result == GCKPT_OK && !(*worst <= 0.01))
-        return gckpti_error(exec, GCKPT_E_DATA, "check_gradients: the gradient of \"%s\" differs from finite differences by %g "
-                            "(relative)", p->blob + p->params[worst_param].name, *worst);
+        return gckpti_error(
+            exec, GCKPT_E_DATA,
+            "check_gradients: the gradient of \"%s\" differs from finite differences by %g "
+            "(relative)",
+            p->blob + p->params[worst_param].name, *worst);
     return result;
 }
 
@@ -6733,7 +7325,7 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
  * (gckpt_memory.memory) they are taken and given back; the header's bytes stay taken when
  * parameters or state had to be created.
  * ============================================================================================== */
-#define GCKPTI_HEADER_MAX 100000000u    /* bytes; the format's limit */
+#define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
 
 /* Bytes of the UTF-8 character at s, 0 when it is not one: overlong, a surrogate, cut off. */
 static int gckpti_utf8_length(const char *s, size_t left)
@@ -6779,7 +7371,7 @@ static const char *gckpti_name_problem(const char *name)
 
 /* ---- write ---- */
 typedef struct {
-    gckpt_write_fn write;           /* NULL: only count */
+    gckpt_write_fn write; /* NULL: only count */
     void *user;
     size_t total, used;
     int failed;
@@ -6867,15 +7459,19 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
     for (size_t i = 0; i < store->count; i++) {
         const char *name = store->params[i].p.name, *problem = gckpti_name_problem(name);
         if (problem)
-            return gckpti_error(store, GCKPT_E_ARG, "save: a parameter's name %s; choose another: "
-                                "\"%s\"", problem, name);
+            return gckpti_error(store, GCKPT_E_ARG,
+                                "save: a parameter's name %s; choose another: "
+                                "\"%s\"",
+                                problem, name);
     }
     memset(&k, 0, sizeof k);
     gckpti_sink_header(&k, store);
     size_t padding = (8 - k.total % 8) % 8, length = k.total + padding;
     if (length > GCKPTI_HEADER_MAX)
-        return gckpti_error(store, GCKPT_E_DATA, "save: the header takes %z bytes, %z are allowed; "
-                            "use shorter names", length, (size_t)GCKPTI_HEADER_MAX);
+        return gckpti_error(store, GCKPT_E_DATA,
+                            "save: the header takes %z bytes, %z are allowed; "
+                            "use shorter names",
+                            length, (size_t)GCKPTI_HEADER_MAX);
     memset(&k, 0, sizeof k);
     k.write = write;
     k.user = user;
@@ -6892,18 +7488,20 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
     }
     gckpti_sink_flush(&k);
     if (k.failed)
-        return gckpti_error(store, GCKPT_E_FILE, "save: the write callback failed before byte %z; "
-                            "what it wrote is no complete file", k.total);
+        return gckpti_error(store, GCKPT_E_FILE,
+                            "save: the write callback failed before byte %z; "
+                            "what it wrote is no complete file",
+                            k.total);
     return gckpti_ok(store);
 }
 
 /* ---- read: the header's JSON, decoded where it stands ---- */
 typedef struct {
-    const char *name;               /* of the parameter */
-    int slot;                       /* -1: its values; 0..3: that state */
-    int states;                     /* of values: how many states they have in the file */
-    int had;                        /* of values: how many the store had */
-    size_t param;                   /* index in the store */
+    const char *name; /* of the parameter */
+    int slot;         /* -1: its values; 0..3: that state */
+    int states;       /* of values: how many states they have in the file */
+    int had;          /* of values: how many the store had */
+    size_t param;     /* index in the store */
     gckpt_shape shape;
     int64_t offsets[2];
 } gckpti_saved;
@@ -6911,11 +7509,11 @@ typedef struct {
 typedef struct {
     gckpt_store *store;
     gckpt_result result;
-    char *header, *at, *end;        /* end: of the header */
+    char *header, *at, *end; /* end: of the header */
     int64_t data_bytes;
     gckpti_saved *entries;
     size_t count, capacity;
-    int ours, empty;                /* written by this library; the store had no parameters */
+    int ours, empty; /* written by this library; the store had no parameters */
     uint64_t step, seed;
 } gckpti_loader;
 
@@ -6941,8 +7539,10 @@ static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_sav
 
 static int gckpti_json_fail(gckpti_loader *l, const char *what)
 {
-    return gckpti_refuse(l, GCKPT_E_DATA, NULL, "header, byte %z: %s; the file is damaged or "
-                         "not safetensors", (size_t)(l->at - l->header), what);
+    return gckpti_refuse(l, GCKPT_E_DATA, NULL,
+                         "header, byte %z: %s; the file is damaged or "
+                         "not safetensors",
+                         (size_t)(l->at - l->header), what);
 }
 
 static void gckpti_json_space(gckpti_loader *l)
@@ -7015,8 +7615,9 @@ static char *gckpti_json_string(gckpti_loader *l)
                 *out++ = (char)(unsigned char)(0x80 | (c >> (6 * more) & 0x3f));
         } else {
             int n = gckpti_utf8_length(l->at, (size_t)(l->end - l->at));
-            wrong = !n ? "a string is not UTF-8" :
-                    (unsigned char)*l->at < 0x20 ? "a bare control character" : NULL;
+            wrong = !n                             ? "a string is not UTF-8"
+                    : (unsigned char)*l->at < 0x20 ? "a bare control character"
+                                                   : NULL;
             while (n-- > 0)
                 *out++ = *l->at++;
         }
@@ -7099,13 +7700,17 @@ static int gckpti_load_metadata(gckpti_loader *l)
     for (int i = 1; l->ours && i < 4; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (!end || gckpti_digits(found[i], end, &number[i]) != end)
-            return gckpti_refuse(l, GCKPT_E_DATA, NULL, "__metadata__: %s must be a whole number < "
-                                 "2^64, in quotes", keys[i]);
+            return gckpti_refuse(l, GCKPT_E_DATA, NULL,
+                                 "__metadata__: %s must be a whole number < "
+                                 "2^64, in quotes",
+                                 keys[i]);
     }
     if (l->ours && number[1] != GCKPT_CONTRACT)
-        return gckpti_refuse(l, GCKPT_E_DATA, NULL, "the file is of numeric contract %s, this "
+        return gckpti_refuse(l, GCKPT_E_DATA, NULL,
+                             "the file is of numeric contract %s, this "
                              "library of %i: training would not go on to the same bits. Without "
-                             "its __metadata__ the values can be loaded", found[1], GCKPT_CONTRACT);
+                             "its __metadata__ the values can be loaded",
+                             found[1], GCKPT_CONTRACT);
     l->step = number[2];
     l->seed = number[3];
     return l->result == GCKPT_OK;
@@ -7136,13 +7741,16 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
         return gckpti_refuse(l, GCKPT_E_DATA, e, "F32 is needed; convert it from dtype %s", type);
     e->shape.n = axes;
     if (!gckpti_shape_fits(&e->shape))
-        return gckpti_refuse(l, GCKPT_E_DATA, e, "%S: sizes must be positive and their product at "
-                             "most %z", &e->shape, SIZE_MAX / 64);
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             "%S: sizes must be positive and their product at "
+                             "most %z",
+                             &e->shape, SIZE_MAX / 64);
     int64_t begin = e->offsets[0], end = e->offsets[1], bytes = gckpti_elements(&e->shape) * 4;
     if (begin > end || end > l->data_bytes || end - begin != bytes)
-        return gckpti_refuse(l, GCKPT_E_DATA, e, "data_offsets [%I,%I] must hold the %I bytes of "
-                             "%S within the %I bytes of data", begin, end, bytes, &e->shape,
-                             l->data_bytes);
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             "data_offsets [%I,%I] must hold the %I bytes of "
+                             "%S within the %I bytes of data",
+                             begin, end, bytes, &e->shape, l->data_bytes);
     return 1;
 }
 
@@ -7173,7 +7781,7 @@ static int gckpti_load_header(gckpti_loader *l)
                                  l->count);
         l->entries[l->count++] = e;
     }
-    gckpti_json_space(l);                               /* the padding */
+    gckpti_json_space(l); /* the padding */
     if (l->result == GCKPT_OK && l->at != l->end)
         gckpti_json_fail(l, "only spaces may follow the last '}'");
     return l->result == GCKPT_OK;
@@ -7190,7 +7798,7 @@ static int gckpti_saved_before(const gckpti_saved *a, const gckpti_saved *b, int
 
 static void gckpti_saved_sort(gckpti_saved *e, size_t n, int by_name)
 {
-    size_t start = n / 2, end = n;              /* heap sort: build the heap, then empty it */
+    size_t start = n / 2, end = n; /* heap sort: build the heap, then empty it */
     while (end > 1) {
         gckpti_saved moved = e[start > 0 ? start - 1 : end - 1];
         size_t hole = 0, child;
@@ -7213,7 +7821,7 @@ static void gckpti_saved_sort(gckpti_saved *e, size_t n, int by_name)
 static int gckpti_load_check(gckpti_loader *l)
 {
     gckpt_store *s = l->store;
-    gckpti_saved *head = NULL;                          /* values of the parameter we are at */
+    gckpti_saved *head = NULL; /* values of the parameter we are at */
     int64_t at = 0;
     size_t values = 0;
     gckpti_saved_sort(l->entries, l->count, 0);
@@ -7223,12 +7831,14 @@ static int gckpti_load_check(gckpti_loader *l)
             return gckpti_refuse(l, GCKPT_E_DATA, e, "its data begins at %I, not at %I: %s",
                                  e->offsets[0], at, e->offsets[0] < at ? "an overlap" : "a hole");
         at = e->offsets[1];
-        e->param = values;                              /* in an empty store; else found below */
+        e->param = values; /* in an empty store; else found below */
         values += e->slot < 0;
     }
     if (at != l->data_bytes)
-        return gckpti_refuse(l, GCKPT_E_DATA, NULL, "the tensors need %I bytes of data, the file "
-                             "has %I", at, l->data_bytes);
+        return gckpti_refuse(l, GCKPT_E_DATA, NULL,
+                             "the tensors need %I bytes of data, the file "
+                             "has %I",
+                             at, l->data_bytes);
     gckpti_saved_sort(l->entries, l->count, 1);
     for (size_t i = 0; i < l->count; i++) {
         gckpti_saved *e = &l->entries[i];
@@ -7255,8 +7865,10 @@ static int gckpti_load_check(gckpti_loader *l)
             continue;
         int index = gckpti_find(s, e->name);
         if (index < 0)
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "is none of the store's %z parameters; build "
-                                 "the model that was saved, or load into an empty store", s->count);
+            return gckpti_refuse(l, GCKPT_E_DATA, e,
+                                 "is none of the store's %z parameters; build "
+                                 "the model that was saved, or load into an empty store",
+                                 s->count);
         const gckpt_parameter *p = &s->params[index].p;
         e->param = (size_t)index;
         while (e->had < 4 && p->state[e->had])
@@ -7266,7 +7878,7 @@ static int gckpti_load_check(gckpti_loader *l)
                                  &e->shape, &p->shape);
     }
     gckpti_saved_sort(l->entries, l->count, 0);
-    for (size_t p = 0; !l->empty && values < s->count; p++) {   /* which one is missing? */
+    for (size_t p = 0; !l->empty && values < s->count; p++) { /* which one is missing? */
         gckpti_saved missing;
         size_t i = 0;
         while (i < l->count && l->entries[i].param != p)
@@ -7274,8 +7886,10 @@ static int gckpti_load_check(gckpti_loader *l)
         missing.name = s->params[p].p.name;
         missing.slot = -1;
         if (i == l->count)
-            return gckpti_refuse(l, GCKPT_E_DATA, &missing, "is missing; the file has %z of the "
-                                 "store's %z parameters", values, s->count);
+            return gckpti_refuse(l, GCKPT_E_DATA, &missing,
+                                 "is missing; the file has %z of the "
+                                 "store's %z parameters",
+                                 values, s->count);
     }
     return 1;
 }
@@ -7309,9 +7923,11 @@ static void gckpti_load_undo(gckpti_loader *l)
 static int gckpti_load_data(gckpti_loader *l, float *data, gckpt_read_fn read, void *user)
 {
     if (l->data_bytes && read(user, data, (size_t)l->data_bytes) != (size_t)l->data_bytes)
-        return gckpti_refuse(l, GCKPT_E_FILE, NULL, "the %I bytes of data could not be read to "
-                             "their end", l->data_bytes);
-    for (int64_t i = 0; i < l->data_bytes / 4; i++) {   /* changes nothing if little-endian */
+        return gckpti_refuse(l, GCKPT_E_FILE, NULL,
+                             "the %I bytes of data could not be read to "
+                             "their end",
+                             l->data_bytes);
+    for (int64_t i = 0; i < l->data_bytes / 4; i++) { /* changes nothing if little-endian */
         unsigned char b[4];
         memcpy(b, data + i, 4);
         uint32_t word = b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
@@ -7322,7 +7938,8 @@ static int gckpti_load_data(gckpti_loader *l, float *data, gckpt_read_fn read, v
         const gckpti_param *q = &l->store->params[e->param];
         size_t bytes = (size_t)q->p.elements * sizeof(float);
         if (q->locked && e->slot < 0 && memcmp(q->p.values, data + e->offsets[0] / 4, bytes))
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "is external, not writable, and holds other "
+            return gckpti_refuse(l, GCKPT_E_DATA, e,
+                                 "is external, not writable, and holds other "
                                  "values than the file; bind it as writable");
     }
     return 1;
@@ -7363,7 +7980,8 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
     for (int i = 8; i-- > 0;)
         length = length << 8 | little[i];
     if (length < 2 || length > GCKPTI_HEADER_MAX || length > size - 8)
-        return gckpti_error(store, GCKPT_E_DATA, "load: a header of %I bytes in a file of %z (%z "
+        return gckpti_error(store, GCKPT_E_DATA,
+                            "load: a header of %I bytes in a file of %z (%z "
                             "are allowed): cut off, damaged or not safetensors",
                             (int64_t)(length & INT64_MAX), size, (size_t)GCKPTI_HEADER_MAX);
     memset(&l, 0, sizeof l);
@@ -7371,7 +7989,7 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
     l.empty = store->count == 0;
     size_t header_bytes = (size_t)length, data_bytes = size - 8 - header_bytes;
     l.data_bytes = (int64_t)data_bytes;
-    size_t room = gckpti_round_up(header_bytes, GCKPTI_ALIGN);  /* so that a block gets it back */
+    size_t room = gckpti_round_up(header_bytes, GCKPTI_ALIGN); /* so that a block gets it back */
     l.at = l.header = (char *)gckpti_new(&store->memory, room, 1);
     l.end = l.header ? l.header + header_bytes : NULL;
     if (!l.header)
@@ -7398,30 +8016,17 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
 
 #ifndef GCKPT_NO_STDIO
 /* ---- by path ---- */
-#if defined(__unix__) || defined(__APPLE__)
-#define GCKPTI_POSIX 1
-#else
-#define GCKPTI_POSIX 0
-#endif
-#ifdef __cplusplus
-}
-#endif
-#include <errno.h>
-#if GCKPTI_POSIX
-#include <fcntl.h>
-#include <unistd.h>
-#endif
-#ifdef __cplusplus
-extern "C" {
-#endif
 #if GCKPTI_POSIX && !defined(__cplusplus)
-int (fileno)(FILE *file);       /* with -std=c99 the system's headers do not show these two */
-int (fsync)(int fd);
-#elif defined(_WIN32)                   /* as <windows.h> has it; rename() there does not replace */
+int(fileno)(FILE *file); /* with -std=c99 the system's headers do not show these two */
+int(fsync)(int fd);
+#elif defined(_WIN32) /* as <windows.h> has it; rename() there does not replace */
 __declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
 #endif
 
-typedef struct { FILE *f; int error; } gckpti_file; /* error: errno of the first failure, or 0 */
+typedef struct {
+    FILE *f;
+    int error;
+} gckpti_file; /* error: errno of the first failure, or 0 */
 
 static void gckpti_file_try(gckpti_file *file, int failed)
 {
@@ -7459,7 +8064,7 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
         gckpti_text t = { temporary + length, 15 };
         gckpti_text_add(&t, ".tmp%i", i);
         errno = 0;
-        file.f = fopen(temporary, "wbx");               /* x: must not exist */
+        file.f = fopen(temporary, "wbx"); /* x: must not exist */
     }
     const char *stage = "create the temporary file beside it; is the folder there and writable";
     gckpti_file_try(&file, !file.f);
@@ -7476,7 +8081,7 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
         if (result == GCKPT_OK && !file.error) {
             stage = "put it in place; is that a folder, or in use";
 #ifdef _WIN32
-            gckpti_file_try(&file, !MoveFileExA(temporary, path, 1 | 8));    /* replace, flush */
+            gckpti_file_try(&file, !MoveFileExA(temporary, path, 1 | 8)); /* replace, flush */
 #else
             gckpti_file_try(&file, rename(temporary, path));
 #endif
@@ -7485,15 +8090,17 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
             remove(temporary);
     }
     if (file.error)
-        result = gckpti_error(store, GCKPT_E_FILE, "save: %s: could not %s? What was there is "
-                              "unharmed: \"%s\"", strerror(file.error), stage, path);
+        result = gckpti_error(store, GCKPT_E_FILE,
+                              "save: %s: could not %s? What was there is "
+                              "unharmed: \"%s\"",
+                              strerror(file.error), stage, path);
 #if GCKPTI_POSIX
-    while (length > 0 && path[length - 1] != '/')   /* the folder must not forget the new name */
+    while (length > 0 && path[length - 1] != '/') /* the folder must not forget the new name */
         length--;
     memcpy(temporary + length, ".", 2);
     int folder = result == GCKPT_OK ? open(temporary, O_RDONLY) : -1;
     if (folder >= 0) {
-        fsync(folder);                                  /* some file systems cannot */
+        fsync(folder); /* some file systems cannot */
         close(folder);
     }
 #endif
@@ -7533,20 +8140,11 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
  * Each gckpti_fast_<op> returns the bits of the plain gckpti_<op>, its definition: vectors and
  * tiles go over rows and columns, so that every chain and every lane keeps its order. The code is
  * compiled for AVX2 function by function and used when the processor has it
- * (gckpti_fast_available), so that a plain `cc -O2` is enough. With other compilers and processors
- * these are the plain kernels (also with gcc on Windows, which misaligns vectors: its bug 54412).
+ * (gckpti_fast_available), so that a plain `cc -O2` is enough. Other compilers and processors run
+ * the plain kernels.
  * A body is what one thread does with item i of a call: a row, a piece of a matrix, a head.
  * ============================================================================================== */
-#ifndef GCKPT_NO_FAST
-#if defined(__GNUC__) && defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__)) && \
-    !defined(GCKPT_FORCE_SOFT_FMA)
-#ifdef __cplusplus
-extern "C++" {
-#endif
-#include <immintrin.h>
-#ifdef __cplusplus
-}
-#endif
+#if GCKPTI_HAS_FAST
 #define GCKPTI_AVX __attribute__((target("avx2,fma")))
 
 static int gckpti_fast_available(void)
@@ -7604,14 +8202,15 @@ static GCKPTI_AVX void gckpti_transpose8(const float *s, int64_t row, int64_t ro
     float edge[64];
     if (rows < 8 || n < 8) {
         for (int64_t i = 0; i < 8; i++)
-            _mm256_storeu_ps(edge + 8 * i, i < rows ? gckpti_load8(s + i * row, n)
-                                                    : _mm256_setzero_ps());
+            _mm256_storeu_ps(edge + 8 * i,
+                             i < rows ? gckpti_load8(s + i * row, n) : _mm256_setzero_ps());
         s = edge;
         row = 8;
     }
     for (int half = 0; half < 8; half += 4, s += 4, d += 4 * d_row) {
-#define GCKPTI_PAIR(i) _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(s + (i) * row)), \
-                                            _mm_loadu_ps(s + ((i) + 4) * row), 1)
+#define GCKPTI_PAIR(i)                                                                             \
+    _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(s + (i)*row)),                        \
+                         _mm_loadu_ps(s + ((i) + 4) * row), 1)
         __m256 r0 = GCKPTI_PAIR(0), r1 = GCKPTI_PAIR(1), r2 = GCKPTI_PAIR(2), r3 = GCKPTI_PAIR(3);
 #undef GCKPTI_PAIR
         __m256 l01 = _mm256_unpacklo_ps(r0, r1), h01 = _mm256_unpackhi_ps(r0, r1);
@@ -7639,14 +8238,14 @@ typedef struct {
     int64_t from_row;
     float *c;
     int64_t c_row, c_next;
-    int64_t rows, cols, down, across;   /* of one piece of c; pieces: set by gckpti_product_run   */
+    int64_t rows, cols, down, across; /* of one piece of c; pieces: set by gckpti_product_run */
 } gckpti_product;
 
 enum {
-    GCKPTI_KC = 128,                    /* links of a chain at a time; between, it rests in c     */
-    GCKPTI_PANEL = GCKPTI_KC * 16,      /* floats of packed b, 16 columns                         */
-    GCKPTI_STRIPS = GCKPTI_KC * 24,     /* floats of packed a, 24 rows                            */
-    GCKPTI_PANELS = 4                   /* of b packed at a time: 32 KiB of stack                 */
+    GCKPTI_KC = 128,                /* links of a chain at a time; between, it rests in c */
+    GCKPTI_PANEL = GCKPTI_KC * 16,  /* floats of packed b, 16 columns */
+    GCKPTI_STRIPS = GCKPTI_KC * 24, /* floats of packed a, 24 rows */
+    GCKPTI_PANELS = 4               /* of b packed at a time: 32 KiB of stack */
 };
 
 static const float gckpti_zeros[16] = { 0.0f };
@@ -7657,14 +8256,17 @@ static GCKPTI_AVX void gckpti_tile(int64_t k, const float *a, int64_t row, int64
                                    int64_t from_row, float *c, int64_t c_row)
 {
     const float *a3 = a + 3 * row;
-#define GCKPTI_EACH(X) X(0, a) X(1, a + row) X(2, a + 2 * row) X(3, a3) X(4, a3 + row) \
-    X(5, a3 + 2 * row)
-#define GCKPTI_TILE_LOAD(i, at) __m256 l##i = _mm256_loadu_ps(from + (i) * from_row), \
-                                       h##i = _mm256_loadu_ps(from + (i) * from_row + 8);
-#define GCKPTI_TILE_STEP(i, at) x = _mm256_broadcast_ss(at); \
+#define GCKPTI_EACH(X)                                                                             \
+    X(0, a) X(1, a + row) X(2, a + 2 * row) X(3, a3) X(4, a3 + row) X(5, a3 + 2 * row)
+#define GCKPTI_TILE_LOAD(i, at)                                                                    \
+    __m256 l##i = _mm256_loadu_ps(from + (i)*from_row),                                            \
+           h##i = _mm256_loadu_ps(from + (i)*from_row + 8);
+#define GCKPTI_TILE_STEP(i, at)                                                                    \
+    x = _mm256_broadcast_ss(at);                                                                   \
     l##i = _mm256_fmadd_ps(x, b0, l##i), h##i = _mm256_fmadd_ps(x, b1, h##i);
-#define GCKPTI_TILE_STORE(i, at) _mm256_storeu_ps(c + (i) * c_row, l##i); \
-    _mm256_storeu_ps(c + (i) * c_row + 8, h##i);
+#define GCKPTI_TILE_STORE(i, at)                                                                   \
+    _mm256_storeu_ps(c + (i)*c_row, l##i);                                                         \
+    _mm256_storeu_ps(c + (i)*c_row + 8, h##i);
     GCKPTI_EACH(GCKPTI_TILE_LOAD)
     for (; k > 0; k--) {
         __m256 x, b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps(b + 8);
@@ -7697,7 +8299,7 @@ static GCKPTI_AVX void gckpti_product_piece(const gckpti_product *t, int64_t i0,
                                             int64_t j0, int64_t j1, float *pack, int panels)
 {
     float *strips = pack + panels * GCKPTI_PANEL, edge[6 * 16] = { 0.0f };
-    int in_place = t->b_col == 1 && i1 - i0 <= 12;      /* packing b would not pay                */
+    int in_place = t->b_col == 1 && i1 - i0 <= 12; /* packing b would not pay */
     for (int64_t j = j0, width; j < j1; j += width) {
         width = gckpti_part(j1 - j, 16 * panels);
         for (int64_t p = 0; p < t->k; p += GCKPTI_KC) {
@@ -7779,9 +8381,27 @@ static gckpti_product gckpti_product_of(int64_t batch, int64_t m, int64_t n, int
                                         const float *a, int a_transposed, const float *b,
                                         int b_transposed, float *c)
 {
-    gckpti_product t = { m, n, k, batch, a, a_transposed ? 1 : k, a_transposed ? m : 1, m * k,
-                         b, b_transposed ? 1 : n, b_transposed ? k : 1, n * k,
-                         NULL, 0, c, n, m * n, 0, 0, 0, 0 };
+    gckpti_product t = { m,
+                         n,
+                         k,
+                         batch,
+                         a,
+                         a_transposed ? 1 : k,
+                         a_transposed ? m : 1,
+                         m * k,
+                         b,
+                         b_transposed ? 1 : n,
+                         b_transposed ? k : 1,
+                         n * k,
+                         NULL,
+                         0,
+                         c,
+                         n,
+                         m * n,
+                         0,
+                         0,
+                         0,
+                         0 };
     return t;
 }
 
@@ -7803,10 +8423,7 @@ static void gckpti_fast_linear_forward(const gckpt_call *call)
     gckpti_product_run(call, &t);
 }
 
-static void gckpti_fast_matmul_forward(const gckpt_call *call)
-{
-    gckpti_fast_linear_forward(call);
-}
+static void gckpti_fast_matmul_forward(const gckpt_call *call) { gckpti_fast_linear_forward(call); }
 
 static void gckpti_fast_matmul_backward(const gckpt_call *call)
 {
@@ -7815,14 +8432,17 @@ static void gckpti_fast_matmul_backward(const gckpt_call *call)
     const float *g = call->grad_out;
     int transposed = *(const int *)call->attributes;
     if (a->grad)
-        gckpti_product_gradient(call, gckpti_product_of(s.matrices, s.m, s.k, s.n, g, 0, b->data,
-                                                        !transposed, a->grad), a->accumulate);
+        gckpti_product_gradient(
+            call, gckpti_product_of(s.matrices, s.m, s.k, s.n, g, 0, b->data, !transposed, a->grad),
+            a->accumulate);
     if (b->grad && transposed)
-        gckpti_product_gradient(call, gckpti_product_of(s.matrices, s.n, s.k, s.m, g, 1, a->data, 0,
-                                                        b->grad), b->accumulate);
+        gckpti_product_gradient(
+            call, gckpti_product_of(s.matrices, s.n, s.k, s.m, g, 1, a->data, 0, b->grad),
+            b->accumulate);
     else if (b->grad)
-        gckpti_product_gradient(call, gckpti_product_of(s.matrices, s.k, s.n, s.m, a->data, 1, g, 0,
-                                                        b->grad), b->accumulate);
+        gckpti_product_gradient(
+            call, gckpti_product_of(s.matrices, s.k, s.n, s.m, a->data, 1, g, 0, b->grad),
+            b->accumulate);
 }
 
 /* ---- exp, tanh and reductions of >>numerics, 8 lanes at a time, operation by operation ---- */
@@ -7848,7 +8468,7 @@ GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_exp8(__m256 x)
 {
     __m256 r, p, s;
     __m256i n, half;
-    x = _mm256_max_ps(_mm256_set1_ps(GCKPTI_EXP_MIN), x);   /* the second one if either is NaN    */
+    x = _mm256_max_ps(_mm256_set1_ps(GCKPTI_EXP_MIN), x); /* the second one if either is NaN */
     x = _mm256_min_ps(_mm256_set1_ps(GCKPTI_EXP_MAX), x);
     p = gckpti_exp_reduce8(x, &r, &n);
     n = _mm256_add_epi32(n, _mm256_set1_epi32(254));
@@ -7889,8 +8509,10 @@ GCKPTI_INLINE GCKPTI_AVX float gckpti_tree8(const __m256 lane[4])
     return _mm_cvtss_f32(_mm_add_ss(y, _mm_shuffle_ps(y, y, 1)));
 }
 
-#define GCKPTI_LANES { _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), \
-                       _mm256_setzero_ps() }
+#define GCKPTI_LANES                                                                               \
+    {                                                                                              \
+        _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()         \
+    }
 
 /* gckpti_dot; y NULL: gckpti_sum. */
 static GCKPTI_AVX float gckpti_dot8(const float *x, const float *y, int64_t n)
@@ -7912,8 +8534,8 @@ static GCKPTI_AVX float gckpti_max8(const float *x, int64_t n)
     for (int64_t at = 0; at < n; at += 8)
         lane[at / 8 % 4] = _mm256_max_ps(gckpti_upto8(n - at, gckpti_load8(x + at, n - at), least),
                                          lane[at / 8 % 4]);
-    _mm256_storeu_ps(top, _mm256_max_ps(_mm256_max_ps(lane[3], lane[1]),
-                                        _mm256_max_ps(lane[2], lane[0])));
+    _mm256_storeu_ps(
+        top, _mm256_max_ps(_mm256_max_ps(lane[3], lane[1]), _mm256_max_ps(lane[2], lane[0])));
     for (int half = 4; half; half /= 2)
         for (int i = 0; i < half; i++)
             top[i] = top[i + half] > top[i] ? top[i + half] : top[i];
@@ -7932,7 +8554,7 @@ static GCKPTI_AVX float gckpti_online8(const float *x, float *p, int64_t n, int 
     }
     for (int64_t at = 0; at < n; at += 8) {
         __m256 e = _mm256_sub_ps(gckpti_load8(x + at, n - at), _mm256_set1_ps(top));
-        e = gckpti_upto8(n - at, gckpti_exp8(e), _mm256_setzero_ps());  /* sums are never -0     */
+        e = gckpti_upto8(n - at, gckpti_exp8(e), _mm256_setzero_ps()); /* sums are never -0 */
         lane[at / 8 % 4] = _mm256_add_ps(lane[at / 8 % 4], e);
         if (p)
             gckpti_store8(p + at, e, n - at);
@@ -7962,10 +8584,7 @@ static GCKPTI_AVX void gckpti_fast_divide(float *x, float by, int64_t n)
         gckpti_store8(x + i, _mm256_div_ps(gckpti_load8(x + i, n - i), _mm256_set1_ps(by)), n - i);
 }
 
-static float gckpti_fast_square_sum(const float *x, int64_t n)
-{
-    return gckpti_dot8(x, x, n);
-}
+static float gckpti_fast_square_sum(const float *x, int64_t n) { return gckpti_dot8(x, x, n); }
 
 static GCKPTI_AVX void gckpti_fast_adamw(float *w, const float *g, float *m, float *v, int64_t n,
                                          const gckpti_adamw *a)
@@ -8136,7 +8755,10 @@ static GCKPTI_AVX void gckpti_norm_backward_body(void *context, int64_t r)
 }
 
 /* ---- sums over rows: bias += g, gain += g * normalised x; an item is 256 columns ---- */
-typedef struct { const gckpt_call *call; float *gain, *bias; } gckpti_columns;
+typedef struct {
+    const gckpt_call *call;
+    float *gain, *bias;
+} gckpti_columns;
 enum { GCKPTI_COLUMNS = 256 };
 
 static GCKPTI_AVX void gckpti_columns_body(void *context, int64_t i)
@@ -8199,15 +8821,25 @@ typedef struct {
     float scale;
 } gckpti_heads;
 
-enum { GCKPTI_QUERIES = 96, GCKPTI_BLOCK = 48, GCKPTI_HEAD_PANELS = 2,
-       GCKPTI_HEAD_PACK = GCKPTI_HEAD_PANELS * GCKPTI_PANEL + GCKPTI_STRIPS };
+enum {
+    GCKPTI_QUERIES = 96,
+    GCKPTI_BLOCK = 48,
+    GCKPTI_HEAD_PANELS = 2,
+    GCKPTI_HEAD_PACK = GCKPTI_HEAD_PANELS * GCKPTI_PANEL + GCKPTI_STRIPS
+};
 
 static gckpti_heads gckpti_heads_of(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     int64_t t = call->shape.d[1], c = call->shape.d[2], d = c / o->heads;
-    gckpti_heads h = { call, t, call->in[1].shape.d[1], c, d, o->heads,
-                       (t + GCKPTI_QUERIES - 1) / GCKPTI_QUERIES, o->causal,
+    gckpti_heads h = { call,
+                       t,
+                       call->in[1].shape.d[1],
+                       c,
+                       d,
+                       o->heads,
+                       (t + GCKPTI_QUERIES - 1) / GCKPTI_QUERIES,
+                       o->causal,
                        1.0f / gckpti_sqrt((float)d) };
     return h;
 }
@@ -8275,7 +8907,7 @@ static GCKPTI_AVX void gckpti_attention_forward_body(void *context, int64_t i)
         gckpti_start(out + r * h->c, h->d, 0);
     for (int64_t j = 0; j < seen; j += GCKPTI_KEY_TILE) {
         int64_t n = gckpti_part(seen - j, GCKPTI_KEY_TILE);
-        int64_t r0 = h->causal && j > first ? j - first : 0;    /* earlier ones see none     */
+        int64_t r0 = h->causal && j > first ? j - first : 0; /* earlier ones see none */
         int64_t shift = h->causal ? first + r0 + 1 - j : n, k = keys + j * h->c;
         gckpti_heads_scores(h, call->in[0].data + at + r0 * h->c, m - r0, call->in[1].data + k, n,
                             p, GCKPTI_KEY_TILE, pack);
@@ -8283,9 +8915,9 @@ static GCKPTI_AVX void gckpti_attention_forward_body(void *context, int64_t i)
             float *x = p + (r - r0) * GCKPTI_KEY_TILE, factor;
             int64_t mine = gckpti_part(r - r0 + shift, n);
             for (int64_t e = 0; e < mine; e += 8)
-                _mm256_storeu_ps(x + e, _mm256_fmadd_ps(_mm256_loadu_ps(x + e),
-                                                        _mm256_set1_ps(h->scale),
-                                                        _mm256_setzero_ps()));
+                _mm256_storeu_ps(x + e,
+                                 _mm256_fmadd_ps(_mm256_loadu_ps(x + e), _mm256_set1_ps(h->scale),
+                                                 _mm256_setzero_ps()));
             factor = gckpti_online8(x, x, mine, j == 0, &max[r], &sum[r]);
             for (int64_t e = 0; out && j && e < h->d; e += 8)
                 gckpti_put8(out + r * h->c + e, gckpti_load8(out + r * h->c + e, h->d - e),
@@ -8373,9 +9005,9 @@ static void gckpti_fast_attention_backward(const gckpt_call *call)
 typedef struct {
     const gckpt_call *call;
     const int32_t *target;
-    const float *x, *lse;               /* logits, `row` floats from one row to the next          */
-    float *d;                           /* their gradient (may be x)                              */
-    int64_t row, rows, first, n;        /* classes first..first+n-1                               */
+    const float *x, *aux;        /* logits, `row` floats from one row to the next */
+    float *d;                    /* their gradient (may be x) */
+    int64_t row, rows, first, n; /* classes first..first+n-1 */
     int accumulate;
     float max[GCKPTI_LOSS_ROWS], sum[GCKPTI_LOSS_ROWS], hit[GCKPTI_LOSS_ROWS];
 } gckpti_classes;
@@ -8387,7 +9019,7 @@ static void gckpti_classes_at(const gckpt_call *call, gckpti_classes *s, int64_t
     int64_t c = gckpti_last(&x->shape), v = call->inputs == 3 ? call->in[1].shape.d[0] : c;
     s->call = call;
     s->target = call->in[call->inputs - 1].index + r0;
-    s->lse = (const float *)call->aux + r0;             /* read in the backward only              */
+    s->aux = call->aux ? (const float *)call->aux + 2 * r0 : NULL; /* read in the backward */
     s->rows = gckpti_part(gckpti_rows(&x->shape) - r0, GCKPTI_LOSS_ROWS);
     s->first = j, s->n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
     if (call->inputs == 3) {
@@ -8416,20 +9048,14 @@ static void gckpti_fast_linear_cross_entropy_forward(const gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape;
     int64_t rows = gckpti_rows(x), v = call->inputs == 3 ? call->in[1].shape.d[0] : gckpti_last(x);
-    float *aux = (float *)call->aux;
     gckpti_classes s;
     for (int64_t r0 = 0; r0 < rows; r0 += GCKPTI_LOSS_ROWS) {
         for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK) {
             gckpti_classes_at(call, &s, r0, j);
             gckpti_spread(call, s.rows, 16 * s.n, gckpti_classes_forward_body, &s);
         }
-        for (int64_t r = 0; r < s.rows; r++) {
-            float lse = s.target[r] < 0 ? 0.0f : s.max[r] + gckpti_log(s.sum[r]);
-            if (s.target[r] >= 0)
-                gckpti_loss_add(call, lse - s.hit[r], 1);
-            if (aux)
-                aux[r0 + r] = lse;
-        }
+        for (int64_t r = 0; r < s.rows; r++)
+            gckpti_loss_finish(call, r0 + r, s.target[r], s.max[r], s.sum[r], s.hit[r]);
     }
 }
 
@@ -8446,7 +9072,8 @@ static GCKPTI_AVX void gckpti_classes_backward_body(void *context, int64_t r)
     const __m256i target = _mm256_set1_epi32((int)(s->target[r] - s->first));
     for (int64_t j = 0; j < s->n; j += 8) {
         __m256 hit = _mm256_castsi256_ps(_mm256_cmpeq_epi32(at, target));
-        __m256 e = _mm256_sub_ps(gckpti_load8(x + j, s->n - j), _mm256_set1_ps(s->lse[r]));
+        __m256 e = _mm256_sub_ps(gckpti_load8(x + j, s->n - j), _mm256_set1_ps(s->aux[2 * r]));
+        e = _mm256_sub_ps(e, _mm256_set1_ps(s->aux[2 * r + 1]));
         e = _mm256_sub_ps(gckpti_exp8(e), _mm256_and_ps(hit, _mm256_set1_ps(1.0f)));
         gckpti_put8(d + j, e, _mm256_set1_ps(s->call->loss_scale), s->accumulate, s->n - j);
         at = _mm256_add_epi32(at, _mm256_set1_epi32(8));
@@ -8486,42 +9113,7 @@ static void gckpti_fast_cross_entropy_backward(const gckpt_call *call)
     gckpti_fast_linear_cross_entropy_backward(call);
 }
 
-#else  /* another processor or compiler: the plain kernels */
-static int gckpti_fast_available(void) { return 0; }
-#define GCKPTI_PLAIN(op, plain) \
-    static void gckpti_fast_##op##_forward(const gckpt_call *c) { gckpti_##plain##_forward(c); } \
-    static void gckpti_fast_##op##_backward(const gckpt_call *c) { gckpti_##plain##_backward(c); }
-GCKPTI_PLAIN(linear, linear)
-GCKPTI_PLAIN(matmul, matmul)
-GCKPTI_PLAIN(attention, attention)
-GCKPTI_PLAIN(layernorm, norm)
-GCKPTI_PLAIN(gelu, gelu)
-GCKPTI_PLAIN(softmax, softmax)
-GCKPTI_PLAIN(cross_entropy, cross_entropy)
-GCKPTI_PLAIN(linear_cross_entropy, linear_cross_entropy)
-#undef GCKPTI_PLAIN
-
-static void gckpti_fast_adamw(float *w, const float *g, float *m, float *v, int64_t n,
-                              const gckpti_adamw *a)
-{
-    for (int64_t i = 0; i < n; i++) {
-        float d = g[i] * a->scale;
-        m[i] = gckpti_fma(a->beta1, m[i], a->rest1 * d);
-        v[i] = gckpti_fma(a->beta2, v[i], a->rest2 * (d * d));
-        d = m[i] / (gckpti_sqrt(v[i] * a->correct2) + a->eps);
-        w[i] = gckpti_fma(-a->rate, d, gckpti_fma(-a->decay, w[i], w[i]));
-    }
-}
-
-static float gckpti_fast_square_sum(const float *x, int64_t n) { return gckpti_dot(x, x, n); }
-
-static void gckpti_fast_divide(float *x, float by, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        x[i] /= by;
-}
-#endif
-#endif /* GCKPT_NO_FAST */
+#endif /* GCKPTI_HAS_FAST */
 
 #ifdef __cplusplus
 }

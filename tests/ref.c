@@ -1,0 +1,455 @@
+/* ref.c - double-precision references of all ops; see ref.h. Indices are computed from scratch for
+ * every element: slow, and easy to believe. */
+#include "ref.h"
+#include <math.h>
+#include <stdlib.h>
+
+typedef struct block { struct block *next; ref_value value; } block;
+static block *blocks;
+
+void ref_reset(void)
+{
+    while (blocks) {
+        block *b = blocks;
+        blocks = b->next;
+        free(b->value.v);
+        free(b);
+    }
+}
+
+ref_value *ref_new(int n, const long *d)
+{
+    block *b = (block *)calloc(1, sizeof *b);
+    long elements = 1;
+    if (!b)
+        exit(2);
+    b->next = blocks;
+    blocks = b;
+    b->value.n = n;
+    for (int i = 0; i < n; i++) {
+        b->value.d[i] = d[i];
+        elements *= d[i];
+    }
+    b->value.v = (double *)calloc((size_t)elements + 2, sizeof(double));    /* + 2: losses */
+    if (!b->value.v)
+        exit(2);
+    return &b->value;
+}
+
+long ref_elements(const ref_value *x)
+{
+    long elements = 1;
+    for (int i = 0; i < x->n; i++)
+        elements *= x->d[i];
+    return elements;
+}
+
+static long last(const ref_value *x)
+{
+    return x->n ? x->d[x->n - 1] : 1;
+}
+
+/* Index in x of element `at` (per axis) of a value of n axes; axes of size 1 or missing repeat. */
+static long broadcast_index(const ref_value *x, int n, const long *at)
+{
+    long index = 0;
+    for (int i = 0; i < x->n; i++)
+        index = index * x->d[i] + (x->d[i] == 1 ? 0 : at[n - x->n + i]);
+    return index;
+}
+
+/* Splits a flat index into one index per axis. */
+static void unravel(const ref_value *x, long flat, long *at)
+{
+    for (int i = x->n - 1; i >= 0; i--) {
+        at[i] = flat % x->d[i];
+        flat /= x->d[i];
+    }
+}
+
+ref_value *ref_embed(const ref_value *table, const ref_value *index)
+{
+    ref_value *y;
+    long d[6], c;
+    if (!table || !index)
+        return NULL;
+    c = table->d[1];
+    for (int i = 0; i < index->n; i++)
+        d[i] = index->d[i];
+    d[index->n] = c;
+    y = ref_new(index->n + 1, d);
+    for (long i = 0; i < ref_elements(y); i++)
+        y->v[i] = table->v[(long)index->v[i / c] * c + i % c];
+    return y;
+}
+
+/* a (..,M,K), b (..,K,N), or (..,N,K) when transposed. */
+ref_value *ref_matmul(const ref_value *a, const ref_value *b, int transposed)
+{
+    ref_value *y;
+    long d[6], m, k, n;
+    if (!a || !b)
+        return NULL;
+    m = a->d[a->n - 2], k = a->d[a->n - 1], n = b->d[b->n - (transposed ? 2 : 1)];
+    for (int i = 0; i < a->n; i++)
+        d[i] = a->d[i];
+    d[a->n - 1] = n;
+    y = ref_new(a->n, d);
+    for (long i = 0; i < ref_elements(y); i++) {
+        long batch = i / (m * n), row = i / n % m, column = i % n;
+        const double *av = a->v + batch * m * k, *bv = b->v + (b->n == 2 ? 0 : batch * k * n);
+        for (long j = 0; j < k; j++)
+            y->v[i] += av[row * k + j] * (transposed ? bv[column * k + j] : bv[j * n + column]);
+    }
+    return y;
+}
+
+ref_value *ref_linear(const ref_value *x, const ref_value *w, const ref_value *bias, int transposed)
+{
+    ref_value *y;
+    long d[6], in, out;
+    if (!x || !w)
+        return NULL;
+    in = last(x), out = w->d[transposed ? 0 : 1];
+    for (int i = 0; i < x->n; i++)
+        d[i] = x->d[i];
+    d[x->n - 1] = out;
+    y = ref_new(x->n, d);
+    for (long i = 0; i < ref_elements(y); i++) {
+        long row = i / out, o = i % out;
+        y->v[i] = bias ? bias->v[o] : 0;
+        for (long j = 0; j < in; j++)
+            y->v[i] += x->v[row * in + j] * w->v[transposed ? o * in + j : j * out + o];
+    }
+    return y;
+}
+
+ref_value *ref_layernorm(const ref_value *x, const ref_value *gain, const ref_value *bias)
+{
+    ref_value *y;
+    long c;
+    if (!x)
+        return NULL;
+    y = ref_new(x->n, x->d);
+    c = last(x);
+    for (long r = 0; r < ref_elements(x); r += c) {
+        const double *row = x->v + r;
+        double mean = 0, variance = 0;
+        for (long j = 0; j < c; j++)
+            mean += row[j] / (double)c;
+        for (long j = 0; j < c; j++)
+            variance += (row[j] - mean) * (row[j] - mean) / (double)c;
+        for (long j = 0; j < c; j++)
+            y->v[r + j] = (row[j] - mean) / sqrt(variance + 1e-5) * (gain ? gain->v[j] : 1) +
+                          (bias ? bias->v[j] : 0);
+    }
+    return y;
+}
+
+ref_value *ref_rmsnorm(const ref_value *x, const ref_value *gain)
+{
+    ref_value *y;
+    long c;
+    if (!x)
+        return NULL;
+    y = ref_new(x->n, x->d);
+    c = last(x);
+    for (long r = 0; r < ref_elements(x); r += c) {
+        double square = 0;
+        for (long j = 0; j < c; j++)
+            square += x->v[r + j] * x->v[r + j] / (double)c;
+        for (long j = 0; j < c; j++)
+            y->v[r + j] = x->v[r + j] / sqrt(square + 1e-5) * (gain ? gain->v[j] : 1);
+    }
+    return y;
+}
+
+ref_value *ref_map(const ref_value *x, double (*f)(double))
+{
+    ref_value *y;
+    if (!x)
+        return NULL;
+    y = ref_new(x->n, x->d);
+    for (long i = 0; i < ref_elements(x); i++)
+        y->v[i] = f(x->v[i]);
+    return y;
+}
+
+double ref_relu(double x) { return x > 0 ? x : 0; }
+double ref_gelu(double x)
+{
+    return x / 2 * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+}
+double ref_gelu_erf(double x) { return x / 2 * (1 + erf(x * 0.70710678118654752440)); }
+double ref_silu(double x) { return x / (1 + exp(-x)); }
+double ref_tanh(double x) { return tanh(x); }
+double ref_sigmoid(double x) { return 1 / (1 + exp(-x)); }
+
+/* p[0..n-1] = softmax of s. */
+static void softmax(double *p, const double *s, long n)
+{
+    double most = s[0], sum = 0;
+    for (long i = 1; i < n; i++)
+        most = s[i] > most ? s[i] : most;
+    for (long i = 0; i < n; i++)
+        sum += p[i] = exp(s[i] - most);
+    for (long i = 0; i < n; i++)
+        p[i] /= sum;
+}
+
+ref_value *ref_softmax(const ref_value *x)
+{
+    ref_value *y;
+    if (!x)
+        return NULL;
+    y = ref_new(x->n, x->d);
+    for (long i = 0; i < ref_elements(x); i += last(x))
+        softmax(y->v + i, x->v + i, last(x));
+    return y;
+}
+
+/* q (B,T,C), k and v (B,S,C); head h owns columns h*D .. h*D + D-1. */
+ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value *v, int heads,
+                         int causal)
+{
+    ref_value *y, *s;
+    long T, S, C, D;
+    if (!q || !k || !v)
+        return NULL;
+    T = q->d[1], S = k->d[1], C = q->d[2], D = C / heads;
+    y = ref_new(q->n, q->d);
+    s = ref_new(1, &S);
+    for (long b = 0; b < q->d[0]; b++)
+        for (long t = 0; t < T; t++)
+            for (long h = 0; h < heads; h++) {
+                const double *query = q->v + (b * T + t) * C + h * D;
+                double *out = y->v + (b * T + t) * C + h * D;
+                long keys = causal ? t + 1 : S;
+                for (long i = 0; i < keys; i++) {
+                    s->v[i] = 0;
+                    for (long j = 0; j < D; j++)
+                        s->v[i] += query[j] * k->v[(b * S + i) * C + h * D + j] / sqrt((double)D);
+                }
+                softmax(s->v, s->v, keys);
+                for (long i = 0; i < keys; i++)
+                    for (long j = 0; j < D; j++)
+                        out[j] += s->v[i] * v->v[(b * S + i) * C + h * D + j];
+            }
+    return y;
+}
+
+ref_value *ref_rotary(const ref_value *x, int heads, double base)
+{
+    ref_value *y;
+    long T, C, D;
+    if (!x)
+        return NULL;
+    y = ref_new(x->n, x->d);
+    T = x->d[1], C = x->d[2], D = C / heads;
+    for (long i = 0; i < ref_elements(x); i++) {
+        long t = i / C % T, j = i % D, pair = j % (D / 2);
+        double angle = (double)t * pow(base == 0 ? 10000 : base, -2.0 * (double)pair / (double)D);
+        if (j < D / 2)
+            y->v[i] = x->v[i] * cos(angle) - x->v[i + D / 2] * sin(angle);
+        else
+            y->v[i] = x->v[i - D / 2] * sin(angle) + x->v[i] * cos(angle);
+    }
+    return y;
+}
+
+ref_value *ref_positions(const ref_value *x, const ref_value *table)
+{
+    ref_value *y;
+    if (!x || !table)
+        return NULL;
+    y = ref_new(x->n, x->d);
+    for (long i = 0; i < ref_elements(x); i++)
+        y->v[i] = x->v[i] + table->v[i % (x->d[1] * x->d[2])];
+    return y;
+}
+
+ref_value *ref_binary(char op, const ref_value *a, const ref_value *b)
+{
+    ref_value *y;
+    long d[6], at[6];
+    int n;
+    if (!a || !b)
+        return NULL;
+    n = a->n > b->n ? a->n : b->n;
+    for (int i = 0; i < n; i++) {
+        long da = i < n - a->n ? 1 : a->d[i - (n - a->n)],
+             db = i < n - b->n ? 1 : b->d[i - (n - b->n)];
+        d[i] = da > db ? da : db;
+    }
+    y = ref_new(n, d);
+    for (long i = 0; i < ref_elements(y); i++) {
+        double u, v;
+        unravel(y, i, at);
+        u = a->v[broadcast_index(a, n, at)], v = b->v[broadcast_index(b, n, at)];
+        y->v[i] = op == '+' ? u + v : op == '-' ? u - v : u * v;
+    }
+    return y;
+}
+
+ref_value *ref_scale(const ref_value *x, double factor)
+{
+    ref_value *y;
+    if (!x)
+        return NULL;
+    y = ref_new(x->n, x->d);
+    for (long i = 0; i < ref_elements(x); i++)
+        y->v[i] = x->v[i] * factor;
+    return y;
+}
+
+ref_value *ref_reshape(const ref_value *x, int n, const long *d)
+{
+    ref_value *y;
+    long sizes[6], known = 1;
+    if (!x)
+        return NULL;
+    for (int i = 0; i < n; i++)
+        known *= d[i] == -1 ? 1 : d[i];
+    for (int i = 0; i < n; i++)
+        sizes[i] = d[i] == -1 ? ref_elements(x) / known : d[i];
+    y = ref_new(n, sizes);
+    for (long i = 0; i < ref_elements(y); i++)
+        y->v[i] = x->v[i];
+    return y;
+}
+
+ref_value *ref_permute(const ref_value *x, const int *axes)
+{
+    ref_value *y;
+    long d[6], at[6], source[6];
+    if (!x)
+        return NULL;
+    for (int i = 0; i < x->n; i++)
+        d[i] = x->d[axes[i]];
+    y = ref_new(x->n, d);
+    for (long i = 0; i < ref_elements(y); i++) {
+        unravel(y, i, at);
+        for (int j = 0; j < x->n; j++)
+            source[axes[j]] = at[j];
+        y->v[i] = x->v[broadcast_index(x, x->n, source)];
+    }
+    return y;
+}
+
+ref_value *ref_slice(const ref_value *x, int axis, long begin, long end)
+{
+    ref_value *y;
+    long d[6], at[6];
+    if (!x)
+        return NULL;
+    if (axis < 0)
+        axis += x->n;
+    for (int i = 0; i < x->n; i++)
+        d[i] = i == axis ? end - begin : x->d[i];
+    y = ref_new(x->n, d);
+    for (long i = 0; i < ref_elements(y); i++) {
+        unravel(y, i, at);
+        at[axis] += begin;
+        y->v[i] = x->v[broadcast_index(x, x->n, at)];
+    }
+    return y;
+}
+
+ref_value *ref_concat(const ref_value *const *x, int n, int axis)
+{
+    ref_value *y;
+    long d[6] = { 0 }, at[6], total = 0, begin = 0;
+    for (int i = 0; i < n; i++)
+        if (!x[i])
+            return NULL;
+    if (axis < 0)
+        axis += x[0]->n;
+    for (int i = 0; i < n; i++)
+        total += x[i]->d[axis];
+    for (int i = 0; i < x[0]->n; i++)
+        d[i] = i == axis ? total : x[0]->d[i];
+    y = ref_new(x[0]->n, d);
+    for (int j = 0; j < n; j++) {
+        for (long i = 0; i < ref_elements(x[j]); i++) {
+            unravel(x[j], i, at);
+            at[axis] += begin;
+            y->v[broadcast_index(y, y->n, at)] = x[j]->v[i];
+        }
+        begin += x[j]->d[axis];
+    }
+    return y;
+}
+
+ref_value *ref_reduce(const ref_value *x, int axis, int mean)
+{
+    ref_value *y;
+    long d[6], at[6];
+    int n = 0;
+    if (!x)
+        return NULL;
+    if (axis < 0)
+        axis += x->n;
+    for (int i = 0; i < x->n; i++)
+        if (i != axis)
+            d[n++] = x->d[i];
+    y = ref_new(n, d);
+    for (long i = 0; i < ref_elements(x); i++) {
+        unravel(x, i, at);
+        for (int j = axis; j + 1 < x->n; j++)
+            at[j] = at[j + 1];
+        y->v[broadcast_index(y, n, at)] += x->v[i] / (mean ? (double)x->d[axis] : 1);
+    }
+    return y;
+}
+
+static ref_value *new_loss(void)
+{
+    return ref_new(0, NULL);
+}
+
+ref_value *ref_cross_entropy(const ref_value *logits, const ref_value *targets)
+{
+    ref_value *loss;
+    long V;
+    if (!logits || !targets)
+        return NULL;
+    loss = new_loss();
+    V = last(logits);
+    for (long i = 0; i < ref_elements(targets); i++) {
+        const double *s = logits->v + i * V;
+        double most = s[0], sum = 0;
+        if (targets->v[i] < 0)
+            continue;
+        for (long j = 0; j < V; j++)
+            most = s[j] > most ? s[j] : most;
+        for (long j = 0; j < V; j++)
+            sum += exp(s[j] - most);
+        loss->v[0] += most + log(sum) - s[(long)targets->v[i]];
+        loss->v[1] += 1;
+    }
+    return loss;
+}
+
+ref_value *ref_mean_squared_error(const ref_value *prediction, const ref_value *target)
+{
+    ref_value *loss;
+    if (!prediction || !target)
+        return NULL;
+    loss = new_loss();
+    for (long i = 0; i < ref_elements(prediction); i++)
+        loss->v[0] += (prediction->v[i] - target->v[i]) * (prediction->v[i] - target->v[i]);
+    loss->v[1] = (double)ref_elements(prediction);
+    return loss;
+}
+
+ref_value *ref_sum_loss(const ref_value *x)
+{
+    ref_value *loss;
+    if (!x)
+        return NULL;
+    loss = new_loss();
+    for (long i = 0; i < ref_elements(x); i++)
+        loss->v[0] += x->v[i];
+    loss->v[1] = (double)ref_elements(x);
+    return loss;
+}

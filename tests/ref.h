@@ -1,0 +1,50 @@
+/* ref.h - what the ops of gradckpt.h mean, in double precision and in the plainest way.
+ *
+ * Nothing of the library is used. A call that gets a NULL value returns NULL, so that one function
+ * can build a graph and evaluate the reference (see test_ops.c). Values live until ref_reset(). i32
+ * values are kept as doubles. A loss is a value with n = 0: v[0] is the sum, v[1] the count. */
+#ifndef TESTS_REF_H
+#define TESTS_REF_H
+#include <stddef.h>
+
+typedef struct {
+    int n;
+    long d[6];
+    double *v;
+} ref_value;
+
+void ref_reset(void);                                           /* frees all values */
+ref_value *ref_new(int n, const long *d);                       /* zeros            */
+long ref_elements(const ref_value *x);
+
+ref_value *ref_embed(const ref_value *table, const ref_value *index);
+ref_value *ref_matmul(const ref_value *a, const ref_value *b, int transposed);
+ref_value *ref_linear(const ref_value *x, const ref_value *w, const ref_value *bias,
+                      int transposed);
+ref_value *ref_layernorm(const ref_value *x, const ref_value *gain, const ref_value *bias);
+ref_value *ref_rmsnorm(const ref_value *x, const ref_value *gain);
+ref_value *ref_map(const ref_value *x, double (*f)(double));    /* one of the functions below */
+double ref_relu(double x);
+double ref_gelu(double x);
+double ref_gelu_erf(double x);
+double ref_silu(double x);
+double ref_tanh(double x);
+double ref_sigmoid(double x);
+ref_value *ref_softmax(const ref_value *x);
+ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value *v, int heads,
+                         int causal);
+ref_value *ref_rotary(const ref_value *x, int heads, double base);
+ref_value *ref_positions(const ref_value *x, const ref_value *table);
+ref_value *ref_binary(char op, const ref_value *a, const ref_value *b);   /* '+', '-', '*' */
+ref_value *ref_scale(const ref_value *x, double factor);
+ref_value *ref_reshape(const ref_value *x, int n, const long *d);         /* one size may be -1 */
+ref_value *ref_permute(const ref_value *x, const int *axes);
+ref_value *ref_slice(const ref_value *x, int axis, long begin, long end);
+ref_value *ref_concat(const ref_value *const *x, int n, int axis);
+ref_value *ref_reduce(const ref_value *x, int axis, int mean);
+
+ref_value *ref_cross_entropy(const ref_value *logits, const ref_value *targets);
+ref_value *ref_mean_squared_error(const ref_value *prediction, const ref_value *target);
+ref_value *ref_sum_loss(const ref_value *x);
+
+#endif

@@ -1,0 +1,193 @@
+/* test_alloc.c - the n-th allocation fails, for every n, over a whole life: store, graph, plans, step,
+ * check, save, load. Each time: an error, nothing leaked, weights whole. Then the same in blocks of
+ * memory that are a little too small, and in one that suffices, with no heap at all. */
+#define GRADCKPT_IMPLEMENTATION
+#include "../gradckpt.h"
+
+#include <stdlib.h>
+
+#include "check.h"
+
+typedef struct { long calls, fail_at, live_blocks, wrong_sizes; size_t live; } heap;
+
+/* Keeps each block's size in front of it, to check the old size it is told. */
+static void *heap_resize(void *user, void *ptr, size_t old_size, size_t new_size)
+{
+    heap *h = (heap *)user;
+    unsigned char *block = ptr ? (unsigned char *)ptr - 16 : NULL;
+    size_t had = 0;
+    if (block)
+        memcpy(&had, block, sizeof had);
+    if (had != old_size)
+        h->wrong_sizes++;
+    if (new_size == 0) {
+        h->live -= had;
+        h->live_blocks -= block != NULL;
+        free(block);
+        return NULL;
+    }
+    if (++h->calls == h->fail_at)
+        return NULL;
+    unsigned char *fresh = (unsigned char *)malloc(new_size + 16);
+    if (!fresh)
+        return NULL;
+    memset(fresh + 16, 0xee, new_size);
+    memcpy(fresh, &new_size, sizeof new_size);
+    if (block)
+        memcpy(fresh + 16, ptr, had < new_size ? had : new_size);
+    free(block);
+    h->live += new_size - had;
+    h->live_blocks += block == NULL;
+    return fresh + 16;
+}
+
+typedef struct { unsigned char bytes[16384]; size_t size, at; } file;
+
+static size_t file_write(void *user, const void *bytes, size_t size)
+{
+    file *f = (file *)user;
+    if (size > sizeof f->bytes - f->size)
+        return 0;
+    memcpy(f->bytes + f->size, bytes, size);
+    f->size += size;
+    return size;
+}
+
+static size_t file_read(void *user, void *bytes, size_t size)
+{
+    file *f = (file *)user;
+    if (size > f->size - f->at)
+        size = f->size - f->at;
+    memcpy(bytes, f->bytes + f->at, size);
+    f->at += size;
+    return size;
+}
+
+static gckpt_tensor *block(gckpt_tensor *x, void *user)
+{
+    gckpt_init init = { 0.3f, 0, 0 };
+    gckpt_tensor *w = gckpt_param(gckpt_graph_of(x), (const char *)user, gckpt_shape2(6, 6), init);
+    return gckpt_add(x, gckpt_gelu(gckpt_linear(x, w, NULL)));
+}
+
+/* One whole life in the given memory. Returns 1 when all of it worked; else something said why. */
+static int life(const gckpt_memory *memory, gckpt_mode mode, int check)
+{
+    static float x[4 * 6], y[4 * 6];
+    static char names[3][4] = { "w0", "w1", "w0" };     /* the third is tied to the first                */
+    static file saved;
+    gckpt_store_desc sd;
+    gckpt_plan_desc pd;
+    gckpt_exec_desc ed;
+    gckpt_hyper hyper;
+    int worked = 0;
+    memset(&sd, 0, sizeof sd);
+    memset(&pd, 0, sizeof pd);
+    memset(&ed, 0, sizeof ed);
+    memset(&hyper, 0, sizeof hyper);
+    sd.memory = ed.memory = pd.memory = memory[0];
+    if (memory->memory) {                               /* a block an object                             */
+        pd.memory = memory[1];
+        ed.memory = memory[2];
+    }
+    for (int i = 0; i < 24; i++) {
+        x[i] = (float)(i % 5) - 2;
+        y[i] = (float)(i % 3) - 1;
+    }
+    gckpt_store *s = gckpt_store_new(&sd);
+    gckpt_graph *g = gckpt_graph_new(s, memory->memory ? &memory[3] : memory);
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 6));
+    gckpt_tensor *target = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(2, 6)), *h = in;
+    for (int i = 0; i < 3; i++)
+        h = gckpt_checkpoint(block, h, names[i]);
+    gckpt_pick pick = { gckpt_name(h, "top"), 1 };
+    gckpt_term term = { gckpt_mean_squared_error(h, target), 1, 0 };
+    pd.mode = mode;
+    pd.batch = 4;
+    pd.fetch = &pick;
+    pd.fetches = h != NULL;
+    ed.debug = GCKPT_DEBUG_RECOMPUTE;
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &pd);
+    CHECK(p || !g || gckpt_error(g) != GCKPT_OK);
+    gckpt_exec *e = p ? gckpt_exec_new(p, s, &ed) : NULL;
+    CHECK(e || !p || gckpt_error(s) != GCKPT_OK);
+    gckpt_feed feeds[2];
+    feeds[0].input = gckpt_id(in), feeds[0].data = x;
+    feeds[1].input = gckpt_id(target), feeds[1].data = y;
+    hyper.lr = 0.01f;
+    if (e) {
+        double worst = 0;
+        CHECK(gckpt_step(e, feeds, 2, 4, &hyper, NULL) == GCKPT_OK);    /* no allocation from here on     */
+        uint64_t hash = gckpt_store_hash(s);
+        worked = !check || gckpt_check_gradients(e, feeds, 2, 4, &worst) == GCKPT_OK;
+        saved.size = saved.at = 0;
+        worked = worked && gckpt_store_write(s, file_write, &saved) == GCKPT_OK;
+        worked = worked && gckpt_store_read(s, file_read, &saved, saved.size) == GCKPT_OK;
+        CHECK(worked || gckpt_error(s) == GCKPT_E_MEMORY || gckpt_error(e) == GCKPT_E_MEMORY);
+        CHECK(gckpt_store_hash(s) == hash && gckpt_store_step(s) == 1);
+    }
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+    return worked;
+}
+
+static void every_allocation(gckpt_mode mode)
+{
+    heap h;
+    gckpt_memory memory;
+    int worked = 0;
+    memset(&memory, 0, sizeof memory);
+    memory.resize = heap_resize;
+    memory.user = &h;
+    for (long n = 1; !worked && n < 2000; n++) {
+        memset(&h, 0, sizeof h);
+        h.fail_at = n;
+        worked = life(&memory, mode, 1);
+        CHECK_MSG(h.live == 0 && h.live_blocks == 0, "mode %d, allocation %ld failing: %lu bytes leaked", (int)mode, n,
+                  (unsigned long)h.live);
+        CHECK(h.wrong_sizes == 0);
+        CHECK(worked || h.calls >= n);
+        worked = worked && h.calls < n;
+    }
+    CHECK(worked);
+}
+
+/* No heap: each object from a block of its own; one of them shrinks until it fails. */
+static void blocks(void)
+{
+    static union { double align; unsigned char bytes[4][1 << 17]; } room;
+    for (int small = 0; small < 4; small++) {
+        int worked = 0, refused = 0;
+        for (size_t size = 0; size <= sizeof room.bytes[0]; size += size < 4096 ? 64 : 4096) {
+            gckpt_memory memory[4];
+            memset(memory, 0, sizeof memory);
+            for (int i = 0; i < 4; i++) {
+                memory[i].memory = room.bytes[i];
+                memory[i].size = i == small ? size : sizeof room.bytes[i];
+            }
+            memset(room.bytes[small], 0x77, sizeof room.bytes[small]);
+            int good = life(memory, GCKPT_SEGMENTS, 0);
+            CHECK(!worked || good);
+            worked = good;
+            refused += !good;
+            int behind = 1;
+            for (size_t i = size; i < sizeof room.bytes[small]; i++)
+                behind = behind && room.bytes[small][i] == 0x77;
+            CHECK(behind);
+        }
+        CHECK(worked && refused);
+    }
+}
+
+int main(void)
+{
+    every_allocation(GCKPT_STORE_ALL);
+    every_allocation(GCKPT_MEMORY_POOR);
+    every_allocation(GCKPT_SEGMENTS);
+    every_allocation(GCKPT_SQRT);
+    every_allocation(GCKPT_AUTO);
+    blocks();
+    return check_report("test_alloc");
+}

@@ -1,0 +1,343 @@
+/* test_golden.c - ops and two trainings of a small GPT against PyTorch (golden/make_golden.py).
+ *
+ * Distances are norm-wise: |a - b| / |b| over a whole tensor. A float has 6e-8; sums of a few dozen
+ * rounded terms, which is what the cases hold, stay well within 2e-6. */
+#define GRADCKPT_IMPLEMENTATION
+#include "../gradckpt.h"
+#include "check.h"
+#include "golden/golden.h"
+#include <math.h>
+#include <string.h>
+
+enum { OP_CASES = sizeof golden_cases / sizeof golden_cases[0],
+       PARAMETERS = sizeof golden_parameters / sizeof golden_parameters[0] };
+
+/* == one builder per case of golden.h ========================================================== */
+static gckpt_tensor *op_add(gckpt_tensor **a) { return gckpt_add(a[0], a[1]); }
+static gckpt_tensor *op_sub(gckpt_tensor **a) { return gckpt_sub(a[0], a[1]); }
+static gckpt_tensor *op_mul(gckpt_tensor **a) { return gckpt_mul(a[0], a[1]); }
+static gckpt_tensor *op_mul_same(gckpt_tensor **a) { return gckpt_mul(a[0], a[0]); }
+static gckpt_tensor *op_scale(gckpt_tensor **a) { return gckpt_scale(a[0], -2.5f); }
+static gckpt_tensor *op_relu(gckpt_tensor **a) { return gckpt_relu(a[0]); }
+static gckpt_tensor *op_gelu(gckpt_tensor **a) { return gckpt_gelu(a[0]); }
+static gckpt_tensor *op_gelu_erf(gckpt_tensor **a) { return gckpt_gelu_erf(a[0]); }
+static gckpt_tensor *op_silu(gckpt_tensor **a) { return gckpt_silu(a[0]); }
+static gckpt_tensor *op_tanh(gckpt_tensor **a) { return gckpt_tanh(a[0]); }
+static gckpt_tensor *op_sigmoid(gckpt_tensor **a) { return gckpt_sigmoid(a[0]); }
+static gckpt_tensor *op_softmax(gckpt_tensor **a) { return gckpt_softmax(a[0]); }
+static gckpt_tensor *op_layernorm(gckpt_tensor **a) { return gckpt_layernorm(a[0], a[1], a[2]); }
+static gckpt_tensor *op_rmsnorm(gckpt_tensor **a) { return gckpt_rmsnorm(a[0], a[1]); }
+static gckpt_tensor *op_linear(gckpt_tensor **a) { return gckpt_linear(a[0], a[1], a[2]); }
+static gckpt_tensor *op_linear_transposed(gckpt_tensor **a)
+{
+    return gckpt_linear_transposed(a[0], a[1], a[2]);
+}
+static gckpt_tensor *op_linear_no_bias(gckpt_tensor **a) { return gckpt_linear(a[0], a[1], NULL); }
+static gckpt_tensor *op_matmul(gckpt_tensor **a) { return gckpt_matmul(a[0], a[1]); }
+static gckpt_tensor *op_matmul_transposed(gckpt_tensor **a)
+{
+    return gckpt_matmul_transposed(a[0], a[1]);
+}
+static gckpt_tensor *op_embed(gckpt_tensor **a) { return gckpt_embed(a[0], a[1]); }
+static gckpt_tensor *op_positions(gckpt_tensor **a) { return gckpt_positions(a[0], a[1]); }
+static gckpt_tensor *op_causal(gckpt_tensor **a) { return gckpt_attention(a[0], a[1], a[2], 2, 1); }
+static gckpt_tensor *op_cross(gckpt_tensor **a) { return gckpt_attention(a[0], a[1], a[2], 3, 0); }
+static gckpt_tensor *op_same(gckpt_tensor **a) { return gckpt_attention(a[0], a[0], a[0], 1, 1); }
+static gckpt_tensor *op_rotary(gckpt_tensor **a) { return gckpt_rotary(a[0], 2, 0); }
+static gckpt_tensor *op_permute(gckpt_tensor **a)
+{
+    int axes[4] = { 0, 2, 3, 1 };
+    return gckpt_permute(a[0], axes, 4);
+}
+static gckpt_tensor *op_slice(gckpt_tensor **a) { return gckpt_slice(a[0], 1, 1, 4); }
+static gckpt_tensor *op_concat(gckpt_tensor **a)
+{
+    gckpt_tensor *list[3];
+    list[0] = list[2] = a[0];
+    list[1] = a[1];
+    return gckpt_concat(list, 3, 1);
+}
+static gckpt_tensor *op_reshape(gckpt_tensor **a)
+{
+    return gckpt_reshape(a[0], gckpt_shape2(-1, 12));
+}
+static gckpt_tensor *op_sum(gckpt_tensor **a) { return gckpt_sum(a[0], 1); }
+static gckpt_tensor *op_mean(gckpt_tensor **a) { return gckpt_mean(a[0], -1); }
+static gckpt_tensor *op_cross_entropy(gckpt_tensor **a) { return gckpt_cross_entropy(a[0], a[1]); }
+static gckpt_tensor *op_linear_cross_entropy(gckpt_tensor **a)
+{
+    return gckpt_linear_cross_entropy(a[0], a[1], a[2]);
+}
+static gckpt_tensor *op_mean_squared_error(gckpt_tensor **a)
+{
+    return gckpt_mean_squared_error(a[0], a[1]);
+}
+static gckpt_tensor *op_sum_loss(gckpt_tensor **a) { return gckpt_sum_loss(a[0]); }
+
+static const struct {
+    const char *name;
+    gckpt_tensor *(*build)(gckpt_tensor **in);
+} builders[] = {
+    { "add", op_add }, { "sub", op_sub }, { "mul", op_mul }, { "mul_same", op_mul_same },
+    { "scale", op_scale }, { "relu", op_relu }, { "gelu", op_gelu }, { "gelu_erf", op_gelu_erf },
+    { "silu", op_silu }, { "tanh", op_tanh }, { "sigmoid", op_sigmoid }, { "softmax", op_softmax },
+    { "layernorm", op_layernorm }, { "rmsnorm", op_rmsnorm }, { "linear", op_linear },
+    { "linear_transposed", op_linear_transposed }, { "linear_no_bias", op_linear_no_bias },
+    { "matmul", op_matmul }, { "matmul_shared", op_matmul },
+    { "matmul_transposed", op_matmul_transposed }, { "embed", op_embed },
+    { "positions", op_positions }, { "attention_causal", op_causal },
+    { "attention_cross", op_cross }, { "attention_same", op_same }, { "rotary", op_rotary },
+    { "permute", op_permute }, { "slice", op_slice }, { "concat", op_concat },
+    { "reshape", op_reshape }, { "sum", op_sum }, { "mean", op_mean },
+    { "cross_entropy", op_cross_entropy }, { "linear_cross_entropy", op_linear_cross_entropy },
+    { "mean_squared_error", op_mean_squared_error }, { "sum_loss", op_sum_loss }
+};
+enum { BUILDERS = sizeof builders / sizeof builders[0] };
+
+static int64_t elements(const golden_tensor *t)
+{
+    int64_t n = 1;
+    for (int i = 0; i < t->n; i++)
+        n *= t->d[i];
+    return n;
+}
+
+static gckpt_shape shape(const golden_tensor *t)
+{
+    gckpt_shape s = gckpt_shape1(1);
+    s.n = t->n;
+    for (int i = 0; i < t->n; i++)
+        s.d[i] = t->d[i];
+    return s;
+}
+
+/* |factor * a - b| / |b| */
+static double distance(const float *a, double factor, const float *b, int64_t n)
+{
+    double difference = 0, norm = 0;
+    if (!a)
+        return HUGE_VAL;
+    for (int64_t i = 0; i < n; i++) {
+        double d = factor * (double)a[i] - (double)b[i];
+        difference += d * d;
+        norm += (double)b[i] * (double)b[i];
+    }
+    return sqrt(difference / (norm > 0 ? norm : 1));
+}
+
+/* Copies values into the store's parameter `name`. */
+static void set_parameter(gckpt_store *store, const char *name, const float *values)
+{
+    gckpt_parameter p;
+    if (CHECK(gckpt_store_get(store, gckpt_store_find(store, name), &p) == GCKPT_OK))
+        memcpy(p.values, values, (size_t)p.elements * sizeof(float));
+}
+
+static void test_op(const golden_case *c)
+{
+    const gckpt_init zero = { 0, 0, 0 }, one = { 0, 0, 1 };
+    gckpt_store *store = gckpt_store_new(NULL);
+    gckpt_graph *graph = gckpt_graph_new(store, NULL);
+    gckpt_tensor *in[3] = { NULL, NULL, NULL }, *out = NULL;
+    gckpt_feed feeds[4];
+    gckpt_pick picks[4];
+    gckpt_term term = { NULL, 1, 0 };
+    gckpt_plan_desc desc;
+    gckpt_hyper still = { 0 };
+    gckpt_report report;
+    int n_feeds = 0, n_picks = 0, b = 0;
+
+    for (int i = 0; i < c->inputs; i++) {
+        const golden_tensor *t = &c->in[i];
+        if (t->kind == 'p') {
+            in[i] = gckpt_param(graph, t->name, shape(t), zero);
+            set_parameter(store, t->name, t->values);
+        } else {
+            in[i] = gckpt_input(graph, t->name, t->kind == 'i' ? GCKPT_I32 : GCKPT_F32, shape(t));
+            feeds[n_feeds].input = gckpt_id(in[i]);
+            feeds[n_feeds++].data =
+                t->kind == 'i' ? (const void *)t->index : (const void *)t->values;
+        }
+        if (t->kind == 'x') /* inputs get no gradient, but what is computed from them does */
+            in[i] = gckpt_mul(in[i], gckpt_param(graph, "one", gckpt_shape1(1), one));
+        if (t->kind != 'i') {
+            picks[n_picks].tensor = in[i];
+            picks[n_picks++].gradient = 1;
+        }
+    }
+    while (b < BUILDERS && strcmp(builders[b].name, c->name) != 0)
+        b++;
+    if (CHECK_MSG(b < BUILDERS, "no builder for %s", c->name))
+        out = builders[b].build(in);
+    if (c->out.n) {
+        gckpt_tensor *r = gckpt_input(graph, "r", GCKPT_F32, shape(&c->out));
+        feeds[n_feeds].input = gckpt_id(r);
+        feeds[n_feeds++].data = c->r;
+        picks[n_picks].tensor = out;
+        picks[n_picks++].gradient = 0;
+        term.loss = gckpt_sum_loss(gckpt_mul(out, r));
+    } else {
+        term.loss = out;
+    }
+    memset(&desc, 0, sizeof desc);
+    desc.mode = GCKPT_STORE_ALL;
+    desc.fetch = picks;
+    desc.fetches = n_picks;
+
+    gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
+    CHECK_MSG(plan != NULL, "%s: %s", c->name, gckpt_error_text(graph));
+    gckpt_exec *exec = gckpt_exec_new(plan, store, NULL);
+    gckpt_result result = gckpt_step(exec, feeds, n_feeds, 2, &still, &report);
+    CHECK_MSG(result == GCKPT_OK, "%s: %s", c->name, gckpt_error_text(exec));
+    if (result == GCKPT_OK) {
+        if (c->out.n) {
+            double d =
+                distance(gckpt_fetch(exec, gckpt_id(out), 0), 1, c->out.values, elements(&c->out));
+            CHECK_MSG(d <= 2e-6, "%s: output differs by %g", c->name, d);
+        } else {
+            double loss = report.loss * (double)report.count;
+            CHECK_MSG(report.count == c->count, "%s: count %ld", c->name, (long)report.count);
+            CHECK_MSG(fabs(loss - c->sum) <= 2e-6 * fabs(c->sum), "%s: loss %.9g, not %.9g",
+                      c->name, loss, c->sum);
+        }
+        for (int i = 0; i < c->inputs; i++) {
+            const golden_tensor *t = &c->in[i];
+            double d;
+            if (t->kind == 'i')
+                continue;
+            d = distance(gckpt_fetch(exec, gckpt_id(in[i]), 1),
+                         t->kind == 'p' ? (double)report.count : 1, t->gradient, elements(t));
+            CHECK_MSG(d <= 2e-6, "%s: gradient of input %d differs by %g", c->name, i, d);
+        }
+    }
+    gckpt_exec_free(exec);
+    gckpt_plan_free(plan);
+    gckpt_graph_free(graph);
+    gckpt_store_free(store);
+}
+
+/* == the GPT =================================================================================== */
+static gckpt_tensor *weight(gckpt_graph *graph, const char *prefix, const char *name)
+{
+    const gckpt_init zero = { 0, 0, 0 };
+    char full[32];
+    int i = 0;
+    strcpy(full, prefix);
+    strcat(full, name);
+    while (i < PARAMETERS && strcmp(golden_parameters[i].initial.name, full) != 0)
+        i++;
+    if (!CHECK_MSG(i < PARAMETERS, "no parameter %s", full))
+        return NULL;
+    return gckpt_param(graph, full, shape(&golden_parameters[i].initial), zero);
+}
+
+/* A block of GPT-2 with pre-normalisation. */
+static gckpt_tensor *block(gckpt_tensor *x, void *user)
+{
+    gckpt_graph *g = gckpt_graph_of(x);
+    const char *p = (const char *)user;
+    gckpt_tensor *a = gckpt_layernorm(x, weight(g, p, "ln1.gain"), weight(g, p, "ln1.bias"));
+    a = gckpt_attention(gckpt_linear(a, weight(g, p, "q"), NULL),
+                        gckpt_linear(a, weight(g, p, "k"), NULL),
+                        gckpt_linear(a, weight(g, p, "v"), NULL), GOLDEN_HEADS, 1);
+    x = gckpt_add(x, gckpt_linear(a, weight(g, p, "proj.w"), weight(g, p, "proj.b")));
+    a = gckpt_layernorm(x, weight(g, p, "ln2.gain"), weight(g, p, "ln2.bias"));
+    a = gckpt_gelu(gckpt_linear(a, weight(g, p, "up.w"), weight(g, p, "up.b")));
+    return gckpt_add(x, gckpt_linear(a, weight(g, p, "down.w"), weight(g, p, "down.b")));
+}
+
+/* Trains from the golden weights and compares losses, norms, step-1 gradients and final weights. */
+static void test_gpt(const char *what, gckpt_mode mode, int64_t micro, int64_t rows,
+                     const int32_t *tokens, const int32_t *targets, int64_t count,
+                     const double *losses, const double *norms, int accumulated)
+{
+    char prefix[GOLDEN_LAYERS][8] = { "h0.", "h1." };
+    gckpt_store *store = gckpt_store_new(NULL);
+    gckpt_graph *graph = gckpt_graph_new(store, NULL);
+    gckpt_tensor *x = gckpt_input(graph, "tokens", GCKPT_I32, gckpt_shape2(micro, GOLDEN_CONTEXT));
+    gckpt_tensor *y = gckpt_input(graph, "targets", GCKPT_I32, gckpt_shape2(micro, GOLDEN_CONTEXT));
+    gckpt_tensor *wte = weight(graph, "", "wte"), *h;
+    gckpt_term term = { NULL, 1, 0 };
+    gckpt_hyper hyper = { 0 };
+    gckpt_pick picks[PARAMETERS];
+    gckpt_plan_desc desc;
+    gckpt_feed feeds[2];
+
+    h = gckpt_positions(gckpt_embed(wte, x), weight(graph, "", "wpe"));
+    for (int i = 0; i < GOLDEN_LAYERS; i++)
+        h = gckpt_checkpoint(block, h, prefix[i]);
+    h = gckpt_layernorm(h, weight(graph, "", "ln.gain"), weight(graph, "", "ln.bias"));
+    term.loss = gckpt_linear_cross_entropy(h, wte, y);
+    for (int i = 0; i < PARAMETERS; i++) {
+        picks[i].tensor = weight(graph, "", golden_parameters[i].initial.name);
+        picks[i].gradient = 1;
+        set_parameter(store, golden_parameters[i].initial.name,
+                      golden_parameters[i].initial.values);
+    }
+    memset(&desc, 0, sizeof desc);
+    desc.mode = mode;
+    desc.batch = rows;
+    desc.fetch = picks;
+    desc.fetches = PARAMETERS;
+    hyper.lr = 1e-3f;
+    hyper.weight_decay = 0.1f;
+    hyper.clip = 1;
+    feeds[0].input = gckpt_id(x);
+    feeds[0].data = tokens;
+    feeds[1].input = gckpt_id(y);
+    feeds[1].data = targets;
+
+    gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
+    CHECK_MSG(plan != NULL, "%s: %s", what, gckpt_error_text(graph));
+    gckpt_exec *exec = gckpt_exec_new(plan, store, NULL);
+    for (int step = 0; step < GOLDEN_STEPS; step++) {
+        gckpt_report report;
+        gckpt_result result = gckpt_step(exec, feeds, 2, rows, &hyper, &report);
+        if (!CHECK_MSG(result == GCKPT_OK, "%s: %s", what, gckpt_error_text(exec)))
+            break;
+        CHECK_MSG(report.count == count, "%s: count %ld", what, (long)report.count);
+        CHECK_MSG(fabs(report.loss - losses[step]) <= 1e-5 * losses[step],
+                  "%s: step %d: loss %.9g, not %.9g", what, step, report.loss, losses[step]);
+        CHECK_MSG(fabs(report.grad_norm - norms[step]) <= 2e-5 * norms[step],
+                  "%s: step %d: gradient norm %.9g, not %.9g", what, step, report.grad_norm,
+                  norms[step]);
+        for (int i = 0; i < PARAMETERS && step == 0 && !accumulated; i++) {
+            const golden_tensor *t = &golden_parameters[i].initial;
+            double d = distance(gckpt_fetch(exec, gckpt_id(picks[i].tensor), 1), 1, t->gradient,
+                                elements(t));
+            CHECK_MSG(d <= 1e-5, "%s: gradient of %s differs by %g", what, t->name, d);
+        }
+    }
+    for (int i = 0; i < PARAMETERS;
+         i++) { /* ten updates of 1e-3: the norms move by a few percent */
+        const golden_parameter *g = &golden_parameters[i];
+        double want = accumulated ? g->norm_accumulated : g->norm, norm = 0;
+        gckpt_parameter p;
+        if (!CHECK(gckpt_store_get(store, gckpt_store_find(store, g->initial.name), &p) ==
+                   GCKPT_OK))
+            continue;
+        for (int64_t j = 0; j < p.elements; j++)
+            norm += (double)p.values[j] * (double)p.values[j];
+        CHECK_MSG(fabs(sqrt(norm) - want) <= 1e-5 * want, "%s: norm of %s is %.9g, not %.9g", what,
+                  p.name, sqrt(norm), want);
+    }
+    gckpt_exec_free(exec);
+    gckpt_plan_free(plan);
+    gckpt_graph_free(graph);
+    gckpt_store_free(store);
+}
+
+int main(void)
+{
+    CHECK((int)OP_CASES == (int)BUILDERS);
+    for (int i = 0; i < OP_CASES; i++)
+        test_op(&golden_cases[i]);
+    test_gpt("GPT", GCKPT_STORE_ALL, GOLDEN_ROWS, GOLDEN_ROWS, golden_tokens, golden_targets,
+             GOLDEN_ROWS * GOLDEN_CONTEXT, golden_losses, golden_norms, 0);
+    test_gpt("GPT, segments", GCKPT_SEGMENTS, 2, GOLDEN_ROWS, golden_tokens, golden_targets,
+             GOLDEN_ROWS * GOLDEN_CONTEXT, golden_losses, golden_norms, 0);
+    test_gpt("GPT, accumulated", GCKPT_MEMORY_POOR, 3, GOLDEN_ROWS_ACCUMULATED,
+             golden_tokens_accumulated, golden_targets_accumulated, GOLDEN_COUNT_ACCUMULATED,
+             golden_losses_accumulated, golden_norms_accumulated, 1);
+    return check_report("golden");
+}

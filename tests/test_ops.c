@@ -1,0 +1,1860 @@
+/* test_ops.c - every op three ways: values against double precision (ref.c), gradients against
+ * central differences of that reference, bits against bits over plans, splits, kernels and threads.
+ *
+ *     test_ops [-v] [part of a case's name]        -v prints the error of each case
+ *
+ * A case is a function that is written once and run twice: with a graph it builds tensors, without
+ * one it evaluates the reference (calls with NULL return NULL on both sides). Needs ref.c, -lm. */
+#define GRADCKPT_IMPLEMENTATION
+#include "../gradckpt.h"
+#include "check.h"
+#include "ref.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* == cases, leaves and the two sides =========================================================== */
+typedef struct { gckpt_tensor *t; ref_value *r; } pair;
+static const pair none = { NULL, NULL };
+
+typedef struct net net;
+typedef struct {
+    const char *name;
+    void (*build)(net *n, const int *a);
+    int a[6];                   /* sizes and options of the builder */
+    int batch;
+    unsigned flags;
+    double ulps, grad_ulps;     /* allowed errors in 2^-24 of the greatest value; 0: see below */
+} test_case;
+enum { MIXES = 1,               /* rows are mixed: micro-batches are not exact */
+       NO_REF = 2,              /* no reference (random): bits only */
+       NO_STREAM = 4,           /* losses with counts of their own */
+       FLAT = 8 };              /* some gradients are 0 but for rounding, at most of rsqrt(1e-5) */
+
+/* Justification: an elementwise op rounds a few times; a chain of n fma loses about sqrt(n) to n/2
+ * units of the sum of magnitudes. The cases keep n near 64, and set more where a factor (scores of
+ * 200, a tower of ops) asks for it. Most need a tenth (-v). Wrong formulas show as thousands. */
+#define DEFAULT_ULPS 8.0
+#define DEFAULT_GRAD_ULPS 24.0
+
+typedef struct {                /* an input ('x' f32, 'i' i32), parameter ('p') or constant ('c') */
+    char name[16], kind;
+    gckpt_shape shape;          /* axis 0 of inputs: the whole batch */
+    int64_t elements;
+    float *values;
+    int32_t *index;
+    gckpt_tensor *t;            /* in the graph that was built last; id: also when it is gone */
+    int id;
+} leaf;
+struct net {
+    const test_case *c;
+    gckpt_graph *graph;         /* NULL: evaluate the reference */
+    int64_t rows;               /* axis 0 of the inputs         */
+    leaf leaves[24];
+    int n_leaves;
+    gckpt_tensor *probes[8];    /* activations whose gradients are checked */
+    long probe_elements[8];
+    int n_probes;
+    unsigned fixed;             /* bit i: the i-th tensor that could have a gradient has none */
+    int n_bearers;              /* how many there are */
+    int bump_leaf, bump_probe;  /* in the reference, this one's element += bump; or -1 */
+    long bump_element;
+    double bump;
+    pair out;                   /* fetched and compared */
+    gckpt_term terms[3];
+    ref_value *sums[3];
+    int n_terms;
+};
+
+/* Deterministic random numbers (splitmix64). */
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+static double uniform(uint64_t *state)
+{
+    return (double)(next_random(state) >> 40) / 16777216.0;
+}
+
+/* Sizes up to the first 0, with the batch in front when rows > 0. */
+static gckpt_shape sizes(int64_t rows, int a, int b, int c)
+{
+    gckpt_shape s = gckpt_shape1(1);
+    int list[3];
+    list[0] = a, list[1] = b, list[2] = c;
+    s.n = 0;
+    if (rows > 0)
+        s.d[s.n++] = rows;
+    for (int i = 0; i < 3 && list[i]; i++)
+        s.d[s.n++] = list[i];
+    return s;
+}
+
+/* Finds or makes the leaf and returns its two sides. Values: about normal times scale; integers:
+ * 0..top-1, and one in `ignored` of them -1 (0: none). */
+static pair use_leaf(net *n, char kind, const char *name, gckpt_shape shape, double scale, int top,
+                     int ignored)
+{
+    const gckpt_init zero = { 0, 0, 0 };
+    pair p = { NULL, NULL };
+    leaf *l;
+    int k = 0;
+    while (k < n->n_leaves && strcmp(n->leaves[k].name, name) != 0)
+        k++;
+    l = &n->leaves[k];
+    if (k == n->n_leaves) {
+        uint64_t state = 77;
+        for (const char *s = name; *s; s++)
+            state = state * 31 + (unsigned char)*s;
+        n->n_leaves++;
+        strcpy(l->name, name);
+        l->kind = kind;
+        l->shape = shape;
+        if (kind == 'x' || kind == 'i')
+            l->shape.d[0] = n->c->batch;
+        l->elements = 1;
+        for (int i = 0; i < shape.n; i++)
+            l->elements *= l->shape.d[i];
+        l->values = (float *)calloc((size_t)l->elements, sizeof(float));
+        l->index = (int32_t *)calloc((size_t)l->elements, sizeof(int32_t));
+        for (int64_t i = 0; i < l->elements; i++) {
+            double sum = uniform(&state) + uniform(&state) + uniform(&state) - 1.5;
+            l->values[i] = (float)(2 * scale * sum);
+            if (kind == 'i')
+                l->index[i] = (int32_t)(next_random(&state) % (uint64_t)top);
+            if (kind == 'i' && ignored && next_random(&state) % (uint64_t)ignored == 0)
+                l->index[i] = -1;
+        }
+    }
+    if (n->graph) {
+        if (kind == 'p')
+            p.t = gckpt_param(n->graph, name, shape, zero);
+        else if (kind == 'c')
+            p.t = gckpt_constant(n->graph, name, GCKPT_F32, shape, l->values);
+        else
+            p.t = gckpt_input(n->graph, name, kind == 'i' ? GCKPT_I32 : GCKPT_F32, shape);
+        l->t = p.t;
+        l->id = gckpt_id(p.t);
+    } else {
+        long d[6] = { 0 };
+        for (int i = 0; i < shape.n; i++)
+            d[i] = (long)l->shape.d[i];
+        p.r = ref_new(shape.n, d);
+        for (int64_t i = 0; i < l->elements; i++)
+            p.r->v[i] = kind == 'i' ? (double)l->index[i] : (double)l->values[i];
+        if (n->bump_leaf == k)
+            p.r->v[n->bump_element] += n->bump;
+    }
+    return p;
+}
+
+/* A parameter, or a constant when it is one of the fixed. */
+static pair param(net *n, const char *name, double scale, int a, int b, int c)
+{
+    char kind = n->fixed >> n->n_bearers++ & 1 ? 'c' : 'p';
+    return use_leaf(n, kind, name, sizes(0, a, b, c), scale, 0, 0);
+}
+static pair input(net *n, const char *name, int a, int b, int c)
+{
+    return use_leaf(n, 'x', name, sizes(n->rows, a, b, c), 1, 0, 0);
+}
+static pair indices(net *n, const char *name, int a, int top, int ignored)
+{
+    return use_leaf(n, 'i', name, sizes(n->rows, a, 0, 0), 1, top, ignored);
+}
+
+/* Marks an activation: its gradient is compared with differences too. */
+static pair mark(net *n, pair x)
+{
+    int k = n->n_probes++;
+    if (n->graph) {
+        n->probes[k] = x.t;
+        return x;
+    }
+    n->probe_elements[k] = ref_elements(x.r);
+    if (n->bump_probe == k)
+        x.r->v[n->bump_element] += n->bump;
+    return x;
+}
+/* The same, unless what it comes from may be fixed. */
+static pair probe(net *n, pair x)
+{
+    return n->fixed ? x : mark(n, x);
+}
+
+/* == ops on both sides ========================================================================= */
+static pair both(gckpt_tensor *t, ref_value *r)
+{
+    pair p;
+    p.t = t;
+    p.r = r;
+    return p;
+}
+enum { RELU, GELU, GELU_ERF, SILU, TANH, SIGMOID, SOFTMAX };
+static pair unary(int kind, pair x)
+{
+    switch (kind) {
+    case RELU: return both(gckpt_relu(x.t), ref_map(x.r, ref_relu));
+    case GELU: return both(gckpt_gelu(x.t), ref_map(x.r, ref_gelu));
+    case GELU_ERF: return both(gckpt_gelu_erf(x.t), ref_map(x.r, ref_gelu_erf));
+    case SILU: return both(gckpt_silu(x.t), ref_map(x.r, ref_silu));
+    case TANH: return both(gckpt_tanh(x.t), ref_map(x.r, ref_tanh));
+    case SIGMOID: return both(gckpt_sigmoid(x.t), ref_map(x.r, ref_sigmoid));
+    default: return both(gckpt_softmax(x.t), ref_softmax(x.r));
+    }
+}
+static pair binary(char op, pair a, pair b)
+{
+    gckpt_tensor *t = op == '+' ? gckpt_add(a.t, b.t)
+                    : op == '-' ? gckpt_sub(a.t, b.t) : gckpt_mul(a.t, b.t);
+    return both(t, ref_binary(op, a.r, b.r));
+}
+static pair add(pair a, pair b) { return binary('+', a, b); }
+static pair mul(pair a, pair b) { return binary('*', a, b); }
+static pair scale(pair x, double f)
+{
+    return both(gckpt_scale(x.t, (float)f), ref_scale(x.r, (double)(float)f));
+}
+static pair embed(pair table, pair index)
+{
+    return both(gckpt_embed(table.t, index.t), ref_embed(table.r, index.r));
+}
+static pair matmul(pair a, pair b, int transposed)
+{
+    return both(transposed ? gckpt_matmul_transposed(a.t, b.t) : gckpt_matmul(a.t, b.t),
+                ref_matmul(a.r, b.r, transposed));
+}
+static pair linear(pair x, pair w, pair b, int transposed)
+{
+    return both(transposed ? gckpt_linear_transposed(x.t, w.t, b.t) : gckpt_linear(x.t, w.t, b.t),
+                ref_linear(x.r, w.r, b.r, transposed));
+}
+static pair layernorm(pair x, pair gain, pair bias)
+{
+    return both(gckpt_layernorm(x.t, gain.t, bias.t), ref_layernorm(x.r, gain.r, bias.r));
+}
+static pair rmsnorm(pair x, pair gain)
+{
+    return both(gckpt_rmsnorm(x.t, gain.t), ref_rmsnorm(x.r, gain.r));
+}
+static pair attention(pair q, pair k, pair v, int heads, int causal)
+{
+    return both(gckpt_attention(q.t, k.t, v.t, heads, causal),
+                ref_attention(q.r, k.r, v.r, heads, causal));
+}
+static pair rotary(pair x, int heads, double base)
+{
+    return both(gckpt_rotary(x.t, heads, (float)base), ref_rotary(x.r, heads, base));
+}
+static pair positions(pair x, pair table)
+{
+    return both(gckpt_positions(x.t, table.t), ref_positions(x.r, table.r));
+}
+static pair reshape(pair x, int a, int b, int c, int d)
+{
+    gckpt_shape s = gckpt_shape4(a, b, c, d);
+    long l[4];
+    l[0] = a, l[1] = b, l[2] = c, l[3] = d;
+    while (s.n > 1 && s.d[s.n - 1] == 0)
+        s.n--;
+    return both(gckpt_reshape(x.t, s), ref_reshape(x.r, s.n, l));
+}
+static pair permute(pair x, int n, int a, int b, int c, int d)
+{
+    int axes[4];
+    axes[0] = a, axes[1] = b, axes[2] = c, axes[3] = d;
+    return both(gckpt_permute(x.t, axes, n), ref_permute(x.r, axes));
+}
+static pair slice(pair x, int axis, int begin, int end)
+{
+    return both(gckpt_slice(x.t, axis, begin, end), ref_slice(x.r, axis, begin, end));
+}
+static pair concat(pair a, pair b, pair c, int axis)
+{
+    gckpt_tensor *t[3];
+    const ref_value *r[3];
+    t[0] = a.t, t[1] = b.t, t[2] = c.t;
+    r[0] = a.r, r[1] = b.r, r[2] = c.r;
+    return both(t[0] ? gckpt_concat(t, 3, axis) : NULL, ref_concat(r, 3, axis));
+}
+static pair reduce(pair x, int axis, int mean)
+{
+    return both(mean ? gckpt_mean(x.t, axis) : gckpt_sum(x.t, axis), ref_reduce(x.r, axis, mean));
+}
+static pair dropout(pair x, double p) { return both(gckpt_dropout(x.t, (float)p), x.r); }
+static pair cross_entropy(pair logits, pair targets)
+{
+    return both(gckpt_cross_entropy(logits.t, targets.t), ref_cross_entropy(logits.r, targets.r));
+}
+static pair linear_cross_entropy(pair x, pair w, pair targets)
+{
+    return both(gckpt_linear_cross_entropy(x.t, w.t, targets.t),
+                ref_cross_entropy(ref_linear(x.r, w.r, NULL, 1), targets.r));
+}
+static pair mean_squared_error(pair p, pair t)
+{
+    return both(gckpt_mean_squared_error(p.t, t.t), ref_mean_squared_error(p.r, t.r));
+}
+static pair sum_loss(pair x) { return both(gckpt_sum_loss(x.t), ref_sum_loss(x.r)); }
+
+/* Adds a term to what is minimised. */
+static void term(net *n, pair loss, double weight, int regulariser)
+{
+    gckpt_term *t = &n->terms[n->n_terms];
+    t->loss = loss.t;
+    t->weight = (float)weight;
+    t->regulariser = regulariser;
+    n->sums[n->n_terms++] = loss.r;
+}
+
+/* Input times parameter: an activation that differs from row to row and has a gradient; or just the
+ * input when it is one of the fixed. */
+static pair batched(net *n, const char *name, int a, int b, int c)
+{
+    char weight[16];
+    if (n->fixed >> n->n_bearers++ & 1)
+        return input(n, name, a, b, c);
+    strcpy(weight, name);
+    strcat(weight, ".w");
+    return mark(n, mul(input(n, name, a, b, c),
+                       use_leaf(n, 'p', weight, sizes(0, a, b, c), 1, 0, 0)));
+}
+
+/* The loss is sum(y * r) for an input r of y's shape; a batchless y is repeated over the rows. */
+static void finish(net *n, pair y, int has_batch)
+{
+    int64_t d[6] = { 0, 0, 0, 0, 0, 0 };
+    int axes = 0;
+    if (n->graph) {
+        gckpt_shape s = gckpt_shape_of(y.t);
+        for (int i = has_batch ? 1 : 0; i < s.n; i++)
+            d[axes++] = s.d[i];
+    } else {
+        for (int i = has_batch ? 1 : 0; i < y.r->n; i++)
+            d[axes++] = y.r->d[i];
+    }
+    n->out = y;
+    term(n, sum_loss(mul(input(n, "r", (int)d[0], (int)d[1], (int)d[2]), y)), 1, 0);
+}
+
+/* == an op and a loss from outside ============================================================= */
+static int64_t count_of(const gckpt_shape *s)
+{
+    int64_t n = 1;
+    for (int i = 0; i < s->n; i++)
+        n *= s->d[i];
+    return n;
+}
+
+/* square: y = x^2 */
+static gckpt_result square_shape(gckpt_call *call)
+{
+    call->shape = call->in[0].shape;
+    return GCKPT_OK;
+}
+static void square_forward(const gckpt_call *call)
+{
+    for (int64_t i = 0; i < count_of(&call->shape); i++)
+        call->out[i] = call->in[0].data[i] * call->in[0].data[i];
+}
+static void square_backward_by(const gckpt_call *call, float factor)
+{
+    const gckpt_arg *x = &call->in[0];
+    for (int64_t i = 0; i < count_of(&call->shape); i++) {
+        float g = factor * x->data[i] * call->grad_out[i];
+        x->grad[i] = x->accumulate ? x->grad[i] + g : g;
+    }
+}
+static void square_backward(const gckpt_call *call) { square_backward_by(call, 2); }
+static void wrong_backward(const gckpt_call *call) { square_backward_by(call, 2.1f); }
+static const gckpt_op square_op = {
+    "square", square_shape, square_forward, square_backward, NULL, NULL,
+    { GCKPT_IN(0) }, GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, NULL, NULL
+};
+static const gckpt_op wrong_op = {
+    "wrong_square", square_shape, square_forward, wrong_backward, NULL, NULL,
+    { GCKPT_IN(0) }, 0, NULL, NULL
+};
+
+/* noisy: gives something else each time it is called, as a forward with hidden state would. */
+static void noisy_forward(const gckpt_call *call)
+{
+    static int calls;
+    calls++;
+    for (int64_t i = 0; i < count_of(&call->shape); i++)
+        call->out[i] = call->in[0].data[i] * (float)calls;
+}
+static const gckpt_op noisy_op = {
+    "noisy", square_shape, noisy_forward, square_backward, NULL, NULL,
+    { GCKPT_IN(0) }, 0, NULL, NULL
+};
+
+/* unit: y = s x with s = 1 / sqrt(x.x + 1) for each row; s is aux; the row passes through work. */
+static gckpt_result unit_shape(gckpt_call *call)
+{
+    const gckpt_shape *s = &call->in[0].shape;
+    if (s->n < 1)
+        return gckpt_fail(call, GCKPT_E_SHAPE, "unit: needs an axis, got %S", s);
+    call->shape = *s;
+    call->aux_bytes = (size_t)(count_of(s) / s->d[s->n - 1]) * sizeof(float);
+    call->work_forward = (size_t)s->d[s->n - 1] * sizeof(float);
+    return GCKPT_OK;
+}
+static void unit_forward(const gckpt_call *call)
+{
+    int64_t c = call->shape.d[call->shape.n - 1], rows = count_of(&call->shape) / c;
+    float *row = (float *)call->work, *aux = (float *)call->aux;
+    for (int64_t r = 0; r < rows; r++) {
+        double square = 1;
+        float s;
+        for (int64_t j = 0; j < c; j++) {
+            row[j] = call->in[0].data[r * c + j];
+            square += (double)row[j] * (double)row[j];
+        }
+        s = (float)(1 / sqrt(square));
+        for (int64_t j = 0; j < c && call->out; j++)
+            call->out[r * c + j] = s * row[j];
+        if (aux)
+            aux[r] = s;
+    }
+}
+/* dx = s g - s^3 (x.g) x */
+static void unit_backward(const gckpt_call *call)
+{
+    int64_t c = call->shape.d[call->shape.n - 1], rows = count_of(&call->shape) / c;
+    const gckpt_arg *x = &call->in[0];
+    const float *aux = (const float *)call->aux;
+    for (int64_t r = 0; r < rows; r++) {
+        double dot = 0, s = (double)aux[r];
+        for (int64_t j = 0; j < c; j++)
+            dot += (double)x->data[r * c + j] * (double)call->grad_out[r * c + j];
+        for (int64_t j = 0; j < c; j++) {
+            float g = (float)(s * (double)call->grad_out[r * c + j] -
+                              s * s * s * dot * (double)x->data[r * c + j]);
+            x->grad[r * c + j] = x->accumulate ? x->grad[r * c + j] + g : g;
+        }
+    }
+}
+static const gckpt_op unit_op = {
+    "unit", unit_shape, unit_forward, unit_backward, NULL, NULL,
+    { GCKPT_IN(0) | GCKPT_AUX }, GCKPT_INPLACE(0), NULL, NULL
+};
+
+/* fourth: sum of (a - b)^4, count = elements */
+static gckpt_result fourth_shape(gckpt_call *call)
+{
+    if (count_of(&call->in[0].shape) != count_of(&call->in[1].shape))
+        return gckpt_fail(call, GCKPT_E_SHAPE, "fourth: %S and %S", &call->in[0].shape,
+                          &call->in[1].shape);
+    call->shape.n = 0;
+    return GCKPT_OK;
+}
+static void fourth_forward(const gckpt_call *call)
+{
+    int64_t n = count_of(&call->in[0].shape);
+    if (!call->loss_sum)
+        return;
+    for (int64_t i = 0; i < n; i++) {
+        double d = (double)call->in[0].data[i] - (double)call->in[1].data[i];
+        *call->loss_sum += d * d * d * d;
+    }
+    *call->loss_count += n;
+}
+static void fourth_backward(const gckpt_call *call)
+{
+    for (int k = 0; k < 2; k++) {
+        const gckpt_arg *x = &call->in[k];
+        for (int64_t i = 0; i < count_of(&x->shape) && x->grad; i++) {
+            double d = (double)call->in[0].data[i] - (double)call->in[1].data[i];
+            float g = (float)((k ? -4 : 4) * d * d * d * (double)call->loss_scale);
+            x->grad[i] = x->accumulate ? x->grad[i] + g : g;
+        }
+    }
+}
+static const gckpt_op fourth_op = {
+    "fourth", fourth_shape, fourth_forward, fourth_backward, NULL, NULL,
+    { GCKPT_IN(0) | GCKPT_IN(1), GCKPT_IN(0) | GCKPT_IN(1) }, GCKPT_LOSS, NULL, NULL
+};
+
+static double ref_square(double x) { return x * x; }
+static double ref_fourth(double x) { return x * x * x * x; }
+static pair square(pair x)
+{
+    return both(gckpt_apply(&square_op, &x.t, 1, NULL, 0), ref_map(x.r, ref_square));
+}
+static pair unit(pair x)
+{
+    ref_value *y = x.r ? ref_scale(x.r, 1) : NULL;
+    for (long c = y ? y->d[y->n - 1] : 0, i = 0; y && i < ref_elements(y); i += c) {
+        double sum = 1;
+        for (long j = 0; j < c; j++)
+            sum += y->v[i + j] * y->v[i + j];
+        for (long j = 0; j < c; j++)
+            y->v[i + j] /= sqrt(sum);
+    }
+    return both(gckpt_apply(&unit_op, &x.t, 1, NULL, 0), y);
+}
+static pair fourth(pair a, pair b)
+{
+    gckpt_tensor *in[2];
+    ref_value *power = ref_map(ref_binary('-', a.r, b.r), ref_fourth);
+    in[0] = a.t, in[1] = b.t;
+    return both(gckpt_apply(&fourth_op, in, 2, NULL, 0), ref_sum_loss(power));
+}
+
+/* == builders ================================================================================== */
+/* kind, T, C, factor */
+static void build_unary(net *n, const int *a)
+{
+    pair x = batched(n, "x", a[1], a[2], 0);
+    if (a[3])
+        x = scale(x, a[3]);
+    finish(n, unary(a[0], x), 1);
+}
+/* kind, rows, C: a function of parameters only */
+static void build_unary_free(net *n, const int *a)
+{
+    finish(n, unary(a[0], param(n, "w", 2, a[1], a[2], 0)), 0);
+}
+/* op, then the sizes behind the batch of a (T,C) and of b (T,C), then the kind of b: 0 batched,
+ * 1 parameter, 2 parameter on the left, 3 constant */
+static void build_binary(net *n, const int *a)
+{
+    pair x = batched(n, "x", a[1], a[2], 0), y;
+    if (a[5] == 0)
+        y = batched(n, "y", a[3], a[4], 0);
+    else if (a[5] == 3)
+        y = use_leaf(n, 'c', "k", sizes(0, a[3], a[4], 0), 1, 0, 0);
+    else
+        y = param(n, "p", 1, a[3], a[4], 0);
+    finish(n, a[5] == 2 ? binary((char)a[0], y, x) : binary((char)a[0], x, y), 1);
+}
+static void build_same(net *n, const int *a)
+{
+    pair x = batched(n, "x", 3, 5, 0);
+    finish(n, binary((char)a[0], x, x), 1);
+}
+static void build_same_free(net *n, const int *a)
+{
+    pair w = param(n, "w", 1, 3, 5, 0);
+    finish(n, binary((char)a[0], w, w), 0);
+}
+/* (3,1) op (1,4) of parameters */
+static void build_binary_free(net *n, const int *a)
+{
+    finish(n, binary((char)a[0], param(n, "u", 1, 3, 1, 0), param(n, "v", 1, 1, 4, 0)), 0);
+}
+static void build_scale(net *n, const int *a)
+{
+    finish(n, scale(batched(n, "x", 4, 5, 0), a[0] / 8.0), 1);
+}
+/* T (0: none), I, O, bias, transposed */
+static void build_linear(net *n, const int *a)
+{
+    pair x = a[0] ? batched(n, "x", a[0], a[1], 0) : batched(n, "x", a[1], 0, 0);
+    pair w = a[4] ? param(n, "w", 0.4, a[2], a[1], 0) : param(n, "w", 0.4, a[1], a[2], 0);
+    finish(n, linear(x, w, a[3] ? param(n, "b", 1, a[2], 0, 0) : none, a[4]), 1);
+}
+/* rows, I, O, transposed: parameters only */
+static void build_linear_free(net *n, const int *a)
+{
+    pair w = a[3] ? param(n, "w", 0.4, a[2], a[1], 0) : param(n, "w", 0.4, a[1], a[2], 0);
+    finish(n, linear(param(n, "x", 1, a[0], a[1], 0), w, param(n, "b", 1, a[2], 0, 0), a[3]), 0);
+}
+/* the same weight as linear and as linear_transposed, and the bias on both */
+static void build_linear_tied(net *n, const int *a)
+{
+    pair w = param(n, "w", 0.4, a[0], a[0], 0), b = param(n, "b", 1, a[0], 0, 0);
+    pair x = linear(batched(n, "x", 3, a[0], 0), w, b, 0);
+    finish(n, linear(unary(TANH, x), w, b, 1), 1);
+}
+/* M, K, N, kind (0 both batched, 1 b a shared parameter, 2 four axes), transposed */
+static void build_matmul(net *n, const int *a)
+{
+    int rows = a[4] ? a[2] : a[1], columns = a[4] ? a[1] : a[2];
+    pair x = a[3] == 2 ? batched(n, "x", 2, a[0], a[1]) : batched(n, "x", a[0], a[1], 0);
+    pair y = a[3] == 2 ? batched(n, "y", 2, rows, columns)
+           : a[3] == 1 ? param(n, "w", 1, rows, columns, 0) : batched(n, "y", rows, columns, 0);
+    finish(n, matmul(x, y, a[4]), 1);
+}
+static void build_matmul_same(net *n, const int *a)
+{
+    pair x = batched(n, "x", a[0], a[0], 0);
+    finish(n, matmul(x, x, a[1]), 1);
+}
+static void build_matmul_free(net *n, const int *a)
+{
+    pair w = param(n, "w", 1, 4, 4, 0);
+    finish(n, matmul(w, matmul(w, param(n, "u", 1, 4, 4, 0), a[0]), a[0]), 0);
+}
+/* T (0: index without it), V, C */
+static void build_embed(net *n, const int *a)
+{
+    pair table = param(n, "table", 1, a[1], a[2], 0);
+    finish(n, probe(n, embed(table, indices(n, "tokens", a[0], a[1], 0))), 1);
+}
+static void build_embed_tied(net *n, const int *a)
+{
+    pair table = param(n, "table", 1, a[0], 4, 0);
+    pair x = positions(embed(table, indices(n, "tokens", 5, a[0], 0)), param(n, "wpe", 1, 8, 4, 0));
+    finish(n, linear(unary(GELU, x), table, none, 1), 1);
+}
+/* T, C, gain, bias, rms */
+static void build_norm(net *n, const int *a)
+{
+    pair x = batched(n, "x", a[0], a[1], 0);
+    pair gain = a[2] ? param(n, "gain", 1, a[1], 0, 0) : none;
+    pair bias = a[3] ? param(n, "bias", 1, a[1], 0, 0) : none;
+    finish(n, a[4] ? rmsnorm(x, gain) : layernorm(x, gain, bias), 1);
+}
+static void build_norm_free(net *n, const int *a)
+{
+    pair gain = param(n, "gain", 1, 6, 0, 0), x = param(n, "x", 1, 3, 6, 0);
+    finish(n, a[0] ? rmsnorm(x, gain) : layernorm(x, gain, gain), 0);
+}
+/* T, S, C, heads, causal, factor of the scores */
+static void build_attention(net *n, const int *a)
+{
+    pair q = batched(n, "q", a[0], a[2], 0);
+    pair k = batched(n, "k", a[1], a[2], 0), v = batched(n, "v", a[1], a[2], 0);
+    if (a[5])
+        q = scale(q, a[5]);
+    finish(n, attention(q, k, v, a[3], a[4]), 1);
+}
+/* T, C, heads, causal, which inputs are the same (3: all, 2: k and v, 1: q and k) */
+static void build_attention_same(net *n, const int *a)
+{
+    pair x = batched(n, "x", a[0], a[1], 0), y = a[4] == 3 ? x : batched(n, "y", a[0], a[1], 0);
+    if (a[4] == 1)
+        finish(n, attention(x, x, y, a[2], a[3]), 1);
+    else
+        finish(n, attention(x, y, y, a[2], a[3]), 1);
+}
+static void build_attention_free(net *n, const int *a)
+{
+    pair k = param(n, "k", 1, 2, 5, 4);
+    finish(n, attention(param(n, "q", 1, 2, 5, 4), k, k, 2, a[0]), 0);
+}
+/* T, C, heads, base */
+static void build_rotary(net *n, const int *a)
+{
+    finish(n, rotary(batched(n, "x", a[0], a[1], 0), a[2], a[3]), 1);
+}
+static void build_rotary_free(net *n, const int *a)
+{
+    finish(n, rotary(param(n, "x", 1, 2, 3, 4), a[0], 0), 0);
+}
+static void build_positions(net *n, const int *a)
+{
+    finish(n, positions(batched(n, "x", a[0], 4, 0), param(n, "wpe", 1, a[1], 4, 0)), 1);
+}
+static void build_reshape(net *n, const int *a)
+{
+    pair x = batched(n, "x", 4, 6, 0);
+    if (a[0] == 0)
+        x = reshape(x, -1, 24, 0, 0);
+    else if (a[0] == 1)
+        x = reshape(unary(TANH, reshape(x, -1, 6, 0, 0)), -1, 4, 6, 0); /* merged, split */
+    else
+        x = reshape(x, -1, 2, 3, 4);
+    finish(n, square(x), 1);
+}
+static void build_reshape_free(net *n, const int *a)
+{
+    pair w = param(n, "w", 1, 4, 6, 0);
+    finish(n, mul(reshape(w, a[0], -1, 0, 0), reshape(w, a[0], -1, 0, 0)), 0);
+}
+static void build_permute(net *n, const int *a)
+{
+    pair x = batched(n, "x", 3, 4, 2);
+    finish(n, permute(x, 4, a[0], a[1], a[2], a[3]), 1);
+}
+static void build_permute_batch(net *n, const int *a)
+{
+    pair x = batched(n, "x", a[0], 0, 0);
+    pair y = permute(permute(x, 2, 1, 0, 0, 0), 2, 1, 0, 0, 0);
+    finish(n, mul(x, y), 1);
+}
+static void build_permute_free(net *n, const int *a)
+{
+    pair w = param(n, "w", 1, 3, 4, 0);
+    finish(n, matmul(w, permute(w, 2, a[0], a[1], 0, 0), 0), 0);
+}
+/* axis, begin, end */
+static void build_slice(net *n, const int *a)
+{
+    pair x = batched(n, "x", 5, 4, 3);
+    finish(n, slice(x, a[0], a[1], a[2]), 1);
+}
+static void build_slice_free(net *n, const int *a)
+{
+    pair w = param(n, "w", 1, 6, 4, 0);
+    finish(n, mul(slice(w, a[0], 0, 2), slice(w, a[0], 1, 3)), 0);
+}
+static void build_concat(net *n, const int *a)
+{
+    pair x = batched(n, "x", 3, 4, 0), y = batched(n, "y", a[0] == 1 ? 2 : 3, a[0] == 1 ? 4 : 5, 0);
+    finish(n, concat(x, y, x, a[0]), 1);
+}
+static void build_concat_free(net *n, const int *a)
+{
+    pair u = param(n, "u", 1, 2, 3, 0), v = param(n, "v", 1, 2, 3, 0);
+    finish(n, concat(u, v, u, a[0]), 0);
+}
+/* axis, mean, sizes */
+static void build_reduce(net *n, const int *a)
+{
+    finish(n, reduce(batched(n, "x", a[2], a[3], a[4]), a[0], a[1]), 1);
+}
+static void build_reduce_free(net *n, const int *a)
+{
+    finish(n, reduce(param(n, "w", 1, 3, 4, 0), a[0], a[1]), 0);
+}
+static void build_reduce_batch(net *n, const int *a)
+{
+    pair x = batched(n, "x", 4, 0, 0);
+    finish(n, binary('-', x, reduce(x, 0, a[0])), 1);
+}
+/* T (0: none), V, factor, one in so many ignored */
+static void build_cross_entropy(net *n, const int *a)
+{
+    pair x = a[0] ? batched(n, "x", a[0], a[1], 0) : batched(n, "x", a[1], 0, 0);
+    n->out = scale(x, a[2]);
+    term(n, cross_entropy(n->out, indices(n, "targets", a[0], a[1], a[3])), 1, 0);
+}
+/* T, C, V, factor, one in so many ignored, fused */
+static void build_head(net *n, const int *a)
+{
+    pair x = scale(batched(n, "x", a[0], a[1], 0), a[3]), w = param(n, "w", 0.5, a[2], a[1], 0);
+    pair targets = indices(n, "targets", a[0], a[2], a[4]);
+    n->out = x;
+    if (a[5])
+        term(n, linear_cross_entropy(x, w, targets), 1, 0);
+    else
+        term(n, cross_entropy(linear(x, w, none, 1), targets), 1, 0);
+}
+static void build_tied_head(net *n, const int *a)
+{
+    pair table = param(n, "table", 1, 13, 6, 0);
+    pair x = unary(GELU, embed(table, indices(n, "tokens", 4, 13, 0)));
+    n->out = x;
+    term(n, linear_cross_entropy(x, table, indices(n, "targets", 4, 13, a[0])), 1, 0);
+}
+static void build_mean_squared_error(net *n, const int *a)
+{
+    n->out = scale(batched(n, "x", 3, 4, 0), 0.75);
+    term(n, mean_squared_error(n->out, a[0] == 1 ? batched(n, "y", 3, 4, 0)
+                                       : a[0] == 2 ? n->out : input(n, "y", 3, 4, 0)), 1, 0);
+}
+static void build_sum_loss(net *n, const int *a)
+{
+    n->out = scale(batched(n, "x", a[0], 4, 0), 0.75);
+    term(n, sum_loss(n->out), 0.5, 0);
+}
+/* A classifier with a reconstruction loss (its own count) and a regulariser. */
+static void build_terms(net *n, const int *a)
+{
+    pair w = param(n, "w", 0.5, 6, 5, 0), b = param(n, "b", 1, 5, 0, 0);
+    pair x = input(n, "x", 3, 6, 0), h = probe(n, unary(TANH, linear(x, w, b, 0)));
+    pair head = param(n, "head", 0.5, 9, 5, 0);
+    n->out = h;
+    term(n, linear_cross_entropy(h, head, indices(n, "targets", 3, 9, 3)), 1, 0);
+    if (a[0])
+        term(n, mean_squared_error(linear(h, w, none, 1), x), 0.3, 0);
+    if (a[1])
+        term(n, sum_loss(mul(w, w)), 0.01, 1);
+}
+/* Two losses that share their targets. */
+static void build_deep_supervision(net *n, const int *a)
+{
+    pair head = param(n, "head", 0.5, 9, 5, 0), targets = indices(n, "targets", 3, 9, a[0]);
+    pair h = unary(SILU, batched(n, "x", 3, 5, 0));
+    term(n, linear_cross_entropy(h, head, targets), 1, 0);
+    n->out = add(h, linear(h, param(n, "w", 0.5, 5, 5, 0), none, 0));
+    term(n, linear_cross_entropy(n->out, head, targets), 0.25, 0);
+}
+/* One tensor with many users, among them the same op twice. */
+static void build_fan_out(net *n, const int *a)
+{
+    pair x = batched(n, "x", 3, 5, 0), y = unary(TANH, x);
+    (void)a;
+    y = add(add(mul(x, x), y), mul(y, x));
+    finish(n, add(binary('-', y, scale(x, 0.5)), add(x, x)), 1);
+}
+/* A recurrent net: every weight is used `steps` times; pins and small segments in between. */
+static void build_recurrent(net *n, const int *a)
+{
+    pair w = param(n, "w", 0.6, 6, 6, 0), u = param(n, "u", 0.6, 4, 6, 0);
+    pair b = param(n, "b", 0.3, 6, 0, 0), h = none;
+    for (int i = 0; i < a[0]; i++) {
+        char name[8] = { 'x', (char)('0' + i), 0 };
+        pair x = linear(input(n, name, 4, 0, 0), u, b, 0);
+        h = unary(TANH, i ? add(x, linear(h, w, none, 0)) : x);
+        if (i == 1)
+            h.t = gckpt_keep(h.t);
+        if (i == 2)
+            h.t = gckpt_recompute(h.t);
+    }
+    finish(n, h, 1);
+}
+/* Pins: 0 all let go (a recompute then asks for further ones), 1 every other kept, 2 all kept. */
+static void build_pins(net *n, const int *a)
+{
+    pair x = batched(n, "x", 3, 5, 0), w = param(n, "w", 0.6, 5, 5, 0);
+    for (int i = 0; i < 6; i++) {
+        pair y = unary(i % 2 ? GELU : TANH, linear(x, w, none, 0));
+        y = mul(y, i % 3 == 2 ? unary(SIGMOID, x) : x);
+        if (a[0] == 2 || (a[0] == 1 && i % 2))
+            gckpt_keep(y.t);
+        else
+            gckpt_recompute(y.t);
+        x = i == 3 ? add(x, y) : y;
+    }
+    finish(n, x, 1);
+}
+/* A weight that is itself computed: w = direction * gain / |..| by ops without a batch axis. */
+static void build_computed_weight(net *n, const int *a)
+{
+    pair v = param(n, "v", 1, 6, 5, 0), gain = param(n, "gain", 1, 5, 0, 0);
+    pair w = mul(rmsnorm(v, none), gain), h = linear(batched(n, "x", 3, 6, 0), w, none, 0);
+    h = linear(unary(GELU, h), a[0] ? w : v, none, 1);
+    finish(n, h, 1);
+}
+/* GPT: T, C, heads, V, layers, tied */
+static pair gpt_block(net *n, pair x, int layer, int c, int heads)
+{
+    static const char *const names[8] = { "g1.", "wq.", "wk.", "wv.", "wo.", "g2.", "up.", "dn." };
+    pair w[8], a, q, k;
+    for (int i = 0; i < 8; i++) {
+        char name[8];
+        strcpy(name, names[i]);
+        name[3] = (char)('0' + layer);
+        name[4] = 0;
+        if (i == 0 || i == 5)
+            w[i] = param(n, name, 1, c, 0, 0);
+        else
+            w[i] = param(n, name, 0.3, i == 7 ? 2 * c : c, i == 6 ? 2 * c : c, 0);
+    }
+    if (n->graph)
+        gckpt_segment_begin(n->graph);
+    a = layernorm(x, w[0], w[0]);
+    q = rotary(linear(a, w[1], none, 0), heads, 0);
+    k = rotary(linear(a, w[2], none, 0), heads, 0);
+    a = attention(q, k, linear(a, w[3], none, 0), heads, 1);
+    x = add(x, linear(a, w[4], none, 0));
+    if (n->graph)
+        gckpt_segment_begin(n->graph);
+    a = linear(unary(GELU, linear(rmsnorm(x, w[5]), w[6], none, 0)), w[7], none, 0);
+    if (n->graph)
+        gckpt_segment_end(n->graph);
+    x = add(x, a);
+    if (n->graph)
+        gckpt_segment_end(n->graph);
+    return x;
+}
+static void build_gpt(net *n, const int *a)
+{
+    pair table = param(n, "wte", 0.5, a[3], a[1], 0);
+    pair x = embed(table, indices(n, "tokens", a[0], a[3], 0));
+    for (int i = 0; i < a[4]; i++)
+        x = gpt_block(n, x, i, a[1], a[2]);
+    n->out = probe(n, layernorm(x, none, none));
+    term(n, linear_cross_entropy(n->out, a[5] ? table : param(n, "head", 0.5, a[3], a[1], 0),
+                                 indices(n, "targets", a[0], a[3], 4)), 1, 0);
+}
+static void build_dropout(net *n, const int *a)
+{
+    pair x = dropout(batched(n, "x", 5, 4, 0), a[0] / 100.0);
+    x = linear(x, param(n, "w", 0.4, 4, 6, 0), none, 0);
+    finish(n, dropout(unary(GELU, x), a[0] / 100.0), 1);
+}
+static void build_user(net *n, const int *a)
+{
+    pair x = unit(square(batched(n, "x", 3, 5, 0)));
+    x = unit(linear(x, param(n, "w", 0.5, 5, 5, 0), none, 0));
+    n->out = x;
+    if (a[0])
+        term(n, fourth(x, input(n, "y", 3, 5, 0)), 1, 0);
+    else
+        finish(n, add(square(x), square(x)), 1);
+}
+
+/* == the table ================================================================================= */
+static const test_case cases[] = {
+    { "relu", build_unary, { RELU, 5, 7 }, 3, 0, 0, 0 },
+    { "gelu", build_unary, { GELU, 5, 7 }, 3, 0, 0, 0 },
+    { "gelu, wide", build_unary, { GELU, 3, 37, 4 }, 2, 0, 0, 0 },
+    { "gelu_erf", build_unary, { GELU_ERF, 5, 7 }, 3, 0, 0, 0 },
+    { "gelu_erf, wide", build_unary, { GELU_ERF, 3, 37, 4 }, 2, 0, 0, 0 },
+    { "silu", build_unary, { SILU, 5, 7 }, 3, 0, 0, 0 },
+    { "silu, wide", build_unary, { SILU, 3, 37, 60 }, 2, 0, 0, 0 },
+    { "tanh", build_unary, { TANH, 5, 7 }, 3, 0, 0, 0 },
+    { "tanh, wide", build_unary, { TANH, 3, 37, 8 }, 2, 0, 0, 0 },
+    { "sigmoid", build_unary, { SIGMOID, 5, 7 }, 3, 0, 0, 0 },
+    { "sigmoid, wide", build_unary, { SIGMOID, 3, 37, 60 }, 2, 0, 0, 0 },
+    { "softmax", build_unary, { SOFTMAX, 5, 7 }, 3, 0, 0, 0 },
+    { "softmax of 1", build_unary, { SOFTMAX, 5, 1 }, 3, 0, 0, 0 },
+    { "softmax of 70", build_unary, { SOFTMAX, 2, 70, 3 }, 3, 0, 0, 0 },
+    { "softmax of 8200", build_unary, { SOFTMAX, 1, 8200, 3 }, 2, 0, 16, 0 },
+    { "gelu of 8200", build_unary, { GELU, 1, 8200 }, 2, 0, 0, 0 },
+    { "softmax at 1e4", build_unary, { SOFTMAX, 2, 40, 10000 }, 2, 0, 0, 0 },
+    { "gelu of a parameter", build_unary_free, { GELU, 3, 33 }, 3, 0, 0, 0 },
+    { "softmax of a parameter", build_unary_free, { SOFTMAX, 4, 6 }, 3, 0, 0, 0 },
+    { "scale", build_scale, { -20 }, 3, 0, 0, 0 },
+    { "scale by 0", build_scale, { 0 }, 3, 0, 0, 0 },
+
+    { "add", build_binary, { '+', 3, 4, 3, 4, 0 }, 3, 0, 0, 0 },
+    { "sub", build_binary, { '-', 3, 4, 3, 4, 0 }, 3, 0, 0, 0 },
+    { "mul", build_binary, { '*', 3, 4, 3, 4, 0 }, 3, 0, 0, 0 },
+    { "add (C)", build_binary, { '+', 3, 35, 35, 0, 1 }, 3, 0, 0, 0 },
+    { "sub (C)", build_binary, { '-', 3, 4, 4, 0, 1 }, 3, 0, 0, 0 },
+    { "mul (C)", build_binary, { '*', 3, 4, 4, 0, 1 }, 3, 0, 0, 0 },
+    { "mul (T,C)", build_binary, { '*', 3, 4, 3, 4, 1 }, 3, 0, 0, 0 },
+    { "mul (T,1)", build_binary, { '*', 3, 4, 3, 1, 1 }, 3, 0, 0, 0 },
+    { "sub (1)", build_binary, { '-', 3, 4, 1, 0, 1 }, 3, 0, 0, 0 },
+    { "mul (1,1)", build_binary, { '*', 3, 4, 1, 1, 1 }, 3, 0, 0, 0 },
+    { "sub from (C)", build_binary, { '-', 3, 4, 4, 0, 2 }, 3, 0, 0, 0 },
+    { "mul from (T,1)", build_binary, { '*', 3, 4, 3, 1, 2 }, 3, 0, 0, 0 },
+    { "add (B,T,1) + (T,C)", build_binary, { '+', 3, 1, 3, 4, 1 }, 3, 0, 0, 0 },
+    { "mul (B,1,C) * (T,1)", build_binary, { '*', 1, 4, 3, 1, 1 }, 3, 0, 0, 0 },
+    { "sub (T,1) - (B,1,C)", build_binary, { '-', 1, 4, 3, 1, 2 }, 3, 0, 0, 0 },
+    { "mul (B,T,1) * (B,1,C)", build_binary, { '*', 3, 1, 1, 4, 0 }, 3, 0, 0, 0 },
+    { "sub (B,T,C) - (B,1,1)", build_binary, { '-', 3, 4, 1, 1, 0 }, 3, 0, 0, 0 },
+    { "mul by a constant", build_binary, { '*', 3, 4, 4, 0, 3 }, 3, 0, 0, 0 },
+    { "add a constant", build_binary, { '+', 3, 4, 3, 4, 3 }, 3, 0, 0, 0 },
+    { "x + x", build_same, { '+' }, 3, 0, 0, 0 },
+    { "x - x", build_same, { '-' }, 3, 0, 0, 0 },
+    { "x * x", build_same, { '*' }, 3, 0, 0, 0 },
+    { "w + w", build_same_free, { '+' }, 3, 0, 0, 0 },
+    { "w * w", build_same_free, { '*' }, 3, 0, 0, 0 },
+    { "(3,1) + (1,4) of parameters", build_binary_free, { '+' }, 3, 0, 0, 0 },
+    { "(3,1) * (1,4) of parameters", build_binary_free, { '*' }, 3, 0, 0, 0 },
+
+    { "linear", build_linear, { 3, 5, 7, 1, 0 }, 3, 0, 0, 0 },
+    { "linear, no bias", build_linear, { 3, 5, 7, 0, 0 }, 3, 0, 0, 0 },
+    { "linear of (B,I)", build_linear, { 0, 5, 7, 1, 0 }, 5, 0, 0, 0 },
+    { "linear, tiles and edges", build_linear, { 11, 37, 67, 1, 0 }, 2, 0, 0, 0 },
+    { "linear to 1", build_linear, { 3, 9, 1, 1, 0 }, 3, 0, 0, 0 },
+    { "linear from 1", build_linear, { 3, 1, 9, 1, 0 }, 3, 0, 0, 0 },
+    { "linear_transposed", build_linear, { 3, 5, 7, 1, 1 }, 3, 0, 0, 0 },
+    { "linear_transposed, no bias", build_linear, { 3, 5, 7, 0, 1 }, 3, 0, 0, 0 },
+    { "linear_transposed, tiles and edges", build_linear, { 11, 37, 67, 1, 1 }, 2, 0, 0, 0 },
+    { "linear of parameters", build_linear_free, { 4, 5, 6, 0 }, 3, 0, 0, 0 },
+    { "linear_transposed of parameters", build_linear_free, { 4, 5, 6, 1 }, 3, 0, 0, 0 },
+    { "linear, tied", build_linear_tied, { 6 }, 3, 0, 0, 0 },
+    { "matmul", build_matmul, { 3, 5, 4, 0, 0 }, 3, 0, 0, 0 },
+    { "matmul, shared", build_matmul, { 3, 5, 4, 1, 0 }, 3, 0, 0, 0 },
+    { "matmul, four axes", build_matmul, { 3, 5, 4, 2, 0 }, 3, 0, 0, 0 },
+    { "matmul, tiles and edges", build_matmul, { 19, 35, 41, 0, 0 }, 2, 0, 0, 0 },
+    { "matmul_transposed", build_matmul, { 3, 5, 4, 0, 1 }, 3, 0, 0, 0 },
+    { "matmul_transposed, shared", build_matmul, { 3, 5, 4, 1, 1 }, 3, 0, 0, 0 },
+    { "matmul_transposed, four axes", build_matmul, { 3, 5, 4, 2, 1 }, 3, 0, 0, 0 },
+    { "matmul_transposed, tiles and edges", build_matmul, { 19, 35, 41, 0, 1 }, 2, 0, 0, 0 },
+    { "matmul(x, x)", build_matmul_same, { 4, 0 }, 3, 0, 0, 0 },
+    { "matmul_transposed(x, x)", build_matmul_same, { 4, 1 }, 3, 0, 0, 0 },
+    { "matmul of parameters", build_matmul_free, { 0 }, 3, 0, 0, 0 },
+    { "matmul_transposed of parameters", build_matmul_free, { 1 }, 3, 0, 0, 0 },
+
+    { "embed", build_embed, { 6, 5, 4 }, 3, 0, 0, 0 },
+    { "embed of (B)", build_embed, { 0, 5, 4 }, 5, 0, 0, 0 },
+    { "embed, tied, positions", build_embed_tied, { 7 }, 3, 0, 0, 0 },
+    { "layernorm", build_norm, { 3, 6, 1, 1, 0 }, 3, 0, 0, 0 },
+    { "layernorm, no gain", build_norm, { 3, 6, 0, 1, 0 }, 3, 0, 0, 0 },
+    { "layernorm, no bias", build_norm, { 3, 6, 1, 0, 0 }, 3, 0, 0, 0 },
+    { "layernorm, neither", build_norm, { 3, 6, 0, 0, 0 }, 3, 0, 0, 0 },
+    { "layernorm of 1", build_norm, { 3, 1, 1, 1, 0 }, 3, FLAT, 0, 0 },
+    { "layernorm of 100", build_norm, { 3, 100, 1, 1, 0 }, 3, 0, 0, 0 },
+    { "layernorm of 8200", build_norm, { 1, 8200, 1, 1, 0 }, 2, 0, 0, 0 },
+    { "layernorm of parameters", build_norm_free, { 0 }, 3, 0, 0, 0 },
+    { "rmsnorm", build_norm, { 3, 6, 1, 0, 1 }, 3, 0, 0, 0 },
+    { "rmsnorm, no gain", build_norm, { 3, 6, 0, 0, 1 }, 3, 0, 0, 0 },
+    { "rmsnorm of 100", build_norm, { 3, 100, 1, 0, 1 }, 3, 0, 0, 0 },
+    { "rmsnorm of parameters", build_norm_free, { 1 }, 3, 0, 0, 0 },
+
+    { "attention, causal", build_attention, { 5, 5, 6, 2, 1 }, 3, 0, 0, 0 },
+    { "attention, full", build_attention, { 5, 5, 6, 3, 0 }, 3, 0, 0, 0 },
+    { "attention, cross S > T", build_attention, { 3, 7, 6, 2, 0 }, 3, 0, 0, 0 },
+    { "attention, cross S < T", build_attention, { 7, 3, 6, 2, 0 }, 3, 0, 0, 0 },
+    { "attention, heads of 1", build_attention, { 5, 5, 3, 3, 1 }, 2, 0, 0, 0 },
+    { "attention, T = 1", build_attention, { 1, 1, 4, 2, 1 }, 2, FLAT, 0, 0 },
+    { "attention, causal, T = 64", build_attention, { 64, 64, 4, 1, 1 }, 2, 0, 0, 0 },
+    { "attention, causal, T = 70", build_attention, { 70, 70, 8, 2, 1 }, 2, 0, 0, 0 },
+    { "attention, full, S = 130", build_attention, { 9, 130, 8, 2, 0 }, 2, 0, 0, 0 },
+    { "attention, head of 40", build_attention, { 6, 6, 40, 1, 1 }, 2, 0, 0, 0 },
+    { "attention, sharp", build_attention, { 70, 70, 4, 1, 1, 30 }, 2, 0, 40, 80 },
+    { "attention(x, x, x)", build_attention_same, { 5, 6, 2, 1, 3 }, 3, 0, 0, 0 },
+    { "attention(x, x, x), full, T = 70", build_attention_same, { 70, 4, 1, 0, 3 }, 2, 0, 0, 0 },
+    { "attention(x, y, y)", build_attention_same, { 5, 6, 2, 0, 2 }, 3, 0, 0, 0 },
+    { "attention(x, x, y)", build_attention_same, { 5, 6, 2, 1, 1 }, 3, 0, 0, 0 },
+    { "attention of parameters", build_attention_free, { 1 }, 3, 0, 0, 0 },
+    { "rotary", build_rotary, { 5, 8, 2, 0 }, 3, 0, 0, 0 },
+    { "rotary, base 500", build_rotary, { 40, 12, 2, 500 }, 2, 0, 0, 0 },
+    { "rotary of a parameter", build_rotary_free, { 2 }, 3, 0, 0, 0 },
+    { "positions", build_positions, { 3, 3 }, 3, 0, 0, 0 },
+    { "positions, longer table", build_positions, { 3, 5 }, 3, 0, 0, 0 },
+
+    { "reshape", build_reshape, { 0 }, 3, 0, 0, 0 },
+    { "reshape, batch merged", build_reshape, { 1 }, 3, 0, 0, 0 },
+    { "reshape to four axes", build_reshape, { 2 }, 3, 0, 0, 0 },
+    { "reshape of a parameter", build_reshape_free, { 3 }, 3, 0, 0, 0 },
+    { "permute 0213", build_permute, { 0, 2, 1, 3 }, 3, 0, 0, 0 },
+    { "permute 0231", build_permute, { 0, 2, 3, 1 }, 3, 0, 0, 0 },
+    { "permute 0123", build_permute, { 0, 1, 2, 3 }, 3, 0, 0, 0 },
+    { "permute of the batch axis", build_permute_batch, { 4 }, 4, MIXES, 0, 0 },
+    { "permute of a parameter", build_permute_free, { 1, 0 }, 3, 0, 0, 0 },
+    { "slice axis 1", build_slice, { 1, 1, 4 }, 3, 0, 0, 0 },
+    { "slice axis 2", build_slice, { 2, 0, 1 }, 3, 0, 0, 0 },
+    { "slice last axis", build_slice, { -1, 1, 3 }, 3, 0, 0, 0 },
+    { "slice of a parameter", build_slice_free, { 0 }, 3, 0, 0, 0 },
+    { "concat axis 1", build_concat, { 1 }, 3, 0, 0, 0 },
+    { "concat axis 2", build_concat, { 2 }, 3, 0, 0, 0 },
+    { "concat last axis", build_concat, { -1 }, 3, 0, 0, 0 },
+    { "concat of parameters", build_concat_free, { 0 }, 3, 0, 0, 0 },
+    { "sum axis 1 of 4", build_reduce, { 1, 0, 3, 4, 2 }, 3, 0, 0, 0 },
+    { "mean axis 2 of 4", build_reduce, { 2, 1, 3, 4, 2 }, 3, 0, 0, 0 },
+    { "sum axis 1", build_reduce, { 1, 0, 3, 4 }, 3, 0, 0, 0 },
+    { "sum last axis", build_reduce, { -1, 0, 3, 40 }, 3, 0, 0, 0 },
+    { "mean axis 1", build_reduce, { 1, 1, 3, 4 }, 3, 0, 0, 0 },
+    { "mean last axis", build_reduce, { 2, 1, 3, 40 }, 3, 0, 0, 0 },
+    { "sum axis 0 of a parameter", build_reduce_free, { 0, 0 }, 3, 0, 0, 0 },
+    { "mean axis 1 of a parameter", build_reduce_free, { 1, 1 }, 3, 0, 0, 0 },
+    { "mean over the batch", build_reduce_batch, { 1 }, 4, MIXES, 0, 0 },
+
+    { "cross_entropy", build_cross_entropy, { 3, 11, 1, 0 }, 3, 0, 0, 0 },
+    { "cross_entropy of (B,V)", build_cross_entropy, { 0, 5, 1, 0 }, 4, 0, 0, 0 },
+    { "cross_entropy, ignored", build_cross_entropy, { 5, 11, 1, 2 }, 4, 0, 0, 0 },
+    { "cross_entropy, V = 1024", build_cross_entropy, { 2, 1024, 2, 0 }, 2, 0, 0, 0 },
+    { "cross_entropy, V = 1025", build_cross_entropy, { 2, 1025, 2, 3 }, 2, 0, 0, 0 },
+    { "cross_entropy, V = 2100", build_cross_entropy, { 1, 2100, 2, 0 }, 3, 0, 0, 0 },
+    { "cross_entropy at 1e4", build_cross_entropy, { 3, 11, 10000, 0 }, 3, 0, 0, 0 },
+    { "cross_entropy of 1 class", build_cross_entropy, { 3, 1, 1, 0 }, 2, 0, 0, 0 },
+    { "linear_cross_entropy", build_head, { 3, 5, 11, 1, 0, 1 }, 3, 0, 0, 0 },
+    { "linear_cross_entropy, ignored", build_head, { 5, 5, 11, 1, 2, 1 }, 4, 0, 0, 0 },
+    { "linear_cross_entropy, V = 1100", build_head, { 3, 6, 1100, 1, 3, 1 }, 2, 0, 0, 0 },
+    { "linear_cross_entropy, V = 2050", build_head, { 9, 3, 2050, 2, 0, 1 }, 2, 0, 0, 0 },
+    { "linear_cross_entropy at 1e4", build_head, { 3, 5, 11, 10000, 0, 1 }, 3, 0, 0, 0 },
+    { "linear_cross_entropy, tied", build_tied_head, { 3 }, 3, 0, 0, 0 },
+    { "mean_squared_error", build_mean_squared_error, { 0 }, 3, 0, 0, 0 },
+    { "mean_squared_error, both sides", build_mean_squared_error, { 1 }, 3, 0, 0, 0 },
+    { "mean_squared_error(x, x)", build_mean_squared_error, { 2 }, 3, 0, 0, 0 },
+    { "sum_loss, weighted", build_sum_loss, { 3 }, 3, 0, 0, 0 },
+
+    { "two losses", build_terms, { 1, 0 }, 5, NO_STREAM, 0, 0 },
+    { "loss and regulariser", build_terms, { 0, 1 }, 5, 0, 0, 0 },
+    { "two losses and regulariser", build_terms, { 1, 1 }, 5, NO_STREAM, 0, 0 },
+    { "two losses, shared targets", build_deep_supervision, { 3 }, 5, 0, 0, 0 },
+    { "fan-out", build_fan_out, { 0 }, 3, 0, 0, 0 },
+    { "recurrent", build_recurrent, { 5 }, 4, 0, 0, 0 },
+    { "pins, all let go", build_pins, { 0 }, 3, 0, 0, 0 },
+    { "pins, mixed", build_pins, { 1 }, 3, 0, 0, 0 },
+    { "pins, all kept", build_pins, { 2 }, 3, 0, 0, 0 },
+    { "computed weight", build_computed_weight, { 0 }, 3, 0, 0, 0 },
+    { "computed weight, tied", build_computed_weight, { 1 }, 3, 0, 0, 0 },
+    { "GPT", build_gpt, { 6, 8, 2, 11, 2, 1 }, 4, 0, 40, 160 },
+    { "GPT, T = 70", build_gpt, { 70, 4, 1, 5, 1, 0 }, 2, 0, 0, 0 },
+    { "dropout", build_dropout, { 30 }, 4, NO_REF, 0, 0 },
+    { "dropout of nothing", build_dropout, { 0 }, 4, 0, 0, 0 },
+    { "user op", build_user, { 0 }, 4, 0, 0, 0 },
+    { "user loss", build_user, { 1 }, 4, 0, 0, 0 }
+};
+enum { CASES = sizeof cases / sizeof cases[0] };
+
+/* == running a case ============================================================================ */
+static void net_build(net *n, gckpt_graph *graph, int64_t rows)
+{
+    n->graph = graph;
+    n->rows = rows;
+    n->n_probes = n->n_terms = n->n_bearers = 0;
+    n->out = none;
+    if (graph)
+        gckpt_segment_begin(graph);
+    n->c->build(n, n->c->a);
+    if (graph)
+        gckpt_segment_end(graph);
+}
+
+static void net_start(net *n, const test_case *c, unsigned fixed)
+{
+    memset(n, 0, sizeof *n);
+    n->c = c;
+    n->fixed = fixed;
+    n->bump_leaf = n->bump_probe = -1;
+}
+
+static void net_free(net *n)
+{
+    for (int i = 0; i < n->n_leaves; i++) {
+        free(n->leaves[i].values);
+        free(n->leaves[i].index);
+    }
+    ref_reset();
+}
+
+/* Copies the case's values into the store's parameters. */
+static void set_parameters(const net *n, gckpt_store *store)
+{
+    for (int i = 0; i < n->n_leaves; i++) {
+        gckpt_parameter p;
+        if (n->leaves[i].kind == 'p' &&
+            gckpt_store_get(store, gckpt_store_find(store, n->leaves[i].name), &p) == GCKPT_OK)
+            memcpy(p.values, n->leaves[i].values, (size_t)p.elements * sizeof(float));
+    }
+}
+
+/* Feeds from row `row` on; returns how many. */
+static int make_feeds(const net *n, int64_t row, gckpt_feed *feeds)
+{
+    int k = 0;
+    for (int i = 0; i < n->n_leaves; i++) {
+        const leaf *l = &n->leaves[i];
+        int64_t at = row * (l->elements / n->c->batch);
+        if (l->kind != 'x' && l->kind != 'i')
+            continue;
+        feeds[k].input = l->id;
+        feeds[k++].data = l->values + at;
+        if (l->kind == 'i')
+            feeds[k - 1].data = l->index + at;
+    }
+    return k;
+}
+
+/* Picks for the gradients of all parameters; returns how many. */
+static int pick_parameters(const net *n, gckpt_pick *picks)
+{
+    int k = 0;
+    for (int i = 0; i < n->n_leaves; i++)
+        if (n->leaves[i].kind == 'p') {
+            picks[k].tensor = n->leaves[i].t;
+            picks[k++].gradient = 1;
+        }
+    return k;
+}
+
+/* == (a) values and (b) gradients against the reference ======================================== */
+static int verbose;
+static int recomputing;                         /* plans that recompute anything */
+static double worst_value, worst_gradient;      /* of this case, in 2^-24 of the greatest value */
+
+/* What is minimised, by the reference; *count is the first loss's. */
+static double ref_loss(net *n, double *count)
+{
+    double total = 0;
+    ref_reset();
+    net_build(n, NULL, n->c->batch);
+    for (int i = 0; i < n->n_terms; i++) {
+        double w = (double)n->terms[i].weight, sum = n->sums[i]->v[0], of = n->sums[i]->v[1];
+        total += n->terms[i].regulariser ? w * sum : of > 0 ? w * sum / of : 0;
+    }
+    if (count)
+        *count = n->sums[0]->v[1];
+    return total;
+}
+
+/* Derivative by the bump that is set, from four points: the error is about h^4 and 1e-16 / h. */
+static double difference(net *n)
+{
+    const double h = 2.5e-4;
+    double f[4];
+    for (int i = 0; i < 4; i++) {
+        n->bump = h * (i < 2 ? i - 2 : i - 1);
+        f[i] = ref_loss(n, NULL);
+    }
+    n->bump = 0;
+    return (f[0] - 8 * f[1] + 8 * f[2] - f[3]) / (12 * h);
+}
+
+/* Compares up to 16 elements of a gradient (units of the mean loss times factor). */
+static void check_gradient(net *n, const char *what, const float *g, int64_t elements,
+                           double factor)
+{
+    double limit = (n->c->grad_ulps > 0 ? n->c->grad_ulps : DEFAULT_GRAD_ULPS) / 16777216.0;
+    double most = 0, worst = 0, want_worst = 0, got_worst = 0;
+    /* where the true gradient is nothing: 1e-9 is what the differences are good for */
+    double floor = n->c->flags & FLAT ? 316.0 * 4 / 16777216.0 : 1e-9 * factor;
+    int64_t step = elements <= 16 ? 1 : elements / 16 + 1, worst_at = 0;
+    if (!CHECK_MSG(g != NULL, "%s: no gradient of %s", n->c->name, what))
+        return;
+    for (int64_t i = 0; i < elements; i++)
+        most = fabs((double)g[i]) > most || g[i] != g[i] ? fabs((double)g[i]) : most;
+    for (int64_t i = 0; i < elements; i += step) {
+        double want, error;
+        n->bump_element = (long)i;
+        want = factor * difference(n);
+        error = fabs((double)g[i] - want);
+        most = fabs(want) > most ? fabs(want) : most;
+        if (!(error <= worst)) {
+            worst = error;
+            worst_at = i;
+            want_worst = want;
+            got_worst = (double)g[i];
+        }
+    }
+    CHECK_MSG(worst <= limit * most + floor,
+              "%s: gradient of %s, element %ld is %.9g, not %.9g (%.0f of %.0f)", n->c->name, what,
+              (long)worst_at, got_worst, want_worst, worst / most * 16777216.0, limit * 16777216.0);
+    if (most > 1e-6 * factor && worst / most * 16777216.0 > worst_gradient)
+        worst_gradient = worst / most * 16777216.0;
+}
+
+static void check_values(net *n, const char *what, const float *y, const ref_value *want)
+{
+    double limit = (n->c->ulps > 0 ? n->c->ulps : DEFAULT_ULPS) / 16777216.0, most = 0, worst = 0;
+    if (!CHECK_MSG(y != NULL, "%s: no value of %s", n->c->name, what))
+        return;
+    for (long i = 0; i < ref_elements(want); i++) {
+        double error = fabs((double)y[i] - want->v[i]);
+        most = fabs(want->v[i]) > most ? fabs(want->v[i]) : most;
+        worst = !(error <= worst) ? error : worst;
+    }
+    CHECK_MSG(worst <= limit * most, "%s: %s differs by %.9g (%.1f of %.1f)", n->c->name, what,
+              worst, worst / most * 16777216.0, limit * 16777216.0);
+    if (most > 0 && worst / most * 16777216.0 > worst_value)
+        worst_value = worst / most * 16777216.0;
+}
+
+static void test_reference(const test_case *c, unsigned fixed)
+{
+    static const gckpt_mode modes[3] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_INFERENCE };
+    float *out = NULL;                          /* what the first mode gave */
+    double loss = 0;
+    for (int m = 0; m < 3; m++) {
+        gckpt_store *store = gckpt_store_new(NULL);
+        gckpt_graph *graph = gckpt_graph_new(store, NULL);
+        net n;
+        gckpt_feed feeds[24];
+        gckpt_pick picks[40];
+        gckpt_plan_desc desc;
+        gckpt_exec_desc exec_desc;
+        gckpt_report report;
+        gckpt_result result;
+        gckpt_hyper still = { 0 };
+        int n_feeds, n_picks, n_probes, inference = modes[m] == GCKPT_INFERENCE;
+
+        net_start(&n, c, fixed);
+        net_build(&n, graph, c->batch);
+        set_parameters(&n, store);
+        n_feeds = make_feeds(&n, 0, feeds);
+        n_picks = pick_parameters(&n, picks);
+        n_probes = n.n_probes;
+        for (int i = 0; i < n_probes; i++) {
+            picks[n_picks].tensor = n.probes[i];
+            picks[n_picks++].gradient = 1;
+        }
+        picks[n_picks].tensor = n.out.t;
+        picks[n_picks].gradient = 0;
+        memset(&desc, 0, sizeof desc);
+        memset(&exec_desc, 0, sizeof exec_desc);
+        memset(&report, 0, sizeof report);
+        desc.mode = modes[m];
+        desc.fetch = inference ? picks + n_picks : picks;
+        desc.fetches = inference ? 1 : n_picks + 1;
+        exec_desc.debug = m ? GCKPT_DEBUG_PAINT : 0;
+        gckpt_plan *plan = gckpt_plan_new(graph, n.terms, n.n_terms, &desc);
+        CHECK_MSG(plan != NULL, "%s: %s", c->name, gckpt_error_text(graph));
+        gckpt_exec *exec = gckpt_exec_new(plan, store, &exec_desc);
+        result = inference ? gckpt_forward(exec, feeds, n_feeds, c->batch, &report)
+                           : gckpt_step(exec, feeds, n_feeds, c->batch, &still, &report);
+        CHECK_MSG(result == GCKPT_OK, "%s: %s", c->name, gckpt_error_text(exec));
+        if (result == GCKPT_OK) {
+            const float *y = gckpt_fetch(exec, gckpt_id(n.out.t), 0);
+            int ids[8];
+            double count = 0, want;
+            size_t bytes;
+            for (int i = 0; i < n_probes; i++)
+                ids[i] = gckpt_id(n.probes[i]);
+            want = ref_loss(&n, &count);
+            bytes = (size_t)ref_elements(n.out.r) * sizeof(float);
+            CHECK_MSG(report.count == (int64_t)count, "%s: count %ld", c->name, (long)report.count);
+            if (m == 0) {
+                loss = report.loss;
+                out = (float *)malloc(bytes);
+                if (y)
+                    memcpy(out, y, bytes);
+            } else if (!inference || !(c->flags & NO_REF)) {
+                CHECK_MSG(y && out && memcmp(out, y, bytes) == 0, "%s: values, mode %d", c->name,
+                          (int)modes[m]);
+                CHECK_MSG(memcmp(&loss, &report.loss, sizeof loss) == 0,
+                          "%s: loss, mode %d: %.17g, %.17g", c->name, (int)modes[m], loss,
+                          report.loss);
+            }
+            if (m == 0 && !(c->flags & NO_REF)) {
+                double limit = (c->ulps > 0 ? c->ulps : DEFAULT_ULPS) / 16777216.0;
+                double size = fabs(want);
+                check_values(&n, "output", y, n.out.r);
+                for (long i = 0; i < ref_elements(n.out.r); i++)     /* sums of both signs cancel */
+                    size = fabs(n.out.r->v[i]) > size ? fabs(n.out.r->v[i]) : size;
+                CHECK_MSG(fabs(report.loss - want) <= limit * size, "%s: loss %.9g, not %.9g",
+                          c->name, report.loss, want);
+                for (int i = 0; i < n.n_leaves; i++)
+                    if (n.leaves[i].kind == 'p') {
+                        n.bump_leaf = i;
+                        check_gradient(&n, n.leaves[i].name, gckpt_fetch(exec, n.leaves[i].id, 1),
+                                       n.leaves[i].elements, 1);
+                    }
+                n.bump_leaf = -1;
+                for (int i = 0; i < n_probes; i++) {
+                    const float *g = gckpt_fetch(exec, ids[i], 1);
+                    char what[24];
+                    sprintf(what, "activation %d", i);
+                    n.bump_probe = i;
+                    check_gradient(&n, what, g, n.probe_elements[i], count);
+                    n.bump_probe = -1;
+                }
+            }
+        }
+        gckpt_exec_free(exec);
+        gckpt_plan_free(plan);
+        gckpt_graph_free(graph);
+        gckpt_store_free(store);
+        net_free(&n);
+    }
+    free(out);
+}
+
+/* == (c) the same bits ========================================================================= */
+enum { STEPS = 2, RANDOM_SCHEDULES = 12 };
+enum { ROW_BY_ROW = 1, PIECES = 2, NO_CLIP = 4, IN_BACKWARD = 8, LEAST_BUDGET = 16 };
+typedef struct {
+    const char *name;
+    gckpt_mode mode;
+    int micro;                  /* rows of the graph; 0: the whole batch */
+    unsigned debug;
+    int threads;
+    unsigned how;
+    int random;                 /* seed of a random schedule             */
+    int group;
+} variant;
+typedef struct {
+    double loss[STEPS], norm[STEPS];
+    int64_t count[STEPS];
+    uint64_t hash;
+    float *gradients;           /* of all parameters, of the last step   */
+    size_t n_gradients;
+} outcome;
+
+/* The forwards of a store-all plan, and before each backward whatever the dice say once more. */
+static int random_schedule(gckpt_graph *graph, const net *n, int seed, gckpt_instruction *list,
+                           int most)
+{
+    gckpt_plan_desc desc;
+    gckpt_plan *plan;
+    gckpt_instruction in;
+    uint64_t state = (uint64_t)seed * 1000003u;
+    int forwards[256], backs[256], nf = 0, nb = 0, count = 0;
+    memset(&desc, 0, sizeof desc);
+    desc.mode = GCKPT_STORE_ALL;
+    plan = gckpt_plan_new(graph, n->terms, n->n_terms, &desc);
+    for (int i = 0; i < gckpt_plan_length(plan); i++) {
+        if (gckpt_plan_get(plan, i, &in) != GCKPT_OK)
+            break;
+        if (in.kind == GCKPT_FORWARD && nf < 256)
+            forwards[nf++] = in.id;
+        if (in.kind == GCKPT_BACKWARD && nb < 256)
+            backs[nb++] = in.id;
+    }
+    gckpt_plan_free(plan);
+    for (int i = 1; i < nb; i++)                /* in reverse order, as schedules must be */
+        for (int j = i; j > 0 && backs[j] > backs[j - 1]; j--) {
+            int swap = backs[j];
+            backs[j] = backs[j - 1];
+            backs[j - 1] = swap;
+        }
+    in.kind = GCKPT_FORWARD;
+    for (int i = 0; i < nf; i++) {
+        in.id = forwards[i];
+        list[count++] = in;
+    }
+    for (int b = 0; b < nb; b++) {
+        int some = (int)(next_random(&state) % 3);      /* nothing, each with chance 1/3, or all */
+        for (int i = 0; i < nf && some && count < most - nb; i++) {
+            in.id = forwards[i];
+            if (in.id <= backs[b] && (some == 2 || next_random(&state) % 3 == 0))
+                list[count++] = in;
+        }
+        list[count].kind = GCKPT_BACKWARD;
+        list[count++].id = backs[b];
+    }
+    return count;
+}
+
+/* One step as the variant wants it. */
+static gckpt_result step(const net *n, const variant *v, gckpt_exec *exec, const gckpt_hyper *hyper,
+                         int long_pieces, gckpt_report *report)
+{
+    int64_t batch = n->c->batch;
+    gckpt_feed feeds[24];
+    gckpt_result result;
+    int n_feeds = make_feeds(n, 0, feeds);
+    if (v->how & ROW_BY_ROW) {                  /* rows 1, 1, 1, ... or 1, 2, 2, ... */
+        result = gckpt_step_begin(exec, hyper);
+        for (int64_t row = 0, take; row < batch && result == GCKPT_OK; row += take) {
+            take = long_pieces && row > 0 && row + 2 <= batch ? 2 : 1;
+            make_feeds(n, row, feeds);
+            result = gckpt_step_add(exec, feeds, n_feeds, take);
+        }
+        return result == GCKPT_OK ? gckpt_step_end(exec, report) : result;
+    }
+    if (v->how & PIECES) {
+        result = gckpt_step_start(exec, feeds, n_feeds, batch, hyper);
+        if (result == GCKPT_OK)
+            do {
+                result = gckpt_run_some(exec, 3, report);
+            } while (result == GCKPT_MORE);
+        return result;
+    }
+    return gckpt_step(exec, feeds, n_feeds, batch, hyper, report);
+}
+
+/* A thread pool of sorts: any order must do. */
+static void backwards(void *user, int64_t n, void (*body)(void *context, int64_t i), void *context)
+{
+    (void)user;
+    while (n-- > 0)
+        body(context, n);
+}
+
+/* One training of STEPS steps. Returns 0 when it failed (and has said so). */
+static int train(const test_case *c, const variant *v, unsigned fixed, outcome *o)
+{
+    enum { MOST = 20000 };
+    int64_t batch = c->batch, rows = v->micro && v->micro < batch ? v->micro : batch;
+    int split_exact = (c->flags & MIXES) == 0, clip = !(v->how & (NO_CLIP | IN_BACKWARD));
+    gckpt_store *store = gckpt_store_new(NULL);
+    gckpt_graph *graph = gckpt_graph_new(store, NULL);
+    gckpt_instruction *schedule = NULL;
+    gckpt_plan_desc desc;
+    gckpt_exec_desc exec_desc;
+    gckpt_pick picks[24];
+    gckpt_hyper hyper = { 0 };
+    gckpt_result result;
+    const char *op = NULL;
+    net n;
+
+    memset(o, 0, sizeof *o);
+    memset(&desc, 0, sizeof desc);
+    memset(&exec_desc, 0, sizeof exec_desc);
+    net_start(&n, c, fixed);
+    net_build(&n, graph, rows);
+    set_parameters(&n, store);
+    desc.mode = v->mode;
+    desc.batch = batch;
+    desc.threads = v->threads;
+    desc.group = v->group;
+    desc.fetch = picks;
+    desc.fetches = v->how & IN_BACKWARD ? 0 : pick_parameters(&n, picks);
+    desc.update_in_backward = (v->how & IN_BACKWARD) != 0;
+    if (v->mode == GCKPT_SCHEDULE) {
+        schedule = (gckpt_instruction *)malloc(MOST * sizeof *schedule);
+        desc.schedule = schedule;
+        desc.instructions = random_schedule(graph, &n, v->random, schedule, MOST);
+    }
+    if (v->how & LEAST_BUDGET) {
+        gckpt_plan *poor;
+        desc.mode = GCKPT_MEMORY_POOR;
+        poor = gckpt_plan_new(graph, n.terms, n.n_terms, &desc);
+        desc.budget = gckpt_plan_bytes(poor);
+        desc.mode = v->mode;
+        gckpt_plan_free(poor);
+    }
+    gckpt_plan *plan = gckpt_plan_new(graph, n.terms, n.n_terms, &desc);
+    CHECK_MSG(plan != NULL, "%s, %s: plan: %s", c->name, v->name, gckpt_error_text(graph));
+    if (plan)
+        CHECK_MSG(gckpt_plan_split_exact(plan, &op) == split_exact && (split_exact || (op && *op)),
+                  "%s: split_exact", c->name);
+    recomputing += gckpt_plan_recompute(plan) > 0;
+    if (plan && v->how & LEAST_BUDGET)
+        CHECK_MSG(gckpt_plan_bytes(plan) <= desc.budget, "%s: over the budget", c->name);
+    gckpt_graph_free(graph);                    /* a plan outlives its graph */
+
+    exec_desc.debug = v->debug;
+    exec_desc.parallel_for = v->threads > 1 ? backwards : NULL;
+    gckpt_exec *exec = gckpt_exec_new(plan, store, &exec_desc);
+    if (plan)
+        CHECK_MSG(exec != NULL, "%s, %s: exec: %s", c->name, v->name, gckpt_error_text(store));
+    hyper.lr = 0.01f;
+    hyper.weight_decay = 0.1f;
+    hyper.clip = clip ? 0.5f : 0;
+    result = exec ? GCKPT_OK : GCKPT_E_ARG;
+    for (int i = 0; i < STEPS && result == GCKPT_OK; i++) {
+        gckpt_report report;
+        memset(&report, 0, sizeof report);
+        result = step(&n, v, exec, &hyper, i == 1, &report);
+        CHECK_MSG(result == GCKPT_OK, "%s, %s: step: %s", c->name, v->name, gckpt_error_text(exec));
+        o->loss[i] = report.loss;
+        o->norm[i] = report.grad_norm;
+        o->count[i] = report.count;
+    }
+    if (result == GCKPT_OK) {
+        o->hash = gckpt_store_hash(store);
+        for (int i = 0; i < n.n_leaves && desc.fetches; i++) {
+            const leaf *l = &n.leaves[i];
+            const float *g = l->kind == 'p' ? gckpt_fetch(exec, l->id, 1) : NULL;
+            if (l->kind != 'p')
+                continue;
+            size_t had = o->n_gradients * sizeof(float);
+            size_t bytes = (size_t)l->elements * sizeof(float);
+            o->gradients = (float *)realloc(o->gradients, had + bytes);
+            if (CHECK_MSG(g != NULL, "%s, %s: no gradient of %s", c->name, v->name, l->name))
+                memcpy(o->gradients + o->n_gradients, g, bytes);
+            else
+                memset(o->gradients + o->n_gradients, 0, bytes);
+            o->n_gradients += (size_t)l->elements;
+        }
+        if (v->debug & GCKPT_DEBUG_MEASURE)
+            CHECK_MSG(gckpt_bytes_measured(exec) == gckpt_plan_bytes(plan),
+                      "%s, %s: measured %lu of %lu bytes", c->name, v->name,
+                      (unsigned long)gckpt_bytes_measured(exec),
+                      (unsigned long)gckpt_plan_bytes(plan));
+    }
+    gckpt_exec_free(exec);
+    gckpt_plan_free(plan);
+    gckpt_store_free(store);
+    net_free(&n);
+    free(schedule);
+    return result == GCKPT_OK;
+}
+
+static void compare(const test_case *c, const variant *v, const outcome *a, const outcome *b)
+{
+    for (int i = 0; i < STEPS; i++) {
+        CHECK_MSG(memcmp(&a->loss[i], &b->loss[i], sizeof(double)) == 0,
+                  "%s, %s: step %d: loss %.17g, not %.17g", c->name, v->name, i, b->loss[i],
+                  a->loss[i]);
+        CHECK_MSG(a->count[i] == b->count[i], "%s, %s: count", c->name, v->name);
+        if (!(v->how & IN_BACKWARD))
+            CHECK_MSG(memcmp(&a->norm[i], &b->norm[i], sizeof(double)) == 0,
+                      "%s, %s: step %d: norm %.17g, not %.17g", c->name, v->name, i, b->norm[i],
+                      a->norm[i]);
+    }
+    if (!(v->how & IN_BACKWARD))
+        CHECK_MSG(a->n_gradients == b->n_gradients &&
+                  memcmp(a->gradients, b->gradients, a->n_gradients * sizeof(float)) == 0,
+                  "%s, %s: gradients differ", c->name, v->name);
+    CHECK_MSG(a->hash == b->hash, "%s, %s: weights differ", c->name, v->name);
+}
+
+#define PAINT GCKPT_DEBUG_PAINT
+#define HASH GCKPT_DEBUG_RECOMPUTE
+#define MEASURE GCKPT_DEBUG_MEASURE
+#define PLAIN GCKPT_DEBUG_PLAIN
+static const variant variants[] = {     /* each against plain kernels, store-all, one micro-batch */
+    { "store-all", GCKPT_STORE_ALL, 0, 0, 0, 0, 0, 0 },
+    { "store-all, measured", GCKPT_STORE_ALL, 0, HASH | MEASURE, 0, 0, 0, 0 },
+    { "store-all, plain, painted", GCKPT_STORE_ALL, 0, PAINT | PLAIN, 0, 0, 0, 0 },
+    { "store-all, in pieces", GCKPT_STORE_ALL, 0, 0, 0, PIECES, 0, 0 },
+    { "memory-poor", GCKPT_MEMORY_POOR, 0, PAINT, 0, 0, 0, 0 },
+    { "memory-poor, measured", GCKPT_MEMORY_POOR, 0, HASH | MEASURE, 0, 0, 0, 0 },
+    { "segments", GCKPT_SEGMENTS, 0, PAINT | HASH, 0, 0, 0, 0 },
+    { "segments, measured", GCKPT_SEGMENTS, 0, MEASURE, 0, 0, 0, 0 },
+    { "sqrt", GCKPT_SQRT, 0, MEASURE, 0, 0, 0, 0 },
+    { "sqrt, groups of 2", GCKPT_SQRT, 0, PAINT, 0, 0, 0, 2 },
+    { "auto, least budget", GCKPT_AUTO, 0, 0, 0, LEAST_BUDGET, 0, 0 },
+    { "schedule 1", GCKPT_SCHEDULE, 0, PAINT | HASH, 0, 0, 1, 0 },
+    { "schedule 2", GCKPT_SCHEDULE, 0, MEASURE, 0, 0, 2, 0 },
+    { "schedule 3", GCKPT_SCHEDULE, 0, PAINT, 2, 0, 3, 0 },
+    { "two threads", GCKPT_STORE_ALL, 0, MEASURE, 2, 0, 0, 0 },
+    { "three threads", GCKPT_SEGMENTS, 0, PAINT, 3, 0, 0, 0 },
+    { "rows of 1", GCKPT_STORE_ALL, 1, MEASURE, 0, 0, 0, 0 },
+    { "rows of 2", GCKPT_SEGMENTS, 2, PAINT | HASH, 0, 0, 0, 0 },
+    { "rows of 2, plain", GCKPT_MEMORY_POOR, 2, PLAIN, 0, 0, 0, 0 },
+    { "rows of 3", GCKPT_SQRT, 3, MEASURE, 0, 0, 0, 0 },
+    { "rows of 2, schedule", GCKPT_SCHEDULE, 2, PAINT, 0, 0, 4, 0 },
+    { "rows of 2, in pieces, two threads", GCKPT_MEMORY_POOR, 2, 0, 2, PIECES, 0, 0 },
+    { "row by row", GCKPT_STORE_ALL, 1, 0, 0, ROW_BY_ROW, 0, 0 },
+    { "row by row in rows of 2", GCKPT_MEMORY_POOR, 2, PAINT, 0, ROW_BY_ROW, 0, 0 }
+};
+static const variant baseline = { "baseline", GCKPT_STORE_ALL, 0, PLAIN, 0, 0, 0, 0 };
+static const variant unclipped = { "unclipped", GCKPT_STORE_ALL, 0, 0, 0, NO_CLIP, 0, 0 };
+static const variant in_backward[2] = {
+    { "update in backward", GCKPT_STORE_ALL, 0, MEASURE, 0, IN_BACKWARD, 0, 0 },
+    { "update in backward, memory-poor", GCKPT_MEMORY_POOR, 0, PAINT, 0, IN_BACKWARD, 0, 0 }
+};
+
+static void test_bits(const test_case *c)
+{
+    outcome want, got;
+    if (train(c, &baseline, 0, &want))
+        for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++) {
+            const variant *v = &variants[i];
+            if (v->micro && c->flags & MIXES)
+                continue;
+            if (v->how & ROW_BY_ROW && (c->flags & NO_STREAM || v->micro >= c->batch))
+                continue;               /* a batch that fits into one micro-batch does not stream */
+            if (train(c, v, 0, &got))
+                compare(c, v, &want, &got);
+            free(got.gradients);
+        }
+    for (int seed = 5; seed < 5 + RANDOM_SCHEDULES && want.gradients; seed++) {
+        static const unsigned debug[3] = { 0, PAINT, HASH };
+        variant v = { "random schedule", GCKPT_SCHEDULE, 0, 0, 0, 0, 0, 0 };
+        v.random = seed;
+        v.micro = c->flags & MIXES ? 0 : seed % 4;
+        v.debug = debug[seed % 3];
+        v.threads = seed % 2 ? 2 : 1;
+        if (train(c, &v, 0, &got))
+            compare(c, &v, &want, &got);
+        free(got.gradients);
+    }
+    free(want.gradients);
+    if (train(c, &unclipped, 0, &want))
+        for (int i = 0; i < 2; i++) {
+            if (train(c, &in_backward[i], 0, &got))
+                compare(c, &in_backward[i], &want, &got);
+            free(got.gradients);
+        }
+    free(want.gradients);
+}
+
+/* Kernels must cope with any subset of wanted gradients: each case again with some of its tensors
+ * fixed (constants and plain inputs), against the reference and, shortly, bit for bit. */
+static void test_fixed(const test_case *c)
+{
+    static const variant some[3] = {
+        { "some fixed", GCKPT_STORE_ALL, 0, 0, 2, 0, 0, 0 },
+        { "some fixed, memory-poor, measured", GCKPT_MEMORY_POOR, 0, HASH | MEASURE, 0, 0, 0, 0 },
+        { "some fixed, rows of 2", GCKPT_SEGMENTS, 2, PAINT, 0, 0, 0, 0 }
+    };
+    int bearers;
+    net n;
+    net_start(&n, c, 0);
+    net_build(&n, NULL, c->batch);
+    bearers = n.n_bearers;
+    net_free(&n);
+    for (unsigned fixed = 1; bearers <= 4 && fixed + 1 < 1u << bearers; fixed++) {
+        outcome want, got;
+        test_reference(c, fixed);
+        if (train(c, &baseline, fixed, &want))
+            for (int i = 0; i < 3; i++) {
+                if (some[i].micro && c->flags & MIXES)
+                    continue;
+                if (train(c, &some[i], fixed, &got))
+                    compare(c, &some[i], &want, &got);
+                free(got.gradients);
+            }
+        free(want.gradients);
+    }
+}
+
+/* == single tests ============================================================================== */
+/* The fused head gives the bits of its parts (manual, 5i). */
+static void test_fused(void)
+{
+    static const test_case heads[3][2] = {
+        { { "head, fused", build_head, { 5, 6, 11, 1, 3, 1 }, 3, 0, 0, 0 },
+          { "head, in parts", build_head, { 5, 6, 11, 1, 3, 0 }, 3, 0, 0, 0 } },
+        { { "head of 1030, fused", build_head, { 3, 6, 1030, 1, 3, 1 }, 3, 0, 0, 0 },
+          { "head of 1030, in parts", build_head, { 3, 6, 1030, 1, 3, 0 }, 3, 0, 0, 0 } },
+        { { "head of 2049 at 1e4, fused",
+            build_head, { 2, 6, 2049, 10000, 0, 1 }, 3, 0, 0, 0 },
+          { "head of 2049 at 1e4, in parts",
+            build_head, { 2, 6, 2049, 10000, 0, 0 }, 3, 0, 0, 0 } }
+    };
+    for (int i = 0; i < 3; i++) {
+        outcome fused, parts;
+        int trained = train(&heads[i][0], &variants[0], 0, &fused);
+        if (train(&heads[i][1], &baseline, 0, &parts) && trained)
+            compare(&heads[i][0], &baseline, &parts, &fused);
+        free(fused.gradients);
+        free(parts.gradients);
+    }
+}
+
+/* Dropout keeps about 1 - p, scales it, has the mask's gradient, and another mask at each step. */
+static void test_dropout(void)
+{
+    enum { ROWS = 8, COLUMNS = 500, N = ROWS * COLUMNS };
+    static float x[N], r[N], first[N];
+    const gckpt_init one = { 0, 0, 1 };
+    gckpt_store *store = gckpt_store_new(NULL);
+    gckpt_graph *graph = gckpt_graph_new(store, NULL);
+    gckpt_tensor *in = gckpt_input(graph, "x", GCKPT_F32, gckpt_shape2(ROWS, COLUMNS));
+    gckpt_tensor *by = gckpt_input(graph, "r", GCKPT_F32, gckpt_shape2(ROWS, COLUMNS));
+    gckpt_tensor *h = gckpt_mul(in, gckpt_param(graph, "one", gckpt_shape1(1), one));
+    gckpt_tensor *y = gckpt_dropout(h, 0.25f);
+    gckpt_term loss = { NULL, 1, 0 };
+    gckpt_plan_desc desc;
+    gckpt_pick picks[2];
+    gckpt_feed feeds[2];
+    gckpt_hyper still = { 0 };
+    uint64_t state = 9;
+    loss.loss = gckpt_sum_loss(gckpt_mul(y, by));
+    picks[0].tensor = y;
+    picks[0].gradient = 0;
+    picks[1].tensor = h;
+    picks[1].gradient = 1;
+    memset(&desc, 0, sizeof desc);
+    desc.mode = GCKPT_MEMORY_POOR;
+    desc.fetch = picks;
+    desc.fetches = 2;
+    for (int i = 0; i < N; i++) {
+        x[i] = (float)(1 + uniform(&state));
+        r[i] = (float)(1 + uniform(&state));
+    }
+    feeds[0].input = gckpt_id(in);
+    feeds[0].data = x;
+    feeds[1].input = gckpt_id(by);
+    feeds[1].data = r;
+    gckpt_plan *plan = gckpt_plan_new(graph, &loss, 1, &desc);
+    gckpt_exec *exec = gckpt_exec_new(plan, store, NULL);
+    CHECK_MSG(exec != NULL, "dropout: %s %s", gckpt_error_text(graph), gckpt_error_text(store));
+    for (int at = 0; at < 2 && exec; at++) {
+        const float *v, *g;
+        int kept = 0, wrong = 0, same = 0;
+        CHECK(gckpt_step(exec, feeds, 2, ROWS, &still, NULL) == GCKPT_OK);
+        v = gckpt_fetch(exec, gckpt_id(y), 0);
+        g = gckpt_fetch(exec, gckpt_id(h), 1);
+        if (!CHECK(v && g))
+            break;
+        for (int i = 0; i < N; i++) {
+            double s = v[i] != 0 ? 1 / 0.75 : 0;
+            kept += v[i] != 0;
+            wrong += fabs((double)v[i] - s * (double)x[i]) > 1e-6 ||
+                     fabs((double)g[i] - s * (double)r[i]) > 1e-6;
+            same += (v[i] != 0) == (first[i] != 0);
+            first[i] = v[i];
+        }
+        CHECK_MSG(wrong == 0, "dropout: %d wrong", wrong);
+        CHECK_MSG(abs(kept - N * 3 / 4) < 130, "dropout kept %d", kept);    /* 5 sigma is 137 */
+        CHECK_MSG(at == 0 || abs(same - N * 5 / 8) < 155, "dropout: %d as before", same);
+    }
+    gckpt_exec_free(exec);
+    gckpt_plan_free(plan);
+    gckpt_graph_free(graph);
+    gckpt_store_free(store);
+}
+
+/* gckpt_check_gradients on a whole case: small for right gradients, and weights are as before. */
+static void test_check_gradients(void)
+{
+    static const test_case nets[] = {
+        { "check of an MLP", build_linear_tied, { 6 }, 3, 0, 0, 0 },
+        { "check of a GPT", build_gpt, { 6, 8, 2, 11, 2, 1 }, 4, 0, 0, 0 },
+        { "check of two losses and a regulariser", build_terms, { 1, 1 }, 5, NO_STREAM, 0, 0 },
+        { "check of user ops", build_user, { 1 }, 4, 0, 0, 0 }
+    };
+    for (size_t i = 0; i < sizeof nets / sizeof nets[0]; i++) {
+        gckpt_store *store = gckpt_store_new(NULL);
+        gckpt_graph *graph = gckpt_graph_new(store, NULL);
+        net n;
+        gckpt_feed feeds[24];
+        double worst = -1;
+        uint64_t before;
+        net_start(&n, &nets[i], 0);
+        net_build(&n, graph, nets[i].batch);
+        set_parameters(&n, store);
+        gckpt_plan *plan = gckpt_plan_new(graph, n.terms, n.n_terms, NULL);
+        gckpt_exec *exec = gckpt_exec_new(plan, store, NULL);
+        int n_feeds = make_feeds(&n, 0, feeds);
+        before = gckpt_store_hash(store);
+        gckpt_result result = gckpt_check_gradients(exec, feeds, n_feeds, nets[i].batch, &worst);
+        CHECK_MSG(result == GCKPT_OK, "%s: %s", nets[i].name, gckpt_error_text(exec));
+        CHECK_MSG(worst >= 0 && worst < 0.01, "%s: worst %g (%s)", nets[i].name, worst,
+                  gckpt_error_text(exec));
+        CHECK_MSG(gckpt_store_hash(store) == before && gckpt_store_step(store) == 0,
+                  "%s: store changed", nets[i].name);
+        if (verbose)
+            printf("%-40s worst %.2g\n", nets[i].name, worst);
+        gckpt_exec_free(exec);
+        gckpt_plan_free(plan);
+        gckpt_graph_free(graph);
+        gckpt_store_free(store);
+        net_free(&n);
+    }
+}
+
+/* sum(op(x w) r) with an op that is wrong on purpose. */
+static gckpt_exec *bad_net(const gckpt_op *op, gckpt_mode mode, unsigned debug, gckpt_store *store,
+                           gckpt_plan **plan, gckpt_feed *feeds)
+{
+    static const float data[12] = { 1, -2, 3, 0.5f, -1, 2, -0.25f, 1.5f, 1, 2, -3, 0.75f };
+    const gckpt_init normal = { 0.7f, 0, 0 };
+    gckpt_graph *graph = gckpt_graph_new(store, NULL);
+    gckpt_tensor *x = gckpt_input(graph, "x", GCKPT_F32, gckpt_shape2(3, 4));
+    gckpt_tensor *a = gckpt_param(graph, "weight_a", gckpt_shape2(4, 5), normal);
+    gckpt_tensor *b = gckpt_param(graph, "weight_b", gckpt_shape2(5, 2), normal);
+    gckpt_tensor *h = gckpt_tanh(gckpt_linear(x, a, NULL));
+    gckpt_term loss = { NULL, 1, 0 };
+    gckpt_plan_desc desc;
+    gckpt_exec_desc exec_desc;
+    gckpt_exec *exec;
+    memset(&desc, 0, sizeof desc);
+    memset(&exec_desc, 0, sizeof exec_desc);
+    desc.mode = mode;
+    exec_desc.debug = debug;
+    h = gckpt_linear(gckpt_apply(op, &h, 1, NULL, 0), b, NULL);
+    loss.loss = gckpt_sum_loss(gckpt_gelu(h));
+    *plan = gckpt_plan_new(graph, &loss, 1, &desc);
+    CHECK_MSG(*plan != NULL, "%s", gckpt_error_text(graph));
+    exec = gckpt_exec_new(*plan, store, &exec_desc);
+    CHECK_MSG(exec != NULL, "%s", gckpt_error_text(store));
+    feeds[0].input = gckpt_id(x);
+    feeds[0].data = data;
+    gckpt_graph_free(graph);
+    return exec;
+}
+
+static void test_bad_ops(void)
+{
+    const gckpt_hyper hyper = { 0.01f, 0, 0, 0, 0, 0, 0 };
+    for (int i = 0; i < 4; i++) {       /* square, wrong_square; noisy, also with the debug aid */
+        gckpt_store *store = gckpt_store_new(NULL);
+        gckpt_plan *plan;
+        gckpt_feed feeds[1];
+        const gckpt_op *op = i == 0 ? &square_op : i == 1 ? &wrong_op : &noisy_op;
+        gckpt_exec *exec = bad_net(op, i < 2 ? GCKPT_STORE_ALL : GCKPT_MEMORY_POOR,
+                                   i == 3 ? HASH : 0, store, &plan, feeds);
+        double worst = -1;
+        if (exec && i < 2) {
+            gckpt_check_gradients(exec, feeds, 1, 3, &worst);
+            CHECK_MSG(i == 0 ? worst >= 0 && worst < 0.01 : worst > 0.02,
+                      "%s backward: worst %g (%s)", op->name, worst, gckpt_error_text(exec));
+            if (i == 1)             /* the wrong gradient arrives at the parameter before the op */
+                CHECK_MSG(strstr(gckpt_error_text(exec), "weight_a") != NULL, "%s",
+                          gckpt_error_text(exec));
+        } else if (exec) {
+            gckpt_result result = gckpt_step(exec, feeds, 1, 3, &hyper, NULL);
+            CHECK_MSG(result == (i == 3 ? GCKPT_E_DATA : GCKPT_OK), "noisy: %s",
+                      gckpt_result_text(result));
+            if (i == 3)
+                CHECK_MSG(strstr(gckpt_error_text(exec), "noisy") != NULL, "noisy: %s",
+                          gckpt_error_text(exec));
+        }
+        gckpt_exec_free(exec);
+        gckpt_plan_free(plan);
+        gckpt_store_free(store);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const char *only = NULL;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "-v") == 0)
+            verbose = 1;
+        else
+            only = argv[i];
+    }
+    for (int i = 0; i < CASES; i++) {
+        if (only && !strstr(cases[i].name, only))
+            continue;
+        worst_value = worst_gradient = 0;
+        test_reference(&cases[i], 0);
+        if (verbose)
+            printf("%-40s value %6.1f  gradient %6.1f\n", cases[i].name, worst_value,
+                   worst_gradient);
+        test_bits(&cases[i]);
+        test_fixed(&cases[i]);
+    }
+    if (!only) {
+        CHECK_MSG(recomputing > 1000, "only %d plans recompute", recomputing);
+        test_fused();
+        test_dropout();
+        test_check_gradients();
+        test_bad_ops();
+    }
+    return check_report("ops");
+}
