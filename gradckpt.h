@@ -498,7 +498,9 @@ typedef struct {
     int update_in_backward; /* update each parameter as soon as its gradient is complete */
     int threads;            /* 0: 1 */
     size_t alignment;       /* of every offset; a power of two; 0: 64 */
-    int group;              /* GCKPT_SQRT: ops a segment; 0: the group with least bytes */
+    /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: what has least
+     * bytes */
+    int group;
     const gckpt_instruction
         *schedule; /* GCKPT_SCHEDULE: forwards (repeated at will) and backwards in
                                            reverse order; updates are added by the library */
@@ -1955,7 +1957,7 @@ typedef struct gckpti_chunk {
     size_t size, used;
 } gckpti_chunk;
 typedef struct {
-    int parent;
+    int parent, depth, ordinal; /* ordinal: among the outermost ones */
 } gckpti_segment;
 
 struct gckpt_graph {
@@ -1968,6 +1970,7 @@ struct gckpt_graph {
     gckpti_segment *segments;
     size_t segment_count, segment_capacity;
     int segment;               /* open now */
+    int outermost, deepest;    /* segments without a parent; levels */
     int64_t rows;              /* of every input; 0: no input yet */
     const gckpt_tensor *mixer; /* the first op that mixes rows */
 };
@@ -2251,7 +2254,11 @@ GCKPT_API void gckpt_segment_begin(gckpt_graph *graph)
         gckpti_fail(graph, GCKPT_E_MEMORY, "graph: no memory for segment %z", graph->segment_count);
         return;
     }
-    graph->segments[graph->segment_count].parent = graph->segment;
+    gckpti_segment *s = &graph->segments[graph->segment_count];
+    s->parent = graph->segment;
+    s->depth = s->parent < 0 ? 1 : graph->segments[s->parent].depth + 1;
+    s->ordinal = s->parent < 0 ? graph->outermost++ : -1;
+    graph->deepest = s->depth > graph->deepest ? s->depth : graph->deepest;
     graph->segment = (int)graph->segment_count++;
 }
 
@@ -4488,7 +4495,7 @@ struct gckpt_plan {
 /* ---- the planner's working state ---- */
 typedef struct {
     int id;
-    unsigned char kind, first, out, aux;
+    unsigned char kind, first, out, aux, dropped;
 } gckpti_item;
 typedef struct {
     int start, end;      /* first and last instruction */
@@ -4697,34 +4704,38 @@ static void gckpti_make_memory_poor(gckpti_planner *p)
     }
 }
 
+/* The segment directly inside `segment` (-1: the whole body) that op `at` of the body belongs to,
+ * or -1. group 0: the user's; n > 0: segments of n ops; -n: of n of the user's outermost
+ * segments. */
+static int gckpti_child(const gckpti_planner *p, int group, int segment, int at)
+{
+    int child = -1;
+    if (group > 0)
+        return segment < 0 ? at / group : -1;
+    for (int s = p->g->tensors[p->body[at]]->segment; s >= 0 && s != segment;
+         s = p->g->segments[s].parent)
+        child = s;
+    if (group < 0)
+        return segment < 0 && child >= 0 ? p->g->segments[child].ordinal / -group : -1;
+    return child;
+}
+
 /* Chen 2016, nested: a segment's inside is computed again just before its backwards, then its child
- * segments in turn. group > 0: uniform segments of that many ops instead of the user's. A segment
- * at the very end of what was just computed is still fresh. */
+ * segments in turn. A segment at the very end of what was just computed is still fresh. */
 static void gckpti_make_segments(gckpti_planner *p, int group)
 {
     typedef struct {
-        int segment, low, high, at;
+        int segment, low, at;
     } frame;
-    size_t deepest = 1;
-    for (size_t i = 0; i < p->g->segment_count; i++) {
-        size_t depth = 2;
-        for (int s = p->g->segments[i].parent; s >= 0; s = p->g->segments[s].parent)
-            depth++;
-        if (depth > deepest)
-            deepest = depth;
-    }
-    if (deepest < 2)
-        deepest = 2;
+    size_t deepest = (size_t)p->g->deepest + 2;
     frame *stack = (frame *)gckpti_new(p->memory, deepest, sizeof *stack);
     if (!stack) {
         p->failed = 1;
         return;
     }
     gckpti_emit_forwards(p, 0, p->body_count);
-    int depth = 1;
+    int depth = 1, high = p->body_count; /* what was just computed ends at high */
     stack[0].segment = -1;
-    stack[0].low = 0;
-    stack[0].high = p->body_count;
     stack[0].at = p->body_count - 1;
     while (depth > 0) {
         frame *f = &stack[depth - 1];
@@ -4732,39 +4743,20 @@ static void gckpti_make_segments(gckpti_planner *p, int group)
             depth--;
             continue;
         }
-        int child = -1, low = f->at;
-        if (group > 0) {
-            if (depth == 1) {
-                child = f->at / group;
-                low = child * group;
-            }
-        } else { /* the ancestor of this op's segment that lies directly in f's */
-            int s = p->g->tensors[p->body[f->at]]->segment;
-            while (s != f->segment && s >= 0) {
-                child = s;
-                s = p->g->segments[s].parent;
-            }
-            for (int inside = 1; child >= 0 && inside && low > f->low;) {
-                s = p->g->tensors[p->body[low - 1]]->segment;
-                while (s >= 0 && s != child)
-                    s = p->g->segments[s].parent;
-                inside = s == child;
-                low -= inside;
-            }
-        }
+        int child = gckpti_child(p, group, f->segment, f->at), low = f->at, end = f->at + 1;
         if (child < 0) {
             gckpti_emit(p, GCKPT_BACKWARD, p->body[f->at--]);
             continue;
         }
-        int at = f->at, fresh = f->at == f->high - 1;
+        while (low > f->low && gckpti_child(p, group, f->segment, low - 1) == child)
+            low--;
         f->at = low - 1;
-        if (!fresh)
-            gckpti_emit_forwards(p, low, at + 1);
-        frame *inner = &stack[depth++];
-        inner->segment = child;
-        inner->low = low;
-        inner->high = at + 1;
-        inner->at = at;
+        if (end != high)
+            gckpti_emit_forwards(p, low, end);
+        high = end;
+        stack[depth].segment = child;
+        stack[depth].low = low;
+        stack[depth++].at = end - 1;
     }
     gckpti_delete(p->memory, stack, deepest, sizeof *stack);
 }
@@ -4850,27 +4842,26 @@ static void gckpti_refresh(gckpti_planner *p, const gckpti_item *e, unsigned cha
     }
 }
 
-static void gckpti_finish_list(gckpti_planner *p)
+/* Prologue, body without what pins forbid, epilogue. */
+static void gckpti_order_list(gckpti_planner *p)
 {
     gckpt_graph *g = p->g;
     gckpti_item e;
-    unsigned char *stale = p->aux_live; /* borrowed until the pass below */
+    unsigned char *stale = p->aux_live; /* borrowed: gckpti_drop_unread clears it */
     int backward_seen = 0;
     memset(&e, 0, sizeof e);
     memset(stale, 0, (size_t)p->n);
     memset(p->mark, 0, (size_t)p->n * sizeof(int));
     p->length = 0;
     e.kind = GCKPT_FORWARD;
-    for (int i = 0; i < p->n; i++)
-        if (g->tensors[i]->kind == GCKPTI_OP && g->tensors[i]->once) {
-            e.id = i;
+    for (e.id = 0; e.id < p->n; e.id++)
+        if (g->tensors[e.id]->kind == GCKPTI_OP && g->tensors[e.id]->once)
             gckpti_append(p, &e);
-        }
     p->body_start = (int)p->length;
     for (size_t i = 0; i < p->raw_length && !p->failed; i++) {
         const gckpt_tensor *t = g->tensors[p->raw[i].id];
         if (p->raw[i].kind == GCKPT_FORWARD) {
-            int fixed = t->keep || (t->op && t->op->flags & GCKPT_SIDE_EFFECT);
+            int fixed = t->keep || t->op->flags & GCKPT_SIDE_EFFECT;
             if (fixed && p->mark[t->id])
                 continue;
             p->mark[t->id] = 1;
@@ -4889,67 +4880,14 @@ static void gckpti_finish_list(gckpti_planner *p)
     }
     p->epilogue_start = (int)p->length;
     e.kind = GCKPT_BACKWARD;
-    for (int i = p->n; i-- > 0;)
-        if (g->tensors[i]->kind == GCKPTI_OP && g->tensors[i]->once && p->active[i]) {
-            e.id = i;
+    for (e.id = p->n - 1; e.id >= 0; e.id--)
+        if (g->tensors[e.id]->kind == GCKPTI_OP && g->tensors[e.id]->once && p->active[e.id])
             gckpti_append(p, &e);
-        }
-    if (p->failed)
-        return;
-    /* Drop forwards nobody reads. Losses and side effects stay in their first forward. */
-    memset(p->mark, 0, (size_t)p->n * sizeof(int));
-    for (size_t x = 0; x < p->length; x++)
-        if (p->list[x].kind == GCKPT_FORWARD) {
-            p->list[x].first = !p->mark[p->list[x].id];
-            p->mark[p->list[x].id] = 1;
-        }
-    memset(p->value_live, 0, (size_t)p->n);
-    memset(p->aux_live, 0, (size_t)p->n);
-    for (int i = 0; i < p->desc->fetches; i++)
-        if (!p->desc->fetch[i].gradient)
-            p->value_live[p->desc->fetch[i].tensor->base->id] = 1;
-    memset(p->mark, 0, (size_t)p->n * sizeof(int)); /* losses that count */
-    for (int i = 0; i < p->term_count; i++)
-        p->mark[p->terms[i].loss->id] = 1;
-    for (size_t x = p->length; x-- > 0;) {
-        gckpti_item *s = &p->list[x];
-        const gckpt_tensor *t = g->tensors[s->id];
-        unsigned mask = ~0u;
-        if (s->kind == GCKPT_BACKWARD) {
-            mask = gckpti_needs(p, t);
-            p->value_live[s->id] |= (mask & GCKPT_OUT) != 0;
-            p->aux_live[s->id] |= (mask & GCKPT_AUX) != 0;
-        } else {
-            s->out = p->value_live[s->id] && !gckpti_is_loss(t);
-            s->aux = p->aux_live[s->id] && t->aux_bytes > 0;
-            int effect =
-                gckpti_is_loss(t) ? p->mark[s->id] : (t->op->flags & GCKPT_SIDE_EFFECT) != 0;
-            if (!s->out && !s->aux && !(s->first && effect)) {
-                s->kind = GCKPT_UPDATE; /* dropped below */
-                continue;
-            }
-            p->value_live[s->id] = p->aux_live[s->id] = 0;
-        }
-        for (int i = 0; i < t->inputs; i++)
-            if (mask & GCKPT_IN(i))
-                p->value_live[t->in[i]->base->id] = 1;
-    }
-    size_t kept = 0;
-    int body = p->body_start, epilogue = p->epilogue_start;
-    for (size_t x = 0; x < p->length; x++) {
-        if ((int)x == body)
-            p->body_start = (int)kept;
-        if ((int)x == epilogue)
-            p->epilogue_start = (int)kept;
-        if (p->list[x].kind != GCKPT_UPDATE)
-            p->list[kept++] = p->list[x];
-    }
-    if (body == (int)p->length)
-        p->body_start = (int)kept;
-    if (epilogue == (int)p->length)
-        p->epilogue_start = (int)kept;
-    p->length = kept;
-    /* first again: the first forward that stayed */
+}
+
+/* Marks the first forward of each tensor; the recomputed share of the forward work. */
+static void gckpti_mark_first(gckpti_planner *p)
+{
     uint64_t once = 0, again = 0;
     memset(p->mark, 0, (size_t)p->n * sizeof(int));
     for (size_t x = 0; x < p->length; x++)
@@ -4959,51 +4897,117 @@ static void gckpti_finish_list(gckpti_planner *p)
             p->mark[p->list[x].id] = 1;
         }
     p->recompute = once ? (double)again / (double)once : 0;
-    /* Updates: at the end, or each after the last instruction that touches its parameter. */
-    if (p->inference)
-        return;
-    size_t before = p->length;
-    memset(&e, 0, sizeof e);
-    e.kind = GCKPT_UPDATE;
-    for (int i = 0; i < p->n; i++)
-        if (g->tensors[i]->kind == GCKPTI_PARAM && p->active[i]) {
-            e.id = i;
-            gckpti_append(p, &e);
+}
+
+/* What a forward of t in this place leaves behind, seen from the end of the list; 0: nobody reads
+ * it. Losses and side effects stay in their first forward. p->mark: losses that count. */
+static int gckpti_is_read(gckpti_planner *p, gckpti_item *s, const gckpt_tensor *t)
+{
+    int effect = gckpti_is_loss(t) ? p->mark[s->id] : (t->op->flags & GCKPT_SIDE_EFFECT) != 0;
+    s->out = p->value_live[s->id] && !gckpti_is_loss(t);
+    s->aux = p->aux_live[s->id] && t->aux_bytes > 0;
+    if (!s->out && !s->aux && !(s->first && effect))
+        return 0;
+    p->value_live[s->id] = p->aux_live[s->id] = 0;
+    return 1;
+}
+
+/* One pass from the end: drops the forwards nobody reads. */
+static void gckpti_drop_unread(gckpti_planner *p)
+{
+    gckpt_graph *g = p->g;
+    size_t kept = 0;
+    int body = 0, epilogue = 0;
+    gckpti_mark_first(p);
+    memset(p->value_live, 0, (size_t)p->n);
+    memset(p->aux_live, 0, (size_t)p->n);
+    memset(p->mark, 0, (size_t)p->n * sizeof(int));
+    for (int i = 0; i < p->desc->fetches; i++)
+        if (!p->desc->fetch[i].gradient)
+            p->value_live[p->desc->fetch[i].tensor->base->id] = 1;
+    for (int i = 0; i < p->term_count; i++)
+        p->mark[p->terms[i].loss->id] = 1;
+    for (size_t x = p->length; x-- > 0;) {
+        gckpti_item *s = &p->list[x];
+        const gckpt_tensor *t = g->tensors[s->id];
+        unsigned mask = ~0u;
+        s->dropped = 0;
+        if (s->kind == GCKPT_BACKWARD) {
+            mask = gckpti_needs(p, t);
+            p->value_live[s->id] |= (mask & GCKPT_OUT) != 0;
+            p->aux_live[s->id] |= (mask & GCKPT_AUX) != 0;
+        } else if (!gckpti_is_read(p, s, t)) {
+            s->dropped = 1;
+            continue;
         }
-    if (!p->desc->update_in_backward || p->failed)
-        return;
-    for (size_t x = 0; x < before; x++) {
-        const gckpt_tensor *t = g->tensors[p->list[x].id];
-        unsigned mask = p->list[x].kind == GCKPT_BACKWARD ? gckpti_needs(p, t) : ~0u;
         for (int i = 0; i < t->inputs; i++)
-            if (mask & GCKPT_IN(i) ||
-                (p->list[x].kind == GCKPT_BACKWARD && p->active[t->in[i]->base->id]))
-                p->mark[t->in[i]->base->id] = (int)x; /* last touch */
+            if (mask & GCKPT_IN(i))
+                p->value_live[t->in[i]->base->id] = 1;
+    }
+    for (size_t x = 0; x < p->length; x++) {
+        if (p->list[x].dropped)
+            continue;
+        body += (int)x < p->body_start;
+        epilogue += (int)x < p->epilogue_start;
+        p->list[kept++] = p->list[x];
+    }
+    p->body_start = body;
+    p->epilogue_start = epilogue;
+    p->length = kept;
+    gckpti_mark_first(p);
+}
+
+/* Puts each parameter's update right behind the last instruction that touches it. */
+static void gckpti_update_early(gckpti_planner *p)
+{
+    gckpt_graph *g = p->g;
+    int before = (int)p->length, epilogue = 0;
+    for (int x = 0; x < before; x++) {
+        const gckpt_tensor *t = g->tensors[p->list[x].id];
+        for (int i = 0; i < t->inputs; i++)
+            p->mark[t->in[i]->base->id] = x;
     }
     p->raw_length = 0;
-    for (size_t x = 0; x < before; x++) {
-        int epilogue_begins = (int)x == p->epilogue_start;
-        if (epilogue_begins)
-            p->epilogue_start = (int)p->raw_length;
-        if (!gckpti_grow(p->memory, &p->raw, &p->raw_capacity, p->raw_length, sizeof *p->raw)) {
-            p->failed = 1;
-            return;
-        }
-        p->raw[p->raw_length++] = p->list[x];
+    for (int x = 0; x < before && !p->failed; x++) {
         const gckpt_tensor *t = g->tensors[p->list[x].id];
+        gckpti_emit(p, (gckpt_kind)p->list[x].kind, t->id);
+        if (p->failed)
+            return;
+        p->raw[p->raw_length - 1] = p->list[x];
         for (int i = 0; i < t->inputs; i++) {
             int q = t->in[i]->base->id;
-            if (g->tensors[q]->kind != GCKPTI_PARAM || !p->active[q] || p->mark[q] != (int)x)
+            if (g->tensors[q]->kind != GCKPTI_PARAM || !p->active[q] || p->mark[q] != x)
                 continue;
             gckpti_emit(p, GCKPT_UPDATE, q);
             p->mark[q] = -1;
         }
+        if (x < p->epilogue_start)
+            epilogue = (int)p->raw_length;
     }
-    if (p->epilogue_start == (int)before)
-        p->epilogue_start = (int)p->raw_length;
+    p->epilogue_start = epilogue;
     p->length = 0;
     for (size_t x = 0; x < p->raw_length && !p->failed; x++)
         gckpti_append(p, &p->raw[x]);
+}
+
+static void gckpti_finish_list(gckpti_planner *p)
+{
+    gckpti_item e;
+    gckpti_order_list(p);
+    if (p->failed)
+        return;
+    gckpti_drop_unread(p);
+    if (p->inference)
+        return;
+    if (p->desc->update_in_backward) {
+        gckpti_update_early(p);
+        return;
+    }
+    memset(&e, 0, sizeof e);
+    e.kind = GCKPT_UPDATE;
+    for (e.id = 0; e.id < p->n; e.id++)
+        if (p->g->tensors[e.id]->kind == GCKPTI_PARAM && p->active[e.id])
+            gckpti_append(p, &e);
 }
 
 /* ---- step 4 ---- */
@@ -5583,7 +5587,7 @@ static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
     p->failed =
         p->failed || !line.head || !line.count || !line.seen || !line.near_by || !line.by_offset;
     p->arena = SIZE_MAX;
-    int rounds = n > 8192 ? 1 : GCKPTI_ORDERS + (int)(20000 / (n + 1) < 40 ? 20000 / (n + 1) : 40);
+    int rounds = GCKPTI_ORDERS + (int)(n < 500 ? 40 : 20000 / n);
     for (int round = 0; round < rounds && p->arena != p->bound && !p->failed; round++) {
         if (round < GCKPTI_ORDERS)
             gckpti_block_sort(p->blocks, n, round);
@@ -5794,22 +5798,29 @@ static gckpt_result gckpti_try(gckpti_planner *p, gckpt_mode mode, int group)
     return result != GCKPT_OK ? result : p->failed ? GCKPT_E_MEMORY : gckpti_lifetimes(p);
 }
 
-/* The group whose arena is least. An arena is never below its bound, so groups are laid out in the
- * order of their bounds, until the next bound is no better than the least arena. Very long graphs
- * try one group for each number of segments. */
+/* The i-th uniform segmentation: groups of 1, 2, ... ops, then of 1, 2, ... of the user's outermost
+ * segments. */
+static int gckpti_group(const gckpti_planner *p, size_t i)
+{
+    return i < (size_t)p->body_count ? (int)i + 1 : p->body_count - (int)i - 1;
+}
+
+/* The uniform segmentation whose arena is least. An arena is never below its bound, so they are
+ * laid out in the order of their bounds, until the next bound is no better than the least arena.
+ * Very long graphs try one group for each number of segments. */
 static gckpt_result gckpti_find_sqrt(gckpti_planner *p, size_t alignment, int *best)
 {
-    size_t least = SIZE_MAX, n = p->body_count > 0 ? (size_t)p->body_count : 1;
-    size_t *bound = (size_t *)gckpti_new(p->memory, n, sizeof *bound);
+    size_t least = SIZE_MAX, ops = (size_t)p->body_count, n = ops + (size_t)p->g->outermost;
+    size_t *bound = (size_t *)gckpti_new(p->memory, n + 1, sizeof *bound);
     gckpt_result result = bound ? GCKPT_OK : GCKPT_E_MEMORY;
     for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
         bound[i] = SIZE_MAX;
-        if (n > 2048 && i > 0 && (n + i) / (i + 1) == (n + i - 1) / i)
+        if (ops > 2048 && i > 0 && i < ops && (ops + i) / (i + 1) == (ops + i - 1) / i)
             continue;
-        result = gckpti_try(p, GCKPT_SQRT, (int)i + 1);
+        result = gckpti_try(p, GCKPT_SQRT, gckpti_group(p, i));
         bound[i] = p->bound;
     }
-    for (*best = 1; result == GCKPT_OK;) {
+    for (*best = 1; result == GCKPT_OK && n > 0;) {
         size_t next = 0;
         for (size_t i = 1; i < n; i++)
             if (bound[i] < bound[next])
@@ -5817,15 +5828,15 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p, size_t alignment, int *b
         if (bound[next] >= least)
             break;
         bound[next] = SIZE_MAX;
-        result = gckpti_try(p, GCKPT_SQRT, (int)next + 1);
+        result = gckpti_try(p, GCKPT_SQRT, gckpti_group(p, next));
         if (result == GCKPT_OK)
             result = gckpti_layout(p, alignment);
         if (result == GCKPT_OK && p->arena < least) {
             least = p->arena;
-            *best = (int)next + 1;
+            *best = gckpti_group(p, next);
         }
     }
-    gckpti_delete(p->memory, bound, n, sizeof *bound);
+    gckpti_delete(p->memory, bound, n + 1, sizeof *bound);
     return result;
 }
 
@@ -5834,7 +5845,7 @@ static gckpt_plan *gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode, gckpt_re
     size_t alignment = p->desc->alignment ? p->desc->alignment : 64;
     int group = p->desc->group;
     *result = GCKPT_OK;
-    if (mode == GCKPT_SQRT && group <= 0)
+    if (mode == GCKPT_SQRT && group == 0)
         *result = gckpti_find_sqrt(p, alignment, &group);
     if (*result == GCKPT_OK)
         *result = gckpti_try(p, mode, group);
@@ -5853,7 +5864,7 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
     int inference = d->mode == GCKPT_INFERENCE;
     if ((unsigned)d->mode > GCKPT_INFERENCE || (unsigned)d->optimiser > GCKPT_OWN_OPTIMISER ||
         d->own_state < 0 || d->own_state > 4 || d->threads < 0 || d->threads > 1024 ||
-        d->group < 0 || d->batch < 0)
+        d->group < -INT32_MAX || d->batch < 0)
         return gckpti_error(
             g, GCKPT_E_ARG,
             "plan: a field of the desc is out of range (mode, optimiser, own_state 0..4, "

@@ -1,0 +1,94 @@
+# gradckpt.h is one header; nothing needs building to use it. This file builds the examples and tests.
+# `make help` lists what there is. A C compiler, make and sh are enough, except for `make check`.
+
+CC = cc
+CFLAGS = -O2 -std=gnu99
+WARNINGS = -Wall -Wextra -pedantic -Wconversion -Wsign-conversion -Wshadow -Wdouble-promotion \
+           -Wcast-qual -Wcast-align -Wundef -Wstrict-prototypes
+PREFIX = /usr/local
+DESTDIR =
+
+# -fopenmp where a program built with it runs; OPENMP= switches it off. Results are the same bits.
+HASH := \#
+OPENMP := $(shell d=$$(mktemp -d) && \
+    printf '$(HASH)include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }\n' > $$d/t.c && \
+    $(CC) -fopenmp $$d/t.c -o $$d/t 2>/dev/null && $$d/t && echo -fopenmp; rm -rf "$$d")
+# Waiting threads sleep. Spinning is a little faster on an idle machine and many times slower on a busy one.
+OMP_WAIT_POLICY ?= passive
+export OMP_WAIT_POLICY
+JOBS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+COMPILE = $(CC) $(CFLAGS) $(WARNINGS) $(OPENMP) -I.
+
+EXAMPLES = build/gpt build/accumulation build/bytes build/quickstart
+TESTS = $(patsubst tests/%.c,build/%,$(sort $(wildcard tests/test_*.c)))
+
+all: examples
+
+help:
+	@echo 'make run       train a small GPT on the text of gradckpt.h for about a minute, and sample it'
+	@echo 'make test      build and run all tests: a C compiler, make and sh suffice; under 3 minutes'
+	@echo 'make check     the wide test: compilers, options, sanitizers, valgrind, macros, symbols'
+	@echo 'make examples  build/gpt, build/accumulation, build/bytes, build/quickstart'
+	@echo 'make bench     milliseconds a step, tokens/s, GFLOP/s beside the peak of this machine'
+	@echo 'make depth     memory and time over depth and plan: docs/depth.md, docs/depth.svg'
+	@echo 'make curves    gradient accumulation, right and wrong: docs/accumulation.svg'
+	@echo 'make readme    examples/quickstart.c and its output into README.md'
+	@echo 'make install   header and pkg-config file under DESTDIR and PREFIX (now $(PREFIX))'
+	@echo 'make clean     remove build/'
+	@echo 'Variables: CC ($(CC)), CFLAGS ($(CFLAGS)), OPENMP ($(OPENMP)), JOBS ($(JOBS))'
+
+examples: $(EXAMPLES)
+
+run: build/gpt
+	build/gpt --steps 1500 --min-lr 1e-4 --micro-batch 4 --budget 17M --eval-every 500 \
+	    --sample 400 --prompt 'static int gckpti_'
+
+test:
+	@MAKEFLAGS= $(MAKE) --no-print-directory -j$(JOBS) CC='$(CC)' CFLAGS='$(CFLAGS)' OPENMP='$(OPENMP)' \
+	    $(TESTS) examples
+	@CC='$(CC)' sh tests/run.sh $(TESTS) tests/test_programs.sh
+
+check:
+	@CC='$(CC)' JOBS='$(JOBS)' sh tests/check_all.sh
+
+bench: build/bench
+	build/bench
+
+depth: build/depth
+	build/depth docs/depth.md docs/depth.svg
+
+curves: build/accumulation
+	build/accumulation docs/accumulation.svg
+
+readme: build/quickstart
+	sh tests/readme.sh
+
+build:
+	@mkdir -p build
+
+build/%: examples/%.c examples/plot.h gradckpt.h | build
+	$(COMPILE) -o $@ $<
+
+build/test_%: tests/test_%.c tests/check.h gradckpt.h | build
+	$(COMPILE) -o $@ $(filter %.c,$^) -lm
+
+build/test_ops: tests/ref.c
+
+build/bench build/depth: build/%: tests/bench/%.c tests/bench/model.h examples/plot.h gradckpt.h | build
+	$(COMPILE) -Iexamples -o $@ $<
+
+install:
+	mkdir -p '$(DESTDIR)$(PREFIX)/include' '$(DESTDIR)$(PREFIX)/share/pkgconfig'
+	cp gradckpt.h '$(DESTDIR)$(PREFIX)/include/gradckpt.h'
+	chmod 644 '$(DESTDIR)$(PREFIX)/include/gradckpt.h'
+	version=$$(awk '/define GCKPT_VERSION_(MAJOR|MINOR|REVISION)/ { v = v s $$3; s = "." } END { print v }' \
+	    gradckpt.h) && \
+	printf '%s\n' 'prefix=$(PREFIX)' 'includedir=$${prefix}/include' '' 'Name: gradckpt' \
+	    'Description: trains neural networks inside a byte budget, to the same bits' \
+	    "Version: $$version" 'Cflags: -I$${includedir}' \
+	    > '$(DESTDIR)$(PREFIX)/share/pkgconfig/gradckpt.pc'
+
+clean:
+	rm -rf build
+
+.PHONY: all help examples run test check bench depth curves readme install clean

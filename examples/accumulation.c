@@ -1,0 +1,317 @@
+/* accumulation.c - gradient accumulation done right, done wrong, and not done.
+ *
+ *     cc -O2 -I. examples/accumulation.c -o accumulation
+ *     ./accumulation [curves.svg]
+ *
+ * A batch of 16 sentences of different lengths is cut into micro-batches of 16, 4 and 1. The right
+ * rule: sum over all tokens of all micro-batches, divide once by their number N. The library does
+ * that, and the gradients are equal to the last bit. The rule of many trainers: the mean of each
+ * micro-batch, then the mean of the means. A token in a short sentence then weighs more than one in
+ * a long sentence, so the gradient depends on how the batch happened to be cut. The third way, a
+ * control, never divides.
+ *
+ * To show all three, the optimiser here is the example's own: w -= rate * gradient.
+ */
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+#include "plot.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BATCH = 16, T = 48, V = 128, C = 32, STEPS = 100 };
+static const float rate = 0.3f;
+
+static const char *const sentences[] = {
+    "Yes.",
+    "No.",
+    "Why?",
+    "Rain fell.",
+    "The cat slept.",
+    "Nobody answered.",
+    "She counted the bytes.",
+    "He wrote it down at once.",
+    "The last train had left the station.",
+    "A river runs behind the old mill.",
+    "The gradient of a sum is the sum of gradients.",
+    "What is thrown away can be computed again.",
+    "Every morning the baker opens the door at five.",
+    "It was colder in the valley than on the hill.",
+    "Divide once, at the very end, by all the tokens.",
+    "Short lines should not shout louder than long ones.",
+    "Go.",
+    "Stop.",
+    "I see.",
+    "Not yet.",
+    "The wind turned north.",
+    "Two birds sat on the wire.",
+    "They agreed to the last bit.",
+    "Memory is what is left when time is spent.",
+};
+enum { SENTENCES = sizeof sentences / sizeof sentences[0] };
+
+/* The batch of one step: row r is a sentence; behind its end there is nothing to predict (-1). */
+static void draw_batch(int step, int32_t tokens[BATCH][T], int32_t targets[BATCH][T])
+{
+    for (int r = 0; r < BATCH; r++) {
+        const char *s = sentences[(step * 7 + r * 5 + r * r) % SENTENCES];
+        int n = (int)strlen(s);
+        for (int t = 0; t < T; t++) {
+            tokens[r][t] = t < n ? s[t] : 0;
+            targets[r][t] = t + 1 < n ? s[t + 1] : -1;
+        }
+    }
+}
+
+/* The own optimiser only collects: all gradients, divided by the tokens of the step, one after
+ * another. */
+typedef struct {
+    float *gradient;
+    int64_t n;
+} collected;
+
+static void collect(void *user, const gckpt_update *u)
+{
+    collected *c = (collected *)user;
+    memcpy(c->gradient + c->n, u->gradient, (size_t)u->elements * sizeof(float));
+    c->n += u->elements;
+}
+
+/* A way to train: a model whose steps take `rows` rows in micro-batches of `micro`. */
+typedef struct {
+    const char *name;
+    int micro, rows; /* rows == BATCH: the library accumulates; less: this program does */
+    int divide;
+    gckpt_store *store;
+    gckpt_graph *graph;
+    gckpt_plan *plan;
+    gckpt_exec *exec;
+    int tokens, targets;
+    collected part; /* gradient of one call of gckpt_step */
+    double *sum;    /* of the whole batch */
+    float *gradient;
+    int64_t n;
+    double loss, norm; /* as this way reports them */
+    double total;      /* the loss summed over all tokens, */
+    int64_t count;     /* and their number */
+    double reported[STEPS], per_token[STEPS];
+    uint64_t hash;
+} way;
+
+static gckpt_tensor *linear(gckpt_tensor *x, const char *name, int64_t in, int64_t out)
+{
+    gckpt_init init = { 0.15f, 0, 0 };
+    return gckpt_linear(x, gckpt_param(gckpt_graph_of(x), name, gckpt_shape2(in, out), init), NULL);
+}
+
+/* One attention layer and one dense layer, both residual. */
+static int make(way *w)
+{
+    gckpt_init normal = { 0.15f, 0, 0 };
+    w->store = gckpt_store_new(NULL);
+    gckpt_graph *g = w->graph = gckpt_graph_new(w->store, NULL);
+    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(w->micro, T));
+    gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(w->micro, T));
+    gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(V, C), normal);
+    gckpt_tensor *x = gckpt_embed(table, tokens);
+    x = gckpt_positions(x, gckpt_param(g, "places", gckpt_shape2(T, C), normal));
+    gckpt_tensor *q = linear(x, "q", C, C), *k = linear(x, "k", C, C), *v = linear(x, "v", C, C);
+    x = gckpt_add(x, gckpt_attention(q, k, v, 2, 1));
+    x = gckpt_add(x, linear(gckpt_gelu(linear(x, "in", C, 2 * C)), "out", 2 * C, C));
+    gckpt_term loss = { gckpt_linear_cross_entropy(gckpt_layernorm(x, NULL, NULL), table, targets),
+                        1, 0 };
+
+    gckpt_plan_desc desc = { .batch = w->rows, .optimiser = GCKPT_OWN_OPTIMISER };
+    gckpt_exec_desc bind = { .own_optimiser = collect, .user = &w->part };
+    w->plan = gckpt_plan_new(g, &loss, 1, &desc);
+    w->exec = w->plan == NULL ? NULL : gckpt_exec_new(w->plan, w->store, &bind);
+    if (w->exec == NULL) {
+        fprintf(stderr, "accumulation: %s\n",
+                gckpt_error_text(w->plan == NULL ? (void *)g : (void *)w->store));
+        return 0;
+    }
+    w->tokens = gckpt_id(tokens);
+    w->targets = gckpt_id(targets);
+    gckpt_parameter p;
+    for (int i = 0; gckpt_store_get(w->store, i, &p) == GCKPT_OK; i++)
+        w->n += p.elements;
+    w->part.gradient = (float *)calloc((size_t)w->n, sizeof(float));
+    w->gradient = (float *)calloc((size_t)w->n, sizeof(float));
+    w->sum = (double *)calloc((size_t)w->n, sizeof(double));
+    return w->part.gradient != NULL && w->gradient != NULL && w->sum != NULL;
+}
+
+/* The gradient of the batch, this way's way. */
+static int accumulate(way *w, int32_t tokens[BATCH][T], int32_t targets[BATCH][T])
+{
+    const gckpt_hyper hyper = { 0, 0, 0, 0, 0, 0, 0 };
+    double parts = (double)BATCH / w->rows;
+    w->loss = w->total = 0;
+    w->count = 0;
+    memset(w->sum, 0, (size_t)w->n * sizeof(double));
+    for (int row = 0; row < BATCH; row += w->rows) {
+        gckpt_feed feeds[2] = { { w->tokens, tokens[row] }, { w->targets, targets[row] } };
+        gckpt_report report;
+        w->part.n = 0;
+        if (gckpt_step(w->exec, feeds, 2, w->rows, &hyper, &report) != GCKPT_OK) {
+            fprintf(stderr, "accumulation: %s\n", gckpt_error_text(w->exec));
+            return 0;
+        }
+        w->count += report.count;
+        w->total += report.loss * (double)report.count;
+        if (w->rows == BATCH) { /* the library divided by N, and that is all */
+            memcpy(w->gradient, w->part.gradient, (size_t)w->n * sizeof(float));
+            w->loss = report.loss;
+            continue;
+        }
+        /* naive: a mean of means; the control: undo the division and leave it at that */
+        double factor = w->divide ? 1 / parts : (double)report.count;
+        w->loss += w->divide ? report.loss / parts : report.loss * (double)report.count;
+        for (int64_t i = 0; i < w->part.n; i++) {
+            w->sum[i] += factor * (double)w->part.gradient[i];
+            w->gradient[i] = (float)w->sum[i];
+        }
+    }
+    return 1;
+}
+
+static void update(way *w)
+{
+    gckpt_parameter p;
+    const float *g = w->gradient;
+    for (int i = 0; gckpt_store_get(w->store, i, &p) == GCKPT_OK; g += p.elements, i++)
+        for (int64_t k = 0; k < p.elements; k++)
+            p.values[k] -= rate * g[k];
+}
+
+static double square_root(double x)
+{
+    double r = x > 1 ? x : 1;
+    for (int i = 0; i < 200 && x > 0; i++)
+        r = (r + x / r) / 2;
+    return x > 0 ? r : 0;
+}
+
+/* Euclidean norm of a - b; b NULL: of a. */
+static double distance(const float *a, const float *b, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double d = (double)a[i] - (b == NULL ? 0 : (double)b[i]);
+        sum += d * d;
+    }
+    return square_root(sum);
+}
+
+static uint64_t hash(const float *x, int64_t n) /* FNV-1a 64 */
+{
+    const unsigned char *p = (const unsigned char *)x;
+    uint64_t h = 14695981039346656037u;
+    for (int64_t i = 0; i < n * 4; i++)
+        h = (h ^ p[i]) * 1099511628211u;
+    return h;
+}
+
+static int draw_curves(const char *path, const way *ways, const char *const *names, int n)
+{
+    plot panels[2] = {
+        { "The loss as each way reports it", "step", "nats per token", 0, STEPS, 0, 6, NULL, 0, 0 },
+        { "The same trainings, loss per token", "step", "nats per token", 0, STEPS, 0, 6, NULL, 0,
+          0 },
+    };
+    double x[STEPS];
+    FILE *f = fopen(path, "w");
+    if (f == NULL) {
+        fprintf(stderr, "accumulation: cannot write %s; another path may be given as argument\n",
+                path);
+        return 0;
+    }
+    for (int i = 0; i < STEPS; i++)
+        x[i] = i;
+    plot_open(f, 2);
+    for (int k = 0; k < 2; k++) {
+        plot_axes(&panels[k], f, k);
+        for (int i = 0; i < n; i++)
+            plot_line(&panels[k], names[i],
+                      i == 0  ? 5
+                      : i < 3 ? -2
+                              : 2,
+                      x, k == 0 ? ways[i].reported : ways[i].per_token, STEPS, 0.42, 0.06);
+    }
+    plot_close(f);
+    int ok = !ferror(f);
+    ok = fclose(f) == 0 && ok;
+    if (!ok)
+        fprintf(stderr, "accumulation: writing %s failed\n", path);
+    return ok;
+}
+
+int main(int argc, char **argv)
+{
+    static way ways[] = {
+        { .name = "sum, one division   1 x 16", .micro = 16, .rows = 16, .divide = 1 },
+        { .name = "sum, one division   4 x 4", .micro = 4, .rows = 16, .divide = 1 },
+        { .name = "sum, one division  16 x 1", .micro = 1, .rows = 16, .divide = 1 },
+        { .name = "mean of means       4 x 4", .micro = 4, .rows = 4, .divide = 1 },
+        { .name = "mean of means      16 x 1", .micro = 1, .rows = 1, .divide = 1 },
+        { .name = "sum, never divided  4 x 4", .micro = 4, .rows = 4, .divide = 0 },
+    };
+    enum { WAYS = sizeof ways / sizeof ways[0] };
+    static const char *const legend[] = { "sum, one division: 1 x 16", "the same 4 x 4",
+                                          "the same 16 x 1",           "mean of means 4 x 4",
+                                          "mean of means 16 x 1",      "never divided" };
+    static int32_t tokens[BATCH][T], targets[BATCH][T];
+    const char *path = argc > 1 ? argv[1] : "docs/accumulation.svg";
+    int ok = 1;
+
+    for (int i = 0; i < WAYS && ok; i++)
+        ok = make(&ways[i]);
+    if (ok) {
+        printf("one batch of %d sentences, the same weights\n", BATCH);
+        printf("way                           loss  gradient norm  off by (L2)  gradient bits\n");
+    }
+    for (int step = 0; step < STEPS && ok; step++) {
+        draw_batch(step, tokens, targets);
+        for (int i = 0; i < WAYS && ok; i++) {
+            way *w = &ways[i];
+            ok = accumulate(w, tokens, targets);
+            w->reported[step] = w->loss;
+            w->per_token[step] = w->total / (double)w->count;
+            if (step == 0 && ok) {
+                w->norm = distance(w->gradient, NULL, w->n);
+                w->hash = hash(w->gradient, w->n);
+                printf("%-25s %8.4f %14.6f %12.6f  %016llx\n", w->name, w->loss, w->norm,
+                       distance(w->gradient, ways[0].gradient, w->n), (unsigned long long)w->hash);
+            }
+            update(w);
+        }
+    }
+    if (ok) {
+        printf("\nafter %d steps of plain gradient descent, rate %g\n", STEPS, (double)rate);
+        for (int i = 0; i < WAYS; i++) {
+            const double loss = ways[i].per_token[STEPS - 1];
+            printf(loss - loss == 0 ? "%-25s loss per token %8.4f" : "%-25s diverged             ",
+                   ways[i].name, loss);
+            printf("  weights %016llx\n", (unsigned long long)gckpt_store_hash(ways[i].store));
+        }
+        int same = 1;
+        for (int i = 1; i < 3; i++)
+            same = same && ways[i].hash == ways[0].hash && ways[i].norm == ways[0].norm &&
+                   ways[i].reported[STEPS - 1] == ways[0].reported[STEPS - 1] &&
+                   gckpt_store_hash(ways[i].store) == gckpt_store_hash(ways[0].store);
+        printf("\n1 x 16, 4 x 4 and 16 x 1 by sum and one division: %s\n",
+               same ? "equal bits" : "DIFFERENT");
+        ok = same && draw_curves(path, ways, legend, WAYS);
+    }
+    for (int i = 0; i < WAYS; i++) {
+        gckpt_exec_free(ways[i].exec);
+        gckpt_plan_free(ways[i].plan);
+        gckpt_graph_free(ways[i].graph);
+        gckpt_store_free(ways[i].store);
+        free(ways[i].part.gradient);
+        free(ways[i].gradient);
+        free(ways[i].sum);
+    }
+    return ok && fflush(stdout) == 0 ? 0 : 1;
+}

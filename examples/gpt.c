@@ -1,0 +1,805 @@
+/* gpt.c - trains, evaluates and samples a small byte-level GPT inside a byte budget.
+ *
+ *     cc -O2 -fopenmp -I. examples/gpt.c -o gpt
+ *     ./gpt                                    trains on the text of gradckpt.h
+ *     ./gpt --data text.txt --budget 24M       on any text, in 24 MiB
+ *     ./gpt --help
+ *
+ * One store holds the weights. Three graphs of different shapes share it: training (micro-batches
+ * of windows), evaluation (the same without gradients) and sampling (one window). Their step arenas
+ * are one block of memory, because they never run at once.
+ *
+ * The batch of a step is a function of --seed and the step number alone. So the same weights come
+ * out, bit for bit, for every --checkpoint, --budget, --micro-batch and --threads, and for a run
+ * that was stopped and resumed.
+ */
+#define _POSIX_C_SOURCE 200809L /* clock_gettime, isatty */
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- options: this table is the parser and the --help text ---- */
+enum { VOCABULARY = 256 };             /* a token is a byte */
+static const double temperature = 0.8; /* of sampling: below 1 prefers likely bytes */
+
+typedef enum { WHOLE, REAL, BYTES, CHOICE, TEXT, FLAG } kind;
+
+static struct {
+    int64_t layers, heads, dim, context, batch, micro_batch, steps, warmup, seed, threads, tie;
+    int64_t checkpoint, budget, plan, sample, eval_every, help;
+    double lr, min_lr, weight_decay, beta1, beta2, clip, dropout;
+    const char *save, *resume, *prompt, *data, *json;
+} o = { .min_lr = -1 };
+
+static const char *const mode_names[] = { "auto", "store-all", "memory-poor", "segments", "sqrt" };
+static const gckpt_mode modes[] = { GCKPT_AUTO, GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SEGMENTS,
+                                    GCKPT_SQRT };
+enum { MODES = sizeof modes / sizeof modes[0] };
+
+static const struct option {
+    const char *name;
+    kind kind;
+    void *where;         /* int64_t, double or const char *, by kind */
+    const char *initial; /* parsed like an argument; NULL: none */
+    double min, max;
+    const char *help;
+} options[] = {
+    { "layers", WHOLE, &o.layers, "4", 1, 1000, "transformer blocks" },
+    { "heads", WHOLE, &o.heads, "4", 1, 256, "attention heads; must divide --dim" },
+    { "dim", WHOLE, &o.dim, "128", 1, 65536, "width C of the model" },
+    { "context", WHOLE, &o.context, "64", 1, 1 << 20, "tokens T of a window" },
+    { "batch", WHOLE, &o.batch, "12", 1, 1 << 20, "windows of a step" },
+    { "micro-batch", WHOLE, &o.micro_batch, "0", 0, 1 << 20,
+      "windows computed at once; changes bytes, never results; 0: --batch" },
+    { "steps", WHOLE, &o.steps, "1000", 0, 1e12, "steps in all, those of a resumed file included" },
+    { "lr", REAL, &o.lr, "1e-3", 0, 10, "learning rate after the warm-up" },
+    { "min-lr", REAL, &o.min_lr, NULL, 0, 10,
+      "learning rate at the last step (cosine); not given: --lr" },
+    { "warmup", WHOLE, &o.warmup, "100", 0, 1e12, "steps of linear warm-up" },
+    { "weight-decay", REAL, &o.weight_decay, "0.1", 0, 100,
+      "of matrices, not of biases and gains" },
+    { "beta1", REAL, &o.beta1, "0.9", 0, 0.99999, "AdamW" },
+    { "beta2", REAL, &o.beta2, "0.99", 0, 0.99999, "AdamW" },
+    { "clip", REAL, &o.clip, "1", 0, 1e9, "greatest gradient norm; 0: no clipping" },
+    { "dropout", REAL, &o.dropout, "0", 0, 0.99,
+      "after the embedding and on both residual branches" },
+    { "seed", WHOLE, &o.seed, "1", 0, 9007199254740992.0,
+      "of weights, batches, dropout and sampling" },
+    { "threads", WHOLE, &o.threads, "0", 0, 1024,
+      "changes speed and bytes, never results; 0: all" },
+    { "tie", WHOLE, &o.tie, "1", 0, 1,
+      "1: the head is the embedding table; 0: a matrix of its own" },
+    { "checkpoint", CHOICE, &o.checkpoint, "auto", 0, 0,
+      "what is recomputed; auto: nothing, or as little as --budget allows" },
+    { "budget", BYTES, &o.budget, "0", 0, 9007199254740992.0,
+      "bytes for weights, optimiser state and step arena; 0: no limit" },
+    { "plan", FLAG, &o.plan, NULL, 0, 0, "print the plan, instruction by instruction, and stop" },
+    { "save", TEXT, &o.save, NULL, 0, 0, "write weights and optimiser state (safetensors)" },
+    { "resume", TEXT, &o.resume, NULL, 0, 0, "go on from a file that --save wrote" },
+    { "sample", WHOLE, &o.sample, "0", 0, 1e9, "bytes to generate at the end" },
+    { "prompt", TEXT, &o.prompt, NULL, 0, 0,
+      "text that the sample continues; not given: a new line" },
+    { "data", TEXT, &o.data, NULL, 0, 0, "text to learn; not given: gradckpt.h itself" },
+    { "eval-every", WHOLE, &o.eval_every, "100", 0, 1e12,
+      "steps between evaluations on the last 10 % of the text; 0: none" },
+    { "json", TEXT, &o.json, NULL, 0, 0,
+      "events, one object a line; -: on standard output, alone" },
+    { "help", FLAG, &o.help, NULL, 0, 0, "this text" },
+};
+enum { OPTIONS = sizeof options / sizeof options[0] };
+
+static int complain(int status, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fputs("gpt: ", stderr);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+    return status;
+}
+
+/* What values an option takes, in words. */
+static void print_allowed(FILE *f, const struct option *p)
+{
+    if (p->kind == WHOLE)
+        fprintf(f, "a whole number from %.0f to %.0f", p->min, p->max);
+    else if (p->kind == REAL)
+        fprintf(f, "a number from %g to %g", p->min, p->max);
+    else if (p->kind == BYTES)
+        fprintf(f, "a number of bytes such as 65536, 64K, 1.5M or 2G");
+    else if (p->kind == TEXT)
+        fprintf(f, "text");
+    else if (p->kind == FLAG)
+        fprintf(f, "no value");
+    else
+        for (int i = 0; i < MODES; i++)
+            fprintf(f, "%s%s", i == 0 ? "" : i == MODES - 1 ? " or " : ", ", mode_names[i]);
+}
+
+static int print_help(void)
+{
+    static const char *const value[] = { "N", "X", "BYTES", "MODE", "TEXT", "" };
+    printf("gpt - trains a small byte-level GPT inside a byte budget\n\n");
+    for (int i = 0; i < OPTIONS; i++) {
+        const struct option *p = &options[i];
+        printf("  --%s %-*s  %s", p->name, 16 - (int)strlen(p->name), value[p->kind], p->help);
+        if (p->kind != FLAG && p->kind != TEXT) {
+            printf("\n%23s(", "");
+            print_allowed(stdout, p);
+            printf(p->initial != NULL ? "; default %s)" : ")", p->initial);
+        }
+        printf("\n");
+    }
+    printf("\nExit status: 0 done, 1 failed, 2 wrong option or value, 130 interrupted.\n");
+    if (fflush(stdout) != 0 || ferror(stdout))
+        return complain(1, "standard output: %s", strerror(errno));
+    return 0;
+}
+
+/* Reads `text` into where the option says; 0 when it is not allowed. */
+static int set_option(const struct option *p, const char *text)
+{
+    if (p->kind == TEXT)
+        *(const char **)p->where = text;
+    else if (p->kind == FLAG)
+        *(int64_t *)p->where = 1;
+    if (p->kind == TEXT || p->kind == FLAG)
+        return 1;
+    if (p->kind == CHOICE) {
+        for (int i = 0; i < MODES; i++)
+            if (strcmp(text, mode_names[i]) == 0) {
+                *(int64_t *)p->where = i;
+                return 1;
+            }
+        return 0;
+    }
+    char *end;
+    double x = strtod(text, &end);
+    int empty = end == text;
+    int power = p->kind != BYTES ? 0 : *end == 'K' ? 1 : *end == 'M' ? 2 : *end == 'G' ? 3 : 0;
+    for (end += power > 0; power > 0; power--)
+        x *= 1024;
+    if (empty || *end != 0 || !(x >= p->min && x <= p->max) ||
+        (p->kind == WHOLE && (double)(int64_t)x != x))
+        return 0;
+    if (p->kind == REAL)
+        *(double *)p->where = x;
+    else
+        *(int64_t *)p->where = (int64_t)x;
+    return 1;
+}
+
+static int wrong_value(const struct option *p, const char *text)
+{
+    if (text != NULL)
+        fprintf(stderr, "gpt: --%s %s: allowed is ", p->name, text);
+    else
+        fprintf(stderr, "gpt: --%s needs a value: ", p->name);
+    print_allowed(stderr, p);
+    fprintf(stderr, "\n");
+    return 2;
+}
+
+/* 0, or the exit status 2 after saying what is allowed. */
+static int parse_options(int argc, char **argv)
+{
+    for (int i = 0; i < OPTIONS; i++)
+        if (options[i].initial != NULL)
+            set_option(&options[i], options[i].initial);
+    for (int i = 1; i < argc; i++) {
+        const struct option *p = NULL;
+        for (int k = 0; k < OPTIONS; k++)
+            if (strncmp(argv[i], "--", 2) == 0 && strcmp(argv[i] + 2, options[k].name) == 0)
+                p = &options[k];
+        if (p == NULL) {
+            fprintf(stderr, "gpt: %s: no such option; allowed are", argv[i]);
+            for (int k = 0; k < OPTIONS; k++)
+                fprintf(stderr, " --%s", options[k].name);
+            fprintf(stderr, "\n");
+            return 2;
+        }
+        const char *text = p->kind == FLAG ? "" : ++i < argc ? argv[i] : NULL;
+        if (text == NULL || !set_option(p, text))
+            return wrong_value(p, text);
+    }
+    if (o.micro_batch == 0)
+        o.micro_batch = o.batch;
+    if (o.min_lr < 0)
+        o.min_lr = o.lr;
+    if (o.dim % o.heads != 0)
+        return complain(2, "--heads %lld: allowed is a divisor of --dim %lld", (long long)o.heads,
+                        (long long)o.dim);
+    if (o.micro_batch > o.batch)
+        return complain(2, "--micro-batch %lld: allowed is at most --batch %lld",
+                        (long long)o.micro_batch, (long long)o.batch);
+    if (o.min_lr > o.lr)
+        return complain(2, "--min-lr %g: allowed is at most --lr %g", o.min_lr, o.lr);
+    if (o.threads == 0)
+        o.threads = gckpt_threads();
+    return 0;
+}
+
+/* ---- data ---- */
+static struct {
+    unsigned char *bytes;
+    size_t size, train; /* the first `train` bytes are learned, the rest validates */
+    char path[4096];
+} text;
+
+static int read_text(FILE *f)
+{
+    size_t room = 0;
+    for (;;) {
+        if (text.size == room) {
+            room = room == 0 ? 1 << 16 : 2 * room;
+            unsigned char *bigger = realloc(text.bytes, room);
+            if (bigger == NULL)
+                return complain(1, "%s: out of memory after %zu bytes", text.path, text.size);
+            text.bytes = bigger;
+        }
+        size_t got = fread(text.bytes + text.size, 1, room - text.size, f);
+        text.size += got;
+        if (got == 0)
+            return ferror(f) ? complain(1, "%s: %s", text.path, strerror(errno)) : 0;
+    }
+}
+
+/* Without --data: the header, in the working directory, beside the program, or one above it. */
+static FILE *open_text(const char *program)
+{
+    const char *slash = strrchr(program, '/');
+    const int folder = slash == NULL ? 0 : (int)(slash - program) + 1;
+    FILE *f = NULL;
+    if (o.data != NULL) {
+        snprintf(text.path, sizeof text.path, "%s", o.data);
+        if ((f = fopen(o.data, "rb")) == NULL)
+            complain(1, "--data %s: %s", o.data, strerror(errno));
+        return f;
+    }
+    for (int i = 0; i < 3 && f == NULL; i++) {
+        snprintf(text.path, sizeof text.path, "%.*s%sgradckpt.h", i == 0 ? 0 : folder, program,
+                 i == 2 ? "../" : "");
+        f = fopen(text.path, "rb");
+    }
+    if (f == NULL)
+        complain(1, "no gradckpt.h here, beside or above %s; give a text with --data FILE",
+                 program);
+    return f;
+}
+
+static int load_text(const char *program)
+{
+    FILE *f = open_text(program);
+    if (f == NULL)
+        return 1;
+    int failed = read_text(f);
+    fclose(f);
+    if (failed)
+        return 1;
+    text.train = text.size - text.size / 10;
+    if (text.train < (size_t)o.context + 1 || text.size - text.train < 2)
+        return complain(1, "%s has %zu bytes, too few for --context %lld", text.path, text.size,
+                        (long long)o.context);
+    return 0;
+}
+
+/* Random bits as a function of (seed, step, i) alone: the finaliser of splitmix64 (Steele 2014),
+ * chained. */
+static uint64_t mix(uint64_t z)
+{
+    z += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+static uint64_t draw(uint64_t step, uint64_t i)
+{
+    return mix(mix(mix((uint64_t)o.seed) ^ step) ^ i);
+}
+
+/* tokens and targets are (rows,T). Bytes at and behind `end` become ignored targets. */
+static void put_window(int32_t *tokens, int32_t *targets, size_t start, size_t end)
+{
+    for (size_t t = 0; t < (size_t)o.context; t++) {
+        tokens[t] = start + t < end ? text.bytes[start + t] : 0;
+        targets[t] = start + t + 1 < end ? text.bytes[start + t + 1] : -1;
+    }
+}
+
+/* ---- the model ---- */
+typedef struct {
+    gckpt_graph *graph;
+    gckpt_plan *plan;
+    gckpt_exec *exec;
+    int tokens, targets, probabilities; /* ids */
+} model;
+
+typedef enum { TRAINING, EVALUATION, SAMPLING, PURPOSES } purpose;
+
+static double square_root(double x) /* Newton; saves a math library */
+{
+    double r = x > 1 ? x : 1;
+    for (int i = 0; i < 60; i++)
+        r = (r + x / r) / 2;
+    return r;
+}
+
+/* Parameter "part" of the model, or "h.layer.part" of a block. */
+static gckpt_tensor *parameter(gckpt_graph *g, int layer, const char *part, gckpt_shape shape,
+                               double normal, double constant)
+{
+    char name[64];
+    gckpt_init init = { (float)normal, 0, (float)constant };
+    if (layer < 0)
+        snprintf(name, sizeof name, "%s", part);
+    else
+        snprintf(name, sizeof name, "h.%d.%s", layer, part);
+    return gckpt_param(g, name, shape, init);
+}
+
+/* (B,T,in) -> (B,T,out) */
+static gckpt_tensor *dense(gckpt_tensor *x, int layer, const char *part, int64_t in, int64_t out,
+                           double normal)
+{
+    char weight[32], bias[32];
+    gckpt_graph *g = gckpt_graph_of(x);
+    snprintf(weight, sizeof weight, "%s.weight", part);
+    snprintf(bias, sizeof bias, "%s.bias", part);
+    gckpt_tensor *w = parameter(g, layer, weight, gckpt_shape2(in, out), normal, 0);
+    return gckpt_linear(x, w, parameter(g, layer, bias, gckpt_shape1(out), 0, 0));
+}
+
+static gckpt_tensor *norm(gckpt_tensor *x, int layer, const char *part)
+{
+    char weight[32], bias[32];
+    gckpt_graph *g = gckpt_graph_of(x);
+    snprintf(weight, sizeof weight, "%s.weight", part);
+    snprintf(bias, sizeof bias, "%s.bias", part);
+    gckpt_tensor *gain = parameter(g, layer, weight, gckpt_shape1(o.dim), 0, 1);
+    return gckpt_layernorm(x, gain, parameter(g, layer, bias, gckpt_shape1(o.dim), 0, 0));
+}
+
+static gckpt_tensor *dropout(gckpt_tensor *x)
+{
+    return o.dropout > 0 ? gckpt_dropout(x, (float)o.dropout) : x;
+}
+
+/* One pre-norm block, (B,T,C) -> (B,T,C). Its inside is one segment: see gckpt_checkpoint below.
+ * What adds to the residual stream starts smaller, by sqrt(2 layers): Radford 2019. */
+static gckpt_tensor *block(gckpt_tensor *x, void *user)
+{
+    const int i = *(const int *)user;
+    const int64_t C = o.dim;
+    const double small = 0.02 / square_root(2.0 * (double)o.layers);
+    gckpt_tensor *a = norm(x, i, "ln_1");
+    gckpt_tensor *q = dense(a, i, "attn.q", C, C, 0.02);
+    gckpt_tensor *k = dense(a, i, "attn.k", C, C, 0.02);
+    gckpt_tensor *v = dense(a, i, "attn.v", C, C, 0.02);
+    a = gckpt_attention(q, k, v, (int)o.heads, 1);
+    x = gckpt_add(x, dropout(dense(a, i, "attn.proj", C, C, small)));
+    a = gckpt_gelu(dense(norm(x, i, "ln_2"), i, "mlp.fc", C, 4 * C, 0.02));
+    return gckpt_add(x, dropout(dense(a, i, "mlp.out", 4 * C, C, small)));
+}
+
+static int make_model(model *m, gckpt_store *store, purpose why)
+{
+    const int64_t T = o.context, C = o.dim, V = VOCABULARY;
+    const int64_t rows = why == SAMPLING ? 1 : o.micro_batch;
+    gckpt_graph *g = gckpt_graph_new(store, NULL);
+    m->graph = g;
+    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(rows, T));
+    gckpt_tensor *table = parameter(g, -1, "wte", gckpt_shape2(V, C), 0.02, 0);
+    gckpt_tensor *places = parameter(g, -1, "wpe", gckpt_shape2(T, C), 0.02, 0);
+    gckpt_tensor *x = dropout(gckpt_positions(gckpt_embed(table, tokens), places));
+    for (int i = 0; i < (int)o.layers; i++)
+        x = gckpt_checkpoint(block, x, &i);
+    x = norm(x, -1, "ln_f");
+    gckpt_tensor *head = o.tie ? table : parameter(g, -1, "head", gckpt_shape2(V, C), 0.02, 0);
+    m->tokens = gckpt_id(tokens);
+
+    gckpt_plan_desc desc = { .mode = why == TRAINING ? modes[o.checkpoint] : GCKPT_INFERENCE,
+                             .threads = (int)o.threads };
+    if (why == SAMPLING) {
+        x = gckpt_linear_transposed(x, head, NULL); /* (1,T,V) logits */
+        x = gckpt_softmax(gckpt_scale(x, (float)(1 / temperature)));
+        gckpt_pick pick = { x, 0 };
+        m->probabilities = gckpt_id(x);
+        desc.fetch = &pick;
+        desc.fetches = 1;
+        m->plan = gckpt_plan_new(g, NULL, 0, &desc);
+    } else {
+        gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(rows, T));
+        gckpt_term term = { gckpt_linear_cross_entropy(x, head, targets), 1, 0 };
+        m->targets = gckpt_id(targets);
+        desc.batch = o.batch;
+        desc.budget = why == TRAINING ? (size_t)o.budget : 0;
+        m->plan = gckpt_plan_new(g, &term, 1, &desc);
+    }
+    if (m->plan == NULL) {
+        complain(1, "%s", gckpt_error_text(g));
+        if (gckpt_error(g) == GCKPT_E_BUDGET && o.micro_batch > 1)
+            complain(1, "a smaller --micro-batch needs fewer bytes");
+        return 1;
+    }
+    return 0;
+}
+
+static void free_model(model *m)
+{
+    gckpt_exec_free(m->exec);
+    gckpt_plan_free(m->plan);
+    gckpt_graph_free(m->graph);
+}
+
+/* ---- the run ---- */
+static struct {
+    gckpt_store *store;
+    model models[PURPOSES];    /* by purpose; those that this run needs */
+    void *arena;               /* one block for all of them */
+    int32_t *tokens, *targets; /* (batch,T) feeds */
+    FILE *out, *json;          /* people read out; NULL json: none */
+    int terminal;
+    double start;
+    uint64_t first_step;
+} run;
+
+static volatile sig_atomic_t interrupted;
+
+static void interrupt(int number)
+{
+    (void)number;
+    interrupted = 1;
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Did everything written so far arrive? Complains the first time it did not. */
+static int output_works(void)
+{
+    static int complained;
+    FILE *const streams[2] = { run.out, run.json };
+    for (int i = 0; i < 2; i++)
+        if (streams[i] != NULL && (fflush(streams[i]) != 0 || ferror(streams[i]))) {
+            if (!complained)
+                complain(1, "%s: %s",
+                         streams[i] == stdout ? "standard output"
+                         : i == 0             ? "standard error"
+                                              : o.json,
+                         strerror(errno));
+            complained = 1;
+            return 0;
+        }
+    return 1;
+}
+
+/* One event on the --json stream, if there is one. */
+static void event(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    if (run.json != NULL)
+        vfprintf(run.json, format, args);
+    va_end(args);
+}
+
+static const char *mode_name(gckpt_mode mode)
+{
+    for (int i = 0; i < MODES; i++)
+        if (modes[i] == mode)
+            return mode_names[i];
+    return "other";
+}
+
+static size_t print_plan_text(void *user, const void *bytes, size_t size)
+{
+    return fwrite(bytes, 1, size, (FILE *)user);
+}
+
+static void report_plan(void)
+{
+    const gckpt_plan *p = run.models[TRAINING].plan;
+    const char *name = mode_name(gckpt_plan_mode(p));
+    int64_t parameters = 0;
+    gckpt_parameter q;
+    for (int i = 0; gckpt_store_get(run.store, i, &q) == GCKPT_OK; i++)
+        parameters += q.elements;
+    fprintf(run.out, "text   %s: %zu bytes, the last %zu for validation\n", text.path, text.size,
+            text.size - text.train);
+    fprintf(run.out, "model  %lld layers, %lld heads, dim %lld, context %lld: %lld parameters\n",
+            (long long)o.layers, (long long)o.heads, (long long)o.dim, (long long)o.context,
+            (long long)parameters);
+    fprintf(run.out,
+            "plan   %s, micro-batch %lld of %lld, %lld thread%s: %zu bytes, %.1f %% recomputed\n",
+            name, (long long)o.micro_batch, (long long)o.batch, (long long)o.threads,
+            o.threads == 1 ? "" : "s", gckpt_plan_bytes(p), 100 * gckpt_plan_recompute(p));
+    fprintf(run.out,
+            "bytes  parameters %zu, optimiser %zu, arena %zu (at its peak: gradients %zu, "
+            "activations %zu, workspace %zu)\n",
+            gckpt_plan_kind_bytes(p, GCKPT_BYTES_PARAMETERS),
+            gckpt_plan_kind_bytes(p, GCKPT_BYTES_STATE), gckpt_plan_arena(p),
+            gckpt_plan_kind_bytes(p, GCKPT_BYTES_GRADIENTS),
+            gckpt_plan_kind_bytes(p, GCKPT_BYTES_ACTIVATIONS),
+            gckpt_plan_kind_bytes(p, GCKPT_BYTES_WORKSPACE));
+    event(
+        "{\"event\":\"plan\",\"bytes\":%zu,\"lower_bound\":%zu,\"recompute\":%.9g,\"checkpoint\":\"%s\","
+        "\"micro_batch\":%lld,\"parameters\":%lld}\n",
+        gckpt_plan_bytes(p), gckpt_plan_bytes(p) - gckpt_plan_arena(p) + gckpt_plan_bound(p),
+        gckpt_plan_recompute(p), name, (long long)o.micro_batch, (long long)parameters);
+}
+
+/* Weights, graphs, plans; then one arena, as large as the greediest plan wants, and three
+ * executors. */
+static int prepare(void)
+{
+    gckpt_store_desc desc = { .seed = (uint64_t)o.seed };
+    run.store = gckpt_store_new(&desc);
+    if (run.store == NULL)
+        return complain(1, "out of memory");
+    const int needed[PURPOSES] = { 1, o.eval_every > 0 && !o.plan, o.sample > 0 && !o.plan };
+    size_t bytes = 0;
+    for (int i = 0; i < PURPOSES; i++) {
+        if (needed[i] && make_model(&run.models[i], run.store, (purpose)i))
+            return 1;
+        if (gckpt_plan_arena(run.models[i].plan) > bytes)
+            bytes = gckpt_plan_arena(run.models[i].plan);
+    }
+    const gckpt_plan *training = run.models[TRAINING].plan;
+    const size_t total = gckpt_plan_bytes(training) - gckpt_plan_arena(training) + bytes;
+    report_plan();
+    if (o.plan) {
+        gckpt_plan_print(training, print_plan_text, run.out);
+        return 0;
+    }
+    if (o.budget > 0 && total > (size_t)o.budget)
+        return complain(1,
+                        "--budget %lld: training fits, but evaluation or sampling need %zu bytes",
+                        (long long)o.budget, total);
+    if (bytes > gckpt_plan_arena(training))
+        fprintf(run.out, "bytes  evaluation or sampling need %zu\n", total);
+    size_t batch = (size_t)o.batch * (size_t)o.context * sizeof(int32_t);
+    run.arena = malloc(bytes + 64);
+    run.tokens = malloc(batch);
+    run.targets = malloc(batch);
+    if (run.arena == NULL || run.tokens == NULL || run.targets == NULL)
+        return complain(1, "out of memory: the step arena is %zu bytes, the batch %zu", bytes,
+                        2 * batch);
+
+    if (o.resume != NULL && gckpt_store_load(run.store, o.resume) != GCKPT_OK)
+        return complain(1, "--resume %s: %s", o.resume, gckpt_error_text(run.store));
+    for (int i = 0; i < PURPOSES; i++) {
+        model *m = &run.models[i];
+        gckpt_exec_desc e = { .debug = i == TRAINING ? GCKPT_DEBUG_MEASURE : 0 };
+        e.arena = (unsigned char *)run.arena + (64 - (uintptr_t)run.arena % 64) % 64;
+        e.arena_size = gckpt_plan_arena(m->plan);
+        if (needed[i] && (m->exec = gckpt_exec_new(m->plan, run.store, &e)) == NULL)
+            return complain(1, "%s", gckpt_error_text(run.store));
+    }
+    return 0;
+}
+
+/* Mean loss over the whole validation text, in windows that do not overlap. */
+static int evaluate(uint64_t step)
+{
+    const size_t T = (size_t)o.context, windows = (text.size - text.train - 1 + T - 1) / T;
+    const model *m = &run.models[EVALUATION];
+    double sum = 0;
+    int64_t count = 0;
+    size_t rows = 0;
+    for (size_t w = 0; w < windows; w++) {
+        put_window(run.tokens + rows * T, run.targets + rows * T, text.train + w * T, text.size);
+        if (++rows < (size_t)o.batch && w + 1 < windows)
+            continue;
+        gckpt_feed feeds[2] = { { m->tokens, run.tokens }, { m->targets, run.targets } };
+        gckpt_report report;
+        if (gckpt_forward(m->exec, feeds, 2, (int64_t)rows, &report) != GCKPT_OK)
+            return complain(1, "%s", gckpt_error_text(m->exec));
+        sum += report.loss * (double)report.count;
+        count += report.count;
+        rows = 0;
+    }
+    char line[80];
+    snprintf(line, sizeof line, "step %llu: validation loss %.4f", (unsigned long long)step,
+             sum / (double)count);
+    fprintf(run.out, run.terminal ? "\r%-78s\n" : "%s\n", line);
+    event("{\"event\":\"eval\",\"step\":%llu,\"val_loss\":%.9g}\n", (unsigned long long)step,
+          sum / (double)count);
+    return 0;
+}
+
+/* On a terminal one line that changes, at most ten times a second; else a line now and then. */
+static void report_step(const gckpt_report *r, double seconds)
+{
+    static double last;
+    double t = now(), rate = (double)(o.batch * o.context) / seconds;
+    uint64_t total = (uint64_t)o.steps, every = total > 20 ? total / 20 : 1;
+    event(
+        "{\"event\":\"step\",\"step\":%llu,\"loss\":%.9g,\"grad_norm\":%.9g,\"tokens_per_second\":%.9g}\n",
+        (unsigned long long)r->step, r->loss, r->grad_norm, rate);
+    if (run.terminal ? t - last < 0.1 && r->step != total : r->step % every != 0 && r->step != 1)
+        return;
+    last = t;
+    double left = (t - run.start) / (double)(r->step - run.first_step) * (double)(total - r->step);
+    char line[160];
+    snprintf(line, sizeof line, "step %llu/%llu  loss %.4f  %.0f tokens/s  %zu bytes  %d:%02d left",
+             (unsigned long long)r->step, (unsigned long long)total, r->loss, rate,
+             gckpt_plan_bytes(run.models[TRAINING].plan), (int)(left / 60), (int)left % 60);
+    if (run.terminal)
+        fprintf(run.out, "\r%-78s", line);
+    else
+        fprintf(run.out, "%s\n", line);
+}
+
+static int save(void)
+{
+    if (o.save == NULL || gckpt_store_save(run.store, o.save) == GCKPT_OK)
+        return 0;
+    return complain(1, "--save %s: %s", o.save, gckpt_error_text(run.store));
+}
+
+static int train(void)
+{
+    gckpt_hyper hyper = { .weight_decay = (float)o.weight_decay, .clip = (float)o.clip };
+    hyper.beta1 = o.beta1 > 0 ? (float)o.beta1 : -1; /* for the library 0 means "the usual" */
+    hyper.beta2 = o.beta2 > 0 ? (float)o.beta2 : -1;
+    const size_t T = (size_t)o.context;
+    const uint64_t starts = text.train - T;
+    const model *m = &run.models[TRAINING];
+    uint64_t step = gckpt_store_step(run.store);
+    run.first_step = step;
+    run.start = now();
+    if (step >= (uint64_t)o.steps)
+        return o.eval_every > 0 ? evaluate(step) : 0;
+    while (step < (uint64_t)o.steps && !interrupted) {
+        double begin = now();
+        for (size_t i = 0; i < (size_t)o.batch; i++)
+            put_window(run.tokens + i * T, run.targets + i * T, draw(step, i) % starts, text.train);
+        gckpt_feed feeds[2] = { { m->tokens, run.tokens }, { m->targets, run.targets } };
+        gckpt_report report;
+        hyper.lr = gckpt_lr_cosine(step, (uint64_t)o.warmup, (uint64_t)o.steps, (float)o.lr,
+                                   (float)o.min_lr);
+        if (gckpt_step(m->exec, feeds, 2, o.batch, &hyper, &report) != GCKPT_OK)
+            return complain(1, "%s", gckpt_error_text(m->exec));
+        step = report.step;
+        if (!(report.loss - report.loss == 0) || !(report.grad_norm - report.grad_norm == 0))
+            return complain(
+                1, "loss or gradient is no longer finite at step %llu: lower --lr or --clip",
+                (unsigned long long)step);
+        report_step(&report, now() - begin);
+        int done = step == (uint64_t)o.steps || interrupted;
+        if (run.terminal && done)
+            fputc('\n', run.out);
+        if (o.eval_every > 0 && (done || step % (uint64_t)o.eval_every == 0) &&
+            (evaluate(step) || save()))
+            return 1;
+        if (!output_works()) {
+            save();
+            return 1;
+        }
+    }
+    return save();
+}
+
+/* Continues the prompt byte by byte. The window ends at the newest byte; what follows is padding,
+ * which a causal model cannot see. */
+static int sample(void)
+{
+    const size_t T = (size_t)o.context, n = (size_t)o.sample;
+    const model *m = &run.models[SAMPLING];
+    const char *prompt = o.prompt == NULL || o.prompt[0] == 0 ? "\n" : o.prompt;
+    const size_t given = strlen(prompt);
+    unsigned char *all = malloc(given + n);
+    if (all == NULL)
+        return complain(1, "out of memory for a sample of %zu bytes", n);
+    memcpy(all, prompt, given);
+    fprintf(run.out, "sample\n%s", o.prompt == NULL ? "" : prompt);
+    for (size_t i = 0; i < n && !interrupted; i++) {
+        size_t seen = given + i < T ? given + i : T;
+        for (size_t t = 0; t < T; t++)
+            run.tokens[t] = t < seen ? all[given + i - seen + t] : 0;
+        gckpt_feed feed = { m->tokens, run.tokens };
+        if (gckpt_forward(m->exec, &feed, 1, 1, NULL) != GCKPT_OK) {
+            free(all);
+            return complain(1, "%s", gckpt_error_text(m->exec));
+        }
+        const float *p = gckpt_fetch(m->exec, m->probabilities, 0);
+        p += (seen - 1) * VOCABULARY;
+        double u = (double)(draw(UINT64_MAX, i) >> 11) / 9007199254740992.0, below = 0;
+        int byte = 0;
+        for (int c = 0; c < VOCABULARY; c++) {
+            if (p[c] > 0)
+                byte = c; /* should rounding leave u above the sum: the last possible */
+            below += (double)p[c];
+            if (u < below)
+                break;
+        }
+        all[given + i] = (unsigned char)byte;
+        fputc((byte < 32 && byte != '\n' && byte != '\t') || byte == 127 ? '?' : byte, run.out);
+        if (run.terminal)
+            fflush(run.out);
+    }
+    fputc('\n', run.out);
+    free(all);
+    return 0;
+}
+
+static void report_end(void)
+{
+    size_t measured = gckpt_bytes_measured(run.models[TRAINING].exec);
+    unsigned long long hash = gckpt_store_hash(run.store);
+    double seconds = now() - run.start;
+    fprintf(run.out, "end    %llu steps, %.1f s, ", (unsigned long long)gckpt_store_step(run.store),
+            seconds);
+    if (measured > 0)
+        fprintf(run.out, "%zu bytes measured, ", measured);
+    fprintf(run.out, "weights %016llx\n", hash);
+    event(
+        "{\"event\":\"end\",\"bytes_measured\":%zu,\"weights_hash\":\"%016llx\",\"seconds\":%.9g}\n",
+        measured, hash, seconds);
+}
+
+static int open_output(void)
+{
+    if (fcntl(STDERR_FILENO, F_GETFD) < 0)
+        return 1;
+    if (fcntl(STDOUT_FILENO, F_GETFD) < 0) /* else the next file opened would take its place */
+        return complain(1, "standard output is closed");
+    run.out = stdout;
+    if (o.json != NULL && strcmp(o.json, "-") == 0) {
+        run.json = stdout;
+        run.out = stderr;
+    } else if (o.json != NULL && (run.json = fopen(o.json, "w")) == NULL) {
+        return complain(1, "--json %s: %s", o.json, strerror(errno));
+    }
+    run.terminal = isatty(fileno(run.out));
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    int status = parse_options(argc, argv);
+    if (status != 0)
+        return status;
+    if (o.help)
+        return print_help();
+    signal(SIGINT, interrupt); /* stops after the present step, saves, reports */
+    signal(SIGTERM, interrupt);
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error like any other */
+    status = open_output();
+    if (status == 0)
+        status = load_text(argv[0]) || prepare();
+    if (status == 0 && !o.plan) {
+        status = train();
+        if (status == 0 && o.sample > 0 && !interrupted)
+            status = sample();
+        if (status == 0)
+            report_end();
+    }
+    if (run.out != NULL && !output_works())
+        status = 1;
+    if (run.json != NULL && fclose(run.json) != 0 && status == 0)
+        status = complain(1, "--json %s: %s", o.json, strerror(errno));
+    for (int i = 0; i < PURPOSES; i++)
+        free_model(&run.models[i]);
+    gckpt_store_free(run.store);
+    free(run.arena);
+    free(run.tokens);
+    free(run.targets);
+    free(text.bytes);
+    return status == 0 && interrupted ? 130 : status;
+}

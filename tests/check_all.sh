@@ -1,0 +1,281 @@
+#!/bin/sh
+# The wide test: the same header under many compilers, options, languages, sanitizers and macros.
+# Each check prints one "pass NAME" or "FAIL NAME" line; what is not installed is skipped and said so.
+#
+#     sh tests/check_all.sh              all
+#     sh tests/check_all.sh NAME...      some; `sh tests/check_all.sh list` names them
+#
+# The golden hash (tests/test_hash.c) is part of most checks, so that a pass also means: the same bits.
+W="-Wall -Wextra -pedantic -Wconversion -Wsign-conversion -Wshadow -Wdouble-promotion -Wcast-qual
+   -Wcast-align -Wundef -Wunused-function -Werror -I."
+B=build/check
+JOBS=${JOBS:-2}
+mkdir -p $B
+
+have()
+{
+    command -v "$1" > /dev/null 2>&1
+}
+
+# A check that cannot be made here.
+skip()
+{
+    echo "skip: $*"
+    exit 77
+}
+
+need()
+{
+    for tool in "$@"; do
+        have "$tool" || skip "no $tool"
+    done
+}
+
+# Can this compiler, with these options, build and run an empty program?
+can()
+{
+    echo 'int main(void) { return 0; }' > $B/can.$$.c
+    "$@" $B/can.$$.c -o $B/can.$$ > /dev/null 2>&1 && $B/can.$$ > /dev/null 2>&1
+    result=$?
+    rm -f $B/can.$$ $B/can.$$.c
+    return $result
+}
+
+# hash OUTPUT compiler options...: the golden hash with that build
+hash()
+{
+    out=$B/$1
+    shift
+    "$@" -I. -Itests tests/test_hash.c -o "$out" && "$out"
+}
+
+tests_with()            # tests_with OUTPUT compiler options...: all tests, built so
+{
+    out=$B/$1
+    shift
+    for test in tests/test_*.c; do
+        name=$(basename "$test" .c)
+        extra=
+        [ "$name" = test_ops ] && extra=tests/ref.c
+        echo "== $name"
+        "$@" -I. "$test" $extra -lm -o "$out-$name" && "$out-$name" || return 1
+    done
+}
+
+symbols_of()            # external and writable symbols of the implementation built with these options
+{
+    gcc -std=c99 -O1 -fno-pic $W "$@" -c tests/compile/implementation.c -o $B/symbols.$$.o || exit 1
+    nm $B/symbols.$$.o > $B/symbols.$$.txt
+    rm $B/symbols.$$.o
+    cat $B/symbols.$$.txt
+    rm $B/symbols.$$.txt
+}
+
+run_check()
+{
+    case $1 in
+    # ---- warnings as errors, both languages, both compilers, all macros ----
+    warnings-*)
+        c=${1#warnings-}
+        compiler=${c%%-*}
+        need "$compiler"
+        case $compiler in
+        gcc | clang) lang="-std=c99 -Wstrict-prototypes" ;;
+        *) lang="-std=c++11 -x c++" ;;
+        esac
+        case $c in
+        *-c17) lang="-std=c17 -Wstrict-prototypes" ;;
+        *-cxx17) lang="-std=c++17 -x c++" ;;
+        esac
+        for macros in "" -DGCKPT_NO_FAST -DGCKPT_NO_STDIO -DGCKPT_NO_HEAP -DGCKPT_STATIC \
+            -DGCKPT_FORCE_SOFT_FMA "-DGCKPT_NO_FAST -DGCKPT_NO_STDIO -DGCKPT_NO_HEAP" -fopenmp -mfma -DNDEBUG; do
+            echo "== $macros"
+            can "$compiler" $macros || continue
+            how="-fsyntax-only"
+            [ -n "$macros" ] || how="-O2 -c -o $B/$1.o"
+            "$compiler" $lang $W $macros $how tests/compile/implementation.c || return 1
+        done ;;
+    # ---- the golden hash across compilers and options ----
+    hash-*)
+        set -- "$1" $(echo "${1#hash-}" | tr ',' ' ')
+        name=$1
+        compiler=$2
+        shift 2
+        need "$compiler"
+        can "$compiler" "$@" || skip "$compiler $* does not build here"
+        case $compiler in
+        *++) hash "$name" "$compiler" "$@" -x c++ ;;
+        *) hash "$name" "$compiler" -std=gnu99 "$@" ;;
+        esac ;;
+    # ---- ways to include ----
+    include-alone)
+        for c in "${CC:-cc} -std=c99" "${CXX:-c++} -std=c++11 -x c++"; do
+            need "${c%% *}"
+            $c $W -c tests/compile/alone.c -o $B/$1.o || return 1
+            $c $W -c tests/compile/twice.c -o $B/$1.o || return 1
+        done ;;
+    include-two-units)
+        ${CC:-cc} -O1 -I. tests/compile/static_a.c tests/compile/static_b.c -o $B/$1 && $B/$1 ;;
+    include-c-and-cxx)      # the implementation in C, its users in C++
+        need "${CXX:-c++}"
+        ${CC:-cc} -std=c99 -O1 -I. -c tests/compile/implementation.c -o $B/$1.o &&
+            ${CXX:-c++} -std=c++11 -O1 -DHASH_USER_ONLY -I. -Itests -x c++ tests/test_hash.c \
+                -x none $B/$1.o -o $B/$1 && $B/$1 ;;
+    # ---- symbols and macros ----
+    symbols-prefix)
+        need gcc nm
+        symbols_of > $B/$1.txt || return 1
+        ! awk '$(NF-1) ~ /^[A-TV-Z]$/ && $NF !~ /^gckpt_/' $B/$1.txt | grep . ;;
+    symbols-no-writable)
+        need gcc nm
+        symbols_of > $B/$1.txt || return 1
+        ! awk '$(NF-1) ~ /^[BbDdCcGgSs]$/' $B/$1.txt | grep . ;;
+    symbols-static)
+        need gcc nm
+        symbols_of -DGCKPT_STATIC > $B/$1.txt || return 1
+        ! awk '$(NF-1) ~ /^[A-TV-Z]$/' $B/$1.txt | grep . ;;
+    symbols-device)         # what a device must bring: memcpy, strcmp and the like
+        need gcc nm
+        symbols_of -ffreestanding -DGCKPT_NO_FAST -DGCKPT_NO_STDIO -DGCKPT_NO_HEAP > $B/$1.txt || return 1
+        ! awk '$(NF-1) == "U" && $NF !~ /^(mem(cpy|set|move|cmp|chr)|str(len|cmp|chr)|_GLOBAL_OFFSET_TABLE_)$/' \
+            $B/$1.txt | grep . ;;
+    symbols-no-exit)
+        need gcc nm
+        symbols_of > $B/$1.txt || return 1
+        ! grep -E ' U (exit|abort|_exit|printf|puts|fprintf|fmaf?|expf?|logf?|powf?|tanhf?|erff?|sinf?|cosf?)$' \
+            $B/$1.txt ;;
+    macros)                 # what an including file sees: only GCKPT_ and GRADCKPT_
+        need gcc
+        for set in "" -DGRADCKPT_IMPLEMENTATION; do
+            : > $B/$1-only.c
+            for h in $(sed -n 's/^ *# *include *<\(.*\)>.*/\1/p' gradckpt.h | sort -u); do
+                echo "#include <$h>" | gcc -E -xc - > /dev/null 2>&1 && echo "#include <$h>" >> $B/$1-only.c
+            done
+            gcc -std=gnu99 -dM -E $B/$1-only.c | sort > $B/$1-before.txt || return 1
+            { cat $B/$1-only.c; echo '#include "gradckpt.h"'; } > $B/$1-with.c
+            gcc -std=gnu99 -I. $set -dM -E $B/$1-with.c | sort > $B/$1-after.txt || return 1
+            comm -13 $B/$1-before.txt $B/$1-after.txt | awk '{ print $2 }' |
+                grep -v -E '^(GCKPT|GRADCKPT)' | grep . && return 1
+        done
+        return 0 ;;
+    # ---- a device's build, run here ----
+    no-heap)
+        ${CC:-cc} -std=c99 -O1 -I. tests/compile/no_heap.c -o $B/$1 && $B/$1 &&
+            { ! have nm || ! nm $B/$1 | grep -E ' U (malloc|realloc|calloc|free|fopen|fwrite)(@|$)'; } ;;
+    fast-math-refused)      # not compiled, or not run, or the same bits
+        for c in gcc clang; do
+            have $c || continue
+            if $c -ffast-math -I. -Itests tests/test_hash.c -o $B/$1 2> /dev/null; then
+                $B/$1 > $B/$1.txt 2>&1 || grep 'self-test' $B/$1.txt || return 1
+            fi
+        done ;;
+    # ---- sanitizers ----
+    asan-ubsan-gcc | asan-ubsan-clang)
+        c=${1#asan-ubsan-}
+        need "$c"
+        can "$c" -fsanitize=address,undefined || skip "$c has no sanitizer runtime"
+        tests_with "$1" "$c" -std=gnu99 -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined \
+            -fno-sanitize-recover=all ;;
+    asan-gpt)
+        c=clang
+        have clang || c=gcc
+        can $c -fsanitize=address,undefined || skip "no sanitizer runtime"
+        $c -std=gnu99 -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -I. examples/gpt.c \
+            -o $B/$1 || return 1
+        gpt="$B/$1 --layers 2 --dim 16 --heads 2 --context 16 --batch 4 --threads 1"
+        $gpt --steps 3 --micro-batch 3 --checkpoint sqrt --dropout 0.1 --save $B/$1.st --sample 5 &&
+            $gpt --steps 4 --resume $B/$1.st --checkpoint segments --tie 1 && ! $gpt --budget 100 &&
+            ! $gpt --resume $B/$1 && $gpt --plan > /dev/null ;;
+    tsan-two-contexts)
+        c=gcc
+        can gcc -fsanitize=thread || c=clang
+        can $c -fsanitize=thread || skip "no thread sanitizer"
+        $c -std=gnu99 -O1 -g -fsanitize=thread -I. tests/compile/two_contexts.c -lpthread -o $B/$1 && $B/$1 ;;
+    two-contexts-openmp)
+        can ${CC:-cc} -fopenmp || skip "no OpenMP"
+        ${CC:-cc} -std=gnu99 -O2 -fopenmp -I. tests/compile/two_contexts.c -lpthread -o $B/$1 && $B/$1 ;;
+    valgrind)
+        need valgrind
+        ${CC:-cc} -std=gnu99 -O1 -g -I. tests/compile/two_contexts.c -lpthread -o $B/$1 &&
+            valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=all $B/$1 &&
+            ${CC:-cc} -std=gnu99 -O1 -g -I. examples/gpt.c -o $B/$1-gpt &&
+            valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=all $B/$1-gpt \
+                --layers 2 --dim 16 --heads 2 --context 16 --batch 4 --steps 3 --checkpoint sqrt \
+                --eval-every 0 --sample 3 ;;
+    # ---- the programs ----
+    install)
+        rm -rf $B/$1
+        make -s install DESTDIR=$B/$1 PREFIX=/usr && cmp gradckpt.h $B/$1/usr/include/gradckpt.h &&
+            grep -q '^Version: [0-9]*\.[0-9]*\.[0-9]*$' $B/$1/usr/share/pkgconfig/gradckpt.pc ;;
+    threads-gpt)            # OpenMP or not, one thread or several: one hash
+        can ${CC:-cc} -fopenmp || skip "no OpenMP"
+        ${CC:-cc} -std=gnu99 -O2 -I. examples/gpt.c -o $B/$1-serial &&
+            ${CC:-cc} -std=gnu99 -O2 -fopenmp -I. examples/gpt.c -o $B/$1-openmp || return 1
+        for run in "$B/$1-serial --threads 1" "$B/$1-openmp --threads 1" "$B/$1-openmp --threads 2" \
+            "$B/$1-openmp --threads 3 --checkpoint sqrt --micro-batch 5" "$B/$1-serial --threads 4"; do
+            $run --steps 20 --eval-every 0 --json - 2> /dev/null |
+                sed -n 's/.*"weights_hash":"\([0-9a-f]*\)".*/\1/p'
+        done > $B/$1.txt
+        cat $B/$1.txt
+        test "$(wc -l < $B/$1.txt)" -eq 5 && test "$(sort -u $B/$1.txt | wc -l)" -eq 1 ;;
+    gpt-plans)              # at gpt's usual size: one hash, exact bytes
+        ${CC:-cc} -std=gnu99 -O2 -I. examples/gpt.c -o $B/$1 || return 1
+        for mode in store-all memory-poor segments sqrt; do
+            for micro in 1 2 4 8; do
+                $B/$1 --steps 20 --batch 8 --eval-every 0 --checkpoint $mode --micro-batch $micro --json - \
+                    2> /dev/null | sed -n 's/.*"bytes":\([0-9]*\).*/\1/p; s/.*"bytes_measured":\([0-9]*\),"weights_hash":"\([0-9a-f]*\)".*/\1 \2/p' |
+                    tr '\n' ' '
+                echo "$mode $micro"
+            done
+        done > $B/$1.txt
+        cat $B/$1.txt
+        awk '$1 != $2 || (NR > 1 && $3 != hash) { bad = 1 } { hash = $3 } END { exit bad || NR != 16 }' $B/$1.txt ;;
+    lines)                  # <= 100 columns, no tabs
+        ! grep -n -E '^.{101,}' gradckpt.h && ! grep -n "$(printf '\t')" gradckpt.h ;;
+    *)
+        echo "no such check: $1"
+        return 1 ;;
+    esac
+}
+
+all="warnings-gcc warnings-clang warnings-g++ warnings-clang++ warnings-gcc-c17 warnings-g++-cxx17
+hash-gcc,-O0 hash-gcc,-O1 hash-gcc,-O2 hash-gcc,-O3 hash-clang,-O0 hash-clang,-O1 hash-clang,-O2 hash-clang,-O3
+hash-gcc,-O2,-fopenmp hash-gcc,-O2,-mfma hash-gcc,-O3,-march=native hash-gcc,-O3,-flto
+hash-gcc,-O3,-funroll-loops,-ffp-contract=fast hash-clang,-O2,-mfma,-ffp-contract=fast hash-clang,-O3,-march=native
+hash-gcc,-Os hash-gcc,-O2,-DNDEBUG hash-gcc,-O2,-DGCKPT_NO_FAST hash-gcc,-O2,-DGCKPT_FORCE_SOFT_FMA
+hash-clang,-O2,-DGCKPT_NO_FAST hash-clang,-O2,-DGCKPT_FORCE_SOFT_FMA
+hash-gcc,-O2,-DGCKPT_NO_FAST,-DGCKPT_FORCE_SOFT_FMA hash-gcc,-O2,-DGCKPT_NO_STDIO hash-gcc,-O2,-DGCKPT_STATIC
+hash-gcc,-m32,-O2,-msse2,-mfpmath=sse hash-g++,-std=c++11,-O2 hash-g++,-std=c++17,-O3 hash-clang++,-std=c++11,-O2
+hash-clang++,-std=c++17,-O2
+include-alone include-two-units include-c-and-cxx symbols-prefix symbols-no-writable symbols-static
+symbols-device symbols-no-exit macros lines no-heap fast-math-refused install threads-gpt gpt-plans
+tsan-two-contexts two-contexts-openmp valgrind asan-gpt asan-ubsan-gcc asan-ubsan-clang"
+
+if [ "$1" = list ]; then
+    echo "$all"
+    exit 0
+fi
+if [ "$1" = --one ]; then       # one check, as xargs calls it
+    log=$B/$2.log
+    started=$(date +%s)
+    (run_check "$2") > "$log" 2>&1
+    status=$?
+    took=$(($(date +%s) - started))
+    if [ $status -eq 77 ]; then
+        echo "skip $2: $(sed -n 's/^skip: //p' "$log" | tail -n 1)"
+    elif [ $status -eq 0 ]; then
+        echo "pass $2 ($took s)"
+    else
+        tail -n 15 "$log" | sed 's/^/    /'
+        echo "FAIL $2 ($took s; $log)"
+    fi
+    exit 0
+fi
+[ $# -gt 0 ] || set -- $(echo "$all" | tr '\n' ' ' | awk '{ for (i = NF; i > 0; i--) print $i }')
+printf '%s\n' "$@" | xargs -P "$JOBS" -n 1 sh "$0" --one | tee $B/result.txt
+p=$(grep -c '^pass ' $B/result.txt)
+f=$(grep -c '^FAIL ' $B/result.txt)
+s=$(grep -c '^skip ' $B/result.txt)
+[ "$s" -eq 0 ] || echo "$s skipped"
+echo "check: $p passed, $f failed"
+[ "$f" -eq 0 ] && [ "$p" -gt 0 ]

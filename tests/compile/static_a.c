@@ -1,0 +1,9 @@
+/* Two translation units with private copies: no symbol of the library is left to collide. */
+#define GCKPT_STATIC
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+const char *name_b(void);
+int main(void)
+{
+    return name_b()[0] == 0 || gckpt_result_text(GCKPT_OK)[0] == 0;
+}

@@ -1,0 +1,9 @@
+/* Declarations, then the implementation, then both again: the bodies appear once. */
+#include "gradckpt.h"
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+#include "gradckpt.h"
+#ifndef GRADCKPT_IMPLEMENTATION
+#define GRADCKPT_IMPLEMENTATION
+#endif
+#include "gradckpt.h"

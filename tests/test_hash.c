@@ -1,0 +1,153 @@
+/* test_hash.c - the golden hash: one short training of nearly all ops, with one and the same
+ * result for every plan, micro-batch, thread count, compiler, option, processor and language.
+ *
+ * The sizes go just past the numeric contract's blocks: 66 keys (tiles of 64), 1030 classes (chunks
+ * of 1024), 5000 weights and more (norm blocks of 4096). Compiles as C99 and as C++11. A change of
+ * GOLDEN is a change of the contract: GCKPT_CONTRACT and the manual say so too. */
+#ifndef HASH_USER_ONLY /* the check of C++ users of a C implementation defines it */
+#define GRADCKPT_IMPLEMENTATION
+#endif
+#include "gradckpt.h"
+#include "check.h"
+
+#define GOLDEN UINT64_C(0x74034024b1ac0477)
+
+enum { BATCH = 3, T = 66, C = 16, V = 1030, STEPS = 3 };
+
+static gckpt_tensor *weight(gckpt_tensor *x, const char *name, int64_t a, int64_t b)
+{
+    const gckpt_init init = { 0.2f, 0.05f, 0 };
+    return gckpt_param(gckpt_graph_of(x), name, b > 0 ? gckpt_shape2(a, b) : gckpt_shape1(a), init);
+}
+
+/* Nodes and parameters are made one statement at a time: C does not order a call's arguments, and
+ * the order of creation is part of the result. */
+
+/* (B,T,C) -> (B,T,C): attention with rotary positions. */
+static gckpt_tensor *attend(gckpt_tensor *x, void *user)
+{
+    (void)user;
+    gckpt_tensor *gain = weight(x, "ln.gain", C, 0), *bias = weight(x, "ln.bias", C, 0);
+    gckpt_tensor *w = weight(x, "qkv", C, 3 * C), *b = weight(x, "qkv.bias", 3 * C, 0);
+    gckpt_tensor *qkv = gckpt_linear(gckpt_layernorm(x, gain, bias), w, b);
+    gckpt_tensor *q = gckpt_rotary(gckpt_slice(qkv, -1, 0, C), 2, 0);
+    gckpt_tensor *k = gckpt_rotary(gckpt_slice(qkv, -1, C, 2 * C), 2, 0);
+    gckpt_tensor *v = gckpt_slice(qkv, -1, 2 * C, 3 * C);
+    gckpt_tensor *a = gckpt_attention(q, k, v, 2, 1);
+    a = gckpt_linear_transposed(a, weight(x, "proj", C, C), NULL);
+    return gckpt_add(x, gckpt_dropout(a, 0.25f));
+}
+
+/* (B,T,C) -> (B,T,C): every nonlinearity. */
+static gckpt_tensor *feed_forward(gckpt_tensor *x, void *user)
+{
+    (void)user;
+    gckpt_tensor *quarter[4], *part[4];
+    gckpt_tensor *a = gckpt_rmsnorm(x, weight(x, "rms.gain", C, 0));
+    gckpt_tensor *w = weight(x, "fc", C, 4 * C), *b = weight(x, "fc.bias", 4 * C, 0);
+    a = gckpt_linear(a, w, b);
+    for (int i = 0; i < 4; i++)
+        quarter[i] = gckpt_slice(a, 2, i * C, (i + 1) * C);
+    part[0] = gckpt_gelu(quarter[0]);
+    part[1] = gckpt_silu(quarter[1]);
+    part[1] = gckpt_mul(part[1], gckpt_sigmoid(quarter[0]));
+    part[2] = gckpt_gelu_erf(gckpt_tanh(quarter[2]));
+    part[3] = gckpt_relu(gckpt_sub(quarter[3], quarter[0]));
+    a = gckpt_concat(part, 4, 2);
+    a = gckpt_linear(a, weight(x, "out", 4 * C, C), NULL);
+    return gckpt_add(gckpt_scale(x, 0.75f), a);
+}
+
+/* (B,T,C) -> (B,T,C): full attention on 4 heads, written out with matmul and softmax. */
+static gckpt_tensor *by_hand(gckpt_tensor *x, void *user)
+{
+    const int swap[4] = { 0, 2, 1, 3 };
+    const int64_t rows = gckpt_shape_of(x).d[0];
+    (void)user;
+    gckpt_tensor *h = gckpt_reshape(x, gckpt_shape4(rows, T, 4, C / 4));
+    h = gckpt_permute(h, swap, 4);
+    gckpt_tensor *scores = gckpt_softmax(gckpt_scale(gckpt_matmul_transposed(h, h), 0.5f));
+    h = gckpt_permute(gckpt_matmul(scores, h), swap, 4);
+    h = gckpt_reshape(h, gckpt_shape3(rows, T, C));
+    gckpt_tensor *pooled = gckpt_reshape(gckpt_mean(h, 1), gckpt_shape3(rows, 1, C));
+    pooled = gckpt_mul(pooled, weight(x, "pool.gain", C, 0));
+    return gckpt_add(h, pooled);
+}
+
+static uint64_t train(gckpt_mode mode, int64_t micro, int threads, int update_in_backward,
+                      double *loss)
+{
+    static int32_t tokens[BATCH * T], targets[BATCH * T];
+    static float values[BATCH];
+    for (int i = 0; i < BATCH * T; i++) {
+        tokens[i] = (i * 379 + i / 7) % V;
+        targets[i] = i % 11 == 3 ? -1 : (i * 211 + 17) % V;
+        values[i % BATCH] = (float)(i % 5) - 2;
+    }
+    gckpt_store_desc seed = { { NULL, NULL, NULL, 0 }, 1234 };
+    gckpt_store *s = gckpt_store_new(&seed);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(micro, T));
+    gckpt_tensor *target = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(micro, T));
+    gckpt_tensor *value = gckpt_input(g, "value", GCKPT_F32, gckpt_shape1(micro));
+    const gckpt_init init = { 0.3f, 0, 0 };
+    gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(V, C), init);
+    gckpt_tensor *x = gckpt_embed(table, in);
+    x = gckpt_positions(x, weight(x, "places", T + 1, C));
+    x = gckpt_checkpoint(attend, x, NULL);
+    x = gckpt_checkpoint(feed_forward, x, NULL);
+    x = gckpt_checkpoint(by_hand, x, NULL);
+    gckpt_tensor *guess = gckpt_mean(x, 1);
+    guess = gckpt_linear(guess, weight(x, "value", C, 1), NULL);
+    gckpt_term terms[3];
+    terms[0].loss = gckpt_linear_cross_entropy(gckpt_layernorm(x, NULL, NULL), table, target);
+    terms[1].loss = gckpt_mean_squared_error(gckpt_sum(guess, 1), value);
+    terms[2].loss = gckpt_sum_loss(gckpt_mul(table, table));
+    for (int i = 0; i < 3; i++) {
+        terms[i].weight = i == 0 ? 1.0f : i == 1 ? 0.5f : 0.01f;
+        terms[i].regulariser = i == 2;
+    }
+    static gckpt_plan_desc desc;
+    desc.mode = mode;
+    desc.batch = BATCH;
+    desc.threads = threads;
+    desc.update_in_backward = update_in_backward;
+    gckpt_plan *p = gckpt_plan_new(g, terms, 3, &desc);
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    CHECK_MSG(p == NULL || e != NULL, "%s", gckpt_error_text(s));
+    gckpt_feed feeds[3] = { { gckpt_id(in), tokens },
+                            { gckpt_id(target), targets },
+                            { gckpt_id(value), values } };
+    gckpt_hyper hyper = { 0, 0.1f, 0, 0.99f, 0, 0, update_in_backward ? 0 : 0.5f };
+    gckpt_report report = { 0, 0, 0, 0 };
+    for (uint64_t step = 0; step < STEPS && e != NULL; step++) {
+        hyper.lr = gckpt_lr_cosine(step, 1, STEPS, 0.01f, 0.001f);
+        CHECK_MSG(gckpt_step(e, feeds, 3, BATCH, &hyper, &report) == GCKPT_OK, "%s",
+                  gckpt_error_text(e));
+    }
+    *loss = report.loss;
+    uint64_t hash = gckpt_store_hash(s);
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+    return hash;
+}
+
+int main(void)
+{
+    double loss, first;
+    uint64_t hash = train(GCKPT_STORE_ALL, BATCH, 1, 0, &first);
+    CHECK(hash == train(GCKPT_MEMORY_POOR, 1, 1, 0, &loss));
+    CHECK(loss == first);
+    CHECK(hash == train(GCKPT_SEGMENTS, 2, 2, 0, &loss));
+    CHECK(loss == first);
+    CHECK(hash == train(GCKPT_SQRT, BATCH, 3, 0, &loss));
+    CHECK(loss == first);
+    CHECK(train(GCKPT_STORE_ALL, BATCH, 1, 1, &first) == train(GCKPT_SEGMENTS, BATCH, 2, 1, &loss));
+    CHECK(loss == first);
+    CHECK_MSG(hash == GOLDEN, "golden hash: %016llx, expected %016llx", (unsigned long long)hash,
+              (unsigned long long)GOLDEN);
+    return check_report("hash");
+}

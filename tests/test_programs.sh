@@ -1,0 +1,210 @@
+#!/bin/sh
+# Tests the programs as a user meets them: the README's program, the manual's snippet, the examples, and
+# gpt's options, JSON, hashes, bytes, files and failures. Needs build/gpt and the other examples.
+CC=${CC:-cc}
+passed=0
+failed=0
+work=build/programs
+rm -rf "$work"
+mkdir -p "$work"
+
+# check "what" command...: passes when the command succeeds
+check()
+{
+    what=$1
+    shift
+    if "$@" > "$work/log" 2>&1; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL: $what"
+        tail -n 5 "$work/log"
+    fi
+}
+
+# fails_with STATUS PATTERN command...: ends with the status and says the pattern on stderr
+fails_with()
+{
+    want=$1
+    pattern=$2
+    shift 2
+    "$@" > "$work/stdout" 2> "$work/stderr"
+    status=$?
+    cat "$work/stderr"
+    [ "$status" -eq "$want" ] && grep -q -e "$pattern" "$work/stderr"
+}
+
+# The value of a key in the first matching line: field FILE EVENT KEY
+field()
+{
+    sed -n "s/^{\"event\":\"$2\".*\"$3\":\"\{0,1\}\([^,\"}]*\).*/\1/p" "$1" | head -n 1
+}
+
+has_cxx=0
+for CXX in ${CXX:-} c++ g++ clang++; do
+    if printf 'int main() { return 0; }\n' > "$work/t.cpp" && "$CXX" "$work/t.cpp" -o "$work/t" 2>/dev/null
+    then
+        has_cxx=1
+        break
+    fi
+done
+
+# ---- the README's program and its output -------------------------------------------------------------
+awk '/^```c$/ { on = 1; next } /^```$/ { if (on) exit } on' README.md > "$work/readme.c"
+awk '/^```text$/ { on = 1; next } /^```$/ { if (on) exit } on' README.md > "$work/readme.out"
+check "README has a program and its output" test -s "$work/readme.c" -a -s "$work/readme.out"
+check "README's program is examples/quickstart.c" cmp "$work/readme.c" examples/quickstart.c
+check "README's program compiles as C99" $CC -std=c99 -Wall -Wextra -pedantic -Werror -O2 -I. \
+    "$work/readme.c" -o "$work/readme_c"
+check "README's program runs" sh -c "$work/readme_c > $work/readme_c.out"
+check "README's program prints what README says" diff "$work/readme.out" "$work/readme_c.out"
+if [ $has_cxx -eq 1 ]; then
+    cp "$work/readme.c" "$work/readme.cpp"
+    check "README's program compiles as C++11" "$CXX" -std=c++11 -Wall -Wextra -pedantic -Werror -O2 -I. \
+        "$work/readme.cpp" -o "$work/readme_cxx"
+    check "README's program runs as C++" sh -c "$work/readme_cxx > $work/readme_cxx.out"
+    check "C++ prints the same" diff "$work/readme.out" "$work/readme_cxx.out"
+fi
+
+# ---- the manual's snippet ------------------------------------------------------------------------------
+{
+    printf '#define GRADCKPT_IMPLEMENTATION\n#include "gradckpt.h"\n#include <stdio.h>\n'
+    printf 'static float x_data[32], y_data[4] = { 1, 2, 3, 4 };\nint main(void)\n{\n'
+    printf '    for (int i = 0; i < 32; i++)\n        x_data[i] = (float)i;\n'
+    sed -n '/^ \* 1\. Walk through/,/^ \* 2\. Errors/s/^ \*        \(.*\)/    \1/p' gradckpt.h
+    printf '    if (ok != GCKPT_OK)\n        puts(gckpt_error_text(e));\n'
+    printf '    gckpt_exec_free(e);\n    gckpt_plan_free(p);\n    gckpt_graph_free(g);\n    gckpt_store_free(s);\n'
+    printf '    return ok != GCKPT_OK || report.count != 4 || report.step != 1;\n}\n'
+} > "$work/manual.c"
+check "the manual has a snippet" grep -q gckpt_step "$work/manual.c"
+check "the manual's snippet compiles as C99" $CC -std=c99 -Wall -O1 -I. "$work/manual.c" -o "$work/manual_c"
+check "the manual's snippet runs" "$work/manual_c"
+if [ $has_cxx -eq 1 ]; then
+    cp "$work/manual.c" "$work/manual.cpp"
+    check "the manual's snippet compiles as C++11" "$CXX" -std=c++11 -Wall -O1 -I. "$work/manual.cpp" \
+        -o "$work/manual_cxx"
+    check "the manual's snippet runs as C++" "$work/manual_cxx"
+fi
+
+# ---- the other examples --------------------------------------------------------------------------------
+check "quickstart prints what README says" sh -c "build/quickstart | diff $work/readme.out -"
+check "bytes finds the textbook's 192" sh -c "build/bytes | grep -q '192'"
+check "accumulation runs" sh -c "build/accumulation $work/curves.svg > $work/accumulation.out"
+check "accumulation: equal bits for every cut" grep -q 'equal bits' "$work/accumulation.out"
+check "accumulation draws curves" grep -q '</svg>' "$work/curves.svg"
+check "accumulation: three equal gradients, the naive ones differ" sh -c "
+    sed -n 's/^\(sum, one\|mean of\|sum, never\).* \([0-9a-f]\{16\}\)\$/\2/p' $work/accumulation.out |
+    head -n 6 | awk '{ h[NR] = \$1 } END { exit !(h[1] == h[2] && h[2] == h[3] && h[4] != h[1] && h[5] != h[1] && h[4] != h[5]) }'"
+check "accumulation: a path that cannot be written" fails_with 1 "cannot write" \
+    build/accumulation /nonexistent/curves.svg
+
+# ---- gpt: options ----------------------------------------------------------------------------------------
+small="--layers 3 --heads 2 --dim 32 --context 32 --batch 8 --threads 1"
+check "--help" sh -c "build/gpt --help > $work/help"
+for name in layers heads dim context batch micro-batch steps lr min-lr warmup weight-decay beta1 beta2 clip \
+    dropout seed threads tie checkpoint budget plan save resume sample prompt data eval-every json help; do
+    check "--help names --$name" grep -q -e "--$name " "$work/help"
+done
+for option in layers heads dim context batch micro-batch steps lr min-lr warmup weight-decay beta1 beta2 clip \
+    dropout seed threads tie checkpoint budget sample eval-every; do
+    check "--$option wants a value" fails_with 2 "needs a value" build/gpt --$option
+    check "--$option banana" fails_with 2 "allowed is" build/gpt --$option banana
+    check "--$option ''" fails_with 2 "allowed is" build/gpt --$option ''
+    check "--$option -1" fails_with 2 "allowed is" build/gpt --$option -1
+    check "--$option 1x" fails_with 2 "allowed is" build/gpt --$option 1x
+    check "--$option nan" fails_with 2 "allowed is" build/gpt --$option nan
+    check "--$option 1e99" fails_with 2 "allowed is" build/gpt --$option 1e99
+done
+check "an unknown option" fails_with 2 "allowed are --layers" build/gpt --banana 3
+check "a stray word" fails_with 2 "allowed are --layers" build/gpt banana
+check "heads that do not divide dim" fails_with 2 "divisor" build/gpt --dim 32 --heads 5
+check "micro-batch above batch" fails_with 2 "at most --batch" build/gpt --batch 4 --micro-batch 5
+check "min-lr above lr" fails_with 2 "at most --lr" build/gpt --lr 1e-4 --min-lr 1e-3
+check "--layers 0" fails_with 2 "from 1 to" build/gpt --layers 0
+check "--tie 2" fails_with 2 "from 0 to 1" build/gpt --tie 2
+check "--checkpoint lists its modes" fails_with 2 "auto, store-all, memory-poor, segments or sqrt" \
+    build/gpt --checkpoint all
+
+# ---- gpt: JSON -------------------------------------------------------------------------------------------
+number='-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?'
+check "--json -" sh -c "build/gpt $small --steps 20 --eval-every 10 --sample 5 --json - > $work/a.json"
+check "plan event" grep -qE "^\{\"event\":\"plan\",\"bytes\":[0-9]+,\"lower_bound\":[0-9]+,\"recompute\":$number,\"checkpoint\":\"store-all\",\"micro_batch\":8,\"parameters\":[0-9]+\}\$" "$work/a.json"
+check "step events" test "$(grep -cE "^\{\"event\":\"step\",\"step\":[0-9]+,\"loss\":$number,\"grad_norm\":$number,\"tokens_per_second\":$number\}\$" "$work/a.json")" -eq 20
+check "eval events" test "$(grep -cE "^\{\"event\":\"eval\",\"step\":[12]0,\"val_loss\":$number\}\$" "$work/a.json")" -eq 2
+check "end event" grep -qE "^\{\"event\":\"end\",\"bytes_measured\":[0-9]+,\"weights_hash\":\"[0-9a-f]{16}\",\"seconds\":$number\}\$" "$work/a.json"
+check "nothing else on standard output" test "$(wc -l < "$work/a.json")" -eq 24
+check "--json FILE" sh -c "build/gpt $small --steps 3 --json $work/b.json > $work/b.out"
+check "--json FILE has plan, steps, eval, end" test "$(wc -l < "$work/b.json")" -eq 6
+check "the loss falls" sh -c "build/gpt $small --steps 120 --warmup 10 --lr 3e-3 --json - 2>/dev/null |
+    sed -n 's/.*\"loss\":\([0-9.]*\).*/\1/p' | awk 'NR == 1 { a = \$1 } { b = \$1 } END { exit !(a > 5 && b < 4) }'"
+
+# ---- gpt: one hash and exact bytes for every plan and micro-batch --------------------------------------
+for setting in "--tie 1 --dropout 0" "--tie 0 --dropout 0" "--tie 1 --dropout 0.2" "--tie 0 --dropout 0.2"; do
+    hash=
+    for mode in store-all memory-poor segments sqrt; do
+        for micro in 1 2 3 4 8; do
+            run="$setting --checkpoint $mode --micro-batch $micro"
+            build/gpt $small $run --steps 20 --eval-every 0 --json - > "$work/h.json" 2> "$work/stderr"
+            h=$(field "$work/h.json" end weights_hash)
+            hash=${hash:-$h}
+            check "hash with $run: $h, not $hash" test -n "$h" -a "$h" = "$hash"
+            check "bytes with $run" test -n "$h" -a "$(field "$work/h.json" plan bytes)" = \
+                "$(field "$work/h.json" end bytes_measured)"
+            check "checkpoint named with $run" test "$(field "$work/h.json" plan checkpoint)" = "$mode"
+        done
+    done
+    echo "gpt $setting: $hash"
+done
+
+# ---- gpt: save, resume, sample -------------------------------------------------------------------------
+run="$small --seed 7 --eval-every 0 --json -"
+build/gpt $run --steps 12 --save "$work/whole.safetensors" > "$work/whole.json" 2>> "$work/stderr"
+build/gpt $run --steps 5 --save "$work/part.safetensors" > "$work/part.json" 2>> "$work/stderr"
+check "resume" sh -c "build/gpt $run --steps 12 --resume $work/part.safetensors \
+    --save $work/resumed.safetensors > $work/resumed.json"
+check "a resumed run goes on at its step" test "$(field "$work/resumed.json" step step)" = 6
+check "a resumed run has the same weights" test -n "$(field "$work/whole.json" end weights_hash)" -a \
+    "$(field "$work/resumed.json" end weights_hash)" = "$(field "$work/whole.json" end weights_hash)"
+check "and writes the same file" cmp "$work/whole.safetensors" "$work/resumed.safetensors"
+check "another shape is refused" fails_with 1 "resume" build/gpt $small --dim 64 --resume "$work/part.safetensors"
+head -c 1000 "$work/part.safetensors" > "$work/short.safetensors"
+check "a truncated file is refused" fails_with 1 "resume" build/gpt $small --resume "$work/short.safetensors"
+check "a missing file is refused" fails_with 1 "resume" build/gpt $small --resume "$work/none.safetensors"
+check "sample twice" sh -c "
+    for i in 1 2; do
+        build/gpt $small --resume $work/whole.safetensors --steps 0 --sample 50 --prompt 'the ' --eval-every 0 |
+            sed -n '/^sample/,/^end/{/^end/d;p;}' > $work/sample\$i || exit 1
+    done"
+check "the same sample" cmp "$work/sample1" "$work/sample2"
+check "the sample begins with its prompt" grep -q '^the ' "$work/sample1"
+
+# ---- gpt: failures ---------------------------------------------------------------------------------------
+check "--data that is missing" fails_with 1 "No such file" build/gpt --data "$work/none"
+check "--data that is a folder" fails_with 1 "directory" build/gpt --data "$work"
+printf 'abc' > "$work/tiny"
+check "--data that is too short" fails_with 1 "too few" build/gpt --data "$work/tiny"
+: > "$work/empty"
+check "--data that is empty" fails_with 1 "too few" build/gpt --data "$work/empty"
+cp build/gpt "$work/gpt"
+mkdir -p "$work/alone/in/here"
+cp build/gpt "$work/alone/in/here/gpt"
+check "no header to read" fails_with 1 "data FILE" sh -c "cd $work/alone/in && ./here/gpt"
+check "a tiny budget" fails_with 1 "at least" build/gpt --budget 1000
+least=$(sed -n 's/.*at least \([0-9]*\).*/\1/p' "$work/stderr" | head -n 1)
+check "the least budget named is enough" sh -c "build/gpt --steps 2 --eval-every 0 --budget ${least:-0} --json - > $work/least.json"
+check "and is not exceeded" test "$(field "$work/least.json" end bytes_measured)" -le "${least:-0}"
+check "--save into no folder" fails_with 1 "save" build/gpt $small --steps 2 --save /nonexistent/w
+check "--json into no folder" fails_with 1 "json" build/gpt $small --json /nonexistent/j
+check "standard output closed" fails_with 1 "standard output" sh -c "build/gpt $small --steps 2 >&-"
+if [ -w /dev/full ]; then
+    check "standard output full" fails_with 1 "standard output" sh -c "build/gpt $small --steps 2 > /dev/full"
+    check "--help on a full disk" fails_with 1 "standard output" sh -c "build/gpt --help > /dev/full"
+    check "--plan on a full disk" fails_with 1 "standard output" sh -c "build/gpt $small --plan > /dev/full"
+    check "--json on a full disk" fails_with 1 "/dev/full" build/gpt $small --steps 2 --json /dev/full
+fi
+check "--plan prints and stops" sh -c "build/gpt $small --plan > $work/plan && grep -q forward $work/plan"
+check "--plan with --json - keeps standard output for JSON" sh -c "
+    test \"\$(build/gpt $small --plan --json - 2>/dev/null | wc -l)\" -eq 1"
+
+echo "programs: $passed passed, $failed failed"
+[ $failed -eq 0 ]
