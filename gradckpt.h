@@ -1470,8 +1470,12 @@ GCKPTI_INLINE void gckpti_sincos(float x, float *sine, float *cosine)
         uint64_t p = (m * v[0] << 32) + m * v[1] + (m * v[2] >> 32); /* 2^62 is pi/2 */
         quadrant = (uint32_t)((p + (UINT64_C(1) << 61)) >> 62);
         p -= (uint64_t)quadrant << 62;
-        int64_t angle = p >> 63 ? -(int64_t)(0 - p) : (int64_t)p;
-        float a = (float)angle, b = (float)(angle - (int64_t)a);
+        /* by 31-bit halves: gcc -m32 may keep a converted int64_t in an x87 register, unrounded */
+        uint64_t size = p >> 63 ? 0 - p : p;
+        double angle = (double)(int32_t)(size >> 31) * 2147483648.0;
+        angle += (double)(int32_t)(size & 0x7fffffffu);
+        angle = p >> 63 ? -angle : angle;
+        float a = (float)angle, b = (float)(angle - (double)a);
         hi = gckpti_mul(a, 3.40612167e-19f); /* pi/2 * 2^-62 */
         lo = gckpti_fma(a, 3.40612167e-19f, -hi);
         lo = gckpti_fma(b, 3.40612167e-19f, gckpti_fma(a, -9.4783968e-27f, lo));
@@ -4788,6 +4792,12 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
         if (p->active[p->body[i]] && p->mark[p->body[i]] != 3)
             return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward and a backward",
                                 p->g->tensors[p->body[i]]);
+    for (int i = 0; i < p->term_count + p->desc->fetches; i++) {
+        const gckpt_tensor *t = i < p->term_count ? p->terms[i].loss
+                                                  : p->desc->fetch[i - p->term_count].tensor->base;
+        if (t->kind == GCKPTI_OP && !t->once && !p->mark[t->id])
+            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward", t);
+    }
     return GCKPT_OK;
 }
 
@@ -4957,13 +4967,16 @@ static void gckpti_drop_unread(gckpti_planner *p)
     gckpti_mark_first(p);
 }
 
-/* Puts each parameter's update right behind the last instruction that touches it. */
+/* Puts each parameter's update right behind the last instruction that touches it, but not before
+ * all losses have counted what gradients are divided by (a schedule may run them late). */
 static void gckpti_update_early(gckpti_planner *p)
 {
     gckpt_graph *g = p->g;
-    int before = (int)p->length, epilogue = 0;
+    int before = (int)p->length, epilogue = 0, counted = 0;
     for (int x = 0; x < before; x++) {
         const gckpt_tensor *t = g->tensors[p->list[x].id];
+        if (gckpti_is_loss(t) && p->list[x].first && !t->once)
+            counted = x;
         for (int i = 0; i < t->inputs; i++)
             p->mark[t->in[i]->base->id] = x;
     }
@@ -4974,9 +4987,10 @@ static void gckpti_update_early(gckpti_planner *p)
         if (p->failed)
             return;
         p->raw[p->raw_length - 1] = p->list[x];
-        for (int i = 0; i < t->inputs; i++) {
-            int q = t->in[i]->base->id;
-            if (g->tensors[q]->kind != GCKPTI_PARAM || !p->active[q] || p->mark[q] != x)
+        for (int i = 0, all = x == counted; i < (all ? p->n : t->inputs) && x >= counted; i++) {
+            int q = all ? i : t->in[i]->base->id;
+            if (g->tensors[q]->kind != GCKPTI_PARAM || !p->active[q] || p->mark[q] < 0 ||
+                p->mark[q] > x)
                 continue;
             gckpti_emit(p, GCKPT_UPDATE, q);
             p->mark[q] = -1;
@@ -6447,7 +6461,8 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
     const size_t *o = p->operands + ins->operands;
-    int term = node->op->flags & GCKPT_LOSS && ins->first ? gckpti_term_of(p, ins->id) : -1;
+    int first = ins->first && !(node->once && e->row > 0); /* inference repeats the prologue */
+    int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
     gckpt_call c;
     gckpti_call_start(e, node, ins->id, gckpti_micro_rows(e), &c);
     c.out = gckpti_at(e, o[0]);
@@ -6939,6 +6954,20 @@ static void gckpti_start_step(gckpt_exec *e)
     memset(e->squares, 0, e->plan->param_count * sizeof *e->squares);
 }
 
+/* Before anything is changed: the losses counted what the feeds promised. */
+static gckpt_result gckpti_check_counts(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->term_count; i++)
+        if (e->expected[i] >= 0 && e->expected[i] != e->counts[i])
+            return gckpti_error(
+                e, GCKPT_E_DATA,
+                "step: loss %s #%i counted %I; its feeds say %I. A loss that counts in its own "
+                "way can only be the first of a plan",
+                p->nodes[p->terms[i].id].op->name, p->terms[i].id, e->counts[i], e->expected[i]);
+    return GCKPT_OK;
+}
+
 /* Runs one instruction and moves on; hold: stop in front of the updates. Returns MORE, OK at the
  * end of the step (or of the rows at hand when streaming), CANCELLED or an error. */
 static gckpt_result gckpti_advance(gckpt_exec *e, int hold)
@@ -6983,12 +7012,16 @@ static gckpt_result gckpti_advance(gckpt_exec *e, int hold)
     } else if (ins->kind == GCKPT_BACKWARD) {
         gckpti_run_backward(e, ins);
     } else {
-        if (p->update_in_backward)
-            gckpti_finish_gradient(e, ins);
-        else if (!e->updating)
-            gckpti_finish_gradients(e);
-        e->updating = 1;
-        gckpti_run_update(e, ins);
+        if (!e->updating)
+            result = gckpti_check_counts(e);
+        if (result == GCKPT_OK) {
+            if (p->update_in_backward)
+                gckpti_finish_gradient(e, ins);
+            else if (!e->updating)
+                gckpti_finish_gradients(e);
+            e->updating = 1;
+            gckpti_run_update(e, ins);
+        }
     }
     if (e->desc.debug & GCKPT_DEBUG_PAINT)
         gckpti_paint_dead(e);
@@ -7011,13 +7044,6 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
         else if (e->counts[i] > 0)
             loss += weight * (e->sums[i] / (double)e->counts[i]);
     }
-    for (size_t i = 0; i < p->term_count; i++)
-        if (e->expected[i] >= 0 && e->expected[i] != e->counts[i])
-            return gckpti_error(
-                e, GCKPT_E_DATA,
-                "step: loss %s #%i counted %I; its feeds say %I. A loss that counts in its own "
-                "way can only be the first of a plan",
-                p->nodes[p->terms[i].id].op->name, p->terms[i].id, e->counts[i], e->expected[i]);
     if (p->mode != GCKPT_INFERENCE && count > 0) {
         if (p->update_in_backward)
             gckpti_total_norm(e);
@@ -7218,23 +7244,24 @@ static const gckpti_ins *gckpti_update_of(const gckpt_plan *p, int param)
 
 /* One parameter along one direction. The loss's difference between w + h d and w - h d is compared
  * with the gradient times the difference of the weights as they really were, at h and h/2, and
- * extrapolated to h = 0 (Richardson). */
+ * extrapolated to h = 0 (Richardson). The rounding of the losses is no difference: a gradient that
+ * is zero but for it (what a norm or softmax cancels) is right. */
 static gckpt_result gckpti_check_direction(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                            int64_t rows, int param, const float *g, float *w,
-                                           int random, double *difference)
+                                           int random, double width, double *difference)
 {
     const gckpti_param *q = &e->store->params[e->params[param]];
     int64_t n = q->p.elements;
-    double gg = 0, ww = 0, slope[2] = { 0, 0 }, expected = 0, scale = 0;
+    double gg = 0, ww = 0, slope[2] = { 0, 0 }, expected = 0, scale = 0, loss[2] = { 0, 0 };
     gckpt_result result = GCKPT_OK;
     for (int64_t i = 0; i < n; i++) {
         gg += (double)g[i] * (double)g[i];
         ww += (double)w[i] * (double)w[i];
     }
     double rms = gckpti_sqrt_double(gg / (double)n),
-           h = 0.02 * (gckpti_sqrt_double(ww / (double)n) + 0.05);
+           widest = 0.02 * (gckpti_sqrt_double(ww / (double)n) + 0.05), h = width * widest;
     for (int half = 0; half < 2 && result == GCKPT_OK; half++) {
-        double loss[2] = { 0, 0 }, moved = 0, dot = 0;
+        double moved = 0, dot = 0;
         for (int side = 0; side < 2 && result == GCKPT_OK; side++) {
             double sign = side ? -1 : 1;
             for (int64_t i = 0; i < n; i++) {
@@ -7254,7 +7281,9 @@ static gckpt_result gckpti_check_direction(gckpt_exec *e, const gckpt_feed *feed
     }
     memcpy(q->p.values, w, (size_t)n * sizeof(float));
     double found = (4 * slope[1] - slope[0]) / 3, gap = found - expected;
+    double rounding = 1e-7 * (loss[0] < 0 ? -loss[0] : loss[0]) / widest;
     gap = gap < 0 ? -gap : gap;
+    gap = gap < rounding ? 0 : gap;
     found = found < 0 ? -found : found;
     expected = expected < 0 ? -expected : expected;
     scale = scale > found ? scale : found;
@@ -7297,9 +7326,15 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
                n * sizeof(float));
         memcpy(copy + n, exec->store->params[exec->params[i]].p.values, n * sizeof(float));
         for (int random = 0; random < 2 && result == GCKPT_OK; random++) {
-            double difference = 0;
-            result = gckpti_check_direction(exec, feeds, count, rows, (int)i, copy, copy + n,
-                                            random, &difference);
+            double difference = 0, width = 1;
+            for (; width > 0.01 && result == GCKPT_OK; width /= 8) { /* where the loss bends */
+                double d = 0;
+                result = gckpti_check_direction(exec, feeds, count, rows, (int)i, copy, copy + n,
+                                                random, width, &d);
+                difference = width >= 1 || d < difference ? d : difference;
+                if (difference <= 0.01)
+                    break;
+            }
             if (difference > *worst || difference != difference || worst_param < 0) {
                 *worst = difference;
                 worst_param = (int)i;

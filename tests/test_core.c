@@ -348,6 +348,36 @@ static void test_same_bits(void)
     }
 }
 
+/* The whole model against finite differences, with everything switched on. */
+static void test_gradients(void)
+{
+    static const int settings[] = { 0, TIED | DERIVED, TWO_LOSSES | REGULARISED, SETTINGS - 1, (SETTINGS - 1) & ~FROZEN };
+    for (int k = 0; k < 5; k++)
+        for (int64_t rows = 3; rows <= ROWS; rows += ROWS - 3) {
+            gckpt_store *s = gckpt_store_new(NULL);
+            model m = build(s, rows, settings[k]);
+            gckpt_plan_desc d;
+            gckpt_feed feeds[3];
+            double worst = 1;
+            memset(&d, 0, sizeof d);
+            d.batch = ROWS;
+            d.mode = rows == 3 ? GCKPT_SEGMENTS : GCKPT_MEMORY_POOR;
+            if (settings[k] & FROZEN)
+                gckpt_store_freeze(s, "up*", 1);
+            gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, m.term_count, &d);
+            gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+            uint64_t hash = gckpt_store_hash(s);
+            fill_feeds(&m, feeds, 0);
+            gckpt_result result = gckpt_check_gradients(e, feeds, 3, ROWS, &worst);
+            CHECK_MSG(result == GCKPT_OK && worst < 0.005, "setting %d: worst %g %s", settings[k], worst, gckpt_error_text(e));
+            CHECK(gckpt_store_hash(s) == hash && gckpt_store_step(s) == 0);
+            gckpt_exec_free(e);
+            gckpt_plan_free(p);
+            gckpt_graph_free(m.graph);
+            gckpt_store_free(s);
+        }
+}
+
 /* Update in backward without clipping must give what updating at the end gives. */
 static void test_update_in_backward(void)
 {
@@ -891,6 +921,7 @@ int main(void)
     for (int i = 0; i < ROWS * C; i++)
         side[i] = (float)random_below(2000) / 1000 - 1;
     test_same_bits();
+    test_gradients();
     test_update_in_backward();
     test_bytes();
     test_frozen_input();
