@@ -421,7 +421,7 @@ struct gckpt_call {
     int mixes_rows; /* moves the batch axis or combines rows: splits are no longer exact */
     /* set for kernels: */
     int64_t row;  /* first row of this micro-batch in the step's batch */
-    int64_t rows; /* rows in this micro-batch */
+    int64_t rows; /* rows in this micro-batch; functions of parameters: row 0, rows 1 */
     uint64_t seed, step;
     int id; /* of the tensor */
     int threads;
@@ -543,6 +543,13 @@ GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op);
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 
 /* >>api-run ------------------------------------------------------------------------------------ */
+typedef struct {
+    float lr;                /* taken as it is: 0 changes nothing but the moments */
+    float weight_decay;      /* decoupled; times the parameter's decay_scale */
+    float beta1, beta2, eps; /* AdamW; 0: 0.9, 0.999, 1e-8 (a negative beta means none) */
+    float momentum;          /* MOMENTUM; 0: 0.9 */
+    float clip;              /* greatest global gradient norm; 0: no clipping */
+} gckpt_hyper;
 /* A user's optimiser: w, g (divided by the count, before clipping) and state of one parameter;
  * called once per parameter and step. */
 typedef struct {
@@ -553,7 +560,8 @@ typedef struct {
     float *state[4];
     float clip_scale; /* multiply the gradient by this */
     float lr_scale, decay_scale;
-    uint64_t step; /* 1 for the first update */
+    uint64_t step;            /* 1 for the first update */
+    const gckpt_hyper *hyper; /* of this step */
 } gckpt_update;
 /* What a progress callback sees, before each instruction; it returns 1 to cancel the step. */
 typedef struct {
@@ -595,13 +603,6 @@ typedef struct {
     int input;
     const void *data;
 } gckpt_feed;
-typedef struct {
-    float lr;                /* taken as it is: 0 changes nothing but the moments */
-    float weight_decay;      /* decoupled; times the parameter's decay_scale */
-    float beta1, beta2, eps; /* AdamW; 0: 0.9, 0.999, 1e-8 (a negative beta means none) */
-    float momentum;          /* MOMENTUM; 0: 0.9 */
-    float clip;              /* greatest global gradient norm; 0: no clipping */
-} gckpt_hyper;
 typedef struct {
     double loss;      /* sum over terms of weight * sum / count */
     double grad_norm; /* of the divided gradients, before clipping */
@@ -677,24 +678,6 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
 #include <omp.h>
 #endif
 
-/* GCKPTI_HAS_FAST: the kernels of >>fast exist in this build (gcc on Windows misaligns vectors: its
- * bug 54412). GCKPTI_SQRT: square roots by SSE2 (1), NEON (2) or integers (0). */
-#if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
-    !defined(__x86_64__) || (defined(_WIN32) && !defined(__clang__))
-#define GCKPTI_HAS_FAST 0
-#else
-#define GCKPTI_HAS_FAST 1
-#include <immintrin.h>
-#endif
-#if !defined(GCKPT_FORCE_SOFT_FMA) && (defined(__SSE2__) || defined(_M_X64))
-#define GCKPTI_SQRT 1
-#include <emmintrin.h>
-#elif !defined(GCKPT_FORCE_SOFT_FMA) && defined(__aarch64__)
-#define GCKPTI_SQRT 2
-#include <arm_neon.h>
-#else
-#define GCKPTI_SQRT 0
-#endif
 #if defined(GCKPT_REALLOC) != defined(GCKPT_FREE)
 #error "gradckpt.h: define both GCKPT_REALLOC(p,n) and GCKPT_FREE(p), or neither"
 #endif
@@ -731,17 +714,40 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
 #pragma fp_contract(off)
 #endif
 
+/* Vector instructions come after the pragmas, which hold for their inline functions too.
+ * GCKPTI_HAS_FAST: the kernels of >>fast exist in this build (gcc on Windows misaligns vectors: its
+ * bug 54412). GCKPTI_SQRT: square roots by SSE2 (1), NEON (2) or integers (0). */
+#if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
+    !defined(__x86_64__) || (defined(_WIN32) && !defined(__clang__))
+#define GCKPTI_HAS_FAST 0
+#else
+#define GCKPTI_HAS_FAST 1
+#include <immintrin.h>
+#endif
+#if !defined(GCKPT_FORCE_SOFT_FMA) && (defined(__SSE2__) || defined(_M_X64))
+#define GCKPTI_SQRT 1
+#include <emmintrin.h>
+#elif !defined(GCKPT_FORCE_SOFT_FMA) && defined(__aarch64__)
+#define GCKPTI_SQRT 2
+#include <arm_neon.h>
+#else
+#define GCKPTI_SQRT 0
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define GCKPTI_INLINE static inline
-#define GCKPTI_NONE   SIZE_MAX /* "no offset" */
-#define GCKPTI_TEXT   256      /* bytes of an error text */
+#define GCKPTI_INLINE      static inline
+#define GCKPTI_ADDRESSABLE (PTRDIFF_MAX / 8) /* bytes in a step arena, at most */
+#define GCKPTI_NONE        SIZE_MAX          /* "no offset" */
+#define GCKPTI_TEXT        256               /* bytes of an error text */
 
 /* Every object a user can ask for an error begins with this. `sticky` (graphs): the first error
  * while building stays; `last` is replaced by each later call. */
+#define GCKPTI_MAGIC 0x67636b70u
 typedef struct {
+    uint32_t magic;
     gckpt_result sticky, last;
     char text[GCKPTI_TEXT];
 } gckpti_object;
@@ -749,7 +755,11 @@ typedef struct {
 GCKPT_API gckpt_result gckpt_error(const void *object)
 {
     const gckpti_object *o = (const gckpti_object *)object;
-    return !o ? GCKPT_E_MEMORY : o->sticky != GCKPT_OK ? o->sticky : o->last;
+    if (!o)
+        return GCKPT_E_MEMORY;
+    if (o->magic != GCKPTI_MAGIC) /* a tensor, say */
+        return GCKPT_E_ARG;
+    return o->sticky != GCKPT_OK ? o->sticky : o->last;
 }
 
 GCKPT_API const char *gckpt_result_text(gckpt_result result)
@@ -764,7 +774,9 @@ GCKPT_API const char *gckpt_error_text(const void *object)
 {
     const gckpti_object *o = (const gckpti_object *)object;
     gckpt_result result = gckpt_error(object);
-    return o && result != GCKPT_OK && o->text[0] ? o->text : gckpt_result_text(result);
+    return o && o->magic == GCKPTI_MAGIC && result != GCKPT_OK && o->text[0]
+               ? o->text
+               : gckpt_result_text(result);
 }
 
 /* ---- text without stdio ---- */
@@ -960,11 +972,11 @@ static void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size
         return NULL;
     if (a->desc.memory) {
         unsigned char *base = (unsigned char *)a->desc.memory;
-        size_t at =
-            ptr ? (size_t)((unsigned char *)ptr - base) : gckpti_round_up(a->used, GCKPTI_ALIGN);
-        if (ptr &&
-            gckpti_round_up(at + old_size, GCKPTI_ALIGN) < a->used) { /* not the last piece */
-            if (new_size <= old_size)
+        size_t past = (size_t)((uintptr_t)base % GCKPTI_ALIGN); /* a block may begin anywhere */
+        size_t next = gckpti_round_up(a->used + past, GCKPTI_ALIGN) - past;
+        size_t at = ptr ? (size_t)((unsigned char *)ptr - base) : next;
+        if (ptr && gckpti_round_up(at + past + old_size, GCKPTI_ALIGN) - past < a->used) {
+            if (new_size <= old_size) /* not the last piece */
                 return new_size ? ptr : NULL;
             void *fresh = gckpti_resize(a, NULL, 0, new_size);
             if (fresh)
@@ -1010,16 +1022,17 @@ static void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t size)
 static int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_t count,
                        size_t size)
 {
-    void **items = (void **)array;
+    void *items;
     if (count < *capacity)
         return 1;
     size_t more = *capacity ? *capacity * 2 : 16;
     if (more > (size_t)PTRDIFF_MAX / size)
         return 0;
-    void *p = gckpti_resize(a, *items, *capacity * size, more * size);
-    if (!p)
+    memcpy(&items, array, sizeof items); /* `array` is the address of a pointer of some type */
+    items = gckpti_resize(a, items, *capacity * size, more * size);
+    if (!items)
         return 0;
-    *items = p;
+    memcpy(array, &items, sizeof items);
     *capacity = more;
     return 1;
 }
@@ -1690,6 +1703,7 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
     gckpt_store *s = (gckpt_store *)gckpti_new(&memory, 1, sizeof *s);
     if (!s)
         return NULL;
+    s->object.magic = GCKPTI_MAGIC;
     s->memory = memory;
     s->seed = desc ? desc->seed : 0;
     int broken = gckpti_self_test();
@@ -1954,6 +1968,7 @@ struct gckpt_tensor {
     int index;   /* of the parameter in the store */
     int segment; /* innermost, -1 none */
     int once, keep, recompute;
+    int mixes; /* rows: splits of the batch are not exact */
 };
 
 typedef struct gckpti_chunk {
@@ -1973,10 +1988,9 @@ struct gckpt_graph {
     size_t count, capacity;
     gckpti_segment *segments;
     size_t segment_count, segment_capacity;
-    int segment;               /* open now */
-    int outermost, deepest;    /* segments without a parent; levels */
-    int64_t rows;              /* of every input; 0: no input yet */
-    const gckpt_tensor *mixer; /* the first op that mixes rows */
+    int segment;            /* open now */
+    int outermost, deepest; /* segments without a parent; levels */
+    int64_t rows;           /* of every input; 0: no input yet */
 };
 
 static const char *gckpti_kind_name(const gckpt_tensor *t)
@@ -2046,6 +2060,7 @@ GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *m
         gckpti_error(store, GCKPT_E_MEMORY, "graph: no memory for %z bytes", sizeof *g);
         return NULL;
     }
+    g->object.magic = GCKPTI_MAGIC;
     g->memory = a;
     g->store = store;
     g->segment = -1;
@@ -2319,8 +2334,7 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     t->in[0] = x;
     t->inputs = 1;
     t->once = x->once;
-    if (!t->once && (shape.n == 0 || shape.d[0] % g->rows) && !g->mixer)
-        g->mixer = t;
+    t->mixes = x->mixes || (!t->once && (shape.n == 0 || shape.d[0] % g->rows));
     return t;
 }
 
@@ -2363,6 +2377,9 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
                            GCKPT_MAX_INPUTS);
     if (missing >= 0)
         return gckpti_fail(g, GCKPT_E_ARG, "%s: input %i is NULL", op->name, missing);
+    if (attribute_bytes && !attributes)
+        return gckpti_fail(g, GCKPT_E_ARG, "%s: %z bytes of attributes at NULL", op->name,
+                           attribute_bytes);
     int once = 1;
     for (int i = 0; i < n; i++) {
         gckpt_type type = op->classes && i == n - 1 ? GCKPT_I32 : GCKPT_F32;
@@ -2420,8 +2437,7 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         memcpy(copy, attributes, attribute_bytes);
         t->attributes = copy;
     }
-    if (mixes && !g->mixer)
-        g->mixer = t;
+    t->mixes = mixes;
     return t;
 }
 
@@ -2690,8 +2706,14 @@ static void gckpti_softmax_backward(const gckpt_call *call)
             gckpti_put_product(&d[j], y[j], g[j] - dot, call->in[0].accumulate);
     }
 }
+static gckpt_result gckpti_softmax_shape(gckpt_call *call)
+{
+    call->mixes_rows = call->in[0].shape.n < 2; /* then its only axis is the batch */
+    return gckpti_unary_shape(call);
+}
+
 static const gckpt_op gckpti_op_softmax = { "softmax",
-                                            gckpti_unary_shape,
+                                            gckpti_softmax_shape,
                                             gckpti_softmax_forward,
                                             gckpti_softmax_backward,
                                             gckpti_curve_flops,
@@ -3196,7 +3218,7 @@ static const gckpt_op gckpti_op_slice = { "slice",
 GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end)
 {
     gckpti_slice p;
-    memset(&p, 0, sizeof p); /* attributes are hashed: no stray bytes */
+    memset(&p, 0, sizeof p);
     p.begin = begin;
     p.end = end;
     p.axis = axis;
@@ -4124,6 +4146,7 @@ static gckpt_result gckpti_cross_entropy_shape(gckpt_call *call)
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "cross_entropy: logits %S, targets %S must be (..,V), (..)", x, targets);
     call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
+    call->mixes_rows = x->n < 2;
     return GCKPT_OK;
 }
 
@@ -4493,7 +4516,6 @@ struct gckpt_plan {
     size_t inputs;
     int body, epilogue; /* where these parts of the list begin */
     int mixer;          /* node that mixes rows, or -1 */
-    uint64_t seed;
 };
 
 /* ---- the planner's working state ---- */
@@ -4793,8 +4815,8 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
             return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward and a backward",
                                 p->g->tensors[p->body[i]]);
     for (int i = 0; i < p->term_count + p->desc->fetches; i++) {
-        const gckpt_tensor *t = i < p->term_count ? p->terms[i].loss
-                                                  : p->desc->fetch[i - p->term_count].tensor->base;
+        const gckpt_tensor *t =
+            i < p->term_count ? p->terms[i].loss : p->desc->fetch[i - p->term_count].tensor->base;
         if (t->kind == GCKPTI_OP && !t->once && !p->mark[t->id])
             return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward", t);
     }
@@ -4880,7 +4902,9 @@ static void gckpti_order_list(gckpti_planner *p)
         } else if (!backward_seen) {
             backward_seen = 1;
             for (int k = 0; k < p->body_count; k++)
-                stale[p->body[k]] = (unsigned char)g->tensors[p->body[k]]->recompute;
+                stale[p->body[k]] =
+                    (unsigned char)(g->tensors[p->body[k]]->recompute &&
+                                    !(g->tensors[p->body[k]]->op->flags & GCKPT_SIDE_EFFECT));
         }
         if (backward_seen)
             gckpti_refresh(p, &p->raw[i], stale, p->value);
@@ -5251,6 +5275,8 @@ static void gckpti_share_storage(gckpti_planner *p, int v, int u, int x, int cop
     if (v < 0 || u < 0 || all[v].size != all[u].size || all[v].storage != v)
         return;
     int storage = all[u].storage, last = storage;
+    if (p->looped && all[storage].start < p->body_start && x >= p->body_start)
+        return; /* the next micro-batch reads it again */
     if (all[storage].kind == GCKPT_BYTES_WORKSPACE ||
         (!copy && gckpti_storage_end(p, storage) != x))
         return;
@@ -5356,9 +5382,9 @@ static gckpt_result gckpti_lifetimes(gckpti_planner *p)
     }
     gckpti_share_all(p);
 
-    /* live bytes: a difference array over instructions, one per kind; p->blocks holds it */
+    /* live bytes by kind: a difference array over instructions; exact in double below 2^53 */
     size_t slots = (size_t)length + 2;
-    size_t *change = (size_t *)gckpti_new(p->memory, slots * GCKPT_BYTES_KINDS, sizeof(size_t));
+    double *change = (double *)gckpti_new(p->memory, slots * GCKPT_BYTES_KINDS, sizeof(double));
     if (!change) {
         p->failed = 1;
         return GCKPT_E_MEMORY;
@@ -5367,28 +5393,34 @@ static gckpt_result gckpti_lifetimes(gckpti_planner *p)
         const gckpti_version *v = &p->versions[i];
         if (v->storage != (int)i)
             continue;
-        change[(size_t)v->start * GCKPT_BYTES_KINDS + (size_t)v->kind] += v->size;
-        change[(size_t)(gckpti_storage_end(p, (int)i) + 1) * GCKPT_BYTES_KINDS + (size_t)v->kind] -=
-            v->size;
+        size_t end = (size_t)gckpti_storage_end(p, (int)i) + 1;
+        change[(size_t)v->start * GCKPT_BYTES_KINDS + (size_t)v->kind] += (double)v->size;
+        change[end * GCKPT_BYTES_KINDS + (size_t)v->kind] -= (double)v->size;
     }
-    size_t live[GCKPT_BYTES_KINDS];
+    double live[GCKPT_BYTES_KINDS], most = 0;
     memset(live, 0, sizeof live);
-    p->bound = 0;
     memset(p->peak_kinds, 0, sizeof p->peak_kinds);
-    for (size_t x = 0; x < slots; x++) {
-        size_t sum = 0;
+    for (size_t x = 0; x < slots && most <= (double)GCKPTI_ADDRESSABLE; x++) {
+        double sum = 0;
         for (size_t k = 0; k < GCKPT_BYTES_KINDS; k++) {
             live[k] += change[x * GCKPT_BYTES_KINDS + k];
             sum += live[k];
         }
         if (x < p->length)
-            p->ins[x].live = sum;
-        if (sum > p->bound) {
-            p->bound = sum;
-            memcpy(p->peak_kinds, live, sizeof live);
+            p->ins[x].live = (size_t)sum;
+        if (sum > most) {
+            most = sum;
+            for (size_t k = 0; k < GCKPT_BYTES_KINDS; k++)
+                p->peak_kinds[k] = (size_t)live[k];
         }
     }
-    gckpti_delete(p->memory, change, slots * GCKPT_BYTES_KINDS, sizeof(size_t));
+    gckpti_delete(p->memory, change, slots * GCKPT_BYTES_KINDS, sizeof(double));
+    p->bound = (size_t)most;
+    if (most > (double)GCKPTI_ADDRESSABLE)
+        return gckpti_error(g, GCKPT_E_MEMORY,
+                            "plan: the step arena would need %g bytes, more than "
+                            "this machine can address; use fewer rows or another mode",
+                            most);
     return GCKPT_OK;
 }
 
@@ -5682,6 +5714,20 @@ static void gckpti_encode_nodes(gckpti_planner *p, gckpt_plan *plan)
     plan->inputs = (size_t)input;
 }
 
+/* The first op of the list that mixes rows, itself or through a view it reads; -1 when none does. */
+static int gckpti_find_mixer(const gckpti_planner *p)
+{
+    for (size_t x = 0; x < p->length; x++) {
+        const gckpt_tensor *t = p->g->tensors[p->list[x].id];
+        if (t->mixes)
+            return t->id;
+        for (int i = 0; i < t->inputs; i++)
+            if (t->in[i]->kind == GCKPTI_VIEW && t->in[i]->mixes)
+                return t->in[i]->id;
+    }
+    return -1;
+}
+
 static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
 {
     const gckpt_plan_desc *d = p->desc;
@@ -5689,6 +5735,7 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
     gckpt_plan *plan = (gckpt_plan *)gckpti_new(&memory, 1, sizeof *plan);
     if (!plan)
         return NULL;
+    plan->object.magic = GCKPTI_MAGIC;
     plan->mode = mode;
     plan->optimiser = d->optimiser;
     plan->state_slots = d->optimiser == GCKPT_ADAMW           ? 2
@@ -5698,16 +5745,15 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
     plan->looped = p->looped;
     plan->update_in_backward = d->update_in_backward;
     plan->threads = p->threads;
-    plan->rows = p->g->rows;
-    plan->batch = d->batch > 0 ? d->batch : p->g->rows;
+    plan->rows = p->g->rows > 0 ? p->g->rows : 1; /* no input: one row of nothing */
+    plan->batch = d->batch > 0 ? d->batch : plan->rows;
     plan->alignment = d->alignment ? d->alignment : 64;
     plan->arena = p->arena;
     plan->bound = p->bound;
     plan->recompute = p->recompute;
     plan->body = p->body_start;
     plan->epilogue = p->epilogue_start;
-    plan->mixer = p->g->mixer ? p->g->mixer->id : -1;
-    plan->seed = p->g->store->seed;
+    plan->mixer = gckpti_find_mixer(p);
     gckpti_encode_nodes(p, plan);
     plan->node_count = (size_t)p->n;
     plan->length = p->length;
@@ -5821,7 +5867,7 @@ static int gckpti_group(const gckpti_planner *p, size_t i)
 
 /* The uniform segmentation whose arena is least. An arena is never below its bound, so they are
  * laid out in the order of their bounds, until the next bound is no better than the least arena.
- * Very long graphs try one group for each number of segments. */
+ * Long graphs try one group for each number of segments. */
 static gckpt_result gckpti_find_sqrt(gckpti_planner *p, size_t alignment, int *best)
 {
     size_t least = SIZE_MAX, ops = (size_t)p->body_count, n = ops + (size_t)p->g->outermost;
@@ -5829,7 +5875,8 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p, size_t alignment, int *b
     gckpt_result result = bound ? GCKPT_OK : GCKPT_E_MEMORY;
     for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
         bound[i] = SIZE_MAX;
-        if (ops > 2048 && i > 0 && i < ops && (ops + i) / (i + 1) == (ops + i - 1) / i)
+        size_t of = i < ops ? ops : n - ops, group = i < ops ? i + 1 : i - ops + 1;
+        if (of > 512 && group > 1 && (of + group - 1) / group == (of + group - 2) / (group - 1))
             continue;
         result = gckpti_try(p, GCKPT_SQRT, gckpti_group(p, i));
         bound[i] = p->bound;
@@ -5990,6 +6037,13 @@ static gckpt_result gckpti_planner_start(gckpti_planner *p)
                                        "(all frozen?); there is nothing to train");
 }
 
+/* AUTO under a budget: nothing beats a plan without recompute, and the last try, memory-poor (whose list
+ * grows with the square of the ops), is for when nothing else fits. */
+static int gckpti_settled(const gckpt_plan *plan, int tried)
+{
+    return plan && (plan->recompute <= 0 || tried == 3);
+}
+
 GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                      const gckpt_plan_desc *desc)
 {
@@ -6021,7 +6075,7 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     p.memory = &memory;
     gckpt_result result = gckpti_planner_start(&p);
     int automatic = d.mode == GCKPT_AUTO, tries = automatic && d.budget ? 4 : 1;
-    for (int i = 0; i < tries && result == GCKPT_OK; i++) {
+    for (int i = 0; i < tries && result == GCKPT_OK && !gckpti_settled(plan, i); i++) {
         gckpt_plan *candidate = gckpti_plan_mode(&p, automatic ? choice[i] : d.mode, &result);
         if (!candidate)
             break;
@@ -6194,6 +6248,7 @@ struct gckpt_exec {
     unsigned char *fed;     /* by plan input: must be fed */
     double *sums, *squares; /* by term; by plan parameter */
     int64_t *counts, *expected; /* by term: seen; counted from the feeds (-1: not counted) */
+    uint64_t step;              /* of the store when this step began */
     uint64_t *hashes;           /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
     int fast, state;
     int pc, updating; /* updating: a parameter was changed, or the sums were divided */
@@ -6330,6 +6385,7 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
         gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for %z bytes", sizeof *e);
         return NULL;
     }
+    e->object.magic = GCKPTI_MAGIC;
     e->memory = a;
     e->plan = plan;
     e->store = store;
@@ -6381,9 +6437,9 @@ static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int 
         c->in[i].shape = gckpti_node_shape(e, &p->nodes[node->in[i]], rows);
     c->attributes = node->attributes == GCKPTI_NONE ? NULL : p->blob + node->attributes;
     c->row = node->once ? 0 : e->row;
-    c->rows = rows;
+    c->rows = node->once ? 1 : rows;
     c->seed = e->store->seed;
-    c->step = e->store->step;
+    c->step = e->step;
     c->id = id;
     c->threads = p->threads;
     c->training = p->mode != GCKPT_INFERENCE;
@@ -6682,6 +6738,7 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins)
         u.lr_scale = q->p.lr_scale;
         u.decay_scale = q->p.decay_scale;
         u.step = step;
+        u.hyper = h;
         e->desc.own_optimiser(e->desc.user, &u);
         return;
     }
@@ -6939,6 +6996,7 @@ static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int in
     if (hyper)
         e->hyper = *hyper;
     e->pc = 0;
+    e->step = e->store->step;
     e->updating = 0;
     e->dead = 0;
     e->row = e->row_end = e->feed_row = 0;
@@ -6991,14 +7049,14 @@ static gckpt_result gckpti_advance(gckpt_exec *e, int hold)
         e->pc++;
         return hold && e->counts[0] ? GCKPT_OK : GCKPT_MORE;
     }
-    if (e->desc.progress && !(e->updating && p->update_in_backward)) {
+    if (e->desc.progress) {
         gckpt_progress progress = { e->pc,
                                     length,
                                     e->row,
                                     e->row_end,
                                     (gckpt_kind)ins->kind,
                                     gckpti_node_name(p, gckpti_ins_tensor(p, ins)) };
-        if (!e->updating && e->desc.progress(e->desc.user, &progress)) {
+        if (e->desc.progress(e->desc.user, &progress) && !e->updating) {
             e->state = GCKPTI_IDLE;
             return gckpti_error(
                 e, GCKPT_CANCELLED,
@@ -7222,6 +7280,7 @@ static gckpt_result gckpti_gradients(gckpt_exec *e, const gckpt_feed *feeds, int
     do
         result = gckpti_advance(e, 1);
     while (result == GCKPT_MORE);
+    e->state = GCKPTI_IDLE;
     if (result != GCKPT_OK)
         return result;
     if (!e->counts[0])
@@ -7281,7 +7340,7 @@ static gckpt_result gckpti_check_direction(gckpt_exec *e, const gckpt_feed *feed
     }
     memcpy(q->p.values, w, (size_t)n * sizeof(float));
     double found = (4 * slope[1] - slope[0]) / 3, gap = found - expected;
-    double rounding = 1e-7 * (loss[0] < 0 ? -loss[0] : loss[0]) / widest;
+    double rounding = 4e-7 * (loss[0] < 0 ? -loss[0] : loss[0]) / widest;
     gap = gap < 0 ? -gap : gap;
     gap = gap < rounding ? 0 : gap;
     found = found < 0 ? -found : found;
@@ -8947,7 +9006,7 @@ static GCKPTI_AVX void gckpti_attention_forward_body(void *context, int64_t i)
     int64_t head = i / h->blocks % h->heads, row = i / h->blocks / h->heads;
     int64_t at = (row * h->t + first) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
     int64_t seen = h->causal ? first + m : h->s;
-    float p[GCKPTI_QUERIES * GCKPTI_KEY_TILE], pack[GCKPTI_HEAD_PACK];
+    float p[(int)GCKPTI_QUERIES * (int)GCKPTI_KEY_TILE], pack[GCKPTI_HEAD_PACK];
     float max[GCKPTI_QUERIES], sum[GCKPTI_QUERIES], *out = call->out ? call->out + at : NULL;
     for (int64_t r = 0; out && r < m; r++)
         gckpti_start(out + r * h->c, h->d, 0);
@@ -9165,6 +9224,7 @@ static void gckpti_fast_cross_entropy_backward(const gckpt_call *call)
 }
 #endif
 #if defined(__clang__)
+#pragma STDC FP_CONTRACT DEFAULT
 #if __clang_major__ >= 12
 #pragma float_control(pop)
 #endif

@@ -54,7 +54,7 @@ static const struct option {
     const char *help;
 } options[] = {
     { "layers", WHOLE, &o.layers, "4", 1, 1000, "transformer blocks" },
-    { "heads", WHOLE, &o.heads, "4", 1, 256, "attention heads; must divide --dim" },
+    { "heads", WHOLE, &o.heads, "4", 1, 256, "attention heads; a divisor of dim / 2" },
     { "dim", WHOLE, &o.dim, "128", 1, 65536, "width C of the model" },
     { "context", WHOLE, &o.context, "64", 1, 1 << 20, "tokens T of a window" },
     { "batch", WHOLE, &o.batch, "12", 1, 1 << 20, "windows of a step" },
@@ -216,9 +216,9 @@ static int parse_options(int argc, char **argv)
         o.micro_batch = o.batch;
     if (o.min_lr < 0)
         o.min_lr = o.lr;
-    if (o.dim % o.heads != 0)
-        return complain(2, "--heads %lld: allowed is a divisor of --dim %lld", (long long)o.heads,
-                        (long long)o.dim);
+    if (o.dim % (2 * o.heads) != 0) /* rotary positions turn pairs of a head's numbers */
+        return complain(2, "--heads %lld: allowed is a divisor of half of --dim %lld",
+                        (long long)o.heads, (long long)o.dim);
     if (o.micro_batch > o.batch)
         return complain(2, "--micro-batch %lld: allowed is at most --batch %lld",
                         (long long)o.micro_batch, (long long)o.batch);
@@ -383,8 +383,8 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     const int64_t C = o.dim;
     const double small = 0.02 / square_root(2.0 * (double)o.layers);
     gckpt_tensor *a = norm(x, i, "ln_1");
-    gckpt_tensor *q = dense(a, i, "attn.q", C, C, 0.02);
-    gckpt_tensor *k = dense(a, i, "attn.k", C, C, 0.02);
+    gckpt_tensor *q = gckpt_rotary(dense(a, i, "attn.q", C, C, 0.02), (int)o.heads, 0);
+    gckpt_tensor *k = gckpt_rotary(dense(a, i, "attn.k", C, C, 0.02), (int)o.heads, 0);
     gckpt_tensor *v = dense(a, i, "attn.v", C, C, 0.02);
     a = gckpt_attention(q, k, v, (int)o.heads, 1);
     x = gckpt_add(x, dropout(dense(a, i, "attn.proj", C, C, small)));
@@ -400,8 +400,7 @@ static int make_model(model *m, gckpt_store *store, purpose why)
     m->graph = g;
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(rows, T));
     gckpt_tensor *table = parameter(g, -1, "wte", gckpt_shape2(V, C), 0.02, 0);
-    gckpt_tensor *places = parameter(g, -1, "wpe", gckpt_shape2(T, C), 0.02, 0);
-    gckpt_tensor *x = dropout(gckpt_positions(gckpt_embed(table, tokens), places));
+    gckpt_tensor *x = dropout(gckpt_embed(table, tokens));
     for (int i = 0; i < (int)o.layers; i++)
         x = gckpt_checkpoint(block, x, &i);
     x = norm(x, -1, "ln_f");
