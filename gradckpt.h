@@ -22,22 +22,22 @@
  * Priorities, in this order: right gradients; the same bits; exact bytes; a small header that can
  * be read; speed.
  *
- * Contents (grep -n '>>' gradckpt.h):                                 lines  budget
- *     >>api        public API: every function, where it is declared             511    700
- *     >>base       configuration, errors, memory, shapes, threads               470    500
- *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash   533    560
- *     >>store      parameters and optimiser state                               268    300
- *     >>graph      tensors, views, segments, gckpt_apply                        510    550
- *     >>ops        elementwise, broadcasting, shapes: a block an op             901    900
- *     >>ops-layers embed, matmul, linear, norms, attention, losses             1057   1100
- *     >>plan       what needs gradients, schedules, lifetimes, layout          1756   1800
- *     >>exec       runs a plan over one arena                                   352    400
- *     >>training   division, norm, clipping, optimisers, steps                  667    700
- *     >>check      gradients against finite differences                         138    150
- *     >>files      safetensors                                                  828    850
- *     >>fast       AVX2 kernels, same bits                                      992   1100
- *     manual       this comment                                                 146    150
- *                  in all                                                      9129   9760
+ * Contents (grep -n '>>' gradckpt.h):                                                lines  budget
+ *     >>api        public API: every function, where it is declared              517     700
+ *     >>base       configuration, errors, memory, shapes, threads                482     500
+ *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash   537     560
+ *     >>store      parameters and optimiser state                                342     350
+ *     >>graph      tensors, views, segments, gckpt_apply                         520     550
+ *     >>ops        elementwise, broadcasting, shapes: a block an op              907     920
+ *     >>ops-layers embed, matmul, linear, norms, attention, losses              1059    1100
+ *     >>plan       what needs gradients, schedules, lifetimes, layout           1804    1850
+ *     >>exec       runs a plan over one arena                                    380     400
+ *     >>training   division, norm, clipping, optimisers, steps                   708     750
+ *     >>check      gradients against finite differences                          148     150
+ *     >>files      safetensors                                                   790     800
+ *     >>fast       AVX2 kernels, same bits                                      1065    1100
+ *     manual       this comment                                                  147     150
+ *                  in all                                                       9405    9880
  *
  * == MANUAL =======================================================================================
  *
@@ -46,7 +46,7 @@
  *    shapes; its number of rows (axis 0 of every input) is the micro-batch. A plan is constant
  *    data: the list of instructions (forward i, backward i, update p) and a byte offset for
  *    everything they touch. An executor binds a plan to a store and to memory and runs it. Nothing
- *    is allocated after that.
+ *    is allocated after that (but by gckpt_check_gradients).
  *
  *        gckpt_store *s = gckpt_store_new(NULL);
  *        gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -139,7 +139,8 @@
  *    activations, op outputs' aux, workspace) is one block whose size is the greatest offset +
  *    unpadded size, and running touches exactly that. Listed apart and not included: the tables
  *    (gckpt_plan_kind_bytes with GCKPT_BYTES_TABLES), the stack (below 64 KiB a thread with the
- *    fast backend, 2 KiB without), runtime libraries, and the caller's feeds.
+ *    fast backend, 3 KiB
+ *    without), runtime libraries, and the caller's feeds.
  */
 #ifndef GRADCKPT_H
 #define GRADCKPT_H
@@ -237,6 +238,8 @@ GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *patter
  * or more axes, 0 for vectors (biases, gains). */
 GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern, float lr_scale,
                                          float decay_scale);
+/* Zeroes optimiser state, so that training starts afresh, with another optimiser if need be. */
+GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern);
 /* Make parameter `name` use `values` (n floats, which must outlive the store: flash, an mmapped
  * file) instead of memory of its own. It must not exist yet; it is frozen, and stays so unless
  * `writable`. */
@@ -544,7 +547,7 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
 
 /* >>api-run ------------------------------------------------------------------------------------ */
 typedef struct {
-    float lr;                /* taken as it is: 0 changes nothing but the moments */
+    float lr;                /* taken as it is: 0 moves the moments only */
     float weight_decay;      /* decoupled; times the parameter's decay_scale */
     float beta1, beta2, eps; /* AdamW; 0: 0.9, 0.999, 1e-8 (a negative beta means none) */
     float momentum;          /* MOMENTUM; 0: 0.9 */
@@ -579,9 +582,10 @@ typedef struct {
     4u /* paint the arena before the first two steps and see what was touched */
 #define GCKPT_DEBUG_PLAIN 8u /* plain kernels only */
 typedef struct {
-    gckpt_memory memory; /* for tables, the arena when not given, and the store's state */
-    void *arena;         /* step arena of gckpt_plan_arena bytes, aligned to the plan's alignment;
-                                   may be shared by executors that do not run at once */
+    gckpt_memory memory; /* for tables, and the arena when not given */
+    /* Step arena of gckpt_plan_arena bytes, aligned to the plan's alignment. Executors may share it
+     * when none of them is within a step (for streaming: from begin to end). */
+    void *arena;
     size_t arena_size;
     unsigned debug;
     int (*progress)(void *user, const gckpt_progress *);
@@ -590,10 +594,10 @@ typedef struct {
     void (*parallel_for)(void *user, int64_t n, void (*body)(void *context, int64_t i),
                          void *context);
     /* ^ the program's own thread pool: call body(context, 0..n-1) in any order, return when all are
-     * done; NULL: OpenMP when compiled in, else serial */
+     * done; used when the plan has threads > 1; NULL: OpenMP when compiled in, else serial */
 } gckpt_exec_desc;
-/* NULL on error, which is then the store's. Creates optimiser state in the store where it is
- * missing. */
+/* NULL on error, which is then the store's. Creates optimiser state, from the store's memory, where
+ * it is missing; refuses state of another optimiser (gckpt_store_reset). */
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc);
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec);
@@ -1682,8 +1686,10 @@ GCKPTI_INLINE int gckpti_self_test(void)
 typedef struct {
     gckpt_parameter p; /* what gckpt_store_get shows; p.name is owned */
     uint64_t name_hash;
-    int external; /* values belong to the user */
-    int locked;   /* external and not writable: stays frozen */
+    int external;     /* values belong to the user */
+    int optimiser;    /* whose state: gckpt_optimiser + 1; 0: nobody's yet, or not known */
+    uint64_t updates; /* that the state has seen, for Adam's bias correction */
+    int locked;       /* external and not writable: stays frozen */
 } gckpti_param;
 
 struct gckpt_store {
@@ -1693,6 +1699,49 @@ struct gckpt_store {
     gckpti_param *params;
     size_t count, capacity;
 };
+
+/* ---- names, as files can have them ---- */
+/* Bytes of the UTF-8 character at s, 0 when it is not one: overlong, a surrogate, cut off. */
+static int gckpti_utf8_length(const char *s, size_t left)
+{
+    static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
+    uint32_t c = left ? (unsigned char)*s : 0xff;
+    int n = c < 0x80 ? 1 : c >> 5 == 6 ? 2 : c >> 4 == 14 ? 3 : c >> 3 == 30 ? 4 : 0;
+    if (n < 2 || (size_t)n > left)
+        return n == 1;
+    c &= 0x7fu >> n;
+    for (int i = 1; i < n; i++) {
+        if (((unsigned char)s[i] & 0xc0) != 0x80)
+            return 0;
+        c = c << 6 | ((unsigned char)s[i] & 0x3f);
+    }
+    return c < least[n] || c > 0x10ffff || c >> 11 == 0x1b ? 0 : n;
+}
+
+/* Where "#state" and one digit end the name, else its length. */
+static size_t gckpti_state_suffix(const char *name)
+{
+    size_t n = strlen(name);
+    if (n < 7 || memcmp(name + n - 7, "#state", 6) || name[n - 1] < '0' || name[n - 1] > '9')
+        return n;
+    return n - 7;
+}
+
+/* Why a file cannot have a parameter of this name; NULL: it can. */
+static const char *gckpti_name_problem(const char *name)
+{
+    size_t left = strlen(name);
+    if (!left || !strcmp(name, "__metadata__"))
+        return "is reserved";
+    if (gckpti_state_suffix(name) != left)
+        return "ends like the name of optimiser state";
+    for (int n; left; name += n, left -= (size_t)n) {
+        n = gckpti_utf8_length(name, left);
+        if (!n)
+            return "is not UTF-8";
+    }
+    return NULL;
+}
 
 GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
 {
@@ -1807,19 +1856,31 @@ static void gckpti_param_init(const gckpt_store *s, gckpti_param *q, gckpt_init 
     }
 }
 
+static int gckpti_state_slots(const gckpti_param *q)
+{
+    int n = 0;
+    while (n < 4 && q->p.state[n])
+        n++;
+    return n;
+}
+
+/* Gives state arrays back until `slots` are left. */
+static void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots)
+{
+    for (int i = gckpti_state_slots(q); i-- > slots;) {
+        gckpti_delete(&s->memory, q->p.state[i], (size_t)q->p.elements, sizeof(float));
+        q->p.state[i] = NULL;
+    }
+}
+
 /* Makes sure `slots` state arrays exist, zeroed; leaves nothing half-made. 0: out of memory. */
 static int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
 {
-    int had = 0;
-    while (had < 4 && q->p.state[had])
-        had++;
+    int had = gckpti_state_slots(q);
     for (int i = had; i < slots; i++) {
         q->p.state[i] = (float *)gckpti_new(&s->memory, (size_t)q->p.elements, sizeof(float));
         if (!q->p.state[i]) {
-            while (i-- > had) {
-                gckpti_delete(&s->memory, q->p.state[i], (size_t)q->p.elements, sizeof(float));
-                q->p.state[i] = NULL;
-            }
+            gckpti_state_shrink(s, q, had);
             return 0;
         }
     }
@@ -1848,7 +1909,10 @@ static int gckpti_match(const char *pattern, const char *name)
     return !*pattern;
 }
 
-static gckpt_result gckpti_store_each(gckpt_store *store, const char *pattern, const int *frozen,
+enum { GCKPTI_FREEZE, GCKPTI_GROUP, GCKPTI_RESET };
+
+/* Does `what` to every parameter the pattern matches. */
+static gckpt_result gckpti_store_each(gckpt_store *store, const char *pattern, int what, int frozen,
                                       float lr_scale, float decay_scale)
 {
     int matched = 0;
@@ -1859,11 +1923,16 @@ static gckpt_result gckpti_store_each(gckpt_store *store, const char *pattern, c
         if (!gckpti_match(pattern, q->p.name))
             continue;
         matched++;
-        if (frozen) {
-            q->p.frozen = *frozen || q->locked;
-        } else {
+        if (what == GCKPTI_FREEZE) {
+            q->p.frozen = frozen || q->locked;
+        } else if (what == GCKPTI_GROUP) {
             q->p.lr_scale = lr_scale;
             q->p.decay_scale = decay_scale;
+        } else {
+            for (int k = 0; k < gckpti_state_slots(q); k++)
+                memset(q->p.state[k], 0, (size_t)q->p.elements * sizeof(float));
+            q->optimiser = 0;
+            q->updates = 0;
         }
     }
     if (!matched)
@@ -1876,13 +1945,18 @@ static gckpt_result gckpti_store_each(gckpt_store *store, const char *pattern, c
 
 GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *pattern, int frozen)
 {
-    return gckpti_store_each(store, pattern, &frozen, 0, 0);
+    return gckpti_store_each(store, pattern, GCKPTI_FREEZE, frozen, 0, 0);
 }
 
 GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern, float lr_scale,
                                          float decay_scale)
 {
-    return gckpti_store_each(store, pattern, NULL, lr_scale, decay_scale);
+    return gckpti_store_each(store, pattern, GCKPTI_GROUP, 0, lr_scale, decay_scale);
+}
+
+GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern)
+{
+    return gckpti_store_each(store, pattern, GCKPTI_RESET, 0, 0, 0);
 }
 
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
@@ -1891,6 +1965,9 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
     if (!store || !name || !values)
         return gckpti_error(store, GCKPT_E_ARG,
                             "external parameter: store, name and values are needed");
+    if (gckpti_name_problem(name))
+        return gckpti_error(store, GCKPT_E_ARG, "external parameter: the name %s; choose another",
+                            gckpti_name_problem(name));
     if (!gckpti_shape_fits(&shape))
         return gckpti_error(store, GCKPT_E_SHAPE,
                             "external parameter \"%s\": sizes must be positive and the "
@@ -2152,6 +2229,9 @@ static gckpt_tensor *gckpti_leaf(gckpt_graph *g, int kind, const char *name, gck
         return NULL;
     if (!name || !*name)
         return gckpti_fail(g, GCKPT_E_ARG, "inputs, parameters and constants need a name");
+    if (kind == GCKPTI_PARAM && gckpti_name_problem(name))
+        return gckpti_fail(g, GCKPT_E_ARG, "param \"%s\": the name %s; choose another", name,
+                           gckpti_name_problem(name));
     if (type != GCKPT_F32 && type != GCKPT_I32)
         return gckpti_fail(g, GCKPT_E_ARG, "\"%s\": the type must be GCKPT_F32 or GCKPT_I32", name);
     if (shape->n < 0 || shape->n > GCKPT_MAX_DIMS)
@@ -4236,7 +4316,8 @@ static void gckpti_linear_cross_entropy_forward(const gckpt_call *call)
     for (int64_t r0 = 0; r0 < rows; r0 += GCKPTI_LOSS_ROWS) {
         int64_t m = gckpti_part(rows - r0, GCKPTI_LOSS_ROWS);
         const int32_t *target = call->in[2].index + r0;
-        float max[GCKPTI_LOSS_ROWS], sum[GCKPTI_LOSS_ROWS], hit[GCKPTI_LOSS_ROWS] = { 0.0f };
+        float max[GCKPTI_LOSS_ROWS] = { 0.0f }, sum[GCKPTI_LOSS_ROWS] = { 0.0f };
+        float hit[GCKPTI_LOSS_ROWS] = { 0.0f };
         for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK) {
             int64_t n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
             for (int64_t r = 0; r < m; r++) {
@@ -5714,7 +5795,8 @@ static void gckpti_encode_nodes(gckpti_planner *p, gckpt_plan *plan)
     plan->inputs = (size_t)input;
 }
 
-/* The first op of the list that mixes rows, itself or through a view it reads; -1 when none does. */
+/* The first op of the list that mixes rows, itself or through a view it reads; -1 when none
+ * does. */
 static int gckpti_find_mixer(const gckpti_planner *p)
 {
     for (size_t x = 0; x < p->length; x++) {
@@ -5958,6 +6040,8 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
         if (i == 0 && (terms[0].regulariser || t->once) && !inference)
             return gckpti_error(g, GCKPT_E_ARG,
                                 "plan: the first term counts the step and must depend on an input");
+        if (!(terms[i].weight >= -FLT_MAX && terms[i].weight <= FLT_MAX))
+            return gckpti_error(g, GCKPT_E_ARG, "plan: the weight of term %i is not finite", i);
         if (terms[i].regulariser && !t->once)
             return gckpti_error(
                 g, GCKPT_E_ARG,
@@ -6037,8 +6121,8 @@ static gckpt_result gckpti_planner_start(gckpti_planner *p)
                                        "(all frozen?); there is nothing to train");
 }
 
-/* AUTO under a budget: nothing beats a plan without recompute, and the last try, memory-poor (whose list
- * grows with the square of the ops), is for when nothing else fits. */
+/* AUTO under a budget: nothing beats a plan without recompute, and the last try, memory-poor (whose
+ * list grows with the square of the ops), is for when nothing else fits. */
 static int gckpti_settled(const gckpt_plan *plan, int tried)
 {
     return plan && (plan->recompute <= 0 || tried == 3);
@@ -6281,6 +6365,34 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
 
+/* Optimiser state for what the plan trains, all or none; state of another optimiser is refused. */
+static gckpt_result gckpti_bind_state(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->param_count; i++) {
+        gckpti_param *q = &e->store->params[e->params[i]];
+        e->squares[i] = (double)gckpti_state_slots(q); /* borrowed: what to go back to */
+        if (!p->params[i].trained)
+            continue;
+        gckpt_result result = GCKPT_OK;
+        if (q->optimiser && q->optimiser != (int)p->optimiser + 1 && p->state_slots > 0)
+            result = gckpti_error(e->store, GCKPT_E_ARG,
+                                  "exec: \"%s\" holds state of another optimiser; "
+                                  "gckpt_store_reset clears it",
+                                  q->p.name);
+        else if (!gckpti_param_state(e->store, q, p->state_slots))
+            result = gckpti_error(e->store, GCKPT_E_MEMORY,
+                                  "exec: no memory for the optimiser state "
+                                  "of \"%s\"",
+                                  q->p.name);
+        for (size_t k = i + 1; result != GCKPT_OK && k-- > 0;)
+            gckpti_state_shrink(e->store, &e->store->params[e->params[k]], (int)e->squares[k]);
+        if (result != GCKPT_OK)
+            return result;
+    }
+    return GCKPT_OK;
+}
+
 /* Finds the plan's parameters in the store; they must be what the plan was made for. */
 static gckpt_result gckpti_bind(gckpt_exec *e)
 {
@@ -6303,12 +6415,9 @@ static gckpt_result gckpti_bind(gckpt_exec *e)
             e->order[at] = e->order[at - 1];
         e->order[at] = (int)i;
     }
-    for (size_t i = 0; i < p->param_count; i++)
-        if (p->params[i].trained &&
-            !gckpti_param_state(e->store, &e->store->params[e->params[i]], p->state_slots))
-            return gckpti_error(e->store, GCKPT_E_MEMORY,
-                                "exec: no memory for the optimiser state of \"%s\"",
-                                p->blob + p->params[i].name);
+    gckpt_result result = gckpti_bind_state(e);
+    if (result != GCKPT_OK)
+        return result;
     for (size_t x = 0; x < p->length; x++) {
         const gckpti_node *node = p->list[x].kind == GCKPT_UPDATE ? NULL : &p->nodes[p->list[x].id];
         for (int i = 0; node && i < node->inputs; i++) {
@@ -6670,6 +6779,18 @@ static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
     e->squares[ins->id] = sum;
 }
 
+static void gckpti_plain_adamw(float *w, const float *g, float *m, float *v, int64_t n,
+                               const gckpti_adamw *a)
+{
+    for (int64_t k = 0; k < n; k++) {
+        float d = g[k] * a->scale;
+        m[k] = gckpti_fma(a->beta1, m[k], a->rest1 * d);
+        v[k] = gckpti_fma(a->beta2, v[k], a->rest2 * (d * d));
+        float step = m[k] / (gckpti_sqrt(v[k] * a->correct2) + a->eps);
+        w[k] = gckpti_fma(-a->rate, step, gckpti_fma(-a->decay, w[k], w[k]));
+    }
+}
+
 static void gckpti_update_block(void *context, int64_t i)
 {
     gckpti_update_job *job = (gckpti_update_job *)context;
@@ -6685,13 +6806,7 @@ static void gckpti_update_block(void *context, int64_t i)
             break;
         }
 #endif
-        for (int64_t k = 0; k < n; k++) {
-            float d = g[k] * a->scale;
-            m[k] = gckpti_fma(a->beta1, m[k], a->rest1 * d);
-            v[k] = gckpti_fma(a->beta2, v[k], a->rest2 * (d * d));
-            float step = m[k] / (gckpti_sqrt(v[k] * a->correct2) + a->eps);
-            w[k] = gckpti_fma(-a->rate, step, gckpti_fma(-a->decay, w[k], w[k]));
-        }
+        gckpti_plain_adamw(w, g, m, v, n, a);
         break;
     case GCKPT_MOMENTUM:
         m += at;
@@ -6716,15 +6831,17 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_hyper *h = &e->hyper;
-    const gckpti_param *q = &e->store->params[e->params[ins->id]];
+    gckpti_param *q = &e->store->params[e->params[ins->id]];
     float lr = h->lr * q->p.lr_scale, beta1 = gckpti_or(h->beta1, 0.9f),
           beta2 = gckpti_or(h->beta2, 0.999f);
-    uint64_t step = e->store->step + 1;
+    uint64_t step = ++q->updates;
     gckpti_update_job job;
     memset(&job, 0, sizeof job);
     job.e = e;
     job.q = q;
     job.g = gckpti_at(e, p->operands[ins->operands]);
+    if (p->state_slots > 0)
+        q->optimiser = (int)p->optimiser + 1;
     if (p->optimiser == GCKPT_OWN_OPTIMISER) {
         gckpt_update u;
         memset(&u, 0, sizeof u);
@@ -6972,6 +7089,24 @@ static void gckpti_clear_accumulators(gckpt_exec *e)
     }
 }
 
+static int gckpti_within(float x, float low, float high)
+{
+    return x >= low && x <= high; /* not NaN */
+}
+
+static const char *gckpti_hyper_problem(const gckpt_hyper *h)
+{
+    if (!gckpti_within(h->lr, -FLT_MAX, FLT_MAX) ||
+        !gckpti_within(h->weight_decay, -FLT_MAX, FLT_MAX))
+        return "lr and hyper.weight_decay must be finite";
+    if (!gckpti_within(h->beta1, -1, 0.9999999f) || !gckpti_within(h->beta2, -1, 0.9999999f) ||
+        !gckpti_within(h->momentum, -1, 1))
+        return "beta1, beta2 and momentum must be below 1";
+    if (!gckpti_within(h->eps, 0, 1) || !gckpti_within(h->clip, 0, FLT_MAX))
+        return "eps must be 0 to 1 and hyper.clip 0 or more";
+    return NULL;
+}
+
 static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int inference)
 {
     const gckpt_plan *p = e->plan;
@@ -6983,6 +7118,8 @@ static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int in
                                 : "step: this plan is for GCKPT_INFERENCE; gckpt_forward runs it");
     if (!inference && !hyper)
         return gckpti_error(e, GCKPT_E_ARG, "step: hyper is NULL");
+    if (!inference && gckpti_hyper_problem(hyper))
+        return gckpti_error(e, GCKPT_E_ARG, "step: hyper.%s", gckpti_hyper_problem(hyper));
     if (!inference && p->update_in_backward && hyper->clip > 0)
         return gckpti_error(
             e, GCKPT_E_ARG,
@@ -7418,61 +7555,21 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
  * bytes; the values: little-endian f32, one tensor after the other (the format is described at
  * https://huggingface.co/docs/safetensors):
  *
- *     {"__metadata__":{"format":"gradckpt","contract":"1","step":"20","seed":"0"},
+ *     {"__metadata__":{"format":"gradckpt","contract":"1","step":"20","seed":"0",
+ *       "optimiser":"1"},
  *      "w":{"dtype":"F32","shape":[8,16],"data_offsets":[0,512]},"w#state0":{...},"w#state1":{...}}
  *
  * Parameters stand in creation order, each followed by its optimiser state; so the name of a
  * parameter must not end in #state and a digit. Loading reads and checks everything before it
- * changes anything; pointers to values and state stay valid. The state becomes the file's: what the
- * file does not have becomes zero, as before a first step. An external parameter that is not
- * writable must hold the file's bits already. Files of other programs (any other format) leave step
- * and seed alone. Loading needs the data's bytes a second time for a moment. From a caller's block
- * (gckpt_memory.memory) they are taken and given back; the header's bytes stay taken when
- * parameters or state had to be created.
+ * changes anything; pointers to values and state stay valid. The optimiser is gckpt_optimiser + 1
+ * (0: none yet); each parameter with state counts as updated `step` times. The state becomes the
+ * file's: what the file does not have becomes zero, as before a first step. An external parameter
+ * that is not writable must hold the file's bits already. Files of other programs (any other
+ * format) leave step and seed alone. Loading needs the data's bytes a second time for a moment.
+ * From a caller's block (gckpt_memory.memory) they are taken and given back; the header's bytes
+ * stay taken when parameters or state had to be created.
  * ============================================================================================== */
 #define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
-
-/* Bytes of the UTF-8 character at s, 0 when it is not one: overlong, a surrogate, cut off. */
-static int gckpti_utf8_length(const char *s, size_t left)
-{
-    static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-    uint32_t c = left ? (unsigned char)*s : 0xff;
-    int n = c < 0x80 ? 1 : c >> 5 == 6 ? 2 : c >> 4 == 14 ? 3 : c >> 3 == 30 ? 4 : 0;
-    if (n < 2 || (size_t)n > left)
-        return n == 1;
-    c &= 0x7fu >> n;
-    for (int i = 1; i < n; i++) {
-        if (((unsigned char)s[i] & 0xc0) != 0x80)
-            return 0;
-        c = c << 6 | ((unsigned char)s[i] & 0x3f);
-    }
-    return c < least[n] || c > 0x10ffff || c >> 11 == 0x1b ? 0 : n;
-}
-
-/* Where "#state" and one digit end the name, else its length. */
-static size_t gckpti_state_suffix(const char *name)
-{
-    size_t n = strlen(name);
-    if (n < 7 || memcmp(name + n - 7, "#state", 6) || name[n - 1] < '0' || name[n - 1] > '9')
-        return n;
-    return n - 7;
-}
-
-/* Why a file cannot have a parameter of this name; NULL: it can. */
-static const char *gckpti_name_problem(const char *name)
-{
-    size_t left = strlen(name);
-    if (!left || !strcmp(name, "__metadata__"))
-        return "is reserved";
-    if (gckpti_state_suffix(name) != left)
-        return "ends like the name of optimiser state";
-    for (int n; left; name += n, left -= (size_t)n) {
-        n = gckpti_utf8_length(name, left);
-        if (!n)
-            return "is not UTF-8";
-    }
-    return NULL;
-}
 
 /* ---- write ---- */
 typedef struct {
@@ -7509,6 +7606,9 @@ static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
 {
     char line[256];
     int64_t begin = 0, end;
+    int optimiser = 0;
+    for (size_t i = 0; i < s->count && !optimiser; i++)
+        optimiser = s->params[i].optimiser;
     gckpti_text t = { line, sizeof line - 1 };
     gckpti_text_add(&t,
                     "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"",
@@ -7516,7 +7616,7 @@ static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
     gckpti_text_uint(&t, s->step);
     gckpti_text_add(&t, "\",\"seed\":\"");
     gckpti_text_uint(&t, s->seed);
-    gckpti_text_add(&t, "\"}");
+    gckpti_text_add(&t, "\",\"optimiser\":\"%i\"}", optimiser);
     gckpti_sink_put(k, line, (size_t)(t.at - line));
     for (size_t i = 0; i < s->count; i++) {
         const gckpt_parameter *p = &s->params[i].p;
@@ -7561,14 +7661,6 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
     unsigned char little[8];
     if (!store || !write)
         return gckpti_error(store, GCKPT_E_ARG, "save: a store and a callback are needed");
-    for (size_t i = 0; i < store->count; i++) {
-        const char *name = store->params[i].p.name, *problem = gckpti_name_problem(name);
-        if (problem)
-            return gckpti_error(store, GCKPT_E_ARG,
-                                "save: a parameter's name %s; choose another: "
-                                "\"%s\"",
-                                problem, name);
-    }
     memset(&k, 0, sizeof k);
     gckpti_sink_header(&k, store);
     size_t padding = (8 - k.total % 8) % 8, length = k.total + padding;
@@ -7619,7 +7711,7 @@ typedef struct {
     gckpti_saved *entries;
     size_t count, capacity;
     int ours, empty; /* written by this library; the store had no parameters */
-    uint64_t step, seed;
+    uint64_t step, seed, optimiser;
 } gckpti_loader;
 
 /* Records `load: tensor "name": ...`, long names cut, control characters replaced. Returns 0. */
@@ -7786,12 +7878,12 @@ static int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int limit)
 
 static int gckpti_load_metadata(gckpti_loader *l)
 {
-    static const char *const keys[] = { "format", "contract", "step", "seed" };
-    char *key, *found[4] = { NULL, NULL, NULL, NULL };
-    uint64_t number[4] = { 0, 0, 0, 0 };
+    static const char *const keys[] = { "format", "contract", "step", "seed", "optimiser" };
+    char *key, *found[5] = { NULL, NULL, NULL, NULL, NULL };
+    uint64_t number[5] = { 0, 0, 0, 0, 0 };
     for (int n = 0; (key = gckpti_json_key(l, &n)) != NULL;) {
         char *value = gckpti_json_string(l);
-        for (int i = 0; value && i < 4; i++) {
+        for (int i = 0; value && i < 5; i++) {
             if (strcmp(key, keys[i]))
                 continue;
             if (found[i])
@@ -7802,7 +7894,7 @@ static int gckpti_load_metadata(gckpti_loader *l)
             return 0;
     }
     l->ours = found[0] && !strcmp(found[0], "gradckpt");
-    for (int i = 1; l->ours && i < 4; i++) {
+    for (int i = 1; l->ours && i < 5; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (!end || gckpti_digits(found[i], end, &number[i]) != end)
             return gckpti_refuse(l, GCKPT_E_DATA, NULL,
@@ -7816,8 +7908,11 @@ static int gckpti_load_metadata(gckpti_loader *l)
                              "library of %i: training would not go on to the same bits. Without "
                              "its __metadata__ the values can be loaded",
                              found[1], GCKPT_CONTRACT);
+    if (l->ours && number[4] > GCKPT_OWN_OPTIMISER + 1)
+        return gckpti_refuse(l, GCKPT_E_DATA, NULL, "__metadata__: optimiser must be 0 to 4");
     l->step = number[2];
     l->seed = number[3];
+    l->optimiser = number[4];
     return l->result == GCKPT_OK;
 }
 
@@ -8061,6 +8156,10 @@ static void gckpti_load_commit(gckpti_loader *l, const float *data)
             memcpy(to, data + e->offsets[0] / 4, bytes);
         for (int k = e->states; e->slot < 0 && k < 4 && q->p.state[k]; k++)
             memset(q->p.state[k], 0, bytes);
+        if (e->slot < 0) {
+            q->updates = e->states && l->ours ? l->step : 0;
+            q->optimiser = e->states && l->ours ? (int)l->optimiser : 0;
+        }
     }
     if (l->ours) {
         l->store->step = l->step;
@@ -8252,9 +8351,11 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
 #if GCKPTI_HAS_FAST
 #define GCKPTI_AVX __attribute__((target("avx2,fma")))
 
+static int gckpti_fast_agrees(void);
+
 static int gckpti_fast_available(void)
 {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && gckpti_fast_agrees();
 }
 
 /* ---- items to threads, in blocks worth the trouble of waking one ---- */
@@ -9154,6 +9255,7 @@ static void gckpti_fast_linear_cross_entropy_forward(const gckpt_call *call)
     const gckpt_shape *x = &call->in[0].shape;
     int64_t rows = gckpti_rows(x), v = call->inputs == 3 ? call->in[1].shape.d[0] : gckpti_last(x);
     gckpti_classes s;
+    memset(&s, 0, sizeof s); /* rows left out keep 0 */
     for (int64_t r0 = 0; r0 < rows; r0 += GCKPTI_LOSS_ROWS) {
         for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK) {
             gckpti_classes_at(call, &s, r0, j);
@@ -9218,7 +9320,76 @@ static void gckpti_fast_cross_entropy_backward(const gckpt_call *call)
     gckpti_fast_linear_cross_entropy_backward(call);
 }
 
+/* Options that let a compiler change arithmetic without telling (clang's -freciprocal-math) would
+ * show here: then the plain kernels run. */
+static int gckpti_fast_agrees(void)
+{
+    enum { N = 45 };
+    float x[N], fast[3][N], plain[3][N];
+    gckpti_adamw a = { 0.7f, 0.01f, 0.9f, 0.1f, 0.999f, 0.001f, 1e-8f, 0.003f, 1.3f };
+    gckpt_call c;
+    memset(&c, 0, sizeof c);
+    c.shape = c.in[0].shape = gckpti_shape(2, 1, N, 0, 0);
+    c.in[0].data = x;
+    for (int i = 0; i < N; i++)
+        x[i] = (float)(i * 37 % 23 - 11) / 7.0f;
+    c.out = fast[0];
+    gckpti_fast_softmax_forward(&c);
+    c.out = plain[0];
+    gckpti_softmax_forward(&c);
+    c.out = fast[1];
+    gckpti_fast_gelu_forward(&c);
+    c.out = plain[1];
+    gckpti_gelu_forward(&c);
+    memcpy(fast[2], x, sizeof x);
+    memcpy(plain[2], x, sizeof x);
+    gckpti_fast_divide(fast[2], 3.0f, N);
+    for (int i = 0; i < N; i++)
+        plain[2][i] /= 3.0f;
+    int same = !memcmp(fast, plain, sizeof fast);
+    memset(fast[1], 0, sizeof fast[1]), memset(plain[1], 0, sizeof plain[1]);
+    memset(fast[2], 0, sizeof fast[2]), memset(plain[2], 0, sizeof plain[2]);
+    gckpti_fast_adamw(fast[0], x, fast[1], fast[2], N, &a);
+    gckpti_plain_adamw(plain[0], x, plain[1], plain[2], N, &a);
+    float squares[2];
+    squares[0] = gckpti_fast_square_sum(x, N);
+    squares[1] = gckpti_dot(x, x, N);
+    return same && !memcmp(fast, plain, sizeof fast) &&
+           !memcmp(squares, squares + 1, sizeof *squares);
+}
 #endif /* GCKPTI_HAS_FAST */
+
+/* No private macro outlives the implementation. */
+#undef GCKPTI_ADDRESSABLE
+#undef GCKPTI_ALIGN
+#undef GCKPTI_AVX
+#undef GCKPTI_ERF_MAX
+#undef GCKPTI_ERF_SPLIT
+#undef GCKPTI_EXP_MAX
+#undef GCKPTI_EXP_MIN
+#undef GCKPTI_FAST
+#undef GCKPTI_FMA
+#undef GCKPTI_FNV_START
+#undef GCKPTI_GELU_C1
+#undef GCKPTI_GELU_C3
+#undef GCKPTI_HAS_FAST
+#undef GCKPTI_HEADER_MAX
+#undef GCKPTI_INFINITY
+#undef GCKPTI_INLINE
+#undef GCKPTI_LANES
+#undef GCKPTI_LN2_HI
+#undef GCKPTI_LN2_LO
+#undef GCKPTI_LOG2E
+#undef GCKPTI_MAGIC
+#undef GCKPTI_NAN
+#undef GCKPTI_NONE
+#undef GCKPTI_POSIX
+#undef GCKPTI_ROUND
+#undef GCKPTI_SQRT
+#undef GCKPTI_TANH_MAX
+#undef GCKPTI_TANH_SPLIT
+#undef GCKPTI_TEXT
+#undef GCKPTI_UNARY_FLAGS
 
 #ifdef __cplusplus
 }

@@ -864,6 +864,122 @@ static void test_optimisers(void)
     CHECK(fabs((double)gckpt_lr_cosine(55, 10, 100, 1, 0.1f) - 0.55) < 1e-6 && fabs((double)gckpt_lr_cosine(100, 10, 100, 1, 0.1f) - 0.1) < 1e-6);
 }
 
+/* A function of parameters that each micro-batch reads must not be overwritten in place by the last
+ * instruction of a round; one-axis tensors mix rows along their only axis; a graph may lack inputs. */
+static void test_corners(void)
+{
+    static float x[8] = { 1, 2, 3, 4, 5, 6, 7, 8 };
+    static gckpt_hyper none;
+    gckpt_init one = { 0, 0, 1 };
+    float fetched[2] = { 0, 0 };
+    for (int k = 0; k < 2; k++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(k ? 1 : 4, 2));
+        gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(1, 2), one);
+        gckpt_tensor *data = gckpt_sum_loss(in), *regulariser = gckpt_sum_loss(gckpt_mul(w, w));
+        gckpt_tensor *u = gckpt_scale(gckpt_gelu(w), 2), *y = gckpt_add(in, u);     /* ends each round   */
+        gckpt_term terms[2] = { { data, 1, 0 }, { regulariser, 1, 1 } };
+        gckpt_pick pick = { y, 0 };
+        gckpt_plan_desc d;
+        memset(&d, 0, sizeof d);
+        d.batch = 4;
+        d.fetch = &pick;
+        d.fetches = 1;
+        gckpt_plan *p = gckpt_plan_new(g, terms, 2, &d);
+        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+        gckpt_feed feed = { gckpt_id(in), x };
+        CHECK(gckpt_step(e, &feed, 1, 4, &none, NULL) == GCKPT_OK);
+        fetched[k] = gckpt_fetch(e, gckpt_id(y), 0)[k ? 1 : 7];
+        gckpt_exec_free(e);
+        gckpt_plan_free(p);
+        gckpt_graph_free(g);
+        g = gckpt_graph_new(s, NULL);
+        in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape1(4));
+        gckpt_term t = { gckpt_sum_loss(gckpt_mul(k ? gckpt_softmax(in) : gckpt_rmsnorm(in, NULL),
+                                                  gckpt_param(g, "v", gckpt_shape1(1), one))), 1, 0 };
+        p = gckpt_plan_new(g, &t, 1, NULL);
+        CHECK(p != NULL && gckpt_plan_split_exact(p, NULL) == 0);
+        gckpt_plan_free(p);
+        gckpt_mean(in, 0);                          /* mixes, but is not part of the plan                */
+        gckpt_term plain = { gckpt_sum_loss(gckpt_mul(in, gckpt_param(g, "v", gckpt_shape1(1), one))), 1, 0 };
+        p = gckpt_plan_new(g, &plain, 1, NULL);
+        CHECK(p != NULL && gckpt_plan_split_exact(p, NULL) == 1);
+        gckpt_plan_free(p);
+        gckpt_graph_free(g);
+        g = gckpt_graph_new(s, NULL);
+        pick.tensor = gckpt_gelu(gckpt_param(g, "w", gckpt_shape2(1, 2), one));
+        memset(&d, 0, sizeof d);
+        d.mode = GCKPT_INFERENCE;
+        d.fetch = &pick;
+        d.fetches = 1;
+        p = gckpt_plan_new(g, NULL, 0, &d);
+        e = gckpt_exec_new(p, s, NULL);
+        CHECK(gckpt_forward(e, NULL, 0, 1, NULL) == GCKPT_OK && gckpt_fetch(e, gckpt_id(pick.tensor), 0)[0] > 0.8f);
+        gckpt_exec_free(e);
+        gckpt_plan_free(p);
+        gckpt_graph_free(g);
+        gckpt_store_free(s);
+    }
+    CHECK(fetched[0] > 0 && !(fetched[0] < fetched[1] || fetched[0] > fetched[1]));
+}
+
+/* Hyper-parameters that would ruin the weights are refused; state belongs to one optimiser; a parameter
+ * that joins late has its own bias correction. */
+static void test_optimiser_state(void)
+{
+    static float x[2] = { 1, 1 };
+    gckpt_init init = { 0, 0, 2 };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 1));
+    gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape1(1), init), *v = gckpt_param(g, "v", gckpt_shape1(1), init);
+    gckpt_term term = { gckpt_sum_loss(gckpt_add(gckpt_mul(in, w), v)), 1, 0 };
+    gckpt_plan_desc d;
+    gckpt_feed feed = { gckpt_id(in), x };
+    memset(&d, 0, sizeof d);
+    gckpt_store_freeze(s, "v", 1);
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    static const float bad[] = { NAN, INFINITY, -INFINITY };
+    uint64_t hash = gckpt_store_hash(s);
+    for (int i = 0; i < 3; i++) {
+        gckpt_hyper lr = { bad[i], 0, 0, 0, 0, 0, 0 }, beta = { 0.1f, 0, i ? 1.0f : NAN, 0, 0, 0, 0 };
+        gckpt_hyper clip = { 0.1f, 0, 0, 0, 0, 0, i ? -1.0f : NAN };
+        gckpt_term weight = { term.loss, bad[i], 0 };
+        CHECK(gckpt_step(e, &feed, 1, 2, &lr, NULL) == GCKPT_E_ARG);
+        CHECK(gckpt_step(e, &feed, 1, 2, &beta, NULL) == GCKPT_E_ARG);
+        CHECK(gckpt_step(e, &feed, 1, 2, &clip, NULL) == GCKPT_E_ARG);
+        CHECK(gckpt_plan_new(g, &weight, 1, &d) == NULL);
+    }
+    CHECK(gckpt_store_hash(s) == hash);
+    gckpt_hyper hyper = { 0.1f, 0, 0, 0, 0, 0, 0 };
+    for (int i = 0; i < 20; i++)
+        CHECK(gckpt_step(e, &feed, 1, 2, &hyper, NULL) == GCKPT_OK);
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_store_freeze(s, "v", 0);
+    p = gckpt_plan_new(g, &term, 1, &d);
+    e = gckpt_exec_new(p, s, NULL);
+    gckpt_parameter q;
+    gckpt_store_get(s, gckpt_store_find(s, "v"), &q);
+    CHECK(gckpt_step(e, &feed, 1, 2, &hyper, NULL) == GCKPT_OK && fabs((double)q.values[0] - 1.9) < 1e-5);
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    d.optimiser = GCKPT_MOMENTUM;
+    p = gckpt_plan_new(g, &term, 1, &d);
+    size_t bytes = gckpt_store_bytes(s);
+    CHECK(gckpt_exec_new(p, s, NULL) == NULL && gckpt_error(s) == GCKPT_E_ARG && strstr(gckpt_error_text(s), "gckpt_store_reset"));
+    CHECK(gckpt_store_bytes(s) == bytes && gckpt_store_reset(s, "*") == GCKPT_OK);
+    e = gckpt_exec_new(p, s, NULL);
+    CHECK(e != NULL && gckpt_step(e, &feed, 1, 2, &hyper, NULL) == GCKPT_OK && fabs((double)q.values[0] - 1.8) < 1e-5);
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    CHECK(gckpt_error(w) == GCKPT_E_ARG);           /* a tensor has no error of its own                  */
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+}
+
 static size_t count_bytes(void *user, const void *bytes, size_t size)
 {
     (void)bytes;
@@ -931,6 +1047,8 @@ int main(void)
     test_errors();
     test_external();
     test_optimisers();
+    test_optimiser_state();
+    test_corners();
     test_print_and_schedule();
     return check_report("test_core");
 }
