@@ -29,7 +29,9 @@ static void print_tables(FILE *f, row table[DEPTHS][MODES], const size *z, int t
     fprintf(
         f,
         "A GPT of width %d, %d heads, context %d, batch %d in one micro-batch, %d thread%s. Written by "
-        "`make depth`.\nThe weights after each step are the same bits in every column.\n\n",
+        "`make depth`.\nThe weights after each step are the same bits in every column. What is kept for the "
+        "backward dies while\nparameter gradients are born, in the same bytes: so with checkpoints the sum "
+        "hardly grows with depth.\n\n",
         z->dim, z->heads, z->context, z->batch, threads, threads == 1 ? "" : "s");
     fprintf(
         f,
