@@ -107,6 +107,20 @@ run_check()
         *++) hash "$name" "$compiler" "$@" -x c++ ;;
         *) hash "$name" "$compiler" -std=gnu99 "$@" ;;
         esac ;;
+    # ---- other processors, emulated: the golden hash, numerics, files, failing allocations ----
+    cross-*)
+        machine=${1#cross-}
+        emulator=qemu-${machine%%-*}
+        options=
+        case $machine in i686*) # runs here as it is
+            emulator=env
+            options="-msse2 -mfpmath=sse" ;;
+        esac
+        need "$machine-gcc" "$emulator"
+        for test in hash numerics save alloc golden; do
+            "$machine-gcc" -static -O2 -std=gnu99 $options -I. -Itests "tests/test_$test.c" -lm \
+                -o "$B/$1-$test" && "$emulator" "$B/$1-$test" || return 1
+        done ;;
     # ---- ways to include ----
     include-alone)
         for c in "${CC:-cc} -std=c99" "${CXX:-c++} -std=c++11 -x c++"; do
@@ -245,7 +259,9 @@ hash-gcc,-O3,-funroll-loops,-ffp-contract=fast hash-clang,-O2,-mfma,-ffp-contrac
 hash-gcc,-Os hash-gcc,-O2,-DNDEBUG hash-gcc,-O2,-DGCKPT_NO_FAST hash-gcc,-O2,-DGCKPT_FORCE_SOFT_FMA
 hash-clang,-O2,-DGCKPT_NO_FAST hash-clang,-O2,-DGCKPT_FORCE_SOFT_FMA
 hash-gcc,-O2,-DGCKPT_NO_FAST,-DGCKPT_FORCE_SOFT_FMA hash-gcc,-O2,-DGCKPT_NO_STDIO hash-gcc,-O2,-DGCKPT_STATIC
-hash-gcc,-m32,-O2,-msse2,-mfpmath=sse hash-g++,-std=c++11,-O2 hash-g++,-std=c++17,-O3 hash-clang++,-std=c++11,-O2
+cross-aarch64-linux-gnu cross-arm-linux-gnueabihf cross-riscv64-linux-gnu cross-s390x-linux-gnu
+cross-i686-linux-gnu
+hash-g++,-std=c++11,-O2 hash-g++,-std=c++17,-O3 hash-clang++,-std=c++11,-O2
 hash-clang++,-std=c++17,-O2
 include-alone include-two-units include-c-and-cxx symbols-prefix symbols-no-writable symbols-static
 symbols-device symbols-no-exit macros lines no-heap fast-math-refused install threads-gpt gpt-plans

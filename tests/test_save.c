@@ -570,7 +570,11 @@ static void test_evil(void)
             int ours = strstr(evil[i].header, "gradckpt") != NULL;
             int with_state = strstr(evil[i].header, "b#state1") != NULL;
             unsigned char w[8], first = strstr(evil[i].header, T("2", 12, 20)) ? 12 : strstr(evil[i].header, "[4,12]") ? 4 : 0;
-            memcpy(w, s->params[0].p.values, 8);
+            for (int k = 0; k < 8; k++) { /* as a file has them, little-endian */
+                uint32_t word;
+                memcpy(&word, &s->params[0].p.values[k / 4], 4);
+                w[k] = (unsigned char)(word >> 8 * (k % 4));
+            }
             CHECK_MSG(w[0] == first && w[7] == first + 7, "%s", evil[i].header);
             CHECK(s->step == (ours ? 7 : 5) && s->seed == (ours ? 8u : 3u));
             CHECK(with_state ? s->params[1].p.state[1][0] != 0 : s->params[1].p.state[1][0] == 0);
