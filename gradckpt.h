@@ -23,7 +23,7 @@
  * be read; speed.
  *
  * Contents (grep -n '>>' gradckpt.h):                                                lines  budget
- *     >>api        public API: every function, where it is declared              517     700
+ *     >>api        public API: every function, where it is declared              520     650
  *     >>base       configuration, errors, memory, shapes, threads                482     500
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash   537     560
  *     >>store      parameters and optimiser state                                342     350
@@ -31,13 +31,13 @@
  *     >>ops        elementwise, broadcasting, shapes: a block an op              907     920
  *     >>ops-layers embed, matmul, linear, norms, attention, losses              1059    1100
  *     >>plan       what needs gradients, schedules, lifetimes, layout           1804    1850
- *     >>exec       runs a plan over one arena                                    380     400
- *     >>training   division, norm, clipping, optimisers, steps                   708     750
+ *     >>exec       runs a plan over one arena                                    408     450
+ *     >>training   division, norm, clipping, optimisers, steps                   717     750
  *     >>check      gradients against finite differences                          148     150
  *     >>files      safetensors                                                   790     800
  *     >>fast       AVX2 kernels, same bits                                      1065    1100
  *     manual       this comment                                                  147     150
- *                  in all                                                       9405    9880
+ *                  in all                                                       9445    9880
  *
  * == MANUAL =======================================================================================
  *
@@ -588,6 +588,9 @@ typedef struct {
     void *arena;
     size_t arena_size;
     unsigned debug;
+    /* 0: feeds are read where they are until the step ends; 1: a training step copies them at once
+     * (into memory for desc.batch rows, taken when the executor is made and not in plan_bytes). */
+    int copy_feeds;
     int (*progress)(void *user, const gckpt_progress *);
     void (*own_optimiser)(void *user, const gckpt_update *);
     void *user; /* for the callbacks */
@@ -6327,10 +6330,12 @@ struct gckpt_exec {
     unsigned char *arena;
     void *owned; /* arena and canary, when allocated here */
     size_t owned_size;
-    int *params, *order;    /* plan parameter -> store index; plan parameters in creation order */
-    const void **feeds;     /* by plan input */
-    unsigned char *fed;     /* by plan input: must be fed */
-    double *sums, *squares; /* by term; by plan parameter */
+    int *params, *order;   /* plan parameter -> store index; plan parameters in creation order */
+    const void **feeds;    /* by plan input */
+    unsigned char *copies; /* desc.copy_feeds: of all rows of the inputs that are fed */
+    size_t copies_size;
+    unsigned char *fed;         /* by plan input: must be fed */
+    double *sums, *squares;     /* by term; by plan parameter */
     int64_t *counts, *expected; /* by term: seen; counted from the feeds (-1: not counted) */
     uint64_t step;              /* of the store when this step began */
     uint64_t *hashes;           /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
@@ -6352,6 +6357,7 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
         return;
     gckpti_allocator a = exec->memory;
     const gckpt_plan *p = exec->plan;
+    gckpti_delete(&a, exec->copies, exec->copies_size, 1);
     gckpti_delete(&a, exec->owned, exec->owned_size, 1);
     gckpti_delete(&a, exec->hashes, 2 * p->node_count, sizeof *exec->hashes);
     gckpti_delete(&a, exec->expected, p->term_count, sizeof *exec->expected);
@@ -6415,9 +6421,6 @@ static gckpt_result gckpti_bind(gckpt_exec *e)
             e->order[at] = e->order[at - 1];
         e->order[at] = (int)i;
     }
-    gckpt_result result = gckpti_bind_state(e);
-    if (result != GCKPT_OK)
-        return result;
     for (size_t x = 0; x < p->length; x++) {
         const gckpti_node *node = p->list[x].kind == GCKPT_UPDATE ? NULL : &p->nodes[p->list[x].id];
         for (int i = 0; node && i < node->inputs; i++) {
@@ -6469,6 +6472,34 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+/* Bytes of one row of an input, as it is fed. */
+static size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
+{
+    return (size_t)gckpti_elements(&q->shape) / (size_t)p->rows * 4;
+}
+
+/* desc.copy_feeds: room for the whole batch of every input that is fed. */
+static gckpt_result gckpti_copy_room(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->node_count && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++) {
+        const gckpti_node *q = &p->nodes[i];
+        if (q->kind != GCKPTI_INPUT || !e->fed[q->index])
+            continue;
+        size_t row = gckpti_row_bytes(p, q), left = (size_t)PTRDIFF_MAX / 2 - e->copies_size;
+        if ((uint64_t)p->batch > left / row)
+            return gckpti_error(e->store, GCKPT_E_MEMORY,
+                                "exec: copies of the feeds are too large");
+        e->copies_size += row * (size_t)p->batch;
+    }
+    if (e->copies_size)
+        e->copies = (unsigned char *)gckpti_new(&e->memory, e->copies_size, 1);
+    return !e->copies_size || e->copies
+               ? GCKPT_OK
+               : gckpti_error(e->store, GCKPT_E_MEMORY,
+                              "exec: no memory for %z bytes of copied feeds", e->copies_size);
+}
+
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc)
 {
@@ -6503,7 +6534,8 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
 #if GCKPTI_HAS_FAST
     e->fast = !(e->desc.debug & GCKPT_DEBUG_PLAIN) && gckpti_fast_available();
 #endif
-    if (gckpti_exec_memory(e) != GCKPT_OK || gckpti_bind(e) != GCKPT_OK) {
+    if (gckpti_exec_memory(e) != GCKPT_OK || gckpti_bind(e) != GCKPT_OK ||
+        gckpti_copy_room(e) != GCKPT_OK || gckpti_bind_state(e) != GCKPT_OK) {
         gckpt_exec_free(e);
         return NULL;
     }
@@ -6568,8 +6600,7 @@ static void gckpti_call_value(const gckpt_exec *e, const gckpti_node *q, size_t 
         data = q->data;
     else if (e->feeds[q->index])
         data = (const char *)e->feeds[q->index] +
-               (size_t)(e->row - e->feed_row) *
-                   ((size_t)gckpti_elements(&q->shape) / (size_t)e->plan->rows) * 4;
+               (size_t)(e->row - e->feed_row) * gckpti_row_bytes(e->plan, q);
     if (q->type == GCKPT_I32)
         arg->index = (const int32_t *)data;
     else
@@ -6999,6 +7030,15 @@ static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, in
                                     "\"%s\": index %i at row %I, position %I: %s #%i takes 0 to %I",
                                     p->blob + q->name, (int)index[k], k / per_row, k % per_row,
                                     node->op->name, ins->id, classes - 1);
+    }
+    unsigned char *copy = e->copies;
+    for (size_t i = 0; i < p->node_count && copy; i++) {
+        const gckpti_node *q = &p->nodes[i];
+        if (q->kind != GCKPTI_INPUT || !e->fed[q->index])
+            continue;
+        memcpy(copy, e->feeds[q->index], gckpti_row_bytes(p, q) * (size_t)rows);
+        e->feeds[q->index] = copy;
+        copy += gckpti_row_bytes(p, q) * (size_t)p->batch;
     }
     return GCKPT_OK;
 }

@@ -107,9 +107,12 @@ static int life(const gckpt_memory *memory, gckpt_mode mode, int check)
     pd.fetch = &pick;
     pd.fetches = h != NULL;
     ed.debug = GCKPT_DEBUG_RECOMPUTE;
+    ed.copy_feeds = 1;
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &pd);
     CHECK(p || !g || gckpt_error(g) != GCKPT_OK);
+    size_t bytes = gckpt_store_bytes(s);
     gckpt_exec *e = p ? gckpt_exec_new(p, s, &ed) : NULL;
+    CHECK(e || gckpt_store_bytes(s) == bytes);          /* no state left behind                          */
     CHECK(e || !p || gckpt_error(s) != GCKPT_OK);
     gckpt_feed feeds[2];
     feeds[0].input = gckpt_id(in), feeds[0].data = x;
