@@ -23,21 +23,21 @@
  * be read; speed.
  *
  * Contents (grep -n '>>' gradckpt.h):                                                lines  budget
- *     >>api        public API: every function, where it is declared              520     650
- *     >>base       configuration, errors, memory, shapes, threads                482     500
+ *     >>api        public API: every function, where it is declared              522     600
+ *     >>base       configuration, errors, memory, shapes, threads                528     550
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash   537     560
  *     >>store      parameters and optimiser state                                342     350
- *     >>graph      tensors, views, segments, gckpt_apply                         520     550
+ *     >>graph      tensors, views, segments, gckpt_apply                         515     550
  *     >>ops        elementwise, broadcasting, shapes: a block an op              907     920
  *     >>ops-layers embed, matmul, linear, norms, attention, losses              1059    1100
- *     >>plan       what needs gradients, schedules, lifetimes, layout           1804    1850
+ *     >>plan       what needs gradients, schedules, lifetimes, layout           1765    1850
  *     >>exec       runs a plan over one arena                                    408     450
  *     >>training   division, norm, clipping, optimisers, steps                   717     750
  *     >>check      gradients against finite differences                          148     150
- *     >>files      safetensors                                                   790     800
+ *     >>files      safetensors                                                   775     800
  *     >>fast       AVX2 kernels, same bits                                      1065    1100
  *     manual       this comment                                                  147     150
- *                  in all                                                       9445    9880
+ *                  in all                                                       9434    9880
  *
  * == MANUAL =======================================================================================
  *
@@ -624,12 +624,14 @@ GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int
 GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                      int64_t rows, gckpt_report *report);
 /* Rows that arrive bit by bit (a sensor): same bits as one gckpt_step over all of them. Feeds are
- * read during the call only. Several losses must share their targets. */
+ * read during the call only. desc.batch must be larger than the graph's rows; several losses must
+ * share their targets. */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                       int64_t rows);
 GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report);
-/* A step in pieces: start, then run_some until it no longer returns GCKPT_MORE. Feeds must stay. */
+/* A step in pieces: start, then run_some until it no longer returns GCKPT_MORE. Feeds must stay
+ * where they are, or be copied (copy_feeds). Starting another step abandons this one. */
 GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                         int64_t rows, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report);
@@ -932,18 +934,23 @@ static void gckpti_text_add(gckpti_text *t, const char *format, ...)
     va_end(args);
 }
 
+static void gckpti_say(gckpti_object *o, const char *format, va_list args)
+{
+    gckpti_text t = { o->text, sizeof o->text - 1 };
+    o->text[0] = 0;
+    gckpti_text_format(&t, format, args);
+}
+
 /* Replaces the object's last error (nothing when a sticky one is there) and returns it. */
 static gckpt_result gckpti_error(void *object, gckpt_result result, const char *format, ...)
 {
     gckpti_object *o = (gckpti_object *)object;
     if (!o || o->sticky != GCKPT_OK)
         return result;
-    gckpti_text t = { o->text, sizeof o->text - 1 };
     va_list args;
     va_start(args, format);
     o->last = result;
-    o->text[0] = 0;
-    gckpti_text_format(&t, format, args);
+    gckpti_say(o, format, args);
     va_end(args);
     return result;
 }
@@ -1042,6 +1049,47 @@ static int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_
     memcpy(array, &items, sizeof items);
     *capacity = more;
     return 1;
+}
+
+/* ---- sorting: heap sort, without recursion, the same on every machine when no two are equal
+ * ---- */
+typedef int (*gckpti_before)(const void *a, const void *b, const void *context);
+
+static void gckpti_swap(unsigned char *a, unsigned char *b, size_t size)
+{
+    unsigned char piece[64];
+    if (size == sizeof(int)) { /* what the layout sorts most */
+        memcpy(piece, a, sizeof(int));
+        memcpy(a, b, sizeof(int));
+        memcpy(b, piece, sizeof(int));
+        return;
+    }
+    for (size_t n; size > 0; a += n, b += n, size -= n) {
+        n = size < sizeof piece ? size : sizeof piece;
+        memcpy(piece, a, n);
+        memcpy(a, b, n);
+        memcpy(b, piece, n);
+    }
+}
+
+static void gckpti_sort(void *items, size_t n, size_t size, gckpti_before before,
+                        const void *context)
+{
+    unsigned char *v = (unsigned char *)items;
+    for (size_t built = n / 2, end = n; end > 1;) {
+        size_t at = 0;
+        if (built > 0)
+            at = --built; /* still making the heap */
+        else
+            gckpti_swap(v, v + --end * size, size);
+        for (size_t child; end > 1 && (child = 2 * at + 1) < end; at = child) {
+            if (child + 1 < end && before(v + child * size, v + (child + 1) * size, context))
+                child++;
+            if (!before(v + at * size, v + child * size, context))
+                break;
+            gckpti_swap(v + at * size, v + child * size, size);
+        }
+    }
 }
 
 /* ---- shapes ---- */
@@ -2102,11 +2150,9 @@ static gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char
 {
     if (!g || g->object.sticky != GCKPT_OK)
         return NULL;
-    gckpti_text t = { g->object.text, sizeof g->object.text - 1 };
     va_list args;
     va_start(args, format);
-    g->object.text[0] = 0;
-    gckpti_text_format(&t, format, args);
+    gckpti_say(&g->object, format, args);
     va_end(args);
     g->object.sticky = result;
     return NULL;
@@ -2115,16 +2161,13 @@ static gckpt_tensor *gckpti_fail(gckpt_graph *g, gckpt_result result, const char
 GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...)
 {
     gckpt_graph *g = call ? (gckpt_graph *)call->graph : NULL;
-    if (g && g->object.sticky == GCKPT_OK) {
-        gckpti_text t = { g->object.text, sizeof g->object.text - 1 };
-        va_list args;
-        va_start(args, format);
-        g->object.text[0] = 0;
-        gckpti_text_format(&t, format, args);
-        va_end(args);
-        g->object.sticky = result;
-    }
-    return result;
+    if (!g || g->object.sticky != GCKPT_OK)
+        return result;
+    va_list args;
+    va_start(args, format);
+    gckpti_say(&g->object, format, args);
+    va_end(args);
+    return g->object.sticky = result;
 }
 
 GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory)
@@ -5509,8 +5552,10 @@ static gckpt_result gckpti_lifetimes(gckpti_planner *p)
 }
 
 /* ---- step 5: best fit, in several orders ---- */
-static int gckpti_block_before(const gckpti_block *a, const gckpti_block *b, int order)
+static int gckpti_block_before(const void *first, const void *second, const void *context)
 {
+    const gckpti_block *a = (const gckpti_block *)first, *b = (const gckpti_block *)second;
+    int order = *(const int *)context;
     double x = (double)a->size, y = (double)b->size;
     if (order == GCKPTI_BY_AREA) {
         x *= (double)(a->end - a->start + 1);
@@ -5529,29 +5574,9 @@ static int gckpti_block_before(const gckpti_block *a, const gckpti_block *b, int
     return a->version < b->version;
 }
 
-/* Heap sort: no recursion, no writable globals, the same on every machine. */
 static void gckpti_block_sort(gckpti_block *b, size_t n, int order)
 {
-    for (size_t built = n / 2, end = n; end > 1;) {
-        size_t at;
-        gckpti_block moved;
-        if (built > 0) {
-            at = --built;
-            moved = b[at];
-        } else {
-            moved = b[--end];
-            b[end] = b[0];
-            at = 0;
-        }
-        for (size_t child; (child = 2 * at + 1) < end; at = child) {
-            if (child + 1 < end && gckpti_block_before(&b[child], &b[child + 1], order))
-                child++;
-            if (gckpti_block_before(&b[child], &moved, order))
-                break;
-            b[at] = b[child];
-        }
-        b[at] = moved;
-    }
+    gckpti_sort(b, n, sizeof *b, gckpti_block_before, &order);
 }
 
 /* Which placed blocks live when: each bucket of instructions lists the blocks that live in it. */
@@ -5567,33 +5592,12 @@ typedef struct {
     size_t link_count, link_capacity;
 } gckpti_timeline;
 
-static int gckpti_by_offset(const gckpti_block *b, int x, int y)
+/* Orders numbers of blocks. */
+static int gckpti_by_offset(const void *first, const void *second, const void *context)
 {
+    const gckpti_block *b = (const gckpti_block *)context;
+    int x = *(const int *)first, y = *(const int *)second;
     return b[x].offset < b[y].offset || (b[x].offset == b[y].offset && x < y);
-}
-
-/* Numbers of the n blocks in v, sorted by offset (heap sort). */
-static void gckpti_sort_by_offset(const gckpti_block *b, int *v, int n)
-{
-    for (int built = n / 2, end = n; end > 1;) {
-        int at, moved;
-        if (built > 0) {
-            at = --built;
-            moved = v[at];
-        } else {
-            moved = v[--end];
-            v[end] = v[0];
-            at = 0;
-        }
-        for (int child; (child = 2 * at + 1) < end; at = child) {
-            if (child + 1 < end && gckpti_by_offset(b, v[child], v[child + 1]))
-                child++;
-            if (gckpti_by_offset(b, v[child], moved))
-                break;
-            v[at] = v[child];
-        }
-        v[at] = moved;
-    }
 }
 
 /* Collects the placed blocks that live while block i does, by offset: from the buckets when they
@@ -5619,7 +5623,7 @@ static int gckpti_collect(const gckpti_block *b, int i, gckpti_timeline *line)
             line->seen[o] = i;
             line->near_by[count++] = o;
         }
-    gckpti_sort_by_offset(b, line->near_by, count);
+    gckpti_sort(line->near_by, (size_t)count, sizeof(int), gckpti_by_offset, b);
     return count;
 }
 
@@ -8028,33 +8032,18 @@ static int gckpti_load_header(gckpti_loader *l)
 }
 
 /* ---- read: what concerns several tensors, or the store ---- */
-static int gckpti_saved_before(const gckpti_saved *a, const gckpti_saved *b, int by_name)
+static int gckpti_saved_by_name(const void *first, const void *second, const void *context)
 {
-    int order = by_name ? strcmp(a->name, b->name) : 0;
-    if (by_name)
-        return order < 0 || (order == 0 && a->slot < b->slot);
-    return a->offsets[0] < b->offsets[0];
+    const gckpti_saved *a = (const gckpti_saved *)first, *b = (const gckpti_saved *)second;
+    int order = strcmp(a->name, b->name);
+    (void)context;
+    return order < 0 || (order == 0 && a->slot < b->slot);
 }
 
-static void gckpti_saved_sort(gckpti_saved *e, size_t n, int by_name)
+static int gckpti_saved_by_offset(const void *first, const void *second, const void *context)
 {
-    size_t start = n / 2, end = n; /* heap sort: build the heap, then empty it */
-    while (end > 1) {
-        gckpti_saved moved = e[start > 0 ? start - 1 : end - 1];
-        size_t hole = 0, child;
-        if (start > 0)
-            hole = --start;
-        else
-            e[--end] = e[0];
-        for (; (child = 2 * hole + 1) < end; hole = child) {
-            if (child + 1 < end && gckpti_saved_before(&e[child], &e[child + 1], by_name))
-                child++;
-            if (!gckpti_saved_before(&moved, &e[child], by_name))
-                break;
-            e[hole] = e[child];
-        }
-        e[hole] = moved;
-    }
+    (void)context;
+    return ((const gckpti_saved *)first)->offsets[0] < ((const gckpti_saved *)second)->offsets[0];
 }
 
 /* Leaves the entries ordered by offset, with `param` and `states` set. */
@@ -8064,7 +8053,7 @@ static int gckpti_load_check(gckpti_loader *l)
     gckpti_saved *head = NULL; /* values of the parameter we are at */
     int64_t at = 0;
     size_t values = 0;
-    gckpti_saved_sort(l->entries, l->count, 0);
+    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
     for (size_t i = 0; i < l->count; i++) {
         gckpti_saved *e = &l->entries[i];
         if (e->offsets[0] != at)
@@ -8079,7 +8068,7 @@ static int gckpti_load_check(gckpti_loader *l)
                              "the tensors need %I bytes of data, the file "
                              "has %I",
                              at, l->data_bytes);
-    gckpti_saved_sort(l->entries, l->count, 1);
+    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_name, NULL);
     for (size_t i = 0; i < l->count; i++) {
         gckpti_saved *e = &l->entries[i];
         const char *problem = gckpti_name_problem(e->name);
@@ -8117,7 +8106,7 @@ static int gckpti_load_check(gckpti_loader *l)
             return gckpti_refuse(l, GCKPT_E_SHAPE, e, "the file has it as %S, the store as %S",
                                  &e->shape, &p->shape);
     }
-    gckpti_saved_sort(l->entries, l->count, 0);
+    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
     for (size_t p = 0; !l->empty && values < s->count; p++) { /* which one is missing? */
         gckpti_saved missing;
         size_t i = 0;
