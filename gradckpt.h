@@ -492,6 +492,10 @@ typedef struct {
     gckpt_kind kind;
     int id;
 } gckpt_instruction;
+/* Work of one op over one micro-batch, in any unit that is the same for all ops of the graph. */
+typedef struct {
+    uint64_t forward, backward;
+} gckpt_cost;
 typedef struct {
     gckpt_mode mode;
     size_t budget; /* bytes, as gckpt_plan_bytes counts them; 0: no limit */
@@ -510,6 +514,10 @@ typedef struct {
     int instructions;
     const gckpt_pick *fetch;
     int fetches;
+    /* by tensor id, cost_count = highest id + 1 (timings: gckpt_calibrate); NULL: flops + 10 x
+     * bytes moved, so that a plan is the same on every machine */
+    const gckpt_cost *costs;
+    int cost_count;
     gckpt_memory memory; /* for the plan itself */
 } gckpt_plan_desc;
 /* Terms: what is minimised, the first one counting the step (manual, 3); none for INFERENCE is
@@ -536,6 +544,10 @@ enum {
  * bound. */
 GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind);
 GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* recomputed work / forward work */
+/* Work (gckpt_cost) of a micro-batch's forwards and backwards, recomputes included; overhead: what
+ * recomputes add to the work of a store-all plan, as a fraction of it. */
+GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan);
+GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
 GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan);  /* what AUTO chose */
 GCKPT_API int gckpt_plan_length(const gckpt_plan *plan);       /* instructions */
 GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out);
@@ -4630,6 +4642,7 @@ struct gckpt_plan {
     int64_t rows, batch;
     size_t alignment, arena, bound, kind_bytes[GCKPT_BYTES_KINDS];
     double recompute;
+    uint64_t work, least_work;
     gckpti_node *nodes;
     gckpti_plan_param *params;
     gckpti_ins *list;
@@ -4679,7 +4692,7 @@ typedef struct {
     int scratch_count;
     unsigned char *active, *value_live, *aux_live;
     size_t *work_forward, *work_backward;
-    uint64_t *cost;
+    gckpt_cost *cost;
     int *body; /* ids of ops that depend on the batch, ascending */
     int body_count;
     int *user_start, *users; /* node * GCKPT_MAX_INPUTS + input, by base tensor, ascending */
@@ -4699,6 +4712,7 @@ typedef struct {
     int body_start, epilogue_start;
     size_t bound, arena, peak_kinds[GCKPT_BYTES_KINDS];
     double recompute;
+    uint64_t work, least_work;
 } gckpti_planner;
 
 static void *gckpti_scratch_new(gckpti_planner *p, size_t n, size_t size)
@@ -4750,8 +4764,31 @@ static unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t)
     return mask;
 }
 
-/* Step 1. Also asks each op for its workspace at this thread count and its cost: flops + 10 x
- * bytes, integers, so that a plan is the same on every machine. */
+/* The work of op t: flops + 10 x bytes moved, integers, so that a plan is the same on every machine.
+ * A backward does the forward's flops for one or two of its inputs (as a matmul does), moves what
+ * it reads, the gradient that comes in and those that go out. */
+static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor *t,
+                                    const gckpt_call *call)
+{
+    uint64_t flops = t->op->flops ? t->op->flops(call) : (uint64_t)gckpti_elements(&t->shape);
+    uint64_t out = gckpti_bytes(t), forward = out, backward = out;
+    unsigned needs = gckpti_needs(p, t), gradients = 0;
+    for (int k = 0; k < t->inputs; k++) {
+        forward += gckpti_bytes(t->in[k]);
+        backward += needs & GCKPT_IN(k) ? gckpti_bytes(t->in[k]) : 0;
+        if (!p->active[t->in[k]->base->id])
+            continue;
+        gradients++;
+        backward += t->op->flags & GCKPT_PASSES(k) ? 0 : gckpti_bytes(t->in[k]);
+    }
+    backward += needs & GCKPT_OUT ? out : 0;
+    gckpt_cost cost = { flops + 10 * forward, 0 };
+    if (gradients > 0)
+        cost.backward = flops * (gradients > 1 ? 2 : 1) + 10 * backward;
+    return cost;
+}
+
+/* Step 1. Also asks each op for its workspace at this thread count and its work. */
 static gckpt_result gckpti_find_active(gckpti_planner *p)
 {
     gckpt_graph *g = p->g;
@@ -4787,11 +4824,7 @@ static gckpt_result gckpti_find_active(gckpti_planner *p)
         p->work_forward[i] = call.work_forward;
         p->work_backward[i] = call.work_backward;
         call.shape = t->shape;
-        uint64_t bytes = gckpti_bytes(t);
-        for (int k = 0; k < t->inputs; k++)
-            bytes += gckpti_bytes(t->in[k]);
-        p->cost[i] = 10 * bytes +
-                     (t->op->flops ? t->op->flops(&call) : (uint64_t)gckpti_elements(&t->shape));
+        p->cost[i] = p->desc->costs ? p->desc->costs[i] : gckpti_model_cost(p, t, &call);
     }
     /* users of each base tensor, ascending */
     int total = 0;
@@ -5051,12 +5084,17 @@ static void gckpti_mark_first(gckpti_planner *p)
 {
     uint64_t once = 0, again = 0;
     memset(p->mark, 0, (size_t)p->n * sizeof(int));
+    p->least_work = 0;
     for (size_t x = 0; x < p->length; x++)
         if (p->list[x].kind == GCKPT_FORWARD) {
             p->list[x].first = !p->mark[p->list[x].id];
-            *(p->list[x].first ? &once : &again) += p->cost[p->list[x].id];
+            *(p->list[x].first ? &once : &again) += p->cost[p->list[x].id].forward;
             p->mark[p->list[x].id] = 1;
+        } else if (p->list[x].kind == GCKPT_BACKWARD) {
+            p->least_work += p->cost[p->list[x].id].backward;
         }
+    p->least_work += once;
+    p->work = p->least_work + again;
     p->recompute = once ? (double)again / (double)once : 0;
 }
 
@@ -5840,6 +5878,8 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
     plan->arena = p->arena;
     plan->bound = p->bound;
     plan->recompute = p->recompute;
+    plan->work = p->work;
+    plan->least_work = p->least_work;
     plan->body = p->body_start;
     plan->epilogue = p->epilogue_start;
     plan->mixer = gckpti_find_mixer(p);
@@ -5990,6 +6030,9 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p, size_t alignment, int *b
     return result;
 }
 
+/* =================================================================================================
+ * >>plans: from a request to a plan
+ * ============================================================================================== */
 static gckpt_plan *gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode, gckpt_result *result)
 {
     size_t alignment = p->desc->alignment ? p->desc->alignment : 64;
@@ -6032,6 +6075,10 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
         return gckpti_error(
             g, GCKPT_E_ARG,
             "plan: training needs at least one loss term; inference a term or a fetch");
+    if (d->costs && (d->cost_count < 0 || (size_t)d->cost_count != g->count))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: costs are given for %i tensors; the graph has %z",
+                            d->cost_count, g->count);
     if (g->segment >= 0)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: a segment is still open; gckpt_segment_end is missing");
@@ -6104,7 +6151,7 @@ static gckpt_result gckpti_planner_start(gckpti_planner *p)
     p->aux_live = (unsigned char *)gckpti_scratch_new(p, n, 1);
     p->work_forward = (size_t *)gckpti_scratch_new(p, n, sizeof(size_t));
     p->work_backward = (size_t *)gckpti_scratch_new(p, n, sizeof(size_t));
-    p->cost = (uint64_t *)gckpti_scratch_new(p, n, sizeof(uint64_t));
+    p->cost = (gckpt_cost *)gckpti_scratch_new(p, n, sizeof *p->cost);
     p->body = (int *)gckpti_scratch_new(p, n, sizeof(int));
     p->user_start = (int *)gckpti_scratch_new(p, n + 1, sizeof(int));
     p->value = (int *)gckpti_scratch_new(p, n, sizeof(int));
@@ -6195,10 +6242,20 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     return plan;
 }
 
-/* ---- what a plan tells ---- */
+/* =================================================================================================
+ * >>plan-tells: what a plan tells
+ * ============================================================================================== */
 GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan) { return plan ? plan->arena : 0; }
 GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan) { return plan ? plan->bound : 0; }
 GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan) { return plan ? plan->recompute : 0; }
+GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan) { return plan ? plan->work : 0; }
+GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan)
+{
+    return plan && plan->least_work
+               ? (double)(plan->work - plan->least_work) / (double)plan->least_work
+               : 0;
+}
+
 GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan)
 {
     return plan ? plan->mode : GCKPT_AUTO;
