@@ -554,6 +554,25 @@ GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instr
 /* 1 when every split of the batch gives the same bits; else 0, and *op names the tensor that mixes
  * rows. */
 GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op);
+/* What the step arena holds: buffers, by the instruction they end with. Those live at an instruction
+ * add up to the live bytes of gckpt_plan_print; no two live ones overlap. */
+typedef enum {
+    GCKPT_BUFFER_VALUE,
+    GCKPT_BUFFER_AUX,                /* what a forward keeps for its backward */
+    GCKPT_BUFFER_GRADIENT,           /* of an activation */
+    GCKPT_BUFFER_PARAMETER_GRADIENT, /* of a parameter, or of what depends on parameters only */
+    GCKPT_BUFFER_WORKSPACE           /* of one instruction */
+} gckpt_buffer_kind;
+typedef struct {
+    int start, end;      /* first and last instruction; the plan's length: after all of them */
+    size_t offset, size; /* bytes */
+    int id;              /* tensor; of several that share the buffer (in place), the first */
+    gckpt_buffer_kind kind;
+} gckpt_buffer;
+GCKPT_API int gckpt_plan_buffers(const gckpt_plan *plan); /* how many */
+GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out);
+/* Of the tensor with this id: its name, else its op's; "" when it has neither. The plan's. */
+GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
 /* Prints header, then every instruction with what it writes and the live bytes. */
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 
@@ -4628,11 +4647,6 @@ typedef struct {
     int id, gradient;
     size_t offset;
 } gckpti_plan_pick;
-typedef struct {
-    int start, end;
-    size_t offset, size;
-} gckpti_life; /* of a storage */
-
 struct gckpt_plan {
     gckpti_object object;
     gckpti_allocator memory;
@@ -4650,7 +4664,7 @@ struct gckpt_plan {
     char *blob;
     gckpti_plan_term *terms;
     gckpti_plan_pick *picks;
-    gckpti_life *lives; /* by end */
+    gckpt_buffer *lives; /* storages, by end */
     size_t node_count, param_count, length, operand_count, blob_size, term_count, pick_count,
         life_count;
     size_t inputs;
@@ -4667,7 +4681,8 @@ typedef struct {
     int start, end;      /* first and last instruction */
     int storage, next;   /* root version of the storage; next version in it, -1 none */
     int tensor;          /* activation gradients: whose; else -1 */
-    int kind;            /* GCKPT_BYTES_... */
+    int id;              /* the tensor it is made for */
+    gckpt_buffer_kind kind;
     size_t size, offset; /* of the storage (in its root) */
 } gckpti_version;
 typedef struct {
@@ -5214,8 +5229,8 @@ static void gckpti_finish_list(gckpti_planner *p)
 }
 
 /* ---- step 4 ---- */
-static int gckpti_version_new(gckpti_planner *p, size_t size, int start, int end, int kind,
-                              int tensor)
+static int gckpti_version_new(gckpti_planner *p, size_t size, int start, int end, int id,
+                              gckpt_buffer_kind kind)
 {
     if (p->version_count >= INT32_MAX || !gckpti_grow(p->memory, &p->versions, &p->version_capacity,
                                                       p->version_count, sizeof *p->versions)) {
@@ -5228,7 +5243,8 @@ static int gckpti_version_new(gckpti_planner *p, size_t size, int start, int end
     v->end = end;
     v->storage = (int)p->version_count;
     v->next = -1;
-    v->tensor = tensor;
+    v->tensor = -1;
+    v->id = id;
     v->kind = kind;
     v->size = size;
     return (int)p->version_count++;
@@ -5312,14 +5328,16 @@ static gckpt_result gckpti_value_operand(gckpti_planner *p, const gckpt_tensor *
 static gckpt_result gckpti_lifetime_forward(gckpti_planner *p, const gckpti_item *s, int x)
 {
     const gckpt_tensor *t = p->g->tensors[s->id];
-    int act = GCKPT_BYTES_ACTIVATIONS;
-    int out = s->out ? gckpti_version_new(p, gckpti_bytes(t), x, x, act, -1) : -1;
-    int aux = s->aux ? gckpti_version_new(p, t->aux_bytes, x, x, act, -1) : -1;
+    int out = -1, aux = -1, work = -1;
+    if (s->out)
+        out = gckpti_version_new(p, gckpti_bytes(t), x, x, s->id, GCKPT_BUFFER_VALUE);
+    if (s->aux)
+        aux = gckpti_version_new(p, t->aux_bytes, x, x, s->id, GCKPT_BUFFER_AUX);
+    if (p->work_forward[s->id])
+        work = gckpti_version_new(p, p->work_forward[s->id], x, x, s->id, GCKPT_BUFFER_WORKSPACE);
     gckpti_operand(p, out);
     gckpti_operand(p, aux);
-    gckpti_operand(p, p->work_forward[s->id] ? gckpti_version_new(p, p->work_forward[s->id], x, x,
-                                                                  GCKPT_BYTES_WORKSPACE, -1)
-                                             : -1);
+    gckpti_operand(p, work);
     for (int i = 0; i < t->inputs; i++)
         if (gckpti_value_operand(p, t, t->in[i]->base, x) != GCKPT_OK)
             return GCKPT_E_ARG;
@@ -5334,6 +5352,7 @@ static void gckpti_gradient_operands(gckpti_planner *p, const gckpt_tensor *t, i
 {
     const gckpt_tensor *q = t->in[i]->base;
     int gradient = -1, total = -1, repeated = 0;
+    gckpt_buffer_kind kind = q->once ? GCKPT_BUFFER_PARAMETER_GRADIENT : GCKPT_BUFFER_GRADIENT;
     unsigned char bit = (unsigned char)(1u << i);
     for (int k = 0; k < i; k++)
         repeated = repeated || t->in[k]->base == q;
@@ -5344,9 +5363,9 @@ static void gckpti_gradient_operands(gckpti_planner *p, const gckpt_tensor *t, i
         gckpti_touch(p, gradient, x);
         ins->accumulate |= bit;
     } else if (p->grad[q->id] < 0) {
-        gradient = gckpti_version_new(p, gckpti_bytes(q), x, x,
-                                      q->once ? GCKPT_BYTES_GRADIENTS : GCKPT_BYTES_ACTIVATIONS,
-                                      q->once ? -1 : q->id);
+        gradient = gckpti_version_new(p, gckpti_bytes(q), x, x, q->id, kind);
+        if (gradient >= 0 && !q->once)
+            p->versions[gradient].tensor = q->id;
         p->grad[q->id] = gradient;
         if (q->once) {
             ins->accumulate |= bit;
@@ -5355,9 +5374,7 @@ static void gckpti_gradient_operands(gckpti_planner *p, const gckpt_tensor *t, i
     } else if (q->once || repeated) {
         total = p->grad[q->id];
         gckpti_touch(p, total, x);
-        gradient =
-            gckpti_version_new(p, gckpti_bytes(q), x, x,
-                               q->once ? GCKPT_BYTES_GRADIENTS : GCKPT_BYTES_ACTIVATIONS, -1);
+        gradient = gckpti_version_new(p, gckpti_bytes(q), x, x, q->id, kind);
         if (q->once) {
             ins->accumulate |= bit;
             ins->zero |= bit;
@@ -5376,7 +5393,7 @@ static gckpt_result gckpti_lifetime_backward(gckpti_planner *p, const gckpti_ite
 {
     const gckpt_tensor *t = p->g->tensors[s->id];
     unsigned mask = gckpti_needs(p, t);
-    int aux = mask & GCKPT_AUX && t->aux_bytes ? p->aux[s->id] : -1;
+    int aux = mask & GCKPT_AUX && t->aux_bytes ? p->aux[s->id] : -1, work = -1;
     if (mask & GCKPT_OUT) {
         if (gckpti_value_operand(p, t, t, x) != GCKPT_OK)
             return GCKPT_E_ARG;
@@ -5387,9 +5404,9 @@ static gckpt_result gckpti_lifetime_backward(gckpti_planner *p, const gckpti_ite
         return gckpti_error(p->g, GCKPT_E_ARG, "schedule: backward of %T before any forward", t);
     gckpti_touch(p, aux, x);
     gckpti_operand(p, aux);
-    gckpti_operand(p, p->work_backward[s->id] ? gckpti_version_new(p, p->work_backward[s->id], x, x,
-                                                                   GCKPT_BYTES_WORKSPACE, -1)
-                                              : -1);
+    if (p->work_backward[s->id])
+        work = gckpti_version_new(p, p->work_backward[s->id], x, x, s->id, GCKPT_BUFFER_WORKSPACE);
+    gckpti_operand(p, work);
     if (gckpti_is_loss(t)) {
         gckpti_operand(p, -1);
     } else if (t->once) {
@@ -5442,7 +5459,7 @@ static void gckpti_share_storage(gckpti_planner *p, int v, int u, int x, int cop
     int storage = all[u].storage, last = storage;
     if (p->looped && all[storage].start < p->body_start && x >= p->body_start)
         return; /* the next micro-batch reads it again */
-    if (all[storage].kind == GCKPT_BYTES_WORKSPACE ||
+    if (all[storage].kind == GCKPT_BUFFER_WORKSPACE ||
         (!copy && gckpti_storage_end(p, storage) != x))
         return;
     for (int m = storage; copy && m >= 0; m = all[m].next)
@@ -5488,6 +5505,13 @@ static void gckpti_share_all(gckpti_planner *p)
     }
 }
 
+static int gckpti_bytes_kind(gckpt_buffer_kind kind)
+{
+    return kind == GCKPT_BUFFER_WORKSPACE            ? GCKPT_BYTES_WORKSPACE
+           : kind == GCKPT_BUFFER_PARAMETER_GRADIENT ? GCKPT_BYTES_GRADIENTS
+                                                     : GCKPT_BYTES_ACTIVATIONS;
+}
+
 /* All of step 4; also the bound: the greatest sum of live storages, and what it is made of. */
 static gckpt_result gckpti_lifetimes(gckpti_planner *p)
 {
@@ -5507,7 +5531,8 @@ static gckpt_result gckpti_lifetimes(gckpti_planner *p)
             const gckpt_tensor *q = t->in[k]->base;
             if (p->active[q->id] && q->once)
                 p->use[i * GCKPT_MAX_INPUTS + k] =
-                    gckpti_version_new(p, gckpti_bytes(q), 0, length, GCKPT_BYTES_GRADIENTS, -1);
+                    gckpti_version_new(p, gckpti_bytes(q), 0, length, q->id,
+                                       GCKPT_BUFFER_PARAMETER_GRADIENT);
         }
     }
     for (int x = 0; x < length && !p->failed; x++) {
@@ -5559,8 +5584,9 @@ static gckpt_result gckpti_lifetimes(gckpti_planner *p)
         if (v->storage != (int)i)
             continue;
         size_t end = (size_t)gckpti_storage_end(p, (int)i) + 1;
-        change[(size_t)v->start * GCKPT_BYTES_KINDS + (size_t)v->kind] += (double)v->size;
-        change[end * GCKPT_BYTES_KINDS + (size_t)v->kind] -= (double)v->size;
+        size_t kind = (size_t)gckpti_bytes_kind(v->kind);
+        change[(size_t)v->start * GCKPT_BYTES_KINDS + kind] += (double)v->size;
+        change[end * GCKPT_BYTES_KINDS + kind] -= (double)v->size;
     }
     double live[GCKPT_BYTES_KINDS], most = 0;
     memset(live, 0, sizeof live);
@@ -5898,7 +5924,7 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
     plan->picks = (gckpti_plan_pick *)gckpti_new(&memory, plan->pick_count, sizeof *plan->picks);
     for (size_t i = 0; i < p->version_count; i++)
         plan->life_count += p->versions[i].storage == (int)i;
-    plan->lives = (gckpti_life *)gckpti_new(&memory, plan->life_count, sizeof *plan->lives);
+    plan->lives = (gckpt_buffer *)gckpti_new(&memory, plan->life_count, sizeof *plan->lives);
     plan->blob = (char *)gckpti_new(&memory, plan->blob_size, 1);
     plan->memory = memory;
     *p->memory = memory;
@@ -5932,7 +5958,8 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
     gckpti_block_sort(p->blocks, plan->life_count, GCKPTI_BY_END);
     for (size_t i = 0; i < plan->life_count; i++) { /* latest end first, so back to front */
         const gckpti_block *b = &p->blocks[plan->life_count - 1 - i];
-        gckpti_life life = { b->start, b->end, p->versions[b->version].offset, b->size };
+        const gckpti_version *v = &p->versions[b->version];
+        gckpt_buffer life = { b->start, b->end, v->offset, b->size, v->id, v->kind };
         plan->lives[i] = life;
     }
     const gckpt_store *s = p->g->store;
@@ -6300,6 +6327,24 @@ static const char *gckpti_node_name(const gckpt_plan *plan, int id)
 {
     const gckpti_node *node = &plan->nodes[id];
     return node->name != GCKPTI_NONE ? plan->blob + node->name : node->op ? node->op->name : "";
+}
+
+GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id)
+{
+    return plan && id >= 0 && (size_t)id < plan->node_count ? gckpti_node_name(plan, id) : "";
+}
+
+GCKPT_API int gckpt_plan_buffers(const gckpt_plan *plan)
+{
+    return plan ? (int)plan->life_count : 0;
+}
+
+GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out)
+{
+    if (!plan || !out || i < 0 || (size_t)i >= plan->life_count)
+        return GCKPT_E_ARG;
+    *out = plan->lives[i];
+    return GCKPT_OK;
 }
 
 GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op)
@@ -7001,7 +7046,7 @@ static void gckpti_paint_dead(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     while (e->dead < p->life_count && p->lives[e->dead].end <= e->pc) {
-        const gckpti_life *life = &p->lives[e->dead++];
+        const gckpt_buffer *life = &p->lives[e->dead++];
         if (life->end == e->pc &&
             !(p->looped && life->start < p->body && e->pc >= p->body && e->pc < p->epilogue))
             gckpti_paint(e, life->offset, life->size);
