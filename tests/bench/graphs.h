@@ -1,0 +1,363 @@
+/* graphs.h - the networks that planning is measured on, built through the public calls. They are
+ * planned, never run: parameters of 124 million floats cost neither memory nor time.
+ *
+ *     net n;
+ *     gpt_size z = gpt2_124m;
+ *     z.batch = 4;
+ *     if (net_gpt(&n, "GPT-2 124M", &z)) {
+ *         gckpt_plan_desc desc = net_desc(&n, GCKPT_SQRT);
+ *         gckpt_plan *p = gckpt_plan_new(n.graph, &n.loss, 1, &desc);
+ *         printf("%zu bytes\n", net_bytes(p));
+ *         gckpt_plan_free(p);
+ *     }
+ *     net_free(&n);
+ *
+ * Every block is a segment. Include after, or together with, the implementation of gradckpt.h.
+ */
+#ifndef BENCH_GRAPHS_H
+#define BENCH_GRAPHS_H
+#include "gradckpt.h"
+#include <stdio.h>
+#include <string.h>
+
+typedef struct {
+    const char *name;
+    gckpt_store *store;
+    gckpt_graph *graph;
+    gckpt_term loss;
+    int64_t rows;
+} net;
+
+/* Plans are made for a step of two micro-batches. Then parameter gradients live through the whole
+ * step, one accumulator per use, so that what is left of the arena is what a schedule decides:
+ * activations, their gradients and workspace. */
+static inline gckpt_plan_desc net_desc(const net *n, gckpt_mode mode)
+{
+    gckpt_plan_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.mode = mode;
+    desc.batch = 2 * n->rows;
+    return desc;
+}
+
+/* Bytes of a plan made with net_desc that parameters do not account for: activations, their
+ * gradients and workspace, as they lie in the arena. */
+static inline size_t net_bytes(const gckpt_plan *p)
+{
+    return gckpt_plan_arena(p) - gckpt_plan_kind_bytes(p, GCKPT_BYTES_GRADIENTS);
+}
+
+static inline void net_open(net *n, const char *name, int64_t rows)
+{
+    memset(n, 0, sizeof *n);
+    n->name = name;
+    n->rows = rows;
+    n->loss.weight = 1;
+    n->store = gckpt_store_new(NULL);
+    n->graph = gckpt_graph_new(n->store, NULL);
+}
+
+/* 0 after saying what is wrong with the graph. */
+static inline int net_close(net *n, gckpt_tensor *loss)
+{
+    n->loss.loss = loss;
+    if (loss == NULL)
+        fprintf(stderr, "%s: %s\n", n->name, gckpt_error_text(n->graph));
+    return loss != NULL;
+}
+
+static inline void net_free(net *n)
+{
+    gckpt_graph_free(n->graph);
+    gckpt_store_free(n->store);
+}
+
+/* A place in a network: its blocks' parameters are called after it. */
+typedef struct {
+    net *n;
+    const char *part;
+    int layer;
+    int64_t dim;
+    int heads, causal;
+    gckpt_tensor *memory; /* what cross-attention reads; NULL: none */
+} place;
+
+/* A trainable parameter (rows,columns), or (rows) when columns is 0. Its values are never read, so
+ * that all of them may be at the same one float. */
+static inline gckpt_tensor *net_weight(const place *p, const char *part, int64_t rows,
+                                       int64_t columns)
+{
+    static float nothing;
+    const gckpt_init zero = { 0, 0, 0 };
+    gckpt_shape shape = columns > 0 ? gckpt_shape2(rows, columns) : gckpt_shape1(rows);
+    char name[64];
+    snprintf(name, sizeof name, "%s%d.%s", p->part, p->layer, part);
+    if (gckpt_store_find(p->n->store, name) < 0)
+        gckpt_store_external(p->n->store, name, shape, &nothing, 1);
+    return gckpt_param(p->n->graph, name, shape, zero);
+}
+
+static inline gckpt_tensor *net_norm(const place *p, const char *part, gckpt_tensor *x)
+{
+    char name[32];
+    snprintf(name, sizeof name, "%s.gain", part);
+    gckpt_tensor *gain = net_weight(p, name, p->dim, 0);
+    snprintf(name, sizeof name, "%s.bias", part);
+    return gckpt_layernorm(x, gain, net_weight(p, name, p->dim, 0));
+}
+
+static inline gckpt_tensor *net_linear(const place *p, const char *part, gckpt_tensor *x,
+                                       int64_t in, int64_t out)
+{
+    char name[32];
+    snprintf(name, sizeof name, "%s.bias", part);
+    gckpt_tensor *w = net_weight(p, part, in, out);
+    return gckpt_linear(x, w, net_weight(p, name, out, 0));
+}
+
+/* ---- transformers ---- */
+
+/* x + projection(attention(..)); keys and values from `source`, or from x when that is NULL. */
+static inline gckpt_tensor *net_attend(const place *p, const char *part, gckpt_tensor *x,
+                                       gckpt_tensor *source, int causal)
+{
+    const int64_t C = p->dim;
+    char name[5][24];
+    static const char *const parts[] = { "norm", "q", "k", "v", "proj" };
+    for (int i = 0; i < 5; i++)
+        snprintf(name[i], sizeof name[i], "%s.%s", part, parts[i]);
+    gckpt_tensor *h = net_norm(p, name[0], x);
+    gckpt_tensor *q = net_linear(p, name[1], h, C, C);
+    gckpt_tensor *k = net_linear(p, name[2], source != NULL ? source : h, C, C);
+    gckpt_tensor *v = net_linear(p, name[3], source != NULL ? source : h, C, C);
+    h = gckpt_attention(q, k, v, p->heads, causal);
+    return gckpt_add(x, net_linear(p, name[4], h, C, C));
+}
+
+/* A pre-norm transformer block; a decoder's, with cross-attention, when the place has a memory. */
+static inline gckpt_tensor *net_block(gckpt_tensor *x, void *user)
+{
+    const place *p = (const place *)user;
+    x = net_attend(p, "self", x, NULL, p->causal);
+    if (p->memory != NULL)
+        x = net_attend(p, "cross", x, p->memory, 0);
+    gckpt_tensor *h = net_norm(p, "norm", x);
+    h = gckpt_gelu(net_linear(p, "fc", h, p->dim, 4 * p->dim));
+    return gckpt_add(x, net_linear(p, "out", h, 4 * p->dim, p->dim));
+}
+
+static inline gckpt_tensor *net_embed(const place *p, const char *name, gckpt_tensor *table,
+                                      int64_t batch, int64_t context)
+{
+    gckpt_tensor *in = gckpt_input(p->n->graph, name, GCKPT_I32, gckpt_shape2(batch, context));
+    gckpt_tensor *x = gckpt_embed(table, in);
+    return gckpt_positions(x, net_weight(p, name, context, p->dim));
+}
+
+typedef struct {
+    int layers, heads;
+    int64_t dim, context, vocabulary, batch;
+} gpt_size;
+static const gpt_size gpt2_124m = { 12, 12, 768, 1024, 50257, 1 };
+static const gpt_size gpt_mcu = { 4, 2, 16, 32, 32, 1 };
+
+/* GPT-2 of any size: learned positions, tied head. */
+static inline int net_gpt(net *n, const char *name, const gpt_size *z)
+{
+    net_open(n, name, z->batch);
+    place p = { n, "", 0, z->dim, z->heads, 1, NULL };
+    gckpt_tensor *table = net_weight(&p, "table", z->vocabulary, z->dim);
+    gckpt_tensor *x = net_embed(&p, "tokens", table, z->batch, z->context);
+    for (p.layer = 0; p.layer < z->layers; p.layer++)
+        x = gckpt_checkpoint(net_block, x, &p);
+    gckpt_tensor *target =
+        gckpt_input(n->graph, "targets", GCKPT_I32, gckpt_shape2(z->batch, z->context));
+    return net_close(n, gckpt_linear_cross_entropy(net_norm(&p, "last", x), table, target));
+}
+
+/* An encoder and a decoder of `layers` layers each; all of the decoder's read the encoder's end. */
+static inline int net_encoder_decoder(net *n, const char *name, int layers)
+{
+    const int64_t batch = 4, context = 512, dim = 512, vocabulary = 32000;
+    net_open(n, name, batch);
+    place p = { n, "encoder", 0, dim, 8, 0, NULL };
+    gckpt_tensor *table = net_weight(&p, "table", vocabulary, dim);
+    gckpt_tensor *x = net_embed(&p, "source", table, batch, context);
+    for (p.layer = 0; p.layer < layers; p.layer++)
+        x = gckpt_checkpoint(net_block, x, &p);
+    gckpt_tensor *memory = net_norm(&p, "last", x);
+    place d = { n, "decoder", 0, dim, 8, 1, memory };
+    x = net_embed(&d, "tokens", table, batch, context);
+    for (d.layer = 0; d.layer < layers; d.layer++)
+        x = gckpt_checkpoint(net_block, x, &d);
+    gckpt_tensor *target =
+        gckpt_input(n->graph, "targets", GCKPT_I32, gckpt_shape2(batch, context));
+    return net_close(n, gckpt_linear_cross_entropy(net_norm(&d, "last", x), table, target));
+}
+
+/* ---- a plain chain ---- */
+static inline gckpt_tensor *net_layer(gckpt_tensor *x, void *user)
+{
+    const place *p = (const place *)user;
+    return gckpt_relu(net_linear(p, "fc", x, p->dim, p->dim));
+}
+
+static inline int net_mlp(net *n, const char *name, int layers)
+{
+    const int64_t batch = 256, head = 16;
+    net_open(n, name, batch);
+    place p = { n, "", 0, 1024, 0, 0, NULL };
+    gckpt_tensor *x = gckpt_input(n->graph, "x", GCKPT_F32, gckpt_shape2(batch, p.dim));
+    for (p.layer = 0; p.layer < layers; p.layer++)
+        x = gckpt_checkpoint(net_layer, x, &p);
+    x = net_linear(&p, "head", x, p.dim, head);
+    gckpt_tensor *target = gckpt_input(n->graph, "y", GCKPT_F32, gckpt_shape2(batch, head));
+    return net_close(n, gckpt_mean_squared_error(x, target));
+}
+
+/* ---- a U-Net. The library does not convolve: these rows say what planning asks of an op (shape,
+ * flops, what a backward reads) and compute nothing. Images are (B,H,W,C). ---- */
+static inline void image_kernel(const gckpt_call *call) { (void)call; }
+
+/* x (B,H,W,I), w (9,I*O) -> (B,H,W,O); the attribute is O */
+static inline gckpt_result image_conv_shape(gckpt_call *call)
+{
+    call->shape = call->in[0].shape;
+    call->shape.d[3] = *(const int64_t *)call->attributes;
+    return GCKPT_OK;
+}
+
+static inline uint64_t image_conv_flops(const gckpt_call *call)
+{
+    const gckpt_shape *s = &call->shape;
+    return 2 * (uint64_t)(s->d[0] * s->d[1] * s->d[2] * 9 * call->in[0].shape.d[3] * s->d[3]);
+}
+
+/* x (B,H,W,I), w (4,I*O) -> (B,2H,2W,O): a transposed convolution, 2 x 2 with stride 2 */
+static inline gckpt_result image_up_shape(gckpt_call *call)
+{
+    image_conv_shape(call);
+    call->shape.d[1] *= 2;
+    call->shape.d[2] *= 2;
+    return GCKPT_OK;
+}
+
+static inline uint64_t image_up_flops(const gckpt_call *call) { return image_conv_flops(call) / 9; }
+
+/* Keeps 64 halves of statistics a sample. */
+static inline gckpt_result image_norm_shape(gckpt_call *call)
+{
+    call->shape = call->in[0].shape;
+    call->aux_bytes = (size_t)call->shape.d[0] * 128;
+    return GCKPT_OK;
+}
+
+/* The greatest of 2 x 2; which one it was is kept as a byte. */
+static inline gckpt_result image_pool_shape(gckpt_call *call)
+{
+    call->shape = call->in[0].shape;
+    call->shape.d[1] /= 2;
+    call->shape.d[2] /= 2;
+    call->aux_bytes =
+        (size_t)(call->shape.d[0] * call->shape.d[1] * call->shape.d[2] * call->shape.d[3]);
+    return GCKPT_OK;
+}
+
+static inline gckpt_tensor *image_conv(const place *p, const char *part, gckpt_tensor *x,
+                                       int64_t out)
+{
+    static const gckpt_op conv = { "conv3x3",
+                                   image_conv_shape,
+                                   image_kernel,
+                                   image_kernel,
+                                   image_conv_flops,
+                                   NULL,
+                                   { GCKPT_IN(1), GCKPT_IN(0) },
+                                   0,
+                                   NULL,
+                                   NULL };
+    gckpt_tensor *in[2] = { x, net_weight(p, part, 9, gckpt_shape_of(x).d[3] * out) };
+    return gckpt_apply(&conv, in, 2, &out, sizeof out);
+}
+
+static inline gckpt_tensor *image_up(const place *p, gckpt_tensor *x, int64_t out)
+{
+    static const gckpt_op up = { "up2x2",
+                                 image_up_shape,
+                                 image_kernel,
+                                 image_kernel,
+                                 image_up_flops,
+                                 NULL,
+                                 { GCKPT_IN(1), GCKPT_IN(0) },
+                                 0,
+                                 NULL,
+                                 NULL };
+    gckpt_tensor *in[2] = { x, net_weight(p, "up", 4, gckpt_shape_of(x).d[3] * out) };
+    return gckpt_apply(&up, in, 2, &out, sizeof out);
+}
+
+static inline gckpt_tensor *image_norm(gckpt_tensor *x)
+{
+    static const gckpt_op norm = { "groupnorm",
+                                   image_norm_shape,
+                                   image_kernel,
+                                   image_kernel,
+                                   NULL,
+                                   NULL,
+                                   { GCKPT_IN(0) | GCKPT_AUX },
+                                   0,
+                                   NULL,
+                                   NULL };
+    return gckpt_apply(&norm, &x, 1, NULL, 0);
+}
+
+static inline gckpt_tensor *image_pool(gckpt_tensor *x)
+{
+    static const gckpt_op pool = {
+        "pool2x2", image_pool_shape, image_kernel, image_kernel, NULL, NULL, { GCKPT_AUX }, 0, NULL,
+        NULL
+    };
+    return gckpt_apply(&pool, &x, 1, NULL, 0);
+}
+
+/* Twice convolution, norm, silu; on the way up with what `memory` skips. A segment. */
+static inline gckpt_tensor *image_block(gckpt_tensor *x, void *user)
+{
+    const place *p = (const place *)user;
+    if (p->memory != NULL) {
+        gckpt_tensor *both[2];
+        both[0] = image_up(p, x, p->dim);
+        both[1] = p->memory;
+        x = gckpt_concat(both, 2, 3);
+    }
+    for (int i = 0; i < 2; i++)
+        x = gckpt_silu(image_norm(image_conv(p, i == 0 ? "conv1" : "conv2", x, p->dim)));
+    return x;
+}
+
+static inline int net_unet(net *n, const char *name)
+{
+    enum { DEPTH = 4 };
+    const int64_t batch = 8, side = 256, channels = 4, width = 32;
+    gckpt_tensor *skip[DEPTH];
+    net_open(n, name, batch);
+    gckpt_tensor *x =
+        gckpt_input(n->graph, "x", GCKPT_F32, gckpt_shape4(batch, side, side, channels));
+    place down = { n, "down", 0, width, 0, 0, NULL };
+    for (; down.layer < DEPTH; down.layer++, down.dim *= 2) {
+        skip[down.layer] = gckpt_checkpoint(image_block, x, &down);
+        x = image_pool(skip[down.layer]);
+    }
+    x = gckpt_checkpoint(image_block, x, &down);
+    place up = { n, "up", DEPTH, down.dim, 0, 0, NULL };
+    while (up.layer > 0) {
+        up.dim /= 2;
+        up.memory = skip[--up.layer];
+        x = gckpt_checkpoint(image_block, x, &up);
+    }
+    x = image_conv(&up, "last", x, channels);
+    gckpt_tensor *target =
+        gckpt_input(n->graph, "y", GCKPT_F32, gckpt_shape4(batch, side, side, channels));
+    return net_close(n, gckpt_mean_squared_error(x, target));
+}
+#endif
