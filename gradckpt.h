@@ -4615,6 +4615,7 @@ typedef struct {
     int in[GCKPT_MAX_INPUTS];
     gckpt_type type;
     int once;
+    gckpt_cost cost;
 } gckpti_node;
 
 typedef struct {
@@ -5848,6 +5849,7 @@ static void gckpti_encode_nodes(gckpti_planner *p, gckpt_plan *plan)
             node.in[k] = t->in[k]->id;
         node.type = t->type;
         node.once = t->once;
+        node.cost = p->cost[i];
         if (t->kind == GCKPTI_PARAM) {
             const char *name =
                 p->g->store->params[t->index].p.name; /* gckpt_name may have changed t's */
