@@ -46,7 +46,7 @@
  *    shapes; its number of rows (axis 0 of every input) is the micro-batch. A plan is constant
  *    data: the list of instructions (forward i, backward i, update p) and a byte offset for
  *    everything they touch. An executor binds a plan to a store and to memory and runs it. Nothing
- *    is allocated after that (but by gckpt_check_gradients).
+ *    is allocated after that (but by gckpt_check_gradients and gckpt_calibrate).
  *
  *        gckpt_store *s = gckpt_store_new(NULL);
  *        gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -502,7 +502,9 @@ typedef struct {
     int64_t batch; /* most rows of one step; 0: the graph's own rows (one micro-batch) */
     gckpt_optimiser optimiser;
     int own_state;          /* GCKPT_OWN_OPTIMISER: floats of state per element, 0..4 */
-    int update_in_backward; /* update each parameter as soon as its gradient is complete */
+    /* update each parameter as soon as its gradient is complete: 0, 1, or for gckpt_fit also
+     * GCKPT_IF_USEFUL */
+    int update_in_backward;
     int threads;            /* 0: 1 */
     size_t alignment;       /* of every offset; a power of two; 0: 64 */
     /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: what has least
@@ -515,7 +517,7 @@ typedef struct {
     const gckpt_pick *fetch;
     int fetches;
     /* by tensor id, cost_count = highest id + 1 (timings: gckpt_calibrate); NULL: flops + 10 x
-     * bytes moved, so that a plan is the same on every machine */
+     * bytes moved + 16384 an instruction, so that a plan is the same on every machine */
     const gckpt_cost *costs;
     int cost_count;
     gckpt_memory memory; /* for the plan itself */
@@ -548,6 +550,12 @@ GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* recomputed wor
  * recomputes add to the work of a store-all plan, as a fraction of it. */
 GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
+/* Work of a whole step of desc.batch rows: that of its micro-batches and, once, of what depends on
+ * parameters only. With costs in nanoseconds a step takes 1e-9 * (this + *update) seconds: see
+ * gckpt_calibrate. */
+GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan);
+GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);     /* of a micro-batch */
+GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan);  /* 1: updates in the backward */
 GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan);  /* what AUTO chose */
 GCKPT_API int gckpt_plan_length(const gckpt_plan *plan);       /* instructions */
 GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out);
@@ -575,6 +583,26 @@ GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_bu
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
 /* Prints header, then every instruction with what it writes and the live bytes. */
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user);
+
+/* Chooses the micro-batch together with the plan. build makes the graph whose inputs have `rows`
+ * rows, fills terms (at most GCKPT_MAX_TERMS) and returns how many; less than 0: this size is not
+ * wanted. It is called for every divisor of the batch and must make the same tensors and parameters
+ * each time, so that ids hold for all. */
+#define GCKPT_MAX_TERMS 16
+typedef int (*gckpt_build)(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *user);
+/* Fills the costs of a graph that build has just made, e.g. by gckpt_calibrate. */
+typedef gckpt_result (*gckpt_measure)(gckpt_graph *graph, const gckpt_term *terms, int count,
+                                      gckpt_cost *costs, int cost_count, void *user);
+enum { GCKPT_IF_USEFUL = 2 }; /* update_in_backward: may be chosen; then no step may clip */
+/* The plan with the least gckpt_plan_step_work, among those of all micro-batch sizes (and update
+ * rules, with GCKPT_IF_USEFUL) that fit desc.budget; then the one with fewer bytes, then with more
+ * rows. measure NULL: by the costs of the model, the same plan on every machine. A graph that mixes
+ * rows is planned whole. desc: as for gckpt_plan_new, but fetch, schedule and costs belong to one
+ * graph and batch is the argument; memory must not be a block. Graphs are temporary; the parameters
+ * they make stay in the store when a plan is found, and only then. NULL on error, which is then the
+ * store's; that of a budget too small names the least bytes that suffice. */
+GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
+                                const gckpt_plan_desc *desc, gckpt_measure measure);
 
 /* >>api-run ------------------------------------------------------------------------------------ */
 typedef struct {
@@ -689,6 +717,19 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
  * for bit; nothing is updated. */
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                              int64_t rows, double *worst);
+/* Times the ops on this machine, for desc.costs: costs[id] is the nanoseconds of an op's forward and
+ * backward over one micro-batch, at least 1; cost_count: highest id + 1. *update (NULL: not wanted)
+ * is what a step takes besides: checks, division, norm, update. `seconds` is a clock that starts
+ * anywhere. Any training plan will do that does not update in the backward; rows: a multiple of its
+ * micro-batch. Of 6 to 32 runs (a quarter of a second, unless 6 take longer) the first is
+ * discarded; each op gets its median. Nothing is updated: weights, state and step stay as they are,
+ * bit for bit (each parameter in turn is updated, timed and put back; an own optimiser is not
+ * called). Ops that the plan does not run get the plan's own cost in the unit of the others. A
+ * recompute is taken to last as long as the first forward; with cold caches it takes more, when it
+ * leaves only what the backward needs, less. */
+GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                       int64_t rows, double (*seconds)(void *user), void *user,
+                                       gckpt_cost *costs, int cost_count, uint64_t *update);
 
 #ifdef __cplusplus
 }
@@ -1851,23 +1892,29 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
 static void gckpti_param_free(gckpt_store *s, gckpti_param *q)
 {
     size_t n = (size_t)q->p.elements;
+    for (int i = 4; i-- > 0;)
+        gckpti_delete(&s->memory, q->p.state[i], n, sizeof(float));
+    if (!q->external)
+        gckpti_delete(&s->memory, q->p.values, n, sizeof(float));
     if (q->p.name) {
         char *name;
         memcpy(&name, &q->p.name, sizeof name); /* ours, shown to users as const */
         gckpti_delete(&s->memory, name, strlen(name) + 1, 1);
     }
-    for (int i = 4; i-- > 0;)
-        gckpti_delete(&s->memory, q->p.state[i], n, sizeof(float));
-    if (!q->external)
-        gckpti_delete(&s->memory, q->p.values, n, sizeof(float));
+}
+
+/* Takes the newest parameters away until `count` are left. */
+static void gckpti_store_shrink(gckpt_store *s, size_t count)
+{
+    while (s->count > count)
+        gckpti_param_free(s, &s->params[--s->count]);
 }
 
 GCKPT_API void gckpt_store_free(gckpt_store *store)
 {
     if (!store)
         return;
-    while (store->count > 0)
-        gckpti_param_free(store, &store->params[--store->count]);
+    gckpti_store_shrink(store, 0);
     gckpti_allocator memory = store->memory;
     if (store->params)
         gckpti_resize(&memory, store->params, store->capacity * sizeof *store->params, 0);
@@ -2150,6 +2197,7 @@ struct gckpt_graph {
     int segment;            /* open now */
     int outermost, deepest; /* segments without a parent; levels */
     int64_t rows;           /* of every input; 0: no input yet */
+    size_t least;           /* bytes that would have sufficed, after E_BUDGET */
 };
 
 static const char *gckpti_kind_name(const gckpt_tensor *t)
@@ -4780,8 +4828,10 @@ static unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t)
     return mask;
 }
 
-/* The work of op t: flops + 10 x bytes moved, integers, so that a plan is the same on every machine.
- * A backward does the forward's flops for one or two of its inputs (as a matmul does), moves what
+enum { GCKPTI_INSTRUCTION_WORK = 16384 };
+
+/* The work of op t: flops + 10 x bytes moved + what an instruction costs however small it is (about
+ * 100 ns where a flop is 7 ps), integers, so that a plan is the same on every machine. A backward does the forward's flops for one or two of its inputs (as a matmul does), moves what
  * it reads, the gradient that comes in and those that go out. */
 static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor *t,
                                     const gckpt_call *call)
@@ -4798,9 +4848,9 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
         backward += t->op->flags & GCKPT_PASSES(k) ? 0 : gckpti_bytes(t->in[k]);
     }
     backward += needs & GCKPT_OUT ? out : 0;
-    gckpt_cost cost = { flops + 10 * forward, 0 };
+    gckpt_cost cost = { flops + 10 * forward + GCKPTI_INSTRUCTION_WORK, 0 };
     if (gradients > 0)
-        cost.backward = flops * (gradients > 1 ? 2 : 1) + 10 * backward;
+        cost.backward = flops * (gradients > 1 ? 2 : 1) + 10 * backward + GCKPTI_INSTRUCTION_WORK;
     return cost;
 }
 
@@ -6140,6 +6190,9 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
                 return gckpti_error(g, GCKPT_E_ARG, "plan: terms %i and %i are the same loss", k,
                                     i);
     }
+    if (d->update_in_backward == GCKPT_IF_USEFUL)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: update_in_backward must be 0 or 1; gckpt_fit can choose");
     if (d->update_in_backward && (inference || (d->batch > g->rows)))
         return gckpti_error(
             g, GCKPT_E_ARG,
@@ -6258,7 +6311,7 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     gckpti_planner_free(&p);
     if (p.failed || result == GCKPT_E_MEMORY)
         gckpti_error(graph, GCKPT_E_MEMORY, "plan: no memory to plan %z tensors", graph->count);
-    else if (result == GCKPT_OK && !plan)
+    else if (result == GCKPT_OK && !plan && (graph->least = least) > 0)
         gckpti_error(graph, GCKPT_E_BUDGET,
                      "budget %z bytes is too small: this graph needs at least %z%s", d.budget,
                      least, automatic ? "" : " in this mode (GCKPT_AUTO tries all)");
@@ -6271,6 +6324,190 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     return plan;
 }
 
+/* ---- the micro-batch, chosen together with the plan ---- */
+typedef struct {
+    gckpt_store *store;
+    gckpt_build build;
+    gckpt_measure measure;
+    void *user;
+    gckpt_plan_desc desc;
+    gckpt_plan *best;
+    uint64_t key;         /* of the first graph; 0: none yet */
+    size_t params, least; /* parameters it left in the store; bytes that some size can do with */
+} gckpti_fitting;
+
+/* The greatest divisor of n below d; 0: there is none. */
+static int64_t gckpti_next_divisor(int64_t n, int64_t d)
+{
+    int64_t k = n / d + 1;
+    for (; k <= n / k; k++)
+        if (n % k == 0)
+            return n / k;
+    for (k = k <= d ? k - 1 : d - 1; k > 0; k--)
+        if (n % k == 0)
+            return k;
+    return 0;
+}
+
+/* What must not depend on the micro-batch: tensors, by kind and inputs. Never 0. */
+static uint64_t gckpti_graph_key(const gckpt_graph *g)
+{
+    uint64_t key = gckpti_fnv(GCKPTI_FNV_START, &g->count, sizeof g->count);
+    for (size_t i = 0; i < g->count; i++) {
+        const gckpt_tensor *t = g->tensors[i];
+        int words[2 + GCKPT_MAX_INPUTS];
+        words[0] = t->kind;
+        words[1] = t->index;
+        for (int k = 0; k < t->inputs; k++)
+            words[2 + k] = t->in[k]->id;
+        key = gckpti_fnv(key, words, (size_t)(2 + t->inputs) * sizeof *words);
+    }
+    return key ? key : 1;
+}
+
+/* Plans graph g in the way of f->desc and keeps the plan if it is the best so far. Store-all has the
+ * least work of all plans: it is done when it fits, and when it is too slow, so are all others. */
+static gckpt_result gckpti_fit_plan(gckpti_fitting *f, gckpt_graph *g, const gckpt_term *terms,
+                                    int count)
+{
+    gckpt_plan_desc d = f->desc;
+    uint64_t work = f->best ? gckpt_plan_step_work(f->best) : UINT64_MAX;
+    d.mode = GCKPT_STORE_ALL;
+    d.budget = 0;
+    gckpt_plan *plan = gckpt_plan_new(g, terms, count, &d);
+    if (!plan)
+        return gckpt_error(g);
+    int whole = f->desc.mode == GCKPT_AUTO || f->desc.mode == GCKPT_STORE_ALL;
+    int fits = !f->desc.budget || gckpt_plan_bytes(plan) <= f->desc.budget;
+    int mixed = d.batch > g->rows && !gckpt_plan_split_exact(plan, NULL);
+    if (mixed || gckpt_plan_step_work(plan) > work || !whole || !fits) {
+        int hopeless = mixed || gckpt_plan_step_work(plan) > work;
+        gckpt_plan_free(plan);
+        if (hopeless)
+            return GCKPT_OK;
+        plan = gckpt_plan_new(g, terms, count, &f->desc);
+        if (!plan && gckpt_error(g) != GCKPT_E_BUDGET)
+            return gckpt_error(g);
+        if (!plan) {
+            f->least = g->least < f->least ? g->least : f->least;
+            return GCKPT_OK;
+        }
+    }
+    uint64_t own = gckpt_plan_step_work(plan);
+    int better = !f->best || own < work ||
+                 (own == work && gckpt_plan_bytes(plan) < gckpt_plan_bytes(f->best));
+    gckpt_plan_free(better ? f->best : plan);
+    f->best = better ? plan : f->best;
+    return GCKPT_OK;
+}
+
+/* One micro-batch size: builds its graph, then plans it under each update rule that is possible. */
+static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
+{
+    gckpt_term terms[GCKPT_MAX_TERMS];
+    gckpti_allocator memory;
+    gckpt_result result = GCKPT_OK;
+    gckpt_cost *costs = NULL;
+    size_t before = f->store->count;
+    int in_backward = f->desc.update_in_backward;
+    if (in_backward && in_backward != GCKPT_IF_USEFUL && rows < f->desc.batch)
+        return GCKPT_OK;
+    memset(terms, 0, sizeof terms);
+    memset(&memory, 0, sizeof memory);
+    memory.desc = f->desc.memory;
+    gckpt_graph *g = gckpt_graph_new(f->store, &f->desc.memory);
+    if (!g)
+        return GCKPT_E_MEMORY;
+    int count = f->build(g, rows, terms, f->user);
+    if (count < 0 && g->object.sticky != GCKPT_E_MEMORY) {
+        gckpt_graph_free(g);
+        gckpti_store_shrink(f->store, before);
+        return GCKPT_OK;
+    }
+    if (g->object.sticky != GCKPT_OK || count > GCKPT_MAX_TERMS)
+        result = gckpti_error(g, GCKPT_E_ARG, "build returned %i terms; %i is the most", count,
+                              GCKPT_MAX_TERMS);
+    else if (g->rows != rows)
+        result = gckpti_error(g, GCKPT_E_ARG, "build made inputs of %I rows", g->rows);
+    else if (f->key && (f->key != gckpti_graph_key(g) || f->params != f->store->count))
+        result = gckpti_error(g, GCKPT_E_ARG,
+                              "build made other tensors or parameters than for the batch's other "
+                              "divisors; only shapes may depend on rows");
+    if (g->object.sticky != GCKPT_OK)
+        result = g->object.sticky;
+    if (result == GCKPT_OK && f->measure) {
+        costs = (gckpt_cost *)gckpti_new(&memory, g->count, sizeof *costs);
+        result = costs ? f->measure(g, terms, count, costs, (int)g->count, f->user)
+                       : gckpti_error(g, GCKPT_E_MEMORY, "no memory for costs");
+        if (costs && result != GCKPT_OK)
+            gckpti_error(g, result, "measure failed: %s", gckpt_result_text(result));
+    }
+    f->key = gckpti_graph_key(g);
+    f->params = f->store->count;
+    f->desc.costs = costs;
+    f->desc.cost_count = costs ? (int)g->count : 0;
+    for (int rule = 0; rule < 2 && result == GCKPT_OK; rule++) {
+        f->desc.update_in_backward = rule;
+        if (rule ? in_backward && rows == f->desc.batch : in_backward != 1)
+            result = gckpti_fit_plan(f, g, terms, count);
+    }
+    f->desc.update_in_backward = in_backward;
+    if (result != GCKPT_OK)
+        gckpti_error(f->store, result, "fit: micro-batches of %I rows: %s", rows,
+                     gckpt_error_text(g));
+    gckpti_delete(&memory, costs, g->count, sizeof *costs);
+    gckpt_graph_free(g);
+    return result;
+}
+
+GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
+                                const gckpt_plan_desc *desc, gckpt_measure measure)
+{
+    gckpti_fitting f;
+    memset(&f, 0, sizeof f);
+    if (!store)
+        return NULL;
+    if (desc)
+        f.desc = *desc;
+    size_t before = store->count;
+    gckpt_result result = GCKPT_OK;
+    if (!build || batch < 1 || batch > INT32_MAX)
+        result = gckpti_error(store, GCKPT_E_ARG, "fit: %s",
+                              build ? "the batch must be 1 to 2147483647" : "build is NULL");
+    else if (f.desc.fetches || f.desc.costs || f.desc.mode == GCKPT_SCHEDULE ||
+             f.desc.mode == GCKPT_INFERENCE || f.desc.memory.memory)
+        result = gckpti_error(store, GCKPT_E_ARG,
+                              "fit: fetch, costs, a schedule and memory in a block belong to one "
+                              "graph, and inference has no batch: use gckpt_plan_new");
+    else if (f.desc.update_in_backward < 0 || f.desc.update_in_backward > GCKPT_IF_USEFUL)
+        result = gckpti_error(store, GCKPT_E_ARG,
+                              "fit: update_in_backward must be 0, 1 or GCKPT_IF_USEFUL");
+    f.store = store;
+    f.build = build;
+    f.measure = measure;
+    f.user = user;
+    f.desc.batch = batch;
+    f.least = SIZE_MAX;
+    for (int64_t rows = batch; rows > 0 && result == GCKPT_OK;
+         rows = gckpti_next_divisor(batch, rows))
+        result = gckpti_fit_rows(&f, rows);
+    if (result == GCKPT_OK && f.best) {
+        gckpti_ok(store);
+        return f.best;
+    }
+    if (result == GCKPT_OK && f.least < SIZE_MAX)
+        gckpti_error(store, GCKPT_E_BUDGET,
+                     "fit: budget %z bytes is too small: a batch of %I rows needs at least %z, over "
+                     "all micro-batches",
+                     f.desc.budget, batch, f.least);
+    else if (result == GCKPT_OK)
+        gckpti_error(store, GCKPT_E_ARG, "fit: build wanted no divisor of the batch of %I rows",
+                     batch);
+    gckpt_plan_free(f.best);
+    gckpti_store_shrink(store, before);
+    return NULL;
+}
+
 /* =================================================================================================
  * >>plan-tells: what a plan tells
  * ============================================================================================== */
@@ -6278,6 +6515,28 @@ GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan) { return plan ? plan->
 GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan) { return plan ? plan->bound : 0; }
 GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan) { return plan ? plan->recompute : 0; }
 GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan) { return plan ? plan->work : 0; }
+GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan) { return plan ? plan->rows : 0; }
+GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan)
+{
+    return plan && plan->update_in_backward;
+}
+
+GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan)
+{
+    uint64_t body = 0, once = 0;
+    for (size_t x = 0; plan && x < plan->length; x++) {
+        const gckpti_ins *ins = &plan->list[x];
+        if (ins->kind != GCKPT_UPDATE)
+            *((int)x < plan->body || (int)x >= plan->epilogue ? &once : &body) +=
+                ins->kind == GCKPT_FORWARD ? plan->nodes[ins->id].cost.forward
+                                           : plan->nodes[ins->id].cost.backward;
+    }
+    if (!plan)
+        return 0;
+    uint64_t rows = (uint64_t)plan->rows, batch = (uint64_t)plan->batch;
+    return once + body / rows * batch + body % rows * batch / rows; /* a short one: in proportion */
+}
+
 GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan)
 {
     return plan && plan->least_work
@@ -7693,6 +7952,173 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
             "check_gradients: the gradient of \"%s\" differs from finite differences by %g "
             "(relative)",
             p->blob + p->params[worst_param].name, *worst);
+    return result;
+}
+
+/* ---- what ops cost on this machine ---- */
+enum { GCKPTI_RUNS_LEAST = 6, GCKPTI_RUNS_MOST = 32 };
+
+typedef struct {
+    double (*seconds)(void *user);
+    void *user;
+    double last;
+    float *copy; /* room for a parameter and its state */
+} gckpti_stopwatch;
+
+static double gckpti_lap(gckpti_stopwatch *w)
+{
+    double now = w->seconds(w->user), lap = now - w->last;
+    w->last = now;
+    return lap > 0 && lap < 1e9 ? lap : 0;
+}
+
+/* Saves what an update changes of a parameter, or puts it back. */
+static void gckpti_update_undo(gckpti_param *q, float *copy, int slots, int back)
+{
+    size_t n = (size_t)q->p.elements;
+    for (int i = -1; i < slots; i++, copy += n) {
+        float *mine = i < 0 ? q->p.values : q->p.state[i];
+        memcpy(back ? mine : copy, back ? copy : mine, n * sizeof *copy);
+    }
+}
+
+/* One step, put back. spent: seconds by instruction, a micro-batch; last: those of all else. */
+static gckpt_result gckpti_time_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                     int64_t rows, gckpti_stopwatch *w, double *spent)
+{
+    const gckpt_plan *p = e->plan;
+    double *rest = &spent[p->length], micro = (double)(rows / p->rows);
+    gckpt_hyper hyper;
+    memset(&hyper, 0, sizeof hyper);
+    memset(spent, 0, (p->length + 1) * sizeof *spent);
+    gckpti_lap(w);
+    gckpt_result result = gckpti_prepare(e, feeds, count, rows, &hyper, 0);
+    for (*rest = gckpti_lap(w); result == GCKPT_OK || result == GCKPT_MORE;) {
+        result = gckpti_advance(e, 1);
+        double lap = gckpti_lap(w);
+        if (result != GCKPT_MORE)
+            break;
+        spent[e->pc - 1] += e->pc > p->body && e->pc <= p->epilogue ? lap / micro : lap;
+    }
+    e->state = GCKPTI_IDLE;
+    if (result != GCKPT_OK)
+        return result;
+    if (!e->counts[0])
+        return gckpti_error(e, GCKPT_E_DATA, "calibrate: no valid target in these rows");
+    uint64_t step = e->store->step;
+    gckpti_finish_gradients(e);
+    result = gckpti_finish_step(e, NULL);
+    e->store->step = step;
+    *rest += gckpti_lap(w);
+    for (size_t x = 0; x < p->length && p->optimiser != GCKPT_OWN_OPTIMISER; x++) {
+        if (p->list[x].kind != GCKPT_UPDATE)
+            continue;
+        gckpti_param *q = &e->store->params[e->params[p->list[x].id]];
+        int optimiser = q->optimiser;
+        uint64_t updates = q->updates;
+        gckpti_update_undo(q, w->copy, p->state_slots, 0);
+        gckpti_lap(w);
+        gckpti_run_update(e, &p->list[x]);
+        *rest += gckpti_lap(w);
+        gckpti_update_undo(q, w->copy, p->state_slots, 1);
+        q->optimiser = optimiser;
+        q->updates = updates;
+    }
+    return result;
+}
+
+/* The median of samples[0], samples[stride], ..., n of them, which end up sorted. */
+static double gckpti_median(double *samples, size_t stride, int n)
+{
+    for (int i = 1; i < n; i++)
+        for (int k = i; k > 0; k--) {
+            double *a = &samples[(size_t)(k - 1) * stride], *b = a + stride, swap = *a;
+            if (*a <= *b)
+                break;
+            *a = *b;
+            *b = swap;
+        }
+    return samples[(size_t)(n / 2) * stride];
+}
+
+static uint64_t gckpti_nanoseconds(double seconds)
+{
+    double ns = seconds * 1e9 + 0.5;
+    return ns < 1 ? 1 : ns < 1e18 ? (uint64_t)ns : (uint64_t)1e18;
+}
+
+/* From the medians of all instructions to costs. */
+static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_cost *costs)
+{
+    double measured = 0, planned = 0, unit;
+    for (size_t x = 0; x < p->length; x++)
+        if (p->list[x].kind != GCKPT_UPDATE) {
+            const gckpt_cost *c = &p->nodes[p->list[x].id].cost;
+            measured += median[x];
+            planned += (double)(p->list[x].kind == GCKPT_FORWARD ? c->forward : c->backward);
+        }
+    unit = planned > 0 ? measured / planned : 0;
+    for (size_t i = 0; i < p->node_count; i++) {
+        costs[i].forward = gckpti_nanoseconds((double)p->nodes[i].cost.forward * unit);
+        costs[i].backward = gckpti_nanoseconds((double)p->nodes[i].cost.backward * unit);
+    }
+    for (size_t x = 0; x < p->length; x++) {
+        const gckpti_ins *ins = &p->list[x];
+        if (ins->kind == GCKPT_FORWARD && ins->first)
+            costs[ins->id].forward = gckpti_nanoseconds(median[x]);
+        else if (ins->kind == GCKPT_BACKWARD)
+            costs[ins->id].backward = gckpti_nanoseconds(median[x]);
+    }
+}
+
+GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds, int count,
+                                       int64_t rows, double (*seconds)(void *user), void *user,
+                                       gckpt_cost *costs, int cost_count, uint64_t *update)
+{
+    if (!exec)
+        return GCKPT_E_ARG;
+    const gckpt_plan *p = exec->plan;
+    if (!seconds || !costs || cost_count < 0 || (size_t)cost_count != p->node_count)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "calibrate: needs a clock and costs for the %z tensors of the plan",
+                            p->node_count);
+    if (p->update_in_backward || p->mode == GCKPT_INFERENCE || rows < 1 || rows % p->rows)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "calibrate: needs a training plan without update_in_backward, and a "
+                            "multiple of its %I rows",
+                            p->rows);
+    int64_t most = 0;
+    for (size_t i = 0; i < p->param_count; i++)
+        if (p->params[i].trained && p->params[i].elements > most)
+            most = p->params[i].elements;
+    size_t room = (size_t)most * (size_t)(1 + p->state_slots), stride = p->length + 1;
+    gckpti_stopwatch w = { seconds, user, 0, NULL };
+    w.copy = (float *)gckpti_new(&exec->memory, room, sizeof(float));
+    double *samples = (double *)gckpti_new(&exec->memory, GCKPTI_RUNS_MOST, stride * sizeof(double));
+    gckpt_result result = GCKPT_OK;
+    if (!w.copy || !samples)
+        result = gckpti_error(exec, GCKPT_E_MEMORY, "calibrate: no memory for %z floats", room);
+    unsigned debug = exec->desc.debug;
+    exec->desc.debug &= ~GCKPT_DEBUG_MEASURE;
+    int runs = 0;
+    double start = seconds(user);
+    while (result == GCKPT_OK && (runs < GCKPTI_RUNS_LEAST ||
+                                  (runs < GCKPTI_RUNS_MOST && w.last - start < 0.25)))
+        result =
+            gckpti_time_step(exec, feeds, count, rows, &w, samples + (size_t)runs++ * stride);
+    exec->desc.debug = debug;
+    if (result == GCKPT_OK && !(w.last > start))
+        result = gckpti_error(exec, GCKPT_E_DATA, "calibrate: the clock stands still");
+    for (size_t x = 0; x < stride && result == GCKPT_OK; x++)
+        samples[x] = gckpti_median(samples + stride + x, stride, runs - 1);
+    if (result == GCKPT_OK) {
+        gckpti_fill_costs(p, samples, costs);
+        if (update)
+            *update = gckpti_nanoseconds(samples[p->length]);
+        gckpti_ok(exec);
+    }
+    gckpti_delete(&exec->memory, samples, GCKPTI_RUNS_MOST, stride * sizeof(double));
+    gckpti_delete(&exec->memory, w.copy, room, sizeof(float));
     return result;
 }
 
