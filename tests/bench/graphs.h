@@ -151,7 +151,7 @@ static inline gckpt_tensor *net_embed(const place *p, const char *name, gckpt_te
 {
     gckpt_tensor *in = gckpt_input(p->n->graph, name, GCKPT_I32, gckpt_shape2(batch, context));
     gckpt_tensor *x = gckpt_embed(table, in);
-    return gckpt_positions(x, net_weight(p, name, context, p->dim));
+    return gckpt_add(x, net_weight(p, name, context, p->dim)); /* learned positions */
 }
 
 typedef struct {
