@@ -583,6 +583,12 @@ GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_bu
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
 /* Prints header, then every instruction with what it writes and the live bytes. */
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user);
+/* Draws the step as SVG: which phase runs when, live bytes over the instructions, the arena with all
+ * buffers, what makes the peak. Any size of plan; beyond 860 instructions several share a column. */
+GCKPT_API gckpt_result gckpt_plan_svg(const gckpt_plan *plan, gckpt_write_fn write, void *user);
+/* Writes a micro-batch as Chrome trace events (chrome://tracing, ui.perfetto.dev): a bar for each
+ * instruction, a nanosecond a unit of work (gckpt_cost), and live bytes by kind. */
+GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 
 /* Chooses the micro-batch together with the plan. build makes the graph whose inputs have `rows`
  * rows, fills terms (at most GCKPT_MAX_TERMS) and returns how many; less than 0: this size is not
@@ -6680,6 +6686,535 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
         good = good && gckpti_write_text(write, user, ", %z live\n", ins->live);
     }
     return good ? GCKPT_OK : GCKPT_E_FILE;
+}
+
+/* =================================================================================================
+ * >>pictures: the memory of a plan as SVG, its instructions as a trace
+ * ============================================================================================== */
+static const char *const gckpti_units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
+typedef struct {
+    gckpt_write_fn write;
+    void *user;
+    int failed;
+} gckpti_writer;
+
+/* At most 511 bytes a call, and nothing more after a failure. */
+static void gckpti_draw_list(gckpti_writer *w, const char *format, va_list args)
+{
+    char line[512];
+    gckpti_text t = { line, sizeof line - 1 };
+    line[0] = 0;
+    gckpti_text_format(&t, format, args);
+    size_t n = strlen(line);
+    w->failed = w->failed || (n && w->write(w->user, line, n) != n);
+}
+
+static void gckpti_draw(gckpti_writer *w, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    gckpti_draw_list(w, format, args);
+    va_end(args);
+}
+
+/* A name for XML or JSON, at most `most` columns wide; a character that is not ASCII counts as two,
+ * and what is no character there is written as "?". Returns its columns. */
+static int gckpti_draw_name(gckpti_writer *w, const char *s, int most, int json)
+{
+    int columns = 0, last = 0; /* where the dots would stand */
+    for (const char *c = s; *c && last <= most; c++)
+        last += (unsigned char)*c < 0x80 ? 1 : ((unsigned char)*c & 0xc0) == 0x80 ? 0 : 2;
+    last = last > most ? most - 1 : most;
+    while (*s) {
+        int n = gckpti_utf8_length(s, strlen(s));
+        char c[5] = "?";
+        if (columns + (n > 1 ? 2 : 1) > last) {
+            gckpti_draw(w, "\xe2\x80\xa6");
+            return columns + 1;
+        }
+        if (n == 3 ? memcmp(s, "\xef\xbf\xbe", 3) && memcmp(s, "\xef\xbf\xbf", 3)
+                   : n > 1 || (n == 1 && *s >= 32 && *s < 127))
+            memcpy(c, s, (size_t)n);
+        gckpti_draw(w, "%s",
+                    json        ? *c == '"'    ? "\\\""
+                                  : *c == '\\' ? "\\\\"
+                                               : c
+                    : *c == '&' ? "&amp;"
+                    : *c == '<' ? "&lt;"
+                    : *c == '>' ? "&gt;"
+                    : *c == '"' ? "&quot;"
+                                : c);
+        columns += n > 1 ? 2 : 1;
+        s += n ? n : 1;
+    }
+    return columns;
+}
+
+/* "linear h.0.fc", "gelu #7", "h.0.fc.weight"; where there is little room the name alone. */
+static void gckpti_draw_label(gckpti_writer *w, const gckpt_plan *plan, int id, int most, int json)
+{
+    const gckpti_node *node = &plan->nodes[id];
+    const char *name = node->name != GCKPTI_NONE ? gckpti_node_name(plan, id) : NULL;
+    if (node->op && (!name || strlen(node->op->name) + 1 + strlen(name) <= (size_t)most)) {
+        most -= gckpti_draw_name(w, node->op->name, most, json) + 1;
+        if (name)
+            gckpti_draw(w, " ");
+        else if (most > 6)
+            gckpti_draw(w, " #%i", id);
+    }
+    if (name)
+        gckpti_draw_name(w, name, most, json);
+}
+
+typedef struct {
+    char text[32];
+} gckpti_bytes_text;
+/* 12.8 MiB: three digits */
+static gckpti_bytes_text gckpti_round_bytes(size_t bytes)
+{
+    gckpti_bytes_text out = { "" };
+    gckpti_text t = { out.text, sizeof out.text - 1 };
+    double v = (double)bytes, round = 1;
+    int unit = 0;
+    for (; v >= 1024 && unit < 4; unit++)
+        v /= 1024;
+    while (unit && v * round < 100)
+        round *= 10;
+    gckpti_text_add(&t, "%g %s", (double)(uint64_t)(v * round + 0.5) / round, gckpti_units[unit]);
+    return out;
+}
+
+static double gckpti_tenth(double v) { return (double)(int64_t)(v * 10 + 0.5) / 10; }
+
+enum { GCKPTI_RECOMPUTE = GCKPT_UPDATE + 1, GCKPTI_PHASES, GCKPTI_BUFFER_KINDS = 5 };
+static int gckpti_phase(const gckpti_ins *ins)
+{
+    return ins->kind == GCKPT_FORWARD && !ins->first ? (int)GCKPTI_RECOMPUTE : ins->kind;
+}
+
+static uint64_t gckpti_ins_work(const gckpt_plan *plan, const gckpti_ins *ins)
+{
+    return ins->kind == GCKPT_FORWARD    ? plan->nodes[ins->id].cost.forward
+           : ins->kind == GCKPT_BACKWARD ? plan->nodes[ins->id].cost.backward
+                                         : 0;
+}
+
+/* Live bytes at instruction x by kind of buffer. A window of instructions is kept, so that walking
+ * costs one look at all buffers a window. */
+enum { GCKPTI_WINDOW = 128 };
+typedef struct {
+    size_t from, live[GCKPTI_WINDOW][GCKPTI_BUFFER_KINDS];
+} gckpti_window;
+
+static const size_t *gckpti_live(const gckpt_plan *plan, gckpti_window *window, size_t x)
+{
+    size_t from = x - x % GCKPTI_WINDOW;
+    if (window->from == from)
+        return window->live[x - from];
+    window->from = from;
+    memset(window->live, 0, sizeof window->live);
+    for (size_t i = 0; i < plan->life_count; i++) {
+        const gckpt_buffer *b = &plan->lives[i];
+        size_t start = (size_t)b->start, end = (size_t)b->end + 1;
+        if (start >= from + GCKPTI_WINDOW || end <= from)
+            continue;
+        window->live[start > from ? start - from : 0][b->kind] += b->size; /* a change */
+        if (end < from + GCKPTI_WINDOW)
+            window->live[end - from][b->kind] -= b->size;
+    }
+    for (size_t i = 1; i < GCKPTI_WINDOW; i++)
+        for (size_t k = 0; k < GCKPTI_BUFFER_KINDS; k++)
+            window->live[i][k] += window->live[i - 1][k];
+    return window->live[x - from];
+}
+
+static const char *const gckpti_buffer_names[] = { "values", "kept for backward",
+                                                   "gradients of activations",
+                                                   "gradients of parameters", "workspace" };
+
+/* ---- SVG; lengths in pixels ---- */
+static const int gckpti_left = 96, gckpti_width = 860; /* of the charts; also most columns */
+static const int gckpti_side = 972, gckpti_page = 1260;
+static const int gckpti_lanes = 130, gckpti_lane = 16;
+static const int gckpti_live_top = 236, gckpti_live_height = 200;
+static const int gckpti_arena_top = 490, gckpti_arena_height = 300, gckpti_bottom = 790;
+typedef struct {
+    gckpti_writer w;
+    const gckpt_plan *plan;
+    size_t length, columns; /* a column is one instruction, or several when there is no room */
+    size_t peak;
+    uint64_t work; /* of all instructions, or 1 */
+} gckpti_svg;
+
+static double gckpti_svg_x(const gckpti_svg *s, size_t column)
+{
+    return gckpti_tenth(gckpti_left + (double)column * gckpti_width / (double)s->columns);
+}
+
+static void gckpti_svg_text(gckpti_svg *s, double x, double y, const char *attributes,
+                            const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    gckpti_draw(&s->w, "<text x=\"%g\" y=\"%g\"%s>", x, y, attributes);
+    gckpti_draw_list(&s->w, format, args);
+    gckpti_draw(&s->w, "</text>\n");
+    va_end(args);
+}
+
+static void gckpti_svg_label(gckpti_svg *s, double x, double y, const char *attributes, int id,
+                             int most)
+{
+    gckpti_draw(&s->w, "<text x=\"%g\" y=\"%g\"%s>", x, y, attributes);
+    gckpti_draw_label(&s->w, s->plan, id, most, 0);
+    gckpti_draw(&s->w, "</text>\n");
+}
+
+/* Where each phase runs: a lane each. */
+static void gckpti_svg_lanes(gckpti_svg *s)
+{
+    static const char *const names[] = { "forward", "backward", "update", "recompute" };
+    static const int lane_of[] = { 0, 2, 3, 1 };
+    for (int phase = 0; phase < GCKPTI_PHASES; phase++) {
+        double y = gckpti_lanes + lane_of[phase] * gckpti_lane;
+        size_t count = 0, begin = 0, end = 0; /* columns of the present bar */
+        uint64_t work = 0;
+        gckpti_svg_text(s, gckpti_left - 8, y + 11, " class=\"e\"", "%s", names[phase]);
+        gckpti_draw(&s->w, "<path fill=\"#f3f3f3\" d=\"M%i %gh%iv%ih-%iz\"/>", gckpti_left, y,
+                    gckpti_width, gckpti_lane - 3, gckpti_width);
+        gckpti_draw(&s->w, "<path class=\"p%i\" d=\"M0 0", phase);
+        for (size_t x = 0; x <= s->length; x++) {
+            size_t column = x * s->columns / s->length;
+            int here = x < s->length && gckpti_phase(&s->plan->list[x]) == phase;
+            if (here) {
+                count++;
+                work += gckpti_ins_work(s->plan, &s->plan->list[x]);
+            }
+            if (end > begin && (x == s->length || (here && column > end)))
+                gckpti_draw(&s->w, "M%g %gH%gv%iH%gz", gckpti_svg_x(s, begin), y,
+                            gckpti_svg_x(s, end), gckpti_lane - 3, gckpti_svg_x(s, begin));
+            if (here && (column > end || end == 0))
+                begin = column;
+            if (here)
+                end = column + 1;
+        }
+        gckpti_draw(&s->w, "\"/>");
+        gckpti_svg_text(s, gckpti_side, y + 11, "",
+                        work ? "%I instruction%s, %g %% of the work" : "%I instruction%s",
+                        (int64_t)count, count == 1 ? "" : "s",
+                        gckpti_tenth(100 * (double)work / (double)s->work));
+    }
+}
+
+/* Horizontal grid with bytes, for a chart whose height is `most` bytes. */
+static void gckpti_svg_grid(gckpti_svg *s, double top, double height, size_t most, const char *name)
+{
+    double v = (double)most, step = 1;
+    int unit = 0;
+    for (; v >= 1024 && unit < 4; unit++)
+        v /= 1024;
+    for (int i = 0; v / step > 6; i++)
+        step *= i % 3 == 1 ? 2.5 : 2;
+    if (unit && v < 3)
+        step = v < 1.5 ? 0.25 : 0.5;
+    for (int i = 0; i * step <= v; i++) {
+        double y = gckpti_tenth(top + height - height * i * step / v);
+        gckpti_draw(&s->w, "<path class=\"g\" d=\"M%i %gh%i\"/>", gckpti_left, y, gckpti_width);
+        gckpti_svg_text(s, gckpti_left - 8, y + 4, " class=\"e\"", "%g", i * step);
+    }
+    gckpti_draw(&s->w,
+                "<text transform=\"translate(28 %g) rotate(-90)\" class=\"c\">%s, %s</text>\n",
+                top + height / 2, name, gckpti_units[unit]);
+}
+
+/* Live bytes: an area for each kind and those below it, the greatest first. A column shows its
+ * greatest instruction. */
+static void gckpti_svg_live(gckpti_svg *s)
+{
+    static const int order[] = { GCKPT_BUFFER_PARAMETER_GRADIENT, GCKPT_BUFFER_VALUE,
+                                 GCKPT_BUFFER_AUX, GCKPT_BUFFER_GRADIENT, GCKPT_BUFFER_WORKSPACE };
+    gckpti_window window;
+    window.from = SIZE_MAX;
+    double scale = gckpti_live_height / (double)(s->plan->bound ? s->plan->bound : 1);
+    for (int top = GCKPTI_BUFFER_KINDS - 1; top >= 0; top--) {
+        double y = -1;
+        gckpti_draw(&s->w, "<path class=\"k%i\" d=\"M%i %i", order[top], gckpti_left,
+                    gckpti_live_top + gckpti_live_height);
+        for (size_t x = 0, column = 0; column < s->columns; column++) {
+            size_t most = 0, here = 0;
+            for (; x * s->columns < (column + 1) * s->length; x++) {
+                if (s->plan->list[x].live <= most)
+                    continue;
+                const size_t *live = gckpti_live(s->plan, &window, x);
+                most = s->plan->list[x].live;
+                here = 0;
+                for (int k = 0; k <= top; k++)
+                    here += live[order[k]];
+            }
+            double now = gckpti_tenth(gckpti_live_top + gckpti_live_height - scale * (double)here);
+            if (now < y || now > y)
+                gckpti_draw(&s->w, "H%gV%g", gckpti_svg_x(s, column), now);
+            y = now;
+        }
+        gckpti_draw(&s->w, "H%iV%iz\"/>\n", gckpti_left + gckpti_width,
+                    gckpti_live_top + gckpti_live_height);
+    }
+}
+
+/* The arena: a rectangle for each buffer. Where a column is several instructions, it shows its
+ * first one, and what lives between two of those is left out. */
+static void gckpti_svg_arena(gckpti_svg *s)
+{
+    static const char *const what[] = { "value of", "kept by", "gradient of", "gradient of",
+                                        "workspace of" };
+    double scale = gckpti_arena_height / (double)(s->plan->arena ? s->plan->arena : 1);
+    for (size_t i = 0; i < s->plan->life_count; i++) {
+        const gckpt_buffer *b = &s->plan->lives[i];
+        size_t start = (size_t)b->start, end = (size_t)b->end + 1;
+        start = (start * s->columns + s->length - 1) / s->length;
+        end = end < s->length ? (end * s->columns + s->length - 1) / s->length : s->columns;
+        if (start >= end)
+            continue;
+        double x = gckpti_svg_x(s, start),
+               y = gckpti_bottom - scale * (double)(b->offset + b->size);
+        double width = gckpti_tenth(gckpti_svg_x(s, end) - x), height = scale * (double)b->size;
+        height = height < 0.5 ? 0.5 : gckpti_tenth(height);
+        y = gckpti_tenth(y);
+        int fits = (int)((width - 6) / 6.7);
+        gckpti_draw(&s->w, "<rect class=\"k%i\" x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\"",
+                    (int)b->kind, x, y, width, height);
+        if (width < 3 || height < 3) {
+            gckpti_draw(&s->w, "/>");
+            continue;
+        }
+        gckpti_draw(&s->w, "><title>%s ", what[b->kind]);
+        gckpti_draw_label(&s->w, s->plan, b->id, 200, 0);
+        gckpti_draw(&s->w, ": %z bytes at %z, instructions %i to %i</title></rect>\n", b->size,
+                    b->offset, b->start, b->end);
+        if (height < 13 || fits < 5)
+            continue;
+        gckpti_svg_label(s, x + 4, gckpti_tenth(y + height / 2 + 4),
+                         b->kind == GCKPT_BUFFER_VALUE ? " class=\"n\" fill=\"#fff\""
+                                                       : " class=\"n\"",
+                         b->id, fits);
+    }
+}
+
+/* The buffer that comes after `last` by size among those live at the peak; NULL: none. */
+static const gckpt_buffer *gckpti_next_largest(const gckpt_plan *plan, size_t x,
+                                               const gckpt_buffer *last)
+{
+    const gckpt_buffer *best = NULL;
+    for (size_t i = 0; i < plan->life_count; i++) {
+        const gckpt_buffer *b = &plan->lives[i];
+        if ((size_t)b->start <= x && x <= (size_t)b->end &&
+            (!last || b->size < last->size || (b->size == last->size && b > last)) &&
+            (!best || b->size > best->size))
+            best = b;
+    }
+    return best;
+}
+
+/* Beside the charts: the peak and what it is made of, the arena. */
+static void gckpti_svg_side(gckpti_svg *s)
+{
+    static const char *const verbs[] = { "forward of", "backward of", "update of",
+                                         "forward again of" };
+    const gckpt_plan *plan = s->plan;
+    const gckpti_ins *ins = &plan->list[s->peak];
+    const gckpt_buffer *b = NULL;
+    size_t rest = plan->bound;
+    double y = gckpti_live_top + 4;
+    gckpti_svg_text(s, gckpti_side, y, " class=\"b\"", "peak: %z bytes = %s", plan->bound,
+                    gckpti_round_bytes(plan->bound).text);
+    gckpti_svg_text(s, gckpti_side, y += 18, "", "in instruction %i, %s", (int)s->peak,
+                    verbs[gckpti_phase(ins)]);
+    gckpti_svg_label(s, gckpti_side, y += 17, " class=\"m\"", gckpti_ins_tensor(plan, ins), 38);
+    gckpti_svg_text(s, gckpti_side, y += 23, "", "largest buffers there:");
+    for (int i = 0; i < 5 && (b = gckpti_next_largest(plan, s->peak, b)) != NULL; i++) {
+        rest -= b->size;
+        y += 18;
+        gckpti_draw(&s->w, "<path class=\"k%i\" d=\"M%i %gh10v10h-10z\"/>", (int)b->kind,
+                    gckpti_side, y - 9);
+        gckpti_svg_label(s, gckpti_side + 16, y, " class=\"m\"", b->id, 25);
+        gckpti_svg_text(s, gckpti_page - 16, y, " class=\"e\"", "%s",
+                        gckpti_round_bytes(b->size).text);
+    }
+    if (rest) {
+        gckpti_svg_text(s, gckpti_side + 16, y += 18, "", "the others together");
+        gckpti_svg_text(s, gckpti_page - 16, y, " class=\"e\"", "%s",
+                        gckpti_round_bytes(rest).text);
+    }
+    y = gckpti_arena_top + 4;
+    gckpti_svg_text(s, gckpti_side, y, " class=\"b\"", "arena: %z bytes = %s", plan->arena,
+                    gckpti_round_bytes(plan->arena).text);
+    gckpti_svg_text(s, gckpti_side, y += 18, "",
+                    plan->arena > plan->bound ? "the peak (lower line) + %g %%"
+                                              : "as small as the peak allows",
+                    gckpti_tenth(100 * (double)(plan->arena - plan->bound) /
+                                 (double)(plan->bound + !plan->bound)));
+    gckpti_svg_text(s, gckpti_side, y += 28, "", "A rectangle is one buffer: from its");
+    gckpti_svg_text(s, gckpti_side, y += 17, "", "first to its last use, at its place.");
+}
+
+static const char *gckpti_mode_name(gckpt_mode mode)
+{
+    static const char *const modes[] = { "auto", "store-all", "memory-poor", "segments",
+                                         "sqrt", "schedule",  "inference" };
+    return modes[mode];
+}
+
+static void gckpti_svg_top(gckpti_svg *s)
+{
+    static const int legend_x[] = { 96, 176, 328, 520, 714 };
+    const gckpt_plan *plan = s->plan;
+    gckpti_writer *w = &s->w;
+    int height = gckpti_bottom + 56, inference = plan->mode == GCKPT_INFERENCE;
+    gckpti_draw(w,
+                "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%i\" height=\"%i\" "
+                "viewBox=\"0 0 %i %i\" font-family=\"sans-serif\" font-size=\"13\" "
+                "fill=\"#222\"><style>",
+                gckpti_page, height, gckpti_page, height);
+    gckpti_draw(w, ".k0{fill:#0072b2}.k1{fill:#7cc4f0}.k2{fill:#e69f00}.k3{fill:#cc79a7}"
+                   ".k4{fill:#999}.e{text-anchor:end}.c{text-anchor:middle}");
+    gckpti_draw(w, ".p0{fill:#009e73}.p1{fill:#5d3a9b}.p2{fill:#333}.p3{fill:#d55e00}"
+                   ".g{stroke:#ddd}.l{stroke:#222;stroke-dasharray:5 4}");
+    gckpti_draw(w,
+                "rect{stroke:#fff;stroke-width:%g}.b{font-weight:bold}.n{font-size:11px}"
+                ".m{font-size:12px}.m,.n{font-family:monospace}</style>\n",
+                s->length < 215 ? 0.8 : 0.2);
+    gckpti_draw(w, "<path fill=\"#fff\" d=\"M0 0h%iv%iH0z\"/>\n", gckpti_page, height);
+    gckpti_svg_text(s, 16, 34, " font-size=\"20\" class=\"b\"",
+                    inference ? "Memory of a forward pass (%s): %s"
+                              : "Memory of a training step (%s): %s, recomputing adds %g %% work",
+                    gckpti_mode_name(plan->mode), gckpti_round_bytes(gckpt_plan_bytes(plan)).text,
+                    gckpti_tenth(100 * gckpt_plan_overhead(plan)));
+    gckpti_svg_text(s, 16, 60, "",
+                    "%z bytes: parameters %s, optimiser state %s, and the step arena, drawn here, "
+                    "%s. %I of %I rows at a time.",
+                    gckpt_plan_bytes(plan),
+                    gckpti_round_bytes(plan->kind_bytes[GCKPT_BYTES_PARAMETERS]).text,
+                    gckpti_round_bytes(plan->kind_bytes[GCKPT_BYTES_STATE]).text,
+                    gckpti_round_bytes(plan->arena).text, plan->rows, plan->batch);
+    for (int k = 0; k < GCKPTI_BUFFER_KINDS; k++) {
+        gckpti_draw(w, "<path class=\"k%i\" d=\"M%i 80h12v12h-12z\"/>", k, legend_x[k]);
+        gckpti_svg_text(s, legend_x[k] + 17, 91, "", "%s", gckpti_buffer_names[k]);
+    }
+}
+
+GCKPT_API gckpt_result gckpt_plan_svg(const gckpt_plan *plan, gckpt_write_fn write, void *user)
+{
+    gckpti_svg s = { { write, user, 0 }, plan, 0, 0, 0, 0 };
+    gckpti_writer *w = &s.w;
+    if (!plan || !write || !plan->length)
+        return GCKPT_E_ARG;
+    s.length = plan->length;
+    s.columns = s.length < (size_t)gckpti_width ? s.length : (size_t)gckpti_width;
+    for (size_t x = 0; x < s.length; x++) {
+        s.work += gckpti_ins_work(plan, &plan->list[x]);
+        if (plan->list[x].live > plan->list[s.peak].live)
+            s.peak = x;
+    }
+    s.work = s.work ? s.work : 1;
+    gckpti_svg_top(&s);
+    gckpti_svg_lanes(&s);
+    if (plan->looped) {
+        double from = gckpti_svg_x(&s, (size_t)plan->body * s.columns / s.length),
+               to = gckpti_svg_x(&s, (size_t)plan->epilogue * s.columns / s.length);
+        gckpti_draw(w, "<path fill=\"none\" stroke=\"#222\" d=\"M%g %iv-5H%gv5\"/>", from,
+                    gckpti_lanes - 4, to);
+        gckpti_svg_text(&s, (from + to) / 2, gckpti_lanes - 13, " class=\"c\"",
+                        "runs for each micro-batch: %I times",
+                        (plan->batch + plan->rows - 1) / plan->rows);
+    }
+    gckpti_svg_text(&s, gckpti_left, gckpti_live_top - 12, " class=\"b\"",
+                    "Live bytes while each instruction runs");
+    gckpti_svg_grid(&s, gckpti_live_top, gckpti_live_height, plan->bound, "live");
+    gckpti_svg_live(&s);
+    gckpti_svg_text(&s, gckpti_left, gckpti_arena_top - 12, " class=\"b\"",
+                    "The arena: every buffer at its offset");
+    gckpti_svg_grid(&s, gckpti_arena_top, gckpti_arena_height, plan->arena, "offset");
+    gckpti_svg_arena(&s);
+    gckpti_svg_side(&s);
+    double x = gckpti_tenth(gckpti_left + ((double)s.peak + 0.5) * gckpti_width / (double)s.length);
+    gckpti_draw(w, "<path class=\"l\" d=\"M%i %ih%iM%i %ih%i", gckpti_left, gckpti_live_top,
+                gckpti_width + 10, gckpti_left, gckpti_arena_top, gckpti_width + 10);
+    gckpti_draw(w, "M%g %iv%iM%g %iv%i\"/>", x, gckpti_lanes, 4 * gckpti_lane, x, gckpti_live_top,
+                gckpti_live_height + 8);
+    gckpti_draw(w, "<circle cx=\"%g\" cy=\"%i\" r=\"4\"/>", x, gckpti_live_top);
+    gckpti_draw(w, "<path d=\"M%g %il-4 -7h8z\"/>\n", x, gckpti_arena_top);
+    if (plan->arena > plan->bound) {
+        double y = gckpti_bottom - gckpti_arena_height * (double)plan->bound / (double)plan->arena;
+        gckpti_draw(w, "<path class=\"l\" d=\"M%i %gh%i\"/>\n", gckpti_left, gckpti_tenth(y),
+                    gckpti_width);
+    }
+    /* instructions */
+    size_t step = 1;
+    for (int i = 0; s.length / step > 10; i++)
+        step = i % 3 == 1 ? step / 2 * 5 : step * 2;
+    for (size_t i = 0; i < s.length; i += step)
+        gckpti_svg_text(
+            &s, gckpti_tenth(gckpti_left + ((double)i + 0.5) * gckpti_width / (double)s.length),
+            gckpti_bottom + 18, " class=\"c\"", "%I", (int64_t)i);
+    gckpti_svg_text(&s, gckpti_left + gckpti_width / 2, gckpti_bottom + 40, " class=\"c\"",
+                    "instruction, in the order they run");
+    gckpti_draw(w, "</svg>\n");
+    return w->failed ? GCKPT_E_FILE : GCKPT_OK;
+}
+
+/* ---- Chrome's trace events ---- */
+/* Nanoseconds as microseconds, the unit of the format. */
+static void gckpti_draw_time(gckpti_writer *w, const char *key, uint64_t t)
+{
+    int part = (int)(t % 1000);
+    gckpti_draw(w, "\"%s\":%I.%s%i", key, (int64_t)(t / 1000),
+                part < 10    ? "00"
+                : part < 100 ? "0"
+                             : "",
+                part);
+}
+
+GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user)
+{
+    static const char *const phases[] = { "forward", "backward", "update", "recompute" };
+    gckpti_writer w = { write, user, 0 };
+    gckpti_window window;
+    window.from = SIZE_MAX;
+    if (!plan || !write)
+        return GCKPT_E_ARG;
+    gckpti_draw(&w,
+                "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"mode\":\"%s\",\"bytes\":%z,"
+                "\"arena\":%z,\"lower_bound\":%z},\"traceEvents\":[\n",
+                gckpti_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->bound);
+    gckpti_draw(&w, "{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",\"args\":{\"name\":"
+                    "\"plan: 1 ns is one unit of work\"}},\n"
+                    "{\"ph\":\"M\",\"pid\":1,\"tid\":1,\"name\":\"thread_name\",\"args\":{"
+                    "\"name\":\"instructions\"}}");
+    uint64_t now = 0;
+    for (size_t x = 0; x < plan->length && !w.failed; x++) {
+        const gckpti_ins *ins = &plan->list[x];
+        const size_t *live = gckpti_live(plan, &window, x);
+        uint64_t work = gckpti_ins_work(plan, ins);
+        int id = gckpti_ins_tensor(plan, ins);
+        gckpti_draw(&w, ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":1,\"cat\":\"%s\",\"name\":\"%s ",
+                    phases[gckpti_phase(ins)], phases[gckpti_phase(ins)]);
+        gckpti_draw_label(&w, plan, id, 1000, 1);
+        gckpti_draw(&w, "\",");
+        gckpti_draw_time(&w, "ts", now);
+        gckpti_draw(&w, ",");
+        gckpti_draw_time(&w, "dur", work ? work : 1);
+        gckpti_draw(&w, ",\"args\":{\"instruction\":%i,\"tensor\":%i,\"live\":%z}},\n", (int)x, id,
+                    ins->live);
+        gckpti_draw(&w, "{\"ph\":\"C\",\"pid\":1,\"name\":\"live bytes\",");
+        gckpti_draw_time(&w, "ts", now);
+        for (int k = 0; k < GCKPTI_BUFFER_KINDS; k++)
+            gckpti_draw(&w, "%s\"%s\":%z", k ? "," : ",\"args\":{", gckpti_buffer_names[k],
+                        live[k]);
+        gckpti_draw(&w, "}}");
+        now += work ? work : 1;
+    }
+    gckpti_draw(&w, "\n]}\n");
+    return w.failed ? GCKPT_E_FILE : GCKPT_OK;
 }
 
 /* =================================================================================================
