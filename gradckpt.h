@@ -153,6 +153,7 @@
 #define GCKPT_VERSION_MINOR    1
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         1 /* version of the numeric contract (manual, 5) */
+#define GCKPT_PLAN_FORMAT      1 /* version of saved and printed plans */
 
 #ifndef GCKPT_API
 #if defined(GCKPT_STATIC) && defined(__GNUC__)
@@ -428,6 +429,7 @@ struct gckpt_call {
     uint64_t seed, step;
     int id; /* of the tensor */
     int threads;
+    int plain;        /* 1: workspace for plain kernels is enough (gckpt_plan_desc.plain) */
     int training;     /* 0 in inference plans */
     double *loss_sum; /* losses, forward: add the sum and count here; NULL in a recompute */
     int64_t *loss_count;
@@ -461,7 +463,9 @@ typedef struct {
     void (*forward_fast)(const gckpt_call *call); /* same bits, or NULL */
     void (*backward_fast)(const gckpt_call *call);
 } gckpt_op;
-/* Adds a node. Inputs must be of one graph; in[i] NULL ends in NULL. Attributes are copied. */
+/* Adds a node. Inputs must be of one graph; in[i] NULL ends in NULL. Attributes are copied. Plans
+ * are saved and printed with attributes as 4-byte words: for that, let them consist of int, int32_t,
+ * uint32_t and float (no padding, no pointers), and the row be a variable called as its name. */
 GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n,
                                     const void *attributes, size_t attribute_bytes);
 /* For shape(): records an error and returns it. %s text, %i int, %I int64_t, %z size_t, %g double,
@@ -507,6 +511,9 @@ typedef struct {
     int update_in_backward;
     int threads;            /* 0: 1 */
     size_t alignment;       /* of every offset; a power of two; 0: 64 */
+    /* 1: workspace for the plain kernels only, and they run: what a GCKPT_NO_FAST build needs (there
+     * it is always 1), so set it when this plan is made for one */
+    int plain;
     /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: what has least
      * bytes */
     int group;
@@ -526,7 +533,7 @@ typedef struct {
  * fine. Copies what it needs: the graph may go first. NULL on error, which is then the graph's. */
 GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                      const gckpt_plan_desc *desc);
-GCKPT_API void gckpt_plan_free(gckpt_plan *plan);
+GCKPT_API void gckpt_plan_free(const gckpt_plan *plan);
 /* parameters + state + step arena */
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan);
 GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan); /* the step arena alone */
@@ -723,11 +730,11 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
  * for bit; nothing is updated. */
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                              int64_t rows, double *worst);
-/* Times the ops on this machine, for desc.costs: costs[id] is the nanoseconds of an op's forward and
- * backward over one micro-batch, at least 1; cost_count: highest id + 1. *update (NULL: not wanted)
- * is what a step takes besides: checks, division, norm, update. `seconds` is a clock that starts
- * anywhere. Any training plan will do that does not update in the backward; rows: a multiple of its
- * micro-batch. Of 6 to 32 runs (a quarter of a second, unless 6 take longer) the first is
+/* Times the ops on this machine, for desc.costs: costs[id] is the nanoseconds of an op's forward
+ * and backward over one micro-batch, at least 1; cost_count: highest id + 1. *update (NULL: not
+ * wanted) is what a step takes besides: checks, division, norm, update. `seconds` is a clock that
+ * starts anywhere. Any training plan will do that does not update in the backward; rows: a multiple
+ * of its micro-batch. Of 6 to 32 runs (a quarter of a second, unless 6 take longer) the first is
  * discarded; each op gets its median. Nothing is updated: weights, state and step stay as they are,
  * bit for bit (each parameter in turn is updated, timed and put back; an own optimiser is not
  * called). Ops that the plan does not run get the plan's own cost in the unit of the others. A
@@ -2177,8 +2184,9 @@ struct gckpt_tensor {
     gckpt_shape shape;
     gckpt_type type;
     int id, kind, inputs;
-    int index;   /* of the parameter in the store */
-    int segment; /* innermost, -1 none */
+    gckpt_init init; /* of a parameter */
+    int index;       /* of the parameter in the store */
+    int segment;     /* innermost, -1 none */
     int once, keep, recompute;
     int mixes; /* rows: splits of the batch are not exact */
 };
@@ -2436,6 +2444,7 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
         index = (int)s->count - 1;
     }
     t->index = index;
+    t->init = init;
     t->once = 1;
     return t;
 }
@@ -2553,12 +2562,13 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
  * `factor`. */
 static gckpt_result gckpti_shape_call(const gckpt_op *op, gckpt_tensor *const *in, int n,
                                       const void *attributes, int64_t factor, int threads,
-                                      gckpt_graph *report, gckpt_call *call)
+                                      int plain, gckpt_graph *report, gckpt_call *call)
 {
     memset(call, 0, sizeof *call);
     call->inputs = n;
     call->attributes = attributes;
     call->threads = threads;
+    call->plain = plain;
     call->graph = report;
     for (int i = 0; i < n; i++) {
         call->in[i].shape = in[i]->shape;
@@ -2605,7 +2615,7 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         once = once && in[i]->once;
     }
     gckpt_call call, more;
-    gckpt_result result = gckpti_shape_call(op, in, n, attributes, 1, 1, g, &call);
+    gckpt_result result = gckpti_shape_call(op, in, n, attributes, 1, 1, 0, g, &call);
     if (result != GCKPT_OK) {
         gckpti_fail(g, result, "%s: shapes do not fit", op->name);
         gckpti_text t = { g->object.text + strlen(g->object.text), 0 };
@@ -2626,7 +2636,7 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
     int mixes =
         !once && (call.mixes_rows || (!loss && (call.shape.n == 0 || call.shape.d[0] % g->rows)));
     for (int factor = 2; factor <= 3 && !once && !mixes; factor++) {
-        mixes = gckpti_shape_call(op, in, n, attributes, factor, 1, NULL, &more) != GCKPT_OK;
+        mixes = gckpti_shape_call(op, in, n, attributes, factor, 1, 0, NULL, &more) != GCKPT_OK;
         for (int i = 0; i < call.shape.n && !loss && !mixes; i++)
             mixes = more.shape.n != call.shape.n ||
                     more.shape.d[i] != call.shape.d[i] * (i ? 1 : factor);
@@ -3374,23 +3384,28 @@ static void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t 
 
 /* slice: elements begin..end-1 along an axis; dx = g there and 0 elsewhere */
 typedef struct {
-    int64_t begin, end;
+    uint32_t begin[2], end[2]; /* low word, high word: attributes are words (gckpt_apply) */
     int axis;
 } gckpti_slice;
+GCKPTI_INLINE int64_t gckpti_wide(const uint32_t *words)
+{
+    return (int64_t)((uint64_t)words[1] << 32 | words[0]);
+}
 
 static gckpt_result gckpti_slice_shape(gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
+    int64_t begin = gckpti_wide(p->begin), end = gckpti_wide(p->end);
     int axis = gckpti_axis(call, "slice", p->axis);
     if (axis < 0)
         return GCKPT_E_ARG;
     call->shape = call->in[0].shape;
-    if (p->begin < 0 || p->begin >= p->end || p->end > call->shape.d[axis])
+    if (begin < 0 || begin >= end || end > call->shape.d[axis])
         return gckpt_fail(call, GCKPT_E_SHAPE,
                           "slice: %I to %I of axis %i of %S: needs "
                           "0 <= begin < end <= %I",
-                          p->begin, p->end, axis, &call->in[0].shape, call->shape.d[axis]);
-    call->shape.d[axis] = p->end - p->begin;
+                          begin, end, axis, &call->in[0].shape, call->shape.d[axis]);
+    call->shape.d[axis] = end - begin;
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
@@ -3398,22 +3413,22 @@ static void gckpti_slice_forward(const gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
     gckpti_view v = gckpti_view_of(&call->in[0].shape, p->axis);
-    int64_t n = (p->end - p->begin) * v.inner;
-    gckpti_put_blocks(call->out, n, call->in[0].data + p->begin * v.inner, v.size * v.inner,
-                      v.outer, n, 0);
+    int64_t begin = gckpti_wide(p->begin), n = (gckpti_wide(p->end) - begin) * v.inner;
+    gckpti_put_blocks(call->out, n, call->in[0].data + begin * v.inner, v.size * v.inner, v.outer,
+                      n, 0);
 }
 static void gckpti_slice_backward(const gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
     gckpti_view v = gckpti_view_of(&call->in[0].shape, p->axis);
-    int64_t n = (p->end - p->begin) * v.inner;
+    int64_t begin = gckpti_wide(p->begin), n = (gckpti_wide(p->end) - begin) * v.inner;
     float *d = call->in[0].grad;
     if (!d)
         return;
     if (!call->in[0].accumulate)
         for (int64_t i = 0; i < v.outer * v.size * v.inner; i++)
             d[i] = 0.0f;
-    gckpti_put_blocks(d + p->begin * v.inner, v.size * v.inner, call->grad_out, n, v.outer, n,
+    gckpti_put_blocks(d + begin * v.inner, v.size * v.inner, call->grad_out, n, v.outer, n,
                       call->in[0].accumulate);
 }
 static const gckpt_op gckpti_op_slice = { "slice",
@@ -3430,8 +3445,8 @@ GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, in
 {
     gckpti_slice p;
     memset(&p, 0, sizeof p);
-    p.begin = begin;
-    p.end = end;
+    p.begin[0] = (uint32_t)begin, p.begin[1] = (uint32_t)((uint64_t)begin >> 32);
+    p.end[0] = (uint32_t)end, p.end[1] = (uint32_t)((uint64_t)end >> 32);
     p.axis = axis;
     return gckpt_apply(&gckpti_op_slice, &x, 1, &p, sizeof p);
 }
@@ -4421,8 +4436,8 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
 /* ---- linear_cross_entropy: cross_entropy(linear_transposed(x, w)) to the same bits ----
  * Logits: chains over C from +0. Backward, d being the logits' gradient: chains dx += d w over the
  * classes, dw += d x over the rows. Rows left out take part with d = +0, as in the two ops: else a
- * -0 could stay in the accumulator, or an infinity in w stay hidden. work: a block of rows times a
- * chunk of classes (the plain kernels use one row of it). */
+ * -0 could stay in the accumulator, or an infinity in w stay hidden. work: a block of rows (one in
+ * a plain plan) times a chunk of classes. */
 static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape;
@@ -4432,7 +4447,7 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
                           "linear_cross_entropy: x %S, w %S, targets %S must be (..,C), (V,C), "
                           "(..)",
                           x, w, targets);
-    int64_t rows = gckpti_rows(x), block = gckpti_part(rows, GCKPTI_LOSS_ROWS);
+    int64_t rows = gckpti_rows(x), block = call->plain ? 1 : gckpti_part(rows, GCKPTI_LOSS_ROWS);
     int64_t chunk = gckpti_part(w->d[0], GCKPTI_LOSS_CHUNK);
     call->aux_bytes = (size_t)rows * 2 * sizeof(float);
     call->work_forward = call->work_backward = (size_t)(block * chunk) * sizeof(float);
@@ -4443,9 +4458,10 @@ static void gckpti_linear_cross_entropy_forward(const gckpt_call *call)
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
     int64_t v = call->in[1].shape.d[0];
+    int64_t block = call->plain ? 1 : GCKPTI_LOSS_ROWS;
     float *logits = (float *)call->work;
-    for (int64_t r0 = 0; r0 < rows; r0 += GCKPTI_LOSS_ROWS) {
-        int64_t m = gckpti_part(rows - r0, GCKPTI_LOSS_ROWS);
+    for (int64_t r0 = 0; r0 < rows; r0 += block) {
+        int64_t m = gckpti_part(rows - r0, block);
         const int32_t *target = call->in[2].index + r0;
         float max[GCKPTI_LOSS_ROWS] = { 0.0f }, sum[GCKPTI_LOSS_ROWS] = { 0.0f };
         float hit[GCKPTI_LOSS_ROWS] = { 0.0f };
@@ -4476,10 +4492,11 @@ static void gckpti_linear_cross_entropy_backward(const gckpt_call *call)
         gckpti_start(x->grad, rows * c, x->accumulate);
     if (w->grad)
         gckpti_start(w->grad, v * c, w->accumulate);
-    for (int64_t r0 = 0; r0 < rows; r0 += GCKPTI_LOSS_ROWS)
+    int64_t block = call->plain ? 1 : GCKPTI_LOSS_ROWS;
+    for (int64_t r0 = 0; r0 < rows; r0 += block)
         for (int64_t j0 = 0; j0 < v; j0 += GCKPTI_LOSS_CHUNK) {
             int64_t n = gckpti_part(v - j0, GCKPTI_LOSS_CHUNK);
-            for (int64_t r = r0; r < rows && r < r0 + GCKPTI_LOSS_ROWS; r++) {
+            for (int64_t r = r0; r < rows && r < r0 + block; r++) {
                 int64_t target = call->in[2].index[r];
                 float *d = (float *)call->work + (r - r0) * n;
                 gckpti_start(d, n, 0);
@@ -4662,7 +4679,8 @@ GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
 typedef struct {
     const gckpt_op *op;
     const void *data;        /* of constants */
-    size_t attributes, name; /* offsets into the plan's blob; GCKPTI_NONE: none */
+    size_t attributes, attribute_bytes; /* first of the plan's words */
+    size_t name;                        /* offset into the plan's names; GCKPTI_NONE: none */
     size_t aux_bytes;
     gckpt_shape shape;             /* with all rows of the micro-batch */
     int base, kind, index, inputs; /* index: of the parameter or input in the plan */
@@ -4676,6 +4694,8 @@ typedef struct {
     size_t name;
     int64_t elements;
     int trained, node;
+    int place;        /* in the store it was planned with */
+    uint32_t init[3]; /* bits of gckpt_init */
 } gckpti_plan_param;
 
 typedef struct {
@@ -4695,37 +4715,89 @@ typedef struct {
 
 typedef struct {
     int id;
-    float weight;
+    uint32_t weight; /* bits of a float */
     int regulariser;
 } gckpti_plan_term;
 typedef struct {
     int id, gradient;
     size_t offset;
 } gckpti_plan_pick;
+/* One block of memory holds it all, or (gckpt_plan_c) the program's constants do. A change of any
+ * of these types is a change of GCKPT_PLAN_FORMAT. */
 struct gckpt_plan {
     gckpti_object object;
+    int format, contract; /* GCKPT_PLAN_FORMAT, GCKPT_CONTRACT */
     gckpti_allocator memory;
+    void *block;   /* this; NULL: a constant of the program */
+    uint64_t hash; /* gckpt_plan_hash */
     gckpt_mode mode;
     gckpt_optimiser optimiser;
-    int looped, update_in_backward, threads, state_slots;
+    int looped, update_in_backward, threads, plain, state_slots;
     int64_t rows, batch;
     size_t alignment, arena, bound, kind_bytes[GCKPT_BYTES_KINDS];
     double recompute;
     uint64_t work, least_work;
-    gckpti_node *nodes;
-    gckpti_plan_param *params;
-    gckpti_ins *list;
-    size_t *operands;
-    char *blob;
-    gckpti_plan_term *terms;
-    gckpti_plan_pick *picks;
-    gckpt_buffer *lives; /* storages, by end */
-    size_t node_count, param_count, length, operand_count, blob_size, term_count, pick_count,
-        life_count;
+    const gckpti_node *nodes;
+    const gckpti_plan_param *params;
+    const gckpti_ins *list;
+    const size_t *operands;
+    const gckpti_plan_term *terms;
+    const gckpti_plan_pick *picks;
+    const gckpt_buffer *lives; /* storages, by end */
+    const uint32_t *words;     /* attributes */
+    const char *names;
+    size_t node_count, param_count, length, operand_count, term_count, pick_count, life_count,
+        word_count, name_bytes;
     size_t inputs;
     int body, epilogue; /* where these parts of the list begin */
     int mixer;          /* node that mixes rows, or -1 */
 };
+
+/* ---- a graph's hash: of all that a plan's bytes and bits depend on, in an order and a size that
+ * all machines share ---- */
+static uint64_t gckpti_fnv_number(uint64_t hash, uint64_t value)
+{
+    for (int i = 0; i < 64; i += 8)
+        hash = (hash ^ (value >> i & 0xff)) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+/* name: of leaves (a parameter's is the store's); others have none that matters. */
+static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void *attributes,
+                                 const char *name)
+{
+    const int numbers[6] = { q->kind, (int)q->type, q->once, q->base, q->inputs, q->shape.n };
+    for (int i = 0; i < 6; i++)
+        hash = gckpti_fnv_number(hash, (uint64_t)numbers[i]);
+    for (int i = 0; i < q->inputs; i++)
+        hash = gckpti_fnv_number(hash, (uint64_t)q->in[i]);
+    for (int i = 0; i < q->shape.n; i++)
+        hash = gckpti_fnv_number(hash, (uint64_t)q->shape.d[i]);
+    hash = gckpti_fnv_number(hash, q->aux_bytes);
+    hash = gckpti_fnv_number(hash, q->attribute_bytes);
+    for (size_t i = 0; i < q->attribute_bytes; i += 4) {
+        size_t n = q->attribute_bytes - i;
+        uint32_t word = 0;
+        memcpy(&word, (const char *)attributes + i, n < 4 ? n : 4);
+        hash = gckpti_fnv_number(hash, word);
+    }
+    for (int i = 0; q->op && i < GCKPT_MAX_INPUTS; i++)
+        hash = gckpti_fnv_number(hash, q->op->needs[i]);
+    if (q->op)
+        hash = gckpti_fnv_number(hash, q->op->flags);
+    name = q->op ? q->op->name : name;
+    return name ? gckpti_fnv(hash, name, strlen(name) + 1) : hash;
+}
+
+static uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_t i)
+{
+    const gckpti_node *q = &p->nodes[i];
+    const char *name = q->name == GCKPTI_NONE ? NULL : p->names + q->name;
+    if (q->kind == GCKPTI_PARAM)
+        name = p->names + p->params[q->index].name;
+    return gckpti_hash_node(hash, q, q->attribute_bytes ? p->words + q->attributes : NULL,
+                            q->kind == GCKPTI_VIEW ? NULL : name);
+}
 
 /* ---- the planner's working state ---- */
 typedef struct {
@@ -4755,7 +4827,7 @@ typedef struct {
     gckpt_graph *g;
     const gckpt_plan_desc *desc;
     const gckpt_term *terms;
-    int term_count, n, threads, looped, inference;
+    int term_count, n, threads, plain, looped, inference;
     gckpti_allocator *memory;
     int failed; /* out of memory somewhere */
     gckpti_scratch scratch[16];
@@ -4837,8 +4909,9 @@ static unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t)
 enum { GCKPTI_INSTRUCTION_WORK = 16384 };
 
 /* The work of op t: flops + 10 x bytes moved + what an instruction costs however small it is (about
- * 100 ns where a flop is 7 ps), integers, so that a plan is the same on every machine. A backward does the forward's flops for one or two of its inputs (as a matmul does), moves what
- * it reads, the gradient that comes in and those that go out. */
+ * 100 ns where a flop is 7 ps); integers, so that a plan is the same on every machine. A backward
+ * does the forward's flops for one or two of its inputs (as a matmul does), moves what it reads,
+ * the gradient that comes in and those that go out. */
 static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor *t,
                                     const gckpt_call *call)
 {
@@ -4888,7 +4961,8 @@ static gckpt_result gckpti_find_active(gckpti_planner *p)
             p->body[p->body_count++] = i;
         gckpt_call call;
         gckpt_result result =
-            gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, p->threads, NULL, &call);
+            gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, p->threads, p->plain, NULL,
+                              &call);
         if (result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
             call.work_backward > PTRDIFF_MAX / 4)
             return gckpti_error(g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
@@ -5871,54 +5945,116 @@ static size_t gckpti_offset(const gckpti_planner *p, int version)
     return version < 0 ? GCKPTI_NONE : p->versions[p->versions[version].storage].offset;
 }
 
-static size_t gckpti_blob_add(gckpt_plan *plan, const void *bytes, size_t size)
+/* The arrays of a plan, to be filled, and the bytes of all of it. */
+typedef struct {
+    gckpti_node *nodes;
+    gckpti_plan_param *params;
+    gckpti_ins *list;
+    size_t *operands;
+    gckpti_plan_term *terms;
+    gckpti_plan_pick *picks;
+    gckpt_buffer *lives;
+    uint32_t *words;
+    char *names;
+    size_t size;
+} gckpti_parts;
+
+static void *gckpti_part_new(void *block, size_t *used, size_t n, size_t size)
 {
-    size_t at = gckpti_round_up(plan->blob_size, GCKPTI_ALIGN);
-    if (plan->blob)
-        memcpy(plan->blob + at, bytes, size);
-    plan->blob_size = at + size;
+    size_t at = gckpti_round_up(*used, GCKPTI_ALIGN);
+    *used = at + n * size;
+    return block ? (unsigned char *)block + at : NULL;
+}
+
+/* Where the arrays lie in the plan's block; NULL block: only the size. */
+static gckpti_parts gckpti_parts_of(const gckpt_plan *p, void *block)
+{
+    gckpti_parts q;
+    size_t *n = &q.size;
+    *n = sizeof *p;
+    q.nodes = (gckpti_node *)gckpti_part_new(block, n, p->node_count, sizeof *q.nodes);
+    q.params = (gckpti_plan_param *)gckpti_part_new(block, n, p->param_count, sizeof *q.params);
+    q.list = (gckpti_ins *)gckpti_part_new(block, n, p->length, sizeof *q.list);
+    q.operands = (size_t *)gckpti_part_new(block, n, p->operand_count, sizeof *q.operands);
+    q.terms = (gckpti_plan_term *)gckpti_part_new(block, n, p->term_count, sizeof *q.terms);
+    q.picks = (gckpti_plan_pick *)gckpti_part_new(block, n, p->pick_count, sizeof *q.picks);
+    q.lives = (gckpt_buffer *)gckpti_part_new(block, n, p->life_count, sizeof *q.lives);
+    q.words = (uint32_t *)gckpti_part_new(block, n, p->word_count, sizeof *q.words);
+    q.names = (char *)gckpti_part_new(block, n, p->name_bytes, 1);
+    return q;
+}
+
+static size_t gckpti_name_add(gckpt_plan *plan, const gckpti_parts *parts, const char *name)
+{
+    size_t at = plan->name_bytes, size = strlen(name) + 1;
+    if (parts)
+        memcpy(parts->names + at, name, size);
+    plan->name_bytes = at + size;
     return at;
 }
 
-/* Copies names and attributes of everything into the blob; called twice: to measure, then to
- * fill. */
-static void gckpti_encode_nodes(gckpti_planner *p, gckpt_plan *plan)
+/* A node without what lies elsewhere in its plan: name, attributes, index. */
+static gckpti_node gckpti_node_of(const gckpt_tensor *t)
+{
+    gckpti_node node;
+    memset(&node, 0, sizeof node);
+    node.op = t->op;
+    node.data = t->data;
+    node.attribute_bytes = t->attribute_bytes;
+    node.aux_bytes = t->aux_bytes;
+    node.shape = t->shape;
+    node.base = t->base->id;
+    node.kind = t->kind;
+    node.inputs = t->inputs;
+    for (int k = 0; k < t->inputs; k++)
+        node.in[k] = t->in[k]->id;
+    node.type = t->type;
+    node.once = t->once;
+    return node;
+}
+
+static uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
+{
+    const gckpt_store *s = t->graph->store;
+    gckpti_node node = gckpti_node_of(t);
+    return gckpti_hash_node(hash, &node, t->attributes,
+                            t->kind == GCKPTI_PARAM  ? s->params[t->index].p.name
+                            : t->kind == GCKPTI_VIEW ? NULL
+                                                     : t->name);
+}
+
+/* Names and attributes of everything; called twice: to measure (no parts yet), then to fill. */
+static void gckpti_encode_nodes(gckpti_planner *p, gckpt_plan *plan, const gckpti_parts *parts)
 {
     int param = 0, input = 0;
-    plan->blob_size = 0;
+    plan->word_count = plan->name_bytes = 0;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->g->tensors[i];
-        gckpti_node node;
-        memset(&node, 0, sizeof node);
-        node.op = t->op;
-        node.data = t->data;
-        node.attributes = t->attribute_bytes
-                              ? gckpti_blob_add(plan, t->attributes, t->attribute_bytes)
-                              : GCKPTI_NONE;
-        node.name = t->name ? gckpti_blob_add(plan, t->name, strlen(t->name) + 1) : GCKPTI_NONE;
-        node.aux_bytes = t->aux_bytes;
-        node.shape = t->shape;
-        node.base = t->base->id;
-        node.kind = t->kind;
-        node.inputs = t->inputs;
-        for (int k = 0; k < t->inputs; k++)
-            node.in[k] = t->in[k]->id;
-        node.type = t->type;
-        node.once = t->once;
+        gckpti_node node = gckpti_node_of(t);
+        node.attributes = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
+        plan->word_count = node.attributes + (t->attribute_bytes + 3) / 4;
+        if (parts && t->attribute_bytes)
+            memcpy(parts->words + node.attributes, t->attributes, t->attribute_bytes);
+        node.name = t->name ? gckpti_name_add(plan, parts, t->name) : GCKPTI_NONE;
         node.cost = p->cost[i];
         if (t->kind == GCKPTI_PARAM) {
             const char *name =
                 p->g->store->params[t->index].p.name; /* gckpt_name may have changed t's */
-            gckpti_plan_param q = { gckpti_blob_add(plan, name, strlen(name) + 1),
-                                    gckpti_elements(&t->shape), p->active[i], i };
-            if (plan->blob)
-                plan->params[param] = q;
+            gckpti_plan_param q = { gckpti_name_add(plan, parts, name),
+                                    gckpti_elements(&t->shape),
+                                    p->active[i],
+                                    i,
+                                    t->index,
+                                    { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
+                                      gckpti_bits(t->init.constant) } };
+            if (parts)
+                parts->params[param] = q;
             node.index = param++;
         } else if (t->kind == GCKPTI_INPUT) {
             node.index = input++;
         }
-        if (plan->blob)
-            plan->nodes[i] = node;
+        if (parts)
+            parts->nodes[i] = node;
     }
     plan->param_count = (size_t)param;
     plan->inputs = (size_t)input;
@@ -5943,10 +6079,14 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
 {
     const gckpt_plan_desc *d = p->desc;
     gckpti_allocator memory = *p->memory;
-    gckpt_plan *plan = (gckpt_plan *)gckpti_new(&memory, 1, sizeof *plan);
-    if (!plan)
-        return NULL;
+    gckpt_plan head, *plan = &head;
+    memset(&head, 0, sizeof head);
     plan->object.magic = GCKPTI_MAGIC;
+    plan->format = GCKPT_PLAN_FORMAT;
+    plan->contract = GCKPT_CONTRACT;
+    plan->hash = GCKPTI_FNV_START;
+    for (int i = 0; i < p->n; i++)
+        plan->hash = gckpti_hash_tensor(plan->hash, p->g->tensors[i]);
     plan->mode = mode;
     plan->optimiser = d->optimiser;
     plan->state_slots = d->optimiser == GCKPT_ADAMW           ? 2
@@ -5956,6 +6096,7 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
     plan->looped = p->looped;
     plan->update_in_backward = d->update_in_backward;
     plan->threads = p->threads;
+    plan->plain = p->plain;
     plan->rows = p->g->rows > 0 ? p->g->rows : 1; /* no input: one row of nothing */
     plan->batch = d->batch > 0 ? d->batch : plan->rows;
     plan->alignment = d->alignment ? d->alignment : 64;
@@ -5967,49 +6108,51 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
     plan->body = p->body_start;
     plan->epilogue = p->epilogue_start;
     plan->mixer = gckpti_find_mixer(p);
-    gckpti_encode_nodes(p, plan);
+    gckpti_encode_nodes(p, plan, NULL);
     plan->node_count = (size_t)p->n;
     plan->length = p->length;
     plan->operand_count = p->pool_count;
     plan->term_count = (size_t)p->term_count;
     plan->pick_count = (size_t)d->fetches;
-    plan->nodes = (gckpti_node *)gckpti_new(&memory, plan->node_count, sizeof *plan->nodes);
-    plan->params =
-        (gckpti_plan_param *)gckpti_new(&memory, plan->param_count, sizeof *plan->params);
-    plan->list = (gckpti_ins *)gckpti_new(&memory, plan->length, sizeof *plan->list);
-    plan->operands = (size_t *)gckpti_new(&memory, plan->operand_count, sizeof *plan->operands);
-    plan->terms = (gckpti_plan_term *)gckpti_new(&memory, plan->term_count, sizeof *plan->terms);
-    plan->picks = (gckpti_plan_pick *)gckpti_new(&memory, plan->pick_count, sizeof *plan->picks);
     for (size_t i = 0; i < p->version_count; i++)
         plan->life_count += p->versions[i].storage == (int)i;
-    plan->lives = (gckpt_buffer *)gckpti_new(&memory, plan->life_count, sizeof *plan->lives);
-    plan->blob = (char *)gckpti_new(&memory, plan->blob_size, 1);
-    plan->memory = memory;
+    void *block = gckpti_new(&memory, gckpti_parts_of(plan, NULL).size, 1);
     *p->memory = memory;
-    if (!plan->nodes || !plan->params || !plan->list || !plan->operands || !plan->terms ||
-        !plan->picks || !plan->lives || !plan->blob) {
-        gckpt_plan_free(plan);
+    if (!block)
         return NULL;
-    }
-    gckpti_encode_nodes(p, plan);
+    gckpti_parts parts = gckpti_parts_of(plan, block);
+    plan = (gckpt_plan *)block;
+    *plan = head;
+    plan->block = block;
+    plan->memory = memory;
+    plan->nodes = parts.nodes;
+    plan->params = parts.params;
+    plan->list = parts.list;
+    plan->operands = parts.operands;
+    plan->terms = parts.terms;
+    plan->picks = parts.picks;
+    plan->lives = parts.lives;
+    plan->words = parts.words;
+    plan->names = parts.names;
+    gckpti_encode_nodes(p, plan, &parts);
     for (size_t x = 0; x < plan->length; x++) {
-        plan->list[x] = p->ins[x];
-        if (plan->list[x].kind == GCKPT_UPDATE)
-            plan->list[x].id = plan->nodes[p->ins[x].id].index;
+        parts.list[x] = p->ins[x];
+        if (parts.list[x].kind == GCKPT_UPDATE)
+            parts.list[x].id = plan->nodes[p->ins[x].id].index;
     }
     for (size_t i = 0; i < plan->operand_count; i++)
-        plan->operands[i] = gckpti_offset(p, p->pool[i]);
+        parts.operands[i] = gckpti_offset(p, p->pool[i]);
     for (int i = 0; i < p->term_count; i++) {
-        plan->terms[i].id = p->terms[i].loss->id;
-        plan->terms[i].weight = p->terms[i].weight;
-        plan->terms[i].regulariser = p->terms[i].regulariser;
+        parts.terms[i].id = p->terms[i].loss->id;
+        parts.terms[i].weight = gckpti_bits(p->terms[i].weight);
+        parts.terms[i].regulariser = p->terms[i].regulariser;
     }
     for (int i = 0; i < d->fetches; i++) {
         const gckpt_tensor *t = d->fetch[i].tensor->base;
         int use = p->looped && t->once ? gckpti_use(p, t->id, 0) : -1;
-        plan->picks[i].id = d->fetch[i].tensor->id;
-        plan->picks[i].gradient = d->fetch[i].gradient;
-        plan->picks[i].offset = gckpti_offset(p, !d->fetch[i].gradient ? p->value[t->id]
+        parts.picks[i].id = d->fetch[i].tensor->id;
+        parts.picks[i].gradient = d->fetch[i].gradient;
+        parts.picks[i].offset = gckpti_offset(p, !d->fetch[i].gradient ? p->value[t->id]
                                                  : use >= 0            ? p->use[use]
                                                                        : p->grad[t->id]);
     }
@@ -6018,7 +6161,7 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
         const gckpti_block *b = &p->blocks[plan->life_count - 1 - i];
         const gckpti_version *v = &p->versions[b->version];
         gckpt_buffer life = { b->start, b->end, v->offset, b->size, v->id, v->kind };
-        plan->lives[i] = life;
+        parts.lives[i] = life;
     }
     const gckpt_store *s = p->g->store;
     memcpy(plan->kind_bytes, p->peak_kinds, sizeof plan->kind_bytes);
@@ -6039,20 +6182,12 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
     return plan;
 }
 
-GCKPT_API void gckpt_plan_free(gckpt_plan *plan)
+GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
 {
-    if (!plan)
+    if (!plan || !plan->block)
         return;
     gckpti_allocator a = plan->memory;
-    gckpti_delete(&a, plan->blob, plan->blob_size, 1);
-    gckpti_delete(&a, plan->lives, plan->life_count, sizeof *plan->lives);
-    gckpti_delete(&a, plan->picks, plan->pick_count, sizeof *plan->picks);
-    gckpti_delete(&a, plan->terms, plan->term_count, sizeof *plan->terms);
-    gckpti_delete(&a, plan->operands, plan->operand_count, sizeof *plan->operands);
-    gckpti_delete(&a, plan->list, plan->length, sizeof *plan->list);
-    gckpti_delete(&a, plan->params, plan->param_count, sizeof *plan->params);
-    gckpti_delete(&a, plan->nodes, plan->node_count, sizeof *plan->nodes);
-    gckpti_delete(&a, plan, 1, sizeof *plan);
+    gckpti_delete(&a, plan->block, gckpti_parts_of(plan, NULL).size, 1);
 }
 
 /* Steps 2 to 4 for one mode. */
@@ -6079,9 +6214,16 @@ static int gckpti_group(const gckpti_planner *p, size_t i)
     return i < (size_t)p->body_count ? (int)i + 1 : p->body_count - (int)i - 1;
 }
 
+/* Long graphs try one group for each number of segments. */
+static int gckpti_group_repeats(const gckpti_planner *p, size_t i)
+{
+    size_t ops = (size_t)p->body_count, of = i < ops ? ops : (size_t)p->g->outermost;
+    size_t group = i < ops ? i + 1 : i - ops + 1;
+    return of > 512 && group > 1 && (of + group - 1) / group == (of + group - 2) / (group - 1);
+}
+
 /* The uniform segmentation whose arena is least. An arena is never below its bound, so they are
- * laid out in the order of their bounds, until the next bound is no better than the least arena.
- * Long graphs try one group for each number of segments. */
+ * laid out in the order of their bounds, until the next bound is no better than the least arena. */
 static gckpt_result gckpti_find_sqrt(gckpti_planner *p, size_t alignment, int *best)
 {
     size_t least = SIZE_MAX, ops = (size_t)p->body_count, n = ops + (size_t)p->g->outermost;
@@ -6089,8 +6231,7 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p, size_t alignment, int *b
     gckpt_result result = bound ? GCKPT_OK : GCKPT_E_MEMORY;
     for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
         bound[i] = SIZE_MAX;
-        size_t of = i < ops ? ops : n - ops, group = i < ops ? i + 1 : i - ops + 1;
-        if (of > 512 && group > 1 && (of + group - 1) / group == (of + group - 2) / (group - 1))
+        if (gckpti_group_repeats(p, i))
             continue;
         result = gckpti_try(p, GCKPT_SQRT, gckpti_group(p, i));
         bound[i] = p->bound;
@@ -6234,6 +6375,11 @@ static gckpt_result gckpti_check_fetches(gckpti_planner *p)
 static gckpt_result gckpti_planner_start(gckpti_planner *p)
 {
     size_t n = (size_t)p->n;
+#ifdef GCKPT_NO_FAST
+    p->plain = 1;
+#else
+    p->plain = p->desc->plain != 0;
+#endif
     p->active = (unsigned char *)gckpti_scratch_new(p, n, 1);
     p->value_live = (unsigned char *)gckpti_scratch_new(p, n, 1);
     p->aux_live = (unsigned char *)gckpti_scratch_new(p, n, 1);
@@ -6371,8 +6517,9 @@ static uint64_t gckpti_graph_key(const gckpt_graph *g)
     return key ? key : 1;
 }
 
-/* Plans graph g in the way of f->desc and keeps the plan if it is the best so far. Store-all has the
- * least work of all plans: it is done when it fits, and when it is too slow, so are all others. */
+/* Plans graph g in the way of f->desc and keeps the plan if it is the best so far. Store-all has
+ * the least work of all plans: it is done when it fits, and when it is too slow, so are all
+ * others. */
 static gckpt_result gckpti_fit_plan(gckpti_fitting *f, gckpt_graph *g, const gckpt_term *terms,
                                     int count)
 {
@@ -6503,8 +6650,8 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *use
     }
     if (result == GCKPT_OK && f.least < SIZE_MAX)
         gckpti_error(store, GCKPT_E_BUDGET,
-                     "fit: budget %z bytes is too small: a batch of %I rows needs at least %z, over "
-                     "all micro-batches",
+                     "fit: budget %z bytes is too small: a batch of %I rows needs at least %z, "
+                     "whatever the micro-batch",
                      f.desc.budget, batch, f.least);
     else if (result == GCKPT_OK)
         gckpti_error(store, GCKPT_E_ARG, "fit: build wanted no divisor of the batch of %I rows",
@@ -6568,11 +6715,7 @@ GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind)
     if (!plan || kind < 0 || kind >= GCKPT_BYTES_KINDS)
         return 0;
     if (kind == GCKPT_BYTES_TABLES)
-        return sizeof *plan + plan->node_count * sizeof *plan->nodes +
-               plan->param_count * sizeof *plan->params + plan->length * sizeof *plan->list +
-               plan->operand_count * sizeof *plan->operands +
-               plan->term_count * sizeof *plan->terms + plan->pick_count * sizeof *plan->picks +
-               plan->life_count * sizeof *plan->lives + plan->blob_size;
+        return gckpti_parts_of(plan, NULL).size;
     return plan->kind_bytes[kind];
 }
 
@@ -6593,7 +6736,7 @@ GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instr
 static const char *gckpti_node_name(const gckpt_plan *plan, int id)
 {
     const gckpti_node *node = &plan->nodes[id];
-    return node->name != GCKPTI_NONE ? plan->blob + node->name : node->op ? node->op->name : "";
+    return node->name != GCKPTI_NONE ? plan->names + node->name : node->op ? node->op->name : "";
 }
 
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id)
@@ -6668,7 +6811,7 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
                                                               : "-- batch\n");
         good = good && gckpti_write_text(write, user, "%i\t%s %s #%i %s %S", (int)x,
                                          verbs[ins->kind], node->op ? node->op->name : "param", id,
-                                         node->name != GCKPTI_NONE ? plan->blob + node->name : "",
+                                         node->name != GCKPTI_NONE ? plan->names + node->name : "",
                                          &node->shape);
         if (ins->kind == GCKPT_FORWARD) {
             good = good && gckpti_write_text(write, user, ins->first ? "" : " again");
@@ -7306,7 +7449,7 @@ static gckpt_result gckpti_bind(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->param_count; i++) {
-        const char *name = p->blob + p->params[i].name;
+        const char *name = p->names + p->params[i].name;
         int index = gckpti_find(e->store, name);
         if (index < 0 || e->store->params[index].p.elements != p->params[i].elements)
             return gckpti_error(
@@ -7434,7 +7577,7 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     if (desc)
         e->desc = *desc;
 #if GCKPTI_HAS_FAST
-    e->fast = !(e->desc.debug & GCKPT_DEBUG_PLAIN) && gckpti_fast_available();
+    e->fast = !(e->desc.debug & GCKPT_DEBUG_PLAIN) && !plan->plain && gckpti_fast_available();
 #endif
     if (gckpti_exec_memory(e) != GCKPT_OK || gckpti_bind(e) != GCKPT_OK ||
         gckpti_copy_room(e) != GCKPT_OK || gckpti_bind_state(e) != GCKPT_OK) {
@@ -7478,13 +7621,14 @@ static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int 
     c->shape = gckpti_node_shape(e, node, rows);
     for (int i = 0; i < node->inputs; i++)
         c->in[i].shape = gckpti_node_shape(e, &p->nodes[node->in[i]], rows);
-    c->attributes = node->attributes == GCKPTI_NONE ? NULL : p->blob + node->attributes;
+    c->attributes = node->attribute_bytes ? p->words + node->attributes : NULL;
     c->row = node->once ? 0 : e->row;
     c->rows = node->once ? 1 : rows;
     c->seed = e->store->seed;
     c->step = e->step;
     c->id = id;
     c->threads = p->threads;
+    c->plain = p->plain;
     c->training = p->mode != GCKPT_INFERENCE;
     c->runner = &e->desc;
 }
@@ -7580,15 +7724,16 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
 static float gckpti_loss_scale(const gckpt_exec *e, int term)
 {
     const gckpti_plan_term *t = &e->plan->terms[term];
+    float weight = gckpti_float(t->weight);
     double own = (double)e->expected[term],
            first = (double)(e->expected[0] >= 0 ? e->expected[0] : e->counts[0]);
     if (term == 0)
-        return t->weight;
+        return weight;
     if (t->regulariser)
-        return (float)((double)t->weight * first);
+        return (float)((double)weight * first);
     if (e->expected[term] < 0) /* streaming: the same count */
-        return t->weight;
-    return own > 0 ? (float)((double)t->weight * first / own) : 0;
+        return weight;
+    return own > 0 ? (float)((double)weight * first / own) : 0;
 }
 
 static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
@@ -7902,14 +8047,14 @@ static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, in
                     : "its id is not that of an input (gckpt_id of a gckpt_input tensor)");
         if (e->feeds[q->index])
             return gckpti_error(e, GCKPT_E_ARG, "feed %i: input \"%s\" is fed twice", i,
-                                p->blob + q->name);
+                                p->names + q->name);
         e->feeds[q->index] = feeds[i].data;
     }
     for (size_t i = 0; i < p->node_count; i++)
         if (p->nodes[i].kind == GCKPTI_INPUT && e->fed[p->nodes[i].index] &&
             !e->feeds[p->nodes[i].index])
             return gckpti_error(e, GCKPT_E_ARG, "input \"%s\" is not fed",
-                                p->blob + p->nodes[i].name);
+                                p->names + p->nodes[i].name);
     for (size_t x = 0; x < p->length; x++) {
         const gckpti_ins *ins = &p->list[x];
         const gckpti_node *node =
@@ -7930,7 +8075,7 @@ static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, in
             if (index[k] >= classes || (index[k] < 0 && !(node->op->flags & GCKPT_LOSS)))
                 return gckpti_error(e, GCKPT_E_DATA,
                                     "\"%s\": index %i at row %I, position %I: %s #%i takes 0 to %I",
-                                    p->blob + q->name, (int)index[k], k / per_row, k % per_row,
+                                    p->names + q->name, (int)index[k], k / per_row, k % per_row,
                                     node->op->name, ins->id, classes - 1);
     }
     unsigned char *copy = e->copies;
@@ -8071,7 +8216,7 @@ static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int in
         if (p->params[i].trained && e->store->params[e->params[i]].p.frozen)
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" was frozen after planning; make a new plan",
-                                p->blob + p->params[i].name);
+                                p->names + p->params[i].name);
     if (hyper)
         e->hyper = *hyper;
     e->pc = 0;
@@ -8175,7 +8320,7 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     int64_t count = p->term_count ? e->counts[0] : 0;
     e->state = GCKPTI_IDLE;
     for (size_t i = 0; i < p->term_count; i++) {
-        double weight = (double)p->terms[i].weight;
+        double weight = (double)gckpti_float(p->terms[i].weight);
         if (p->terms[i].regulariser)
             loss += weight * e->sums[i];
         else if (e->counts[i] > 0)
@@ -8486,7 +8631,7 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
             exec, GCKPT_E_DATA,
             "check_gradients: the gradient of \"%s\" differs from finite differences by %g "
             "(relative)",
-            p->blob + p->params[worst_param].name, *worst);
+            p->names + p->params[worst_param].name, *worst);
     return result;
 }
 
@@ -8629,7 +8774,8 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     size_t room = (size_t)most * (size_t)(1 + p->state_slots), stride = p->length + 1;
     gckpti_stopwatch w = { seconds, user, 0, NULL };
     w.copy = (float *)gckpti_new(&exec->memory, room, sizeof(float));
-    double *samples = (double *)gckpti_new(&exec->memory, GCKPTI_RUNS_MOST, stride * sizeof(double));
+    double *samples =
+        (double *)gckpti_new(&exec->memory, GCKPTI_RUNS_MOST, stride * sizeof *samples);
     gckpt_result result = GCKPT_OK;
     if (!w.copy || !samples)
         result = gckpti_error(exec, GCKPT_E_MEMORY, "calibrate: no memory for %z floats", room);
@@ -8652,7 +8798,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
             *update = gckpti_nanoseconds(samples[p->length]);
         gckpti_ok(exec);
     }
-    gckpti_delete(&exec->memory, samples, GCKPTI_RUNS_MOST, stride * sizeof(double));
+    gckpti_delete(&exec->memory, samples, GCKPTI_RUNS_MOST, stride * sizeof *samples);
     gckpti_delete(&exec->memory, w.copy, room, sizeof(float));
     return result;
 }
