@@ -223,7 +223,7 @@ static inline void image_kernel(const gckpt_call *call) { (void)call; }
 static inline gckpt_result image_conv_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
-    call->shape.d[3] = *(const int64_t *)call->attributes;
+    call->shape.d[3] = *(const int *)call->attributes;
     return GCKPT_OK;
 }
 
@@ -263,8 +263,7 @@ static inline gckpt_result image_pool_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-static inline gckpt_tensor *image_conv(const place *p, const char *part, gckpt_tensor *x,
-                                       int64_t out)
+static inline gckpt_tensor *image_conv(const place *p, const char *part, gckpt_tensor *x, int out)
 {
     static const gckpt_op conv = { "conv3x3",
                                    image_conv_shape,
@@ -280,7 +279,7 @@ static inline gckpt_tensor *image_conv(const place *p, const char *part, gckpt_t
     return gckpt_apply(&conv, in, 2, &out, sizeof out);
 }
 
-static inline gckpt_tensor *image_up(const place *p, gckpt_tensor *x, int64_t out)
+static inline gckpt_tensor *image_up(const place *p, gckpt_tensor *x, int out)
 {
     static const gckpt_op up = { "up2x2",
                                  image_up_shape,
@@ -326,19 +325,20 @@ static inline gckpt_tensor *image_block(gckpt_tensor *x, void *user)
     const place *p = (const place *)user;
     if (p->memory != NULL) {
         gckpt_tensor *both[2];
-        both[0] = image_up(p, x, p->dim);
+        both[0] = image_up(p, x, (int)p->dim);
         both[1] = p->memory;
         x = gckpt_concat(both, 2, 3);
     }
     for (int i = 0; i < 2; i++)
-        x = gckpt_silu(image_norm(image_conv(p, i == 0 ? "conv1" : "conv2", x, p->dim)));
+        x = gckpt_silu(image_norm(image_conv(p, i == 0 ? "conv1" : "conv2", x, (int)p->dim)));
     return x;
 }
 
 static inline int net_unet(net *n, const char *name)
 {
     enum { DEPTH = 4 };
-    const int64_t batch = 8, side = 256, channels = 4, width = 32;
+    const int64_t batch = 8, side = 256, width = 32;
+    const int channels = 4;
     gckpt_tensor *skip[DEPTH];
     net_open(n, name, batch);
     gckpt_tensor *x =
