@@ -7123,10 +7123,10 @@ static void gckpti_svg_arena(gckpti_svg *s)
         double width = gckpti_tenth(gckpti_svg_x(s, end) - x), height = scale * (double)b->size;
         height = height < 0.5 ? 0.5 : gckpti_tenth(height);
         y = gckpti_tenth(y);
-        int fits = (int)((width - 6) / 6.7);
-        gckpti_draw(&s->w, "<rect class=\"k%i\" x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\"",
-                    (int)b->kind, x, y, width, height);
-        if (width < 3 || height < 3) {
+        int fits = (int)((width - 6) / 6.7), seen = width >= 4 && height >= 4;
+        gckpti_draw(&s->w, "<rect class=\"k%i%s\" x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\"",
+                    (int)b->kind, seen ? " s" : "", x, y, width, height);
+        if (width < 2 || height < 2) {
             gckpti_draw(&s->w, "/>");
             continue;
         }
@@ -7134,12 +7134,11 @@ static void gckpti_svg_arena(gckpti_svg *s)
         gckpti_draw_label(&s->w, s->plan, b->id, 200, 0);
         gckpti_draw(&s->w, ": %z bytes at %z, instructions %i to %i</title></rect>\n", b->size,
                     b->offset, b->start, b->end);
-        if (height < 13 || fits < 5)
-            continue;
-        gckpti_svg_label(s, x + 4, gckpti_tenth(y + height / 2 + 4),
-                         b->kind == GCKPT_BUFFER_VALUE ? " class=\"n\" fill=\"#fff\""
-                                                       : " class=\"n\"",
-                         b->id, fits);
+        if (height >= 12 && (fits > 9 || strlen(gckpti_node_name(s->plan, b->id)) <= (size_t)fits))
+            gckpti_svg_label(s, x + 4, gckpti_tenth(y + height / 2 + 4),
+                             b->kind == GCKPT_BUFFER_VALUE ? " class=\"n\" fill=\"#fff\""
+                                                           : " class=\"n\"",
+                             b->id, fits);
     }
 }
 
@@ -7191,11 +7190,16 @@ static void gckpti_svg_side(gckpti_svg *s)
     y = gckpti_arena_top + 4;
     gckpti_svg_text(s, gckpti_side, y, " class=\"b\"", "arena: %z bytes = %s", plan->arena,
                     gckpti_round_bytes(plan->arena).text);
+    double more = (double)(plan->arena - plan->bound) / (double)(plan->arena + !plan->arena);
+    double line = gckpti_tenth(gckpti_arena_top + gckpti_arena_height * more);
     gckpti_svg_text(s, gckpti_side, y += 18, "",
-                    plan->arena > plan->bound ? "the peak (lower line) + %g %%"
-                                              : "as small as the peak allows",
-                    gckpti_tenth(100 * (double)(plan->arena - plan->bound) /
-                                 (double)(plan->bound + !plan->bound)));
+                    more <= 0      ? "as small as the peak allows"
+                    : more < 0.015 ? "%g bytes more than the peak"
+                                   : "%g bytes more than the peak (line)",
+                    (double)(plan->arena - plan->bound));
+    if (more >= 0.015)
+        gckpti_draw(&s->w, "<path class=\"l\" d=\"M%i %gh%i\"/>\n", gckpti_left, line,
+                    gckpti_width);
     gckpti_svg_text(s, gckpti_side, y += 28, "", "A rectangle is one buffer: from its");
     gckpti_svg_text(s, gckpti_side, y += 17, "", "first to its last use, at its place.");
 }
@@ -7223,9 +7227,8 @@ static void gckpti_svg_top(gckpti_svg *s)
     gckpti_draw(w, ".p0{fill:#009e73}.p1{fill:#5d3a9b}.p2{fill:#333}.p3{fill:#d55e00}"
                    ".g{stroke:#ddd}.l{stroke:#222;stroke-dasharray:5 4}");
     gckpti_draw(w,
-                "rect{stroke:#fff;stroke-width:%g}.b{font-weight:bold}.n{font-size:11px}"
-                ".m{font-size:12px}.m,.n{font-family:monospace}</style>\n",
-                s->length < 215 ? 0.8 : 0.2);
+                ".s{stroke:#fff;stroke-width:.8}.b{font-weight:bold}.n{font-size:11px}"
+                ".m{font-size:12px}.m,.n{font-family:monospace}</style>\n");
     gckpti_draw(w, "<path fill=\"#fff\" d=\"M0 0h%iv%iH0z\"/>\n", gckpti_page, height);
     gckpti_svg_text(s, 16, 34, " font-size=\"20\" class=\"b\"",
                     inference ? "Memory of a forward pass (%s): %s"
@@ -7286,11 +7289,6 @@ GCKPT_API gckpt_result gckpt_plan_svg(const gckpt_plan *plan, gckpt_write_fn wri
                 gckpti_live_height + 8);
     gckpti_draw(w, "<circle cx=\"%g\" cy=\"%i\" r=\"4\"/>", x, gckpti_live_top);
     gckpti_draw(w, "<path d=\"M%g %il-4 -7h8z\"/>\n", x, gckpti_arena_top);
-    if (plan->arena > plan->bound) {
-        double y = gckpti_bottom - gckpti_arena_height * (double)plan->bound / (double)plan->arena;
-        gckpti_draw(w, "<path class=\"l\" d=\"M%i %gh%i\"/>\n", gckpti_left, gckpti_tenth(y),
-                    gckpti_width);
-    }
     /* instructions */
     size_t step = 1;
     for (int i = 0; s.length / step > 10; i++)

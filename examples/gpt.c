@@ -37,7 +37,7 @@ static struct {
     int64_t layers, heads, dim, context, batch, micro_batch, steps, warmup, seed, threads, tie;
     int64_t checkpoint, budget, plan, sample, eval_every, help;
     double lr, min_lr, weight_decay, beta1, beta2, clip, dropout;
-    const char *save, *resume, *prompt, *data, *json;
+    const char *save, *resume, *prompt, *data, *json, *timeline;
 } o = { .min_lr = -1 };
 
 static const char *const mode_names[] = { "auto", "store-all", "memory-poor", "segments", "sqrt" };
@@ -83,6 +83,8 @@ static const struct option {
     { "budget", BYTES, &o.budget, "0", 0, 9007199254740992.0,
       "bytes for weights, optimiser state and step arena; 0: no limit" },
     { "plan", FLAG, &o.plan, NULL, 0, 0, "print the plan, instruction by instruction, and stop" },
+    { "timeline", TEXT, &o.timeline, NULL, 0, 0,
+      "draw the plan's memory (SVG); FILE.json: as Chrome trace events" },
     { "save", TEXT, &o.save, NULL, 0, 0, "write weights and optimiser state (safetensors)" },
     { "resume", TEXT, &o.resume, NULL, 0, 0, "go on from a file that --save wrote" },
     { "sample", WHOLE, &o.sample, "0", 0, 1e9, "bytes to generate at the end" },
@@ -335,17 +337,29 @@ static double square_root(double x) /* Newton; saves a math library */
     return r;
 }
 
-/* Parameter "part" of the model, or "h.layer.part" of a block. */
+/* "part" of the model, or "h.layer.part" of a block */
+static const char *full_name(char *name, size_t size, int layer, const char *part)
+{
+    if (layer < 0)
+        snprintf(name, size, "%s", part);
+    else
+        snprintf(name, size, "h.%d.%s", layer, part);
+    return name;
+}
+
 static gckpt_tensor *parameter(gckpt_graph *g, int layer, const char *part, gckpt_shape shape,
                                double normal, double constant)
 {
     char name[64];
     gckpt_init init = { (float)normal, 0, (float)constant };
-    if (layer < 0)
-        snprintf(name, sizeof name, "%s", part);
-    else
-        snprintf(name, sizeof name, "h.%d.%s", layer, part);
-    return gckpt_param(g, name, shape, init);
+    return gckpt_param(g, full_name(name, sizeof name, layer, part), shape, init);
+}
+
+/* Names an activation, for --plan and --timeline. */
+static gckpt_tensor *named(gckpt_tensor *x, int layer, const char *part)
+{
+    char name[64];
+    return gckpt_name(x, full_name(name, sizeof name, layer, part));
 }
 
 /* (B,T,in) -> (B,T,out) */
@@ -357,7 +371,8 @@ static gckpt_tensor *dense(gckpt_tensor *x, int layer, const char *part, int64_t
     snprintf(weight, sizeof weight, "%s.weight", part);
     snprintf(bias, sizeof bias, "%s.bias", part);
     gckpt_tensor *w = parameter(g, layer, weight, gckpt_shape2(in, out), normal, 0);
-    return gckpt_linear(x, w, parameter(g, layer, bias, gckpt_shape1(out), 0, 0));
+    x = gckpt_linear(x, w, parameter(g, layer, bias, gckpt_shape1(out), 0, 0));
+    return named(x, layer, part);
 }
 
 static gckpt_tensor *norm(gckpt_tensor *x, int layer, const char *part)
@@ -367,7 +382,8 @@ static gckpt_tensor *norm(gckpt_tensor *x, int layer, const char *part)
     snprintf(weight, sizeof weight, "%s.weight", part);
     snprintf(bias, sizeof bias, "%s.bias", part);
     gckpt_tensor *gain = parameter(g, layer, weight, gckpt_shape1(o.dim), 0, 1);
-    return gckpt_layernorm(x, gain, parameter(g, layer, bias, gckpt_shape1(o.dim), 0, 0));
+    x = gckpt_layernorm(x, gain, parameter(g, layer, bias, gckpt_shape1(o.dim), 0, 0));
+    return named(x, layer, part);
 }
 
 static gckpt_tensor *dropout(gckpt_tensor *x)
@@ -386,10 +402,11 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     gckpt_tensor *q = gckpt_rotary(dense(a, i, "attn.q", C, C, 0.02), (int)o.heads, 0);
     gckpt_tensor *k = gckpt_rotary(dense(a, i, "attn.k", C, C, 0.02), (int)o.heads, 0);
     gckpt_tensor *v = dense(a, i, "attn.v", C, C, 0.02);
-    a = gckpt_attention(q, k, v, (int)o.heads, 1);
+    a = named(gckpt_attention(q, k, v, (int)o.heads, 1), i, "attn");
     x = gckpt_add(x, dropout(dense(a, i, "attn.proj", C, C, small)));
-    a = gckpt_gelu(dense(norm(x, i, "ln_2"), i, "mlp.fc", C, 4 * C, 0.02));
-    return gckpt_add(x, dropout(dense(a, i, "mlp.out", 4 * C, C, small)));
+    a = dense(norm(named(x, i, "attn.sum"), i, "ln_2"), i, "mlp.fc", C, 4 * C, 0.02);
+    a = named(gckpt_gelu(a), i, "mlp");
+    return named(gckpt_add(x, dropout(dense(a, i, "mlp.out", 4 * C, C, small))), i, "mlp.sum");
 }
 
 static int make_model(model *m, gckpt_store *store, purpose why)
@@ -542,6 +559,20 @@ static void report_plan(void)
         gckpt_plan_recompute(p), name, (long long)o.micro_batch, (long long)parameters);
 }
 
+/* --timeline: a plan as a picture, or as a trace. */
+static int draw_plan(const gckpt_plan *plan)
+{
+    const char *dot = strrchr(o.timeline, '.');
+    const int trace = dot != NULL && strcmp(dot, ".json") == 0;
+    FILE *f = fopen(o.timeline, "w");
+    if (f == NULL)
+        return complain(1, "--timeline %s: %s", o.timeline, strerror(errno));
+    int bad = (trace ? gckpt_plan_trace : gckpt_plan_svg)(plan, print_plan_text, f) != GCKPT_OK;
+    if (fclose(f) != 0 || bad)
+        return complain(1, "--timeline %s: %s", o.timeline, strerror(errno));
+    return 0;
+}
+
 /* Weights, graphs, plans; then one arena, as large as the greediest plan wants, and three
  * executors. */
 static int prepare(void)
@@ -561,6 +592,8 @@ static int prepare(void)
     const gckpt_plan *training = run.models[TRAINING].plan;
     const size_t total = gckpt_plan_bytes(training) - gckpt_plan_arena(training) + bytes;
     report_plan();
+    if (o.timeline != NULL && draw_plan(training) != 0)
+        return 1;
     if (o.plan) {
         gckpt_plan_print(training, print_plan_text, run.out);
         return 0;

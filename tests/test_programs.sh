@@ -201,7 +201,13 @@ if [ -w /dev/full ]; then
     check "--help on a full disk" fails_with 1 "standard output" sh -c "build/gpt --help > /dev/full"
     check "--plan on a full disk" fails_with 1 "standard output" sh -c "build/gpt $small --plan > /dev/full"
     check "--json on a full disk" fails_with 1 "/dev/full" build/gpt $small --steps 2 --json /dev/full
+    check "--timeline on a full disk" fails_with 1 "/dev/full" build/gpt $small --timeline /dev/full
 fi
+check "--timeline draws the plan" sh -c "build/gpt $small --plan --timeline $work/plan.svg > $work/plan &&
+    grep -q '</svg>' $work/plan.svg && grep -q h.1.mlp.fc $work/plan.svg"
+check "--timeline FILE.json traces it" sh -c "build/gpt $small --steps 1 --timeline $work/plan.json &&
+    grep -q traceEvents $work/plan.json && tail -n 1 $work/plan.json | grep -q '^]}'"
+check "--timeline into no folder" fails_with 1 "timeline" build/gpt $small --timeline /nonexistent/t.svg
 check "--plan prints and stops" sh -c "build/gpt $small --plan > $work/plan && grep -q forward $work/plan"
 check "--plan with --json - keeps standard output for JSON" sh -c "
     test \"\$(build/gpt $small --plan --json - 2>/dev/null | wc -l)\" -eq 1"
