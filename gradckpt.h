@@ -523,8 +523,8 @@ typedef struct {
     int instructions;
     const gckpt_pick *fetch;
     int fetches;
-    /* by tensor id, cost_count = highest id + 1 (timings: gckpt_calibrate); NULL: flops + 10 x
-     * bytes moved + 16384 an instruction, so that a plan is the same on every machine */
+    /* by tensor id, cost_count = highest id + 1 (timings: gckpt_calibrate); NULL: the
+     * larger of flops and 10 x bytes moved, + 16384 an instruction, the same on every machine */
     const gckpt_cost *costs;
     int cost_count;
     gckpt_memory memory; /* for the plan itself */
@@ -4908,10 +4908,11 @@ static unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t)
 
 enum { GCKPTI_INSTRUCTION_WORK = 16384 };
 
-/* The work of op t: flops + 10 x bytes moved + what an instruction costs however small it is (about
- * 100 ns where a flop is 7 ps); integers, so that a plan is the same on every machine. A backward
- * does the forward's flops for one or two of its inputs (as a matmul does), moves what it reads,
- * the gradient that comes in and those that go out. */
+/* The work of op t by the roofline model (Williams 2009): flops, or 10 x bytes moved when that is
+ * more, + what an instruction costs however small it is (about 100 ns where a flop is 7 ps);
+ * integers, so that a plan is the same on every machine. A backward does the forward's flops for
+ * one or two of its inputs (as a matmul does), moves what it reads, the gradient that comes in and
+ * those that go out. */
 static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor *t,
                                     const gckpt_call *call)
 {
@@ -4927,9 +4928,10 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
         backward += t->op->flags & GCKPT_PASSES(k) ? 0 : gckpti_bytes(t->in[k]);
     }
     backward += needs & GCKPT_OUT ? out : 0;
-    gckpt_cost cost = { flops + 10 * forward + GCKPTI_INSTRUCTION_WORK, 0 };
+    gckpt_cost cost = { (flops > 10 * forward ? flops : 10 * forward) + GCKPTI_INSTRUCTION_WORK, 0 };
+    flops *= gradients > 1 ? 2 : 1;
     if (gradients > 0)
-        cost.backward = flops * (gradients > 1 ? 2 : 1) + 10 * backward + GCKPTI_INSTRUCTION_WORK;
+        cost.backward = (flops > 10 * backward ? flops : 10 * backward) + GCKPTI_INSTRUCTION_WORK;
     return cost;
 }
 
