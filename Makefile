@@ -30,6 +30,7 @@ help:
 	@echo 'make check     the wide test: compilers, options, sanitizers, valgrind, macros, symbols'
 	@echo 'make examples  build/gpt, build/accumulation, build/bytes, build/quickstart'
 	@echo 'make bench     milliseconds a step, tokens/s, GFLOP/s beside the peak of this machine'
+	@echo 'make predict   predicted beside measured time of a step, at five budgets'
 	@echo 'make depth     memory and time over depth and plan: docs/depth.md, docs/depth.svg'
 	@echo 'make curves    gradient accumulation, right and wrong: docs/accumulation.svg'
 	@echo 'make readme    examples/quickstart.c and its output into README.md'
@@ -54,6 +55,9 @@ check:
 bench: build/bench
 	build/bench
 
+predict: build/predict
+	build/predict
+
 depth: build/depth
 	build/depth docs/depth.md docs/depth.svg
 
@@ -74,7 +78,7 @@ build/test_%: tests/test_%.c tests/check.h gradckpt.h | build
 
 build/test_ops: tests/ref.c
 
-build/bench build/depth: build/%: tests/bench/%.c tests/bench/model.h examples/plot.h gradckpt.h | build
+build/bench build/depth build/predict: build/%: tests/bench/%.c tests/bench/model.h examples/plot.h gradckpt.h | build
 	$(COMPILE) -Iexamples -o $@ $<
 
 install:
@@ -91,4 +95,4 @@ install:
 clean:
 	rm -rf build
 
-.PHONY: all help examples run test check bench depth curves readme install clean
+.PHONY: all help examples run test check bench predict depth curves readme install clean

@@ -15,6 +15,7 @@ typedef struct {
 typedef struct {
     gckpt_store *store;
     gckpt_graph *graph;
+    gckpt_term loss;
     gckpt_plan *plan;
     gckpt_exec *exec;
     int32_t *tokens, *targets;
@@ -75,10 +76,11 @@ static int bench_new(bench *b, const size *z, gckpt_mode mode, int threads)
         place p = { z, i };
         x = gckpt_checkpoint(block, x, &p);
     }
-    gckpt_term loss = { gckpt_linear_cross_entropy(gckpt_layernorm(x, NULL, NULL), table, target),
-                        1, 0 };
+    x = gckpt_layernorm(x, NULL, NULL);
+    b->loss.loss = gckpt_linear_cross_entropy(x, table, target);
+    b->loss.weight = 1;
     gckpt_plan_desc desc = { .mode = mode, .threads = threads };
-    b->plan = gckpt_plan_new(g, &loss, 1, &desc);
+    b->plan = gckpt_plan_new(g, &b->loss, 1, &desc);
     b->exec = b->plan == NULL ? NULL : gckpt_exec_new(b->plan, b->store, NULL);
     b->tokens = malloc((size_t)(B * T) * sizeof(int32_t));
     b->targets = malloc((size_t)(B * T) * sizeof(int32_t));
@@ -104,7 +106,7 @@ static int bench_new(bench *b, const size *z, gckpt_mode mode, int threads)
 
 /* Seconds of a step: the least after a first one, until about `seconds` are spent; < 0:
  * error. */
-static double bench_step(bench *b, const size *z, double seconds)
+static inline double bench_step(bench *b, const size *z, double seconds)
 {
     const gckpt_hyper adamw = { .lr = 1e-4f, .clip = 1 };
     double best = 1e30, start = now();

@@ -1,0 +1,150 @@
+/* predict.c - the time that gckpt_calibrate predicts for a step, beside the time it takes, at five
+ * budgets of a GPT from the least bytes to store-all.
+ *
+ *     make predict                                         prints the table
+ *     build/predict LAYERS DIM CONTEXT BATCH THREADS       of another size
+ *
+ * Calibration and measurement take turns, round by round, and so do the budgets within a round, so
+ * that a busy machine slows all of them alike; medians over the rounds are compared.
+ */
+#include "model.h"
+#include <string.h>
+
+enum { POINTS = 5, MOST_ROUNDS = 41 };
+
+typedef struct {
+    size_t budget;
+    gckpt_plan *plan;
+    gckpt_exec *exec;
+    double predicted[MOST_ROUNDS], measured[MOST_ROUNDS];
+} point;
+
+static double seconds(void *user)
+{
+    (void)user;
+    return now();
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *v, int n)
+{
+    qsort(v, (size_t)n, sizeof *v, by_size);
+    return (v[(n - 1) / 2] + v[n / 2]) / 2;
+}
+
+/* The work of the plan's instructions with these costs, in seconds. */
+static double predict(const gckpt_plan *p, const gckpt_cost *costs, uint64_t update)
+{
+    double ns = (double)update;
+    gckpt_instruction in;
+    for (int i = 0; gckpt_plan_get(p, i, &in) == GCKPT_OK; i++)
+        if (in.kind != GCKPT_UPDATE)
+            ns += (double)(in.kind == GCKPT_FORWARD ? costs[in.id].forward
+                                                    : costs[in.id].backward);
+    return 1e-9 * ns;
+}
+
+/* Plans within `budget` bytes by the costs of this machine. */
+static int plan_point(bench *b, point *q, size_t budget, gckpt_cost *costs, int count, int threads)
+{
+    gckpt_plan_desc desc = { .budget = budget, .threads = threads };
+    desc.costs = costs;
+    desc.cost_count = count;
+    q->budget = budget;
+    q->plan = gckpt_plan_new(b->graph, &b->loss, 1, &desc);
+    q->exec = q->plan == NULL ? NULL : gckpt_exec_new(q->plan, b->store, NULL);
+    return q->exec != NULL;
+}
+
+/* The least budget: what the error of an impossible one names. */
+static size_t least_bytes(bench *b, int threads)
+{
+    gckpt_plan_desc desc = { .budget = 1, .threads = threads };
+    gckpt_plan_free(gckpt_plan_new(b->graph, &b->loss, 1, &desc));
+    const char *at = strstr(gckpt_error_text(b->graph), "at least ");
+    return at == NULL ? 0 : (size_t)strtoull(at + 9, NULL, 10);
+}
+
+static int calibrate(bench *b, const size *z, gckpt_cost *costs, int count, uint64_t *update)
+{
+    return gckpt_calibrate(b->exec, b->feeds, 2, z->batch, seconds, NULL, costs, count, update) ==
+           GCKPT_OK;
+}
+
+static int run(bench *b, const size *z, point *points, gckpt_cost *costs, int count, int threads)
+{
+    const gckpt_hyper adamw = { .lr = 1e-4f, .clip = 1 };
+    uint64_t update = 0;
+    size_t least = least_bytes(b, threads), most = gckpt_plan_bytes(b->plan);
+    if (!calibrate(b, z, costs, count, &update))
+        return fprintf(stderr, "predict: %s\n", gckpt_error_text(b->exec)), 1;
+    for (int i = 0; i < POINTS; i++) {
+        size_t budget = least + (most - least) * (size_t)i / (POINTS - 1);
+        if (!plan_point(b, &points[i], budget, costs, count, threads))
+            return fprintf(stderr, "predict: %s\n", gckpt_error_text(b->graph)), 1;
+    }
+    double start = now();
+    int rounds = 0;
+    for (; rounds < 5 || (rounds < MOST_ROUNDS && now() - start < 30); rounds++) {
+        if (!calibrate(b, z, costs, count, &update))
+            return fprintf(stderr, "predict: %s\n", gckpt_error_text(b->exec)), 1;
+        for (int i = 0; i < POINTS; i++) {
+            point *q = &points[i];
+            q->predicted[rounds] = predict(q->plan, costs, update);
+            for (int warm = 0; warm < 2; warm++) { /* the first brings the caches into its state */
+                double t = now();
+                if (gckpt_step(q->exec, b->feeds, 2, z->batch, &adamw, NULL) != GCKPT_OK)
+                    return fprintf(stderr, "predict: %s\n", gckpt_error_text(q->exec)), 1;
+                q->measured[rounds] = now() - t;
+            }
+        }
+    }
+    printf("GPT of %d layers, width %d, context %d, batch %d, %d thread%s; medians of %d rounds\n\n",
+           z->layers, z->dim, z->context, z->batch, threads, threads == 1 ? "" : "s", rounds);
+    printf("| budget | bytes | recomputed | predicted ms | measured ms | ratio |\n");
+    printf("|---|---|---|---|---|---|\n");
+    int good = 1;
+    for (int i = 0; i < POINTS; i++) {
+        double p = median(points[i].predicted, rounds), m = median(points[i].measured, rounds);
+        good = good && p / m > 0.9 && p / m < 1.1;
+        printf("| %zu | %zu | %.1f %% | %.2f | %.2f | %.3f |\n", points[i].budget,
+               gckpt_plan_bytes(points[i].plan), 100 * gckpt_plan_overhead(points[i].plan), 1e3 * p,
+               1e3 * m, p / m);
+    }
+    printf("\nThe update and the checks are %.2f ms of each. %s\n", 1e-6 * (double)update,
+           good ? "All within 10 %." : "NOT all within 10 %.");
+    return !good;
+}
+
+int main(int argc, char **argv)
+{
+    static point points[POINTS];
+    size z = { 12, 4, 128, 64, 8, 256 };
+    int threads = 1, status = 1;
+    bench b = { 0 };
+    if (argc == 6) {
+        z.layers = atoi(argv[1]), z.dim = atoi(argv[2]), z.context = atoi(argv[3]);
+        z.batch = atoi(argv[4]), threads = atoi(argv[5]);
+    } else if (argc != 1) {
+        fprintf(stderr, "usage: predict [LAYERS DIM CONTEXT BATCH THREADS]\n");
+        return 2;
+    }
+    if (bench_new(&b, &z, GCKPT_STORE_ALL, threads)) {
+        const int count = gckpt_id(b.loss.loss) + 1;
+        gckpt_cost *costs = calloc((size_t)count, sizeof *costs);
+        if (costs != NULL)
+            status = run(&b, &z, points, costs, count, threads);
+        free(costs);
+    }
+    for (int i = 0; i < POINTS; i++) {
+        gckpt_exec_free(points[i].exec);
+        gckpt_plan_free(points[i].plan);
+    }
+    bench_free(&b);
+    return status;
+}
