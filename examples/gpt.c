@@ -29,9 +29,10 @@
 
 /* ---- options: this table is the parser and the --help text ---- */
 enum { VOCABULARY = 256 };             /* a token is a byte */
+enum { AUTO = -1 };                    /* a WHOLE_OR_AUTO that is to be chosen */
 static const double temperature = 0.8; /* of sampling: below 1 prefers likely bytes */
 
-typedef enum { WHOLE, REAL, BYTES, CHOICE, TEXT, FLAG } kind;
+typedef enum { WHOLE, WHOLE_OR_AUTO, REAL, BYTES, CHOICE, TEXT, FLAG } kind;
 
 static struct {
     int64_t layers, heads, dim, context, batch, micro_batch, steps, warmup, seed, threads, tie;
@@ -58,8 +59,9 @@ static const struct option {
     { "dim", WHOLE, &o.dim, "128", 1, 65536, "width C of the model" },
     { "context", WHOLE, &o.context, "64", 1, 1 << 20, "tokens T of a window" },
     { "batch", WHOLE, &o.batch, "12", 1, 1 << 20, "windows of a step" },
-    { "micro-batch", WHOLE, &o.micro_batch, "0", 0, 1 << 20,
-      "windows computed at once; changes bytes, never results; 0: --batch" },
+    { "micro-batch", WHOLE_OR_AUTO, &o.micro_batch, "0", 0, 1 << 20,
+      "windows computed at once; changes bytes, never results; 0: --batch; auto: the divisor of it "
+      "that is fastest within --budget" },
     { "steps", WHOLE, &o.steps, "1000", 0, 1e12, "steps in all, those of a resumed file included" },
     { "lr", REAL, &o.lr, "1e-3", 0, 10, "learning rate after the warm-up" },
     { "min-lr", REAL, &o.min_lr, NULL, 0, 10,
@@ -113,8 +115,9 @@ static int complain(int status, const char *format, ...)
 /* What values an option takes, in words. */
 static void print_allowed(FILE *f, const struct option *p)
 {
-    if (p->kind == WHOLE)
-        fprintf(f, "a whole number from %.0f to %.0f", p->min, p->max);
+    if (p->kind == WHOLE || p->kind == WHOLE_OR_AUTO)
+        fprintf(f, "a whole number from %.0f to %.0f%s", p->min, p->max,
+                p->kind == WHOLE ? "" : " or auto");
     else if (p->kind == REAL)
         fprintf(f, "a number from %g to %g", p->min, p->max);
     else if (p->kind == BYTES)
@@ -130,7 +133,7 @@ static void print_allowed(FILE *f, const struct option *p)
 
 static int print_help(void)
 {
-    static const char *const value[] = { "N", "X", "BYTES", "MODE", "TEXT", "" };
+    static const char *const value[] = { "N", "N", "X", "BYTES", "MODE", "TEXT", "" };
     printf("gpt - trains a small byte-level GPT inside a byte budget\n\n");
     for (int i = 0; i < OPTIONS; i++) {
         const struct option *p = &options[i];
@@ -165,6 +168,10 @@ static int set_option(const struct option *p, const char *text)
             }
         return 0;
     }
+    if (p->kind == WHOLE_OR_AUTO && strcmp(text, "auto") == 0) {
+        *(int64_t *)p->where = AUTO;
+        return 1;
+    }
     char *end;
     double x = strtod(text, &end);
     int empty = end == text;
@@ -172,7 +179,7 @@ static int set_option(const struct option *p, const char *text)
     for (end += power > 0; power > 0; power--)
         x *= 1024;
     if (empty || *end != 0 || !(x >= p->min && x <= p->max) ||
-        (p->kind == WHOLE && (double)(int64_t)x != x))
+        (p->kind <= WHOLE_OR_AUTO && (double)(int64_t)x != x))
         return 0;
     if (p->kind == REAL)
         *(double *)p->where = x;
@@ -409,43 +416,66 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     return named(gckpt_add(x, dropout(dense(a, i, "mlp.out", 4 * C, C, small))), i, "mlp.sum");
 }
 
-static int make_model(model *m, gckpt_store *store, purpose why)
+/* The model up to its last norm, (rows,T) -> (rows,T,C), and the (V,C) matrix of its head. */
+static gckpt_tensor *trunk(gckpt_graph *g, int64_t rows, model *m, gckpt_tensor **head)
 {
-    const int64_t T = o.context, C = o.dim, V = VOCABULARY;
-    const int64_t rows = why == SAMPLING ? 1 : o.micro_batch;
-    gckpt_graph *g = gckpt_graph_new(store, NULL);
-    m->graph = g;
-    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(rows, T));
-    gckpt_tensor *table = parameter(g, -1, "wte", gckpt_shape2(V, C), 0.02, 0);
+    const int64_t V = VOCABULARY;
+    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(rows, o.context));
+    gckpt_tensor *table = parameter(g, -1, "wte", gckpt_shape2(V, o.dim), 0.02, 0);
     gckpt_tensor *x = dropout(gckpt_embed(table, tokens));
     for (int i = 0; i < (int)o.layers; i++)
         x = gckpt_checkpoint(block, x, &i);
     x = norm(x, -1, "ln_f");
-    gckpt_tensor *head = o.tie ? table : parameter(g, -1, "head", gckpt_shape2(V, C), 0.02, 0);
+    *head = o.tie ? table : parameter(g, -1, "head", gckpt_shape2(V, o.dim), 0.02, 0);
     m->tokens = gckpt_id(tokens);
+    return x;
+}
 
+/* The model with its loss: what gckpt_fit calls for each micro-batch size. */
+static int with_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
+{
+    model *m = (model *)user;
+    gckpt_tensor *head, *x = trunk(g, rows, m, &head);
+    gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(rows, o.context));
+    term->loss = gckpt_linear_cross_entropy(x, head, targets);
+    term->weight = 1;
+    m->targets = gckpt_id(targets);
+    return 1;
+}
+
+static int make_model(model *m, gckpt_store *store, purpose why)
+{
     gckpt_plan_desc desc = { .mode = why == TRAINING ? modes[o.checkpoint] : GCKPT_INFERENCE,
                              .threads = (int)o.threads };
+    desc.batch = why == SAMPLING ? 1 : o.batch;
+    desc.budget = why == TRAINING ? (size_t)o.budget : 0;
+    if (why == TRAINING && o.micro_batch == AUTO) {
+        desc.update_in_backward = o.clip > 0 ? 0 : GCKPT_IF_USEFUL;
+        m->plan = gckpt_fit(store, with_loss, m, o.batch, &desc, NULL);
+        if (m->plan == NULL)
+            return complain(1, "%s", gckpt_error_text(store));
+        o.micro_batch = gckpt_plan_rows(m->plan);
+        return 0;
+    }
+    gckpt_graph *g = m->graph = gckpt_graph_new(store, NULL);
+    gckpt_term term = { NULL, 0, 0 };
+    gckpt_pick pick = { NULL, 0 };
     if (why == SAMPLING) {
+        gckpt_tensor *head, *x = trunk(g, 1, m, &head);
         x = gckpt_linear_transposed(x, head, NULL); /* (1,T,V) logits */
         x = gckpt_softmax(gckpt_scale(x, (float)(1 / temperature)));
-        gckpt_pick pick = { x, 0 };
         m->probabilities = gckpt_id(x);
+        pick.tensor = x;
         desc.fetch = &pick;
         desc.fetches = 1;
-        m->plan = gckpt_plan_new(g, NULL, 0, &desc);
     } else {
-        gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(rows, T));
-        gckpt_term term = { gckpt_linear_cross_entropy(x, head, targets), 1, 0 };
-        m->targets = gckpt_id(targets);
-        desc.batch = o.batch;
-        desc.budget = why == TRAINING ? (size_t)o.budget : 0;
-        m->plan = gckpt_plan_new(g, &term, 1, &desc);
+        with_loss(g, o.micro_batch, &term, m);
     }
+    m->plan = gckpt_plan_new(g, &term, why == SAMPLING ? 0 : 1, &desc);
     if (m->plan == NULL) {
         complain(1, "%s", gckpt_error_text(g));
         if (gckpt_error(g) == GCKPT_E_BUDGET && o.micro_batch > 1)
-            complain(1, "a smaller --micro-batch needs fewer bytes");
+            complain(1, "a smaller --micro-batch needs fewer bytes; --micro-batch auto finds one");
         return 1;
     }
     return 0;
@@ -541,8 +571,9 @@ static void report_plan(void)
             (long long)o.layers, (long long)o.heads, (long long)o.dim, (long long)o.context,
             (long long)parameters);
     fprintf(run.out,
-            "plan   %s, micro-batch %lld of %lld, %lld thread%s: %zu bytes, %.1f %% recomputed\n",
-            name, (long long)o.micro_batch, (long long)o.batch, (long long)o.threads,
+            "plan   %s, micro-batch %lld of %lld%s, %lld thread%s: %zu bytes, %.1f %% recomputed\n",
+            name, (long long)o.micro_batch, (long long)o.batch,
+            gckpt_plan_in_backward(p) ? ", updates in the backward" : "", (long long)o.threads,
             o.threads == 1 ? "" : "s", gckpt_plan_bytes(p), 100 * gckpt_plan_recompute(p));
     fprintf(run.out,
             "bytes  parameters %zu, optimiser %zu, arena %zu (at its peak: gradients %zu, "
@@ -554,9 +585,10 @@ static void report_plan(void)
             gckpt_plan_kind_bytes(p, GCKPT_BYTES_WORKSPACE));
     event(
         "{\"event\":\"plan\",\"bytes\":%zu,\"lower_bound\":%zu,\"recompute\":%.9g,\"checkpoint\":\"%s\","
-        "\"micro_batch\":%lld,\"parameters\":%lld}\n",
+        "\"micro_batch\":%lld,\"parameters\":%lld,\"budget\":%lld,\"overhead\":%.9g}\n",
         gckpt_plan_bytes(p), gckpt_plan_bytes(p) - gckpt_plan_arena(p) + gckpt_plan_bound(p),
-        gckpt_plan_recompute(p), name, (long long)o.micro_batch, (long long)parameters);
+        gckpt_plan_recompute(p), name, (long long)o.micro_batch, (long long)parameters,
+        (long long)o.budget, gckpt_plan_overhead(p));
 }
 
 /* --timeline: a plan as a picture, or as a trace. */

@@ -128,7 +128,7 @@ check "--checkpoint lists its modes" fails_with 2 "auto, store-all, memory-poor,
 # ---- gpt: JSON -------------------------------------------------------------------------------------------
 number='-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?'
 check "--json -" sh -c "build/gpt $small --steps 20 --eval-every 10 --sample 5 --json - > $work/a.json"
-check "plan event" grep -qE "^\{\"event\":\"plan\",\"bytes\":[0-9]+,\"lower_bound\":[0-9]+,\"recompute\":$number,\"checkpoint\":\"store-all\",\"micro_batch\":8,\"parameters\":[0-9]+\}\$" "$work/a.json"
+check "plan event" grep -qE "^\{\"event\":\"plan\",\"bytes\":[0-9]+,\"lower_bound\":[0-9]+,\"recompute\":$number,\"checkpoint\":\"store-all\",\"micro_batch\":8,\"parameters\":[0-9]+,\"budget\":0,\"overhead\":$number\}\$" "$work/a.json"
 check "step events" test "$(grep -cE "^\{\"event\":\"step\",\"step\":[0-9]+,\"loss\":$number,\"grad_norm\":$number,\"tokens_per_second\":$number\}\$" "$work/a.json")" -eq 20
 check "eval events" test "$(grep -cE "^\{\"event\":\"eval\",\"step\":[12]0,\"val_loss\":$number\}\$" "$work/a.json")" -eq 2
 check "end event" grep -qE "^\{\"event\":\"end\",\"bytes_measured\":[0-9]+,\"weights_hash\":\"[0-9a-f]{16}\",\"seconds\":$number\}\$" "$work/a.json"
@@ -155,6 +155,37 @@ for setting in "--tie 1 --dropout 0" "--tie 0 --dropout 0" "--tie 1 --dropout 0.
     done
     echo "gpt $setting: $hash"
 done
+
+# ---- gpt: --micro-batch auto ----------------------------------------------------------------------------
+# auto BUDGET OPTION...: trains within the budget, or the least one (least), and prints "micro-batch hash"
+auto()
+{
+    limit=$1
+    shift
+    if [ "$limit" = least ]; then
+        build/gpt $small --micro-batch auto --budget 1 "$@" 2> "$work/stderr"
+        limit=$(sed -n 's/.*at least \([0-9]*\).*/\1/p' "$work/stderr" | head -n 1)
+    fi
+    build/gpt $small --micro-batch auto --budget "$limit" --steps 20 --eval-every 10 "$@" \
+        --json - > "$work/auto.json" 2>> "$work/stderr"
+    test "$(field "$work/auto.json" plan bytes)" = "$(field "$work/auto.json" end bytes_measured)" &&
+        test "$(field "$work/auto.json" plan budget)" = "$limit" || return 1
+    test "$limit" = 0 || test "$(field "$work/auto.json" plan bytes)" -le "$limit" || return 1
+    echo "$(field "$work/auto.json" plan micro_batch) $(field "$work/auto.json" end weights_hash)"
+}
+for clip in 1 0; do
+    build/gpt $small --clip $clip --steps 20 --eval-every 10 --json - > "$work/h.json" 2> "$work/stderr"
+    h=$(field "$work/h.json" end weights_hash)
+    least=$(auto least --clip $clip)
+    free=$(auto 0 --clip $clip)
+    check "--micro-batch auto: $free, whole without a limit" test -n "$h" -a "$free" = "8 $h"
+    check "--micro-batch auto: $least, the same hash in the least bytes" test "${least#* }" = "$h"
+    check "a small micro-batch in the least bytes: $least" test "${least% *}" -lt 8
+done
+check "--micro-batch auto with too few bytes" fails_with 1 "at least" \
+    build/gpt $small --micro-batch auto --budget 1
+check "auto is no number of layers" fails_with 2 "allowed is" build/gpt --layers auto
+check "--micro-batch names auto" fails_with 2 "or auto" build/gpt --micro-batch x
 
 # ---- gpt: save, resume, sample -------------------------------------------------------------------------
 run="$small --seed 7 --eval-every 0 --json -"
