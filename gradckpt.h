@@ -468,8 +468,8 @@ typedef struct {
  * uint32_t and float (no padding, no pointers), and the row be a variable called as its name. */
 GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n,
                                     const void *attributes, size_t attribute_bytes);
-/* For shape(): records an error and returns it. %s text, %i int, %I int64_t, %z size_t, %g double,
- * %S const gckpt_shape *, %T const gckpt_tensor *. */
+/* For shape(): records an error and returns it. %s text, %i int, %I int64_t, %u uint64_t, %z
+ * size_t, %g double, %S const gckpt_shape *, %T const gckpt_tensor *. */
 GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...);
 
 /* >>api-plans -------------------------------------------------------------------------------------
@@ -596,6 +596,34 @@ GCKPT_API gckpt_result gckpt_plan_svg(const gckpt_plan *plan, gckpt_write_fn wri
 /* Writes a micro-batch as Chrome trace events (chrome://tracing, ui.perfetto.dev): a bar for each
  * instruction, a nanosecond a unit of work (gckpt_cost), and live bytes by kind. */
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user);
+
+/* Hash of the graph the plan is for: ops, attributes, shapes, types, what reads what, names of inputs,
+ * constants and parameters. The same on every machine, for every plan of the graph. */
+GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
+/* A plan as a file, the same bytes on every machine. Reading takes the graph the plan was made for
+ * (same hash, same frozen parameters); another one, another version of this header, a damaged file or
+ * one too large for this machine is refused with the reason, which is the graph's error. Whatever is
+ * in the file, a plan that is read is right: it is derived from the graph again, but for the order of
+ * instructions and the offsets, and these are checked. memory: for the plan; NULL: the heap. */
+GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn write, void *user);
+GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, void *user,
+                                      const gckpt_memory *memory);
+#ifndef GCKPT_NO_STDIO
+GCKPT_API gckpt_result gckpt_plan_save(const gckpt_plan *plan, const char *path);
+GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
+                                      const gckpt_memory *memory);
+#endif
+/* Prints the plan as a C constant, `const gckpt_plan NAME`, all of it read-only: a firmware compiles
+ * it (C99, C++11) in the file that holds the implementation, after the #include, creates parameters
+ * with gckpt_plan_params and runs gckpt_exec_new(&NAME, ...): no graph, and no planner linked. An enum
+ * gives ids their names: NAME_tokens of input "tokens", and so for desc.fetch. A user's op is printed
+ * as the variable its name says, which must be declared by then, and attributes as gckpt_apply says.
+ * Mind desc.plain and the store's seed. E_ARG: what cannot be printed; the text ends in an #error. */
+GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
+                                    void *user);
+/* Creates the plan's parameters in the store, as gckpt_param did when the graph was built: in the same
+ * order, with the same initial values if the seed is the same; those that exist are left alone. */
+GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store);
 
 /* Chooses the micro-batch together with the plan. build makes the graph whose inputs have `rows`
  * rows, fills terms (at most GCKPT_MAX_TERMS) and returns how many; less than 0: this size is not
@@ -999,6 +1027,7 @@ static void gckpti_text_format(gckpti_text *t, const char *format, va_list args)
         case 'i': gckpti_text_int(t, va_arg(args, int)); break;
         case 'I': gckpti_text_int(t, va_arg(args, int64_t)); break;
         case 'z': gckpti_text_uint(t, va_arg(args, size_t)); break;
+        case 'u': gckpti_text_uint(t, va_arg(args, uint64_t)); break;
         case 'g': gckpti_text_double(t, va_arg(args, double)); break;
         case 'S': gckpti_text_shape(t, va_arg(args, const gckpt_shape *)); break;
         case 'T':
@@ -5888,18 +5917,15 @@ static void gckpti_promote_top(gckpti_block *b, size_t n)
     b[0] = moved;
 }
 
-/* Tries the orders, then moves what sticks out forward, for a number of rounds that depends on the
- * count of blocks alone. The best arena stays. */
-static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
+/* The storages as blocks, in the order they begin. Returns how many. */
+static size_t gckpti_list_blocks(gckpti_planner *p)
 {
-    size_t n = 0, buckets = p->length / GCKPTI_BUCKET + 1;
-    gckpti_timeline line;
-    memset(&line, 0, sizeof line);
+    size_t n = 0;
     while (p->block_capacity < p->version_count)
         if (!gckpti_grow(p->memory, &p->blocks, &p->block_capacity, p->block_capacity,
                          sizeof *p->blocks)) {
             p->failed = 1;
-            return GCKPT_E_MEMORY;
+            return 0;
         }
     for (size_t i = 0; i < p->version_count; i++) {
         const gckpti_version *v = &p->versions[i];
@@ -5908,8 +5934,21 @@ static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
         p->blocks[n].start = v->start;
         p->blocks[n].end = gckpti_storage_end(p, (int)i);
         p->blocks[n].size = v->size;
+        p->blocks[n].offset = v->offset;
         p->blocks[n++].version = (int)i;
     }
+    return n;
+}
+
+/* Tries the orders, then moves what sticks out forward, for a number of rounds that depends on the
+ * count of blocks alone. The best arena stays. */
+static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
+{
+    size_t n = gckpti_list_blocks(p), buckets = p->length / GCKPTI_BUCKET + 1;
+    gckpti_timeline line;
+    memset(&line, 0, sizeof line);
+    if (p->failed)
+        return GCKPT_E_MEMORY;
     line.head = (int *)gckpti_new(p->memory, buckets, sizeof(int));
     line.count = (int *)gckpti_new(p->memory, buckets, sizeof(int));
     line.seen = (int *)gckpti_new(p->memory, n + 1, sizeof(int));
@@ -6746,6 +6785,8 @@ GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id)
     return plan && id >= 0 && (size_t)id < plan->node_count ? gckpti_node_name(plan, id) : "";
 }
 
+GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan) { return plan ? plan->hash : 0; }
+
 GCKPT_API int gckpt_plan_buffers(const gckpt_plan *plan)
 {
     return plan ? (int)plan->life_count : 0;
@@ -7455,7 +7496,7 @@ static gckpt_result gckpti_bind(gckpt_exec *e)
             return gckpti_error(
                 e->store, GCKPT_E_ARG,
                 "exec: the store has no parameter \"%s\" of %I elements; the plan was "
-                "made for another store",
+                "made for another store (gckpt_plan_params creates what is missing)",
                 name, p->params[i].elements);
         if (p->params[i].trained && e->store->params[index].p.frozen)
             return gckpti_error(e->store, GCKPT_E_ARG,
@@ -7545,6 +7586,37 @@ static gckpt_result gckpti_copy_room(gckpt_exec *e)
                               "exec: no memory for %z bytes of copied feeds", e->copies_size);
 }
 
+/* A plan may come from a table that was compiled in (gckpt_plan_c): is it of this header, of the ops
+ * that are linked now, and for this build? */
+static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
+{
+    uint64_t hash = GCKPTI_FNV_START;
+    if (p->format != GCKPT_PLAN_FORMAT || p->contract != GCKPT_CONTRACT)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "plan: printed by another version of gradckpt.h (format %i, contract "
+                            "%i; here %i, %i): print it again with gckpt_plan_c",
+                            p->format, p->contract, GCKPT_PLAN_FORMAT, GCKPT_CONTRACT);
+    for (size_t i = 0; i < p->node_count; i++)
+        hash = gckpti_hash_planned(hash, p, i);
+    if (hash != p->hash)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "plan: the graph's hash is not what it was made with: an op or the "
+                            "table was changed; print it again with gckpt_plan_c");
+    if (p->threads < 1 || p->threads > 1024 || p->alignment < sizeof(float) ||
+        p->alignment & (p->alignment - 1))
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "plan: %i threads, alignment %z: the table is damaged; print it again "
+                            "with gckpt_plan_c",
+                            p->threads, p->alignment);
+#ifdef GCKPT_NO_FAST
+    if (!p->plain)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "plan: its workspace is that of the fast kernels, which this build "
+                            "(GCKPT_NO_FAST) does not have; make it with gckpt_plan_desc.plain = 1");
+#endif
+    return GCKPT_OK;
+}
+
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc)
 {
@@ -7559,6 +7631,8 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                      "exec: the plan is NULL (see gckpt_error_text of its graph)");
         return NULL;
     }
+    if (gckpti_check_plan(store, plan) != GCKPT_OK)
+        return NULL;
     if (plan->optimiser == GCKPT_OWN_OPTIMISER && plan->mode != GCKPT_INFERENCE &&
         (!desc || !desc->own_optimiser)) {
         gckpti_error(store, GCKPT_E_ARG,
@@ -9494,15 +9568,17 @@ static size_t gckpti_file_write(void *user, const void *bytes, size_t size)
     return done;
 }
 
-GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
+/* Saves what `body` writes of `what`; errors are those of `object` (NULL: without a text). */
+static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const char *path,
+                                gckpt_result (*body)(const void *what, gckpt_write_fn write,
+                                                     void *user),
+                                const void *what)
 {
     gckpti_file file = { NULL, 0 };
-    if (!store || !path)
-        return gckpti_error(store, GCKPT_E_ARG, "save: a store and a path are needed");
     size_t length = strlen(path), size = length + 16;
-    char *temporary = (char *)gckpti_new(&store->memory, size, 1);
+    char *temporary = (char *)gckpti_new(memory, size, 1);
     if (!temporary)
-        return gckpti_error(store, GCKPT_E_MEMORY, "save: no memory for a name of %z bytes", size);
+        return gckpti_error(object, GCKPT_E_MEMORY, "save: no memory for a name of %z bytes", size);
     memcpy(temporary, path, length);
     for (int i = 0; !file.f && (i == 0 || (i < 100 && errno == EEXIST)); i++) {
         gckpti_text t = { temporary + length, 15 };
@@ -9516,7 +9592,7 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
     if (file.f) {
         stage = "write; is the disk full";
         errno = 0;
-        result = gckpt_store_write(store, gckpti_file_write, &file);
+        result = body(what, gckpti_file_write, &file);
         gckpti_file_try(&file, fflush(file.f));
 #if GCKPTI_POSIX
         gckpti_file_try(&file, fsync(fileno(file.f)) && errno != EINVAL); /* EINVAL: no disk */
@@ -9534,7 +9610,7 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
             remove(temporary);
     }
     if (file.error)
-        result = gckpti_error(store, GCKPT_E_FILE,
+        result = gckpti_error(object, GCKPT_E_FILE,
                               "save: %s: could not %s? What was there is "
                               "unharmed: \"%s\"",
                               strerror(file.error), stage, path);
@@ -9548,8 +9624,20 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
         close(folder);
     }
 #endif
-    gckpti_delete(&store->memory, temporary, size, 1);
+    gckpti_delete(memory, temporary, size, 1);
     return result;
+}
+
+static gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user)
+{
+    return gckpt_store_write(*(gckpt_store *const *)what, write, user);
+}
+
+GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
+{
+    if (!store || !path)
+        return gckpti_error(store, GCKPT_E_ARG, "save: a store and a path are needed");
+    return gckpti_save(store, &store->memory, path, gckpti_save_store, &store);
 }
 
 GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
@@ -9577,6 +9665,726 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
     return result;
 }
 #endif /* GCKPT_NO_STDIO */
+
+/* =================================================================================================
+ * >>tables: plans as files and as C
+ *
+ * A file is a run of 64-bit numbers, little-endian:
+ *     "gckptpln", GCKPT_PLAN_FORMAT, GCKPT_CONTRACT
+ *     tensors; for each: the graph's hash up to it, work forward, work backward
+ *     mode, optimiser, state slots, update_in_backward, threads, alignment, batch, plain
+ *     terms; for each: id, bits of the weight, regulariser       picks; for each: id, gradient
+ *     length of the body; for each instruction: 2 id + backward  parameters; for each: trained
+ *     hash of the whole list                                     buffers, by end; for each: offset
+ *     hash of all numbers before
+ * So it holds decisions only: what runs when, what lies where. The rest is derived from the graph by
+ * the code that plans, and what lies where is checked: no file can make a plan that is wrong.
+ * ============================================================================================== */
+#define GCKPTI_PLAN_MAGIC UINT64_C(0x6e6c707470636b67)
+
+static void gckpti_put_number(gckpti_sink *k, uint64_t *check, uint64_t value)
+{
+    unsigned char little[8];
+    for (int i = 0; i < 8; i++)
+        little[i] = (unsigned char)(value >> (8 * i));
+    *check = gckpti_fnv_number(*check, value);
+    gckpti_sink_put(k, little, 8);
+}
+
+static uint64_t gckpti_hash_instruction(uint64_t hash, unsigned char kind, int tensor)
+{
+    return gckpti_fnv_number(hash, (uint64_t)tensor * 4 + kind);
+}
+
+GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn write, void *user)
+{
+    uint64_t check = GCKPTI_FNV_START, hash = GCKPTI_FNV_START, body = 0;
+    gckpti_sink k;
+    if (!plan || !write)
+        return GCKPT_E_ARG;
+    memset(&k, 0, sizeof k);
+    k.write = write;
+    k.user = user;
+    const uint64_t head[4] = { GCKPTI_PLAN_MAGIC, (uint64_t)plan->format, (uint64_t)plan->contract,
+                               plan->node_count };
+    const uint64_t request[8] = {
+        (uint64_t)plan->mode, (uint64_t)plan->optimiser, (uint64_t)plan->state_slots,
+        plan->update_in_backward != 0, (uint64_t)plan->threads, plan->alignment,
+        (uint64_t)plan->batch, plan->plain != 0
+    };
+    for (int i = 0; i < 4; i++)
+        gckpti_put_number(&k, &check, head[i]);
+    for (size_t i = 0; i < plan->node_count; i++) {
+        hash = gckpti_hash_planned(hash, plan, i);
+        gckpti_put_number(&k, &check, hash);
+        gckpti_put_number(&k, &check, plan->nodes[i].cost.forward);
+        gckpti_put_number(&k, &check, plan->nodes[i].cost.backward);
+    }
+    for (int i = 0; i < 8; i++)
+        gckpti_put_number(&k, &check, request[i]);
+    gckpti_put_number(&k, &check, plan->term_count);
+    for (size_t i = 0; i < plan->term_count; i++) {
+        gckpti_put_number(&k, &check, (uint64_t)plan->terms[i].id);
+        gckpti_put_number(&k, &check, plan->terms[i].weight);
+        gckpti_put_number(&k, &check, plan->terms[i].regulariser != 0);
+    }
+    gckpti_put_number(&k, &check, plan->pick_count);
+    for (size_t i = 0; i < plan->pick_count; i++) {
+        gckpti_put_number(&k, &check, (uint64_t)plan->picks[i].id);
+        gckpti_put_number(&k, &check, plan->picks[i].gradient != 0);
+    }
+    hash = GCKPTI_FNV_START;
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t x = 0; x < plan->length; x++) {
+            const gckpti_ins *ins = &plan->list[x];
+            int id = gckpti_ins_tensor(plan, ins);
+            int ours = ins->kind != GCKPT_UPDATE && !plan->nodes[id].once;
+            if (pass == 0) {
+                hash = gckpti_hash_instruction(hash, ins->kind, id);
+                body += (uint64_t)ours;
+            } else if (ours) {
+                gckpti_put_number(&k, &check, 2 * (uint64_t)id + (ins->kind == GCKPT_BACKWARD));
+            }
+        }
+        if (pass == 0)
+            gckpti_put_number(&k, &check, body);
+    }
+    gckpti_put_number(&k, &check, plan->param_count);
+    for (size_t i = 0; i < plan->param_count; i++)
+        gckpti_put_number(&k, &check, plan->params[i].trained != 0);
+    gckpti_put_number(&k, &check, hash);
+    gckpti_put_number(&k, &check, plan->life_count);
+    for (size_t i = 0; i < plan->life_count; i++)
+        gckpti_put_number(&k, &check, plan->lives[i].offset);
+    gckpti_put_number(&k, &check, check);
+    gckpti_sink_flush(&k);
+    return k.failed ? GCKPT_E_FILE : GCKPT_OK;
+}
+
+typedef struct {
+    gckpt_read_fn read;
+    void *user;
+    uint64_t check;
+    size_t at;      /* bytes read */
+    int ended, bad; /* nothing more to read; a number was out of range */
+    gckpti_planner p;
+    gckpt_plan_desc d;
+    gckpt_mode mode;
+    gckpt_cost *costs;
+    gckpt_term *terms;
+    gckpt_pick *picks;
+    gckpt_instruction *list;
+    size_t capacity;
+} gckpti_plan_reader;
+
+static uint64_t gckpti_get_number(gckpti_plan_reader *r)
+{
+    unsigned char little[8];
+    uint64_t value = 0;
+    if (r->ended || r->bad || r->read(r->user, little, 8) != 8) {
+        r->ended = r->ended || !r->bad;
+        return 0;
+    }
+    for (int i = 8; i-- > 0;)
+        value = value << 8 | little[i];
+    r->check = gckpti_fnv_number(r->check, value);
+    r->at += 8;
+    return value;
+}
+
+/* A number from 0 to limit - 1; 0 and `bad` when it is another one. */
+static int gckpti_get_below(gckpti_plan_reader *r, size_t limit)
+{
+    uint64_t value = gckpti_get_number(r);
+    if (value < limit && value < INT32_MAX)
+        return (int)value;
+    r->bad = 1;
+    return 0;
+}
+
+/* E_OK, or the error that reading met. */
+static gckpt_result gckpti_reader_result(gckpti_plan_reader *r)
+{
+    if (r->p.failed)
+        return gckpti_error(r->p.g, GCKPT_E_MEMORY, "load plan: no memory for it");
+    if (r->bad)
+        return gckpti_error(r->p.g, GCKPT_E_DATA,
+                            "load plan: the number at byte %z is out of range: the file is damaged",
+                            r->at - 8);
+    if (r->ended)
+        return gckpti_error(r->p.g, GCKPT_E_FILE,
+                            "load plan: it ends, or cannot be read, after %z bytes", r->at);
+    return GCKPT_OK;
+}
+
+/* Is it a plan, of this version, of this graph? */
+static gckpt_result gckpti_read_graph(gckpti_plan_reader *r)
+{
+    gckpt_graph *g = r->p.g;
+    uint64_t hash = GCKPTI_FNV_START;
+    if (gckpti_get_number(r) != GCKPTI_PLAN_MAGIC && !r->ended)
+        return gckpti_error(g, GCKPT_E_DATA, "load plan: this is not a plan of gradckpt.h");
+    int format = gckpti_get_below(r, INT32_MAX), contract = gckpti_get_below(r, INT32_MAX);
+    uint64_t tensors = gckpti_get_number(r);
+    if (gckpti_reader_result(r) != GCKPT_OK)
+        return gckpt_error(g);
+    if (format != GCKPT_PLAN_FORMAT || contract != GCKPT_CONTRACT)
+        return gckpti_error(g, GCKPT_E_DATA,
+                            "load plan: saved by another version of gradckpt.h (format %i, "
+                            "contract %i; here %i, %i); make it again",
+                            format, contract, GCKPT_PLAN_FORMAT, GCKPT_CONTRACT);
+    for (size_t i = 0; i < g->count && i < tensors; i++) {
+        hash = gckpti_hash_tensor(hash, g->tensors[i]);
+        uint64_t saved = gckpti_get_number(r);
+        r->costs[i].forward = gckpti_get_number(r);
+        r->costs[i].backward = gckpti_get_number(r);
+        if (gckpti_reader_result(r) != GCKPT_OK)
+            return gckpt_error(g);
+        if (saved != hash)
+            return gckpti_error(g, GCKPT_E_ARG,
+                                "load plan: made for another graph: %T %S (tensor %i) differs: op, "
+                                "attributes, shape, type, inputs or name",
+                                g->tensors[i], &g->tensors[i]->shape, (int)i);
+    }
+    return tensors == g->count
+               ? GCKPT_OK
+               : gckpti_error(g, GCKPT_E_ARG,
+                              "load plan: made for a graph of %u tensors; this one has %z", tensors,
+                              g->count);
+}
+
+/* What was asked for, and the list, as gckpt_plan_new takes them. */
+static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
+{
+    gckpt_graph *g = r->p.g;
+    gckpt_plan_desc *d = &r->d;
+    size_t n = g->count;
+    r->mode = (gckpt_mode)gckpti_get_below(r, GCKPT_INFERENCE + 1);
+    d->mode = r->mode == GCKPT_INFERENCE ? GCKPT_INFERENCE : GCKPT_SCHEDULE;
+    d->optimiser = (gckpt_optimiser)gckpti_get_below(r, GCKPT_OWN_OPTIMISER + 1);
+    d->own_state = gckpti_get_below(r, 5);
+    d->update_in_backward = gckpti_get_below(r, 2);
+    d->threads = gckpti_get_below(r, 1025);
+    d->alignment = (size_t)gckpti_get_below(r, 65537);
+    uint64_t batch = gckpti_get_number(r);
+    d->batch = batch < (uint64_t)GCKPTI_ADDRESSABLE ? (int64_t)batch : -1;
+    d->plain = gckpti_get_below(r, 2);
+    r->p.term_count = gckpti_get_below(r, n + 1);
+    for (int i = 0; i < r->p.term_count; i++) {
+        r->terms[i].loss = g->tensors[gckpti_get_below(r, n)];
+        r->terms[i].weight = gckpti_float((uint32_t)gckpti_get_number(r));
+        r->terms[i].regulariser = gckpti_get_below(r, 2);
+    }
+    d->fetches = gckpti_get_below(r, 2 * n + 1);
+    for (int i = 0; i < d->fetches; i++) {
+        r->picks[i].tensor = g->tensors[gckpti_get_below(r, n)];
+        r->picks[i].gradient = gckpti_get_below(r, 2);
+    }
+    int length = gckpti_get_below(r, INT32_MAX);
+    for (; d->instructions < length && !r->ended && !r->bad; d->instructions++) {
+        size_t at = (size_t)d->instructions;
+        if (!gckpti_grow(r->p.memory, &r->list, &r->capacity, at, sizeof *r->list)) {
+            r->p.failed = 1;
+            break;
+        }
+        int word = gckpti_get_below(r, 2 * n);
+        r->list[at].kind = word & 1 ? GCKPT_BACKWARD : GCKPT_FORWARD;
+        r->list[at].id = word / 2;
+    }
+    if (gckpti_reader_result(r) != GCKPT_OK)
+        return gckpt_error(g);
+#ifdef GCKPT_NO_FAST
+    if (!d->plain)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "load plan: its workspace is that of the fast kernels, which this "
+                            "build (GCKPT_NO_FAST) does not have; make it with "
+                            "gckpt_plan_desc.plain = 1");
+#endif
+    d->costs = r->costs;
+    d->cost_count = (int)n;
+    d->fetch = r->picks;
+    d->schedule = r->list;
+    return gckpti_check_request(g, r->terms, r->p.term_count, d);
+}
+
+static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
+{
+    const gckpt_graph *g = r->p.g;
+    uint64_t count = gckpti_get_number(r), seen = 0;
+    for (size_t i = 0; i < g->count; i++) {
+        if (g->tensors[i]->kind != GCKPTI_PARAM)
+            continue;
+        seen++;
+        int trained = gckpti_get_below(r, 2);
+        if (!r->bad && !r->ended && trained != r->p.active[i])
+            return gckpti_error(r->p.g, GCKPT_E_ARG,
+                                "load plan: %T was %s when the plan was made: freeze the same "
+                                "parameters, or make it again",
+                                g->tensors[i], trained ? "trained" : "not trained");
+    }
+    r->bad = r->bad || (!r->ended && count != seen);
+    return gckpti_reader_result(r);
+}
+
+/* Takes the offsets instead of a layout's: aligned, addressable, and no two storages that live at the
+ * same time overlap. */
+static gckpt_result gckpti_read_offsets(gckpti_plan_reader *r)
+{
+    gckpti_planner *p = &r->p;
+    uint64_t hash = GCKPTI_FNV_START;
+    size_t n = gckpti_list_blocks(p), count = 0;
+    for (size_t x = 0; x < p->length; x++)
+        hash = gckpti_hash_instruction(hash, p->list[x].kind, p->list[x].id);
+    uint64_t saved_hash = gckpti_get_number(r), saved = gckpti_get_number(r);
+    if (gckpti_reader_result(r) != GCKPT_OK)
+        return gckpt_error(p->g);
+    if (saved_hash != hash || saved != n)
+        return gckpti_error(p->g, GCKPT_E_DATA,
+                            "load plan: this graph keeps or recomputes other tensors (gckpt_keep, "
+                            "gckpt_recompute) than the plan, or the file is damaged; make it again");
+    gckpti_block_sort(p->blocks, n, GCKPTI_BY_END);
+    for (size_t i = n; i-- > 0;) {
+        uint64_t offset = gckpti_get_number(r);
+        if (offset > (uint64_t)GCKPTI_ADDRESSABLE - p->blocks[i].size)
+            return gckpti_error(p->g, GCKPT_E_DATA,
+                                "load plan: a buffer at %u is beyond what this machine addresses",
+                                offset);
+        r->bad = r->bad || offset % r->d.alignment;
+        p->versions[p->blocks[i].version].offset = (size_t)offset;
+    }
+    uint64_t check = r->check;
+    if (gckpti_get_number(r) != check && !r->bad && !r->ended)
+        return gckpti_error(p->g, GCKPT_E_DATA, "load plan: the file is damaged (its hash)");
+    n = gckpti_list_blocks(p);
+    int *live = (int *)gckpti_new(p->memory, n, sizeof(int)); /* by offset */
+    p->failed = p->failed || !live;
+    p->arena = 0;
+    for (size_t i = 0; i < n && gckpti_reader_result(r) == GCKPT_OK; i++) {
+        const gckpti_block *b = &p->blocks[i], *o;
+        size_t kept = 0, at = 0, end = b->offset + b->size;
+        for (size_t k = 0; k < count; k++)
+            if (p->blocks[live[k]].end >= b->start)
+                live[kept++] = live[k];
+        for (count = kept; at < count && p->blocks[live[at]].offset < b->offset; at++) {
+        }
+        o = at > 0 ? &p->blocks[live[at - 1]] : NULL;
+        if ((o && o->offset + o->size > b->offset) ||
+            (at < count && p->blocks[live[at]].offset < end) || (i > 0 && b[-1].start > b->start))
+            r->bad = 1;
+        memmove(live + at + 1, live + at, (count++ - at) * sizeof *live);
+        live[at] = (int)i;
+        p->arena = end > p->arena ? end : p->arena;
+    }
+    gckpti_delete(p->memory, live, n, sizeof(int));
+    return gckpti_reader_result(r);
+}
+
+GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, void *user,
+                                      const gckpt_memory *memory)
+{
+    gckpti_plan_reader r;
+    gckpti_allocator a;
+    gckpt_plan *plan = NULL;
+    if (!graph || graph->object.sticky != GCKPT_OK)
+        return NULL;
+    if (!read) {
+        gckpti_error(graph, GCKPT_E_ARG, "load plan: the callback is NULL");
+        return NULL;
+    }
+    memset(&r, 0, sizeof r);
+    memset(&a, 0, sizeof a);
+    if (memory)
+        a.desc = *memory;
+    size_t n = graph->count;
+    r.read = read;
+    r.user = user;
+    r.check = GCKPTI_FNV_START;
+    r.p.g = graph;
+    r.p.desc = &r.d;
+    r.p.memory = &a;
+    r.p.n = (int)n;
+    r.costs = (gckpt_cost *)gckpti_new(&a, n, sizeof *r.costs);
+    r.terms = (gckpt_term *)gckpti_new(&a, n, sizeof *r.terms);
+    r.picks = (gckpt_pick *)gckpti_new(&a, 2 * n, sizeof *r.picks);
+    r.p.failed = !r.costs || !r.terms || !r.picks;
+    gckpt_result result = gckpti_reader_result(&r);
+    if (result == GCKPT_OK)
+        result = gckpti_read_graph(&r);
+    if (result == GCKPT_OK)
+        result = gckpti_read_request(&r);
+    r.p.terms = r.terms;
+    r.p.threads = r.d.threads ? r.d.threads : 1;
+    r.p.inference = r.mode == GCKPT_INFERENCE;
+    r.p.looped = !r.p.inference && r.d.batch > graph->rows;
+    if (result == GCKPT_OK)
+        result = gckpti_planner_start(&r.p);
+    if (result == GCKPT_OK)
+        result = gckpti_read_trained(&r);
+    if (result == GCKPT_OK)
+        result = gckpti_try(&r.p, GCKPT_SCHEDULE, 0);
+    if (result == GCKPT_OK)
+        result = gckpti_read_offsets(&r);
+    if (result == GCKPT_OK)
+        plan = gckpti_encode(&r.p, r.mode);
+    gckpti_planner_free(&r.p);
+    if (r.list)
+        gckpti_resize(&a, r.list, r.capacity * sizeof *r.list, 0);
+    gckpti_delete(&a, r.picks, 2 * n, sizeof *r.picks);
+    gckpti_delete(&a, r.terms, n, sizeof *r.terms);
+    gckpti_delete(&a, r.costs, n, sizeof *r.costs);
+    if (plan)
+        gckpti_ok(graph);
+    else if (result == GCKPT_OK || result == GCKPT_E_MEMORY)
+        gckpti_error(graph, GCKPT_E_MEMORY, "load plan: no memory for it");
+    return plan;
+}
+
+#ifndef GCKPT_NO_STDIO
+static gckpt_result gckpti_save_plan(const void *what, gckpt_write_fn write, void *user)
+{
+    return gckpt_plan_write((const gckpt_plan *)what, write, user);
+}
+
+GCKPT_API gckpt_result gckpt_plan_save(const gckpt_plan *plan, const char *path)
+{
+    if (!plan || !path)
+        return GCKPT_E_ARG;
+    gckpti_allocator memory = plan->memory;
+    return gckpti_save(NULL, &memory, path, gckpti_save_plan, plan);
+}
+
+GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
+                                      const gckpt_memory *memory)
+{
+    gckpti_file file = { NULL, 0 };
+    gckpt_plan *plan = NULL;
+    if (!graph || !path) {
+        gckpti_error(graph, GCKPT_E_ARG, "load plan: a graph and a path are needed");
+        return NULL;
+    }
+    errno = 0;
+    file.f = fopen(path, "rb");
+    gckpti_file_try(&file, !file.f);
+    if (file.f) {
+        plan = gckpt_plan_read(graph, gckpti_file_read, &file, memory);
+        fclose(file.f);
+    }
+    if (!plan && file.error)
+        gckpti_error(graph, GCKPT_E_FILE, "load plan: %s: could not read \"%s\"",
+                     strerror(file.error), path);
+    return plan;
+}
+#endif
+
+GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store)
+{
+    if (!plan || !store)
+        return gckpti_error(store, GCKPT_E_ARG, "plan: a plan and a store are needed");
+    if (store->object.sticky != GCKPT_OK)
+        return store->object.sticky;
+    gckpt_result result = gckpti_check_plan(store, plan);
+    size_t before = store->count;
+    for (int done = -1; result == GCKPT_OK;) { /* in the order they were created */
+        const gckpti_plan_param *next = NULL;
+        for (size_t i = 0; i < plan->param_count; i++)
+            if (plan->params[i].place > done && (!next || plan->params[i].place < next->place))
+                next = &plan->params[i];
+        if (!next)
+            return gckpti_ok(store);
+        done = next->place;
+        const char *name = plan->names + next->name;
+        const gckpt_shape *shape = &plan->nodes[next->node].shape;
+        int index = gckpti_find(store, name);
+        gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
+                            gckpti_float(next->init[2]) };
+        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, shape, NULL) : NULL;
+        if (q)
+            gckpti_param_init(store, q, init);
+        else if (index < 0)
+            result = gckpti_error(store, GCKPT_E_MEMORY,
+                                  "plan: the store has no memory for the %I floats of \"%s\"",
+                                  next->elements, name);
+        else if (!gckpti_same_shape(&store->params[index].p.shape, shape))
+            result = gckpti_error(store, GCKPT_E_SHAPE,
+                                  "plan: \"%s\" is %S in the plan, %S in the store", name, shape,
+                                  &store->params[index].p.shape);
+    }
+    while (store->count > before)
+        gckpti_param_free(store, &store->params[--store->count]);
+    return result;
+}
+
+/* ---- as C. Numbers that a 32-bit compiler could cut are guarded by the #if at the top. ---- */
+static void gckpti_c(gckpti_sink *k, const char *format, ...)
+{
+    char line[512];
+    gckpti_text t = { line, sizeof line - 1 };
+    va_list args;
+    va_start(args, format);
+    line[0] = 0;
+    gckpti_text_format(&t, format, args);
+    va_end(args);
+    gckpti_sink_put(k, line, (size_t)(t.at - line));
+}
+
+/* A number and what follows it. */
+static void gckpti_c_offset(gckpti_sink *k, size_t offset, const char *after)
+{
+    gckpti_c(k, offset == GCKPTI_NONE ? "SIZE_MAX" : "%z", offset);
+    gckpti_c(k, "%s", after);
+}
+
+static void gckpti_c_words(gckpti_sink *k, const void *data, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t word;
+        memcpy(&word, (const char *)data + 4 * i, 4);
+        gckpti_c(k, i % 8 ? " %zu," : "\n    %zu,", (size_t)word);
+    }
+}
+
+static int gckpti_c_letter(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
+
+static int gckpti_c_identifier(const char *s)
+{
+    int good = gckpti_c_letter(*s);
+    for (; *s; s++)
+        good = good && (gckpti_c_letter(*s) || (*s >= '0' && *s <= '9'));
+    return good;
+}
+
+/* Rows of this header: gckpti_op_<name>. Others are the user's variables. */
+static int gckpti_c_ours(const gckpt_op *op)
+{
+    static const gckpt_op *const rows[] = {
+        &gckpti_op_relu, &gckpti_op_gelu, &gckpti_op_gelu_erf, &gckpti_op_silu, &gckpti_op_tanh,
+        &gckpti_op_sigmoid, &gckpti_op_softmax, &gckpti_op_scale, &gckpti_op_dropout,
+        &gckpti_op_add, &gckpti_op_sub, &gckpti_op_mul, &gckpti_op_permute, &gckpti_op_slice,
+        &gckpti_op_concat, &gckpti_op_sum, &gckpti_op_mean, &gckpti_op_embed, &gckpti_op_matmul,
+        &gckpti_op_linear, &gckpti_op_layernorm, &gckpti_op_rmsnorm, &gckpti_op_attention,
+        &gckpti_op_rotary, &gckpti_op_cross_entropy, &gckpti_op_linear_cross_entropy,
+        &gckpti_op_mean_squared_error, &gckpti_op_sum_loss
+    };
+    size_t i = 0;
+    while (i < sizeof rows / sizeof *rows && rows[i] != op)
+        i++;
+    return i < sizeof rows / sizeof *rows;
+}
+
+/* Is it in the enum: an input or something to fetch? */
+static int gckpti_c_listed(const gckpt_plan *p, int id)
+{
+    int listed = p->nodes[id].kind == GCKPTI_INPUT;
+    for (size_t i = 0; i < p->pick_count && !listed; i++)
+        listed = p->picks[i].id == id;
+    return listed;
+}
+
+/* Its name with '_' for what an identifier cannot have. */
+static void gckpti_c_label(const gckpt_plan *p, int id, char *label, size_t size)
+{
+    const gckpti_node *q = &p->nodes[id];
+    const char *name =
+        q->kind == GCKPTI_PARAM ? p->names + p->params[q->index].name : gckpti_node_name(p, id);
+    gckpti_text t = { label, size - 1 };
+    *label = 0;
+    for (; *name; name++)
+        gckpti_text_put(&t, gckpti_c_letter(*name) || (*name >= '0' && *name <= '9') ? name : "_", 1);
+    if (t.at == label || (q->kind != GCKPTI_PARAM && q->name == GCKPTI_NONE))
+        gckpti_text_add(&t, "_%i", id);
+}
+
+/* enum { NAME_tokens = 0, ... }; a second of the same name gets its id behind it. */
+static void gckpti_c_enum(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
+    char label[128], other[128];
+    int n = (int)p->node_count, first = 1;
+    for (int id = 0; id < n; id++) {
+        int taken = 0;
+        if (!gckpti_c_listed(p, id))
+            continue;
+        gckpti_c_label(p, id, label, sizeof label);
+        for (int i = 0; i < n && !taken; i++)
+            if (i != id && gckpti_c_listed(p, i)) {
+                gckpti_c_label(p, i, other, sizeof other);
+                taken = !strcmp(label, other);
+            }
+        gckpti_c(k, "%s    %s_%s", first ? "enum {\n" : ",\n", name, label);
+        gckpti_c(k, taken ? "__%i = %i" : " = %i", id, id);
+        first = 0;
+    }
+    gckpti_c(k, first ? "" : "\n};\n");
+}
+
+static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
+    for (size_t i = 0; i < p->node_count; i++)
+        if (p->nodes[i].kind == GCKPTI_CONSTANT) {
+            gckpti_c(k, "static const uint32_t gckpti_%s_data%z[] = {", name, i);
+            gckpti_c_words(k, p->nodes[i].data, (size_t)gckpti_elements(&p->nodes[i].shape));
+            gckpti_c(k, "\n};\n");
+        }
+    gckpti_c(k, "static const gckpti_node gckpti_%s_nodes[] = {\n", name);
+    for (size_t i = 0; i < p->node_count; i++) {
+        const gckpti_node *q = &p->nodes[i];
+        const char *prefix = q->op && gckpti_c_ours(q->op) ? "gckpti_op_" : "";
+        gckpti_c(k, q->op ? "    { &%s%s, " : "    { NULL, ", prefix, q->op ? q->op->name : "");
+        gckpti_c(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
+        gckpti_c(k, ", %z, %z, ", q->attributes, q->attribute_bytes);
+        gckpti_c_offset(k, q->name, ", ");
+        gckpti_c(k, "%z, { %i, {", q->aux_bytes, q->shape.n);
+        for (int d = 0; d < GCKPT_MAX_DIMS; d++)
+            gckpti_c(k, d ? ", %I" : " %I", q->shape.d[d]);
+        gckpti_c(k, " } }, %i, %i, %i, %i, {", q->base, q->kind, q->index, q->inputs);
+        for (int d = 0; d < GCKPT_MAX_INPUTS; d++)
+            gckpti_c(k, d ? ", %i" : " %i", q->in[d]);
+        gckpti_c(k, " }, (gckpt_type)%i, %i, { UINT64_C(%u), UINT64_C(%u) } },\n", (int)q->type,
+                 q->once, q->cost.forward, q->cost.backward);
+    }
+    gckpti_c(k, "};\n");
+}
+
+/* The arrays that may be empty, which C does not allow, are then not there. */
+static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
+    for (size_t i = 0; i < p->param_count; i++) {
+        const gckpti_plan_param *q = &p->params[i];
+        if (i == 0)
+            gckpti_c(k, "static const gckpti_plan_param gckpti_%s_params[] = {\n", name);
+        gckpti_c(k, "    { %z, %I, %i, %i, %i, { %zu,", q->name, q->elements, q->trained, q->node,
+                 q->place, (size_t)q->init[0]);
+        gckpti_c(k, " %zu, %zu } },\n%s", (size_t)q->init[1], (size_t)q->init[2],
+                 i + 1 < p->param_count ? "" : "};\n");
+    }
+    gckpti_c(k, "static const gckpti_ins gckpti_%s_list[] = {\n", name);
+    for (size_t x = 0; x < p->length; x++) {
+        const gckpti_ins *ins = &p->list[x];
+        gckpti_c(k, "    { %i, %i, %i, %i, %i, %i, %z, %z },\n", ins->kind, ins->first,
+                 ins->accumulate, ins->zero, ins->id, ins->uses, ins->live, ins->operands);
+    }
+    gckpti_c(k, "};\nstatic const size_t gckpti_%s_operands[] = {", name);
+    for (size_t i = 0; i < p->operand_count; i++)
+        gckpti_c_offset(k, p->operands[i], i % 8 == 7 ? ",\n" : ", ");
+    gckpti_c(k, "};\n");
+    for (size_t i = 0; i < p->term_count; i++) {
+        if (i == 0)
+            gckpti_c(k, "static const gckpti_plan_term gckpti_%s_terms[] = {\n", name);
+        gckpti_c(k, "    { %i, %zu, %i },\n%s", p->terms[i].id, (size_t)p->terms[i].weight,
+                 p->terms[i].regulariser, i + 1 < p->term_count ? "" : "};\n");
+    }
+    for (size_t i = 0; i < p->pick_count; i++) {
+        if (i == 0)
+            gckpti_c(k, "static const gckpti_plan_pick gckpti_%s_picks[] = {\n", name);
+        gckpti_c(k, "    { %i, %i, ", p->picks[i].id, p->picks[i].gradient);
+        gckpti_c_offset(k, p->picks[i].offset, i + 1 < p->pick_count ? " },\n" : " }\n};\n");
+    }
+    for (size_t i = 0; i < p->life_count; i++) {
+        const gckpt_buffer *b = &p->lives[i];
+        if (i == 0)
+            gckpti_c(k, "static const gckpt_buffer gckpti_%s_lives[] = {\n", name);
+        gckpti_c(k, "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n%s", b->start, b->end,
+                 b->offset, b->size, b->id, (int)b->kind, i + 1 < p->life_count ? "" : "};\n");
+    }
+    gckpti_c(k, "static const union { /* aligned for any attribute */\n    uint32_t words[%z];\n"
+                "    double number;\n    int64_t wide;\n} gckpti_%s_words = { {",
+             p->word_count + !p->word_count, name);
+    gckpti_c_words(k, p->word_count ? (const void *)p->words : "\0\0\0",
+                   p->word_count + !p->word_count);
+    gckpti_c(k, "\n} };\nstatic const char gckpti_%s_names[] = {", name);
+    for (size_t i = 0; i < p->name_bytes; i++) {
+        unsigned u = (unsigned char)p->names[i];
+        gckpti_c(k, i % 16 ? " '\\%i%i%i'," : "\n    '\\%i%i%i',", (int)(u >> 6),
+                 (int)(u >> 3 & 7), (int)(u & 7));
+    }
+    gckpti_c(k, "%s\n};\n", p->name_bytes ? "" : "0");
+}
+
+/* The plan itself, field by field. */
+static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
+    const char *const arrays[] = { "params", "terms", "picks", "lives" };
+    const size_t counts[] = { p->param_count, p->term_count, p->pick_count, p->life_count };
+    uint64_t once = 0;
+    for (size_t x = 0; x < p->length; x++)
+        if (p->list[x].kind == GCKPT_FORWARD && p->list[x].first)
+            once += p->nodes[p->list[x].id].cost.forward;
+    gckpti_c(k,
+             "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
+             "    { %zu, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
+             "    { { NULL, NULL, NULL, 0 }, 0 }, NULL, UINT64_C(%u),\n",
+             name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash);
+    gckpti_c(k,
+             "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, %I, %I, %z, %z, %z,\n    {",
+             (int)p->mode, (int)p->optimiser, p->looped, p->update_in_backward, p->threads,
+             p->plain, p->state_slots, p->rows, p->batch, p->alignment, p->arena, p->bound);
+    for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
+        gckpti_c(k, i ? ", %z" : " %z", p->kind_bytes[i]);
+    gckpti_c(k,
+             " },\n    (double)UINT64_C(%u) / (double)UINT64_C(%u), UINT64_C(%u), UINT64_C(%u),\n",
+             p->work - p->least_work, once ? once : 1, p->work, p->least_work);
+    gckpti_c(k, "    gckpti_%s_nodes, ", name);
+    gckpti_c(k, counts[0] ? "gckpti_%s_%s, " : "NULL, ", name, arrays[0]);
+    gckpti_c(k, "gckpti_%s_list, gckpti_%s_operands,\n    ", name, name);
+    for (int i = 1; i < 4; i++)
+        gckpti_c(k, counts[i] ? "gckpti_%s_%s, " : "NULL, ", name, arrays[i]);
+    gckpti_c(k, "gckpti_%s_words.words, gckpti_%s_names,\n", name, name);
+    gckpti_c(k, "    %z, %z, %z, %z, %z, %z, %z, %z, %z, %z, %i, %i, %i\n};\n", p->node_count,
+             p->param_count, p->length, p->operand_count, p->term_count, p->pick_count,
+             p->life_count, p->word_count, p->name_bytes, p->inputs, p->body, p->epilogue,
+             p->mixer);
+}
+
+GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
+                                    void *user)
+{
+    gckpti_sink k;
+    int good = plan && name && write;
+    if (!good)
+        return GCKPT_E_ARG;
+    memset(&k, 0, sizeof k);
+    k.write = write;
+    k.user = user;
+    if (!gckpti_c_identifier(name) || strlen(name) > 60) {
+        good = 0;
+        gckpti_c(&k, "#error \"plan: its name must be a C identifier of at most 60 letters\"\n");
+    }
+    for (size_t i = 0; i < plan->node_count && good; i++) {
+        const gckpti_node *q = &plan->nodes[i];
+        if (q->op && !gckpti_c_ours(q->op) && !gckpti_c_identifier(q->op->name)) {
+            good = 0;
+            gckpti_c(&k,
+                     "#error \"plan %s: the op of tensor %z must have the name of the C variable that "
+                     "holds its row\"\n",
+                     name, i);
+        }
+    }
+    if (good) {
+        gckpti_c(&k,
+                 "/* Plan %s, printed by gckpt_plan_c: compile it in the file that holds the\n"
+                 " * implementation of gradckpt.h, after the #include. Not to be edited. */\n"
+                 "#if GCKPT_PLAN_FORMAT != %i || GCKPT_CONTRACT != %i\n#error \"plan %s: printed by "
+                 "another version of gradckpt.h: print it again (gckpt_plan_c)\"\n#endif\n",
+                 name, plan->format, plan->contract, name);
+        gckpti_c(&k,
+                 "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
+                 "addresses\"\n#endif\n",
+                 gckpt_plan_bytes(plan), name);
+        if (!plan->plain)
+            gckpti_c(&k,
+                     "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
+                     "with gckpt_plan_desc.plain = 1\"\n#endif\n",
+                     name);
+        gckpti_c_enum(&k, plan, name);
+        gckpti_c_nodes(&k, plan, name);
+        gckpti_c_arrays(&k, plan, name);
+        gckpti_c_plan(&k, plan, name);
+    }
+    gckpti_sink_flush(&k);
+    return !good ? GCKPT_E_ARG : k.failed ? GCKPT_E_FILE : GCKPT_OK;
+}
 
 /* =================================================================================================
  * >>fast: the kernels again for AVX2 and FMA, same bits
@@ -10623,6 +11431,7 @@ static int gckpti_fast_agrees(void)
 #undef GCKPTI_MAGIC
 #undef GCKPTI_NAN
 #undef GCKPTI_NONE
+#undef GCKPTI_PLAN_MAGIC
 #undef GCKPTI_POSIX
 #undef GCKPTI_ROUND
 #undef GCKPTI_SQRT

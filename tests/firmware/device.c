@@ -1,0 +1,48 @@
+/* device.c - trains the model of model.h with the plan that host.c printed (TABLE): no graph, no planner,
+ * no heap; everything lies in one static block. Compiles as C99 and as C++11. */
+#define GCKPT_NO_HEAP
+#define GCKPT_NO_STDIO
+#define GCKPT_NO_FAST
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+#include "model.h"
+#include TABLE
+#include <stdio.h> /* for this program's own lines */
+
+static double block[4096];
+
+int main(void)
+{
+    gckpt_store_desc store = { { NULL, NULL, block, sizeof block / 2 }, SEED };
+    gckpt_store *s = gckpt_store_new(&store);
+    if (gckpt_plan_params(&small, s) != GCKPT_OK)
+        return 2;
+    static gckpt_exec_desc bind;
+    bind.memory.memory = block + sizeof block / sizeof *block / 2;
+    bind.memory.size = sizeof block / 2;
+    bind.debug = GCKPT_DEBUG_MEASURE;
+    gckpt_exec *e = gckpt_exec_new(&small, s, &bind);
+    if (!e) {
+        puts(gckpt_error_text(s));
+        return 3;
+    }
+    gckpt_feed feeds[2] = { { small_tokens, model_tokens }, { small_to_say, model_targets } };
+    gckpt_hyper hyper = { 0.01f, 0.1f, 0, 0, 0, 0, 1.0f };
+    gckpt_report report;
+    printf("%lu bytes\n", (unsigned long)gckpt_plan_bytes(&small));
+    for (int step = 0; step < STEPS; step++) {
+        uint64_t bits;
+        model_data(step);
+        if (gckpt_step(e, feeds, 2, BATCH, &hyper, &report) != GCKPT_OK)
+            return 4;
+        memcpy(&bits, &report.loss, 8);
+        printf("%016llx %g\n", (unsigned long long)bits, (double)*gckpt_fetch(e, small_bent, 1));
+    }
+    printf("%016llx\n", (unsigned long long)gckpt_store_hash(s));
+    if (gckpt_bytes_measured(e) != gckpt_plan_bytes(&small))
+        return 5;
+    gckpt_exec_free(e);
+    gckpt_plan_free(&small); /* harmless */
+    gckpt_store_free(s);
+    return 0;
+}

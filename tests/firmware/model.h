@@ -1,0 +1,51 @@
+/* model.h - what host.c plans and device.c trains: one small net with an op of its own, a constant,
+ * tied weights, dropout, a regulariser and something to fetch. */
+#ifndef FIRMWARE_MODEL_H
+#define FIRMWARE_MODEL_H
+
+enum { BATCH = 5, ROWS = 2, T = 6, C = 8, V = 40, STEPS = 4, SEED = 99 };
+
+/* bend: y = x + factor x^2;  dx = g (1 + 2 factor x). The row has the name of its variable. */
+static gckpt_result bend_shape(gckpt_call *call)
+{
+    call->shape = call->in[0].shape;
+    return GCKPT_OK;
+}
+
+static int64_t bend_count(const gckpt_call *call)
+{
+    int64_t n = 1;
+    for (int i = 0; i < call->shape.n; i++)
+        n *= call->shape.d[i];
+    return n;
+}
+
+static void bend_forward(const gckpt_call *call)
+{
+    float factor = *(const float *)call->attributes;
+    for (int64_t i = 0; i < bend_count(call); i++)
+        call->out[i] = call->in[0].data[i] + factor * call->in[0].data[i] * call->in[0].data[i];
+}
+
+static void bend_backward(const gckpt_call *call)
+{
+    float factor = *(const float *)call->attributes, *d = call->in[0].grad;
+    for (int64_t i = 0; d && i < bend_count(call); i++) {
+        float v = call->grad_out[i] * (1 + 2 * factor * call->in[0].data[i]);
+        d[i] = call->in[0].accumulate ? d[i] + v : v;
+    }
+}
+
+static const gckpt_op bend = { "bend",        bend_shape,       bend_forward, bend_backward, NULL, NULL,
+                               { GCKPT_IN(0) }, GCKPT_INPLACE(0), NULL,         NULL };
+
+/* The data of all rows. */
+static int32_t model_tokens[BATCH * T], model_targets[BATCH * T];
+static void model_data(int step)
+{
+    for (int i = 0; i < BATCH * T; i++) {
+        model_tokens[i] = (i * 7 + step * 3) % V;
+        model_targets[i] = i % 9 == 4 ? -1 : (i * 5 + step) % V;
+    }
+}
+#endif
