@@ -98,6 +98,14 @@ check "accumulation: three equal gradients, the naive ones differ" sh -c "
 check "accumulation: a path that cannot be written" fails_with 1 "cannot write" \
     build/accumulation /nonexistent/curves.svg
 
+check "strategies runs" sh -c "build/strategies 9 > $work/strategies.out"
+check "strategies: the same bits" grep -q 'are the same bits' "$work/strategies.out"
+check "strategies: eight rows, one loss" sh -c "
+    sed -n '/^strategy/,/^\$/p' $work/strategies.out | awk 'NR > 1 && NF > 5 { n++; h[\$NF] = 1 }
+        END { for (i in h) kinds++; exit !(n == 8 && kinds == 1) }'"
+check "strategies: not a number of layers" fails_with 2 usage build/strategies banana
+check "strategies on a full disk" sh -c "test ! -w /dev/full || ! build/strategies 4 > /dev/full"
+
 # ---- gpt: options ----------------------------------------------------------------------------------------
 small="--layers 3 --heads 2 --dim 32 --context 32 --batch 8 --threads 1"
 check "--help" sh -c "build/gpt --help > $work/help"

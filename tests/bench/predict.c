@@ -44,8 +44,7 @@ static double predict(const gckpt_plan *p, const gckpt_cost *costs, uint64_t upd
     gckpt_instruction in;
     for (int i = 0; gckpt_plan_get(p, i, &in) == GCKPT_OK; i++)
         if (in.kind != GCKPT_UPDATE)
-            ns += (double)(in.kind == GCKPT_FORWARD ? costs[in.id].forward
-                                                    : costs[in.id].backward);
+            ns += (double)(in.kind == GCKPT_FORWARD ? costs[in.id].forward : costs[in.id].backward);
     return 1e-9 * ns;
 }
 
@@ -104,8 +103,9 @@ static int run(bench *b, const size *z, point *points, gckpt_cost *costs, int co
             }
         }
     }
-    printf("GPT of %d layers, width %d, context %d, batch %d, %d thread%s; medians of %d rounds\n\n",
-           z->layers, z->dim, z->context, z->batch, threads, threads == 1 ? "" : "s", rounds);
+    printf(
+        "GPT of %d layers, width %d, context %d, batch %d, %d thread%s; medians of %d rounds\n\n",
+        z->layers, z->dim, z->context, z->batch, threads, threads == 1 ? "" : "s", rounds);
     printf("| budget | bytes | recomputed | predicted ms | measured ms | ratio |\n");
     printf("|---|---|---|---|---|---|\n");
     int good = 1;

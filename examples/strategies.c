@@ -1,0 +1,284 @@
+/* strategies.c - every way to trade time for memory, on one network: bytes, price, and the same
+ * loss to the last bit.
+ *
+ *     cc -O2 -I. examples/strategies.c -o strategies && ./strategies
+ *     ./strategies 16          a net of 16 layers instead of 48
+ *
+ * The net is a chain of residual layers, h + gelu(h W), as deep as you like. A training step of it
+ * keeps every h for the backward (store-all), or throws values away and computes them again.
+ */
+#define _POSIX_C_SOURCE 200809L /* clock_gettime */
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { BATCH = 256, WIDTH = 64, STRATEGIES = 8 };
+/* Turns of every strategy; its steps in a turn, of which the first is not timed. */
+enum { TURNS = 5, STEPS = 3, TIMES = TURNS * (STEPS - 1) };
+
+static float inputs[BATCH][WIDTH], targets[BATCH][WIDTH];
+
+typedef struct {
+    gckpt_store *store;
+    gckpt_graph *graph;
+    gckpt_term loss;
+    gckpt_feed feeds[2];
+} network;
+
+/* One layer is one segment: where GCKPT_SEGMENTS cuts. */
+static gckpt_tensor *layer(gckpt_tensor *h, void *user)
+{
+    const gckpt_init normal = { 0.05f, 0, 0 };
+    char name[16];
+    snprintf(name, sizeof name, "w%d", *(const int *)user);
+    gckpt_tensor *w = gckpt_param(gckpt_graph_of(h), name, gckpt_shape2(WIDTH, WIDTH), normal);
+    return gckpt_add(h, gckpt_gelu(gckpt_linear(h, w, NULL)));
+}
+
+static network network_new(int layers)
+{
+    network n = { gckpt_store_new(NULL), NULL, { NULL, 1, 0 }, { { 0, inputs }, { 0, targets } } };
+    n.graph = gckpt_graph_new(n.store, NULL);
+    gckpt_tensor *x = gckpt_input(n.graph, "x", GCKPT_F32, gckpt_shape2(BATCH, WIDTH)), *h = x;
+    gckpt_tensor *y = gckpt_input(n.graph, "y", GCKPT_F32, gckpt_shape2(BATCH, WIDTH));
+    for (int i = 0; i < layers; i++)
+        h = gckpt_checkpoint(layer, h, &i);
+    n.loss.loss = gckpt_mean_squared_error(h, y);
+    n.feeds[0].input = gckpt_id(x);
+    n.feeds[1].input = gckpt_id(y);
+    return n;
+}
+
+static void network_free(network *n)
+{
+    gckpt_graph_free(n->graph);
+    gckpt_store_free(n->store);
+}
+
+static gckpt_plan *plan(const network *n, gckpt_mode mode, size_t budget)
+{
+    gckpt_plan_desc desc = { .mode = mode, .budget = budget };
+    return gckpt_plan_new(n->graph, &n->loss, 1, &desc);
+}
+
+/* What no plan can go below: the error of an impossible budget names it. */
+static size_t least_bytes(const network *n)
+{
+    gckpt_plan_free(plan(n, GCKPT_AUTO, 1));
+    const char *at = strstr(gckpt_error_text(n->graph), "at least ");
+    return at == NULL ? 0 : (size_t)strtoull(at + 9, NULL, 10);
+}
+
+/* The smallest plan whose price is at most this, by halving: more bytes never cost more time. */
+static gckpt_plan *plan_within(const network *n, double (*price)(const gckpt_plan *), double most)
+{
+    gckpt_plan *best = plan(n, GCKPT_STORE_ALL, 0);
+    size_t low = least_bytes(n), high = gckpt_plan_bytes(best);
+    while (best != NULL && low + 1024 < high) {
+        size_t middle = low + (high - low) / 2;
+        gckpt_plan *p = plan(n, GCKPT_AUTO, middle);
+        if (p != NULL && price(p) <= most) {
+            gckpt_plan_free(best);
+            best = p;
+            high = middle;
+        } else {
+            gckpt_plan_free(p);
+            low = middle;
+        }
+    }
+    return best;
+}
+
+static double seconds(void *unused)
+{
+    struct timespec t;
+    (void)unused;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- the strategies side by side ---- */
+typedef struct {
+    const char *name;
+    gckpt_mode mode;
+    double part; /* of the bytes between the least and store-all; < 0: no budget */
+    network net; /* each trains a network of its own, from the same weights */
+    gckpt_plan *plan;
+    gckpt_exec *exec;
+    double time[TIMES], predicted[TURNS];
+    gckpt_report last;
+} strategy;
+
+static int smaller(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, size_t n)
+{
+    qsort(values, n, sizeof *values, smaller);
+    return values[n / 2];
+}
+
+/* Times every op, on the store-all plan; any other plan's time is then a sum. */
+static int predict(strategy *all, int turn)
+{
+    const int ids = gckpt_id(all[0].net.loss.loss) + 1;
+    gckpt_cost *costs = calloc((size_t)ids, sizeof *costs);
+    uint64_t update = 0;
+    int good = costs != NULL && gckpt_calibrate(all[0].exec, all[0].net.feeds, 2, BATCH, seconds,
+                                                NULL, costs, ids, &update) == GCKPT_OK;
+    for (int i = 0; i < STRATEGIES && good; i++) {
+        uint64_t nanoseconds = update;
+        gckpt_instruction in;
+        for (int k = 0; gckpt_plan_get(all[i].plan, k, &in) == GCKPT_OK; k++)
+            if (in.kind != GCKPT_UPDATE)
+                nanoseconds +=
+                    in.kind == GCKPT_FORWARD ? costs[in.id].forward : costs[in.id].backward;
+        all[i].predicted[turn] = 1e-9 * (double)nanoseconds;
+    }
+    free(costs);
+    return good;
+}
+
+static int compare(int layers)
+{
+    static strategy all[STRATEGIES] = {
+        { .name = "store-all", .mode = GCKPT_STORE_ALL, .part = -1 },
+        { .name = "segments", .mode = GCKPT_SEGMENTS, .part = -1 },
+        { .name = "sqrt", .mode = GCKPT_SQRT, .part = -1 },
+        { .name = "memory-poor", .mode = GCKPT_MEMORY_POOR, .part = -1 },
+        { .name = "budget 1/2", .part = 0.5 },
+        { .name = "budget 1/4", .part = 0.25 },
+        { .name = "budget 1/8", .part = 0.125 },
+        { .name = "least budget", .part = 0 }
+    };
+    const gckpt_hyper adamw = { .lr = 1e-3f };
+    int good = 1;
+    for (int i = 0; i < STRATEGIES && good; i++) {
+        strategy *s = &all[i];
+        s->net = network_new(layers);
+        size_t most = gckpt_plan_bytes(all[0].plan), least = i < 4 ? 0 : least_bytes(&s->net);
+        size_t budget = s->part < 0 ? 0 : least + (size_t)(s->part * (double)(most - least));
+        s->plan = plan(&s->net, s->mode, budget);
+        s->exec = s->plan == NULL ? NULL : gckpt_exec_new(s->plan, s->net.store, NULL);
+        good = s->exec != NULL;
+        if (!good)
+            fprintf(stderr, "strategies: %s: %s\n", s->name, gckpt_error_text(s->net.graph));
+    }
+    /* In turns, so that a busy machine slows all alike; a turn's first step warms the caches. */
+    for (int turn = 0; turn < TURNS && good; turn++) {
+        for (int i = 0; i < STRATEGIES * STEPS && good; i++) {
+            strategy *s = &all[i / STEPS];
+            double start = seconds(NULL);
+            good = gckpt_step(s->exec, s->net.feeds, 2, BATCH, &adamw, &s->last) == GCKPT_OK;
+            if (i % STEPS > 0)
+                s->time[turn * (STEPS - 1) + i % STEPS - 1] = seconds(NULL) - start;
+        }
+        good = good && predict(all, turn);
+    }
+    printf("%d layers of width %d, batch %d; step arena = activations and gradients\n\n"
+           "strategy       arena bytes  recomputed  predicted  measured  loss after %d steps, its "
+           "bits\n",
+           layers, WIDTH, BATCH, TURNS * STEPS);
+    for (int i = 0; i < STRATEGIES && good; i++) {
+        strategy *s = &all[i];
+        uint64_t bits;
+        memcpy(&bits, &s->last.loss, sizeof bits);
+        printf("%-13s %12zu %10.1f%% %7.2f ms %6.2f ms  %.9f %016llx\n", s->name,
+               gckpt_plan_arena(s->plan), 100 * gckpt_plan_recompute(s->plan),
+               1e3 * median(s->predicted, TURNS), 1e3 * median(s->time, TIMES), s->last.loss,
+               (unsigned long long)bits);
+        good = memcmp(&s->last.loss, &all[0].last.loss, sizeof bits) == 0 &&
+               gckpt_store_hash(s->net.store) == gckpt_store_hash(all[0].net.store);
+    }
+    printf(good ? "\nThe losses, and all weights, are the same bits.\n" : "\nFAILED\n");
+    for (int i = 0; i < STRATEGIES; i++) {
+        gckpt_exec_free(all[i].exec);
+        gckpt_plan_free(all[i].plan);
+        network_free(&all[i].net);
+    }
+    return good;
+}
+
+/* ---- bytes over depth ---- */
+static void curve(int most)
+{
+    const double unit = BATCH * WIDTH * sizeof(float); /* one tensor of activations */
+    printf("\nActivations and their gradients over depth, in tensors of %.0f bytes\n\n"
+           "layers  store-all  sqrt  its recompute  optimal, one more forward\n",
+           unit);
+    for (int root = 2; root * root <= most; root++) {
+        network n = network_new(root * root);
+        gckpt_plan *p[3] = { plan(&n, GCKPT_STORE_ALL, 0), plan(&n, GCKPT_SQRT, 0),
+                             plan_within(&n, gckpt_plan_recompute, 1) };
+        double tensors[3];
+        for (int i = 0; i < 3; i++) /* what lives beside the weights' gradients, which all have */
+            tensors[i] = ((double)gckpt_plan_arena(p[i]) -
+                          root * root * (double)(WIDTH * WIDTH * sizeof(float))) /
+                         unit;
+        printf("%6d %10.1f %5.1f %13.0f%% %26.1f\n", root * root, tensors[0], tensors[1],
+               100 * gckpt_plan_recompute(p[1]), tensors[2]);
+        for (int i = 0; i < 3; i++)
+            gckpt_plan_free(p[i]);
+        network_free(&n);
+    }
+}
+
+/* ---- what others have published ---- */
+static void published(int layers)
+{
+    network n = network_new(layers);
+    gckpt_plan *all = plan(&n, GCKPT_STORE_ALL, 0);
+    const double whole = (double)gckpt_plan_arena(all);
+    const size_t fixed = gckpt_plan_bytes(all) - gckpt_plan_arena(all);
+    static const struct {
+        const char *what;
+        double memory, time;
+    } theirs[] = { { "Chen 2016, 1000-layer ResNet: 48 GB to 7 GB", 7.0 / 48, 0.30 },
+                   { "rule of thumb: half the memory", 0.5, 1.0 / 3 } };
+    printf("\nPublished trade-offs, and ours on %d layers. The networks differ, so this compares "
+           "shapes,\nnot systems: our bytes are the step arena, our time is modelled work.\n\n"
+           "                                              theirs         ours, as small   ours, as "
+           "slow\n",
+           layers);
+    for (int i = 0; i < 2; i++) {
+        gckpt_plan *small = plan(&n, GCKPT_AUTO, fixed + (size_t)(theirs[i].memory * whole));
+        gckpt_plan *slow = plan_within(&n, gckpt_plan_overhead, theirs[i].time);
+        printf("%-44s  %3.0f%% at +%2.0f%%", theirs[i].what, 100 * theirs[i].memory,
+               100 * theirs[i].time);
+        if (small == NULL)
+            printf("    not possible");
+        else
+            printf("    %3.0f%% at +%2.0f%%", 100 * (double)gckpt_plan_arena(small) / whole,
+                   100 * gckpt_plan_overhead(small));
+        printf("    %3.0f%% at +%2.0f%%\n", 100 * (double)gckpt_plan_arena(slow) / whole,
+               100 * gckpt_plan_overhead(slow));
+        gckpt_plan_free(small);
+        gckpt_plan_free(slow);
+    }
+    gckpt_plan_free(all);
+    network_free(&n);
+}
+
+int main(int argc, char **argv)
+{
+    int layers = argc > 1 ? atoi(argv[1]) : 48;
+    if (layers < 4 || layers > 400 || argc > 2) {
+        fprintf(stderr, "usage: strategies [LAYERS, 4 to 400]\n");
+        return 2;
+    }
+    for (int i = 0; i < BATCH; i++)
+        for (int k = 0; k < WIDTH; k++) {
+            inputs[i][k] = (float)((i * 31 + k * 17) % 23) / 11 - 1;
+            targets[i][k] = inputs[i][(k + 1) % WIDTH] * inputs[i][(k + 7) % WIDTH];
+        }
+    if (!compare(layers))
+        return 1;
+    curve(2 * layers);
+    published(layers);
+    return fflush(stdout) != 0;
+}
