@@ -19,7 +19,7 @@ export OMP_WAIT_POLICY
 JOBS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 COMPILE = $(CC) $(CFLAGS) $(WARNINGS) $(OPENMP) -I.
 
-EXAMPLES = build/gpt build/accumulation build/bytes build/quickstart
+EXAMPLES = build/gpt build/accumulation build/bytes build/quickstart build/strategies
 TESTS = $(patsubst tests/%.c,build/%,$(sort $(wildcard tests/test_*.c)))
 
 all: examples
@@ -28,7 +28,7 @@ help:
 	@echo 'make run       train a small GPT on the text of gradckpt.h for about a minute, and sample it'
 	@echo 'make test      build and run all tests: a C compiler, make and sh suffice; under 3 minutes'
 	@echo 'make check     the wide test: compilers, options, sanitizers, valgrind, macros, symbols'
-	@echo 'make examples  build/gpt, build/accumulation, build/bytes, build/quickstart'
+	@echo 'make examples  build/gpt, accumulation, bytes, quickstart, strategies'
 	@echo 'make bench     milliseconds a step, tokens/s, GFLOP/s beside the peak of this machine'
 	@echo 'make predict   predicted beside measured time of a step, at five budgets'
 	@echo 'make depth     memory and time over depth and plan: docs/depth.md, docs/depth.svg'
