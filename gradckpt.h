@@ -139,8 +139,14 @@
  *    activations, op outputs' aux, workspace) is one block whose size is the greatest offset +
  *    unpadded size, and running touches exactly that. Listed apart and not included: the tables
  *    (gckpt_plan_kind_bytes with GCKPT_BYTES_TABLES), the stack (below 64 KiB a thread with the
- *    fast backend, 3 KiB
- *    without), runtime libraries, and the caller's feeds.
+ *    fast backend, 3 KiB without), runtime libraries, and the caller's feeds.
+ *
+ * 7. Time
+ *    The forward and the backward of an op have a work (gckpt_cost): by a model that is the same on
+ *    every machine, or in nanoseconds measured on this one (gckpt_calibrate, then desc.costs).
+ *    gckpt_plan_step_work adds it up over all micro-batches, recomputes included. Under a budget a
+ *    plan has the least work that fits; gckpt_fit chooses micro-batch and update rule with it. A
+ *    step takes 1e-9 * (gckpt_plan_step_work + *update) seconds, *update from gckpt_calibrate.
  */
 #ifndef GRADCKPT_H
 #define GRADCKPT_H
@@ -509,8 +515,8 @@ typedef struct {
     /* update each parameter as soon as its gradient is complete: 0, 1, or for gckpt_fit also
      * GCKPT_IF_USEFUL */
     int update_in_backward;
-    int threads;            /* 0: 1 */
-    size_t alignment;       /* of every offset; a power of two; 0: 64 */
+    int threads;      /* 0: 1 */
+    size_t alignment; /* of every offset; a power of two; 0: 64 */
     /* 1: workspace for the plain kernels only, and they run: what a GCKPT_NO_FAST build needs (there
      * it is always 1), so set it when this plan is made for one */
     int plain;
@@ -561,10 +567,10 @@ GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
  * parameters only. With costs in nanoseconds a step takes 1e-9 * (this + *update) seconds: see
  * gckpt_calibrate. */
 GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan);
-GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);     /* of a micro-batch */
-GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan);  /* 1: updates in the backward */
-GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan);  /* what AUTO chose */
-GCKPT_API int gckpt_plan_length(const gckpt_plan *plan);       /* instructions */
+GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);    /* of a micro-batch */
+GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan); /* 1: updates in the backward */
+GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan); /* what AUTO chose */
+GCKPT_API int gckpt_plan_length(const gckpt_plan *plan);      /* instructions */
 GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out);
 /* 1 when every split of the batch gives the same bits; else 0, and *op names the tensor that mixes
  * rows. */
@@ -8857,10 +8863,9 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     exec->desc.debug &= ~GCKPT_DEBUG_MEASURE;
     int runs = 0;
     double start = seconds(user);
-    while (result == GCKPT_OK && (runs < GCKPTI_RUNS_LEAST ||
-                                  (runs < GCKPTI_RUNS_MOST && w.last - start < 0.25)))
-        result =
-            gckpti_time_step(exec, feeds, count, rows, &w, samples + (size_t)runs++ * stride);
+    while (result == GCKPT_OK &&
+           (runs < GCKPTI_RUNS_LEAST || (runs < GCKPTI_RUNS_MOST && w.last - start < 0.25)))
+        result = gckpti_time_step(exec, feeds, count, rows, &w, samples + (size_t)runs++ * stride);
     exec->desc.debug = debug;
     if (result == GCKPT_OK && !(w.last > start))
         result = gckpti_error(exec, GCKPT_E_DATA, "calibrate: the clock stands still");
