@@ -1,0 +1,453 @@
+/* test_timeline.c - what a plan tells of its memory: buffers that add up and never overlap, an SVG
+ * and a trace that parse whatever the names are, and a writer that may fail anywhere. */
+#define GRADCKPT_IMPLEMENTATION
+#include "../gradckpt.h"
+
+#include <stdlib.h>
+
+#include "check.h"
+
+typedef struct {
+    char *bytes;
+    size_t size, capacity;
+    long calls, fail_at; /* 0: never */
+} text;
+
+static size_t write_text(void *user, const void *bytes, size_t size)
+{
+    text *t = (text *)user;
+    if (++t->calls == t->fail_at)
+        return size / 2;
+    CHECK(t->fail_at == 0 || t->calls < t->fail_at); /* not called again after a failure */
+    if (t->size + size + 1 > t->capacity) {
+        t->capacity = 2 * (t->size + size + 1);
+        t->bytes = (char *)realloc(t->bytes, t->capacity);
+    }
+    memcpy(t->bytes + t->size, bytes, size);
+    t->size += size;
+    t->bytes[t->size] = 0;
+    return size;
+}
+
+/* strstr, which measures all of a long text each time it runs under a sanitizer */
+static const char *find(const char *s, const char *what)
+{
+    size_t n = strlen(what);
+    while (*s && (*s != *what || strncmp(s, what, n)))
+        s++;
+    return *s ? s : NULL;
+}
+
+/* Whether every byte belongs to a character that XML and JSON may hold. */
+static int characters_fit(const text *t)
+{
+    for (size_t i = 0; i < t->size;) {
+        int n = gckpti_utf8_length(t->bytes + i, t->size - i);
+        unsigned char c = (unsigned char)t->bytes[i];
+        if (n == 0 || c == 127 || (c < 32 && c != '\n') ||
+            (n == 3 && c == 0xef && (unsigned char)t->bytes[i + 1] == 0xbf &&
+             (unsigned char)t->bytes[i + 2] >= 0xbe))
+            return 0;
+        i += (size_t)n;
+    }
+    return 1;
+}
+
+/* Well-formed, as far as this writer goes: elements nest, attributes are quoted, entities known. */
+static int xml_fits(const text *t)
+{
+    static const char *const entities[] = { "&amp;", "&lt;", "&gt;", "&quot;" };
+    const char *open[16], *s = t->bytes;
+    int depth = 0, roots = 0;
+    while (*s) {
+        if (*s == '&') {
+            int known = 0;
+            for (int i = 0; i < 4; i++)
+                known = known || !strncmp(s, entities[i], strlen(entities[i]));
+            if (!known)
+                return 0;
+        }
+        if (*s++ != '<')
+            continue;
+        int closing = *s == '/', quoted = 0;
+        const char *name = s += closing;
+        while (*s && (quoted || *s != '>')) {
+            if (quoted && *s == '<')
+                return 0;
+            quoted ^= *s++ == '"';
+        }
+        size_t length = strcspn(name, " />");
+        if (!*s || depth == 16 || length == 0)
+            return 0;
+        if (closing && (depth == 0 || strncmp(open[--depth], name, length)))
+            return 0;
+        if (!closing && s[-1] != '/') {
+            roots += depth == 0;
+            open[depth++] = name;
+        }
+        s++;
+    }
+    return depth == 0 && roots == 1;
+}
+
+/* JSON: brackets nest, strings end, commas and colons stand between values. */
+static int json_fits(const text *t)
+{
+    char open[16], before = 0; /* the last token: one of { [ , : and v for a value, k for a key */
+    int depth = 0, values = 0;
+    for (const char *s = t->bytes; *s; s++) {
+        int value_may = before == 0 || before == '[' || before == ':' ||
+                        (before == ',' && depth && open[depth - 1] == '[');
+        if (*s == ' ' || *s == '\n') {
+            continue;
+        } else if (*s == '{' || *s == '[') {
+            if (!value_may || depth == 16)
+                return 0;
+            open[depth++] = *s;
+            before = *s;
+        } else if (*s == '}' || *s == ']') {
+            if (depth == 0 || open[--depth] != (*s == '}' ? '{' : '[') || before == ',' ||
+                before == ':' || before == 'k')
+                return 0;
+            before = 'v';
+        } else if (*s == ',' || *s == ':') {
+            if (before != (*s == ',' ? 'v' : 'k') || depth == 0)
+                return 0;
+            before = *s;
+        } else if (*s == '"') {
+            int key = depth && open[depth - 1] == '{' && before != ':';
+            if (!key && !value_may)
+                return 0;
+            for (s++; *s != '"'; s++) {
+                if (!*s || (unsigned char)*s < 32)
+                    return 0;
+                if (*s == '\\' && *++s != '"' && *s != '\\')
+                    return 0;
+            }
+            before = key ? 'k' : 'v';
+        } else {
+            char *end;
+            strtod(s, &end);
+            if (end == s || !value_may || *s == '+' || *s == 'n' || *s == 'i')
+                return 0;
+            s = end - 1;
+            before = 'v';
+        }
+        values += depth == 0;
+    }
+    return depth == 0 && values == 1 && before == 'v';
+}
+
+/* Each counter event adds up to the live bytes that the instruction before it names. */
+static void check_counters(const gckpt_plan *plan, const text *t)
+{
+    size_t x = 0;
+    for (const char *s = t->bytes; (s = find(s, "\"live\":")) != NULL && x < plan->length; x++) {
+        size_t live = (size_t)strtoull(s + 7, NULL, 10), sum = 0;
+        const char *end;
+        s = find(s, "\"live bytes\"");
+        end = s ? find(s, "}}") : NULL;
+        if (!CHECK(s && end))
+            return;
+        s = find(s, "\"args\"") + 8;
+        while (s < end && (s = find(s, "\":")) != NULL && s < end) {
+            sum += (size_t)strtoull(s + 2, NULL, 10);
+            s += 2;
+        }
+        s = end;
+        CHECK(live == sum && live == plan->list[x].live);
+    }
+    CHECK(x == plan->length);
+}
+
+/* Numbers of an attribute stay within the page. */
+static void check_range(const text *t, const char *attribute, double least, double most)
+{
+    for (const char *s = t->bytes; (s = find(s, attribute)) != NULL;) {
+        s += strlen(attribute);
+        double v = strtod(s, NULL);
+        CHECK_MSG(v >= least && v <= most, "%s%g is off the page", attribute, v);
+    }
+}
+
+static void check_pictures(const gckpt_plan *plan, size_t most)
+{
+    text svg, json;
+    memset(&svg, 0, sizeof svg);
+    memset(&json, 0, sizeof json);
+    CHECK(gckpt_plan_svg(plan, write_text, &svg) == GCKPT_OK);
+    CHECK(characters_fit(&svg) && xml_fits(&svg));
+    CHECK_MSG(svg.size < most, "%lu bytes of SVG", (unsigned long)svg.size);
+    check_range(&svg, " x=\"", 0, 1260);
+    check_range(&svg, " y=\"", 0, 846);
+    check_range(&svg, " width=\"", 0.1, 1260);
+    check_range(&svg, " height=\"", 0.1, 846);
+    CHECK(!find(svg.bytes, "nan") && !find(svg.bytes, "inf,"));
+    CHECK(gckpt_plan_trace(plan, write_text, &json) == GCKPT_OK);
+    CHECK(characters_fit(&json) && json_fits(&json));
+    check_counters(plan, &json);
+    free(svg.bytes);
+    free(json.bytes);
+}
+
+static void check_buffers(const gckpt_plan *plan)
+{
+    int n = gckpt_plan_buffers(plan), length = gckpt_plan_length(plan), before = -1;
+    size_t *live = (size_t *)calloc((size_t)length + 1, sizeof *live), most = 0, top = 0;
+    size_t at_peak[GCKPT_BYTES_KINDS];
+    int peak = 0;
+    gckpt_buffer a, b;
+    CHECK(n > 0 && gckpt_plan_buffer(plan, n, &a) == GCKPT_E_ARG);
+    for (int i = 0; i < n; i++) {
+        CHECK(gckpt_plan_buffer(plan, i, &a) == GCKPT_OK);
+        CHECK(0 <= a.start && a.start <= a.end && a.end <= length && a.start < length);
+        CHECK(a.end >= before && a.size > 0);
+        CHECK(a.id >= 0 && (size_t)a.id < plan->node_count && gckpt_plan_name(plan, a.id));
+        CHECK(a.kind != GCKPT_BUFFER_WORKSPACE || a.start == a.end);
+        CHECK(a.kind != GCKPT_BUFFER_PARAMETER_GRADIENT || plan->nodes[a.id].once);
+        CHECK(a.kind != GCKPT_BUFFER_GRADIENT || !plan->nodes[a.id].once);
+        before = a.end;
+        for (int x = a.start; x <= a.end; x++)
+            live[x] += a.size;
+        top = a.offset + a.size > top ? a.offset + a.size : top;
+        for (int k = 0; k < i; k++) {
+            gckpt_plan_buffer(plan, k, &b);
+            CHECK(a.end < b.start || b.end < a.start || a.offset + a.size <= b.offset ||
+                  b.offset + b.size <= a.offset);
+        }
+    }
+    for (int x = 0; x < length; x++) {
+        CHECK(live[x] == plan->list[x].live);
+        peak = live[x] > live[peak] ? x : peak;
+    }
+    most = live[peak];
+    CHECK(most == gckpt_plan_bound(plan) && top == gckpt_plan_arena(plan));
+    memset(at_peak, 0, sizeof at_peak);
+    for (int i = 0; i < n; i++) {
+        gckpt_plan_buffer(plan, i, &a);
+        if (a.start <= peak && peak <= a.end)
+            at_peak[gckpti_bytes_kind(a.kind)] += a.size;
+    }
+    for (int k = GCKPT_BYTES_GRADIENTS; k <= GCKPT_BYTES_WORKSPACE; k++)
+        CHECK(at_peak[k] == gckpt_plan_kind_bytes(plan, k));
+    /* what an instruction reads and writes lies in buffers that live then */
+    for (int x = 0; x < length; x++) {
+        size_t out = plan->operands[plan->list[x].operands];
+        int found = out == SIZE_MAX;
+        for (int i = 0; i < n && !found; i++) {
+            gckpt_plan_buffer(plan, i, &a);
+            found = a.offset == out && a.start <= x && x <= a.end;
+        }
+        CHECK(found);
+    }
+    free(live);
+}
+
+/* An MLP with norms, a table and a residual; `names` are given to activations in turn. */
+typedef struct {
+    gckpt_store *store;
+    gckpt_graph *graph;
+    gckpt_term term;
+} model;
+
+static model make(int layers, int64_t rows, const char *const *names, int count)
+{
+    model m;
+    char name[32];
+    gckpt_init init = { 0.2f, 0, 0 }, one = { 0, 0, 1 };
+    m.store = gckpt_store_new(NULL);
+    m.graph = gckpt_graph_new(m.store, NULL);
+    gckpt_tensor *tokens = gckpt_input(m.graph, "tokens", GCKPT_I32, gckpt_shape2(rows, 3));
+    gckpt_tensor *targets = gckpt_input(m.graph, "targets", GCKPT_I32, gckpt_shape2(rows, 3));
+    gckpt_tensor *table = gckpt_param(m.graph, "table", gckpt_shape2(19, 8), init);
+    gckpt_tensor *x = gckpt_embed(table, tokens);
+    for (int i = 0; i < layers; i++) {
+        snprintf(name, sizeof name, "w%d", i);
+        gckpt_tensor *w = gckpt_param(m.graph, name, gckpt_shape2(8, 8), init);
+        snprintf(name, sizeof name, "gain%d", i);
+        gckpt_tensor *gain = gckpt_param(m.graph, name, gckpt_shape1(8), one);
+        gckpt_segment_begin(m.graph);
+        gckpt_tensor *h = gckpt_linear(gckpt_rmsnorm(x, gain), w, NULL);
+        if (count > 0)
+            gckpt_name(h, names[i % count]);
+        x = gckpt_add(x, gckpt_dropout(gckpt_gelu(h), 0.1f));
+        gckpt_segment_end(m.graph);
+    }
+    m.term.loss = gckpt_linear_cross_entropy(x, table, targets);
+    m.term.weight = 1;
+    m.term.regulariser = 0;
+    return m;
+}
+
+static gckpt_plan *plan_of(const model *m, gckpt_mode mode, int64_t batch, int early)
+{
+    gckpt_plan_desc d;
+    memset(&d, 0, sizeof d);
+    d.mode = mode;
+    d.batch = batch;
+    d.update_in_backward = early;
+    gckpt_plan *plan = gckpt_plan_new(m->graph, &m->term, 1, &d);
+    CHECK_MSG(plan != NULL, "%s", gckpt_error_text(m->graph));
+    return plan;
+}
+
+static void free_model(model *m)
+{
+    gckpt_graph_free(m->graph);
+    gckpt_store_free(m->store);
+}
+
+static void every_kind_of_plan(void)
+{
+    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SEGMENTS,
+                                        GCKPT_SQRT, GCKPT_INFERENCE };
+    for (int layers = 1; layers <= 9; layers += 4) {
+        model m = make(layers, 4, NULL, 0);
+        for (int i = 0; i < 5; i++)
+            for (int way = 0; way < 3; way++) {
+                if (way && modes[i] == GCKPT_INFERENCE)
+                    continue;
+                gckpt_plan *plan = plan_of(&m, modes[i], way == 1 ? 10 : 0, way == 2);
+                check_buffers(plan);
+                check_pictures(plan, 100000);
+                gckpt_plan_free(plan);
+            }
+        free_model(&m);
+    }
+}
+
+/* A regulariser of parameters alone, fetched tensors: a prologue, an epilogue, ends past the list. */
+static void once_and_fetched(void)
+{
+    model m = make(2, 4, NULL, 0);
+    gckpt_init init = { 0.2f, 0, 0 };
+    gckpt_tensor *w = gckpt_param(m.graph, "extra", gckpt_shape2(8, 8), init);
+    gckpt_term terms[2] = { m.term, { gckpt_sum_loss(gckpt_tanh(gckpt_mul(w, w))), 0.1f, 1 } };
+    gckpt_pick pick = { w, 1 };
+    for (int batch = 4; batch <= 12; batch += 8) {
+        gckpt_plan_desc d;
+        memset(&d, 0, sizeof d);
+        d.batch = batch;
+        d.fetch = &pick;
+        d.fetches = 1;
+        gckpt_plan *plan = gckpt_plan_new(m.graph, terms, 2, &d);
+        if (CHECK_MSG(plan != NULL, "%s", gckpt_error_text(m.graph))) {
+            check_buffers(plan);
+            check_pictures(plan, 100000);
+        }
+        gckpt_plan_free(plan);
+    }
+    free_model(&m);
+}
+
+static void tiny_and_huge(void)
+{
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_init init = { 1, 0, 0 };
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 1));
+    gckpt_tensor *y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(1, 1));
+    gckpt_tensor *h = gckpt_linear(x, gckpt_param(g, "w", gckpt_shape2(1, 1), init), NULL);
+    gckpt_term term = { gckpt_mean_squared_error(h, y), 1, 0 };
+    gckpt_plan *plan = gckpt_plan_new(g, &term, 1, NULL);
+    CHECK(gckpt_plan_length(plan) == 5);
+    check_buffers(plan);
+    check_pictures(plan, 10000);
+    gckpt_plan_free(plan);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+
+    model m = make(60, 2, NULL, 0);
+    plan = plan_of(&m, GCKPT_MEMORY_POOR, 0, 0);
+    CHECK(gckpt_plan_length(plan) > 5000);
+    check_pictures(plan, 700000);
+    gckpt_plan_free(plan);
+    plan = plan_of(&m, GCKPT_SEGMENTS, 8, 0);
+    check_buffers(plan);
+    check_pictures(plan, 400000);
+    gckpt_plan_free(plan);
+    free_model(&m);
+}
+
+static void any_name(void)
+{
+    static char lengthy[5000];
+    static const char *const names[] = {
+        "<svg>&\"'",
+        "a\\\"b\\",
+        "\x01\x1f\x7f\n\t",
+        "\xc3\xa4\xe6\xbc\xa2\xf0\x9f\x98\x80",
+        "\xff\xfe broken \xc3",
+        "]]>-->",
+        "",
+        "\xef\xbf\xbe\xef\xbf\xbf",
+        lengthy,
+        "%s%n%i",
+    };
+    for (size_t i = 0; i + 3 < sizeof lengthy; i += 3)
+        memcpy(lengthy + i, "\xe6\xbc\xa2", 3);
+    model m = make(10, 4, names, 10);
+    for (int early = 0; early < 2; early++) {
+        gckpt_plan *plan = plan_of(&m, GCKPT_STORE_ALL, 0, early);
+        check_pictures(plan, 200000);
+        for (size_t i = 0; i < plan->node_count; i++) {
+            text t;
+            memset(&t, 0, sizeof t);
+            gckpti_writer w = { write_text, &t, 0 };
+            for (int most = 4; most < 40; most++) { /* as wide as promised */
+                t.size = 0;
+                int columns = gckpti_draw_name(&w, gckpt_plan_name(plan, (int)i), most, 1);
+                CHECK(columns <= most && (t.size == 0 || characters_fit(&t)));
+            }
+            free(t.bytes);
+        }
+        gckpt_plan_free(plan);
+    }
+    free_model(&m);
+}
+
+static void failing_writers(void)
+{
+    model m = make(2, 4, NULL, 0);
+    gckpt_plan *plan = plan_of(&m, GCKPT_SEGMENTS, 8, 0);
+    gckpt_result (*const draw[2])(const gckpt_plan *, gckpt_write_fn,
+                                  void *) = { gckpt_plan_svg, gckpt_plan_trace };
+    for (int i = 0; i < 2; i++) {
+        text t;
+        memset(&t, 0, sizeof t);
+        CHECK(draw[i](plan, write_text, &t) == GCKPT_OK);
+        long calls = t.calls;
+        for (long k = 1; k <= calls; k++) {
+            t.size = 0;
+            t.calls = 0;
+            t.fail_at = k;
+            CHECK(draw[i](plan, write_text, &t) == GCKPT_E_FILE && t.calls == k);
+        }
+        t.size = 0;
+        t.calls = 0;
+        t.fail_at = calls + 1;
+        CHECK(draw[i](plan, write_text, &t) == GCKPT_OK);
+        CHECK(draw[i](NULL, write_text, &t) == GCKPT_E_ARG &&
+              draw[i](plan, NULL, &t) == GCKPT_E_ARG);
+        free(t.bytes);
+    }
+    gckpt_buffer b;
+    CHECK(gckpt_plan_buffers(NULL) == 0 && gckpt_plan_buffer(NULL, 0, &b) == GCKPT_E_ARG);
+    CHECK(gckpt_plan_buffer(plan, 0, NULL) == GCKPT_E_ARG);
+    CHECK(gckpt_plan_buffer(plan, -1, &b) == GCKPT_E_ARG);
+    CHECK(!strcmp(gckpt_plan_name(NULL, 0), "") && !strcmp(gckpt_plan_name(plan, -1), ""));
+    CHECK(!strcmp(gckpt_plan_name(plan, 1 << 20), "") &&
+          !strcmp(gckpt_plan_name(plan, 2), "table"));
+    gckpt_plan_free(plan);
+    free_model(&m);
+}
+
+int main(void)
+{
+    every_kind_of_plan();
+    once_and_fetched();
+    tiny_and_huge();
+    any_name();
+    failing_writers();
+    return check_report("timeline");
+}
