@@ -481,11 +481,12 @@ GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const c
 /* >>api-plans -------------------------------------------------------------------------------------
  * A plan is made for what its bytes depend on; running refuses anything else. */
 typedef enum {
-    GCKPT_AUTO,        /* store-all, or under a budget the least recompute of those below */
+    GCKPT_AUTO,        /* store-all, or under a budget that is too small for it, optimal */
     GCKPT_STORE_ALL,   /* nothing is recomputed */
     GCKPT_MEMORY_POOR, /* everything is recomputed for each backward */
     GCKPT_SEGMENTS,    /* the user's segments */
     GCKPT_SQRT,        /* the uniform segmentation with least bytes (about sqrt(n) of n ops) */
+    GCKPT_OPTIMAL,     /* the least work that fits the budget */
     GCKPT_SCHEDULE,    /* desc.schedule */
     GCKPT_INFERENCE    /* forward only: losses and fetched tensors */
 } gckpt_mode;
@@ -575,8 +576,8 @@ GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instr
 /* 1 when every split of the batch gives the same bits; else 0, and *op names the tensor that mixes
  * rows. */
 GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op);
-/* What the step arena holds: buffers, by the instruction they end with. Those live at an instruction
- * add up to the live bytes of gckpt_plan_print; no two live ones overlap. */
+/* What the step arena holds: buffers, by the instruction they end with. Those live at an
+ * instruction add up to the live bytes of gckpt_plan_print; no two live ones overlap. */
 typedef enum {
     GCKPT_BUFFER_VALUE,
     GCKPT_BUFFER_AUX,                /* what a forward keeps for its backward */
@@ -596,8 +597,9 @@ GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_bu
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
 /* Prints header, then every instruction with what it writes and the live bytes. */
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user);
-/* Draws the step as SVG: which phase runs when, live bytes over the instructions, the arena with all
- * buffers, what makes the peak. Any size of plan; beyond 860 instructions several share a column. */
+/* Draws the step as SVG: which phase runs when, live bytes over the instructions, the arena with
+ * all buffers, what makes the peak. Any size of plan; beyond 860 instructions several share a
+ * column. */
 GCKPT_API gckpt_result gckpt_plan_svg(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 /* Writes a micro-batch as Chrome trace events (chrome://tracing, ui.perfetto.dev): a bar for each
  * instruction, a nanosecond a unit of work (gckpt_cost), and live bytes by kind. */
@@ -4849,10 +4851,13 @@ typedef struct {
 } gckpti_version;
 typedef struct {
     int start, end;
-    size_t size, offset;
+    size_t size, offset, peak;
     int version;
 } gckpti_block;
-enum { GCKPTI_BY_SIZE, GCKPTI_BY_AREA, GCKPTI_BY_END, GCKPTI_BY_WEIGHT, GCKPTI_ORDERS };
+typedef struct {
+    uint64_t key;
+    int item, from, to, policy; /* what the key stands for */
+} gckpti_keyed;
 typedef struct {
     void *p;
     size_t size;
@@ -5783,144 +5788,197 @@ static gckpt_result gckpti_lifetimes(gckpti_planner *p)
     return GCKPT_OK;
 }
 
-/* ---- step 5: best fit, in several orders ---- */
-static int gckpti_block_before(const void *first, const void *second, const void *context)
+/* ---- step 5: best fit, in several orders ----
+ * Blocks that live to the end of the list (gradients of parameters, mostly) are stairs at the
+ * bottom, in the order they begin: what lives beside them stays above the stairs of its last
+ * instruction. The others are placed one by one, each into the smallest gap between those that live
+ * at the same time. Several orders are tried; then, while something sticks out above the greatest
+ * sum of live bytes, a block that does is placed earlier, mostly before one that is in its way (a
+ * random choice from a fixed seed), which stays when it is no worse. Efforts are counted, so that a
+ * layout is the same on every machine. */
+enum {
+    GCKPTI_BY_SIZE,
+    GCKPTI_BY_ROOT, /* size x square root of lifetime */
+    GCKPTI_BY_PEAK, /* greatest live sum of its lifetime */
+    GCKPTI_BY_AREA, /* size x lifetime */
+    GCKPTI_BY_END,
+    GCKPTI_ORDERS = GCKPTI_BY_END
+};
+enum { GCKPTI_BUMPS = 48, GCKPTI_PAIRS = 1 << 22 };
+
+/* Merge sort by key, bottom up, stable; `spare` has room for n. */
+static void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
 {
-    const gckpti_block *a = (const gckpti_block *)first, *b = (const gckpti_block *)second;
-    int order = *(const int *)context;
-    double x = (double)a->size, y = (double)b->size;
-    if (order == GCKPTI_BY_AREA) {
-        x *= (double)(a->end - a->start + 1);
-        y *= (double)(b->end - b->start + 1);
-    } else if (order == GCKPTI_BY_END) {
-        x = (double)a->end;
-        y = (double)b->end;
-    } else if (order == GCKPTI_BY_WEIGHT) {
-        x *= x * (double)(a->end - a->start + 1);
-        y *= y * (double)(b->end - b->start + 1);
+    for (size_t width = 1; width < n; width *= 2)
+        for (size_t low = 0; low + width < n; low += 2 * width) {
+            size_t middle = low + width, high = middle + width < n ? middle + width : n;
+            if (v[middle - 1].key <= v[middle].key)
+                continue;
+            memcpy(spare, v + low, width * sizeof *v);
+            for (size_t i = 0, j = middle, k = low; i < width; k++)
+                v[k] = j < high && v[j].key < spare[i].key ? v[j++] : spare[i++];
+        }
+}
+
+/* Ascending keys: what comes first in this order. */
+static uint64_t gckpti_block_key(const gckpti_block *b, int order)
+{
+    uint64_t life = (uint64_t)(b->end - b->start) + 1, size = b->size, key = size;
+    if (order == GCKPTI_BY_ROOT)
+        key = size * gckpti_root(life << 32, 24); /* with 8 binary places */
+    else if (order == GCKPTI_BY_AREA)
+        key = size * life;
+    else if (order == GCKPTI_BY_PEAK)
+        key = b->peak;
+    else if (order == GCKPTI_BY_END)
+        key = (uint64_t)b->end;
+    return UINT64_MAX - key;
+}
+
+typedef struct {
+    size_t low, high;
+} gckpti_taken; /* bytes, high rounded up */
+typedef struct {
+    gckpti_planner *p;
+    size_t n, alignment, goal, floor, pairs; /* goal: greatest live sum; floor: top of the stairs */
+    size_t *stairs; /* by instruction: bytes of blocks that began and live to the end */
+    size_t *first;  /* of each block's neighbours; NULL: too many to list */
+    int *beside;    /* blocks that live at the same time */
+    int *order, *trial, *by_offset;
+    size_t *at; /* offsets of the order */
+    unsigned char *placed;
+    gckpti_taken *taken;
+    gckpti_keyed *keys, *spare;
+} gckpti_layer;
+
+/* The order as block numbers; stable, so ties keep the order of lifetimes, then of beginnings. */
+static void gckpti_layer_sort(gckpti_layer *l, int order)
+{
+    for (int pass = 0; pass < 2; pass++) { /* longest lives first, then the order itself */
+        for (size_t i = 0; i < l->n; i++) {
+            const gckpti_block *b = &l->p->blocks[pass ? l->keys[i].item : (int)i];
+            if (!pass)
+                l->keys[i].item = (int)i;
+            l->keys[i].key = pass ? gckpti_block_key(b, order)
+                                  : UINT64_MAX - (uint64_t)(b->end - b->start);
+        }
+        gckpti_sort_keys(l->keys, l->spare, l->n);
     }
-    if (x < y || x > y)
-        return x > y;
-    if (a->size != b->size)
-        return a->size > b->size;
-    return a->version < b->version;
+    for (size_t i = 0; i < l->n; i++)
+        l->order[i] = l->keys[i].item;
 }
 
-static void gckpti_block_sort(gckpti_block *b, size_t n, int order)
+/* What placed blocks take while block i lives, by offset, in l->taken; `placed` blocks so far. */
+static size_t gckpti_collect(gckpti_layer *l, int i, size_t placed)
 {
-    gckpti_sort(b, n, sizeof *b, gckpti_block_before, &order);
-}
-
-/* Which placed blocks live when: each bucket of instructions lists the blocks that live in it. */
-enum { GCKPTI_BUCKET = 32 };
-typedef struct {
-    int block, next;
-} gckpti_placed;
-typedef struct {
-    int *head, *count;   /* by bucket: its list, and how many are in it */
-    int *seen, *near_by; /* blocks that live at the same time as the one to place */
-    int *by_offset;      /* all placed blocks */
-    gckpti_placed *links;
-    size_t link_count, link_capacity;
-} gckpti_timeline;
-
-/* Orders numbers of blocks. */
-static int gckpti_by_offset(const void *first, const void *second, const void *context)
-{
-    const gckpti_block *b = (const gckpti_block *)context;
-    int x = *(const int *)first, y = *(const int *)second;
-    return b[x].offset < b[y].offset || (b[x].offset == b[y].offset && x < y);
-}
-
-/* Collects the placed blocks that live while block i does, by offset: from the buckets when they
- * hold few, else from all. Returns how many. */
-static int gckpti_collect(const gckpti_block *b, int i, gckpti_timeline *line)
-{
-    int count = 0, listed = 0, from = b[i].start / GCKPTI_BUCKET, to = b[i].end / GCKPTI_BUCKET;
-    for (int k = from; k <= to && listed <= i / 8; k++)
-        listed += line->count[k];
-    if (listed > i / 8) {
-        for (int k = 0; k < i; k++) {
-            const gckpti_block *o = &b[line->by_offset[k]];
-            if (o->end >= b[i].start && b[i].end >= o->start)
-                line->near_by[count++] = line->by_offset[k];
+    const gckpti_block *b = l->p->blocks;
+    size_t count = 0;
+    if (!l->first || l->first[i + 1] - l->first[i] > placed / 8 + 16) { /* many: no need to sort */
+        for (size_t k = 0; k < placed; k++) {
+            const gckpti_block *o = &b[l->by_offset[k]];
+            if (o->end < b[i].start || b[i].end < o->start)
+                continue;
+            l->taken[count].low = o->offset;
+            l->taken[count++].high = gckpti_round_up(o->offset + o->size, l->alignment);
         }
         return count;
     }
-    for (int k = from; k <= to; k++)
-        for (int l = line->head[k]; l >= 0; l = line->links[l].next) {
-            int o = line->links[l].block;
-            if (line->seen[o] == i || b[o].end < b[i].start || b[i].end < b[o].start)
-                continue;
-            line->seen[o] = i;
-            line->near_by[count++] = o;
-        }
-    gckpti_sort(line->near_by, (size_t)count, sizeof(int), gckpti_by_offset, b);
+    for (size_t k = l->first[i]; k < l->first[i + 1]; k++) {
+        const gckpti_block *o = &b[l->beside[k]];
+        if (!l->placed[l->beside[k]])
+            continue;
+        size_t at = count++;
+        for (; at > 0 && l->taken[at - 1].low > o->offset; at--)
+            l->taken[at] = l->taken[at - 1];
+        l->taken[at].low = o->offset;
+        l->taken[at].high = gckpti_round_up(o->offset + o->size, l->alignment);
+    }
     return count;
 }
 
-/* Places blocks in the given order, each into the smallest gap among those that live at the same
- * time. Returns the arena; SIZE_MAX when out of memory. */
-static size_t gckpti_place(gckpti_planner *p, gckpti_block *b, int n, size_t alignment,
-                           gckpti_timeline *line)
+/* Places blocks in the given order. Returns the arena, or more than `most` as soon as it is. */
+static size_t gckpti_place(gckpti_layer *l, const int *order, size_t most)
 {
-    size_t arena = 0;
-    line->link_count = 0;
-    memset(line->seen, 0xff, (size_t)n * sizeof(int));
-    for (size_t i = 0; i <= p->length / GCKPTI_BUCKET; i++) {
-        line->head[i] = -1;
-        line->count[i] = 0;
-    }
-    for (int i = 0; i < n; i++) {
-        int count = gckpti_collect(b, i, line), low = 0, high = i;
-        size_t at = 0, best = SIZE_MAX, room = SIZE_MAX;
-        for (int k = 0; k < count; k++) {
-            const gckpti_block *o = &b[line->near_by[k]];
-            if (o->offset >= at && o->offset - at >= b[i].size && o->offset - at < room) {
+    gckpti_block *b = l->p->blocks;
+    size_t arena = l->floor;
+    memset(l->placed, 0, l->n);
+    for (size_t k = 0; k < l->n && arena <= most; k++) {
+        int i = order[k];
+        size_t count = gckpti_collect(l, i, k), at = l->stairs[b[i].end], best = SIZE_MAX;
+        size_t room = SIZE_MAX;
+        for (size_t j = 0; j < count; j++) {
+            const gckpti_taken *o = &l->taken[j];
+            if (o->low >= at && o->low - at >= b[i].size && o->low - at < room) {
                 best = at;
-                room = o->offset - at;
+                room = o->low - at;
             }
-            size_t end = gckpti_round_up(o->offset + o->size, alignment);
-            if (end > at)
-                at = end;
+            at = o->high > at ? o->high : at;
         }
         b[i].offset = best == SIZE_MAX ? at : best;
+        l->placed[i] = 1;
         if (b[i].offset + b[i].size > arena)
             arena = b[i].offset + b[i].size;
+        size_t low = 0, high = k;
         while (low < high) {
-            int middle = (low + high) / 2;
-            if (b[line->by_offset[middle]].offset <= b[i].offset)
+            size_t middle = (low + high) / 2;
+            if (b[l->by_offset[middle]].offset <= b[i].offset)
                 low = middle + 1;
             else
                 high = middle;
         }
-        memmove(line->by_offset + low + 1, line->by_offset + low, (size_t)(i - low) * sizeof(int));
-        line->by_offset[low] = i;
-        for (int k = b[i].start / GCKPTI_BUCKET; k <= b[i].end / GCKPTI_BUCKET; k++) {
-            if (!gckpti_grow(p->memory, &line->links, &line->link_capacity, line->link_count,
-                             sizeof *line->links)) {
-                p->failed = 1;
-                return SIZE_MAX;
-            }
-            line->links[line->link_count].block = i;
-            line->links[line->link_count].next = line->head[k];
-            line->head[k] = (int)line->link_count++;
-            line->count[k]++;
-        }
+        memmove(l->by_offset + low + 1, l->by_offset + low, (k - low) * sizeof(int));
+        l->by_offset[low] = i;
     }
     return arena;
 }
 
-/* The block that reaches highest is placed first next time; the others keep their order. */
-static void gckpti_promote_top(gckpti_block *b, size_t n)
+/* l->trial = l->order with a block that sticks out earlier. */
+static void gckpti_bump(gckpti_layer *l, uint64_t *random)
 {
-    size_t top = 0;
-    for (size_t i = 1; i < n; i++)
-        if (b[i].offset + b[i].size > b[top].offset + b[top].size)
-            top = i;
-    gckpti_block moved = b[top];
-    memmove(b + 1, b, top * sizeof *b);
-    b[0] = moved;
+    const gckpti_block *b = l->p->blocks;
+    size_t high = 0, at = 0, before = 0, blockers = 0;
+    uint64_t draw[2];
+    for (int i = 0; i < 2; i++) {
+        *random = *random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        draw[i] = *random >> 33;
+    }
+    for (int pass = 0; pass < 2; pass++) { /* count those that stick out, then pick one */
+        size_t pick = pass ? (size_t)(draw[0] % high) : 0;
+        high = 0;
+        for (size_t k = 0; k < l->n; k++) {
+            const gckpti_block *o = &b[l->order[k]];
+            if (l->at[l->order[k]] + o->size <= l->goal)
+                continue;
+            if (pass && high == pick)
+                at = k;
+            high++;
+        }
+    }
+    const gckpti_block *x = &b[l->order[at]];
+    before = at ? (size_t)(draw[1] / 2 % at) : 0;
+    for (int pass = 0; pass < 2 && draw[1] % 2; pass++) {
+        size_t pick = pass && blockers ? (size_t)(draw[1] / 2 % blockers) : 0;
+        blockers = 0;
+        for (size_t k = 0; k < at; k++) {
+            const gckpti_block *o = &b[l->order[k]];
+            if (o->end < x->start || x->end < o->start)
+                continue;
+            if (pass && blockers == pick)
+                before = k;
+            blockers++;
+        }
+    }
+    memcpy(l->trial, l->order, before * sizeof(int));
+    l->trial[before] = l->order[at];
+    memcpy(l->trial + before + 1, l->order + before, (at - before) * sizeof(int));
+    memcpy(l->trial + at + 1, l->order + at + 1, (l->n - at - 1) * sizeof(int));
+}
+
+static void gckpti_keep_layout(gckpti_layer *l, size_t arena)
+{
+    l->p->arena = arena;
+    for (size_t i = 0; i < l->n; i++)
+        l->p->versions[l->p->blocks[i].version].offset = l->p->blocks[i].offset;
 }
 
 /* The storages as blocks, in the order they begin. Returns how many. */
@@ -5946,43 +6004,191 @@ static size_t gckpti_list_blocks(gckpti_planner *p)
     return n;
 }
 
-/* Tries the orders, then moves what sticks out forward, for a number of rounds that depends on the
- * count of blocks alone. The best arena stays. */
+/* Latest end first; ties: larger, then older. */
+static int gckpti_block_before(const void *first, const void *second, const void *context)
+{
+    const gckpti_block *a = (const gckpti_block *)first, *b = (const gckpti_block *)second;
+    (void)context;
+    return a->end != b->end     ? a->end > b->end
+           : a->size != b->size ? a->size > b->size
+                                : a->version < b->version;
+}
+
+static void gckpti_sort_blocks(gckpti_block *b, size_t n)
+{
+    gckpti_sort(b, n, sizeof *b, gckpti_block_before, NULL);
+}
+
+/* Greatest live sum of each block's lifetime: from sums of whole chunks of instructions, and of
+ * single ones at its ends. */
+static void gckpti_block_peaks(gckpti_layer *l, const size_t *live, size_t *chunk)
+{
+    enum { CHUNK = 64 };
+    for (size_t x = 0; x <= l->p->length; x++) {
+        chunk[x / CHUNK] = x % CHUNK == 0 || live[x] > chunk[x / CHUNK] ? live[x] : chunk[x / CHUNK];
+        l->goal = live[x] > l->goal ? live[x] : l->goal;
+    }
+    for (size_t i = 0; i < l->n; i++) {
+        gckpti_block *b = &l->p->blocks[i];
+        b->peak = 0;
+        for (size_t x = (size_t)b->start; x <= (size_t)b->end;) {
+            int whole = x % CHUNK == 0 && x + CHUNK <= (size_t)b->end;
+            size_t most = whole ? chunk[x / CHUNK] : live[x];
+            b->peak = most > b->peak ? most : b->peak;
+            x += whole ? CHUNK : 1;
+        }
+    }
+}
+
+/* Lists who lives beside whom, unless these are too many; blocks are in the order they begin. */
+static void gckpti_find_neighbours(gckpti_layer *l)
+{
+    const gckpti_block *b = l->p->blocks;
+    int *active = l->trial;
+    size_t *first = (size_t *)gckpti_new(l->p->memory, l->n + 2, sizeof *first);
+    if (!first) {
+        l->p->failed = 1;
+        return;
+    }
+    for (int pass = 0; pass < 2; pass++) {
+        size_t count = 0, pairs = 0;
+        for (size_t i = 0; i < l->n && pairs <= GCKPTI_PAIRS; i++) {
+            size_t kept = 0;
+            for (size_t k = 0; k < count; k++) {
+                int j = active[k];
+                if (b[j].end < b[i].start)
+                    continue;
+                active[kept++] = j;
+                if (pass) {
+                    l->beside[--first[i + 1]] = j;
+                    l->beside[--first[j + 1]] = (int)i;
+                } else {
+                    first[i + 1]++;
+                    first[j + 1]++;
+                }
+            }
+            pairs += kept;
+            active[kept] = (int)i;
+            count = kept + 1;
+        }
+        if (pass)
+            break;
+        for (size_t i = 0; i < l->n; i++)
+            first[i + 1] += first[i];
+        l->pairs = 2 * pairs;
+        l->beside = pairs <= GCKPTI_PAIRS
+                        ? (int *)gckpti_new(l->p->memory, l->pairs + 1, sizeof(int))
+                        : NULL;
+        if (!l->beside) {
+            l->p->failed = l->p->failed || pairs <= GCKPTI_PAIRS;
+            gckpti_delete(l->p->memory, first, l->n + 2, sizeof *first);
+            return;
+        }
+    }
+    /* entry i + 1 now holds the start of i */
+    memmove(first, first + 1, l->n * sizeof *first);
+    first[l->n] = l->pairs;
+    l->first = first;
+}
+
+/* The stairs, the greatest live sum, the neighbours. What belongs to the stairs leaves the list. */
+static void gckpti_layer_start(gckpti_layer *l, size_t n)
+{
+    gckpti_planner *p = l->p;
+    gckpti_block *b = p->blocks;
+    size_t length = p->length, top = 0;
+    size_t *live = (size_t *)gckpti_new(p->memory, 2 * length + 4, sizeof *live);
+    if (!live) {
+        p->failed = 1;
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        size_t size = gckpti_round_up(b[i].size, l->alignment);
+        live[b[i].start] += size;
+        live[b[i].end + 1] -= size; /* wraps, and back when summed */
+        if ((size_t)b[i].end + 1 < length) {
+            b[l->n++] = b[i];
+            continue;
+        }
+        p->versions[b[i].version].offset = top;
+        l->floor = top + b[i].size;
+        top += size;
+        l->stairs[b[i].start] += size;
+    }
+    for (size_t x = 1; x <= length; x++) {
+        live[x] += live[x - 1];
+        l->stairs[x] += l->stairs[x - 1];
+    }
+    gckpti_block_peaks(l, live, live + length + 2);
+    gckpti_delete(p->memory, live, 2 * length + 4, sizeof *live);
+    gckpti_find_neighbours(l);
+}
+
+/* One run of bumps, from an order. */
+static void gckpti_bump_run(gckpti_layer *l, int order)
+{
+    uint64_t random = (uint64_t)order;
+    size_t rounds = l->n < 1000 ? GCKPTI_BUMPS : GCKPTI_BUMPS * 1000 / l->n;
+    gckpti_layer_sort(l, order);
+    size_t now = gckpti_place(l, l->order, SIZE_MAX);
+    for (size_t i = 0; i < l->n; i++)
+        l->at[i] = l->p->blocks[i].offset;
+    for (size_t round = 0; round < rounds && now > l->goal; round++) {
+        gckpti_bump(l, &random);
+        size_t arena = gckpti_place(l, l->trial, now);
+        if (arena > now)
+            continue;
+        now = arena;
+        memcpy(l->order, l->trial, l->n * sizeof(int));
+        for (size_t i = 0; i < l->n; i++)
+            l->at[i] = l->p->blocks[i].offset;
+        if (arena < l->p->arena)
+            gckpti_keep_layout(l, arena);
+    }
+}
+
 static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
 {
-    size_t n = gckpti_list_blocks(p), buckets = p->length / GCKPTI_BUCKET + 1;
-    gckpti_timeline line;
-    memset(&line, 0, sizeof line);
-    if (p->failed)
-        return GCKPT_E_MEMORY;
-    line.head = (int *)gckpti_new(p->memory, buckets, sizeof(int));
-    line.count = (int *)gckpti_new(p->memory, buckets, sizeof(int));
-    line.seen = (int *)gckpti_new(p->memory, n + 1, sizeof(int));
-    line.near_by = (int *)gckpti_new(p->memory, n + 1, sizeof(int));
-    line.by_offset = (int *)gckpti_new(p->memory, n + 1, sizeof(int));
-    p->failed =
-        p->failed || !line.head || !line.count || !line.seen || !line.near_by || !line.by_offset;
+    size_t n = gckpti_list_blocks(p), room = n + 1;
+    gckpti_allocator *a = p->memory;
+    gckpti_layer l;
+    memset(&l, 0, sizeof l);
+    l.p = p;
+    l.alignment = alignment;
+    l.stairs = (size_t *)gckpti_new(a, p->length + 2, sizeof(size_t));
+    l.at = (size_t *)gckpti_new(a, room, sizeof(size_t));
+    l.order = (int *)gckpti_new(a, room, sizeof(int));
+    l.trial = (int *)gckpti_new(a, room, sizeof(int));
+    l.by_offset = (int *)gckpti_new(a, room, sizeof(int));
+    l.placed = (unsigned char *)gckpti_new(a, room, 1);
+    l.taken = (gckpti_taken *)gckpti_new(a, room, sizeof *l.taken);
+    l.keys = (gckpti_keyed *)gckpti_new(a, room, sizeof *l.keys);
+    l.spare = (gckpti_keyed *)gckpti_new(a, room, sizeof *l.spare);
+    p->failed = p->failed || !l.stairs || !l.at || !l.order || !l.trial || !l.by_offset ||
+                !l.placed || !l.taken || !l.keys || !l.spare;
+    if (!p->failed)
+        gckpti_layer_start(&l, n);
     p->arena = SIZE_MAX;
-    int rounds = GCKPTI_ORDERS + (int)(n < 500 ? 40 : 20000 / n);
-    for (int round = 0; round < rounds && p->arena != p->bound && !p->failed; round++) {
-        if (round < GCKPTI_ORDERS)
-            gckpti_block_sort(p->blocks, n, round);
-        else
-            gckpti_promote_top(p->blocks, n);
-        size_t arena = gckpti_place(p, p->blocks, (int)n, alignment, &line);
-        if (arena >= p->arena)
-            continue;
-        p->arena = arena;
-        for (size_t i = 0; i < n; i++)
-            p->versions[p->blocks[i].version].offset = p->blocks[i].offset;
+    for (int order = 0; order < GCKPTI_ORDERS && p->arena > l.goal && !p->failed; order++) {
+        gckpti_layer_sort(&l, order == 0 && !l.first ? GCKPTI_BY_END : order);
+        size_t arena = gckpti_place(&l, l.order, p->arena - 1);
+        if (arena < p->arena)
+            gckpti_keep_layout(&l, arena);
     }
-    if (line.links)
-        gckpti_resize(p->memory, line.links, line.link_capacity * sizeof *line.links, 0);
-    gckpti_delete(p->memory, line.by_offset, n + 1, sizeof(int));
-    gckpti_delete(p->memory, line.near_by, n + 1, sizeof(int));
-    gckpti_delete(p->memory, line.seen, n + 1, sizeof(int));
-    gckpti_delete(p->memory, line.count, buckets, sizeof(int));
-    gckpti_delete(p->memory, line.head, buckets, sizeof(int));
+    for (int order = 0; order < GCKPTI_ORDERS && p->arena > l.goal && !p->failed; order++)
+        if (l.first && order != GCKPTI_BY_ROOT)
+            gckpti_bump_run(&l, order);
+    gckpti_delete(a, l.first, l.first ? l.n + 2 : 0, sizeof(size_t));
+    gckpti_delete(a, l.beside, l.pairs + 1, sizeof(int));
+    gckpti_delete(a, l.spare, room, sizeof *l.spare);
+    gckpti_delete(a, l.keys, room, sizeof *l.keys);
+    gckpti_delete(a, l.taken, room, sizeof *l.taken);
+    gckpti_delete(a, l.placed, room, 1);
+    gckpti_delete(a, l.by_offset, room, sizeof(int));
+    gckpti_delete(a, l.trial, room, sizeof(int));
+    gckpti_delete(a, l.order, room, sizeof(int));
+    gckpti_delete(a, l.at, room, sizeof(size_t));
+    gckpti_delete(a, l.stairs, p->length + 2, sizeof(size_t));
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
@@ -6122,6 +6328,43 @@ static int gckpti_find_mixer(const gckpti_planner *p)
     return -1;
 }
 
+static int gckpti_state_floats(const gckpt_plan_desc *d)
+{
+    return d->optimiser == GCKPT_ADAMW           ? 2
+           : d->optimiser == GCKPT_MOMENTUM      ? 1
+           : d->optimiser == GCKPT_OWN_OPTIMISER ? d->own_state
+                                                 : 0;
+}
+
+/* Bytes of the store: parameters, and the state they have or will get. Returns their sum. */
+static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
+{
+    const gckpt_store *s = p->g->store;
+    size_t parameters = 0, state = 0;
+    for (size_t i = 0; i < s->count; i++) {
+        size_t bytes = (size_t)s->params[i].p.elements * sizeof(float);
+        int slots = 0;
+        while (slots < 4 && s->params[i].p.state[slots])
+            slots++;
+        parameters += s->params[i].external ? 0 : bytes;
+        state += bytes * (size_t)slots;
+    }
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->g->tensors[i];
+        int slots = 0, wanted = gckpti_state_floats(p->desc);
+        if (t->kind != GCKPTI_PARAM || !p->active[i])
+            continue;
+        while (slots < 4 && s->params[t->index].p.state[slots])
+            slots++;
+        if (wanted > slots)
+            state += (size_t)s->params[t->index].p.elements * sizeof(float) *
+                     (size_t)(wanted - slots);
+    }
+    kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
+    kind_bytes[GCKPT_BYTES_STATE] = state;
+    return parameters + state;
+}
+
 static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
 {
     const gckpt_plan_desc *d = p->desc;
@@ -6136,10 +6379,7 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
         plan->hash = gckpti_hash_tensor(plan->hash, p->g->tensors[i]);
     plan->mode = mode;
     plan->optimiser = d->optimiser;
-    plan->state_slots = d->optimiser == GCKPT_ADAMW           ? 2
-                        : d->optimiser == GCKPT_MOMENTUM      ? 1
-                        : d->optimiser == GCKPT_OWN_OPTIMISER ? d->own_state
-                                                              : 0;
+    plan->state_slots = gckpti_state_floats(d);
     plan->looped = p->looped;
     plan->update_in_backward = d->update_in_backward;
     plan->threads = p->threads;
@@ -6203,29 +6443,15 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
                                                  : use >= 0            ? p->use[use]
                                                                        : p->grad[t->id]);
     }
-    gckpti_block_sort(p->blocks, plan->life_count, GCKPTI_BY_END);
+    gckpti_sort_blocks(p->blocks, gckpti_list_blocks(p));
     for (size_t i = 0; i < plan->life_count; i++) { /* latest end first, so back to front */
         const gckpti_block *b = &p->blocks[plan->life_count - 1 - i];
         const gckpti_version *v = &p->versions[b->version];
         gckpt_buffer life = { b->start, b->end, v->offset, b->size, v->id, v->kind };
         parts.lives[i] = life;
     }
-    const gckpt_store *s = p->g->store;
     memcpy(plan->kind_bytes, p->peak_kinds, sizeof plan->kind_bytes);
-    for (size_t i = 0; i < s->count; i++)
-        if (!s->params[i].external)
-            plan->kind_bytes[GCKPT_BYTES_PARAMETERS] +=
-                (size_t)s->params[i].p.elements * sizeof(float);
-    for (size_t i = 0; i < s->count; i++) {
-        int slots = 0, wanted = 0;
-        while (slots < 4 && s->params[i].p.state[slots])
-            slots++;
-        for (size_t k = 0; k < plan->param_count; k++)
-            if (plan->params[k].trained && p->g->tensors[plan->params[k].node]->index == (int)i)
-                wanted = plan->state_slots;
-        plan->kind_bytes[GCKPT_BYTES_STATE] += (size_t)s->params[i].p.elements * sizeof(float) *
-                                               (size_t)(slots > wanted ? slots : wanted);
-    }
+    gckpti_resident(p, plan->kind_bytes);
     return plan;
 }
 
@@ -6301,6 +6527,1467 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p, size_t alignment, int *b
     }
     gckpti_delete(p->memory, bound, n + 1, sizeof *bound);
     return result;
+}
+
+/* =================================================================================================
+ * >>optimal: the least work for every budget, by a sweep over slots
+ *
+ * A schedule is a flat list of forwards (repeatable) and backwards (in their fixed order). A ladder
+ * of rungs (byte limits, each a little below the one above) holds the best schedule found for each:
+ *   seeds    store-all, the user's segments, uniform segments, memory-poor, and the optimal
+ *            persistent schedules of a chain of stages (a dynamic programme after Beaumont et al.
+ *            2019, "Optimal checkpointing for heterogeneous chains": rotor).
+ *   squeeze  takes a schedule below a limit: every gap between two uses of a value may be closed by
+ *            computing the value again before the second one. Gaps are scored by work added per
+ *            excess byte removed; all that are within twice the best and do not touch one another
+ *            are closed at once, unread forwards dropped, the result evaluated exactly.
+ *   polish   takes repeated forwards out again, largest saving first, while the limit holds.
+ * Down the ladder each rung squeezes the one above, up the ladder each polishes the one below with
+ * its own room. At the end every schedule is laid out, and what counts is its arena: a point of the
+ * frontier is (arena, work), and a budget gets the point with least work that fits. Rungs and
+ * candidates never depend on the budget asked for, so more bytes never cost more work.
+ *
+ * Invariants: gckpti_evaluate's peak is the bound that gckpti_lifetimes finds for the same list
+ * (sizes rounded up to the alignment). Work limits are counted in list items, never timed, and
+ * there are integers only, so that a plan is the same on every machine.
+ * ============================================================================================== */
+enum {
+    GCKPTI_STAGES = 65, /* most stages of the dynamic programme */
+    GCKPTI_STEPS = 200, /* its steps of memory */
+    GCKPTI_POOR = 400,  /* most ops for which memory-poor, whose list is quadratic, is a seed */
+    GCKPTI_EXACT = 32,  /* most ops for which every single move is tried */
+    GCKPTI_CLOSURE = 400 /* most forwards that one gap may cost */
+};
+#define GCKPTI_WORK_LIMIT INT64_C(400000000) /* list items evaluated, in all */
+
+typedef struct {
+    void *at;
+    size_t bytes;
+} gckpti_room; /* memory that grows and keeps its contents */
+
+/* An op of the list, by the order of first forwards (inputs before users). */
+typedef struct {
+    int id;
+    int in, inputs;          /* links[in..]: units whose values the forward reads, each once */
+    int read, reads;         /* links[read..]: units whose values the backward reads */
+    int rank;                /* of its backward; -1: none */
+    int64_t out, aux, work;  /* bytes of its results; of its forward's workspace */
+    uint64_t cost;           /* of the forward */
+    unsigned char reads_aux; /* the backward does */
+    unsigned char fixed;     /* computed once: pins, side effects, functions of parameters */
+    unsigned char effect;    /* the first forward stays, read or not */
+    unsigned char fresh;     /* gckpt_recompute: computed anew for the backwards */
+    unsigned char fetched;   /* its last value is read at the end */
+    unsigned char in_place;  /* bit i: the result may replace the value of links[in + i] */
+} gckpti_unit;
+
+/* One version of a unit's results, from its forward to its last uses; -1: none. */
+typedef struct {
+    int unit, start, value_end, aux_end;
+    int source[2]; /* spans whose bytes the value may take over */
+} gckpti_span;
+
+typedef struct {
+    gckpti_room room[4];
+    int *item, length; /* u: forward of unit u; ~u: its backward */
+    gckpti_span *span;
+    int spans, *at; /* by position: the span that begins there */
+    int64_t *live, peak;
+    uint64_t extra; /* cost of all forwards but the first ones */
+} gckpti_trial;
+
+typedef struct {
+    int64_t limit, peak; /* limit of a seed: 1 when another is as good in bytes and work */
+    uint64_t extra;
+    int *item, length;
+    size_t room, arena; /* arena: once laid out */
+} gckpti_slot;
+
+enum {
+    GCKPTI_ROOM_UNITS,
+    GCKPTI_ROOM_LINKS,
+    GCKPTI_ROOM_OF,
+    GCKPTI_ROOM_BASE,
+    GCKPTI_ROOM_LATEST,
+    GCKPTI_ROOM_MARK,
+    GCKPTI_ROOM_SET,
+    GCKPTI_ROOM_SPANS,
+    GCKPTI_ROOM_USES,
+    GCKPTI_ROOM_OVER,
+    GCKPTI_ROOM_MOVES,
+    GCKPTI_ROOM_SPARE,
+    GCKPTI_ROOM_INSERTS,
+    GCKPTI_ROOM_SLOTS,
+    GCKPTI_ROOM_SEEDS,
+    GCKPTI_ROOM_STAGES,
+    GCKPTI_ROOMS
+};
+typedef struct {
+    gckpti_planner *p;
+    gckpti_room room[GCKPTI_ROOMS];
+    size_t alignment;
+    gckpti_unit *unit;
+    int units, once, ranks; /* once: the first units, computed once a step */
+    int body_ranks;         /* ranks below this one belong to the body */
+    int turn;               /* position of the first backward of the present schedule */
+    int *links, *of;        /* of: unit of a tensor id, or -1 */
+    int *backward;          /* units by rank */
+    int64_t *at, *before;   /* bytes of gradients and workspace, by rank: at a backward; between
+                               it and the one before */
+    int64_t grain;          /* common divisor of all sizes */
+    gckpti_trial now, next;
+    int *latest;
+    int *mark, stamp;          /* units that were seen in this round */
+    int *set, set_count;       /* of gckpti_closure */
+    int *of_unit, *unit_start; /* spans of a unit, ascending */
+    int *use, *use_start;      /* positions that use a span, ascending */
+    int64_t *over, *over_sum;  /* excess at a position; before it */
+    int *over_count;           /* positions with excess before it */
+    gckpti_keyed *move, *insert;
+    int moves, inserts;
+    gckpti_slot *slot, *seed;
+    int slots, seeds;
+    int64_t items; /* evaluated so far */
+} gckpti_search;
+
+/* Room for n items of `size` bytes; what is there stays. NULL (and p->failed): out of memory. */
+static void *gckpti_want(gckpti_search *s, gckpti_room *r, size_t n, size_t size)
+{
+    size_t need = n + 1 > PTRDIFF_MAX / 2 / size ? 0 : (n + 1) * size;
+    if (need <= r->bytes && need)
+        return r->at;
+    void *at = need ? gckpti_resize(s->p->memory, r->at, r->bytes, 2 * need) : NULL;
+    if (!at) {
+        s->p->failed = 1;
+        return NULL;
+    }
+    r->at = at;
+    r->bytes = 2 * need;
+    return at;
+}
+
+static int gckpti_trial_room(gckpti_search *s, gckpti_trial *t, int length)
+{
+    size_t n = (size_t)length + 2;
+    t->item = (int *)gckpti_want(s, &t->room[0], n, sizeof(int));
+    t->span = (gckpti_span *)gckpti_want(s, &t->room[1], n, sizeof *t->span);
+    t->at = (int *)gckpti_want(s, &t->room[2], n, sizeof(int));
+    t->live = (int64_t *)gckpti_want(s, &t->room[3], n, sizeof *t->live);
+    return !s->p->failed;
+}
+
+/* ---- the model: units, links, and what gradients take ---- */
+static int64_t gckpti_whole(const gckpti_search *s, size_t bytes)
+{
+    return (int64_t)gckpti_round_up(bytes, s->alignment);
+}
+
+static int64_t gckpti_divisor(int64_t a, int64_t b)
+{
+    while (b) {
+        int64_t c = a % b;
+        a = b;
+        b = c;
+    }
+    return a;
+}
+
+/* A unit for each op that p->list computes (a finished store-all list: what nobody reads is gone),
+ * in the order of ids, those of the prologue first. */
+static void gckpti_model_units(gckpti_search *s)
+{
+    gckpti_planner *p = s->p;
+    size_t n = (size_t)p->n;
+    s->unit = (gckpti_unit *)gckpti_want(s, &s->room[GCKPTI_ROOM_UNITS], n, sizeof *s->unit);
+    s->links = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_LINKS],
+                                  n * (2 * GCKPT_MAX_INPUTS + 1), sizeof(int));
+    s->of = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_OF], 2 * n, sizeof(int));
+    if (p->failed)
+        return;
+    s->backward = s->of + p->n;
+    for (int i = 0; i < p->n; i++)
+        s->of[i] = -1;
+    for (size_t x = 0; x < p->length; x++)
+        if (p->list[x].kind == GCKPT_FORWARD && p->list[x].first)
+            s->of[p->list[x].id] = 0;
+    int links = 0;
+    for (int once = 1; once >= 0; once--) {
+        for (int i = 0; i < p->n; i++) {
+            const gckpt_tensor *t = p->g->tensors[i];
+            if (s->of[i] < 0 || t->once != once)
+                continue;
+            gckpti_unit *u = &s->unit[s->units];
+            memset(u, 0, sizeof *u);
+            u->id = i;
+            u->rank = -1;
+            u->out = gckpti_is_loss(t) ? 0 : gckpti_whole(s, gckpti_bytes(t));
+            u->aux = gckpti_whole(s, t->aux_bytes);
+            u->work = gckpti_whole(s, p->work_forward[i]);
+            u->cost = p->cost[i].forward;
+            u->fixed = once || t->keep || t->op->flags & GCKPT_SIDE_EFFECT;
+            u->fresh = (unsigned char)(t->recompute && !u->fixed);
+            u->effect = (t->op->flags & GCKPT_SIDE_EFFECT) != 0;
+            u->in = links;
+            for (int k = 0; k < t->inputs; k++) {
+                const gckpt_tensor *q = t->in[k]->base;
+                int at = u->in;
+                if (q->kind != GCKPTI_OP)
+                    continue;
+                while (at < links && s->links[at] != s->of[q->id])
+                    at++;
+                if (at == links)
+                    s->links[links++] = s->of[q->id];
+                if (t->op->flags & GCKPT_INPLACE(k) && gckpti_bytes(q) == gckpti_bytes(t))
+                    u->in_place |= (unsigned char)(1u << (at - u->in));
+            }
+            u->inputs = links - u->in;
+            u->read = links;
+            unsigned mask = p->active[i] ? gckpti_needs(p, t) : 0;
+            s->of[i] = s->units++;
+            for (int k = 0; k <= t->inputs; k++) {
+                int q = k < t->inputs ? t->in[k]->base->id : i, at = u->read;
+                if (!(mask & (k < t->inputs ? GCKPT_IN(k) : GCKPT_OUT)) ||
+                    p->g->tensors[q]->kind != GCKPTI_OP)
+                    continue;
+                while (at < links && s->links[at] != s->of[q])
+                    at++;
+                if (at == links)
+                    s->links[links++] = s->of[q];
+            }
+            u->reads = links - u->read;
+            u->reads_aux = mask & GCKPT_AUX && t->aux_bytes > 0;
+            s->grain = gckpti_divisor(gckpti_divisor(gckpti_divisor(s->grain, u->out), u->aux),
+                                      u->work);
+        }
+        s->once = once ? s->units : s->once;
+    }
+    for (int i = 0; i < p->term_count; i++)
+        if (s->of[p->terms[i].loss->id] >= 0)
+            s->unit[s->of[p->terms[i].loss->id]].effect = 1;
+    for (int i = 0; i < p->desc->fetches; i++)
+        if (!p->desc->fetch[i].gradient && s->of[p->desc->fetch[i].tensor->base->id] >= 0)
+            s->unit[s->of[p->desc->fetch[i].tensor->base->id]].fetched = 1;
+}
+
+/* What gradients take depends on the backwards alone, whose order is fixed: it is read off the
+ * lifetimes of the store-all list, by rank. */
+static void gckpti_model_gradients(gckpti_search *s)
+{
+    gckpti_planner *p = s->p;
+    s->ranks = 0;
+    for (size_t x = 0; x < p->length; x++)
+        if (p->list[x].kind == GCKPT_BACKWARD) {
+            s->backward[s->ranks] = s->of[p->list[x].id];
+            s->body_ranks += (int)x < p->epilogue_start;
+            s->unit[s->of[p->list[x].id]].rank = s->ranks++;
+        }
+    size_t n = (size_t)s->ranks + 2;
+    int *rank = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_OVER], p->length + 2, sizeof(int));
+    s->at = (int64_t *)gckpti_want(s, &s->room[GCKPTI_ROOM_BASE], 2 * n, sizeof *s->at);
+    if (p->failed)
+        return;
+    s->before = s->at + n;
+    memset(s->at, 0, 2 * n * sizeof *s->at);
+    for (size_t x = 0, r = 0; x <= p->length; x++) { /* backwards before instruction x */
+        rank[x] = (int)r;
+        r += x < p->length && p->list[x].kind == GCKPT_BACKWARD;
+    }
+    for (size_t i = 0; i < p->version_count; i++) {
+        const gckpti_version *v = &p->versions[i];
+        int resident = v->start == 0 && v->kind == GCKPT_BUFFER_PARAMETER_GRADIENT;
+        if (v->storage != (int)i || (v->kind != GCKPT_BUFFER_GRADIENT &&
+                                     v->kind != GCKPT_BUFFER_PARAMETER_GRADIENT))
+            continue;
+        int64_t size = gckpti_whole(s, v->size);
+        int first = resident ? 0 : rank[v->start], end = gckpti_storage_end(p, (int)i);
+        int last = end >= (int)p->length ? s->ranks
+                                         : rank[end] - (p->list[end].kind != GCKPT_BACKWARD);
+        s->at[first] += size;
+        s->at[last + 1] -= last + 1 <= s->ranks ? size : 0;
+        s->before[first + !resident] += size;
+        s->before[last + 1] -= last + 1 <= s->ranks ? size : 0;
+        s->grain = gckpti_divisor(s->grain, size);
+    }
+    for (int r = 1; r <= s->ranks; r++) {
+        s->at[r] += s->at[r - 1];
+        s->before[r] += s->before[r - 1];
+    }
+    for (int r = 0; r < s->ranks; r++) {
+        int64_t work = gckpti_whole(s, p->work_backward[s->unit[s->backward[r]].id]);
+        s->at[r] += work;
+        s->grain = gckpti_divisor(s->grain, work);
+    }
+}
+
+/* ---- evaluation ---- */
+/* Drops the forwards nobody reads, as gckpti_drop_unread does. */
+static void gckpti_drop(gckpti_search *s, gckpti_trial *t)
+{
+    int *left = s->latest, *read = s->mark, kept = t->length; /* read: bit 0 value, bit 1 aux */
+    memset(left, 0, (size_t)s->units * sizeof(int));
+    memset(read, 0, (size_t)s->units * sizeof(int));
+    for (int x = 0; x < t->length; x++)
+        if (t->item[x] >= 0)
+            left[t->item[x]]++;
+    for (int u = 0; u < s->units; u++)
+        read[u] = s->unit[u].fetched;
+    for (int x = t->length; x-- > 0;) {
+        int i = t->item[x], from, count;
+        const gckpti_unit *u = &s->unit[i < 0 ? ~i : i];
+        if (i < 0) {
+            read[~i] |= u->reads_aux * 2;
+            from = u->read;
+            count = u->reads;
+        } else {
+            left[i]--;
+            if (!read[i] && !(u->effect && left[i] == 0))
+                continue;
+            read[i] = 0;
+            from = u->in;
+            count = u->inputs;
+        }
+        t->item[--kept] = i;
+        for (int k = from; k < from + count; k++)
+            read[s->links[k]] |= 1;
+    }
+    t->length -= kept;
+    memmove(t->item, t->item + kept, (size_t)t->length * sizeof(int));
+    s->stamp = 3; /* the marks are used up */
+    s->items += t->length;
+}
+
+/* Spans, live bytes at each position, their peak and the repeated work of a list. */
+static void gckpti_evaluate(gckpti_search *s, gckpti_trial *t)
+{
+    int *latest = s->latest, end = t->length, body_end = t->length, rank = 0;
+    const int *links = s->links;
+    for (int u = 0; u < s->units; u++)
+        latest[u] = -1;
+    memset(t->live, 0, ((size_t)t->length + 2) * sizeof *t->live);
+    t->spans = 0;
+    t->extra = 0;
+    t->peak = 0;
+    s->items += t->length;
+    for (int x = 0; x < t->length; x++) {
+        int i = t->item[x];
+        const gckpti_unit *u = &s->unit[i < 0 ? ~i : i];
+        if (i < 0) {
+            for (int k = u->read; k < u->read + u->reads; k++)
+                t->span[latest[links[k]]].value_end = x;
+            if (u->reads_aux)
+                t->span[latest[~i]].aux_end = x;
+            if (u->rank == s->body_ranks)
+                body_end = x;
+            t->at[x] = -1;
+            continue;
+        }
+        gckpti_span *v = &t->span[t->spans];
+        v->unit = i;
+        v->start = x;
+        v->value_end = v->aux_end = v->source[0] = v->source[1] = -1;
+        for (int k = 0, found = 0; k < u->inputs; k++) {
+            int q = latest[links[u->in + k]];
+            t->span[q].value_end = x;
+            if (u->in_place >> k & 1 && found < 2)
+                v->source[found++] = q;
+        }
+        t->extra += latest[i] >= 0 ? u->cost : 0;
+        t->at[x] = latest[i] = t->spans++;
+    }
+    for (int u = 0; u < s->units; u++)
+        if (s->unit[u].fetched)
+            t->span[latest[u]].value_end = end;
+    for (int i = 0; i < t->spans; i++) {
+        gckpti_span *v = &t->span[i];
+        const gckpti_unit *u = &s->unit[v->unit];
+        int prologue = s->p->looped && v->start < s->once;
+        if (prologue && v->value_end >= s->once && v->value_end < body_end)
+            v->value_end = body_end - 1; /* the next micro-batch reads it again */
+        if (prologue && v->aux_end >= s->once && v->aux_end < body_end)
+            v->aux_end = body_end - 1;
+        if (v->value_end >= 0) {
+            int from = v->start;
+            for (int k = 0; k < 2 && v->source[k] >= 0 && from == v->start; k++) {
+                const gckpti_span *q = &t->span[v->source[k]];
+                if (q->value_end == v->start &&
+                    !(s->p->looped && q->start < s->once && v->start >= s->once))
+                    from++;
+            }
+            t->live[from] += u->out;
+            t->live[v->value_end + 1] -= u->out;
+        }
+        if (v->aux_end >= 0) {
+            t->live[v->start] += u->aux;
+            t->live[v->aux_end + 1] -= u->aux;
+        }
+    }
+    int64_t sum = 0;
+    for (int x = 0; x < t->length; x++) {
+        int i = t->item[x];
+        sum += t->live[x];
+        t->live[x] = sum + (i < 0 ? s->at[rank++] : s->before[rank] + s->unit[i].work);
+        if (t->live[x] > t->peak)
+            t->peak = t->live[x];
+    }
+}
+
+/* Bytes by which a schedule exceeds the limit, summed over its positions. */
+static int64_t gckpti_excess(const gckpti_trial *t, int64_t limit)
+{
+    int64_t sum = 0;
+    for (int x = 0; x < t->length && t->peak > limit; x++)
+        sum += t->live[x] > limit ? t->live[x] - limit : 0;
+    return sum;
+}
+
+/* Uses of each span, spans of each unit, and the excess over the limit, of the present schedule. */
+static void gckpti_index(gckpti_search *s, int64_t limit)
+{
+    gckpti_trial *t = &s->now;
+    size_t length = (size_t)t->length, spans = (size_t)t->spans, units = (size_t)s->units;
+    int uses = 0, most = 0;
+    s->turn = t->length;
+    for (int x = t->length; x-- > 0;) {
+        const gckpti_unit *u = &s->unit[t->item[x] < 0 ? ~t->item[x] : t->item[x]];
+        s->turn = t->item[x] < 0 ? x : s->turn;
+        most += t->item[x] < 0 ? u->reads + 1 : u->inputs;
+    }
+    int *b = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_SPANS], 2 * spans + units + 4, sizeof(int));
+    int *c = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_USES], 3 * (size_t)most, sizeof(int));
+    int64_t *o =
+        (int64_t *)gckpti_want(s, &s->room[GCKPTI_ROOM_OVER], 3 * length + 6, sizeof *s->over);
+    if (s->p->failed)
+        return;
+    s->of_unit = b;
+    s->use_start = b + spans + 1;
+    s->unit_start = s->use_start + spans + 1;
+    s->over = o;
+    s->over_sum = o + length + 1;
+    s->over_count = (int *)(o + 2 * length + 3);
+    memset(s->use_start, 0, (spans + 1) * sizeof(int));
+    memset(s->unit_start, 0, (units + 1) * sizeof(int));
+    int *of = c + most, *where = of + most;
+    s->use = c;
+    for (int u = 0; u < s->units; u++)
+        s->latest[u] = -1;
+    for (int x = 0; x < t->length; x++) {
+        int i = t->item[x], from, count, self = i < 0 ? ~i : -1;
+        const gckpti_unit *u = &s->unit[i < 0 ? ~i : i];
+        from = i < 0 ? u->read : u->in;
+        count = i < 0 ? u->reads : u->inputs;
+        for (int k = from; k < from + count; k++) {
+            self = s->links[k] == self ? -1 : self;
+            of[uses] = s->latest[s->links[k]];
+            where[uses++] = x;
+        }
+        if (i < 0 && self >= 0 && u->reads_aux) {
+            of[uses] = s->latest[self];
+            where[uses++] = x;
+        }
+        if (i >= 0)
+            s->latest[i] = t->at[x];
+    }
+    for (int k = 0; k < uses; k++)
+        s->use_start[of[k] + 1]++;
+    for (size_t i = 0; i < spans; i++) {
+        s->use_start[i + 1] += s->use_start[i];
+        s->unit_start[t->span[i].unit + 1]++;
+    }
+    for (size_t i = 0; i < units; i++)
+        s->unit_start[i + 1] += s->unit_start[i];
+    for (int k = uses; k-- > 0;) /* from the back: starts move down to where they belong */
+        s->use[--s->use_start[of[k] + 1]] = where[k];
+    for (size_t i = spans; i-- > 0;)
+        s->of_unit[--s->unit_start[t->span[i].unit + 1]] = (int)i;
+    /* entry i + 1 now holds the start of i: move them to their places */
+    memmove(s->use_start, s->use_start + 1, spans * sizeof(int));
+    memmove(s->unit_start, s->unit_start + 1, units * sizeof(int));
+    s->use_start[spans] = uses;
+    s->unit_start[units] = (int)spans;
+    s->over_sum[0] = 0;
+    s->over_count[0] = 0;
+    for (int x = 0; x < t->length; x++) {
+        s->over[x] = t->live[x] > limit ? t->live[x] - limit : 0;
+        s->over_sum[x + 1] = s->over_sum[x] + s->over[x];
+        s->over_count[x + 1] = s->over_count[x] + (s->over[x] > 0);
+    }
+}
+
+/* The version of a unit that position x reads. */
+static int gckpti_version_at(const gckpti_search *s, int unit, int x)
+{
+    int low = s->unit_start[unit], high = s->unit_start[unit + 1] - 1;
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (s->now.span[s->of_unit[middle]].start < x)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return s->of_unit[low];
+}
+
+/* ---- moves ---- */
+/* cost / gain as an integer that orders like a floating-point number: 6 bits of exponent and more
+ * above 32 bits of mantissa, so that adding GCKPTI_TWICE doubles it. */
+#define GCKPTI_TWICE (UINT64_C(1) << 32)
+static uint64_t gckpti_score(uint64_t cost, int64_t gain)
+{
+    uint64_t a = cost + 1, b = (uint64_t)gain;
+    uint64_t exponent = 128;
+    while (a < UINT64_C(1) << 62) {
+        a <<= 1;
+        exponent--;
+    }
+    while (b >= UINT64_C(1) << 30) { /* (gains differ in their upper bits) */
+        b >>= 1;
+        exponent--;
+    }
+    while (b < UINT64_C(1) << 29) {
+        b <<= 1;
+        exponent++;
+    }
+    a /= b; /* 2^32 .. 2^34 */
+    while (a >= UINT64_C(1) << 33) {
+        a >>= 1;
+        exponent++;
+    }
+    return exponent * GCKPTI_TWICE + (a - GCKPTI_TWICE);
+}
+
+static void gckpti_sort_moves(gckpti_search *s, gckpti_keyed *v, int n)
+{
+    gckpti_keyed *spare =
+        (gckpti_keyed *)gckpti_want(s, &s->room[GCKPTI_ROOM_SPARE], (size_t)n, sizeof *spare);
+    if (spare)
+        gckpti_sort_keys(v, spare, (size_t)n);
+}
+
+/* The forwards that give `unit` anew at position x, in s->set; their cost. An input that is not
+ * live there is computed as well or kept until x. policy 0: kept where that exceeds nothing; 1:
+ * always computed; 2: always kept. *penalty: excess that keeping adds. *choice: policies differ. */
+static uint64_t gckpti_closure(gckpti_search *s, int unit, int x, int policy, int64_t *penalty,
+                               int *choice)
+{
+    uint64_t cost = 0;
+    s->stamp++;
+    s->set[0] = unit;
+    s->set_count = 1;
+    s->mark[unit] = s->stamp;
+    *penalty = 0;
+    *choice = 0;
+    for (int h = 0; h < s->set_count && s->set_count < GCKPTI_CLOSURE; h++) {
+        const gckpti_unit *u = &s->unit[s->set[h]];
+        cost += u->cost;
+        for (int k = u->in; k < u->in + u->inputs; k++) {
+            int q = s->links[k];
+            if (s->mark[q] == s->stamp || s->unit[q].fixed)
+                continue;
+            const gckpti_span *v = &s->now.span[gckpti_version_at(s, q, x)];
+            if (v->value_end >= x)
+                continue;
+            int stale = s->unit[q].fresh && v->start < s->turn && x > s->turn;
+            int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
+            int64_t excess = from < x ? s->over_count[x] - s->over_count[from] : 0;
+            *choice = 1;
+            s->mark[q] = s->stamp;
+            if (!stale && ((excess == 0 && policy != 1) || policy == 2))
+                *penalty += excess * s->unit[q].out;
+            else
+                s->set[s->set_count++] = q;
+        }
+    }
+    return cost;
+}
+
+/* Excess that closing the gap before position x removes: `value` bytes behind `from`, `aux` bytes
+ * behind the version's start. */
+static int64_t gckpti_gain(const gckpti_search *s, const gckpti_span *v, int from, int x)
+{
+    const gckpti_unit *u = &s->unit[v->unit];
+    int64_t gain = 0;
+    for (int aux = 0; aux < 2; aux++) {
+        int low = (aux ? v->start : from) + 1;
+        int64_t size = aux ? u->aux : u->out, sum, most;
+        if (low >= x || (aux ? v->aux_end : v->value_end) < x)
+            continue;
+        sum = s->over_sum[x] - s->over_sum[low];
+        most = size * (s->over_count[x] - s->over_count[low]);
+        gain += sum < most ? sum : most;
+    }
+    return gain;
+}
+
+static void gckpti_add_move(gckpti_search *s, uint64_t key, int unit, int from, int to, int policy)
+{
+    s->move = (gckpti_keyed *)gckpti_want(s, &s->room[GCKPTI_ROOM_MOVES], (size_t)s->moves + 1,
+                                         sizeof *s->move);
+    if (!s->move)
+        return;
+    gckpti_keyed m = { key, unit, from, to, policy };
+    s->move[s->moves++] = m;
+}
+
+/* All gaps of the present schedule that would lower the excess, each with its best policy, or with
+ * all of them. */
+static void gckpti_find_gaps(gckpti_search *s, int all)
+{
+    s->moves = 0;
+    for (int i = 0; i < s->now.spans && !s->p->failed; i++) {
+        const gckpti_span *v = &s->now.span[i];
+        int from = v->start;
+        if (s->unit[v->unit].fixed)
+            continue;
+        for (int k = s->use_start[i]; k < s->use_start[i + 1]; from = s->use[k++]) {
+            int x = s->use[k], best = -1, choice = 1;
+            uint64_t least = UINT64_MAX;
+            int64_t gain = gckpti_gain(s, v, from, x), penalty;
+            for (int policy = 0; policy < 3 && choice && gain > 0; policy++) {
+                uint64_t cost = gckpti_closure(s, v->unit, x, policy, &penalty, &choice);
+                if (gain <= penalty)
+                    continue;
+                uint64_t score = gckpti_score(cost, gain - penalty);
+                if (all)
+                    gckpti_add_move(s, score, v->unit, i, x, policy);
+                else if (score < least) {
+                    least = score;
+                    best = policy;
+                }
+            }
+            if (best >= 0)
+                gckpti_add_move(s, least, v->unit, i, x, best);
+        }
+    }
+}
+
+/* Notes that the units of s->set are to be computed before position x. */
+static void gckpti_insert_set(gckpti_search *s, int x)
+{
+    s->insert =
+        (gckpti_keyed *)gckpti_want(s, &s->room[GCKPTI_ROOM_INSERTS],
+                                   (size_t)(s->inserts + s->set_count), sizeof *s->insert);
+    for (int i = 0; i < s->set_count && s->insert; i++) {
+        gckpti_keyed m = { (uint64_t)x << 32 | (uint64_t)s->set[i], s->set[i], 0, x, 0 };
+        s->insert[s->inserts++] = m;
+    }
+}
+
+/* s->next = s->now with the noted forwards, without what nobody reads; evaluated. */
+static void gckpti_try_inserts(gckpti_search *s)
+{
+    const gckpti_trial *t = &s->now;
+    int k = 0;
+    gckpti_sort_moves(s, s->insert, s->inserts);
+    if (!gckpti_trial_room(s, &s->next, t->length + s->inserts))
+        return;
+    int *out = s->next.item, n = 0;
+    for (int x = 0; x < t->length; x++) {
+        for (int start = n; k < s->inserts && s->insert[k].to == x; k++)
+            if (n == start || out[n - 1] != s->insert[k].item)
+                out[n++] = s->insert[k].item;
+        out[n++] = t->item[x];
+    }
+    s->next.length = n;
+    gckpti_drop(s, &s->next);
+    gckpti_evaluate(s, &s->next);
+}
+
+static void gckpti_accept(gckpti_search *s)
+{
+    gckpti_trial swap = s->now;
+    s->now = s->next;
+    s->next = swap;
+}
+
+/* Closes the gaps of s->move (in order) that score at most `worst` and touch no unit of another. */
+static void gckpti_choose_gaps(gckpti_search *s, uint64_t worst)
+{
+    int *touched = s->set + s->units + GCKPTI_CLOSURE + GCKPT_MAX_INPUTS;
+    memset(touched, 0, (size_t)s->units * sizeof(int));
+    s->inserts = 0;
+    for (int m = 0; m < s->moves && s->move[m].key <= worst && !s->p->failed; m++) {
+        const gckpti_keyed *g = &s->move[m];
+        const gckpti_span *v = &s->now.span[g->from];
+        const gckpti_unit *u = &s->unit[g->item];
+        int64_t gain = 0, penalty;
+        int from = v->start, choice, clash = 0;
+        if (touched[g->item])
+            continue;
+        for (int k = s->use_start[g->from]; s->use[k] < g->to; k++)
+            from = s->use[k];
+        for (int x = v->start + 1; x < g->to; x++) { /* with what the others have taken off */
+            int64_t size = (x > from && v->value_end >= g->to ? u->out : 0) +
+                           (v->aux_end >= g->to ? u->aux : 0);
+            if (s->over[x] > 0)
+                gain += size < s->over[x] ? size : s->over[x];
+        }
+        uint64_t cost = gckpti_closure(s, g->item, g->to, g->policy, &penalty, &choice);
+        if (gain <= penalty || gckpti_score(cost, gain - penalty) > worst)
+            continue;
+        for (int i = 0; i < s->set_count; i++) {
+            const gckpti_unit *q = &s->unit[s->set[i]];
+            clash = clash || touched[s->set[i]];
+            for (int k = q->in; k < q->in + q->inputs; k++)
+                clash = clash || touched[s->links[k]];
+        }
+        if (clash)
+            continue;
+        for (int i = 0; i < s->set_count; i++) {
+            const gckpti_unit *q = &s->unit[s->set[i]];
+            touched[s->set[i]] = 1;
+            for (int k = q->in; k < q->in + q->inputs; k++)
+                touched[s->links[k]] = 1;
+        }
+        for (int x = v->start + 1; x < g->to; x++)
+            s->over[x] -= (x > from && v->value_end >= g->to ? u->out : 0) +
+                          (v->aux_end >= g->to ? u->aux : 0);
+        gckpti_insert_set(s, g->to);
+    }
+}
+
+/* Tries moves one at a time, in order, and takes the one with least work per excess byte removed:
+ * of `most` that help, among the first `tries`. Returns 0 when none helps. */
+static int gckpti_best_single(gckpti_search *s, int64_t limit, int tries, int most)
+{
+    int64_t excess = gckpti_excess(&s->now, limit), penalty;
+    uint64_t least = UINT64_MAX;
+    int best = -1, choice, helped = 0;
+    for (int m = 0; m <= s->moves && helped <= most && !s->p->failed; m++) {
+        int last = m == s->moves || m == tries || helped == most;
+        if (last && best < 0)
+            return 0;
+        const gckpti_keyed *g = &s->move[last ? best : m];
+        s->inserts = 0;
+        gckpti_closure(s, g->item, g->to, g->policy, &penalty, &choice);
+        gckpti_insert_set(s, g->to);
+        gckpti_try_inserts(s);
+        if (last)
+            break;
+        int64_t now = gckpti_excess(&s->next, limit);
+        if (now >= excess)
+            continue;
+        uint64_t score = gckpti_score(
+            s->next.extra > s->now.extra ? s->next.extra - s->now.extra : 0, excess - now);
+        helped++;
+        if (score < least) {
+            least = score;
+            best = m;
+        }
+    }
+    gckpti_accept(s);
+    return !s->p->failed;
+}
+
+/* Takes the present schedule below the limit. Returns 0 when it cannot. */
+static int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
+{
+    for (int round = 0; s->now.peak > limit && !s->p->failed; round++) {
+        if (round > 300 || s->items > GCKPTI_WORK_LIMIT)
+            return 0;
+        int64_t excess = gckpti_excess(&s->now, limit);
+        gckpti_index(s, limit);
+        gckpti_find_gaps(s, exact);
+        if (s->moves == 0)
+            return 0;
+        gckpti_sort_moves(s, s->move, s->moves);
+        if (!exact) {
+            gckpti_choose_gaps(s, s->move[0].key + GCKPTI_TWICE);
+            if (s->inserts > 0) {
+                gckpti_try_inserts(s);
+                if (gckpti_excess(&s->next, limit) < excess) {
+                    gckpti_accept(s);
+                    continue;
+                }
+            }
+        }
+        if (!gckpti_best_single(s, limit, exact ? s->moves : 200, exact ? s->moves : 8))
+            return 0;
+    }
+    return !s->p->failed;
+}
+
+/* Work that goes when the repeated forward at position x goes: its own, and that of repeated
+ * forwards only it reads. */
+static uint64_t gckpti_saving(gckpti_search *s, int x)
+{
+    uint64_t saving = 0;
+    s->set[0] = x;
+    s->set_count = 1;
+    for (int h = 0; h < s->set_count && s->set_count < GCKPTI_CLOSURE; h++) {
+        const gckpti_unit *u = &s->unit[s->now.item[s->set[h]]];
+        saving += u->cost;
+        for (int k = u->in; k < u->in + u->inputs; k++) {
+            int i = gckpti_version_at(s, s->links[k], s->set[h]);
+            const gckpti_span *v = &s->now.span[i];
+            if (s->use_start[i + 1] - s->use_start[i] == 1 && v->aux_end < 0 &&
+                i != s->of_unit[s->unit_start[v->unit]])
+                s->set[s->set_count++] = v->start;
+        }
+    }
+    return saving;
+}
+
+/* Whether the version before v can serve v's uses too: its bytes must fit between, in s->over (room
+ * left below the limit); takes them when they do. */
+static int gckpti_stretch(gckpti_search *s, const gckpti_span *before, const gckpti_span *v)
+{
+    const gckpti_unit *u = &s->unit[v->unit];
+    for (int take = 0; take < 2; take++)
+        for (int aux = 0; aux < 2; aux++) {
+            int end = aux ? before->aux_end : before->value_end;
+            int64_t size = aux ? u->aux : u->out;
+            if ((aux ? v->aux_end : v->value_end) < 0)
+                continue;
+            for (int x = end > before->start ? end + 1 : before->start + 1; x < v->start; x++) {
+                if (s->over[x] < size)
+                    return 0;
+                s->over[x] -= take ? size : 0;
+            }
+        }
+    return 1;
+}
+
+/* s->next = s->now without the first n of the noted positions. */
+static void gckpti_try_without(gckpti_search *s, int n)
+{
+    int *gone = s->over_count, kept = 0;
+    memset(gone, 0, ((size_t)s->now.length + 1) * sizeof(int));
+    for (int i = 0; i < n; i++)
+        gone[s->insert[i].to] = 1;
+    if (!gckpti_trial_room(s, &s->next, s->now.length))
+        return;
+    for (int x = 0; x < s->now.length; x++)
+        if (!gone[x])
+            s->next.item[kept++] = s->now.item[x];
+    s->next.length = kept;
+    gckpti_drop(s, &s->next);
+    gckpti_evaluate(s, &s->next);
+}
+
+/* Repeated forwards of the present schedule, largest saving first, in s->move: `from` is the
+ * version before. */
+static void gckpti_find_repeats(gckpti_search *s)
+{
+    s->moves = 0;
+    for (int i = 0; i < s->units; i++)
+        for (int k = s->unit_start[i] + 1; k < s->unit_start[i + 1]; k++) {
+            const gckpti_span *before = &s->now.span[s->of_unit[k - 1]];
+            int x = s->now.span[s->of_unit[k]].start;
+            if (!s->unit[i].fresh || before->start > s->turn || x < s->turn)
+                gckpti_add_move(s, UINT64_MAX - gckpti_saving(s, x), i, s->of_unit[k - 1], x, 0);
+        }
+    gckpti_sort_moves(s, s->move, s->moves);
+}
+
+/* Takes out repeated forwards while the limit holds; exact: one at a time, whichever leaves least
+ * work. */
+static void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
+{
+    int *touched = s->set + s->units + GCKPTI_CLOSURE + GCKPT_MAX_INPUTS, improved = 1;
+    for (int round = 0; improved && (exact || round < 6) && s->now.extra > 0; round++) {
+        improved = 0;
+        gckpti_index(s, limit);
+        gckpti_find_repeats(s);
+        s->insert = (gckpti_keyed *)gckpti_want(s, &s->room[GCKPTI_ROOM_INSERTS],
+                                               (size_t)s->moves, sizeof *s->insert);
+        if (s->p->failed || s->items > GCKPTI_WORK_LIMIT)
+            return;
+        if (exact) {
+            uint64_t least = s->now.extra;
+            int best = -1;
+            for (int m = 0; m < s->moves && !s->p->failed; m++) {
+                s->insert[0] = s->move[m];
+                gckpti_try_without(s, 1);
+                if (s->next.peak <= limit && s->next.extra < least) {
+                    least = s->next.extra;
+                    best = m;
+                }
+            }
+            if (best >= 0 && !s->p->failed) {
+                s->insert[0] = s->move[best];
+                gckpti_try_without(s, 1);
+                gckpti_accept(s);
+                improved = 1;
+            }
+            continue;
+        }
+        memset(touched, 0, (size_t)s->units * sizeof(int));
+        for (int x = 0; x < s->now.length; x++)
+            s->over[x] = limit - s->now.live[x];
+        s->inserts = 0;
+        for (int m = 0; m < s->moves; m++) {
+            const gckpti_unit *u = &s->unit[s->move[m].item];
+            int clash = touched[s->move[m].item];
+            for (int k = u->in; k < u->in + u->inputs; k++)
+                clash = clash || touched[s->links[k]];
+            if (clash || !gckpti_stretch(s, &s->now.span[s->move[m].from],
+                                         &s->now.span[s->now.at[s->move[m].to]]))
+                continue;
+            touched[s->move[m].item] = 1;
+            for (int k = u->in; k < u->in + u->inputs; k++)
+                touched[s->links[k]] = 1;
+            s->insert[s->inserts++] = s->move[m];
+        }
+        for (int n = s->inserts; n > 0 && !improved && !s->p->failed; n /= 2) {
+            gckpti_try_without(s, n);
+            if (s->next.peak <= limit && s->next.extra < s->now.extra && !s->p->failed) {
+                gckpti_accept(s);
+                improved = 1;
+            }
+        }
+    }
+}
+
+/* ---- slots ---- */
+static void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_trial *t)
+{
+    gckpti_room room = { slot->item, slot->room };
+    int *item = (int *)gckpti_want(s, &room, (size_t)t->length, sizeof(int));
+    slot->item = (int *)room.at;
+    slot->room = room.bytes;
+    if (!item)
+        return;
+    memcpy(item, t->item, (size_t)t->length * sizeof(int));
+    slot->length = t->length;
+    slot->peak = t->peak;
+    slot->extra = t->extra;
+    slot->arena = 0;
+}
+
+static int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
+{
+    if (slot->length == 0 || !gckpti_trial_room(s, &s->now, slot->length))
+        return 0;
+    memcpy(s->now.item, slot->item, (size_t)slot->length * sizeof(int));
+    s->now.length = slot->length;
+    gckpti_evaluate(s, &s->now);
+    return 1;
+}
+
+static gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count, int room)
+{
+    *slots = (gckpti_slot *)gckpti_want(s, &s->room[room], (size_t)*count + 1, sizeof **slots);
+    if (!*slots)
+        return NULL;
+    gckpti_slot *slot = &(*slots)[(*count)++];
+    memset(slot, 0, sizeof *slot);
+    return slot;
+}
+
+/* ---- seeds ---- */
+/* p->raw, as a maker wrote it, becomes the present schedule and a seed. */
+static void gckpti_seed_raw(gckpti_search *s)
+{
+    gckpti_planner *p = s->p;
+    gckpti_order_list(p);
+    if (p->failed || p->length > INT32_MAX / 4 ||
+        !gckpti_trial_room(s, &s->now, (int)p->length))
+        return;
+    int n = 0;
+    for (size_t x = 0; x < p->length; x++) {
+        int u = s->of[p->list[x].id];
+        if (u >= 0)
+            s->now.item[n++] = p->list[x].kind == GCKPT_FORWARD ? u : ~u;
+    }
+    s->now.length = n;
+    gckpti_drop(s, &s->now);
+    gckpti_evaluate(s, &s->now);
+    int64_t dominated = 0;
+    for (int i = 0; i < s->seeds; i++) {
+        const gckpti_slot *q = &s->seed[i];
+        if (q->peak == s->now.peak && q->extra == s->now.extra && q->length == s->now.length)
+            return; /* the same, most likely */
+        dominated = dominated || (q->peak <= s->now.peak && q->extra <= s->now.extra);
+    }
+    gckpti_slot *slot = gckpti_slot_new(s, &s->seed, &s->seeds, GCKPTI_ROOM_SEEDS);
+    if (!slot)
+        return;
+    gckpti_slot_store(s, slot, &s->now);
+    slot->limit = dominated;
+}
+
+/* ---- the dynamic programme over a chain of stages ---- */
+typedef struct {
+    int first, end;         /* units */
+    int back, back_end;     /* ranks of its backwards */
+    int64_t enters;         /* bytes of values from before it that it or later stages read */
+    int64_t kept;           /* bytes of its results that backwards or later stages read */
+    int64_t taped, through; /* most bytes of its own while it runs forward: keeping `kept`; or
+                               only what leaves it */
+    int64_t backwards;      /* most bytes during its backwards, `enters` apart */
+    int64_t gradient;       /* bytes of gradients when its backwards begin */
+    uint64_t cost;          /* of its forwards */
+} gckpti_stage;
+
+/* The last unit of the body that reads u's value: forward only, or in either direction. */
+static void gckpti_last_readers(const gckpti_search *s, int *forward, int *either, int *rank)
+{
+    for (int u = 0; u < s->units; u++) {
+        forward[u] = either[u] = u;
+        rank[u] = -1;
+    }
+    for (int u = 0; u < s->units; u++) {
+        const gckpti_unit *q = &s->unit[u];
+        for (int k = q->in; k < q->in + q->inputs; k++)
+            forward[s->links[k]] = either[s->links[k]] = u;
+    }
+    for (int u = 0; u < s->units; u++) {
+        const gckpti_unit *q = &s->unit[u];
+        for (int k = q->read; q->rank >= 0 && k < q->read + q->reads; k++) {
+            int v = s->links[k];
+            either[v] = either[v] > u ? either[v] : u;
+            rank[v] = rank[v] > q->rank ? rank[v] : q->rank;
+        }
+    }
+}
+
+/* Cuts the body into stages: at the user's outermost segments, or (by_unit) at every unit; when
+ * these are too many, at the cheapest cut of each of GCKPTI_STAGES windows. Returns how many. */
+static int gckpti_cut(gckpti_search *s, int by_unit, const int64_t *enters, gckpti_stage *stage)
+{
+    const gckpt_graph *g = s->p->g;
+    int count = 0, cuts = 0, body = s->units - s->once;
+    for (int pass = 0; pass < 2; pass++) {
+        int window = cuts > GCKPTI_STAGES ? (cuts + GCKPTI_STAGES - 1) / GCKPTI_STAGES : 1;
+        int before = -2, seen = 0, best = -1;
+        for (int i = 0; i < body; i++) {
+            int u = s->once + i, segment = g->tensors[s->unit[u].id]->segment;
+            while (segment >= 0 && g->segments[segment].parent >= 0)
+                segment = g->segments[segment].parent;
+            int cut = by_unit || segment != before;
+            before = segment;
+            if (!cut)
+                continue;
+            if (pass == 0) {
+                cuts++;
+                continue;
+            }
+            if (i == 0 || best < 0 || enters[u] < enters[best])
+                best = u;
+            if (i == 0 || ++seen % window == 0) {
+                stage[count++].first = best;
+                best = -1;
+            }
+        }
+    }
+    for (int k = 0; k < count; k++)
+        stage[k].end = k + 1 < count ? stage[k + 1].first : s->units;
+    return count;
+}
+
+static int gckpti_stages(gckpti_search *s, int by_unit, gckpti_stage *stage)
+{
+    size_t n = (size_t)s->units;
+    int *forward = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_USES], 3 * n, sizeof(int));
+    int64_t *enters =
+        (int64_t *)gckpti_want(s, &s->room[GCKPTI_ROOM_OVER], n + 2, sizeof *enters);
+    if (s->p->failed)
+        return 0;
+    int *either = forward + n, *rank = either + n;
+    gckpti_last_readers(s, forward, either, rank);
+    memset(enters, 0, (n + 2) * sizeof *enters);
+    for (int u = s->once; u < s->units; u++) {
+        enters[u + 1] += s->unit[u].out;
+        enters[either[u] + 1] -= s->unit[u].out;
+    }
+    for (int u = 1; u < s->units; u++)
+        enters[u] += enters[u - 1];
+    int count = gckpti_cut(s, by_unit, enters, stage), back = 0;
+    for (int k = count; k-- > 0;) {
+        gckpti_stage *q = &stage[k];
+        int64_t taped = 0, through = 0, resident = s->before[0];
+        q->enters = enters[q->first];
+        q->back = back;
+        q->gradient = s->before[back] - resident;
+        q->kept = q->taped = q->through = q->backwards = 0;
+        q->cost = 0;
+        for (int u = q->first; u < q->end; u++) {
+            const gckpti_unit *w = &s->unit[u];
+            taped += w->out + (w->reads_aux ? w->aux : 0);
+            through += w->out;
+            q->taped = taped + w->work > q->taped ? taped + w->work : q->taped;
+            q->through = through + w->work > q->through ? through + w->work : q->through;
+            q->cost += w->cost;
+            q->kept += (rank[u] >= 0 || either[u] >= q->end ? w->out : 0) +
+                       (w->reads_aux ? w->aux : 0);
+            for (int v = q->first; v <= u; v++) /* what u read last */
+                if (forward[v] == u && either[v] < q->end) {
+                    through -= s->unit[v].out;
+                    taped -= rank[v] < 0 ? s->unit[v].out : 0;
+                }
+        }
+        int64_t live = q->kept;
+        for (int v = q->first; v < q->end; v++)
+            live -= rank[v] < q->back && either[v] >= q->end ? s->unit[v].out : 0;
+        for (; back < s->body_ranks && s->backward[back] >= q->first; back++) {
+            int64_t most = live + s->at[back] - resident;
+            q->backwards = most > q->backwards ? most : q->backwards;
+            for (int v = q->first; v < q->end; v++)
+                live -= rank[v] == back ? s->unit[v].out : 0;
+        }
+        q->back_end = back;
+    }
+    return count;
+}
+
+static void gckpti_emit_units(gckpti_search *s, int first, int end)
+{
+    for (int u = first; u < end; u++)
+        gckpti_emit(s->p, GCKPT_FORWARD, s->unit[u].id);
+}
+
+/* cost[(a * n + b) * (steps + 1) + m]: least work of forwards and backwards of stages a to b with m
+ * steps of memory, what enters a not counted; choice: 0: a keeps its tape; k: run to stage k and
+ * keep what enters it. Rotor's recurrence. */
+typedef struct {
+    const gckpti_stage *stage;
+    uint64_t *cost;
+    unsigned char *choice;
+    int n, steps;
+    int64_t step;
+} gckpti_table;
+
+static int gckpti_steps(const gckpti_table *t, int64_t bytes)
+{
+    int64_t n = bytes <= 0 ? 0 : (bytes + t->step - 1) / t->step;
+    return n > t->steps ? t->steps + 1 : (int)n;
+}
+
+static size_t gckpti_cell(const gckpti_table *t, int a, int b, int m)
+{
+    return ((size_t)a * (size_t)t->n + (size_t)b) * ((size_t)t->steps + 1) + (size_t)m;
+}
+
+static void gckpti_fill_table(gckpti_table *t)
+{
+    const gckpti_stage *stage = t->stage;
+    for (int length = 1; length <= t->n; length++)
+        for (int a = 0; a + length <= t->n; a++) {
+            int b = a + length - 1, kept = gckpti_steps(t, stage[a].kept);
+            uint64_t *cost = t->cost + gckpti_cell(t, a, b, 0), ahead = 0;
+            unsigned char *choice = t->choice + gckpti_cell(t, a, b, 0);
+            int64_t taped = stage[b].gradient + stage[a].taped, through = 0;
+            int need = gckpti_steps(t, taped > stage[a].backwards ? taped : stage[a].backwards);
+            const uint64_t *rest = length > 1 ? t->cost + gckpti_cell(t, a + 1, b, 0) : NULL;
+            for (int m = 0; m <= t->steps; m++)
+                cost[m] = UINT64_MAX;
+            for (int m = need > kept ? need : kept; m <= t->steps; m++)
+                if (!rest || rest[m - kept] != UINT64_MAX)
+                    cost[m] = stage[a].cost + (rest ? rest[m - kept] : 0);
+            for (int k = a + 1; k <= b; k++) {
+                int64_t run = stage[b].gradient + stage[k - 1].through +
+                              (k - 1 > a ? stage[k - 1].enters : 0);
+                through = run > through ? run : through;
+                ahead += stage[k - 1].cost;
+                int enters = gckpti_steps(t, stage[k].enters), least = gckpti_steps(t, through);
+                const uint64_t *later = t->cost + gckpti_cell(t, k, b, 0) - enters;
+                const uint64_t *sooner = t->cost + gckpti_cell(t, a, k - 1, 0);
+                for (int m = least > enters ? least : enters; m <= t->steps; m++) {
+                    if (later[m] == UINT64_MAX || sooner[m] == UINT64_MAX)
+                        continue;
+                    uint64_t sum = ahead + later[m] + sooner[m];
+                    if (sum < cost[m]) {
+                        cost[m] = sum;
+                        choice[m] = (unsigned char)k;
+                    }
+                }
+            }
+        }
+}
+
+/* Writes the schedule of the table's last cell with m steps into p->raw. */
+static void gckpti_emit_table(gckpti_search *s, const gckpti_table *t, int m)
+{
+    struct {
+        int a, b, m; /* b < 0: the backwards of stage a */
+    } todo[3 * GCKPTI_STAGES + 3];
+    int count = 1;
+    todo[0].a = 0;
+    todo[0].b = t->n - 1;
+    todo[0].m = m;
+    while (count > 0) {
+        int a = todo[--count].a, b = todo[count].b;
+        m = todo[count].m;
+        const gckpti_stage *stage = &t->stage[a];
+        if (b < 0) {
+            for (int r = stage->back; r < stage->back_end; r++)
+                gckpti_emit(s->p, GCKPT_BACKWARD, s->unit[s->backward[r]].id);
+            continue;
+        }
+        int k = t->choice[gckpti_cell(t, a, b, m)];
+        gckpti_emit_units(s, stage->first, k ? t->stage[k].first : stage->end);
+        todo[count].a = a;
+        todo[count].b = k ? k - 1 : -1;
+        todo[count++].m = m;
+        if (k == 0 && a == b)
+            continue;
+        todo[count].a = k ? k : a + 1;
+        todo[count].b = b;
+        todo[count++].m = m - gckpti_steps(t, k ? t->stage[k].enters : stage->kept);
+    }
+}
+
+/* The programme's schedules for all amounts of memory become seeds. */
+static void gckpti_seed_chain(gckpti_search *s, int by_unit, int64_t most)
+{
+    gckpti_stage *stage =
+        (gckpti_stage *)gckpti_want(s, &s->room[GCKPTI_ROOM_STAGES], GCKPTI_STAGES + 1,
+                                    sizeof *stage);
+    gckpti_table t;
+    memset(&t, 0, sizeof t);
+    t.n = stage ? gckpti_stages(s, by_unit, stage) : 0;
+    if (t.n < 2)
+        return;
+    t.stage = stage;
+    t.step = s->grain * ((most / s->grain + GCKPTI_STEPS - 1) / GCKPTI_STEPS);
+    t.steps = (int)(most / t.step);
+    size_t cells = (size_t)t.n * (size_t)t.n * ((size_t)t.steps + 1);
+    t.cost = (uint64_t *)gckpti_new(s->p->memory, cells, sizeof *t.cost);
+    t.choice = (unsigned char *)gckpti_new(s->p->memory, cells, 1);
+    if (t.cost && t.choice) {
+        gckpti_fill_table(&t);
+        s->items += (int64_t)cells * t.n / 6;
+        uint64_t last = UINT64_MAX;
+        for (int m = 0, before = 0; m <= t.steps && !s->p->failed; m++) {
+            uint64_t cost = t.cost[gckpti_cell(&t, 0, t.n - 1, m)];
+            if (cost >= last || (m - before) * 33 < before)
+                continue;
+            last = cost;
+            before = m;
+            s->p->raw_length = 0;
+            gckpti_emit_table(s, &t, m);
+            gckpti_seed_raw(s);
+        }
+    } else {
+        s->p->failed = 1;
+    }
+    gckpti_delete(s->p->memory, t.choice, cells, 1);
+    gckpti_delete(s->p->memory, t.cost, cells, sizeof *t.cost);
+}
+
+/* ---- the ladder ---- */
+static int gckpti_better(const gckpti_trial *t, const gckpti_slot *slot)
+{
+    return slot->length == 0 || t->extra < slot->extra ||
+           (t->extra == slot->extra && t->peak < slot->peak);
+}
+
+static void gckpti_offer(gckpti_search *s, gckpti_slot *slot)
+{
+    if (s->now.peak <= slot->limit && gckpti_better(&s->now, slot) && !s->p->failed)
+        gckpti_slot_store(s, slot, &s->now);
+}
+
+/* Store-all, uniform segments, the user's, the chain's, memory-poor. */
+static void gckpti_find_seeds(gckpti_search *s)
+{
+    gckpti_planner *p = s->p;
+    size_t n = (size_t)p->body_count, groups = n + (size_t)p->g->outermost;
+    p->raw_length = 0;
+    gckpti_make_store_all(p);
+    gckpti_seed_raw(s);
+    int64_t most = s->seed ? s->seed[0].peak - s->before[0] : 0;
+    for (size_t i = 0; i <= groups && !p->failed; i++) {
+        if (i < groups && gckpti_group_repeats(p, i))
+            continue;
+        p->raw_length = 0;
+        gckpti_make_segments(p, i < groups ? gckpti_group(p, i) : 0);
+        gckpti_seed_raw(s);
+    }
+    for (int by_unit = 0; by_unit < 2 && !p->failed; by_unit++)
+        for (int part = 1; part <= 4; part += 3)
+            if (by_unit ? s->units <= 24 || p->g->outermost < 2 : p->g->outermost >= 2)
+                gckpti_seed_chain(s, by_unit, most / part);
+    if (s->units <= GCKPTI_POOR && !p->failed) {
+        p->raw_length = 0;
+        gckpti_make_memory_poor(p);
+        gckpti_seed_raw(s);
+    }
+}
+
+static void gckpti_make_rungs(gckpti_search *s)
+{
+    int64_t most = s->seed[0].peak, least = most;
+    for (int i = 1; i < s->seeds; i++)
+        least = s->seed[i].peak < least ? s->seed[i].peak : least;
+    int every = (most - least) / s->grain <= 96;
+    for (int64_t limit = most;;) {
+        gckpti_slot *slot = gckpti_slot_new(s, &s->slot, &s->slots, GCKPTI_ROOM_SLOTS);
+        if (!slot)
+            return;
+        slot->limit = limit;
+        if (limit <= least)
+            break;
+        int64_t step = every ? s->grain : limit / (s->units > 500 ? 10 : 33);
+        limit = limit - least > step && step > 0 ? limit - step : least;
+    }
+}
+
+/* Down: squeeze the rung above, polish the best seed; up: polish the rung below. */
+static void gckpti_climb(gckpti_search *s, int down)
+{
+    int exact = s->units <= GCKPTI_EXACT;
+    for (int i = 0; i < s->slots && !s->p->failed; i++) {
+        int k = down ? i : s->slots - 1 - i, from = down ? k - 1 : k + 1, best = -1;
+        gckpti_slot *slot = &s->slot[k];
+        if (s->items > GCKPTI_WORK_LIMIT)
+            exact = 0;
+        for (int j = 0; j < s->seeds && down; j++) {
+            if (s->seed[j].peak > slot->limit || s->seed[j].limit)
+                continue;
+            if (best < 0 || s->seed[j].extra < s->seed[best].extra)
+                best = j;
+            if (exact && gckpti_slot_load(s, &s->seed[j])) {
+                gckpti_polish(s, slot->limit, 1);
+                gckpti_offer(s, slot);
+            }
+        }
+        if (best >= 0 && gckpti_slot_load(s, &s->seed[best])) {
+            gckpti_polish(s, slot->limit, 0);
+            gckpti_offer(s, slot);
+        }
+        for (int how = 0; how <= exact && from >= 0 && from < s->slots; how++) {
+            if (!gckpti_slot_load(s, &s->slot[from]))
+                break;
+            if (gckpti_squeeze(s, slot->limit, how)) {
+                gckpti_polish(s, slot->limit, how);
+                gckpti_offer(s, slot);
+            }
+        }
+    }
+}
+
+/* ---- exact bytes ---- */
+/* Lays a slot's schedule out with the machinery of every plan; slot->arena, p->arena. */
+static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
+{
+    gckpti_planner *p = s->p;
+    int body = 0;
+    p->raw_length = 0;
+    for (int x = 0; x < slot->length; x++) {
+        int u = slot->item[x] < 0 ? ~slot->item[x] : slot->item[x];
+        if (u >= s->once)
+            gckpti_emit(p, slot->item[x] < 0 ? GCKPT_BACKWARD : GCKPT_FORWARD, s->unit[u].id);
+        body += u >= s->once;
+    }
+    if (!p->failed)
+        gckpti_finish_list(p);
+    gckpt_result result = p->failed ? GCKPT_E_MEMORY : gckpti_lifetimes(p);
+    if (result == GCKPT_OK)
+        result = gckpti_layout(p, s->alignment);
+    slot->arena = p->arena;
+    return result;
+}
+
+/* Lays all schedules out. One whose arena exceeds its rung is squeezed a little further, which
+ * often fits; then both stay. Sorts by arena and leaves what is better than all below. */
+static gckpt_result gckpti_lay_all(gckpti_search *s)
+{
+    gckpt_result result = GCKPT_OK;
+    int rungs = s->slots;
+    for (int i = 0; i < s->seeds && !s->p->failed; i++) { /* each at its own bytes */
+        gckpti_slot *slot = gckpti_slot_new(s, &s->slot, &s->slots, GCKPTI_ROOM_SLOTS);
+        if (slot && gckpti_slot_load(s, &s->seed[i])) {
+            slot->limit = s->now.peak;
+            gckpti_slot_store(s, slot, &s->now);
+        }
+    }
+    for (int k = 0; k < s->slots && result == GCKPT_OK; k++) {
+        int known = s->slot[k].length == 0;
+        for (int j = 0; j < k && !known; j++) /* it cannot be better than one that is laid out */
+            known = s->slot[j].arena > 0 && s->slot[j].extra <= s->slot[k].extra &&
+                    s->slot[j].arena + s->alignment <= (size_t)s->slot[k].peak + 1;
+        if (known) {
+            s->slot[k].length = 0;
+            continue;
+        }
+        result = gckpti_lay(s, &s->slot[k]);
+        size_t limit = (size_t)s->slot[k].limit, arena = s->slot[k].arena;
+        for (int more = 1; more <= 3 && k < rungs && arena > limit && result == GCKPT_OK; more++) {
+            int64_t below = s->slot[k].limit - (int64_t)(arena - limit) * more / 2;
+            gckpti_slot *slot = gckpti_slot_new(s, &s->slot, &s->slots, GCKPTI_ROOM_SLOTS);
+            if (!slot || !gckpti_slot_load(s, &s->slot[k]) || !gckpti_squeeze(s, below, 0))
+                break;
+            gckpti_polish(s, below, 0);
+            slot->limit = s->slot[k].limit;
+            gckpti_slot_store(s, slot, &s->now);
+            result = gckpti_lay(s, slot);
+            if (slot->arena <= limit)
+                break;
+        }
+    }
+    if (s->p->failed)
+        return GCKPT_E_MEMORY;
+    if (result != GCKPT_OK)
+        return result;
+    int kept = 0;
+    for (int i = 1; i < s->slots; i++) { /* nearly sorted: by arena, then work */
+        gckpti_slot moved = s->slot[i];
+        int j = i;
+        for (; j > 0 && (s->slot[j - 1].arena > moved.arena ||
+                         (s->slot[j - 1].arena == moved.arena &&
+                          s->slot[j - 1].extra > moved.extra));
+             j--)
+            s->slot[j] = s->slot[j - 1];
+        s->slot[j] = moved;
+    }
+    for (int i = 0; i < s->slots; i++) {
+        gckpti_slot swap = s->slot[i];
+        if (swap.length == 0 || (kept > 0 && s->slot[kept - 1].extra <= swap.extra))
+            continue;
+        s->slot[i] = s->slot[kept];
+        s->slot[kept++] = swap;
+    }
+    for (int i = kept; i < s->slots; i++)
+        gckpti_resize(s->p->memory, s->slot[i].item, s->slot[i].room, 0);
+    s->slots = kept;
+    return GCKPT_OK;
+}
+
+static void gckpti_search_free(gckpti_search *s)
+{
+    gckpti_allocator *a = s->p->memory;
+    for (int i = 0; i < s->slots + s->seeds; i++) {
+        gckpti_slot *slot = i < s->slots ? &s->slot[i] : &s->seed[i - s->slots];
+        if (slot->item)
+            gckpti_resize(a, slot->item, slot->room, 0);
+    }
+    for (int i = 0; i < GCKPTI_ROOMS + 8; i++) {
+        gckpti_room *r = i < GCKPTI_ROOMS       ? &s->room[i]
+                         : i < GCKPTI_ROOMS + 4 ? &s->now.room[i - GCKPTI_ROOMS]
+                                                : &s->next.room[i - GCKPTI_ROOMS - 4];
+        if (r->at)
+            gckpti_resize(a, r->at, r->bytes, 0);
+    }
+}
+
+/* All of it: s->slot holds the frontier by arena, ascending. */
+static gckpt_result gckpti_sweep(gckpti_search *s, gckpti_planner *p)
+{
+    memset(s, 0, sizeof *s);
+    s->p = p;
+    s->alignment = p->desc->alignment ? p->desc->alignment : 64;
+    s->grain = 0;
+    gckpt_result result = gckpti_try(p, GCKPT_STORE_ALL, 0);
+    if (result != GCKPT_OK)
+        return result;
+    gckpti_model_units(s);
+    if (!p->failed)
+        gckpti_model_gradients(s);
+    size_t n = (size_t)s->units;
+    s->latest = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_LATEST], n, sizeof(int));
+    s->mark = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_MARK], n, sizeof(int));
+    s->set = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_SET],
+                                2 * n + GCKPTI_CLOSURE + GCKPT_MAX_INPUTS, sizeof(int));
+    if (!p->failed)
+        gckpti_find_seeds(s);
+    if (!p->failed)
+        gckpti_make_rungs(s);
+    if (!p->failed)
+        gckpti_climb(s, 1);
+    if (!p->failed)
+        gckpti_climb(s, 0);
+    return p->failed ? GCKPT_E_MEMORY : gckpti_lay_all(s);
 }
 
 /* =================================================================================================
@@ -6456,66 +8143,91 @@ static gckpt_result gckpti_planner_start(gckpti_planner *p)
                                        "(all frozen?); there is nothing to train");
 }
 
-/* AUTO under a budget: nothing beats a plan without recompute, and the last try, memory-poor (whose
- * list grows with the square of the ops), is for when nothing else fits. */
-static int gckpti_settled(const gckpt_plan *plan, int tried)
+/* Readies a planner for a request; the caller frees it either way. */
+static gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
+                                        gckpt_graph *graph, const gckpt_term *terms, int count,
+                                        const gckpt_plan_desc *d)
 {
-    return plan && (plan->recompute <= 0 || tried == 3);
+    memset(p, 0, sizeof *p);
+    memset(memory, 0, sizeof *memory);
+    memory->desc = d->memory;
+    p->memory = memory;
+    gckpt_result result = gckpti_check_request(graph, terms, count, d);
+    if (result != GCKPT_OK)
+        return result;
+    p->g = graph;
+    p->desc = d;
+    p->terms = terms;
+    p->term_count = count;
+    p->n = (int)graph->count;
+    p->threads = d->threads ? d->threads : 1;
+    p->inference = d->mode == GCKPT_INFERENCE;
+    p->looped = !p->inference && d->batch > graph->rows;
+    return gckpti_planner_start(p);
+}
+
+/* Reports what a planner ended with on its graph. */
+static void gckpti_planner_report(const gckpti_planner *p, gckpt_graph *graph, gckpt_result result)
+{
+    if (p->failed || result == GCKPT_E_MEMORY)
+        gckpti_error(graph, GCKPT_E_MEMORY, "plan: no memory to plan %z tensors", graph->count);
+    else if (result == GCKPT_OK)
+        gckpti_ok(graph);
+}
+
+/* The plan with least work whose bytes fit, by the sweep; *least: bytes of the smallest. */
+static gckpt_plan *gckpti_plan_optimal(gckpti_planner *p, gckpt_result *result, size_t *least)
+{
+    gckpti_search s;
+    gckpt_plan *plan = NULL;
+    size_t kinds[GCKPT_BYTES_KINDS], resident = gckpti_resident(p, kinds);
+    int best = -1;
+    *result = gckpti_sweep(&s, p);
+    for (int i = 0; i < s.slots && *result == GCKPT_OK; i++)
+        if (resident + s.slot[i].arena <= p->desc->budget)
+            best = i;
+    if (*result == GCKPT_OK && s.slots > 0)
+        *least = resident + s.slot[0].arena;
+    if (best >= 0) {
+        *result = gckpti_lay(&s, &s.slot[best]);
+        plan = *result == GCKPT_OK ? gckpti_encode(p, GCKPT_OPTIMAL) : NULL;
+        if (*result == GCKPT_OK && !plan)
+            *result = GCKPT_E_MEMORY;
+    }
+    gckpti_search_free(&s);
+    return plan;
 }
 
 GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                      const gckpt_plan_desc *desc)
 {
-    static const gckpt_mode choice[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_SQRT,
-                                         GCKPT_MEMORY_POOR };
     gckpt_plan_desc d;
     gckpti_planner p;
     gckpti_allocator memory;
     gckpt_plan *plan = NULL;
-    size_t least = SIZE_MAX;
+    size_t least = 0;
     if (!graph || graph->object.sticky != GCKPT_OK)
         return NULL;
     memset(&d, 0, sizeof d);
     if (desc)
         d = *desc;
-    memset(&p, 0, sizeof p);
-    memset(&memory, 0, sizeof memory);
-    memory.desc = d.memory;
-    if (gckpti_check_request(graph, terms, count, &d) != GCKPT_OK)
-        return NULL;
-    p.g = graph;
-    p.desc = &d;
-    p.terms = terms;
-    p.term_count = count;
-    p.n = (int)graph->count;
-    p.threads = d.threads ? d.threads : 1;
-    p.inference = d.mode == GCKPT_INFERENCE;
-    p.looped = !p.inference && d.batch > graph->rows;
-    p.memory = &memory;
-    gckpt_result result = gckpti_planner_start(&p);
-    int automatic = d.mode == GCKPT_AUTO, tries = automatic && d.budget ? 4 : 1;
-    for (int i = 0; i < tries && result == GCKPT_OK && !gckpti_settled(plan, i); i++) {
-        gckpt_plan *candidate = gckpti_plan_mode(&p, automatic ? choice[i] : d.mode, &result);
-        if (!candidate)
-            break;
-        size_t bytes = gckpt_plan_bytes(candidate);
-        least = bytes < least ? bytes : least;
-        if ((!d.budget || bytes <= d.budget) && (!plan || candidate->recompute < plan->recompute)) {
-            gckpt_plan_free(plan);
-            plan = candidate;
-        } else {
-            gckpt_plan_free(candidate);
-        }
+    gckpt_result result = gckpti_planner_open(&p, &memory, graph, terms, count, &d);
+    int optimal = d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL;
+    if (result == GCKPT_OK)
+        plan = gckpti_plan_mode(&p, optimal ? GCKPT_STORE_ALL : d.mode, &result);
+    if (plan && d.budget && gckpt_plan_bytes(plan) > d.budget) {
+        least = gckpt_plan_bytes(plan);
+        gckpt_plan_free(plan);
+        plan = optimal ? gckpti_plan_optimal(&p, &result, &least) : NULL;
     }
     gckpti_planner_free(&p);
-    if (p.failed || result == GCKPT_E_MEMORY)
-        gckpti_error(graph, GCKPT_E_MEMORY, "plan: no memory to plan %z tensors", graph->count);
-    else if (result == GCKPT_OK && !plan && (graph->least = least) > 0)
+    gckpti_planner_report(&p, graph, result);
+    if (result == GCKPT_OK && !p.failed && !plan) {
+        graph->least = least;
         gckpti_error(graph, GCKPT_E_BUDGET,
                      "budget %z bytes is too small: this graph needs at least %z%s", d.budget,
-                     least, automatic ? "" : " in this mode (GCKPT_AUTO tries all)");
-    else if (plan)
-        gckpti_ok(graph);
+                     least, optimal ? "" : " in this mode (GCKPT_AUTO needs least)");
+    }
     if (result != GCKPT_OK || p.failed) {
         gckpt_plan_free(plan);
         plan = NULL;
@@ -6827,10 +8539,15 @@ static int gckpti_write_text(gckpt_write_fn write, void *user, const char *forma
     return write(user, line, n) == n;
 }
 
-GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user)
+static const char *gckpti_mode_name(gckpt_mode mode)
 {
     static const char *const modes[] = { "auto", "store-all", "memory-poor", "segments",
-                                         "sqrt", "schedule",  "inference" };
+                                         "sqrt", "optimal",   "schedule", "inference" };
+    return modes[mode];
+}
+
+GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user)
+{
     static const char *const kinds[] = { "parameters", "optimiser state", "gradients",
                                          "activations", "workspace" };
     static const char *const verbs[] = { "forward ", "backward", "update  " };
@@ -6840,8 +8557,8 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
         gckpti_write_text(write, user,
                           "plan %s: %z bytes (parameters + state + arena of %z, lower bound %z), "
                           "%g %% recomputed, %i instructions\n",
-                          modes[plan->mode], gckpt_plan_bytes(plan), plan->arena, plan->bound,
-                          100 * plan->recompute, (int)plan->length);
+                          gckpti_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena,
+                          plan->bound, 100 * plan->recompute, (int)plan->length);
     good = good &&
            gckpti_write_text(write, user,
                              "micro-batch %I of a batch of %I, %i threads, offsets aligned to %z\n",
@@ -7101,7 +8818,7 @@ static void gckpti_svg_lanes(gckpti_svg *s)
 /* Horizontal grid with bytes, for a chart whose height is `most` bytes. */
 static void gckpti_svg_grid(gckpti_svg *s, double top, double height, size_t most, const char *name)
 {
-    double v = (double)most, step = 1;
+    double v = (double)(most + !most), step = 1;
     int unit = 0;
     for (; v >= 1024 && unit < 4; unit++)
         v /= 1024;
@@ -7251,13 +8968,6 @@ static void gckpti_svg_side(gckpti_svg *s)
                     gckpti_width);
     gckpti_svg_text(s, gckpti_side, y += 28, "", "A rectangle is one buffer: from its");
     gckpti_svg_text(s, gckpti_side, y += 17, "", "first to its last use, at its place.");
-}
-
-static const char *gckpti_mode_name(gckpt_mode mode)
-{
-    static const char *const modes[] = { "auto", "store-all", "memory-poor", "segments",
-                                         "sqrt", "schedule",  "inference" };
-    return modes[mode];
 }
 
 static void gckpti_svg_top(gckpti_svg *s)
@@ -9871,6 +11581,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     d->update_in_backward = gckpti_get_below(r, 2);
     d->threads = gckpti_get_below(r, 1025);
     d->alignment = (size_t)gckpti_get_below(r, 65537);
+    r->bad = r->bad || (!r->ended && !d->alignment);
     uint64_t batch = gckpti_get_number(r);
     d->batch = batch < (uint64_t)GCKPTI_ADDRESSABLE ? (int64_t)batch : -1;
     d->plain = gckpti_get_below(r, 2);
@@ -9947,7 +11658,7 @@ static gckpt_result gckpti_read_offsets(gckpti_plan_reader *r)
         return gckpti_error(p->g, GCKPT_E_DATA,
                             "load plan: this graph keeps or recomputes other tensors (gckpt_keep, "
                             "gckpt_recompute) than the plan, or the file is damaged; make it again");
-    gckpti_block_sort(p->blocks, n, GCKPTI_BY_END);
+    gckpti_sort_blocks(p->blocks, n);
     for (size_t i = n; i-- > 0;) {
         uint64_t offset = gckpti_get_number(r);
         if (offset > (uint64_t)GCKPTI_ADDRESSABLE - p->blocks[i].size)
@@ -10039,7 +11750,7 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
     gckpti_delete(&a, r.costs, n, sizeof *r.costs);
     if (plan)
         gckpti_ok(graph);
-    else if (result == GCKPT_OK || result == GCKPT_E_MEMORY)
+    else if (r.p.failed || result == GCKPT_OK || result == GCKPT_E_MEMORY)
         gckpti_error(graph, GCKPT_E_MEMORY, "load plan: no memory for it");
     return plan;
 }
