@@ -5845,7 +5845,8 @@ typedef struct {
     size_t *first;  /* of each block's neighbours; NULL: too many to list */
     int *beside;    /* blocks that live at the same time */
     int *order, *trial, *by_offset;
-    size_t *at; /* offsets of the order */
+    size_t *at;        /* offsets of blocks in l->order */
+    int *at_by_offset; /* blocks by that */
     unsigned char *placed;
     gckpti_taken *taken;
     gckpti_keyed *keys, *spare;
@@ -5896,13 +5897,23 @@ static size_t gckpti_collect(gckpti_layer *l, int i, size_t placed)
     return count;
 }
 
-/* Places blocks in the given order. Returns the arena, or more than `most` as soon as it is. */
-static size_t gckpti_place(gckpti_layer *l, const int *order, size_t most)
+/* Places blocks in the given order, the first `from` of which lie where l->at says. Returns the
+ * arena, or more than `most` as soon as it is. */
+static size_t gckpti_place(gckpti_layer *l, const int *order, size_t from, size_t most)
 {
     gckpti_block *b = l->p->blocks;
-    size_t arena = l->floor;
+    size_t arena = l->floor, kept = 0;
     memset(l->placed, 0, l->n);
-    for (size_t k = 0; k < l->n && arena <= most; k++) {
+    for (size_t k = 0; k < from; k++) {
+        int i = order[k];
+        l->placed[i] = 1;
+        b[i].offset = l->at[i];
+        arena = b[i].offset + b[i].size > arena ? b[i].offset + b[i].size : arena;
+    }
+    for (size_t k = 0; kept < from; k++)
+        if (l->placed[l->at_by_offset[k]])
+            l->by_offset[kept++] = l->at_by_offset[k];
+    for (size_t k = from; k < l->n && arena <= most; k++) {
         int i = order[k];
         size_t count = gckpti_collect(l, i, k), at = l->stairs[b[i].end], best = SIZE_MAX;
         size_t room = SIZE_MAX;
@@ -5932,8 +5943,8 @@ static size_t gckpti_place(gckpti_layer *l, const int *order, size_t most)
     return arena;
 }
 
-/* l->trial = l->order with a block that sticks out earlier. */
-static void gckpti_bump(gckpti_layer *l, uint64_t *random)
+/* l->trial = l->order with a block that sticks out earlier. Returns where. */
+static size_t gckpti_bump(gckpti_layer *l, uint64_t *random)
 {
     const gckpti_block *b = l->p->blocks;
     size_t high = 0, at = 0, before = 0, blockers = 0;
@@ -5972,6 +5983,7 @@ static void gckpti_bump(gckpti_layer *l, uint64_t *random)
     l->trial[before] = l->order[at];
     memcpy(l->trial + before + 1, l->order + before, (at - before) * sizeof(int));
     memcpy(l->trial + at + 1, l->order + at + 1, (l->n - at - 1) * sizeof(int));
+    return before;
 }
 
 static void gckpti_keep_layout(gckpti_layer *l, size_t arena)
@@ -6128,18 +6140,20 @@ static void gckpti_layer_start(gckpti_layer *l, size_t n)
 static void gckpti_bump_run(gckpti_layer *l, int order)
 {
     uint64_t random = (uint64_t)order;
-    size_t rounds = l->n < 1000 ? GCKPTI_BUMPS : GCKPTI_BUMPS * 1000 / l->n;
+    size_t rounds = GCKPTI_BUMPS * 128 / (l->n + 1);
+    rounds = rounds > GCKPTI_BUMPS ? GCKPTI_BUMPS : rounds;
     gckpti_layer_sort(l, order);
-    size_t now = gckpti_place(l, l->order, SIZE_MAX);
-    for (size_t i = 0; i < l->n; i++)
-        l->at[i] = l->p->blocks[i].offset;
-    for (size_t round = 0; round < rounds && now > l->goal; round++) {
-        gckpti_bump(l, &random);
-        size_t arena = gckpti_place(l, l->trial, now);
+    memcpy(l->trial, l->order, l->n * sizeof(int));
+    size_t now = SIZE_MAX, from = 0;
+    for (size_t round = 0; round <= rounds && now > l->goal; round++) {
+        if (round > 0)
+            from = gckpti_bump(l, &random);
+        size_t arena = gckpti_place(l, l->trial, from, now);
         if (arena > now)
             continue;
         now = arena;
         memcpy(l->order, l->trial, l->n * sizeof(int));
+        memcpy(l->at_by_offset, l->by_offset, l->n * sizeof(int));
         for (size_t i = 0; i < l->n; i++)
             l->at[i] = l->p->blocks[i].offset;
         if (arena < l->p->arena)
@@ -6159,7 +6173,8 @@ static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
     l.at = (size_t *)gckpti_new(a, room, sizeof(size_t));
     l.order = (int *)gckpti_new(a, room, sizeof(int));
     l.trial = (int *)gckpti_new(a, room, sizeof(int));
-    l.by_offset = (int *)gckpti_new(a, room, sizeof(int));
+    l.by_offset = (int *)gckpti_new(a, 2 * room, sizeof(int));
+    l.at_by_offset = l.by_offset + room;
     l.placed = (unsigned char *)gckpti_new(a, room, 1);
     l.taken = (gckpti_taken *)gckpti_new(a, room, sizeof *l.taken);
     l.keys = (gckpti_keyed *)gckpti_new(a, room, sizeof *l.keys);
@@ -6171,7 +6186,7 @@ static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
     p->arena = SIZE_MAX;
     for (int order = 0; order < GCKPTI_ORDERS && p->arena > l.goal && !p->failed; order++) {
         gckpti_layer_sort(&l, order == 0 && !l.first ? GCKPTI_BY_END : order);
-        size_t arena = gckpti_place(&l, l.order, p->arena - 1);
+        size_t arena = gckpti_place(&l, l.order, 0, p->arena - 1);
         if (arena < p->arena)
             gckpti_keep_layout(&l, arena);
     }
@@ -6184,7 +6199,7 @@ static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
     gckpti_delete(a, l.keys, room, sizeof *l.keys);
     gckpti_delete(a, l.taken, room, sizeof *l.taken);
     gckpti_delete(a, l.placed, room, 1);
-    gckpti_delete(a, l.by_offset, room, sizeof(int));
+    gckpti_delete(a, l.by_offset, 2 * room, sizeof(int));
     gckpti_delete(a, l.trial, room, sizeof(int));
     gckpti_delete(a, l.order, room, sizeof(int));
     gckpti_delete(a, l.at, room, sizeof(size_t));
