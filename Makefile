@@ -47,7 +47,7 @@ run: build/gpt
 test:
 	@MAKEFLAGS= $(MAKE) --no-print-directory -j$(JOBS) CC='$(CC)' CFLAGS='$(CFLAGS)' OPENMP='$(OPENMP)' \
 	    $(TESTS) examples
-	@CC='$(CC)' sh tests/run.sh $(TESTS) tests/test_programs.sh
+	@CC='$(CC)' sh tests/run.sh $(TESTS) tests/test_firmware.sh tests/test_programs.sh
 
 check:
 	@CC='$(CC)' JOBS='$(JOBS)' sh tests/check_all.sh

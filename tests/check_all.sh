@@ -117,10 +117,20 @@ run_check()
             options="-msse2 -mfpmath=sse" ;;
         esac
         need "$machine-gcc" "$emulator"
-        for test in hash numerics save alloc golden; do
+        for test in hash numerics save alloc golden table; do
             "$machine-gcc" -static -O2 -std=gnu99 $options -I. -Itests "tests/test_$test.c" -lm \
                 -o "$B/$1-$test" && "$emulator" "$B/$1-$test" || return 1
-        done ;;
+        done
+        # plans made here run there: as a constant and as a file; the machines write the same of both
+        firmware="-ffp-contract=off -I. -I$B tests/firmware"
+        ${CC:-cc} -std=gnu99 -O1 $firmware/host.c -o "$B/$1-here" && "$B/$1-here" run > "$B/$1-want" &&
+            "$B/$1-here" c small > "$B/$1-small.h" && "$B/$1-here" file > "$B/$1-plan" &&
+            "$machine-gcc" -static -Os -std=gnu99 $options $firmware/host.c -o "$B/$1-there" &&
+            "$machine-gcc" -static -Os -std=gnu99 $options -DTABLE="\"$1-small.h\"" $firmware/device.c \
+                -o "$B/$1-device" && "$emulator" "$B/$1-device" | cmp - "$B/$1-want" &&
+            "$emulator" "$B/$1-there" read < "$B/$1-plan" | cmp - "$B/$1-want" &&
+            "$emulator" "$B/$1-there" file | cmp - "$B/$1-plan" &&
+            "$emulator" "$B/$1-there" c small | cmp - "$B/$1-small.h" ;;
     # ---- ways to include ----
     include-alone)
         for c in "${CC:-cc} -std=c99" "${CXX:-c++} -std=c++11 -x c++"; do

@@ -372,6 +372,39 @@ static gckpt_result one_step(gckpt_exec *e, const run *r, gckpt_report *report)
     return result;
 }
 
+/* The plan again, through a file: the same file, and nothing lost. */
+typedef struct { unsigned char *bytes; size_t size, at; } file;
+static size_t file_write(void *user, const void *bytes, size_t size)
+{
+    file *f = user;
+    f->bytes = realloc(f->bytes, f->size + size);
+    memcpy(f->bytes + f->size, bytes, size);
+    f->size += size;
+    return size;
+}
+static size_t file_read(void *user, void *bytes, size_t size)
+{
+    file *f = user;
+    size = size < f->size - f->at ? size : f->size - f->at;
+    memcpy(bytes, f->bytes + f->at, size);
+    f->at += size;
+    return size;
+}
+static gckpt_plan *through_file(gckpt_plan *p, unsigned seed, const char *what)
+{
+    file f = { 0 }, again = { 0 };
+    CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
+    gckpt_plan *q = gckpt_plan_read(m.g, file_read, &f, NULL);
+    CHECK_MSG(q && gckpt_plan_write(q, file_write, &again) == GCKPT_OK && again.size == f.size &&
+                  !memcmp(f.bytes, again.bytes, f.size) && gckpt_plan_bytes(q) == gckpt_plan_bytes(p) &&
+                  gckpt_plan_bound(q) == gckpt_plan_bound(p) && gckpt_plan_work(q) == gckpt_plan_work(p),
+              "seed %u %s: the plan through a file: %s", seed, what, gckpt_error_text(m.g));
+    free(f.bytes);
+    free(again.bytes);
+    gckpt_plan_free(p);
+    return q;
+}
+
 /* Trains and compares with `want`; without it, fills the picks' values. */
 static outcome train(unsigned seed, const run *r, const outcome *want)
 {
@@ -391,6 +424,8 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
                           .instructions = r->instructions, .fetch = fetch, .fetches = fetches };
     gckpt_exec_desc x = { .debug = r->debug };
     gckpt_plan *p = gckpt_plan_new(m.g, m.term, m.terms, &d);
+    if (p && want)
+        p = through_file(p, seed, r->what);
     gckpt_exec *e = p ? gckpt_exec_new(p, m.s, &x) : NULL;
     if (!CHECK_MSG(e != NULL, "seed %u %s: %s %s", seed, r->what, gckpt_error_text(m.g), gckpt_error_text(m.s)))
         exit(check_report("test_random"));

@@ -2,7 +2,9 @@
  * no heap; everything lies in one static block. Compiles as C99 and as C++11. */
 #define GCKPT_NO_HEAP
 #define GCKPT_NO_STDIO
+#ifndef FAST
 #define GCKPT_NO_FAST
+#endif
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "model.h"
@@ -15,8 +17,10 @@ int main(void)
 {
     gckpt_store_desc store = { { NULL, NULL, block, sizeof block / 2 }, SEED };
     gckpt_store *s = gckpt_store_new(&store);
-    if (gckpt_plan_params(&small, s) != GCKPT_OK)
+    if (gckpt_plan_params(&small, s) != GCKPT_OK) {
+        puts(gckpt_error_text(s));
         return 2;
+    }
     static gckpt_exec_desc bind;
     bind.memory.memory = block + sizeof block / sizeof *block / 2;
     bind.memory.size = sizeof block / 2;
