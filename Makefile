@@ -19,7 +19,7 @@ export OMP_WAIT_POLICY
 JOBS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 COMPILE = $(CC) $(CFLAGS) $(WARNINGS) $(OPENMP) -I.
 
-EXAMPLES = build/gpt build/accumulation build/bytes build/quickstart build/strategies
+EXAMPLES = build/gpt build/accumulation build/bytes build/quickstart build/strategies build/steps
 TESTS = $(patsubst tests/%.c,build/%,$(sort $(wildcard tests/test_*.c)))
 
 all: examples
@@ -28,10 +28,11 @@ help:
 	@echo 'make run       train a small GPT on the text of gradckpt.h for about a minute, and sample it'
 	@echo 'make test      build and run all tests: a C compiler, make and sh suffice; under 3 minutes'
 	@echo 'make check     the wide test: compilers, options, sanitizers, valgrind, macros, symbols'
-	@echo 'make examples  build/gpt, accumulation, bytes, quickstart, strategies'
+	@echo 'make examples  build/gpt, accumulation, bytes, quickstart, steps, strategies'
 	@echo 'make bench     milliseconds a step, tokens/s, GFLOP/s beside the peak of this machine'
 	@echo 'make predict   predicted beside measured time of a step, at five budgets'
 	@echo 'make depth     memory and time over depth and plan: docs/depth.md, docs/depth.svg'
+	@echo 'make pictures  what strategies keep, timelines of plans: docs/steps.svg, docs/timeline*.svg'
 	@echo 'make curves    gradient accumulation, right and wrong: docs/accumulation.svg'
 	@echo 'make readme    examples/quickstart.c and its output into README.md'
 	@echo 'make install   header and pkg-config file under DESTDIR and PREFIX (now $(PREFIX))'
@@ -60,6 +61,11 @@ predict: build/predict
 
 depth: build/depth
 	build/depth docs/depth.md docs/depth.svg
+
+pictures: build/steps build/gpt
+	build/steps docs/steps.svg
+	build/gpt --plan --threads 1 --timeline docs/timeline.svg > build/timeline.txt
+	build/gpt --plan --threads 1 --budget 20M --timeline docs/timeline-20M.svg > build/timeline.txt
 
 curves: build/accumulation
 	build/accumulation docs/accumulation.svg
@@ -95,4 +101,4 @@ install:
 clean:
 	rm -rf build
 
-.PHONY: all help examples run test check bench predict depth curves readme install clean
+.PHONY: all help examples run test check bench predict depth curves pictures readme install clean

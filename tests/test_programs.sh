@@ -89,6 +89,10 @@ fi
 # ---- the other examples --------------------------------------------------------------------------------
 check "quickstart prints what README says" sh -c "build/quickstart | diff $work/readme.out -"
 check "bytes finds the textbook's 192" sh -c "build/bytes | grep -q '192'"
+check "steps draws four strategies" sh -c "build/steps $work/steps.svg > $work/steps.out &&
+    grep -q '</svg>' $work/steps.svg && grep -q 'store-all *9 forwards, at most 9 tensors' $work/steps.out &&
+    grep -q 'memory-poor *37 forwards, at most 3 tensors' $work/steps.out"
+check "steps: a path that cannot be written" fails_with 1 "cannot write" build/steps /nonexistent/s.svg
 check "accumulation runs" sh -c "build/accumulation $work/curves.svg > $work/accumulation.out"
 check "accumulation: equal bits for every cut" grep -q 'equal bits' "$work/accumulation.out"
 check "accumulation draws curves" grep -q '</svg>' "$work/curves.svg"

@@ -357,6 +357,21 @@ static void tiny_and_huge(void)
     gckpt_graph_free(g);
     gckpt_store_free(s);
 
+    s = gckpt_store_new(NULL); /* an arena of no bytes */
+    g = gckpt_graph_new(s, NULL);
+    x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 1));
+    y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(1, 1));
+    term.loss = gckpt_mean_squared_error(x, y);
+    gckpt_plan_desc d;
+    memset(&d, 0, sizeof d);
+    d.mode = GCKPT_INFERENCE;
+    plan = gckpt_plan_new(g, &term, 1, &d);
+    CHECK(gckpt_plan_arena(plan) == 0 && gckpt_plan_buffers(plan) == 0);
+    check_pictures(plan, 10000);
+    gckpt_plan_free(plan);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+
     model m = make(60, 2, NULL, 0);
     plan = plan_of(&m, GCKPT_MEMORY_POOR, 0, 0);
     CHECK(gckpt_plan_length(plan) > 5000);
