@@ -41,9 +41,10 @@ static struct {
     const char *save, *resume, *prompt, *data, *json, *timeline;
 } o = { .min_lr = -1 };
 
-static const char *const mode_names[] = { "auto", "store-all", "memory-poor", "segments", "sqrt" };
-static const gckpt_mode modes[] = { GCKPT_AUTO, GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SEGMENTS,
-                                    GCKPT_SQRT };
+static const char *const mode_names[] = { "auto",     "store-all", "memory-poor",
+                                          "segments", "sqrt",      "optimal" };
+static const gckpt_mode modes[] = { GCKPT_AUTO,     GCKPT_STORE_ALL, GCKPT_MEMORY_POOR,
+                                    GCKPT_SEGMENTS, GCKPT_SQRT,      GCKPT_OPTIMAL };
 enum { MODES = sizeof modes / sizeof modes[0] };
 
 static const struct option {
