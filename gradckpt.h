@@ -31,6 +31,7 @@
  *     >>ops        elementwise, broadcasting, shapes: a block an op              907     920
  *     >>ops-layers embed, matmul, linear, norms, attention, losses              1059    1100
  *     >>plan       what needs gradients, schedules, lifetimes, layout           1765    1850
+ *     >>pictures   the memory of a plan as SVG, its instructions as a trace      520     530
  *     >>exec       runs a plan over one arena                                    408     450
  *     >>training   division, norm, clipping, optimisers, steps                   717     750
  *     >>check      gradients against finite differences                          148     150
