@@ -36,6 +36,7 @@
  *     >>training   division, norm, clipping, optimisers, steps                   717     750
  *     >>check      gradients against finite differences                          148     150
  *     >>files      safetensors                                                   775     800
+ *     >>tables     plans as files and as C constants                             720     730
  *     >>fast       AVX2 kernels, same bits                                      1065    1100
  *     manual       this comment                                                  147     150
  *                  in all                                                       9434    9880
@@ -148,6 +149,21 @@
  *    gckpt_plan_step_work adds it up over all micro-batches, recomputes included. Under a budget a
  *    plan has the least work that fits; gckpt_fit chooses micro-batch and update rule with it. A
  *    step takes 1e-9 * (gckpt_plan_step_work + *update) seconds, *update from gckpt_calibrate.
+ *
+ * 8. Plans as data
+ *    A plan can be made once and kept. As a file (gckpt_plan_write, gckpt_plan_read; by path
+ *    gckpt_plan_save, gckpt_plan_load) it is read back for the same graph, on any machine. As C
+ *    (gckpt_plan_c) it is compiled into a firmware, which builds no graph and links no planner:
+ *
+ *        host:    desc.plain = 1;  p = gckpt_plan_new(g, &loss, 1, &desc);
+ *                 gckpt_plan_c(p, "small", write_to_file, file);             -> small.h
+ *        device:  #define GRADCKPT_IMPLEMENTATION
+ *                 #include "gradckpt.h"
+ *                 #include "small.h"
+ *                 gckpt_plan_params(&small, s);  e = gckpt_exec_new(&small, s, &memory);
+ *                 gckpt_feed feeds[2] = { { small_x, x_data }, { small_y, y_data } };
+ *
+ *    Compile the device's file with -ffunction-sections and link with --gc-sections.
  */
 #ifndef GRADCKPT_H
 #define GRADCKPT_H
@@ -471,8 +487,9 @@ typedef struct {
     void (*backward_fast)(const gckpt_call *call);
 } gckpt_op;
 /* Adds a node. Inputs must be of one graph; in[i] NULL ends in NULL. Attributes are copied. Plans
- * are saved and printed with attributes as 4-byte words: for that, let them consist of int, int32_t,
- * uint32_t and float (no padding, no pointers), and the row be a variable called as its name. */
+ * are saved and printed with attributes as 4-byte words: for that, let them consist of int,
+ * int32_t, uint32_t and float (no padding, no pointers), and the row be a variable called as its
+ * name. */
 GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n,
                                     const void *attributes, size_t attribute_bytes);
 /* For shape(): records an error and returns it. %s text, %i int, %I int64_t, %u uint64_t, %z
@@ -519,8 +536,8 @@ typedef struct {
     int update_in_backward;
     int threads;      /* 0: 1 */
     size_t alignment; /* of every offset; a power of two; 0: 64 */
-    /* 1: workspace for the plain kernels only, and they run: what a GCKPT_NO_FAST build needs (there
-     * it is always 1), so set it when this plan is made for one */
+    /* 1: workspace for the plain kernels only, and they run: what a GCKPT_NO_FAST build needs
+     * (there it is always 1), so set it when this plan is made for one */
     int plain;
     /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: what has least
      * bytes */
@@ -606,14 +623,15 @@ GCKPT_API gckpt_result gckpt_plan_svg(const gckpt_plan *plan, gckpt_write_fn wri
  * instruction, a nanosecond a unit of work (gckpt_cost), and live bytes by kind. */
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 
-/* Hash of the graph the plan is for: ops, attributes, shapes, types, what reads what, names of inputs,
- * constants and parameters. The same on every machine, for every plan of the graph. */
+/* Hash of the graph the plan is for: ops, attributes, shapes, types, what reads what, names of
+ * inputs, constants and parameters. The same on every machine, for every plan of the graph. */
 GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
 /* A plan as a file, the same bytes on every machine. Reading takes the graph the plan was made for
- * (same hash, same frozen parameters); another one, another version of this header, a damaged file or
- * one too large for this machine is refused with the reason, which is the graph's error. Whatever is
- * in the file, a plan that is read is right: it is derived from the graph again, but for the order of
- * instructions and the offsets, and these are checked. memory: for the plan; NULL: the heap. */
+ * (same hash, same frozen parameters); another one, another version of this header, a damaged file
+ * or one too large for this machine is refused with the reason, which is the graph's error.
+ * Whatever is in the file, a plan that is read is right: it is derived from the graph again, but
+ * for the order of instructions and the offsets, and these are checked. memory: for the plan;
+ * NULL: the heap. */
 GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, void *user,
                                       const gckpt_memory *memory);
@@ -622,16 +640,18 @@ GCKPT_API gckpt_result gckpt_plan_save(const gckpt_plan *plan, const char *path)
 GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
                                       const gckpt_memory *memory);
 #endif
-/* Prints the plan as a C constant, `const gckpt_plan NAME`, all of it read-only: a firmware compiles
- * it (C99, C++11) in the file that holds the implementation, after the #include, creates parameters
- * with gckpt_plan_params and runs gckpt_exec_new(&NAME, ...): no graph, and no planner linked. An enum
- * gives ids their names: NAME_tokens of input "tokens", and so for desc.fetch. A user's op is printed
- * as the variable its name says, which must be declared by then, and attributes as gckpt_apply says.
- * Mind desc.plain and the store's seed. E_ARG: what cannot be printed; the text ends in an #error. */
+/* Prints the plan as a C constant, `const gckpt_plan NAME`, all of it read-only: a firmware
+ * compiles it (C99, C++11) in the file that holds the implementation, after the #include, creates
+ * parameters with gckpt_plan_params and runs gckpt_exec_new(&NAME, ...): no graph, and no planner
+ * linked. An enum gives ids their names: NAME_tokens of input "tokens", and so for desc.fetch. A
+ * user's op is printed as the variable its name says, which must be declared by then, and
+ * attributes as gckpt_apply says. Mind desc.plain and the store's seed. E_ARG: what cannot be
+ * printed; the text ends in an #error. */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
-/* Creates the plan's parameters in the store, as gckpt_param did when the graph was built: in the same
- * order, with the same initial values if the seed is the same; those that exist are left alone. */
+/* Creates the plan's parameters in the store, as gckpt_param did when the graph was built: in the
+ * same order, with the same initial values if the seed is the same; those that exist are left
+ * alone. */
 GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store);
 
 /* Chooses the micro-batch together with the plan. build makes the graph whose inputs have `rows`
@@ -7482,10 +7502,12 @@ static int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
 
 static gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count, int room)
 {
-    *slots = (gckpti_slot *)gckpti_want(s, &s->room[room], (size_t)*count + 1, sizeof **slots);
-    if (!*slots)
+    gckpti_slot *all =
+        (gckpti_slot *)gckpti_want(s, &s->room[room], (size_t)*count + 1, sizeof *all);
+    if (!all) /* those there are stay, to be freed */
         return NULL;
-    gckpti_slot *slot = &(*slots)[(*count)++];
+    *slots = all;
+    gckpti_slot *slot = &all[(*count)++];
     memset(slot, 0, sizeof *slot);
     return slot;
 }
@@ -9318,8 +9340,8 @@ static gckpt_result gckpti_copy_room(gckpt_exec *e)
                               "exec: no memory for %z bytes of copied feeds", e->copies_size);
 }
 
-/* A plan may come from a table that was compiled in (gckpt_plan_c): is it of this header, of the ops
- * that are linked now, and for this build? */
+/* A plan may come from a table that was compiled in (gckpt_plan_c): is it of this header, of the
+ * ops that are linked now, and for this build? */
 static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
 {
     uint64_t hash = GCKPTI_FNV_START;
@@ -9342,9 +9364,10 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
                             p->threads, p->alignment);
 #ifdef GCKPT_NO_FAST
     if (!p->plain)
-        return gckpti_error(s, GCKPT_E_ARG,
-                            "plan: its workspace is that of the fast kernels, which this build "
-                            "(GCKPT_NO_FAST) does not have; make it with gckpt_plan_desc.plain = 1");
+        return gckpti_error(
+            s, GCKPT_E_ARG,
+            "plan: its workspace is that of the fast kernels, which this build "
+            "(GCKPT_NO_FAST) does not have; make it with gckpt_plan_desc.plain = 1");
 #endif
     return GCKPT_OK;
 }
@@ -11405,11 +11428,10 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
  *     tensors; for each: the graph's hash up to it, work forward, work backward
  *     mode, optimiser, state slots, update_in_backward, threads, alignment, batch, plain
  *     terms; for each: id, bits of the weight, regulariser       picks; for each: id, gradient
- *     length of the body; for each instruction: 2 id + backward  parameters; for each: trained
- *     hash of the whole list                                     buffers, by end; for each: offset
- *     hash of all numbers before
- * So it holds decisions only: what runs when, what lies where. The rest is derived from the graph by
- * the code that plans, and what lies where is checked: no file can make a plan that is wrong.
+ *     instructions; for each: 4 id of the tensor + kind          parameters; for each: trained
+ *     buffers, by end; for each: offset                          hash of all numbers before
+ * So it holds decisions only: what runs when, what lies where. The rest is derived from the graph
+ * by the code that plans, and what lies where is checked: no file can make a plan that is wrong.
  * ============================================================================================== */
 #define GCKPTI_PLAN_MAGIC UINT64_C(0x6e6c707470636b67)
 
@@ -11422,14 +11444,9 @@ static void gckpti_put_number(gckpti_sink *k, uint64_t *check, uint64_t value)
     gckpti_sink_put(k, little, 8);
 }
 
-static uint64_t gckpti_hash_instruction(uint64_t hash, unsigned char kind, int tensor)
-{
-    return gckpti_fnv_number(hash, (uint64_t)tensor * 4 + kind);
-}
-
 GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
-    uint64_t check = GCKPTI_FNV_START, hash = GCKPTI_FNV_START, body = 0;
+    uint64_t check = GCKPTI_FNV_START, hash = GCKPTI_FNV_START;
     gckpti_sink k;
     if (!plan || !write)
         return GCKPT_E_ARG;
@@ -11438,11 +11455,10 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     k.user = user;
     const uint64_t head[4] = { GCKPTI_PLAN_MAGIC, (uint64_t)plan->format, (uint64_t)plan->contract,
                                plan->node_count };
-    const uint64_t request[8] = {
-        (uint64_t)plan->mode, (uint64_t)plan->optimiser, (uint64_t)plan->state_slots,
-        plan->update_in_backward != 0, (uint64_t)plan->threads, plan->alignment,
-        (uint64_t)plan->batch, plan->plain != 0
-    };
+    const uint64_t request[8] = { (uint64_t)plan->mode,        (uint64_t)plan->optimiser,
+                                  (uint64_t)plan->state_slots, plan->update_in_backward != 0,
+                                  (uint64_t)plan->threads,     plan->alignment,
+                                  (uint64_t)plan->batch,       plan->plain != 0 };
     for (int i = 0; i < 4; i++)
         gckpti_put_number(&k, &check, head[i]);
     for (size_t i = 0; i < plan->node_count; i++) {
@@ -11464,26 +11480,14 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
         gckpti_put_number(&k, &check, (uint64_t)plan->picks[i].id);
         gckpti_put_number(&k, &check, plan->picks[i].gradient != 0);
     }
-    hash = GCKPTI_FNV_START;
-    for (int pass = 0; pass < 2; pass++) {
-        for (size_t x = 0; x < plan->length; x++) {
-            const gckpti_ins *ins = &plan->list[x];
-            int id = gckpti_ins_tensor(plan, ins);
-            int ours = ins->kind != GCKPT_UPDATE && !plan->nodes[id].once;
-            if (pass == 0) {
-                hash = gckpti_hash_instruction(hash, ins->kind, id);
-                body += (uint64_t)ours;
-            } else if (ours) {
-                gckpti_put_number(&k, &check, 2 * (uint64_t)id + (ins->kind == GCKPT_BACKWARD));
-            }
-        }
-        if (pass == 0)
-            gckpti_put_number(&k, &check, body);
+    gckpti_put_number(&k, &check, plan->length);
+    for (size_t x = 0; x < plan->length; x++) {
+        const gckpti_ins *ins = &plan->list[x];
+        gckpti_put_number(&k, &check, 4 * (uint64_t)gckpti_ins_tensor(plan, ins) + ins->kind);
     }
     gckpti_put_number(&k, &check, plan->param_count);
     for (size_t i = 0; i < plan->param_count; i++)
         gckpti_put_number(&k, &check, plan->params[i].trained != 0);
-    gckpti_put_number(&k, &check, hash);
     gckpti_put_number(&k, &check, plan->life_count);
     for (size_t i = 0; i < plan->life_count; i++)
         gckpti_put_number(&k, &check, plan->lives[i].offset);
@@ -11495,7 +11499,7 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
 typedef struct {
     gckpt_read_fn read;
     void *user;
-    uint64_t check;
+    uint64_t check, list_hash;
     size_t at;      /* bytes read */
     int ended, bad; /* nothing more to read; a number was out of range */
     gckpti_planner p;
@@ -11613,15 +11617,20 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
         r->picks[i].gradient = gckpti_get_below(r, 2);
     }
     int length = gckpti_get_below(r, INT32_MAX);
-    for (; d->instructions < length && !r->ended && !r->bad; d->instructions++) {
-        size_t at = (size_t)d->instructions;
-        if (!gckpti_grow(r->p.memory, &r->list, &r->capacity, at, sizeof *r->list)) {
+    r->list_hash = GCKPTI_FNV_START;
+    for (int x = 0; x < length && !r->ended && !r->bad && !r->p.failed; x++) {
+        gckpt_instruction in = { GCKPT_FORWARD, 0 };
+        int word = gckpti_get_below(r, 4 * n);
+        in.kind = (gckpt_kind)(word % 4);
+        in.id = word / 4;
+        r->list_hash = gckpti_fnv_number(r->list_hash, (uint64_t)word);
+        if (word % 4 >= GCKPT_UPDATE || g->tensors[in.id]->once)
+            continue; /* what the library adds to any schedule */
+        if (!gckpti_grow(r->p.memory, &r->list, &r->capacity, (size_t)d->instructions,
+                         sizeof *r->list))
             r->p.failed = 1;
-            break;
-        }
-        int word = gckpti_get_below(r, 2 * n);
-        r->list[at].kind = word & 1 ? GCKPT_BACKWARD : GCKPT_FORWARD;
-        r->list[at].id = word / 2;
+        else
+            r->list[d->instructions++] = in;
     }
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(g);
@@ -11658,22 +11667,23 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
     return gckpti_reader_result(r);
 }
 
-/* Takes the offsets instead of a layout's: aligned, addressable, and no two storages that live at the
- * same time overlap. */
+/* Takes the offsets instead of a layout's: aligned, addressable, and no two storages that live at
+ * the same time overlap. */
 static gckpt_result gckpti_read_offsets(gckpti_plan_reader *r)
 {
     gckpti_planner *p = &r->p;
     uint64_t hash = GCKPTI_FNV_START;
     size_t n = gckpti_list_blocks(p), count = 0;
     for (size_t x = 0; x < p->length; x++)
-        hash = gckpti_hash_instruction(hash, p->list[x].kind, p->list[x].id);
-    uint64_t saved_hash = gckpti_get_number(r), saved = gckpti_get_number(r);
+        hash = gckpti_fnv_number(hash, 4 * (uint64_t)p->list[x].id + p->list[x].kind);
+    uint64_t saved = gckpti_get_number(r);
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(p->g);
-    if (saved_hash != hash || saved != n)
-        return gckpti_error(p->g, GCKPT_E_DATA,
-                            "load plan: this graph keeps or recomputes other tensors (gckpt_keep, "
-                            "gckpt_recompute) than the plan, or the file is damaged; make it again");
+    if (r->list_hash != hash || saved != n)
+        return gckpti_error(
+            p->g, GCKPT_E_DATA,
+            "load plan: this graph keeps or recomputes other tensors (gckpt_keep, "
+            "gckpt_recompute) than the plan, or the file is damaged; make it again");
     gckpti_sort_blocks(p->blocks, n);
     for (size_t i = n; i-- > 0;) {
         uint64_t offset = gckpti_get_number(r);
@@ -11891,15 +11901,34 @@ static int gckpti_c_identifier(const char *s)
 /* Rows of this header: gckpti_op_<name>. Others are the user's variables. */
 static int gckpti_c_ours(const gckpt_op *op)
 {
-    static const gckpt_op *const rows[] = {
-        &gckpti_op_relu, &gckpti_op_gelu, &gckpti_op_gelu_erf, &gckpti_op_silu, &gckpti_op_tanh,
-        &gckpti_op_sigmoid, &gckpti_op_softmax, &gckpti_op_scale, &gckpti_op_dropout,
-        &gckpti_op_add, &gckpti_op_sub, &gckpti_op_mul, &gckpti_op_permute, &gckpti_op_slice,
-        &gckpti_op_concat, &gckpti_op_sum, &gckpti_op_mean, &gckpti_op_embed, &gckpti_op_matmul,
-        &gckpti_op_linear, &gckpti_op_layernorm, &gckpti_op_rmsnorm, &gckpti_op_attention,
-        &gckpti_op_rotary, &gckpti_op_cross_entropy, &gckpti_op_linear_cross_entropy,
-        &gckpti_op_mean_squared_error, &gckpti_op_sum_loss
-    };
+    static const gckpt_op *const rows[] = { &gckpti_op_relu,
+                                            &gckpti_op_gelu,
+                                            &gckpti_op_gelu_erf,
+                                            &gckpti_op_silu,
+                                            &gckpti_op_tanh,
+                                            &gckpti_op_sigmoid,
+                                            &gckpti_op_softmax,
+                                            &gckpti_op_scale,
+                                            &gckpti_op_dropout,
+                                            &gckpti_op_add,
+                                            &gckpti_op_sub,
+                                            &gckpti_op_mul,
+                                            &gckpti_op_permute,
+                                            &gckpti_op_slice,
+                                            &gckpti_op_concat,
+                                            &gckpti_op_sum,
+                                            &gckpti_op_mean,
+                                            &gckpti_op_embed,
+                                            &gckpti_op_matmul,
+                                            &gckpti_op_linear,
+                                            &gckpti_op_layernorm,
+                                            &gckpti_op_rmsnorm,
+                                            &gckpti_op_attention,
+                                            &gckpti_op_rotary,
+                                            &gckpti_op_cross_entropy,
+                                            &gckpti_op_linear_cross_entropy,
+                                            &gckpti_op_mean_squared_error,
+                                            &gckpti_op_sum_loss };
     size_t i = 0;
     while (i < sizeof rows / sizeof *rows && rows[i] != op)
         i++;
@@ -11924,7 +11953,8 @@ static void gckpti_c_label(const gckpt_plan *p, int id, char *label, size_t size
     gckpti_text t = { label, size - 1 };
     *label = 0;
     for (; *name; name++)
-        gckpti_text_put(&t, gckpti_c_letter(*name) || (*name >= '0' && *name <= '9') ? name : "_", 1);
+        gckpti_text_put(&t, gckpti_c_letter(*name) || (*name >= '0' && *name <= '9') ? name : "_",
+                        1);
     if (t.at == label || (q->kind != GCKPTI_PARAM && q->name == GCKPTI_NONE))
         gckpti_text_add(&t, "_%i", id);
 }
@@ -12020,16 +12050,17 @@ static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *nam
         gckpti_c(k, "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n%s", b->start, b->end,
                  b->offset, b->size, b->id, (int)b->kind, i + 1 < p->life_count ? "" : "};\n");
     }
-    gckpti_c(k, "static const union { /* aligned for any attribute */\n    uint32_t words[%z];\n"
-                "    double number;\n    int64_t wide;\n} gckpti_%s_words = { {",
+    gckpti_c(k,
+             "static const union { /* aligned for any attribute */\n    uint32_t words[%z];\n"
+             "    double number;\n    int64_t wide;\n} gckpti_%s_words = { {",
              p->word_count + !p->word_count, name);
     gckpti_c_words(k, p->word_count ? (const void *)p->words : "\0\0\0",
                    p->word_count + !p->word_count);
     gckpti_c(k, "\n} };\nstatic const char gckpti_%s_names[] = {", name);
     for (size_t i = 0; i < p->name_bytes; i++) {
         unsigned u = (unsigned char)p->names[i];
-        gckpti_c(k, i % 16 ? " '\\%i%i%i'," : "\n    '\\%i%i%i',", (int)(u >> 6),
-                 (int)(u >> 3 & 7), (int)(u & 7));
+        gckpti_c(k, i % 16 ? " '\\%i%i%i'," : "\n    '\\%i%i%i',", (int)(u >> 6), (int)(u >> 3 & 7),
+                 (int)(u & 7));
     }
     gckpti_c(k, "%s\n};\n", p->name_bytes ? "" : "0");
 }
@@ -12048,10 +12079,11 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
              "    { %zu, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
              "    { { NULL, NULL, NULL, 0 }, 0 }, NULL, UINT64_C(%u),\n",
              name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash);
-    gckpti_c(k,
-             "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, %I, %I, %z, %z, %z,\n    {",
-             (int)p->mode, (int)p->optimiser, p->looped, p->update_in_backward, p->threads,
-             p->plain, p->state_slots, p->rows, p->batch, p->alignment, p->arena, p->bound);
+    gckpti_c(
+        k,
+        "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, %I, %I, %z, %z, %z,\n    {",
+        (int)p->mode, (int)p->optimiser, p->looped, p->update_in_backward, p->threads, p->plain,
+        p->state_slots, p->rows, p->batch, p->alignment, p->arena, p->bound);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         gckpti_c(k, i ? ", %z" : " %z", p->kind_bytes[i]);
     gckpti_c(k,
@@ -12087,19 +12119,21 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
         const gckpti_node *q = &plan->nodes[i];
         if (q->op && !gckpti_c_ours(q->op) && !gckpti_c_identifier(q->op->name)) {
             good = 0;
-            gckpti_c(&k,
-                     "#error \"plan %s: the op of tensor %z must have the name of the C variable that "
-                     "holds its row\"\n",
-                     name, i);
+            gckpti_c(
+                &k,
+                "#error \"plan %s: the op of tensor %z must have the name of the C variable that "
+                "holds its row\"\n",
+                name, i);
         }
     }
     if (good) {
-        gckpti_c(&k,
-                 "/* Plan %s, printed by gckpt_plan_c: compile it in the file that holds the\n"
-                 " * implementation of gradckpt.h, after the #include. Not to be edited. */\n"
-                 "#if GCKPT_PLAN_FORMAT != %i || GCKPT_CONTRACT != %i\n#error \"plan %s: printed by "
-                 "another version of gradckpt.h: print it again (gckpt_plan_c)\"\n#endif\n",
-                 name, plan->format, plan->contract, name);
+        gckpti_c(
+            &k,
+            "/* Plan %s, printed by gckpt_plan_c: compile it in the file that holds the\n"
+            " * implementation of gradckpt.h, after the #include. Not to be edited. */\n"
+            "#if GCKPT_PLAN_FORMAT != %i || GCKPT_CONTRACT != %i\n#error \"plan %s: printed by "
+            "another version of gradckpt.h: print it again (gckpt_plan_c)\"\n#endif\n",
+            name, plan->format, plan->contract, name);
         gckpti_c(&k,
                  "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
                  "addresses\"\n#endif\n",
