@@ -134,7 +134,7 @@ check "micro-batch above batch" fails_with 2 "at most --batch" build/gpt --batch
 check "min-lr above lr" fails_with 2 "at most --lr" build/gpt --lr 1e-4 --min-lr 1e-3
 check "--layers 0" fails_with 2 "from 1 to" build/gpt --layers 0
 check "--tie 2" fails_with 2 "from 0 to 1" build/gpt --tie 2
-check "--checkpoint lists its modes" fails_with 2 "auto, store-all, memory-poor, segments or sqrt" \
+check "--checkpoint lists its modes" fails_with 2 "auto, store-all, memory-poor, segments, sqrt or optimal" \
     build/gpt --checkpoint all
 
 # ---- gpt: JSON -------------------------------------------------------------------------------------------
