@@ -32,6 +32,7 @@ help:
 	@echo 'make bench     milliseconds a step, tokens/s, GFLOP/s beside the peak of this machine'
 	@echo 'make predict   predicted beside measured time of a step, at five budgets'
 	@echo 'make depth     memory and time over depth and plan: docs/depth.md, docs/depth.svg'
+	@echo 'make plans     bytes against time for every way to plan: docs/plans.md, docs/plans.svg'
 	@echo 'make pictures  what strategies keep, timelines of plans: docs/steps.svg, docs/timeline*.svg'
 	@echo 'make curves    gradient accumulation, right and wrong: docs/accumulation.svg'
 	@echo 'make readme    examples/quickstart.c and its output into README.md'
@@ -62,6 +63,9 @@ predict: build/predict
 depth: build/depth
 	build/depth docs/depth.md docs/depth.svg
 
+plans: build/plans
+	build/plans docs/plans.md docs/plans.svg
+
 pictures: build/steps build/gpt
 	build/steps docs/steps.svg
 	build/gpt --plan --threads 1 --timeline docs/timeline.svg > build/timeline.txt
@@ -87,6 +91,9 @@ build/test_ops: tests/ref.c
 build/bench build/depth build/predict: build/%: tests/bench/%.c tests/bench/model.h examples/plot.h gradckpt.h | build
 	$(COMPILE) -Iexamples -o $@ $<
 
+build/plans: tests/bench/plans.c tests/bench/graphs.h tests/bench/rotor.h examples/plot.h gradckpt.h | build
+	$(COMPILE) -Iexamples -o $@ $<
+
 install:
 	mkdir -p '$(DESTDIR)$(PREFIX)/include' '$(DESTDIR)$(PREFIX)/share/pkgconfig'
 	cp gradckpt.h '$(DESTDIR)$(PREFIX)/include/gradckpt.h'
@@ -101,4 +108,4 @@ install:
 clean:
 	rm -rf build
 
-.PHONY: all help examples run test check bench predict depth curves pictures readme install clean
+.PHONY: all help examples run test check bench predict depth plans curves pictures readme install clean
