@@ -636,6 +636,7 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
 GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, void *user,
                                       const gckpt_memory *memory);
 #ifndef GCKPT_NO_STDIO
+/* by path, saved as a store is; E_FILE when that fails (a plan has no text) */
 GCKPT_API gckpt_result gckpt_plan_save(const gckpt_plan *plan, const char *path);
 GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
                                       const gckpt_memory *memory);
@@ -645,8 +646,8 @@ GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
  * parameters with gckpt_plan_params and runs gckpt_exec_new(&NAME, ...): no graph, and no planner
  * linked. An enum gives ids their names: NAME_tokens of input "tokens", and so for desc.fetch. A
  * user's op is printed as the variable its name says, which must be declared by then, and
- * attributes as gckpt_apply says. Mind desc.plain and the store's seed. E_ARG: what cannot be
- * printed; the text ends in an #error. */
+ * attributes as gckpt_apply says. Mind desc.plain and the store's seed. E_ARG: it cannot be
+ * printed; an #error that says why is printed instead. */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
 /* Creates the plan's parameters in the store, as gckpt_param did when the graph was built: in the
@@ -3660,6 +3661,9 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
  * the same bits. "Chain": d = fma(a, b, d), one product after the other, from d's present value.
  * "Lanes": the 32 partial sums of gckpti_sum. "put(a, b)": gckpti_put_product.
  * ============================================================================================== */
+/* Flags for the work model: the backward repeats half, or all, of the forward's flops. */
+#define GCKPTI_HALF_AGAIN (1u << 20)
+#define GCKPTI_AGAIN      (1u << 21)
 enum {
     GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
     GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
@@ -4269,7 +4273,7 @@ static const gckpt_op gckpti_op_attention = {
     { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
       GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
       GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX },
-    0,
+    GCKPTI_HALF_AGAIN,
     GCKPTI_FAST(gckpti_fast_attention_forward),
     GCKPTI_FAST(gckpti_fast_attention_backward)
 };
@@ -4592,7 +4596,7 @@ static const gckpt_op gckpti_op_linear_cross_entropy = {
     gckpti_linear_cross_entropy_classes,
     { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
       GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX },
-    GCKPT_LOSS,
+    GCKPT_LOSS | GCKPTI_AGAIN,
     GCKPTI_FAST(gckpti_fast_linear_cross_entropy_forward),
     GCKPTI_FAST(gckpti_fast_linear_cross_entropy_backward)
 };
@@ -4972,8 +4976,8 @@ enum { GCKPTI_INSTRUCTION_WORK = 16384 };
 /* The work of op t by the roofline model (Williams 2009): flops, or 10 x bytes moved when that is
  * more, + what an instruction costs however small it is (about 100 ns where a flop is 7 ps);
  * integers, so that a plan is the same on every machine. A backward does the forward's flops for
- * one or two of its inputs (as a matmul does), moves what it reads, the gradient that comes in and
- * those that go out. */
+ * one or two of its inputs (as a matmul does), and those it repeats; it moves what it reads, the
+ * gradient that comes in and those that go out. */
 static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor *t,
                                     const gckpt_call *call)
 {
@@ -4990,7 +4994,8 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
     }
     backward += needs & GCKPT_OUT ? out : 0;
     gckpt_cost cost = { (flops > 10 * forward ? flops : 10 * forward) + GCKPTI_INSTRUCTION_WORK, 0 };
-    flops *= gradients > 1 ? 2 : 1;
+    uint64_t again = t->op->flags & GCKPTI_AGAIN ? flops : t->op->flags & GCKPTI_HALF_AGAIN ? flops / 2 : 0;
+    flops = flops * (gradients > 1 ? 2 : 1) + again;
     if (gradients > 0)
         cost.backward = (flops > 10 * backward ? flops : 10 * backward) + GCKPTI_INSTRUCTION_WORK;
     return cost;
@@ -6162,7 +6167,7 @@ static void gckpti_bump_run(gckpti_layer *l, int order)
 {
     uint64_t random = (uint64_t)order;
     size_t rounds = GCKPTI_BUMPS * 128 / (l->n + 1);
-    rounds = rounds > GCKPTI_BUMPS ? GCKPTI_BUMPS : rounds;
+    rounds = rounds > GCKPTI_BUMPS ? (size_t)GCKPTI_BUMPS : rounds;
     gckpti_layer_sort(l, order);
     memcpy(l->trial, l->order, l->n * sizeof(int));
     size_t now = SIZE_MAX, from = 0;
@@ -8283,6 +8288,7 @@ typedef struct {
     gckpt_plan *best;
     uint64_t key;         /* of the first graph; 0: none yet */
     size_t params, least; /* parameters it left in the store; bytes that some size can do with */
+    int hunting;          /* nothing fits: what is the least? */
 } gckpti_fitting;
 
 /* The greatest divisor of n below d; 0: there is none. */
@@ -8314,6 +8320,24 @@ static uint64_t gckpti_graph_key(const gckpt_graph *g)
     return key ? key : 1;
 }
 
+/* Bytes that no plan of a graph can do without, from its store-all plan: what the greediest backward
+ * reads and writes (a buffer is used where it begins and ends), and what lives all through a loop. */
+static size_t gckpti_floor(const gckpt_plan *p)
+{
+    size_t most = 0;
+    for (int x = 0; x < (int)p->length; x++) {
+        size_t sum = 0;
+        for (size_t i = 0; i < p->life_count && p->list[x].kind == GCKPT_BACKWARD; i++) {
+            const gckpt_buffer *b = &p->lives[i];
+            int all = p->looped && b->kind == GCKPT_BUFFER_PARAMETER_GRADIENT;
+            if (b->start == x || b->end == x || (all && b->start <= x && x <= b->end))
+                sum += b->size;
+        }
+        most = sum > most ? sum : most;
+    }
+    return gckpt_plan_bytes(p) - p->arena + most;
+}
+
 /* Plans graph g in the way of f->desc and keeps the plan if it is the best so far. Store-all has
  * the least work of all plans: it is done when it fits, and when it is too slow, so are all
  * others. */
@@ -8329,9 +8353,11 @@ static gckpt_result gckpti_fit_plan(gckpti_fitting *f, gckpt_graph *g, const gck
         return gckpt_error(g);
     int whole = f->desc.mode == GCKPT_AUTO || f->desc.mode == GCKPT_STORE_ALL;
     int fits = !f->desc.budget || gckpt_plan_bytes(plan) <= f->desc.budget;
-    int mixed = d.batch > g->rows && !gckpt_plan_split_exact(plan, NULL);
-    if (mixed || gckpt_plan_step_work(plan) > work || !whole || !fits) {
-        int hopeless = mixed || gckpt_plan_step_work(plan) > work;
+    int hopeless = gckpt_plan_step_work(plan) > work ||
+                   (d.batch > g->rows && !gckpt_plan_split_exact(plan, NULL));
+    if (!fits && gckpti_floor(plan) > (f->hunting ? f->least - 1 : f->desc.budget))
+        hopeless = 1;
+    if (hopeless || !whole || !fits) {
         gckpt_plan_free(plan);
         if (hopeless)
             return GCKPT_OK;
@@ -8438,9 +8464,9 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *use
     f.user = user;
     f.desc.batch = batch;
     f.least = SIZE_MAX;
-    for (int64_t rows = batch; rows > 0 && result == GCKPT_OK;
-         rows = gckpti_next_divisor(batch, rows))
-        result = gckpti_fit_rows(&f, rows);
+    for (; f.hunting < 2 && !f.best && result == GCKPT_OK; f.hunting++) /* then from 1 row up */
+        for (int64_t d = batch; d > 0 && result == GCKPT_OK; d = gckpti_next_divisor(batch, d))
+            result = gckpti_fit_rows(&f, f.hunting ? batch / d : d);
     if (result == GCKPT_OK && f.best) {
         gckpti_ok(store);
         return f.best;
