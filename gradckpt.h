@@ -4845,8 +4845,8 @@ static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void
     }
     for (int i = 0; q->op && i < GCKPT_MAX_INPUTS; i++)
         hash = gckpti_fnv_number(hash, q->op->needs[i]);
-    if (q->op)
-        hash = gckpti_fnv_number(hash, q->op->flags);
+    if (q->op) /* private flags, above the public ones, are for the work model */
+        hash = gckpti_fnv_number(hash, q->op->flags & (2 * GCKPT_SIDE_EFFECT - 1));
     name = q->op ? q->op->name : name;
     return name ? gckpti_fnv(hash, name, strlen(name) + 1) : hash;
 }
@@ -8320,8 +8320,9 @@ static uint64_t gckpti_graph_key(const gckpt_graph *g)
     return key ? key : 1;
 }
 
-/* Bytes that no plan of a graph can do without, from its store-all plan: what the greediest backward
- * reads and writes (a buffer is used where it begins and ends), and what lives all through a loop. */
+/* Bytes that no plan of a graph can do without, from its store-all plan: what the greediest
+ * backward reads and writes (a buffer is used where it begins and ends), and what lives all through
+ * a loop. */
 static size_t gckpti_floor(const gckpt_plan *p)
 {
     size_t most = 0;
