@@ -5,6 +5,7 @@
  *   oracle_rotor_*      chains: the best persistent schedule, by rotor's programme (Beaumont et al.
  *                       2019, Herrmann et al. 2019), in exact integers
  *   oracle_revolve      uniform chains: Griewank & Walther 2000, closed form
+ *   oracle_fits         whether blocks with given lives have places in so many bytes at all
  *
  * Sizes are in one unit (floats, say). Only sums of live sizes count, no places. What is modelled:
  * a forward makes the value, the aux or both, of its op; both may be dropped at any time. Backwards
@@ -458,5 +459,82 @@ static inline uint64_t oracle_revolve(uint64_t n, uint64_t s)
     while (oracle_choose(s + t, s, n) < n)
         t++;
     return t == 0 ? 0 : t * n - oracle_choose(s + t, t - 1, UINT32_MAX);
+}
+
+/* ---- places ---- */
+enum { ORACLE_LIVE = 16, ORACLE_LAYOUTS = 1 << 18 };
+typedef struct {
+    int start, end, size;
+} oracle_block;
+/* All placements of the blocks live at one time, as offsets by slot (0xff: a free slot). */
+typedef struct {
+    unsigned char (*all)[ORACLE_LIVE], (*next)[ORACLE_LIVE];
+    int *table, count, next_count;
+} oracle_places;
+
+static inline void oracle_place_add(oracle_places *q, const unsigned char *at)
+{
+    uint64_t hash = 14695981039346656037u;
+    for (int i = 0; i < ORACLE_LIVE; i++)
+        hash = (hash ^ at[i]) * 1099511628211u;
+    size_t mask = 2 * ORACLE_LAYOUTS - 1, i = (size_t)(hash >> 20) & mask;
+    for (; q->table[i]; i = (i + 1) & mask)
+        if (memcmp(q->next[q->table[i] - 1], at, ORACLE_LIVE) == 0)
+            return;
+    memcpy(q->next[q->next_count++], at, ORACLE_LIVE);
+    q->table[i] = q->next_count;
+}
+
+/* Do blocks (in the order they start) fit in `memory` units (at most 254)? -1: too many to try. */
+static inline int oracle_fits(const oracle_block *b, int n, int memory)
+{
+    oracle_places q;
+    int slot[ORACLE_LIVE], result = 1; /* which block is in a slot */
+    q.all = (unsigned char(*)[ORACLE_LIVE])malloc((size_t)ORACLE_LAYOUTS * ORACLE_LIVE);
+    q.next = (unsigned char(*)[ORACLE_LIVE])malloc((size_t)ORACLE_LAYOUTS * ORACLE_LIVE);
+    q.table = (int *)malloc(2 * ORACLE_LAYOUTS * sizeof(int));
+    if (!q.all || !q.next || !q.table)
+        abort();
+    memset(slot, 0xff, sizeof slot);
+    memset(q.all[0], 0xff, ORACLE_LIVE);
+    q.count = 1;
+    for (int i = 0; i < n && result == 1; i++) {
+        int mine = -1;
+        unsigned char at[ORACLE_LIVE];
+        memset(q.table, 0, 2 * ORACLE_LAYOUTS * sizeof(int));
+        q.next_count = 0;
+        for (int k = 0; k < ORACLE_LIVE; k++) {
+            if (slot[k] >= 0 && b[slot[k]].end < b[i].start)
+                slot[k] = -1;
+            mine = slot[k] < 0 ? k : mine;
+        }
+        for (int s = 0; s < q.count && mine >= 0 && result == 1; s++) {
+            for (int k = 0; k < ORACLE_LIVE; k++)
+                at[k] = slot[k] < 0 ? 0xff : q.all[s][k];
+            for (int o = 0; o + b[i].size <= memory && result == 1; o++) {
+                int clash = 0;
+                for (int k = 0; k < ORACLE_LIVE && !clash; k++)
+                    clash = slot[k] >= 0 && at[k] < o + b[i].size && o < at[k] + b[slot[k]].size;
+                if (clash)
+                    continue;
+                at[mine] = (unsigned char)o;
+                oracle_place_add(&q, at);
+                at[mine] = 0xff;
+                result = q.next_count < ORACLE_LAYOUTS ? 1 : -1;
+            }
+        }
+        if (result == 1)
+            result = mine < 0 ? -1 : q.next_count > 0;
+        if (mine >= 0)
+            slot[mine] = i;
+        unsigned char(*swap)[ORACLE_LIVE] = q.all;
+        q.all = q.next;
+        q.next = swap;
+        q.count = q.next_count;
+    }
+    free(q.all);
+    free(q.next);
+    free(q.table);
+    return result;
 }
 #endif
