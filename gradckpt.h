@@ -36,7 +36,7 @@
  *     >>training   division, norm, clipping, optimisers, steps                   717     750
  *     >>check      gradients against finite differences                          148     150
  *     >>files      safetensors                                                   775     800
- *     >>tables     plans as files and as C constants                             720     730
+ *     >>tables     plans as files and as C constants                             732     740
  *     >>fast       AVX2 kernels, same bits                                      1065    1100
  *     manual       this comment                                                  147     150
  *                  in all                                                       9434    9880
@@ -198,6 +198,7 @@ typedef struct gckpt_graph gckpt_graph; /* tensors and ops for one set of shapes
 /* a value in a graph: knows its graph, op, shape, name */
 typedef struct gckpt_tensor gckpt_tensor;
 typedef struct gckpt_plan gckpt_plan; /* schedule and offsets: constant data */
+typedef struct gckpt_frontier gckpt_frontier; /* bytes against work, all of it */
 typedef struct gckpt_exec gckpt_exec; /* a plan bound to memory, a store and a backend */
 
 /* Results: OK, two that are not errors (MORE, CANCELLED), and errors. */
@@ -674,6 +675,29 @@ enum { GCKPT_IF_USEFUL = 2 }; /* update_in_backward: may be chosen; then no step
  * store's; that of a budget too small names the least bytes that suffice. */
 GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
                                 const gckpt_plan_desc *desc, gckpt_measure measure);
+
+/* ---- the frontier: what every budget costs ---- */
+/* A plan of `work` fits in `bytes`, and less work does not (as far as the search knows). */
+typedef struct {
+    size_t bytes;
+    uint64_t work;              /* gckpt_plan_work */
+    double recompute, overhead; /* gckpt_plan_recompute, gckpt_plan_overhead */
+} gckpt_point;
+/* All points of GCKPT_OPTIMAL at once; desc as for gckpt_plan_new, its mode and budget unused. The
+ * graph must live as long. NULL on error, which is then the graph's. */
+GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_term *terms,
+                                             int count, const gckpt_plan_desc *desc);
+GCKPT_API void gckpt_frontier_free(gckpt_frontier *frontier);
+/* Points by ascending bytes and descending work; the last one recomputes nothing. */
+GCKPT_API int gckpt_frontier_points(const gckpt_frontier *frontier);
+GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *frontier, int i, gckpt_point *out);
+/* 1; 0 when the search stopped at its limit of work (very deep graphs): points may then cost more
+ * than they need. */
+GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *frontier);
+/* The point that a budget gets (0: no limit), -1: it is too small; and its plan: the same as
+ * gckpt_plan_new's under that budget. */
+GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
+GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
 
 /* >>api-run ------------------------------------------------------------------------------------ */
 typedef struct {
@@ -6642,6 +6666,7 @@ typedef struct {
     uint64_t extra;
     int *item, length;
     size_t room, arena; /* arena: once laid out */
+    size_t bytes;       /* what it counts as: the arena, or its rung's limit; 0: not laid out */
 } gckpti_slot;
 
 enum {
@@ -6682,12 +6707,13 @@ typedef struct {
     int *set, set_count;       /* of gckpti_closure */
     int *of_unit, *unit_start; /* spans of a unit, ascending */
     int *use, *use_start;      /* positions that use a span, ascending */
+    int *read, *read_start;    /* spans that a position uses, in the order of its links */
     int64_t *over, *over_sum;  /* excess at a position; before it */
     int *over_count;           /* positions with excess before it */
     gckpti_keyed *move, *insert;
     int moves, inserts;
     gckpti_slot *slot, *seed;
-    int slots, seeds;
+    int slots, seeds, rungs;
     int64_t items; /* evaluated so far */
 } gckpti_search;
 
@@ -6993,7 +7019,8 @@ static void gckpti_index(gckpti_search *s, int64_t limit)
         s->turn = t->item[x] < 0 ? x : s->turn;
         most += t->item[x] < 0 ? u->reads + 1 : u->inputs;
     }
-    int *b = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_SPANS], 2 * spans + units + 4, sizeof(int));
+    int *b = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_SPANS], 2 * spans + units + length + 5,
+                                sizeof(int));
     int *c = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_USES], 3 * (size_t)most, sizeof(int));
     int64_t *o =
         (int64_t *)gckpti_want(s, &s->room[GCKPTI_ROOM_OVER], 3 * length + 6, sizeof *s->over);
@@ -7002,6 +7029,7 @@ static void gckpti_index(gckpti_search *s, int64_t limit)
     s->of_unit = b;
     s->use_start = b + spans + 1;
     s->unit_start = s->use_start + spans + 1;
+    s->read_start = s->unit_start + units + 1;
     s->over = o;
     s->over_sum = o + length + 1;
     s->over_count = (int *)(o + 2 * length + 3);
@@ -7009,6 +7037,7 @@ static void gckpti_index(gckpti_search *s, int64_t limit)
     memset(s->unit_start, 0, (units + 1) * sizeof(int));
     int *of = c + most, *where = of + most;
     s->use = c;
+    s->read = of;
     for (int u = 0; u < s->units; u++)
         s->latest[u] = -1;
     for (int x = 0; x < t->length; x++) {
@@ -7016,6 +7045,7 @@ static void gckpti_index(gckpti_search *s, int64_t limit)
         const gckpti_unit *u = &s->unit[i < 0 ? ~i : i];
         from = i < 0 ? u->read : u->in;
         count = i < 0 ? u->reads : u->inputs;
+        s->read_start[x] = uses;
         for (int k = from; k < from + count; k++) {
             self = s->links[k] == self ? -1 : self;
             of[uses] = s->latest[s->links[k]];
@@ -7357,8 +7387,8 @@ static uint64_t gckpti_saving(gckpti_search *s, int x)
     for (int h = 0; h < s->set_count && s->set_count < GCKPTI_CLOSURE; h++) {
         const gckpti_unit *u = &s->unit[s->now.item[s->set[h]]];
         saving += u->cost;
-        for (int k = u->in; k < u->in + u->inputs; k++) {
-            int i = gckpti_version_at(s, s->links[k], s->set[h]);
+        for (int k = 0; k < u->inputs; k++) {
+            int i = s->read[s->read_start[s->set[h]] + k];
             const gckpti_span *v = &s->now.span[i];
             if (s->use_start[i + 1] - s->use_start[i] == 1 && v->aux_end < 0 &&
                 i != s->of_unit[s->unit_start[v->unit]])
@@ -7507,12 +7537,10 @@ static int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
 
 static gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count, int room)
 {
-    gckpti_slot *all =
-        (gckpti_slot *)gckpti_want(s, &s->room[room], (size_t)*count + 1, sizeof *all);
-    if (!all) /* those there are stay, to be freed */
+    *slots = (gckpti_slot *)gckpti_want(s, &s->room[room], (size_t)*count + 1, sizeof **slots);
+    if (!*slots)
         return NULL;
-    *slots = all;
-    gckpti_slot *slot = &all[(*count)++];
+    gckpti_slot *slot = &(*slots)[(*count)++];
     memset(slot, 0, sizeof *slot);
     return slot;
 }
@@ -7850,7 +7878,7 @@ static void gckpti_find_seeds(gckpti_search *s)
 
 static void gckpti_make_rungs(gckpti_search *s)
 {
-    int64_t most = s->seed[0].peak, least = most;
+    int64_t most = s->seed[0].peak, least = most, resident = s->before[0];
     for (int i = 1; i < s->seeds; i++)
         least = s->seed[i].peak < least ? s->seed[i].peak : least;
     int every = (most - least) / s->grain <= 96;
@@ -7861,12 +7889,13 @@ static void gckpti_make_rungs(gckpti_search *s)
         slot->limit = limit;
         if (limit <= least)
             break;
-        int64_t step = every ? s->grain : limit / (s->units > 500 ? 10 : 33);
+        int64_t step = every ? s->grain : (limit - resident) / (s->units > 500 ? 10 : 33);
         limit = limit - least > step && step > 0 ? limit - step : least;
     }
 }
 
-/* Down: squeeze the rung above, polish the best seed; up: polish the rung below. */
+/* Down: squeeze the rung above, and the one above that, which often ends elsewhere, and polish the
+ * best seed; up: polish the rung below. */
 static void gckpti_climb(gckpti_search *s, int down)
 {
     int exact = s->units <= GCKPTI_EXACT;
@@ -7889,13 +7918,12 @@ static void gckpti_climb(gckpti_search *s, int down)
             gckpti_polish(s, slot->limit, 0);
             gckpti_offer(s, slot);
         }
-        for (int how = 0; how <= exact && from >= 0 && from < s->slots; how++) {
-            if (!gckpti_slot_load(s, &s->slot[from]))
-                break;
-            if (gckpti_squeeze(s, slot->limit, how)) {
-                gckpti_polish(s, slot->limit, how);
-                gckpti_offer(s, slot);
-            }
+        for (int how = -down; how <= exact && from >= 0 && from < s->slots; how++) {
+            const gckpti_slot *source = &s->slot[how < 0 && from > 0 ? from - 1 : from];
+            if (!gckpti_slot_load(s, source) || !gckpti_squeeze(s, slot->limit, how > 0))
+                continue;
+            gckpti_polish(s, slot->limit, how > 0);
+            gckpti_offer(s, slot);
         }
     }
 }
@@ -7905,13 +7933,11 @@ static void gckpti_climb(gckpti_search *s, int down)
 static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
 {
     gckpti_planner *p = s->p;
-    int body = 0;
     p->raw_length = 0;
     for (int x = 0; x < slot->length; x++) {
         int u = slot->item[x] < 0 ? ~slot->item[x] : slot->item[x];
         if (u >= s->once)
             gckpti_emit(p, slot->item[x] < 0 ? GCKPT_BACKWARD : GCKPT_FORWARD, s->unit[u].id);
-        body += u >= s->once;
     }
     if (!p->failed)
         gckpti_finish_list(p);
@@ -7922,67 +7948,108 @@ static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
     return result;
 }
 
-/* Lays all schedules out. One whose arena exceeds its rung is squeezed a little further, which
- * often fits; then both stay. Sorts by arena and leaves what is better than all below. */
-static gckpt_result gckpti_lay_all(gckpti_search *s)
+/* Lays slot k out. A rung whose arena exceeds its limit is squeezed a little further, which often
+ * fits: that schedule becomes a slot of its own, which counts as taking the rung's limit. */
+static gckpt_result gckpti_lay_slot(gckpti_search *s, int k)
+{
+    gckpt_result result = gckpti_lay(s, &s->slot[k]);
+    size_t limit = (size_t)s->slot[k].limit, arena = s->slot[k].arena;
+    s->slot[k].bytes = arena;
+    for (int more = 1; more <= 3 && k < s->rungs && arena > limit && result == GCKPT_OK; more++) {
+        int64_t below = s->slot[k].limit - (int64_t)(arena - limit) * more / 2;
+        if (!gckpti_slot_load(s, &s->slot[k]) || !gckpti_squeeze(s, below, 0))
+            break;
+        gckpti_polish(s, below, 0);
+        gckpti_slot *slot = gckpti_slot_new(s, &s->slot, &s->slots, GCKPTI_ROOM_SLOTS);
+        if (!slot)
+            return GCKPT_E_MEMORY;
+        gckpti_slot_store(s, slot, &s->now);
+        result = s->p->failed ? GCKPT_E_MEMORY : gckpti_lay(s, slot);
+        slot->limit = (int64_t)limit;
+        slot->bytes = slot->arena > limit ? slot->arena : limit;
+        if (slot->arena <= limit)
+            break;
+    }
+    return s->p->failed ? GCKPT_E_MEMORY : result;
+}
+
+/* Seeds join the rungs, each at its own bytes. */
+static void gckpti_slots_from_seeds(gckpti_search *s)
+{
+    s->rungs = s->slots;
+    for (int i = 0; i < s->seeds && !s->p->failed; i++) {
+        gckpti_slot *slot = gckpti_slot_new(s, &s->slot, &s->slots, GCKPTI_ROOM_SLOTS);
+        if (!slot)
+            return;
+        *slot = s->seed[i];
+        s->seed[i].item = NULL;
+        slot->limit = slot->peak;
+    }
+    s->seeds = 0;
+}
+
+/* An arena is at least this. */
+static size_t gckpti_slot_bound(const gckpti_search *s, const gckpti_slot *slot)
+{
+    return (size_t)slot->peak + 1 > s->alignment ? (size_t)slot->peak + 1 - s->alignment : 0;
+}
+
+/* The slot with least work that fits in `most` bytes; -1: none. Only what may win is laid out. */
+static gckpt_result gckpti_choose(gckpti_search *s, size_t most, int *best)
 {
     gckpt_result result = GCKPT_OK;
-    int rungs = s->slots;
-    for (int i = 0; i < s->seeds && !s->p->failed; i++) { /* each at its own bytes */
-        gckpti_slot *slot = gckpti_slot_new(s, &s->slot, &s->slots, GCKPTI_ROOM_SLOTS);
-        if (slot && gckpti_slot_load(s, &s->seed[i])) {
-            slot->limit = s->now.peak;
-            gckpti_slot_store(s, slot, &s->now);
-        }
+    *best = -1;
+    while (result == GCKPT_OK) {
+        int next = -1, tried = s->slots;
+        for (int i = 0; i < s->slots; i++)
+            if (s->slot[i].length && !s->slot[i].bytes &&
+                gckpti_slot_bound(s, &s->slot[i]) <= most &&
+                (next < 0 || s->slot[i].extra < s->slot[next].extra))
+                next = i;
+        if (next < 0 || (*best >= 0 && s->slot[*best].extra <= s->slot[next].extra))
+            break;
+        result = gckpti_lay_slot(s, next);
+        for (int i = next; i < s->slots; i = i < tried ? tried : i + 1)
+            if (s->slot[i].bytes <= most && s->slot[i].bytes &&
+                (*best < 0 || s->slot[i].extra < s->slot[*best].extra))
+                *best = i;
     }
-    for (int k = 0; k < s->slots && result == GCKPT_OK; k++) {
-        int known = s->slot[k].length == 0;
-        for (int j = 0; j < k && !known; j++) /* it cannot be better than one that is laid out */
-            known = s->slot[j].arena > 0 && s->slot[j].extra <= s->slot[k].extra &&
-                    s->slot[j].arena + s->alignment <= (size_t)s->slot[k].peak + 1;
-        if (known) {
-            s->slot[k].length = 0;
-            continue;
-        }
-        result = gckpti_lay(s, &s->slot[k]);
-        size_t limit = (size_t)s->slot[k].limit, arena = s->slot[k].arena;
-        for (int more = 1; more <= 3 && k < rungs && arena > limit && result == GCKPT_OK; more++) {
-            int64_t below = s->slot[k].limit - (int64_t)(arena - limit) * more / 2;
-            gckpti_slot *slot = gckpti_slot_new(s, &s->slot, &s->slots, GCKPTI_ROOM_SLOTS);
-            if (!slot || !gckpti_slot_load(s, &s->slot[k]) || !gckpti_squeeze(s, below, 0))
-                break;
-            gckpti_polish(s, below, 0);
-            slot->limit = s->slot[k].limit;
-            gckpti_slot_store(s, slot, &s->now);
-            result = gckpti_lay(s, slot);
-            if (slot->arena <= limit)
-                break;
-        }
+    return result;
+}
+
+static int gckpti_slot_before(const void *first, const void *second, const void *context)
+{
+    const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
+    (void)context;
+    return a->bytes != b->bytes   ? a->bytes < b->bytes
+           : a->extra != b->extra ? a->extra < b->extra
+                                  : a->length < b->length;
+}
+
+/* Lays all schedules out, sorts by bytes and keeps what has less work than all below. */
+static gckpt_result gckpti_lay_all(gckpti_search *s)
+{
+    int base = s->slots, kept = 0;
+    for (int k = 0; k < base; k++) {
+        int known = s->slot[k].length == 0 || s->slot[k].bytes > 0;
+        for (int j = 0; j < s->slots && !known; j++) /* it cannot beat one that is laid out */
+            known = s->slot[j].bytes > 0 && s->slot[j].extra <= s->slot[k].extra &&
+                    s->slot[j].bytes <= gckpti_slot_bound(s, &s->slot[k]);
+        gckpt_result result = known ? GCKPT_OK : gckpti_lay_slot(s, k);
+        if (result != GCKPT_OK)
+            return result;
     }
-    if (s->p->failed)
-        return GCKPT_E_MEMORY;
-    if (result != GCKPT_OK)
-        return result;
-    int kept = 0;
-    for (int i = 1; i < s->slots; i++) { /* nearly sorted: by arena, then work */
-        gckpti_slot moved = s->slot[i];
-        int j = i;
-        for (; j > 0 && (s->slot[j - 1].arena > moved.arena ||
-                         (s->slot[j - 1].arena == moved.arena &&
-                          s->slot[j - 1].extra > moved.extra));
-             j--)
-            s->slot[j] = s->slot[j - 1];
-        s->slot[j] = moved;
-    }
+    gckpti_sort(s->slot, (size_t)s->slots, sizeof *s->slot, gckpti_slot_before, NULL);
     for (int i = 0; i < s->slots; i++) {
         gckpti_slot swap = s->slot[i];
-        if (swap.length == 0 || (kept > 0 && s->slot[kept - 1].extra <= swap.extra))
+        if (swap.bytes == 0 || (kept > 0 && s->slot[kept - 1].extra <= swap.extra))
             continue;
         s->slot[i] = s->slot[kept];
         s->slot[kept++] = swap;
     }
     for (int i = kept; i < s->slots; i++)
-        gckpti_resize(s->p->memory, s->slot[i].item, s->slot[i].room, 0);
+        if (s->slot[i].item)
+            gckpti_resize(s->p->memory, s->slot[i].item, s->slot[i].room, 0);
     s->slots = kept;
     return GCKPT_OK;
 }
@@ -8004,7 +8071,7 @@ static void gckpti_search_free(gckpti_search *s)
     }
 }
 
-/* All of it: s->slot holds the frontier by arena, ascending. */
+/* All of it but the layouts: s->slot holds rungs and seeds. */
 static gckpt_result gckpti_sweep(gckpti_search *s, gckpti_planner *p)
 {
     memset(s, 0, sizeof *s);
@@ -8030,7 +8097,9 @@ static gckpt_result gckpti_sweep(gckpti_search *s, gckpti_planner *p)
         gckpti_climb(s, 1);
     if (!p->failed)
         gckpti_climb(s, 0);
-    return p->failed ? GCKPT_E_MEMORY : gckpti_lay_all(s);
+    if (!p->failed)
+        gckpti_slots_from_seeds(s);
+    return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
 /* =================================================================================================
@@ -8218,7 +8287,7 @@ static void gckpti_planner_report(const gckpti_planner *p, gckpt_graph *graph, g
         gckpti_ok(graph);
 }
 
-/* The plan with least work whose bytes fit, by the sweep; *least: bytes of the smallest. */
+/* The plan with least work whose bytes fit, by the sweep; *least: what the smallest needs. */
 static gckpt_plan *gckpti_plan_optimal(gckpti_planner *p, gckpt_result *result, size_t *least)
 {
     gckpti_search s;
@@ -8226,12 +8295,13 @@ static gckpt_plan *gckpti_plan_optimal(gckpti_planner *p, gckpt_result *result, 
     size_t kinds[GCKPT_BYTES_KINDS], resident = gckpti_resident(p, kinds);
     int best = -1;
     *result = gckpti_sweep(&s, p);
-    for (int i = 0; i < s.slots && *result == GCKPT_OK; i++)
-        if (resident + s.slot[i].arena <= p->desc->budget)
-            best = i;
-    if (*result == GCKPT_OK && s.slots > 0)
-        *least = resident + s.slot[0].arena;
-    if (best >= 0) {
+    if (*result == GCKPT_OK && p->desc->budget > resident)
+        *result = gckpti_choose(&s, p->desc->budget - resident, &best);
+    if (*result == GCKPT_OK && best < 0)
+        *result = gckpti_lay_all(&s);
+    if (*result == GCKPT_OK && best < 0)
+        *least = resident + s.slot[0].bytes;
+    if (*result == GCKPT_OK && best >= 0) {
         *result = gckpti_lay(&s, &s.slot[best]);
         plan = *result == GCKPT_OK ? gckpti_encode(p, GCKPT_OPTIMAL) : NULL;
         if (*result == GCKPT_OK && !plan)
@@ -8275,6 +8345,176 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
         gckpt_plan_free(plan);
         plan = NULL;
     }
+    return plan;
+}
+
+/* ---- the frontier ---- */
+struct gckpt_frontier {
+    gckpti_object object;
+    gckpti_allocator memory;
+    gckpt_graph *graph;
+    gckpt_plan_desc desc; /* with copies of what it points to */
+    gckpt_term *terms;
+    gckpt_cost *costs;
+    gckpt_pick *picks;
+    gckpt_point *points;
+    size_t *first;                    /* of a point's items */
+    gckpt_instruction *items;         /* the schedules */
+    size_t count, item_count, tensors; /* tensors: of the graph */
+    int term_count, complete;
+};
+
+GCKPT_API void gckpt_frontier_free(gckpt_frontier *f)
+{
+    if (!f)
+        return;
+    gckpti_allocator a = f->memory;
+    gckpti_delete(&a, f->items, f->item_count, sizeof *f->items);
+    gckpti_delete(&a, f->first, f->count + 1, sizeof *f->first);
+    gckpti_delete(&a, f->points, f->count, sizeof *f->points);
+    gckpti_delete(&a, f->picks, (size_t)f->desc.fetches, sizeof *f->picks);
+    gckpti_delete(&a, f->costs, f->desc.costs ? f->tensors : 0, sizeof *f->costs);
+    gckpti_delete(&a, f->terms, (size_t)f->term_count, sizeof *f->terms);
+    gckpti_delete(&a, f, 1, sizeof *f);
+}
+
+/* Copies a laid out search into a frontier. */
+static gckpt_frontier *gckpti_frontier_copy(gckpti_search *s)
+{
+    gckpti_planner *p = s->p;
+    gckpti_allocator a = *p->memory;
+    size_t kinds[GCKPT_BYTES_KINDS], resident = gckpti_resident(p, kinds), at = 0;
+    gckpt_frontier *f = (gckpt_frontier *)gckpti_new(&a, 1, sizeof *f);
+    if (!f)
+        return NULL;
+    f->object.magic = GCKPTI_MAGIC;
+    f->graph = p->g;
+    f->desc = *p->desc;
+    f->desc.budget = 0;
+    f->desc.mode = GCKPT_SCHEDULE;
+    f->term_count = p->term_count;
+    f->tensors = (size_t)p->n;
+    f->count = (size_t)s->slots;
+    f->complete = s->items <= GCKPTI_WORK_LIMIT;
+    for (int k = 0; k < s->slots; k++)
+        f->item_count += (size_t)s->slot[k].length;
+    f->terms = (gckpt_term *)gckpti_new(&a, (size_t)f->term_count, sizeof *f->terms);
+    f->costs = (gckpt_cost *)gckpti_new(&a, f->desc.costs ? f->tensors : 0, sizeof *f->costs);
+    f->picks = (gckpt_pick *)gckpti_new(&a, (size_t)f->desc.fetches, sizeof *f->picks);
+    f->points = (gckpt_point *)gckpti_new(&a, f->count, sizeof *f->points);
+    f->first = (size_t *)gckpti_new(&a, f->count + 1, sizeof *f->first);
+    f->items = (gckpt_instruction *)gckpti_new(&a, f->item_count, sizeof *f->items);
+    f->memory = a;
+    *p->memory = a;
+    if (!f->terms || !f->costs || !f->picks || !f->points || !f->first || !f->items) {
+        gckpt_frontier_free(f);
+        return NULL;
+    }
+    memcpy(f->terms, p->terms, (size_t)f->term_count * sizeof *f->terms);
+    if (f->desc.costs)
+        memcpy(f->costs, f->desc.costs, f->tensors * sizeof *f->costs);
+    if (f->desc.fetches)
+        memcpy(f->picks, f->desc.fetch, (size_t)f->desc.fetches * sizeof *f->picks);
+    f->desc.costs = f->desc.costs ? f->costs : NULL;
+    f->desc.fetch = f->picks;
+    uint64_t forward = 0;
+    for (int u = 0; u < s->units; u++)
+        forward += s->unit[u].cost;
+    for (int k = 0; k < s->slots; k++) {
+        const gckpti_slot *slot = &s->slot[k];
+        gckpt_point *point = &f->points[k];
+        f->first[k] = at;
+        for (int x = 0; x < slot->length; x++) {
+            int u = slot->item[x] < 0 ? ~slot->item[x] : slot->item[x];
+            if (u < s->once)
+                continue; /* what runs once a step is no choice */
+            f->items[at].kind = slot->item[x] < 0 ? GCKPT_BACKWARD : GCKPT_FORWARD;
+            f->items[at++].id = s->unit[u].id;
+        }
+        point->bytes = resident + slot->bytes;
+        point->work = p->least_work + slot->extra;
+        point->recompute = forward ? (double)slot->extra / (double)forward : 0;
+        point->overhead =
+            p->least_work ? (double)slot->extra / (double)p->least_work : 0;
+    }
+    f->first[s->slots] = at;
+    return f;
+}
+
+GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_term *terms,
+                                             int count, const gckpt_plan_desc *desc)
+{
+    gckpt_plan_desc d;
+    gckpti_planner p;
+    gckpti_allocator memory;
+    gckpti_search s;
+    gckpt_frontier *f = NULL;
+    if (!graph || graph->object.sticky != GCKPT_OK)
+        return NULL;
+    memset(&d, 0, sizeof d);
+    if (desc)
+        d = *desc;
+    gckpt_result result = d.mode == GCKPT_INFERENCE
+                              ? gckpti_error(graph, GCKPT_E_ARG,
+                                             "frontier: an inference plan recomputes nothing")
+                              : GCKPT_OK;
+    d.mode = GCKPT_OPTIMAL;
+    memset(&p, 0, sizeof p);
+    memset(&s, 0, sizeof s);
+    if (result != GCKPT_OK)
+        return NULL;
+    result = gckpti_planner_open(&p, &memory, graph, terms, count, &d);
+    if (result == GCKPT_OK) {
+        result = gckpti_sweep(&s, &p);
+        if (result == GCKPT_OK)
+            result = gckpti_lay_all(&s);
+        f = result == GCKPT_OK ? gckpti_frontier_copy(&s) : NULL;
+        if (result == GCKPT_OK && !f)
+            result = GCKPT_E_MEMORY;
+        gckpti_search_free(&s);
+    }
+    gckpti_planner_free(&p);
+    gckpti_planner_report(&p, graph, result);
+    return f;
+}
+
+GCKPT_API int gckpt_frontier_points(const gckpt_frontier *f) { return f ? (int)f->count : 0; }
+
+GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *f) { return f ? f->complete : 0; }
+
+GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *f, int i, gckpt_point *out)
+{
+    if (!f || !out || i < 0 || (size_t)i >= f->count)
+        return GCKPT_E_ARG;
+    *out = f->points[i];
+    return GCKPT_OK;
+}
+
+GCKPT_API int gckpt_frontier_find(const gckpt_frontier *f, size_t budget)
+{
+    int found = -1;
+    for (size_t i = 0; f && i < f->count && (!budget || f->points[i].bytes <= budget); i++)
+        found = (int)i;
+    return found;
+}
+
+GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget)
+{
+    if (!f || f->graph->object.sticky != GCKPT_OK)
+        return NULL;
+    int i = gckpt_frontier_find(f, budget);
+    if (i < 0) {
+        gckpti_error(f->graph, GCKPT_E_BUDGET,
+                     "budget %z bytes is too small: this graph needs at least %z", budget,
+                     f->count ? f->points[0].bytes : (size_t)0);
+        return NULL;
+    }
+    gckpt_plan_desc d = f->desc;
+    d.schedule = f->items + f->first[i];
+    d.instructions = (int)(f->first[i + 1] - f->first[i]);
+    gckpt_plan *plan = gckpt_plan_new(f->graph, f->terms, f->term_count, &d);
+    if (plan)
+        plan->mode = f->points[i].recompute > 0 ? GCKPT_OPTIMAL : GCKPT_STORE_ALL;
     return plan;
 }
 
@@ -13232,6 +13472,10 @@ static int gckpti_fast_agrees(void)
 #undef GCKPTI_TANH_SPLIT
 #undef GCKPTI_TEXT
 #undef GCKPTI_UNARY_FLAGS
+#undef GCKPTI_HALF_AGAIN
+#undef GCKPTI_AGAIN
+#undef GCKPTI_WORK_LIMIT
+#undef GCKPTI_TWICE
 
 #ifdef __cplusplus
 }
