@@ -12,6 +12,7 @@
 #include "gradckpt.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { BATCH = 256, WIDTH = 64, STRATEGIES = 8 };
@@ -63,32 +64,20 @@ static gckpt_plan *plan(const network *n, gckpt_mode mode, size_t budget)
     return gckpt_plan_new(n->graph, &n->loss, 1, &desc);
 }
 
-/* What no plan can go below: the error of an impossible budget names it. */
-static size_t least_bytes(const network *n)
+/* The smallest point of the frontier (bytes ascending, work descending) that costs at most this:
+ * recomputed work over that of the forward, or over that of forward and backward. */
+static gckpt_point cheapest(const gckpt_frontier *f, double most, int over_forward_only)
 {
-    gckpt_plan_free(plan(n, GCKPT_AUTO, 1));
-    const char *at = strstr(gckpt_error_text(n->graph), "at least ");
-    return at == NULL ? 0 : (size_t)strtoull(at + 9, NULL, 10);
+    gckpt_point p = { 0, 0, 0, 0 };
+    for (int i = 0; gckpt_frontier_get(f, i, &p) == GCKPT_OK; i++)
+        if ((over_forward_only ? p.recompute : p.overhead) <= most)
+            break;
+    return p;
 }
 
-/* The smallest plan whose price is at most this, by halving: more bytes never cost more time. */
-static gckpt_plan *plan_within(const network *n, double (*price)(const gckpt_plan *), double most)
+static gckpt_frontier *frontier(const network *n)
 {
-    gckpt_plan *best = plan(n, GCKPT_STORE_ALL, 0);
-    size_t low = least_bytes(n), high = gckpt_plan_bytes(best);
-    while (best != NULL && low + 1024 < high) {
-        size_t middle = low + (high - low) / 2;
-        gckpt_plan *p = plan(n, GCKPT_AUTO, middle);
-        if (p != NULL && price(p) <= most) {
-            gckpt_plan_free(best);
-            best = p;
-            high = middle;
-        } else {
-            gckpt_plan_free(p);
-            low = middle;
-        }
-    }
-    return best;
+    return gckpt_frontier_new(n->graph, &n->loss, 1, NULL);
 }
 
 static double seconds(void *unused)
@@ -158,11 +147,18 @@ static int compare(int layers)
     };
     const gckpt_hyper adamw = { .lr = 1e-3f };
     int good = 1;
+    network any = network_new(layers);
+    gckpt_frontier *f = frontier(&any);
+    gckpt_point least = { 0, 0, 0, 0 }, most = least;
+    gckpt_frontier_get(f, 0, &least);
+    gckpt_frontier_get(f, gckpt_frontier_points(f) - 1, &most);
+    gckpt_frontier_free(f);
+    network_free(&any);
     for (int i = 0; i < STRATEGIES && good; i++) {
         strategy *s = &all[i];
         s->net = network_new(layers);
-        size_t most = gckpt_plan_bytes(all[0].plan), least = i < 4 ? 0 : least_bytes(&s->net);
-        size_t budget = s->part < 0 ? 0 : least + (size_t)(s->part * (double)(most - least));
+        size_t between = s->part < 0 ? 0 : (size_t)(s->part * (double)(most.bytes - least.bytes));
+        size_t budget = s->part < 0 ? 0 : least.bytes + between;
         s->plan = plan(&s->net, s->mode, budget);
         s->exec = s->plan == NULL ? NULL : gckpt_exec_new(s->plan, s->net.store, NULL);
         good = s->exec != NULL;
@@ -205,6 +201,13 @@ static int compare(int layers)
 }
 
 /* ---- bytes over depth ---- */
+/* What every plan has: weights, their gradients, the optimiser's state. */
+static size_t fixed_bytes(const gckpt_plan *p, int layers)
+{
+    return gckpt_plan_bytes(p) - gckpt_plan_arena(p) +
+           (size_t)(layers * WIDTH * WIDTH) * sizeof(float);
+}
+
 static void curve(int most)
 {
     const double unit = BATCH * WIDTH * sizeof(float); /* one tensor of activations */
@@ -213,17 +216,16 @@ static void curve(int most)
            unit);
     for (int root = 2; root * root <= most; root++) {
         network n = network_new(root * root);
-        gckpt_plan *p[3] = { plan(&n, GCKPT_STORE_ALL, 0), plan(&n, GCKPT_SQRT, 0),
-                             plan_within(&n, gckpt_plan_recompute, 1) };
-        double tensors[3];
-        for (int i = 0; i < 3; i++) /* what lives beside the weights' gradients, which all have */
-            tensors[i] = ((double)gckpt_plan_arena(p[i]) -
-                          root * root * (double)(WIDTH * WIDTH * sizeof(float))) /
-                         unit;
-        printf("%6d %10.1f %5.1f %13.0f%% %26.1f\n", root * root, tensors[0], tensors[1],
-               100 * gckpt_plan_recompute(p[1]), tensors[2]);
-        for (int i = 0; i < 3; i++)
-            gckpt_plan_free(p[i]);
+        gckpt_plan *all = plan(&n, GCKPT_STORE_ALL, 0), *chen = plan(&n, GCKPT_SQRT, 0);
+        gckpt_frontier *f = frontier(&n);
+        const double fixed = (double)fixed_bytes(all, root * root);
+        printf("%6d %10.1f %5.1f %13.0f%% %26.1f\n", root * root,
+               ((double)gckpt_plan_bytes(all) - fixed) / unit,
+               ((double)gckpt_plan_bytes(chen) - fixed) / unit, 100 * gckpt_plan_recompute(chen),
+               ((double)cheapest(f, 1, 1).bytes - fixed) / unit);
+        gckpt_frontier_free(f);
+        gckpt_plan_free(chen);
+        gckpt_plan_free(all);
         network_free(&n);
     }
 }
@@ -233,33 +235,32 @@ static void published(int layers)
 {
     network n = network_new(layers);
     gckpt_plan *all = plan(&n, GCKPT_STORE_ALL, 0);
-    const double whole = (double)gckpt_plan_arena(all);
-    const size_t fixed = gckpt_plan_bytes(all) - gckpt_plan_arena(all);
+    gckpt_frontier *f = frontier(&n);
+    const size_t fixed = fixed_bytes(all, layers);
+    const double whole = (double)(gckpt_plan_bytes(all) - fixed);
     static const struct {
         const char *what;
         double memory, time;
     } theirs[] = { { "Chen 2016, 1000-layer ResNet: 48 GB to 7 GB", 7.0 / 48, 0.30 },
                    { "rule of thumb: half the memory", 0.5, 1.0 / 3 } };
     printf("\nPublished trade-offs, and ours on %d layers. The networks differ, so this compares "
-           "shapes,\nnot systems: our bytes are the step arena, our time is modelled work.\n\n"
-           "                                              theirs         ours, as small   ours, as "
-           "slow\n",
-           layers);
+           "shapes, not\nsystems: our memory is that of activations and their gradients, our time "
+           "the work of the model.\n\n%-44s  %-14s %-17s %s\n",
+           layers, "", "theirs", "ours, as small", "ours, as slow");
     for (int i = 0; i < 2; i++) {
-        gckpt_plan *small = plan(&n, GCKPT_AUTO, fixed + (size_t)(theirs[i].memory * whole));
-        gckpt_plan *slow = plan_within(&n, gckpt_plan_overhead, theirs[i].time);
+        gckpt_point small, slow = cheapest(f, theirs[i].time, 0);
+        int at = gckpt_frontier_find(f, fixed + (size_t)(theirs[i].memory * whole));
         printf("%-44s  %3.0f%% at +%2.0f%%", theirs[i].what, 100 * theirs[i].memory,
                100 * theirs[i].time);
-        if (small == NULL)
-            printf("    not possible");
+        if (gckpt_frontier_get(f, at, &small) == GCKPT_OK)
+            printf("    %3.0f%% at +%2.0f%%", 100 * (double)(small.bytes - fixed) / whole,
+                   100 * small.overhead);
         else
-            printf("    %3.0f%% at +%2.0f%%", 100 * (double)gckpt_plan_arena(small) / whole,
-                   100 * gckpt_plan_overhead(small));
-        printf("    %3.0f%% at +%2.0f%%\n", 100 * (double)gckpt_plan_arena(slow) / whole,
-               100 * gckpt_plan_overhead(slow));
-        gckpt_plan_free(small);
-        gckpt_plan_free(slow);
+            printf("    not possible ");
+        printf("    %3.0f%% at +%2.0f%%\n", 100 * (double)(slow.bytes - fixed) / whole,
+               100 * slow.overhead);
     }
+    gckpt_frontier_free(f);
     gckpt_plan_free(all);
     network_free(&n);
 }
