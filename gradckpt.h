@@ -5851,6 +5851,7 @@ enum {
     GCKPTI_BY_ROOT, /* size x square root of lifetime */
     GCKPTI_BY_PEAK, /* greatest live sum of its lifetime */
     GCKPTI_BY_AREA, /* size x lifetime */
+    GCKPTI_BY_START, /* exact when all sizes are equal */
     GCKPTI_BY_END,
     GCKPTI_ORDERS = GCKPTI_BY_END
 };
@@ -5882,6 +5883,8 @@ static uint64_t gckpti_block_key(const gckpti_block *b, int order)
         key = b->peak;
     else if (order == GCKPTI_BY_END)
         key = (uint64_t)b->end;
+    else if (order == GCKPTI_BY_START)
+        key = UINT64_MAX - (uint64_t)b->start;
     return UINT64_MAX - key;
 }
 
@@ -6241,7 +6244,7 @@ static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
             gckpti_keep_layout(&l, arena);
     }
     for (int order = 0; order < GCKPTI_ORDERS && p->arena > l.goal && !p->failed; order++)
-        if (l.first && order != GCKPTI_BY_ROOT)
+        if (l.first && order != GCKPTI_BY_ROOT && order != GCKPTI_BY_START)
             gckpti_bump_run(&l, order);
     gckpti_delete(a, l.first, l.first ? l.n + 2 : 0, sizeof(size_t));
     gckpti_delete(a, l.beside, l.pairs + 1, sizeof(int));

@@ -186,6 +186,9 @@ run_check()
     no-heap)
         ${CC:-cc} -std=c99 -O1 -I. tests/compile/no_heap.c -o $B/$1 && $B/$1 &&
             { ! have nm || ! nm $B/$1 | grep -E ' U (malloc|realloc|calloc|free|fopen|fwrite)(@|$)'; } ;;
+    firmware-clang)         # make test does it with CC
+        need clang clang++
+        CC=clang CXX=clang++ sh tests/test_firmware.sh ;;
     fast-math-refused)      # not compiled, or not run, or the same bits
         for c in gcc clang; do
             have $c || continue
@@ -274,7 +277,7 @@ cross-i686-linux-gnu
 hash-g++,-std=c++11,-O2 hash-g++,-std=c++17,-O3 hash-clang++,-std=c++11,-O2
 hash-clang++,-std=c++17,-O2
 include-alone include-two-units include-c-and-cxx symbols-prefix symbols-no-writable symbols-static
-symbols-device symbols-no-exit macros lines no-heap fast-math-refused install threads-gpt gpt-plans
+symbols-device symbols-no-exit macros lines no-heap firmware-clang fast-math-refused install threads-gpt gpt-plans
 tsan-two-contexts two-contexts-openmp valgrind asan-gpt asan-ubsan-gcc asan-ubsan-clang"
 
 if [ "$1" = list ]; then

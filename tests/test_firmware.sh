@@ -56,7 +56,7 @@ check "device trains to the same bits" sh -c "$work/device_fast | cmp - $work/wa
 check "device compiles for nm" $CC -std=c99 $sections -fno-pie -no-pie $include tests/firmware/device.c -o "$work/device"
 if [ "$sections" != -Os ] && command -v nm > /dev/null && nm "$work/device" > "$work/symbols" 2> /dev/null; then
     check "no planner, graph or files in it" sh -c "! grep -E \
-        'gckpt_(plan_new|plan_read|plan_c|fit|apply|graph|param$|input|linear|add|store_(read|write|save))|gckpti_(planner|find|make|layout|place|block|lifetime|encode|drop_|order|share|emit|c_|json|sink|search|fast)' \
+        ' [Tt] (gckpt_(plan_new|plan_read|plan_c|fit|apply|graph|param$|input|linear|add|store_(read|write|save))|gckpti_(planner|find|make|layout|place|block|lifetime|encode|drop_|order|share|emit|c_|json|sink|search|fast))' \
         $work/symbols | grep -v -E ' gckpti_(find|block_of|find_gradient)$'"
     sed -n 's/.* gckpti_op_//p' "$work/symbols" | sort > "$work/rows"
     printf '%s\n' add attention dropout embed linear linear_cross_entropy mul rmsnorm slice sum_loss > "$work/want_rows"
