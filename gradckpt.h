@@ -6227,7 +6227,7 @@ static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
     l.order = (int *)gckpti_new(a, room, sizeof(int));
     l.trial = (int *)gckpti_new(a, room, sizeof(int));
     l.by_offset = (int *)gckpti_new(a, 2 * room, sizeof(int));
-    l.at_by_offset = l.by_offset + room;
+    l.at_by_offset = l.by_offset ? l.by_offset + room : NULL;
     l.placed = (unsigned char *)gckpti_new(a, room, 1);
     l.taken = (gckpti_taken *)gckpti_new(a, room, sizeof *l.taken);
     l.keys = (gckpti_keyed *)gckpti_new(a, room, sizeof *l.keys);
