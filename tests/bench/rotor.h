@@ -291,7 +291,7 @@ static inline void stage_evaluate(const rotor *r, const rotor_stage *s, const in
     }
 }
 
-/* Adds the way the list runs to the stage's options, unless another one is as good in everything. */
+/* Adds the way the list runs to the stage's options, unless one is as good in everything. */
 static inline void stage_add_option(const rotor *r, rotor_stage *s, const int *list, int n)
 {
     stage_run run;
@@ -737,8 +737,8 @@ static inline int rotor_points(const rotor *r, double slot, curve *c)
     return good;
 }
 
-/* All points of rotor's programme, whichever way the network is cut into stages, in slots of several
- * sizes. Empty: it cannot do this network. */
+/* All points of rotor's programme, whichever way the network is cut into stages, in slots of
+ * several sizes. Empty: it cannot do this network. */
 static inline curve rotor_curve(const net *n, int options)
 {
     static const double ranges[] = { 1.1, 0.3, 0.1 }; /* of the store-all bytes */
