@@ -505,7 +505,7 @@ typedef enum {
     GCKPT_MEMORY_POOR, /* everything is recomputed for each backward */
     GCKPT_SEGMENTS,    /* the user's segments */
     GCKPT_SQRT,        /* the uniform segmentation with least bytes (about sqrt(n) of n ops) */
-    GCKPT_OPTIMAL,     /* the least work that fits the budget */
+    GCKPT_OPTIMAL,     /* the least work that fits the budget, in the least bytes */
     GCKPT_SCHEDULE,    /* desc.schedule */
     GCKPT_INFERENCE    /* forward only: losses and fetched tensors */
 } gckpt_mode;
@@ -694,8 +694,8 @@ GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *frontier, int i,
 /* 1; 0 when the search stopped at its limit of work (very deep graphs): points may then cost more
  * than they need. */
 GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *frontier);
-/* The point that a budget gets (0: no limit), -1: it is too small; and its plan: the same as
- * gckpt_plan_new's under that budget. */
+/* The point that a budget gets (0: no limit), -1: it is too small; and its plan: what
+ * gckpt_plan_new makes with GCKPT_OPTIMAL and that budget. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
 
@@ -5855,7 +5855,7 @@ enum {
     GCKPTI_BY_END,
     GCKPTI_ORDERS = GCKPTI_BY_END
 };
-enum { GCKPTI_BUMPS = 48, GCKPTI_PAIRS = 1 << 22 };
+enum { GCKPTI_BUMPS = 256, GCKPTI_BUMPED = 6144, GCKPTI_PAIRS = 1 << 22 };
 
 /* Merge sort by key, bottom up, stable; `spare` has room for n. */
 static void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
@@ -6193,7 +6193,7 @@ static void gckpti_layer_start(gckpti_layer *l, size_t n)
 static void gckpti_bump_run(gckpti_layer *l, int order)
 {
     uint64_t random = (uint64_t)order;
-    size_t rounds = GCKPTI_BUMPS * 128 / (l->n + 1);
+    size_t rounds = GCKPTI_BUMPED / (l->n + 1);
     rounds = rounds > GCKPTI_BUMPS ? (size_t)GCKPTI_BUMPS : rounds;
     gckpti_layer_sort(l, order);
     memcpy(l->trial, l->order, l->n * sizeof(int));
@@ -6624,6 +6624,8 @@ enum {
     GCKPTI_STEPS = 200, /* its steps of memory */
     GCKPTI_POOR = 400,  /* most ops for which memory-poor, whose list is quadratic, is a seed */
     GCKPTI_EXACT = 32,  /* most ops for which every single move is tried */
+    GCKPTI_SMALL = 100, /* most ops for which slots are shaken, */
+    GCKPTI_SHAKES = 4,  /* this often */
     GCKPTI_CLOSURE = 400 /* most forwards that one gap may cost */
 };
 #define GCKPTI_WORK_LIMIT INT64_C(400000000) /* list items evaluated, in all */
@@ -6668,8 +6670,7 @@ typedef struct {
     int64_t limit, peak; /* limit of a seed: 1 when another is as good in bytes and work */
     uint64_t extra;
     int *item, length;
-    size_t room, arena; /* arena: once laid out */
-    size_t bytes;       /* what it counts as: the arena, or its rung's limit; 0: not laid out */
+    size_t room, arena; /* arena: 0 until it is laid out */
 } gckpti_slot;
 
 enum {
@@ -6718,6 +6719,7 @@ typedef struct {
     gckpti_slot *slot, *seed;
     int slots, seeds, rungs;
     int64_t items; /* evaluated so far */
+    int spared;    /* a unit whose gaps stay open; -1: none */
 } gckpti_search;
 
 /* Room for n items of `size` bytes; what is there stays. NULL (and p->failed): out of memory. */
@@ -7210,7 +7212,7 @@ static void gckpti_find_gaps(gckpti_search *s, int all)
     for (int i = 0; i < s->now.spans && !s->p->failed; i++) {
         const gckpti_span *v = &s->now.span[i];
         int from = v->start;
-        if (s->unit[v->unit].fixed)
+        if (s->unit[v->unit].fixed || v->unit == s->spared)
             continue;
         for (int k = s->use_start[i]; k < s->use_start[i + 1]; from = s->use[k++]) {
             int x = s->use[k], best = -1, choice = 1;
@@ -7569,8 +7571,9 @@ static void gckpti_seed_raw(gckpti_search *s)
     int64_t dominated = 0;
     for (int i = 0; i < s->seeds; i++) {
         const gckpti_slot *q = &s->seed[i];
-        if (q->peak == s->now.peak && q->extra == s->now.extra && q->length == s->now.length)
-            return; /* the same, most likely */
+        if (q->length == s->now.length &&
+            !memcmp(q->item, s->now.item, (size_t)q->length * sizeof(int)))
+            return;
         dominated = dominated || (q->peak <= s->now.peak && q->extra <= s->now.extra);
     }
     gckpti_slot *slot = gckpti_slot_new(s, &s->seed, &s->seeds, GCKPTI_ROOM_SEEDS);
@@ -7810,7 +7813,7 @@ static void gckpti_seed_chain(gckpti_search *s, int by_unit, int64_t most)
     gckpti_table t;
     memset(&t, 0, sizeof t);
     t.n = stage ? gckpti_stages(s, by_unit, stage) : 0;
-    if (t.n < 2)
+    if (t.n < 2 || most < s->grain)
         return;
     t.stage = stage;
     t.step = s->grain * ((most / s->grain + GCKPTI_STEPS - 1) / GCKPTI_STEPS);
@@ -7870,7 +7873,7 @@ static void gckpti_find_seeds(gckpti_search *s)
     }
     for (int by_unit = 0; by_unit < 2 && !p->failed; by_unit++)
         for (int part = 1; part <= 4; part += 3)
-            if (by_unit ? s->units <= 24 || p->g->outermost < 2 : p->g->outermost >= 2)
+            if (by_unit ? s->units <= GCKPTI_POOR || p->g->outermost < 2 : p->g->outermost >= 2)
                 gckpti_seed_chain(s, by_unit, most / part);
     if (s->units <= GCKPTI_POOR && !p->failed) {
         p->raw_length = 0;
@@ -7931,6 +7934,35 @@ static void gckpti_climb(gckpti_search *s, int down)
     }
 }
 
+/* Takes one repeated forward out of a slot's schedule, over the limit if need be, and squeezes it
+ * back without touching that unit: a way out of where single moves end. Tries the `tries` largest
+ * savings, anew after each success. */
+static void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exact)
+{
+    for (int i = 0; i < tries && slot->length && s->items < GCKPTI_WORK_LIMIT; i++) {
+        uint64_t before = slot->extra;
+        if (!gckpti_slot_load(s, slot))
+            return;
+        gckpti_index(s, slot->limit);
+        gckpti_find_repeats(s);
+        s->insert = (gckpti_keyed *)gckpti_want(s, &s->room[GCKPTI_ROOM_INSERTS], 1,
+                                                sizeof *s->insert);
+        if (i >= s->moves || s->p->failed)
+            return;
+        s->insert[0] = s->move[i];
+        s->spared = s->move[i].item;
+        gckpti_try_without(s, 1);
+        gckpti_accept(s);
+        int fits = gckpti_squeeze(s, slot->limit, exact);
+        s->spared = -1;
+        if (!fits)
+            continue;
+        gckpti_polish(s, slot->limit, exact);
+        gckpti_offer(s, slot);
+        i = slot->extra < before ? -1 : i;
+    }
+}
+
 /* ---- exact bytes ---- */
 /* Lays a slot's schedule out with the machinery of every plan; slot->arena, p->arena. */
 static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
@@ -7948,38 +7980,66 @@ static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
     if (result == GCKPT_OK)
         result = gckpti_layout(p, s->alignment);
     slot->arena = p->arena;
+    slot->extra = p->work - p->least_work; /* pins may ask for more than the list has */
     return result;
 }
 
+/* The rung `below` steps under rung k; the last one for lack of others. */
+static int64_t gckpti_rung(const gckpti_search *s, int k, int below)
+{
+    return k + below < s->rungs ? s->slot[k + below].limit : 0;
+}
+
 /* Lays slot k out. A rung whose arena exceeds its limit is squeezed a little further, which often
- * fits: that schedule becomes a slot of its own, which counts as taking the rung's limit. */
+ * fits: that schedule becomes a slot of its own, unless it belongs two rungs further down (so that
+ * gckpti_choose knows where to look). */
 static gckpt_result gckpti_lay_slot(gckpti_search *s, int k)
 {
     gckpt_result result = gckpti_lay(s, &s->slot[k]);
     size_t limit = (size_t)s->slot[k].limit, arena = s->slot[k].arena;
-    s->slot[k].bytes = arena;
     for (int more = 1; more <= 3 && k < s->rungs && arena > limit && result == GCKPT_OK; more++) {
         int64_t below = s->slot[k].limit - (int64_t)(arena - limit) * more / 2;
+        gckpti_slot slot;
+        memset(&slot, 0, sizeof slot);
         if (!gckpti_slot_load(s, &s->slot[k]) || !gckpti_squeeze(s, below, 0))
             break;
         gckpti_polish(s, below, 0);
-        gckpti_slot *slot = gckpti_slot_new(s, &s->slot, &s->slots, GCKPTI_ROOM_SLOTS);
-        if (!slot)
-            return GCKPT_E_MEMORY;
-        gckpti_slot_store(s, slot, &s->now);
-        result = s->p->failed ? GCKPT_E_MEMORY : gckpti_lay(s, slot);
-        slot->limit = (int64_t)limit;
-        slot->bytes = slot->arena > limit ? slot->arena : limit;
-        if (slot->arena <= limit)
+        gckpti_slot_store(s, &slot, &s->now);
+        result = s->p->failed ? GCKPT_E_MEMORY : gckpti_lay(s, &slot);
+        gckpti_slot *kept = result == GCKPT_OK && (int64_t)slot.arena > gckpti_rung(s, k, 2)
+                                ? gckpti_slot_new(s, &s->slot, &s->slots, GCKPTI_ROOM_SLOTS)
+                                : NULL;
+        if (kept)
+            *kept = slot;
+        else if (slot.item)
+            gckpti_resize(s->p->memory, slot.item, slot.room, 0);
+        if (slot.arena <= limit)
             break;
     }
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
-/* Seeds join the rungs, each at its own bytes. */
+/* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart. */
+static int gckpti_slot_before(const void *first, const void *second, const void *context)
+{
+    const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
+    (void)context;
+    return a->arena != b->arena     ? a->arena < b->arena
+           : a->extra != b->extra   ? a->extra < b->extra
+           : a->length != b->length ? a->length < b->length
+           : a->length > 0 && memcmp(a->item, b->item, (size_t)a->length * sizeof(int)) < 0;
+}
+
+/* Seeds join the rungs, each at its own bytes. Of rungs with the same schedule the lowest keeps
+ * it. */
 static void gckpti_slots_from_seeds(gckpti_search *s)
 {
     s->rungs = s->slots;
+    for (int k = 0; k + 1 < s->rungs; k++)
+        if (s->slot[k].length == s->slot[k + 1].length &&
+            !gckpti_slot_before(&s->slot[k], &s->slot[k + 1], NULL) &&
+            !gckpti_slot_before(&s->slot[k + 1], &s->slot[k], NULL))
+            s->slot[k].length = 0;
     for (int i = 0; i < s->seeds && !s->p->failed; i++) {
         gckpti_slot *slot = gckpti_slot_new(s, &s->slot, &s->slots, GCKPTI_ROOM_SLOTS);
         if (!slot)
@@ -7997,7 +8057,9 @@ static size_t gckpti_slot_bound(const gckpti_search *s, const gckpti_slot *slot)
     return (size_t)slot->peak + 1 > s->alignment ? (size_t)slot->peak + 1 - s->alignment : 0;
 }
 
-/* The slot with least work that fits in `most` bytes; -1: none. Only what may win is laid out. */
+/* The slot with least work that fits in `most` bytes, the smallest of these; -1: none. Only what
+ * may win is laid out: what is within bounds, and the two rungs above, which may be squeezed into
+ * them. */
 static gckpt_result gckpti_choose(gckpti_search *s, size_t most, int *best)
 {
     gckpt_result result = GCKPT_OK;
@@ -8005,28 +8067,23 @@ static gckpt_result gckpti_choose(gckpti_search *s, size_t most, int *best)
     while (result == GCKPT_OK) {
         int next = -1, tried = s->slots;
         for (int i = 0; i < s->slots; i++)
-            if (s->slot[i].length && !s->slot[i].bytes &&
-                gckpti_slot_bound(s, &s->slot[i]) <= most &&
+            if (s->slot[i].length && !s->slot[i].arena &&
+                (gckpti_slot_bound(s, &s->slot[i]) <= most ||
+                 (i < s->rungs && gckpti_rung(s, i, 2) < (int64_t)most)) &&
                 (next < 0 || s->slot[i].extra < s->slot[next].extra))
                 next = i;
-        if (next < 0 || (*best >= 0 && s->slot[*best].extra <= s->slot[next].extra))
+        if (next < 0 || (*best >= 0 && s->slot[*best].extra < s->slot[next].extra))
             break;
         result = gckpti_lay_slot(s, next);
-        for (int i = next; i < s->slots; i = i < tried ? tried : i + 1)
-            if (s->slot[i].bytes <= most && s->slot[i].bytes &&
-                (*best < 0 || s->slot[i].extra < s->slot[*best].extra))
+        for (int i = next; i < s->slots; i = i < tried ? tried : i + 1) {
+            const gckpti_slot *slot = &s->slot[i], *old = *best < 0 ? NULL : &s->slot[*best];
+            if (slot->arena <= most &&
+                (!old || slot->extra < old->extra ||
+                 (slot->extra == old->extra && gckpti_slot_before(slot, old, NULL))))
                 *best = i;
+        }
     }
     return result;
-}
-
-static int gckpti_slot_before(const void *first, const void *second, const void *context)
-{
-    const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
-    (void)context;
-    return a->bytes != b->bytes   ? a->bytes < b->bytes
-           : a->extra != b->extra ? a->extra < b->extra
-                                  : a->length < b->length;
 }
 
 /* Lays all schedules out, sorts by bytes and keeps what has less work than all below. */
@@ -8034,10 +8091,11 @@ static gckpt_result gckpti_lay_all(gckpti_search *s)
 {
     int base = s->slots, kept = 0;
     for (int k = 0; k < base; k++) {
-        int known = s->slot[k].length == 0 || s->slot[k].bytes > 0;
+        int known = s->slot[k].length == 0 || s->slot[k].arena > 0;
         for (int j = 0; j < s->slots && !known; j++) /* it cannot beat one that is laid out */
-            known = s->slot[j].bytes > 0 && s->slot[j].extra <= s->slot[k].extra &&
-                    s->slot[j].bytes <= gckpti_slot_bound(s, &s->slot[k]);
+            known = s->slot[j].arena > 0 && s->slot[j].extra <= s->slot[k].extra &&
+                    s->slot[j].arena < gckpti_slot_bound(s, &s->slot[k]) &&
+                    (k >= s->rungs || (int64_t)s->slot[j].arena <= gckpti_rung(s, k, 2));
         gckpt_result result = known ? GCKPT_OK : gckpti_lay_slot(s, k);
         if (result != GCKPT_OK)
             return result;
@@ -8045,7 +8103,7 @@ static gckpt_result gckpti_lay_all(gckpti_search *s)
     gckpti_sort(s->slot, (size_t)s->slots, sizeof *s->slot, gckpti_slot_before, NULL);
     for (int i = 0; i < s->slots; i++) {
         gckpti_slot swap = s->slot[i];
-        if (swap.bytes == 0 || (kept > 0 && s->slot[kept - 1].extra <= swap.extra))
+        if (swap.arena == 0 || (kept > 0 && s->slot[kept - 1].extra <= swap.extra))
             continue;
         s->slot[i] = s->slot[kept];
         s->slot[kept++] = swap;
@@ -8080,7 +8138,7 @@ static gckpt_result gckpti_sweep(gckpti_search *s, gckpti_planner *p)
     memset(s, 0, sizeof *s);
     s->p = p;
     s->alignment = p->desc->alignment ? p->desc->alignment : 64;
-    s->grain = 0;
+    s->spared = -1;
     gckpt_result result = gckpti_try(p, GCKPT_STORE_ALL, 0);
     if (result != GCKPT_OK)
         return result;
@@ -8098,6 +8156,9 @@ static gckpt_result gckpti_sweep(gckpti_search *s, gckpti_planner *p)
         gckpti_make_rungs(s);
     if (!p->failed)
         gckpti_climb(s, 1);
+    int exact = s->units <= GCKPTI_EXACT;
+    for (int k = 0; k < s->slots && s->units <= GCKPTI_SMALL && !p->failed; k++)
+        gckpti_shake(s, &s->slot[k], exact ? s->units : GCKPTI_SHAKES, exact);
     if (!p->failed)
         gckpti_climb(s, 0);
     if (!p->failed)
@@ -8298,12 +8359,13 @@ static gckpt_plan *gckpti_plan_optimal(gckpti_planner *p, gckpt_result *result, 
     size_t kinds[GCKPT_BYTES_KINDS], resident = gckpti_resident(p, kinds);
     int best = -1;
     *result = gckpti_sweep(&s, p);
-    if (*result == GCKPT_OK && p->desc->budget > resident)
-        *result = gckpti_choose(&s, p->desc->budget - resident, &best);
+    size_t budget = p->desc->budget ? p->desc->budget : (size_t)PTRDIFF_MAX;
+    if (*result == GCKPT_OK && budget > resident)
+        *result = gckpti_choose(&s, budget - resident, &best);
     if (*result == GCKPT_OK && best < 0)
         *result = gckpti_lay_all(&s);
     if (*result == GCKPT_OK && best < 0)
-        *least = resident + s.slot[0].bytes;
+        *least = resident + s.slot[0].arena;
     if (*result == GCKPT_OK && best >= 0) {
         *result = gckpti_lay(&s, &s.slot[best]);
         plan = *result == GCKPT_OK ? gckpti_encode(p, GCKPT_OPTIMAL) : NULL;
@@ -8329,13 +8391,15 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
         d = *desc;
     gckpt_result result = gckpti_planner_open(&p, &memory, graph, terms, count, &d);
     int optimal = d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL;
-    if (result == GCKPT_OK)
+    if (result == GCKPT_OK && d.mode != GCKPT_OPTIMAL)
         plan = gckpti_plan_mode(&p, optimal ? GCKPT_STORE_ALL : d.mode, &result);
     if (plan && d.budget && gckpt_plan_bytes(plan) > d.budget) {
         least = gckpt_plan_bytes(plan);
         gckpt_plan_free(plan);
-        plan = optimal ? gckpti_plan_optimal(&p, &result, &least) : NULL;
+        plan = NULL;
     }
+    if (result == GCKPT_OK && optimal && !plan)
+        plan = gckpti_plan_optimal(&p, &result, &least);
     gckpti_planner_free(&p);
     gckpti_planner_report(&p, graph, result);
     if (result == GCKPT_OK && !p.failed && !plan) {
@@ -8434,7 +8498,7 @@ static gckpt_frontier *gckpti_frontier_copy(gckpti_search *s)
             f->items[at].kind = slot->item[x] < 0 ? GCKPT_BACKWARD : GCKPT_FORWARD;
             f->items[at++].id = s->unit[u].id;
         }
-        point->bytes = resident + slot->bytes;
+        point->bytes = resident + slot->arena;
         point->work = p->least_work + slot->extra;
         point->recompute = forward ? (double)slot->extra / (double)forward : 0;
         point->overhead =
@@ -8517,7 +8581,7 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
     d.instructions = (int)(f->first[i + 1] - f->first[i]);
     gckpt_plan *plan = gckpt_plan_new(f->graph, f->terms, f->term_count, &d);
     if (plan)
-        plan->mode = f->points[i].recompute > 0 ? GCKPT_OPTIMAL : GCKPT_STORE_ALL;
+        plan->mode = GCKPT_OPTIMAL;
     return plan;
 }
 
