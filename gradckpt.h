@@ -5950,9 +5950,9 @@ static size_t gckpti_collect(gckpti_layer *l, int i, size_t placed)
     return count;
 }
 
-/* Places blocks in the given order, the first `from` of which lie where l->at says. Returns the
- * arena, or more than `most` as soon as it is. */
-static size_t gckpti_place(gckpti_layer *l, const int *order, size_t from, size_t most)
+/* Places blocks in the given order, the first `from` of which lie where l->at says; into the
+ * smallest gap, or the lowest. Returns the arena, or more than `most` as soon as it is. */
+static size_t gckpti_place(gckpti_layer *l, const int *order, size_t from, size_t most, int lowest)
 {
     gckpti_block *b = l->p->blocks;
     size_t arena = l->floor, kept = 0;
@@ -5974,7 +5974,7 @@ static size_t gckpti_place(gckpti_layer *l, const int *order, size_t from, size_
             const gckpti_taken *o = &l->taken[j];
             if (o->low >= at && o->low - at >= b[i].size && o->low - at < room) {
                 best = at;
-                room = o->low - at;
+                room = lowest ? 0 : o->low - at;
             }
             at = o->high > at ? o->high : at;
         }
@@ -6018,6 +6018,8 @@ static size_t gckpti_bump(gckpti_layer *l, uint64_t *random)
             high++;
         }
     }
+    if (draw[0] >> 29 == 0) /* now and then any block, to leave where those that do lead */
+        at = (size_t)(draw[1] % l->n);
     const gckpti_block *x = &b[l->order[at]];
     before = at ? (size_t)(draw[1] / 2 % at) : 0;
     for (int pass = 0; pass < 2 && draw[1] % 2; pass++) {
@@ -6201,7 +6203,7 @@ static void gckpti_bump_run(gckpti_layer *l, int order)
     for (size_t round = 0; round <= rounds && now > l->goal; round++) {
         if (round > 0)
             from = gckpti_bump(l, &random);
-        size_t arena = gckpti_place(l, l->trial, from, now);
+        size_t arena = gckpti_place(l, l->trial, from, now, round > 0 && random >> 63);
         if (arena > now)
             continue;
         now = arena;
@@ -6239,7 +6241,7 @@ static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
     p->arena = SIZE_MAX;
     for (int order = 0; order < GCKPTI_ORDERS && p->arena > l.goal && !p->failed; order++) {
         gckpti_layer_sort(&l, order == 0 && !l.first ? GCKPTI_BY_END : order);
-        size_t arena = gckpti_place(&l, l.order, 0, p->arena - 1);
+        size_t arena = gckpti_place(&l, l.order, 0, p->arena - 1, 0);
         if (arena < p->arena)
             gckpti_keep_layout(&l, arena);
     }
