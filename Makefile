@@ -87,6 +87,7 @@ build/test_%: tests/test_%.c tests/check.h gradckpt.h | build
 	$(COMPILE) -o $@ $(filter %.c,$^) -lm
 
 build/test_ops: tests/ref.c
+build/test_plan: tests/oracle.h tests/verify.h
 
 build/bench build/depth build/predict: build/%: tests/bench/%.c tests/bench/model.h examples/plot.h gradckpt.h | build
 	$(COMPILE) -Iexamples -o $@ $<

@@ -107,6 +107,9 @@ run_check()
         *++) hash "$name" "$compiler" "$@" -x c++ ;;
         *) hash "$name" "$compiler" -std=gnu99 "$@" ;;
         esac ;;
+    # ---- plans against exhaustive search, rotor and a replay: thousands of graphs ----
+    plans-wide)
+        ${CC:-cc} -std=gnu99 -O2 -I. tests/test_plan.c -lm -o "$B/$1" && "$B/$1" 1 150 && "$B/$1" 100001 150 ;;
     # ---- other processors, emulated: the golden hash, numerics, files, failing allocations ----
     cross-*)
         machine=${1#cross-}
@@ -277,7 +280,7 @@ cross-i686-linux-gnu
 hash-g++,-std=c++11,-O2 hash-g++,-std=c++17,-O3 hash-clang++,-std=c++11,-O2
 hash-clang++,-std=c++17,-O2
 include-alone include-two-units include-c-and-cxx symbols-prefix symbols-no-writable symbols-static
-symbols-device symbols-no-exit macros lines no-heap firmware-clang fast-math-refused install threads-gpt gpt-plans
+symbols-device symbols-no-exit macros lines no-heap firmware-clang fast-math-refused install threads-gpt gpt-plans plans-wide
 tsan-two-contexts two-contexts-openmp valgrind asan-gpt asan-ubsan-gcc asan-ubsan-clang"
 
 if [ "$1" = list ]; then

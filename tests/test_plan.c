@@ -1,0 +1,1178 @@
+/* test_plan.c - plans against answers found without the planner (oracle.h) and against a replay of
+ * their bytes (verify.h): least work on small graphs, Revolve's closed form, rotor on chains; never
+ * over budget, never worse with more bytes, never worse than another mode; thousands of plans
+ * replayed.        build/test_plan [first seed] [scale in percent] [tell every miss] */
+#define GRADCKPT_IMPLEMENTATION
+#include "../gradckpt.h"
+
+#include "check.h"
+#include "oracle.h"
+#include "verify.h"
+
+enum { STEPS = 4096, POINTS = 1024, UNIT = (int)sizeof(float) };
+typedef gckpt_tensor T;
+
+static uint64_t state;
+static int told; /* every miss is printed */
+static unsigned below(int64_t n)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)((state >> 33) % (uint64_t)n);
+}
+static int chance(unsigned percent) { return below(100) < percent; }
+static int between(int low, int high) { return low + (int)below(high - low + 1); }
+
+/* What plans are asked for now: by made graphs or real ones. */
+static struct {
+    gckpt_graph *g;
+    const gckpt_term *term;
+    int terms;
+    gckpt_plan_desc d;
+} ask;
+
+/* Plans by bytes, descending. */
+typedef struct {
+    uint64_t bytes, work;
+} point;
+
+/* The frontier of what is asked now. */
+static struct {
+    gckpt_frontier *f;
+    point at[POINTS];
+    int n;
+    size_t least, most; /* bytes */
+} front;
+
+static void drop_frontier(void)
+{
+    gckpt_frontier_free(front.f);
+    memset(&front, 0, sizeof front);
+}
+
+/* ---- graphs of made-up ops: any sizes, any needs. Kernels are never run. ---- */
+typedef struct {
+    int out, aux, work_forward, work_backward; /* floats */
+} made;
+
+static gckpt_result made_shape(gckpt_call *call)
+{
+    const made *a = (const made *)call->attributes;
+    call->shape = gckpt_shape2(call->in[0].shape.d[0], a->out > 0 ? a->out : 1);
+    call->aux_bytes = (size_t)a->aux * UNIT;
+    call->work_forward = (size_t)a->work_forward * UNIT;
+    call->work_backward = (size_t)a->work_backward * UNIT;
+    return GCKPT_OK;
+}
+static void made_kernel(const gckpt_call *call) { (void)call; }
+
+static struct {
+    gckpt_store *store;
+    gckpt_graph *g;
+    T *x, *t[ORACLE_OPS], *param[ORACLE_OPS];
+    gckpt_op row[ORACLE_OPS];
+    oracle_graph o;
+    unsigned needs[ORACLE_OPS][ORACLE_INPUTS]; /* what the gradient of each input reads */
+    int param_of[ORACLE_OPS], param_size[ORACLE_OPS], params, used[ORACLE_OPS];
+    gckpt_cost cost[4 * ORACLE_OPS];
+    gckpt_term term[4];
+    int terms;
+    size_t base; /* plan bytes beside the arena */
+} m;
+
+static void made_start(void)
+{
+    memset(&m, 0, sizeof m);
+    m.store = gckpt_store_new(NULL);
+    m.g = gckpt_graph_new(m.store, NULL);
+    m.x = gckpt_input(m.g, "x", GCKPT_F32, gckpt_shape2(1, 1));
+}
+static void made_free(void)
+{
+    drop_frontier();
+    gckpt_graph_free(m.g);
+    gckpt_store_free(m.store);
+}
+
+static int made_param(int size)
+{
+    char name[16];
+    gckpt_init zero = { 0, 0, 0 };
+    snprintf(name, sizeof name, "p%d", m.params);
+    m.param[m.params] = gckpt_param(m.g, name, gckpt_shape1(size), zero);
+    m.param_size[m.params] = size;
+    return m.params++;
+}
+
+/* An op that reads ops in[] (-1: the data) and maybe a parameter; needs: by input, the parameter
+ * last. */
+static int made_op(const int *in, int inputs, int param, const made *a, const unsigned *needs,
+                   int loss, uint64_t forward, uint64_t backward)
+{
+    T *list[GCKPT_MAX_INPUTS];
+    int i = m.o.n++, n = 0;
+    oracle_op *o = &m.o.op[i];
+    gckpt_op *row = &m.row[i];
+    row->name = loss ? "loss" : "made";
+    row->shape = made_shape;
+    row->forward = row->backward = made_kernel;
+    row->flags = loss ? GCKPT_LOSS : 0;
+    for (; n < inputs; n++) {
+        list[n] = in[n] < 0 ? m.x : m.t[in[n]];
+        o->in[n] = in[n];
+        if (in[n] >= 0)
+            m.used[in[n]] = 1;
+    }
+    o->inputs = inputs;
+    m.param_of[i] = param;
+    if (param >= 0)
+        list[n++] = m.param[param];
+    for (int k = 0; k < n; k++)
+        row->needs[k] = m.needs[i][k] = loss ? needs[k] & ~GCKPT_OUT : needs[k];
+    o->loss = loss;
+    o->out = loss ? 0 : (uint64_t)a->out;
+    o->aux = (uint64_t)a->aux;
+    o->work_forward = (uint64_t)a->work_forward;
+    o->work_backward = (uint64_t)a->work_backward;
+    o->forward = forward;
+    o->backward = backward;
+    m.t[i] = gckpt_apply(row, list, n, a, sizeof *a);
+    if (!CHECK_MSG(m.t[i] != NULL, "%s", gckpt_error_text(m.g)))
+        exit(check_report("test_plan"));
+    if (loss) {
+        gckpt_term term = { m.t[i], 1, 0 };
+        m.term[m.terms++] = term;
+    }
+    m.cost[gckpt_id(m.t[i])].forward = forward;
+    m.cost[gckpt_id(m.t[i])].backward = backward;
+    return i;
+}
+
+/* What follows from all ops: which need a gradient, what their backwards read and leave. */
+static void made_finish(void)
+{
+    int seen[ORACLE_OPS] = { 0 };
+    for (int i = 0; i < m.o.n; i++) {
+        oracle_op *o = &m.o.op[i];
+        unsigned mask = 0;
+        for (int k = 0; k < o->inputs; k++)
+            if (o->in[k] >= 0 && m.o.op[o->in[k]].active)
+                mask |= m.needs[i][k], o->active = 1;
+        if (m.param_of[i] >= 0)
+            mask |= m.needs[i][o->inputs], o->active = 1;
+        o->needs_in = mask & 0xff;
+        o->needs_out = (mask & GCKPT_OUT) != 0;
+        o->needs_aux = (mask & GCKPT_AUX) != 0;
+    }
+    for (int i = m.o.n; i-- > 0;) {
+        int q = m.param_of[i];
+        if (q < 0)
+            continue;
+        *(seen[q] ? &m.o.op[i].work_backward : &m.o.op[i].hold) += (uint64_t)m.param_size[q];
+        seen[q] = 1;
+    }
+    for (int q = 0; q < m.params; q++)
+        m.base += (size_t)m.param_size[q] * UNIT;
+    memset(&ask, 0, sizeof ask);
+    ask.g = m.g;
+    ask.term = m.term;
+    ask.terms = m.terms;
+    ask.d.optimiser = GCKPT_SGD;
+    ask.d.alignment = UNIT;
+    ask.d.costs = m.cost;
+    ask.d.cost_count = (int)m.g->count;
+}
+
+/* ---- plans ---- */
+static gckpt_plan *plan_mode(gckpt_mode mode, size_t budget)
+{
+    gckpt_plan_desc d = ask.d;
+    d.mode = mode;
+    d.budget = budget;
+    return gckpt_plan_new(ask.g, ask.term, ask.terms, &d);
+}
+static gckpt_plan *plan_list(const gckpt_instruction *list, int n)
+{
+    gckpt_plan_desc d = ask.d;
+    d.mode = GCKPT_SCHEDULE;
+    d.schedule = list;
+    d.instructions = n;
+    return gckpt_plan_new(ask.g, ask.term, ask.terms, &d);
+}
+
+/* A schedule of the oracle's, laid out by the library. */
+static gckpt_plan *plan_steps(const oracle_step *steps, int n)
+{
+    static gckpt_instruction list[STEPS];
+    for (int i = 0; i < n; i++) {
+        list[i].kind = steps[i].backward ? GCKPT_BACKWARD : GCKPT_FORWARD;
+        list[i].id = gckpt_id(m.t[steps[i].op]);
+    }
+    return plan_list(list, n);
+}
+
+static long replayed;
+static int check_plan(const gckpt_plan *p, const char *what, unsigned seed)
+{
+    const char *problem = p ? verify_plan(p, ask.g) : NULL;
+    replayed += p != NULL;
+    return CHECK_MSG(p && !problem, "%s, seed %u: %s", what, seed,
+                     p ? problem : gckpt_error_text(ask.g));
+}
+
+static int same_plan(const gckpt_plan *a, const gckpt_plan *b)
+{
+    int same = a->length == b->length && a->arena == b->arena && a->work == b->work &&
+               a->operand_count == b->operand_count && a->life_count == b->life_count;
+    same = same && !memcmp(a->operands, b->operands, a->operand_count * sizeof *a->operands);
+    for (size_t x = 0; same && x < a->length; x++)
+        same = a->list[x].kind == b->list[x].kind && a->list[x].id == b->list[x].id;
+    return same;
+}
+
+/* Least work of points in `bytes`; ORACLE_NEVER. */
+static uint64_t work_at(const point *p, int n, uint64_t bytes)
+{
+    uint64_t best = ORACLE_NEVER;
+    for (int i = 0; i < n; i++)
+        if (p[i].bytes <= bytes && p[i].work < best)
+            best = p[i].work;
+    return best;
+}
+
+static size_t told_least(void)
+{
+    const char *at = strstr(gckpt_error_text(ask.g), "needs at least ");
+    return at ? (size_t)strtoul(at + 15, NULL, 10) : 0;
+}
+
+/* The plan for this budget is the frontier's best point in it; `whole`: also without a frontier.
+ * Returns its bound; 0: no plan. */
+static uint64_t check_budget(size_t budget, int whole, unsigned seed)
+{
+    gckpt_plan *p = gckpt_frontier_plan(front.f, budget), *q = NULL;
+    uint64_t bound = 0;
+    gckpt_point at = { 0, 0, 0, 0 };
+    int i = gckpt_frontier_find(front.f, budget);
+    CHECK(gckpt_frontier_get(front.f, i, &at) == GCKPT_OK);
+    if (check_plan(p, "budget", seed)) {
+        bound = gckpt_plan_bound(p);
+        CHECK_MSG(gckpt_plan_bytes(p) <= budget && gckpt_plan_bytes(p) == at.bytes,
+                  "seed %u: %lu bytes in a budget of %lu; the frontier has %lu", seed,
+                  (unsigned long)gckpt_plan_bytes(p), (unsigned long)budget,
+                  (unsigned long)at.bytes);
+        CHECK_MSG(gckpt_plan_work(p) == work_at(front.at, front.n, budget) &&
+                      at.work == gckpt_plan_work(p) &&
+                      at.recompute - gckpt_plan_recompute(p) < 1e-9 &&
+                      gckpt_plan_recompute(p) - at.recompute < 1e-9 &&
+                      at.overhead - gckpt_plan_overhead(p) < 1e-9 &&
+                      gckpt_plan_overhead(p) - at.overhead < 1e-9,
+                  "seed %u: budget %lu: work %lu; the frontier has %lu", seed,
+                  (unsigned long)budget, (unsigned long)gckpt_plan_work(p), (unsigned long)at.work);
+    }
+    if (p && whole) {
+        q = plan_mode(GCKPT_OPTIMAL, budget);
+        CHECK_MSG(
+            q && same_plan(p, q),
+            "seed %u, budget %lu: %lu work in %lu bytes from the frontier, %lu in %lu without",
+            seed, (unsigned long)budget, (unsigned long)gckpt_plan_work(p),
+            (unsigned long)gckpt_plan_bytes(p), (unsigned long)gckpt_plan_work(q),
+            (unsigned long)gckpt_plan_bytes(q));
+        check_plan(q, "budget without a frontier", seed);
+    }
+    gckpt_plan_free(q);
+    gckpt_plan_free(p);
+    return bound;
+}
+
+/* More bytes are less work at every point; the first one is what too small a budget is told. */
+static void find_frontier(unsigned seed)
+{
+    gckpt_point last = { 0, 0, 0, 0 }, now;
+    drop_frontier();
+    front.f = gckpt_frontier_new(ask.g, ask.term, ask.terms, &ask.d);
+    gckpt_plan *p = plan_mode(GCKPT_STORE_ALL, 0);
+    int n = gckpt_frontier_points(front.f);
+    CHECK_MSG(n > 0 && n <= POINTS && p && gckpt_frontier_complete(front.f),
+              "seed %u: a frontier of %d points: %s", seed, n, gckpt_error_text(ask.g));
+    front.n = n < POINTS ? n : POINTS;
+    for (int i = 0; i < front.n; i++) {
+        CHECK(gckpt_frontier_get(front.f, i, &now) == GCKPT_OK);
+        CHECK_MSG(now.bytes > last.bytes && (i == 0 || now.work < last.work),
+                  "seed %u: point %d: work %lu in %lu bytes, after %lu in %lu", seed, i,
+                  (unsigned long)now.work, (unsigned long)now.bytes, (unsigned long)last.work,
+                  (unsigned long)last.bytes);
+        front.at[front.n - 1 - i].bytes = now.bytes;
+        front.at[front.n - 1 - i].work = now.work;
+        last = now;
+    }
+    front.most = gckpt_plan_bytes(p);
+    front.least = n > 0 ? (size_t)front.at[front.n - 1].bytes : 1;
+    CHECK_MSG(last.work <= gckpt_plan_work(p) && last.bytes <= front.most,
+              "seed %u: the last point has work %lu in %lu bytes; store-all %lu in %lu", seed,
+              (unsigned long)last.work, (unsigned long)last.bytes,
+              (unsigned long)gckpt_plan_work(p), (unsigned long)front.most);
+    gckpt_plan_free(p);
+    p = gckpt_frontier_plan(front.f, front.least - 1);
+    CHECK_MSG(!p && gckpt_error(ask.g) == GCKPT_E_BUDGET && told_least() == front.least,
+              "seed %u: a frontier gives a plan below its least", seed);
+    gckpt_plan_free(p);
+    p = plan_mode(GCKPT_AUTO, front.least - 1);
+    CHECK_MSG(!p && gckpt_error(ask.g) == GCKPT_E_BUDGET && told_least() == front.least,
+              "seed %u: a byte less than the least, %lu: %s", seed, (unsigned long)front.least,
+              p ? "a plan" : gckpt_error_text(ask.g));
+    gckpt_plan_free(p);
+    check_budget(front.least, 1, seed);
+}
+
+/* The same from the exhaustive search. */
+static int oracle_points(point *out)
+{
+    uint64_t memory = 0, peak = 0;
+    int n = 0;
+    for (int i = 0; i < m.o.n; i++)
+        memory += 4 * m.o.op[i].out + m.o.op[i].aux + m.o.op[i].work_forward +
+                  m.o.op[i].work_backward + m.o.op[i].hold;
+    for (; n < POINTS; n++) {
+        out[n].work = oracle_exhaustive(&m.o, memory, &peak, NULL, NULL);
+        if (out[n].work == ORACLE_NEVER)
+            break;
+        out[n].bytes = peak * UNIT;
+        memory = peak - 1;
+    }
+    return n;
+}
+
+/* Can the plan's buffers be placed in so many bytes; where that is too hard to tell: yes. */
+static int fits_at_all(const gckpt_plan *p, uint64_t bytes)
+{
+    static oracle_block block[4 * STEPS];
+    int n = 0;
+    gckpt_buffer b;
+    for (int i = 0; i < gckpt_plan_buffers(p); i++) {
+        gckpt_plan_buffer(p, i, &b);
+        oracle_block one = { b.start, b.end, (int)(b.size / UNIT) };
+        int at = n++;
+        for (; at > 0 && block[at - 1].start > one.start; at--)
+            block[at] = block[at - 1];
+        block[at] = one;
+    }
+    return oracle_fits(block, n, (int)(bytes / UNIT));
+}
+
+/* ---- least work, compared ---- */
+typedef struct {
+    const char *name;
+    long graphs, budgets, optimal, refused;
+    long search, layout, impossible; /* what is not optimal, by cause */
+    long within;                     /* gaps of at most a tenth, or of an impossible optimum */
+    double sum, worst, least_sum, least_worst;
+    unsigned worst_seed;
+} score;
+
+/* At every budget, in steps of a float, from the least that can work to store-all. What is not
+ * optimal is due to the search when the library's layout of the optimal schedule fits; else to the
+ * layout when it can fit; else that schedule has no places in so many bytes. */
+static void compare(score *s, unsigned seed)
+{
+    static point best[POINTS];
+    static oracle_step steps[STEPS];
+    find_frontier(seed);
+    int n = front.n, k = oracle_points(best), length = 0;
+    s->graphs++;
+    if (!CHECK_MSG(n > 0 && k > 0, "seed %u: %d plans, %d schedules", seed, n, k))
+        return;
+    double above = (double)(front.least - m.base) / (double)best[k - 1].bytes - 1;
+    s->least_sum += above;
+    s->least_worst = above > s->least_worst ? above : s->least_worst;
+    const point *some = &front.at[below(n)];
+    uint64_t bound = check_budget((size_t)some->bytes, chance(20), seed);
+    CHECK_MSG(!bound || some->work >= work_at(best, k, bound),
+              "seed %u: work %lu in a bound of %lu; the exhaustive search found none below %lu",
+              seed, (unsigned long)some->work, (unsigned long)bound,
+              (unsigned long)work_at(best, k, bound));
+    for (uint64_t bytes = best[k - 1].bytes; bytes <= front.at[0].bytes - m.base; bytes += UNIT) {
+        uint64_t want = work_at(best, k, bytes), got = work_at(front.at, n, m.base + bytes);
+        s->budgets++;
+        if (got == want) {
+            s->optimal++;
+            s->within++;
+            continue;
+        }
+        oracle_exhaustive(&m.o, bytes / UNIT, NULL, steps, &length);
+        gckpt_plan *p = plan_steps(steps, length);
+        check_plan(p, "schedule", seed);
+        CHECK_MSG(p && gckpt_plan_work(p) == want && gckpt_plan_bound(p) <= bytes,
+                  "seed %u: the optimal schedule for %lu has work %lu, not %lu; bound %lu", seed,
+                  (unsigned long)bytes, (unsigned long)gckpt_plan_work(p), (unsigned long)want,
+                  (unsigned long)gckpt_plan_bound(p));
+        int fits = gckpt_plan_arena(p) <= bytes ? 2 : fits_at_all(p, bytes);
+        *(fits == 2 ? &s->search : fits ? &s->layout : &s->impossible) += 1;
+        if (told)
+            CHECK(fits_at_all(p, gckpt_plan_arena(p)) &&
+                  fits_at_all(p, gckpt_plan_bound(p) - UNIT) <= 0);
+        if (told)
+            printf("%s, seed %u: %lu bytes: work %ld, least %lu in an arena of %lu\n", s->name,
+                   seed, (unsigned long)bytes, got == ORACLE_NEVER ? -1 : (long)got,
+                   (unsigned long)want, (unsigned long)gckpt_plan_arena(p));
+        gckpt_plan_free(p);
+        if (got == ORACLE_NEVER) {
+            s->refused++;
+            continue;
+        }
+        double gap = (double)got / (double)want - 1;
+        s->sum += gap;
+        s->within += gap <= 0.1 || !fits;
+        if (gap > s->worst) {
+            s->worst = gap;
+            s->worst_seed = seed;
+        }
+    }
+}
+
+static void print_score(const score *s)
+{
+    double planned = (double)(s->budgets - s->refused);
+    printf("%-18s %5ld graphs %6ld budgets: %6.2f %% optimal, gap mean %.3f %%, worst %.1f %% "
+           "(seed %u), %ld refused; misses: %ld search, %ld layout, %ld have no layout; least "
+           "bytes above the oracle's: mean %.2f %%, worst %.1f %%\n",
+           s->name, s->graphs, s->budgets, 100.0 * (double)s->optimal / (double)s->budgets,
+           100 * s->sum / (planned > 0 ? planned : 1), 100 * s->worst, s->worst_seed, s->refused,
+           s->search, s->layout, s->impossible, 100 * s->least_sum / (double)s->graphs,
+           100 * s->least_worst);
+}
+
+/* As random_chain of the reference in Python: each backward reads its input, output and aux.
+ * any: what backwards read is random too. */
+static void random_chain(int stages, int any)
+{
+    int last = -1;
+    made_start();
+    for (int i = 0; i < stages; i++) {
+        made a = { between(1, 4), between(0, 4), between(0, 2), between(0, 2) };
+        unsigned needs[2];
+        for (int k = 0; k < 2; k++)
+            needs[k] = (any && chance(40) ? 0 : GCKPT_IN(0)) | (any && chance(40) ? 0 : GCKPT_OUT) |
+                       (any && chance(30) ? 0 : GCKPT_AUX);
+        last = made_op(&last, 1, i == 0 ? made_param(between(1, 4)) : -1, &a, needs, 0,
+                       (uint64_t)between(1, 5), (uint64_t)between(1, 8));
+    }
+    made loss = { 0, any ? between(0, 2) : 0, 0, 0 };
+    unsigned needs[1] = { any ? GCKPT_IN(0) | GCKPT_AUX : 0 };
+    made_op(&last, 1, -1, &loss, needs, 1, (uint64_t)any, (uint64_t)any);
+    made_finish();
+}
+
+/* Skips, diamonds, branches that need no gradient, tied parameters, up to two losses. */
+static void random_graph(int ops)
+{
+    made_start();
+    int shared = made_param(between(1, 3)), losses = chance(35) ? 2 : 1, in[ORACLE_INPUTS];
+    for (int i = 0; i < ops + losses; i++) {
+        int loss =
+            i == ops + losses - 1 || (losses == 2 && m.terms == 0 && i >= ops / 2 && chance(40));
+        int inputs = 0, param = -1;
+        unsigned needs[ORACLE_INPUTS + 1];
+        if (m.terms == losses)
+            break;
+        if (i == ops + losses - 1) /* what nothing reads yet */
+            for (int k = 0; k < i && inputs < 6; k++)
+                if (!m.used[k] && !m.o.op[k].loss)
+                    in[inputs++] = k;
+        for (int want = inputs ? 0 : between(1, 3), tries = 0; inputs < want && tries < 9;
+             tries++) {
+            int q = i == 0 ? -1 : chance(60) ? i - 1 : between(-1, i - 1), again = 0;
+            for (int k = 0; k < inputs; k++)
+                again = again || in[k] == q;
+            if (!again && (q < 0 || !m.o.op[q].loss))
+                in[inputs++] = q;
+        }
+        if (inputs == 0)
+            in[inputs++] = -1;
+        if (!loss && (i == 0 || chance(30)))
+            param = i == 0 || chance(30) ? shared : made_param(between(1, 3));
+        if (m.o.n == 0 && chance(20))
+            param = -1;
+        for (int k = 0; k <= inputs; k++)
+            needs[k] = (chance(50) ? GCKPT_IN(below(inputs)) : 0) | (chance(30) ? GCKPT_OUT : 0) |
+                       (chance(40) ? GCKPT_AUX : 0) | (chance(20) ? GCKPT_IN(below(inputs)) : 0);
+        made a = { loss ? 0 : between(1, 4), chance(60) ? between(1, 4) : 0, between(0, 2),
+                   between(0, 2) };
+        made_op(in, inputs, param, &a, needs, loss, (uint64_t)between(1, 5),
+                (uint64_t)between(1, 8));
+    }
+    made_finish();
+}
+
+static int losses_are_active(void)
+{
+    for (int i = 0; i < m.o.n; i++)
+        if (m.o.op[i].loss && !m.o.op[i].active)
+            return 0;
+    return 1;
+}
+static int all_lead_to_a_loss(void)
+{
+    for (int i = 0; i < m.o.n; i++)
+        if (!m.used[i] && !m.o.op[i].loss)
+            return 0;
+    return 1;
+}
+
+static void test_small(unsigned first, long chains, long graphs)
+{
+    score plain = { .name = "chains" }, any = { .name = "chains, any needs" },
+          free_form = { .name = "graphs" };
+    for (long i = 0; i < chains; i++) {
+        score *s = i % 3 == 2 ? &any : &plain;
+        state = (first + (unsigned)i) * 0x9e3779b97f4a7c15u + 11;
+        random_chain(between(3, 5), i % 3 == 2);
+        compare(s, first + (unsigned)i);
+        made_free();
+    }
+    for (long i = 0; i < graphs; i++) {
+        state = (first + (unsigned)i) * 0x9e3779b97f4a7c15u + 12;
+        random_graph(between(3, 6));
+        if (losses_are_active() && all_lead_to_a_loss())
+            compare(&free_form, first + (unsigned)i);
+        made_free();
+    }
+    print_score(&plain);
+    print_score(&any);
+    print_score(&free_form);
+    CHECK_MSG(plain.optimal * 100 >= plain.budgets * 98, "chains: %ld of %ld budgets are optimal",
+              plain.optimal, plain.budgets);
+    CHECK_MSG(plain.within == plain.budgets, "chains: %ld of %ld budgets are within 10 %%",
+              plain.within, plain.budgets);
+}
+
+/* ---- Revolve ----
+ * n steps, of which n-1 are ops of one unit of output whose backward reads their input only, work
+ * 1, and the last is the loss, work 0. State 0 is fed, so that it takes no room; Revolve counts
+ * it as one of its s checkpoints. A forward that goes on from a state that is not kept holds s-1
+ * states, its input, its output and a gradient: s + 2 units. A backward holds s-1 states, its
+ * input and two gradients: as many. The loss has a unit of workspace in its backward, so that
+ * this also holds for it (one gradient only), and no state more than Revolve allows survives it.
+ * Keeping more within one sweep saves nothing, as a sweep computes nothing twice. So s + 2 units
+ * are exactly s checkpoints, and forwards are exactly Revolve's. All buffers are one unit: no
+ * layout wastes. */
+static void uniform_chain(int n)
+{
+    unsigned needs[2] = { GCKPT_IN(0), GCKPT_IN(0) };
+    int last = -1;
+    made_start();
+    for (int i = 0; i < n - 1; i++) {
+        made a = { 4, 0, 0, 0 };
+        last = made_op(&last, 1, i == 0 ? made_param(4) : -1, &a, needs, 0, 1, 1);
+    }
+    made loss = { 0, 0, 0, 4 };
+    made_op(&last, 1, -1, &loss, needs, 1, 0, 1);
+    made_finish();
+}
+
+static void test_revolve(int most)
+{
+    long equal = 0, all = 0;
+    double worst = 0, sum = 0;
+    for (int n = 2; n <= most; n++) {
+        uniform_chain(n);
+        find_frontier((unsigned)n);
+        for (int s = 1; s <= n; s++) {
+            uint64_t want = oracle_revolve((uint64_t)n, (uint64_t)s) + (uint64_t)n;
+            uint64_t bytes = m.base + (uint64_t)(s + 2) * 4 * UNIT;
+            uint64_t work = work_at(front.at, front.n, bytes);
+            if (n <= 7)
+                CHECK(oracle_exhaustive(&m.o, (uint64_t)(s + 2) * 4, NULL, NULL, NULL) == want);
+            CHECK_MSG(work >= want, "%d steps, %d checkpoints: below Revolve", n, s);
+            if (work != ORACLE_NEVER)
+                check_budget((size_t)bytes, chance(10), (unsigned)n);
+            if (told && work != want)
+                printf("Revolve, %d steps, %d checkpoints: work %ld, least %lu\n", n, s,
+                       work == ORACLE_NEVER ? -1 : (long)work, (unsigned long)want);
+            double gap = work == ORACLE_NEVER ? 1 : (double)work / (double)want - 1;
+            all++;
+            equal += work == want;
+            sum += gap;
+            worst = gap > worst ? gap : worst;
+        }
+        made_free();
+    }
+    printf("%-18s %5d lengths %5ld budgets: %6.2f %% equal to the closed form, gap mean %.3f %%, "
+           "worst %.1f %%\n",
+           "Revolve", most - 1, all, 100.0 * (double)equal / (double)all, 100 * sum / (double)all,
+           100 * worst);
+    CHECK_MSG(equal == all, "Revolve: %ld of %ld budgets are equal to the closed form", equal, all);
+}
+
+/* ---- larger graphs ---- */
+/* A backbone of ops, each reading the one before; skips; losses on the way; tied parameters; nested
+ * segments; pins. */
+static void large_graph(int ops, int chain, int most)
+{
+    int last = -1, depth = 0, shared;
+    int in[ORACLE_INPUTS], losses = chain ? 1 : between(1, 3), skips = chain ? 0 : between(0, 50);
+    int pins = !chain && chance(30), segments = chance(60);
+    made_start();
+    shared = made_param(between(1, most));
+    for (int i = 0; i < ops; i++) {
+        int inputs = 1, param = i == 0 ? shared : -1;
+        unsigned needs[ORACLE_INPUTS + 1];
+        for (; segments && depth < 3 && chance(20); depth++)
+            gckpt_segment_begin(m.g);
+        in[0] = last;
+        while (i > 1 && inputs < 4 && chance((unsigned)skips)) {
+            int q = between(0, i - 1), again = m.o.op[q].loss;
+            for (int k = 0; k < inputs; k++)
+                again = again || in[k] == q;
+            if (!again)
+                in[inputs++] = q;
+        }
+        if (!chain && i > 0 && chance(30))
+            param = chance(40) ? shared : made_param(between(1, most));
+        for (int k = 0; k <= inputs; k++)
+            needs[k] = (chance(50) ? GCKPT_IN(below(inputs)) : 0) | (chance(30) ? GCKPT_OUT : 0) |
+                       (chance(40) ? GCKPT_AUX : 0);
+        made a = { between(1, most), chance(50) ? between(1, most) : 0, between(0, most / 2),
+                   between(0, most / 2) };
+        if (m.terms < losses - 1 && i > 1 && chance(10)) {
+            needs[0] = GCKPT_IN(0) | GCKPT_AUX;
+            made_op(&last, 1, -1, &a, needs, 1, (uint64_t)between(1, 50), (uint64_t)between(1, 80));
+            i++;
+        }
+        last = made_op(in, inputs, param, &a, needs, 0, (uint64_t)between(1, 50),
+                       (uint64_t)between(1, 80));
+        if (pins && chance(15))
+            (chance(50) ? gckpt_keep : gckpt_recompute)(m.t[last]);
+        for (; depth > 0 && chance(25); depth--)
+            gckpt_segment_end(m.g);
+    }
+    for (; depth > 0; depth--)
+        gckpt_segment_end(m.g);
+    made loss = { 0, chance(50) ? between(1, most) : 0, 0, 0 };
+    unsigned needs[1] = { GCKPT_IN(0) | GCKPT_AUX };
+    made_op(&last, 1, -1, &loss, needs, 1, 1, 1);
+    made_finish();
+}
+
+/* ---- graphs of the real ops: all that can share bytes ---- */
+enum { R = 2, POOL = 400, V = 7, C = 8 };
+static struct {
+    gckpt_store *store;
+    gckpt_graph *g;
+    T *pool[POOL], *weight[POOL], *tokens, *targets;
+    int pooled, weights, params, terms, rows, time, depth;
+    gckpt_term term[4];
+} real;
+
+static T *real_param(gckpt_shape shape)
+{
+    char name[16];
+    gckpt_init init = { 0.1f, 0, 0 };
+    snprintf(name, sizeof name, "w%d", real.params++);
+    return gckpt_param(real.g, name, shape, init);
+}
+
+/* (i,o): a parameter or a function of parameters, new or used before. */
+static T *real_weight(int i, int o)
+{
+    static const int swap[2] = { 1, 0 };
+    T *t = NULL, *u;
+    for (int k = 0, again = chance(30); again && k < real.weights; k++) {
+        gckpt_shape s = gckpt_shape_of(real.weight[k]);
+        t = s.d[0] == i && s.d[1] == o ? real.weight[k] : t;
+    }
+    if (t)
+        return t;
+    real.depth++;
+    switch (real.depth > 2 ? 99 : below(14)) {
+    case 0: t = real_weight(i, o), t = gckpt_mul(t, t); break;
+    case 1: t = real_weight(i, o), t = gckpt_scale(gckpt_tanh(t), 1.5f); break;
+    case 2: t = gckpt_permute(real_weight(o, i), swap, 2); break;
+    case 3: t = real_weight(i, o), u = real_weight(i, o), t = gckpt_add(t, u); break;
+    case 4: t = real_weight(i, o), t = gckpt_add(t, t); break;
+    case 5: t = gckpt_reshape(real_weight(o, i), gckpt_shape2(i, o)); break;
+    default: t = real_param(gckpt_shape2(i, o)); break;
+    }
+    real.depth--;
+    return real.weight[real.weights++] = t;
+}
+static T *real_vector(void)
+{
+    return chance(30) ? gckpt_mean(real_weight(3, C), 0) : real_param(gckpt_shape1(C));
+}
+
+/* Something on x with the shape of x. */
+static T *real_op(T *x)
+{
+    static T *(*const curves[])(T *) = { gckpt_gelu,    gckpt_relu,    gckpt_silu,    gckpt_tanh,
+                                         gckpt_sigmoid, gckpt_softmax, gckpt_gelu_erf };
+    static const int swap[3] = { 0, 2, 1 };
+    T *y = real.pool[below(real.pooled)], *z, *both[2];
+    gckpt_shape s = gckpt_shape_of(x), flat = gckpt_shape2(s.d[0] * s.d[1], C);
+    gckpt_shape single = gckpt_shape3(s.d[0], 1, C);
+    switch (below(24)) {
+    case 0:
+    case 1: z = real_weight(C, C); return gckpt_linear(x, z, chance(50) ? real_vector() : NULL);
+    case 2:
+        z = real_weight(C, 2 * C);
+        return gckpt_slice(gckpt_gelu(gckpt_linear(x, z, NULL)), 2, 3, 3 + C);
+    case 3:
+    case 4: return curves[below(7)](x);
+    case 5:
+        y = real_vector(), z = real_vector();
+        return gckpt_layernorm(x, chance(50) ? y : NULL, z);
+    case 6: return gckpt_rmsnorm(x, real_vector());
+    case 7: return gckpt_attention(x, y, real.pool[below(real.pooled)], 2, chance(50));
+    case 8:
+    case 9: return gckpt_add(x, y);
+    case 10: return gckpt_sub(y, x);
+    case 11: return gckpt_mul(x, y);
+    case 12: return gckpt_scale(x, 0.5f);
+    case 13: return gckpt_dropout(x, 0.25f);
+    case 14:
+        both[0] = x, both[1] = y, z = real_weight(C, 2 * C);
+        return gckpt_linear_transposed(gckpt_concat(both, 2, 2), z, NULL);
+    case 15: return gckpt_permute(gckpt_tanh(gckpt_permute(x, swap, 3)), swap, 3);
+    case 16: return gckpt_rotary(x, 2, 0);
+    case 17: z = real_weight(real.time + 1, C); return gckpt_positions(x, z);
+    case 18: z = real_weight(V, C); return gckpt_embed(z, real.tokens);
+    case 19: return gckpt_add(gckpt_reshape(gckpt_mean(y, 1), single), x);
+    case 20:
+        z = real_weight(C, C);
+        return gckpt_reshape(gckpt_linear(gckpt_reshape(x, flat), z, NULL), s);
+    case 21: return gckpt_matmul(gckpt_softmax(gckpt_matmul_transposed(x, y)), y);
+    case 22: return gckpt_add(x, x);
+    default: return gckpt_mul(x, x);
+    }
+}
+
+static void real_loss(T *x)
+{
+    T *w, *t;
+    switch (below(4)) {
+    case 0: w = real_weight(V, C), t = gckpt_linear_cross_entropy(x, w, real.targets); break;
+    case 1:
+        w = real_weight(C, V), t = gckpt_cross_entropy(gckpt_linear(x, w, NULL), real.targets);
+        break;
+    case 2: t = gckpt_mean_squared_error(x, real.pool[below(real.pooled)]); break;
+    default: t = gckpt_sum_loss(chance(50) ? gckpt_mul(x, x) : x); break;
+    }
+    gckpt_term term = { t, 1, 0 };
+    real.term[real.terms++] = term;
+}
+
+static void real_graph(int ops)
+{
+    int depth = 0, pins = chance(40);
+    memset(&real, 0, sizeof real);
+    real.store = gckpt_store_new(NULL);
+    real.g = gckpt_graph_new(real.store, NULL);
+    real.rows = between(1, 3);
+    real.time = between(1, 5);
+    T *x = gckpt_input(real.g, "x", GCKPT_F32, gckpt_shape3(real.rows, real.time, C));
+    real.tokens = gckpt_input(real.g, "tokens", GCKPT_I32, gckpt_shape2(real.rows, real.time));
+    real.targets = gckpt_input(real.g, "targets", GCKPT_I32, gckpt_shape2(real.rows, real.time));
+    real.pool[real.pooled++] = x;
+    T *w = real_param(gckpt_shape2(C, C)); /* never frozen */
+    real.pool[real.pooled++] = gckpt_linear(x, w, NULL);
+    for (int i = 0; i < ops; i++) {
+        for (; depth < 3 && chance(20); depth++)
+            gckpt_segment_begin(real.g);
+        T *y = real_op(real.pool[chance(70) ? real.pooled - 1 : (int)below(real.pooled)]);
+        if (!CHECK_MSG(y != NULL, "%s", gckpt_error_text(real.g)))
+            exit(check_report("test_plan"));
+        real.pool[real.pooled++] = y;
+        for (; depth > 0 && chance(25); depth--)
+            gckpt_segment_end(real.g);
+        if (pins && chance(15))
+            (chance(50) ? gckpt_keep : gckpt_recompute)(y);
+        if (real.terms < 2 && chance(5))
+            real_loss(y);
+    }
+    for (; depth > 0; depth--)
+        gckpt_segment_end(real.g);
+    real_loss(gckpt_add(real.pool[real.pooled - 1], real.pool[1]));
+    if (chance(40)) {
+        w = real.weight[0] ? real.weight[below(real.weights)] : w;
+        gckpt_term term = { gckpt_sum_loss(gckpt_mul(w, w)), 0.1f, 1 };
+        real.term[real.terms++] = term;
+    }
+    for (int i = 1; i < real.params; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "w%d", i);
+        CHECK(!chance(15) || gckpt_store_freeze(real.store, name, 1) == GCKPT_OK);
+    }
+    memset(&ask, 0, sizeof ask);
+    ask.g = real.g;
+    ask.term = real.term;
+    ask.terms = real.terms;
+}
+static void real_free(void)
+{
+    drop_frontier();
+    gckpt_graph_free(real.g);
+    gckpt_store_free(real.store);
+}
+
+/* ---- what holds for every graph ---- */
+static long worse, rivals; /* plans of other modes that AUTO was compared with */
+
+/* In the bytes of a plan the frontier never has more work than that plan. */
+static void check_rival(const gckpt_plan *rival, const char *what, unsigned seed)
+{
+    uint64_t bytes = gckpt_plan_bytes(rival), work = work_at(front.at, front.n, bytes);
+    rivals++;
+    worse += work > gckpt_plan_work(rival);
+    CHECK_MSG(work <= gckpt_plan_work(rival),
+              "seed %u: %s does %lu work in %lu bytes, the frontier %ld", seed, what,
+              (unsigned long)gckpt_plan_work(rival), (unsigned long)bytes,
+              work == ORACLE_NEVER ? -1 : (long)work);
+    if (work != ORACLE_NEVER)
+        check_budget((size_t)bytes, chance(5), seed);
+}
+
+/* Store-all's body with stretches of forwards repeated anywhere. */
+static int random_schedule(const gckpt_plan *all, gckpt_instruction *list)
+{
+    int n = 0, forwards = 0;
+    gckpt_instruction in;
+    for (int x = all->body; x < all->epilogue; x++) {
+        gckpt_plan_get(all, x, &in);
+        for (int again = (int)below(3); again > 0 && forwards > 0; again--) {
+            int a = (int)below(forwards), b = a + (int)below(forwards - a + 1);
+            for (; a < b && n < STEPS - 400; a++)
+                list[n++] = list[a];
+        }
+        forwards += in.kind == GCKPT_FORWARD && forwards == n;
+        if (in.kind != GCKPT_UPDATE)
+            list[n++] = in;
+    }
+    return n;
+}
+
+static void check_modes(unsigned seed)
+{
+    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_SQRT,
+                                        GCKPT_MEMORY_POOR };
+    static const char *const names[] = { "store-all", "segments", "sqrt", "memory-poor" };
+    static gckpt_instruction list[STEPS];
+    for (int i = 0; i < 4; i++) {
+        gckpt_plan *p = plan_mode(modes[i], 0);
+        if (check_plan(p, names[i], seed))
+            check_rival(p, names[i], seed);
+        if (p && i == 0) {
+            int n = random_schedule(p, list);
+            gckpt_plan *q = plan_list(list, n);
+            check_plan(q, "schedule", seed);
+            gckpt_plan_free(q);
+        }
+        gckpt_plan_free(p);
+    }
+}
+
+static void check_budgets(unsigned seed)
+{
+    size_t room = front.most > front.least ? front.most - front.least : 0;
+    for (int i = 0; i < 20; i++)
+        check_budget(front.least + (i == 19 ? room : below((int64_t)room + 1)), i % 10 == 9, seed);
+}
+
+static void check_rotor(unsigned seed)
+{
+    static oracle_step steps[STEPS];
+    oracle_rotor rotor;
+    gckpt_plan *p = plan_mode(GCKPT_STORE_ALL, 0);
+    uint64_t memory = gckpt_plan_bound(p) / UNIT;
+    gckpt_plan_free(p);
+    for (int i = 0; i < m.o.n; i++) /* what rotor keeps though no backward reads it */
+        memory += m.o.op[i].out;
+    oracle_rotor_new(&rotor, &m.o, memory);
+    for (int i = 0; i < 8; i++) {
+        uint64_t at = memory * (uint64_t)(i + 1) / 8, work = oracle_rotor_work(&rotor, at);
+        int n = work == ORACLE_NEVER ? 0 : oracle_rotor_list(&rotor, at, steps, STEPS);
+        if (n == 0)
+            continue;
+        p = plan_steps(steps, n);
+        if (check_plan(p, "rotor", seed)) {
+            CHECK_MSG(gckpt_plan_work(p) <= work && gckpt_plan_bound(p) <= at * UNIT,
+                      "seed %u: rotor promised work %lu in %lu floats, its list has %lu in %lu "
+                      "bytes",
+                      seed, (unsigned long)work, (unsigned long)at,
+                      (unsigned long)gckpt_plan_work(p), (unsigned long)gckpt_plan_bound(p));
+            check_rival(p, "rotor", seed);
+        }
+        gckpt_plan_free(p);
+    }
+    oracle_rotor_free(&rotor);
+}
+
+static void test_large(unsigned first, long count)
+{
+    long before = replayed, w = worse, c = rivals;
+    for (long i = 0; i < count; i++) {
+        unsigned seed = first + (unsigned)i;
+        int chain = i % 3 == 0;
+        state = seed * 0x9e3779b97f4a7c15u + 13;
+        large_graph(between(5, chain ? 40 : 56), chain, chance(50) ? 6 : 3);
+        find_frontier(seed);
+        check_modes(seed);
+        check_budgets(seed);
+        if (chain && oracle_is_chain(&m.o))
+            check_rotor(seed);
+        made_free();
+    }
+    printf(
+        "%-18s %5ld graphs %6ld plans replayed; worse than another mode or rotor in %ld of %ld\n",
+        "large graphs", count, replayed - before, worse - w, rivals - c);
+}
+
+/* Values and gradients that can be picked. */
+static int random_picks(gckpt_pick *picks, int most)
+{
+    int n = 0;
+    gckpt_plan_desc saved = ask.d;
+    for (int tries = 0; tries < 20 && n < most; tries++) {
+        picks[n].tensor = real.g->tensors[below((int64_t)real.g->count)];
+        picks[n].gradient = chance(50);
+        ask.d.fetch = &picks[n];
+        ask.d.fetches = 1;
+        gckpt_plan *p = plan_mode(GCKPT_STORE_ALL, 0);
+        n += p != NULL;
+        gckpt_plan_free(p);
+    }
+    ask.d = saved;
+    return n;
+}
+
+static void test_real(unsigned first, long count)
+{
+    long before = replayed, w = worse, c = rivals;
+    gckpt_pick picks[6];
+    for (long i = 0; i < count; i++) {
+        unsigned seed = first + (unsigned)i;
+        state = seed * 0x9e3779b97f4a7c15u + 14;
+        real_graph(between(4, 34));
+        int fetches = random_picks(picks, 6);
+        for (int variant = 0; variant < 5; variant++) {
+            memset(&ask.d, 0, sizeof ask.d);
+            ask.d.batch = variant == 1 || variant == 4 ? real.rows * 2 + 1 : 0;
+            ask.d.update_in_backward = variant == 2;
+            ask.d.fetch = picks;
+            ask.d.fetches = variant >= 3 || chance(20) ? fetches : 0;
+            ask.d.threads = chance(30) ? 3 : 0;
+            ask.d.alignment = chance(40) ? (size_t)4 << below(5) : 0;
+            ask.d.plain = chance(30);
+            find_frontier(seed);
+            check_modes(seed);
+            check_budgets(seed);
+        }
+        ask.d.batch = 0;
+        for (int k = 0; k < ask.d.fetches; k++)
+            if (picks[k].gradient)
+                picks[k--] = picks[--ask.d.fetches];
+        gckpt_plan *p = plan_mode(GCKPT_INFERENCE, 0);
+        check_plan(p, "inference", seed);
+        gckpt_plan_free(p);
+        real_free();
+    }
+    printf("%-18s %5ld graphs %6ld plans replayed; worse than another mode in %ld of %ld\n",
+           "real ops", count, replayed - before, worse - w, rivals - c);
+}
+
+/* ---- the replay can fail ---- */
+enum { WOUNDS = 12 };
+static const char *const wounds[WOUNDS] = { "offset moved",       "forward dropped",
+                                            "backward dropped",   "instructions swapped",
+                                            "arena smaller",      "buffers laid over each other",
+                                            "accumulate flipped", "zero flipped",
+                                            "first flipped",      "operand taken away",
+                                            "forward doubled",    "work told wrong" };
+typedef struct {
+    gckpt_plan p;
+    gckpti_ins *list;
+    size_t *operands;
+    gckpt_buffer *lives;
+} wounded;
+
+static void wounded_copy(wounded *w, const gckpt_plan *p)
+{
+    w->p = *p;
+    w->list = (gckpti_ins *)calloc(p->length + 1, sizeof *w->list);
+    w->operands = (size_t *)malloc((p->operand_count + 1) * sizeof *w->operands);
+    w->lives = (gckpt_buffer *)malloc((p->life_count + 1) * sizeof *w->lives);
+    memcpy(w->list, p->list, p->length * sizeof *w->list);
+    memcpy(w->operands, p->operands, p->operand_count * sizeof *w->operands);
+    memcpy(w->lives, p->lives, p->life_count * sizeof *w->lives);
+    w->p.list = w->list;
+    w->p.operands = w->operands;
+    w->p.lives = w->lives;
+}
+static void wounded_free(wounded *w)
+{
+    free(w->list);
+    free(w->operands);
+    free(w->lives);
+}
+
+static void remove_at(wounded *w, int x)
+{
+    memmove(w->list + x, w->list + x + 1, (w->p.length - (size_t)x - 1) * sizeof *w->list);
+    w->p.length--;
+    w->p.body -= x < w->p.body;
+    w->p.epilogue -= x < w->p.epilogue;
+}
+
+/* Operands of instruction x, first and behind the last. */
+static void operands_of(const gckpt_plan *p, int x, size_t *from, size_t *to)
+{
+    *from = p->list[x].operands;
+    *to = (size_t)x + 1 < p->length ? p->list[x + 1].operands : p->operand_count;
+}
+
+/* Wounds the copy in a place where it must matter; 0: there is none. */
+static int wound(wounded *w, int kind)
+{
+    const gckpt_plan *p = &w->p;
+    int x = (int)below((int64_t)p->length), i;
+    size_t from, to, at;
+    gckpti_ins swap, *ins = &w->list[x];
+    operands_of(p, x, &from, &to);
+    switch (kind) {
+    case 0:
+    case 9: /* operands */
+        if (from == to)
+            return 0;
+        at = from + below((int64_t)(to - from));
+        if (w->operands[at] == VERIFY_NONE)
+            return 0;
+        w->operands[at] = kind == 9 ? VERIFY_NONE
+                          : chance(50) || w->operands[at] < p->alignment
+                              ? w->operands[at] + p->alignment
+                              : w->operands[at] - p->alignment;
+        return 1;
+    case 1:
+    case 2:
+        if (ins->kind != (kind == 1 ? GCKPT_FORWARD : GCKPT_BACKWARD))
+            return 0;
+        remove_at(w, x);
+        return 1;
+    case 3: /* a forward and what reads it, or two backwards */
+        if (x + 1 >= (int)p->length || x + 1 == p->body || x + 1 == p->epilogue)
+            return 0;
+        swap = ins[1];
+        at = w->operands[from];
+        if (ins->kind == GCKPT_FORWARD && swap.kind == GCKPT_FORWARD) {
+            const gckpti_node *node = &p->nodes[swap.id];
+            for (i = 0; i < node->inputs && p->nodes[node->in[i]].base != ins->id; i++)
+                ;
+            if (i == node->inputs || at == VERIFY_NONE)
+                return 0;
+        } else if (ins->kind != GCKPT_BACKWARD || swap.kind != GCKPT_BACKWARD) {
+            return 0;
+        }
+        ins[1] = ins[0];
+        ins[0] = swap;
+        return 1;
+    case 4: w->p.arena -= UNIT; return 1;
+    case 5: { /* one buffer is moved, whole, onto another that lives at the same time */
+        const gckpt_buffer *a = &p->lives[below((int64_t)p->life_count)];
+        gckpt_buffer *b = &w->lives[below((int64_t)p->life_count)];
+        if (a->offset == b->offset || a->start > b->end || b->start > a->end || b->size > a->size)
+            return 0;
+        size_t old = b->offset;
+        for (x = b->start; x <= b->end && x < (int)p->length; x++) {
+            operands_of(p, x, &from, &to);
+            for (at = from; at < to; at++)
+                if (w->operands[at] == old)
+                    w->operands[at] = a->offset;
+        }
+        b->offset = a->offset;
+        return 1;
+    }
+    case 6:
+    case 7:
+        if (ins->kind != GCKPT_BACKWARD || from + 5 >= to)
+            return 0;
+        i = (int)below(p->nodes[ins->id].inputs);
+        *(kind == 6 ? &ins->accumulate : &ins->zero) ^= (unsigned char)(1u << i);
+        return 1;
+    case 8:
+        if (ins->kind != GCKPT_FORWARD)
+            return 0;
+        ins->first = !ins->first;
+        return 1;
+    case 10:
+        if (ins->kind != GCKPT_FORWARD || p->length > 3000)
+            return 0;
+        swap = *ins;
+        memmove(ins + 1, ins, (p->length - (size_t)x) * sizeof *ins);
+        w->p.length++;
+        w->p.body += x < p->body;
+        w->p.epilogue += x < p->epilogue;
+        return 1;
+    default: w->p.work++; return 1;
+    }
+}
+
+static void wound_all(const gckpt_plan *p, long *tried, long *found, unsigned seed)
+{
+    for (int kind = 0; kind < WOUNDS; kind++)
+        for (int tries = 0; tries < 6; tries++) {
+            wounded w;
+            wounded_copy(&w, p);
+            if (wound(&w, kind)) {
+                const char *problem = verify_plan(&w.p, ask.g);
+                tried[kind]++;
+                found[kind] += problem != NULL;
+                CHECK_MSG(problem != NULL, "seed %u: \"%s\" is not noticed", seed, wounds[kind]);
+            }
+            wounded_free(&w);
+        }
+}
+
+static void test_replay(unsigned first, long count)
+{
+    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_MEMORY_POOR };
+    long tried[WOUNDS] = { 0 }, found[WOUNDS] = { 0 }, all = 0, noticed = 0;
+    for (long i = 0; i < count; i++) {
+        unsigned seed = first + (unsigned)i;
+        state = seed * 0x9e3779b97f4a7c15u + 15;
+        int is_real = i % 2 == 1;
+        if (is_real)
+            real_graph(between(4, 20));
+        else
+            large_graph(between(4, 20), 0, 4);
+        for (int looped = 0; looped < 2; looped++)
+            for (int k = 0; k < 3; k++) {
+                ask.d.batch = looped ? 9 : 0;
+                gckpt_plan *p = plan_mode(modes[k], 0);
+                if (check_plan(p, "to be wounded", seed))
+                    wound_all(p, tried, found, seed);
+                gckpt_plan_free(p);
+            }
+        if (is_real)
+            real_free();
+        else
+            made_free();
+    }
+    for (int kind = 0; kind < WOUNDS; kind++) {
+        CHECK_MSG(tried[kind] > 0, "no plan could be wounded by \"%s\"", wounds[kind]);
+        all += tried[kind];
+        noticed += found[kind];
+    }
+    printf("%-18s %5ld of %ld wounded plans noticed, %d kinds of wounds\n", "replay", noticed, all,
+           WOUNDS);
+}
+
+int main(int argc, char **argv)
+{
+    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
+    long scale = argc > 2 ? strtol(argv[2], NULL, 10) : 25;
+    told = argc > 3;
+    test_replay(first, 30 * scale / 100);
+    test_small(first, 600 * scale / 100, 150 * scale / 100);
+    test_revolve(20);
+    test_large(first, 60 * scale / 100);
+    test_real(first, 40 * scale / 100);
+    printf("%ld plans replayed\n", replayed);
+    return check_report("test_plan");
+}
