@@ -698,6 +698,16 @@ GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *frontier);
  * gckpt_plan_new makes with GCKPT_OPTIMAL and that budget. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
+/* The frontier as a text of at most 80 columns and about 20 rows, as SVG, and as a JSON object
+ * {"points":[{"bytes":,"work":,"recompute":,"overhead":},...],"marked":,"complete":,"modes":{}}. Beside
+ * it store-all, segments, sqrt and, up to 400 ops, memory-poor, planned now; one that cannot be
+ * planned is left out. mark: a budget, whose point is marked; 0: none. */
+GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *frontier, size_t mark,
+                                            gckpt_write_fn write, void *user);
+GCKPT_API gckpt_result gckpt_frontier_svg(const gckpt_frontier *frontier, size_t mark,
+                                          gckpt_write_fn write, void *user);
+GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_t mark,
+                                           gckpt_write_fn write, void *user);
 
 /* >>api-run ------------------------------------------------------------------------------------ */
 typedef struct {
@@ -5855,7 +5865,7 @@ enum {
     GCKPTI_BY_END,
     GCKPTI_ORDERS = GCKPTI_BY_END
 };
-enum { GCKPTI_BUMPS = 256, GCKPTI_BUMPED = 6144, GCKPTI_PAIRS = 1 << 22 };
+enum { GCKPTI_BUMPS = 256, GCKPTI_BUMP_WORK = 1 << 18, GCKPTI_PAIRS = 1 << 22 };
 
 /* Merge sort by key, bottom up, stable; `spare` has room for n. */
 static void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
@@ -6195,7 +6205,7 @@ static void gckpti_layer_start(gckpti_layer *l, size_t n)
 static void gckpti_bump_run(gckpti_layer *l, int order)
 {
     uint64_t random = (uint64_t)order;
-    size_t rounds = GCKPTI_BUMPED / (l->n + 1);
+    size_t rounds = GCKPTI_BUMP_WORK / (l->n + l->pairs + 1);
     rounds = rounds > GCKPTI_BUMPS ? (size_t)GCKPTI_BUMPS : rounds;
     gckpti_layer_sort(l, order);
     memcpy(l->trial, l->order, l->n * sizeof(int));
@@ -6246,7 +6256,8 @@ static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
             gckpti_keep_layout(&l, arena);
     }
     for (int order = 0; order < GCKPTI_ORDERS && p->arena > l.goal && !p->failed; order++)
-        if (l.first && order != GCKPTI_BY_ROOT && order != GCKPTI_BY_START)
+        if (l.first && (order == GCKPTI_BY_SIZE || order == GCKPTI_BY_PEAK ||
+                        (order == GCKPTI_BY_AREA && l.n < 64)))
             gckpti_bump_run(&l, order);
     gckpti_delete(a, l.first, l.first ? l.n + 2 : 0, sizeof(size_t));
     gckpti_delete(a, l.beside, l.pairs + 1, sizeof(int));
@@ -6743,10 +6754,14 @@ static void *gckpti_want(gckpti_search *s, gckpti_room *r, size_t n, size_t size
 static int gckpti_trial_room(gckpti_search *s, gckpti_trial *t, int length)
 {
     size_t n = (size_t)length + 2;
-    t->item = (int *)gckpti_want(s, &t->room[0], n, sizeof(int));
-    t->span = (gckpti_span *)gckpti_want(s, &t->room[1], n, sizeof *t->span);
-    t->at = (int *)gckpti_want(s, &t->room[2], n, sizeof(int));
-    t->live = (int64_t *)gckpti_want(s, &t->room[3], n, sizeof *t->live);
+    gckpti_want(s, &t->room[0], n, sizeof *t->item);
+    gckpti_want(s, &t->room[1], n, sizeof *t->span);
+    gckpti_want(s, &t->room[2], n, sizeof *t->at);
+    gckpti_want(s, &t->room[3], n, sizeof *t->live);
+    t->item = (int *)t->room[0].at; /* without memory: what was there before */
+    t->span = (gckpti_span *)t->room[1].at;
+    t->at = (int *)t->room[2].at;
+    t->live = (int64_t *)t->room[3].at;
     return !s->p->failed;
 }
 
@@ -7198,11 +7213,12 @@ static int64_t gckpti_gain(const gckpti_search *s, const gckpti_span *v, int fro
 
 static void gckpti_add_move(gckpti_search *s, uint64_t key, int unit, int from, int to, int policy)
 {
-    s->move = (gckpti_keyed *)gckpti_want(s, &s->room[GCKPTI_ROOM_MOVES], (size_t)s->moves + 1,
-                                         sizeof *s->move);
-    if (!s->move)
-        return;
     gckpti_keyed m = { key, unit, from, to, policy };
+    gckpti_keyed *all = (gckpti_keyed *)gckpti_want(s, &s->room[GCKPTI_ROOM_MOVES],
+                                                    (size_t)s->moves + 1, sizeof *all);
+    if (!all)
+        return;
+    s->move = all;
     s->move[s->moves++] = m;
 }
 
@@ -7241,10 +7257,11 @@ static void gckpti_find_gaps(gckpti_search *s, int all)
 /* Notes that the units of s->set are to be computed before position x. */
 static void gckpti_insert_set(gckpti_search *s, int x)
 {
-    s->insert =
+    gckpti_keyed *all =
         (gckpti_keyed *)gckpti_want(s, &s->room[GCKPTI_ROOM_INSERTS],
-                                   (size_t)(s->inserts + s->set_count), sizeof *s->insert);
-    for (int i = 0; i < s->set_count && s->insert; i++) {
+                                    (size_t)(s->inserts + s->set_count), sizeof *all);
+    s->insert = all ? all : s->insert;
+    for (int i = 0; i < s->set_count && all; i++) {
         gckpti_keyed m = { (uint64_t)x << 32 | (uint64_t)s->set[i], s->set[i], 0, x, 0 };
         s->insert[s->inserts++] = m;
     }
@@ -7447,7 +7464,7 @@ static void gckpti_try_without(gckpti_search *s, int n)
 static void gckpti_find_repeats(gckpti_search *s)
 {
     s->moves = 0;
-    for (int i = 0; i < s->units; i++)
+    for (int i = 0; i < s->units && !s->p->failed; i++)
         for (int k = s->unit_start[i] + 1; k < s->unit_start[i + 1]; k++) {
             const gckpti_span *before = &s->now.span[s->of_unit[k - 1]];
             int x = s->now.span[s->of_unit[k]].start;
@@ -7544,10 +7561,12 @@ static int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
 
 static gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count, int room)
 {
-    *slots = (gckpti_slot *)gckpti_want(s, &s->room[room], (size_t)*count + 1, sizeof **slots);
-    if (!*slots)
+    gckpti_slot *all =
+        (gckpti_slot *)gckpti_want(s, &s->room[room], (size_t)*count + 1, sizeof *all);
+    if (!all)
         return NULL;
-    gckpti_slot *slot = &(*slots)[(*count)++];
+    *slots = all;
+    gckpti_slot *slot = &all[(*count)++];
     memset(slot, 0, sizeof *slot);
     return slot;
 }
@@ -7993,13 +8012,13 @@ static int64_t gckpti_rung(const gckpti_search *s, int k, int below)
 }
 
 /* Lays slot k out. A rung whose arena exceeds its limit is squeezed a little further, which often
- * fits: that schedule becomes a slot of its own, unless it belongs two rungs further down (so that
- * gckpti_choose knows where to look). */
+ * fits: that schedule becomes a slot of its own, unless it belongs two rungs further down or has
+ * less work, so that gckpti_choose knows where to look. */
 static gckpt_result gckpti_lay_slot(gckpti_search *s, int k)
 {
     gckpt_result result = gckpti_lay(s, &s->slot[k]);
     size_t limit = (size_t)s->slot[k].limit, arena = s->slot[k].arena;
-    for (int more = 1; more <= 3 && k < s->rungs && arena > limit && result == GCKPT_OK; more++) {
+    for (int more = 1; more <= 2 && k < s->rungs && arena > limit && result == GCKPT_OK; more++) {
         int64_t below = s->slot[k].limit - (int64_t)(arena - limit) * more / 2;
         gckpti_slot slot;
         memset(&slot, 0, sizeof slot);
@@ -8008,7 +8027,8 @@ static gckpt_result gckpti_lay_slot(gckpti_search *s, int k)
         gckpti_polish(s, below, 0);
         gckpti_slot_store(s, &slot, &s->now);
         result = s->p->failed ? GCKPT_E_MEMORY : gckpti_lay(s, &slot);
-        gckpti_slot *kept = result == GCKPT_OK && (int64_t)slot.arena > gckpti_rung(s, k, 2)
+        gckpti_slot *kept = result == GCKPT_OK && slot.extra >= s->slot[k].extra &&
+                                    (int64_t)slot.arena > gckpti_rung(s, k, 2)
                                 ? gckpti_slot_new(s, &s->slot, &s->slots, GCKPTI_ROOM_SLOTS)
                                 : NULL;
         if (kept)
@@ -8021,6 +8041,15 @@ static gckpt_result gckpti_lay_slot(gckpti_search *s, int k)
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
+/* Number by number: as bytes the order would depend on the machine. */
+static int gckpti_list_before(const gckpti_slot *a, const gckpti_slot *b)
+{
+    int x = 0;
+    while (x < a->length && a->item[x] == b->item[x])
+        x++;
+    return x < a->length && a->item[x] < b->item[x];
+}
+
 /* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart. */
 static int gckpti_slot_before(const void *first, const void *second, const void *context)
 {
@@ -8029,7 +8058,7 @@ static int gckpti_slot_before(const void *first, const void *second, const void 
     return a->arena != b->arena     ? a->arena < b->arena
            : a->extra != b->extra   ? a->extra < b->extra
            : a->length != b->length ? a->length < b->length
-           : a->length > 0 && memcmp(a->item, b->item, (size_t)a->length * sizeof(int)) < 0;
+                                    : gckpti_list_before(a, b);
 }
 
 /* Seeds join the rungs, each at its own bytes. Of rungs with the same schedule the lowest keeps
@@ -9489,6 +9518,294 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
     }
     gckpti_draw(&w, "\n]}\n");
     return w.failed ? GCKPT_E_FILE : GCKPT_OK;
+}
+
+/* ---- the frontier, beside the fixed ways to plan ---- */
+enum { GCKPTI_WAYS = 4, GCKPTI_POOR_OPS = 400, GCKPTI_ROWS = 20 };
+typedef struct {
+    gckpti_svg s; /* its writer serves all three */
+    const gckpt_frontier *f;
+    const char *name[GCKPTI_WAYS + 1];
+    gckpt_point way[GCKPTI_WAYS + 1]; /* the last: the frontier's least bytes */
+    int marked, ops, log;
+    double top, least, most, fixed; /* extra time at the top; bytes */
+} gckpti_chart;
+
+/* Plans every way; what cannot be planned gets 0 bytes. Memory-poor's list grows with the square of
+ * the ops: where they are many it is left out. */
+static void gckpti_chart_open(gckpti_chart *c, const gckpt_frontier *f, size_t mark,
+                              gckpt_write_fn write, void *user)
+{
+    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_SQRT,
+                                        GCKPT_MEMORY_POOR };
+    memset(c, 0, sizeof *c);
+    c->s.w.write = write;
+    c->s.w.user = user;
+    c->f = f;
+    c->marked = mark ? gckpt_frontier_find(f, mark) : -1;
+    c->way[GCKPTI_WAYS] = f->points[0];
+    c->name[GCKPTI_WAYS] = "least bytes";
+    c->top = f->points[0].overhead > 0.01 ? f->points[0].overhead : 0.01;
+    c->top = c->top < 0.6 ? c->top : 0.6; /* nobody goes there who need not */
+    c->least = (double)f->points[0].bytes;
+    c->most = (double)f->points[f->count - 1].bytes;
+    for (size_t i = 0; i < f->tensors; i++)
+        c->ops += f->graph->tensors[i]->op != NULL;
+    for (int i = 0; i < GCKPTI_WAYS; i++) {
+        gckpt_plan_desc d = f->desc;
+        d.mode = modes[i];
+        c->name[i] = gckpti_mode_name(d.mode);
+        gckpt_plan *plan = d.mode == GCKPT_MEMORY_POOR && c->ops > GCKPTI_POOR_OPS
+                               ? NULL
+                               : gckpt_plan_new(f->graph, f->terms, f->term_count, &d);
+        if (!plan)
+            continue;
+        c->way[i].bytes = gckpt_plan_bytes(plan);
+        c->way[i].work = gckpt_plan_work(plan);
+        c->way[i].recompute = gckpt_plan_recompute(plan);
+        c->way[i].overhead = gckpt_plan_overhead(plan);
+        double bytes = (double)c->way[i].bytes;
+        c->fixed = bytes - (double)gckpt_plan_arena(plan);
+        c->least = bytes < c->least ? bytes : c->least;
+        c->most = bytes > c->most ? bytes : c->most;
+        gckpt_plan_free(plan);
+    }
+}
+
+/* v >= 0 with one decimal between two texts, right-aligned */
+static gckpti_bytes_text gckpti_column(int width, const char *before, double v, const char *behind)
+{
+    gckpti_bytes_text digits = { "" }, out = { "" };
+    gckpti_text d = { digits.text, sizeof digits.text - 1 }, t = { out.text, sizeof out.text - 1 };
+    uint64_t tenths = (uint64_t)((v < 1e12 ? v : 1e12) * 10 + 0.5);
+    gckpti_text_add(&d, "%s%u.%u%s", before, tenths / 10, tenths % 10, behind);
+    for (int n = (int)strlen(digits.text); n < width; n++)
+        gckpti_text_add(&t, " ");
+    gckpti_text_add(&t, "%s", digits.text);
+    return out;
+}
+
+static gckpti_bytes_text gckpti_extra(int width, const gckpt_point *p)
+{
+    return gckpti_column(width, "+", 100 * p->overhead, " %");
+}
+
+/* The least extra time in as many bytes as p has */
+static gckpti_bytes_text gckpti_best(const gckpti_chart *c, int width, const gckpt_point *p)
+{
+    int at = gckpt_frontier_find(c->f, p->bytes);
+    gckpti_bytes_text none = { "" };
+    return at < 0 ? none : gckpti_extra(width, &c->f->points[at]);
+}
+
+static double gckpti_byte_unit(double bytes, const char **name)
+{
+    double unit = 1;
+    int i = 0;
+    for (; bytes >= 1024 * unit && i < 4; i++)
+        unit *= 1024;
+    *name = gckpti_units[i];
+    return unit;
+}
+
+static void gckpti_chart_row(gckpti_chart *c, double unit, const char *mark, const gckpt_point *p)
+{
+    gckpti_draw(&c->s.w, "%s%s%s%s", mark,
+                gckpti_column(10, "", (double)p->bytes / unit, "").text, gckpti_extra(12, p).text,
+                gckpti_column(12, "", 100 * p->recompute, " %").text);
+}
+
+GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark,
+                                            gckpt_write_fn write, void *user)
+{
+    gckpti_chart c;
+    gckpti_writer *w = &c.s.w;
+    const char *name;
+    if (!f || !write)
+        return GCKPT_E_ARG;
+    gckpti_chart_open(&c, f, mark, write, user);
+    double unit = gckpti_byte_unit((double)f->points[0].bytes / 10, &name);
+    size_t n = f->count, rows = (size_t)GCKPTI_ROWS;
+    gckpti_draw(w,
+                "What bytes cost in time: %i plan%s. Bytes are parameters, optimiser state (both\n"
+                "%s) and step arena. Extra time is that of a step; a full bar is %g %%.\n",
+                (int)n, n == 1 ? "" : "s", gckpti_round_bytes((size_t)c.fixed).text,
+                gckpti_tenth(100 * c.top));
+    if (mark)
+        gckpti_draw(w, c.marked < 0 ? "A budget of %s is too small.\n"
+                                    : "> is what a budget of %s gets.\n",
+                    gckpti_round_bytes(mark).text);
+    if (!f->complete)
+        gckpti_draw(w, "The search stopped at its limit: plans may cost more than they need.\n");
+    gckpti_draw(w, "\n%s%s  extra time  recomputed\n", unit > 1 ? "        " : "      ", name);
+    for (size_t k = n; k-- > 0;) {
+        const gckpt_point *p = &f->points[k];
+        char bar[] = "########################################";
+        double part = p->overhead / c.top;
+        if (k && k + 1 < n && (int)k != c.marked && k * rows / n == (k - 1) * rows / n)
+            continue; /* many points: the least of each run of them */
+        bar[part < 1 ? (int)(part * 40 + 0.5) : 40] = 0;
+        bar[39] = part > 1.0001 ? '>' : bar[39];
+        gckpti_chart_row(&c, unit, (int)k == c.marked ? ">" : " ", p);
+        gckpti_draw(w, "  |%s\n", bar);
+    }
+    gckpti_draw(w, "\nFor comparison; last, the least extra time in as many bytes:\n");
+    for (int i = 0; i < GCKPTI_WAYS; i++)
+        if (c.way[i].bytes) {
+            gckpti_chart_row(&c, unit, " ", &c.way[i]);
+            gckpti_draw(w, "%s  %s\n", gckpti_best(&c, 12, &c.way[i]).text, c.name[i]);
+        }
+    if (c.ops > GCKPTI_POOR_OPS)
+        gckpti_draw(w, "  (not memory-poor: its list is too long for %i ops)\n", c.ops);
+    return w->failed ? GCKPT_E_FILE : GCKPT_OK;
+}
+
+/* The axis of bytes is logarithmic where they differ by more than a factor of four. */
+static double gckpti_chart_x(const gckpti_chart *c, double bytes)
+{
+    double span = c->log ? (double)gckpti_log((float)(c->most / c->least)) : c->most - c->least;
+    double at = c->log ? (double)gckpti_log((float)(bytes / c->least)) : bytes - c->least;
+    return gckpti_tenth(100 + 640 * (span > 0 ? at / span : 0.5));
+}
+
+static double gckpti_chart_y(const gckpti_chart *c, const gckpt_point *p)
+{
+    return gckpti_tenth(412 - 300 * (p->overhead < c->top ? p->overhead / c->top : 1));
+}
+
+/* Between ticks: 1, 2 or 5 times a power of ten times the unit; at most `most` of them in range */
+static double gckpti_tick(double range, double unit, double most)
+{
+    double step = unit / 10000;
+    for (int i = 0; range / step > most; i++)
+        step *= i % 3 == 1 ? 2.5 : 2;
+    return step;
+}
+
+static void gckpti_chart_axes(gckpti_chart *c)
+{
+    gckpti_svg *s = &c->s;
+    const char *name;
+    double step = gckpti_tick(c->top, 1, 6), unit = gckpti_byte_unit(c->most, &name), v = 1;
+    gckpt_point p = { 0, 0, 0, 0 };
+    for (; p.overhead <= c->top * 1.0001; p.overhead += step) {
+        gckpti_draw(&s->w, "<path class=\"g\" d=\"M84 %gh692\"/>", gckpti_chart_y(c, &p));
+        gckpti_svg_text(s, 76, gckpti_chart_y(c, &p) + 4, " class=\"e\"", "+%g %%",
+                        gckpti_tenth(1000 * p.overhead) / 10);
+    }
+    c->log = c->most > 4 * c->least && c->least >= 1;
+    step = gckpti_tick(c->most - c->least, unit, 7);
+    if (c->log)
+        step = c->most > 256 * c->least ? 4 : 2;
+    else
+        v = step * (double)(uint64_t)(c->least / step);
+    for (; v <= c->most; v = c->log ? v * step : v + step) {
+        if (v < c->least)
+            continue;
+        unit = c->log ? gckpti_byte_unit(v, &name) : unit;
+        gckpti_draw(&s->w, "<path class=\"g\" d=\"M%g 104v316\"/>", gckpti_chart_x(c, v));
+        gckpti_svg_text(s, gckpti_chart_x(c, v), 436, " class=\"c\"", "%g %s", v / unit, name);
+    }
+    gckpti_svg_text(s, 430, 458, " class=\"c\"",
+                    "bytes of parameters and optimiser state (%s) and step arena%s",
+                    gckpti_round_bytes((size_t)c->fixed).text, c->log ? "; log scale" : "");
+    gckpti_draw(&s->w, "<text transform=\"translate(20 262) rotate(-90)\" class=\"c\">"
+                       "extra time of a step</text>\n");
+}
+
+GCKPT_API gckpt_result gckpt_frontier_svg(const gckpt_frontier *f, size_t mark,
+                                          gckpt_write_fn write, void *user)
+{
+    /* a square, two triangles, a diamond, a dash; colours of Okabe and Ito */
+    static const char *const shapes[] = { "m-6 -6h12v12h-12z", "m0 -7l7 12h-14z",
+                                          "m0 7l7 -12h-14z", "m0 -8l8 8l-8 8l-8 -8z", "m-9 0h18" };
+    static const char *const colours[] = { "#009e73", "#e69f00", "#cc79a7", "#5d3a9b", "#0072b2" };
+    static const int columns[] = { 430, 540, 740 };
+    gckpti_chart c;
+    gckpti_writer *w = &c.s.w;
+    if (!f || !write)
+        return GCKPT_E_ARG;
+    gckpti_chart_open(&c, f, mark, write, user);
+    const gckpt_point *p = f->points;
+    double x = 0, y = 0;
+    gckpti_draw(w, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"620\" "
+                   "viewBox=\"0 0 800 620\" font-family=\"sans-serif\" font-size=\"13\" "
+                   "fill=\"#222\"><style>.e{text-anchor:end}.c{text-anchor:middle}");
+    gckpti_draw(w, ".b{font-weight:bold}.g{stroke:#ddd}.v,.m{fill:none;stroke:#0072b2;"
+                   "stroke-width:2}.m{stroke:#d55e00}</style>\n"
+                   "<path fill=\"#fff\" d=\"M0 0h800v620H0z\"/>\n");
+    gckpti_svg_text(&c.s, 16, 34, " font-size=\"20\" class=\"b\"", "What bytes cost in time");
+    gckpti_svg_text(&c.s, 16, 58, "",
+                    "The line is the least extra time that each budget allows, a dot a plan.%s",
+                    f->complete ? "" : " The search stopped at its limit.");
+    gckpti_chart_axes(&c);
+    for (int dots = 0; dots < 2; dots++) {
+        gckpti_draw(w, dots ? "<path class=\"v\" style=\"stroke-width:6;stroke-linecap:round\" d=\""
+                            : "<path class=\"v\" d=\"M%g 112", gckpti_chart_x(&c, (double)p->bytes));
+        for (size_t i = 0; i < f->count; i++)
+            gckpti_draw(w, dots ? "M%g %gh0" : "H%gV%g", gckpti_chart_x(&c, (double)p[i].bytes),
+                        gckpti_chart_y(&c, &p[i]));
+        gckpti_draw(w, dots ? "\"/>\n" : "H776\"/>\n");
+    }
+    if (c.marked >= 0) { /* named above the chart, where nothing else is */
+        p += c.marked;
+        x = gckpti_chart_x(&c, (double)p->bytes);
+        y = gckpti_chart_y(&c, p);
+        gckpti_draw(w, "<path class=\"m\" stroke-dasharray=\"5 4\" d=\"M%g 98V%gH84\"/>", x, y);
+        gckpti_draw(w, "<circle class=\"m\" cx=\"%g\" cy=\"%g\" r=\"7\"/>\n", x, y);
+        gckpti_draw(w, "<text x=\"%g\" y=\"90\" class=\"b%s\">a budget of %s: ", x,
+                    x > 580 ? " e" : x > 240 ? " c" : "", gckpti_round_bytes(mark).text);
+        gckpti_draw(w, "%s, %s</text>\n", gckpti_round_bytes(p->bytes).text,
+                    gckpti_extra(0, p).text);
+    }
+    gckpti_svg_text(&c.s, columns[0], 488, " class=\"e\"", "bytes");
+    gckpti_svg_text(&c.s, columns[1], 488, " class=\"e\"", "extra time");
+    gckpti_svg_text(&c.s, columns[2], 488, " class=\"e\"", "the line in as many bytes");
+    y = 488;
+    for (int i = 0; i <= GCKPTI_WAYS; i++) { /* the legend is a table */
+        p = &c.way[i];
+        if (!p->bytes)
+            continue;
+        gckpti_draw(w, "<path fill=\"none\" stroke-width=\"2.5\" stroke=\"%s\" d=\"", colours[i]);
+        gckpti_draw(w, "M%g %g%sM104 %g%s\"/>\n", gckpti_chart_x(&c, (double)p->bytes),
+                    gckpti_chart_y(&c, p), shapes[i], y + 17, shapes[i]);
+        gckpti_svg_text(&c.s, 122, y += 22, "", "%s%s", c.name[i],
+                        p->overhead > c.top ? ", at the upper edge" : "");
+        gckpti_svg_text(&c.s, columns[0], y, " class=\"e\"", "%s",
+                        gckpti_round_bytes(p->bytes).text);
+        gckpti_svg_text(&c.s, columns[1], y, " class=\"e\"", "%s", gckpti_extra(0, p).text);
+        gckpti_svg_text(&c.s, columns[2], y, " class=\"e\"", "%s", gckpti_best(&c, 0, p).text);
+    }
+    gckpti_draw(w, "</svg>\n");
+    return w->failed ? GCKPT_E_FILE : GCKPT_OK;
+}
+
+GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
+                                           gckpt_write_fn write, void *user)
+{
+    static const char *const point = "{\"bytes\":%z,\"work\":%u,\"recompute\":%g,\"overhead\":%g}";
+    gckpti_chart c;
+    gckpti_writer *w = &c.s.w;
+    if (!f || !write)
+        return GCKPT_E_ARG;
+    gckpti_chart_open(&c, f, mark, write, user);
+    gckpti_draw(w, "{\"points\":[");
+    for (size_t i = 0; i < f->count; i++) {
+        const gckpt_point *p = &f->points[i];
+        gckpti_draw(w, i ? ",\n" : "\n");
+        gckpti_draw(w, point, p->bytes, p->work, p->recompute, p->overhead);
+    }
+    gckpti_draw(w, c.marked < 0 ? "],\n\"marked\":null" : "],\n\"marked\":%i", c.marked);
+    gckpti_draw(w, ",\"complete\":%s,\"modes\":{", f->complete ? "true" : "false");
+    for (int i = 0, n = 0; i < GCKPTI_WAYS; i++) {
+        const gckpt_point *p = &c.way[i];
+        if (!p->bytes)
+            continue;
+        gckpti_draw(w, "%s\"%s\":", n++ ? ",\n" : "\n", c.name[i]);
+        gckpti_draw(w, point, p->bytes, p->work, p->recompute, p->overhead);
+    }
+    gckpti_draw(w, "}}\n");
+    return w->failed ? GCKPT_E_FILE : GCKPT_OK;
 }
 
 /* =================================================================================================
