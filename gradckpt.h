@@ -31,7 +31,7 @@
  *     >>ops        elementwise, broadcasting, shapes: a block an op              907     920
  *     >>ops-layers embed, matmul, linear, norms, attention, losses              1059    1100
  *     >>plan       what needs gradients, schedules, lifetimes, layout           1765    1850
- *     >>pictures   the memory of a plan as SVG, its instructions as a trace      520     530
+ *     >>pictures   a plan's memory as SVG, its instructions, the frontier        791     800
  *     >>exec       runs a plan over one arena                                    408     450
  *     >>training   division, norm, clipping, optimisers, steps                   717     750
  *     >>check      gradients against finite differences                          148     150
@@ -698,10 +698,10 @@ GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *frontier);
  * gckpt_plan_new makes with GCKPT_OPTIMAL and that budget. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
-/* The frontier as a text of at most 80 columns and about 20 rows, as SVG, and as a JSON object
- * {"points":[{"bytes":,"work":,"recompute":,"overhead":},...],"marked":,"complete":,"modes":{}}. Beside
- * it store-all, segments, sqrt and, up to 400 ops, memory-poor, planned now; one that cannot be
- * planned is left out. mark: a budget, whose point is marked; 0: none. */
+/* The frontier as text (at most 80 columns, about 20 rows), as SVG, and as JSON: an object with
+ * points (gckpt_point, ascending bytes), marked (the point that the budget `mark` gets, or null; mark 0:
+ * none), complete, and modes, by name. These are store-all, segments, sqrt and, up to 400 ops,
+ * memory-poor: planned now, for comparison; what cannot be planned is left out. */
 GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *frontier, size_t mark,
                                             gckpt_write_fn write, void *user);
 GCKPT_API gckpt_result gckpt_frontier_svg(const gckpt_frontier *frontier, size_t mark,
@@ -5865,7 +5865,7 @@ enum {
     GCKPTI_BY_END,
     GCKPTI_ORDERS = GCKPTI_BY_END
 };
-enum { GCKPTI_BUMPS = 256, GCKPTI_BUMP_WORK = 1 << 18, GCKPTI_PAIRS = 1 << 22 };
+enum { GCKPTI_BUMPS = 512, GCKPTI_BUMP_WORK = 1 << 18, GCKPTI_TINY = 64, GCKPTI_PAIRS = 1 << 22 };
 
 /* Merge sort by key, bottom up, stable; `spare` has room for n. */
 static void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
@@ -5903,7 +5903,7 @@ typedef struct {
 } gckpti_taken; /* bytes, high rounded up */
 typedef struct {
     gckpti_planner *p;
-    size_t n, alignment, goal, floor, pairs; /* goal: greatest live sum; floor: top of the stairs */
+    size_t n, alignment, goal, floor, pairs, work; /* goal: greatest live sum; floor: top of the stairs */
     size_t *stairs; /* by instruction: bytes of blocks that began and live to the end */
     size_t *first;  /* of each block's neighbours; NULL: too many to list */
     int *beside;    /* blocks that live at the same time */
@@ -5980,6 +5980,7 @@ static size_t gckpti_place(gckpti_layer *l, const int *order, size_t from, size_
         int i = order[k];
         size_t count = gckpti_collect(l, i, k), at = l->stairs[b[i].end], best = SIZE_MAX;
         size_t room = SIZE_MAX;
+        l->work += count + 8;
         for (size_t j = 0; j < count; j++) {
             const gckpti_taken *o = &l->taken[j];
             if (o->low >= at && o->low - at >= b[i].size && o->low - at < room) {
@@ -6028,7 +6029,7 @@ static size_t gckpti_bump(gckpti_layer *l, uint64_t *random)
             high++;
         }
     }
-    if (draw[0] >> 29 == 0) /* now and then any block, to leave where those that do lead */
+    if (draw[0] >> 29 == 0 && l->n < GCKPTI_TINY) /* any block, to leave where those lead */
         at = (size_t)(draw[1] % l->n);
     const gckpti_block *x = &b[l->order[at]];
     before = at ? (size_t)(draw[1] / 2 % at) : 0;
@@ -6205,15 +6206,15 @@ static void gckpti_layer_start(gckpti_layer *l, size_t n)
 static void gckpti_bump_run(gckpti_layer *l, int order)
 {
     uint64_t random = (uint64_t)order;
-    size_t rounds = GCKPTI_BUMP_WORK / (l->n + l->pairs + 1);
-    rounds = rounds > GCKPTI_BUMPS ? (size_t)GCKPTI_BUMPS : rounds;
+    l->work = 0;
     gckpti_layer_sort(l, order);
     memcpy(l->trial, l->order, l->n * sizeof(int));
     size_t now = SIZE_MAX, from = 0;
-    for (size_t round = 0; round <= rounds && now > l->goal; round++) {
+    for (int round = 0; round <= GCKPTI_BUMPS && l->work < GCKPTI_BUMP_WORK && now > l->goal;
+         round++) {
         if (round > 0)
             from = gckpti_bump(l, &random);
-        size_t arena = gckpti_place(l, l->trial, from, now, round > 0 && random >> 63);
+        size_t arena = gckpti_place(l, l->trial, from, now, round > 0 && l->n < GCKPTI_TINY && random >> 63);
         if (arena > now)
             continue;
         now = arena;
@@ -6257,7 +6258,7 @@ static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
     }
     for (int order = 0; order < GCKPTI_ORDERS && p->arena > l.goal && !p->failed; order++)
         if (l.first && (order == GCKPTI_BY_SIZE || order == GCKPTI_BY_PEAK ||
-                        (order == GCKPTI_BY_AREA && l.n < 64)))
+                        (order == GCKPTI_BY_AREA && l.n < GCKPTI_TINY)))
             gckpti_bump_run(&l, order);
     gckpti_delete(a, l.first, l.first ? l.n + 2 : 0, sizeof(size_t));
     gckpti_delete(a, l.beside, l.pairs + 1, sizeof(int));
@@ -9001,7 +9002,7 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
 }
 
 /* =================================================================================================
- * >>pictures: the memory of a plan as SVG, its instructions as a trace
+ * >>pictures: the memory of a plan as SVG, its instructions as a trace; the frontier
  * ============================================================================================== */
 static const char *const gckpti_units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
 typedef struct {
@@ -9078,6 +9079,17 @@ static void gckpti_draw_label(gckpti_writer *w, const gckpt_plan *plan, int id, 
         gckpti_draw_name(w, name, most, json);
 }
 
+/* 1, 1024 and so on, at most `bytes` */
+static double gckpti_byte_unit(double bytes, const char **name)
+{
+    double unit = 1;
+    int i = 0;
+    for (; bytes >= 1024 * unit && i < 4; i++)
+        unit *= 1024;
+    *name = gckpti_units[i];
+    return unit;
+}
+
 typedef struct {
     char text[32];
 } gckpti_bytes_text;
@@ -9086,13 +9098,12 @@ static gckpti_bytes_text gckpti_round_bytes(size_t bytes)
 {
     gckpti_bytes_text out = { "" };
     gckpti_text t = { out.text, sizeof out.text - 1 };
-    double v = (double)bytes, round = 1;
-    int unit = 0;
-    for (; v >= 1024 && unit < 4; unit++)
-        v /= 1024;
-    while (unit && v * round < 100)
+    const char *name;
+    double unit = gckpti_byte_unit((double)bytes, &name), round = 1;
+    while (unit > 1 && (double)bytes / unit * round < 100)
         round *= 10;
-    gckpti_text_add(&t, "%g %s", (double)(uint64_t)(v * round + 0.5) / round, gckpti_units[unit]);
+    round = (double)(uint64_t)((double)bytes / unit * round + 0.5) / round;
+    gckpti_text_add(&t, "%g %s", round, name);
     return out;
 }
 
@@ -9221,13 +9232,12 @@ static void gckpti_svg_lanes(gckpti_svg *s)
 /* Horizontal grid with bytes, for a chart whose height is `most` bytes. */
 static void gckpti_svg_grid(gckpti_svg *s, double top, double height, size_t most, const char *name)
 {
+    const char *unit;
     double v = (double)(most + !most), step = 1;
-    int unit = 0;
-    for (; v >= 1024 && unit < 4; unit++)
-        v /= 1024;
+    v /= gckpti_byte_unit(v, &unit);
     for (int i = 0; v / step > 6; i++)
         step *= i % 3 == 1 ? 2.5 : 2;
-    if (unit && v < 3)
+    if (most >= 1024 && v < 3)
         step = v < 1.5 ? 0.25 : 0.5;
     for (int i = 0; i * step <= v; i++) {
         double y = gckpti_tenth(top + height - height * i * step / v);
@@ -9236,7 +9246,7 @@ static void gckpti_svg_grid(gckpti_svg *s, double top, double height, size_t mos
     }
     gckpti_draw(&s->w,
                 "<text transform=\"translate(28 %g) rotate(-90)\" class=\"c\">%s, %s</text>\n",
-                top + height / 2, name, gckpti_units[unit]);
+                top + height / 2, name, unit);
 }
 
 /* Live bytes: an area for each kind and those below it, the greatest first. A column shows its
@@ -9522,39 +9532,42 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
 
 /* ---- the frontier, beside the fixed ways to plan ---- */
 enum { GCKPTI_WAYS = 4, GCKPTI_POOR_OPS = 400, GCKPTI_ROWS = 20 };
+static const char *const gckpti_way_names[] = { "store-all",   "segments",    "sqrt",
+                                                "memory-poor", "least bytes", "this budget" };
 typedef struct {
     gckpti_svg s; /* its writer serves all three */
     const gckpt_frontier *f;
-    const char *name[GCKPTI_WAYS + 1];
-    gckpt_point way[GCKPTI_WAYS + 1]; /* the last: the frontier's least bytes */
+    gckpt_point way[GCKPTI_WAYS + 2]; /* last: the least bytes, the marked point; 0 bytes: none */
     int marked, ops, log;
-    double top, least, most, fixed; /* extra time at the top; bytes */
+    double top, least, most, fixed, unit; /* extra time at the top; bytes */
+    const char *unit_name;
 } gckpti_chart;
 
-/* Plans every way; what cannot be planned gets 0 bytes. Memory-poor's list grows with the square of
- * the ops: where they are many it is left out. */
-static void gckpti_chart_open(gckpti_chart *c, const gckpt_frontier *f, size_t mark,
-                              gckpt_write_fn write, void *user)
+/* Plans every way, but memory-poor not where ops are many: its list grows with their square. */
+static int gckpti_chart_open(gckpti_chart *c, const gckpt_frontier *f, size_t mark,
+                             gckpt_write_fn write, void *user)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_SQRT,
                                         GCKPT_MEMORY_POOR };
     memset(c, 0, sizeof *c);
+    if (!f || !write)
+        return 0;
     c->s.w.write = write;
     c->s.w.user = user;
     c->f = f;
     c->marked = mark ? gckpt_frontier_find(f, mark) : -1;
     c->way[GCKPTI_WAYS] = f->points[0];
-    c->name[GCKPTI_WAYS] = "least bytes";
+    if (c->marked >= 0)
+        c->way[GCKPTI_WAYS + 1] = f->points[c->marked];
     c->top = f->points[0].overhead > 0.01 ? f->points[0].overhead : 0.01;
-    c->top = c->top < 0.6 ? c->top : 0.6; /* nobody goes there who need not */
+    c->top = c->top < 0.6 ? c->top : 0.6; /* more is paid only where nothing else fits */
     c->least = (double)f->points[0].bytes;
     c->most = (double)f->points[f->count - 1].bytes;
-    for (size_t i = 0; i < f->tensors; i++)
-        c->ops += f->graph->tensors[i]->op != NULL;
+    c->unit = gckpti_byte_unit(c->least / 10, &c->unit_name);
+    c->ops = (int)(f->first[f->count] - f->first[f->count - 1]) / 2;
     for (int i = 0; i < GCKPTI_WAYS; i++) {
         gckpt_plan_desc d = f->desc;
         d.mode = modes[i];
-        c->name[i] = gckpti_mode_name(d.mode);
         gckpt_plan *plan = d.mode == GCKPT_MEMORY_POOR && c->ops > GCKPTI_POOR_OPS
                                ? NULL
                                : gckpt_plan_new(f->graph, f->terms, f->term_count, &d);
@@ -9570,49 +9583,32 @@ static void gckpti_chart_open(gckpti_chart *c, const gckpt_frontier *f, size_t m
         c->most = bytes > c->most ? bytes : c->most;
         gckpt_plan_free(plan);
     }
+    return 1;
 }
 
-/* v >= 0 with one decimal between two texts, right-aligned */
-static gckpti_bytes_text gckpti_column(int width, const char *before, double v, const char *behind)
+/* v >= 0 with one decimal between two texts, right-aligned in 12 columns */
+static void gckpti_chart_number(gckpti_chart *c, const char *before, double v, const char *behind)
 {
-    gckpti_bytes_text digits = { "" }, out = { "" };
-    gckpti_text d = { digits.text, sizeof digits.text - 1 }, t = { out.text, sizeof out.text - 1 };
+    gckpti_bytes_text out = { "" };
+    gckpti_text t = { out.text, sizeof out.text - 1 };
     uint64_t tenths = (uint64_t)((v < 1e12 ? v : 1e12) * 10 + 0.5);
-    gckpti_text_add(&d, "%s%u.%u%s", before, tenths / 10, tenths % 10, behind);
-    for (int n = (int)strlen(digits.text); n < width; n++)
-        gckpti_text_add(&t, " ");
-    gckpti_text_add(&t, "%s", digits.text);
-    return out;
+    gckpti_text_add(&t, "%s%u.%u%s", before, tenths / 10, tenths % 10, behind);
+    for (size_t n = strlen(out.text); n < 12; n++)
+        gckpti_draw(&c->s.w, " ");
+    gckpti_draw(&c->s.w, "%s", out.text);
 }
 
-static gckpti_bytes_text gckpti_extra(int width, const gckpt_point *p)
-{
-    return gckpti_column(width, "+", 100 * p->overhead, " %");
-}
-
-/* The least extra time in as many bytes as p has */
-static gckpti_bytes_text gckpti_best(const gckpti_chart *c, int width, const gckpt_point *p)
+/* A line of the tables; with a name, it and the least extra time in as many bytes follow. */
+static void gckpti_chart_row(gckpti_chart *c, const gckpt_point *p, const char *name)
 {
     int at = gckpt_frontier_find(c->f, p->bytes);
-    gckpti_bytes_text none = { "" };
-    return at < 0 ? none : gckpti_extra(width, &c->f->points[at]);
-}
-
-static double gckpti_byte_unit(double bytes, const char **name)
-{
-    double unit = 1;
-    int i = 0;
-    for (; bytes >= 1024 * unit && i < 4; i++)
-        unit *= 1024;
-    *name = gckpti_units[i];
-    return unit;
-}
-
-static void gckpti_chart_row(gckpti_chart *c, double unit, const char *mark, const gckpt_point *p)
-{
-    gckpti_draw(&c->s.w, "%s%s%s%s", mark,
-                gckpti_column(10, "", (double)p->bytes / unit, "").text, gckpti_extra(12, p).text,
-                gckpti_column(12, "", 100 * p->recompute, " %").text);
+    gckpti_chart_number(c, "", (double)p->bytes / c->unit, "");
+    gckpti_chart_number(c, "+", 100 * p->overhead, " %");
+    gckpti_chart_number(c, "", 100 * p->recompute, " %");
+    if (name && at >= 0)
+        gckpti_chart_number(c, "+", 100 * c->f->points[at].overhead, " %");
+    if (name)
+        gckpti_draw(&c->s.w, at >= 0 ? "  %s" : "           -  %s", name);
 }
 
 GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark,
@@ -9620,11 +9616,8 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
 {
     gckpti_chart c;
     gckpti_writer *w = &c.s.w;
-    const char *name;
-    if (!f || !write)
+    if (!gckpti_chart_open(&c, f, mark, write, user))
         return GCKPT_E_ARG;
-    gckpti_chart_open(&c, f, mark, write, user);
-    double unit = gckpti_byte_unit((double)f->points[0].bytes / 10, &name);
     size_t n = f->count, rows = (size_t)GCKPTI_ROWS;
     gckpti_draw(w,
                 "What bytes cost in time: %i plan%s. Bytes are parameters, optimiser state (both\n"
@@ -9637,26 +9630,26 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
                     gckpti_round_bytes(mark).text);
     if (!f->complete)
         gckpti_draw(w, "The search stopped at its limit: plans may cost more than they need.\n");
-    gckpti_draw(w, "\n%s%s  extra time  recomputed\n", unit > 1 ? "        " : "      ", name);
+    gckpti_draw(w, "\n%s%s  extra time  recomputed\n", c.unit > 1 ? "         " : "       ",
+                c.unit_name);
     for (size_t k = n; k-- > 0;) {
-        const gckpt_point *p = &f->points[k];
-        char bar[] = "########################################";
-        double part = p->overhead / c.top;
+        char bar[] = "###################################";
+        double part = f->points[k].overhead / c.top;
         if (k && k + 1 < n && (int)k != c.marked && k * rows / n == (k - 1) * rows / n)
             continue; /* many points: the least of each run of them */
-        bar[part < 1 ? (int)(part * 40 + 0.5) : 40] = 0;
-        bar[39] = part > 1.0001 ? '>' : bar[39];
-        gckpti_chart_row(&c, unit, (int)k == c.marked ? ">" : " ", p);
-        gckpti_draw(w, "  |%s\n", bar);
+        bar[part < 1 ? (int)(part * 35 + 0.5) : 35] = 0;
+        bar[34] = part > 1.0001 ? '>' : bar[34];
+        gckpti_chart_row(&c, &f->points[k], NULL);
+        gckpti_draw(w, (int)k == c.marked ? " > |%s\n" : "   |%s\n", bar);
     }
-    gckpti_draw(w, "\nFor comparison; last, the least extra time in as many bytes:\n");
+    gckpti_draw(w, "\nFor comparison, with the least extra time in as many bytes:\n");
     for (int i = 0; i < GCKPTI_WAYS; i++)
         if (c.way[i].bytes) {
-            gckpti_chart_row(&c, unit, " ", &c.way[i]);
-            gckpti_draw(w, "%s  %s\n", gckpti_best(&c, 12, &c.way[i]).text, c.name[i]);
+            gckpti_chart_row(&c, &c.way[i], gckpti_way_names[i]);
+            gckpti_draw(w, "\n");
         }
     if (c.ops > GCKPTI_POOR_OPS)
-        gckpti_draw(w, "  (not memory-poor: its list is too long for %i ops)\n", c.ops);
+        gckpti_draw(w, "(not memory-poor: its list is too long for %i ops)\n", c.ops);
     return w->failed ? GCKPT_E_FILE : GCKPT_OK;
 }
 
@@ -9668,9 +9661,9 @@ static double gckpti_chart_x(const gckpti_chart *c, double bytes)
     return gckpti_tenth(100 + 640 * (span > 0 ? at / span : 0.5));
 }
 
-static double gckpti_chart_y(const gckpti_chart *c, const gckpt_point *p)
+static double gckpti_chart_y(const gckpti_chart *c, double overhead)
 {
-    return gckpti_tenth(412 - 300 * (p->overhead < c->top ? p->overhead / c->top : 1));
+    return gckpti_tenth(412 - 300 * (overhead < c->top ? overhead / c->top : 1));
 }
 
 /* Between ticks: 1, 2 or 5 times a power of ten times the unit; at most `most` of them in range */
@@ -9686,19 +9679,16 @@ static void gckpti_chart_axes(gckpti_chart *c)
 {
     gckpti_svg *s = &c->s;
     const char *name;
-    double step = gckpti_tick(c->top, 1, 6), unit = gckpti_byte_unit(c->most, &name), v = 1;
-    gckpt_point p = { 0, 0, 0, 0 };
-    for (; p.overhead <= c->top * 1.0001; p.overhead += step) {
-        gckpti_draw(&s->w, "<path class=\"g\" d=\"M84 %gh692\"/>", gckpti_chart_y(c, &p));
-        gckpti_svg_text(s, 76, gckpti_chart_y(c, &p) + 4, " class=\"e\"", "+%g %%",
-                        gckpti_tenth(1000 * p.overhead) / 10);
+    double unit = gckpti_byte_unit(c->most, &name), step = gckpti_tick(c->top, 1, 6);
+    for (double v = 0; v <= c->top * 1.0001; v += step) {
+        gckpti_draw(&s->w, "<path class=\"g\" d=\"M84 %gh692\"/>", gckpti_chart_y(c, v));
+        gckpti_svg_text(s, 76, gckpti_chart_y(c, v) + 4, " class=\"e\"", "+%g %%",
+                        gckpti_tenth(1000 * v) / 10);
     }
     c->log = c->most > 4 * c->least && c->least >= 1;
     step = gckpti_tick(c->most - c->least, unit, 7);
-    if (c->log)
-        step = c->most > 256 * c->least ? 4 : 2;
-    else
-        v = step * (double)(uint64_t)(c->least / step);
+    double v = c->log ? 1 : step * (double)(uint64_t)(c->least / step);
+    step = !c->log ? step : c->most > 256 * c->least ? 4 : 2;
     for (; v <= c->most; v = c->log ? v * step : v + step) {
         if (v < c->least)
             continue;
@@ -9716,94 +9706,88 @@ static void gckpti_chart_axes(gckpti_chart *c)
 GCKPT_API gckpt_result gckpt_frontier_svg(const gckpt_frontier *f, size_t mark,
                                           gckpt_write_fn write, void *user)
 {
-    /* a square, two triangles, a diamond, a dash; colours of Okabe and Ito */
-    static const char *const shapes[] = { "m-6 -6h12v12h-12z", "m0 -7l7 12h-14z",
-                                          "m0 7l7 -12h-14z", "m0 -8l8 8l-8 8l-8 -8z", "m-9 0h18" };
-    static const char *const colours[] = { "#009e73", "#e69f00", "#cc79a7", "#5d3a9b", "#0072b2" };
-    static const int columns[] = { 430, 540, 740 };
+    /* square, two triangles, diamond, dash, circle; colours of Okabe and Ito */
+    static const char *const looks[] = {
+        "#009e73\" d=\"M-6 -6h12v12h-12z", "#e69f00\" d=\"M0 -7l7 12h-14z",
+        "#cc79a7\" d=\"M0 7l7 -12h-14z",   "#5d3a9b\" d=\"M0 -8l8 8l-8 8l-8 -8z",
+        "#0072b2\" d=\"M-9 0h18",          "#d55e00\" d=\"M-7 0a7 7 0 1 0 14 0a7 7 0 1 0 -14 0"
+    };
     gckpti_chart c;
     gckpti_writer *w = &c.s.w;
-    if (!f || !write)
+    if (!gckpti_chart_open(&c, f, mark, write, user))
         return GCKPT_E_ARG;
-    gckpti_chart_open(&c, f, mark, write, user);
-    const gckpt_point *p = f->points;
-    double x = 0, y = 0;
-    gckpti_draw(w, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"620\" "
-                   "viewBox=\"0 0 800 620\" font-family=\"sans-serif\" font-size=\"13\" "
-                   "fill=\"#222\"><style>.e{text-anchor:end}.c{text-anchor:middle}");
-    gckpti_draw(w, ".b{font-weight:bold}.g{stroke:#ddd}.v,.m{fill:none;stroke:#0072b2;"
-                   "stroke-width:2}.m{stroke:#d55e00}</style>\n"
-                   "<path fill=\"#fff\" d=\"M0 0h800v620H0z\"/>\n");
+    gckpti_draw(w, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"640\" "
+                   "viewBox=\"0 0 800 640\" font-family=\"sans-serif\" font-size=\"13\" "
+                   "fill=\"#222\"><style>.e{text-anchor:end}.c{text-anchor:middle}"
+                   ".b{font-weight:bold}.g{stroke:#ddd}.v{fill:none;stroke:#0072b2}");
+    gckpti_draw(w, ".m{font-family:monospace;white-space:pre}.v,.w{fill:none;stroke-width:2}"
+                   "</style>\n<path fill=\"#fff\" d=\"M0 0h800v640H0z\"/>\n");
     gckpti_svg_text(&c.s, 16, 34, " font-size=\"20\" class=\"b\"", "What bytes cost in time");
-    gckpti_svg_text(&c.s, 16, 58, "",
-                    "The line is the least extra time that each budget allows, a dot a plan.%s",
-                    f->complete ? "" : " The search stopped at its limit.");
+    gckpti_svg_text(&c.s, 16, 58, "", "The line is the least extra time that each budget allows, "
+                                      "a dot a plan.%s%s",
+                    f->complete ? "" : " The search stopped at its limit.",
+                    c.ops > GCKPTI_POOR_OPS ? " Memory-poor is left out." : "");
     gckpti_chart_axes(&c);
     for (int dots = 0; dots < 2; dots++) {
         gckpti_draw(w, dots ? "<path class=\"v\" style=\"stroke-width:6;stroke-linecap:round\" d=\""
-                            : "<path class=\"v\" d=\"M%g 112", gckpti_chart_x(&c, (double)p->bytes));
+                            : "<path class=\"v\" d=\"M%g 112",
+                    gckpti_chart_x(&c, (double)f->points->bytes));
         for (size_t i = 0; i < f->count; i++)
-            gckpti_draw(w, dots ? "M%g %gh0" : "H%gV%g", gckpti_chart_x(&c, (double)p[i].bytes),
-                        gckpti_chart_y(&c, &p[i]));
+            gckpti_draw(w, dots ? "M%g %gh0" : "H%gV%g",
+                        gckpti_chart_x(&c, (double)f->points[i].bytes),
+                        gckpti_chart_y(&c, f->points[i].overhead));
         gckpti_draw(w, dots ? "\"/>\n" : "H776\"/>\n");
     }
-    if (c.marked >= 0) { /* named above the chart, where nothing else is */
-        p += c.marked;
-        x = gckpti_chart_x(&c, (double)p->bytes);
-        y = gckpti_chart_y(&c, p);
-        gckpti_draw(w, "<path class=\"m\" stroke-dasharray=\"5 4\" d=\"M%g 98V%gH84\"/>", x, y);
-        gckpti_draw(w, "<circle class=\"m\" cx=\"%g\" cy=\"%g\" r=\"7\"/>\n", x, y);
-        gckpti_draw(w, "<text x=\"%g\" y=\"90\" class=\"b%s\">a budget of %s: ", x,
-                    x > 580 ? " e" : x > 240 ? " c" : "", gckpti_round_bytes(mark).text);
-        gckpti_draw(w, "%s, %s</text>\n", gckpti_round_bytes(p->bytes).text,
-                    gckpti_extra(0, p).text);
-    }
-    gckpti_svg_text(&c.s, columns[0], 488, " class=\"e\"", "bytes");
-    gckpti_svg_text(&c.s, columns[1], 488, " class=\"e\"", "extra time");
-    gckpti_svg_text(&c.s, columns[2], 488, " class=\"e\"", "the line in as many bytes");
-    y = 488;
-    for (int i = 0; i <= GCKPTI_WAYS; i++) { /* the legend is a table */
-        p = &c.way[i];
+    gckpti_svg_text(&c.s, 100, 490, " class=\"m\" xml:space=\"preserve\"",
+                    "%s%s  extra time  recomputed    the line",
+                    c.unit > 1 ? "         " : "       ", c.unit_name);
+    double y = 490;
+    for (int i = 0; i < GCKPTI_WAYS + 2; i++) { /* the legend is a table */
+        const gckpt_point *p = &c.way[i];
+        double x = gckpti_chart_x(&c, (double)p->bytes), at = gckpti_chart_y(&c, p->overhead);
         if (!p->bytes)
             continue;
-        gckpti_draw(w, "<path fill=\"none\" stroke-width=\"2.5\" stroke=\"%s\" d=\"", colours[i]);
-        gckpti_draw(w, "M%g %g%sM104 %g%s\"/>\n", gckpti_chart_x(&c, (double)p->bytes),
-                    gckpti_chart_y(&c, p), shapes[i], y + 17, shapes[i]);
-        gckpti_svg_text(&c.s, 122, y += 22, "", "%s%s", c.name[i],
-                        p->overhead > c.top ? ", at the upper edge" : "");
-        gckpti_svg_text(&c.s, columns[0], y, " class=\"e\"", "%s",
-                        gckpti_round_bytes(p->bytes).text);
-        gckpti_svg_text(&c.s, columns[1], y, " class=\"e\"", "%s", gckpti_extra(0, p).text);
-        gckpti_svg_text(&c.s, columns[2], y, " class=\"e\"", "%s", gckpti_best(&c, 0, p).text);
+        gckpti_draw(w, "<path class=\"w\" transform=\"translate(%g %g)\" stroke=\"%s\"/>", x, at,
+                    looks[i]);
+        gckpti_draw(w, "<path class=\"w\" transform=\"translate(104 %g)\" stroke=\"%s\"/>\n",
+                    y + 17, looks[i]);
+        gckpti_draw(w, "<text x=\"100\" y=\"%g\" class=\"m\" xml:space=\"preserve\">", y += 22);
+        gckpti_chart_row(&c, p, gckpti_way_names[i]);
+        gckpti_draw(w, "%s</text>\n", p->overhead > c.top ? ", at the upper edge" : "");
+        if (i == GCKPTI_WAYS + 1) { /* named above the chart, where nothing else is */
+            gckpti_draw(w, "<path class=\"w\" stroke=\"#d55e00\" stroke-dasharray=\"5 4\" "
+                           "d=\"M%g 98V%gH84\"/>", x, at);
+            gckpti_svg_text(&c.s, x, 90, x > 480 ? " class=\"b e\"" : " class=\"b\"",
+                            "in a budget of %s: %s, +%g %%", gckpti_round_bytes(mark).text,
+                            gckpti_round_bytes(p->bytes).text, gckpti_tenth(100 * p->overhead));
+        }
     }
     gckpti_draw(w, "</svg>\n");
     return w->failed ? GCKPT_E_FILE : GCKPT_OK;
 }
 
+static void gckpti_chart_json(gckpti_writer *w, const char *before, const char *name,
+                              const gckpt_point *p)
+{
+    gckpti_draw(w, "%s%s%s{\"bytes\":%z,\"work\":%u,\"recompute\":%g,\"overhead\":%g}", before,
+                name, *name ? "\":" : "", p->bytes, p->work, p->recompute, p->overhead);
+}
+
 GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
                                            gckpt_write_fn write, void *user)
 {
-    static const char *const point = "{\"bytes\":%z,\"work\":%u,\"recompute\":%g,\"overhead\":%g}";
     gckpti_chart c;
     gckpti_writer *w = &c.s.w;
-    if (!f || !write)
+    if (!gckpti_chart_open(&c, f, mark, write, user))
         return GCKPT_E_ARG;
-    gckpti_chart_open(&c, f, mark, write, user);
     gckpti_draw(w, "{\"points\":[");
-    for (size_t i = 0; i < f->count; i++) {
-        const gckpt_point *p = &f->points[i];
-        gckpti_draw(w, i ? ",\n" : "\n");
-        gckpti_draw(w, point, p->bytes, p->work, p->recompute, p->overhead);
-    }
+    for (size_t i = 0; i < f->count; i++)
+        gckpti_chart_json(w, i ? ",\n" : "\n", "", &f->points[i]);
     gckpti_draw(w, c.marked < 0 ? "],\n\"marked\":null" : "],\n\"marked\":%i", c.marked);
     gckpti_draw(w, ",\"complete\":%s,\"modes\":{", f->complete ? "true" : "false");
-    for (int i = 0, n = 0; i < GCKPTI_WAYS; i++) {
-        const gckpt_point *p = &c.way[i];
-        if (!p->bytes)
-            continue;
-        gckpti_draw(w, "%s\"%s\":", n++ ? ",\n" : "\n", c.name[i]);
-        gckpti_draw(w, point, p->bytes, p->work, p->recompute, p->overhead);
-    }
+    for (int i = 0, n = 0; i < GCKPTI_WAYS; i++)
+        if (c.way[i].bytes)
+            gckpti_chart_json(w, n++ ? ",\n\"" : "\n\"", gckpti_way_names[i], &c.way[i]);
     gckpti_draw(w, "}}\n");
     return w->failed ? GCKPT_E_FILE : GCKPT_OK;
 }

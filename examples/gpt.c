@@ -38,7 +38,7 @@ static struct {
     int64_t layers, heads, dim, context, batch, micro_batch, steps, warmup, seed, threads, tie;
     int64_t checkpoint, budget, plan, sample, eval_every, help;
     double lr, min_lr, weight_decay, beta1, beta2, clip, dropout;
-    const char *save, *resume, *prompt, *data, *json, *timeline;
+    const char *save, *resume, *prompt, *data, *json, *timeline, *frontier;
 } o = { .min_lr = -1 };
 
 static const char *const mode_names[] = { "auto",     "store-all", "memory-poor",
@@ -85,7 +85,10 @@ static const struct option {
       "what is recomputed; auto: nothing, or as little as --budget allows" },
     { "budget", BYTES, &o.budget, "0", 0, 9007199254740992.0,
       "bytes for weights, optimiser state and step arena; 0: no limit" },
-    { "plan", FLAG, &o.plan, NULL, 0, 0, "print the plan, instruction by instruction, and stop" },
+    { "plan", FLAG, &o.plan, NULL, 0, 0,
+      "print what every budget costs in time, then the plan, and stop" },
+    { "frontier", TEXT, &o.frontier, NULL, 0, 0,
+      "what every budget costs: drawn (FILE.svg), as FILE.json, else as text" },
     { "timeline", TEXT, &o.timeline, NULL, 0, 0,
       "draw the plan's memory (SVG); FILE.json: as Chrome trace events" },
     { "save", TEXT, &o.save, NULL, 0, 0, "write weights and optimiser state (safetensors)" },
@@ -333,6 +336,7 @@ typedef struct {
     gckpt_plan *plan;
     gckpt_exec *exec;
     int tokens, targets, probabilities; /* ids */
+    gckpt_tensor *loss;                 /* of the graph above */
 } model;
 
 typedef enum { TRAINING, EVALUATION, SAMPLING, PURPOSES } purpose;
@@ -440,6 +444,7 @@ static int with_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(rows, o.context));
     term->loss = gckpt_linear_cross_entropy(x, head, targets);
     term->weight = 1;
+    m->loss = term->loss;
     m->targets = gckpt_id(targets);
     return 1;
 }
@@ -496,6 +501,7 @@ static struct {
     void *arena;               /* one block for all of them */
     int32_t *tokens, *targets; /* (batch,T) feeds */
     FILE *out, *json;          /* people read out; NULL json: none */
+    gckpt_frontier *frontier; /* of training, when asked for */
     int terminal;
     double start;
     uint64_t first_step;
@@ -586,10 +592,50 @@ static void report_plan(void)
             gckpt_plan_kind_bytes(p, GCKPT_BYTES_WORKSPACE));
     event(
         "{\"event\":\"plan\",\"bytes\":%zu,\"lower_bound\":%zu,\"recompute\":%.9g,\"checkpoint\":\"%s\","
-        "\"micro_batch\":%lld,\"parameters\":%lld,\"budget\":%lld,\"overhead\":%.9g}\n",
+        "\"micro_batch\":%lld,\"parameters\":%lld,\"budget\":%lld,\"overhead\":%.9g",
         gckpt_plan_bytes(p), gckpt_plan_bytes(p) - gckpt_plan_arena(p) + gckpt_plan_bound(p),
         gckpt_plan_recompute(p), name, (long long)o.micro_batch, (long long)parameters,
         (long long)o.budget, gckpt_plan_overhead(p));
+    gckpt_point at;
+    for (int i = 0; o.frontier != NULL && gckpt_frontier_get(run.frontier, i, &at) == GCKPT_OK; i++)
+        event("%s[%zu,%.9g]", i == 0 ? ",\"frontier\":[" : ",", at.bytes, at.overhead);
+    event(o.frontier != NULL ? "]}\n" : "}\n");
+}
+
+/* What every budget costs. A graph that --micro-batch auto chose is built again. */
+static int find_frontier(model *m)
+{
+    gckpt_plan_desc desc = { .batch = o.batch, .threads = (int)o.threads };
+    gckpt_term term = { m->loss, 1, 0 };
+    desc.update_in_backward = gckpt_plan_in_backward(m->plan);
+    if (m->graph == NULL) {
+        m->graph = gckpt_graph_new(run.store, NULL);
+        with_loss(m->graph, o.micro_batch, &term, m);
+    }
+    run.frontier = gckpt_frontier_new(m->graph, &term, 1, &desc);
+    return run.frontier != NULL ? 0 : complain(1, "%s", gckpt_error_text(m->graph));
+}
+
+/* Marked: the budget, or else the bytes of the plan. */
+static gckpt_result write_frontier(FILE *f, const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    const size_t plan = gckpt_plan_bytes(run.models[TRAINING].plan);
+    return (dot != NULL && strcmp(dot, ".svg") == 0    ? gckpt_frontier_svg
+            : dot != NULL && strcmp(dot, ".json") == 0 ? gckpt_frontier_json
+                                                       : gckpt_frontier_print)(
+        run.frontier, o.budget > 0 ? (size_t)o.budget : plan, print_plan_text, f);
+}
+
+static int save_frontier(void)
+{
+    FILE *f = fopen(o.frontier, "w");
+    if (f == NULL)
+        return complain(1, "--frontier %s: %s", o.frontier, strerror(errno));
+    int bad = write_frontier(f, o.frontier) != GCKPT_OK;
+    if (fclose(f) != 0 || bad)
+        return complain(1, "--frontier %s: %s", o.frontier, strerror(errno));
+    return 0;
 }
 
 /* --timeline: a plan as a picture, or as a trace. */
@@ -624,10 +670,20 @@ static int prepare(void)
     }
     const gckpt_plan *training = run.models[TRAINING].plan;
     const size_t total = gckpt_plan_bytes(training) - gckpt_plan_arena(training) + bytes;
+    /* unasked not for very deep models: that would take minutes */
+    if (((o.plan && o.layers <= 200) || o.frontier != NULL) && find_frontier(&run.models[TRAINING]) != 0)
+        return 1;
     report_plan();
+    if (o.frontier != NULL && save_frontier() != 0)
+        return 1;
     if (o.timeline != NULL && draw_plan(training) != 0)
         return 1;
     if (o.plan) {
+        if (run.frontier != NULL) {
+            fputc('\n', run.out);
+            write_frontier(run.out, "");
+            fputc('\n', run.out);
+        }
         gckpt_plan_print(training, print_plan_text, run.out);
         return 0;
     }
@@ -859,6 +915,7 @@ int main(int argc, char **argv)
         status = 1;
     if (run.json != NULL && fclose(run.json) != 0 && status == 0)
         status = complain(1, "--json %s: %s", o.json, strerror(errno));
+    gckpt_frontier_free(run.frontier);
     for (int i = 0; i < PURPOSES; i++)
         free_model(&run.models[i]);
     gckpt_store_free(run.store);
