@@ -184,8 +184,84 @@ static void blocks(void)
     }
 }
 
+/* A plan under a budget, a frontier and one of its plans, each while the n-th of its own allocations
+ * fails (every n at first, then every 17th part of the way): the error is E_MEMORY, nothing is leaked,
+ * and then it works. */
+static void planning(const gckpt_memory *memory, heap *h, gckpt_graph *g, const gckpt_term *term, int what,
+                     size_t budget, const gckpt_frontier *front)
+{
+    gckpt_plan_desc d;
+    gckpt_plan *p = NULL;
+    gckpt_frontier *f = NULL;
+    memset(&d, 0, sizeof d);
+    d.memory = *memory;
+    d.budget = budget;
+    for (long n = 1; !p && !f && n < 100000; n += 1 + n / 16) {
+        size_t live = h->live;
+        h->fail_at = h->calls + n;
+        if (what == 0)
+            p = gckpt_plan_new(g, term, 1, &d);
+        else if (what == 1)
+            f = gckpt_frontier_new(g, term, 1, &d);
+        else
+            p = gckpt_frontier_plan(front, budget);
+        int failed = h->calls >= h->fail_at;
+        h->fail_at = 0;
+        CHECK_MSG((p || f) == !failed && gckpt_error(g) == (failed ? GCKPT_E_MEMORY : GCKPT_OK),
+                  "planning %d, allocation %ld failing: %s", what, n, gckpt_error_text(g));
+        CHECK_MSG(p || f || h->live == live, "planning %d, allocation %ld failing: %lu bytes leaked", what, n,
+                  (unsigned long)(h->live - live));
+    }
+    CHECK(p || f);
+    CHECK(!p || gckpt_plan_bytes(p) <= budget);
+    if (f && what == 1)
+        planning(memory, h, g, term, 2, budget, f);
+    gckpt_plan_free(p);
+    gckpt_frontier_free(f);
+}
+
+/* layers: few: every single move is tried; more: shaken; many: neither */
+static void every_planning(int layers)
+{
+    heap h;
+    gckpt_memory memory;
+    gckpt_plan_desc d;
+    gckpt_init init = { 0.3f, 0, 0 };
+    memset(&h, 0, sizeof h);
+    memset(&memory, 0, sizeof memory);
+    memset(&d, 0, sizeof d);
+    memory.resize = heap_resize;
+    memory.user = &h;
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 64));
+    gckpt_tensor *y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(2, 64)), *first = NULL;
+    gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(64, 64), init);
+    for (int i = 0; i < layers; i++) {
+        gckpt_segment_begin(g);
+        x = gckpt_tanh(gckpt_linear(x, w, NULL));
+        first = first ? first : x;
+        gckpt_segment_end(g);
+    }
+    gckpt_term term = { gckpt_mean_squared_error(gckpt_add(x, first), y), 1, 0 };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+    gckpt_frontier *f = gckpt_frontier_new(g, &term, 1, &d);
+    gckpt_point least = { 0, 0, 0, 0 };
+    CHECK(gckpt_frontier_get(f, 0, &least) == GCKPT_OK && least.bytes < gckpt_plan_bytes(p));
+    for (int what = 0; what < 2; what++)
+        planning(&memory, &h, g, &term, what, (least.bytes + gckpt_plan_bytes(p)) / 2, NULL);
+    CHECK(h.live == 0 && h.live_blocks == 0 && h.wrong_sizes == 0);
+    gckpt_frontier_free(f);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+}
+
 int main(void)
 {
+    every_planning(4);
+    every_planning(24);
+    every_planning(60);
     every_allocation(GCKPT_STORE_ALL);
     every_allocation(GCKPT_MEMORY_POOR);
     every_allocation(GCKPT_SEGMENTS);
