@@ -33,7 +33,7 @@ help:
 	@echo 'make predict   predicted beside measured time of a step, at five budgets'
 	@echo 'make depth     memory and time over depth and plan: docs/depth.md, docs/depth.svg'
 	@echo 'make plans     bytes against time for every way to plan: docs/plans.md, docs/plans.svg'
-	@echo 'make pictures  what strategies keep, timelines of plans: docs/steps.svg, docs/timeline*.svg'
+	@echo 'make pictures  what strategies keep, timelines, a frontier: docs/steps.svg, docs/timeline*.svg, ...'
 	@echo 'make curves    gradient accumulation, right and wrong: docs/accumulation.svg'
 	@echo 'make readme    examples/quickstart.c and its output into README.md'
 	@echo 'make install   header and pkg-config file under DESTDIR and PREFIX (now $(PREFIX))'
@@ -69,7 +69,8 @@ plans: build/plans
 pictures: build/steps build/gpt
 	build/steps docs/steps.svg
 	build/gpt --plan --threads 1 --timeline docs/timeline.svg > build/timeline.txt
-	build/gpt --plan --threads 1 --budget 20M --timeline docs/timeline-20M.svg > build/timeline.txt
+	build/gpt --plan --threads 1 --budget 20M --timeline docs/timeline-20M.svg \
+	    --frontier docs/frontier.svg > build/timeline.txt
 
 curves: build/accumulation
 	build/accumulation docs/accumulation.svg
@@ -87,6 +88,7 @@ build/test_%: tests/test_%.c tests/check.h gradckpt.h | build
 	$(COMPILE) -o $@ $(filter %.c,$^) -lm
 
 build/test_ops: tests/ref.c
+build/test_timeline build/test_frontier: tests/text.h
 build/test_plan: tests/oracle.h tests/verify.h
 
 build/bench build/depth build/predict: build/%: tests/bench/%.c tests/bench/model.h examples/plot.h gradckpt.h | build

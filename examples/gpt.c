@@ -671,7 +671,8 @@ static int prepare(void)
     const gckpt_plan *training = run.models[TRAINING].plan;
     const size_t total = gckpt_plan_bytes(training) - gckpt_plan_arena(training) + bytes;
     /* unasked not for very deep models: that would take minutes */
-    if (((o.plan && o.layers <= 200) || o.frontier != NULL) && find_frontier(&run.models[TRAINING]) != 0)
+    if (((o.plan && o.layers <= 200) || o.frontier != NULL) &&
+        find_frontier(&run.models[TRAINING]) != 0)
         return 1;
     report_plan();
     if (o.frontier != NULL && save_frontier() != 0)

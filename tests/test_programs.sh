@@ -114,7 +114,7 @@ check "strategies on a full disk" sh -c "test ! -w /dev/full || ! build/strategi
 small="--layers 3 --heads 2 --dim 32 --context 32 --batch 8 --threads 1"
 check "--help" sh -c "build/gpt --help > $work/help"
 for name in layers heads dim context batch micro-batch steps lr min-lr warmup weight-decay beta1 beta2 clip \
-    dropout seed threads tie checkpoint budget plan save resume sample prompt data eval-every json help; do
+    dropout seed threads tie checkpoint budget plan frontier timeline save resume sample prompt data eval-every json help; do
     check "--help names --$name" grep -q -e "--$name " "$work/help"
 done
 for option in layers heads dim context batch micro-batch steps lr min-lr warmup weight-decay beta1 beta2 clip \
@@ -244,6 +244,7 @@ if [ -w /dev/full ]; then
     check "--help on a full disk" fails_with 1 "standard output" sh -c "build/gpt --help > /dev/full"
     check "--plan on a full disk" fails_with 1 "standard output" sh -c "build/gpt $small --plan > /dev/full"
     check "--json on a full disk" fails_with 1 "/dev/full" build/gpt $small --steps 2 --json /dev/full
+    check "--frontier on a full disk" fails_with 1 "/dev/full" build/gpt $small --frontier /dev/full
     check "--timeline on a full disk" fails_with 1 "/dev/full" build/gpt $small --timeline /dev/full
 fi
 check "--timeline draws the plan" sh -c "build/gpt $small --plan --timeline $work/plan.svg > $work/plan &&
@@ -252,6 +253,17 @@ check "--timeline FILE.json traces it" sh -c "build/gpt $small --steps 1 --timel
     grep -q traceEvents $work/plan.json && tail -n 1 $work/plan.json | grep -q '^]}'"
 check "--timeline into no folder" fails_with 1 "timeline" build/gpt $small --timeline /nonexistent/t.svg
 check "--plan prints and stops" sh -c "build/gpt $small --plan > $work/plan && grep -q forward $work/plan"
+check "--plan marks what the budget gets" sh -c "grep -q '^> is what a budget' $work/plan &&
+    test \"\$(grep -c ' > |' $work/plan)\" -eq 1 && grep -q ' memory-poor\$' $work/plan"
+check "--frontier draws every budget" sh -c "build/gpt $small --plan --checkpoint sqrt \
+    --frontier $work/frontier.svg > $work/plan && grep -q '</svg>' $work/frontier.svg"
+check "--frontier FILE.json, with a micro-batch that was chosen" sh -c "build/gpt $small --steps 1 \
+    --micro-batch auto --frontier $work/frontier.json && grep -q '\"complete\":true' $work/frontier.json"
+check "--frontier FILE: text, and in the plan event" sh -c "build/gpt $small --steps 1 --eval-every 0 \
+    --frontier $work/frontier.txt --json - > $work/c.json 2> $work/stderr &&
+    grep -q '^What bytes cost' $work/frontier.txt && grep -qE \
+    '^.\"event\":\"plan\".*,\"frontier\":.([[][0-9]+,$number],)*[[][0-9]+,$number]]}\$' $work/c.json"
+check "--frontier into no folder" fails_with 1 "frontier" build/gpt $small --frontier /nonexistent/f.svg
 check "--plan with --json - keeps standard output for JSON" sh -c "
     test \"\$(build/gpt $small --plan --json - 2>/dev/null | wc -l)\" -eq 1"
 

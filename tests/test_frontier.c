@@ -1,0 +1,304 @@
+/* test_frontier.c - the frontier as text, SVG and JSON: lines that fit a terminal, pictures and
+ * objects that parse, texts that do not touch, exact numbers, and writers and allocations that may
+ * fail anywhere. */
+#define GRADCKPT_IMPLEMENTATION
+#include "../gradckpt.h"
+
+#include "text.h"
+
+typedef gckpt_result (*teller)(const gckpt_frontier *, size_t, gckpt_write_fn, void *);
+static const teller tellers[] = { gckpt_frontier_print, gckpt_frontier_svg, gckpt_frontier_json };
+
+typedef struct {
+    long calls, fail_at, blocks;
+} heap;
+
+static void *heap_resize(void *user, void *ptr, size_t old_size, size_t new_size)
+{
+    heap *h = (heap *)user;
+    (void)old_size;
+    if (new_size && ++h->calls == h->fail_at)
+        return NULL;
+    h->blocks += (new_size && !ptr) - (!new_size && ptr);
+    if (new_size)
+        return realloc(ptr, new_size);
+    free(ptr);
+    return NULL;
+}
+
+/* A chain of layers; the frontier's memory is counted. */
+typedef struct {
+    gckpt_store *store;
+    gckpt_graph *graph;
+    gckpt_term term;
+    gckpt_plan_desc desc;
+    heap h;
+} model;
+
+static void make(model *m, int layers, int64_t rows, int64_t width)
+{
+    char name[32];
+    gckpt_init init = { 0.2f, 0, 0 };
+    memset(m, 0, sizeof *m);
+    m->store = gckpt_store_new(NULL);
+    m->graph = gckpt_graph_new(m->store, NULL);
+    gckpt_tensor *x = gckpt_input(m->graph, "x", GCKPT_F32, gckpt_shape2(rows, width));
+    gckpt_tensor *y = gckpt_input(m->graph, "y", GCKPT_F32, gckpt_shape2(rows, width));
+    for (int i = 0; i < layers; i++) {
+        snprintf(name, sizeof name, "w%d", i);
+        gckpt_tensor *w = gckpt_param(m->graph, name, gckpt_shape2(width, width), init);
+        gckpt_segment_begin(m->graph);
+        x = gckpt_add(x, gckpt_tanh(gckpt_linear(x, w, NULL)));
+        gckpt_segment_end(m->graph);
+    }
+    m->term.loss = gckpt_mean_squared_error(x, y);
+    m->term.weight = 1;
+    m->desc.memory.resize = heap_resize;
+    m->desc.memory.user = &m->h;
+}
+
+static gckpt_frontier *frontier_of(model *m)
+{
+    gckpt_frontier *f = gckpt_frontier_new(m->graph, &m->term, 1, &m->desc);
+    CHECK_MSG(f != NULL, "%s", gckpt_error_text(m->graph));
+    return f;
+}
+
+static void free_model(model *m)
+{
+    CHECK(m->h.blocks == 0);
+    gckpt_graph_free(m->graph);
+    gckpt_store_free(m->store);
+}
+
+static void check_text(const gckpt_frontier *f, size_t mark, const text *t)
+{
+    int rows = 0, marks = 0, points = gckpt_frontier_points(f);
+    int at = mark ? gckpt_frontier_find(f, mark) : -1;
+    for (const char *s = t->bytes; *s; s++) {
+        size_t n = strcspn(s, "\n");
+        const char *bar = (const char *)memchr(s, '|', n);
+        CHECK_MSG(n <= 80 && s[n] == '\n' && (n == 0 || s[n - 1] != ' '), "%.*s", (int)n, s);
+        rows += bar != NULL;
+        marks += bar != NULL && bar[-2] == '>';
+        s += n;
+    }
+    for (size_t i = 0; i < t->size; i++)
+        CHECK(t->bytes[i] == '\n' || (t->bytes[i] >= ' ' && t->bytes[i] < 127));
+    CHECK_MSG(rows <= 22 && rows >= (points < 16 ? points : 16), "%d rows, %d points", rows,
+              points);
+    CHECK(marks == (at >= 0) && (find(t->bytes, "is too small") != NULL) == (mark && at < 0));
+    CHECK((find(t->bytes, "stopped at its limit") != NULL) == !gckpt_frontier_complete(f));
+}
+
+/* Texts stay on the page and do not touch: by the widths of common fonts, a little generously. */
+static void check_svg(const text *t)
+{
+    double box[64][4];
+    int n = 0;
+    CHECK(xml_fits(t));
+    for (const char *s = t->bytes; (s = find(s, "<text x=\"")) != NULL && n < 64; n++) {
+        char tag[200] = "";
+        const char *begin = find(s, ">") + 1, *end = find(begin, "<");
+        if (!CHECK((size_t)(begin - s) < sizeof tag))
+            break;
+        memcpy(tag, s, (size_t)(begin - s));
+        double x = strtod(tag + 9, NULL), y = strtod(strstr(tag, " y=\"") + 4, NULL);
+        double letter = strstr(tag, "\"20\"") ? 12.5 : 7.9;
+        for (; *begin == ' '; begin++) /* of the table: columns to the right */
+            x += letter;
+        double width = letter * (double)(end - begin);
+        x -= strstr(tag, "\"c\"")                                  ? width / 2
+             : strstr(tag, "e\">") && !strstr(tag, "preserve\"") ? width
+                                                                 : 0;
+        CHECK_MSG(x >= 0 && x + width <= 800 && y >= 12 && y <= 640, "%.40s leaves the page",
+                  begin);
+        for (int i = 0; i < n; i++)
+            CHECK_MSG(x + width < box[i][0] || x > box[i][1] || y - 11 > box[i][3] ||
+                          y + 3 < box[i][2],
+                      "%.40s touches another text", begin);
+        box[n][0] = x, box[n][1] = x + width, box[n][2] = y - 11, box[n][3] = y + 3;
+        s = end;
+    }
+    CHECK(n >= 10 && n < 64);
+    for (const char *s = t->bytes; (s = find(s, "translate(")) != NULL; s++) {
+        double x = strtod(s + 10, NULL), y = strtod(find(s + 10, " "), NULL);
+        CHECK(x >= 0 && x <= 800 && y >= 0 && y <= 640);
+    }
+    CHECK(!find(t->bytes, "nan") && !find(t->bytes, "inf\"") && !find(t->bytes, "infH"));
+}
+
+static int alike(double a, double b)
+{
+    return a - b <= 1e-5 * b + 1e-9 && b - a <= 1e-5 * b + 1e-9;
+}
+
+/* The point that begins at the next {"bytes": */
+static int same_point(const char **s, size_t bytes, uint64_t work, double recompute,
+                      double overhead)
+{
+    char *end;
+    *s = find(*s, "{\"bytes\":");
+    if (!*s || (size_t)strtoull(*s + 9, &end, 10) != bytes || strncmp(end, ",\"work\":", 8) ||
+        strtoull(end + 8, &end, 10) != work || strncmp(end, ",\"recompute\":", 13) ||
+        !alike(strtod(end + 13, &end), recompute) || strncmp(end, ",\"overhead\":", 12) ||
+        !alike(strtod(end + 12, &end), overhead) || *end != '}')
+        return 0;
+    *s = end;
+    return 1;
+}
+
+static void check_json(model *m, const gckpt_frontier *f, size_t mark, const text *t, int ops)
+{
+    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_SQRT,
+                                        GCKPT_MEMORY_POOR };
+    static const char *const names[] = { "store-all", "segments", "sqrt", "memory-poor" };
+    const char *s = t->bytes;
+    char wanted[80];
+    gckpt_point p;
+    int at = mark ? gckpt_frontier_find(f, mark) : -1;
+    CHECK(json_fits(t));
+    for (int i = 0; gckpt_frontier_get(f, i, &p) == GCKPT_OK; i++)
+        CHECK(same_point(&s, p.bytes, p.work, p.recompute, p.overhead));
+    if (at < 0)
+        snprintf(wanted, sizeof wanted, "\"marked\":null,\"complete\":%s",
+                 gckpt_frontier_complete(f) ? "true" : "false");
+    else
+        snprintf(wanted, sizeof wanted, "\"marked\":%d,\"complete\":%s", at,
+                 gckpt_frontier_complete(f) ? "true" : "false");
+    CHECK_MSG(find(s, wanted) != NULL, "no %s", wanted);
+    for (int i = 0; i < 4; i++) {
+        gckpt_plan_desc d = m->desc;
+        snprintf(wanted, sizeof wanted, "\"%s\":{", names[i]);
+        if (modes[i] == GCKPT_MEMORY_POOR && ops > 400) {
+            CHECK(!find(s, wanted));
+            continue;
+        }
+        d.mode = modes[i];
+        gckpt_plan *plan = gckpt_plan_new(m->graph, &m->term, 1, &d);
+        s = find(s, wanted);
+        CHECK(s && plan && same_point(&s, gckpt_plan_bytes(plan), gckpt_plan_work(plan),
+                                      gckpt_plan_recompute(plan), gckpt_plan_overhead(plan)));
+        gckpt_plan_free(plan);
+    }
+}
+
+static void check_all(model *m, const gckpt_frontier *f, size_t mark, int ops)
+{
+    for (int i = 0; i < 3; i++) {
+        text t;
+        memset(&t, 0, sizeof t);
+        CHECK(tellers[i](f, mark, write_text, &t) == GCKPT_OK && characters_fit(&t));
+        if (i == 0)
+            check_text(f, mark, &t);
+        else if (i == 1)
+            check_svg(&t);
+        else
+            check_json(m, f, mark, &t, ops);
+        free(t.bytes);
+    }
+}
+
+static void sizes(void)
+{
+    static const int layers[] = { 1, 2, 6, 24, 60, 140 };
+    for (int k = 0; k < 6; k++) {
+        model m;
+        gckpt_point least, most;
+        make(&m, layers[k], k == 3 ? 500 : 7, k % 2 ? 16 : 3);
+        m.desc.batch = k == 4 ? 14 : 0;
+        gckpt_frontier *f = frontier_of(&m);
+        int points = gckpt_frontier_points(f), ops = 3 * layers[k] + 1;
+        gckpt_frontier_get(f, 0, &least);
+        gckpt_frontier_get(f, points - 1, &most);
+        check_all(&m, f, 0, ops);
+        for (int i = 0; i < 12 && layers[k] < 60; i++)
+            check_all(&m, f, least.bytes + (most.bytes - least.bytes) / 11 * (size_t)i, ops);
+        f->complete = 0;
+        check_all(&m, f, most.bytes, ops);
+        if (k < 3) {
+            check_all(&m, f, 1, ops);
+            check_all(&m, f, least.bytes - 1, ops);
+            check_all(&m, f, SIZE_MAX, ops);
+        }
+        gckpt_frontier_free(f);
+        free_model(&m);
+    }
+}
+
+/* Costs of a user: none at all, enormous ones, and a recompute that costs nothing. */
+static void odd_costs(void)
+{
+    for (int k = 0; k < 3; k++) {
+        model m;
+        make(&m, 6, 8, 8);
+        gckpt_cost costs[64];
+        CHECK(m.graph->count <= 64);
+        for (int i = 0; i < 64; i++) {
+            costs[i].forward = k == 1 ? UINT64_C(1) << 40 : 0;
+            costs[i].backward = k == 0 ? 0 : 1;
+        }
+        m.desc.costs = costs;
+        m.desc.cost_count = (int)m.graph->count;
+        gckpt_frontier *f = frontier_of(&m);
+        check_all(&m, f, 0, 19);
+        check_all(&m, f, 2200, 19);
+        gckpt_frontier_free(f);
+        free_model(&m);
+    }
+}
+
+static void failures(void)
+{
+    model m;
+    make(&m, 6, 8, 8);
+    gckpt_frontier *f = frontier_of(&m);
+    for (int i = 0; i < 3; i++) {
+        text t;
+        memset(&t, 0, sizeof t);
+        CHECK(tellers[i](NULL, 0, write_text, &t) == GCKPT_E_ARG);
+        CHECK(tellers[i](f, 0, NULL, &t) == GCKPT_E_ARG && t.calls == 0);
+        CHECK(tellers[i](f, SIZE_MAX, write_text, &t) == GCKPT_OK);
+        long calls = t.calls, blocks = m.h.blocks;
+        for (long k = 1; k <= calls; k++) {
+            t.size = 0;
+            t.calls = 0;
+            t.fail_at = k;
+            CHECK(tellers[i](f, SIZE_MAX, write_text, &t) == GCKPT_E_FILE && t.calls == k);
+            CHECK(m.h.blocks == blocks);
+        }
+        for (long k = 1;; k++) { /* a way that cannot be planned is left out */
+            memset(&m.h, 0, sizeof m.h);
+            m.h.blocks = blocks;
+            m.h.fail_at = k;
+            t.size = 0;
+            t.calls = t.fail_at = 0;
+            CHECK(tellers[i](f, SIZE_MAX, write_text, &t) == GCKPT_OK && m.h.blocks == blocks);
+            if (i == 1)
+                check_svg(&t);
+            CHECK(i != 2 || json_fits(&t));
+            if (m.h.calls < k)
+                break;
+        }
+        m.h.fail_at = 0;
+        free(t.bytes);
+    }
+    gckpt_frontier_free(f);
+    static unsigned char block[1 << 16];
+    gckpt_plan_desc d = m.desc;
+    d.memory.memory = block;
+    d.memory.size = sizeof block;
+    CHECK(!gckpt_frontier_new(m.graph, &m.term, 1, &d) && gckpt_error(m.graph) == GCKPT_E_ARG);
+    d = m.desc;
+    d.mode = GCKPT_INFERENCE;
+    CHECK(!gckpt_frontier_new(m.graph, &m.term, 1, &d) && gckpt_error(m.graph) == GCKPT_E_ARG);
+    free_model(&m);
+}
+
+int main(void)
+{
+    sizes();
+    odd_costs();
+    failures();
+    return check_report("frontier");
+}

@@ -1,0 +1,147 @@
+/* text.h - what tests of written text share: a writer that may fail at any call, and whether its
+ * text is well-formed XML or JSON. Include after the implementation of gradckpt.h. */
+#ifndef TESTS_TEXT_H
+#define TESTS_TEXT_H
+#include <stdlib.h>
+
+#include "check.h"
+
+typedef struct {
+    char *bytes;
+    size_t size, capacity;
+    long calls, fail_at; /* 0: never */
+} text;
+
+static size_t write_text(void *user, const void *bytes, size_t size)
+{
+    text *t = (text *)user;
+    if (++t->calls == t->fail_at)
+        return size / 2;
+    CHECK(t->fail_at == 0 || t->calls < t->fail_at); /* not called again after a failure */
+    if (t->size + size + 1 > t->capacity) {
+        t->capacity = 2 * (t->size + size + 1);
+        t->bytes = (char *)realloc(t->bytes, t->capacity);
+    }
+    memcpy(t->bytes + t->size, bytes, size);
+    t->size += size;
+    t->bytes[t->size] = 0;
+    return size;
+}
+
+/* strstr, which measures all of a long text each time it runs under a sanitizer */
+static const char *find(const char *s, const char *what)
+{
+    size_t n = strlen(what);
+    while (*s && (*s != *what || strncmp(s, what, n)))
+        s++;
+    return *s ? s : NULL;
+}
+
+/* Whether every byte belongs to a character that XML and JSON may hold. */
+static int characters_fit(const text *t)
+{
+    for (size_t i = 0; i < t->size;) {
+        int n = gckpti_utf8_length(t->bytes + i, t->size - i);
+        unsigned char c = (unsigned char)t->bytes[i];
+        if (n == 0 || c == 127 || (c < 32 && c != '\n') ||
+            (n == 3 && c == 0xef && (unsigned char)t->bytes[i + 1] == 0xbf &&
+             (unsigned char)t->bytes[i + 2] >= 0xbe))
+            return 0;
+        i += (size_t)n;
+    }
+    return 1;
+}
+
+/* Well-formed, as far as this writer goes: elements nest, attributes are quoted, entities known. */
+static int xml_fits(const text *t)
+{
+    static const char *const entities[] = { "&amp;", "&lt;", "&gt;", "&quot;" };
+    const char *open[16], *s = t->bytes;
+    int depth = 0, roots = 0;
+    while (*s) {
+        if (*s == '&') {
+            int known = 0;
+            for (int i = 0; i < 4; i++)
+                known = known || !strncmp(s, entities[i], strlen(entities[i]));
+            if (!known)
+                return 0;
+        }
+        if (*s++ != '<')
+            continue;
+        int closing = *s == '/', quoted = 0;
+        const char *name = s += closing;
+        while (*s && (quoted || *s != '>')) {
+            if (quoted && *s == '<')
+                return 0;
+            quoted ^= *s++ == '"';
+        }
+        size_t length = strcspn(name, " />");
+        if (!*s || depth == 16 || length == 0)
+            return 0;
+        if (closing && (depth == 0 || strncmp(open[--depth], name, length)))
+            return 0;
+        if (!closing && s[-1] != '/') {
+            roots += depth == 0;
+            open[depth++] = name;
+        }
+        s++;
+    }
+    return depth == 0 && roots == 1;
+}
+
+/* JSON: brackets nest, strings end, commas and colons stand between values. */
+static int json_fits(const text *t)
+{
+    char open[16], before = 0; /* the last token: one of { [ , : and v for a value, k for a key */
+    int depth = 0, values = 0;
+    for (const char *s = t->bytes; *s; s++) {
+        int value_may = before == 0 || before == '[' || before == ':' ||
+                        (before == ',' && depth && open[depth - 1] == '[');
+        if (*s == ' ' || *s == '\n') {
+            continue;
+        } else if (*s == '{' || *s == '[') {
+            if (!value_may || depth == 16)
+                return 0;
+            open[depth++] = *s;
+            before = *s;
+        } else if (*s == '}' || *s == ']') {
+            if (depth == 0 || open[--depth] != (*s == '}' ? '{' : '[') || before == ',' ||
+                before == ':' || before == 'k')
+                return 0;
+            before = 'v';
+        } else if (*s == ',' || *s == ':') {
+            if (before != (*s == ',' ? 'v' : 'k') || depth == 0)
+                return 0;
+            before = *s;
+        } else if (*s == '"') {
+            int key = depth && open[depth - 1] == '{' && before != ':';
+            if (!key && !value_may)
+                return 0;
+            for (s++; *s != '"'; s++) {
+                if (!*s || (unsigned char)*s < 32)
+                    return 0;
+                if (*s == '\\' && *++s != '"' && *s != '\\')
+                    return 0;
+            }
+            before = key ? 'k' : 'v';
+        } else {
+            char *end;
+            size_t word = strncmp(s, "null", 4) && strncmp(s, "true", 4) ? 0 : 4;
+            word = strncmp(s, "false", 5) ? word : 5;
+            if (word && value_may) {
+                s += word - 1;
+                values += depth == 0;
+                before = 'v';
+                continue;
+            }
+            strtod(s, &end);
+            if (end == s || !value_may || *s == '+' || *s == 'n' || *s == 'i')
+                return 0;
+            s = end - 1;
+            before = 'v';
+        }
+        values += depth == 0;
+    }
+    return depth == 0 && values == 1 && before == 'v';
+}
+#endif
