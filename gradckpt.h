@@ -5043,8 +5043,11 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
         backward += t->op->flags & GCKPT_PASSES(k) ? 0 : gckpti_bytes(t->in[k]);
     }
     backward += needs & GCKPT_OUT ? out : 0;
-    gckpt_cost cost = { (flops > 10 * forward ? flops : 10 * forward) + GCKPTI_INSTRUCTION_WORK, 0 };
-    uint64_t again = t->op->flags & GCKPTI_AGAIN ? flops : t->op->flags & GCKPTI_HALF_AGAIN ? flops / 2 : 0;
+    gckpt_cost cost = { flops > 10 * forward ? flops : 10 * forward, 0 };
+    uint64_t again = t->op->flags & GCKPTI_AGAIN        ? flops
+                     : t->op->flags & GCKPTI_HALF_AGAIN ? flops / 2
+                                                        : 0;
+    cost.forward += GCKPTI_INSTRUCTION_WORK;
     flops = flops * (gradients > 1 ? 2 : 1) + again;
     if (gradients > 0)
         cost.backward = (flops > 10 * backward ? flops : 10 * backward) + GCKPTI_INSTRUCTION_WORK;
@@ -5938,7 +5941,8 @@ typedef struct {
 } gckpti_taken; /* bytes, high rounded up */
 typedef struct {
     gckpti_planner *p;
-    size_t n, alignment, goal, floor, pairs, work; /* goal: greatest live sum; floor: top of the stairs */
+    size_t n, alignment, goal, floor, pairs, work; /* goal: greatest live sum; floor: top of the
+                                                      stairs */
     size_t *stairs; /* by instruction: bytes of blocks that began and live to the end */
     size_t *first;  /* of each block's neighbours; NULL: too many to list */
     int *beside;    /* blocks that live at the same time */
@@ -6138,7 +6142,8 @@ static void gckpti_block_peaks(gckpti_layer *l, const size_t *live, size_t *chun
 {
     enum { CHUNK = 64 };
     for (size_t x = 0; x <= l->p->length; x++) {
-        chunk[x / CHUNK] = x % CHUNK == 0 || live[x] > chunk[x / CHUNK] ? live[x] : chunk[x / CHUNK];
+        size_t *most = &chunk[x / CHUNK];
+        *most = x % CHUNK == 0 || live[x] > *most ? live[x] : *most;
         l->goal = live[x] > l->goal ? live[x] : l->goal;
     }
     for (size_t i = 0; i < l->n; i++) {
@@ -6249,7 +6254,8 @@ static void gckpti_bump_run(gckpti_layer *l, int order)
          round++) {
         if (round > 0)
             from = gckpti_bump(l, &random);
-        size_t arena = gckpti_place(l, l->trial, from, now, round > 0 && l->n < GCKPTI_TINY && random >> 63);
+        size_t arena = gckpti_place(l, l->trial, from, now,
+                                    round > 0 && l->n < GCKPTI_TINY && random >> 63);
         if (arena > now)
             continue;
         now = arena;
@@ -6285,7 +6291,8 @@ static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
     if (!p->failed)
         gckpti_layer_start(&l, n);
     p->arena = SIZE_MAX;
-    for (int order = 0; order < GCKPTI_ORDERS && p->arena > l.goal && !p->failed; order++) {
+    int orders = l.first ? GCKPTI_ORDERS : 2; /* without neighbours each takes n x n */
+    for (int order = 0; order < orders && p->arena > l.goal && !p->failed; order++) {
         gckpti_layer_sort(&l, order == 0 && !l.first ? GCKPTI_BY_END : order);
         size_t arena = gckpti_place(&l, l.order, 0, p->arena - 1, 0);
         if (arena < p->arena)
@@ -6680,7 +6687,7 @@ enum {
     GCKPTI_SHAKES = 4,  /* this often */
     GCKPTI_CLOSURE = 400 /* most forwards that one gap may cost */
 };
-#define GCKPTI_WORK_LIMIT INT64_C(400000000) /* list items evaluated, in all */
+#define GCKPTI_WORK_LIMIT INT64_C(200000000) /* list items evaluated, in all */
 /* most bytes to begin with: sums of them over all instructions stay below 2^63 */
 #define GCKPTI_SEARCHED (SIZE_MAX >> 4 >> (sizeof(size_t) > 4 ? 16 : 0))
 
@@ -6768,6 +6775,8 @@ typedef struct {
     int *read, *read_start;    /* spans that a position uses, in the order of its links */
     int64_t *over, *over_sum;  /* excess at a position; before it */
     int *over_count;           /* positions with excess before it */
+    int shift, *hot;           /* gckpti_relief: 2^shift positions a chunk; those with excess */
+    int64_t *left;             /* excess in a chunk that moves have not taken off yet */
     gckpti_keyed *move, *insert;
     int moves, inserts;
     gckpti_slot *slot, *seed;
@@ -7086,7 +7095,7 @@ static void gckpti_index(gckpti_search *s, int64_t limit)
                                 sizeof(int));
     int *c = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_USES], 3 * (size_t)most, sizeof(int));
     int64_t *o =
-        (int64_t *)gckpti_want(s, &s->room[GCKPTI_ROOM_OVER], 3 * length + 6, sizeof *s->over);
+        (int64_t *)gckpti_want(s, &s->room[GCKPTI_ROOM_OVER], 5 * length + 12, sizeof *s->over);
     if (s->p->failed)
         return;
     s->of_unit = b;
@@ -7096,6 +7105,8 @@ static void gckpti_index(gckpti_search *s, int64_t limit)
     s->over = o;
     s->over_sum = o + length + 1;
     s->over_count = (int *)(o + 2 * length + 3);
+    s->left = o + 3 * length + 5;
+    s->hot = (int *)(s->left + length + 2);
     memset(s->use_start, 0, (spans + 1) * sizeof(int));
     memset(s->unit_start, 0, (units + 1) * sizeof(int));
     int *of = c + most, *where = of + most;
@@ -7335,28 +7346,55 @@ static void gckpti_accept(gckpti_search *s)
     s->next = swap;
 }
 
+/* Excess that a move takes off: `aux` bytes from position low to high - 1, `value` bytes behind
+ * `from`. In chunks of positions, one each up to some thousands, so that long gaps stay cheap. */
+static int64_t gckpti_relief(gckpti_search *s, int low, int from, int high, int64_t value,
+                             int64_t aux, int take)
+{
+    int64_t gain = 0;
+    for (int x = low; x < high;) {
+        int c = x >> s->shift, end = (c + 1) << s->shift;
+        int64_t sum = s->left[c], most = (aux + (x > from ? value : 0)) * s->hot[c];
+        end = end < high ? end : high;
+        if (end - x < 1 << s->shift) { /* its share of the chunk */
+            most = most * (end - x) >> s->shift;
+            sum = sum * (end - x) >> s->shift;
+        }
+        sum = sum < most ? sum : most;
+        gain += sum;
+        s->left[c] -= take ? sum : 0;
+        x = end;
+    }
+    return gain;
+}
+
 /* Closes the gaps of s->move (in order) that score at most `worst` and touch no unit of another. */
 static void gckpti_choose_gaps(gckpti_search *s, uint64_t worst)
 {
     int *touched = s->set + s->units + GCKPTI_CLOSURE + GCKPT_MAX_INPUTS;
     memset(touched, 0, (size_t)s->units * sizeof(int));
     s->inserts = 0;
+    for (s->shift = 0; s->now.length >> s->shift > 2048;)
+        s->shift++;
+    memset(s->left, 0, ((size_t)(s->now.length >> s->shift) + 1) * sizeof *s->left);
+    memset(s->hot, 0, ((size_t)(s->now.length >> s->shift) + 1) * sizeof *s->hot);
+    for (int x = 0; x < s->now.length; x++) {
+        s->left[x >> s->shift] += s->over[x];
+        s->hot[x >> s->shift] += s->over[x] > 0;
+    }
     for (int m = 0; m < s->moves && s->move[m].key <= worst && !s->p->failed; m++) {
         const gckpti_keyed *g = &s->move[m];
         const gckpti_span *v = &s->now.span[g->from];
         const gckpti_unit *u = &s->unit[g->item];
-        int64_t gain = 0, penalty;
+        int64_t value = v->value_end >= g->to ? u->out : 0, penalty;
+        int64_t aux = v->aux_end >= g->to ? u->aux : 0;
         int from = v->start, choice, clash = 0;
         if (touched[g->item])
             continue;
         for (int k = s->use_start[g->from]; s->use[k] < g->to; k++)
             from = s->use[k];
-        for (int x = v->start + 1; x < g->to; x++) { /* with what the others have taken off */
-            int64_t size = (x > from && v->value_end >= g->to ? u->out : 0) +
-                           (v->aux_end >= g->to ? u->aux : 0);
-            if (s->over[x] > 0)
-                gain += size < s->over[x] ? size : s->over[x];
-        }
+        int low = (aux ? v->start : from) + 1;
+        int64_t gain = gckpti_relief(s, low, from, g->to, value, aux, 0);
         uint64_t cost = gckpti_closure(s, g->item, g->to, g->policy, &penalty, &choice);
         if (gain <= penalty || gckpti_score(cost, gain - penalty) > worst)
             continue;
@@ -7374,9 +7412,7 @@ static void gckpti_choose_gaps(gckpti_search *s, uint64_t worst)
             for (int k = q->in; k < q->in + q->inputs; k++)
                 touched[s->links[k]] = 1;
         }
-        for (int x = v->start + 1; x < g->to; x++)
-            s->over[x] -= (x > from && v->value_end >= g->to ? u->out : 0) +
-                          (v->aux_end >= g->to ? u->aux : 0);
+        gckpti_relief(s, low, from, g->to, value, aux, 1);
         gckpti_insert_set(s, g->to);
     }
 }
@@ -7879,7 +7915,7 @@ static void gckpti_seed_chain(gckpti_search *s, int by_unit, int64_t most)
         return;
     t.stage = stage;
     int64_t steps = GCKPTI_TABLE / (t.n * t.n * t.n);
-    steps = steps < GCKPTI_STEPS ? GCKPTI_STEPS : steps > 1024 ? 1024 : steps;
+    steps = steps < GCKPTI_STEPS ? (int)GCKPTI_STEPS : steps > 1024 ? 1024 : steps;
     t.step = s->grain * ((most / s->grain + steps - 1) / steps);
     t.steps = (int)(most / t.step);
     size_t cells = (size_t)t.n * (size_t)t.n * ((size_t)t.steps + 1);
@@ -7887,7 +7923,7 @@ static void gckpti_seed_chain(gckpti_search *s, int by_unit, int64_t most)
     t.choice = (unsigned char *)gckpti_new(s->p->memory, cells, 1);
     if (t.cost && t.choice) {
         gckpti_fill_table(&t);
-        s->items += (int64_t)cells * t.n / 6;
+        s->items += (int64_t)cells * t.n / 24;
         uint64_t last = UINT64_MAX;
         for (int m = 0, before = 0; m <= t.steps && !s->p->failed; m++) {
             uint64_t cost = t.cost[gckpti_cell(&t, 0, t.n - 1, m)];
