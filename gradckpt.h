@@ -8170,9 +8170,18 @@ static size_t gckpti_slot_bound(const gckpti_search *s, const gckpti_slot *slot)
     return (size_t)slot->peak + 1 > s->alignment ? (size_t)slot->peak + 1 - s->alignment : 0;
 }
 
+/* Whether laying out slot i may give an arena of at most `most` bytes: what is within bounds may,
+ * and the two rungs above, which may be squeezed into them. */
+static int gckpti_may_fit(const gckpti_search *s, int i, size_t most)
+{
+    const gckpti_slot *slot = &s->slot[i];
+    return slot->length && !slot->arena &&
+           (gckpti_slot_bound(s, slot) <= most ||
+            (i < s->rungs && gckpti_rung(s, i, 2) < (int64_t)most));
+}
+
 /* The slot with least work that fits in `most` bytes, the smallest of these; -1: none. Only what
- * may win is laid out: what is within bounds, and the two rungs above, which may be squeezed into
- * them. */
+ * may win is laid out. */
 static gckpt_result gckpti_choose(gckpti_search *s, size_t most, int *best)
 {
     gckpt_result result = GCKPT_OK;
@@ -8180,9 +8189,7 @@ static gckpt_result gckpti_choose(gckpti_search *s, size_t most, int *best)
     while (result == GCKPT_OK) {
         int next = -1, tried = s->slots;
         for (int i = 0; i < s->slots; i++)
-            if (s->slot[i].length && !s->slot[i].arena &&
-                (gckpti_slot_bound(s, &s->slot[i]) <= most ||
-                 (i < s->rungs && gckpti_rung(s, i, 2) < (int64_t)most)) &&
+            if (gckpti_may_fit(s, i, most) &&
                 (next < 0 || s->slot[i].extra < s->slot[next].extra))
                 next = i;
         if (next < 0 || (*best >= 0 && s->slot[*best].extra < s->slot[next].extra))
@@ -8195,6 +8202,27 @@ static gckpt_result gckpti_choose(gckpti_search *s, size_t most, int *best)
                  (slot->extra == old->extra && gckpti_slot_before(slot, old, NULL))))
                 *best = i;
         }
+    }
+    return result;
+}
+
+/* The least arena; lays out only what may have it. */
+static gckpt_result gckpti_find_least(gckpti_search *s, size_t *least)
+{
+    gckpt_result result = GCKPT_OK;
+    *least = SIZE_MAX;
+    while (result == GCKPT_OK) {
+        int next = -1;
+        for (int i = 0; i < s->slots; i++) {
+            if (s->slot[i].arena && s->slot[i].arena < *least)
+                *least = s->slot[i].arena;
+            if (gckpti_may_fit(s, i, *least) &&
+                (next < 0 || s->slot[i].peak < s->slot[next].peak))
+                next = i;
+        }
+        if (next < 0 || !gckpti_may_fit(s, next, *least))
+            break;
+        result = gckpti_lay_slot(s, next);
     }
     return result;
 }
@@ -8483,10 +8511,10 @@ static gckpt_plan *gckpti_plan_optimal(gckpti_planner *p, gckpt_result *result, 
     size_t budget = p->desc->budget ? p->desc->budget : (size_t)PTRDIFF_MAX;
     if (*result == GCKPT_OK && budget > resident)
         *result = gckpti_choose(&s, budget - resident, &best);
-    if (*result == GCKPT_OK && best < 0)
-        *result = gckpti_lay_all(&s);
-    if (*result == GCKPT_OK && best < 0)
-        *least = resident + s.slot[0].arena;
+    if (*result == GCKPT_OK && best < 0) {
+        *result = gckpti_find_least(&s, least);
+        *least += *result == GCKPT_OK ? resident : 0;
+    }
     if (*result == GCKPT_OK && best >= 0) {
         *result = gckpti_lay(&s, &s.slot[best]);
         plan = *result == GCKPT_OK ? gckpti_encode(p, GCKPT_OPTIMAL) : NULL;
