@@ -4968,7 +4968,7 @@ typedef struct {
     size_t block_capacity;
     int body_start, epilogue_start;
     size_t bound, arena, peak_kinds[GCKPT_BYTES_KINDS];
-    double recompute;
+    double most, recompute; /* most: the bound, even when this machine cannot address it */
     uint64_t work, least_work;
 } gckpti_planner;
 
@@ -5870,13 +5870,14 @@ static gckpt_result gckpti_lifetimes(gckpti_planner *p)
         }
         most = sum > most ? sum : most;
         if (most > (double)GCKPTI_ADDRESSABLE)
-            break;
+            continue;
         if (x < p->length)
             p->ins[x].live = (size_t)sum;
         for (size_t k = 0; k < GCKPT_BYTES_KINDS && sum > before; k++)
             p->peak_kinds[k] = (size_t)live[k];
     }
     gckpti_delete(p->memory, change, slots * GCKPT_BYTES_KINDS, sizeof(double));
+    p->most = most;
     p->bound = most > (double)GCKPTI_ADDRESSABLE ? SIZE_MAX : (size_t)most;
     if (p->bound == SIZE_MAX)
         return gckpti_error(g, GCKPT_E_MEMORY,
@@ -6688,8 +6689,8 @@ enum {
     GCKPTI_CLOSURE = 400 /* most forwards that one gap may cost */
 };
 #define GCKPTI_WORK_LIMIT INT64_C(200000000) /* list items evaluated, in all */
-/* most bytes to begin with: sums of them over all instructions stay below 2^63 */
-#define GCKPTI_SEARCHED (SIZE_MAX >> 4 >> (sizeof(size_t) > 4 ? 16 : 0))
+/* bytes of a store-all plan, at most: sums over all instructions stay below 2^63 */
+#define GCKPTI_SEARCHED 17592186044416.0
 
 typedef struct {
     void *at;
@@ -7972,7 +7973,7 @@ static void gckpti_find_seeds(gckpti_search *s)
         gckpti_seed_raw(s);
     }
     for (int by_unit = 0; by_unit < 2 && !p->failed; by_unit++)
-        for (int part = 1; part <= 4; part += 3)
+        for (int part = 1; part <= 16; part *= 4)
             if (by_unit ? s->units <= GCKPTI_POOR || p->g->outermost < 2 : p->g->outermost >= 2)
                 gckpti_seed_chain(s, by_unit, most / part);
     if (s->units <= GCKPTI_POOR && !p->failed) {
@@ -8067,6 +8068,12 @@ static void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exa
 }
 
 /* ---- exact bytes ---- */
+/* What this machine cannot address is no plan, but one with fewer bytes may be. */
+static int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
+{
+    return result == GCKPT_E_MEMORY && !p->failed;
+}
+
 /* Lays a slot's schedule out with the machinery of every plan; slot->arena, p->arena. */
 static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
 {
@@ -8080,11 +8087,12 @@ static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
     if (!p->failed)
         gckpti_finish_list(p);
     gckpt_result result = p->failed ? GCKPT_E_MEMORY : gckpti_lifetimes(p);
+    int large = gckpti_too_large(p, result);
     if (result == GCKPT_OK)
         result = gckpti_layout(p, s->alignment);
-    slot->arena = p->arena;
+    slot->arena = large ? SIZE_MAX : p->arena;
     slot->extra = p->work - p->least_work; /* pins may ask for more than the list has */
-    return result;
+    return large ? GCKPT_OK : result;
 }
 
 /* The rung `below` steps under rung k; the last one for lack of others. */
@@ -8167,7 +8175,8 @@ static void gckpti_slots_from_seeds(gckpti_search *s)
 /* An arena is at least this. */
 static size_t gckpti_slot_bound(const gckpti_search *s, const gckpti_slot *slot)
 {
-    return (size_t)slot->peak + 1 > s->alignment ? (size_t)slot->peak + 1 - s->alignment : 0;
+    int64_t least = slot->peak + 1 - (int64_t)s->alignment;
+    return least < 0 ? 0 : least < PTRDIFF_MAX ? (size_t)least : SIZE_MAX;
 }
 
 /* Whether laying out slot i may give an arena of at most `most` bytes: what is within bounds may,
@@ -8244,7 +8253,8 @@ static gckpt_result gckpti_lay_all(gckpti_search *s)
     gckpti_sort(s->slot, (size_t)s->slots, sizeof *s->slot, gckpti_slot_before, NULL);
     for (int i = 0; i < s->slots; i++) {
         gckpti_slot swap = s->slot[i];
-        if (swap.arena == 0 || (kept > 0 && s->slot[kept - 1].extra <= swap.extra))
+        if (swap.arena == 0 || swap.arena == SIZE_MAX ||
+            (kept > 0 && s->slot[kept - 1].extra <= swap.extra))
             continue;
         s->slot[i] = s->slot[kept];
         s->slot[kept++] = swap;
@@ -8253,7 +8263,7 @@ static gckpt_result gckpti_lay_all(gckpti_search *s)
         if (s->slot[i].item)
             gckpti_resize(s->p->memory, s->slot[i].item, s->slot[i].room, 0);
     s->slots = kept;
-    return GCKPT_OK;
+    return kept > 0 ? GCKPT_OK : GCKPT_E_MEMORY; /* the error is there */
 }
 
 static void gckpti_search_free(gckpti_search *s)
@@ -8283,12 +8293,12 @@ static gckpt_result gckpti_sweep(gckpti_search *s, gckpti_planner *p)
     gckpt_result result = gckpti_check_work(p);
     if (result == GCKPT_OK)
         result = gckpti_try(p, GCKPT_STORE_ALL, 0);
-    if (result == GCKPT_OK && p->bound > GCKPTI_SEARCHED)
+    if (result == GCKPT_OK && p->most > GCKPTI_SEARCHED)
         result = gckpti_error(p->g, GCKPT_E_MEMORY,
-                              "plan: %z bytes without recomputing are too many to search below; "
+                              "plan: %g bytes without recomputing are too many to search below; "
                               "use fewer rows",
-                              p->bound);
-    if (result != GCKPT_OK)
+                              p->most);
+    if (result != GCKPT_OK && (p->most > GCKPTI_SEARCHED || !gckpti_too_large(p, result)))
         return result;
     gckpti_model_units(s);
     if (!p->failed)
@@ -8508,11 +8518,13 @@ static gckpt_plan *gckpti_plan_optimal(gckpti_planner *p, gckpt_result *result, 
     size_t kinds[GCKPT_BYTES_KINDS], resident = gckpti_resident(p, kinds);
     int best = -1;
     *result = gckpti_sweep(&s, p);
-    size_t budget = p->desc->budget ? p->desc->budget : (size_t)PTRDIFF_MAX;
-    if (*result == GCKPT_OK && budget > resident)
-        *result = gckpti_choose(&s, budget - resident, &best);
+    size_t most = (p->desc->budget ? p->desc->budget : SIZE_MAX) - resident;
+    if (*result == GCKPT_OK && (!p->desc->budget || p->desc->budget > resident))
+        *result = gckpti_choose(&s, most < PTRDIFF_MAX ? most : (size_t)PTRDIFF_MAX, &best);
     if (*result == GCKPT_OK && best < 0) {
         *result = gckpti_find_least(&s, least);
+        if (*result == GCKPT_OK && *least == SIZE_MAX)
+            *result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
         *least += *result == GCKPT_OK ? resident : 0;
     }
     if (*result == GCKPT_OK && best >= 0) {
@@ -8542,6 +8554,8 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     int optimal = d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL;
     if (result == GCKPT_OK && d.mode != GCKPT_OPTIMAL)
         plan = gckpti_plan_mode(&p, optimal ? GCKPT_STORE_ALL : d.mode, &result);
+    if (optimal && d.budget && gckpti_too_large(&p, result))
+        result = GCKPT_OK;
     if (plan && d.budget && gckpt_plan_bytes(plan) > d.budget) {
         least = gckpt_plan_bytes(plan);
         gckpt_plan_free(plan);
@@ -8673,11 +8687,13 @@ GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_ter
     memset(&d, 0, sizeof d);
     if (desc)
         d = *desc;
-    gckpt_result result = d.mode == GCKPT_INFERENCE || d.memory.memory
-                              ? gckpti_error(graph, GCKPT_E_ARG,
-                                             "frontier: an inference plan recomputes nothing, and "
-                                             "several plans do not fit into one block of memory")
-                              : GCKPT_OK;
+    gckpt_result result =
+        d.mode == GCKPT_INFERENCE || d.memory.memory
+            ? gckpti_error(graph, GCKPT_E_ARG, "frontier: %s",
+                           d.memory.memory
+                               ? "its plans would overwrite it in a block of memory; use the heap"
+                               : "an inference plan recomputes nothing")
+            : GCKPT_OK;
     d.mode = GCKPT_OPTIMAL;
     memset(&p, 0, sizeof p);
     memset(&s, 0, sizeof s);
