@@ -11,6 +11,9 @@
 #include "check.h"
 
 #define GOLDEN UINT64_C(0x74034024b1ac0477)
+/* Of plans under budgets: what the planner finds may change with every improvement of it, but never
+ * with the machine. After such a change run this test and put the number it prints here. */
+#define PLANS UINT64_C(0x880fd2900da1bfde)
 
 enum { BATCH = 3, T = 66, C = 16, V = 1030, STEPS = 3 };
 
@@ -135,6 +138,91 @@ static uint64_t train(gckpt_mode mode, int64_t micro, int threads, int update_in
     return hash;
 }
 
+/* ---- plans: the same instructions and offsets on every machine ---- */
+static uint64_t mix(uint64_t hash, uint64_t number)
+{
+    for (int i = 0; i < 64; i += 8)
+        hash = (hash ^ (number >> i & 255)) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+static uint64_t hash_plan(uint64_t hash, const gckpt_plan *p)
+{
+    gckpt_instruction in = { GCKPT_FORWARD, 0 };
+    gckpt_buffer b = { 0, 0, 0, 0, 0, GCKPT_BUFFER_VALUE };
+    for (int i = 0; gckpt_plan_get(p, i, &in) == GCKPT_OK; i++)
+        hash = mix(mix(hash, (uint64_t)in.kind), (uint64_t)in.id);
+    for (int i = 0; gckpt_plan_buffer(p, i, &b) == GCKPT_OK; i++)
+        hash = mix(mix(mix(hash, b.offset), b.size), (uint64_t)b.start);
+    return mix(mix(hash, gckpt_plan_bytes(p)), gckpt_plan_work(p));
+}
+
+/* A random network of so many ops: long and short skips, shared weights, wide and narrow layers. */
+static gckpt_term random_net(gckpt_graph *g, int ops, uint64_t *random)
+{
+    gckpt_tensor *at[128];
+    const gckpt_init init = { 0, 0.1f, 0 };
+    at[0] = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(4, 8));
+    gckpt_tensor *y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(4, 8));
+    for (int i = 1; i < ops; i++) {
+        char name[3] = { 'w', (char)('a' + i % 5), 0 };
+        *random = *random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        const unsigned draw = (unsigned)(*random >> 33), kind = draw % 8, back = draw / 8 % 16;
+        gckpt_tensor *x = at[i - 1], *old = at[(int)back < i ? i - 1 - (int)back : 0];
+        if (kind < 3) {
+            const gckpt_tensor *in = x;
+            int64_t width = gckpt_shape_of(in).d[1];
+            gckpt_tensor *w = gckpt_param(g, name, gckpt_shape2(8, 8), init);
+            x = width == 8 ? gckpt_linear(x, w, NULL) : gckpt_slice(x, -1, 8, 16);
+        } else if (kind == 3) {
+            x = gckpt_layernorm(x, NULL, NULL);
+        } else if (kind == 4) {
+            gckpt_tensor *pair[2];
+            pair[0] = pair[1] = x;
+            x = gckpt_shape_of(x).d[1] < 32 ? gckpt_concat(pair, 2, 1) : gckpt_gelu(x);
+        } else if (gckpt_shape_of(old).d[1] == gckpt_shape_of(x).d[1]) {
+            x = kind == 5 ? gckpt_mul(x, old) : gckpt_add(x, old);
+        } else {
+            x = gckpt_silu(x);
+        }
+        at[i] = draw % 31 == 7 ? gckpt_keep(x) : x;
+    }
+    gckpt_tensor *out = gckpt_slice(at[ops - 1], -1, 0, 8);
+    gckpt_tensor *w = gckpt_param(g, "last", gckpt_shape2(8, 8), init);
+    gckpt_term term = { gckpt_mean_squared_error(gckpt_linear(out, w, NULL), y), 1, 0 };
+    return term;
+}
+
+static uint64_t plans(void)
+{
+    static const int ops[] = { 8, 10, 40, 110 };
+    uint64_t hash = UINT64_C(0xcbf29ce484222325), random = 1;
+    for (int i = 0; i < 4; i++) {
+        static gckpt_plan_desc desc;
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        const gckpt_term term = random_net(g, ops[i], &random);
+        desc.batch = i % 2 ? 10 : 0;
+        desc.alignment = i % 3 ? 64 : 4;
+        desc.plain = 1;
+        gckpt_frontier *f = gckpt_frontier_new(g, &term, 1, &desc);
+        int n = gckpt_frontier_points(f);
+        CHECK_MSG(n > 0, "%s", gckpt_error_text(g));
+        for (int k = 0; k < n; k++) {
+            gckpt_point point = { 0, 0, 0, 0 };
+            gckpt_frontier_get(f, k, &point);
+            hash = mix(mix(hash, point.bytes), point.work);
+            gckpt_plan *p = k % 4 == 0 ? gckpt_frontier_plan(f, point.bytes) : NULL;
+            hash = p ? hash_plan(hash, p) : hash;
+            gckpt_plan_free(p);
+        }
+        gckpt_frontier_free(f);
+        gckpt_graph_free(g);
+        gckpt_store_free(s);
+    }
+    return hash;
+}
+
 int main(void)
 {
     double loss, first;
@@ -149,5 +237,8 @@ int main(void)
     CHECK(loss == first);
     CHECK_MSG(hash == GOLDEN, "golden hash: %016llx, expected %016llx", (unsigned long long)hash,
               (unsigned long long)GOLDEN);
+    hash = plans();
+    CHECK_MSG(hash == PLANS, "hash of plans: %016llx, expected %016llx", (unsigned long long)hash,
+              (unsigned long long)PLANS);
     return check_report("hash");
 }
