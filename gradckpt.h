@@ -23,26 +23,26 @@
  * be read; speed.
  *
  * Contents (grep -n '>>' gradckpt.h):                                                lines  budget
- *     >>api        public API: every function, where it is declared              522     600
- *     >>base       configuration, errors, memory, shapes, threads                528     550
+ *     >>api        public API: every function, where it is declared              676     700
+ *     >>base       configuration, errors, memory, shapes, threads                529     550
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash   537     560
- *     >>store      parameters and optimiser state                                342     350
- *     >>graph      tensors, views, segments, gckpt_apply                         515     550
- *     >>ops        elementwise, broadcasting, shapes: a block an op              907     920
- *     >>ops-layers embed, matmul, linear, norms, attention, losses              1059    1100
- *     >>plan       what needs gradients, schedules, lifetimes, layout           1765    1850
- *     >>optimal    the least work for every budget                              1400    1450
- *     >>plans      from a request to a plan; the frontier; the micro-batch       700     750
- *     >>plan-tells what a plan tells                                             200     220
- *     >>pictures   a plan's memory as SVG, its instructions, the frontier        791     800
- *     >>exec       runs a plan over one arena                                    408     450
+ *     >>store      parameters and optimiser state                                348     350
+ *     >>graph      tensors, views, segments, gckpt_apply                         519     550
+ *     >>ops        elementwise, broadcasting, shapes: a block an op              912     920
+ *     >>ops-layers embed, matmul, linear, norms, attention, losses              1064    1100
+ *     >>plan       what needs gradients, schedules, lifetimes, layout           1886    2100
+ *     >>optimal    the least work for every budget                              1662    1700
+ *     >>plans      from a request to a plan; the frontier; the micro-batch       633     700
+ *     >>plan-tells what a plan tells                                             177     200
+ *     >>pictures   a plan's memory as SVG, its instructions, the frontier        795     800
+ *     >>exec       runs a plan over one arena                                    444     450
  *     >>training   division, norm, clipping, optimisers, steps                   717     750
- *     >>check      gradients against finite differences                          148     150
- *     >>files      safetensors                                                   775     800
+ *     >>check      gradients against finite differences                          315     330
+ *     >>files      safetensors                                                   789     800
  *     >>tables     plans as files and as C constants                             732     740
- *     >>fast       AVX2 kernels, same bits                                      1065    1100
- *     manual       this comment                                                  147     150
- *                  in all                                                       9434    9880
+ *     >>fast       AVX2 kernels, same bits                                      1071    1100
+ *     manual       this comment                                                  186     190
+ *                  in all                                                      13991   14590
  *
  * == MANUAL =======================================================================================
  *
@@ -170,13 +170,13 @@
  *
  * 9. Planning
  *    A plan for a budget comes from a frontier: schedules for byte limits a few percent apart, from
- *    store-all down to the least that was found (>>optimal says how). It is exact about bytes, not
- *    proven optimal about work: on chains small enough to search them all it is optimal in 99.8 %
- *    of cases, on other small graphs in about 90 %, mostly within a few percent. What holds always:
- *    never over the budget; more bytes never cost more work; never more work than store-all,
- *    memory-poor (up to 400 ops), segments or sqrt in the same bytes; the same plan on every
- *    machine; the least budget that an error names works. Segments are no limits but hints: their
- *    schedules are among those to start from. gckpt_keep and gckpt_recompute are obeyed.
+ *    store-all down to the least that was found (section optimal says how). It is exact about
+ *    bytes, not proven optimal about work: on chains small enough to search them all it is optimal
+ *    in 99.8 % of cases, on other small graphs in about 90 %, mostly within a few percent. What
+ *    holds always: never over the budget; more bytes never cost more work; never more work than
+ *    store-all, memory-poor (up to 400 ops), segments or sqrt in the same bytes; the same plan on
+ *    every machine; the least budget that an error names works. Segments are no limits but hints:
+ *    their schedules are among those to start from. gckpt_keep and gckpt_recompute are obeyed.
  *    Planning takes about 0.5 to 2 ms an op for all budgets at once (gckpt_frontier_new), half of
  *    it for one, and 10 to 20 MB; a limit of list items looked at ends it on graphs of many
  *    thousand ops (gckpt_frontier_complete). Without a budget nothing is searched.
@@ -213,9 +213,9 @@ typedef struct gckpt_store gckpt_store;
 typedef struct gckpt_graph gckpt_graph; /* tensors and ops for one set of shapes */
 /* a value in a graph: knows its graph, op, shape, name */
 typedef struct gckpt_tensor gckpt_tensor;
-typedef struct gckpt_plan gckpt_plan; /* schedule and offsets: constant data */
+typedef struct gckpt_plan gckpt_plan;         /* schedule and offsets: constant data */
 typedef struct gckpt_frontier gckpt_frontier; /* bytes against work, all of it */
-typedef struct gckpt_exec gckpt_exec; /* a plan bound to memory, a store and a backend */
+typedef struct gckpt_exec gckpt_exec;         /* a plan bound to memory, a store and a backend */
 
 /* Results: OK, two that are not errors (MORE, CANCELLED), and errors. */
 #define GCKPT_RESULTS(X)                                                                           \
@@ -547,7 +547,7 @@ typedef struct {
     size_t budget; /* bytes, as gckpt_plan_bytes counts them; 0: no limit */
     int64_t batch; /* most rows of one step; 0: the graph's own rows (one micro-batch) */
     gckpt_optimiser optimiser;
-    int own_state;          /* GCKPT_OWN_OPTIMISER: floats of state per element, 0..4 */
+    int own_state; /* GCKPT_OWN_OPTIMISER: floats of state per element, 0..4 */
     /* update each parameter as soon as its gradient is complete: 0, 1, or for gckpt_fit also
      * GCKPT_IF_USEFUL */
     int update_in_backward;
@@ -701,8 +701,8 @@ typedef struct {
 } gckpt_point;
 /* All points of GCKPT_OPTIMAL at once; desc as for gckpt_plan_new, its mode and budget unused and
  * its memory no block. The graph must live as long. NULL on error, which is then the graph's. */
-GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_term *terms,
-                                             int count, const gckpt_plan_desc *desc);
+GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_term *terms, int count,
+                                             const gckpt_plan_desc *desc);
 GCKPT_API void gckpt_frontier_free(gckpt_frontier *frontier);
 /* Points by ascending bytes and descending work; the last one recomputes nothing. */
 GCKPT_API int gckpt_frontier_points(const gckpt_frontier *frontier);
@@ -4790,7 +4790,7 @@ GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
  * ============================================================================================== */
 typedef struct {
     const gckpt_op *op;
-    const void *data;        /* of constants */
+    const void *data;                   /* of constants */
     size_t attributes, attribute_bytes; /* first of the plan's words */
     size_t name;                        /* offset into the plan's names; GCKPTI_NONE: none */
     size_t aux_bytes;
@@ -4917,10 +4917,10 @@ typedef struct {
     unsigned char kind, first, out, aux, dropped;
 } gckpti_item;
 typedef struct {
-    int start, end;      /* first and last instruction */
-    int storage, next;   /* root version of the storage; next version in it, -1 none */
-    int tensor;          /* activation gradients: whose; else -1 */
-    int id;              /* the tensor it is made for */
+    int start, end;    /* first and last instruction */
+    int storage, next; /* root version of the storage; next version in it, -1 none */
+    int tensor;        /* activation gradients: whose; else -1 */
+    int id;            /* the tensor it is made for */
     gckpt_buffer_kind kind;
     size_t size, offset; /* of the storage (in its root) */
 } gckpti_version;
@@ -5066,11 +5066,11 @@ static gckpt_result gckpti_check_work(const gckpti_planner *p)
         else
             sum += c->forward + c->backward;
     }
-    return sum <= most ? GCKPT_OK
-                       : gckpti_error(p->g, GCKPT_E_ARG,
-                                      "plan: the work of all ops adds up to more than 2^53; %s",
-                                      p->desc->costs ? "give costs in a larger unit"
-                                                     : "use fewer rows");
+    return sum <= most
+               ? GCKPT_OK
+               : gckpti_error(p->g, GCKPT_E_ARG,
+                              "plan: the work of all ops adds up to more than 2^53; %s",
+                              p->desc->costs ? "give costs in a larger unit" : "use fewer rows");
 }
 
 /* Step 1. Also asks each op for its workspace at this thread count and its work. */
@@ -5100,9 +5100,8 @@ static gckpt_result gckpti_find_active(gckpti_planner *p)
         if (!t->once)
             p->body[p->body_count++] = i;
         gckpt_call call;
-        gckpt_result result =
-            gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, p->threads, p->plain, NULL,
-                              &call);
+        gckpt_result result = gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1,
+                                                p->threads, p->plain, NULL, &call);
         if (result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
             call.work_backward > PTRDIFF_MAX / 4)
             return gckpti_error(g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
@@ -5801,9 +5800,8 @@ static gckpt_result gckpti_lifetimes(gckpti_planner *p)
         for (int k = 0; t->kind == GCKPTI_OP && p->active[i] && k < t->inputs; k++) {
             const gckpt_tensor *q = t->in[k]->base;
             if (p->active[q->id] && q->once)
-                p->use[i * GCKPT_MAX_INPUTS + k] =
-                    gckpti_version_new(p, gckpti_bytes(q), 0, length, q->id,
-                                       GCKPT_BUFFER_PARAMETER_GRADIENT);
+                p->use[i * GCKPT_MAX_INPUTS + k] = gckpti_version_new(
+                    p, gckpti_bytes(q), 0, length, q->id, GCKPT_BUFFER_PARAMETER_GRADIENT);
         }
     }
     for (int x = 0; x < length && !p->failed; x++) {
@@ -5897,9 +5895,9 @@ static gckpt_result gckpti_lifetimes(gckpti_planner *p)
  * layout is the same on every machine. */
 enum {
     GCKPTI_BY_SIZE,
-    GCKPTI_BY_ROOT, /* size x square root of lifetime */
-    GCKPTI_BY_PEAK, /* greatest live sum of its lifetime */
-    GCKPTI_BY_AREA, /* size x lifetime */
+    GCKPTI_BY_ROOT,  /* size x square root of lifetime */
+    GCKPTI_BY_PEAK,  /* greatest live sum of its lifetime */
+    GCKPTI_BY_AREA,  /* size x lifetime */
     GCKPTI_BY_START, /* exact when all sizes are equal */
     GCKPTI_BY_END,
     GCKPTI_ORDERS = GCKPTI_BY_END
@@ -5963,8 +5961,8 @@ static void gckpti_layer_sort(gckpti_layer *l, int order)
             const gckpti_block *b = &l->p->blocks[pass ? l->keys[i].item : (int)i];
             if (!pass)
                 l->keys[i].item = (int)i;
-            l->keys[i].key = pass ? gckpti_block_key(b, order)
-                                  : UINT64_MAX - (uint64_t)(b->end - b->start);
+            l->keys[i].key =
+                pass ? gckpti_block_key(b, order) : UINT64_MAX - (uint64_t)(b->end - b->start);
         }
         gckpti_sort_keys(l->keys, l->spare, l->n);
     }
@@ -6255,8 +6253,8 @@ static void gckpti_bump_run(gckpti_layer *l, int order)
          round++) {
         if (round > 0)
             from = gckpti_bump(l, &random);
-        size_t arena = gckpti_place(l, l->trial, from, now,
-                                    round > 0 && l->n < GCKPTI_TINY && random >> 63);
+        size_t arena =
+            gckpti_place(l, l->trial, from, now, round > 0 && l->n < GCKPTI_TINY && random >> 63);
         if (arena > now)
             continue;
         now = arena;
@@ -6482,8 +6480,8 @@ static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
         while (slots < 4 && s->params[t->index].p.state[slots])
             slots++;
         if (wanted > slots)
-            state += (size_t)s->params[t->index].p.elements * sizeof(float) *
-                     (size_t)(wanted - slots);
+            state +=
+                (size_t)s->params[t->index].p.elements * sizeof(float) * (size_t)(wanted - slots);
     }
     kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
     kind_bytes[GCKPT_BYTES_STATE] = state;
@@ -6682,10 +6680,10 @@ enum {
     GCKPTI_STAGES = 65, /* most stages of the dynamic programme */
     GCKPTI_STEPS = 200, /* its steps of memory, more when the work allows: */
     GCKPTI_TABLE = 24000000,
-    GCKPTI_POOR = 400,  /* most ops for which memory-poor, whose list is quadratic, is a seed */
-    GCKPTI_EXACT = 32,  /* most ops for which every single move is tried */
-    GCKPTI_SMALL = 100, /* most ops for which slots are shaken, */
-    GCKPTI_SHAKES = 4,  /* this often */
+    GCKPTI_POOR = 400,   /* most ops for which memory-poor, whose list is quadratic, is a seed */
+    GCKPTI_EXACT = 32,   /* most ops for which every single move is tried */
+    GCKPTI_SMALL = 100,  /* most ops for which slots are shaken, */
+    GCKPTI_SHAKES = 4,   /* this often */
     GCKPTI_CLOSURE = 400 /* most forwards that one gap may cost */
 };
 #define GCKPTI_WORK_LIMIT INT64_C(200000000) /* list items evaluated, in all */
@@ -6839,8 +6837,8 @@ static void gckpti_model_units(gckpti_search *s)
     gckpti_planner *p = s->p;
     size_t n = (size_t)p->n;
     s->unit = (gckpti_unit *)gckpti_want(s, &s->room[GCKPTI_ROOM_UNITS], n, sizeof *s->unit);
-    s->links = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_LINKS],
-                                  n * (2 * GCKPT_MAX_INPUTS + 1), sizeof(int));
+    s->links = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_LINKS], n * (2 * GCKPT_MAX_INPUTS + 1),
+                                  sizeof(int));
     s->of = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_OF], 2 * n, sizeof(int));
     if (p->failed)
         return;
@@ -6896,8 +6894,8 @@ static void gckpti_model_units(gckpti_search *s)
             }
             u->reads = links - u->read;
             u->reads_aux = mask & GCKPT_AUX && t->aux_bytes > 0;
-            s->grain = gckpti_divisor(gckpti_divisor(gckpti_divisor(s->grain, u->out), u->aux),
-                                      u->work);
+            s->grain =
+                gckpti_divisor(gckpti_divisor(gckpti_divisor(s->grain, u->out), u->aux), u->work);
         }
         s->once = once ? s->units : s->once;
     }
@@ -6935,13 +6933,13 @@ static void gckpti_model_gradients(gckpti_search *s)
     for (size_t i = 0; i < p->version_count; i++) {
         const gckpti_version *v = &p->versions[i];
         int resident = v->start == 0 && v->kind == GCKPT_BUFFER_PARAMETER_GRADIENT;
-        if (v->storage != (int)i || (v->kind != GCKPT_BUFFER_GRADIENT &&
-                                     v->kind != GCKPT_BUFFER_PARAMETER_GRADIENT))
+        if (v->storage != (int)i ||
+            (v->kind != GCKPT_BUFFER_GRADIENT && v->kind != GCKPT_BUFFER_PARAMETER_GRADIENT))
             continue;
         int64_t size = gckpti_whole(s, v->size);
         int first = resident ? 0 : rank[v->start], end = gckpti_storage_end(p, (int)i);
-        int last = end >= (int)p->length ? s->ranks
-                                         : rank[end] - (p->list[end].kind != GCKPT_BACKWARD);
+        int last =
+            end >= (int)p->length ? s->ranks : rank[end] - (p->list[end].kind != GCKPT_BACKWARD);
         s->at[first] += size;
         s->at[last + 1] -= last + 1 <= s->ranks ? size : 0;
         s->before[first + !resident] += size;
@@ -7310,9 +7308,8 @@ static void gckpti_find_gaps(gckpti_search *s, int all)
 /* Notes that the units of s->set are to be computed before position x. */
 static void gckpti_insert_set(gckpti_search *s, int x)
 {
-    gckpti_keyed *all =
-        (gckpti_keyed *)gckpti_want(s, &s->room[GCKPTI_ROOM_INSERTS],
-                                    (size_t)(s->inserts + s->set_count), sizeof *all);
+    gckpti_keyed *all = (gckpti_keyed *)gckpti_want(
+        s, &s->room[GCKPTI_ROOM_INSERTS], (size_t)(s->inserts + s->set_count), sizeof *all);
     s->insert = all ? all : s->insert;
     for (int i = 0; i < s->set_count && all; i++) {
         gckpti_keyed m = { (uint64_t)x << 32 | (uint64_t)s->set[i], s->set[i], 0, x, 0 };
@@ -7561,8 +7558,8 @@ static void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
         improved = 0;
         gckpti_index(s, limit);
         gckpti_find_repeats(s);
-        s->insert = (gckpti_keyed *)gckpti_want(s, &s->room[GCKPTI_ROOM_INSERTS],
-                                               (size_t)s->moves, sizeof *s->insert);
+        s->insert = (gckpti_keyed *)gckpti_want(s, &s->room[GCKPTI_ROOM_INSERTS], (size_t)s->moves,
+                                                sizeof *s->insert);
         if (s->p->failed || s->items > GCKPTI_WORK_LIMIT)
             return;
         if (exact) {
@@ -7655,8 +7652,7 @@ static void gckpti_seed_raw(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
     gckpti_order_list(p);
-    if (p->failed || p->length > INT32_MAX / 4 ||
-        !gckpti_trial_room(s, &s->now, (int)p->length))
+    if (p->failed || p->length > INT32_MAX / 4 || !gckpti_trial_room(s, &s->now, (int)p->length))
         return;
     int n = 0;
     for (size_t x = 0; x < p->length; x++) {
@@ -7755,8 +7751,7 @@ static int gckpti_stages(gckpti_search *s, int by_unit, gckpti_stage *stage)
 {
     size_t n = (size_t)s->units;
     int *forward = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_USES], 3 * n, sizeof(int));
-    int64_t *enters =
-        (int64_t *)gckpti_want(s, &s->room[GCKPTI_ROOM_OVER], n + 2, sizeof *enters);
+    int64_t *enters = (int64_t *)gckpti_want(s, &s->room[GCKPTI_ROOM_OVER], n + 2, sizeof *enters);
     if (s->p->failed)
         return 0;
     int *either = forward + n, *rank = either + n;
@@ -7784,8 +7779,8 @@ static int gckpti_stages(gckpti_search *s, int by_unit, gckpti_stage *stage)
             q->taped = taped + w->work > q->taped ? taped + w->work : q->taped;
             q->through = through + w->work > q->through ? through + w->work : q->through;
             q->cost += w->cost;
-            q->kept += (rank[u] >= 0 || either[u] >= q->end ? w->out : 0) +
-                       (w->reads_aux ? w->aux : 0);
+            q->kept +=
+                (rank[u] >= 0 || either[u] >= q->end ? w->out : 0) + (w->reads_aux ? w->aux : 0);
             for (int v = q->first; v <= u; v++) /* what u read last */
                 if (forward[v] == u && either[v] < q->end) {
                     through -= s->unit[v].out;
@@ -7906,9 +7901,8 @@ static void gckpti_emit_table(gckpti_search *s, const gckpti_table *t, int m)
 /* The programme's schedules for all amounts of memory become seeds. */
 static void gckpti_seed_chain(gckpti_search *s, int by_unit, int64_t most)
 {
-    gckpti_stage *stage =
-        (gckpti_stage *)gckpti_want(s, &s->room[GCKPTI_ROOM_STAGES], GCKPTI_STAGES + 1,
-                                    sizeof *stage);
+    gckpti_stage *stage = (gckpti_stage *)gckpti_want(s, &s->room[GCKPTI_ROOM_STAGES],
+                                                      GCKPTI_STAGES + 1, sizeof *stage);
     gckpti_table t;
     memset(&t, 0, sizeof t);
     t.n = stage ? gckpti_stages(s, by_unit, stage) : 0;
@@ -8049,8 +8043,8 @@ static void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exa
             return;
         gckpti_index(s, slot->limit);
         gckpti_find_repeats(s);
-        s->insert = (gckpti_keyed *)gckpti_want(s, &s->room[GCKPTI_ROOM_INSERTS], 1,
-                                                sizeof *s->insert);
+        s->insert =
+            (gckpti_keyed *)gckpti_want(s, &s->room[GCKPTI_ROOM_INSERTS], 1, sizeof *s->insert);
         if (i >= s->moves || s->p->failed)
             return;
         s->insert[0] = s->move[i];
@@ -8198,8 +8192,7 @@ static gckpt_result gckpti_choose(gckpti_search *s, size_t most, int *best)
     while (result == GCKPT_OK) {
         int next = -1, tried = s->slots;
         for (int i = 0; i < s->slots; i++)
-            if (gckpti_may_fit(s, i, most) &&
-                (next < 0 || s->slot[i].extra < s->slot[next].extra))
+            if (gckpti_may_fit(s, i, most) && (next < 0 || s->slot[i].extra < s->slot[next].extra))
                 next = i;
         if (next < 0 || (*best >= 0 && s->slot[*best].extra < s->slot[next].extra))
             break;
@@ -8222,14 +8215,13 @@ static gckpt_result gckpti_find_least(gckpti_search *s, size_t *least)
     *least = SIZE_MAX;
     while (result == GCKPT_OK) {
         int next = -1;
-        for (int i = 0; i < s->slots; i++) {
+        for (int i = 0; i < s->slots; i++)
             if (s->slot[i].arena && s->slot[i].arena < *least)
                 *least = s->slot[i].arena;
-            if (gckpti_may_fit(s, i, *least) &&
-                (next < 0 || s->slot[i].peak < s->slot[next].peak))
+        for (int i = 0; i < s->slots; i++)
+            if (gckpti_may_fit(s, i, *least) && (next < 0 || s->slot[i].peak < s->slot[next].peak))
                 next = i;
-        }
-        if (next < 0 || !gckpti_may_fit(s, next, *least))
+        if (next < 0)
             break;
         result = gckpti_lay_slot(s, next);
     }
@@ -8371,8 +8363,8 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
             "plan: training needs at least one loss term; inference a term or a fetch");
     if (d->costs && (d->cost_count < 0 || (size_t)d->cost_count != g->count))
         return gckpti_error(g, GCKPT_E_ARG,
-                            "plan: costs are given for %i tensors; the graph has %z",
-                            d->cost_count, g->count);
+                            "plan: costs are given for %i tensors; the graph has %z", d->cost_count,
+                            g->count);
     if (g->segment >= 0)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: a segment is still open; gckpt_segment_end is missing");
@@ -8567,12 +8559,10 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     gckpti_planner_report(&p, graph, result);
     if (result == GCKPT_OK && !p.failed && !plan) {
         graph->least = least;
-        gckpti_error(graph, GCKPT_E_BUDGET,
-                     "budget %z bytes is too small: this graph needs at least %z%s", d.budget,
-                     least,
-                     optimal || d.mode == GCKPT_INFERENCE
-                         ? ""
-                         : " in this mode (GCKPT_AUTO needs least)");
+        gckpti_error(
+            graph, GCKPT_E_BUDGET, "budget %z bytes is too small: this graph needs at least %z%s",
+            d.budget, least,
+            optimal || d.mode == GCKPT_INFERENCE ? "" : " in this mode (GCKPT_AUTO needs least)");
     }
     if (result != GCKPT_OK || p.failed) {
         gckpt_plan_free(plan);
@@ -8591,8 +8581,8 @@ struct gckpt_frontier {
     gckpt_cost *costs;
     gckpt_pick *picks;
     gckpt_point *points;
-    size_t *first;                    /* of a point's items */
-    gckpt_instruction *items;         /* the schedules */
+    size_t *first;                     /* of a point's items */
+    gckpt_instruction *items;          /* the schedules */
     size_t count, item_count, tensors; /* tensors: of the graph */
     int term_count, complete;
 };
@@ -8667,15 +8657,14 @@ static gckpt_frontier *gckpti_frontier_copy(gckpti_search *s)
         point->bytes = resident + slot->arena;
         point->work = p->least_work + slot->extra;
         point->recompute = forward ? (double)slot->extra / (double)forward : 0;
-        point->overhead =
-            p->least_work ? (double)slot->extra / (double)p->least_work : 0;
+        point->overhead = p->least_work ? (double)slot->extra / (double)p->least_work : 0;
     }
     f->first[s->slots] = at;
     return f;
 }
 
-GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_term *terms,
-                                             int count, const gckpt_plan_desc *desc)
+GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_term *terms, int count,
+                                             const gckpt_plan_desc *desc)
 {
     gckpt_plan_desc d;
     gckpti_planner p;
@@ -9082,7 +9071,7 @@ static int gckpti_write_text(gckpt_write_fn write, void *user, const char *forma
 static const char *gckpti_mode_name(gckpt_mode mode)
 {
     static const char *const modes[] = { "auto", "store-all", "memory-poor", "segments",
-                                         "sqrt", "optimal",   "schedule", "inference" };
+                                         "sqrt", "optimal",   "schedule",    "inference" };
     return modes[mode];
 }
 
@@ -9534,9 +9523,8 @@ static void gckpti_svg_top(gckpti_svg *s)
                    ".k4{fill:#999}.e{text-anchor:end}.c{text-anchor:middle}");
     gckpti_draw(w, ".p0{fill:#009e73}.p1{fill:#5d3a9b}.p2{fill:#333}.p3{fill:#d55e00}"
                    ".g{stroke:#ddd}.l{stroke:#222;stroke-dasharray:5 4}");
-    gckpti_draw(w,
-                ".s{stroke:#fff;stroke-width:.8}.b{font-weight:bold}.n{font-size:11px}"
-                ".m{font-size:12px}.m,.n{font-family:monospace}</style>\n");
+    gckpti_draw(w, ".s{stroke:#fff;stroke-width:.8}.b{font-weight:bold}.n{font-size:11px}"
+                   ".m{font-size:12px}.m,.n{font-family:monospace}</style>\n");
     gckpti_draw(w, "<path fill=\"#fff\" d=\"M0 0h%iv%iH0z\"/>\n", gckpti_page, height);
     gckpti_svg_text(s, 16, 34, " font-size=\"20\" class=\"b\"",
                     inference ? "Memory of a forward pass (%s): %s"
@@ -9761,9 +9749,9 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
                 (int)n, n == 1 ? "" : "s", gckpti_round_bytes((size_t)c.fixed).text,
                 gckpti_tenth(100 * c.top));
     if (mark)
-        gckpti_draw(w, c.marked < 0 ? "A budget of %s is too small.\n"
-                                    : "> is what a budget of %s gets.\n",
-                    gckpti_round_bytes(mark).text);
+        gckpti_draw(
+            w, c.marked < 0 ? "A budget of %s is too small.\n" : "> is what a budget of %s gets.\n",
+            gckpti_round_bytes(mark).text);
     if (!f->complete)
         gckpti_draw(w, "The search stopped at its limit: plans may cost more than they need.\n");
     gckpti_draw(w, "\n%s%s  extra time  recomputed\n", c.unit > 1 ? "         " : "       ",
@@ -9864,8 +9852,9 @@ GCKPT_API gckpt_result gckpt_frontier_svg(const gckpt_frontier *f, size_t mark,
                     f->complete ? "" : " The search stopped early.");
     gckpti_chart_axes(&c);
     for (int dots = 0; dots < 2; dots++) {
-        gckpti_draw(w, dots ? "<path class=\"v\" style=\"stroke-width:6;stroke-linecap:round\" d=\""
-                            : "<path class=\"v\" d=\"M%g 112",
+        gckpti_draw(w,
+                    dots ? "<path class=\"v\" style=\"stroke-width:6;stroke-linecap:round\" d=\""
+                         : "<path class=\"v\" d=\"M%g 112",
                     gckpti_chart_x(&c, (double)f->points->bytes));
         for (size_t i = 0; i < f->count; i++)
             gckpti_draw(w, dots ? "M%g %gh0" : "H%gV%g",
@@ -9890,8 +9879,10 @@ GCKPT_API gckpt_result gckpt_frontier_svg(const gckpt_frontier *f, size_t mark,
         gckpti_chart_row(&c, p, gckpti_way_names[i]);
         gckpti_draw(w, "%s</text>\n", p->overhead > c.top ? ", at the upper edge" : "");
         if (i == GCKPTI_WAYS + 1) { /* named above the chart, where nothing else is */
-            gckpti_draw(w, "<path class=\"w\" stroke=\"#d55e00\" stroke-dasharray=\"5 4\" "
-                           "d=\"M%g 98V%gH84\"/>", x, at);
+            gckpti_draw(w,
+                        "<path class=\"w\" stroke=\"#d55e00\" stroke-dasharray=\"5 4\" "
+                        "d=\"M%g 98V%gH84\"/>",
+                        x, at);
             gckpti_svg_text(&c.s, x, 90, x > 480 ? " class=\"b e\"" : " class=\"b\"",
                             "in a budget of %s: %s, +%g %%", gckpti_round_bytes(mark).text,
                             gckpti_round_bytes(p->bytes).text, gckpti_tenth(100 * p->overhead));
