@@ -26,7 +26,7 @@ all: examples
 
 help:
 	@echo 'make run       train a small GPT on the text of gradckpt.h for about a minute, and sample it'
-	@echo 'make test      build and run all tests: a C compiler, make and sh suffice; under 3 minutes'
+	@echo 'make test      build and run all tests: a C compiler, make and sh suffice; 3 minutes'
 	@echo 'make check     the wide test: compilers, options, sanitizers, valgrind, macros, symbols'
 	@echo 'make examples  build/gpt, accumulation, bytes, quickstart, steps, strategies'
 	@echo 'make bench     milliseconds a step, tokens/s, GFLOP/s beside the peak of this machine'

@@ -41,8 +41,8 @@
  *     >>files      safetensors                                                   789     800
  *     >>tables     plans as files and as C constants                             732     740
  *     >>fast       AVX2 kernels, same bits                                      1071    1100
- *     manual       this comment                                                  186     190
- *                  in all                                                      13991   14590
+ *     manual       this comment                                                  187     190
+ *                  in all                                                      13992   14590
  *
  * == MANUAL =======================================================================================
  *
@@ -178,8 +178,9 @@
  *    every machine; the least budget that an error names works. Segments are no limits but hints:
  *    their schedules are among those to start from. gckpt_keep and gckpt_recompute are obeyed.
  *    Planning takes about 0.5 to 2 ms an op for all budgets at once (gckpt_frontier_new), half of
- *    it for one, and 10 to 20 MB; a limit of list items looked at ends it on graphs of many
- *    thousand ops (gckpt_frontier_complete). Without a budget nothing is searched.
+ *    it for one, and 10 to 20 MB (100 MB for some thousand ops). Up to 32 ops are searched more
+ *    thoroughly, for up to some tenths of a second. A limit of list items looked at ends the search
+ *    on graphs of many thousand ops (gckpt_frontier_complete). Without a budget nothing is searched.
  */
 #ifndef GRADCKPT_H
 #define GRADCKPT_H
