@@ -9869,9 +9869,9 @@ GCKPT_API gckpt_result gckpt_frontier_svg(const gckpt_frontier *f, size_t mark,
     double y = 490;
     for (int i = 0; i < GCKPTI_WAYS + 2; i++) { /* the legend is a table */
         const gckpt_point *p = &c.way[i];
-        double x = gckpti_chart_x(&c, (double)p->bytes), at = gckpti_chart_y(&c, p->overhead);
         if (!p->bytes)
             continue;
+        double x = gckpti_chart_x(&c, (double)p->bytes), at = gckpti_chart_y(&c, p->overhead);
         gckpti_draw(w, "<path class=\"w\" transform=\"translate(%g %g)\" stroke=\"%s\"/>", x, at,
                     looks[i]);
         gckpti_draw(w, "<path class=\"w\" transform=\"translate(104 %g)\" stroke=\"%s\"/>\n",
