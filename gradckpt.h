@@ -6681,10 +6681,12 @@ enum {
     GCKPTI_STAGES = 65, /* most stages of the dynamic programme */
     GCKPTI_STEPS = 200, /* its steps of memory, more when the work allows: */
     GCKPTI_TABLE = 24000000,
+    GCKPTI_FINE = 1024,
     GCKPTI_POOR = 400,   /* most ops for which memory-poor, whose list is quadratic, is a seed */
     GCKPTI_EXACT = 32,   /* most ops for which every single move is tried */
     GCKPTI_SMALL = 100,  /* most ops for which slots are shaken, */
     GCKPTI_SHAKES = 4,   /* this often */
+    GCKPTI_TRIED = 24,   /* most seeds that an exact rung polishes */
     GCKPTI_CLOSURE = 400 /* most forwards that one gap may cost */
 };
 #define GCKPTI_WORK_LIMIT INT64_C(200000000) /* list items evaluated, in all */
@@ -7911,7 +7913,9 @@ static void gckpti_seed_chain(gckpti_search *s, int by_unit, int64_t most)
         return;
     t.stage = stage;
     int64_t steps = GCKPTI_TABLE / (t.n * t.n * t.n);
-    steps = steps < GCKPTI_STEPS ? (int)GCKPTI_STEPS : steps > 1024 ? 1024 : steps;
+    steps = steps < GCKPTI_STEPS ? (int)GCKPTI_STEPS : steps;
+    if (steps > GCKPTI_FINE || most / s->grain <= GCKPTI_FINE)
+        steps = GCKPTI_FINE; /* few different sizes: exact */
     t.step = s->grain * ((most / s->grain + steps - 1) / steps);
     t.steps = (int)(most / t.step);
     size_t cells = (size_t)t.n * (size_t)t.n * ((size_t)t.steps + 1);
@@ -7923,8 +7927,10 @@ static void gckpti_seed_chain(gckpti_search *s, int by_unit, int64_t most)
         uint64_t last = UINT64_MAX;
         for (int m = 0, before = 0; m <= t.steps && !s->p->failed; m++) {
             uint64_t cost = t.cost[gckpti_cell(&t, 0, t.n - 1, m)];
-            if (cost >= last || (s->units > GCKPTI_SMALL && (m - before) * 33 < before))
-                continue;
+            int again = t.step == s->grain && s->units <= GCKPTI_SMALL && cost == last;
+            if (cost == UINT64_MAX || (cost >= last && !again) ||
+                (s->units > GCKPTI_SMALL && (m - before) * 33 < before))
+                continue; /* (the same work, another list: it may lie in fewer bytes) */
             last = cost;
             before = m;
             s->p->raw_length = 0;
@@ -7939,6 +7945,26 @@ static void gckpti_seed_chain(gckpti_search *s, int by_unit, int64_t most)
 }
 
 /* ---- the ladder ---- */
+/* Number by number: as bytes the order would depend on the machine. */
+static int gckpti_list_before(const gckpti_slot *a, const gckpti_slot *b)
+{
+    int x = 0;
+    while (x < a->length && a->item[x] == b->item[x])
+        x++;
+    return x < a->length && a->item[x] < b->item[x];
+}
+
+/* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart. */
+static int gckpti_slot_before(const void *first, const void *second, const void *context)
+{
+    const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
+    (void)context;
+    return a->arena != b->arena     ? a->arena < b->arena
+           : a->extra != b->extra   ? a->extra < b->extra
+           : a->length != b->length ? a->length < b->length
+                                    : gckpti_list_before(a, b);
+}
+
 static int gckpti_better(const gckpti_trial *t, const gckpti_slot *slot)
 {
     return slot->length == 0 || t->extra < slot->extra ||
@@ -7980,9 +8006,10 @@ static void gckpti_find_seeds(gckpti_search *s)
 
 static void gckpti_make_rungs(gckpti_search *s)
 {
-    int64_t most = s->seed[0].peak, least = most, resident = s->before[0];
+    int64_t most = s->seed[0].peak, least = most, resident = s->before[0]; /* 0: store-all */
     for (int i = 1; i < s->seeds; i++)
         least = s->seed[i].peak < least ? s->seed[i].peak : least;
+    gckpti_sort(s->seed, (size_t)s->seeds, sizeof *s->seed, gckpti_slot_before, NULL);
     int every = (most - least) / s->grain <= 96;
     for (int64_t limit = most;;) {
         gckpti_slot *slot = gckpti_slot_new(s, &s->slot, &s->slots, GCKPTI_ROOM_SLOTS);
@@ -8002,7 +8029,7 @@ static void gckpti_climb(gckpti_search *s, int down)
 {
     int exact = s->units <= GCKPTI_EXACT, polished = -1;
     for (int i = 0; i < s->slots && !s->p->failed; i++) {
-        int k = down ? i : s->slots - 1 - i, from = down ? k - 1 : k + 1, best = -1;
+        int k = down ? i : s->slots - 1 - i, from = down ? k - 1 : k + 1, best = -1, tried = 0;
         gckpti_slot *slot = &s->slot[k];
         if (s->items > GCKPTI_WORK_LIMIT)
             exact = 0;
@@ -8011,7 +8038,7 @@ static void gckpti_climb(gckpti_search *s, int down)
                 continue;
             if (best < 0 || s->seed[j].extra < s->seed[best].extra)
                 best = j;
-            if (exact && gckpti_slot_load(s, &s->seed[j])) {
+            if (exact && ++tried <= GCKPTI_TRIED && gckpti_slot_load(s, &s->seed[j])) {
                 gckpti_polish(s, slot->limit, 1);
                 gckpti_offer(s, slot);
             }
@@ -8124,26 +8151,6 @@ static gckpt_result gckpti_lay_slot(gckpti_search *s, int k)
             break;
     }
     return s->p->failed ? GCKPT_E_MEMORY : result;
-}
-
-/* Number by number: as bytes the order would depend on the machine. */
-static int gckpti_list_before(const gckpti_slot *a, const gckpti_slot *b)
-{
-    int x = 0;
-    while (x < a->length && a->item[x] == b->item[x])
-        x++;
-    return x < a->length && a->item[x] < b->item[x];
-}
-
-/* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart. */
-static int gckpti_slot_before(const void *first, const void *second, const void *context)
-{
-    const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
-    (void)context;
-    return a->arena != b->arena     ? a->arena < b->arena
-           : a->extra != b->extra   ? a->extra < b->extra
-           : a->length != b->length ? a->length < b->length
-                                    : gckpti_list_before(a, b);
 }
 
 /* Seeds join the rungs, each at its own bytes. Of rungs with the same schedule the lowest keeps
