@@ -31,7 +31,7 @@
  *     >>ops        elementwise, broadcasting, shapes: a block an op              912     920
  *     >>ops-layers embed, matmul, linear, norms, attention, losses              1064    1100
  *     >>plan       what needs gradients, schedules, lifetimes, layout           1886    2100
- *     >>optimal    the least work for every budget                              1662    1700
+ *     >>optimal    the least work for every budget                              1669    1700
  *     >>plans      from a request to a plan; the frontier; the micro-batch       633     700
  *     >>plan-tells what a plan tells                                             177     200
  *     >>pictures   a plan's memory as SVG, its instructions, the frontier        795     800
@@ -42,7 +42,7 @@
  *     >>tables     plans as files and as C constants                             732     740
  *     >>fast       AVX2 kernels, same bits                                      1071    1100
  *     manual       this comment                                                  187     190
- *                  in all                                                      13992   14590
+ *                  in all                                                      13999   14590
  *
  * == MANUAL =======================================================================================
  *
@@ -180,7 +180,7 @@
  *    Planning takes about 0.5 to 2 ms an op for all budgets at once (gckpt_frontier_new), half of
  *    it for one, and 10 to 20 MB (100 MB for some thousand ops). Up to 32 ops are searched more
  *    thoroughly, for up to some tenths of a second. A limit of list items looked at ends the search
- *    on graphs of many thousand ops (gckpt_frontier_complete). Without a budget nothing is searched.
+ *    on graphs of many thousand ops (gckpt_frontier_complete). Without a budget there is no search.
  */
 #ifndef GRADCKPT_H
 #define GRADCKPT_H
