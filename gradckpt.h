@@ -31,7 +31,7 @@
  *     >>ops        elementwise, broadcasting, shapes: a block an op              912     920
  *     >>ops-layers embed, matmul, linear, norms, attention, losses              1064    1100
  *     >>plan       what needs gradients, schedules, lifetimes, layout           1886    2100
- *     >>optimal    the least work for every budget                              1669    1700
+ *     >>optimal    the least work for every budget                              1676    1700
  *     >>plans      from a request to a plan; the frontier; the micro-batch       633     700
  *     >>plan-tells what a plan tells                                             177     200
  *     >>pictures   a plan's memory as SVG, its instructions, the frontier        795     800
@@ -42,7 +42,7 @@
  *     >>tables     plans as files and as C constants                             732     740
  *     >>fast       AVX2 kernels, same bits                                      1071    1100
  *     manual       this comment                                                  187     190
- *                  in all                                                      13999   14590
+ *                  in all                                                      14006   14590
  *
  * == MANUAL =======================================================================================
  *
@@ -7750,7 +7750,7 @@ static int gckpti_cut(gckpti_search *s, int by_unit, const int64_t *enters, gckp
     return count;
 }
 
-static int gckpti_stages(gckpti_search *s, int by_unit, gckpti_stage *stage)
+static int gckpti_stages(gckpti_search *s, int by_unit, int whole, gckpti_stage *stage)
 {
     size_t n = (size_t)s->units;
     int *forward = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_USES], 3 * n, sizeof(int));
@@ -7782,8 +7782,8 @@ static int gckpti_stages(gckpti_search *s, int by_unit, gckpti_stage *stage)
             q->taped = taped + w->work > q->taped ? taped + w->work : q->taped;
             q->through = through + w->work > q->through ? through + w->work : q->through;
             q->cost += w->cost;
-            q->kept +=
-                (rank[u] >= 0 || either[u] >= q->end ? w->out : 0) + (w->reads_aux ? w->aux : 0);
+            q->kept += (whole || rank[u] >= 0 || either[u] >= q->end ? w->out : 0) +
+                       (w->reads_aux ? w->aux : 0);
             for (int v = q->first; v <= u; v++) /* what u read last */
                 if (forward[v] == u && either[v] < q->end) {
                     through -= s->unit[v].out;
@@ -7792,12 +7792,12 @@ static int gckpti_stages(gckpti_search *s, int by_unit, gckpti_stage *stage)
         }
         int64_t live = q->kept;
         for (int v = q->first; v < q->end; v++)
-            live -= rank[v] < q->back && either[v] >= q->end ? s->unit[v].out : 0;
+            live -= !whole && rank[v] < q->back && either[v] >= q->end ? s->unit[v].out : 0;
         for (; back < s->body_ranks && s->backward[back] >= q->first; back++) {
             int64_t most = live + s->at[back] - resident;
             q->backwards = most > q->backwards ? most : q->backwards;
             for (int v = q->first; v < q->end; v++)
-                live -= rank[v] == back ? s->unit[v].out : 0;
+                live -= !whole && rank[v] == back ? s->unit[v].out : 0;
         }
         q->back_end = back;
     }
@@ -7902,13 +7902,13 @@ static void gckpti_emit_table(gckpti_search *s, const gckpti_table *t, int m)
 }
 
 /* The programme's schedules for all amounts of memory become seeds. */
-static void gckpti_seed_chain(gckpti_search *s, int by_unit, int64_t most)
+static void gckpti_seed_chain(gckpti_search *s, int by_unit, int whole, int64_t most)
 {
     gckpti_stage *stage = (gckpti_stage *)gckpti_want(s, &s->room[GCKPTI_ROOM_STAGES],
                                                       GCKPTI_STAGES + 1, sizeof *stage);
     gckpti_table t;
     memset(&t, 0, sizeof t);
-    t.n = stage ? gckpti_stages(s, by_unit, stage) : 0;
+    t.n = stage ? gckpti_stages(s, by_unit, whole, stage) : 0;
     if (t.n < 2 || most < s->grain)
         return;
     t.stage = stage;
@@ -7993,10 +7993,17 @@ static void gckpti_find_seeds(gckpti_search *s)
         gckpti_make_segments(p, i < groups ? gckpti_group(p, i) : 0);
         gckpti_seed_raw(s);
     }
-    for (int by_unit = 0; by_unit < 2 && !p->failed; by_unit++)
+    int64_t outs = 0;
+    for (int u = 0; u < s->units; u++)
+        outs += s->unit[u].out;
+    for (int by_unit = 0; by_unit < 2 && !p->failed; by_unit++) {
+        if (by_unit ? s->units > GCKPTI_POOR && p->g->outermost >= 2 : p->g->outermost < 2)
+            continue;
         for (int part = 1; part <= 16; part *= 4)
-            if (by_unit ? s->units <= GCKPTI_POOR || p->g->outermost < 2 : p->g->outermost >= 2)
-                gckpti_seed_chain(s, by_unit, most / part);
+            gckpti_seed_chain(s, by_unit, 0, most / part);
+        if (s->units <= GCKPTI_SMALL) /* as the literature has it: a tape keeps every result */
+            gckpti_seed_chain(s, by_unit, 1, most + outs);
+    }
     if (s->units <= GCKPTI_POOR && !p->failed) {
         p->raw_length = 0;
         gckpti_make_memory_poor(p);
