@@ -13,9 +13,10 @@
  * model to the same bits whatever it chose: any plan, any split of the batch, any thread count, any
  * processor.
  *
- * DOES: reverse-mode differentiation of static graphs of f32 tensors; exact byte plans; gradient
- * accumulation done right (sums over all micro-batches, one division); AdamW, SGD, momentum or your
- * own optimiser; safetensors files; runs in memory you hand over, without heap, stdio or an OS.
+ * DOES: reverse-mode differentiation of static graphs of f32 tensors, activations kept as f32 or
+ * bf16; exact byte plans; gradient accumulation done right (sums over all micro-batches, one
+ * division); AdamW, SGD, momentum or your own optimiser; safetensors files; runs in memory you hand
+ * over, without heap, stdio or an OS.
  * DOES NOT: change shapes while a graph lives (build another; it is cheap); run on more than one
  * machine; convolve; read Python models; promise speed on processors without vector units.
  *
@@ -138,6 +139,18 @@
  *       (through the batch), step and tensor id; u = top 24 bits / 2^24; kept when u >= p.
  *    k. A fused or in-place kernel returns the bits of the plain ones. Hashes are FNV-1a 64 over
  *       little-endian 32-bit words, every NaN as 0x7fc00000.
+ *    l. bf16 plans (desc.precision) keep what depends on the batch, values and gradients, as bf16:
+ *       an op computes in binary32 from what is kept, and each result is rounded, a gradient after
+ *       each contribution; to nearest even, subnormals to 0. Factors of matrix products (linear,
+ *       matmul, linear + cross-entropy) are rounded first if they are not bf16 (weights, feeds,
+ *       gradients of logits); each link of their chains flushes subnormals to 0. Weights, their
+ *       gradients, optimiser state, aux and losses stay binary32, as does what depends on
+ *       parameters only; fetched tensors are rounded, but kept as floats. BF16_STOCHASTIC adds 16
+ *       of Philox's bits to the half that is cut off: keyed by the seed; counter = global element
+ *       index / 8, step, the instruction that stores. So here, too, the bits are the same for any
+ *       plan, split, thread count and processor (bf16 instructions run only where they pass a test
+ *       against the emulation); but linear + cross-entropy, which never rounds its logits, is
+ *       closer to fp32 than the two ops.
  *
  * 6. Bytes
  *    gckpt_plan_bytes = parameters + optimiser state + step arena. The arena (gradients,
@@ -193,7 +206,7 @@
 #define GCKPT_VERSION_MINOR    1
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         1 /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      1 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      2 /* version of saved and printed plans */
 
 #ifndef GCKPT_API
 #if defined(GCKPT_STATIC) && defined(__GNUC__)
@@ -256,6 +269,14 @@ typedef struct {
     int64_t d[GCKPT_MAX_DIMS];
 } gckpt_shape;
 typedef enum { GCKPT_F32, GCKPT_I32 } gckpt_type;
+/* What a plan keeps activations and their gradients as (manual, 5l). */
+typedef enum {
+    GCKPT_FP32,
+    GCKPT_BF16,           /* 2 bytes an element, rounded to nearest even */
+    GCKPT_BF16_STOCHASTIC /* the same, rounded up or down by chance: unbiased */
+} gckpt_precision;
+GCKPT_API uint16_t gckpt_to_bf16(float x); /* nearest even; subnormals become 0 */
+GCKPT_API float gckpt_from_bf16(uint16_t x);
 GCKPT_API gckpt_shape gckpt_shape1(int64_t a);
 GCKPT_API gckpt_shape gckpt_shape2(int64_t a, int64_t b);
 GCKPT_API gckpt_shape gckpt_shape3(int64_t a, int64_t b, int64_t c);
@@ -451,6 +472,9 @@ typedef struct {
     float *grad;          /* backward: where this input's gradient goes; NULL: not wanted */
     int accumulate;       /* 1: add to what grad holds (or start chains from it); 0: store */
     gckpt_shape shape;
+    /* GCKPT_TAKES_BF16, in bf16 plans: where the values are, or the gradient goes, instead */
+    const uint16_t *bf16;
+    uint16_t *grad_bf16;
 } gckpt_arg;
 struct gckpt_call {
     int inputs;
@@ -470,8 +494,11 @@ struct gckpt_call {
     uint64_t seed, step;
     int id; /* of the tensor */
     int threads;
-    int plain;        /* 1: workspace for plain kernels is enough (gckpt_plan_desc.plain) */
-    int training;     /* 0 in inference plans */
+    int plain;    /* 1: workspace for plain kernels is enough (gckpt_plan_desc.plain) */
+    int training; /* 0 in inference plans */
+    gckpt_precision precision; /* of the plan; also for shape() when planning */
+    uint16_t *out_bf16;        /* GCKPT_TAKES_BF16: instead of out, of grad_out */
+    const uint16_t *grad_out_bf16;
     double *loss_sum; /* losses, forward: add the sum and count here; NULL in a recompute */
     int64_t *loss_count;
     float loss_scale;   /* losses, backward: the gradient of the sum */
@@ -490,6 +517,8 @@ struct gckpt_call {
 #define GCKPT_INPLACE_GRAD (1u << 16) /* in[0].grad may be the bytes of grad_out (elementwise) */
 #define GCKPT_LOSS         (1u << 17) /* a (sum, count) loss; shape() leaves shape.n = 0 */
 #define GCKPT_SIDE_EFFECT  (1u << 18) /* forward runs exactly once a micro-batch */
+#define GCKPT_TAKES_BF16                                                                           \
+    (1u << 19) /* kernels read and write bf16 where it is given; without: f32 copies */
 typedef struct {
     const char *name;
     gckpt_result (*shape)(
@@ -557,6 +586,7 @@ typedef struct {
     /* 1: workspace for the plain kernels only, and they run: what a GCKPT_NO_FAST build needs
      * (there it is always 1), so set it when this plan is made for one */
     int plain;
+    gckpt_precision precision; /* of activations and their gradients */
     /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: what has least
      * bytes */
     int group;
@@ -1812,6 +1842,35 @@ GCKPTI_INLINE float gckpti_uniform(uint32_t word)
     return (float)(int32_t)(word >> 8) * 5.9604644775390625e-8f;
 }
 
+/* ---- bf16: the upper half of a float. Rounded to nearest even; subnormals become zeros of their
+ * sign, NaN stays a (quiet) NaN: what the processors' instructions do. ---- */
+GCKPTI_INLINE float gckpti_flush(float x) /* subnormals to zero */
+{
+    uint32_t u = gckpti_bits(x);
+    return u & 0x7f800000u ? x : gckpti_float(u & 0x80000000u);
+}
+
+/* `more` is added to the half that is cut off: 0x7fff + the last bit kept, or 16 random bits. */
+GCKPTI_INLINE uint16_t gckpti_halve(uint32_t u, uint32_t more)
+{
+    if (!(u & 0x7f800000u))
+        return (uint16_t)(u >> 16 & 0x8000u);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)(u >> 16 | 0x40u);
+    return (uint16_t)((u + more) >> 16);
+}
+
+GCKPTI_INLINE uint16_t gckpti_to_bf16(float x)
+{
+    uint32_t u = gckpti_bits(x);
+    return gckpti_halve(u, 0x7fffu + (u >> 16 & 1));
+}
+
+GCKPTI_INLINE float gckpti_from_bf16(uint16_t x) { return gckpti_float((uint32_t)x << 16); }
+
+GCKPT_API uint16_t gckpt_to_bf16(float x) { return gckpti_to_bf16(x); }
+GCKPT_API float gckpt_from_bf16(uint16_t x) { return gckpti_from_bf16(x); }
+
 /* Two words to two independent standard normal values (Box and Muller), magnitude at most 5.77. */
 GCKPTI_INLINE void gckpti_normal(uint32_t a, uint32_t b, float out[2])
 {
@@ -2672,13 +2731,15 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
  * `factor`. */
 static gckpt_result gckpti_shape_call(const gckpt_op *op, gckpt_tensor *const *in, int n,
                                       const void *attributes, int64_t factor, int threads,
-                                      int plain, gckpt_graph *report, gckpt_call *call)
+                                      int plain, gckpt_precision precision, gckpt_graph *report,
+                                      gckpt_call *call)
 {
     memset(call, 0, sizeof *call);
     call->inputs = n;
     call->attributes = attributes;
     call->threads = threads;
     call->plain = plain;
+    call->precision = precision;
     call->graph = report;
     for (int i = 0; i < n; i++) {
         call->in[i].shape = in[i]->shape;
@@ -2725,7 +2786,7 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         once = once && in[i]->once;
     }
     gckpt_call call, more;
-    gckpt_result result = gckpti_shape_call(op, in, n, attributes, 1, 1, 0, g, &call);
+    gckpt_result result = gckpti_shape_call(op, in, n, attributes, 1, 1, 0, GCKPT_FP32, g, &call);
     if (result != GCKPT_OK) {
         gckpti_fail(g, result, "%s: shapes do not fit", op->name);
         gckpti_text t = { g->object.text + strlen(g->object.text), 0 };
@@ -2746,7 +2807,8 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
     int mixes =
         !once && (call.mixes_rows || (!loss && (call.shape.n == 0 || call.shape.d[0] % g->rows)));
     for (int factor = 2; factor <= 3 && !once && !mixes; factor++) {
-        mixes = gckpti_shape_call(op, in, n, attributes, factor, 1, 0, NULL, &more) != GCKPT_OK;
+        mixes = gckpti_shape_call(op, in, n, attributes, factor, 1, 0, GCKPT_FP32, NULL, &more) !=
+                GCKPT_OK;
         for (int i = 0; i < call.shape.n && !loss && !mixes; i++)
             mixes = more.shape.n != call.shape.n ||
                     more.shape.d[i] != call.shape.d[i] * (i ? 1 : factor);
@@ -3888,6 +3950,108 @@ static gckpt_result gckpti_matmul_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
+/* ---- products of bf16 plans (manual, 5l) ----
+ * c(i,j) = chain over p of a(i,p) b(p,j). Operands are bf16, or rounded to it where they are read;
+ * each link flushes subnormals to zero, as the processors' bf16 instructions do. A chain starts at
+ * start[j] (the bias), at what c holds (accumulate), or at +0; c is f32 or bf16. */
+typedef struct {
+    const float *f32;
+    const uint16_t *bf16;    /* one of the two */
+    int64_t row, step, next; /* to the next row of c (column for b), link, matrix */
+} gckpti_factor;
+typedef struct {
+    int64_t batch, m, n, k;
+    gckpti_factor a, b;
+    const float *start;
+    int accumulate;
+    float *c;
+    uint16_t *c_bf16; /* one of the two; rows of n */
+} gckpti_mixed;
+typedef void (*gckpti_mixed_run)(const gckpt_call *call, const gckpti_mixed *t);
+
+GCKPTI_INLINE float gckpti_factor_at(const gckpti_factor *x, int64_t at)
+{
+    return gckpti_from_bf16(x->bf16 ? x->bf16[at] : gckpti_to_bf16(x->f32[at]));
+}
+
+static void gckpti_mixed_plain(const gckpt_call *call, const gckpti_mixed *t)
+{
+    (void)call;
+    for (int64_t i = 0; i < t->batch * t->m; i++)
+        for (int64_t j = 0; j < t->n; j++) {
+            int64_t a = i / t->m * t->a.next + i % t->m * t->a.row, at = i * t->n + j;
+            int64_t b = i / t->m * t->b.next + j * t->b.row;
+            float d = t->start ? t->start[j] : 0.0f;
+            if (t->accumulate)
+                d = t->c ? t->c[at] : gckpti_from_bf16(t->c_bf16[at]);
+            d = gckpti_flush(d);
+            for (int64_t p = 0; p < t->k; p++, a += t->a.step, b += t->b.step)
+                d = gckpti_flush(
+                    gckpti_fma(gckpti_factor_at(&t->a, a), gckpti_factor_at(&t->b, b), d));
+            if (t->c)
+                t->c[at] = d;
+            else
+                t->c_bf16[at] = gckpti_to_bf16(d);
+        }
+}
+
+static gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t row, int64_t step, int64_t next)
+{
+    gckpti_factor x = { arg->data, arg->bf16, row, step, next };
+    return x;
+}
+
+static void gckpti_mixed_linear_forward(const gckpt_call *call, gckpti_mixed_run run)
+{
+    gckpti_sizes s = gckpti_matmul_sizes(call);
+    int transposed = *(const int *)call->attributes;
+    gckpti_mixed t = { s.matrices,
+                       s.m,
+                       s.n,
+                       s.k,
+                       gckpti_factor_of(&call->in[0], s.k, 1, s.m * s.k),
+                       gckpti_factor_of(&call->in[1], transposed ? s.k : 1, transposed ? 1 : s.n,
+                                        s.n * s.k),
+                       call->inputs == 3 ? call->in[2].data : NULL,
+                       0,
+                       call->out,
+                       call->out_bf16 };
+    run(call, &t);
+}
+
+static void gckpti_mixed_matmul_backward(const gckpt_call *call, gckpti_mixed_run run)
+{
+    gckpti_sizes s = gckpti_matmul_sizes(call);
+    const gckpt_arg *a = &call->in[0], *b = &call->in[1];
+    int64_t at_a = s.m * s.k, at_b = s.n * s.k, at_g = s.m * s.n;
+    int transposed = *(const int *)call->attributes;
+    gckpti_factor g = { call->grad_out, call->grad_out_bf16, s.n, 1, at_g };
+    gckpti_factor g_turned = { call->grad_out, call->grad_out_bf16, 1, s.n, at_g };
+    if (a->grad || a->grad_bf16) {
+        gckpti_mixed t = {
+            s.matrices, s.m,
+            s.k,        s.n,
+            g,          gckpti_factor_of(b, transposed ? 1 : s.n, transposed ? s.k : 1, at_b),
+            NULL,       a->accumulate,
+            a->grad,    a->grad_bf16
+        };
+        run(call, &t);
+    }
+    if ((b->grad || b->grad_bf16) && transposed) {
+        gckpti_mixed t = { s.matrices,  s.n,           s.k,
+                           s.m,         g_turned,      gckpti_factor_of(a, 1, s.k, at_a),
+                           NULL,        b->accumulate, b->grad,
+                           b->grad_bf16 };
+        run(call, &t);
+    } else if (b->grad || b->grad_bf16) {
+        gckpti_mixed t = {
+            s.matrices, s.k,  s.n,           s.m,     gckpti_factor_of(a, 1, s.k, at_a),
+            g_turned,   NULL, b->accumulate, b->grad, b->grad_bf16
+        };
+        run(call, &t);
+    }
+}
+
 static void gckpti_matmul_add(const gckpt_call *call) /* out += a b */
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
@@ -3901,12 +4065,20 @@ static void gckpti_matmul_add(const gckpt_call *call) /* out += a b */
 
 static void gckpti_matmul_forward(const gckpt_call *call)
 {
+    if (call->precision != GCKPT_FP32) {
+        gckpti_mixed_linear_forward(call, gckpti_mixed_plain);
+        return;
+    }
     gckpti_start(call->out, gckpti_elements(&call->shape), 0);
     gckpti_matmul_add(call);
 }
 
 static void gckpti_matmul_backward(const gckpt_call *call)
 {
+    if (call->precision != GCKPT_FP32) {
+        gckpti_mixed_matmul_backward(call, gckpti_mixed_plain);
+        return;
+    }
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *a = &call->in[0], *b = &call->in[1];
     int transposed = *(const int *)call->attributes;
@@ -3944,7 +4116,7 @@ static const gckpt_op gckpti_op_matmul = { "matmul",
                                            gckpti_matmul_flops,
                                            NULL,
                                            { GCKPT_IN(1), GCKPT_IN(0) },
-                                           0,
+                                           GCKPT_TAKES_BF16,
                                            GCKPTI_FAST(gckpti_fast_matmul_forward),
                                            GCKPTI_FAST(gckpti_fast_matmul_backward) };
 
@@ -3986,6 +4158,10 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
 static void gckpti_linear_forward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    if (call->precision != GCKPT_FP32) {
+        gckpti_mixed_linear_forward(call, gckpti_mixed_plain);
+        return;
+    }
     if (call->inputs == 3)
         for (int64_t r = 0; r < rows; r++)
             memcpy(call->out + r * n, call->in[2].data, (size_t)n * sizeof(float));
@@ -4004,7 +4180,8 @@ static void gckpti_linear_backward(const gckpt_call *call)
     gckpti_start(bias, n, call->in[2].accumulate);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t j = 0; j < n; j++)
-            bias[j] += call->grad_out[r * n + j];
+            bias[j] += call->grad_out ? call->grad_out[r * n + j]
+                                      : gckpti_from_bf16(call->grad_out_bf16[r * n + j]);
 }
 
 static const gckpt_op gckpti_op_linear = { "linear",
@@ -4014,7 +4191,7 @@ static const gckpt_op gckpti_op_linear = { "linear",
                                            gckpti_matmul_flops,
                                            NULL,
                                            { GCKPT_IN(1), GCKPT_IN(0), 0 },
-                                           0,
+                                           GCKPT_TAKES_BF16,
                                            GCKPTI_FAST(gckpti_fast_linear_forward),
                                            GCKPTI_FAST(gckpti_fast_linear_backward) };
 
@@ -4550,7 +4727,8 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
  * Logits: chains over C from +0. Backward, d being the logits' gradient: chains dx += d w over the
  * classes, dw += d x over the rows. Rows left out take part with d = +0, as in the two ops: else a
  * -0 could stay in the accumulator, or an infinity in w stay hidden. work: a block of rows (one in
- * a plain plan) times a chunk of classes. */
+ * a plain plan) times a chunk of classes; bf16 plans: then a block of dx, which is rounded when all
+ * classes are added. d is rounded where it enters the products. */
 static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape;
@@ -4564,7 +4742,29 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
     int64_t chunk = gckpti_part(w->d[0], GCKPTI_LOSS_CHUNK);
     call->aux_bytes = (size_t)rows * 2 * sizeof(float);
     call->work_forward = call->work_backward = (size_t)(block * chunk) * sizeof(float);
+    if (call->precision != GCKPT_FP32)
+        call->work_backward += (size_t)(block * gckpti_last(x)) * sizeof(float);
     return GCKPT_OK;
+}
+
+/* Rows r.. of x times a chunk of w, n classes from j. */
+static gckpti_mixed gckpti_mixed_logits(const gckpt_call *call, int64_t r, int64_t m, int64_t j,
+                                        int64_t n)
+{
+    const gckpt_arg *x = &call->in[0];
+    int64_t c = gckpti_last(&x->shape);
+    gckpti_mixed t = { 1,
+                       m,
+                       n,
+                       c,
+                       { x->data ? x->data + r * c : NULL, x->bf16 ? x->bf16 + r * c : NULL, c, 1,
+                         0 },
+                       { call->in[1].data + j * c, NULL, c, 1, 0 },
+                       NULL,
+                       0,
+                       (float *)call->work,
+                       NULL };
+    return t;
 }
 
 static void gckpti_linear_cross_entropy_forward(const gckpt_call *call)
@@ -4580,13 +4780,19 @@ static void gckpti_linear_cross_entropy_forward(const gckpt_call *call)
         float hit[GCKPTI_LOSS_ROWS] = { 0.0f };
         for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK) {
             int64_t n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
+            if (call->precision != GCKPT_FP32) {
+                gckpti_mixed t = gckpti_mixed_logits(call, r0, m, j, n);
+                gckpti_mixed_plain(call, &t);
+            }
             for (int64_t r = 0; r < m; r++) {
                 if (target[r] < 0)
                     continue;
                 float *x = logits + r * n;
-                gckpti_start(x, n, 0);
-                gckpti_chains(call->in[0].data + (r0 + r) * c, call->in[1].data + j * c, c, n, c,
-                              x);
+                if (call->precision == GCKPT_FP32) {
+                    gckpti_start(x, n, 0);
+                    gckpti_chains(call->in[0].data + (r0 + r) * c, call->in[1].data + j * c, c, n,
+                                  c, x);
+                }
                 if (target[r] >= j && target[r] < j + n)
                     hit[r] = x[target[r] - j];
                 gckpti_online(x, NULL, n, j == 0, &max[r], &sum[r]);
@@ -4597,8 +4803,83 @@ static void gckpti_linear_cross_entropy_forward(const gckpt_call *call)
     }
 }
 
+/* A chunk of the backward of bf16 plans, when work holds d of rows r0..: dx += d w, dw += d x. */
+static void gckpti_mixed_loss_products(const gckpt_call *call, gckpti_mixed_run run, int64_t r0,
+                                       int64_t m, int64_t j0, int64_t n, float *dx)
+{
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    int64_t c = gckpti_last(&x->shape);
+    const float *d = (const float *)call->work;
+    if (x->grad || x->grad_bf16) {
+        gckpti_mixed t = {
+            1, m, c, n, { d, NULL, n, 1, 0 }, { w->data + j0 * c, NULL, 1, c, 0 }, NULL, 1, dx, NULL
+        };
+        run(call, &t);
+    }
+    if (w->grad) {
+        gckpti_mixed t = gckpti_mixed_logits(call, r0, m, j0, n);
+        t.m = n, t.n = c, t.k = m;
+        t.b = t.a;
+        t.b.row = 1, t.b.step = c;
+        t.a.f32 = d, t.a.bf16 = NULL, t.a.row = 1, t.a.step = n;
+        t.accumulate = 1;
+        t.c = w->grad + j0 * c;
+        run(call, &t);
+    }
+}
+
+/* A block of dx, before its chains start and at the end: `count` floats from `at`. */
+static void gckpti_mixed_block(const gckpt_arg *x, float *dx, int64_t at, int64_t count, int end)
+{
+    for (int64_t i = 0; i < count; i++, at++) {
+        if (end && x->grad)
+            x->grad[at] = dx[i];
+        else if (end && x->grad_bf16)
+            x->grad_bf16[at] = gckpti_to_bf16(dx[i]);
+        else if (!end)
+            dx[i] = !x->accumulate ? 0.0f
+                    : x->grad      ? x->grad[at]
+                                   : gckpti_from_bf16(x->grad_bf16[at]);
+    }
+}
+
+static void gckpti_mixed_linear_cross_entropy_backward(const gckpt_call *call, gckpti_mixed_run run)
+{
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    int64_t c = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape), v = w->shape.d[0];
+    int64_t block = call->plain ? 1 : gckpti_part(rows, GCKPTI_LOSS_ROWS);
+    float *dx = (float *)call->work + block * gckpti_part(v, GCKPTI_LOSS_CHUNK);
+    if (w->grad)
+        gckpti_start(w->grad, v * c, w->accumulate);
+    for (int64_t r0 = 0; r0 < rows; r0 += block) {
+        int64_t m = gckpti_part(rows - r0, block);
+        gckpti_mixed_block(x, dx, r0 * c, m * c, 0);
+        for (int64_t j0 = 0; j0 < v; j0 += GCKPTI_LOSS_CHUNK) {
+            int64_t n = gckpti_part(v - j0, GCKPTI_LOSS_CHUNK);
+            gckpti_mixed t = gckpti_mixed_logits(call, r0, m, j0, n);
+            run(call, &t);
+            for (int64_t r = 0; r < m; r++) {
+                int64_t target = call->in[2].index[r0 + r];
+                float *d = (float *)call->work + r * n;
+                if (target < 0)
+                    gckpti_start(d, n, 0);
+                else
+                    gckpti_logits_gradient(d, n, j0, target,
+                                           (const float *)call->aux + 2 * (r0 + r),
+                                           call->loss_scale, d, 0);
+            }
+            gckpti_mixed_loss_products(call, run, r0, m, j0, n, dx);
+        }
+        gckpti_mixed_block(x, dx, r0 * c, m * c, 1);
+    }
+}
+
 static void gckpti_linear_cross_entropy_backward(const gckpt_call *call)
 {
+    if (call->precision != GCKPT_FP32) {
+        gckpti_mixed_linear_cross_entropy_backward(call, gckpti_mixed_plain);
+        return;
+    }
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     int64_t c = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape), v = w->shape.d[0];
     if (x->grad)
@@ -4647,7 +4928,7 @@ static const gckpt_op gckpti_op_linear_cross_entropy = {
     gckpti_linear_cross_entropy_classes,
     { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
       GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX },
-    GCKPT_LOSS | GCKPTI_AGAIN,
+    GCKPT_LOSS | GCKPTI_AGAIN | GCKPT_TAKES_BF16,
     GCKPTI_FAST(gckpti_fast_linear_cross_entropy_forward),
     GCKPTI_FAST(gckpti_fast_linear_cross_entropy_backward)
 };
@@ -4799,7 +5080,7 @@ typedef struct {
     int base, kind, index, inputs; /* index: of the parameter or input in the plan */
     int in[GCKPT_MAX_INPUTS];
     gckpt_type type;
-    int once;
+    int once, kept; /* kept: GCKPTI_ROUNDED, .. */
     gckpt_cost cost;
 } gckpti_node;
 
@@ -4846,6 +5127,7 @@ struct gckpt_plan {
     gckpt_mode mode;
     gckpt_optimiser optimiser;
     int looped, update_in_backward, threads, plain, state_slots;
+    gckpt_precision precision;
     int64_t rows, batch;
     size_t alignment, arena, bound, kind_bytes[GCKPT_BYTES_KINDS];
     double recompute;
@@ -4946,9 +5228,9 @@ typedef struct {
     int term_count, n, threads, plain, looped, inference;
     gckpti_allocator *memory;
     int failed; /* out of memory somewhere */
-    gckpti_scratch scratch[16];
+    gckpti_scratch scratch[20];
     int scratch_count;
-    unsigned char *active, *value_live, *aux_live;
+    unsigned char *active, *value_live, *aux_live, *kept;
     size_t *work_forward, *work_backward;
     gckpt_cost *cost;
     int *body; /* ids of ops that depend on the batch, ascending */
@@ -5007,9 +5289,38 @@ static void gckpti_planner_free(gckpti_planner *p)
 
 static int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
 
-static size_t gckpti_bytes(const gckpt_tensor *t)
+/* ---- bf16 plans (manual, 5l): values and gradients of what depends on the batch are rounded, and
+ * kept narrow unless they are fetched, as floats ---- */
+enum { GCKPTI_ROUNDED = 1, GCKPTI_NARROW_VALUE = 2, GCKPTI_NARROW_GRADIENT = 4 };
+
+static size_t gckpti_bytes(const gckpti_planner *p, const gckpt_tensor *t, int narrow)
 {
-    return (size_t)gckpti_elements(&t->shape) * sizeof(float);
+    return (size_t)gckpti_elements(&t->shape) * (p->kept[t->base->id] & narrow ? 2 : sizeof(float));
+}
+
+static size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    return gckpti_bytes(p, t, GCKPTI_NARROW_VALUE);
+}
+
+static size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    return gckpti_bytes(p, t, GCKPTI_NARROW_GRADIENT);
+}
+
+static void gckpti_mark_kept(gckpti_planner *p)
+{
+    for (int i = 0; i < p->n && p->desc->precision != GCKPT_FP32; i++) {
+        const gckpt_tensor *t = p->g->tensors[i];
+        if (t->kind == GCKPTI_OP && !t->once && !gckpti_is_loss(t))
+            p->kept[i] = GCKPTI_ROUNDED | GCKPTI_NARROW_VALUE | GCKPTI_NARROW_GRADIENT;
+    }
+    for (int i = 0; i < p->desc->fetches; i++) {
+        const gckpt_pick *pick = &p->desc->fetch[i];
+        int narrow = pick->gradient ? GCKPTI_NARROW_GRADIENT : GCKPTI_NARROW_VALUE;
+        if (pick->tensor && pick->tensor->graph == p->g)
+            p->kept[pick->tensor->base->id] &= (unsigned char)~narrow;
+    }
 }
 
 /* What t's backward reads: GCKPT_IN, GCKPT_OUT, GCKPT_AUX bits. */
@@ -5020,6 +5331,78 @@ static unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t)
         if (p->active[t->in[i]->base->id])
             mask |= t->op->needs[i];
     return mask;
+}
+
+/* The f32 copies that one instruction has in front of its workspace. Index 0: the output and its
+ * gradient; 1 + i: input i. A copy that is the last one is always written to its end. */
+typedef struct {
+    size_t value[1 + GCKPT_MAX_INPUTS], gradient[1 + GCKPT_MAX_INPUTS]; /* offsets, or NONE */
+    size_t bytes;
+} gckpti_copies;
+
+static void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements)
+{
+    *at = gckpti_round_up(c->bytes, 64);
+    c->bytes = *at + (size_t)elements * sizeof(float);
+}
+
+/* kept, n (elements): by index as above. backward: `reads` has GCKPT_IN and GCKPT_OUT bits,
+ * `wanted` bit i where input i's gradient is. An op that takes bf16 itself leaves only what is
+ * rounded by chance to the executor. */
+static void gckpti_copies_of(const gckpt_op *op, int inputs, const int *kept, const int64_t *n,
+                             int by_chance, int backward, unsigned reads, unsigned wanted,
+                             gckpti_copies *c)
+{
+    int takes = (op->flags & GCKPT_TAKES_BF16) != 0, out = !takes || by_chance;
+    memset(c, 0xff, sizeof *c);
+    c->bytes = 0;
+    out = out && kept[0] & GCKPTI_NARROW_VALUE;
+    for (int i = 0; i < inputs && !backward && out && !takes; i++)
+        if (op->flags & GCKPT_INPLACE(i) && kept[1 + i] & GCKPTI_NARROW_VALUE && n[1 + i] == n[0]) {
+            gckpti_copy_add(c, &c->value[1 + i], n[0]);
+            c->value[0] = c->value[1 + i];
+            out = 0;
+        }
+    if (!backward && out)
+        gckpti_copy_add(c, &c->value[0], n[0]);
+    else if (backward && !takes && reads & GCKPT_OUT && kept[0] & GCKPTI_NARROW_VALUE)
+        gckpti_copy_add(c, &c->value[0], n[0]);
+    for (int i = 0; i < inputs && !takes; i++)
+        if (kept[1 + i] & GCKPTI_NARROW_VALUE && c->value[1 + i] == GCKPTI_NONE &&
+            (!backward || reads & GCKPT_IN(i)))
+            gckpti_copy_add(c, &c->value[1 + i], n[1 + i]);
+    for (int i = 0; i < inputs && backward && (!takes || by_chance); i++)
+        if (kept[1 + i] & GCKPTI_NARROW_GRADIENT && wanted >> i & 1)
+            gckpti_copy_add(c, &c->gradient[1 + i], n[1 + i]);
+    if (backward && !takes && kept[0] & GCKPTI_NARROW_GRADIENT)
+        gckpti_copy_add(c, &c->gradient[0], n[0]);
+}
+
+/* Input i's tensor is an earlier input of the same op too: its gradient is computed apart. */
+static int gckpti_repeats(const gckpt_tensor *t, int i)
+{
+    for (int k = 0; k < i; k++)
+        if (t->in[k]->base == t->in[i]->base)
+            return 1;
+    return 0;
+}
+
+static size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward)
+{
+    int kept[1 + GCKPT_MAX_INPUTS];
+    int64_t n[1 + GCKPT_MAX_INPUTS];
+    unsigned wanted = 0;
+    gckpti_copies c;
+    for (int i = -1; i < t->inputs; i++) {
+        const gckpt_tensor *q = i < 0 ? t : t->in[i];
+        kept[1 + i] = p->kept[q->base->id];
+        n[1 + i] = gckpti_elements(&q->shape);
+        if (i >= 0 && p->active[q->base->id] && !gckpti_repeats(t, i))
+            wanted |= 1u << i;
+    }
+    gckpti_copies_of(t->op, t->inputs, kept, n, p->desc->precision == GCKPT_BF16_STOCHASTIC,
+                     backward, gckpti_needs(p, t), wanted, &c);
+    return c.bytes;
 }
 
 enum { GCKPTI_INSTRUCTION_WORK = 16384 };
@@ -5033,15 +5416,15 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
                                     const gckpt_call *call)
 {
     uint64_t flops = t->op->flops ? t->op->flops(call) : (uint64_t)gckpti_elements(&t->shape);
-    uint64_t out = gckpti_bytes(t), forward = out, backward = out;
+    uint64_t out = gckpti_value_bytes(p, t), forward = out, backward = out;
     unsigned needs = gckpti_needs(p, t), gradients = 0;
     for (int k = 0; k < t->inputs; k++) {
-        forward += gckpti_bytes(t->in[k]);
-        backward += needs & GCKPT_IN(k) ? gckpti_bytes(t->in[k]) : 0;
+        forward += gckpti_value_bytes(p, t->in[k]);
+        backward += needs & GCKPT_IN(k) ? gckpti_value_bytes(p, t->in[k]) : 0;
         if (!p->active[t->in[k]->base->id])
             continue;
         gradients++;
-        backward += t->op->flags & GCKPT_PASSES(k) ? 0 : gckpti_bytes(t->in[k]);
+        backward += t->op->flags & GCKPT_PASSES(k) ? 0 : gckpti_gradient_bytes(p, t->in[k]);
     }
     backward += needs & GCKPT_OUT ? out : 0;
     gckpt_cost cost = { flops > 10 * forward ? flops : 10 * forward, 0 };
@@ -5101,14 +5484,21 @@ static gckpt_result gckpti_find_active(gckpti_planner *p)
         if (!t->once)
             p->body[p->body_count++] = i;
         gckpt_call call;
-        gckpt_result result = gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1,
-                                                p->threads, p->plain, NULL, &call);
+        gckpt_result result =
+            gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, p->threads, p->plain,
+                              t->once ? GCKPT_FP32 : p->desc->precision, NULL, &call);
         if (result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
             call.work_backward > PTRDIFF_MAX / 4)
             return gckpti_error(g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
                                 p->threads);
         p->work_forward[i] = call.work_forward;
         p->work_backward[i] = call.work_backward;
+        if (p->desc->precision != GCKPT_FP32 && !t->once) {
+            size_t forward = gckpti_copy_bytes(p, t, 0);
+            size_t backward = p->active[i] ? gckpti_copy_bytes(p, t, 1) : 0;
+            p->work_forward[i] += call.work_forward ? gckpti_round_up(forward, 64) : forward;
+            p->work_backward[i] += call.work_backward ? gckpti_round_up(backward, 64) : backward;
+        }
         call.shape = t->shape;
         p->cost[i] = p->desc->costs ? p->desc->costs[i] : gckpti_model_cost(p, t, &call);
     }
@@ -5601,7 +5991,7 @@ static gckpt_result gckpti_lifetime_forward(gckpti_planner *p, const gckpti_item
     const gckpt_tensor *t = p->g->tensors[s->id];
     int out = -1, aux = -1, work = -1;
     if (s->out)
-        out = gckpti_version_new(p, gckpti_bytes(t), x, x, s->id, GCKPT_BUFFER_VALUE);
+        out = gckpti_version_new(p, gckpti_value_bytes(p, t), x, x, s->id, GCKPT_BUFFER_VALUE);
     if (s->aux)
         aux = gckpti_version_new(p, t->aux_bytes, x, x, s->id, GCKPT_BUFFER_AUX);
     if (p->work_forward[s->id])
@@ -5622,11 +6012,9 @@ static void gckpti_gradient_operands(gckpti_planner *p, const gckpt_tensor *t, i
                                      gckpti_ins *ins)
 {
     const gckpt_tensor *q = t->in[i]->base;
-    int gradient = -1, total = -1, repeated = 0;
+    int gradient = -1, total = -1;
     gckpt_buffer_kind kind = q->once ? GCKPT_BUFFER_PARAMETER_GRADIENT : GCKPT_BUFFER_GRADIENT;
     unsigned char bit = (unsigned char)(1u << i);
-    for (int k = 0; k < i; k++)
-        repeated = repeated || t->in[k]->base == q;
     if (!p->active[q->id]) {
         gradient = total = -1;
     } else if (q->once && p->looped) {
@@ -5634,7 +6022,7 @@ static void gckpti_gradient_operands(gckpti_planner *p, const gckpt_tensor *t, i
         gckpti_touch(p, gradient, x);
         ins->accumulate |= bit;
     } else if (p->grad[q->id] < 0) {
-        gradient = gckpti_version_new(p, gckpti_bytes(q), x, x, q->id, kind);
+        gradient = gckpti_version_new(p, gckpti_gradient_bytes(p, q), x, x, q->id, kind);
         if (gradient >= 0 && !q->once)
             p->versions[gradient].tensor = q->id;
         p->grad[q->id] = gradient;
@@ -5642,10 +6030,10 @@ static void gckpti_gradient_operands(gckpti_planner *p, const gckpt_tensor *t, i
             ins->accumulate |= bit;
             ins->zero |= bit;
         }
-    } else if (q->once || repeated) {
+    } else if (q->once || gckpti_repeats(t, i)) {
         total = p->grad[q->id];
         gckpti_touch(p, total, x);
-        gradient = gckpti_version_new(p, gckpti_bytes(q), x, x, q->id, kind);
+        gradient = gckpti_version_new(p, gckpti_bytes(p, q, 0), x, x, q->id, kind);
         if (q->once) {
             ins->accumulate |= bit;
             ins->zero |= bit;
@@ -5719,13 +6107,15 @@ static int gckpti_storage_end(const gckpti_planner *p, int storage)
     return end;
 }
 
-/* Puts version v into the storage of u when they have the same size and, from instruction x on,
- * whoever writes to one finds the others dead. `copy`: both hold the same values at x (a passed-on
+/* Puts version v into the storage of u when they have the same size (and type) and, from
+ * instruction x on, whoever writes to one finds the others dead. `copy`: both hold the same values at x (a passed-on
  * gradient), else everything else in the storage must die at x. */
 static void gckpti_share_storage(gckpti_planner *p, int v, int u, int x, int copy)
 {
     gckpti_version *all = p->versions;
-    if (v < 0 || u < 0 || all[v].size != all[u].size || all[v].storage != v)
+    if (v < 0 || u < 0 || all[v].size != all[u].size || all[v].storage != v ||
+        gckpti_elements(&p->g->tensors[all[v].id]->shape) !=
+            gckpti_elements(&p->g->tensors[all[u].id]->shape))
         return;
     int storage = all[u].storage, last = storage;
     if (p->looped && all[storage].start < p->body_start && x >= p->body_start)
@@ -5802,7 +6192,7 @@ static gckpt_result gckpti_lifetimes(gckpti_planner *p)
             const gckpt_tensor *q = t->in[k]->base;
             if (p->active[q->id] && q->once)
                 p->use[i * GCKPT_MAX_INPUTS + k] = gckpti_version_new(
-                    p, gckpti_bytes(q), 0, length, q->id, GCKPT_BUFFER_PARAMETER_GRADIENT);
+                    p, gckpti_bytes(p, q, 0), 0, length, q->id, GCKPT_BUFFER_PARAMETER_GRADIENT);
         }
     }
     for (int x = 0; x < length && !p->failed; x++) {
@@ -6414,6 +6804,7 @@ static void gckpti_encode_nodes(gckpti_planner *p, gckpt_plan *plan, const gckpt
             memcpy(parts->words + node.attributes, t->attributes, t->attribute_bytes);
         node.name = t->name ? gckpti_name_add(plan, parts, t->name) : GCKPTI_NONE;
         node.cost = p->cost[i];
+        node.kept = p->kept[i];
         if (t->kind == GCKPTI_PARAM) {
             const char *name =
                 p->g->store->params[t->index].p.name; /* gckpt_name may have changed t's */
@@ -6508,6 +6899,7 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
     plan->update_in_backward = d->update_in_backward;
     plan->threads = p->threads;
     plan->plain = p->plain;
+    plan->precision = d->precision;
     plan->rows = p->g->rows > 0 ? p->g->rows : 1; /* no input: one row of nothing */
     plan->batch = d->batch > 0 ? d->batch : plan->rows;
     plan->alignment = d->alignment ? d->alignment : 64;
@@ -6861,7 +7253,7 @@ static void gckpti_model_units(gckpti_search *s)
             memset(u, 0, sizeof *u);
             u->id = i;
             u->rank = -1;
-            u->out = gckpti_is_loss(t) ? 0 : gckpti_whole(s, gckpti_bytes(t));
+            u->out = gckpti_is_loss(t) ? 0 : gckpti_whole(s, gckpti_value_bytes(p, t));
             u->aux = gckpti_whole(s, t->aux_bytes);
             u->work = gckpti_whole(s, p->work_forward[i]);
             u->cost = p->cost[i].forward;
@@ -6878,7 +7270,9 @@ static void gckpti_model_units(gckpti_search *s)
                     at++;
                 if (at == links)
                     s->links[links++] = s->of[q->id];
-                if (t->op->flags & GCKPT_INPLACE(k) && gckpti_bytes(q) == gckpti_bytes(t))
+                if (t->op->flags & GCKPT_INPLACE(k) &&
+                    gckpti_value_bytes(p, q) == gckpti_value_bytes(p, t) &&
+                    gckpti_elements(&q->shape) == gckpti_elements(&t->shape))
                     u->in_place |= (unsigned char)(1u << (at - u->in));
             }
             u->inputs = links - u->in;
@@ -8358,11 +8752,11 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
     int inference = d->mode == GCKPT_INFERENCE;
     if ((unsigned)d->mode > GCKPT_INFERENCE || (unsigned)d->optimiser > GCKPT_OWN_OPTIMISER ||
         d->own_state < 0 || d->own_state > 4 || d->threads < 0 || d->threads > 1024 ||
-        d->group < -INT32_MAX || d->batch < 0)
+        d->group < -INT32_MAX || d->batch < 0 || (unsigned)d->precision > GCKPT_BF16_STOCHASTIC)
         return gckpti_error(
             g, GCKPT_E_ARG,
             "plan: a field of the desc is out of range (mode, optimiser, own_state 0..4, "
-            "threads 0..1024, group, batch)");
+            "threads 0..1024, group, batch, precision)");
     if (d->alignment & (d->alignment - 1) || d->alignment > 65536 ||
         (d->alignment && d->alignment < sizeof(float)))
         return gckpti_error(g, GCKPT_E_ARG,
@@ -8458,6 +8852,7 @@ static gckpt_result gckpti_planner_start(gckpti_planner *p)
     p->active = (unsigned char *)gckpti_scratch_new(p, n, 1);
     p->value_live = (unsigned char *)gckpti_scratch_new(p, n, 1);
     p->aux_live = (unsigned char *)gckpti_scratch_new(p, n, 1);
+    p->kept = (unsigned char *)gckpti_scratch_new(p, n, 1);
     p->work_forward = (size_t *)gckpti_scratch_new(p, n, sizeof(size_t));
     p->work_backward = (size_t *)gckpti_scratch_new(p, n, sizeof(size_t));
     p->cost = (gckpt_cost *)gckpti_scratch_new(p, n, sizeof *p->cost);
@@ -8470,6 +8865,7 @@ static gckpt_result gckpti_planner_start(gckpti_planner *p)
     p->use = (int *)gckpti_scratch_new(p, p->looped ? n * GCKPT_MAX_INPUTS : 1, sizeof(int));
     if (p->failed)
         return GCKPT_E_MEMORY;
+    gckpti_mark_kept(p);
     gckpt_result result = gckpti_find_active(p);
     if (result == GCKPT_OK)
         result = gckpti_check_fetches(p);
@@ -9090,6 +9486,12 @@ static const char *gckpti_mode_name(gckpt_mode mode)
     return modes[mode];
 }
 
+static const char *gckpti_precision_name(gckpt_precision precision)
+{
+    static const char *const names[] = { "", ", bf16", ", bf16 rounded by chance" };
+    return names[precision];
+}
+
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
     static const char *const kinds[] = { "parameters", "optimiser state", "gradients",
@@ -9104,9 +9506,10 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
                           gckpti_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena,
                           plan->bound, 100 * plan->recompute, (int)plan->length);
     good = good &&
-           gckpti_write_text(write, user,
-                             "micro-batch %I of a batch of %I, %i threads, offsets aligned to %z\n",
-                             plan->rows, plan->batch, plan->threads, plan->alignment);
+           gckpti_write_text(
+               write, user,
+               "micro-batch %I of a batch of %I, %i threads, offsets aligned to %z%s\n", plan->rows,
+               plan->batch, plan->threads, plan->alignment, gckpti_precision_name(plan->precision));
     for (int k = 0; k < GCKPT_BYTES_TABLES && good; k++)
         good = gckpti_write_text(write, user, "  %s: %z bytes\n", kinds[k], plan->kind_bytes[k]);
     for (size_t x = 0; x < plan->length && good; x++) {
@@ -10206,6 +10609,12 @@ static float *gckpti_at(const gckpt_exec *e, size_t offset)
     return (float *)p;
 }
 
+static uint16_t *gckpti_at_bf16(const gckpt_exec *e, size_t offset)
+{
+    void *p = gckpti_at(e, offset);
+    return (uint16_t *)p;
+}
+
 /* A node's shape with the rows of this micro-batch. */
 static gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *node, int64_t rows)
 {
@@ -10240,6 +10649,7 @@ static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int 
     c->threads = p->threads;
     c->plain = p->plain;
     c->training = p->mode != GCKPT_INFERENCE;
+    c->precision = node->once ? GCKPT_FP32 : p->precision;
     c->runner = &e->desc;
 }
 
@@ -10248,7 +10658,9 @@ static void gckpti_call_value(const gckpt_exec *e, const gckpti_node *q, size_t 
                               gckpt_arg *arg)
 {
     const void *data = NULL;
-    if (q->kind == GCKPTI_OP)
+    if (q->kind == GCKPTI_OP && q->kept & GCKPTI_NARROW_VALUE)
+        arg->bf16 = gckpti_at_bf16(e, offset);
+    else if (q->kind == GCKPTI_OP)
         data = gckpti_at(e, offset);
     else if (q->kind == GCKPTI_PARAM)
         data = e->store->params[e->params[q->index]].p.values;
@@ -10277,13 +10689,109 @@ static void gckpti_add_into(float *to, const float *from, int64_t n)
         to[i] += from[i];
 }
 
+/* ---- bf16 plans: kernels get f32 copies, or bf16 where they take it; results are rounded ---- */
+static void gckpti_widen(const uint16_t *from, float *to, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = gckpti_from_bf16(from[i]);
+}
+
+/* Rounds n results to bf16: to `narrow`, or if that is NULL in place. By chance: 16 of Philox's
+ * bits for each element, numbered in the whole batch, whatever plan, split and thread it is computed by;
+ * `stream` is the instruction's own. */
+static void gckpti_round(const gckpt_call *c, uint32_t stream, float *x, uint16_t *narrow,
+                         int64_t n)
+{
+    uint64_t first = c->row ? (uint64_t)c->row * (uint64_t)(n / c->rows) : 0;
+    uint32_t word[4] = { 0, 0, 0, 0 };
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t at = first + (uint64_t)i;
+        uint16_t half;
+        if (c->precision == GCKPT_BF16_STOCHASTIC) {
+            if (i == 0 || at % 8 == 0)
+                gckpti_philox(c->seed, at / 8, stream, (uint32_t)c->step, word);
+            half = gckpti_halve(gckpti_bits(x[i]), word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu);
+        } else {
+            half = gckpti_to_bf16(x[i]);
+        }
+        if (narrow)
+            narrow[i] = half;
+        else
+            x[i] = gckpti_from_bf16(half);
+    }
+}
+
+/* The value of an op is stream 0, what its backward sends to input i is 1 + i; dropout has the
+ * streams below 2^31. */
+static uint32_t gckpti_stream(int id, int which)
+{
+    return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
+}
+
+/* Where the copies of this instruction are; nothing when all is f32. o: see gckpti_ins. */
+static void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins, gckpti_copies *c)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[ins->id];
+    const size_t *o = p->operands + ins->operands;
+    int kept[1 + GCKPT_MAX_INPUTS], backward = ins->kind == GCKPT_BACKWARD;
+    int64_t n[1 + GCKPT_MAX_INPUTS];
+    unsigned reads = backward && o[0] != GCKPTI_NONE ? GCKPT_OUT : 0, wanted = 0;
+    kept[0] = node->kept;
+    n[0] = gckpti_elements(&node->shape);
+    for (int i = 0; i < node->inputs; i++) {
+        kept[1 + i] = p->nodes[p->nodes[node->in[i]].base].kept;
+        n[1 + i] = gckpti_elements(&p->nodes[node->in[i]].shape);
+        if (backward && o[4 + 3 * i] != GCKPTI_NONE)
+            reads |= GCKPT_IN(i);
+        if (backward && o[5 + 3 * i] != GCKPTI_NONE && o[6 + 3 * i] == GCKPTI_NONE)
+            wanted |= 1u << i;
+    }
+    gckpti_copies_of(node->op, node->inputs, kept, n, p->precision == GCKPT_BF16_STOCHASTIC,
+                     backward, reads, wanted, c);
+}
+
+static float *gckpti_copy_at(const gckpt_call *c, size_t offset)
+{
+    void *p = offset == GCKPTI_NONE ? NULL : (unsigned char *)c->work + offset;
+    return (float *)p;
+}
+
+/* The copy of n elements at *narrow, which becomes NULL; without a copy NULL. */
+static float *gckpti_widen_copy(const gckpt_call *c, size_t offset, const uint16_t **narrow,
+                                int64_t n)
+{
+    float *copy = gckpti_copy_at(c, offset);
+    if (copy) {
+        gckpti_widen(*narrow, copy, n);
+        *narrow = NULL;
+    }
+    return copy;
+}
+
+/* The op's own workspace begins behind all copies. */
+static void gckpti_widen_inputs(gckpt_call *c, const gckpti_copies *copies)
+{
+    for (int i = 0; i < c->inputs; i++)
+        if (c->in[i].bf16)
+            c->in[i].data = gckpti_widen_copy(c, copies->value[1 + i], &c->in[i].bf16,
+                                              gckpti_elements(&c->in[i].shape));
+}
+
+static void gckpti_own_work(gckpt_call *c, const gckpti_copies *copies)
+{
+    if (c->work)
+        c->work = (unsigned char *)c->work + gckpti_round_up(copies->bytes, 64);
+}
+
 /* GCKPT_DEBUG_RECOMPUTE: a recomputed value must be what it was. */
-static gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c)
+static gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c,
+                                   const uint16_t *narrow)
 {
     const gckpti_node *node = &e->plan->nodes[ins->id];
     const void *data[2];
     int64_t n[2];
-    data[0] = c->out;
+    data[0] = narrow ? (const void *)narrow : c->out;
     data[1] = c->aux;
     n[0] = gckpti_elements(&c->shape);
     n[1] = (int64_t)(node->aux_bytes / 4);
@@ -10295,7 +10803,15 @@ static gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const g
             *seen = 0;
         if (!data[k])
             continue;
-        uint64_t hash = gckpti_hash_floats(GCKPTI_FNV_START, (const float *)data[k], n[k]) | 1;
+        uint64_t hash = GCKPTI_FNV_START;
+        if (narrow && k == 0)
+            for (int64_t i = 0; i < n[k]; i++) {
+                float x = gckpti_from_bf16(narrow[i]);
+                hash = gckpti_hash_floats(hash, &x, 1);
+            }
+        else
+            hash = gckpti_hash_floats(hash, (const float *)data[k], n[k]);
+        hash |= 1;
         if (*seen && *seen != hash)
             return gckpti_error(
                 e, GCKPT_E_DATA,
@@ -10308,6 +10824,11 @@ static gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const g
     return GCKPT_OK;
 }
 
+static int gckpti_runs_fast(const gckpt_exec *e, const gckpti_node *node, const gckpt_call *c)
+{
+    return e->fast && (c->precision == GCKPT_FP32 || !(node->op->flags & GCKPT_TAKES_BF16));
+}
+
 static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
@@ -10316,18 +10837,31 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
     int first = ins->first && !(node->once && e->row > 0); /* inference repeats the prologue */
     int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
     gckpt_call c;
+    uint16_t *narrow = node->kept & GCKPTI_NARROW_VALUE ? gckpti_at_bf16(e, o[0]) : NULL;
     gckpti_call_start(e, node, ins->id, gckpti_micro_rows(e), &c);
     c.out = gckpti_at(e, o[0]);
     c.aux = gckpti_at(e, o[1]);
     c.work = gckpti_at(e, o[2]);
     for (int i = 0; i < node->inputs; i++)
         gckpti_call_value(e, &p->nodes[p->nodes[node->in[i]].base], o[3 + i], &c.in[i]);
+    if (c.precision != GCKPT_FP32) {
+        gckpti_copies copies;
+        gckpti_copies_at(e, ins, &copies);
+        gckpti_widen_inputs(&c, &copies);
+        if (narrow)
+            c.out = gckpti_copy_at(&c, copies.value[0]);
+        c.out_bf16 = c.out ? NULL : narrow;
+        gckpti_own_work(&c, &copies);
+    }
     if (term >= 0) {
         c.loss_sum = &e->sums[term];
         c.loss_count = &e->counts[term];
     }
-    (e->fast && node->op->forward_fast ? node->op->forward_fast : node->op->forward)(&c);
-    return e->hashes ? gckpti_compare(e, ins, &c) : GCKPT_OK;
+    (gckpti_runs_fast(e, node, &c) && node->op->forward_fast ? node->op->forward_fast
+                                                             : node->op->forward)(&c);
+    if (c.out && node->kept & GCKPTI_ROUNDED)
+        gckpti_round(&c, gckpti_stream(ins->id, 0), c.out, narrow, gckpti_elements(&c.shape));
+    return e->hashes ? gckpti_compare(e, ins, &c, narrow) : GCKPT_OK;
 }
 
 /* What the gradient of a loss's sum is worth in units of the first loss's count (manual, 3). */
@@ -10346,13 +10880,70 @@ static float gckpti_loss_scale(const gckpt_exec *e, int term)
     return own > 0 ? (float)((double)weight * first / own) : 0;
 }
 
+/* Where the gradient of input i goes, for the kernel: the arena, or a copy to be rounded. One that
+ * is passed on is the gradient that came in. */
+static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gckpti_copies *copies,
+                                  gckpt_call *c, int i)
+{
+    const gckpti_node *node = &e->plan->nodes[ins->id];
+    const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
+    const size_t *o = e->plan->operands + ins->operands;
+    gckpt_arg *arg = &c->in[i];
+    int64_t n = gckpti_elements(&arg->shape);
+    arg->accumulate = (ins->accumulate >> i) & 1;
+    arg->grad = gckpti_at(e, o[5 + 3 * i]);
+    if (copies->gradient[1 + i] != GCKPTI_NONE) {
+        const uint16_t *narrow = gckpti_at_bf16(e, o[5 + 3 * i]);
+        arg->grad = gckpti_copy_at(c, copies->gradient[1 + i]);
+        if (arg->accumulate)
+            gckpti_widen(narrow, arg->grad, n);
+        else if (copies->gradient[0] != GCKPTI_NONE && node->op->flags & GCKPT_PASSES(i) &&
+                 gckpti_same_shape(&arg->shape, &c->shape))
+            arg->grad = gckpti_copy_at(c, copies->gradient[0]);
+    } else if (arg->grad && q->kept & GCKPTI_NARROW_GRADIENT && o[6 + 3 * i] == GCKPTI_NONE) {
+        arg->grad_bf16 = gckpti_at_bf16(e, o[5 + 3 * i]);
+        arg->grad = NULL;
+    }
+    if ((ins->zero >> i) & 1)
+        memset(arg->grad, 0, (size_t)n * sizeof(float));
+}
+
+/* What remains to do with it: rounding, and adding what was computed apart. */
+static void gckpti_gradient_end(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c, int i)
+{
+    const gckpti_node *node = &e->plan->nodes[ins->id];
+    const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
+    const size_t *o = e->plan->operands + ins->operands;
+    int64_t n = gckpti_elements(&c->in[i].shape);
+    float *x = c->in[i].grad;
+    uint16_t *narrow = q->kept & GCKPTI_NARROW_GRADIENT ? gckpti_at_bf16(e, o[5 + 3 * i]) : NULL;
+    if (o[6 + 3 * i] != GCKPTI_NONE) {
+        float *total = gckpti_at(e, o[6 + 3 * i]);
+        if (narrow) {
+            narrow = gckpti_at_bf16(e, o[6 + 3 * i]);
+            for (int64_t k = 0; k < n; k++)
+                x[k] = gckpti_from_bf16(narrow[k]) + x[k];
+        } else {
+            gckpti_add_into(total, x, n);
+            x = total;
+        }
+    }
+    if (x && q->kept & GCKPTI_ROUNDED && (x != c->grad_out || o[5 + 3 * i] != o[3]))
+        gckpti_round(c, gckpti_stream(ins->id, 1 + i), x, narrow, n);
+}
+
 static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
     const size_t *o = p->operands + ins->operands;
+    gckpti_copies copies;
     gckpt_call c;
     gckpti_call_start(e, node, ins->id, gckpti_micro_rows(e), &c);
+    memset(&copies, 0xff, sizeof copies);
+    copies.bytes = 0;
+    if (c.precision != GCKPT_FP32)
+        gckpti_copies_at(e, ins, &copies);
     c.out = gckpti_at(e, o[0]);
     c.aux = gckpti_at(e, o[1]);
     c.work = gckpti_at(e, o[2]);
@@ -10366,18 +10957,29 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
         const gckpti_node *q = &p->nodes[p->nodes[node->in[i]].base];
         if (o[4 + 3 * i] != GCKPTI_NONE || q->kind != GCKPTI_OP)
             gckpti_call_value(e, q, o[4 + 3 * i], &c.in[i]);
-        c.in[i].grad = gckpti_at(e, o[5 + 3 * i]);
-        c.in[i].accumulate = (ins->accumulate >> i) & 1;
-        if ((ins->zero >> i) & 1)
-            memset(c.in[i].grad, 0, (size_t)gckpti_elements(&c.in[i].shape) * sizeof(float));
     }
+    if (c.precision != GCKPT_FP32) {
+        int64_t n = gckpti_elements(&c.shape);
+        gckpti_widen_inputs(&c, &copies);
+        if (c.out && node->kept & GCKPTI_NARROW_VALUE) {
+            const uint16_t *narrow = gckpti_at_bf16(e, o[0]);
+            c.out = gckpti_widen_copy(&c, copies.value[0], &narrow, n);
+            c.out_bf16 = narrow ? gckpti_at_bf16(e, o[0]) : NULL;
+        }
+        if (c.grad_out && node->kept & GCKPTI_NARROW_GRADIENT) {
+            c.grad_out_bf16 = gckpti_at_bf16(e, o[3]);
+            c.grad_out = gckpti_widen_copy(&c, copies.gradient[0], &c.grad_out_bf16, n);
+        }
+    }
+    for (int i = 0; i < node->inputs; i++)
+        gckpti_gradient_start(e, ins, &copies, &c, i);
+    gckpti_own_work(&c, &copies);
     if (node->op->flags & GCKPT_LOSS)
         c.loss_scale = gckpti_loss_scale(e, gckpti_term_of(p, ins->id));
-    (e->fast && node->op->backward_fast ? node->op->backward_fast : node->op->backward)(&c);
+    (gckpti_runs_fast(e, node, &c) && node->op->backward_fast ? node->op->backward_fast
+                                                              : node->op->backward)(&c);
     for (int i = 0; i < node->inputs; i++)
-        if (o[6 + 3 * i] != GCKPTI_NONE)
-            gckpti_add_into(gckpti_at(e, o[6 + 3 * i]), c.in[i].grad,
-                            gckpti_elements(&c.in[i].shape));
+        gckpti_gradient_end(e, ins, &c, i);
 }
 
 /* =================================================================================================
@@ -11198,6 +11800,10 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
     if (p->update_in_backward || p->mode == GCKPT_INFERENCE)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: needs a training plan without update_in_backward");
+    if (p->precision != GCKPT_FP32)
+        return gckpti_error(exec, GCKPT_E_ARG,
+                            "check_gradients: rounding to bf16 is coarser than the differences; "
+                            "check a plan of GCKPT_FP32");
     for (size_t i = 0; i < p->param_count; i++)
         if (p->params[i].trained && p->params[i].elements > most)
             most = p->params[i].elements;
@@ -12207,7 +12813,7 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
  * A file is a run of 64-bit numbers, little-endian:
  *     "gckptpln", GCKPT_PLAN_FORMAT, GCKPT_CONTRACT
  *     tensors; for each: the graph's hash up to it, work forward, work backward
- *     mode, optimiser, state slots, update_in_backward, threads, alignment, batch, plain
+ *     mode, optimiser, state slots, update_in_backward, threads, alignment, batch, plain, precision
  *     terms; for each: id, bits of the weight, regulariser       picks; for each: id, gradient
  *     instructions; for each: 4 id of the tensor + kind          parameters; for each: trained
  *     buffers, by end; for each: offset                          hash of all numbers before
@@ -12236,10 +12842,11 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     k.user = user;
     const uint64_t head[4] = { GCKPTI_PLAN_MAGIC, (uint64_t)plan->format, (uint64_t)plan->contract,
                                plan->node_count };
-    const uint64_t request[8] = { (uint64_t)plan->mode,        (uint64_t)plan->optimiser,
+    const uint64_t request[9] = { (uint64_t)plan->mode,        (uint64_t)plan->optimiser,
                                   (uint64_t)plan->state_slots, plan->update_in_backward != 0,
                                   (uint64_t)plan->threads,     plan->alignment,
-                                  (uint64_t)plan->batch,       plan->plain != 0 };
+                                  (uint64_t)plan->batch,       plan->plain != 0,
+                                  (uint64_t)plan->precision };
     for (int i = 0; i < 4; i++)
         gckpti_put_number(&k, &check, head[i]);
     for (size_t i = 0; i < plan->node_count; i++) {
@@ -12248,7 +12855,7 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
         gckpti_put_number(&k, &check, plan->nodes[i].cost.forward);
         gckpti_put_number(&k, &check, plan->nodes[i].cost.backward);
     }
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 9; i++)
         gckpti_put_number(&k, &check, request[i]);
     gckpti_put_number(&k, &check, plan->term_count);
     for (size_t i = 0; i < plan->term_count; i++) {
@@ -12386,6 +12993,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     uint64_t batch = gckpti_get_number(r);
     d->batch = batch < (uint64_t)GCKPTI_ADDRESSABLE ? (int64_t)batch : -1;
     d->plain = gckpti_get_below(r, 2);
+    d->precision = (gckpt_precision)gckpti_get_below(r, GCKPT_BF16_STOCHASTIC + 1);
     r->p.term_count = gckpti_get_below(r, n + 1);
     for (int i = 0; i < r->p.term_count; i++) {
         r->terms[i].loss = g->tensors[gckpti_get_below(r, n)];
@@ -12784,8 +13392,8 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
         gckpti_c(k, " } }, %i, %i, %i, %i, {", q->base, q->kind, q->index, q->inputs);
         for (int d = 0; d < GCKPT_MAX_INPUTS; d++)
             gckpti_c(k, d ? ", %i" : " %i", q->in[d]);
-        gckpti_c(k, " }, (gckpt_type)%i, %i, { UINT64_C(%u), UINT64_C(%u) } },\n", (int)q->type,
-                 q->once, q->cost.forward, q->cost.backward);
+        gckpti_c(k, " }, (gckpt_type)%i, %i, %i, { UINT64_C(%u), UINT64_C(%u) } },\n", (int)q->type,
+                 q->once, q->kept, q->cost.forward, q->cost.backward);
     }
     gckpti_c(k, "};\n");
 }
@@ -12862,9 +13470,10 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
              name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash);
     gckpti_c(
         k,
-        "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, %I, %I, %z, %z, %z,\n    {",
+        "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, (gckpt_precision)%i, %I, %I, "
+        "%z, %z, %z,\n    {",
         (int)p->mode, (int)p->optimiser, p->looped, p->update_in_backward, p->threads, p->plain,
-        p->state_slots, p->rows, p->batch, p->alignment, p->arena, p->bound);
+        p->state_slots, (int)p->precision, p->rows, p->batch, p->alignment, p->arena, p->bound);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         gckpti_c(k, i ? ", %z" : " %z", p->kind_bytes[i]);
     gckpti_c(k,

@@ -1,0 +1,537 @@
+/* test_bf16.c - bf16 plans: conversions; one step against arithmetic written out here; the same
+ * bits for every plan, split of the batch and thread count; exact bytes; close to fp32; rounding by
+ * chance that is right on average. */
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+#include "check.h"
+#include <math.h>
+#include <stdlib.h>
+
+static uint32_t bits_of(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+
+static float float_of(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
+
+/* ---- conversions ---- */
+
+/* The nearest of the two neighbours, found by distance, ties to the even one. */
+static uint16_t nearest(float x)
+{
+    const uint32_t u = bits_of(x), down = u & 0xffff0000u, up = down + 0x10000u;
+    double below = fabs((double)x - (double)float_of(down));
+    double above = up << 1 == 0xff000000u ? ldexp(1, 128) - fabs((double)x)
+                                          : fabs((double)x - (double)float_of(up));
+    return (uint16_t)((above < below || (above == below && (up >> 16 & 1) == 0) ? up : down) >> 16);
+}
+
+static void test_conversions(void)
+{
+    for (uint32_t h = 0; h < 65536; h++) {
+        const float x = gckpt_from_bf16((uint16_t)h);
+        const uint16_t back = gckpt_to_bf16(x);
+        CHECK(bits_of(x) == h << 16);
+        if ((h & 0x7fff) > 0x7f80)
+            CHECK_MSG(back == (h | 0x40), "NaN %04x came back as %04x", h, back);
+        else if (!(h & 0x7f80))
+            CHECK_MSG(back == (h & 0x8000), "subnormal %04x became %04x", h, back);
+        else
+            CHECK_MSG(back == h, "%04x came back as %04x", h, back);
+    }
+    uint32_t random = 1;
+    for (int i = 0; i < 300000; i++) {
+        random = random * 1664525u + 1013904223u;
+        uint32_t u = random ^ random >> 15;
+        u = i % 4 == 0 ? (u & 0xffff0000u) | 0x8000u : i % 4 == 1 ? (u & 0xfffffff0u) : u;
+        if ((u & 0x7f800000u) == 0 || (u & 0x7f800000u) == 0x7f800000u)
+            continue;
+        CHECK_MSG(gckpt_to_bf16(float_of(u)) == nearest(float_of(u)), "%08x became %04x", u,
+                  gckpt_to_bf16(float_of(u)));
+    }
+    CHECK(gckpt_to_bf16(float_of(0x7f7fffffu)) == 0x7f80 && gckpt_to_bf16(-INFINITY) == 0xff80);
+    CHECK(gckpt_to_bf16(float_of(0x7f7f7fffu)) == 0x7f7f);
+}
+
+/* ---- one step, written out ----
+ * h = x w + b, a = relu(h), m = a h, o = m v + c, loss (o - y)^2; SGD. */
+enum { R = 5, I = 7, H = 37, O = 3 };
+static float half_of(float x) { return gckpt_from_bf16(gckpt_to_bf16(x)); }
+
+/* A chain over n links of rounded factors, s and t apart. */
+static float chain(float d, const float *a, int s, const float *b, int t, int n)
+{
+    for (int p = 0; p < n; p++)
+        d = fmaf(half_of(a[p * s]), half_of(b[p * t]), d);
+    return d;
+}
+
+typedef struct {
+    float w[I * H], b[H], v[H * O], c[O];
+} weights;
+
+static void descend(float *w, const float *g, int n, float lr)
+{
+    for (int i = 0; i < n; i++)
+        w[i] = fmaf(-lr, g[i] / (float)(R * O), w[i]);
+}
+
+static void written_out(weights *p, const float *x, const float *y, float lr)
+{
+    float h[R * H], a[R * H], m[R * H], o[R * O], dm[R * H], dh[R * H], go[R * O];
+    weights g;
+    for (int r = 0; r < R; r++)
+        for (int j = 0; j < H; j++) {
+            const int at = r * H + j;
+            h[at] = half_of(chain(p->b[j], x + r * I, 1, p->w + j, H, I));
+            a[at] = h[at] > 0 ? h[at] : 0;
+            m[at] = half_of(a[at] * h[at]);
+        }
+    for (int r = 0; r < R; r++)
+        for (int j = 0; j < O; j++) {
+            o[r * O + j] = half_of(chain(p->c[j], m + r * H, 1, p->v + j, O, H));
+            go[r * O + j] = half_of(2 * (o[r * O + j] - y[r * O + j]));
+        }
+    for (int at = 0; at < R * H; at++) {
+        dm[at] = half_of(chain(0, go + at / H * O, 1, p->v + at % H * O, 1, O));
+        const float da = half_of(dm[at] * h[at]);
+        dh[at] = half_of(dm[at] * a[at]);
+        dh[at] = half_of(dh[at] + (h[at] > 0 ? da : 0));
+    }
+    for (int i = 0; i < H * O; i++)
+        g.v[i] = chain(0, m + i / O, H, go + i % O, O, R);
+    for (int i = 0; i < I * H; i++)
+        g.w[i] = chain(0, x + i / H, I, dh + i % H, H, R);
+    for (int j = 0; j < O; j++)
+        for (int r = 0; r < R; r++)
+            g.c[j] = (r ? g.c[j] : 0) + go[r * O + j];
+    for (int j = 0; j < H; j++)
+        for (int r = 0; r < R; r++)
+            g.b[j] = (r ? g.b[j] : 0) + dh[r * H + j];
+    descend(p->w, g.w, I * H, lr);
+    descend(p->b, g.b, H, lr);
+    descend(p->v, g.v, H * O, lr);
+    descend(p->c, g.c, O, lr);
+}
+
+static void test_written_out(void)
+{
+    const gckpt_init init = { 0.5f, 0, 0 };
+    float x[R * I], y[R * O];
+    for (int i = 0; i < R * I; i++)
+        x[i] = sinf((float)i) * 2;
+    for (int i = 0; i < R * O; i++)
+        y[i] = cosf((float)i);
+    for (int debug = 0; debug < 2; debug++) {
+        weights mine;
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *tx = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(R, I));
+        gckpt_tensor *ty = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(R, O));
+        gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(I, H), init);
+        gckpt_tensor *b = gckpt_param(g, "b", gckpt_shape1(H), init);
+        gckpt_tensor *v = gckpt_param(g, "v", gckpt_shape2(H, O), init);
+        gckpt_tensor *c = gckpt_param(g, "c", gckpt_shape1(O), init);
+        gckpt_tensor *h = gckpt_linear(tx, w, b);
+        gckpt_tensor *m = gckpt_mul(gckpt_relu(h), h);
+        gckpt_term term = { gckpt_mean_squared_error(gckpt_linear(m, v, c), ty), 1, 0 };
+        gckpt_plan_desc desc;
+        gckpt_exec_desc exec;
+        memset(&desc, 0, sizeof desc);
+        memset(&exec, 0, sizeof exec);
+        desc.optimiser = GCKPT_SGD;
+        desc.precision = GCKPT_BF16;
+        exec.debug = debug ? GCKPT_DEBUG_PLAIN : 0;
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+        gckpt_exec *e = gckpt_exec_new(p, s, &exec);
+        CHECK_MSG(e != NULL, "%s", gckpt_error_text(s));
+        const gckpt_feed feeds[2] = { { gckpt_id(tx), x }, { gckpt_id(ty), y } };
+        float *const at[4] = { mine.w, mine.b, mine.v, mine.c };
+        gckpt_parameter q;
+        for (int i = 0; i < 4; i++) {
+            gckpt_store_get(s, i, &q);
+            memcpy(at[i], q.values, (size_t)q.elements * sizeof(float));
+        }
+        for (int step = 0; step < 3; step++) {
+            gckpt_hyper hyper;
+            memset(&hyper, 0, sizeof hyper);
+            hyper.lr = 0.25f;
+            CHECK(gckpt_step(e, feeds, 2, R, &hyper, NULL) == GCKPT_OK);
+            written_out(&mine, x, y, 0.25f);
+            for (int i = 0; i < 4; i++) {
+                gckpt_store_get(s, i, &q);
+                CHECK_MSG(!memcmp(at[i], q.values, (size_t)q.elements * sizeof(float)),
+                          "step %d: \"%s\" differs from what is written out (plain %d)", step,
+                          q.name, debug);
+            }
+        }
+        gckpt_exec_free(e);
+        gckpt_plan_free(p);
+        gckpt_graph_free(g);
+        gckpt_store_free(s);
+    }
+}
+
+/* ---- a small GPT with a bit of everything ---- */
+enum { BATCH = 4, T = 9, C = 16, V = 61 };
+
+static gckpt_tensor *weight(gckpt_tensor *x, const char *name, int64_t a, int64_t b)
+{
+    const gckpt_init init = { 0.2f, 0.05f, 0 };
+    return gckpt_param(gckpt_graph_of(x), name, b > 0 ? gckpt_shape2(a, b) : gckpt_shape1(a), init);
+}
+
+static gckpt_tensor *attend(gckpt_tensor *x, void *user)
+{
+    (void)user;
+    gckpt_tensor *gain = weight(x, "ln.gain", C, 0), *bias = weight(x, "ln.bias", C, 0);
+    gckpt_tensor *w = weight(x, "qkv", C, 3 * C), *b = weight(x, "qkv.bias", 3 * C, 0);
+    gckpt_tensor *qkv = gckpt_linear(gckpt_layernorm(x, gain, bias), w, b);
+    gckpt_tensor *q = gckpt_rotary(gckpt_slice(qkv, -1, 0, C), 2, 0);
+    gckpt_tensor *k = gckpt_rotary(gckpt_slice(qkv, -1, C, 2 * C), 2, 0);
+    gckpt_tensor *v = gckpt_slice(qkv, -1, 2 * C, 3 * C);
+    gckpt_tensor *a = gckpt_name(gckpt_attention(q, k, v, 2, 1), "attended");
+    a = gckpt_linear_transposed(a, weight(x, "proj", C, C), NULL);
+    return gckpt_add(x, gckpt_dropout(a, 0.25f));
+}
+
+static gckpt_tensor *feed_forward(gckpt_tensor *x, void *user)
+{
+    (void)user;
+    gckpt_tensor *a = gckpt_rmsnorm(x, weight(x, "rms.gain", C, 0)), *part[2];
+    a = gckpt_linear(a, weight(x, "fc", C, 4 * C), weight(x, "fc.bias", 4 * C, 0));
+    part[0] = gckpt_gelu(gckpt_slice(a, 2, 0, 2 * C));
+    part[1] = gckpt_silu(gckpt_slice(a, 2, 2 * C, 4 * C));
+    a = gckpt_linear(gckpt_concat(part, 2, 2), weight(x, "out", 4 * C, C), NULL);
+    return gckpt_add(gckpt_scale(x, 0.75f), a);
+}
+
+static gckpt_tensor *by_hand(gckpt_tensor *x, void *user)
+{
+    (void)user;
+    gckpt_tensor *scores = gckpt_softmax(gckpt_scale(gckpt_matmul_transposed(x, x), 0.5f));
+    gckpt_tensor *h = gckpt_matmul(scores, x);
+    h = gckpt_mul(h, h);
+    return gckpt_add(gckpt_add(h, h), gckpt_mul(x, weight(x, "gain", C, 0)));
+}
+
+typedef struct {
+    gckpt_plan_desc plan;
+    int64_t micro;
+    unsigned debug;
+    int steps, fetch;
+    /* results */
+    size_t bytes, arena;
+    double loss, loss_first;
+} trial;
+
+static uint64_t train(trial *o)
+{
+    static int32_t tokens[BATCH * T], targets[BATCH * T];
+    static float values[BATCH * C];
+    for (int i = 0; i < BATCH * T; i++) {
+        tokens[i] = (i * 37 + i / 7) % V;
+        targets[i] = i % 11 == 3 ? -1 : (tokens[i] * 5 + 1) % V;
+    }
+    for (int i = 0; i < BATCH * C; i++)
+        values[i] = sinf((float)i);
+    gckpt_store_desc seed = { { NULL, NULL, NULL, 0 }, 1234 };
+    gckpt_store *s = gckpt_store_new(&seed);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(o->micro, T));
+    gckpt_tensor *target = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(o->micro, T));
+    gckpt_tensor *value = gckpt_input(g, "value", GCKPT_F32, gckpt_shape2(o->micro, C));
+    const gckpt_init init = { 0.3f, 0, 0 };
+    gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(V, C), init);
+    gckpt_tensor *x = gckpt_embed(gckpt_scale(table, 1.25f), in);
+    x = gckpt_positions(x, weight(x, "places", T, C));
+    gckpt_tensor *start = x;
+    x = gckpt_checkpoint(attend, x, NULL);
+    x = gckpt_checkpoint(feed_forward, x, NULL);
+    x = gckpt_checkpoint(by_hand, x, NULL);
+    gckpt_tensor *guess = gckpt_sub(gckpt_mean(x, 1), value);
+    guess = gckpt_linear(guess, weight(x, "value.w", C, C), NULL);
+    gckpt_term terms[3];
+    terms[0].loss = gckpt_linear_cross_entropy(gckpt_layernorm(x, NULL, NULL), table, target);
+    terms[1].loss = gckpt_mean_squared_error(guess, value);
+    terms[2].loss = gckpt_sum_loss(gckpt_mul(table, table));
+    for (int i = 0; i < 3; i++) {
+        terms[i].weight = i == 0 ? 1.0f : i == 1 ? 0.5f : 0.01f;
+        terms[i].regulariser = i == 2;
+    }
+    const gckpt_pick picks[4] = { { x, 0 }, { start, 1 }, { table, 1 }, { guess, 0 } };
+    gckpt_plan_desc desc = o->plan;
+    desc.batch = BATCH;
+    desc.fetch = o->fetch ? picks : NULL;
+    desc.fetches = o->fetch ? 4 : 0;
+    gckpt_plan *p = gckpt_plan_new(g, terms, 3, &desc);
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+    gckpt_exec_desc ed;
+    memset(&ed, 0, sizeof ed);
+    ed.debug = o->debug;
+    gckpt_exec *e = gckpt_exec_new(p, s, &ed);
+    CHECK_MSG(p == NULL || e != NULL, "%s", gckpt_error_text(s));
+    const gckpt_feed feeds[3] = { { gckpt_id(in), tokens },
+                                  { gckpt_id(target), targets },
+                                  { gckpt_id(value), values } };
+    gckpt_hyper hyper;
+    memset(&hyper, 0, sizeof hyper);
+    hyper.lr = 0.01f;
+    hyper.weight_decay = 0.1f;
+    hyper.clip = 0.5f;
+    gckpt_report report = { 0, 0, 0, 0 };
+    for (int step = 0; step < o->steps && e != NULL; step++) {
+        CHECK_MSG(gckpt_step(e, feeds, 3, BATCH, &hyper, &report) == GCKPT_OK, "%s",
+                  gckpt_error_text(e));
+        o->loss_first = step ? o->loss_first : report.loss;
+    }
+    o->loss = report.loss;
+    o->bytes = gckpt_plan_bytes(p);
+    o->arena = gckpt_plan_arena(p);
+    if (o->debug & GCKPT_DEBUG_MEASURE)
+        CHECK_MSG(gckpt_bytes_measured(e) == o->bytes, "mode %d, micro %d: %zu planned, %zu used",
+                  (int)desc.mode, (int)o->micro, o->bytes, gckpt_bytes_measured(e));
+    for (int k = 0; k < 4 && o->fetch; k++) {
+        const float *f = gckpt_fetch(e, gckpt_id(picks[k].tensor), picks[k].gradient);
+        CHECK(f != NULL && f[0] == f[0]);
+        for (int i = 0; f && i < 64 && k != 2; i++)
+            CHECK_MSG(half_of(f[i]) == f[i], "fetch %d: %g is not a bf16 value", k, (double)f[i]);
+    }
+    uint64_t hash = gckpt_store_hash(s);
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+    return hash;
+}
+
+static trial trial_of(gckpt_precision precision, gckpt_mode mode, int64_t micro, int threads)
+{
+    trial o;
+    memset(&o, 0, sizeof o);
+    o.plan.precision = precision;
+    o.plan.mode = mode;
+    o.plan.threads = threads;
+    o.micro = micro;
+    o.steps = 4;
+    return o;
+}
+
+static void test_same_bits(gckpt_precision precision)
+{
+    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SEGMENTS,
+                                        GCKPT_SQRT };
+    trial first = trial_of(precision, GCKPT_STORE_ALL, BATCH, 1);
+    const uint64_t hash = train(&first);
+    const unsigned all = GCKPT_DEBUG_MEASURE | GCKPT_DEBUG_RECOMPUTE;
+    for (int i = 0; i < 24; i++) {
+        trial o = trial_of(precision, modes[i % 4], i / 4 % 3 == 2 ? BATCH : i / 4 % 3 + 1 + i / 12,
+                           1 + i % 3);
+        o.debug = i % 5 == 0 ? GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE : all;
+        o.plan.plain = i % 7 == 3;
+        o.plan.alignment = i % 4 == 1 ? 4 : 0;
+        o.fetch = i % 6 == 2;
+        CHECK_MSG(train(&o) == hash && o.loss == first.loss,
+                  "precision %d, mode %d, micro %d, threads %d, plain %d, fetch %d: other bits",
+                  (int)precision, (int)o.plan.mode, (int)o.micro, o.plan.threads, o.plan.plain,
+                  o.fetch);
+    }
+    trial poor = trial_of(precision, GCKPT_OPTIMAL, BATCH, 1);
+    poor.plan.budget = first.bytes - 1;
+    for (int i = 0; i < 4; i++) {
+        poor.debug = all;
+        CHECK_MSG(train(&poor) == hash, "budget %zu: other bits", poor.plan.budget);
+        CHECK(poor.bytes <= poor.plan.budget);
+        poor.plan.budget = poor.bytes - 1;
+    }
+    trial fast = trial_of(precision, GCKPT_STORE_ALL, BATCH, 1);
+    fast.debug = GCKPT_DEBUG_PLAIN;
+    CHECK(train(&fast) == hash);
+}
+
+static void test_close_to_fp32(void)
+{
+    trial wide = trial_of(GCKPT_FP32, GCKPT_STORE_ALL, BATCH, 1);
+    trial half = trial_of(GCKPT_BF16, GCKPT_STORE_ALL, BATCH, 1);
+    trial chance = trial_of(GCKPT_BF16_STOCHASTIC, GCKPT_STORE_ALL, BATCH, 1);
+    wide.steps = half.steps = chance.steps = 60;
+    CHECK(train(&wide) != train(&half));
+    train(&chance);
+    CHECK(half.loss < 0.5 * half.loss_first && chance.loss < 0.5 * chance.loss_first);
+    CHECK_MSG(fabs(half.loss_first - wide.loss_first) < 0.01 * wide.loss_first, "%g, fp32 %g",
+              half.loss_first, wide.loss_first);
+    CHECK_MSG(fabs(half.loss - wide.loss) < 0.05 * wide.loss_first, "%g, fp32 %g", half.loss,
+              wide.loss);
+    CHECK_MSG(fabs(chance.loss - wide.loss) < 0.05 * wide.loss_first, "%g, fp32 %g", chance.loss,
+              wide.loss);
+    CHECK_MSG(half.arena < wide.arena, "%zu bytes, fp32 %zu", half.arena, wide.arena);
+}
+
+/* ---- rounding by chance: the mean over many steps is the value; each draw is a neighbour ---- */
+static void test_chance(void)
+{
+    enum { N = 64, DRAWS = 4000 };
+    const gckpt_init zero = { 0, 0, 0 };
+    float x[N];
+    double mean[N] = { 0 };
+    for (int i = 0; i < N; i++)
+        x[i] = (i % 2 ? -1.0f : 1.0f) * (1.0f + (float)i / 37);
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(N / 4, 4));
+    gckpt_tensor *sum = gckpt_add(in, gckpt_param(g, "w", gckpt_shape1(4), zero));
+    gckpt_term term = { gckpt_sum_loss(sum), 1, 0 };
+    gckpt_pick pick = { sum, 0 };
+    gckpt_plan_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.precision = GCKPT_BF16_STOCHASTIC;
+    desc.fetch = &pick;
+    desc.fetches = 1;
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    const gckpt_feed feed = { gckpt_id(in), x };
+    gckpt_hyper hyper;
+    memset(&hyper, 0, sizeof hyper);
+    for (int step = 0; step < DRAWS; step++) {
+        CHECK(gckpt_step(e, &feed, 1, N / 4, &hyper, NULL) == GCKPT_OK);
+        const float *f = gckpt_fetch(e, gckpt_id(sum), 0);
+        for (int i = 0; f && i < N; i++) {
+            mean[i] += (double)f[i] / DRAWS;
+            CHECK(fabsf(f[i] - x[i]) < ldexpf(1, -7 + ilogbf(x[i])) && half_of(f[i]) == f[i]);
+        }
+    }
+    for (int i = 0; i < N; i++) { /* 5 standard deviations of at most half a unit */
+        const double unit = ldexp(1, -7 + ilogbf(x[i]));
+        CHECK_MSG(fabs(mean[i] - (double)x[i]) < 5 * unit / 2 / sqrt((double)DRAWS),
+                  "%g on average, not %g", mean[i], (double)x[i]);
+    }
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+}
+
+/* ---- plans as files, gckpt_fit, inference, what is refused ---- */
+typedef struct {
+    unsigned char bytes[1 << 16];
+    size_t size, at;
+} file;
+
+static size_t put(void *user, const void *bytes, size_t size)
+{
+    file *f = (file *)user;
+    if (size > sizeof f->bytes - f->size)
+        return 0;
+    memcpy(f->bytes + f->size, bytes, size);
+    f->size += size;
+    return size;
+}
+
+static size_t get(void *user, void *bytes, size_t size)
+{
+    file *f = (file *)user;
+    size = size < f->size - f->at ? size : f->size - f->at;
+    memcpy(bytes, f->bytes + f->at, size);
+    f->at += size;
+    return size;
+}
+
+static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
+{
+    const gckpt_init init = { 0.3f, 0, 0 };
+    gckpt_tensor *h = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(rows, 16));
+    char name[2] = "a";
+    (void)user;
+    for (; *name < 'g'; ++*name)
+        h = gckpt_tanh(gckpt_linear(h, gckpt_param(g, name, gckpt_shape2(16, 16), init), NULL));
+    terms[0].loss = gckpt_sum_loss(h);
+    terms[0].weight = 1;
+    return 1;
+}
+
+static void test_rest(void)
+{
+    static file first, second;
+    size_t most[3] = { 0, 0, 0 };
+    for (int precision = 0; precision < 3; precision++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_term term = { NULL, 1, 0 };
+        gckpt_plan_desc desc;
+        gckpt_report report = { 0, 0, 0, 0 };
+        float x[64 * 16];
+        memset(&desc, 0, sizeof desc);
+        build(g, 64, &term, NULL);
+        for (int i = 0; i < 64 * 16; i++)
+            x[i] = cosf((float)i);
+        const gckpt_feed feed = { 0, x };
+        desc.precision = (gckpt_precision)precision;
+        desc.mode = GCKPT_SQRT;
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+        first.size = first.at = second.size = 0;
+        CHECK(gckpt_plan_write(p, put, &first) == GCKPT_OK);
+        gckpt_plan *q = gckpt_plan_read(g, get, &first, NULL);
+        CHECK_MSG(q != NULL, "%s", gckpt_error_text(g));
+        CHECK(gckpt_plan_write(q, put, &second) == GCKPT_OK && first.size == second.size &&
+              !memcmp(first.bytes, second.bytes, first.size));
+        CHECK(gckpt_plan_arena(p) == gckpt_plan_arena(q));
+        gckpt_exec *e = gckpt_exec_new(q, s, NULL);
+        double worst = 0;
+        gckpt_result result = gckpt_check_gradients(e, &feed, 1, 64, &worst);
+        CHECK(result == (precision ? GCKPT_E_ARG : GCKPT_OK));
+        CHECK(!precision || strstr(gckpt_error_text(e), "GCKPT_FP32"));
+        gckpt_exec_free(e);
+        gckpt_plan_free(q);
+        gckpt_plan_free(p);
+
+        desc.mode = GCKPT_INFERENCE;
+        p = gckpt_plan_new(g, &term, 1, &desc);
+        e = gckpt_exec_new(p, s, NULL);
+        CHECK(gckpt_forward(e, &feed, 1, 64, &report) == GCKPT_OK && report.count > 0);
+        gckpt_exec_free(e);
+        gckpt_plan_free(p);
+
+        desc.mode = GCKPT_AUTO;
+        desc.budget = 1;
+        CHECK(!gckpt_fit(s, build, NULL, 64, &desc, NULL) && gckpt_error(s) == GCKPT_E_BUDGET);
+        desc.budget = 40000;
+        p = gckpt_fit(s, build, NULL, 64, &desc, NULL);
+        CHECK_MSG(p && gckpt_plan_bytes(p) <= desc.budget, "%s", gckpt_error_text(s));
+        gckpt_plan_free(p);
+        desc.budget = 0;
+        desc.batch = 0;
+        gckpt_frontier *f = gckpt_frontier_new(g, &term, 1, &desc);
+        gckpt_point point = { 0, 0, 0, 0 };
+        int n = gckpt_frontier_points(f);
+        CHECK(gckpt_frontier_get(f, n - 1, &point) == GCKPT_OK);
+        most[precision] = point.bytes;
+        p = gckpt_frontier_plan(f, 0);
+        CHECK(p && gckpt_plan_bytes(p) == point.bytes);
+        gckpt_plan_free(p);
+        gckpt_frontier_free(f);
+        desc.precision = (gckpt_precision)3;
+        CHECK(!gckpt_plan_new(g, &term, 1, &desc) && gckpt_error(g) == GCKPT_E_ARG);
+        gckpt_graph_free(g);
+        gckpt_store_free(s);
+    }
+    CHECK_MSG(most[1] < most[0], "%zu bytes, fp32 %zu", most[1], most[0]);
+}
+
+int main(void)
+{
+    test_rest();
+    test_conversions();
+    test_written_out();
+    test_same_bits(GCKPT_BF16);
+    test_same_bits(GCKPT_BF16_STOCHASTIC);
+    test_close_to_fp32();
+    test_chance();
+    return check_report("bf16");
+}
