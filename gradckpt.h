@@ -808,7 +808,11 @@ typedef struct {
     void (*parallel_for)(void *user, int64_t n, void (*body)(void *context, int64_t i),
                          void *context);
     /* ^ the program's own thread pool: call body(context, 0..n-1) in any order, return when all are
-     * done; used when the plan has threads > 1; NULL: OpenMP when compiled in, else serial */
+     * done; used when the plan has threads > 1; NULL: OpenMP when compiled in, else serial.
+     * With OpenMP a whole call (gckpt_step, gckpt_forward, ...) is one parallel region, unless the
+     * step is so small that waking threads would cost more. The callbacks above and the kernels of
+     * user ops run in it, on the calling thread; a region of their own has one thread (unless
+     * omp_set_max_active_levels allows more), and they must return. */
 } gckpt_exec_desc;
 /* NULL on error, which is then the store's. Creates optimiser state, from the store's memory, where
  * it is missing; refuses state of another optimiser (gckpt_store_reset). */
@@ -910,6 +914,10 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+#if (defined(__unix__) || defined(__APPLE__)) && (defined(_OPENMP) || defined(GCKPTI_TEAMS))
+#include <sched.h>
+#include <sys/select.h>
+#endif
 
 #if defined(GCKPT_REALLOC) != defined(GCKPT_FREE)
 #error "gradckpt.h: define both GCKPT_REALLOC(p,n) and GCKPT_FREE(p), or neither"
@@ -918,6 +926,18 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
 #include <stdlib.h>
 #define GCKPT_REALLOC(p, n) realloc(p, n)
 #define GCKPT_FREE(p)       free(p)
+#if defined(__linux__) && defined(__GNUC__)
+#include <sys/mman.h>
+#ifdef MADV_HUGEPAGE
+#define GCKPTI_HUGE_PAGES 1
+#elif !defined(__cplusplus) /* -std=c99 and _POSIX_C_SOURCE hide it, but it is there */
+#define GCKPTI_HUGE_PAGES 1
+extern int madvise(void *start, size_t size, int advice);
+#endif
+#endif
+#endif
+#ifndef GCKPTI_HUGE_PAGES
+#define GCKPTI_HUGE_PAGES 0
 #endif
 #ifndef GCKPT_ASSERT
 #define GCKPT_ASSERT(x) ((void)0)
@@ -1202,6 +1222,22 @@ static size_t gckpti_round_up(size_t n, size_t alignment)
     return (n + (alignment - 1)) / alignment * alignment;
 }
 
+#ifdef GCKPT_REALLOC
+/* Asks for pages of 2 MiB where whole ones lie within a large block; it is only a wish. Parameters
+ * and arenas are read from end to end, and pages of 4 KiB make a miss of every one of them. */
+static void gckpti_wish_huge(void *ptr, size_t size)
+{
+#if GCKPTI_HUGE_PAGES
+    const size_t page = (size_t)2 << 20;
+    size_t skip = (page - (uintptr_t)ptr % page) % page;
+    if (ptr && size >= 2 * page)
+        (void)madvise((char *)ptr + skip, (size - skip) / page * page, 14); /* MADV_HUGEPAGE */
+#else
+    (void)ptr, (void)size;
+#endif
+}
+#endif
+
 /* As realloc, told the old size; new_size 0 frees and returns NULL. In a block, only the last piece
  * can grow in place or be given back; the block is meant for objects that live as long as it
  * does. */
@@ -1230,8 +1266,12 @@ static void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size
     if (a->desc.resize)
         return ptr || new_size ? a->desc.resize(a->desc.user, ptr, old_size, new_size) : NULL;
 #ifdef GCKPT_REALLOC
-    if (new_size)
-        return GCKPT_REALLOC(ptr, new_size);
+    if (new_size) {
+        void *fresh = GCKPT_REALLOC(ptr, new_size);
+        if (!ptr)
+            gckpti_wish_huge(fresh, new_size);
+        return fresh;
+    }
     if (ptr)
         GCKPT_FREE(ptr);
 #endif
@@ -1394,18 +1434,126 @@ GCKPT_API int gckpt_threads(void)
 #endif
 }
 
+/* How calls start threads. */
+typedef struct {
+    void (*parallel_for)(void *user, int64_t n, void (*body)(void *context, int64_t i),
+                         void *context); /* the program's own */
+    void *user;
+    struct gckpti_team *team; /* NULL: none, or not needed */
+} gckpti_runner;
+
 #if GCKPTI_HAS_FAST
+/* GCKPTI_TEAMS: one OpenMP region lasts for a run, and its threads share out the jobs of all its
+ * instructions among themselves (elsewhere: a region for each job). Tests set it to 1 to bring
+ * threads of their own. */
+#ifndef GCKPTI_TEAMS
+#if (defined(__unix__) || defined(__APPLE__)) && defined(_OPENMP)
+#define GCKPTI_TEAMS 1
+#else
+#define GCKPTI_TEAMS 0
+#endif
+#endif
+#if GCKPTI_TEAMS
+/* A job is body(context, 0..n-1). Only thread 0 gives out jobs, one after the other, and it works
+ * too. `left` counts the items nobody has claimed, `open` those that are not finished.
+ *
+ * Why a thread that comes late, or sleeps anywhere in here, does no harm:
+ * - An item is claimed by taking one from `left`, and is one's own if something was left. What
+ *   this item is, the thread reads only afterwards. So what it saw before plays no part: if a job
+ *   ended and another began meanwhile, it has claimed an item of the other.
+ * - A claimed item is open until its thread says that it is finished, and thread 0 changes the job
+ *   only when no item is open. So body, context and n stay as they are while they are read.
+ * - Taking from a `left` of 0 or less claims nothing; the next job overwrites it.
+ * - Job to items: `left` is set with release after the fields and taken from with acquire (taking
+ *   continues the release sequence). Items to thread 0, and so to the next job: `open`, likewise.
+ * Thread 0 waits for items that a thread has claimed, and for nothing else. */
+typedef struct gckpti_team {
+    void (*body)(void *context, int64_t i);
+    void *context;
+    int64_t n;
+    int busy; /* a job is under way */
+    int over; /* no more jobs */
+    char apart[64];
+    int64_t left;
+    char apart2[64]; /* cache lines of their own */
+    int64_t open;
+    char apart3[64];
+} gckpti_team;
+
+static void gckpti_team_help(gckpti_team *t)
+{
+    int64_t done = 0;
+    while (__atomic_load_n(&t->left, __ATOMIC_RELAXED) > 0) {
+        int64_t left = __atomic_fetch_sub(&t->left, 1, __ATOMIC_ACQUIRE);
+        if (left <= 0)
+            break;
+        t->body(t->context, t->n - left);
+        done++;
+    }
+    if (done)
+        __atomic_fetch_sub(&t->open, done, __ATOMIC_ACQ_REL);
+}
+
+/* Spins for 20 to 50 us, so that the next job finds the thread awake, then lets others have the
+ * processor, then sleeps: a processor without work takes over what waits on a busy one. */
+static void gckpti_team_wait(int *waited)
+{
+    if (*waited < 1000) {
+        __builtin_ia32_pause();
+    } else if (*waited < 1004) {
+        sched_yield();
+    } else {
+        struct timeval pause = { 0, *waited < 1012 ? 20 : 100 };
+        select(0, NULL, NULL, NULL, &pause);
+    }
+    *waited += *waited < 2000;
+}
+
+/* What threads but 0 do until thread 0 ends the team. */
+static void gckpti_team_work(gckpti_team *t)
+{
+    for (int waited = 0; !__atomic_load_n(&t->over, __ATOMIC_ACQUIRE);) {
+        if (__atomic_load_n(&t->left, __ATOMIC_RELAXED) > 0) {
+            gckpti_team_help(t);
+            waited = 0;
+        }
+        gckpti_team_wait(&waited);
+    }
+}
+
+static void gckpti_team_run(gckpti_team *t, int64_t n, void (*body)(void *context, int64_t i),
+                            void *context)
+{
+    int waited = 0;
+    t->body = body;
+    t->context = context;
+    t->n = n;
+    t->busy = 1;
+    __atomic_store_n(&t->open, n, __ATOMIC_RELAXED);
+    __atomic_store_n(&t->left, n, __ATOMIC_RELEASE);
+    gckpti_team_help(t);
+    while (__atomic_load_n(&t->open, __ATOMIC_ACQUIRE) > 0)
+        gckpti_team_wait(&waited);
+    t->busy = 0;
+}
+#endif
+
 /* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
 static void gckpti_parallel(const gckpt_call *call, int64_t n,
                             void (*body)(void *context, int64_t i), void *context)
 {
-    const gckpt_exec_desc *runner = (const gckpt_exec_desc *)call->runner;
-    if (n > 1 && call->threads > 1) {
-        if (runner && runner->parallel_for) {
+    const gckpti_runner *runner = (const gckpti_runner *)call->runner;
+    if (n > 1 && call->threads > 1 && runner) {
+        if (runner->parallel_for) {
             runner->parallel_for(runner->user, n, body, context);
             return;
         }
-#ifdef _OPENMP
+#if GCKPTI_TEAMS
+        if (runner->team && !runner->team->busy) {
+            gckpti_team_run(runner->team, n, body, context);
+            return;
+        }
+#elif defined(_OPENMP)
         int threads = n < call->threads ? (int)n : call->threads;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
         for (int64_t i = 0; i < n; i++)
@@ -1420,6 +1568,31 @@ static void gckpti_parallel(const gckpt_call *call, int64_t n,
 #else
 #define GCKPTI_FAST(function) NULL
 #endif
+
+/* Runs main(context) on this thread, with a team of up to `threads` (this one included) for what it
+ * calls gckpti_parallel for. */
+static void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(void *context),
+                             void *context)
+{
+#if GCKPTI_HAS_FAST && defined(_OPENMP) && GCKPTI_TEAMS
+    if (threads > 1 && !runner->parallel_for && !runner->team) {
+        gckpti_team team;
+        memset(&team, 0, sizeof team);
+#pragma omp parallel num_threads(threads)
+        if (omp_get_thread_num() == 0) {
+            runner->team = omp_get_num_threads() > 1 ? &team : NULL;
+            main(context);
+            runner->team = NULL;
+            __atomic_store_n(&team.over, 1, __ATOMIC_RELEASE);
+        } else {
+            gckpti_team_work(&team);
+        }
+        return;
+    }
+#endif
+    (void)runner, (void)threads;
+    main(context);
+}
 /* ---- >>numerics ---------------------------------------------------------------------------------
  * Everything that could differ between two machines, made the same: one fused multiply-add, our own
  * transcendentals on top of it, one order for every sum, counter-based random numbers, one hash.
@@ -10351,6 +10524,8 @@ struct gckpt_exec {
     const gckpt_plan *plan;
     gckpt_store *store;
     gckpt_exec_desc desc;
+    gckpti_runner runner;
+    int crew; /* threads of a run's team */
     unsigned char *arena;
     void *owned; /* arena and canary, when allocated here */
     size_t owned_size;
@@ -10365,6 +10540,8 @@ struct gckpt_exec {
     uint64_t *hashes;           /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
     int fast, state;
     int pc, updating; /* updating: a parameter was changed, or the sums were divided */
+    int cleared;      /* accumulators are, for this step */
+    int shown;        /* somebody reads divided gradients: they are written back */
     size_t dead;      /* next of plan->lives to die */
     int64_t row, row_end,
         feed_row; /* this micro-batch; end of the rows fed; row of the feeds' first */
@@ -10556,6 +10733,30 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
     return GCKPT_OK;
 }
 
+static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
+                              gckpt_call *c);
+
+/* A team takes tens of microseconds to wake: is there work for it? About 1e7 flops are as long. */
+static int gckpti_worth_a_team(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    const double enough = 1e7;
+    double flops = 0, rounds = p->batch > p->rows ? (double)p->batch / (double)p->rows : 1;
+    for (size_t x = 0; x < p->length && flops < enough; x++) {
+        const gckpti_ins *ins = &p->list[x];
+        gckpt_call c;
+        if (ins->kind == GCKPT_UPDATE) {
+            flops += 16 * (double)p->params[ins->id].elements;
+            continue;
+        }
+        gckpti_call_start(e, &p->nodes[ins->id], ins->id, p->rows, &c);
+        const gckpt_op *op = p->nodes[ins->id].op;
+        double forward = (double)(op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape));
+        flops += (ins->kind == GCKPT_FORWARD ? 1 : 2) * rounds * forward;
+    }
+    return flops >= enough;
+}
+
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc)
 {
@@ -10597,6 +10798,12 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
         gckpt_exec_free(e);
         return NULL;
     }
+    e->runner.parallel_for = e->desc.parallel_for;
+    e->runner.user = e->desc.user;
+    e->shown = !e->fast || plan->optimiser == GCKPT_OWN_OPTIMISER;
+    for (size_t i = 0; i < plan->pick_count; i++)
+        e->shown = e->shown || plan->picks[i].gradient;
+    e->crew = plan->threads > 1 && gckpti_worth_a_team(e) ? plan->threads : 1;
     gckpti_ok(store);
     return e;
 }
@@ -10650,7 +10857,7 @@ static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int 
     c->plain = p->plain;
     c->training = p->mode != GCKPT_INFERENCE;
     c->precision = node->once ? GCKPT_FP32 : p->precision;
-    c->runner = &e->desc;
+    c->runner = &e->runner;
 }
 
 /* The values of input i: in the arena, the store, the feeds, or the program's own. */
@@ -10683,10 +10890,52 @@ static int gckpti_term_of(const gckpt_plan *p, int id)
     return -1;
 }
 
+/* body(context, 0..n-1), on threads if it is `much`. */
+static void gckpti_run_items(const gckpt_exec *e, int much, int64_t n,
+                             void (*body)(void *context, int64_t i), void *context)
+{
+#if GCKPTI_HAS_FAST
+    gckpt_call c;
+    memset(&c, 0, sizeof c);
+    c.threads = much ? e->plan->threads : 1;
+    c.runner = &e->runner;
+    gckpti_parallel(&c, n, body, context);
+#else
+    (void)e, (void)much;
+    for (int64_t i = 0; i < n; i++)
+        body(context, i);
+#endif
+}
+
 static void gckpti_add_into(float *to, const float *from, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         to[i] += from[i];
+}
+
+/* to += from, or to = 0 where from is NULL. */
+typedef struct {
+    float *to;
+    const float *from;
+    int64_t n;
+} gckpti_adding;
+
+enum { GCKPTI_ADD_ITEM = 32768 };
+
+static void gckpti_add_item(void *context, int64_t i)
+{
+    const gckpti_adding *a = (const gckpti_adding *)context;
+    int64_t at = i * GCKPTI_ADD_ITEM, n = gckpti_part(a->n - at, GCKPTI_ADD_ITEM);
+    if (a->from)
+        gckpti_add_into(a->to + at, a->from + at, n);
+    else
+        memset(a->to + at, 0, (size_t)n * sizeof *a->to);
+}
+
+static void gckpti_add_or_zero(const gckpt_exec *e, float *to, const float *from, int64_t n)
+{
+    gckpti_adding a = { to, from, n };
+    gckpti_run_items(e, 1, (n + GCKPTI_ADD_ITEM - 1) / GCKPTI_ADD_ITEM, gckpti_add_item, &a);
 }
 
 /* ---- bf16 plans: kernels get f32 copies, or bf16 where they take it; results are rounded ---- */
@@ -10697,8 +10946,7 @@ static void gckpti_widen(const uint16_t *from, float *to, int64_t n)
 }
 
 /* Rounds n results to bf16: to `narrow`, or if that is NULL in place. By chance: 16 of Philox's
- * bits for each element, numbered in the whole batch, whatever plan, split and thread it is computed by;
- * `stream` is the instruction's own. */
+ * bits for each element, numbered in the whole batch; `stream` is the instruction's own. */
 static void gckpti_round(const gckpt_call *c, uint32_t stream, float *x, uint16_t *narrow,
                          int64_t n)
 {
@@ -10905,7 +11153,7 @@ static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gc
         arg->grad = NULL;
     }
     if ((ins->zero >> i) & 1)
-        memset(arg->grad, 0, (size_t)n * sizeof(float));
+        gckpti_add_or_zero(e, arg->grad, NULL, n);
 }
 
 /* What remains to do with it: rounding, and adding what was computed apart. */
@@ -10924,7 +11172,7 @@ static void gckpti_gradient_end(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
             for (int64_t k = 0; k < n; k++)
                 x[k] = gckpti_from_bf16(narrow[k]) + x[k];
         } else {
-            gckpti_add_into(total, x, n);
+            gckpti_add_or_zero(e, total, x, n);
             x = total;
         }
     }
@@ -10949,8 +11197,8 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
     c.work = gckpti_at(e, o[2]);
     float *grad_out = gckpti_at(e, o[3]);
     for (int u = 1; u < ins->uses; u++)
-        gckpti_add_into(grad_out, gckpti_at(e, o[4 + 3 * node->inputs + u - 1]),
-                        gckpti_elements(&node->shape));
+        gckpti_add_or_zero(e, grad_out, gckpti_at(e, o[4 + 3 * node->inputs + u - 1]),
+                           gckpti_elements(&node->shape));
     c.grad_out = grad_out;
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
     for (int i = 0; i < node->inputs; i++) {
@@ -10989,11 +11237,17 @@ typedef struct { /* AdamW (Loshchilov & Hutter 2019), constants of one step */
     float scale, decay, beta1, rest1, beta2, rest2, eps, rate, correct2;
 } gckpti_adamw;
 
+/* What one pass over a parameter's blocks does. */
 typedef struct {
     gckpt_exec *e;
     const gckpti_param *q;
-    float *g, count, squares[64];
-    int64_t first; /* block */
+    float *g, count;
+    const size_t *more; /* offsets of further accumulators, to be added to g */
+    int adds;
+    int divide;                  /* g holds sums still; then, if e->shown, what is divided */
+    float *squares;              /* by block from `first`, or NULL */
+    int update;                  /* 1: w and its state */
+    int64_t first, blocks, each; /* block; blocks of this job, of an item */
     gckpti_adamw adamw;
     float momentum;
 } gckpti_update_job;
@@ -11004,70 +11258,6 @@ static void gckpti_fast_adamw(float *w, const float *g, float *m, float *v, int6
 static float gckpti_fast_square_sum(const float *x, int64_t n);
 static void gckpti_fast_divide(float *x, float by, int64_t n);
 #endif
-
-static void gckpti_run_blocks(const gckpt_exec *e, int64_t n,
-                              void (*body)(void *context, int64_t i), void *context)
-{
-#if GCKPTI_HAS_FAST
-    gckpt_call c;
-    memset(&c, 0, sizeof c);
-    c.threads = n > 4 ? e->plan->threads : 1;
-    c.runner = &e->desc;
-    gckpti_parallel(&c, n, body, context);
-#else
-    (void)e;
-    for (int64_t i = 0; i < n; i++)
-        body(context, i);
-#endif
-}
-
-static int64_t gckpti_block_of(const gckpti_update_job *job, int64_t block, int64_t *n)
-{
-    int64_t size = GCKPTI_UPDATE_BLOCK, at = block * size;
-    *n = job->q->p.elements - at < size ? job->q->p.elements - at : size;
-    return at;
-}
-
-static void gckpti_divide_block(void *context, int64_t i)
-{
-    gckpti_update_job *job = (gckpti_update_job *)context;
-    int64_t n, at = gckpti_block_of(job, job->first + i, &n);
-    float *g = job->g + at;
-#if GCKPTI_HAS_FAST
-    if (job->e->fast) {
-        gckpti_fast_divide(g, job->count, n);
-        job->squares[i] = gckpti_fast_square_sum(g, n);
-        return;
-    }
-#endif
-    for (int64_t k = 0; k < n; k++)
-        g[k] /= job->count;
-    job->squares[i] = gckpti_dot(g, g, n);
-}
-
-/* Adds up a parameter's accumulators, divides by the count, and takes the square sum (manual,
- * 5g). */
-static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
-{
-    const size_t *o = e->plan->operands + ins->operands;
-    gckpti_update_job job;
-    memset(&job, 0, sizeof job);
-    job.e = e;
-    job.q = &e->store->params[e->params[ins->id]];
-    job.g = gckpti_at(e, o[0]);
-    job.count = (float)e->counts[0];
-    for (int u = 1; u < ins->uses; u++)
-        gckpti_add_into(job.g, gckpti_at(e, o[u]), job.q->p.elements);
-    int64_t blocks = (job.q->p.elements + GCKPTI_UPDATE_BLOCK - 1) / GCKPTI_UPDATE_BLOCK;
-    double sum = 0;
-    for (; job.first < blocks; job.first += 64) {
-        int64_t n = blocks - job.first < 64 ? blocks - job.first : 64;
-        gckpti_run_blocks(e, n, gckpti_divide_block, &job);
-        for (int64_t i = 0; i < n; i++)
-            sum += (double)job.squares[i];
-    }
-    e->squares[ins->id] = sum;
-}
 
 static void gckpti_plain_adamw(float *w, const float *g, float *m, float *v, int64_t n,
                                const gckpti_adamw *a)
@@ -11081,13 +11271,10 @@ static void gckpti_plain_adamw(float *w, const float *g, float *m, float *v, int
     }
 }
 
-static void gckpti_update_block(void *context, int64_t i)
+static void gckpti_update_block(const gckpti_update_job *job, const float *g, int64_t at, int64_t n)
 {
-    gckpti_update_job *job = (gckpti_update_job *)context;
     const gckpti_adamw *a = &job->adamw;
-    int64_t n, at = gckpti_block_of(job, i, &n);
     float *w = job->q->p.values + at, *m = job->q->p.state[0], *v = job->q->p.state[1];
-    const float *g = job->g + at;
     switch (job->e->plan->optimiser) {
     case GCKPT_ADAMW: m += at; v += at;
 #if GCKPTI_HAS_FAST
@@ -11112,12 +11299,106 @@ static void gckpti_update_block(void *context, int64_t i)
     }
 }
 
+/* The gradient of a block: adds up accumulators, divides (manual, 5g). */
+static const float *gckpti_divided(const gckpti_update_job *job, int64_t at, int64_t n,
+                                   float *scratch)
+{
+    float *g = job->g + at;
+    for (int u = 0; u < job->adds; u++)
+        gckpti_add_into(g, gckpti_at(job->e, job->more[u]) + at, n);
+    if (!job->divide)
+        return g;
+#if GCKPTI_HAS_FAST
+    if (job->e->fast) {
+        if (!job->e->shown) { /* spares memory a write */
+            memcpy(scratch, g, (size_t)n * sizeof *g);
+            g = scratch;
+        }
+        gckpti_fast_divide(g, job->count, n);
+        return g;
+    }
+#endif
+    (void)scratch;
+    for (int64_t k = 0; k < n; k++)
+        g[k] /= job->count;
+    return g;
+}
+
+static void gckpti_update_item(void *context, int64_t i)
+{
+    const gckpti_update_job *job = (const gckpti_update_job *)context;
+    const int64_t size = GCKPTI_UPDATE_BLOCK, all = job->q->p.elements;
+#if GCKPTI_HAS_FAST
+    float scratch[GCKPTI_UPDATE_BLOCK];
+#else
+    float *scratch = NULL;
+#endif
+    for (int64_t b = i * job->each; b < (i + 1) * job->each; b++) {
+        int64_t at = (job->first + b) * size, n = gckpti_part(all - at, size);
+        if (n <= 0 || b >= job->blocks)
+            break;
+        const float *g = gckpti_divided(job, at, n, scratch);
+        if (job->squares)
+#if GCKPTI_HAS_FAST
+            job->squares[b] = job->e->fast ? gckpti_fast_square_sum(g, n) : gckpti_dot(g, g, n);
+#else
+            job->squares[b] = gckpti_dot(g, g, n);
+#endif
+        if (job->update)
+            gckpti_update_block(job, g, at, n);
+    }
+}
+
+/* One pass over a parameter; with its square sum when `square`. A job is at most so many blocks
+ * that their square sums fit on the stack. */
+static void gckpti_update_pass(gckpt_exec *e, const gckpti_ins *ins, gckpti_update_job *job,
+                               int square)
+{
+    float squares[GCKPTI_HAS_FAST ? 1024 : 64];
+    const int64_t most = (int64_t)(sizeof squares / sizeof *squares);
+    int64_t blocks = (job->q->p.elements + GCKPTI_UPDATE_BLOCK - 1) / GCKPTI_UPDATE_BLOCK;
+    double sum = 0;
+    job->squares = square ? squares : NULL;
+    for (job->first = 0; job->first < blocks; job->first += most) {
+        int64_t n = job->blocks = gckpti_part(blocks - job->first, most);
+        job->each = n < 64 ? 1 : n < 512 ? 4 : 16;
+        gckpti_run_items(e, n > 4, (n + job->each - 1) / job->each, gckpti_update_item, job);
+        for (int64_t i = 0; i < n && square; i++)
+            sum += (double)squares[i];
+    }
+    if (square)
+        e->squares[ins->id] = sum;
+}
+
+/* The pass that takes a gradient from sums to what an update needs begins with this. */
+static void gckpti_update_start(gckpt_exec *e, const gckpti_ins *ins, gckpti_update_job *job)
+{
+    const size_t *o = e->plan->operands + ins->operands;
+    memset(job, 0, sizeof *job);
+    job->e = e;
+    job->q = &e->store->params[e->params[ins->id]];
+    job->g = gckpti_at(e, o[0]);
+    job->count = (float)e->counts[0];
+    job->more = o + 1;
+}
+
+/* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
+static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
+{
+    gckpti_update_job job;
+    gckpti_update_start(e, ins, &job);
+    job.adds = ins->uses - 1;
+    job.divide = 1;
+    gckpti_update_pass(e, ins, &job, 1);
+}
+
 static float gckpti_or(float value, float fallback)
 {
     return value < 0 ? 0 : value > 0 ? value : fallback;
 }
 
-static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins)
+/* whole: gckpti_finish_gradient has not been called for it; its work is done on the way. */
+static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, int whole)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_hyper *h = &e->hyper;
@@ -11126,15 +11407,14 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins)
           beta2 = gckpti_or(h->beta2, 0.999f);
     uint64_t step = ++q->updates;
     gckpti_update_job job;
-    memset(&job, 0, sizeof job);
-    job.e = e;
-    job.q = q;
-    job.g = gckpti_at(e, p->operands[ins->operands]);
+    gckpti_update_start(e, ins, &job);
     if (p->state_slots > 0)
         q->optimiser = (int)p->optimiser + 1;
     if (p->optimiser == GCKPT_OWN_OPTIMISER) {
         gckpt_update u;
         memset(&u, 0, sizeof u);
+        if (whole)
+            gckpti_finish_gradient(e, ins);
         u.name = q->p.name;
         u.elements = q->p.elements;
         u.values = q->p.values;
@@ -11162,8 +11442,10 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins)
         job.adamw.rate = (float)((double)lr / (1 - gckpti_powi((double)beta1, step)));
         job.adamw.correct2 = (float)(1 / (1 - gckpti_powi((double)beta2, step)));
     }
-    gckpti_run_blocks(e, (q->p.elements + GCKPTI_UPDATE_BLOCK - 1) / GCKPTI_UPDATE_BLOCK,
-                      gckpti_update_block, &job);
+    job.adds = whole ? ins->uses - 1 : 0;
+    job.divide = whole || !e->shown;
+    job.update = 1;
+    gckpti_update_pass(e, ins, &job, whole);
 }
 
 static void gckpti_total_norm(gckpt_exec *e)
@@ -11378,12 +11660,11 @@ static void gckpti_clear_accumulators(gckpt_exec *e)
         if (ins->kind == GCKPT_FORWARD || !node->once ||
             (ins->kind == GCKPT_BACKWARD && node->op->flags & GCKPT_LOSS))
             continue;
-        size_t bytes = (size_t)gckpti_elements(&node->shape) * sizeof(float);
         for (int u = 0; u < ins->uses; u++) {
             size_t at = ins->kind == GCKPT_UPDATE ? o[u]
                         : u                       ? o[4 + 3 * node->inputs + u - 1]
                                                   : o[3];
-            memset(gckpti_at(e, at), 0, bytes);
+            gckpti_add_or_zero(e, gckpti_at(e, at), NULL, gckpti_elements(&node->shape));
         }
     }
 }
@@ -11444,7 +11725,7 @@ static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int in
 static void gckpti_start_step(gckpt_exec *e)
 {
     gckpti_measure_start(e);
-    gckpti_clear_accumulators(e);
+    e->cleared = 0;
     memset(e->squares, 0, e->plan->param_count * sizeof *e->squares);
 }
 
@@ -11469,6 +11750,9 @@ static gckpt_result gckpti_advance(gckpt_exec *e, int hold)
     const gckpt_plan *p = e->plan;
     gckpt_result result = GCKPT_OK;
     int length = (int)p->length;
+    if (!e->cleared) /* here, where a team can do it */
+        gckpti_clear_accumulators(e);
+    e->cleared = 1;
     if (e->pc == p->epilogue && e->row < e->row_end) { /* end of a micro-batch */
         e->row += gckpti_micro_rows(e);
         if (e->row < e->row_end) {
@@ -11509,12 +11793,11 @@ static gckpt_result gckpti_advance(gckpt_exec *e, int hold)
         if (!e->updating)
             result = gckpti_check_counts(e);
         if (result == GCKPT_OK) {
-            if (p->update_in_backward)
-                gckpti_finish_gradient(e, ins);
-            else if (!e->updating)
+            int whole = !(e->hyper.clip > 0); /* the norm is only reported: one pass is enough */
+            if (!whole && !e->updating)
                 gckpti_finish_gradients(e);
             e->updating = 1;
-            gckpti_run_update(e, ins);
+            gckpti_run_update(e, ins, whole);
         }
     }
     if (e->desc.debug & GCKPT_DEBUG_PAINT)
@@ -11523,6 +11806,28 @@ static gckpt_result gckpti_advance(gckpt_exec *e, int hold)
     if (result != GCKPT_OK)
         e->state = GCKPTI_IDLE;
     return result == GCKPT_OK ? GCKPT_MORE : result;
+}
+
+typedef struct {
+    gckpt_exec *e;
+    int64_t instructions; /* at most */
+    int hold;             /* as gckpti_advance takes it */
+    gckpt_result result;
+} gckpti_running;
+
+static void gckpti_run_here(void *context)
+{
+    gckpti_running *r = (gckpti_running *)context;
+    for (int64_t i = 0; i < r->instructions && r->result == GCKPT_MORE; i++)
+        r->result = gckpti_advance(r->e, r->hold);
+}
+
+/* As gckpti_advance, but many instructions, with a team. */
+static gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, int hold)
+{
+    gckpti_running r = { e, instructions, hold, GCKPT_MORE };
+    gckpti_with_team(&e->runner, e->crew, gckpti_run_here, &r);
+    return r.result;
 }
 
 static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
@@ -11539,8 +11844,7 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
             loss += weight * (e->sums[i] / (double)e->counts[i]);
     }
     if (p->mode != GCKPT_INFERENCE && count > 0) {
-        if (p->update_in_backward)
-            gckpti_total_norm(e);
+        gckpti_total_norm(e);
         e->store->step++;
     }
     if (report) {
@@ -11579,13 +11883,11 @@ GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feed
 
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report)
 {
-    gckpt_result result = GCKPT_MORE;
     if (!exec)
         return GCKPT_E_ARG;
     if (exec->state != GCKPTI_RUNNING)
         return gckpti_error(exec, GCKPT_E_ARG, "run_some: no step was started (gckpt_step_start)");
-    for (int i = 0; i < instructions && result == GCKPT_MORE; i++)
-        result = gckpti_advance(exec, 0);
+    gckpt_result result = gckpti_run(exec, instructions, 0);
     return result == GCKPT_OK ? gckpti_finish_step(exec, report) : result;
 }
 
@@ -11601,10 +11903,7 @@ GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec)
 
 static gckpt_result gckpti_run_all(gckpt_exec *e, gckpt_report *report)
 {
-    gckpt_result result;
-    do
-        result = gckpti_advance(e, 0);
-    while (result == GCKPT_MORE);
+    gckpt_result result = gckpti_run(e, INT64_MAX, 0);
     return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
 }
 
@@ -11661,10 +11960,7 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
     }
     exec->feed_row = exec->row = exec->row_end;
     exec->row_end += rows;
-    do
-        result = gckpti_advance(exec, 0);
-    while (result == GCKPT_MORE);
-    return result;
+    return gckpti_run(exec, INT64_MAX, 0);
 }
 
 GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
@@ -11713,15 +12009,16 @@ static gckpt_result gckpti_gradients(gckpt_exec *e, const gckpt_feed *feeds, int
     gckpt_result result = gckpti_prepare(e, feeds, count, rows, &hyper, 0);
     if (result != GCKPT_OK)
         return result;
-    do
-        result = gckpti_advance(e, 1);
-    while (result == GCKPT_MORE);
+    result = gckpti_run(e, INT64_MAX, 1);
     e->state = GCKPTI_IDLE;
     if (result != GCKPT_OK)
         return result;
     if (!e->counts[0])
         return gckpti_error(e, GCKPT_E_DATA, "check_gradients: no valid target in these rows");
+    int shown = e->shown;
+    e->shown = 1;
     gckpti_finish_gradients(e);
+    e->shown = shown;
     uint64_t step = e->store->step;
     result = gckpti_finish_step(e, &report);
     e->store->step = step;
@@ -11879,7 +12176,7 @@ static void gckpti_update_undo(gckpti_param *q, float *copy, int slots, int back
 }
 
 /* One step, put back. spent: seconds by instruction, a micro-batch; last: those of all else. */
-static gckpt_result gckpti_time_step(gckpt_exec *e, const gckpt_feed *feeds, int count,
+static gckpt_result gckpti_time_here(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                      int64_t rows, gckpti_stopwatch *w, double *spent)
 {
     const gckpt_plan *p = e->plan;
@@ -11914,13 +12211,29 @@ static gckpt_result gckpti_time_step(gckpt_exec *e, const gckpt_feed *feeds, int
         uint64_t updates = q->updates;
         gckpti_update_undo(q, w->copy, p->state_slots, 0);
         gckpti_lap(w);
-        gckpti_run_update(e, &p->list[x]);
+        gckpti_run_update(e, &p->list[x], 0);
         *rest += gckpti_lap(w);
         gckpti_update_undo(q, w->copy, p->state_slots, 1);
         q->optimiser = optimiser;
         q->updates = updates;
     }
     return result;
+}
+
+typedef struct {
+    gckpt_exec *e;
+    const gckpt_feed *feeds;
+    int count;
+    int64_t rows;
+    gckpti_stopwatch *w;
+    double *spent;
+    gckpt_result result;
+} gckpti_timing;
+
+static void gckpti_time_step(void *context)
+{
+    gckpti_timing *t = (gckpti_timing *)context;
+    t->result = gckpti_time_here(t->e, t->feeds, t->count, t->rows, t->w, t->spent);
 }
 
 /* The median of samples[0], samples[stride], ..., n of them, which end up sorted. */
@@ -12000,8 +12313,12 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     int runs = 0;
     double start = seconds(user);
     while (result == GCKPT_OK &&
-           (runs < GCKPTI_RUNS_LEAST || (runs < GCKPTI_RUNS_MOST && w.last - start < 0.25)))
-        result = gckpti_time_step(exec, feeds, count, rows, &w, samples + (size_t)runs++ * stride);
+           (runs < GCKPTI_RUNS_LEAST || (runs < GCKPTI_RUNS_MOST && w.last - start < 0.25))) {
+        gckpti_timing t = { exec,    feeds, count, rows, &w, samples + (size_t)runs++ * stride,
+                            GCKPT_OK };
+        gckpti_with_team(&exec->runner, exec->crew, gckpti_time_step, &t);
+        result = t.result;
+    }
     exec->desc.debug = debug;
     if (result == GCKPT_OK && !(w.last > start))
         result = gckpti_error(exec, GCKPT_E_DATA, "calibrate: the clock stands still");
@@ -14589,6 +14906,8 @@ static int gckpti_fast_agrees(void)
 #undef GCKPTI_NONE
 #undef GCKPTI_PLAN_MAGIC
 #undef GCKPTI_POSIX
+#undef GCKPTI_HUGE_PAGES
+#undef GCKPTI_TEAMS
 #undef GCKPTI_ROUND
 #undef GCKPTI_SQRT
 #undef GCKPTI_TANH_MAX
