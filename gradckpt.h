@@ -501,9 +501,10 @@ struct gckpt_call {
     const uint16_t *grad_out_bf16;
     double *loss_sum; /* losses, forward: add the sum and count here; NULL in a recompute */
     int64_t *loss_count;
-    float loss_scale;   /* losses, backward: the gradient of the sum */
-    const void *runner; /* private: how threads are started */
-    void *graph;        /* private: where gckpt_fail reports */
+    float loss_scale;    /* losses, backward: the gradient of the sum */
+    const void *runner;  /* private: how threads are started */
+    const void *kernels; /* private: those of an instruction set */
+    void *graph;         /* private: where gckpt_fail reports */
 };
 /* What an input's gradient reads (needs): */
 #define GCKPT_IN(i) (1u << (i))
@@ -792,6 +793,16 @@ typedef struct {
 #define GCKPT_DEBUG_MEASURE                                                                        \
     4u /* paint the arena before the first two steps and see what was touched */
 #define GCKPT_DEBUG_PLAIN 8u /* plain kernels only */
+/* Instruction sets that there are kernels for; all give the same bits. */
+typedef enum {
+    GCKPT_ISA_AUTO,  /* the fastest that the processor has */
+    GCKPT_ISA_PLAIN, /* the plain kernels: the definition of the numbers */
+    GCKPT_ISA_C,     /* the fast kernels without vector instructions of their own */
+    GCKPT_ISA_NEON,
+    GCKPT_ISA_AVX2, /* and FMA */
+    GCKPT_ISA_AVX512,
+    GCKPT_ISA_COUNT
+} gckpt_isa;
 typedef struct {
     gckpt_memory memory; /* for tables, and the arena when not given */
     /* Step arena of gckpt_plan_arena bytes, aligned to the plan's alignment. Executors may share it
@@ -799,6 +810,7 @@ typedef struct {
     void *arena;
     size_t arena_size;
     unsigned debug;
+    gckpt_isa isa; /* kernels to use; for tests and measurements. E_ARG if they cannot run here */
     /* 0: feeds are read where they are until the step ends; 1: a training step copies them at once
      * (into memory for desc.batch rows, taken when the executor is made and not in plan_bytes). */
     int copy_feeds;
@@ -856,8 +868,12 @@ GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec);
  * picked. */
 GCKPT_API const float *gckpt_fetch(const gckpt_exec *exec, int id, int gradient);
 /* With GCKPT_DEBUG_MEASURE, after two steps: store bytes + the highest arena byte that was touched
- * + 1. */
+ * + 1 (an op's scratch counts whole). */
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec);
+/* The instruction set an executor uses; its name; whether this build and processor have it. */
+GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec);
+GCKPT_API const char *gckpt_isa_name(gckpt_isa isa);
+GCKPT_API int gckpt_isa_available(gckpt_isa isa);
 /* Threads this build can use: OpenMP's number, or 1. */
 GCKPT_API int gckpt_threads(void);
 
@@ -968,14 +984,20 @@ extern int madvise(void *start, size_t size, int advice);
 #endif
 
 /* Vector instructions come after the pragmas, which hold for their inline functions too.
- * GCKPTI_HAS_FAST: the kernels of >>fast exist in this build (gcc on Windows misaligns vectors: its
- * bug 54412). GCKPTI_SQRT: square roots by SSE2 (1), NEON (2) or integers (0). */
+ * GCKPTI_HAS_FAST: the kernels of >>fast exist in this build. GCKPTI_X86: those for AVX too (gcc on
+ * Windows misaligns vectors: its bug 54412). GCKPTI_SQRT: square roots by SSE2 (1), NEON (2) or
+ * integers (0). */
 #if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
-    !defined(__x86_64__) || (defined(_WIN32) && !defined(__clang__))
+    UINTPTR_MAX < UINT64_MAX
 #define GCKPTI_HAS_FAST 0
 #else
 #define GCKPTI_HAS_FAST 1
+#endif
+#if GCKPTI_HAS_FAST && defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__))
+#define GCKPTI_X86 1
 #include <immintrin.h>
+#else
+#define GCKPTI_X86 0
 #endif
 #if !defined(GCKPT_FORCE_SOFT_FMA) && (defined(__SSE2__) || defined(_M_X64))
 #define GCKPTI_SQRT 1
@@ -3007,9 +3029,39 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
     return t;
 }
 
+typedef struct { /* AdamW (Loshchilov & Hutter 2019), constants of one step */
+    float scale, decay, beta1, rest1, beta2, rest2, eps, rate, correct2;
+} gckpti_adamw;
+
 #if GCKPTI_HAS_FAST
-/* The kernels of >>fast that op rows point to, and whether this processor has what they need. */
-static int gckpti_fast_available(void);
+/* What >>kernels has for each instruction set; NULL: the processor lacks it. */
+typedef struct gckpti_kernels gckpti_kernels;
+struct gckpti_product;
+struct gckpti_columns;
+struct gckpti_heads;
+static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa);
+struct gckpti_kernels {
+    void (*product_piece)(const struct gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
+                          int64_t j1, float *pack, int64_t room);
+    float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
+    void (*divide)(float *x, float by, int64_t n);
+    float (*square_sum)(const float *x, int64_t n);
+    void (*adamw)(float *w, const float *g, float *m, float *v, int64_t n, const gckpti_adamw *a);
+    void (*gelu_forward)(const float *x, float *y, int64_t n);
+    void (*gelu_backward)(const float *x, const float *g, float *d, int accumulate, int64_t n);
+    void (*softmax_forward)(const float *x, float *y, int64_t n);
+    void (*softmax_backward)(const float *y, const float *g, float *d, int accumulate, int64_t n);
+    void (*norm_forward)(const gckpt_call *call, int64_t row);
+    void (*norm_backward)(const gckpt_call *call, int64_t row);
+    void (*columns)(const struct gckpti_columns *s, int64_t first, int64_t end);
+    void (*attention_forward)(const struct gckpti_heads *h, int64_t row, int64_t head,
+                              int64_t first, float *room);
+    void (*attention_backward)(const struct gckpti_heads *h, int64_t row, int64_t head,
+                               float *room);
+    void (*classes_backward)(const float *x, float *d, int64_t n, float max, float log_sum,
+                             float scale, int accumulate);
+};
+/* The kernels that op rows point to: */
 static void gckpti_fast_linear_forward(const gckpt_call *call);
 static void gckpti_fast_linear_backward(const gckpt_call *call);
 static void gckpti_fast_matmul_forward(const gckpt_call *call);
@@ -3954,7 +4006,7 @@ enum {
     GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
     GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
 #ifndef GCKPT_NO_FAST
-    GCKPTI_LOSS_ROWS = 64 /* rows that share one pass over a chunk of w: speed only */
+    GCKPTI_LOSS_ROWS = 256 /* rows that share one pass over a chunk of w: speed only */
 #else
     GCKPTI_LOSS_ROWS = 1
 #endif
@@ -3964,6 +4016,38 @@ enum {
 GCKPTI_INLINE int64_t gckpti_part(int64_t left, int64_t piece)
 {
     return left < piece ? left : piece;
+}
+
+/* Scratch of the fast kernels, the same whatever their instruction set, in floats a thread. A
+ * product packs up to GCKPTI_KC links of GCKPTI_STRIPS rows of a and GCKPTI_COLS columns of b. */
+enum { GCKPTI_KC = 384, GCKPTI_STRIPS = 32, GCKPTI_COLS = 384 };
+
+static int64_t gckpti_multiple(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+static int64_t gckpti_product_room(int64_t n, int64_t k)
+{
+    int64_t links = gckpti_multiple(gckpti_part(k, GCKPTI_KC), 16);
+    return (links + 16) * (GCKPTI_STRIPS + gckpti_part(gckpti_multiple(n, 48), GCKPTI_COLS));
+}
+
+/* A product forward (m,k) (k,n) and its two gradients. */
+static void gckpti_product_work(gckpt_call *call, int64_t m, int64_t n, int64_t k)
+{
+    int64_t forward = gckpti_product_room(n, k), da = gckpti_product_room(k, n);
+    int64_t db = gckpti_product_room(n > k ? n : k, m); /* b may be transposed */
+    size_t unit = call->plain ? 0 : (size_t)call->threads * sizeof(float);
+    call->work_forward = (size_t)forward * unit;
+    call->work_backward = (size_t)(da > db ? da : db) * unit;
+}
+
+/* Attention: blocks of 64 queries or keys, rows of a head's d columns in whole vectors. */
+static int64_t gckpti_attention_wide(int64_t d) { return gckpti_multiple(d, 32); }
+
+static int64_t gckpti_attention_room(int64_t d, int backward)
+{
+    int64_t across = GCKPTI_KEY_TILE * (d + 16), along = GCKPTI_KEY_TILE * gckpti_attention_wide(d);
+    int64_t scores = GCKPTI_KEY_TILE * GCKPTI_KEY_TILE;
+    return backward ? 2 * across + 3 * along + 2 * scores : across + along + scores;
 }
 
 /* A gradient's chains start at what it holds, or at +0. */
@@ -4120,6 +4204,8 @@ static gckpt_result gckpti_matmul_shape(gckpt_call *call)
                           transposed ? "_transposed" : "", a, b, gckpti_last(a), inner);
     call->shape = *a;
     call->shape.d[a->n - 1] = b->d[b->n - 1 - transposed];
+    gckpti_sizes sizes = gckpti_matmul_sizes(call);
+    gckpti_product_work(call, sizes.m, sizes.n, sizes.k);
     return GCKPT_OK;
 }
 
@@ -4325,6 +4411,7 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
     call->shape = *x;
     call->shape.d[x->n - 1] = outputs;
     call->mixes_rows = x->n < 2;
+    gckpti_product_work(call, gckpti_rows(x), outputs, inner);
     return GCKPT_OK;
 }
 
@@ -4571,6 +4658,9 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
                           "attention: causal needs as many keys as queries; q %S, k %S", q, k);
     call->shape = *q;
     call->aux_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
+    size_t unit = call->plain ? 0 : (size_t)call->threads * sizeof(float);
+    call->work_forward = (size_t)gckpti_attention_room(q->d[2] / o->heads, 0) * unit;
+    call->work_backward = (size_t)gckpti_attention_room(q->d[2] / o->heads, 1) * unit;
     return GCKPT_OK;
 }
 
@@ -4902,6 +4992,19 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
  * -0 could stay in the accumulator, or an infinity in w stay hidden. work: a block of rows (one in
  * a plain plan) times a chunk of classes; bf16 plans: then a block of dx, which is rounded when all
  * classes are added. d is rounded where it enters the products. */
+/* Scratch of its products, in floats a thread. */
+static int64_t gckpti_loss_room(const gckpt_call *call, int backward)
+{
+    int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
+    int64_t n = gckpti_part(call->in[1].shape.d[0], GCKPTI_LOSS_CHUNK), room[3];
+    room[0] = gckpti_product_room(n, c);
+    room[1] = gckpti_product_room(c, n);
+    room[2] = gckpti_product_room(c, gckpti_part(rows, GCKPTI_LOSS_ROWS));
+    for (int i = 1; backward && i < 3; i++)
+        room[0] = room[i] > room[0] ? room[i] : room[0];
+    return room[0];
+}
+
 static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape;
@@ -4917,6 +5020,11 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
     call->work_forward = call->work_backward = (size_t)(block * chunk) * sizeof(float);
     if (call->precision != GCKPT_FP32)
         call->work_backward += (size_t)(block * gckpti_last(x)) * sizeof(float);
+    if (!call->plain) {
+        size_t unit = (size_t)call->threads * sizeof(float);
+        call->work_forward += (size_t)gckpti_loss_room(call, 0) * unit;
+        call->work_backward += (size_t)gckpti_loss_room(call, 1) * unit;
+    }
     return GCKPT_OK;
 }
 
@@ -6281,8 +6389,8 @@ static int gckpti_storage_end(const gckpti_planner *p, int storage)
 }
 
 /* Puts version v into the storage of u when they have the same size (and type) and, from
- * instruction x on, whoever writes to one finds the others dead. `copy`: both hold the same values at x (a passed-on
- * gradient), else everything else in the storage must die at x. */
+ * instruction x on, whoever writes to one finds the others dead. `copy`: both hold the same values
+ * at x (a passed-on gradient), else everything else in the storage must die at x. */
 static void gckpti_share_storage(gckpti_planner *p, int v, int u, int x, int copy)
 {
     gckpti_version *all = p->versions;
@@ -10539,6 +10647,10 @@ struct gckpt_exec {
     uint64_t step;              /* of the store when this step began */
     uint64_t *hashes;           /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
     int fast, state;
+#if GCKPTI_HAS_FAST
+    const gckpti_kernels *kernels; /* NULL: the plain ones */
+#endif
+    gckpt_isa isa;
     int pc, updating; /* updating: a parameter was changed, or the sums were divided */
     int cleared;      /* accumulators are, for this step */
     int shown;        /* somebody reads divided gradients: they are written back */
@@ -10757,6 +10869,51 @@ static int gckpti_worth_a_team(const gckpt_exec *e)
     return flops >= enough;
 }
 
+/* ---- instruction sets ---- */
+GCKPT_API const char *gckpt_isa_name(gckpt_isa isa)
+{
+    static const char *const names[] = { "auto", "plain", "c", "neon", "avx2", "avx512" };
+    return (unsigned)isa < GCKPT_ISA_COUNT ? names[isa] : "not a gckpt_isa";
+}
+
+GCKPT_API int gckpt_isa_available(gckpt_isa isa)
+{
+#if GCKPTI_HAS_FAST
+    if (isa >= GCKPT_ISA_C && isa < GCKPT_ISA_COUNT)
+        return gckpti_kernels_for(isa) != NULL;
+#endif
+    return isa == GCKPT_ISA_AUTO || isa == GCKPT_ISA_PLAIN;
+}
+
+GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
+{
+    return exec ? exec->isa : GCKPT_ISA_AUTO;
+}
+
+/* AUTO: from the widest on. */
+static gckpt_result gckpti_choose_kernels(gckpt_exec *e)
+{
+    gckpt_isa wish = e->desc.isa;
+    if (!gckpt_isa_available(wish))
+        return gckpti_error(
+            e->store, GCKPT_E_ARG,
+            "exec: this processor or build has no %s kernels; gckpt_exec_desc.isa = "
+            "GCKPT_ISA_AUTO takes what there is",
+            gckpt_isa_name(wish));
+    e->isa = GCKPT_ISA_PLAIN;
+    if (e->desc.debug & GCKPT_DEBUG_PLAIN || e->plan->plain || wish == GCKPT_ISA_PLAIN)
+        return GCKPT_OK;
+#if GCKPTI_HAS_FAST
+    for (int isa = GCKPT_ISA_COUNT - 1; isa >= GCKPT_ISA_C && !e->kernels; isa--)
+        if (wish == (gckpt_isa)isa || wish == GCKPT_ISA_AUTO) {
+            e->kernels = gckpti_kernels_for((gckpt_isa)isa);
+            e->isa = e->kernels ? (gckpt_isa)isa : GCKPT_ISA_PLAIN;
+        }
+    e->fast = e->kernels != NULL;
+#endif
+    return GCKPT_OK;
+}
+
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc)
 {
@@ -10790,11 +10947,9 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     e->store = store;
     if (desc)
         e->desc = *desc;
-#if GCKPTI_HAS_FAST
-    e->fast = !(e->desc.debug & GCKPT_DEBUG_PLAIN) && !plan->plain && gckpti_fast_available();
-#endif
-    if (gckpti_exec_memory(e) != GCKPT_OK || gckpti_bind(e) != GCKPT_OK ||
-        gckpti_copy_room(e) != GCKPT_OK || gckpti_bind_state(e) != GCKPT_OK) {
+    if (gckpti_choose_kernels(e) != GCKPT_OK || gckpti_exec_memory(e) != GCKPT_OK ||
+        gckpti_bind(e) != GCKPT_OK || gckpti_copy_room(e) != GCKPT_OK ||
+        gckpti_bind_state(e) != GCKPT_OK) {
         gckpt_exec_free(e);
         return NULL;
     }
@@ -10858,6 +11013,9 @@ static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int 
     c->training = p->mode != GCKPT_INFERENCE;
     c->precision = node->once ? GCKPT_FP32 : p->precision;
     c->runner = &e->runner;
+#if GCKPTI_HAS_FAST
+    c->kernels = e->kernels;
+#endif
 }
 
 /* The values of input i: in the arena, the store, the feeds, or the program's own. */
@@ -11233,10 +11391,6 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
 /* =================================================================================================
  * >>training: division, norm, clipping, optimisers, steps
  * ============================================================================================== */
-typedef struct { /* AdamW (Loshchilov & Hutter 2019), constants of one step */
-    float scale, decay, beta1, rest1, beta2, rest2, eps, rate, correct2;
-} gckpti_adamw;
-
 /* What one pass over a parameter's blocks does. */
 typedef struct {
     gckpt_exec *e;
@@ -11251,13 +11405,6 @@ typedef struct {
     gckpti_adamw adamw;
     float momentum;
 } gckpti_update_job;
-
-#if GCKPTI_HAS_FAST
-static void gckpti_fast_adamw(float *w, const float *g, float *m, float *v, int64_t n,
-                              const gckpti_adamw *a);
-static float gckpti_fast_square_sum(const float *x, int64_t n);
-static void gckpti_fast_divide(float *x, float by, int64_t n);
-#endif
 
 static void gckpti_plain_adamw(float *w, const float *g, float *m, float *v, int64_t n,
                                const gckpti_adamw *a)
@@ -11279,7 +11426,7 @@ static void gckpti_update_block(const gckpti_update_job *job, const float *g, in
     case GCKPT_ADAMW: m += at; v += at;
 #if GCKPTI_HAS_FAST
         if (job->e->fast) {
-            gckpti_fast_adamw(w, g, m, v, n, a);
+            job->e->kernels->adamw(w, g, m, v, n, a);
             break;
         }
 #endif
@@ -11314,7 +11461,7 @@ static const float *gckpti_divided(const gckpti_update_job *job, int64_t at, int
             memcpy(scratch, g, (size_t)n * sizeof *g);
             g = scratch;
         }
-        gckpti_fast_divide(g, job->count, n);
+        job->e->kernels->divide(g, job->count, n);
         return g;
     }
 #endif
@@ -11340,7 +11487,8 @@ static void gckpti_update_item(void *context, int64_t i)
         const float *g = gckpti_divided(job, at, n, scratch);
         if (job->squares)
 #if GCKPTI_HAS_FAST
-            job->squares[b] = job->e->fast ? gckpti_fast_square_sum(g, n) : gckpti_dot(g, g, n);
+            job->squares[b] =
+                job->e->fast ? job->e->kernels->square_sum(g, n) : gckpti_dot(g, g, n);
 #else
             job->squares[b] = gckpti_dot(g, g, n);
 #endif
@@ -11503,6 +11651,11 @@ static gckpt_result gckpti_measure_end(gckpt_exec *e)
         while (top > e->touched && e->arena[top - 1] == (e->measured ? 0x5a : 0xa5))
             top--;
         e->touched = top;
+        for (size_t i = 0; i < e->plan->life_count; i++) { /* what kernels use of it differs */
+            const gckpt_buffer *life = &e->plan->lives[i];
+            if (life->kind == GCKPT_BUFFER_WORKSPACE && life->offset + life->size > e->touched)
+                e->touched = life->offset + life->size;
+        }
         e->measured++;
     }
     for (size_t i = 0; e->owned && i < GCKPTI_CANARY; i++)
@@ -13860,228 +14013,151 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 }
 
 /* =================================================================================================
- * >>fast: the kernels again for AVX2 and FMA, same bits
+ * >>fast: the kernels again for the processor's vectors, same bits
  *
- * Each gckpti_fast_<op> returns the bits of the plain gckpti_<op>, its definition: vectors and
- * tiles go over rows and columns, so that every chain and every lane keeps its order. The code is
- * compiled for AVX2 function by function and used when the processor has it
- * (gckpti_fast_available), so that a plain `cc -O2` is enough. Other compilers and processors run
- * the plain kernels.
- * A body is what one thread does with item i of a call: a row, a piece of a matrix, a head.
+ * Each gckpti_fast_<op> returns the bits of the plain gckpti_<op>, its definition. Here work is cut
+ * into items (a row, a piece of a matrix, a head); what is done with one is in >>kernels, compiled
+ * for each instruction set function by function and chosen when an executor is made, so that a
+ * plain `cc -O2` is enough.
  * ============================================================================================== */
 #if GCKPTI_HAS_FAST
-#define GCKPTI_AVX __attribute__((target("avx2,fma")))
-
-static int gckpti_fast_agrees(void);
-
-static int gckpti_fast_available(void)
-{
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && gckpti_fast_agrees();
-}
-
-/* ---- items to threads, in blocks worth the trouble of waking one ---- */
-typedef struct {
-    void (*body)(void *context, int64_t i);
-    void *context;
-    int64_t n, block;
-} gckpti_spreading;
-
-static void gckpti_spread_body(void *context, int64_t i)
-{
-    const gckpti_spreading *s = (const gckpti_spreading *)context;
-    int64_t end = i * s->block + gckpti_part(s->n - i * s->block, s->block);
-    for (i *= s->block; i < end; i++)
-        s->body(s->context, i);
-}
-
-/* body(context, 0..n-1), each item worth about `work` multiply-adds. */
-static void gckpti_spread(const gckpt_call *call, int64_t n, int64_t work,
-                          void (*body)(void *context, int64_t i), void *context)
-{
-    gckpti_spreading s = { body, context, n, 1 + 65536 / (work + 1) };
-    gckpti_parallel(call, (n + s.block - 1) / s.block, gckpti_spread_body, &s);
-}
-
-/* ---- vectors of 8 floats; n < 8 reads (and fills up with 0) or writes only the first n ---- */
-GCKPTI_INLINE GCKPTI_AVX __m256i gckpti_mask8(int64_t n)
-{
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n < 8 ? (int)n : 8),
-                              _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-}
-
-GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_load8(const float *x, int64_t n)
-{
-    return n >= 8 ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, gckpti_mask8(n));
-}
-
-GCKPTI_INLINE GCKPTI_AVX void gckpti_store8(float *x, __m256 v, int64_t n)
-{
-    if (n >= 8)
-        _mm256_storeu_ps(x, v);
-    else
-        _mm256_maskstore_ps(x, gckpti_mask8(n), v);
-}
-
-/* d[p * d_row + i] = s[i * row + p] for i, p = 0..7; what lies beyond `rows` and `n` becomes 0. */
-static GCKPTI_AVX void gckpti_transpose8(const float *s, int64_t row, int64_t rows, int64_t n,
-                                         float *d, int64_t d_row)
-{
-    float edge[64];
-    if (rows < 8 || n < 8) {
-        for (int64_t i = 0; i < 8; i++)
-            _mm256_storeu_ps(edge + 8 * i,
-                             i < rows ? gckpti_load8(s + i * row, n) : _mm256_setzero_ps());
-        s = edge;
-        row = 8;
-    }
-    for (int half = 0; half < 8; half += 4, s += 4, d += 4 * d_row) {
-#define GCKPTI_PAIR(i)                                                                             \
-    _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(s + (i)*row)),                        \
-                         _mm_loadu_ps(s + ((i) + 4) * row), 1)
-        __m256 r0 = GCKPTI_PAIR(0), r1 = GCKPTI_PAIR(1), r2 = GCKPTI_PAIR(2), r3 = GCKPTI_PAIR(3);
-#undef GCKPTI_PAIR
-        __m256 l01 = _mm256_unpacklo_ps(r0, r1), h01 = _mm256_unpackhi_ps(r0, r1);
-        __m256 l23 = _mm256_unpacklo_ps(r2, r3), h23 = _mm256_unpackhi_ps(r2, r3);
-        _mm256_storeu_ps(d, _mm256_shuffle_ps(l01, l23, 0x44));
-        _mm256_storeu_ps(d + d_row, _mm256_shuffle_ps(l01, l23, 0xee));
-        _mm256_storeu_ps(d + 2 * d_row, _mm256_shuffle_ps(h01, h23, 0x44));
-        _mm256_storeu_ps(d + 3 * d_row, _mm256_shuffle_ps(h01, h23, 0xee));
-    }
-}
-
-/* ---- matmul: c(i,j) = chain over p of a(i,p) b(p,j), p ascending ----
- * a(i,p) = a[i * a_row + p * a_step], b(p,j) = b[p * b_step + j * b_col], with a_row or a_step 1,
- * b_step or b_col 1; c(i,j) = c[i * c_row + j]. A chain starts at from[i * from_row + j] (c itself
- * for a gradient that accumulates; the bias, with from_row 0) or at +0 if `from` is NULL. Product
- * t of a batch begins at a + t * a_next and so on. After Goto & van de Geijn, "Anatomy of
- * high-performance matrix multiplication", 2008. */
-typedef struct {
-    int64_t m, n, k, batch;
+/* c(i,j) = chain over p of a(i,p) b(p,j), p ascending: a(i,p) = a[i * a_row + p * a_step], with
+ * a_row or a_step 1; b(p,j) = b[p * b_step + j * b_col], with b_step or b_col 1; c(i,j) =
+ * c[i * c_row + j]. A chain starts at from[i * from_row + j] (c itself for a gradient that
+ * accumulates; the bias, with from_row 0), or at +0 if `from` is NULL. */
+typedef struct gckpti_product {
+    int64_t m, n, k;
     const float *a;
-    int64_t a_row, a_step, a_next;
+    int64_t a_row, a_step;
     const float *b;
-    int64_t b_step, b_col, b_next;
+    int64_t b_step, b_col;
     const float *from;
     int64_t from_row;
     float *c;
-    int64_t c_row, c_next;
-    int64_t rows, cols, down, across; /* of one piece of c; pieces: set by gckpti_product_run */
+    int64_t c_row;
 } gckpti_product;
 
-enum {
-    GCKPTI_KC = 128,                /* links of a chain at a time; between, it rests in c */
-    GCKPTI_PANEL = GCKPTI_KC * 16,  /* floats of packed b, 16 columns */
-    GCKPTI_STRIPS = GCKPTI_KC * 24, /* floats of packed a, 24 rows */
-    GCKPTI_PANELS = 4               /* of b packed at a time: 32 KiB of stack */
-};
+/* A row and what is added up over it: by lanes, as in >>numerics. */
+enum { GCKPTI_SUM, GCKPTI_DOT, GCKPTI_SQUARES, GCKPTI_EXP, GCKPTI_NORM };
+typedef struct {
+    int kind;
+    const float *x, *y, *z; /* x; x y; (x - mean)^2; exp(x - mean); (x - mean) rstd y [z] */
+    float *out;             /* EXP: where they go, or NULL */
+    float mean, rstd;
+} gckpti_row;
 
-static const float gckpti_zeros[16] = { 0.0f };
+typedef struct gckpti_columns {
+    const gckpt_call *call;
+    float *gain, *bias;
+} gckpti_columns;
 
-/* A tile of 6 rows, 16 columns; accumulators named one by one, since gcc spills arrays of them. */
-static GCKPTI_AVX void gckpti_tile(int64_t k, const float *a, int64_t row, int64_t step,
-                                   const float *b, int64_t b_step, const float *from,
-                                   int64_t from_row, float *c, int64_t c_row)
+enum { GCKPTI_BLOCK = GCKPTI_KEY_TILE, GCKPTI_NO_EDGE = 0, GCKPTI_AFTER, GCKPTI_BEFORE };
+
+typedef struct gckpti_heads { /* an attention call's */
+    const gckpt_call *call;
+    int64_t t, s, c, d, wide, heads, blocks;
+    int causal;
+    float scale;
+} gckpti_heads;
+
+typedef struct {
+    int64_t a_row, a_step, b_step, c_row;
+    int fresh, edge;
+} gckpti_strip;
+
+/* What a register tile works on: as gckpti_product, but b's columns lie side by side. */
+typedef struct {
+    int64_t k;
+    const float *a;
+    int64_t a_row, a_step;
+    const float *b;
+    int64_t b_step;
+    const float *from;
+    int64_t from_row;
+    float *c;
+    int64_t c_row;
+    int64_t last;      /* columns in the last vector */
+    const float *next; /* the tile of c to come: fetched meanwhile */
+} gckpti_tile;
+
+static const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
 {
-    const float *a3 = a + 3 * row;
-#define GCKPTI_EACH(X)                                                                             \
-    X(0, a) X(1, a + row) X(2, a + 2 * row) X(3, a3) X(4, a3 + row) X(5, a3 + 2 * row)
-#define GCKPTI_TILE_LOAD(i, at)                                                                    \
-    __m256 l##i = _mm256_loadu_ps(from + (i)*from_row),                                            \
-           h##i = _mm256_loadu_ps(from + (i)*from_row + 8);
-#define GCKPTI_TILE_STEP(i, at)                                                                    \
-    x = _mm256_broadcast_ss(at);                                                                   \
-    l##i = _mm256_fmadd_ps(x, b0, l##i), h##i = _mm256_fmadd_ps(x, b1, h##i);
-#define GCKPTI_TILE_STORE(i, at)                                                                   \
-    _mm256_storeu_ps(c + (i)*c_row, l##i);                                                         \
-    _mm256_storeu_ps(c + (i)*c_row + 8, h##i);
-    GCKPTI_EACH(GCKPTI_TILE_LOAD)
-    for (; k > 0; k--) {
-        __m256 x, b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps(b + 8);
-        GCKPTI_EACH(GCKPTI_TILE_STEP)
-        a += step, a3 += step, b += b_step;
-    }
-    GCKPTI_EACH(GCKPTI_TILE_STORE)
-#undef GCKPTI_TILE_LOAD
-#undef GCKPTI_TILE_STEP
-#undef GCKPTI_TILE_STORE
-#undef GCKPTI_EACH
+    return (const gckpti_kernels *)call->kernels;
 }
 
-/* d[p * width + i] = x[i * lane + p * step], i < width (16 or 24), p < k; 0 from the n-th i on. */
-static GCKPTI_AVX void gckpti_pack(const float *x, int64_t lane, int64_t step, int64_t n, int64_t k,
-                                   float *d, int64_t width)
+/* What the backward of a norm adds up over a row: u h. */
+static gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
 {
-    for (int64_t i = 0; i < width; i += 8)
-        if (lane == 1)
-            for (int64_t p = 0; p < k; p++)
-                _mm256_storeu_ps(d + p * width + i, gckpti_load8(x + p * step + i, n - i));
-        else
-            for (int64_t p = 0; p < k; p += 8)
-                gckpti_transpose8(x + i * lane + p, lane, n - i, k - p, d + p * width + i, width);
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    const float *aux = (const float *)call->aux + (o->center ? 2 * r : r);
+    int64_t at = r * gckpti_last(&call->shape);
+    gckpti_row row = { GCKPTI_NORM, call->in[0].data + at, call->grad_out + at, NULL, NULL,
+                       0.0f,        aux[o->center] };
+    row.z = o->gain ? call->in[o->gain].data : NULL;
+    row.mean = o->center ? aux[0] : 0.0f;
+    return row;
 }
 
-/* Rows i0..i1-1, columns j0..j1-1 of c. pack: panels * GCKPTI_PANEL + GCKPTI_STRIPS floats. Strips
- * of 6 rows of a are read where they are, unless they are short or their steps are far apart. */
-static GCKPTI_AVX void gckpti_product_piece(const gckpti_product *t, int64_t i0, int64_t i1,
-                                            int64_t j0, int64_t j1, float *pack, int panels)
+/* linear_cross_entropy: its logits come after the products' scratch. */
+static float *gckpti_loss_logits(const gckpt_call *call)
 {
-    float *strips = pack + panels * GCKPTI_PANEL, edge[6 * 16] = { 0.0f };
-    int in_place = t->b_col == 1 && i1 - i0 <= 12; /* packing b would not pay */
-    for (int64_t j = j0, width; j < j1; j += width) {
-        width = gckpti_part(j1 - j, 16 * panels);
-        for (int64_t p = 0; p < t->k; p += GCKPTI_KC) {
-            int64_t k = gckpti_part(t->k - p, GCKPTI_KC);
-            const float *b = t->b + p * t->b_step + j * t->b_col;
-            for (int64_t q = in_place ? width - width % 16 : 0; q < width; q += 16)
-                gckpti_pack(b + q * t->b_col, t->b_col, t->b_step, width - q, k,
-                            pack + q * GCKPTI_KC, 16);
-            for (int64_t i = i0, rows; i < i1; i += rows) {
-                const float *a = t->a + i * t->a_row + p * t->a_step;
-                int64_t row = t->a_row, step = t->a_step;
-                int64_t strip = step > GCKPTI_KC && width > 16 ? (i - i0) % 24 : -1;
-                rows = gckpti_part(i1 - i, 6);
-                if (strip >= 0 || rows < 6) {
-                    if (strip <= 0)
-                        gckpti_pack(a, row, step, i1 - i, k, strips, 24);
-                    a = strips + (strip > 0 ? strip : 0), row = 1, step = 24;
-                }
-                for (int64_t q = 0; q < width; q += 16) {
-                    int64_t cols = gckpti_part(width - q, 16);
-                    size_t bytes = (size_t)cols * sizeof(float);
-                    int packed = !in_place || cols < 16;
-                    const float *bq = packed ? pack + q * GCKPTI_KC : b + q, *from = gckpti_zeros;
-                    float *c = t->c + i * t->c_row + j + q;
-                    int64_t b_step = packed ? 16 : t->b_step, from_row = 0;
-                    if (p)
-                        from = c, from_row = t->c_row;
-                    else if (t->from)
-                        from = t->from + i * t->from_row + j + q, from_row = t->from_row;
-                    if (rows == 6 && cols == 16) {
-                        gckpti_tile(k, a, row, step, bq, b_step, from, from_row, c, t->c_row);
-                        continue;
-                    }
-                    for (int64_t r = 0; r < rows; r++)
-                        memcpy(edge + 16 * r, from + r * from_row, bytes);
-                    gckpti_tile(k, a, row, step, bq, b_step, edge, 16, edge, 16);
-                    for (int64_t r = 0; r < rows; r++)
-                        memcpy(c + r * t->c_row, edge + 16 * r, bytes);
-                }
-            }
-        }
+    int backward = call->in[0].grad || call->in[1].grad;
+    return (float *)call->work + call->threads * gckpti_loss_room(call, backward);
+}
+
+/* ---- items to workers: one takes a few at a time as long as there are any, so that it does no
+ * harm when a thread comes late or loses its core. A worker's number says which scratch it has. */
+typedef struct {
+    void (*body)(void *context, int64_t item, int64_t worker);
+    void *context;
+    int64_t n, next, block;
+} gckpti_items;
+
+static void gckpti_work_on(void *context, int64_t worker)
+{
+    gckpti_items *s = (gckpti_items *)context;
+    for (;;) {
+        int64_t i = __atomic_fetch_add(&s->next, s->block, __ATOMIC_RELAXED);
+        int64_t end = i + gckpti_part(s->n - i, s->block);
+        if (i >= s->n)
+            return;
+        for (; i < end; i++)
+            s->body(s->context, i, worker);
     }
 }
 
-static void gckpti_product_body(void *context, int64_t i)
+/* body(context, 0..n-1, worker), each item worth about `work` multiply-adds: one below 65536 in all
+ * would not pay for waking a thread. */
+static void gckpti_spread(const gckpt_call *call, int64_t n, int64_t work,
+                          void (*body)(void *context, int64_t item, int64_t worker), void *context)
 {
-    gckpti_product t = *(const gckpti_product *)context;
-    float pack[GCKPTI_PANELS * GCKPTI_PANEL + GCKPTI_STRIPS];
-    int64_t at = i / (t.down * t.across), i0 = i / t.across % t.down * t.rows;
-    int64_t j0 = i % t.across * t.cols;
-    t.a += at * t.a_next, t.b += at * t.b_next, t.c += at * t.c_next;
+    gckpti_items s = { body, context, n, 0, 1 + 65536 / (work + 1) };
+    int64_t workers = (n + s.block - 1) / s.block;
+    gckpti_parallel(call, gckpti_part(workers, call->threads), gckpti_work_on, &s);
+}
+
+/* ---- linear, matmul ---- */
+typedef struct {
+    const gckpt_call *call;
+    gckpti_product t;
+    int64_t batch, a_next, b_next, c_next; /* product i begins at a + i * a_next and so on */
+    int64_t rows, cols, down, across;      /* of one piece of c; pieces */
+    float *pack;
+    int64_t room; /* floats of it a worker has */
+} gckpti_products;
+
+static void gckpti_products_body(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_products *s = (const gckpti_products *)context;
+    gckpti_product t = s->t;
+    int64_t at = i / (s->down * s->across), i0 = i / s->across % s->down * s->rows;
+    int64_t j0 = i % s->across * s->cols;
+    t.a += at * s->a_next, t.b += at * s->b_next, t.c += at * s->c_next;
     if (t.from && t.from_row)
-        t.from += at * t.c_next;
-    gckpti_product_piece(&t, i0, i0 + gckpti_part(t.m - i0, t.rows), j0,
-                         j0 + gckpti_part(t.n - j0, t.cols), pack, GCKPTI_PANELS);
+        t.from += at * s->c_next;
+    gckpti_kernels_of(s->call)->product_piece(&t, i0, i0 + gckpti_part(t.m - i0, s->rows), j0,
+                                              j0 + gckpti_part(t.n - j0, s->cols),
+                                              s->pack + worker * s->room, s->room);
 }
 
 /* Size of a piece of n things cut in about `pieces`: a multiple of `unit`, at least `least`. */
@@ -14092,62 +14168,62 @@ static int64_t gckpti_piece(int64_t n, int64_t pieces, int64_t unit, int64_t lea
     return size - size % unit;
 }
 
-static void gckpti_product_run(const gckpt_call *call, gckpti_product *t)
+static void gckpti_products_run(gckpti_products *s)
 {
-    int64_t pieces = call->threads < 2 ? 1 : (4 * call->threads + t->batch - 1) / t->batch;
-    t->cols = gckpti_piece(t->n, pieces, 16, 16 * GCKPTI_PANELS);
-    t->across = (t->n + t->cols - 1) / t->cols;
-    t->rows = gckpti_piece(t->m, (pieces + t->across - 1) / t->across, 6, 48);
-    t->down = (t->m + t->rows - 1) / t->rows;
-    gckpti_spread(call, t->batch * t->down * t->across, t->rows * t->cols * t->k,
-                  gckpti_product_body, t);
+    const gckpt_call *call = s->call;
+    int64_t pieces = call->threads < 2 ? 1 : (4 * call->threads + s->batch - 1) / s->batch;
+    s->cols = gckpti_piece(s->t.n, pieces, 48, 192);
+    s->across = (s->t.n + s->cols - 1) / s->cols;
+    s->rows = gckpti_piece(s->t.m, (pieces + s->across - 1) / s->across, 48, 96);
+    s->down = (s->t.m + s->rows - 1) / s->rows;
+    gckpti_spread(call, s->batch * s->down * s->across, s->rows * s->cols * s->t.k,
+                  gckpti_products_body, s);
 }
 
-/* c (m,n) = a (m,k) b (k,n), or a is (k,m), or b (n,k), rows without gaps, `batch` times. */
-static gckpti_product gckpti_product_of(int64_t batch, int64_t m, int64_t n, int64_t k,
-                                        const float *a, int a_transposed, const float *b,
-                                        int b_transposed, float *c)
+/* c (m,n) = a (m,k) b (k,n), or a is (k,m), or b (n,k), rows without gaps, `batch` times; chains
+ * start at +0. pack: gckpti_product_room(n, k) floats a thread. */
+static gckpti_products gckpti_products_of(const gckpt_call *call, int64_t batch, int64_t m,
+                                          int64_t n, int64_t k, const float *a, int a_transposed,
+                                          const float *b, int b_transposed, float *c, float *pack)
 {
+    gckpti_products s;
     gckpti_product t = { m,
                          n,
                          k,
-                         batch,
                          a,
                          a_transposed ? 1 : k,
                          a_transposed ? m : 1,
-                         m * k,
                          b,
                          b_transposed ? 1 : n,
                          b_transposed ? k : 1,
-                         n * k,
                          NULL,
                          0,
                          c,
-                         n,
-                         m * n,
-                         0,
-                         0,
-                         0,
-                         0 };
-    return t;
+                         n };
+    memset(&s, 0, sizeof s);
+    s.call = call, s.t = t, s.batch = batch;
+    s.a_next = m * k, s.b_next = n * k, s.c_next = m * n;
+    s.pack = pack, s.room = gckpti_product_room(n, k);
+    return s;
 }
 
-static void gckpti_product_gradient(const gckpt_call *call, gckpti_product t, int accumulate)
+/* The product of a gradient: chains start at what c holds when they accumulate. */
+static void gckpti_products_gradient(gckpti_products s, int accumulate)
 {
-    t.from = accumulate ? t.c : NULL;
-    t.from_row = t.c_row;
-    gckpti_product_run(call, &t);
+    s.t.from = accumulate ? s.t.c : NULL;
+    s.t.from_row = s.t.c_row;
+    gckpti_products_run(&s);
 }
 
-/* ---- linear, matmul ---- */
 static void gckpti_fast_linear_forward(const gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     int transposed = *(const int *)call->attributes;
-    gckpti_product t = gckpti_product_of(s.matrices, s.m, s.n, s.k, call->in[0].data, 0,
-                                         call->in[1].data, transposed, call->out);
-    t.from = call->inputs == 3 ? call->in[2].data : NULL;
-    gckpti_product_run(call, &t);
+    gckpti_products t =
+        gckpti_products_of(call, s.matrices, s.m, s.n, s.k, call->in[0].data, 0, call->in[1].data,
+                           transposed, call->out, (float *)call->work);
+    t.t.from = call->inputs == 3 ? call->in[2].data : NULL;
+    gckpti_products_run(&t);
 }
 
 static void gckpti_fast_matmul_forward(const gckpt_call *call) { gckpti_fast_linear_forward(call); }
@@ -14157,351 +14233,115 @@ static void gckpti_fast_matmul_backward(const gckpt_call *call)
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *a = &call->in[0], *b = &call->in[1];
     const float *g = call->grad_out;
+    float *pack = (float *)call->work;
     int transposed = *(const int *)call->attributes;
     if (a->grad)
-        gckpti_product_gradient(
-            call, gckpti_product_of(s.matrices, s.m, s.k, s.n, g, 0, b->data, !transposed, a->grad),
-            a->accumulate);
+        gckpti_products_gradient(gckpti_products_of(call, s.matrices, s.m, s.k, s.n, g, 0, b->data,
+                                                    !transposed, a->grad, pack),
+                                 a->accumulate);
     if (b->grad && transposed)
-        gckpti_product_gradient(
-            call, gckpti_product_of(s.matrices, s.n, s.k, s.m, g, 1, a->data, 0, b->grad),
+        gckpti_products_gradient(
+            gckpti_products_of(call, s.matrices, s.n, s.k, s.m, g, 1, a->data, 0, b->grad, pack),
             b->accumulate);
     else if (b->grad)
-        gckpti_product_gradient(
-            call, gckpti_product_of(s.matrices, s.k, s.n, s.m, a->data, 1, g, 0, b->grad),
+        gckpti_products_gradient(
+            gckpti_products_of(call, s.matrices, s.k, s.n, s.m, a->data, 1, g, 0, b->grad, pack),
             b->accumulate);
-}
-
-/* ---- exp, tanh and reductions of >>numerics, 8 lanes at a time, operation by operation ---- */
-GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_poly8(const float *c, int n, __m256 x)
-{
-    __m256 p = _mm256_set1_ps(c[n - 1]);
-    for (int i = n - 2; i >= 0; i--)
-        p = _mm256_fmadd_ps(p, x, _mm256_set1_ps(c[i]));
-    return p;
-}
-
-GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_exp_reduce8(__m256 x, __m256 *r, __m256i *n)
-{
-    const __m256 round = _mm256_set1_ps(GCKPTI_ROUND);
-    __m256 t = _mm256_fmadd_ps(x, _mm256_set1_ps(GCKPTI_LOG2E), round), k = _mm256_sub_ps(t, round);
-    *n = _mm256_sub_epi32(_mm256_castps_si256(t), _mm256_castps_si256(round));
-    *r = _mm256_fmadd_ps(k, _mm256_set1_ps(-GCKPTI_LN2_HI), x);
-    *r = _mm256_fmadd_ps(k, _mm256_set1_ps(-GCKPTI_LN2_LO), *r);
-    return _mm256_fmadd_ps(gckpti_poly8(gckpti_exp_c, 5, *r), *r, _mm256_set1_ps(1.0f));
-}
-
-GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_exp8(__m256 x)
-{
-    __m256 r, p, s;
-    __m256i n, half;
-    x = _mm256_max_ps(_mm256_set1_ps(GCKPTI_EXP_MIN), x); /* the second one if either is NaN */
-    x = _mm256_min_ps(_mm256_set1_ps(GCKPTI_EXP_MAX), x);
-    p = gckpti_exp_reduce8(x, &r, &n);
-    n = _mm256_add_epi32(n, _mm256_set1_epi32(254));
-    half = _mm256_srli_epi32(n, 1);
-    s = _mm256_castsi256_ps(_mm256_slli_epi32(half, 23));
-    p = _mm256_fmadd_ps(_mm256_mul_ps(r, s), p, s);
-    s = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_sub_epi32(n, half), 23));
-    return _mm256_fmadd_ps(p, s, _mm256_setzero_ps());
-}
-
-GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_tanh8(__m256 x)
-{
-    const __m256 one = _mm256_set1_ps(1.0f), two = _mm256_set1_ps(2.0f);
-    __m256 sign = _mm256_and_ps(x, _mm256_set1_ps(-0.0f)), a = _mm256_xor_ps(x, sign);
-    __m256 z = _mm256_mul_ps(a, a), b = _mm256_min_ps(_mm256_set1_ps(GCKPTI_TANH_MAX), a), r, p, s;
-    __m256 small = _mm256_fmadd_ps(_mm256_mul_ps(a, z), gckpti_poly8(gckpti_tanh_c, 7, z), a);
-    __m256i n;
-    p = gckpti_exp_reduce8(_mm256_mul_ps(two, b), &r, &n);
-    s = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
-    p = _mm256_fmadd_ps(_mm256_mul_ps(r, s), p, _mm256_add_ps(s, one));
-    p = _mm256_sub_ps(one, _mm256_div_ps(two, p));
-    s = _mm256_cmp_ps(a, _mm256_set1_ps(GCKPTI_TANH_SPLIT), _CMP_LT_OQ);
-    return _mm256_or_ps(_mm256_blendv_ps(p, small, s), sign);
-}
-
-/* Row reductions: lane[q] holds lanes 8q..8q+7, and takes elements at..at+7 in turn. A vector that
- * reaches beyond the row changes only the lanes before its end. */
-GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_upto8(int64_t n, __m256 x, __m256 rest)
-{
-    return n >= 8 ? x : _mm256_blendv_ps(rest, x, _mm256_castsi256_ps(gckpti_mask8(n)));
-}
-
-GCKPTI_INLINE GCKPTI_AVX float gckpti_tree8(const __m256 lane[4])
-{
-    __m256 x = _mm256_add_ps(_mm256_add_ps(lane[0], lane[2]), _mm256_add_ps(lane[1], lane[3]));
-    __m128 y = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    y = _mm_add_ps(y, _mm_movehl_ps(y, y));
-    return _mm_cvtss_f32(_mm_add_ss(y, _mm_shuffle_ps(y, y, 1)));
-}
-
-#define GCKPTI_LANES                                                                               \
-    {                                                                                              \
-        _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()         \
-    }
-
-/* gckpti_dot; y NULL: gckpti_sum. */
-static GCKPTI_AVX float gckpti_dot8(const float *x, const float *y, int64_t n)
-{
-    __m256 lane[4] = GCKPTI_LANES;
-    for (int64_t at = 0; at < n; at += 8) {
-        __m256 v = gckpti_load8(x + at, n - at), *sum = &lane[at / 8 % 4];
-        v = y ? _mm256_fmadd_ps(v, gckpti_load8(y + at, n - at), *sum) : _mm256_add_ps(v, *sum);
-        *sum = gckpti_upto8(n - at, v, *sum);
-    }
-    return gckpti_tree8(lane);
-}
-
-static GCKPTI_AVX float gckpti_max8(const float *x, int64_t n)
-{
-    const __m256 least = _mm256_set1_ps(-GCKPTI_INFINITY);
-    __m256 lane[4] = { least, least, least, least };
-    float top[8];
-    for (int64_t at = 0; at < n; at += 8)
-        lane[at / 8 % 4] = _mm256_max_ps(gckpti_upto8(n - at, gckpti_load8(x + at, n - at), least),
-                                         lane[at / 8 % 4]);
-    _mm256_storeu_ps(
-        top, _mm256_max_ps(_mm256_max_ps(lane[3], lane[1]), _mm256_max_ps(lane[2], lane[0])));
-    for (int half = 4; half; half /= 2)
-        for (int i = 0; i < half; i++)
-            top[i] = top[i + half] > top[i] ? top[i + half] : top[i];
-    return top[0];
-}
-
-/* gckpti_online: p[j] = exp(x[j] - max), p may be x or NULL. */
-static GCKPTI_AVX float gckpti_online8(const float *x, float *p, int64_t n, int first, float *max,
-                                       float *sum)
-{
-    __m256 lane[4] = GCKPTI_LANES;
-    float top = gckpti_max8(x, n), factor = 0.0f;
-    if (!first) {
-        top = top > *max ? top : *max;
-        factor = _mm256_cvtss_f32(gckpti_exp8(_mm256_set1_ps(*max - top)));
-    }
-    for (int64_t at = 0; at < n; at += 8) {
-        __m256 e = _mm256_sub_ps(gckpti_load8(x + at, n - at), _mm256_set1_ps(top));
-        e = gckpti_upto8(n - at, gckpti_exp8(e), _mm256_setzero_ps()); /* sums are never -0 */
-        lane[at / 8 % 4] = _mm256_add_ps(lane[at / 8 % 4], e);
-        if (p)
-            gckpti_store8(p + at, e, n - at);
-    }
-    __m128 added = _mm_set_ss(gckpti_tree8(lane));
-    *sum = _mm_cvtss_f32(first ? added : _mm_fmadd_ss(_mm_set_ss(*sum), _mm_set_ss(factor), added));
-    *max = top;
-    return factor;
-}
-
-/* gckpti_put_product and gckpti_link. */
-GCKPTI_INLINE GCKPTI_AVX void gckpti_put8(float *d, __m256 a, __m256 b, int accumulate, int64_t n)
-{
-    a = accumulate ? _mm256_fmadd_ps(a, b, gckpti_load8(d, n)) : _mm256_mul_ps(a, b);
-    gckpti_store8(d, a, n);
-}
-
-static GCKPTI_AVX void gckpti_link8(float s, const float *x, int64_t n, float *d)
-{
-    for (int64_t j = 0; j < n; j += 8)
-        gckpti_put8(d + j, _mm256_set1_ps(s), gckpti_load8(x + j, n - j), 1, n - j);
-}
-
-static GCKPTI_AVX void gckpti_fast_divide(float *x, float by, int64_t n)
-{
-    for (int64_t i = 0; i < n; i += 8)
-        gckpti_store8(x + i, _mm256_div_ps(gckpti_load8(x + i, n - i), _mm256_set1_ps(by)), n - i);
-}
-
-static float gckpti_fast_square_sum(const float *x, int64_t n) { return gckpti_dot8(x, x, n); }
-
-static GCKPTI_AVX void gckpti_fast_adamw(float *w, const float *g, float *m, float *v, int64_t n,
-                                         const gckpti_adamw *a)
-{
-    for (int64_t i = 0; i < n; i += 8) {
-        int64_t left = n - i;
-        __m256 d = _mm256_mul_ps(gckpti_load8(g + i, left), _mm256_set1_ps(a->scale));
-        __m256 w1 = gckpti_load8(w + i, left), m1 = _mm256_mul_ps(_mm256_set1_ps(a->rest1), d);
-        __m256 v1 = _mm256_mul_ps(_mm256_set1_ps(a->rest2), _mm256_mul_ps(d, d));
-        m1 = _mm256_fmadd_ps(_mm256_set1_ps(a->beta1), gckpti_load8(m + i, left), m1);
-        v1 = _mm256_fmadd_ps(_mm256_set1_ps(a->beta2), gckpti_load8(v + i, left), v1);
-        d = _mm256_sqrt_ps(_mm256_mul_ps(v1, _mm256_set1_ps(a->correct2)));
-        d = _mm256_div_ps(m1, _mm256_add_ps(d, _mm256_set1_ps(a->eps)));
-        w1 = _mm256_fmadd_ps(_mm256_set1_ps(-a->decay), w1, w1);
-        gckpti_store8(m + i, m1, left);
-        gckpti_store8(v + i, v1, left);
-        gckpti_store8(w + i, _mm256_fmadd_ps(_mm256_set1_ps(-a->rate), d, w1), left);
-    }
 }
 
 /* ---- gelu: an item is 1024 elements ---- */
-GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_gelu_tanh8(__m256 x)
+static void gckpti_gelu_forward_item(void *context, int64_t i, int64_t worker)
 {
-    __m256 u = _mm256_fmadd_ps(_mm256_mul_ps(x, x), _mm256_set1_ps(GCKPTI_GELU_C3),
-                               _mm256_set1_ps(GCKPTI_GELU_C1));
-    return gckpti_tanh8(_mm256_mul_ps(x, u));
+    const gckpt_call *call = (const gckpt_call *)context;
+    int64_t n = gckpti_part(gckpti_elements(&call->shape) - 1024 * i, 1024);
+    (void)worker;
+    gckpti_kernels_of(call)->gelu_forward(call->in[0].data + 1024 * i, call->out + 1024 * i, n);
 }
 
-static GCKPTI_AVX void gckpti_gelu_forward_body(void *context, int64_t i)
+static void gckpti_gelu_backward_item(void *context, int64_t i, int64_t worker)
 {
-    const gckpt_call *call = *(const gckpt_call *const *)context;
-    const float *x = call->in[0].data + 1024 * i;
-    float *y = call->out + 1024 * i;
+    const gckpt_call *call = (const gckpt_call *)context;
     int64_t n = gckpti_part(gckpti_elements(&call->shape) - 1024 * i, 1024);
-    for (int64_t j = 0; j < n; j += 8) {
-        __m256 v = gckpti_load8(x + j, n - j), h = _mm256_mul_ps(_mm256_set1_ps(0.5f), v);
-        gckpti_store8(y + j, _mm256_fmadd_ps(h, gckpti_gelu_tanh8(v), h), n - j);
-    }
+    (void)worker;
+    gckpti_kernels_of(call)->gelu_backward(call->in[0].data + 1024 * i, call->grad_out + 1024 * i,
+                                           call->in[0].grad + 1024 * i, call->in[0].accumulate, n);
 }
 
-static GCKPTI_AVX void gckpti_gelu_backward_body(void *context, int64_t i)
+static void gckpti_spread_elements(const gckpt_call *call,
+                                   void (*item)(void *context, int64_t i, int64_t worker))
 {
-    const gckpt_call *call = *(const gckpt_call *const *)context;
-    const float *x = call->in[0].data + 1024 * i, *g = call->grad_out + 1024 * i;
-    const __m256 half = _mm256_set1_ps(0.5f), c3 = _mm256_set1_ps(3.0f * GCKPTI_GELU_C3);
-    int64_t n = gckpti_part(gckpti_elements(&call->shape) - 1024 * i, 1024);
-    for (int64_t j = 0; j < n; j += 8) {
-        __m256 v = gckpti_load8(x + j, n - j), t = gckpti_gelu_tanh8(v);
-        __m256 du = _mm256_fmadd_ps(_mm256_mul_ps(v, v), c3, _mm256_set1_ps(GCKPTI_GELU_C1));
-        v = _mm256_mul_ps(_mm256_mul_ps(half, v), _mm256_fnmadd_ps(t, t, _mm256_set1_ps(1.0f)));
-        v = _mm256_fmadd_ps(v, du, _mm256_fmadd_ps(half, t, half));
-        gckpti_put8(call->in[0].grad + 1024 * i + j, gckpti_load8(g + j, n - j), v,
-                    call->in[0].accumulate, n - j);
-    }
+    gckpt_call copy = *call; /* items take it without const */
+    gckpti_spread(call, (gckpti_elements(&call->shape) + 1023) / 1024, 16384, item, &copy);
 }
 
 static void gckpti_fast_gelu_forward(const gckpt_call *call)
 {
-    int64_t items = (gckpti_elements(&call->shape) + 1023) / 1024;
-    gckpti_spread(call, items, 16384, gckpti_gelu_forward_body, &call);
+    gckpti_spread_elements(call, gckpti_gelu_forward_item);
 }
 
 static void gckpti_fast_gelu_backward(const gckpt_call *call)
 {
-    int64_t items = (gckpti_elements(&call->shape) + 1023) / 1024;
     if (call->in[0].grad)
-        gckpti_spread(call, items, 16384, gckpti_gelu_backward_body, &call);
+        gckpti_spread_elements(call, gckpti_gelu_backward_item);
 }
 
 /* ---- softmax, layernorm (rmsnorm too): an item is a row ---- */
-static void gckpti_spread_rows(const gckpt_call *call, void (*body)(void *context, int64_t r))
+static void gckpti_spread_rows(const gckpt_call *call,
+                               void (*item)(void *context, int64_t r, int64_t worker))
 {
-    gckpti_spread(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), body, &call);
+    gckpt_call copy = *call;
+    gckpti_spread(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), item, &copy);
 }
 
-static void gckpti_softmax_forward_body(void *context, int64_t r)
+static void gckpti_softmax_forward_item(void *context, int64_t r, int64_t worker)
 {
-    const gckpt_call *call = *(const gckpt_call *const *)context;
+    const gckpt_call *call = (const gckpt_call *)context;
     int64_t n = gckpti_last(&call->shape);
-    float max, sum, *y = call->out + r * n;
-    gckpti_online8(call->in[0].data + r * n, y, n, 1, &max, &sum);
-    gckpti_fast_divide(y, sum, n);
+    (void)worker;
+    gckpti_kernels_of(call)->softmax_forward(call->in[0].data + r * n, call->out + r * n, n);
 }
 
-static GCKPTI_AVX void gckpti_softmax_backward_body(void *context, int64_t r)
+static void gckpti_softmax_backward_item(void *context, int64_t r, int64_t worker)
 {
-    const gckpt_call *call = *(const gckpt_call *const *)context;
+    const gckpt_call *call = (const gckpt_call *)context;
     int64_t n = gckpti_last(&call->shape);
-    const float *y = call->out + r * n, *g = call->grad_out + r * n;
-    float dot = gckpti_dot8(g, y, n);
-    for (int64_t j = 0; j < n; j += 8)
-        gckpti_put8(call->in[0].grad + r * n + j, gckpti_load8(y + j, n - j),
-                    _mm256_sub_ps(gckpti_load8(g + j, n - j), _mm256_set1_ps(dot)),
-                    call->in[0].accumulate, n - j);
+    (void)worker;
+    gckpti_kernels_of(call)->softmax_backward(call->out + r * n, call->grad_out + r * n,
+                                              call->in[0].grad + r * n, call->in[0].accumulate, n);
 }
 
 static void gckpti_fast_softmax_forward(const gckpt_call *call)
 {
-    gckpti_spread_rows(call, gckpti_softmax_forward_body);
+    gckpti_spread_rows(call, gckpti_softmax_forward_item);
 }
 
 static void gckpti_fast_softmax_backward(const gckpt_call *call)
 {
     if (call->in[0].grad)
-        gckpti_spread_rows(call, gckpti_softmax_backward_body);
+        gckpti_spread_rows(call, gckpti_softmax_backward_item);
 }
 
-static GCKPTI_AVX void gckpti_norm_forward_body(void *context, int64_t r)
+static void gckpti_norm_forward_item(void *context, int64_t r, int64_t worker)
 {
-    const gckpt_call *call = *(const gckpt_call *const *)context;
-    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    int64_t n = gckpti_last(&call->shape);
-    const float *gain = o->gain ? call->in[o->gain].data : NULL, *x = call->in[0].data + r * n;
-    const float *bias = o->bias ? call->in[o->bias].data : NULL;
-    float mean = o->center ? gckpti_dot8(x, NULL, n) / (float)n : 0.0f;
-    __m256 lane[4] = GCKPTI_LANES, center = _mm256_set1_ps(mean);
-    for (int64_t at = 0; at < n; at += 8) {
-        __m256 d = _mm256_sub_ps(gckpti_load8(x + at, n - at), center), *sum = &lane[at / 8 % 4];
-        *sum = gckpti_upto8(n - at, _mm256_fmadd_ps(d, d, *sum), *sum);
-    }
-    __m256 rstd = _mm256_set1_ps(gckpti_rsqrt(gckpti_tree8(lane) / (float)n + 1e-5f));
-    for (int64_t j = 0; call->out && j < n; j += 8) {
-        __m256 d = _mm256_sub_ps(gckpti_load8(x + j, n - j), center), h = _mm256_mul_ps(d, rstd);
-        __m256 b = bias ? gckpti_load8(bias + j, n - j) : rstd;
-        __m256 y = gain ? gckpti_load8(gain + j, n - j) : rstd;
-        y = bias ? _mm256_fmadd_ps(gain ? h : d, y, b) : gain ? _mm256_mul_ps(h, y) : h;
-        gckpti_store8(call->out + r * n + j, y, n - j);
-    }
-    float *aux = (float *)call->aux;
-    if (aux && o->center)
-        aux[2 * r] = mean;
-    if (aux)
-        aux[o->center ? 2 * r + 1 : r] = _mm256_cvtss_f32(rstd);
+    (void)worker;
+    gckpti_kernels_of((const gckpt_call *)context)->norm_forward((const gckpt_call *)context, r);
 }
 
-/* The normalised x at row r, columns j..j+7. */
-GCKPTI_INLINE GCKPTI_AVX __m256 gckpti_norm8(const gckpt_call *call, int64_t r, int64_t j)
+static void gckpti_norm_backward_item(void *context, int64_t r, int64_t worker)
 {
-    int center = ((const gckpti_norm *)call->attributes)->center;
-    int64_t n = gckpti_last(&call->shape);
-    const float *aux = (const float *)call->aux + (center ? 2 * r : r);
-    __m256 x = gckpti_load8(call->in[0].data + r * n + j, n - j);
-    x = _mm256_sub_ps(x, _mm256_set1_ps(center ? aux[0] : 0.0f));
-    return _mm256_mul_ps(x, _mm256_set1_ps(aux[center]));
-}
-
-static GCKPTI_AVX void gckpti_norm_backward_body(void *context, int64_t r)
-{
-    const gckpt_call *call = *(const gckpt_call *const *)context;
-    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    int64_t n = gckpti_last(&call->shape);
-    const float *gain = o->gain ? call->in[o->gain].data : NULL, *g = call->grad_out + r * n;
-    __m256 lane[4] = GCKPTI_LANES;
-    __m256 rstd = _mm256_set1_ps(((const float *)call->aux)[o->center ? 2 * r + 1 : r]);
-    __m256 a = _mm256_set1_ps(o->center ? gckpti_dot8(g, gain, n) / (float)n : 0.0f);
-    for (int64_t at = 0; at < n; at += 8) {
-        __m256 u = gckpti_load8(g + at, n - at), *sum = &lane[at / 8 % 4];
-        u = gain ? _mm256_mul_ps(u, gckpti_load8(gain + at, n - at)) : u;
-        *sum = gckpti_upto8(n - at, _mm256_fmadd_ps(u, gckpti_norm8(call, r, at), *sum), *sum);
-    }
-    __m256 b = _mm256_set1_ps(gckpti_tree8(lane) / (float)n);
-    for (int64_t j = 0; j < n; j += 8) {
-        __m256 u = gckpti_load8(g + j, n - j);
-        u = gain ? _mm256_fmsub_ps(u, gckpti_load8(gain + j, n - j), a) : _mm256_sub_ps(u, a);
-        u = _mm256_fnmadd_ps(gckpti_norm8(call, r, j), b, u);
-        gckpti_put8(call->in[0].grad + r * n + j, rstd, u, call->in[0].accumulate, n - j);
-    }
+    (void)worker;
+    gckpti_kernels_of((const gckpt_call *)context)->norm_backward((const gckpt_call *)context, r);
 }
 
 /* ---- sums over rows: bias += g, gain += g * normalised x; an item is 256 columns ---- */
-typedef struct {
-    const gckpt_call *call;
-    float *gain, *bias;
-} gckpti_columns;
 enum { GCKPTI_COLUMNS = 256 };
 
-static GCKPTI_AVX void gckpti_columns_body(void *context, int64_t i)
+static void gckpti_columns_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_columns *s = (const gckpti_columns *)context;
-    int64_t n = gckpti_last(&s->call->shape), rows = gckpti_rows(&s->call->shape);
-    int64_t first = i * GCKPTI_COLUMNS, end = first + gckpti_part(n - first, GCKPTI_COLUMNS);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t j = first; j < end; j += 8) {
-            __m256 g = gckpti_load8(s->call->grad_out + r * n + j, end - j);
-            if (s->bias)
-                gckpti_store8(s->bias + j, _mm256_add_ps(gckpti_load8(s->bias + j, end - j), g),
-                              end - j);
-            if (s->gain)
-                gckpti_put8(s->gain + j, g, gckpti_norm8(s->call, r, j), 1, end - j);
-        }
+    int64_t n = gckpti_last(&s->call->shape), first = i * GCKPTI_COLUMNS;
+    (void)worker;
+    gckpti_kernels_of(s->call)->columns(s, first, first + gckpti_part(n - first, GCKPTI_COLUMNS));
 }
 
 /* gain, bias: numbers of the inputs, 0 for none. */
@@ -14515,7 +14355,7 @@ static void gckpti_columns_run(const gckpt_call *call, int gain, int bias)
     if (s.bias)
         gckpti_start(s.bias, n, call->in[bias].accumulate);
     if (s.gain || s.bias)
-        gckpti_spread(call, items, gckpti_rows(&call->shape) * GCKPTI_COLUMNS, gckpti_columns_body,
+        gckpti_spread(call, items, gckpti_rows(&call->shape) * GCKPTI_COLUMNS, gckpti_columns_item,
                       &s);
 }
 
@@ -14527,34 +14367,18 @@ static void gckpti_fast_linear_backward(const gckpt_call *call)
 
 static void gckpti_fast_layernorm_forward(const gckpt_call *call)
 {
-    gckpti_spread_rows(call, gckpti_norm_forward_body);
+    gckpti_spread_rows(call, gckpti_norm_forward_item);
 }
 
 static void gckpti_fast_layernorm_backward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     if (call->in[0].grad)
-        gckpti_spread_rows(call, gckpti_norm_backward_body);
+        gckpti_spread_rows(call, gckpti_norm_backward_item);
     gckpti_columns_run(call, o->gain, o->bias);
 }
 
-/* ---- attention: an item is a block of queries of one head (forward), a head (backward) ----
- * At the triangle's edge the 6 rows of a strip share the links that all of them have; what some
- * have more goes row by row, before (over queries) or after (over keys), in the chain's order. */
-typedef struct {
-    const gckpt_call *call;
-    int64_t t, s, c, d, heads, blocks;
-    int causal;
-    float scale;
-} gckpti_heads;
-
-enum {
-    GCKPTI_QUERIES = 96,
-    GCKPTI_BLOCK = 48,
-    GCKPTI_HEAD_PANELS = 2,
-    GCKPTI_HEAD_PACK = GCKPTI_HEAD_PANELS * GCKPTI_PANEL + GCKPTI_STRIPS
-};
-
+/* ---- attention: an item is a block of queries of one head (forward), a head (backward) ---- */
 static gckpti_heads gckpti_heads_of(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
@@ -14564,326 +14388,276 @@ static gckpti_heads gckpti_heads_of(const gckpt_call *call)
                        call->in[1].shape.d[1],
                        c,
                        d,
+                       gckpti_attention_wide(d),
                        o->heads,
-                       (t + GCKPTI_QUERIES - 1) / GCKPTI_QUERIES,
+                       (t + GCKPTI_BLOCK - 1) / GCKPTI_BLOCK,
                        o->causal,
                        1.0f / gckpti_sqrt((float)d) };
     return h;
 }
 
-/* out (m,n) = a b', rows of a and b being one token of the head each. */
-static void gckpti_heads_scores(const gckpti_heads *h, const float *a, int64_t m, const float *b,
-                                int64_t n, float *out, int64_t out_row, float *pack)
-{
-    gckpti_product u = gckpti_product_of(1, m, n, h->d, a, 0, b, 1, out);
-    u.a_row = u.b_col = h->c;
-    u.c_row = out_row;
-    gckpti_product_piece(&u, 0, m, 0, n, pack, GCKPTI_HEAD_PANELS);
-}
-
-/* out_i += chain of p(i,j) v_j over keys j < min(n, i + shift), which query i sees; i < m. */
-static void gckpti_heads_over_keys(const gckpti_heads *h, const float *p, int64_t p_row, int64_t m,
-                                   int64_t n, int64_t shift, const float *v, float *out,
-                                   float *pack)
-{
-    gckpti_product u = gckpti_product_of(1, m, h->d, p_row, p, 0, v, 0, out);
-    u.b_step = u.c_row = u.from_row = h->c;
-    u.from = out;
-    for (int64_t i = 0, rows; i < m; i += rows) {
-        u.k = gckpti_part(i + shift, n);
-        rows = gckpti_part(m - i, u.k < n ? 6 : m);
-        gckpti_product_piece(&u, i, i + rows, 0, h->d, pack, GCKPTI_HEAD_PANELS);
-        for (int64_t r = i + 1; u.k < n && r < i + rows; r++)
-            for (int64_t j = u.k; j < gckpti_part(r + shift, n); j++)
-                gckpti_link8(p[r * p_row + j], v + j * h->c, h->d, out + r * h->c);
-    }
-}
-
-/* out_j += chain of p(i,j) q_i over queries max(0, j + 1 - shift) <= i < m, which see key j < n. */
-static void gckpti_heads_over_queries(const gckpti_heads *h, const float *p, int64_t p_row,
-                                      int64_t m, int64_t n, int64_t shift, const float *q,
-                                      float *out, float *pack)
-{
-    gckpti_product u = gckpti_product_of(1, p_row, h->d, m, p, 1, q, 0, out);
-    u.b_step = u.c_row = u.from_row = h->c;
-    u.from = out;
-    for (int64_t j = 0, rows; j < n; j += rows) {
-        rows = gckpti_part(n - j, n > shift ? 6 : n);
-        int64_t all = j + rows > shift ? gckpti_part(j + rows - shift, m) : 0;
-        for (int64_t r = j; r < j + rows; r++)
-            for (int64_t i = r + 1 > shift ? r + 1 - shift : 0; i < all; i++)
-                gckpti_link8(p[i * p_row + r], q + i * h->c, h->d, out + r * h->c);
-        u.k = m - all;
-        u.a = p + all * p_row;
-        u.b = q + all * h->c;
-        gckpti_product_piece(&u, j, j + rows, 0, h->d, pack, GCKPTI_HEAD_PANELS);
-    }
-}
-
-static GCKPTI_AVX void gckpti_attention_forward_body(void *context, int64_t i)
+static void gckpti_attention_forward_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_heads *h = (const gckpti_heads *)context;
-    const gckpt_call *call = h->call;
-    int64_t first = i % h->blocks * GCKPTI_QUERIES, m = gckpti_part(h->t - first, GCKPTI_QUERIES);
-    int64_t head = i / h->blocks % h->heads, row = i / h->blocks / h->heads;
-    int64_t at = (row * h->t + first) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
-    int64_t seen = h->causal ? first + m : h->s;
-    float p[(int)GCKPTI_QUERIES * (int)GCKPTI_KEY_TILE], pack[GCKPTI_HEAD_PACK];
-    float max[GCKPTI_QUERIES], sum[GCKPTI_QUERIES], *out = call->out ? call->out + at : NULL;
-    for (int64_t r = 0; out && r < m; r++)
-        gckpti_start(out + r * h->c, h->d, 0);
-    for (int64_t j = 0; j < seen; j += GCKPTI_KEY_TILE) {
-        int64_t n = gckpti_part(seen - j, GCKPTI_KEY_TILE);
-        int64_t r0 = h->causal && j > first ? j - first : 0; /* earlier ones see none */
-        int64_t shift = h->causal ? first + r0 + 1 - j : n, k = keys + j * h->c;
-        gckpti_heads_scores(h, call->in[0].data + at + r0 * h->c, m - r0, call->in[1].data + k, n,
-                            p, GCKPTI_KEY_TILE, pack);
-        for (int64_t r = r0; r < m; r++) {
-            float *x = p + (r - r0) * GCKPTI_KEY_TILE, factor;
-            int64_t mine = gckpti_part(r - r0 + shift, n);
-            for (int64_t e = 0; e < mine; e += 8)
-                _mm256_storeu_ps(x + e,
-                                 _mm256_fmadd_ps(_mm256_loadu_ps(x + e), _mm256_set1_ps(h->scale),
-                                                 _mm256_setzero_ps()));
-            factor = gckpti_online8(x, x, mine, j == 0, &max[r], &sum[r]);
-            for (int64_t e = 0; out && j && e < h->d; e += 8)
-                gckpti_put8(out + r * h->c + e, gckpti_load8(out + r * h->c + e, h->d - e),
-                            _mm256_set1_ps(factor), 0, h->d - e);
-        }
-        if (out)
-            gckpti_heads_over_keys(h, p, GCKPTI_KEY_TILE, m - r0, n, shift, call->in[2].data + k,
-                                   out + r0 * h->c, pack);
-    }
-    float *aux = (float *)call->aux;
-    for (int64_t r = 0; r < m; r++) {
-        if (out)
-            gckpti_fast_divide(out + r * h->c, sum[r], h->d);
-        if (aux)
-            aux[(row * h->heads + head) * h->t + first + r] = max[r] + gckpti_log(sum[r]);
-    }
+    float *room = (float *)h->call->work + worker * gckpti_attention_room(h->d, 0);
+    int64_t block = h->blocks - 1 - i % h->blocks; /* causal: those with most work first */
+    i /= h->blocks;
+    gckpti_kernels_of(h->call)->attention_forward(h, i / h->heads, i % h->heads,
+                                                  block * GCKPTI_BLOCK, room);
 }
 
 static void gckpti_fast_attention_forward(const gckpt_call *call)
 {
     gckpti_heads h = gckpti_heads_of(call);
-    gckpti_spread(call, call->shape.d[0] * h.heads * h.blocks, GCKPTI_QUERIES * h.s * h.d,
-                  gckpti_attention_forward_body, &h);
+    gckpti_spread(call, call->shape.d[0] * h.heads * h.blocks, GCKPTI_BLOCK * h.s * h.d,
+                  gckpti_attention_forward_item, &h);
 }
 
-static GCKPTI_AVX void gckpti_attention_backward_body(void *context, int64_t i)
+static void gckpti_attention_backward_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_heads *h = (const gckpti_heads *)context;
-    const gckpt_call *call = h->call;
-    int64_t c = h->c, at_q = i / h->heads * h->t * c + i % h->heads * h->d;
-    int64_t at_k = i / h->heads * h->s * c + i % h->heads * h->d;
-    float p[GCKPTI_BLOCK * GCKPTI_BLOCK], ds[GCKPTI_BLOCK * GCKPTI_BLOCK], delta[GCKPTI_BLOCK];
-    float pack[GCKPTI_HEAD_PACK], *dq = call->in[0].grad, *dk = call->in[1].grad;
-    float *dv = call->in[2].grad;
-    const __m256 scale = _mm256_set1_ps(h->scale);
-    for (int64_t r = 0; dq && r < h->t; r++)
-        gckpti_start(dq + at_q + r * c, h->d, call->in[0].accumulate);
-    for (int64_t r = 0; dk && r < h->s; r++)
-        gckpti_start(dk + at_k + r * c, h->d, call->in[1].accumulate);
-    for (int64_t r = 0; dv && r < h->s; r++)
-        gckpti_start(dv + at_k + r * c, h->d, call->in[2].accumulate);
-    for (int64_t first = 0; first < h->t; first += GCKPTI_BLOCK) {
-        int64_t m = gckpti_part(h->t - first, GCKPTI_BLOCK), at = at_q + first * c;
-        int64_t seen = h->causal ? first + m : h->s;
-        const float *q = call->in[0].data + at, *g = call->grad_out + at;
-        const float *lse = (const float *)call->aux + i * h->t + first;
-        for (int64_t r = 0; (dq || dk) && r < m; r++)
-            delta[r] = gckpti_dot8(g + r * c, call->out + at + r * c, h->d);
-        for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
-            int64_t n = gckpti_part(seen - j, GCKPTI_BLOCK), shift = h->causal ? first + 1 - j : n;
-            int64_t key = at_k + j * c;
-            gckpti_heads_scores(h, q, m, call->in[1].data + key, n, p, GCKPTI_BLOCK, pack);
-            if (dq || dk)
-                gckpti_heads_scores(h, g, m, call->in[2].data + key, n, ds, GCKPTI_BLOCK, pack);
-            for (int64_t r = 0; r < m; r++)
-                for (int64_t e = 0; e < gckpti_part(r + shift, n); e += 8) {
-                    float *pe = p + r * GCKPTI_BLOCK + e, *de = ds + r * GCKPTI_BLOCK + e;
-                    __m256 x = _mm256_fmadd_ps(_mm256_loadu_ps(pe), scale, _mm256_setzero_ps());
-                    x = gckpti_exp8(_mm256_sub_ps(x, _mm256_set1_ps(lse[r])));
-                    _mm256_storeu_ps(pe, x);
-                    if (!dq && !dk)
-                        continue;
-                    __m256 y = _mm256_sub_ps(_mm256_loadu_ps(de), _mm256_set1_ps(delta[r]));
-                    _mm256_storeu_ps(de, _mm256_mul_ps(_mm256_mul_ps(x, y), scale));
-                }
-            if (dv)
-                gckpti_heads_over_queries(h, p, GCKPTI_BLOCK, m, n, shift, g, dv + key, pack);
-            if (dq)
-                gckpti_heads_over_keys(h, ds, GCKPTI_BLOCK, m, n, shift, call->in[1].data + key,
-                                       dq + at, pack);
-            if (dk)
-                gckpti_heads_over_queries(h, ds, GCKPTI_BLOCK, m, n, shift, q, dk + key, pack);
-        }
-    }
+    float *room = (float *)h->call->work + worker * gckpti_attention_room(h->d, 1);
+    gckpti_kernels_of(h->call)->attention_backward(h, i / h->heads, i % h->heads, room);
 }
 
 static void gckpti_fast_attention_backward(const gckpt_call *call)
 {
     gckpti_heads h = gckpti_heads_of(call);
-    gckpti_spread(call, call->shape.d[0] * h.heads, h.t * h.s * h.d, gckpti_attention_backward_body,
+    gckpti_spread(call, call->shape.d[0] * h.heads, h.t * h.s * h.d, gckpti_attention_backward_item,
                   &h);
 }
 
-/* ---- cross_entropy, linear_cross_entropy: 64 rows, 1024 classes a time; an item is a row ---- */
+/* ---- cross_entropy, linear_cross_entropy: an item is a row. The logits of up to
+ * GCKPTI_LOSS_ROWS rows and a chunk of classes are computed at a time, or are where they are. */
 typedef struct {
     const gckpt_call *call;
     const int32_t *target;
-    const float *x, *aux;        /* logits, `row` floats from one row to the next */
-    float *d;                    /* their gradient (may be x) */
-    int64_t row, rows, first, n; /* classes first..first+n-1 */
+    const float *x, *aux;  /* logits, `row` floats from one row to the next */
+    float *d;              /* their gradient (may be x) */
+    int64_t row, first, n; /* classes first..first+n-1 */
     int accumulate;
     float max[GCKPTI_LOSS_ROWS], sum[GCKPTI_LOSS_ROWS], hit[GCKPTI_LOSS_ROWS];
 } gckpti_classes;
 
-/* The logits of rows r0.. and classes j..: computed (linear_cross_entropy) or where they are. */
-static void gckpti_classes_at(const gckpt_call *call, gckpti_classes *s, int64_t r0, int64_t j)
-{
-    const gckpt_arg *x = &call->in[0];
-    int64_t c = gckpti_last(&x->shape), v = call->inputs == 3 ? call->in[1].shape.d[0] : c;
-    s->call = call;
-    s->target = call->in[call->inputs - 1].index + r0;
-    s->aux = call->aux ? (const float *)call->aux + 2 * r0 : NULL; /* read in the backward */
-    s->rows = gckpti_part(gckpti_rows(&x->shape) - r0, GCKPTI_LOSS_ROWS);
-    s->first = j, s->n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
-    if (call->inputs == 3) {
-        s->x = s->d = (float *)call->work, s->row = s->n, s->accumulate = 0;
-        gckpti_product t = gckpti_product_of(1, s->rows, s->n, c, x->data + r0 * c, 0,
-                                             call->in[1].data + j * c, 1, s->d);
-        gckpti_product_run(call, &t);
-    } else {
-        s->x = x->data + r0 * v + j, s->row = v, s->accumulate = x->accumulate;
-        s->d = x->grad ? x->grad + r0 * v + j : NULL;
-    }
-}
-
-static void gckpti_classes_forward_body(void *context, int64_t r)
-{
-    gckpti_classes *s = (gckpti_classes *)context;
-    int64_t target = s->target[r] - s->first;
-    if (s->target[r] < 0)
-        return;
-    if (target >= 0 && target < s->n)
-        s->hit[r] = s->x[r * s->row + target];
-    gckpti_online8(s->x + r * s->row, NULL, s->n, s->first == 0, &s->max[r], &s->sum[r]);
-}
-
-static void gckpti_fast_linear_cross_entropy_forward(const gckpt_call *call)
-{
-    const gckpt_shape *x = &call->in[0].shape;
-    int64_t rows = gckpti_rows(x), v = call->inputs == 3 ? call->in[1].shape.d[0] : gckpti_last(x);
-    gckpti_classes s;
-    memset(&s, 0, sizeof s); /* rows left out keep 0 */
-    for (int64_t r0 = 0; r0 < rows; r0 += GCKPTI_LOSS_ROWS) {
-        for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK) {
-            gckpti_classes_at(call, &s, r0, j);
-            gckpti_spread(call, s.rows, 16 * s.n, gckpti_classes_forward_body, &s);
-        }
-        for (int64_t r = 0; r < s.rows; r++)
-            gckpti_loss_finish(call, r0 + r, s.target[r], s.max[r], s.sum[r], s.hit[r]);
-    }
-}
-
-static GCKPTI_AVX void gckpti_classes_backward_body(void *context, int64_t r)
+static void gckpti_classes_forward_item(void *context, int64_t r, int64_t worker)
 {
     gckpti_classes *s = (gckpti_classes *)context;
     const float *x = s->x + r * s->row;
-    float *d = s->d + r * s->row;
+    int64_t target = s->target[r] - s->first;
+    (void)worker;
+    if (s->target[r] < 0)
+        return;
+    if (target >= 0 && target < s->n)
+        s->hit[r] = x[target];
+    for (int64_t j = 0; j < s->n; j += GCKPTI_LOSS_CHUNK)
+        gckpti_kernels_of(s->call)->online(x + j, NULL, gckpti_part(s->n - j, GCKPTI_LOSS_CHUNK),
+                                           s->first + j == 0, &s->max[r], &s->sum[r]);
+}
+
+static void gckpti_classes_backward_item(void *context, int64_t r, int64_t worker)
+{
+    const gckpti_classes *s = (const gckpti_classes *)context;
+    const float *x = s->x + r * s->row, *aux = s->aux + 2 * r;
+    float *d = s->d + r * s->row, logit = 0.0f, held = 0.0f, scale = s->call->loss_scale;
+    int64_t target = s->target[r] - s->first;
+    int hit = target >= 0 && target < s->n;
+    (void)worker;
     if (s->target[r] < 0) {
         gckpti_start(d, s->n, s->accumulate);
         return;
     }
-    __m256i at = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    const __m256i target = _mm256_set1_epi32((int)(s->target[r] - s->first));
-    for (int64_t j = 0; j < s->n; j += 8) {
-        __m256 hit = _mm256_castsi256_ps(_mm256_cmpeq_epi32(at, target));
-        __m256 e = _mm256_sub_ps(gckpti_load8(x + j, s->n - j), _mm256_set1_ps(s->aux[2 * r]));
-        e = _mm256_sub_ps(e, _mm256_set1_ps(s->aux[2 * r + 1]));
-        e = _mm256_sub_ps(gckpti_exp8(e), _mm256_and_ps(hit, _mm256_set1_ps(1.0f)));
-        gckpti_put8(d + j, e, _mm256_set1_ps(s->call->loss_scale), s->accumulate, s->n - j);
-        at = _mm256_add_epi32(at, _mm256_set1_epi32(8));
+    if (hit)
+        logit = x[target], held = d[target];
+    gckpti_kernels_of(s->call)->classes_backward(x, d, s->n, aux[0], aux[1], scale, s->accumulate);
+    if (hit) {
+        d[target] = held;
+        gckpti_put_product(&d[target], gckpti_exp((logit - aux[0]) - aux[1]) - 1.0f, scale,
+                           s->accumulate);
+    }
+}
+
+/* Rows r0.., classes j..: what both losses say of them. */
+static void gckpti_classes_at(const gckpt_call *call, gckpti_classes *s, int64_t r0, int64_t j,
+                              int64_t n)
+{
+    s->call = call;
+    s->target = call->in[call->inputs - 1].index + r0;
+    s->aux = call->aux ? (const float *)call->aux + 2 * r0 : NULL; /* read in the backward */
+    s->first = j, s->n = n;
+}
+
+static void gckpti_classes_finish(const gckpt_call *call, const gckpti_classes *s, int64_t r0,
+                                  int64_t rows)
+{
+    for (int64_t r = 0; r < rows; r++)
+        gckpti_loss_finish(call, r0 + r, s->target[r], s->max[r], s->sum[r], s->hit[r]);
+}
+
+static void gckpti_fast_cross_entropy_forward(const gckpt_call *call)
+{
+    int64_t v = gckpti_last(&call->in[0].shape), all = gckpti_rows(&call->in[0].shape);
+    gckpti_classes s;
+    memset(&s, 0, sizeof s); /* rows left out keep 0 */
+    for (int64_t r0 = 0, rows; r0 < all; r0 += rows) {
+        rows = gckpti_part(all - r0, GCKPTI_LOSS_ROWS);
+        gckpti_classes_at(call, &s, r0, 0, v);
+        s.x = call->in[0].data + r0 * v, s.row = v;
+        gckpti_spread(call, rows, 16 * v, gckpti_classes_forward_item, &s);
+        gckpti_classes_finish(call, &s, r0, rows);
+    }
+}
+
+static void gckpti_fast_cross_entropy_backward(const gckpt_call *call)
+{
+    int64_t v = gckpti_last(&call->in[0].shape);
+    gckpti_classes s;
+    if (!call->in[0].grad)
+        return;
+    gckpti_classes_at(call, &s, 0, 0, v);
+    s.x = call->in[0].data, s.d = call->in[0].grad, s.row = v;
+    s.accumulate = call->in[0].accumulate;
+    gckpti_spread(call, gckpti_rows(&call->in[0].shape), 16 * v, gckpti_classes_backward_item, &s);
+}
+
+/* The logits of `rows` rows from r0 and n classes from j. */
+static void gckpti_classes_logits(const gckpt_call *call, gckpti_classes *s, int64_t r0,
+                                  int64_t rows, int64_t j, int64_t n)
+{
+    int64_t c = gckpti_last(&call->in[0].shape);
+    gckpti_classes_at(call, s, r0, j, n);
+    s->x = s->d = gckpti_loss_logits(call), s->row = n, s->accumulate = 0;
+    gckpti_products t = gckpti_products_of(call, 1, rows, n, c, call->in[0].data + r0 * c, 0,
+                                           call->in[1].data + j * c, 1, s->d, (float *)call->work);
+    gckpti_products_run(&t);
+}
+
+static void gckpti_fast_linear_cross_entropy_forward(const gckpt_call *call)
+{
+    int64_t all = gckpti_rows(&call->in[0].shape), v = call->in[1].shape.d[0];
+    gckpti_classes s;
+    memset(&s, 0, sizeof s);
+    for (int64_t r0 = 0, rows; r0 < all; r0 += rows) {
+        rows = gckpti_part(all - r0, GCKPTI_LOSS_ROWS);
+        for (int64_t j = 0, n; j < v; j += n) {
+            n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
+            gckpti_classes_logits(call, &s, r0, rows, j, n);
+            gckpti_spread(call, rows, 16 * n, gckpti_classes_forward_item, &s);
+        }
+        gckpti_classes_finish(call, &s, r0, rows);
     }
 }
 
 static void gckpti_fast_linear_cross_entropy_backward(const gckpt_call *call)
 {
-    const gckpt_arg *x = &call->in[0], *w = call->inputs == 3 ? &call->in[1] : NULL;
-    int64_t c = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape), v = w ? w->shape.d[0] : c;
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    int64_t c = gckpti_last(&x->shape), all = gckpti_rows(&x->shape), v = w->shape.d[0];
+    float *pack = (float *)call->work;
     gckpti_classes s;
-    gckpti_product t;
-    for (int64_t r0 = 0; (w || x->grad) && r0 < rows; r0 += GCKPTI_LOSS_ROWS)
-        for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK) {
-            gckpti_classes_at(call, &s, r0, j);
-            gckpti_spread(call, s.rows, 16 * s.n, gckpti_classes_backward_body, &s);
-            if (w && x->grad) {
-                t = gckpti_product_of(1, s.rows, c, s.n, s.d, 0, w->data + j * c, 0,
-                                      x->grad + r0 * c);
-                gckpti_product_gradient(call, t, x->accumulate || j > 0);
-            }
-            if (w && w->grad) {
-                t = gckpti_product_of(1, s.n, c, s.rows, s.d, 1, x->data + r0 * c, 0,
-                                      w->grad + j * c);
-                gckpti_product_gradient(call, t, w->accumulate || r0 > 0);
-            }
+    for (int64_t r0 = 0, rows; r0 < all; r0 += rows) {
+        rows = gckpti_part(all - r0, GCKPTI_LOSS_ROWS);
+        for (int64_t j = 0, n; j < v; j += n) {
+            n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
+            gckpti_classes_logits(call, &s, r0, rows, j, n);
+            gckpti_spread(call, rows, 16 * n, gckpti_classes_backward_item, &s);
+            if (x->grad)
+                gckpti_products_gradient(gckpti_products_of(call, 1, rows, c, n, s.d, 0,
+                                                            w->data + j * c, 0, x->grad + r0 * c,
+                                                            pack),
+                                         x->accumulate || j > 0);
+            if (w->grad)
+                gckpti_products_gradient(gckpti_products_of(call, 1, n, c, rows, s.d, 1,
+                                                            x->data + r0 * c, 0, w->grad + j * c,
+                                                            pack),
+                                         w->accumulate || r0 > 0);
         }
+    }
 }
 
-static void gckpti_fast_cross_entropy_forward(const gckpt_call *call)
-{
-    gckpti_fast_linear_cross_entropy_forward(call);
-}
-
-static void gckpti_fast_cross_entropy_backward(const gckpt_call *call)
-{
-    gckpti_fast_linear_cross_entropy_backward(call);
-}
+/* ---- one set of kernels for each instruction set: >>kernels, at the end of this file ---- */
+#ifndef GRADCKPT_FILE
+#define GRADCKPT_FILE "gradckpt.h"
+#endif
+#ifdef __has_include
+#if !__has_include(GRADCKPT_FILE)
+#error "gradckpt.h includes itself: define GRADCKPT_FILE as the name it has here, or GCKPT_NO_FAST"
+#endif
+#endif
+#if GCKPTI_FMA
+#define GCKPTI_ISA 0
+#include GRADCKPT_FILE
+#endif
+#ifdef __aarch64__
+#define GCKPTI_ISA 1
+#include GRADCKPT_FILE
+#endif
+#if GCKPTI_X86
+#define GCKPTI_ISA 2
+#include GRADCKPT_FILE
+#define GCKPTI_ISA 3
+#include GRADCKPT_FILE
+#endif
 
 /* Options that let a compiler change arithmetic without telling (clang's -freciprocal-math) would
  * show here: then the plain kernels run. */
-static int gckpti_fast_agrees(void)
+static int gckpti_kernels_agree(const gckpti_kernels *kernels)
 {
     enum { N = 45 };
-    float x[N], fast[3][N], plain[3][N];
+    float x[N], fast[3][N], plain[3][N], squares[2];
     gckpti_adamw a = { 0.7f, 0.01f, 0.9f, 0.1f, 0.999f, 0.001f, 1e-8f, 0.003f, 1.3f };
     gckpt_call c;
     memset(&c, 0, sizeof c);
+    c.kernels = kernels;
     c.shape = c.in[0].shape = gckpti_shape(2, 1, N, 0, 0);
     c.in[0].data = x;
     for (int i = 0; i < N; i++)
         x[i] = (float)(i * 37 % 23 - 11) / 7.0f;
-    c.out = fast[0];
-    gckpti_fast_softmax_forward(&c);
     c.out = plain[0];
     gckpti_softmax_forward(&c);
-    c.out = fast[1];
-    gckpti_fast_gelu_forward(&c);
     c.out = plain[1];
     gckpti_gelu_forward(&c);
+    kernels->softmax_forward(x, fast[0], N);
+    kernels->gelu_forward(x, fast[1], N);
     memcpy(fast[2], x, sizeof x);
-    memcpy(plain[2], x, sizeof x);
-    gckpti_fast_divide(fast[2], 3.0f, N);
+    kernels->divide(fast[2], 3.0f, N);
     for (int i = 0; i < N; i++)
-        plain[2][i] /= 3.0f;
+        plain[2][i] = x[i] / 3.0f;
     int same = !memcmp(fast, plain, sizeof fast);
     memset(fast[1], 0, sizeof fast[1]), memset(plain[1], 0, sizeof plain[1]);
     memset(fast[2], 0, sizeof fast[2]), memset(plain[2], 0, sizeof plain[2]);
-    gckpti_fast_adamw(fast[0], x, fast[1], fast[2], N, &a);
+    kernels->adamw(fast[0], x, fast[1], fast[2], N, &a);
     gckpti_plain_adamw(plain[0], x, plain[1], plain[2], N, &a);
-    float squares[2];
-    squares[0] = gckpti_fast_square_sum(x, N);
+    squares[0] = kernels->square_sum(x, N);
     squares[1] = gckpti_dot(x, x, N);
     return same && !memcmp(fast, plain, sizeof fast) &&
            !memcmp(squares, squares + 1, sizeof *squares);
+}
+
+/* The kernels of an instruction set, if this processor has it; NULL: the plain ones. */
+static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
+{
+    const gckpti_kernels *kernels = NULL;
+#if GCKPTI_FMA
+    if (isa == GCKPT_ISA_C)
+        kernels = &gckpti_kernels_any;
+#endif
+#ifdef __aarch64__
+    if (isa == GCKPT_ISA_NEON)
+        kernels = &gckpti_kernels_neon;
+#elif GCKPTI_X86
+    if (isa == GCKPT_ISA_AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        kernels = &gckpti_kernels_avx2;
+    if (isa == GCKPT_ISA_AVX512 && __builtin_cpu_supports("avx512f") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && gckpti_kernels_for(GCKPT_ISA_AVX2))
+        kernels = &gckpti_kernels_avx512;
+#endif
+    return kernels && gckpti_kernels_agree(kernels) ? kernels : NULL;
 }
 #endif /* GCKPTI_HAS_FAST */
 
 /* No private macro outlives the implementation. */
 #undef GCKPTI_ADDRESSABLE
 #undef GCKPTI_ALIGN
-#undef GCKPTI_AVX
 #undef GCKPTI_ERF_MAX
 #undef GCKPTI_ERF_SPLIT
 #undef GCKPTI_EXP_MAX
@@ -14897,7 +14671,6 @@ static int gckpti_fast_agrees(void)
 #undef GCKPTI_HEADER_MAX
 #undef GCKPTI_INFINITY
 #undef GCKPTI_INLINE
-#undef GCKPTI_LANES
 #undef GCKPTI_LN2_HI
 #undef GCKPTI_LN2_LO
 #undef GCKPTI_LOG2E
@@ -14914,6 +14687,7 @@ static int gckpti_fast_agrees(void)
 #undef GCKPTI_TANH_SPLIT
 #undef GCKPTI_TEXT
 #undef GCKPTI_UNARY_FLAGS
+#undef GCKPTI_X86
 #undef GCKPTI_HALF_AGAIN
 #undef GCKPTI_AGAIN
 #undef GCKPTI_WORK_LIMIT
@@ -14932,3 +14706,1144 @@ static int gckpti_fast_agrees(void)
 #pragma GCC pop_options
 #endif
 #endif /* GRADCKPT_IMPLEMENTATION */
+
+#ifdef GCKPTI_ISA
+/* =================================================================================================
+ * >>kernels: written once, compiled once for each instruction set
+ *
+ * The header includes itself here: GCKPTI_ISA says for which. GCKPTI_V(name) is `name` with the
+ * instruction set's ending; vectors hold GCKPTI_W floats. Vectors and tiles go over rows and
+ * columns, so that every chain and every one of a row's 32 lanes keeps its order.
+ * ============================================================================================== */
+#if GCKPTI_ISA == 3 /* AVX-512 */
+#define GCKPTI_W       16
+#define GCKPTI_V(name) gckpti_##name##_avx512
+#define GCKPTI_TARGET  __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")))
+#define GCKPTI_FLOATS  __m512
+#define GCKPTI_INTS    __m512i
+#elif GCKPTI_ISA == 2
+#define GCKPTI_W       8
+#define GCKPTI_V(name) gckpti_##name##_avx2
+#define GCKPTI_TARGET  __attribute__((target("avx2,fma")))
+#define GCKPTI_FLOATS  __m256
+#define GCKPTI_INTS    __m256i
+#elif GCKPTI_ISA == 1
+#define GCKPTI_W       4
+#define GCKPTI_V(name) gckpti_##name##_neon
+#define GCKPTI_TARGET
+#define GCKPTI_FLOATS float32x4_t
+#define GCKPTI_INTS   int32x4_t
+#else
+#define GCKPTI_W       4
+#define GCKPTI_V(name) gckpti_##name##_any
+#define GCKPTI_TARGET
+#define GCKPTI_FLOATS gckpti_floats
+#define GCKPTI_INTS   gckpti_ints
+typedef float gckpti_floats __attribute__((vector_size(16)));
+typedef int32_t gckpti_ints __attribute__((vector_size(16)));
+#endif
+
+/* ---- vectors ---- */
+#define GCKPTI_INLINED static inline __attribute__((always_inline))
+#define GCKPTI_VECTOR(type, name, parameters, result)                                              \
+    GCKPTI_INLINED GCKPTI_TARGET type GCKPTI_V(name) parameters { return result; }
+#define GCKPTI_F1(name, result) GCKPTI_VECTOR(GCKPTI_FLOATS, name, (GCKPTI_FLOATS a), result)
+#define GCKPTI_F2(name, result)                                                                    \
+    GCKPTI_VECTOR(GCKPTI_FLOATS, name, (GCKPTI_FLOATS a, GCKPTI_FLOATS b), result)
+#define GCKPTI_F3(name, result)                                                                    \
+    GCKPTI_VECTOR(GCKPTI_FLOATS, name, (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c), result)
+
+/* load_n, store_n: the first n floats (all if n > W), the others read as 0; max and min: b if
+ * either is NaN; fnma: c - a * b; fms:
+ * a * b - c; upto: a in the first n lanes, then b; less: a < b ? c : d;
+ * exponent: 2^(n - 127) */
+#if GCKPTI_ISA == 3
+#define GCKPTI_MASK(n) ((__mmask16)((1u << (n)) - 1u))
+#define GCKPTI_ALL     0xffffu /* g++ warns of what is undefined in the plain intrinsics */
+GCKPTI_VECTOR(GCKPTI_FLOATS, set1, (float x), _mm512_set1_ps(x))
+GCKPTI_VECTOR(GCKPTI_FLOATS, load, (const float *x), _mm512_loadu_ps(x))
+GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(store)(float *x, GCKPTI_FLOATS a)
+{
+    _mm512_storeu_ps(x, a);
+}
+GCKPTI_VECTOR(GCKPTI_FLOATS, load_n, (const float *x, int64_t n),
+              n >= 16 ? _mm512_loadu_ps(x) : _mm512_maskz_loadu_ps(GCKPTI_MASK(n), x))
+GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(store_n)(float *x, GCKPTI_FLOATS a, int64_t n)
+{
+    if (n >= 16)
+        _mm512_storeu_ps(x, a);
+    else
+        _mm512_mask_storeu_ps(x, GCKPTI_MASK(n), a);
+}
+GCKPTI_VECTOR(GCKPTI_FLOATS, upto, (int64_t n, GCKPTI_FLOATS a, GCKPTI_FLOATS b),
+              n >= 16 ? a : _mm512_mask_mov_ps(b, GCKPTI_MASK(n), a))
+GCKPTI_VECTOR(GCKPTI_FLOATS, less,
+              (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c, GCKPTI_FLOATS d),
+              _mm512_mask_mov_ps(d, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), c))
+GCKPTI_F1(sqrt, _mm512_maskz_sqrt_ps(GCKPTI_ALL, a))
+GCKPTI_F2(add, _mm512_add_ps(a, b))
+GCKPTI_F2(sub, _mm512_sub_ps(a, b))
+GCKPTI_F2(mul, _mm512_mul_ps(a, b))
+GCKPTI_F2(div, _mm512_div_ps(a, b))
+GCKPTI_F2(max, _mm512_maskz_max_ps(GCKPTI_ALL, a, b))
+GCKPTI_F2(min, _mm512_maskz_min_ps(GCKPTI_ALL, a, b))
+GCKPTI_F2(both, _mm512_maskz_and_ps(GCKPTI_ALL, a, b))
+GCKPTI_F2(either, _mm512_maskz_or_ps(GCKPTI_ALL, a, b))
+GCKPTI_F2(differ, _mm512_maskz_xor_ps(GCKPTI_ALL, a, b))
+GCKPTI_F3(fma, _mm512_fmadd_ps(a, b, c))
+GCKPTI_F3(fnma, _mm512_fnmadd_ps(a, b, c))
+GCKPTI_F3(fms, _mm512_fmsub_ps(a, b, c))
+GCKPTI_VECTOR(GCKPTI_INTS, bits, (GCKPTI_FLOATS a), _mm512_castps_si512(a))
+GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), _mm512_add_epi32(a, _mm512_set1_epi32(n)))
+GCKPTI_VECTOR(GCKPTI_INTS, minus, (GCKPTI_INTS a, GCKPTI_INTS b), _mm512_sub_epi32(a, b))
+GCKPTI_VECTOR(GCKPTI_INTS, half, (GCKPTI_INTS a), _mm512_maskz_srli_epi32(GCKPTI_ALL, a, 1))
+GCKPTI_VECTOR(GCKPTI_FLOATS, exponent, (GCKPTI_INTS a),
+              _mm512_castsi512_ps(_mm512_maskz_slli_epi32(GCKPTI_ALL, a, 23)))
+GCKPTI_VECTOR(float, fold_sum, (GCKPTI_FLOATS a),
+              gckpti_fold_sum_avx2(_mm256_add_ps(_mm512_maskz_extractf32x8_ps(0xff, a, 1),
+                                                 _mm512_castps512_ps256(a))))
+GCKPTI_VECTOR(float, fold_max, (GCKPTI_FLOATS a),
+              gckpti_fold_max_avx2(_mm256_max_ps(_mm512_maskz_extractf32x8_ps(0xff, a, 1),
+                                                 _mm512_castps512_ps256(a))))
+#undef GCKPTI_ALL
+#undef GCKPTI_MASK
+#elif GCKPTI_ISA == 2
+#define GCKPTI_MASK(n)                                                                             \
+    _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
+GCKPTI_VECTOR(GCKPTI_FLOATS, set1, (float x), _mm256_set1_ps(x))
+GCKPTI_VECTOR(GCKPTI_FLOATS, load, (const float *x), _mm256_loadu_ps(x))
+GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(store)(float *x, GCKPTI_FLOATS a)
+{
+    _mm256_storeu_ps(x, a);
+}
+GCKPTI_VECTOR(GCKPTI_FLOATS, load_n, (const float *x, int64_t n),
+              n >= 8 ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, GCKPTI_MASK(n)))
+GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(store_n)(float *x, GCKPTI_FLOATS a, int64_t n)
+{
+    if (n >= 8)
+        _mm256_storeu_ps(x, a);
+    else
+        _mm256_maskstore_ps(x, GCKPTI_MASK(n), a);
+}
+GCKPTI_VECTOR(GCKPTI_FLOATS, upto, (int64_t n, GCKPTI_FLOATS a, GCKPTI_FLOATS b),
+              n >= 8 ? a : _mm256_blendv_ps(b, a, _mm256_castsi256_ps(GCKPTI_MASK(n))))
+GCKPTI_VECTOR(GCKPTI_FLOATS, less,
+              (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c, GCKPTI_FLOATS d),
+              _mm256_blendv_ps(d, c, _mm256_cmp_ps(a, b, _CMP_LT_OQ)))
+GCKPTI_F1(sqrt, _mm256_sqrt_ps(a))
+GCKPTI_F2(add, _mm256_add_ps(a, b))
+GCKPTI_F2(sub, _mm256_sub_ps(a, b))
+GCKPTI_F2(mul, _mm256_mul_ps(a, b))
+GCKPTI_F2(div, _mm256_div_ps(a, b))
+GCKPTI_F2(max, _mm256_max_ps(a, b))
+GCKPTI_F2(min, _mm256_min_ps(a, b))
+GCKPTI_F2(both, _mm256_and_ps(a, b))
+GCKPTI_F2(either, _mm256_or_ps(a, b))
+GCKPTI_F2(differ, _mm256_xor_ps(a, b))
+GCKPTI_F3(fma, _mm256_fmadd_ps(a, b, c))
+GCKPTI_F3(fnma, _mm256_fnmadd_ps(a, b, c))
+GCKPTI_F3(fms, _mm256_fmsub_ps(a, b, c))
+GCKPTI_VECTOR(GCKPTI_INTS, bits, (GCKPTI_FLOATS a), _mm256_castps_si256(a))
+GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), _mm256_add_epi32(a, _mm256_set1_epi32(n)))
+GCKPTI_VECTOR(GCKPTI_INTS, minus, (GCKPTI_INTS a, GCKPTI_INTS b), _mm256_sub_epi32(a, b))
+GCKPTI_VECTOR(GCKPTI_INTS, half, (GCKPTI_INTS a), _mm256_srli_epi32(a, 1))
+GCKPTI_VECTOR(GCKPTI_FLOATS, exponent, (GCKPTI_INTS a),
+              _mm256_castsi256_ps(_mm256_slli_epi32(a, 23)))
+#define GCKPTI_FOLD(op)                                                                            \
+    __m128 b = _mm_##op##_ps(_mm256_extractf128_ps(a, 1), _mm256_castps256_ps128(a));              \
+    b = _mm_##op##_ps(_mm_movehl_ps(b, b), b);                                                     \
+    return _mm_cvtss_f32(_mm_##op##_ss(_mm_shuffle_ps(b, b, 1), b));
+GCKPTI_INLINED GCKPTI_TARGET float GCKPTI_V(fold_sum)(GCKPTI_FLOATS a){
+    GCKPTI_FOLD(add)
+} GCKPTI_INLINED GCKPTI_TARGET float GCKPTI_V(fold_max)(GCKPTI_FLOATS a){ GCKPTI_FOLD(max) }
+#undef GCKPTI_FOLD
+#undef GCKPTI_MASK
+#else
+GCKPTI_INLINED GCKPTI_FLOATS GCKPTI_V(load)(const float *x)
+{
+    GCKPTI_FLOATS a;
+    memcpy(&a, x, sizeof a);
+    return a;
+}
+GCKPTI_INLINED void GCKPTI_V(store)(float *x, GCKPTI_FLOATS a) { memcpy(x, &a, sizeof a); }
+GCKPTI_INLINED GCKPTI_FLOATS GCKPTI_V(load_n)(const float *x, int64_t n)
+{
+    float a[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+    memcpy(a, x, (size_t)(n < 4 ? n : 4) * sizeof *a);
+    return GCKPTI_V(load)(a);
+}
+GCKPTI_INLINED void GCKPTI_V(store_n)(float *x, GCKPTI_FLOATS a, int64_t n)
+{
+    memcpy(x, &a, (size_t)(n < 4 ? n : 4) * sizeof *x);
+}
+GCKPTI_INLINED GCKPTI_FLOATS GCKPTI_V(upto)(int64_t n, GCKPTI_FLOATS a, GCKPTI_FLOATS b)
+{
+    memcpy(&b, &a, (size_t)(n < 4 ? n : 4) * sizeof(float));
+    return b;
+}
+GCKPTI_VECTOR(float, fold_sum, (GCKPTI_FLOATS a), (a[0] + a[2]) + (a[1] + a[3]))
+GCKPTI_INLINED float GCKPTI_V(fold_max)(GCKPTI_FLOATS a)
+{
+    float b = a[2] > a[0] ? a[2] : a[0], c = a[3] > a[1] ? a[3] : a[1];
+    return c > b ? c : b;
+}
+#if GCKPTI_ISA == 1
+#define GCKPTI_AS_INTS(a)   vreinterpretq_s32_f32(a)
+#define GCKPTI_AS_FLOATS(a) vreinterpretq_f32_s32(a)
+GCKPTI_VECTOR(GCKPTI_FLOATS, set1, (float x), vdupq_n_f32(x))
+GCKPTI_VECTOR(GCKPTI_FLOATS, less,
+              (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c, GCKPTI_FLOATS d),
+              vbslq_f32(vcltq_f32(a, b), c, d))
+GCKPTI_F1(sqrt, vsqrtq_f32(a))
+GCKPTI_F2(add, vaddq_f32(a, b))
+GCKPTI_F2(sub, vsubq_f32(a, b))
+GCKPTI_F2(mul, vmulq_f32(a, b))
+GCKPTI_F2(div, vdivq_f32(a, b))
+GCKPTI_F2(max, vbslq_f32(vcgtq_f32(a, b), a, b))
+GCKPTI_F2(min, vbslq_f32(vcltq_f32(a, b), a, b))
+GCKPTI_F2(both, GCKPTI_AS_FLOATS(vandq_s32(GCKPTI_AS_INTS(a), GCKPTI_AS_INTS(b))))
+GCKPTI_F2(either, GCKPTI_AS_FLOATS(vorrq_s32(GCKPTI_AS_INTS(a), GCKPTI_AS_INTS(b))))
+GCKPTI_F2(differ, GCKPTI_AS_FLOATS(veorq_s32(GCKPTI_AS_INTS(a), GCKPTI_AS_INTS(b))))
+GCKPTI_F3(fma, vfmaq_f32(c, a, b))
+GCKPTI_F3(fnma, vfmsq_f32(c, a, b))
+GCKPTI_F3(fms, vfmaq_f32(vnegq_f32(c), a, b))
+GCKPTI_VECTOR(GCKPTI_INTS, bits, (GCKPTI_FLOATS a), GCKPTI_AS_INTS(a))
+GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), vaddq_s32(a, vdupq_n_s32(n)))
+GCKPTI_VECTOR(GCKPTI_INTS, minus, (GCKPTI_INTS a, GCKPTI_INTS b), vsubq_s32(a, b))
+GCKPTI_VECTOR(GCKPTI_INTS, half, (GCKPTI_INTS a),
+              vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(a), 1)))
+GCKPTI_VECTOR(GCKPTI_FLOATS, exponent, (GCKPTI_INTS a), GCKPTI_AS_FLOATS(vshlq_n_s32(a, 23)))
+#undef GCKPTI_AS_INTS
+#undef GCKPTI_AS_FLOATS
+#else
+/* Lane by lane where C has no operator for vectors. */
+#define GCKPTI_LANEWISE(name, parameters, result)                                                  \
+    GCKPTI_INLINED GCKPTI_FLOATS GCKPTI_V(name) parameters                                         \
+    {                                                                                              \
+        for (int i = 0; i < 4; i++)                                                                \
+            a[i] = result;                                                                         \
+        return a;                                                                                  \
+    }
+GCKPTI_LANEWISE(sqrt, (GCKPTI_FLOATS a), gckpti_sqrt(a[i]))
+GCKPTI_LANEWISE(max, (GCKPTI_FLOATS a, GCKPTI_FLOATS b), a[i] > b[i] ? a[i] : b[i])
+GCKPTI_LANEWISE(min, (GCKPTI_FLOATS a, GCKPTI_FLOATS b), a[i] < b[i] ? a[i] : b[i])
+GCKPTI_LANEWISE(fma, (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c),
+                gckpti_fma(a[i], b[i], c[i]))
+GCKPTI_LANEWISE(fnma, (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c),
+                gckpti_fma(-a[i], b[i], c[i]))
+GCKPTI_LANEWISE(fms, (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c),
+                gckpti_fma(a[i], b[i], -c[i]))
+GCKPTI_LANEWISE(less, (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c, GCKPTI_FLOATS d),
+                a[i] < b[i] ? c[i] : d[i])
+#undef GCKPTI_LANEWISE
+GCKPTI_INLINED GCKPTI_FLOATS GCKPTI_V(set1)(float x)
+{
+    GCKPTI_FLOATS a = { x, x, x, x };
+    return a;
+}
+GCKPTI_F2(add, a + b)
+GCKPTI_F2(sub, a - b)
+GCKPTI_F2(mul, a *b)
+GCKPTI_F2(div, a / b)
+GCKPTI_F2(both, (GCKPTI_FLOATS)((GCKPTI_INTS)a &(GCKPTI_INTS)b))
+GCKPTI_F2(either, (GCKPTI_FLOATS)((GCKPTI_INTS)a | (GCKPTI_INTS)b))
+GCKPTI_F2(differ, (GCKPTI_FLOATS)((GCKPTI_INTS)a ^ (GCKPTI_INTS)b))
+GCKPTI_VECTOR(GCKPTI_INTS, bits, (GCKPTI_FLOATS a), (GCKPTI_INTS)a)
+GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), a + n)
+GCKPTI_VECTOR(GCKPTI_INTS, minus, (GCKPTI_INTS a, GCKPTI_INTS b), a - b)
+GCKPTI_VECTOR(GCKPTI_INTS, half, (GCKPTI_INTS a), a >> 1 & 0x7fffffff)
+GCKPTI_VECTOR(GCKPTI_FLOATS, exponent, (GCKPTI_INTS a), (GCKPTI_FLOATS)(a << 23))
+#endif
+#endif
+GCKPTI_VECTOR(GCKPTI_FLOATS, zero, (void), GCKPTI_V(set1)(0.0f))
+#undef GCKPTI_F1
+#undef GCKPTI_F2
+#undef GCKPTI_F3
+#undef GCKPTI_VECTOR
+
+/* d[p * d_row + i] = s[i * row + p] for i, p < GCKPTI_SIDE */
+#if GCKPTI_ISA == 3
+#define GCKPTI_SIDE         16
+#define GCKPTI_TILE_ROWS    8
+#define GCKPTI_TILE_VECTORS 3
+static GCKPTI_TARGET void GCKPTI_V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
+{
+    for (int q = 0; q < 16; q += 4, s += 4, d += 4 * d_row) {
+#define GCKPTI_QUAD(i)                                                                             \
+    _mm512_insertf32x4(                                                                            \
+        _mm512_insertf32x4(_mm512_insertf32x4(_mm512_zextps128_ps512(_mm_loadu_ps(s + (i)*row)),   \
+                                              _mm_loadu_ps(s + ((i) + 4) * row), 1),               \
+                           _mm_loadu_ps(s + ((i) + 8) * row), 2),                                  \
+        _mm_loadu_ps(s + ((i) + 12) * row), 3)
+        __m512 r0 = GCKPTI_QUAD(0), r1 = GCKPTI_QUAD(1), r2 = GCKPTI_QUAD(2), r3 = GCKPTI_QUAD(3);
+#undef GCKPTI_QUAD
+        __m512 l01 = _mm512_maskz_unpacklo_ps(0xffffu, r0, r1),
+               h01 = _mm512_maskz_unpackhi_ps(0xffffu, r0, r1);
+        __m512 l23 = _mm512_maskz_unpacklo_ps(0xffffu, r2, r3),
+               h23 = _mm512_maskz_unpackhi_ps(0xffffu, r2, r3);
+        _mm512_storeu_ps(d, _mm512_shuffle_ps(l01, l23, 0x44));
+        _mm512_storeu_ps(d + d_row, _mm512_shuffle_ps(l01, l23, 0xee));
+        _mm512_storeu_ps(d + 2 * d_row, _mm512_shuffle_ps(h01, h23, 0x44));
+        _mm512_storeu_ps(d + 3 * d_row, _mm512_shuffle_ps(h01, h23, 0xee));
+    }
+}
+#elif GCKPTI_ISA == 2
+#define GCKPTI_SIDE         8
+#define GCKPTI_TILE_ROWS    4
+#define GCKPTI_TILE_VECTORS 3
+    static GCKPTI_TARGET
+    void GCKPTI_V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
+{
+    for (int q = 0; q < 8; q += 4, s += 4, d += 4 * d_row) {
+#define GCKPTI_PAIR(i)                                                                             \
+    _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(s + (i)*row)),                        \
+                         _mm_loadu_ps(s + ((i) + 4) * row), 1)
+        __m256 r0 = GCKPTI_PAIR(0), r1 = GCKPTI_PAIR(1), r2 = GCKPTI_PAIR(2), r3 = GCKPTI_PAIR(3);
+#undef GCKPTI_PAIR
+        __m256 l01 = _mm256_unpacklo_ps(r0, r1), h01 = _mm256_unpackhi_ps(r0, r1);
+        __m256 l23 = _mm256_unpacklo_ps(r2, r3), h23 = _mm256_unpackhi_ps(r2, r3);
+        _mm256_storeu_ps(d, _mm256_shuffle_ps(l01, l23, 0x44));
+        _mm256_storeu_ps(d + d_row, _mm256_shuffle_ps(l01, l23, 0xee));
+        _mm256_storeu_ps(d + 2 * d_row, _mm256_shuffle_ps(h01, h23, 0x44));
+        _mm256_storeu_ps(d + 3 * d_row, _mm256_shuffle_ps(h01, h23, 0xee));
+    }
+}
+#else
+#define GCKPTI_SIDE 4
+#if GCKPTI_ISA == 1
+#define GCKPTI_TILE_ROWS    8
+#define GCKPTI_TILE_VECTORS 3
+#else
+#define GCKPTI_TILE_ROWS    4
+#define GCKPTI_TILE_VECTORS 2
+#endif
+static void GCKPTI_V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
+{
+    for (int i = 0; i < 4; i++)
+        for (int p = 0; p < 4; p++)
+            d[p * d_row + i] = s[i * row + p];
+}
+#endif
+
+/* ---- products (Goto & van de Geijn, "Anatomy of high-performance matrix multiplication", 2008)
+ * ---- */
+#define GCKPTI_TILE_EACH(X)                                                                        \
+    X(0, a)                                                                                        \
+    X(1, a + row)                                                                                  \
+    X(2, a + 2 * row) X(3, a + row3) X(4, a4) X(5, a4 + row) X(6, a4 + 2 * row) X(7, a4 + row3)
+
+/* Accumulators named one by one: gcc spills arrays of them. rows, vectors: constants. */
+GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(tile)(const gckpti_tile *t, int rows, int vectors)
+{
+    const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
+    const float *a = t->a, *a4 = a + (rows > 4 ? 4 * row : 0), *b = t->b, *from = t->from;
+    float *c = t->c;
+#define GCKPTI_TILE_NAME(i, at) GCKPTI_FLOATS l##i = GCKPTI_V(zero)(), m##i = l##i, h##i = l##i;
+#define GCKPTI_TILE_LOAD(i, at)                                                                    \
+    if (rows > i) {                                                                                \
+        l##i = vectors > 1 ? GCKPTI_V(load)(from) : GCKPTI_V(load_n)(from, t->last);               \
+        if (vectors > 1)                                                                           \
+            m##i = vectors > 2 ? GCKPTI_V(load)(from + GCKPTI_W)                                   \
+                               : GCKPTI_V(load_n)(from + GCKPTI_W, t->last);                       \
+        if (vectors > 2)                                                                           \
+            h##i = GCKPTI_V(load_n)(from + 2 * GCKPTI_W, t->last);                                 \
+        from += t->from_row;                                                                       \
+    }
+#define GCKPTI_TILE_STEP(i, at)                                                                    \
+    if (rows > i) {                                                                                \
+        GCKPTI_FLOATS x = GCKPTI_V(set1)(*(at));                                                   \
+        l##i = GCKPTI_V(fma)(x, b0, l##i);                                                         \
+        if (vectors > 1)                                                                           \
+            m##i = GCKPTI_V(fma)(x, b1, m##i);                                                     \
+        if (vectors > 2)                                                                           \
+            h##i = GCKPTI_V(fma)(x, b2, h##i);                                                     \
+    }
+#define GCKPTI_TILE_STORE(i, at)                                                                   \
+    if (rows > i) {                                                                                \
+        if (vectors > 1)                                                                           \
+            GCKPTI_V(store)(c, l##i);                                                              \
+        else                                                                                       \
+            GCKPTI_V(store_n)(c, l##i, t->last);                                                   \
+        if (vectors > 2)                                                                           \
+            GCKPTI_V(store)(c + GCKPTI_W, m##i);                                                   \
+        else if (vectors > 1)                                                                      \
+            GCKPTI_V(store_n)(c + GCKPTI_W, m##i, t->last);                                        \
+        if (vectors > 2)                                                                           \
+            GCKPTI_V(store_n)(c + 2 * GCKPTI_W, h##i, t->last);                                    \
+        c += t->c_row;                                                                             \
+    }
+    GCKPTI_TILE_EACH(GCKPTI_TILE_NAME)
+    if (from) {
+        GCKPTI_TILE_EACH(GCKPTI_TILE_LOAD)
+    }
+    if (rows == GCKPTI_TILE_ROWS) {
+        const float *next = t->next;
+        for (int i = 0; i < rows; i++, next += t->c_row) {
+            for (int j = 0; j < vectors * GCKPTI_W; j += 16)
+                __builtin_prefetch(next + j, 1, 3);
+            __builtin_prefetch(next + vectors * GCKPTI_W - 1, 1, 3);
+        }
+    }
+    for (int64_t p = t->k; p > 0; p--) {
+        GCKPTI_FLOATS b0 = GCKPTI_V(load)(b);
+        GCKPTI_FLOATS b1 = vectors > 1 ? GCKPTI_V(load)(b + GCKPTI_W) : b0;
+        GCKPTI_FLOATS b2 = vectors > 2 ? GCKPTI_V(load)(b + 2 * GCKPTI_W) : b0;
+        GCKPTI_TILE_EACH(GCKPTI_TILE_STEP)
+        a += step, a4 += step, b += b_step;
+    }
+    GCKPTI_TILE_EACH(GCKPTI_TILE_STORE)
+#undef GCKPTI_TILE_NAME
+#undef GCKPTI_TILE_LOAD
+#undef GCKPTI_TILE_STEP
+#undef GCKPTI_TILE_STORE
+}
+#undef GCKPTI_TILE_EACH
+
+#if GCKPTI_TILE_ROWS == 8
+#define GCKPTI_TILE_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v) X(5, v) X(6, v) X(7, v) X(8, v)
+#elif GCKPTI_TILE_ROWS == 6
+#define GCKPTI_TILE_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v) X(5, v) X(6, v)
+#else
+#define GCKPTI_TILE_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v)
+#endif
+#define GCKPTI_TILE_BODY(r, v)                                                                     \
+    static GCKPTI_TARGET void GCKPTI_V(tile_##r##_##v)(const gckpti_tile *t)                       \
+    {                                                                                              \
+        GCKPTI_V(tile)(t, r, v);                                                                   \
+    }
+#define GCKPTI_TILE_NAME(r, v) GCKPTI_V(tile_##r##_##v),
+GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 1)
+GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 2)
+#if GCKPTI_TILE_VECTORS == 3
+GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 3)
+#endif
+static void (*const GCKPTI_V(tiles)[GCKPTI_TILE_VECTORS][GCKPTI_TILE_ROWS])(
+    const gckpti_tile *t) = {
+    { GCKPTI_TILE_SIZES(GCKPTI_TILE_NAME, 1) },
+    { GCKPTI_TILE_SIZES(GCKPTI_TILE_NAME, 2) },
+#if GCKPTI_TILE_VECTORS == 3
+    { GCKPTI_TILE_SIZES(GCKPTI_TILE_NAME, 3) },
+#endif
+};
+#undef GCKPTI_TILE_SIZES
+#undef GCKPTI_TILE_BODY
+#undef GCKPTI_TILE_NAME
+
+/* d[p * width + j] = b(p, j), p < k, j < width, 0 for j >= n; n > width - GCKPTI_W. d has room for
+ * k + GCKPTI_SIDE rows. */
+static GCKPTI_TARGET void GCKPTI_V(pack_b)(const float *b, int64_t step, int64_t col, int64_t n,
+                                           int64_t k, float *d, int64_t width)
+{
+    if (col == 1) {
+        for (int64_t p = 0; p < k; p++, b += step, d += width) {
+            for (int64_t j = 0; j < width - GCKPTI_W; j += GCKPTI_W)
+                GCKPTI_V(store)(d + j, GCKPTI_V(load)(b + j));
+            GCKPTI_V(store)
+            (d + width - GCKPTI_W, GCKPTI_V(load_n)(b + width - GCKPTI_W, n - (width - GCKPTI_W)));
+        }
+        return;
+    }
+    for (int64_t j = 0; j < width; j += GCKPTI_SIDE)
+        for (int64_t p = 0; p < k; p += GCKPTI_SIDE) {
+            const float *s = b + j * col + p;
+            int64_t row = col;
+            float edge[GCKPTI_SIDE * GCKPTI_SIDE];
+            if (n - j < GCKPTI_SIDE || k - p < GCKPTI_SIDE) {
+                for (int64_t i = 0; i < GCKPTI_SIDE; i++)
+                    GCKPTI_V(store)
+                (edge + i * GCKPTI_SIDE,
+                 j + i < n ? GCKPTI_V(load_n)(s + i * col, k - p) : GCKPTI_V(zero)());
+                s = edge, row = GCKPTI_SIDE;
+            }
+            GCKPTI_V(transpose)(s, row, d + p * width + j, width);
+        }
+}
+
+/* Strips of GCKPTI_TILE_ROWS rows of a, one after another: strip[p * GCKPTI_TILE_ROWS + i]; a_row
+ * 1 */
+static GCKPTI_TARGET void GCKPTI_V(pack_a)(const float *a, int64_t step, int64_t n, int64_t k,
+                                           float *d)
+{
+    int64_t full = n - n % GCKPTI_TILE_ROWS;
+    for (int64_t p = 0; p < k; p++, a += step, d += GCKPTI_TILE_ROWS) {
+        for (int64_t i = 0; i < full; i += GCKPTI_TILE_ROWS)
+            memcpy(d + i * k, a + i, GCKPTI_TILE_ROWS * sizeof(float));
+        for (int64_t i = full; i < n; i++)
+            d[full * k + i - full] = a[i];
+    }
+}
+
+/* Rows i0..i1-1, columns j0..j1-1 of c. pack: room floats. */
+static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64_t i0, int64_t i1,
+                                                  int64_t j0, int64_t j1, float *pack, int64_t room)
+{
+    const int64_t unit = 16, most = gckpti_part(GCKPTI_KC, room / (2 * 48)) / unit * unit;
+    const int64_t blocks = (t->k + most - 1) / most, group = 32;
+    const int64_t kc = blocks ? ((t->k + blocks - 1) / blocks + unit - 1) / unit * unit : unit;
+    const int in_place = t->b_col == 1 && i1 - i0 <= 2 * GCKPTI_TILE_ROWS;
+    const int packs_a = t->a_step != 1 && i1 - i0 > 1;
+    float *strips = pack + kc * 48;
+    const int64_t rows_most =
+        (packs_a ? (room - kc * 48) / kc : i1 - i0) / group * group + (packs_a ? 0 : group);
+    gckpti_tile u;
+    u.c_row = t->c_row;
+    for (int64_t p = 0; p < t->k || p == 0; p += kc) {
+        u.k = gckpti_part(t->k - p, kc);
+        for (int64_t ib = i0, ie; ib < i1; ib = ie) {
+            ie = ib + gckpti_part(i1 - ib, rows_most);
+            for (int64_t j = j0, cols; j < j1; j += cols) {
+                const float *b = t->b + p * t->b_step + j * t->b_col;
+                int64_t vectors = (j1 - j + GCKPTI_W - 1) / GCKPTI_W;
+                vectors = vectors == GCKPTI_TILE_VECTORS + 1
+                              ? 2
+                              : gckpti_part(vectors, GCKPTI_TILE_VECTORS);
+                cols = gckpti_part(j1 - j, vectors * GCKPTI_W);
+                u.last = cols - (vectors - 1) * GCKPTI_W;
+                u.b = b;
+                u.b_step = t->b_step;
+                if (!in_place || cols % GCKPTI_W) {
+                    u.b = pack, u.b_step = vectors * GCKPTI_W;
+                    GCKPTI_V(pack_b)(b, t->b_step, t->b_col, cols, u.k, pack, u.b_step);
+                }
+                const float *ahead = b + cols * t->b_col;
+                int64_t lines = t->b_col == 1 ? u.k : cols,
+                        a_stride = t->b_col == 1 ? t->b_step : t->b_col,
+                        width = t->b_col == 1 ? cols : u.k;
+                int64_t line = j + cols < j1 && !in_place && 1 ? 0 : lines;
+                for (int64_t i = ib, rows; i < ie; i += rows) {
+                    rows = gckpti_part(ie - i, GCKPTI_TILE_ROWS);
+                    u.a = t->a + i * t->a_row + p * t->a_step;
+                    u.a_row = t->a_row, u.a_step = t->a_step;
+                    if (packs_a) {
+                        if (j == j0 && (i - ib) % group == 0)
+                            GCKPTI_V(pack_a)
+                        (u.a, t->a_step, gckpti_part(ie - i, group), u.k, strips + (i - ib) * u.k);
+                        u.a = strips + (i - ib) * u.k;
+                        u.a_row = 1, u.a_step = GCKPTI_TILE_ROWS;
+                    }
+                    u.c = t->c + i * t->c_row + j;
+                    u.next = ie - i >= 2 * GCKPTI_TILE_ROWS ? u.c + rows * t->c_row : u.c;
+                    u.from = u.c, u.from_row = t->c_row;
+                    if (p == 0) {
+                        u.from = t->from ? t->from + i * t->from_row + j : NULL;
+                        u.from_row = t->from_row;
+                    }
+                    int64_t until = (i + rows - ib) * lines / (ie - ib);
+                    for (; line < until; line++)
+                        for (int64_t q = 0; q < width; q += 16)
+                            __builtin_prefetch(ahead + line * a_stride + q, 0, 2);
+                    GCKPTI_V(tiles)[vectors - 1][rows - 1](&u);
+                }
+            }
+        }
+    }
+}
+
+/* ---- exp, tanh and the row reductions of >>numerics, operation by operation ---- */
+GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(poly)(const float *c, int n, GCKPTI_FLOATS x)
+{
+    GCKPTI_FLOATS p = GCKPTI_V(set1)(c[n - 1]);
+    for (int i = n - 2; i >= 0; i--)
+        p = GCKPTI_V(fma)(p, x, GCKPTI_V(set1)(c[i]));
+    return p;
+}
+
+GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(exp_reduce)(GCKPTI_FLOATS x, GCKPTI_FLOATS *r,
+                                                                GCKPTI_INTS *n)
+{
+    const GCKPTI_FLOATS round = GCKPTI_V(set1)(GCKPTI_ROUND);
+    GCKPTI_FLOATS t = GCKPTI_V(fma)(x, GCKPTI_V(set1)(GCKPTI_LOG2E), round);
+    GCKPTI_FLOATS k = GCKPTI_V(sub)(t, round);
+    *n = GCKPTI_V(minus)(GCKPTI_V(bits)(t), GCKPTI_V(bits)(round));
+    *r = GCKPTI_V(fma)(k, GCKPTI_V(set1)(-GCKPTI_LN2_HI), x);
+    *r = GCKPTI_V(fma)(k, GCKPTI_V(set1)(-GCKPTI_LN2_LO), *r);
+    return GCKPTI_V(fma)(GCKPTI_V(poly)(gckpti_exp_c, 5, *r), *r, GCKPTI_V(set1)(1.0f));
+}
+
+GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(exp)(GCKPTI_FLOATS x)
+{
+    GCKPTI_FLOATS r, p, s;
+    GCKPTI_INTS n, half;
+    x = GCKPTI_V(max)(GCKPTI_V(set1)(GCKPTI_EXP_MIN), x);
+    x = GCKPTI_V(min)(GCKPTI_V(set1)(GCKPTI_EXP_MAX), x);
+    p = GCKPTI_V(exp_reduce)(x, &r, &n);
+    n = GCKPTI_V(plus)(n, 254);
+    half = GCKPTI_V(half)(n);
+    s = GCKPTI_V(exponent)(half);
+    p = GCKPTI_V(fma)(GCKPTI_V(mul)(r, s), p, s);
+    return GCKPTI_V(fma)(p, GCKPTI_V(exponent)(GCKPTI_V(minus)(n, half)), GCKPTI_V(zero)());
+}
+
+GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(tanh)(GCKPTI_FLOATS x)
+{
+    const GCKPTI_FLOATS one = GCKPTI_V(set1)(1.0f), two = GCKPTI_V(set1)(2.0f);
+    GCKPTI_FLOATS sign = GCKPTI_V(both)(x, GCKPTI_V(set1)(-0.0f)), a = GCKPTI_V(differ)(x, sign);
+    GCKPTI_FLOATS z = GCKPTI_V(mul)(a, a), p = GCKPTI_V(poly)(gckpti_tanh_c, 7, z), r, s;
+    GCKPTI_FLOATS small = GCKPTI_V(fma)(GCKPTI_V(mul)(a, z), p, a);
+    GCKPTI_INTS n;
+    r = GCKPTI_V(min)(GCKPTI_V(set1)(GCKPTI_TANH_MAX), GCKPTI_V(add)(a, a));
+    p = GCKPTI_V(exp_reduce)(r, &r, &n);
+    s = GCKPTI_V(exponent)(GCKPTI_V(plus)(n, 127));
+    p = GCKPTI_V(fma)(GCKPTI_V(mul)(r, s), p, GCKPTI_V(add)(s, one));
+    p = GCKPTI_V(sub)(one, GCKPTI_V(div)(two, p));
+    p = GCKPTI_V(less)(a, GCKPTI_V(set1)(GCKPTI_TANH_SPLIT), small, p);
+    return GCKPTI_V(either)(p, sign);
+}
+
+/* A row's 32 lanes are 32 / GCKPTI_W vectors with names: arrays of them would live in memory. */
+#if GCKPTI_W == 16
+#define GCKPTI_EACH_LANE(X) X(0) X(1)
+#define GCKPTI_LANES(op)    GCKPTI_V(op)(lane1, lane0)
+#elif GCKPTI_W == 8
+#define GCKPTI_EACH_LANE(X) X(0) X(1) X(2) X(3)
+#define GCKPTI_LANES(op)    GCKPTI_V(op)(GCKPTI_V(op)(lane3, lane1), GCKPTI_V(op)(lane2, lane0))
+#else
+#define GCKPTI_EACH_LANE(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+#define GCKPTI_LANES(op)                                                                           \
+    GCKPTI_V(op)                                                                                   \
+    (GCKPTI_V(op)(GCKPTI_V(op)(lane7, lane3), GCKPTI_V(op)(lane5, lane1)),                         \
+     GCKPTI_V(op)(GCKPTI_V(op)(lane6, lane2), GCKPTI_V(op)(lane4, lane0)))
+#endif
+
+/* What a row's elements at..at+GCKPTI_W-1, of which `left` exist, add to their lanes. */
+GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(term)(const gckpti_row *row, int64_t at,
+                                                          int64_t left, GCKPTI_FLOATS sum)
+{
+    GCKPTI_FLOATS x = GCKPTI_V(load_n)(row->x + at, left), y;
+    if (row->kind == GCKPTI_SUM)
+        return GCKPTI_V(add)(x, sum);
+    if (row->kind == GCKPTI_DOT)
+        return GCKPTI_V(fma)(x, GCKPTI_V(load_n)(row->y + at, left), sum);
+    if (row->kind == GCKPTI_EXP) {
+        x = GCKPTI_V(exp)(GCKPTI_V(sub)(x, GCKPTI_V(set1)(row->mean)));
+        if (row->out)
+            GCKPTI_V(store_n)(row->out + at, x, left);
+        return GCKPTI_V(add)(sum, x);
+    }
+    x = GCKPTI_V(sub)(x, GCKPTI_V(set1)(row->mean));
+    if (row->kind == GCKPTI_SQUARES)
+        return GCKPTI_V(fma)(x, x, sum);
+    x = GCKPTI_V(mul)(x, GCKPTI_V(set1)(row->rstd));
+    y = GCKPTI_V(load_n)(row->y + at, left);
+    if (row->z)
+        y = GCKPTI_V(mul)(y, GCKPTI_V(load_n)(row->z + at, left));
+    return GCKPTI_V(fma)(y, x, sum);
+}
+
+GCKPTI_INLINED GCKPTI_TARGET float GCKPTI_V(reduce)(const gckpti_row *row, int64_t n)
+{
+#define GCKPTI_LANE_START(i) GCKPTI_FLOATS lane##i = GCKPTI_V(zero)();
+#define GCKPTI_LANE_TERM(i)  lane##i = GCKPTI_V(term)(row, at + GCKPTI_W * (i), GCKPTI_W, lane##i);
+#define GCKPTI_LANE_REST(i)                                                                        \
+    if (at < n)                                                                                    \
+        lane##i = GCKPTI_V(upto)(n - at, GCKPTI_V(term)(row, at, n - at, lane##i), lane##i);       \
+    at += GCKPTI_W;
+    int64_t at = 0;
+    GCKPTI_EACH_LANE(GCKPTI_LANE_START)
+    for (; at + 32 <= n; at += 32) {
+        GCKPTI_EACH_LANE(GCKPTI_LANE_TERM)
+    }
+    GCKPTI_EACH_LANE(GCKPTI_LANE_REST)
+    return GCKPTI_V(fold_sum)(GCKPTI_LANES(add));
+#undef GCKPTI_LANE_START
+#undef GCKPTI_LANE_TERM
+#undef GCKPTI_LANE_REST
+}
+
+/* gckpti_dot, gckpti_sum, gckpti_max */
+static GCKPTI_TARGET float GCKPTI_V(dot)(const float *x, const float *y, int64_t n)
+{
+    const gckpti_row row = { GCKPTI_DOT, x, y, NULL, NULL, 0.0f, 0.0f };
+    return GCKPTI_V(reduce)(&row, n);
+}
+
+static GCKPTI_TARGET float GCKPTI_V(sum)(const float *x, int64_t n)
+{
+    const gckpti_row row = { GCKPTI_SUM, x, NULL, NULL, NULL, 0.0f, 0.0f };
+    return GCKPTI_V(reduce)(&row, n);
+}
+
+static GCKPTI_TARGET float GCKPTI_V(top)(const float *x, int64_t n)
+{
+#define GCKPTI_LANE_START(i) GCKPTI_FLOATS lane##i = least;
+#define GCKPTI_LANE_TERM(i)                                                                        \
+    lane##i = GCKPTI_V(max)(GCKPTI_V(load)(x + at + GCKPTI_W * (i)), lane##i);
+#define GCKPTI_LANE_REST(i)                                                                        \
+    if (at < n)                                                                                    \
+        lane##i = GCKPTI_V(max)(GCKPTI_V(upto)(n - at, GCKPTI_V(load_n)(x + at, n - at), least),   \
+                                lane##i);                                                          \
+    at += GCKPTI_W;
+    const GCKPTI_FLOATS least = GCKPTI_V(set1)(-GCKPTI_INFINITY);
+    int64_t at = 0;
+    GCKPTI_EACH_LANE(GCKPTI_LANE_START)
+    for (; at + 32 <= n; at += 32) {
+        GCKPTI_EACH_LANE(GCKPTI_LANE_TERM)
+    }
+    GCKPTI_EACH_LANE(GCKPTI_LANE_REST)
+    return GCKPTI_V(fold_max)(GCKPTI_LANES(max));
+#undef GCKPTI_LANE_START
+#undef GCKPTI_LANE_TERM
+#undef GCKPTI_LANE_REST
+}
+
+/* gckpti_online: p[j] = exp(x[j] - max), p may be x or NULL. */
+static GCKPTI_TARGET float GCKPTI_V(online)(const float *x, float *p, int64_t n, int first,
+                                            float *max, float *sum)
+{
+    gckpti_row row = { GCKPTI_EXP, x, NULL, NULL, p, 0.0f, 0.0f };
+    float factor = 0.0f, added;
+    row.mean = GCKPTI_V(top)(x, n);
+    if (!first) {
+        row.mean = row.mean > *max ? row.mean : *max;
+        factor = gckpti_exp(*max - row.mean);
+    }
+    added = GCKPTI_V(reduce)(&row, n);
+    *sum = first ? added : gckpti_fma(*sum, factor, added);
+    *max = row.mean;
+    return factor;
+}
+
+/* gckpti_put_product and gckpti_link */
+GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(put)(float *d, GCKPTI_FLOATS a, GCKPTI_FLOATS b,
+                                                int accumulate, int64_t n)
+{
+    a = accumulate ? GCKPTI_V(fma)(a, b, GCKPTI_V(load_n)(d, n)) : GCKPTI_V(mul)(a, b);
+    GCKPTI_V(store_n)(d, a, n);
+}
+
+static GCKPTI_TARGET void GCKPTI_V(divide)(float *x, float by, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += GCKPTI_W)
+        GCKPTI_V(store_n)
+    (x + i, GCKPTI_V(div)(GCKPTI_V(load_n)(x + i, n - i), GCKPTI_V(set1)(by)), n - i);
+}
+
+static GCKPTI_TARGET float GCKPTI_V(square_sum)(const float *x, int64_t n)
+{
+    return GCKPTI_V(dot)(x, x, n);
+}
+
+static GCKPTI_TARGET void GCKPTI_V(adamw)(float *w, const float *g, float *m, float *v, int64_t n,
+                                          const gckpti_adamw *a)
+{
+    for (int64_t i = 0; i < n; i += GCKPTI_W) {
+        int64_t left = n - i;
+        GCKPTI_FLOATS d = GCKPTI_V(mul)(GCKPTI_V(load_n)(g + i, left), GCKPTI_V(set1)(a->scale));
+        GCKPTI_FLOATS w1 = GCKPTI_V(load_n)(w + i, left);
+        GCKPTI_FLOATS m1 = GCKPTI_V(mul)(GCKPTI_V(set1)(a->rest1), d);
+        GCKPTI_FLOATS v1 = GCKPTI_V(mul)(GCKPTI_V(set1)(a->rest2), GCKPTI_V(mul)(d, d));
+        m1 = GCKPTI_V(fma)(GCKPTI_V(set1)(a->beta1), GCKPTI_V(load_n)(m + i, left), m1);
+        v1 = GCKPTI_V(fma)(GCKPTI_V(set1)(a->beta2), GCKPTI_V(load_n)(v + i, left), v1);
+        d = GCKPTI_V(sqrt)(GCKPTI_V(mul)(v1, GCKPTI_V(set1)(a->correct2)));
+        d = GCKPTI_V(div)(m1, GCKPTI_V(add)(d, GCKPTI_V(set1)(a->eps)));
+        w1 = GCKPTI_V(fnma)(GCKPTI_V(set1)(a->decay), w1, w1);
+        GCKPTI_V(store_n)(m + i, m1, left);
+        GCKPTI_V(store_n)(v + i, v1, left);
+        GCKPTI_V(store_n)(w + i, GCKPTI_V(fnma)(GCKPTI_V(set1)(a->rate), d, w1), left);
+    }
+}
+
+/* ---- gelu ---- */
+GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(gelu_tanh)(GCKPTI_FLOATS x)
+{
+    GCKPTI_FLOATS u = GCKPTI_V(fma)(GCKPTI_V(mul)(x, x), GCKPTI_V(set1)(GCKPTI_GELU_C3),
+                                    GCKPTI_V(set1)(GCKPTI_GELU_C1));
+    return GCKPTI_V(tanh)(GCKPTI_V(mul)(x, u));
+}
+
+static GCKPTI_TARGET void GCKPTI_V(gelu_forward)(const float *x, float *y, int64_t n)
+{
+    for (int64_t j = 0; j < n; j += GCKPTI_W) {
+        GCKPTI_FLOATS v = GCKPTI_V(load_n)(x + j, n - j);
+        GCKPTI_FLOATS h = GCKPTI_V(mul)(GCKPTI_V(set1)(0.5f), v);
+        GCKPTI_V(store_n)(y + j, GCKPTI_V(fma)(h, GCKPTI_V(gelu_tanh)(v), h), n - j);
+    }
+}
+
+static GCKPTI_TARGET void GCKPTI_V(gelu_backward)(const float *x, const float *g, float *d,
+                                                  int accumulate, int64_t n)
+{
+    const GCKPTI_FLOATS half = GCKPTI_V(set1)(0.5f), c1 = GCKPTI_V(set1)(GCKPTI_GELU_C1);
+    const GCKPTI_FLOATS c3 = GCKPTI_V(set1)(3.0f * GCKPTI_GELU_C3);
+    for (int64_t j = 0; j < n; j += GCKPTI_W) {
+        GCKPTI_FLOATS v = GCKPTI_V(load_n)(x + j, n - j), t = GCKPTI_V(gelu_tanh)(v);
+        GCKPTI_FLOATS du = GCKPTI_V(fma)(GCKPTI_V(mul)(v, v), c3, c1);
+        v = GCKPTI_V(mul)(GCKPTI_V(mul)(half, v), GCKPTI_V(fnma)(t, t, GCKPTI_V(set1)(1.0f)));
+        v = GCKPTI_V(fma)(v, du, GCKPTI_V(fma)(half, t, half));
+        GCKPTI_V(put)(d + j, GCKPTI_V(load_n)(g + j, n - j), v, accumulate, n - j);
+    }
+}
+
+/* ---- softmax, layernorm and rmsnorm: a row ---- */
+static GCKPTI_TARGET void GCKPTI_V(softmax_forward)(const float *x, float *y, int64_t n)
+{
+    float max, sum;
+    GCKPTI_V(online)(x, y, n, 1, &max, &sum);
+    GCKPTI_V(divide)(y, sum, n);
+}
+
+static GCKPTI_TARGET void GCKPTI_V(softmax_backward)(const float *y, const float *g, float *d,
+                                                     int accumulate, int64_t n)
+{
+    const GCKPTI_FLOATS dot = GCKPTI_V(set1)(GCKPTI_V(dot)(g, y, n));
+    for (int64_t j = 0; j < n; j += GCKPTI_W)
+        GCKPTI_V(put)
+    (d + j, GCKPTI_V(load_n)(y + j, n - j), GCKPTI_V(sub)(GCKPTI_V(load_n)(g + j, n - j), dot),
+     accumulate, n - j);
+}
+
+static GCKPTI_TARGET void GCKPTI_V(norm_forward)(const gckpt_call *call, int64_t r)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    int64_t n = gckpti_last(&call->shape);
+    const float *gain = o->gain ? call->in[o->gain].data : NULL, *x = call->in[0].data + r * n;
+    const float *bias = o->bias ? call->in[o->bias].data : NULL;
+    gckpti_row row = { GCKPTI_SQUARES, x, NULL, NULL, NULL, 0.0f, 0.0f };
+    row.mean = o->center ? GCKPTI_V(sum)(x, n) / (float)n : 0.0f;
+    row.rstd = gckpti_rsqrt(GCKPTI_V(reduce)(&row, n) / (float)n + 1e-5f);
+    const GCKPTI_FLOATS center = GCKPTI_V(set1)(row.mean), rstd = GCKPTI_V(set1)(row.rstd);
+    for (int64_t j = 0; call->out && j < n; j += GCKPTI_W) {
+        GCKPTI_FLOATS d = GCKPTI_V(sub)(GCKPTI_V(load_n)(x + j, n - j), center);
+        GCKPTI_FLOATS h = GCKPTI_V(mul)(d, rstd);
+        GCKPTI_FLOATS y = gain ? GCKPTI_V(load_n)(gain + j, n - j) : rstd;
+        if (bias)
+            y = GCKPTI_V(fma)(gain ? h : d, y, GCKPTI_V(load_n)(bias + j, n - j));
+        else
+            y = gain ? GCKPTI_V(mul)(h, y) : h;
+        GCKPTI_V(store_n)(call->out + r * n + j, y, n - j);
+    }
+    float *aux = (float *)call->aux;
+    if (aux && o->center)
+        aux[2 * r] = row.mean;
+    if (aux)
+        aux[o->center ? 2 * r + 1 : r] = row.rstd;
+}
+
+static GCKPTI_TARGET void GCKPTI_V(norm_backward)(const gckpt_call *call, int64_t r)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    const gckpti_row row = gckpti_norm_row(call, r);
+    int64_t n = gckpti_last(&call->shape);
+    const GCKPTI_FLOATS mean = GCKPTI_V(set1)(row.mean), rstd = GCKPTI_V(set1)(row.rstd);
+    float sum = !o->center ? 0.0f
+                : row.z    ? GCKPTI_V(dot)(row.y, row.z, n)
+                           : GCKPTI_V(sum)(row.y, n);
+    const GCKPTI_FLOATS a = GCKPTI_V(set1)(sum / (float)n);
+    const GCKPTI_FLOATS b = GCKPTI_V(set1)(GCKPTI_V(reduce)(&row, n) / (float)n);
+    for (int64_t j = 0; j < n; j += GCKPTI_W) {
+        GCKPTI_FLOATS h = GCKPTI_V(sub)(GCKPTI_V(load_n)(row.x + j, n - j), mean);
+        GCKPTI_FLOATS u = GCKPTI_V(load_n)(row.y + j, n - j);
+        if (row.z)
+            u = GCKPTI_V(fms)(u, GCKPTI_V(load_n)(row.z + j, n - j), a);
+        else
+            u = GCKPTI_V(sub)(u, a);
+        u = GCKPTI_V(fnma)(GCKPTI_V(mul)(h, rstd), b, u);
+        GCKPTI_V(put)(call->in[0].grad + r * n + j, rstd, u, call->in[0].accumulate, n - j);
+    }
+}
+
+/* ---- sums over rows, from the first to the last: bias += g, gain += g * normalised x ---- */
+static GCKPTI_TARGET void GCKPTI_V(columns)(const gckpti_columns *s, int64_t first, int64_t end)
+{
+    int64_t n = gckpti_last(&s->call->shape), rows = gckpti_rows(&s->call->shape);
+    const gckpti_row none = { GCKPTI_NORM, NULL, NULL, NULL, NULL, 0.0f, 0.0f };
+    for (int64_t r = 0; r < rows; r++) {
+        const gckpti_row row = s->gain ? gckpti_norm_row(s->call, r) : none;
+        const GCKPTI_FLOATS mean = GCKPTI_V(set1)(row.mean), rstd = GCKPTI_V(set1)(row.rstd);
+        for (int64_t j = first; j < end; j += GCKPTI_W) {
+            GCKPTI_FLOATS g = GCKPTI_V(load_n)(s->call->grad_out + r * n + j, end - j);
+            if (s->bias)
+                GCKPTI_V(store_n)
+            (s->bias + j, GCKPTI_V(add)(GCKPTI_V(load_n)(s->bias + j, end - j), g), end - j);
+            if (s->gain) {
+                GCKPTI_FLOATS h = GCKPTI_V(sub)(GCKPTI_V(load_n)(row.x + j, end - j), mean);
+                GCKPTI_V(put)(s->gain + j, g, GCKPTI_V(mul)(h, rstd), 1, end - j);
+            }
+        }
+    }
+}
+
+/* ---- attention ----
+ * Scores lie transposed, [key][query], so that a query's softmax runs down a lane of the vectors:
+ * no sum crosses one, and each keeps the order of the row's 32 lanes. Blocks of 64 queries meet
+ * tiles of 64 keys; what their products read is packed, rows of `wide` floats. */
+#if GCKPTI_ISA == 2
+#define GCKPTI_STRIP       6
+#define GCKPTI_EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5)
+#else
+#define GCKPTI_STRIP       8
+#define GCKPTI_EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+#endif
+
+/* c += chain of a(i,p) b(p) (from +0 if `fresh`), over at most GCKPTI_STRIP rows and 2 vectors of
+ * columns: k links, and at the triangle's edge a corner of links that not all rows have: row i the
+ * links 0..i of it, after the others, or i.. of it, before them. b is read in whole vectors. */
+static GCKPTI_TARGET void GCKPTI_V(strip)(const gckpti_strip *s, int64_t rows, int64_t n, int64_t k,
+                                          int64_t corner, const float *a, const float *b, float *c)
+{
+    const int64_t a_step = s->a_step, b_step = s->b_step, c_row = s->c_row;
+#define GCKPTI_ROW_START(i)                                                                        \
+    const float *a##i = a + ((i) < rows ? (i) : 0) * s->a_row;                                     \
+    GCKPTI_FLOATS l##i = GCKPTI_V(zero)(), h##i = l##i;                                            \
+    if (!s->fresh && (i) < rows) {                                                                 \
+        l##i = GCKPTI_V(load_n)(c + (i)*c_row, n);                                                 \
+        if (n > GCKPTI_W)                                                                          \
+            h##i = GCKPTI_V(load_n)(c + (i)*c_row + GCKPTI_W, n - GCKPTI_W);                       \
+    }
+#define GCKPTI_ROW_LINK(i)                                                                         \
+    x = GCKPTI_V(set1)(*a##i), a##i += a_step;                                                     \
+    l##i = GCKPTI_V(fma)(x, b0, l##i), h##i = GCKPTI_V(fma)(x, b1, h##i);
+#define GCKPTI_ROW_CORNER(i)                                                                       \
+    x = GCKPTI_V(set1)(*a##i), a##i += a_step;                                                     \
+    if (s->edge == GCKPTI_AFTER ? p <= (i) : p >= (i))                                             \
+        l##i = GCKPTI_V(fma)(x, b0, l##i), h##i = GCKPTI_V(fma)(x, b1, h##i);
+#define GCKPTI_ROW_STORE(i)                                                                        \
+    if ((i) < rows) {                                                                              \
+        GCKPTI_V(store_n)(c + (i)*c_row, l##i, n);                                                 \
+        if (n > GCKPTI_W)                                                                          \
+            GCKPTI_V(store_n)(c + (i)*c_row + GCKPTI_W, h##i, n - GCKPTI_W);                       \
+    }
+#define GCKPTI_LINKS(count, ROW)                                                                   \
+    for (int64_t p = 0; p < (count); p++, b += b_step) {                                           \
+        GCKPTI_FLOATS x, b0 = GCKPTI_V(load)(b), b1 = GCKPTI_V(load)(b + GCKPTI_W);                \
+        GCKPTI_EACH_ROW(ROW)                                                                       \
+    }
+    GCKPTI_EACH_ROW(GCKPTI_ROW_START)
+    if (s->edge == GCKPTI_BEFORE)
+        GCKPTI_LINKS(corner, GCKPTI_ROW_CORNER)
+    GCKPTI_LINKS(k, GCKPTI_ROW_LINK)
+    if (s->edge == GCKPTI_AFTER)
+        GCKPTI_LINKS(corner, GCKPTI_ROW_CORNER)
+    GCKPTI_EACH_ROW(GCKPTI_ROW_STORE)
+#undef GCKPTI_ROW_START
+#undef GCKPTI_ROW_LINK
+#undef GCKPTI_ROW_CORNER
+#undef GCKPTI_ROW_STORE
+#undef GCKPTI_LINKS
+}
+
+/* The same for c (m,n). At an edge row i has the links 0..i (GCKPTI_AFTER) or i..k-1 of the k. */
+static GCKPTI_TARGET void GCKPTI_V(strips)(const gckpti_strip *s, int64_t m, int64_t n, int64_t k,
+                                           const float *a, const float *b, float *c)
+{
+    for (int64_t i = 0; i < m; i += GCKPTI_STRIP) {
+        int64_t rows = gckpti_part(m - i, GCKPTI_STRIP), links = k, skip = 0, corner = 0;
+        if (s->edge != GCKPTI_NO_EDGE) {
+            corner = i < k ? gckpti_part(k - i, rows) : 0;
+            links = s->edge == GCKPTI_AFTER ? gckpti_part(i, k) : k - i - corner;
+            skip = s->edge == GCKPTI_AFTER ? 0 : i;
+            if (links < 0)
+                return; /* no link is left */
+        }
+        for (int64_t j = 0; j < n; j += 2 * GCKPTI_W)
+            GCKPTI_V(strip)
+        (s, rows, gckpti_part(n - j, 2 * GCKPTI_W), links, corner,
+         a + i * s->a_row + skip * s->a_step, b + skip * s->b_step + j, c + i * s->c_row + j);
+    }
+}
+
+/* Rows of a token of the head each, side by side: d[i * wide + j]. */
+static GCKPTI_TARGET void GCKPTI_V(gather)(const gckpti_heads *h, const float *x, int64_t rows,
+                                           float *d)
+{
+    for (int64_t i = 0; i < rows; i++, x += h->c, d += h->wide)
+        for (int64_t j = 0; j < h->d; j += GCKPTI_W)
+            GCKPTI_V(store)(d + j, GCKPTI_V(load_n)(x + j, h->d - j));
+}
+
+/* gckpti_online down GCKPTI_W columns of x, [64][64] scores of which n rows exist: they become
+ * their exponentials. edge: column i sees the rows 0..i+edge only (>= 63: all). */
+static GCKPTI_TARGET void GCKPTI_V(online_down)(float *x, int64_t n, int64_t edge, float scale,
+                                                int first, float *max, float *sum, float *factor)
+{
+    const GCKPTI_FLOATS zero = GCKPTI_V(zero)(), least = GCKPTI_V(set1)(-GCKPTI_INFINITY);
+    GCKPTI_FLOATS top = least, other = least, e[16], change = zero;
+    for (int64_t j = 0; j < n; j++) {
+        GCKPTI_FLOATS s = GCKPTI_V(load)(x + j * GCKPTI_BLOCK);
+        s = GCKPTI_V(fma)(s, GCKPTI_V(set1)(scale), zero);
+        if (j > edge)
+            s = GCKPTI_V(upto)(j - edge, least, s);
+        GCKPTI_V(store)(x + j * GCKPTI_BLOCK, s);
+        if (j & 1)
+            other = GCKPTI_V(max)(s, other);
+        else
+            top = GCKPTI_V(max)(s, top);
+    }
+    top = GCKPTI_V(max)(top, other);
+    if (!first) {
+        other = GCKPTI_V(load)(max);
+        top = GCKPTI_V(max)(top, other);
+        change = GCKPTI_V(exp)(GCKPTI_V(sub)(other, top));
+    }
+    for (int64_t j = 0; j < n; j++) {
+        GCKPTI_FLOATS s = GCKPTI_V(exp)(GCKPTI_V(sub)(GCKPTI_V(load)(x + j * GCKPTI_BLOCK), top));
+        if (j > edge)
+            s = GCKPTI_V(upto)(j - edge, zero, s);
+        GCKPTI_V(store)(x + j * GCKPTI_BLOCK, s);
+    }
+    for (int64_t j = n; j < GCKPTI_BLOCK; j++)
+        GCKPTI_V(store)(x + j * GCKPTI_BLOCK, zero);
+    for (int l = 0; l < 16; l++, x += GCKPTI_BLOCK)
+        e[l] =
+            GCKPTI_V(add)(GCKPTI_V(add)(GCKPTI_V(load)(x), GCKPTI_V(load)(x + 32 * GCKPTI_BLOCK)),
+                          GCKPTI_V(add)(GCKPTI_V(load)(x + 16 * GCKPTI_BLOCK),
+                                        GCKPTI_V(load)(x + 48 * GCKPTI_BLOCK)));
+    for (int half = 8; half; half /= 2)
+        for (int l = 0; l < half; l++)
+            e[l] = GCKPTI_V(add)(e[l], e[l + half]);
+    if (!first)
+        e[0] = GCKPTI_V(fma)(GCKPTI_V(load)(sum), change, e[0]);
+    GCKPTI_V(store)(max, top);
+    GCKPTI_V(store)(sum, e[0]);
+    GCKPTI_V(store)(factor, change);
+}
+
+/* Queries `first`.. of a head. */
+static GCKPTI_TARGET void GCKPTI_V(attention_forward)(const gckpti_heads *h, int64_t row,
+                                                      int64_t head, int64_t first, float *room)
+{
+    const gckpt_call *call = h->call;
+    const gckpti_strip scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
+    gckpti_strip values = { 1, GCKPTI_BLOCK, h->wide, h->c, 0, GCKPTI_NO_EDGE };
+    int64_t m = gckpti_part(h->t - first, GCKPTI_BLOCK), seen = h->causal ? first + m : h->s;
+    int64_t at = (row * h->t + first) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
+    float *q = room, *v = q + GCKPTI_BLOCK * (h->d + GCKPTI_SIDE), *p = v + GCKPTI_BLOCK * h->wide;
+    float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
+    float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
+    seen = gckpti_part(seen, h->s);
+    GCKPTI_V(pack_b)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
+    for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
+        int64_t n = gckpti_part(seen - j, GCKPTI_BLOCK), all = GCKPTI_BLOCK;
+        int edge = h->causal && j == first;
+        GCKPTI_V(strips)(&scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
+        for (int64_t i = 0; i < m; i += GCKPTI_W)
+            GCKPTI_V(online_down)
+        (p + i, n, edge ? i : all, h->scale, j == 0, max + i, sum + i, factor + i);
+        if (!out)
+            continue;
+        for (int64_t r = 0; j && r < m; r++)
+            for (int64_t e = 0; factor[r] != 1.0f && e < h->d; e += GCKPTI_W)
+                GCKPTI_V(put)
+        (out + r * h->c + e, GCKPTI_V(load_n)(out + r * h->c + e, h->d - e),
+         GCKPTI_V(set1)(factor[r]), 0, h->d - e);
+        GCKPTI_V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
+        values.fresh = j == 0;
+        values.edge = edge * GCKPTI_AFTER;
+        GCKPTI_V(strips)(&values, m, h->d, n, p, v, out);
+    }
+    for (int64_t r = 0; r < m; r++) {
+        if (out)
+            GCKPTI_V(divide)(out + r * h->c, sum[r], h->d);
+        if (aux)
+            aux[(row * h->heads + head) * h->t + first + r] = max[r] + gckpti_log(sum[r]);
+    }
+}
+
+static GCKPTI_TARGET void GCKPTI_V(attention_backward)(const gckpti_heads *h, int64_t row,
+                                                       int64_t head, float *room)
+{
+    const gckpt_call *call = h->call;
+    const gckpti_strip scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
+    const GCKPTI_FLOATS scale = GCKPTI_V(set1)(h->scale), zero = GCKPTI_V(zero)();
+    int64_t c = h->c, packed = GCKPTI_BLOCK * (h->d + GCKPTI_SIDE), rows = GCKPTI_BLOCK * h->wide;
+    int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
+    float *qt = room, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
+    float *p = k + rows, *ds = p + GCKPTI_BLOCK * GCKPTI_BLOCK;
+    float lse[GCKPTI_BLOCK] = { 0.0f }, delta[GCKPTI_BLOCK] = { 0.0f };
+    float *dq = call->in[0].grad, *dk = call->in[1].grad, *dv = call->in[2].grad;
+    for (int64_t r = 0; dq && r < h->t; r++)
+        gckpti_start(dq + at_q + r * c, h->d, call->in[0].accumulate);
+    for (int64_t r = 0; dk && r < h->s; r++)
+        gckpti_start(dk + at_k + r * c, h->d, call->in[1].accumulate);
+    for (int64_t r = 0; dv && r < h->s; r++)
+        gckpti_start(dv + at_k + r * c, h->d, call->in[2].accumulate);
+    for (int64_t first = 0; first < h->t; first += GCKPTI_BLOCK) {
+        int64_t m = gckpti_part(h->t - first, GCKPTI_BLOCK), at = at_q + first * c;
+        int64_t seen = gckpti_part(h->causal ? first + m : h->s, h->s);
+        const float *grad = call->grad_out + at;
+        memcpy(lse, (const float *)call->aux + (row * h->heads + head) * h->t + first,
+               (size_t)m * sizeof *lse);
+        GCKPTI_V(pack_b)(call->in[0].data + at, 1, c, m, h->d, qt, GCKPTI_BLOCK);
+        GCKPTI_V(gather)(h, grad, m, g);
+        if (dk)
+            GCKPTI_V(gather)(h, call->in[0].data + at, m, q);
+        if (dq || dk)
+            GCKPTI_V(pack_b)(grad, 1, c, m, h->d, gt, GCKPTI_BLOCK);
+        for (int64_t r = 0; (dq || dk) && r < m; r++)
+            delta[r] = GCKPTI_V(dot)(grad + r * c, call->out + at + r * c, h->d);
+        for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
+            int64_t n = gckpti_part(seen - j, GCKPTI_BLOCK), key = at_k + j * c;
+            int edge = h->causal && j == first;
+            gckpti_strip over_queries = { GCKPTI_BLOCK, 1, h->wide, c, 0, GCKPTI_NO_EDGE };
+            gckpti_strip over_keys = { 1, GCKPTI_BLOCK, h->wide, c, 0, GCKPTI_NO_EDGE };
+            over_queries.edge = edge * GCKPTI_BEFORE;
+            over_keys.edge = edge * GCKPTI_AFTER;
+            GCKPTI_V(strips)(&scores, n, m, h->d, call->in[1].data + key, qt, p);
+            if (dq || dk)
+                GCKPTI_V(strips)(&scores, n, m, h->d, call->in[2].data + key, gt, ds);
+            for (int64_t r = 0; r < n; r++)
+                for (int64_t i = 0; i < m; i += GCKPTI_W) {
+                    float *pe = p + r * GCKPTI_BLOCK + i, *de = ds + r * GCKPTI_BLOCK + i;
+                    GCKPTI_FLOATS x = GCKPTI_V(fma)(GCKPTI_V(load)(pe), scale, zero), y;
+                    x = GCKPTI_V(exp)(GCKPTI_V(sub)(x, GCKPTI_V(load)(lse + i)));
+                    GCKPTI_V(store)(pe, x);
+                    if (!dq && !dk)
+                        continue;
+                    y = GCKPTI_V(sub)(GCKPTI_V(load)(de), GCKPTI_V(load)(delta + i));
+                    GCKPTI_V(store)(de, GCKPTI_V(mul)(GCKPTI_V(mul)(x, y), scale));
+                }
+            if (dv)
+                GCKPTI_V(strips)(&over_queries, n, h->d, m, p, g, dv + key);
+            if (dq) {
+                GCKPTI_V(gather)(h, call->in[1].data + key, n, k);
+                GCKPTI_V(strips)(&over_keys, m, h->d, n, ds, k, dq + at);
+            }
+            if (dk)
+                GCKPTI_V(strips)(&over_queries, n, h->d, m, ds, q, dk + key);
+        }
+    }
+}
+
+/* ---- cross_entropy: a row of n logits, with max and log(sum) of exp(x - max) ---- */
+static GCKPTI_TARGET void GCKPTI_V(classes_backward)(const float *x, float *d, int64_t n, float max,
+                                                     float log_sum, float scale, int accumulate)
+{
+    const GCKPTI_FLOATS top = GCKPTI_V(set1)(max), rest = GCKPTI_V(set1)(log_sum);
+    for (int64_t j = 0; j < n; j += GCKPTI_W) {
+        GCKPTI_FLOATS e = GCKPTI_V(sub)(GCKPTI_V(load_n)(x + j, n - j), top);
+        GCKPTI_V(put)
+        (d + j, GCKPTI_V(exp)(GCKPTI_V(sub)(e, rest)), GCKPTI_V(set1)(scale), accumulate, n - j);
+    }
+}
+
+static const gckpti_kernels GCKPTI_V(kernels) = { GCKPTI_V(product_piece),
+                                                  GCKPTI_V(online),
+                                                  GCKPTI_V(divide),
+                                                  GCKPTI_V(square_sum),
+                                                  GCKPTI_V(adamw),
+                                                  GCKPTI_V(gelu_forward),
+                                                  GCKPTI_V(gelu_backward),
+                                                  GCKPTI_V(softmax_forward),
+                                                  GCKPTI_V(softmax_backward),
+                                                  GCKPTI_V(norm_forward),
+                                                  GCKPTI_V(norm_backward),
+                                                  GCKPTI_V(columns),
+                                                  GCKPTI_V(attention_forward),
+                                                  GCKPTI_V(attention_backward),
+                                                  GCKPTI_V(classes_backward) };
+
+#undef GCKPTI_EACH_LANE
+#undef GCKPTI_EACH_ROW
+#undef GCKPTI_FLOATS
+#undef GCKPTI_INLINED
+#undef GCKPTI_INTS
+#undef GCKPTI_ISA
+#undef GCKPTI_LANES
+#undef GCKPTI_SIDE
+#undef GCKPTI_STRIP
+#undef GCKPTI_TARGET
+#undef GCKPTI_TILE_ROWS
+#undef GCKPTI_TILE_VECTORS
+#undef GCKPTI_V
+#undef GCKPTI_W
+#endif /* GCKPTI_ISA */
