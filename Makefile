@@ -29,7 +29,8 @@ help:
 	@echo 'make test      build and run all tests: a C compiler, make and sh suffice; 3 minutes'
 	@echo 'make check     the wide test: compilers, options, sanitizers, valgrind, macros, symbols'
 	@echo 'make examples  build/gpt, accumulation, bytes, quickstart, steps, strategies'
-	@echo 'make bench     milliseconds a step, tokens/s, GFLOP/s beside the peak of this machine'
+	@echo 'make bench     every kernel and whole steps beside the peak of this machine: build/bench.md, .json'
+	@echo 'make threads   milliseconds a step while other programs want the processor too: docs/threads.md'
 	@echo 'make predict   predicted beside measured time of a step, at five budgets'
 	@echo 'make depth     memory and time over depth and plan: docs/depth.md, docs/depth.svg'
 	@echo 'make plans     bytes against time for every way to plan: docs/plans.md, docs/plans.svg'
@@ -55,10 +56,14 @@ check:
 	@CC='$(CC)' JOBS='$(JOBS)' sh tests/check_all.sh
 
 bench: build/bench
-	build/bench
+	build/bench --markdown build/bench.md
 
 predict: build/predict
 	build/predict
+
+threads: build/threads
+	@(unset OMP_WAIT_POLICY; build/threads) && OMP_WAIT_POLICY=passive build/threads && \
+	    OMP_WAIT_POLICY=active build/threads
 
 depth: build/depth
 	build/depth docs/depth.md docs/depth.svg
@@ -90,9 +95,12 @@ build/test_%: tests/test_%.c tests/check.h gradckpt.h | build
 build/test_ops: tests/ref.c
 build/test_timeline build/test_frontier: tests/text.h
 build/test_plan: tests/oracle.h tests/verify.h
+build/test_threads: OPENMP += -pthread
 
-build/bench build/depth build/predict: build/%: tests/bench/%.c tests/bench/model.h examples/plot.h gradckpt.h | build
+build/bench build/depth build/predict build/threads: build/%: tests/bench/%.c tests/bench/model.h examples/plot.h gradckpt.h | build
 	$(COMPILE) -Iexamples -o $@ $<
+
+build/bench: tests/bench/peak.h
 
 build/plans: tests/bench/plans.c tests/bench/graphs.h tests/bench/rotor.h examples/plot.h gradckpt.h | build
 	$(COMPILE) -Iexamples -o $@ $<
@@ -111,4 +119,4 @@ install:
 clean:
 	rm -rf build
 
-.PHONY: all help examples run test check bench predict depth plans curves pictures readme install clean
+.PHONY: all help examples run test check bench threads predict depth plans curves pictures readme install clean

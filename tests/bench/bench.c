@@ -1,164 +1,730 @@
-/* bench.c - how fast this build trains, beside what the processor can do.
+/* bench.c - how fast this build trains, beside what this machine can do.
  *
- *     make bench
+ *     make bench                                  tables, and build/bench.json
+ *     build/bench --only gpt2-t1024 --seconds 20  one model
+ *     build/bench --help
  *
- * The peak is measured: as many independent fused multiply-adds as the registers hold, on every
- * thread, in the widest vectors this processor has. A step's flops are the model's (2 per weight
- * and token forward, 4 backward, causal attention counted half); recomputation is not counted. The
- * best of several steps is shown; run it on an idle machine.
+ * Peaks (fused multiply-adds on every thread in the widest vectors; memory) are sampled right
+ * before every repetition of what is measured, and medians are compared: on a shared machine both
+ * drift together. Flops are the model's: 2 per weight and token forward, 4 backward, causal
+ * attention counted half; recomputing and zeroing are not counted, nor is AdamW, but its time is.
+ * Bytes are what must be read and written once. Each measurement is a process of its own, so that
+ * its resident peak is its own as well.
  */
 #include "model.h"
+#include "peak.h"
+#include <errno.h>
+#include <stdarg.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
+/* ---- options: this table is the parser and the --help text ---- */
+typedef enum { WHOLE, REAL, BYTES, NAME, TEXT, FLAG } option_kind;
 
-/* >>peak: 12 chains a thread hide the latency of 4 to 5 cycles of two units. */
-#if defined(__GNUC__)
-#define CHAINS(X)       X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
-#define DECLARE(i)      vector a##i = zero + (float)i;
-#define MULTIPLY_ADD(i) a##i = a##i * m + c;
-#define ADD(i)          total += a##i;
-#define PEAK(name, bytes, target_attribute)                                                        \
-    target_attribute static float name(long rounds)                                                \
-    {                                                                                              \
-        typedef float vector __attribute__((vector_size(bytes)));                                  \
-        volatile float near_one = 0.999f, little = 0.001f;                                         \
-        const vector zero = { 0 };                                                                 \
-        const vector m = zero + near_one, c = zero + little;                                       \
-        CHAINS(DECLARE)                                                                            \
-        for (long r = 0; r < rounds; r++) {                                                        \
-            CHAINS(MULTIPLY_ADD)                                                                   \
-        }                                                                                          \
-        vector total = zero;                                                                       \
-        CHAINS(ADD)                                                                                \
-        return total[0];                                                                           \
-    }
-PEAK(peak_16, 16, )
-#if defined(__x86_64__)
-PEAK(peak_32, 32, __attribute__((target("avx2,fma"))))
-PEAK(peak_64, 64, __attribute__((target("avx512f,fma"))))
-#endif
-#else
-#error "the peak is written for gcc and clang"
-#endif
+static struct {
+    int64_t threads, budget, only, loss, update, bf16, help;
+    double seconds;
+    const char *json, *markdown;
+} o;
 
-static double measure_peak(int threads, int width)
+typedef struct {
+    const char *name, *about;
+    size z;
+} model;
+static const model models[] = {
+    { "gpt2-b4", "GPT-2 124M, B4 x T64", { 12, 12, 768, 64, 4, 50257, 1, 0 } },
+    { "gpt2-t1024", "GPT-2 124M, B1 x T1024", { 12, 12, 768, 1024, 1, 50257, 1, 0 } },
+    { "gpt-192", "6 layers, dim 192, B16 x T256", { 6, 6, 192, 256, 16, 256, 1, 0 } },
+    { "gpt-384", "6 layers, dim 384, B16 x T256", { 6, 6, 384, 256, 16, 256, 1, 0 } },
+    { "nano", "4 layers, dim 128, B12 x T64", { 4, 4, 128, 64, 12, 65, 1, 0 } },
+    { "mlp", "MLP 784-128-10, B128", { 0, 0, 128, 1, 128, 10, 1, 784 } },
+};
+enum { MODELS = sizeof models / sizeof models[0] };
+
+/* what --only selects: everything, groups of kernels, models */
+enum { ALL, KERNELS, WHOLE_STEPS, LINEAR, HEAD, ATTENTION, LOSS, MEMORY, UPDATE, FIRST_MODEL };
+static const char *const names[] = { "all",     "kernels",   "models",     "linear",
+                                     "head",    "attention", "loss",       "memory",
+                                     "update",  "gpt2-b4",   "gpt2-t1024", "gpt-192",
+                                     "gpt-384", "nano",      "mlp",        NULL };
+enum { FASTEST, LOGITS, CHUNKED };
+static const char *const losses[] = { "fastest", "logits", "chunked", NULL };
+enum { AFTER, IN_BACKWARD };
+static const char *const updates[] = { "after", "backward", NULL };
+
+static const struct option {
+    const char *name;
+    option_kind kind;
+    void *where; /* int64_t, double or const char *, by kind */
+    const char *initial;
+    double min, max;
+    const char *const *names; /* NAME: the index is taken */
+    const char *help;
+} options[] = {
+    { "only", NAME, &o.only, "all", 0, 0, names, "what is measured" },
+    { "threads", WHOLE, &o.threads, "0", 0, 1024, NULL, "0: all" },
+    { "seconds", REAL, &o.seconds, "1", 0, 3600, NULL,
+      "about as long for each kernel, five times as long for each model; 0: one repetition" },
+    { "budget", BYTES, &o.budget, "0", 0, 9007199254740992.0, NULL,
+      "for the models: what the plan may take; 0: no limit" },
+    { "loss", NAME, &o.loss, "fastest", 0, 0, losses,
+      "of the GPTs: logits are kept, or never held at once (chunked); fastest: chunked with a "
+      "budget, else logits" },
+    { "update", NAME, &o.update, "after", 0, 0, updates,
+      "without a budget: AdamW after the backward, or in it, parameter by parameter" },
+    { "bf16", FLAG, &o.bf16, NULL, 0, 0, NULL,
+      "bf16 plans, beside the peak of bf16 dot products where the processor has them" },
+    { "json", TEXT, &o.json, "build/bench.json", 0, 0, NULL, "results for programs" },
+    { "markdown", TEXT, &o.markdown, NULL, 0, 0, NULL, "the tables once more, as a file" },
+    { "help", FLAG, &o.help, NULL, 0, 0, NULL, "this text" },
+};
+enum { OPTIONS = sizeof options / sizeof options[0] };
+
+static void print_allowed(FILE *f, const struct option *p)
 {
-    float (*kernel)(long) = peak_16;
-#if defined(__x86_64__)
-    kernel = width == 64 ? peak_64 : width == 32 ? peak_32 : peak_16;
-#endif
-    const long rounds = 20000000 / (width / 16);
-    double best = 0;
-    for (int repeat = 0; repeat < 4; repeat++) {
-        volatile float sink = 0;
-        double t = now();
-#ifdef _OPENMP
-#pragma omp parallel num_threads(threads)
-#endif
-        {
-            float x = kernel(rounds);
-#ifdef _OPENMP
-#pragma omp critical
-#endif
-            sink += x;
+    if (p->kind == WHOLE)
+        fprintf(f, "a whole number from %.0f to %.0f", p->min, p->max);
+    else if (p->kind == REAL)
+        fprintf(f, "a number from %g to %g", p->min, p->max);
+    else if (p->kind == BYTES)
+        fprintf(f, "a number of bytes such as 65536, 64K, 1.5M or 2G");
+    else if (p->kind == TEXT)
+        fprintf(f, "a file");
+    else
+        for (int i = 0; p->names[i] != NULL; i++)
+            fprintf(f, "%s%s", i == 0 ? "" : p->names[i + 1] == NULL ? " or " : ", ", p->names[i]);
+}
+
+static int print_help(void)
+{
+    static const char *const value[] = { "N", "X", "BYTES", "NAME", "FILE", "" };
+    printf("bench - how fast gradckpt.h trains here, beside this machine's peak\n\n");
+    for (int i = 0; i < OPTIONS; i++) {
+        const struct option *p = &options[i];
+        printf("  --%s %-*s  %s", p->name, 14 - (int)strlen(p->name), value[p->kind], p->help);
+        if (p->kind != FLAG && p->kind != TEXT) {
+            printf("\n%21s(", "");
+            print_allowed(stdout, p);
+            printf("; default %s)", p->initial);
+        } else if (p->initial != NULL) {
+            printf(" (default %s)", p->initial);
         }
-        t = now() - t;
-        double rate = 2.0 * 12 * (width / 4) * (double)rounds * threads / t * 1e-9;
-        best = rate > best ? rate : best;
+        printf("\n");
     }
-    return best;
+    for (int i = 0; i < MODELS; i++)
+        printf("%s%s (%s)%s",
+               i == 0       ? "\nModels: "
+               : i % 2 == 0 ? ",\n        "
+                            : ", ",
+               models[i].name, models[i].about, i == MODELS - 1 ? ".\n" : "");
+    return 0;
 }
 
-/* A matrix product alone: forward of a linear layer, (M,K) x (K,N). */
-static double measure_linear(int64_t M, int64_t K, int64_t N, int threads)
+/* Reads `text` into where the option says; 0 when it is not allowed. */
+static int set_option(const struct option *p, const char *text)
 {
-    gckpt_init init = { 0.02f, 0, 0 };
-    gckpt_store *s = gckpt_store_new(NULL);
-    gckpt_graph *g = gckpt_graph_new(s, NULL);
-    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(M, K));
-    gckpt_pick pick = { gckpt_linear(in, gckpt_param(g, "w", gckpt_shape2(K, N), init), NULL), 0 };
-    gckpt_plan_desc desc = {
-        .mode = GCKPT_INFERENCE, .threads = threads, .fetch = &pick, .fetches = 1
-    };
-    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
-    gckpt_exec *e = p == NULL ? NULL : gckpt_exec_new(p, s, NULL);
-    float *x = malloc((size_t)(M * K) * sizeof(float));
-    double best = 1e30, start = now();
-    for (int64_t i = 0; x != NULL && i < M * K; i++)
-        x[i] = (float)(i % 17) - 8;
-    gckpt_feed feed = { gckpt_id(in), x };
-    for (int i = 0; e != NULL && x != NULL && (i < 3 || now() - start < 0.5); i++) {
-        double t = now();
-        if (gckpt_forward(e, &feed, 1, M, NULL) != GCKPT_OK)
-            break;
-        t = now() - t;
-        best = t < best ? t : best;
+    if (p->kind == TEXT)
+        return *(const char **)p->where = text, *text != 0;
+    if (p->kind == NAME) {
+        for (int i = 0; p->names[i] != NULL; i++)
+            if (strcmp(text, p->names[i]) == 0)
+                return *(int64_t *)p->where = i, 1;
+        return 0;
     }
-    free(x);
-    gckpt_exec_free(e);
-    gckpt_plan_free(p);
-    gckpt_graph_free(g);
-    gckpt_store_free(s);
-    return 2e-9 * (double)(M * K * N) / best;
+    char *end;
+    double x = strtod(text, &end);
+    int empty = end == text;
+    if (p->kind == BYTES && *end != 0) {
+        static const char units[] = "kKmMgG";
+        const char *unit = strchr(units, *end++);
+        for (long power = unit == NULL ? -1 : (unit - units) / 2; power >= 0; power--)
+            x *= 1024;
+        empty = empty || unit == NULL;
+    }
+    if (empty || *end != 0 || !(x >= p->min && x <= p->max) ||
+        (p->kind == WHOLE && (double)(int64_t)x != x))
+        return 0;
+    if (p->kind == REAL)
+        *(double *)p->where = x;
+    else
+        *(int64_t *)p->where = (int64_t)x;
+    return 1;
 }
 
-/* Flops of the matrices of one step. */
+/* 0, or the exit status 2 after saying what is allowed. */
+static int parse_options(int argc, char **argv)
+{
+    for (int i = 0; i < OPTIONS; i++)
+        if (options[i].initial != NULL)
+            set_option(&options[i], options[i].initial);
+    for (int i = 1; i < argc; i++) {
+        const struct option *p = NULL;
+        for (int k = 0; k < OPTIONS; k++)
+            if (strncmp(argv[i], "--", 2) == 0 && strcmp(argv[i] + 2, options[k].name) == 0)
+                p = &options[k];
+        if (p == NULL) {
+            fprintf(stderr, "bench: %s: no such option; allowed are", argv[i]);
+            for (int k = 0; k < OPTIONS; k++)
+                fprintf(stderr, " --%s", options[k].name);
+            fprintf(stderr, "\n");
+            return 2;
+        }
+        if (p->kind == FLAG) {
+            *(int64_t *)p->where = 1;
+            continue;
+        }
+        const char *text = ++i < argc ? argv[i] : NULL;
+        if (text == NULL || !set_option(p, text)) {
+            if (text != NULL)
+                fprintf(stderr, "bench: --%s %s: allowed is ", p->name, text);
+            else
+                fprintf(stderr, "bench: --%s needs a value: ", p->name);
+            print_allowed(stderr, p);
+            fprintf(stderr, "\n");
+            return 2;
+        }
+    }
+    if (o.threads == 0)
+        o.threads = gckpt_threads();
+#ifndef _OPENMP
+    if (o.threads > 1) {
+        fprintf(stderr, "bench: --threads %lld: this build has no OpenMP; allowed is 1\n",
+                (long long)o.threads);
+        return 2;
+    }
+#endif
+    return 0;
+}
+
+/* ---- measuring, in a process of its own ---- */
+enum { MOST = 1000 };
+typedef struct {
+    int done, repeats, in_backward;
+    double seconds, peak; /* medians; flop/s or bytes/s */
+    double loss;
+    long long parameters, rows, planned, resident;
+} measurement;
+
+static struct {
+    double seconds[MOST], peak[MOST];
+    int n;
+    double start;
+} samples;
+
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *v, int n)
+{
+    qsort(v, (size_t)n, sizeof *v, by_size);
+    return (v[(n - 1) / 2] + v[n / 2]) / 2;
+}
+
+/* Is another repetition wanted? At least three, unless there is no time at all. */
+static int more(double seconds)
+{
+    if (samples.n == 0)
+        samples.start = now();
+    return samples.n < MOST &&
+           (samples.n < (seconds > 0 ? 3 : 1) || now() - samples.start < seconds);
+}
+
+static void finish(measurement *m)
+{
+    struct rusage use;
+    m->repeats = samples.n;
+    m->seconds = median(samples.seconds, samples.n);
+    m->peak = median(samples.peak, samples.n);
+    getrusage(RUSAGE_SELF, &use);
+    m->resident = (long long)use.ru_maxrss * 1024;
+    m->done = 1;
+}
+
+/* Runs measure(m, what) in a child, so that the peaks of memory do not mix; 0: it failed. */
+static int apart(void (*measure)(measurement *m, const void *what), const void *what,
+                 measurement *m)
+{
+    int ends[2];
+    memset(m, 0, sizeof *m);
+    fflush(NULL);
+    if (pipe(ends) != 0)
+        return 0;
+    pid_t child = fork();
+    if (child == 0) {
+        measure(m, what);
+        int written = write(ends[1], m, sizeof *m) == (ssize_t)sizeof *m;
+        _exit(!written || !m->done);
+    }
+    close(ends[1]);
+    int got = child > 0 && read(ends[0], m, sizeof *m) == (ssize_t)sizeof *m;
+    close(ends[0]);
+    if (child > 0)
+        waitpid(child, NULL, 0);
+    if (!got || !m->done)
+        fprintf(stderr, "bench: a measurement failed\n");
+    return got && m->done;
+}
+
+/* ---- kernels: a graph around one op, and the time of one of its instructions ---- */
+typedef enum {
+    OP_LINEAR, /* rows x in -> out */
+    OP_HEAD,   /* the same with the weights transposed */
+    OP_ATTENTION,
+    OP_LINEAR_LOSS,
+    OP_LOSS,
+    OP_LAYERNORM,
+    OP_GELU,
+    OP_SOFTMAX,
+    OP_ADD,
+    OP_EMBED,
+    OP_ADAMW,
+    OPS
+} kernel_op;
+typedef enum { FORWARD, BACKWARD, BACKWARD_DATA, BACKWARD_WEIGHTS, STEP } kernel_pass;
+static const char *const passes[] = { "forward", "backward", "backward, data", "backward, weights",
+                                      "update" };
+enum { VOCABULARY = 50257, HEAD_SIZE = 64 };
+
+static const struct {
+    const char *name;
+    int group;
+    double forward, backward; /* bytes an element that must be moved */
+} ops[OPS] = {
+    { "linear", LINEAR, 0, 0 },       { "head", HEAD, 0, 0 },
+    { "attention", ATTENTION, 0, 0 }, { "linear + loss", LOSS, 0, 0 },
+    { "cross-entropy", LOSS, 4, 8 },  { "layernorm", MEMORY, 8, 12 },
+    { "gelu", MEMORY, 8, 12 },        { "softmax", MEMORY, 8, 12 },
+    { "add", MEMORY, 12, 0 },         { "embed", MEMORY, 8, 12 },
+    { "adamw", UPDATE, 0, 0 },
+};
+
+/* a, b, c: rows, in, out; of attention batch, context, heads; of the rest rows and columns */
+typedef struct {
+    kernel_op op;
+    kernel_pass pass;
+    int64_t a, b, c;
+} kernel;
+
+static int is_arithmetic(const kernel *k) { return k->op <= OP_LINEAR_LOSS; }
+
+/* What arithmetic is held against. */
+static peak_kind arithmetic_peak(void) { return o.bf16 && peak_has_dot() ? PEAK_DOT : PEAK_FMA; }
+
+/* Flops, or bytes where memory is the limit. */
+static double kernel_work(const kernel *k)
+{
+    const double abc = (double)k->a * (double)k->b * (double)k->c;
+    if (k->op == OP_ADAMW) /* reads weight, gradient and two moments, writes all but the gradient */
+        return 28.0 * (double)k->a * (double)k->b;
+    if (k->op == OP_ATTENTION) /* scores and values; half of them when causal */
+        return (k->pass == FORWARD ? 2 : 4) * abc * HEAD_SIZE * (double)k->b;
+    if (is_arithmetic(k))
+        return (k->pass == BACKWARD ? 4 : 2) * abc;
+    double bytes = k->pass == FORWARD ? ops[k->op].forward : ops[k->op].backward;
+    if (o.bf16) /* activations are half as large, the embedding's table is not */
+        bytes = k->op != OP_EMBED ? bytes / 2 : bytes - 2;
+    return bytes * (double)k->a * (double)k->b;
+}
+
+typedef struct {
+    gckpt_graph *graph;
+    gckpt_feed feeds[2];
+    gckpt_tensor *timed;
+    gckpt_term term;
+} bed;
+
+static gckpt_tensor *feed(bed *f, int i, gckpt_type type, gckpt_shape shape, int64_t classes)
+{
+    int64_t n = 1;
+    for (int d = 0; d < shape.n; d++)
+        n *= shape.d[d];
+    gckpt_tensor *in = gckpt_input(f->graph, i == 0 ? "x" : "y", type, shape);
+    float *values = malloc((size_t)n * sizeof(float)); /* lives as long as the process */
+    uint32_t random = 1;
+    for (int64_t k = 0; values != NULL && k < n; k++) {
+        random = random * 1664525 + 1013904223;
+        if (type == GCKPT_I32)
+            ((int32_t *)(void *)values)[k] = (int32_t)((random >> 8) % (uint32_t)classes);
+        else
+            values[k] = (float)(int32_t)random * (1.0f / 2147483648.0f);
+    }
+    f->feeds[i].input = gckpt_id(in);
+    f->feeds[i].data = values;
+    return in;
+}
+
+/* The op between an input and a loss; returns how many feeds there are. */
+static int build_kernel(bed *f, const kernel *k)
+{
+    const gckpt_init uniform = { 0, 0.05f, 0 };
+    gckpt_graph *g = f->graph;
+    const int64_t columns = k->op == OP_ATTENTION ? k->c * HEAD_SIZE : k->b;
+    gckpt_shape shape = gckpt_shape2(k->a, columns), vector = gckpt_shape1(columns);
+    gckpt_tensor *x = NULL, *y, *w, *target;
+    if (k->op == OP_ATTENTION)
+        shape = gckpt_shape3(k->a, k->b, columns);
+    else if (k->op == OP_ADAMW)
+        shape = gckpt_shape2(1, k->a);
+    if (k->op != OP_EMBED)
+        x = feed(f, 0, GCKPT_F32, shape, 0);
+    gckpt_tensor *in = x;
+    if (k->op != OP_EMBED && k->op != OP_ADAMW && k->pass != BACKWARD_WEIGHTS)
+        x = gckpt_add(in, gckpt_param(g, "shift", vector, uniform)); /* wants its gradient */
+    switch (k->op) {
+    case OP_LINEAR:
+        w = gckpt_param(g, "w", gckpt_shape2(k->b, k->c), uniform);
+        y = gckpt_linear(x, w, gckpt_param(g, "wb", gckpt_shape1(k->c), uniform));
+        break;
+    case OP_HEAD:
+        y = gckpt_linear_transposed(x, gckpt_param(g, "w", gckpt_shape2(k->c, k->b), uniform),
+                                    NULL);
+        break;
+    case OP_ATTENTION:
+        y = gckpt_add(x, gckpt_param(g, "q", vector, uniform));
+        w = gckpt_add(x, gckpt_param(g, "v", vector, uniform));
+        y = gckpt_attention(y, x, w, (int)k->c, 1);
+        break;
+    case OP_LINEAR_LOSS:
+        target = feed(f, 1, GCKPT_I32, gckpt_shape1(k->a), k->c);
+        w = gckpt_param(g, "w", gckpt_shape2(k->c, k->b), uniform);
+        f->timed = f->term.loss = gckpt_linear_cross_entropy(x, w, target);
+        return 2;
+    case OP_LOSS:
+        target = feed(f, 1, GCKPT_I32, gckpt_shape1(k->a), k->b);
+        f->timed = f->term.loss = gckpt_cross_entropy(x, target);
+        return 2;
+    case OP_LAYERNORM:
+        w = gckpt_param(g, "w", vector, uniform);
+        y = gckpt_layernorm(x, w, gckpt_param(g, "wb", vector, uniform));
+        break;
+    case OP_EMBED:
+        x = feed(f, 0, GCKPT_I32, gckpt_shape1(k->a), VOCABULARY);
+        y = gckpt_embed(gckpt_param(g, "w", gckpt_shape2(VOCABULARY, k->b), uniform), x);
+        break;
+    case OP_ADAMW:
+        y = gckpt_linear(x, gckpt_param(g, "w", gckpt_shape2(k->a, k->b), uniform), NULL);
+        break;
+    default:
+        y = k->op == OP_GELU      ? gckpt_gelu(x)
+            : k->op == OP_SOFTMAX ? gckpt_softmax(x)
+                                  : gckpt_add(x, in);
+    }
+    f->timed = y;
+    f->term.loss = gckpt_sum_loss(gckpt_mul(y, y)); /* gradients that are not all alike */
+    return 1;
+}
+
+/* Of memory's peaks the one that fits: what only reads is held against reading. */
+static peak_kind kernel_peak(const kernel *k)
+{
+    return is_arithmetic(k)                         ? arithmetic_peak()
+           : k->op == OP_LOSS && k->pass == FORWARD ? PEAK_READ
+                                                    : PEAK_TRIAD;
+}
+
+/* One step, of which the instruction that is wanted (or all updates) is timed, right behind a
+ * sample of the peak; what comes after it is left out. */
+static gckpt_result time_kernel(gckpt_exec *e, const bed *f, int feeds, const kernel *k)
+{
+    const gckpt_hyper adamw = { .lr = 1e-4f };
+    const gckpt_kind kind = k->pass == FORWARD ? GCKPT_FORWARD
+                            : k->pass == STEP  ? GCKPT_UPDATE
+                                               : GCKPT_BACKWARD;
+    const int id = gckpt_id(f->timed);
+    gckpt_result r = gckpt_step_start(e, f->feeds, feeds, k->op == OP_ADAMW ? 1 : k->a, &adamw);
+    if (r == GCKPT_OK)
+        r = GCKPT_MORE;
+    while (r == GCKPT_MORE) {
+        gckpt_instruction next = gckpt_next(e);
+        int wanted = next.kind == kind && (next.id == id || kind == GCKPT_UPDATE);
+        if (!wanted) {
+            r = gckpt_run_some(e, 1, NULL);
+            continue;
+        }
+        samples.peak[samples.n] = peak_sample(kernel_peak(k), peak_width(), (int)o.threads);
+        double t = now();
+        do
+            r = gckpt_run_some(e, 1, NULL);
+        while (r == GCKPT_MORE && kind == GCKPT_UPDATE);
+        samples.seconds[samples.n++] = now() - t;
+        return r == GCKPT_MORE ? GCKPT_OK : r;
+    }
+    return r == GCKPT_OK ? GCKPT_E_ARG : r; /* the instruction never came */
+}
+
+static void measure_kernel(measurement *m, const void *what)
+{
+    const kernel *k = (const kernel *)what;
+    gckpt_store *s = gckpt_store_new(NULL);
+    bed f = { .graph = gckpt_graph_new(s, NULL) };
+    int feeds = build_kernel(&f, k);
+    if (k->pass == BACKWARD_DATA)
+        gckpt_store_freeze(s, "w*", 1);
+    gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL, .threads = (int)o.threads };
+    desc.precision = o.bf16 ? GCKPT_BF16 : GCKPT_FP32;
+    gckpt_plan *p = gckpt_plan_new(f.graph, &f.term, 1, &desc);
+    gckpt_exec *e = p == NULL ? NULL : gckpt_exec_new(p, s, NULL);
+    if (e == NULL || (!is_arithmetic(k) && !peak_open_memory())) {
+        fprintf(stderr, "bench: %s\n", gckpt_error_text(p == NULL ? (void *)f.graph : (void *)s));
+        return;
+    }
+    gckpt_result r = time_kernel(e, &f, feeds, k); /* brings pages and caches in */
+    for (samples.n = 0; r == GCKPT_OK && more(o.seconds);)
+        r = time_kernel(e, &f, feeds, k);
+    if (r != GCKPT_OK) {
+        fprintf(stderr, "bench: %s\n", gckpt_error_text(e));
+        return;
+    }
+    m->planned = (long long)gckpt_plan_bytes(p);
+    finish(m);
+}
+
+/* ---- whole steps ---- */
+static void measure_model(measurement *m, const void *what)
+{
+    const size *z = (const size *)what;
+    const gckpt_hyper adamw = { .lr = 1e-4f, .weight_decay = 0.1f };
+    gckpt_plan_desc desc = { .mode = o.budget > 0 ? GCKPT_AUTO : GCKPT_STORE_ALL };
+    desc.threads = (int)o.threads;
+    desc.budget = (size_t)o.budget;
+    desc.precision = o.bf16 ? GCKPT_BF16 : GCKPT_FP32;
+    desc.update_in_backward = o.budget > 0 ? GCKPT_IF_USEFUL : o.update == IN_BACKWARD;
+    bench b = { 0 };
+    gckpt_report report = { 0, 0, 0, 0 };
+    if (!bench_open(&b, z, &desc))
+        return;
+    for (int i = -1; i < 0 || more(5 * o.seconds); i++) { /* the first brings pages in */
+        if (i >= 0)
+            samples.peak[samples.n] = peak_sample(arithmetic_peak(), peak_width(), (int)o.threads);
+        double t = now();
+        if (gckpt_step(b.exec, b.feeds, 2, z->batch, &adamw, &report) != GCKPT_OK) {
+            fprintf(stderr, "bench: %s\n", gckpt_error_text(b.exec));
+            return;
+        }
+        if (i >= 0)
+            samples.seconds[samples.n++] = now() - t;
+    }
+    m->loss = report.loss;
+    m->parameters = b.parameters;
+    m->rows = gckpt_plan_rows(b.plan);
+    m->in_backward = gckpt_plan_in_backward(b.plan);
+    m->planned = (long long)gckpt_plan_bytes(b.plan);
+    finish(m);
+    bench_free(&b);
+}
+
+/* Of one step; an MLP's first layer passes no gradient on. */
 static double model_flops(const size *z)
 {
-    double tokens = (double)z->batch * z->context, C = z->dim;
-    double weights = z->layers * 12.0 * C * C + z->vocabulary * C;
-    double attention = z->layers * 4.0 * C * z->context / 2; /* a token, forward, causal */
+    if (z->inputs > 0)
+        return 2.0 * z->batch * (2.0 * z->inputs * z->dim + 3.0 * z->dim * z->vocabulary);
+    const double tokens = (double)z->batch * z->context, C = z->dim;
+    const double weights = z->layers * 12.0 * C * C + z->vocabulary * C;
+    const double attention = z->layers * 4.0 * C * z->context / 2; /* a token, forward, causal */
     return 3 * tokens * (2 * weights + attention);
 }
 
-int main(void)
+/* ---- results: Markdown tables as they come, JSON at the end ---- */
+static FILE *json, *markdown;
+static int results;
+
+/* to standard output and to the file of --markdown */
+static void tell(const char *format, ...)
 {
-    static const size sizes[] = {
-        { 4, 4, 128, 64, 12, 256 },
-        { 6, 6, 192, 256, 4, 256 },
-        { 6, 6, 384, 256, 4, 256 },
+    for (int i = 0; i < 2; i++) {
+        va_list args;
+        va_start(args, format);
+        if (i == 0 || markdown != NULL)
+            vfprintf(i == 0 ? stdout : markdown, format, args);
+        va_end(args);
+    }
+    fflush(stdout);
+}
+
+static void json_result(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fprintf(json, "%s\n    ", results++ == 0 ? "" : ",");
+    vfprintf(json, format, args);
+    va_end(args);
+}
+
+static int selected(int group, int all_of_them)
+{
+    return o.only == ALL || o.only == all_of_them || o.only == group;
+}
+
+static int run_kernel(kernel_op op, kernel_pass pass, int64_t a, int64_t b, int64_t c)
+{
+    const kernel k = { op, pass, a, b, c };
+    measurement m;
+    char shape[64];
+    if (!selected(ops[op].group, KERNELS))
+        return 1;
+    if (!apart(measure_kernel, &k, &m))
+        return 0;
+    const double rate = kernel_work(&k) / m.seconds;
+    const char *unit = is_arithmetic(&k) ? "GFLOP/s" : "GB/s";
+    const long long A = (long long)a, B = (long long)b, C = (long long)c;
+    if (op == OP_ATTENTION)
+        snprintf(shape, sizeof shape, "B%lld T%lld H%lld D%d", A, B, C, HEAD_SIZE);
+    else if (is_arithmetic(&k))
+        snprintf(shape, sizeof shape, "%lld x %lld -> %lld", A, B, C);
+    else
+        snprintf(shape, sizeof shape, "%lld x %lld", A, B);
+    tell("| %-13s | %-20s | %-17s | %9.3f | %7.1f %-7s | %5.1f %% |\n", ops[op].name, shape,
+         passes[pass], 1e3 * m.seconds, 1e-9 * rate, unit, 100 * rate / m.peak);
+    json_result("{\"kernel\":\"%s\",\"shape\":\"%s\",\"pass\":\"%s\",\"seconds\":%.9f,\"unit\":"
+                "\"%s\",\"rate\":%.3f,\"peak\":%.3f,\"percent\":%.2f,\"repeats\":%d}",
+                ops[op].name, shape, passes[pass], m.seconds, unit, 1e-9 * rate, 1e-9 * m.peak,
+                100 * rate / m.peak, m.repeats);
+    return 1;
+}
+
+/* forward and backward */
+static int run_both(kernel_op op, int64_t a, int64_t b, int64_t c)
+{
+    return run_kernel(op, FORWARD, a, b, c) && run_kernel(op, BACKWARD, a, b, c);
+}
+
+static int run_kernels(void)
+{
+    static const int64_t widths[][2] = {
+        { 768, 768 }, { 768, 2304 }, { 768, 3072 }, { 3072, 768 }
     };
-    static const int64_t products[][3] = { { 768, 128, 512 },
-                                           { 1024, 384, 1536 },
-                                           { 512, 768, 3072 } };
-    int threads = gckpt_threads(), width = 16;
-#if defined(__x86_64__)
-    width = __builtin_cpu_supports("avx512f") ? 64 : __builtin_cpu_supports("avx2") ? 32 : 16;
-#endif
-    double peak = measure_peak(threads, width);
-    printf("%d thread%s; measured peak %.0f GFLOP/s in vectors of %d bytes", threads,
-           threads == 1 ? "" : "s", peak, width);
-    if (width == 64)
-        printf(" (of 32 bytes: %.0f)", measure_peak(threads, 32));
-    printf("\n\nlinear, forward (M,K) x (K,N)\n");
-    for (int i = 0; i < 3; i++) {
-        const int64_t *m = products[i];
-        double rate = measure_linear(m[0], m[1], m[2], threads);
-        printf("  (%lld,%lld) x (%lld,%lld)%*s %7.1f GFLOP/s  %5.1f %% of peak\n", (long long)m[0],
-               (long long)m[1], (long long)m[1], (long long)m[2], i == 0 ? 2 : 0, "", rate,
-               100 * rate / peak);
+    int good = 1;
+    if (o.only == WHOLE_STEPS || o.only >= FIRST_MODEL)
+        return 1;
+    tell("\n| kernel | shape | pass | ms | rate | of peak |\n|---|---|---|---|---|---|\n");
+    for (int M = 256; M <= 1024; M *= 4)
+        for (int i = 0; i < 5; i++)
+            for (int p = 0; p < 3; p++)
+                good = good &&
+                       run_kernel(i < 4 ? OP_LINEAR : OP_HEAD,
+                                  p == 0   ? FORWARD
+                                  : p == 1 ? BACKWARD_DATA
+                                           : BACKWARD_WEIGHTS,
+                                  M, i < 4 ? widths[i][0] : 768, i < 4 ? widths[i][1] : VOCABULARY);
+    good = good && run_both(OP_ATTENTION, 4, 64, 12) && run_both(OP_ATTENTION, 1, 1024, 12) &&
+           run_both(OP_ATTENTION, 1, 16384, 2);
+    for (int M = 256; M <= 1024; M *= 4)
+        good = good && run_both(OP_LINEAR_LOSS, M, 768, VOCABULARY) &&
+               run_both(OP_LOSS, M, VOCABULARY, 0);
+    return good && run_both(OP_LAYERNORM, 4096, 768, 0) && run_both(OP_GELU, 4096, 3072, 0) &&
+           run_both(OP_SOFTMAX, 12288, 1024, 0) && run_kernel(OP_ADD, FORWARD, 4096, 768, 0) &&
+           run_both(OP_EMBED, 4096, 768, 0) && run_kernel(OP_ADAMW, STEP, 768, 3072, 0) &&
+           run_kernel(OP_ADAMW, STEP, 768, VOCABULARY, 0);
+}
+
+static int run_models(void)
+{
+    if (o.only != ALL && o.only != WHOLE_STEPS && o.only < FIRST_MODEL)
+        return 1;
+    tell(
+        "\n| model | ms a step | tokens/s | of peak | planned MB | resident MB | beyond 16 bytes a "
+        "parameter |\n|---|---|---|---|---|---|---|\n");
+    for (int i = 0; i < MODELS; i++) {
+        measurement m;
+        size z = models[i].z;
+        if (!selected(FIRST_MODEL + i, WHOLE_STEPS))
+            continue;
+        if (z.inputs == 0)
+            z.logits = o.loss == LOGITS || (o.loss == FASTEST && o.budget == 0);
+        if (!apart(measure_model, &z, &m))
+            return 0;
+        const double rate = model_flops(&z) / m.seconds;
+        const double tokens = (double)z.batch * z.context / m.seconds;
+        tell("| %-30s | %9.3f | %9.0f | %5.1f %% | %8.1f | %8.1f | %8.1f |\n", models[i].about,
+             1e3 * m.seconds, tokens, 100 * rate / m.peak, 1e-6 * (double)m.planned,
+             1e-6 * (double)m.resident, 1e-6 * (double)(m.resident - 16 * m.parameters));
+        json_result(
+            "{\"model\":\"%s\",\"parameters\":%lld,\"seconds\":%.9f,\"tokens_per_second\":"
+            "%.1f,\"gflops\":%.3f,\"peak\":%.3f,\"percent\":%.2f,\"planned\":%lld,"
+            "\"resident\":%lld,\"micro_batch\":%lld,\"update_in_backward\":%d,\"logits\":%d,"
+            "\"loss\":%.6f,\"repeats\":%d}",
+            models[i].name, m.parameters, m.seconds, tokens, 1e-9 * rate, 1e-9 * m.peak,
+            100 * rate / m.peak, m.planned, m.resident, m.rows, m.in_backward, z.logits, m.loss,
+            m.repeats);
     }
-    printf(
-        "\nGPT, AdamW step\n  layers heads dim context batch parameters  plan           bytes  ms/step  tokens/s"
-        "  %% of peak\n");
-    for (int i = 0; i < 3; i++) {
-        const size *z = &sizes[i];
-        for (int m = 0; m < 2; m++) {
-            bench b = { 0 };
-            double t = -1;
-            if (bench_new(&b, z, m == 0 ? GCKPT_STORE_ALL : GCKPT_SQRT, threads))
-                t = bench_step(&b, z, 2);
-            if (t > 0)
-                printf("  %6d %5d %3d %7d %5d %10lld  %-9s %10zu %8.1f %9.0f %10.1f\n", z->layers,
-                       z->heads, z->dim, z->context, z->batch, (long long)b.parameters,
-                       m == 0 ? "store-all" : "sqrt", gckpt_plan_bytes(b.plan), 1e3 * t,
-                       z->batch * z->context / t, 1e-9 * model_flops(z) / t / peak * 100);
-            bench_free(&b);
-            if (t < 0)
-                return 1;
-        }
+    return 1;
+}
+
+/* What the percentages are of: medians over about as long as one kernel takes. */
+static void measure_peak(measurement *m, const void *what)
+{
+    const peak_kind kind = *(const peak_kind *)what;
+    if (kind >= PEAK_READ && !peak_open_memory())
+        return;
+    while (more(o.seconds / 4)) {
+        double t = now();
+        samples.peak[samples.n] = peak_sample(kind, peak_width(), (int)o.threads);
+        samples.seconds[samples.n++] = now() - t;
     }
+    finish(m);
+}
+
+static int run_peaks(void)
+{
+    static const char *const key[] = { "fma_gflops", "dot_gflops", "read_gbs", "triad_gbs" };
+    double rate[4] = { 0 };
+    for (peak_kind kind = PEAK_FMA; kind <= PEAK_TRIAD; kind++) {
+        measurement m = { 0 };
+        if ((kind != PEAK_DOT || peak_has_dot()) && !apart(measure_peak, &kind, &m))
+            return 0;
+        rate[kind] = 1e-9 * m.peak;
+    }
+    tell("%lld thread%s, vectors of %d bytes: %.0f GFLOP/s fp32", (long long)o.threads,
+         o.threads == 1 ? "" : "s", peak_width(), rate[PEAK_FMA]);
+    if (peak_has_dot())
+        tell(", %.0f GFLOP/s bf16 dot products", rate[PEAK_DOT]);
+    tell("; memory %.1f GB/s reading, %.1f GB/s triad.\n", rate[PEAK_READ], rate[PEAK_TRIAD]);
+    fprintf(json, "{\n  \"version\":\"%d.%d.%d\",\"threads\":%lld,\"vector_bytes\":%d,",
+            GCKPT_VERSION_MAJOR, GCKPT_VERSION_MINOR, GCKPT_VERSION_REVISION, (long long)o.threads,
+            peak_width());
+    for (peak_kind kind = PEAK_FMA; kind <= PEAK_TRIAD; kind++)
+        fprintf(json, "\"%s\":%.3f,", key[kind], rate[kind]);
+    fprintf(json, "\"precision\":\"%s\",\"budget\":%lld,\n  \"results\":[",
+            o.bf16 ? "bf16" : "fp32", (long long)o.budget);
+    return 1;
+}
+
+static int opened(const char *path, FILE **f)
+{
+    if (path == NULL || (*f = fopen(path, "w")) != NULL)
+        return 1;
+    fprintf(stderr, "bench: %s: %s\n", path, strerror(errno));
     return 0;
+}
+
+static int closed(const char *path, FILE *f)
+{
+    if (f == NULL)
+        return 1;
+    int good = !ferror(f);
+    if (fclose(f) == 0 && good)
+        return 1;
+    fprintf(stderr, "bench: %s: %s\n", path, strerror(errno));
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    int status = parse_options(argc, argv);
+    if (status != 0 || o.help)
+        return status != 0 ? status : print_help();
+    if (!opened(o.json, &json) || !opened(o.markdown, &markdown))
+        return 1;
+    int good = run_peaks() && run_kernels() && run_models();
+    fprintf(json, "\n  ]\n}\n");
+    good = closed(o.json, json) && good;
+    good = closed(o.markdown, markdown) && good;
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fprintf(stderr, "bench: standard output: %s\n", strerror(errno));
+        return 1;
+    }
+    return !good;
 }

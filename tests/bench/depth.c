@@ -113,7 +113,7 @@ static void draw(FILE *f, row table[DEPTHS][MODES])
 int main(int argc, char **argv)
 {
     static row table[DEPTHS][MODES];
-    size z = { 0, 4, 64, 64, 8, 256 };
+    size z = { 0, 4, 64, 64, 8, 256, 0, 0 };
     const int threads = 1; /* a second one would measure the machine's other load */
     if (argc != 3) {
         fprintf(stderr, "usage: depth TABLE.md CURVES.svg\n");

@@ -1,7 +1,8 @@
-/* model.h - what the benchmarks share: a GPT of any size with made-up tokens, and a clock. */
+/* model.h - what the benchmarks share: a GPT or an MLP of any size with made-up data, and a
+ * clock. */
 #ifndef BENCH_MODEL_H
 #define BENCH_MODEL_H
-#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE /* clock_gettime, fork, getrusage, strcasecmp */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include <stdio.h>
@@ -10,17 +11,23 @@
 
 typedef struct {
     int layers, heads, dim, context, batch, vocabulary;
+    /* 1: the loss is a linear layer and a cross-entropy, the logits are kept (faster); 0: one op
+     * that never holds all of them */
+    int logits;
+    int inputs; /* not 0: no GPT but an MLP: inputs - dim - vocabulary */
 } size;
 
 typedef struct {
     gckpt_store *store;
-    gckpt_graph *graph;
+    gckpt_graph *graph; /* NULL when gckpt_fit made its own */
     gckpt_term loss;
     gckpt_plan *plan;
     gckpt_exec *exec;
-    int32_t *tokens, *targets;
+    void *tokens; /* what is fed: int32_t, for an MLP float */
+    int32_t *targets;
     gckpt_feed feeds[2];
     int64_t parameters;
+    const size *z;
 } bench;
 
 static double now(void)
@@ -35,73 +42,130 @@ typedef struct {
     int layer;
 } place;
 
-static gckpt_tensor *weight(gckpt_graph *g, const place *p, const char *part, int64_t a, int64_t b)
+/* a matrix (a,b) of small random numbers, or with b = 0 a vector of `constant` */
+static gckpt_tensor *weight(gckpt_graph *g, int layer, const char *part, int64_t a, int64_t b,
+                            float constant)
 {
     char name[48];
-    const gckpt_init normal = { 0.02f, 0, 0 }, zero = { 0, 0, 0 };
-    snprintf(name, sizeof name, "%d.%s", p->layer, part);
-    return b > 0 ? gckpt_param(g, name, gckpt_shape2(a, b), normal)
-                 : gckpt_param(g, name, gckpt_shape1(a), zero);
+    const gckpt_init init = { b > 0 ? 0.02f : 0, 0, constant };
+    snprintf(name, sizeof name, "%d.%s", layer, part);
+    return gckpt_param(g, name, b > 0 ? gckpt_shape2(a, b) : gckpt_shape1(a), init);
+}
+
+static gckpt_tensor *norm(gckpt_tensor *x, int layer, const char *gain, const char *bias, int64_t C)
+{
+    gckpt_tensor *by = weight(gckpt_graph_of(x), layer, gain, C, 0, 1);
+    return gckpt_layernorm(x, by, weight(gckpt_graph_of(x), layer, bias, C, 0, 0));
+}
+
+static gckpt_tensor *dense(gckpt_tensor *x, int layer, const char *part, const char *bias,
+                           int64_t in, int64_t out)
+{
+    gckpt_tensor *w = weight(gckpt_graph_of(x), layer, part, in, out, 0);
+    return gckpt_linear(x, w, weight(gckpt_graph_of(x), layer, bias, out, 0, 0));
 }
 
 static gckpt_tensor *block(gckpt_tensor *x, void *user)
 {
     const place *p = (const place *)user;
-    gckpt_graph *g = gckpt_graph_of(x);
+    const int i = p->layer;
     const int64_t C = p->z->dim;
-    gckpt_tensor *a = gckpt_layernorm(x, NULL, weight(g, p, "n1", C, 0));
-    gckpt_tensor *q = gckpt_linear(a, weight(g, p, "q", C, C), weight(g, p, "qb", C, 0));
-    gckpt_tensor *k = gckpt_linear(a, weight(g, p, "k", C, C), weight(g, p, "kb", C, 0));
-    gckpt_tensor *v = gckpt_linear(a, weight(g, p, "v", C, C), weight(g, p, "vb", C, 0));
+    gckpt_tensor *a = norm(x, i, "n1", "n1b", C);
+    gckpt_tensor *q = dense(a, i, "q", "qb", C, C);
+    gckpt_tensor *k = dense(a, i, "k", "kb", C, C);
+    gckpt_tensor *v = dense(a, i, "v", "vb", C, C);
     a = gckpt_attention(q, k, v, p->z->heads, 1);
-    x = gckpt_add(x, gckpt_linear(a, weight(g, p, "proj", C, C), weight(g, p, "projb", C, 0)));
-    a = gckpt_layernorm(x, NULL, weight(g, p, "n2", C, 0));
-    a = gckpt_gelu(gckpt_linear(a, weight(g, p, "fc", C, 4 * C), weight(g, p, "fcb", 4 * C, 0)));
-    return gckpt_add(x, gckpt_linear(a, weight(g, p, "out", 4 * C, C), weight(g, p, "outb", C, 0)));
+    x = gckpt_add(x, dense(a, i, "proj", "projb", C, C));
+    a = gckpt_gelu(dense(norm(x, i, "n2", "n2b", C), i, "fc", "fcb", C, 4 * C));
+    return gckpt_add(x, dense(a, i, "out", "outb", 4 * C, C));
 }
 
-/* 0 after saying what went wrong. AdamW; one micro-batch. */
-static int bench_new(bench *b, const size *z, gckpt_mode mode, int threads)
+/* GPT-2: learned positions, biases everywhere, the head tied to the embedding. */
+static gckpt_tensor *gpt_logits(gckpt_graph *g, bench *b, int64_t rows, gckpt_tensor **table)
 {
-    const int64_t B = z->batch, T = z->context, V = z->vocabulary, C = z->dim;
-    const gckpt_init normal = { 0.02f, 0, 0 };
-    b->store = gckpt_store_new(NULL);
-    gckpt_graph *g = b->graph = gckpt_graph_new(b->store, NULL);
-    gckpt_tensor *in = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(B, T));
-    gckpt_tensor *target = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(B, T));
-    gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(V, C), normal);
-    gckpt_tensor *x = gckpt_positions(gckpt_embed(table, in),
-                                      gckpt_param(g, "places", gckpt_shape2(T, C), normal));
+    const size *z = b->z;
+    const int64_t T = z->context, C = z->dim;
+    gckpt_tensor *in = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(rows, T));
+    b->feeds[0].input = gckpt_id(in);
+    *table = weight(g, -1, "table", z->vocabulary, C, 0);
+    gckpt_tensor *x = gckpt_embed(*table, in);
+    x = gckpt_positions(x, weight(g, -1, "places", T, C, 0));
     for (int i = 0; i < z->layers; i++) {
         place p = { z, i };
         x = gckpt_checkpoint(block, x, &p);
     }
-    x = gckpt_layernorm(x, NULL, NULL);
-    b->loss.loss = gckpt_linear_cross_entropy(x, table, target);
-    b->loss.weight = 1;
-    gckpt_plan_desc desc = { .mode = mode, .threads = threads };
-    b->plan = gckpt_plan_new(g, &b->loss, 1, &desc);
+    return norm(x, -1, "n", "nb", C);
+}
+
+/* A gckpt_build; user: the bench. */
+static int bench_build(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
+{
+    bench *b = (bench *)user;
+    const size *z = b->z;
+    gckpt_tensor *x, *target, *table = NULL;
+    if (z->inputs > 0) {
+        x = gckpt_input(g, "pixels", GCKPT_F32, gckpt_shape2(rows, z->inputs));
+        b->feeds[0].input = gckpt_id(x);
+        x = gckpt_relu(dense(x, 0, "w", "b", z->inputs, z->dim));
+        x = dense(x, 1, "w", "b", z->dim, z->vocabulary);
+        target = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape1(rows));
+    } else {
+        x = gpt_logits(g, b, rows, &table);
+        target = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(rows, z->context));
+        if (z->logits)
+            x = gckpt_linear_transposed(x, table, NULL);
+    }
+    term->loss = z->inputs > 0 || z->logits ? gckpt_cross_entropy(x, target)
+                                            : gckpt_linear_cross_entropy(x, table, target);
+    term->weight = 1;
+    b->feeds[1].input = gckpt_id(target);
+    return 1;
+}
+
+/* 0 after saying what went wrong. desc NULL: none; with a budget the micro-batch is chosen too. */
+static int bench_open(bench *b, const size *z, const gckpt_plan_desc *desc)
+{
+    const int64_t tokens = z->inputs > 0 ? z->batch : (int64_t)z->batch * z->context;
+    const int64_t fed = z->inputs > 0 ? tokens * z->inputs : tokens;
+    b->z = z;
+    b->store = gckpt_store_new(NULL);
+    if (desc->budget > 0) {
+        b->plan = gckpt_fit(b->store, bench_build, b, z->batch, desc, NULL);
+    } else {
+        b->graph = gckpt_graph_new(b->store, NULL);
+        bench_build(b->graph, z->batch, &b->loss, b);
+        b->plan = gckpt_plan_new(b->graph, &b->loss, 1, desc);
+    }
     b->exec = b->plan == NULL ? NULL : gckpt_exec_new(b->plan, b->store, NULL);
-    b->tokens = malloc((size_t)(B * T) * sizeof(int32_t));
-    b->targets = malloc((size_t)(B * T) * sizeof(int32_t));
+    b->tokens = malloc((size_t)fed * sizeof(int32_t)); /* a float is as large */
+    b->targets = malloc((size_t)tokens * sizeof(int32_t));
     if (b->exec == NULL || b->tokens == NULL || b->targets == NULL) {
         fprintf(stderr, "bench: %s\n",
-                gckpt_error_text(b->plan == NULL ? (void *)g : (void *)b->store));
+                gckpt_error_text(b->plan == NULL && b->graph != NULL ? (void *)b->graph
+                                                                     : (void *)b->store));
         return 0;
     }
-    for (int64_t i = 0; i < B * T; i++) {
-        b->tokens[i] = (int32_t)((i * 7919 + i / 13) % V);
-        b->targets[i] = (int32_t)((i * 104729 + i / 7) % V);
-    }
-    b->feeds[0].input = gckpt_id(in);
+    for (int64_t i = 0; i < fed; i++)
+        if (z->inputs > 0)
+            ((float *)b->tokens)[i] = (float)(i * 7919 % 256) / 256;
+        else
+            ((int32_t *)b->tokens)[i] = (int32_t)((i * 7919 + i / 13) % z->vocabulary);
+    for (int64_t i = 0; i < tokens; i++)
+        b->targets[i] = (int32_t)((i * 104729 + i / 7) % z->vocabulary);
     b->feeds[0].data = b->tokens;
-    b->feeds[1].input = gckpt_id(target);
     b->feeds[1].data = b->targets;
     gckpt_parameter p;
     b->parameters = 0;
     for (int i = 0; gckpt_store_get(b->store, i, &p) == GCKPT_OK; i++)
         b->parameters += p.elements;
     return 1;
+}
+
+/* AdamW; one micro-batch. */
+static inline int bench_new(bench *b, const size *z, gckpt_mode mode, int threads)
+{
+    gckpt_plan_desc desc = { .mode = mode, .threads = threads };
+    return bench_open(b, z, &desc);
 }
 
 /* Seconds of a step: the least after a first one, until about `seconds` are spent; < 0:

@@ -132,7 +132,7 @@ static int run(bench *b, const size *z, point *points, gckpt_cost *costs, int co
 int main(int argc, char **argv)
 {
     static point points[POINTS];
-    size z = { 12, 4, 128, 64, 8, 256 };
+    size z = { 12, 4, 128, 64, 8, 256, 0, 0 };
     int threads = 1, status = 1;
     bench b = { 0 };
     if (argc == 6) {
