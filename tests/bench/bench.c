@@ -22,7 +22,7 @@
 typedef enum { WHOLE, REAL, BYTES, NAME, TEXT, FLAG } option_kind;
 
 static struct {
-    int64_t threads, budget, only, loss, update, bf16, help;
+    int64_t threads, budget, only, loss, update, bf16, isa, help;
     double seconds;
     const char *json, *markdown;
 } o;
@@ -52,6 +52,8 @@ static const char *const losses[] = { "fastest", "logits", "chunked", NULL };
 enum { AFTER, IN_BACKWARD };
 static const char *const updates[] = { "after", "backward", NULL };
 
+static const char *const isas[] = { "auto", "plain", "c", "neon", "avx2", "avx512", NULL };
+
 static const struct option {
     const char *name;
     option_kind kind;
@@ -74,6 +76,7 @@ static const struct option {
       "without a budget: AdamW after the backward, or in it, parameter by parameter" },
     { "bf16", FLAG, &o.bf16, NULL, 0, 0, NULL,
       "bf16 plans, beside the peak of bf16 dot products where the processor has them" },
+    { "isa", NAME, &o.isa, "auto", 0, 0, isas, "the instruction set; its own peak is taken" },
     { "json", TEXT, &o.json, "build/bench.json", 0, 0, NULL, "results for programs" },
     { "markdown", TEXT, &o.markdown, NULL, 0, 0, NULL, "the tables once more, as a file" },
     { "help", FLAG, &o.help, NULL, 0, 0, NULL, "this text" },
@@ -151,6 +154,14 @@ static int set_option(const struct option *p, const char *text)
     return 1;
 }
 
+static gckpt_isa isa(void)
+{
+    for (int i = 0; i < GCKPT_ISA_COUNT; i++)
+        if (strcmp(gckpt_isa_name((gckpt_isa)i), isas[o.isa]) == 0)
+            return (gckpt_isa)i;
+    return GCKPT_ISA_AUTO;
+}
+
 /* 0, or the exit status 2 after saying what is allowed. */
 static int parse_options(int argc, char **argv)
 {
@@ -193,6 +204,14 @@ static int parse_options(int argc, char **argv)
         return 2;
     }
 #endif
+    if (!gckpt_isa_available(isa())) {
+        fprintf(stderr, "bench: --isa %s: this build or processor does not have it\n", isas[o.isa]);
+        return 2;
+    }
+    peak_width = o.isa == 0                  ? peak_widest()
+                 : isa() == GCKPT_ISA_AVX512 ? 64
+                 : isa() == GCKPT_ISA_AVX2   ? 32
+                                             : 16;
     return 0;
 }
 
@@ -311,7 +330,10 @@ typedef struct {
 static int is_arithmetic(const kernel *k) { return k->op <= OP_LINEAR_LOSS; }
 
 /* What arithmetic is held against. */
-static peak_kind arithmetic_peak(void) { return o.bf16 && peak_has_dot() ? PEAK_DOT : PEAK_FMA; }
+static peak_kind arithmetic_peak(void)
+{
+    return o.bf16 && peak_has_dot() && peak_width == 64 ? PEAK_DOT : PEAK_FMA;
+}
 
 /* Flops, or bytes where memory is the limit. */
 static double kernel_work(const kernel *k)
@@ -425,34 +447,41 @@ static peak_kind kernel_peak(const kernel *k)
                                                     : PEAK_TRIAD;
 }
 
-/* One step, of which the instruction that is wanted (or all updates) is timed, right behind a
- * sample of the peak; what comes after it is left out. */
-static gckpt_result time_kernel(gckpt_exec *e, const bed *f, int feeds, const kernel *k)
+/* Times the instructions of one kind and, unless that is UPDATE, one tensor, as a step runs them. */
+typedef struct {
+    const gckpt_plan *plan;
+    gckpt_kind kind;
+    int id;
+    double start, seconds; /* 0: not yet */
+} stopwatch;
+
+/* A progress callback: before each instruction. What comes after the one timed is cancelled. */
+static int watch(void *user, const gckpt_progress *progress)
+{
+    stopwatch *w = (stopwatch *)user;
+    gckpt_instruction i = { GCKPT_FORWARD, -1 };
+    gckpt_plan_get(w->plan, progress->instruction, &i);
+    if (w->start > 0) {
+        w->seconds = now() - w->start;
+        return w->kind != GCKPT_UPDATE;
+    }
+    if (i.kind == w->kind && (i.id == w->id || w->kind == GCKPT_UPDATE))
+        w->start = now();
+    return 0;
+}
+
+/* One step behind a sample of the peak. */
+static gckpt_result time_kernel(gckpt_exec *e, const bed *f, int feeds, const kernel *k,
+                                stopwatch *w)
 {
     const gckpt_hyper adamw = { .lr = 1e-4f };
-    const gckpt_kind kind = k->pass == FORWARD ? GCKPT_FORWARD
-                            : k->pass == STEP  ? GCKPT_UPDATE
-                                               : GCKPT_BACKWARD;
-    const int id = gckpt_id(f->timed);
-    gckpt_result r = gckpt_step_start(e, f->feeds, feeds, k->op == OP_ADAMW ? 1 : k->a, &adamw);
-    if (r == GCKPT_OK)
-        r = GCKPT_MORE;
-    while (r == GCKPT_MORE) {
-        gckpt_instruction next = gckpt_next(e);
-        int wanted = next.kind == kind && (next.id == id || kind == GCKPT_UPDATE);
-        if (!wanted) {
-            r = gckpt_run_some(e, 1, NULL);
-            continue;
-        }
-        samples.peak[samples.n] = peak_sample(kernel_peak(k), peak_width(), (int)o.threads);
-        double t = now();
-        do
-            r = gckpt_run_some(e, 1, NULL);
-        while (r == GCKPT_MORE && kind == GCKPT_UPDATE);
-        samples.seconds[samples.n++] = now() - t;
-        return r == GCKPT_MORE ? GCKPT_OK : r;
-    }
-    return r == GCKPT_OK ? GCKPT_E_ARG : r; /* the instruction never came */
+    w->start = w->seconds = 0;
+    samples.peak[samples.n] = peak_sample(kernel_peak(k), (int)o.threads);
+    gckpt_result r = gckpt_step(e, f->feeds, feeds, k->op == OP_ADAMW ? 1 : k->a, &adamw, NULL);
+    if (w->seconds == 0 || k->pass == STEP)
+        w->seconds = now() - w->start;
+    samples.seconds[samples.n++] = w->seconds;
+    return w->start == 0 ? GCKPT_E_ARG : r == GCKPT_CANCELLED ? GCKPT_OK : r;
 }
 
 static void measure_kernel(measurement *m, const void *what)
@@ -466,14 +495,20 @@ static void measure_kernel(measurement *m, const void *what)
     gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL, .threads = (int)o.threads };
     desc.precision = o.bf16 ? GCKPT_BF16 : GCKPT_FP32;
     gckpt_plan *p = gckpt_plan_new(f.graph, &f.term, 1, &desc);
-    gckpt_exec *e = p == NULL ? NULL : gckpt_exec_new(p, s, NULL);
+    stopwatch w = { p,
+                    k->pass == FORWARD ? GCKPT_FORWARD
+                    : k->pass == STEP  ? GCKPT_UPDATE
+                                       : GCKPT_BACKWARD,
+                    gckpt_id(f.timed), 0, 0 };
+    gckpt_exec_desc how = { .isa = isa(), .progress = watch, .user = &w };
+    gckpt_exec *e = p == NULL ? NULL : gckpt_exec_new(p, s, &how);
     if (e == NULL || (!is_arithmetic(k) && !peak_open_memory())) {
         fprintf(stderr, "bench: %s\n", gckpt_error_text(p == NULL ? (void *)f.graph : (void *)s));
         return;
     }
-    gckpt_result r = time_kernel(e, &f, feeds, k); /* brings pages and caches in */
+    gckpt_result r = time_kernel(e, &f, feeds, k, &w); /* brings pages and caches in */
     for (samples.n = 0; r == GCKPT_OK && more(o.seconds);)
-        r = time_kernel(e, &f, feeds, k);
+        r = time_kernel(e, &f, feeds, k, &w);
     if (r != GCKPT_OK) {
         fprintf(stderr, "bench: %s\n", gckpt_error_text(e));
         return;
@@ -492,13 +527,14 @@ static void measure_model(measurement *m, const void *what)
     desc.budget = (size_t)o.budget;
     desc.precision = o.bf16 ? GCKPT_BF16 : GCKPT_FP32;
     desc.update_in_backward = o.budget > 0 ? GCKPT_IF_USEFUL : o.update == IN_BACKWARD;
+    gckpt_exec_desc how = { .isa = isa() };
     bench b = { 0 };
     gckpt_report report = { 0, 0, 0, 0 };
-    if (!bench_open(&b, z, &desc))
+    if (!bench_open(&b, z, &desc, &how))
         return;
     for (int i = -1; i < 0 || more(5 * o.seconds); i++) { /* the first brings pages in */
         if (i >= 0)
-            samples.peak[samples.n] = peak_sample(arithmetic_peak(), peak_width(), (int)o.threads);
+            samples.peak[samples.n] = peak_sample(arithmetic_peak(), (int)o.threads);
         double t = now();
         if (gckpt_step(b.exec, b.feeds, 2, z->batch, &adamw, &report) != GCKPT_OK) {
             fprintf(stderr, "bench: %s\n", gckpt_error_text(b.exec));
@@ -614,9 +650,9 @@ static int run_kernels(void)
     for (int M = 256; M <= 1024; M *= 4)
         good = good && run_both(OP_LINEAR_LOSS, M, 768, VOCABULARY) &&
                run_both(OP_LOSS, M, VOCABULARY, 0);
-    return good && run_both(OP_LAYERNORM, 4096, 768, 0) && run_both(OP_GELU, 4096, 3072, 0) &&
-           run_both(OP_SOFTMAX, 12288, 1024, 0) && run_kernel(OP_ADD, FORWARD, 4096, 768, 0) &&
-           run_both(OP_EMBED, 4096, 768, 0) && run_kernel(OP_ADAMW, STEP, 768, 3072, 0) &&
+    return good && run_both(OP_LAYERNORM, 16384, 768, 0) && run_both(OP_GELU, 8192, 3072, 0) &&
+           run_both(OP_SOFTMAX, 12288, 1024, 0) && run_kernel(OP_ADD, FORWARD, 16384, 768, 0) &&
+           run_both(OP_EMBED, 16384, 768, 0) && run_kernel(OP_ADAMW, STEP, 768, 3072, 0) &&
            run_kernel(OP_ADAMW, STEP, 768, VOCABULARY, 0);
 }
 
@@ -661,7 +697,7 @@ static void measure_peak(measurement *m, const void *what)
         return;
     while (more(o.seconds / 4)) {
         double t = now();
-        samples.peak[samples.n] = peak_sample(kind, peak_width(), (int)o.threads);
+        samples.peak[samples.n] = peak_sample(kind, (int)o.threads);
         samples.seconds[samples.n++] = now() - t;
     }
     finish(m);
@@ -678,17 +714,17 @@ static int run_peaks(void)
         rate[kind] = 1e-9 * m.peak;
     }
     tell("%lld thread%s, vectors of %d bytes: %.0f GFLOP/s fp32", (long long)o.threads,
-         o.threads == 1 ? "" : "s", peak_width(), rate[PEAK_FMA]);
+         o.threads == 1 ? "" : "s", peak_width, rate[PEAK_FMA]);
     if (peak_has_dot())
         tell(", %.0f GFLOP/s bf16 dot products", rate[PEAK_DOT]);
     tell("; memory %.1f GB/s reading, %.1f GB/s triad.\n", rate[PEAK_READ], rate[PEAK_TRIAD]);
     fprintf(json, "{\n  \"version\":\"%d.%d.%d\",\"threads\":%lld,\"vector_bytes\":%d,",
             GCKPT_VERSION_MAJOR, GCKPT_VERSION_MINOR, GCKPT_VERSION_REVISION, (long long)o.threads,
-            peak_width());
+            peak_width);
     for (peak_kind kind = PEAK_FMA; kind <= PEAK_TRIAD; kind++)
         fprintf(json, "\"%s\":%.3f,", key[kind], rate[kind]);
-    fprintf(json, "\"precision\":\"%s\",\"budget\":%lld,\n  \"results\":[",
-            o.bf16 ? "bf16" : "fp32", (long long)o.budget);
+    fprintf(json, "\"isa\":\"%s\",\"precision\":\"%s\",\"budget\":%lld,\n  \"results\":[",
+            isas[o.isa], o.bf16 ? "bf16" : "fp32", (long long)o.budget);
     return 1;
 }
 

@@ -122,8 +122,9 @@ static int bench_build(gckpt_graph *g, int64_t rows, gckpt_term *term, void *use
     return 1;
 }
 
-/* 0 after saying what went wrong. desc NULL: none; with a budget the micro-batch is chosen too. */
-static int bench_open(bench *b, const size *z, const gckpt_plan_desc *desc)
+/* 0 after saying what went wrong. With a budget the micro-batch is chosen too. */
+static int bench_open(bench *b, const size *z, const gckpt_plan_desc *desc,
+                      const gckpt_exec_desc *how)
 {
     const int64_t tokens = z->inputs > 0 ? z->batch : (int64_t)z->batch * z->context;
     const int64_t fed = z->inputs > 0 ? tokens * z->inputs : tokens;
@@ -136,7 +137,7 @@ static int bench_open(bench *b, const size *z, const gckpt_plan_desc *desc)
         bench_build(b->graph, z->batch, &b->loss, b);
         b->plan = gckpt_plan_new(b->graph, &b->loss, 1, desc);
     }
-    b->exec = b->plan == NULL ? NULL : gckpt_exec_new(b->plan, b->store, NULL);
+    b->exec = b->plan == NULL ? NULL : gckpt_exec_new(b->plan, b->store, how);
     b->tokens = malloc((size_t)fed * sizeof(int32_t)); /* a float is as large */
     b->targets = malloc((size_t)tokens * sizeof(int32_t));
     if (b->exec == NULL || b->tokens == NULL || b->targets == NULL) {
@@ -165,7 +166,7 @@ static int bench_open(bench *b, const size *z, const gckpt_plan_desc *desc)
 static inline int bench_new(bench *b, const size *z, gckpt_mode mode, int threads)
 {
     gckpt_plan_desc desc = { .mode = mode, .threads = threads };
-    return bench_open(b, z, &desc);
+    return bench_open(b, z, &desc, NULL);
 }
 
 /* Seconds of a step: the least after a first one, until about `seconds` are spent; < 0:

@@ -46,8 +46,10 @@ PEAK(peak_64, 64, __attribute__((target("avx512f,fma"))), FUSED)
 PEAK(peak_dot, 64, __attribute__((target("avx512f,fma"))), DOT)
 #endif
 
-/* Bytes of the widest vectors. */
-static int peak_width(void)
+static int peak_width; /* bytes of the vectors that arithmetic is sampled with */
+
+/* of the widest vectors here */
+static int peak_widest(void)
 {
 #if defined(__x86_64__)
     return __builtin_cpu_supports("avx512f")                                 ? 64
@@ -67,18 +69,20 @@ static int peak_has_dot(void)
 #endif
 }
 
-static double peak_arithmetic(peak_kind kind, int width)
+static double peak_arithmetic(peak_kind kind)
 {
     const long rounds = 1000000;
-    double flops = 2.0 * 12 * (width / 4) * (double)rounds;
+    double flops = 2.0 * 12 * (peak_width / 4) * (double)rounds;
     volatile float sink;
     double t = now();
 #if defined(__x86_64__)
     if (kind == PEAK_DOT) {
-        flops *= 2; /* pairs */
+        flops = 2.0 * 12 * 32 * (double)rounds; /* pairs, always in the widest */
         sink = peak_dot(rounds);
     } else {
-        sink = width == 64 ? peak_64(rounds) : width == 32 ? peak_32(rounds) : peak_16(rounds);
+        sink = peak_width == 64   ? peak_64(rounds)
+               : peak_width == 32 ? peak_32(rounds)
+                                  : peak_16(rounds);
     }
 #else
     (void)kind;
@@ -140,7 +144,7 @@ static double peak_memory(peak_kind kind, int thread, int threads)
 }
 
 /* flop/s or bytes/s of all threads, now. */
-static double peak_sample(peak_kind kind, int width, int threads)
+static double peak_sample(peak_kind kind, int threads)
 {
     double rate = 0;
 #ifdef _OPENMP
@@ -152,7 +156,7 @@ static double peak_sample(peak_kind kind, int width, int threads)
         thread = omp_get_thread_num();
 #pragma omp barrier
 #endif
-        rate += kind == PEAK_FMA || kind == PEAK_DOT ? peak_arithmetic(kind, width)
+        rate += kind == PEAK_FMA || kind == PEAK_DOT ? peak_arithmetic(kind)
                                                      : peak_memory(kind, thread, threads);
     }
     return rate;
