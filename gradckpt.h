@@ -1495,6 +1495,7 @@ typedef struct gckpti_team {
     int64_t n;
     int busy; /* a job is under way */
     int over; /* no more jobs */
+    int gone; /* threads that have seen it */
     char apart[64];
     int64_t left;
     char apart2[64]; /* cache lines of their own */
@@ -1516,12 +1517,24 @@ static void gckpti_team_help(gckpti_team *t)
         __atomic_fetch_sub(&t->open, done, __ATOMIC_ACQ_REL);
 }
 
+/* Some 40 ns in which a thread beside this one on its core gets more of it. */
+static void gckpti_pause(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb");
+#else
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+#endif
+}
+
 /* Spins for 20 to 50 us, so that the next job finds the thread awake, then lets others have the
  * processor, then sleeps: a processor without work takes over what waits on a busy one. */
 static void gckpti_team_wait(int *waited)
 {
     if (*waited < 1000) {
-        __builtin_ia32_pause();
+        gckpti_pause();
     } else if (*waited < 1004) {
         sched_yield();
     } else {
@@ -1541,6 +1554,16 @@ static void gckpti_team_work(gckpti_team *t)
         }
         gckpti_team_wait(&waited);
     }
+    __atomic_fetch_add(&t->gone, 1, __ATOMIC_RELEASE);
+}
+
+/* Thread 0 waits here for the others and not in OpenMP's barrier, which may spin for so long that a
+ * thread without a processor never gets this one. */
+static void gckpti_team_end(gckpti_team *t, int others)
+{
+    __atomic_store_n(&t->over, 1, __ATOMIC_RELEASE);
+    for (int waited = 0; __atomic_load_n(&t->gone, __ATOMIC_ACQUIRE) < others;)
+        gckpti_team_wait(&waited);
 }
 
 static void gckpti_team_run(gckpti_team *t, int64_t n, void (*body)(void *context, int64_t i),
@@ -1605,7 +1628,7 @@ static void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(vo
             runner->team = omp_get_num_threads() > 1 ? &team : NULL;
             main(context);
             runner->team = NULL;
-            __atomic_store_n(&team.over, 1, __ATOMIC_RELEASE);
+            gckpti_team_end(&team, omp_get_num_threads() - 1);
         } else {
             gckpti_team_work(&team);
         }
@@ -10848,11 +10871,11 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
 static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
                               gckpt_call *c);
 
-/* A team takes tens of microseconds to wake: is there work for it? About 1e7 flops are as long. */
+/* A team takes up to a hundred microseconds to wake and to end: is there work for it? */
 static int gckpti_worth_a_team(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    const double enough = 1e7;
+    const double enough = 5e7;
     double flops = 0, rounds = p->batch > p->rows ? (double)p->batch / (double)p->rows : 1;
     for (size_t x = 0; x < p->length && flops < enough; x++) {
         const gckpti_ins *ins = &p->list[x];
@@ -14051,7 +14074,13 @@ typedef struct gckpti_columns {
     float *gain, *bias;
 } gckpti_columns;
 
-enum { GCKPTI_BLOCK = GCKPTI_KEY_TILE, GCKPTI_NO_EDGE = 0, GCKPTI_AFTER, GCKPTI_BEFORE };
+enum {
+    GCKPTI_BLOCK = GCKPTI_KEY_TILE,
+    GCKPTI_NO_EDGE = 0,
+    GCKPTI_AFTER,
+    GCKPTI_BEFORE,
+    GCKPTI_ABOVE
+};
 
 typedef struct gckpti_heads { /* an attention call's */
     const gckpt_call *call;
@@ -14333,8 +14362,8 @@ static void gckpti_norm_backward_item(void *context, int64_t r, int64_t worker)
     gckpti_kernels_of((const gckpt_call *)context)->norm_backward((const gckpt_call *)context, r);
 }
 
-/* ---- sums over rows: bias += g, gain += g * normalised x; an item is 256 columns ---- */
-enum { GCKPTI_COLUMNS = 256 };
+/* ---- sums over rows: bias += g, gain += g * normalised x; an item is 64 columns ---- */
+enum { GCKPTI_COLUMNS = 64 };
 
 static void gckpti_columns_item(void *context, int64_t i, int64_t worker)
 {
@@ -15542,24 +15571,62 @@ static GCKPTI_TARGET void GCKPTI_V(norm_backward)(const gckpt_call *call, int64_
     }
 }
 
-/* ---- sums over rows, from the first to the last: bias += g, gain += g * normalised x ---- */
+/* ---- sums over rows, from the first to the last: bias += g, gain += g * normalised x; the sums of
+ * 4 vectors of columns stay in registers ---- */
+#define GCKPTI_EACH_SUM(X) X(0) X(1) X(2) X(3)
+GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(columns_of)(const gckpti_columns *s, int64_t j,
+                                                       int64_t n, int gain, int bias)
+{
+    const int64_t c = gckpti_last(&s->call->shape), rows = gckpti_rows(&s->call->shape);
+    const float *g = s->call->grad_out + j;
+#define GCKPTI_LEFT(i) (n - GCKPTI_W * (i))
+#define GCKPTI_SUM_START(i)                                                                        \
+    GCKPTI_FLOATS bias##i = GCKPTI_V(zero)(), gain##i = bias##i;                                   \
+    if (bias && GCKPTI_LEFT(i) > 0)                                                                \
+        bias##i = GCKPTI_V(load_n)(s->bias + j + GCKPTI_W * (i), GCKPTI_LEFT(i));                  \
+    if (gain && GCKPTI_LEFT(i) > 0)                                                                \
+        gain##i = GCKPTI_V(load_n)(s->gain + j + GCKPTI_W * (i), GCKPTI_LEFT(i));
+#define GCKPTI_SUM_ROW(i)                                                                          \
+    if (GCKPTI_LEFT(i) > 0) {                                                                      \
+        GCKPTI_FLOATS x = GCKPTI_V(load_n)(g + GCKPTI_W * (i), GCKPTI_LEFT(i));                    \
+        if (bias)                                                                                  \
+            bias##i = GCKPTI_V(add)(bias##i, x);                                                   \
+        if (gain) {                                                                                \
+            GCKPTI_FLOATS h = GCKPTI_V(load_n)(row.x + j + GCKPTI_W * (i), GCKPTI_LEFT(i));        \
+            h = GCKPTI_V(mul)(GCKPTI_V(sub)(h, mean), rstd);                                       \
+            gain##i = GCKPTI_V(fma)(x, h, gain##i);                                                \
+        }                                                                                          \
+    }
+#define GCKPTI_SUM_END(i)                                                                          \
+    if (bias && GCKPTI_LEFT(i) > 0)                                                                \
+        GCKPTI_V(store_n)(s->bias + j + GCKPTI_W * (i), bias##i, GCKPTI_LEFT(i));                  \
+    if (gain && GCKPTI_LEFT(i) > 0)                                                                \
+        GCKPTI_V(store_n)(s->gain + j + GCKPTI_W * (i), gain##i, GCKPTI_LEFT(i));
+    gckpti_row row = { GCKPTI_NORM, NULL, NULL, NULL, NULL, 0.0f, 0.0f };
+    GCKPTI_EACH_SUM(GCKPTI_SUM_START)
+    for (int64_t r = 0; r < rows; r++, g += c) {
+        if (gain)
+            row = gckpti_norm_row(s->call, r);
+        const GCKPTI_FLOATS mean = GCKPTI_V(set1)(row.mean), rstd = GCKPTI_V(set1)(row.rstd);
+        GCKPTI_EACH_SUM(GCKPTI_SUM_ROW)
+        (void)mean, (void)rstd;
+    }
+    GCKPTI_EACH_SUM(GCKPTI_SUM_END)
+#undef GCKPTI_LEFT
+#undef GCKPTI_SUM_START
+#undef GCKPTI_SUM_ROW
+#undef GCKPTI_SUM_END
+}
+#undef GCKPTI_EACH_SUM
+
 static GCKPTI_TARGET void GCKPTI_V(columns)(const gckpti_columns *s, int64_t first, int64_t end)
 {
-    int64_t n = gckpti_last(&s->call->shape), rows = gckpti_rows(&s->call->shape);
-    const gckpti_row none = { GCKPTI_NORM, NULL, NULL, NULL, NULL, 0.0f, 0.0f };
-    for (int64_t r = 0; r < rows; r++) {
-        const gckpti_row row = s->gain ? gckpti_norm_row(s->call, r) : none;
-        const GCKPTI_FLOATS mean = GCKPTI_V(set1)(row.mean), rstd = GCKPTI_V(set1)(row.rstd);
-        for (int64_t j = first; j < end; j += GCKPTI_W) {
-            GCKPTI_FLOATS g = GCKPTI_V(load_n)(s->call->grad_out + r * n + j, end - j);
-            if (s->bias)
-                GCKPTI_V(store_n)
-            (s->bias + j, GCKPTI_V(add)(GCKPTI_V(load_n)(s->bias + j, end - j), g), end - j);
-            if (s->gain) {
-                GCKPTI_FLOATS h = GCKPTI_V(sub)(GCKPTI_V(load_n)(row.x + j, end - j), mean);
-                GCKPTI_V(put)(s->gain + j, g, GCKPTI_V(mul)(h, rstd), 1, end - j);
-            }
-        }
+    for (int64_t j = first, n; j < end; j += n) {
+        n = gckpti_part(end - j, 4 * GCKPTI_W);
+        if (!s->gain && n == 4 * GCKPTI_W)
+            GCKPTI_V(columns_of)(s, j, 4 * GCKPTI_W, 0, 1);
+        else
+            GCKPTI_V(columns_of)(s, j, n, s->gain != NULL, s->bias != NULL);
     }
 }
 
@@ -15622,20 +15689,22 @@ static GCKPTI_TARGET void GCKPTI_V(strip)(const gckpti_strip *s, int64_t rows, i
 #undef GCKPTI_LINKS
 }
 
-/* The same for c (m,n). At an edge row i has the links 0..i (GCKPTI_AFTER) or i..k-1 of the k. */
+/* The same for c (m,n). At an edge row i has the links 0..i (GCKPTI_AFTER) or i..k-1 of the k
+ * (GCKPTI_BEFORE), or its columns before i are of no use (GCKPTI_ABOVE). */
 static GCKPTI_TARGET void GCKPTI_V(strips)(const gckpti_strip *s, int64_t m, int64_t n, int64_t k,
                                            const float *a, const float *b, float *c)
 {
     for (int64_t i = 0; i < m; i += GCKPTI_STRIP) {
         int64_t rows = gckpti_part(m - i, GCKPTI_STRIP), links = k, skip = 0, corner = 0;
-        if (s->edge != GCKPTI_NO_EDGE) {
+        if (s->edge == GCKPTI_AFTER || s->edge == GCKPTI_BEFORE) {
             corner = i < k ? gckpti_part(k - i, rows) : 0;
             links = s->edge == GCKPTI_AFTER ? gckpti_part(i, k) : k - i - corner;
             skip = s->edge == GCKPTI_AFTER ? 0 : i;
             if (links < 0)
                 return; /* no link is left */
         }
-        for (int64_t j = 0; j < n; j += 2 * GCKPTI_W)
+        for (int64_t j = s->edge == GCKPTI_ABOVE ? i - i % (2 * GCKPTI_W) : 0; j < n;
+             j += 2 * GCKPTI_W)
             GCKPTI_V(strip)
         (s, rows, gckpti_part(n - j, 2 * GCKPTI_W), links, corner,
          a + i * s->a_row + skip * s->a_step, b + skip * s->b_step + j, c + i * s->c_row + j);
@@ -15658,6 +15727,7 @@ static GCKPTI_TARGET void GCKPTI_V(online_down)(float *x, int64_t n, int64_t edg
 {
     const GCKPTI_FLOATS zero = GCKPTI_V(zero)(), least = GCKPTI_V(set1)(-GCKPTI_INFINITY);
     GCKPTI_FLOATS top = least, other = least, e[16], change = zero;
+    n = edge + GCKPTI_W < n ? edge + GCKPTI_W : n;
     for (int64_t j = 0; j < n; j++) {
         GCKPTI_FLOATS s = GCKPTI_V(load)(x + j * GCKPTI_BLOCK);
         s = GCKPTI_V(fma)(s, GCKPTI_V(set1)(scale), zero);
@@ -15703,7 +15773,7 @@ static GCKPTI_TARGET void GCKPTI_V(attention_forward)(const gckpti_heads *h, int
                                                       int64_t head, int64_t first, float *room)
 {
     const gckpt_call *call = h->call;
-    const gckpti_strip scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
+    gckpti_strip scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
     gckpti_strip values = { 1, GCKPTI_BLOCK, h->wide, h->c, 0, GCKPTI_NO_EDGE };
     int64_t m = gckpti_part(h->t - first, GCKPTI_BLOCK), seen = h->causal ? first + m : h->s;
     int64_t at = (row * h->t + first) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
@@ -15715,6 +15785,7 @@ static GCKPTI_TARGET void GCKPTI_V(attention_forward)(const gckpti_heads *h, int
     for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
         int64_t n = gckpti_part(seen - j, GCKPTI_BLOCK), all = GCKPTI_BLOCK;
         int edge = h->causal && j == first;
+        scores.edge = edge * GCKPTI_ABOVE;
         GCKPTI_V(strips)(&scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
         for (int64_t i = 0; i < m; i += GCKPTI_W)
             GCKPTI_V(online_down)
@@ -15743,7 +15814,7 @@ static GCKPTI_TARGET void GCKPTI_V(attention_backward)(const gckpti_heads *h, in
                                                        int64_t head, float *room)
 {
     const gckpt_call *call = h->call;
-    const gckpti_strip scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
+    gckpti_strip scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
     const GCKPTI_FLOATS scale = GCKPTI_V(set1)(h->scale), zero = GCKPTI_V(zero)();
     int64_t c = h->c, packed = GCKPTI_BLOCK * (h->d + GCKPTI_SIDE), rows = GCKPTI_BLOCK * h->wide;
     int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
@@ -15778,11 +15849,12 @@ static GCKPTI_TARGET void GCKPTI_V(attention_backward)(const gckpti_heads *h, in
             gckpti_strip over_keys = { 1, GCKPTI_BLOCK, h->wide, c, 0, GCKPTI_NO_EDGE };
             over_queries.edge = edge * GCKPTI_BEFORE;
             over_keys.edge = edge * GCKPTI_AFTER;
+            scores.edge = edge * GCKPTI_ABOVE;
             GCKPTI_V(strips)(&scores, n, m, h->d, call->in[1].data + key, qt, p);
             if (dq || dk)
                 GCKPTI_V(strips)(&scores, n, m, h->d, call->in[2].data + key, gt, ds);
             for (int64_t r = 0; r < n; r++)
-                for (int64_t i = 0; i < m; i += GCKPTI_W) {
+                for (int64_t i = edge ? r - r % GCKPTI_W : 0; i < m; i += GCKPTI_W) {
                     float *pe = p + r * GCKPTI_BLOCK + i, *de = ds + r * GCKPTI_BLOCK + i;
                     GCKPTI_FLOATS x = GCKPTI_V(fma)(GCKPTI_V(load)(pe), scale, zero), y;
                     x = GCKPTI_V(exp)(GCKPTI_V(sub)(x, GCKPTI_V(load)(lse + i)));

@@ -57,6 +57,7 @@ tests_with()            # tests_with OUTPUT compiler options...: all tests, buil
         name=$(basename "$test" .c)
         extra=
         [ "$name" = test_ops ] && extra=tests/ref.c
+        [ "$name" = test_threads ] && extra=-lpthread
         echo "== $name"
         "$@" -I. "$test" $extra -lm -o "$out-$name" && "$out-$name" || return 1
     done
@@ -221,6 +222,11 @@ run_check()
         can gcc -fsanitize=thread || c=clang
         can $c -fsanitize=thread || skip "no thread sanitizer"
         $c -std=gnu99 -O1 -g -fsanitize=thread -I. tests/compile/two_contexts.c -lpthread -o $B/$1 && $B/$1 ;;
+    tsan-teams)             # how threads claim items; OpenMP's own barriers are beyond the sanitizer
+        c=gcc
+        can gcc -fsanitize=thread || c=clang
+        can $c -fsanitize=thread || skip "no thread sanitizer"
+        $c -std=gnu99 -O1 -g -fsanitize=thread -I. tests/test_threads.c -lm -lpthread -o $B/$1 && $B/$1 2000 ;;
     two-contexts-openmp)
         can ${CC:-cc} -fopenmp || skip "no OpenMP"
         ${CC:-cc} -std=gnu99 -O2 -fopenmp -I. tests/compile/two_contexts.c -lpthread -o $B/$1 && $B/$1 ;;
@@ -237,6 +243,18 @@ run_check()
         rm -rf $B/$1
         make -s install DESTDIR=$B/$1 PREFIX=/usr && cmp gradckpt.h $B/$1/usr/include/gradckpt.h &&
             grep -q '^Version: [0-9]*\.[0-9]*\.[0-9]*$' $B/$1/usr/share/pkgconfig/gradckpt.pc ;;
+    benches)                # they build without a warning; bench runs once, and no time is judged
+        for c in gcc clang; do
+            have $c || continue
+            for source in tests/bench/*.c; do
+                $c -std=gnu99 $W -Wstrict-prototypes -Iexamples -fsyntax-only "$source" || return 1
+            done
+        done
+        ${CC:-cc} -std=gnu99 -O1 -I. tests/bench/bench.c -o $B/$1 &&
+            $B/$1 --seconds 0 --only mlp --json $B/$1.json --markdown $B/$1.md &&
+            $B/$1 --seconds 0 --only nano --budget 16M --json $B/$1-least.json &&
+            grep -q '"model":"mlp"' $B/$1.json && grep -q '^| MLP' $B/$1.md &&
+            ! $B/$1 --only nothing && ! $B/$1 --budget 1x && ! $B/$1 --seconds && $B/$1 --help ;;
     threads-gpt)            # OpenMP or not, one thread or several: one hash
         can ${CC:-cc} -fopenmp || skip "no OpenMP"
         ${CC:-cc} -std=gnu99 -O2 -I. examples/gpt.c -o $B/$1-serial &&
@@ -280,8 +298,8 @@ cross-i686-linux-gnu
 hash-g++,-std=c++11,-O2 hash-g++,-std=c++17,-O3 hash-clang++,-std=c++11,-O2
 hash-clang++,-std=c++17,-O2
 include-alone include-two-units include-c-and-cxx symbols-prefix symbols-no-writable symbols-static
-symbols-device symbols-no-exit macros lines no-heap firmware-clang fast-math-refused install threads-gpt gpt-plans plans-wide
-tsan-two-contexts two-contexts-openmp valgrind asan-gpt asan-ubsan-gcc asan-ubsan-clang"
+symbols-device symbols-no-exit macros lines no-heap firmware-clang fast-math-refused install benches threads-gpt gpt-plans plans-wide
+tsan-two-contexts tsan-teams two-contexts-openmp valgrind asan-gpt asan-ubsan-gcc asan-ubsan-clang"
 
 if [ "$1" = list ]; then
     echo "$all"

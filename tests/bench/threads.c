@@ -1,0 +1,90 @@
+/* threads.c - what a step takes while other programs want the processors too.
+ *
+ *     make threads              prints one line for each OMP_WAIT_POLICY
+ *     build/threads [alone]     alone: no other programs are started
+ *
+ * Milliseconds a step (median of 5 and more) of a GPT alone, beside one and beside two processes
+ * that do nothing but spin, which are started and ended here. Then microseconds a step of an MLP
+ * 784-128-10 of 32 rows and of one of 16-16-4, each with one thread and with all, alone.
+ */
+#include "model.h"
+#include <signal.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MOST = 500 };
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median of a step's seconds over about `seconds`; -1: error. */
+static double median_step(bench *b, double seconds)
+{
+    const gckpt_hyper adamw = { .lr = 1e-4f, .clip = 1 };
+    double times[MOST], start = 0;
+    int n = -1; /* the first is not counted */
+    for (; n < 5 || (n < MOST && now() - start < seconds); n++) {
+        double t = now();
+        if (gckpt_step(b->exec, b->feeds, 2, b->z->batch, &adamw, NULL) != GCKPT_OK)
+            return -1;
+        if (n < 0)
+            start = now();
+        else
+            times[n] = now() - t;
+    }
+    qsort(times, (size_t)n, sizeof *times, by_size);
+    return times[n / 2];
+}
+
+static double measure(const size *z, int threads, double seconds)
+{
+    bench b = { 0 };
+    double t = bench_new(&b, z, GCKPT_STORE_ALL, threads) ? median_step(&b, seconds) : -1;
+    bench_free(&b);
+    return t;
+}
+
+int main(int argc, char **argv)
+{
+    static const size gpt = {
+        .layers = 6, .heads = 6, .dim = 192, .context = 256, .batch = 4, .vocabulary = 256
+    };
+    static const size small[] = { { .inputs = 784, .dim = 128, .vocabulary = 10, .batch = 32 },
+                                  { .inputs = 16, .dim = 16, .vocabulary = 4, .batch = 32 } };
+    const char *policy = getenv("OMP_WAIT_POLICY");
+    int threads = gckpt_threads(), most = argc > 1 && !strcmp(argv[1], "alone") ? 0 : 2;
+    double t = 0;
+    pid_t busy[2];
+    int started = 0;
+    printf("OMP_WAIT_POLICY %-8s", policy == NULL ? "unset" : policy);
+    printf("  GPT, ms a step, beside 0 to %d busy processes:", most);
+    for (int others = 0; t >= 0 && others <= most; others++) {
+        if (others > 0) {
+            fflush(stdout);
+            busy[started] = fork();
+            if (busy[started] < 0)
+                break;
+            if (busy[started] == 0)
+                for (volatile unsigned spin = 0;; spin++)
+                    ;
+            started++;
+        }
+        t = measure(&gpt, threads, 3);
+        printf(" %.0f", 1e3 * t);
+    }
+    while (started-- > 0) {
+        kill(busy[started], SIGKILL);
+        waitpid(busy[started], NULL, 0);
+    }
+    printf("; MLPs, us a step, 1 and %d threads:", threads);
+    for (int i = 0; t >= 0 && i < 4; i++) {
+        t = measure(&small[i / 2], i % 2 ? threads : 1, 0.2);
+        printf("%s %.0f", i == 2 ? "," : "", 1e6 * t);
+    }
+    printf("\n");
+    return t < 0;
+}
