@@ -255,6 +255,18 @@ run_check()
             $B/$1 --seconds 0 --only nano --budget 16M --json $B/$1-least.json &&
             grep -q '"model":"mlp"' $B/$1.json && grep -q '^| MLP' $B/$1.md &&
             ! $B/$1 --only nothing && ! $B/$1 --budget 1x && ! $B/$1 --seconds && $B/$1 --help ;;
+    benches)                # they build without a warning; bench runs once, and no time is judged
+        for c in gcc clang; do
+            have $c || continue
+            for source in tests/bench/*.c; do
+                $c -std=gnu99 $W -Wstrict-prototypes -Iexamples -fsyntax-only "$source" || return 1
+            done
+        done
+        ${CC:-cc} -std=gnu99 -O1 -I. tests/bench/bench.c -o $B/$1 &&
+            $B/$1 --seconds 0 --only mlp --json $B/$1.json --markdown $B/$1.md &&
+            $B/$1 --seconds 0 --only nano --budget 16M --json $B/$1-least.json &&
+            grep -q '"model":"mlp"' $B/$1.json && grep -q '^| MLP' $B/$1.md &&
+            ! $B/$1 --only nothing && ! $B/$1 --budget 1x && ! $B/$1 --seconds && $B/$1 --help ;;
     threads-gpt)            # OpenMP or not, one thread or several: one hash
         can ${CC:-cc} -fopenmp || skip "no OpenMP"
         ${CC:-cc} -std=gnu99 -O2 -I. examples/gpt.c -o $B/$1-serial &&
