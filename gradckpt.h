@@ -101,7 +101,8 @@
  *    GCKPT_NO_STDIO [A]            no files by path; reading and writing go through callbacks
  *    GCKPT_NO_FAST [I]             leave out the fast CPU backend (firmware, first lessons)
  *    GCKPT_FORCE_SOFT_FMA [I]      the exact software fma even where the instruction exists (tests)
- *    OpenMP is used when the compiler has it switched on (-fopenmp).
+ *    OpenMP is used when the compiler has it switched on (-fopenmp). On Linux, blocks of 4 MiB and
+ *    more from the default allocator ask for huge pages.
  *
  * 5. The numeric contract (version GCKPT_CONTRACT; a change of any line below is a new version)
  *    Everything is IEEE-754 binary32 with round to nearest even, except sums of losses and of the
@@ -3070,8 +3071,12 @@ struct gckpti_kernels {
     void (*divide)(float *x, float by, int64_t n);
     float (*square_sum)(const float *x, int64_t n);
     void (*adamw)(float *w, const float *g, float *m, float *v, int64_t n, const gckpti_adamw *a);
-    void (*gelu_forward)(const float *x, float *y, int64_t n);
-    void (*gelu_backward)(const float *x, const float *g, float *d, int accumulate, int64_t n);
+    void (*curve_forward)(int kind, const float *x, float *y, int64_t n);
+    void (*curve_backward)(int kind, const float *at, const float *g, float *d, int accumulate,
+                           int64_t n);
+    void (*pair_forward)(int kind, const float *a, const float *b, float *y, int64_t n);
+    void (*product_gradient)(const float *g, const float *other, float *d, int accumulate,
+                             int64_t n);
     void (*softmax_forward)(const float *x, float *y, int64_t n);
     void (*softmax_backward)(const float *y, const float *g, float *d, int accumulate, int64_t n);
     void (*norm_forward)(const gckpt_call *call, int64_t row);
@@ -3085,22 +3090,26 @@ struct gckpti_kernels {
                              float scale, int accumulate);
 };
 /* The kernels that op rows point to: */
-static void gckpti_fast_linear_forward(const gckpt_call *call);
-static void gckpti_fast_linear_backward(const gckpt_call *call);
-static void gckpti_fast_matmul_forward(const gckpt_call *call);
-static void gckpti_fast_matmul_backward(const gckpt_call *call);
-static void gckpti_fast_attention_forward(const gckpt_call *call);
-static void gckpti_fast_attention_backward(const gckpt_call *call);
-static void gckpti_fast_layernorm_forward(const gckpt_call *call);
-static void gckpti_fast_layernorm_backward(const gckpt_call *call);
-static void gckpti_fast_gelu_forward(const gckpt_call *call);
-static void gckpti_fast_gelu_backward(const gckpt_call *call);
-static void gckpti_fast_softmax_forward(const gckpt_call *call);
-static void gckpti_fast_softmax_backward(const gckpt_call *call);
-static void gckpti_fast_cross_entropy_forward(const gckpt_call *call);
-static void gckpti_fast_cross_entropy_backward(const gckpt_call *call);
-static void gckpti_fast_linear_cross_entropy_forward(const gckpt_call *call);
-static void gckpti_fast_linear_cross_entropy_backward(const gckpt_call *call);
+#define GCKPTI_FAST_OP(name)                                                                       \
+    static void gckpti_fast_##name##_forward(const gckpt_call *call);                              \
+    static void gckpti_fast_##name##_backward(const gckpt_call *call);
+GCKPTI_FAST_OP(linear)
+GCKPTI_FAST_OP(matmul)
+GCKPTI_FAST_OP(attention)
+GCKPTI_FAST_OP(layernorm)
+GCKPTI_FAST_OP(softmax)
+GCKPTI_FAST_OP(cross_entropy)
+GCKPTI_FAST_OP(linear_cross_entropy)
+GCKPTI_FAST_OP(gelu)
+GCKPTI_FAST_OP(relu)
+GCKPTI_FAST_OP(gelu_erf)
+GCKPTI_FAST_OP(silu)
+GCKPTI_FAST_OP(tanh)
+GCKPTI_FAST_OP(sigmoid)
+GCKPTI_FAST_OP(add)
+GCKPTI_FAST_OP(sub)
+GCKPTI_FAST_OP(mul)
+#undef GCKPTI_FAST_OP
 #endif
 
 /* =================================================================================================
@@ -3170,8 +3179,8 @@ static const gckpt_op gckpti_op_relu = { "relu",
                                          NULL,
                                          { GCKPT_OUT },
                                          GCKPTI_UNARY_FLAGS,
-                                         NULL,
-                                         NULL };
+                                         GCKPTI_FAST(gckpti_fast_relu_forward),
+                                         GCKPTI_FAST(gckpti_fast_relu_backward) };
 GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x)
 {
     return gckpt_apply(&gckpti_op_relu, &x, 1, NULL, 0);
@@ -3240,8 +3249,8 @@ static const gckpt_op gckpti_op_gelu_erf = { "gelu_erf",
                                              NULL,
                                              { GCKPT_IN(0) },
                                              GCKPTI_UNARY_FLAGS,
-                                             NULL,
-                                             NULL };
+                                             GCKPTI_FAST(gckpti_fast_gelu_erf_forward),
+                                             GCKPTI_FAST(gckpti_fast_gelu_erf_backward) };
 GCKPT_API gckpt_tensor *gckpt_gelu_erf(gckpt_tensor *x)
 {
     return gckpt_apply(&gckpti_op_gelu_erf, &x, 1, NULL, 0);
@@ -3268,8 +3277,8 @@ static const gckpt_op gckpti_op_silu = { "silu",
                                          NULL,
                                          { GCKPT_IN(0) },
                                          GCKPTI_UNARY_FLAGS,
-                                         NULL,
-                                         NULL };
+                                         GCKPTI_FAST(gckpti_fast_silu_forward),
+                                         GCKPTI_FAST(gckpti_fast_silu_backward) };
 GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x)
 {
     return gckpt_apply(&gckpti_op_silu, &x, 1, NULL, 0);
@@ -3290,8 +3299,8 @@ static const gckpt_op gckpti_op_tanh = { "tanh",
                                          NULL,
                                          { GCKPT_OUT },
                                          GCKPTI_UNARY_FLAGS,
-                                         NULL,
-                                         NULL };
+                                         GCKPTI_FAST(gckpti_fast_tanh_forward),
+                                         GCKPTI_FAST(gckpti_fast_tanh_backward) };
 GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x)
 {
     return gckpt_apply(&gckpti_op_tanh, &x, 1, NULL, 0);
@@ -3315,8 +3324,8 @@ static const gckpt_op gckpti_op_sigmoid = { "sigmoid",
                                             NULL,
                                             { GCKPT_OUT },
                                             GCKPTI_UNARY_FLAGS,
-                                            NULL,
-                                            NULL };
+                                            GCKPTI_FAST(gckpti_fast_sigmoid_forward),
+                                            GCKPTI_FAST(gckpti_fast_sigmoid_backward) };
 GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x)
 {
     return gckpt_apply(&gckpti_op_sigmoid, &x, 1, NULL, 0);
@@ -3612,8 +3621,8 @@ static const gckpt_op gckpti_op_add = { "add",
                                         { 0 },
                                         GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPT_PASSES(0) |
                                             GCKPT_PASSES(1),
-                                        NULL,
-                                        NULL };
+                                        GCKPTI_FAST(gckpti_fast_add_forward),
+                                        GCKPTI_FAST(gckpti_fast_add_backward) };
 static const gckpt_op gckpti_op_sub = { "sub",
                                         gckpti_broadcast_shape,
                                         gckpti_sub_forward,
@@ -3622,8 +3631,8 @@ static const gckpt_op gckpti_op_sub = { "sub",
                                         NULL,
                                         { 0 },
                                         GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPT_PASSES(0),
-                                        NULL,
-                                        NULL };
+                                        GCKPTI_FAST(gckpti_fast_sub_forward),
+                                        GCKPTI_FAST(gckpti_fast_sub_backward) };
 
 /* mul: da = g b, db = g a */
 GCKPTI_INLINE float gckpti_times(float a, float b) { return a * b; }
@@ -3662,8 +3671,8 @@ static const gckpt_op gckpti_op_mul = { "mul",
                                         NULL,
                                         { GCKPT_IN(1), GCKPT_IN(0) },
                                         GCKPT_INPLACE(0) | GCKPT_INPLACE(1),
-                                        NULL,
-                                        NULL };
+                                        GCKPTI_FAST(gckpti_fast_mul_forward),
+                                        GCKPTI_FAST(gckpti_fast_mul_backward) };
 
 static gckpt_tensor *gckpti_binary(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b)
 {
@@ -14278,40 +14287,168 @@ static void gckpti_fast_matmul_backward(const gckpt_call *call)
             b->accumulate);
 }
 
-/* ---- gelu: an item is 1024 elements ---- */
-static void gckpti_gelu_forward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpt_call *call = (const gckpt_call *)context;
-    int64_t n = gckpti_part(gckpti_elements(&call->shape) - 1024 * i, 1024);
-    (void)worker;
-    gckpti_kernels_of(call)->gelu_forward(call->in[0].data + 1024 * i, call->out + 1024 * i, n);
-}
+/* ---- elementwise ops: an item is 4096 elements. Where an input is repeated (broadcasting), the plain
+ * kernels do it. ---- */
+enum { GCKPTI_RELU, GCKPTI_GELU, GCKPTI_GELU_ERF, GCKPTI_SILU, GCKPTI_TANH, GCKPTI_SIGMOID };
+enum { GCKPTI_ADD, GCKPTI_SUB, GCKPTI_MUL };
+enum { GCKPTI_ELEMENTS = 4096 };
 
-static void gckpti_gelu_backward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpt_call *call = (const gckpt_call *)context;
-    int64_t n = gckpti_part(gckpti_elements(&call->shape) - 1024 * i, 1024);
-    (void)worker;
-    gckpti_kernels_of(call)->gelu_backward(call->in[0].data + 1024 * i, call->grad_out + 1024 * i,
-                                           call->in[0].grad + 1024 * i, call->in[0].accumulate, n);
-}
+typedef struct {
+    const gckpt_call *call;
+    const float *at; /* where the slope of a curve is taken */
+    int kind, input; /* backward of mul: this input's gradient */
+} gckpti_elementwise;
 
-static void gckpti_spread_elements(const gckpt_call *call,
+static void gckpti_spread_elements(const gckpti_elementwise *e, int64_t work,
                                    void (*item)(void *context, int64_t i, int64_t worker))
 {
-    gckpt_call copy = *call; /* items take it without const */
-    gckpti_spread(call, (gckpti_elements(&call->shape) + 1023) / 1024, 16384, item, &copy);
+    gckpti_elementwise copy = *e; /* items take it without const */
+    int64_t n = gckpti_elements(&e->call->shape);
+    gckpti_spread(e->call, (n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS, work * GCKPTI_ELEMENTS,
+                  item, &copy);
 }
 
-static void gckpti_fast_gelu_forward(const gckpt_call *call)
+static int64_t gckpti_elements_of(const gckpti_elementwise *e, int64_t i)
 {
-    gckpti_spread_elements(call, gckpti_gelu_forward_item);
+    return gckpti_part(gckpti_elements(&e->call->shape) - i * GCKPTI_ELEMENTS, GCKPTI_ELEMENTS);
 }
 
-static void gckpti_fast_gelu_backward(const gckpt_call *call)
+static void gckpti_curve_forward_item(void *context, int64_t i, int64_t worker)
 {
-    if (call->in[0].grad)
-        gckpti_spread_elements(call, gckpti_gelu_backward_item);
+    const gckpti_elementwise *e = (const gckpti_elementwise *)context;
+    int64_t at = i * GCKPTI_ELEMENTS;
+    (void)worker;
+    gckpti_kernels_of(e->call)->curve_forward(e->kind, e->call->in[0].data + at, e->call->out + at,
+                                              gckpti_elements_of(e, i));
+}
+
+static void gckpti_curve_backward_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_elementwise *e = (const gckpti_elementwise *)context;
+    int64_t at = i * GCKPTI_ELEMENTS;
+    (void)worker;
+    gckpti_kernels_of(e->call)->curve_backward(e->kind, e->at + at, e->call->grad_out + at,
+                                               e->call->in[0].grad + at, e->call->in[0].accumulate,
+                                               gckpti_elements_of(e, i));
+}
+
+#define GCKPTI_CURVE(name, number, argument)                                                       \
+    static void gckpti_fast_##name##_forward(const gckpt_call *call)                               \
+    {                                                                                              \
+        gckpti_elementwise e = { call, NULL, number, 0 };                                          \
+        gckpti_spread_elements(&e, 16, gckpti_curve_forward_item);                                 \
+    }                                                                                              \
+    static void gckpti_fast_##name##_backward(const gckpt_call *call)                              \
+    {                                                                                              \
+        gckpti_elementwise e = { call, argument, number, 0 };                                      \
+        if (call->in[0].grad)                                                                      \
+            gckpti_spread_elements(&e, 16, gckpti_curve_backward_item);                            \
+    }
+GCKPTI_CURVE(relu, GCKPTI_RELU, call->out)
+GCKPTI_CURVE(gelu, GCKPTI_GELU, call->in[0].data)
+GCKPTI_CURVE(gelu_erf, GCKPTI_GELU_ERF, call->in[0].data)
+GCKPTI_CURVE(silu, GCKPTI_SILU, call->in[0].data)
+GCKPTI_CURVE(tanh, GCKPTI_TANH, call->out)
+GCKPTI_CURVE(sigmoid, GCKPTI_SIGMOID, call->out)
+#undef GCKPTI_CURVE
+
+static void gckpti_pair_forward_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_elementwise *e = (const gckpti_elementwise *)context;
+    const gckpt_call *call = e->call;
+    int64_t at = i * GCKPTI_ELEMENTS;
+    (void)worker;
+    gckpti_kernels_of(call)->pair_forward(e->kind, call->in[0].data + at, call->in[1].data + at,
+                                          call->out + at, gckpti_elements_of(e, i));
+}
+
+/* No input is repeated. */
+static int gckpti_same_elements(const gckpt_call *call)
+{
+    int64_t n = gckpti_elements(&call->shape);
+    return gckpti_elements(&call->in[0].shape) == n && gckpti_elements(&call->in[1].shape) == n;
+}
+
+static void gckpti_fast_pair_forward(const gckpt_call *call, int kind,
+                                     void (*plain)(const gckpt_call *call))
+{
+    gckpti_elementwise e = { call, NULL, kind, 0 };
+    if (gckpti_same_elements(call))
+        gckpti_spread_elements(&e, 4, gckpti_pair_forward_item);
+    else
+        plain(call);
+}
+
+static void gckpti_fast_add_forward(const gckpt_call *call)
+{
+    gckpti_fast_pair_forward(call, GCKPTI_ADD, gckpti_add_forward);
+}
+
+static void gckpti_fast_sub_forward(const gckpt_call *call)
+{
+    gckpti_fast_pair_forward(call, GCKPTI_SUB, gckpti_sub_forward);
+}
+
+static void gckpti_fast_mul_forward(const gckpt_call *call)
+{
+    gckpti_fast_pair_forward(call, GCKPTI_MUL, gckpti_mul_forward);
+}
+
+/* A piece of add's or sub's backward is the plain one of a shorter call. */
+static void gckpti_sum_backward_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_elementwise *e = (const gckpti_elementwise *)context;
+    int64_t at = i * GCKPTI_ELEMENTS;
+    gckpt_call c = *e->call;
+    (void)worker;
+    c.shape = gckpti_shape(1, gckpti_elements_of(e, i), 0, 0, 0);
+    c.grad_out += at;
+    for (int k = 0; k < 2; k++) {
+        c.in[k].shape = c.shape;
+        c.in[k].grad = c.in[k].grad ? c.in[k].grad + at : NULL;
+    }
+    (e->kind == GCKPTI_ADD ? gckpti_add_backward : gckpti_sub_backward)(&c);
+}
+
+static void gckpti_fast_add_backward(const gckpt_call *call)
+{
+    gckpti_elementwise e = { call, NULL, GCKPTI_ADD, 0 };
+    if (gckpti_same_elements(call))
+        gckpti_spread_elements(&e, 4, gckpti_sum_backward_item);
+    else
+        gckpti_add_backward(call);
+}
+
+static void gckpti_fast_sub_backward(const gckpt_call *call)
+{
+    gckpti_elementwise e = { call, NULL, GCKPTI_SUB, 0 };
+    if (gckpti_same_elements(call))
+        gckpti_spread_elements(&e, 4, gckpti_sum_backward_item);
+    else
+        gckpti_sub_backward(call);
+}
+
+static void gckpti_mul_backward_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_elementwise *e = (const gckpti_elementwise *)context;
+    const gckpt_arg *in = &e->call->in[e->input], *other = &e->call->in[1 - e->input];
+    int64_t at = i * GCKPTI_ELEMENTS;
+    (void)worker;
+    gckpti_kernels_of(e->call)->product_gradient(e->call->grad_out + at, other->data + at,
+                                                 in->grad + at, in->accumulate,
+                                                 gckpti_elements_of(e, i));
+}
+
+static void gckpti_fast_mul_backward(const gckpt_call *call)
+{
+    gckpti_elementwise e = { call, NULL, GCKPTI_MUL, 0 };
+    if (!gckpti_same_elements(call)) {
+        gckpti_mul_backward(call);
+        return;
+    }
+    for (e.input = 0; e.input < 2; e.input++)
+        if (call->in[e.input].grad)
+            gckpti_spread_elements(&e, 4, gckpti_mul_backward_item);
 }
 
 /* ---- softmax, layernorm (rmsnorm too): an item is a row ---- */
@@ -14645,7 +14782,7 @@ static int gckpti_kernels_agree(const gckpti_kernels *kernels)
     c.out = plain[1];
     gckpti_gelu_forward(&c);
     kernels->softmax_forward(x, fast[0], N);
-    kernels->gelu_forward(x, fast[1], N);
+    kernels->curve_forward(GCKPTI_GELU, x, fast[1], N);
     memcpy(fast[2], x, sizeof x);
     kernels->divide(fast[2], 3.0f, N);
     for (int i = 0; i < N; i++)
@@ -15268,7 +15405,7 @@ static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64
     }
 }
 
-/* ---- exp, tanh and the row reductions of >>numerics, operation by operation ---- */
+/* ---- exp, tanh, erf and the row reductions of >>numerics, operation by operation ---- */
 GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(poly)(const float *c, int n, GCKPTI_FLOATS x)
 {
     GCKPTI_FLOATS p = GCKPTI_V(set1)(c[n - 1]);
@@ -15317,6 +15454,22 @@ GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(tanh)(GCKPTI_FLOATS x)
     p = GCKPTI_V(sub)(one, GCKPTI_V(div)(two, p));
     p = GCKPTI_V(less)(a, GCKPTI_V(set1)(GCKPTI_TANH_SPLIT), small, p);
     return GCKPTI_V(either)(p, sign);
+}
+
+GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(erf)(GCKPTI_FLOATS x)
+{
+    const GCKPTI_FLOATS one = GCKPTI_V(set1)(1.0f);
+    GCKPTI_FLOATS sign = GCKPTI_V(both)(x, GCKPTI_V(set1)(-0.0f)), a = GCKPTI_V(differ)(x, sign);
+    GCKPTI_FLOATS p = GCKPTI_V(poly)(gckpti_erf_c, 7, GCKPTI_V(mul)(a, a)), b, r, s;
+    GCKPTI_FLOATS small = GCKPTI_V(fma)(a, p, a);
+    GCKPTI_INTS n;
+    b = GCKPTI_V(min)(GCKPTI_V(set1)(GCKPTI_ERF_MAX), a);
+    p = GCKPTI_V(poly)(gckpti_erfc_c, 7, b);
+    b = GCKPTI_V(differ)(b, GCKPTI_V(set1)(-0.0f));
+    p = GCKPTI_V(exp_reduce)(GCKPTI_V(fma)(p, b, GCKPTI_V(zero)()), &r, &n);
+    s = GCKPTI_V(exponent)(GCKPTI_V(plus)(n, 127));
+    p = GCKPTI_V(fnma)(GCKPTI_V(mul)(r, s), p, GCKPTI_V(sub)(one, s));
+    return GCKPTI_V(either)(GCKPTI_V(less)(a, GCKPTI_V(set1)(GCKPTI_ERF_SPLIT), small, p), sign);
 }
 
 /* A row's 32 lanes are 32 / GCKPTI_W vectors with names: arrays of them would live in memory. */
@@ -15472,7 +15625,7 @@ static GCKPTI_TARGET void GCKPTI_V(adamw)(float *w, const float *g, float *m, fl
     }
 }
 
-/* ---- gelu ---- */
+/* ---- elementwise ops ---- */
 GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(gelu_tanh)(GCKPTI_FLOATS x)
 {
     GCKPTI_FLOATS u = GCKPTI_V(fma)(GCKPTI_V(mul)(x, x), GCKPTI_V(set1)(GCKPTI_GELU_C3),
@@ -15480,27 +15633,114 @@ GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(gelu_tanh)(GCKPTI_FLOATS x)
     return GCKPTI_V(tanh)(GCKPTI_V(mul)(x, u));
 }
 
-static GCKPTI_TARGET void GCKPTI_V(gelu_forward)(const float *x, float *y, int64_t n)
+GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(one_and_exp)(GCKPTI_FLOATS x)
+{
+    x = GCKPTI_V(exp)(GCKPTI_V(differ)(x, GCKPTI_V(set1)(-0.0f)));
+    return GCKPTI_V(add)(GCKPTI_V(set1)(1.0f), x);
+}
+
+GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(curve)(int kind, GCKPTI_FLOATS x)
+{
+    const GCKPTI_FLOATS zero = GCKPTI_V(zero)(), one = GCKPTI_V(set1)(1.0f);
+    GCKPTI_FLOATS half = GCKPTI_V(mul)(GCKPTI_V(set1)(0.5f), x);
+    if (kind == GCKPTI_RELU)
+        return GCKPTI_V(less)(x, zero, zero, x);
+    if (kind == GCKPTI_GELU)
+        return GCKPTI_V(fma)(half, GCKPTI_V(gelu_tanh)(x), half);
+    if (kind == GCKPTI_GELU_ERF)
+        return GCKPTI_V(fma)(half, GCKPTI_V(erf)(GCKPTI_V(mul)(GCKPTI_V(set1)(0.707106781f), x)),
+                             half);
+    if (kind == GCKPTI_TANH)
+        return GCKPTI_V(tanh)(x);
+    return GCKPTI_V(div)(kind == GCKPTI_SILU ? x : one, GCKPTI_V(one_and_exp)(x));
+}
+
+/* relu: 1 or 0; it is not multiplied. tanh and sigmoid take their slope at the result. */
+GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(slope)(int kind, GCKPTI_FLOATS x)
+{
+    const GCKPTI_FLOATS one = GCKPTI_V(set1)(1.0f), half = GCKPTI_V(set1)(0.5f);
+    GCKPTI_FLOATS t, u;
+    if (kind == GCKPTI_TANH)
+        return GCKPTI_V(fnma)(x, x, one);
+    if (kind == GCKPTI_SIGMOID)
+        return GCKPTI_V(fnma)(x, x, x);
+    if (kind == GCKPTI_SILU) {
+        t = GCKPTI_V(div)(one, GCKPTI_V(one_and_exp)(x));
+        return GCKPTI_V(fma)(GCKPTI_V(mul)(x, t), GCKPTI_V(sub)(one, t), t);
+    }
+    if (kind == GCKPTI_GELU_ERF) {
+        t = GCKPTI_V(erf)(GCKPTI_V(mul)(GCKPTI_V(set1)(0.707106781f), x));
+        u = GCKPTI_V(exp)(GCKPTI_V(mul)(GCKPTI_V(mul)(GCKPTI_V(set1)(-0.5f), x), x));
+        return GCKPTI_V(fma)(GCKPTI_V(mul)(GCKPTI_V(set1)(0.398942280f), x), u,
+                             GCKPTI_V(fma)(half, t, half));
+    }
+    t = GCKPTI_V(gelu_tanh)(x);
+    u = GCKPTI_V(fma)(GCKPTI_V(mul)(x, x), GCKPTI_V(set1)(3.0f * GCKPTI_GELU_C3),
+                      GCKPTI_V(set1)(GCKPTI_GELU_C1));
+    x = GCKPTI_V(mul)(GCKPTI_V(mul)(half, x), GCKPTI_V(fnma)(t, t, one));
+    return GCKPTI_V(fma)(x, u, GCKPTI_V(fma)(half, t, half));
+}
+
+#define GCKPTI_EACH_CURVE(X)                                                                       \
+    X(GCKPTI_GELU) X(GCKPTI_GELU_ERF) X(GCKPTI_SILU) X(GCKPTI_TANH) X(GCKPTI_SIGMOID)
+static GCKPTI_TARGET void GCKPTI_V(curve_forward)(int kind, const float *x, float *y, int64_t n)
+{
+#define GCKPTI_CURVE(k)                                                                            \
+    case k:                                                                                        \
+        for (int64_t j = 0; j < n; j += GCKPTI_W)                                                  \
+            GCKPTI_V(store_n)(y + j, GCKPTI_V(curve)(k, GCKPTI_V(load_n)(x + j, n - j)), n - j);   \
+        return;
+    switch (kind) {
+        GCKPTI_EACH_CURVE(GCKPTI_CURVE)
+        GCKPTI_CURVE(GCKPTI_RELU)
+    }
+#undef GCKPTI_CURVE
+}
+
+static GCKPTI_TARGET void GCKPTI_V(curve_backward)(int kind, const float *at, const float *g,
+                                                   float *d, int accumulate, int64_t n)
+{
+#define GCKPTI_CURVE(k)                                                                            \
+    case k:                                                                                        \
+        for (int64_t j = 0; j < n; j += GCKPTI_W)                                                  \
+            GCKPTI_V(put)                                                                          \
+            (d + j, GCKPTI_V(load_n)(g + j, n - j),                                                \
+             GCKPTI_V(slope)(k, GCKPTI_V(load_n)(at + j, n - j)), accumulate, n - j);              \
+        return;
+    const GCKPTI_FLOATS zero = GCKPTI_V(zero)();
+    switch (kind) {
+        GCKPTI_EACH_CURVE(GCKPTI_CURVE)
+    }
+    for (int64_t j = 0; j < n; j += GCKPTI_W) {
+        GCKPTI_FLOATS y = GCKPTI_V(load_n)(at + j, n - j);
+        y = GCKPTI_V(less)(zero, y, GCKPTI_V(load_n)(g + j, n - j), zero);
+        if (accumulate)
+            y = GCKPTI_V(add)(GCKPTI_V(load_n)(d + j, n - j), y);
+        GCKPTI_V(store_n)(d + j, y, n - j);
+    }
+#undef GCKPTI_CURVE
+}
+#undef GCKPTI_EACH_CURVE
+
+static GCKPTI_TARGET void GCKPTI_V(pair_forward)(int kind, const float *a, const float *b, float *y,
+                                                 int64_t n)
 {
     for (int64_t j = 0; j < n; j += GCKPTI_W) {
-        GCKPTI_FLOATS v = GCKPTI_V(load_n)(x + j, n - j);
-        GCKPTI_FLOATS h = GCKPTI_V(mul)(GCKPTI_V(set1)(0.5f), v);
-        GCKPTI_V(store_n)(y + j, GCKPTI_V(fma)(h, GCKPTI_V(gelu_tanh)(v), h), n - j);
+        GCKPTI_FLOATS u = GCKPTI_V(load_n)(a + j, n - j), v = GCKPTI_V(load_n)(b + j, n - j);
+        u = kind == GCKPTI_ADD   ? GCKPTI_V(add)(u, v)
+            : kind == GCKPTI_SUB ? GCKPTI_V(sub)(u, v)
+                                 : GCKPTI_V(mul)(u, v);
+        GCKPTI_V(store_n)(y + j, u, n - j);
     }
 }
 
-static GCKPTI_TARGET void GCKPTI_V(gelu_backward)(const float *x, const float *g, float *d,
-                                                  int accumulate, int64_t n)
+static GCKPTI_TARGET void GCKPTI_V(product_gradient)(const float *g, const float *other, float *d,
+                                                     int accumulate, int64_t n)
 {
-    const GCKPTI_FLOATS half = GCKPTI_V(set1)(0.5f), c1 = GCKPTI_V(set1)(GCKPTI_GELU_C1);
-    const GCKPTI_FLOATS c3 = GCKPTI_V(set1)(3.0f * GCKPTI_GELU_C3);
-    for (int64_t j = 0; j < n; j += GCKPTI_W) {
-        GCKPTI_FLOATS v = GCKPTI_V(load_n)(x + j, n - j), t = GCKPTI_V(gelu_tanh)(v);
-        GCKPTI_FLOATS du = GCKPTI_V(fma)(GCKPTI_V(mul)(v, v), c3, c1);
-        v = GCKPTI_V(mul)(GCKPTI_V(mul)(half, v), GCKPTI_V(fnma)(t, t, GCKPTI_V(set1)(1.0f)));
-        v = GCKPTI_V(fma)(v, du, GCKPTI_V(fma)(half, t, half));
-        GCKPTI_V(put)(d + j, GCKPTI_V(load_n)(g + j, n - j), v, accumulate, n - j);
-    }
+    for (int64_t j = 0; j < n; j += GCKPTI_W)
+        GCKPTI_V(put)
+        (d + j, GCKPTI_V(load_n)(g + j, n - j), GCKPTI_V(load_n)(other + j, n - j), accumulate,
+         n - j);
 }
 
 /* ---- softmax, layernorm and rmsnorm: a row ---- */
@@ -15893,8 +16133,10 @@ static const gckpti_kernels GCKPTI_V(kernels) = { GCKPTI_V(product_piece),
                                                   GCKPTI_V(divide),
                                                   GCKPTI_V(square_sum),
                                                   GCKPTI_V(adamw),
-                                                  GCKPTI_V(gelu_forward),
-                                                  GCKPTI_V(gelu_backward),
+                                                  GCKPTI_V(curve_forward),
+                                                  GCKPTI_V(curve_backward),
+                                                  GCKPTI_V(pair_forward),
+                                                  GCKPTI_V(product_gradient),
                                                   GCKPTI_V(softmax_forward),
                                                   GCKPTI_V(softmax_backward),
                                                   GCKPTI_V(norm_forward),
