@@ -1,0 +1,690 @@
+/* test_kernels.c - every fast kernel of every instruction set this machine has, against the plain op
+ * that defines it: all bits are equal, and nothing is written beyond outputs and planned scratch.
+ *
+ *     test_kernels [-v] [percent] [part of an op's name]     percent of the cases; 100
+ *
+ * Sizes go past every edge: vectors, tiles, blocks of 64 keys, 384 links, 1024 classes, 256 rows.
+ * Each op runs with 1, 2 and 3 threads, the last worker first, on scratch full of NaN. A backward
+ * gets what its row of the op table says that it needs, and NULL for the rest. NaN equals NaN. */
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+#include "check.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) || \
+    UINTPTR_MAX < UINT64_MAX
+int main(void)
+{
+    for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
+        CHECK(!gckpt_isa_available((gckpt_isa)isa));
+    CHECK(gckpti_op_linear.forward_fast == NULL && gckpti_op_attention.backward_fast == NULL);
+    return check_report("kernels (none in this build)");
+}
+#else
+
+static int verbose, percent = 100;
+static const char *only;
+static uint64_t state = 1;      /* of all random numbers */
+
+/* == numbers ================================================================================== */
+static uint64_t next_random(void)       /* splitmix64 */
+{
+    uint64_t z = state += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* least..most */
+static int64_t pick(int64_t least, int64_t most)
+{
+    return least + (int64_t)(next_random() % (uint64_t)(most - least + 1));
+}
+
+static float from_bits(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+/* What values are like. MIXED: some zeros, subnormals, huge numbers; WILD: also a few infinities
+ * and NaN; SIGNS: mostly zeros of both signs; TINY: products are subnormal; HUGE_: some overflow;
+ * STEEP: exponentials far apart. */
+enum { NORMAL, MIXED, WILD, SIGNS, TINY, HUGE_, STEEP, STYLES };
+
+static void draw(float *x, int64_t n, int style)
+{
+    static const uint32_t some[] = { 0, 0x80000000u, 1, 0x80000001u, 0x007fffffu, 0x807fffffu,
+                                     0x00800000u, 0x7f7fffffu, 0xff7fffffu, 0x71000000u,
+                                     0x7f800000u, 0xff800000u, 0x7fc00000u };
+    static const float few[] = { 0.0f, -0.0f, 0.0f, -0.0f, 1.0f, -1.0f, 0.5f, -3.0f };
+    const float factor = style == TINY ? 1e-22f : style == HUGE_ ? 3e18f : style == STEEP ? 40.0f : 1;
+    for (int64_t i = 0; i < n; i++) {
+        float sum = 0;
+        for (int k = 0; k < 3; k++)
+            sum += (float)(next_random() >> 40) / 16777216.0f - 0.5f;
+        x[i] = style == SIGNS ? few[next_random() % 8] : 2 * sum * factor;
+        if ((style == MIXED || style == WILD) && next_random() % 50 == 0)
+            x[i] = some[next_random() % 7] ? from_bits(some[next_random() % 10]) : x[i];
+    }
+    for (int k = 0; k < 2 && style == WILD && n > 0; k++)
+        x[pick(0, n - 1)] = from_bits(some[pick(10, 12)]);
+}
+
+/* The first element that differs, or -1. */
+static int64_t differs(const float *x, const float *y, int64_t n)
+{
+    if (memcmp(x, y, (size_t)n * sizeof *x) == 0)
+        return -1;
+    for (int64_t i = 0; i < n; i++)
+        if (memcmp(x + i, y + i, sizeof *x) != 0 && (x[i] == x[i] || y[i] == y[i]))
+            return i;
+    return -1;
+}
+
+/* == memory =================================================================================== */
+/* n floats at a random alignment. Guards on both sides are watched; sanitizers watch by themselves,
+ * reads too. */
+#ifndef GUARD
+#ifdef __has_feature
+#if __has_feature(address_sanitizer)
+#define GUARD 0
+#endif
+#endif
+#ifdef __SANITIZE_ADDRESS__
+#define GUARD 0
+#endif
+#endif
+#ifndef GUARD
+#define GUARD 96
+#endif
+typedef struct {
+    uint32_t *block;
+    float *at;
+    int64_t n, skip;
+} region;
+
+static uint32_t guard_word(int64_t i) { return 0x5aa50000u + (uint32_t)i; }
+
+static region region_new(int64_t n, int guard)
+{
+    region r = { NULL, NULL, n, pick(0, 15) };
+    if (guard)
+        r.skip += GUARD;
+    int64_t all = r.skip + n + (guard ? GUARD : 0);
+    r.block = (uint32_t *)malloc((size_t)(all ? all : 1) * sizeof *r.block);
+    for (int64_t i = 0; i < all; i++)
+        r.block[i] = guard_word(i);
+    r.at = (float *)r.block + r.skip;
+    return r;
+}
+
+static int region_intact(const region *r)
+{
+    for (int64_t i = 0; i < r->skip; i++)
+        if (r->block[i] != guard_word(i))
+            return 0;
+    for (int64_t i = 0; i < GUARD; i++)
+        if (r->block[r->skip + r->n + i] != guard_word(r->skip + r->n + i))
+            return 0;
+    return 1;
+}
+
+static void fill_nan(region *r)
+{
+    memset(r->at, 0xff, (size_t)r->n * sizeof *r->at);
+}
+
+/* == a call of an op =========================================================================== */
+typedef struct {
+    const gckpt_op *op;
+    const void *attributes;
+    int inputs;
+    gckpt_shape shape[3];
+    int classes;                /* of the last input, targets; 0: it is like the others */
+    int style;
+    double cost;                /* multiply-adds, about: how much is tried */
+    char name[128];
+} problem;
+
+typedef struct {                /* of the plain op; what every kernel must give */
+    region x[3], grad_out, out, aux;
+    int32_t *index;
+    double sum;
+    int64_t count, aux_floats;
+} answer;
+
+static void last_first(void *user, int64_t n, void (*body)(void *context, int64_t i), void *context)
+{
+    (void)user;
+    while (n-- > 0)
+        body(context, n);
+}
+
+#ifdef _OPENMP
+static void at_once(void *user, int64_t n, void (*body)(void *context, int64_t i), void *context)
+{
+    (void)user;
+#pragma omp parallel for schedule(static, 1) num_threads(3)
+    for (int64_t i = 0; i < n; i++)
+        body(context, i);
+}
+#else
+#define at_once last_first
+#endif
+static const gckpti_runner runners[2] = { { last_first, NULL, NULL }, { at_once, NULL, NULL } };
+
+/* Shapes and sizes, for so many threads; the data of inputs[i] where bit i of `needs` is set. */
+static gckpt_call call_of(const problem *p, const answer *a, unsigned needs, int threads)
+{
+    gckpt_call call;
+    memset(&call, 0, sizeof call);
+    call.inputs = p->inputs;
+    call.attributes = p->attributes;
+    call.threads = threads;
+    call.rows = p->shape[0].d[0];
+    call.training = 1;
+    call.precision = GCKPT_FP32;
+    call.loss_scale = 0.37f;
+    for (int i = 0; i < p->inputs; i++)
+        call.in[i].shape = p->shape[i];
+    CHECK_MSG(p->op->shape(&call) == GCKPT_OK, "%s: shape", p->name);
+    if (p->op->flags & GCKPT_LOSS)
+        call.shape.n = 0;
+    for (int i = 0; i < p->inputs && a; i++) {
+        if (p->classes && i == p->inputs - 1)
+            call.in[i].index = needs >> i & 1 ? a->index : NULL;
+        else
+            call.in[i].data = needs >> i & 1 ? a->x[i].at : NULL;
+    }
+    return call;
+}
+
+static int64_t elements(const gckpt_shape *s)
+{
+    int64_t n = 1;
+    for (int i = 0; i < s->n; i++)
+        n *= s->d[i];
+    return n;
+}
+
+static int same(const problem *p, const char *how, const char *what, const float *want,
+                const region *got)
+{
+    int64_t i = differs(want, got->at, got->n);
+    CHECK_MSG(region_intact(got), "%s, %s: writes beyond %s", p->name, how, what);
+    return CHECK_MSG(i < 0, "%s, %s: %s[%ld] of %ld is %.9g, not %.9g", p->name, how, what, (long)i,
+                     (long)got->n, i < 0 ? 0 : (double)got->at[i], i < 0 ? 0 : (double)want[i]);
+}
+
+/* == forward ================================================================================== */
+enum { ALL, NO_AUX, NO_OUT, IN_PLACE, WAYS };
+
+static void forward(const problem *p, const answer *a, gckpt_isa isa, int threads, int together,
+                    int way)
+{
+    static const char *const ways[] = { "", ", no aux", ", no out", ", in place" };
+    int loss = (p->op->flags & GCKPT_LOSS) != 0;
+    gckpt_call call = call_of(p, a, 7, threads);
+    region out = region_new(loss ? 0 : elements(&call.shape), 1), aux = region_new(a->aux_floats, 1);
+    region work = region_new((int64_t)(call.work_forward / sizeof(float)), 1);
+    double sum = 0;
+    int64_t count = 0;
+    char how[64];
+    sprintf(how, "%s, %d threads%s", gckpt_isa_name(isa), threads, ways[way]);
+    fill_nan(&out);
+    fill_nan(&aux);
+    fill_nan(&work);
+    if (way == IN_PLACE) {
+        memcpy(out.at, a->x[0].at, (size_t)out.n * sizeof(float));
+        call.in[0].data = out.at;
+    }
+    call.out = loss || way == NO_OUT ? NULL : out.at;
+    call.aux = !a->aux_floats || way == NO_AUX ? NULL : aux.at;
+    call.work = work.at;
+    if (loss && way != NO_OUT)
+        call.loss_sum = &sum, call.loss_count = &count;
+    call.kernels = gckpti_kernels_for(isa);
+    call.runner = &runners[together];
+    p->op->forward_fast(&call);
+    if (call.out)
+        same(p, how, "out", a->out.at, &out);
+    if (call.aux)
+        same(p, how, "aux", a->aux.at, &aux);
+    CHECK_MSG(region_intact(&work), "%s, %s: more scratch than planned", p->name, how);
+    if (call.loss_sum)
+        CHECK_MSG(count == a->count && (memcmp(&sum, &a->sum, sizeof sum) == 0 ||
+                                        (sum != sum && a->sum != a->sum)),
+                  "%s, %s: loss %.17g of %ld, not %.17g of %ld", p->name, how, sum, (long)count,
+                  a->sum, (long)a->count);
+    free(out.block);
+    free(aux.block);
+    free(work.block);
+}
+
+/* == backward ================================================================================= */
+/* Bits of wanted and accumulate: inputs. */
+static gckpt_call backward_call(const problem *p, const answer *a, unsigned wanted,
+                                unsigned accumulate, int threads, region *d)
+{
+    unsigned needs = 0;
+    for (int i = 0; i < p->inputs; i++)
+        needs |= wanted >> i & 1 ? p->op->needs[i] : 0;
+    gckpt_call call = call_of(p, a, needs, threads);
+    call.out = needs & GCKPT_OUT ? a->out.at : NULL;
+    call.aux = needs & GCKPT_AUX ? a->aux.at : NULL;
+    call.grad_out = p->op->flags & GCKPT_LOSS ? NULL : a->grad_out.at;
+    for (int i = 0; i < p->inputs; i++)
+        if (wanted >> i & 1) {
+            call.in[i].grad = d[i].at;
+            call.in[i].accumulate = accumulate >> i & 1;
+        }
+    return call;
+}
+
+static void backward(const problem *p, const answer *a, unsigned wanted, unsigned accumulate)
+{
+    region old[3], want[3], got[3];
+    gckpt_call call;
+    int in_place = p->op->flags & GCKPT_INPLACE_GRAD && !(accumulate & 1);
+    for (int i = 0; i < p->inputs; i++) {
+        int64_t n = wanted >> i & 1 ? elements(&p->shape[i]) : 0;
+        old[i] = region_new(n, 0);
+        draw(old[i].at, n, accumulate >> i & 1 ? (p->style == WILD ? WILD : SIGNS) : WILD);
+        want[i] = region_new(n, 1);
+        got[i] = region_new(n, 1);
+        memcpy(want[i].at, old[i].at, (size_t)n * sizeof(float));
+    }
+    call = backward_call(p, a, wanted, accumulate, 1, want);
+    region work = region_new((int64_t)(call.work_backward / sizeof(float)), 1);
+    call.work = work.at;
+    p->op->backward(&call);
+    for (int i = 0; i < p->inputs; i++)
+        CHECK_MSG(region_intact(&want[i]) && region_intact(&work), "%s: plain op", p->name);
+    free(work.block);
+    for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
+        for (int t = 0; t < 4 + in_place && gckpt_isa_available((gckpt_isa)isa); t++) {
+            char how[96];
+            int threads = t < 3 ? t + 1 : 3;
+            if (t == 3 && p->cost < 1e5)
+                continue;
+            sprintf(how, "%s, %d threads, gradients %u, accumulate %u%s", gckpt_isa_name((gckpt_isa)isa),
+                    threads, wanted, accumulate, t == 4 ? ", in place" : t == 3 ? " at once" : "");
+            for (int i = 0; i < p->inputs; i++)
+                memcpy(got[i].at, t == 4 ? a->grad_out.at : old[i].at,
+                       (size_t)got[i].n * sizeof(float));
+            call = backward_call(p, a, wanted, accumulate, threads, got);
+            if (t == 4)
+                call.grad_out = call.in[0].grad;
+            work = region_new((int64_t)(call.work_backward / sizeof(float)), 1);
+            fill_nan(&work);
+            call.work = work.at;
+            call.kernels = gckpti_kernels_for((gckpt_isa)isa);
+            call.runner = &runners[t == 3];
+            p->op->backward_fast(&call);
+            CHECK_MSG(region_intact(&work), "%s, %s: more scratch than planned", p->name, how);
+            for (int i = 0; i < p->inputs; i++) {
+                char what[16];
+                sprintf(what, "gradient %d", i);
+                same(p, how, what, want[i].at, &got[i]);
+            }
+            free(work.block);
+        }
+    for (int i = 0; i < p->inputs; i++) {
+        free(old[i].block);
+        free(want[i].block);
+        free(got[i].block);
+    }
+}
+
+/* == a problem ================================================================================ */
+static void try_problem(const problem *p)
+{
+    answer a;
+    int loss = (p->op->flags & GCKPT_LOSS) != 0, differentiable = p->inputs - (p->classes > 0);
+    gckpt_call call = call_of(p, NULL, 0, 1);
+    memset(&a, 0, sizeof a);
+    for (int i = 0; i < differentiable; i++) {
+        a.x[i] = region_new(elements(&p->shape[i]), 0);
+        draw(a.x[i].at, a.x[i].n, p->style);
+    }
+    if (p->classes) {
+        int64_t n = elements(&p->shape[p->inputs - 1]), left_out = pick(0, 9);
+        a.index = (int32_t *)malloc((size_t)n * sizeof *a.index);
+        for (int64_t i = 0; i < n; i++)
+            a.index[i] = pick(0, 9) < left_out ? -1 : (int32_t)pick(0, p->classes - 1);
+        a.index[pick(0, n - 1)] = p->classes - 1;
+    }
+    a.aux_floats = (int64_t)(call.aux_bytes / sizeof(float));
+    a.out = region_new(loss ? 0 : elements(&call.shape), 1);
+    a.aux = region_new(a.aux_floats, 1);
+    a.grad_out = region_new(a.out.n, 0);
+    draw(a.grad_out.at, a.grad_out.n, p->style == STEEP ? NORMAL : p->style);
+    call = call_of(p, &a, 7, 1);
+    region work = region_new((int64_t)(call.work_forward / sizeof(float)), 1);
+    fill_nan(&a.out);
+    fill_nan(&a.aux);
+    fill_nan(&work);
+    call.out = loss ? NULL : a.out.at;
+    call.aux = a.aux_floats ? a.aux.at : NULL;
+    call.work = work.at;
+    if (loss)
+        call.loss_sum = &a.sum, call.loss_count = &a.count;
+    p->op->forward(&call);
+    CHECK_MSG(region_intact(&a.out) && region_intact(&a.aux) && region_intact(&work),
+              "%s: plain op", p->name);
+    free(work.block);
+    for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
+        for (int way = 0; way < WAYS && gckpt_isa_available((gckpt_isa)isa); way++) {
+            if ((way == NO_AUX || way == NO_OUT) && !a.aux_floats)
+                continue;
+            if (way == IN_PLACE && !(p->op->flags & GCKPT_INPLACE(0)))
+                continue;
+            for (int threads = 1; threads <= 3; threads++)
+                forward(p, &a, (gckpt_isa)isa, threads, 0, way);
+            if (p->cost >= 1e5)
+                forward(p, &a, (gckpt_isa)isa, 3, 1, way);
+        }
+    unsigned all = (1u << differentiable) - 1;
+    if (p->cost > 4e5) {
+        backward(p, &a, all, (unsigned)next_random() & all);
+        if (differentiable > 1)
+            backward(p, &a, (unsigned)pick(1, (int)all - 1), (unsigned)next_random() & all);
+    } else {
+        for (unsigned wanted = 1; wanted <= all; wanted++)
+            for (int twice = 0; twice < 2; twice++)
+                backward(p, &a, wanted, twice ? wanted & (unsigned)pick(1, all) : 0);
+    }
+    for (int i = 0; i < 3; i++)
+        free(a.x[i].block);
+    free(a.grad_out.block);
+    free(a.out.block);
+    free(a.aux.block);
+    free(a.index);
+}
+
+static int wanted_op(const char *name) { return !only || strstr(name, only) != NULL; }
+
+/* So many of the random problems, which are n; the large ones of a list only in a whole run. */
+static int64_t share(int64_t n) { return (n * percent + 99) / 100; }
+
+static int skipped(double cost) { return cost > 4e4 * percent && percent < 100; }
+
+/* == linear and matmul ======================================================================== */
+static void product(int64_t m, int64_t n, int64_t k, int style)
+{
+    problem p;
+    int transposed = (int)pick(0, 1), kind = (int)pick(0, 3);
+    memset(&p, 0, sizeof p);
+    p.op = kind ? &gckpti_op_linear : &gckpti_op_matmul;
+    p.attributes = &transposed;
+    p.style = style;
+    p.cost = (double)m * (double)n * (double)k;
+    p.inputs = kind > 1 ? 3 : 2;
+    p.shape[0] = gckpt_shape2(m, k);
+    p.shape[1] = transposed ? gckpt_shape2(n, k) : gckpt_shape2(k, n);
+    p.shape[2] = gckpt_shape1(n);
+    if (kind == 0 && p.cost < 2e5 && pick(0, 3)) { /* 2 or 6 products, or rows of 3 x one matrix */
+        int64_t first = pick(1, 2), second = 3;
+        p.shape[0] = gckpt_shape4(first, second, m, k);
+        p.cost *= (double)(first * second);
+        if (pick(0, 2))
+            p.shape[1] = gckpt_shape4(first, second, p.shape[1].d[0], p.shape[1].d[1]);
+    }
+    if (!wanted_op(p.op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "%s%s %ld x %ld x %ld%s%s, style %d", p.op->name, transposed ? "_transposed" : "",
+            (long)m, (long)n, (long)k, p.inputs == 3 ? ", bias" : "",
+            p.shape[1].n == 4 ? ", batched" : "", style);
+    try_problem(&p);
+}
+
+static void test_products(void)
+{
+    static const int16_t sizes[][3] = { /* rows, columns, links */
+        { 1, 1, 1 }, { 1, 3, 1000 }, { 1, 1000, 3 }, { 1000, 1, 3 }, { 3, 1000, 1 }, { 1, 48, 400 },
+        { 7, 800, 50 }, { 200, 401, 97 }, { 2, 17, 769 }, { 17, 16, 385 }, { 33, 49, 800 },
+        { 65, 385, 40 }, { 40, 65, 385 }, { 385, 40, 65 }, { 400, 8, 30 }, { 97, 193, 50 },
+        { 100, 100, 100 }, { 130, 70, 390 }, { 16, 770, 20 }, { 770, 16, 20 }, { 49, 500, 33 },
+        { 9, 48, 384 }, { 8, 96, 768 }, { 150, 150, 16 }, { 1, 2000, 2 }, { 2000, 2, 1 }
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int twice = 0; twice < 3; twice++)
+            product(sizes[i][0], sizes[i][1], sizes[i][2], twice ? (int)(i % STYLES) : NORMAL);
+    for (int64_t i = 0, end = share(420); i < end; i++) {
+        int64_t m = pick(1, 70), n = pick(1, 70), k = pick(1, 70);
+        if (i % 3 == 0) /* skinny */
+            *(i % 9 == 0 ? &m : i % 9 == 3 ? &n : &k) = pick(1, 5);
+        product(m, n, k, (int)(i % STYLES));
+    }
+}
+
+/* == attention ================================================================================ */
+static void attention(int64_t rows, int64_t t, int64_t s, int64_t d, int heads, int causal, int style)
+{
+    gckpti_attention o = { heads, causal };
+    problem p;
+    memset(&p, 0, sizeof p);
+    p.op = &gckpti_op_attention;
+    p.attributes = &o;
+    p.style = style;
+    p.cost = (double)(rows * t * heads) * (double)(s * d);
+    p.inputs = 3;
+    p.shape[0] = gckpt_shape3(rows, t, heads * d);
+    p.shape[1] = p.shape[2] = gckpt_shape3(rows, causal ? t : s, heads * d);
+    if (!wanted_op(p.op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "attention %ld x %ld over %ld, %d heads of %ld%s, style %d", (long)rows, (long)t,
+            (long)p.shape[1].d[1], heads, (long)d, causal ? ", causal" : "", style);
+    try_problem(&p);
+}
+
+static void test_attention(void)
+{
+    static const int16_t sizes[][4] = { /* queries, keys, columns, heads */
+        { 1, 1, 1, 1 },     { 1, 200, 5, 2 },    { 200, 1, 5, 1 },   { 64, 64, 64, 1 },
+        { 65, 63, 16, 2 },  { 200, 200, 64, 1 }, { 150, 70, 80, 1 }, { 129, 129, 32, 2 },
+        { 100, 130, 80, 1 }, { 70, 70, 130, 1 }, { 20, 30, 128, 2 }, { 33, 33, 97, 2 },
+        { 128, 128, 16, 3 }, { 66, 200, 33, 1 }, { 191, 193, 8, 1 }, { 17, 80, 112, 1 }
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int causal = 0; causal < 2; causal++)
+            for (int twice = 0; twice < 2; twice++)
+                attention(twice ? 1 : 2, sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3], causal,
+                          twice ? (int)(i % STYLES) : NORMAL);
+    for (int64_t i = 0, end = share(110); i < end; i++) {
+        int64_t t = i % 4 ? pick(1, 70) : pick(1, 140), s = i % 5 ? pick(1, 70) : pick(1, 200);
+        attention(pick(1, 2), t, s, i % 3 ? pick(1, 20) : pick(1, 70), (int)pick(1, 3), (int)(i & 1),
+                  (int)(i % STYLES));
+    }
+}
+
+/* == row by row: norms, softmax, gelu ========================================================= */
+static void row_op(const gckpt_op *op, const gckpti_norm *o, int64_t rows, int64_t n, int style)
+{
+    problem p;
+    memset(&p, 0, sizeof p);
+    p.op = op;
+    p.attributes = o;
+    p.style = style;
+    p.cost = 8.0 * (double)(rows * n);
+    p.inputs = 1 + (o && o->gain) + (o && o->bias);
+    p.shape[0] = gckpt_shape2(rows, n);
+    p.shape[1] = p.shape[2] = gckpt_shape1(n);
+    if (!wanted_op(op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "%s %ld x %ld%s%s, style %d", op->name, (long)rows, (long)n,
+            o && o->gain ? ", gain" : "", o && o->bias ? ", bias" : "", style);
+    try_problem(&p);
+}
+
+static void row_ops(int64_t rows, int64_t n, int style)
+{
+    static const gckpti_norm norms[6] = { { 1, 0, 0 }, { 1, 1, 0 }, { 1, 0, 1 },
+                                          { 1, 1, 2 }, { 0, 0, 0 }, { 0, 1, 0 } };
+    for (int i = 0; i < 6; i++)
+        row_op(norms[i].center ? &gckpti_op_layernorm : &gckpti_op_rmsnorm, &norms[i], rows, n,
+               style);
+    row_op(&gckpti_op_softmax, NULL, rows, n, style);
+    row_op(&gckpti_op_gelu, NULL, rows, n, style);
+}
+
+static void test_rows(void)
+{
+    static const int16_t sizes[][2] = { { 1, 1 },    { 1, 5000 }, { 3, 1024 }, { 90, 70 },
+                                        { 300, 64 }, { 40, 385 }, { 500, 3 },  { 2, 4097 },
+                                        { 130, 129 } };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int twice = 0; twice < 2; twice++)
+            row_ops(sizes[i][0], sizes[i][1], twice ? (int)(i % STYLES) : NORMAL);
+    for (int64_t n = 1, end = share(100); n <= end; n++)
+        row_ops(pick(1, 9), n, (int)(n % STYLES));
+}
+
+/* == losses =================================================================================== */
+static void loss(int64_t rows, int64_t columns, int64_t classes, int style)
+{
+    problem p;
+    memset(&p, 0, sizeof p);
+    p.op = columns ? &gckpti_op_linear_cross_entropy : &gckpti_op_cross_entropy;
+    p.style = style;
+    p.cost = (columns ? (double)columns : 8.0) * (double)(rows * classes);
+    p.inputs = columns ? 3 : 2;
+    p.classes = (int)classes;
+    p.shape[0] = gckpt_shape2(rows, columns ? columns : classes);
+    p.shape[1] = gckpt_shape2(classes, columns);
+    p.shape[p.inputs - 1] = gckpt_shape1(rows);
+    if (!wanted_op(p.op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "%s %ld x %ld over %ld classes, style %d", p.op->name, (long)rows, (long)columns,
+            (long)classes, style);
+    try_problem(&p);
+}
+
+static void test_losses(void)
+{
+    static const int16_t sizes[][3] = { /* rows, columns, classes */
+        { 1, 1, 1 },    { 513, 3, 70 },  { 300, 2, 1030 }, { 5, 7, 2049 },  { 257, 1, 2050 },
+        { 256, 16, 64 }, { 20, 400, 50 }, { 70, 40, 1025 }, { 3, 770, 100 }, { 600, 20, 33 },
+        { 1, 5, 3000 }, { 100, 64, 200 }, { 30, 390, 390 }
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int twice = 0; twice < 2; twice++) {
+            loss(sizes[i][0], sizes[i][1], sizes[i][2], twice ? (int)(i % STYLES) : NORMAL);
+            loss(sizes[i][0], 0, sizes[i][2], twice ? (int)(i % STYLES) : STEEP);
+        }
+    for (int64_t i = 0, end = share(110); i < end; i++) {
+        loss(pick(1, 40), pick(1, 40), pick(1, 70), (int)(i % STYLES));
+        loss(pick(1, 40), 0, pick(1, 100), (int)(i % STYLES));
+    }
+}
+
+/* == kernels of the update ==================================================================== */
+static void update(int64_t n, int style, gckpt_isa isa)
+{
+    static const gckpti_adamw how[3] = {
+        { 0.7f, 0.01f, 0.9f, 0.1f, 0.999f, 0.001f, 1e-8f, 0.003f, 1.3f },
+        { 1.0f, 0.0f, 0.0f, 1.0f, 0.5f, 0.5f, 0.0f, 1.0f, 1.0f },
+        { 1e-30f, 1.0f, 0.9f, 0.1f, 0.95f, 0.05f, 1e-12f, 1e20f, 1e3f }
+    };
+    static const float by[] = { 3, 1, 7, 1e-38f, 1e30f, 0 };
+    const gckpti_kernels *kernels = gckpti_kernels_for(isa);
+    problem p;
+    region x[4], y[4];
+    char line[64];
+    memset(&p, 0, sizeof p);
+    sprintf(line, "%s, %ld elements, style %d", gckpt_isa_name(isa), (long)n, style);
+    for (int i = 0; i < 4; i++) { /* g, w, m, v */
+        x[i] = region_new(n, 1);
+        y[i] = region_new(n, 1);
+        draw(x[i].at, n, i && style == TINY ? NORMAL : style);
+        for (int64_t k = 0; k < n && i == 3; k++)
+            x[i].at[k] = fabsf(x[i].at[k]);
+        memcpy(y[i].at, x[i].at, (size_t)n * sizeof(float));
+    }
+    float sums[2] = { kernels->square_sum(x[0].at, n), gckpti_dot(x[0].at, x[0].at, n) };
+    CHECK_MSG(differs(sums, sums + 1, 1) < 0, "square_sum, %s: %.9g, not %.9g", line,
+              (double)sums[0], (double)sums[1]);
+    for (int h = 0; h < 3; h++) {
+        gckpti_plain_adamw(x[1].at, x[0].at, x[2].at, x[3].at, n, &how[h]);
+        kernels->adamw(y[1].at, x[0].at, y[2].at, y[3].at, n, &how[h]);
+        strcpy(p.name, "adamw");
+        for (int i = 1; i < 4; i++)
+            same(&p, line, i == 1 ? "w" : i == 2 ? "m" : "v", x[i].at, &y[i]);
+    }
+    for (size_t k = 0; k < sizeof by / sizeof by[0]; k++) {
+        for (int64_t i = 0; i < n; i++)
+            x[1].at[i] = x[0].at[i] / by[k];
+        memcpy(y[1].at, x[0].at, (size_t)n * sizeof(float));
+        kernels->divide(y[1].at, by[k], n);
+        strcpy(p.name, "divide");
+        same(&p, line, "quotient", x[1].at, &y[1]);
+    }
+    for (int i = 0; i < 4; i++) {
+        free(x[i].block);
+        free(y[i].block);
+    }
+}
+
+static void test_update(void)
+{
+    for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
+        for (int64_t n = 0; n < 140 && gckpt_isa_available((gckpt_isa)isa); n++)
+            for (int style = 0; style < STYLES; style++)
+                update(n < 130 ? n : 1000 + 77 * n % 3100, style, (gckpt_isa)isa);
+}
+
+/* A processor's kernels are not left out because they gave other bits (gckpti_kernels_agree). */
+static void test_available(void)
+{
+    int available[GCKPT_ISA_COUNT];
+    for (int isa = 0; isa < GCKPT_ISA_COUNT; isa++) {
+        available[isa] = gckpt_isa_available((gckpt_isa)isa);
+        if (available[isa] && isa >= GCKPT_ISA_C)
+            printf("%s ", gckpt_isa_name((gckpt_isa)isa));
+    }
+    fflush(stdout);
+#if defined(__FP_FAST_FMAF) && (!defined(__clang__) || defined(__GLIBC__))
+    CHECK(available[GCKPT_ISA_C]);
+#endif
+#ifdef __aarch64__
+    CHECK(available[GCKPT_ISA_NEON]);
+#elif defined(__x86_64__) && (!defined(_WIN32) || defined(__clang__))
+    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    CHECK(available[GCKPT_ISA_AVX2] == avx2);
+    CHECK(available[GCKPT_ISA_AVX512] ==
+          (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")));
+#endif
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } tests[] = { { "products", test_products }, { "attention", test_attention },
+                  { "rows", test_rows },         { "losses", test_losses },
+                  { "update", test_update } };
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "-v") == 0)
+            verbose = 1;
+        else if (atoi(argv[i]) > 0)
+            percent = atoi(argv[i]);
+        else
+            only = argv[i];
+    }
+    test_available();
+    for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
+        long before = check_passed + check_failed;
+        state = i + 1;
+        tests[i].run();
+        if (verbose)
+            printf("%s: %ld checks\n", tests[i].name, check_passed + check_failed - before);
+    }
+    return check_report("kernels");
+}
+#endif
