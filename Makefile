@@ -16,8 +16,13 @@ OPENMP := $(shell d=$$(mktemp -d) && \
 # Waiting threads sleep. Spinning is a little faster on an idle machine and many times slower on a busy one.
 OMP_WAIT_POLICY ?= passive
 export OMP_WAIT_POLICY
+# OPENBLAS=1: matrix products by OpenBLAS (libopenblas-dev), to compare; see GCKPT_OPENBLAS in gradckpt.h.
+ifeq ($(OPENBLAS),1)
+BLAS := -DGCKPT_OPENBLAS $(shell pkg-config --cflags openblas 2>/dev/null)
+BLAS_LIBS := $(shell pkg-config --libs openblas 2>/dev/null || echo -lopenblas)
+endif
 JOBS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-COMPILE = $(CC) $(CFLAGS) $(WARNINGS) $(OPENMP) -I.
+COMPILE = $(CC) $(CFLAGS) $(WARNINGS) $(OPENMP) $(BLAS) -I.
 
 EXAMPLES = build/gpt build/accumulation build/bytes build/quickstart build/strategies build/steps
 TESTS = $(patsubst tests/%.c,build/%,$(sort $(wildcard tests/test_*.c)))
@@ -87,10 +92,10 @@ build:
 	@mkdir -p build
 
 build/%: examples/%.c examples/plot.h gradckpt.h | build
-	$(COMPILE) -o $@ $<
+	$(COMPILE) -o $@ $< $(BLAS_LIBS)
 
 build/test_%: tests/test_%.c tests/check.h gradckpt.h | build
-	$(COMPILE) -o $@ $(filter %.c,$^) -lm
+	$(COMPILE) -o $@ $(filter %.c,$^) $(BLAS_LIBS) -lm
 
 build/test_ops: tests/ref.c
 build/test_timeline build/test_frontier: tests/text.h
@@ -98,12 +103,12 @@ build/test_plan: tests/oracle.h tests/verify.h
 build/test_threads: OPENMP += -pthread
 
 build/bench build/depth build/predict build/threads: build/%: tests/bench/%.c tests/bench/model.h examples/plot.h gradckpt.h | build
-	$(COMPILE) -Iexamples -o $@ $<
+	$(COMPILE) -Iexamples -o $@ $< $(BLAS_LIBS)
 
 build/bench: tests/bench/peak.h
 
 build/plans: tests/bench/plans.c tests/bench/graphs.h tests/bench/rotor.h examples/plot.h gradckpt.h | build
-	$(COMPILE) -Iexamples -o $@ $<
+	$(COMPILE) -Iexamples -o $@ $< $(BLAS_LIBS)
 
 install:
 	mkdir -p '$(DESTDIR)$(PREFIX)/include' '$(DESTDIR)$(PREFIX)/share/pkgconfig'
