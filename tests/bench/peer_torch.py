@@ -7,7 +7,8 @@
 For each model PyTorch's best settings are searched first: MKL's code path, allocator and huge
 pages, how waiting threads behave, attention, optimiser. Then PyTorch (eager and compiled, fp32 and
 bf16, with and without torch.utils.checkpoint) and build/bench take turns, round by round, each time
-in a process of its own; medians of the rounds are compared. Memory is the resident peak (VmHWM);
+in a process of its own; medians of the rounds are compared. Settings that were found are used again
+with --settings and the JSON file of an earlier run. Memory is the resident peak (VmHWM);
 "beyond" is what a process has above 16 bytes a parameter (weight, gradient, two moments) and, for
 PyTorch, above what it has after its import, so that its libraries do not count.
 """
@@ -30,6 +31,7 @@ MODELS = {
     "nano": (4, 4, 128, 64, 12, 65, 0),
     "mlp": (0, 0, 128, 1, 128, 10, 784),
 }
+SMALL = ("nano", "mlp")
 BENCH = os.path.join("build", "bench")
 REMEDY = "this needs PyTorch 2: %s -m pip install torch" % sys.executable
 
@@ -182,16 +184,16 @@ def environments(folder):
     glibc = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "20000000000",
              "MALLOC_TOP_PAD_": "268435456"}
     axes = {
+        "waiting": {
+            "default": ({}, []),
+            "active": ({"OMP_WAIT_POLICY": "active"}, []),
+            "passive": ({"OMP_WAIT_POLICY": "passive"}, []),
+        },
         "mkl": {"mkl": ({}, [])},
         "allocator": {
             "malloc": ({}, []),
             "malloc kept": (glibc, []),
             "malloc kept, huge pages": (dict(glibc, GLIBC_TUNABLES="glibc.malloc.hugetlb=1"), []),
-        },
-        "waiting": {
-            "default": ({}, []),
-            "active": ({"OMP_WAIT_POLICY": "active"}, []),
-            "passive": ({"OMP_WAIT_POLICY": "passive"}, []),
         },
     }
     shim = intel_shim(folder)
@@ -223,14 +225,14 @@ class Runner:
 
     def torch(self, setting):
         """One run of PyTorch; None when it fails (some settings are not available everywhere)."""
-        env, preload = dict(self.plain, OMP_NUM_THREADS=str(self.threads)), []
+        env, preload = dict(self.plain, OMP_NUM_THREADS=str(setting["threads"])), []
         for axis, choices in self.axes.items():
             variables, libraries = choices[setting[axis]]
             env.update(variables)
             preload += libraries
         if preload:
             env["LD_PRELOAD"] = ":".join(preload)
-        arguments = dict(setting, threads=self.threads, seconds=self.seconds)
+        arguments = dict(setting, seconds=self.seconds)
         try:
             done = subprocess.run([sys.executable, os.path.abspath(__file__), "--child",
                                    json.dumps(arguments)],
@@ -263,14 +265,17 @@ def describe(setting):
     words = [setting["compile"], setting["precision"]]
     words += ["checkpoint"] if setting["checkpoint"] else []
     words += [setting[k] for k in ("mkl", "allocator", "waiting", "attention", "optimizer")]
+    words += ["%d threads" % setting["threads"]]
     return ", ".join(words)
 
 
 def search(runner, model, rounds, log):
     """The fastest eager fp32 setting, axis by axis, the candidates of an axis taking turns."""
     best = {"model": model, "precision": "fp32", "compile": "eager", "checkpoint": False,
-            "attention": ATTENTION[0], "optimizer": OPTIMIZER[0]}
+            "attention": ATTENTION[0], "optimizer": OPTIMIZER[0], "threads": runner.threads}
     axes = dict({k: list(v) for k, v in runner.axes.items()}, optimizer=list(OPTIMIZER))
+    if runner.threads > 1 and model in SMALL:
+        axes["threads"] = [runner.threads, 1]  # waking threads may cost more than they bring
     for axis, names in runner.axes.items():
         best[axis] = next(iter(names))
     if model != "mlp":
@@ -337,10 +342,14 @@ def our_options(runner, best):
     return out
 
 
-def compare(runner, model, options, log):
-    log("%s: searching PyTorch's settings" % model)
+def compare(runner, model, known, options, log):
     rounds = 1 if options.quick else options.repeats
-    default, best = search(runner, model, 1 if options.quick else 2, log)
+    if model in known:
+        log(model)
+        default, best = known[model]["default"], known[model]["best"]
+    else:
+        log("%s: searching PyTorch's settings" % model)
+        default, best = search(runner, model, 1 if options.quick else 2, log)
     log("  best: " + describe(best))
     settings = variants(default, best, model, not options.no_compile)
     ours = our_options(runner, best)
@@ -353,7 +362,8 @@ def compare(runner, model, options, log):
                               else runner.torch(settings[name]))
     rows = {name: combine(r) for name, r in runs.items()}
     table(rows, log)
-    return {"model": model, "best": best, "rows": rows, "ratios": ratios(rows, settings, log)}
+    return {"model": model, "default": default, "best": best, "rows": rows,
+            "ratios": ratios(rows, settings, log)}
 
 
 def fastest(rows, settings, wanted):
@@ -422,6 +432,7 @@ def main():
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="(default all)")
     parser.add_argument("--quick", action="store_true", help="one round of search and of runs")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--settings", help="take the best settings from this earlier --json file")
     parser.add_argument("--json", help="write the results to this file")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -436,11 +447,14 @@ def main():
     log("PyTorch %s, %d threads, %d rounds of %g s" % (version, options.threads,
                                                      1 if options.quick else options.repeats,
                                                      options.seconds))
-    results = []
+    results, known = [], {}
+    if options.settings:
+        with open(options.settings) as f:
+            known = {m["model"]: m for m in json.load(f)["models"]}
     with tempfile.TemporaryDirectory() as folder:
         runner = Runner(folder, options.threads, options.seconds)
         for model in options.models:
-            results.append(compare(runner, model, options, log))
+            results.append(compare(runner, model, known, options, log))
             if options.json:
                 with open(options.json, "w") as f:
                     json.dump({"torch": version, "threads": options.threads, "models": results}, f,
