@@ -145,6 +145,7 @@ typedef struct {
     int inputs;
     gckpt_shape shape[3];
     int classes;                /* of the last input, targets; 0: it is like the others */
+    int twice;                  /* inputs 0 and 1 are one tensor */
     int style;
     double cost;                /* multiply-adds, about: how much is tried */
     char name[128];
@@ -198,7 +199,7 @@ static gckpt_call call_of(const problem *p, const answer *a, unsigned needs, int
         if (p->classes && i == p->inputs - 1)
             call.in[i].index = needs >> i & 1 ? a->index : NULL;
         else
-            call.in[i].data = needs >> i & 1 ? a->x[i].at : NULL;
+            call.in[i].data = needs >> i & 1 ? a->x[p->twice ? 0 : i].at : NULL;
     }
     return call;
 }
@@ -221,12 +222,32 @@ static int same(const problem *p, const char *how, const char *what, const float
 }
 
 /* == forward ================================================================================== */
-enum { ALL, NO_AUX, NO_OUT, IN_PLACE, WAYS };
+/* IN_PLACE: out is input 0, or 1 */
+enum { ALL, NO_AUX, NO_OUT, IN_PLACE, IN_PLACE_1, WAYS };
+
+static int alike(const problem *p, int i)       /* input i has the shape of the output */
+{
+    gckpt_call call = call_of(p, NULL, 0, 1);
+    return gckpti_same_shape(&call.shape, &p->shape[i]);
+}
+
+static int possible(const problem *p, int64_t aux_floats, int way)
+{
+    switch (way) {
+    case NO_AUX:
+    case NO_OUT: return aux_floats > 0;
+    case IN_PLACE:
+    case IN_PLACE_1:
+        return (p->op->flags & GCKPT_INPLACE(way - IN_PLACE)) != 0 && !p->twice &&
+               alike(p, way - IN_PLACE);
+    default: return 1;
+    }
+}
 
 static void forward(const problem *p, const answer *a, gckpt_isa isa, int threads, int together,
                     int way)
 {
-    static const char *const ways[] = { "", ", no aux", ", no out", ", in place" };
+    static const char *const ways[] = { "", ", no aux", ", no out", ", in place", ", in place of 1" };
     int loss = (p->op->flags & GCKPT_LOSS) != 0;
     gckpt_call call = call_of(p, a, 7, threads);
     region out = region_new(loss ? 0 : elements(&call.shape), 1), aux = region_new(a->aux_floats, 1);
@@ -238,9 +259,9 @@ static void forward(const problem *p, const answer *a, gckpt_isa isa, int thread
     fill_nan(&out);
     fill_nan(&aux);
     fill_nan(&work);
-    if (way == IN_PLACE) {
-        memcpy(out.at, a->x[0].at, (size_t)out.n * sizeof(float));
-        call.in[0].data = out.at;
+    if (way >= IN_PLACE) {
+        memcpy(out.at, a->x[way - IN_PLACE].at, (size_t)out.n * sizeof(float));
+        call.in[way - IN_PLACE].data = out.at;
     }
     call.out = loss || way == NO_OUT ? NULL : out.at;
     call.aux = !a->aux_floats || way == NO_AUX ? NULL : aux.at;
@@ -279,8 +300,8 @@ static gckpt_call backward_call(const problem *p, const answer *a, unsigned want
     call.grad_out = p->op->flags & GCKPT_LOSS ? NULL : a->grad_out.at;
     for (int i = 0; i < p->inputs; i++)
         if (wanted >> i & 1) {
-            call.in[i].grad = d[i].at;
-            call.in[i].accumulate = accumulate >> i & 1;
+            call.in[i].grad = d[p->twice ? 0 : i].at;
+            call.in[i].accumulate = (p->twice && i == 1) || accumulate >> i & 1;
         }
     return call;
 }
@@ -289,7 +310,9 @@ static void backward(const problem *p, const answer *a, unsigned wanted, unsigne
 {
     region old[3], want[3], got[3];
     gckpt_call call;
-    int in_place = p->op->flags & GCKPT_INPLACE_GRAD && !(accumulate & 1);
+    /* in place: input 0's gradient is where the output's was, for one reason or the other */
+    int in_place = p->op->flags & (GCKPT_INPLACE_GRAD | GCKPT_PASSES(0)) && alike(p, 0) &&
+                   wanted & 1 && !(accumulate & 1) && !p->twice;
     for (int i = 0; i < p->inputs; i++) {
         int64_t n = wanted >> i & 1 ? elements(&p->shape[i]) : 0;
         old[i] = region_new(n, 0);
@@ -314,7 +337,7 @@ static void backward(const problem *p, const answer *a, unsigned wanted, unsigne
             sprintf(how, "%s, %d threads, gradients %u, accumulate %u%s", gckpt_isa_name((gckpt_isa)isa),
                     threads, wanted, accumulate, t == 4 ? ", in place" : t == 3 ? " at once" : "");
             for (int i = 0; i < p->inputs; i++)
-                memcpy(got[i].at, t == 4 ? a->grad_out.at : old[i].at,
+                memcpy(got[i].at, t == 4 && i == 0 ? a->grad_out.at : old[i].at,
                        (size_t)got[i].n * sizeof(float));
             call = backward_call(p, a, wanted, accumulate, threads, got);
             if (t == 4)
@@ -379,9 +402,7 @@ static void try_problem(const problem *p)
     free(work.block);
     for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
         for (int way = 0; way < WAYS && gckpt_isa_available((gckpt_isa)isa); way++) {
-            if ((way == NO_AUX || way == NO_OUT) && !a.aux_floats)
-                continue;
-            if (way == IN_PLACE && !(p->op->flags & GCKPT_INPLACE(0)))
+            if (!possible(p, a.aux_floats, way))
                 continue;
             for (int threads = 1; threads <= 3; threads++)
                 forward(p, &a, (gckpt_isa)isa, threads, 0, way);
@@ -389,12 +410,12 @@ static void try_problem(const problem *p)
                 forward(p, &a, (gckpt_isa)isa, 3, 1, way);
         }
     unsigned all = (1u << differentiable) - 1;
-    if (p->cost > 4e5) {
+    if (p->cost > 4e5 && !p->twice) {
         backward(p, &a, all, (unsigned)next_random() & all);
         if (differentiable > 1)
             backward(p, &a, (unsigned)pick(1, (int)all - 1), (unsigned)next_random() & all);
     } else {
-        for (unsigned wanted = 1; wanted <= all; wanted++)
+        for (unsigned wanted = p->twice ? all : 1; wanted <= all; wanted++)
             for (int twice = 0; twice < 2; twice++)
                 backward(p, &a, wanted, twice ? wanted & (unsigned)pick(1, all) : 0);
     }
@@ -502,7 +523,7 @@ static void test_attention(void)
     }
 }
 
-/* == row by row: norms, softmax, gelu ========================================================= */
+/* == row by row: norms, softmax, curves ======================================================= */
 static void row_op(const gckpt_op *op, const gckpti_norm *o, int64_t rows, int64_t n, int style)
 {
     problem p;
@@ -525,11 +546,15 @@ static void row_ops(int64_t rows, int64_t n, int style)
 {
     static const gckpti_norm norms[6] = { { 1, 0, 0 }, { 1, 1, 0 }, { 1, 0, 1 },
                                           { 1, 1, 2 }, { 0, 0, 0 }, { 0, 1, 0 } };
+    static const gckpt_op *const curves[7] = {
+        &gckpti_op_softmax, &gckpti_op_relu, &gckpti_op_gelu, &gckpti_op_gelu_erf,
+        &gckpti_op_silu, &gckpti_op_tanh, &gckpti_op_sigmoid
+    };
     for (int i = 0; i < 6; i++)
         row_op(norms[i].center ? &gckpti_op_layernorm : &gckpti_op_rmsnorm, &norms[i], rows, n,
                style);
-    row_op(&gckpti_op_softmax, NULL, rows, n, style);
-    row_op(&gckpti_op_gelu, NULL, rows, n, style);
+    for (int i = 0; i < 7; i++)
+        row_op(curves[i], NULL, rows, n, style);
 }
 
 static void test_rows(void)
@@ -542,6 +567,44 @@ static void test_rows(void)
             row_ops(sizes[i][0], sizes[i][1], twice ? (int)(i % STYLES) : NORMAL);
     for (int64_t n = 1, end = share(100); n <= end; n++)
         row_ops(pick(1, 9), n, (int)(n % STYLES));
+}
+
+/* == add, sub, mul ============================================================================ */
+enum { SAME, ROW, COLUMN, ONE, OUTER, BOTH_ONE, LAYOUTS }; /* how input 1 is repeated, if it is */
+
+static void pair_op(const gckpt_op *op, int64_t rows, int64_t n, int layout, int style)
+{
+    problem p;
+    memset(&p, 0, sizeof p);
+    p.op = op;
+    p.style = style;
+    p.cost = 2.0 * (double)(rows * n);
+    p.inputs = 2;
+    p.twice = layout == BOTH_ONE;
+    p.shape[0] = layout == OUTER ? gckpt_shape2(rows, 1) : gckpt_shape2(rows, n);
+    p.shape[1] = layout == ROW || layout == OUTER ? gckpt_shape1(n)
+               : layout == COLUMN ? gckpt_shape2(rows, 1)
+               : layout == ONE ? gckpt_shape1(1) : p.shape[0];
+    if (!wanted_op(op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "%s %ld x %ld, layout %d, style %d", op->name, (long)rows, (long)n, layout, style);
+    try_problem(&p);
+}
+
+static void test_pairs(void)
+{
+    static const gckpt_op *const ops[3] = { &gckpti_op_add, &gckpti_op_sub, &gckpti_op_mul };
+    static const int16_t sizes[][2] = { { 1, 4096 }, { 4097, 1 }, { 300, 300 }, { 5, 4095 } };
+    for (int i = 0; i < 3; i++) {
+        for (int layout = 0; layout < LAYOUTS; layout++) {
+            for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++)
+                pair_op(ops[i], sizes[k][0], sizes[k][1], layout, (int)k);
+            for (int64_t k = 0, end = share(20); k < end; k++)
+                pair_op(ops[i], pick(1, 9), pick(1, 40), layout, (int)(k % STYLES));
+        }
+        for (int64_t n = 1, end = share(100); n <= end; n++)
+            pair_op(ops[i], 1, n, SAME, (int)(n % STYLES));
+    }
 }
 
 /* == losses =================================================================================== */
@@ -667,8 +730,8 @@ int main(int argc, char **argv)
         const char *name;
         void (*run)(void);
     } tests[] = { { "products", test_products }, { "attention", test_attention },
-                  { "rows", test_rows },         { "losses", test_losses },
-                  { "update", test_update } };
+                  { "rows", test_rows },         { "pairs", test_pairs },
+                  { "losses", test_losses },     { "update", test_update } };
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "-v") == 0)
             verbose = 1;
