@@ -4056,16 +4056,23 @@ GCKPTI_INLINE int64_t gckpti_part(int64_t left, int64_t piece)
     return left < piece ? left : piece;
 }
 
-/* Scratch of the fast kernels, the same whatever their instruction set, in floats a thread. A
- * product packs up to GCKPTI_KC links of GCKPTI_STRIPS rows of a and GCKPTI_COLS columns of b. */
-enum { GCKPTI_KC = 384, GCKPTI_STRIPS = 32, GCKPTI_COLS = 384 };
+/* Scratch of the fast kernels, the same whatever their instruction set, in floats a thread. */
+enum {
+    GCKPTI_KC = 384,        /* links of a chain at a time; between, it rests in c */
+    GCKPTI_KC_ACROSS = 256, /* the same where every link is in another line of a */
+    GCKPTI_NC = 192,        /* columns at a time: with KC, a third of a 1 MB L2 */
+    GCKPTI_PANEL = 48,      /* columns of a panel of packed b, at most */
+    GCKPTI_STRIP = 16       /* rows of a packed at a time: a cache line */
+};
 
 static int64_t gckpti_multiple(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
+/* A product with n columns and k links: 320 KiB at most. It can do with less, down to 16 links:
+ * 16 * (GCKPTI_PANEL + GCKPTI_STRIP). */
 static int64_t gckpti_product_room(int64_t n, int64_t k)
 {
-    int64_t links = gckpti_multiple(gckpti_part(k, GCKPTI_KC), 16);
-    return (links + 16) * (GCKPTI_STRIPS + gckpti_part(gckpti_multiple(n, 48), GCKPTI_COLS));
+    return (gckpti_part(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_STRIP) *
+           gckpti_part(gckpti_multiple(k, 16), GCKPTI_KC);
 }
 
 /* A product forward (m,k) (k,n) and its two gradients. */
@@ -14078,6 +14085,25 @@ typedef struct gckpti_product {
     int64_t c_row;
 } gckpti_product;
 
+/* Lines of a matrix to be fetched into L2, some before each tile. */
+typedef struct {
+    const float *x;
+    int64_t row, rows, width, at, pace;
+} gckpti_fetch;
+
+static inline void gckpti_fetch_some(gckpti_fetch *f)
+{
+    for (int64_t n = f->rows > 0 ? f->pace : 0; n > 0; n--) {
+        __builtin_prefetch(f->x + f->at, 0, 2);
+        f->at += 16;
+        if (f->at >= f->width) {
+            f->at = 0, f->x += f->row;
+            if (--f->rows == 0)
+                break;
+        }
+    }
+}
+
 /* A row and what is added up over it: by lanes, as in >>numerics. */
 enum { GCKPTI_SUM, GCKPTI_DOT, GCKPTI_SQUARES, GCKPTI_EXP, GCKPTI_NORM };
 typedef struct {
@@ -14231,23 +14257,31 @@ static void gckpti_products_body(void *context, int64_t i, int64_t worker)
                                               s->room);
 }
 
-/* Size of a piece of n things cut in about `pieces`: a multiple of `unit`, at least `least`. */
-static int64_t gckpti_piece(int64_t n, int64_t pieces, int64_t unit, int64_t least)
+/* Cuts c into pieces, as square as may be, since each fetches its part of a and b: 4 for each
+ * thread, so that one that loses its core delays the others little; 1 if it is small. A b that must
+ * be transposed is cut by columns first, lest two pieces do it again; and the part of a must stay
+ * in a cache while a piece goes over it for every GCKPTI_NC columns. */
+static void gckpti_products_cut(gckpti_products *s)
 {
-    int64_t size = (n + pieces - 1) / pieces;
-    size = (size < least ? least : size) + unit - 1;
-    return size - size % unit;
+    enum { LOW = 256, HIGH = 1024, NARROW = 2 * GCKPTI_PANEL };
+    const gckpti_product *t = &s->t;
+    int small = t->m * t->n * t->k < 65536;
+    int64_t threads = s->call->threads, pieces = small || threads < 2 ? 1 : 4 * threads / s->batch;
+    s->rows = t->m, s->cols = t->n;
+    for (int64_t have = 1; have < pieces || (s->rows > HIGH && !small); have *= 2)
+        if (have < pieces && s->cols > NARROW &&
+            (t->b_col != 1 || s->cols >= s->rows || s->rows <= LOW))
+            s->cols = gckpti_multiple((s->cols + 1) / 2, GCKPTI_PANEL);
+        else if (s->rows > 4 * GCKPTI_STRIP)
+            s->rows = gckpti_multiple((s->rows + 1) / 2, GCKPTI_STRIP);
+    s->across = (t->n + s->cols - 1) / s->cols;
+    s->down = (t->m + s->rows - 1) / s->rows;
 }
 
 static void gckpti_products_run(gckpti_products *s)
 {
-    const gckpt_call *call = s->call;
-    int64_t pieces = call->threads < 2 ? 1 : (4 * call->threads + s->batch - 1) / s->batch;
-    s->cols = gckpti_piece(s->t.n, pieces, 48, 192);
-    s->across = (s->t.n + s->cols - 1) / s->cols;
-    s->rows = gckpti_piece(s->t.m, (pieces + s->across - 1) / s->across, 48, 96);
-    s->down = (s->t.m + s->rows - 1) / s->rows;
-    gckpti_spread(call, s->batch * s->down * s->across, s->rows * s->cols * s->t.k,
+    gckpti_products_cut(s);
+    gckpti_spread(s->call, s->batch * s->down * s->across, s->rows * s->cols * s->t.k,
                   gckpti_products_body, s);
 }
 
@@ -15300,8 +15334,6 @@ GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(tile)(const gckpti_tile *t, int rows,
 
 #if GCKPTI_TILE_ROWS == 8
 #define GCKPTI_TILE_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v) X(5, v) X(6, v) X(7, v) X(8, v)
-#elif GCKPTI_TILE_ROWS == 6
-#define GCKPTI_TILE_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v) X(5, v) X(6, v)
 #else
 #define GCKPTI_TILE_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v)
 #endif
@@ -15328,114 +15360,153 @@ static void (*const GCKPTI_V(tiles)[GCKPTI_TILE_VECTORS][GCKPTI_TILE_ROWS])(
 #undef GCKPTI_TILE_BODY
 #undef GCKPTI_TILE_NAME
 
-/* d[p * width + j] = b(p, j), p < k, j < width, 0 for j >= n; n > width - GCKPTI_W. d has room for
- * k + GCKPTI_SIDE rows. */
-static GCKPTI_TARGET void GCKPTI_V(pack_b)(const float *b, int64_t step, int64_t col, int64_t n,
-                                           int64_t k, float *d, int64_t width)
+/* d[p * width + j] = b(p, j), p < k, j < width; 0 for j >= n > width - GCKPTI_W. Writes up to
+ * GCKPTI_SIDE - 1 rows too many. */
+static GCKPTI_TARGET void GCKPTI_V(pack)(const float *b, int64_t step, int64_t col, int64_t n,
+                                         int64_t k, float *d, int64_t width)
 {
-    if (col == 1) {
-        for (int64_t p = 0; p < k; p++, b += step, d += width) {
-            for (int64_t j = 0; j < width - GCKPTI_W; j += GCKPTI_W)
+    if (step != 1)
+        for (const int64_t last = width - GCKPTI_W; k > 0; k--, b += step, d += width) {
+            for (int64_t j = 0; j < last; j += GCKPTI_W)
                 GCKPTI_V(store)(d + j, GCKPTI_V(load)(b + j));
-            GCKPTI_V(store)
-            (d + width - GCKPTI_W, GCKPTI_V(load_n)(b + width - GCKPTI_W, n - (width - GCKPTI_W)));
+            GCKPTI_V(store)(d + last, GCKPTI_V(load_n)(b + last, n - last));
         }
-        return;
-    }
-    for (int64_t j = 0; j < width; j += GCKPTI_SIDE)
-        for (int64_t p = 0; p < k; p += GCKPTI_SIDE) {
-            const float *s = b + j * col + p;
-            int64_t row = col;
-            float edge[GCKPTI_SIDE * GCKPTI_SIDE];
-            if (n - j < GCKPTI_SIDE || k - p < GCKPTI_SIDE) {
-                for (int64_t i = 0; i < GCKPTI_SIDE; i++)
-                    GCKPTI_V(store)
-                (edge + i * GCKPTI_SIDE,
-                 j + i < n ? GCKPTI_V(load_n)(s + i * col, k - p) : GCKPTI_V(zero)());
-                s = edge, row = GCKPTI_SIDE;
+    else
+        for (int64_t j = 0; j < width; j += GCKPTI_SIDE)
+            for (int64_t p = 0; p < k; p += GCKPTI_SIDE) {
+                const float *s = b + j * col + p;
+                int64_t row = col;
+                float edge[GCKPTI_SIDE * GCKPTI_SIDE];
+                if (n - j < GCKPTI_SIDE || k - p < GCKPTI_SIDE) {
+                    for (int64_t i = 0; i < GCKPTI_SIDE; i++) {
+                        GCKPTI_FLOATS x = GCKPTI_V(zero)();
+                        if (i < n - j)
+                            x = GCKPTI_V(load_n)(s + i * col, k - p);
+                        GCKPTI_V(store)(edge + i * GCKPTI_SIDE, x);
+                    }
+                    s = edge, row = GCKPTI_SIDE;
+                }
+                GCKPTI_V(transpose)(s, row, d + p * width + j, width);
             }
-            GCKPTI_V(transpose)(s, row, d + p * width + j, width);
+}
+
+/* Where panel q of n columns begins: each has GCKPTI_TILE_VECTORS vectors and the last what is
+ * left, but where that is 1 it gets one of the panel before, lest its chains be too few. */
+GCKPTI_INLINED int64_t GCKPTI_V(panel)(int64_t n, int64_t q)
+{
+    const int64_t vectors = (n + GCKPTI_W - 1) / GCKPTI_W, at = q * GCKPTI_TILE_VECTORS;
+    return GCKPTI_W * (at >= vectors                                            ? vectors
+                       : GCKPTI_TILE_VECTORS > 2 && at > 0 && at == vectors - 1 ? at - 1
+                                                                                : at);
+}
+
+/* Packs columns from panel `first` on, links 0..k-1, of b: panel q at d + panel(n, q) * deep. Where
+ * its rows lie side by side it takes 8 at a time: few pages, and runs long enough to be
+ * foreseen. */
+static GCKPTI_TARGET void GCKPTI_V(pack_panels)(const gckpti_product *t, const float *b, int64_t n,
+                                                int64_t k, int64_t first, float *d, int64_t deep)
+{
+    const int64_t some = t->b_col == 1 ? 8 : deep;
+    for (int64_t p = 0; p < k; p += some)
+        for (int64_t q = first, j, width; j = GCKPTI_V(panel)(n, q), j < n; q++) {
+            width = GCKPTI_V(panel)(n, q + 1) - j;
+            GCKPTI_V(pack)
+            (b + p * t->b_step + j * t->b_col, t->b_step, t->b_col, gckpti_part(n - j, width),
+             gckpti_part(k - p, some), d + j * deep + p * width, width);
         }
 }
 
-/* Strips of GCKPTI_TILE_ROWS rows of a, one after another: strip[p * GCKPTI_TILE_ROWS + i]; a_row
- * 1 */
-static GCKPTI_TARGET void GCKPTI_V(pack_a)(const float *a, int64_t step, int64_t n, int64_t k,
-                                           float *d)
+/* n <= GCKPTI_STRIP rows of a that lie side by side: tile i / GCKPTI_TILE_ROWS at d + i * deep. */
+static GCKPTI_TARGET void GCKPTI_V(pack_strip)(const float *a, int64_t step, int64_t n, int64_t k,
+                                               float *d, int64_t deep)
 {
-    int64_t full = n - n % GCKPTI_TILE_ROWS;
-    for (int64_t p = 0; p < k; p++, a += step, d += GCKPTI_TILE_ROWS) {
-        for (int64_t i = 0; i < full; i += GCKPTI_TILE_ROWS)
-            memcpy(d + i * k, a + i, GCKPTI_TILE_ROWS * sizeof(float));
-        for (int64_t i = full; i < n; i++)
-            d[full * k + i - full] = a[i];
-    }
+    for (int64_t p = 0; p < k; p++, a += step, d += GCKPTI_TILE_ROWS)
+        if (n == GCKPTI_STRIP)
+            for (int64_t i = 0; i < GCKPTI_STRIP; i += GCKPTI_TILE_ROWS)
+                memcpy(d + i * deep, a + i, GCKPTI_TILE_ROWS * sizeof(float));
+        else
+            for (int64_t i = 0; i < n; i++)
+                d[i / GCKPTI_TILE_ROWS * (deep - 1) * GCKPTI_TILE_ROWS + i] = a[i];
 }
 
-/* Rows i0..i1-1, columns j0..j1-1 of c. pack: room floats. */
+/* Rows i0..i1-1, columns j0..j1-1 of c; pack: `room` floats, see gckpti_product_room.
+ * Packing was measured to pay only where it must be: b whose columns do not lie side by side, and
+ * a last vector that is not full. But vectors shorter than a cache line come back to each line,
+ * and of rows some KB apart few stay in the cache: then b is packed, unless there are few rows to
+ * use it, and a whose rows lie side by side. */
 static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64_t i0, int64_t i1,
                                                   int64_t j0, int64_t j1, float *pack, int64_t room)
 {
-    const int64_t unit = 16, most = gckpti_part(GCKPTI_KC, room / (2 * 48)) / unit * unit;
-    const int64_t blocks = (t->k + most - 1) / most, group = 32;
-    const int64_t kc = blocks ? ((t->k + blocks - 1) / blocks + unit - 1) / unit * unit : unit;
-    const int in_place = t->b_col == 1 && i1 - i0 <= 2 * GCKPTI_TILE_ROWS;
-    const int packs_a = t->a_step != 1 && i1 - i0 > 1;
-    float *strips = pack + kc * 48;
-    const int64_t rows_most =
-        (packs_a ? (room - kc * 48) / kc : i1 - i0) / group * group + (packs_a ? 0 : group);
-    gckpti_tile u;
-    u.c_row = t->c_row;
-    for (int64_t p = 0; p < t->k || p == 0; p += kc) {
-        u.k = gckpti_part(t->k - p, kc);
-        for (int64_t ib = i0, ie; ib < i1; ib = ie) {
-            ie = ib + gckpti_part(i1 - ib, rows_most);
-            for (int64_t j = j0, cols; j < j1; j += cols) {
-                const float *b = t->b + p * t->b_step + j * t->b_col;
-                int64_t vectors = (j1 - j + GCKPTI_W - 1) / GCKPTI_W;
-                vectors = vectors == GCKPTI_TILE_VECTORS + 1
-                              ? 2
-                              : gckpti_part(vectors, GCKPTI_TILE_VECTORS);
-                cols = gckpti_part(j1 - j, vectors * GCKPTI_W);
-                u.last = cols - (vectors - 1) * GCKPTI_W;
-                u.b = b;
-                u.b_step = t->b_step;
-                if (!in_place || cols % GCKPTI_W) {
-                    u.b = pack, u.b_step = vectors * GCKPTI_W;
-                    GCKPTI_V(pack_b)(b, t->b_step, t->b_col, cols, u.k, pack, u.b_step);
+    const int64_t deepest = gckpti_part(t->a_step == 1 ? GCKPTI_KC : GCKPTI_KC_ACROSS,
+                                        room / (GCKPTI_PANEL + GCKPTI_STRIP) / 16 * 16);
+    const int64_t blocks = (t->k + deepest - 1) / deepest;
+    const int64_t deep = t->k ? gckpti_multiple((t->k + blocks - 1) / blocks, 16) : 16;
+    const int64_t wide =
+        gckpti_part(GCKPTI_NC, (room / deep - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
+    const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * GCKPTI_W;
+    const int64_t few = t->b_step % 512 ? 128 : 16;
+    const int in_place = t->b_col == 1 && (GCKPTI_W >= 16 || i1 - i0 <= few);
+    const int strips = GCKPTI_W < 16 && t->a_step != 1 && i1 - i0 > GCKPTI_STRIP;
+    float *const panels = pack + GCKPTI_STRIP * deep;
+    int64_t p = 0, j = j0, next_p, next_j;
+    do {
+        const float *a = t->a + p * t->a_step, *b = t->b + p * t->b_step + j * t->b_col;
+        const int64_t n = gckpti_part(j1 - j, wide), k = gckpti_part(t->k - p, deep);
+        const int64_t count = (n + most - 1) / most;
+        gckpti_tile u = { k, a, t->a_row, t->a_step, b, 0, NULL, 0, NULL, t->c_row, 0, NULL };
+        gckpti_fetch ahead = { NULL, 0, 0, 0, 0, 0 }, below = { NULL, t->a_step, 0, 1, 0, 0 };
+        next_j = j + n < j1 ? j + n : j0;
+        next_p = j + n < j1 ? p : p + deep;
+        if (next_p < t->k) {
+            int64_t next_n = gckpti_part(j1 - next_j, wide),
+                    next_k = gckpti_part(t->k - next_p, deep);
+            ahead.x = t->b + next_p * t->b_step + next_j * t->b_col;
+            ahead.row = t->b_col == 1 ? t->b_step : t->b_col;
+            ahead.rows = t->b_col == 1 ? next_k : next_n;
+            ahead.width = t->b_col == 1 ? next_n : next_k;
+            ahead.pace =
+                1 + ahead.rows * ((ahead.width + 15) / 16) / ((i1 - i0 + high - 1) / high * count);
+        }
+        if (!in_place || n % GCKPTI_W)
+            GCKPTI_V(pack_panels)(t, b, n, k, in_place ? count - 1 : 0, panels, deep);
+        for (int64_t i = i0, rows; i < i1; i += rows) {
+            float *c = t->c + i * t->c_row + j;
+            rows = gckpti_part(i1 - i, high);
+            u.a = a + i * t->a_row;
+            if (strips && (i - i0) % GCKPTI_STRIP == 0 && i + GCKPTI_STRIP < i1) {
+                below.x = u.a + GCKPTI_STRIP, below.rows = k;
+                below.pace = 1 + k * high / (GCKPTI_STRIP * count);
+            }
+            if (strips) {
+                if ((i - i0) % GCKPTI_STRIP == 0)
+                    GCKPTI_V(pack_strip)
+                    (u.a, t->a_step, gckpti_part(i1 - i, GCKPTI_STRIP), k, pack, deep);
+                u.a = pack + (i - i0) % GCKPTI_STRIP * deep, u.a_row = 1, u.a_step = high;
+            }
+            for (int64_t q = 0; q < count; q++) {
+                int64_t at = GCKPTI_V(panel)(n, q), width = GCKPTI_V(panel)(n, q + 1) - at;
+                u.last = gckpti_part(n - at - width + GCKPTI_W, GCKPTI_W);
+                u.b = panels + at * deep, u.b_step = width;
+                if (in_place && u.last == GCKPTI_W)
+                    u.b = b + at, u.b_step = t->b_step;
+                u.c = c + at;
+                u.from = u.c, u.from_row = t->c_row;
+                if (p == 0) {
+                    u.from = t->from ? t->from + i * t->from_row + j + at : NULL;
+                    u.from_row = t->from_row;
                 }
-                const float *ahead = b + cols * t->b_col;
-                int64_t lines = t->b_col == 1 ? u.k : cols,
-                        a_stride = t->b_col == 1 ? t->b_step : t->b_col,
-                        width = t->b_col == 1 ? cols : u.k;
-                int64_t line = j + cols < j1 && !in_place && 1 ? 0 : lines;
-                for (int64_t i = ib, rows; i < ie; i += rows) {
-                    rows = gckpti_part(ie - i, GCKPTI_TILE_ROWS);
-                    u.a = t->a + i * t->a_row + p * t->a_step;
-                    u.a_row = t->a_row, u.a_step = t->a_step;
-                    if (packs_a) {
-                        if (j == j0 && (i - ib) % group == 0)
-                            GCKPTI_V(pack_a)
-                        (u.a, t->a_step, gckpti_part(ie - i, group), u.k, strips + (i - ib) * u.k);
-                        u.a = strips + (i - ib) * u.k;
-                        u.a_row = 1, u.a_step = GCKPTI_TILE_ROWS;
-                    }
-                    u.c = t->c + i * t->c_row + j;
-                    u.next = ie - i >= 2 * GCKPTI_TILE_ROWS ? u.c + rows * t->c_row : u.c;
-                    u.from = u.c, u.from_row = t->c_row;
-                    if (p == 0) {
-                        u.from = t->from ? t->from + i * t->from_row + j : NULL;
-                        u.from_row = t->from_row;
-                    }
-                    int64_t until = (i + rows - ib) * lines / (ie - ib);
-                    for (; line < until; line++)
-                        for (int64_t q = 0; q < width; q += 16)
-                            __builtin_prefetch(ahead + line * a_stride + q, 0, 2);
-                    GCKPTI_V(tiles)[vectors - 1][rows - 1](&u);
-                }
+                u.next = u.c;
+                if (q + 1 < count)
+                    u.next += width;
+                else if (i1 - i >= 2 * high)
+                    u.next = c + rows * t->c_row;
+                gckpti_fetch_some(&ahead);
+                gckpti_fetch_some(&below);
+                GCKPTI_V(tiles)[width / GCKPTI_W - 1][rows - 1](&u);
             }
         }
-    }
+        p = next_p, j = next_j;
+    } while (p < t->k || j > j0);
 }
 
 /* ---- exp, tanh, erf and the row reductions of >>numerics, operation by operation ---- */
@@ -15907,14 +15978,14 @@ static GCKPTI_TARGET void GCKPTI_V(columns)(const gckpti_columns *s, int64_t fir
  * no sum crosses one, and each keeps the order of the row's 32 lanes. Blocks of 64 queries meet
  * tiles of 64 keys; what their products read is packed, rows of `wide` floats. */
 #if GCKPTI_ISA == 2
-#define GCKPTI_STRIP       6
+#define GCKPTI_BAND        6
 #define GCKPTI_EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5)
 #else
-#define GCKPTI_STRIP       8
+#define GCKPTI_BAND        8
 #define GCKPTI_EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 #endif
 
-/* c += chain of a(i,p) b(p) (from +0 if `fresh`), over at most GCKPTI_STRIP rows and 2 vectors of
+/* c += chain of a(i,p) b(p) (from +0 if `fresh`), over at most GCKPTI_BAND rows and 2 vectors of
  * columns: k links, and at the triangle's edge a corner of links that not all rows have: row i the
  * links 0..i of it, after the others, or i.. of it, before them. b is read in whole vectors. */
 static GCKPTI_TARGET void GCKPTI_V(strip)(const gckpti_strip *s, int64_t rows, int64_t n, int64_t k,
@@ -15966,8 +16037,8 @@ static GCKPTI_TARGET void GCKPTI_V(strip)(const gckpti_strip *s, int64_t rows, i
 static GCKPTI_TARGET void GCKPTI_V(strips)(const gckpti_strip *s, int64_t m, int64_t n, int64_t k,
                                            const float *a, const float *b, float *c)
 {
-    for (int64_t i = 0; i < m; i += GCKPTI_STRIP) {
-        int64_t rows = gckpti_part(m - i, GCKPTI_STRIP), links = k, skip = 0, corner = 0;
+    for (int64_t i = 0; i < m; i += GCKPTI_BAND) {
+        int64_t rows = gckpti_part(m - i, GCKPTI_BAND), links = k, skip = 0, corner = 0;
         if (s->edge == GCKPTI_AFTER || s->edge == GCKPTI_BEFORE) {
             corner = i < k ? gckpti_part(k - i, rows) : 0;
             links = s->edge == GCKPTI_AFTER ? gckpti_part(i, k) : k - i - corner;
@@ -16053,7 +16124,7 @@ static GCKPTI_TARGET void GCKPTI_V(attention_forward)(const gckpti_heads *h, int
     float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
     float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
     seen = gckpti_part(seen, h->s);
-    GCKPTI_V(pack_b)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
+    GCKPTI_V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
     for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
         int64_t n = gckpti_part(seen - j, GCKPTI_BLOCK), all = GCKPTI_BLOCK;
         int edge = h->causal && j == first;
@@ -16106,12 +16177,12 @@ static GCKPTI_TARGET void GCKPTI_V(attention_backward)(const gckpti_heads *h, in
         const float *grad = call->grad_out + at;
         memcpy(lse, (const float *)call->aux + (row * h->heads + head) * h->t + first,
                (size_t)m * sizeof *lse);
-        GCKPTI_V(pack_b)(call->in[0].data + at, 1, c, m, h->d, qt, GCKPTI_BLOCK);
+        GCKPTI_V(pack)(call->in[0].data + at, 1, c, m, h->d, qt, GCKPTI_BLOCK);
         GCKPTI_V(gather)(h, grad, m, g);
         if (dk)
             GCKPTI_V(gather)(h, call->in[0].data + at, m, q);
         if (dq || dk)
-            GCKPTI_V(pack_b)(grad, 1, c, m, h->d, gt, GCKPTI_BLOCK);
+            GCKPTI_V(pack)(grad, 1, c, m, h->d, gt, GCKPTI_BLOCK);
         for (int64_t r = 0; (dq || dk) && r < m; r++)
             delta[r] = GCKPTI_V(dot)(grad + r * c, call->out + at + r * c, h->d);
         for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
@@ -16186,7 +16257,7 @@ static const gckpti_kernels GCKPTI_V(kernels) = { GCKPTI_V(product_piece),
 #undef GCKPTI_ISA
 #undef GCKPTI_LANES
 #undef GCKPTI_SIDE
-#undef GCKPTI_STRIP
+#undef GCKPTI_BAND
 #undef GCKPTI_TARGET
 #undef GCKPTI_TILE_ROWS
 #undef GCKPTI_TILE_VECTORS
