@@ -3,7 +3,10 @@
  *
  * The sizes go just past the numeric contract's blocks: 66 keys (tiles of 64), 1030 classes (chunks
  * of 1024), 5000 weights and more (norm blocks of 4096). Compiles as C99 and as C++11. A change of
- * GOLDEN is a change of the contract: GCKPT_CONTRACT and the manual say so too. */
+ * GOLDEN is a change of the contract: GCKPT_CONTRACT and the manual say so too.
+ *
+ *     test_hash          the tests
+ *     test_hash plans    prints one hash of plans for fast kernels: equal on all machines too */
 #ifndef HASH_USER_ONLY /* the check of C++ users of a C implementation defines it */
 #define GRADCKPT_IMPLEMENTATION
 #endif
@@ -77,6 +80,16 @@ static gckpt_tensor *by_hand(gckpt_tensor *x, void *user)
     return gckpt_add(h, pooled);
 }
 
+static gckpt_isa kernels = GCKPT_ISA_AUTO; /* that trainings use */
+
+/* A thread pool of sorts: any order must do. */
+static void backwards(void *user, int64_t n, void (*body)(void *context, int64_t i), void *context)
+{
+    (void)user;
+    while (n-- > 0)
+        body(context, n);
+}
+
 static uint64_t train(gckpt_mode mode, int64_t micro, int threads, int update_in_backward,
                       double *loss)
 {
@@ -117,8 +130,13 @@ static uint64_t train(gckpt_mode mode, int64_t micro, int threads, int update_in
     desc.update_in_backward = update_in_backward;
     gckpt_plan *p = gckpt_plan_new(g, terms, 3, &desc);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
-    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    static gckpt_exec_desc how; /* OpenMP for the automatic kernels, where there is some */
+    how.isa = kernels;
+    how.parallel_for = kernels == GCKPT_ISA_AUTO ? NULL : backwards;
+    how.debug = kernels == GCKPT_ISA_AUTO ? 0 : GCKPT_DEBUG_PAINT;
+    gckpt_exec *e = gckpt_exec_new(p, s, &how);
     CHECK_MSG(p == NULL || e != NULL, "%s", gckpt_error_text(s));
+    CHECK(kernels == GCKPT_ISA_AUTO || gckpt_exec_isa(e) == kernels);
     gckpt_feed feeds[3] = { { gckpt_id(in), tokens },
                             { gckpt_id(target), targets },
                             { gckpt_id(value), values } };
@@ -193,7 +211,8 @@ static gckpt_term random_net(gckpt_graph *g, int ops, uint64_t *random)
     return term;
 }
 
-static uint64_t plans(void)
+/* threads 0: for plain kernels; else the plans have scratch for fast ones */
+static uint64_t plans(int threads)
 {
     static const int ops[] = { 8, 10, 40, 110 };
     uint64_t hash = UINT64_C(0xcbf29ce484222325), random = 1;
@@ -204,7 +223,8 @@ static uint64_t plans(void)
         const gckpt_term term = random_net(g, ops[i], &random);
         desc.batch = i % 2 ? 10 : 0;
         desc.alignment = i % 3 ? 64 : 4;
-        desc.plain = 1;
+        desc.plain = threads == 0;
+        desc.threads = threads;
         gckpt_frontier *f = gckpt_frontier_new(g, &term, 1, &desc);
         int n = gckpt_frontier_points(f);
         CHECK_MSG(n > 0, "%s", gckpt_error_text(g));
@@ -223,10 +243,17 @@ static uint64_t plans(void)
     return hash;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-    double loss, first;
+    static const gckpt_mode modes[3] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT };
+    double loss, first, clipped;
+    if (argc > 1 && argv[1][0] == 'p') {
+        uint64_t one = plans(1), two = plans(2), three = plans(3);
+        printf("%016llx\n", (unsigned long long)mix(mix(one, two), three));
+        return check_failed != 0;
+    }
     uint64_t hash = train(GCKPT_STORE_ALL, BATCH, 1, 0, &first);
+    clipped = first;
     CHECK(hash == train(GCKPT_MEMORY_POOR, 1, 1, 0, &loss));
     CHECK(loss == first);
     CHECK(hash == train(GCKPT_SEGMENTS, 2, 2, 0, &loss));
@@ -237,7 +264,15 @@ int main(void)
     CHECK(loss == first);
     CHECK_MSG(hash == GOLDEN, "golden hash: %016llx, expected %016llx", (unsigned long long)hash,
               (unsigned long long)GOLDEN);
-    hash = plans();
+    for (int isa = GCKPT_ISA_PLAIN; isa < GCKPT_ISA_COUNT; isa++)
+        for (int threads = 1; threads <= 3 && gckpt_isa_available((gckpt_isa)isa); threads++) {
+            kernels = (gckpt_isa)isa;
+            uint64_t got = train(modes[threads - 1], threads, threads, 0, &loss);
+            CHECK_MSG(got == GOLDEN && loss == clipped,
+                      "golden hash of %s, %d threads: %016llx, loss %.17g", gckpt_isa_name(kernels),
+                      threads, (unsigned long long)got, loss);
+        }
+    hash = plans(0);
     CHECK_MSG(hash == PLANS, "hash of plans: %016llx, expected %016llx", (unsigned long long)hash,
               (unsigned long long)PLANS);
     return check_report("hash");
