@@ -14989,7 +14989,7 @@ typedef int32_t gckpti_ints __attribute__((vector_size(16)));
 /* load_n, store_n: the first n floats (all if n > W), the others read as 0; max and min: b if
  * either is NaN; fnma: c - a * b; fms:
  * a * b - c; upto: a in the first n lanes, then b; less: a < b ? c : d;
- * exponent: 2^(n - 127) */
+ * exponent: 2^(n - 127); biased: a >> 23 */
 #if GCKPTI_ISA == 3
 #define GCKPTI_MASK(n) ((__mmask16)((1u << (n)) - 1u))
 #define GCKPTI_ALL     0xffffu /* g++ warns of what is undefined in the plain intrinsics */
@@ -15030,14 +15030,18 @@ GCKPTI_VECTOR(GCKPTI_INTS, bits, (GCKPTI_FLOATS a), _mm512_castps_si512(a))
 GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), _mm512_add_epi32(a, _mm512_set1_epi32(n)))
 GCKPTI_VECTOR(GCKPTI_INTS, minus, (GCKPTI_INTS a, GCKPTI_INTS b), _mm512_sub_epi32(a, b))
 GCKPTI_VECTOR(GCKPTI_INTS, half, (GCKPTI_INTS a), _mm512_maskz_srli_epi32(GCKPTI_ALL, a, 1))
+GCKPTI_VECTOR(GCKPTI_INTS, biased, (GCKPTI_INTS a), _mm512_maskz_srli_epi32(GCKPTI_ALL, a, 23))
+GCKPTI_VECTOR(GCKPTI_INTS, and_ints, (GCKPTI_INTS a, int b),
+              _mm512_maskz_and_epi32(GCKPTI_ALL, a, _mm512_set1_epi32(b)))
+GCKPTI_VECTOR(GCKPTI_FLOATS, floats, (GCKPTI_INTS a), _mm512_castsi512_ps(a))
 GCKPTI_VECTOR(GCKPTI_FLOATS, exponent, (GCKPTI_INTS a),
               _mm512_castsi512_ps(_mm512_maskz_slli_epi32(GCKPTI_ALL, a, 23)))
 GCKPTI_VECTOR(float, fold_sum, (GCKPTI_FLOATS a),
               gckpti_fold_sum_avx2(_mm256_add_ps(_mm512_maskz_extractf32x8_ps(0xff, a, 1),
-                                                 _mm512_castps512_ps256(a))))
+                                                 _mm512_maskz_extractf32x8_ps(0xff, a, 0))))
 GCKPTI_VECTOR(float, fold_max, (GCKPTI_FLOATS a),
               gckpti_fold_max_avx2(_mm256_max_ps(_mm512_maskz_extractf32x8_ps(0xff, a, 1),
-                                                 _mm512_castps512_ps256(a))))
+                                                 _mm512_maskz_extractf32x8_ps(0xff, a, 0))))
 #undef GCKPTI_ALL
 #undef GCKPTI_MASK
 #elif GCKPTI_ISA == 2
@@ -15080,6 +15084,10 @@ GCKPTI_VECTOR(GCKPTI_INTS, bits, (GCKPTI_FLOATS a), _mm256_castps_si256(a))
 GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), _mm256_add_epi32(a, _mm256_set1_epi32(n)))
 GCKPTI_VECTOR(GCKPTI_INTS, minus, (GCKPTI_INTS a, GCKPTI_INTS b), _mm256_sub_epi32(a, b))
 GCKPTI_VECTOR(GCKPTI_INTS, half, (GCKPTI_INTS a), _mm256_srli_epi32(a, 1))
+GCKPTI_VECTOR(GCKPTI_INTS, biased, (GCKPTI_INTS a), _mm256_srli_epi32(a, 23))
+GCKPTI_VECTOR(GCKPTI_INTS, and_ints, (GCKPTI_INTS a, int b),
+              _mm256_and_si256(a, _mm256_set1_epi32(b)))
+GCKPTI_VECTOR(GCKPTI_FLOATS, floats, (GCKPTI_INTS a), _mm256_castsi256_ps(a))
 GCKPTI_VECTOR(GCKPTI_FLOATS, exponent, (GCKPTI_INTS a),
               _mm256_castsi256_ps(_mm256_slli_epi32(a, 23)))
 #define GCKPTI_FOLD(op)                                                                            \
@@ -15145,6 +15153,10 @@ GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), vaddq_s32(a, vdupq_n_s3
 GCKPTI_VECTOR(GCKPTI_INTS, minus, (GCKPTI_INTS a, GCKPTI_INTS b), vsubq_s32(a, b))
 GCKPTI_VECTOR(GCKPTI_INTS, half, (GCKPTI_INTS a),
               vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(a), 1)))
+GCKPTI_VECTOR(GCKPTI_INTS, biased, (GCKPTI_INTS a),
+              vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(a), 23)))
+GCKPTI_VECTOR(GCKPTI_INTS, and_ints, (GCKPTI_INTS a, int b), vandq_s32(a, vdupq_n_s32(b)))
+GCKPTI_VECTOR(GCKPTI_FLOATS, floats, (GCKPTI_INTS a), GCKPTI_AS_FLOATS(a))
 GCKPTI_VECTOR(GCKPTI_FLOATS, exponent, (GCKPTI_INTS a), GCKPTI_AS_FLOATS(vshlq_n_s32(a, 23)))
 #undef GCKPTI_AS_INTS
 #undef GCKPTI_AS_FLOATS
@@ -15185,6 +15197,9 @@ GCKPTI_VECTOR(GCKPTI_INTS, bits, (GCKPTI_FLOATS a), (GCKPTI_INTS)a)
 GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), a + n)
 GCKPTI_VECTOR(GCKPTI_INTS, minus, (GCKPTI_INTS a, GCKPTI_INTS b), a - b)
 GCKPTI_VECTOR(GCKPTI_INTS, half, (GCKPTI_INTS a), a >> 1 & 0x7fffffff)
+GCKPTI_VECTOR(GCKPTI_INTS, biased, (GCKPTI_INTS a), a >> 23 & 0x1ff)
+GCKPTI_VECTOR(GCKPTI_INTS, and_ints, (GCKPTI_INTS a, int b), a &b)
+GCKPTI_VECTOR(GCKPTI_FLOATS, floats, (GCKPTI_INTS a), (GCKPTI_FLOATS)a)
 GCKPTI_VECTOR(GCKPTI_FLOATS, exponent, (GCKPTI_INTS a), (GCKPTI_FLOATS)(a << 23))
 #endif
 #endif
@@ -15480,7 +15495,7 @@ static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64
             if (strips) {
                 if ((i - i0) % GCKPTI_STRIP == 0)
                     GCKPTI_V(pack_strip)
-                    (u.a, t->a_step, gckpti_part(i1 - i, GCKPTI_STRIP), k, pack, deep);
+                (u.a, t->a_step, gckpti_part(i1 - i, GCKPTI_STRIP), k, pack, deep);
                 u.a = pack + (i - i0) % GCKPTI_STRIP * deep, u.a_row = 1, u.a_step = high;
             }
             for (int64_t q = 0; q < count; q++) {
@@ -15574,6 +15589,24 @@ GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(erf)(GCKPTI_FLOATS x)
     s = GCKPTI_V(exponent)(GCKPTI_V(plus)(n, 127));
     p = GCKPTI_V(fnma)(GCKPTI_V(mul)(r, s), p, GCKPTI_V(sub)(one, s));
     return GCKPTI_V(either)(GCKPTI_V(less)(a, GCKPTI_V(set1)(GCKPTI_ERF_SPLIT), small, p), sign);
+}
+
+/* Of finite x >= 1. */
+GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(log)(GCKPTI_FLOATS x)
+{
+    const GCKPTI_INTS u = GCKPTI_V(plus)(GCKPTI_V(bits)(x), 0x00555555);
+    GCKPTI_FLOATS n = GCKPTI_V(floats)(GCKPTI_V(plus)(GCKPTI_V(biased)(u), 0x4b000000)), f, f2, p;
+    GCKPTI_FLOATS high, low;
+    n = GCKPTI_V(sub)(n, GCKPTI_V(set1)(8388608.0f + 127.0f)); /* the bits above were 2^23 + n */
+    f = GCKPTI_V(floats)(GCKPTI_V(plus)(GCKPTI_V(and_ints)(u, 0x007fffff), 0x3f2aaaab));
+    f = GCKPTI_V(sub)(f, GCKPTI_V(set1)(1.0f)), f2 = GCKPTI_V(mul)(f, f);
+    p = GCKPTI_V(poly)(gckpti_log_c, 9, f);
+    high = GCKPTI_V(fma)(n, GCKPTI_V(set1)(0.693359375f), f);
+    low = GCKPTI_V(sub)(high, GCKPTI_V(mul)(n, GCKPTI_V(set1)(0.693359375f)));
+    low = GCKPTI_V(sub)(f, low);
+    low = GCKPTI_V(fma)(GCKPTI_V(set1)(-0.5f), f2,
+                        GCKPTI_V(fma)(n, GCKPTI_V(set1)(-2.12194440e-4f), low));
+    return GCKPTI_V(add)(high, GCKPTI_V(fma)(GCKPTI_V(mul)(f, f2), p, low));
 }
 
 /* A row's 32 lanes are 32 / GCKPTI_W vectors with names: arrays of them would live in memory. */
@@ -15988,8 +16021,9 @@ static GCKPTI_TARGET void GCKPTI_V(columns)(const gckpti_columns *s, int64_t fir
 /* c += chain of a(i,p) b(p) (from +0 if `fresh`), over at most GCKPTI_BAND rows and 2 vectors of
  * columns: k links, and at the triangle's edge a corner of links that not all rows have: row i the
  * links 0..i of it, after the others, or i.. of it, before them. b is read in whole vectors. */
-static GCKPTI_TARGET void GCKPTI_V(strip)(const gckpti_strip *s, int64_t rows, int64_t n, int64_t k,
-                                          int64_t corner, const float *a, const float *b, float *c)
+GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(strip_of)(const gckpti_strip *s, int64_t rows, int64_t n,
+                                                     int64_t k, int64_t corner, const float *a,
+                                                     const float *b, float *c)
 {
     const int64_t a_step = s->a_step, b_step = s->b_step, c_row = s->c_row;
 #define GCKPTI_ROW_START(i)                                                                        \
@@ -16030,6 +16064,15 @@ static GCKPTI_TARGET void GCKPTI_V(strip)(const gckpti_strip *s, int64_t rows, i
 #undef GCKPTI_ROW_CORNER
 #undef GCKPTI_ROW_STORE
 #undef GCKPTI_LINKS
+}
+
+static GCKPTI_TARGET void GCKPTI_V(strip)(const gckpti_strip *s, int64_t rows, int64_t n, int64_t k,
+                                          int64_t corner, const float *a, const float *b, float *c)
+{
+    if (rows == GCKPTI_BAND && n == 2 * GCKPTI_W)
+        GCKPTI_V(strip_of)(s, GCKPTI_BAND, 2 * GCKPTI_W, k, corner, a, b, c);
+    else
+        GCKPTI_V(strip_of)(s, rows, n, k, corner, a, b, c);
 }
 
 /* The same for c (m,n). At an edge row i has the links 0..i (GCKPTI_AFTER) or i..k-1 of the k
@@ -16145,12 +16188,18 @@ static GCKPTI_TARGET void GCKPTI_V(attention_forward)(const gckpti_heads *h, int
         values.edge = edge * GCKPTI_AFTER;
         GCKPTI_V(strips)(&values, m, h->d, n, p, v, out);
     }
-    for (int64_t r = 0; r < m; r++) {
-        if (out)
-            GCKPTI_V(divide)(out + r * h->c, sum[r], h->d);
-        if (aux)
-            aux[(row * h->heads + head) * h->t + first + r] = max[r] + gckpti_log(sum[r]);
-    }
+    for (int64_t r = 0; out && r < m; r++)
+        GCKPTI_V(divide)(out + r * h->c, sum[r], h->d);
+    if (!aux)
+        return;
+    aux += (row * h->heads + head) * h->t + first;
+    for (int64_t i = 0; i < m; i += GCKPTI_W)
+        GCKPTI_V(store_n)
+        (aux + i, GCKPTI_V(add)(GCKPTI_V(load)(max + i), GCKPTI_V(log)(GCKPTI_V(load)(sum + i))),
+         m - i);
+    for (int64_t r = 0; r < m; r++) /* sums are 1 or more, but for NaN */
+        if (!(sum[r] < GCKPTI_INFINITY))
+            aux[r] = max[r] + gckpti_log(sum[r]);
 }
 
 static GCKPTI_TARGET void GCKPTI_V(attention_backward)(const gckpti_heads *h, int64_t row,
