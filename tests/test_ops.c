@@ -1328,6 +1328,7 @@ typedef struct {
     int random;                 /* seed of a random schedule             */
     int group;
 } variant;
+static gckpt_isa kernels = GCKPT_ISA_AUTO;      /* that trainings use */
 typedef struct {
     double loss[STEPS], norm[STEPS];
     int64_t count[STEPS];
@@ -1472,9 +1473,11 @@ static int train(const test_case *c, const variant *v, unsigned fixed, outcome *
 
     exec_desc.debug = v->debug;
     exec_desc.parallel_for = v->threads > 1 ? backwards : NULL;
+    exec_desc.isa = kernels;
     gckpt_exec *exec = gckpt_exec_new(plan, store, &exec_desc);
     if (plan)
         CHECK_MSG(exec != NULL, "%s, %s: exec: %s", c->name, v->name, gckpt_error_text(store));
+    CHECK(kernels == GCKPT_ISA_AUTO || gckpt_exec_isa(exec) == kernels);
     hyper.lr = 0.01f;
     hyper.weight_decay = 0.1f;
     hyper.clip = clip ? 0.5f : 0;
@@ -1574,6 +1577,36 @@ static const variant in_backward[2] = {
     { "update in backward, memory-poor", GCKPT_MEMORY_POOR, 0, PAINT, 0, IN_BACKWARD, 0, 0 }
 };
 
+static const variant of_each_isa[] = {
+    { "store-all", GCKPT_STORE_ALL, 0, 0, 0, 0, 0, 0 },
+    { "memory-poor", GCKPT_MEMORY_POOR, 0, PAINT, 0, 0, 0, 0 },
+    { "two threads", GCKPT_STORE_ALL, 0, MEASURE, 2, 0, 0, 0 },
+    { "rows of 2", GCKPT_SEGMENTS, 2, PAINT, 0, 0, 0, 0 }
+};
+
+/* The instruction sets that are not the automatic one. */
+static void test_each_isa(const test_case *c, const outcome *want)
+{
+    int automatic = GCKPT_ISA_COUNT - 1;
+    while (automatic > GCKPT_ISA_PLAIN && !gckpt_isa_available((gckpt_isa)automatic))
+        automatic--;
+    for (int isa = GCKPT_ISA_C; isa < automatic; isa++)
+        for (size_t i = 0; i < sizeof of_each_isa / sizeof of_each_isa[0]; i++) {
+            variant v = of_each_isa[i];
+            char name[40];
+            outcome got;
+            if ((v.micro && c->flags & MIXES) || !gckpt_isa_available((gckpt_isa)isa))
+                continue;
+            kernels = (gckpt_isa)isa;
+            sprintf(name, "%s, %s", gckpt_isa_name(kernels), v.name);
+            v.name = name;
+            if (train(c, &v, 0, &got))
+                compare(c, &v, want, &got);
+            free(got.gradients);
+            kernels = GCKPT_ISA_AUTO;
+        }
+}
+
 static void test_bits(const test_case *c)
 {
     outcome want, got;
@@ -1588,6 +1621,8 @@ static void test_bits(const test_case *c)
                 compare(c, v, &want, &got);
             free(got.gradients);
         }
+    if (want.gradients)
+        test_each_isa(c, &want);
     for (int seed = 5; seed < 5 + RANDOM_SCHEDULES && want.gradients; seed++) {
         static const unsigned debug[3] = { 0, PAINT, HASH };
         variant v = { "random schedule", GCKPT_SCHEDULE, 0, 0, 0, 0, 0, 0 };
