@@ -8,6 +8,8 @@
  * before every repetition of what is measured, and medians are compared: on a shared machine both
  * drift together. Flops are the model's: 2 per weight and token forward, 4 backward, causal
  * attention counted half; recomputing and zeroing are not counted, nor is AdamW, but its time is.
+ * With one thread the clock is that of the process, which stands still while others have the
+ * processor.
  * Bytes are what must be read and written once. Each measurement is a process of its own, so that
  * its resident peak is its own as well.
  */
@@ -204,6 +206,8 @@ static int parse_options(int argc, char **argv)
         return 2;
     }
 #endif
+    if (o.threads == 1)
+        bench_clock = CLOCK_PROCESS_CPUTIME_ID;
     if (!gckpt_isa_available(isa())) {
         fprintf(stderr, "bench: --isa %s: this build or processor does not have it\n", isas[o.isa]);
         return 2;
