@@ -16214,12 +16214,6 @@ static GCKPTI_TARGET void GCKPTI_V(attention_backward)(const gckpti_heads *h, in
     float *p = k + rows, *ds = p + GCKPTI_BLOCK * GCKPTI_BLOCK;
     float lse[GCKPTI_BLOCK] = { 0.0f }, delta[GCKPTI_BLOCK] = { 0.0f };
     float *dq = call->in[0].grad, *dk = call->in[1].grad, *dv = call->in[2].grad;
-    for (int64_t r = 0; dq && r < h->t; r++)
-        gckpti_start(dq + at_q + r * c, h->d, call->in[0].accumulate);
-    for (int64_t r = 0; dk && r < h->s; r++)
-        gckpti_start(dk + at_k + r * c, h->d, call->in[1].accumulate);
-    for (int64_t r = 0; dv && r < h->s; r++)
-        gckpti_start(dv + at_k + r * c, h->d, call->in[2].accumulate);
     for (int64_t first = 0; first < h->t; first += GCKPTI_BLOCK) {
         int64_t m = gckpti_part(h->t - first, GCKPTI_BLOCK), at = at_q + first * c;
         int64_t seen = gckpti_part(h->causal ? first + m : h->s, h->s);
@@ -16256,12 +16250,17 @@ static GCKPTI_TARGET void GCKPTI_V(attention_backward)(const gckpti_heads *h, in
                     y = GCKPTI_V(sub)(GCKPTI_V(load)(de), GCKPTI_V(load)(delta + i));
                     GCKPTI_V(store)(de, GCKPTI_V(mul)(GCKPTI_V(mul)(x, y), scale));
                 }
+            /* chains start with the first tile a query meets, the first query that meets a tile */
+            int first_met = first == (h->causal ? j : 0);
+            over_queries.fresh = first_met && !call->in[2].accumulate;
             if (dv)
                 GCKPTI_V(strips)(&over_queries, n, h->d, m, p, g, dv + key);
+            over_keys.fresh = j == 0 && !call->in[0].accumulate;
             if (dq) {
                 GCKPTI_V(gather)(h, call->in[1].data + key, n, k);
                 GCKPTI_V(strips)(&over_keys, m, h->d, n, ds, k, dq + at);
             }
+            over_queries.fresh = first_met && !call->in[1].accumulate;
             if (dk)
                 GCKPTI_V(strips)(&over_queries, n, h->d, m, ds, q, dk + key);
         }

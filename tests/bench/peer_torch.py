@@ -131,7 +131,7 @@ def child(setting):
         run = torch.compile(model, mode=None if setting["compile"] == "compile" else
                             "max-autotune-no-cudagraphs")
     # with one thread the process's own time: it stands still while others have the processor
-    now = time.process_time if setting["threads"] == 1 else time.perf_counter
+    now = time.process_time if setting["own_clock"] else time.perf_counter
     times, start = [], 0
     while len(times) < 5 or (now() - start < setting["seconds"] and len(times) < 2000):
         t = now()
@@ -234,7 +234,7 @@ class Runner:
             preload += libraries
         if preload:
             env["LD_PRELOAD"] = ":".join(preload)
-        arguments = dict(setting, seconds=self.seconds)
+        arguments = dict(setting, seconds=self.seconds, own_clock=self.threads == 1)
         try:
             done = subprocess.run([sys.executable, os.path.abspath(__file__), "--child",
                                    json.dumps(arguments)],
