@@ -523,7 +523,7 @@ struct gckpt_call {
 #define GCKPT_LOSS         (1u << 17) /* a (sum, count) loss; shape() leaves shape.n = 0 */
 #define GCKPT_SIDE_EFFECT  (1u << 18) /* forward runs exactly once a micro-batch */
 #define GCKPT_TAKES_BF16                                                                           \
-    (1u << 19) /* kernels read and write bf16 where it is given; without: f32 copies */
+    (1u << 19) /* kernels read and write bf16 where out, in[0] or in[1] have it; else f32 copies */
 typedef struct {
     const char *name;
     gckpt_result (*shape)(
@@ -3069,6 +3069,7 @@ typedef struct gckpti_kernels gckpti_kernels;
 struct gckpti_product;
 struct gckpti_columns;
 struct gckpti_heads;
+struct gckpti_mixed_kernels;
 static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa);
 struct gckpti_kernels {
     void (*product_piece)(const struct gckpti_product *t, int64_t i0, int64_t i1, int64_t j0,
@@ -3094,6 +3095,7 @@ struct gckpti_kernels {
                                float *room);
     void (*classes_backward)(const float *x, float *d, int64_t n, float max, float log_sum,
                              float scale, int accumulate);
+    const struct gckpti_mixed_kernels *mixed;
 };
 /* The kernels that op rows point to: */
 #define GCKPTI_FAST_OP(name)                                                                       \
@@ -4044,8 +4046,10 @@ enum {
     GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
     GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
 #ifndef GCKPT_NO_FAST
-    GCKPTI_LOSS_ROWS = 256 /* rows that share one pass over a chunk of w: speed only */
+    GCKPTI_MIXED_ROWS = 1024, /* the same in bf16 plans, which pack the chunk each time */
+    GCKPTI_LOSS_ROWS = 256    /* rows that share one pass over a chunk of w: speed only */
 #else
+    GCKPTI_MIXED_ROWS = 1,
     GCKPTI_LOSS_ROWS = 1
 #endif
 };
@@ -4075,9 +4079,21 @@ static int64_t gckpti_product_room(int64_t n, int64_t k)
            gckpti_part(gckpti_multiple(k, 16), GCKPTI_KC);
 }
 
+/* b of a product in a bf16 plan (gckpti_mixed), all of it once: for each pair of links a word for
+ * each column, in panels of GCKPTI_PANEL columns. */
+static int64_t gckpti_words(int64_t n, int64_t k) { return (k + 1) / 2 * gckpti_multiple(n, 16); }
+
 /* A product forward (m,k) (k,n) and its two gradients. */
-static void gckpti_product_work(gckpt_call *call, int64_t m, int64_t n, int64_t k)
+static void gckpti_product_work(gckpt_call *call, int64_t matrices, int64_t m, int64_t n, int64_t k)
 {
+    if (call->precision != GCKPT_FP32 && !call->plain) {
+        int64_t da = gckpti_words(k, n), db = gckpti_words(n, m), turned = gckpti_words(k, m);
+        int transposed = *(const int *)call->attributes;
+        db = transposed ? turned : db;
+        call->work_forward = (size_t)(matrices * gckpti_words(n, k)) * sizeof(uint32_t);
+        call->work_backward = (size_t)(matrices * (da > db ? da : db)) * sizeof(uint32_t);
+        return;
+    }
     int64_t forward = gckpti_product_room(n, k), da = gckpti_product_room(k, n);
     int64_t db = gckpti_product_room(n > k ? n : k, m); /* b may be transposed */
     size_t unit = call->plain ? 0 : (size_t)call->threads * sizeof(float);
@@ -4250,7 +4266,7 @@ static gckpt_result gckpti_matmul_shape(gckpt_call *call)
     call->shape = *a;
     call->shape.d[a->n - 1] = b->d[b->n - 1 - transposed];
     gckpti_sizes sizes = gckpti_matmul_sizes(call);
-    gckpti_product_work(call, sizes.m, sizes.n, sizes.k);
+    gckpti_product_work(call, sizes.matrices, sizes.m, sizes.n, sizes.k);
     return GCKPT_OK;
 }
 
@@ -4258,7 +4274,7 @@ static gckpt_result gckpti_matmul_shape(gckpt_call *call)
  * c(i,j) = chain over p of a(i,p) b(p,j). Operands are bf16, or rounded to it where they are read;
  * each link flushes subnormals to zero, as the processors' bf16 instructions do. A chain starts at
  * start[j] (the bias), at what c holds (accumulate), or at +0; c is f32 or bf16. */
-typedef struct {
+typedef struct gckpti_factor {
     const float *f32;
     const uint16_t *bf16;    /* one of the two */
     int64_t row, step, next; /* to the next row of c (column for b), link, matrix */
@@ -4270,12 +4286,42 @@ typedef struct {
     int accumulate;
     float *c;
     uint16_t *c_bf16; /* one of the two; rows of n */
+    uint32_t *words;  /* room for b (gckpti_words), for the fast kernels */
 } gckpti_mixed;
 typedef void (*gckpti_mixed_run)(const gckpt_call *call, const gckpti_mixed *t);
 
-GCKPTI_INLINE float gckpti_factor_at(const gckpti_factor *x, int64_t at)
+GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
 {
-    return gckpti_from_bf16(x->bf16 ? x->bf16[at] : gckpti_to_bf16(x->f32[at]));
+    return x->bf16 ? x->bf16[at] : gckpti_to_bf16(x->f32[at]);
+}
+
+/* d[q * width + i]: links 2 q (upper half) and 2 q + 1 (lower half) of lane i, from x[at]; 0 for
+ * lanes from n on. A last link without a pair gets `odd`: -0 in a and +0 in b change no chain, not
+ * even one at -0. */
+static void gckpti_mixed_pack(const gckpti_factor *x, int64_t at, int64_t n, int64_t k,
+                              uint16_t odd, uint32_t *d, int64_t width)
+{
+    for (int64_t p = 0; p < k; p += 2, d += width)
+        for (int64_t i = 0; i < width; i++) {
+            int64_t first = at + i * x->row + p * x->step;
+            d[i] = 0;
+            if (i < n)
+                d[i] = (uint32_t)gckpti_factor_at(x, first) << 16 |
+                       (p + 1 < k ? gckpti_factor_at(x, first + x->step) : odd);
+        }
+}
+
+static float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
+{
+    return gckpti_flush(
+        gckpti_fma(gckpti_flush(gckpti_from_bf16(a)), gckpti_flush(gckpti_from_bf16(b)), c));
+}
+
+static float gckpti_mixed_start(const gckpti_mixed *t, int64_t at, int64_t j)
+{
+    if (t->accumulate)
+        return t->c ? t->c[at] : gckpti_from_bf16(t->c_bf16[at]);
+    return t->start ? t->start[j] : 0.0f;
 }
 
 static void gckpti_mixed_plain(const gckpt_call *call, const gckpti_mixed *t)
@@ -4285,13 +4331,9 @@ static void gckpti_mixed_plain(const gckpt_call *call, const gckpti_mixed *t)
         for (int64_t j = 0; j < t->n; j++) {
             int64_t a = i / t->m * t->a.next + i % t->m * t->a.row, at = i * t->n + j;
             int64_t b = i / t->m * t->b.next + j * t->b.row;
-            float d = t->start ? t->start[j] : 0.0f;
-            if (t->accumulate)
-                d = t->c ? t->c[at] : gckpti_from_bf16(t->c_bf16[at]);
-            d = gckpti_flush(d);
+            float d = gckpti_flush(gckpti_mixed_start(t, at, j));
             for (int64_t p = 0; p < t->k; p++, a += t->a.step, b += t->b.step)
-                d = gckpti_flush(
-                    gckpti_fma(gckpti_factor_at(&t->a, a), gckpti_factor_at(&t->b, b), d));
+                d = gckpti_mixed_link(gckpti_factor_at(&t->a, a), gckpti_factor_at(&t->b, b), d);
             if (t->c)
                 t->c[at] = d;
             else
@@ -4305,22 +4347,33 @@ static gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t row, int64_t
     return x;
 }
 
+static gckpti_mixed gckpti_mixed_of(const gckpt_call *call, int64_t batch, int64_t m, int64_t n,
+                                    int64_t k, gckpti_factor a, gckpti_factor b, float *c,
+                                    uint16_t *c_bf16)
+{
+    gckpti_mixed t = { batch, m, n, k, a, b, NULL, 0, c, c_bf16, (uint32_t *)call->work };
+    return t;
+}
+
 static void gckpti_mixed_linear_forward(const gckpt_call *call, gckpti_mixed_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     int transposed = *(const int *)call->attributes;
-    gckpti_mixed t = { s.matrices,
-                       s.m,
-                       s.n,
-                       s.k,
-                       gckpti_factor_of(&call->in[0], s.k, 1, s.m * s.k),
-                       gckpti_factor_of(&call->in[1], transposed ? s.k : 1, transposed ? 1 : s.n,
-                                        s.n * s.k),
-                       call->inputs == 3 ? call->in[2].data : NULL,
-                       0,
-                       call->out,
-                       call->out_bf16 };
+    gckpti_factor a = gckpti_factor_of(&call->in[0], s.k, 1, s.m * s.k);
+    gckpti_factor b =
+        gckpti_factor_of(&call->in[1], transposed ? s.k : 1, transposed ? 1 : s.n, s.n * s.k);
+    gckpti_mixed t =
+        gckpti_mixed_of(call, s.matrices, s.m, s.n, s.k, a, b, call->out, call->out_bf16);
+    t.start = call->inputs == 3 ? call->in[2].data : NULL;
     run(call, &t);
+}
+
+static void gckpti_mixed_gradient(const gckpt_call *call, gckpti_mixed_run run, gckpti_mixed t,
+                                  int accumulate)
+{
+    t.accumulate = accumulate;
+    if (t.c || t.c_bf16)
+        run(call, &t);
 }
 
 static void gckpti_mixed_matmul_backward(const gckpt_call *call, gckpti_mixed_run run)
@@ -4330,30 +4383,18 @@ static void gckpti_mixed_matmul_backward(const gckpt_call *call, gckpti_mixed_ru
     int64_t at_a = s.m * s.k, at_b = s.n * s.k, at_g = s.m * s.n;
     int transposed = *(const int *)call->attributes;
     gckpti_factor g = { call->grad_out, call->grad_out_bf16, s.n, 1, at_g };
-    gckpti_factor g_turned = { call->grad_out, call->grad_out_bf16, 1, s.n, at_g };
-    if (a->grad || a->grad_bf16) {
-        gckpti_mixed t = {
-            s.matrices, s.m,
-            s.k,        s.n,
-            g,          gckpti_factor_of(b, transposed ? 1 : s.n, transposed ? s.k : 1, at_b),
-            NULL,       a->accumulate,
-            a->grad,    a->grad_bf16
-        };
-        run(call, &t);
-    }
-    if ((b->grad || b->grad_bf16) && transposed) {
-        gckpti_mixed t = { s.matrices,  s.n,           s.k,
-                           s.m,         g_turned,      gckpti_factor_of(a, 1, s.k, at_a),
-                           NULL,        b->accumulate, b->grad,
-                           b->grad_bf16 };
-        run(call, &t);
-    } else if (b->grad || b->grad_bf16) {
-        gckpti_mixed t = {
-            s.matrices, s.k,  s.n,           s.m,     gckpti_factor_of(a, 1, s.k, at_a),
-            g_turned,   NULL, b->accumulate, b->grad, b->grad_bf16
-        };
-        run(call, &t);
-    }
+    gckpti_factor w = gckpti_factor_of(b, transposed ? 1 : s.n, transposed ? s.k : 1, at_b);
+    gckpti_factor x = gckpti_factor_of(a, 1, s.k, at_a), turned = g;
+    turned.row = 1, turned.step = s.n;
+    gckpti_mixed_gradient(
+        call, run, gckpti_mixed_of(call, s.matrices, s.m, s.k, s.n, g, w, a->grad, a->grad_bf16),
+        a->accumulate);
+    gckpti_mixed_gradient(
+        call, run,
+        transposed
+            ? gckpti_mixed_of(call, s.matrices, s.n, s.k, s.m, turned, x, b->grad, b->grad_bf16)
+            : gckpti_mixed_of(call, s.matrices, s.k, s.n, s.m, x, turned, b->grad, b->grad_bf16),
+        b->accumulate);
 }
 
 static void gckpti_matmul_add(const gckpt_call *call) /* out += a b */
@@ -4456,7 +4497,7 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
     call->shape = *x;
     call->shape.d[x->n - 1] = outputs;
     call->mixes_rows = x->n < 2;
-    gckpti_product_work(call, gckpti_rows(x), outputs, inner);
+    gckpti_product_work(call, 1, gckpti_rows(x), outputs, inner);
     return GCKPT_OK;
 }
 
@@ -5050,6 +5091,28 @@ static int64_t gckpti_loss_room(const gckpt_call *call, int backward)
     return room[0];
 }
 
+/* Its workspace in bf16 plans, in floats: logits, a block of dx, packed factors. */
+typedef struct {
+    int64_t block, dx, words, size; /* rows at a time; where dx and words begin; of words */
+} gckpti_loss_parts;
+
+static gckpti_loss_parts gckpti_mixed_parts(const gckpt_call *call, int backward)
+{
+    int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
+    int64_t n = gckpti_part(call->in[1].shape.d[0], GCKPTI_LOSS_CHUNK), size[3];
+    gckpti_loss_parts p;
+    p.block = call->plain ? 1 : gckpti_part(rows, GCKPTI_MIXED_ROWS);
+    p.dx = p.block * n;
+    p.words = p.dx + (backward ? p.block * c : 0);
+    size[0] = gckpti_words(n, c);
+    size[1] = gckpti_words(c, n);
+    size[2] = gckpti_words(c, p.block);
+    for (int i = 1; backward && i < 3; i++)
+        size[0] = size[i] > size[0] ? size[i] : size[0];
+    p.size = call->plain ? 0 : size[0];
+    return p;
+}
+
 static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape;
@@ -5062,9 +5125,14 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
     int64_t rows = gckpti_rows(x), block = call->plain ? 1 : gckpti_part(rows, GCKPTI_LOSS_ROWS);
     int64_t chunk = gckpti_part(w->d[0], GCKPTI_LOSS_CHUNK);
     call->aux_bytes = (size_t)rows * 2 * sizeof(float);
+    if (call->precision != GCKPT_FP32) {
+        gckpti_loss_parts forward = gckpti_mixed_parts(call, 0),
+                          backward = gckpti_mixed_parts(call, 1);
+        call->work_forward = (size_t)(forward.words + forward.size) * sizeof(float);
+        call->work_backward = (size_t)(backward.words + backward.size) * sizeof(float);
+        return GCKPT_OK;
+    }
     call->work_forward = call->work_backward = (size_t)(block * chunk) * sizeof(float);
-    if (call->precision != GCKPT_FP32)
-        call->work_backward += (size_t)(block * gckpti_last(x)) * sizeof(float);
     if (!call->plain) {
         size_t unit = (size_t)call->threads * sizeof(float);
         call->work_forward += (size_t)gckpti_loss_room(call, 0) * unit;
@@ -5073,24 +5141,50 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Rows r.. of x times a chunk of w, n classes from j. */
-static gckpti_mixed gckpti_mixed_logits(const gckpt_call *call, int64_t r, int64_t m, int64_t j,
-                                        int64_t n)
+static uint32_t *gckpti_loss_words(const gckpt_call *call, const gckpti_loss_parts *p)
+{
+    void *words = (float *)call->work + p->words;
+    return (uint32_t *)words;
+}
+
+/* Logits of rows r.., n classes from j: of the gradients' products, too. */
+static gckpti_mixed gckpti_mixed_logits(const gckpt_call *call, const gckpti_loss_parts *parts,
+                                        int64_t r, int64_t m, int64_t j, int64_t n)
 {
     const gckpt_arg *x = &call->in[0];
     int64_t c = gckpti_last(&x->shape);
-    gckpti_mixed t = { 1,
-                       m,
-                       n,
-                       c,
-                       { x->data ? x->data + r * c : NULL, x->bf16 ? x->bf16 + r * c : NULL, c, 1,
-                         0 },
-                       { call->in[1].data + j * c, NULL, c, 1, 0 },
-                       NULL,
-                       0,
-                       (float *)call->work,
-                       NULL };
+    gckpti_factor a = { x->data ? x->data + r * c : NULL, x->bf16 ? x->bf16 + r * c : NULL, c, 1,
+                        0 };
+    gckpti_factor w = { call->in[1].data + j * c, NULL, c, 1, 0 };
+    gckpti_mixed t = gckpti_mixed_of(call, 1, m, n, c, a, w, (float *)call->work, NULL);
+    t.words = gckpti_loss_words(call, parts);
     return t;
+}
+
+static void gckpti_mixed_linear_cross_entropy_forward(const gckpt_call *call)
+{
+    int64_t rows = gckpti_rows(&call->in[0].shape), v = call->in[1].shape.d[0];
+    const gckpti_loss_parts parts = gckpti_mixed_parts(call, 0);
+    const float *logits = (const float *)call->work;
+    for (int64_t r0 = 0; r0 < rows; r0 += parts.block) {
+        int64_t m = gckpti_part(rows - r0, parts.block);
+        const int32_t *target = call->in[2].index + r0;
+        float max[GCKPTI_MIXED_ROWS] = { 0.0f }, sum[GCKPTI_MIXED_ROWS] = { 0.0f };
+        float hit[GCKPTI_MIXED_ROWS] = { 0.0f };
+        for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK) {
+            int64_t n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
+            gckpti_mixed t = gckpti_mixed_logits(call, &parts, r0, m, j, n);
+            gckpti_mixed_plain(call, &t);
+            for (int64_t r = 0; r < m; r++) {
+                if (target[r] >= j && target[r] < j + n)
+                    hit[r] = logits[r * n + target[r] - j];
+                if (target[r] >= 0)
+                    gckpti_online(logits + r * n, NULL, n, j == 0, &max[r], &sum[r]);
+            }
+        }
+        for (int64_t r = 0; r < m; r++)
+            gckpti_loss_finish(call, r0 + r, target[r], max[r], sum[r], hit[r]);
+    }
 }
 
 static void gckpti_linear_cross_entropy_forward(const gckpt_call *call)
@@ -5099,6 +5193,10 @@ static void gckpti_linear_cross_entropy_forward(const gckpt_call *call)
     int64_t v = call->in[1].shape.d[0];
     int64_t block = call->plain ? 1 : GCKPTI_LOSS_ROWS;
     float *logits = (float *)call->work;
+    if (call->precision != GCKPT_FP32) {
+        gckpti_mixed_linear_cross_entropy_forward(call);
+        return;
+    }
     for (int64_t r0 = 0; r0 < rows; r0 += block) {
         int64_t m = gckpti_part(rows - r0, block);
         const int32_t *target = call->in[2].index + r0;
@@ -5106,19 +5204,13 @@ static void gckpti_linear_cross_entropy_forward(const gckpt_call *call)
         float hit[GCKPTI_LOSS_ROWS] = { 0.0f };
         for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK) {
             int64_t n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
-            if (call->precision != GCKPT_FP32) {
-                gckpti_mixed t = gckpti_mixed_logits(call, r0, m, j, n);
-                gckpti_mixed_plain(call, &t);
-            }
             for (int64_t r = 0; r < m; r++) {
                 if (target[r] < 0)
                     continue;
                 float *x = logits + r * n;
-                if (call->precision == GCKPT_FP32) {
-                    gckpti_start(x, n, 0);
-                    gckpti_chains(call->in[0].data + (r0 + r) * c, call->in[1].data + j * c, c, n,
-                                  c, x);
-                }
+                gckpti_start(x, n, 0);
+                gckpti_chains(call->in[0].data + (r0 + r) * c, call->in[1].data + j * c, c, n, c,
+                              x);
                 if (target[r] >= j && target[r] < j + n)
                     hit[r] = x[target[r] - j];
                 gckpti_online(x, NULL, n, j == 0, &max[r], &sum[r]);
@@ -5129,28 +5221,31 @@ static void gckpti_linear_cross_entropy_forward(const gckpt_call *call)
     }
 }
 
-/* A chunk of the backward of bf16 plans, when work holds d of rows r0..: dx += d w, dw += d x. */
-static void gckpti_mixed_loss_products(const gckpt_call *call, gckpti_mixed_run run, int64_t r0,
-                                       int64_t m, int64_t j0, int64_t n, float *dx)
+/* A chunk of the backward of bf16 plans, when work holds d of rows r..: dx += d w, dw += d x. */
+static void gckpti_mixed_loss_products(const gckpt_call *call, gckpti_mixed_run run,
+                                       const gckpti_loss_parts *parts, int64_t r, int64_t m,
+                                       int64_t j, int64_t n)
 {
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     int64_t c = gckpti_last(&x->shape);
-    const float *d = (const float *)call->work;
+    gckpti_mixed logits = gckpti_mixed_logits(call, parts, r, m, j, n), t = logits;
+    gckpti_factor d = { (float *)call->work, NULL, n, 1, 0 };
     if (x->grad || x->grad_bf16) {
-        gckpti_mixed t = {
-            1, m, c, n, { d, NULL, n, 1, 0 }, { w->data + j0 * c, NULL, 1, c, 0 }, NULL, 1, dx, NULL
-        };
-        run(call, &t);
+        t.n = c, t.k = n;
+        t.a = d;
+        t.b.row = 1, t.b.step = c;
+        t.c = (float *)call->work + parts->dx;
+        gckpti_mixed_gradient(call, run, t, 1);
     }
     if (w->grad) {
-        gckpti_mixed t = gckpti_mixed_logits(call, r0, m, j0, n);
+        t = logits;
         t.m = n, t.n = c, t.k = m;
         t.b = t.a;
         t.b.row = 1, t.b.step = c;
-        t.a.f32 = d, t.a.bf16 = NULL, t.a.row = 1, t.a.step = n;
-        t.accumulate = 1;
-        t.c = w->grad + j0 * c;
-        run(call, &t);
+        t.a = d;
+        t.a.row = 1, t.a.step = n;
+        t.c = w->grad + j * c;
+        gckpti_mixed_gradient(call, run, t, 1);
     }
 }
 
@@ -5169,32 +5264,31 @@ static void gckpti_mixed_block(const gckpt_arg *x, float *dx, int64_t at, int64_
     }
 }
 
-static void gckpti_mixed_linear_cross_entropy_backward(const gckpt_call *call, gckpti_mixed_run run)
+static void gckpti_mixed_linear_cross_entropy_backward(const gckpt_call *call)
 {
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
     int64_t c = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape), v = w->shape.d[0];
-    int64_t block = call->plain ? 1 : gckpti_part(rows, GCKPTI_LOSS_ROWS);
-    float *dx = (float *)call->work + block * gckpti_part(v, GCKPTI_LOSS_CHUNK);
+    const gckpti_loss_parts parts = gckpti_mixed_parts(call, 1);
+    float *logits = (float *)call->work, *dx = logits + parts.dx;
     if (w->grad)
         gckpti_start(w->grad, v * c, w->accumulate);
-    for (int64_t r0 = 0; r0 < rows; r0 += block) {
-        int64_t m = gckpti_part(rows - r0, block);
+    for (int64_t r0 = 0; r0 < rows; r0 += parts.block) {
+        int64_t m = gckpti_part(rows - r0, parts.block);
         gckpti_mixed_block(x, dx, r0 * c, m * c, 0);
-        for (int64_t j0 = 0; j0 < v; j0 += GCKPTI_LOSS_CHUNK) {
-            int64_t n = gckpti_part(v - j0, GCKPTI_LOSS_CHUNK);
-            gckpti_mixed t = gckpti_mixed_logits(call, r0, m, j0, n);
-            run(call, &t);
+        for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK) {
+            int64_t n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
+            gckpti_mixed t = gckpti_mixed_logits(call, &parts, r0, m, j, n);
+            gckpti_mixed_plain(call, &t);
             for (int64_t r = 0; r < m; r++) {
                 int64_t target = call->in[2].index[r0 + r];
-                float *d = (float *)call->work + r * n;
+                float *d = logits + r * n;
                 if (target < 0)
                     gckpti_start(d, n, 0);
                 else
-                    gckpti_logits_gradient(d, n, j0, target,
-                                           (const float *)call->aux + 2 * (r0 + r),
+                    gckpti_logits_gradient(d, n, j, target, (const float *)call->aux + 2 * (r0 + r),
                                            call->loss_scale, d, 0);
             }
-            gckpti_mixed_loss_products(call, run, r0, m, j0, n, dx);
+            gckpti_mixed_loss_products(call, gckpti_mixed_plain, &parts, r0, m, j, n);
         }
         gckpti_mixed_block(x, dx, r0 * c, m * c, 1);
     }
@@ -5203,7 +5297,7 @@ static void gckpti_mixed_linear_cross_entropy_backward(const gckpt_call *call, g
 static void gckpti_linear_cross_entropy_backward(const gckpt_call *call)
 {
     if (call->precision != GCKPT_FP32) {
-        gckpti_mixed_linear_cross_entropy_backward(call, gckpti_mixed_plain);
+        gckpti_mixed_linear_cross_entropy_backward(call);
         return;
     }
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
@@ -5673,8 +5767,8 @@ static void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements)
 }
 
 /* kept, n (elements): by index as above. backward: `reads` has GCKPT_IN and GCKPT_OUT bits,
- * `wanted` bit i where input i's gradient is. An op that takes bf16 itself leaves only what is
- * rounded by chance to the executor. */
+ * `wanted` bit i where input i's gradient is. An op that takes bf16 itself (inputs 0 and 1) leaves
+ * only what is rounded by chance to the executor. */
 static void gckpti_copies_of(const gckpt_op *op, int inputs, const int *kept, const int64_t *n,
                              int by_chance, int backward, unsigned reads, unsigned wanted,
                              gckpti_copies *c)
@@ -5693,12 +5787,13 @@ static void gckpti_copies_of(const gckpt_op *op, int inputs, const int *kept, co
         gckpti_copy_add(c, &c->value[0], n[0]);
     else if (backward && !takes && reads & GCKPT_OUT && kept[0] & GCKPTI_NARROW_VALUE)
         gckpti_copy_add(c, &c->value[0], n[0]);
-    for (int i = 0; i < inputs && !takes; i++)
-        if (kept[1 + i] & GCKPTI_NARROW_VALUE && c->value[1 + i] == GCKPTI_NONE &&
-            (!backward || reads & GCKPT_IN(i)))
+    for (int i = 0; i < inputs; i++)
+        if ((!takes || i > 1) && kept[1 + i] & GCKPTI_NARROW_VALUE &&
+            c->value[1 + i] == GCKPTI_NONE && (!backward || reads & GCKPT_IN(i)))
             gckpti_copy_add(c, &c->value[1 + i], n[1 + i]);
-    for (int i = 0; i < inputs && backward && (!takes || by_chance); i++)
-        if (kept[1 + i] & GCKPTI_NARROW_GRADIENT && wanted >> i & 1)
+    for (int i = 0; i < inputs && backward; i++)
+        if ((!takes || i > 1 || by_chance) && kept[1 + i] & GCKPTI_NARROW_GRADIENT &&
+            wanted >> i & 1)
             gckpti_copy_add(c, &c->gradient[1 + i], n[1 + i]);
     if (backward && !takes && kept[0] & GCKPTI_NARROW_GRADIENT)
         gckpti_copy_add(c, &c->gradient[0], n[0]);
@@ -11278,11 +11373,6 @@ static gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const g
     return GCKPT_OK;
 }
 
-static int gckpti_runs_fast(const gckpt_exec *e, const gckpti_node *node, const gckpt_call *c)
-{
-    return e->fast && (c->precision == GCKPT_FP32 || !(node->op->flags & GCKPT_TAKES_BF16));
-}
-
 static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
@@ -11311,8 +11401,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
         c.loss_sum = &e->sums[term];
         c.loss_count = &e->counts[term];
     }
-    (gckpti_runs_fast(e, node, &c) && node->op->forward_fast ? node->op->forward_fast
-                                                             : node->op->forward)(&c);
+    (e->fast && node->op->forward_fast ? node->op->forward_fast : node->op->forward)(&c);
     if (c.out && node->kept & GCKPTI_ROUNDED)
         gckpti_round(&c, gckpti_stream(ins->id, 0), c.out, narrow, gckpti_elements(&c.shape));
     return e->hashes ? gckpti_compare(e, ins, &c, narrow) : GCKPT_OK;
@@ -11430,8 +11519,7 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
     gckpti_own_work(&c, &copies);
     if (node->op->flags & GCKPT_LOSS)
         c.loss_scale = gckpti_loss_scale(e, gckpti_term_of(p, ins->id));
-    (gckpti_runs_fast(e, node, &c) && node->op->backward_fast ? node->op->backward_fast
-                                                              : node->op->backward)(&c);
+    (e->fast && node->op->backward_fast ? node->op->backward_fast : node->op->backward)(&c);
     for (int i = 0; i < node->inputs; i++)
         gckpti_gradient_end(e, ins, &c, i);
 }
@@ -14069,6 +14157,13 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
  * plain `cc -O2` is enough.
  * ============================================================================================== */
 #if GCKPTI_HAS_FAST
+/* GCKPTI_BF16: the compiler knows AVX512-BF16. */
+#if GCKPTI_X86 &&                                                                                  \
+    ((defined(__clang__) && __clang_major__ >= 9) || (!defined(__clang__) && __GNUC__ >= 10))
+#define GCKPTI_BF16 1
+#else
+#define GCKPTI_BF16 0
+#endif
 /* c(i,j) = chain over p of a(i,p) b(p,j), p ascending: a(i,p) = a[i * a_row + p * a_step], with
  * a_row or a_step 1; b(p,j) = b[p * b_step + j * b_col], with b_step or b_col 1; c(i,j) =
  * c[i * c_row + j]. A chain starts at from[i * from_row + j] (c itself for a gradient that
@@ -14152,6 +14247,18 @@ typedef struct {
     int64_t last;      /* columns in the last vector */
     const float *next; /* the tile of c to come: fetched meanwhile */
 } gckpti_tile;
+
+/* Of bf16 plans. pack: as gckpti_mixed_pack. tile: 8 rows of c, `width` columns (16, 32 or 48), +=
+ * the chains of a and b, packed; NULL: gckpti_mixed_plain. */
+typedef struct gckpti_mixed_kernels {
+    void (*tile)(int64_t pairs, const uint32_t *a, int64_t a_step, const uint32_t *b, int64_t width,
+                 float *c, int64_t c_row);
+    void (*pack)(const gckpti_factor *x, int64_t at, int64_t n, int64_t k, uint16_t odd,
+                 uint32_t *d, int64_t width);
+    void (*widen)(const uint16_t *x, float *y, int64_t n);
+    void (*narrow)(const float *x, uint16_t *y, int64_t n);
+} gckpti_mixed_kernels;
+static const gckpti_mixed_kernels *gckpti_mixed_kernels_of(const gckpti_kernels *kernels);
 
 static const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
 {
@@ -14320,9 +14427,109 @@ static void gckpti_products_gradient(gckpti_products s, int accumulate)
     gckpti_products_run(&s);
 }
 
+/* ---- products of bf16 plans: b is packed for all, then an item is up to 32 rows and 288 columns
+ * of c. 256 links at a time, a is packed, too; meanwhile the chains rest in `rest`. */
+enum { GCKPTI_MIXED_LINKS = 256, GCKPTI_MIXED_COLS = 288, GCKPTI_MIXED_DOWN = 32 };
+typedef struct {
+    const gckpti_mixed_kernels *kernels;
+    const gckpti_mixed *t;
+    int64_t words, packs; /* of b, a matrix; items to pack them */
+    int64_t cols, across, down;
+} gckpti_mixed_job;
+
+/* Of b: a panel, or where columns lie side by side 16 links of all panels. */
+static void gckpti_mixed_pack_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_mixed_job *s = (const gckpti_mixed_job *)context;
+    const gckpti_mixed *t = s->t;
+    int64_t matrix = i / s->packs, at = i % s->packs, pairs = (t->k + 1) / 2;
+    int64_t j0 = t->b.row == 1 ? 0 : at * GCKPTI_PANEL, p = t->b.row == 1 ? 16 * at : 0;
+    int64_t j1 = t->b.row == 1 ? t->n : j0 + gckpti_part(t->n - j0, GCKPTI_PANEL);
+    int64_t k = t->b.row == 1 ? gckpti_part(t->k - p, 16) : t->k;
+    (void)worker;
+    for (int64_t j = j0, n; j < j1; j += n) {
+        n = gckpti_part(j1 - j, GCKPTI_PANEL);
+        s->kernels->pack(&t->b, matrix * t->b.next + j * t->b.row + p * t->b.step, n, k, 0,
+                         t->words + matrix * s->words + j * pairs + p / 2 * gckpti_multiple(n, 16),
+                         gckpti_multiple(n, 16));
+    }
+}
+
+/* Rows of c from `at` on: into rest, where their chains start, or back at the end. */
+static void gckpti_mixed_rest(const gckpti_mixed_job *s, int64_t at, int64_t j, int64_t n,
+                              float *rest, int end)
+{
+    const gckpti_mixed *t = s->t;
+    size_t bytes = (size_t)n * sizeof *rest;
+    if (end && t->c)
+        memcpy(t->c + at, rest, bytes);
+    else if (end)
+        s->kernels->narrow(rest, t->c_bf16 + at, n);
+    else if (t->accumulate && t->c)
+        memcpy(rest, t->c + at, bytes);
+    else if (t->accumulate)
+        s->kernels->widen(t->c_bf16 + at, rest, n);
+    else if (t->start)
+        memcpy(rest, t->start + j, bytes);
+}
+
+static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
+{
+    const gckpti_mixed_job *s = (const gckpti_mixed_job *)context;
+    const gckpti_mixed *t = s->t;
+    uint32_t strips[GCKPTI_MIXED_DOWN * GCKPTI_MIXED_LINKS / 2 + 16];
+    float rest[GCKPTI_MIXED_DOWN * GCKPTI_MIXED_COLS];
+    int64_t matrix = item / (s->down * s->across), i = item % s->down * GCKPTI_MIXED_DOWN;
+    int64_t j0 = item / s->down % s->across * s->cols, cols = gckpti_part(t->n - j0, s->cols);
+    int64_t m = gckpti_part(t->m - i, GCKPTI_MIXED_DOWN), at = (matrix * t->m + i) * t->n + j0;
+    int64_t wide = gckpti_multiple(cols, 16), high = gckpti_multiple(m, 8), pairs = (t->k + 1) / 2;
+    const uint32_t *b = t->words + matrix * s->words + j0 * pairs;
+    (void)worker;
+    memset(rest, 0, (size_t)(high * wide) * sizeof *rest);
+    for (int64_t r = 0; r < m; r++)
+        gckpti_mixed_rest(s, at + r * t->n, j0, cols, rest + r * wide, 0);
+    for (int64_t p = 0, k; p < t->k; p += k) {
+        k = gckpti_part(t->k - p, GCKPTI_MIXED_LINKS);
+        s->kernels->pack(&t->a, matrix * t->a.next + i * t->a.row + p * t->a.step, m, k, 0x8000,
+                         strips, high);
+        for (int64_t j = 0; j < wide; j += GCKPTI_PANEL) {
+            int64_t width = gckpti_part(wide - j, GCKPTI_PANEL);
+            for (int64_t r = 0; r < high; r += 8)
+                s->kernels->tile((k + 1) / 2, strips + r, high, b + j * pairs + p / 2 * width,
+                                 width, rest + r * wide + j, wide);
+        }
+    }
+    for (int64_t r = 0; r < m; r++)
+        gckpti_mixed_rest(s, at + r * t->n, j0, cols, rest + r * wide, 1);
+}
+
+static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_mixed *t)
+{
+    gckpti_mixed_job s = {
+        gckpti_mixed_kernels_of(gckpti_kernels_of(call)), t, gckpti_words(t->n, t->k), 0, 0, 0, 0
+    };
+    int64_t unit = GCKPTI_PANEL, most = GCKPTI_MIXED_COLS;
+    if (!s.kernels->tile) {
+        gckpti_mixed_plain(call, t);
+        return;
+    }
+    s.across = (t->n + most - 1) / most;
+    s.cols = gckpti_multiple((t->n + s.across - 1) / s.across, unit);
+    s.across = (t->n + s.cols - 1) / s.cols;
+    s.down = (t->m + GCKPTI_MIXED_DOWN - 1) / GCKPTI_MIXED_DOWN;
+    s.packs = t->b.row == 1 ? (t->k + 15) / 16 : (t->n + unit - 1) / unit;
+    gckpti_spread(call, t->batch * s.packs, t->k * t->n / s.packs * 4, gckpti_mixed_pack_item, &s);
+    gckpti_spread(call, t->batch * s.down * s.across, GCKPTI_MIXED_DOWN * s.cols * t->k,
+                  gckpti_mixed_item, &s);
+}
+
 static void gckpti_fast_linear_forward(const gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
+    if (call->precision != GCKPT_FP32) {
+        gckpti_mixed_linear_forward(call, gckpti_mixed_fast);
+        return;
+    }
     int transposed = *(const int *)call->attributes;
     gckpti_products t =
         gckpti_products_of(call, s.matrices, s.m, s.n, s.k, call->in[0].data, 0, call->in[1].data,
@@ -14336,6 +14543,10 @@ static void gckpti_fast_matmul_forward(const gckpt_call *call) { gckpti_fast_lin
 static void gckpti_fast_matmul_backward(const gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
+    if (call->precision != GCKPT_FP32) {
+        gckpti_mixed_matmul_backward(call, gckpti_mixed_fast);
+        return;
+    }
     const gckpt_arg *a = &call->in[0], *b = &call->in[1];
     const float *g = call->grad_out;
     float *pack = (float *)call->work;
@@ -14669,7 +14880,7 @@ typedef struct {
     float *d;              /* their gradient (may be x) */
     int64_t row, first, n; /* classes first..first+n-1 */
     int accumulate;
-    float max[GCKPTI_LOSS_ROWS], sum[GCKPTI_LOSS_ROWS], hit[GCKPTI_LOSS_ROWS];
+    float max[GCKPTI_MIXED_ROWS], sum[GCKPTI_MIXED_ROWS], hit[GCKPTI_MIXED_ROWS];
 } gckpti_classes;
 
 static void gckpti_classes_forward_item(void *context, int64_t r, int64_t worker)
@@ -14764,11 +14975,44 @@ static void gckpti_classes_logits(const gckpt_call *call, gckpti_classes *s, int
     gckpti_products_run(&t);
 }
 
+/* bf16 plans: blocks of rows are larger, since b is packed for each. */
+static void gckpti_mixed_classes(const gckpt_call *call, gckpti_classes *s, int backward)
+{
+    int64_t all = gckpti_rows(&call->in[0].shape), v = call->in[1].shape.d[0];
+    int64_t c = gckpti_last(&call->in[0].shape);
+    const gckpti_loss_parts parts = gckpti_mixed_parts(call, backward);
+    float *logits = (float *)call->work;
+    for (int64_t r0 = 0, rows; r0 < all; r0 += rows) {
+        rows = gckpti_part(all - r0, parts.block);
+        if (backward)
+            gckpti_mixed_block(&call->in[0], logits + parts.dx, r0 * c, rows * c, 0);
+        for (int64_t j = 0, n; j < v; j += n) {
+            n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
+            gckpti_mixed t = gckpti_mixed_logits(call, &parts, r0, rows, j, n);
+            gckpti_mixed_fast(call, &t);
+            gckpti_classes_at(call, s, r0, j, n);
+            s->x = s->d = logits, s->row = n, s->accumulate = 0;
+            gckpti_spread(call, rows, 16 * n,
+                          backward ? gckpti_classes_backward_item : gckpti_classes_forward_item, s);
+            if (backward)
+                gckpti_mixed_loss_products(call, gckpti_mixed_fast, &parts, r0, rows, j, n);
+        }
+        if (backward)
+            gckpti_mixed_block(&call->in[0], logits + parts.dx, r0 * c, rows * c, 1);
+        else
+            gckpti_classes_finish(call, s, r0, rows);
+    }
+}
+
 static void gckpti_fast_linear_cross_entropy_forward(const gckpt_call *call)
 {
     int64_t all = gckpti_rows(&call->in[0].shape), v = call->in[1].shape.d[0];
     gckpti_classes s;
     memset(&s, 0, sizeof s);
+    if (call->precision != GCKPT_FP32) {
+        gckpti_mixed_classes(call, &s, 0);
+        return;
+    }
     for (int64_t r0 = 0, rows; r0 < all; r0 += rows) {
         rows = gckpti_part(all - r0, GCKPTI_LOSS_ROWS);
         for (int64_t j = 0, n; j < v; j += n) {
@@ -14786,6 +15030,12 @@ static void gckpti_fast_linear_cross_entropy_backward(const gckpt_call *call)
     int64_t c = gckpti_last(&x->shape), all = gckpti_rows(&x->shape), v = w->shape.d[0];
     float *pack = (float *)call->work;
     gckpti_classes s;
+    if (call->precision != GCKPT_FP32) {
+        if (w->grad)
+            gckpti_start(w->grad, v * c, w->accumulate);
+        gckpti_mixed_classes(call, &s, 1);
+        return;
+    }
     for (int64_t r0 = 0, rows; r0 < all; r0 += rows) {
         rows = gckpti_part(all - r0, GCKPTI_LOSS_ROWS);
         for (int64_t j = 0, n; j < v; j += n) {
@@ -14830,6 +15080,48 @@ static void gckpti_fast_linear_cross_entropy_backward(const gckpt_call *call)
 #include GRADCKPT_FILE
 #endif
 
+static const gckpti_mixed_kernels *gckpti_mixed_kernels_of(const gckpti_kernels *kernels)
+{
+#if GCKPTI_BF16
+    if (kernels == &gckpti_kernels_avx512 && __builtin_cpu_supports("avx512bf16"))
+        return &gckpti_mixed_kernels_bf16;
+#endif
+    return kernels->mixed;
+}
+
+/* A tile's chains, one of them through subnormals: bf16 instructions that round, order or flush in
+ * another way would show here. */
+static int gckpti_mixed_agrees(const gckpti_mixed_kernels *kernels)
+{
+    static const uint16_t numbers[8] = { 0x3f81, 0xbf83, 0x0081, 0x3f00,
+                                         0x3dcd, 0x8085, 0x4049, 0xc2f7 };
+    uint32_t a[8 * 8], b[8 * 16];
+    float c[8 * 16];
+    int same = 1;
+    for (int p = 0; p < 8; p++)
+        for (int i = 0; i < 16; i++) {
+            b[16 * p + i] = (uint32_t)numbers[(3 * p + i) % 8] << 16 | numbers[(p + 5 * i) % 8];
+            a[8 * p + i % 8] = (uint32_t)numbers[(p + i) % 8] << 16 | numbers[(5 * p + i) % 8];
+            c[16 * p + i] = 1.0f / (float)(p - 20 * i - 1);
+        }
+    if (!kernels->tile)
+        return 1;
+    for (int i = 0; i < 16; i++)
+        c[i] = 1e-38f;
+    kernels->tile(8, a, 8, b, 16, c, 16);
+    for (int i = 0; i < 8; i++)
+        for (int j = 0; j < 16; j++) {
+            float d = i ? 1.0f / (float)(i - 20 * j - 1) : 1e-38f;
+            for (int p = 0; p < 8; p++) {
+                uint32_t x = a[8 * p + i], y = b[16 * p + j];
+                d = gckpti_mixed_link((uint16_t)(x >> 16), (uint16_t)(y >> 16), d);
+                d = gckpti_mixed_link((uint16_t)x, (uint16_t)y, d);
+            }
+            same = same && gckpti_bits(d) == gckpti_bits(c[16 * i + j]);
+        }
+    return same;
+}
+
 /* Options that let a compiler change arithmetic without telling (clang's -freciprocal-math) would
  * show here: then the plain kernels run. */
 static int gckpti_kernels_agree(const gckpti_kernels *kernels)
@@ -14861,8 +15153,8 @@ static int gckpti_kernels_agree(const gckpti_kernels *kernels)
     gckpti_plain_adamw(plain[0], x, plain[1], plain[2], N, &a);
     squares[0] = kernels->square_sum(x, N);
     squares[1] = gckpti_dot(x, x, N);
-    return same && !memcmp(fast, plain, sizeof fast) &&
-           !memcmp(squares, squares + 1, sizeof *squares);
+    return same && gckpti_mixed_agrees(gckpti_mixed_kernels_of(kernels)) &&
+           !memcmp(fast, plain, sizeof fast) && !memcmp(squares, squares + 1, sizeof *squares);
 }
 
 /* The kernels of an instruction set, if this processor has it; NULL: the plain ones. */
@@ -14891,6 +15183,7 @@ static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 /* No private macro outlives the implementation. */
 #undef GCKPTI_ADDRESSABLE
 #undef GCKPTI_ALIGN
+#undef GCKPTI_BF16
 #undef GCKPTI_ERF_MAX
 #undef GCKPTI_ERF_SPLIT
 #undef GCKPTI_EXP_MAX
@@ -15026,6 +15319,7 @@ GCKPTI_F2(differ, _mm512_maskz_xor_ps(GCKPTI_ALL, a, b))
 GCKPTI_F3(fma, _mm512_fmadd_ps(a, b, c))
 GCKPTI_F3(fnma, _mm512_fnmadd_ps(a, b, c))
 GCKPTI_F3(fms, _mm512_fmsub_ps(a, b, c))
+GCKPTI_F1(lower, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 16)))
 GCKPTI_VECTOR(GCKPTI_INTS, bits, (GCKPTI_FLOATS a), _mm512_castps_si512(a))
 GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), _mm512_add_epi32(a, _mm512_set1_epi32(n)))
 GCKPTI_VECTOR(GCKPTI_INTS, minus, (GCKPTI_INTS a, GCKPTI_INTS b), _mm512_sub_epi32(a, b))
@@ -15080,6 +15374,7 @@ GCKPTI_F2(differ, _mm256_xor_ps(a, b))
 GCKPTI_F3(fma, _mm256_fmadd_ps(a, b, c))
 GCKPTI_F3(fnma, _mm256_fnmadd_ps(a, b, c))
 GCKPTI_F3(fms, _mm256_fmsub_ps(a, b, c))
+GCKPTI_F1(lower, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 16)))
 GCKPTI_VECTOR(GCKPTI_INTS, bits, (GCKPTI_FLOATS a), _mm256_castps_si256(a))
 GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), _mm256_add_epi32(a, _mm256_set1_epi32(n)))
 GCKPTI_VECTOR(GCKPTI_INTS, minus, (GCKPTI_INTS a, GCKPTI_INTS b), _mm256_sub_epi32(a, b))
@@ -15947,6 +16242,232 @@ static GCKPTI_TARGET void GCKPTI_V(norm_backward)(const gckpt_call *call, int64_
     }
 }
 
+/* ---- bf16 ---- */
+GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(load_bf16)(const uint16_t *x, int64_t n)
+{
+    float wide[GCKPTI_W] = { 0.0f };
+#if GCKPTI_ISA == 3
+    if (n >= 16) {
+        __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)x));
+        return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
+    }
+#elif GCKPTI_ISA == 2
+    if (n >= 8) {
+        __m256i words = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)x));
+        return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
+    }
+#endif
+    for (int64_t i = 0; i < GCKPTI_W && i < n; i++)
+        wide[i] = gckpti_from_bf16(x[i]);
+    return GCKPTI_V(load)(wide);
+}
+
+static GCKPTI_TARGET void GCKPTI_V(widen)(const uint16_t *x, float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += GCKPTI_W)
+        GCKPTI_V(store_n)(y + i, GCKPTI_V(load_bf16)(x + i, n - i), n - i);
+}
+
+static GCKPTI_TARGET void GCKPTI_V(narrow)(const float *x, uint16_t *y, int64_t n)
+{
+    int64_t i = 0;
+#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
+    const __m256i one = _mm256_set1_epi32(1), half = _mm256_set1_epi32(0x7fff);
+    const __m256i all = _mm256_set1_epi32(0x7fffffff), inf = _mm256_set1_epi32(0x7f800000);
+    const __m256i quiet = _mm256_set1_epi32(0x400000), least = _mm256_set1_epi32(0x7fffff);
+    for (; i + 8 <= n; i += 8) {
+        __m256i u = _mm256_loadu_si256((const __m256i *)(const void *)(x + i));
+        __m256i size = _mm256_and_si256(u, all),
+                odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), one);
+        __m256i r = _mm256_add_epi32(u, _mm256_add_epi32(odd, half));
+        r = _mm256_blendv_epi8(r, _mm256_or_si256(u, quiet), _mm256_cmpgt_epi32(size, inf));
+        r = _mm256_blendv_epi8(_mm256_andnot_si256(all, u), r, _mm256_cmpgt_epi32(size, least));
+        r = _mm256_srli_epi32(r, 16);
+        r = _mm256_permute4x64_epi64(_mm256_packus_epi32(r, r), 8);
+        _mm_storeu_si128((__m128i *)(void *)(y + i), _mm256_castsi256_si128(r));
+    }
+#endif
+    for (; i < n; i++)
+        y[i] = gckpti_to_bf16(x[i]);
+}
+
+#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
+/* 8 rows of c, `width` columns (16, 32 or 48): a pair of links a word; the first one is the upper
+ * half. Subnormals are flushed (x86 does so after rounding, as its bf16 instructions do). */
+static GCKPTI_TARGET void GCKPTI_V(mixed_tile)(int64_t pairs, const uint32_t *a, int64_t a_step,
+                                               const uint32_t *b, int64_t width, float *c,
+                                               int64_t c_row)
+{
+    const GCKPTI_FLOATS upper = GCKPTI_V(set1)(gckpti_float(0xffff0000u));
+    const unsigned mode = _mm_getcsr();
+    _mm_setcsr(mode | 0x8040u);
+    for (int64_t i = 0; i < 8; i += 4)
+        for (int64_t j = 0; j < width; j += GCKPTI_W) {
+            const uint32_t *at = a + i, *of = b + j;
+            float *to = c + i * c_row + j;
+            GCKPTI_FLOATS c0 = GCKPTI_V(load)(to), c1 = GCKPTI_V(load)(to + c_row);
+            GCKPTI_FLOATS c2 = GCKPTI_V(load)(to + 2 * c_row), c3 = GCKPTI_V(load)(to + 3 * c_row);
+            for (int64_t p = 0; p < pairs; p++, at += a_step, of += width) {
+                float words[GCKPTI_W];
+                memcpy(words, of, sizeof words);
+                GCKPTI_FLOATS both = GCKPTI_V(load)(words), h = GCKPTI_V(both)(both, upper);
+                GCKPTI_FLOATS l = GCKPTI_V(lower)(both);
+#define GCKPTI_MIXED_ROW(r)                                                                        \
+    c##r = GCKPTI_V(fma)(GCKPTI_V(set1)(gckpti_float(at[r] & 0xffff0000u)), h, c##r);              \
+    c##r = GCKPTI_V(fma)(GCKPTI_V(set1)(gckpti_float(at[r] << 16)), l, c##r);
+                GCKPTI_MIXED_ROW(0)
+                GCKPTI_MIXED_ROW(1)
+                GCKPTI_MIXED_ROW(2)
+                GCKPTI_MIXED_ROW(3)
+#undef GCKPTI_MIXED_ROW
+            }
+            GCKPTI_V(store)(to, c0);
+            GCKPTI_V(store)(to + c_row, c1);
+            GCKPTI_V(store)(to + 2 * c_row, c2);
+            GCKPTI_V(store)(to + 3 * c_row, c3);
+        }
+    _mm_setcsr(mode);
+}
+#endif
+
+#if GCKPTI_ISA == 3 && GCKPTI_BF16
+#define GCKPTI_TARGET_BF16                                                                         \
+    __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma")))
+/* vdpbf16ps takes the upper halves first: c = fma(l, l', fma(h, h', c)), subnormals flushed. */
+static GCKPTI_TARGET_BF16 void gckpti_mixed_tile_bf16(int64_t pairs, const uint32_t *a,
+                                                      int64_t a_step, const uint32_t *b,
+                                                      int64_t width, float *c, int64_t c_row)
+{
+#define GCKPTI_MIXED_EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+#define GCKPTI_MIXED_LOAD(i)                                                                       \
+    __m512 l##i = _mm512_loadu_ps(c + (i)*c_row), m##i = _mm512_loadu_ps(c + (i)*c_row + second),  \
+           h##i = _mm512_loadu_ps(c + (i)*c_row + third);
+#define GCKPTI_MIXED_STEP(i)                                                                       \
+    x = (__m512bh)_mm512_set1_epi32((int)a[i]);                                                    \
+    l##i = _mm512_dpbf16_ps(l##i, x, (__m512bh)b0);                                                \
+    m##i = _mm512_dpbf16_ps(m##i, x, (__m512bh)b1);                                                \
+    h##i = _mm512_dpbf16_ps(h##i, x, (__m512bh)b2);
+#define GCKPTI_MIXED_STORE(i)                                                                      \
+    _mm512_storeu_ps(c + (i)*c_row, l##i);                                                         \
+    _mm512_storeu_ps(c + (i)*c_row + second, m##i);                                                \
+    _mm512_storeu_ps(c + (i)*c_row + third, h##i);
+    const int64_t second = width > 16 ? 16 : 0, third = width > 32 ? 32 : second;
+    __m512bh x;
+    GCKPTI_MIXED_EACH(GCKPTI_MIXED_LOAD)
+    for (; pairs > 0; pairs--, a += a_step, b += width) {
+        __m512i b0 = _mm512_loadu_si512(b), b1 = _mm512_loadu_si512(b + second);
+        __m512i b2 = _mm512_loadu_si512(b + third);
+        GCKPTI_MIXED_EACH(GCKPTI_MIXED_STEP)
+    }
+    GCKPTI_MIXED_EACH(GCKPTI_MIXED_STORE)
+#undef GCKPTI_MIXED_EACH
+#undef GCKPTI_MIXED_LOAD
+#undef GCKPTI_MIXED_STEP
+#undef GCKPTI_MIXED_STORE
+}
+
+/* 32 elements from x[at] (n < 32: then zeros) as bf16, element 2 q in the lower half of word q. */
+GCKPTI_INLINED GCKPTI_TARGET_BF16 __m512i gckpti_mixed_load(const gckpti_factor *x, int64_t at,
+                                                            int64_t n)
+{
+    const __mmask32 mask = n >= 32 ? 0xffffffffu : (__mmask32)((1u << n) - 1u);
+    if (x->bf16)
+        return _mm512_maskz_loadu_epi16(mask, x->bf16 + at);
+    return (__m512i)_mm512_cvtne2ps_pbh(
+        _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), x->f32 + at + 16),
+        _mm512_maskz_loadu_ps((__mmask16)mask, x->f32 + at));
+}
+
+/* d[q * width + i]: word q of row i, for 8 rows and `pairs` (at most 16) words of each. */
+GCKPTI_INLINED GCKPTI_TARGET_BF16 void gckpti_mixed_turn(const __m512i *r, int64_t pairs,
+                                                         uint32_t *d, int64_t width)
+{
+    __m512i u[8];
+    uint32_t edge[16 * 8], *to = pairs < 16 ? edge : d;
+    int64_t step = pairs < 16 ? 8 : width;
+    for (int i = 0; i < 2; i++) {
+        __m512i l01 = _mm512_unpacklo_epi32(r[4 * i], r[4 * i + 1]);
+        __m512i h01 = _mm512_unpackhi_epi32(r[4 * i], r[4 * i + 1]);
+        __m512i l23 = _mm512_unpacklo_epi32(r[4 * i + 2], r[4 * i + 3]);
+        __m512i h23 = _mm512_unpackhi_epi32(r[4 * i + 2], r[4 * i + 3]);
+        u[4 * i] = _mm512_unpacklo_epi64(l01, l23), u[4 * i + 1] = _mm512_unpackhi_epi64(l01, l23);
+        u[4 * i + 2] = _mm512_unpacklo_epi64(h01, h23);
+        u[4 * i + 3] = _mm512_unpackhi_epi64(h01, h23);
+    }
+    for (int q = 0; q < 4; q++) {
+        __m512i low = _mm512_shuffle_i32x4(u[q], u[4 + q], 0x44);
+        __m512i high = _mm512_shuffle_i32x4(u[q], u[4 + q], 0xee);
+        low = _mm512_shuffle_i32x4(low, low, 0xd8), high = _mm512_shuffle_i32x4(high, high, 0xd8);
+        _mm256_storeu_si256((__m256i *)(void *)(to + q * step), _mm512_castsi512_si256(low));
+        _mm256_storeu_si256((__m256i *)(void *)(to + (4 + q) * step),
+                            _mm512_extracti64x4_epi64(low, 1));
+        _mm256_storeu_si256((__m256i *)(void *)(to + (8 + q) * step), _mm512_castsi512_si256(high));
+        _mm256_storeu_si256((__m256i *)(void *)(to + (12 + q) * step),
+                            _mm512_extracti64x4_epi64(high, 1));
+    }
+    for (int64_t q = 0; q < pairs && pairs < 16; q++)
+        memcpy(d + q * width, edge + 8 * q, 8 * sizeof *d);
+}
+
+/* Words of one pair of links: 16 lanes of `first` in the upper halves, of `second` in the lower. */
+GCKPTI_INLINED GCKPTI_TARGET_BF16 __m512i gckpti_mixed_pair(__m256i first, __m256i second)
+{
+    return _mm512_or_si512(_mm512_slli_epi32(_mm512_cvtepu16_epi32(first), 16),
+                           _mm512_cvtepu16_epi32(second));
+}
+
+static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_bf16(const gckpti_factor *x, int64_t at, int64_t n,
+                                                      int64_t k, uint16_t odd, uint32_t *d,
+                                                      int64_t width)
+{
+    const __m512i none = _mm512_set1_epi16((short)odd);
+    for (int64_t p = 0; p < k && x->row == 1; p += 2, d += width)
+        for (int64_t i = 0; i < width; i += 32) {
+            int64_t lanes = gckpti_part(n - i, 32), from = at + i + p * x->step;
+            __m512i first = gckpti_mixed_load(x, from, lanes);
+            __m512i second = p + 1 < k ? gckpti_mixed_load(x, from + x->step, lanes) : none;
+            __m512i low =
+                gckpti_mixed_pair(_mm512_castsi512_si256(first), _mm512_castsi512_si256(second));
+            if (width == 8)
+                _mm256_storeu_si256((__m256i *)(void *)d, _mm512_castsi512_si256(low));
+            else
+                _mm512_storeu_si512(d + i, low);
+            if (width - i > 16)
+                _mm512_storeu_si512(d + i + 16,
+                                    gckpti_mixed_pair(_mm512_extracti64x4_epi64(first, 1),
+                                                      _mm512_extracti64x4_epi64(second, 1)));
+        }
+    for (int64_t i = 0; i < width && x->row != 1; i += 8)
+        for (int64_t p = 0; p < k; p += 32) {
+            __m512i r[8];
+            for (int64_t l = 0; l < 8; l++) {
+                r[l] = _mm512_setzero_si512();
+                if (i + l < n)
+                    r[l] = gckpti_mixed_load(x, at + (i + l) * x->row + p, k - p);
+                r[l] = _mm512_rol_epi32(r[l], 16);
+                if (k - p < 32 && k % 2)
+                    r[l] = _mm512_mask_or_epi32(r[l], (__mmask16)(1u << (k - p) / 2), r[l],
+                                                _mm512_set1_epi32(odd));
+            }
+            gckpti_mixed_turn(r, gckpti_part((k - p + 1) / 2, 16), d + p / 2 * width + i, width);
+        }
+}
+
+static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = { gckpti_mixed_tile_bf16,
+                                                                gckpti_mixed_pack_bf16,
+                                                                GCKPTI_V(widen), GCKPTI_V(narrow) };
+#undef GCKPTI_TARGET_BF16
+#endif
+
+static const gckpti_mixed_kernels GCKPTI_V(mixed_kernels) = {
+#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
+    GCKPTI_V(mixed_tile),
+#else
+    NULL,
+#endif
+    gckpti_mixed_pack, GCKPTI_V(widen), GCKPTI_V(narrow)
+};
+
 /* ---- sums over rows, from the first to the last: bias += g, gain += g * normalised x; the sums of
  * 4 vectors of columns stay in registers ---- */
 #define GCKPTI_EACH_SUM(X) X(0) X(1) X(2) X(3)
@@ -15954,7 +16475,9 @@ GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(columns_of)(const gckpti_columns *s, 
                                                        int64_t n, int gain, int bias)
 {
     const int64_t c = gckpti_last(&s->call->shape), rows = gckpti_rows(&s->call->shape);
-    const float *g = s->call->grad_out + j;
+    const float *g = s->call->grad_out;
+    const uint16_t *narrow = s->call->grad_out_bf16;
+    int64_t at = j;
 #define GCKPTI_LEFT(i) (n - GCKPTI_W * (i))
 #define GCKPTI_SUM_START(i)                                                                        \
     GCKPTI_FLOATS bias##i = GCKPTI_V(zero)(), gain##i = bias##i;                                   \
@@ -15964,7 +16487,8 @@ GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(columns_of)(const gckpti_columns *s, 
         gain##i = GCKPTI_V(load_n)(s->gain + j + GCKPTI_W * (i), GCKPTI_LEFT(i));
 #define GCKPTI_SUM_ROW(i)                                                                          \
     if (GCKPTI_LEFT(i) > 0) {                                                                      \
-        GCKPTI_FLOATS x = GCKPTI_V(load_n)(g + GCKPTI_W * (i), GCKPTI_LEFT(i));                    \
+        GCKPTI_FLOATS x = g ? GCKPTI_V(load_n)(g + at + GCKPTI_W * (i), GCKPTI_LEFT(i))            \
+                            : GCKPTI_V(load_bf16)(narrow + at + GCKPTI_W * (i), GCKPTI_LEFT(i));   \
         if (bias)                                                                                  \
             bias##i = GCKPTI_V(add)(bias##i, x);                                                   \
         if (gain) {                                                                                \
@@ -15980,7 +16504,7 @@ GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(columns_of)(const gckpti_columns *s, 
         GCKPTI_V(store_n)(s->gain + j + GCKPTI_W * (i), gain##i, GCKPTI_LEFT(i));
     gckpti_row row = { GCKPTI_NORM, NULL, NULL, NULL, NULL, 0.0f, 0.0f };
     GCKPTI_EACH_SUM(GCKPTI_SUM_START)
-    for (int64_t r = 0; r < rows; r++, g += c) {
+    for (int64_t r = 0; r < rows; r++, at += c) {
         if (gain)
             row = gckpti_norm_row(s->call, r);
         const GCKPTI_FLOATS mean = GCKPTI_V(set1)(row.mean), rstd = GCKPTI_V(set1)(row.rstd);
@@ -16195,8 +16719,8 @@ static GCKPTI_TARGET void GCKPTI_V(attention_forward)(const gckpti_heads *h, int
     aux += (row * h->heads + head) * h->t + first;
     for (int64_t i = 0; i < m; i += GCKPTI_W)
         GCKPTI_V(store_n)
-        (aux + i, GCKPTI_V(add)(GCKPTI_V(load)(max + i), GCKPTI_V(log)(GCKPTI_V(load)(sum + i))),
-         m - i);
+    (aux + i, GCKPTI_V(add)(GCKPTI_V(load)(max + i), GCKPTI_V(log)(GCKPTI_V(load)(sum + i))),
+     m - i);
     for (int64_t r = 0; r < m; r++) /* sums are 1 or more, but for NaN */
         if (!(sum[r] < GCKPTI_INFINITY))
             aux[r] = max[r] + gckpti_log(sum[r]);
@@ -16295,7 +16819,8 @@ static const gckpti_kernels GCKPTI_V(kernels) = { GCKPTI_V(product_piece),
                                                   GCKPTI_V(columns),
                                                   GCKPTI_V(attention_forward),
                                                   GCKPTI_V(attention_backward),
-                                                  GCKPTI_V(classes_backward) };
+                                                  GCKPTI_V(classes_backward),
+                                                  &GCKPTI_V(mixed_kernels) };
 
 #undef GCKPTI_EACH_LANE
 #undef GCKPTI_EACH_ROW
