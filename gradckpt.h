@@ -3101,6 +3101,7 @@ struct gckpti_kernels {
 #define GCKPTI_FAST_OP(name)                                                                       \
     static void gckpti_fast_##name##_forward(const gckpt_call *call);                              \
     static void gckpti_fast_##name##_backward(const gckpt_call *call);
+GCKPTI_FAST_OP(embed)
 GCKPTI_FAST_OP(linear)
 GCKPTI_FAST_OP(matmul)
 GCKPTI_FAST_OP(attention)
@@ -4215,8 +4216,8 @@ static const gckpt_op gckpti_op_embed = { "embed",
                                           gckpti_embed_classes,
                                           { GCKPT_IN(1) },
                                           0,
-                                          NULL,
-                                          NULL };
+                                          GCKPTI_FAST(gckpti_fast_embed_forward),
+                                          GCKPTI_FAST(gckpti_fast_embed_backward) };
 
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
 {
@@ -14565,8 +14566,8 @@ static void gckpti_fast_matmul_backward(const gckpt_call *call)
             b->accumulate);
 }
 
-/* ---- elementwise ops: an item is 4096 elements. Where an input is repeated (broadcasting), the plain
- * kernels do it. ---- */
+/* ---- elementwise ops: an item is 4096 elements. Where an input is repeated (broadcasting), the
+ * plain kernels do it. ---- */
 enum { GCKPTI_RELU, GCKPTI_GELU, GCKPTI_GELU_ERF, GCKPTI_SILU, GCKPTI_TANH, GCKPTI_SIGMOID };
 enum { GCKPTI_ADD, GCKPTI_SUB, GCKPTI_MUL };
 enum { GCKPTI_ELEMENTS = 4096 };
@@ -14727,6 +14728,61 @@ static void gckpti_fast_mul_backward(const gckpt_call *call)
     for (e.input = 0; e.input < 2; e.input++)
         if (call->in[e.input].grad)
             gckpti_spread_elements(&e, 4, gckpti_mul_backward_item);
+}
+
+/* ---- embed: forward an item is a row; backward, 64 rows of the table to be cleared, then 64
+ * columns of all rows, so that each element's sum keeps its order ---- */
+enum { GCKPTI_EMBED_ITEM = 64 };
+
+static void gckpti_embed_forward_item(void *context, int64_t r, int64_t worker)
+{
+    const gckpt_call *call = (const gckpt_call *)context;
+    int64_t n = gckpti_last(&call->shape);
+    (void)worker;
+    memcpy(call->out + r * n, call->in[0].data + call->in[1].index[r] * n,
+           (size_t)n * sizeof(float));
+}
+
+static void gckpti_embed_clear_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpt_call *call = (const gckpt_call *)context;
+    int64_t n = gckpti_last(&call->shape), first = i * GCKPTI_EMBED_ITEM;
+    int64_t rows = gckpti_part(call->in[0].shape.d[0] - first, GCKPTI_EMBED_ITEM);
+    (void)worker;
+    gckpti_start(call->in[0].grad + first * n, rows * n, 0);
+}
+
+static void gckpti_embed_backward_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpt_call *call = (const gckpt_call *)context;
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape),
+            j = i * GCKPTI_EMBED_ITEM;
+    (void)worker;
+    for (int64_t r = 0; r < rows; r++) {
+        float *d = call->in[0].grad + call->in[1].index[r] * n + j;
+        gckpti_kernels_of(call)->pair_forward(GCKPTI_ADD, d, call->grad_out + r * n + j, d,
+                                              gckpti_part(n - j, GCKPTI_EMBED_ITEM));
+    }
+}
+
+static void gckpti_fast_embed_forward(const gckpt_call *call)
+{
+    gckpt_call copy = *call;
+    gckpti_spread(call, gckpti_rows(&call->shape), gckpti_last(&call->shape),
+                  gckpti_embed_forward_item, &copy);
+}
+
+static void gckpti_fast_embed_backward(const gckpt_call *call)
+{
+    gckpt_call copy = *call;
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    if (!call->in[0].grad)
+        return;
+    if (!call->in[0].accumulate)
+        gckpti_spread(call, (call->in[0].shape.d[0] + GCKPTI_TABLE - 1) / GCKPTI_TABLE,
+                      GCKPTI_TABLE * n, gckpti_embed_clear_item, &copy);
+    gckpti_spread(call, (n + GCKPTI_TABLE - 1) / GCKPTI_TABLE, 4 * rows * GCKPTI_TABLE,
+                  gckpti_embed_backward_item, &copy);
 }
 
 /* ---- softmax, layernorm (rmsnorm too): an item is a row ---- */
