@@ -14779,10 +14779,10 @@ static void gckpti_fast_embed_backward(const gckpt_call *call)
     if (!call->in[0].grad)
         return;
     if (!call->in[0].accumulate)
-        gckpti_spread(call, (call->in[0].shape.d[0] + GCKPTI_TABLE - 1) / GCKPTI_TABLE,
-                      GCKPTI_TABLE * n, gckpti_embed_clear_item, &copy);
-    gckpti_spread(call, (n + GCKPTI_TABLE - 1) / GCKPTI_TABLE, 4 * rows * GCKPTI_TABLE,
-                  gckpti_embed_backward_item, &copy);
+        gckpti_spread(call, (call->in[0].shape.d[0] + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM,
+                      GCKPTI_EMBED_ITEM * n, gckpti_embed_clear_item, &copy);
+    gckpti_spread(call, (n + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM,
+                  4 * rows * GCKPTI_EMBED_ITEM, gckpti_embed_backward_item, &copy);
 }
 
 /* ---- softmax, layernorm (rmsnorm too): an item is a row ---- */
