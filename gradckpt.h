@@ -14333,15 +14333,20 @@ static void gckpti_openblas_piece(const gckpti_product *t, int64_t i0, int64_t i
                                   int64_t j1)
 {
     int rows = (int)(i1 - i0), cols = (int)(j1 - j0);
+    int a_next = (int)(t->a_step == 1 ? t->a_row : t->a_step);
+    int b_next = (int)(t->b_col == 1 ? t->b_step : t->b_col);
     float *c = t->c + i0 * t->c_row + j0;
+    if (t->a_step == 1 && t->a_row < t->k) /* a single row: what comes next is not read, but */
+        a_next = (int)t->k;                /* sgemm refuses less */
+    if (t->b_col == 1 && b_next < cols)
+        b_next = cols;
     for (int64_t i = i0; t->from && t->from != t->c && i < i1; i++)
         memcpy(t->c + i * t->c_row + j0, t->from + i * t->from_row + j0,
                (size_t)cols * sizeof(float));
     cblas_sgemm(CblasRowMajor, t->a_step == 1 ? CblasNoTrans : CblasTrans,
                 t->b_col == 1 ? CblasNoTrans : CblasTrans, rows, cols, (int)t->k, 1.0f,
-                t->a + i0 * t->a_row, (int)(t->a_step == 1 ? t->a_row : t->a_step),
-                t->b + j0 * t->b_col, (int)(t->b_col == 1 ? t->b_step : t->b_col),
-                t->from ? 1.0f : 0.0f, c, (int)t->c_row);
+                t->a + i0 * t->a_row, a_next, t->b + j0 * t->b_col, b_next, t->from ? 1.0f : 0.0f,
+                c, (int)t->c_row);
 }
 #endif
 
