@@ -74,7 +74,7 @@ static const struct option {
     { "loss", NAME, &o.loss, "fastest", 0, 0, losses,
       "of the GPTs: logits are kept, or never held at once (chunked); fastest: chunked with a "
       "budget, else logits" },
-    { "update", NAME, &o.update, "after", 0, 0, updates,
+    { "update", NAME, &o.update, "backward", 0, 0, updates,
       "without a budget: AdamW after the backward, or in it, parameter by parameter" },
     { "bf16", FLAG, &o.bf16, NULL, 0, 0, NULL,
       "bf16 plans, beside the peak of bf16 dot products where the processor has them" },

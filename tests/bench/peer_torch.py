@@ -332,12 +332,13 @@ def table(rows, log):
 
 
 def our_options(runner, best):
-    """name: options of build/bench; the budget leaves a quarter of what PyTorch's best takes."""
+    """name: options of build/bench; budgets leave a half and a quarter of what PyTorch's best
+    takes beyond 16 bytes a parameter."""
     out = {"ours": []}
     probe = runner.torch(best)
-    if probe:
-        budget = 16 * probe["parameters"] + max(0, beyond(probe)) // 4
-        out["ours, a quarter beyond"] = ["--budget", str(budget)]
+    for part, name in ((2, "half"), (4, "quarter")) if probe else ():
+        budget = 16 * probe["parameters"] + max(0, beyond(probe)) // part
+        out["ours, a %s beyond" % name] = ["--budget", str(budget)]
     text = subprocess.run([BENCH, "--help"], stdout=subprocess.PIPE).stdout.decode()
     if "--bf16" in text:
         out["ours, bf16"] = ["--bf16"]
@@ -377,6 +378,8 @@ def ratios(rows, settings, log):
     out = {}
     pairs = (
         ("fp32", "ours", lambda s: s["precision"] == "fp32" and not s["checkpoint"]),
+        ("fp32, half", "ours, a half beyond",
+         lambda s: s["precision"] == "fp32" and not s["checkpoint"]),
         ("checkpoint", "ours, a quarter beyond", lambda s: s["checkpoint"]),
         ("bf16", "ours, bf16", lambda s: s["precision"] != "fp32"),
     )
