@@ -58,8 +58,10 @@ tests_with()            # tests_with OUTPUT compiler options...: all tests, buil
         extra=
         [ "$name" = test_ops ] && extra=tests/ref.c
         [ "$name" = test_threads ] && extra=-lpthread
+        part=
+        [ "$name" = test_kernels ] && part=20
         echo "== $name"
-        "$@" -I. "$test" $extra -lm -o "$out-$name" && "$out-$name" || return 1
+        "$@" -I. "$test" $extra -lm -o "$out-$name" && "$out-$name" $part || return 1
     done
 }
 
@@ -108,6 +110,21 @@ run_check()
         *++) hash "$name" "$compiler" "$@" -x c++ ;;
         *) hash "$name" "$compiler" -std=gnu99 "$@" ;;
         esac ;;
+    # ---- every kernel against its definition; plain C kernels exist where the compiler has an fma ----
+    kernels-listed)         # no op has fast kernels that test_kernels does not know
+        sed -n 's/^.*GCKPTI_FAST(gckpti_fast_\([a-z_]*\)_forward).*/\1/p' gradckpt.h | sort -u > $B/$1.txt
+        test "$(wc -l < $B/$1.txt)" -ge 7 || return 1
+        while read -r op; do
+            grep -q "gckpti_op_$op[,;) ]" tests/test_kernels.c || { echo "not tested: $op"; return 1; }
+        done < $B/$1.txt ;;
+    kernels-*)
+        set -- "$1" $(echo "${1#kernels-}" | tr ',' ' ')
+        name=$1
+        compiler=$2
+        shift 2
+        need "$compiler"
+        can "$compiler" "$@" || skip "$compiler $* does not build here"
+        "$compiler" -std=gnu99 "$@" -I. tests/test_kernels.c -lm -o "$B/$name" && "$B/$name" ;;
     # ---- plans against exhaustive search, rotor and a replay: thousands of graphs ----
     plans-wide)
         ${CC:-cc} -std=gnu99 -O2 -I. tests/test_plan.c -lm -o "$B/$1" && "$B/$1" 1 150 && "$B/$1" 100001 150 ;;
@@ -125,6 +142,12 @@ run_check()
             "$machine-gcc" -static -O2 -std=gnu99 $options -I. -Itests "tests/test_$test.c" -lm \
                 -o "$B/$1-$test" && "$emulator" "$B/$1-$test" || return 1
         done
+        # a few of the kernels' sizes: C's (big-endian too), and NEON's
+        "$machine-gcc" -static -O2 -std=gnu99 $options -I. tests/test_kernels.c -lm -o "$B/$1-kernels" &&
+            "$emulator" "$B/$1-kernels" 2 || return 1
+        ${CC:-cc} -std=gnu99 -O1 -I. tests/test_hash.c -o "$B/$1-plans" &&
+            "$B/$1-plans" plans > "$B/$1-plans.txt" &&
+            "$emulator" "$B/$1-hash" plans | cmp - "$B/$1-plans.txt" || return 1
         # plans made here run there: as a constant and as a file; the machines write the same of both
         firmware="-ffp-contract=off -I. -I$B tests/firmware"
         ${CC:-cc} -std=gnu99 -O1 $firmware/host.c -o "$B/$1-here" && "$B/$1-here" run > "$B/$1-want" &&
@@ -149,6 +172,20 @@ run_check()
         ${CC:-cc} -std=c99 -O1 -I. -c tests/compile/implementation.c -o $B/$1.o &&
             ${CXX:-c++} -std=c++11 -O1 -DHASH_USER_ONLY -I. -Itests -x c++ tests/test_hash.c \
                 -x none $B/$1.o -o $B/$1 && $B/$1 ;;
+    include-renamed)        # the header includes itself: under another name it needs GRADCKPT_FILE
+        rm -rf $B/$1
+        mkdir -p $B/$1
+        cp gradckpt.h $B/$1/renamed.h
+        echo '#include "renamed.h"' > $B/$1/bare.c
+        sed 's/"gradckpt.h"/"renamed.h"/' tests/test_hash.c > $B/$1/hash.c
+        for c in gcc clang; do
+            have $c || continue
+            $c -std=gnu99 -O1 -I$B/$1 -Itests '-DGRADCKPT_FILE="renamed.h"' $B/$1/hash.c -o $B/$1/hash &&
+                $B/$1/hash && $c -std=gnu99 -O1 -DGCKPT_NO_FAST -I$B/$1 -Itests $B/$1/hash.c -o $B/$1/hash &&
+                $B/$1/hash && $c -fsyntax-only $B/$1/bare.c || return 1
+            ! $c -std=gnu99 -fsyntax-only -I$B/$1 -Itests $B/$1/hash.c 2> $B/$1/said.txt &&
+                grep '#error.*define GRADCKPT_FILE' $B/$1/said.txt || return 1
+        done ;;
     # ---- symbols and macros ----
     symbols-prefix)
         need gcc nm
@@ -237,7 +274,10 @@ run_check()
             ${CC:-cc} -std=gnu99 -O1 -g -I. examples/gpt.c -o $B/$1-gpt &&
             valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=all $B/$1-gpt \
                 --layers 2 --dim 16 --heads 2 --context 16 --batch 4 --steps 3 --checkpoint sqrt \
-                --eval-every 0 --sample 3 ;;
+                --eval-every 0 --sample 3 || return 1
+        fma=$(can ${CC:-cc} -mfma && echo -mfma) # GUARD 0: valgrind shall see what reads beyond an end
+        ${CC:-cc} -std=gnu99 -O1 -g $fma -DGUARD=0 -I. tests/test_kernels.c -lm -o $B/$1-kernels &&
+            valgrind -q --error-exitcode=9 $B/$1-kernels 1 ;;
     # ---- the programs ----
     install)
         rm -rf $B/$1
@@ -291,13 +331,15 @@ hash-gcc,-O0 hash-gcc,-O1 hash-gcc,-O2 hash-gcc,-O3 hash-clang,-O0 hash-clang,-O
 hash-gcc,-O2,-fopenmp hash-gcc,-O2,-mfma hash-gcc,-O3,-march=native hash-gcc,-O3,-flto
 hash-gcc,-O3,-funroll-loops,-ffp-contract=fast hash-clang,-O2,-mfma,-ffp-contract=fast hash-clang,-O3,-march=native
 hash-gcc,-Os hash-gcc,-O2,-DNDEBUG hash-gcc,-O2,-DGCKPT_NO_FAST hash-gcc,-O2,-DGCKPT_FORCE_SOFT_FMA
+hash-clang,-O2,-mfma hash-clang,-O3,-flto hash-gcc,-O0,-mfma hash-gcc,-O3,-flto,-mfma
+kernels-listed kernels-gcc,-O2,-mfma kernels-gcc,-O0 kernels-gcc,-O3,-flto,-mfma kernels-clang,-O2 kernels-clang,-O3,-mfma
 hash-clang,-O2,-DGCKPT_NO_FAST hash-clang,-O2,-DGCKPT_FORCE_SOFT_FMA
 hash-gcc,-O2,-DGCKPT_NO_FAST,-DGCKPT_FORCE_SOFT_FMA hash-gcc,-O2,-DGCKPT_NO_STDIO hash-gcc,-O2,-DGCKPT_STATIC
 cross-aarch64-linux-gnu cross-arm-linux-gnueabihf cross-riscv64-linux-gnu cross-s390x-linux-gnu
 cross-i686-linux-gnu
 hash-g++,-std=c++11,-O2 hash-g++,-std=c++17,-O3 hash-clang++,-std=c++11,-O2
 hash-clang++,-std=c++17,-O2
-include-alone include-two-units include-c-and-cxx symbols-prefix symbols-no-writable symbols-static
+include-alone include-renamed include-two-units include-c-and-cxx symbols-prefix symbols-no-writable symbols-static
 symbols-device symbols-no-exit macros lines no-heap firmware-clang fast-math-refused install benches threads-gpt gpt-plans plans-wide
 tsan-two-contexts tsan-teams two-contexts-openmp valgrind asan-gpt asan-ubsan-gcc asan-ubsan-clang"
 

@@ -432,7 +432,10 @@ static int wanted_op(const char *name) { return !only || strstr(name, only) != N
 /* So many of the random problems, which are n; the large ones of a list only in a whole run. */
 static int64_t share(int64_t n) { return (n * percent + 99) / 100; }
 
-static int skipped(double cost) { return cost > 4e4 * percent && percent < 100; }
+static int skipped(double cost) { return cost > 2e5 + 4e4 * percent && percent < 100; }
+
+/* How often each of a list is tried, of `most`. */
+static int times(int most) { return percent < 50 ? 1 : most; }
 
 /* == linear and matmul ======================================================================== */
 static void product(int64_t m, int64_t n, int64_t k, int style)
@@ -473,7 +476,7 @@ static void test_products(void)
         { 9, 48, 384 }, { 8, 96, 768 }, { 150, 150, 16 }, { 1, 2000, 2 }, { 2000, 2, 1 }
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        for (int twice = 0; twice < 3; twice++)
+        for (int twice = 0; twice < times(3); twice++)
             product(sizes[i][0], sizes[i][1], sizes[i][2], twice ? (int)(i % STYLES) : NORMAL);
     for (int64_t i = 0, end = share(420); i < end; i++) {
         int64_t m = pick(1, 70), n = pick(1, 70), k = pick(1, 70);
@@ -513,7 +516,7 @@ static void test_attention(void)
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int causal = 0; causal < 2; causal++)
-            for (int twice = 0; twice < 2; twice++)
+            for (int twice = 0; twice < times(2); twice++)
                 attention(twice ? 1 : 2, sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3], causal,
                           twice ? (int)(i % STYLES) : NORMAL);
     for (int64_t i = 0, end = share(110); i < end; i++) {
@@ -563,7 +566,7 @@ static void test_rows(void)
                                         { 300, 64 }, { 40, 385 }, { 500, 3 },  { 2, 4097 },
                                         { 130, 129 } };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        for (int twice = 0; twice < 2; twice++)
+        for (int twice = 0; twice < times(2); twice++)
             row_ops(sizes[i][0], sizes[i][1], twice ? (int)(i % STYLES) : NORMAL);
     for (int64_t n = 1, end = share(100); n <= end; n++)
         row_ops(pick(1, 9), n, (int)(n % STYLES));
@@ -635,7 +638,7 @@ static void test_losses(void)
         { 1, 5, 3000 }, { 100, 64, 200 }, { 30, 390, 390 }
     };
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
-        for (int twice = 0; twice < 2; twice++) {
+        for (int twice = 0; twice < times(2); twice++) {
             loss(sizes[i][0], sizes[i][1], sizes[i][2], twice ? (int)(i % STYLES) : NORMAL);
             loss(sizes[i][0], 0, sizes[i][2], twice ? (int)(i % STYLES) : STEEP);
         }
@@ -695,7 +698,8 @@ static void update(int64_t n, int style, gckpt_isa isa)
 static void test_update(void)
 {
     for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
-        for (int64_t n = 0; n < 140 && gckpt_isa_available((gckpt_isa)isa); n++)
+        for (int64_t n = 0; n < 140 && gckpt_isa_available((gckpt_isa)isa);
+             n += percent < 50 ? 13 : 1)
             for (int style = 0; style < STYLES; style++)
                 update(n < 130 ? n : 1000 + 77 * n % 3100, style, (gckpt_isa)isa);
 }
