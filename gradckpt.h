@@ -15804,16 +15804,19 @@ static GCKPTI_TARGET void GCKPTI_V(pack_strip)(const float *a, int64_t step, int
  * Packing was measured to pay only where it must be: b whose columns do not lie side by side, and
  * a last vector that is not full. But vectors shorter than a cache line come back to each line,
  * and of rows some KB apart few stay in the cache: then b is packed, unless there are few rows to
- * use it, and a whose rows lie side by side. */
+ * use it, and a whose rows lie side by side. Blocks are as wide as one panel where k is small: it
+ * then stays in L1. */
 static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64_t i0, int64_t i1,
                                                   int64_t j0, int64_t j1, float *pack, int64_t room)
 {
+    enum { MANY = 2048 }; /* rows of a that each product finds in memory, not in a cache */
     const int64_t deepest = gckpti_part(t->a_step == 1 ? GCKPTI_KC : GCKPTI_KC_ACROSS,
                                         room / (GCKPTI_PANEL + GCKPTI_STRIP) / 16 * 16);
     const int64_t blocks = (t->k + deepest - 1) / deepest;
     const int64_t deep = t->k ? gckpti_multiple((t->k + blocks - 1) / blocks, 16) : 16;
     const int64_t wide =
-        gckpti_part(GCKPTI_NC, (room / deep - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
+        gckpti_part(t->a_step == 1 && t->k <= GCKPTI_KC_ACROSS ? GCKPTI_PANEL : GCKPTI_NC,
+                    (room / deep - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
     const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * GCKPTI_W;
     const int64_t few = t->b_step % 512 ? 128 : 16;
     const int in_place = t->b_col == 1 && (GCKPTI_W >= 16 || i1 - i0 <= few);
@@ -15844,6 +15847,11 @@ static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64
             float *c = t->c + i * t->c_row + j;
             rows = gckpti_part(i1 - i, high);
             u.a = a + i * t->a_row;
+            if (!strips && t->a_step == 1 && t->m >= MANY && j == j0 && i + 2 * high <= i1) {
+                below.x = u.a + high * t->a_row, below.row = t->a_row, below.rows = high;
+                below.width = k, below.at = 0;
+                below.pace = 1 + high * ((k + 15) / 16) / count;
+            }
             if (strips && (i - i0) % GCKPTI_STRIP == 0 && i + GCKPTI_STRIP < i1) {
                 below.x = u.a + GCKPTI_STRIP, below.rows = k;
                 below.pace = 1 + k * high / (GCKPTI_STRIP * count);
