@@ -3097,6 +3097,9 @@ struct gckpti_kernels {
                              float scale, int accumulate);
     const struct gckpti_mixed_kernels *mixed;
 };
+/* y = x widened, or if x is NULL, narrow = y rounded to nearest */
+static void gckpti_fast_convert(const gckpti_kernels *kernels, const uint16_t *x, float *y,
+                                uint16_t *narrow, int64_t n);
 /* The kernels that op rows point to: */
 #define GCKPTI_FAST_OP(name)                                                                       \
     static void gckpti_fast_##name##_forward(const gckpt_call *call);                              \
@@ -11241,34 +11244,71 @@ static void gckpti_add_or_zero(const gckpt_exec *e, float *to, const float *from
 }
 
 /* ---- bf16 plans: kernels get f32 copies, or bf16 where they take it; results are rounded ---- */
-static void gckpti_widen(const uint16_t *from, float *to, int64_t n)
+typedef struct {
+    const gckpt_exec *e;
+    const gckpt_call *call;
+    uint32_t stream;      /* the instruction's own: what Philox counts with */
+    const uint16_t *from; /* widens this into x; NULL: rounds x */
+    float *x;
+    uint16_t *narrow; /* rounded to; NULL: in place, as floats */
+    int64_t n;
+} gckpti_converting;
+
+/* By chance: 16 of Philox's bits for each element, numbered in the whole batch. */
+static uint16_t gckpti_round_by_chance(const gckpti_converting *c, int64_t i, int fresh,
+                                       uint32_t word[4])
 {
-    for (int64_t i = 0; i < n; i++)
-        to[i] = gckpti_from_bf16(from[i]);
+    const gckpt_call *call = c->call;
+    uint64_t at = (uint64_t)i;
+    at += call->row ? (uint64_t)call->row * (uint64_t)(c->n / call->rows) : 0;
+    if (fresh || at % 8 == 0)
+        gckpti_philox(call->seed, at / 8, c->stream, (uint32_t)call->step, word);
+    return gckpti_halve(gckpti_bits(c->x[i]), word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu);
 }
 
-/* Rounds n results to bf16: to `narrow`, or if that is NULL in place. By chance: 16 of Philox's
- * bits for each element, numbered in the whole batch; `stream` is the instruction's own. */
-static void gckpti_round(const gckpt_call *c, uint32_t stream, float *x, uint16_t *narrow,
-                         int64_t n)
+static void gckpti_convert_item(void *context, int64_t item)
 {
-    uint64_t first = c->row ? (uint64_t)c->row * (uint64_t)(n / c->rows) : 0;
+    const gckpti_converting *c = (const gckpti_converting *)context;
+    int64_t first = item * GCKPTI_ADD_ITEM, n = gckpti_part(c->n - first, GCKPTI_ADD_ITEM);
+    int by_chance = c->call->precision == GCKPT_BF16_STOCHASTIC;
     uint32_t word[4] = { 0, 0, 0, 0 };
-    for (int64_t i = 0; i < n; i++) {
-        uint64_t at = first + (uint64_t)i;
-        uint16_t half;
-        if (c->precision == GCKPT_BF16_STOCHASTIC) {
-            if (i == 0 || at % 8 == 0)
-                gckpti_philox(c->seed, at / 8, stream, (uint32_t)c->step, word);
-            half = gckpti_halve(gckpti_bits(x[i]), word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu);
-        } else {
-            half = gckpti_to_bf16(x[i]);
-        }
-        if (narrow)
-            narrow[i] = half;
-        else
-            x[i] = gckpti_from_bf16(half);
+#if GCKPTI_HAS_FAST
+    if (c->e->fast && (c->from || (!by_chance && c->narrow))) {
+        gckpti_fast_convert(c->e->kernels, c->from ? c->from + first : NULL, c->x + first,
+                            c->from ? NULL : c->narrow + first, n);
+        return;
     }
+#endif
+    for (int64_t i = first; i < first + n; i++) {
+        uint16_t half = c->from     ? c->from[i]
+                        : by_chance ? gckpti_round_by_chance(c, i, i == first, word)
+                                    : gckpti_to_bf16(c->x[i]);
+        if (c->narrow)
+            c->narrow[i] = half;
+        else
+            c->x[i] = gckpti_from_bf16(half);
+    }
+}
+
+static void gckpti_convert(const gckpti_converting *c)
+{
+    gckpti_converting copy = *c; /* items take it without const */
+    gckpti_run_items(c->e, 1, (c->n + GCKPTI_ADD_ITEM - 1) / GCKPTI_ADD_ITEM, gckpti_convert_item,
+                     &copy);
+}
+
+static void gckpti_widen(const gckpt_exec *e, const gckpt_call *call, const uint16_t *from,
+                         float *to, int64_t n)
+{
+    const gckpti_converting c = { e, call, 0, from, to, NULL, n };
+    gckpti_convert(&c);
+}
+
+static void gckpti_round(const gckpt_exec *e, const gckpt_call *call, uint32_t stream, float *x,
+                         uint16_t *narrow, int64_t n)
+{
+    const gckpti_converting c = { e, call, stream, NULL, x, narrow, n };
+    gckpti_convert(&c);
 }
 
 /* The value of an op is stream 0, what its backward sends to input i is 1 + i; dropout has the
@@ -11308,23 +11348,23 @@ static float *gckpti_copy_at(const gckpt_call *c, size_t offset)
 }
 
 /* The copy of n elements at *narrow, which becomes NULL; without a copy NULL. */
-static float *gckpti_widen_copy(const gckpt_call *c, size_t offset, const uint16_t **narrow,
-                                int64_t n)
+static float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t offset,
+                                const uint16_t **narrow, int64_t n)
 {
     float *copy = gckpti_copy_at(c, offset);
     if (copy) {
-        gckpti_widen(*narrow, copy, n);
+        gckpti_widen(e, c, *narrow, copy, n);
         *narrow = NULL;
     }
     return copy;
 }
 
 /* The op's own workspace begins behind all copies. */
-static void gckpti_widen_inputs(gckpt_call *c, const gckpti_copies *copies)
+static void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gckpti_copies *copies)
 {
     for (int i = 0; i < c->inputs; i++)
         if (c->in[i].bf16)
-            c->in[i].data = gckpti_widen_copy(c, copies->value[1 + i], &c->in[i].bf16,
+            c->in[i].data = gckpti_widen_copy(e, c, copies->value[1 + i], &c->in[i].bf16,
                                               gckpti_elements(&c->in[i].shape));
 }
 
@@ -11392,7 +11432,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
     if (c.precision != GCKPT_FP32) {
         gckpti_copies copies;
         gckpti_copies_at(e, ins, &copies);
-        gckpti_widen_inputs(&c, &copies);
+        gckpti_widen_inputs(e, &c, &copies);
         if (narrow)
             c.out = gckpti_copy_at(&c, copies.value[0]);
         c.out_bf16 = c.out ? NULL : narrow;
@@ -11404,7 +11444,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
     }
     (e->fast && node->op->forward_fast ? node->op->forward_fast : node->op->forward)(&c);
     if (c.out && node->kept & GCKPTI_ROUNDED)
-        gckpti_round(&c, gckpti_stream(ins->id, 0), c.out, narrow, gckpti_elements(&c.shape));
+        gckpti_round(e, &c, gckpti_stream(ins->id, 0), c.out, narrow, gckpti_elements(&c.shape));
     return e->hashes ? gckpti_compare(e, ins, &c, narrow) : GCKPT_OK;
 }
 
@@ -11440,7 +11480,7 @@ static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gc
         const uint16_t *narrow = gckpti_at_bf16(e, o[5 + 3 * i]);
         arg->grad = gckpti_copy_at(c, copies->gradient[1 + i]);
         if (arg->accumulate)
-            gckpti_widen(narrow, arg->grad, n);
+            gckpti_widen(e, c, narrow, arg->grad, n);
         else if (copies->gradient[0] != GCKPTI_NONE && node->op->flags & GCKPT_PASSES(i) &&
                  gckpti_same_shape(&arg->shape, &c->shape))
             arg->grad = gckpti_copy_at(c, copies->gradient[0]);
@@ -11473,7 +11513,7 @@ static void gckpti_gradient_end(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
         }
     }
     if (x && q->kept & GCKPTI_ROUNDED && (x != c->grad_out || o[5 + 3 * i] != o[3]))
-        gckpti_round(c, gckpti_stream(ins->id, 1 + i), x, narrow, n);
+        gckpti_round(e, c, gckpti_stream(ins->id, 1 + i), x, narrow, n);
 }
 
 static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
@@ -11504,15 +11544,15 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
     }
     if (c.precision != GCKPT_FP32) {
         int64_t n = gckpti_elements(&c.shape);
-        gckpti_widen_inputs(&c, &copies);
+        gckpti_widen_inputs(e, &c, &copies);
         if (c.out && node->kept & GCKPTI_NARROW_VALUE) {
             const uint16_t *narrow = gckpti_at_bf16(e, o[0]);
-            c.out = gckpti_widen_copy(&c, copies.value[0], &narrow, n);
+            c.out = gckpti_widen_copy(e, &c, copies.value[0], &narrow, n);
             c.out_bf16 = narrow ? gckpti_at_bf16(e, o[0]) : NULL;
         }
         if (c.grad_out && node->kept & GCKPTI_NARROW_GRADIENT) {
             c.grad_out_bf16 = gckpti_at_bf16(e, o[3]);
-            c.grad_out = gckpti_widen_copy(&c, copies.gradient[0], &c.grad_out_bf16, n);
+            c.grad_out = gckpti_widen_copy(e, &c, copies.gradient[0], &c.grad_out_bf16, n);
         }
     }
     for (int i = 0; i < node->inputs; i++)
@@ -14261,6 +14301,15 @@ typedef struct gckpti_mixed_kernels {
 } gckpti_mixed_kernels;
 static const gckpti_mixed_kernels *gckpti_mixed_kernels_of(const gckpti_kernels *kernels);
 
+static void gckpti_fast_convert(const gckpti_kernels *kernels, const uint16_t *x, float *y,
+                                uint16_t *narrow, int64_t n)
+{
+    if (x)
+        gckpti_mixed_kernels_of(kernels)->widen(x, y, n);
+    else
+        gckpti_mixed_kernels_of(kernels)->narrow(y, narrow, n);
+}
+
 static const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
 {
     return (const gckpti_kernels *)call->kernels;
@@ -15039,14 +15088,23 @@ static void gckpti_classes_logits(const gckpt_call *call, gckpti_classes *s, int
 /* bf16 plans: blocks of rows are larger, since b is packed for each. */
 static void gckpti_mixed_classes(const gckpt_call *call, gckpti_classes *s, int backward)
 {
-    int64_t all = gckpti_rows(&call->in[0].shape), v = call->in[1].shape.d[0];
-    int64_t c = gckpti_last(&call->in[0].shape);
+    const gckpt_arg *x = &call->in[0];
+    int64_t all = gckpti_rows(&x->shape), v = call->in[1].shape.d[0], c = gckpti_last(&x->shape);
     const gckpti_loss_parts parts = gckpti_mixed_parts(call, backward);
-    float *logits = (float *)call->work;
+    float *logits = (float *)call->work, *dx = logits + parts.dx;
+    int wanted = backward && (x->grad || x->grad_bf16);
+    gckpti_mixed to;
+    gckpti_mixed_job job;
+    memset(&to, 0, sizeof to);
+    memset(&job, 0, sizeof job);
+    job.kernels = gckpti_mixed_kernels_of(gckpti_kernels_of(call)), job.t = &to;
+    to.c = x->grad, to.c_bf16 = x->grad_bf16, to.accumulate = x->accumulate;
     for (int64_t r0 = 0, rows; r0 < all; r0 += rows) {
         rows = gckpti_part(all - r0, parts.block);
-        if (backward)
-            gckpti_mixed_block(&call->in[0], logits + parts.dx, r0 * c, rows * c, 0);
+        if (wanted)
+            memset(dx, 0, (size_t)(rows * c) * sizeof *dx);
+        if (wanted)
+            gckpti_mixed_rest(&job, r0 * c, 0, rows * c, dx, 0);
         for (int64_t j = 0, n; j < v; j += n) {
             n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
             gckpti_mixed t = gckpti_mixed_logits(call, &parts, r0, rows, j, n);
@@ -15058,9 +15116,9 @@ static void gckpti_mixed_classes(const gckpt_call *call, gckpti_classes *s, int 
             if (backward)
                 gckpti_mixed_loss_products(call, gckpti_mixed_fast, &parts, r0, rows, j, n);
         }
-        if (backward)
-            gckpti_mixed_block(&call->in[0], logits + parts.dx, r0 * c, rows * c, 1);
-        else
+        if (wanted)
+            gckpti_mixed_rest(&job, r0 * c, 0, rows * c, dx, 1);
+        if (!backward)
             gckpti_classes_finish(call, s, r0, rows);
     }
 }
