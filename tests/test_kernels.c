@@ -144,7 +144,7 @@ typedef struct {
     const void *attributes;
     int inputs;
     gckpt_shape shape[3];
-    int classes;                /* of the last input, targets; 0: it is like the others */
+    int classes;                /* of the last input: targets, indices; 0: it is like the others */
     int twice;                  /* inputs 0 and 1 are one tensor */
     int style;
     double cost;                /* multiply-adds, about: how much is tried */
@@ -375,7 +375,7 @@ static void try_problem(const problem *p)
         draw(a.x[i].at, a.x[i].n, p->style);
     }
     if (p->classes) {
-        int64_t n = elements(&p->shape[p->inputs - 1]), left_out = pick(0, 9);
+        int64_t n = elements(&p->shape[p->inputs - 1]), left_out = loss ? pick(0, 9) : 0;
         a.index = (int32_t *)malloc((size_t)n * sizeof *a.index);
         for (int64_t i = 0; i < n; i++)
             a.index[i] = pick(0, 9) < left_out ? -1 : (int32_t)pick(0, p->classes - 1);
@@ -610,6 +610,35 @@ static void test_pairs(void)
     }
 }
 
+/* == embed ==================================================================================== */
+static void embed(int64_t classes, int64_t columns, int64_t rows, int style)
+{
+    problem p;
+    memset(&p, 0, sizeof p);
+    p.op = &gckpti_op_embed;
+    p.style = style;
+    p.cost = (double)(columns * (rows + classes));
+    p.inputs = 2;
+    p.classes = (int)classes;
+    p.shape[0] = gckpt_shape2(classes, columns);
+    p.shape[1] = rows % 2 ? gckpt_shape1(rows) : gckpt_shape2(2, rows / 2);
+    if (!wanted_op(p.op->name) || skipped(p.cost))
+        return;
+    sprintf(p.name, "embed %ld of %ld x %ld, style %d", (long)rows, (long)classes, (long)columns, style);
+    try_problem(&p);
+}
+
+static void test_embed(void)
+{
+    static const int16_t sizes[][3] = { { 1, 1, 1 }, { 70, 130, 513 }, { 3, 1000, 200 }, { 2000, 65, 90 },
+                                        { 1, 64, 700 }, { 500, 3, 1500 } };
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int twice = 0; twice < times(2); twice++)
+            embed(sizes[i][0], sizes[i][1], sizes[i][2], twice ? (int)(i % STYLES) : NORMAL);
+    for (int64_t i = 0, end = share(60); i < end; i++)
+        embed(pick(1, 70), pick(1, 140), pick(1, 70), (int)(i % STYLES));
+}
+
 /* == losses =================================================================================== */
 static void loss(int64_t rows, int64_t columns, int64_t classes, int style)
 {
@@ -735,7 +764,8 @@ int main(int argc, char **argv)
         void (*run)(void);
     } tests[] = { { "products", test_products }, { "attention", test_attention },
                   { "rows", test_rows },         { "pairs", test_pairs },
-                  { "losses", test_losses },     { "update", test_update } };
+                  { "embed", test_embed },       { "losses", test_losses },
+                  { "update", test_update } };
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "-v") == 0)
             verbose = 1;
