@@ -730,7 +730,7 @@ static void test_update(void)
         for (int64_t n = 0; n < 140 && gckpt_isa_available((gckpt_isa)isa);
              n += percent < 50 ? 13 : 1)
             for (int style = 0; style < STYLES; style++)
-                update(n < 130 ? n : 1000 + 77 * n % 3100, style, (gckpt_isa)isa);
+                update(n < 130 ? n : 409 * (n - 129) + 7, style, (gckpt_isa)isa);
 }
 
 /* A processor's kernels are not left out because they gave other bits (gckpti_kernels_agree). */
