@@ -160,8 +160,9 @@
  *    gckpt_plan_bytes = parameters + optimiser state + step arena. The arena (gradients,
  *    activations, op outputs' aux, workspace) is one block whose size is the greatest offset +
  *    unpadded size, and running touches exactly that. Listed apart and not included: the tables
- *    (gckpt_plan_kind_bytes with GCKPT_BYTES_TABLES), the stack (below 64 KiB a thread with the
- *    fast backend, 3 KiB without), runtime libraries, and the caller's feeds.
+ *    (gckpt_plan_kind_bytes with GCKPT_BYTES_TABLES), the stack (compiled with optimisation: below
+ *    64 KiB a thread with the fast backend, 96 KiB in bf16 plans, 3 KiB without), runtime
+ *    libraries, and the caller's feeds.
  *
  * 7. Time
  *    The forward and the backward of an op have a work (gckpt_cost): by a model that is the same on
@@ -4070,15 +4071,18 @@ enum {
     GCKPTI_KC_ACROSS = 256, /* the same where every link is in another line of a */
     GCKPTI_NC = 192,        /* columns at a time: with KC, a third of a 1 MB L2 */
     GCKPTI_PANEL = 48,      /* columns of a panel of packed b, at most */
-    GCKPTI_STRIP = 16       /* rows of a packed at a time: a cache line */
+    GCKPTI_STRIP = 16,      /* rows of a packed at a time: a cache line */
+    GCKPTI_SMALL_ROOM = 128 * (GCKPTI_PANEL + GCKPTI_STRIP) /* 32 KiB: on the stack */
 };
 
 static int64_t gckpti_multiple(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-/* A product with n columns and k links: 320 KiB at most. It can do with less, down to 16 links:
- * 16 * (GCKPTI_PANEL + GCKPTI_STRIP). */
-static int64_t gckpti_product_room(int64_t n, int64_t k)
+/* A product of m rows, n columns and k links: 320 KiB at most. It can do with less, down to 16
+ * links: 16 * (GCKPTI_PANEL + GCKPTI_STRIP); 0: what the stack has is enough. */
+static int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k)
 {
+    if ((double)m * (double)n * (double)k < 16777216.0)
+        return 0;
     return (gckpti_part(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_STRIP) *
            gckpti_part(gckpti_multiple(k, 16), GCKPTI_KC);
 }
@@ -4098,8 +4102,8 @@ static void gckpti_product_work(gckpt_call *call, int64_t matrices, int64_t m, i
         call->work_backward = (size_t)(matrices * (da > db ? da : db)) * sizeof(uint32_t);
         return;
     }
-    int64_t forward = gckpti_product_room(n, k), da = gckpti_product_room(k, n);
-    int64_t db = gckpti_product_room(n > k ? n : k, m); /* b may be transposed */
+    int64_t forward = gckpti_product_room(m, n, k), da = gckpti_product_room(m, k, n);
+    int64_t db = gckpti_product_room(n > k ? k : n, n > k ? n : k, m); /* b may be transposed */
     size_t unit = call->plain ? 0 : (size_t)call->threads * sizeof(float);
     call->work_forward = (size_t)forward * unit;
     call->work_backward = (size_t)(da > db ? da : db) * unit;
@@ -4748,9 +4752,12 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
                           "attention: causal needs as many keys as queries; q %S, k %S", q, k);
     call->shape = *q;
     call->aux_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
-    size_t unit = call->plain ? 0 : (size_t)call->threads * sizeof(float);
-    call->work_forward = (size_t)gckpti_attention_room(q->d[2] / o->heads, 0) * unit;
-    call->work_backward = (size_t)gckpti_attention_room(q->d[2] / o->heads, 1) * unit;
+    if (!call->plain) { /* more columns than `most`: what they need is refused as well */
+        int64_t unit = call->threads * (int64_t)sizeof(float), most = INT64_MAX / 1024 / unit;
+        int64_t d = gckpti_part(q->d[2] / o->heads, most);
+        call->work_forward = (size_t)(gckpti_attention_room(d, 0) * unit);
+        call->work_backward = (size_t)(gckpti_attention_room(d, 1) * unit);
+    }
     return GCKPT_OK;
 }
 
@@ -5082,14 +5089,14 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
  * -0 could stay in the accumulator, or an infinity in w stay hidden. work: a block of rows (one in
  * a plain plan) times a chunk of classes; bf16 plans: then a block of dx, which is rounded when all
  * classes are added. d is rounded where it enters the products. */
-/* Scratch of its products, in floats a thread. */
 static int64_t gckpti_loss_room(const gckpt_call *call, int backward)
-{
+{ /* scratch of its products, in floats a thread */
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
     int64_t n = gckpti_part(call->in[1].shape.d[0], GCKPTI_LOSS_CHUNK), room[3];
-    room[0] = gckpti_product_room(n, c);
-    room[1] = gckpti_product_room(c, n);
-    room[2] = gckpti_product_room(c, gckpti_part(rows, GCKPTI_LOSS_ROWS));
+    rows = gckpti_part(rows, GCKPTI_LOSS_ROWS);
+    room[0] = gckpti_product_room(rows, n, c);
+    room[1] = gckpti_product_room(rows, c, n);
+    room[2] = gckpti_product_room(n, c, rows);
     for (int i = 1; backward && i < 3; i++)
         room[0] = room[i] > room[0] ? room[i] : room[0];
     return room[0];
@@ -14399,9 +14406,8 @@ static void gckpti_openblas_piece(const gckpti_product *t, int64_t i0, int64_t i
 }
 #endif
 
-static void gckpti_products_body(void *context, int64_t i, int64_t worker)
+static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *pack, int64_t room)
 {
-    const gckpti_products *s = (const gckpti_products *)context;
     gckpti_product t = s->t;
     int64_t at = i / (s->down * s->across), i0 = i / s->across % s->down * s->rows;
     int64_t j0 = i % s->across * s->cols;
@@ -14415,8 +14421,20 @@ static void gckpti_products_body(void *context, int64_t i, int64_t worker)
         return;
     }
 #endif
-    gckpti_kernels_of(s->call)->product_piece(&t, i0, i1, j0, j1, s->pack + worker * s->room,
-                                              s->room);
+    gckpti_kernels_of(s->call)->product_piece(&t, i0, i1, j0, j1, pack, room);
+}
+
+static void gckpti_products_body(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_products *s = (const gckpti_products *)context;
+    gckpti_products_piece(s, i, s->pack + worker * s->room, s->room);
+}
+
+static void gckpti_products_small_body(void *context, int64_t i, int64_t worker)
+{
+    float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
+    (void)worker;
+    gckpti_products_piece((const gckpti_products *)context, i, pack, GCKPTI_SMALL_ROOM);
 }
 
 /* Cuts c into pieces, as square as may be, since each fetches its part of a and b: 4 for each
@@ -14444,11 +14462,11 @@ static void gckpti_products_run(gckpti_products *s)
 {
     gckpti_products_cut(s);
     gckpti_spread(s->call, s->batch * s->down * s->across, s->rows * s->cols * s->t.k,
-                  gckpti_products_body, s);
+                  s->room ? gckpti_products_body : gckpti_products_small_body, s);
 }
 
 /* c (m,n) = a (m,k) b (k,n), or a is (k,m), or b (n,k), rows without gaps, `batch` times; chains
- * start at +0. pack: gckpti_product_room(n, k) floats a thread. */
+ * start at +0. pack: gckpti_product_room(m, n, k) floats a thread. */
 static gckpti_products gckpti_products_of(const gckpt_call *call, int64_t batch, int64_t m,
                                           int64_t n, int64_t k, const float *a, int a_transposed,
                                           const float *b, int b_transposed, float *c, float *pack)
@@ -14470,7 +14488,7 @@ static gckpti_products gckpti_products_of(const gckpt_call *call, int64_t batch,
     memset(&s, 0, sizeof s);
     s.call = call, s.t = t, s.batch = batch;
     s.a_next = m * k, s.b_next = n * k, s.c_next = m * n;
-    s.pack = pack, s.room = gckpti_product_room(n, k);
+    s.pack = pack, s.room = gckpti_product_room(m, n, k);
     return s;
 }
 
