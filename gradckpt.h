@@ -104,6 +104,8 @@
  *                                  have its order: the same bits for any plan only, no longer for
  *                                  any split of the batch, thread count or processor
  *    GCKPT_FORCE_SOFT_FMA [I]      the exact software fma even where the instruction exists (tests)
+ *    GRADCKPT_FILE [I]             this file's name in quotes, if it is not "gradckpt.h": it includes
+ *                                  itself for each instruction set
  *    OpenMP is used when the compiler has it switched on (-fopenmp). On Linux, blocks of 4 MiB and
  *    more from the default allocator ask for huge pages.
  *
@@ -15298,6 +15300,7 @@ static int gckpti_kernels_agree(const gckpti_kernels *kernels)
 static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 {
     const gckpti_kernels *kernels = NULL;
+    (void)isa; /* where there is none */
 #if GCKPTI_FMA
     if (isa == GCKPT_ISA_C)
         kernels = &gckpti_kernels_any;
