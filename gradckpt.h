@@ -201,6 +201,16 @@
  *    it for one, and 10 to 20 MB (100 MB for some thousand ops). Up to 32 ops are searched more
  *    thoroughly, for up to some tenths of a second. A limit of list items looked at ends the search
  *    on graphs of many thousand ops (gckpt_frontier_complete). Without a budget there is no search.
+ *
+ * 10. Speed
+ *    With gcc or clang for a 64-bit processor, products, attention, norms, losses, activations and
+ *    the update have fast kernels: one source, compiled for AVX-512, AVX2, NEON, and for plain C
+ *    where the compiler has an fma instruction. The executor takes the widest that the processor
+ *    has, so -march is not needed, but -O2 is (gckpt_exec_desc.isa forces one kind). For this the
+ *    header includes itself: under another name than gradckpt.h, define GRADCKPT_FILE. Threads:
+ *    desc.threads with -fopenmp, or gckpt_exec_desc.parallel_for. A loss of linear + cross_entropy
+ *    keeps the logits and is a tenth faster than linear_cross_entropy, which computes them again.
+ *    docs/speed.md has figures, `make bench` measures this machine.
  */
 #ifndef GRADCKPT_H
 #define GRADCKPT_H

@@ -36,7 +36,7 @@ typedef enum { WHOLE, WHOLE_OR_AUTO, REAL, BYTES, CHOICE, TEXT, FLAG } kind;
 
 static struct {
     int64_t layers, heads, dim, context, batch, micro_batch, steps, warmup, seed, threads, tie;
-    int64_t checkpoint, budget, plan, sample, eval_every, help;
+    int64_t checkpoint, budget, bf16, plan, sample, eval_every, help;
     double lr, min_lr, weight_decay, beta1, beta2, clip, dropout;
     const char *save, *resume, *prompt, *data, *json, *timeline, *frontier;
 } o = { .min_lr = -1 };
@@ -85,6 +85,8 @@ static const struct option {
       "what is recomputed; auto: nothing, or as little as --budget allows" },
     { "budget", BYTES, &o.budget, "0", 0, 9007199254740992.0,
       "bytes for weights, optimiser state and step arena; 0: no limit" },
+    { "bf16", FLAG, &o.bf16, NULL, 0, 0,
+      "activations and their gradients as bf16: 2 bytes each, other results" },
     { "plan", FLAG, &o.plan, NULL, 0, 0,
       "print what every budget costs in time, then the plan, and stop" },
     { "frontier", TEXT, &o.frontier, NULL, 0, 0,
@@ -454,6 +456,7 @@ static int make_model(model *m, gckpt_store *store, purpose why)
     gckpt_plan_desc desc = { .mode = why == TRAINING ? modes[o.checkpoint] : GCKPT_INFERENCE,
                              .threads = (int)o.threads };
     desc.batch = why == SAMPLING ? 1 : o.batch;
+    desc.precision = o.bf16 ? GCKPT_BF16 : GCKPT_FP32;
     desc.budget = why == TRAINING ? (size_t)o.budget : 0;
     if (why == TRAINING && o.micro_batch == AUTO) {
         desc.update_in_backward = o.clip > 0 ? 0 : GCKPT_IF_USEFUL;
@@ -578,10 +581,12 @@ static void report_plan(void)
             (long long)o.layers, (long long)o.heads, (long long)o.dim, (long long)o.context,
             (long long)parameters);
     fprintf(run.out,
-            "plan   %s, micro-batch %lld of %lld%s, %lld thread%s: %zu bytes, %.1f %% recomputed\n",
+            "plan   %s, micro-batch %lld of %lld%s%s, %lld thread%s: %zu bytes, "
+            "%.1f %% recomputed\n",
             name, (long long)o.micro_batch, (long long)o.batch,
-            gckpt_plan_in_backward(p) ? ", updates in the backward" : "", (long long)o.threads,
-            o.threads == 1 ? "" : "s", gckpt_plan_bytes(p), 100 * gckpt_plan_recompute(p));
+            gckpt_plan_in_backward(p) ? ", updates in the backward" : "", o.bf16 ? ", bf16" : "",
+            (long long)o.threads, o.threads == 1 ? "" : "s", gckpt_plan_bytes(p),
+            100 * gckpt_plan_recompute(p));
     fprintf(run.out,
             "bytes  parameters %zu, optimiser %zu, arena %zu (at its peak: gradients %zu, "
             "activations %zu, workspace %zu)\n",
@@ -608,6 +613,7 @@ static int find_frontier(model *m)
     gckpt_plan_desc desc = { .batch = o.batch, .threads = (int)o.threads };
     gckpt_term term = { m->loss, 1, 0 };
     desc.update_in_backward = gckpt_plan_in_backward(m->plan);
+    desc.precision = o.bf16 ? GCKPT_BF16 : GCKPT_FP32;
     if (m->graph == NULL) {
         m->graph = gckpt_graph_new(run.store, NULL);
         with_loss(m->graph, o.micro_batch, &term, m);
