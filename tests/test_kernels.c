@@ -87,7 +87,7 @@ static int64_t differs(const float *x, const float *y, int64_t n)
 
 /* == memory =================================================================================== */
 /* n floats at a random alignment. Guards on both sides are watched; sanitizers watch by themselves,
- * reads too. */
+ * reads too (valgrind: -DGUARD=0). */
 #ifndef GUARD
 #ifdef __has_feature
 #if __has_feature(address_sanitizer)
