@@ -4208,9 +4208,13 @@ static gckpt_result gckpti_embed_shape(gckpt_call *call)
 static void gckpti_embed_forward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    for (int64_t r = 0; r < rows; r++)
-        memcpy(call->out + r * n, call->in[0].data + call->in[1].index[r] * n,
-               (size_t)n * sizeof(float));
+    for (int64_t r = 0; r < rows; r++) {
+        const float *from = call->in[0].data + call->in[1].index[r] * n;
+        if (call->out)
+            memcpy(call->out + r * n, from, (size_t)n * sizeof(float));
+        for (int64_t i = 0; !call->out && i < n; i++)
+            call->out_bf16[r * n + i] = gckpti_to_bf16(from[i]);
+    }
 }
 
 static void gckpti_embed_backward(const gckpt_call *call)
@@ -4222,7 +4226,9 @@ static void gckpti_embed_backward(const gckpt_call *call)
     gckpti_start(table, gckpti_elements(&call->in[0].shape), call->in[0].accumulate);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < n; i++)
-            table[call->in[1].index[r] * n + i] += call->grad_out[r * n + i];
+            table[call->in[1].index[r] * n + i] +=
+                call->grad_out ? call->grad_out[r * n + i]
+                               : gckpti_from_bf16(call->grad_out_bf16[r * n + i]);
 }
 
 static int64_t gckpti_embed_classes(const gckpt_call *call) { return call->in[0].shape.d[0]; }
@@ -4234,7 +4240,7 @@ static const gckpt_op gckpti_op_embed = { "embed",
                                           NULL,
                                           gckpti_embed_classes,
                                           { GCKPT_IN(1) },
-                                          0,
+                                          GCKPT_TAKES_BF16,
                                           GCKPTI_FAST(gckpti_fast_embed_forward),
                                           GCKPTI_FAST(gckpti_fast_embed_backward) };
 
@@ -14852,8 +14858,11 @@ static void gckpti_embed_backward_item(void *context, int64_t i, int64_t worker)
 static void gckpti_fast_embed_forward(const gckpt_call *call)
 {
     gckpt_call copy = *call;
-    gckpti_spread(call, gckpti_rows(&call->shape), gckpti_last(&call->shape),
-                  gckpti_embed_forward_item, &copy);
+    if (call->out_bf16)
+        gckpti_embed_forward(call);
+    else
+        gckpti_spread(call, gckpti_rows(&call->shape), gckpti_last(&call->shape),
+                      gckpti_embed_forward_item, &copy);
 }
 
 static void gckpti_fast_embed_backward(const gckpt_call *call)
@@ -14862,6 +14871,10 @@ static void gckpti_fast_embed_backward(const gckpt_call *call)
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     if (!call->in[0].grad)
         return;
+    if (call->grad_out_bf16) {
+        gckpti_embed_backward(call);
+        return;
+    }
     if (!call->in[0].accumulate)
         gckpti_spread(call, (call->in[0].shape.d[0] + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM,
                       GCKPTI_EMBED_ITEM * n, gckpti_embed_clear_item, &copy);
