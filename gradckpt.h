@@ -14324,15 +14324,14 @@ typedef struct gckpti_mixed_kernels {
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
 } gckpti_mixed_kernels;
-static const gckpti_mixed_kernels *gckpti_mixed_kernels_of(const gckpti_kernels *kernels);
 
 static void gckpti_fast_convert(const gckpti_kernels *kernels, const uint16_t *x, float *y,
                                 uint16_t *narrow, int64_t n)
 {
     if (x)
-        gckpti_mixed_kernels_of(kernels)->widen(x, y, n);
+        kernels->mixed->widen(x, y, n);
     else
-        gckpti_mixed_kernels_of(kernels)->narrow(y, narrow, n);
+        kernels->mixed->narrow(y, narrow, n);
 }
 
 static const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
@@ -14597,7 +14596,7 @@ static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
 static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_mixed *t)
 {
     gckpti_mixed_job s = {
-        gckpti_mixed_kernels_of(gckpti_kernels_of(call)), t, gckpti_words(t->n, t->k), 0, 0, 0, 0
+        gckpti_kernels_of(call)->mixed, t, gckpti_words(t->n, t->k), 0, 0, 0, 0
     };
     int64_t unit = GCKPTI_PANEL, most = GCKPTI_MIXED_COLS;
     if (!s.kernels->tile) {
@@ -15140,7 +15139,7 @@ static void gckpti_mixed_classes(const gckpt_call *call, gckpti_classes *s, int 
     gckpti_mixed_job job;
     memset(&to, 0, sizeof to);
     memset(&job, 0, sizeof job);
-    job.kernels = gckpti_mixed_kernels_of(gckpti_kernels_of(call)), job.t = &to;
+    job.kernels = gckpti_kernels_of(call)->mixed, job.t = &to;
     to.c = x->grad, to.c_bf16 = x->grad_bf16, to.accumulate = x->accumulate;
     for (int64_t r0 = 0, rows; r0 < all; r0 += rows) {
         rows = gckpti_part(all - r0, parts.block);
@@ -15242,15 +15241,6 @@ static void gckpti_fast_linear_cross_entropy_backward(const gckpt_call *call)
 #include GRADCKPT_FILE
 #endif
 
-static const gckpti_mixed_kernels *gckpti_mixed_kernels_of(const gckpti_kernels *kernels)
-{
-#if GCKPTI_BF16
-    if (kernels == &gckpti_kernels_avx512 && __builtin_cpu_supports("avx512bf16"))
-        return &gckpti_mixed_kernels_bf16;
-#endif
-    return kernels->mixed;
-}
-
 /* A tile's chains, one of them through subnormals: bf16 instructions that round, order or flush in
  * another way would show here. */
 static int gckpti_mixed_agrees(const gckpti_mixed_kernels *kernels)
@@ -15315,7 +15305,7 @@ static int gckpti_kernels_agree(const gckpti_kernels *kernels)
     gckpti_plain_adamw(plain[0], x, plain[1], plain[2], N, &a);
     squares[0] = kernels->square_sum(x, N);
     squares[1] = gckpti_dot(x, x, N);
-    return same && gckpti_mixed_agrees(gckpti_mixed_kernels_of(kernels)) &&
+    return same && gckpti_mixed_agrees(kernels->mixed) &&
            !memcmp(fast, plain, sizeof fast) && !memcmp(squares, squares + 1, sizeof *squares);
 }
 
@@ -15336,8 +15326,13 @@ static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
         kernels = &gckpti_kernels_avx2;
     if (isa == GCKPT_ISA_AVX512 && __builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && gckpti_kernels_for(GCKPT_ISA_AVX2))
+        __builtin_cpu_supports("avx512vl") && gckpti_kernels_for(GCKPT_ISA_AVX2)) {
         kernels = &gckpti_kernels_avx512;
+#if GCKPTI_BF16
+        if (__builtin_cpu_supports("avx512bf16") && gckpti_kernels_agree(&gckpti_kernels_bf16))
+            return &gckpti_kernels_bf16;
+#endif
+    }
 #endif
     return kernels && gckpti_kernels_agree(kernels) ? kernels : NULL;
 }
@@ -16980,24 +16975,17 @@ static GCKPTI_TARGET void GCKPTI_V(classes_backward)(const float *x, float *d, i
     }
 }
 
-static const gckpti_kernels GCKPTI_V(kernels) = { GCKPTI_V(product_piece),
-                                                  GCKPTI_V(online),
-                                                  GCKPTI_V(divide),
-                                                  GCKPTI_V(square_sum),
-                                                  GCKPTI_V(adamw),
-                                                  GCKPTI_V(curve_forward),
-                                                  GCKPTI_V(curve_backward),
-                                                  GCKPTI_V(pair_forward),
-                                                  GCKPTI_V(product_gradient),
-                                                  GCKPTI_V(softmax_forward),
-                                                  GCKPTI_V(softmax_backward),
-                                                  GCKPTI_V(norm_forward),
-                                                  GCKPTI_V(norm_backward),
-                                                  GCKPTI_V(columns),
-                                                  GCKPTI_V(attention_forward),
-                                                  GCKPTI_V(attention_backward),
-                                                  GCKPTI_V(classes_backward),
-                                                  &GCKPTI_V(mixed_kernels) };
+#define GCKPTI_KERNELS(mixed)                                                                      \
+    GCKPTI_V(product_piece), GCKPTI_V(online), GCKPTI_V(divide), GCKPTI_V(square_sum),             \
+    GCKPTI_V(adamw), GCKPTI_V(curve_forward), GCKPTI_V(curve_backward), GCKPTI_V(pair_forward),    \
+    GCKPTI_V(product_gradient), GCKPTI_V(softmax_forward), GCKPTI_V(softmax_backward),             \
+    GCKPTI_V(norm_forward), GCKPTI_V(norm_backward), GCKPTI_V(columns),                            \
+    GCKPTI_V(attention_forward), GCKPTI_V(attention_backward), GCKPTI_V(classes_backward), &mixed
+static const gckpti_kernels GCKPTI_V(kernels) = { GCKPTI_KERNELS(GCKPTI_V(mixed_kernels)) };
+#if GCKPTI_ISA == 3 && GCKPTI_BF16
+static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_kernels_bf16) };
+#endif
+#undef GCKPTI_KERNELS
 
 #undef GCKPTI_EACH_LANE
 #undef GCKPTI_EACH_ROW
