@@ -146,6 +146,8 @@ run_check()
             "$machine-gcc" -static -O2 -std=gnu99 $options -I. -Itests "tests/test_$test.c" -lm \
                 -o "$B/$1-$test" && "$emulator" "$B/$1-$test" || return 1
         done
+        "$machine-gcc" -static -O2 -std=gnu99 $options -I. tests/test_bf16.c -lm -o "$B/$1-bf16" &&
+            "$emulator" "$B/$1-bf16" quick || return 1
         # a few of the kernels' sizes: C's (big-endian too), and NEON's
         "$machine-gcc" -static -O2 -std=gnu99 $options -I. tests/test_kernels.c -lm -o "$B/$1-kernels" &&
             "$emulator" "$B/$1-kernels" 2 || return 1
