@@ -478,6 +478,9 @@ static void test_products(void)
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         for (int twice = 0; twice < times(3); twice++)
             product(sizes[i][0], sizes[i][1], sizes[i][2], twice ? (int)(i % STYLES) : NORMAL);
+    for (int i = 0; i < times(3); i++) /* large enough for scratch of the plan's */
+        product(260, 530, 130, NORMAL);
+    CHECK(gckpti_product_room(260, 530, 130) > 0 && gckpti_product_room(256, 1024, 70) > 0);
     for (int64_t i = 0, end = share(420); i < end; i++) {
         int64_t m = pick(1, 70), n = pick(1, 70), k = pick(1, 70);
         if (i % 3 == 0) /* skinny */
@@ -671,6 +674,7 @@ static void test_losses(void)
             loss(sizes[i][0], sizes[i][1], sizes[i][2], twice ? (int)(i % STYLES) : NORMAL);
             loss(sizes[i][0], 0, sizes[i][2], twice ? (int)(i % STYLES) : STEEP);
         }
+    loss(270, 70, 1100, NORMAL); /* the same */
     for (int64_t i = 0, end = share(110); i < end; i++) {
         loss(pick(1, 40), pick(1, 40), pick(1, 70), (int)(i % STYLES));
         loss(pick(1, 40), 0, pick(1, 100), (int)(i % STYLES));
