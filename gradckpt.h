@@ -11823,7 +11823,7 @@ static void gckpti_finish_gradients(gckpt_exec *e)
 static void gckpti_paint(gckpt_exec *e, size_t offset, size_t size)
 {
     for (size_t i = 0; i + sizeof(float) <= size; i += sizeof(float))
-        *gckpti_at(e, offset + i) = GCKPTI_NAN;
+        *gckpti_at(e, offset + i) = gckpti_float(0x7fc07fc0u); /* NaN, two of them as bf16 */
 }
 
 /* What died with instruction e->pc. What began before a loop's body outlives each round. */
