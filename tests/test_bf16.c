@@ -231,15 +231,11 @@ static void test_products(void)
         t.accumulate = (which & 16) != 0;
         t.start = !t.accumulate && i % 2 ? bias : NULL;
         t.words = words;
-        gckpti_kernels emulating;
         const gckpti_kernels *kernels[4];
         kernels[0] = NULL;
         kernels[1] = gckpti_kernels_for(GCKPT_ISA_AVX2);
-        kernels[2] = kernels[3] = gckpti_kernels_for(GCKPT_ISA_AVX512);
-        if (kernels[3]) { /* a copy has no bf16 instructions */
-            emulating = *kernels[3];
-            kernels[3] = &emulating;
-        }
+        kernels[2] = gckpti_kernels_for(GCKPT_ISA_AVX512);
+        kernels[3] = kernels[2] ? &gckpti_kernels_avx512 : NULL; /* without bf16 instructions */
         for (int v = 0; v < 4; v++) {
             const int at = v > 0;
             call.kernels = kernels[v];
