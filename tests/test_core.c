@@ -634,7 +634,11 @@ static void test_fetch_and_inference(void)
         d.fetch = picks;
         d.fetches = 4;
         gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, 1, &d);
-        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+        gckpt_exec_desc how;            /* fetched gradients: divided, not clipped, by any kernels */
+        memset(&how, 0, sizeof how);
+        how.isa = mode == 1 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO;
+        hyper.clip = mode > 2 ? 1e-3f : 0;
+        gckpt_exec *e = gckpt_exec_new(p, s, &how);
         fill_feeds(&m, feeds, 0);
         CHECK(gckpt_fetch(e, gckpt_id(m.hidden), 0) == NULL);
         CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_OK);
