@@ -24,26 +24,27 @@
  * be read; speed.
  *
  * Contents (grep -n '>>' gradckpt.h):                                                lines  budget
- *     >>api        public API: every function, where it is declared              676     700
- *     >>base       configuration, errors, memory, shapes, threads                529     550
- *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash   537     560
+ *     >>api        public API: every function, where it is declared              713     720
+ *     >>base       configuration, errors, memory, shapes, threads                730     740
+ *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash   566     570
  *     >>store      parameters and optimiser state                                348     350
- *     >>graph      tensors, views, segments, gckpt_apply                         519     550
+ *     >>graph      tensors, views, segments, gckpt_apply                         566     570
  *     >>ops        elementwise, broadcasting, shapes: a block an op              912     920
- *     >>ops-layers embed, matmul, linear, norms, attention, losses              1064    1100
- *     >>plan       what needs gradients, schedules, lifetimes, layout           1886    2100
- *     >>optimal    the least work for every budget                              1676    1700
- *     >>plans      from a request to a plan; the frontier; the micro-batch       633     700
- *     >>plan-tells what a plan tells                                             177     200
+ *     >>ops-layers embed, matmul, linear, norms, attention, losses              1450    1460
+ *     >>plan       what needs gradients, schedules, lifetimes, layout           1998    2100
+ *     >>optimal    the least work for every budget                              1678    1700
+ *     >>plans      from a request to a plan; the frontier; the micro-batch       635     700
+ *     >>plan-tells what a plan tells                                             184     200
  *     >>pictures   a plan's memory as SVG, its instructions, the frontier        795     800
- *     >>exec       runs a plan over one arena                                    444     450
- *     >>training   division, norm, clipping, optimisers, steps                   717     750
- *     >>check      gradients against finite differences                          315     330
+ *     >>exec       runs a plan over one arena                                    801     810
+ *     >>training   division, norm, clipping, optimisers, steps                   760     770
+ *     >>check      gradients against finite differences                          340     340
  *     >>files      safetensors                                                   789     800
- *     >>tables     plans as files and as C constants                             732     740
- *     >>fast       AVX2 kernels, same bits                                      1071    1100
- *     manual       this comment                                                  187     190
- *                  in all                                                      14006   14590
+ *     >>tables     plans as files and as C constants                             735     740
+ *     >>fast       fast ops: work cut into items for threads                    1178    1000
+ *     >>kernels    what is done with an item, for each instruction set          1611    1950
+ *     manual       this comment                                                  218     220
+ *                  in all                                                      17008   17100
  *
  * == MANUAL =======================================================================================
  *
