@@ -41,7 +41,7 @@
  *     >>check      gradients against finite differences                          340     340
  *     >>files      safetensors                                                   789     800
  *     >>tables     plans as files and as C constants                             735     740
- *     >>fast       fast ops: work cut into items for threads                    1178    1000
+ *     >>fast       fast ops: work cut into items for threads                    1178    1200
  *     >>kernels    what is done with an item, for each instruction set          1611    1950
  *     manual       this comment                                                  218     220
  *                  in all                                                      17008   17100

@@ -321,6 +321,28 @@ run_check()
         done > $B/$1.txt
         cat $B/$1.txt
         awk '$1 != $2 || (NR > 1 && $3 != hash) { bad = 1 } { hash = $3 } END { exit bad || NR != 16 }' $B/$1.txt ;;
+    openblas)               # GCKPT_OPENBLAS: one hash for all plans, losses as without it
+        dir=$B/openblas-dir     # the library, if it is there
+        rm -rf $dir
+        mkdir -p $dir
+        printf '#include <cblas.h>\nint main(void) { openblas_set_num_threads(1); return 0; }\n' > $dir/t.c
+        flags=$(pkg-config --cflags --libs openblas 2> /dev/null || echo -lopenblas)
+        ${CC:-cc} $dir/t.c -o $dir/t $flags 2> /dev/null || { echo "skip: no libopenblas-dev"; return 77; }
+        ${CC:-cc} -std=gnu99 -O2 -I. -DGCKPT_OPENBLAS examples/gpt.c -o $dir/blas $flags &&
+            ${CC:-cc} -std=gnu99 -O2 -I. examples/gpt.c -o $dir/own || return 1
+        for mode in store-all memory-poor sqrt; do
+            $dir/blas --steps 20 --eval-every 0 --checkpoint $mode --json $dir/$mode.json > /dev/null 2>&1 || return 1
+            sed -n 's/.*"weights_hash":"\([0-9a-f]*\)".*/\1/p' $dir/$mode.json
+        done > $dir/hashes
+        $dir/own --steps 20 --eval-every 0 --json $dir/own.json > /dev/null 2>&1 || return 1
+        for run in store-all own; do
+            sed -n 's/.*"loss":\([0-9.]*\).*/\1/p' $dir/$run.json > $dir/$run.losses
+        done
+        cat $dir/hashes
+        test "$(sort -u $dir/hashes | wc -l)" -eq 1 && test "$(wc -l < $dir/hashes)" -eq 3 &&
+            test "$(wc -l < $dir/own.losses)" -ge 20 &&
+            paste $dir/store-all.losses $dir/own.losses |
+            awk '{ d = $1 - $2; if (d < -1e-4 || d > 1e-4 || $1 == "") bad = 1 } END { exit bad }' ;;
     lines)                  # <= 100 columns, no tabs
         ! grep -n -E '^.{101,}' gradckpt.h && ! grep -n "$(printf '\t')" gradckpt.h ;;
     *)
@@ -343,7 +365,7 @@ cross-i686-linux-gnu
 hash-g++,-std=c++11,-O2 hash-g++,-std=c++17,-O3 hash-clang++,-std=c++11,-O2
 hash-clang++,-std=c++17,-O2
 include-alone include-renamed include-two-units include-c-and-cxx symbols-prefix symbols-no-writable symbols-static
-symbols-device symbols-no-exit macros lines no-heap firmware-clang fast-math-refused install benches threads-gpt gpt-plans plans-wide
+symbols-device symbols-no-exit macros lines no-heap firmware-clang fast-math-refused install benches threads-gpt gpt-plans openblas plans-wide
 tsan-two-contexts tsan-teams two-contexts-openmp valgrind asan-gpt asan-ubsan-gcc asan-ubsan-clang"
 
 if [ "$1" = list ]; then
