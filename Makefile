@@ -13,7 +13,7 @@ HASH := \#
 OPENMP := $(shell d=$$(mktemp -d) && \
     printf '$(HASH)include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }\n' > $$d/t.c && \
     $(CC) -fopenmp $$d/t.c -o $$d/t 2>/dev/null && $$d/t && echo -fopenmp; rm -rf "$$d")
-# Waiting threads sleep. Spinning is a little faster on an idle machine and many times slower on a busy one.
+# Between steps OpenMP's threads sleep; within one the header does the waiting (docs/threads.md).
 OMP_WAIT_POLICY ?= passive
 export OMP_WAIT_POLICY
 # OPENBLAS=1: matrix products by OpenBLAS (libopenblas-dev), to compare; see GCKPT_OPENBLAS in gradckpt.h.
