@@ -656,6 +656,52 @@ static void test_rest(void)
     CHECK_MSG(most[1] < most[0], "%zu bytes, fp32 %zu", most[1], most[0]);
 }
 
+/* The loss's products add to a gradient that another user of x has begun: plain and fast, any split. */
+static void test_two_users(void)
+{
+    static const int rows[3] = { 32, 8, 5 };
+    float data[32 * 24];
+    int32_t target[32];
+    uint64_t first = 0;
+    for (int i = 0; i < 32 * 24; i++)
+        data[i] = (float)(i * 37 % 101 - 50) / 50.0f;
+    for (int i = 0; i < 32; i++)
+        target[i] = i * 97 % 1200;
+    for (int i = 0; i < 6; i++) {
+        const gckpt_init normal = { 0.3f, 0, 0 };
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(rows[i / 2], 24));
+        gckpt_tensor *y = gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(rows[i / 2]));
+        gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(24, 40), normal);
+        gckpt_tensor *v = gckpt_param(g, "v", gckpt_shape2(1200, 40), normal);
+        gckpt_tensor *h = gckpt_gelu(gckpt_linear(x, w, NULL));
+        gckpt_term terms[2] = { { gckpt_linear_cross_entropy(h, v, y), 1, 0 }, { NULL, 0.1f, 0 } };
+        gckpt_plan_desc desc;
+        gckpt_exec_desc how;
+        gckpt_hyper hyper;
+        memset(&desc, 0, sizeof desc);
+        memset(&how, 0, sizeof how);
+        memset(&hyper, 0, sizeof hyper);
+        desc.precision = GCKPT_BF16;
+        desc.batch = 32;
+        how.isa = i % 2 ? GCKPT_ISA_AUTO : GCKPT_ISA_PLAIN;
+        hyper.lr = 0.01f;
+        terms[1].loss = gckpt_sum_loss(gckpt_mul(h, h));
+        gckpt_plan *p = gckpt_plan_new(g, terms, 2, &desc);
+        gckpt_exec *e = gckpt_exec_new(p, s, &how);
+        gckpt_feed feeds[2] = { { gckpt_id(x), data }, { gckpt_id(y), target } };
+        CHECK(e != NULL && gckpt_step(e, feeds, 2, 32, &hyper, NULL) == GCKPT_OK);
+        first = i ? first : gckpt_store_hash(s);
+        CHECK_MSG(gckpt_store_hash(s) == first, "two users: %d rows, %s", rows[i / 2],
+                  gckpt_isa_name(how.isa));
+        gckpt_exec_free(e);
+        gckpt_plan_free(p);
+        gckpt_graph_free(g);
+        gckpt_store_free(s);
+    }
+}
+
 /* With any argument: the golden hashes and little else, for emulators. */
 int main(int argc, char **argv)
 {
@@ -670,6 +716,7 @@ int main(int argc, char **argv)
         test_products();
         test_close_to_fp32();
         test_chance();
+        test_two_users();
     }
     return check_report("bf16");
 }
