@@ -81,10 +81,10 @@ typedef struct {
     float w[I * H], b[H], v[H * O], c[O];
 } weights;
 
-static void descend(float *w, const float *g, int n, float lr)
+static void descend(float *w, const float *g, int n, float lr, int count)
 {
     for (int i = 0; i < n; i++)
-        w[i] = fmaf(-lr, g[i] / (float)(R * O), w[i]);
+        w[i] = fmaf(-lr, g[i] / (float)count, w[i]);
 }
 
 static void written_out(weights *p, const float *x, const float *y, float lr)
@@ -119,10 +119,10 @@ static void written_out(weights *p, const float *x, const float *y, float lr)
     for (int j = 0; j < H; j++)
         for (int r = 0; r < R; r++)
             g.b[j] = (r ? g.b[j] : 0) + dh[r * H + j];
-    descend(p->w, g.w, I * H, lr);
-    descend(p->b, g.b, H, lr);
-    descend(p->v, g.v, H * O, lr);
-    descend(p->c, g.c, O, lr);
+    descend(p->w, g.w, I * H, lr, R * O);
+    descend(p->b, g.b, H, lr, R * O);
+    descend(p->v, g.v, H * O, lr, R * O);
+    descend(p->c, g.c, O, lr, R * O);
 }
 
 static void test_written_out(void)
@@ -180,6 +180,148 @@ static void test_written_out(void)
         gckpt_plan_free(p);
         gckpt_graph_free(g);
         gckpt_store_free(s);
+    }
+}
+
+/* ---- two losses of one h, written out: h = x w, cross-entropy of h v' and (h - z)^2; SGD ----
+ * The backward of the one made later starts the gradient of h, the other adds to it. */
+enum { MOST_ROWS = 1030, MOST_H = MOST_ROWS * 8, MOST_V = 1100 * 37, MOST_D = MOST_ROWS * 40 };
+typedef struct {
+    int rows, c, classes, entropy_first; /* first: made first, so it adds */
+    float x[MOST_ROWS * 3], z[MOST_H], w[3 * 37], v[MOST_V], dh[MOST_H];
+    int32_t target[MOST_ROWS];
+} two_losses;
+
+static void two_written_out(two_losses *p, float lr)
+{
+    static float h[MOST_H], d[MOST_D], gv[MOST_V];
+    const int rows = p->rows, c = p->c, n = p->classes;
+    float gw[3 * 37];
+    int count = 0;
+    for (int r = 0; r < rows; r++)
+        count += p->target[r] >= 0;
+    const float scale = (float)(0.5 * count / (rows * c));
+    for (int r = 0; r < rows; r++) {
+        float *logit = d + r * n, max = 0, sum = 0;
+        for (int j = 0; j < c; j++)
+            h[r * c + j] = half_of(chain(0, p->x + r * 3, 1, p->w + j, c, 3));
+        for (int k = 0; k < n; k++)
+            logit[k] = chain(0, h + r * c, 1, p->v + k * c, 1, c);
+        for (int k = 0; k < n; k += 1024)
+            gckpti_online(logit + k, NULL, n - k < 1024 ? n - k : 1024, k == 0, &max, &sum);
+        for (int k = 0; k < n; k++)
+            logit[k] = p->target[r] < 0 ? 0
+                                        : gckpti_exp((logit[k] - max) - gckpti_log(sum)) -
+                                              (k == p->target[r] ? 1.0f : 0.0f);
+        for (int j = 0; j < c; j++) {
+            const float square = 2 * (h[r * c + j] - p->z[r * c + j]);
+            float start = p->entropy_first ? half_of(square * scale) : 0;
+            start = half_of(chain(start, logit, 1, p->v + j, c, n));
+            p->dh[r * c + j] = p->entropy_first ? start : half_of(fmaf(square, scale, start));
+        }
+    }
+    for (int i = 0; i < n * c; i++)
+        gv[i] = chain(0, d + i / c, n, h + i % c, c, rows);
+    for (int i = 0; i < 3 * c; i++)
+        gw[i] = chain(0, p->x + i / c, 3, p->dh + i % c, c, rows);
+    descend(p->v, gv, n * c, lr, count);
+    descend(p->w, gw, 3 * c, lr, count);
+}
+
+/* Of one split, on one kind of kernels: `which`. Returns the hash; `p` NULL: rounded by chance. */
+static uint64_t two_trained(const two_losses *start, two_losses *p, int micro, int which)
+{
+    const gckpt_init init = { 0.4f, 0, 0 };
+    const int rows = start->rows, c = start->c;
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(micro, 3));
+    gckpt_tensor *y = gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(micro));
+    gckpt_tensor *z = gckpt_input(g, "z", GCKPT_F32, gckpt_shape2(micro, c));
+    gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(3, c), init);
+    gckpt_tensor *v = gckpt_param(g, "v", gckpt_shape2(start->classes, c), init);
+    gckpt_tensor *h = gckpt_linear(x, w, NULL);
+    gckpt_term terms[2] = { { NULL, 1, 0 }, { NULL, 0.5f, 0 } };
+    for (int i = 0; i < 2; i++)
+        if (i == !start->entropy_first)
+            terms[0].loss = gckpt_linear_cross_entropy(h, v, y);
+        else
+            terms[1].loss = gckpt_mean_squared_error(h, z);
+    const gckpt_pick pick = { h, 1 };
+    gckpt_plan_desc desc;
+    gckpt_exec_desc how;
+    gckpt_hyper hyper;
+    memset(&desc, 0, sizeof desc);
+    memset(&how, 0, sizeof how);
+    memset(&hyper, 0, sizeof hyper);
+    desc.precision = p ? GCKPT_BF16 : GCKPT_BF16_STOCHASTIC;
+    desc.optimiser = GCKPT_SGD;
+    desc.batch = rows;
+    desc.fetch = &pick;
+    desc.fetches = which & 1;
+    desc.plain = which >= 4;
+    how.isa = which & 2 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO;
+    hyper.lr = 0.25f;
+    gckpt_plan *plan = gckpt_plan_new(g, terms, 2, &desc);
+    gckpt_exec *e = gckpt_exec_new(plan, s, &how);
+    CHECK_MSG(e != NULL, "%s", gckpt_error_text(s));
+    const gckpt_feed feeds[3] = { { gckpt_id(x), start->x },
+                                  { gckpt_id(y), start->target },
+                                  { gckpt_id(z), start->z } };
+    const int from = (rows - 1) / micro * micro; /* the last micro-batch */
+    gckpt_parameter q[2];
+    gckpt_store_get(s, 0, &q[0]);
+    gckpt_store_get(s, 1, &q[1]);
+    if (p) {
+        memcpy(p->w, q[0].values, (size_t)q[0].elements * sizeof(float));
+        memcpy(p->v, q[1].values, (size_t)q[1].elements * sizeof(float));
+    }
+    for (int step = 0; step < 2; step++) {
+        CHECK_MSG(gckpt_step(e, feeds, 3, rows, &hyper, NULL) == GCKPT_OK, "%s",
+                  gckpt_error_text(e));
+        if (!p)
+            continue;
+        two_written_out(p, 0.25f);
+        CHECK_MSG(!memcmp(p->w, q[0].values, (size_t)q[0].elements * sizeof(float)) &&
+                      !memcmp(p->v, q[1].values, (size_t)q[1].elements * sizeof(float)),
+                  "two losses, %d rows by %d, case %d: not what is written out", rows, micro,
+                  which);
+        const float *f = which & 1 ? gckpt_fetch(e, gckpt_id(h), 1) : p->dh + from * c;
+        CHECK_MSG(!memcmp(f, p->dh + from * c, (size_t)((rows - from) * c) * sizeof(float)),
+                  "two losses, %d rows by %d, case %d: another gradient", rows, micro, which);
+    }
+    const uint64_t hash = gckpt_store_hash(s);
+    gckpt_exec_free(e);
+    gckpt_plan_free(plan);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+    return hash;
+}
+
+static void test_two_losses(void)
+{
+    static const int sizes[2][3] = { { 6, 37, 1100 }, { MOST_ROWS, 8, 40 } };
+    static const int split[2][3] = { { 6, 4, 1 }, { MOST_ROWS, 515, 400 } };
+    static two_losses p, start;
+    for (int i = 0; i < 4; i++) {
+        const int *size = sizes[i / 2];
+        uint64_t chance = 0;
+        start.rows = size[0], start.c = size[1], start.classes = size[2];
+        start.entropy_first = i % 2 == 0;
+        for (int k = 0; k < size[0]; k++)
+            start.target[k] = k % 5 == 2 ? -1 : k * 389 % size[2];
+        for (int k = 0; k < size[0] * 3; k++)
+            start.x[k] = sinf((float)k) * 2;
+        for (int k = 0; k < size[0] * size[1]; k++)
+            start.z[k] = cosf((float)k) * 40; /* gradients as large as the other loss's */
+        for (int k = 0; k < 18; k++) {
+            p = start;
+            two_trained(&start, &p, split[i / 2][k / 6], k % 6);
+            const uint64_t hash = two_trained(&start, NULL, split[i / 2][k / 6], k % 6);
+            chance = k ? chance : hash;
+            CHECK_MSG(hash == chance, "two losses, by chance: %d rows by %d, case %d: other bits",
+                      size[0], split[i / 2][k / 6], k % 6);
+        }
     }
 }
 
@@ -515,6 +657,65 @@ static void test_chance(void)
     gckpt_store_free(s);
 }
 
+/* Each rounding is a coin of its own: an op's value and what it sends to its inputs, two ops in a
+ * row, steps, neighbours. All lie in the middle: 1.0625 squared, of exact factors. */
+static void test_coins(void)
+{
+    enum { N = 256, STEPS = 16, COINS = N * STEPS, STREAMS = 6, LAGS = 10 };
+    static const int lags[LAGS] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, N };
+    static unsigned char up[STREAMS][COINS];
+    const gckpt_init zero = { 0, 0, 0 };
+    const float exact = 1.0625f, middle = exact * exact;
+    float x[N];
+    for (int i = 0; i < N; i++)
+        x[i] = exact;
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(N / 8, 8));
+    gckpt_tensor *none = gckpt_param(g, "none", gckpt_shape1(8), zero), *factor[4];
+    gckpt_pick picks[STREAMS];
+    for (int i = 0; i < 4; i++) {
+        factor[i] = gckpt_add(in, none);
+        picks[2 + i].tensor = factor[i], picks[2 + i].gradient = 1;
+    }
+    for (int i = 0; i < 2; i++)
+        picks[i].tensor = gckpt_mul(factor[2 * i], factor[2 * i + 1]), picks[i].gradient = 0;
+    gckpt_term term = { NULL, exact, 0 };
+    term.loss = gckpt_sum_loss(gckpt_add(picks[0].tensor, picks[1].tensor));
+    gckpt_plan_desc desc;
+    gckpt_hyper hyper;
+    memset(&desc, 0, sizeof desc);
+    memset(&hyper, 0, sizeof hyper);
+    desc.precision = GCKPT_BF16_STOCHASTIC;
+    desc.fetch = picks;
+    desc.fetches = STREAMS;
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    const gckpt_feed feed = { gckpt_id(in), x };
+    for (int step = 0; step < STEPS; step++) {
+        CHECK(gckpt_step(e, &feed, 1, N / 8, &hyper, NULL) == GCKPT_OK);
+        for (int k = 0; k < STREAMS; k++) {
+            const float *f = gckpt_fetch(e, gckpt_id(picks[k].tensor), picks[k].gradient);
+            for (int i = 0; f && i < N; i++) {
+                up[k][step * N + i] = f[i] > middle;
+                CHECK(fabsf(f[i] - middle) == ldexpf(1, -8));
+            }
+        }
+    }
+    for (int i = 0; i < STREAMS * STREAMS * LAGS; i++) { /* 5 standard deviations of sqrt(n) / 2 */
+        const int a = i / LAGS / STREAMS, b = i / LAGS % STREAMS, lag = lags[i % LAGS];
+        int same = 0, n = COINS - lag;
+        for (int k = 0; k < n; k++)
+            same += up[a][k] == up[b][k + lag];
+        CHECK_MSG(abs(2 * same - n) < 5 * sqrt((double)n) || (a == b && lag == 0),
+                  "roundings %d and %d, %d apart: %d of %d agree", a, b, lag, same, n);
+    }
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+}
+
 /* ---- plans as files, gckpt_fit, inference, what is refused ---- */
 typedef struct {
     unsigned char bytes[1 << 16];
@@ -554,8 +755,8 @@ static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
 }
 
 /* As many bytes, but fewer elements: a fetched gradient (floats) that must not take the place of the
- * gradient that is passed on beside it. */
-static uint64_t fetched(int fetch)
+ * gradient that is passed on beside it. 0: slim + wide, 1: wide + slim, 2: slim - wide. */
+static uint64_t fetched(int which, int fetch)
 {
     const gckpt_init init = { 0.3f, 0, 0 };
     const float x[4] = { 1, -2, 3, 0.5f }, y[8] = { 1, 0, 2, 0, 3, 0, 4, 0 };
@@ -565,13 +766,16 @@ static uint64_t fetched(int fetch)
     gckpt_tensor *target = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(4, 2));
     gckpt_tensor *wide = gckpt_linear(in, gckpt_param(g, "a", gckpt_shape2(1, 2), init), NULL);
     gckpt_tensor *slim = gckpt_linear(in, gckpt_param(g, "b", gckpt_shape2(1, 1), init), NULL);
+    gckpt_tensor *both = which == 0   ? gckpt_add(slim, wide)
+                         : which == 1 ? gckpt_add(wide, slim)
+                                      : gckpt_sub(slim, wide);
     gckpt_term term = { NULL, 1, 0 };
-    term.loss = gckpt_mean_squared_error(gckpt_add(slim, wide), target);
-    const gckpt_pick pick = { slim, 1 };
+    term.loss = gckpt_mean_squared_error(both, target);
+    const gckpt_pick picks[3] = { { slim, 1 }, { both, 0 }, { wide, 1 } };
     gckpt_plan_desc desc;
     memset(&desc, 0, sizeof desc);
     desc.precision = GCKPT_BF16;
-    desc.fetch = &pick;
+    desc.fetch = picks;
     desc.fetches = fetch;
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -580,6 +784,16 @@ static uint64_t fetched(int fetch)
     memset(&hyper, 0, sizeof hyper);
     hyper.lr = 0.1f;
     CHECK_MSG(gckpt_step(e, feeds, 2, 4, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(g));
+    const float *one = fetch > 0 ? gckpt_fetch(e, gckpt_id(slim), 1) : NULL;
+    const float *o = fetch > 1 ? gckpt_fetch(e, gckpt_id(both), 0) : NULL;
+    const float *two = fetch > 2 ? gckpt_fetch(e, gckpt_id(wide), 1) : NULL;
+    for (int i = 0; o && i < 4; i++) {
+        const float a = half_of(2 * (o[2 * i] - y[2 * i]));
+        const float b = half_of(2 * (o[2 * i + 1] - y[2 * i + 1])), sign = which == 2 ? -1 : 1;
+        CHECK_MSG(one[i] == half_of(a + b), "fetched, case %d: %g, not %g", which, (double)one[i],
+                  (double)half_of(a + b));
+        CHECK(!two || (two[2 * i] == sign * a && two[2 * i + 1] == sign * b));
+    }
     const uint64_t hash = gckpt_store_hash(s);
     gckpt_exec_free(e);
     gckpt_plan_free(p);
@@ -707,7 +921,9 @@ int main(int argc, char **argv)
 {
     const int quick = argc > 1 && argv[1] != NULL;
     test_rest();
-    CHECK(fetched(0) == fetched(1));
+    for (int i = 0; i < 9; i++)
+        CHECK_MSG(fetched(i / 3, 0) == fetched(i / 3, 1 + i % 3), "fetched, case %d: other bits",
+                  i);
     test_conversions();
     test_written_out();
     test_same_bits(GCKPT_BF16, quick);
@@ -716,6 +932,8 @@ int main(int argc, char **argv)
         test_products();
         test_close_to_fp32();
         test_chance();
+        test_coins();
+        test_two_losses();
         test_two_users();
     }
     return check_report("bf16");
