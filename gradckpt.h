@@ -4322,6 +4322,7 @@ GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
     return x->bf16 ? x->bf16[at] : gckpti_to_bf16(x->f32[at]);
 }
 
+#if GCKPTI_HAS_FAST
 /* d[q * width + i]: links 2 q (upper half) and 2 q + 1 (lower half) of lane i, from x[at]; 0 for
  * lanes from n on. A last link without a pair gets `odd`: -0 in a and +0 in b change no chain, not
  * even one at -0. */
@@ -4337,6 +4338,7 @@ static void gckpti_mixed_pack(const gckpti_factor *x, int64_t at, int64_t n, int
                        (p + 1 < k ? gckpti_factor_at(x, first + x->step) : odd);
         }
 }
+#endif
 
 static float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
 {
