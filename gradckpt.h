@@ -105,7 +105,7 @@
  *                                  have its order: the same bits for any plan only, no longer for
  *                                  any split of the batch, thread count or processor
  *    GCKPT_FORCE_SOFT_FMA [I]      the exact software fma even where the instruction exists (tests)
- *    GRADCKPT_FILE [I]             this file's name in quotes, if it is not "gradckpt.h": it includes
+ *    GRADCKPT_FILE [I]             this file's name in quotes, if not "gradckpt.h": it includes
  *                                  itself for each instruction set
  *    OpenMP is used when the compiler has it switched on (-fopenmp). On Linux, blocks of 4 MiB and
  *    more from the default allocator ask for huge pages.
