@@ -41,10 +41,10 @@
  *     >>check      gradients against finite differences                          340     340
  *     >>files      safetensors                                                   789     800
  *     >>tables     plans as files and as C constants                             735     740
- *     >>fast       fast ops: work cut into items for threads                    1178    1200
- *     >>kernels    what is done with an item, for each instruction set          1611    1950
+ *     >>fast       fast ops: work cut into items for threads                    1179    1200
+ *     >>kernels    what is done with an item, for each instruction set          1595    1950
  *     manual       this comment                                                  218     220
- *                  in all                                                      17008   17100
+ *                  in all                                                      16995   17100
  *
  * == MANUAL =======================================================================================
  *
@@ -14268,12 +14268,13 @@ static inline void gckpti_fetch_some(gckpti_fetch *f)
     }
 }
 
-/* A row and what is added up over it: by lanes, as in >>numerics. */
-enum { GCKPTI_SUM, GCKPTI_DOT, GCKPTI_SQUARES, GCKPTI_EXP, GCKPTI_NORM };
+/* A row and what is taken over it, by lanes as in >>numerics. */
+enum { GCKPTI_SUM, GCKPTI_TOP, GCKPTI_DOT, GCKPTI_SQUARES, GCKPTI_EXP, GCKPTI_NORM };
 typedef struct {
     int kind;
-    const float *x, *y, *z; /* x; x y; (x - mean)^2; exp(x - mean); (x - mean) rstd y [z] */
-    float *out;             /* EXP: where they go, or NULL */
+    const float *x, *y,
+        *z;     /* x; greatest; x y; (x - mean)^2; exp(x - mean); (x - mean) rstd y [z] */
+    float *out; /* EXP: where they go, or NULL */
     float mean, rstd;
 } gckpti_row;
 
@@ -15308,8 +15309,8 @@ static int gckpti_kernels_agree(const gckpti_kernels *kernels)
     gckpti_plain_adamw(plain[0], x, plain[1], plain[2], N, &a);
     squares[0] = kernels->square_sum(x, N);
     squares[1] = gckpti_dot(x, x, N);
-    return same && gckpti_mixed_agrees(kernels->mixed) &&
-           !memcmp(fast, plain, sizeof fast) && !memcmp(squares, squares + 1, sizeof *squares);
+    return same && gckpti_mixed_agrees(kernels->mixed) && !memcmp(fast, plain, sizeof fast) &&
+           !memcmp(squares, squares + 1, sizeof *squares);
 }
 
 /* The kernels of an instruction set, if this processor has it; NULL: the plain ones. */
@@ -15452,7 +15453,6 @@ typedef int32_t gckpti_ints __attribute__((vector_size(16)));
  * exponent: 2^(n - 127); biased: a >> 23 */
 #if GCKPTI_ISA == 3
 #define GCKPTI_MASK(n) ((__mmask16)((1u << (n)) - 1u))
-#define GCKPTI_ALL     0xffffu /* g++ warns of what is undefined in the plain intrinsics */
 GCKPTI_VECTOR(GCKPTI_FLOATS, set1, (float x), _mm512_set1_ps(x))
 GCKPTI_VECTOR(GCKPTI_FLOATS, load, (const float *x), _mm512_loadu_ps(x))
 GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(store)(float *x, GCKPTI_FLOATS a)
@@ -15473,16 +15473,16 @@ GCKPTI_VECTOR(GCKPTI_FLOATS, upto, (int64_t n, GCKPTI_FLOATS a, GCKPTI_FLOATS b)
 GCKPTI_VECTOR(GCKPTI_FLOATS, less,
               (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c, GCKPTI_FLOATS d),
               _mm512_mask_mov_ps(d, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), c))
-GCKPTI_F1(sqrt, _mm512_maskz_sqrt_ps(GCKPTI_ALL, a))
+GCKPTI_F1(sqrt, _mm512_sqrt_ps(a))
 GCKPTI_F2(add, _mm512_add_ps(a, b))
 GCKPTI_F2(sub, _mm512_sub_ps(a, b))
 GCKPTI_F2(mul, _mm512_mul_ps(a, b))
 GCKPTI_F2(div, _mm512_div_ps(a, b))
-GCKPTI_F2(max, _mm512_maskz_max_ps(GCKPTI_ALL, a, b))
-GCKPTI_F2(min, _mm512_maskz_min_ps(GCKPTI_ALL, a, b))
-GCKPTI_F2(both, _mm512_maskz_and_ps(GCKPTI_ALL, a, b))
-GCKPTI_F2(either, _mm512_maskz_or_ps(GCKPTI_ALL, a, b))
-GCKPTI_F2(differ, _mm512_maskz_xor_ps(GCKPTI_ALL, a, b))
+GCKPTI_F2(max, _mm512_max_ps(a, b))
+GCKPTI_F2(min, _mm512_min_ps(a, b))
+GCKPTI_F2(both, _mm512_and_ps(a, b))
+GCKPTI_F2(either, _mm512_or_ps(a, b))
+GCKPTI_F2(differ, _mm512_xor_ps(a, b))
 GCKPTI_F3(fma, _mm512_fmadd_ps(a, b, c))
 GCKPTI_F3(fnma, _mm512_fnmadd_ps(a, b, c))
 GCKPTI_F3(fms, _mm512_fmsub_ps(a, b, c))
@@ -15490,20 +15490,19 @@ GCKPTI_F1(lower, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 1
 GCKPTI_VECTOR(GCKPTI_INTS, bits, (GCKPTI_FLOATS a), _mm512_castps_si512(a))
 GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), _mm512_add_epi32(a, _mm512_set1_epi32(n)))
 GCKPTI_VECTOR(GCKPTI_INTS, minus, (GCKPTI_INTS a, GCKPTI_INTS b), _mm512_sub_epi32(a, b))
-GCKPTI_VECTOR(GCKPTI_INTS, half, (GCKPTI_INTS a), _mm512_maskz_srli_epi32(GCKPTI_ALL, a, 1))
-GCKPTI_VECTOR(GCKPTI_INTS, biased, (GCKPTI_INTS a), _mm512_maskz_srli_epi32(GCKPTI_ALL, a, 23))
+GCKPTI_VECTOR(GCKPTI_INTS, half, (GCKPTI_INTS a), _mm512_srli_epi32(a, 1))
+GCKPTI_VECTOR(GCKPTI_INTS, biased, (GCKPTI_INTS a), _mm512_srli_epi32(a, 23))
 GCKPTI_VECTOR(GCKPTI_INTS, and_ints, (GCKPTI_INTS a, int b),
-              _mm512_maskz_and_epi32(GCKPTI_ALL, a, _mm512_set1_epi32(b)))
+              _mm512_and_epi32(a, _mm512_set1_epi32(b)))
 GCKPTI_VECTOR(GCKPTI_FLOATS, floats, (GCKPTI_INTS a), _mm512_castsi512_ps(a))
 GCKPTI_VECTOR(GCKPTI_FLOATS, exponent, (GCKPTI_INTS a),
-              _mm512_castsi512_ps(_mm512_maskz_slli_epi32(GCKPTI_ALL, a, 23)))
+              _mm512_castsi512_ps(_mm512_slli_epi32(a, 23)))
 GCKPTI_VECTOR(float, fold_sum, (GCKPTI_FLOATS a),
-              gckpti_fold_sum_avx2(_mm256_add_ps(_mm512_maskz_extractf32x8_ps(0xff, a, 1),
-                                                 _mm512_maskz_extractf32x8_ps(0xff, a, 0))))
+              gckpti_fold_sum_avx2(_mm256_add_ps(_mm512_extractf32x8_ps(a, 1),
+                                                 _mm512_castps512_ps256(a))))
 GCKPTI_VECTOR(float, fold_max, (GCKPTI_FLOATS a),
-              gckpti_fold_max_avx2(_mm256_max_ps(_mm512_maskz_extractf32x8_ps(0xff, a, 1),
-                                                 _mm512_maskz_extractf32x8_ps(0xff, a, 0))))
-#undef GCKPTI_ALL
+              gckpti_fold_max_avx2(_mm256_max_ps(_mm512_extractf32x8_ps(a, 1),
+                                                 _mm512_castps512_ps256(a))))
 #undef GCKPTI_MASK
 #elif GCKPTI_ISA == 2
 #define GCKPTI_MASK(n)                                                                             \
@@ -15687,10 +15686,8 @@ static GCKPTI_TARGET void GCKPTI_V(transpose)(const float *s, int64_t row, float
         _mm_loadu_ps(s + ((i) + 12) * row), 3)
         __m512 r0 = GCKPTI_QUAD(0), r1 = GCKPTI_QUAD(1), r2 = GCKPTI_QUAD(2), r3 = GCKPTI_QUAD(3);
 #undef GCKPTI_QUAD
-        __m512 l01 = _mm512_maskz_unpacklo_ps(0xffffu, r0, r1),
-               h01 = _mm512_maskz_unpackhi_ps(0xffffu, r0, r1);
-        __m512 l23 = _mm512_maskz_unpacklo_ps(0xffffu, r2, r3),
-               h23 = _mm512_maskz_unpackhi_ps(0xffffu, r2, r3);
+        __m512 l01 = _mm512_unpacklo_ps(r0, r1), h01 = _mm512_unpackhi_ps(r0, r1);
+        __m512 l23 = _mm512_unpacklo_ps(r2, r3), h23 = _mm512_unpackhi_ps(r2, r3);
         _mm512_storeu_ps(d, _mm512_shuffle_ps(l01, l23, 0x44));
         _mm512_storeu_ps(d + d_row, _mm512_shuffle_ps(l01, l23, 0xee));
         _mm512_storeu_ps(d + 2 * d_row, _mm512_shuffle_ps(h01, h23, 0x44));
@@ -16101,6 +16098,8 @@ GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(term)(const gckpti_row *row,
     GCKPTI_FLOATS x = GCKPTI_V(load_n)(row->x + at, left), y;
     if (row->kind == GCKPTI_SUM)
         return GCKPTI_V(add)(x, sum);
+    if (row->kind == GCKPTI_TOP)
+        return GCKPTI_V(max)(x, sum);
     if (row->kind == GCKPTI_DOT)
         return GCKPTI_V(fma)(x, GCKPTI_V(load_n)(row->y + at, left), sum);
     if (row->kind == GCKPTI_EXP) {
@@ -16121,19 +16120,21 @@ GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(term)(const gckpti_row *row,
 
 GCKPTI_INLINED GCKPTI_TARGET float GCKPTI_V(reduce)(const gckpti_row *row, int64_t n)
 {
-#define GCKPTI_LANE_START(i) GCKPTI_FLOATS lane##i = GCKPTI_V(zero)();
+#define GCKPTI_LANE_START(i) GCKPTI_FLOATS lane##i = start;
 #define GCKPTI_LANE_TERM(i)  lane##i = GCKPTI_V(term)(row, at + GCKPTI_W * (i), GCKPTI_W, lane##i);
 #define GCKPTI_LANE_REST(i)                                                                        \
     if (at < n)                                                                                    \
         lane##i = GCKPTI_V(upto)(n - at, GCKPTI_V(term)(row, at, n - at, lane##i), lane##i);       \
     at += GCKPTI_W;
+    const GCKPTI_FLOATS start = GCKPTI_V(set1)(row->kind == GCKPTI_TOP ? -GCKPTI_INFINITY : 0.0f);
     int64_t at = 0;
     GCKPTI_EACH_LANE(GCKPTI_LANE_START)
     for (; at + 32 <= n; at += 32) {
         GCKPTI_EACH_LANE(GCKPTI_LANE_TERM)
     }
     GCKPTI_EACH_LANE(GCKPTI_LANE_REST)
-    return GCKPTI_V(fold_sum)(GCKPTI_LANES(add));
+    return row->kind == GCKPTI_TOP ? GCKPTI_V(fold_max)(GCKPTI_LANES(max))
+                                   : GCKPTI_V(fold_sum)(GCKPTI_LANES(add));
 #undef GCKPTI_LANE_START
 #undef GCKPTI_LANE_TERM
 #undef GCKPTI_LANE_REST
@@ -16154,25 +16155,8 @@ static GCKPTI_TARGET float GCKPTI_V(sum)(const float *x, int64_t n)
 
 static GCKPTI_TARGET float GCKPTI_V(top)(const float *x, int64_t n)
 {
-#define GCKPTI_LANE_START(i) GCKPTI_FLOATS lane##i = least;
-#define GCKPTI_LANE_TERM(i)                                                                        \
-    lane##i = GCKPTI_V(max)(GCKPTI_V(load)(x + at + GCKPTI_W * (i)), lane##i);
-#define GCKPTI_LANE_REST(i)                                                                        \
-    if (at < n)                                                                                    \
-        lane##i = GCKPTI_V(max)(GCKPTI_V(upto)(n - at, GCKPTI_V(load_n)(x + at, n - at), least),   \
-                                lane##i);                                                          \
-    at += GCKPTI_W;
-    const GCKPTI_FLOATS least = GCKPTI_V(set1)(-GCKPTI_INFINITY);
-    int64_t at = 0;
-    GCKPTI_EACH_LANE(GCKPTI_LANE_START)
-    for (; at + 32 <= n; at += 32) {
-        GCKPTI_EACH_LANE(GCKPTI_LANE_TERM)
-    }
-    GCKPTI_EACH_LANE(GCKPTI_LANE_REST)
-    return GCKPTI_V(fold_max)(GCKPTI_LANES(max));
-#undef GCKPTI_LANE_START
-#undef GCKPTI_LANE_TERM
-#undef GCKPTI_LANE_REST
+    const gckpti_row row = { GCKPTI_TOP, x, NULL, NULL, NULL, 0.0f, 0.0f };
+    return GCKPTI_V(reduce)(&row, n);
 }
 
 /* gckpti_online: p[j] = exp(x[j] - max), p may be x or NULL. */
@@ -16980,10 +16964,11 @@ static GCKPTI_TARGET void GCKPTI_V(classes_backward)(const float *x, float *d, i
 
 #define GCKPTI_KERNELS(mixed)                                                                      \
     GCKPTI_V(product_piece), GCKPTI_V(online), GCKPTI_V(divide), GCKPTI_V(square_sum),             \
-    GCKPTI_V(adamw), GCKPTI_V(curve_forward), GCKPTI_V(curve_backward), GCKPTI_V(pair_forward),    \
-    GCKPTI_V(product_gradient), GCKPTI_V(softmax_forward), GCKPTI_V(softmax_backward),             \
-    GCKPTI_V(norm_forward), GCKPTI_V(norm_backward), GCKPTI_V(columns),                            \
-    GCKPTI_V(attention_forward), GCKPTI_V(attention_backward), GCKPTI_V(classes_backward), &mixed
+        GCKPTI_V(adamw), GCKPTI_V(curve_forward), GCKPTI_V(curve_backward),                        \
+        GCKPTI_V(pair_forward), GCKPTI_V(product_gradient), GCKPTI_V(softmax_forward),             \
+        GCKPTI_V(softmax_backward), GCKPTI_V(norm_forward), GCKPTI_V(norm_backward),               \
+        GCKPTI_V(columns), GCKPTI_V(attention_forward), GCKPTI_V(attention_backward),              \
+        GCKPTI_V(classes_backward), &mixed
 static const gckpti_kernels GCKPTI_V(kernels) = { GCKPTI_KERNELS(GCKPTI_V(mixed_kernels)) };
 #if GCKPTI_ISA == 3 && GCKPTI_BF16
 static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_kernels_bf16) };
