@@ -12804,13 +12804,13 @@ static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
     gckpti_sink_put(k, line, (size_t)(t.at - line));
     for (size_t i = 0; i < s->count; i++) {
         const gckpti_param *q = &s->params[i];
-        uint64_t updates = q->optimiser ? q->updates : s->step;
-        if (!q->p.state[0] || (q->optimiser == optimiser && updates == s->step))
+        int same = q->optimiser == optimiser && (q->updates == s->step || !optimiser);
+        if (!q->p.state[0] || same)
             continue;
         gckpti_sink_name(k, q->p.name);
         t.at = line;
         t.left = sizeof line - 1;
-        gckpti_text_add(&t, "#updates\":\"%i:%u\"", q->optimiser, q->optimiser ? updates : 0);
+        gckpti_text_add(&t, "#updates\":\"%i:%u\"", q->optimiser, q->updates);
         gckpti_sink_put(k, line, (size_t)(t.at - line));
     }
     gckpti_sink_put(k, "}", 1);
@@ -13482,6 +13482,10 @@ static size_t gckpti_file_write(void *user, const void *bytes, size_t size)
 }
 
 #if GCKPTI_POSIX
+#ifndef LOCK_EX /* _POSIX_C_SOURCE hides it on some systems, but it is there */
+int flock(int fd, int operation);
+#endif
+
 /* Follows links: from `path`, in a block of `room` bytes, to what they end at, be it there or not.
  * 0: they lead nowhere (errno). */
 static int gckpti_follow(char *path, size_t room)
@@ -13508,7 +13512,7 @@ static int gckpti_follow(char *path, size_t room)
 static int gckpti_lock(int fd, const char *name)
 {
     struct stat a, b;
-    if (flock(fd, LOCK_EX | LOCK_NB))
+    if (flock(fd, 2 | 4)) /* LOCK_EX | LOCK_NB */
         return errno == EWOULDBLOCK ? 0 : -1;
     return !fstat(fd, &a) && !stat(name, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
@@ -13579,7 +13583,7 @@ static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const ch
                                 const void *what)
 {
     const size_t room = strlen(path) + 1024; /* links may be so much longer */
-    char *target = (char *)gckpti_new(memory, 2 * room, 1), *temporary = target + room;
+    char *target = (char *)gckpti_new(memory, 2 * room, 1), *temporary;
     const char *stage = "create the temporary file beside it; is the folder there and writable";
     gckpt_result result = GCKPT_E_FILE;
     gckpti_file file = { NULL, 0 };
@@ -13605,7 +13609,7 @@ static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const ch
     mode = there ? old.st_mode & 0777 : mode;
 #endif
     size_t length = strlen(target);
-    memcpy(temporary, target, length + 1);
+    temporary = (char *)memcpy(target + room, target, length);
     if (!file.error) {
         file.f = gckpti_temporary(temporary, length, mode);
         gckpti_file_try(&file, !file.f);
