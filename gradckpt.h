@@ -12772,6 +12772,19 @@ static void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n)
     }
 }
 
+/* Text: JSON here, C in >>tables. */
+static void gckpti_c(gckpti_sink *k, const char *format, ...)
+{
+    char line[512];
+    gckpti_text t = { line, sizeof line - 1 };
+    va_list args;
+    va_start(args, format);
+    line[0] = 0;
+    gckpti_text_format(&t, format, args);
+    va_end(args);
+    gckpti_sink_put(k, line, (size_t)(t.at - line));
+}
+
 /* ,"NAME with what JSON wants escaped */
 static void gckpti_sink_name(gckpti_sink *k, const char *name)
 {
@@ -12788,47 +12801,34 @@ static void gckpti_sink_name(gckpti_sink *k, const char *name)
 
 static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
 {
-    char line[256];
     int64_t begin = 0, end;
     int optimiser = 0;
     for (size_t i = 0; i < s->count && !optimiser; i++)
         optimiser = s->params[i].optimiser;
-    gckpti_text t = { line, sizeof line - 1 };
-    gckpti_text_add(&t,
-                    "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"",
-                    GCKPT_CONTRACT);
-    gckpti_text_uint(&t, s->step);
-    gckpti_text_add(&t, "\",\"seed\":\"");
-    gckpti_text_uint(&t, s->seed);
-    gckpti_text_add(&t, "\",\"optimiser\":\"%i\"", optimiser);
-    gckpti_sink_put(k, line, (size_t)(t.at - line));
+    gckpti_c(k, "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"%u\",",
+             GCKPT_CONTRACT, s->step);
+    gckpti_c(k, "\"seed\":\"%u\",\"optimiser\":\"%i\"", s->seed, optimiser);
     for (size_t i = 0; i < s->count; i++) {
         const gckpti_param *q = &s->params[i];
         int same = q->optimiser == optimiser && (q->updates == s->step || !optimiser);
         if (!q->p.state[0] || same)
             continue;
         gckpti_sink_name(k, q->p.name);
-        t.at = line;
-        t.left = sizeof line - 1;
-        gckpti_text_add(&t, "#updates\":\"%i:%u\"", q->optimiser, q->updates);
-        gckpti_sink_put(k, line, (size_t)(t.at - line));
+        gckpti_c(k, "#updates\":\"%i:%u\"", q->optimiser, q->updates);
     }
-    gckpti_sink_put(k, "}", 1);
+    gckpti_c(k, "}");
     for (size_t i = 0; i < s->count; i++) {
         const gckpt_parameter *p = &s->params[i].p;
         for (int slot = -1; slot < 4 && (slot < 0 || p->state[slot]); slot++, begin = end) {
             gckpti_sink_name(k, p->name);
             end = begin + p->elements * 4;
-            t.at = line;
-            t.left = sizeof line - 1;
             if (slot >= 0)
-                gckpti_text_add(&t, "#state%i", slot);
-            gckpti_text_add(&t, "\":{\"dtype\":\"F32\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
-                            &p->shape, begin, end);
-            gckpti_sink_put(k, line, (size_t)(t.at - line));
+                gckpti_c(k, "#state%i", slot);
+            gckpti_c(k, "\":{\"dtype\":\"F32\",\"shape\":%S,\"data_offsets\":[%I,%I]}", &p->shape,
+                     begin, end);
         }
     }
-    gckpti_sink_put(k, "}", 1);
+    gckpti_c(k, "}");
 }
 
 static void gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n)
@@ -13566,16 +13566,6 @@ static FILE *gckpti_temporary(char *name, size_t length, unsigned mode)
     return NULL;
 }
 
-/* Puts a written file in place; 0: failed (errno). */
-static int gckpti_rename(const char *from, const char *to)
-{
-#ifdef _WIN32
-    return MoveFileExA(from, to, 1 | 8) != 0; /* replace, flush */
-#else
-    return !rename(from, to);
-#endif
-}
-
 /* Saves what `body` writes of `what`; errors are those of `object` (NULL: without a text). */
 static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const char *path,
                                 gckpt_result (*body)(const void *what, gckpt_write_fn write,
@@ -13584,7 +13574,7 @@ static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const ch
 {
     const size_t room = strlen(path) + 1024; /* links may be so much longer */
     char *target = (char *)gckpti_new(memory, 2 * room, 1), *temporary;
-    const char *stage = "create the temporary file beside it; is the folder there and writable";
+    const char *stage = "create a file beside it (.gckpt-tmp0 to 99); is the folder writable";
     gckpt_result result = GCKPT_E_FILE;
     gckpti_file file = { NULL, 0 };
     unsigned mode = 0666;
@@ -13599,22 +13589,17 @@ static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const ch
     gckpti_file_try(&file, !gckpti_follow(target, room - 32));
     int there = !file.error && !stat(target, &old);
     gckpti_file_try(&file, !there && errno != ENOENT);
-    if (there && !S_ISREG(old.st_mode)) {
-        gckpti_delete(memory, target, 2 * room, 1);
-        return gckpti_error(object, GCKPT_E_FILE,
-                            "save: there is a folder, device or pipe, and only a regular file is "
-                            "replaced; give another path: \"%s\"",
-                            path);
-    }
     mode = there ? old.st_mode & 0777 : mode;
+    if (there && !S_ISREG(old.st_mode)) {
+        file.error = EEXIST;
+        stage = "replace a folder, device or pipe; is the path right";
+    }
 #endif
     size_t length = strlen(target);
     temporary = (char *)memcpy(target + room, target, length);
     if (!file.error) {
         file.f = gckpti_temporary(temporary, length, mode);
         gckpti_file_try(&file, !file.f);
-        if (file.error == EEXIST)
-            stage = "create a temporary file: PATH.gckpt-tmp0 to 99 are there; can they be removed";
     }
     if (file.f) {
         stage = "write; is the disk full";
@@ -13632,10 +13617,16 @@ static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const ch
 #endif
         if (result == GCKPT_OK && !file.error) {
             stage = "put it in place; is that in use";
-            placed = gckpti_rename(temporary, target);
+#ifdef _WIN32
+            placed = MoveFileExA(temporary, target, 1 | 8) != 0; /* replace, flush */
+#else
+            placed = !rename(temporary, target);
+#endif
             gckpti_file_try(&file, !placed);
         }
-        if (!placed)
+        if (placed)
+            stage = "see to it that the new file outlasts a power cut";
+        else
             remove(temporary);
     }
 #if GCKPTI_POSIX
@@ -13650,15 +13641,12 @@ static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const ch
         close(folder);
 #endif
     gckpti_delete(memory, target, 2 * room, 1);
-    if (file.error && placed)
-        return gckpti_error(object, GCKPT_E_FILE,
-                            "save: %s: the new file is in place, but a power cut may undo that: "
-                            "\"%s\"",
-                            strerror(file.error), path);
-    return !file.error ? result
-                       : gckpti_error(object, GCKPT_E_FILE,
-                                      "save: %s: could not %s? What was there is unharmed: \"%s\"",
-                                      strerror(file.error), stage, path);
+    if (!file.error)
+        return result;
+    return gckpti_error(object, GCKPT_E_FILE,
+                        placed ? "save: %s: could not %s, but it is in place: \"%s\""
+                               : "save: %s: could not %s? What was there is unharmed: \"%s\"",
+                        strerror(file.error), stage, path);
 }
 
 static gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user)
@@ -14142,18 +14130,6 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
 }
 
 /* ---- as C. Numbers that a 32-bit compiler could cut are guarded by the #if at the top. ---- */
-static void gckpti_c(gckpti_sink *k, const char *format, ...)
-{
-    char line[512];
-    gckpti_text t = { line, sizeof line - 1 };
-    va_list args;
-    va_start(args, format);
-    line[0] = 0;
-    gckpti_text_format(&t, format, args);
-    va_end(args);
-    gckpti_sink_put(k, line, (size_t)(t.at - line));
-}
-
 /* A number and what follows it. */
 static void gckpti_c_offset(gckpti_sink *k, size_t offset, const char *after)
 {
