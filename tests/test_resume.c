@@ -424,6 +424,38 @@ static void test_wrong_counts(void)
     gckpt_store_free(empty);
 }
 
+/* Every bit of the metadata: refused, and nothing is changed; or loaded, and then what was loaded is
+ * what is saved and loaded again. */
+static void test_flips(void)
+{
+    gckpt_store *s = lived(UNFREEZE, 0), *full = lived(RESET, 0);
+    buffer b = write_all(s), file;
+    uint64_t before = snapshot(full);
+    size_t end = (size_t)(strstr((const char *)b.bytes + 8, "},") - (const char *)b.bytes);
+    int loaded = 0;
+    for (size_t i = 8 * 8; i < 8 * end; i++) {
+        gckpt_store *t = store_new();
+        b.bytes[i / 8] ^= (unsigned char)(1u << i % 8);
+        gckpt_result result = read_all(t, &b);
+        if (result == GCKPT_OK || result == GCKPT_OTHER_CONTRACT) {
+            uint64_t now = snapshot(t);
+            file = write_all(t);
+            CHECK(read_all(t, &file) == GCKPT_OK && snapshot(t) == now);
+            free(file.bytes);
+            loaded++;
+        } else {
+            CHECK(gckpt_store_count(t) == 0);
+            CHECK(read_all(full, &b) == result && snapshot(full) == before);
+        }
+        b.bytes[i / 8] ^= (unsigned char)(1u << i % 8);
+        gckpt_store_free(t);
+    }
+    CHECK_MSG(loaded > 100 && loaded < 400, "loaded %d of %d", loaded, (int)(8 * end));
+    gckpt_store_free(s);
+    gckpt_store_free(full);
+    free(b.bytes);
+}
+
 /* A file of any other contract is loaded, and the result says so; what is wrong stays wrong. */
 static void test_contract(void)
 {
@@ -743,6 +775,7 @@ int main(void)
     test_live_executor();
     test_old_files();
     test_wrong_counts();
+    test_flips();
     test_contract();
     test_dtype();
 #if TEST_POSIX && !defined(GCKPT_NO_STDIO)
