@@ -249,11 +249,12 @@ typedef struct gckpt_plan gckpt_plan;         /* schedule and offsets: constant 
 typedef struct gckpt_frontier gckpt_frontier; /* bytes against work, all of it */
 typedef struct gckpt_exec gckpt_exec;         /* a plan bound to memory, a store and a backend */
 
-/* Results: OK, two that are not errors (MORE, CANCELLED), and errors. */
+/* Results: OK, three that are not errors (MORE, CANCELLED, OTHER_CONTRACT), and errors. */
 #define GCKPT_RESULTS(X)                                                                           \
     X(OK, "ok")                                                                                    \
     X(MORE, "more instructions to run")                                                            \
     X(CANCELLED, "cancelled by the progress callback; nothing was changed")                        \
+    X(OTHER_CONTRACT, "loaded; but made under another version of the numeric contract")            \
     X(E_SHAPE, "shapes do not fit")                                                                \
     X(E_ARG, "a wrong argument")                                                                   \
     X(E_MEMORY, "out of memory")                                                                   \
@@ -350,11 +351,14 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
  * error. */
 typedef size_t (*gckpt_read_fn)(void *user, void *bytes, size_t size);
 typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
-/* safetensors, with optimiser state and step count. Loading is strict and all-or-nothing: every
- * tensor must be one of the store's (or the store is empty and gets them all), with its shape; a
- * file that is truncated, overlapping, out of bounds or otherwise wrong is refused with the reason,
- * and the store keeps what it had. A path is saved to a temporary file beside it, flushed, and
- * renamed. */
+/* safetensors, with optimiser state, step count, and whose state it is and how many updates it has
+ * seen. Loading is strict and all-or-nothing: every tensor must be one of the store's (or the store
+ * is empty and gets them all), with its shape; a file that is truncated, overlapping, out of bounds
+ * or otherwise wrong is refused with the reason, and the store keeps what it had.
+ * GCKPT_OTHER_CONTRACT: all is loaded, but the file is of another GCKPT_CONTRACT, so training goes
+ * on to other bits than it would have there. A path is saved to a temporary file beside it
+ * (PATH.gckpt-tmpN), flushed, and renamed. A link stays: what it points at is replaced. A file that
+ * is replaced hands down its permissions; folders, devices and pipes are refused. */
 GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user);
 GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
                                         size_t size);
@@ -793,7 +797,7 @@ typedef struct {
     float *state[4];
     float clip_scale; /* multiply the gradient by this */
     float lr_scale, decay_scale;
-    uint64_t step;            /* 1 for the first update */
+    uint64_t step;            /* 1 for the first update of this state; without one, the store's */
     const gckpt_hyper *hyper; /* of this step */
 } gckpt_update;
 /* What a progress callback sees, before each instruction; it returns 1 to cancel the step. */
@@ -845,7 +849,8 @@ typedef struct {
      * omp_set_max_active_levels allows more), and they must return. */
 } gckpt_exec_desc;
 /* NULL on error, which is then the store's. Creates optimiser state, from the store's memory, where
- * it is missing; refuses state of another optimiser (gckpt_store_reset). */
+ * it is missing; refuses state of another optimiser (gckpt_store_reset), as does a step when such
+ * state was loaded later. */
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc);
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec);
@@ -940,6 +945,9 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
 #if defined(__unix__) || defined(__APPLE__)
 #define GCKPTI_POSIX 1
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/types.h>
 #include <unistd.h>
 #else
 #define GCKPTI_POSIX 0
@@ -10856,6 +10864,11 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
 
+static int gckpti_others_state(const gckpt_plan *p, const gckpti_param *q)
+{
+    return q->optimiser && q->optimiser != (int)p->optimiser + 1 && p->state_slots > 0;
+}
+
 /* Optimiser state for what the plan trains, all or none; state of another optimiser is refused. */
 static gckpt_result gckpti_bind_state(gckpt_exec *e)
 {
@@ -10866,7 +10879,7 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
         if (!p->params[i].trained)
             continue;
         gckpt_result result = GCKPT_OK;
-        if (q->optimiser && q->optimiser != (int)p->optimiser + 1 && p->state_slots > 0)
+        if (gckpti_others_state(p, q))
             result = gckpti_error(e->store, GCKPT_E_ARG,
                                   "exec: \"%s\" holds state of another optimiser; "
                                   "gckpt_store_reset clears it",
@@ -11758,11 +11771,14 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, int whole)
     gckpti_param *q = &e->store->params[e->params[ins->id]];
     float lr = h->lr * q->p.lr_scale, beta1 = gckpti_or(h->beta1, 0.9f),
           beta2 = gckpti_or(h->beta2, 0.999f);
-    uint64_t step = ++q->updates;
+    uint64_t step = e->step + 1;
     gckpti_update_job job;
     gckpti_update_start(e, ins, &job);
-    if (p->state_slots > 0)
+    if (p->state_slots > 0) { /* state that was nobody's is new */
+        step = q->optimiser ? q->updates + 1 : 1;
         q->optimiser = (int)p->optimiser + 1;
+        q->updates = step;
+    }
     if (p->optimiser == GCKPT_OWN_OPTIMISER) {
         gckpt_update u;
         memset(&u, 0, sizeof u);
@@ -12063,11 +12079,18 @@ static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int in
             e, GCKPT_E_ARG,
             "step: clip needs all gradients before the first update; this plan updates in "
             "the backward (desc.update_in_backward)");
-    for (size_t i = 0; i < p->param_count; i++)
-        if (p->params[i].trained && e->store->params[e->params[i]].p.frozen)
+    for (size_t i = 0; i < p->param_count; i++) {
+        const gckpti_param *q = &e->store->params[e->params[i]];
+        if (p->params[i].trained && q->p.frozen)
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" was frozen after planning; make a new plan",
                                 p->names + p->params[i].name);
+        if (p->params[i].trained && gckpti_others_state(p, q))
+            return gckpti_error(e, GCKPT_E_ARG,
+                                "step: \"%s\" got state of another optimiser after this executor "
+                                "was made; gckpt_store_reset clears it",
+                                p->names + p->params[i].name);
+    }
     if (hyper)
         e->hyper = *hyper;
     e->pc = 0;
@@ -12701,18 +12724,20 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
  * https://huggingface.co/docs/safetensors):
  *
  *     {"__metadata__":{"format":"gradckpt","contract":"1","step":"20","seed":"0",
- *       "optimiser":"1"},
+ *       "optimiser":"1","b#updates":"3:15"},
  *      "w":{"dtype":"F32","shape":[8,16],"data_offsets":[0,512]},"w#state0":{...},"w#state1":{...}}
  *
  * Parameters stand in creation order, each followed by its optimiser state; so the name of a
  * parameter must not end in #state and a digit. Loading reads and checks everything before it
  * changes anything; pointers to values and state stay valid. The optimiser is gckpt_optimiser + 1
- * (0: none yet); each parameter with state counts as updated `step` times. The state becomes the
- * file's: what the file does not have becomes zero, as before a first step. An external parameter
- * that is not writable must hold the file's bits already. Files of other programs (any other
- * format) leave step and seed alone. Loading needs the data's bytes a second time for a moment.
- * From a caller's block (gckpt_memory.memory) they are taken and given back; the header's bytes
- * stay taken when parameters or state had to be created.
+ * (0: none yet). State is that of `optimiser` and has seen `step` updates; where it is not,
+ * "NAME#updates" says whose it is and how many it has seen, b's above of MOMENTUM, 15. (By name,
+ * since programs that write the file anew may order it anew; version 0.1 had no such keys.) State
+ * becomes the file's: what the file does not have becomes zero, as before a first step. An external
+ * parameter that is not writable must hold the file's bits already. Files of other programs (any
+ * other format) leave step and seed alone. Loading needs the data's bytes a second time for a
+ * moment. From a caller's block (gckpt_memory.memory) they are taken and given back; the header's
+ * bytes stay taken when parameters or state had to be created.
  * ============================================================================================== */
 #define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
 
@@ -12747,45 +12772,63 @@ static void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n)
     }
 }
 
+/* Text: JSON here, C in >>tables. */
+static void gckpti_c(gckpti_sink *k, const char *format, ...)
+{
+    char line[512];
+    gckpti_text t = { line, sizeof line - 1 };
+    va_list args;
+    va_start(args, format);
+    line[0] = 0;
+    gckpti_text_format(&t, format, args);
+    va_end(args);
+    gckpti_sink_put(k, line, (size_t)(t.at - line));
+}
+
+/* ,"NAME with what JSON wants escaped */
+static void gckpti_sink_name(gckpti_sink *k, const char *name)
+{
+    gckpti_sink_put(k, ",\"", 2);
+    for (const char *c = name; *c; c++) {
+        unsigned u = (unsigned char)*c;
+        char code[] = "\\u00??";
+        code[4] = (char)('0' + (u >> 4));
+        code[5] = "0123456789abcdef"[u & 15];
+        int plain = u >= 0x20 && u != '"' && u != '\\';
+        gckpti_sink_put(k, plain ? c : code, plain ? 1 : 6);
+    }
+}
+
 static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
 {
-    char line[256];
     int64_t begin = 0, end;
     int optimiser = 0;
     for (size_t i = 0; i < s->count && !optimiser; i++)
         optimiser = s->params[i].optimiser;
-    gckpti_text t = { line, sizeof line - 1 };
-    gckpti_text_add(&t,
-                    "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"",
-                    GCKPT_CONTRACT);
-    gckpti_text_uint(&t, s->step);
-    gckpti_text_add(&t, "\",\"seed\":\"");
-    gckpti_text_uint(&t, s->seed);
-    gckpti_text_add(&t, "\",\"optimiser\":\"%i\"}", optimiser);
-    gckpti_sink_put(k, line, (size_t)(t.at - line));
+    gckpti_c(k, "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"%u\",",
+             GCKPT_CONTRACT, s->step);
+    gckpti_c(k, "\"seed\":\"%u\",\"optimiser\":\"%i\"", s->seed, optimiser);
+    for (size_t i = 0; i < s->count; i++) {
+        const gckpti_param *q = &s->params[i];
+        int same = q->optimiser == optimiser && (q->updates == s->step || !optimiser);
+        if (!q->p.state[0] || same)
+            continue;
+        gckpti_sink_name(k, q->p.name);
+        gckpti_c(k, "#updates\":\"%i:%u\"", q->optimiser, q->updates);
+    }
+    gckpti_c(k, "}");
     for (size_t i = 0; i < s->count; i++) {
         const gckpt_parameter *p = &s->params[i].p;
         for (int slot = -1; slot < 4 && (slot < 0 || p->state[slot]); slot++, begin = end) {
-            gckpti_sink_put(k, ",\"", 2);
-            for (const char *c = p->name; *c; c++) {
-                unsigned u = (unsigned char)*c;
-                char code[] = "\\u00??";
-                code[4] = (char)('0' + (u >> 4));
-                code[5] = "0123456789abcdef"[u & 15];
-                int plain = u >= 0x20 && u != '"' && u != '\\';
-                gckpti_sink_put(k, plain ? c : code, plain ? 1 : 6);
-            }
+            gckpti_sink_name(k, p->name);
             end = begin + p->elements * 4;
-            t.at = line;
-            t.left = sizeof line - 1;
             if (slot >= 0)
-                gckpti_text_add(&t, "#state%i", slot);
-            gckpti_text_add(&t, "\":{\"dtype\":\"F32\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
-                            &p->shape, begin, end);
-            gckpti_sink_put(k, line, (size_t)(t.at - line));
+                gckpti_c(k, "#state%i", slot);
+            gckpti_c(k, "\":{\"dtype\":\"F32\",\"shape\":%S,\"data_offsets\":[%I,%I]}", &p->shape,
+                     begin, end);
         }
     }
-    gckpti_sink_put(k, "}", 1);
+    gckpti_c(k, "}");
 }
 
 static void gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n)
@@ -12838,11 +12881,14 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
 }
 
 /* ---- read: the header's JSON, decoded where it stands ---- */
+enum { GCKPTI_UPDATES = 10 }; /* sorts behind all states */
 typedef struct {
     const char *name; /* of the parameter */
-    int slot;         /* -1: its values; 0..3: that state */
+    int slot;         /* -1: its values; 0..3: that state; GCKPTI_UPDATES: no data, whose state */
     int states;       /* of values: how many states they have in the file */
     int had;          /* of values: how many the store had */
+    int optimiser;    /* as in gckpti_param; -1: wrong */
+    uint64_t updates; /* the same */
     size_t param;     /* index in the store */
     gckpt_shape shape;
     int64_t offsets[2];
@@ -12856,7 +12902,7 @@ typedef struct {
     gckpti_saved *entries;
     size_t count, capacity;
     int ours, empty; /* written by this library; the store had no parameters */
-    uint64_t step, seed, optimiser;
+    uint64_t contract, step, seed, optimiser;
 } gckpti_loader;
 
 /* Records `load: tensor "name": ...`, long names cut, control characters replaced. Returns 0. */
@@ -12871,7 +12917,11 @@ static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_sav
         gckpti_text_add(&t, "tensor \"");
         for (; *c && (c < e->name + 60 || ((unsigned char)*c & 0xc0) == 0x80); c++)
             gckpti_text_put(&t, (unsigned char)*c < 0x20 || *c == 0x7f ? "?" : c, 1);
-        gckpti_text_add(&t, e->slot < 0 ? "%s\": " : "%s#state%i\": ", *c ? "..." : "", e->slot);
+        gckpti_text_add(&t,
+                        e->slot < 0                 ? "%s\": "
+                        : e->slot == GCKPTI_UPDATES ? "%s#updates\": "
+                                                    : "%s#state%i\": ",
+                        *c ? "..." : "", e->slot);
     }
     va_start(args, format);
     gckpti_text_format(&t, format, args);
@@ -13021,9 +13071,39 @@ static int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int limit)
     return gckpti_json_need(l, ']') ? n : -1;
 }
 
+static int gckpti_load_add(gckpti_loader *l, const gckpti_saved *e)
+{
+    if (!gckpti_grow(&l->store->memory, &l->entries, &l->capacity, l->count, sizeof *e))
+        return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for over %z tensors", l->count);
+    l->entries[l->count++] = *e;
+    return 1;
+}
+
+/* "NAME#updates":"OPTIMISER:COUNT" becomes an entry, to be checked when all parameters are known */
+static int gckpti_load_updates(gckpti_loader *l, char *key, char *value)
+{
+    gckpti_saved e;
+    size_t n = strlen(key);
+    uint64_t optimiser = 0;
+    if (n < 8 || memcmp(key + n - 8, "#updates", 8))
+        return 1;
+    key[n - 8] = 0;
+    memset(&e, 0, sizeof e);
+    e.name = key;
+    e.slot = GCKPTI_UPDATES;
+    const char *end = value + strlen(value);
+    char *colon = gckpti_digits(value, end, &optimiser);
+    int good = colon && *colon == ':' && gckpti_digits(colon + 1, end, &e.updates) == end &&
+               optimiser <= GCKPT_OWN_OPTIMISER + 1 && (optimiser || !e.updates);
+    e.optimiser = good ? (int)optimiser : -1;
+    e.offsets[0] = e.offsets[1] = l->data_bytes;
+    return gckpti_load_add(l, &e);
+}
+
 static int gckpti_load_metadata(gckpti_loader *l)
 {
     static const char *const keys[] = { "format", "contract", "step", "seed", "optimiser" };
+    size_t tensors = l->count;
     char *key, *found[5] = { NULL, NULL, NULL, NULL, NULL };
     uint64_t number[5] = { 0, 0, 0, 0, 0 };
     for (int n = 0; (key = gckpti_json_key(l, &n)) != NULL;) {
@@ -13035,10 +13115,11 @@ static int gckpti_load_metadata(gckpti_loader *l)
                 return gckpti_json_fail(l, "a key of __metadata__ comes twice");
             found[i] = value;
         }
-        if (!value)
+        if (!value || !gckpti_load_updates(l, key, value))
             return 0;
     }
     l->ours = found[0] && !strcmp(found[0], "gradckpt");
+    l->count = l->ours ? l->count : tensors;
     for (int i = 1; l->ours && i < 5; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (!end || gckpti_digits(found[i], end, &number[i]) != end)
@@ -13047,14 +13128,9 @@ static int gckpti_load_metadata(gckpti_loader *l)
                                  "2^64, in quotes",
                                  keys[i]);
     }
-    if (l->ours && number[1] != GCKPT_CONTRACT)
-        return gckpti_refuse(l, GCKPT_E_DATA, NULL,
-                             "the file is of numeric contract %s, this "
-                             "library of %i: training would not go on to the same bits. Without "
-                             "its __metadata__ the values can be loaded",
-                             found[1], GCKPT_CONTRACT);
     if (l->ours && number[4] > GCKPT_OWN_OPTIMISER + 1)
         return gckpti_refuse(l, GCKPT_E_DATA, NULL, "__metadata__: optimiser must be 0 to 4");
+    l->contract = number[1];
     l->step = number[2];
     l->seed = number[3];
     l->optimiser = number[4];
@@ -13064,7 +13140,8 @@ static int gckpti_load_metadata(gckpti_loader *l)
 /* {"dtype":"F32","shape":[..],"data_offsets":[begin,end]}, keys in any order. */
 static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
 {
-    const char *key, *type = NULL;
+    const char *key;
+    char *type = NULL;
     int axes = -1, offsets = -1;
     for (int n = 0; (key = gckpti_json_key(l, &n)) != NULL;) {
         if (!type && !strcmp(key, "dtype"))
@@ -13082,6 +13159,8 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
         return 0;
     if (!type || axes < 0 || offsets != 2)
         return gckpti_json_fail(l, "a tensor has dtype, shape and two data_offsets");
+    for (char *c = type; *c; c++) /* it may be printed */
+        *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
     if (strcmp(type, "F32"))
         return gckpti_refuse(l, GCKPT_E_DATA, e, "F32 is needed; convert it from dtype %s", type);
     e->shape.n = axes;
@@ -13119,12 +13198,8 @@ static int gckpti_load_header(gckpti_loader *l)
         e.slot = name[length] ? name[length + 6] - '0' : -1;
         name[length] = 0;
         e.name = name;
-        if (!gckpti_load_entry(l, &e))
+        if (!gckpti_load_entry(l, &e) || !gckpti_load_add(l, &e))
             return 0;
-        if (!gckpti_grow(&l->store->memory, &l->entries, &l->capacity, l->count, sizeof e))
-            return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for over %z tensors",
-                                 l->count);
-        l->entries[l->count++] = e;
     }
     gckpti_json_space(l); /* the padding */
     if (l->result == GCKPT_OK && l->at != l->end)
@@ -13155,7 +13230,7 @@ static int gckpti_load_check(gckpti_loader *l)
     int64_t at = 0;
     size_t values = 0;
     gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
-    for (size_t i = 0; i < l->count; i++) {
+    for (size_t i = 0; i < l->count && l->entries[i].slot != GCKPTI_UPDATES; i++) {
         gckpti_saved *e = &l->entries[i];
         if (e->offsets[0] != at)
             return gckpti_refuse(l, GCKPT_E_DATA, e, "its data begins at %I, not at %I: %s",
@@ -13178,6 +13253,16 @@ static int gckpti_load_check(gckpti_loader *l)
             return gckpti_refuse(l, GCKPT_E_DATA, e, "the name %s", problem);
         if (i + 1 < l->count && !strcmp(e[1].name, e->name) && e[1].slot == e->slot)
             return gckpti_refuse(l, GCKPT_E_DATA, e, "comes twice");
+        if (e->slot == GCKPTI_UPDATES) {
+            if (!again || !head->states)
+                return gckpti_refuse(l, GCKPT_E_DATA, e, "there is no such optimiser state");
+            if (e->optimiser < 0)
+                return gckpti_refuse(l, GCKPT_E_DATA, e, "OPTIMISER:COUNT expected, in quotes");
+            e->param = head->param;
+            head->optimiser = e->optimiser;
+            head->updates = e->updates;
+            continue;
+        }
         if (e->slot >= 0) {
             if (!again)
                 return gckpti_refuse(l, GCKPT_E_DATA, e, "optimiser state without its parameter");
@@ -13191,6 +13276,8 @@ static int gckpti_load_check(gckpti_loader *l)
             continue;
         }
         head = e;
+        head->optimiser = (int)l->optimiser;
+        head->updates = l->step;
         if (l->empty)
             continue;
         int index = gckpti_find(s, e->name);
@@ -13281,14 +13368,16 @@ static void gckpti_load_commit(gckpti_loader *l, const float *data)
         const gckpti_saved *e = &l->entries[i];
         gckpti_param *q = &l->store->params[e->param];
         size_t bytes = (size_t)q->p.elements * sizeof(float);
+        if (e->slot == GCKPTI_UPDATES)
+            continue;
         float *to = e->slot < 0 ? q->p.values : q->p.state[e->slot];
         if (e->slot >= 0 || !q->locked)
             memcpy(to, data + e->offsets[0] / 4, bytes);
         for (int k = e->states; e->slot < 0 && k < 4 && q->p.state[k]; k++)
             memset(q->p.state[k], 0, bytes);
         if (e->slot < 0) {
-            q->updates = e->states && l->ours ? l->step : 0;
-            q->optimiser = e->states && l->ours ? (int)l->optimiser : 0;
+            q->optimiser = e->states && l->ours ? e->optimiser : 0;
+            q->updates = q->optimiser ? e->updates : 0;
         }
     }
     if (l->ours) {
@@ -13341,6 +13430,11 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
         gckpti_delete(&store->memory, data, data_bytes, 1);
         if (l.result != GCKPT_OK)
             gckpti_load_undo(&l);
+        else if (l.ours && l.contract != GCKPT_CONTRACT)
+            gckpti_refuse(&l, GCKPT_OTHER_CONTRACT, NULL,
+                          "done, but the file is of numeric contract %u, this library of %i: "
+                          "training goes on to other bits than it would have there",
+                          l.contract, GCKPT_CONTRACT);
     }
     if (l.entries)
         gckpti_delete(&store->memory, l.entries, l.capacity, sizeof *l.entries);
@@ -13351,8 +13445,11 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
 #ifndef GCKPT_NO_STDIO
 /* ---- by path ---- */
 #if GCKPTI_POSIX && !defined(__cplusplus)
-int(fileno)(FILE *file); /* with -std=c99 the system's headers do not show these two */
+int(fileno)(FILE *file); /* with -std=c99 the system's headers do not show these */
+FILE *(fdopen)(int fd, const char *mode);
 int(fsync)(int fd);
+int(fchmod)(int fd, mode_t mode);
+ssize_t(readlink)(const char *path, char *target, size_t size);
 #elif defined(_WIN32) /* as <windows.h> has it; rename() there does not replace */
 __declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
 #endif
@@ -13384,64 +13481,172 @@ static size_t gckpti_file_write(void *user, const void *bytes, size_t size)
     return done;
 }
 
+#if GCKPTI_POSIX
+#ifndef LOCK_EX /* _POSIX_C_SOURCE hides it on some systems, but it is there */
+int flock(int fd, int operation);
+#endif
+
+/* Follows links: from `path`, in a block of `room` bytes, to what they end at, be it there or not.
+ * 0: they lead nowhere (errno). */
+static int gckpti_follow(char *path, size_t room)
+{
+    for (int links = 0; links < 40; links++) {
+        size_t used = strlen(path) + 1, folder = used - 1;
+        ssize_t n = readlink(path, path + used, room - used);
+        if (n < 0) /* nothing there, or no link */
+            return errno == ENOENT || errno == EINVAL;
+        while (folder > 0 && path[folder - 1] != '/')
+            folder--;
+        folder = path[used] == '/' ? 0 : folder; /* a link is relative to its folder */
+        if ((size_t)n == room - used)
+            break;
+        memmove(path + folder, path + used, (size_t)n);
+        path[folder + (size_t)n] = 0;
+    }
+    errno = ELOOP;
+    return 0;
+}
+
+/* 1: fd is locked, and still what `name` stands for; 0: another save has it, or had it; -1: this
+ * file system has no locks. */
+static int gckpti_lock(int fd, const char *name)
+{
+    struct stat a, b;
+    if (flock(fd, 2 | 4)) /* LOCK_EX | LOCK_NB */
+        return errno == EWOULDBLOCK ? 0 : -1;
+    return !fstat(fd, &a) && !stat(name, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+/* As fsync; that a file system (a folder) cannot do it is no error. */
+static int gckpti_sync(int fd)
+{
+    return fsync(fd) && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP && errno != EBADF;
+}
+#endif
+
+/* Creates a file whose name is that of `length` characters and .gckpt-tmpN; NULL: errno. Whoever
+ * saves holds a lock on its file until that is renamed or removed, and the system lets go of it
+ * when the process is killed: so a file that can be locked is left over and is removed, and saves
+ * to one path at the same time never touch each other's. Without locks (other systems, some network
+ * folders) a file that is there is left alone and the next N taken. (Where locks belong to
+ * processes, as on NFS, threads of one must not save to one path at once.) */
+static FILE *gckpti_temporary(char *name, size_t length, unsigned mode)
+{
+    for (int i = 0; i < 100; i++) {
+        gckpti_text t = { name + length, 15 };
+        gckpti_text_add(&t, ".gckpt-tmp%i", i);
+#if GCKPTI_POSIX
+        int fd = open(name, O_WRONLY | O_NONBLOCK);
+        if (fd >= 0 && gckpti_lock(fd, name) == 1)
+            remove(name);
+        if (fd >= 0)
+            close(fd);
+        fd = open(name, O_WRONLY | O_CREAT | O_EXCL, mode);
+        if (fd >= 0 && gckpti_lock(fd, name)) {
+            FILE *f = fdopen(fd, "wb");
+            if (!f) {
+                remove(name);
+                close(fd);
+            }
+            return f;
+        }
+        if (fd >= 0) /* in between, another save took it for left over and removed it */
+            close(fd);
+        else if (errno != EEXIST)
+            return NULL;
+#else
+        (void)mode;
+        errno = 0;
+        FILE *f = fopen(name, "wbx"); /* x: must not exist */
+        if (f || errno != EEXIST)
+            return f;
+#endif
+    }
+    errno = EEXIST;
+    return NULL;
+}
+
 /* Saves what `body` writes of `what`; errors are those of `object` (NULL: without a text). */
 static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const char *path,
                                 gckpt_result (*body)(const void *what, gckpt_write_fn write,
                                                      void *user),
                                 const void *what)
 {
-    gckpti_file file = { NULL, 0 };
-    size_t length = strlen(path), size = length + 16;
-    char *temporary = (char *)gckpti_new(memory, size, 1);
-    if (!temporary)
-        return gckpti_error(object, GCKPT_E_MEMORY, "save: no memory for a name of %z bytes", size);
-    memcpy(temporary, path, length);
-    for (int i = 0; !file.f && (i == 0 || (i < 100 && errno == EEXIST)); i++) {
-        gckpti_text t = { temporary + length, 15 };
-        gckpti_text_add(&t, ".tmp%i", i);
-        errno = 0;
-        file.f = fopen(temporary, "wbx"); /* x: must not exist */
-    }
-    const char *stage = "create the temporary file beside it; is the folder there and writable";
-    gckpti_file_try(&file, !file.f);
+    const size_t room = strlen(path) + 1024; /* links may be so much longer */
+    char *target = (char *)gckpti_new(memory, 2 * room, 1), *temporary;
+    const char *stage = "create a file beside it (.gckpt-tmp0 to 99); is the folder writable";
     gckpt_result result = GCKPT_E_FILE;
+    gckpti_file file = { NULL, 0 };
+    unsigned mode = 0666;
+    int placed = 0;
+    if (!target)
+        return gckpti_error(object, GCKPT_E_MEMORY, "save: no memory for names of %z bytes",
+                            2 * room);
+    memcpy(target, path, strlen(path) + 1);
+    errno = 0;
+#if GCKPTI_POSIX
+    struct stat old;
+    gckpti_file_try(&file, !gckpti_follow(target, room - 32));
+    int there = !file.error && !stat(target, &old);
+    gckpti_file_try(&file, !there && errno != ENOENT);
+    mode = there ? old.st_mode & 0777 : mode;
+    if (there && !S_ISREG(old.st_mode)) {
+        file.error = EEXIST;
+        stage = "replace a folder, device or pipe; is the path right";
+    }
+#endif
+    size_t length = strlen(target);
+    temporary = (char *)memcpy(target + room, target, length);
+    if (!file.error) {
+        file.f = gckpti_temporary(temporary, length, mode);
+        gckpti_file_try(&file, !file.f);
+    }
     if (file.f) {
         stage = "write; is the disk full";
+#if GCKPTI_POSIX
+        if (there) /* it has no more than this, maybe less: the umask's */
+            (void)fchmod(fileno(file.f), (mode_t)mode);
+#endif
         errno = 0;
         result = body(what, gckpti_file_write, &file);
         gckpti_file_try(&file, fflush(file.f));
 #if GCKPTI_POSIX
-        gckpti_file_try(&file, fsync(fileno(file.f)) && errno != EINVAL); /* EINVAL: no disk */
-#endif
-        gckpti_file_try(&file, fclose(file.f));
-        if (result == GCKPT_OK && !file.error) {
-            stage = "put it in place; is that a folder, or in use";
-#ifdef _WIN32
-            gckpti_file_try(&file, !MoveFileExA(temporary, path, 1 | 8)); /* replace, flush */
+        gckpti_file_try(&file, gckpti_sync(fileno(file.f)));
 #else
-            gckpti_file_try(&file, rename(temporary, path));
+        gckpti_file_try(&file, fclose(file.f));
 #endif
+        if (result == GCKPT_OK && !file.error) {
+            stage = "put it in place; is that in use";
+#ifdef _WIN32
+            placed = MoveFileExA(temporary, target, 1 | 8) != 0; /* replace, flush */
+#else
+            placed = !rename(temporary, target);
+#endif
+            gckpti_file_try(&file, !placed);
         }
-        if (result != GCKPT_OK || file.error)
+        if (placed)
+            stage = "see to it that the new file outlasts a power cut";
+        else
             remove(temporary);
     }
-    if (file.error)
-        result = gckpti_error(object, GCKPT_E_FILE,
-                              "save: %s: could not %s? What was there is "
-                              "unharmed: \"%s\"",
-                              strerror(file.error), stage, path);
 #if GCKPTI_POSIX
-    while (length > 0 && path[length - 1] != '/') /* the folder must not forget the new name */
+    if (file.f) /* gives the lock back */
+        gckpti_file_try(&file, fclose(file.f));
+    while (length > 0 && target[length - 1] != '/') /* the folder must not forget the new name */
         length--;
-    memcpy(temporary + length, ".", 2);
-    int folder = result == GCKPT_OK ? open(temporary, O_RDONLY) : -1;
-    if (folder >= 0) {
-        fsync(folder); /* some file systems cannot */
+    memcpy(target + length, ".", 2);
+    int folder = placed ? open(target, O_RDONLY) : -1;
+    gckpti_file_try(&file, placed && (folder < 0 ? errno != EACCES : gckpti_sync(folder)));
+    if (folder >= 0)
         close(folder);
-    }
 #endif
-    gckpti_delete(memory, temporary, size, 1);
-    return result;
+    gckpti_delete(memory, target, 2 * room, 1);
+    if (!file.error)
+        return result;
+    return gckpti_error(object, GCKPT_E_FILE,
+                        placed ? "save: %s: could not %s, but it is in place: \"%s\""
+                               : "save: %s: could not %s? What was there is unharmed: \"%s\"",
+                        strerror(file.error), stage, path);
 }
 
 static gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user)
@@ -13463,7 +13668,11 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
         return gckpti_error(store, GCKPT_E_ARG, "load: a store and a path are needed");
     errno = 0;
     file.f = fopen(path, "rb");
-    long size = file.f && !fseek(file.f, 0, SEEK_END) ? ftell(file.f) : -1;
+#ifdef _WIN32 /* where long has 32 bits */
+    int64_t size = file.f && !_fseeki64(file.f, 0, SEEK_END) ? _ftelli64(file.f) : -1;
+#else
+    int64_t size = file.f && !fseek(file.f, 0, SEEK_END) ? (int64_t)ftell(file.f) : -1;
+#endif
     gckpti_file_try(&file, size < 0 || fseek(file.f, 0, SEEK_SET));
     gckpt_result result = GCKPT_E_FILE;
     if (!file.error)
@@ -13921,18 +14130,6 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
 }
 
 /* ---- as C. Numbers that a 32-bit compiler could cut are guarded by the #if at the top. ---- */
-static void gckpti_c(gckpti_sink *k, const char *format, ...)
-{
-    char line[512];
-    gckpti_text t = { line, sizeof line - 1 };
-    va_list args;
-    va_start(args, format);
-    line[0] = 0;
-    gckpti_text_format(&t, format, args);
-    va_end(args);
-    gckpti_sink_put(k, line, (size_t)(t.at - line));
-}
-
 /* A number and what follows it. */
 static void gckpti_c_offset(gckpti_sink *k, size_t offset, const char *after)
 {

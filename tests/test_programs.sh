@@ -267,5 +267,54 @@ check "--frontier into no folder" fails_with 1 "frontier" build/gpt $small --fro
 check "--plan with --json - keeps standard output for JSON" sh -c "
     test \"\$(build/gpt $small --plan --json - 2>/dev/null | wc -l)\" -eq 1"
 
+# ---- gpt: files that must not be harmed, and outputs that are tried before training -------------------
+files=$work/files
+rm -rf "$files"
+mkdir -p "$files/sub"
+head -c 20000 gradckpt.h > "$files/text"
+cp "$files/text" "$files/copy"
+cp "$work/part.safetensors" "$files/part"
+ln -s ../text "$files/sub/link"
+ln "$files/text" "$files/hard"
+ln -s part "$files/resumed"
+endless="$small --steps 1000000000 --eval-every 0"        # fails at once or not at all
+for name in text sub/link sub/../text hard; do
+    for option in save json timeline frontier; do
+        check "--$option $name is --data" fails_with 2 "also --data" \
+            timeout 60 build/gpt $endless --data "$files/text" --$option "$files/$name"
+    done
+done
+for option in json timeline frontier; do
+    check "--$option is --resume" fails_with 2 "also --resume" \
+        timeout 60 build/gpt $endless --resume "$files/part" --$option "$files/resumed"
+    check "--$option is --save" fails_with 2 "also --" timeout 60 build/gpt $endless \
+        --$option "$files/new" --save "$files/sub/../new"
+    check "--$option into no folder, at once" fails_with 1 "$option /nonexistent/x: No such file" \
+        timeout 60 build/gpt $endless --$option /nonexistent/x
+done
+check "--json is --timeline" fails_with 2 "also --json" timeout 60 build/gpt $endless \
+    --json "$files/new" --timeline "$files/new"
+check "the text is unharmed" cmp "$files/text" "$files/copy"
+check "the resumed file is unharmed" cmp "$files/part" "$work/part.safetensors"
+check "nothing was left" sh -c "cd $files && test \"\$(echo *)\" = 'copy hard part resumed sub text'"
+check "--save into no folder, at once" fails_with 1 "save /nonexistent/x: No such file" \
+    timeout 60 build/gpt $endless --save /nonexistent/x
+check "--save over a folder, at once" fails_with 1 "a folder" timeout 60 build/gpt $endless --save "$files"
+mkfifo "$files/fifo"
+check "--save over a pipe, at once" fails_with 1 "pipe" timeout 60 build/gpt $endless --save "$files/fifo"
+check "--save over what was resumed, through a link" build/gpt $small --steps 6 --eval-every 0 \
+    --resume "$files/resumed" --save "$files/resumed"
+check "the link is still one" test -h "$files/resumed" -a ! -h "$files/part"
+check "and its file is new" sh -c "! cmp -s $files/part $work/part.safetensors"
+check "several outputs on one device" build/gpt $small --steps 1 --eval-every 0 --json /dev/null \
+    --timeline /dev/null
+check "--data that has no end" fails_with 1 "a device" sh -c "ulimit -v 2000000; timeout 60 build/gpt \
+    $endless --data /dev/zero"
+check "--data from a pipe" sh -c "cat $files/text | build/gpt $small --steps 1 --data /dev/stdin"
+sed 's/"contract":"[0-9]*"/"contract":"0"/' "$work/part.safetensors" > "$files/contract"
+check "a file of another contract" sh -c "build/gpt $small --steps 6 --eval-every 0 \
+    --resume $files/contract > $files/out && grep -q '^note .*contract 0, this library of' $files/out"
+check "--help says when --save saves" sh -c "build/gpt --help | grep -q -e '--save .*after each evaluation'"
+
 echo "programs: $passed passed, $failed failed"
 [ $failed -eq 0 ]

@@ -316,6 +316,11 @@ static void check_accepted(gckpt_store *s, const buffer *file, uint64_t step, ui
     free(b.bytes);
 }
 
+static int loaded(gckpt_result result)
+{
+    return result == GCKPT_OK || result == GCKPT_OTHER_CONTRACT;
+}
+
 static void test_flips(void)
 {
     gckpt_store *s = store_full("e"), *like = store_like(s);
@@ -328,7 +333,7 @@ static void test_flips(void)
     uint64_t before = snapshot(like);
     for (size_t i = 0; i < 8 * header; i++) {
         b.bytes[i / 8] ^= (unsigned char)(1u << i % 8);
-        if (read_size(like, b.bytes, b.size, b.size) == GCKPT_OK) {
+        if (loaded(read_size(like, b.bytes, b.size, b.size))) {
             /* all names must still be the store's, so only __metadata__ can have changed */
             accepted++;
             CHECK(i / 8 < 128 && gckpt_store_hash(like) != 0);
@@ -342,9 +347,11 @@ static void test_flips(void)
         CHECK(snapshot(like) == before && live_bytes == live);
         gckpt_store *empty = store_new();
         uint64_t nothing = snapshot(empty);
-        if (read_size(empty, b.bytes, b.size, b.size) == GCKPT_OK) {
+        gckpt_result result = read_size(empty, b.bytes, b.size, b.size);
+        if (loaded(result)) {
             accepted_empty++;
-            check_accepted(empty, &b, 0, 3);
+            if (result == GCKPT_OK)
+                check_accepted(empty, &b, 0, 3);
         } else {
             CHECK(snapshot(empty) == nothing);
         }
@@ -398,10 +405,10 @@ static void test_garbage(void)
         }
         gckpt_store *empty = store_new();
         uint64_t nothing = snapshot(empty);
-        if (read_size(empty, bytes, size, size) != GCKPT_OK)
+        if (!loaded(read_size(empty, bytes, size, size)))
             CHECK(snapshot(empty) == nothing);
         gckpt_store_free(empty);
-        if (read_size(like, bytes, size, size) == GCKPT_OK) {
+        if (loaded(read_size(like, bytes, size, size))) {
             gckpt_store_free(like);
             like = store_like(s);
         }
@@ -539,8 +546,6 @@ static const struct { const char *header; int data; gckpt_result want; const cha
     { "{" META "{}," META "{}," W "," B "}", 12, GCKPT_E_DATA, "twice" },
     { "{" META "{\"step\":\"1\",\"step\":\"2\"}," W "," B "}", 12, GCKPT_E_DATA, "twice" },
     { "{" META "{\"format\":\"gradckpt\"}," W "," B "}", 12, GCKPT_E_DATA, "contract" },
-    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"2\",\"step\":\"1\",\"seed\":\"1\",\"optimiser\":\"0\"}," W "," B "}", 12, GCKPT_E_DATA,
-      "numeric contract 2" },
     { "{" META "{\"format\":\"gradckpt\",\"contract\":\"1\",\"seed\":\"1\"}," W "," B "}", 12, GCKPT_E_DATA, "step" },
     { "{" META "{\"format\":\"gradckpt\",\"contract\":\"1\",\"step\":\"1\"}," W "," B "}", 12, GCKPT_E_DATA, "seed" },
     { "{" META "{\"format\":\"gradckpt\",\"contract\":\"1\",\"step\":\"NaN\",\"seed\":\"1\"}," W "," B "}", 12, GCKPT_E_DATA,
@@ -806,23 +811,14 @@ static void test_path(void)
 {
     char path[64], temporary[80];
     sprintf(path, "test_save_%lx.safetensors", (unsigned long)time(NULL) * 1000003u + (unsigned long)clock());
-    sprintf(temporary, "%s.tmp0", path);
+    sprintf(temporary, "%s.gckpt-tmp0", path);
     gckpt_store *s = store_full("e"), *t = store_new();
     CHECK_MSG(gckpt_store_save(s, path) == GCKPT_OK, "%s", gckpt_error_text(s));
     CHECK(!file_exists(temporary));
     CHECK_MSG(gckpt_store_load(t, path) == GCKPT_OK, "%s", gckpt_error_text(t));
     CHECK(snapshot(s) == snapshot(t));
-    /* a temporary file that somebody left is not touched */
-    FILE *f = fopen(temporary, "wb");
-    CHECK(f && fputs("mine", f) >= 0 && !fclose(f));
     t->step = 99;
     CHECK(gckpt_store_save(t, path) == GCKPT_OK && gckpt_store_load(s, path) == GCKPT_OK && gckpt_store_step(s) == 99);
-    char four[8] = { 0 };
-    f = fopen(temporary, "rb");
-    CHECK(f && fread(four, 1, 8, f) == 4 && !strcmp(four, "mine"));
-    if (f)
-        fclose(f);
-    remove(temporary);
     /* no such file, no such folder, no memory */
     uint64_t before = snapshot(s);
     CHECK(gckpt_store_load(s, temporary) == GCKPT_E_FILE && strstr(gckpt_error_text(s), temporary));
@@ -833,10 +829,9 @@ static void test_path(void)
     fail_at = calls + 1;
     CHECK(gckpt_store_save(s, path) == GCKPT_E_MEMORY);
     fail_at = 0;
-    remove(".tmp0");
     CHECK(!file_exists(temporary) && gckpt_store_load(s, path) == GCKPT_OK && snapshot(s) == before);
     /* a damaged file: the reason and the path */
-    f = fopen(path, "ab");
+    FILE *f = fopen(path, "ab");
     CHECK(f && fputc(0, f) == 0 && !fclose(f));
     CHECK(gckpt_store_load(s, path) == GCKPT_E_DATA && strstr(gckpt_error_text(s), path) &&
           strstr(gckpt_error_text(s), "bytes of data"));
@@ -867,7 +862,7 @@ static void test_path(void)
     remove(path);
     CHECK(!mkdir(path, 0700));
     CHECK(gckpt_store_save(s, path) == GCKPT_E_FILE && !file_exists(temporary));
-    CHECK_MSG(strstr(gckpt_error_text(s), "in place"), "%s", gckpt_error_text(s));
+    CHECK_MSG(strstr(gckpt_error_text(s), "a folder"), "%s", gckpt_error_text(s));
     CHECK_MSG(gckpt_store_load(s, path) == GCKPT_E_FILE && strstr(gckpt_error_text(s), path), "%s", gckpt_error_text(s));
     char inside[80];
     sprintf(inside, "%s/x", path);
