@@ -535,7 +535,7 @@ static double divide(node *w, int64_t n)
 static void update(node *w, gckpt_optimiser how, const gckpt_hyper *h, float clip, int t)
 {
     const double beta1 = (double)0.9f, beta2 = (double)0.999f;
-    double power1 = beta1, power2 = beta2; /* the same as by squaring up to the third */
+    volatile double power1 = beta1, power2 = beta2; /* as by squaring, up to the third power */
     for (int i = 1; i < t; i++)
         power1 *= beta1, power2 *= beta2;
     float rest1 = (float)(1 - beta1), rest2 = (float)(1 - beta2);
@@ -577,7 +577,8 @@ static void take_step(gckpt_optimiser how, const gckpt_hyper *h, gckpt_report *r
         weight = (double)terms[i].weight;
         l->scale = (float)(i == 0 ? weight : weight * (double)n / (l->once ? 1 : (double)l->count));
         l->have = 1;
-        report->loss += weight * (l->sum / (l->once ? 1 : (double)l->count));
+        volatile double part = weight * (l->sum / (l->once ? 1 : (double)l->count));
+        report->loss += part;
     }
     for (int i = count; i-- > 0;) {
         add_uses(&nodes[i]);
@@ -753,7 +754,7 @@ static void gpt(void)
 /* not causal, another length for keys and values, which are one tensor; matmul, softmax, mean */
 static void attend(void)
 {
-    enum { Q = 5, S = 131, C = 8, V = 2050 };
+    enum { Q = 5, S = 1090, C = 8, V = 2050 };
     int x = input("x", gckpt_shape3(batch_rows, Q, C)),
         z = input("z", gckpt_shape3(batch_rows, S, C));
     int targets = indices("targets", gckpt_shape2(batch_rows, Q), V, 1);
@@ -764,6 +765,9 @@ static void attend(void)
     h = linear(add(h, matmul(h, apply(TANH, w), 0)), top, -1, 0);
     minimise(note(CE, gckpt_cross_entropy(T(h), T(targets)), h, targets, -1), 1);
     minimise(squares(reduce(k, 1, 1), reduce(z, 1, 0)), 0.5f);
+    x = slice(apply(RELU, x), 0,
+              1); /* zeros: logits' gradients of -0 from here, before those above */
+    minimise(sum_loss(mul(h, x)), -0.25f);
 }
 /* repetition on every side; functions of parameters, used often */
 static void broadcast(void)
