@@ -191,6 +191,7 @@ static void initial(float *w, int64_t n, const char *name, gckpt_init init)
 }
 
 /* ---- ops; in < 0: the value into d; else input in's gradient, stored in or added to d ---- */
+/* 5c, 5e: linear, matmul; w with two axes serves all leading indices */
 static void compute_product(const node *o, int in, float *d, int add)
 {
     const node *x = &nodes[o->in[0]], *w = &nodes[o->in[1]];
@@ -211,7 +212,7 @@ static void compute_product(const node *o, int in, float *d, int add)
     }
 }
 
-/* layernorm (flag), rmsnorm: a row */
+/* 5d, 5e: a row of layernorm (flag) or rmsnorm */
 static void compute_norm(const node *o, int in, const float *x, const float *g, float *d, int add)
 {
     const float *gain = o->in[1] < 0 ? NULL : nodes[o->in[1]].y;
@@ -241,6 +242,7 @@ static void compute_norm(const node *o, int in, const float *x, const float *g, 
             d[j] = in == 1 ? fmaf(g[j], h[j], d[j]) : d[j] + g[j];
 }
 
+/* 5d: a row */
 static void compute_softmax(const node *o, int in, const float *x, const float *y, const float *g,
                             float *d, int add)
 {
@@ -327,7 +329,7 @@ static void compute_linear_cross_entropy(node *o, int in, float *d, int add)
         product(d, turned(l), a, v, rows, x->c, add, NULL);
 }
 
-/* sum over elements of (x - y)^2, or of x: a float for each entry of axis 0, these in double */
+/* 5d, 5e: sum of (x - y)^2, or of x: a float for each entry of axis 0, these in double */
 static void compute_loss(node *o, int in, const node *x, const node *y, float *d, int add)
 {
     int64_t size = x->n / x->s.d[0];
@@ -419,6 +421,7 @@ static int64_t turn(const node *o, int64_t i, float *sine, float *cosine)
     gckpti_sincos(fmaf((float)(i / o->c % o->s.d[1]), f, 0.0f), sine, cosine);
     return at < half ? i + half : i - half;
 }
+/* 5e, 5f: an element at a time, in the order of the output */
 static void compute_elements(const node *o, int in, float *d, int add)
 {
     const node *x = &nodes[o->in[0]], *t = &nodes[o->in[in < 0 ? 0 : in]];
@@ -427,10 +430,10 @@ static void compute_elements(const node *o, int in, float *d, int add)
         add = 1;
     }
     for (int64_t i = 0; i < o->n; i++) {
-        int64_t at = meets(o, 0, i), to = in < 0 ? i : meets(o, in, i), pair;
-        const float *g = o->g + i, v = in < 0 ? x->y[at] : *g;
-        int other = o->op == ADD || o->op == MUL ? !(in == 1) : 0;
-        float w = other || in == 1 ? nodes[o->in[other]].y[meets(o, other, i)] : 0, s, c;
+        int64_t to = in < 0 ? i : meets(o, in, i), pair;
+        int two = o->op == ADD || o->op == MUL, peer = in == 1 ? 0 : 1;
+        float v = in < 0 ? x->y[meets(o, 0, i)] : o->g[i], s, c;
+        float w = two ? nodes[o->in[peer]].y[meets(o, peer, i)] : 0;
         switch (o->op) {
         case ADD: put(&d[to], in < 0 ? v + o->factor * w : in ? o->factor * v : v, add); break;
         case MUL: put_product(&d[to], v, w, add); break;
@@ -554,7 +557,7 @@ static void update(node *w, gckpt_optimiser how, const gckpt_hyper *h, float cli
     }
 }
 
-/* One step over the whole batch (manual, 3). */
+/* 5e, 5f, 5g: one step over the whole batch (manual, 3). */
 static void take_step(gckpt_optimiser how, const gckpt_hyper *h, gckpt_report *report)
 {
     double squares = 0, weight;
