@@ -124,9 +124,8 @@
  *       starting at +0; then lane j += lane j+h for h = 16, 8, 4, 2, 1. Sums of products use fma in
  *       the lane.
  *    e. A reduction over rows (bias, gain, embedding, broadcast) goes row by row in place. The sum
- *       of a loss is a binary64 chain over rows. So the batch may be cut anywhere. The gradient of
- *       a loss's sum is (float)(weight * N / own count), binary64 from left to right (the first
- *       loss: weight; a regulariser: (float)(weight * N)).
+ *       of a loss is a binary64 chain over rows; its gradient is (float)(weight * N / own count),
+ *       a regulariser's own count being 1. So the batch may be cut anywhere.
  *    f. Fan-out: a tensor's gradient contributions come in reverse graph order of the users, inputs
  *       of one op ascending. The first one stores (keeping -0), the others add in place. An input
  *       that repeats a tensor of the same op computes apart and is added. What does not depend on
@@ -144,10 +143,9 @@
  *    i. Cross-entropy: classes are taken in chunks of 1024 with the same online maximum and sum;
  *       a row's loss is log(sum) - (logit - maximum), and softmax exp((logit - maximum) -
  *       log(sum)); the linear + cross-entropy op returns the same bits.
- *    j. Dropout: Philox4x32-10; key = the seed (low word, high word); counter = global element
- *       index / 4 (through the batch; low word, high word), tensor id, step (from 0). Element i
- *       takes word i % 4: u = top 24 bits / 2^24; kept when u >= p. Initial values: see
- *       gckpti_param_init.
+ *    j. Dropout: Philox4x32-10 keyed by the seed; counter = global element index / 4 (through the
+ *       batch; low word first), tensor id, step from 0; element i takes word i % 4, u = its top 24
+ *       bits / 2^24; kept when u >= p. Initial values: see gckpti_param_init.
  *    k. A fused or in-place kernel returns the bits of the plain ones. Hashes are FNV-1a 64 over
  *       little-endian 32-bit words, every NaN as 0x7fc00000.
  *    l. bf16 plans (desc.precision) keep what depends on the batch, values and gradients, as bf16:
