@@ -124,17 +124,18 @@
  *       starting at +0; then lane j += lane j+h for h = 16, 8, 4, 2, 1. Sums of products use fma in
  *       the lane.
  *    e. A reduction over rows (bias, gain, embedding, broadcast) goes row by row in place. The sum
- *       of a loss is a binary64 chain over rows. So the batch may be cut anywhere.
+ *       of a loss is a binary64 chain over rows; its gradient is (float)(weight * N / own count),
+ *       a regulariser's own count being 1. So the batch may be cut anywhere.
  *    f. Fan-out: a tensor's gradient contributions come in reverse graph order of the users, inputs
  *       of one op ascending. The first one stores (keeping -0), the others add in place. An input
  *       that repeats a tensor of the same op computes apart and is added. What does not depend on
  *       the batch (parameters, functions of parameters) has one accumulator per use, started at +0;
  *       they are added once a step, those of users that depend on the batch first, each group in
- *       reverse order.
+ *       reverse order (uses by one op ascending).
  *    g. Update: g = sum / (float)N, elementwise. A parameter's square sum is taken in blocks of
  *       4096 elements, each by d. with fma, block sums added in binary64; the norm is the root of
  *       their sum in binary64 in creation order; clipping scales g by (float)(clip / norm) when
- *       norm > clip.
+ *       norm > clip. The optimisers' formulas stand above gckpti_plain_adamw.
  *    h. Attention: scores are chains over the head size from +0, then times 1/sqrt(head size). Keys
  *       are taken in tiles of 64: new maximum, rescale of sum and output by exp(old - new), sum of
  *       the tile by d., output chains over keys ascending. At the end output / sum. The backward
@@ -142,8 +143,9 @@
  *    i. Cross-entropy: classes are taken in chunks of 1024 with the same online maximum and sum;
  *       a row's loss is log(sum) - (logit - maximum), and softmax exp((logit - maximum) -
  *       log(sum)); the linear + cross-entropy op returns the same bits.
- *    j. Dropout and initial values: Philox4x32-10 keyed by the seed; counter = global element index
- *       (through the batch), step and tensor id; u = top 24 bits / 2^24; kept when u >= p.
+ *    j. Dropout: Philox4x32-10 keyed by the seed; counter = global element index / 4 (through the
+ *       batch; low word first), tensor id, step from 0; element i takes word i % 4, u = its top 24
+ *       bits / 2^24; kept when u >= p. Initial values: see gckpti_param_init.
  *    k. A fused or in-place kernel returns the bits of the plain ones. Hashes are FNV-1a 64 over
  *       little-endian 32-bit words, every NaN as 0x7fc00000.
  *    l. bf16 plans (desc.precision) keep what depends on the batch, values and gradients, as bf16:
@@ -2118,7 +2120,8 @@ GCKPTI_INLINE float gckpti_from_bf16(uint16_t x) { return gckpti_float((uint32_t
 GCKPT_API uint16_t gckpt_to_bf16(float x) { return gckpti_to_bf16(x); }
 GCKPT_API float gckpt_from_bf16(uint16_t x) { return gckpti_from_bf16(x); }
 
-/* Two words to two independent standard normal values (Box and Muller), magnitude at most 5.77. */
+/* Two words to two independent standard normal values (Box and Muller), magnitude at most 5.77:
+ * r = sqrt(-2 log((top 24 bits of a + 1) / 2^24)); mul(r, cos), mul(r, sin) of mul(2 pi, u(b)). */
 GCKPTI_INLINE void gckpti_normal(uint32_t a, uint32_t b, float out[2])
 {
     float s, c, u = (float)(int32_t)((a >> 8) + 1) * 5.9604644775390625e-8f; /* (0,1] */
@@ -2389,8 +2392,9 @@ static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gc
     return &s->params[s->count++];
 }
 
-/* values = constant + normal N(0,1) + uniform U(-1,1), a function of seed, name and element
- * (5j). */
+/* values = fma(uniform, U, fma(normal, N, constant)), a function of seed, name and element (5j).
+ * Philox: key = FNV-1a of the seed's 8 bytes, lowest first, and the name; counter = element / 2, 0,
+ * 0. N = gckpti_normal(words 0, 1)[element % 2], U = fma(2, u(word 2 + element % 2), -1). */
 static void gckpti_param_init(const gckpt_store *s, gckpti_param *q, gckpt_init init)
 {
     unsigned char seed[8];
@@ -3195,7 +3199,7 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, const float *at
 
 #define GCKPTI_UNARY_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
 
-/* relu: y = max(x, 0), NaN stays; dx = g where y > 0 */
+/* relu: y = max(x, 0), NaN and -0 stay; dx = g where y > 0, else +0 (stored or added) */
 GCKPTI_INLINE float gckpti_relu(float x) { return x < 0.0f ? 0.0f : x; }
 static void gckpti_relu_forward(const gckpt_call *call) { gckpti_unary_forward(call, gckpti_relu); }
 static void gckpti_relu_backward(const gckpt_call *call)
@@ -3221,7 +3225,9 @@ GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x)
 }
 
 /* gelu: u = sqrt(2/pi) (x + 0.044715 x^3), t = tanh(u), y = x/2 (1 + t)
+ *   u = x fma(x^2, C3, C1), y = fma(x/2, t, x/2)
  * slope: (1 + t)/2 + x/2 (1 - t^2) u',  u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
+ *   fma(x/2 fma(-t, t, 1), u', fma(1/2, t, 1/2)),  u' = fma(x^2, 3 C3, C1)
  * Hendrycks & Gimpel 2016. */
 #define GCKPTI_GELU_C1 0.797884561f  /* sqrt(2/pi) */
 #define GCKPTI_GELU_C3 0.0356774081f /* sqrt(2/pi) * 0.044715 */
@@ -3256,7 +3262,8 @@ GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x)
     return gckpt_apply(&gckpti_op_gelu, &x, 1, NULL, 0);
 }
 
-/* gelu_erf: e = erf(x / sqrt 2), y = x/2 (1 + e);  slope: (1 + e)/2 + x exp(-x^2/2) / sqrt(2 pi) */
+/* gelu_erf: e = erf(0.707106781 x), y = x/2 (1 + e);  slope: (1 + e)/2 + x exp(-x^2/2) / sqrt(2 pi)
+ *   fma(x/2, e, x/2);  fma(0.398942280 x, exp((-x/2) x), fma(1/2, e, 1/2)) */
 GCKPTI_INLINE float gckpti_gelu_erf(float x)
 {
     float h = 0.5f * x, e = gckpti_erf(0.707106781f * x);
@@ -3290,7 +3297,8 @@ GCKPT_API gckpt_tensor *gckpt_gelu_erf(gckpt_tensor *x)
     return gckpt_apply(&gckpti_op_gelu_erf, &x, 1, NULL, 0);
 }
 
-/* silu: s = 1 / (1 + exp(-x)), y = x s;  slope: s + x s (1 - s). Elfwing 2017. */
+/* silu: s = 1 / (1 + exp(-x)), y = x s = x / (1 + exp(-x));  slope: s + x s (1 - s)
+ *   = fma(x s, 1 - s, s). Elfwing 2017. */
 GCKPTI_INLINE float gckpti_sigmoid(float x) { return 1.0f / (1.0f + gckpti_exp(-x)); }
 GCKPTI_INLINE float gckpti_silu(float x) { return x / (1.0f + gckpti_exp(-x)); }
 GCKPTI_INLINE float gckpti_silu_slope(float x)
@@ -3318,7 +3326,7 @@ GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x)
     return gckpt_apply(&gckpti_op_silu, &x, 1, NULL, 0);
 }
 
-/* tanh: slope 1 - y^2 */
+/* tanh: slope 1 - y^2 = fma(-y, y, 1) */
 GCKPTI_INLINE float gckpti_tanh_slope(float y) { return gckpti_fma(-y, y, 1.0f); }
 static void gckpti_tanh_forward(const gckpt_call *call) { gckpti_unary_forward(call, gckpti_tanh); }
 static void gckpti_tanh_backward(const gckpt_call *call)
@@ -3340,7 +3348,7 @@ GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x)
     return gckpt_apply(&gckpti_op_tanh, &x, 1, NULL, 0);
 }
 
-/* sigmoid: y = 1 / (1 + exp(-x)), slope y - y^2 */
+/* sigmoid: y = 1 / (1 + exp(-x)), slope y - y^2 = fma(-y, y, y) */
 GCKPTI_INLINE float gckpti_sigmoid_slope(float y) { return gckpti_fma(-y, y, y); }
 static void gckpti_sigmoid_forward(const gckpt_call *call)
 {
@@ -3441,7 +3449,8 @@ GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor)
     return gckpt_apply(&gckpti_op_scale, &x, 1, &factor, sizeof factor);
 }
 
-/* dropout: y = x / (1 - p) where u >= p, else 0;  dx = g / (1 - p) or 0, the mask drawn again.
+/* dropout: y = x / (1 - p) where u >= p, else 0;  dx = g / (1 - p) or 0, the mask drawn again: puts
+ * of (1 / (1 - p)) x or g, and of +0.
  * u is uniform in [0,1), four to a Philox block, numbered by the element in the whole batch (5j): a
  * micro-batch may begin inside a block. */
 static gckpt_result gckpti_dropout_shape(gckpt_call *call)
@@ -11624,6 +11633,13 @@ typedef struct {
     float momentum;
 } gckpti_update_job;
 
+/* With decayed = fma(-d, w, w), d = (lr weight_decay) decay_scale; lr is hyper.lr times lr_scale:
+ *   SGD       w = fma(-lr, g, decayed)
+ *   momentum  m = fma(momentum, m, g), w = fma(-lr, m, decayed)
+ *   AdamW     m = fma(b1, m, (1 - b1) g), v = fma(b2, v, (1 - b2) (g g)),
+ *             w = fma(-lr / (1 - b1^t), m / (sqrt(v c) + eps), decayed), c = 1 / (1 - b2^t)
+ * t counts the parameter's updates from 1. 1 - b1, 1 - b2, lr / (1 - b1^t) and c are computed in
+ * binary64 from the floats b1, b2, lr, powers by squaring (gckpti_powi), and rounded once. */
 static void gckpti_plain_adamw(float *w, const float *g, float *m, float *v, int64_t n,
                                const gckpti_adamw *a)
 {
