@@ -535,9 +535,9 @@ struct gckpt_call {
     (1u << (8 + (i)))                 /* the gradient of input i is grad_out itself when
                                                    shapes agree: grad == grad_out: nothing to do */
 #define GCKPT_INPLACE_GRAD (1u << 16) /* in[0].grad may be the bytes of grad_out (elementwise) */
-#define GCKPT_LOSS         (1u << 17) /* a (sum, count) loss; shape() leaves shape.n = 0. Beside
-                                          other losses of a plan it must count the elements of input
-                                          0 or, with i32 inputs, the last one's that are not < 0 */
+/* A (sum, count) loss; shape() leaves shape.n = 0. Beside other losses of a plan it must count the
+ * elements of input 0 or, with i32 inputs, those of the last one that are not < 0. */
+#define GCKPT_LOSS         (1u << 17)
 #define GCKPT_SIDE_EFFECT  (1u << 18) /* forward runs exactly once a micro-batch */
 #define GCKPT_TAKES_BF16                                                                           \
     (1u << 19) /* kernels read and write bf16 where out, in[0] or in[1] have it; else f32 copies */
@@ -549,9 +549,9 @@ typedef struct {
     void (*forward)(const gckpt_call *call);
     void (*backward)(const gckpt_call *call);  /* NULL: no gradients */
     uint64_t (*flops)(const gckpt_call *call); /* of the forward; NULL: one per output element */
-    /* The values of i32 input i are from 0 to the limit that this returns, not included; 0: there is
-     * no limit, nor when it is NULL. Each step checks all of them (E_DATA) before anything runs; in
-     * a loss the last i32 input may have values < 0, for what is to be ignored. */
+    /* The values of i32 input i are below this and not negative (but the last i32 input of a loss
+     * may have negative ones, for what is to be ignored): each step checks all of them before
+     * anything runs (E_DATA). 0 or no function: no check. */
     int64_t (*classes)(const gckpt_call *call, int i);
     unsigned needs[GCKPT_MAX_INPUTS];
     unsigned flags;
@@ -661,8 +661,8 @@ GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* recomputed wor
 GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
 /* Work of a whole step of desc.batch rows: that of its micro-batches and, once, of what depends on
- * parameters only; UINT64_MAX: more than that. With costs in nanoseconds a step takes 1e-9 * (this +
- * *update) seconds: see gckpt_calibrate. */
+ * parameters only; UINT64_MAX: at least that. With costs in nanoseconds a step takes 1e-9 * (this
+ * + *update) seconds: see gckpt_calibrate. */
 GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan);
 GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);    /* of a micro-batch */
 GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan); /* 1: updates in the backward */
@@ -9061,8 +9061,8 @@ static gckpt_result gckpti_lay_slot(gckpti_search *s, int k)
 {
     gckpt_result result = gckpti_lay(s, &s->slot[k]);
     size_t limit = (size_t)s->slot[k].limit, arena = s->slot[k].arena;
-    for (int more = 1; more <= 2 && k < s->rungs && arena > limit && arena < SIZE_MAX && result == GCKPT_OK;
-         more++) {
+    int over = k < s->rungs && arena > limit && arena < SIZE_MAX;
+    for (int more = 1; more <= 2 && over && result == GCKPT_OK; more++) {
         int64_t below = s->slot[k].limit - (int64_t)(arena - limit) * more / 2;
         gckpti_slot slot;
         memset(&slot, 0, sizeof slot);
@@ -10653,7 +10653,7 @@ typedef struct {
 /* Plans every way, but memory-poor not where ops are many: its list grows with their square. The
  * graph keeps the error it had, unless there is no memory to plan with. */
 static gckpt_result gckpti_chart_open(gckpti_chart *c, const gckpt_frontier *f, size_t mark,
-                             gckpt_write_fn write, void *user)
+                                      gckpt_write_fn write, void *user)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_SQRT,
                                         GCKPT_MEMORY_POOR };

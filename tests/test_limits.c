@@ -1,5 +1,5 @@
-/* test_limits.c - what is out of range is refused with the remedy; several losses are counted right,
- * whatever their targets; planning at the edges: blocks of memory, work, bytes, index inputs. */
+/* test_limits.c - what is out of range is refused with the remedy; several losses are counted
+ * right, whatever their targets; planning at the edges: blocks, work, bytes; i32 inputs. */
 #define GRADCKPT_IMPLEMENTATION
 #include "../gradckpt.h"
 
@@ -344,7 +344,7 @@ static void refused_values(void)
     gckpt_store_free(l.s);
 }
 
-/* ---- work and bytes beyond what can be counted or addressed; in a store without such tensors ---- */
+/* ---- work and bytes beyond what can be counted or addressed ---- */
 enum { DEEP = 24 };
 typedef struct {
     gckpt_store *s;
