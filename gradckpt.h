@@ -201,7 +201,7 @@
  *    Planning takes about 0.5 to 2 ms an op for all budgets at once (gckpt_frontier_new), half of
  *    it for one, and 10 to 20 MB (100 MB for some thousand ops). Up to 32 ops are searched more
  *    thoroughly, for up to some tenths of a second. A limit of list items looked at ends the search
- *    on graphs of many thousand ops (gckpt_frontier_complete). Without a budget there is no search.
+ *    on graphs of many thousand ops (gckpt_frontier_complete; layouts come on top). Without a budget there is no search.
  *
  * 10. Speed
  *    With gcc or clang for a 64-bit processor, products, attention, norms, losses, activations and
@@ -768,8 +768,8 @@ GCKPT_API void gckpt_frontier_free(gckpt_frontier *frontier);
 /* Points by ascending bytes and descending work; the last one recomputes nothing. */
 GCKPT_API int gckpt_frontier_points(const gckpt_frontier *frontier);
 GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *frontier, int i, gckpt_point *out);
-/* 1; 0 when the search stopped at its limit of work (very deep graphs): points may then cost more
- * than they need. */
+/* 1; 0 when the search stopped at its limit of work (very deep graphs) or gave up a move (a value
+ * that takes more than 400 forwards to compute again): points may then cost more than they need. */
 GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *frontier);
 /* The point that a budget gets (0: no limit), -1: it is too small; and its plan: what
  * gckpt_plan_new makes with GCKPT_OPTIMAL and that budget. */
@@ -7607,7 +7607,8 @@ enum {
     GCKPTI_TRIED = 24,   /* most seeds that an exact rung polishes */
     GCKPTI_CLOSURE = 400 /* most forwards that one gap may cost */
 };
-#define GCKPTI_WORK_LIMIT INT64_C(200000000) /* list items evaluated, in all */
+#define GCKPTI_WORK_LIMIT INT64_C(200000000)  /* list items evaluated, in all; besides, */
+#define GCKPTI_LOOK_LIMIT INT64_C(1000000000) /* items and links looked at to find moves */
 /* bytes of a store-all plan, at most: sums over all instructions stay below 2^63 */
 #define GCKPTI_SEARCHED 17592186044416.0
 
@@ -7692,6 +7693,8 @@ typedef struct {
     int *latest;
     int *mark, stamp;          /* units that were seen in this round */
     int *set, set_count;       /* of gckpti_closure */
+    int set_cut;               /* it would have been larger */
+    int cut;                   /* one that was used would, or the search ended early */
     int *of_unit, *unit_start; /* spans of a unit, ascending */
     int *use, *use_start;      /* positions that use a span, ascending */
     int *read, *read_start;    /* spans that a position uses, in the order of its links */
@@ -7703,7 +7706,8 @@ typedef struct {
     int moves, inserts;
     gckpti_slot *slot, *seed;
     int slots, seeds, rungs;
-    int64_t items; /* evaluated so far */
+    int64_t items, looked; /* counted so far, for GCKPTI_WORK_LIMIT and GCKPTI_LOOK_LIMIT */
+    int64_t swept[2];      /* the same when laying out began */
     int spared;    /* a unit whose gaps stay open; -1: none */
 } gckpti_search;
 
@@ -8030,6 +8034,7 @@ static void gckpti_index(gckpti_search *s, int64_t limit)
         (int64_t *)gckpti_want(s, &s->room[GCKPTI_ROOM_OVER], 5 * length + 12, sizeof *s->over);
     if (s->p->failed)
         return;
+    s->looked += t->length + most;
     s->of_unit = b;
     s->use_start = b + spans + 1;
     s->unit_start = s->use_start + spans + 1;
@@ -8153,9 +8158,11 @@ static uint64_t gckpti_closure(gckpti_search *s, int unit, int x, int policy, in
     s->mark[unit] = s->stamp;
     *penalty = 0;
     *choice = 0;
-    for (int h = 0; h < s->set_count && s->set_count < GCKPTI_CLOSURE; h++) {
+    int h = 0;
+    for (; h < s->set_count && s->set_count < GCKPTI_CLOSURE; h++) {
         const gckpti_unit *u = &s->unit[s->set[h]];
         cost += u->cost;
+        s->looked += u->inputs;
         for (int k = u->in; k < u->in + u->inputs; k++) {
             int q = s->links[k];
             if (s->mark[q] == s->stamp || s->unit[q].fixed)
@@ -8174,6 +8181,7 @@ static uint64_t gckpti_closure(gckpti_search *s, int unit, int x, int policy, in
                 s->set[s->set_count++] = q;
         }
     }
+    s->set_cut = h < s->set_count;
     return cost;
 }
 
@@ -8248,6 +8256,7 @@ static void gckpti_insert_set(gckpti_search *s, int x)
         gckpti_keyed m = { (uint64_t)x << 32 | (uint64_t)s->set[i], s->set[i], 0, x, 0 };
         s->insert[s->inserts++] = m;
     }
+    s->cut = s->cut || s->set_cut;
 }
 
 /* s->next = s->now with the noted forwards, without what nobody reads; evaluated. */
@@ -8294,6 +8303,7 @@ static int64_t gckpti_relief(gckpti_search *s, int low, int from, int high, int6
         sum = sum < most ? sum : most;
         gain += sum;
         s->left[c] -= take ? sum : 0;
+        s->looked++;
         x = end;
     }
     return gain;
@@ -8381,11 +8391,20 @@ static int gckpti_best_single(gckpti_search *s, int64_t limit, int tries, int mo
     return !s->p->failed;
 }
 
+/* Whether the search has counted as much as it may; then it ends, wherever it is. */
+static int gckpti_spent(gckpti_search *s)
+{
+    int spent = s->items > GCKPTI_WORK_LIMIT || s->looked > GCKPTI_LOOK_LIMIT;
+    s->cut = s->cut || spent;
+    return spent;
+}
+
 /* Takes the present schedule below the limit. Returns 0 when it cannot. */
 static int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
 {
     for (int round = 0; s->now.peak > limit && !s->p->failed; round++) {
-        if (round > 300 || s->items > GCKPTI_WORK_LIMIT)
+        s->cut = s->cut || round > 300;
+        if (round > 300 || gckpti_spent(s))
             return 0;
         int64_t excess = gckpti_excess(&s->now, limit);
         gckpti_index(s, limit);
@@ -8426,6 +8445,7 @@ static uint64_t gckpti_saving(gckpti_search *s, int x)
                 i != s->of_unit[s->unit_start[v->unit]])
                 s->set[s->set_count++] = v->start;
         }
+        s->looked += u->inputs;
     }
     return saving;
 }
@@ -8493,7 +8513,7 @@ static void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
         gckpti_find_repeats(s);
         s->insert = (gckpti_keyed *)gckpti_want(s, &s->room[GCKPTI_ROOM_INSERTS], (size_t)s->moves,
                                                 sizeof *s->insert);
-        if (s->p->failed || s->items > GCKPTI_WORK_LIMIT)
+        if (s->p->failed || gckpti_spent(s))
             return;
         if (exact) {
             uint64_t least = s->now.extra;
@@ -8968,7 +8988,7 @@ static void gckpti_climb(gckpti_search *s, int down)
     for (int i = 0; i < s->slots && !s->p->failed; i++) {
         int k = down ? i : s->slots - 1 - i, from = down ? k - 1 : k + 1, best = -1, tried = 0;
         gckpti_slot *slot = &s->slot[k];
-        if (s->items > GCKPTI_WORK_LIMIT)
+        if (gckpti_spent(s))
             exact = 0;
         for (int j = 0; j < s->seeds && down; j++) {
             if (s->seed[j].peak > slot->limit || s->seed[j].limit)
@@ -9002,7 +9022,7 @@ static void gckpti_climb(gckpti_search *s, int down)
  * savings, anew after each success. */
 static void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exact)
 {
-    for (int i = 0; i < tries && slot->length && s->items < GCKPTI_WORK_LIMIT; i++) {
+    for (int i = 0; i < tries && slot->length && !gckpti_spent(s); i++) {
         uint64_t before = slot->extra;
         if (!gckpti_slot_load(s, slot))
             return;
@@ -9059,6 +9079,8 @@ static int64_t gckpti_rung(const gckpti_search *s, int k, int below)
  * less work, so that gckpti_choose knows where to look. */
 static gckpt_result gckpti_lay_slot(gckpti_search *s, int k)
 {
+    s->items = s->swept[0]; /* whatever was laid out before: a slot ends the same for any budget */
+    s->looked = s->swept[1];
     gckpt_result result = gckpti_lay(s, &s->slot[k]);
     size_t limit = (size_t)s->slot[k].limit, arena = s->slot[k].arena;
     int over = k < s->rungs && arena > limit && arena < SIZE_MAX;
@@ -9252,6 +9274,8 @@ static gckpt_result gckpti_sweep(gckpti_search *s, gckpti_planner *p)
         gckpti_climb(s, 0);
     if (!p->failed)
         gckpti_slots_from_seeds(s);
+    s->swept[0] = s->items;
+    s->swept[1] = s->looked;
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
@@ -9575,7 +9599,7 @@ static gckpt_frontier *gckpti_frontier_copy(gckpti_search *s)
     f->term_count = p->term_count;
     f->tensors = (size_t)p->n;
     f->count = (size_t)s->slots;
-    f->complete = s->items <= GCKPTI_WORK_LIMIT;
+    f->complete = !s->cut;
     for (int k = 0; k < s->slots; k++)
         f->item_count += (size_t)s->slot[k].length;
     f->terms = (gckpt_term *)gckpti_new(&a, (size_t)f->term_count, sizeof *f->terms);
@@ -15536,6 +15560,7 @@ static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 #undef GCKPTI_HALF_AGAIN
 #undef GCKPTI_AGAIN
 #undef GCKPTI_WORK_LIMIT
+#undef GCKPTI_LOOK_LIMIT
 #undef GCKPTI_SEARCHED
 #undef GCKPTI_TWICE
 

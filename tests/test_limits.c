@@ -579,6 +579,38 @@ static void in_place(void)
     gckpt_store_free(s);
 }
 
+/* ---- the search says when it gave something up ---- */
+static void incomplete(void)
+{
+    for (int deep = 0; deep < 2; deep++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(512, 16));
+        gckpt_tensor *w = gckpt_param(g, "frozen", gckpt_shape2(16, 16), normal);
+        gckpt_store_freeze(s, "*", 1);
+        gckpt_segment_begin(g); /* which gives a lower limit to aim at */
+        gckpt_tensor *far = gckpt_linear(x, w, NULL);
+        for (int i = 0; i < (deep ? 600 : 60); i++) /* all of it to be computed again */
+            far = gckpt_scale(far, 1.01f);
+        gckpt_tensor *h = x;
+        for (int i = 0; i < 4; i++) {
+            char name[16];
+            snprintf(name, sizeof name, "w%d", i);
+            h = gckpt_linear(h, gckpt_param(g, name, gckpt_shape2(16, 16), normal), NULL);
+            h = gckpt_keep(i ? gckpt_tanh(h) : gckpt_mul(h, far));
+            if (!i)
+                gckpt_segment_end(g);
+        }
+        gckpt_term term = { gckpt_sum_loss(h), 1, 0 };
+        gckpt_frontier *f = gckpt_frontier_new(g, &term, 1, NULL);
+        CHECK_MSG(f && gckpt_frontier_complete(f) == !deep, "%d points, complete: %d",
+                  gckpt_frontier_points(f), gckpt_frontier_complete(f));
+        gckpt_frontier_free(f);
+        gckpt_graph_free(g);
+        gckpt_store_free(s);
+    }
+}
+
 /* ---- i32 inputs of a user's op: any of them, each with its limit ---- */
 /* pair: i32 a (R), table (V,C), i32 b (R) -> (R,C): table[a] + table[b] */
 static gckpt_result pair_shape(gckpt_call *call)
@@ -822,6 +854,7 @@ int main(void)
     beyond();
     blocks();
     in_place();
+    incomplete();
     index_inputs();
     pictures();
     return check_report("test_limits");
