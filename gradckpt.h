@@ -201,7 +201,8 @@
  *    Planning takes about 0.5 to 2 ms an op for all budgets at once (gckpt_frontier_new), half of
  *    it for one, and 10 to 20 MB (100 MB for some thousand ops). Up to 32 ops are searched more
  *    thoroughly, for up to some tenths of a second. A limit of list items looked at ends the search
- *    on graphs of many thousand ops (gckpt_frontier_complete; layouts come on top). Without a budget there is no search.
+ *    on graphs of many thousand ops (gckpt_frontier_complete); layouts come on top. Without a
+ *    budget there is no search.
  *
  * 10. Speed
  *    With gcc or clang for a 64-bit processor, products, attention, norms, losses, activations and
