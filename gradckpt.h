@@ -2818,15 +2818,17 @@ static gckpt_tensor *gckpti_leaf(gckpt_graph *g, int kind, const char *name, gck
 GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_type type,
                                     gckpt_shape shape)
 {
-    if (graph && name && shape.n < 1)
+    if (!graph || graph->object.sticky != GCKPT_OK)
+        return NULL;
+    if (name && shape.n < 1)
         return gckpti_fail(graph, GCKPT_E_SHAPE, "input \"%s\": needs at least the batch axis",
                            name);
-    if (graph && name && graph->rows && shape.n <= GCKPT_MAX_DIMS && shape.d[0] != graph->rows)
+    if (name && graph->rows && shape.n <= GCKPT_MAX_DIMS && shape.d[0] != graph->rows)
         return gckpti_fail(graph, GCKPT_E_SHAPE,
                            "input \"%s\": %S: axis 0 is the batch and must be %I, as for "
                            "the other inputs",
                            name, &shape, graph->rows);
-    for (size_t i = 0; graph && name && i < graph->count; i++)
+    for (size_t i = 0; name && i < graph->count; i++)
         if (graph->tensors[i]->kind == GCKPTI_INPUT && !strcmp(graph->tensors[i]->name, name))
             return gckpti_fail(graph, GCKPT_E_ARG,
                                "input \"%s\": the graph has one of this name, tensor %i; choose "

@@ -841,6 +841,17 @@ static void pictures(void)
     }
     gckpt_frontier_free(f);
     gckpt_graph_free(l.g);
+    for (long fail = 1; fail < 8; fail++) { /* names that were not kept are not compared */
+        static char name[10000];
+        gckpt_memory memory = { heap_resize, &h, NULL, 0 };
+        memset(name, 'n', sizeof name - 1);
+        h.calls = 0;
+        h.fail = fail;
+        gckpt_graph *g = gckpt_graph_new(l.s, &memory);
+        gckpt_input(g, name, GCKPT_F32, gckpt_shape1(ROWS));
+        CHECK(!gckpt_input(g, "x", GCKPT_F32, gckpt_shape1(ROWS)) == (h.calls >= fail));
+        gckpt_graph_free(g);
+    }
     gckpt_store_free(l.s);
 }
 
