@@ -203,7 +203,8 @@
  *    Planning takes about 0.5 to 2 ms an op for all budgets at once (gckpt_frontier_new), half of
  *    it for one, and 10 to 20 MB (100 MB for some thousand ops). Up to 32 ops are searched more
  *    thoroughly, for up to some tenths of a second. A limit of list items looked at ends the search
- *    on graphs of many thousand ops (gckpt_frontier_complete). Without a budget there is no search.
+ *    on graphs of many thousand ops (gckpt_frontier_complete); layouts come on top. Without a
+ *    budget there is no search.
  *
  * 10. Speed
  *    With gcc or clang for a 64-bit processor, products, attention, norms, losses, activations and
@@ -318,8 +319,8 @@ GCKPT_API void gckpt_store_free(gckpt_store *store);
  * E_ARG when nothing matches. Both are read when a plan is made (frozen) or a step updates
  * (group). */
 GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *pattern, int frozen);
-/* Factors on the step's lr and weight_decay. At first 1 and, as is usual, 1 for parameters of two
- * or more axes, 0 for vectors (biases, gains). */
+/* Factors on the step's lr and weight_decay, 0 or more (else E_ARG). At first 1 and, as is usual, 1
+ * for parameters of two or more axes, 0 for vectors (biases, gains). */
 GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern, float lr_scale,
                                          float decay_scale);
 /* Zeroes optimiser state, so that training starts afresh, with another optimiser if need be. */
@@ -373,7 +374,8 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path);
  * A graph belongs to a store and must be freed before it. Tensors live as long as their graph. */
 GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory);
 GCKPT_API void gckpt_graph_free(gckpt_graph *graph);
-/* Data fed at each step. Axis 0 is the batch, equal for all inputs of a graph: its micro-batch. */
+/* Data fed at each step. Axis 0 is the batch, equal for all inputs of a graph: its micro-batch. No
+ * two inputs of a graph have the same name. */
 GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_type type,
                                     gckpt_shape shape);
 /* Data that never changes and has no batch axis; `data` must outlive graph, plans and executors. */
@@ -540,10 +542,13 @@ struct gckpt_call {
     (1u << (8 + (i)))                 /* the gradient of input i is grad_out itself when
                                                    shapes agree: grad == grad_out: nothing to do */
 #define GCKPT_INPLACE_GRAD (1u << 16) /* in[0].grad may be the bytes of grad_out (elementwise) */
-#define GCKPT_LOSS         (1u << 17) /* a (sum, count) loss; shape() leaves shape.n = 0 */
+/* A (sum, count) loss; shape() leaves shape.n = 0. Beside other losses of a plan it must count the
+ * elements of input 0 or, with i32 inputs, those of the last one that are not < 0. */
+#define GCKPT_LOSS         (1u << 17)
 #define GCKPT_SIDE_EFFECT  (1u << 18) /* forward runs exactly once a micro-batch */
 #define GCKPT_TAKES_BF16                                                                           \
     (1u << 19) /* kernels read and write bf16 where out, in[0] or in[1] have it; else f32 copies */
+#define GCKPT_INDEX(i) (1u << (24 + (i))) /* input i is i32 (all others are f32) */
 typedef struct {
     const char *name;
     gckpt_result (*shape)(
@@ -551,8 +556,10 @@ typedef struct {
     void (*forward)(const gckpt_call *call);
     void (*backward)(const gckpt_call *call);  /* NULL: no gradients */
     uint64_t (*flops)(const gckpt_call *call); /* of the forward; NULL: one per output element */
-    int64_t (*classes)(
-        const gckpt_call *call); /* upper limit of the i32 input's values; NULL: no check */
+    /* The values of i32 input i are below this and not negative (but the last i32 input of a loss
+     * may have negative ones, for what is to be ignored): each step checks all of them before
+     * anything runs (E_DATA). 0 or no function: no check. */
+    int64_t (*classes)(const gckpt_call *call, int i);
     unsigned needs[GCKPT_MAX_INPUTS];
     unsigned flags;
     void (*forward_fast)(const gckpt_call *call); /* same bits, or NULL */
@@ -600,7 +607,8 @@ typedef struct {
 typedef struct {
     gckpt_mode mode;
     size_t budget; /* bytes, as gckpt_plan_bytes counts them; 0: no limit */
-    int64_t batch; /* most rows of one step; 0: the graph's own rows (one micro-batch) */
+    /* most rows of one step, no fewer than the graph's; 0: the graph's own (one micro-batch) */
+    int64_t batch;
     gckpt_optimiser optimiser;
     int own_state; /* GCKPT_OWN_OPTIMISER: floats of state per element, 0..4 */
     /* update each parameter as soon as its gradient is complete: 0, 1, or for gckpt_fit also
@@ -625,7 +633,11 @@ typedef struct {
      * larger of flops and 10 x bytes moved, + 16384 an instruction, the same on every machine */
     const gckpt_cost *costs;
     int cost_count;
-    gckpt_memory memory; /* for the plan itself */
+    /* For planning (it gives back what it took) and the plan. In a block (memory.memory) the plan
+     * lies at the beginning in the end, gckpt_plan_kind_bytes(plan, GCKPT_BYTES_TABLES) bytes
+     * behind at most 15 for alignment; all behind it is free, for the block of another plan, say.
+     * What is given the same block again overwrites it. */
+    gckpt_memory memory;
 } gckpt_plan_desc;
 /* Terms: what is minimised, the first one counting the step (manual, 3); none for INFERENCE is
  * fine. Copies what it needs: the graph may go first. NULL on error, which is then the graph's. */
@@ -656,8 +668,8 @@ GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* recomputed wor
 GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
 /* Work of a whole step of desc.batch rows: that of its micro-batches and, once, of what depends on
- * parameters only. With costs in nanoseconds a step takes 1e-9 * (this + *update) seconds: see
- * gckpt_calibrate. */
+ * parameters only; UINT64_MAX: at least that. With costs in nanoseconds a step takes 1e-9 * (this
+ * + *update) seconds: see gckpt_calibrate. */
 GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan);
 GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);    /* of a micro-batch */
 GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan); /* 1: updates in the backward */
@@ -703,8 +715,8 @@ GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
  * (same hash, same frozen parameters); another one, another version of this header, a damaged file
  * or one too large for this machine is refused with the reason, which is the graph's error.
  * Whatever is in the file, a plan that is read is right: it is derived from the graph again, but
- * for the order of instructions and the offsets, and these are checked. memory: for the plan;
- * NULL: the heap. */
+ * for the order of instructions and the offsets, and these are checked. memory: as
+ * gckpt_plan_desc.memory; NULL: the heap. */
 GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, void *user,
                                       const gckpt_memory *memory);
@@ -763,8 +775,8 @@ GCKPT_API void gckpt_frontier_free(gckpt_frontier *frontier);
 /* Points by ascending bytes and descending work; the last one recomputes nothing. */
 GCKPT_API int gckpt_frontier_points(const gckpt_frontier *frontier);
 GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *frontier, int i, gckpt_point *out);
-/* 1; 0 when the search stopped at its limit of work (very deep graphs): points may then cost more
- * than they need. */
+/* 1; 0 when the search stopped at its limit of work (very deep graphs) or gave up a move (a value
+ * that takes more than 400 forwards to compute again): points may then cost more than they need. */
 GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *frontier);
 /* The point that a budget gets (0: no limit), -1: it is too small; and its plan: what
  * gckpt_plan_new makes with GCKPT_OPTIMAL and that budget. */
@@ -773,7 +785,8 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t
 /* The frontier as text (at most 80 columns, about 20 rows), as SVG, and as JSON: an object with
  * points (gckpt_point, ascending bytes), marked (the point that the budget `mark` gets, or null;
  * mark 0: none), complete, and modes, by name. These are store-all, segments, sqrt and, up to 400
- * ops, memory-poor: planned now, for comparison; what cannot be planned is left out. */
+ * ops, memory-poor: planned now, for comparison; what cannot be planned is left out, but when there
+ * is no memory to plan them nothing is written (E_MEMORY). The graph's error stays what it was. */
 GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *frontier, size_t mark,
                                             gckpt_write_fn write, void *user);
 GCKPT_API gckpt_result gckpt_frontier_svg(const gckpt_frontier *frontier, size_t mark,
@@ -782,9 +795,10 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_
                                            gckpt_write_fn write, void *user);
 
 /* >>api-run ------------------------------------------------------------------------------------ */
+/* A step refuses what is not finite or out of range, by name. */
 typedef struct {
-    float lr;                /* taken as it is: 0 moves the moments only */
-    float weight_decay;      /* decoupled; times the parameter's decay_scale */
+    float lr;                /* 0 or more, taken as it is: 0 moves the moments only */
+    float weight_decay;      /* 0 or more; decoupled; times the parameter's decay_scale */
     float beta1, beta2, eps; /* AdamW; 0: 0.9, 0.999, 1e-8 (a negative beta means none) */
     float momentum;          /* MOMENTUM; 0: 0.9 */
     float clip;              /* greatest global gradient norm; 0: no clipping */
@@ -1180,18 +1194,19 @@ static void gckpti_text_double(gckpti_text *t, double value)
     }
 }
 
+static const char *gckpti_tensor_label(const gckpt_tensor *t, char *buffer, size_t size);
+static void gckpti_text_add(gckpti_text *t, const char *format, ...);
+
+/* A shape that is being refused may have any number of axes; only six are there to be read. */
 static void gckpti_text_shape(gckpti_text *t, const gckpt_shape *s)
 {
-    gckpti_text_put(t, "[", 1);
-    for (int i = 0; i < s->n; i++) {
-        if (i)
-            gckpti_text_put(t, ",", 1);
-        gckpti_text_int(t, s->d[i]);
-    }
-    gckpti_text_put(t, "]", 1);
+    int known = s->n >= 0 && s->n <= GCKPT_MAX_DIMS;
+    for (int i = 0; i < s->n && known; i++)
+        gckpti_text_add(t, i ? ",%I" : "[%I", s->d[i]);
+    if (!known)
+        gckpti_text_add(t, "[%i axes; 0 to %i are possible", s->n, GCKPT_MAX_DIMS);
+    gckpti_text_put(t, s->n ? "]" : "[]", s->n ? 1 : 2);
 }
-
-static const char *gckpti_tensor_label(const gckpt_tensor *t, char *buffer, size_t size);
 
 /* Directives: see gckpt_fail. */
 static void gckpti_text_format(gckpti_text *t, const char *format, va_list args)
@@ -2513,6 +2528,12 @@ GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *patter
 GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern, float lr_scale,
                                          float decay_scale)
 {
+    int bad = !(lr_scale >= 0 && lr_scale <= FLT_MAX); /* or NaN */
+    if (bad || !(decay_scale >= 0 && decay_scale <= FLT_MAX))
+        return gckpti_error(store, GCKPT_E_ARG,
+                            "group \"%s\": %s is %g; it must be 0 or more and finite",
+                            pattern ? pattern : "", bad ? "lr_scale" : "decay_scale",
+                            (double)(bad ? lr_scale : decay_scale));
     return gckpti_store_each(store, pattern, GCKPTI_GROUP, 0, lr_scale, decay_scale);
 }
 
@@ -2532,9 +2553,9 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
                             gckpti_name_problem(name));
     if (!gckpti_shape_fits(&shape))
         return gckpti_error(store, GCKPT_E_SHAPE,
-                            "external parameter \"%s\": sizes must be positive and the "
+                            "external parameter \"%s\": %S: sizes must be positive and the "
                             "product below %z",
-                            name, SIZE_MAX / 64);
+                            name, &shape, SIZE_MAX / 64);
     if (gckpti_find(store, name) >= 0)
         return gckpti_error(store, GCKPT_E_ARG,
                             "external parameter \"%s\" exists already; bind it before "
@@ -2809,14 +2830,22 @@ static gckpt_tensor *gckpti_leaf(gckpt_graph *g, int kind, const char *name, gck
 GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_type type,
                                     gckpt_shape shape)
 {
-    if (graph && name && shape.n < 1)
+    if (!graph || graph->object.sticky != GCKPT_OK)
+        return NULL;
+    if (name && shape.n < 1)
         return gckpti_fail(graph, GCKPT_E_SHAPE, "input \"%s\": needs at least the batch axis",
                            name);
-    if (graph && name && graph->rows && shape.d[0] != graph->rows)
+    if (name && graph->rows && shape.n <= GCKPT_MAX_DIMS && shape.d[0] != graph->rows)
         return gckpti_fail(graph, GCKPT_E_SHAPE,
                            "input \"%s\": %S: axis 0 is the batch and must be %I, as for "
                            "the other inputs",
                            name, &shape, graph->rows);
+    for (size_t i = 0; name && i < graph->count; i++)
+        if (graph->tensors[i]->kind == GCKPTI_INPUT && !strcmp(graph->tensors[i]->name, name))
+            return gckpti_fail(graph, GCKPT_E_ARG,
+                               "input \"%s\": the graph has one of this name, tensor %i; choose "
+                               "another, by which messages and printed plans can tell them apart",
+                               name, (int)i);
     gckpt_tensor *t = gckpti_leaf(graph, GCKPTI_INPUT, name, type, &shape);
     if (t)
         graph->rows = shape.d[0];
@@ -3025,7 +3054,7 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
                            attribute_bytes);
     int once = 1;
     for (int i = 0; i < n; i++) {
-        gckpt_type type = op->classes && i == n - 1 ? GCKPT_I32 : GCKPT_F32;
+        gckpt_type type = op->flags & GCKPT_INDEX(i) ? GCKPT_I32 : GCKPT_F32;
         if (in[i]->graph != g)
             return gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
         if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
@@ -3033,7 +3062,9 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
                                op->name, in[i]);
         if (in[i]->type != type)
             return gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be %s", op->name, i, in[i],
-                               type == GCKPT_I32 ? "i32 (indices)" : "f32");
+                               type == GCKPT_I32
+                                   ? "i32 (indices)"
+                                   : "f32 (an op that takes i32 there says GCKPT_INDEX)");
         once = once && in[i]->once;
     }
     gckpt_call call, more;
@@ -3051,7 +3082,7 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
     if (loss)
         call.shape.n = 0;
     if (!gckpti_shape_fits(&call.shape) || call.aux_bytes > PTRDIFF_MAX / 4)
-        return gckpti_fail(g, GCKPT_E_SHAPE, "%s: the result %S is too large; at most %z elements",
+        return gckpti_fail(g, GCKPT_E_SHAPE, "%s: the result %S does not fit; at most %z elements",
                            op->name, &call.shape, SIZE_MAX / 64);
     /* Rows must stay rows: with two or three times the rows there are two or three times the
      * output's, and nothing else changes. */
@@ -4249,7 +4280,11 @@ static void gckpti_embed_backward(const gckpt_call *call)
                                : gckpti_from_bf16(call->grad_out_bf16[r * n + i]);
 }
 
-static int64_t gckpti_embed_classes(const gckpt_call *call) { return call->in[0].shape.d[0]; }
+static int64_t gckpti_embed_classes(const gckpt_call *call, int i)
+{
+    (void)i;
+    return call->in[0].shape.d[0];
+}
 
 static const gckpt_op gckpti_op_embed = { "embed",
                                           gckpti_embed_shape,
@@ -4258,7 +4293,7 @@ static const gckpt_op gckpti_op_embed = { "embed",
                                           NULL,
                                           gckpti_embed_classes,
                                           { GCKPT_IN(1) },
-                                          GCKPT_TAKES_BF16,
+                                          GCKPT_TAKES_BF16 | GCKPT_INDEX(1),
                                           GCKPTI_FAST(gckpti_fast_embed_forward),
                                           GCKPTI_FAST(gckpti_fast_embed_backward) };
 
@@ -5099,8 +5134,9 @@ static uint64_t gckpti_cross_entropy_flops(const gckpt_call *call)
     return 13 * (uint64_t)gckpti_elements(&call->in[0].shape);
 }
 
-static int64_t gckpti_cross_entropy_classes(const gckpt_call *call)
+static int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 {
+    (void)i;
     return gckpti_last(&call->in[0].shape);
 }
 
@@ -5111,7 +5147,7 @@ static const gckpt_op gckpti_op_cross_entropy = { "cross_entropy",
                                                   gckpti_cross_entropy_flops,
                                                   gckpti_cross_entropy_classes,
                                                   { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX },
-                                                  GCKPT_LOSS,
+                                                  GCKPT_LOSS | GCKPT_INDEX(1),
                                                   GCKPTI_FAST(gckpti_fast_cross_entropy_forward),
                                                   GCKPTI_FAST(gckpti_fast_cross_entropy_backward) };
 
@@ -5383,8 +5419,9 @@ static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
     return logits * (2 * (uint64_t)gckpti_last(x) + 13);
 }
 
-static int64_t gckpti_linear_cross_entropy_classes(const gckpt_call *call)
+static int64_t gckpti_linear_cross_entropy_classes(const gckpt_call *call, int i)
 {
+    (void)i;
     return call->in[1].shape.d[0];
 }
 
@@ -5397,7 +5434,7 @@ static const gckpt_op gckpti_op_linear_cross_entropy = {
     gckpti_linear_cross_entropy_classes,
     { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
       GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX },
-    GCKPT_LOSS | GCKPTI_AGAIN | GCKPT_TAKES_BF16,
+    GCKPT_LOSS | GCKPTI_AGAIN | GCKPT_TAKES_BF16 | GCKPT_INDEX(2),
     GCKPTI_FAST(gckpti_fast_linear_cross_entropy_forward),
     GCKPTI_FAST(gckpti_fast_linear_cross_entropy_backward)
 };
@@ -5685,8 +5722,8 @@ typedef struct {
     uint64_t key;
     int item, from, to, policy; /* what the key stands for */
 } gckpti_keyed;
-typedef struct {
-    void *p;
+typedef struct gckpti_scratch { /* the head of a piece of memory */
+    struct gckpti_scratch *before;
     size_t size;
 } gckpti_scratch;
 
@@ -5697,8 +5734,7 @@ typedef struct {
     int term_count, n, threads, plain, looped, inference;
     gckpti_allocator *memory;
     int failed; /* out of memory somewhere */
-    gckpti_scratch scratch[20];
-    int scratch_count;
+    gckpti_scratch *scratch; /* the newest */
     unsigned char *active, *value_live, *aux_live, *kept;
     size_t *work_forward, *work_backward;
     gckpt_cost *cost;
@@ -5726,14 +5762,17 @@ typedef struct {
 
 static void *gckpti_scratch_new(gckpti_planner *p, size_t n, size_t size)
 {
-    void *memory = gckpti_new(p->memory, n + 1, size);
+    const size_t head = gckpti_round_up(sizeof(gckpti_scratch), GCKPTI_ALIGN);
+    size_t items = n < PTRDIFF_MAX / 2 / size ? head / size + n + 2 : SIZE_MAX;
+    unsigned char *memory = (unsigned char *)gckpti_new(p->memory, items, size);
     if (!memory) {
         p->failed = 1;
         return NULL;
     }
-    p->scratch[p->scratch_count].p = memory;
-    p->scratch[p->scratch_count++].size = (n + 1) * size;
-    return memory;
+    gckpti_scratch piece = { p->scratch, items * size };
+    memcpy(memory, &piece, sizeof piece);
+    p->scratch = (gckpti_scratch *)(void *)memory;
+    return memory + head;
 }
 
 static void gckpti_planner_free(gckpti_planner *p)
@@ -5750,9 +5789,10 @@ static void gckpti_planner_free(gckpti_planner *p)
         gckpti_resize(p->memory, p->raw, p->raw_capacity * sizeof *p->raw, 0);
     if (p->list)
         gckpti_resize(p->memory, p->list, p->list ? p->capacity * sizeof *p->list : 0, 0);
-    while (p->scratch_count > 0) {
-        gckpti_scratch *s = &p->scratch[--p->scratch_count];
-        gckpti_resize(p->memory, s->p, s->size, 0);
+    while (p->scratch) {
+        gckpti_scratch *piece = p->scratch;
+        p->scratch = piece->before;
+        gckpti_resize(p->memory, piece, piece->size, 0);
     }
 }
 
@@ -5908,11 +5948,18 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
     return cost;
 }
 
-/* Sums of work must stay below 2^64, however often a forward is repeated. */
+/* Work only adds up to what can be counted: a user's schedule may repeat a forward at will. */
+static uint64_t gckpti_add_work(uint64_t sum, uint64_t more)
+{
+    return more < UINT64_MAX - sum ? sum + more : UINT64_MAX;
+}
+
+/* Sums of work must stay below 2^64, although the search and the makers repeat a forward for each
+ * backward there is. */
 static gckpt_result gckpti_check_work(const gckpti_planner *p)
 {
-    const uint64_t most = UINT64_C(1) << 53;
-    uint64_t sum = 0;
+    uint64_t most = UINT64_MAX / 2 / ((uint64_t)p->n + 1), sum = 0;
+    most = most < UINT64_C(1) << 53 ? most : UINT64_C(1) << 53;
     for (int i = 0; i < p->n; i++) {
         const gckpt_cost *c = &p->cost[i]; /* 0 for what is no op */
         if (c->forward > most || c->backward > most || sum > most)
@@ -5923,7 +5970,7 @@ static gckpt_result gckpti_check_work(const gckpti_planner *p)
     return sum <= most
                ? GCKPT_OK
                : gckpti_error(p->g, GCKPT_E_ARG,
-                              "plan: the work of all ops adds up to more than 2^53; %s",
+                              "plan: the work of all ops adds up to more than %u; %s", most,
                               p->desc->costs ? "give costs in a larger unit" : "use fewer rows");
 }
 
@@ -6234,13 +6281,15 @@ static void gckpti_mark_first(gckpti_planner *p)
     for (size_t x = 0; x < p->length; x++)
         if (p->list[x].kind == GCKPT_FORWARD) {
             p->list[x].first = !p->mark[p->list[x].id];
-            *(p->list[x].first ? &once : &again) += p->cost[p->list[x].id].forward;
+            uint64_t *sum = p->list[x].first ? &once : &again;
+            *sum = gckpti_add_work(*sum, p->cost[p->list[x].id].forward);
             p->mark[p->list[x].id] = 1;
         } else if (p->list[x].kind == GCKPT_BACKWARD) {
-            p->least_work += p->cost[p->list[x].id].backward;
+            uint64_t more = p->cost[p->list[x].id].backward;
+            p->least_work = gckpti_add_work(p->least_work, more);
         }
-    p->least_work += once;
-    p->work = p->least_work + again;
+    p->least_work = gckpti_add_work(p->least_work, once);
+    p->work = gckpti_add_work(p->least_work, again);
     p->recompute = once ? (double)again / (double)once : 0;
 }
 
@@ -7350,6 +7399,34 @@ static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
     return parameters + state;
 }
 
+static void gckpti_plan_place(gckpt_plan *plan, const gckpti_parts *parts)
+{
+    plan->block = plan;
+    plan->nodes = parts->nodes;
+    plan->params = parts->params;
+    plan->list = parts->list;
+    plan->operands = parts->operands;
+    plan->terms = parts->terms;
+    plan->picks = parts->picks;
+    plan->lives = parts->lives;
+    plan->words = parts->words;
+    plan->names = parts->names;
+}
+
+/* In a caller's block a plan lies behind what planning took: moves it to the beginning. */
+static gckpt_plan *gckpti_plan_settle(gckpt_plan *plan)
+{
+    if (!plan || !plan->memory.desc.memory)
+        return plan;
+    size_t size = gckpti_parts_of(plan, NULL).size;
+    plan->memory.used = 0;
+    void *first = gckpti_resize(&plan->memory, NULL, 0, size); /* lower than the plan, so it fits */
+    gckpt_plan *moved = (gckpt_plan *)memmove(first, plan, size);
+    gckpti_parts parts = gckpti_parts_of(moved, moved);
+    gckpti_plan_place(moved, &parts);
+    return moved;
+}
+
 static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
 {
     const gckpt_plan_desc *d = p->desc;
@@ -7397,17 +7474,8 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
     gckpti_parts parts = gckpti_parts_of(plan, block);
     plan = (gckpt_plan *)block;
     *plan = head;
-    plan->block = block;
     plan->memory = memory;
-    plan->nodes = parts.nodes;
-    plan->params = parts.params;
-    plan->list = parts.list;
-    plan->operands = parts.operands;
-    plan->terms = parts.terms;
-    plan->picks = parts.picks;
-    plan->lives = parts.lives;
-    plan->words = parts.words;
-    plan->names = parts.names;
+    gckpti_plan_place(plan, &parts);
     gckpti_encode_nodes(p, plan, &parts);
     for (size_t x = 0; x < plan->length; x++) {
         parts.list[x] = p->ins[x];
@@ -7430,7 +7498,8 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
                                                  : use >= 0            ? p->use[use]
                                                                        : p->grad[t->id]);
     }
-    gckpti_sort_blocks(p->blocks, gckpti_list_blocks(p));
+    size_t blocks = gckpti_list_blocks(p); /* may move p->blocks */
+    gckpti_sort_blocks(p->blocks, blocks);
     for (size_t i = 0; i < plan->life_count; i++) { /* latest end first, so back to front */
         const gckpti_block *b = &p->blocks[plan->life_count - 1 - i];
         const gckpti_version *v = &p->versions[b->version];
@@ -7467,6 +7536,12 @@ static gckpt_result gckpti_try(gckpti_planner *p, gckpt_mode mode, int group)
     return result != GCKPT_OK ? result : p->failed ? GCKPT_E_MEMORY : gckpti_lifetimes(p);
 }
 
+/* What this machine cannot address is no plan, but one with fewer bytes may be. */
+static int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
+{
+    return result == GCKPT_E_MEMORY && !p->failed;
+}
+
 /* The i-th uniform segmentation: groups of 1, 2, ... ops, then of 1, 2, ... of the user's outermost
  * segments. */
 static int gckpti_group(const gckpti_planner *p, size_t i)
@@ -7495,6 +7570,7 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p, size_t alignment, int *b
         if (gckpti_group_repeats(p, i))
             continue;
         result = gckpti_try(p, GCKPT_SQRT, gckpti_group(p, i));
+        result = gckpti_too_large(p, result) ? GCKPT_OK : result; /* its bound is SIZE_MAX */
         bound[i] = p->bound;
     }
     for (*best = 1; result == GCKPT_OK && n > 0;) {
@@ -7551,7 +7627,8 @@ enum {
     GCKPTI_TRIED = 24,   /* most seeds that an exact rung polishes */
     GCKPTI_CLOSURE = 400 /* most forwards that one gap may cost */
 };
-#define GCKPTI_WORK_LIMIT INT64_C(200000000) /* list items evaluated, in all */
+#define GCKPTI_WORK_LIMIT INT64_C(200000000)  /* list items evaluated, in all; besides, */
+#define GCKPTI_LOOK_LIMIT INT64_C(1000000000) /* items and links looked at to find moves */
 /* bytes of a store-all plan, at most: sums over all instructions stay below 2^63 */
 #define GCKPTI_SEARCHED 17592186044416.0
 
@@ -7579,14 +7656,15 @@ typedef struct {
 /* One version of a unit's results, from its forward to its last uses; -1: none. */
 typedef struct {
     int unit, start, value_end, aux_end;
-    int source[2]; /* spans whose bytes the value may take over */
+    int source, sources; /* t->source[source..]: spans whose bytes the value may take over */
 } gckpti_span;
 
 typedef struct {
-    gckpti_room room[4];
+    gckpti_room room[5];
     int *item, length; /* u: forward of unit u; ~u: its backward */
     gckpti_span *span;
-    int spans, *at; /* by position: the span that begins there */
+    int spans, *source;
+    int *at; /* by position: the span that begins there */
     int64_t *live, peak;
     uint64_t extra; /* cost of all forwards but the first ones */
 } gckpti_trial;
@@ -7623,6 +7701,7 @@ typedef struct {
     size_t alignment;
     gckpti_unit *unit;
     int units, once, ranks; /* once: the first units, computed once a step */
+    int sources;            /* inputs of a unit that it may replace, at most; 1 or more */
     int body_ranks;         /* ranks below this one belong to the body */
     int turn;               /* position of the first backward of the present schedule */
     int *links, *of;        /* of: unit of a tensor id, or -1 */
@@ -7634,6 +7713,8 @@ typedef struct {
     int *latest;
     int *mark, stamp;          /* units that were seen in this round */
     int *set, set_count;       /* of gckpti_closure */
+    int set_cut;               /* it would have been larger */
+    int cut;                   /* one that was used would, or the search ended early */
     int *of_unit, *unit_start; /* spans of a unit, ascending */
     int *use, *use_start;      /* positions that use a span, ascending */
     int *read, *read_start;    /* spans that a position uses, in the order of its links */
@@ -7645,7 +7726,8 @@ typedef struct {
     int moves, inserts;
     gckpti_slot *slot, *seed;
     int slots, seeds, rungs;
-    int64_t items; /* evaluated so far */
+    int64_t items, looked; /* counted so far, for GCKPTI_WORK_LIMIT and GCKPTI_LOOK_LIMIT */
+    int64_t swept[2];      /* the same when laying out began */
     int spared;    /* a unit whose gaps stay open; -1: none */
 } gckpti_search;
 
@@ -7672,10 +7754,12 @@ static int gckpti_trial_room(gckpti_search *s, gckpti_trial *t, int length)
     gckpti_want(s, &t->room[1], n, sizeof *t->span);
     gckpti_want(s, &t->room[2], n, sizeof *t->at);
     gckpti_want(s, &t->room[3], n, sizeof *t->live);
+    gckpti_want(s, &t->room[4], n * (size_t)s->sources, sizeof *t->source);
     t->item = (int *)t->room[0].at; /* without memory: what was there before */
     t->span = (gckpti_span *)t->room[1].at;
     t->at = (int *)t->room[2].at;
     t->live = (int64_t *)t->room[3].at;
+    t->source = (int *)t->room[4].at;
     return !s->p->failed;
 }
 
@@ -7746,6 +7830,10 @@ static void gckpti_model_units(gckpti_search *s)
                     u->in_place |= (unsigned char)(1u << (at - u->in));
             }
             u->inputs = links - u->in;
+            int sources = 0;
+            for (unsigned bits = u->in_place; bits; bits &= bits - 1)
+                sources++;
+            s->sources = sources > s->sources ? sources : s->sources;
             u->read = links;
             unsigned mask = p->active[i] ? gckpti_needs(p, t) : 0;
             s->of[i] = s->units++;
@@ -7864,7 +7952,7 @@ static void gckpti_drop(gckpti_search *s, gckpti_trial *t)
 /* Spans, live bytes at each position, their peak and the repeated work of a list. */
 static void gckpti_evaluate(gckpti_search *s, gckpti_trial *t)
 {
-    int *latest = s->latest, end = t->length, body_end = t->length, rank = 0;
+    int *latest = s->latest, end = t->length, body_end = t->length, rank = 0, taken = 0;
     const int *links = s->links;
     for (int u = 0; u < s->units; u++)
         latest[u] = -1;
@@ -7889,13 +7977,15 @@ static void gckpti_evaluate(gckpti_search *s, gckpti_trial *t)
         gckpti_span *v = &t->span[t->spans];
         v->unit = i;
         v->start = x;
-        v->value_end = v->aux_end = v->source[0] = v->source[1] = -1;
-        for (int k = 0, found = 0; k < u->inputs; k++) {
+        v->value_end = v->aux_end = -1;
+        v->source = taken;
+        for (int k = 0; k < u->inputs; k++) {
             int q = latest[links[u->in + k]];
             t->span[q].value_end = x;
-            if (u->in_place >> k & 1 && found < 2)
-                v->source[found++] = q;
+            if (u->in_place >> k & 1)
+                t->source[taken++] = q;
         }
+        v->sources = taken - v->source;
         t->extra += latest[i] >= 0 ? u->cost : 0;
         t->at[x] = latest[i] = t->spans++;
     }
@@ -7912,8 +8002,8 @@ static void gckpti_evaluate(gckpti_search *s, gckpti_trial *t)
             v->aux_end = body_end - 1;
         if (v->value_end >= 0) {
             int from = v->start;
-            for (int k = 0; k < 2 && v->source[k] >= 0 && from == v->start; k++) {
-                const gckpti_span *q = &t->span[v->source[k]];
+            for (int k = 0; k < v->sources && from == v->start; k++) {
+                const gckpti_span *q = &t->span[t->source[v->source + k]];
                 if (q->value_end == v->start &&
                     !(s->p->looped && q->start < s->once && v->start >= s->once))
                     from++;
@@ -7964,6 +8054,7 @@ static void gckpti_index(gckpti_search *s, int64_t limit)
         (int64_t *)gckpti_want(s, &s->room[GCKPTI_ROOM_OVER], 5 * length + 12, sizeof *s->over);
     if (s->p->failed)
         return;
+    s->looked += t->length + most;
     s->of_unit = b;
     s->use_start = b + spans + 1;
     s->unit_start = s->use_start + spans + 1;
@@ -8087,9 +8178,11 @@ static uint64_t gckpti_closure(gckpti_search *s, int unit, int x, int policy, in
     s->mark[unit] = s->stamp;
     *penalty = 0;
     *choice = 0;
-    for (int h = 0; h < s->set_count && s->set_count < GCKPTI_CLOSURE; h++) {
+    int h = 0;
+    for (; h < s->set_count && s->set_count < GCKPTI_CLOSURE; h++) {
         const gckpti_unit *u = &s->unit[s->set[h]];
         cost += u->cost;
+        s->looked += u->inputs;
         for (int k = u->in; k < u->in + u->inputs; k++) {
             int q = s->links[k];
             if (s->mark[q] == s->stamp || s->unit[q].fixed)
@@ -8108,6 +8201,7 @@ static uint64_t gckpti_closure(gckpti_search *s, int unit, int x, int policy, in
                 s->set[s->set_count++] = q;
         }
     }
+    s->set_cut = h < s->set_count;
     return cost;
 }
 
@@ -8182,6 +8276,7 @@ static void gckpti_insert_set(gckpti_search *s, int x)
         gckpti_keyed m = { (uint64_t)x << 32 | (uint64_t)s->set[i], s->set[i], 0, x, 0 };
         s->insert[s->inserts++] = m;
     }
+    s->cut = s->cut || s->set_cut;
 }
 
 /* s->next = s->now with the noted forwards, without what nobody reads; evaluated. */
@@ -8228,6 +8323,7 @@ static int64_t gckpti_relief(gckpti_search *s, int low, int from, int high, int6
         sum = sum < most ? sum : most;
         gain += sum;
         s->left[c] -= take ? sum : 0;
+        s->looked++;
         x = end;
     }
     return gain;
@@ -8315,11 +8411,20 @@ static int gckpti_best_single(gckpti_search *s, int64_t limit, int tries, int mo
     return !s->p->failed;
 }
 
+/* Whether the search has counted as much as it may; then it ends, wherever it is. */
+static int gckpti_spent(gckpti_search *s)
+{
+    int spent = s->items > GCKPTI_WORK_LIMIT || s->looked > GCKPTI_LOOK_LIMIT;
+    s->cut = s->cut || spent;
+    return spent;
+}
+
 /* Takes the present schedule below the limit. Returns 0 when it cannot. */
 static int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
 {
     for (int round = 0; s->now.peak > limit && !s->p->failed; round++) {
-        if (round > 300 || s->items > GCKPTI_WORK_LIMIT)
+        s->cut = s->cut || round > 300;
+        if (round > 300 || gckpti_spent(s))
             return 0;
         int64_t excess = gckpti_excess(&s->now, limit);
         gckpti_index(s, limit);
@@ -8360,6 +8465,7 @@ static uint64_t gckpti_saving(gckpti_search *s, int x)
                 i != s->of_unit[s->unit_start[v->unit]])
                 s->set[s->set_count++] = v->start;
         }
+        s->looked += u->inputs;
     }
     return saving;
 }
@@ -8427,7 +8533,7 @@ static void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
         gckpti_find_repeats(s);
         s->insert = (gckpti_keyed *)gckpti_want(s, &s->room[GCKPTI_ROOM_INSERTS], (size_t)s->moves,
                                                 sizeof *s->insert);
-        if (s->p->failed || s->items > GCKPTI_WORK_LIMIT)
+        if (s->p->failed || gckpti_spent(s))
             return;
         if (exact) {
             uint64_t least = s->now.extra;
@@ -8902,7 +9008,7 @@ static void gckpti_climb(gckpti_search *s, int down)
     for (int i = 0; i < s->slots && !s->p->failed; i++) {
         int k = down ? i : s->slots - 1 - i, from = down ? k - 1 : k + 1, best = -1, tried = 0;
         gckpti_slot *slot = &s->slot[k];
-        if (s->items > GCKPTI_WORK_LIMIT)
+        if (gckpti_spent(s))
             exact = 0;
         for (int j = 0; j < s->seeds && down; j++) {
             if (s->seed[j].peak > slot->limit || s->seed[j].limit)
@@ -8936,7 +9042,7 @@ static void gckpti_climb(gckpti_search *s, int down)
  * savings, anew after each success. */
 static void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exact)
 {
-    for (int i = 0; i < tries && slot->length && s->items < GCKPTI_WORK_LIMIT; i++) {
+    for (int i = 0; i < tries && slot->length && !gckpti_spent(s); i++) {
         uint64_t before = slot->extra;
         if (!gckpti_slot_load(s, slot))
             return;
@@ -8961,12 +9067,6 @@ static void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exa
 }
 
 /* ---- exact bytes ---- */
-/* What this machine cannot address is no plan, but one with fewer bytes may be. */
-static int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
-{
-    return result == GCKPT_E_MEMORY && !p->failed;
-}
-
 /* Lays a slot's schedule out with the machinery of every plan; slot->arena, p->arena. */
 static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
 {
@@ -8999,9 +9099,12 @@ static int64_t gckpti_rung(const gckpti_search *s, int k, int below)
  * less work, so that gckpti_choose knows where to look. */
 static gckpt_result gckpti_lay_slot(gckpti_search *s, int k)
 {
+    s->items = s->swept[0]; /* whatever was laid out before: a slot ends the same for any budget */
+    s->looked = s->swept[1];
     gckpt_result result = gckpti_lay(s, &s->slot[k]);
     size_t limit = (size_t)s->slot[k].limit, arena = s->slot[k].arena;
-    for (int more = 1; more <= 2 && k < s->rungs && arena > limit && result == GCKPT_OK; more++) {
+    int over = k < s->rungs && arena > limit && arena < SIZE_MAX;
+    for (int more = 1; more <= 2 && over && result == GCKPT_OK; more++) {
         int64_t below = s->slot[k].limit - (int64_t)(arena - limit) * more / 2;
         gckpti_slot slot;
         memset(&slot, 0, sizeof slot);
@@ -9145,10 +9248,10 @@ static void gckpti_search_free(gckpti_search *s)
         if (slot->item)
             gckpti_resize(a, slot->item, slot->room, 0);
     }
-    for (int i = 0; i < GCKPTI_ROOMS + 8; i++) {
+    for (int i = 0; i < GCKPTI_ROOMS + 10; i++) {
         gckpti_room *r = i < GCKPTI_ROOMS       ? &s->room[i]
-                         : i < GCKPTI_ROOMS + 4 ? &s->now.room[i - GCKPTI_ROOMS]
-                                                : &s->next.room[i - GCKPTI_ROOMS - 4];
+                         : i < GCKPTI_ROOMS + 5 ? &s->now.room[i - GCKPTI_ROOMS]
+                                                : &s->next.room[i - GCKPTI_ROOMS - 5];
         if (r->at)
             gckpti_resize(a, r->at, r->bytes, 0);
     }
@@ -9161,9 +9264,8 @@ static gckpt_result gckpti_sweep(gckpti_search *s, gckpti_planner *p)
     s->p = p;
     s->alignment = p->desc->alignment ? p->desc->alignment : 64;
     s->spared = -1;
-    gckpt_result result = gckpti_check_work(p);
-    if (result == GCKPT_OK)
-        result = gckpti_try(p, GCKPT_STORE_ALL, 0);
+    s->sources = 1;
+    gckpt_result result = gckpti_try(p, GCKPT_STORE_ALL, 0);
     if (result == GCKPT_OK && p->most > GCKPTI_SEARCHED)
         result = gckpti_error(p->g, GCKPT_E_MEMORY,
                               "plan: %g bytes without recomputing are too many to search below; "
@@ -9192,6 +9294,8 @@ static gckpt_result gckpti_sweep(gckpti_search *s, gckpti_planner *p)
         gckpti_climb(s, 0);
     if (!p->failed)
         gckpti_slots_from_seeds(s);
+    s->swept[0] = s->items;
+    s->swept[1] = s->looked;
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
@@ -9236,6 +9340,11 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
         (d->mode == GCKPT_SCHEDULE && (!d->schedule || d->instructions <= 0)))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: terms, fetch or schedule is NULL or its count is negative");
+    if (!inference && d->batch && d->batch < g->rows)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: desc.batch is %I, but the graph has %I rows: build it with at "
+                            "most %I, or leave desc.batch 0 (steps may have fewer rows)",
+                            d->batch, g->rows, d->batch);
     if (count == 0 && (!inference || d->fetches == 0))
         return gckpti_error(
             g, GCKPT_E_ARG,
@@ -9371,7 +9480,7 @@ static gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *mem
     p->inference = d->mode == GCKPT_INFERENCE;
     p->looped = !p->inference && d->batch > graph->rows;
     result = gckpti_planner_start(p);
-    return result == GCKPT_OK && d->costs ? gckpti_check_work(p) : result;
+    return result == GCKPT_OK ? gckpti_check_work(p) : result;
 }
 
 /* Reports what a planner ended with on its graph; other errors are there already. */
@@ -9410,14 +9519,17 @@ static gckpt_plan *gckpti_plan_optimal(gckpti_planner *p, gckpt_result *result, 
     return plan;
 }
 
-GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
-                                     const gckpt_plan_desc *desc)
+/* *too_large: there is memory enough for planning, but more bytes in the arena than this machine
+ * addresses. */
+static gckpt_plan *gckpti_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
+                                   const gckpt_plan_desc *desc, int *too_large)
 {
     gckpt_plan_desc d;
     gckpti_planner p;
     gckpti_allocator memory;
     gckpt_plan *plan = NULL;
     size_t least = 0;
+    *too_large = 0;
     if (!graph || graph->object.sticky != GCKPT_OK)
         return NULL;
     memset(&d, 0, sizeof d);
@@ -9449,7 +9561,15 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
         gckpt_plan_free(plan);
         plan = NULL;
     }
-    return plan;
+    *too_large = gckpti_too_large(&p, result);
+    return gckpti_plan_settle(plan);
+}
+
+GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
+                                     const gckpt_plan_desc *desc)
+{
+    int too_large;
+    return gckpti_plan_new(graph, terms, count, desc, &too_large);
 }
 
 /* ---- the frontier ---- */
@@ -9499,7 +9619,7 @@ static gckpt_frontier *gckpti_frontier_copy(gckpti_search *s)
     f->term_count = p->term_count;
     f->tensors = (size_t)p->n;
     f->count = (size_t)s->slots;
-    f->complete = s->items <= GCKPTI_WORK_LIMIT;
+    f->complete = !s->cut;
     for (int k = 0; k < s->slots; k++)
         f->item_count += (size_t)s->slot[k].length;
     f->terms = (gckpt_term *)gckpti_new(&a, (size_t)f->term_count, sizeof *f->terms);
@@ -9634,6 +9754,7 @@ typedef struct {
     uint64_t key;         /* of the first graph; 0: none yet */
     size_t params, least; /* parameters it left in the store; bytes that some size can do with */
     int hunting;          /* nothing fits: what is the least? */
+    int too_large;        /* some size has more bytes than this machine addresses */
 } gckpti_fitting;
 
 /* The greatest divisor of n below d; 0: there is none. */
@@ -9684,6 +9805,9 @@ static size_t gckpti_floor(const gckpt_plan *p)
     return gckpt_plan_bytes(p) - p->arena + most;
 }
 
+/* What mixes rows is planned whole. */
+static int gckpti_cannot_split(const gckpt_plan *p) { return p->looped && p->mixer >= 0; }
+
 /* Plans graph g in the way of f->desc and keeps the plan if it is the best so far. Store-all has
  * the least work of all plans: it is done when it fits, and when it is too slow, so are all
  * others. */
@@ -9694,26 +9818,31 @@ static gckpt_result gckpti_fit_plan(gckpti_fitting *f, gckpt_graph *g, const gck
     uint64_t work = f->best ? gckpt_plan_step_work(f->best) : UINT64_MAX;
     d.mode = GCKPT_STORE_ALL;
     d.budget = 0;
-    gckpt_plan *plan = gckpt_plan_new(g, terms, count, &d);
-    if (!plan)
+    int too_large;
+    gckpt_plan *plan = gckpti_plan_new(g, terms, count, &d, &too_large);
+    if (!plan && !too_large)
         return gckpt_error(g);
     int whole = f->desc.mode == GCKPT_AUTO || f->desc.mode == GCKPT_STORE_ALL;
-    int fits = !f->desc.budget || gckpt_plan_bytes(plan) <= f->desc.budget;
-    int hopeless = gckpt_plan_step_work(plan) > work ||
-                   (d.batch > g->rows && !gckpt_plan_split_exact(plan, NULL));
-    if (!fits && gckpti_floor(plan) > (f->hunting ? f->least - 1 : f->desc.budget))
+    int fits = plan && (!f->desc.budget || gckpt_plan_bytes(plan) <= f->desc.budget);
+    int hopeless = plan && (gckpt_plan_step_work(plan) > work || gckpti_cannot_split(plan));
+    if (plan && !fits && gckpti_floor(plan) > (f->hunting ? f->least - 1 : f->desc.budget))
         hopeless = 1;
     if (hopeless || !whole || !fits) {
         gckpt_plan_free(plan);
         if (hopeless)
             return GCKPT_OK;
-        plan = gckpt_plan_new(g, terms, count, &f->desc);
-        if (!plan && gckpt_error(g) != GCKPT_E_BUDGET)
+        plan = gckpti_plan_new(g, terms, count, &f->desc, &too_large);
+        f->too_large = f->too_large || too_large;
+        if (!plan && !too_large && gckpt_error(g) != GCKPT_E_BUDGET)
             return gckpt_error(g);
-        if (!plan) {
+        if (!plan && !too_large)
             f->least = g->least < f->least ? g->least : f->least;
+        if (!plan)
             return GCKPT_OK;
-        }
+    }
+    if (gckpti_cannot_split(plan)) {
+        gckpt_plan_free(plan);
+        return GCKPT_OK;
     }
     uint64_t own = gckpt_plan_step_work(plan);
     int better = !f->best || own < work ||
@@ -9822,6 +9951,12 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *use
                      "fit: budget %z bytes is too small: a batch of %I rows needs at least %z, "
                      "whatever the micro-batch",
                      f.desc.budget, batch, f.least);
+    else if (result == GCKPT_OK && f.too_large)
+        gckpti_error(store, GCKPT_E_MEMORY,
+                     "fit: whatever the micro-batch of a batch of %I rows, the step arena has more "
+                     "bytes than this machine can address; try GCKPT_MEMORY_POOR or a smaller "
+                     "network",
+                     batch);
     else if (result == GCKPT_OK)
         gckpti_error(store, GCKPT_E_ARG, "fit: build wanted no divisor of the batch of %I rows",
                      batch);
@@ -9848,15 +9983,19 @@ GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan)
     uint64_t body = 0, once = 0;
     for (size_t x = 0; plan && x < plan->length; x++) {
         const gckpti_ins *ins = &plan->list[x];
+        uint64_t *sum = (int)x < plan->body || (int)x >= plan->epilogue ? &once : &body;
         if (ins->kind != GCKPT_UPDATE)
-            *((int)x < plan->body || (int)x >= plan->epilogue ? &once : &body) +=
-                ins->kind == GCKPT_FORWARD ? plan->nodes[ins->id].cost.forward
-                                           : plan->nodes[ins->id].cost.backward;
+            *sum = gckpti_add_work(*sum, ins->kind == GCKPT_FORWARD
+                                             ? plan->nodes[ins->id].cost.forward
+                                             : plan->nodes[ins->id].cost.backward);
     }
     if (!plan)
         return 0;
     uint64_t rows = (uint64_t)plan->rows, batch = (uint64_t)plan->batch;
-    return once + body / rows * batch + body % rows * batch / rows; /* a short one: in proportion */
+    if (body / rows >= UINT64_MAX / 2 / batch)
+        return UINT64_MAX;
+    body = body / rows * batch + body % rows * batch / rows; /* a short one: in proportion */
+    return gckpti_add_work(once, body);
 }
 
 GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan)
@@ -10555,15 +10694,17 @@ typedef struct {
     const char *unit_name;
 } gckpti_chart;
 
-/* Plans every way, but memory-poor not where ops are many: its list grows with their square. */
-static int gckpti_chart_open(gckpti_chart *c, const gckpt_frontier *f, size_t mark,
-                             gckpt_write_fn write, void *user)
+/* Plans every way, but memory-poor not where ops are many: its list grows with their square. The
+ * graph keeps the error it had, unless there is no memory to plan with. */
+static gckpt_result gckpti_chart_open(gckpti_chart *c, const gckpt_frontier *f, size_t mark,
+                                      gckpt_write_fn write, void *user)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_SQRT,
                                         GCKPT_MEMORY_POOR };
     memset(c, 0, sizeof *c);
     if (!f || !write)
-        return 0;
+        return GCKPT_E_ARG;
+    gckpti_object before = f->graph->object;
     c->s.w.write = write;
     c->s.w.user = user;
     c->f = f;
@@ -10579,10 +10720,14 @@ static int gckpti_chart_open(gckpti_chart *c, const gckpt_frontier *f, size_t ma
     c->ops = (int)(f->first[f->count] - f->first[f->count - 1]) / 2;
     for (int i = 0; i < GCKPTI_WAYS; i++) {
         gckpt_plan_desc d = f->desc;
+        int too_large;
         d.mode = modes[i];
-        gckpt_plan *plan = d.mode == GCKPT_MEMORY_POOR && c->ops > GCKPTI_POOR_OPS
-                               ? NULL
-                               : gckpt_plan_new(f->graph, f->terms, f->term_count, &d);
+        if (d.mode == GCKPT_MEMORY_POOR && c->ops > GCKPTI_POOR_OPS)
+            continue;
+        gckpt_plan *plan = gckpti_plan_new(f->graph, f->terms, f->term_count, &d, &too_large);
+        if (!plan && !too_large && f->graph->object.last == GCKPT_E_MEMORY)
+            return GCKPT_E_MEMORY;
+        f->graph->object = before;
         if (!plan)
             continue;
         c->way[i].bytes = gckpt_plan_bytes(plan);
@@ -10595,7 +10740,7 @@ static int gckpti_chart_open(gckpti_chart *c, const gckpt_frontier *f, size_t ma
         c->most = bytes > c->most ? bytes : c->most;
         gckpt_plan_free(plan);
     }
-    return 1;
+    return GCKPT_OK;
 }
 
 /* v >= 0 with one decimal between two texts, right-aligned in 12 columns */
@@ -10628,8 +10773,9 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
 {
     gckpti_chart c;
     gckpti_writer *w = &c.s.w;
-    if (!gckpti_chart_open(&c, f, mark, write, user))
-        return GCKPT_E_ARG;
+    gckpt_result result = gckpti_chart_open(&c, f, mark, write, user);
+    if (result != GCKPT_OK)
+        return result;
     size_t n = f->count, rows = (size_t)GCKPTI_ROWS;
     gckpti_draw(w,
                 "What bytes cost in time: %i plan%s. Bytes are parameters, optimiser state (both\n"
@@ -10726,8 +10872,9 @@ GCKPT_API gckpt_result gckpt_frontier_svg(const gckpt_frontier *f, size_t mark,
     };
     gckpti_chart c;
     gckpti_writer *w = &c.s.w;
-    if (!gckpti_chart_open(&c, f, mark, write, user))
-        return GCKPT_E_ARG;
+    gckpt_result result = gckpti_chart_open(&c, f, mark, write, user);
+    if (result != GCKPT_OK)
+        return result;
     gckpti_draw(w, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"640\" "
                    "viewBox=\"0 0 800 640\" font-family=\"sans-serif\" font-size=\"13\" "
                    "fill=\"#222\"><style>.e{text-anchor:end}.c{text-anchor:middle}"
@@ -10795,8 +10942,9 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
 {
     gckpti_chart c;
     gckpti_writer *w = &c.s.w;
-    if (!gckpti_chart_open(&c, f, mark, write, user))
-        return GCKPT_E_ARG;
+    gckpt_result result = gckpti_chart_open(&c, f, mark, write, user);
+    if (result != GCKPT_OK)
+        return result;
     gckpti_draw(w, "{\"points\":[");
     for (size_t i = 0; i < f->count; i++)
         gckpti_chart_json(w, i ? ",\n" : "\n", "", &f->points[i]);
@@ -11910,6 +12058,44 @@ GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
 
 /* ---- a step ---- */
 
+/* Input i of a loss, whose elements it counts; of an i32 input those that are not ignored. */
+static int gckpti_counted(const gckpt_op *op)
+{
+    int i = GCKPT_MAX_INPUTS - 1;
+    while (i > 0 && !(op->flags & GCKPT_INDEX(i)))
+        i--;
+    return i;
+}
+
+static const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_node *q)
+{
+    return (const int32_t *)(q->kind == GCKPTI_CONSTANT ? q->data : e->feeds[q->index]);
+}
+
+/* The values of i32 input i of a node, in all rows. */
+static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_node *node, int id, int i,
+                                         int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *q = &p->nodes[p->nodes[node->in[i]].base];
+    const int32_t *index = gckpti_indices(e, q);
+    int ignores = node->op->flags & GCKPT_LOSS && i == gckpti_counted(node->op);
+    gckpt_call c;
+    gckpti_call_start(e, node, id, p->rows, &c);
+    int64_t limit = node->op->classes(&c, i), per_row = gckpti_elements(&q->shape), n = per_row;
+    if (q->kind != GCKPTI_CONSTANT) {
+        per_row /= p->rows;
+        n = per_row * rows;
+    }
+    for (int64_t k = 0; k < n && limit; k++)
+        if (index[k] >= limit || (index[k] < 0 && !ignores))
+            return gckpti_error(e, GCKPT_E_DATA,
+                                "\"%s\": index %i at row %I, position %I: %s #%i takes 0 to %I",
+                                p->names + q->name, (int)index[k], k / per_row, k % per_row,
+                                node->op->name, id, limit - 1);
+    return GCKPT_OK;
+}
+
 /* Takes the feeds for rows row_end.. of the step and checks what indices they hold. */
 static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                       int64_t rows)
@@ -11943,24 +12129,10 @@ static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, in
         const gckpti_ins *ins = &p->list[x];
         const gckpti_node *node =
             ins->kind == GCKPT_FORWARD && ins->first ? &p->nodes[ins->id] : NULL;
-        if (!node || !node->op->classes)
-            continue;
-        const gckpti_node *view = &p->nodes[node->in[node->inputs - 1]], *q = &p->nodes[view->base];
-        const int32_t *index =
-            (const int32_t *)(q->kind == GCKPTI_CONSTANT ? q->data : e->feeds[q->index]);
-        gckpt_call c;
-        gckpti_call_start(e, node, ins->id, p->rows, &c);
-        int64_t classes = node->op->classes(&c), per_row = gckpti_elements(&q->shape), n = per_row;
-        if (q->kind != GCKPTI_CONSTANT) {
-            per_row /= p->rows;
-            n = per_row * rows;
-        }
-        for (int64_t k = 0; k < n; k++)
-            if (index[k] >= classes || (index[k] < 0 && !(node->op->flags & GCKPT_LOSS)))
-                return gckpti_error(e, GCKPT_E_DATA,
-                                    "\"%s\": index %i at row %I, position %I: %s #%i takes 0 to %I",
-                                    p->names + q->name, (int)index[k], k / per_row, k % per_row,
-                                    node->op->name, ins->id, classes - 1);
+        for (int i = 0; node && node->op->classes && i < node->inputs; i++)
+            if (node->op->flags & GCKPT_INDEX(i) &&
+                gckpti_check_indices(e, node, ins->id, i, rows) != GCKPT_OK)
+                return GCKPT_E_DATA;
     }
     unsigned char *copy = e->copies;
     for (size_t i = 0; i < p->node_count && copy; i++) {
@@ -11974,7 +12146,23 @@ static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, in
     return GCKPT_OK;
 }
 
-/* What each loss will count over all rows, from the feeds; only needed when there are several. */
+/* What a loss will count over all rows. What does not depend on the batch, or mixes its rows, is
+ * counted once a micro-batch. */
+static int64_t gckpti_expected_count(const gckpt_exec *e, const gckpti_node *node, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *q = &p->nodes[p->nodes[node->in[gckpti_counted(node->op)]].base];
+    int64_t n = gckpti_elements(&q->shape), times = (rows + p->rows - 1) / p->rows, ignored = 0;
+    if (!q->once && n % p->rows == 0) {
+        n = n / p->rows * rows;
+        times = 1;
+    }
+    for (int64_t k = 0; q->type == GCKPT_I32 && k < n; k++)
+        ignored += gckpti_indices(e, q)[k] < 0;
+    return (n - ignored) * times;
+}
+
+/* What each loss will count, from the feeds; only needed when there are several. */
 static void gckpti_expect_counts(gckpt_exec *e, int64_t rows, int known)
 {
     const gckpt_plan *p = e->plan;
@@ -11985,18 +12173,8 @@ static void gckpti_expect_counts(gckpt_exec *e, int64_t rows, int known)
         const gckpti_node *node = &p->nodes[p->terms[i].id];
         e->sums[i] = 0;
         e->counts[i] = 0;
-        e->expected[i] = -1;
-        if (!known || !several || node->once)
-            continue;
-        const gckpti_node *q =
-            &p->nodes[p->nodes[node->in[node->op->classes ? node->inputs - 1 : 0]].base];
-        int64_t n = gckpti_elements(&q->shape) / p->rows * rows, valid = n;
-        const int32_t *index = node->op->classes && q->kind == GCKPTI_INPUT
-                                   ? (const int32_t *)e->feeds[q->index]
-                                   : NULL;
-        for (int64_t k = 0; index && k < n; k++)
-            valid -= index[k] < 0;
-        e->expected[i] = valid;
+        e->expected[i] =
+            known && several && !node->once ? gckpti_expected_count(e, node, rows) : -1;
     }
 }
 
@@ -12007,12 +12185,11 @@ static gckpt_result gckpti_check_streaming(gckpt_exec *e)
     const gckpti_node *first = &p->nodes[p->terms[0].id];
     for (size_t i = 1; i < p->term_count; i++) {
         const gckpti_node *node = &p->nodes[p->terms[i].id];
-        int same = first->op->classes && node->op->classes &&
-                   p->nodes[first->in[first->inputs - 1]].base ==
-                       p->nodes[node->in[node->inputs - 1]].base;
-        same = same || (!first->op->classes && !node->op->classes &&
-                        gckpti_elements(&p->nodes[first->in[0]].shape) ==
-                            gckpti_elements(&p->nodes[node->in[0]].shape));
+        const gckpti_node *a = &p->nodes[first->in[gckpti_counted(first->op)]];
+        const gckpti_node *b = &p->nodes[node->in[gckpti_counted(node->op)]];
+        int same = a->type == b->type && (a->type == GCKPT_I32 ? a->base == b->base
+                                                               : gckpti_elements(&a->shape) ==
+                                                                     gckpti_elements(&b->shape));
         if (!p->terms[i].regulariser && !same)
             return gckpti_error(
                 e, GCKPT_E_ARG,
@@ -12059,22 +12236,25 @@ static void gckpti_clear_accumulators(gckpt_exec *e)
     }
 }
 
-static int gckpti_within(float x, float low, float high)
+static gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
 {
-    return x >= low && x <= high; /* not NaN */
-}
-
-static const char *gckpti_hyper_problem(const gckpt_hyper *h)
-{
-    if (!gckpti_within(h->lr, -FLT_MAX, FLT_MAX) ||
-        !gckpti_within(h->weight_decay, -FLT_MAX, FLT_MAX))
-        return "lr and hyper.weight_decay must be finite";
-    if (!gckpti_within(h->beta1, -1, 0.9999999f) || !gckpti_within(h->beta2, -1, 0.9999999f) ||
-        !gckpti_within(h->momentum, -1, 1))
-        return "beta1, beta2 and momentum must be below 1";
-    if (!gckpti_within(h->eps, 0, 1) || !gckpti_within(h->clip, 0, FLT_MAX))
-        return "eps must be 0 to 1 and hyper.clip 0 or more";
-    return NULL;
+    const struct {
+        const char *name;
+        float value, low, high;
+    } fields[] = { { "lr", h->lr, 0, FLT_MAX },
+                   { "weight_decay", h->weight_decay, 0, FLT_MAX },
+                   { "beta1", h->beta1, -1, 0.9999999f },
+                   { "beta2", h->beta2, -1, 0.9999999f },
+                   { "eps", h->eps, 0, 1 },
+                   { "momentum", h->momentum, -1, 1 },
+                   { "clip", h->clip, 0, FLT_MAX } };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (!(fields[i].value >= fields[i].low && fields[i].value <= fields[i].high)) /* or NaN */
+            return gckpti_error(e, GCKPT_E_ARG, "step: hyper.%s is %g; it must be from %g to %g%s",
+                                fields[i].name, (double)fields[i].value, (double)fields[i].low,
+                                (double)fields[i].high,
+                                i ? "" : " (a term of negative weight is maximised)");
+    return GCKPT_OK;
 }
 
 static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int inference)
@@ -12088,8 +12268,8 @@ static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int in
                                 : "step: this plan is for GCKPT_INFERENCE; gckpt_forward runs it");
     if (!inference && !hyper)
         return gckpti_error(e, GCKPT_E_ARG, "step: hyper is NULL");
-    if (!inference && gckpti_hyper_problem(hyper))
-        return gckpti_error(e, GCKPT_E_ARG, "step: hyper.%s", gckpti_hyper_problem(hyper));
+    if (!inference && gckpti_check_hyper(e, hyper) != GCKPT_OK)
+        return GCKPT_E_ARG;
     if (!inference && p->update_in_backward && hyper->clip > 0)
         return gckpti_error(
             e, GCKPT_E_ARG,
@@ -12351,6 +12531,7 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
         result = gckpti_take_feeds(exec, feeds, count, rows);
     if (result != GCKPT_OK) /* the rows before stay counted; the caller may go on */
         return result;
+    gckpti_ok(exec);
     if (exec->row_end > 0) {
         exec->pc = exec->plan->body;
         exec->dead = 0;
@@ -12366,6 +12547,7 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
         return GCKPT_E_ARG;
     if (exec->state != GCKPTI_STREAMING)
         return gckpti_error(exec, GCKPT_E_ARG, "step_end: no step was begun (gckpt_step_begin)");
+    gckpti_ok(exec);
     exec->state = GCKPTI_RUNNING;
     exec->pc = exec->plan->epilogue;
     if (exec->row_end == 0) /* nothing was added: nothing to do */
@@ -13913,6 +14095,8 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
         in.kind = (gckpt_kind)(word % 4);
         in.id = word / 4;
         r->list_hash = gckpti_fnv_number(r->list_hash, (uint64_t)word);
+        if (r->ended || r->bad)
+            break; /* the id is none: there may be no tensor at all */
         if (word % 4 >= GCKPT_UPDATE || g->tensors[in.id]->once)
             continue; /* what the library adds to any schedule */
         if (!gckpti_grow(r->p.memory, &r->list, &r->capacity, (size_t)d->instructions,
@@ -14067,7 +14251,7 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
         gckpti_ok(graph);
     else if (r.p.failed || result == GCKPT_OK || result == GCKPT_E_MEMORY)
         gckpti_error(graph, GCKPT_E_MEMORY, "load plan: no memory for it");
-    return plan;
+    return gckpti_plan_settle(plan);
 }
 
 #ifndef GCKPT_NO_STDIO
@@ -15592,6 +15776,7 @@ static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 #undef GCKPTI_HALF_AGAIN
 #undef GCKPTI_AGAIN
 #undef GCKPTI_WORK_LIMIT
+#undef GCKPTI_LOOK_LIMIT
 #undef GCKPTI_SEARCHED
 #undef GCKPTI_TWICE
 
