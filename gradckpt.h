@@ -240,7 +240,7 @@
 extern "C" {
 #endif
 
-/* named parameters and optimiser state; outlives graphs */
+/* named parameters and optimiser state; outlives graphs and executors */
 typedef struct gckpt_store gckpt_store;
 typedef struct gckpt_graph gckpt_graph; /* tensors and ops for one set of shapes */
 /* a value in a graph: knows its graph, op, shape, name */
@@ -301,14 +301,18 @@ GCKPT_API gckpt_shape gckpt_shape3(int64_t a, int64_t b, int64_t c);
 GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d);
 
 /* >>api-store -------------------------------------------------------------------------------------
- * A store is created empty; gckpt_param adds parameters to it, or finds them. */
+ * A store is created empty; gckpt_param adds parameters to it, or finds them. Their values are not
+ * made by that, nor by planning, but when something needs them: by gckpt_exec_new for its plan's,
+ * by gckpt_store_get, by loading. These say E_MEMORY, with the bytes, when there is no memory. A
+ * call that takes a const store allocates nothing and changes nothing: any number of threads may
+ * make such calls, and run forwards of executors of their own, while none changes the store. */
 typedef struct {
     gckpt_memory memory;
     uint64_t seed;
 } gckpt_store_desc;
 /* NULL desc: all defaults */
 GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc);
-/* free graphs and execs first */
+/* Graphs and executors of a freed store can only be freed. */
 GCKPT_API void gckpt_store_free(gckpt_store *store);
 
 /* Patterns match whole names; '*' stands for any run of characters, '?' for one: "h.*.mlp.*".
@@ -332,18 +336,22 @@ typedef struct {
     const char *name;
     gckpt_shape shape;
     int64_t elements;
-    float *values;   /* may be read and written between steps */
+    float *values;   /* may be read and written between steps; they stay where they are */
     float *state[4]; /* optimiser state, NULL while there is none: AdamW m, v; momentum */
     int frozen;
     float lr_scale, decay_scale;
 } gckpt_parameter;
 GCKPT_API int gckpt_store_count(const gckpt_store *store);
-GCKPT_API gckpt_result gckpt_store_get(const gckpt_store *store, int index, gckpt_parameter *out);
+/* E_ARG: no parameter has this index. get makes the values if they are not made yet (E_MEMORY);
+ * peek does not, and then shows NULL. */
+GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_parameter *out);
+GCKPT_API gckpt_result gckpt_store_peek(const gckpt_store *store, int index, gckpt_parameter *out);
 GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name); /* index or -1 */
-GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store); /* values and state it owns */
+/* values, made or not, and state that it owns */
+GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store);
 /* updates done so far */
 GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store);
-/* FNV-1a 64 over the parameters' values in creation order (manual, 5k). */
+/* FNV-1a 64 over the parameters' values, made or not, in creation order (manual, 5k). */
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 
 /* Reading and writing through callbacks: return the bytes done; fewer than asked is the end or an
@@ -374,7 +382,7 @@ GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_
 GCKPT_API gckpt_tensor *gckpt_constant(gckpt_graph *graph, const char *name, gckpt_type type,
                                        gckpt_shape shape, const void *data);
 /* Parameter `name` of the store; created with init when new (value = constant + normal * N(0,1) +
- * uniform * U(-1,1), keyed by the store's seed and the name, not by the order of creation). The
+ * uniform * U(-1,1), keyed by the store's seed and the name, whenever they are made). The
  * same name gives the same parameter again: that is how weights are tied. */
 typedef struct {
     float normal, uniform, constant;
@@ -963,6 +971,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
 #include <stdlib.h>
 #define GCKPT_REALLOC(p, n) realloc(p, n)
 #define GCKPT_FREE(p)       free(p)
+#define GCKPTI_HEAP_WHOLE   (SIZE_MAX > 0xffffffffu) /* an address space that is never in pieces */
 #if defined(__linux__) && defined(__GNUC__)
 #include <sys/mman.h>
 #ifdef MADV_HUGEPAGE
@@ -975,6 +984,9 @@ extern int madvise(void *start, size_t size, int advice);
 #endif
 #ifndef GCKPTI_HUGE_PAGES
 #define GCKPTI_HUGE_PAGES 0
+#endif
+#ifndef GCKPTI_HEAP_WHOLE
+#define GCKPTI_HEAP_WHOLE 0
 #endif
 #ifndef GCKPT_ASSERT
 #define GCKPT_ASSERT(x) ((void)0)
@@ -1338,6 +1350,18 @@ static void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t size)
     size_t bytes = n * size;
     if (ptr)
         gckpti_resize(a, ptr, bytes > 0 ? bytes : 1, 0);
+}
+
+/* 0: the heap has not got so much. Asked for in one piece, as systems that promise more memory than
+ * they have (overcommit) still refuse what could never be there; many pieces they would promise, and
+ * end the program when it writes to them. */
+static int gckpti_has_room(gckpti_allocator *a, size_t bytes)
+{
+    if (!GCKPTI_HEAP_WHOLE || a->desc.memory || a->desc.resize)
+        return 1;
+    void *p = gckpti_resize(a, NULL, 0, bytes);
+    gckpti_delete(a, p, bytes, 1);
+    return p != NULL;
 }
 
 /* Room for one more item in a growing array; 0 when out of memory (the array stays as it was). */
@@ -2228,12 +2252,14 @@ GCKPTI_INLINE int gckpti_self_test(void)
  * >>store: parameters and optimiser state
  * ============================================================================================== */
 typedef struct {
-    gckpt_parameter p; /* what gckpt_store_get shows; p.name is owned */
-    uint64_t name_hash;
-    int external;     /* values belong to the user */
-    int optimiser;    /* whose state: gckpt_optimiser + 1; 0: nobody's yet, or not known */
-    uint64_t updates; /* that the state has seen, for Adam's bias correction */
-    int locked;       /* external and not writable: stays frozen */
+    gckpt_parameter p; /* what gckpt_store_get shows; p.name is owned; p.values NULL: not made */
+    uint32_t name_hash;
+    unsigned char external; /* values belong to the user */
+    unsigned char locked;   /* external and not writable: stays frozen */
+    unsigned char raw;      /* values have memory, but what stands there are not yet they */
+    int optimiser;          /* whose state: gckpt_optimiser + 1; 0: nobody's yet, or not known */
+    gckpt_init init;        /* what values that are not made will be */
+    uint64_t updates;       /* that the state has seen, for Adam's bias correction */
 } gckpti_param;
 
 struct gckpt_store {
@@ -2344,64 +2370,120 @@ GCKPT_API void gckpt_store_free(gckpt_store *store)
 
 static int gckpti_find(const gckpt_store *s, const char *name)
 {
-    uint64_t hash = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
+    uint32_t hash = (uint32_t)gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
     for (size_t i = 0; i < s->count; i++)
         if (s->params[i].name_hash == hash && !strcmp(s->params[i].p.name, name))
             return (int)i;
     return -1;
 }
 
-/* Adds a parameter; values NULL: memory of its own, not yet initialised. NULL when out of
- * memory. */
+/* Adds a parameter; values NULL: of its own, to be made later as init says. NULL: no memory for its
+ * entry, or no machine of this kind has memory for it all (values, four states and the arena). */
 static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
-                                      float *values)
+                                      float *values, gckpt_init init)
 {
     gckpti_param q;
-    size_t length = strlen(name) + 1, n = (size_t)gckpti_elements(shape);
+    size_t length = strlen(name) + 1, n = (size_t)gckpti_elements(shape), all = n;
     memset(&q, 0, sizeof q);
-    if (s->count >= INT32_MAX ||
+    for (size_t i = 0; i < s->count && all <= SIZE_MAX / 24; i++)
+        all += s->params[i].external ? 0 : (size_t)s->params[i].p.elements;
+    if (s->count >= INT32_MAX || (!values && all > SIZE_MAX / 24) ||
         !gckpti_grow(&s->memory, &s->params, &s->capacity, s->count, sizeof *s->params))
         return NULL;
     char *copy = (char *)gckpti_new(&s->memory, length, 1);
-    if (copy)
-        memcpy(copy, name, length);
+    if (!copy)
+        return NULL;
+    memcpy(copy, name, length);
     q.p.elements = (int64_t)n;
-    q.p.values = values ? values : (float *)gckpti_new(&s->memory, n, sizeof(float));
+    q.p.values = values;
     q.p.name = copy;
     q.external = values != NULL;
-    if (!copy || !q.p.values) {
-        gckpti_param_free(s, &q);
-        return NULL;
-    }
+    q.init = init;
     q.p.shape = *shape;
     q.p.lr_scale = 1;
     q.p.decay_scale = shape->n >= 2 ? 1.0f : 0.0f;
-    q.name_hash = gckpti_fnv(GCKPTI_FNV_START, name, length - 1);
+    q.name_hash = (uint32_t)gckpti_fnv(GCKPTI_FNV_START, name, length - 1);
     s->params[s->count] = q;
     return &s->params[s->count++];
 }
 
-/* values = constant + normal N(0,1) + uniform U(-1,1), a function of seed, name and element
- * (5j). */
-static void gckpti_param_init(const gckpt_store *s, gckpti_param *q, gckpt_init init)
+/* ---- values: a parameter has none until a call that needs them makes them ---- */
+enum { GCKPTI_DRAWN = 64 }; /* values drawn in passing at a time; even */
+
+/* Initial values from the even index `at`: constant + normal N(0,1) + uniform U(-1,1), a function of
+ * seed, name and element (5j). So they are the same whenever they are drawn, and as often. */
+static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t n,
+                               float *out)
 {
+    const gckpt_init *init = &q->init;
     unsigned char seed[8];
     for (int i = 0; i < 8; i++)
         seed[i] = (unsigned char)(s->seed >> (8 * i));
     uint64_t key = gckpti_fnv(gckpti_fnv(GCKPTI_FNV_START, seed, 8), q->p.name, strlen(q->p.name));
-    for (int64_t i = 0; i < q->p.elements; i += 2) {
+    for (int64_t i = 0; i < n; i += 2) {
         float normal[2] = { 0, 0 }, v[2];
         uint32_t word[4] = { 0, 0, 0, 0 };
-        if (init.normal < 0 || init.normal > 0 || init.uniform < 0 || init.uniform > 0)
-            gckpti_philox(key, (uint64_t)i / 2, 0, 0, word);
-        if (init.normal < 0 || init.normal > 0)
+        if (init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0)
+            gckpti_philox(key, (uint64_t)(at + i) / 2, 0, 0, word);
+        if (init->normal < 0 || init->normal > 0)
             gckpti_normal(word[0], word[1], normal);
         for (int j = 0; j < 2; j++) {
             float uniform = gckpti_fma(2, gckpti_uniform(word[2 + j]), -1);
-            v[j] = gckpti_fma(init.uniform, uniform,
-                              gckpti_fma(init.normal, normal[j], init.constant));
-            if (i + j < q->p.elements)
-                q->p.values[i + j] = v[j];
+            v[j] = gckpti_fma(init->uniform, uniform,
+                              gckpti_fma(init->normal, normal[j], init->constant));
+            if (i + j < n)
+                out[i + j] = v[j];
+        }
+    }
+}
+
+/* Some values from the even index `at`, *n of them: the parameter's, or, while it has none, what
+ * they will be, in `room`. For reads of a store, which allocate nothing. */
+static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                     float room[GCKPTI_DRAWN], int64_t *n)
+{
+    int64_t left = q->p.elements - at;
+    *n = q->p.values || left < GCKPTI_DRAWN ? left : GCKPTI_DRAWN;
+    if (q->p.values)
+        return q->p.values + at;
+    gckpti_draw_values(s, q, at, *n, room);
+    return room;
+}
+
+/* Memory for values, which are raw until they are drawn or loaded. who: for the error. */
+static gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who)
+{
+    size_t bytes = (size_t)q->p.elements * sizeof(float);
+    if (q->p.values)
+        return GCKPT_OK;
+    q->p.values = (float *)gckpti_resize(&s->memory, NULL, 0, bytes);
+    if (!q->p.values)
+        return gckpti_error(s, GCKPT_E_MEMORY, "%s: no memory for the values of \"%s\": %z bytes",
+                            who, q->p.name, bytes);
+    q->raw = 1;
+    return GCKPT_OK;
+}
+
+/* What becomes of all raw values: they are drawn, or given back (as if they had not been asked
+ * for). */
+static void gckpti_values_draw(gckpt_store *s)
+{
+    for (size_t i = 0; i < s->count; i++)
+        if (s->params[i].raw) {
+            gckpti_draw_values(s, &s->params[i], 0, s->params[i].p.elements,
+                               s->params[i].p.values);
+            s->params[i].raw = 0;
+        }
+}
+
+static void gckpti_values_undo(gckpt_store *s)
+{
+    for (size_t i = s->count; i-- > 0;) {
+        gckpti_param *q = &s->params[i];
+        if (q->raw) {
+            gckpti_delete(&s->memory, q->p.values, (size_t)q->p.elements, sizeof(float));
+            q->p.values = NULL;
+            q->raw = 0;
         }
     }
 }
@@ -2528,7 +2610,8 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
                             "external parameter \"%s\" exists already; bind it before "
                             "any graph asks for it",
                             name);
-    gckpti_param *q = gckpti_param_new(store, name, &shape, values);
+    gckpt_init none = { 0, 0, 0 };
+    gckpti_param *q = gckpti_param_new(store, name, &shape, values, none);
     if (!q)
         return gckpti_error(store, GCKPT_E_MEMORY,
                             "external parameter \"%s\": no memory for its entry", name);
@@ -2539,12 +2622,23 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
 
 GCKPT_API int gckpt_store_count(const gckpt_store *store) { return store ? (int)store->count : 0; }
 
-GCKPT_API gckpt_result gckpt_store_get(const gckpt_store *store, int index, gckpt_parameter *out)
+GCKPT_API gckpt_result gckpt_store_peek(const gckpt_store *store, int index, gckpt_parameter *out)
 {
     if (!store || !out || index < 0 || (size_t)index >= store->count)
         return GCKPT_E_ARG;
     *out = store->params[index].p;
     return GCKPT_OK;
+}
+
+GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_parameter *out)
+{
+    gckpt_result result = gckpt_store_peek(store, index, out);
+    if (result != GCKPT_OK || out->values)
+        return result;
+    result = gckpti_values_new(store, &store->params[index], "get");
+    gckpti_values_draw(store);
+    out->values = store->params[index].p.values;
+    return result;
 }
 
 GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name)
@@ -2567,8 +2661,14 @@ GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store) { return store ? s
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
 {
     uint64_t hash = GCKPTI_FNV_START;
-    for (size_t i = 0; store && i < store->count; i++)
-        hash = gckpti_hash_floats(hash, store->params[i].p.values, store->params[i].p.elements);
+    float room[GCKPTI_DRAWN];
+    for (size_t i = 0; store && i < store->count; i++) {
+        const gckpti_param *q = &store->params[i];
+        for (int64_t at = 0, n; at < q->p.elements; at += n) {
+            const float *x = gckpti_values_at(store, q, at, room, &n);
+            hash = gckpti_hash_floats(hash, x, n);
+        }
+    }
     return hash;
 }
 
@@ -2843,12 +2943,10 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
     if (!t)
         return NULL;
     if (index < 0) {
-        gckpti_param *q = gckpti_param_new(s, name, &shape, NULL);
-        if (!q)
+        if (!gckpti_param_new(s, name, &shape, NULL, init))
             return gckpti_fail(graph, GCKPT_E_MEMORY,
                                "param \"%s\": the store has no memory for %I floats", name,
                                gckpti_elements(&shape));
-        gckpti_param_init(s, q, init);
         index = (int)s->count - 1;
     }
     t->index = index;
@@ -10856,32 +10954,50 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
 
-/* Optimiser state for what the plan trains, all or none; state of another optimiser is refused. */
+/* Values, and optimiser state for what the plan trains: what is not there yet, all or none. State of
+ * another optimiser is refused. Values are drawn when nothing can fail any more. */
 static gckpt_result gckpti_bind_state(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
+    gckpt_store *s = e->store;
+    gckpt_result result = GCKPT_OK;
+    size_t bytes = 0, states = 0;
     for (size_t i = 0; i < p->param_count; i++) {
-        gckpti_param *q = &e->store->params[e->params[i]];
-        e->squares[i] = (double)gckpti_state_slots(q); /* borrowed: what to go back to */
-        if (!p->params[i].trained)
-            continue;
-        gckpt_result result = GCKPT_OK;
-        if (q->optimiser && q->optimiser != (int)p->optimiser + 1 && p->state_slots > 0)
-            result = gckpti_error(e->store, GCKPT_E_ARG,
-                                  "exec: \"%s\" holds state of another optimiser; "
-                                  "gckpt_store_reset clears it",
-                                  q->p.name);
-        else if (!gckpti_param_state(e->store, q, p->state_slots))
-            result = gckpti_error(e->store, GCKPT_E_MEMORY,
-                                  "exec: no memory for the optimiser state "
-                                  "of \"%s\"",
-                                  q->p.name);
-        for (size_t k = i + 1; result != GCKPT_OK && k-- > 0;)
-            gckpti_state_shrink(e->store, &e->store->params[e->params[k]], (int)e->squares[k]);
-        if (result != GCKPT_OK)
-            return result;
+        const gckpti_param *q = &s->params[e->params[i]];
+        int wanted = p->params[i].trained ? p->state_slots : 0, had = gckpti_state_slots(q);
+        if (wanted && q->optimiser && q->optimiser != (int)p->optimiser + 1)
+            return gckpti_error(s, GCKPT_E_ARG,
+                                "exec: \"%s\" holds state of another optimiser; "
+                                "gckpt_store_reset clears it",
+                                q->p.name);
+        bytes += (size_t)q->p.elements * sizeof(float) *
+                 (size_t)(!q->p.values + (wanted > had ? wanted - had : 0));
+        e->squares[i] = (double)had; /* borrowed: what to go back to */
     }
-    return GCKPT_OK;
+    if (bytes && !gckpti_has_room(&s->memory, bytes))
+        result = gckpti_error(s, GCKPT_E_MEMORY,
+                              "exec: no memory for the %z bytes of values and optimiser state that "
+                              "the plan's %z parameters, \"%s\" first, still need",
+                              bytes, p->param_count, s->params[e->params[e->order[0]]].p.name);
+    for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
+        result = gckpti_values_new(s, &s->params[e->params[e->order[i]]], "exec");
+    for (; states < p->param_count && result == GCKPT_OK; states++) {
+        gckpti_param *q = &s->params[e->params[states]];
+        if (p->params[states].trained && !gckpti_param_state(s, q, p->state_slots))
+            result = gckpti_error(s, GCKPT_E_MEMORY,
+                                  "exec: no memory for the optimiser state "
+                                  "of \"%s\": %i times %z bytes",
+                                  q->p.name, p->state_slots,
+                                  (size_t)q->p.elements * sizeof(float));
+    }
+    if (result == GCKPT_OK) {
+        gckpti_values_draw(s);
+        return GCKPT_OK;
+    }
+    while (states-- > 0)
+        gckpti_state_shrink(s, &s->params[e->params[states]], (int)e->squares[states]);
+    gckpti_values_undo(s);
+    return result;
 }
 
 /* Finds the plan's parameters in the store; they must be what the plan was made for. */
@@ -12824,7 +12940,11 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
     gckpti_sink_put(&k, "       ", padding);
     for (size_t i = 0; i < store->count; i++) {
         const gckpt_parameter *p = &store->params[i].p;
-        gckpti_sink_floats(&k, p->values, p->elements);
+        float room[GCKPTI_DRAWN];
+        for (int64_t at = 0, n; at < p->elements && !k.failed; at += n) {
+            const float *x = gckpti_values_at(store, &store->params[i], at, room, &n);
+            gckpti_sink_floats(&k, x, n);
+        }
         for (int slot = 0; slot < 4 && p->state[slot]; slot++)
             gckpti_sink_floats(&k, p->state[slot], p->elements);
     }
@@ -13229,7 +13349,10 @@ static int gckpti_load_create(gckpti_loader *l)
 {
     for (size_t i = 0; i < l->count; i++) {
         const gckpti_saved *e = &l->entries[i];
-        if (e->slot < 0 && l->empty && !gckpti_param_new(l->store, e->name, &e->shape, NULL))
+        gckpt_init none = { 0, 0, 0 };
+        if (e->slot < 0 && l->empty &&
+            (!gckpti_param_new(l->store, e->name, &e->shape, NULL, none) ||
+             gckpti_values_new(l->store, &l->store->params[e->param], "load") != GCKPT_OK))
             return 0;
         if (e->slot < 0 && !gckpti_param_state(l->store, &l->store->params[e->param], e->states))
             return 0;
@@ -13287,6 +13410,7 @@ static void gckpti_load_commit(gckpti_loader *l, const float *data)
         for (int k = e->states; e->slot < 0 && k < 4 && q->p.state[k]; k++)
             memset(q->p.state[k], 0, bytes);
         if (e->slot < 0) {
+            q->raw = 0;
             q->updates = e->states && l->ours ? l->step : 0;
             q->optimiser = e->states && l->ours ? (int)l->optimiser : 0;
         }
@@ -13321,6 +13445,11 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
     memset(&l, 0, sizeof l);
     l.store = store;
     l.empty = store->count == 0;
+    for (size_t i = 0; i < store->count; i++) /* first, so that a block gets all the rest back */
+        if (gckpti_values_new(store, &store->params[i], "load") != GCKPT_OK) {
+            gckpti_values_undo(store);
+            return GCKPT_E_MEMORY;
+        }
     size_t header_bytes = (size_t)length, data_bytes = size - 8 - header_bytes;
     l.data_bytes = (int64_t)data_bytes;
     size_t room = gckpti_round_up(header_bytes, GCKPTI_ALIGN); /* so that a block gets it back */
@@ -13345,6 +13474,7 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
     if (l.entries)
         gckpti_delete(&store->memory, l.entries, l.capacity, sizeof *l.entries);
     gckpti_delete(&store->memory, l.header, room, 1);
+    gckpti_values_undo(store);
     return l.result == GCKPT_OK ? gckpti_ok(store) : l.result;
 }
 
@@ -13903,10 +14033,9 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
         int index = gckpti_find(store, name);
         gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
                             gckpti_float(next->init[2]) };
-        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, shape, NULL) : NULL;
-        if (q)
-            gckpti_param_init(store, q, init);
-        else if (index < 0)
+        if (index < 0 && gckpti_param_new(store, name, shape, NULL, init))
+            continue;
+        if (index < 0)
             result = gckpti_error(store, GCKPT_E_MEMORY,
                                   "plan: the store has no memory for the %I floats of \"%s\"",
                                   next->elements, name);
@@ -15367,6 +15496,7 @@ static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 #undef GCKPTI_NONE
 #undef GCKPTI_PLAN_MAGIC
 #undef GCKPTI_POSIX
+#undef GCKPTI_HEAP_WHOLE
 #undef GCKPTI_HUGE_PAGES
 #undef GCKPTI_TEAMS
 #undef GCKPTI_ROUND
