@@ -163,9 +163,9 @@
  *    gckpt_plan_bytes = parameters + optimiser state + step arena. The arena (gradients,
  *    activations, op outputs' aux, workspace) is one block whose size is the greatest offset +
  *    unpadded size, and running touches exactly that. Listed apart and not included: the tables
- *    (gckpt_plan_kind_bytes with GCKPT_BYTES_TABLES), the stack (compiled with optimisation: below
- *    64 KiB a thread with the fast backend, 96 KiB in bf16 plans, 3 KiB without), runtime
- *    libraries, and the caller's feeds.
+ *    (gckpt_plan_kind_bytes with GCKPT_BYTES_TABLES; an executor has a copy), the stack (compiled
+ *    with optimisation: below 64 KiB a thread with the fast backend, 96 KiB in bf16 plans, 3 KiB
+ *    without), runtime libraries, and the caller's feeds.
  *
  * 7. Time
  *    The forward and the backward of an op have a work (gckpt_cost): by a model that is the same on
@@ -382,8 +382,8 @@ GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_
 GCKPT_API gckpt_tensor *gckpt_constant(gckpt_graph *graph, const char *name, gckpt_type type,
                                        gckpt_shape shape, const void *data);
 /* Parameter `name` of the store; created with init when new (value = constant + normal * N(0,1) +
- * uniform * U(-1,1), keyed by the store's seed and the name, whenever they are made). The
- * same name gives the same parameter again: that is how weights are tied. */
+ * uniform * U(-1,1), keyed by the store's seed and the name, whenever they are made). The same name
+ * gives the same parameter again: that is how weights are tied. */
 typedef struct {
     float normal, uniform, constant;
 } gckpt_init;
@@ -852,8 +852,11 @@ typedef struct {
      * user ops run in it, on the calling thread; a region of their own has one thread (unless
      * omp_set_max_active_levels allows more), and they must return. */
 } gckpt_exec_desc;
-/* NULL on error, which is then the store's. Creates optimiser state, from the store's memory, where
- * it is missing; refuses state of another optimiser (gckpt_store_reset). */
+/* NULL on error, which is then the store's. Creates values and optimiser state, from the store's
+ * memory, where they are missing, all or none; refuses state of another optimiser
+ * (gckpt_store_reset). Where the system promises more memory than it has (overcommit), only what is
+ * beyond all of it is refused. The plan is copied (but for a C constant) and may be freed; the store
+ * is used until the executor is. */
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc);
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec);
@@ -7302,6 +7305,26 @@ static gckpti_parts gckpti_parts_of(const gckpt_plan *p, void *block)
     return q;
 }
 
+/* The plan that begins at `block`, with `head` as its numbers and its arrays, `parts`, yet to be
+ * filled. */
+static gckpt_plan *gckpti_plan_at(void *block, const gckpt_plan *head, gckpti_parts *parts)
+{
+    gckpt_plan *plan = (gckpt_plan *)block;
+    *parts = gckpti_parts_of(head, block);
+    *plan = *head;
+    plan->block = block;
+    plan->nodes = parts->nodes;
+    plan->params = parts->params;
+    plan->list = parts->list;
+    plan->operands = parts->operands;
+    plan->terms = parts->terms;
+    plan->picks = parts->picks;
+    plan->lives = parts->lives;
+    plan->words = parts->words;
+    plan->names = parts->names;
+    return plan;
+}
+
 static size_t gckpti_name_add(gckpt_plan *plan, const gckpti_parts *parts, const char *name)
 {
     size_t at = plan->name_bytes, size = strlen(name) + 1;
@@ -7475,20 +7498,9 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
     p->failed = p->failed || !block;
     if (!block)
         return NULL;
-    gckpti_parts parts = gckpti_parts_of(plan, block);
-    plan = (gckpt_plan *)block;
-    *plan = head;
-    plan->block = block;
+    gckpti_parts parts;
+    plan = gckpti_plan_at(block, &head, &parts);
     plan->memory = memory;
-    plan->nodes = parts.nodes;
-    plan->params = parts.params;
-    plan->list = parts.list;
-    plan->operands = parts.operands;
-    plan->terms = parts.terms;
-    plan->picks = parts.picks;
-    plan->lives = parts.lives;
-    plan->words = parts.words;
-    plan->names = parts.names;
     gckpti_encode_nodes(p, plan, &parts);
     for (size_t x = 0; x < plan->length; x++) {
         parts.list[x] = p->ins[x];
@@ -10899,7 +10911,7 @@ enum { GCKPTI_CANARY = 64, GCKPTI_UPDATE_BLOCK = 4096 };
 struct gckpt_exec {
     gckpti_object object;
     gckpti_allocator memory;
-    const gckpt_plan *plan;
+    const gckpt_plan *plan; /* its own copy, or a constant of the program */
     gckpt_store *store;
     gckpt_exec_desc desc;
     gckpti_runner runner;
@@ -10951,6 +10963,7 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_delete(&a, exec->feeds, p->inputs, sizeof *exec->feeds);
     gckpti_delete(&a, exec->order, p->param_count, sizeof *exec->order);
     gckpti_delete(&a, exec->params, p->param_count, sizeof *exec->params);
+    gckpti_delete(&a, p->block, gckpti_parts_of(p, NULL).size, 1);
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
 
@@ -11228,9 +11241,17 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
         return NULL;
     }
     gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
-    if (!e) {
-        gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for %z bytes", sizeof *e);
+    size_t tables = plan->block ? gckpti_parts_of(plan, NULL).size : 0;
+    void *block = e && tables ? gckpti_resize(&a, NULL, 0, tables) : NULL;
+    if (!e || (tables && !block)) {
+        gckpti_delete(&a, e, 1, sizeof *e);
+        gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for %z bytes", sizeof *e + tables);
         return NULL;
+    }
+    if (block) { /* so that plans may go first, in any thread */
+        gckpti_parts parts;
+        memcpy(block, plan->block, tables);
+        plan = gckpti_plan_at(block, plan, &parts);
     }
     e->object.magic = GCKPTI_MAGIC;
     e->memory = a;
