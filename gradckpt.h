@@ -249,11 +249,12 @@ typedef struct gckpt_plan gckpt_plan;         /* schedule and offsets: constant 
 typedef struct gckpt_frontier gckpt_frontier; /* bytes against work, all of it */
 typedef struct gckpt_exec gckpt_exec;         /* a plan bound to memory, a store and a backend */
 
-/* Results: OK, two that are not errors (MORE, CANCELLED), and errors. */
+/* Results: OK, three that are not errors (MORE, CANCELLED, UNRESOLVED), and errors. */
 #define GCKPT_RESULTS(X)                                                                           \
     X(OK, "ok")                                                                                    \
     X(MORE, "more instructions to run")                                                            \
     X(CANCELLED, "cancelled by the progress callback; nothing was changed")                        \
+    X(UNRESOLVED, "rounding hides what was to be checked")                                         \
     X(E_SHAPE, "shapes do not fit")                                                                \
     X(E_ARG, "a wrong argument")                                                                   \
     X(E_MEMORY, "out of memory")                                                                   \
@@ -912,12 +913,23 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
                                 float min_lr);
 
 /* >>api-check ---------------------------------------------------------------------------------- */
+typedef struct {
+    double worst;      /* greatest relative difference, of the directions that could be resolved */
+    double resolution; /* the coarsest: a smaller relative difference could not have been seen */
+    int directions;    /* two of each trainable parameter */
+    int unresolved;    /* of them: rounding of the loss hides whether they are right */
+    const char *name;  /* parameter of `worst`; when UNRESOLVED, of `resolution`. The executor's */
+} gckpt_check;
 /* Compares the gradient of every trainable parameter with central differences of the loss along the
- * gradient and along a random direction; *worst is the greatest relative difference, and the
- * executor's error text names its parameter; E_DATA when it is above 0.01. Weights are restored bit
- * for bit; nothing is updated. */
+ * gradient and along a random direction. E_DATA: one differs by more than 0.01. GCKPT_UNRESOLVED:
+ * none does, but some cannot be told: a loss that is large beside its changes (targets far from the
+ * outputs) is too coarse in f32, and then half a gradient, or twice it, may look the same. The
+ * executor's error text has names and figures. A gradient that is zero but for rounding (what a
+ * norm or softmax cancels) is right when the loss shows no slope and is fine enough to show one of
+ * 0.01 of the greatest parameter's. Weights are restored bit for bit; nothing is updated. check may
+ * be NULL. */
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                             int64_t rows, double *worst);
+                                             int64_t rows, gckpt_check *check);
 /* Times the ops on this machine, for desc.costs: costs[id] is the nanoseconds of an op's forward
  * and backward over one micro-batch, at least 1; cost_count: highest id + 1. *update (NULL: not
  * wanted) is what a step takes besides: checks, division, norm, update. `seconds` is a clock that
@@ -12529,66 +12541,141 @@ static const gckpti_ins *gckpti_update_of(const gckpt_plan *p, int param)
     return NULL;
 }
 
-/* One parameter along one direction. The loss's difference between w + h d and w - h d is compared
- * with the gradient times the difference of the weights as they really were, at h and h/2, and
- * extrapolated to h = 0 (Richardson). The rounding of the losses is no difference: a gradient that
- * is zero but for it (what a norm or softmax cancels) is right. */
-static gckpt_result gckpti_check_direction(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                           int64_t rows, int param, const float *g, float *w,
-                                           int random, double width, double *difference)
+/* FLAT: there is no slope to see, and the gradient is nothing but its own rounding. */
+enum { GCKPTI_RIGHT, GCKPTI_WRONG, GCKPTI_COARSE, GCKPTI_FLAT };
+
+/* One parameter along one direction, and what came of it. */
+typedef struct {
+    int param, random;
+    float *g, *w;      /* the gradient and the values, copied */
+    double loss;       /* there */
+    double gap;        /* relative: between slope and gradient */
+    double spread;     /* relative: what the losses themselves disagree by about the slope */
+    double rounding;   /* relative: what rounding of the losses to f32 may make of it */
+    double resolution; /* what of these two counts */
+    double change;     /* of the loss, as the gradient has it, at width 1 */
+    double noise;      /* of the loss: its rounding */
+    int is;            /* GCKPTI_RIGHT, ... */
+} gckpti_probe;
+
+static double gckpti_abs(double x) { return x < 0 ? -x : x; }
+static double gckpti_greater(double a, double b) { return a > b ? a : b; }
+
+/* How large the sums are that the loss was made of. */
+static double gckpti_loss_size(const gckpt_exec *e)
 {
-    const gckpti_param *q = &e->store->params[e->params[param]];
+    const gckpt_plan *p = e->plan;
+    double size = 0;
+    for (size_t i = 0; i < p->term_count; i++) {
+        double n = p->terms[i].regulariser || !e->counts[i] ? 1 : (double)e->counts[i];
+        size += gckpti_abs((double)gckpti_float(p->terms[i].weight) * e->sums[i] / n);
+    }
+    return size;
+}
+
+/* The loss's difference between w + h d and w - h d is compared with the gradient times the
+ * difference of the weights as they really were, at h and h/2, and extrapolated to h = 0
+ * (Richardson). What they say about their own error: the two slopes, and the sums of both sides
+ * less the middle, which must be as h^2. A gradient that is rounding is another one at each place;
+ * one that is not is, in the mean of both sides, the same. */
+static gckpt_result gckpti_check_direction(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                           int64_t rows, double width, gckpti_probe *t)
+{
+    const gckpti_param *q = &e->store->params[e->params[t->param]];
+    const float *g = t->g, *w = t->w;
+    const float *there =
+        gckpti_at(e, e->plan->operands[gckpti_update_of(e->plan, t->param)->operands]);
     int64_t n = q->p.elements;
-    double gg = 0, ww = 0, slope[2] = { 0, 0 }, expected = 0, scale = 0, loss[2] = { 0, 0 };
+    double gg = 0, ww = 0, slope[2] = { 0, 0 }, even[2] = { 0, 0 }, expected = 0, scale = 0;
     gckpt_result result = GCKPT_OK;
     for (int64_t i = 0; i < n; i++) {
         gg += (double)g[i] * (double)g[i];
         ww += (double)w[i] * (double)w[i];
     }
     double rms = gckpti_sqrt_double(gg / (double)n),
-           widest = 0.02 * (gckpti_sqrt_double(ww / (double)n) + 0.05), h = width * widest;
+           h = width * 0.02 * (gckpti_sqrt_double(ww / (double)n) + 0.05);
+    int reproduced = gg > 0;
     for (int half = 0; half < 2 && result == GCKPT_OK; half++) {
-        double moved = 0, dot = 0;
+        double moved = 0, dot = 0, same = 0, loss[2] = { 0, 0 };
         for (int side = 0; side < 2 && result == GCKPT_OK; side++) {
             double sign = side ? -1 : 1;
             for (int64_t i = 0; i < n; i++) {
                 uint32_t word[4];
-                gckpti_philox(0, (uint64_t)i, (uint32_t)param, 0, word);
-                double d = random ? (word[0] & 1 ? 1 : -1) : rms > 0 ? (double)g[i] / rms : 0;
+                gckpti_philox(0, (uint64_t)i, (uint32_t)t->param, 0, word);
+                double d = t->random ? (word[0] & 1 ? 1 : -1) : rms > 0 ? (double)g[i] / rms : 0;
                 q->p.values[i] = (float)((double)w[i] + sign * (half ? h / 2 : h) * d);
                 dot += sign * (double)g[i] * (double)q->p.values[i];
                 moved += d * d;
             }
             result = gckpti_gradients(e, feeds, count, rows, &loss[side]);
+            for (int64_t i = 0; i < n && result == GCKPT_OK; i++)
+                same += (double)g[i] * (double)there[i];
         }
         double step = half ? h : 2 * h;
         slope[half] = (loss[0] - loss[1]) / step;
+        even[half] = loss[0] + loss[1] - 2 * t->loss;
         expected = dot / step;
+        reproduced = reproduced && gckpti_abs(same / 2 - gg) < 0.25 * gg;
         scale = gckpti_sqrt_double(gg * moved / 2 / (double)n);
     }
     memcpy(q->p.values, w, (size_t)n * sizeof(float));
-    double found = (4 * slope[1] - slope[0]) / 3, gap = found - expected;
-    double rounding = 4e-7 * (loss[0] < 0 ? -loss[0] : loss[0]) / widest;
-    gap = gap < 0 ? -gap : gap;
-    gap = gap < rounding ? 0 : gap;
-    found = found < 0 ? -found : found;
-    expected = expected < 0 ? -expected : expected;
-    scale = scale > found ? scale : found;
-    scale = scale > expected ? scale : expected;
-    *difference = scale > 1e-12 ? gap / scale : gap;
+    double found = (4 * slope[1] - slope[0]) / 3;
+    t->noise = 4e-7 * gckpti_loss_size(e);
+    t->change = gckpti_abs(expected) * h / width;
+    t->gap = gckpti_abs(found - expected);
+    int flat = !reproduced && t->gap * h <= t->noise && t->change * width <= t->noise;
+    t->spread = gckpti_greater(gckpti_abs(slope[1] - slope[0]),
+                               gckpti_abs(even[0] - 4 * even[1]) / (4 * h));
+    scale = gckpti_greater(scale, gckpti_greater(gckpti_abs(found), gckpti_abs(expected)));
+    scale = gckpti_greater(scale, 1e-12);
+    t->gap /= scale;
+    t->spread /= scale;
+    t->rounding = t->noise / h / scale;
+    double doubt = gckpti_greater(t->spread, t->rounding);
+    t->is = flat                                                            ? GCKPTI_FLAT
+            : t->gap <= 0.01 && (t->rounding <= 0.005 || t->spread <= 0.01) ? GCKPTI_RIGHT
+            : t->gap <= 2 * doubt                                           ? GCKPTI_COARSE
+                                                                            : GCKPTI_WRONG;
+    if (t->is != GCKPTI_COARSE)
+        doubt = t->rounding <= 0.005 ? t->rounding : t->spread;
+    t->resolution = doubt;
+    return result;
+}
+
+/* Looks from several distances, nearer where the loss bends, farther where it is coarse, until one
+ * shows that the gradient is right; else *t is the clearest view. */
+static gckpt_result gckpti_check_widths(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                        int64_t rows, gckpti_probe *t)
+{
+    static const double widths[] = { 1, 4, 1.0 / 8, 16, 1.0 / 64 };
+    gckpt_result result = GCKPT_OK;
+    gckpti_probe at = *t;
+    for (int i = 0; i < 5 && result == GCKPT_OK; i++) {
+        result = gckpti_check_direction(e, feeds, count, rows, widths[i], &at);
+        int found = at.is == GCKPTI_RIGHT || at.is == GCKPTI_FLAT;
+        if (i == 0 || found || at.gap + at.resolution < t->gap + t->resolution)
+            *t = at;
+        if (found)
+            break;
+    }
     return result;
 }
 
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                             int64_t rows, double *worst)
+                                             int64_t rows, gckpt_check *check)
 {
-    if (!exec || !worst)
+    gckpt_check c;
+    memset(&c, 0, sizeof c);
+    if (check)
+        *check = c;
+    if (!exec)
         return GCKPT_E_ARG;
     const gckpt_plan *p = exec->plan;
     int64_t most = 0;
     gckpt_result result = GCKPT_OK;
-    int worst_param = -1;
-    *worst = 0;
+    const char *coarse = NULL, *flat = NULL; /* names */
+    double change = 0, noise = 0, coarsest = 0;
+    int wrong = 0, flats = 0;
     if (p->update_in_backward || p->mode == GCKPT_INFERENCE)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: needs a training plan without update_in_backward");
@@ -12608,38 +12695,70 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
     for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++) {
         if (!p->params[i].trained)
             continue;
-        double loss;
+        const char *name = p->names + p->params[i].name;
         size_t n = (size_t)p->params[i].elements;
-        result = gckpti_gradients(exec, feeds, count, rows, &loss);
+        gckpti_probe start;
+        memset(&start, 0, sizeof start);
+        start.param = (int)i;
+        start.g = copy;
+        start.w = copy + n;
+        result = gckpti_gradients(exec, feeds, count, rows, &start.loss);
         if (result != GCKPT_OK)
             break;
-        memcpy(copy, gckpti_at(exec, p->operands[gckpti_update_of(p, (int)i)->operands]),
+        memcpy(start.g, gckpti_at(exec, p->operands[gckpti_update_of(p, (int)i)->operands]),
                n * sizeof(float));
-        memcpy(copy + n, exec->store->params[exec->params[i]].p.values, n * sizeof(float));
+        memcpy(start.w, exec->store->params[exec->params[i]].p.values, n * sizeof(float));
         for (int random = 0; random < 2 && result == GCKPT_OK; random++) {
-            double difference = 0, width = 1;
-            for (; width > 0.01 && result == GCKPT_OK; width /= 8) { /* where the loss bends */
-                double d = 0;
-                result = gckpti_check_direction(exec, feeds, count, rows, (int)i, copy, copy + n,
-                                                random, width, &d);
-                difference = width >= 1 || d < difference ? d : difference;
-                if (difference <= 0.01)
-                    break;
+            gckpti_probe t = start;
+            t.random = random;
+            result = gckpti_check_widths(exec, feeds, count, rows, &t);
+            c.directions++;
+            change = gckpti_greater(change, t.change);
+            noise = gckpti_greater(noise, t.noise);
+            wrong += t.is == GCKPTI_WRONG;
+            c.unresolved += t.is == GCKPTI_COARSE;
+            flats += t.is == GCKPTI_FLAT;
+            if (t.is == GCKPTI_FLAT) {
+                flat = name;
+                continue;
             }
-            if (difference > *worst || difference != difference || worst_param < 0) {
-                *worst = difference;
-                worst_param = (int)i;
+            c.resolution = gckpti_greater(c.resolution, t.resolution);
+            if (t.is == GCKPTI_COARSE) {
+                coarse = t.resolution > coarsest ? name : coarse;
+                coarsest = gckpti_greater(coarsest, t.resolution);
+            } else if (t.gap > c.worst || t.gap != t.gap || !c.name) {
+                c.worst = t.gap;
+                c.name = name;
             }
         }
     }
     exec->desc.debug = debug;
     gckpti_delete(&exec->memory, copy, (size_t)most, 2 * sizeof(float));
-    if (result == GCKPT_OK && !(*worst <= 0.01))
-        return gckpti_error(
+    if (result != GCKPT_OK)
+        return result;
+    if (flats) { /* seen as closely as all others? */
+        double seen =
+            noise > 0 && change > 0 ? noise / change : (double)(noise > 0 ? GCKPTI_INFINITY : 0);
+        c.resolution = gckpti_greater(c.resolution, seen);
+        c.unresolved += seen > 0.01 ? flats : 0;
+        coarse = seen > 0.01 && seen > coarsest ? flat : coarse;
+    }
+    if (wrong)
+        result = gckpti_error(
             exec, GCKPT_E_DATA,
             "check_gradients: the gradient of \"%s\" differs from finite differences by %g "
             "(relative)",
-            p->names + p->params[worst_param].name, *worst);
+            c.name, c.worst);
+    else if (c.unresolved)
+        result = gckpti_error(
+            exec, GCKPT_UNRESOLVED,
+            "check_gradients: %i of %i directions are too coarse to tell, \"%s\" to %g of its "
+            "gradient: the loss is large beside its changes. Bring targets and outputs near each "
+            "other, or check fewer rows",
+            c.unresolved, c.directions, coarse, c.resolution);
+    c.name = result == GCKPT_UNRESOLVED ? coarse : c.name;
+    if (check)
+        *check = c;
     return result;
 }
 

@@ -176,8 +176,8 @@ static void test_planning_takes_none(void)
     gckpt_store *s = store_in(&memory), *t = store_in(&memory);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, (int64_t)wide));
-    gckpt_tensor *top = gckpt_matmul(
-        x, gckpt_param(g, "m", gckpt_shape2((int64_t)wide, (int64_t)wide), normal));
+    gckpt_tensor *top =
+        gckpt_matmul(x, gckpt_param(g, "m", gckpt_shape2((int64_t)wide, (int64_t)wide), normal));
     gckpt_term loss = { gckpt_mean_squared_error(top, x), 1, 0 };
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, NULL);
     CHECK(p && gckpt_store_bytes(s) == bytes);
@@ -387,7 +387,8 @@ static void test_too_large(void)
         int64_t n = own ? (int64_t)(SIZE_MAX / 24 / (MANY + 1)) : 100000;
         gckpt_tensor *index = gckpt_input(g, "i", GCKPT_I32, gckpt_shape1(2)), *sum = NULL;
         char name[8] = "big?";
-        n = n > (int64_t)1 << 40 ? (int64_t)1 << 40 : n; /* 4 TiB each, 160 in all; or all of 32 bits */
+        n = n > (int64_t)1 << 40 ? (int64_t)1 << 40
+                                 : n; /* 4 TiB each, 160 in all; or all of 32 bits */
         for (int i = 0; i < MANY; i++) {
             name[3] = (char)('0' + i);
             gckpt_tensor *table = gckpt_param(g, name, gckpt_shape2(n, 1), normal);
@@ -519,8 +520,147 @@ static void test_free_order(void)
     CHECK(hash[0] == hash[1]);
 }
 
-int main(void)
+/* ---- what the check of gradients can see ---- */
+static float factor; /* that the gradient of "scaled" is wrong by */
+
+static gckpt_result scaled_shape(gckpt_call *c)
 {
+    c->shape = c->in[0].shape;
+    return GCKPT_OK;
+}
+
+static int64_t scaled_elements(const gckpt_call *c)
+{
+    int64_t n = 1;
+    for (int i = 0; i < c->shape.n; i++)
+        n *= c->shape.d[i];
+    return n;
+}
+
+static void scaled_forward(const gckpt_call *c)
+{
+    for (int64_t i = 0; i < scaled_elements(c); i++)
+        c->out[i] = 2 * c->in[0].data[i];
+}
+
+static void scaled_backward(const gckpt_call *c)
+{
+    for (int64_t i = 0; i < scaled_elements(c); i++) {
+        float d = 2 * factor * c->grad_out[i];
+        c->in[0].grad[i] = c->in[0].accumulate ? c->in[0].grad[i] + d : d;
+    }
+}
+
+static gckpt_op scaled_op(void)
+{
+    gckpt_op op;
+    memset(&op, 0, sizeof op);
+    op.name = "scaled";
+    op.shape = scaled_shape;
+    op.forward = scaled_forward;
+    op.backward = scaled_backward;
+    return op;
+}
+
+enum { CHECK_ROWS = 12, CHECK_IN = 3 };
+
+/* kind 0: one layer; 1: two layers with tanh; 2: a norm, before which a bias has no gradient */
+static gckpt_result check_net(int kind, float by, float target, gckpt_check *check, char text[300])
+{
+    static float x[CHECK_ROWS * CHECK_IN], y[CHECK_ROWS];
+    const gckpt_op op = scaled_op();
+    gckpt_init normal = { 0.4f, 0, 0 }, one = { 0, 0, 1 };
+    for (int i = 0; i < CHECK_ROWS * CHECK_IN; i++)
+        x[i] = (float)(i * 7 % 11) / 5 - 1;
+    for (int i = 0; i < CHECK_ROWS; i++)
+        y[i] = target + (float)(i % 5) / 10;
+    factor = by;
+    gckpt_store *s = store_in(NULL);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(CHECK_ROWS, CHECK_IN));
+    gckpt_tensor *want = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(CHECK_ROWS, 1));
+    int64_t wide = kind ? 8 : 1;
+    gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(CHECK_IN, wide), normal);
+    gckpt_tensor *b = gckpt_param(g, "b", gckpt_shape1(wide), normal);
+    gckpt_tensor *h = gckpt_add(gckpt_matmul(in, w), b);
+    h = gckpt_apply(&op, &h, 1, NULL, 0);
+    if (kind == 1)
+        h = gckpt_tanh(h);
+    if (kind == 2) {
+        gckpt_tensor *same = gckpt_param(g, "same", gckpt_shape1(1), normal);
+        gckpt_tensor *gain = gckpt_param(g, "gain", gckpt_shape1(wide), one);
+        gckpt_tensor *offset = gckpt_param(g, "offset", gckpt_shape1(wide), normal);
+        h = gckpt_layernorm(gckpt_add(h, same), gain, offset);
+    }
+    if (kind)
+        h = gckpt_matmul(h, gckpt_param(g, "v", gckpt_shape2(wide, 1), normal));
+    gckpt_term loss = { gckpt_mean_squared_error(h, want), 1, 0 };
+    gckpt_plan *p = gckpt_plan_new(g, &loss, 1, NULL);
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    gckpt_feed feeds[2];
+    feeds[0].input = gckpt_id(in), feeds[0].data = x;
+    feeds[1].input = gckpt_id(want), feeds[1].data = y;
+    uint64_t hash = gckpt_store_hash(s);
+    gckpt_result result = gckpt_check_gradients(e, feeds, 2, CHECK_ROWS, check);
+    CHECK_MSG(e, "%s %s", gckpt_error_text(g), gckpt_error_text(s));
+    CHECK(gckpt_error(e) == result && gckpt_store_hash(s) == hash);
+    snprintf(text, 300, "%s", gckpt_error_text(e));
+    size_t n = strlen(text);
+    snprintf(text + n, 300 - n, " [%s]", check->name ? check->name : ""); /* the executor's */
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+    return result;
+}
+
+/* Wrong by a factor: never called right, whatever the size of the loss, and wrong where targets are
+ * of ordinary size. Right: never called wrong, and right there. Nothing that was measured is 0. */
+static void test_check(int verbose)
+{
+    static const float factors[] = { 1, 1.05f, 2, 0.5f, 0 },
+                       targets[] = { 1, 10, 100, 1000, 10000, 1e6f, 1e8f };
+    char text[300];
+    for (int kind = 0; kind < 3; kind++)
+        for (int f = 0; f < 5; f++)
+            for (int t = 0; t < 7; t++) {
+                gckpt_check c;
+                gckpt_result result = check_net(kind, factors[f], targets[t], &c, text);
+                if (verbose)
+                    printf("%d factor %-5g target %-8g: %-6s worst %-10.3g resolution %-10.3g "
+                           "%d of %d unresolved %s\n",
+                           kind, (double)factors[f], (double)targets[t],
+                           result == GCKPT_OK       ? "ok"
+                           : result == GCKPT_E_DATA ? "wrong"
+                                                    : "coarse",
+                           c.worst, c.resolution, c.unresolved, c.directions, text);
+                int right = factors[f] > 0.99f && factors[f] < 1.01f;
+                double by = (double)factors[f], size = (double)targets[t],
+                       gap = by > 1 ? 1 - 1 / by : 1 - by;
+                CHECK_MSG(result != (right ? GCKPT_E_DATA : GCKPT_OK), "kind %d, %g, %g: %s", kind,
+                          by, size, text);
+                if (right && size < 11)
+                    CHECK_MSG(result == GCKPT_OK && c.worst > 0 && c.worst < 0.001 &&
+                                  c.resolution > 0 && c.resolution <= 0.01 && !c.unresolved,
+                              "kind %d, %g: worst %g, resolution %g, %s", kind, size, c.worst,
+                              c.resolution, text);
+                if (!right && size < 101)
+                    CHECK_MSG(result == GCKPT_E_DATA && fabs(c.worst / gap - 1) < 0.01 &&
+                                  (strstr(text, "[w]") || strstr(text, "[b]")),
+                              "kind %d, %g, %g: worst %g, %s", kind, by, size, c.worst, text);
+                if (result != GCKPT_E_DATA)
+                    CHECK((result == GCKPT_UNRESOLVED) == (c.unresolved > 0));
+                if (result == GCKPT_UNRESOLVED)
+                    CHECK_MSG(c.resolution > 0.01 && strstr(text, "too coarse"),
+                              "kind %d, %g, %g: resolution %g, %s", kind, by, size, c.resolution,
+                              text);
+                CHECK(c.directions == (kind == 0 ? 4 : kind == 1 ? 6 : 12));
+            }
+}
+
+int main(int argc, char **argv)
+{
+    (void)argv;
     for (int i = 0; i < ROWS * IN; i++)
         x_data[i] = (float)(i % 4) - 1.5f;
     for (int i = 0; i < ROWS; i++)
@@ -534,5 +674,6 @@ int main(void)
     test_too_large();
     test_block();
     test_free_order();
+    test_check(argc > 1);
     return check_report("test_values");
 }
