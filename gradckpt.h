@@ -52,8 +52,9 @@
  *    A store holds parameters and optimiser state. A graph describes tensors and ops for one set of
  *    shapes; its number of rows (axis 0 of every input) is the micro-batch. A plan is constant
  *    data: the list of instructions (forward i, backward i, update p) and a byte offset for
- *    everything they touch. An executor binds a plan to a store and to memory and runs it. Nothing
- *    is allocated after that (but by gckpt_check_gradients and gckpt_calibrate).
+ *    everything they touch. An executor binds a plan to a store and to memory and runs it; only
+ *    now parameters get values. Nothing is allocated after that (but by gckpt_check_gradients and
+ *    gckpt_calibrate).
  *
  *        gckpt_store *s = gckpt_store_new(NULL);
  *        gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -856,8 +857,8 @@ typedef struct {
 /* NULL on error, which is then the store's. Creates values and optimiser state, from the store's
  * memory, where they are missing, all or none; refuses state of another optimiser
  * (gckpt_store_reset). Where the system promises more memory than it has (overcommit), only what is
- * beyond all of it is refused. The plan is copied (but for a C constant) and may be freed; the store
- * is used until the executor is. */
+ * beyond all of it is refused. The plan is copied (but for a C constant) and may be freed; the
+ * store must live as long as the executor is used. */
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc);
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec);
@@ -915,7 +916,7 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
 /* >>api-check ---------------------------------------------------------------------------------- */
 typedef struct {
     double worst;      /* greatest relative difference, of the directions that could be resolved */
-    double resolution; /* the coarsest: a smaller relative difference could not have been seen */
+    double resolution; /* the coarsest: a smaller relative difference may not have been seen */
     int directions;    /* two of each trainable parameter */
     int unresolved;    /* of them: rounding of the loss hides whether they are right */
     const char *name;  /* parameter of `worst`; when UNRESOLVED, of `resolution`. The executor's */
@@ -926,7 +927,7 @@ typedef struct {
  * outputs) is too coarse in f32, and then half a gradient, or twice it, may look the same. The
  * executor's error text has names and figures. A gradient that is zero but for rounding (what a
  * norm or softmax cancels) is right when the loss shows no slope and is fine enough to show one of
- * 0.01 of the greatest parameter's. Weights are restored bit for bit; nothing is updated. check may
+ * 0.05 of the steepest parameter's. Weights are restored bit for bit; nothing is updated. check may
  * be NULL. */
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                              int64_t rows, gckpt_check *check);
@@ -1368,8 +1369,8 @@ static void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t size)
 }
 
 /* 0: the heap has not got so much. Asked for in one piece, as systems that promise more memory than
- * they have (overcommit) still refuse what could never be there; many pieces they would promise, and
- * end the program when it writes to them. */
+ * they have (overcommit) still refuse what could never be there; many pieces they would promise,
+ * and end the program when it writes to them. */
 static int gckpti_has_room(gckpti_allocator *a, size_t bytes)
 {
     if (!GCKPTI_HEAP_WHOLE || a->desc.memory || a->desc.resize)
@@ -2425,8 +2426,8 @@ static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gc
 /* ---- values: a parameter has none until a call that needs them makes them ---- */
 enum { GCKPTI_DRAWN = 64 }; /* values drawn in passing at a time; even */
 
-/* Initial values from the even index `at`: constant + normal N(0,1) + uniform U(-1,1), a function of
- * seed, name and element (5j). So they are the same whenever they are drawn, and as often. */
+/* Initial values from the even index `at`: constant + normal N(0,1) + uniform U(-1,1), a function
+ * of seed, name and element (5j). So they are the same whenever they are drawn, and as often. */
 static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t n,
                                float *out)
 {
@@ -2458,9 +2459,11 @@ static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q
                                      float room[GCKPTI_DRAWN], int64_t *n)
 {
     int64_t left = q->p.elements - at;
-    *n = q->p.values || left < GCKPTI_DRAWN ? left : GCKPTI_DRAWN;
+    *n = left;
     if (q->p.values)
         return q->p.values + at;
+    if (left > GCKPTI_DRAWN)
+        *n = GCKPTI_DRAWN;
     gckpti_draw_values(s, q, at, *n, room);
     return room;
 }
@@ -10979,8 +10982,8 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
 
-/* Values, and optimiser state for what the plan trains: what is not there yet, all or none. State of
- * another optimiser is refused. Values are drawn when nothing can fail any more. */
+/* Values, and optimiser state for what the plan trains: what is not there yet, all or none. State
+ * of another optimiser is refused. Values are drawn when nothing can fail any more. */
 static gckpt_result gckpti_bind_state(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -12740,8 +12743,8 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
         double seen =
             noise > 0 && change > 0 ? noise / change : (double)(noise > 0 ? GCKPTI_INFINITY : 0);
         c.resolution = gckpti_greater(c.resolution, seen);
-        c.unresolved += seen > 0.01 ? flats : 0;
-        coarse = seen > 0.01 && seen > coarsest ? flat : coarse;
+        c.unresolved += seen > 0.05 ? flats : 0;
+        coarse = seen > 0.05 && seen > coarsest ? flat : coarse;
     }
     if (wrong)
         result = gckpti_error(

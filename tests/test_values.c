@@ -1,8 +1,8 @@
-/* test_values.c - when parameters get their values, and what outlives what. Building and planning take
- * no memory for values; whatever makes them, and in whatever order, they are the same bits; there is
- * memory for all of them or none is taken; calls that take a const store allocate nothing and change
- * nothing. Plans and stores may be freed before their executors. Then the check of gradients: what
- * rounding hides is said, never called right. */
+/* test_values.c - when parameters get their values, and what outlives what. Building and planning
+ * take no memory for values; whatever makes them, and in whatever order, they are the same bits;
+ * there is memory for all of them or none is taken; calls that take a const store allocate nothing
+ * and change nothing. Plans and stores may be freed before their executors. Then the check of
+ * gradients: what rounding hides is said, never called right. */
 #define GRADCKPT_IMPLEMENTATION
 #include "../gradckpt.h"
 
@@ -19,8 +19,8 @@ const char *__msan_default_options(void) { return "allocator_may_return_null=1";
 const char *__tsan_default_options(void);
 const char *__tsan_default_options(void) { return "allocator_may_return_null=1"; }
 
-/* A heap that counts, refuses the fail_at-th call and what is over `limit`, and destroys what is given
- * back, so that whoever still reads it is found out. */
+/* A heap that counts, refuses the fail_at-th call and what is over `limit`, and destroys what is
+ * given back, so that whoever still reads it is found out. */
 typedef struct {
     long calls, fail_at;
     size_t live, peak, limit;
@@ -166,7 +166,8 @@ static const uint64_t model_hash = UINT64_C(0xb81cdfecb4a2cb2e);
 
 /* ---- values ---- */
 
-/* Building, planning, fitting, plan_params: nothing of the values' size is taken, all of it counted. */
+/* Building, planning, fitting, plan_params: nothing of the values' size is taken, all of it
+ * counted. */
 static void test_planning_takes_none(void)
 {
     const size_t wide = 3000, bytes = wide * wide * sizeof(float);
