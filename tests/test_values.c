@@ -379,7 +379,7 @@ static void test_all_or_none(void)
 static void test_too_large(void)
 {
     enum { MANY = 40 };
-    for (int own = 0; own < 2; own++) {
+    for (int own = 0; own < (sizeof(void *) < 8 ? 1 : 2); own++) {
         heap h;
         gckpt_memory memory = memory_of(&h);
         gckpt_store *s = store_in(own ? NULL : &memory);
