@@ -927,7 +927,7 @@ typedef struct {
  * outputs) is too coarse in f32, and then half a gradient, or twice it, may look the same. The
  * executor's error text has names and figures. A gradient that is zero but for rounding (what a
  * norm or softmax cancels) is right when the loss shows no slope and is fine enough to show one of
- * 0.05 of the steepest parameter's. Weights are restored bit for bit; nothing is updated. check may
+ * 0.01 of the steepest parameter's. Weights are restored bit for bit; nothing is updated. check may
  * be NULL. */
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                              int64_t rows, gckpt_check *check);
@@ -12637,11 +12637,9 @@ static gckpt_result gckpti_check_direction(gckpt_exec *e, const gckpt_feed *feed
     double doubt = gckpti_greater(t->spread, t->rounding);
     t->is = flat                                                            ? GCKPTI_FLAT
             : t->gap <= 0.01 && (t->rounding <= 0.005 || t->spread <= 0.01) ? GCKPTI_RIGHT
-            : t->gap <= 2 * doubt                                           ? GCKPTI_COARSE
+            : t->gap <= (width > 1 ? 4 : 2) * doubt                         ? GCKPTI_COARSE
                                                                             : GCKPTI_WRONG;
-    if (t->is != GCKPTI_COARSE)
-        doubt = t->rounding <= 0.005 ? t->rounding : t->spread;
-    t->resolution = doubt;
+    t->resolution = t->is != GCKPTI_RIGHT ? doubt : t->rounding <= 0.005 ? t->rounding : t->spread;
     return result;
 }
 
@@ -12743,8 +12741,8 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
         double seen =
             noise > 0 && change > 0 ? noise / change : (double)(noise > 0 ? GCKPTI_INFINITY : 0);
         c.resolution = gckpti_greater(c.resolution, seen);
-        c.unresolved += seen > 0.05 ? flats : 0;
-        coarse = seen > 0.05 && seen > coarsest ? flat : coarse;
+        c.unresolved += seen > 0.01 ? flats : 0;
+        coarse = seen > 0.01 && seen > coarsest ? flat : coarse;
     }
     if (wrong)
         result = gckpti_error(
