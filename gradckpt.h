@@ -52,8 +52,9 @@
  *    A store holds parameters and optimiser state. A graph describes tensors and ops for one set of
  *    shapes; its number of rows (axis 0 of every input) is the micro-batch. A plan is constant
  *    data: the list of instructions (forward i, backward i, update p) and a byte offset for
- *    everything they touch. An executor binds a plan to a store and to memory and runs it. Nothing
- *    is allocated after that (but by gckpt_check_gradients and gckpt_calibrate).
+ *    everything they touch. An executor binds a plan to a store and to memory and runs it; only
+ *    now parameters get values. Nothing is allocated after that (but by gckpt_check_gradients and
+ *    gckpt_calibrate).
  *
  *        gckpt_store *s = gckpt_store_new(NULL);
  *        gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -145,7 +146,7 @@
  *       log(sum)); the linear + cross-entropy op returns the same bits.
  *    j. Dropout: Philox4x32-10 keyed by the seed; counter = global element index / 4 (through the
  *       batch; low word first), tensor id, step from 0; element i takes word i % 4, u = its top 24
- *       bits / 2^24; kept when u >= p. Initial values: see gckpti_param_init.
+ *       bits / 2^24; kept when u >= p. Initial values: see gckpti_draw_values.
  *    k. A fused or in-place kernel returns the bits of the plain ones. Hashes are FNV-1a 64 over
  *       little-endian 32-bit words, every NaN as 0x7fc00000.
  *    l. bf16 plans (desc.precision) keep what depends on the batch, values and gradients, as bf16:
@@ -165,9 +166,9 @@
  *    gckpt_plan_bytes = parameters + optimiser state + step arena. The arena (gradients,
  *    activations, op outputs' aux, workspace) is one block whose size is the greatest offset +
  *    unpadded size, and running touches exactly that. Listed apart and not included: the tables
- *    (gckpt_plan_kind_bytes with GCKPT_BYTES_TABLES), the stack (compiled with optimisation: below
- *    64 KiB a thread with the fast backend, 96 KiB in bf16 plans, 3 KiB without), runtime
- *    libraries, and the caller's feeds.
+ *    (gckpt_plan_kind_bytes with GCKPT_BYTES_TABLES; an executor has a copy), the stack (compiled
+ *    with optimisation: below 64 KiB a thread with the fast backend, 96 KiB in bf16 plans, 3 KiB
+ *    without), runtime libraries, and the caller's feeds.
  *
  * 7. Time
  *    The forward and the backward of an op have a work (gckpt_cost): by a model that is the same on
@@ -243,7 +244,7 @@
 extern "C" {
 #endif
 
-/* named parameters and optimiser state; outlives graphs */
+/* named parameters and optimiser state; outlives graphs and executors */
 typedef struct gckpt_store gckpt_store;
 typedef struct gckpt_graph gckpt_graph; /* tensors and ops for one set of shapes */
 /* a value in a graph: knows its graph, op, shape, name */
@@ -252,12 +253,13 @@ typedef struct gckpt_plan gckpt_plan;         /* schedule and offsets: constant 
 typedef struct gckpt_frontier gckpt_frontier; /* bytes against work, all of it */
 typedef struct gckpt_exec gckpt_exec;         /* a plan bound to memory, a store and a backend */
 
-/* Results: OK, three that are not errors (MORE, CANCELLED, OTHER_CONTRACT), and errors. */
+/* Results: OK, four that are not errors (MORE, CANCELLED, OTHER_CONTRACT, UNRESOLVED), and errors. */
 #define GCKPT_RESULTS(X)                                                                           \
     X(OK, "ok")                                                                                    \
     X(MORE, "more instructions to run")                                                            \
     X(CANCELLED, "cancelled by the progress callback; nothing was changed")                        \
     X(OTHER_CONTRACT, "loaded; but made under another version of the numeric contract")            \
+    X(UNRESOLVED, "rounding hides what was to be checked")                                         \
     X(E_SHAPE, "shapes do not fit")                                                                \
     X(E_ARG, "a wrong argument")                                                                   \
     X(E_MEMORY, "out of memory")                                                                   \
@@ -305,14 +307,18 @@ GCKPT_API gckpt_shape gckpt_shape3(int64_t a, int64_t b, int64_t c);
 GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d);
 
 /* >>api-store -------------------------------------------------------------------------------------
- * A store is created empty; gckpt_param adds parameters to it, or finds them. */
+ * A store is created empty; gckpt_param adds parameters to it, or finds them. Their values are not
+ * made by that, nor by planning, but when something needs them: by gckpt_exec_new for its plan's,
+ * by gckpt_store_get, by loading. These say E_MEMORY, with the bytes, when there is no memory. A
+ * call that takes a const store allocates nothing and changes nothing: any number of threads may
+ * make such calls, and run forwards of executors of their own, while none changes the store. */
 typedef struct {
     gckpt_memory memory;
     uint64_t seed;
 } gckpt_store_desc;
 /* NULL desc: all defaults */
 GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc);
-/* free graphs and execs first */
+/* Graphs and executors of a freed store can only be freed. */
 GCKPT_API void gckpt_store_free(gckpt_store *store);
 
 /* Patterns match whole names; '*' stands for any run of characters, '?' for one: "h.*.mlp.*".
@@ -336,18 +342,22 @@ typedef struct {
     const char *name;
     gckpt_shape shape;
     int64_t elements;
-    float *values;   /* may be read and written between steps */
+    float *values;   /* may be read and written between steps; they stay where they are */
     float *state[4]; /* optimiser state, NULL while there is none: AdamW m, v; momentum */
     int frozen;
     float lr_scale, decay_scale;
 } gckpt_parameter;
 GCKPT_API int gckpt_store_count(const gckpt_store *store);
-GCKPT_API gckpt_result gckpt_store_get(const gckpt_store *store, int index, gckpt_parameter *out);
+/* E_ARG: no parameter has this index. get makes the values if they are not made yet (E_MEMORY);
+ * peek does not, and then shows NULL. */
+GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_parameter *out);
+GCKPT_API gckpt_result gckpt_store_peek(const gckpt_store *store, int index, gckpt_parameter *out);
 GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name); /* index or -1 */
-GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store); /* values and state it owns */
+/* values, made or not, and state that it owns */
+GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store);
 /* updates done so far */
 GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store);
-/* FNV-1a 64 over the parameters' values in creation order (manual, 5k). */
+/* FNV-1a 64 over the parameters' values, made or not, in creation order (manual, 5k). */
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 
 /* Reading and writing through callbacks: return the bytes done; fewer than asked is the end or an
@@ -382,8 +392,8 @@ GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_
 GCKPT_API gckpt_tensor *gckpt_constant(gckpt_graph *graph, const char *name, gckpt_type type,
                                        gckpt_shape shape, const void *data);
 /* Parameter `name` of the store; created with init when new (value = constant + normal * N(0,1) +
- * uniform * U(-1,1), keyed by the store's seed and the name, not by the order of creation). The
- * same name gives the same parameter again: that is how weights are tied. */
+ * uniform * U(-1,1), keyed by the store's seed and the name, whenever they are made). The same name
+ * gives the same parameter again: that is how weights are tied. */
 typedef struct {
     float normal, uniform, constant;
 } gckpt_init;
@@ -864,9 +874,12 @@ typedef struct {
      * user ops run in it, on the calling thread; a region of their own has one thread (unless
      * omp_set_max_active_levels allows more), and they must return. */
 } gckpt_exec_desc;
-/* NULL on error, which is then the store's. Creates optimiser state, from the store's memory, where
- * it is missing; refuses state of another optimiser (gckpt_store_reset), as does a step when such
- * state was loaded later. */
+/* NULL on error, which is then the store's. Creates values and optimiser state, from the store's
+ * memory, where they are missing, all or none; refuses state of another optimiser
+ * (gckpt_store_reset), as does a step when such state was loaded later. Where the system promises
+ * more memory than it has (overcommit), only what is beyond all of it is refused. The plan is
+ * copied (but for a C constant) and may be freed; the store must live as long as the executor is
+ * used. */
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc);
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec);
@@ -922,12 +935,23 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
                                 float min_lr);
 
 /* >>api-check ---------------------------------------------------------------------------------- */
+typedef struct {
+    double worst;      /* greatest relative difference, of the directions that could be resolved */
+    double resolution; /* the coarsest: a smaller relative difference may not have been seen */
+    int directions;    /* two of each trainable parameter */
+    int unresolved;    /* of them: rounding of the loss hides whether they are right */
+    const char *name;  /* parameter of `worst`; when UNRESOLVED, of `resolution`. The executor's */
+} gckpt_check;
 /* Compares the gradient of every trainable parameter with central differences of the loss along the
- * gradient and along a random direction; *worst is the greatest relative difference, and the
- * executor's error text names its parameter; E_DATA when it is above 0.01. Weights are restored bit
- * for bit; nothing is updated. */
+ * gradient and along a random direction. E_DATA: one differs by more than 0.01. GCKPT_UNRESOLVED:
+ * none does, but some cannot be told: a loss that is large beside its changes (targets far from the
+ * outputs) is too coarse in f32, and then half a gradient, or twice it, may look the same. The
+ * executor's error text has names and figures. A gradient that is zero but for rounding (what a
+ * norm or softmax cancels) is right when the loss shows no slope and is fine enough to show one of
+ * 0.01 of the steepest parameter's. Weights are restored bit for bit; nothing is updated. check may
+ * be NULL. */
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                             int64_t rows, double *worst);
+                                             int64_t rows, gckpt_check *check);
 /* Times the ops on this machine, for desc.costs: costs[id] is the nanoseconds of an op's forward
  * and backward over one micro-batch, at least 1; cost_count: highest id + 1. *update (NULL: not
  * wanted) is what a step takes besides: checks, division, norm, update. `seconds` is a clock that
@@ -987,6 +1011,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
 #include <stdlib.h>
 #define GCKPT_REALLOC(p, n) realloc(p, n)
 #define GCKPT_FREE(p)       free(p)
+#define GCKPTI_HEAP_WHOLE   (SIZE_MAX > 0xffffffffu) /* an address space that is never in pieces */
 #if defined(__linux__) && defined(__GNUC__)
 #include <sys/mman.h>
 #ifdef MADV_HUGEPAGE
@@ -999,6 +1024,9 @@ extern int madvise(void *start, size_t size, int advice);
 #endif
 #ifndef GCKPTI_HUGE_PAGES
 #define GCKPTI_HUGE_PAGES 0
+#endif
+#ifndef GCKPTI_HEAP_WHOLE
+#define GCKPTI_HEAP_WHOLE 0
 #endif
 #ifndef GCKPT_ASSERT
 #define GCKPT_ASSERT(x) ((void)0)
@@ -1363,6 +1391,18 @@ static void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t size)
     size_t bytes = n * size;
     if (ptr)
         gckpti_resize(a, ptr, bytes > 0 ? bytes : 1, 0);
+}
+
+/* 0: the heap has not got so much. Asked for in one piece, as systems that promise more memory than
+ * they have (overcommit) still refuse what could never be there; many pieces they would promise,
+ * and end the program when it writes to them. */
+static int gckpti_has_room(gckpti_allocator *a, size_t bytes)
+{
+    if (!GCKPTI_HEAP_WHOLE || a->desc.memory || a->desc.resize)
+        return 1;
+    void *p = gckpti_resize(a, NULL, 0, bytes);
+    gckpti_delete(a, p, bytes, 1);
+    return p != NULL;
 }
 
 /* Room for one more item in a growing array; 0 when out of memory (the array stays as it was). */
@@ -2254,12 +2294,14 @@ GCKPTI_INLINE int gckpti_self_test(void)
  * >>store: parameters and optimiser state
  * ============================================================================================== */
 typedef struct {
-    gckpt_parameter p; /* what gckpt_store_get shows; p.name is owned */
-    uint64_t name_hash;
-    int external;     /* values belong to the user */
-    int optimiser;    /* whose state: gckpt_optimiser + 1; 0: nobody's yet, or not known */
-    uint64_t updates; /* that the state has seen, for Adam's bias correction */
-    int locked;       /* external and not writable: stays frozen */
+    gckpt_parameter p; /* what gckpt_store_get shows; p.name is owned; p.values NULL: not made */
+    uint32_t name_hash;
+    unsigned char external; /* values belong to the user */
+    unsigned char locked;   /* external and not writable: stays frozen */
+    unsigned char raw;      /* values have memory, but what stands there are not yet they */
+    int optimiser;          /* whose state: gckpt_optimiser + 1; 0: nobody's yet, or not known */
+    gckpt_init init;        /* what values that are not made will be */
+    uint64_t updates;       /* that the state has seen, for Adam's bias correction */
 } gckpti_param;
 
 struct gckpt_store {
@@ -2370,65 +2412,124 @@ GCKPT_API void gckpt_store_free(gckpt_store *store)
 
 static int gckpti_find(const gckpt_store *s, const char *name)
 {
-    uint64_t hash = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
+    uint32_t hash = (uint32_t)gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
     for (size_t i = 0; i < s->count; i++)
         if (s->params[i].name_hash == hash && !strcmp(s->params[i].p.name, name))
             return (int)i;
     return -1;
 }
 
-/* Adds a parameter; values NULL: memory of its own, not yet initialised. NULL when out of
- * memory. */
+/* Adds a parameter; values NULL: of its own, to be made later as init says. NULL: no memory for its
+ * entry, or no machine of this kind has memory for it all (values, four states and the arena). */
 static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
-                                      float *values)
+                                      float *values, gckpt_init init)
 {
     gckpti_param q;
-    size_t length = strlen(name) + 1, n = (size_t)gckpti_elements(shape);
+    size_t length = strlen(name) + 1, n = (size_t)gckpti_elements(shape), all = n;
     memset(&q, 0, sizeof q);
-    if (s->count >= INT32_MAX ||
+    for (size_t i = 0; i < s->count && all <= SIZE_MAX / 24; i++)
+        all += s->params[i].external ? 0 : (size_t)s->params[i].p.elements;
+    if (s->count >= INT32_MAX || (!values && all > SIZE_MAX / 24) ||
         !gckpti_grow(&s->memory, &s->params, &s->capacity, s->count, sizeof *s->params))
         return NULL;
     char *copy = (char *)gckpti_new(&s->memory, length, 1);
-    if (copy)
-        memcpy(copy, name, length);
+    if (!copy)
+        return NULL;
+    memcpy(copy, name, length);
     q.p.elements = (int64_t)n;
-    q.p.values = values ? values : (float *)gckpti_new(&s->memory, n, sizeof(float));
+    q.p.values = values;
     q.p.name = copy;
     q.external = values != NULL;
-    if (!copy || !q.p.values) {
-        gckpti_param_free(s, &q);
-        return NULL;
-    }
+    q.init = init;
     q.p.shape = *shape;
     q.p.lr_scale = 1;
     q.p.decay_scale = shape->n >= 2 ? 1.0f : 0.0f;
-    q.name_hash = gckpti_fnv(GCKPTI_FNV_START, name, length - 1);
+    q.name_hash = (uint32_t)gckpti_fnv(GCKPTI_FNV_START, name, length - 1);
     s->params[s->count] = q;
     return &s->params[s->count++];
 }
 
-/* values = fma(uniform, U, fma(normal, N, constant)), a function of seed, name and element (5j).
- * Philox: key = FNV-1a of the seed's 8 bytes, lowest first, and the name; counter = element / 2, 0,
- * 0. N = gckpti_normal(words 0, 1)[element % 2], U = fma(2, u(word 2 + element % 2), -1). */
-static void gckpti_param_init(const gckpt_store *s, gckpti_param *q, gckpt_init init)
+/* ---- values: a parameter has none until a call that needs them makes them ---- */
+enum { GCKPTI_DRAWN = 64 }; /* values drawn in passing at a time; even */
+
+/* Initial values from the even index `at`: fma(uniform, U, fma(normal, N, constant)), a function of
+ * seed, name and element (5j). So they are the same whenever they are drawn, and as often. Philox:
+ * key = FNV-1a of the seed's 8 bytes, lowest first, and the name; counter = element / 2, 0, 0. N =
+ * gckpti_normal(words 0, 1)[element % 2], U = fma(2, u(word 2 + element % 2), -1). */
+static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t n,
+                               float *out)
 {
+    const gckpt_init *init = &q->init;
     unsigned char seed[8];
     for (int i = 0; i < 8; i++)
         seed[i] = (unsigned char)(s->seed >> (8 * i));
     uint64_t key = gckpti_fnv(gckpti_fnv(GCKPTI_FNV_START, seed, 8), q->p.name, strlen(q->p.name));
-    for (int64_t i = 0; i < q->p.elements; i += 2) {
+    for (int64_t i = 0; i < n; i += 2) {
         float normal[2] = { 0, 0 }, v[2];
         uint32_t word[4] = { 0, 0, 0, 0 };
-        if (init.normal < 0 || init.normal > 0 || init.uniform < 0 || init.uniform > 0)
-            gckpti_philox(key, (uint64_t)i / 2, 0, 0, word);
-        if (init.normal < 0 || init.normal > 0)
+        if (init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0)
+            gckpti_philox(key, (uint64_t)(at + i) / 2, 0, 0, word);
+        if (init->normal < 0 || init->normal > 0)
             gckpti_normal(word[0], word[1], normal);
         for (int j = 0; j < 2; j++) {
             float uniform = gckpti_fma(2, gckpti_uniform(word[2 + j]), -1);
-            v[j] = gckpti_fma(init.uniform, uniform,
-                              gckpti_fma(init.normal, normal[j], init.constant));
-            if (i + j < q->p.elements)
-                q->p.values[i + j] = v[j];
+            v[j] = gckpti_fma(init->uniform, uniform,
+                              gckpti_fma(init->normal, normal[j], init->constant));
+            if (i + j < n)
+                out[i + j] = v[j];
+        }
+    }
+}
+
+/* Some values from the even index `at`, *n of them: the parameter's, or, while it has none, what
+ * they will be, in `room`. For reads of a store, which allocate nothing. */
+static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                     float room[GCKPTI_DRAWN], int64_t *n)
+{
+    int64_t left = q->p.elements - at;
+    *n = left;
+    if (q->p.values)
+        return q->p.values + at;
+    if (left > GCKPTI_DRAWN)
+        *n = GCKPTI_DRAWN;
+    gckpti_draw_values(s, q, at, *n, room);
+    return room;
+}
+
+/* Memory for values, which are raw until they are drawn or loaded. who: for the error. */
+static gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who)
+{
+    size_t bytes = (size_t)q->p.elements * sizeof(float);
+    if (q->p.values)
+        return GCKPT_OK;
+    q->p.values = (float *)gckpti_resize(&s->memory, NULL, 0, bytes);
+    if (!q->p.values)
+        return gckpti_error(s, GCKPT_E_MEMORY, "%s: no memory for the values of \"%s\": %z bytes",
+                            who, q->p.name, bytes);
+    q->raw = 1;
+    return GCKPT_OK;
+}
+
+/* What becomes of all raw values: they are drawn, or given back (as if they had not been asked
+ * for). */
+static void gckpti_values_draw(gckpt_store *s)
+{
+    for (size_t i = 0; i < s->count; i++)
+        if (s->params[i].raw) {
+            gckpti_draw_values(s, &s->params[i], 0, s->params[i].p.elements,
+                               s->params[i].p.values);
+            s->params[i].raw = 0;
+        }
+}
+
+static void gckpti_values_undo(gckpt_store *s)
+{
+    for (size_t i = s->count; i-- > 0;) {
+        gckpti_param *q = &s->params[i];
+        if (q->raw) {
+            gckpti_delete(&s->memory, q->p.values, (size_t)q->p.elements, sizeof(float));
+            q->p.values = NULL;
+            q->raw = 0;
         }
     }
 }
@@ -2561,7 +2662,8 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
                             "external parameter \"%s\" exists already; bind it before "
                             "any graph asks for it",
                             name);
-    gckpti_param *q = gckpti_param_new(store, name, &shape, values);
+    gckpt_init none = { 0, 0, 0 };
+    gckpti_param *q = gckpti_param_new(store, name, &shape, values, none);
     if (!q)
         return gckpti_error(store, GCKPT_E_MEMORY,
                             "external parameter \"%s\": no memory for its entry", name);
@@ -2572,12 +2674,23 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
 
 GCKPT_API int gckpt_store_count(const gckpt_store *store) { return store ? (int)store->count : 0; }
 
-GCKPT_API gckpt_result gckpt_store_get(const gckpt_store *store, int index, gckpt_parameter *out)
+GCKPT_API gckpt_result gckpt_store_peek(const gckpt_store *store, int index, gckpt_parameter *out)
 {
     if (!store || !out || index < 0 || (size_t)index >= store->count)
         return GCKPT_E_ARG;
     *out = store->params[index].p;
     return GCKPT_OK;
+}
+
+GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_parameter *out)
+{
+    gckpt_result result = gckpt_store_peek(store, index, out);
+    if (result != GCKPT_OK || out->values)
+        return result;
+    result = gckpti_values_new(store, &store->params[index], "get");
+    gckpti_values_draw(store);
+    out->values = store->params[index].p.values;
+    return result;
 }
 
 GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name)
@@ -2600,8 +2713,14 @@ GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store) { return store ? s
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
 {
     uint64_t hash = GCKPTI_FNV_START;
-    for (size_t i = 0; store && i < store->count; i++)
-        hash = gckpti_hash_floats(hash, store->params[i].p.values, store->params[i].p.elements);
+    float room[GCKPTI_DRAWN];
+    for (size_t i = 0; store && i < store->count; i++) {
+        const gckpti_param *q = &store->params[i];
+        for (int64_t at = 0, n; at < q->p.elements; at += n) {
+            const float *x = gckpti_values_at(store, q, at, room, &n);
+            hash = gckpti_hash_floats(hash, x, n);
+        }
+    }
     return hash;
 }
 
@@ -2884,12 +3003,10 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
     if (!t)
         return NULL;
     if (index < 0) {
-        gckpti_param *q = gckpti_param_new(s, name, &shape, NULL);
-        if (!q)
+        if (!gckpti_param_new(s, name, &shape, NULL, init))
             return gckpti_fail(graph, GCKPT_E_MEMORY,
                                "param \"%s\": the store has no memory for %I floats", name,
                                gckpti_elements(&shape));
-        gckpti_param_init(s, q, init);
         index = (int)s->count - 1;
     }
     t->index = index;
@@ -7270,6 +7387,26 @@ static gckpti_parts gckpti_parts_of(const gckpt_plan *p, void *block)
     return q;
 }
 
+/* The plan that begins at `block`, with `head` as its numbers and its arrays, `parts`, yet to be
+ * filled. */
+static gckpt_plan *gckpti_plan_at(void *block, const gckpt_plan *head, gckpti_parts *parts)
+{
+    gckpt_plan *plan = (gckpt_plan *)block;
+    *parts = gckpti_parts_of(head, block);
+    *plan = *head;
+    plan->block = block;
+    plan->nodes = parts->nodes;
+    plan->params = parts->params;
+    plan->list = parts->list;
+    plan->operands = parts->operands;
+    plan->terms = parts->terms;
+    plan->picks = parts->picks;
+    plan->lives = parts->lives;
+    plan->words = parts->words;
+    plan->names = parts->names;
+    return plan;
+}
+
 static size_t gckpti_name_add(gckpt_plan *plan, const gckpti_parts *parts, const char *name)
 {
     size_t at = plan->name_bytes, size = strlen(name) + 1;
@@ -7399,20 +7536,6 @@ static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
     return parameters + state;
 }
 
-static void gckpti_plan_place(gckpt_plan *plan, const gckpti_parts *parts)
-{
-    plan->block = plan;
-    plan->nodes = parts->nodes;
-    plan->params = parts->params;
-    plan->list = parts->list;
-    plan->operands = parts->operands;
-    plan->terms = parts->terms;
-    plan->picks = parts->picks;
-    plan->lives = parts->lives;
-    plan->words = parts->words;
-    plan->names = parts->names;
-}
-
 /* In a caller's block a plan lies behind what planning took: moves it to the beginning. */
 static gckpt_plan *gckpti_plan_settle(gckpt_plan *plan)
 {
@@ -7422,9 +7545,8 @@ static gckpt_plan *gckpti_plan_settle(gckpt_plan *plan)
     plan->memory.used = 0;
     void *first = gckpti_resize(&plan->memory, NULL, 0, size); /* lower than the plan, so it fits */
     gckpt_plan *moved = (gckpt_plan *)memmove(first, plan, size);
-    gckpti_parts parts = gckpti_parts_of(moved, moved);
-    gckpti_plan_place(moved, &parts);
-    return moved;
+    gckpti_parts parts;
+    return gckpti_plan_at(moved, moved, &parts);
 }
 
 static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
@@ -7471,11 +7593,9 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
     p->failed = p->failed || !block;
     if (!block)
         return NULL;
-    gckpti_parts parts = gckpti_parts_of(plan, block);
-    plan = (gckpt_plan *)block;
-    *plan = head;
+    gckpti_parts parts;
+    plan = gckpti_plan_at(block, &head, &parts);
     plan->memory = memory;
-    gckpti_plan_place(plan, &parts);
     gckpti_encode_nodes(p, plan, &parts);
     for (size_t x = 0; x < plan->length; x++) {
         parts.list[x] = p->ins[x];
@@ -10966,7 +11086,7 @@ enum { GCKPTI_CANARY = 64, GCKPTI_UPDATE_BLOCK = 4096 };
 struct gckpt_exec {
     gckpti_object object;
     gckpti_allocator memory;
-    const gckpt_plan *plan;
+    const gckpt_plan *plan; /* its own copy, or a constant of the program */
     gckpt_store *store;
     gckpt_exec_desc desc;
     gckpti_runner runner;
@@ -11018,6 +11138,7 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_delete(&a, exec->feeds, p->inputs, sizeof *exec->feeds);
     gckpti_delete(&a, exec->order, p->param_count, sizeof *exec->order);
     gckpti_delete(&a, exec->params, p->param_count, sizeof *exec->params);
+    gckpti_delete(&a, p->block, gckpti_parts_of(p, NULL).size, 1);
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
 
@@ -11026,32 +11147,50 @@ static int gckpti_others_state(const gckpt_plan *p, const gckpti_param *q)
     return q->optimiser && q->optimiser != (int)p->optimiser + 1 && p->state_slots > 0;
 }
 
-/* Optimiser state for what the plan trains, all or none; state of another optimiser is refused. */
+/* Values, and optimiser state for what the plan trains: what is not there yet, all or none. State
+ * of another optimiser is refused. Values are drawn when nothing can fail any more. */
 static gckpt_result gckpti_bind_state(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
+    gckpt_store *s = e->store;
+    gckpt_result result = GCKPT_OK;
+    size_t bytes = 0, states = 0;
     for (size_t i = 0; i < p->param_count; i++) {
-        gckpti_param *q = &e->store->params[e->params[i]];
-        e->squares[i] = (double)gckpti_state_slots(q); /* borrowed: what to go back to */
-        if (!p->params[i].trained)
-            continue;
-        gckpt_result result = GCKPT_OK;
-        if (gckpti_others_state(p, q))
-            result = gckpti_error(e->store, GCKPT_E_ARG,
-                                  "exec: \"%s\" holds state of another optimiser; "
-                                  "gckpt_store_reset clears it",
-                                  q->p.name);
-        else if (!gckpti_param_state(e->store, q, p->state_slots))
-            result = gckpti_error(e->store, GCKPT_E_MEMORY,
-                                  "exec: no memory for the optimiser state "
-                                  "of \"%s\"",
-                                  q->p.name);
-        for (size_t k = i + 1; result != GCKPT_OK && k-- > 0;)
-            gckpti_state_shrink(e->store, &e->store->params[e->params[k]], (int)e->squares[k]);
-        if (result != GCKPT_OK)
-            return result;
+        const gckpti_param *q = &s->params[e->params[i]];
+        int wanted = p->params[i].trained ? p->state_slots : 0, had = gckpti_state_slots(q);
+        if (wanted && gckpti_others_state(p, q))
+            return gckpti_error(s, GCKPT_E_ARG,
+                                "exec: \"%s\" holds state of another optimiser; "
+                                "gckpt_store_reset clears it",
+                                q->p.name);
+        bytes += (size_t)q->p.elements * sizeof(float) *
+                 (size_t)(!q->p.values + (wanted > had ? wanted - had : 0));
+        e->squares[i] = (double)had; /* borrowed: what to go back to */
     }
-    return GCKPT_OK;
+    if (bytes && !gckpti_has_room(&s->memory, bytes))
+        result = gckpti_error(s, GCKPT_E_MEMORY,
+                              "exec: no memory for the %z bytes of values and optimiser state that "
+                              "the plan's %z parameters, \"%s\" first, still need",
+                              bytes, p->param_count, s->params[e->params[e->order[0]]].p.name);
+    for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
+        result = gckpti_values_new(s, &s->params[e->params[e->order[i]]], "exec");
+    for (; states < p->param_count && result == GCKPT_OK; states++) {
+        gckpti_param *q = &s->params[e->params[states]];
+        if (p->params[states].trained && !gckpti_param_state(s, q, p->state_slots))
+            result = gckpti_error(s, GCKPT_E_MEMORY,
+                                  "exec: no memory for the optimiser state "
+                                  "of \"%s\": %i times %z bytes",
+                                  q->p.name, p->state_slots,
+                                  (size_t)q->p.elements * sizeof(float));
+    }
+    if (result == GCKPT_OK) {
+        gckpti_values_draw(s);
+        return GCKPT_OK;
+    }
+    while (states-- > 0)
+        gckpti_state_shrink(s, &s->params[e->params[states]], (int)e->squares[states]);
+    gckpti_values_undo(s);
+    return result;
 }
 
 /* Finds the plan's parameters in the store; they must be what the plan was made for. */
@@ -11282,9 +11421,17 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
         return NULL;
     }
     gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
-    if (!e) {
-        gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for %z bytes", sizeof *e);
+    size_t tables = plan->block ? gckpti_parts_of(plan, NULL).size : 0;
+    void *block = e && tables ? gckpti_resize(&a, NULL, 0, tables) : NULL;
+    if (!e || (tables && !block)) {
+        gckpti_delete(&a, e, 1, sizeof *e);
+        gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for %z bytes", sizeof *e + tables);
         return NULL;
+    }
+    if (block) { /* so that plans may go first, in any thread */
+        gckpti_parts parts;
+        memcpy(block, plan->block, tables);
+        plan = gckpti_plan_at(block, plan, &parts);
     }
     e->object.magic = GCKPTI_MAGIC;
     e->memory = a;
@@ -12613,66 +12760,139 @@ static const gckpti_ins *gckpti_update_of(const gckpt_plan *p, int param)
     return NULL;
 }
 
-/* One parameter along one direction. The loss's difference between w + h d and w - h d is compared
- * with the gradient times the difference of the weights as they really were, at h and h/2, and
- * extrapolated to h = 0 (Richardson). The rounding of the losses is no difference: a gradient that
- * is zero but for it (what a norm or softmax cancels) is right. */
-static gckpt_result gckpti_check_direction(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                           int64_t rows, int param, const float *g, float *w,
-                                           int random, double width, double *difference)
+/* FLAT: there is no slope to see, and the gradient is nothing but its own rounding. */
+enum { GCKPTI_RIGHT, GCKPTI_WRONG, GCKPTI_COARSE, GCKPTI_FLAT };
+
+/* One parameter along one direction, and what came of it. */
+typedef struct {
+    int param, random;
+    float *g, *w;      /* the gradient and the values, copied */
+    double loss;       /* there */
+    double gap;        /* relative: between slope and gradient */
+    double spread;     /* relative: what the losses themselves disagree by about the slope */
+    double rounding;   /* relative: what rounding of the losses to f32 may make of it */
+    double resolution; /* what of these two counts */
+    double change;     /* of the loss, as the gradient has it, at width 1 */
+    double noise;      /* of the loss: its rounding */
+    int is;            /* GCKPTI_RIGHT, ... */
+} gckpti_probe;
+
+static double gckpti_abs(double x) { return x < 0 ? -x : x; }
+static double gckpti_greater(double a, double b) { return a > b ? a : b; }
+
+/* How large the sums are that the loss was made of. */
+static double gckpti_loss_size(const gckpt_exec *e)
 {
-    const gckpti_param *q = &e->store->params[e->params[param]];
+    const gckpt_plan *p = e->plan;
+    double size = 0;
+    for (size_t i = 0; i < p->term_count; i++) {
+        double n = p->terms[i].regulariser || !e->counts[i] ? 1 : (double)e->counts[i];
+        size += gckpti_abs((double)gckpti_float(p->terms[i].weight) * e->sums[i] / n);
+    }
+    return size;
+}
+
+/* The loss's difference between w + h d and w - h d is compared with the gradient times the
+ * difference of the weights as they really were, at h and h/2, and extrapolated to h = 0
+ * (Richardson). What they say about their own error: the two slopes, and the sums of both sides
+ * less the middle, which must be as h^2. A gradient that is rounding is another one at each place;
+ * one that is not is, in the mean of both sides, the same. */
+static gckpt_result gckpti_check_direction(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                           int64_t rows, double width, gckpti_probe *t)
+{
+    const gckpti_param *q = &e->store->params[e->params[t->param]];
+    const float *g = t->g, *w = t->w;
+    const float *there =
+        gckpti_at(e, e->plan->operands[gckpti_update_of(e->plan, t->param)->operands]);
     int64_t n = q->p.elements;
-    double gg = 0, ww = 0, slope[2] = { 0, 0 }, expected = 0, scale = 0, loss[2] = { 0, 0 };
+    double gg = 0, ww = 0, slope[2] = { 0, 0 }, even[2] = { 0, 0 }, expected = 0, scale = 0;
     gckpt_result result = GCKPT_OK;
     for (int64_t i = 0; i < n; i++) {
         gg += (double)g[i] * (double)g[i];
         ww += (double)w[i] * (double)w[i];
     }
     double rms = gckpti_sqrt_double(gg / (double)n),
-           widest = 0.02 * (gckpti_sqrt_double(ww / (double)n) + 0.05), h = width * widest;
+           h = width * 0.02 * (gckpti_sqrt_double(ww / (double)n) + 0.05);
+    int reproduced = gg > 0;
     for (int half = 0; half < 2 && result == GCKPT_OK; half++) {
-        double moved = 0, dot = 0;
+        double moved = 0, dot = 0, same = 0, loss[2] = { 0, 0 };
         for (int side = 0; side < 2 && result == GCKPT_OK; side++) {
             double sign = side ? -1 : 1;
             for (int64_t i = 0; i < n; i++) {
                 uint32_t word[4];
-                gckpti_philox(0, (uint64_t)i, (uint32_t)param, 0, word);
-                double d = random ? (word[0] & 1 ? 1 : -1) : rms > 0 ? (double)g[i] / rms : 0;
+                gckpti_philox(0, (uint64_t)i, (uint32_t)t->param, 0, word);
+                double d = t->random ? (word[0] & 1 ? 1 : -1) : rms > 0 ? (double)g[i] / rms : 0;
                 q->p.values[i] = (float)((double)w[i] + sign * (half ? h / 2 : h) * d);
                 dot += sign * (double)g[i] * (double)q->p.values[i];
                 moved += d * d;
             }
             result = gckpti_gradients(e, feeds, count, rows, &loss[side]);
+            for (int64_t i = 0; i < n && result == GCKPT_OK; i++)
+                same += (double)g[i] * (double)there[i];
         }
         double step = half ? h : 2 * h;
         slope[half] = (loss[0] - loss[1]) / step;
+        even[half] = loss[0] + loss[1] - 2 * t->loss;
         expected = dot / step;
+        reproduced = reproduced && gckpti_abs(same / 2 - gg) < 0.25 * gg;
         scale = gckpti_sqrt_double(gg * moved / 2 / (double)n);
     }
     memcpy(q->p.values, w, (size_t)n * sizeof(float));
-    double found = (4 * slope[1] - slope[0]) / 3, gap = found - expected;
-    double rounding = 4e-7 * (loss[0] < 0 ? -loss[0] : loss[0]) / widest;
-    gap = gap < 0 ? -gap : gap;
-    gap = gap < rounding ? 0 : gap;
-    found = found < 0 ? -found : found;
-    expected = expected < 0 ? -expected : expected;
-    scale = scale > found ? scale : found;
-    scale = scale > expected ? scale : expected;
-    *difference = scale > 1e-12 ? gap / scale : gap;
+    double found = (4 * slope[1] - slope[0]) / 3;
+    t->noise = 4e-7 * gckpti_loss_size(e);
+    t->change = gckpti_abs(expected) * h / width;
+    t->gap = gckpti_abs(found - expected);
+    int flat = !reproduced && t->gap * h <= t->noise && t->change * width <= t->noise;
+    t->spread = gckpti_greater(gckpti_abs(slope[1] - slope[0]),
+                               gckpti_abs(even[0] - 4 * even[1]) / (4 * h));
+    scale = gckpti_greater(scale, gckpti_greater(gckpti_abs(found), gckpti_abs(expected)));
+    scale = gckpti_greater(scale, 1e-12);
+    t->gap /= scale;
+    t->spread /= scale;
+    t->rounding = t->noise / h / scale;
+    double doubt = gckpti_greater(t->spread, t->rounding);
+    t->is = flat                                                            ? GCKPTI_FLAT
+            : t->gap <= 0.01 && (t->rounding <= 0.005 || t->spread <= 0.01) ? GCKPTI_RIGHT
+            : t->gap <= (width > 1 ? 4 : 2) * doubt                         ? GCKPTI_COARSE
+                                                                            : GCKPTI_WRONG;
+    t->resolution = t->is != GCKPTI_RIGHT ? doubt : t->rounding <= 0.005 ? t->rounding : t->spread;
+    return result;
+}
+
+/* Looks from several distances, nearer where the loss bends, farther where it is coarse, until one
+ * shows that the gradient is right; else *t is the clearest view. */
+static gckpt_result gckpti_check_widths(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                        int64_t rows, gckpti_probe *t)
+{
+    static const double widths[] = { 1, 4, 1.0 / 8, 16, 1.0 / 64 };
+    gckpt_result result = GCKPT_OK;
+    gckpti_probe at = *t;
+    for (int i = 0; i < 5 && result == GCKPT_OK; i++) {
+        result = gckpti_check_direction(e, feeds, count, rows, widths[i], &at);
+        int found = at.is == GCKPTI_RIGHT || at.is == GCKPTI_FLAT;
+        if (i == 0 || found || at.gap + at.resolution < t->gap + t->resolution)
+            *t = at;
+        if (found)
+            break;
+    }
     return result;
 }
 
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                             int64_t rows, double *worst)
+                                             int64_t rows, gckpt_check *check)
 {
-    if (!exec || !worst)
+    gckpt_check c;
+    memset(&c, 0, sizeof c);
+    if (check)
+        *check = c;
+    if (!exec)
         return GCKPT_E_ARG;
     const gckpt_plan *p = exec->plan;
     int64_t most = 0;
     gckpt_result result = GCKPT_OK;
-    int worst_param = -1;
-    *worst = 0;
+    const char *coarse = NULL, *flat = NULL; /* names */
+    double change = 0, noise = 0, coarsest = 0;
+    int wrong = 0, flats = 0;
     if (p->update_in_backward || p->mode == GCKPT_INFERENCE)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: needs a training plan without update_in_backward");
@@ -12692,38 +12912,70 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
     for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++) {
         if (!p->params[i].trained)
             continue;
-        double loss;
+        const char *name = p->names + p->params[i].name;
         size_t n = (size_t)p->params[i].elements;
-        result = gckpti_gradients(exec, feeds, count, rows, &loss);
+        gckpti_probe start;
+        memset(&start, 0, sizeof start);
+        start.param = (int)i;
+        start.g = copy;
+        start.w = copy + n;
+        result = gckpti_gradients(exec, feeds, count, rows, &start.loss);
         if (result != GCKPT_OK)
             break;
-        memcpy(copy, gckpti_at(exec, p->operands[gckpti_update_of(p, (int)i)->operands]),
+        memcpy(start.g, gckpti_at(exec, p->operands[gckpti_update_of(p, (int)i)->operands]),
                n * sizeof(float));
-        memcpy(copy + n, exec->store->params[exec->params[i]].p.values, n * sizeof(float));
+        memcpy(start.w, exec->store->params[exec->params[i]].p.values, n * sizeof(float));
         for (int random = 0; random < 2 && result == GCKPT_OK; random++) {
-            double difference = 0, width = 1;
-            for (; width > 0.01 && result == GCKPT_OK; width /= 8) { /* where the loss bends */
-                double d = 0;
-                result = gckpti_check_direction(exec, feeds, count, rows, (int)i, copy, copy + n,
-                                                random, width, &d);
-                difference = width >= 1 || d < difference ? d : difference;
-                if (difference <= 0.01)
-                    break;
+            gckpti_probe t = start;
+            t.random = random;
+            result = gckpti_check_widths(exec, feeds, count, rows, &t);
+            c.directions++;
+            change = gckpti_greater(change, t.change);
+            noise = gckpti_greater(noise, t.noise);
+            wrong += t.is == GCKPTI_WRONG;
+            c.unresolved += t.is == GCKPTI_COARSE;
+            flats += t.is == GCKPTI_FLAT;
+            if (t.is == GCKPTI_FLAT) {
+                flat = name;
+                continue;
             }
-            if (difference > *worst || difference != difference || worst_param < 0) {
-                *worst = difference;
-                worst_param = (int)i;
+            c.resolution = gckpti_greater(c.resolution, t.resolution);
+            if (t.is == GCKPTI_COARSE) {
+                coarse = t.resolution > coarsest ? name : coarse;
+                coarsest = gckpti_greater(coarsest, t.resolution);
+            } else if (t.gap > c.worst || t.gap != t.gap || !c.name) {
+                c.worst = t.gap;
+                c.name = name;
             }
         }
     }
     exec->desc.debug = debug;
     gckpti_delete(&exec->memory, copy, (size_t)most, 2 * sizeof(float));
-    if (result == GCKPT_OK && !(*worst <= 0.01))
-        return gckpti_error(
+    if (result != GCKPT_OK)
+        return result;
+    if (flats) { /* seen as closely as all others? */
+        double seen =
+            noise > 0 && change > 0 ? noise / change : (double)(noise > 0 ? GCKPTI_INFINITY : 0);
+        c.resolution = gckpti_greater(c.resolution, seen);
+        c.unresolved += seen > 0.01 ? flats : 0;
+        coarse = seen > 0.01 && seen > coarsest ? flat : coarse;
+    }
+    if (wrong)
+        result = gckpti_error(
             exec, GCKPT_E_DATA,
             "check_gradients: the gradient of \"%s\" differs from finite differences by %g "
             "(relative)",
-            p->names + p->params[worst_param].name, *worst);
+            c.name, c.worst);
+    else if (c.unresolved)
+        result = gckpti_error(
+            exec, GCKPT_UNRESOLVED,
+            "check_gradients: %i of %i directions are too coarse to tell, \"%s\" to %g of its "
+            "gradient: the loss is large beside its changes. Bring targets and outputs near each "
+            "other, or check fewer rows",
+            c.unresolved, c.directions, coarse, c.resolution);
+    c.name = result == GCKPT_UNRESOLVED ? coarse : c.name;
+    if (check)
+        *check = c;
     return result;
 }
 
@@ -13065,7 +13317,11 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
     gckpti_sink_put(&k, "       ", padding);
     for (size_t i = 0; i < store->count; i++) {
         const gckpt_parameter *p = &store->params[i].p;
-        gckpti_sink_floats(&k, p->values, p->elements);
+        float room[GCKPTI_DRAWN];
+        for (int64_t at = 0, n; at < p->elements && !k.failed; at += n) {
+            const float *x = gckpti_values_at(store, &store->params[i], at, room, &n);
+            gckpti_sink_floats(&k, x, n);
+        }
         for (int slot = 0; slot < 4 && p->state[slot]; slot++)
             gckpti_sink_floats(&k, p->state[slot], p->elements);
     }
@@ -13514,7 +13770,10 @@ static int gckpti_load_create(gckpti_loader *l)
 {
     for (size_t i = 0; i < l->count; i++) {
         const gckpti_saved *e = &l->entries[i];
-        if (e->slot < 0 && l->empty && !gckpti_param_new(l->store, e->name, &e->shape, NULL))
+        gckpt_init none = { 0, 0, 0 };
+        if (e->slot < 0 && l->empty &&
+            (!gckpti_param_new(l->store, e->name, &e->shape, NULL, none) ||
+             gckpti_values_new(l->store, &l->store->params[e->param], "load") != GCKPT_OK))
             return 0;
         if (e->slot < 0 && !gckpti_param_state(l->store, &l->store->params[e->param], e->states))
             return 0;
@@ -13574,6 +13833,7 @@ static void gckpti_load_commit(gckpti_loader *l, const float *data)
         for (int k = e->states; e->slot < 0 && k < 4 && q->p.state[k]; k++)
             memset(q->p.state[k], 0, bytes);
         if (e->slot < 0) {
+            q->raw = 0;
             q->optimiser = e->states && l->ours ? e->optimiser : 0;
             q->updates = q->optimiser ? e->updates : 0;
         }
@@ -13608,6 +13868,11 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
     memset(&l, 0, sizeof l);
     l.store = store;
     l.empty = store->count == 0;
+    for (size_t i = 0; i < store->count; i++) /* first, so that a block gets all the rest back */
+        if (gckpti_values_new(store, &store->params[i], "load") != GCKPT_OK) {
+            gckpti_values_undo(store);
+            return GCKPT_E_MEMORY;
+        }
     size_t header_bytes = (size_t)length, data_bytes = size - 8 - header_bytes;
     l.data_bytes = (int64_t)data_bytes;
     size_t room = gckpti_round_up(header_bytes, GCKPTI_ALIGN); /* so that a block gets it back */
@@ -13637,6 +13902,7 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
     if (l.entries)
         gckpti_delete(&store->memory, l.entries, l.capacity, sizeof *l.entries);
     gckpti_delete(&store->memory, l.header, room, 1);
+    gckpti_values_undo(store);
     return l.result == GCKPT_OK ? gckpti_ok(store) : l.result;
 }
 
@@ -14312,10 +14578,9 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
         int index = gckpti_find(store, name);
         gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
                             gckpti_float(next->init[2]) };
-        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, shape, NULL) : NULL;
-        if (q)
-            gckpti_param_init(store, q, init);
-        else if (index < 0)
+        if (index < 0 && gckpti_param_new(store, name, shape, NULL, init))
+            continue;
+        if (index < 0)
             result = gckpti_error(store, GCKPT_E_MEMORY,
                                   "plan: the store has no memory for the %I floats of \"%s\"",
                                   next->elements, name);
@@ -15764,6 +16029,7 @@ static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 #undef GCKPTI_NONE
 #undef GCKPTI_PLAN_MAGIC
 #undef GCKPTI_POSIX
+#undef GCKPTI_HEAP_WHOLE
 #undef GCKPTI_HUGE_PAGES
 #undef GCKPTI_TEAMS
 #undef GCKPTI_ROUND

@@ -639,7 +639,7 @@ static void report_plan(void)
     const char *name = mode_name(gckpt_plan_mode(p));
     int64_t parameters = 0;
     gckpt_parameter q;
-    for (int i = 0; gckpt_store_get(run.store, i, &q) == GCKPT_OK; i++)
+    for (int i = 0; gckpt_store_peek(run.store, i, &q) == GCKPT_OK; i++)
         parameters += q.elements;
     fprintf(run.out, "text   %s: %zu bytes, the last %zu for validation\n", text.path, text.size,
             text.size - text.train);

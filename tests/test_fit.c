@@ -356,7 +356,7 @@ static int floats_hash(const gckpt_store *s, uint64_t *hash)
 {
     gckpt_parameter q;
     *hash = gckpt_store_hash(s);
-    for (int i = 0; gckpt_store_get(s, i, &q) == GCKPT_OK; i++)
+    for (int i = 0; gckpt_store_peek(s, i, &q) == GCKPT_OK; i++)
         for (int k = 0; k < 4 && q.state[k]; k++)
             for (int64_t j = 0; j < q.elements; j++) {
                 uint32_t bits;

@@ -1776,7 +1776,7 @@ static void test_check_gradients(void)
         gckpt_graph *graph = gckpt_graph_new(store, NULL);
         net n;
         gckpt_feed feeds[24];
-        double worst = -1;
+        gckpt_check check;
         uint64_t before;
         net_start(&n, &nets[i], 0);
         net_build(&n, graph, nets[i].batch);
@@ -1785,14 +1785,14 @@ static void test_check_gradients(void)
         gckpt_exec *exec = gckpt_exec_new(plan, store, NULL);
         int n_feeds = make_feeds(&n, 0, feeds);
         before = gckpt_store_hash(store);
-        gckpt_result result = gckpt_check_gradients(exec, feeds, n_feeds, nets[i].batch, &worst);
+        gckpt_result result = gckpt_check_gradients(exec, feeds, n_feeds, nets[i].batch, &check);
         CHECK_MSG(result == GCKPT_OK, "%s: %s", nets[i].name, gckpt_error_text(exec));
-        CHECK_MSG(worst >= 0 && worst < 0.01, "%s: worst %g (%s)", nets[i].name, worst,
-                  gckpt_error_text(exec));
+        CHECK_MSG(check.worst > 0 && check.worst < 0.01, "%s: worst %g (%s)", nets[i].name,
+                  check.worst, gckpt_error_text(exec));
         CHECK_MSG(gckpt_store_hash(store) == before && gckpt_store_step(store) == 0,
                   "%s: store changed", nets[i].name);
         if (verbose)
-            printf("%-40s worst %.2g\n", nets[i].name, worst);
+            printf("%-40s worst %.2g resolution %.2g\n", nets[i].name, check.worst, check.resolution);
         gckpt_exec_free(exec);
         gckpt_plan_free(plan);
         gckpt_graph_free(graph);
@@ -1842,11 +1842,11 @@ static void test_bad_ops(void)
         const gckpt_op *op = i == 0 ? &square_op : i == 1 ? &wrong_op : &noisy_op;
         gckpt_exec *exec = bad_net(op, i < 2 ? GCKPT_STORE_ALL : GCKPT_MEMORY_POOR,
                                    i == 3 ? HASH : 0, store, &plan, feeds);
-        double worst = -1;
         if (exec && i < 2) {
-            gckpt_check_gradients(exec, feeds, 1, 3, &worst);
-            CHECK_MSG(i == 0 ? worst >= 0 && worst < 0.01 : worst > 0.02,
-                      "%s backward: worst %g (%s)", op->name, worst, gckpt_error_text(exec));
+            gckpt_check check;
+            gckpt_check_gradients(exec, feeds, 1, 3, &check);
+            CHECK_MSG(i == 0 ? check.worst > 0 && check.worst < 0.01 : check.worst > 0.02,
+                      "%s backward: worst %g (%s)", op->name, check.worst, gckpt_error_text(exec));
             if (i == 1)             /* the wrong gradient arrives at the parameter before the op */
                 CHECK_MSG(strstr(gckpt_error_text(exec), "weight_a") != NULL, "%s",
                           gckpt_error_text(exec));

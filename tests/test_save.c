@@ -123,7 +123,8 @@ static void add(gckpt_store *s, const char *name, gckpt_shape shape, int states,
     CHECK(gckpt_param(g, name, shape, normal) != NULL);
     gckpt_graph_free(g);
     gckpti_param *q = &s->params[gckpt_store_find(s, name)];
-    CHECK(gckpti_param_state(s, q, states));
+    gckpt_parameter made;
+    CHECK(gckpti_param_state(s, q, states) && gckpt_store_get(s, gckpt_store_find(s, name), &made) == GCKPT_OK);
     for (int k = 0; k < states; k++)
         for (int64_t i = 0; i < q->p.elements; i++)
             q->p.state[k][i] = word_float(fill + (uint32_t)i * 977u + (uint32_t)k * 77777u);
@@ -154,7 +155,7 @@ static gckpt_store *store_like(const gckpt_store *other)
     s->step = 5;
     for (int i = gckpt_store_count(other); i-- > 0;) {      /* created in another order                 */
         gckpt_parameter p;
-        gckpt_store_get(other, i, &p);
+        gckpt_store_peek(other, i, &p);
         add(s, p.name, p.shape, 0, 0);
     }
     return s;

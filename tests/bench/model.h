@@ -159,7 +159,7 @@ static int bench_open(bench *b, const size *z, const gckpt_plan_desc *desc,
     b->feeds[1].data = b->targets;
     gckpt_parameter p;
     b->parameters = 0;
-    for (int i = 0; gckpt_store_get(b->store, i, &p) == GCKPT_OK; i++)
+    for (int i = 0; gckpt_store_peek(b->store, i, &p) == GCKPT_OK; i++)
         b->parameters += p.elements;
     return 1;
 }
