@@ -8,6 +8,7 @@
 #define TESTS_CHECK_H
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 static long check_passed, check_failed;
 

@@ -1,8 +1,7 @@
 /* test_alloc.c - the n-th allocation fails, for every n, over a whole life: store, graph, plans, step,
  * check, save, load. Each time: an error, nothing leaked, weights whole. Then the same in blocks of
  * memory that are a little too small, and in one that suffices, with no heap at all. */
-#define GRADCKPT_IMPLEMENTATION
-#include "../gradckpt.h"
+#include "gradckpt.h"
 
 #include <stdlib.h>
 

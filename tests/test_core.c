@@ -1,7 +1,6 @@
 /* test_core.c - one model, every plan, split, feed style and debug aid: the same bits, the bytes that
  * were promised, and errors that leave everything as it was. */
-#define GRADCKPT_IMPLEMENTATION
-#include "../gradckpt.h"
+#include "gradckpt.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* test_fit.c - gckpt_fit against brute force over micro-batches, update rules and plans; what it does
  * to the store when it fails; gckpt_calibrate: positive costs, and nothing changed by a bit. */
 #define GRADCKPT_IMPLEMENTATION
-#include "../gradckpt.h"
+#include "gradckpt.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
  * objects that parse, texts that do not touch, exact numbers, and writers and allocations that may
  * fail anywhere. */
 #define GRADCKPT_IMPLEMENTATION
-#include "../gradckpt.h"
+#include "gradckpt.h"
 
 #include "text.h"
 

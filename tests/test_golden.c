@@ -2,8 +2,7 @@
  *
  * Distances are norm-wise: |a - b| / |b| over a whole tensor. A float has 6e-8; sums of a few dozen
  * rounded terms, which is what the cases hold, stay well within 2e-6. */
-#define GRADCKPT_IMPLEMENTATION
-#include "../gradckpt.h"
+#include "gradckpt.h"
 #include "check.h"
 #include "golden/golden.h"
 #include <math.h>

@@ -7,9 +7,6 @@
  *
  *     test_hash          the tests
  *     test_hash plans    prints one hash of plans for fast kernels: equal on all machines too */
-#ifndef HASH_USER_ONLY /* the check of C++ users of a C implementation defines it */
-#define GRADCKPT_IMPLEMENTATION
-#endif
 #include "gradckpt.h"
 #include "check.h"
 

@@ -5,8 +5,7 @@
  *
  * A case is a function that is written once and run twice: with a graph it builds tensors, without
  * one it evaluates the reference (calls with NULL return NULL on both sides). Needs ref.c, -lm. */
-#define GRADCKPT_IMPLEMENTATION
-#include "../gradckpt.h"
+#include "gradckpt.h"
 #include "check.h"
 #include "ref.h"
 #include <math.h>

@@ -3,7 +3,7 @@
  * over budget, never worse with more bytes, never worse than another mode; thousands of plans
  * replayed.        build/test_plan [first seed] [scale in percent] [tell every miss] */
 #define GRADCKPT_IMPLEMENTATION
-#include "../gradckpt.h"
+#include "gradckpt.h"
 
 #include "check.h"
 #include "oracle.h"

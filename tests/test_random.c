@@ -1,8 +1,7 @@
 /* test_random.c - random graphs from the whole op set: every plan, split, feed style, thread count and debug aid gives
  * the bits of one plain store-all run over the whole batch, and the bytes that were promised; gradients agree with
  * finite differences.       build/test_random [first seed] [graphs] */
-#define GRADCKPT_IMPLEMENTATION
-#include "../gradckpt.h"
+#include "gradckpt.h"
 
 #include <math.h>
 #include <stdlib.h>

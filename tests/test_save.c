@@ -13,7 +13,7 @@
 #define TEST_POSIX 0
 #endif
 #define GRADCKPT_IMPLEMENTATION
-#include "../gradckpt.h"
+#include "gradckpt.h"
 #include "check.h"
 #include <stdlib.h>
 #include <time.h>

@@ -2,7 +2,7 @@
  * another graph, a damaged or a hostile file is refused with the reason, or gives a plan with the same
  * bits; what was compiled in is checked before it runs. tests/test_firmware.sh compiles the constants. */
 #define GRADCKPT_IMPLEMENTATION
-#include "../gradckpt.h"
+#include "gradckpt.h"
 
 #include <stdlib.h>
 

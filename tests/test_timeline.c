@@ -1,7 +1,7 @@
 /* test_timeline.c - what a plan tells of its memory: buffers that add up and never overlap, an SVG
  * and a trace that parse whatever the names are, and a writer that may fail anywhere. */
 #define GRADCKPT_IMPLEMENTATION
-#include "../gradckpt.h"
+#include "gradckpt.h"
 
 #include <stdlib.h>
 
