@@ -3,21 +3,13 @@
 #include "gradckpt.h"
 
 #include <math.h>
-#include <stdlib.h>
 
-#include "check.h"
+#include "rig.h"
 
 enum { V = 17, T = 7, C = 12, H = 24, ROWS = 8, STEPS = 3 };
 
 static int32_t tokens[ROWS * T], targets[ROWS * T];
 static float side[ROWS * C];
-
-static uint64_t random_state = 7;
-static unsigned random_below(unsigned n)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (unsigned)(random_state >> 33) % n;
-}
 
 /* What the model may have; each is a bit of the setting. */
 enum { TIED = 1, DERIVED = 2, DROPOUT = 4, FROZEN = 8, TWO_LOSSES = 16, REGULARISED = 32, SETTINGS = 64 };
@@ -65,10 +57,8 @@ static gckpt_tensor *scalar_loss(gckpt_tensor *x) { return gckpt_sum_loss(gckpt_
 
 static model build(gckpt_store *s, int64_t rows, int setting)
 {
-    model m;
     layer l;
-    memset(&m, 0, sizeof m);
-    m.graph = gckpt_graph_new(s, NULL);
+    model m = { .graph = gckpt_graph_new(s, NULL) };
     m.tokens = gckpt_input(m.graph, "tokens", GCKPT_I32, gckpt_shape2(rows, T));
     m.targets = gckpt_input(m.graph, "targets", GCKPT_I32, gckpt_shape2(rows, T));
     m.side = gckpt_input(m.graph, "side", GCKPT_F32, gckpt_shape2(rows, C));
@@ -123,20 +113,10 @@ static void fill_feeds(const model *m, gckpt_feed feeds[3], int64_t row)
 
 static outcome train(const run *r)
 {
-    outcome o;
-    gckpt_store_desc store_desc;
-    gckpt_plan_desc plan_desc;
-    gckpt_exec_desc exec_desc;
-    gckpt_hyper hyper;
-    gckpt_report report;
     gckpt_feed feeds[3];
-    memset(&o, 0, sizeof o);
-    memset(&store_desc, 0, sizeof store_desc);
-    memset(&plan_desc, 0, sizeof plan_desc);
-    memset(&exec_desc, 0, sizeof exec_desc);
-    memset(&hyper, 0, sizeof hyper);
-    memset(&report, 0, sizeof report);
-    store_desc.seed = 42;
+    outcome o = { 0 };
+    gckpt_report report = { 0 };
+    gckpt_store_desc store_desc = { .seed = 42 };
     gckpt_store *s = gckpt_store_new(&store_desc);
     model m = build(s, r->rows, r->setting);
     if (r->setting & FROZEN) {
@@ -147,26 +127,16 @@ static outcome train(const run *r)
         gckpt_keep(m.hidden);
         gckpt_recompute(m.top);
     }
-    plan_desc.mode = r->mode;
-    plan_desc.batch = r->batch_of ? r->batch_of : ROWS;
-    plan_desc.update_in_backward = r->in_backward;
-    plan_desc.threads = r->threads;
-    plan_desc.group = r->group;
-    plan_desc.schedule = r->schedule;
-    plan_desc.instructions = r->instructions;
-    plan_desc.optimiser = r->momentum ? GCKPT_MOMENTUM : GCKPT_ADAMW;
+    gckpt_plan_desc plan_desc = { .mode = r->mode, .batch = r->batch_of ? r->batch_of : ROWS, .update_in_backward = r->in_backward, .threads = r->threads, .group = r->group, .schedule = r->schedule, .instructions = r->instructions, .optimiser = r->momentum ? GCKPT_MOMENTUM : GCKPT_ADAMW };
     gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, m.term_count, &plan_desc);
     if (!CHECK_MSG(p != NULL, "no plan: %s", gckpt_error_text(m.graph)))
         return o;
-    exec_desc.debug = r->debug | GCKPT_DEBUG_MEASURE;
-    exec_desc.copy_feeds = r->copies;
+    gckpt_exec_desc exec_desc = { .debug = r->debug | GCKPT_DEBUG_MEASURE, .copy_feeds = r->copies };
     gckpt_exec *e = gckpt_exec_new(p, s, &exec_desc);
     if (!CHECK_MSG(e != NULL, "no exec: %s", gckpt_error_text(s)))
         return o;
     gckpt_graph_free(m.graph);                      /* the plan copied what it needs                     */
-    hyper.lr = 1e-2f;
-    hyper.weight_decay = 0.1f;
-    hyper.clip = r->in_backward ? 0 : 0.5f;
+    gckpt_hyper hyper = { .lr = 1e-2f, .weight_decay = 0.1f, .clip = r->in_backward ? 0 : 0.5f };
     for (int step = 0; step < STEPS; step++) {
         gckpt_result result = GCKPT_OK;
         fill_feeds(&m, feeds, 0);
@@ -209,9 +179,7 @@ static outcome train(const run *r)
     o.bound = gckpt_plan_bound(p);
     o.recompute = gckpt_plan_recompute(p);
     o.measured = gckpt_bytes_measured(e);
-    gckpt_exec_free(e);
-    gckpt_plan_free(p);
-    gckpt_store_free(s);
+    rig_free(e, p, NULL, s);
     return o;
 }
 
@@ -243,8 +211,8 @@ static int random_schedule(const model *m, int last, gckpt_instruction *list, in
     }
     for (int i = last; i >= 0; i--) {
         for (int again = 0; again < 2; again++)
-            if (random_below(2)) {
-                int a = (int)random_below((unsigned)last + 1), b = (int)random_below((unsigned)last + 1);
+            if (below(2)) {
+                int a = (int)below((unsigned)last + 1), b = (int)below((unsigned)last + 1);
                 for (int k = a < b ? a : b; k < (a < b ? b : a) && n < most; k++, n++) {
                     list[n].kind = GCKPT_FORWARD;
                     list[n].id = k;
@@ -262,10 +230,9 @@ static int ops_only(gckpt_instruction *list, int n, int setting)
     static char is_op[1024];
     gckpt_store *s = gckpt_store_new(NULL);
     model m = build(s, ROWS, setting);
-    gckpt_plan_desc d;
     gckpt_instruction in;
     int kept = 0;
-    memset(&d, 0, sizeof d);
+    gckpt_plan_desc d = { 0 };
     memset(is_op, 0, sizeof is_op);
     gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, m.term_count, &d);
     for (int i = 0; i < gckpt_plan_length(p); i++)
@@ -274,9 +241,7 @@ static int ops_only(gckpt_instruction *list, int n, int setting)
     for (int i = 0; i < n; i++)
         if (is_op[list[i].id])
             list[kept++] = list[i];
-    gckpt_plan_free(p);
-    gckpt_graph_free(m.graph);
-    gckpt_store_free(s);
+    rig_free(NULL, p, m.graph, s);
     return kept;
 }
 
@@ -285,11 +250,7 @@ static void test_same_bits(void)
     static gckpt_instruction list[100000];
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SEGMENTS, GCKPT_SQRT };
     for (int setting = 0; setting < SETTINGS; setting++) {
-        run r;
-        memset(&r, 0, sizeof r);
-        r.setting = setting;
-        r.rows = ROWS;
-        r.mode = GCKPT_STORE_ALL;
+        run r = { .setting = setting, .rows = ROWS, .mode = GCKPT_STORE_ALL };
         outcome want = train(&r);
         CHECK(want.count > 0 && isfinite(want.loss) && want.norm > 0);
         for (int k = 0; k < 4; k++)
@@ -340,8 +301,7 @@ static void test_same_bits(void)
                     last = gckpt_id(m.terms[i].loss);
             r.instructions = ops_only(list, random_schedule(&m, last, list, 90000), setting);
             r.schedule = list;
-            gckpt_graph_free(m.graph);
-            gckpt_store_free(s);
+            rig_free(NULL, NULL, m.graph, s);
             r.debug = again & 2 ? GCKPT_DEBUG_PAINT : 0;
             same(&r, &want, "random schedule");
         }
@@ -365,12 +325,9 @@ static void test_gradients(void)
         for (int64_t rows = 3; rows <= ROWS; rows += ROWS - 3) {
             gckpt_store *s = gckpt_store_new(NULL);
             model m = build(s, rows, settings[k]);
-            gckpt_plan_desc d;
             gckpt_feed feeds[3];
             double worst = 1;
-            memset(&d, 0, sizeof d);
-            d.batch = ROWS;
-            d.mode = rows == 3 ? GCKPT_SEGMENTS : GCKPT_MEMORY_POOR;
+            gckpt_plan_desc d = { .batch = ROWS, .mode = rows == 3 ? GCKPT_SEGMENTS : GCKPT_MEMORY_POOR };
             if (settings[k] & FROZEN)
                 gckpt_store_freeze(s, "up*", 1);
             gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, m.term_count, &d);
@@ -380,35 +337,22 @@ static void test_gradients(void)
             gckpt_result result = gckpt_check_gradients(e, feeds, 3, ROWS, &worst);
             CHECK_MSG(result == GCKPT_OK && worst < 0.005, "setting %d: worst %g %s", settings[k], worst, gckpt_error_text(e));
             CHECK(gckpt_store_hash(s) == hash && gckpt_store_step(s) == 0);
-            gckpt_exec_free(e);
-            gckpt_plan_free(p);
-            gckpt_graph_free(m.graph);
-            gckpt_store_free(s);
+            rig_free(e, p, m.graph, s);
         }
 }
 
 /* Update in backward without clipping must give what updating at the end gives. */
 static void test_update_in_backward(void)
 {
-    run r;
-    memset(&r, 0, sizeof r);
-    r.rows = ROWS;
-    r.setting = TIED;
-    gckpt_store_desc sd;
-    memset(&sd, 0, sizeof sd);
+    gckpt_store_desc sd = { 0 };
     uint64_t hash[2];
     size_t arena[2];
     for (int k = 0; k < 2; k++) {
         gckpt_store *s = gckpt_store_new(&sd);
         model m = build(s, ROWS, TIED);
-        gckpt_plan_desc d;
         gckpt_feed feeds[3];
-        gckpt_hyper hyper;
-        memset(&d, 0, sizeof d);
-        memset(&hyper, 0, sizeof hyper);
-        hyper.lr = 0.01f;
-        d.update_in_backward = k;
-        d.mode = GCKPT_MEMORY_POOR;
+        gckpt_hyper hyper = { .lr = 0.01f };
+        gckpt_plan_desc d = { .update_in_backward = k, .mode = GCKPT_MEMORY_POOR };
         gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, m.term_count, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
         fill_feeds(&m, feeds, 0);
@@ -418,13 +362,11 @@ static void test_update_in_backward(void)
         arena[k] = gckpt_plan_arena(p);
         hyper.clip = 1;
         CHECK(!k || gckpt_step(e, feeds, 3, ROWS, &hyper, NULL) == GCKPT_E_ARG);
-        gckpt_exec_free(e);
-        gckpt_plan_free(p);
+        rig_free(e, p, NULL, NULL);
         d.batch = 2 * ROWS;
         d.update_in_backward = 1;
         CHECK(gckpt_plan_new(m.graph, m.terms, m.term_count, &d) == NULL && gckpt_error(m.graph) == GCKPT_E_ARG);
-        gckpt_graph_free(m.graph);
-        gckpt_store_free(s);
+        rig_free(NULL, NULL, m.graph, s);
     }
     CHECK(hash[0] == hash[1]);
     CHECK(arena[1] < arena[0]);
@@ -451,14 +393,13 @@ static void test_bytes(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
-    gckpt_plan_desc d;
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(8, 64, 16)), *h = x;
     enum { LAYERS = 24, OPS = 12 };
     for (int i = 0; i < LAYERS; i++)
         h = gckpt_checkpoint(gpt_block, h, &i);
     gckpt_term term = { gckpt_mean_squared_error(h, x), 1, 0 };
     size_t arena[5], bytes[5];
-    memset(&d, 0, sizeof d);
+    gckpt_plan_desc d = { 0 };
     for (int mode = 1; mode <= 4; mode++) {
         d.mode = (gckpt_mode)mode;
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
@@ -504,8 +445,7 @@ static void test_bytes(void)
     gckpt_plan_free(p);
     d.budget--;
     CHECK(gckpt_plan_new(g, &term, 1, &d) == NULL);
-    gckpt_graph_free(g);
-    gckpt_store_free(s);
+    rig_free(NULL, NULL, g, s);
 }
 
 /* A segment whose input is frozen or is no parameter at all still trains. */
@@ -514,10 +454,8 @@ static void test_frozen_input(void)
     for (int mode = 1; mode <= 4; mode++) {
         gckpt_store *s = gckpt_store_new(NULL);
         model m = build(s, ROWS, 0);
-        gckpt_plan_desc d;
-        memset(&d, 0, sizeof d);
         CHECK(gckpt_store_freeze(s, "*", 1) == GCKPT_OK && gckpt_store_freeze(s, "down.1", 0) == GCKPT_OK);
-        d.mode = (gckpt_mode)mode;
+        gckpt_plan_desc d = { .mode = (gckpt_mode)mode };
         gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, 1, &d);
         CHECK(gckpt_plan_kind_bytes(p, GCKPT_BYTES_STATE) == 2 * H * C * sizeof(float));
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -535,11 +473,9 @@ static void test_frozen_input(void)
         CHECK(other.state[0] == NULL);
         CHECK(gckpt_store_freeze(s, "down.1", 1) == GCKPT_OK);
         CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_E_ARG);       /* planned otherwise  */
-        gckpt_exec_free(e);
-        gckpt_plan_free(p);
+        rig_free(e, p, NULL, NULL);
         CHECK(gckpt_plan_new(m.graph, m.terms, 1, &d) == NULL && gckpt_error(m.graph) == GCKPT_E_ARG);
-        gckpt_graph_free(m.graph);
-        gckpt_store_free(s);
+        rig_free(NULL, NULL, m.graph, s);
     }
 }
 
@@ -557,20 +493,16 @@ static void test_nothing_changes(void)
     for (int streaming = 0; streaming < 2; streaming++) {
         gckpt_store *s = gckpt_store_new(NULL);
         model m = build(s, 4, TIED | REGULARISED);
-        gckpt_plan_desc d;
-        gckpt_exec_desc ed;
         gckpt_feed feeds[3];
         gckpt_hyper hyper = { 0.01f, 0.1f, 0, 0, 0, 0, 0 };
         gckpt_report report;
         static int32_t none[ROWS * T], wrong[ROWS * T];
-        memset(&d, 0, sizeof d);
-        memset(&ed, 0, sizeof ed);
         for (int i = 0; i < ROWS * T; i++)
             none[i] = -1;
         memcpy(wrong, tokens, sizeof wrong);
         wrong[5 * T + 2] = V;
-        d.batch = ROWS;
-        ed.progress = progress;
+        gckpt_plan_desc d = { .batch = ROWS };
+        gckpt_exec_desc ed = { .progress = progress };
         gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, m.term_count, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, &ed);
         fill_feeds(&m, feeds, 0);
@@ -608,10 +540,7 @@ static void test_nothing_changes(void)
         CHECK(gckpt_step_end(e, &report) == GCKPT_E_ARG);
         CHECK(gckpt_store_hash(s) == hash);
         CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_OK && gckpt_store_step(s) == 2);
-        gckpt_exec_free(e);
-        gckpt_plan_free(p);
-        gckpt_graph_free(m.graph);
-        gckpt_store_free(s);
+        rig_free(e, p, m.graph, s);
     }
 }
 
@@ -623,19 +552,13 @@ static void test_fetch_and_inference(void)
     double loss = 0;
     for (int mode = 1; mode <= 4; mode++) {
         model m = build(s, ROWS, TIED);
-        gckpt_plan_desc d;
         gckpt_feed feeds[3];
         gckpt_hyper hyper = { 0, 0, 0, 0, 0, 0, 0 };
         gckpt_report report;
         gckpt_pick picks[4] = { { m.top, 0 }, { m.hidden, 1 }, { m.weight, 1 }, { m.top, 1 } };
-        memset(&d, 0, sizeof d);
-        d.mode = (gckpt_mode)mode;
-        d.fetch = picks;
-        d.fetches = 4;
+        gckpt_plan_desc d = { .mode = (gckpt_mode)mode, .fetch = picks, .fetches = 4 };
         gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, 1, &d);
-        gckpt_exec_desc how;            /* fetched gradients: divided, not clipped, by any kernels */
-        memset(&how, 0, sizeof how);
-        how.isa = mode == 1 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO;
+        gckpt_exec_desc how = { .isa = mode == 1 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO };
         hyper.clip = mode > 2 ? 1e-3f : 0;
         gckpt_exec *e = gckpt_exec_new(p, s, &how);
         fill_feeds(&m, feeds, 0);
@@ -665,9 +588,7 @@ static void test_fetch_and_inference(void)
         CHECK(gckpt_forward(e, feeds, 3, ROWS, &report) == GCKPT_OK && !(report.loss < loss || report.loss > loss));
         CHECK(!memcmp(first, gckpt_fetch(e, gckpt_id(m.top), 0), sizeof first));
         CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_E_ARG);
-        gckpt_exec_free(e);
-        gckpt_plan_free(p);
-        gckpt_graph_free(m.graph);
+        rig_free(e, p, m.graph, NULL);
         m = build(s, 3, TIED);                      /* other micro-batch, same loss                      */
         memset(&d, 0, sizeof d);
         d.mode = GCKPT_INFERENCE;
@@ -675,9 +596,7 @@ static void test_fetch_and_inference(void)
         e = gckpt_exec_new(p, s, NULL);
         fill_feeds(&m, feeds, 0);
         CHECK(gckpt_forward(e, feeds, 3, ROWS, &report) == GCKPT_OK && !(report.loss < loss || report.loss > loss));
-        gckpt_exec_free(e);
-        gckpt_plan_free(p);
-        gckpt_graph_free(m.graph);
+        rig_free(e, p, m.graph, NULL);
     }
     gckpt_store_free(s);
 }
@@ -688,15 +607,13 @@ static void test_mixed_rows(void)
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_init init = { 0.3f, 0, 0 };
-    gckpt_plan_desc d;
     const char *op = NULL;
     static float x[8 * 4];
     gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(4, 4));
     gckpt_tensor *h = gckpt_linear(in, gckpt_param(g, "w", gckpt_shape2(4, 4), init), NULL);
     gckpt_tensor *centred = gckpt_sub(h, gckpt_name(gckpt_mean(h, 0), "batch mean"));
     gckpt_term term = { gckpt_mean_squared_error(centred, in), 1, 0 };
-    memset(&d, 0, sizeof d);
-    d.batch = 8;
+    gckpt_plan_desc d = { .batch = 8 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
     CHECK(p && gckpt_plan_split_exact(p, &op) == 0 && op && !strcmp(op, "batch mean"));
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -708,17 +625,13 @@ static void test_mixed_rows(void)
     CHECK(gckpt_step(e, &feed, 1, 6, &hyper, NULL) == GCKPT_E_ARG && strstr(gckpt_error_text(e), "batch mean"));
     double worst = 1;
     CHECK(gckpt_check_gradients(e, &feed, 1, 4, &worst) == GCKPT_OK && worst < 0.01);
-    gckpt_exec_free(e);
-    gckpt_plan_free(p);
-    gckpt_graph_free(g);
+    rig_free(e, p, g, NULL);
     g = gckpt_graph_new(s, NULL);                   /* (B,T,C) + (B,C) with B = 1: shapes fit by accident */
     gckpt_tensor *a = gckpt_input(g, "a", GCKPT_F32, gckpt_shape3(1, 2, 4)), *b = gckpt_input(g, "b", GCKPT_F32, gckpt_shape2(1, 4));
     gckpt_term t2 = { gckpt_sum_loss(gckpt_add(gckpt_add(a, b), gckpt_param(g, "c", gckpt_shape1(4), init))), 1, 0 };
     p = gckpt_plan_new(g, &t2, 1, NULL);
     CHECK(p && gckpt_plan_split_exact(p, NULL) == 0);
-    gckpt_plan_free(p);
-    gckpt_graph_free(g);
-    gckpt_store_free(s);
+    rig_free(NULL, p, g, s);
 }
 
 /* The first error stays, names shapes and remedy; NULL goes in and out. */
@@ -810,10 +723,7 @@ static void test_external(void)
     gckpt_feed feed = { gckpt_id(in), x };
     gckpt_hyper hyper = { 0.1f, 0, 0, 0, 0, 0, 0 };
     CHECK(gckpt_step(e, &feed, 1, 4, &hyper, NULL) == GCKPT_OK && !(outside[3] < 3 / 16.0f || outside[3] > 3 / 16.0f));
-    gckpt_exec_free(e);
-    gckpt_plan_free(p);
-    gckpt_graph_free(g);
-    gckpt_store_free(s);
+    rig_free(e, p, g, s);
 }
 
 /* Groups and the other optimisers against their formulas. */
@@ -836,20 +746,14 @@ static void test_optimisers(void)
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 1));
         gckpt_term term = { gckpt_sum_loss(gckpt_linear(in, gckpt_param(g, "w", gckpt_shape2(1, 1), init), NULL)), 1, 0 };
-        gckpt_plan_desc d;
-        gckpt_exec_desc ed;
         gckpt_report report;
         gckpt_parameter q;
         gckpt_hyper hyper = { 0.1f, 0.5f, 0, 0, 0, 0, 0 };
-        memset(&d, 0, sizeof d);
-        memset(&ed, 0, sizeof ed);
-        d.optimiser = kinds[k];
-        d.own_state = 1;
+        gckpt_plan_desc d = { .optimiser = kinds[k], .own_state = 1 };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
         if (kinds[k] == GCKPT_OWN_OPTIMISER)
             CHECK(gckpt_exec_new(p, s, NULL) == NULL && gckpt_error(s) == GCKPT_E_ARG);
-        ed.own_optimiser = own;
-        ed.user = &lr;
+        gckpt_exec_desc ed = { .own_optimiser = own, .user = &lr };
         gckpt_exec *e = gckpt_exec_new(p, s, &ed);
         gckpt_feed feed = { gckpt_id(in), x };
         CHECK(gckpt_store_group(s, "w", 0.5f, 1) == GCKPT_OK);
@@ -868,10 +772,7 @@ static void test_optimisers(void)
                 w -= rate * m;
             CHECK_MSG(fabs((double)q.values[0] - w) < 1e-6, "optimiser %d step %d: %.9g, expected %.9g", k, step, (double)q.values[0], w);
         }
-        gckpt_exec_free(e);
-        gckpt_plan_free(p);
-        gckpt_graph_free(g);
-        gckpt_store_free(s);
+        rig_free(e, p, g, s);
     }
     CHECK(fabs((double)gckpt_lr_cosine(0, 10, 100, 1, 0.1f) - 0.1) < 1e-6 && fabs((double)gckpt_lr_cosine(9, 10, 100, 1, 0.1f) - 1) < 1e-6);
     CHECK(fabs((double)gckpt_lr_cosine(55, 10, 100, 1, 0.1f) - 0.55) < 1e-6 && fabs((double)gckpt_lr_cosine(100, 10, 100, 1, 0.1f) - 0.1) < 1e-6);
@@ -894,19 +795,13 @@ static void test_corners(void)
         gckpt_tensor *u = gckpt_scale(gckpt_gelu(w), 2), *y = gckpt_add(in, u);     /* ends each round   */
         gckpt_term terms[2] = { { data, 1, 0 }, { regulariser, 1, 1 } };
         gckpt_pick pick = { y, 0 };
-        gckpt_plan_desc d;
-        memset(&d, 0, sizeof d);
-        d.batch = 4;
-        d.fetch = &pick;
-        d.fetches = 1;
+        gckpt_plan_desc d = { .batch = 4, .fetch = &pick, .fetches = 1 };
         gckpt_plan *p = gckpt_plan_new(g, terms, 2, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
         gckpt_feed feed = { gckpt_id(in), x };
         CHECK(gckpt_step(e, &feed, 1, 4, &none, NULL) == GCKPT_OK);
         fetched[k] = gckpt_fetch(e, gckpt_id(y), 0)[k ? 1 : 7];
-        gckpt_exec_free(e);
-        gckpt_plan_free(p);
-        gckpt_graph_free(g);
+        rig_free(e, p, g, NULL);
         g = gckpt_graph_new(s, NULL);
         in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape1(4));
         gckpt_term t = { gckpt_sum_loss(gckpt_mul(k ? gckpt_softmax(in) : gckpt_rmsnorm(in, NULL),
@@ -929,10 +824,7 @@ static void test_corners(void)
         p = gckpt_plan_new(g, NULL, 0, &d);
         e = gckpt_exec_new(p, s, NULL);
         CHECK(gckpt_forward(e, NULL, 0, 1, NULL) == GCKPT_OK && gckpt_fetch(e, gckpt_id(pick.tensor), 0)[0] > 0.8f);
-        gckpt_exec_free(e);
-        gckpt_plan_free(p);
-        gckpt_graph_free(g);
-        gckpt_store_free(s);
+        rig_free(e, p, g, s);
     }
     CHECK(fetched[0] > 0 && !(fetched[0] < fetched[1] || fetched[0] > fetched[1]));
 }
@@ -948,9 +840,8 @@ static void test_optimiser_state(void)
     gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 1));
     gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape1(1), init), *v = gckpt_param(g, "v", gckpt_shape1(1), init);
     gckpt_term term = { gckpt_sum_loss(gckpt_add(gckpt_mul(in, w), v)), 1, 0 };
-    gckpt_plan_desc d;
     gckpt_feed feed = { gckpt_id(in), x };
-    memset(&d, 0, sizeof d);
+    gckpt_plan_desc d = { 0 };
     gckpt_store_freeze(s, "v", 1);
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -969,16 +860,14 @@ static void test_optimiser_state(void)
     gckpt_hyper hyper = { 0.1f, 0, 0, 0, 0, 0, 0 };
     for (int i = 0; i < 20; i++)
         CHECK(gckpt_step(e, &feed, 1, 2, &hyper, NULL) == GCKPT_OK);
-    gckpt_exec_free(e);
-    gckpt_plan_free(p);
+    rig_free(e, p, NULL, NULL);
     gckpt_store_freeze(s, "v", 0);
     p = gckpt_plan_new(g, &term, 1, &d);
     e = gckpt_exec_new(p, s, NULL);
     gckpt_parameter q;
     gckpt_store_get(s, gckpt_store_find(s, "v"), &q);
     CHECK(gckpt_step(e, &feed, 1, 2, &hyper, NULL) == GCKPT_OK && fabs((double)q.values[0] - 1.9) < 1e-5);
-    gckpt_exec_free(e);
-    gckpt_plan_free(p);
+    rig_free(e, p, NULL, NULL);
     d.optimiser = GCKPT_MOMENTUM;
     p = gckpt_plan_new(g, &term, 1, &d);
     size_t bytes = gckpt_store_bytes(s);
@@ -986,11 +875,9 @@ static void test_optimiser_state(void)
     CHECK(gckpt_store_bytes(s) == bytes && gckpt_store_reset(s, "*") == GCKPT_OK);
     e = gckpt_exec_new(p, s, NULL);
     CHECK(e != NULL && gckpt_step(e, &feed, 1, 2, &hyper, NULL) == GCKPT_OK && fabs((double)q.values[0] - 1.8) < 1e-5);
-    gckpt_exec_free(e);
-    gckpt_plan_free(p);
+    rig_free(e, p, NULL, NULL);
     CHECK(gckpt_error(w) == GCKPT_E_ARG);           /* a tensor has no error of its own                  */
-    gckpt_graph_free(g);
-    gckpt_store_free(s);
+    rig_free(NULL, NULL, g, s);
 }
 
 static size_t count_bytes(void *user, const void *bytes, size_t size)
@@ -1011,10 +898,9 @@ static void test_print_and_schedule(void)
 {
     gckpt_store *s = gckpt_store_new(NULL);
     model m = build(s, ROWS, 0);
-    gckpt_plan_desc d;
     gckpt_instruction list[3];
     size_t printed = 0;
-    memset(&d, 0, sizeof d);
+    gckpt_plan_desc d = { 0 };
     gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, 1, &d);
     CHECK(gckpt_plan_print(p, count_bytes, &printed) == GCKPT_OK && printed > 1000);
     CHECK(gckpt_plan_print(p, refuse, NULL) == GCKPT_E_FILE);
@@ -1037,18 +923,18 @@ static void test_print_and_schedule(void)
         CHECK(p != NULL && gckpt_error(m.graph) == GCKPT_OK);
         gckpt_plan_free(p);
     }
-    gckpt_graph_free(m.graph);
-    gckpt_store_free(s);
+    rig_free(NULL, NULL, m.graph, s);
 }
 
 int main(void)
 {
+    random_state = 7;
     for (int i = 0; i < ROWS * T; i++) {
-        tokens[i] = (int32_t)random_below(V);
-        targets[i] = i / T == 2 ? -1 : random_below(4) ? (int32_t)random_below(V) : -1;     /* row 2 has none */
+        tokens[i] = (int32_t)below(V);
+        targets[i] = i / T == 2 ? -1 : below(4) ? (int32_t)below(V) : -1;     /* row 2 has none */
     }
     for (int i = 0; i < ROWS * C; i++)
-        side[i] = (float)random_below(2000) / 1000 - 1;
+        side[i] = (float)below(2000) / 1000 - 1;
     test_same_bits();
     test_gradients();
     test_update_in_backward();

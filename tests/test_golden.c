@@ -3,10 +3,9 @@
  * Distances are norm-wise: |a - b| / |b| over a whole tensor. A float has 6e-8; sums of a few dozen
  * rounded terms, which is what the cases hold, stay well within 2e-6. */
 #include "gradckpt.h"
-#include "check.h"
+#include "rig.h"
 #include "golden/golden.h"
 #include <math.h>
-#include <string.h>
 
 enum { OP_CASES = sizeof golden_cases / sizeof golden_cases[0],
        PARAMETERS = sizeof golden_parameters / sizeof golden_parameters[0] };
@@ -141,7 +140,6 @@ static void test_op(const golden_case *c)
     gckpt_feed feeds[4];
     gckpt_pick picks[4];
     gckpt_term term = { NULL, 1, 0 };
-    gckpt_plan_desc desc;
     gckpt_hyper still = { 0 };
     gckpt_report report;
     int n_feeds = 0, n_picks = 0, b = 0;
@@ -178,10 +176,7 @@ static void test_op(const golden_case *c)
     } else {
         term.loss = out;
     }
-    memset(&desc, 0, sizeof desc);
-    desc.mode = GCKPT_STORE_ALL;
-    desc.fetch = picks;
-    desc.fetches = n_picks;
+    gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL, .fetch = picks, .fetches = n_picks };
 
     gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
     CHECK_MSG(plan != NULL, "%s: %s", c->name, gckpt_error_text(graph));
@@ -209,10 +204,7 @@ static void test_op(const golden_case *c)
             CHECK_MSG(d <= 2e-6, "%s: gradient of input %d differs by %g", c->name, i, d);
         }
     }
-    gckpt_exec_free(exec);
-    gckpt_plan_free(plan);
-    gckpt_graph_free(graph);
-    gckpt_store_free(store);
+    rig_free(exec, plan, graph, store);
 }
 
 /* == the GPT =================================================================================== */
@@ -257,9 +249,7 @@ static void test_gpt(const char *what, gckpt_mode mode, int64_t micro, int64_t r
     gckpt_tensor *y = gckpt_input(graph, "targets", GCKPT_I32, gckpt_shape2(micro, GOLDEN_CONTEXT));
     gckpt_tensor *wte = weight(graph, "", "wte"), *h;
     gckpt_term term = { NULL, 1, 0 };
-    gckpt_hyper hyper = { 0 };
     gckpt_pick picks[PARAMETERS];
-    gckpt_plan_desc desc;
     gckpt_feed feeds[2];
 
     h = gckpt_positions(gckpt_embed(wte, x), weight(graph, "", "wpe"));
@@ -273,14 +263,8 @@ static void test_gpt(const char *what, gckpt_mode mode, int64_t micro, int64_t r
         set_parameter(store, golden_parameters[i].initial.name,
                       golden_parameters[i].initial.values);
     }
-    memset(&desc, 0, sizeof desc);
-    desc.mode = mode;
-    desc.batch = rows;
-    desc.fetch = picks;
-    desc.fetches = PARAMETERS;
-    hyper.lr = 1e-3f;
-    hyper.weight_decay = 0.1f;
-    hyper.clip = 1;
+    gckpt_plan_desc desc = { .mode = mode, .batch = rows, .fetch = picks, .fetches = PARAMETERS };
+    gckpt_hyper hyper = { .lr = 1e-3f, .weight_decay = 0.1f, .clip = 1 };
     feeds[0].input = gckpt_id(x);
     feeds[0].data = tokens;
     feeds[1].input = gckpt_id(y);
@@ -320,10 +304,7 @@ static void test_gpt(const char *what, gckpt_mode mode, int64_t micro, int64_t r
         CHECK_MSG(fabs(sqrt(norm) - want) <= 1e-5 * want, "%s: norm of %s is %.9g, not %.9g", what,
                   p.name, sqrt(norm), want);
     }
-    gckpt_exec_free(exec);
-    gckpt_plan_free(plan);
-    gckpt_graph_free(graph);
-    gckpt_store_free(store);
+    rig_free(exec, plan, graph, store);
 }
 
 int main(void)

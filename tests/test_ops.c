@@ -6,11 +6,9 @@
  * A case is a function that is written once and run twice: with a graph it builds tensors, without
  * one it evaluates the reference (calls with NULL return NULL on both sides). Needs ref.c, -lm. */
 #include "gradckpt.h"
-#include "check.h"
+#include "rig.h"
 #include "ref.h"
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* == cases, leaves and the two sides =========================================================== */
 typedef struct { gckpt_tensor *t; ref_value *r; } pair;
@@ -1105,8 +1103,9 @@ static void set_parameters(const net *n, gckpt_store *store)
 }
 
 /* Feeds from row `row` on; returns how many. */
-static int make_feeds(const net *n, int64_t row, gckpt_feed *feeds)
+static int make_feeds(const void *user, int64_t row, gckpt_feed *feeds)
 {
+    const net *n = (const net *)user;
     int k = 0;
     for (int i = 0; i < n->n_leaves; i++) {
         const leaf *l = &n->leaves[i];
@@ -1226,9 +1225,6 @@ static void test_reference(const test_case *c, unsigned fixed)
         net n;
         gckpt_feed feeds[24];
         gckpt_pick picks[40];
-        gckpt_plan_desc desc;
-        gckpt_exec_desc exec_desc;
-        gckpt_report report;
         gckpt_result result;
         gckpt_hyper still = { 0 };
         int n_feeds, n_picks, n_probes, inference = modes[m] == GCKPT_INFERENCE;
@@ -1245,13 +1241,9 @@ static void test_reference(const test_case *c, unsigned fixed)
         }
         picks[n_picks].tensor = n.out.t;
         picks[n_picks].gradient = 0;
-        memset(&desc, 0, sizeof desc);
-        memset(&exec_desc, 0, sizeof exec_desc);
-        memset(&report, 0, sizeof report);
-        desc.mode = modes[m];
-        desc.fetch = inference ? picks + n_picks : picks;
-        desc.fetches = inference ? 1 : n_picks + 1;
-        exec_desc.debug = m ? GCKPT_DEBUG_PAINT : 0;
+        gckpt_report report = { 0 };
+        gckpt_plan_desc desc = { .mode = modes[m], .fetch = inference ? picks + n_picks : picks, .fetches = inference ? 1 : n_picks + 1 };
+        gckpt_exec_desc exec_desc = { .debug = m ? GCKPT_DEBUG_PAINT : 0 };
         gckpt_plan *plan = gckpt_plan_new(graph, n.terms, n.n_terms, &desc);
         CHECK_MSG(plan != NULL, "%s: %s", c->name, gckpt_error_text(graph));
         gckpt_exec *exec = gckpt_exec_new(plan, store, &exec_desc);
@@ -1305,10 +1297,7 @@ static void test_reference(const test_case *c, unsigned fixed)
                 }
             }
         }
-        gckpt_exec_free(exec);
-        gckpt_plan_free(plan);
-        gckpt_graph_free(graph);
-        gckpt_store_free(store);
+        rig_free(exec, plan, graph, store);
         net_free(&n);
     }
     free(out);
@@ -1340,13 +1329,11 @@ typedef struct {
 static int random_schedule(gckpt_graph *graph, const net *n, int seed, gckpt_instruction *list,
                            int most)
 {
-    gckpt_plan_desc desc;
     gckpt_plan *plan;
     gckpt_instruction in;
     uint64_t state = (uint64_t)seed * 1000003u;
     int forwards[256], backs[256], nf = 0, nb = 0, count = 0;
-    memset(&desc, 0, sizeof desc);
-    desc.mode = GCKPT_STORE_ALL;
+    gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL };
     plan = gckpt_plan_new(graph, n->terms, n->n_terms, &desc);
     for (int i = 0; i < gckpt_plan_length(plan); i++) {
         if (gckpt_plan_get(plan, i, &in) != GCKPT_OK)
@@ -1381,34 +1368,6 @@ static int random_schedule(gckpt_graph *graph, const net *n, int seed, gckpt_ins
     return count;
 }
 
-/* One step as the variant wants it. */
-static gckpt_result step(const net *n, const variant *v, gckpt_exec *exec, const gckpt_hyper *hyper,
-                         int long_pieces, gckpt_report *report)
-{
-    int64_t batch = n->c->batch;
-    gckpt_feed feeds[24];
-    gckpt_result result;
-    int n_feeds = make_feeds(n, 0, feeds);
-    if (v->how & ROW_BY_ROW) {                  /* rows 1, 1, 1, ... or 1, 2, 2, ... */
-        result = gckpt_step_begin(exec, hyper);
-        for (int64_t row = 0, take; row < batch && result == GCKPT_OK; row += take) {
-            take = long_pieces && row > 0 && row + 2 <= batch ? 2 : 1;
-            make_feeds(n, row, feeds);
-            result = gckpt_step_add(exec, feeds, n_feeds, take);
-        }
-        return result == GCKPT_OK ? gckpt_step_end(exec, report) : result;
-    }
-    if (v->how & PIECES) {
-        result = gckpt_step_start(exec, feeds, n_feeds, batch, hyper);
-        if (result == GCKPT_OK)
-            do {
-                result = gckpt_run_some(exec, 3, report);
-            } while (result == GCKPT_MORE);
-        return result;
-    }
-    return gckpt_step(exec, feeds, n_feeds, batch, hyper, report);
-}
-
 /* A thread pool of sorts: any order must do. */
 static void backwards(void *user, int64_t n, void (*body)(void *context, int64_t i), void *context)
 {
@@ -1426,27 +1385,16 @@ static int train(const test_case *c, const variant *v, unsigned fixed, outcome *
     gckpt_store *store = gckpt_store_new(NULL);
     gckpt_graph *graph = gckpt_graph_new(store, NULL);
     gckpt_instruction *schedule = NULL;
-    gckpt_plan_desc desc;
-    gckpt_exec_desc exec_desc;
     gckpt_pick picks[24];
-    gckpt_hyper hyper = { 0 };
     gckpt_result result;
     const char *op = NULL;
     net n;
 
     memset(o, 0, sizeof *o);
-    memset(&desc, 0, sizeof desc);
-    memset(&exec_desc, 0, sizeof exec_desc);
     net_start(&n, c, fixed);
     net_build(&n, graph, rows);
     set_parameters(&n, store);
-    desc.mode = v->mode;
-    desc.batch = batch;
-    desc.threads = v->threads;
-    desc.group = v->group;
-    desc.fetch = picks;
-    desc.fetches = v->how & IN_BACKWARD ? 0 : pick_parameters(&n, picks);
-    desc.update_in_backward = (v->how & IN_BACKWARD) != 0;
+    gckpt_plan_desc desc = { .mode = v->mode, .batch = batch, .threads = v->threads, .group = v->group, .fetch = picks, .fetches = v->how & IN_BACKWARD ? 0 : pick_parameters(&n, picks), .update_in_backward = (v->how & IN_BACKWARD) != 0 };
     if (v->mode == GCKPT_SCHEDULE) {
         schedule = (gckpt_instruction *)malloc(MOST * sizeof *schedule);
         desc.schedule = schedule;
@@ -1470,21 +1418,17 @@ static int train(const test_case *c, const variant *v, unsigned fixed, outcome *
         CHECK_MSG(gckpt_plan_bytes(plan) <= desc.budget, "%s: over the budget", c->name);
     gckpt_graph_free(graph);                    /* a plan outlives its graph */
 
-    exec_desc.debug = v->debug;
-    exec_desc.parallel_for = v->threads > 1 ? backwards : NULL;
-    exec_desc.isa = kernels;
+    gckpt_exec_desc exec_desc = { .debug = v->debug, .parallel_for = v->threads > 1 ? backwards : NULL, .isa = kernels };
     gckpt_exec *exec = gckpt_exec_new(plan, store, &exec_desc);
     if (plan)
         CHECK_MSG(exec != NULL, "%s, %s: exec: %s", c->name, v->name, gckpt_error_text(store));
     CHECK(kernels == GCKPT_ISA_AUTO || gckpt_exec_isa(exec) == kernels);
-    hyper.lr = 0.01f;
-    hyper.weight_decay = 0.1f;
-    hyper.clip = clip ? 0.5f : 0;
+    gckpt_hyper hyper = { .lr = 0.01f, .weight_decay = 0.1f, .clip = clip ? 0.5f : 0 };
     result = exec ? GCKPT_OK : GCKPT_E_ARG;
     for (int i = 0; i < STEPS && result == GCKPT_OK; i++) {
-        gckpt_report report;
-        memset(&report, 0, sizeof report);
-        result = step(&n, v, exec, &hyper, i == 1, &report);
+        gckpt_report report = { 0 };
+        result = rig_step(exec, make_feeds, &n, batch, v->how & ROW_BY_ROW ? i == 1 ? -2 : 1 : 0,
+                          v->how & PIECES ? 3 : 0, &hyper, &report);
         CHECK_MSG(result == GCKPT_OK, "%s, %s: step: %s", c->name, v->name, gckpt_error_text(exec));
         o->loss[i] = report.loss;
         o->norm[i] = report.grad_norm;
@@ -1512,9 +1456,7 @@ static int train(const test_case *c, const variant *v, unsigned fixed, outcome *
                       (unsigned long)gckpt_bytes_measured(exec),
                       (unsigned long)gckpt_plan_bytes(plan));
     }
-    gckpt_exec_free(exec);
-    gckpt_plan_free(plan);
-    gckpt_store_free(store);
+    rig_free(exec, plan, NULL, store);
     net_free(&n);
     free(schedule);
     return result == GCKPT_OK;
@@ -1710,7 +1652,6 @@ static void test_dropout(void)
     gckpt_tensor *h = gckpt_mul(in, gckpt_param(graph, "one", gckpt_shape1(1), one));
     gckpt_tensor *y = gckpt_dropout(h, 0.25f);
     gckpt_term loss = { NULL, 1, 0 };
-    gckpt_plan_desc desc;
     gckpt_pick picks[2];
     gckpt_feed feeds[2];
     gckpt_hyper still = { 0 };
@@ -1720,10 +1661,7 @@ static void test_dropout(void)
     picks[0].gradient = 0;
     picks[1].tensor = h;
     picks[1].gradient = 1;
-    memset(&desc, 0, sizeof desc);
-    desc.mode = GCKPT_MEMORY_POOR;
-    desc.fetch = picks;
-    desc.fetches = 2;
+    gckpt_plan_desc desc = { .mode = GCKPT_MEMORY_POOR, .fetch = picks, .fetches = 2 };
     for (int i = 0; i < N; i++) {
         x[i] = (float)(1 + uniform(&state));
         r[i] = (float)(1 + uniform(&state));
@@ -1755,10 +1693,7 @@ static void test_dropout(void)
         CHECK_MSG(abs(kept - N * 3 / 4) < 130, "dropout kept %d", kept);    /* 5 sigma is 137 */
         CHECK_MSG(at == 0 || abs(same - N * 5 / 8) < 155, "dropout: %d as before", same);
     }
-    gckpt_exec_free(exec);
-    gckpt_plan_free(plan);
-    gckpt_graph_free(graph);
-    gckpt_store_free(store);
+    rig_free(exec, plan, graph, store);
 }
 
 /* gckpt_check_gradients on a whole case: small for right gradients, and weights are as before. */
@@ -1792,10 +1727,7 @@ static void test_check_gradients(void)
                   "%s: store changed", nets[i].name);
         if (verbose)
             printf("%-40s worst %.2g\n", nets[i].name, worst);
-        gckpt_exec_free(exec);
-        gckpt_plan_free(plan);
-        gckpt_graph_free(graph);
-        gckpt_store_free(store);
+        rig_free(exec, plan, graph, store);
         net_free(&n);
     }
 }
@@ -1812,13 +1744,9 @@ static gckpt_exec *bad_net(const gckpt_op *op, gckpt_mode mode, unsigned debug, 
     gckpt_tensor *b = gckpt_param(graph, "weight_b", gckpt_shape2(5, 2), normal);
     gckpt_tensor *h = gckpt_tanh(gckpt_linear(x, a, NULL));
     gckpt_term loss = { NULL, 1, 0 };
-    gckpt_plan_desc desc;
-    gckpt_exec_desc exec_desc;
     gckpt_exec *exec;
-    memset(&desc, 0, sizeof desc);
-    memset(&exec_desc, 0, sizeof exec_desc);
-    desc.mode = mode;
-    exec_desc.debug = debug;
+    gckpt_plan_desc desc = { .mode = mode };
+    gckpt_exec_desc exec_desc = { .debug = debug };
     h = gckpt_linear(gckpt_apply(op, &h, 1, NULL, 0), b, NULL);
     loss.loss = gckpt_sum_loss(gckpt_gelu(h));
     *plan = gckpt_plan_new(graph, &loss, 1, &desc);
@@ -1857,9 +1785,7 @@ static void test_bad_ops(void)
                 CHECK_MSG(strstr(gckpt_error_text(exec), "noisy") != NULL, "noisy: %s",
                           gckpt_error_text(exec));
         }
-        gckpt_exec_free(exec);
-        gckpt_plan_free(plan);
-        gckpt_store_free(store);
+        rig_free(exec, plan, NULL, store);
     }
 }
 

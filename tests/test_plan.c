@@ -5,21 +5,14 @@
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 
-#include "check.h"
 #include "oracle.h"
+#include "rig.h"
 #include "verify.h"
 
 enum { STEPS = 4096, POINTS = 1024, UNIT = (int)sizeof(float) };
 typedef gckpt_tensor T;
 
-static uint64_t state;
 static int told; /* every miss is printed */
-static unsigned below(int64_t n)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (unsigned)((state >> 33) % (uint64_t)n);
-}
-static int chance(unsigned percent) { return below(100) < percent; }
 static int between(int low, int high) { return low + (int)below(high - low + 1); }
 
 /* What plans are asked for now: by made graphs or real ones. */
@@ -89,8 +82,7 @@ static void made_start(void)
 static void made_free(void)
 {
     drop_frontier();
-    gckpt_graph_free(m.g);
-    gckpt_store_free(m.store);
+    rig_free(NULL, NULL, m.g, m.store);
 }
 
 static int made_param(int size)
@@ -524,13 +516,13 @@ static void test_small(unsigned first, long chains, long graphs)
           free_form = { .name = "graphs" };
     for (long i = 0; i < chains; i++) {
         score *s = i % 3 == 2 ? &any : &plain;
-        state = (first + (unsigned)i) * 0x9e3779b97f4a7c15u + 11;
+        random_state = (first + (unsigned)i) * 0x9e3779b97f4a7c15u + 11;
         random_chain(between(3, 5), i % 3 == 2);
         compare(s, first + (unsigned)i);
         made_free();
     }
     for (long i = 0; i < graphs; i++) {
-        state = (first + (unsigned)i) * 0x9e3779b97f4a7c15u + 12;
+        random_state = (first + (unsigned)i) * 0x9e3779b97f4a7c15u + 12;
         random_graph(between(3, 6));
         if (losses_are_active() && all_lead_to_a_loss())
             compare(&free_form, first + (unsigned)i);
@@ -809,8 +801,7 @@ static void real_graph(int ops)
 static void real_free(void)
 {
     drop_frontier();
-    gckpt_graph_free(real.g);
-    gckpt_store_free(real.store);
+    rig_free(NULL, NULL, real.g, real.store);
 }
 
 /* ---- what holds for every graph ---- */
@@ -911,7 +902,7 @@ static void test_large(unsigned first, long count)
     for (long i = 0; i < count; i++) {
         unsigned seed = first + (unsigned)i;
         int chain = i % 3 == 0;
-        state = seed * 0x9e3779b97f4a7c15u + 13;
+        random_state = seed * 0x9e3779b97f4a7c15u + 13;
         large_graph(between(5, chain ? 40 : 56), chain, chance(50) ? 6 : 3);
         find_frontier(seed);
         check_modes(seed);
@@ -949,7 +940,7 @@ static void test_real(unsigned first, long count)
     gckpt_pick picks[6];
     for (long i = 0; i < count; i++) {
         unsigned seed = first + (unsigned)i;
-        state = seed * 0x9e3779b97f4a7c15u + 14;
+        random_state = seed * 0x9e3779b97f4a7c15u + 14;
         real_graph(between(4, 34));
         int fetches = random_picks(picks, 6);
         for (int variant = 0; variant < 5; variant++) {
@@ -1135,7 +1126,7 @@ static void test_replay(unsigned first, long count)
     long tried[WOUNDS] = { 0 }, found[WOUNDS] = { 0 }, all = 0, noticed = 0;
     for (long i = 0; i < count; i++) {
         unsigned seed = first + (unsigned)i;
-        state = seed * 0x9e3779b97f4a7c15u + 15;
+        random_state = seed * 0x9e3779b97f4a7c15u + 15;
         int is_real = i % 2 == 1;
         if (is_real)
             real_graph(between(4, 20));

@@ -4,20 +4,11 @@
 #include "gradckpt.h"
 
 #include <math.h>
-#include <stdlib.h>
 
-#include "check.h"
+#include "rig.h"
 
 enum { MOST = 900, BATCH = 8, STEPS = 2, PICKS = 8, V = 11, LARGEST = 360, VALUES = BATCH * LARGEST };
 typedef gckpt_tensor T;
-
-static uint64_t state;
-static unsigned below(int64_t n)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (unsigned)((state >> 33) % (uint64_t)n);
-}
-static int chance(unsigned percent) { return below(100) < percent; }
 
 /* ---- the graph under construction. No decision may depend on m.rows, nor on the order in which a compiler evaluates
  * arguments: a seed gives the same graph for every micro-batch and everywhere. ---- */
@@ -249,13 +240,13 @@ static T *block(T *x, void *user)
 
 static void build(unsigned seed, int64_t rows)
 {
-    uint64_t saved = state;
+    uint64_t saved = random_state;
     gckpt_store_desc desc = { .seed = seed };
     char name[16];
     int depth = 0, unused = 0;
     T *end = NULL, *t;
     memset(&m, 0, sizeof m);
-    state = seed * 0x9e3779b97f4a7c15u + 1;
+    random_state = seed * 0x9e3779b97f4a7c15u + 1;
     m.s = gckpt_store_new(&desc);
     m.g = gckpt_graph_new(m.s, NULL);
     m.batch = 3 + (int64_t)below(BATCH - 2);
@@ -294,12 +285,11 @@ static void build(unsigned seed, int64_t rows)
         snprintf(name, sizeof name, "p%d", i);
         CHECK(!chance(12) || gckpt_store_freeze(m.s, name, 1) == GCKPT_OK);
     }
-    state = saved;
+    random_state = saved;
 }
 static void destroy(void)
 {
-    gckpt_graph_free(m.g);
-    gckpt_store_free(m.s);
+    rig_free(NULL, NULL, m.g, m.s);
 }
 
 /* ---- runs ---- */
@@ -341,61 +331,32 @@ static void verify(const gckpt_plan *p, const char *what)
         CHECK(seen[gckpt_id(m.term[i].loss)]);
 }
 
-static gckpt_feed *feed(gckpt_feed *f, int64_t row)
+static int feed(const void *user, int64_t row, gckpt_feed *f)
 {
+    (void)user;
     f[0] = (gckpt_feed){ gckpt_id(m.x), x_data + row * m.t * m.c };
     f[1] = (gckpt_feed){ gckpt_id(m.tokens), token_data + row * m.t };
     f[2] = (gckpt_feed){ gckpt_id(m.targets[0]), target_data[0] + row * m.t };
     f[3] = (gckpt_feed){ gckpt_id(m.targets[1]), target_data[1] + row * m.t };
-    return f;
+    return 4;
 }
 
 static gckpt_result one_step(gckpt_exec *e, const run *r, gckpt_report *report)
 {
     gckpt_feed f[4];
     gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f, .clip = r->in_backward || r->no_clip ? 0 : 0.3f };
-    gckpt_result result = GCKPT_MORE;
-    if (r->stream) {
-        result = gckpt_step_begin(e, &hyper);
-        for (int64_t row = 0; row < m.batch && result == GCKPT_OK; row += r->stream)
-            result = gckpt_step_add(e, feed(f, row), 4, m.batch - row < r->stream ? m.batch - row : r->stream);
-        return result == GCKPT_OK ? gckpt_step_end(e, report) : result;
-    }
     if (r->mode == GCKPT_INFERENCE)
-        return gckpt_forward(e, feed(f, 0), 4, m.batch, report);
-    if (!r->pieces)
-        return gckpt_step(e, feed(f, 0), 4, m.batch, &hyper, report);
-    CHECK(gckpt_step_start(e, feed(f, 0), 4, m.batch, &hyper) == GCKPT_OK);
-    while (result == GCKPT_MORE)
-        result = gckpt_run_some(e, r->pieces, report);
-    return result;
+        return gckpt_forward(e, f, feed(NULL, 0, f), m.batch, report);
+    return rig_step(e, feed, NULL, m.batch, r->stream, r->pieces, &hyper, report);
 }
 
 /* The plan again, through a file: the same file, and nothing lost. */
-typedef struct { unsigned char *bytes; size_t size, at; } file;
-static size_t file_write(void *user, const void *bytes, size_t size)
-{
-    file *f = user;
-    f->bytes = realloc(f->bytes, f->size + size);
-    memcpy(f->bytes + f->size, bytes, size);
-    f->size += size;
-    return size;
-}
-static size_t file_read(void *user, void *bytes, size_t size)
-{
-    file *f = user;
-    size = size < f->size - f->at ? size : f->size - f->at;
-    memcpy(bytes, f->bytes + f->at, size);
-    f->at += size;
-    return size;
-}
 static gckpt_plan *through_file(gckpt_plan *p, unsigned seed, const char *what)
 {
     file f = { 0 }, again = { 0 };
     CHECK(gckpt_plan_write(p, file_write, &f) == GCKPT_OK);
     gckpt_plan *q = gckpt_plan_read(m.g, file_read, &f, NULL);
-    CHECK_MSG(q && gckpt_plan_write(q, file_write, &again) == GCKPT_OK && again.size == f.size &&
-                  !memcmp(f.bytes, again.bytes, f.size) && gckpt_plan_bytes(q) == gckpt_plan_bytes(p) &&
+    CHECK_MSG(q && gckpt_plan_write(q, file_write, &again) == GCKPT_OK && same_file(&f, &again) && gckpt_plan_bytes(q) == gckpt_plan_bytes(p) &&
                   gckpt_plan_bound(q) == gckpt_plan_bound(p) && gckpt_plan_work(q) == gckpt_plan_work(p),
               "seed %u %s: the plan through a file: %s", seed, what, gckpt_error_text(m.g));
     free(f.bytes);
@@ -407,7 +368,6 @@ static gckpt_plan *through_file(gckpt_plan *p, unsigned seed, const char *what)
 /* Trains and compares with `want`; without it, fills the picks' values. */
 static outcome train(unsigned seed, const run *r, const outcome *want)
 {
-    outcome o = { 0 };
     gckpt_report report = { 0 };
     gckpt_pick fetch[PICKS];
     gckpt_parameter q;
@@ -429,7 +389,7 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
     if (!CHECK_MSG(e != NULL, "seed %u %s: %s %s", seed, r->what, gckpt_error_text(m.g), gckpt_error_text(m.s)))
         exit(check_report("test_random"));
     verify(p, r->what);
-    o.bytes = gckpt_plan_bytes(p);
+    outcome o = { .bytes = gckpt_plan_bytes(p) };
     CHECK(gckpt_plan_split_exact(p, NULL) && gckpt_plan_arena(p) >= gckpt_plan_bound(p));
     CHECK(!r->budget || o.bytes <= r->budget);
     gckpt_result result = GCKPT_OK;
@@ -464,8 +424,7 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
     if (r->debug & GCKPT_DEBUG_MEASURE && !(r->debug & GCKPT_DEBUG_PAINT) && (!r->stream || r->stream >= m.rows) && !refused)
         CHECK_MSG(gckpt_bytes_measured(e) == o.bytes, "seed %u %s rows %d: %lu bytes planned, %lu measured", seed, r->what,
                   (int)r->rows, (unsigned long)o.bytes, (unsigned long)gckpt_bytes_measured(e));
-    gckpt_exec_free(e);
-    gckpt_plan_free(p);
+    rig_free(e, p, NULL, NULL);
     destroy();
     return o;
 }
@@ -548,10 +507,9 @@ static void check_gradients(unsigned seed)
     build(seed, 0);
     gckpt_plan *p = gckpt_plan_new(m.g, m.term, m.terms, &d);
     gckpt_exec *e = gckpt_exec_new(p, m.s, NULL);
-    gckpt_result result = gckpt_check_gradients(e, feed(f, 0), 4, m.batch, &worst);
+    gckpt_result result = gckpt_check_gradients(e, f, feed(NULL, 0, f), m.batch, &worst);
     CHECK_MSG(result == GCKPT_OK && worst < 0.01, "seed %u: %s", seed, gckpt_error_text(e));
-    gckpt_exec_free(e);
-    gckpt_plan_free(p);
+    rig_free(e, p, NULL, NULL);
     destroy();
 }
 
@@ -561,7 +519,7 @@ static void test_graph(unsigned seed)
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SEGMENTS, GCKPT_SQRT, GCKPT_SCHEDULE };
     static const char *const names[] = { "store-all", "memory-poor", "segments", "sqrt", "schedule" };
     size_t least = SIZE_MAX, most = 0;
-    state = seed + 77u;
+    random_state = seed + 77u;
     int length = prepare(seed, list), dropout = m.dropout;
     int64_t batch = m.batch;
     run plain = { .what = "plain", .mode = GCKPT_STORE_ALL, .rows = batch, .debug = GCKPT_DEBUG_PLAIN };

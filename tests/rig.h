@@ -1,0 +1,125 @@
+/* rig.h - what the tests share beside check.h: random numbers, memory that counts and fails, files in
+ * memory, steps fed in any way, teardown. Include after gradckpt.h. */
+#ifndef TESTS_RIG_H
+#define TESTS_RIG_H
+#include <stdlib.h>
+
+#include "check.h"
+
+/* ---- random numbers; a test sets the state to begin again ---- */
+static uint64_t random_state = 1;
+static inline unsigned below(int64_t n)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)((random_state >> 33) % (uint64_t)n);
+}
+static inline int chance(unsigned percent) { return below(100) < percent; }
+
+/* ---- memory: it counts, fails at call fail_at (0: never), and keeps each block's size in front of it
+ * to check the old size that it is told ---- */
+typedef struct {
+    long calls, fail_at, blocks, wrong_sizes;
+    size_t live;
+} heap;
+
+static inline void *heap_resize(void *user, void *ptr, size_t old_size, size_t new_size)
+{
+    heap *h = (heap *)user;
+    unsigned char *block = ptr ? (unsigned char *)ptr - 16 : NULL, *fresh = NULL;
+    size_t had = 0;
+    if (block)
+        memcpy(&had, block, sizeof had);
+    h->wrong_sizes += had != old_size;
+    if (new_size) {
+        if (++h->calls == h->fail_at || (fresh = (unsigned char *)malloc(new_size + 16)) == NULL)
+            return NULL;
+        memcpy(fresh, &new_size, sizeof new_size);
+        memset(fresh + 16, 0xee, new_size);
+        if (block)
+            memcpy(fresh + 16, ptr, had < new_size ? had : new_size);
+    }
+    free(block);
+    h->live += new_size - had;
+    h->blocks += (fresh != NULL) - (block != NULL);
+    return fresh ? fresh + 16 : NULL;
+}
+
+static inline gckpt_memory heap_memory(heap *h)
+{
+    gckpt_memory m = { .resize = heap_resize, .user = h };
+    return m;
+}
+
+/* ---- a file: writing fails at `limit` bytes, call fail_call does a byte less (0: never) ---- */
+typedef struct {
+    unsigned char *bytes;
+    size_t size, at, room, limit, calls, fail_call;
+} file;
+
+static inline size_t file_write(void *user, const void *bytes, size_t size)
+{
+    file *f = (file *)user;
+    size -= ++f->calls == f->fail_call;
+    if (f->limit && size > f->limit - f->size)
+        size = f->limit - f->size;
+    if (f->size + size > f->room) {
+        f->room = 2 * f->room + size;
+        f->bytes = (unsigned char *)realloc(f->bytes, f->room);
+    }
+    memcpy(f->bytes + f->size, bytes, size);
+    f->size += size;
+    return size;
+}
+
+static inline size_t file_read(void *user, void *bytes, size_t size)
+{
+    file *f = (file *)user;
+    size = size < f->size - f->at ? size : f->size - f->at;
+    size -= ++f->calls == f->fail_call && size;
+    memcpy(bytes, f->bytes + f->at, size);
+    f->at += size;
+    return size;
+}
+
+static inline int same_file(const file *a, const file *b)
+{
+    return a->size == b->size && a->size > 0 && !memcmp(a->bytes, b->bytes, a->size);
+}
+
+/* ---- one step: whole; `stream` rows a call, as fill gives them (less than 0: the first of one row);
+ * or `pieces` instructions a call ---- */
+static inline gckpt_result rig_step(gckpt_exec *e, int (*fill)(const void *, int64_t, gckpt_feed *),
+                                    const void *user, int64_t rows, int64_t stream, int pieces,
+                                    const gckpt_hyper *hyper, gckpt_report *report)
+{
+    gckpt_feed feeds[24];
+    int n = fill(user, 0, feeds);
+    gckpt_result result = GCKPT_OK;
+    if (stream) {
+        result = gckpt_step_begin(e, hyper);
+        for (int64_t row = 0, take; row < rows && result == GCKPT_OK; row += take) {
+            take = stream > 0 ? stream : row ? -stream : 1;
+            take = take < rows - row ? take : rows - row;
+            n = fill(user, row, feeds);
+            result = gckpt_step_add(e, feeds, n, take);
+        }
+        return result == GCKPT_OK ? gckpt_step_end(e, report) : result;
+    }
+    if (!pieces)
+        return gckpt_step(e, feeds, n, rows, hyper, report);
+    result = gckpt_step_start(e, feeds, n, rows, hyper);
+    CHECK(result == GCKPT_OK);
+    for (result = result == GCKPT_OK ? GCKPT_MORE : result; result == GCKPT_MORE;)
+        result = gckpt_run_some(e, pieces, report);
+    return result;
+}
+
+/* Any of them may be NULL. */
+static inline void rig_free(gckpt_exec *e, gckpt_plan *p, gckpt_graph *g, gckpt_store *s)
+{
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+}
+#endif
