@@ -114,6 +114,38 @@ static inline gckpt_result rig_step(gckpt_exec *e, int (*fill)(const void *, int
     return result;
 }
 
+/* ---- a schedule: the forwards of a store-all plan, then backwards in reverse order, and before each
+ * of them nothing, a stretch of forwards from anywhere, some of those that lead to it, or all ---- */
+static inline int random_schedule(gckpt_graph *graph, const gckpt_term *terms, int term_count,
+                                  gckpt_instruction *list, int most)
+{
+    gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL };
+    gckpt_plan *plan = gckpt_plan_new(graph, terms, term_count, &desc);
+    gckpt_instruction in = { GCKPT_FORWARD, 0 };
+    int backs[256], forwards = 0, nb = 0;
+    for (int i = 0; gckpt_plan_get(plan, i, &in) == GCKPT_OK; i++)
+        if (in.kind == GCKPT_FORWARD) {
+            list[forwards++] = in;
+        } else if (in.kind == GCKPT_BACKWARD && nb < 256) {
+            int at = nb++;
+            for (; at > 0 && backs[at - 1] > in.id; at--)
+                backs[at] = backs[at - 1];
+            backs[at] = in.id;
+        }
+    gckpt_plan_free(plan);
+    int count = forwards;
+    while (nb-- > 0) {
+        int how = (int)below(4), from = (int)below(forwards), to = (int)below(forwards);
+        for (int i = 0; i < forwards && how && count < most - nb - 1; i++)
+            if (how == 1 ? from <= i && i <= to
+                         : list[i].id <= backs[nb] && (how == 2 || chance(33)))
+                list[count++] = list[i];
+        list[count].kind = GCKPT_BACKWARD;
+        list[count++].id = backs[nb];
+    }
+    return count;
+}
+
 /* Any of them may be NULL. */
 static inline void rig_free(gckpt_exec *e, gckpt_plan *p, gckpt_graph *g, gckpt_store *s)
 {

@@ -104,11 +104,13 @@ typedef struct {
 
 typedef struct { uint64_t hash; double loss, norm; int64_t count; size_t bytes, measured, arena, bound; double recompute; } outcome;
 
-static void fill_feeds(const model *m, gckpt_feed feeds[3], int64_t row)
+static int fill_feeds(const void *user, int64_t row, gckpt_feed *feeds)
 {
-    feeds[0].input = m->ids[0], feeds[0].data = tokens + row * T;
-    feeds[1].input = m->ids[1], feeds[1].data = targets + row * T;
-    feeds[2].input = m->ids[2], feeds[2].data = side + row * C;
+    const model *m = (const model *)user;
+    const void *data[3] = { tokens + row * T, targets + row * T, side + row * C };
+    for (int i = 0; i < 3; i++)
+        feeds[i].input = m->ids[i], feeds[i].data = data[i];
+    return 3;
 }
 
 static outcome train(const run *r)
@@ -127,7 +129,10 @@ static outcome train(const run *r)
         gckpt_keep(m.hidden);
         gckpt_recompute(m.top);
     }
-    gckpt_plan_desc plan_desc = { .mode = r->mode, .batch = r->batch_of ? r->batch_of : ROWS, .update_in_backward = r->in_backward, .threads = r->threads, .group = r->group, .schedule = r->schedule, .instructions = r->instructions, .optimiser = r->momentum ? GCKPT_MOMENTUM : GCKPT_ADAMW };
+    gckpt_plan_desc plan_desc = { .mode = r->mode, .batch = r->batch_of ? r->batch_of : ROWS,
+                                  .update_in_backward = r->in_backward, .threads = r->threads, .group = r->group,
+                                  .schedule = r->schedule, .instructions = r->instructions,
+                                  .optimiser = r->momentum ? GCKPT_MOMENTUM : GCKPT_ADAMW };
     gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, m.term_count, &plan_desc);
     if (!CHECK_MSG(p != NULL, "no plan: %s", gckpt_error_text(m.graph)))
         return o;
@@ -138,35 +143,19 @@ static outcome train(const run *r)
     gckpt_graph_free(m.graph);                      /* the plan copied what it needs                     */
     gckpt_hyper hyper = { .lr = 1e-2f, .weight_decay = 0.1f, .clip = r->in_backward ? 0 : 0.5f };
     for (int step = 0; step < STEPS; step++) {
-        gckpt_result result = GCKPT_OK;
-        fill_feeds(&m, feeds, 0);
-        if (r->stream) {
-            result = gckpt_step_begin(e, &hyper);
-            for (int64_t row = 0; row < ROWS && result == GCKPT_OK; row += r->stream) {
-                int64_t n = ROWS - row < r->stream ? ROWS - row : r->stream;
-                fill_feeds(&m, feeds, row);
-                result = gckpt_step_add(e, feeds, 3, n);
-            }
-            if (result == GCKPT_OK)
-                result = gckpt_step_end(e, &report);
-        } else if (r->pieces) {
-            int pieces = 0;
+        gckpt_result result = GCKPT_MORE;
+        if (r->copies) {
             static int32_t mine[2][ROWS * T];
             memcpy(mine[0], tokens, sizeof tokens);
             memcpy(mine[1], targets, sizeof targets);
-            if (r->copies)
-                feeds[0].data = mine[0], feeds[1].data = mine[1];
-            result = gckpt_step_start(e, feeds, 3, ROWS, &hyper);
+            fill_feeds(&m, 0, feeds);
+            feeds[0].data = mine[0], feeds[1].data = mine[1];
+            CHECK(gckpt_step_start(e, feeds, 3, ROWS, &hyper) == GCKPT_OK);
             memset(mine, 0x7f, sizeof mine);        /* the copies are what counts                        */
-            while (result == GCKPT_OK || result == GCKPT_MORE) {
+            while (result == GCKPT_MORE)
                 result = gckpt_run_some(e, r->pieces, &report);
-                pieces++;
-                if (result == GCKPT_OK)
-                    break;
-            }
-            CHECK(pieces > 1);
         } else {
-            result = gckpt_step(e, feeds, 3, ROWS, &hyper, &report);
+            result = rig_step(e, fill_feeds, &m, ROWS, r->stream, r->pieces, &hyper, &report);
         }
         CHECK_MSG(result == GCKPT_OK, "step: %s", gckpt_error_text(e));
     }
@@ -197,52 +186,6 @@ static void same(const run *r, const outcome *want, const char *what)
     size_t small = (hidden > weight ? hidden : weight) * sizeof(float);
     CHECK_MSG(o.arena >= o.bound && (double)o.arena <= 1.02 * (double)o.bound + (double)small, "%s: arena %lu, bound %lu", what,
               (unsigned long)o.arena, (unsigned long)o.bound);
-}
-
-/* Forwards in order with random repeats anywhere; backwards in reverse with random stretches of
- * forwards before each. */
-static int random_schedule(const model *m, int last, gckpt_instruction *list, int most)
-{
-    int n = 0;
-    (void)m;
-    for (int i = 0; i <= last; i++, n++) {
-        list[n].kind = GCKPT_FORWARD;
-        list[n].id = i;
-    }
-    for (int i = last; i >= 0; i--) {
-        for (int again = 0; again < 2; again++)
-            if (below(2)) {
-                int a = (int)below((unsigned)last + 1), b = (int)below((unsigned)last + 1);
-                for (int k = a < b ? a : b; k < (a < b ? b : a) && n < most; k++, n++) {
-                    list[n].kind = GCKPT_FORWARD;
-                    list[n].id = k;
-                }
-            }
-        list[n].kind = GCKPT_BACKWARD;
-        list[n++].id = i;
-    }
-    return n;
-}
-
-/* Keeps what is the id of an op's result: plans made elsewhere list exactly those. */
-static int ops_only(gckpt_instruction *list, int n, int setting)
-{
-    static char is_op[1024];
-    gckpt_store *s = gckpt_store_new(NULL);
-    model m = build(s, ROWS, setting);
-    gckpt_instruction in;
-    int kept = 0;
-    gckpt_plan_desc d = { 0 };
-    memset(is_op, 0, sizeof is_op);
-    gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, m.term_count, &d);
-    for (int i = 0; i < gckpt_plan_length(p); i++)
-        if (gckpt_plan_get(p, i, &in) == GCKPT_OK && in.kind == GCKPT_FORWARD)
-            is_op[in.id] = 1;
-    for (int i = 0; i < n; i++)
-        if (is_op[list[i].id])
-            list[kept++] = list[i];
-    rig_free(NULL, p, m.graph, s);
-    return kept;
 }
 
 static void test_same_bits(void)
@@ -295,11 +238,7 @@ static void test_same_bits(void)
             r.mode = GCKPT_SCHEDULE;
             gckpt_store *s = gckpt_store_new(NULL);
             model m = build(s, r.rows, setting);
-            int last = 0;                           /* the last data loss ends the list                   */
-            for (int i = 0; i < m.term_count; i++)
-                if (gckpt_id(m.terms[i].loss) > last)
-                    last = gckpt_id(m.terms[i].loss);
-            r.instructions = ops_only(list, random_schedule(&m, last, list, 90000), setting);
+            r.instructions = random_schedule(m.graph, m.terms, m.term_count, list, 90000);
             r.schedule = list;
             rig_free(NULL, NULL, m.graph, s);
             r.debug = again & 2 ? GCKPT_DEBUG_PAINT : 0;
@@ -333,7 +272,7 @@ static void test_gradients(void)
             gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, m.term_count, &d);
             gckpt_exec *e = gckpt_exec_new(p, s, NULL);
             uint64_t hash = gckpt_store_hash(s);
-            fill_feeds(&m, feeds, 0);
+            fill_feeds(&m, 0, feeds);
             gckpt_result result = gckpt_check_gradients(e, feeds, 3, ROWS, &worst);
             CHECK_MSG(result == GCKPT_OK && worst < 0.005, "setting %d: worst %g %s", settings[k], worst, gckpt_error_text(e));
             CHECK(gckpt_store_hash(s) == hash && gckpt_store_step(s) == 0);
@@ -355,7 +294,7 @@ static void test_update_in_backward(void)
         gckpt_plan_desc d = { .update_in_backward = k, .mode = GCKPT_MEMORY_POOR };
         gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, m.term_count, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
-        fill_feeds(&m, feeds, 0);
+        fill_feeds(&m, 0, feeds);
         for (int step = 0; step < 3; step++)
             CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, NULL) == GCKPT_OK);
         hash[k] = gckpt_store_hash(s);
@@ -466,7 +405,7 @@ static void test_frozen_input(void)
         gckpt_store_get(s, gckpt_store_find(s, "down.1"), &before);
         gckpt_store_get(s, gckpt_store_find(s, "down.0"), &other);
         float was = before.values[0], was_other = other.values[0];
-        fill_feeds(&m, feeds, 0);
+        fill_feeds(&m, 0, feeds);
         CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_OK && report.grad_norm > 0);
         CHECK(before.values[0] < was || before.values[0] > was);
         CHECK(!(other.values[0] < was_other || other.values[0] > was_other));
@@ -505,7 +444,7 @@ static void test_nothing_changes(void)
         gckpt_exec_desc ed = { .progress = progress };
         gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, m.term_count, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, &ed);
-        fill_feeds(&m, feeds, 0);
+        fill_feeds(&m, 0, feeds);
         CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_OK && gckpt_store_step(s) == 1);
         uint64_t hash = gckpt_store_hash(s);
         gckpt_parameter q;
@@ -561,7 +500,7 @@ static void test_fetch_and_inference(void)
         gckpt_exec_desc how = { .isa = mode == 1 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO };
         hyper.clip = mode > 2 ? 1e-3f : 0;
         gckpt_exec *e = gckpt_exec_new(p, s, &how);
-        fill_feeds(&m, feeds, 0);
+        fill_feeds(&m, 0, feeds);
         CHECK(gckpt_fetch(e, gckpt_id(m.hidden), 0) == NULL);
         CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_OK);
         const float *top = gckpt_fetch(e, gckpt_id(m.top), 0), *dh = gckpt_fetch(e, gckpt_id(m.hidden), 1);
@@ -594,7 +533,7 @@ static void test_fetch_and_inference(void)
         d.mode = GCKPT_INFERENCE;
         p = gckpt_plan_new(m.graph, m.terms, 1, &d);
         e = gckpt_exec_new(p, s, NULL);
-        fill_feeds(&m, feeds, 0);
+        fill_feeds(&m, 0, feeds);
         CHECK(gckpt_forward(e, feeds, 3, ROWS, &report) == GCKPT_OK && !(report.loss < loss || report.loss > loss));
         rig_free(e, p, m.graph, NULL);
     }

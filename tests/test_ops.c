@@ -1325,49 +1325,6 @@ typedef struct {
     size_t n_gradients;
 } outcome;
 
-/* The forwards of a store-all plan, and before each backward whatever the dice say once more. */
-static int random_schedule(gckpt_graph *graph, const net *n, int seed, gckpt_instruction *list,
-                           int most)
-{
-    gckpt_plan *plan;
-    gckpt_instruction in;
-    uint64_t state = (uint64_t)seed * 1000003u;
-    int forwards[256], backs[256], nf = 0, nb = 0, count = 0;
-    gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL };
-    plan = gckpt_plan_new(graph, n->terms, n->n_terms, &desc);
-    for (int i = 0; i < gckpt_plan_length(plan); i++) {
-        if (gckpt_plan_get(plan, i, &in) != GCKPT_OK)
-            break;
-        if (in.kind == GCKPT_FORWARD && nf < 256)
-            forwards[nf++] = in.id;
-        if (in.kind == GCKPT_BACKWARD && nb < 256)
-            backs[nb++] = in.id;
-    }
-    gckpt_plan_free(plan);
-    for (int i = 1; i < nb; i++)                /* in reverse order, as schedules must be */
-        for (int j = i; j > 0 && backs[j] > backs[j - 1]; j--) {
-            int swap = backs[j];
-            backs[j] = backs[j - 1];
-            backs[j - 1] = swap;
-        }
-    in.kind = GCKPT_FORWARD;
-    for (int i = 0; i < nf; i++) {
-        in.id = forwards[i];
-        list[count++] = in;
-    }
-    for (int b = 0; b < nb; b++) {
-        int some = (int)(next_random(&state) % 3);      /* nothing, each with chance 1/3, or all */
-        for (int i = 0; i < nf && some && count < most - nb; i++) {
-            in.id = forwards[i];
-            if (in.id <= backs[b] && (some == 2 || next_random(&state) % 3 == 0))
-                list[count++] = in;
-        }
-        list[count].kind = GCKPT_BACKWARD;
-        list[count++].id = backs[b];
-    }
-    return count;
-}
-
 /* A thread pool of sorts: any order must do. */
 static void backwards(void *user, int64_t n, void (*body)(void *context, int64_t i), void *context)
 {
@@ -1398,7 +1355,8 @@ static int train(const test_case *c, const variant *v, unsigned fixed, outcome *
     if (v->mode == GCKPT_SCHEDULE) {
         schedule = (gckpt_instruction *)malloc(MOST * sizeof *schedule);
         desc.schedule = schedule;
-        desc.instructions = random_schedule(graph, &n, v->random, schedule, MOST);
+        random_state = (uint64_t)v->random;
+        desc.instructions = random_schedule(graph, n.terms, n.n_terms, schedule, MOST);
     }
     if (v->how & LEAST_BUDGET) {
         gckpt_plan *poor;

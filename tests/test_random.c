@@ -430,7 +430,7 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
 }
 
 /* From store-all's list: losses at any time before their backward, stretches of forwards repeated anywhere. */
-static int random_schedule(unsigned seed, const gckpt_instruction *list, int n, gckpt_instruction *out, int most)
+static int own_schedule(unsigned seed, const gckpt_instruction *list, int n, gckpt_instruction *out, int most)
 {
     int count = 0, forwards = 0, late[4] = { 0, 0, 0, 0 };
     build(seed, 0);
@@ -528,7 +528,7 @@ static void test_graph(unsigned seed)
     for (int k = 0; k < 5 && isfinite(want.loss[1]) && isfinite(want.norm[1]); k++)
         for (int64_t rows = batch; rows >= 1; rows = rows > 1 ? 1 + (int64_t)below(rows - 1) : 0) {
             run r = { .what = names[k], .mode = modes[k], .rows = rows, .schedule = schedule };
-            r.instructions = k == 4 ? random_schedule(seed, list, length, schedule, 15000) : 0;
+            r.instructions = k == 4 ? own_schedule(seed, list, length, schedule, 15000) : 0;
             r.debug = GCKPT_DEBUG_MEASURE | (chance(25) ? GCKPT_DEBUG_PLAIN : 0);
             outcome o = train(seed, &r, &want);
             if (rows == batch && k < 4)
@@ -550,7 +550,7 @@ static void test_graph(unsigned seed)
         outcome late = train(seed, &plain, NULL);
         for (int k = 0; k < 5; k++) {
             r = (run){ .what = "update in backward", .mode = modes[k], .rows = batch, .in_backward = 1, .schedule = schedule };
-            r.instructions = k == 4 ? random_schedule(seed, list, length, schedule, 15000) : 0;
+            r.instructions = k == 4 ? own_schedule(seed, list, length, schedule, 15000) : 0;
             r.pins = chance(40);
             r.debug = chance(50) ? GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE : GCKPT_DEBUG_MEASURE;
             train(seed, &r, &late);
