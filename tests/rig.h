@@ -1,5 +1,5 @@
-/* rig.h - what the tests share beside check.h: random numbers, memory that counts and fails, files in
- * memory, steps fed in any way, teardown. Include after gradckpt.h. */
+/* rig.h - what the tests share beside check.h: random numbers, memory that counts and fails, files
+ * in memory, steps fed in any way, teardown. Include after gradckpt.h. */
 #ifndef TESTS_RIG_H
 #define TESTS_RIG_H
 #include <stdlib.h>

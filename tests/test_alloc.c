@@ -52,8 +52,8 @@ static int life(const gckpt_memory *memory, gckpt_mode mode, int check)
     CHECK(e || gckpt_store_bytes(s) == bytes);          /* no state left behind                          */
     CHECK(e || !p || gckpt_error(s) != GCKPT_OK);
     gckpt_feed feeds[2];
-    feeds[0].input = gckpt_id(in), feeds[0].data = x;
-    feeds[1].input = gckpt_id(target), feeds[1].data = y;
+    feeds[0] = (gckpt_feed){ gckpt_id(in), x };
+    feeds[1] = (gckpt_feed){ gckpt_id(target), y };
     gckpt_hyper hyper = { .lr = 0.01f };
     if (e) {
         double worst = 0;
@@ -76,8 +76,7 @@ static void every_allocation(gckpt_mode mode)
     int worked = 0;
     gckpt_memory memory = heap_memory(&h);
     for (long n = 1; !worked && n < 2000; n++) {
-        memset(&h, 0, sizeof h);
-        h.fail_at = n;
+        h = (heap){ .fail_at = n };
         worked = life(&memory, mode, 1);
         CHECK_MSG(h.live == 0 && h.blocks == 0, "mode %d, allocation %ld failing: %lu bytes leaked", (int)mode, n,
                   (unsigned long)h.live);

@@ -237,7 +237,12 @@ static uint64_t two_trained(const two_losses *start, two_losses *p, int micro, i
         else
             terms[1].loss = gckpt_mean_squared_error(h, z);
     const gckpt_pick pick = { h, 1 };
-    gckpt_plan_desc desc = { .precision = p ? GCKPT_BF16 : GCKPT_BF16_STOCHASTIC, .optimiser = GCKPT_SGD, .batch = rows, .fetch = &pick, .fetches = which & 1, .plain = which >= 4 };
+    gckpt_plan_desc desc = { .precision = p ? GCKPT_BF16 : GCKPT_BF16_STOCHASTIC,
+                             .optimiser = GCKPT_SGD,
+                             .batch = rows,
+                             .fetch = &pick,
+                             .fetches = which & 1,
+                             .plain = which >= 4 };
     gckpt_exec_desc how = { .isa = which & 2 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO };
     gckpt_hyper hyper = { .lr = 0.25f };
     gckpt_plan *plan = gckpt_plan_new(g, terms, 2, &desc);
@@ -329,7 +334,21 @@ static void test_products(void)
         for (uint32_t j = 0; j < n; j++)
             bias[j] = number(i % 3);
         gckpt_call call = { .threads = 1 };
-        gckpti_mixed t = { .batch = batch, .m = m, .n = n, .k = k, .a.f32 = which & 1 ? f32[0] : NULL, .a.bf16 = which & 1 ? NULL : half[0], .b.f32 = which & 2 ? f32[1] : NULL, .b.bf16 = which & 2 ? NULL : half[1], .a.row = which & 4 ? k : 1, .a.step = which & 4 ? 1 : m, .a.next = m * k, .b.row = which & 8 ? k : 1, .b.step = which & 8 ? 1 : n, .b.next = n * k, .accumulate = (which & 16) != 0 };
+        gckpti_mixed t = { .batch = batch,
+                           .m = m,
+                           .n = n,
+                           .k = k,
+                           .a.f32 = which & 1 ? f32[0] : NULL,
+                           .a.bf16 = which & 1 ? NULL : half[0],
+                           .b.f32 = which & 2 ? f32[1] : NULL,
+                           .b.bf16 = which & 2 ? NULL : half[1],
+                           .a.row = which & 4 ? k : 1,
+                           .a.step = which & 4 ? 1 : m,
+                           .a.next = m * k,
+                           .b.row = which & 8 ? k : 1,
+                           .b.step = which & 8 ? 1 : n,
+                           .b.next = n * k,
+                           .accumulate = (which & 16) != 0 };
         t.start = !t.accumulate && i % 2 ? bias : NULL;
         t.words = words;
         const gckpti_kernels *kernels[4];
@@ -498,7 +517,11 @@ static uint64_t train(trial *o)
 
 static trial trial_of(gckpt_precision precision, gckpt_mode mode, int64_t micro, int threads)
 {
-    trial o = { .plan.precision = precision, .plan.mode = mode, .plan.threads = threads, .micro = micro, .steps = 4 };
+    trial o = { .plan.precision = precision,
+                .plan.mode = mode,
+                .plan.threads = threads,
+                .micro = micro,
+                .steps = 4 };
     return o;
 }
 
@@ -611,14 +634,16 @@ static void test_coins(void)
     gckpt_pick picks[STREAMS];
     for (int i = 0; i < 4; i++) {
         factor[i] = gckpt_add(in, none);
-        picks[2 + i].tensor = factor[i], picks[2 + i].gradient = 1;
+        picks[2 + i] = (gckpt_pick){ factor[i], 1 };
     }
     for (int i = 0; i < 2; i++)
-        picks[i].tensor = gckpt_mul(factor[2 * i], factor[2 * i + 1]), picks[i].gradient = 0;
+        picks[i] = (gckpt_pick){ gckpt_mul(factor[2 * i], factor[2 * i + 1]), 0 };
     gckpt_term term = { NULL, exact, 0 };
     term.loss = gckpt_sum_loss(gckpt_add(picks[0].tensor, picks[1].tensor));
     gckpt_hyper hyper = { 0 };
-    gckpt_plan_desc desc = { .precision = GCKPT_BF16_STOCHASTIC, .fetch = picks, .fetches = STREAMS };
+    gckpt_plan_desc desc = { .precision = GCKPT_BF16_STOCHASTIC,
+                             .fetch = picks,
+                             .fetches = STREAMS };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     const gckpt_feed feed = { gckpt_id(in), x };

@@ -109,7 +109,7 @@ static int fill_feeds(const void *user, int64_t row, gckpt_feed *feeds)
     const model *m = (const model *)user;
     const void *data[3] = { tokens + row * T, targets + row * T, side + row * C };
     for (int i = 0; i < 3; i++)
-        feeds[i].input = m->ids[i], feeds[i].data = data[i];
+        feeds[i] = (gckpt_feed){ m->ids[i], data[i] };
     return 3;
 }
 
@@ -136,7 +136,8 @@ static outcome train(const run *r)
     gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, m.term_count, &plan_desc);
     if (!CHECK_MSG(p != NULL, "no plan: %s", gckpt_error_text(m.graph)))
         return o;
-    gckpt_exec_desc exec_desc = { .debug = r->debug | GCKPT_DEBUG_MEASURE, .copy_feeds = r->copies };
+    gckpt_exec_desc exec_desc = { .debug = r->debug | GCKPT_DEBUG_MEASURE,
+            .copy_feeds = r->copies };
     gckpt_exec *e = gckpt_exec_new(p, s, &exec_desc);
     if (!CHECK_MSG(e != NULL, "no exec: %s", gckpt_error_text(s)))
         return o;
@@ -192,6 +193,12 @@ static void test_same_bits(void)
 {
     static gckpt_instruction list[100000];
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SEGMENTS, GCKPT_SQRT };
+    static const run ways[] = { { .pinned = 1 }, { .pieces = 3 }, { .pieces = 3,
+            .copies = 1 }, { .threads = 3 },
+                                { .debug = GCKPT_DEBUG_PLAIN }, { .stream = 1 }, { .stream = 5 },
+                                { .batch_of = 2 * ROWS } }; /* looped, but one micro-batch suffices */
+    static const char *const names[] = { "pins", "in pieces", "in pieces, copied feeds", "threads", "plain kernels",
+                                         "rows one by one", "rows in fives", "room for more" };
     for (int setting = 0; setting < SETTINGS; setting++) {
         run r = { .setting = setting, .rows = ROWS, .mode = GCKPT_STORE_ALL };
         outcome want = train(&r);
@@ -205,34 +212,16 @@ static void test_same_bits(void)
                 same(&r, &want, "painted");
                 r.debug = 0;
             }
-        r.rows = 3;
-        r.mode = GCKPT_SEGMENTS;
-        r.pinned = 1;
-        same(&r, &want, "pins");
-        r.pinned = 0;
-        r.pieces = 3;
-        same(&r, &want, "in pieces");
-        r.copies = 1;
-        same(&r, &want, "in pieces, copied feeds");
-        r.copies = 0;
-        r.pieces = 0;
-        r.threads = 3;
-        same(&r, &want, "threads");
-        r.threads = 0;
-        r.debug = GCKPT_DEBUG_PLAIN;
-        same(&r, &want, "plain kernels");
-        r.debug = 0;
-        if (!(setting & TWO_LOSSES)) {
-            r.stream = 1;
-            same(&r, &want, "rows one by one");
-            r.stream = 5;
-            same(&r, &want, "rows in fives");
-            r.stream = 0;
+        for (size_t k = 0; k < sizeof ways / sizeof *ways; k++) {
+            if (ways[k].stream && setting & TWO_LOSSES)
+                continue;
+            r = ways[k];
+            r.setting = setting;
+            r.rows = r.batch_of ? ROWS : 3;
+            r.mode = GCKPT_SEGMENTS;
+            same(&r, &want, names[k]);
         }
-        r.rows = ROWS;
-        r.batch_of = 2 * ROWS;                      /* looped, but one micro-batch suffices               */
-        same(&r, &want, "room for more");
-        r.batch_of = 0;
+        r = (run){ .setting = setting };
         for (int again = 0; again < 6; again++) {
             r.rows = again % 2 ? ROWS : 3;
             r.mode = GCKPT_SCHEDULE;
@@ -244,10 +233,7 @@ static void test_same_bits(void)
             r.debug = again & 2 ? GCKPT_DEBUG_PAINT : 0;
             same(&r, &want, "random schedule");
         }
-        memset(&r, 0, sizeof r);
-        r.setting = setting;
-        r.rows = ROWS;
-        r.in_backward = 1;
+        r = (run){ .setting = setting, .rows = ROWS, .in_backward = 1 };
         outcome in_backward = train(&r);
         for (int k = 0; k < 4; k++) {
             r.mode = modes[k];
@@ -266,7 +252,8 @@ static void test_gradients(void)
             model m = build(s, rows, settings[k]);
             gckpt_feed feeds[3];
             double worst = 1;
-            gckpt_plan_desc d = { .batch = ROWS, .mode = rows == 3 ? GCKPT_SEGMENTS : GCKPT_MEMORY_POOR };
+            gckpt_plan_desc d = { .batch = ROWS,
+                    .mode = rows == 3 ? GCKPT_SEGMENTS : GCKPT_MEMORY_POOR };
             if (settings[k] & FROZEN)
                 gckpt_store_freeze(s, "up*", 1);
             gckpt_plan *p = gckpt_plan_new(m.graph, m.terms, m.term_count, &d);
@@ -529,8 +516,7 @@ static void test_fetch_and_inference(void)
         CHECK(gckpt_step(e, feeds, 3, ROWS, &hyper, &report) == GCKPT_E_ARG);
         rig_free(e, p, m.graph, NULL);
         m = build(s, 3, TIED);                      /* other micro-batch, same loss                      */
-        memset(&d, 0, sizeof d);
-        d.mode = GCKPT_INFERENCE;
+        d = (gckpt_plan_desc){ .mode = GCKPT_INFERENCE };
         p = gckpt_plan_new(m.graph, m.terms, 1, &d);
         e = gckpt_exec_new(p, s, NULL);
         fill_feeds(&m, 0, feeds);
@@ -752,14 +738,10 @@ static void test_corners(void)
         gckpt_term plain = { gckpt_sum_loss(gckpt_mul(in, gckpt_param(g, "v", gckpt_shape1(1), one))), 1, 0 };
         p = gckpt_plan_new(g, &plain, 1, NULL);
         CHECK(p != NULL && gckpt_plan_split_exact(p, NULL) == 1);
-        gckpt_plan_free(p);
-        gckpt_graph_free(g);
+        rig_free(NULL, p, g, NULL);
         g = gckpt_graph_new(s, NULL);
         pick.tensor = gckpt_gelu(gckpt_param(g, "w", gckpt_shape2(1, 2), one));
-        memset(&d, 0, sizeof d);
-        d.mode = GCKPT_INFERENCE;
-        d.fetch = &pick;
-        d.fetches = 1;
+        d = (gckpt_plan_desc){ .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
         p = gckpt_plan_new(g, NULL, 0, &d);
         e = gckpt_exec_new(p, s, NULL);
         CHECK(gckpt_forward(e, NULL, 0, 1, NULL) == GCKPT_OK && gckpt_fetch(e, gckpt_id(pick.tensor), 0)[0] > 0.8f);
@@ -849,8 +831,7 @@ static void test_print_and_schedule(void)
     CHECK(gckpt_plan_new(m.graph, m.terms, 1, &d) == NULL && gckpt_error(m.graph) == GCKPT_E_ARG);
     d.schedule = list;
     d.instructions = 1;
-    list[0].kind = GCKPT_FORWARD;
-    list[0].id = 100000;
+    list[0] = (gckpt_instruction){ GCKPT_FORWARD, 100000 };
     CHECK(gckpt_plan_new(m.graph, m.terms, 1, &d) == NULL);
     list[0].id = gckpt_id(m.hidden);
     CHECK(gckpt_plan_new(m.graph, m.terms, 1, &d) == NULL && strstr(gckpt_error_text(m.graph), "needs a forward and a backward"));

@@ -143,8 +143,7 @@ static void test_against_brute_force(void)
         gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(s));
         size_t most = gckpt_plan_bytes(p);
-        gckpt_plan_free(p);
-        gckpt_store_free(s);
+        rig_free(NULL, p, NULL, s);
         s = gckpt_store_new(NULL);
         d.budget = 1;
         CHECK(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && gckpt_error(s) == GCKPT_E_BUDGET);
@@ -172,8 +171,7 @@ static void test_against_brute_force(void)
             before = found;
             if (i % 4 == 0 && m.terms == 1)
                 CHECK(train(fresh, p, &m) == hash);
-            gckpt_plan_free(p);
-            gckpt_store_free(fresh);
+            rig_free(NULL, p, NULL, fresh);
         }
         gckpt_store_free(s);
     }
@@ -207,8 +205,7 @@ static void test_builds(void)
         m = plain();                    /* and it can be done again                                              */
         gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
         CHECK(p && gckpt_plan_rows(p) == B && gckpt_error(s) == GCKPT_OK && gckpt_store_count(s) == 8);
-        gckpt_plan_free(p);
-        gckpt_store_free(s);
+        rig_free(NULL, p, NULL, s);
     }
     model m = plain();                  /* a size that is not wanted is passed over, with what it made           */
     gckpt_store *s = gckpt_store_new(NULL);
@@ -238,8 +235,7 @@ static void test_builds(void)
     d.budget = least_named(s);
     p = gckpt_fit(s, build, &m, B, &d, NULL);
     CHECK(p && gckpt_plan_bytes(p) <= d.budget);
-    gckpt_plan_free(p);
-    gckpt_store_free(s);
+    rig_free(NULL, p, NULL, s);
 }
 
 static void test_arguments(void)
@@ -256,8 +252,7 @@ static void test_arguments(void)
     for (int i = 0; i < 5; i++)
         CHECK(gckpt_fit(s, build, &m, batches[i], NULL, NULL) == NULL && gckpt_error(s) == GCKPT_E_ARG);
     for (int i = 0; i < 11; i++) {
-        memset(&d, 0, sizeof d);
-        d.fetch = &pick;
+        d = (gckpt_plan_desc){ .fetch = &pick };
         switch (i) {
         case 0: d.fetches = 1; break;
         case 1: d.costs = &cost, d.cost_count = 1; break;
@@ -309,9 +304,10 @@ static void test_step_work(void)
             memset(t, 0, sizeof t);
             m.terms = terms;
             build(g, 4, t, &m);
-            gckpt_plan_desc d = { .batch = batch, .costs = costs, .cost_count = gckpt_id(t[terms - 1].loss) + 1 };
+            gckpt_plan_desc d = { .batch = batch, .costs = costs,
+                    .cost_count = gckpt_id(t[terms - 1].loss) + 1 };
             for (int i = 0; i < 256; i++)
-                costs[i].forward = 4000, costs[i].backward = 8000;
+                costs[i] = (gckpt_cost){ 4000, 8000 };
             gckpt_plan *p = gckpt_plan_new(g, t, terms, &d);
             uint64_t once = terms > 1 ? 2 * 12000 : 0;  /* table * table and its sum                             */
             if (batch == 4) {
@@ -356,7 +352,9 @@ static void test_calibrate(void)
         m.terms = 1 + setting % 2;
         build(g, 4, t, &m);
         gckpt_gelu(gckpt_gelu(t[0].loss ? gckpt_input(g, "aside", GCKPT_F32, gckpt_shape2(4, C)) : NULL));
-        gckpt_plan_desc d = { .mode = (gckpt_mode)(GCKPT_STORE_ALL + setting / 8), .batch = setting / 4 % 2 ? B : 4, .optimiser = setting / 2 % 2 ? GCKPT_OWN_OPTIMISER : GCKPT_ADAMW, .own_state = 1 };
+        gckpt_plan_desc d = { .mode = (gckpt_mode)(GCKPT_STORE_ALL + setting / 8),
+                .batch = setting / 4 % 2 ? B : 4,
+                .optimiser = setting / 2 % 2 ? GCKPT_OWN_OPTIMISER : GCKPT_ADAMW, .own_state = 1 };
         gckpt_exec_desc ed = { .own_optimiser = own, .debug = GCKPT_DEBUG_MEASURE };
         gckpt_plan *p = gckpt_plan_new(g, t, m.terms, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, &ed);
@@ -442,7 +440,8 @@ static void test_calibrate(void)
         gckpt_cost costs[256];
         double dt = 1;
         memset(t, 0, sizeof t);
-        gckpt_plan_desc d = { .mode = i ? GCKPT_INFERENCE : GCKPT_STORE_ALL, .update_in_backward = !i };
+        gckpt_plan_desc d = { .mode = i ? GCKPT_INFERENCE : GCKPT_STORE_ALL,
+                .update_in_backward = !i };
         build(g, 4, t, &m);
         gckpt_plan *p = gckpt_plan_new(g, t, 1, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
@@ -478,8 +477,7 @@ static void test_measure(void)
     gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, measure);
     CHECK_MSG(p && gckpt_plan_rows(p) == B && m.measured == 6, "%s", gckpt_error_text(s));
     CHECK(gckpt_plan_step_work(p) % 1000 == 0);     /* ticks: the fewest instructions win                        */
-    gckpt_plan_free(p);
-    gckpt_store_free(s);
+    rig_free(NULL, p, NULL, s);
     s = gckpt_store_new(NULL);
     m.measure_result = GCKPT_E_DATA;
     CHECK(!gckpt_fit(s, build, &m, B, &d, measure) && gckpt_error(s) == GCKPT_E_DATA && gckpt_store_count(s) == 0);

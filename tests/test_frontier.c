@@ -216,8 +216,7 @@ static void odd_costs(void)
         gckpt_cost costs[64];
         CHECK(m.graph->count <= 64);
         for (int i = 0; i < 64; i++) {
-            costs[i].forward = k == 1 ? UINT64_C(1) << 40 : 0;
-            costs[i].backward = k == 0 ? 0 : 1;
+            costs[i] = (gckpt_cost){ k == 1 ? UINT64_C(1) << 40 : 0, k == 0 ? 0 : 1 };
         }
         m.desc.costs = costs;
         m.desc.cost_count = (int)m.graph->count;

@@ -131,8 +131,7 @@ static void test_op(const golden_case *c)
         if (t->kind == 'x') /* inputs get no gradient, but what is computed from them does */
             in[i] = gckpt_mul(in[i], gckpt_param(graph, "one", gckpt_shape1(1), one));
         if (t->kind != 'i') {
-            picks[n_picks].tensor = in[i];
-            picks[n_picks++].gradient = 1;
+            picks[n_picks++] = (gckpt_pick){ in[i], 1 };
         }
     }
     while (b < BUILDERS && strcmp(names[b], c->name) != 0)
@@ -141,10 +140,8 @@ static void test_op(const golden_case *c)
         out = build(b, in);
     if (c->out.n) {
         gckpt_tensor *r = gckpt_input(graph, "r", GCKPT_F32, shape(&c->out));
-        feeds[n_feeds].input = gckpt_id(r);
-        feeds[n_feeds++].data = c->r;
-        picks[n_picks].tensor = out;
-        picks[n_picks++].gradient = 0;
+        feeds[n_feeds++] = (gckpt_feed){ gckpt_id(r), c->r };
+        picks[n_picks++] = (gckpt_pick){ out, 0 };
         term.loss = gckpt_sum_loss(gckpt_mul(out, r));
     } else {
         term.loss = out;
@@ -231,17 +228,14 @@ static void test_gpt(const char *what, gckpt_mode mode, int64_t micro, int64_t r
     h = gckpt_layernorm(h, weight(graph, "", "ln.gain"), weight(graph, "", "ln.bias"));
     term.loss = gckpt_linear_cross_entropy(h, wte, y);
     for (int i = 0; i < PARAMETERS; i++) {
-        picks[i].tensor = weight(graph, "", golden_parameters[i].initial.name);
-        picks[i].gradient = 1;
+        picks[i] = (gckpt_pick){ weight(graph, "", golden_parameters[i].initial.name), 1 };
         set_parameter(store, golden_parameters[i].initial.name,
                       golden_parameters[i].initial.values);
     }
     gckpt_plan_desc desc = { .mode = mode, .batch = rows, .fetch = picks, .fetches = PARAMETERS };
     gckpt_hyper hyper = { .lr = 1e-3f, .weight_decay = 0.1f, .clip = 1 };
-    feeds[0].input = gckpt_id(x);
-    feeds[0].data = tokens;
-    feeds[1].input = gckpt_id(y);
-    feeds[1].data = targets;
+    feeds[0] = (gckpt_feed){ gckpt_id(x), tokens };
+    feeds[1] = (gckpt_feed){ gckpt_id(y), targets };
 
     gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
     CHECK_MSG(plan != NULL, "%s: %s", what, gckpt_error_text(graph));

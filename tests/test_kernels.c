@@ -181,7 +181,8 @@ static const gckpti_runner runners[2] = { { last_first, NULL, NULL }, { at_once,
 /* Shapes and sizes, for so many threads; the data of inputs[i] where bit i of `needs` is set. */
 static gckpt_call call_of(const problem *p, const answer *a, unsigned needs, int threads)
 {
-    gckpt_call call = { .inputs = p->inputs, .attributes = p->attributes, .threads = threads, .rows = p->shape[0].d[0], .training = 1, .precision = GCKPT_FP32, .loss_scale = 0.37f };
+    gckpt_call call = { .inputs = p->inputs, .attributes = p->attributes, .threads = threads,
+            .rows = p->shape[0].d[0], .training = 1, .precision = GCKPT_FP32, .loss_scale = 0.37f };
     for (int i = 0; i < p->inputs; i++)
         call.in[i].shape = p->shape[i];
     CHECK_MSG(p->op->shape(&call) == GCKPT_OK, "%s: shape", p->name);
@@ -432,7 +433,11 @@ static int times(int most) { return percent < 50 ? 1 : most; }
 static void product(int64_t m, int64_t n, int64_t k, int style)
 {
     int transposed = (int)pick(0, 1), kind = (int)pick(0, 3);
-    problem p = { .op = kind ? &gckpti_op_linear : &gckpti_op_matmul, .attributes = &transposed, .style = style, .cost = (double)m * (double)n * (double)k, .inputs = kind > 1 ? 3 : 2, .shape[0] = gckpt_shape2(m, k), .shape[1] = transposed ? gckpt_shape2(n, k) : gckpt_shape2(k, n), .shape[2] = gckpt_shape1(n) };
+    problem p = { .op = kind ? &gckpti_op_linear : &gckpti_op_matmul, .attributes = &transposed,
+            .style = style, .cost = (double)m * (double)n * (double)k, .inputs = kind > 1 ? 3 : 2,
+            .shape[0] = gckpt_shape2(m, k),
+            .shape[1] = transposed ? gckpt_shape2(n, k) : gckpt_shape2(k, n),
+            .shape[2] = gckpt_shape1(n) };
     if (kind == 0 && p.cost < 2e5 && pick(0, 3)) { /* 2 or 6 products, or rows of 3 x one matrix */
         int64_t first = pick(1, 2), second = 3;
         p.shape[0] = gckpt_shape4(first, second, m, k);
@@ -475,7 +480,9 @@ static void test_products(void)
 static void attention(int64_t rows, int64_t t, int64_t s, int64_t d, int heads, int causal, int style)
 {
     gckpti_attention o = { heads, causal };
-    problem p = { .op = &gckpti_op_attention, .attributes = &o, .style = style, .cost = (double)(rows * t * heads) * (double)(s * d), .inputs = 3, .shape[0] = gckpt_shape3(rows, t, heads * d) };
+    problem p = { .op = &gckpti_op_attention, .attributes = &o, .style = style,
+            .cost = (double)(rows * t * heads) * (double)(s * d), .inputs = 3,
+            .shape[0] = gckpt_shape3(rows, t, heads * d) };
     p.shape[1] = p.shape[2] = gckpt_shape3(rows, causal ? t : s, heads * d);
     if (!wanted_op(p.op->name) || skipped(p.cost))
         return;
@@ -507,7 +514,8 @@ static void test_attention(void)
 /* == row by row: norms, softmax, curves ======================================================= */
 static void row_op(const gckpt_op *op, const gckpti_norm *o, int64_t rows, int64_t n, int style)
 {
-    problem p = { .op = op, .attributes = o, .style = style, .cost = 8.0 * (double)(rows * n), .inputs = 1 + (o && o->gain) + (o && o->bias), .shape[0] = gckpt_shape2(rows, n) };
+    problem p = { .op = op, .attributes = o, .style = style, .cost = 8.0 * (double)(rows * n),
+            .inputs = 1 + (o && o->gain) + (o && o->bias), .shape[0] = gckpt_shape2(rows, n) };
     p.shape[1] = p.shape[2] = gckpt_shape1(n);
     if (!wanted_op(op->name) || skipped(p.cost))
         return;
@@ -548,7 +556,9 @@ enum { SAME, ROW, COLUMN, ONE, OUTER, BOTH_ONE, LAYOUTS }; /* how input 1 is rep
 
 static void pair_op(const gckpt_op *op, int64_t rows, int64_t n, int layout, int style)
 {
-    problem p = { .op = op, .style = style, .cost = 2.0 * (double)(rows * n), .inputs = 2, .twice = layout == BOTH_ONE, .shape[0] = layout == OUTER ? gckpt_shape2(rows, 1) : gckpt_shape2(rows, n) };
+    problem p = { .op = op, .style = style, .cost = 2.0 * (double)(rows * n), .inputs = 2,
+            .twice = layout == BOTH_ONE,
+            .shape[0] = layout == OUTER ? gckpt_shape2(rows, 1) : gckpt_shape2(rows, n) };
     p.shape[1] = layout == ROW || layout == OUTER ? gckpt_shape1(n)
                : layout == COLUMN ? gckpt_shape2(rows, 1)
                : layout == ONE ? gckpt_shape1(1) : p.shape[0];
@@ -577,7 +587,10 @@ static void test_pairs(void)
 /* == embed ==================================================================================== */
 static void embed(int64_t classes, int64_t columns, int64_t rows, int style)
 {
-    problem p = { .op = &gckpti_op_embed, .style = style, .cost = (double)(columns * (rows + classes)), .inputs = 2, .classes = (int)classes, .shape[0] = gckpt_shape2(classes, columns), .shape[1] = rows % 2 ? gckpt_shape1(rows) : gckpt_shape2(2, rows / 2) };
+    problem p = { .op = &gckpti_op_embed, .style = style,
+            .cost = (double)(columns * (rows + classes)), .inputs = 2, .classes = (int)classes,
+            .shape[0] = gckpt_shape2(classes, columns),
+            .shape[1] = rows % 2 ? gckpt_shape1(rows) : gckpt_shape2(2, rows / 2) };
     if (!wanted_op(p.op->name) || skipped(p.cost))
         return;
     sprintf(p.name, "embed %ld of %ld x %ld, style %d", (long)rows, (long)classes, (long)columns, style);
@@ -598,7 +611,11 @@ static void test_embed(void)
 /* == losses =================================================================================== */
 static void loss(int64_t rows, int64_t columns, int64_t classes, int style)
 {
-    problem p = { .op = columns ? &gckpti_op_linear_cross_entropy : &gckpti_op_cross_entropy, .style = style, .cost = (columns ? (double)columns : 8.0) * (double)(rows * classes), .inputs = columns ? 3 : 2, .classes = (int)classes, .shape[0] = gckpt_shape2(rows, columns ? columns : classes), .shape[1] = gckpt_shape2(classes, columns) };
+    problem p = { .op = columns ? &gckpti_op_linear_cross_entropy : &gckpti_op_cross_entropy,
+            .style = style, .cost = (columns ? (double)columns : 8.0) * (double)(rows * classes),
+            .inputs = columns ? 3 : 2, .classes = (int)classes,
+            .shape[0] = gckpt_shape2(rows, columns ? columns : classes),
+            .shape[1] = gckpt_shape2(classes, columns) };
     p.shape[p.inputs - 1] = gckpt_shape1(rows);
     if (!wanted_op(p.op->name) || skipped(p.cost))
         return;

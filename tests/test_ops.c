@@ -1112,8 +1112,7 @@ static int make_feeds(const void *user, int64_t row, gckpt_feed *feeds)
         int64_t at = row * (l->elements / n->c->batch);
         if (l->kind != 'x' && l->kind != 'i')
             continue;
-        feeds[k].input = l->id;
-        feeds[k++].data = l->values + at;
+        feeds[k++] = (gckpt_feed){ l->id, l->values + at };
         if (l->kind == 'i')
             feeds[k - 1].data = l->index + at;
     }
@@ -1126,8 +1125,7 @@ static int pick_parameters(const net *n, gckpt_pick *picks)
     int k = 0;
     for (int i = 0; i < n->n_leaves; i++)
         if (n->leaves[i].kind == 'p') {
-            picks[k].tensor = n->leaves[i].t;
-            picks[k++].gradient = 1;
+            picks[k++] = (gckpt_pick){ n->leaves[i].t, 1 };
         }
     return k;
 }
@@ -1236,13 +1234,12 @@ static void test_reference(const test_case *c, unsigned fixed)
         n_picks = pick_parameters(&n, picks);
         n_probes = n.n_probes;
         for (int i = 0; i < n_probes; i++) {
-            picks[n_picks].tensor = n.probes[i];
-            picks[n_picks++].gradient = 1;
+            picks[n_picks++] = (gckpt_pick){ n.probes[i], 1 };
         }
-        picks[n_picks].tensor = n.out.t;
-        picks[n_picks].gradient = 0;
+        picks[n_picks] = (gckpt_pick){ n.out.t, 0 };
         gckpt_report report = { 0 };
-        gckpt_plan_desc desc = { .mode = modes[m], .fetch = inference ? picks + n_picks : picks, .fetches = inference ? 1 : n_picks + 1 };
+        gckpt_plan_desc desc = { .mode = modes[m], .fetch = inference ? picks + n_picks : picks,
+                .fetches = inference ? 1 : n_picks + 1 };
         gckpt_exec_desc exec_desc = { .debug = m ? GCKPT_DEBUG_PAINT : 0 };
         gckpt_plan *plan = gckpt_plan_new(graph, n.terms, n.n_terms, &desc);
         CHECK_MSG(plan != NULL, "%s: %s", c->name, gckpt_error_text(graph));
@@ -1351,7 +1348,10 @@ static int train(const test_case *c, const variant *v, unsigned fixed, outcome *
     net_start(&n, c, fixed);
     net_build(&n, graph, rows);
     set_parameters(&n, store);
-    gckpt_plan_desc desc = { .mode = v->mode, .batch = batch, .threads = v->threads, .group = v->group, .fetch = picks, .fetches = v->how & IN_BACKWARD ? 0 : pick_parameters(&n, picks), .update_in_backward = (v->how & IN_BACKWARD) != 0 };
+    gckpt_plan_desc desc = { .mode = v->mode, .batch = batch, .threads = v->threads,
+            .group = v->group, .fetch = picks,
+            .fetches = v->how & IN_BACKWARD ? 0 : pick_parameters(&n, picks),
+            .update_in_backward = (v->how & IN_BACKWARD) != 0 };
     if (v->mode == GCKPT_SCHEDULE) {
         schedule = (gckpt_instruction *)malloc(MOST * sizeof *schedule);
         desc.schedule = schedule;
@@ -1376,7 +1376,8 @@ static int train(const test_case *c, const variant *v, unsigned fixed, outcome *
         CHECK_MSG(gckpt_plan_bytes(plan) <= desc.budget, "%s: over the budget", c->name);
     gckpt_graph_free(graph);                    /* a plan outlives its graph */
 
-    gckpt_exec_desc exec_desc = { .debug = v->debug, .parallel_for = v->threads > 1 ? backwards : NULL, .isa = kernels };
+    gckpt_exec_desc exec_desc = { .debug = v->debug,
+            .parallel_for = v->threads > 1 ? backwards : NULL, .isa = kernels };
     gckpt_exec *exec = gckpt_exec_new(plan, store, &exec_desc);
     if (plan)
         CHECK_MSG(exec != NULL, "%s, %s: exec: %s", c->name, v->name, gckpt_error_text(store));
@@ -1615,19 +1616,15 @@ static void test_dropout(void)
     gckpt_hyper still = { 0 };
     uint64_t state = 9;
     loss.loss = gckpt_sum_loss(gckpt_mul(y, by));
-    picks[0].tensor = y;
-    picks[0].gradient = 0;
-    picks[1].tensor = h;
-    picks[1].gradient = 1;
+    picks[0] = (gckpt_pick){ y, 0 };
+    picks[1] = (gckpt_pick){ h, 1 };
     gckpt_plan_desc desc = { .mode = GCKPT_MEMORY_POOR, .fetch = picks, .fetches = 2 };
     for (int i = 0; i < N; i++) {
         x[i] = (float)(1 + uniform(&state));
         r[i] = (float)(1 + uniform(&state));
     }
-    feeds[0].input = gckpt_id(in);
-    feeds[0].data = x;
-    feeds[1].input = gckpt_id(by);
-    feeds[1].data = r;
+    feeds[0] = (gckpt_feed){ gckpt_id(in), x };
+    feeds[1] = (gckpt_feed){ gckpt_id(by), r };
     gckpt_plan *plan = gckpt_plan_new(graph, &loss, 1, &desc);
     gckpt_exec *exec = gckpt_exec_new(plan, store, NULL);
     CHECK_MSG(exec != NULL, "dropout: %s %s", gckpt_error_text(graph), gckpt_error_text(store));
@@ -1711,8 +1708,7 @@ static gckpt_exec *bad_net(const gckpt_op *op, gckpt_mode mode, unsigned debug, 
     CHECK_MSG(*plan != NULL, "%s", gckpt_error_text(graph));
     exec = gckpt_exec_new(*plan, store, &exec_desc);
     CHECK_MSG(exec != NULL, "%s", gckpt_error_text(store));
-    feeds[0].input = gckpt_id(x);
-    feeds[0].data = data;
+    feeds[0] = (gckpt_feed){ gckpt_id(x), data };
     gckpt_graph_free(graph);
     return exec;
 }

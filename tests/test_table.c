@@ -116,8 +116,8 @@ static uint64_t run(const gckpt_plan *p, unsigned debug, const gckpt_memory *mem
             targets[i] = i % 9 == 4 ? -1 : (i * 5 + step) % V;
         }
         gckpt_feed feeds[2];
-        feeds[0].input = gckpt_id(n.tokens), feeds[0].data = tokens;
-        feeds[1].input = gckpt_id(n.targets), feeds[1].data = targets;
+        feeds[0] = (gckpt_feed){ gckpt_id(n.tokens), tokens };
+        feeds[1] = (gckpt_feed){ gckpt_id(n.targets), targets };
         int64_t rows = p->batch < BATCH ? p->batch : BATCH;
         result = gckpt_plan_mode(p) == GCKPT_INFERENCE ? gckpt_forward(e, feeds, 2, rows, &report)
                                                        : gckpt_step(e, feeds, 2, rows, &hyper, &report);
@@ -137,7 +137,8 @@ static uint64_t run(const gckpt_plan *p, unsigned debug, const gckpt_memory *mem
 static gckpt_plan_desc variant(int i)
 {
     static gckpt_cost costs[100];
-    gckpt_plan_desc d = { .mode = i < 5 ? (gckpt_mode)(GCKPT_STORE_ALL + i % 4) : GCKPT_SEGMENTS, .batch = BATCH };
+    gckpt_plan_desc d = { .mode = i < 5 ? (gckpt_mode)(GCKPT_STORE_ALL + i % 4) : GCKPT_SEGMENTS,
+            .batch = BATCH };
     if (i == 5)
         d.mode = GCKPT_INFERENCE;
     if (i == 6)
@@ -148,7 +149,7 @@ static gckpt_plan_desc variant(int i)
         d.batch = ROWS, d.optimiser = GCKPT_SGD, d.alignment = 256;
     if (i == 9) {
         for (int k = 0; k < 100; k++)
-            costs[k].forward = (uint64_t)(k * k), costs[k].backward = (uint64_t)(1000 - k);
+            costs[k] = (gckpt_cost){ (uint64_t)(k * k), (uint64_t)(1000 - k) };
         d.costs = costs;
     }
     return d;
@@ -161,7 +162,7 @@ static gckpt_plan *variant_plan(const net *n, int i)
     gckpt_pick picks[2];
     memset(picks, 0, sizeof picks);
     picks[0].tensor = n->top;
-    picks[1].tensor = n->top, picks[1].gradient = 1;
+    picks[1] = (gckpt_pick){ n->top, 1 };
     d.cost_count = d.costs ? (int)n->g->count : 0;
     if (i >= 10) { /* under a budget between the extremes */
         for (int k = 0; k < 2; k++) {

@@ -31,7 +31,7 @@ enum { B = 4, T = 64, C = 64, V = 97 };
 /* ---- training ---- */
 typedef struct {
     int threads;
-    int crew;      /* result: threads of the team that runs the steps */
+    int crew; /* result: threads of the team that runs the steps */
     gckpt_optimiser optimiser;
     float clip;
     int in_backward;
@@ -86,8 +86,15 @@ static void train(training *t)
     }
     gckpt_term loss = { gckpt_linear_cross_entropy(x, table, target), 1, 0 };
     gckpt_pick pick = { wide, 1 };
-    gckpt_plan_desc desc = { .threads = t->threads, .batch = B, .optimiser = t->optimiser, .update_in_backward = t->in_backward, .fetch = t->fetch ? &pick : NULL, .fetches = t->fetch };
-    gckpt_exec_desc run = { .own_optimiser = own, .user = t, .parallel_for = t->backwards ? pool : NULL };
+    gckpt_plan_desc desc = { .threads = t->threads,
+                             .batch = B,
+                             .optimiser = t->optimiser,
+                             .update_in_backward = t->in_backward,
+                             .fetch = t->fetch ? &pick : NULL,
+                             .fetches = t->fetch };
+    gckpt_exec_desc run = { .own_optimiser = own,
+                            .user = t,
+                            .parallel_for = t->backwards ? pool : NULL };
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
     gckpt_exec *e = p ? gckpt_exec_new(p, s, &run) : NULL;
     gckpt_feed feeds[2] = { { gckpt_id(in), tokens }, { gckpt_id(target), targets } };
@@ -129,7 +136,11 @@ static void check_training(void)
 {
     static const int threads[] = { 2, 3, 5 };
     for (int way = 0; way < 6; way++) {
-        training base = { .threads = 1, .rows = way % 2 ? 1 : B, .clip = way == 2 || way == 3 ? 0.1f : 0, .optimiser = way == 5 ? GCKPT_MOMENTUM : GCKPT_ADAMW, .fetch = way == 1 || way == 2 };
+        training base = { .threads = 1,
+                          .rows = way % 2 ? 1 : B,
+                          .clip = way == 2 || way == 3 ? 0.1f : 0,
+                          .optimiser = way == 5 ? GCKPT_MOMENTUM : GCKPT_ADAMW,
+                          .fetch = way == 1 || way == 2 };
         train(&base);
         CHECK(base.hash != 0);
         for (size_t i = 0; i < sizeof threads / sizeof *threads; i++) {

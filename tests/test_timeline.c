@@ -154,10 +154,7 @@ static gckpt_plan *plan_of(const model *m, gckpt_mode mode, int64_t batch, int e
     return plan;
 }
 
-static void free_model(model *m)
-{
-    rig_free(NULL, NULL, m->graph, m->store);
-}
+static void free_model(model *m) { rig_free(NULL, NULL, m->graph, m->store); }
 
 static void every_kind_of_plan(void)
 {
