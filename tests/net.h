@@ -64,10 +64,7 @@ static T *concat(T *a, T *b, T *c, int axis)
 static int64_t elements(const T *t)
 {
     gckpt_shape s = gckpt_shape_of(t);
-    int64_t n = 1;
-    for (int i = 0; i < s.n; i++)
-        n *= s.d[i];
-    return n;
+    return count_of(&s);
 }
 static T *param(gckpt_shape shape, float normal, float constant)
 {

@@ -13,7 +13,35 @@ static inline unsigned below(int64_t n)
     random_state = random_state * 6364136223846793005u + 1442695040888963407u;
     return (unsigned)((random_state >> 33) % (uint64_t)n);
 }
+static inline uint64_t next_random(uint64_t *state) /* splitmix64 */
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
 static inline int chance(unsigned percent) { return below(100) < percent; }
+
+/* ---- floats and shapes ---- */
+static inline float float_of(uint32_t u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+static inline uint32_t bits_of(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+static inline int64_t count_of(const gckpt_shape *s)
+{
+    int64_t n = 1;
+    for (int i = 0; i < s->n; i++)
+        n *= s->d[i];
+    return n;
+}
 
 /* ---- memory: it counts, fails at call fail_at (0: never), and keeps each block's size in front of it
  * to check the old size that it is told ---- */

@@ -51,9 +51,7 @@ static int life(const gckpt_memory *memory, gckpt_mode mode, int check)
     gckpt_exec *e = p ? gckpt_exec_new(p, s, &ed) : NULL;
     CHECK(e || gckpt_store_bytes(s) == bytes);          /* no state left behind                          */
     CHECK(e || !p || gckpt_error(s) != GCKPT_OK);
-    gckpt_feed feeds[2];
-    feeds[0] = (gckpt_feed){ gckpt_id(in), x };
-    feeds[1] = (gckpt_feed){ gckpt_id(target), y };
+    gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
     gckpt_hyper hyper = { .lr = 0.01f };
     if (e) {
         double worst = 0;

@@ -10,20 +10,6 @@
 #define GOLDEN            UINT64_C(0xa1a9b630e2980eca)
 #define GOLDEN_STOCHASTIC UINT64_C(0xa2ad3857a1050029)
 
-static uint32_t bits_of(float x)
-{
-    uint32_t u;
-    memcpy(&u, &x, 4);
-    return u;
-}
-
-static float float_of(uint32_t u)
-{
-    float x;
-    memcpy(&x, &u, 4);
-    return x;
-}
-
 /* ---- conversions ---- */
 
 /* The nearest of the two neighbours, found by distance, ties to the even one. */

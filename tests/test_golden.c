@@ -10,7 +10,7 @@
 enum { OP_CASES = sizeof golden_cases / sizeof golden_cases[0],
        PARAMETERS = sizeof golden_parameters / sizeof golden_parameters[0] };
 
-/* == what builds each case of golden.h ========================================================== */
+/* == what builds each case of golden.h ======================================================== */
 /* Names and ops of the cases. */
 static const char *const names[] = {
     "add", "sub", "mul", "mul_same", "scale", "relu", "gelu", "gelu_erf", "silu", "tanh", "sigmoid",

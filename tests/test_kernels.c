@@ -8,9 +8,8 @@
  * gets what its row of the op table says that it needs, and NULL for the rest. NaN equals NaN. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
-#include "check.h"
+#include "rig.h"
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) || \
@@ -29,25 +28,10 @@ static const char *only;
 static uint64_t state = 1;      /* of all random numbers */
 
 /* == numbers ================================================================================== */
-static uint64_t next_random(void)       /* splitmix64 */
-{
-    uint64_t z = state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 /* least..most */
 static int64_t pick(int64_t least, int64_t most)
 {
-    return least + (int64_t)(next_random() % (uint64_t)(most - least + 1));
-}
-
-static float from_bits(uint32_t u)
-{
-    float x;
-    memcpy(&x, &u, sizeof x);
-    return x;
+    return least + (int64_t)(next_random(&state) % (uint64_t)(most - least + 1));
 }
 
 /* What values are like. MIXED: some zeros, subnormals, huge numbers; WILD: also a few infinities
@@ -65,13 +49,13 @@ static void draw(float *x, int64_t n, int style)
     for (int64_t i = 0; i < n; i++) {
         float sum = 0;
         for (int k = 0; k < 3; k++)
-            sum += (float)(next_random() >> 40) / 16777216.0f - 0.5f;
-        x[i] = style == SIGNS ? few[next_random() % 8] : 2 * sum * factor;
-        if ((style == MIXED || style == WILD) && next_random() % 50 == 0)
-            x[i] = some[next_random() % 7] ? from_bits(some[next_random() % 10]) : x[i];
+            sum += (float)(next_random(&state) >> 40) / 16777216.0f - 0.5f;
+        x[i] = style == SIGNS ? few[next_random(&state) % 8] : 2 * sum * factor;
+        if ((style == MIXED || style == WILD) && next_random(&state) % 50 == 0)
+            x[i] = some[next_random(&state) % 7] ? float_of(some[next_random(&state) % 10]) : x[i];
     }
     for (int k = 0; k < 2 && style == WILD && n > 0; k++)
-        x[pick(0, n - 1)] = from_bits(some[pick(10, 12)]);
+        x[pick(0, n - 1)] = float_of(some[pick(10, 12)]);
 }
 
 /* The first element that differs, or -1. */
@@ -197,14 +181,6 @@ static gckpt_call call_of(const problem *p, const answer *a, unsigned needs, int
     return call;
 }
 
-static int64_t elements(const gckpt_shape *s)
-{
-    int64_t n = 1;
-    for (int i = 0; i < s->n; i++)
-        n *= s->d[i];
-    return n;
-}
-
 static int same(const problem *p, const char *how, const char *what, const float *want,
                 const region *got)
 {
@@ -243,7 +219,7 @@ static void forward(const problem *p, const answer *a, gckpt_isa isa, int thread
     static const char *const ways[] = { "", ", no aux", ", no out", ", in place", ", in place of 1" };
     int loss = (p->op->flags & GCKPT_LOSS) != 0;
     gckpt_call call = call_of(p, a, 7, threads);
-    region out = region_new(loss ? 0 : elements(&call.shape), 1), aux = region_new(a->aux_floats, 1);
+    region out = region_new(loss ? 0 : count_of(&call.shape), 1), aux = region_new(a->aux_floats, 1);
     region work = region_new((int64_t)(call.work_forward / sizeof(float)), 1);
     double sum = 0;
     int64_t count = 0;
@@ -307,7 +283,7 @@ static void backward(const problem *p, const answer *a, unsigned wanted, unsigne
     int in_place = p->op->flags & (GCKPT_INPLACE_GRAD | GCKPT_PASSES(0)) && alike(p, 0) &&
                    wanted & 1 && !(accumulate & 1) && !p->twice;
     for (int i = 0; i < p->inputs; i++) {
-        int64_t n = wanted >> i & 1 ? elements(&p->shape[i]) : 0;
+        int64_t n = wanted >> i & 1 ? count_of(&p->shape[i]) : 0;
         old[i] = region_new(n, 0);
         draw(old[i].at, n, accumulate >> i & 1 ? (p->style == WILD ? WILD : SIGNS) : WILD);
         want[i] = region_new(n, 1);
@@ -363,18 +339,18 @@ static void try_problem(const problem *p)
     gckpt_call call = call_of(p, NULL, 0, 1);
     answer a = { 0 };
     for (int i = 0; i < differentiable; i++) {
-        a.x[i] = region_new(elements(&p->shape[i]), 0);
+        a.x[i] = region_new(count_of(&p->shape[i]), 0);
         draw(a.x[i].at, a.x[i].n, p->style);
     }
     if (p->classes) {
-        int64_t n = elements(&p->shape[p->inputs - 1]), left_out = loss ? pick(0, 9) : 0;
+        int64_t n = count_of(&p->shape[p->inputs - 1]), left_out = loss ? pick(0, 9) : 0;
         a.index = (int32_t *)malloc((size_t)n * sizeof *a.index);
         for (int64_t i = 0; i < n; i++)
             a.index[i] = pick(0, 9) < left_out ? -1 : (int32_t)pick(0, p->classes - 1);
         a.index[pick(0, n - 1)] = p->classes - 1;
     }
     a.aux_floats = (int64_t)(call.aux_bytes / sizeof(float));
-    a.out = region_new(loss ? 0 : elements(&call.shape), 1);
+    a.out = region_new(loss ? 0 : count_of(&call.shape), 1);
     a.aux = region_new(a.aux_floats, 1);
     a.grad_out = region_new(a.out.n, 0);
     draw(a.grad_out.at, a.grad_out.n, p->style == STEEP ? NORMAL : p->style);
@@ -403,9 +379,9 @@ static void try_problem(const problem *p)
         }
     unsigned all = (1u << differentiable) - 1;
     if (p->cost > 4e5 && !p->twice) {
-        backward(p, &a, all, (unsigned)next_random() & all);
+        backward(p, &a, all, (unsigned)next_random(&state) & all);
         if (differentiable > 1)
-            backward(p, &a, (unsigned)pick(1, (int)all - 1), (unsigned)next_random() & all);
+            backward(p, &a, (unsigned)pick(1, (int)all - 1), (unsigned)next_random(&state) & all);
     } else {
         for (unsigned wanted = p->twice ? all : 1; wanted <= all; wanted++)
             for (int twice = 0; twice < 2; twice++)

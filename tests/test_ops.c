@@ -63,15 +63,6 @@ struct net {
     int n_terms;
 };
 
-/* Deterministic random numbers (splitmix64). */
-static uint64_t next_random(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 static double uniform(uint64_t *state)
 {
     return (double)(next_random(state) >> 40) / 16777216.0;
@@ -339,14 +330,6 @@ static void finish(net *n, pair y, int has_batch)
 }
 
 /* == an op and a loss from outside ============================================================= */
-static int64_t count_of(const gckpt_shape *s)
-{
-    int64_t n = 1;
-    for (int i = 0; i < s->n; i++)
-        n *= s->d[i];
-    return n;
-}
-
 /* square: y = x^2 */
 static gckpt_result square_shape(gckpt_call *call)
 {
@@ -1322,14 +1305,6 @@ typedef struct {
     size_t n_gradients;
 } outcome;
 
-/* A thread pool of sorts: any order must do. */
-static void backwards(void *user, int64_t n, void (*body)(void *context, int64_t i), void *context)
-{
-    (void)user;
-    while (n-- > 0)
-        body(context, n);
-}
-
 /* One training of STEPS steps. Returns 0 when it failed (and has said so). */
 static int train(const test_case *c, const variant *v, unsigned fixed, outcome *o)
 {
@@ -1377,7 +1352,7 @@ static int train(const test_case *c, const variant *v, unsigned fixed, outcome *
     gckpt_graph_free(graph);                    /* a plan outlives its graph */
 
     gckpt_exec_desc exec_desc = { .debug = v->debug,
-            .parallel_for = v->threads > 1 ? backwards : NULL, .isa = kernels };
+            .parallel_for = v->threads > 1 ? any_order : NULL, .isa = kernels };
     gckpt_exec *exec = gckpt_exec_new(plan, store, &exec_desc);
     if (plan)
         CHECK_MSG(exec != NULL, "%s, %s: exec: %s", c->name, v->name, gckpt_error_text(store));
@@ -1611,13 +1586,11 @@ static void test_dropout(void)
     gckpt_tensor *h = gckpt_mul(in, gckpt_param(graph, "one", gckpt_shape1(1), one));
     gckpt_tensor *y = gckpt_dropout(h, 0.25f);
     gckpt_term loss = { NULL, 1, 0 };
-    gckpt_pick picks[2];
     gckpt_feed feeds[2];
     gckpt_hyper still = { 0 };
     uint64_t state = 9;
     loss.loss = gckpt_sum_loss(gckpt_mul(y, by));
-    picks[0] = (gckpt_pick){ y, 0 };
-    picks[1] = (gckpt_pick){ h, 1 };
+    gckpt_pick picks[2] = { { y, 0 }, { h, 1 } };
     gckpt_plan_desc desc = { .mode = GCKPT_MEMORY_POOR, .fetch = picks, .fetches = 2 };
     for (int i = 0; i < N; i++) {
         x[i] = (float)(1 + uniform(&state));

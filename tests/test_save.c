@@ -60,11 +60,12 @@ static gckpt_store *store_new(void)
     return gckpt_store_new(&desc);
 }
 
-static float word_float(uint32_t u)
+static void done(file *f, gckpt_store *a, gckpt_store *b, gckpt_store *c)
 {
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
+    gckpt_store_free(a);
+    gckpt_store_free(b);
+    gckpt_store_free(c);
+    free(f ? f->bytes : NULL);
 }
 
 static void add(gckpt_store *s, const char *name, gckpt_shape shape, int states, uint32_t fill)
@@ -77,7 +78,7 @@ static void add(gckpt_store *s, const char *name, gckpt_shape shape, int states,
     CHECK(gckpti_param_state(s, q, states));
     for (int k = 0; k < states; k++)
         for (int64_t i = 0; i < q->p.elements; i++)
-            q->p.state[k][i] = word_float(fill + (uint32_t)i * 977u + (uint32_t)k * 77777u);
+            q->p.state[k][i] = float_of(fill + (uint32_t)i * 977u + (uint32_t)k * 77777u);
 }
 
 /* w and u with state, b and e without; NaNs with payloads, -0, subnormals among the values */
@@ -89,10 +90,10 @@ static gckpt_store *store_full(const char *extra)
     add(s, extra, gckpt_shape4(1, 2, 1, 2), 1, 0xff800001u);
     gckpt_parameter p;
     CHECK(gckpt_store_get(s, 0, &p) == GCKPT_OK);
-    p.values[0] = word_float(0x7f812345u);
-    p.values[1] = word_float(0xffc00001u);
-    p.values[2] = word_float(0x80000000u);
-    p.values[3] = word_float(0x00000001u);
+    p.values[0] = float_of(0x7f812345u);
+    p.values[1] = float_of(0xffc00001u);
+    p.values[2] = float_of(0x80000000u);
+    p.values[3] = float_of(0x00000001u);
     s->step = UINT64_MAX;
     s->seed = UINT64_C(12345678901234567890);
     return s;
@@ -162,9 +163,7 @@ static void test_layout(void)
     CHECK(!memcmp(b.bytes + 8 + padded + 8, "\1\2\3\4", 4));
     gckpt_store *t = store_new();
     CHECK(read_size(t, b.bytes, b.size, b.size) == GCKPT_OK && snapshot(s) == snapshot(t));
-    gckpt_store_free(t);
-    gckpt_store_free(s);
-    free(b.bytes);
+    done(&b, t, s, NULL);
 }
 
 static void test_round_trip(void)
@@ -208,12 +207,8 @@ static void test_round_trip(void)
     CHECK(read_size(s, again.bytes, again.size, again.size) == GCKPT_E_DATA && snapshot(s) == before);
     CHECK(strstr(gckpt_error_text(s), "\"w\"") && strstr(gckpt_error_text(s), "missing"));
     free(again.bytes);
-    gckpt_store_free(none);
-    gckpt_store_free(none2);
-    gckpt_store_free(s);
-    gckpt_store_free(like);
-    gckpt_store_free(empty);
-    free(b.bytes);
+    done(NULL, none, none2, s);
+    done(&b, like, empty, NULL);
     CHECK(mem.live == 0);
 }
 
@@ -240,9 +235,7 @@ static void test_truncation(void)
     CHECK(read_size(like, b.bytes, b.size, SIZE_MAX) != GCKPT_OK);
     CHECK(read_size(like, b.bytes, b.size, b.size - 8) == GCKPT_E_DATA);
     CHECK(snapshot(like) == before);
-    gckpt_store_free(like);
-    gckpt_store_free(s);
-    free(b.bytes);
+    done(&b, like, s, NULL);
     CHECK(mem.live == 0);
 }
 
@@ -300,9 +293,7 @@ static void test_flips(void)
     }
     CHECK_MSG(accepted > 10 && accepted < 200 && accepted_empty > accepted && accepted_empty < 400,
               "accepted %ld flips of %ld, %ld into an empty store", accepted, (long)(8 * header), accepted_empty);
-    gckpt_store_free(like);
-    gckpt_store_free(s);
-    free(b.bytes);
+    done(&b, like, s, NULL);
     CHECK(mem.live == 0);
 }
 
@@ -346,9 +337,7 @@ static void test_garbage(void)
         }
         CHECK(snapshot(like) == before && mem.live == live);
     }
-    gckpt_store_free(like);
-    gckpt_store_free(s);
-    free(b.bytes);
+    done(&b, like, s, NULL);
     CHECK(mem.live == 0);
 }
 
@@ -612,8 +601,7 @@ static void test_write_fails(void)
     }
     CHECK(gckpt_store_write(s, NULL, NULL) == GCKPT_E_ARG && gckpt_store_write(NULL, file_write, &b) == GCKPT_E_ARG);
     CHECK(gckpt_store_read(NULL, file_read, &b, 8) == GCKPT_E_ARG);
-    gckpt_store_free(s);
-    free(b.bytes);
+    done(&b, s, NULL, NULL);
 }
 
 static void test_names(void)
@@ -651,9 +639,7 @@ static void test_names(void)
     add(t, big, gckpt_shape1(2), 0, 0);
     CHECK(read_size(t, b.bytes, b.size, b.size) == GCKPT_E_DATA && strstr(gckpt_error_text(t), "...\": is missing"));
     CHECK(!strchr(gckpt_error_text(t), '\n'));
-    gckpt_store_free(s);
-    gckpt_store_free(t);
-    gckpt_store_free(u);
+    done(NULL, s, t, u);
     free(big);
     free(b.bytes);
     /* many tensors: sorting and looking for duplicates is not quadratic */
@@ -693,9 +679,7 @@ static void test_external(void)
     CHECK(read_size(t, b.bytes, b.size, b.size) == GCKPT_E_DATA && snapshot(t) == before && other[0] == 9);
     CHECK(strstr(gckpt_error_text(t), "\"flash\": is external"));
     CHECK(flash[0] == 1);
-    gckpt_store_free(s);
-    gckpt_store_free(t);
-    free(b.bytes);
+    done(&b, s, t, NULL);
     CHECK(mem.live == 0);
 }
 
@@ -815,8 +799,7 @@ static void test_path(void)
     CHECK(snapshot(s) == now);
 #endif
     remove(path);
-    gckpt_store_free(s);
-    gckpt_store_free(t);
+    done(NULL, s, t, NULL);
     CHECK(mem.live == 0);
 }
 #endif

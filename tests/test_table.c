@@ -115,9 +115,7 @@ static uint64_t run(const gckpt_plan *p, unsigned debug, const gckpt_memory *mem
             tokens[i] = (i * 7 + step * 3) % V;
             targets[i] = i % 9 == 4 ? -1 : (i * 5 + step) % V;
         }
-        gckpt_feed feeds[2];
-        feeds[0] = (gckpt_feed){ gckpt_id(n.tokens), tokens };
-        feeds[1] = (gckpt_feed){ gckpt_id(n.targets), targets };
+        gckpt_feed feeds[2] = { { gckpt_id(n.tokens), tokens }, { gckpt_id(n.targets), targets } };
         int64_t rows = p->batch < BATCH ? p->batch : BATCH;
         result = gckpt_plan_mode(p) == GCKPT_INFERENCE ? gckpt_forward(e, feeds, 2, rows, &report)
                                                        : gckpt_step(e, feeds, 2, rows, &hyper, &report);
