@@ -121,6 +121,7 @@ $(TESTS): LIBS = -lm
 $(filter-out $(INSIDE),$(TESTS)): build/gradckpt.o
 build/test_ops: tests/ref.c
 build/test_threads: LIBS = -lm -pthread
+build/test_kernels: OWN = $(COMPILE) -DGCKPT_STATIC
 
 $(TESTS:=.log): build/%.log: build/%
 	@./$< > $@ 2>&1; echo "exit status $$?" >> $@

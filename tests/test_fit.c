@@ -1,6 +1,5 @@
 /* test_fit.c - gckpt_fit against brute force over micro-batches, update rules and plans; what it does
  * to the store when it fails; gckpt_calibrate: positive costs, and nothing changed by a bit. */
-#define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 
 #include "rig.h"
@@ -15,6 +14,7 @@ typedef struct {
     int64_t refuse, spoil, odd, junk;   /* at this many rows: < 0, an error, another graph, another parameter   */
     int64_t wrong_rows, too_many, mixes, no_memory;
     gckpt_result measure_result;
+    gckpt_store *store;                 /* for measure                                                           */
     int input, target;                  /* ids                                                                   */
 } model;
 
@@ -461,7 +461,7 @@ static gckpt_result measure(gckpt_graph *g, const gckpt_term *terms, int count, 
     double dt = 1e-6;
     m->measured++;
     gckpt_plan *p = gckpt_plan_new(g, terms, count, NULL);
-    gckpt_exec *e = gckpt_exec_new(p, g->store, NULL);
+    gckpt_exec *e = gckpt_exec_new(p, m->store, NULL);
     gckpt_feed feeds[2] = { { m->input, tokens }, { m->target, targets } };
     if (result == GCKPT_OK)
         result = gckpt_calibrate(e, feeds, 2, gckpt_plan_rows(p), tick, &dt, costs, n, NULL);
@@ -474,11 +474,12 @@ static void test_measure(void)
     model m = plain();
     gckpt_plan_desc d = { 0 };
     gckpt_store *s = gckpt_store_new(NULL);
+    m.store = s;
     gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, measure);
     CHECK_MSG(p && gckpt_plan_rows(p) == B && m.measured == 6, "%s", gckpt_error_text(s));
     CHECK(gckpt_plan_step_work(p) % 1000 == 0);     /* ticks: the fewest instructions win                        */
     rig_free(NULL, p, NULL, s);
-    s = gckpt_store_new(NULL);
+    m.store = s = gckpt_store_new(NULL);
     m.measure_result = GCKPT_E_DATA;
     CHECK(!gckpt_fit(s, build, &m, B, &d, measure) && gckpt_error(s) == GCKPT_E_DATA && gckpt_store_count(s) == 0);
     CHECK(strstr(gckpt_error_text(s), "measure failed") != NULL);
