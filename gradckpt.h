@@ -23,7 +23,7 @@
  * Priorities, in this order: right gradients; the same bits; exact bytes; a small header that can
  * be read; speed.
  *
- * Contents (grep -n '>>' gradckpt.h):                                                lines  budget
+ * Contents (grep -n '>>[a-z]' gradckpt.h):                                           lines  budget
  *     >>api        public API: every function, where it is declared              713     720
  *     >>base       configuration, errors, memory, shapes, threads                730     740
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash   566     570
@@ -69,7 +69,7 @@
  *        gckpt_plan *p = gckpt_plan_new(g, &loss, 1, NULL);
  *        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
  *        gckpt_feed feeds[2] = { { gckpt_id(x), x_data }, { gckpt_id(y), y_data } };
- *        gckpt_hyper adamw = { 1e-3f };
+ *        gckpt_hyper adamw = { 1e-3f, 0, 0, 0, 0, 0, 0 };
  *        gckpt_report report;
  *        gckpt_result ok = gckpt_step(e, feeds, 2, 4, &adamw, &report);
  *
@@ -1057,7 +1057,7 @@ extern int madvise(void *start, size_t size, int advice);
 #endif
 
 /* Vector instructions come after the pragmas, which hold for their inline functions too.
- * GCKPTI_HAS_FAST: the kernels of >>fast exist in this build. GCKPTI_X86: those for AVX too (gcc on
+ * GCKPTI_HAS_FAST: the kernels of section fast exist here. GCKPTI_X86: those for AVX too (gcc on
  * Windows misaligns vectors: its bug 54412). GCKPTI_SQRT: square roots by SSE2 (1), NEON (2) or
  * integers (0). */
 #if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
@@ -3238,7 +3238,7 @@ typedef struct { /* AdamW (Loshchilov & Hutter 2019), constants of one step */
 } gckpti_adamw;
 
 #if GCKPTI_HAS_FAST
-/* What >>kernels has for each instruction set; NULL: the processor lacks it. */
+/* What section kernels has for each instruction set; NULL: the processor lacks it. */
 typedef struct gckpti_kernels gckpti_kernels;
 struct gckpti_product;
 struct gckpti_columns;
@@ -14883,7 +14883,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
  * >>fast: the kernels again for the processor's vectors, same bits
  *
  * Each gckpti_fast_<op> returns the bits of the plain gckpti_<op>, its definition. Here work is cut
- * into items (a row, a piece of a matrix, a head); what is done with one is in >>kernels, compiled
+ * into items (a row, a piece of a matrix, a head); what is done with one is in kernels, compiled
  * for each instruction set function by function and chosen when an executor is made, so that a
  * plain `cc -O2` is enough.
  * ============================================================================================== */
@@ -14930,7 +14930,7 @@ static inline void gckpti_fetch_some(gckpti_fetch *f)
     }
 }
 
-/* A row and what is taken over it, by lanes as in >>numerics. */
+/* A row and what is taken over it, by lanes as in numerics. */
 enum { GCKPTI_SUM, GCKPTI_TOP, GCKPTI_DOT, GCKPTI_SQUARES, GCKPTI_EXP, GCKPTI_NORM };
 typedef struct {
     int kind;
@@ -15883,7 +15883,7 @@ static void gckpti_fast_linear_cross_entropy_backward(const gckpt_call *call)
     }
 }
 
-/* ---- one set of kernels for each instruction set: >>kernels, at the end of this file ---- */
+/* ---- one set of kernels for each instruction set: kernels, at the end of this file ---- */
 #ifndef GRADCKPT_FILE
 #define GRADCKPT_FILE "gradckpt.h"
 #endif
@@ -16655,7 +16655,7 @@ static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64
     } while (p < t->k || j > j0);
 }
 
-/* ---- exp, tanh, erf and the row reductions of >>numerics, operation by operation ---- */
+/* ---- exp, tanh, erf and the row reductions of numerics, operation by operation ---- */
 GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(poly)(const float *c, int n, GCKPTI_FLOATS x)
 {
     GCKPTI_FLOATS p = GCKPTI_V(set1)(c[n - 1]);

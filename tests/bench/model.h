@@ -39,6 +39,19 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+static inline int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts them. */
+static inline double median(double *v, int n)
+{
+    qsort(v, (size_t)n, sizeof *v, by_size);
+    return (v[(n - 1) / 2] + v[n / 2]) / 2;
+}
+
 typedef struct {
     const size *z;
     int layer;
