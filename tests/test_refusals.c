@@ -1454,6 +1454,426 @@ static void texts(void)
     number(5e-324, "4.94066e-324");
 }
 
+/* ---- user ops: what a kernel is told; side effects ---- */
+static struct {
+    int runs, backwards, wrong;
+    float scale; /* of the last backward of a loss */
+} told;
+
+static void counts(const gckpt_call *call)
+{
+    told.runs++;
+    if (call->out) /* NULL: nobody reads it */
+        copies(call);
+}
+static void once_forward(
+    const gckpt_call *call) /* of a parameter: row 0 of 1, whatever the batch */
+{
+    told.runs++;
+    told.wrong += call->row != 0 || call->rows != 1;
+    memcpy(call->out, call->in[0].data, 3 * sizeof(float));
+}
+static void once_backward(const gckpt_call *call)
+{
+    told.backwards++;
+    told.wrong += call->row != 0 || call->rows != 1;
+    for (int i = 0; i < 3 && call->in[0].grad; i++)
+        call->in[0].grad[i] =
+            (call->in[0].accumulate ? call->in[0].grad[i] : 0) + call->grad_out[i];
+}
+static void pass_backward(const gckpt_call *call)
+{
+    told.backwards++;
+    for (int64_t i = 0; i < 3 * call->rows && call->in[0].grad; i++)
+        call->in[0].grad[i] =
+            (call->in[0].accumulate ? call->in[0].grad[i] : 0) + call->grad_out[i];
+}
+
+static void side_effects(void)
+{
+    static gckpt_op op, once;
+    op = user_op("telling", same_shape);
+    op.forward = counts;
+    op.backward = pass_backward;
+    op.flags = GCKPT_SIDE_EFFECT;
+    once = op;
+    once.flags = 0;
+    once.forward = once_forward;
+    once.backward = once_backward;
+    /* read by what is recomputed; read by nobody; pinned either way */
+    for (int kind = 0; kind < 4; kind++)
+        for (int mode = GCKPT_AUTO; mode <= GCKPT_INFERENCE; mode++) {
+            if (mode == GCKPT_SCHEDULE)
+                continue;
+            begin();
+            gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, 3));
+            gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape1(3), ones());
+            gckpt_segment_begin(g);
+            gckpt_tensor *h = gckpt_mul(x, apply(&once, w));
+            gckpt_tensor *mid = apply(&op, gckpt_tanh(h));
+            h = kind == 1 ? gckpt_tanh(h) : gckpt_mul(mid, mid);
+            if (kind == 2)
+                gckpt_recompute(mid);
+            if (kind == 3)
+                gckpt_keep(mid);
+            gckpt_segment_end(g);
+            for (int i = 0; i < 6; i++)
+                h = gckpt_gelu(gckpt_mul(gckpt_tanh(h), w));
+            gckpt_term loss = { gckpt_sum_loss(h), 1, 0 };
+            gckpt_plan_desc desc = batch_of(mode == GCKPT_INFERENCE ? 0 : BATCH);
+            desc.mode = (gckpt_mode)mode;
+            if (mode == GCKPT_OPTIMAL) { /* as little as there is */
+                desc.budget = 1;
+                gckpt_plan_free(gckpt_plan_new(g, &loss, 1, &desc));
+                desc.budget = g->least;
+            }
+            gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
+            gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+            gckpt_feed feed = { gckpt_id(x), numbers };
+            gckpt_hyper rates = rate(0.1f);
+            memset(&told, 0, sizeof told);
+            gckpt_result result = mode == GCKPT_INFERENCE
+                                      ? gckpt_forward(e, &feed, 1, BATCH, NULL)
+                                      : gckpt_step(e, &feed, 1, BATCH, &rates, NULL);
+            CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(e ? (void *)e : (void *)g));
+            int others = mode == GCKPT_INFERENCE ? BATCH / ROWS : 1; /* runs of `once` */
+            CHECK_MSG(told.runs == BATCH / ROWS + others, "kind %d, mode %d: %d runs", kind, mode,
+                      told.runs - others);
+            CHECK(told.wrong == 0);
+            gckpt_exec_free(e);
+            gckpt_plan_free(p);
+        }
+}
+
+/* A loss with indices, of a user's: all its targets may be ignored. */
+static gckpt_result hit_shape(gckpt_call *call)
+{
+    (void)call;
+    return GCKPT_OK;
+}
+static void hit_forward(const gckpt_call *call)
+{
+    for (int64_t i = 0; i < call->rows; i++)
+        if (call->in[1].index[i] >= 0 && call->loss_sum && call->loss_count) {
+            *call->loss_sum += (double)call->in[0].data[i];
+            *call->loss_count += 1;
+        }
+}
+static void hit_backward(const gckpt_call *call)
+{
+    told.scale = call->loss_scale;
+    for (int64_t i = 0; i < call->rows && call->in[0].grad; i++)
+        call->in[0].grad[i] = (call->in[0].accumulate ? call->in[0].grad[i] : 0) +
+                              (call->in[1].index[i] >= 0 ? call->loss_scale : 0);
+}
+static int64_t ten(const gckpt_call *call)
+{
+    (void)call;
+    return 10;
+}
+static void wrong_forward(const gckpt_call *call) /* counts in its own way */
+{
+    hit_forward(call);
+    if (call->loss_count)
+        *call->loss_count += 1;
+}
+
+static void user_losses(void)
+{
+    static gckpt_op op;
+    static const int32_t none[ROWS] = { -1, -7 }, one[ROWS] = { 3, -1 }, both[ROWS] = { 9, 0 };
+    static const int32_t *const fed[] = { none, one, both };
+    for (int wrong = 0; wrong < 2; wrong++)
+        for (int i = 0; i < 3; i++) {
+            begin();
+            op = user_op("hit", hit_shape);
+            op.forward = wrong ? wrong_forward : hit_forward;
+            op.backward = hit_backward;
+            op.classes = ten;
+            op.flags = GCKPT_LOSS;
+            gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape1(ROWS));
+            gckpt_tensor *in[2] = { gckpt_mul(x, gckpt_param(g, "w", gckpt_shape1(1), ones())),
+                                    gckpt_input(g, "hits", GCKPT_I32, gckpt_shape1(ROWS)) };
+            gckpt_term terms[2] = { { gckpt_sum_loss(in[0]), 1, 0 },
+                                    { gckpt_apply(&op, in, 2, NULL, 0), 3, 0 } };
+            gckpt_plan *p = gckpt_plan_new(g, terms, 2, NULL);
+            gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+            gckpt_feed feeds[2] = { { gckpt_id(x), numbers }, { gckpt_id(in[1]), fed[i] } };
+            gckpt_hyper h = rate(0.1f);
+            gckpt_report report;
+            told.scale = -1;
+            gckpt_result result = gckpt_step(e, feeds, 2, ROWS, &h, &report);
+            CHECK_MSG(result == (wrong ? GCKPT_E_DATA : GCKPT_OK), "%s", gckpt_error_text(e));
+            if (wrong)
+                SAID(e, GCKPT_E_DATA, "A loss that counts in its own way can only be the first");
+            else
+                CHECK(report.loss == report.loss && report.grad_norm == report.grad_norm &&
+                      report.count == ROWS);
+            const float want[] = { 0, 3 * 2,
+                                   3 }; /* weight * first count / own; no own: 0, not inf */
+            CHECK_MSG(told.scale == want[i], "%g", (double)told.scale);
+            gckpt_exec_free(e);
+            gckpt_plan_free(p);
+        }
+}
+
+/* The work of attention goes with the pairs of query and key that see each other. */
+static void attention_work(void)
+{
+    for (int t = 1; t < 70; t += 3) {
+        gckpt_call call;
+        uint64_t flops[2], causal = 0;
+        for (int i = 0; i < 2; i++) {
+            gckpti_attention o = { 2, i };
+            memset(&call, 0, sizeof call);
+            call.attributes = &o;
+            call.shape = call.in[0].shape = call.in[1].shape = call.in[2].shape =
+                gckpt_shape3(3, t, 8);
+            flops[i] = gckpti_op_attention.flops(&call);
+        }
+        for (int q = 0; q < t; q++)
+            for (int k = 0; k <= q; k++)
+                causal++;
+        CHECK_MSG(flops[0] > 0 && flops[1] * (uint64_t)t * (uint64_t)t == flops[0] * causal,
+                  "T = %d: %lu, %lu", t, (unsigned long)flops[0], (unsigned long)flops[1]);
+    }
+}
+
+/* ---- plan files ---- */
+typedef struct {
+    unsigned char bytes[1 << 17];
+    size_t size, at;
+} file;
+
+static size_t file_write(void *user, const void *bytes, size_t size)
+{
+    file *f = (file *)user;
+    size_t n = size < sizeof f->bytes - f->size ? size : sizeof f->bytes - f->size;
+    memcpy(f->bytes + f->size, bytes, n);
+    f->size += n;
+    return n;
+}
+static size_t file_read(void *user, void *bytes, size_t size)
+{
+    file *f = (file *)user;
+    size_t n = size < f->size - f->at ? size : f->size - f->at;
+    memcpy(bytes, f->bytes + f->at, n);
+    f->at += n;
+    return n;
+}
+static void file_set(file *f, size_t i, uint64_t v) /* the i-th number */
+{
+    for (size_t k = 0; k < 8; k++)
+        f->bytes[8 * i + k] = (unsigned char)(v >> (8 * k));
+}
+/* Read with its hash made right, as one who means harm would. */
+static gckpt_plan *file_plan(file *f)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i + 8 < f->size; i++)
+        hash = (hash ^ f->bytes[i]) * UINT64_C(0x100000001b3);
+    file_set(f, f->size / 8 - 1, hash);
+    f->at = 0;
+    return gckpt_plan_read(g, file_read, f, NULL);
+}
+
+static void plan_files(void)
+{
+    static file f, whole;
+    for (int mode = GCKPT_STORE_ALL; mode <= GCKPT_SEGMENTS; mode++) {
+        gckpt_plan_desc desc = batch_of(BATCH);
+        desc.mode = (gckpt_mode)mode;
+        begin();
+        gckpt_param(g, "w", gckpt_shape2(C, C), ones()); /* the first tensor is a parameter */
+        net n = build();
+        n.p = gckpt_plan_new(g, n.terms, 1, &desc);
+        whole.size = 0;
+        CHECK(gckpt_plan_write(n.p, file_write, &whole) == GCKPT_OK);
+        f = whole;
+        gckpt_plan *p = file_plan(&f);
+        CHECK_MSG(p && !memcmp(f.bytes, whole.bytes, whole.size), "%s", gckpt_error_text(g));
+        gckpt_plan_free(p);
+        /* each buffer to where another one lies at the same time */
+        int count = gckpt_plan_buffers(n.p), pairs = 0;
+        size_t first =
+            whole.size / 8 - 1 - (size_t)count; /* offsets are the last numbers but the hash */
+        for (int i = 0; i < count; i++)
+            for (int k = 0; k < count; k++) {
+                gckpt_buffer a, b;
+                gckpt_plan_buffer(n.p, i, &a);
+                gckpt_plan_buffer(n.p, k, &b);
+                if (i == k || a.end < b.start || b.end < a.start || !a.size || !b.size)
+                    continue;
+                pairs++;
+                f = whole;
+                file_set(&f, first + (size_t)i, b.offset);
+                p = file_plan(&f);
+                CHECK_MSG(!p, "mode %d: buffers %d and %d of %d overlap", mode, i, k, count);
+                SAID(g, GCKPT_E_DATA, "load plan: ");
+                gckpt_plan_free(p);
+            }
+        CHECK(pairs > 10);
+        for (int i = 0; i < count; i++) { /* not aligned; not to be addressed */
+            f = whole;
+            file_set(&f, first + (size_t)i, 4);
+            CHECK(!file_plan(&f) && gckpt_error(g) == GCKPT_E_DATA);
+            file_set(&f, first + (size_t)i, UINT64_MAX - 63);
+            CHECK(!file_plan(&f));
+            SAID(g, GCKPT_E_DATA, "is beyond what this machine addresses");
+        }
+        for (int i = 0; i < 2; i++) { /* what is trained: before the count of buffers */
+            f = whole;
+            file_set(&f, first - 3 + (size_t)i, 0);
+            CHECK(!file_plan(&f));
+            SAID(g, E_A, "was not trained when the plan was made");
+            SAID(g, E_A, i ? "param \"table\"" : "param \"w\"");
+        }
+        stop(&n);
+    }
+}
+
+/* ---- fitting: a build that makes something else for some rows ---- */
+static int built_wrong, built_from;
+static int odd_build(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *user)
+{
+    static const float data[3] = { 1, 2, 3 };
+    int odd = rows < 4 ? built_wrong : 0;
+    const gckpt_shape three = gckpt_shape1(3);
+    (void)user;
+    gckpt_tensor *x =
+        gckpt_input(graph, "x", GCKPT_F32, gckpt_shape2(odd == 8 ? rows + 1 : rows, 3));
+    gckpt_tensor *v = gckpt_param(graph, odd == 1 ? "b" : "a", three, ones());
+    gckpt_tensor *w = gckpt_param(graph, odd == 1 ? "a" : "b", three, ones());
+    gckpt_tensor *c = odd == 2 ? gckpt_input(graph, "c", GCKPT_F32, gckpt_shape2(rows, 3))
+                               : gckpt_constant(graph, "c", GCKPT_F32, three, data);
+    gckpt_tensor *h = gckpt_mul(gckpt_add(x, odd == 3 ? v : w), odd == 4 ? w : v);
+    gckpt_tensor *y = gckpt_tanh(odd == 5 ? gckpt_mul(h, v) : h);
+    gckpt_tensor *z = gckpt_tanh(odd == 6 ? y : h);
+    if (odd == 7)
+        gckpt_param(graph, "more", three, ones());
+    terms[0].loss = gckpt_sum_loss(gckpt_mul(gckpt_mul(y, z), c));
+    terms[0].weight = 1;
+    return odd == 9 ? GCKPT_MAX_TERMS + 1 : built_from == 1 && rows > 1 ? -1 : 1;
+}
+
+static void fitting(void)
+{
+    gckpt_plan_desc desc = batch_of(0);
+    static const char *const text[] = { "",
+                                        "made other tensors",
+                                        "made other tensors",
+                                        "made other tensors",
+                                        "made other tensors",
+                                        "made other tensors",
+                                        "made other tensors",
+                                        "made other tensors",
+                                        "build made inputs of",
+                                        "build returned 17 terms; 16" };
+    for (built_wrong = 0; built_wrong < 10; built_wrong++) {
+        begin();
+        gckpt_plan *p = gckpt_fit(s, odd_build, NULL, 8, NULL, NULL);
+        CHECK_MSG((p != NULL) == !built_wrong, "build %d", built_wrong);
+        if (!p)
+            SAID(s, E_A, text[built_wrong]);
+        CHECK(p || gckpt_store_count(s) == 0);
+        gckpt_plan_free(p);
+    }
+    built_wrong = 0;
+    begin();
+    CHECK(!gckpt_fit(s, NULL, NULL, 8, NULL, NULL));
+    SAID(s, E_A, "build is NULL");
+    CHECK(!gckpt_fit(s, odd_build, NULL, 0, NULL, NULL) &&
+          !gckpt_fit(s, odd_build, NULL, INT64_C(1) << 31, NULL, NULL));
+    SAID(s, E_A, "the batch must be 1 to 2147483647");
+    CHECK(!gckpt_fit(s, no_build, NULL, 8, NULL, NULL));
+    SAID(s, E_A, "build wanted no divisor of the batch of 8 rows");
+    desc.mode = GCKPT_INFERENCE;
+    CHECK(!gckpt_fit(s, odd_build, NULL, 8, &desc, NULL));
+    SAID(s, E_A, "inference has no batch: use gckpt_plan_new");
+    desc = batch_of(0);
+    desc.update_in_backward = 3;
+    CHECK(!gckpt_fit(s, odd_build, NULL, 8, &desc, NULL));
+    SAID(s, E_A, "update_in_backward must be 0, 1 or");
+}
+
+/* ---- large graphs: more ops than sqrt tries one by one; more work than is counted ---- */
+static void large(void)
+{
+    begin();
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 4));
+    gckpt_tensor *h = gckpt_mul(x, gckpt_param(g, "w", gckpt_shape1(4), ones()));
+    for (int i = 0; i < 600; i++)
+        h = gckpt_tanh(h);
+    gckpt_term term = { gckpt_sum_loss(h), 1, 0 };
+    gckpt_plan_desc desc = batch_of(0);
+    desc.mode = GCKPT_SQRT;
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+    size_t least = SIZE_MAX;
+    for (int group = 20; group <= 30; group++) { /* sqrt(602) = 24.5 */
+        desc.group = group;
+        gckpt_plan *q = gckpt_plan_new(g, &term, 1, &desc);
+        least = gckpt_plan_bytes(q) < least ? gckpt_plan_bytes(q) : least;
+        gckpt_plan_free(q);
+    }
+    CHECK_MSG(p && gckpt_plan_bytes(p) <= least, "%s", gckpt_error_text(g));
+    gckpt_plan_free(p);
+
+    begin();
+    net n = build();
+    static gckpt_cost costs[64];
+    desc = batch_of(0);
+    desc.costs = costs;
+    desc.cost_count = gckpt_id(n.terms[0].loss) + 1;
+    for (int i = 0; i < 2; i++) {
+        memset(costs, 0, sizeof costs);
+        for (int k = 0; k < desc.cost_count; k++)
+            *(i ? &costs[k].forward : &costs[k].backward) = UINT64_MAX / 2;
+        CHECK(!gckpt_plan_new(g, n.terms, 1, &desc));
+        SAID(g, E_A, "adds up to more than 2^53; give costs in a larger unit");
+        for (int k = 0; k < desc.cost_count; k++)
+            costs[k].forward = costs[k].backward = UINT64_C(1) << 52;
+        CHECK(!gckpt_plan_new(g, n.terms, 1, &desc));
+        SAID(g, E_A, "adds up to more than 2^53");
+    }
+    desc.costs = NULL;
+
+    begin(); /* an arena that no machine can address: by steps, and all of it */
+    x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 1));
+    h = gckpt_mul(x, gckpt_param(g, "w", gckpt_shape1(1), ones()));
+    const int64_t wide = INT64_C(1) << 50;
+    gckpt_tensor *big = constant(GCKPT_F32, gckpt_shape2(1, wide));
+    gckpt_tensor *sum = NULL;
+    for (int i = 0; i < 3000; i++)
+        sum = gckpt_tanh(gckpt_add(i ? sum : h, big));
+    term.loss = gckpt_sum_loss(sum);
+    desc = batch_of(0);
+    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_AUTO, GCKPT_OPTIMAL };
+    for (int i = 0; i < 3; i++) {
+        desc.mode = modes[i];
+        desc.budget = i ? 1000000 : 0;
+        gckpt_plan *q = gckpt_plan_new(g, &term, 1, &desc);
+        CHECK_MSG(!q && gckpt_error(g) != GCKPT_OK, "mode %d", i);
+        gckpt_plan_free(q);
+    }
+}
+
+#ifdef GCKPT_NO_FAST
+static void no_fast(void)
+{
+    net n = start(NULL, NULL); /* here every plan is plain; one of another build is not */
+    static file f;
+    CHECK(n.e && gckpt_exec_isa(n.e) == GCKPT_ISA_PLAIN);
+    gckpt_plan other = *n.p;
+    other.plain = 0;
+    EXEC_REFUSED(&other, NULL, E_A, "make it with gckpt_plan_desc.plain = 1");
+    f.size = 0;
+    gckpt_plan_write(&other, file_write, &f);
+    CHECK(!file_plan(&f));
+    SAID(g, E_A, "load plan: its workspace is that of the fast kernels");
+    stop(&n);
+}
+#endif
+
 int main(void)
 {
     layers();
@@ -1474,6 +1894,15 @@ int main(void)
     requests();
     stores();
     texts();
+    side_effects();
+    user_losses();
+    attention_work();
+    plan_files();
+    fitting();
+    large();
+#ifdef GCKPT_NO_FAST
+    no_fast();
+#endif
     end();
     CHECK_MSG(!assert_failed, "GCKPT_ASSERT: %s", assert_failed);
     return check_report("test_refusals");

@@ -217,7 +217,7 @@ static void asked_alone(unsigned seed, int at)
     }
 }
 
-/* The sqrt plan has the fewest bytes of all uniform segmentations, of ops or of the user's segments. */
+/* The sqrt plan has the fewest bytes of all uniform segmentations, by ops or by user segments. */
 static void against_groups(unsigned seed, int n, int segments)
 {
     gckpt_plan *best = plan(GCKPT_SQRT, 0, 0);
