@@ -1366,12 +1366,6 @@ typedef int (*gckpti_before)(const void *a, const void *b, const void *context);
 static void gckpti_swap(unsigned char *a, unsigned char *b, size_t size)
 {
     unsigned char piece[64];
-    if (size == sizeof(int)) { /* what the layout sorts most */
-        memcpy(piece, a, sizeof(int));
-        memcpy(a, b, sizeof(int));
-        memcpy(b, piece, sizeof(int));
-        return;
-    }
     for (size_t n; size > 0; a += n, b += n, size -= n) {
         n = size < sizeof piece ? size : sizeof piece;
         memcpy(piece, a, n);
