@@ -7,6 +7,9 @@ static const char *assert_failed; /* the last GCKPT_ASSERT that did not hold */
 
 #include <math.h>
 #include <stdlib.h>
+#ifdef __SSE2__
+#include <xmmintrin.h>
+#endif
 
 #include "check.h"
 
@@ -1382,6 +1385,8 @@ static void stores(void)
     CHECK(gckpt_store_freeze(s, NULL, 1) == E_A && gckpt_store_group(s, "w", 1, 1) == E_A);
     CHECK(gckpt_store_reset(s, "w") == E_A);
     build();
+    CHECK(gckpt_store_freeze(s, "table**", 1) == GCKPT_OK &&
+          gckpt_store_freeze(s, "table*?", 1) == E_A);
     CHECK(gckpt_store_freeze(s, "t?b*e", 1) == GCKPT_OK && gckpt_store_freeze(s, "tabl", 1) == E_A);
     CHECK(gckpt_store_freeze(s, "table?", 1) == E_A && gckpt_store_freeze(s, "*x*", 1) == E_A);
     CHECK(gckpt_store_freeze(s, "*a*l*", 0) == GCKPT_OK &&
@@ -1857,6 +1862,231 @@ static void large(void)
     }
 }
 
+/* ---- a processor in another mode: no store, and so nothing else ---- */
+static void wrong_modes(void)
+{
+#ifdef __SSE2__
+    const unsigned usual = _mm_getcsr();
+    static const unsigned modes[] = { 0x8000, 0x2000, 0x4000,
+                                      0x6000 }; /* flush to zero; rounding */
+    for (int i = 0; i < 4; i++) {
+        end();
+        _mm_setcsr(usual | modes[i]);
+        s = gckpt_store_new(NULL);
+        _mm_setcsr(usual);
+        SAID(s, GCKPT_E_BACKEND, "self-test ");
+        g = gckpt_graph_new(s, NULL);
+        CHECK(!f1(3));
+        SAID(g, GCKPT_E_BACKEND, "self-test ");
+        static file none;
+        CHECK(gckpt_store_read(s, file_read, &none, 0) == GCKPT_E_BACKEND);
+        CHECK(gckpt_store_freeze(s, "*", 1) == E_A);
+        SAID(s, GCKPT_E_BACKEND, "self-test "); /* stays */
+    }
+    begin();
+    net n = build();
+    n.p = gckpt_plan_new(g, n.terms, 1, NULL);
+    _mm_setcsr(usual | 0x8000);
+    gckpt_store *broken = gckpt_store_new(NULL);
+    _mm_setcsr(usual);
+    CHECK(gckpt_plan_params(n.p, broken) == GCKPT_E_BACKEND && gckpt_store_count(broken) == 0);
+    gckpt_store_free(broken);
+    stop(&n);
+#endif
+}
+
+/* ---- memory: the n-th request fails, while building ---- */
+typedef struct {
+    long left;
+} failing;
+static void *failing_resize(void *user, void *ptr, size_t old_size, size_t new_size)
+{
+    failing *f = (failing *)user;
+    (void)old_size;
+    if (new_size && f->left-- <= 0)
+        return NULL;
+    if (new_size)
+        return realloc(ptr, new_size);
+    free(ptr);
+    return NULL;
+}
+
+static void no_memory(void)
+{
+    static gckpt_op op;
+    static int word;
+    int whole = 0;
+    for (int n = 0; n < 400 && !whole; n++) {
+        failing heap = { n };
+        gckpt_store_desc desc = { { failing_resize, NULL, NULL, 0 }, 0 };
+        desc.memory.user = &heap;
+        end();
+        s = gckpt_store_new(&desc);
+        g = gckpt_graph_new(s, &desc.memory);
+        gckpt_result bound = gckpt_store_external(s, "flash", gckpt_shape1(3), numbers, 0);
+        gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 3)), *first = x;
+        for (int i = 0; i < 60; i++) {
+            char name[300];
+            memset(name, 'n', sizeof name - 1);
+            snprintf(name + 280, 19, "%d", i);
+            x = gckpt_add(x, gckpt_param(g, name, gckpt_shape1(3), ones()));
+            x = gckpt_name(gckpt_reshape(x, gckpt_shape2(-1, 3)), name);
+            x = gckpt_slice(x, 1, 0, 3);
+        }
+        whole = x && bound == GCKPT_OK;
+        CHECK(whole || !s || !g || gckpt_error(g) == GCKPT_E_MEMORY || bound == GCKPT_E_MEMORY ||
+              !first);
+        CHECK(!s || bound == GCKPT_OK || bound == GCKPT_E_MEMORY);
+        CHECK(!g || x || gckpt_error(g) == GCKPT_E_MEMORY);
+    }
+    CHECK(whole);
+    begin(); /* more than there can be */
+    op = user_op("mine", same_shape);
+    gckpt_tensor *x = f1(3);
+    refused(__LINE__, gckpt_apply(&op, &x, 1, &word, SIZE_MAX - 3), GCKPT_E_MEMORY,
+            "bytes asked for");
+}
+
+/* ---- what only a plan can refuse ---- */
+static gckpt_result one_thread(gckpt_call *call)
+{
+    call->work_forward = call->threads > 2 ? SIZE_MAX / 2 : 0;
+    call->work_backward = call->threads > 3 ? SIZE_MAX / 2 : 0;
+    return call->threads > 1 && call->threads != 3 ? GCKPT_E_SHAPE : same_shape(call);
+}
+
+static void plans_refused(void)
+{
+    static gckpt_op op;
+    const gckpt_init normal = { 0.5f, 0, 0 };
+    begin();
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, 3));
+    gckpt_tensor *y = gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(ROWS));
+    refused(__LINE__, gckpt_linear_cross_entropy(x, gckpt_reshape(x, gckpt_shape2(ROWS, 3)), y),
+            E_A, "depends on the batch; it must be a function of parameters");
+
+    begin();
+    x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, 3));
+    gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape1(3), normal);
+    op = user_op("alone", one_thread);
+    op.backward = pass_backward;
+    gckpt_term terms[2] = { { gckpt_sum_loss(apply(&op, gckpt_mul(x, w))), 1, 0 }, { NULL, 1, 0 } };
+    for (int threads = 1; threads < 5; threads++) {
+        gckpt_plan_desc desc = batch_of(0);
+        desc.threads = threads;
+        gckpt_plan *p = gckpt_plan_new(g, terms, 1, &desc);
+        CHECK((p != NULL) == (threads == 1));
+        if (!p)
+            SAID(g, E_S, "cannot be planned for ");
+        gckpt_plan_free(p);
+    }
+
+    begin(); /* schedules: a loss without a forward, a backward before it, one left out */
+    x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, 3));
+    w = gckpt_param(g, "w", gckpt_shape1(3), normal);
+    gckpt_tensor *h = gckpt_mul(x, w), *t = gckpt_tanh(h), *idle = gckpt_tanh(x);
+    y = gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(ROWS));
+    terms[0].loss = gckpt_cross_entropy(t, y);
+    terms[1].loss = gckpt_sum_loss(idle); /* leads to no parameter */
+    const gckpt_instruction F = { GCKPT_FORWARD, 0 }, Bw = { GCKPT_BACKWARD, 0 };
+    gckpt_instruction list[8];
+    const gckpt_tensor *of[] = { h, t, terms[0].loss, terms[0].loss, t, h, idle, terms[1].loss };
+    for (int i = 0; i < 8; i++) {
+        list[i] = i < 3 || i > 5 ? F : Bw;
+        list[i].id = gckpt_id(of[i]);
+    }
+    gckpt_plan_desc desc = batch_of(0);
+    desc.mode = GCKPT_SCHEDULE;
+    desc.schedule = list;
+    desc.instructions = 8;
+    gckpt_plan *p = gckpt_plan_new(g, terms, 2, &desc);
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+    gckpt_plan_free(p);
+    desc.instructions = 6;
+    CHECK(!gckpt_plan_new(g, terms, 2, &desc));
+    SAID(g, E_A, "needs a forward");
+    desc.instructions = 7; /* the second loss reads a value that nobody makes */
+    list[6] = list[7];
+    CHECK(!gckpt_plan_new(g, terms, 2, &desc) && gckpt_error(g) == E_A);
+    desc.instructions = 5;
+    CHECK(!gckpt_plan_new(g, terms, 1, &desc));
+    SAID(g, E_A, "needs a forward and a backward");
+    desc.instructions = 6;
+    gckpt_instruction swap = list[2]; /* the loss's forward after its backward; all are there */
+    list[2] = list[3], list[3] = swap;
+    CHECK(!gckpt_plan_new(g, terms, 1, &desc));
+    SAID(g, E_A, "before any forward");
+    list[3] = list[2], list[2] = swap;
+    swap = list[0]; /* a forward before what it reads */
+    list[0] = list[1], list[1] = swap;
+    CHECK(!gckpt_plan_new(g, terms, 1, &desc) && gckpt_error(g) == E_A);
+
+    begin(); /* more to keep than the search counts */
+    x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 1));
+    h = gckpt_mul(x, gckpt_param(g, "w", gckpt_shape1(1), normal));
+    for (int i = 0; i < 6; i++)
+        h = gckpt_tanh(gckpt_add(h, constant(GCKPT_F32, gckpt_shape2(1, INT64_C(1) << 42))));
+    terms[0].loss = gckpt_sum_loss(h);
+    static gckpt_cost costs[64];
+    desc = batch_of(0);
+    desc.costs = costs;
+    desc.cost_count = gckpt_id(terms[0].loss) + 1;
+    desc.budget = (size_t)1 << 40;
+    CHECK(!gckpt_plan_new(g, terms, 1, &desc));
+    SAID(g, GCKPT_E_MEMORY, "are too many to search below");
+
+    begin(); /* a view that cuts rows apart is the one that mixes them */
+    x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(ROWS, 3));
+    h = gckpt_name(gckpt_reshape(gckpt_mul(x, gckpt_param(g, "w", gckpt_shape1(3), normal)),
+                                 gckpt_shape2(3, ROWS)),
+                   "cut");
+    terms[0].loss = gckpt_sum_loss(gckpt_tanh(h));
+    p = gckpt_plan_new(g, terms, 1, NULL);
+    const char *name = "";
+    CHECK(!gckpt_plan_split_exact(p, &name) && name &&
+          (!strcmp(name, "cut") || !strcmp(name, "tanh")));
+    gckpt_plan_free(p);
+}
+
+/* A header of more than 100 MB is not written. */
+static void long_names(void)
+{
+    const size_t n = (size_t)18 << 20;
+    char *name = (char *)malloc(n);
+    memset(name, 1, n); /* six bytes each in JSON */
+    name[n - 1] = 0;
+    begin();
+    CHECK(gckpt_store_external(s, name, gckpt_shape1(3), numbers, 0) == GCKPT_OK);
+    CHECK(gckpt_store_write(s, swallow, NULL) == GCKPT_E_DATA);
+    SAID(s, GCKPT_E_DATA, "use shorter names");
+    end();
+    free(name);
+}
+
+/* Backwards that nobody wants a gradient of do nothing. */
+static void no_gradient(void)
+{
+    static const gckpt_op *const ops[] = {
+        &gckpti_op_relu,    &gckpti_op_gelu,   &gckpti_op_tanh,   &gckpti_op_scale,
+        &gckpti_op_softmax, &gckpti_op_slice,  &gckpti_op_sum,    &gckpti_op_mean,
+        &gckpti_op_permute, &gckpti_op_concat, &gckpti_op_dropout
+    };
+    static const int words[16] = { 0 };
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        gckpt_call call;
+        memset(&call, 0, sizeof call);
+        call.inputs = 1;
+        call.rows = 1;
+        call.training = 1;
+        call.shape = call.in[0].shape = gckpt_shape2(1, 3);
+        call.in[0].data = call.out = numbers;
+        call.grad_out = numbers;
+        call.attributes = words;
+        ops[i]->backward(&call);
+        CHECK(!call.in[0].grad);
+    }
+}
+
 #ifdef GCKPT_NO_FAST
 static void no_fast(void)
 {
@@ -1900,6 +2130,11 @@ int main(void)
     plan_files();
     fitting();
     large();
+    wrong_modes();
+    no_memory();
+    plans_refused();
+    long_names();
+    no_gradient();
 #ifdef GCKPT_NO_FAST
     no_fast();
 #endif

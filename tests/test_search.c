@@ -72,8 +72,11 @@ static void build(int n, int skips, int most, int segments)
         gckpt_op *r = &row[i];
         gckpt_tensor *in[3] = { i ? made[i - 1] : x, w, NULL };
         int inputs = i ? 1 : 2, other = i > 1 && i < n && chance(skips) ? below(i - 1) : -1;
-        sizes a = { between(1, most), chance(50) ? between(1, most) : 0, between(0, most / 2),
-                    between(0, most / 2) };
+        sizes a; /* one by one: the order in which a list is evaluated is not fixed */
+        a.out = between(1, most);
+        a.aux = chance(50) ? between(1, most) : 0;
+        a.forward = between(0, most / 2);
+        a.backward = between(0, most / 2);
         if (i == n)
             a.out = 1, a.aux = 0, a.forward = a.backward = 0;
         if (segments && depth == 0 && chance(40)) {
@@ -90,10 +93,15 @@ static void build(int n, int skips, int most, int segments)
         r->shape = made_shape;
         r->forward = r->backward = made_kernel;
         r->flags = i == n ? GCKPT_LOSS : 0;
-        for (int k = 0; k < inputs; k++)
-            r->needs[k] = i == n ? GCKPT_IN(0)
-                                 : (chance(60) ? GCKPT_IN(below(inputs)) : 0) |
-                                       (chance(40) ? GCKPT_OUT : 0) | (chance(40) ? GCKPT_AUX : 0);
+        for (int k = 0; k < inputs; k++) {
+            if (i == n) {
+                r->needs[k] = GCKPT_IN(0);
+            } else {
+                r->needs[k] = chance(60) ? GCKPT_IN(below(inputs)) : 0;
+                r->needs[k] |= chance(40) ? GCKPT_OUT : 0;
+                r->needs[k] |= chance(40) ? GCKPT_AUX : 0;
+            }
+        }
         if (i == 0)
             r->needs[1] &= ~(unsigned)GCKPT_IN(1);
         made[i] = gckpt_apply(r, in, inputs, &a, sizeof a);
@@ -239,14 +247,15 @@ int main(int argc, char **argv)
     score t = { 0, 0, 0, 0, 0 };
     for (unsigned i = 0; i < 15u * (unsigned)scale; i++) {
         state = (first + i) * 0x9e3779b97f4a7c15u + 1;
-        build(between(4, 7), 40, between(4, 9), 0);
+        int n = between(4, 7), most = between(4, 9);
+        build(n, 40, most, 0);
         against_optimum(&t, first + i);
     }
     printf("%ld graphs, %ld budgets: %.2f %% optimal (%ld not), %ld refused, lost %.4f %%\n",
            t.graphs, t.budgets, 100.0 * (double)t.optimal / (double)t.budgets,
            t.budgets - t.optimal, t.refused, 100 * t.lost / (double)t.budgets);
-    CHECK_MSG(argc > 1 || t.budgets - t.optimal <= 273,
-              "%ld budgets are not optimal, more than 273", t.budgets - t.optimal);
+    CHECK_MSG(argc > 1 || t.budgets - t.optimal <= 197,
+              "%ld budgets are not optimal, more than 197", t.budgets - t.optimal);
     for (unsigned i = 0; i < 8u * (unsigned)scale / 100; i++) {
         state = (first + i) * 0x9e3779b97f4a7c15u + 3;
         build(between(6, 14), 40, 60, 1);
