@@ -1441,14 +1441,15 @@ static void number(double x, const char *want)
 static void texts(void)
 {
     number(0, "0"), number(-0.0, "0"), number(1, "1"), number(-1.5, "-1.5");
-    number(NAN, "nan"), number(INFINITY, "inf"), number(-INFINITY, "-inf");
+    number((double)NAN, "nan");
+    number((double)INFINITY, "inf"), number((double)-INFINITY, "-inf");
     number(0.5, "0.5"), number(0.0123457, "0.0123457"), number(12345.7, "12345.7"),
         number(999999.6, "1000000");
     number(1e9, "1e9"), number(123456789, "123457000"), number(1e-9, "1e-9"),
         number(-1.5e-9, "-1.5e-9");
     number(1.25e300, "1.25e300"), number(0.0001, "0.0001"), number(0.00001, "1e-5"),
         number(0.00000123, "1.23e-6");
-    number(DBL_MAX, "1.79769e308"), number(1e-300, "1e-300"), number(0.1f, "0.1"),
+    number(DBL_MAX, "1.79769e308"), number(1e-300, "1e-300"), number((double)0.1f, "0.1"),
         number(9.999999, "10");
     number(100, "100"), number(1000000, "1000000");
     const gckpt_shape one = gckpt_shape1(3);
