@@ -23,15 +23,26 @@ BLAS_LIBS := $(shell pkg-config --libs openblas 2>/dev/null || echo -lopenblas)
 endif
 JOBS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 COMPILE = $(CC) $(CFLAGS) $(WARNINGS) $(OPENMP) $(BLAS) -I.
+# Two ways not to compile the whole header again: a program of public names is linked with
+# build/gradckpt.o (GRADCKPT_IMPLEMENTED: the bodies are elsewhere); one that looks inside keeps of its
+# own copy what it uses (GCKPT_STATIC), at -O1.
+LINKED = $(COMPILE) -DGRADCKPT_IMPLEMENTED
+OWN = $(subst -O2,-O1,$(COMPILE)) -DGCKPT_STATIC
 
 EXAMPLES = build/gpt build/accumulation build/bytes build/quickstart build/strategies build/steps
 TESTS = $(patsubst tests/%.c,build/%,$(sort $(wildcard tests/test_*.c)))
+SCRIPTS = build/test_programs build/test_firmware
+INSIDE := $(patsubst tests/%.c,build/%,\
+    $(shell grep -l '^ *$(HASH) *define  *GRADCKPT_IMPLEMENTATION' tests/test_*.c))
+# Those that take long begin first, then what needs no object.
+LONG = $(SCRIPTS) build/test_kernels build/test_core build/test_bf16 build/test_fit build/test_plan
+LOGS = $(addsuffix .log,$(LONG) $(filter-out $(LONG),$(INSIDE) $(filter-out $(INSIDE),$(TESTS))))
 
 all: examples
 
 help:
 	@echo 'make run       train a small GPT on the text of gradckpt.h for about a minute, and sample it'
-	@echo 'make test      build and run all tests: a C compiler, make and sh suffice; 3 minutes'
+	@echo 'make test      build and run all tests: a C compiler, make and sh suffice; 90 seconds on 2 cores'
 	@echo 'make check     the wide test: compilers, options, sanitizers, valgrind, macros, symbols'
 	@echo 'make coverage  lines and branches that make test and make check run: clang, 10 minutes'
 	@echo 'make examples  build/gpt, accumulation, bytes, quickstart, steps, strategies'
@@ -53,10 +64,12 @@ run: build/gpt
 	build/gpt --steps 1500 --min-lr 1e-4 --micro-batch 4 --budget 17M --eval-every 500 \
 	    --sample 400 --prompt 'static int gckpti_'
 
+# Each log is a target: tests run beside each other and beside compilers; run.sh adds up.
 test:
-	@MAKEFLAGS= $(MAKE) --no-print-directory -j$(JOBS) CC='$(CC)' CFLAGS='$(CFLAGS)' OPENMP='$(OPENMP)' \
-	    $(TESTS) examples
-	@CC='$(CC)' sh tests/run.sh $(TESTS) tests/test_firmware.sh tests/test_programs.sh
+	@rm -f $(LOGS)
+	@MAKEFLAGS= $(MAKE) --no-print-directory -k -j$(JOBS) CC='$(CC)' CFLAGS='$(CFLAGS)' \
+	    WARNINGS='$(WARNINGS)' OPENMP='$(OPENMP)' OPENBLAS='$(OPENBLAS)' build/gradckpt.o $(LOGS) || true
+	@sh tests/run.sh $(LOGS)
 
 check:
 	@CC='$(CC)' JOBS='$(JOBS)' sh tests/check_all.sh
@@ -95,23 +108,37 @@ readme: build/quickstart
 build:
 	@mkdir -p build
 
-build/%: examples/%.c examples/plot.h gradckpt.h | build
-	$(COMPILE) -o $@ $< $(BLAS_LIBS)
+# Changes when compiler or options do; then everything is built again.
+build/options: always | build
+	@echo '$(COMPILE)' | cmp -s - $@ || echo '$(COMPILE)' > $@
 
-build/test_%: tests/test_%.c tests/check.h gradckpt.h | build
-	$(COMPILE) -o $@ $(filter %.c,$^) $(BLAS_LIBS) -lm
+build/gradckpt.o: tests/compile/implementation.c gradckpt.h build/options
+	$(COMPILE) -c -o $@ $<
 
+$(EXAMPLES): build/%: examples/%.c examples/plot.h build/gradckpt.o
+	$(LINKED) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
+
+$(TESTS): build/%: tests/%.c $(wildcard tests/*.h tests/golden/*.h) gradckpt.h build/options
+	$(if $(filter $@,$(INSIDE)),$(OWN),$(LINKED)) -o $@ $(filter %.c %.o,$^) $(BLAS_LIBS) $(LIBS)
+
+$(TESTS): LIBS = -lm
+$(filter-out $(INSIDE),$(TESTS)): build/gradckpt.o
 build/test_ops: tests/ref.c
-build/test_timeline build/test_frontier: tests/text.h
-build/test_plan: tests/oracle.h tests/verify.h
-build/test_threads: OPENMP += -pthread
+build/test_threads: LIBS = -lm -pthread
+build/test_kernels: OWN = $(COMPILE) -DGCKPT_STATIC
 
-build/bench build/depth build/predict build/threads: build/%: tests/bench/%.c tests/bench/model.h examples/plot.h gradckpt.h | build
+$(TESTS:=.log): build/%.log: build/%
+	@./$< > $@ 2>&1; echo "exit status $$?" >> $@
+$(SCRIPTS:=.log): build/%.log: tests/%.sh $(EXAMPLES)
+	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o $(BLAS_LIBS)' sh $< > $@ 2>&1; \
+	    echo "exit status $$?" >> $@
+
+build/bench build/depth build/predict build/threads: build/%: tests/bench/%.c tests/bench/model.h examples/plot.h gradckpt.h build/options
 	$(COMPILE) -Iexamples -o $@ $< $(BLAS_LIBS)
 
 build/bench: tests/bench/peak.h
 
-build/plans: tests/bench/plans.c tests/bench/graphs.h tests/bench/rotor.h examples/plot.h gradckpt.h | build
+build/plans: tests/bench/plans.c tests/bench/graphs.h tests/bench/rotor.h examples/plot.h gradckpt.h build/options
 	$(COMPILE) -Iexamples -o $@ $< $(BLAS_LIBS)
 
 install:
@@ -128,4 +155,6 @@ install:
 clean:
 	rm -rf build
 
-.PHONY: all help examples run test check coverage bench threads predict depth plans curves pictures readme install clean
+always:
+
+.PHONY: always all help examples run test check coverage bench threads predict depth plans curves pictures readme install clean

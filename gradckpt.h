@@ -23,7 +23,7 @@
  * Priorities, in this order: right gradients; the same bits; exact bytes; a small header that can
  * be read; speed.
  *
- * Contents (grep -n '>>' gradckpt.h):                                                lines  budget
+ * Contents (grep -n '>>[a-z]' gradckpt.h):                                           lines  budget
  *     >>api        public API: every function, where it is declared              713     720
  *     >>base       configuration, errors, memory, shapes, threads                730     740
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash   566     570
@@ -52,8 +52,9 @@
  *    A store holds parameters and optimiser state. A graph describes tensors and ops for one set of
  *    shapes; its number of rows (axis 0 of every input) is the micro-batch. A plan is constant
  *    data: the list of instructions (forward i, backward i, update p) and a byte offset for
- *    everything they touch. An executor binds a plan to a store and to memory and runs it. Nothing
- *    is allocated after that (but by gckpt_check_gradients and gckpt_calibrate).
+ *    everything they touch. An executor binds a plan to a store and to memory and runs it; only
+ *    now parameters get values. Nothing is allocated after that (but by gckpt_check_gradients and
+ *    gckpt_calibrate).
  *
  *        gckpt_store *s = gckpt_store_new(NULL);
  *        gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -68,7 +69,7 @@
  *        gckpt_plan *p = gckpt_plan_new(g, &loss, 1, NULL);
  *        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
  *        gckpt_feed feeds[2] = { { gckpt_id(x), x_data }, { gckpt_id(y), y_data } };
- *        gckpt_hyper adamw = { 1e-3f };
+ *        gckpt_hyper adamw = { 1e-3f, 0, 0, 0, 0, 0, 0 };
  *        gckpt_report report;
  *        gckpt_result ok = gckpt_step(e, feeds, 2, 4, &adamw, &report);
  *
@@ -124,17 +125,18 @@
  *       starting at +0; then lane j += lane j+h for h = 16, 8, 4, 2, 1. Sums of products use fma in
  *       the lane.
  *    e. A reduction over rows (bias, gain, embedding, broadcast) goes row by row in place. The sum
- *       of a loss is a binary64 chain over rows. So the batch may be cut anywhere.
+ *       of a loss is a binary64 chain over rows; its gradient is (float)(weight * N / own count),
+ *       a regulariser's own count being 1. So the batch may be cut anywhere.
  *    f. Fan-out: a tensor's gradient contributions come in reverse graph order of the users, inputs
  *       of one op ascending. The first one stores (keeping -0), the others add in place. An input
  *       that repeats a tensor of the same op computes apart and is added. What does not depend on
  *       the batch (parameters, functions of parameters) has one accumulator per use, started at +0;
  *       they are added once a step, those of users that depend on the batch first, each group in
- *       reverse order.
+ *       reverse order (uses by one op ascending).
  *    g. Update: g = sum / (float)N, elementwise. A parameter's square sum is taken in blocks of
  *       4096 elements, each by d. with fma, block sums added in binary64; the norm is the root of
  *       their sum in binary64 in creation order; clipping scales g by (float)(clip / norm) when
- *       norm > clip.
+ *       norm > clip. The optimisers' formulas stand above gckpti_plain_adamw.
  *    h. Attention: scores are chains over the head size from +0, then times 1/sqrt(head size). Keys
  *       are taken in tiles of 64: new maximum, rescale of sum and output by exp(old - new), sum of
  *       the tile by d., output chains over keys ascending. At the end output / sum. The backward
@@ -142,8 +144,9 @@
  *    i. Cross-entropy: classes are taken in chunks of 1024 with the same online maximum and sum;
  *       a row's loss is log(sum) - (logit - maximum), and softmax exp((logit - maximum) -
  *       log(sum)); the linear + cross-entropy op returns the same bits.
- *    j. Dropout and initial values: Philox4x32-10 keyed by the seed; counter = global element index
- *       (through the batch), step and tensor id; u = top 24 bits / 2^24; kept when u >= p.
+ *    j. Dropout: Philox4x32-10 keyed by the seed; counter = global element index / 4 (through the
+ *       batch; low word first), tensor id, step from 0; element i takes word i % 4, u = its top 24
+ *       bits / 2^24; kept when u >= p. Initial values: see gckpti_draw_values.
  *    k. A fused or in-place kernel returns the bits of the plain ones. Hashes are FNV-1a 64 over
  *       little-endian 32-bit words, every NaN as 0x7fc00000.
  *    l. bf16 plans (desc.precision) keep what depends on the batch, values and gradients, as bf16:
@@ -163,9 +166,9 @@
  *    gckpt_plan_bytes = parameters + optimiser state + step arena. The arena (gradients,
  *    activations, op outputs' aux, workspace) is one block whose size is the greatest offset +
  *    unpadded size, and running touches exactly that. Listed apart and not included: the tables
- *    (gckpt_plan_kind_bytes with GCKPT_BYTES_TABLES), the stack (compiled with optimisation: below
- *    64 KiB a thread with the fast backend, 96 KiB in bf16 plans, 3 KiB without), runtime
- *    libraries, and the caller's feeds.
+ *    (gckpt_plan_kind_bytes with GCKPT_BYTES_TABLES; an executor has a copy), the stack (compiled
+ *    with optimisation: below 64 KiB a thread with the fast backend, 96 KiB in bf16 plans, 3 KiB
+ *    without), runtime libraries, and the caller's feeds.
  *
  * 7. Time
  *    The forward and the backward of an op have a work (gckpt_cost): by a model that is the same on
@@ -201,7 +204,8 @@
  *    Planning takes about 0.5 to 2 ms an op for all budgets at once (gckpt_frontier_new), half of
  *    it for one, and 10 to 20 MB (100 MB for some thousand ops). Up to 32 ops are searched more
  *    thoroughly, for up to some tenths of a second. A limit of list items looked at ends the search
- *    on graphs of many thousand ops (gckpt_frontier_complete). Without a budget there is no search.
+ *    on graphs of many thousand ops (gckpt_frontier_complete); layouts come on top. Without a
+ *    budget there is no search.
  *
  * 10. Speed
  *    With gcc or clang for a 64-bit processor, products, attention, norms, losses, activations and
@@ -240,7 +244,7 @@
 extern "C" {
 #endif
 
-/* named parameters and optimiser state; outlives graphs */
+/* named parameters and optimiser state; outlives graphs and executors */
 typedef struct gckpt_store gckpt_store;
 typedef struct gckpt_graph gckpt_graph; /* tensors and ops for one set of shapes */
 /* a value in a graph: knows its graph, op, shape, name */
@@ -249,11 +253,13 @@ typedef struct gckpt_plan gckpt_plan;         /* schedule and offsets: constant 
 typedef struct gckpt_frontier gckpt_frontier; /* bytes against work, all of it */
 typedef struct gckpt_exec gckpt_exec;         /* a plan bound to memory, a store and a backend */
 
-/* Results: OK, two that are not errors (MORE, CANCELLED), and errors. */
+/* Results: OK, four that are not errors (MORE, CANCELLED, OTHER_CONTRACT, UNRESOLVED), and errors. */
 #define GCKPT_RESULTS(X)                                                                           \
     X(OK, "ok")                                                                                    \
     X(MORE, "more instructions to run")                                                            \
     X(CANCELLED, "cancelled by the progress callback; nothing was changed")                        \
+    X(OTHER_CONTRACT, "loaded; but made under another version of the numeric contract")            \
+    X(UNRESOLVED, "rounding hides what was to be checked")                                         \
     X(E_SHAPE, "shapes do not fit")                                                                \
     X(E_ARG, "a wrong argument")                                                                   \
     X(E_MEMORY, "out of memory")                                                                   \
@@ -301,22 +307,26 @@ GCKPT_API gckpt_shape gckpt_shape3(int64_t a, int64_t b, int64_t c);
 GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d);
 
 /* >>api-store -------------------------------------------------------------------------------------
- * A store is created empty; gckpt_param adds parameters to it, or finds them. */
+ * A store is created empty; gckpt_param adds parameters to it, or finds them. Their values are not
+ * made by that, nor by planning, but when something needs them: by gckpt_exec_new for its plan's,
+ * by gckpt_store_get, by loading. These say E_MEMORY, with the bytes, when there is no memory. A
+ * call that takes a const store allocates nothing and changes nothing: any number of threads may
+ * make such calls, and run forwards of executors of their own, while none changes the store. */
 typedef struct {
     gckpt_memory memory;
     uint64_t seed;
 } gckpt_store_desc;
 /* NULL desc: all defaults */
 GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc);
-/* free graphs and execs first */
+/* Graphs and executors of a freed store can only be freed. */
 GCKPT_API void gckpt_store_free(gckpt_store *store);
 
 /* Patterns match whole names; '*' stands for any run of characters, '?' for one: "h.*.mlp.*".
  * E_ARG when nothing matches. Both are read when a plan is made (frozen) or a step updates
  * (group). */
 GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *pattern, int frozen);
-/* Factors on the step's lr and weight_decay. At first 1 and, as is usual, 1 for parameters of two
- * or more axes, 0 for vectors (biases, gains). */
+/* Factors on the step's lr and weight_decay, 0 or more (else E_ARG). At first 1 and, as is usual, 1
+ * for parameters of two or more axes, 0 for vectors (biases, gains). */
 GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern, float lr_scale,
                                          float decay_scale);
 /* Zeroes optimiser state, so that training starts afresh, with another optimiser if need be. */
@@ -332,29 +342,36 @@ typedef struct {
     const char *name;
     gckpt_shape shape;
     int64_t elements;
-    float *values;   /* may be read and written between steps */
+    float *values;   /* may be read and written between steps; they stay where they are */
     float *state[4]; /* optimiser state, NULL while there is none: AdamW m, v; momentum */
     int frozen;
     float lr_scale, decay_scale;
 } gckpt_parameter;
 GCKPT_API int gckpt_store_count(const gckpt_store *store);
-GCKPT_API gckpt_result gckpt_store_get(const gckpt_store *store, int index, gckpt_parameter *out);
+/* E_ARG: no parameter has this index. get makes the values if they are not made yet (E_MEMORY);
+ * peek does not, and then shows NULL. */
+GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_parameter *out);
+GCKPT_API gckpt_result gckpt_store_peek(const gckpt_store *store, int index, gckpt_parameter *out);
 GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name); /* index or -1 */
-GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store); /* values and state it owns */
+/* values, made or not, and state that it owns */
+GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store);
 /* updates done so far */
 GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store);
-/* FNV-1a 64 over the parameters' values in creation order (manual, 5k). */
+/* FNV-1a 64 over the parameters' values, made or not, in creation order (manual, 5k). */
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 
 /* Reading and writing through callbacks: return the bytes done; fewer than asked is the end or an
  * error. */
 typedef size_t (*gckpt_read_fn)(void *user, void *bytes, size_t size);
 typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
-/* safetensors, with optimiser state and step count. Loading is strict and all-or-nothing: every
- * tensor must be one of the store's (or the store is empty and gets them all), with its shape; a
- * file that is truncated, overlapping, out of bounds or otherwise wrong is refused with the reason,
- * and the store keeps what it had. A path is saved to a temporary file beside it, flushed, and
- * renamed. */
+/* safetensors, with optimiser state, step count, and whose state it is and how many updates it has
+ * seen. Loading is strict and all-or-nothing: every tensor must be one of the store's (or the store
+ * is empty and gets them all), with its shape; a file that is truncated, overlapping, out of bounds
+ * or otherwise wrong is refused with the reason, and the store keeps what it had.
+ * GCKPT_OTHER_CONTRACT: all is loaded, but the file is of another GCKPT_CONTRACT, so training goes
+ * on to other bits than it would have there. A path is saved to a temporary file beside it
+ * (PATH.gckpt-tmpN), flushed, and renamed. A link stays: what it points at is replaced. A file that
+ * is replaced hands down its permissions; folders, devices and pipes are refused. */
 GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user);
 GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
                                         size_t size);
@@ -367,15 +384,16 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path);
  * A graph belongs to a store and must be freed before it. Tensors live as long as their graph. */
 GCKPT_API gckpt_graph *gckpt_graph_new(gckpt_store *store, const gckpt_memory *memory);
 GCKPT_API void gckpt_graph_free(gckpt_graph *graph);
-/* Data fed at each step. Axis 0 is the batch, equal for all inputs of a graph: its micro-batch. */
+/* Data fed at each step. Axis 0 is the batch, equal for all inputs of a graph: its micro-batch. No
+ * two inputs of a graph have the same name. */
 GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_type type,
                                     gckpt_shape shape);
 /* Data that never changes and has no batch axis; `data` must outlive graph, plans and executors. */
 GCKPT_API gckpt_tensor *gckpt_constant(gckpt_graph *graph, const char *name, gckpt_type type,
                                        gckpt_shape shape, const void *data);
 /* Parameter `name` of the store; created with init when new (value = constant + normal * N(0,1) +
- * uniform * U(-1,1), keyed by the store's seed and the name, not by the order of creation). The
- * same name gives the same parameter again: that is how weights are tied. */
+ * uniform * U(-1,1), keyed by the store's seed and the name, whenever they are made). The same name
+ * gives the same parameter again: that is how weights are tied. */
 typedef struct {
     float normal, uniform, constant;
 } gckpt_init;
@@ -534,10 +552,13 @@ struct gckpt_call {
     (1u << (8 + (i)))                 /* the gradient of input i is grad_out itself when
                                                    shapes agree: grad == grad_out: nothing to do */
 #define GCKPT_INPLACE_GRAD (1u << 16) /* in[0].grad may be the bytes of grad_out (elementwise) */
-#define GCKPT_LOSS         (1u << 17) /* a (sum, count) loss; shape() leaves shape.n = 0 */
+/* A (sum, count) loss; shape() leaves shape.n = 0. Beside other losses of a plan it must count the
+ * elements of input 0 or, with i32 inputs, those of the last one that are not < 0. */
+#define GCKPT_LOSS         (1u << 17)
 #define GCKPT_SIDE_EFFECT  (1u << 18) /* forward runs exactly once a micro-batch */
 #define GCKPT_TAKES_BF16                                                                           \
     (1u << 19) /* kernels read and write bf16 where out, in[0] or in[1] have it; else f32 copies */
+#define GCKPT_INDEX(i) (1u << (24 + (i))) /* input i is i32 (all others are f32) */
 typedef struct {
     const char *name;
     gckpt_result (*shape)(
@@ -545,8 +566,10 @@ typedef struct {
     void (*forward)(const gckpt_call *call);
     void (*backward)(const gckpt_call *call);  /* NULL: no gradients */
     uint64_t (*flops)(const gckpt_call *call); /* of the forward; NULL: one per output element */
-    int64_t (*classes)(
-        const gckpt_call *call); /* upper limit of the i32 input's values; NULL: no check */
+    /* The values of i32 input i are below this and not negative (but the last i32 input of a loss
+     * may have negative ones, for what is to be ignored): each step checks all of them before
+     * anything runs (E_DATA). 0 or no function: no check. */
+    int64_t (*classes)(const gckpt_call *call, int i);
     unsigned needs[GCKPT_MAX_INPUTS];
     unsigned flags;
     void (*forward_fast)(const gckpt_call *call); /* same bits, or NULL */
@@ -594,7 +617,8 @@ typedef struct {
 typedef struct {
     gckpt_mode mode;
     size_t budget; /* bytes, as gckpt_plan_bytes counts them; 0: no limit */
-    int64_t batch; /* most rows of one step; 0: the graph's own rows (one micro-batch) */
+    /* most rows of one step, no fewer than the graph's; 0: the graph's own (one micro-batch) */
+    int64_t batch;
     gckpt_optimiser optimiser;
     int own_state; /* GCKPT_OWN_OPTIMISER: floats of state per element, 0..4 */
     /* update each parameter as soon as its gradient is complete: 0, 1, or for gckpt_fit also
@@ -619,7 +643,11 @@ typedef struct {
      * larger of flops and 10 x bytes moved, + 16384 an instruction, the same on every machine */
     const gckpt_cost *costs;
     int cost_count;
-    gckpt_memory memory; /* for the plan itself */
+    /* For planning (it gives back what it took) and the plan. In a block (memory.memory) the plan
+     * lies at the beginning in the end, gckpt_plan_kind_bytes(plan, GCKPT_BYTES_TABLES) bytes
+     * behind at most 15 for alignment; all behind it is free, for the block of another plan, say.
+     * What is given the same block again overwrites it. */
+    gckpt_memory memory;
 } gckpt_plan_desc;
 /* Terms: what is minimised, the first one counting the step (manual, 3); none for INFERENCE is
  * fine. Copies what it needs: the graph may go first. NULL on error, which is then the graph's. */
@@ -650,8 +678,8 @@ GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* recomputed wor
 GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
 /* Work of a whole step of desc.batch rows: that of its micro-batches and, once, of what depends on
- * parameters only. With costs in nanoseconds a step takes 1e-9 * (this + *update) seconds: see
- * gckpt_calibrate. */
+ * parameters only; UINT64_MAX: at least that. With costs in nanoseconds a step takes 1e-9 * (this
+ * + *update) seconds: see gckpt_calibrate. */
 GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan);
 GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);    /* of a micro-batch */
 GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan); /* 1: updates in the backward */
@@ -697,8 +725,8 @@ GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan);
  * (same hash, same frozen parameters); another one, another version of this header, a damaged file
  * or one too large for this machine is refused with the reason, which is the graph's error.
  * Whatever is in the file, a plan that is read is right: it is derived from the graph again, but
- * for the order of instructions and the offsets, and these are checked. memory: for the plan;
- * NULL: the heap. */
+ * for the order of instructions and the offsets, and these are checked. memory: as
+ * gckpt_plan_desc.memory; NULL: the heap. */
 GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, void *user,
                                       const gckpt_memory *memory);
@@ -757,8 +785,8 @@ GCKPT_API void gckpt_frontier_free(gckpt_frontier *frontier);
 /* Points by ascending bytes and descending work; the last one recomputes nothing. */
 GCKPT_API int gckpt_frontier_points(const gckpt_frontier *frontier);
 GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *frontier, int i, gckpt_point *out);
-/* 1; 0 when the search stopped at its limit of work (very deep graphs): points may then cost more
- * than they need. */
+/* 1; 0 when the search stopped at its limit of work (very deep graphs) or gave up a move (a value
+ * that takes more than 400 forwards to compute again): points may then cost more than they need. */
 GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *frontier);
 /* The point that a budget gets (0: no limit), -1: it is too small; and its plan: what
  * gckpt_plan_new makes with GCKPT_OPTIMAL and that budget. */
@@ -767,7 +795,8 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t
 /* The frontier as text (at most 80 columns, about 20 rows), as SVG, and as JSON: an object with
  * points (gckpt_point, ascending bytes), marked (the point that the budget `mark` gets, or null;
  * mark 0: none), complete, and modes, by name. These are store-all, segments, sqrt and, up to 400
- * ops, memory-poor: planned now, for comparison; what cannot be planned is left out. */
+ * ops, memory-poor: planned now, for comparison; what cannot be planned is left out, but when there
+ * is no memory to plan them nothing is written (E_MEMORY). The graph's error stays what it was. */
 GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *frontier, size_t mark,
                                             gckpt_write_fn write, void *user);
 GCKPT_API gckpt_result gckpt_frontier_svg(const gckpt_frontier *frontier, size_t mark,
@@ -776,9 +805,10 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_
                                            gckpt_write_fn write, void *user);
 
 /* >>api-run ------------------------------------------------------------------------------------ */
+/* A step refuses what is not finite or out of range, by name. */
 typedef struct {
-    float lr;                /* taken as it is: 0 moves the moments only */
-    float weight_decay;      /* decoupled; times the parameter's decay_scale */
+    float lr;                /* 0 or more, taken as it is: 0 moves the moments only */
+    float weight_decay;      /* 0 or more; decoupled; times the parameter's decay_scale */
     float beta1, beta2, eps; /* AdamW; 0: 0.9, 0.999, 1e-8 (a negative beta means none) */
     float momentum;          /* MOMENTUM; 0: 0.9 */
     float clip;              /* greatest global gradient norm; 0: no clipping */
@@ -793,7 +823,7 @@ typedef struct {
     float *state[4];
     float clip_scale; /* multiply the gradient by this */
     float lr_scale, decay_scale;
-    uint64_t step;            /* 1 for the first update */
+    uint64_t step;            /* 1 for the first update of this state; without one, the store's */
     const gckpt_hyper *hyper; /* of this step */
 } gckpt_update;
 /* What a progress callback sees, before each instruction; it returns 1 to cancel the step. */
@@ -844,8 +874,12 @@ typedef struct {
      * user ops run in it, on the calling thread; a region of their own has one thread (unless
      * omp_set_max_active_levels allows more), and they must return. */
 } gckpt_exec_desc;
-/* NULL on error, which is then the store's. Creates optimiser state, from the store's memory, where
- * it is missing; refuses state of another optimiser (gckpt_store_reset). */
+/* NULL on error, which is then the store's. Creates values and optimiser state, from the store's
+ * memory, where they are missing, all or none; refuses state of another optimiser
+ * (gckpt_store_reset), as does a step when such state was loaded later. Where the system promises
+ * more memory than it has (overcommit), only what is beyond all of it is refused. The plan is
+ * copied (but for a C constant) and may be freed; the store must live as long as the executor is
+ * used. */
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc);
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec);
@@ -901,12 +935,23 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
                                 float min_lr);
 
 /* >>api-check ---------------------------------------------------------------------------------- */
+typedef struct {
+    double worst;      /* greatest relative difference, of the directions that could be resolved */
+    double resolution; /* the coarsest: a smaller relative difference may not have been seen */
+    int directions;    /* two of each trainable parameter */
+    int unresolved;    /* of them: rounding of the loss hides whether they are right */
+    const char *name;  /* parameter of `worst`; when UNRESOLVED, of `resolution`. The executor's */
+} gckpt_check;
 /* Compares the gradient of every trainable parameter with central differences of the loss along the
- * gradient and along a random direction; *worst is the greatest relative difference, and the
- * executor's error text names its parameter; E_DATA when it is above 0.01. Weights are restored bit
- * for bit; nothing is updated. */
+ * gradient and along a random direction. E_DATA: one differs by more than 0.01. GCKPT_UNRESOLVED:
+ * none does, but some cannot be told: a loss that is large beside its changes (targets far from the
+ * outputs) is too coarse in f32, and then half a gradient, or twice it, may look the same. The
+ * executor's error text has names and figures. A gradient that is zero but for rounding (what a
+ * norm or softmax cancels) is right when the loss shows no slope and is fine enough to show one of
+ * 0.01 of the steepest parameter's. Weights are restored bit for bit; nothing is updated. check may
+ * be NULL. */
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                             int64_t rows, double *worst);
+                                             int64_t rows, gckpt_check *check);
 /* Times the ops on this machine, for desc.costs: costs[id] is the nanoseconds of an op's forward
  * and backward over one micro-batch, at least 1; cost_count: highest id + 1. *update (NULL: not
  * wanted) is what a step takes besides: checks, division, norm, update. `seconds` is a clock that
@@ -940,6 +985,9 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
 #if defined(__unix__) || defined(__APPLE__)
 #define GCKPTI_POSIX 1
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/types.h>
 #include <unistd.h>
 #else
 #define GCKPTI_POSIX 0
@@ -963,6 +1011,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
 #include <stdlib.h>
 #define GCKPT_REALLOC(p, n) realloc(p, n)
 #define GCKPT_FREE(p)       free(p)
+#define GCKPTI_HEAP_WHOLE   (SIZE_MAX > 0xffffffffu) /* an address space that is never in pieces */
 #if defined(__linux__) && defined(__GNUC__)
 #include <sys/mman.h>
 #ifdef MADV_HUGEPAGE
@@ -975,6 +1024,9 @@ extern int madvise(void *start, size_t size, int advice);
 #endif
 #ifndef GCKPTI_HUGE_PAGES
 #define GCKPTI_HUGE_PAGES 0
+#endif
+#ifndef GCKPTI_HEAP_WHOLE
+#define GCKPTI_HEAP_WHOLE 0
 #endif
 #ifndef GCKPT_ASSERT
 #define GCKPT_ASSERT(x) ((void)0)
@@ -1005,7 +1057,7 @@ extern int madvise(void *start, size_t size, int advice);
 #endif
 
 /* Vector instructions come after the pragmas, which hold for their inline functions too.
- * GCKPTI_HAS_FAST: the kernels of >>fast exist in this build. GCKPTI_X86: those for AVX too (gcc on
+ * GCKPTI_HAS_FAST: the kernels of section fast exist here. GCKPTI_X86: those for AVX too (gcc on
  * Windows misaligns vectors: its bug 54412). GCKPTI_SQRT: square roots by SSE2 (1), NEON (2) or
  * integers (0). */
 #if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
@@ -1170,18 +1222,19 @@ static void gckpti_text_double(gckpti_text *t, double value)
     }
 }
 
+static const char *gckpti_tensor_label(const gckpt_tensor *t, char *buffer, size_t size);
+static void gckpti_text_add(gckpti_text *t, const char *format, ...);
+
+/* A shape that is being refused may have any number of axes; only six are there to be read. */
 static void gckpti_text_shape(gckpti_text *t, const gckpt_shape *s)
 {
-    gckpti_text_put(t, "[", 1);
-    for (int i = 0; i < s->n; i++) {
-        if (i)
-            gckpti_text_put(t, ",", 1);
-        gckpti_text_int(t, s->d[i]);
-    }
-    gckpti_text_put(t, "]", 1);
+    int known = s->n >= 0 && s->n <= GCKPT_MAX_DIMS;
+    for (int i = 0; i < s->n && known; i++)
+        gckpti_text_add(t, i ? ",%I" : "[%I", s->d[i]);
+    if (!known)
+        gckpti_text_add(t, "[%i axes; 0 to %i are possible", s->n, GCKPT_MAX_DIMS);
+    gckpti_text_put(t, s->n ? "]" : "[]", s->n ? 1 : 2);
 }
-
-static const char *gckpti_tensor_label(const gckpt_tensor *t, char *buffer, size_t size);
 
 /* Directives: see gckpt_fail. */
 static void gckpti_text_format(gckpti_text *t, const char *format, va_list args)
@@ -1338,6 +1391,18 @@ static void gckpti_delete(gckpti_allocator *a, void *ptr, size_t n, size_t size)
     size_t bytes = n * size;
     if (ptr)
         gckpti_resize(a, ptr, bytes > 0 ? bytes : 1, 0);
+}
+
+/* 0: the heap has not got so much. Asked for in one piece, as systems that promise more memory than
+ * they have (overcommit) still refuse what could never be there; many pieces they would promise,
+ * and end the program when it writes to them. */
+static int gckpti_has_room(gckpti_allocator *a, size_t bytes)
+{
+    if (!GCKPTI_HEAP_WHOLE || a->desc.memory || a->desc.resize)
+        return 1;
+    void *p = gckpti_resize(a, NULL, 0, bytes);
+    gckpti_delete(a, p, bytes, 1);
+    return p != NULL;
 }
 
 /* Room for one more item in a growing array; 0 when out of memory (the array stays as it was). */
@@ -2104,7 +2169,8 @@ GCKPTI_INLINE float gckpti_from_bf16(uint16_t x) { return gckpti_float((uint32_t
 GCKPT_API uint16_t gckpt_to_bf16(float x) { return gckpti_to_bf16(x); }
 GCKPT_API float gckpt_from_bf16(uint16_t x) { return gckpti_from_bf16(x); }
 
-/* Two words to two independent standard normal values (Box and Muller), magnitude at most 5.77. */
+/* Two words to two independent standard normal values (Box and Muller), magnitude at most 5.77:
+ * r = sqrt(-2 log((top 24 bits of a + 1) / 2^24)); mul(r, cos), mul(r, sin) of mul(2 pi, u(b)). */
 GCKPTI_INLINE void gckpti_normal(uint32_t a, uint32_t b, float out[2])
 {
     float s, c, u = (float)(int32_t)((a >> 8) + 1) * 5.9604644775390625e-8f; /* (0,1] */
@@ -2222,12 +2288,14 @@ GCKPTI_INLINE int gckpti_self_test(void)
  * >>store: parameters and optimiser state
  * ============================================================================================== */
 typedef struct {
-    gckpt_parameter p; /* what gckpt_store_get shows; p.name is owned */
-    uint64_t name_hash;
-    int external;     /* values belong to the user */
-    int optimiser;    /* whose state: gckpt_optimiser + 1; 0: nobody's yet, or not known */
-    uint64_t updates; /* that the state has seen, for Adam's bias correction */
-    int locked;       /* external and not writable: stays frozen */
+    gckpt_parameter p; /* what gckpt_store_get shows; p.name is owned; p.values NULL: not made */
+    uint32_t name_hash;
+    unsigned char external; /* values belong to the user */
+    unsigned char locked;   /* external and not writable: stays frozen */
+    unsigned char raw;      /* values have memory, but what stands there are not yet they */
+    int optimiser;          /* whose state: gckpt_optimiser + 1; 0: nobody's yet, or not known */
+    gckpt_init init;        /* what values that are not made will be */
+    uint64_t updates;       /* that the state has seen, for Adam's bias correction */
 } gckpti_param;
 
 struct gckpt_store {
@@ -2338,64 +2406,124 @@ GCKPT_API void gckpt_store_free(gckpt_store *store)
 
 static int gckpti_find(const gckpt_store *s, const char *name)
 {
-    uint64_t hash = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
+    uint32_t hash = (uint32_t)gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
     for (size_t i = 0; i < s->count; i++)
         if (s->params[i].name_hash == hash && !strcmp(s->params[i].p.name, name))
             return (int)i;
     return -1;
 }
 
-/* Adds a parameter; values NULL: memory of its own, not yet initialised. NULL when out of
- * memory. */
+/* Adds a parameter; values NULL: of its own, to be made later as init says. NULL: no memory for its
+ * entry, or no machine of this kind has memory for it all (values, four states and the arena). */
 static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
-                                      float *values)
+                                      float *values, gckpt_init init)
 {
     gckpti_param q;
-    size_t length = strlen(name) + 1, n = (size_t)gckpti_elements(shape);
+    size_t length = strlen(name) + 1, n = (size_t)gckpti_elements(shape), all = n;
     memset(&q, 0, sizeof q);
-    if (s->count >= INT32_MAX ||
+    for (size_t i = 0; i < s->count && all <= SIZE_MAX / 24; i++)
+        all += s->params[i].external ? 0 : (size_t)s->params[i].p.elements;
+    if (s->count >= INT32_MAX || (!values && all > SIZE_MAX / 24) ||
         !gckpti_grow(&s->memory, &s->params, &s->capacity, s->count, sizeof *s->params))
         return NULL;
     char *copy = (char *)gckpti_new(&s->memory, length, 1);
-    if (copy)
-        memcpy(copy, name, length);
+    if (!copy)
+        return NULL;
+    memcpy(copy, name, length);
     q.p.elements = (int64_t)n;
-    q.p.values = values ? values : (float *)gckpti_new(&s->memory, n, sizeof(float));
+    q.p.values = values;
     q.p.name = copy;
     q.external = values != NULL;
-    if (!copy || !q.p.values) {
-        gckpti_param_free(s, &q);
-        return NULL;
-    }
+    q.init = init;
     q.p.shape = *shape;
     q.p.lr_scale = 1;
     q.p.decay_scale = shape->n >= 2 ? 1.0f : 0.0f;
-    q.name_hash = gckpti_fnv(GCKPTI_FNV_START, name, length - 1);
+    q.name_hash = (uint32_t)gckpti_fnv(GCKPTI_FNV_START, name, length - 1);
     s->params[s->count] = q;
     return &s->params[s->count++];
 }
 
-/* values = constant + normal N(0,1) + uniform U(-1,1), a function of seed, name and element
- * (5j). */
-static void gckpti_param_init(const gckpt_store *s, gckpti_param *q, gckpt_init init)
+/* ---- values: a parameter has none until a call that needs them makes them ---- */
+enum { GCKPTI_DRAWN = 64 }; /* values drawn in passing at a time; even */
+
+/* Initial values from the even index `at`: fma(uniform, U, fma(normal, N, constant)), a function of
+ * seed, name and element (5j). So they are the same whenever they are drawn, and as often. Philox:
+ * key = FNV-1a of the seed's 8 bytes, lowest first, and the name; counter = element / 2, 0, 0. N =
+ * gckpti_normal(words 0, 1)[element % 2], U = fma(2, u(word 2 + element % 2), -1). */
+static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t n,
+                               float *out)
 {
+    const gckpt_init *init = &q->init;
     unsigned char seed[8];
     for (int i = 0; i < 8; i++)
         seed[i] = (unsigned char)(s->seed >> (8 * i));
     uint64_t key = gckpti_fnv(gckpti_fnv(GCKPTI_FNV_START, seed, 8), q->p.name, strlen(q->p.name));
-    for (int64_t i = 0; i < q->p.elements; i += 2) {
+    for (int64_t i = 0; i < n; i += 2) {
         float normal[2] = { 0, 0 }, v[2];
         uint32_t word[4] = { 0, 0, 0, 0 };
-        if (init.normal < 0 || init.normal > 0 || init.uniform < 0 || init.uniform > 0)
-            gckpti_philox(key, (uint64_t)i / 2, 0, 0, word);
-        if (init.normal < 0 || init.normal > 0)
+        if (init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0)
+            gckpti_philox(key, (uint64_t)(at + i) / 2, 0, 0, word);
+        if (init->normal < 0 || init->normal > 0)
             gckpti_normal(word[0], word[1], normal);
         for (int j = 0; j < 2; j++) {
             float uniform = gckpti_fma(2, gckpti_uniform(word[2 + j]), -1);
-            v[j] = gckpti_fma(init.uniform, uniform,
-                              gckpti_fma(init.normal, normal[j], init.constant));
-            if (i + j < q->p.elements)
-                q->p.values[i + j] = v[j];
+            v[j] = gckpti_fma(init->uniform, uniform,
+                              gckpti_fma(init->normal, normal[j], init->constant));
+            if (i + j < n)
+                out[i + j] = v[j];
+        }
+    }
+}
+
+/* Some values from the even index `at`, *n of them: the parameter's, or, while it has none, what
+ * they will be, in `room`. For reads of a store, which allocate nothing. */
+static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
+                                     float room[GCKPTI_DRAWN], int64_t *n)
+{
+    int64_t left = q->p.elements - at;
+    *n = left;
+    if (q->p.values)
+        return q->p.values + at;
+    if (left > GCKPTI_DRAWN)
+        *n = GCKPTI_DRAWN;
+    gckpti_draw_values(s, q, at, *n, room);
+    return room;
+}
+
+/* Memory for values, which are raw until they are drawn or loaded. who: for the error. */
+static gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who)
+{
+    size_t bytes = (size_t)q->p.elements * sizeof(float);
+    if (q->p.values)
+        return GCKPT_OK;
+    q->p.values = (float *)gckpti_resize(&s->memory, NULL, 0, bytes);
+    if (!q->p.values)
+        return gckpti_error(s, GCKPT_E_MEMORY, "%s: no memory for the values of \"%s\": %z bytes",
+                            who, q->p.name, bytes);
+    q->raw = 1;
+    return GCKPT_OK;
+}
+
+/* What becomes of all raw values: they are drawn, or given back (as if they had not been asked
+ * for). */
+static void gckpti_values_draw(gckpt_store *s)
+{
+    for (size_t i = 0; i < s->count; i++)
+        if (s->params[i].raw) {
+            gckpti_draw_values(s, &s->params[i], 0, s->params[i].p.elements,
+                               s->params[i].p.values);
+            s->params[i].raw = 0;
+        }
+}
+
+static void gckpti_values_undo(gckpt_store *s)
+{
+    for (size_t i = s->count; i-- > 0;) {
+        gckpti_param *q = &s->params[i];
+        if (q->raw) {
+            gckpti_delete(&s->memory, q->p.values, (size_t)q->p.elements, sizeof(float));
+            q->p.values = NULL;
+            q->raw = 0;
         }
     }
 }
@@ -2495,6 +2623,12 @@ GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *patter
 GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern, float lr_scale,
                                          float decay_scale)
 {
+    int bad = !(lr_scale >= 0 && lr_scale <= FLT_MAX); /* or NaN */
+    if (bad || !(decay_scale >= 0 && decay_scale <= FLT_MAX))
+        return gckpti_error(store, GCKPT_E_ARG,
+                            "group \"%s\": %s is %g; it must be 0 or more and finite",
+                            pattern ? pattern : "", bad ? "lr_scale" : "decay_scale",
+                            (double)(bad ? lr_scale : decay_scale));
     return gckpti_store_each(store, pattern, GCKPTI_GROUP, 0, lr_scale, decay_scale);
 }
 
@@ -2514,15 +2648,16 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
                             gckpti_name_problem(name));
     if (!gckpti_shape_fits(&shape))
         return gckpti_error(store, GCKPT_E_SHAPE,
-                            "external parameter \"%s\": sizes must be positive and the "
+                            "external parameter \"%s\": %S: sizes must be positive and the "
                             "product below %z",
-                            name, SIZE_MAX / 64);
+                            name, &shape, SIZE_MAX / 64);
     if (gckpti_find(store, name) >= 0)
         return gckpti_error(store, GCKPT_E_ARG,
                             "external parameter \"%s\" exists already; bind it before "
                             "any graph asks for it",
                             name);
-    gckpti_param *q = gckpti_param_new(store, name, &shape, values);
+    gckpt_init none = { 0, 0, 0 };
+    gckpti_param *q = gckpti_param_new(store, name, &shape, values, none);
     if (!q)
         return gckpti_error(store, GCKPT_E_MEMORY,
                             "external parameter \"%s\": no memory for its entry", name);
@@ -2533,12 +2668,23 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
 
 GCKPT_API int gckpt_store_count(const gckpt_store *store) { return store ? (int)store->count : 0; }
 
-GCKPT_API gckpt_result gckpt_store_get(const gckpt_store *store, int index, gckpt_parameter *out)
+GCKPT_API gckpt_result gckpt_store_peek(const gckpt_store *store, int index, gckpt_parameter *out)
 {
     if (!store || !out || index < 0 || (size_t)index >= store->count)
         return GCKPT_E_ARG;
     *out = store->params[index].p;
     return GCKPT_OK;
+}
+
+GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_parameter *out)
+{
+    gckpt_result result = gckpt_store_peek(store, index, out);
+    if (result != GCKPT_OK || out->values)
+        return result;
+    result = gckpti_values_new(store, &store->params[index], "get");
+    gckpti_values_draw(store);
+    out->values = store->params[index].p.values;
+    return result;
 }
 
 GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name)
@@ -2561,8 +2707,14 @@ GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store) { return store ? s
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
 {
     uint64_t hash = GCKPTI_FNV_START;
-    for (size_t i = 0; store && i < store->count; i++)
-        hash = gckpti_hash_floats(hash, store->params[i].p.values, store->params[i].p.elements);
+    float room[GCKPTI_DRAWN];
+    for (size_t i = 0; store && i < store->count; i++) {
+        const gckpti_param *q = &store->params[i];
+        for (int64_t at = 0, n; at < q->p.elements; at += n) {
+            const float *x = gckpti_values_at(store, q, at, room, &n);
+            hash = gckpti_hash_floats(hash, x, n);
+        }
+    }
     return hash;
 }
 
@@ -2791,14 +2943,22 @@ static gckpt_tensor *gckpti_leaf(gckpt_graph *g, int kind, const char *name, gck
 GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_type type,
                                     gckpt_shape shape)
 {
-    if (graph && name && shape.n < 1)
+    if (!graph || graph->object.sticky != GCKPT_OK)
+        return NULL;
+    if (name && shape.n < 1)
         return gckpti_fail(graph, GCKPT_E_SHAPE, "input \"%s\": needs at least the batch axis",
                            name);
-    if (graph && name && graph->rows && shape.d[0] != graph->rows)
+    if (name && graph->rows && shape.n <= GCKPT_MAX_DIMS && shape.d[0] != graph->rows)
         return gckpti_fail(graph, GCKPT_E_SHAPE,
                            "input \"%s\": %S: axis 0 is the batch and must be %I, as for "
                            "the other inputs",
                            name, &shape, graph->rows);
+    for (size_t i = 0; name && i < graph->count; i++)
+        if (graph->tensors[i]->kind == GCKPTI_INPUT && !strcmp(graph->tensors[i]->name, name))
+            return gckpti_fail(graph, GCKPT_E_ARG,
+                               "input \"%s\": the graph has one of this name, tensor %i; choose "
+                               "another, by which messages and printed plans can tell them apart",
+                               name, (int)i);
     gckpt_tensor *t = gckpti_leaf(graph, GCKPTI_INPUT, name, type, &shape);
     if (t)
         graph->rows = shape.d[0];
@@ -2837,12 +2997,10 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
     if (!t)
         return NULL;
     if (index < 0) {
-        gckpti_param *q = gckpti_param_new(s, name, &shape, NULL);
-        if (!q)
+        if (!gckpti_param_new(s, name, &shape, NULL, init))
             return gckpti_fail(graph, GCKPT_E_MEMORY,
                                "param \"%s\": the store has no memory for %I floats", name,
                                gckpti_elements(&shape));
-        gckpti_param_init(s, q, init);
         index = (int)s->count - 1;
     }
     t->index = index;
@@ -3007,7 +3165,7 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
                            attribute_bytes);
     int once = 1;
     for (int i = 0; i < n; i++) {
-        gckpt_type type = op->classes && i == n - 1 ? GCKPT_I32 : GCKPT_F32;
+        gckpt_type type = op->flags & GCKPT_INDEX(i) ? GCKPT_I32 : GCKPT_F32;
         if (in[i]->graph != g)
             return gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
         if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
@@ -3015,7 +3173,9 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
                                op->name, in[i]);
         if (in[i]->type != type)
             return gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be %s", op->name, i, in[i],
-                               type == GCKPT_I32 ? "i32 (indices)" : "f32");
+                               type == GCKPT_I32
+                                   ? "i32 (indices)"
+                                   : "f32 (an op that takes i32 there says GCKPT_INDEX)");
         once = once && in[i]->once;
     }
     gckpt_call call, more;
@@ -3033,7 +3193,7 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
     if (loss)
         call.shape.n = 0;
     if (!gckpti_shape_fits(&call.shape) || call.aux_bytes > PTRDIFF_MAX / 4)
-        return gckpti_fail(g, GCKPT_E_SHAPE, "%s: the result %S is too large; at most %z elements",
+        return gckpti_fail(g, GCKPT_E_SHAPE, "%s: the result %S does not fit; at most %z elements",
                            op->name, &call.shape, SIZE_MAX / 64);
     /* Rows must stay rows: with two or three times the rows there are two or three times the
      * output's, and nothing else changes. */
@@ -3072,7 +3232,7 @@ typedef struct { /* AdamW (Loshchilov & Hutter 2019), constants of one step */
 } gckpti_adamw;
 
 #if GCKPTI_HAS_FAST
-/* What >>kernels has for each instruction set; NULL: the processor lacks it. */
+/* What section kernels has for each instruction set; NULL: the processor lacks it. */
 typedef struct gckpti_kernels gckpti_kernels;
 struct gckpti_product;
 struct gckpti_columns;
@@ -3181,7 +3341,7 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, const float *at
 
 #define GCKPTI_UNARY_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
 
-/* relu: y = max(x, 0), NaN stays; dx = g where y > 0 */
+/* relu: y = max(x, 0), NaN and -0 stay; dx = g where y > 0, else +0 (stored or added) */
 GCKPTI_INLINE float gckpti_relu(float x) { return x < 0.0f ? 0.0f : x; }
 static void gckpti_relu_forward(const gckpt_call *call) { gckpti_unary_forward(call, gckpti_relu); }
 static void gckpti_relu_backward(const gckpt_call *call)
@@ -3207,7 +3367,9 @@ GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x)
 }
 
 /* gelu: u = sqrt(2/pi) (x + 0.044715 x^3), t = tanh(u), y = x/2 (1 + t)
+ *   u = x fma(x^2, C3, C1), y = fma(x/2, t, x/2)
  * slope: (1 + t)/2 + x/2 (1 - t^2) u',  u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
+ *   fma(x/2 fma(-t, t, 1), u', fma(1/2, t, 1/2)),  u' = fma(x^2, 3 C3, C1)
  * Hendrycks & Gimpel 2016. */
 #define GCKPTI_GELU_C1 0.797884561f  /* sqrt(2/pi) */
 #define GCKPTI_GELU_C3 0.0356774081f /* sqrt(2/pi) * 0.044715 */
@@ -3242,7 +3404,8 @@ GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x)
     return gckpt_apply(&gckpti_op_gelu, &x, 1, NULL, 0);
 }
 
-/* gelu_erf: e = erf(x / sqrt 2), y = x/2 (1 + e);  slope: (1 + e)/2 + x exp(-x^2/2) / sqrt(2 pi) */
+/* gelu_erf: e = erf(0.707106781 x), y = x/2 (1 + e);  slope: (1 + e)/2 + x exp(-x^2/2) / sqrt(2 pi)
+ *   fma(x/2, e, x/2);  fma(0.398942280 x, exp((-x/2) x), fma(1/2, e, 1/2)) */
 GCKPTI_INLINE float gckpti_gelu_erf(float x)
 {
     float h = 0.5f * x, e = gckpti_erf(0.707106781f * x);
@@ -3276,7 +3439,8 @@ GCKPT_API gckpt_tensor *gckpt_gelu_erf(gckpt_tensor *x)
     return gckpt_apply(&gckpti_op_gelu_erf, &x, 1, NULL, 0);
 }
 
-/* silu: s = 1 / (1 + exp(-x)), y = x s;  slope: s + x s (1 - s). Elfwing 2017. */
+/* silu: s = 1 / (1 + exp(-x)), y = x s = x / (1 + exp(-x));  slope: s + x s (1 - s)
+ *   = fma(x s, 1 - s, s). Elfwing 2017. */
 GCKPTI_INLINE float gckpti_sigmoid(float x) { return 1.0f / (1.0f + gckpti_exp(-x)); }
 GCKPTI_INLINE float gckpti_silu(float x) { return x / (1.0f + gckpti_exp(-x)); }
 GCKPTI_INLINE float gckpti_silu_slope(float x)
@@ -3304,7 +3468,7 @@ GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x)
     return gckpt_apply(&gckpti_op_silu, &x, 1, NULL, 0);
 }
 
-/* tanh: slope 1 - y^2 */
+/* tanh: slope 1 - y^2 = fma(-y, y, 1) */
 GCKPTI_INLINE float gckpti_tanh_slope(float y) { return gckpti_fma(-y, y, 1.0f); }
 static void gckpti_tanh_forward(const gckpt_call *call) { gckpti_unary_forward(call, gckpti_tanh); }
 static void gckpti_tanh_backward(const gckpt_call *call)
@@ -3326,7 +3490,7 @@ GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x)
     return gckpt_apply(&gckpti_op_tanh, &x, 1, NULL, 0);
 }
 
-/* sigmoid: y = 1 / (1 + exp(-x)), slope y - y^2 */
+/* sigmoid: y = 1 / (1 + exp(-x)), slope y - y^2 = fma(-y, y, y) */
 GCKPTI_INLINE float gckpti_sigmoid_slope(float y) { return gckpti_fma(-y, y, y); }
 static void gckpti_sigmoid_forward(const gckpt_call *call)
 {
@@ -3427,7 +3591,8 @@ GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor)
     return gckpt_apply(&gckpti_op_scale, &x, 1, &factor, sizeof factor);
 }
 
-/* dropout: y = x / (1 - p) where u >= p, else 0;  dx = g / (1 - p) or 0, the mask drawn again.
+/* dropout: y = x / (1 - p) where u >= p, else 0;  dx = g / (1 - p) or 0, the mask drawn again: puts
+ * of (1 / (1 - p)) x or g, and of +0.
  * u is uniform in [0,1), four to a Philox block, numbered by the element in the whole batch (5j): a
  * micro-batch may begin inside a block. */
 static gckpt_result gckpti_dropout_shape(gckpt_call *call)
@@ -4226,7 +4391,11 @@ static void gckpti_embed_backward(const gckpt_call *call)
                                : gckpti_from_bf16(call->grad_out_bf16[r * n + i]);
 }
 
-static int64_t gckpti_embed_classes(const gckpt_call *call) { return call->in[0].shape.d[0]; }
+static int64_t gckpti_embed_classes(const gckpt_call *call, int i)
+{
+    (void)i;
+    return call->in[0].shape.d[0];
+}
 
 static const gckpt_op gckpti_op_embed = { "embed",
                                           gckpti_embed_shape,
@@ -4235,7 +4404,7 @@ static const gckpt_op gckpti_op_embed = { "embed",
                                           NULL,
                                           gckpti_embed_classes,
                                           { GCKPT_IN(1) },
-                                          GCKPT_TAKES_BF16,
+                                          GCKPT_TAKES_BF16 | GCKPT_INDEX(1),
                                           GCKPTI_FAST(gckpti_fast_embed_forward),
                                           GCKPTI_FAST(gckpti_fast_embed_backward) };
 
@@ -5076,8 +5245,9 @@ static uint64_t gckpti_cross_entropy_flops(const gckpt_call *call)
     return 13 * (uint64_t)gckpti_elements(&call->in[0].shape);
 }
 
-static int64_t gckpti_cross_entropy_classes(const gckpt_call *call)
+static int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 {
+    (void)i;
     return gckpti_last(&call->in[0].shape);
 }
 
@@ -5088,7 +5258,7 @@ static const gckpt_op gckpti_op_cross_entropy = { "cross_entropy",
                                                   gckpti_cross_entropy_flops,
                                                   gckpti_cross_entropy_classes,
                                                   { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX },
-                                                  GCKPT_LOSS,
+                                                  GCKPT_LOSS | GCKPT_INDEX(1),
                                                   GCKPTI_FAST(gckpti_fast_cross_entropy_forward),
                                                   GCKPTI_FAST(gckpti_fast_cross_entropy_backward) };
 
@@ -5360,8 +5530,9 @@ static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
     return logits * (2 * (uint64_t)gckpti_last(x) + 13);
 }
 
-static int64_t gckpti_linear_cross_entropy_classes(const gckpt_call *call)
+static int64_t gckpti_linear_cross_entropy_classes(const gckpt_call *call, int i)
 {
+    (void)i;
     return call->in[1].shape.d[0];
 }
 
@@ -5374,7 +5545,7 @@ static const gckpt_op gckpti_op_linear_cross_entropy = {
     gckpti_linear_cross_entropy_classes,
     { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
       GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX },
-    GCKPT_LOSS | GCKPTI_AGAIN | GCKPT_TAKES_BF16,
+    GCKPT_LOSS | GCKPTI_AGAIN | GCKPT_TAKES_BF16 | GCKPT_INDEX(2),
     GCKPTI_FAST(gckpti_fast_linear_cross_entropy_forward),
     GCKPTI_FAST(gckpti_fast_linear_cross_entropy_backward)
 };
@@ -5662,8 +5833,8 @@ typedef struct {
     uint64_t key;
     int item, from, to, policy; /* what the key stands for */
 } gckpti_keyed;
-typedef struct {
-    void *p;
+typedef struct gckpti_scratch { /* the head of a piece of memory */
+    struct gckpti_scratch *before;
     size_t size;
 } gckpti_scratch;
 
@@ -5674,8 +5845,7 @@ typedef struct {
     int term_count, n, threads, plain, looped, inference;
     gckpti_allocator *memory;
     int failed; /* out of memory somewhere */
-    gckpti_scratch scratch[20];
-    int scratch_count;
+    gckpti_scratch *scratch; /* the newest */
     unsigned char *active, *value_live, *aux_live, *kept;
     size_t *work_forward, *work_backward;
     gckpt_cost *cost;
@@ -5703,14 +5873,17 @@ typedef struct {
 
 static void *gckpti_scratch_new(gckpti_planner *p, size_t n, size_t size)
 {
-    void *memory = gckpti_new(p->memory, n + 1, size);
+    const size_t head = gckpti_round_up(sizeof(gckpti_scratch), GCKPTI_ALIGN);
+    size_t items = n < PTRDIFF_MAX / 2 / size ? head / size + n + 2 : SIZE_MAX;
+    unsigned char *memory = (unsigned char *)gckpti_new(p->memory, items, size);
     if (!memory) {
         p->failed = 1;
         return NULL;
     }
-    p->scratch[p->scratch_count].p = memory;
-    p->scratch[p->scratch_count++].size = (n + 1) * size;
-    return memory;
+    gckpti_scratch piece = { p->scratch, items * size };
+    memcpy(memory, &piece, sizeof piece);
+    p->scratch = (gckpti_scratch *)(void *)memory;
+    return memory + head;
 }
 
 static void gckpti_planner_free(gckpti_planner *p)
@@ -5727,9 +5900,10 @@ static void gckpti_planner_free(gckpti_planner *p)
         gckpti_resize(p->memory, p->raw, p->raw_capacity * sizeof *p->raw, 0);
     if (p->list)
         gckpti_resize(p->memory, p->list, p->list ? p->capacity * sizeof *p->list : 0, 0);
-    while (p->scratch_count > 0) {
-        gckpti_scratch *s = &p->scratch[--p->scratch_count];
-        gckpti_resize(p->memory, s->p, s->size, 0);
+    while (p->scratch) {
+        gckpti_scratch *piece = p->scratch;
+        p->scratch = piece->before;
+        gckpti_resize(p->memory, piece, piece->size, 0);
     }
 }
 
@@ -5885,11 +6059,18 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
     return cost;
 }
 
-/* Sums of work must stay below 2^64, however often a forward is repeated. */
+/* Work only adds up to what can be counted: a user's schedule may repeat a forward at will. */
+static uint64_t gckpti_add_work(uint64_t sum, uint64_t more)
+{
+    return more < UINT64_MAX - sum ? sum + more : UINT64_MAX;
+}
+
+/* Sums of work must stay below 2^64, although the search and the makers repeat a forward for each
+ * backward there is. */
 static gckpt_result gckpti_check_work(const gckpti_planner *p)
 {
-    const uint64_t most = UINT64_C(1) << 53;
-    uint64_t sum = 0;
+    uint64_t most = UINT64_MAX / 2 / ((uint64_t)p->n + 1), sum = 0;
+    most = most < UINT64_C(1) << 53 ? most : UINT64_C(1) << 53;
     for (int i = 0; i < p->n; i++) {
         const gckpt_cost *c = &p->cost[i]; /* 0 for what is no op */
         if (c->forward > most || c->backward > most || sum > most)
@@ -5900,7 +6081,7 @@ static gckpt_result gckpti_check_work(const gckpti_planner *p)
     return sum <= most
                ? GCKPT_OK
                : gckpti_error(p->g, GCKPT_E_ARG,
-                              "plan: the work of all ops adds up to more than 2^53; %s",
+                              "plan: the work of all ops adds up to more than %u; %s", most,
                               p->desc->costs ? "give costs in a larger unit" : "use fewer rows");
 }
 
@@ -6211,13 +6392,15 @@ static void gckpti_mark_first(gckpti_planner *p)
     for (size_t x = 0; x < p->length; x++)
         if (p->list[x].kind == GCKPT_FORWARD) {
             p->list[x].first = !p->mark[p->list[x].id];
-            *(p->list[x].first ? &once : &again) += p->cost[p->list[x].id].forward;
+            uint64_t *sum = p->list[x].first ? &once : &again;
+            *sum = gckpti_add_work(*sum, p->cost[p->list[x].id].forward);
             p->mark[p->list[x].id] = 1;
         } else if (p->list[x].kind == GCKPT_BACKWARD) {
-            p->least_work += p->cost[p->list[x].id].backward;
+            uint64_t more = p->cost[p->list[x].id].backward;
+            p->least_work = gckpti_add_work(p->least_work, more);
         }
-    p->least_work += once;
-    p->work = p->least_work + again;
+    p->least_work = gckpti_add_work(p->least_work, once);
+    p->work = gckpti_add_work(p->least_work, again);
     p->recompute = once ? (double)again / (double)once : 0;
 }
 
@@ -7198,6 +7381,26 @@ static gckpti_parts gckpti_parts_of(const gckpt_plan *p, void *block)
     return q;
 }
 
+/* The plan that begins at `block`, with `head` as its numbers and its arrays, `parts`, yet to be
+ * filled. */
+static gckpt_plan *gckpti_plan_at(void *block, const gckpt_plan *head, gckpti_parts *parts)
+{
+    gckpt_plan *plan = (gckpt_plan *)block;
+    *parts = gckpti_parts_of(head, block);
+    *plan = *head;
+    plan->block = block;
+    plan->nodes = parts->nodes;
+    plan->params = parts->params;
+    plan->list = parts->list;
+    plan->operands = parts->operands;
+    plan->terms = parts->terms;
+    plan->picks = parts->picks;
+    plan->lives = parts->lives;
+    plan->words = parts->words;
+    plan->names = parts->names;
+    return plan;
+}
+
 static size_t gckpti_name_add(gckpt_plan *plan, const gckpti_parts *parts, const char *name)
 {
     size_t at = plan->name_bytes, size = strlen(name) + 1;
@@ -7327,6 +7530,19 @@ static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
     return parameters + state;
 }
 
+/* In a caller's block a plan lies behind what planning took: moves it to the beginning. */
+static gckpt_plan *gckpti_plan_settle(gckpt_plan *plan)
+{
+    if (!plan || !plan->memory.desc.memory)
+        return plan;
+    size_t size = gckpti_parts_of(plan, NULL).size;
+    plan->memory.used = 0;
+    void *first = gckpti_resize(&plan->memory, NULL, 0, size); /* lower than the plan, so it fits */
+    gckpt_plan *moved = (gckpt_plan *)memmove(first, plan, size);
+    gckpti_parts parts;
+    return gckpti_plan_at(moved, moved, &parts);
+}
+
 static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
 {
     const gckpt_plan_desc *d = p->desc;
@@ -7371,20 +7587,9 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
     p->failed = p->failed || !block;
     if (!block)
         return NULL;
-    gckpti_parts parts = gckpti_parts_of(plan, block);
-    plan = (gckpt_plan *)block;
-    *plan = head;
-    plan->block = block;
+    gckpti_parts parts;
+    plan = gckpti_plan_at(block, &head, &parts);
     plan->memory = memory;
-    plan->nodes = parts.nodes;
-    plan->params = parts.params;
-    plan->list = parts.list;
-    plan->operands = parts.operands;
-    plan->terms = parts.terms;
-    plan->picks = parts.picks;
-    plan->lives = parts.lives;
-    plan->words = parts.words;
-    plan->names = parts.names;
     gckpti_encode_nodes(p, plan, &parts);
     for (size_t x = 0; x < plan->length; x++) {
         parts.list[x] = p->ins[x];
@@ -7407,7 +7612,8 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
                                                  : use >= 0            ? p->use[use]
                                                                        : p->grad[t->id]);
     }
-    gckpti_sort_blocks(p->blocks, gckpti_list_blocks(p));
+    size_t blocks = gckpti_list_blocks(p); /* may move p->blocks */
+    gckpti_sort_blocks(p->blocks, blocks);
     for (size_t i = 0; i < plan->life_count; i++) { /* latest end first, so back to front */
         const gckpti_block *b = &p->blocks[plan->life_count - 1 - i];
         const gckpti_version *v = &p->versions[b->version];
@@ -7444,6 +7650,12 @@ static gckpt_result gckpti_try(gckpti_planner *p, gckpt_mode mode, int group)
     return result != GCKPT_OK ? result : p->failed ? GCKPT_E_MEMORY : gckpti_lifetimes(p);
 }
 
+/* What this machine cannot address is no plan, but one with fewer bytes may be. */
+static int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
+{
+    return result == GCKPT_E_MEMORY && !p->failed;
+}
+
 /* The i-th uniform segmentation: groups of 1, 2, ... ops, then of 1, 2, ... of the user's outermost
  * segments. */
 static int gckpti_group(const gckpti_planner *p, size_t i)
@@ -7472,6 +7684,7 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p, size_t alignment, int *b
         if (gckpti_group_repeats(p, i))
             continue;
         result = gckpti_try(p, GCKPT_SQRT, gckpti_group(p, i));
+        result = gckpti_too_large(p, result) ? GCKPT_OK : result; /* its bound is SIZE_MAX */
         bound[i] = p->bound;
     }
     for (*best = 1; result == GCKPT_OK && n > 0;) {
@@ -7528,7 +7741,8 @@ enum {
     GCKPTI_TRIED = 24,   /* most seeds that an exact rung polishes */
     GCKPTI_CLOSURE = 400 /* most forwards that one gap may cost */
 };
-#define GCKPTI_WORK_LIMIT INT64_C(200000000) /* list items evaluated, in all */
+#define GCKPTI_WORK_LIMIT INT64_C(200000000)  /* list items evaluated, in all; besides, */
+#define GCKPTI_LOOK_LIMIT INT64_C(1000000000) /* items and links looked at to find moves */
 /* bytes of a store-all plan, at most: sums over all instructions stay below 2^63 */
 #define GCKPTI_SEARCHED 17592186044416.0
 
@@ -7556,14 +7770,15 @@ typedef struct {
 /* One version of a unit's results, from its forward to its last uses; -1: none. */
 typedef struct {
     int unit, start, value_end, aux_end;
-    int source[2]; /* spans whose bytes the value may take over */
+    int source, sources; /* t->source[source..]: spans whose bytes the value may take over */
 } gckpti_span;
 
 typedef struct {
-    gckpti_room room[4];
+    gckpti_room room[5];
     int *item, length; /* u: forward of unit u; ~u: its backward */
     gckpti_span *span;
-    int spans, *at; /* by position: the span that begins there */
+    int spans, *source;
+    int *at; /* by position: the span that begins there */
     int64_t *live, peak;
     uint64_t extra; /* cost of all forwards but the first ones */
 } gckpti_trial;
@@ -7600,6 +7815,7 @@ typedef struct {
     size_t alignment;
     gckpti_unit *unit;
     int units, once, ranks; /* once: the first units, computed once a step */
+    int sources;            /* inputs of a unit that it may replace, at most; 1 or more */
     int body_ranks;         /* ranks below this one belong to the body */
     int turn;               /* position of the first backward of the present schedule */
     int *links, *of;        /* of: unit of a tensor id, or -1 */
@@ -7611,6 +7827,8 @@ typedef struct {
     int *latest;
     int *mark, stamp;          /* units that were seen in this round */
     int *set, set_count;       /* of gckpti_closure */
+    int set_cut;               /* it would have been larger */
+    int cut;                   /* one that was used would, or the search ended early */
     int *of_unit, *unit_start; /* spans of a unit, ascending */
     int *use, *use_start;      /* positions that use a span, ascending */
     int *read, *read_start;    /* spans that a position uses, in the order of its links */
@@ -7622,7 +7840,8 @@ typedef struct {
     int moves, inserts;
     gckpti_slot *slot, *seed;
     int slots, seeds, rungs;
-    int64_t items; /* evaluated so far */
+    int64_t items, looked; /* counted so far, for GCKPTI_WORK_LIMIT and GCKPTI_LOOK_LIMIT */
+    int64_t swept[2];      /* the same when laying out began */
     int spared;    /* a unit whose gaps stay open; -1: none */
 } gckpti_search;
 
@@ -7649,10 +7868,12 @@ static int gckpti_trial_room(gckpti_search *s, gckpti_trial *t, int length)
     gckpti_want(s, &t->room[1], n, sizeof *t->span);
     gckpti_want(s, &t->room[2], n, sizeof *t->at);
     gckpti_want(s, &t->room[3], n, sizeof *t->live);
+    gckpti_want(s, &t->room[4], n * (size_t)s->sources, sizeof *t->source);
     t->item = (int *)t->room[0].at; /* without memory: what was there before */
     t->span = (gckpti_span *)t->room[1].at;
     t->at = (int *)t->room[2].at;
     t->live = (int64_t *)t->room[3].at;
+    t->source = (int *)t->room[4].at;
     return !s->p->failed;
 }
 
@@ -7723,6 +7944,10 @@ static void gckpti_model_units(gckpti_search *s)
                     u->in_place |= (unsigned char)(1u << (at - u->in));
             }
             u->inputs = links - u->in;
+            int sources = 0;
+            for (unsigned bits = u->in_place; bits; bits &= bits - 1)
+                sources++;
+            s->sources = sources > s->sources ? sources : s->sources;
             u->read = links;
             unsigned mask = p->active[i] ? gckpti_needs(p, t) : 0;
             s->of[i] = s->units++;
@@ -7841,7 +8066,7 @@ static void gckpti_drop(gckpti_search *s, gckpti_trial *t)
 /* Spans, live bytes at each position, their peak and the repeated work of a list. */
 static void gckpti_evaluate(gckpti_search *s, gckpti_trial *t)
 {
-    int *latest = s->latest, end = t->length, body_end = t->length, rank = 0;
+    int *latest = s->latest, end = t->length, body_end = t->length, rank = 0, taken = 0;
     const int *links = s->links;
     for (int u = 0; u < s->units; u++)
         latest[u] = -1;
@@ -7866,13 +8091,15 @@ static void gckpti_evaluate(gckpti_search *s, gckpti_trial *t)
         gckpti_span *v = &t->span[t->spans];
         v->unit = i;
         v->start = x;
-        v->value_end = v->aux_end = v->source[0] = v->source[1] = -1;
-        for (int k = 0, found = 0; k < u->inputs; k++) {
+        v->value_end = v->aux_end = -1;
+        v->source = taken;
+        for (int k = 0; k < u->inputs; k++) {
             int q = latest[links[u->in + k]];
             t->span[q].value_end = x;
-            if (u->in_place >> k & 1 && found < 2)
-                v->source[found++] = q;
+            if (u->in_place >> k & 1)
+                t->source[taken++] = q;
         }
+        v->sources = taken - v->source;
         t->extra += latest[i] >= 0 ? u->cost : 0;
         t->at[x] = latest[i] = t->spans++;
     }
@@ -7889,8 +8116,8 @@ static void gckpti_evaluate(gckpti_search *s, gckpti_trial *t)
             v->aux_end = body_end - 1;
         if (v->value_end >= 0) {
             int from = v->start;
-            for (int k = 0; k < 2 && v->source[k] >= 0 && from == v->start; k++) {
-                const gckpti_span *q = &t->span[v->source[k]];
+            for (int k = 0; k < v->sources && from == v->start; k++) {
+                const gckpti_span *q = &t->span[t->source[v->source + k]];
                 if (q->value_end == v->start &&
                     !(s->p->looped && q->start < s->once && v->start >= s->once))
                     from++;
@@ -7941,6 +8168,7 @@ static void gckpti_index(gckpti_search *s, int64_t limit)
         (int64_t *)gckpti_want(s, &s->room[GCKPTI_ROOM_OVER], 5 * length + 12, sizeof *s->over);
     if (s->p->failed)
         return;
+    s->looked += t->length + most;
     s->of_unit = b;
     s->use_start = b + spans + 1;
     s->unit_start = s->use_start + spans + 1;
@@ -8064,9 +8292,11 @@ static uint64_t gckpti_closure(gckpti_search *s, int unit, int x, int policy, in
     s->mark[unit] = s->stamp;
     *penalty = 0;
     *choice = 0;
-    for (int h = 0; h < s->set_count && s->set_count < GCKPTI_CLOSURE; h++) {
+    int h = 0;
+    for (; h < s->set_count && s->set_count < GCKPTI_CLOSURE; h++) {
         const gckpti_unit *u = &s->unit[s->set[h]];
         cost += u->cost;
+        s->looked += u->inputs;
         for (int k = u->in; k < u->in + u->inputs; k++) {
             int q = s->links[k];
             if (s->mark[q] == s->stamp || s->unit[q].fixed)
@@ -8085,6 +8315,7 @@ static uint64_t gckpti_closure(gckpti_search *s, int unit, int x, int policy, in
                 s->set[s->set_count++] = q;
         }
     }
+    s->set_cut = h < s->set_count;
     return cost;
 }
 
@@ -8159,6 +8390,7 @@ static void gckpti_insert_set(gckpti_search *s, int x)
         gckpti_keyed m = { (uint64_t)x << 32 | (uint64_t)s->set[i], s->set[i], 0, x, 0 };
         s->insert[s->inserts++] = m;
     }
+    s->cut = s->cut || s->set_cut;
 }
 
 /* s->next = s->now with the noted forwards, without what nobody reads; evaluated. */
@@ -8205,6 +8437,7 @@ static int64_t gckpti_relief(gckpti_search *s, int low, int from, int high, int6
         sum = sum < most ? sum : most;
         gain += sum;
         s->left[c] -= take ? sum : 0;
+        s->looked++;
         x = end;
     }
     return gain;
@@ -8292,11 +8525,20 @@ static int gckpti_best_single(gckpti_search *s, int64_t limit, int tries, int mo
     return !s->p->failed;
 }
 
+/* Whether the search has counted as much as it may; then it ends, wherever it is. */
+static int gckpti_spent(gckpti_search *s)
+{
+    int spent = s->items > GCKPTI_WORK_LIMIT || s->looked > GCKPTI_LOOK_LIMIT;
+    s->cut = s->cut || spent;
+    return spent;
+}
+
 /* Takes the present schedule below the limit. Returns 0 when it cannot. */
 static int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
 {
     for (int round = 0; s->now.peak > limit && !s->p->failed; round++) {
-        if (round > 300 || s->items > GCKPTI_WORK_LIMIT)
+        s->cut = s->cut || round > 300;
+        if (round > 300 || gckpti_spent(s))
             return 0;
         int64_t excess = gckpti_excess(&s->now, limit);
         gckpti_index(s, limit);
@@ -8337,6 +8579,7 @@ static uint64_t gckpti_saving(gckpti_search *s, int x)
                 i != s->of_unit[s->unit_start[v->unit]])
                 s->set[s->set_count++] = v->start;
         }
+        s->looked += u->inputs;
     }
     return saving;
 }
@@ -8404,7 +8647,7 @@ static void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
         gckpti_find_repeats(s);
         s->insert = (gckpti_keyed *)gckpti_want(s, &s->room[GCKPTI_ROOM_INSERTS], (size_t)s->moves,
                                                 sizeof *s->insert);
-        if (s->p->failed || s->items > GCKPTI_WORK_LIMIT)
+        if (s->p->failed || gckpti_spent(s))
             return;
         if (exact) {
             uint64_t least = s->now.extra;
@@ -8879,7 +9122,7 @@ static void gckpti_climb(gckpti_search *s, int down)
     for (int i = 0; i < s->slots && !s->p->failed; i++) {
         int k = down ? i : s->slots - 1 - i, from = down ? k - 1 : k + 1, best = -1, tried = 0;
         gckpti_slot *slot = &s->slot[k];
-        if (s->items > GCKPTI_WORK_LIMIT)
+        if (gckpti_spent(s))
             exact = 0;
         for (int j = 0; j < s->seeds && down; j++) {
             if (s->seed[j].peak > slot->limit || s->seed[j].limit)
@@ -8913,7 +9156,7 @@ static void gckpti_climb(gckpti_search *s, int down)
  * savings, anew after each success. */
 static void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exact)
 {
-    for (int i = 0; i < tries && slot->length && s->items < GCKPTI_WORK_LIMIT; i++) {
+    for (int i = 0; i < tries && slot->length && !gckpti_spent(s); i++) {
         uint64_t before = slot->extra;
         if (!gckpti_slot_load(s, slot))
             return;
@@ -8938,12 +9181,6 @@ static void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exa
 }
 
 /* ---- exact bytes ---- */
-/* What this machine cannot address is no plan, but one with fewer bytes may be. */
-static int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
-{
-    return result == GCKPT_E_MEMORY && !p->failed;
-}
-
 /* Lays a slot's schedule out with the machinery of every plan; slot->arena, p->arena. */
 static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
 {
@@ -8976,9 +9213,12 @@ static int64_t gckpti_rung(const gckpti_search *s, int k, int below)
  * less work, so that gckpti_choose knows where to look. */
 static gckpt_result gckpti_lay_slot(gckpti_search *s, int k)
 {
+    s->items = s->swept[0]; /* whatever was laid out before: a slot ends the same for any budget */
+    s->looked = s->swept[1];
     gckpt_result result = gckpti_lay(s, &s->slot[k]);
     size_t limit = (size_t)s->slot[k].limit, arena = s->slot[k].arena;
-    for (int more = 1; more <= 2 && k < s->rungs && arena > limit && result == GCKPT_OK; more++) {
+    int over = k < s->rungs && arena > limit && arena < SIZE_MAX;
+    for (int more = 1; more <= 2 && over && result == GCKPT_OK; more++) {
         int64_t below = s->slot[k].limit - (int64_t)(arena - limit) * more / 2;
         gckpti_slot slot;
         memset(&slot, 0, sizeof slot);
@@ -9122,10 +9362,10 @@ static void gckpti_search_free(gckpti_search *s)
         if (slot->item)
             gckpti_resize(a, slot->item, slot->room, 0);
     }
-    for (int i = 0; i < GCKPTI_ROOMS + 8; i++) {
+    for (int i = 0; i < GCKPTI_ROOMS + 10; i++) {
         gckpti_room *r = i < GCKPTI_ROOMS       ? &s->room[i]
-                         : i < GCKPTI_ROOMS + 4 ? &s->now.room[i - GCKPTI_ROOMS]
-                                                : &s->next.room[i - GCKPTI_ROOMS - 4];
+                         : i < GCKPTI_ROOMS + 5 ? &s->now.room[i - GCKPTI_ROOMS]
+                                                : &s->next.room[i - GCKPTI_ROOMS - 5];
         if (r->at)
             gckpti_resize(a, r->at, r->bytes, 0);
     }
@@ -9138,9 +9378,8 @@ static gckpt_result gckpti_sweep(gckpti_search *s, gckpti_planner *p)
     s->p = p;
     s->alignment = p->desc->alignment ? p->desc->alignment : 64;
     s->spared = -1;
-    gckpt_result result = gckpti_check_work(p);
-    if (result == GCKPT_OK)
-        result = gckpti_try(p, GCKPT_STORE_ALL, 0);
+    s->sources = 1;
+    gckpt_result result = gckpti_try(p, GCKPT_STORE_ALL, 0);
     if (result == GCKPT_OK && p->most > GCKPTI_SEARCHED)
         result = gckpti_error(p->g, GCKPT_E_MEMORY,
                               "plan: %g bytes without recomputing are too many to search below; "
@@ -9169,6 +9408,8 @@ static gckpt_result gckpti_sweep(gckpti_search *s, gckpti_planner *p)
         gckpti_climb(s, 0);
     if (!p->failed)
         gckpti_slots_from_seeds(s);
+    s->swept[0] = s->items;
+    s->swept[1] = s->looked;
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
@@ -9213,6 +9454,11 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
         (d->mode == GCKPT_SCHEDULE && (!d->schedule || d->instructions <= 0)))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: terms, fetch or schedule is NULL or its count is negative");
+    if (!inference && d->batch && d->batch < g->rows)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: desc.batch is %I, but the graph has %I rows: build it with at "
+                            "most %I, or leave desc.batch 0 (steps may have fewer rows)",
+                            d->batch, g->rows, d->batch);
     if (count == 0 && (!inference || d->fetches == 0))
         return gckpti_error(
             g, GCKPT_E_ARG,
@@ -9348,7 +9594,7 @@ static gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *mem
     p->inference = d->mode == GCKPT_INFERENCE;
     p->looped = !p->inference && d->batch > graph->rows;
     result = gckpti_planner_start(p);
-    return result == GCKPT_OK && d->costs ? gckpti_check_work(p) : result;
+    return result == GCKPT_OK ? gckpti_check_work(p) : result;
 }
 
 /* Reports what a planner ended with on its graph; other errors are there already. */
@@ -9387,14 +9633,17 @@ static gckpt_plan *gckpti_plan_optimal(gckpti_planner *p, gckpt_result *result, 
     return plan;
 }
 
-GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
-                                     const gckpt_plan_desc *desc)
+/* *too_large: there is memory enough for planning, but more bytes in the arena than this machine
+ * addresses. */
+static gckpt_plan *gckpti_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
+                                   const gckpt_plan_desc *desc, int *too_large)
 {
     gckpt_plan_desc d;
     gckpti_planner p;
     gckpti_allocator memory;
     gckpt_plan *plan = NULL;
     size_t least = 0;
+    *too_large = 0;
     if (!graph || graph->object.sticky != GCKPT_OK)
         return NULL;
     memset(&d, 0, sizeof d);
@@ -9426,7 +9675,15 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
         gckpt_plan_free(plan);
         plan = NULL;
     }
-    return plan;
+    *too_large = gckpti_too_large(&p, result);
+    return gckpti_plan_settle(plan);
+}
+
+GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
+                                     const gckpt_plan_desc *desc)
+{
+    int too_large;
+    return gckpti_plan_new(graph, terms, count, desc, &too_large);
 }
 
 /* ---- the frontier ---- */
@@ -9476,7 +9733,7 @@ static gckpt_frontier *gckpti_frontier_copy(gckpti_search *s)
     f->term_count = p->term_count;
     f->tensors = (size_t)p->n;
     f->count = (size_t)s->slots;
-    f->complete = s->items <= GCKPTI_WORK_LIMIT;
+    f->complete = !s->cut;
     for (int k = 0; k < s->slots; k++)
         f->item_count += (size_t)s->slot[k].length;
     f->terms = (gckpt_term *)gckpti_new(&a, (size_t)f->term_count, sizeof *f->terms);
@@ -9611,6 +9868,7 @@ typedef struct {
     uint64_t key;         /* of the first graph; 0: none yet */
     size_t params, least; /* parameters it left in the store; bytes that some size can do with */
     int hunting;          /* nothing fits: what is the least? */
+    int too_large;        /* some size has more bytes than this machine addresses */
 } gckpti_fitting;
 
 /* The greatest divisor of n below d; 0: there is none. */
@@ -9661,6 +9919,9 @@ static size_t gckpti_floor(const gckpt_plan *p)
     return gckpt_plan_bytes(p) - p->arena + most;
 }
 
+/* What mixes rows is planned whole. */
+static int gckpti_cannot_split(const gckpt_plan *p) { return p->looped && p->mixer >= 0; }
+
 /* Plans graph g in the way of f->desc and keeps the plan if it is the best so far. Store-all has
  * the least work of all plans: it is done when it fits, and when it is too slow, so are all
  * others. */
@@ -9671,26 +9932,31 @@ static gckpt_result gckpti_fit_plan(gckpti_fitting *f, gckpt_graph *g, const gck
     uint64_t work = f->best ? gckpt_plan_step_work(f->best) : UINT64_MAX;
     d.mode = GCKPT_STORE_ALL;
     d.budget = 0;
-    gckpt_plan *plan = gckpt_plan_new(g, terms, count, &d);
-    if (!plan)
+    int too_large;
+    gckpt_plan *plan = gckpti_plan_new(g, terms, count, &d, &too_large);
+    if (!plan && !too_large)
         return gckpt_error(g);
     int whole = f->desc.mode == GCKPT_AUTO || f->desc.mode == GCKPT_STORE_ALL;
-    int fits = !f->desc.budget || gckpt_plan_bytes(plan) <= f->desc.budget;
-    int hopeless = gckpt_plan_step_work(plan) > work ||
-                   (d.batch > g->rows && !gckpt_plan_split_exact(plan, NULL));
-    if (!fits && gckpti_floor(plan) > (f->hunting ? f->least - 1 : f->desc.budget))
+    int fits = plan && (!f->desc.budget || gckpt_plan_bytes(plan) <= f->desc.budget);
+    int hopeless = plan && (gckpt_plan_step_work(plan) > work || gckpti_cannot_split(plan));
+    if (plan && !fits && gckpti_floor(plan) > (f->hunting ? f->least - 1 : f->desc.budget))
         hopeless = 1;
     if (hopeless || !whole || !fits) {
         gckpt_plan_free(plan);
         if (hopeless)
             return GCKPT_OK;
-        plan = gckpt_plan_new(g, terms, count, &f->desc);
-        if (!plan && gckpt_error(g) != GCKPT_E_BUDGET)
+        plan = gckpti_plan_new(g, terms, count, &f->desc, &too_large);
+        f->too_large = f->too_large || too_large;
+        if (!plan && !too_large && gckpt_error(g) != GCKPT_E_BUDGET)
             return gckpt_error(g);
-        if (!plan) {
+        if (!plan && !too_large)
             f->least = g->least < f->least ? g->least : f->least;
+        if (!plan)
             return GCKPT_OK;
-        }
+    }
+    if (gckpti_cannot_split(plan)) {
+        gckpt_plan_free(plan);
+        return GCKPT_OK;
     }
     uint64_t own = gckpt_plan_step_work(plan);
     int better = !f->best || own < work ||
@@ -9799,6 +10065,12 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *use
                      "fit: budget %z bytes is too small: a batch of %I rows needs at least %z, "
                      "whatever the micro-batch",
                      f.desc.budget, batch, f.least);
+    else if (result == GCKPT_OK && f.too_large)
+        gckpti_error(store, GCKPT_E_MEMORY,
+                     "fit: whatever the micro-batch of a batch of %I rows, the step arena has more "
+                     "bytes than this machine can address; try GCKPT_MEMORY_POOR or a smaller "
+                     "network",
+                     batch);
     else if (result == GCKPT_OK)
         gckpti_error(store, GCKPT_E_ARG, "fit: build wanted no divisor of the batch of %I rows",
                      batch);
@@ -9825,15 +10097,19 @@ GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan)
     uint64_t body = 0, once = 0;
     for (size_t x = 0; plan && x < plan->length; x++) {
         const gckpti_ins *ins = &plan->list[x];
+        uint64_t *sum = (int)x < plan->body || (int)x >= plan->epilogue ? &once : &body;
         if (ins->kind != GCKPT_UPDATE)
-            *((int)x < plan->body || (int)x >= plan->epilogue ? &once : &body) +=
-                ins->kind == GCKPT_FORWARD ? plan->nodes[ins->id].cost.forward
-                                           : plan->nodes[ins->id].cost.backward;
+            *sum = gckpti_add_work(*sum, ins->kind == GCKPT_FORWARD
+                                             ? plan->nodes[ins->id].cost.forward
+                                             : plan->nodes[ins->id].cost.backward);
     }
     if (!plan)
         return 0;
     uint64_t rows = (uint64_t)plan->rows, batch = (uint64_t)plan->batch;
-    return once + body / rows * batch + body % rows * batch / rows; /* a short one: in proportion */
+    if (body / rows >= UINT64_MAX / 2 / batch)
+        return UINT64_MAX;
+    body = body / rows * batch + body % rows * batch / rows; /* a short one: in proportion */
+    return gckpti_add_work(once, body);
 }
 
 GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan)
@@ -10532,15 +10808,17 @@ typedef struct {
     const char *unit_name;
 } gckpti_chart;
 
-/* Plans every way, but memory-poor not where ops are many: its list grows with their square. */
-static int gckpti_chart_open(gckpti_chart *c, const gckpt_frontier *f, size_t mark,
-                             gckpt_write_fn write, void *user)
+/* Plans every way, but memory-poor not where ops are many: its list grows with their square. The
+ * graph keeps the error it had, unless there is no memory to plan with. */
+static gckpt_result gckpti_chart_open(gckpti_chart *c, const gckpt_frontier *f, size_t mark,
+                                      gckpt_write_fn write, void *user)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_SQRT,
                                         GCKPT_MEMORY_POOR };
     memset(c, 0, sizeof *c);
     if (!f || !write)
-        return 0;
+        return GCKPT_E_ARG;
+    gckpti_object before = f->graph->object;
     c->s.w.write = write;
     c->s.w.user = user;
     c->f = f;
@@ -10556,10 +10834,14 @@ static int gckpti_chart_open(gckpti_chart *c, const gckpt_frontier *f, size_t ma
     c->ops = (int)(f->first[f->count] - f->first[f->count - 1]) / 2;
     for (int i = 0; i < GCKPTI_WAYS; i++) {
         gckpt_plan_desc d = f->desc;
+        int too_large;
         d.mode = modes[i];
-        gckpt_plan *plan = d.mode == GCKPT_MEMORY_POOR && c->ops > GCKPTI_POOR_OPS
-                               ? NULL
-                               : gckpt_plan_new(f->graph, f->terms, f->term_count, &d);
+        if (d.mode == GCKPT_MEMORY_POOR && c->ops > GCKPTI_POOR_OPS)
+            continue;
+        gckpt_plan *plan = gckpti_plan_new(f->graph, f->terms, f->term_count, &d, &too_large);
+        if (!plan && !too_large && f->graph->object.last == GCKPT_E_MEMORY)
+            return GCKPT_E_MEMORY;
+        f->graph->object = before;
         if (!plan)
             continue;
         c->way[i].bytes = gckpt_plan_bytes(plan);
@@ -10572,7 +10854,7 @@ static int gckpti_chart_open(gckpti_chart *c, const gckpt_frontier *f, size_t ma
         c->most = bytes > c->most ? bytes : c->most;
         gckpt_plan_free(plan);
     }
-    return 1;
+    return GCKPT_OK;
 }
 
 /* v >= 0 with one decimal between two texts, right-aligned in 12 columns */
@@ -10605,8 +10887,9 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
 {
     gckpti_chart c;
     gckpti_writer *w = &c.s.w;
-    if (!gckpti_chart_open(&c, f, mark, write, user))
-        return GCKPT_E_ARG;
+    gckpt_result result = gckpti_chart_open(&c, f, mark, write, user);
+    if (result != GCKPT_OK)
+        return result;
     size_t n = f->count, rows = (size_t)GCKPTI_ROWS;
     gckpti_draw(w,
                 "What bytes cost in time: %i plan%s. Bytes are parameters, optimiser state (both\n"
@@ -10703,8 +10986,9 @@ GCKPT_API gckpt_result gckpt_frontier_svg(const gckpt_frontier *f, size_t mark,
     };
     gckpti_chart c;
     gckpti_writer *w = &c.s.w;
-    if (!gckpti_chart_open(&c, f, mark, write, user))
-        return GCKPT_E_ARG;
+    gckpt_result result = gckpti_chart_open(&c, f, mark, write, user);
+    if (result != GCKPT_OK)
+        return result;
     gckpti_draw(w, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"640\" "
                    "viewBox=\"0 0 800 640\" font-family=\"sans-serif\" font-size=\"13\" "
                    "fill=\"#222\"><style>.e{text-anchor:end}.c{text-anchor:middle}"
@@ -10772,8 +11056,9 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
 {
     gckpti_chart c;
     gckpti_writer *w = &c.s.w;
-    if (!gckpti_chart_open(&c, f, mark, write, user))
-        return GCKPT_E_ARG;
+    gckpt_result result = gckpti_chart_open(&c, f, mark, write, user);
+    if (result != GCKPT_OK)
+        return result;
     gckpti_draw(w, "{\"points\":[");
     for (size_t i = 0; i < f->count; i++)
         gckpti_chart_json(w, i ? ",\n" : "\n", "", &f->points[i]);
@@ -10795,7 +11080,7 @@ enum { GCKPTI_CANARY = 64, GCKPTI_UPDATE_BLOCK = 4096 };
 struct gckpt_exec {
     gckpti_object object;
     gckpti_allocator memory;
-    const gckpt_plan *plan;
+    const gckpt_plan *plan; /* its own copy, or a constant of the program */
     gckpt_store *store;
     gckpt_exec_desc desc;
     gckpti_runner runner;
@@ -10847,35 +11132,59 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_delete(&a, exec->feeds, p->inputs, sizeof *exec->feeds);
     gckpti_delete(&a, exec->order, p->param_count, sizeof *exec->order);
     gckpti_delete(&a, exec->params, p->param_count, sizeof *exec->params);
+    gckpti_delete(&a, p->block, gckpti_parts_of(p, NULL).size, 1);
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
 
-/* Optimiser state for what the plan trains, all or none; state of another optimiser is refused. */
+static int gckpti_others_state(const gckpt_plan *p, const gckpti_param *q)
+{
+    return q->optimiser && q->optimiser != (int)p->optimiser + 1 && p->state_slots > 0;
+}
+
+/* Values, and optimiser state for what the plan trains: what is not there yet, all or none. State
+ * of another optimiser is refused. Values are drawn when nothing can fail any more. */
 static gckpt_result gckpti_bind_state(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
+    gckpt_store *s = e->store;
+    gckpt_result result = GCKPT_OK;
+    size_t bytes = 0, states = 0;
     for (size_t i = 0; i < p->param_count; i++) {
-        gckpti_param *q = &e->store->params[e->params[i]];
-        e->squares[i] = (double)gckpti_state_slots(q); /* borrowed: what to go back to */
-        if (!p->params[i].trained)
-            continue;
-        gckpt_result result = GCKPT_OK;
-        if (q->optimiser && q->optimiser != (int)p->optimiser + 1 && p->state_slots > 0)
-            result = gckpti_error(e->store, GCKPT_E_ARG,
-                                  "exec: \"%s\" holds state of another optimiser; "
-                                  "gckpt_store_reset clears it",
-                                  q->p.name);
-        else if (!gckpti_param_state(e->store, q, p->state_slots))
-            result = gckpti_error(e->store, GCKPT_E_MEMORY,
-                                  "exec: no memory for the optimiser state "
-                                  "of \"%s\"",
-                                  q->p.name);
-        for (size_t k = i + 1; result != GCKPT_OK && k-- > 0;)
-            gckpti_state_shrink(e->store, &e->store->params[e->params[k]], (int)e->squares[k]);
-        if (result != GCKPT_OK)
-            return result;
+        const gckpti_param *q = &s->params[e->params[i]];
+        int wanted = p->params[i].trained ? p->state_slots : 0, had = gckpti_state_slots(q);
+        if (wanted && gckpti_others_state(p, q))
+            return gckpti_error(s, GCKPT_E_ARG,
+                                "exec: \"%s\" holds state of another optimiser; "
+                                "gckpt_store_reset clears it",
+                                q->p.name);
+        bytes += (size_t)q->p.elements * sizeof(float) *
+                 (size_t)(!q->p.values + (wanted > had ? wanted - had : 0));
+        e->squares[i] = (double)had; /* borrowed: what to go back to */
     }
-    return GCKPT_OK;
+    if (bytes && !gckpti_has_room(&s->memory, bytes))
+        result = gckpti_error(s, GCKPT_E_MEMORY,
+                              "exec: no memory for the %z bytes of values and optimiser state that "
+                              "the plan's %z parameters, \"%s\" first, still need",
+                              bytes, p->param_count, s->params[e->params[e->order[0]]].p.name);
+    for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
+        result = gckpti_values_new(s, &s->params[e->params[e->order[i]]], "exec");
+    for (; states < p->param_count && result == GCKPT_OK; states++) {
+        gckpti_param *q = &s->params[e->params[states]];
+        if (p->params[states].trained && !gckpti_param_state(s, q, p->state_slots))
+            result = gckpti_error(s, GCKPT_E_MEMORY,
+                                  "exec: no memory for the optimiser state "
+                                  "of \"%s\": %i times %z bytes",
+                                  q->p.name, p->state_slots,
+                                  (size_t)q->p.elements * sizeof(float));
+    }
+    if (result == GCKPT_OK) {
+        gckpti_values_draw(s);
+        return GCKPT_OK;
+    }
+    while (states-- > 0)
+        gckpti_state_shrink(s, &s->params[e->params[states]], (int)e->squares[states]);
+    gckpti_values_undo(s);
+    return result;
 }
 
 /* Finds the plan's parameters in the store; they must be what the plan was made for. */
@@ -11106,9 +11415,17 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
         return NULL;
     }
     gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
-    if (!e) {
-        gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for %z bytes", sizeof *e);
+    size_t tables = plan->block ? gckpti_parts_of(plan, NULL).size : 0;
+    void *block = e && tables ? gckpti_resize(&a, NULL, 0, tables) : NULL;
+    if (!e || (tables && !block)) {
+        gckpti_delete(&a, e, 1, sizeof *e);
+        gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for %z bytes", sizeof *e + tables);
         return NULL;
+    }
+    if (block) { /* so that plans may go first, in any thread */
+        gckpti_parts parts;
+        memcpy(block, plan->block, tables);
+        plan = gckpti_plan_at(block, plan, &parts);
     }
     e->object.magic = GCKPTI_MAGIC;
     e->memory = a;
@@ -11605,6 +11922,13 @@ typedef struct {
     float momentum;
 } gckpti_update_job;
 
+/* With decayed = fma(-d, w, w), d = (lr weight_decay) decay_scale; lr is hyper.lr times lr_scale:
+ *   SGD       w = fma(-lr, g, decayed)
+ *   momentum  m = fma(momentum, m, g), w = fma(-lr, m, decayed)
+ *   AdamW     m = fma(b1, m, (1 - b1) g), v = fma(b2, v, (1 - b2) (g g)),
+ *             w = fma(-lr / (1 - b1^t), m / (sqrt(v c) + eps), decayed), c = 1 / (1 - b2^t)
+ * t counts the parameter's updates from 1. 1 - b1, 1 - b2, lr / (1 - b1^t) and c are computed in
+ * binary64 from the floats b1, b2, lr, powers by squaring (gckpti_powi), and rounded once. */
 static void gckpti_plain_adamw(float *w, const float *g, float *m, float *v, int64_t n,
                                const gckpti_adamw *a)
 {
@@ -11752,11 +12076,14 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, int whole)
     gckpti_param *q = &e->store->params[e->params[ins->id]];
     float lr = h->lr * q->p.lr_scale, beta1 = gckpti_or(h->beta1, 0.9f),
           beta2 = gckpti_or(h->beta2, 0.999f);
-    uint64_t step = ++q->updates;
+    uint64_t step = e->step + 1;
     gckpti_update_job job;
     gckpti_update_start(e, ins, &job);
-    if (p->state_slots > 0)
+    if (p->state_slots > 0) { /* state that was nobody's is new */
+        step = q->optimiser ? q->updates + 1 : 1;
         q->optimiser = (int)p->optimiser + 1;
+        q->updates = step;
+    }
     if (p->optimiser == GCKPT_OWN_OPTIMISER) {
         gckpt_update u;
         memset(&u, 0, sizeof u);
@@ -11872,6 +12199,44 @@ GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
 
 /* ---- a step ---- */
 
+/* Input i of a loss, whose elements it counts; of an i32 input those that are not ignored. */
+static int gckpti_counted(const gckpt_op *op)
+{
+    int i = GCKPT_MAX_INPUTS - 1;
+    while (i > 0 && !(op->flags & GCKPT_INDEX(i)))
+        i--;
+    return i;
+}
+
+static const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_node *q)
+{
+    return (const int32_t *)(q->kind == GCKPTI_CONSTANT ? q->data : e->feeds[q->index]);
+}
+
+/* The values of i32 input i of a node, in all rows. */
+static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_node *node, int id, int i,
+                                         int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *q = &p->nodes[p->nodes[node->in[i]].base];
+    const int32_t *index = gckpti_indices(e, q);
+    int ignores = node->op->flags & GCKPT_LOSS && i == gckpti_counted(node->op);
+    gckpt_call c;
+    gckpti_call_start(e, node, id, p->rows, &c);
+    int64_t limit = node->op->classes(&c, i), per_row = gckpti_elements(&q->shape), n = per_row;
+    if (q->kind != GCKPTI_CONSTANT) {
+        per_row /= p->rows;
+        n = per_row * rows;
+    }
+    for (int64_t k = 0; k < n && limit; k++)
+        if (index[k] >= limit || (index[k] < 0 && !ignores))
+            return gckpti_error(e, GCKPT_E_DATA,
+                                "\"%s\": index %i at row %I, position %I: %s #%i takes 0 to %I",
+                                p->names + q->name, (int)index[k], k / per_row, k % per_row,
+                                node->op->name, id, limit - 1);
+    return GCKPT_OK;
+}
+
 /* Takes the feeds for rows row_end.. of the step and checks what indices they hold. */
 static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
                                       int64_t rows)
@@ -11905,24 +12270,10 @@ static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, in
         const gckpti_ins *ins = &p->list[x];
         const gckpti_node *node =
             ins->kind == GCKPT_FORWARD && ins->first ? &p->nodes[ins->id] : NULL;
-        if (!node || !node->op->classes)
-            continue;
-        const gckpti_node *view = &p->nodes[node->in[node->inputs - 1]], *q = &p->nodes[view->base];
-        const int32_t *index =
-            (const int32_t *)(q->kind == GCKPTI_CONSTANT ? q->data : e->feeds[q->index]);
-        gckpt_call c;
-        gckpti_call_start(e, node, ins->id, p->rows, &c);
-        int64_t classes = node->op->classes(&c), per_row = gckpti_elements(&q->shape), n = per_row;
-        if (q->kind != GCKPTI_CONSTANT) {
-            per_row /= p->rows;
-            n = per_row * rows;
-        }
-        for (int64_t k = 0; k < n; k++)
-            if (index[k] >= classes || (index[k] < 0 && !(node->op->flags & GCKPT_LOSS)))
-                return gckpti_error(e, GCKPT_E_DATA,
-                                    "\"%s\": index %i at row %I, position %I: %s #%i takes 0 to %I",
-                                    p->names + q->name, (int)index[k], k / per_row, k % per_row,
-                                    node->op->name, ins->id, classes - 1);
+        for (int i = 0; node && node->op->classes && i < node->inputs; i++)
+            if (node->op->flags & GCKPT_INDEX(i) &&
+                gckpti_check_indices(e, node, ins->id, i, rows) != GCKPT_OK)
+                return GCKPT_E_DATA;
     }
     unsigned char *copy = e->copies;
     for (size_t i = 0; i < p->node_count && copy; i++) {
@@ -11936,7 +12287,23 @@ static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, in
     return GCKPT_OK;
 }
 
-/* What each loss will count over all rows, from the feeds; only needed when there are several. */
+/* What a loss will count over all rows. What does not depend on the batch, or mixes its rows, is
+ * counted once a micro-batch. */
+static int64_t gckpti_expected_count(const gckpt_exec *e, const gckpti_node *node, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *q = &p->nodes[p->nodes[node->in[gckpti_counted(node->op)]].base];
+    int64_t n = gckpti_elements(&q->shape), times = (rows + p->rows - 1) / p->rows, ignored = 0;
+    if (!q->once && n % p->rows == 0) {
+        n = n / p->rows * rows;
+        times = 1;
+    }
+    for (int64_t k = 0; q->type == GCKPT_I32 && k < n; k++)
+        ignored += gckpti_indices(e, q)[k] < 0;
+    return (n - ignored) * times;
+}
+
+/* What each loss will count, from the feeds; only needed when there are several. */
 static void gckpti_expect_counts(gckpt_exec *e, int64_t rows, int known)
 {
     const gckpt_plan *p = e->plan;
@@ -11947,18 +12314,8 @@ static void gckpti_expect_counts(gckpt_exec *e, int64_t rows, int known)
         const gckpti_node *node = &p->nodes[p->terms[i].id];
         e->sums[i] = 0;
         e->counts[i] = 0;
-        e->expected[i] = -1;
-        if (!known || !several || node->once)
-            continue;
-        const gckpti_node *q =
-            &p->nodes[p->nodes[node->in[node->op->classes ? node->inputs - 1 : 0]].base];
-        int64_t n = gckpti_elements(&q->shape) / p->rows * rows, valid = n;
-        const int32_t *index = node->op->classes && q->kind == GCKPTI_INPUT
-                                   ? (const int32_t *)e->feeds[q->index]
-                                   : NULL;
-        for (int64_t k = 0; index && k < n; k++)
-            valid -= index[k] < 0;
-        e->expected[i] = valid;
+        e->expected[i] =
+            known && several && !node->once ? gckpti_expected_count(e, node, rows) : -1;
     }
 }
 
@@ -11969,12 +12326,11 @@ static gckpt_result gckpti_check_streaming(gckpt_exec *e)
     const gckpti_node *first = &p->nodes[p->terms[0].id];
     for (size_t i = 1; i < p->term_count; i++) {
         const gckpti_node *node = &p->nodes[p->terms[i].id];
-        int same = first->op->classes && node->op->classes &&
-                   p->nodes[first->in[first->inputs - 1]].base ==
-                       p->nodes[node->in[node->inputs - 1]].base;
-        same = same || (!first->op->classes && !node->op->classes &&
-                        gckpti_elements(&p->nodes[first->in[0]].shape) ==
-                            gckpti_elements(&p->nodes[node->in[0]].shape));
+        const gckpti_node *a = &p->nodes[first->in[gckpti_counted(first->op)]];
+        const gckpti_node *b = &p->nodes[node->in[gckpti_counted(node->op)]];
+        int same = a->type == b->type && (a->type == GCKPT_I32 ? a->base == b->base
+                                                               : gckpti_elements(&a->shape) ==
+                                                                     gckpti_elements(&b->shape));
         if (!p->terms[i].regulariser && !same)
             return gckpti_error(
                 e, GCKPT_E_ARG,
@@ -12021,22 +12377,25 @@ static void gckpti_clear_accumulators(gckpt_exec *e)
     }
 }
 
-static int gckpti_within(float x, float low, float high)
+static gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
 {
-    return x >= low && x <= high; /* not NaN */
-}
-
-static const char *gckpti_hyper_problem(const gckpt_hyper *h)
-{
-    if (!gckpti_within(h->lr, -FLT_MAX, FLT_MAX) ||
-        !gckpti_within(h->weight_decay, -FLT_MAX, FLT_MAX))
-        return "lr and hyper.weight_decay must be finite";
-    if (!gckpti_within(h->beta1, -1, 0.9999999f) || !gckpti_within(h->beta2, -1, 0.9999999f) ||
-        !gckpti_within(h->momentum, -1, 1))
-        return "beta1, beta2 and momentum must be below 1";
-    if (!gckpti_within(h->eps, 0, 1) || !gckpti_within(h->clip, 0, FLT_MAX))
-        return "eps must be 0 to 1 and hyper.clip 0 or more";
-    return NULL;
+    const struct {
+        const char *name;
+        float value, low, high;
+    } fields[] = { { "lr", h->lr, 0, FLT_MAX },
+                   { "weight_decay", h->weight_decay, 0, FLT_MAX },
+                   { "beta1", h->beta1, -1, 0.9999999f },
+                   { "beta2", h->beta2, -1, 0.9999999f },
+                   { "eps", h->eps, 0, 1 },
+                   { "momentum", h->momentum, -1, 1 },
+                   { "clip", h->clip, 0, FLT_MAX } };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (!(fields[i].value >= fields[i].low && fields[i].value <= fields[i].high)) /* or NaN */
+            return gckpti_error(e, GCKPT_E_ARG, "step: hyper.%s is %g; it must be from %g to %g%s",
+                                fields[i].name, (double)fields[i].value, (double)fields[i].low,
+                                (double)fields[i].high,
+                                i ? "" : " (a term of negative weight is maximised)");
+    return GCKPT_OK;
 }
 
 static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int inference)
@@ -12050,18 +12409,25 @@ static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int in
                                 : "step: this plan is for GCKPT_INFERENCE; gckpt_forward runs it");
     if (!inference && !hyper)
         return gckpti_error(e, GCKPT_E_ARG, "step: hyper is NULL");
-    if (!inference && gckpti_hyper_problem(hyper))
-        return gckpti_error(e, GCKPT_E_ARG, "step: hyper.%s", gckpti_hyper_problem(hyper));
+    if (!inference && gckpti_check_hyper(e, hyper) != GCKPT_OK)
+        return GCKPT_E_ARG;
     if (!inference && p->update_in_backward && hyper->clip > 0)
         return gckpti_error(
             e, GCKPT_E_ARG,
             "step: clip needs all gradients before the first update; this plan updates in "
             "the backward (desc.update_in_backward)");
-    for (size_t i = 0; i < p->param_count; i++)
-        if (p->params[i].trained && e->store->params[e->params[i]].p.frozen)
+    for (size_t i = 0; i < p->param_count; i++) {
+        const gckpti_param *q = &e->store->params[e->params[i]];
+        if (p->params[i].trained && q->p.frozen)
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" was frozen after planning; make a new plan",
                                 p->names + p->params[i].name);
+        if (p->params[i].trained && gckpti_others_state(p, q))
+            return gckpti_error(e, GCKPT_E_ARG,
+                                "step: \"%s\" got state of another optimiser after this executor "
+                                "was made; gckpt_store_reset clears it",
+                                p->names + p->params[i].name);
+    }
     if (hyper)
         e->hyper = *hyper;
     e->pc = 0;
@@ -12306,6 +12672,7 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
         result = gckpti_take_feeds(exec, feeds, count, rows);
     if (result != GCKPT_OK) /* the rows before stay counted; the caller may go on */
         return result;
+    gckpti_ok(exec);
     if (exec->row_end > 0) {
         exec->pc = exec->plan->body;
         exec->dead = 0;
@@ -12321,6 +12688,7 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
         return GCKPT_E_ARG;
     if (exec->state != GCKPTI_STREAMING)
         return gckpti_error(exec, GCKPT_E_ARG, "step_end: no step was begun (gckpt_step_begin)");
+    gckpti_ok(exec);
     exec->state = GCKPTI_RUNNING;
     exec->pc = exec->plan->epilogue;
     if (exec->row_end == 0) /* nothing was added: nothing to do */
@@ -12386,66 +12754,139 @@ static const gckpti_ins *gckpti_update_of(const gckpt_plan *p, int param)
     return NULL;
 }
 
-/* One parameter along one direction. The loss's difference between w + h d and w - h d is compared
- * with the gradient times the difference of the weights as they really were, at h and h/2, and
- * extrapolated to h = 0 (Richardson). The rounding of the losses is no difference: a gradient that
- * is zero but for it (what a norm or softmax cancels) is right. */
-static gckpt_result gckpti_check_direction(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                           int64_t rows, int param, const float *g, float *w,
-                                           int random, double width, double *difference)
+/* FLAT: there is no slope to see, and the gradient is nothing but its own rounding. */
+enum { GCKPTI_RIGHT, GCKPTI_WRONG, GCKPTI_COARSE, GCKPTI_FLAT };
+
+/* One parameter along one direction, and what came of it. */
+typedef struct {
+    int param, random;
+    float *g, *w;      /* the gradient and the values, copied */
+    double loss;       /* there */
+    double gap;        /* relative: between slope and gradient */
+    double spread;     /* relative: what the losses themselves disagree by about the slope */
+    double rounding;   /* relative: what rounding of the losses to f32 may make of it */
+    double resolution; /* what of these two counts */
+    double change;     /* of the loss, as the gradient has it, at width 1 */
+    double noise;      /* of the loss: its rounding */
+    int is;            /* GCKPTI_RIGHT, ... */
+} gckpti_probe;
+
+static double gckpti_abs(double x) { return x < 0 ? -x : x; }
+static double gckpti_greater(double a, double b) { return a > b ? a : b; }
+
+/* How large the sums are that the loss was made of. */
+static double gckpti_loss_size(const gckpt_exec *e)
 {
-    const gckpti_param *q = &e->store->params[e->params[param]];
+    const gckpt_plan *p = e->plan;
+    double size = 0;
+    for (size_t i = 0; i < p->term_count; i++) {
+        double n = p->terms[i].regulariser || !e->counts[i] ? 1 : (double)e->counts[i];
+        size += gckpti_abs((double)gckpti_float(p->terms[i].weight) * e->sums[i] / n);
+    }
+    return size;
+}
+
+/* The loss's difference between w + h d and w - h d is compared with the gradient times the
+ * difference of the weights as they really were, at h and h/2, and extrapolated to h = 0
+ * (Richardson). What they say about their own error: the two slopes, and the sums of both sides
+ * less the middle, which must be as h^2. A gradient that is rounding is another one at each place;
+ * one that is not is, in the mean of both sides, the same. */
+static gckpt_result gckpti_check_direction(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                           int64_t rows, double width, gckpti_probe *t)
+{
+    const gckpti_param *q = &e->store->params[e->params[t->param]];
+    const float *g = t->g, *w = t->w;
+    const float *there =
+        gckpti_at(e, e->plan->operands[gckpti_update_of(e->plan, t->param)->operands]);
     int64_t n = q->p.elements;
-    double gg = 0, ww = 0, slope[2] = { 0, 0 }, expected = 0, scale = 0, loss[2] = { 0, 0 };
+    double gg = 0, ww = 0, slope[2] = { 0, 0 }, even[2] = { 0, 0 }, expected = 0, scale = 0;
     gckpt_result result = GCKPT_OK;
     for (int64_t i = 0; i < n; i++) {
         gg += (double)g[i] * (double)g[i];
         ww += (double)w[i] * (double)w[i];
     }
     double rms = gckpti_sqrt_double(gg / (double)n),
-           widest = 0.02 * (gckpti_sqrt_double(ww / (double)n) + 0.05), h = width * widest;
+           h = width * 0.02 * (gckpti_sqrt_double(ww / (double)n) + 0.05);
+    int reproduced = gg > 0;
     for (int half = 0; half < 2 && result == GCKPT_OK; half++) {
-        double moved = 0, dot = 0;
+        double moved = 0, dot = 0, same = 0, loss[2] = { 0, 0 };
         for (int side = 0; side < 2 && result == GCKPT_OK; side++) {
             double sign = side ? -1 : 1;
             for (int64_t i = 0; i < n; i++) {
                 uint32_t word[4];
-                gckpti_philox(0, (uint64_t)i, (uint32_t)param, 0, word);
-                double d = random ? (word[0] & 1 ? 1 : -1) : rms > 0 ? (double)g[i] / rms : 0;
+                gckpti_philox(0, (uint64_t)i, (uint32_t)t->param, 0, word);
+                double d = t->random ? (word[0] & 1 ? 1 : -1) : rms > 0 ? (double)g[i] / rms : 0;
                 q->p.values[i] = (float)((double)w[i] + sign * (half ? h / 2 : h) * d);
                 dot += sign * (double)g[i] * (double)q->p.values[i];
                 moved += d * d;
             }
             result = gckpti_gradients(e, feeds, count, rows, &loss[side]);
+            for (int64_t i = 0; i < n && result == GCKPT_OK; i++)
+                same += (double)g[i] * (double)there[i];
         }
         double step = half ? h : 2 * h;
         slope[half] = (loss[0] - loss[1]) / step;
+        even[half] = loss[0] + loss[1] - 2 * t->loss;
         expected = dot / step;
+        reproduced = reproduced && gckpti_abs(same / 2 - gg) < 0.25 * gg;
         scale = gckpti_sqrt_double(gg * moved / 2 / (double)n);
     }
     memcpy(q->p.values, w, (size_t)n * sizeof(float));
-    double found = (4 * slope[1] - slope[0]) / 3, gap = found - expected;
-    double rounding = 4e-7 * (loss[0] < 0 ? -loss[0] : loss[0]) / widest;
-    gap = gap < 0 ? -gap : gap;
-    gap = gap < rounding ? 0 : gap;
-    found = found < 0 ? -found : found;
-    expected = expected < 0 ? -expected : expected;
-    scale = scale > found ? scale : found;
-    scale = scale > expected ? scale : expected;
-    *difference = scale > 1e-12 ? gap / scale : gap;
+    double found = (4 * slope[1] - slope[0]) / 3;
+    t->noise = 4e-7 * gckpti_loss_size(e);
+    t->change = gckpti_abs(expected) * h / width;
+    t->gap = gckpti_abs(found - expected);
+    int flat = !reproduced && t->gap * h <= t->noise && t->change * width <= t->noise;
+    t->spread = gckpti_greater(gckpti_abs(slope[1] - slope[0]),
+                               gckpti_abs(even[0] - 4 * even[1]) / (4 * h));
+    scale = gckpti_greater(scale, gckpti_greater(gckpti_abs(found), gckpti_abs(expected)));
+    scale = gckpti_greater(scale, 1e-12);
+    t->gap /= scale;
+    t->spread /= scale;
+    t->rounding = t->noise / h / scale;
+    double doubt = gckpti_greater(t->spread, t->rounding);
+    t->is = flat                                                            ? GCKPTI_FLAT
+            : t->gap <= 0.01 && (t->rounding <= 0.005 || t->spread <= 0.01) ? GCKPTI_RIGHT
+            : t->gap <= (width > 1 ? 4 : 2) * doubt                         ? GCKPTI_COARSE
+                                                                            : GCKPTI_WRONG;
+    t->resolution = t->is != GCKPTI_RIGHT ? doubt : t->rounding <= 0.005 ? t->rounding : t->spread;
+    return result;
+}
+
+/* Looks from several distances, nearer where the loss bends, farther where it is coarse, until one
+ * shows that the gradient is right; else *t is the clearest view. */
+static gckpt_result gckpti_check_widths(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                        int64_t rows, gckpti_probe *t)
+{
+    static const double widths[] = { 1, 4, 1.0 / 8, 16, 1.0 / 64 };
+    gckpt_result result = GCKPT_OK;
+    gckpti_probe at = *t;
+    for (int i = 0; i < 5 && result == GCKPT_OK; i++) {
+        result = gckpti_check_direction(e, feeds, count, rows, widths[i], &at);
+        int found = at.is == GCKPTI_RIGHT || at.is == GCKPTI_FLAT;
+        if (i == 0 || found || at.gap + at.resolution < t->gap + t->resolution)
+            *t = at;
+        if (found)
+            break;
+    }
     return result;
 }
 
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
-                                             int64_t rows, double *worst)
+                                             int64_t rows, gckpt_check *check)
 {
-    if (!exec || !worst)
+    gckpt_check c;
+    memset(&c, 0, sizeof c);
+    if (check)
+        *check = c;
+    if (!exec)
         return GCKPT_E_ARG;
     const gckpt_plan *p = exec->plan;
     int64_t most = 0;
     gckpt_result result = GCKPT_OK;
-    int worst_param = -1;
-    *worst = 0;
+    const char *coarse = NULL, *flat = NULL; /* names */
+    double change = 0, noise = 0, coarsest = 0;
+    int wrong = 0, flats = 0;
     if (p->update_in_backward || p->mode == GCKPT_INFERENCE)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: needs a training plan without update_in_backward");
@@ -12465,38 +12906,70 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
     for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++) {
         if (!p->params[i].trained)
             continue;
-        double loss;
+        const char *name = p->names + p->params[i].name;
         size_t n = (size_t)p->params[i].elements;
-        result = gckpti_gradients(exec, feeds, count, rows, &loss);
+        gckpti_probe start;
+        memset(&start, 0, sizeof start);
+        start.param = (int)i;
+        start.g = copy;
+        start.w = copy + n;
+        result = gckpti_gradients(exec, feeds, count, rows, &start.loss);
         if (result != GCKPT_OK)
             break;
-        memcpy(copy, gckpti_at(exec, p->operands[gckpti_update_of(p, (int)i)->operands]),
+        memcpy(start.g, gckpti_at(exec, p->operands[gckpti_update_of(p, (int)i)->operands]),
                n * sizeof(float));
-        memcpy(copy + n, exec->store->params[exec->params[i]].p.values, n * sizeof(float));
+        memcpy(start.w, exec->store->params[exec->params[i]].p.values, n * sizeof(float));
         for (int random = 0; random < 2 && result == GCKPT_OK; random++) {
-            double difference = 0, width = 1;
-            for (; width > 0.01 && result == GCKPT_OK; width /= 8) { /* where the loss bends */
-                double d = 0;
-                result = gckpti_check_direction(exec, feeds, count, rows, (int)i, copy, copy + n,
-                                                random, width, &d);
-                difference = width >= 1 || d < difference ? d : difference;
-                if (difference <= 0.01)
-                    break;
+            gckpti_probe t = start;
+            t.random = random;
+            result = gckpti_check_widths(exec, feeds, count, rows, &t);
+            c.directions++;
+            change = gckpti_greater(change, t.change);
+            noise = gckpti_greater(noise, t.noise);
+            wrong += t.is == GCKPTI_WRONG;
+            c.unresolved += t.is == GCKPTI_COARSE;
+            flats += t.is == GCKPTI_FLAT;
+            if (t.is == GCKPTI_FLAT) {
+                flat = name;
+                continue;
             }
-            if (difference > *worst || difference != difference || worst_param < 0) {
-                *worst = difference;
-                worst_param = (int)i;
+            c.resolution = gckpti_greater(c.resolution, t.resolution);
+            if (t.is == GCKPTI_COARSE) {
+                coarse = t.resolution > coarsest ? name : coarse;
+                coarsest = gckpti_greater(coarsest, t.resolution);
+            } else if (t.gap > c.worst || t.gap != t.gap || !c.name) {
+                c.worst = t.gap;
+                c.name = name;
             }
         }
     }
     exec->desc.debug = debug;
     gckpti_delete(&exec->memory, copy, (size_t)most, 2 * sizeof(float));
-    if (result == GCKPT_OK && !(*worst <= 0.01))
-        return gckpti_error(
+    if (result != GCKPT_OK)
+        return result;
+    if (flats) { /* seen as closely as all others? */
+        double seen =
+            noise > 0 && change > 0 ? noise / change : (double)(noise > 0 ? GCKPTI_INFINITY : 0);
+        c.resolution = gckpti_greater(c.resolution, seen);
+        c.unresolved += seen > 0.01 ? flats : 0;
+        coarse = seen > 0.01 && seen > coarsest ? flat : coarse;
+    }
+    if (wrong)
+        result = gckpti_error(
             exec, GCKPT_E_DATA,
             "check_gradients: the gradient of \"%s\" differs from finite differences by %g "
             "(relative)",
-            p->names + p->params[worst_param].name, *worst);
+            c.name, c.worst);
+    else if (c.unresolved)
+        result = gckpti_error(
+            exec, GCKPT_UNRESOLVED,
+            "check_gradients: %i of %i directions are too coarse to tell, \"%s\" to %g of its "
+            "gradient: the loss is large beside its changes. Bring targets and outputs near each "
+            "other, or check fewer rows",
+            c.unresolved, c.directions, coarse, c.resolution);
+    c.name = result == GCKPT_UNRESOLVED ? coarse : c.name;
+    if (check)
+        *check = c;
     return result;
 }
 
@@ -12695,18 +13168,20 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
  * https://huggingface.co/docs/safetensors):
  *
  *     {"__metadata__":{"format":"gradckpt","contract":"1","step":"20","seed":"0",
- *       "optimiser":"1"},
+ *       "optimiser":"1","b#updates":"3:15"},
  *      "w":{"dtype":"F32","shape":[8,16],"data_offsets":[0,512]},"w#state0":{...},"w#state1":{...}}
  *
  * Parameters stand in creation order, each followed by its optimiser state; so the name of a
  * parameter must not end in #state and a digit. Loading reads and checks everything before it
  * changes anything; pointers to values and state stay valid. The optimiser is gckpt_optimiser + 1
- * (0: none yet); each parameter with state counts as updated `step` times. The state becomes the
- * file's: what the file does not have becomes zero, as before a first step. An external parameter
- * that is not writable must hold the file's bits already. Files of other programs (any other
- * format) leave step and seed alone. Loading needs the data's bytes a second time for a moment.
- * From a caller's block (gckpt_memory.memory) they are taken and given back; the header's bytes
- * stay taken when parameters or state had to be created.
+ * (0: none yet). State is that of `optimiser` and has seen `step` updates; where it is not,
+ * "NAME#updates" says whose it is and how many it has seen, b's above of MOMENTUM, 15. (By name,
+ * since programs that write the file anew may order it anew; version 0.1 had no such keys.) State
+ * becomes the file's: what the file does not have becomes zero, as before a first step. An external
+ * parameter that is not writable must hold the file's bits already. Files of other programs (any
+ * other format) leave step and seed alone. Loading needs the data's bytes a second time for a
+ * moment. From a caller's block (gckpt_memory.memory) they are taken and given back; the header's
+ * bytes stay taken when parameters or state had to be created.
  * ============================================================================================== */
 #define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
 
@@ -12741,45 +13216,63 @@ static void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n)
     }
 }
 
+/* Text: JSON here, C in >>tables. */
+static void gckpti_c(gckpti_sink *k, const char *format, ...)
+{
+    char line[512];
+    gckpti_text t = { line, sizeof line - 1 };
+    va_list args;
+    va_start(args, format);
+    line[0] = 0;
+    gckpti_text_format(&t, format, args);
+    va_end(args);
+    gckpti_sink_put(k, line, (size_t)(t.at - line));
+}
+
+/* ,"NAME with what JSON wants escaped */
+static void gckpti_sink_name(gckpti_sink *k, const char *name)
+{
+    gckpti_sink_put(k, ",\"", 2);
+    for (const char *c = name; *c; c++) {
+        unsigned u = (unsigned char)*c;
+        char code[] = "\\u00??";
+        code[4] = (char)('0' + (u >> 4));
+        code[5] = "0123456789abcdef"[u & 15];
+        int plain = u >= 0x20 && u != '"' && u != '\\';
+        gckpti_sink_put(k, plain ? c : code, plain ? 1 : 6);
+    }
+}
+
 static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
 {
-    char line[256];
     int64_t begin = 0, end;
     int optimiser = 0;
     for (size_t i = 0; i < s->count && !optimiser; i++)
         optimiser = s->params[i].optimiser;
-    gckpti_text t = { line, sizeof line - 1 };
-    gckpti_text_add(&t,
-                    "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"",
-                    GCKPT_CONTRACT);
-    gckpti_text_uint(&t, s->step);
-    gckpti_text_add(&t, "\",\"seed\":\"");
-    gckpti_text_uint(&t, s->seed);
-    gckpti_text_add(&t, "\",\"optimiser\":\"%i\"}", optimiser);
-    gckpti_sink_put(k, line, (size_t)(t.at - line));
+    gckpti_c(k, "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"%u\",",
+             GCKPT_CONTRACT, s->step);
+    gckpti_c(k, "\"seed\":\"%u\",\"optimiser\":\"%i\"", s->seed, optimiser);
+    for (size_t i = 0; i < s->count; i++) {
+        const gckpti_param *q = &s->params[i];
+        int same = q->optimiser == optimiser && (q->updates == s->step || !optimiser);
+        if (!q->p.state[0] || same)
+            continue;
+        gckpti_sink_name(k, q->p.name);
+        gckpti_c(k, "#updates\":\"%i:%u\"", q->optimiser, q->updates);
+    }
+    gckpti_c(k, "}");
     for (size_t i = 0; i < s->count; i++) {
         const gckpt_parameter *p = &s->params[i].p;
         for (int slot = -1; slot < 4 && (slot < 0 || p->state[slot]); slot++, begin = end) {
-            gckpti_sink_put(k, ",\"", 2);
-            for (const char *c = p->name; *c; c++) {
-                unsigned u = (unsigned char)*c;
-                char code[] = "\\u00??";
-                code[4] = (char)('0' + (u >> 4));
-                code[5] = "0123456789abcdef"[u & 15];
-                int plain = u >= 0x20 && u != '"' && u != '\\';
-                gckpti_sink_put(k, plain ? c : code, plain ? 1 : 6);
-            }
+            gckpti_sink_name(k, p->name);
             end = begin + p->elements * 4;
-            t.at = line;
-            t.left = sizeof line - 1;
             if (slot >= 0)
-                gckpti_text_add(&t, "#state%i", slot);
-            gckpti_text_add(&t, "\":{\"dtype\":\"F32\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
-                            &p->shape, begin, end);
-            gckpti_sink_put(k, line, (size_t)(t.at - line));
+                gckpti_c(k, "#state%i", slot);
+            gckpti_c(k, "\":{\"dtype\":\"F32\",\"shape\":%S,\"data_offsets\":[%I,%I]}", &p->shape,
+                     begin, end);
         }
     }
-    gckpti_sink_put(k, "}", 1);
+    gckpti_c(k, "}");
 }
 
 static void gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n)
@@ -12818,7 +13311,11 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
     gckpti_sink_put(&k, "       ", padding);
     for (size_t i = 0; i < store->count; i++) {
         const gckpt_parameter *p = &store->params[i].p;
-        gckpti_sink_floats(&k, p->values, p->elements);
+        float room[GCKPTI_DRAWN];
+        for (int64_t at = 0, n; at < p->elements && !k.failed; at += n) {
+            const float *x = gckpti_values_at(store, &store->params[i], at, room, &n);
+            gckpti_sink_floats(&k, x, n);
+        }
         for (int slot = 0; slot < 4 && p->state[slot]; slot++)
             gckpti_sink_floats(&k, p->state[slot], p->elements);
     }
@@ -12832,11 +13329,14 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
 }
 
 /* ---- read: the header's JSON, decoded where it stands ---- */
+enum { GCKPTI_UPDATES = 10 }; /* sorts behind all states */
 typedef struct {
     const char *name; /* of the parameter */
-    int slot;         /* -1: its values; 0..3: that state */
+    int slot;         /* -1: its values; 0..3: that state; GCKPTI_UPDATES: no data, whose state */
     int states;       /* of values: how many states they have in the file */
     int had;          /* of values: how many the store had */
+    int optimiser;    /* as in gckpti_param; -1: wrong */
+    uint64_t updates; /* the same */
     size_t param;     /* index in the store */
     gckpt_shape shape;
     int64_t offsets[2];
@@ -12850,7 +13350,7 @@ typedef struct {
     gckpti_saved *entries;
     size_t count, capacity;
     int ours, empty; /* written by this library; the store had no parameters */
-    uint64_t step, seed, optimiser;
+    uint64_t contract, step, seed, optimiser;
 } gckpti_loader;
 
 /* Records `load: tensor "name": ...`, long names cut, control characters replaced. Returns 0. */
@@ -12865,7 +13365,11 @@ static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_sav
         gckpti_text_add(&t, "tensor \"");
         for (; *c && (c < e->name + 60 || ((unsigned char)*c & 0xc0) == 0x80); c++)
             gckpti_text_put(&t, (unsigned char)*c < 0x20 || *c == 0x7f ? "?" : c, 1);
-        gckpti_text_add(&t, e->slot < 0 ? "%s\": " : "%s#state%i\": ", *c ? "..." : "", e->slot);
+        gckpti_text_add(&t,
+                        e->slot < 0                 ? "%s\": "
+                        : e->slot == GCKPTI_UPDATES ? "%s#updates\": "
+                                                    : "%s#state%i\": ",
+                        *c ? "..." : "", e->slot);
     }
     va_start(args, format);
     gckpti_text_format(&t, format, args);
@@ -13015,9 +13519,39 @@ static int gckpti_json_numbers(gckpti_loader *l, int64_t *v, int limit)
     return gckpti_json_need(l, ']') ? n : -1;
 }
 
+static int gckpti_load_add(gckpti_loader *l, const gckpti_saved *e)
+{
+    if (!gckpti_grow(&l->store->memory, &l->entries, &l->capacity, l->count, sizeof *e))
+        return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for over %z tensors", l->count);
+    l->entries[l->count++] = *e;
+    return 1;
+}
+
+/* "NAME#updates":"OPTIMISER:COUNT" becomes an entry, to be checked when all parameters are known */
+static int gckpti_load_updates(gckpti_loader *l, char *key, char *value)
+{
+    gckpti_saved e;
+    size_t n = strlen(key);
+    uint64_t optimiser = 0;
+    if (n < 8 || memcmp(key + n - 8, "#updates", 8))
+        return 1;
+    key[n - 8] = 0;
+    memset(&e, 0, sizeof e);
+    e.name = key;
+    e.slot = GCKPTI_UPDATES;
+    const char *end = value + strlen(value);
+    char *colon = gckpti_digits(value, end, &optimiser);
+    int good = colon && *colon == ':' && gckpti_digits(colon + 1, end, &e.updates) == end &&
+               optimiser <= GCKPT_OWN_OPTIMISER + 1 && (optimiser || !e.updates);
+    e.optimiser = good ? (int)optimiser : -1;
+    e.offsets[0] = e.offsets[1] = l->data_bytes;
+    return gckpti_load_add(l, &e);
+}
+
 static int gckpti_load_metadata(gckpti_loader *l)
 {
     static const char *const keys[] = { "format", "contract", "step", "seed", "optimiser" };
+    size_t tensors = l->count;
     char *key, *found[5] = { NULL, NULL, NULL, NULL, NULL };
     uint64_t number[5] = { 0, 0, 0, 0, 0 };
     for (int n = 0; (key = gckpti_json_key(l, &n)) != NULL;) {
@@ -13029,10 +13563,11 @@ static int gckpti_load_metadata(gckpti_loader *l)
                 return gckpti_json_fail(l, "a key of __metadata__ comes twice");
             found[i] = value;
         }
-        if (!value)
+        if (!value || !gckpti_load_updates(l, key, value))
             return 0;
     }
     l->ours = found[0] && !strcmp(found[0], "gradckpt");
+    l->count = l->ours ? l->count : tensors;
     for (int i = 1; l->ours && i < 5; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (!end || gckpti_digits(found[i], end, &number[i]) != end)
@@ -13041,14 +13576,9 @@ static int gckpti_load_metadata(gckpti_loader *l)
                                  "2^64, in quotes",
                                  keys[i]);
     }
-    if (l->ours && number[1] != GCKPT_CONTRACT)
-        return gckpti_refuse(l, GCKPT_E_DATA, NULL,
-                             "the file is of numeric contract %s, this "
-                             "library of %i: training would not go on to the same bits. Without "
-                             "its __metadata__ the values can be loaded",
-                             found[1], GCKPT_CONTRACT);
     if (l->ours && number[4] > GCKPT_OWN_OPTIMISER + 1)
         return gckpti_refuse(l, GCKPT_E_DATA, NULL, "__metadata__: optimiser must be 0 to 4");
+    l->contract = number[1];
     l->step = number[2];
     l->seed = number[3];
     l->optimiser = number[4];
@@ -13058,7 +13588,8 @@ static int gckpti_load_metadata(gckpti_loader *l)
 /* {"dtype":"F32","shape":[..],"data_offsets":[begin,end]}, keys in any order. */
 static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
 {
-    const char *key, *type = NULL;
+    const char *key;
+    char *type = NULL;
     int axes = -1, offsets = -1;
     for (int n = 0; (key = gckpti_json_key(l, &n)) != NULL;) {
         if (!type && !strcmp(key, "dtype"))
@@ -13076,6 +13607,8 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
         return 0;
     if (!type || axes < 0 || offsets != 2)
         return gckpti_json_fail(l, "a tensor has dtype, shape and two data_offsets");
+    for (char *c = type; *c; c++) /* it may be printed */
+        *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
     if (strcmp(type, "F32"))
         return gckpti_refuse(l, GCKPT_E_DATA, e, "F32 is needed; convert it from dtype %s", type);
     e->shape.n = axes;
@@ -13113,12 +13646,8 @@ static int gckpti_load_header(gckpti_loader *l)
         e.slot = name[length] ? name[length + 6] - '0' : -1;
         name[length] = 0;
         e.name = name;
-        if (!gckpti_load_entry(l, &e))
+        if (!gckpti_load_entry(l, &e) || !gckpti_load_add(l, &e))
             return 0;
-        if (!gckpti_grow(&l->store->memory, &l->entries, &l->capacity, l->count, sizeof e))
-            return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for over %z tensors",
-                                 l->count);
-        l->entries[l->count++] = e;
     }
     gckpti_json_space(l); /* the padding */
     if (l->result == GCKPT_OK && l->at != l->end)
@@ -13149,7 +13678,7 @@ static int gckpti_load_check(gckpti_loader *l)
     int64_t at = 0;
     size_t values = 0;
     gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
-    for (size_t i = 0; i < l->count; i++) {
+    for (size_t i = 0; i < l->count && l->entries[i].slot != GCKPTI_UPDATES; i++) {
         gckpti_saved *e = &l->entries[i];
         if (e->offsets[0] != at)
             return gckpti_refuse(l, GCKPT_E_DATA, e, "its data begins at %I, not at %I: %s",
@@ -13172,6 +13701,16 @@ static int gckpti_load_check(gckpti_loader *l)
             return gckpti_refuse(l, GCKPT_E_DATA, e, "the name %s", problem);
         if (i + 1 < l->count && !strcmp(e[1].name, e->name) && e[1].slot == e->slot)
             return gckpti_refuse(l, GCKPT_E_DATA, e, "comes twice");
+        if (e->slot == GCKPTI_UPDATES) {
+            if (!again || !head->states)
+                return gckpti_refuse(l, GCKPT_E_DATA, e, "there is no such optimiser state");
+            if (e->optimiser < 0)
+                return gckpti_refuse(l, GCKPT_E_DATA, e, "OPTIMISER:COUNT expected, in quotes");
+            e->param = head->param;
+            head->optimiser = e->optimiser;
+            head->updates = e->updates;
+            continue;
+        }
         if (e->slot >= 0) {
             if (!again)
                 return gckpti_refuse(l, GCKPT_E_DATA, e, "optimiser state without its parameter");
@@ -13185,6 +13724,8 @@ static int gckpti_load_check(gckpti_loader *l)
             continue;
         }
         head = e;
+        head->optimiser = (int)l->optimiser;
+        head->updates = l->step;
         if (l->empty)
             continue;
         int index = gckpti_find(s, e->name);
@@ -13223,7 +13764,10 @@ static int gckpti_load_create(gckpti_loader *l)
 {
     for (size_t i = 0; i < l->count; i++) {
         const gckpti_saved *e = &l->entries[i];
-        if (e->slot < 0 && l->empty && !gckpti_param_new(l->store, e->name, &e->shape, NULL))
+        gckpt_init none = { 0, 0, 0 };
+        if (e->slot < 0 && l->empty &&
+            (!gckpti_param_new(l->store, e->name, &e->shape, NULL, none) ||
+             gckpti_values_new(l->store, &l->store->params[e->param], "load") != GCKPT_OK))
             return 0;
         if (e->slot < 0 && !gckpti_param_state(l->store, &l->store->params[e->param], e->states))
             return 0;
@@ -13275,14 +13819,17 @@ static void gckpti_load_commit(gckpti_loader *l, const float *data)
         const gckpti_saved *e = &l->entries[i];
         gckpti_param *q = &l->store->params[e->param];
         size_t bytes = (size_t)q->p.elements * sizeof(float);
+        if (e->slot == GCKPTI_UPDATES)
+            continue;
         float *to = e->slot < 0 ? q->p.values : q->p.state[e->slot];
         if (e->slot >= 0 || !q->locked)
             memcpy(to, data + e->offsets[0] / 4, bytes);
         for (int k = e->states; e->slot < 0 && k < 4 && q->p.state[k]; k++)
             memset(q->p.state[k], 0, bytes);
         if (e->slot < 0) {
-            q->updates = e->states && l->ours ? l->step : 0;
-            q->optimiser = e->states && l->ours ? (int)l->optimiser : 0;
+            q->raw = 0;
+            q->optimiser = e->states && l->ours ? e->optimiser : 0;
+            q->updates = q->optimiser ? e->updates : 0;
         }
     }
     if (l->ours) {
@@ -13315,6 +13862,11 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
     memset(&l, 0, sizeof l);
     l.store = store;
     l.empty = store->count == 0;
+    for (size_t i = 0; i < store->count; i++) /* first, so that a block gets all the rest back */
+        if (gckpti_values_new(store, &store->params[i], "load") != GCKPT_OK) {
+            gckpti_values_undo(store);
+            return GCKPT_E_MEMORY;
+        }
     size_t header_bytes = (size_t)length, data_bytes = size - 8 - header_bytes;
     l.data_bytes = (int64_t)data_bytes;
     size_t room = gckpti_round_up(header_bytes, GCKPTI_ALIGN); /* so that a block gets it back */
@@ -13335,18 +13887,27 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
         gckpti_delete(&store->memory, data, data_bytes, 1);
         if (l.result != GCKPT_OK)
             gckpti_load_undo(&l);
+        else if (l.ours && l.contract != GCKPT_CONTRACT)
+            gckpti_refuse(&l, GCKPT_OTHER_CONTRACT, NULL,
+                          "done, but the file is of numeric contract %u, this library of %i: "
+                          "training goes on to other bits than it would have there",
+                          l.contract, GCKPT_CONTRACT);
     }
     if (l.entries)
         gckpti_delete(&store->memory, l.entries, l.capacity, sizeof *l.entries);
     gckpti_delete(&store->memory, l.header, room, 1);
+    gckpti_values_undo(store);
     return l.result == GCKPT_OK ? gckpti_ok(store) : l.result;
 }
 
 #ifndef GCKPT_NO_STDIO
 /* ---- by path ---- */
 #if GCKPTI_POSIX && !defined(__cplusplus)
-int(fileno)(FILE *file); /* with -std=c99 the system's headers do not show these two */
+int(fileno)(FILE *file); /* with -std=c99 the system's headers do not show these */
+FILE *(fdopen)(int fd, const char *mode);
 int(fsync)(int fd);
+int(fchmod)(int fd, mode_t mode);
+ssize_t(readlink)(const char *path, char *target, size_t size);
 #elif defined(_WIN32) /* as <windows.h> has it; rename() there does not replace */
 __declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
 #endif
@@ -13378,64 +13939,172 @@ static size_t gckpti_file_write(void *user, const void *bytes, size_t size)
     return done;
 }
 
+#if GCKPTI_POSIX
+#ifndef LOCK_EX /* _POSIX_C_SOURCE hides it on some systems, but it is there */
+int flock(int fd, int operation);
+#endif
+
+/* Follows links: from `path`, in a block of `room` bytes, to what they end at, be it there or not.
+ * 0: they lead nowhere (errno). */
+static int gckpti_follow(char *path, size_t room)
+{
+    for (int links = 0; links < 40; links++) {
+        size_t used = strlen(path) + 1, folder = used - 1;
+        ssize_t n = readlink(path, path + used, room - used);
+        if (n < 0) /* nothing there, or no link */
+            return errno == ENOENT || errno == EINVAL;
+        while (folder > 0 && path[folder - 1] != '/')
+            folder--;
+        folder = path[used] == '/' ? 0 : folder; /* a link is relative to its folder */
+        if ((size_t)n == room - used)
+            break;
+        memmove(path + folder, path + used, (size_t)n);
+        path[folder + (size_t)n] = 0;
+    }
+    errno = ELOOP;
+    return 0;
+}
+
+/* 1: fd is locked, and still what `name` stands for; 0: another save has it, or had it; -1: this
+ * file system has no locks. */
+static int gckpti_lock(int fd, const char *name)
+{
+    struct stat a, b;
+    if (flock(fd, 2 | 4)) /* LOCK_EX | LOCK_NB */
+        return errno == EWOULDBLOCK ? 0 : -1;
+    return !fstat(fd, &a) && !stat(name, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+/* As fsync; that a file system (a folder) cannot do it is no error. */
+static int gckpti_sync(int fd)
+{
+    return fsync(fd) && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP && errno != EBADF;
+}
+#endif
+
+/* Creates a file whose name is that of `length` characters and .gckpt-tmpN; NULL: errno. Whoever
+ * saves holds a lock on its file until that is renamed or removed, and the system lets go of it
+ * when the process is killed: so a file that can be locked is left over and is removed, and saves
+ * to one path at the same time never touch each other's. Without locks (other systems, some network
+ * folders) a file that is there is left alone and the next N taken. (Where locks belong to
+ * processes, as on NFS, threads of one must not save to one path at once.) */
+static FILE *gckpti_temporary(char *name, size_t length, unsigned mode)
+{
+    for (int i = 0; i < 100; i++) {
+        gckpti_text t = { name + length, 15 };
+        gckpti_text_add(&t, ".gckpt-tmp%i", i);
+#if GCKPTI_POSIX
+        int fd = open(name, O_WRONLY | O_NONBLOCK);
+        if (fd >= 0 && gckpti_lock(fd, name) == 1)
+            remove(name);
+        if (fd >= 0)
+            close(fd);
+        fd = open(name, O_WRONLY | O_CREAT | O_EXCL, mode);
+        if (fd >= 0 && gckpti_lock(fd, name)) {
+            FILE *f = fdopen(fd, "wb");
+            if (!f) {
+                remove(name);
+                close(fd);
+            }
+            return f;
+        }
+        if (fd >= 0) /* in between, another save took it for left over and removed it */
+            close(fd);
+        else if (errno != EEXIST)
+            return NULL;
+#else
+        (void)mode;
+        errno = 0;
+        FILE *f = fopen(name, "wbx"); /* x: must not exist */
+        if (f || errno != EEXIST)
+            return f;
+#endif
+    }
+    errno = EEXIST;
+    return NULL;
+}
+
 /* Saves what `body` writes of `what`; errors are those of `object` (NULL: without a text). */
 static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const char *path,
                                 gckpt_result (*body)(const void *what, gckpt_write_fn write,
                                                      void *user),
                                 const void *what)
 {
-    gckpti_file file = { NULL, 0 };
-    size_t length = strlen(path), size = length + 16;
-    char *temporary = (char *)gckpti_new(memory, size, 1);
-    if (!temporary)
-        return gckpti_error(object, GCKPT_E_MEMORY, "save: no memory for a name of %z bytes", size);
-    memcpy(temporary, path, length);
-    for (int i = 0; !file.f && (i == 0 || (i < 100 && errno == EEXIST)); i++) {
-        gckpti_text t = { temporary + length, 15 };
-        gckpti_text_add(&t, ".tmp%i", i);
-        errno = 0;
-        file.f = fopen(temporary, "wbx"); /* x: must not exist */
-    }
-    const char *stage = "create the temporary file beside it; is the folder there and writable";
-    gckpti_file_try(&file, !file.f);
+    const size_t room = strlen(path) + 1024; /* links may be so much longer */
+    char *target = (char *)gckpti_new(memory, 2 * room, 1), *temporary;
+    const char *stage = "create a file beside it (.gckpt-tmp0 to 99); is the folder writable";
     gckpt_result result = GCKPT_E_FILE;
+    gckpti_file file = { NULL, 0 };
+    unsigned mode = 0666;
+    int placed = 0;
+    if (!target)
+        return gckpti_error(object, GCKPT_E_MEMORY, "save: no memory for names of %z bytes",
+                            2 * room);
+    memcpy(target, path, strlen(path) + 1);
+    errno = 0;
+#if GCKPTI_POSIX
+    struct stat old;
+    gckpti_file_try(&file, !gckpti_follow(target, room - 32));
+    int there = !file.error && !stat(target, &old);
+    gckpti_file_try(&file, !there && errno != ENOENT);
+    mode = there ? old.st_mode & 0777 : mode;
+    if (there && !S_ISREG(old.st_mode)) {
+        file.error = EEXIST;
+        stage = "replace a folder, device or pipe; is the path right";
+    }
+#endif
+    size_t length = strlen(target);
+    temporary = (char *)memcpy(target + room, target, length);
+    if (!file.error) {
+        file.f = gckpti_temporary(temporary, length, mode);
+        gckpti_file_try(&file, !file.f);
+    }
     if (file.f) {
         stage = "write; is the disk full";
+#if GCKPTI_POSIX
+        if (there) /* it has no more than this, maybe less: the umask's */
+            (void)fchmod(fileno(file.f), (mode_t)mode);
+#endif
         errno = 0;
         result = body(what, gckpti_file_write, &file);
         gckpti_file_try(&file, fflush(file.f));
 #if GCKPTI_POSIX
-        gckpti_file_try(&file, fsync(fileno(file.f)) && errno != EINVAL); /* EINVAL: no disk */
-#endif
-        gckpti_file_try(&file, fclose(file.f));
-        if (result == GCKPT_OK && !file.error) {
-            stage = "put it in place; is that a folder, or in use";
-#ifdef _WIN32
-            gckpti_file_try(&file, !MoveFileExA(temporary, path, 1 | 8)); /* replace, flush */
+        gckpti_file_try(&file, gckpti_sync(fileno(file.f)));
 #else
-            gckpti_file_try(&file, rename(temporary, path));
+        gckpti_file_try(&file, fclose(file.f));
 #endif
+        if (result == GCKPT_OK && !file.error) {
+            stage = "put it in place; is that in use";
+#ifdef _WIN32
+            placed = MoveFileExA(temporary, target, 1 | 8) != 0; /* replace, flush */
+#else
+            placed = !rename(temporary, target);
+#endif
+            gckpti_file_try(&file, !placed);
         }
-        if (result != GCKPT_OK || file.error)
+        if (placed)
+            stage = "see to it that the new file outlasts a power cut";
+        else
             remove(temporary);
     }
-    if (file.error)
-        result = gckpti_error(object, GCKPT_E_FILE,
-                              "save: %s: could not %s? What was there is "
-                              "unharmed: \"%s\"",
-                              strerror(file.error), stage, path);
 #if GCKPTI_POSIX
-    while (length > 0 && path[length - 1] != '/') /* the folder must not forget the new name */
+    if (file.f) /* gives the lock back */
+        gckpti_file_try(&file, fclose(file.f));
+    while (length > 0 && target[length - 1] != '/') /* the folder must not forget the new name */
         length--;
-    memcpy(temporary + length, ".", 2);
-    int folder = result == GCKPT_OK ? open(temporary, O_RDONLY) : -1;
-    if (folder >= 0) {
-        fsync(folder); /* some file systems cannot */
+    memcpy(target + length, ".", 2);
+    int folder = placed ? open(target, O_RDONLY) : -1;
+    gckpti_file_try(&file, placed && (folder < 0 ? errno != EACCES : gckpti_sync(folder)));
+    if (folder >= 0)
         close(folder);
-    }
 #endif
-    gckpti_delete(memory, temporary, size, 1);
-    return result;
+    gckpti_delete(memory, target, 2 * room, 1);
+    if (!file.error)
+        return result;
+    return gckpti_error(object, GCKPT_E_FILE,
+                        placed ? "save: %s: could not %s, but it is in place: \"%s\""
+                               : "save: %s: could not %s? What was there is unharmed: \"%s\"",
+                        strerror(file.error), stage, path);
 }
 
 static gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user)
@@ -13457,7 +14126,11 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
         return gckpti_error(store, GCKPT_E_ARG, "load: a store and a path are needed");
     errno = 0;
     file.f = fopen(path, "rb");
-    long size = file.f && !fseek(file.f, 0, SEEK_END) ? ftell(file.f) : -1;
+#ifdef _WIN32 /* where long has 32 bits */
+    int64_t size = file.f && !_fseeki64(file.f, 0, SEEK_END) ? _ftelli64(file.f) : -1;
+#else
+    int64_t size = file.f && !fseek(file.f, 0, SEEK_END) ? (int64_t)ftell(file.f) : -1;
+#endif
     gckpti_file_try(&file, size < 0 || fseek(file.f, 0, SEEK_SET));
     gckpt_result result = GCKPT_E_FILE;
     if (!file.error)
@@ -13682,6 +14355,8 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
         in.kind = (gckpt_kind)(word % 4);
         in.id = word / 4;
         r->list_hash = gckpti_fnv_number(r->list_hash, (uint64_t)word);
+        if (r->ended || r->bad)
+            break; /* the id is none: there may be no tensor at all */
         if (word % 4 >= GCKPT_UPDATE || g->tensors[in.id]->once)
             continue; /* what the library adds to any schedule */
         if (!gckpti_grow(r->p.memory, &r->list, &r->capacity, (size_t)d->instructions,
@@ -13836,7 +14511,7 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
         gckpti_ok(graph);
     else if (r.p.failed || result == GCKPT_OK || result == GCKPT_E_MEMORY)
         gckpti_error(graph, GCKPT_E_MEMORY, "load plan: no memory for it");
-    return plan;
+    return gckpti_plan_settle(plan);
 }
 
 #ifndef GCKPT_NO_STDIO
@@ -13897,10 +14572,9 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
         int index = gckpti_find(store, name);
         gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
                             gckpti_float(next->init[2]) };
-        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, shape, NULL) : NULL;
-        if (q)
-            gckpti_param_init(store, q, init);
-        else if (index < 0)
+        if (index < 0 && gckpti_param_new(store, name, shape, NULL, init))
+            continue;
+        if (index < 0)
             result = gckpti_error(store, GCKPT_E_MEMORY,
                                   "plan: the store has no memory for the %I floats of \"%s\"",
                                   next->elements, name);
@@ -13915,18 +14589,6 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
 }
 
 /* ---- as C. Numbers that a 32-bit compiler could cut are guarded by the #if at the top. ---- */
-static void gckpti_c(gckpti_sink *k, const char *format, ...)
-{
-    char line[512];
-    gckpti_text t = { line, sizeof line - 1 };
-    va_list args;
-    va_start(args, format);
-    line[0] = 0;
-    gckpti_text_format(&t, format, args);
-    va_end(args);
-    gckpti_sink_put(k, line, (size_t)(t.at - line));
-}
-
 /* A number and what follows it. */
 static void gckpti_c_offset(gckpti_sink *k, size_t offset, const char *after)
 {
@@ -14215,7 +14877,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
  * >>fast: the kernels again for the processor's vectors, same bits
  *
  * Each gckpti_fast_<op> returns the bits of the plain gckpti_<op>, its definition. Here work is cut
- * into items (a row, a piece of a matrix, a head); what is done with one is in >>kernels, compiled
+ * into items (a row, a piece of a matrix, a head); what is done with one is in kernels, compiled
  * for each instruction set function by function and chosen when an executor is made, so that a
  * plain `cc -O2` is enough.
  * ============================================================================================== */
@@ -14262,7 +14924,7 @@ static inline void gckpti_fetch_some(gckpti_fetch *f)
     }
 }
 
-/* A row and what is taken over it, by lanes as in >>numerics. */
+/* A row and what is taken over it, by lanes as in numerics. */
 enum { GCKPTI_SUM, GCKPTI_TOP, GCKPTI_DOT, GCKPTI_SQUARES, GCKPTI_EXP, GCKPTI_NORM };
 typedef struct {
     int kind;
@@ -15215,7 +15877,7 @@ static void gckpti_fast_linear_cross_entropy_backward(const gckpt_call *call)
     }
 }
 
-/* ---- one set of kernels for each instruction set: >>kernels, at the end of this file ---- */
+/* ---- one set of kernels for each instruction set: kernels, at the end of this file ---- */
 #ifndef GRADCKPT_FILE
 #define GRADCKPT_FILE "gradckpt.h"
 #endif
@@ -15361,6 +16023,7 @@ static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 #undef GCKPTI_NONE
 #undef GCKPTI_PLAN_MAGIC
 #undef GCKPTI_POSIX
+#undef GCKPTI_HEAP_WHOLE
 #undef GCKPTI_HUGE_PAGES
 #undef GCKPTI_TEAMS
 #undef GCKPTI_ROUND
@@ -15373,6 +16036,7 @@ static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 #undef GCKPTI_HALF_AGAIN
 #undef GCKPTI_AGAIN
 #undef GCKPTI_WORK_LIMIT
+#undef GCKPTI_LOOK_LIMIT
 #undef GCKPTI_SEARCHED
 #undef GCKPTI_TWICE
 
@@ -15985,7 +16649,7 @@ static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64
     } while (p < t->k || j > j0);
 }
 
-/* ---- exp, tanh, erf and the row reductions of >>numerics, operation by operation ---- */
+/* ---- exp, tanh, erf and the row reductions of numerics, operation by operation ---- */
 GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(poly)(const float *c, int n, GCKPTI_FLOATS x)
 {
     GCKPTI_FLOATS p = GCKPTI_V(set1)(c[n - 1]);

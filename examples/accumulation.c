@@ -134,7 +134,7 @@ static int make(way *w)
     w->tokens = gckpt_id(tokens);
     w->targets = gckpt_id(targets);
     gckpt_parameter p;
-    for (int i = 0; gckpt_store_get(w->store, i, &p) == GCKPT_OK; i++)
+    for (int i = 0; gckpt_store_peek(w->store, i, &p) == GCKPT_OK; i++)
         w->n += p.elements;
     w->part.gradient = (float *)calloc((size_t)w->n, sizeof(float));
     w->gradient = (float *)calloc((size_t)w->n, sizeof(float));

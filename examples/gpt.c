@@ -13,7 +13,7 @@
  * out, bit for bit, for every --checkpoint, --budget, --micro-batch and --threads, and for a run
  * that was stopped and resumed.
  */
-#define _POSIX_C_SOURCE 200809L /* clock_gettime, isatty */
+#define _XOPEN_SOURCE 700 /* clock_gettime, isatty, realpath */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 
@@ -24,12 +24,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 /* ---- options: this table is the parser and the --help text ---- */
 enum { VOCABULARY = 256 };             /* a token is a byte */
 enum { AUTO = -1 };                    /* a WHOLE_OR_AUTO that is to be chosen */
+enum { TEXT_MOST = 1 << 30 };          /* bytes of --data; a pipe may have no end */
 static const double temperature = 0.8; /* of sampling: below 1 prefers likely bytes */
 
 typedef enum { WHOLE, WHOLE_OR_AUTO, REAL, BYTES, CHOICE, TEXT, FLAG } kind;
@@ -93,12 +95,15 @@ static const struct option {
       "what every budget costs: drawn (FILE.svg), as FILE.json, else as text" },
     { "timeline", TEXT, &o.timeline, NULL, 0, 0,
       "draw the plan's memory (SVG); FILE.json: as Chrome trace events" },
-    { "save", TEXT, &o.save, NULL, 0, 0, "write weights and optimiser state (safetensors)" },
+    { "save", TEXT, &o.save, NULL, 0, 0,
+      "write weights and optimiser state (safetensors) after each evaluation, at the end, and when "
+      "interrupted" },
     { "resume", TEXT, &o.resume, NULL, 0, 0, "go on from a file that --save wrote" },
     { "sample", WHOLE, &o.sample, "0", 0, 1e9, "bytes to generate at the end" },
     { "prompt", TEXT, &o.prompt, NULL, 0, 0,
       "text that the sample continues; not given: a new line" },
-    { "data", TEXT, &o.data, NULL, 0, 0, "text to learn; not given: gradckpt.h itself" },
+    { "data", TEXT, &o.data, NULL, 0, 0,
+      "text to learn, a file or pipe of at most 1 GiB; not given: gradckpt.h itself" },
     { "eval-every", WHOLE, &o.eval_every, "100", 0, 1e12,
       "steps between evaluations on the last 10 % of the text; 0: none" },
     { "json", TEXT, &o.json, NULL, 0, 0,
@@ -264,6 +269,8 @@ static int read_text(FILE *f)
         }
         size_t got = fread(text.bytes + text.size, 1, room - text.size, f);
         text.size += got;
+        if (text.size > TEXT_MOST)
+            return complain(1, "%s: more than 1 GiB; give a part of it", text.path);
         if (got == 0)
             return ferror(f) ? complain(1, "%s: %s", text.path, strerror(errno)) : 0;
     }
@@ -297,7 +304,10 @@ static int load_text(const char *program)
     FILE *f = open_text(program);
     if (f == NULL)
         return 1;
-    int failed = read_text(f);
+    struct stat is;
+    int failed = fstat(fileno(f), &is) == 0 && (S_ISCHR(is.st_mode) || S_ISBLK(is.st_mode))
+                     ? complain(1, "--data %s: a device; give a file or a pipe", text.path)
+                     : read_text(f);
     fclose(f);
     if (failed)
         return 1;
@@ -306,6 +316,62 @@ static int load_text(const char *program)
         return complain(1, "%s has %zu bytes, too few for --context %lld", text.path, text.size,
                         (long long)o.context);
     return 0;
+}
+
+/* ---- what is written ---- */
+/* Can a file be put beside `path`, or beside what it links to, as saving will do? */
+static int try_save(const char *path, const struct stat *is)
+{
+    char *target = is != NULL ? realpath(path, NULL) : NULL, trial[4096];
+    snprintf(trial, sizeof trial, "%s.try%ld", target != NULL ? target : path, (long)getpid());
+    free(target);
+    if (is != NULL && !S_ISREG(is->st_mode))
+        return complain(1, "--save %s: a folder, device or pipe; give the path of a file", path);
+    int fd = open(trial, O_WRONLY | O_CREAT | O_EXCL, 0666);
+    if (fd < 0)
+        return complain(1, "--save %s: %s", path, strerror(errno));
+    close(fd);
+    remove(trial);
+    return 0;
+}
+
+/* Before anything is computed: can the outputs be written, and is none of them an input or another
+ * output, by whatever name? Leaves everything as it is. */
+static int try_outputs(void)
+{
+    enum { DATA, RESUME, JSON, TIMELINE, FRONTIER, SAVE, FILES };
+    static const char *const names[FILES] = { "data",     "resume",   "json",
+                                              "timeline", "frontier", "save" };
+    const char *const json = o.json != NULL && strcmp(o.json, "-") != 0 ? o.json : NULL;
+    const char *const paths[FILES] = { text.path, o.resume, json, o.timeline, o.frontier, o.save };
+    struct stat is[FILES];
+    int regular[FILES] = { 0 }, made[FILES] = { 0 }, status = 0;
+    for (int i = 0; i < FILES && status == 0; i++) {
+        int there = paths[i] != NULL && stat(paths[i], &is[i]) == 0;
+        if (paths[i] != NULL && i == SAVE)
+            status = try_save(paths[i], there ? &is[i] : NULL);
+        if (paths[i] != NULL && i >= JSON && i < SAVE && (!there || S_ISREG(is[i].st_mode))) {
+            int fd = open(paths[i], O_WRONLY | O_CREAT | O_EXCL, 0666); /* to have an identity */
+            made[i] = fd >= 0;
+            if (fd < 0)
+                fd = open(paths[i], O_WRONLY | O_CREAT, 0666);
+            there = fd >= 0 && fstat(fd, &is[i]) == 0;
+            if (!there)
+                status = complain(1, "--%s %s: %s", names[i], paths[i], strerror(errno));
+            if (fd >= 0)
+                close(fd);
+        }
+        regular[i] = there && S_ISREG(is[i].st_mode);
+        for (int k = 0; k < i && i >= JSON && regular[i] && status == 0; k++)
+            if (regular[k] && is[k].st_dev == is[i].st_dev && is[k].st_ino == is[i].st_ino &&
+                !(k == RESUME && i == SAVE))
+                status = complain(2, "--%s %s: it is also --%s %s; give another", names[i],
+                                  paths[i], names[k], paths[k]);
+    }
+    for (int i = 0; i < FILES; i++)
+        if (made[i])
+            remove(paths[i]);
+    return status;
 }
 
 /* Random bits as a function of (seed, step, i) alone: the finaliser of splitmix64 (Steele 2014),
@@ -573,7 +639,7 @@ static void report_plan(void)
     const char *name = mode_name(gckpt_plan_mode(p));
     int64_t parameters = 0;
     gckpt_parameter q;
-    for (int i = 0; gckpt_store_get(run.store, i, &q) == GCKPT_OK; i++)
+    for (int i = 0; gckpt_store_peek(run.store, i, &q) == GCKPT_OK; i++)
         parameters += q.elements;
     fprintf(run.out, "text   %s: %zu bytes, the last %zu for validation\n", text.path, text.size,
             text.size - text.train);
@@ -708,7 +774,10 @@ static int prepare(void)
         return complain(1, "out of memory: the step arena is %zu bytes, the batch %zu", bytes,
                         2 * batch);
 
-    if (o.resume != NULL && gckpt_store_load(run.store, o.resume) != GCKPT_OK)
+    gckpt_result loaded = o.resume != NULL ? gckpt_store_load(run.store, o.resume) : GCKPT_OK;
+    if (loaded == GCKPT_OTHER_CONTRACT)
+        fprintf(run.out, "note   %s\n", gckpt_error_text(run.store));
+    else if (loaded != GCKPT_OK)
         return complain(1, "--resume %s: %s", o.resume, gckpt_error_text(run.store));
     for (int i = 0; i < PURPOSES; i++) {
         model *m = &run.models[i];
@@ -881,12 +950,16 @@ static void report_end(void)
         measured, hash, seconds);
 }
 
-static int open_output(void)
+/* Else the next file that is opened would take a stream's place. */
+static int streams_open(void)
 {
     if (fcntl(STDERR_FILENO, F_GETFD) < 0)
-        return 1;
-    if (fcntl(STDOUT_FILENO, F_GETFD) < 0) /* else the next file opened would take its place */
-        return complain(1, "standard output is closed");
+        return 0;
+    return fcntl(STDOUT_FILENO, F_GETFD) >= 0 || !complain(1, "standard output is closed");
+}
+
+static int open_output(void)
+{
     run.out = stdout;
     if (o.json != NULL && strcmp(o.json, "-") == 0) {
         run.json = stdout;
@@ -908,9 +981,11 @@ int main(int argc, char **argv)
     signal(SIGINT, interrupt); /* stops after the present step, saves, reports */
     signal(SIGTERM, interrupt);
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error like any other */
-    status = open_output();
+    status = !streams_open() || load_text(argv[0]);
     if (status == 0)
-        status = load_text(argv[0]) || prepare();
+        status = try_outputs();
+    if (status == 0)
+        status = open_output() || prepare();
     if (status == 0 && !o.plan) {
         status = train();
         if (status == 0 && o.sample > 0 && !interrupted)

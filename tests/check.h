@@ -7,7 +7,9 @@
 #ifndef TESTS_CHECK_H
 #define TESTS_CHECK_H
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 static long check_passed, check_failed;
 
@@ -38,5 +40,14 @@ static int check_report(const char *name)
 {
     printf("%s: %ld passed, %ld failed\n", name, check_passed, check_failed);
     return check_failed != 0;
+}
+
+/* A thread pool of sorts: any order must do. */
+static inline void any_order(void *user, int64_t n, void (*body)(void *context, int64_t i),
+                             void *context)
+{
+    (void)user;
+    while (n-- > 0)
+        body(context, n);
 }
 #endif

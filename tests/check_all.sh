@@ -41,27 +41,40 @@ can()
     return $result
 }
 
+looks_inside()          # does this test create the implementation itself?
+{
+    grep -q '^ *# *define  *GRADCKPT_IMPLEMENTATION' "tests/test_$1.c"
+}
+
+source_of()             # source_of NAME: what to compile for test_NAME as one unit
+{
+    looks_inside "$1" || echo -DGRADCKPT_IMPLEMENTATION
+    echo "-I. -Itests tests/test_$1.c"
+    [ "$1" != ops ] || echo tests/ref.c
+}
+
 # hash OUTPUT compiler options...: the golden hash with that build
 hash()
 {
     out=$B/$1
     shift
-    "$@" -I. -Itests tests/test_hash.c -o "$out" && "$out"
+    "$@" $(source_of hash) -o "$out" && "$out"
 }
 
 tests_with()            # tests_with OUTPUT compiler options...: all tests, built so
 {
     out=$B/$1
     shift
+    "$@" -I. -c tests/compile/implementation.c -o "$out.o" || return 1
     for test in tests/test_*.c; do
         name=$(basename "$test" .c)
-        extra=
-        [ "$name" = test_ops ] && extra=tests/ref.c
-        [ "$name" = test_threads ] && extra=-lpthread
+        with="-DGRADCKPT_IMPLEMENTED $out.o"
+        looks_inside "${name#test_}" && with=-DGCKPT_STATIC
+        [ "$name" != test_ops ] || with="$with tests/ref.c"
         part=                   # percent of its cases
         [ "$name" = test_kernels ] && part=20
         echo "== $name"
-        "$@" -I. "$test" $extra -lm -o "$out-$name" && "$out-$name" $part || return 1
+        "$@" -I. "$test" $with -lm -lpthread -o "$out-$name" && "$out-$name" $part || return 1
     done
 }
 
@@ -143,7 +156,7 @@ run_check()
         esac
         need "$machine-gcc" "$emulator"
         for test in hash numerics save alloc golden table; do
-            "$machine-gcc" -static -O2 -std=gnu99 $options -I. -Itests "tests/test_$test.c" -lm \
+            "$machine-gcc" -static -O2 -std=gnu99 $options $(source_of $test) -lm \
                 -o "$B/$1-$test" && "$emulator" "$B/$1-$test" || return 1
         done
         "$machine-gcc" -static -O2 -std=gnu99 $options -I. tests/test_bf16.c -lm -o "$B/$1-bf16" &&
@@ -151,7 +164,7 @@ run_check()
         # a few of the kernels' sizes: C's (big-endian too), and NEON's
         "$machine-gcc" -static -O2 -std=gnu99 $options -I. tests/test_kernels.c -lm -o "$B/$1-kernels" &&
             "$emulator" "$B/$1-kernels" 2 || return 1
-        ${CC:-cc} -std=gnu99 -O1 -I. tests/test_hash.c -o "$B/$1-plans" &&
+        ${CC:-cc} -std=gnu99 -O1 $(source_of hash) -o "$B/$1-plans" &&
             "$B/$1-plans" plans > "$B/$1-plans.txt" &&
             "$emulator" "$B/$1-hash" plans | cmp - "$B/$1-plans.txt" || return 1
         # plans made here run there: as a constant and as a file; the machines write the same of both
@@ -176,7 +189,7 @@ run_check()
     include-c-and-cxx)      # the implementation in C, its users in C++
         need "${CXX:-c++}"
         ${CC:-cc} -std=c99 -O1 -I. -c tests/compile/implementation.c -o $B/$1.o &&
-            ${CXX:-c++} -std=c++11 -O1 -DHASH_USER_ONLY -I. -Itests -x c++ tests/test_hash.c \
+            ${CXX:-c++} -std=c++11 -O1 -I. -Itests -x c++ tests/test_hash.c \
                 -x none $B/$1.o -o $B/$1 && $B/$1 ;;
     include-renamed)        # the header includes itself: under another name it needs GRADCKPT_FILE
         rm -rf $B/$1
@@ -186,10 +199,11 @@ run_check()
         sed 's/"gradckpt.h"/"renamed.h"/' tests/test_hash.c > $B/$1/hash.c
         for c in gcc clang; do
             have $c || continue
-            $c -std=gnu99 -O1 -I$B/$1 -Itests '-DGRADCKPT_FILE="renamed.h"' $B/$1/hash.c -o $B/$1/hash &&
-                $B/$1/hash && $c -std=gnu99 -O1 -DGCKPT_NO_FAST -I$B/$1 -Itests $B/$1/hash.c -o $B/$1/hash &&
+            implementation="$c -std=gnu99 -O1 -DGRADCKPT_IMPLEMENTATION"
+            $implementation -I$B/$1 -Itests '-DGRADCKPT_FILE="renamed.h"' $B/$1/hash.c -o $B/$1/hash &&
+                $B/$1/hash && $implementation -DGCKPT_NO_FAST -I$B/$1 -Itests $B/$1/hash.c -o $B/$1/hash &&
                 $B/$1/hash && $c -fsyntax-only $B/$1/bare.c || return 1
-            ! $c -std=gnu99 -fsyntax-only -I$B/$1 -Itests $B/$1/hash.c 2> $B/$1/said.txt &&
+            ! $implementation -fsyntax-only -I$B/$1 -Itests $B/$1/hash.c 2> $B/$1/said.txt &&
                 grep '#error.*define GRADCKPT_FILE' $B/$1/said.txt || return 1
         done ;;
     # ---- symbols and macros ----
@@ -239,7 +253,7 @@ run_check()
     fast-math-refused)      # not compiled, or not run, or the same bits
         for c in gcc clang; do
             have $c || continue
-            if $c -ffast-math -I. -Itests tests/test_hash.c -o $B/$1 2> /dev/null; then
+            if $c -ffast-math $(source_of hash) -o $B/$1 2> /dev/null; then
                 $B/$1 > $B/$1.txt 2>&1 || grep 'self-test' $B/$1.txt || return 1
             fi
         done ;;

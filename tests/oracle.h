@@ -250,13 +250,12 @@ static inline uint64_t oracle_exhaustive(const oracle_graph *g, uint64_t memory,
                                          oracle_step *list, int *length)
 {
     oracle_search s;
-    oracle_queue q;
     uint64_t best = ORACLE_NEVER, backwards = 0;
     oracle_prepare(&s, g);
     size_t states = (size_t)(g->n + 1) << s.bits;
     if (s.bits > 24)
         abort();
-    memset(&q, 0, sizeof q);
+    oracle_queue q = { 0 };
     q.cost = (uint32_t *)malloc(states * sizeof *q.cost);
     q.parent = (uint32_t *)malloc(states * sizeof *q.parent);
     q.step = (int16_t *)malloc(states * sizeof *q.step);

@@ -1,67 +1,9 @@
 /* test_alloc.c - the n-th allocation fails, for every n, over a whole life: store, graph, plans, step,
  * check, save, load. Each time: an error, nothing leaked, weights whole. Then the same in blocks of
  * memory that are a little too small, and in one that suffices, with no heap at all. */
-#define GRADCKPT_IMPLEMENTATION
-#include "../gradckpt.h"
+#include "gradckpt.h"
 
-#include <stdlib.h>
-
-#include "check.h"
-
-typedef struct { long calls, fail_at, live_blocks, wrong_sizes; size_t live; } heap;
-
-/* Keeps each block's size in front of it, to check the old size it is told. */
-static void *heap_resize(void *user, void *ptr, size_t old_size, size_t new_size)
-{
-    heap *h = (heap *)user;
-    unsigned char *block = ptr ? (unsigned char *)ptr - 16 : NULL;
-    size_t had = 0;
-    if (block)
-        memcpy(&had, block, sizeof had);
-    if (had != old_size)
-        h->wrong_sizes++;
-    if (new_size == 0) {
-        h->live -= had;
-        h->live_blocks -= block != NULL;
-        free(block);
-        return NULL;
-    }
-    if (++h->calls == h->fail_at)
-        return NULL;
-    unsigned char *fresh = (unsigned char *)malloc(new_size + 16);
-    if (!fresh)
-        return NULL;
-    memset(fresh + 16, 0xee, new_size);
-    memcpy(fresh, &new_size, sizeof new_size);
-    if (block)
-        memcpy(fresh + 16, ptr, had < new_size ? had : new_size);
-    free(block);
-    h->live += new_size - had;
-    h->live_blocks += block == NULL;
-    return fresh + 16;
-}
-
-typedef struct { unsigned char bytes[16384]; size_t size, at; } file;
-
-static size_t file_write(void *user, const void *bytes, size_t size)
-{
-    file *f = (file *)user;
-    if (size > sizeof f->bytes - f->size)
-        return 0;
-    memcpy(f->bytes + f->size, bytes, size);
-    f->size += size;
-    return size;
-}
-
-static size_t file_read(void *user, void *bytes, size_t size)
-{
-    file *f = (file *)user;
-    if (size > f->size - f->at)
-        size = f->size - f->at;
-    memcpy(bytes, f->bytes + f->at, size);
-    f->at += size;
-    return size;
-}
+#include "rig.h"
 
 static gckpt_tensor *block(gckpt_tensor *x, void *user)
 {
@@ -76,15 +18,10 @@ static int life(const gckpt_memory *memory, gckpt_mode mode, int check)
     static float x[4 * 6], y[4 * 6];
     static char names[3][4] = { "w0", "w1", "w0" };     /* the third is tied to the first                */
     static file saved;
-    gckpt_store_desc sd;
-    gckpt_plan_desc pd;
-    gckpt_exec_desc ed;
-    gckpt_hyper hyper;
     int worked = 0;
-    memset(&sd, 0, sizeof sd);
-    memset(&pd, 0, sizeof pd);
-    memset(&ed, 0, sizeof ed);
-    memset(&hyper, 0, sizeof hyper);
+    gckpt_store_desc sd = { 0 };
+    gckpt_plan_desc pd = { 0 };
+    gckpt_exec_desc ed = { 0 };
     sd.memory = ed.memory = pd.memory = memory[0];
     if (memory->memory) {                               /* a block an object                             */
         pd.memory = memory[1];
@@ -114,41 +51,31 @@ static int life(const gckpt_memory *memory, gckpt_mode mode, int check)
     gckpt_exec *e = p ? gckpt_exec_new(p, s, &ed) : NULL;
     CHECK(e || gckpt_store_bytes(s) == bytes);          /* no state left behind                          */
     CHECK(e || !p || gckpt_error(s) != GCKPT_OK);
-    gckpt_feed feeds[2];
-    feeds[0].input = gckpt_id(in), feeds[0].data = x;
-    feeds[1].input = gckpt_id(target), feeds[1].data = y;
-    hyper.lr = 0.01f;
+    gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
+    gckpt_hyper hyper = { .lr = 0.01f };
     if (e) {
-        double worst = 0;
         CHECK(gckpt_step(e, feeds, 2, 4, &hyper, NULL) == GCKPT_OK);    /* no allocation from here on     */
         uint64_t hash = gckpt_store_hash(s);
-        worked = !check || gckpt_check_gradients(e, feeds, 2, 4, &worst) == GCKPT_OK;
+        worked = !check || gckpt_check_gradients(e, feeds, 2, 4, NULL) == GCKPT_OK;
         saved.size = saved.at = 0;
         worked = worked && gckpt_store_write(s, file_write, &saved) == GCKPT_OK;
         worked = worked && gckpt_store_read(s, file_read, &saved, saved.size) == GCKPT_OK;
         CHECK(worked || gckpt_error(s) == GCKPT_E_MEMORY || gckpt_error(e) == GCKPT_E_MEMORY);
         CHECK(gckpt_store_hash(s) == hash && gckpt_store_step(s) == 1);
     }
-    gckpt_exec_free(e);
-    gckpt_plan_free(p);
-    gckpt_graph_free(g);
-    gckpt_store_free(s);
+    rig_free(e, p, g, s);
     return worked;
 }
 
 static void every_allocation(gckpt_mode mode)
 {
     heap h;
-    gckpt_memory memory;
     int worked = 0;
-    memset(&memory, 0, sizeof memory);
-    memory.resize = heap_resize;
-    memory.user = &h;
+    gckpt_memory memory = heap_memory(&h);
     for (long n = 1; !worked && n < 2000; n++) {
-        memset(&h, 0, sizeof h);
-        h.fail_at = n;
+        h = (heap){ .fail_at = n };
         worked = life(&memory, mode, 1);
-        CHECK_MSG(h.live == 0 && h.live_blocks == 0, "mode %d, allocation %ld failing: %lu bytes leaked", (int)mode, n,
+        CHECK_MSG(h.live == 0 && h.blocks == 0, "mode %d, allocation %ld failing: %lu bytes leaked", (int)mode, n,
                   (unsigned long)h.live);
         CHECK(h.wrong_sizes == 0);
         CHECK(worked || h.calls >= n);
@@ -190,12 +117,9 @@ static void blocks(void)
 static void planning(const gckpt_memory *memory, heap *h, gckpt_graph *g, const gckpt_term *term, int what,
                      size_t budget, const gckpt_frontier *front)
 {
-    gckpt_plan_desc d;
     gckpt_plan *p = NULL;
     gckpt_frontier *f = NULL;
-    memset(&d, 0, sizeof d);
-    d.memory = *memory;
-    d.budget = budget;
+    gckpt_plan_desc d = { .memory = *memory, .budget = budget };
     for (long n = 1; !p && !f && n < 100000; n += 1 + n / 16) {
         size_t live = h->live;
         h->fail_at = h->calls + n;
@@ -223,15 +147,10 @@ static void planning(const gckpt_memory *memory, heap *h, gckpt_graph *g, const 
 /* layers: few: every single move is tried; more: shaken; many: neither */
 static void every_planning(int layers)
 {
-    heap h;
-    gckpt_memory memory;
-    gckpt_plan_desc d;
     gckpt_init init = { 0.3f, 0, 0 };
-    memset(&h, 0, sizeof h);
-    memset(&memory, 0, sizeof memory);
-    memset(&d, 0, sizeof d);
-    memory.resize = heap_resize;
-    memory.user = &h;
+    heap h = { 0 };
+    gckpt_plan_desc d = { 0 };
+    gckpt_memory memory = heap_memory(&h);
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 64));
@@ -250,11 +169,9 @@ static void every_planning(int layers)
     CHECK(gckpt_frontier_get(f, 0, &least) == GCKPT_OK && least.bytes < gckpt_plan_bytes(p));
     for (int what = 0; what < 2; what++)
         planning(&memory, &h, g, &term, what, (least.bytes + gckpt_plan_bytes(p)) / 2, NULL);
-    CHECK(h.live == 0 && h.live_blocks == 0 && h.wrong_sizes == 0);
+    CHECK(h.live == 0 && h.blocks == 0 && h.wrong_sizes == 0);
     gckpt_frontier_free(f);
-    gckpt_plan_free(p);
-    gckpt_graph_free(g);
-    gckpt_store_free(s);
+    rig_free(NULL, p, g, s);
 }
 
 int main(void)

@@ -3,27 +3,12 @@
  * chance that is right on average. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
-#include "check.h"
+#include "rig.h"
 #include <math.h>
-#include <stdlib.h>
 
 /* Of the small GPT below, on every machine: a change is a change of the contract (manual, 5l). */
 #define GOLDEN            UINT64_C(0xa1a9b630e2980eca)
 #define GOLDEN_STOCHASTIC UINT64_C(0xa2ad3857a1050029)
-
-static uint32_t bits_of(float x)
-{
-    uint32_t u;
-    memcpy(&u, &x, 4);
-    return u;
-}
-
-static float float_of(uint32_t u)
-{
-    float x;
-    memcpy(&x, &u, 4);
-    return x;
-}
 
 /* ---- conversions ---- */
 
@@ -146,13 +131,8 @@ static void test_written_out(void)
         gckpt_tensor *h = gckpt_linear(tx, w, b);
         gckpt_tensor *m = gckpt_mul(gckpt_relu(h), h);
         gckpt_term term = { gckpt_mean_squared_error(gckpt_linear(m, v, c), ty), 1, 0 };
-        gckpt_plan_desc desc;
-        gckpt_exec_desc exec;
-        memset(&desc, 0, sizeof desc);
-        memset(&exec, 0, sizeof exec);
-        desc.optimiser = GCKPT_SGD;
-        desc.precision = GCKPT_BF16;
-        exec.debug = debug ? GCKPT_DEBUG_PLAIN : 0;
+        gckpt_plan_desc desc = { .optimiser = GCKPT_SGD, .precision = GCKPT_BF16 };
+        gckpt_exec_desc exec = { .debug = debug ? GCKPT_DEBUG_PLAIN : 0 };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
         gckpt_exec *e = gckpt_exec_new(p, s, &exec);
         CHECK_MSG(e != NULL, "%s", gckpt_error_text(s));
@@ -164,9 +144,7 @@ static void test_written_out(void)
             memcpy(at[i], q.values, (size_t)q.elements * sizeof(float));
         }
         for (int step = 0; step < 3; step++) {
-            gckpt_hyper hyper;
-            memset(&hyper, 0, sizeof hyper);
-            hyper.lr = 0.25f;
+            gckpt_hyper hyper = { .lr = 0.25f };
             CHECK(gckpt_step(e, feeds, 2, R, &hyper, NULL) == GCKPT_OK);
             written_out(&mine, x, y, 0.25f);
             for (int i = 0; i < 4; i++) {
@@ -176,10 +154,7 @@ static void test_written_out(void)
                           q.name, debug);
             }
         }
-        gckpt_exec_free(e);
-        gckpt_plan_free(p);
-        gckpt_graph_free(g);
-        gckpt_store_free(s);
+        rig_free(e, p, g, s);
     }
 }
 
@@ -248,20 +223,14 @@ static uint64_t two_trained(const two_losses *start, two_losses *p, int micro, i
         else
             terms[1].loss = gckpt_mean_squared_error(h, z);
     const gckpt_pick pick = { h, 1 };
-    gckpt_plan_desc desc;
-    gckpt_exec_desc how;
-    gckpt_hyper hyper;
-    memset(&desc, 0, sizeof desc);
-    memset(&how, 0, sizeof how);
-    memset(&hyper, 0, sizeof hyper);
-    desc.precision = p ? GCKPT_BF16 : GCKPT_BF16_STOCHASTIC;
-    desc.optimiser = GCKPT_SGD;
-    desc.batch = rows;
-    desc.fetch = &pick;
-    desc.fetches = which & 1;
-    desc.plain = which >= 4;
-    how.isa = which & 2 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO;
-    hyper.lr = 0.25f;
+    gckpt_plan_desc desc = { .precision = p ? GCKPT_BF16 : GCKPT_BF16_STOCHASTIC,
+                             .optimiser = GCKPT_SGD,
+                             .batch = rows,
+                             .fetch = &pick,
+                             .fetches = which & 1,
+                             .plain = which >= 4 };
+    gckpt_exec_desc how = { .isa = which & 2 ? GCKPT_ISA_PLAIN : GCKPT_ISA_AUTO };
+    gckpt_hyper hyper = { .lr = 0.25f };
     gckpt_plan *plan = gckpt_plan_new(g, terms, 2, &desc);
     gckpt_exec *e = gckpt_exec_new(plan, s, &how);
     CHECK_MSG(e != NULL, "%s", gckpt_error_text(s));
@@ -291,10 +260,7 @@ static uint64_t two_trained(const two_losses *start, two_losses *p, int micro, i
                   "two losses, %d rows by %d, case %d: another gradient", rows, micro, which);
     }
     const uint64_t hash = gckpt_store_hash(s);
-    gckpt_exec_free(e);
-    gckpt_plan_free(plan);
-    gckpt_graph_free(g);
-    gckpt_store_free(s);
+    rig_free(e, plan, g, s);
     return hash;
 }
 
@@ -328,20 +294,13 @@ static void test_two_losses(void)
 /* ---- products: every instruction set against the plain definition, down to subnormals ---- */
 #if !defined(GCKPT_NO_FAST) && defined(__GNUC__) && defined(__x86_64__) &&                         \
     !defined(GCKPT_FORCE_SOFT_FMA)
-static uint32_t draw(uint32_t below)
-{
-    static uint32_t random = 12345;
-    random = random * 1664525u + 1013904223u;
-    return (random ^ random >> 15) % below;
-}
-
 /* kind 0: usual numbers; 1: products near the least normal one; 2: that small themselves */
 static float number(int kind)
 {
-    const uint32_t u = draw(1 << 24), exponent = kind == 1 ? 58 + u % 14 : 1 + u % 20;
+    const uint32_t u = below(1 << 24), exponent = kind == 1 ? 58 + u % 14 : 1 + u % 20;
     if (kind == 0)
         return ((float)(u % 2001) - 1000) / 333;
-    return u % 7 ? float_of(draw(2) << 31 | exponent << 23 | (u & 0x7fffff)) : -0.0f;
+    return u % 7 ? float_of(below(2) << 31 | exponent << 23 | (u & 0x7fffff)) : -0.0f;
 }
 
 static void test_products(void)
@@ -351,8 +310,8 @@ static void test_products(void)
     static uint16_t half[3][MOST], c16[2][3 * 37 * 130];
     static uint32_t words[MOST];
     for (int i = 0; i < 600; i++) {
-        const uint32_t m = 1 + draw(37), n = 1 + draw(130), k = 1 + draw(i % 40 ? 90 : 700);
-        const uint32_t batch = 1 + draw(3), which = draw(64), count[3] = { m * k, n * k, m * n };
+        const uint32_t m = 1 + below(37), n = 1 + below(130), k = 1 + below(i % 40 ? 90 : 700);
+        const uint32_t batch = 1 + below(3), which = below(64), count[3] = { m * k, n * k, m * n };
         for (uint32_t j = 0; j < 3; j++)
             for (uint32_t at = 0; at < batch * count[j]; at++) {
                 f32[j][at] = number(j == 2 && i % 3 ? 2 : i % 3);
@@ -360,17 +319,22 @@ static void test_products(void)
             }
         for (uint32_t j = 0; j < n; j++)
             bias[j] = number(i % 3);
-        gckpti_mixed t;
-        gckpt_call call;
-        memset(&t, 0, sizeof t);
-        memset(&call, 0, sizeof call);
-        call.threads = 1;
-        t.batch = batch, t.m = m, t.n = n, t.k = k;
-        t.a.f32 = which & 1 ? f32[0] : NULL, t.a.bf16 = which & 1 ? NULL : half[0];
-        t.b.f32 = which & 2 ? f32[1] : NULL, t.b.bf16 = which & 2 ? NULL : half[1];
-        t.a.row = which & 4 ? k : 1, t.a.step = which & 4 ? 1 : m, t.a.next = m * k;
-        t.b.row = which & 8 ? k : 1, t.b.step = which & 8 ? 1 : n, t.b.next = n * k;
-        t.accumulate = (which & 16) != 0;
+        gckpt_call call = { .threads = 1 };
+        gckpti_mixed t = { .batch = batch,
+                           .m = m,
+                           .n = n,
+                           .k = k,
+                           .a.f32 = which & 1 ? f32[0] : NULL,
+                           .a.bf16 = which & 1 ? NULL : half[0],
+                           .b.f32 = which & 2 ? f32[1] : NULL,
+                           .b.bf16 = which & 2 ? NULL : half[1],
+                           .a.row = which & 4 ? k : 1,
+                           .a.step = which & 4 ? 1 : m,
+                           .a.next = m * k,
+                           .b.row = which & 8 ? k : 1,
+                           .b.step = which & 8 ? 1 : n,
+                           .b.next = n * k,
+                           .accumulate = (which & 16) != 0 };
         t.start = !t.accumulate && i % 2 ? bias : NULL;
         t.words = words;
         const gckpti_kernels *kernels[4];
@@ -507,20 +471,13 @@ static uint64_t train(trial *o)
         p = gckpt_plan_new(g, terms, 3, &desc);
     }
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
-    gckpt_exec_desc ed;
-    memset(&ed, 0, sizeof ed);
-    ed.debug = o->debug;
-    ed.isa = o->isa;
+    gckpt_exec_desc ed = { .debug = o->debug, .isa = o->isa };
     gckpt_exec *e = gckpt_exec_new(p, s, &ed);
     CHECK_MSG(p == NULL || e != NULL, "%s", gckpt_error_text(s));
     const gckpt_feed feeds[3] = { { gckpt_id(in), tokens },
                                   { gckpt_id(target), targets },
                                   { gckpt_id(value), values } };
-    gckpt_hyper hyper;
-    memset(&hyper, 0, sizeof hyper);
-    hyper.lr = 0.01f;
-    hyper.weight_decay = 0.1f;
-    hyper.clip = 0.5f;
+    gckpt_hyper hyper = { .lr = 0.01f, .weight_decay = 0.1f, .clip = 0.5f };
     gckpt_report report = { 0, 0, 0, 0 };
     for (int step = 0; step < o->steps && e != NULL; step++) {
         CHECK_MSG(gckpt_step(e, feeds, 3, BATCH, &hyper, &report) == GCKPT_OK, "%s",
@@ -540,22 +497,17 @@ static uint64_t train(trial *o)
             CHECK_MSG(half_of(f[i]) == f[i], "fetch %d: %g is not a bf16 value", k, (double)f[i]);
     }
     uint64_t hash = gckpt_store_hash(s);
-    gckpt_exec_free(e);
-    gckpt_plan_free(p);
-    gckpt_graph_free(g);
-    gckpt_store_free(s);
+    rig_free(e, p, g, s);
     return hash;
 }
 
 static trial trial_of(gckpt_precision precision, gckpt_mode mode, int64_t micro, int threads)
 {
-    trial o;
-    memset(&o, 0, sizeof o);
-    o.plan.precision = precision;
-    o.plan.mode = mode;
-    o.plan.threads = threads;
-    o.micro = micro;
-    o.steps = 4;
+    trial o = { .plan.precision = precision,
+                .plan.mode = mode,
+                .plan.threads = threads,
+                .micro = micro,
+                .steps = 4 };
     return o;
 }
 
@@ -628,16 +580,11 @@ static void test_chance(void)
     gckpt_tensor *sum = gckpt_add(in, gckpt_param(g, "w", gckpt_shape1(4), zero));
     gckpt_term term = { gckpt_sum_loss(sum), 1, 0 };
     gckpt_pick pick = { sum, 0 };
-    gckpt_plan_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.precision = GCKPT_BF16_STOCHASTIC;
-    desc.fetch = &pick;
-    desc.fetches = 1;
+    gckpt_plan_desc desc = { .precision = GCKPT_BF16_STOCHASTIC, .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     const gckpt_feed feed = { gckpt_id(in), x };
-    gckpt_hyper hyper;
-    memset(&hyper, 0, sizeof hyper);
+    gckpt_hyper hyper = { 0 };
     for (int step = 0; step < DRAWS; step++) {
         CHECK(gckpt_step(e, &feed, 1, N / 4, &hyper, NULL) == GCKPT_OK);
         const float *f = gckpt_fetch(e, gckpt_id(sum), 0);
@@ -651,10 +598,7 @@ static void test_chance(void)
         CHECK_MSG(fabs(mean[i] - (double)x[i]) < 5 * unit / 2 / sqrt((double)DRAWS),
                   "%g on average, not %g", mean[i], (double)x[i]);
     }
-    gckpt_exec_free(e);
-    gckpt_plan_free(p);
-    gckpt_graph_free(g);
-    gckpt_store_free(s);
+    rig_free(e, p, g, s);
 }
 
 /* Each rounding is a coin of its own: an op's value and what it sends to its inputs, two ops in a
@@ -676,19 +620,16 @@ static void test_coins(void)
     gckpt_pick picks[STREAMS];
     for (int i = 0; i < 4; i++) {
         factor[i] = gckpt_add(in, none);
-        picks[2 + i].tensor = factor[i], picks[2 + i].gradient = 1;
+        picks[2 + i] = (gckpt_pick){ factor[i], 1 };
     }
     for (int i = 0; i < 2; i++)
-        picks[i].tensor = gckpt_mul(factor[2 * i], factor[2 * i + 1]), picks[i].gradient = 0;
+        picks[i] = (gckpt_pick){ gckpt_mul(factor[2 * i], factor[2 * i + 1]), 0 };
     gckpt_term term = { NULL, exact, 0 };
     term.loss = gckpt_sum_loss(gckpt_add(picks[0].tensor, picks[1].tensor));
-    gckpt_plan_desc desc;
-    gckpt_hyper hyper;
-    memset(&desc, 0, sizeof desc);
-    memset(&hyper, 0, sizeof hyper);
-    desc.precision = GCKPT_BF16_STOCHASTIC;
-    desc.fetch = picks;
-    desc.fetches = STREAMS;
+    gckpt_hyper hyper = { 0 };
+    gckpt_plan_desc desc = { .precision = GCKPT_BF16_STOCHASTIC,
+                             .fetch = picks,
+                             .fetches = STREAMS };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     const gckpt_feed feed = { gckpt_id(in), x };
@@ -710,37 +651,10 @@ static void test_coins(void)
         CHECK_MSG(abs(2 * same - n) < 5 * sqrt((double)n) || (a == b && lag == 0),
                   "roundings %d and %d, %d apart: %d of %d agree", a, b, lag, same, n);
     }
-    gckpt_exec_free(e);
-    gckpt_plan_free(p);
-    gckpt_graph_free(g);
-    gckpt_store_free(s);
+    rig_free(e, p, g, s);
 }
 
 /* ---- plans as files, gckpt_fit, inference, what is refused ---- */
-typedef struct {
-    unsigned char bytes[1 << 16];
-    size_t size, at;
-} file;
-
-static size_t put(void *user, const void *bytes, size_t size)
-{
-    file *f = (file *)user;
-    if (size > sizeof f->bytes - f->size)
-        return 0;
-    memcpy(f->bytes + f->size, bytes, size);
-    f->size += size;
-    return size;
-}
-
-static size_t get(void *user, void *bytes, size_t size)
-{
-    file *f = (file *)user;
-    size = size < f->size - f->at ? size : f->size - f->at;
-    memcpy(bytes, f->bytes + f->at, size);
-    f->at += size;
-    return size;
-}
-
 static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
 {
     const gckpt_init init = { 0.3f, 0, 0 };
@@ -772,17 +686,11 @@ static uint64_t fetched(int which, int fetch)
     gckpt_term term = { NULL, 1, 0 };
     term.loss = gckpt_mean_squared_error(both, target);
     const gckpt_pick picks[3] = { { slim, 1 }, { both, 0 }, { wide, 1 } };
-    gckpt_plan_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.precision = GCKPT_BF16;
-    desc.fetch = picks;
-    desc.fetches = fetch;
+    gckpt_plan_desc desc = { .precision = GCKPT_BF16, .fetch = picks, .fetches = fetch };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     const gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), y } };
-    gckpt_hyper hyper;
-    memset(&hyper, 0, sizeof hyper);
-    hyper.lr = 0.1f;
+    gckpt_hyper hyper = { .lr = 0.1f };
     CHECK_MSG(gckpt_step(e, feeds, 2, 4, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(g));
     const float *one = fetch > 0 ? gckpt_fetch(e, gckpt_id(slim), 1) : NULL;
     const float *o = fetch > 1 ? gckpt_fetch(e, gckpt_id(both), 0) : NULL;
@@ -795,54 +703,45 @@ static uint64_t fetched(int which, int fetch)
         CHECK(!two || (two[2 * i] == sign * a && two[2 * i + 1] == sign * b));
     }
     const uint64_t hash = gckpt_store_hash(s);
-    gckpt_exec_free(e);
-    gckpt_plan_free(p);
-    gckpt_graph_free(g);
-    gckpt_store_free(s);
+    rig_free(e, p, g, s);
     return hash;
 }
 
 static void test_rest(void)
 {
-    static file first, second;
     size_t most[3] = { 0, 0, 0 };
     for (int precision = 0; precision < 3; precision++) {
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_term term = { NULL, 1, 0 };
-        gckpt_plan_desc desc;
         gckpt_report report = { 0, 0, 0, 0 };
         float x[64 * 16];
-        memset(&desc, 0, sizeof desc);
         build(g, 64, &term, NULL);
         for (int i = 0; i < 64 * 16; i++)
             x[i] = cosf((float)i);
         const gckpt_feed feed = { 0, x };
-        desc.precision = (gckpt_precision)precision;
-        desc.mode = GCKPT_SQRT;
+        gckpt_plan_desc desc = { .precision = (gckpt_precision)precision, .mode = GCKPT_SQRT };
         gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
-        first.size = first.at = second.size = 0;
-        CHECK(gckpt_plan_write(p, put, &first) == GCKPT_OK);
-        gckpt_plan *q = gckpt_plan_read(g, get, &first, NULL);
+        file first = { 0 }, second = { 0 };
+        CHECK(gckpt_plan_write(p, file_write, &first) == GCKPT_OK);
+        gckpt_plan *q = gckpt_plan_read(g, file_read, &first, NULL);
         CHECK_MSG(q != NULL, "%s", gckpt_error_text(g));
-        CHECK(gckpt_plan_write(q, put, &second) == GCKPT_OK && first.size == second.size &&
-              !memcmp(first.bytes, second.bytes, first.size));
+        CHECK(gckpt_plan_write(q, file_write, &second) == GCKPT_OK && same_file(&first, &second));
+        free(first.bytes);
+        free(second.bytes);
         CHECK(gckpt_plan_arena(p) == gckpt_plan_arena(q));
         gckpt_exec *e = gckpt_exec_new(q, s, NULL);
-        double worst = 0;
-        gckpt_result result = gckpt_check_gradients(e, &feed, 1, 64, &worst);
+        gckpt_result result = gckpt_check_gradients(e, &feed, 1, 64, NULL);
         CHECK(result == (precision ? GCKPT_E_ARG : GCKPT_OK));
         CHECK(!precision || strstr(gckpt_error_text(e), "GCKPT_FP32"));
-        gckpt_exec_free(e);
-        gckpt_plan_free(q);
+        rig_free(e, q, NULL, NULL);
         gckpt_plan_free(p);
 
         desc.mode = GCKPT_INFERENCE;
         p = gckpt_plan_new(g, &term, 1, &desc);
         e = gckpt_exec_new(p, s, NULL);
         CHECK(gckpt_forward(e, &feed, 1, 64, &report) == GCKPT_OK && report.count > 0);
-        gckpt_exec_free(e);
-        gckpt_plan_free(p);
+        rig_free(e, p, NULL, NULL);
 
         desc.mode = GCKPT_AUTO;
         desc.budget = 1;
@@ -864,8 +763,7 @@ static void test_rest(void)
         gckpt_frontier_free(f);
         desc.precision = (gckpt_precision)3;
         CHECK(!gckpt_plan_new(g, &term, 1, &desc) && gckpt_error(g) == GCKPT_E_ARG);
-        gckpt_graph_free(g);
-        gckpt_store_free(s);
+        rig_free(NULL, NULL, g, s);
     }
     CHECK_MSG(most[1] < most[0], "%zu bytes, fp32 %zu", most[1], most[0]);
 }
@@ -891,16 +789,9 @@ static void test_two_users(void)
         gckpt_tensor *v = gckpt_param(g, "v", gckpt_shape2(1200, 40), normal);
         gckpt_tensor *h = gckpt_gelu(gckpt_linear(x, w, NULL));
         gckpt_term terms[2] = { { gckpt_linear_cross_entropy(h, v, y), 1, 0 }, { NULL, 0.1f, 0 } };
-        gckpt_plan_desc desc;
-        gckpt_exec_desc how;
-        gckpt_hyper hyper;
-        memset(&desc, 0, sizeof desc);
-        memset(&how, 0, sizeof how);
-        memset(&hyper, 0, sizeof hyper);
-        desc.precision = GCKPT_BF16;
-        desc.batch = 32;
-        how.isa = i % 2 ? GCKPT_ISA_AUTO : GCKPT_ISA_PLAIN;
-        hyper.lr = 0.01f;
+        gckpt_plan_desc desc = { .precision = GCKPT_BF16, .batch = 32 };
+        gckpt_exec_desc how = { .isa = i % 2 ? GCKPT_ISA_AUTO : GCKPT_ISA_PLAIN };
+        gckpt_hyper hyper = { .lr = 0.01f };
         terms[1].loss = gckpt_sum_loss(gckpt_mul(h, h));
         gckpt_plan *p = gckpt_plan_new(g, terms, 2, &desc);
         gckpt_exec *e = gckpt_exec_new(p, s, &how);
@@ -909,10 +800,7 @@ static void test_two_users(void)
         first = i ? first : gckpt_store_hash(s);
         CHECK_MSG(gckpt_store_hash(s) == first, "two users: %d rows, %s", rows[i / 2],
                   gckpt_isa_name(how.isa));
-        gckpt_exec_free(e);
-        gckpt_plan_free(p);
-        gckpt_graph_free(g);
-        gckpt_store_free(s);
+        rig_free(e, p, g, s);
     }
 }
 

@@ -1,11 +1,8 @@
 /* test_fit.c - gckpt_fit against brute force over micro-batches, update rules and plans; what it does
  * to the store when it fails; gckpt_calibrate: positive costs, and nothing changed by a bit. */
-#define GRADCKPT_IMPLEMENTATION
-#include "../gradckpt.h"
+#include "gradckpt.h"
 
-#include <stdlib.h>
-
-#include "check.h"
+#include "rig.h"
 
 enum { B = 12, T = 5, C = 8, H = 16, V = 11 };
 
@@ -17,6 +14,7 @@ typedef struct {
     int64_t refuse, spoil, odd, junk;   /* at this many rows: < 0, an error, another graph, another parameter   */
     int64_t wrong_rows, too_many, mixes, no_memory;
     gckpt_result measure_result;
+    gckpt_store *store;                 /* for measure                                                           */
     int input, target;                  /* ids                                                                   */
 } model;
 
@@ -66,24 +64,17 @@ static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
 
 static model plain(void)
 {
-    model m;
-    memset(&m, 0, sizeof m);
-    m.layers = 3;
-    m.terms = 1;
+    model m = { .layers = 3, .terms = 1 };
     return m;
 }
 
 /* The store's weights after three steps of the plan. */
 static uint64_t train(gckpt_store *s, const gckpt_plan *p, const model *m)
 {
-    gckpt_exec_desc ed;
-    memset(&ed, 0, sizeof ed);
-    ed.debug = GCKPT_DEBUG_MEASURE;
+    gckpt_exec_desc ed = { .debug = GCKPT_DEBUG_MEASURE };
     gckpt_exec *e = gckpt_exec_new(p, s, &ed);
     gckpt_feed feeds[2] = { { m->input, tokens }, { m->target, targets } };
-    gckpt_hyper hyper;
-    memset(&hyper, 0, sizeof hyper);
-    hyper.lr = 0.01f;
+    gckpt_hyper hyper = { .lr = 0.01f };
     for (int i = 0; i < 3; i++)
         CHECK(gckpt_step(e, feeds, 2, B, &hyper, NULL) == GCKPT_OK);
     CHECK(gckpt_bytes_measured(e) == gckpt_plan_bytes(p));
@@ -116,9 +107,7 @@ static int brute_force(model *m, const gckpt_plan_desc *desc, uint64_t *work, si
                 *rows = n;
                 *in_backward = rule;
             }
-            gckpt_plan_free(p);
-            gckpt_graph_free(g);
-            gckpt_store_free(s);
+            rig_free(NULL, p, g, s);
         }
     }
     return found;
@@ -135,19 +124,14 @@ static void test_against_brute_force(void)
 {
     static const gckpt_mode modes[] = { GCKPT_AUTO, GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_MEMORY_POOR };
     model m = plain();                  /* a plain plan's weights: all others must have them too                 */
-    gckpt_plan_desc d;
-    gckpt_term term;
-    memset(&term, 0, sizeof term);
-    memset(&d, 0, sizeof d);
+    gckpt_term term = { 0 };
     gckpt_store *store = gckpt_store_new(NULL);
     gckpt_graph *graph = gckpt_graph_new(store, NULL);
-    d.batch = B;
+    gckpt_plan_desc d = { .batch = B };
     build(graph, 4, &term, &m);
     gckpt_plan *whole = gckpt_plan_new(graph, &term, 1, &d);
     const uint64_t hash = train(store, whole, &m);
-    gckpt_plan_free(whole);
-    gckpt_graph_free(graph);
-    gckpt_store_free(store);
+    rig_free(NULL, whole, graph, store);
     for (int setting = 0; setting < 4 * 3 * 2; setting++) {
         const int budgets = setting < 6 ? 5 : 12;       /* searching takes longer than the fixed modes   */
         m = plain();
@@ -159,8 +143,7 @@ static void test_against_brute_force(void)
         gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(s));
         size_t most = gckpt_plan_bytes(p);
-        gckpt_plan_free(p);
-        gckpt_store_free(s);
+        rig_free(NULL, p, NULL, s);
         s = gckpt_store_new(NULL);
         d.budget = 1;
         CHECK(gckpt_fit(s, build, &m, B, &d, NULL) == NULL && gckpt_error(s) == GCKPT_E_BUDGET);
@@ -188,8 +171,7 @@ static void test_against_brute_force(void)
             before = found;
             if (i % 4 == 0 && m.terms == 1)
                 CHECK(train(fresh, p, &m) == hash);
-            gckpt_plan_free(p);
-            gckpt_store_free(fresh);
+            rig_free(NULL, p, NULL, fresh);
         }
         gckpt_store_free(s);
     }
@@ -206,8 +188,7 @@ static void test_builds(void)
         { "micro-batches of 3 rows: build made inputs of 4 rows", 3, offsetof(model, wrong_rows), GCKPT_E_ARG },
         { "micro-batches of 2 rows: build returned 1000 terms", 2, offsetof(model, too_many), GCKPT_E_ARG },
     };
-    gckpt_plan_desc d;
-    memset(&d, 0, sizeof d);
+    gckpt_plan_desc d = { 0 };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         model m = plain();
         gckpt_init init = { 1, 0, 0 };
@@ -224,8 +205,7 @@ static void test_builds(void)
         m = plain();                    /* and it can be done again                                              */
         gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
         CHECK(p && gckpt_plan_rows(p) == B && gckpt_error(s) == GCKPT_OK && gckpt_store_count(s) == 8);
-        gckpt_plan_free(p);
-        gckpt_store_free(s);
+        rig_free(NULL, p, NULL, s);
     }
     model m = plain();                  /* a size that is not wanted is passed over, with what it made           */
     gckpt_store *s = gckpt_store_new(NULL);
@@ -255,8 +235,7 @@ static void test_builds(void)
     d.budget = least_named(s);
     p = gckpt_fit(s, build, &m, B, &d, NULL);
     CHECK(p && gckpt_plan_bytes(p) <= d.budget);
-    gckpt_plan_free(p);
-    gckpt_store_free(s);
+    rig_free(NULL, p, NULL, s);
 }
 
 static void test_arguments(void)
@@ -273,8 +252,7 @@ static void test_arguments(void)
     for (int i = 0; i < 5; i++)
         CHECK(gckpt_fit(s, build, &m, batches[i], NULL, NULL) == NULL && gckpt_error(s) == GCKPT_E_ARG);
     for (int i = 0; i < 11; i++) {
-        memset(&d, 0, sizeof d);
-        d.fetch = &pick;
+        d = (gckpt_plan_desc){ .fetch = &pick };
         switch (i) {
         case 0: d.fetches = 1; break;
         case 1: d.costs = &cost, d.cost_count = 1; break;
@@ -323,16 +301,13 @@ static void test_step_work(void)
             gckpt_graph *g = gckpt_graph_new(s, NULL);
             gckpt_term t[GCKPT_MAX_TERMS];
             gckpt_cost costs[256];
-            gckpt_plan_desc d;
-            memset(&d, 0, sizeof d);
             memset(t, 0, sizeof t);
             m.terms = terms;
             build(g, 4, t, &m);
-            d.batch = batch;
-            d.costs = costs;
-            d.cost_count = gckpt_id(t[terms - 1].loss) + 1;
+            gckpt_plan_desc d = { .batch = batch, .costs = costs,
+                    .cost_count = gckpt_id(t[terms - 1].loss) + 1 };
             for (int i = 0; i < 256; i++)
-                costs[i].forward = 4000, costs[i].backward = 8000;
+                costs[i] = (gckpt_cost){ 4000, 8000 };
             gckpt_plan *p = gckpt_plan_new(g, t, terms, &d);
             uint64_t once = terms > 1 ? 2 * 12000 : 0;  /* table * table and its sum                             */
             if (batch == 4) {
@@ -340,9 +315,7 @@ static void test_step_work(void)
                 CHECK(gckpt_plan_step_work(p) == gckpt_plan_work(p));
             }
             CHECK_MSG(gckpt_plan_step_work(p) == once + whole * (uint64_t)batch / 4, "batch %d", (int)batch);
-            gckpt_plan_free(p);
-            gckpt_graph_free(g);
-            gckpt_store_free(s);
+            rig_free(NULL, p, g, s);
         }
     }
 }
@@ -356,7 +329,7 @@ static int floats_hash(const gckpt_store *s, uint64_t *hash)
 {
     gckpt_parameter q;
     *hash = gckpt_store_hash(s);
-    for (int i = 0; gckpt_store_get(s, i, &q) == GCKPT_OK; i++)
+    for (int i = 0; gckpt_store_peek(s, i, &q) == GCKPT_OK; i++)
         for (int k = 0; k < 4 && q.state[k]; k++)
             for (int64_t j = 0; j < q.elements; j++) {
                 uint32_t bits;
@@ -375,27 +348,19 @@ static void test_calibrate(void)
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_term t[GCKPT_MAX_TERMS];
-        gckpt_plan_desc d;
-        gckpt_exec_desc ed;
-        gckpt_hyper hyper;
         memset(t, 0, sizeof t);
-        memset(&d, 0, sizeof d);
-        memset(&ed, 0, sizeof ed);
-        memset(&hyper, 0, sizeof hyper);
         m.terms = 1 + setting % 2;
         build(g, 4, t, &m);
         gckpt_gelu(gckpt_gelu(t[0].loss ? gckpt_input(g, "aside", GCKPT_F32, gckpt_shape2(4, C)) : NULL));
-        d.mode = (gckpt_mode)(GCKPT_STORE_ALL + setting / 8);
-        d.batch = setting / 4 % 2 ? B : 4;
-        d.optimiser = setting / 2 % 2 ? GCKPT_OWN_OPTIMISER : GCKPT_ADAMW;
-        d.own_state = 1;
-        ed.own_optimiser = own;
-        ed.debug = GCKPT_DEBUG_MEASURE;
+        gckpt_plan_desc d = { .mode = (gckpt_mode)(GCKPT_STORE_ALL + setting / 8),
+                .batch = setting / 4 % 2 ? B : 4,
+                .optimiser = setting / 2 % 2 ? GCKPT_OWN_OPTIMISER : GCKPT_ADAMW, .own_state = 1 };
+        gckpt_exec_desc ed = { .own_optimiser = own, .debug = GCKPT_DEBUG_MEASURE };
         gckpt_plan *p = gckpt_plan_new(g, t, m.terms, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, &ed);
         CHECK_MSG(p && e, "%s %s", gckpt_error_text(g), gckpt_error_text(s));
         gckpt_feed feeds[2] = { { m.input, tokens }, { m.target, targets } };
-        hyper.lr = 0.01f;
+        gckpt_hyper hyper = { .lr = 0.01f };
         if (d.optimiser == GCKPT_ADAMW)
             for (int i = 0; i < 2; i++)
                 CHECK(gckpt_step(e, feeds, 2, 4, &hyper, NULL) == GCKPT_OK);
@@ -465,32 +430,25 @@ static void test_calibrate(void)
         e = gckpt_exec_new(p, s, &ed);
         CHECK(gckpt_calibrate(e, feeds, 2, 4, tick, &dt, costs, n, NULL) == GCKPT_CANCELLED);
         CHECK(floats_hash(s, &after) && after == before && gckpt_store_step(s) == step);
-        gckpt_exec_free(e);
-        gckpt_plan_free(p);
-        gckpt_graph_free(g);
-        gckpt_store_free(s);
+        rig_free(e, p, g, s);
     }
     model m = plain();                              /* plans that it does not time                               */
     gckpt_store *s = gckpt_store_new(NULL);
     for (int i = 0; i < 2; i++) {
         gckpt_graph *g = gckpt_graph_new(s, NULL);
         gckpt_term t[GCKPT_MAX_TERMS];
-        gckpt_plan_desc d;
         gckpt_cost costs[256];
         double dt = 1;
         memset(t, 0, sizeof t);
-        memset(&d, 0, sizeof d);
-        d.mode = i ? GCKPT_INFERENCE : GCKPT_STORE_ALL;
-        d.update_in_backward = !i;
+        gckpt_plan_desc d = { .mode = i ? GCKPT_INFERENCE : GCKPT_STORE_ALL,
+                .update_in_backward = !i };
         build(g, 4, t, &m);
         gckpt_plan *p = gckpt_plan_new(g, t, 1, &d);
         gckpt_exec *e = gckpt_exec_new(p, s, NULL);
         gckpt_feed feeds[2] = { { m.input, tokens }, { m.target, targets } };
         int n = gckpt_id(t[0].loss) + 1;
         CHECK(gckpt_calibrate(e, feeds, 2, 4, tick, &dt, costs, n, NULL) == GCKPT_E_ARG);
-        gckpt_exec_free(e);
-        gckpt_plan_free(p);
-        gckpt_graph_free(g);
+        rig_free(e, p, g, NULL);
     }
     gckpt_store_free(s);
 }
@@ -503,27 +461,25 @@ static gckpt_result measure(gckpt_graph *g, const gckpt_term *terms, int count, 
     double dt = 1e-6;
     m->measured++;
     gckpt_plan *p = gckpt_plan_new(g, terms, count, NULL);
-    gckpt_exec *e = gckpt_exec_new(p, g->store, NULL);
+    gckpt_exec *e = gckpt_exec_new(p, m->store, NULL);
     gckpt_feed feeds[2] = { { m->input, tokens }, { m->target, targets } };
     if (result == GCKPT_OK)
         result = gckpt_calibrate(e, feeds, 2, gckpt_plan_rows(p), tick, &dt, costs, n, NULL);
-    gckpt_exec_free(e);
-    gckpt_plan_free(p);
+    rig_free(e, p, NULL, NULL);
     return result;
 }
 
 static void test_measure(void)
 {
     model m = plain();
-    gckpt_plan_desc d;
-    memset(&d, 0, sizeof d);
+    gckpt_plan_desc d = { 0 };
     gckpt_store *s = gckpt_store_new(NULL);
+    m.store = s;
     gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, measure);
     CHECK_MSG(p && gckpt_plan_rows(p) == B && m.measured == 6, "%s", gckpt_error_text(s));
     CHECK(gckpt_plan_step_work(p) % 1000 == 0);     /* ticks: the fewest instructions win                        */
-    gckpt_plan_free(p);
-    gckpt_store_free(s);
-    s = gckpt_store_new(NULL);
+    rig_free(NULL, p, NULL, s);
+    m.store = s = gckpt_store_new(NULL);
     m.measure_result = GCKPT_E_DATA;
     CHECK(!gckpt_fit(s, build, &m, B, &d, measure) && gckpt_error(s) == GCKPT_E_DATA && gckpt_store_count(s) == 0);
     CHECK(strstr(gckpt_error_text(s), "measure failed") != NULL);
@@ -531,45 +487,15 @@ static void test_measure(void)
 }
 
 /* ---- the n-th allocation fails ---- */
-typedef struct { long calls, fail_at, live_blocks, wrong_sizes; } heap;
-
-static void *heap_resize(void *user, void *ptr, size_t old_size, size_t new_size)
-{
-    heap *h = (heap *)user;
-    unsigned char *at = ptr ? (unsigned char *)ptr - 16 : NULL;
-    size_t had = 0;
-    if (at)
-        memcpy(&had, at, sizeof had);
-    h->wrong_sizes += had != old_size;
-    if (new_size == 0) {
-        h->live_blocks -= at != NULL;
-        free(at);
-        return NULL;
-    }
-    if (++h->calls == h->fail_at)
-        return NULL;
-    unsigned char *fresh = (unsigned char *)realloc(at, new_size + 16);
-    if (!fresh)
-        return NULL;
-    memcpy(fresh, &new_size, sizeof new_size);
-    h->live_blocks += at == NULL;
-    return fresh + 16;
-}
-
 static void test_allocations(void)
 {
     int worked = 0;
     for (long n = 1; !worked && n < 20000; n += 1 + n / 12) {
-        heap h = { 0, 0, 0, 0 };
+        heap h = { 0 };
         model m = plain();
-        gckpt_store_desc sd;
-        gckpt_plan_desc d;
-        gckpt_exec_desc ed;
-        memset(&sd, 0, sizeof sd);
-        memset(&d, 0, sizeof d);
-        memset(&ed, 0, sizeof ed);
-        sd.memory.resize = heap_resize;
-        sd.memory.user = &h;
+        gckpt_plan_desc d = { 0 };
+        gckpt_exec_desc ed = { 0 };
+        gckpt_store_desc sd = { .memory = heap_memory(&h) };
         d.memory = ed.memory = sd.memory;
         d.budget = 20000;
         d.update_in_backward = GCKPT_IF_USEFUL;
@@ -598,10 +524,8 @@ static void test_allocations(void)
         h.fail_at = n < 3 ? h.calls + n : 0;
         gckpt_result result = gckpt_calibrate(e, feeds, 2, B, tick, &dt, costs, ids, NULL);
         CHECK(result == (n < 3 ? GCKPT_E_MEMORY : GCKPT_OK) && gckpt_store_hash(s) == hash);
-        gckpt_exec_free(e);
-        gckpt_plan_free(p);
-        gckpt_store_free(s);
-        CHECK_MSG(h.live_blocks == 0 && h.wrong_sizes == 0, "allocation %ld: %ld blocks leaked", n, h.live_blocks);
+        rig_free(e, p, NULL, s);
+        CHECK_MSG(h.blocks == 0 && h.wrong_sizes == 0, "allocation %ld: %ld blocks leaked", n, h.blocks);
     }
     CHECK(worked);
 }

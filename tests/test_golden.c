@@ -2,97 +2,68 @@
  *
  * Distances are norm-wise: |a - b| / |b| over a whole tensor. A float has 6e-8; sums of a few dozen
  * rounded terms, which is what the cases hold, stay well within 2e-6. */
-#define GRADCKPT_IMPLEMENTATION
-#include "../gradckpt.h"
-#include "check.h"
+#include "gradckpt.h"
+#include "rig.h"
 #include "golden/golden.h"
 #include <math.h>
-#include <string.h>
 
 enum { OP_CASES = sizeof golden_cases / sizeof golden_cases[0],
        PARAMETERS = sizeof golden_parameters / sizeof golden_parameters[0] };
 
-/* == one builder per case of golden.h ========================================================== */
-static gckpt_tensor *op_add(gckpt_tensor **a) { return gckpt_add(a[0], a[1]); }
-static gckpt_tensor *op_sub(gckpt_tensor **a) { return gckpt_sub(a[0], a[1]); }
-static gckpt_tensor *op_mul(gckpt_tensor **a) { return gckpt_mul(a[0], a[1]); }
-static gckpt_tensor *op_mul_same(gckpt_tensor **a) { return gckpt_mul(a[0], a[0]); }
-static gckpt_tensor *op_scale(gckpt_tensor **a) { return gckpt_scale(a[0], -2.5f); }
-static gckpt_tensor *op_relu(gckpt_tensor **a) { return gckpt_relu(a[0]); }
-static gckpt_tensor *op_gelu(gckpt_tensor **a) { return gckpt_gelu(a[0]); }
-static gckpt_tensor *op_gelu_erf(gckpt_tensor **a) { return gckpt_gelu_erf(a[0]); }
-static gckpt_tensor *op_silu(gckpt_tensor **a) { return gckpt_silu(a[0]); }
-static gckpt_tensor *op_tanh(gckpt_tensor **a) { return gckpt_tanh(a[0]); }
-static gckpt_tensor *op_sigmoid(gckpt_tensor **a) { return gckpt_sigmoid(a[0]); }
-static gckpt_tensor *op_softmax(gckpt_tensor **a) { return gckpt_softmax(a[0]); }
-static gckpt_tensor *op_layernorm(gckpt_tensor **a) { return gckpt_layernorm(a[0], a[1], a[2]); }
-static gckpt_tensor *op_rmsnorm(gckpt_tensor **a) { return gckpt_rmsnorm(a[0], a[1]); }
-static gckpt_tensor *op_linear(gckpt_tensor **a) { return gckpt_linear(a[0], a[1], a[2]); }
-static gckpt_tensor *op_linear_transposed(gckpt_tensor **a)
-{
-    return gckpt_linear_transposed(a[0], a[1], a[2]);
-}
-static gckpt_tensor *op_linear_no_bias(gckpt_tensor **a) { return gckpt_linear(a[0], a[1], NULL); }
-static gckpt_tensor *op_matmul(gckpt_tensor **a) { return gckpt_matmul(a[0], a[1]); }
-static gckpt_tensor *op_matmul_transposed(gckpt_tensor **a)
-{
-    return gckpt_matmul_transposed(a[0], a[1]);
-}
-static gckpt_tensor *op_embed(gckpt_tensor **a) { return gckpt_embed(a[0], a[1]); }
-static gckpt_tensor *op_positions(gckpt_tensor **a) { return gckpt_positions(a[0], a[1]); }
-static gckpt_tensor *op_causal(gckpt_tensor **a) { return gckpt_attention(a[0], a[1], a[2], 2, 1); }
-static gckpt_tensor *op_cross(gckpt_tensor **a) { return gckpt_attention(a[0], a[1], a[2], 3, 0); }
-static gckpt_tensor *op_same(gckpt_tensor **a) { return gckpt_attention(a[0], a[0], a[0], 1, 1); }
-static gckpt_tensor *op_rotary(gckpt_tensor **a) { return gckpt_rotary(a[0], 2, 0); }
-static gckpt_tensor *op_permute(gckpt_tensor **a)
-{
-    int axes[4] = { 0, 2, 3, 1 };
-    return gckpt_permute(a[0], axes, 4);
-}
-static gckpt_tensor *op_slice(gckpt_tensor **a) { return gckpt_slice(a[0], 1, 1, 4); }
-static gckpt_tensor *op_concat(gckpt_tensor **a)
-{
-    gckpt_tensor *list[3];
-    list[0] = list[2] = a[0];
-    list[1] = a[1];
-    return gckpt_concat(list, 3, 1);
-}
-static gckpt_tensor *op_reshape(gckpt_tensor **a)
-{
-    return gckpt_reshape(a[0], gckpt_shape2(-1, 12));
-}
-static gckpt_tensor *op_sum(gckpt_tensor **a) { return gckpt_sum(a[0], 1); }
-static gckpt_tensor *op_mean(gckpt_tensor **a) { return gckpt_mean(a[0], -1); }
-static gckpt_tensor *op_cross_entropy(gckpt_tensor **a) { return gckpt_cross_entropy(a[0], a[1]); }
-static gckpt_tensor *op_linear_cross_entropy(gckpt_tensor **a)
-{
-    return gckpt_linear_cross_entropy(a[0], a[1], a[2]);
-}
-static gckpt_tensor *op_mean_squared_error(gckpt_tensor **a)
-{
-    return gckpt_mean_squared_error(a[0], a[1]);
-}
-static gckpt_tensor *op_sum_loss(gckpt_tensor **a) { return gckpt_sum_loss(a[0]); }
-
-static const struct {
-    const char *name;
-    gckpt_tensor *(*build)(gckpt_tensor **in);
-} builders[] = {
-    { "add", op_add }, { "sub", op_sub }, { "mul", op_mul }, { "mul_same", op_mul_same },
-    { "scale", op_scale }, { "relu", op_relu }, { "gelu", op_gelu }, { "gelu_erf", op_gelu_erf },
-    { "silu", op_silu }, { "tanh", op_tanh }, { "sigmoid", op_sigmoid }, { "softmax", op_softmax },
-    { "layernorm", op_layernorm }, { "rmsnorm", op_rmsnorm }, { "linear", op_linear },
-    { "linear_transposed", op_linear_transposed }, { "linear_no_bias", op_linear_no_bias },
-    { "matmul", op_matmul }, { "matmul_shared", op_matmul },
-    { "matmul_transposed", op_matmul_transposed }, { "embed", op_embed },
-    { "positions", op_positions }, { "attention_causal", op_causal },
-    { "attention_cross", op_cross }, { "attention_same", op_same }, { "rotary", op_rotary },
-    { "permute", op_permute }, { "slice", op_slice }, { "concat", op_concat },
-    { "reshape", op_reshape }, { "sum", op_sum }, { "mean", op_mean },
-    { "cross_entropy", op_cross_entropy }, { "linear_cross_entropy", op_linear_cross_entropy },
-    { "mean_squared_error", op_mean_squared_error }, { "sum_loss", op_sum_loss }
+/* == what builds each case of golden.h ======================================================== */
+/* Names and ops of the cases. */
+static const char *const names[] = {
+    "add", "sub", "mul", "mul_same", "scale", "relu", "gelu", "gelu_erf", "silu", "tanh", "sigmoid",
+    "softmax", "layernorm", "rmsnorm", "linear", "linear_transposed", "linear_no_bias", "matmul",
+    "matmul_shared", "matmul_transposed", "embed", "positions", "attention_causal",
+    "attention_cross", "attention_same", "rotary", "permute", "slice", "concat", "reshape", "sum",
+    "mean", "cross_entropy", "linear_cross_entropy", "mean_squared_error", "sum_loss"
 };
-enum { BUILDERS = sizeof builders / sizeof builders[0] };
+enum { BUILDERS = sizeof names / sizeof names[0] };
+
+static gckpt_tensor *build(int i, gckpt_tensor **a)
+{
+    const int axes[4] = { 0, 2, 3, 1 };
+    gckpt_tensor *three[3] = { a[0], a[1], a[0] };
+    switch (i) {
+    case 0: return gckpt_add(a[0], a[1]);
+    case 1: return gckpt_sub(a[0], a[1]);
+    case 2: return gckpt_mul(a[0], a[1]);
+    case 3: return gckpt_mul(a[0], a[0]);
+    case 4: return gckpt_scale(a[0], -2.5f);
+    case 5: return gckpt_relu(a[0]);
+    case 6: return gckpt_gelu(a[0]);
+    case 7: return gckpt_gelu_erf(a[0]);
+    case 8: return gckpt_silu(a[0]);
+    case 9: return gckpt_tanh(a[0]);
+    case 10: return gckpt_sigmoid(a[0]);
+    case 11: return gckpt_softmax(a[0]);
+    case 12: return gckpt_layernorm(a[0], a[1], a[2]);
+    case 13: return gckpt_rmsnorm(a[0], a[1]);
+    case 14: return gckpt_linear(a[0], a[1], a[2]);
+    case 15: return gckpt_linear_transposed(a[0], a[1], a[2]);
+    case 16: return gckpt_linear(a[0], a[1], NULL);
+    case 17: return gckpt_matmul(a[0], a[1]);
+    case 18: return gckpt_matmul(a[0], a[1]);
+    case 19: return gckpt_matmul_transposed(a[0], a[1]);
+    case 20: return gckpt_embed(a[0], a[1]);
+    case 21: return gckpt_positions(a[0], a[1]);
+    case 22: return gckpt_attention(a[0], a[1], a[2], 2, 1);
+    case 23: return gckpt_attention(a[0], a[1], a[2], 3, 0);
+    case 24: return gckpt_attention(a[0], a[0], a[0], 1, 1);
+    case 25: return gckpt_rotary(a[0], 2, 0);
+    case 26: return gckpt_permute(a[0], axes, 4);
+    case 27: return gckpt_slice(a[0], 1, 1, 4);
+    case 28: return gckpt_concat(three, 3, 1);
+    case 29: return gckpt_reshape(a[0], gckpt_shape2(-1, 12));
+    case 30: return gckpt_sum(a[0], 1);
+    case 31: return gckpt_mean(a[0], -1);
+    case 32: return gckpt_cross_entropy(a[0], a[1]);
+    case 33: return gckpt_linear_cross_entropy(a[0], a[1], a[2]);
+    case 34: return gckpt_mean_squared_error(a[0], a[1]);
+    default: return gckpt_sum_loss(a[0]);
+    }
+}
 
 static int64_t elements(const golden_tensor *t)
 {
@@ -142,7 +113,6 @@ static void test_op(const golden_case *c)
     gckpt_feed feeds[4];
     gckpt_pick picks[4];
     gckpt_term term = { NULL, 1, 0 };
-    gckpt_plan_desc desc;
     gckpt_hyper still = { 0 };
     gckpt_report report;
     int n_feeds = 0, n_picks = 0, b = 0;
@@ -161,28 +131,22 @@ static void test_op(const golden_case *c)
         if (t->kind == 'x') /* inputs get no gradient, but what is computed from them does */
             in[i] = gckpt_mul(in[i], gckpt_param(graph, "one", gckpt_shape1(1), one));
         if (t->kind != 'i') {
-            picks[n_picks].tensor = in[i];
-            picks[n_picks++].gradient = 1;
+            picks[n_picks++] = (gckpt_pick){ in[i], 1 };
         }
     }
-    while (b < BUILDERS && strcmp(builders[b].name, c->name) != 0)
+    while (b < BUILDERS && strcmp(names[b], c->name) != 0)
         b++;
     if (CHECK_MSG(b < BUILDERS, "no builder for %s", c->name))
-        out = builders[b].build(in);
+        out = build(b, in);
     if (c->out.n) {
         gckpt_tensor *r = gckpt_input(graph, "r", GCKPT_F32, shape(&c->out));
-        feeds[n_feeds].input = gckpt_id(r);
-        feeds[n_feeds++].data = c->r;
-        picks[n_picks].tensor = out;
-        picks[n_picks++].gradient = 0;
+        feeds[n_feeds++] = (gckpt_feed){ gckpt_id(r), c->r };
+        picks[n_picks++] = (gckpt_pick){ out, 0 };
         term.loss = gckpt_sum_loss(gckpt_mul(out, r));
     } else {
         term.loss = out;
     }
-    memset(&desc, 0, sizeof desc);
-    desc.mode = GCKPT_STORE_ALL;
-    desc.fetch = picks;
-    desc.fetches = n_picks;
+    gckpt_plan_desc desc = { .mode = GCKPT_STORE_ALL, .fetch = picks, .fetches = n_picks };
 
     gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
     CHECK_MSG(plan != NULL, "%s: %s", c->name, gckpt_error_text(graph));
@@ -210,10 +174,7 @@ static void test_op(const golden_case *c)
             CHECK_MSG(d <= 2e-6, "%s: gradient of input %d differs by %g", c->name, i, d);
         }
     }
-    gckpt_exec_free(exec);
-    gckpt_plan_free(plan);
-    gckpt_graph_free(graph);
-    gckpt_store_free(store);
+    rig_free(exec, plan, graph, store);
 }
 
 /* == the GPT =================================================================================== */
@@ -258,9 +219,7 @@ static void test_gpt(const char *what, gckpt_mode mode, int64_t micro, int64_t r
     gckpt_tensor *y = gckpt_input(graph, "targets", GCKPT_I32, gckpt_shape2(micro, GOLDEN_CONTEXT));
     gckpt_tensor *wte = weight(graph, "", "wte"), *h;
     gckpt_term term = { NULL, 1, 0 };
-    gckpt_hyper hyper = { 0 };
     gckpt_pick picks[PARAMETERS];
-    gckpt_plan_desc desc;
     gckpt_feed feeds[2];
 
     h = gckpt_positions(gckpt_embed(wte, x), weight(graph, "", "wpe"));
@@ -269,23 +228,14 @@ static void test_gpt(const char *what, gckpt_mode mode, int64_t micro, int64_t r
     h = gckpt_layernorm(h, weight(graph, "", "ln.gain"), weight(graph, "", "ln.bias"));
     term.loss = gckpt_linear_cross_entropy(h, wte, y);
     for (int i = 0; i < PARAMETERS; i++) {
-        picks[i].tensor = weight(graph, "", golden_parameters[i].initial.name);
-        picks[i].gradient = 1;
+        picks[i] = (gckpt_pick){ weight(graph, "", golden_parameters[i].initial.name), 1 };
         set_parameter(store, golden_parameters[i].initial.name,
                       golden_parameters[i].initial.values);
     }
-    memset(&desc, 0, sizeof desc);
-    desc.mode = mode;
-    desc.batch = rows;
-    desc.fetch = picks;
-    desc.fetches = PARAMETERS;
-    hyper.lr = 1e-3f;
-    hyper.weight_decay = 0.1f;
-    hyper.clip = 1;
-    feeds[0].input = gckpt_id(x);
-    feeds[0].data = tokens;
-    feeds[1].input = gckpt_id(y);
-    feeds[1].data = targets;
+    gckpt_plan_desc desc = { .mode = mode, .batch = rows, .fetch = picks, .fetches = PARAMETERS };
+    gckpt_hyper hyper = { .lr = 1e-3f, .weight_decay = 0.1f, .clip = 1 };
+    feeds[0] = (gckpt_feed){ gckpt_id(x), tokens };
+    feeds[1] = (gckpt_feed){ gckpt_id(y), targets };
 
     gckpt_plan *plan = gckpt_plan_new(graph, &term, 1, &desc);
     CHECK_MSG(plan != NULL, "%s: %s", what, gckpt_error_text(graph));
@@ -321,10 +271,7 @@ static void test_gpt(const char *what, gckpt_mode mode, int64_t micro, int64_t r
         CHECK_MSG(fabs(sqrt(norm) - want) <= 1e-5 * want, "%s: norm of %s is %.9g, not %.9g", what,
                   p.name, sqrt(norm), want);
     }
-    gckpt_exec_free(exec);
-    gckpt_plan_free(plan);
-    gckpt_graph_free(graph);
-    gckpt_store_free(store);
+    rig_free(exec, plan, graph, store);
 }
 
 int main(void)

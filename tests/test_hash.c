@@ -7,9 +7,6 @@
  *
  *     test_hash          the tests
  *     test_hash plans    prints one hash of plans for fast kernels: equal on all machines too */
-#ifndef HASH_USER_ONLY /* the check of C++ users of a C implementation defines it */
-#define GRADCKPT_IMPLEMENTATION
-#endif
 #include "gradckpt.h"
 #include "check.h"
 
@@ -82,14 +79,6 @@ static gckpt_tensor *by_hand(gckpt_tensor *x, void *user)
 
 static gckpt_isa kernels = GCKPT_ISA_AUTO; /* that trainings use */
 
-/* A thread pool of sorts: any order must do. */
-static void backwards(void *user, int64_t n, void (*body)(void *context, int64_t i), void *context)
-{
-    (void)user;
-    while (n-- > 0)
-        body(context, n);
-}
-
 static uint64_t train(gckpt_mode mode, int64_t micro, int threads, int update_in_backward,
                       double *loss)
 {
@@ -132,7 +121,7 @@ static uint64_t train(gckpt_mode mode, int64_t micro, int threads, int update_in
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
     static gckpt_exec_desc how; /* OpenMP for the automatic kernels, where there is some */
     how.isa = kernels;
-    how.parallel_for = kernels == GCKPT_ISA_AUTO ? NULL : backwards;
+    how.parallel_for = kernels == GCKPT_ISA_AUTO ? NULL : any_order;
     how.debug = kernels == GCKPT_ISA_AUTO ? 0 : GCKPT_DEBUG_PAINT;
     gckpt_exec *e = gckpt_exec_new(p, s, &how);
     CHECK_MSG(p == NULL || e != NULL, "%s", gckpt_error_text(s));

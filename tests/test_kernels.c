@@ -8,9 +8,8 @@
  * gets what its row of the op table says that it needs, and NULL for the rest. NaN equals NaN. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
-#include "check.h"
+#include "rig.h"
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) || \
@@ -29,25 +28,10 @@ static const char *only;
 static uint64_t state = 1;      /* of all random numbers */
 
 /* == numbers ================================================================================== */
-static uint64_t next_random(void)       /* splitmix64 */
-{
-    uint64_t z = state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 /* least..most */
 static int64_t pick(int64_t least, int64_t most)
 {
-    return least + (int64_t)(next_random() % (uint64_t)(most - least + 1));
-}
-
-static float from_bits(uint32_t u)
-{
-    float x;
-    memcpy(&x, &u, sizeof x);
-    return x;
+    return least + (int64_t)(next_random(&state) % (uint64_t)(most - least + 1));
 }
 
 /* What values are like. MIXED: some zeros, subnormals, huge numbers; WILD: also a few infinities
@@ -65,13 +49,13 @@ static void draw(float *x, int64_t n, int style)
     for (int64_t i = 0; i < n; i++) {
         float sum = 0;
         for (int k = 0; k < 3; k++)
-            sum += (float)(next_random() >> 40) / 16777216.0f - 0.5f;
-        x[i] = style == SIGNS ? few[next_random() % 8] : 2 * sum * factor;
-        if ((style == MIXED || style == WILD) && next_random() % 50 == 0)
-            x[i] = some[next_random() % 7] ? from_bits(some[next_random() % 10]) : x[i];
+            sum += (float)(next_random(&state) >> 40) / 16777216.0f - 0.5f;
+        x[i] = style == SIGNS ? few[next_random(&state) % 8] : 2 * sum * factor;
+        if ((style == MIXED || style == WILD) && next_random(&state) % 50 == 0)
+            x[i] = some[next_random(&state) % 7] ? float_of(some[next_random(&state) % 10]) : x[i];
     }
     for (int k = 0; k < 2 && style == WILD && n > 0; k++)
-        x[pick(0, n - 1)] = from_bits(some[pick(10, 12)]);
+        x[pick(0, n - 1)] = float_of(some[pick(10, 12)]);
 }
 
 /* The first element that differs, or -1. */
@@ -181,15 +165,8 @@ static const gckpti_runner runners[2] = { { last_first, NULL, NULL }, { at_once,
 /* Shapes and sizes, for so many threads; the data of inputs[i] where bit i of `needs` is set. */
 static gckpt_call call_of(const problem *p, const answer *a, unsigned needs, int threads)
 {
-    gckpt_call call;
-    memset(&call, 0, sizeof call);
-    call.inputs = p->inputs;
-    call.attributes = p->attributes;
-    call.threads = threads;
-    call.rows = p->shape[0].d[0];
-    call.training = 1;
-    call.precision = GCKPT_FP32;
-    call.loss_scale = 0.37f;
+    gckpt_call call = { .inputs = p->inputs, .attributes = p->attributes, .threads = threads,
+            .rows = p->shape[0].d[0], .training = 1, .precision = GCKPT_FP32, .loss_scale = 0.37f };
     for (int i = 0; i < p->inputs; i++)
         call.in[i].shape = p->shape[i];
     CHECK_MSG(p->op->shape(&call) == GCKPT_OK, "%s: shape", p->name);
@@ -202,14 +179,6 @@ static gckpt_call call_of(const problem *p, const answer *a, unsigned needs, int
             call.in[i].data = needs >> i & 1 ? a->x[p->twice ? 0 : i].at : NULL;
     }
     return call;
-}
-
-static int64_t elements(const gckpt_shape *s)
-{
-    int64_t n = 1;
-    for (int i = 0; i < s->n; i++)
-        n *= s->d[i];
-    return n;
 }
 
 static int same(const problem *p, const char *how, const char *what, const float *want,
@@ -250,7 +219,7 @@ static void forward(const problem *p, const answer *a, gckpt_isa isa, int thread
     static const char *const ways[] = { "", ", no aux", ", no out", ", in place", ", in place of 1" };
     int loss = (p->op->flags & GCKPT_LOSS) != 0;
     gckpt_call call = call_of(p, a, 7, threads);
-    region out = region_new(loss ? 0 : elements(&call.shape), 1), aux = region_new(a->aux_floats, 1);
+    region out = region_new(loss ? 0 : count_of(&call.shape), 1), aux = region_new(a->aux_floats, 1);
     region work = region_new((int64_t)(call.work_forward / sizeof(float)), 1);
     double sum = 0;
     int64_t count = 0;
@@ -314,7 +283,7 @@ static void backward(const problem *p, const answer *a, unsigned wanted, unsigne
     int in_place = p->op->flags & (GCKPT_INPLACE_GRAD | GCKPT_PASSES(0)) && alike(p, 0) &&
                    wanted & 1 && !(accumulate & 1) && !p->twice;
     for (int i = 0; i < p->inputs; i++) {
-        int64_t n = wanted >> i & 1 ? elements(&p->shape[i]) : 0;
+        int64_t n = wanted >> i & 1 ? count_of(&p->shape[i]) : 0;
         old[i] = region_new(n, 0);
         draw(old[i].at, n, accumulate >> i & 1 ? (p->style == WILD ? WILD : SIGNS) : WILD);
         want[i] = region_new(n, 1);
@@ -366,23 +335,22 @@ static void backward(const problem *p, const answer *a, unsigned wanted, unsigne
 /* == a problem ================================================================================ */
 static void try_problem(const problem *p)
 {
-    answer a;
     int loss = (p->op->flags & GCKPT_LOSS) != 0, differentiable = p->inputs - (p->classes > 0);
     gckpt_call call = call_of(p, NULL, 0, 1);
-    memset(&a, 0, sizeof a);
+    answer a = { 0 };
     for (int i = 0; i < differentiable; i++) {
-        a.x[i] = region_new(elements(&p->shape[i]), 0);
+        a.x[i] = region_new(count_of(&p->shape[i]), 0);
         draw(a.x[i].at, a.x[i].n, p->style);
     }
     if (p->classes) {
-        int64_t n = elements(&p->shape[p->inputs - 1]), left_out = loss ? pick(0, 9) : 0;
+        int64_t n = count_of(&p->shape[p->inputs - 1]), left_out = loss ? pick(0, 9) : 0;
         a.index = (int32_t *)malloc((size_t)n * sizeof *a.index);
         for (int64_t i = 0; i < n; i++)
             a.index[i] = pick(0, 9) < left_out ? -1 : (int32_t)pick(0, p->classes - 1);
         a.index[pick(0, n - 1)] = p->classes - 1;
     }
     a.aux_floats = (int64_t)(call.aux_bytes / sizeof(float));
-    a.out = region_new(loss ? 0 : elements(&call.shape), 1);
+    a.out = region_new(loss ? 0 : count_of(&call.shape), 1);
     a.aux = region_new(a.aux_floats, 1);
     a.grad_out = region_new(a.out.n, 0);
     draw(a.grad_out.at, a.grad_out.n, p->style == STEEP ? NORMAL : p->style);
@@ -411,9 +379,9 @@ static void try_problem(const problem *p)
         }
     unsigned all = (1u << differentiable) - 1;
     if (p->cost > 4e5 && !p->twice) {
-        backward(p, &a, all, (unsigned)next_random() & all);
+        backward(p, &a, all, (unsigned)next_random(&state) & all);
         if (differentiable > 1)
-            backward(p, &a, (unsigned)pick(1, (int)all - 1), (unsigned)next_random() & all);
+            backward(p, &a, (unsigned)pick(1, (int)all - 1), (unsigned)next_random(&state) & all);
     } else {
         for (unsigned wanted = p->twice ? all : 1; wanted <= all; wanted++)
             for (int twice = 0; twice < 2; twice++)
@@ -440,17 +408,12 @@ static int times(int most) { return percent < 50 ? 1 : most; }
 /* == linear and matmul ======================================================================== */
 static void product(int64_t m, int64_t n, int64_t k, int style)
 {
-    problem p;
     int transposed = (int)pick(0, 1), kind = (int)pick(0, 3);
-    memset(&p, 0, sizeof p);
-    p.op = kind ? &gckpti_op_linear : &gckpti_op_matmul;
-    p.attributes = &transposed;
-    p.style = style;
-    p.cost = (double)m * (double)n * (double)k;
-    p.inputs = kind > 1 ? 3 : 2;
-    p.shape[0] = gckpt_shape2(m, k);
-    p.shape[1] = transposed ? gckpt_shape2(n, k) : gckpt_shape2(k, n);
-    p.shape[2] = gckpt_shape1(n);
+    problem p = { .op = kind ? &gckpti_op_linear : &gckpti_op_matmul, .attributes = &transposed,
+            .style = style, .cost = (double)m * (double)n * (double)k, .inputs = kind > 1 ? 3 : 2,
+            .shape[0] = gckpt_shape2(m, k),
+            .shape[1] = transposed ? gckpt_shape2(n, k) : gckpt_shape2(k, n),
+            .shape[2] = gckpt_shape1(n) };
     if (kind == 0 && p.cost < 2e5 && pick(0, 3)) { /* 2 or 6 products, or rows of 3 x one matrix */
         int64_t first = pick(1, 2), second = 3;
         p.shape[0] = gckpt_shape4(first, second, m, k);
@@ -493,14 +456,9 @@ static void test_products(void)
 static void attention(int64_t rows, int64_t t, int64_t s, int64_t d, int heads, int causal, int style)
 {
     gckpti_attention o = { heads, causal };
-    problem p;
-    memset(&p, 0, sizeof p);
-    p.op = &gckpti_op_attention;
-    p.attributes = &o;
-    p.style = style;
-    p.cost = (double)(rows * t * heads) * (double)(s * d);
-    p.inputs = 3;
-    p.shape[0] = gckpt_shape3(rows, t, heads * d);
+    problem p = { .op = &gckpti_op_attention, .attributes = &o, .style = style,
+            .cost = (double)(rows * t * heads) * (double)(s * d), .inputs = 3,
+            .shape[0] = gckpt_shape3(rows, t, heads * d) };
     p.shape[1] = p.shape[2] = gckpt_shape3(rows, causal ? t : s, heads * d);
     if (!wanted_op(p.op->name) || skipped(p.cost))
         return;
@@ -532,14 +490,8 @@ static void test_attention(void)
 /* == row by row: norms, softmax, curves ======================================================= */
 static void row_op(const gckpt_op *op, const gckpti_norm *o, int64_t rows, int64_t n, int style)
 {
-    problem p;
-    memset(&p, 0, sizeof p);
-    p.op = op;
-    p.attributes = o;
-    p.style = style;
-    p.cost = 8.0 * (double)(rows * n);
-    p.inputs = 1 + (o && o->gain) + (o && o->bias);
-    p.shape[0] = gckpt_shape2(rows, n);
+    problem p = { .op = op, .attributes = o, .style = style, .cost = 8.0 * (double)(rows * n),
+            .inputs = 1 + (o && o->gain) + (o && o->bias), .shape[0] = gckpt_shape2(rows, n) };
     p.shape[1] = p.shape[2] = gckpt_shape1(n);
     if (!wanted_op(op->name) || skipped(p.cost))
         return;
@@ -580,14 +532,9 @@ enum { SAME, ROW, COLUMN, ONE, OUTER, BOTH_ONE, LAYOUTS }; /* how input 1 is rep
 
 static void pair_op(const gckpt_op *op, int64_t rows, int64_t n, int layout, int style)
 {
-    problem p;
-    memset(&p, 0, sizeof p);
-    p.op = op;
-    p.style = style;
-    p.cost = 2.0 * (double)(rows * n);
-    p.inputs = 2;
-    p.twice = layout == BOTH_ONE;
-    p.shape[0] = layout == OUTER ? gckpt_shape2(rows, 1) : gckpt_shape2(rows, n);
+    problem p = { .op = op, .style = style, .cost = 2.0 * (double)(rows * n), .inputs = 2,
+            .twice = layout == BOTH_ONE,
+            .shape[0] = layout == OUTER ? gckpt_shape2(rows, 1) : gckpt_shape2(rows, n) };
     p.shape[1] = layout == ROW || layout == OUTER ? gckpt_shape1(n)
                : layout == COLUMN ? gckpt_shape2(rows, 1)
                : layout == ONE ? gckpt_shape1(1) : p.shape[0];
@@ -616,15 +563,10 @@ static void test_pairs(void)
 /* == embed ==================================================================================== */
 static void embed(int64_t classes, int64_t columns, int64_t rows, int style)
 {
-    problem p;
-    memset(&p, 0, sizeof p);
-    p.op = &gckpti_op_embed;
-    p.style = style;
-    p.cost = (double)(columns * (rows + classes));
-    p.inputs = 2;
-    p.classes = (int)classes;
-    p.shape[0] = gckpt_shape2(classes, columns);
-    p.shape[1] = rows % 2 ? gckpt_shape1(rows) : gckpt_shape2(2, rows / 2);
+    problem p = { .op = &gckpti_op_embed, .style = style,
+            .cost = (double)(columns * (rows + classes)), .inputs = 2, .classes = (int)classes,
+            .shape[0] = gckpt_shape2(classes, columns),
+            .shape[1] = rows % 2 ? gckpt_shape1(rows) : gckpt_shape2(2, rows / 2) };
     if (!wanted_op(p.op->name) || skipped(p.cost))
         return;
     sprintf(p.name, "embed %ld of %ld x %ld, style %d", (long)rows, (long)classes, (long)columns, style);
@@ -645,15 +587,11 @@ static void test_embed(void)
 /* == losses =================================================================================== */
 static void loss(int64_t rows, int64_t columns, int64_t classes, int style)
 {
-    problem p;
-    memset(&p, 0, sizeof p);
-    p.op = columns ? &gckpti_op_linear_cross_entropy : &gckpti_op_cross_entropy;
-    p.style = style;
-    p.cost = (columns ? (double)columns : 8.0) * (double)(rows * classes);
-    p.inputs = columns ? 3 : 2;
-    p.classes = (int)classes;
-    p.shape[0] = gckpt_shape2(rows, columns ? columns : classes);
-    p.shape[1] = gckpt_shape2(classes, columns);
+    problem p = { .op = columns ? &gckpti_op_linear_cross_entropy : &gckpti_op_cross_entropy,
+            .style = style, .cost = (columns ? (double)columns : 8.0) * (double)(rows * classes),
+            .inputs = columns ? 3 : 2, .classes = (int)classes,
+            .shape[0] = gckpt_shape2(rows, columns ? columns : classes),
+            .shape[1] = gckpt_shape2(classes, columns) };
     p.shape[p.inputs - 1] = gckpt_shape1(rows);
     if (!wanted_op(p.op->name) || skipped(p.cost))
         return;
@@ -691,10 +629,9 @@ static void update(int64_t n, int style, gckpt_isa isa)
     };
     static const float by[] = { 3, 1, 7, 1e-38f, 1e30f, 0 };
     const gckpti_kernels *kernels = gckpti_kernels_for(isa);
-    problem p;
     region x[4], y[4];
     char line[64];
-    memset(&p, 0, sizeof p);
+    problem p = { 0 };
     sprintf(line, "%s, %ld elements, style %d", gckpt_isa_name(isa), (long)n, style);
     for (int i = 0; i < 4; i++) { /* g, w, m, v */
         x[i] = region_new(n, 1);

@@ -5,7 +5,7 @@
  * numbers. Built again with GCKPT_FORCE_SOFT_FMA, it tests the emulated fma and the integer square
  * root. */
 #define GRADCKPT_IMPLEMENTATION
-#include "../gradckpt.h"
+#include "gradckpt.h"
 #include "check.h"
 #include <math.h>
 #include <stdlib.h>

@@ -3,23 +3,15 @@
  * over budget, never worse with more bytes, never worse than another mode; thousands of plans
  * replayed.        build/test_plan [first seed] [scale in percent] [tell every miss] */
 #define GRADCKPT_IMPLEMENTATION
-#include "../gradckpt.h"
+#include "gradckpt.h"
 
-#include "check.h"
 #include "oracle.h"
+#include "net.h"
 #include "verify.h"
 
 enum { STEPS = 4096, POINTS = 1024, UNIT = (int)sizeof(float) };
-typedef gckpt_tensor T;
 
-static uint64_t state;
 static int told; /* every miss is printed */
-static unsigned below(int64_t n)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (unsigned)((state >> 33) % (uint64_t)n);
-}
-static int chance(unsigned percent) { return below(100) < percent; }
 static int between(int low, int high) { return low + (int)below(high - low + 1); }
 
 /* What plans are asked for now: by made graphs or real ones. */
@@ -89,8 +81,7 @@ static void made_start(void)
 static void made_free(void)
 {
     drop_frontier();
-    gckpt_graph_free(m.g);
-    gckpt_store_free(m.store);
+    rig_free(NULL, NULL, m.g, m.store);
 }
 
 static int made_param(int size)
@@ -204,8 +195,8 @@ static gckpt_plan *plan_steps(const oracle_step *steps, int n)
 {
     static gckpt_instruction list[STEPS];
     for (int i = 0; i < n; i++) {
-        list[i].kind = steps[i].backward ? GCKPT_BACKWARD : GCKPT_FORWARD;
-        list[i].id = gckpt_id(m.t[steps[i].op]);
+        list[i] = (gckpt_instruction){ steps[i].backward ? GCKPT_BACKWARD : GCKPT_FORWARD,
+                                       gckpt_id(m.t[steps[i].op]) };
     }
     return plan_list(list, n);
 }
@@ -524,13 +515,13 @@ static void test_small(unsigned first, long chains, long graphs)
           free_form = { .name = "graphs" };
     for (long i = 0; i < chains; i++) {
         score *s = i % 3 == 2 ? &any : &plain;
-        state = (first + (unsigned)i) * 0x9e3779b97f4a7c15u + 11;
+        random_state = (first + (unsigned)i) * 0x9e3779b97f4a7c15u + 11;
         random_chain(between(3, 5), i % 3 == 2);
         compare(s, first + (unsigned)i);
         made_free();
     }
     for (long i = 0; i < graphs; i++) {
-        state = (first + (unsigned)i) * 0x9e3779b97f4a7c15u + 12;
+        random_state = (first + (unsigned)i) * 0x9e3779b97f4a7c15u + 12;
         random_graph(between(3, 6));
         if (losses_are_active() && all_lead_to_a_loss())
             compare(&free_form, first + (unsigned)i);
@@ -654,163 +645,21 @@ static void large_graph(int ops, int chain, int most)
 }
 
 /* ---- graphs of the real ops: all that can share bytes ---- */
-enum { R = 2, POOL = 400, V = 7, C = 8 };
-static struct {
-    gckpt_store *store;
-    gckpt_graph *g;
-    T *pool[POOL], *weight[POOL], *tokens, *targets;
-    int pooled, weights, params, terms, rows, time, depth;
-    gckpt_term term[4];
-} real;
-
-static T *real_param(gckpt_shape shape)
+static void real_graph(unsigned seed)
 {
-    char name[16];
-    gckpt_init init = { 0.1f, 0, 0 };
-    snprintf(name, sizeof name, "w%d", real.params++);
-    return gckpt_param(real.g, name, shape, init);
-}
-
-/* (i,o): a parameter or a function of parameters, new or used before. */
-static T *real_weight(int i, int o)
-{
-    static const int swap[2] = { 1, 0 };
-    T *t = NULL, *u;
-    for (int k = 0, again = chance(30); again && k < real.weights; k++) {
-        gckpt_shape s = gckpt_shape_of(real.weight[k]);
-        t = s.d[0] == i && s.d[1] == o ? real.weight[k] : t;
-    }
-    if (t)
-        return t;
-    real.depth++;
-    switch (real.depth > 2 ? 99 : below(14)) {
-    case 0: t = real_weight(i, o), t = gckpt_mul(t, t); break;
-    case 1: t = real_weight(i, o), t = gckpt_scale(gckpt_tanh(t), 1.5f); break;
-    case 2: t = gckpt_permute(real_weight(o, i), swap, 2); break;
-    case 3: t = real_weight(i, o), u = real_weight(i, o), t = gckpt_add(t, u); break;
-    case 4: t = real_weight(i, o), t = gckpt_add(t, t); break;
-    case 5: t = gckpt_reshape(real_weight(o, i), gckpt_shape2(i, o)); break;
-    default: t = real_param(gckpt_shape2(i, o)); break;
-    }
-    real.depth--;
-    return real.weight[real.weights++] = t;
-}
-static T *real_vector(void)
-{
-    return chance(30) ? gckpt_mean(real_weight(3, C), 0) : real_param(gckpt_shape1(C));
-}
-
-/* Something on x with the shape of x. */
-static T *real_op(T *x)
-{
-    static T *(*const curves[])(T *) = { gckpt_gelu,    gckpt_relu,    gckpt_silu,    gckpt_tanh,
-                                         gckpt_sigmoid, gckpt_softmax, gckpt_gelu_erf };
-    static const int swap[3] = { 0, 2, 1 };
-    T *y = real.pool[below(real.pooled)], *z, *both[2];
-    gckpt_shape s = gckpt_shape_of(x), flat = gckpt_shape2(s.d[0] * s.d[1], C);
-    gckpt_shape single = gckpt_shape3(s.d[0], 1, C);
-    switch (below(24)) {
-    case 0:
-    case 1: z = real_weight(C, C); return gckpt_linear(x, z, chance(50) ? real_vector() : NULL);
-    case 2:
-        z = real_weight(C, 2 * C);
-        return gckpt_slice(gckpt_gelu(gckpt_linear(x, z, NULL)), 2, 3, 3 + C);
-    case 3:
-    case 4: return curves[below(7)](x);
-    case 5:
-        y = real_vector(), z = real_vector();
-        return gckpt_layernorm(x, chance(50) ? y : NULL, z);
-    case 6: return gckpt_rmsnorm(x, real_vector());
-    case 7: return gckpt_attention(x, y, real.pool[below(real.pooled)], 2, chance(50));
-    case 8:
-    case 9: return gckpt_add(x, y);
-    case 10: return gckpt_sub(y, x);
-    case 11: return gckpt_mul(x, y);
-    case 12: return gckpt_scale(x, 0.5f);
-    case 13: return gckpt_dropout(x, 0.25f);
-    case 14:
-        both[0] = x, both[1] = y, z = real_weight(C, 2 * C);
-        return gckpt_linear_transposed(gckpt_concat(both, 2, 2), z, NULL);
-    case 15: return gckpt_permute(gckpt_tanh(gckpt_permute(x, swap, 3)), swap, 3);
-    case 16: return gckpt_rotary(x, 2, 0);
-    case 17: z = real_weight(real.time + 1, C); return gckpt_positions(x, z);
-    case 18: z = real_weight(V, C); return gckpt_embed(z, real.tokens);
-    case 19: return gckpt_add(gckpt_reshape(gckpt_mean(y, 1), single), x);
-    case 20:
-        z = real_weight(C, C);
-        return gckpt_reshape(gckpt_linear(gckpt_reshape(x, flat), z, NULL), s);
-    case 21: return gckpt_matmul(gckpt_softmax(gckpt_matmul_transposed(x, y)), y);
-    case 22: return gckpt_add(x, x);
-    default: return gckpt_mul(x, x);
-    }
-}
-
-static void real_loss(T *x)
-{
-    T *w, *t;
-    switch (below(4)) {
-    case 0: w = real_weight(V, C), t = gckpt_linear_cross_entropy(x, w, real.targets); break;
-    case 1:
-        w = real_weight(C, V), t = gckpt_cross_entropy(gckpt_linear(x, w, NULL), real.targets);
-        break;
-    case 2: t = gckpt_mean_squared_error(x, real.pool[below(real.pooled)]); break;
-    default: t = gckpt_sum_loss(chance(50) ? gckpt_mul(x, x) : x); break;
-    }
-    gckpt_term term = { t, 1, 0 };
-    real.term[real.terms++] = term;
-}
-
-static void real_graph(int ops)
-{
-    int depth = 0, pins = chance(40);
-    memset(&real, 0, sizeof real);
-    real.store = gckpt_store_new(NULL);
-    real.g = gckpt_graph_new(real.store, NULL);
-    real.rows = between(1, 3);
-    real.time = between(1, 5);
-    T *x = gckpt_input(real.g, "x", GCKPT_F32, gckpt_shape3(real.rows, real.time, C));
-    real.tokens = gckpt_input(real.g, "tokens", GCKPT_I32, gckpt_shape2(real.rows, real.time));
-    real.targets = gckpt_input(real.g, "targets", GCKPT_I32, gckpt_shape2(real.rows, real.time));
-    real.pool[real.pooled++] = x;
-    T *w = real_param(gckpt_shape2(C, C)); /* never frozen */
-    real.pool[real.pooled++] = gckpt_linear(x, w, NULL);
-    for (int i = 0; i < ops; i++) {
-        for (; depth < 3 && chance(20); depth++)
-            gckpt_segment_begin(real.g);
-        T *y = real_op(real.pool[chance(70) ? real.pooled - 1 : (int)below(real.pooled)]);
-        if (!CHECK_MSG(y != NULL, "%s", gckpt_error_text(real.g)))
-            exit(check_report("test_plan"));
-        real.pool[real.pooled++] = y;
-        for (; depth > 0 && chance(25); depth--)
-            gckpt_segment_end(real.g);
-        if (pins && chance(15))
-            (chance(50) ? gckpt_keep : gckpt_recompute)(y);
-        if (real.terms < 2 && chance(5))
-            real_loss(y);
-    }
-    for (; depth > 0; depth--)
-        gckpt_segment_end(real.g);
-    real_loss(gckpt_add(real.pool[real.pooled - 1], real.pool[1]));
-    if (chance(40)) {
-        w = real.weight[0] ? real.weight[below(real.weights)] : w;
-        gckpt_term term = { gckpt_sum_loss(gckpt_mul(w, w)), 0.1f, 1 };
-        real.term[real.terms++] = term;
-    }
-    for (int i = 1; i < real.params; i++) {
-        char name[16];
-        snprintf(name, sizeof name, "w%d", i);
-        CHECK(!chance(15) || gckpt_store_freeze(real.store, name, 1) == GCKPT_OK);
-    }
+    build(seed, 0);
+    for (int i = 0, pins = chance(40); pins && i < net.count; i++)
+        if (net.nodes[i].is_op && net.nodes[i].t && chance(15))
+            (chance(50) ? gckpt_keep : gckpt_recompute)(net.nodes[i].t);
     memset(&ask, 0, sizeof ask);
-    ask.g = real.g;
-    ask.term = real.term;
-    ask.terms = real.terms;
+    ask.g = net.g;
+    ask.term = net.term;
+    ask.terms = net.terms;
 }
 static void real_free(void)
 {
     drop_frontier();
-    gckpt_graph_free(real.g);
-    gckpt_store_free(real.store);
+    destroy();
 }
 
 /* ---- what holds for every graph ---- */
@@ -831,7 +680,7 @@ static void check_rival(const gckpt_plan *rival, const char *what, unsigned seed
 }
 
 /* Store-all's body with stretches of forwards repeated anywhere. */
-static int random_schedule(const gckpt_plan *all, gckpt_instruction *list)
+static int own_schedule(const gckpt_plan *all, gckpt_instruction *list)
 {
     int n = 0, forwards = 0;
     gckpt_instruction in;
@@ -860,7 +709,7 @@ static void check_modes(unsigned seed)
         if (check_plan(p, names[i], seed))
             check_rival(p, names[i], seed);
         if (p && i == 0) {
-            int n = random_schedule(p, list);
+            int n = own_schedule(p, list);
             gckpt_plan *q = plan_list(list, n);
             check_plan(q, "schedule", seed);
             gckpt_plan_free(q);
@@ -911,7 +760,7 @@ static void test_large(unsigned first, long count)
     for (long i = 0; i < count; i++) {
         unsigned seed = first + (unsigned)i;
         int chain = i % 3 == 0;
-        state = seed * 0x9e3779b97f4a7c15u + 13;
+        random_state = seed * 0x9e3779b97f4a7c15u + 13;
         large_graph(between(5, chain ? 40 : 56), chain, chance(50) ? 6 : 3);
         find_frontier(seed);
         check_modes(seed);
@@ -931,8 +780,7 @@ static int random_picks(gckpt_pick *picks, int most)
     int n = 0;
     gckpt_plan_desc saved = ask.d;
     for (int tries = 0; tries < 20 && n < most; tries++) {
-        picks[n].tensor = real.g->tensors[below((int64_t)real.g->count)];
-        picks[n].gradient = chance(50);
+        picks[n] = (gckpt_pick){ net.g->tensors[below((int64_t)net.g->count)], chance(50) };
         ask.d.fetch = &picks[n];
         ask.d.fetches = 1;
         gckpt_plan *p = plan_mode(GCKPT_STORE_ALL, 0);
@@ -949,12 +797,12 @@ static void test_real(unsigned first, long count)
     gckpt_pick picks[6];
     for (long i = 0; i < count; i++) {
         unsigned seed = first + (unsigned)i;
-        state = seed * 0x9e3779b97f4a7c15u + 14;
-        real_graph(between(4, 34));
+        random_state = seed * 0x9e3779b97f4a7c15u + 14;
+        real_graph(seed);
         int fetches = random_picks(picks, 6);
         for (int variant = 0; variant < 5; variant++) {
             memset(&ask.d, 0, sizeof ask.d);
-            ask.d.batch = variant == 1 || variant == 4 ? real.rows * 2 + 1 : 0;
+            ask.d.batch = variant == 1 || variant == 4 ? net.rows * 2 + 1 : 0;
             ask.d.update_in_backward = variant == 2;
             ask.d.fetch = picks;
             ask.d.fetches = variant >= 3 || chance(20) ? fetches : 0;
@@ -1135,10 +983,10 @@ static void test_replay(unsigned first, long count)
     long tried[WOUNDS] = { 0 }, found[WOUNDS] = { 0 }, all = 0, noticed = 0;
     for (long i = 0; i < count; i++) {
         unsigned seed = first + (unsigned)i;
-        state = seed * 0x9e3779b97f4a7c15u + 15;
+        random_state = seed * 0x9e3779b97f4a7c15u + 15;
         int is_real = i % 2 == 1;
         if (is_real)
-            real_graph(between(4, 20));
+            real_graph(seed);
         else
             large_graph(between(4, 20), 0, 4);
         for (int looped = 0; looped < 2; looped++)

@@ -1,7 +1,9 @@
 #!/bin/sh
 # Tests the programs as a user meets them: the README's program, the manual's snippet, the examples, and
-# gpt's options, JSON, hashes, bytes, files and failures. Needs build/gpt and the other examples.
+# gpt's options, JSON, hashes, bytes, files and failures. Needs build/gpt and the other examples. LINKED
+# compiles what only uses the header's public names (make test: against build/gradckpt.o).
 CC=${CC:-cc}
+LINKED=${LINKED:-$CC -I.}
 passed=0
 failed=0
 work=build/programs
@@ -54,13 +56,13 @@ awk '/^```c$/ { on = 1; next } /^```$/ { if (on) exit } on' README.md > "$work/r
 awk '/^```text$/ { on = 1; next } /^```$/ { if (on) exit } on' README.md > "$work/readme.out"
 check "README has a program and its output" test -s "$work/readme.c" -a -s "$work/readme.out"
 check "README's program is examples/quickstart.c" cmp "$work/readme.c" examples/quickstart.c
-check "README's program compiles as C99" $CC -std=c99 -Wall -Wextra -pedantic -Werror -O2 -I. \
+check "README's program compiles as C99" $CC -std=c99 -Wall -Wextra -pedantic -Werror -O1 -I. \
     "$work/readme.c" -o "$work/readme_c"
 check "README's program runs" sh -c "$work/readme_c > $work/readme_c.out"
 check "README's program prints what README says" diff "$work/readme.out" "$work/readme_c.out"
 if [ $has_cxx -eq 1 ]; then
     cp "$work/readme.c" "$work/readme.cpp"
-    check "README's program compiles as C++11" "$CXX" -std=c++11 -Wall -Wextra -pedantic -Werror -O2 -I. \
+    check "README's program compiles as C++11" "$CXX" -std=c++11 -Wall -Wextra -pedantic -Werror -O0 -I. \
         "$work/readme.cpp" -o "$work/readme_cxx"
     check "README's program runs as C++" sh -c "$work/readme_cxx > $work/readme_cxx.out"
     check "C++ prints the same" diff "$work/readme.out" "$work/readme_cxx.out"
@@ -77,12 +79,13 @@ fi
     printf '    return ok != GCKPT_OK || report.count != 4 || report.step != 1;\n}\n'
 } > "$work/manual.c"
 check "the manual has a snippet" grep -q gckpt_step "$work/manual.c"
-check "the manual's snippet compiles as C99" $CC -std=c99 -Wall -O1 -I. "$work/manual.c" -o "$work/manual_c"
+check "the manual's snippet compiles as C99" $LINKED -std=c99 -Wall -Wextra -Werror "$work/manual.c" \
+    -o "$work/manual_c"
 check "the manual's snippet runs" "$work/manual_c"
 if [ $has_cxx -eq 1 ]; then
     cp "$work/manual.c" "$work/manual.cpp"
-    check "the manual's snippet compiles as C++11" "$CXX" -std=c++11 -Wall -O1 -I. "$work/manual.cpp" \
-        -o "$work/manual_cxx"
+    check "the manual's snippet compiles as C++11" "$CXX" -std=c++11 -Wall -Wextra -Werror -DGCKPT_STATIC \
+        -I. "$work/manual.cpp" -o "$work/manual_cxx"
     check "the manual's snippet runs as C++" "$work/manual_cxx"
 fi
 
@@ -266,6 +269,55 @@ check "--frontier FILE: text, and in the plan event" sh -c "build/gpt $small --s
 check "--frontier into no folder" fails_with 1 "frontier" build/gpt $small --frontier /nonexistent/f.svg
 check "--plan with --json - keeps standard output for JSON" sh -c "
     test \"\$(build/gpt $small --plan --json - 2>/dev/null | wc -l)\" -eq 1"
+
+# ---- gpt: files that must not be harmed, and outputs that are tried before training -------------------
+files=$work/files
+rm -rf "$files"
+mkdir -p "$files/sub"
+head -c 20000 gradckpt.h > "$files/text"
+cp "$files/text" "$files/copy"
+cp "$work/part.safetensors" "$files/part"
+ln -s ../text "$files/sub/link"
+ln "$files/text" "$files/hard"
+ln -s part "$files/resumed"
+endless="$small --steps 1000000000 --eval-every 0"        # fails at once or not at all
+for name in text sub/link sub/../text hard; do
+    for option in save json timeline frontier; do
+        check "--$option $name is --data" fails_with 2 "also --data" \
+            timeout 60 build/gpt $endless --data "$files/text" --$option "$files/$name"
+    done
+done
+for option in json timeline frontier; do
+    check "--$option is --resume" fails_with 2 "also --resume" \
+        timeout 60 build/gpt $endless --resume "$files/part" --$option "$files/resumed"
+    check "--$option is --save" fails_with 2 "also --" timeout 60 build/gpt $endless \
+        --$option "$files/new" --save "$files/sub/../new"
+    check "--$option into no folder, at once" fails_with 1 "$option /nonexistent/x: No such file" \
+        timeout 60 build/gpt $endless --$option /nonexistent/x
+done
+check "--json is --timeline" fails_with 2 "also --json" timeout 60 build/gpt $endless \
+    --json "$files/new" --timeline "$files/new"
+check "the text is unharmed" cmp "$files/text" "$files/copy"
+check "the resumed file is unharmed" cmp "$files/part" "$work/part.safetensors"
+check "nothing was left" sh -c "cd $files && test \"\$(echo *)\" = 'copy hard part resumed sub text'"
+check "--save into no folder, at once" fails_with 1 "save /nonexistent/x: No such file" \
+    timeout 60 build/gpt $endless --save /nonexistent/x
+check "--save over a folder, at once" fails_with 1 "a folder" timeout 60 build/gpt $endless --save "$files"
+mkfifo "$files/fifo"
+check "--save over a pipe, at once" fails_with 1 "pipe" timeout 60 build/gpt $endless --save "$files/fifo"
+check "--save over what was resumed, through a link" build/gpt $small --steps 6 --eval-every 0 \
+    --resume "$files/resumed" --save "$files/resumed"
+check "the link is still one" test -h "$files/resumed" -a ! -h "$files/part"
+check "and its file is new" sh -c "! cmp -s $files/part $work/part.safetensors"
+check "several outputs on one device" build/gpt $small --steps 1 --eval-every 0 --json /dev/null \
+    --timeline /dev/null
+check "--data that has no end" fails_with 1 "a device" sh -c "ulimit -v 2000000; timeout 60 build/gpt \
+    $endless --data /dev/zero"
+check "--data from a pipe" sh -c "cat $files/text | build/gpt $small --steps 1 --data /dev/stdin"
+sed 's/"contract":"[0-9]*"/"contract":"0"/' "$work/part.safetensors" > "$files/contract"
+check "a file of another contract" sh -c "build/gpt $small --steps 6 --eval-every 0 \
+    --resume $files/contract > $files/out && grep -q '^note .*contract 0, this library of' $files/out"
+check "--help says when --save saves" sh -c "build/gpt --help | grep -q -e '--save .*after each evaluation'"
 
 echo "programs: $passed passed, $failed failed"
 [ $failed -eq 0 ]

@@ -13,73 +13,27 @@
 #define TEST_POSIX 0
 #endif
 #define GRADCKPT_IMPLEMENTATION
-#include "../gradckpt.h"
-#include "check.h"
-#include <stdlib.h>
+#include "gradckpt.h"
+#include "rig.h"
 #include <time.h>
 
-/* ---- memory that counts, and fails when told ---- */
-static long live_bytes, calls, fail_at;             /* fail_at 0: never                                 */
+/* ---- memory that counts, and files in it ---- */
+static heap mem;
 
-static void *test_resize(void *user, void *ptr, size_t old_size, size_t new_size)
+static file write_all(gckpt_store *s)
 {
-    (void)user;
-    if (new_size) {
-        calls++;
-        if (fail_at && calls == fail_at)
-            return NULL;
-    }
-    live_bytes += (long)new_size - (long)(ptr ? old_size : 0);
-    if (new_size)
-        return realloc(ptr, new_size);
-    free(ptr);
-    return NULL;
-}
-
-/* ---- a file in memory ---- */
-typedef struct {
-    unsigned char *bytes;
-    size_t size, at, room, calls, fail_call;        /* fail_call: this call does one byte less; 0: none */
-} buffer;
-
-static size_t buffer_write(void *user, const void *bytes, size_t size)
-{
-    buffer *b = (buffer *)user;
-    size_t done = ++b->calls == b->fail_call ? size - 1 : size;
-    while (b->size + done > b->room) {
-        b->room = b->room ? 2 * b->room : 4096;
-        b->bytes = (unsigned char *)realloc(b->bytes, b->room);
-    }
-    memcpy(b->bytes + b->size, bytes, done);
-    b->size += done;
-    return done;
-}
-
-static size_t buffer_read(void *user, void *bytes, size_t size)
-{
-    buffer *b = (buffer *)user;
-    size_t done = size < b->size - b->at ? size : b->size - b->at;
-    if (++b->calls == b->fail_call && done)
-        done--;
-    memcpy(bytes, b->bytes + b->at, done);
-    b->at += done;
-    return done;
-}
-
-static buffer write_all(gckpt_store *s)
-{
-    buffer b = { NULL, 0, 0, 0, 0, 0 };
-    CHECK_MSG(gckpt_store_write(s, buffer_write, &b) == GCKPT_OK, "%s", gckpt_error_text(s));
+    file b = { 0 };
+    CHECK_MSG(gckpt_store_write(s, file_write, &b) == GCKPT_OK, "%s", gckpt_error_text(s));
     return b;
 }
 
 static gckpt_result read_size(gckpt_store *s, const unsigned char *bytes, size_t have, size_t size)
 {
-    buffer b = { NULL, 0, 0, 0, 0, 0 };
+    file b = { 0 };
     b.bytes = (unsigned char *)malloc(have ? have : 1);     /* its own block: overruns are seen         */
     memcpy(b.bytes, bytes, have);
     b.size = have;
-    gckpt_result result = gckpt_store_read(s, buffer_read, &b, size);
+    gckpt_result result = gckpt_store_read(s, file_read, &b, size);
     free(b.bytes);
     return result;
 }
@@ -102,18 +56,16 @@ static gckpt_result read_text(gckpt_store *s, const char *header, size_t header_
 /* ---- stores ---- */
 static gckpt_store *store_new(void)
 {
-    gckpt_store_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.memory.resize = test_resize;
-    desc.seed = 3;
+    gckpt_store_desc desc = { .memory = heap_memory(&mem), .seed = 3 };
     return gckpt_store_new(&desc);
 }
 
-static float word_float(uint32_t u)
+static void done(file *f, gckpt_store *a, gckpt_store *b, gckpt_store *c)
 {
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
+    gckpt_store_free(a);
+    gckpt_store_free(b);
+    gckpt_store_free(c);
+    free(f ? f->bytes : NULL);
 }
 
 static void add(gckpt_store *s, const char *name, gckpt_shape shape, int states, uint32_t fill)
@@ -123,10 +75,11 @@ static void add(gckpt_store *s, const char *name, gckpt_shape shape, int states,
     CHECK(gckpt_param(g, name, shape, normal) != NULL);
     gckpt_graph_free(g);
     gckpti_param *q = &s->params[gckpt_store_find(s, name)];
-    CHECK(gckpti_param_state(s, q, states));
+    gckpt_parameter made;
+    CHECK(gckpti_param_state(s, q, states) && gckpt_store_get(s, gckpt_store_find(s, name), &made) == GCKPT_OK);
     for (int k = 0; k < states; k++)
         for (int64_t i = 0; i < q->p.elements; i++)
-            q->p.state[k][i] = word_float(fill + (uint32_t)i * 977u + (uint32_t)k * 77777u);
+            q->p.state[k][i] = float_of(fill + (uint32_t)i * 977u + (uint32_t)k * 77777u);
 }
 
 /* w and u with state, b and e without; NaNs with payloads, -0, subnormals among the values */
@@ -138,10 +91,10 @@ static gckpt_store *store_full(const char *extra)
     add(s, extra, gckpt_shape4(1, 2, 1, 2), 1, 0xff800001u);
     gckpt_parameter p;
     CHECK(gckpt_store_get(s, 0, &p) == GCKPT_OK);
-    p.values[0] = word_float(0x7f812345u);
-    p.values[1] = word_float(0xffc00001u);
-    p.values[2] = word_float(0x80000000u);
-    p.values[3] = word_float(0x00000001u);
+    p.values[0] = float_of(0x7f812345u);
+    p.values[1] = float_of(0xffc00001u);
+    p.values[2] = float_of(0x80000000u);
+    p.values[3] = float_of(0x00000001u);
     s->step = UINT64_MAX;
     s->seed = UINT64_C(12345678901234567890);
     return s;
@@ -154,7 +107,7 @@ static gckpt_store *store_like(const gckpt_store *other)
     s->step = 5;
     for (int i = gckpt_store_count(other); i-- > 0;) {      /* created in another order                 */
         gckpt_parameter p;
-        gckpt_store_get(other, i, &p);
+        gckpt_store_peek(other, i, &p);
         add(s, p.name, p.shape, 0, 0);
     }
     return s;
@@ -177,11 +130,6 @@ static uint64_t snapshot(const gckpt_store *s)
     return h;
 }
 
-static int equal_bytes(const buffer *a, const buffer *b)
-{
-    return a->size == b->size && !memcmp(a->bytes, b->bytes, a->size);
-}
-
 static void replace(char *text, const char *from, const char *to)       /* of the same length            */
 {
     char *at = strstr(text, from);
@@ -200,13 +148,12 @@ static void test_layout(void)
         "\"w#state0\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]},"
         "\"q\\u0022\\u005c\\u000a\\u001f\303\251\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[16,20]}}";
     gckpt_store *s = store_new();
-    gckpt_shape scalar;
-    memset(&scalar, 0, sizeof scalar);
+    gckpt_shape scalar = { 0 };
     add(s, "w", gckpt_shape1(2), 1, 0x04030201u);
     add(s, "q\"\\\n\037\303\251", scalar, 0, 0);
     s->params[0].p.values[0] = 1;
     s->step = 20;
-    buffer b = write_all(s);
+    file b = write_all(s);
     size_t n = sizeof want - 1, padded = (n + 7) / 8 * 8;
     CHECK(b.size == 8 + padded + 20);
     CHECK(b.bytes[0] == (padded & 255) && b.bytes[1] == padded >> 8 && !b.bytes[2] && !b.bytes[7]);
@@ -217,16 +164,14 @@ static void test_layout(void)
     CHECK(!memcmp(b.bytes + 8 + padded + 8, "\1\2\3\4", 4));
     gckpt_store *t = store_new();
     CHECK(read_size(t, b.bytes, b.size, b.size) == GCKPT_OK && snapshot(s) == snapshot(t));
-    gckpt_store_free(t);
-    gckpt_store_free(s);
-    free(b.bytes);
+    done(&b, t, s, NULL);
 }
 
 static void test_round_trip(void)
 {
     gckpt_store *s = store_full("\360\237\230\200 \"\\\177/\001"), *like = store_like(s), *empty = store_new();
     uint64_t before = snapshot(s);
-    buffer b = write_all(s), again;
+    file b = write_all(s), again;
     CHECK(snapshot(s) == before);
     /* into a store in use: values replaced where they are, surplus state zeroed, missing state created */
     CHECK(gckpti_param_state(like, &like->params[gckpt_store_find(like, "b")], 2));
@@ -253,7 +198,7 @@ static void test_round_trip(void)
     CHECK(read_size(empty, b.bytes, b.size, b.size) == GCKPT_OK);
     CHECK(snapshot(empty) == before && gckpt_store_hash(empty) == gckpt_store_hash(s));
     again = write_all(empty);
-    CHECK(equal_bytes(&again, &b));
+    CHECK(same_file(&again, &b));
     free(again.bytes);
     /* no parameters at all */
     gckpt_store *none = store_new(), *none2 = store_new();
@@ -263,72 +208,72 @@ static void test_round_trip(void)
     CHECK(read_size(s, again.bytes, again.size, again.size) == GCKPT_E_DATA && snapshot(s) == before);
     CHECK(strstr(gckpt_error_text(s), "\"w\"") && strstr(gckpt_error_text(s), "missing"));
     free(again.bytes);
-    gckpt_store_free(none);
-    gckpt_store_free(none2);
-    gckpt_store_free(s);
-    gckpt_store_free(like);
-    gckpt_store_free(empty);
-    free(b.bytes);
-    CHECK(live_bytes == 0);
+    done(NULL, none, none2, s);
+    done(&b, like, empty, NULL);
+    CHECK(mem.live == 0);
 }
 
 static void test_truncation(void)
 {
     gckpt_store *s = store_full("e"), *like = store_like(s), *empty = store_new();
-    buffer b = write_all(s);
+    file b = write_all(s);
     uint64_t before = snapshot(like), nothing = snapshot(empty);
     CHECK(read_size(empty, b.bytes, 0, 0) == GCKPT_E_DATA);
     gckpt_store_free(empty);
-    long live = live_bytes;
+    size_t live = mem.live;
     for (size_t cut = 0; cut < b.size; cut++) {
         CHECK(read_size(like, b.bytes, cut, cut) == GCKPT_E_DATA);              /* the file is short     */
         CHECK(read_size(like, b.bytes, cut, b.size) == GCKPT_E_FILE);           /* reading stops         */
-        CHECK(snapshot(like) == before && live_bytes == live && *gckpt_error_text(like));
+        CHECK(snapshot(like) == before && mem.live == live && *gckpt_error_text(like));
         empty = store_new();
         CHECK(read_size(empty, b.bytes, cut, cut) == GCKPT_E_DATA);
         CHECK(read_size(empty, b.bytes, cut, b.size) == GCKPT_E_FILE);
         CHECK(snapshot(empty) == nothing && gckpt_store_count(empty) == 0);
         gckpt_store_free(empty);
-        CHECK(live_bytes == live);
+        CHECK(mem.live == live);
     }
     CHECK(read_size(like, b.bytes, b.size, b.size + 1) == GCKPT_E_DATA);
     CHECK(read_size(like, b.bytes, b.size, SIZE_MAX) != GCKPT_OK);
     CHECK(read_size(like, b.bytes, b.size, b.size - 8) == GCKPT_E_DATA);
     CHECK(snapshot(like) == before);
-    gckpt_store_free(like);
-    gckpt_store_free(s);
-    free(b.bytes);
-    CHECK(live_bytes == 0);
+    done(&b, like, s, NULL);
+    CHECK(mem.live == 0);
 }
 
 /* The rule for a damaged file that is accepted: saved again, it gives the damaged file back, except that
  * a damaged __metadata__ may have made it another program's file, whose step and seed do not count. */
-static void check_accepted(gckpt_store *s, const buffer *file, uint64_t step, uint64_t seed)
+static void check_accepted(gckpt_store *s, const file *f, uint64_t step, uint64_t seed)
 {
-    buffer b = write_all(s);
-    if (!equal_bytes(&b, file)) {
-        const char *x = strstr((const char *)b.bytes + 8, ",\"w\":{"), *y = strstr((const char *)file->bytes + 8, ",\"w\":{");
-        CHECK(s->step == step && s->seed == seed && b.size > 300 && file->size > 300);
+    file b = write_all(s);
+    if (!same_file(&b, f)) {
+        const char *x = strstr((const char *)b.bytes + 8, ",\"w\":{"), *y = strstr((const char *)f->bytes + 8, ",\"w\":{");
+        CHECK(s->step == step && s->seed == seed && b.size > 300 && f->size > 300);
         CHECK_MSG(x && y && strstr(x, "}}") && !strncmp(x, y, (size_t)(strstr(x, "}}") + 2 - x)) &&
-                  !memcmp(b.bytes + b.size - 192, file->bytes + file->size - 192, 192),
-                  "accepted, but not as it stands: %s", file->bytes + 8);
+                  !memcmp(b.bytes + b.size - 192, f->bytes + f->size - 192, 192),
+                  "accepted, but not as it stands: %s", f->bytes + 8);
     }
     free(b.bytes);
+}
+
+static int loaded(gckpt_result result)
+{
+    return result == GCKPT_OK || result == GCKPT_OTHER_CONTRACT;
 }
 
 static void test_flips(void)
 {
     gckpt_store *s = store_full("e"), *like = store_like(s);
     s->step = 21;
-    buffer b = write_all(s);
+    file b = write_all(s);
     b.bytes = (unsigned char *)realloc(b.bytes, b.size + 1);
     b.bytes[b.size] = 0;
     size_t header = 8 + b.bytes[0] + 256u * b.bytes[1];
-    long accepted = 0, accepted_empty = 0, live = live_bytes;
+    long accepted = 0, accepted_empty = 0;
+    size_t live = mem.live;
     uint64_t before = snapshot(like);
     for (size_t i = 0; i < 8 * header; i++) {
         b.bytes[i / 8] ^= (unsigned char)(1u << i % 8);
-        if (read_size(like, b.bytes, b.size, b.size) == GCKPT_OK) {
+        if (loaded(read_size(like, b.bytes, b.size, b.size))) {
             /* all names must still be the store's, so only __metadata__ can have changed */
             accepted++;
             CHECK(i / 8 < 128 && gckpt_store_hash(like) != 0);
@@ -339,78 +284,69 @@ static void test_flips(void)
         } else {
             CHECK(*gckpt_error_text(like));
         }
-        CHECK(snapshot(like) == before && live_bytes == live);
+        CHECK(snapshot(like) == before && mem.live == live);
         gckpt_store *empty = store_new();
         uint64_t nothing = snapshot(empty);
-        if (read_size(empty, b.bytes, b.size, b.size) == GCKPT_OK) {
+        gckpt_result result = read_size(empty, b.bytes, b.size, b.size);
+        if (loaded(result)) {
             accepted_empty++;
-            check_accepted(empty, &b, 0, 3);
+            if (result == GCKPT_OK)
+                check_accepted(empty, &b, 0, 3);
         } else {
             CHECK(snapshot(empty) == nothing);
         }
         gckpt_store_free(empty);
-        CHECK(live_bytes == live);
+        CHECK(mem.live == live);
         b.bytes[i / 8] ^= (unsigned char)(1u << i % 8);
     }
     CHECK_MSG(accepted > 10 && accepted < 200 && accepted_empty > accepted && accepted_empty < 400,
               "accepted %ld flips of %ld, %ld into an empty store", accepted, (long)(8 * header), accepted_empty);
-    gckpt_store_free(like);
-    gckpt_store_free(s);
-    free(b.bytes);
-    CHECK(live_bytes == 0);
-}
-
-static uint32_t random_state = 1;
-static uint32_t random32(void)
-{
-    random_state = random_state * 1664525u + 1013904223u;
-    return random_state >> 8;
+    done(&b, like, s, NULL);
+    CHECK(mem.live == 0);
 }
 
 static void test_garbage(void)
 {
     static const char letters[] = "{}[]\",:\\u0123456789 wbdtypeshF32#ate\n\0\200\377";
     gckpt_store *s = store_full("e"), *like = store_like(s);
-    buffer b = write_all(s);
+    file b = write_all(s);
     size_t header = 8 + b.bytes[0] + 256u * b.bytes[1];
     uint64_t before = snapshot(like);
-    long live = live_bytes;
+    size_t live = mem.live;
     for (int round = 0; round < 30000; round++) {
         unsigned char bytes[1200];
         size_t size = b.size < sizeof bytes ? b.size : sizeof bytes;
         memcpy(bytes, b.bytes, size);
         if (round % 3 == 0) {                           /* nothing but noise                             */
-            size = random32() % 100;
+            size = below(1 << 24) % 100;
             for (size_t i = 0; i < size; i++)
-                bytes[i] = (unsigned char)(i < 8 ? 0 : random32());
-            bytes[0] = (unsigned char)(size > 8 ? random32() % (size - 7) : 0);
+                bytes[i] = (unsigned char)(i < 8 ? 0 : below(1 << 24));
+            bytes[0] = (unsigned char)(size > 8 ? below(1 << 24) % (size - 7) : 0);
         } else {
-            for (uint32_t n = 1 + random32() % 4; n > 0; n--) {
-                size_t at = 8 + random32() % (header - 8), from = 8 + random32() % (header - 8);
-                size_t length = 1 + random32() % 20;
+            for (uint32_t n = 1 + below(1 << 24) % 4; n > 0; n--) {
+                size_t at = 8 + below(1 << 24) % (header - 8), from = 8 + below(1 << 24) % (header - 8);
+                size_t length = 1 + below(1 << 24) % 20;
                 length = at + length > header ? header - at : length;
                 length = from + length > header ? header - from : length;
                 if (round % 3 == 1)                     /* letters that mean something                   */
-                    bytes[at] = (unsigned char)letters[random32() % (sizeof letters - 1)];
+                    bytes[at] = (unsigned char)letters[below(1 << 24) % (sizeof letters - 1)];
                 else                                    /* a piece of the header over another            */
                     memmove(bytes + at, bytes + from, length);
             }
         }
         gckpt_store *empty = store_new();
         uint64_t nothing = snapshot(empty);
-        if (read_size(empty, bytes, size, size) != GCKPT_OK)
+        if (!loaded(read_size(empty, bytes, size, size)))
             CHECK(snapshot(empty) == nothing);
         gckpt_store_free(empty);
-        if (read_size(like, bytes, size, size) == GCKPT_OK) {
+        if (loaded(read_size(like, bytes, size, size))) {
             gckpt_store_free(like);
             like = store_like(s);
         }
-        CHECK(snapshot(like) == before && live_bytes == live);
+        CHECK(snapshot(like) == before && mem.live == live);
     }
-    gckpt_store_free(like);
-    gckpt_store_free(s);
-    free(b.bytes);
-    CHECK(live_bytes == 0);
+    done(&b, like, s, NULL);
+    CHECK(mem.live == 0);
 }
 
 #define META "\"__metadata__\":"
@@ -539,8 +475,6 @@ static const struct { const char *header; int data; gckpt_result want; const cha
     { "{" META "{}," META "{}," W "," B "}", 12, GCKPT_E_DATA, "twice" },
     { "{" META "{\"step\":\"1\",\"step\":\"2\"}," W "," B "}", 12, GCKPT_E_DATA, "twice" },
     { "{" META "{\"format\":\"gradckpt\"}," W "," B "}", 12, GCKPT_E_DATA, "contract" },
-    { "{" META "{\"format\":\"gradckpt\",\"contract\":\"2\",\"step\":\"1\",\"seed\":\"1\",\"optimiser\":\"0\"}," W "," B "}", 12, GCKPT_E_DATA,
-      "numeric contract 2" },
     { "{" META "{\"format\":\"gradckpt\",\"contract\":\"1\",\"seed\":\"1\"}," W "," B "}", 12, GCKPT_E_DATA, "step" },
     { "{" META "{\"format\":\"gradckpt\",\"contract\":\"1\",\"step\":\"1\"}," W "," B "}", 12, GCKPT_E_DATA, "seed" },
     { "{" META "{\"format\":\"gradckpt\",\"contract\":\"1\",\"step\":\"NaN\",\"seed\":\"1\"}," W "," B "}", 12, GCKPT_E_DATA,
@@ -560,7 +494,7 @@ static void test_evil(void)
     add(s, "b", gckpt_shape1(1), 2, 0x11111111u);
     s->step = 5;
     uint64_t before = snapshot(s);
-    long live = live_bytes;
+    size_t live = mem.live;
     for (size_t i = 0; i < sizeof evil / sizeof *evil; i++) {
         gckpt_result result = read_text(s, evil[i].header, strlen(evil[i].header), (size_t)evil[i].data);
         CHECK_MSG(result == evil[i].want && gckpt_error(s) == result, "%s: %s", evil[i].header, gckpt_error_text(s));
@@ -584,7 +518,7 @@ static void test_evil(void)
             add(s, "b", gckpt_shape1(1), 2, 0x11111111u);
             s->step = 5;
         }
-        CHECK_MSG(snapshot(s) == before && live_bytes == live, "%s", evil[i].header);
+        CHECK_MSG(snapshot(s) == before && mem.live == live, "%s", evil[i].header);
     }
     /* header lengths */
     static const char nul_inside[] = "{" W "," B "}\0 ";
@@ -598,33 +532,33 @@ static void test_evil(void)
         CHECK(read_size(s, bytes, 16, i == 4 ? (size_t)1 << 30 : 16) == GCKPT_E_DATA);
         CHECK(strstr(gckpt_error_text(s), "header of"));
     }
-    CHECK(snapshot(s) == before && live_bytes == live);
+    CHECK(snapshot(s) == before && mem.live == live);
     gckpt_store_free(s);
-    CHECK(live_bytes == 0);
+    CHECK(mem.live == 0);
 }
 
 /* The n-th allocation fails, for every n. */
 static void test_memory(void)
 {
     gckpt_store *s = store_full("e");
-    buffer b = write_all(s);
+    file b = write_all(s);
     for (int kind = 0; kind < 3; kind++) {
         int done = 0;
         for (long n = 1; !done && n < 100; n++) {
             gckpt_store *t = kind == 0 ? store_new() : kind == 1 ? store_like(s) : store_full("e");
             uint64_t before = snapshot(t);
             size_t count = t->count;
-            fail_at = calls + n;
-            long live = live_bytes;
+            mem.fail_at = mem.calls + n;
+            size_t live = mem.live;
             if (read_size(t, b.bytes, b.size, b.size) == GCKPT_OK) {
                 done = 1;
                 CHECK(n > 3);
             } else {
                 CHECK_MSG(gckpt_error(t) == GCKPT_E_MEMORY, "%s", gckpt_error_text(t));
                 CHECK(snapshot(t) == before && t->count == count);
-                CHECK(live_bytes == live || (kind == 0 && t->capacity > 0));    /* the table may be there */
+                CHECK(mem.live == live || (kind == 0 && t->capacity > 0));    /* the table may be there */
             }
-            fail_at = 0;
+            mem.fail_at = 0;
             CHECK(done || read_size(t, b.bytes, b.size, b.size) == GCKPT_OK);   /* and it still works     */
             CHECK(kind || snapshot(t) == snapshot(s));
             gckpt_store_free(t);
@@ -632,13 +566,10 @@ static void test_memory(void)
         CHECK(done);
     }
     gckpt_store_free(s);
-    CHECK(live_bytes == 0);
+    CHECK(mem.live == 0);
     /* a block: what a load took is given back, when nothing had to be created */
     static double memory[1024];
-    gckpt_store_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.memory.memory = memory;
-    desc.memory.size = sizeof memory;
+    gckpt_store_desc desc = { .memory.memory = memory, .memory.size = sizeof memory };
     s = gckpt_store_new(&desc);
     gckpt_init zero = { 0, 0, 0 };
     gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -651,8 +582,8 @@ static void test_memory(void)
         CHECK_MSG(read_size(s, b.bytes, b.size, b.size) == GCKPT_OK &&
                   read_size(s, b.bytes, b.size - 1, b.size) == GCKPT_E_FILE, "%s", gckpt_error_text(s));
     CHECK(s->memory.used == used);
-    buffer again = write_all(s);
-    CHECK(equal_bytes(&b, &again));
+    file again = write_all(s);
+    CHECK(same_file(&b, &again));
     free(again.bytes);
     free(b.bytes);
     gckpt_store_free(s);
@@ -663,28 +594,27 @@ static void test_write_fails(void)
     gckpt_store *s = store_full("e");
     add(s, "large", gckpt_shape1(3000), 0, 0);
     uint64_t before = snapshot(s);
-    buffer b = write_all(s);
+    file b = write_all(s);
     CHECK(b.calls > 10);
     for (size_t n = 1; n <= b.calls; n++) {
-        buffer broken = { NULL, 0, 0, 0, 0, 0 };
+        file broken = { 0 };
         broken.fail_call = n;
-        long before_calls = calls;
-        CHECK(gckpt_store_write(s, buffer_write, &broken) == GCKPT_E_FILE && gckpt_error(s) == GCKPT_E_FILE);
-        CHECK(broken.calls == n && calls == before_calls && snapshot(s) == before);
+        long before_calls = mem.calls;
+        CHECK(gckpt_store_write(s, file_write, &broken) == GCKPT_E_FILE && gckpt_error(s) == GCKPT_E_FILE);
+        CHECK(broken.calls == n && mem.calls == before_calls && snapshot(s) == before);
         CHECK(broken.size < b.size && !memcmp(broken.bytes, b.bytes, broken.size));
         free(broken.bytes);
     }
-    CHECK(gckpt_store_write(s, NULL, NULL) == GCKPT_E_ARG && gckpt_store_write(NULL, buffer_write, &b) == GCKPT_E_ARG);
-    CHECK(gckpt_store_read(NULL, buffer_read, &b, 8) == GCKPT_E_ARG);
-    gckpt_store_free(s);
-    free(b.bytes);
+    CHECK(gckpt_store_write(s, NULL, NULL) == GCKPT_E_ARG && gckpt_store_write(NULL, file_write, &b) == GCKPT_E_ARG);
+    CHECK(gckpt_store_read(NULL, file_read, &b, 8) == GCKPT_E_ARG);
+    done(&b, s, NULL, NULL);
 }
 
 static void test_names(void)
 {
     static const char *const wrong[] = { "w#state0", "#state9", "__metadata__", "\200", "a\303", "\355\260\200" };
     static const char *const right[] = { "w#state", "w#state10", "w#State0", "#state0.", "__metadata", "a b\t\"\303\251" };
-    buffer b = { NULL, 0, 0, 0, 0, 0 };
+    file b = { 0 };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         gckpt_store *s = store_new();
         gckpt_graph *g = gckpt_graph_new(s, NULL);
@@ -694,8 +624,7 @@ static void test_names(void)
         CHECK_MSG(strstr(gckpt_error_text(g), wrong[i]), "%s", gckpt_error_text(g));
         CHECK(gckpt_store_external(s, wrong[i], gckpt_shape1(1), &one, 0) == GCKPT_E_ARG);
         CHECK(gckpt_store_count(s) == 0);
-        gckpt_graph_free(g);
-        gckpt_store_free(s);
+        rig_free(NULL, NULL, g, s);
     }
     char *big = (char *)malloc(100001);
     memset(big, '\n', 100000);
@@ -716,9 +645,7 @@ static void test_names(void)
     add(t, big, gckpt_shape1(2), 0, 0);
     CHECK(read_size(t, b.bytes, b.size, b.size) == GCKPT_E_DATA && strstr(gckpt_error_text(t), "...\": is missing"));
     CHECK(!strchr(gckpt_error_text(t), '\n'));
-    gckpt_store_free(s);
-    gckpt_store_free(t);
-    gckpt_store_free(u);
+    done(NULL, s, t, u);
     free(big);
     free(b.bytes);
     /* many tensors: sorting and looking for duplicates is not quadratic */
@@ -738,7 +665,7 @@ static void test_names(void)
     CHECK(read_text(s, text, (size_t)(at - text), 4 * n) == GCKPT_E_DATA && strstr(gckpt_error_text(s), "\"t11\": comes twice"));
     gckpt_store_free(s);
     free(text);
-    CHECK(live_bytes == 0);
+    CHECK(mem.live == 0);
 }
 
 static void test_external(void)
@@ -749,7 +676,7 @@ static void test_external(void)
     CHECK(gckpt_store_external(s, "ram", gckpt_shape1(2), ram, 1) == GCKPT_OK);
     CHECK(gckpt_store_external(t, "flash", gckpt_shape1(4), flash, 0) == GCKPT_OK);
     CHECK(gckpt_store_external(t, "ram", gckpt_shape1(2), other, 1) == GCKPT_OK);
-    buffer b = write_all(s);
+    file b = write_all(s);
     CHECK(read_size(t, b.bytes, b.size, b.size) == GCKPT_OK);
     CHECK(other[0] == 5 && other[1] == 6 && t->params[1].p.values == other);
     other[0] = 9;
@@ -758,10 +685,8 @@ static void test_external(void)
     CHECK(read_size(t, b.bytes, b.size, b.size) == GCKPT_E_DATA && snapshot(t) == before && other[0] == 9);
     CHECK(strstr(gckpt_error_text(t), "\"flash\": is external"));
     CHECK(flash[0] == 1);
-    gckpt_store_free(s);
-    gckpt_store_free(t);
-    free(b.bytes);
-    CHECK(live_bytes == 0);
+    done(&b, s, t, NULL);
+    CHECK(mem.live == 0);
 }
 
 /* Written by Python's safetensors 0.8.0: save({"layer.weight":.., "layer.bias":.., "größe":7}, metadata=..) */
@@ -806,23 +731,14 @@ static void test_path(void)
 {
     char path[64], temporary[80];
     sprintf(path, "test_save_%lx.safetensors", (unsigned long)time(NULL) * 1000003u + (unsigned long)clock());
-    sprintf(temporary, "%s.tmp0", path);
+    sprintf(temporary, "%s.gckpt-tmp0", path);
     gckpt_store *s = store_full("e"), *t = store_new();
     CHECK_MSG(gckpt_store_save(s, path) == GCKPT_OK, "%s", gckpt_error_text(s));
     CHECK(!file_exists(temporary));
     CHECK_MSG(gckpt_store_load(t, path) == GCKPT_OK, "%s", gckpt_error_text(t));
     CHECK(snapshot(s) == snapshot(t));
-    /* a temporary file that somebody left is not touched */
-    FILE *f = fopen(temporary, "wb");
-    CHECK(f && fputs("mine", f) >= 0 && !fclose(f));
     t->step = 99;
     CHECK(gckpt_store_save(t, path) == GCKPT_OK && gckpt_store_load(s, path) == GCKPT_OK && gckpt_store_step(s) == 99);
-    char four[8] = { 0 };
-    f = fopen(temporary, "rb");
-    CHECK(f && fread(four, 1, 8, f) == 4 && !strcmp(four, "mine"));
-    if (f)
-        fclose(f);
-    remove(temporary);
     /* no such file, no such folder, no memory */
     uint64_t before = snapshot(s);
     CHECK(gckpt_store_load(s, temporary) == GCKPT_E_FILE && strstr(gckpt_error_text(s), temporary));
@@ -830,13 +746,12 @@ static void test_path(void)
     CHECK(gckpt_store_save(s, "") != GCKPT_OK && gckpt_store_load(s, "") == GCKPT_E_FILE);
     CHECK(gckpt_store_save(s, NULL) == GCKPT_E_ARG && gckpt_store_save(NULL, path) == GCKPT_E_ARG);
     CHECK(gckpt_store_load(s, NULL) == GCKPT_E_ARG && gckpt_store_load(NULL, path) == GCKPT_E_ARG);
-    fail_at = calls + 1;
+    mem.fail_at = mem.calls + 1;
     CHECK(gckpt_store_save(s, path) == GCKPT_E_MEMORY);
-    fail_at = 0;
-    remove(".tmp0");
+    mem.fail_at = 0;
     CHECK(!file_exists(temporary) && gckpt_store_load(s, path) == GCKPT_OK && snapshot(s) == before);
     /* a damaged file: the reason and the path */
-    f = fopen(path, "ab");
+    FILE *f = fopen(path, "ab");
     CHECK(f && fputc(0, f) == 0 && !fclose(f));
     CHECK(gckpt_store_load(s, path) == GCKPT_E_DATA && strstr(gckpt_error_text(s), path) &&
           strstr(gckpt_error_text(s), "bytes of data"));
@@ -867,7 +782,7 @@ static void test_path(void)
     remove(path);
     CHECK(!mkdir(path, 0700));
     CHECK(gckpt_store_save(s, path) == GCKPT_E_FILE && !file_exists(temporary));
-    CHECK_MSG(strstr(gckpt_error_text(s), "in place"), "%s", gckpt_error_text(s));
+    CHECK_MSG(strstr(gckpt_error_text(s), "a folder"), "%s", gckpt_error_text(s));
     CHECK_MSG(gckpt_store_load(s, path) == GCKPT_E_FILE && strstr(gckpt_error_text(s), path), "%s", gckpt_error_text(s));
     char inside[80];
     sprintf(inside, "%s/x", path);
@@ -880,9 +795,8 @@ static void test_path(void)
     CHECK(snapshot(s) == now);
 #endif
     remove(path);
-    gckpt_store_free(s);
-    gckpt_store_free(t);
-    CHECK(live_bytes == 0);
+    done(NULL, s, t, NULL);
+    CHECK(mem.live == 0);
 }
 #endif
 

@@ -2,43 +2,12 @@
  * another graph, a damaged or a hostile file is refused with the reason, or gives a plan with the same
  * bits; what was compiled in is checked before it runs. tests/test_firmware.sh compiles the constants. */
 #define GRADCKPT_IMPLEMENTATION
-#include "../gradckpt.h"
+#include "gradckpt.h"
 
-#include <stdlib.h>
-
-#include "check.h"
+#include "rig.h"
 
 /* The graph's hash, on every machine. It changes with the needs, flags and aux of the ops in it. */
 #define GOLDEN UINT64_C(0xbdd7cea44c7ee6b8)
-
-typedef struct {
-    unsigned char *bytes;
-    size_t size, at, room, limit; /* limit: writing fails there */
-} file;
-
-static size_t file_write(void *user, const void *bytes, size_t size)
-{
-    file *f = (file *)user;
-    if (f->size + size > f->room) {
-        f->room = 2 * f->room + size;
-        f->bytes = (unsigned char *)realloc(f->bytes, f->room);
-    }
-    if (f->limit && size > f->limit - f->size)
-        size = f->limit - f->size;
-    memcpy(f->bytes + f->size, bytes, size);
-    f->size += size;
-    return size;
-}
-
-static size_t file_read(void *user, void *bytes, size_t size)
-{
-    file *f = (file *)user;
-    if (size > f->size - f->at)
-        size = f->size - f->at;
-    memcpy(bytes, f->bytes + f->at, size);
-    f->at += size;
-    return size;
-}
 
 static uint64_t file_number(const file *f, size_t i)
 {
@@ -63,13 +32,6 @@ static void file_seal(file *f)
     file_set(f, f->size / 8 - 1, hash);
 }
 
-static uint32_t random_state = 1;
-static uint32_t random_below(uint32_t n)
-{
-    random_state = random_state * 1664525u + 1013904223u;
-    return (uint32_t)(((uint64_t)random_state * n) >> 32);
-}
-
 /* ---- the net ---- */
 enum { BATCH = 5, ROWS = 2, T = 6, C = 8, V = 40 };
 enum { PLAIN_NET, OTHER_WIDTH, OTHER_OP, OTHER_ATTRIBUTE, OTHER_NAME, OTHER_PARAM, OTHER_INPUTS, LONGER, SHORTER,
@@ -86,14 +48,11 @@ static net net_new(int which, const gckpt_memory *memory)
 {
     static const float shift[C] = { 0.5f, -0.25f, 0, 1, 0, -1, 0.125f, 3 };
     const gckpt_init normal = { 0.3f, 0, 0 };
-    gckpt_store_desc desc;
-    net n;
-    memset(&n, 0, sizeof n);
-    memset(&desc, 0, sizeof desc);
+    gckpt_store_desc desc = { 0 };
     if (memory)
         desc.memory = *memory;
     desc.seed = 7;
-    n.s = gckpt_store_new(&desc);
+    net n = { .s = gckpt_store_new(&desc) };
     n.g = gckpt_graph_new(n.s, memory);
     n.tokens = gckpt_input(n.g, which == OTHER_NAME ? "words" : "tokens", GCKPT_I32, gckpt_shape2(ROWS, T));
     n.targets = gckpt_input(n.g, "targets", GCKPT_I32, gckpt_shape2(ROWS, T));
@@ -134,8 +93,7 @@ static net net_new(int which, const gckpt_memory *memory)
 
 static void net_free(net *n)
 {
-    gckpt_graph_free(n->g);
-    gckpt_store_free(n->s);
+    rig_free(NULL, NULL, n->g, n->s);
 }
 
 /* A fresh store, a few steps (or forwards) with the plan; what is left, or 0. */
@@ -145,9 +103,8 @@ static uint64_t run(const gckpt_plan *p, unsigned debug, const gckpt_memory *mem
     gckpt_hyper hyper = { 0.01f, 0.1f, 0, 0, 0, 0, gckpt_plan_in_backward(p) ? 0.0f : 1.0f };
     gckpt_report report = { 0, 0, 0, 0 };
     gckpt_result result = GCKPT_OK;
-    gckpt_exec_desc desc;
     net n = net_new(PLAIN_NET, memory);
-    memset(&desc, 0, sizeof desc);
+    gckpt_exec_desc desc = { 0 };
     if (memory)
         desc.memory = *memory;
     desc.debug = debug | GCKPT_DEBUG_MEASURE;
@@ -158,9 +115,7 @@ static uint64_t run(const gckpt_plan *p, unsigned debug, const gckpt_memory *mem
             tokens[i] = (i * 7 + step * 3) % V;
             targets[i] = i % 9 == 4 ? -1 : (i * 5 + step) % V;
         }
-        gckpt_feed feeds[2];
-        feeds[0].input = gckpt_id(n.tokens), feeds[0].data = tokens;
-        feeds[1].input = gckpt_id(n.targets), feeds[1].data = targets;
+        gckpt_feed feeds[2] = { { gckpt_id(n.tokens), tokens }, { gckpt_id(n.targets), targets } };
         int64_t rows = p->batch < BATCH ? p->batch : BATCH;
         result = gckpt_plan_mode(p) == GCKPT_INFERENCE ? gckpt_forward(e, feeds, 2, rows, &report)
                                                        : gckpt_step(e, feeds, 2, rows, &hyper, &report);
@@ -180,10 +135,8 @@ static uint64_t run(const gckpt_plan *p, unsigned debug, const gckpt_memory *mem
 static gckpt_plan_desc variant(int i)
 {
     static gckpt_cost costs[100];
-    gckpt_plan_desc d;
-    memset(&d, 0, sizeof d);
-    d.mode = i < 5 ? (gckpt_mode)(GCKPT_STORE_ALL + i % 4) : GCKPT_SEGMENTS;
-    d.batch = BATCH;
+    gckpt_plan_desc d = { .mode = i < 5 ? (gckpt_mode)(GCKPT_STORE_ALL + i % 4) : GCKPT_SEGMENTS,
+            .batch = BATCH };
     if (i == 5)
         d.mode = GCKPT_INFERENCE;
     if (i == 6)
@@ -194,7 +147,7 @@ static gckpt_plan_desc variant(int i)
         d.batch = ROWS, d.optimiser = GCKPT_SGD, d.alignment = 256;
     if (i == 9) {
         for (int k = 0; k < 100; k++)
-            costs[k].forward = (uint64_t)(k * k), costs[k].backward = (uint64_t)(1000 - k);
+            costs[k] = (gckpt_cost){ (uint64_t)(k * k), (uint64_t)(1000 - k) };
         d.costs = costs;
     }
     return d;
@@ -207,7 +160,7 @@ static gckpt_plan *variant_plan(const net *n, int i)
     gckpt_pick picks[2];
     memset(picks, 0, sizeof picks);
     picks[0].tensor = n->top;
-    picks[1].tensor = n->top, picks[1].gradient = 1;
+    picks[1] = (gckpt_pick){ n->top, 1 };
     d.cost_count = d.costs ? (int)n->g->count : 0;
     if (i >= 10) { /* under a budget between the extremes */
         for (int k = 0; k < 2; k++) {
@@ -230,11 +183,10 @@ static gckpt_plan *variant_plan(const net *n, int i)
 static int same_text(const gckpt_plan *a, const gckpt_plan *b,
                      gckpt_result (*print)(const gckpt_plan *, gckpt_write_fn, void *))
 {
-    file x, y;
-    memset(&x, 0, sizeof x);
-    memset(&y, 0, sizeof y);
+    file x = { 0 };
+    file y = { 0 };
     int good = print(a, file_write, &x) == GCKPT_OK && print(b, file_write, &y) == GCKPT_OK &&
-               x.size == y.size && x.size > 0 && !memcmp(x.bytes, y.bytes, x.size);
+               same_file(&x, &y);
     free(x.bytes);
     free(y.bytes);
     return good;
@@ -248,8 +200,7 @@ static gckpt_result print_c(const gckpt_plan *p, gckpt_write_fn write, void *use
 static void round_trips(void)
 {
     for (int i = 0; i < VARIANTS; i++) {
-        file f;
-        memset(&f, 0, sizeof f);
+        file f = { 0 };
         net n = net_new(PLAIN_NET, NULL), again = net_new(PLAIN_NET, NULL);
         gckpt_plan *p = variant_plan(&n, i);
         CHECK_MSG(gckpt_plan_hash(p) == GOLDEN, "hash %016llx", (unsigned long long)gckpt_plan_hash(p));
@@ -312,8 +263,7 @@ static void other_graphs(void)
     };
     net n = net_new(PLAIN_NET, NULL);
     gckpt_plan *p = variant_plan(&n, 2);
-    file f;
-    memset(&f, 0, sizeof f);
+    file f = { 0 };
     gckpt_plan_write(p, file_write, &f);
     for (int i = 1; i < NETS; i++) {
         net other = net_new(i, NULL);
@@ -346,8 +296,8 @@ static void damage(int which, int rounds)
 {
     net n = net_new(PLAIN_NET, NULL);
     gckpt_plan *p = variant_plan(&n, which), *q;
-    file whole, f;
-    memset(&whole, 0, sizeof whole);
+    file f;
+    file whole = { 0 };
     gckpt_plan_write(p, file_write, &whole);
     f = whole;
     f.bytes = (unsigned char *)malloc(whole.size);
@@ -364,8 +314,8 @@ static void damage(int which, int rounds)
     f.size = whole.size;
     for (int i = 0; i < rounds; i++) { /* flipped bits */
         memcpy(f.bytes, whole.bytes, whole.size);
-        for (uint32_t k = 0; k <= random_below(3); k++)
-            f.bytes[random_below((uint32_t)f.size)] ^= (unsigned char)(1 << random_below(8));
+        for (uint32_t k = 0; k <= below(3); k++)
+            f.bytes[below((uint32_t)f.size)] ^= (unsigned char)(1 << below(8));
         f.at = 0;
         if (!memcmp(f.bytes, whole.bytes, f.size))
             continue;
@@ -379,10 +329,10 @@ static void damage(int which, int rounds)
             static const uint64_t odd[] = { 0, 1, 2, 0x7fffffff, 0xffffffff, UINT64_C(0x7fffffffffffffff),
                                             UINT64_C(0xffffffffffffffff), 64 };
             memcpy(f.bytes, whole.bytes, whole.size);
-            uint64_t was = file_number(&f, at), now = k < 8 ? odd[k] : k % 2 ? was + 1 + random_below(8) : random_below(1 << 12);
+            uint64_t was = file_number(&f, at), now = k < 8 ? odd[k] : k % 2 ? was + 1 + below(8) : below(1 << 12);
             file_set(&f, at, now);
             if (k > 10) /* and another one */
-                file_set(&f, random_below((uint32_t)numbers), random_below(64));
+                file_set(&f, below((uint32_t)numbers), below(64));
             file_seal(&f);
             f.at = 0;
             q = gckpt_plan_read(n.g, file_read, &f, NULL);
@@ -406,9 +356,7 @@ static void damage(int which, int rounds)
         CHECK(!gckpt_plan_read(n.g, file_read, &f, NULL) && strstr(gckpt_error_text(n.g), "another version"));
     }
     for (size_t limit = 1; limit < whole.size; limit += 501) { /* writing fails */
-        file g;
-        memset(&g, 0, sizeof g);
-        g.limit = limit;
+        file g = { .limit = limit };
         CHECK(gckpt_plan_write(p, file_write, &g) == GCKPT_E_FILE);
         free(g.bytes);
     }
@@ -419,35 +367,16 @@ static void damage(int which, int rounds)
 }
 
 /* ---- allocations that fail ---- */
-typedef struct { long calls, fail_at; size_t live; } heap;
-
-static void *heap_resize(void *user, void *ptr, size_t old_size, size_t new_size)
-{
-    heap *h = (heap *)user;
-    if (new_size == 0) {
-        free(ptr);
-        h->live -= old_size;
-        return NULL;
-    }
-    if (++h->calls == h->fail_at)
-        return NULL;
-    void *fresh = realloc(ptr, new_size);
-    h->live += fresh ? new_size - old_size : 0;
-    return fresh;
-}
-
 static void every_allocation(void)
 {
-    file f;
     net n = net_new(PLAIN_NET, NULL);
     gckpt_plan *p = variant_plan(&n, 4);
-    memset(&f, 0, sizeof f);
+    file f = { 0 };
     gckpt_plan_write(p, file_write, &f);
     int worked = 0;
     for (long i = 1; !worked && i < 1000; i++) {
-        heap h = { 0, i, 0 };
-        gckpt_memory memory = { heap_resize, NULL, NULL, 0 };
-        memory.user = &h;
+        heap h = { .fail_at = i };
+        gckpt_memory memory = heap_memory(&h);
         f.at = 0;
         gckpt_plan *q = gckpt_plan_read(n.g, file_read, &f, &memory);
         CHECK_MSG(q || gckpt_error(n.g) == GCKPT_E_MEMORY, "%s", gckpt_error_text(n.g));
@@ -458,11 +387,8 @@ static void every_allocation(void)
     CHECK(worked);
     worked = 0;
     for (long i = 1; !worked && i < 1000; i++) { /* gckpt_plan_params: all or none */
-        heap h = { 0, i, 0 };
-        gckpt_store_desc desc;
-        memset(&desc, 0, sizeof desc);
-        desc.memory.resize = heap_resize;
-        desc.memory.user = &h;
+        heap h = { .fail_at = i };
+        gckpt_store_desc desc = { .memory = heap_memory(&h) };
         gckpt_store *s = gckpt_store_new(&desc);
         gckpt_result result = gckpt_plan_params(p, s);
         CHECK(result == GCKPT_OK || !s || (result == GCKPT_E_MEMORY && gckpt_store_count(s) == 0));
@@ -496,8 +422,7 @@ static void constants(void)
     net n = net_new(PLAIN_NET, NULL);
     gckpt_plan *p = variant_plan(&n, 2);
     gckpt_plan copy = *p;
-    file f;
-    memset(&f, 0, sizeof f);
+    file f = { 0 };
     copy.block = NULL; /* as a constant */
     gckpt_plan_free(&copy);
     CHECK(run(&copy, 0, NULL) == run(p, 0, NULL));
@@ -521,9 +446,7 @@ static void constants(void)
         CHECK(gckpt_plan_params(&copy, n.s) == GCKPT_E_ARG);
         free(nodes);
     }
-    gckpt_store_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.seed = 7;
+    gckpt_store_desc desc = { .seed = 7 };
     gckpt_store *s = gckpt_store_new(&desc);
     gckpt_plan_free(p);
     p = variant_plan(&n, 2);
@@ -558,9 +481,7 @@ static void constants(void)
     f.size = 0;
     CHECK(gckpt_plan_c(p, "a", file_write, &f) == GCKPT_OK);
     for (size_t limit = 1; limit < f.size; limit += 997) {
-        file g;
-        memset(&g, 0, sizeof g);
-        g.limit = limit;
+        file g = { .limit = limit };
         CHECK(gckpt_plan_c(p, "a", file_write, &g) == GCKPT_E_FILE);
         free(g.bytes);
     }
@@ -581,9 +502,7 @@ static void constants(void)
 static void plain(void)
 {
     net n = net_new(PLAIN_NET, NULL);
-    gckpt_plan_desc d;
-    memset(&d, 0, sizeof d);
-    d.batch = BATCH;
+    gckpt_plan_desc d = { .batch = BATCH };
     gckpt_plan *fast = gckpt_plan_new(n.g, n.terms, 2, &d);
     d.plain = 1;
     gckpt_plan *small = gckpt_plan_new(n.g, n.terms, 2, &d);

@@ -24,15 +24,14 @@
 #endif
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
-#include "check.h"
-#include <stdlib.h>
+#include "rig.h"
 
 enum { B = 4, T = 64, C = 64, V = 97 };
 
 /* ---- training ---- */
 typedef struct {
     int threads;
-    int crew;      /* result: threads of the team that runs the steps */
+    int crew; /* result: threads of the team that runs the steps */
     gckpt_optimiser optimiser;
     float clip;
     int in_backward;
@@ -87,29 +86,20 @@ static void train(training *t)
     }
     gckpt_term loss = { gckpt_linear_cross_entropy(x, table, target), 1, 0 };
     gckpt_pick pick = { wide, 1 };
-    gckpt_plan_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.threads = t->threads;
-    desc.batch = B;
-    desc.optimiser = t->optimiser;
-    desc.update_in_backward = t->in_backward;
-    desc.fetch = t->fetch ? &pick : NULL;
-    desc.fetches = t->fetch;
-    gckpt_exec_desc run;
-    memset(&run, 0, sizeof run);
-    run.own_optimiser = own;
-    run.user = t;
-    run.parallel_for = t->backwards ? pool : NULL;
+    gckpt_plan_desc desc = { .threads = t->threads,
+                             .batch = B,
+                             .optimiser = t->optimiser,
+                             .update_in_backward = t->in_backward,
+                             .fetch = t->fetch ? &pick : NULL,
+                             .fetches = t->fetch };
+    gckpt_exec_desc run = { .own_optimiser = own,
+                            .user = t,
+                            .parallel_for = t->backwards ? pool : NULL };
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
     gckpt_exec *e = p ? gckpt_exec_new(p, s, &run) : NULL;
     gckpt_feed feeds[2] = { { gckpt_id(in), tokens }, { gckpt_id(target), targets } };
-    gckpt_hyper hyper;
-    gckpt_report report;
-    memset(&hyper, 0, sizeof hyper);
-    memset(&report, 0, sizeof report);
-    hyper.lr = 0.01f;
-    hyper.weight_decay = 0.1f;
-    hyper.clip = t->clip;
+    gckpt_report report = { 0 };
+    gckpt_hyper hyper = { .lr = 0.01f, .weight_decay = 0.1f, .clip = t->clip };
     t->hash = 0;
     t->jobs = 0;
     if (e == NULL)
@@ -139,23 +129,18 @@ static void train(training *t)
         if (t->fetch)
             t->hash = gckpti_hash_floats(t->hash, gckpt_fetch(e, gckpt_id(wide), 1), C * 8 * C);
     }
-    gckpt_exec_free(e);
-    gckpt_plan_free(p);
-    gckpt_graph_free(g);
-    gckpt_store_free(s);
+    rig_free(e, p, g, s);
 }
 
 static void check_training(void)
 {
     static const int threads[] = { 2, 3, 5 };
     for (int way = 0; way < 6; way++) {
-        training base;
-        memset(&base, 0, sizeof base);
-        base.threads = 1;
-        base.rows = way % 2 ? 1 : B;
-        base.clip = way == 2 || way == 3 ? 0.1f : 0;
-        base.optimiser = way == 5 ? GCKPT_MOMENTUM : GCKPT_ADAMW;
-        base.fetch = way == 1 || way == 2;
+        training base = { .threads = 1,
+                          .rows = way % 2 ? 1 : B,
+                          .clip = way == 2 || way == 3 ? 0.1f : 0,
+                          .optimiser = way == 5 ? GCKPT_MOMENTUM : GCKPT_ADAMW,
+                          .fetch = way == 1 || way == 2 };
         train(&base);
         CHECK(base.hash != 0);
         for (size_t i = 0; i < sizeof threads / sizeof *threads; i++) {
@@ -189,10 +174,8 @@ static void check_training(void)
         CHECK_MSG(t.hash == other.hash && t.norm == base.norm, "way %d, fetched or not", way);
     }
     /* the norm before the updates, or after them */
-    training one, two;
-    memset(&one, 0, sizeof one);
-    one.rows = B;
-    one.threads = 2;
+    training two;
+    training one = { .rows = B, .threads = 2 };
     two = one;
     two.clip = 1e30f;
     train(&one);
@@ -259,11 +242,8 @@ static void stress(int rounds)
     gckpti_team *team = (gckpti_team *)calloc(1, sizeof *team);
     pthread_t threads[CREW];
     gckpti_runner runner = { NULL, NULL, team };
-    gckpt_call call;
     uint64_t random = 1;
-    memset(&call, 0, sizeof call);
-    call.threads = CREW;
-    call.runner = &runner;
+    gckpt_call call = { .threads = CREW, .runner = &runner };
     int started = 0;
     while (started < CREW && !pthread_create(&threads[started], NULL, crew, team))
         started++;
@@ -286,9 +266,7 @@ static void stress(int rounds)
                 sched_yield();
     }
     CHECK_MSG(wrong == 0, "%ld items not run exactly once, or not seen", wrong);
-    nesting nest;
-    memset(&nest, 0, sizeof nest);
-    nest.call = &call;
+    nesting nest = { .call = &call };
     gckpti_parallel(&call, 8, outer, &nest);
     for (int i = 0; i < 32; i++)
         CHECK(nest.counts[i / 4][i % 4] == 1);

@@ -1,10 +1,9 @@
 /* test_timeline.c - what a plan tells of its memory: buffers that add up and never overlap, an SVG
  * and a trace that parse whatever the names are, and a writer that may fail anywhere. */
 #define GRADCKPT_IMPLEMENTATION
-#include "../gradckpt.h"
+#include "gradckpt.h"
 
-#include <stdlib.h>
-
+#include "rig.h"
 #include "text.h"
 
 /* Each counter event adds up to the live bytes that the instruction before it names. */
@@ -41,9 +40,8 @@ static void check_range(const text *t, const char *attribute, double least, doub
 
 static void check_pictures(const gckpt_plan *plan, size_t most)
 {
-    text svg, json;
-    memset(&svg, 0, sizeof svg);
-    memset(&json, 0, sizeof json);
+    text svg = { 0 };
+    text json = { 0 };
     CHECK(gckpt_plan_svg(plan, write_text, &svg) == GCKPT_OK);
     CHECK(characters_fit(&svg) && xml_fits(&svg));
     CHECK_MSG(svg.size < most, "%lu bytes of SVG", (unsigned long)svg.size);
@@ -150,21 +148,13 @@ static model make(int layers, int64_t rows, const char *const *names, int count)
 
 static gckpt_plan *plan_of(const model *m, gckpt_mode mode, int64_t batch, int early)
 {
-    gckpt_plan_desc d;
-    memset(&d, 0, sizeof d);
-    d.mode = mode;
-    d.batch = batch;
-    d.update_in_backward = early;
+    gckpt_plan_desc d = { .mode = mode, .batch = batch, .update_in_backward = early };
     gckpt_plan *plan = gckpt_plan_new(m->graph, &m->term, 1, &d);
     CHECK_MSG(plan != NULL, "%s", gckpt_error_text(m->graph));
     return plan;
 }
 
-static void free_model(model *m)
-{
-    gckpt_graph_free(m->graph);
-    gckpt_store_free(m->store);
-}
+static void free_model(model *m) { rig_free(NULL, NULL, m->graph, m->store); }
 
 static void every_kind_of_plan(void)
 {
@@ -194,11 +184,7 @@ static void once_and_fetched(void)
     gckpt_term terms[2] = { m.term, { gckpt_sum_loss(gckpt_tanh(gckpt_mul(w, w))), 0.1f, 1 } };
     gckpt_pick pick = { w, 1 };
     for (int batch = 4; batch <= 12; batch += 8) {
-        gckpt_plan_desc d;
-        memset(&d, 0, sizeof d);
-        d.batch = batch;
-        d.fetch = &pick;
-        d.fetches = 1;
+        gckpt_plan_desc d = { .batch = batch, .fetch = &pick, .fetches = 1 };
         gckpt_plan *plan = gckpt_plan_new(m.graph, terms, 2, &d);
         if (CHECK_MSG(plan != NULL, "%s", gckpt_error_text(m.graph))) {
             check_buffers(plan);
@@ -222,24 +208,18 @@ static void tiny_and_huge(void)
     CHECK(gckpt_plan_length(plan) == 5);
     check_buffers(plan);
     check_pictures(plan, 10000);
-    gckpt_plan_free(plan);
-    gckpt_graph_free(g);
-    gckpt_store_free(s);
+    rig_free(NULL, plan, g, s);
 
     s = gckpt_store_new(NULL); /* an arena of no bytes */
     g = gckpt_graph_new(s, NULL);
     x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(1, 1));
     y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(1, 1));
     term.loss = gckpt_mean_squared_error(x, y);
-    gckpt_plan_desc d;
-    memset(&d, 0, sizeof d);
-    d.mode = GCKPT_INFERENCE;
+    gckpt_plan_desc d = { .mode = GCKPT_INFERENCE };
     plan = gckpt_plan_new(g, &term, 1, &d);
     CHECK(gckpt_plan_arena(plan) == 0 && gckpt_plan_buffers(plan) == 0);
     check_pictures(plan, 10000);
-    gckpt_plan_free(plan);
-    gckpt_graph_free(g);
-    gckpt_store_free(s);
+    rig_free(NULL, plan, g, s);
 
     model m = make(60, 2, NULL, 0);
     plan = plan_of(&m, GCKPT_MEMORY_POOR, 0, 0);
@@ -275,8 +255,7 @@ static void any_name(void)
         gckpt_plan *plan = plan_of(&m, GCKPT_STORE_ALL, 0, early);
         check_pictures(plan, 200000);
         for (size_t i = 0; i < plan->node_count; i++) {
-            text t;
-            memset(&t, 0, sizeof t);
+            text t = { 0 };
             gckpti_writer w = { write_text, &t, 0 };
             for (int most = 4; most < 40; most++) { /* as wide as promised */
                 t.size = 0;
@@ -297,8 +276,7 @@ static void failing_writers(void)
     gckpt_result (*const draw[2])(const gckpt_plan *, gckpt_write_fn,
                                   void *) = { gckpt_plan_svg, gckpt_plan_trace };
     for (int i = 0; i < 2; i++) {
-        text t;
-        memset(&t, 0, sizeof t);
+        text t = { 0 };
         CHECK(draw[i](plan, write_text, &t) == GCKPT_OK);
         long calls = t.calls;
         for (long k = 1; k <= calls; k++) {

@@ -234,18 +234,6 @@ static struct {
     double start;
 } samples;
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof *v, by_size);
-    return (v[(n - 1) / 2] + v[n / 2]) / 2;
-}
-
 /* Is another repetition wanted? At least three, unless there is no time at all. */
 static int more(double seconds)
 {

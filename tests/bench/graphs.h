@@ -33,10 +33,7 @@ typedef struct {
  * activations, their gradients and workspace. */
 static inline gckpt_plan_desc net_desc(const net *n, gckpt_mode mode)
 {
-    gckpt_plan_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.mode = mode;
-    desc.batch = 2 * n->rows;
+    gckpt_plan_desc desc = { .mode = mode, .batch = 2 * n->rows };
     return desc;
 }
 

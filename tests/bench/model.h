@@ -39,6 +39,19 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+static inline int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts them. */
+static inline double median(double *v, int n)
+{
+    qsort(v, (size_t)n, sizeof *v, by_size);
+    return (v[(n - 1) / 2] + v[n / 2]) / 2;
+}
+
 typedef struct {
     const size *z;
     int layer;
@@ -159,7 +172,7 @@ static int bench_open(bench *b, const size *z, const gckpt_plan_desc *desc,
     b->feeds[1].data = b->targets;
     gckpt_parameter p;
     b->parameters = 0;
-    for (int i = 0; gckpt_store_get(b->store, i, &p) == GCKPT_OK; i++)
+    for (int i = 0; gckpt_store_peek(b->store, i, &p) == GCKPT_OK; i++)
         b->parameters += p.elements;
     return 1;
 }

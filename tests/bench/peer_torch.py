@@ -312,25 +312,6 @@ def variants(default, best, model, compiled):
     return out
 
 
-def combine(runs):
-    good = [r for r in runs if r]
-    if not good:
-        return None
-    middle = {k: statistics.median(r[k] for r in good) for k in good[0]
-              if isinstance(good[0][k], (int, float))}
-    return dict(middle, rounds=len(good), all=[r["seconds"] for r in good])
-
-
-def table(rows, log):
-    log("  %-36s %10s %9s %10s" % ("", "ms a step", "peak MB", "beyond MB"))
-    for name, r in rows.items():
-        if r:
-            log("  %-36s %10.2f %9.1f %10.1f" % (name, 1e3 * r["seconds"], 1e-6 * r["resident"],
-                                                1e-6 * beyond(r)))
-        else:
-            log("  %-36s %10s" % (name, "-"))
-
-
 def our_options(runner, best):
     """name: options of build/bench; budgets leave a half and a quarter of what PyTorch's best
     takes beyond 16 bytes a parameter."""

@@ -30,18 +30,6 @@ static double seconds(void *user)
 static clockid_t the_clock = CLOCK_PROCESS_CPUTIME_ID;         /* with one thread */
 static const double parts[POINTS] = { 0, 0.05, 0.15, 0.4, 1 }; /* of what lies above the least */
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof *v, by_size);
-    return (v[(n - 1) / 2] + v[n / 2]) / 2;
-}
-
 /* The work of the plan's instructions with these costs, in seconds. */
 static double predict(const gckpt_plan *p, const gckpt_cost *costs, uint64_t update)
 {
@@ -56,9 +44,8 @@ static double predict(const gckpt_plan *p, const gckpt_cost *costs, uint64_t upd
 /* Plans within `budget` bytes by the costs of this machine. */
 static int plan_point(bench *b, point *q, size_t budget, gckpt_cost *costs, int count, int threads)
 {
-    gckpt_plan_desc desc = { .budget = budget, .threads = threads };
-    desc.costs = costs;
-    desc.cost_count = count;
+    gckpt_plan_desc desc = { .budget = budget, .threads = threads, .costs = costs,
+            .cost_count = count };
     q->budget = budget;
     q->plan = gckpt_plan_new(b->graph, &b->loss, 1, &desc);
     q->exec = q->plan == NULL ? NULL : gckpt_exec_new(q->plan, b->store, NULL);

@@ -295,10 +295,8 @@ static inline void stage_evaluate(const rotor *r, const rotor_stage *s, const in
 static inline void stage_add_option(const rotor *r, rotor_stage *s, const int *list, int n)
 {
     stage_run run;
-    rotor_option o;
-    memset(&o, 0, sizeof o);
     stage_evaluate(r, s, list, n, &run);
-    o.cost = run.cost;
+    rotor_option o = { .cost = run.cost };
     for (int x = 0; x < n; x++)
         if (list[x] == STAGE_REST) {
             o.middle = x;

@@ -15,12 +15,6 @@
 
 enum { MOST = 500 };
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The median of a step's seconds over about `seconds`; -1: error. */
 static double median_step(bench *b, double seconds)
 {
@@ -36,8 +30,7 @@ static double median_step(bench *b, double seconds)
         else
             times[n] = now() - t;
     }
-    qsort(times, (size_t)n, sizeof *times, by_size);
-    return times[n / 2];
+    return median(times, n);
 }
 
 static double measure(const size *z, int threads, double seconds)

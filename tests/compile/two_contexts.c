@@ -22,10 +22,7 @@ static void *train(void *user)
         x = gckpt_gelu(gckpt_layernorm(x, NULL, NULL));
     }
     gckpt_term loss = { gckpt_linear_cross_entropy(x, table, target), 1, 0 };
-    gckpt_plan_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.mode = GCKPT_SQRT;
-    desc.batch = 2;
+    gckpt_plan_desc desc = { .mode = GCKPT_SQRT, .batch = 2 };
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
     gckpt_feed feeds[2] = { { gckpt_id(in), tokens }, { gckpt_id(target), targets } };

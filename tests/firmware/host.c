@@ -6,6 +6,8 @@
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "model.h"
+#include <stdio.h>
+#include <string.h>
 
 static size_t to_stdout(void *user, const void *bytes, size_t size)
 {

@@ -1,0 +1,911 @@
+/* test_contract.c - the numeric contract (manual, 5) a second time, written from its text in the
+ * simplest form: libm's fmaf and sqrtf, a function a rule, the whole batch at once, every value
+ * kept. Whatever the library fetches, reports and updates must be these bits, for any plan, split
+ * of the batch and kernels. Its curves (5b) are used as they are: test_numerics and test_kernels
+ * have them; bf16 (5l) is in test_bf16. */
+#define GRADCKPT_IMPLEMENTATION
+#include "../gradckpt.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "check.h"
+
+enum { BATCH = 5, STEPS = 3, MOST = 64, USES = 8, POOL = 1 << 23 };
+#define SEED UINT64_C(0xfedcba9876543210)
+enum {
+    INPUT,
+    PARAM,
+    VIEW,
+    PRODUCT,
+    NORM,
+    SOFTMAX,
+    ATTENTION,
+    REDUCE,
+    CE,
+    LINEAR_CE,
+    LOSS
+};                                                            /* ops */
+enum { EMBED = 20, SLICE, ADD, MUL, SCALE, DROPOUT, ROTARY }; /* an element at a time */
+enum { RELU = 30, GELU, GELU_ERF, SILU, TANH, SIGMOID };
+
+/* A tensor of the library's graph and, over the whole batch, what the contract says it holds. */
+typedef struct {
+    int op, in[3], base, once,
+        trained;     /* base: whose bytes a view shows; trained: by a parameter */
+    int flag, heads; /* transposed, causal, mean, ...: what the op has */
+    float factor;
+    gckpt_tensor *t;
+    gckpt_shape s;
+    int64_t n, c;             /* elements; size of the last axis */
+    int32_t *index;           /* values of an i32 input */
+    float *y, *g, *aux;       /* value, gradient, what the backward needs besides */
+    int have;                 /* g holds a contribution */
+    float *use[USES];         /* once: an accumulator a use */
+    int uses, by_batch[USES]; /* the user depends on the batch */
+    double sum;               /* of a loss */
+    int64_t count;
+    float scale, *m, *v; /* of a loss's gradient; state of a parameter */
+} node;
+
+static node nodes[MOST];
+static int count, batch_rows, step; /* nodes; rows of a micro-batch; steps done */
+static gckpt_graph *graph;
+static gckpt_term terms[4];
+static int term_node[4], term_count;
+static float pool[POOL];
+static size_t used;
+
+static float *get(int64_t n) /* n zeros */
+{
+    used += (size_t)n;
+    if (used > POOL)
+        exit(2);
+    return (float *)memset(pool + used - n, 0, (size_t)n * sizeof(float));
+}
+
+/* 5a: a product that is rounded, and one that feeds an addition. */
+static float times(float a, float b)
+{
+    volatile float product = a * b;
+    return product;
+}
+/* 5f: the first contribution stores, the others add. */
+static void put(float *d, float v, int add) { *d = add ? *d + v : v; }
+static void put_product(float *d, float a, float b, int add)
+{
+    *d = add ? fmaf(a, b, *d) : times(a, b);
+}
+
+/* 5c: a chain of fma over k ascending, and products made of chains. */
+typedef struct {
+    const float *x;
+    int64_t row, column; /* steps */
+} matrix;
+static matrix turned(matrix a)
+{
+    matrix t = { a.x, a.column, a.row };
+    return t;
+}
+static float chain(float d, const float *a, int64_t sa, const float *b, int64_t sb, int64_t k)
+{
+    for (int64_t p = 0; p < k; p++)
+        d = fmaf(a[p * sa], b[p * sb], d);
+    return d;
+}
+static void product(float *c, matrix a, matrix b, int64_t m, int64_t k, int64_t n, int add,
+                    const float *bias)
+{
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            float start = bias ? bias[j] : add ? c[i * n + j] : 0.0f;
+            c[i * n + j] = chain(start, a.x + i * a.row, a.column, b.x + j * b.column, b.row, k);
+        }
+}
+
+/* 5d: 32 lanes from +0, then halves; b NULL: the sum of a. */
+static float lanes(const float *a, const float *b, int64_t n)
+{
+    float lane[32] = { 0 };
+    for (int64_t i = 0; i < n; i++)
+        lane[i % 32] = b ? fmaf(a[i], b[i], lane[i % 32]) : lane[i % 32] + a[i];
+    for (int h = 16; h; h /= 2)
+        for (int j = 0; j < h; j++)
+            lane[j] += lane[j + h];
+    return lane[0];
+}
+
+/* 5e: row by row, in place. */
+static void add_rows(float *d, const float *g, int64_t rows, int64_t c)
+{
+    for (int64_t i = 0; i < rows * c; i++)
+        d[i % c] += g[i];
+}
+
+/* 5h, 5i: one more tile of an online softmax: x becomes exp(x - max); returns exp(old - new). */
+static float online(float *x, int64_t n, float *max, float *sum, int first)
+{
+    float old = *max, factor;
+    *max = first ? -INFINITY : *max;
+    for (int64_t i = 0; i < n; i++)
+        *max = x[i] > *max ? x[i] : *max;
+    for (int64_t i = 0; i < n; i++)
+        x[i] = gckpti_exp(x[i] - *max);
+    factor = first ? 0 : gckpti_exp(old - *max);
+    *sum = first ? lanes(x, NULL, n) : fmaf(*sum, factor, lanes(x, NULL, n));
+    return factor;
+}
+
+/* 5j: Philox4x32-10 (Salmon 2011) from key and counter. */
+static void philox(uint64_t key, uint64_t index, uint32_t stream, uint32_t at, uint32_t c[4])
+{
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    c[0] = (uint32_t)index, c[1] = (uint32_t)(index >> 32), c[2] = stream, c[3] = at;
+    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+        uint64_t p0 = UINT64_C(0xD2511F53) * c[0], p1 = UINT64_C(0xCD9E8D57) * c[2];
+        c[0] = (uint32_t)(p1 >> 32) ^ c[1] ^ k0, c[1] = (uint32_t)p1;
+        c[2] = (uint32_t)(p0 >> 32) ^ c[3] ^ k1, c[3] = (uint32_t)p0;
+    }
+}
+static float uniform(uint32_t word) { return (float)(word >> 8) / 16777216.0f; }
+static int kept(const node *o, int64_t i) /* by dropout */
+{
+    uint32_t word[4];
+    philox(SEED, (uint64_t)i / 4, (uint32_t)gckpt_id(o->t), (uint32_t)step, word);
+    return uniform(word[i % 4]) >= o->factor;
+}
+
+/* 5k: FNV-1a. */
+#define FNV_START UINT64_C(0xcbf29ce484222325)
+static uint64_t fnv(uint64_t hash, const void *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+static uint64_t fnv_floats(uint64_t hash, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u = 0x7fc00000u;
+        if (x[i] == x[i])
+            memcpy(&u, &x[i], 4);
+        for (int j = 0; j < 32; j += 8)
+            hash = (hash ^ (u >> j & 0xff)) * UINT64_C(0x100000001b3);
+    }
+    return hash;
+}
+
+/* 5j: initial values, two elements a block. */
+static void initial(float *w, int64_t n, const char *name, gckpt_init init)
+{
+    unsigned char seed[8];
+    for (int i = 0; i < 8; i++)
+        seed[i] = (unsigned char)(SEED >> 8 * i);
+    uint64_t key = fnv(fnv(FNV_START, seed, 8), name, strlen(name));
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t word[4];
+        float sc[2], r, u;
+        philox(key, (uint64_t)i / 2, 0, 0, word);
+        r = sqrtf(times(-2.0f, gckpti_log((float)((word[0] >> 8) + 1) / 16777216.0f)));
+        gckpti_sincos(times(6.28318531f, uniform(word[1])), &sc[1], &sc[0]);
+        u = fmaf(2, uniform(word[2 + i % 2]), -1);
+        w[i] = fmaf(init.uniform, u, fmaf(init.normal, times(r, sc[i % 2]), init.constant));
+    }
+}
+
+/* ---- ops; in < 0: the value into d; else input in's gradient, stored in or added to d ---- */
+/* 5c, 5e: linear, matmul; w with two axes serves all leading indices */
+static void compute_product(const node *o, int in, float *d, int add)
+{
+    const node *x = &nodes[o->in[0]], *w = &nodes[o->in[1]];
+    int64_t k = x->c, n = o->c, leading = w->s.n == 2 ? 1 : w->n / (k * n), m = x->n / k / leading;
+    for (int64_t l = 0; l < leading; l++) {
+        matrix a = { x->y + l * m * k, k, 1 }, g = { o->g + l * m * n, n, 1 };
+        matrix b = { w->y + l * k * n, o->flag ? 1 : n, o->flag ? k : 1 };
+        if (in < 0)
+            product(d + l * m * n, a, b, m, k, n, 0, o->in[2] < 0 ? NULL : nodes[o->in[2]].y);
+        else if (in == 0)
+            product(d + l * m * k, g, turned(b), m, n, k, add, NULL);
+        else if (in == 2)
+            add_rows(d, g.x, m, n);
+        else if (o->flag)
+            product(d + l * k * n, turned(g), a, n, m, k, add, NULL);
+        else
+            product(d + l * k * n, turned(a), g, k, m, n, add, NULL);
+    }
+}
+
+/* 5d, 5e: a row of layernorm (flag) or rmsnorm */
+static void compute_norm(const node *o, int in, const float *x, const float *g, float *d, int add)
+{
+    const float *gain = o->in[1] < 0 ? NULL : nodes[o->in[1]].y;
+    const float *bias = o->in[2] < 0 ? NULL : nodes[o->in[2]].y;
+    float *e = get(3 * o->c), *h = e + o->c, *u = h + o->c, n = (float)o->c, rstd, a = 0, b;
+    float mean = o->flag ? lanes(x, NULL, o->c) / n : 0;
+    for (int64_t j = 0; j < o->c; j++)
+        e[j] = x[j] - mean;
+    rstd = 1.0f / sqrtf(lanes(e, e, o->c) / n + 1e-5f);
+    for (int64_t j = 0; j < o->c; j++) {
+        h[j] = times(e[j], rstd);
+        u[j] = in == 0 && gain ? times(g[j], gain[j]) : in == 0 ? g[j] : 0;
+    }
+    if (in == 0 && o->flag)
+        a = lanes(g, gain, o->c) / n;
+    b = lanes(u, h, o->c) / n;
+    for (int64_t j = 0; j < o->c; j++)
+        if (in < 0)
+            d[j] = gain && bias ? fmaf(h[j], gain[j], bias[j])
+                   : gain       ? times(h[j], gain[j])
+                   : bias       ? fmaf(e[j], rstd, bias[j])
+                                : h[j];
+        else if (in == 0)
+            put_product(&d[j], rstd, fmaf(-h[j], b, gain ? fmaf(g[j], gain[j], -a) : g[j] - a),
+                        add);
+        else
+            d[j] = in == 1 ? fmaf(g[j], h[j], d[j]) : d[j] + g[j];
+}
+
+/* 5d: a row */
+static void compute_softmax(const node *o, int in, const float *x, const float *y, const float *g,
+                            float *d, int add)
+{
+    float max = 0, sum = 0, dot = in < 0 ? 0 : lanes(g, y, o->c);
+    for (int64_t j = 0; j < o->c && in >= 0; j++)
+        put_product(&d[j], y[j], g[j] - dot, add);
+    if (in >= 0)
+        return;
+    memcpy(d, x, (size_t)o->c * sizeof *d);
+    online(d, o->c, &max, &sum, 1);
+    for (int64_t j = 0; j < o->c; j++)
+        d[j] /= sum;
+}
+
+/* 5h: query t of head h in sequence b */
+static void compute_query(const node *o, int in, float *d, int64_t b, int64_t h, int64_t t)
+{
+    const node *nq = &nodes[o->in[0]], *nk = &nodes[o->in[1]], *nv = &nodes[o->in[2]];
+    int64_t c = o->c, size = c / o->heads, at = (b * o->s.d[1] + t) * c + h * size;
+    int64_t first = b * nk->s.d[1] * c + h * size, keys = o->flag ? t + 1 : nk->s.d[1];
+    const float *q = nq->y + at, *k = nk->y + first, *v = nv->y + first, *g = o->g + at;
+    float scale = 1.0f / sqrtf((float)size), *aux = o->aux + (b * o->heads + h) * o->s.d[1] + t;
+    float delta = in < 0 ? 0 : lanes(g, o->y + at, size), max = 0, sum = 0, p[64];
+    for (int64_t j = 0; j < keys; j += 64) {
+        int64_t n = keys - j < 64 ? keys - j : 64;
+        for (int64_t i = 0; i < n; i++)
+            p[i] = fmaf(chain(0, q, 1, k + (j + i) * c, 1, size), scale, 0.0f);
+        float factor = in < 0 ? online(p, n, &max, &sum, j == 0) : 0;
+        for (int64_t i = 0; i < size && in < 0; i++)
+            d[at + i] = chain(times(d[at + i], factor), p, 1, v + j * c + i, c, n);
+        for (int64_t i = 0; i < n && in >= 0; i++) {
+            const int64_t key = (j + i) * c;
+            float ps = gckpti_exp(p[i] - *aux), dp = chain(0, g, 1, v + key, 1, size);
+            float ds = times(times(ps, dp - delta), scale);
+            float *to = in == 0 ? d + at : d + first + key;
+            for (int64_t l = 0; l < size; l++)
+                to[l] = in == 0   ? fmaf(ds, k[key + l], to[l])
+                        : in == 1 ? fmaf(ds, q[l], to[l])
+                                  : fmaf(ps, g[l], to[l]);
+        }
+    }
+    for (int64_t i = 0; i < size && in < 0; i++)
+        d[at + i] /= sum;
+    if (in < 0)
+        *aux = max + gckpti_log(sum);
+}
+
+/* 5i: a row of logits; aux: maximum and log of the sum */
+static void compute_cross_entropy(node *o, int in, const float *x, int32_t target, int64_t v,
+                                  float *aux, float *d, int add)
+{
+    float sum = 0, chunk[1024];
+    for (int64_t j = 0; in < 0 && target >= 0 && j < v; j += 1024) {
+        int64_t n = v - j < 1024 ? v - j : 1024;
+        memcpy(chunk, x + j, (size_t)n * sizeof *x);
+        online(chunk, n, &aux[0], &sum, j == 0);
+    }
+    if (in < 0 && target >= 0) {
+        aux[1] = gckpti_log(sum);
+        o->sum += (double)(aux[1] - (x[target] - aux[0]));
+        o->count++;
+    }
+    for (int64_t j = 0; in >= 0 && j < v; j++)
+        if (target >= 0)
+            put_product(&d[j], gckpti_exp((x[j] - aux[0]) - aux[1]) - (j == target ? 1.0f : 0.0f),
+                        o->scale, add);
+        else if (!add)
+            d[j] = 0;
+}
+static void compute_linear_cross_entropy(node *o, int in, float *d, int add)
+{
+    const node *x = &nodes[o->in[0]], *w = &nodes[o->in[1]];
+    int64_t rows = x->n / x->c, v = w->s.d[0];
+    matrix a = { x->y, x->c, 1 }, b = { w->y, x->c, 1 }, l = { get(rows * v), v, 1 };
+    float *logits = get(rows * v), *dl = get(rows * v);
+    product(logits, a, turned(b), rows, x->c, v, 0, NULL);
+    l.x = dl;
+    for (int64_t r = 0; r < rows; r++)
+        compute_cross_entropy(o, in, logits + r * v, nodes[o->in[2]].index[r], v, o->aux + 2 * r,
+                              dl + r * v, 0);
+    if (in == 0)
+        product(d, l, b, rows, v, x->c, add, NULL);
+    else if (in == 1)
+        product(d, turned(l), a, v, rows, x->c, add, NULL);
+}
+
+/* 5d, 5e: sum of (x - y)^2, or of x: a float for each entry of axis 0, these in double */
+static void compute_loss(node *o, int in, const node *x, const node *y, float *d, int add)
+{
+    int64_t size = x->n / x->s.d[0];
+    float *e = get(x->n);
+    for (int64_t i = 0; i < x->n; i++)
+        e[i] = x->y[i] - (y ? y->y[i] : 0.0f);
+    for (int64_t r = 0; r < x->s.d[0] && in < 0; r++)
+        o->sum += (double)lanes(e + r * size, y ? e + r * size : NULL, size);
+    for (int64_t i = 0; i < x->n && in >= 0; i++)
+        if (y)
+            put_product(&d[i], in ? -2.0f * e[i] : 2.0f * e[i], o->scale, add);
+        else
+            put(&d[i], o->scale, add);
+    o->count = x->n;
+}
+
+/* 5d over the last axis, 5e over another one */
+static void compute_reduce(const node *o, int in, const node *x, float *d, int add)
+{
+    int64_t size = x->s.d[o->heads], inner = 1;
+    for (int i = o->heads + 1; i < x->s.n; i++)
+        inner *= x->s.d[i];
+    float divisor = o->flag ? (float)size : 1.0f;
+    for (int64_t i = 0; i < o->n; i++) {
+        int64_t at = i / inner * size * inner + i % inner;
+        float sum = inner == 1 ? lanes(x->y + at, NULL, size) : 0.0f;
+        for (int64_t j = 0; j < size; j++)
+            if (in >= 0)
+                put(&d[at + j * inner], o->g[i] / divisor, add);
+            else if (inner > 1)
+                sum += x->y[at + j * inner];
+        if (in < 0)
+            d[i] = sum / divisor;
+    }
+}
+
+static float gelu_tanh(float x)
+{
+    return gckpti_tanh(times(x, fmaf(times(x, x), 0.0356774081f, 0.797884561f)));
+}
+static float curve(int op, float x)
+{
+    float h = times(0.5f, x);
+    switch (op) {
+    case RELU: return x < 0 ? 0.0f : x;
+    case GELU: return fmaf(h, gelu_tanh(x), h);
+    case GELU_ERF: return fmaf(h, gckpti_erf(times(0.707106781f, x)), h);
+    case SILU: return x / (1.0f + gckpti_exp(-x));
+    case TANH: return gckpti_tanh(x);
+    default: return 1.0f / (1.0f + gckpti_exp(-x));
+    }
+}
+static float slope(int op, float x, float y)
+{
+    float t = gelu_tanh(x), h = times(0.5f, x), e = gckpti_erf(times(0.707106781f, x)),
+          u = fmaf(times(x, x), times(3.0f, 0.0356774081f), 0.797884561f),
+          s = 1.0f / (1.0f + gckpti_exp(-x));
+    switch (op) {
+    case GELU: return fmaf(times(h, fmaf(-t, t, 1.0f)), u, fmaf(0.5f, t, 0.5f));
+    case GELU_ERF:
+        return fmaf(times(0.398942280f, x), gckpti_exp(times(times(-0.5f, x), x)),
+                    fmaf(0.5f, e, 0.5f));
+    case SILU: return fmaf(times(x, s), 1.0f - s, s);
+    case TANH: return fmaf(-y, y, 1.0f);
+    default: return fmaf(-y, y, y);
+    }
+}
+
+/* The element of input `in` that meets element i of o: by index, by offset, or by broadcasting. */
+static int64_t meets(const node *o, int in, int64_t i)
+{
+    const node *x = &nodes[o->in[in]];
+    int64_t at = 0, size = 1;
+    if (o->op == EMBED)
+        return nodes[o->in[1]].index[i / o->c] * o->c + i % o->c;
+    if (o->op == SLICE)
+        return i / o->c * x->c + o->flag + i % o->c;
+    for (int a = o->s.n - 1, b = x->s.n - 1; b >= 0; i /= o->s.d[a], a--, b--) {
+        at += x->s.d[b] == 1 ? 0 : i % o->s.d[a] * size;
+        size *= x->s.d[b];
+    }
+    return at;
+}
+/* rotary: the partner of element i, and what turns the pair */
+static int64_t turn(const node *o, int64_t i, float *sine, float *cosine)
+{
+    int64_t size = o->c / o->heads, half = size / 2, at = i % size;
+    float f = gckpti_pow(o->factor, (float)(-2 * (at % half)) / (float)size);
+    gckpti_sincos(fmaf((float)(i / o->c % o->s.d[1]), f, 0.0f), sine, cosine);
+    return at < half ? i + half : i - half;
+}
+/* 5e, 5f: an element at a time, in the order of the output */
+static void compute_elements(const node *o, int in, float *d, int add)
+{
+    const node *x = &nodes[o->in[0]], *t = &nodes[o->in[in < 0 ? 0 : in]];
+    if (in >= 0 && !add && t->n != o->n) { /* sums over repetitions start at +0 */
+        memset(d, 0, (size_t)t->n * sizeof *d);
+        add = 1;
+    }
+    for (int64_t i = 0; i < o->n; i++) {
+        int64_t to = in < 0 ? i : meets(o, in, i), pair;
+        int two = o->op == ADD || o->op == MUL, peer = in == 1 ? 0 : 1;
+        float v = in < 0 ? x->y[meets(o, 0, i)] : o->g[i], s, c;
+        float w = two ? nodes[o->in[peer]].y[meets(o, peer, i)] : 0;
+        switch (o->op) {
+        case ADD: put(&d[to], in < 0 ? v + o->factor * w : in ? o->factor * v : v, add); break;
+        case MUL: put_product(&d[to], v, w, add); break;
+        case SCALE: put_product(&d[to], o->factor, v, add); break;
+        case DROPOUT:
+            if (kept(o, i))
+                put_product(&d[to], 1.0f / (1.0f - o->factor), v, add);
+            else
+                put(&d[to], 0.0f, add);
+            break;
+        case ROTARY:
+            pair = turn(o, i, &s, &c);
+            w = times(in < 0 ? x->y[pair] : o->g[pair], in < 0 ? s : -s);
+            put(&d[to], fmaf(v, c, pair > i ? -w : w), add);
+            break;
+        case EMBED:
+        case SLICE: put(&d[to], v, add); break;
+        default: /* curves */
+            if (in < 0)
+                d[to] = curve(o->op, v);
+            else if (o->op == RELU)
+                put(&d[to], o->y[i] > 0 ? v : 0.0f, add);
+            else
+                put_product(&d[to], v, slope(o->op, x->y[i], o->y[i]), add);
+        }
+    }
+}
+
+static void compute(node *o, int in, float *d, int add)
+{
+    const node *x = &nodes[o->in[0]];
+    int64_t rows = o->op == CE ? x->n / x->c : o->n / o->c, c = o->op == CE ? x->c : o->c;
+    if (o->op == PRODUCT)
+        compute_product(o, in, d, add);
+    else if (o->op == ATTENTION) {
+        if (in >= 0 && !add)
+            memset(d, 0, (size_t)nodes[o->in[in]].n * sizeof *d);
+        for (int64_t i = 0; i < rows * o->heads; i++)
+            compute_query(o, in, d, i / o->heads / o->s.d[1], i % o->heads,
+                          i / o->heads % o->s.d[1]);
+    } else if (o->op == LINEAR_CE)
+        compute_linear_cross_entropy(o, in, d, add);
+    else if (o->op == LOSS)
+        compute_loss(o, in, x, o->in[1] < 0 ? NULL : &nodes[o->in[1]], d, add);
+    else if (o->op == REDUCE)
+        compute_reduce(o, in, x, d, add);
+    else if (o->op >= EMBED)
+        compute_elements(o, in, d, add);
+    else
+        for (int64_t r = 0, at = 0; r < rows; r++, at += c)
+            if (o->op == NORM)
+                compute_norm(o, in, x->y + at, o->g + at, in > 0 ? d : d + at, add);
+            else if (o->op == SOFTMAX)
+                compute_softmax(o, in, x->y + at, o->y + at, o->g + at, d + at, add);
+            else
+                compute_cross_entropy(o, in, x->y + at, nodes[o->in[1]].index[r], c, o->aux + 2 * r,
+                                      d + at, add);
+}
+
+/* 5f: where contributions go, and in which order they come. */
+static void send(node *o)
+{
+    for (int in = 0, apart; in < 3; in++) {
+        node *t = o->in[in] < 0 ? NULL : &nodes[nodes[o->in[in]].base];
+        if (!t || t->op == INPUT)
+            continue;
+        if (t->once) {
+            t->by_batch[t->uses] = !o->once;
+            compute(o, in, t->use[t->uses++] = get(t->n), 1);
+            continue;
+        }
+        apart = (in > 0 && &nodes[nodes[o->in[0]].base] == t) ||
+                (in > 1 && &nodes[nodes[o->in[1]].base] == t);
+        float *d = apart ? get(t->n) : t->g;
+        compute(o, in, d, !apart && t->have);
+        for (int64_t i = 0; apart && i < t->n; i++)
+            t->g[i] += d[i];
+        t->have = 1;
+    }
+}
+static void add_uses(node *t)
+{
+    for (int by_batch = 1; by_batch >= 0; by_batch--)
+        for (int u = 0; u < t->uses; u++)
+            if (t->by_batch[u] == by_batch) {
+                for (int64_t i = 0; i < t->n; i++)
+                    put(&t->g[i], t->use[u][i], t->have);
+                t->have = 1;
+            }
+}
+
+/* 5g: division, square sum, update number t */
+static double divide(node *w, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < w->n; i++)
+        w->g[i] /= (float)n;
+    for (int64_t i = 0; i < w->n; i += 4096)
+        sum += (double)lanes(w->g + i, w->g + i, w->n - i < 4096 ? w->n - i : 4096);
+    return sum;
+}
+static void update(node *w, gckpt_optimiser how, const gckpt_hyper *h, float clip, int t)
+{
+    const double beta1 = (double)0.9f, beta2 = (double)0.999f;
+    volatile double power1 = beta1, power2 = beta2; /* as by squaring, up to the third power */
+    for (int i = 1; i < t; i++)
+        power1 *= beta1, power2 *= beta2;
+    float rest1 = (float)(1 - beta1), rest2 = (float)(1 - beta2);
+    float rate = (float)((double)h->lr / (1 - power1)), correct = (float)(1 / (1 - power2));
+    float decay = w->s.n < 2 ? 0.0f : times(h->lr, h->weight_decay);
+    for (int64_t i = 0; i < w->n; i++) {
+        float g = times(w->g[i], clip), decayed = fmaf(-decay, w->y[i], w->y[i]);
+        if (how == GCKPT_ADAMW) {
+            w->m[i] = fmaf(0.9f, w->m[i], times(rest1, g));
+            w->v[i] = fmaf(0.999f, w->v[i], times(rest2, times(g, g)));
+            w->y[i] = fmaf(-rate, w->m[i] / (sqrtf(times(w->v[i], correct)) + 1e-8f), decayed);
+        } else {
+            w->m[i] = how == GCKPT_MOMENTUM ? fmaf(0.9f, w->m[i], g) : g;
+            w->y[i] = fmaf(-h->lr, w->m[i], decayed);
+        }
+    }
+}
+
+/* 5e, 5f, 5g: one step over the whole batch (manual, 3). */
+static void take_step(gckpt_optimiser how, const gckpt_hyper *h, gckpt_report *report)
+{
+    double squares = 0, weight;
+    memset(report, 0, sizeof *report);
+    for (int i = 0; i < count; i++) {
+        node *o = &nodes[i];
+        o->uses = o->have = 0, o->sum = 0, o->count = 0;
+        o->g = get(o->n);
+        if (o->op == VIEW)
+            o->y = nodes[o->in[0]].y;
+        if (o->op <= VIEW)
+            continue;
+        o->aux = get(2 * nodes[o->in[0]].n);
+        o->y = get(o->n);
+        compute(o, -1, o->y, 0);
+    }
+    int64_t n = report->count = nodes[term_node[0]].count;
+    for (int i = 0; i < term_count; i++) {
+        node *l = &nodes[term_node[i]];
+        weight = (double)terms[i].weight;
+        l->scale = (float)(i == 0 ? weight : weight * (double)n / (l->once ? 1 : (double)l->count));
+        l->have = 1;
+        volatile double part = weight * (l->sum / (l->once ? 1 : (double)l->count));
+        report->loss += part;
+    }
+    for (int i = count; i-- > 0;) {
+        add_uses(&nodes[i]);
+        if (nodes[i].have && nodes[i].op > VIEW)
+            send(&nodes[i]);
+    }
+    for (int i = 0; i < count; i++)
+        squares += nodes[i].op == PARAM ? divide(&nodes[i], n) : 0;
+    report->grad_norm = sqrt(squares);
+    float clip = h->clip > 0 && report->grad_norm > (double)h->clip
+                     ? (float)((double)h->clip / report->grad_norm)
+                     : 1;
+    report->step = (uint64_t)++step;
+    for (int i = 0; i < count; i++)
+        if (nodes[i].op == PARAM)
+            update(&nodes[i], how, h, clip, step);
+}
+
+/* ---- the network, here and in the library ---- */
+static int note(int op, gckpt_tensor *t, int a, int b, int c)
+{
+    const node zero = { 0 };
+    node *k = &nodes[count];
+    if (!CHECK_MSG(t != NULL, "node %d: %s", count, gckpt_error_text(graph)) || count == MOST - 1)
+        exit(check_report("test_contract"));
+    *k = zero;
+    k->op = op, k->t = t, k->in[0] = a, k->in[1] = b, k->in[2] = c;
+    k->base = op == VIEW ? nodes[a].base : count;
+    k->once = op != INPUT, k->trained = op == PARAM;
+    for (int i = 0; i < 3; i++)
+        if (k->in[i] >= 0)
+            k->once &= nodes[k->in[i]].once, k->trained |= nodes[k->in[i]].trained;
+    k->s = gckpt_shape_of(t);
+    if (!k->once)
+        k->s.d[0] = k->s.d[0] / batch_rows * BATCH;
+    k->n = 1, k->c = k->s.n ? k->s.d[k->s.n - 1] : 1;
+    for (int i = 0; i < k->s.n; i++)
+        k->n *= k->s.d[i];
+    return count++;
+}
+static int with(int i, int flag, int heads, float factor)
+{
+    nodes[i].flag = flag, nodes[i].heads = heads, nodes[i].factor = factor;
+    return i;
+}
+static gckpt_tensor *T(int i) { return i < 0 ? NULL : nodes[i].t; }
+
+static uint64_t state;
+static unsigned below(unsigned n)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)(state >> 33) % n;
+}
+static int input(const char *name, gckpt_shape s) /* within +-1, with zeros of either sign */
+{
+    node *k = &nodes[note(INPUT, gckpt_input(graph, name, GCKPT_F32, s), -1, -1, -1)];
+    k->y = get(k->n);
+    for (int64_t j = 0; j < k->n; j++) {
+        unsigned r = below(1 << 24);
+        k->y[j] = r % 23 == 0 ? 0.0f : r % 29 == 0 ? -0.0f : (float)r / 8388608.0f - 1.0f;
+    }
+    return count - 1;
+}
+static int indices(const char *name, gckpt_shape s, unsigned limit, int ignored)
+{
+    node *k = &nodes[note(INPUT, gckpt_input(graph, name, GCKPT_I32, s), -1, -1, -1)];
+    k->index = (int32_t *)calloc((size_t)k->n, sizeof(int32_t));
+    for (int64_t j = 0; j < k->n; j++)
+        k->index[j] = ignored && below(4) == 0 ? -1 : (int32_t)below(limit);
+    return count - 1;
+}
+static int param(const char *name, gckpt_shape s, float normal, float range, float constant)
+{
+    gckpt_init init = { normal, range, constant };
+    node *k = &nodes[note(PARAM, gckpt_param(graph, name, s, init), -1, -1, -1)];
+    k->y = get(k->n), k->m = get(k->n), k->v = get(k->n);
+    initial(k->y, k->n, name, init);
+    return count - 1;
+}
+static int linear(int x, int w, int b, int transposed)
+{
+    gckpt_tensor *(*op)(gckpt_tensor *, gckpt_tensor *, gckpt_tensor *) =
+        transposed ? gckpt_linear_transposed : gckpt_linear;
+    return with(note(PRODUCT, op(T(x), T(w), T(b)), x, w, b), transposed, 0, 0);
+}
+static int matmul(int a, int b, int transposed)
+{
+    gckpt_tensor *(*op)(gckpt_tensor *, gckpt_tensor *) =
+        transposed ? gckpt_matmul_transposed : gckpt_matmul;
+    return with(note(PRODUCT, op(T(a), T(b)), a, b, -1), transposed, 0, 0);
+}
+static int layernorm(int x, int g, int b)
+{
+    return with(note(NORM, gckpt_layernorm(T(x), T(g), T(b)), x, g, b), 1, 0, 0);
+}
+static int rmsnorm(int x, int g) { return note(NORM, gckpt_rmsnorm(T(x), T(g)), x, g, -1); }
+static int attention(int q, int k, int v, int heads, int causal)
+{
+    gckpt_tensor *t = gckpt_attention(T(q), T(k), T(v), heads, causal);
+    return with(note(ATTENTION, t, q, k, v), causal, heads, 0);
+}
+static int add(int a, int b) { return with(note(ADD, gckpt_add(T(a), T(b)), a, b, -1), 0, 0, 1); }
+static int sub(int a, int b) { return with(note(ADD, gckpt_sub(T(a), T(b)), a, b, -1), 0, 0, -1); }
+static int mul(int a, int b) { return note(MUL, gckpt_mul(T(a), T(b)), a, b, -1); }
+static int apply(int op, int x) /* a curve or softmax */
+{
+    gckpt_tensor *(*const curves[])(gckpt_tensor *) = { gckpt_relu, gckpt_gelu, gckpt_gelu_erf,
+                                                        gckpt_silu, gckpt_tanh, gckpt_sigmoid };
+    return note(op, op == SOFTMAX ? gckpt_softmax(T(x)) : curves[op - RELU](T(x)), x, -1, -1);
+}
+static int slice(int x, int from, int to) /* of the last axis */
+{
+    return with(note(SLICE, gckpt_slice(T(x), -1, from, to), x, -1, -1), from, 0, 0);
+}
+static int reduce(int x, int axis, int mean)
+{
+    gckpt_tensor *t = (mean ? gckpt_mean : gckpt_sum)(T(x), axis);
+    return with(note(REDUCE, t, x, -1, -1), mean, axis, 0);
+}
+static int squares(int x, int y)
+{
+    return note(LOSS, gckpt_mean_squared_error(T(x), T(y)), x, y, -1);
+}
+static int sum_loss(int x) { return note(LOSS, gckpt_sum_loss(T(x)), x, -1, -1); }
+static void minimise(int i, float weight)
+{
+    gckpt_term t = { T(i), weight, nodes[i].once };
+    term_node[term_count] = i;
+    terms[term_count++] = t;
+}
+
+/* products both ways, norms, repeated inputs, a bias and a gain used twice, dropout, 4 losses */
+static void mlp(void)
+{
+    int x = input("x", gckpt_shape2(batch_rows, 37)), y = input("y", gckpt_shape2(batch_rows, 70));
+    int w = param("w", gckpt_shape2(37, 70), 0.3f, 0, 0);
+    int wide = param("wide", gckpt_shape2(70, 70), 0.1f, 0, 0); /* more than a block of the norm */
+    int b = param("b", gckpt_shape1(70), 0, 0.5f, 0.25f);
+    int gain = param("gain", gckpt_shape1(70), 0.1f, 0.1f, 1);
+    int in = apply(GELU, layernorm(linear(x, w, b, 0), gain, b)), zeros = apply(RELU, y);
+    int h = with(note(DROPOUT, gckpt_dropout(T(in), 0.3f), in, -1, -1), 0, 0, 0.3f);
+    h = add(h, linear(h, wide, b, 1));
+    h = add(h, h);
+    h = sub(apply(GELU_ERF, rmsnorm(h, gain)), mul(h, h));
+    h = linear(mul(apply(SILU, h), gain), wide, -1, 0);
+    h = sub(layernorm(h, -1, b), layernorm(h, gain, -1));
+    x = layernorm(h, -1, -1);
+    x = with(note(SCALE, gckpt_scale(T(x), -0.7f), x, -1, -1), 0, 0, -0.7f);
+    h = add(rmsnorm(h, -1), apply(RELU, x));
+    minimise(squares(h, y), 1);
+    minimise(sum_loss(mul(apply(TANH, h), apply(SIGMOID, h))), 0.3f);
+    minimise(sum_loss(mul(wide, wide)), 0.01f);
+    /* gradients of -0, to which dropout and relu add +0 */
+    minimise(sum_loss(add(mul(in, zeros), mul(x, zeros))), -0.1f);
+}
+/* more keys than a tile, more classes than a chunk, a tied embedding */
+static void gpt(void)
+{
+    enum { LONG = 70, C = 12, V = 1030 };
+    int tokens = indices("tokens", gckpt_shape2(batch_rows, LONG), V, 0);
+    int targets = indices("targets", gckpt_shape2(batch_rows, LONG), V, 1);
+    int w = param("w", gckpt_shape2(V, C), 0.7f, 0, 0), gain = param("g", gckpt_shape1(C), 0, 0, 1);
+    int p = param("p", gckpt_shape2(LONG + 3, C), 0.3f, 0, 0);
+    int qkv = param("qkv", gckpt_shape2(C, 3 * C), 0.9f, 0, 0);
+    int h = note(EMBED, gckpt_embed(T(w), T(tokens)), w, tokens, -1);
+    h = with(note(ADD, gckpt_positions(T(h), T(p)), h, p, -1), 0, 0, 1);
+    int a = linear(rmsnorm(h, gain), qkv, -1, 0);
+    int q = slice(a, 0, C), k = slice(a, C, 2 * C);
+    q = with(note(ROTARY, gckpt_rotary(T(q), 2, 10000.0f), q, -1, -1), 0, 2, 10000.0f);
+    k = with(note(ROTARY, gckpt_rotary(T(k), 2, 500.0f), k, -1, -1), 0, 2, 500.0f);
+    h = add(h, attention(q, k, slice(a, 2 * C, 3 * C), 2, 1));
+    gckpt_tensor *loss = gckpt_linear_cross_entropy(T(h), T(w), T(targets));
+    minimise(note(LINEAR_CE, loss, h, w, targets), 1);
+}
+/* not causal, another length for keys and values, which are one tensor; matmul, softmax, mean */
+static void attend(void)
+{
+    enum { Q = 5, S = 1090, C = 8, V = 2050 };
+    int x = input("x", gckpt_shape3(batch_rows, Q, C)),
+        z = input("z", gckpt_shape3(batch_rows, S, C));
+    int targets = indices("targets", gckpt_shape2(batch_rows, Q), V, 1);
+    int w = param("w", gckpt_shape2(C, C), 1, 0, 0),
+        top = param("top", gckpt_shape2(C, V), 1, 0, 0);
+    int q = linear(x, w, -1, 0), k = linear(z, w, -1, 1);
+    int h = add(attention(q, k, k, 1, 0), matmul(apply(SOFTMAX, matmul(q, k, 1)), k, 0));
+    h = linear(add(h, matmul(h, apply(TANH, w), 0)), top, -1, 0);
+    minimise(note(CE, gckpt_cross_entropy(T(h), T(targets)), h, targets, -1), 1);
+    minimise(squares(reduce(k, 1, 1), reduce(z, 1, 0)), 0.5f);
+    x = slice(apply(RELU, x), 0,
+              1); /* zeros: logits' gradients of -0 from here, before those above */
+    minimise(sum_loss(mul(h, x)), -0.25f);
+}
+/* repetition on every side; functions of parameters, used often */
+static void broadcast(void)
+{
+    enum { R = 6, C = 33 };
+    int x = input("x", gckpt_shape3(batch_rows, R, C)),
+        y = input("y", gckpt_shape3(batch_rows, 1, C));
+    int w = param("w", gckpt_shape2(R, C), 1, 0, 0), c = param("c", gckpt_shape2(R, 1), 1, 0, 0);
+    int u = param("u", gckpt_shape2(C, R), 0, 1, 0);
+    int once = mul(add(w, c), w), twice = apply(RELU, add(once, once));
+    int h = mul(add(add(x, c), once), y), m = mul(once, h);
+    h = sub(apply(RELU, add(mul(h, twice), m)), c);
+    m = add(matmul(h, u, 0), matmul(once, u, 0));
+    y = reduce(h, 1, 0);
+    y = note(VIEW, gckpt_reshape(T(y), gckpt_shape3(batch_rows, 1, C)), y, -1, -1);
+    minimise(sum_loss(mul(reduce(m, 2, 1), reduce(mul(y, h), 2, 0))), 1);
+    minimise(sum_loss(mul(twice, once)), -0.5f);
+}
+
+typedef struct {
+    gckpt_mode mode;
+    int rows, all; /* of a micro-batch; fetch every tensor, not only the parameters' gradients */
+    gckpt_isa isa;
+} setting;
+
+static int fetched(const node *k, const setting *r)
+{
+    return k->op == PARAM || (r->all && k->op > VIEW && k->s.n > 0);
+}
+/* The bits of a parameter, or of another tensor's last micro-batch. */
+static void same(const char *net, const setting *r, int i, const char *what, const float *ours,
+                 const float *theirs)
+{
+    const node *k = &nodes[i];
+    int64_t first = k->once ? 0 : (BATCH - 1) / r->rows * r->rows * (k->n / BATCH), j = first;
+    while (theirs && j < k->n && memcmp(&ours[j], &theirs[j - first], sizeof(float)) == 0)
+        j++;
+    CHECK_MSG(j == k->n, "%s, %d rows, mode %d: %s of tensor %d, element %d: %.9g, not %.9g", net,
+              r->rows, (int)r->mode, what, gckpt_id(k->t), (int)j,
+              theirs && j < k->n ? (double)theirs[j - first] : 0, j < k->n ? (double)ours[j] : 0);
+}
+
+static void run(const char *name, void (*net)(void), gckpt_optimiser how, float clip,
+                const setting *r)
+{
+    gckpt_store_desc store_desc = { { 0 }, SEED };
+    gckpt_plan_desc plan_desc = { 0 };
+    gckpt_exec_desc exec_desc;
+    gckpt_hyper hyper = { 0.011f, 0.1f, 0, 0, 0, 0, clip };
+    gckpt_pick picks[2 * MOST];
+    gckpt_feed feeds[4];
+    gckpt_report ours, theirs;
+    gckpt_parameter w;
+    const uint32_t nans[2] = { 0x7fc00000u, 0xff812345u };
+    int feed_count = 0;
+    gckpt_store *s = gckpt_store_new(&store_desc);
+    graph = gckpt_graph_new(s, NULL);
+    count = term_count = 0, used = 0, state = 1, batch_rows = r->rows;
+    net();
+    const size_t keep = used;
+    for (int i = 0; i < count; i++) {
+        const node *k = &nodes[i];
+        gckpt_feed feed = { gckpt_id(k->t), k->index ? (const void *)k->index : k->y };
+        gckpt_pick value = { k->t, 0 }, gradient = { k->t, 1 };
+        if (k->op == INPUT)
+            feeds[feed_count++] = feed;
+        if (fetched(k, r) && k->op != PARAM)
+            picks[plan_desc.fetches++] = value;
+        if (fetched(k, r) && k->trained)
+            picks[plan_desc.fetches++] = gradient;
+    }
+    memset(&exec_desc, 0, sizeof exec_desc);
+    plan_desc.mode = r->mode, plan_desc.batch = BATCH, plan_desc.optimiser = how;
+    plan_desc.fetch = picks;
+    exec_desc.isa = r->isa;
+    gckpt_plan *p = gckpt_plan_new(graph, terms, term_count, &plan_desc);
+    CHECK_MSG(p != NULL, "%s: %s", name, gckpt_error_text(graph));
+    gckpt_exec *e = gckpt_exec_new(p, s, &exec_desc);
+    CHECK_MSG(e != NULL, "%s: %s", name, gckpt_error_text(s));
+    for (step = 0; e && step < STEPS;) {
+        uint64_t hash = FNV_START;
+        used = keep;
+        take_step(how, &hyper, &ours);
+        CHECK_MSG(gckpt_step(e, feeds, feed_count, BATCH, &hyper, &theirs) == GCKPT_OK, "%s: %s",
+                  name, gckpt_error_text(e));
+        CHECK_MSG(memcmp(&ours, &theirs, sizeof ours) == 0,
+                  "%s: loss %.17g and norm %.17g, not %.17g and %.17g", name, theirs.loss,
+                  theirs.grad_norm, ours.loss, ours.grad_norm);
+        CHECK(clip <= 0 || ours.grad_norm > (double)clip);
+        for (int i = 0; i < count; i++) {
+            const node *k = &nodes[i];
+            if (fetched(k, r) && k->op != PARAM)
+                same(name, r, i, "value", k->y, gckpt_fetch(e, gckpt_id(k->t), 0));
+            if (fetched(k, r) && k->trained)
+                same(name, r, i, "gradient", k->g, gckpt_fetch(e, gckpt_id(k->t), 1));
+            if (k->op != PARAM)
+                continue;
+            gckpt_store_get(s, gckpt_store_find(s, gckpt_plan_name(p, gckpt_id(k->t))), &w);
+            same(name, r, i, "weights", k->y, w.values);
+            if (step == STEPS) /* 5k: every NaN is the same one */
+                memcpy(k->y, &nans[0], 4), memcpy(w.values, &nans[1], 4);
+            hash = fnv_floats(hash, k->y, k->n);
+        }
+        CHECK_MSG(hash == gckpt_store_hash(s), "%s: another hash", name);
+    }
+    for (int i = 0; i < count; i++)
+        free(nodes[i].index);
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_graph_free(graph);
+    gckpt_store_free(s);
+}
+
+int main(void)
+{
+    static const struct {
+        const char *name;
+        void (*net)(void);
+        gckpt_optimiser how;
+        float clip;
+    } net[] = { { "mlp", mlp, GCKPT_ADAMW, 0.05f },
+                { "gpt", gpt, GCKPT_ADAMW, 0 },
+                { "attend", attend, GCKPT_MOMENTUM, 0 },
+                { "broadcast", broadcast, GCKPT_SGD, 1 } };
+    static const setting settings[] = { { GCKPT_STORE_ALL, BATCH, 1, GCKPT_ISA_PLAIN },
+                                        { GCKPT_STORE_ALL, 2, 1, GCKPT_ISA_AUTO },
+                                        { GCKPT_MEMORY_POOR, 1, 0, GCKPT_ISA_AUTO },
+                                        { GCKPT_OPTIMAL, 3, 0, GCKPT_ISA_AUTO } };
+    for (size_t i = 0; i < sizeof net / sizeof *net; i++)
+        for (size_t j = 0; j < sizeof settings / sizeof *settings; j++)
+            run(net[i].name, net[i].net, net[i].how, net[i].clip, &settings[j]);
+    return check_report("test_contract");
+}
