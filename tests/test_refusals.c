@@ -1753,7 +1753,7 @@ static int odd_build(gckpt_graph *graph, int64_t rows, gckpt_term *terms, void *
                                : gckpt_constant(graph, "c", GCKPT_F32, three, data);
     gckpt_tensor *h = gckpt_mul(gckpt_add(x, odd == 3 ? v : w), odd == 4 ? w : v);
     gckpt_tensor *y = gckpt_tanh(odd == 5 ? gckpt_mul(h, v) : h);
-    gckpt_tensor *z = gckpt_tanh(odd == 6 ? y : h);
+    gckpt_tensor *z = odd == 10 ? gckpt_sigmoid(h) : gckpt_tanh(odd == 6 ? y : h);
     if (odd == 7)
         gckpt_param(graph, "more", three, ones());
     terms[0].loss = gckpt_sum_loss(gckpt_mul(gckpt_mul(y, z), c));
@@ -1773,8 +1773,9 @@ static void fitting(void)
                                         "made other tensors",
                                         "made other tensors",
                                         "build made inputs of",
-                                        "build returned 17 terms; 16" };
-    for (built_wrong = 0; built_wrong < 10; built_wrong++) {
+                                        "build returned 17 terms; 16",
+                                        "made other tensors" };
+    for (built_wrong = 0; built_wrong < 11; built_wrong++) {
         begin();
         gckpt_plan *p = gckpt_fit(s, odd_build, NULL, 8, NULL, NULL);
         CHECK_MSG((p != NULL) == !built_wrong, "build %d", built_wrong);
