@@ -44,6 +44,7 @@ help:
 	@echo 'make run       train a small GPT on the text of gradckpt.h for about a minute, and sample it'
 	@echo 'make test      build and run all tests: a C compiler, make and sh suffice; 90 seconds on 2 cores'
 	@echo 'make check     the wide test: compilers, options, sanitizers, valgrind, macros, symbols'
+	@echo 'make coverage  lines and branches that make test and make check run: clang, 10 minutes'
 	@echo 'make examples  build/gpt, accumulation, bytes, quickstart, steps, strategies'
 	@echo 'make bench     every kernel and whole steps beside the peak of this machine: build/bench.md, .json'
 	@echo 'make threads   milliseconds a step while other programs want the processor too: docs/threads.md'
@@ -72,6 +73,9 @@ test:
 
 check:
 	@CC='$(CC)' JOBS='$(JOBS)' sh tests/check_all.sh
+
+coverage:
+	@JOBS='$(JOBS)' sh tests/coverage.sh
 
 bench: build/bench
 	build/bench --markdown build/bench.md
@@ -153,4 +157,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples run test check bench threads predict depth plans curves pictures readme install clean
+.PHONY: always all help examples run test check coverage bench threads predict depth plans curves pictures readme install clean

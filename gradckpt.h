@@ -1431,12 +1431,6 @@ typedef int (*gckpti_before)(const void *a, const void *b, const void *context);
 static void gckpti_swap(unsigned char *a, unsigned char *b, size_t size)
 {
     unsigned char piece[64];
-    if (size == sizeof(int)) { /* what the layout sorts most */
-        memcpy(piece, a, sizeof(int));
-        memcpy(a, b, sizeof(int));
-        memcpy(b, piece, sizeof(int));
-        return;
-    }
     for (size_t n; size > 0; a += n, b += n, size -= n) {
         n = size < sizeof piece ? size : sizeof piece;
         memcpy(piece, a, n);
@@ -9890,7 +9884,8 @@ static int64_t gckpti_next_divisor(int64_t n, int64_t d)
     return 0;
 }
 
-/* What must not depend on the micro-batch: tensors, by kind and inputs. Never 0. */
+/* What must not depend on the micro-batch: tensors, by kind, op and inputs; attributes may (a slice
+ * of rows). Never 0. */
 static uint64_t gckpti_graph_key(const gckpt_graph *g)
 {
     uint64_t key = gckpti_fnv(GCKPTI_FNV_START, &g->count, sizeof g->count);
@@ -9902,6 +9897,8 @@ static uint64_t gckpti_graph_key(const gckpt_graph *g)
         for (int k = 0; k < t->inputs; k++)
             words[2 + k] = t->in[k]->id;
         key = gckpti_fnv(key, words, (size_t)(2 + t->inputs) * sizeof *words);
+        if (t->op)
+            key = gckpti_fnv(key, t->op->name, strlen(t->op->name));
     }
     return key ? key : 1;
 }

@@ -25,6 +25,8 @@ int main(void)
             x[4 * i + k] = (float)((i >> k) & 1);
         y[i] = (float)(i % 3) - 1;
     }
+    if (gckpt_store_new(NULL))
+        return 3; /* from where? */
     gckpt_store_desc store_desc = { piece(16384), 5 };
     gckpt_store *s = gckpt_store_new(&store_desc);
     gckpt_memory graph_memory = piece(32768);
