@@ -253,8 +253,8 @@ int main(int argc, char **argv)
     printf("%ld graphs, %ld budgets: %.2f %% optimal (%ld not), %ld refused, lost %.4f %%\n",
            t.graphs, t.budgets, 100.0 * (double)t.optimal / (double)t.budgets,
            t.budgets - t.optimal, t.refused, 100 * t.lost / (double)t.budgets);
-    CHECK_MSG(argc > 1 || t.budgets - t.optimal <= 79,
-              "%ld budgets are not optimal, more than 79", t.budgets - t.optimal);
+    CHECK_MSG(argc > 1 || t.budgets - t.optimal <= 79, "%ld budgets are not optimal, more than 79",
+              t.budgets - t.optimal);
     for (unsigned i = 0; i < 8u * (unsigned)scale / 100; i++) {
         state = (first + i) * 0x9e3779b97f4a7c15u + 3;
         build(between(6, 14), 40, 60, 1);
