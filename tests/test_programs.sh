@@ -62,7 +62,7 @@ check "README's program runs" sh -c "$work/readme_c > $work/readme_c.out"
 check "README's program prints what README says" diff "$work/readme.out" "$work/readme_c.out"
 if [ $has_cxx -eq 1 ]; then
     cp "$work/readme.c" "$work/readme.cpp"
-    check "README's program compiles as C++11" "$CXX" -std=c++11 -Wall -Wextra -pedantic -Werror -O0 -DGCKPT_NO_FAST -I. \
+    check "README's program compiles as C++11" "$CXX" -std=c++11 -Wall -Wextra -pedantic -Werror -O0 -I. \
         "$work/readme.cpp" -o "$work/readme_cxx"
     check "README's program runs as C++" sh -c "$work/readme_cxx > $work/readme_cxx.out"
     check "C++ prints the same" diff "$work/readme.out" "$work/readme_cxx.out"
