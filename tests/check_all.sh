@@ -140,11 +140,17 @@ run_check()
         "$compiler" -std=gnu99 "$@" -I. tests/test_kernels.c -lm -o "$B/$name" || return 1
         case " $* " in
         *" -O0 "*) "$B/$name" 10 ;;
-        *) "$B/$name" ;;
+        *) "$B/$name" 100 ;;
         esac ;;
     # ---- plans against exhaustive search, rotor and a replay: thousands of graphs ----
     plans-wide)
-        ${CC:-cc} -std=gnu99 -O2 -I. tests/test_plan.c -lm -o "$B/$1" && "$B/$1" 1 150 && "$B/$1" 100001 150 ;;
+        ${CC:-cc} -std=gnu99 -O2 -I. tests/test_plan.c -lm -o "$B/$1" && "$B/$1" 1 150 && "$B/$1" 100001 150 &&
+            ${CC:-cc} -std=gnu99 -O2 -DGRADCKPT_IMPLEMENTATION -I. tests/test_search.c -lm -o "$B/$1-search" &&
+            "$B/$1-search" 100001 200 ;;
+    tests-wide)             # all cases of the tests that try some of them in make test
+        for name in core fit bf16; do
+            ${CC:-cc} -std=gnu99 -O2 $(source_of $name) -lm -o "$B/$1-$name" && "$B/$1-$name" wide || return 1
+        done ;;
     # ---- other processors, emulated: the golden hash, numerics, files, failing allocations ----
     cross-*)
         machine=${1#cross-}
@@ -379,7 +385,7 @@ cross-i686-linux-gnu
 hash-g++,-std=c++11,-O2 hash-g++,-std=c++17,-O3 hash-clang++,-std=c++11,-O2
 hash-clang++,-std=c++17,-O2
 include-alone include-renamed include-two-units include-c-and-cxx symbols-prefix symbols-no-writable symbols-static
-symbols-device symbols-no-exit macros lines no-heap firmware-clang fast-math-refused install benches threads-gpt gpt-plans openblas plans-wide
+symbols-device symbols-no-exit macros lines no-heap firmware-clang fast-math-refused install benches threads-gpt gpt-plans openblas plans-wide tests-wide
 tsan-two-contexts tsan-teams two-contexts-openmp valgrind asan-gpt asan-ubsan-gcc asan-ubsan-clang"
 
 if [ "$1" = list ]; then

@@ -60,11 +60,11 @@ if [ "$1" != report ]; then
         run make test CC="$CLANG" CFLAGS='-O1 -std=gnu99' JOBS="$JOBS"
         merge
         # what other builds run: soft fma, gpt with threads, plain C kernels (which need an fma at compile
-        # time), no OpenMP, no fast kernels, no heap
+        # time), no OpenMP, refusals with fast kernels, no heap
         CC=$CLANG run sh tests/check_all.sh hash-clang,-O2,-DGCKPT_FORCE_SOFT_FMA threads-gpt
         run make -s -B build/test_kernels CC="$CLANG" CFLAGS='-O1 -mfma -std=gnu99' && run build/test_kernels 10
-        run "$CLANG" -O1 -std=gnu99 -DGCKPT_NO_FAST -I. tests/test_refusals.c -lm -o build/refusals_plain &&
-            run build/refusals_plain
+        run "$CLANG" -O1 -std=gnu99 -I. tests/test_refusals.c -lm -o build/refusals_fast &&
+            run build/refusals_fast
         run "$CLANG" -O1 -std=gnu99 -I. tests/compile/no_heap.c -o build/no_heap && run build/no_heap
     fi
     merge

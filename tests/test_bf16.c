@@ -264,7 +264,7 @@ static uint64_t two_trained(const two_losses *start, two_losses *p, int micro, i
     return hash;
 }
 
-static void test_two_losses(void)
+static void test_two_losses(int wide)
 {
     static const int sizes[2][3] = { { 6, 37, 1100 }, { MOST_ROWS, 8, 40 } };
     static const int split[2][3] = { { 6, 4, 1 }, { MOST_ROWS, 515, 400 } };
@@ -280,7 +280,8 @@ static void test_two_losses(void)
             start.x[k] = sinf((float)k) * 2;
         for (int k = 0; k < size[0] * size[1]; k++)
             start.z[k] = cosf((float)k) * 40; /* gradients as large as the other loss's */
-        for (int k = 0; k < 18; k++) {
+        const int step = wide ? 1 : i % 2 ? 7 : 5; /* together they meet each split and case */
+        for (int k = 0; k < 18; k += step) {
             p = start;
             two_trained(&start, &p, split[i / 2][k / 6], k % 6);
             const uint64_t hash = two_trained(&start, NULL, split[i / 2][k / 6], k % 6);
@@ -804,10 +805,11 @@ static void test_two_users(void)
     }
 }
 
-/* With any argument: the golden hashes and little else, for emulators. */
+/* quick: the golden hashes and little else, for emulators; wide: two losses in every way. */
 int main(int argc, char **argv)
 {
-    const int quick = argc > 1 && argv[1] != NULL;
+    const int quick = argc > 1 && !strcmp(argv[1], "quick"),
+              wide = argc > 1 && !strcmp(argv[1], "wide");
     test_rest();
     for (int i = 0; i < 9; i++)
         CHECK_MSG(fetched(i / 3, 0) == fetched(i / 3, 1 + i % 3), "fetched, case %d: other bits",
@@ -821,7 +823,7 @@ int main(int argc, char **argv)
         test_close_to_fp32();
         test_chance();
         test_coins();
-        test_two_losses();
+        test_two_losses(wide);
         test_two_users();
     }
     return check_report("bf16");

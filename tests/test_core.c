@@ -10,6 +10,7 @@ enum { V = 17, T = 7, C = 12, H = 24, ROWS = 8, STEPS = 3 };
 
 static int32_t tokens[ROWS * T], targets[ROWS * T];
 static float side[ROWS * C];
+static int wide;
 
 /* What the model may have; each is a bit of the setting. */
 enum { TIED = 1, DERIVED = 2, DROPOUT = 4, FROZEN = 8, TWO_LOSSES = 16, REGULARISED = 32, SETTINGS = 64 };
@@ -208,6 +209,8 @@ static void test_same_bits(void)
                 r.mode = modes[k];
                 r.rows = rows;
                 same(&r, &want, "plan and split");
+                if (!wide && (setting + k + rows) % 2)
+                    continue;
                 r.debug = GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE;
                 same(&r, &want, "painted");
                 r.debug = 0;
@@ -832,8 +835,10 @@ static void test_print_and_schedule(void)
     rig_free(NULL, NULL, m.graph, s);
 }
 
-int main(void)
+/* With an argument: every split is painted, not one in two. */
+int main(int argc, char **argv)
 {
+    wide = argc > 1 && argv[1] != NULL;
     random_state = 7;
     for (int i = 0; i < ROWS * T; i++) {
         tokens[i] = (int32_t)below(V);

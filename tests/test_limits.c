@@ -1,6 +1,5 @@
 /* test_limits.c - what is out of range is refused with the remedy; several losses are counted
  * right, whatever their targets; planning at the edges: blocks, work, bytes; i32 inputs. */
-#define GRADCKPT_IMPLEMENTATION
 #include "../gradckpt.h"
 
 #include <limits.h>

@@ -1014,7 +1014,7 @@ static void test_replay(unsigned first, long count)
 int main(int argc, char **argv)
 {
     unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
-    long scale = argc > 2 ? strtol(argv[2], NULL, 10) : 25;
+    long scale = argc > 2 ? strtol(argv[2], NULL, 10) : 15;
     told = argc > 3;
     test_replay(first, 30 * scale / 100);
     test_small(first, 600 * scale / 100, 150 * scale / 100);

@@ -649,7 +649,7 @@ static void test_names(void)
     free(big);
     free(b.bytes);
     /* many tensors: sorting and looking for duplicates is not quadratic */
-    size_t n = 100000;
+    size_t n = 20000;
     char *text = (char *)malloc(n * 96), *at = text;
     *at++ = '{';
     for (size_t i = 0; i < n; i++)
