@@ -47,6 +47,7 @@ help:
 	@echo 'make coverage  lines and branches that make test and make check run: clang, 10 minutes'
 	@echo 'make examples  build/gpt, accumulation, bytes, quickstart, steps, strategies'
 	@echo 'make bench     every kernel and whole steps beside the peak of this machine: build/bench.md, .json'
+	@echo 'make accuracy  how far sums over many rows are from binary64: docs/accuracy.md'
 	@echo 'make threads   milliseconds a step while other programs want the processor too: docs/threads.md'
 	@echo 'make predict   predicted beside measured time of a step, at five budgets'
 	@echo 'make depth     memory and time over depth and plan: docs/depth.md, docs/depth.svg'
@@ -82,6 +83,9 @@ bench: build/bench
 
 predict: build/predict
 	build/predict
+
+accuracy: build/accuracy
+	build/accuracy
 
 threads: build/threads
 	@(unset OMP_WAIT_POLICY; build/threads) && OMP_WAIT_POLICY=passive build/threads && \
@@ -136,8 +140,8 @@ $(SCRIPTS:=.log): build/%.log: tests/%.sh $(EXAMPLES)
 	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o $(BLAS_LIBS)' sh $< > $@ 2>&1; \
 	    echo "exit status $$?" >> $@
 
-build/bench build/depth build/predict build/threads: build/%: tests/bench/%.c tests/bench/model.h examples/plot.h gradckpt.h build/options
-	$(COMPILE) -Iexamples -o $@ $< $(BLAS_LIBS)
+build/accuracy build/bench build/depth build/predict build/threads: build/%: tests/bench/%.c tests/bench/model.h examples/plot.h gradckpt.h build/options
+	$(COMPILE) -Iexamples -o $@ $< $(BLAS_LIBS) -lm
 
 build/bench: tests/bench/peak.h
 
@@ -160,4 +164,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples run test check coverage bench threads predict depth plans curves pictures readme install clean
+.PHONY: always all help examples run test check coverage bench accuracy threads predict depth plans curves pictures readme install clean

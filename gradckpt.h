@@ -24,27 +24,27 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                           lines  budget
- *     >>api        public API: every function, where it is declared              713     720
- *     >>base       configuration, errors, memory, shapes, threads                730     740
- *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash   566     570
- *     >>store      parameters and optimiser state                                348     350
- *     >>graph      tensors, views, segments, gckpt_apply                         566     570
- *     >>ops        elementwise, broadcasting, shapes: a block an op              912     920
- *     >>ops-layers embed, matmul, linear, norms, attention, losses              1450    1460
- *     >>plan       what needs gradients, schedules, lifetimes, layout           1998    2100
- *     >>optimal    the least work for every budget                              1678    1700
- *     >>plans      from a request to a plan; the frontier; the micro-batch       635     700
- *     >>plan-tells what a plan tells                                             184     200
- *     >>pictures   a plan's memory as SVG, its instructions, the frontier        795     800
- *     >>exec       runs a plan over one arena                                    801     810
- *     >>training   division, norm, clipping, optimisers, steps                   760     770
- *     >>check      gradients against finite differences                          340     340
- *     >>files      safetensors                                                   789     800
- *     >>tables     plans as files and as C constants                             735     740
- *     >>fast       fast ops: work cut into items for threads                    1179    1200
- *     >>kernels    what is done with an item, for each instruction set          1595    1950
- *     manual       this comment                                                  218     220
- *                  in all                                                      16995   17100
+ *     >>api        public API: every function, where it is declared              764     770
+ *     >>base       configuration, errors, memory, shapes, threads                758     760
+ *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash   595     600
+ *     >>store      parameters and optimiser state                                434     440
+ *     >>graph      tensors, views, segments, gckpt_apply                         574     580
+ *     >>ops        elementwise, broadcasting, shapes: a block an op              896     920
+ *     >>ops-layers embed, matmul, linear, norms, attention, losses              1569    1570
+ *     >>plan       what needs gradients, schedules, lifetimes, layout           2067    2100
+ *     >>optimal    the least work for every budget                              1706    1710
+ *     >>plans      from a request to a plan; the frontier; the micro-batch       669     700
+ *     >>plan-tells what a plan tells                                             188     200
+ *     >>pictures   a plan's memory as SVG, its instructions, the frontier        804     810
+ *     >>exec       runs a plan over one arena                                    848     850
+ *     >>training   division, norm, clipping, optimisers, steps                   810     810
+ *     >>check      gradients against finite differences                          445     450
+ *     >>files      safetensors                                                   989     990
+ *     >>tables     plans as files and as C constants                             724     740
+ *     >>fast       fast ops: work cut into items for threads                    1244    1250
+ *     >>kernels    what is done with an item, for each instruction set          1666    1950
+ *     manual       this comment                                                  231     240
+ *                  in all                                                      17981   18000
  *
  * == MANUAL =======================================================================================
  *
@@ -124,9 +124,17 @@
  *    d. A reduction within a row uses 32 lanes: lane i takes elements i, i+32, ... in order,
  *       starting at +0; then lane j += lane j+h for h = 16, 8, 4, 2, 1. Sums of products use fma in
  *       the lane.
- *    e. A reduction over rows (bias, gain, embedding, broadcast) goes row by row in place. The sum
- *       of a loss is a binary64 chain over rows; its gradient is (float)(weight * N / own count),
- *       a regulariser's own count being 1. So the batch may be cut anywhere.
+ *    e. A reduction over rows goes row by row. Gradients of a bias, a gain and whatever
+ *       broadcasting repeats are compensated sums (Kahan 1965), from +0 or what is there, with a
+ *       low part l from +0 beside each sum s: y = x - l, t = s + y, l = (t - s) - y, s = t;
+ *       products x are rounded first. So rows cost no digits (but past an infinity there is NaN).
+ *       Those of matrix products' weights and embed's tables are plain chains (l would double their
+ *       memory). Sums and low parts go on through all micro-batches of a step; with the step the
+ *       low part is forgotten. (Where a batch is cut into leaves for several processes, each leaf
+ *       has sums and low parts of its own, and leaves are added plainly, by a binary tree; here
+ *       there is one leaf.) The sum of a loss is a binary64 chain over rows; its gradient is
+ *       (float)(weight * N / own count), a regulariser's own count being 1. So the batch may be cut
+ *       anywhere.
  *    f. Fan-out: a tensor's gradient contributions come in reverse graph order of the users, inputs
  *       of one op ascending. The first one stores (keeping -0), the others add in place. An input
  *       that repeats a tensor of the same op computes apart and is added. What does not depend on
@@ -140,7 +148,9 @@
  *    h. Attention: scores are chains over the head size from +0, then times 1/sqrt(head size). Keys
  *       are taken in tiles of 64: new maximum, rescale of sum and output by exp(old - new), sum of
  *       the tile by d., output chains over keys ascending. At the end output / sum. The backward
- *       uses exp(s - (maximum + log(sum))); its chains run over keys (queries) ascending.
+ *       uses exp(s - (maximum + log(sum))); its chains run over keys (queries) ascending. While the
+ *       maximum is -inf, 0 is subtracted instead; a sum that is 0 in the end counts as 1 and its
+ *       maximum as 0: where all scores are -inf, all probabilities are 0. So too in softmax and i.
  *    i. Cross-entropy: classes are taken in chunks of 1024 with the same online maximum and sum;
  *       a row's loss is log(sum) - (logit - maximum), and softmax exp((logit - maximum) -
  *       log(sum)); the linear + cross-entropy op returns the same bits.
@@ -153,22 +163,24 @@
  *       an op computes in binary32 from what is kept, and each result is rounded, a gradient after
  *       each contribution; to nearest even, subnormals to 0. Factors of matrix products (linear,
  *       matmul, linear + cross-entropy) are rounded first if they are not bf16 (weights, feeds,
- *       gradients of logits); each link of their chains flushes subnormals to 0. Weights, their
- *       gradients, optimiser state, aux and losses stay binary32, as does what depends on
- *       parameters only; fetched tensors are rounded, but kept as floats. BF16_STOCHASTIC adds 16
- *       of Philox's bits to the half that is cut off: keyed by the seed; counter = global element
- *       index / 8, step, the instruction that stores. So here, too, the bits are the same for any
- *       plan, split, thread count and processor (bf16 instructions run only where they pass a test
- *       against the emulation); but linear + cross-entropy, which never rounds its logits, is
- *       closer to fp32 than the two ops.
+ *       gradients of logits); each link of their chains flushes subnormals to 0. Attention's chains
+ *       are such chains: q, k, v, the gradient that comes in, exponentials (once they are summed)
+ *       and ds are factors, rounded to nearest. Weights, their gradients, optimiser state, aux and
+ *       losses stay binary32, as does what depends on parameters only; fetched tensors are rounded,
+ *       but kept as floats. BF16_STOCHASTIC adds 16 of Philox's bits to the half that is cut off:
+ *       keyed by the seed; counter = global element index / 8, step, the instruction that stores.
+ *       So here, too, the bits are the same for any plan, split, thread count and processor (bf16
+ *       instructions run only where they pass a test against the emulation); but linear +
+ *       cross-entropy, which never rounds its logits, is closer to fp32 than the two ops.
  *
  * 6. Bytes
  *    gckpt_plan_bytes = parameters + optimiser state + step arena. The arena (gradients,
  *    activations, op outputs' aux, workspace) is one block whose size is the greatest offset +
- *    unpadded size, and running touches exactly that. Listed apart and not included: the tables
- *    (gckpt_plan_kind_bytes with GCKPT_BYTES_TABLES; an executor has a copy), the stack (compiled
- *    with optimisation: below 64 KiB a thread with the fast backend, 96 KiB in bf16 plans, 3 KiB
- *    without), runtime libraries, and the caller's feeds.
+ *    unpadded size, and running touches exactly that. A gradient that is a compensated sum (5e) has
+ *    a low part of its size beside it, for the step or the instruction. Listed apart and not
+ *    included: the tables (gckpt_plan_kind_bytes with GCKPT_BYTES_TABLES; an executor has a copy),
+ *    the stack (compiled with optimisation: below 64 KiB a thread with the fast backend, 96 KiB in
+ *    bf16 plans, 3 KiB without), runtime libraries, and the caller's feeds.
  *
  * 7. Time
  *    The forward and the backward of an op have a work (gckpt_cost): by a model that is the same on
@@ -227,7 +239,7 @@
 #define GCKPT_VERSION_MAJOR    0
 #define GCKPT_VERSION_MINOR    1
 #define GCKPT_VERSION_REVISION 0
-#define GCKPT_CONTRACT         1 /* version of the numeric contract (manual, 5) */
+#define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
 #define GCKPT_PLAN_FORMAT      2 /* version of saved and printed plans */
 
 #ifndef GCKPT_API
@@ -253,7 +265,7 @@ typedef struct gckpt_plan gckpt_plan;         /* schedule and offsets: constant 
 typedef struct gckpt_frontier gckpt_frontier; /* bytes against work, all of it */
 typedef struct gckpt_exec gckpt_exec;         /* a plan bound to memory, a store and a backend */
 
-/* Results: OK, four that are not errors (MORE, CANCELLED, OTHER_CONTRACT, UNRESOLVED), and errors. */
+/* Results: OK; MORE, CANCELLED, OTHER_CONTRACT and UNRESOLVED, which are no errors; and errors. */
 #define GCKPT_RESULTS(X)                                                                           \
     X(OK, "ok")                                                                                    \
     X(MORE, "more instructions to run")                                                            \
@@ -507,6 +519,7 @@ typedef struct {
     const int32_t *index; /* the same for i32 tensors */
     float *grad;          /* backward: where this input's gradient goes; NULL: not wanted */
     int accumulate;       /* 1: add to what grad holds (or start chains from it); 0: store */
+    float *low;           /* GCKPT_SUMS: what grad's sums are rounded by; NULL: nothing is summed */
     gckpt_shape shape;
     /* GCKPT_TAKES_BF16, in bf16 plans: where the values are, or the gradient goes, instead */
     const uint16_t *bf16;
@@ -533,6 +546,7 @@ struct gckpt_call {
     int plain;    /* 1: workspace for plain kernels is enough (gckpt_plan_desc.plain) */
     int training; /* 0 in inference plans */
     gckpt_precision precision; /* of the plan; also for shape() when planning */
+    unsigned rounded;          /* to bf16: values of GCKPT_IN(i); GCKPT_OUT: grad_out */
     uint16_t *out_bf16;        /* GCKPT_TAKES_BF16: instead of out, of grad_out */
     const uint16_t *grad_out_bf16;
     double *loss_sum; /* losses, forward: add the sum and count here; NULL in a recompute */
@@ -546,6 +560,10 @@ struct gckpt_call {
 #define GCKPT_IN(i) (1u << (i))
 #define GCKPT_OUT   (1u << 8)
 #define GCKPT_AUX   (1u << 9)
+/* besides: its gradient sums over rows (bias, gain, broadcasting). Where `low` is given (as many
+ * floats as grad, +0 at first), set grad to +0 if it does not accumulate, then add each
+ * contribution x by gckpt_sum_add(&grad[k], &low[k], x): rows do not cost accuracy. */
+#define GCKPT_SUMS (1u << 10)
 /* flags: */
 #define GCKPT_INPLACE(i) (1u << (i)) /* out may be the same bytes as input i (elementwise) */
 #define GCKPT_PASSES(i)                                                                            \
@@ -581,6 +599,8 @@ typedef struct {
  * name. */
 GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n,
                                     const void *attributes, size_t attribute_bytes);
+/* *sum += x, with *low (NULL: plainly) to make up for rounding (Kahan 1965). */
+GCKPT_API void gckpt_sum_add(float *sum, float *low, float x);
 /* For shape(): records an error and returns it. %s text, %i int, %I int64_t, %u uint64_t, %z
  * size_t, %g double, %S const gckpt_shape *, %T const gckpt_tensor *. */
 GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...);
@@ -1525,6 +1545,19 @@ static int gckpti_shape_fits(const gckpt_shape *s)
 /* An input gradient's element: add to it or store it first (manual, 5f). */
 GCKPTI_INLINE void gckpti_put(float *d, float v, int accumulate) { *d = accumulate ? *d + v : v; }
 
+/* *d += x with compensation (Kahan 1965): what the last addition rounded off, kept in low, goes
+ * into this one, so that a sum of any length is right to an ulp or two of the sum of magnitudes.
+ * NULL low: there is just one x. */
+GCKPTI_INLINE void gckpti_sum_add(float *d, float *low, float x)
+{
+    float y = low ? x - *low : x, s = *d + y;
+    if (low)
+        *low = (s - *d) - y;
+    *d = s;
+}
+
+GCKPT_API void gckpt_sum_add(float *sum, float *low, float x) { gckpti_sum_add(sum, low, x); }
+
 /* ---- threads ---- */
 GCKPT_API int gckpt_threads(void)
 {
@@ -2039,15 +2072,55 @@ GCKPTI_INLINE float gckpti_pow(float x, float y)
     return gckpti_exp_scale(gckpti_exp_poly(r), r, gckpti_bits(t) - gckpti_bits(GCKPTI_ROUND));
 }
 
+/* An angle: quadrants and hi + lo, |hi| <= pi/4. */
+typedef struct {
+    uint32_t quadrant;
+    float hi, lo;
+} gckpti_angle;
+
+/* The angle of p, a turn being 2^64. */
+GCKPTI_INLINE gckpti_angle gckpti_angle_of(uint64_t p)
+{
+    gckpti_angle r;
+    r.quadrant = (uint32_t)((p + (UINT64_C(1) << 61)) >> 62);
+    p -= (uint64_t)r.quadrant << 62;
+    /* by 31-bit halves: gcc -m32 may keep a converted int64_t in an x87 register, unrounded */
+    uint64_t size = p >> 63 ? 0 - p : p;
+    double angle = (double)(int32_t)(size >> 31) * 2147483648.0;
+    angle += (double)(int32_t)(size & 0x7fffffffu);
+    angle = p >> 63 ? -angle : angle;
+    float a = (float)angle, b = (float)(angle - (double)a);
+    r.hi = gckpti_mul(a, 3.40612167e-19f); /* pi/2 * 2^-62 */
+    r.lo = gckpti_fma(a, 3.40612167e-19f, -r.hi);
+    r.lo = gckpti_fma(b, 3.40612167e-19f, gckpti_fma(a, -9.4783968e-27f, r.lo));
+    return r;
+}
+
+GCKPTI_INLINE void gckpti_sincos_of(gckpti_angle r, float *sine, float *cosine)
+{
+    float hi = r.hi, lo = r.lo, z = hi * hi;
+    float p = gckpti_fma(2.83239228e-06f, z, -0.000198530586f); /* fit 2^-32 */
+    p = gckpti_fma(p, z, 0.0083333794f);
+    p = gckpti_fma(p, z, -0.166666672f);
+    float s = hi + gckpti_fma(hi * z, p, gckpti_fma(-0.5f * z, lo, lo));
+    p = gckpti_fma(2.44320927e-05f, z, -0.00138873083f); /* fit 2^-33 */
+    p = gckpti_fma(p, z, 0.0416666456f);
+    float c = gckpti_fma(-0.5f, z, 1.0f), e = (1.0f - c) - 0.5f * z;       /* c's rounding error */
+    e = gckpti_fma(-hi, lo, gckpti_fma(-0.5f, gckpti_fma(hi, hi, -z), e)); /* and z's */
+    c = c + gckpti_fma(z * z, p, e);
+    uint32_t flip = (r.quadrant & 2) << 30;
+    *sine = gckpti_float(gckpti_bits(r.quadrant & 1 ? c : s) ^ flip);
+    *cosine = gckpti_float(gckpti_bits(r.quadrant & 1 ? -s : c) ^ flip);
+}
+
 /* Sine and cosine of any finite x. Beyond pi/4, x * 2/pi modulo 4 is taken in integers (Payne and
- * Hanek): 96 bits of 2/pi are enough, from the one on whose product with x has the weight 2. Then
- * hi + lo is the remaining angle, |hi| <= pi/4. */
+ * Hanek): 96 bits of 2/pi are enough, from the one on whose product with x has the weight 2. */
 GCKPTI_INLINE void gckpti_sincos(float x, float *sine, float *cosine)
 {
     static const uint32_t two_over_pi[8] = { 0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
                                              0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu };
-    uint32_t u = gckpti_bits(x) & 0x7fffffffu, quadrant = 0;
-    float hi = gckpti_float(u), lo = 0.0f;
+    uint32_t u = gckpti_bits(x) & 0x7fffffffu;
+    gckpti_angle r = { 0, gckpti_float(u), 0.0f };
     if (u >= 0x7f800000u) {
         *sine = *cosine = GCKPTI_NAN;
         return;
@@ -2058,32 +2131,10 @@ GCKPTI_INLINE void gckpti_sincos(float x, float *sine, float *cosine)
         uint64_t m = (u & 0x007fffffu) | 0x00800000u, v[3];
         for (int i = 0; i < 3; i++)
             v[i] = ((uint64_t)word[i] << 32 | word[i + 1]) >> (32 - offset % 32) & 0xffffffffu;
-        uint64_t p = (m * v[0] << 32) + m * v[1] + (m * v[2] >> 32); /* 2^62 is pi/2 */
-        quadrant = (uint32_t)((p + (UINT64_C(1) << 61)) >> 62);
-        p -= (uint64_t)quadrant << 62;
-        /* by 31-bit halves: gcc -m32 may keep a converted int64_t in an x87 register, unrounded */
-        uint64_t size = p >> 63 ? 0 - p : p;
-        double angle = (double)(int32_t)(size >> 31) * 2147483648.0;
-        angle += (double)(int32_t)(size & 0x7fffffffu);
-        angle = p >> 63 ? -angle : angle;
-        float a = (float)angle, b = (float)(angle - (double)a);
-        hi = gckpti_mul(a, 3.40612167e-19f); /* pi/2 * 2^-62 */
-        lo = gckpti_fma(a, 3.40612167e-19f, -hi);
-        lo = gckpti_fma(b, 3.40612167e-19f, gckpti_fma(a, -9.4783968e-27f, lo));
+        r = gckpti_angle_of((m * v[0] << 32) + m * v[1] + (m * v[2] >> 32));
     }
-    float z = hi * hi;
-    float p = gckpti_fma(2.83239228e-06f, z, -0.000198530586f); /* fit 2^-32 */
-    p = gckpti_fma(p, z, 0.0083333794f);
-    p = gckpti_fma(p, z, -0.166666672f);
-    float s = hi + gckpti_fma(hi * z, p, gckpti_fma(-0.5f * z, lo, lo));
-    p = gckpti_fma(2.44320927e-05f, z, -0.00138873083f); /* fit 2^-33 */
-    p = gckpti_fma(p, z, 0.0416666456f);
-    float c = gckpti_fma(-0.5f, z, 1.0f), e = (1.0f - c) - 0.5f * z;       /* c's rounding error */
-    e = gckpti_fma(-hi, lo, gckpti_fma(-0.5f, gckpti_fma(hi, hi, -z), e)); /* and z's */
-    c = c + gckpti_fma(z * z, p, e);
-    uint32_t flip = (quadrant & 2) << 30, sign = gckpti_bits(x) & 0x80000000u;
-    *sine = gckpti_float(gckpti_bits(quadrant & 1 ? c : s) ^ flip ^ sign);
-    *cosine = gckpti_float(gckpti_bits(quadrant & 1 ? -s : c) ^ flip);
+    gckpti_sincos_of(r, sine, cosine);
+    *sine = gckpti_float(gckpti_bits(*sine) ^ (gckpti_bits(x) & 0x80000000u));
 }
 
 GCKPTI_INLINE float gckpti_sin(float x)
@@ -2229,6 +2280,17 @@ GCKPTI_INLINE float gckpti_max(const float *x, int64_t n)
         for (int i = 0; i < half; i++)
             lane[i] = lane[i + half] > lane[i] ? lane[i + half] : lane[i];
     return lane[0];
+}
+
+/* What a softmax subtracts from scores whose greatest is `top`: where all are -inf, nothing. Then
+ * their exponentials and the sum are 0; in the end the sum is taken as 1, so that all probabilities
+ * are 0, and the maximum as 0. */
+GCKPTI_INLINE float gckpti_shift(float top) { return top > -GCKPTI_INFINITY ? top : 0.0f; }
+
+GCKPTI_INLINE void gckpti_softmax_end(float *max, float *sum)
+{
+    if (*sum == 0.0f)
+        *max = 0.0f, *sum = 1.0f;
 }
 
 /* FNV-1a, 64 bits, from GCKPTI_FNV_START. Floats go in as little-endian words, every NaN as one. */
@@ -3522,10 +3584,11 @@ static void gckpti_softmax_forward(const gckpt_call *call)
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     for (int64_t r = 0; r < rows; r++) {
         const float *x = call->in[0].data + r * n;
-        float *y = call->out + r * n, max = gckpti_max(x, n);
+        float *y = call->out + r * n, max = gckpti_shift(gckpti_max(x, n));
         for (int64_t j = 0; j < n; j++)
             y[j] = gckpti_exp(x[j] - max);
         float sum = gckpti_sum(y, n);
+        gckpti_softmax_end(&max, &sum);
         for (int64_t j = 0; j < n; j++)
             y[j] = y[j] / sum;
     }
@@ -3695,7 +3758,8 @@ static int gckpti_walk_next(gckpti_walk *w)
 
 /* ---- add, sub, mul with broadcasting: axes match from the last; 1 or a missing axis is repeated.
  * The gradient of a repeated input sums over the repetitions, in the row-major order of the output,
- * one after the other in place: where the batch is cut, the sum goes on where it stopped (5e). */
+ * one after the other, with a low part: where the batch is cut, the sum goes on where it stopped
+ * (5e). */
 static gckpt_result gckpti_broadcast_shape(gckpt_call *call)
 {
     const gckpt_shape *a = &call->in[0].shape, *b = &call->in[1].shape;
@@ -3728,15 +3792,32 @@ static void gckpti_broadcast_walk(gckpti_walk *w, const gckpt_call *call)
     }
 }
 
-/* Readies input i's gradient; 1: accumulate. A sum over repetitions starts at +0. */
-static int gckpti_broadcast_start(const gckpt_call *call, int i)
+/* Input i's gradient: d[j * step] gets sign * g[j] (exact), or g[j] * other[j * so], in each run.
+ * Without a low part nothing is repeated, so steps are 1. */
+static void gckpti_broadcast_gradient(const gckpt_call *call, int i, float sign, const float *other)
 {
-    int64_t n = gckpti_elements(&call->in[i].shape);
-    if (call->in[i].accumulate || n == gckpti_elements(&call->shape))
-        return call->in[i].accumulate;
-    for (int64_t j = 0; j < n; j++)
-        call->in[i].grad[j] = 0.0f;
-    return 1;
+    const gckpt_arg *in = &call->in[i];
+    const float *g = call->grad_out;
+    gckpti_walk w;
+    gckpti_broadcast_walk(&w, call);
+    int64_t n = w.size[0], step = w.step[i][0], so = w.step[1 - i][0];
+    if (in->low && !in->accumulate)
+        memset(in->grad, 0, (size_t)gckpti_elements(&in->shape) * sizeof(float));
+    do {
+        float *d = in->grad + w.at[i], *low = in->low ? in->low + w.at[i] : NULL;
+        const float *o = other ? other + w.at[1 - i] : NULL;
+        if (low)
+            for (int64_t j = 0; j < n; j++)
+                gckpti_sum_add(&d[j * step], &low[j * step],
+                               o ? gckpti_mul(g[j], o[j * so]) : sign * g[j]);
+        else if (o)
+            for (int64_t j = 0; j < n; j++)
+                gckpti_put_product(&d[j], g[j], o[j * so], in->accumulate);
+        else
+            for (int64_t j = 0; j < n; j++)
+                gckpti_put(&d[j], sign * g[j], in->accumulate);
+        g += n;
+    } while (gckpti_walk_next(&w));
 }
 
 GCKPTI_INLINE void gckpti_binary_forward(const gckpt_call *call, float (*f)(float a, float b))
@@ -3766,44 +3847,21 @@ static void gckpti_sub_forward(const gckpt_call *call)
     gckpti_binary_forward(call, gckpti_minus);
 }
 
-/* d += sign * g for input i; the product is exact. */
-static void gckpti_add_gradient(const gckpt_call *call, int i, float sign)
+static void gckpti_add_gradients(const gckpt_call *call, float sign)
 {
-    gckpti_walk w;
-    const float *g = call->grad_out;
-    if (!call->in[i].grad || call->in[i].grad == g)
-        return;
-    int accumulate = gckpti_broadcast_start(call, i);
-    gckpti_broadcast_walk(&w, call);
-    int64_t n = w.size[0], step = w.step[i][0];
-    do {
-        float *d = call->in[i].grad + w.at[i];
-        if (step == 1)
-            for (int64_t j = 0; j < n; j++)
-                gckpti_put(&d[j], sign * g[j], accumulate);
-        else
-            for (int64_t j = 0; j < n; j++)
-                gckpti_put(d, sign * g[j], accumulate);
-        g += n;
-    } while (gckpti_walk_next(&w));
+    for (int i = 0; i < 2; i++)
+        if (call->in[i].grad && call->in[i].grad != call->grad_out)
+            gckpti_broadcast_gradient(call, i, i ? sign : 1.0f, NULL);
 }
-static void gckpti_add_backward(const gckpt_call *call)
-{
-    gckpti_add_gradient(call, 0, 1.0f);
-    gckpti_add_gradient(call, 1, 1.0f);
-}
-static void gckpti_sub_backward(const gckpt_call *call)
-{
-    gckpti_add_gradient(call, 0, 1.0f);
-    gckpti_add_gradient(call, 1, -1.0f);
-}
+static void gckpti_add_backward(const gckpt_call *call) { gckpti_add_gradients(call, 1.0f); }
+static void gckpti_sub_backward(const gckpt_call *call) { gckpti_add_gradients(call, -1.0f); }
 static const gckpt_op gckpti_op_add = { "add",
                                         gckpti_broadcast_shape,
                                         gckpti_add_forward,
                                         gckpti_add_backward,
                                         NULL,
                                         NULL,
-                                        { 0 },
+                                        { GCKPT_SUMS, GCKPT_SUMS },
                                         GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPT_PASSES(0) |
                                             GCKPT_PASSES(1),
                                         GCKPTI_FAST(gckpti_fast_add_forward),
@@ -3814,7 +3872,7 @@ static const gckpt_op gckpti_op_sub = { "sub",
                                         gckpti_sub_backward,
                                         NULL,
                                         NULL,
-                                        { 0 },
+                                        { GCKPT_SUMS, GCKPT_SUMS },
                                         GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPT_PASSES(0),
                                         GCKPTI_FAST(gckpti_fast_sub_forward),
                                         GCKPTI_FAST(gckpti_fast_sub_backward) };
@@ -3827,26 +3885,9 @@ static void gckpti_mul_forward(const gckpt_call *call)
 }
 static void gckpti_mul_backward(const gckpt_call *call)
 {
-    for (int i = 0; i < 2; i++) {
-        gckpti_walk w;
-        const float *g = call->grad_out;
-        if (!call->in[i].grad)
-            continue;
-        int accumulate = gckpti_broadcast_start(call, i);
-        gckpti_broadcast_walk(&w, call);
-        int64_t n = w.size[0], sd = w.step[i][0], so = w.step[1 - i][0];
-        do {
-            float *d = call->in[i].grad + w.at[i];
-            const float *other = call->in[1 - i].data + w.at[1 - i];
-            if (sd == so)
-                for (int64_t j = 0; j < n; j++)
-                    gckpti_put_product(&d[j], g[j], other[j], accumulate);
-            else
-                for (int64_t j = 0; j < n; j++)
-                    gckpti_put_product(&d[j * sd], g[j], other[j * so], accumulate);
-            g += n;
-        } while (gckpti_walk_next(&w));
-    }
+    for (int i = 0; i < 2; i++)
+        if (call->in[i].grad)
+            gckpti_broadcast_gradient(call, i, 1.0f, call->in[1 - i].data);
 }
 static const gckpt_op gckpti_op_mul = { "mul",
                                         gckpti_broadcast_shape,
@@ -3854,7 +3895,7 @@ static const gckpt_op gckpti_op_mul = { "mul",
                                         gckpti_mul_backward,
                                         NULL,
                                         NULL,
-                                        { GCKPT_IN(1), GCKPT_IN(0) },
+                                        { GCKPT_IN(1) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS },
                                         GCKPT_INPLACE(0) | GCKPT_INPLACE(1),
                                         GCKPTI_FAST(gckpti_fast_mul_forward),
                                         GCKPTI_FAST(gckpti_fast_mul_backward) };
@@ -4672,7 +4713,7 @@ GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b
 }
 
 /* ---- linear: out (..,O) = x (..,I) w (I,O) + bias, or w (O,I) transposed ----
- * As matmul, but the chains of out start at the bias; dbias += g, row by row. */
+ * As matmul, but the chains of out start at the bias; dbias sums g, row by row, with a low part. */
 static gckpt_result gckpti_linear_shape(gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape, *bias = &call->in[2].shape;
@@ -4711,15 +4752,16 @@ static void gckpti_linear_forward(const gckpt_call *call)
 static void gckpti_linear_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    float *bias = call->inputs == 3 ? call->in[2].grad : NULL;
+    float *bias = call->inputs == 3 ? call->in[2].grad : NULL, *low = call->in[2].low;
     gckpti_matmul_backward(call);
     if (!bias)
         return;
     gckpti_start(bias, n, call->in[2].accumulate);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t j = 0; j < n; j++)
-            bias[j] += call->grad_out ? call->grad_out[r * n + j]
-                                      : gckpti_from_bf16(call->grad_out_bf16[r * n + j]);
+            gckpti_sum_add(&bias[j], low ? low + j : NULL,
+                           call->grad_out ? call->grad_out[r * n + j]
+                                          : gckpti_from_bf16(call->grad_out_bf16[r * n + j]));
 }
 
 static const gckpt_op gckpti_op_linear = { "linear",
@@ -4728,7 +4770,7 @@ static const gckpt_op gckpti_op_linear = { "linear",
                                            gckpti_linear_backward,
                                            gckpti_matmul_flops,
                                            NULL,
-                                           { GCKPT_IN(1), GCKPT_IN(0), 0 },
+                                           { GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS },
                                            GCKPT_TAKES_BF16,
                                            GCKPTI_FAST(gckpti_fast_linear_forward),
                                            GCKPTI_FAST(gckpti_fast_linear_backward) };
@@ -4749,15 +4791,29 @@ GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w
 }
 
 /* ---- layernorm, rmsnorm over the last axis of size n; rmsnorm is layernorm with mean 0 ----
- * d = x - mean, rstd = rsqrt(mean(d^2) + 1e-5), h = d rstd, y = h gain + bias.
- * Both means: by lanes, then / n. y: fma(h, gain, bias), h gain, fma(d, rstd, bias), or h.
- * aux (rows): mean (layernorm only) and rstd.
- * With u = g gain (or g), a = mean(u) (rmsnorm: 0), b = mean(u h): dx = rstd (u - a - h b)
- *   = put(rstd, fma(-h, b, fma(g, gain, -a))); a's lanes: fma(g, gain, lane), b's: fma(u, h, lane).
- * dgain = fma(g, h, dgain) and dbias += g, row by row. */
+ * The mean is taken in two steps: c = x_0 + mean(x - x_0), which is exact for equal elements, then
+ * d = (x - c) - mean(x - c), which has all digits however far the row, or its first element, is
+ * from 0. rmsnorm: d = x. rstd = rsqrt(mean(d^2) + 1e-5), h = d rstd, y = h gain + bias.
+ * All means: by lanes, then / n. y: fma(h, gain, bias), h gain, fma(d, rstd, bias), or h.
+ * aux (rows): c, mean(x - c) (layernorm only) and rstd.
+ * With u = g gain rounded (or g), a = mean(u) (rmsnorm: 0), b = mean(u h): dx = rstd (u - a - h b)
+ *   = put(rstd, fma(-h, b, u - a)); a's lanes: lane + u, b's: fma(u, h, lane).
+ * dgain sums g h (rounded) and dbias g, row by row, with low parts. */
 typedef struct {
     int center, gain, bias;
 } gckpti_norm; /* gain, bias: which input, 0: none */
+
+/* d; rmsnorm has c = mean = 0. */
+GCKPTI_INLINE float gckpti_centered(float x, float c, float mean) { return (x - c) - mean; }
+
+/* The mean of x - c. */
+static float gckpti_mean_from(const float *x, int64_t n, float c)
+{
+    float lane[32] = { 0.0f };
+    for (int64_t i = 0; i < n; i++)
+        lane[i & 31] += x[i] - c;
+    return gckpti_lanes_sum(lane) / (float)n;
+}
 
 static gckpt_result gckpti_norm_shape(gckpt_call *call)
 {
@@ -4771,7 +4827,7 @@ static gckpt_result gckpti_norm_shape(gckpt_call *call)
             return gckpt_fail(call, GCKPT_E_SHAPE, "%s: x %S needs a %s of [%I], not %S", name, x,
                               i == o->gain ? "gain" : "bias", gckpti_last(x), &call->in[i].shape);
     call->shape = *x;
-    call->aux_bytes = (size_t)gckpti_rows(x) * (o->center ? 2 : 1) * sizeof(float);
+    call->aux_bytes = (size_t)gckpti_rows(x) * (o->center ? 3 : 1) * sizeof(float);
     call->mixes_rows = x->n < 2;
     return GCKPT_OK;
 }
@@ -4785,21 +4841,27 @@ static void gckpti_norm_forward(const gckpt_call *call)
     float *aux = (float *)call->aux;
     for (int64_t r = 0; r < rows; r++) {
         const float *x = call->in[0].data + r * n;
-        float lane[32] = { 0.0f }, mean = o->center ? gckpti_sum(x, n) / (float)n : 0.0f;
+        float lane[32] = { 0.0f }, c = 0.0f, mean = 0.0f;
+        if (o->center) {
+            c = x[0] + gckpti_mean_from(x, n, x[0]);
+            mean = gckpti_mean_from(x, n, c);
+        }
         for (int64_t i = 0; i < n; i++) {
-            float d = x[i] - mean;
+            float d = gckpti_centered(x[i], c, mean);
             lane[i & 31] = gckpti_fma(d, d, lane[i & 31]);
         }
         float rstd = gckpti_rsqrt(gckpti_lanes_sum(lane) / (float)n + 1e-5f);
         for (int64_t i = 0; call->out && i < n; i++) {
-            float d = x[i] - mean, h = d * rstd;
+            float d = gckpti_centered(x[i], c, mean), h = d * rstd;
             call->out[r * n + i] = gain && bias ? gckpti_fma(h, gain[i], bias[i])
                                    : gain       ? h * gain[i]
                                    : bias       ? gckpti_fma(d, rstd, bias[i])
                                                 : h;
         }
-        if (aux && o->center)
+        if (aux && o->center) {
+            *aux++ = c;
             *aux++ = mean;
+        }
         if (aux)
             *aux++ = rstd;
     }
@@ -4811,7 +4873,8 @@ static void gckpti_norm_backward(const gckpt_call *call)
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
     const float *gain = o->gain ? call->in[o->gain].data : NULL, *aux = (const float *)call->aux;
     float *dx = call->in[0].grad, *dgain = o->gain ? call->in[o->gain].grad : NULL;
-    float *dbias = o->bias ? call->in[o->bias].grad : NULL;
+    float *dbias = o->bias ? call->in[o->bias].grad : NULL, *bias_low = call->in[o->bias].low;
+    float *gain_low = call->in[o->gain].low;
     if (dgain)
         gckpti_start(dgain, n, call->in[o->gain].accumulate);
     if (dbias)
@@ -4819,26 +4882,29 @@ static void gckpti_norm_backward(const gckpt_call *call)
     for (int64_t r = 0; r < rows; r++) {
         const float *g = call->grad_out + r * n;
         for (int64_t i = 0; dbias && i < n; i++)
-            dbias[i] += g[i];
+            gckpti_sum_add(&dbias[i], bias_low ? bias_low + i : NULL, g[i]);
         if (!dx && !dgain)
             continue;
         const float *x = call->in[0].data + r * n;
-        float mean = o->center ? *aux++ : 0.0f, rstd = *aux++;
+        float c = o->center ? *aux++ : 0.0f, mean = o->center ? *aux++ : 0.0f, rstd = *aux++;
         for (int64_t i = 0; dgain && i < n; i++)
-            dgain[i] = gckpti_fma(g[i], (x[i] - mean) * rstd, dgain[i]);
+            gckpti_sum_add(&dgain[i], gain_low ? gain_low + i : NULL,
+                           gckpti_mul(g[i], gckpti_centered(x[i], c, mean) * rstd));
         if (!dx)
             continue;
-        float lane[32] = { 0.0f }, a = 0.0f;
-        if (o->center)
-            a = (gain ? gckpti_dot(g, gain, n) : gckpti_sum(g, n)) / (float)n;
+        float sum[32] = { 0.0f }, lane[32] = { 0.0f };
         for (int64_t i = 0; i < n; i++) {
-            float u = gain ? g[i] * gain[i] : g[i];
-            lane[i & 31] = gckpti_fma(u, (x[i] - mean) * rstd, lane[i & 31]);
+            float u = gain ? gckpti_mul(g[i], gain[i]) : g[i];
+            sum[i & 31] += u;
+            lane[i & 31] = gckpti_fma(u, gckpti_centered(x[i], c, mean) * rstd, lane[i & 31]);
         }
+        float a = o->center ? gckpti_lanes_sum(sum) / (float)n : 0.0f;
         float b = gckpti_lanes_sum(lane) / (float)n;
         for (int64_t i = 0; i < n; i++) {
-            float h = (x[i] - mean) * rstd, u = gain ? gckpti_fma(g[i], gain[i], -a) : g[i] - a;
-            gckpti_put_product(&dx[r * n + i], rstd, gckpti_fma(-h, b, u), call->in[0].accumulate);
+            float h = gckpti_centered(x[i], c, mean) * rstd;
+            float u = gain ? gckpti_mul(g[i], gain[i]) : g[i];
+            gckpti_put_product(&dx[r * n + i], rstd, gckpti_fma(-h, b, u - a),
+                               call->in[0].accumulate);
         }
     }
 }
@@ -4856,7 +4922,7 @@ static const gckpt_op gckpti_op_layernorm = { "layernorm",
                                               gckpti_norm_flops,
                                               NULL,
                                               { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX,
-                                                GCKPT_IN(0) | GCKPT_AUX, 0 },
+                                                GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS, GCKPT_SUMS },
                                               0,
                                               GCKPTI_FAST(gckpti_fast_layernorm_forward),
                                               GCKPTI_FAST(gckpti_fast_layernorm_backward) };
@@ -4867,7 +4933,7 @@ static const gckpt_op gckpti_op_rmsnorm = { "rmsnorm",
                                             gckpti_norm_flops,
                                             NULL,
                                             { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX,
-                                              GCKPT_IN(0) | GCKPT_AUX },
+                                              GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS },
                                             0,
                                             GCKPTI_FAST(gckpti_fast_layernorm_forward),
                                             GCKPTI_FAST(gckpti_fast_layernorm_backward) };
@@ -4893,23 +4959,27 @@ GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain)
  * out / sum. Keys out of sight are never touched. aux (B,heads,T): max + log(sum).
  * Backward (Dao 2022): p = exp(s - aux), dp = chain g v_j from +0, delta = dot(g, out) by lanes,
  * ds = (p (dp - delta)) scale. Chains: dq += ds k_j over keys; dk_j += ds q, dv_j += p g over
- * queries. */
+ * queries.
+ * In bf16 plans the chains are those of their matrix products (manual, 5l): q, k, v, g, p and ds
+ * are factors. Exponentials and sums are taken before p is rounded. */
 typedef struct {
     int heads, causal;
 } gckpti_attention;
 
 /* One step of the online softmax (Milakov & Gimelshein 2018), over n scores x: max' = max(max, x),
- * factor = exp(max - max'), p = exp(x - max'), sum = fma(sum, factor, sum of p by lanes); the first
- * step takes max' = max(x), sum = sum of p. p may be x, or NULL. Returns the factor (first: 0). */
+ * factor = exp(max - shift(max')), p = exp(x - shift(max')), sum = fma(sum, factor, sum of p by
+ * lanes); the first step takes max' = max(x), sum = sum of p. p may be x, or NULL. Returns the
+ * factor (first: 0). */
 static float gckpti_online(const float *x, float *p, int64_t n, int first, float *max, float *sum)
 {
     float lane[32] = { 0.0f }, top = gckpti_max(x, n), factor = 0.0f;
     if (!first) {
         top = top > *max ? top : *max;
-        factor = gckpti_exp(*max - top);
+        factor = gckpti_exp(*max - gckpti_shift(top));
     }
+    float shift = gckpti_shift(top);
     for (int64_t j = 0; j < n; j++) {
-        float e = gckpti_exp(x[j] - top);
+        float e = gckpti_exp(x[j] - shift);
         lane[j & 31] += e;
         if (p)
             p[j] = e;
@@ -4946,20 +5016,35 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
 }
 
 /* out[j] = chain of a (D) and row j of b from +0, for n rows that are C apart. */
-static void gckpti_attention_dots(const float *a, const float *b, int64_t c, int64_t n, int64_t d,
-                                  float *out)
+static void gckpti_attention_dots(const gckpt_call *call, const float *a, const float *b, int64_t c,
+                                  int64_t n, int64_t d, float *out)
 {
     gckpti_start(out, n, 0);
-    gckpti_chains(a, b, c, n, d, out);
+    if (call->precision == GCKPT_FP32)
+        gckpti_chains(a, b, c, n, d, out);
+    for (int64_t j = 0; call->precision != GCKPT_FP32 && j < n; j++)
+        for (int64_t p = 0; p < d; p++)
+            out[j] = gckpti_mixed_link(gckpti_to_bf16(a[p]), gckpti_to_bf16(b[j * c + p]), out[j]);
 }
 
-static void gckpti_attention_forward(const gckpt_call *call)
+/* The next link of d chains: gckpti_link, or that of a bf16 plan. */
+static void gckpti_attention_link(const gckpt_call *call, float s, const float *x, int64_t d,
+                                  float *out)
+{
+    if (call->precision == GCKPT_FP32)
+        gckpti_link(s, x, d, out);
+    for (int64_t e = 0; call->precision != GCKPT_FP32 && e < d; e++)
+        out[e] = gckpti_mixed_link(gckpti_to_bf16(s), gckpti_to_bf16(x[e]), gckpti_flush(out[e]));
+}
+
+/* Queries first..end-1, numbered through heads and rows. */
+static void gckpti_attention_queries(const gckpt_call *call, int64_t first, int64_t end)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
-    int64_t rows = call->shape.d[0], t = call->shape.d[1], c = call->shape.d[2];
+    int64_t t = call->shape.d[1], c = call->shape.d[2];
     int64_t s = call->in[1].shape.d[1], heads = o->heads, d = c / heads;
     float scale = 1.0f / gckpti_sqrt((float)d), p[GCKPTI_KEY_TILE];
-    for (int64_t i = 0; i < rows * heads * t; i++) { /* query i % t of head i / t % heads */
+    for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
         int64_t row = i / t / heads, column = i / t % heads * d;
         int64_t at = (row * t + i % t) * c + column, keys = row * s * c + column;
         const float *k = call->in[1].data + keys, *v = call->in[2].data + keys;
@@ -4969,15 +5054,16 @@ static void gckpti_attention_forward(const gckpt_call *call)
             gckpti_start(out, d, 0);
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
             int64_t n = gckpti_part(seen - j0, GCKPTI_KEY_TILE);
-            gckpti_attention_dots(call->in[0].data + at, k + j0 * c, c, n, d, p);
+            gckpti_attention_dots(call, call->in[0].data + at, k + j0 * c, c, n, d, p);
             for (int64_t j = 0; j < n; j++)
                 p[j] = gckpti_mul(p[j], scale);
             float factor = gckpti_online(p, p, n, j0 == 0, &max, &sum);
             for (int64_t e = 0; out && j0 && e < d; e++)
                 out[e] *= factor;
             for (int64_t j = 0; out && j < n; j++)
-                gckpti_link(p[j], v + (j0 + j) * c, d, out);
+                gckpti_attention_link(call, p[j], v + (j0 + j) * c, d, out);
         }
+        gckpti_softmax_end(&max, &sum);
         for (int64_t e = 0; out && e < d; e++)
             out[e] /= sum;
         if (call->aux)
@@ -4985,18 +5071,27 @@ static void gckpti_attention_forward(const gckpt_call *call)
     }
 }
 
-static void gckpti_attention_backward(const gckpt_call *call)
+/* All queries of all heads. */
+static int64_t gckpti_attention_all(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
-    int64_t rows = call->shape.d[0], t = call->shape.d[1], c = call->shape.d[2];
+    return call->shape.d[0] * call->shape.d[1] * o->heads;
+}
+
+static void gckpti_attention_forward(const gckpt_call *call)
+{
+    gckpti_attention_queries(call, 0, gckpti_attention_all(call));
+}
+
+/* What queries first..end-1 add to gradients that have begun. */
+static void gckpti_attention_gradients(const gckpt_call *call, int64_t first, int64_t end)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    int64_t t = call->shape.d[1], c = call->shape.d[2];
     int64_t s = call->in[1].shape.d[1], heads = o->heads, d = c / heads;
     float scale = 1.0f / gckpti_sqrt((float)d), score[GCKPTI_KEY_TILE], dp[GCKPTI_KEY_TILE];
     float *dq = call->in[0].grad, *dk = call->in[1].grad, *dv = call->in[2].grad;
-    for (int i = 0; i < 3; i++)
-        if (call->in[i].grad)
-            gckpti_start(call->in[i].grad, gckpti_elements(&call->in[i].shape),
-                         call->in[i].accumulate);
-    for (int64_t i = 0; i < rows * heads * t; i++) {
+    for (int64_t i = first; i < end; i++) {
         int64_t row = i / t / heads, column = i / t % heads * d;
         int64_t at = (row * t + i % t) * c + column;
         const float *q = call->in[0].data + at, *g = call->grad_out + at;
@@ -5007,23 +5102,37 @@ static void gckpti_attention_backward(const gckpt_call *call)
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
             int64_t n = gckpti_part(seen - j0, GCKPTI_KEY_TILE);
             int64_t key = (row * s + j0) * c + column;
-            gckpti_attention_dots(q, call->in[1].data + key, c, n, d, score);
+            gckpti_attention_dots(call, q, call->in[1].data + key, c, n, d, score);
             if (dq || dk)
-                gckpti_attention_dots(g, call->in[2].data + key, c, n, d, dp);
+                gckpti_attention_dots(call, g, call->in[2].data + key, c, n, d, dp);
             for (int64_t j = 0; j < n; j++, key += c) {
                 float p = gckpti_exp(gckpti_mul(score[j], scale) - lse);
                 if (dv)
-                    gckpti_link(p, g, d, dv + key);
+                    gckpti_attention_link(call, p, g, d, dv + key);
                 if (!dq && !dk)
                     continue;
                 float ds = p * (dp[j] - delta) * scale;
                 if (dq)
-                    gckpti_link(ds, call->in[1].data + key, d, dq + at);
+                    gckpti_attention_link(call, ds, call->in[1].data + key, d, dq + at);
                 if (dk)
-                    gckpti_link(ds, q, d, dk + key);
+                    gckpti_attention_link(call, ds, q, d, dk + key);
             }
         }
     }
+}
+
+static void gckpti_attention_start(const gckpt_call *call)
+{
+    for (int i = 0; i < 3; i++)
+        if (call->in[i].grad)
+            gckpti_start(call->in[i].grad, gckpti_elements(&call->in[i].shape),
+                         call->in[i].accumulate);
+}
+
+static void gckpti_attention_backward(const gckpt_call *call)
+{
+    gckpti_attention_start(call);
+    gckpti_attention_gradients(call, 0, gckpti_attention_all(call));
 }
 
 static uint64_t gckpti_attention_flops(const gckpt_call *call)
@@ -5059,12 +5168,52 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
 }
 
 /* ---- rotary: x (B,T,C), D = C / heads; pairs x_i, x_j, j = i + D/2, of each head are turned ----
- * At position t by mul(t, f_i), f_i = pow(base, -(2i) / D): y_i = fma(x_i, cos, -(x_j sin)),
- * y_j = fma(x_j, cos, x_i sin). The backward does so to g, with -sin. work (T,D/2,2): cos, sin. */
+ * At position t by t base^(-2i/D): y_i = fma(x_i, cos, -(x_j sin)), y_j = fma(x_j, cos, x_i sin).
+ * The backward does so to g, with -sin. work (T,D/2,2): cos, sin.
+ * Angles are counted in 2^-64 of a turn: t times a frequency modulo 2^64 is exact, so that far
+ * positions are as good as near ones (base 1 and more). Frequency 0 is 2^64 / 2 pi, the next is
+ * always the last times base^(-2/D), in binary64; then each is cut to a whole number and taken
+ * modulo 2^64. */
 typedef struct {
     int heads;
     float base;
 } gckpti_rotary;
+
+/* r = base^(-1/n), in binary64: Newton's method on r^n = 1 / base, three times from
+ * gckpti_pow(base, -1.0f / n): r = r - r (r^n - 1/base) / (n r^n), r^n by gckpti_powi. */
+static double gckpti_rotary_ratio(float base, int64_t n)
+{
+    double r = (double)gckpti_pow(base, -1.0f / (float)n), target = 1.0 / (double)base;
+    for (int i = 0; i < 3; i++) {
+        double power = gckpti_powi(r, (uint64_t)n);
+        r = r - r * (power - target) / ((double)n * power);
+    }
+    return r;
+}
+
+/* The angle of p, a turn being 2^64, to 5e-8: q = (p + 2^61) >> 62 quadrants, and with the sign of
+ * p - 2^62 q and its size m: fma(m >> 38, pi/2 2^-24, mul(next 24 bits of m, pi/2 2^-48)). */
+static gckpti_angle gckpti_rotary_angle(uint64_t p)
+{
+    gckpti_angle r = { (uint32_t)((p + (UINT64_C(1) << 61)) >> 62), 0.0f, 0.0f };
+    p -= (uint64_t)r.quadrant << 62;
+    uint64_t size = p >> 63 ? 0 - p : p;
+    float low = gckpti_mul((float)(int32_t)(size >> 14 & 0xffffffu), 5.5805896e-15f);
+    r.hi = gckpti_fma((float)(int32_t)(size >> 38), 9.36267571e-08f, low);
+    r.hi = p >> 63 ? -r.hi : r.hi;
+    return r;
+}
+
+/* Of x >= 0 counts of 2^-64 of a turn, whole turns left out; the fraction is cut. */
+static uint64_t gckpti_rotary_frequency(double x)
+{
+    const double turn = 18446744073709551616.0;
+    if (!(x < turn * 4503599627370496.0)) /* then whole turns are all it can hold */
+        return 0;
+    x -= turn * (double)(int64_t)(x / turn); /* exact */
+    uint64_t half = x < 0.5 * turn ? 0 : UINT64_C(1) << 63;
+    return half + (uint64_t)(int64_t)(half ? x - 0.5 * turn : x);
+}
 
 static gckpt_result gckpti_rotary_shape(gckpt_call *call)
 {
@@ -5089,10 +5238,12 @@ static void gckpti_rotary_turn(const gckpt_call *call, const float *x, float *y,
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads, half = d / 2;
     float *table = (float *)call->work;
-    for (int64_t i = 0; i < half; i++) {
-        float frequency = gckpti_pow(o->base, -(float)(2 * i) / (float)d), sine, cosine;
+    double ratio = gckpti_rotary_ratio(o->base, half), count = 2935890503282001226.0; /* 2^64/2pi */
+    for (int64_t i = 0; i < half; i++, count *= ratio) {
+        uint64_t frequency = gckpti_rotary_frequency(count);
+        float sine, cosine;
         for (int64_t position = 0; position < t; position++) {
-            gckpti_sincos(gckpti_mul((float)position, frequency), &sine, &cosine);
+            gckpti_sincos_of(gckpti_rotary_angle((uint64_t)position * frequency), &sine, &cosine);
             table[position * d + 2 * i] = cosine;
             table[position * d + 2 * i + 1] = direction < 0 ? -sine : sine;
         }
@@ -5141,7 +5292,7 @@ GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base)
     return gckpt_apply(&gckpti_op_rotary, &x, 1, &o, sizeof o);
 }
 
-/* ---- positions: x + table[0..T-1] ---- */
+/* ---- positions: x + table[0..T-1], by gckpt_slice and gckpt_add: dtable has low parts ---- */
 GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table)
 {
     if (!x || !table)
@@ -5180,6 +5331,7 @@ static void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
 static void gckpti_loss_finish(const gckpt_call *call, int64_t row, int64_t target, float max,
                                float sum, float hit)
 {
+    gckpti_softmax_end(&max, &sum);
     float log_sum = target < 0 ? 0.0f : gckpti_log(sum);
     if (target >= 0)
         gckpti_loss_add(call, log_sum - (hit - max), 1);
@@ -5685,7 +5837,8 @@ GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
  * The list has three parts. The prologue computes what depends on parameters only, once a step; the
  * body runs for each micro-batch; the epilogue sends gradients through the prologue's ops and
  * updates. A plan whose batch is larger than the graph's rows is "looped": parameter gradients live
- * through the whole step, one accumulator per use (manual, 5f).
+ * through the whole step, one accumulator per use (manual, 5f), with its low part behind it where
+ * it is a sum over rows (5e).
  * ============================================================================================== */
 typedef struct {
     const gckpt_op *op;
@@ -5953,10 +6106,12 @@ static unsigned gckpti_needs(const gckpti_planner *p, const gckpt_tensor *t)
     return mask;
 }
 
-/* The f32 copies that one instruction has in front of its workspace. Index 0: the output and its
- * gradient; 1 + i: input i. A copy that is the last one is always written to its end. */
+/* What one instruction has in front of its workspace: f32 copies (index 0: the output and its
+ * gradient; 1 + i: input i), and the low parts of sums that it begins and ends (1 + i). The last is
+ * always written to its end. */
 typedef struct {
     size_t value[1 + GCKPT_MAX_INPUTS], gradient[1 + GCKPT_MAX_INPUTS]; /* offsets, or NONE */
+    size_t low[1 + GCKPT_MAX_INPUTS];
     size_t bytes;
 } gckpti_copies;
 
@@ -5967,11 +6122,11 @@ static void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements)
 }
 
 /* kept, n (elements): by index as above. backward: `reads` has GCKPT_IN and GCKPT_OUT bits,
- * `wanted` bit i where input i's gradient is. An op that takes bf16 itself (inputs 0 and 1) leaves
- * only what is rounded by chance to the executor. */
+ * `wanted` bit i where input i's gradient is, `sums` bit i where it ends a sum. An op that takes
+ * bf16 itself (inputs 0 and 1) leaves only what is rounded by chance to the executor. */
 static void gckpti_copies_of(const gckpt_op *op, int inputs, const int *kept, const int64_t *n,
                              int by_chance, int backward, unsigned reads, unsigned wanted,
-                             gckpti_copies *c)
+                             unsigned sums, gckpti_copies *c)
 {
     int takes = (op->flags & GCKPT_TAKES_BF16) != 0, out = !takes || by_chance;
     memset(c, 0xff, sizeof *c);
@@ -5997,6 +6152,27 @@ static void gckpti_copies_of(const gckpt_op *op, int inputs, const int *kept, co
             gckpti_copy_add(c, &c->gradient[1 + i], n[1 + i]);
     if (backward && !takes && kept[0] & GCKPTI_NARROW_GRADIENT)
         gckpti_copy_add(c, &c->gradient[0], n[0]);
+    for (int i = 0; i < inputs; i++)
+        if (sums >> i & 1)
+            gckpti_copy_add(c, &c->low[1 + i], n[1 + i]);
+}
+
+/* Whether the gradient of an op's input is a sum with a low part, over rows of the batch or over
+ * repetitions: with the instruction (1), or with the step, in a looped plan (2); then the low part
+ * lies behind the accumulator. */
+enum { GCKPTI_SUM_HERE = 1, GCKPTI_SUM_ON = 2 };
+static int gckpti_sum_kind(const gckpt_op *op, int i, int once, const gckpt_shape *shape,
+                           int once_in, const gckpt_shape *in, int looped)
+{
+    if (op->needs[i] & GCKPT_SUMS && once_in && !once)
+        return looped ? GCKPTI_SUM_ON : GCKPTI_SUM_HERE;
+    return op->needs[i] & GCKPT_SUMS && gckpti_elements(in) != gckpti_elements(shape);
+}
+
+static int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i)
+{
+    const gckpt_tensor *q = t->in[i];
+    return gckpti_sum_kind(t->op, i, t->once, &t->shape, q->once, &q->shape, p->looped);
 }
 
 /* Input i's tensor is an earlier input of the same op too: its gradient is computed apart. */
@@ -6012,17 +6188,21 @@ static size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, 
 {
     int kept[1 + GCKPT_MAX_INPUTS];
     int64_t n[1 + GCKPT_MAX_INPUTS];
-    unsigned wanted = 0;
+    unsigned wanted = 0, sums = 0;
     gckpti_copies c;
     for (int i = -1; i < t->inputs; i++) {
         const gckpt_tensor *q = i < 0 ? t : t->in[i];
         kept[1 + i] = p->kept[q->base->id];
         n[1 + i] = gckpti_elements(&q->shape);
-        if (i >= 0 && p->active[q->base->id] && !gckpti_repeats(t, i))
+        if (i < 0 || !p->active[q->base->id])
+            continue;
+        if (!gckpti_repeats(t, i))
             wanted |= 1u << i;
+        if (backward && gckpti_sums(p, t, i) == GCKPTI_SUM_HERE)
+            sums |= 1u << i;
     }
     gckpti_copies_of(t->op, t->inputs, kept, n, p->desc->precision == GCKPT_BF16_STOCHASTIC,
-                     backward, gckpti_needs(p, t), wanted, &c);
+                     backward, gckpti_needs(p, t), wanted, sums, &c);
     return c.bytes;
 }
 
@@ -6121,12 +6301,10 @@ static gckpt_result gckpti_find_active(gckpti_planner *p)
                                 p->threads);
         p->work_forward[i] = call.work_forward;
         p->work_backward[i] = call.work_backward;
-        if (p->desc->precision != GCKPT_FP32 && !t->once) {
-            size_t forward = gckpti_copy_bytes(p, t, 0);
-            size_t backward = p->active[i] ? gckpti_copy_bytes(p, t, 1) : 0;
-            p->work_forward[i] += call.work_forward ? gckpti_round_up(forward, 64) : forward;
-            p->work_backward[i] += call.work_backward ? gckpti_round_up(backward, 64) : backward;
-        }
+        size_t forward = gckpti_copy_bytes(p, t, 0);
+        size_t backward = p->active[i] ? gckpti_copy_bytes(p, t, 1) : 0;
+        p->work_forward[i] += call.work_forward ? gckpti_round_up(forward, 64) : forward;
+        p->work_backward[i] += call.work_backward ? gckpti_round_up(backward, 64) : backward;
         call.shape = t->shape;
         p->cost[i] = p->desc->costs ? p->desc->costs[i] : gckpti_model_cost(p, t, &call);
     }
@@ -6822,7 +7000,8 @@ static gckpt_result gckpti_lifetimes(gckpti_planner *p)
             const gckpt_tensor *q = t->in[k]->base;
             if (p->active[q->id] && q->once)
                 p->use[i * GCKPT_MAX_INPUTS + k] = gckpti_version_new(
-                    p, gckpti_bytes(p, q, 0), 0, length, q->id, GCKPT_BUFFER_PARAMETER_GRADIENT);
+                    p, gckpti_bytes(p, q, 0) * (gckpti_sums(p, t, k) == GCKPTI_SUM_ON ? 2 : 1), 0,
+                    length, q->id, GCKPT_BUFFER_PARAMETER_GRADIENT);
         }
     }
     for (int x = 0; x < length && !p->failed; x++) {
@@ -11502,6 +11681,9 @@ static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int 
     c->training = p->mode != GCKPT_INFERENCE;
     c->precision = node->once ? GCKPT_FP32 : p->precision;
     c->runner = &e->runner;
+    for (int i = 0; i < node->inputs; i++)
+        c->rounded |= p->nodes[p->nodes[node->in[i]].base].kept & GCKPTI_ROUNDED ? GCKPT_IN(i) : 0;
+    c->rounded |= node->kept & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
 #if GCKPTI_HAS_FAST
     c->kernels = e->kernels;
 #endif
@@ -11660,7 +11842,13 @@ static uint32_t gckpti_stream(int id, int which)
     return 0x80000000u | ((uint32_t)id * (1 + GCKPT_MAX_INPUTS) + (uint32_t)which);
 }
 
-/* Where the copies of this instruction are; nothing when all is f32. o: see gckpti_ins. */
+static int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
+{
+    const gckpti_node *q = &p->nodes[node->in[i]];
+    return gckpti_sum_kind(node->op, i, node->once, &node->shape, q->once, &q->shape, p->looped);
+}
+
+/* Where the copies and low parts of this instruction are. o: see gckpti_ins. */
 static void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins, gckpti_copies *c)
 {
     const gckpt_plan *p = e->plan;
@@ -11668,7 +11856,7 @@ static void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins, gckpti_
     const size_t *o = p->operands + ins->operands;
     int kept[1 + GCKPT_MAX_INPUTS], backward = ins->kind == GCKPT_BACKWARD;
     int64_t n[1 + GCKPT_MAX_INPUTS];
-    unsigned reads = backward && o[0] != GCKPTI_NONE ? GCKPT_OUT : 0, wanted = 0;
+    unsigned reads = backward && o[0] != GCKPTI_NONE ? GCKPT_OUT : 0, wanted = 0, sums = 0;
     kept[0] = node->kept;
     n[0] = gckpti_elements(&node->shape);
     for (int i = 0; i < node->inputs; i++) {
@@ -11676,11 +11864,15 @@ static void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins, gckpti_
         n[1 + i] = gckpti_elements(&p->nodes[node->in[i]].shape);
         if (backward && o[4 + 3 * i] != GCKPTI_NONE)
             reads |= GCKPT_IN(i);
-        if (backward && o[5 + 3 * i] != GCKPTI_NONE && o[6 + 3 * i] == GCKPTI_NONE)
+        if (!backward || o[5 + 3 * i] == GCKPTI_NONE)
+            continue;
+        if (o[6 + 3 * i] == GCKPTI_NONE)
             wanted |= 1u << i;
+        if (gckpti_sums_of(p, node, i) == GCKPTI_SUM_HERE)
+            sums |= 1u << i;
     }
     gckpti_copies_of(node->op, node->inputs, kept, n, p->precision == GCKPT_BF16_STOCHASTIC,
-                     backward, reads, wanted, c);
+                     backward, reads, wanted, sums, c);
 }
 
 static float *gckpti_copy_at(const gckpt_call *c, size_t offset)
@@ -11832,6 +12024,11 @@ static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gc
     }
     if ((ins->zero >> i) & 1)
         gckpti_add_or_zero(e, arg->grad, NULL, n);
+    arg->low = gckpti_copy_at(c, copies->low[1 + i]);
+    if (arg->low)
+        gckpti_add_or_zero(e, arg->low, NULL, n);
+    else if (arg->grad && gckpti_sums_of(e->plan, node, i) == GCKPTI_SUM_ON)
+        arg->low = arg->grad + n;
 }
 
 /* What remains to do with it: rounding, and adding what was computed apart. */
@@ -11866,10 +12063,7 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
     gckpti_copies copies;
     gckpt_call c;
     gckpti_call_start(e, node, ins->id, gckpti_micro_rows(e), &c);
-    memset(&copies, 0xff, sizeof copies);
-    copies.bytes = 0;
-    if (c.precision != GCKPT_FP32)
-        gckpti_copies_at(e, ins, &copies);
+    gckpti_copies_at(e, ins, &copies);
     c.out = gckpti_at(e, o[0]);
     c.aux = gckpti_at(e, o[1]);
     c.work = gckpti_at(e, o[2]);
@@ -12360,22 +12554,21 @@ static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
     return GCKPT_OK;
 }
 
-/* Looped plans: parameter gradients (and those of functions of parameters) start at +0. */
+/* Looped plans: the accumulators of parameters' gradients (and those of functions of parameters),
+ * with their low parts, start at +0. */
 static void gckpti_clear_accumulators(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t x = 0; x < p->length && p->looped; x++) {
         const gckpti_ins *ins = &p->list[x];
-        const size_t *o = p->operands + ins->operands;
         const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
-        if (ins->kind == GCKPT_FORWARD || !node->once ||
-            (ins->kind == GCKPT_BACKWARD && node->op->flags & GCKPT_LOSS))
-            continue;
-        for (int u = 0; u < ins->uses; u++) {
-            size_t at = ins->kind == GCKPT_UPDATE ? o[u]
-                        : u                       ? o[4 + 3 * node->inputs + u - 1]
-                                                  : o[3];
-            gckpti_add_or_zero(e, gckpti_at(e, at), NULL, gckpti_elements(&node->shape));
+        for (int i = 0; ins->kind == GCKPT_BACKWARD && i < node->inputs; i++) {
+            const gckpti_node *q = &p->nodes[node->in[i]];
+            float *sum = gckpti_at(e, p->operands[ins->operands + (size_t)(5 + 3 * i)]);
+            int64_t n = gckpti_elements(&q->shape);
+            if (sum && q->once)
+                gckpti_add_or_zero(e, sum, NULL,
+                                   gckpti_sums_of(p, node, i) == GCKPTI_SUM_ON ? 2 * n : n);
         }
     }
 }
@@ -13170,7 +13363,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
  * bytes; the values: little-endian f32, one tensor after the other (the format is described at
  * https://huggingface.co/docs/safetensors):
  *
- *     {"__metadata__":{"format":"gradckpt","contract":"1","step":"20","seed":"0",
+ *     {"__metadata__":{"format":"gradckpt","contract":"2","step":"20","seed":"0",
  *       "optimiser":"1","b#updates":"3:15"},
  *      "w":{"dtype":"F32","shape":[8,16],"data_offsets":[0,512]},"w#state0":{...},"w#state1":{...}}
  *
@@ -14928,18 +15121,28 @@ static inline void gckpti_fetch_some(gckpti_fetch *f)
 }
 
 /* A row and what is taken over it, by lanes as in numerics. */
-enum { GCKPTI_SUM, GCKPTI_TOP, GCKPTI_DOT, GCKPTI_SQUARES, GCKPTI_EXP, GCKPTI_NORM };
+enum {
+    GCKPTI_SUM,
+    GCKPTI_TOP,
+    GCKPTI_DOT,
+    GCKPTI_PRODUCTS,
+    GCKPTI_SQUARES,
+    GCKPTI_EXP,
+    GCKPTI_NORM
+};
 typedef struct {
-    int kind;
-    const float *x, *y,
-        *z;     /* x; greatest; x y; (x - mean)^2; exp(x - mean); (x - mean) rstd y [z] */
+    int kind; /* SUM: of x - first; TOP: the greatest x; DOT, PRODUCTS: x y, in one link or rounded
+                 first; with d = (x - first) - mean, SQUARES: d^2, NORM: d rstd y [z];
+                 EXP: exp(x - mean) */
+    const float *x, *y, *z;
     float *out; /* EXP: where they go, or NULL */
-    float mean, rstd;
+    float first, mean, rstd;
 } gckpti_row;
 
 typedef struct gckpti_columns {
     const gckpt_call *call;
     float *gain, *bias;
+    float *gain_low, *bias_low;
 } gckpti_columns;
 
 enum {
@@ -14953,7 +15156,7 @@ enum {
 typedef struct gckpti_heads { /* an attention call's */
     const gckpt_call *call;
     int64_t t, s, c, d, wide, heads, blocks;
-    int causal;
+    int causal, mixed;
     float scale;
 } gckpti_heads;
 
@@ -15006,12 +15209,17 @@ static const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
 static gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
-    const float *aux = (const float *)call->aux + (o->center ? 2 * r : r);
+    const float *aux = (const float *)call->aux + (o->center ? 3 * r : r);
     int64_t at = r * gckpti_last(&call->shape);
-    gckpti_row row = { GCKPTI_NORM, call->in[0].data + at, call->grad_out + at, NULL, NULL,
-                       0.0f,        aux[o->center] };
+    gckpti_row row = { GCKPTI_NORM, NULL, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
+    row.x = call->in[0].data + at;
+    row.y = call->grad_out + at;
     row.z = o->gain ? call->in[o->gain].data : NULL;
-    row.mean = o->center ? aux[0] : 0.0f;
+    if (o->center) {
+        row.first = *aux++;
+        row.mean = *aux++;
+    }
+    row.rstd = *aux;
     return row;
 }
 
@@ -15393,11 +15601,12 @@ static void gckpti_pair_forward_item(void *context, int64_t i, int64_t worker)
                                           call->out + at, gckpti_elements_of(e, i));
 }
 
-/* No input is repeated. */
+/* No input is repeated, and no gradient a sum over rows. */
 static int gckpti_same_elements(const gckpt_call *call)
 {
     int64_t n = gckpti_elements(&call->shape);
-    return gckpti_elements(&call->in[0].shape) == n && gckpti_elements(&call->in[1].shape) == n;
+    return gckpti_elements(&call->in[0].shape) == n && gckpti_elements(&call->in[1].shape) == n &&
+           !call->in[0].low && !call->in[1].low;
 }
 
 static void gckpti_fast_pair_forward(const gckpt_call *call, int kind,
@@ -15441,13 +15650,30 @@ static void gckpti_sum_backward_item(void *context, int64_t i, int64_t worker)
     (e->kind == GCKPTI_ADD ? gckpti_add_backward : gckpti_sub_backward)(&c);
 }
 
+static void gckpti_columns_run(const gckpt_call *call, int gain, int bias);
+
+/* Repetitions of whole rows, as of a table of positions, are columns of a bias. */
 static void gckpti_fast_add_backward(const gckpt_call *call)
 {
     gckpti_elementwise e = { call, NULL, GCKPTI_ADD, 0 };
-    if (gckpti_same_elements(call))
+    gckpt_call plain = *call;
+    if (gckpti_same_elements(call)) {
         gckpti_spread_elements(&e, 4, gckpti_sum_backward_item);
-    else
-        gckpti_add_backward(call);
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        gckpti_walk w;
+        gckpt_call c = *call;
+        int64_t n = gckpti_elements(&call->in[i].shape);
+        gckpti_broadcast_walk(&w, call);
+        if (!call->in[i].grad || !call->in[i].low || w.size[0] != n || w.step[i][0] != 1)
+            continue;
+        c.shape = gckpt_shape2(gckpti_elements(&call->shape) / n, n);
+        c.in[1] = call->in[i];
+        gckpti_columns_run(&c, 0, 1);
+        plain.in[i].grad = NULL;
+    }
+    gckpti_add_backward(&plain);
 }
 
 static void gckpti_fast_sub_backward(const gckpt_call *call)
@@ -15603,16 +15829,21 @@ static void gckpti_columns_item(void *context, int64_t i, int64_t worker)
     gckpti_kernels_of(s->call)->columns(s, first, first + gckpti_part(n - first, GCKPTI_COLUMNS));
 }
 
-/* gain, bias: numbers of the inputs, 0 for none. */
+/* gain, bias: numbers of the inputs, 0 for none. A single row may have no low parts: then they stay
+ * what they are, 0, in nobody's memory. */
 static void gckpti_columns_run(const gckpt_call *call, int gain, int bias)
 {
-    gckpti_columns s = { call, gain ? call->in[gain].grad : NULL,
-                         bias ? call->in[bias].grad : NULL };
+    const gckpt_arg *g = &call->in[gain], *b = &call->in[bias];
+    gckpti_columns s = { call, NULL, NULL, NULL, NULL };
+    if (gain)
+        s.gain = g->grad, s.gain_low = g->low;
+    if (bias)
+        s.bias = b->grad, s.bias_low = b->low;
     int64_t n = gckpti_last(&call->shape), items = (n + GCKPTI_COLUMNS - 1) / GCKPTI_COLUMNS;
     if (s.gain)
-        gckpti_start(s.gain, n, call->in[gain].accumulate);
+        gckpti_start(s.gain, n, g->accumulate);
     if (s.bias)
-        gckpti_start(s.bias, n, call->in[bias].accumulate);
+        gckpti_start(s.bias, n, b->accumulate);
     if (s.gain || s.bias)
         gckpti_spread(call, items, gckpti_rows(&call->shape) * GCKPTI_COLUMNS, gckpti_columns_item,
                       &s);
@@ -15651,8 +15882,26 @@ static gckpti_heads gckpti_heads_of(const gckpt_call *call)
                        o->heads,
                        (t + GCKPTI_BLOCK - 1) / GCKPTI_BLOCK,
                        o->causal,
+                       call->precision != GCKPT_FP32,
                        1.0f / gckpti_sqrt((float)d) };
     return h;
+}
+
+/* The vector kernels of a bf16 plan want factors that are bf16 already, and a processor that can
+ * flush subnormals as x86 does; else the plain ones run, an item being a head. */
+static int gckpti_attention_is_fast(const gckpt_call *call)
+{
+    unsigned factors = GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | (call->grad_out ? GCKPT_OUT : 0);
+    return call->precision == GCKPT_FP32 ||
+           (gckpti_kernels_of(call)->mixed->tile && (call->rounded & factors) == factors);
+}
+
+static void gckpti_attention_plain_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_heads *h = (const gckpti_heads *)context;
+    (void)worker;
+    (h->call->grad_out ? gckpti_attention_gradients : gckpti_attention_queries)(h->call, i * h->t,
+                                                                                (i + 1) * h->t);
 }
 
 static void gckpti_attention_forward_item(void *context, int64_t i, int64_t worker)
@@ -15668,8 +15917,12 @@ static void gckpti_attention_forward_item(void *context, int64_t i, int64_t work
 static void gckpti_fast_attention_forward(const gckpt_call *call)
 {
     gckpti_heads h = gckpti_heads_of(call);
-    gckpti_spread(call, call->shape.d[0] * h.heads * h.blocks, GCKPTI_BLOCK * h.s * h.d,
-                  gckpti_attention_forward_item, &h);
+    if (gckpti_attention_is_fast(call))
+        gckpti_spread(call, call->shape.d[0] * h.heads * h.blocks, GCKPTI_BLOCK * h.s * h.d,
+                      gckpti_attention_forward_item, &h);
+    else
+        gckpti_spread(call, call->shape.d[0] * h.heads, 16 * h.t * h.s * h.d,
+                      gckpti_attention_plain_item, &h);
 }
 
 static void gckpti_attention_backward_item(void *context, int64_t i, int64_t worker)
@@ -15682,8 +15935,11 @@ static void gckpti_attention_backward_item(void *context, int64_t i, int64_t wor
 static void gckpti_fast_attention_backward(const gckpt_call *call)
 {
     gckpti_heads h = gckpti_heads_of(call);
-    gckpti_spread(call, call->shape.d[0] * h.heads, h.t * h.s * h.d, gckpti_attention_backward_item,
-                  &h);
+    int fast = gckpti_attention_is_fast(call);
+    if (!fast)
+        gckpti_attention_start(call);
+    gckpti_spread(call, call->shape.d[0] * h.heads, h.t * h.s * h.d,
+                  fast ? gckpti_attention_backward_item : gckpti_attention_plain_item, &h);
 }
 
 /* ---- cross_entropy, linear_cross_entropy: an item is a row. The logits of up to
@@ -16109,8 +16365,7 @@ typedef int32_t gckpti_ints __attribute__((vector_size(16)));
     GCKPTI_VECTOR(GCKPTI_FLOATS, name, (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c), result)
 
 /* load_n, store_n: the first n floats (all if n > W), the others read as 0; max and min: b if
- * either is NaN; fnma: c - a * b; fms:
- * a * b - c; upto: a in the first n lanes, then b; less: a < b ? c : d;
+ * either is NaN; fnma: c - a * b; upto: a in the first n lanes, then b; less: a < b ? c : d;
  * exponent: 2^(n - 127); biased: a >> 23 */
 #if GCKPTI_ISA == 3
 #define GCKPTI_MASK(n) ((__mmask16)((1u << (n)) - 1u))
@@ -16146,7 +16401,6 @@ GCKPTI_F2(either, _mm512_or_ps(a, b))
 GCKPTI_F2(differ, _mm512_xor_ps(a, b))
 GCKPTI_F3(fma, _mm512_fmadd_ps(a, b, c))
 GCKPTI_F3(fnma, _mm512_fnmadd_ps(a, b, c))
-GCKPTI_F3(fms, _mm512_fmsub_ps(a, b, c))
 GCKPTI_F1(lower, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 16)))
 GCKPTI_VECTOR(GCKPTI_INTS, bits, (GCKPTI_FLOATS a), _mm512_castps_si512(a))
 GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), _mm512_add_epi32(a, _mm512_set1_epi32(n)))
@@ -16200,7 +16454,6 @@ GCKPTI_F2(either, _mm256_or_ps(a, b))
 GCKPTI_F2(differ, _mm256_xor_ps(a, b))
 GCKPTI_F3(fma, _mm256_fmadd_ps(a, b, c))
 GCKPTI_F3(fnma, _mm256_fnmadd_ps(a, b, c))
-GCKPTI_F3(fms, _mm256_fmsub_ps(a, b, c))
 GCKPTI_F1(lower, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 16)))
 GCKPTI_VECTOR(GCKPTI_INTS, bits, (GCKPTI_FLOATS a), _mm256_castps_si256(a))
 GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), _mm256_add_epi32(a, _mm256_set1_epi32(n)))
@@ -16269,7 +16522,6 @@ GCKPTI_F2(either, GCKPTI_AS_FLOATS(vorrq_s32(GCKPTI_AS_INTS(a), GCKPTI_AS_INTS(b
 GCKPTI_F2(differ, GCKPTI_AS_FLOATS(veorq_s32(GCKPTI_AS_INTS(a), GCKPTI_AS_INTS(b))))
 GCKPTI_F3(fma, vfmaq_f32(c, a, b))
 GCKPTI_F3(fnma, vfmsq_f32(c, a, b))
-GCKPTI_F3(fms, vfmaq_f32(vnegq_f32(c), a, b))
 GCKPTI_VECTOR(GCKPTI_INTS, bits, (GCKPTI_FLOATS a), GCKPTI_AS_INTS(a))
 GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), vaddq_s32(a, vdupq_n_s32(n)))
 GCKPTI_VECTOR(GCKPTI_INTS, minus, (GCKPTI_INTS a, GCKPTI_INTS b), vsubq_s32(a, b))
@@ -16298,8 +16550,6 @@ GCKPTI_LANEWISE(fma, (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c),
                 gckpti_fma(a[i], b[i], c[i]))
 GCKPTI_LANEWISE(fnma, (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c),
                 gckpti_fma(-a[i], b[i], c[i]))
-GCKPTI_LANEWISE(fms, (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c),
-                gckpti_fma(a[i], b[i], -c[i]))
 GCKPTI_LANEWISE(less, (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c, GCKPTI_FLOATS d),
                 a[i] < b[i] ? c[i] : d[i])
 #undef GCKPTI_LANEWISE
@@ -16758,7 +17008,10 @@ GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(term)(const gckpti_row *row,
 {
     GCKPTI_FLOATS x = GCKPTI_V(load_n)(row->x + at, left), y;
     if (row->kind == GCKPTI_SUM)
-        return GCKPTI_V(add)(x, sum);
+        return GCKPTI_V(add)(GCKPTI_V(sub)(x, GCKPTI_V(set1)(row->first)), sum);
+    if (row->kind == GCKPTI_PRODUCTS)
+        return GCKPTI_V(add)(
+            GCKPTI_V(fma)(x, GCKPTI_V(load_n)(row->y + at, left), GCKPTI_V(zero)()), sum);
     if (row->kind == GCKPTI_TOP)
         return GCKPTI_V(max)(x, sum);
     if (row->kind == GCKPTI_DOT)
@@ -16769,13 +17022,13 @@ GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(term)(const gckpti_row *row,
             GCKPTI_V(store_n)(row->out + at, x, left);
         return GCKPTI_V(add)(sum, x);
     }
-    x = GCKPTI_V(sub)(x, GCKPTI_V(set1)(row->mean));
+    x = GCKPTI_V(sub)(GCKPTI_V(sub)(x, GCKPTI_V(set1)(row->first)), GCKPTI_V(set1)(row->mean));
     if (row->kind == GCKPTI_SQUARES)
         return GCKPTI_V(fma)(x, x, sum);
     x = GCKPTI_V(mul)(x, GCKPTI_V(set1)(row->rstd));
     y = GCKPTI_V(load_n)(row->y + at, left);
     if (row->z)
-        y = GCKPTI_V(mul)(y, GCKPTI_V(load_n)(row->z + at, left));
+        y = GCKPTI_V(fma)(y, GCKPTI_V(load_n)(row->z + at, left), GCKPTI_V(zero)());
     return GCKPTI_V(fma)(y, x, sum);
 }
 
@@ -16804,19 +17057,19 @@ GCKPTI_INLINED GCKPTI_TARGET float GCKPTI_V(reduce)(const gckpti_row *row, int64
 /* gckpti_dot, gckpti_sum, gckpti_max */
 static GCKPTI_TARGET float GCKPTI_V(dot)(const float *x, const float *y, int64_t n)
 {
-    const gckpti_row row = { GCKPTI_DOT, x, y, NULL, NULL, 0.0f, 0.0f };
+    const gckpti_row row = { GCKPTI_DOT, x, y, NULL, NULL, 0.0f, 0.0f, 0.0f };
     return GCKPTI_V(reduce)(&row, n);
 }
 
 static GCKPTI_TARGET float GCKPTI_V(sum)(const float *x, int64_t n)
 {
-    const gckpti_row row = { GCKPTI_SUM, x, NULL, NULL, NULL, 0.0f, 0.0f };
+    const gckpti_row row = { GCKPTI_SUM, x, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
     return GCKPTI_V(reduce)(&row, n);
 }
 
 static GCKPTI_TARGET float GCKPTI_V(top)(const float *x, int64_t n)
 {
-    const gckpti_row row = { GCKPTI_TOP, x, NULL, NULL, NULL, 0.0f, 0.0f };
+    const gckpti_row row = { GCKPTI_TOP, x, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
     return GCKPTI_V(reduce)(&row, n);
 }
 
@@ -16824,16 +17077,16 @@ static GCKPTI_TARGET float GCKPTI_V(top)(const float *x, int64_t n)
 static GCKPTI_TARGET float GCKPTI_V(online)(const float *x, float *p, int64_t n, int first,
                                             float *max, float *sum)
 {
-    gckpti_row row = { GCKPTI_EXP, x, NULL, NULL, p, 0.0f, 0.0f };
+    gckpti_row row = { GCKPTI_EXP, x, NULL, NULL, p, 0.0f, 0.0f, 0.0f };
     float factor = 0.0f, added;
-    row.mean = GCKPTI_V(top)(x, n);
-    if (!first) {
-        row.mean = row.mean > *max ? row.mean : *max;
+    float top = GCKPTI_V(top)(x, n);
+    top = first || top > *max ? top : *max;
+    row.mean = gckpti_shift(top);
+    if (!first)
         factor = gckpti_exp(*max - row.mean);
-    }
     added = GCKPTI_V(reduce)(&row, n);
     *sum = first ? added : gckpti_fma(*sum, factor, added);
-    *max = row.mean;
+    *max = top;
     return factor;
 }
 
@@ -16999,6 +17252,7 @@ static GCKPTI_TARGET void GCKPTI_V(softmax_forward)(const float *x, float *y, in
 {
     float max, sum;
     GCKPTI_V(online)(x, y, n, 1, &max, &sum);
+    gckpti_softmax_end(&max, &sum);
     GCKPTI_V(divide)(y, sum, n);
 }
 
@@ -17018,12 +17272,19 @@ static GCKPTI_TARGET void GCKPTI_V(norm_forward)(const gckpt_call *call, int64_t
     int64_t n = gckpti_last(&call->shape);
     const float *gain = o->gain ? call->in[o->gain].data : NULL, *x = call->in[0].data + r * n;
     const float *bias = o->bias ? call->in[o->bias].data : NULL;
-    gckpti_row row = { GCKPTI_SQUARES, x, NULL, NULL, NULL, 0.0f, 0.0f };
-    row.mean = o->center ? GCKPTI_V(sum)(x, n) / (float)n : 0.0f;
+    gckpti_row row = { GCKPTI_SUM, x, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
+    if (o->center) {
+        row.first = x[0];
+        row.first += GCKPTI_V(reduce)(&row, n) / (float)n;
+        row.mean = GCKPTI_V(reduce)(&row, n) / (float)n;
+    }
+    row.kind = GCKPTI_SQUARES;
     row.rstd = gckpti_rsqrt(GCKPTI_V(reduce)(&row, n) / (float)n + 1e-5f);
     const GCKPTI_FLOATS center = GCKPTI_V(set1)(row.mean), rstd = GCKPTI_V(set1)(row.rstd);
+    const GCKPTI_FLOATS first = GCKPTI_V(set1)(row.first);
     for (int64_t j = 0; call->out && j < n; j += GCKPTI_W) {
-        GCKPTI_FLOATS d = GCKPTI_V(sub)(GCKPTI_V(load_n)(x + j, n - j), center);
+        GCKPTI_FLOATS d = GCKPTI_V(sub)(GCKPTI_V(load_n)(x + j, n - j), first);
+        d = GCKPTI_V(sub)(d, center);
         GCKPTI_FLOATS h = GCKPTI_V(mul)(d, rstd);
         GCKPTI_FLOATS y = gain ? GCKPTI_V(load_n)(gain + j, n - j) : rstd;
         if (bias)
@@ -17033,10 +17294,12 @@ static GCKPTI_TARGET void GCKPTI_V(norm_forward)(const gckpt_call *call, int64_t
         GCKPTI_V(store_n)(call->out + r * n + j, y, n - j);
     }
     float *aux = (float *)call->aux;
-    if (aux && o->center)
-        aux[2 * r] = row.mean;
+    if (aux && o->center) {
+        aux[3 * r] = row.first;
+        aux[3 * r + 1] = row.mean;
+    }
     if (aux)
-        aux[o->center ? 2 * r + 1 : r] = row.rstd;
+        aux[o->center ? 3 * r + 2 : r] = row.rstd;
 }
 
 static GCKPTI_TARGET void GCKPTI_V(norm_backward)(const gckpt_call *call, int64_t r)
@@ -17045,19 +17308,20 @@ static GCKPTI_TARGET void GCKPTI_V(norm_backward)(const gckpt_call *call, int64_
     const gckpti_row row = gckpti_norm_row(call, r);
     int64_t n = gckpti_last(&call->shape);
     const GCKPTI_FLOATS mean = GCKPTI_V(set1)(row.mean), rstd = GCKPTI_V(set1)(row.rstd);
+    const GCKPTI_FLOATS first = GCKPTI_V(set1)(row.first), zero = GCKPTI_V(zero)();
+    const gckpti_row products = { GCKPTI_PRODUCTS, row.y, row.z, NULL, NULL, 0.0f, 0.0f, 0.0f };
     float sum = !o->center ? 0.0f
-                : row.z    ? GCKPTI_V(dot)(row.y, row.z, n)
+                : row.z    ? GCKPTI_V(reduce)(&products, n)
                            : GCKPTI_V(sum)(row.y, n);
     const GCKPTI_FLOATS a = GCKPTI_V(set1)(sum / (float)n);
     const GCKPTI_FLOATS b = GCKPTI_V(set1)(GCKPTI_V(reduce)(&row, n) / (float)n);
     for (int64_t j = 0; j < n; j += GCKPTI_W) {
-        GCKPTI_FLOATS h = GCKPTI_V(sub)(GCKPTI_V(load_n)(row.x + j, n - j), mean);
+        GCKPTI_FLOATS h = GCKPTI_V(sub)(GCKPTI_V(load_n)(row.x + j, n - j), first);
         GCKPTI_FLOATS u = GCKPTI_V(load_n)(row.y + j, n - j);
         if (row.z)
-            u = GCKPTI_V(fms)(u, GCKPTI_V(load_n)(row.z + j, n - j), a);
-        else
-            u = GCKPTI_V(sub)(u, a);
-        u = GCKPTI_V(fnma)(GCKPTI_V(mul)(h, rstd), b, u);
+            u = GCKPTI_V(fma)(u, GCKPTI_V(load_n)(row.z + j, n - j), zero);
+        h = GCKPTI_V(mul)(GCKPTI_V(sub)(h, mean), rstd);
+        u = GCKPTI_V(fnma)(h, b, GCKPTI_V(sub)(u, a));
         GCKPTI_V(put)(call->in[0].grad + r * n + j, rstd, u, call->in[0].accumulate, n - j);
     }
 }
@@ -17288,8 +17552,28 @@ static const gckpti_mixed_kernels GCKPTI_V(mixed_kernels) = {
     gckpti_mixed_pack, GCKPTI_V(widen), GCKPTI_V(narrow)
 };
 
-/* ---- sums over rows, from the first to the last: bias += g, gain += g * normalised x; the sums of
- * 4 vectors of columns stay in registers ---- */
+/* ---- sums over rows, from the first to the last: bias += g, gain += g * normalised x, as
+ * gckpti_sum_add does; those of 4 vectors of columns stay in registers ---- */
+GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(sum_add)(GCKPTI_FLOATS *sum, GCKPTI_FLOATS *low,
+                                                    GCKPTI_FLOATS x)
+{
+    GCKPTI_FLOATS y = GCKPTI_V(sub)(x, *low), s = GCKPTI_V(add)(*sum, y);
+    *low = GCKPTI_V(sub)(GCKPTI_V(sub)(s, *sum), y);
+    *sum = s;
+}
+
+GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(sum_load)(const float *x, int64_t at, int64_t n)
+{
+    return x && n > 0 ? GCKPTI_V(load_n)(x + at, n) : GCKPTI_V(zero)();
+}
+
+GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(sum_store)(float *d, int64_t at, GCKPTI_FLOATS x,
+                                                      int64_t n)
+{
+    if (d && n > 0)
+        GCKPTI_V(store_n)(d + at, x, n);
+}
+
 #define GCKPTI_EACH_SUM(X) X(0) X(1) X(2) X(3)
 GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(columns_of)(const gckpti_columns *s, int64_t j,
                                                        int64_t n, int gain, int bias)
@@ -17300,36 +17584,39 @@ GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(columns_of)(const gckpti_columns *s, 
     int64_t at = j;
 #define GCKPTI_LEFT(i) (n - GCKPTI_W * (i))
 #define GCKPTI_SUM_START(i)                                                                        \
-    GCKPTI_FLOATS bias##i = GCKPTI_V(zero)(), gain##i = bias##i;                                   \
-    if (bias && GCKPTI_LEFT(i) > 0)                                                                \
-        bias##i = GCKPTI_V(load_n)(s->bias + j + GCKPTI_W * (i), GCKPTI_LEFT(i));                  \
-    if (gain && GCKPTI_LEFT(i) > 0)                                                                \
-        gain##i = GCKPTI_V(load_n)(s->gain + j + GCKPTI_W * (i), GCKPTI_LEFT(i));
+    GCKPTI_FLOATS bias##i = GCKPTI_V(sum_load)(s->bias, j + GCKPTI_W * (i), GCKPTI_LEFT(i));       \
+    GCKPTI_FLOATS gain##i = GCKPTI_V(sum_load)(s->gain, j + GCKPTI_W * (i), GCKPTI_LEFT(i));       \
+    GCKPTI_FLOATS bias_low##i =                                                                    \
+        GCKPTI_V(sum_load)(s->bias_low, j + GCKPTI_W * (i), GCKPTI_LEFT(i));                       \
+    GCKPTI_FLOATS gain_low##i = GCKPTI_V(sum_load)(s->gain_low, j + GCKPTI_W * (i), GCKPTI_LEFT(i));
 #define GCKPTI_SUM_ROW(i)                                                                          \
     if (GCKPTI_LEFT(i) > 0) {                                                                      \
         GCKPTI_FLOATS x = g ? GCKPTI_V(load_n)(g + at + GCKPTI_W * (i), GCKPTI_LEFT(i))            \
                             : GCKPTI_V(load_bf16)(narrow + at + GCKPTI_W * (i), GCKPTI_LEFT(i));   \
         if (bias)                                                                                  \
-            bias##i = GCKPTI_V(add)(bias##i, x);                                                   \
+            GCKPTI_V(sum_add)(&bias##i, &bias_low##i, x);                                          \
         if (gain) {                                                                                \
             GCKPTI_FLOATS h = GCKPTI_V(load_n)(row.x + j + GCKPTI_W * (i), GCKPTI_LEFT(i));        \
-            h = GCKPTI_V(mul)(GCKPTI_V(sub)(h, mean), rstd);                                       \
-            gain##i = GCKPTI_V(fma)(x, h, gain##i);                                                \
+            h = GCKPTI_V(sub)(GCKPTI_V(sub)(h, first), mean);                                      \
+            x = GCKPTI_V(fma)(x, GCKPTI_V(mul)(h, rstd), zero);                                    \
+            GCKPTI_V(sum_add)(&gain##i, &gain_low##i, x);                                          \
         }                                                                                          \
     }
 #define GCKPTI_SUM_END(i)                                                                          \
-    if (bias && GCKPTI_LEFT(i) > 0)                                                                \
-        GCKPTI_V(store_n)(s->bias + j + GCKPTI_W * (i), bias##i, GCKPTI_LEFT(i));                  \
-    if (gain && GCKPTI_LEFT(i) > 0)                                                                \
-        GCKPTI_V(store_n)(s->gain + j + GCKPTI_W * (i), gain##i, GCKPTI_LEFT(i));
-    gckpti_row row = { GCKPTI_NORM, NULL, NULL, NULL, NULL, 0.0f, 0.0f };
+    GCKPTI_V(sum_store)(s->bias, j + GCKPTI_W * (i), bias##i, GCKPTI_LEFT(i));                     \
+    GCKPTI_V(sum_store)(s->gain, j + GCKPTI_W * (i), gain##i, GCKPTI_LEFT(i));                     \
+    GCKPTI_V(sum_store)(s->bias_low, j + GCKPTI_W * (i), bias_low##i, GCKPTI_LEFT(i));             \
+    GCKPTI_V(sum_store)(s->gain_low, j + GCKPTI_W * (i), gain_low##i, GCKPTI_LEFT(i));
+    gckpti_row row = { GCKPTI_NORM, NULL, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
+    const GCKPTI_FLOATS zero = GCKPTI_V(zero)();
     GCKPTI_EACH_SUM(GCKPTI_SUM_START)
     for (int64_t r = 0; r < rows; r++, at += c) {
         if (gain)
             row = gckpti_norm_row(s->call, r);
         const GCKPTI_FLOATS mean = GCKPTI_V(set1)(row.mean), rstd = GCKPTI_V(set1)(row.rstd);
+        const GCKPTI_FLOATS first = GCKPTI_V(set1)(row.first);
         GCKPTI_EACH_SUM(GCKPTI_SUM_ROW)
-        (void)mean, (void)rstd;
+        (void)mean, (void)rstd, (void)first;
     }
     GCKPTI_EACH_SUM(GCKPTI_SUM_END)
 #undef GCKPTI_LEFT
@@ -17450,13 +17737,43 @@ static GCKPTI_TARGET void GCKPTI_V(gather)(const gckpti_heads *h, const float *x
             GCKPTI_V(store)(d + j, GCKPTI_V(load_n)(x + j, h->d - j));
 }
 
+/* strips of attention: in bf16 plans with subnormals flushed. */
+static GCKPTI_TARGET void GCKPTI_V(head_strips)(const gckpti_heads *h, const gckpti_strip *s,
+                                                int64_t m, int64_t n, int64_t k, const float *a,
+                                                const float *b, float *c)
+{
+#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
+    if (h->mixed) {
+        const unsigned mode = _mm_getcsr();
+        _mm_setcsr(mode | 0x8040u);
+        __asm__ volatile("" ::: "memory"); /* nothing is computed on the wrong side */
+        GCKPTI_V(strips)(s, m, n, k, a, b, c);
+        __asm__ volatile("" ::: "memory");
+        _mm_setcsr(mode);
+        return;
+    }
+#endif
+    (void)h; /* without them bf16 plans do not come here */
+    GCKPTI_V(strips)(s, m, n, k, a, b, c);
+}
+
+/* n rows of [64][64] factors, rounded in bf16 plans. */
+static GCKPTI_TARGET void GCKPTI_V(head_factors)(const gckpti_heads *h, float *x, int64_t n)
+{
+    uint16_t narrow[GCKPTI_BLOCK];
+    for (int64_t j = 0; h->mixed && j < n; j++, x += GCKPTI_BLOCK) {
+        GCKPTI_V(narrow)(x, narrow, GCKPTI_BLOCK);
+        GCKPTI_V(widen)(narrow, x, GCKPTI_BLOCK);
+    }
+}
+
 /* gckpti_online down GCKPTI_W columns of x, [64][64] scores of which n rows exist: they become
  * their exponentials. edge: column i sees the rows 0..i+edge only (>= 63: all). */
 static GCKPTI_TARGET void GCKPTI_V(online_down)(float *x, int64_t n, int64_t edge, float scale,
                                                 int first, float *max, float *sum, float *factor)
 {
     const GCKPTI_FLOATS zero = GCKPTI_V(zero)(), least = GCKPTI_V(set1)(-GCKPTI_INFINITY);
-    GCKPTI_FLOATS top = least, other = least, e[16], change = zero;
+    GCKPTI_FLOATS top = least, other = least, shift, e[16], change = zero;
     n = edge + GCKPTI_W < n ? edge + GCKPTI_W : n;
     for (int64_t j = 0; j < n; j++) {
         GCKPTI_FLOATS s = GCKPTI_V(load)(x + j * GCKPTI_BLOCK);
@@ -17473,10 +17790,12 @@ static GCKPTI_TARGET void GCKPTI_V(online_down)(float *x, int64_t n, int64_t edg
     if (!first) {
         other = GCKPTI_V(load)(max);
         top = GCKPTI_V(max)(top, other);
-        change = GCKPTI_V(exp)(GCKPTI_V(sub)(other, top));
     }
+    shift = GCKPTI_V(less)(least, top, top, zero);
+    if (!first)
+        change = GCKPTI_V(exp)(GCKPTI_V(sub)(other, shift));
     for (int64_t j = 0; j < n; j++) {
-        GCKPTI_FLOATS s = GCKPTI_V(exp)(GCKPTI_V(sub)(GCKPTI_V(load)(x + j * GCKPTI_BLOCK), top));
+        GCKPTI_FLOATS s = GCKPTI_V(exp)(GCKPTI_V(sub)(GCKPTI_V(load)(x + j * GCKPTI_BLOCK), shift));
         if (j > edge)
             s = GCKPTI_V(upto)(j - edge, zero, s);
         GCKPTI_V(store)(x + j * GCKPTI_BLOCK, s);
@@ -17516,7 +17835,7 @@ static GCKPTI_TARGET void GCKPTI_V(attention_forward)(const gckpti_heads *h, int
         int64_t n = gckpti_part(seen - j, GCKPTI_BLOCK), all = GCKPTI_BLOCK;
         int edge = h->causal && j == first;
         scores.edge = edge * GCKPTI_ABOVE;
-        GCKPTI_V(strips)(&scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
+        GCKPTI_V(head_strips)(h, &scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
         for (int64_t i = 0; i < m; i += GCKPTI_W)
             GCKPTI_V(online_down)
         (p + i, n, edge ? i : all, h->scale, j == 0, max + i, sum + i, factor + i);
@@ -17527,11 +17846,14 @@ static GCKPTI_TARGET void GCKPTI_V(attention_forward)(const gckpti_heads *h, int
                 GCKPTI_V(put)
         (out + r * h->c + e, GCKPTI_V(load_n)(out + r * h->c + e, h->d - e),
          GCKPTI_V(set1)(factor[r]), 0, h->d - e);
+        GCKPTI_V(head_factors)(h, p, n);
         GCKPTI_V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
         values.fresh = j == 0;
         values.edge = edge * GCKPTI_AFTER;
-        GCKPTI_V(strips)(&values, m, h->d, n, p, v, out);
+        GCKPTI_V(head_strips)(h, &values, m, h->d, n, p, v, out);
     }
+    for (int64_t r = 0; r < m; r++)
+        gckpti_softmax_end(&max[r], &sum[r]);
     for (int64_t r = 0; out && r < m; r++)
         GCKPTI_V(divide)(out + r * h->c, sum[r], h->d);
     if (!aux)
@@ -17580,9 +17902,9 @@ static GCKPTI_TARGET void GCKPTI_V(attention_backward)(const gckpti_heads *h, in
             over_queries.edge = edge * GCKPTI_BEFORE;
             over_keys.edge = edge * GCKPTI_AFTER;
             scores.edge = edge * GCKPTI_ABOVE;
-            GCKPTI_V(strips)(&scores, n, m, h->d, call->in[1].data + key, qt, p);
+            GCKPTI_V(head_strips)(h, &scores, n, m, h->d, call->in[1].data + key, qt, p);
             if (dq || dk)
-                GCKPTI_V(strips)(&scores, n, m, h->d, call->in[2].data + key, gt, ds);
+                GCKPTI_V(head_strips)(h, &scores, n, m, h->d, call->in[2].data + key, gt, ds);
             for (int64_t r = 0; r < n; r++)
                 for (int64_t i = edge ? r - r % GCKPTI_W : 0; i < m; i += GCKPTI_W) {
                     float *pe = p + r * GCKPTI_BLOCK + i, *de = ds + r * GCKPTI_BLOCK + i;
@@ -17594,19 +17916,22 @@ static GCKPTI_TARGET void GCKPTI_V(attention_backward)(const gckpti_heads *h, in
                     y = GCKPTI_V(sub)(GCKPTI_V(load)(de), GCKPTI_V(load)(delta + i));
                     GCKPTI_V(store)(de, GCKPTI_V(mul)(GCKPTI_V(mul)(x, y), scale));
                 }
+            GCKPTI_V(head_factors)(h, p, n);
+            if (dq || dk)
+                GCKPTI_V(head_factors)(h, ds, n);
             /* chains start with the first tile a query meets, the first query that meets a tile */
             int first_met = first == (h->causal ? j : 0);
             over_queries.fresh = first_met && !call->in[2].accumulate;
             if (dv)
-                GCKPTI_V(strips)(&over_queries, n, h->d, m, p, g, dv + key);
+                GCKPTI_V(head_strips)(h, &over_queries, n, h->d, m, p, g, dv + key);
             over_keys.fresh = j == 0 && !call->in[0].accumulate;
             if (dq) {
                 GCKPTI_V(gather)(h, call->in[1].data + key, n, k);
-                GCKPTI_V(strips)(&over_keys, m, h->d, n, ds, k, dq + at);
+                GCKPTI_V(head_strips)(h, &over_keys, m, h->d, n, ds, k, dq + at);
             }
             over_queries.fresh = first_met && !call->in[1].accumulate;
             if (dk)
-                GCKPTI_V(strips)(&over_queries, n, h->d, m, ds, q, dk + key);
+                GCKPTI_V(head_strips)(h, &over_queries, n, h->d, m, ds, q, dk + key);
         }
     }
 }

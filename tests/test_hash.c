@@ -10,10 +10,10 @@
 #include "gradckpt.h"
 #include "check.h"
 
-#define GOLDEN UINT64_C(0x74034024b1ac0477)
+#define GOLDEN UINT64_C(0x226066a7e94b0b8b)
 /* Of plans under budgets: what the planner finds may change with every improvement of it, but never
  * with the machine. After such a change run this test and put the number it prints here. */
-#define PLANS UINT64_C(0x6be350da28a37f6d)
+#define PLANS UINT64_C(0xaa9b2fade5b7bc02)
 
 enum { BATCH = 3, T = 66, C = 16, V = 1030, STEPS = 3 };
 

@@ -256,7 +256,7 @@ static void forward(const problem *p, const answer *a, gckpt_isa isa, int thread
 }
 
 /* == backward ================================================================================= */
-/* Bits of wanted and accumulate: inputs. */
+/* Bits of wanted and accumulate: inputs. d[3 + i]: low parts of input i, if it has elements. */
 static gckpt_call backward_call(const problem *p, const answer *a, unsigned wanted,
                                 unsigned accumulate, int threads, region *d)
 {
@@ -270,6 +270,7 @@ static gckpt_call backward_call(const problem *p, const answer *a, unsigned want
     for (int i = 0; i < p->inputs; i++)
         if (wanted >> i & 1) {
             call.in[i].grad = d[p->twice ? 0 : i].at;
+            call.in[i].low = d[3 + i].n ? d[3 + i].at : NULL;
             call.in[i].accumulate = (p->twice && i == 1) || accumulate >> i & 1;
         }
     return call;
@@ -277,24 +278,32 @@ static gckpt_call backward_call(const problem *p, const answer *a, unsigned want
 
 static void backward(const problem *p, const answer *a, unsigned wanted, unsigned accumulate)
 {
-    region old[3], want[3], got[3];
+    region old[6], want[6], got[6];
     gckpt_call call;
     /* in place: input 0's gradient is where the output's was, for one reason or the other */
     int in_place = p->op->flags & (GCKPT_INPLACE_GRAD | GCKPT_PASSES(0)) && alike(p, 0) &&
                    wanted & 1 && !(accumulate & 1) && !p->twice;
-    for (int i = 0; i < p->inputs; i++) {
-        int64_t n = wanted >> i & 1 ? count_of(&p->shape[i]) : 0;
+    for (int i = 0; i < 6; i++) {
+        int k = i % 3, wants = k < p->inputs && wanted >> k & 1, adds = accumulate >> k & 1;
+        int64_t n = wants ? count_of(&p->shape[k]) : 0;
+        if (i >= 3 && n) { /* sums: over rows here, or (adds) in the whole batch */
+            gckpt_call all = call_of(p, NULL, 0, 1);
+            n = p->op->needs[k] & GCKPT_SUMS && (adds || n != count_of(&all.shape)) && !p->twice ? n : 0;
+        }
         old[i] = region_new(n, 0);
-        draw(old[i].at, n, accumulate >> i & 1 ? (p->style == WILD ? WILD : SIGNS) : WILD);
+        draw(old[i].at, n, adds ? (p->style == WILD ? WILD : SIGNS) : WILD);
+        if (i >= 3 && !adds)
+            memset(old[i].at, 0, (size_t)n * sizeof(float));
         want[i] = region_new(n, 1);
         got[i] = region_new(n, 1);
         memcpy(want[i].at, old[i].at, (size_t)n * sizeof(float));
     }
+    in_place = in_place && !want[3].n;
     call = backward_call(p, a, wanted, accumulate, 1, want);
     region work = region_new((int64_t)(call.work_backward / sizeof(float)), 1);
     call.work = work.at;
     p->op->backward(&call);
-    for (int i = 0; i < p->inputs; i++)
+    for (int i = 0; i < 6; i++)
         CHECK_MSG(region_intact(&want[i]) && region_intact(&work), "%s: plain op", p->name);
     free(work.block);
     for (int isa = GCKPT_ISA_C; isa < GCKPT_ISA_COUNT; isa++)
@@ -305,7 +314,7 @@ static void backward(const problem *p, const answer *a, unsigned wanted, unsigne
                 continue;
             sprintf(how, "%s, %d threads, gradients %u, accumulate %u%s", gckpt_isa_name((gckpt_isa)isa),
                     threads, wanted, accumulate, t == 4 ? ", in place" : t == 3 ? " at once" : "");
-            for (int i = 0; i < p->inputs; i++)
+            for (int i = 0; i < 6; i++)
                 memcpy(got[i].at, t == 4 && i == 0 ? a->grad_out.at : old[i].at,
                        (size_t)got[i].n * sizeof(float));
             call = backward_call(p, a, wanted, accumulate, threads, got);
@@ -318,14 +327,14 @@ static void backward(const problem *p, const answer *a, unsigned wanted, unsigne
             call.runner = &runners[t == 3];
             p->op->backward_fast(&call);
             CHECK_MSG(region_intact(&work), "%s, %s: more scratch than planned", p->name, how);
-            for (int i = 0; i < p->inputs; i++) {
-                char what[16];
-                sprintf(what, "gradient %d", i);
+            for (int i = 0; i < 6; i++) {
+                char what[24];
+                sprintf(what, "%s %d", i < 3 ? "gradient" : "low part", i % 3);
                 same(p, how, what, want[i].at, &got[i]);
             }
             free(work.block);
         }
-    for (int i = 0; i < p->inputs; i++) {
+    for (int i = 0; i < 6; i++) {
         free(old[i].block);
         free(want[i].block);
         free(got[i].block);

@@ -7,7 +7,7 @@
 #include "rig.h"
 
 /* The graph's hash, on every machine. It changes with the needs, flags and aux of the ops in it. */
-#define GOLDEN UINT64_C(0xbdd7cea44c7ee6b8)
+#define GOLDEN UINT64_C(0x6440916ab4e91e48)
 
 static uint64_t file_number(const file *f, size_t i)
 {

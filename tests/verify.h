@@ -75,6 +75,26 @@ static inline size_t verify_bytes(const gckpti_node *node)
         n *= (size_t)node->shape.d[i];
     return n;
 }
+/* Input i's gradient has a low part (manual, 5e), of a sum that ends with the instruction (1) or,
+ * behind the accumulator, with the step (2). */
+static inline int verify_low(const gckpt_plan *p, const gckpti_node *node, int i)
+{
+    const gckpti_node *q = &p->nodes[node->in[i]];
+    if (!(node->op->needs[i] & GCKPT_SUMS))
+        return 0;
+    if (q->once && !node->once)
+        return p->looped ? 2 : 1;
+    return verify_bytes(q) != verify_bytes(node);
+}
+/* What there is of low parts in front of a backward's own workspace. */
+static inline size_t verify_work(const verifier *v, const gckpti_node *node, size_t own)
+{
+    size_t n = 0;
+    for (int i = 0; i < node->inputs; i++)
+        if (v->active[verify_base_id(v->p, node, i)] && verify_low(v->p, node, i) == 1)
+            n = (n + 63) / 64 * 64 + verify_bytes(&v->p->nodes[node->in[i]]);
+    return own ? (n + 63) / 64 * 64 + own : n;
+}
 static inline int verify_is_loss(const gckpti_node *node)
 {
     return node->op && node->op->flags & GCKPT_LOSS;
@@ -440,6 +460,7 @@ static inline int verify_gradient(verifier *v, const gckpti_ins *ins, int i, ver
     if (add != want_add || zero != want_zero || (total != VERIFY_NONE) != want_total)
         verify_say(v, "input %d: accumulate %d, zero %d, total %d; expected %d, %d, %d", i, add,
                    zero, total != VERIFY_NONE, want_add, want_zero, want_total);
+    size *= verify_low(p, node, i) == 2 ? 2 : 1;
     verify_touch(v, gradient, size, "gradient");
     writes[0].at = gradient;
     writes[0].size = size;
@@ -466,6 +487,7 @@ static inline void verify_gradient_made(verifier *v, const gckpti_ins *ins, int 
     int id = verify_base_id(p, node, i), slot = id * VERIFY_SLOTS + VERIFY_GRADIENT, shared = -1;
     gckpt_buffer_kind kind = q->once ? GCKPT_BUFFER_PARAMETER_GRADIENT : GCKPT_BUFFER_GRADIENT;
     if (p->looped && q->once) {
+        size *= verify_low(p, node, i) == 2 ? 2 : 1;
         slot = ins->id * VERIFY_SLOTS + VERIFY_USE + i;
         verify_destroy(v, gradient, size, slot);
         v->slots[slot].parts++;
@@ -505,6 +527,7 @@ static inline void verify_backward(verifier *v, const gckpti_ins *ins)
     int id = ins->id, wants_aux = mask & GCKPT_AUX && node->aux_bytes, write_count = 0;
     gckpt_call call;
     verify_shape_call(v, node, &call);
+    call.work_backward = verify_work(v, node, call.work_backward);
     if (!v->active[id])
         verify_say(v, "backward of tensor %d, which needs none", id);
     if (v->backwards[id]++)
@@ -774,13 +797,13 @@ static inline int verify_start(verifier *v)
             }
             if (!found || !q->once || !v->active[id])
                 continue;
-            verify_touch(v, at, verify_bytes(q), "accumulator");
+            size_t size = verify_bytes(q) * (verify_low(p, &p->nodes[i], k) == 2 ? 2 : 1);
+            verify_touch(v, at, size, "accumulator");
             if (v->failed)
                 return 0;
-            verify_destroy(v, at, verify_bytes(q), -1);
-            verify_put(
-                v, (int)i, VERIFY_USE + k, at, verify_bytes(q),
-                verify_buffer(v, at, verify_bytes(q), id, GCKPT_BUFFER_PARAMETER_GRADIENT, -1, 0));
+            verify_destroy(v, at, size, -1);
+            verify_put(v, (int)i, VERIFY_USE + k, at, size,
+                       verify_buffer(v, at, size, id, GCKPT_BUFFER_PARAMETER_GRADIENT, -1, 0));
         }
     return !v->failed;
 }

@@ -1,0 +1,492 @@
+/* test_accuracy.c - numbers that are as good as they can be, not only the same everywhere: sums over
+ * a million rows, norms of rows far from zero, far positions, scores of minus infinity. Each is held
+ * against binary64, and each is the same bits for any split of the batch. */
+#include "gradckpt.h"
+#include "check.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- a training step of one graph, its gradients; or a forward ---- */
+enum { MOST_PARAMS = 6, MOST_ELEMENTS = 2048 };
+typedef struct {
+    gckpt_store *store;
+    gckpt_graph *graph;
+    gckpt_tensor *x, *y, *out; /* inputs; what a forward gives */
+    int rows;
+    float weight;
+} net;
+typedef gckpt_tensor *(*build)(net *n); /* makes inputs and parameters, returns the loss */
+
+typedef struct {
+    float gradient[MOST_PARAMS][MOST_ELEMENTS]; /* divided by the count */
+    double loss;
+    int64_t count;
+} outcome;
+
+/* batch rows of x and y in micro-batches of `micro`. */
+static void step(build make, float weight, int batch, int micro, const void *x, const void *y,
+                 outcome *o)
+{
+    net n = { gckpt_store_new(NULL), NULL, NULL, NULL, NULL, micro, weight };
+    gckpt_plan_desc desc;
+    gckpt_pick picks[MOST_PARAMS];
+    gckpt_hyper hyper;
+    gckpt_report report;
+    memset(&desc, 0, sizeof desc);
+    memset(&hyper, 0, sizeof hyper);
+    memset(o, 0, sizeof *o);
+    n.graph = gckpt_graph_new(n.store, NULL);
+    gckpt_term term = { make(&n), weight, 0 };
+    desc.optimiser = GCKPT_SGD;
+    desc.batch = batch;
+    desc.fetch = picks;
+    for (int i = 0; i < gckpt_store_count(n.store); i++) {
+        gckpt_parameter p;
+        gckpt_store_get(n.store, i, &p);
+        picks[i].tensor = gckpt_param(n.graph, p.name, p.shape, (gckpt_init){ 0, 0, 0 });
+        picks[i].gradient = 1;
+        desc.fetches++;
+    }
+    gckpt_plan *plan = gckpt_plan_new(n.graph, &term, 1, &desc);
+    CHECK_MSG(plan != NULL, "%s", gckpt_error_text(n.graph));
+    gckpt_exec *e = gckpt_exec_new(plan, n.store, NULL);
+    const gckpt_feed feeds[2] = { { gckpt_id(n.x), x }, { gckpt_id(n.y), y } };
+    gckpt_result result = gckpt_step(e, feeds, n.y ? 2 : 1, batch, &hyper, &report);
+    CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(e));
+    o->loss = report.loss;
+    o->count = report.count;
+    for (int i = 0; i < desc.fetches && result == GCKPT_OK; i++) {
+        gckpt_parameter p;
+        gckpt_store_get(n.store, i, &p);
+        memcpy(o->gradient[i], gckpt_fetch(e, gckpt_id(picks[i].tensor), 1),
+               (size_t)p.elements * sizeof(float));
+    }
+    gckpt_exec_free(e);
+    gckpt_plan_free(plan);
+    gckpt_graph_free(n.graph);
+    gckpt_store_free(n.store);
+}
+
+/* The value of n.out (make returns NULL), or of the loss. */
+static double forward(build make, int rows, const void *x, const void *y, float *out)
+{
+    net n = { gckpt_store_new(NULL), NULL, NULL, NULL, NULL, rows, 1 };
+    gckpt_plan_desc desc;
+    gckpt_report report;
+    memset(&desc, 0, sizeof desc);
+    memset(&report, 0, sizeof report);
+    n.graph = gckpt_graph_new(n.store, NULL);
+    gckpt_term term = { make(&n), 1, 0 };
+    gckpt_pick pick = { n.out, 0 };
+    desc.mode = GCKPT_INFERENCE;
+    desc.fetch = &pick;
+    desc.fetches = n.out != NULL;
+    gckpt_plan *plan = gckpt_plan_new(n.graph, &term, term.loss != NULL, &desc);
+    CHECK_MSG(plan != NULL, "%s", gckpt_error_text(n.graph));
+    gckpt_exec *e = gckpt_exec_new(plan, n.store, NULL);
+    const gckpt_feed feeds[2] = { { gckpt_id(n.x), x }, { gckpt_id(n.y), y } };
+    CHECK_MSG(gckpt_forward(e, feeds, n.y ? 2 : 1, rows, &report) == GCKPT_OK, "%s",
+              gckpt_error_text(e));
+    const float *values = n.out ? gckpt_fetch(e, gckpt_id(n.out), 0) : NULL;
+    gckpt_shape s = gckpt_shape_of(n.out);
+    size_t bytes = sizeof(float);
+    for (int i = 0; i < s.n; i++)
+        bytes *= (size_t)s.d[i];
+    if (values)
+        memcpy(out, values, bytes);
+    gckpt_exec_free(e);
+    gckpt_plan_free(plan);
+    gckpt_graph_free(n.graph);
+    gckpt_store_free(n.store);
+    return report.loss;
+}
+
+static gckpt_tensor *input(net *n, gckpt_shape s)
+{
+    s.d[0] = n->rows;
+    return n->x = gckpt_input(n->graph, "x", GCKPT_F32, s);
+}
+
+static gckpt_tensor *parameter(net *n, const char *name, gckpt_shape s, float value)
+{
+    const gckpt_init init = { 0, 0, value };
+    return gckpt_param(n->graph, name, s, init);
+}
+
+/* A sum of contributions c, in binary64: s rounded once would be right to 6e-8. */
+typedef struct {
+    double sum, size;
+} sum;
+
+static void add(sum *s, double c)
+{
+    s->sum += c;
+    s->size += fabs(c);
+}
+
+static void close_to(const char *what, float got, sum s, double by, double own)
+{
+    double want = s.sum / by;
+    CHECK_MSG(fabs((double)got - want) <= 2e-7 * fabs(want) + own * s.size / by,
+              "%s: %.9g, not %.9g: off by %.2g of it", what, (double)got, want,
+              fabs((double)got - want) / fabs(want));
+}
+
+/* ---- gradients of vectors: rows cost no accuracy ---- */
+enum { ROWS = 1000000, SPLITS = 3 };
+static const int splits[SPLITS] = { ROWS, 125000, 99999 };
+
+static gckpt_tensor *broadcasts(net *n)
+{
+    gckpt_tensor *x = input(n, gckpt_shape2(0, 3));
+    gckpt_tensor *w = parameter(n, "w", gckpt_shape2(3, 3), 0.5f);
+    gckpt_tensor *b = parameter(n, "bias", gckpt_shape1(3), 0);
+    gckpt_tensor *m = parameter(n, "factor", gckpt_shape1(3), 1);
+    gckpt_tensor *a = parameter(n, "summand", gckpt_shape2(1, 3), 0);
+    gckpt_tensor *s = parameter(n, "subtrahend", gckpt_shape1(1), 0);
+    x = gckpt_mul(gckpt_linear(x, w, b), m);
+    return gckpt_sum_loss(gckpt_sub(gckpt_add(x, a), s));
+}
+
+static void test_broadcasts(float *x)
+{
+    static outcome o[SPLITS];
+    sum bias = { 0, 0 }, factor = { 0, 0 }, subtrahend = { 0, 0 };
+    for (int i = 0; i < 3 * ROWS; i++)
+        x[i] = (float)(1 + i * 7 % 11) / 8;
+    for (int i = 0; i < ROWS; i++) {
+        const double h = 0.5 * ((double)x[3 * i] + (double)x[3 * i + 1] + (double)x[3 * i + 2]);
+        add(&bias, (double)0.3f);
+        add(&factor, (double)(0.3f * (float)h));
+        for (int j = 0; j < 3; j++)
+            add(&subtrahend, -(double)0.3f);
+    }
+    for (int i = 0; i < SPLITS; i++) {
+        step(broadcasts, 0.3f, ROWS, splits[i], x, NULL, &o[i]);
+        CHECK_MSG(!memcmp(&o[i], &o[0], sizeof o[0]), "broadcasts: split %d: other bits", i);
+    }
+    for (int j = 0; j < 3; j++) {
+        close_to("bias", o[0].gradient[1][j], bias, 3. * ROWS, 1e-10);
+        close_to("factor", o[0].gradient[2][j], factor, 3. * ROWS, 1e-10);
+        close_to("summand", o[0].gradient[3][j], bias, 3. * ROWS, 1e-10);
+    }
+    close_to("subtrahend", o[0].gradient[4][0], subtrahend, 3. * ROWS, 1e-10);
+}
+
+static gckpt_tensor *norms(net *n)
+{
+    gckpt_tensor *x = input(n, gckpt_shape2(0, 4));
+    gckpt_tensor *gain = parameter(n, "gain", gckpt_shape1(4), 1);
+    gckpt_tensor *bias = parameter(n, "bias", gckpt_shape1(4), 5);
+    gckpt_tensor *other = parameter(n, "other", gckpt_shape1(4), 1);
+    n->y = gckpt_input(n->graph, "y", GCKPT_F32, gckpt_shape2(n->rows, 4));
+    gckpt_tensor *h = gckpt_rmsnorm(gckpt_layernorm(x, gain, bias), other);
+    return gckpt_mean_squared_error(h, n->y);
+}
+
+/* h = layernorm, z = h + 5, r = z / rms(z), g = 2 (r - y) = dr. */
+static void test_norms(float *x, float *y)
+{
+    static outcome o[SPLITS];
+    sum gain[4], bias[4], other[4];
+    memset(gain, 0, sizeof gain);
+    memset(bias, 0, sizeof bias);
+    memset(other, 0, sizeof other);
+    for (int i = 0; i < 4 * ROWS; i++) {
+        x[i] = (float)(i * 7 % 11 + i % 4);
+        y[i] = (float)(i % 2) - 3;
+    }
+    for (int i = 0; i < ROWS; i++) {
+        double mean = 0, variance = 0, square = 0, h[4], z[4], g[4], along = 0;
+        for (int j = 0; j < 4; j++)
+            mean += (double)x[4 * i + j] / 4;
+        for (int j = 0; j < 4; j++)
+            variance += pow((double)x[4 * i + j] - mean, 2) / 4;
+        for (int j = 0; j < 4; j++) {
+            h[j] = ((double)x[4 * i + j] - mean) / sqrt(variance + (double)1e-5f);
+            z[j] = h[j] + 5;
+            square += z[j] * z[j] / 4;
+        }
+        const double rstd = 1 / sqrt(square + (double)1e-5f);
+        for (int j = 0; j < 4; j++) {
+            g[j] = 2 * (z[j] * rstd - (double)y[4 * i + j]);
+            along += g[j] * z[j] * rstd / 4;
+        }
+        for (int j = 0; j < 4; j++) {
+            const double dz = rstd * (g[j] - z[j] * rstd * along);
+            add(&other[j], g[j] * z[j] * rstd);
+            add(&gain[j], dz * h[j]);
+            add(&bias[j], dz);
+            gain[j].size += fabs(rstd * g[j] * h[j]); /* dz is a difference of such */
+            bias[j].size += fabs(rstd * g[j]);
+        }
+    }
+    for (int i = 0; i < SPLITS; i++) {
+        step(norms, 1, ROWS, splits[i], x, y, &o[i]);
+        CHECK_MSG(!memcmp(&o[i], &o[0], sizeof o[0]), "norms: split %d: other bits", i);
+    }
+    for (int j = 0; j < 4; j++) { /* contributions themselves are float results */
+        close_to("gain", o[0].gradient[0][j], gain[j], 4. * ROWS, 3e-7);
+        close_to("bias", o[0].gradient[1][j], bias[j], 4. * ROWS, 3e-7);
+        close_to("other", o[0].gradient[2][j], other[j], 4. * ROWS, 1e-7);
+    }
+}
+
+static gckpt_tensor *places(net *n)
+{
+    gckpt_tensor *x = input(n, gckpt_shape3(0, 2, 2));
+    gckpt_tensor *table = parameter(n, "table", gckpt_shape2(3, 2), 0);
+    gckpt_tensor *middle = gckpt_reshape(gckpt_sum(x, 1), gckpt_shape3(n->rows, 1, 2));
+    middle = gckpt_mul(middle, parameter(n, "middle", gckpt_shape1(2), 1));
+    return gckpt_sum_loss(gckpt_add(gckpt_positions(x, table), middle));
+}
+
+static void test_places(float *x)
+{
+    static outcome o[SPLITS];
+    sum one = { 0, 0 }, middle = { 0, 0 };
+    for (int i = 0; i < 4 * ROWS; i++)
+        x[i] = 0.25f;
+    for (int i = 0; i < ROWS; i++) {
+        add(&one, (double)0.3f);
+        add(&middle, (double)(0.3f + 0.3f) * 0.5);
+    }
+    for (int i = 0; i < SPLITS; i++) {
+        step(places, 0.3f, ROWS, splits[i], x, NULL, &o[i]);
+        CHECK_MSG(!memcmp(&o[i], &o[0], sizeof o[0]), "places: split %d: other bits", i);
+    }
+    for (int j = 0; j < 4; j++)
+        close_to("table", o[0].gradient[0][j], one, 4. * ROWS, 1e-10);
+    for (int j = 0; j < 2; j++)
+        close_to("middle", o[0].gradient[1][j], middle, 4. * ROWS, 1e-10);
+}
+
+/* ---- layernorm ---- */
+static gckpt_tensor *one_column(net *n)
+{
+    gckpt_tensor *x = input(n, gckpt_shape2(0, 1));
+    gckpt_tensor *w = parameter(n, "w", gckpt_shape1(1), 1);
+    gckpt_tensor *gain = parameter(n, "gain", gckpt_shape1(1), 1.1f);
+    n->y = gckpt_input(n->graph, "y", GCKPT_F32, gckpt_shape2(n->rows, 1));
+    return gckpt_mean_squared_error(gckpt_layernorm(gckpt_mul(x, w), gain, NULL), n->y);
+}
+
+enum { WIDE = 96 };
+static gckpt_tensor *wide_row(net *n)
+{
+    gckpt_tensor *x = input(n, gckpt_shape2(0, WIDE));
+    n->out = gckpt_layernorm(x, NULL, NULL);
+    return NULL;
+}
+
+enum { MANY = 4096 };
+static gckpt_tensor *long_row(net *n)
+{
+    n->out = gckpt_layernorm(input(n, gckpt_shape2(0, MANY)), NULL, NULL);
+    return NULL;
+}
+
+static void test_layernorm(float *x, float *y)
+{
+    static outcome o;
+    static float out[64 * WIDE];
+    for (int i = 0; i < 4; i++) {
+        x[i] = (float)(2 * i + 1);
+        y[i] = (float)(-700 * i) - 333;
+    }
+    step(one_column, 1, 4, 4, x, y, &o);
+    CHECK_MSG(o.gradient[0][0] == 0, "one column: %g", (double)o.gradient[0][0]);
+    double worst = 0;
+    for (int r = 0; r < 64; r++) /* mean 1e4, deviation about 1 */
+        for (int j = 0; j < WIDE; j++)
+            x[r * WIDE + j] =
+                1e4f + 5 * sinf((float)(r * WIDE + j) * 0.7f) * cosf((float)(r + j * 31));
+    forward(wide_row, 64, x, NULL, out);
+    for (int r = 0; r < 64; r++) {
+        double mean = 0, variance = 0;
+        for (int j = 0; j < WIDE; j++)
+            mean += (double)x[r * WIDE + j] / WIDE;
+        for (int j = 0; j < WIDE; j++)
+            variance += pow((double)x[r * WIDE + j] - mean, 2) / WIDE;
+        for (int j = 0; j < WIDE; j++) {
+            const double want = ((double)x[r * WIDE + j] - mean) / sqrt(variance + (double)1e-5f);
+            worst = fmax(worst, fabs((double)out[r * WIDE + j] - want));
+        }
+    }
+    CHECK_MSG(worst < 1e-6, "rows far from zero: off by %.2g deviations", worst);
+    for (int first = 0; first < 2; first++) { /* an outlier costs its neighbours no digits */
+        for (int j = 0; j < MANY; j++)
+            x[j] = j == (first ? 0 : 5) ? 1e6f : 1 + sinf((float)j) / 8;
+        double mean = 0, variance = 0, wrong = 0;
+        forward(long_row, 1, x, NULL, y);
+        for (int j = 0; j < MANY; j++)
+            mean += (double)x[j] / MANY;
+        for (int j = 0; j < MANY; j++)
+            variance += pow((double)x[j] - mean, 2) / MANY;
+        for (int j = 0; j < MANY; j++) {
+            const double want = ((double)x[j] - mean) / sqrt(variance + (double)1e-5f);
+            wrong = fmax(wrong, fabs((double)y[j] / want - 1));
+        }
+        CHECK_MSG(wrong < 1e-6, "outlier %s: off by %.2g", first ? "first" : "inside", wrong);
+    }
+    for (int i = 0; i < WIDE; i++)
+        x[i] = 1e25f;
+    forward(wide_row, 1, x, NULL, out);
+    for (int i = 0; i < WIDE; i++)
+        CHECK_MSG(out[i] == 0, "equal elements: %g", (double)out[i]);
+}
+
+/* ---- rotary at far positions ---- */
+enum { FAR = 100001 };
+static gckpt_tensor *far(net *n)
+{
+    n->out = gckpt_rotary(input(n, gckpt_shape3(0, FAR, 8)), 1, 0);
+    return NULL;
+}
+static gckpt_tensor *far_slow(net *n)
+{
+    n->out = gckpt_rotary(input(n, gckpt_shape3(0, FAR, 8)), 2, 500000);
+    return NULL;
+}
+static gckpt_tensor *far_fast(net *n) /* frequencies above a turn */
+{
+    n->out = gckpt_rotary(input(n, gckpt_shape3(0, FAR, 8)), 1, 0.001f);
+    return NULL;
+}
+
+static void test_rotary(float *x, float *y)
+{
+    const build nets[3] = { far, far_slow, far_fast };
+    const int sizes[3] = { 8, 4, 8 };
+    const double bases[3] = { 10000, 500000, (double)0.001f };
+    for (int i = 0; i < FAR * 8; i++)
+        x[i] = (float)(i % 7 - 3) / 3;
+    for (int i = 0; i < 3; i++) {
+        double worst = 0;
+        const int d = sizes[i];
+        forward(nets[i], 1, x, NULL, y);
+        for (int at = 0; at < FAR * 8; at++) {
+            const int column = at % d, pair = column % (d / 2), low = at - column + pair;
+            const double angle = at / 8 * pow(bases[i], -2. * pair / d);
+            const double a = (double)x[low], b = (double)x[low + d / 2];
+            const double want =
+                column < d / 2 ? a * cos(angle) - b * sin(angle) : b * cos(angle) + a * sin(angle);
+            worst = fmax(worst, fabs((double)y[at] - want));
+        }
+        CHECK_MSG(worst < 3e-7, "rotary, base %g: off by %.2g", bases[i], worst);
+    }
+}
+
+/* ---- scores of minus infinity ---- */
+enum { V = 1100 };
+static gckpt_tensor *classes(net *n)
+{
+    gckpt_tensor *x = input(n, gckpt_shape2(0, V));
+    gckpt_tensor *b = parameter(n, "b", gckpt_shape1(V), 0);
+    n->y = gckpt_input(n->graph, "y", GCKPT_I32, gckpt_shape1(n->rows));
+    return gckpt_cross_entropy(gckpt_add(x, b), n->y);
+}
+
+/* The logits are x times 1e30, of which -1e38 becomes -inf. */
+static gckpt_tensor *linear_classes(net *n)
+{
+    gckpt_tensor *x = input(n, gckpt_shape2(0, 1));
+    gckpt_tensor *w = parameter(n, "w", gckpt_shape2(V, 1), 0);
+    gckpt_parameter p;
+    n->y = gckpt_input(n->graph, "y", GCKPT_I32, gckpt_shape1(n->rows));
+    gckpt_store_get(n->store, 0, &p);
+    for (int i = 0; i < V; i++)
+        p.values[i] = i < 1024 || n->weight > 1 ? -1e38f : (float)(i % 3) * 1e-30f;
+    return gckpt_linear_cross_entropy(x, w, n->y);
+}
+
+static gckpt_tensor *probabilities(net *n)
+{
+    n->out = gckpt_softmax(input(n, gckpt_shape2(0, V)));
+    return NULL;
+}
+
+static void test_classes(float *x, float *y)
+{
+    static outcome o;
+    static float thousand[1] = { 1e30f };
+    int32_t target[1] = { 1090 };
+    double total = 0;
+    for (int i = 0; i < V; i++) {
+        x[i] = i < 1024 ? -INFINITY : (float)(i % 3);
+        total += i < 1024 ? 0 : exp((double)(i % 3));
+    }
+    const double loss = log(total) - (double)(1090 % 3);
+    step(classes, 1, 1, 1, x, target, &o);
+    CHECK_MSG(fabs(o.loss - loss) < 1e-6, "masked classes: loss %.9g, not %.9g", o.loss, loss);
+    for (int i = 0; i < V; i++) {
+        const double want = (i < 1024 ? 0 : exp((double)(i % 3)) / total) - (i == 1090);
+        CHECK_MSG(fabs((double)o.gradient[0][i] - want) < 1e-7, "masked class %d: %g, not %g", i,
+                  (double)o.gradient[0][i], want);
+    }
+    step(linear_classes, 1, 1, 1, thousand, target, &o);
+    CHECK_MSG(fabs(o.loss - loss) < 1e-6, "masked classes: linear loss %.9g, not %.9g", o.loss,
+              loss);
+    forward(probabilities, 1, x, NULL, y);
+    for (int i = 0; i < V; i++)
+        CHECK(i < 1024 ? y[i] == 0 : fabs((double)y[i] - exp((double)(i % 3)) / total) < 1e-7);
+    for (int i = 0; i < V; i++) /* nothing is left: probabilities of 0, an infinite loss */
+        x[i] = -INFINITY;
+    step(classes, 1, 1, 1, x, target, &o);
+    CHECK_MSG(o.loss > 1e300, "no class: loss %g", o.loss);
+    for (int i = 0; i < V; i++)
+        CHECK_MSG(o.gradient[0][i] == (i == 1090 ? -1 : 0), "no class: %d: %g", i,
+                  (double)o.gradient[0][i]);
+    step(linear_classes, 2, 1, 1, thousand, target, &o);
+    CHECK_MSG(o.loss > 1e300, "no class: linear loss %g", o.loss);
+    forward(probabilities, 1, x, NULL, y);
+    for (int i = 0; i < V; i++)
+        CHECK_MSG(y[i] == 0, "no class: softmax %d: %g", i, (double)y[i]);
+}
+
+enum { KEYS = 130 };
+static gckpt_tensor *keys(net *n)
+{
+    gckpt_tensor *x = input(n, gckpt_shape3(0, KEYS, 3)); /* q, k, v of one column each */
+    gckpt_tensor *w = parameter(n, "w", gckpt_shape1(3), 1);
+    x = gckpt_mul(x, w);
+    gckpt_tensor *q = gckpt_slice(x, 2, 0, 1), *k = gckpt_slice(x, 2, 1, 2);
+    return gckpt_sum_loss(gckpt_attention(q, k, gckpt_slice(x, 2, 2, 3), 1, 0));
+}
+
+static void test_keys(float *x)
+{
+    static outcome o;
+    for (int hidden = 64; hidden <= KEYS; hidden += KEYS - 64) { /* a tile of keys; all */
+        double mean = 0;
+        for (int j = 0; j < KEYS; j++) {
+            x[3 * j] = 1e20f;
+            x[3 * j + 1] = j < hidden ? -1e20f : 0;
+            x[3 * j + 2] = (float)(j % 5);
+            mean += j < hidden ? 0 : (double)(j % 5) / (KEYS - hidden);
+        }
+        step(keys, 1, 1, 1, x, NULL, &o);
+        CHECK_MSG(fabs(o.loss - mean) < 1e-6, "%d hidden keys: %.9g, not %.9g", hidden, o.loss,
+                  mean);
+        CHECK_MSG(fabs((double)o.gradient[0][2] - mean) < 4e-6,
+                  /* chains over 130 queries */ "%d hidden keys: dv %.9g", hidden,
+                  (double)o.gradient[0][2]);
+        CHECK_MSG(o.gradient[0][0] == 0, "%d hidden keys: dq %g", hidden, (double)o.gradient[0][0]);
+    }
+}
+
+int main(void)
+{
+    float *x = (float *)malloc(4 * ROWS * sizeof *x), *y = (float *)malloc(4 * ROWS * sizeof *y);
+    test_broadcasts(x);
+    test_norms(x, y);
+    test_places(x);
+    test_layernorm(x, y);
+    test_rotary(x, y);
+    test_classes(x, y);
+    test_keys(x);
+    free(x);
+    free(y);
+    return check_report("test_accuracy");
+}
