@@ -760,9 +760,9 @@ GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
  * compiles it (C99, C++11) in the file that holds the implementation, after the #include, creates
  * parameters with gckpt_plan_params and runs gckpt_exec_new(&NAME, ...): no graph, and no planner
  * linked. An enum gives ids their names: NAME_tokens of input "tokens", and so for desc.fetch. A
- * user's op is printed as the variable its name says, which must be declared by then, and
- * attributes as gckpt_apply says. Mind desc.plain and the store's seed. E_ARG: it cannot be
- * printed; an #error that says why is printed instead. */
+ * user's op is printed as the variable its name says, which must be declared by then, with the
+ * needs and flags it was planned with, and attributes as gckpt_apply says. Mind desc.plain and the
+ * store's seed. E_ARG: it cannot be printed; an #error that says why is printed instead. */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
 /* Creates the plan's parameters in the store, as gckpt_param did when the graph was built: in the
