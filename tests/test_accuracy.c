@@ -1,6 +1,6 @@
-/* test_accuracy.c - numbers that are as good as they can be, not only the same everywhere: sums over
- * a million rows, norms of rows far from zero, far positions, scores of minus infinity. Each is held
- * against binary64, and each is the same bits for any split of the batch. */
+/* test_accuracy.c - numbers that are as good as they can be, not only the same everywhere: sums
+ * over a million rows, norms of rows far from zero, far positions, scores of minus infinity. Each is
+ * held against binary64, and each is the same bits for any split of the batch. */
 #include "gradckpt.h"
 #include "check.h"
 #include <math.h>
@@ -262,6 +262,67 @@ static void test_places(float *x)
         close_to("middle", o[0].gradient[1][j], middle, 4. * ROWS, 1e-10);
 }
 
+/* ---- a user's op that sums, x m as broadcasting has it, against gckpt_mul ---- */
+static gckpt_result factor_shape(gckpt_call *call)
+{
+    call->shape = call->in[0].shape;
+    return GCKPT_OK;
+}
+
+static void factor_forward(const gckpt_call *call)
+{
+    for (int64_t i = 0, c = call->shape.d[1]; i < call->shape.d[0] * c; i++)
+        call->out[i] = call->in[0].data[i] * call->in[1].data[i % c];
+}
+
+static void factor_backward(const gckpt_call *call)
+{
+    const gckpt_arg *m = &call->in[1];
+    const int64_t c = call->shape.d[1];
+    if (!m->accumulate)
+        memset(m->grad, 0, (size_t)c * sizeof(float));
+    for (int64_t i = 0; i < call->shape.d[0] * c; i++) {
+        const volatile float product = call->grad_out[i] * call->in[0].data[i];
+        gckpt_sum_add(&m->grad[i % c], m->low ? &m->low[i % c] : NULL, product);
+    }
+}
+
+static const gckpt_op factor = { "factor",
+                                 factor_shape,
+                                 factor_forward,
+                                 factor_backward,
+                                 NULL,
+                                 NULL,
+                                 { 0, GCKPT_IN(0) | GCKPT_SUMS },
+                                 0,
+                                 NULL,
+                                 NULL };
+
+static gckpt_tensor *by_user(net *n)
+{
+    gckpt_tensor *in[2] = { input(n, gckpt_shape2(0, 3)), NULL };
+    in[1] = parameter(n, "factor", gckpt_shape1(3), 1);
+    return gckpt_sum_loss(gckpt_apply(&factor, in, 2, NULL, 0));
+}
+
+static gckpt_tensor *by_library(net *n)
+{
+    gckpt_tensor *x = input(n, gckpt_shape2(0, 3));
+    return gckpt_sum_loss(gckpt_mul(x, parameter(n, "factor", gckpt_shape1(3), 1)));
+}
+
+static void test_user(float *x)
+{
+    static outcome theirs, ours;
+    for (int i = 0; i < 3 * 1000; i++)
+        x[i] = sinf((float)i) + 0.7f;
+    for (int micro = 1000; micro > 0; micro = micro > 7 ? 7 : micro - 6) {
+        step(by_user, 0.3f, 1000, micro, x, NULL, &theirs);
+        step(by_library, 0.3f, 1000, micro, x, NULL, &ours);
+        CHECK_MSG(!memcmp(&ours, &theirs, sizeof ours), "a user's sum, rows of %d", micro);
+    }
+}
+
 /* ---- layernorm ---- */
 static gckpt_tensor *one_column(net *n)
 {
@@ -355,6 +416,13 @@ static gckpt_tensor *far_fast(net *n) /* frequencies above a turn */
     return NULL;
 }
 
+/* Frequencies of 2^96 turns and more count as none: the second pair stays where it is. */
+static gckpt_tensor *beyond(net *n)
+{
+    n->out = gckpt_rotary(input(n, gckpt_shape3(0, 3, 4)), 1, 1e-38f * 1e-3f);
+    return NULL;
+}
+
 static void test_rotary(float *x, float *y)
 {
     const build nets[3] = { far, far_slow, far_fast };
@@ -376,6 +444,9 @@ static void test_rotary(float *x, float *y)
         }
         CHECK_MSG(worst < 3e-7, "rotary, base %g: off by %.2g", bases[i], worst);
     }
+    forward(beyond, 1, x, NULL, y);
+    for (int at = 1; at < 12; at += 2)
+        CHECK_MSG(y[at] >= x[at] && y[at] <= x[at], "rotary beyond: %d: %g", at, (double)y[at]);
 }
 
 /* ---- scores of minus infinity ---- */
@@ -482,6 +553,7 @@ int main(void)
     test_broadcasts(x);
     test_norms(x, y);
     test_places(x);
+    test_user(x);
     test_layernorm(x, y);
     test_rotary(x, y);
     test_classes(x, y);
