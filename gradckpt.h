@@ -529,7 +529,7 @@ struct gckpt_call {
     int inputs;
     gckpt_arg in[GCKPT_MAX_INPUTS];
     gckpt_shape shape;     /* of the output */
-    float *out;            /* forward: NULL when only aux is wanted; backward: when in needs */
+    float *out;            /* forward: NULL where nobody reads it; backward: when in needs */
     const float *grad_out; /* backward: the output's gradient; NULL for losses */
     void *aux;             /* what forward leaves for backward; forward: NULL when not wanted */
     void *work;            /* scratch for this instruction only */

@@ -659,6 +659,39 @@ static void test_check(int verbose)
             }
 }
 
+/* What cannot be checked is refused with the reason, and changes nothing. */
+static void test_check_refused(void)
+{
+    for (int early = 0; early < 2; early++) {
+        const gckpt_init init = { 0.5f, 0, 0 };
+        const float x[2] = { 1, 2 };
+        const int32_t none[2] = { -1, -1 };
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 1));
+        gckpt_tensor *target = gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(2));
+        gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(1, 3), init);
+        gckpt_term term = { gckpt_cross_entropy(gckpt_linear(in, w, NULL), target), 1, 0 };
+        gckpt_plan_desc desc;
+        memset(&desc, 0, sizeof desc);
+        desc.update_in_backward = early;
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+        gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+        const gckpt_feed feeds[2] = { { gckpt_id(in), x }, { gckpt_id(target), none } };
+        uint64_t hash = gckpt_store_hash(s);
+        gckpt_result result = gckpt_check_gradients(e, feeds, 2, 2, NULL);
+        CHECK_MSG(result == (early ? GCKPT_E_ARG : GCKPT_E_DATA), "%d: %s", (int)result,
+                  gckpt_error_text(e));
+        CHECK_MSG(strstr(gckpt_error_text(e), early ? "update_in_backward" : "no valid target"),
+                  "%s", gckpt_error_text(e));
+        CHECK(gckpt_store_hash(s) == hash && gckpt_store_step(s) == 0);
+        gckpt_exec_free(e);
+        gckpt_plan_free(p);
+        gckpt_graph_free(g);
+        gckpt_store_free(s);
+    }
+}
+
 int main(int argc, char **argv)
 {
     (void)argv;
@@ -676,5 +709,6 @@ int main(int argc, char **argv)
     test_block();
     test_free_order();
     test_check(argc > 1);
+    test_check_refused();
     return check_report("test_values");
 }
