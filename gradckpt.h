@@ -2785,7 +2785,8 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store)
  *
  * Tensors are numbered in creation order, which is a topological order. A tensor is a leaf (input,
  * parameter, constant), the output of an op, or a view: another shape of its base's bytes, of which
- * plan and executor never see more than the shape. `once` marks what does not depend on inputs.
+ * plan and executor never see more than the shape. `batchless`: it has no batch axis, since it
+ * depends on no input (parameters, constants, and functions of those).
  * ============================================================================================== */
 enum { GCKPTI_OP, GCKPTI_INPUT, GCKPTI_PARAM, GCKPTI_CONSTANT, GCKPTI_VIEW };
 
@@ -2803,7 +2804,7 @@ struct gckpt_tensor {
     gckpt_init init; /* of a parameter */
     int index;       /* of the parameter in the store */
     int segment;     /* innermost, -1 none */
-    int once, keep, recompute;
+    int batchless, keep, recompute;
     int mixes; /* rows: splits of the batch are not exact */
 };
 
@@ -3035,7 +3036,7 @@ GCKPT_API gckpt_tensor *gckpt_constant(gckpt_graph *graph, const char *name, gck
     gckpt_tensor *t = gckpti_leaf(graph, GCKPTI_CONSTANT, name, type, &shape);
     if (t) {
         t->data = data;
-        t->once = 1;
+        t->batchless = 1;
     }
     return t;
 }
@@ -3067,7 +3068,7 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
     }
     t->index = index;
     t->init = init;
-    t->once = 1;
+    t->batchless = 1;
     return t;
 }
 
@@ -3175,8 +3176,8 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     t->base = x->base;
     t->in[0] = x;
     t->inputs = 1;
-    t->once = x->once;
-    t->mixes = x->mixes || (!t->once && (shape.n == 0 || shape.d[0] % g->rows));
+    t->batchless = x->batchless;
+    t->mixes = x->mixes || (!t->batchless && (shape.n == 0 || shape.d[0] % g->rows));
     return t;
 }
 
@@ -3196,7 +3197,7 @@ static gckpt_result gckpti_shape_call(const gckpt_op *op, gckpt_tensor *const *i
     call->graph = report;
     for (int i = 0; i < n; i++) {
         call->in[i].shape = in[i]->shape;
-        if (factor != 1 && !in[i]->once && in[i]->shape.n)
+        if (factor != 1 && !in[i]->batchless && in[i]->shape.n)
             call->in[i].shape.d[0] *= factor;
     }
     return op->shape(call);
@@ -3238,7 +3239,7 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
                                type == GCKPT_I32
                                    ? "i32 (indices)"
                                    : "f32 (an op that takes i32 there says GCKPT_INDEX)");
-        once = once && in[i]->once;
+        once = once && in[i]->batchless;
     }
     gckpt_call call, more;
     gckpt_result result = gckpti_shape_call(op, in, n, attributes, 1, 1, 0, GCKPT_FP32, g, &call);
@@ -3276,7 +3277,7 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
     for (int i = 0; i < n; i++)
         t->in[i] = in[i];
     t->aux_bytes = call.aux_bytes;
-    t->once = once;
+    t->batchless = once;
     t->attribute_bytes = attribute_bytes;
     if (attribute_bytes) {
         void *copy = gckpti_graph_bytes(g, attribute_bytes);
@@ -4452,7 +4453,7 @@ static const gckpt_op gckpti_op_embed = { "embed",
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
 {
     gckpt_tensor *in[2] = { table, index };
-    if (table && index && !table->once)
+    if (table && index && !table->batchless)
         return gckpti_fail(table->graph, GCKPT_E_ARG,
                            "embed: the table %T depends on the batch; it must be a "
                            "function of parameters",
@@ -5706,7 +5707,7 @@ GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor
                                                    gckpt_tensor *targets)
 {
     gckpt_tensor *in[3] = { x, w, targets };
-    if (x && w && targets && !w->once)
+    if (x && w && targets && !w->batchless)
         return gckpti_fail(w->graph, GCKPT_E_ARG,
                            "linear_cross_entropy: w, %T, depends on the batch; it must be "
                            "a function of parameters",
@@ -5850,7 +5851,7 @@ typedef struct {
     int base, kind, index, inputs; /* index: of the parameter or input in the plan */
     int in[GCKPT_MAX_INPUTS];
     gckpt_type type;
-    int once, kept; /* kept: GCKPTI_ROUNDED, .. */
+    int batchless, kept; /* kept: GCKPTI_ROUNDED, .. */
     gckpt_cost cost;
 } gckpti_node;
 
@@ -5869,13 +5870,43 @@ typedef struct {
     int id;                         /* tensor; UPDATE: parameter of the plan */
     int uses;                       /* accumulators to add up first */
     size_t live;                    /* bytes live while it runs */
-    size_t operands;                /* where its offsets begin:
-        FORWARD   out, aux, work, then per input: value
-        BACKWARD  out, aux, work, gradient of out, then per input: value, gradient, total (the
-                  gradient is scratch that is added to total); then uses - 1 more accumulators of
-                  the gradient of out
-        UPDATE    the gradient, then uses - 1 more accumulators */
+    size_t operands;                /* where its offsets begin: gckpti_operands_of */
 } gckpti_ins;
+
+/* Where an instruction's operands lie, by name: offsets into the arena (in the planner: versions),
+ * or GCKPTI_NONE. `gradient` is that of the output, of an UPDATE the parameter's; it has uses - 1
+ * `more` accumulators. An input's gradient that has a `total` is scratch, to be added to that. */
+typedef struct {
+    size_t out, aux, work, gradient;
+    struct {
+        size_t value, gradient, total;
+    } in[GCKPT_MAX_INPUTS];
+    const size_t *more;
+} gckpti_operands;
+
+/* Names them in the order they are stored: FORWARD: out, aux, work, values; BACKWARD: out, aux,
+ * work, gradient, then value, gradient, total of each input, more; UPDATE: gradient, more. */
+static void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
+                               gckpti_operands *o)
+{
+    stored += ins->operands;
+    memset(o, 0xff, sizeof *o); /* all GCKPTI_NONE */
+    if (ins->kind != GCKPT_UPDATE) {
+        o->out = *stored++;
+        o->aux = *stored++;
+        o->work = *stored++;
+    }
+    if (ins->kind != GCKPT_FORWARD)
+        o->gradient = *stored++;
+    for (int i = 0; i < inputs && ins->kind != GCKPT_UPDATE; i++) {
+        o->in[i].value = *stored++;
+        if (ins->kind == GCKPT_FORWARD)
+            continue;
+        o->in[i].gradient = *stored++;
+        o->in[i].total = *stored++;
+    }
+    o->more = stored;
+}
 
 typedef struct {
     int id;
@@ -5905,7 +5936,7 @@ struct gckpt_plan {
     const gckpti_node *nodes;
     const gckpti_plan_param *params;
     const gckpti_ins *list;
-    const size_t *operands;
+    const size_t *operands; /* of all instructions */
     const gckpti_plan_term *terms;
     const gckpti_plan_pick *picks;
     const gckpt_buffer *lives; /* storages, by end */
@@ -5931,7 +5962,7 @@ static uint64_t gckpti_fnv_number(uint64_t hash, uint64_t value)
 static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void *attributes,
                                  const char *name)
 {
-    const int numbers[6] = { q->kind, (int)q->type, q->once, q->base, q->inputs, q->shape.n };
+    const int numbers[6] = { q->kind, (int)q->type, q->batchless, q->base, q->inputs, q->shape.n };
     for (int i = 0; i < 6; i++)
         hash = gckpti_fnv_number(hash, (uint64_t)numbers[i]);
     for (int i = 0; i < q->inputs; i++)
@@ -6012,7 +6043,7 @@ typedef struct {
     size_t raw_length, raw_capacity;
     gckpti_version *versions;
     size_t version_count, version_capacity;
-    int *pool; /* operands as version numbers */
+    size_t *pool; /* operands as version numbers */
     size_t pool_count, pool_capacity;
     gckpti_ins *ins;
     size_t ins_capacity;
@@ -6085,7 +6116,7 @@ static void gckpti_mark_kept(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && p->desc->precision != GCKPT_FP32; i++) {
         const gckpt_tensor *t = p->g->tensors[i];
-        if (t->kind == GCKPTI_OP && !t->once && !gckpti_is_loss(t))
+        if (t->kind == GCKPTI_OP && !t->batchless && !gckpti_is_loss(t))
             p->kept[i] = GCKPTI_ROUNDED | GCKPTI_NARROW_VALUE | GCKPTI_NARROW_GRADIENT;
     }
     for (int i = 0; i < p->desc->fetches; i++) {
@@ -6172,7 +6203,7 @@ static int gckpti_sum_kind(const gckpt_op *op, int i, int once, const gckpt_shap
 static int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i)
 {
     const gckpt_tensor *q = t->in[i];
-    return gckpti_sum_kind(t->op, i, t->once, &t->shape, q->once, &q->shape, p->looped);
+    return gckpti_sum_kind(t->op, i, t->batchless, &t->shape, q->batchless, &q->shape, p->looped);
 }
 
 /* Input i's tensor is an earlier input of the same op too: its gradient is computed apart. */
@@ -6289,12 +6320,12 @@ static gckpt_result gckpti_find_active(gckpti_planner *p)
                 p->active[i] = 1;
         if (t->kind != GCKPTI_OP)
             continue;
-        if (!t->once)
+        if (!t->batchless)
             p->body[p->body_count++] = i;
         gckpt_call call;
         gckpt_result result =
             gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, p->threads, p->plain,
-                              t->once ? GCKPT_FP32 : p->desc->precision, NULL, &call);
+                              t->batchless ? GCKPT_FP32 : p->desc->precision, NULL, &call);
         if (result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
             call.work_backward > PTRDIFF_MAX / 4)
             return gckpti_error(g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
@@ -6446,7 +6477,7 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
                                 i, p->g->tensors[in.id], previous);
         if (in.kind == GCKPT_BACKWARD)
             previous = in.id;
-        if (!p->g->tensors[in.id]->once)
+        if (!p->g->tensors[in.id]->batchless)
             gckpti_emit(p, in.kind, in.id);
     }
     memset(p->mark, 0, (size_t)p->n * sizeof(int));
@@ -6459,7 +6490,7 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
     for (int i = 0; i < p->term_count + p->desc->fetches; i++) {
         const gckpt_tensor *t =
             i < p->term_count ? p->terms[i].loss : p->desc->fetch[i - p->term_count].tensor->base;
-        if (t->kind == GCKPTI_OP && !t->once && !p->mark[t->id])
+        if (t->kind == GCKPTI_OP && !t->batchless && !p->mark[t->id])
             return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward", t);
     }
     return GCKPT_OK;
@@ -6529,7 +6560,7 @@ static void gckpti_order_list(gckpti_planner *p)
     p->length = 0;
     e.kind = GCKPT_FORWARD;
     for (e.id = 0; e.id < p->n; e.id++)
-        if (g->tensors[e.id]->kind == GCKPTI_OP && g->tensors[e.id]->once)
+        if (g->tensors[e.id]->kind == GCKPTI_OP && g->tensors[e.id]->batchless)
             gckpti_append(p, &e);
     p->body_start = (int)p->length;
     for (size_t i = 0; i < p->raw_length && !p->failed; i++) {
@@ -6557,7 +6588,7 @@ static void gckpti_order_list(gckpti_planner *p)
     p->epilogue_start = (int)p->length;
     e.kind = GCKPT_BACKWARD;
     for (e.id = p->n - 1; e.id >= 0; e.id--)
-        if (g->tensors[e.id]->kind == GCKPTI_OP && g->tensors[e.id]->once && p->active[e.id])
+        if (g->tensors[e.id]->kind == GCKPTI_OP && g->tensors[e.id]->batchless && p->active[e.id])
             gckpti_append(p, &e);
 }
 
@@ -6648,7 +6679,7 @@ static void gckpti_update_early(gckpti_planner *p)
     int before = (int)p->length, epilogue = 0, counted = 0;
     for (int x = 0; x < before; x++) {
         const gckpt_tensor *t = g->tensors[p->list[x].id];
-        if (gckpti_is_loss(t) && p->list[x].first && !t->once)
+        if (gckpti_is_loss(t) && p->list[x].first && !t->batchless)
             counted = x;
         for (int i = 0; i < t->inputs; i++)
             p->mark[t->in[i]->base->id] = x;
@@ -6731,7 +6762,7 @@ static void gckpti_operand(gckpti_planner *p, int version)
         p->failed = 1;
         return;
     }
-    p->pool[p->pool_count++] = version;
+    p->pool[p->pool_count++] = version < 0 ? GCKPTI_NONE : (size_t)version;
 }
 
 /* Uses of a tensor that does not depend on the batch, in the order their gradients are added: users
@@ -6744,7 +6775,7 @@ static int gckpti_use(const gckpti_planner *p, int id, int which)
             int low = i - 1, node = p->users[low] / GCKPT_MAX_INPUTS;
             while (low > p->user_start[id] && p->users[low - 1] / GCKPT_MAX_INPUTS == node)
                 low--;
-            if (p->g->tensors[node]->once == once && p->active[node]) {
+            if (p->g->tensors[node]->batchless == once && p->active[node]) {
                 if (which < i - low)
                     return p->users[low + which];
                 which -= i - low;
@@ -6821,28 +6852,28 @@ static void gckpti_gradient_operands(gckpti_planner *p, const gckpt_tensor *t, i
 {
     const gckpt_tensor *q = t->in[i]->base;
     int gradient = -1, total = -1;
-    gckpt_buffer_kind kind = q->once ? GCKPT_BUFFER_PARAMETER_GRADIENT : GCKPT_BUFFER_GRADIENT;
+    gckpt_buffer_kind kind = q->batchless ? GCKPT_BUFFER_PARAMETER_GRADIENT : GCKPT_BUFFER_GRADIENT;
     unsigned char bit = (unsigned char)(1u << i);
     if (!p->active[q->id]) {
         gradient = total = -1;
-    } else if (q->once && p->looped) {
+    } else if (q->batchless && p->looped) {
         gradient = p->use[t->id * GCKPT_MAX_INPUTS + i];
         gckpti_touch(p, gradient, x);
         ins->accumulate |= bit;
     } else if (p->grad[q->id] < 0) {
         gradient = gckpti_version_new(p, gckpti_gradient_bytes(p, q), x, x, q->id, kind);
-        if (gradient >= 0 && !q->once)
+        if (gradient >= 0 && !q->batchless)
             p->versions[gradient].tensor = q->id;
         p->grad[q->id] = gradient;
-        if (q->once) {
+        if (q->batchless) {
             ins->accumulate |= bit;
             ins->zero |= bit;
         }
-    } else if (q->once || gckpti_repeats(t, i)) {
+    } else if (q->batchless || gckpti_repeats(t, i)) {
         total = p->grad[q->id];
         gckpti_touch(p, total, x);
         gradient = gckpti_version_new(p, gckpti_bytes(p, q, 0), x, x, q->id, kind);
-        if (q->once) {
+        if (q->batchless) {
             ins->accumulate |= bit;
             ins->zero |= bit;
         }
@@ -6876,7 +6907,7 @@ static gckpt_result gckpti_lifetime_backward(gckpti_planner *p, const gckpti_ite
     gckpti_operand(p, work);
     if (gckpti_is_loss(t)) {
         gckpti_operand(p, -1);
-    } else if (t->once) {
+    } else if (t->batchless) {
         gckpti_sum_operands(p, t->id, x, 0);
     } else {
         gckpti_touch(p, p->grad[t->id], x);
@@ -6889,7 +6920,7 @@ static gckpt_result gckpti_lifetime_backward(gckpti_planner *p, const gckpti_ite
             return GCKPT_E_ARG;
         gckpti_gradient_operands(p, t, i, x, ins);
     }
-    ins->uses = t->once && !gckpti_is_loss(t) ? gckpti_sum_operands(p, t->id, x, 1) : 1;
+    ins->uses = t->batchless && !gckpti_is_loss(t) ? gckpti_sum_operands(p, t->id, x, 1) : 1;
     return GCKPT_OK;
 }
 
@@ -6915,13 +6946,15 @@ static int gckpti_storage_end(const gckpti_planner *p, int storage)
     return end;
 }
 
-/* Puts version v into the storage of u when they have the same size (and type) and, from
+/* Puts a version into the storage of another when they have the same size (and type) and, from
  * instruction x on, whoever writes to one finds the others dead. `copy`: both hold the same values
  * at x (a passed-on gradient), else everything else in the storage must die at x. */
-static void gckpti_share_storage(gckpti_planner *p, int v, int u, int x, int copy)
+static void gckpti_share_storage(gckpti_planner *p, size_t version, size_t other, int x, int copy)
 {
     gckpti_version *all = p->versions;
-    if (v < 0 || u < 0 || all[v].size != all[u].size || all[v].storage != v ||
+    int v = (int)version, u = (int)other;
+    if (version == GCKPTI_NONE || other == GCKPTI_NONE || all[v].size != all[u].size ||
+        all[v].storage != v ||
         gckpti_elements(&p->g->tensors[all[v].id]->shape) !=
             gckpti_elements(&p->g->tensors[all[u].id]->shape))
         return;
@@ -6951,25 +6984,26 @@ static void gckpti_share_all(gckpti_planner *p)
         if (s->kind == GCKPT_UPDATE)
             continue;
         const gckpt_tensor *t = p->g->tensors[s->id];
-        const int *o = p->pool + p->ins[x].operands;
+        gckpti_operands o;
+        gckpti_operands_of(p->pool, &p->ins[x], t->inputs, &o);
         unsigned flags = t->op->flags;
         if (s->kind == GCKPT_FORWARD) {
             for (int i = 0; i < t->inputs; i++)
                 if (flags & GCKPT_INPLACE(i))
-                    gckpti_share_storage(p, o[0], o[3 + i], (int)x, 0);
+                    gckpti_share_storage(p, o.out, o.in[i].value, (int)x, 0);
             continue;
         }
-        for (int i = 0; i < t->inputs && !t->once; i++) {
+        for (int i = 0; i < t->inputs && !t->batchless; i++) {
             const gckpt_tensor *q = t->in[i]->base;
             int repeated = 0;
             for (int k = 0; k < t->inputs; k++)
                 repeated = repeated || (k != i && t->in[k]->base == q);
-            if (q->once || !p->active[q->id] || p->ins[x].accumulate & (1u << i) || repeated)
+            if (q->batchless || !p->active[q->id] || p->ins[x].accumulate & (1u << i) || repeated)
                 continue;
             if (flags & GCKPT_PASSES(i))
-                gckpti_share_storage(p, o[5 + 3 * i], o[3], (int)x, 1);
+                gckpti_share_storage(p, o.in[i].gradient, o.gradient, (int)x, 1);
             else if (flags & GCKPT_INPLACE_GRAD && i == 0)
-                gckpti_share_storage(p, o[5], o[3], (int)x, 0);
+                gckpti_share_storage(p, o.in[0].gradient, o.gradient, (int)x, 0);
         }
     }
 }
@@ -6998,7 +7032,7 @@ static gckpt_result gckpti_lifetimes(gckpti_planner *p)
         const gckpt_tensor *t = g->tensors[i];
         for (int k = 0; t->kind == GCKPTI_OP && p->active[i] && k < t->inputs; k++) {
             const gckpt_tensor *q = t->in[k]->base;
-            if (p->active[q->id] && q->once)
+            if (p->active[q->id] && q->batchless)
                 p->use[i * GCKPT_MAX_INPUTS + k] = gckpti_version_new(
                     p, gckpti_bytes(p, q, 0) * (gckpti_sums(p, t, k) == GCKPTI_SUM_ON ? 2 : 1), 0,
                     length, q->id, GCKPT_BUFFER_PARAMETER_GRADIENT);
@@ -7030,7 +7064,7 @@ static gckpt_result gckpti_lifetimes(gckpti_planner *p)
     for (int i = 0; i < p->desc->fetches; i++) {
         const gckpt_pick *pick = &p->desc->fetch[i];
         int id = pick->tensor->base->id;
-        if (pick->gradient && p->looped && pick->tensor->base->once)
+        if (pick->gradient && p->looped && pick->tensor->base->batchless)
             continue; /* lives through the step anyway */
         gckpti_touch(p, pick->gradient ? p->grad[id] : p->value[id], length);
     }
@@ -7516,9 +7550,9 @@ static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
 }
 
 /* ---- from planner to plan ---- */
-static size_t gckpti_offset(const gckpti_planner *p, int version)
+static size_t gckpti_offset(const gckpti_planner *p, size_t version)
 {
-    return version < 0 ? GCKPTI_NONE : p->versions[p->versions[version].storage].offset;
+    return version == GCKPTI_NONE ? GCKPTI_NONE : p->versions[p->versions[version].storage].offset;
 }
 
 /* The arrays of a plan, to be filled, and the bytes of all of it. */
@@ -7605,7 +7639,7 @@ static gckpti_node gckpti_node_of(const gckpt_tensor *t)
     for (int k = 0; k < t->inputs; k++)
         node.in[k] = t->in[k]->id;
     node.type = t->type;
-    node.once = t->once;
+    node.batchless = t->batchless;
     return node;
 }
 
@@ -7784,12 +7818,12 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
     }
     for (int i = 0; i < d->fetches; i++) {
         const gckpt_tensor *t = d->fetch[i].tensor->base;
-        int use = p->looped && t->once ? gckpti_use(p, t->id, 0) : -1;
+        int use = p->looped && t->batchless ? gckpti_use(p, t->id, 0) : -1;
         parts.picks[i].id = d->fetch[i].tensor->id;
         parts.picks[i].gradient = d->fetch[i].gradient;
-        parts.picks[i].offset = gckpti_offset(p, !d->fetch[i].gradient ? p->value[t->id]
-                                                 : use >= 0            ? p->use[use]
-                                                                       : p->grad[t->id]);
+        parts.picks[i].offset = gckpti_offset(p, (size_t)(!d->fetch[i].gradient ? p->value[t->id]
+                                                          : use >= 0            ? p->use[use]
+                                                                                : p->grad[t->id]));
     }
     size_t blocks = gckpti_list_blocks(p); /* may move p->blocks */
     gckpti_sort_blocks(p->blocks, blocks);
@@ -7993,7 +8027,7 @@ typedef struct {
     gckpti_room room[GCKPTI_ROOMS];
     size_t alignment;
     gckpti_unit *unit;
-    int units, once, ranks; /* once: the first units, computed once a step */
+    int units, prologue, ranks; /* prologue: the first units, computed once a step */
     int sources;            /* inputs of a unit that it may replace, at most; 1 or more */
     int body_ranks;         /* ranks below this one belong to the body */
     int turn;               /* position of the first backward of the present schedule */
@@ -8094,7 +8128,7 @@ static void gckpti_model_units(gckpti_search *s)
     for (int once = 1; once >= 0; once--) {
         for (int i = 0; i < p->n; i++) {
             const gckpt_tensor *t = p->g->tensors[i];
-            if (s->of[i] < 0 || t->once != once)
+            if (s->of[i] < 0 || t->batchless != once)
                 continue;
             gckpti_unit *u = &s->unit[s->units];
             memset(u, 0, sizeof *u);
@@ -8145,7 +8179,7 @@ static void gckpti_model_units(gckpti_search *s)
             s->grain =
                 gckpti_divisor(gckpti_divisor(gckpti_divisor(s->grain, u->out), u->aux), u->work);
         }
-        s->once = once ? s->units : s->once;
+        s->prologue = once ? s->units : s->prologue;
     }
     for (int i = 0; i < p->term_count; i++)
         if (s->of[p->terms[i].loss->id] >= 0)
@@ -8288,17 +8322,17 @@ static void gckpti_evaluate(gckpti_search *s, gckpti_trial *t)
     for (int i = 0; i < t->spans; i++) {
         gckpti_span *v = &t->span[i];
         const gckpti_unit *u = &s->unit[v->unit];
-        int prologue = s->p->looped && v->start < s->once;
-        if (prologue && v->value_end >= s->once && v->value_end < body_end)
+        int prologue = s->p->looped && v->start < s->prologue;
+        if (prologue && v->value_end >= s->prologue && v->value_end < body_end)
             v->value_end = body_end - 1; /* the next micro-batch reads it again */
-        if (prologue && v->aux_end >= s->once && v->aux_end < body_end)
+        if (prologue && v->aux_end >= s->prologue && v->aux_end < body_end)
             v->aux_end = body_end - 1;
         if (v->value_end >= 0) {
             int from = v->start;
             for (int k = 0; k < v->sources && from == v->start; k++) {
                 const gckpti_span *q = &t->span[t->source[v->source + k]];
                 if (q->value_end == v->start &&
-                    !(s->p->looped && q->start < s->once && v->start >= s->once))
+                    !(s->p->looped && q->start < s->prologue && v->start >= s->prologue))
                     from++;
             }
             t->live[from] += u->out;
@@ -8984,12 +9018,12 @@ static void gckpti_last_readers(const gckpti_search *s, int *forward, int *eithe
 static int gckpti_cut(gckpti_search *s, int by_unit, const int64_t *enters, gckpti_stage *stage)
 {
     const gckpt_graph *g = s->p->g;
-    int count = 0, cuts = 0, body = s->units - s->once;
+    int count = 0, cuts = 0, body = s->units - s->prologue;
     for (int pass = 0; pass < 2; pass++) {
         int window = cuts > GCKPTI_STAGES ? (cuts + GCKPTI_STAGES - 1) / GCKPTI_STAGES : 1;
         int before = -2, seen = 0, best = -1;
         for (int i = 0; i < body; i++) {
-            int u = s->once + i, segment = g->tensors[s->unit[u].id]->segment;
+            int u = s->prologue + i, segment = g->tensors[s->unit[u].id]->segment;
             while (segment >= 0 && g->segments[segment].parent >= 0)
                 segment = g->segments[segment].parent;
             int cut = by_unit || segment != before;
@@ -9023,7 +9057,7 @@ static int gckpti_stages(gckpti_search *s, int by_unit, int whole, gckpti_stage 
     int *either = forward + n, *rank = either + n;
     gckpti_last_readers(s, forward, either, rank);
     memset(enters, 0, (n + 2) * sizeof *enters);
-    for (int u = s->once; u < s->units; u++) {
+    for (int u = s->prologue; u < s->units; u++) {
         enters[u + 1] += s->unit[u].out;
         enters[either[u] + 1] -= s->unit[u].out;
     }
@@ -9367,7 +9401,7 @@ static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
     p->raw_length = 0;
     for (int x = 0; x < slot->length; x++) {
         int u = slot->item[x] < 0 ? ~slot->item[x] : slot->item[x];
-        if (u >= s->once)
+        if (u >= s->prologue)
             gckpti_emit(p, slot->item[x] < 0 ? GCKPT_BACKWARD : GCKPT_FORWARD, s->unit[u].id);
     }
     if (!p->failed)
@@ -9658,18 +9692,18 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
             return gckpti_error(g, GCKPT_E_ARG,
                                 "plan: term %i: %T is not a loss; gckpt_sum_loss makes one of it",
                                 i, t);
-        if (i == 0 && (terms[0].regulariser || t->once) && !inference)
+        if (i == 0 && (terms[0].regulariser || t->batchless) && !inference)
             return gckpti_error(g, GCKPT_E_ARG,
                                 "plan: the first term counts the step and must depend on an input");
         if (!(terms[i].weight >= -FLT_MAX && terms[i].weight <= FLT_MAX))
             return gckpti_error(g, GCKPT_E_ARG, "plan: the weight of term %i is not finite", i);
-        if (terms[i].regulariser && !t->once)
+        if (terms[i].regulariser && !t->batchless)
             return gckpti_error(
                 g, GCKPT_E_ARG,
                 "plan: term %i: a regulariser may depend on parameters only, %T depends on "
                 "inputs",
                 i, t);
-        if (!terms[i].regulariser && t->once)
+        if (!terms[i].regulariser && t->batchless)
             return gckpti_error(
                 g, GCKPT_E_ARG,
                 "plan: term %i: %T depends on parameters only; mark it as regulariser", i, t);
@@ -9943,7 +9977,7 @@ static gckpt_frontier *gckpti_frontier_copy(gckpti_search *s)
         f->first[k] = at;
         for (int x = 0; x < slot->length; x++) {
             int u = slot->item[x] < 0 ? ~slot->item[x] : slot->item[x];
-            if (u < s->once)
+            if (u < s->prologue)
                 continue; /* what runs once a step is no choice */
             f->items[at].kind = slot->item[x] < 0 ? GCKPT_BACKWARD : GCKPT_FORWARD;
             f->items[at++].id = s->unit[u].id;
@@ -10419,9 +10453,10 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
         good = gckpti_write_text(write, user, "  %s: %z bytes\n", kinds[k], plan->kind_bytes[k]);
     for (size_t x = 0; x < plan->length && good; x++) {
         const gckpti_ins *ins = &plan->list[x];
-        const size_t *o = plan->operands + ins->operands;
         int id = gckpti_ins_tensor(plan, ins);
         const gckpti_node *node = &plan->nodes[id];
+        gckpti_operands o;
+        gckpti_operands_of(plan->operands, ins, node->inputs, &o);
         if ((int)x == plan->body || (int)x == plan->epilogue)
             good = gckpti_write_text(write, user,
                                      (int)x == plan->epilogue ? "-- once a step, at the end\n"
@@ -10433,16 +10468,16 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
                                          &node->shape);
         if (ins->kind == GCKPT_FORWARD) {
             good = good && gckpti_write_text(write, user, ins->first ? "" : " again");
-            if (o[0] != GCKPTI_NONE)
-                good = good && gckpti_write_text(write, user, " at %z", o[0]);
+            if (o.out != GCKPTI_NONE)
+                good = good && gckpti_write_text(write, user, " at %z", o.out);
         } else if (ins->kind == GCKPT_BACKWARD) {
             for (int i = 0; i < node->inputs && good; i++)
-                if (o[5 + 3 * i] != GCKPTI_NONE)
+                if (o.in[i].gradient != GCKPTI_NONE)
                     good = gckpti_write_text(write, user, "%s #%i at %z",
                                              ins->accumulate & (1 << i) ? " adds to" : " writes",
-                                             node->in[i], o[5 + 3 * i]);
+                                             node->in[i], o.in[i].gradient);
         } else {
-            good = good && gckpti_write_text(write, user, " from %z", o[0]);
+            good = good && gckpti_write_text(write, user, " from %z", o.gradient);
         }
         good = good && gckpti_write_text(write, user, ", %z live\n", ins->live);
     }
@@ -11649,7 +11684,7 @@ static uint16_t *gckpti_at_bf16(const gckpt_exec *e, size_t offset)
 static gckpt_shape gckpti_node_shape(const gckpt_exec *e, const gckpti_node *node, int64_t rows)
 {
     gckpt_shape s = node->shape;
-    if (!node->once && s.n && rows != e->plan->rows)
+    if (!node->batchless && s.n && rows != e->plan->rows)
         s.d[0] = s.d[0] / e->plan->rows * rows;
     return s;
 }
@@ -11671,15 +11706,15 @@ static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int 
     for (int i = 0; i < node->inputs; i++)
         c->in[i].shape = gckpti_node_shape(e, &p->nodes[node->in[i]], rows);
     c->attributes = node->attribute_bytes ? p->words + node->attributes : NULL;
-    c->row = node->once ? 0 : e->row;
-    c->rows = node->once ? 1 : rows;
+    c->row = node->batchless ? 0 : e->row;
+    c->rows = node->batchless ? 1 : rows;
     c->seed = e->store->seed;
     c->step = e->step;
     c->id = id;
     c->threads = p->threads;
     c->plain = p->plain;
     c->training = p->mode != GCKPT_INFERENCE;
-    c->precision = node->once ? GCKPT_FP32 : p->precision;
+    c->precision = node->batchless ? GCKPT_FP32 : p->precision;
     c->runner = &e->runner;
     for (int i = 0; i < node->inputs; i++)
         c->rounded |= p->nodes[p->nodes[node->in[i]].base].kept & GCKPTI_ROUNDED ? GCKPT_IN(i) : 0;
@@ -11845,28 +11880,29 @@ static uint32_t gckpti_stream(int id, int which)
 static int gckpti_sums_of(const gckpt_plan *p, const gckpti_node *node, int i)
 {
     const gckpti_node *q = &p->nodes[node->in[i]];
-    return gckpti_sum_kind(node->op, i, node->once, &node->shape, q->once, &q->shape, p->looped);
+    return gckpti_sum_kind(node->op, i, node->batchless, &node->shape, q->batchless, &q->shape,
+                           p->looped);
 }
 
-/* Where the copies and low parts of this instruction are. o: see gckpti_ins. */
-static void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins, gckpti_copies *c)
+/* Where the copies and low parts of this instruction are. */
+static void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
+                             gckpti_copies *c)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
-    const size_t *o = p->operands + ins->operands;
     int kept[1 + GCKPT_MAX_INPUTS], backward = ins->kind == GCKPT_BACKWARD;
     int64_t n[1 + GCKPT_MAX_INPUTS];
-    unsigned reads = backward && o[0] != GCKPTI_NONE ? GCKPT_OUT : 0, wanted = 0, sums = 0;
+    unsigned reads = backward && o->out != GCKPTI_NONE ? GCKPT_OUT : 0, wanted = 0, sums = 0;
     kept[0] = node->kept;
     n[0] = gckpti_elements(&node->shape);
     for (int i = 0; i < node->inputs; i++) {
         kept[1 + i] = p->nodes[p->nodes[node->in[i]].base].kept;
         n[1 + i] = gckpti_elements(&p->nodes[node->in[i]].shape);
-        if (backward && o[4 + 3 * i] != GCKPTI_NONE)
+        if (backward && o->in[i].value != GCKPTI_NONE)
             reads |= GCKPT_IN(i);
-        if (!backward || o[5 + 3 * i] == GCKPTI_NONE)
+        if (!backward || o->in[i].gradient == GCKPTI_NONE)
             continue;
-        if (o[6 + 3 * i] == GCKPTI_NONE)
+        if (o->in[i].total == GCKPTI_NONE)
             wanted |= 1u << i;
         if (gckpti_sums_of(p, node, i) == GCKPTI_SUM_HERE)
             sums |= 1u << i;
@@ -11919,7 +11955,7 @@ static gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const g
     data[1] = c->aux;
     n[0] = gckpti_elements(&c->shape);
     n[1] = (int64_t)(node->aux_bytes / 4);
-    if (!node->once)
+    if (!node->batchless)
         n[1] = n[1] / e->plan->rows * c->rows;
     for (int k = 0; k < 2; k++) {
         uint64_t *seen = &e->hashes[2 * ins->id + k];
@@ -11952,20 +11988,21 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
-    const size_t *o = p->operands + ins->operands;
-    int first = ins->first && !(node->once && e->row > 0); /* inference repeats the prologue */
+    gckpti_operands o;
+    int first = ins->first && !(node->batchless && e->row > 0); /* inference repeats the prologue */
     int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
     gckpt_call c;
-    uint16_t *narrow = node->kept & GCKPTI_NARROW_VALUE ? gckpti_at_bf16(e, o[0]) : NULL;
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    uint16_t *narrow = node->kept & GCKPTI_NARROW_VALUE ? gckpti_at_bf16(e, o.out) : NULL;
     gckpti_call_start(e, node, ins->id, gckpti_micro_rows(e), &c);
-    c.out = gckpti_at(e, o[0]);
-    c.aux = gckpti_at(e, o[1]);
-    c.work = gckpti_at(e, o[2]);
+    c.out = gckpti_at(e, o.out);
+    c.aux = gckpti_at(e, o.aux);
+    c.work = gckpti_at(e, o.work);
     for (int i = 0; i < node->inputs; i++)
-        gckpti_call_value(e, &p->nodes[p->nodes[node->in[i]].base], o[3 + i], &c.in[i]);
+        gckpti_call_value(e, &p->nodes[p->nodes[node->in[i]].base], o.in[i].value, &c.in[i]);
     if (c.precision != GCKPT_FP32) {
         gckpti_copies copies;
-        gckpti_copies_at(e, ins, &copies);
+        gckpti_copies_at(e, ins, &o, &copies);
         gckpti_widen_inputs(e, &c, &copies);
         if (narrow)
             c.out = gckpti_copy_at(&c, copies.value[0]);
@@ -12000,26 +12037,25 @@ static float gckpti_loss_scale(const gckpt_exec *e, int term)
 
 /* Where the gradient of input i goes, for the kernel: the arena, or a copy to be rounded. One that
  * is passed on is the gradient that came in. */
-static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gckpti_copies *copies,
-                                  gckpt_call *c, int i)
+static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
+                                  const gckpti_copies *copies, gckpt_call *c, int i)
 {
     const gckpti_node *node = &e->plan->nodes[ins->id];
     const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
-    const size_t *o = e->plan->operands + ins->operands;
     gckpt_arg *arg = &c->in[i];
     int64_t n = gckpti_elements(&arg->shape);
     arg->accumulate = (ins->accumulate >> i) & 1;
-    arg->grad = gckpti_at(e, o[5 + 3 * i]);
+    arg->grad = gckpti_at(e, o->in[i].gradient);
     if (copies->gradient[1 + i] != GCKPTI_NONE) {
-        const uint16_t *narrow = gckpti_at_bf16(e, o[5 + 3 * i]);
+        const uint16_t *narrow = gckpti_at_bf16(e, o->in[i].gradient);
         arg->grad = gckpti_copy_at(c, copies->gradient[1 + i]);
         if (arg->accumulate)
             gckpti_widen(e, c, narrow, arg->grad, n);
         else if (copies->gradient[0] != GCKPTI_NONE && node->op->flags & GCKPT_PASSES(i) &&
                  gckpti_same_shape(&arg->shape, &c->shape))
             arg->grad = gckpti_copy_at(c, copies->gradient[0]);
-    } else if (arg->grad && q->kept & GCKPTI_NARROW_GRADIENT && o[6 + 3 * i] == GCKPTI_NONE) {
-        arg->grad_bf16 = gckpti_at_bf16(e, o[5 + 3 * i]);
+    } else if (arg->grad && q->kept & GCKPTI_NARROW_GRADIENT && o->in[i].total == GCKPTI_NONE) {
+        arg->grad_bf16 = gckpti_at_bf16(e, o->in[i].gradient);
         arg->grad = NULL;
     }
     if ((ins->zero >> i) & 1)
@@ -12032,18 +12068,19 @@ static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gc
 }
 
 /* What remains to do with it: rounding, and adding what was computed apart. */
-static void gckpti_gradient_end(gckpt_exec *e, const gckpti_ins *ins, gckpt_call *c, int i)
+static void gckpti_gradient_end(gckpt_exec *e, const gckpti_ins *ins, const gckpti_operands *o,
+                                gckpt_call *c, int i)
 {
     const gckpti_node *node = &e->plan->nodes[ins->id];
     const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
-    const size_t *o = e->plan->operands + ins->operands;
     int64_t n = gckpti_elements(&c->in[i].shape);
     float *x = c->in[i].grad;
-    uint16_t *narrow = q->kept & GCKPTI_NARROW_GRADIENT ? gckpti_at_bf16(e, o[5 + 3 * i]) : NULL;
-    if (o[6 + 3 * i] != GCKPTI_NONE) {
-        float *total = gckpti_at(e, o[6 + 3 * i]);
+    uint16_t *narrow =
+        q->kept & GCKPTI_NARROW_GRADIENT ? gckpti_at_bf16(e, o->in[i].gradient) : NULL;
+    if (o->in[i].total != GCKPTI_NONE) {
+        float *total = gckpti_at(e, o->in[i].total);
         if (narrow) {
-            narrow = gckpti_at_bf16(e, o[6 + 3 * i]);
+            narrow = gckpti_at_bf16(e, o->in[i].total);
             for (int64_t k = 0; k < n; k++)
                 x[k] = gckpti_from_bf16(narrow[k]) + x[k];
         } else {
@@ -12051,7 +12088,7 @@ static void gckpti_gradient_end(gckpt_exec *e, const gckpti_ins *ins, gckpt_call
             x = total;
         }
     }
-    if (x && q->kept & GCKPTI_ROUNDED && (x != c->grad_out || o[5 + 3 * i] != o[3]))
+    if (x && q->kept & GCKPTI_ROUNDED && (x != c->grad_out || o->in[i].gradient != o->gradient))
         gckpti_round(e, c, gckpti_stream(ins->id, 1 + i), x, narrow, n);
 }
 
@@ -12059,46 +12096,46 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
-    const size_t *o = p->operands + ins->operands;
+    gckpti_operands o;
     gckpti_copies copies;
     gckpt_call c;
     gckpti_call_start(e, node, ins->id, gckpti_micro_rows(e), &c);
-    gckpti_copies_at(e, ins, &copies);
-    c.out = gckpti_at(e, o[0]);
-    c.aux = gckpti_at(e, o[1]);
-    c.work = gckpti_at(e, o[2]);
-    float *grad_out = gckpti_at(e, o[3]);
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    gckpti_copies_at(e, ins, &o, &copies);
+    c.out = gckpti_at(e, o.out);
+    c.aux = gckpti_at(e, o.aux);
+    c.work = gckpti_at(e, o.work);
+    float *grad_out = gckpti_at(e, o.gradient);
     for (int u = 1; u < ins->uses; u++)
-        gckpti_add_or_zero(e, grad_out, gckpti_at(e, o[4 + 3 * node->inputs + u - 1]),
-                           gckpti_elements(&node->shape));
+        gckpti_add_or_zero(e, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_elements(&node->shape));
     c.grad_out = grad_out;
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
     for (int i = 0; i < node->inputs; i++) {
         const gckpti_node *q = &p->nodes[p->nodes[node->in[i]].base];
-        if (o[4 + 3 * i] != GCKPTI_NONE || q->kind != GCKPTI_OP)
-            gckpti_call_value(e, q, o[4 + 3 * i], &c.in[i]);
+        if (o.in[i].value != GCKPTI_NONE || q->kind != GCKPTI_OP)
+            gckpti_call_value(e, q, o.in[i].value, &c.in[i]);
     }
     if (c.precision != GCKPT_FP32) {
         int64_t n = gckpti_elements(&c.shape);
         gckpti_widen_inputs(e, &c, &copies);
         if (c.out && node->kept & GCKPTI_NARROW_VALUE) {
-            const uint16_t *narrow = gckpti_at_bf16(e, o[0]);
+            const uint16_t *narrow = gckpti_at_bf16(e, o.out);
             c.out = gckpti_widen_copy(e, &c, copies.value[0], &narrow, n);
-            c.out_bf16 = narrow ? gckpti_at_bf16(e, o[0]) : NULL;
+            c.out_bf16 = narrow ? gckpti_at_bf16(e, o.out) : NULL;
         }
         if (c.grad_out && node->kept & GCKPTI_NARROW_GRADIENT) {
-            c.grad_out_bf16 = gckpti_at_bf16(e, o[3]);
+            c.grad_out_bf16 = gckpti_at_bf16(e, o.gradient);
             c.grad_out = gckpti_widen_copy(e, &c, copies.gradient[0], &c.grad_out_bf16, n);
         }
     }
     for (int i = 0; i < node->inputs; i++)
-        gckpti_gradient_start(e, ins, &copies, &c, i);
+        gckpti_gradient_start(e, ins, &o, &copies, &c, i);
     gckpti_own_work(&c, &copies);
     if (node->op->flags & GCKPT_LOSS)
         c.loss_scale = gckpti_loss_scale(e, gckpti_term_of(p, ins->id));
     (e->fast && node->op->backward_fast ? node->op->backward_fast : node->op->backward)(&c);
     for (int i = 0; i < node->inputs; i++)
-        gckpti_gradient_end(e, ins, &c, i);
+        gckpti_gradient_end(e, ins, &o, &c, i);
 }
 
 /* =================================================================================================
@@ -12241,13 +12278,14 @@ static void gckpti_update_pass(gckpt_exec *e, const gckpti_ins *ins, gckpti_upda
 /* The pass that takes a gradient from sums to what an update needs begins with this. */
 static void gckpti_update_start(gckpt_exec *e, const gckpti_ins *ins, gckpti_update_job *job)
 {
-    const size_t *o = e->plan->operands + ins->operands;
+    gckpti_operands o;
+    gckpti_operands_of(e->plan->operands, ins, 0, &o);
     memset(job, 0, sizeof *job);
     job->e = e;
     job->q = &e->store->params[e->params[ins->id]];
-    job->g = gckpti_at(e, o[0]);
+    job->g = gckpti_at(e, o.gradient);
     job->count = (float)e->counts[0];
-    job->more = o + 1;
+    job->more = o.more;
 }
 
 /* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
@@ -12491,7 +12529,7 @@ static int64_t gckpti_expected_count(const gckpt_exec *e, const gckpti_node *nod
     const gckpt_plan *p = e->plan;
     const gckpti_node *q = &p->nodes[p->nodes[node->in[gckpti_counted(node->op)]].base];
     int64_t n = gckpti_elements(&q->shape), times = (rows + p->rows - 1) / p->rows, ignored = 0;
-    if (!q->once && n % p->rows == 0) {
+    if (!q->batchless && n % p->rows == 0) {
         n = n / p->rows * rows;
         times = 1;
     }
@@ -12512,7 +12550,7 @@ static void gckpti_expect_counts(gckpt_exec *e, int64_t rows, int known)
         e->sums[i] = 0;
         e->counts[i] = 0;
         e->expected[i] =
-            known && several && !node->once ? gckpti_expected_count(e, node, rows) : -1;
+            known && several && !node->batchless ? gckpti_expected_count(e, node, rows) : -1;
     }
 }
 
@@ -12562,11 +12600,13 @@ static void gckpti_clear_accumulators(gckpt_exec *e)
     for (size_t x = 0; x < p->length && p->looped; x++) {
         const gckpti_ins *ins = &p->list[x];
         const gckpti_node *node = &p->nodes[gckpti_ins_tensor(p, ins)];
+        gckpti_operands o;
+        gckpti_operands_of(p->operands, ins, node->inputs, &o);
         for (int i = 0; ins->kind == GCKPT_BACKWARD && i < node->inputs; i++) {
             const gckpti_node *q = &p->nodes[node->in[i]];
-            float *sum = gckpti_at(e, p->operands[ins->operands + (size_t)(5 + 3 * i)]);
+            float *sum = gckpti_at(e, o.in[i].gradient);
             int64_t n = gckpti_elements(&q->shape);
-            if (sum && q->once)
+            if (sum && q->batchless)
                 gckpti_add_or_zero(e, sum, NULL,
                                    gckpti_sums_of(p, node, i) == GCKPTI_SUM_ON ? 2 * n : n);
         }
@@ -12942,12 +12982,15 @@ static gckpt_result gckpti_gradients(gckpt_exec *e, const gckpt_feed *feeds, int
     return result;
 }
 
-static const gckpti_ins *gckpti_update_of(const gckpt_plan *p, int param)
+/* Where a parameter's update finds its gradient, divided by now. */
+static const float *gckpti_gradient_of(const gckpt_exec *e, int param)
 {
-    for (size_t x = 0; x < p->length; x++)
-        if (p->list[x].kind == GCKPT_UPDATE && p->list[x].id == param)
-            return &p->list[x];
-    return NULL;
+    gckpti_operands o;
+    size_t x = 0;
+    while (e->plan->list[x].kind != GCKPT_UPDATE || e->plan->list[x].id != param)
+        x++;
+    gckpti_operands_of(e->plan->operands, &e->plan->list[x], 0, &o);
+    return gckpti_at(e, o.gradient);
 }
 
 /* FLAT: there is no slope to see, and the gradient is nothing but its own rounding. */
@@ -12992,8 +13035,7 @@ static gckpt_result gckpti_check_direction(gckpt_exec *e, const gckpt_feed *feed
 {
     const gckpti_param *q = &e->store->params[e->params[t->param]];
     const float *g = t->g, *w = t->w;
-    const float *there =
-        gckpti_at(e, e->plan->operands[gckpti_update_of(e->plan, t->param)->operands]);
+    const float *there = gckpti_gradient_of(e, t->param);
     int64_t n = q->p.elements;
     double gg = 0, ww = 0, slope[2] = { 0, 0 }, even[2] = { 0, 0 }, expected = 0, scale = 0;
     gckpt_result result = GCKPT_OK;
@@ -13112,8 +13154,7 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
         result = gckpti_gradients(exec, feeds, count, rows, &start.loss);
         if (result != GCKPT_OK)
             break;
-        memcpy(start.g, gckpti_at(exec, p->operands[gckpti_update_of(p, (int)i)->operands]),
-               n * sizeof(float));
+        memcpy(start.g, gckpti_gradient_of(exec, (int)i), n * sizeof(float));
         memcpy(start.w, exec->store->params[exec->params[i]].p.values, n * sizeof(float));
         for (int random = 0; random < 2 && result == GCKPT_OK; random++) {
             gckpti_probe t = start;
@@ -14553,7 +14594,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
         r->list_hash = gckpti_fnv_number(r->list_hash, (uint64_t)word);
         if (r->ended || r->bad)
             break; /* the id is none: there may be no tensor at all */
-        if (word % 4 >= GCKPT_UPDATE || g->tensors[in.id]->once)
+        if (word % 4 >= GCKPT_UPDATE || g->tensors[in.id]->batchless)
             continue; /* what the library adds to any schedule */
         if (!gckpti_grow(r->p.memory, &r->list, &r->capacity, (size_t)d->instructions,
                          sizeof *r->list))
@@ -14920,7 +14961,7 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
         for (int d = 0; d < GCKPT_MAX_INPUTS; d++)
             gckpti_c(k, d ? ", %i" : " %i", q->in[d]);
         gckpti_c(k, " }, (gckpt_type)%i, %i, %i, { UINT64_C(%u), UINT64_C(%u) } },\n", (int)q->type,
-                 q->once, q->kept, q->cost.forward, q->cost.backward);
+                 q->batchless, q->kept, q->cost.forward, q->cost.backward);
     }
     gckpti_c(k, "};\n");
 }

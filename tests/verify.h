@@ -82,7 +82,7 @@ static inline int verify_low(const gckpt_plan *p, const gckpti_node *node, int i
     const gckpti_node *q = &p->nodes[node->in[i]];
     if (!(node->op->needs[i] & GCKPT_SUMS))
         return 0;
-    if (q->once && !node->once)
+    if (q->batchless && !node->batchless)
         return p->looped ? 2 : 1;
     return verify_bytes(q) != verify_bytes(node);
 }
@@ -218,7 +218,7 @@ static inline verify_content *verify_read(verifier *v, int id, int slot, size_t 
                    (unsigned long)c->at);
     else
         verify_mark_read(v, c, v->x);
-    if (v->g && slot <= VERIFY_AUX && v->g->tensors[id]->recompute && !v->p->nodes[id].once &&
+    if (v->g && slot <= VERIFY_AUX && v->g->tensors[id]->recompute && !v->p->nodes[id].batchless &&
         c->first && v->x >= v->p->body && v->x < v->p->epilogue &&
         !(v->p->nodes[id].op->flags & GCKPT_SIDE_EFFECT) &&
         (v->backward_seen || v->p->list[v->x].kind == GCKPT_BACKWARD))
@@ -233,7 +233,8 @@ static inline int verify_use(const verifier *v, int id, int k)
     const gckpt_plan *p = v->p;
     for (int once = 0; once < 2; once++)
         for (int u = (int)p->node_count; u-- > 0;)
-            for (int i = 0; v->active[u] && p->nodes[u].once == once && i < p->nodes[u].inputs; i++)
+            for (int i = 0; v->active[u] && p->nodes[u].batchless == once && i < p->nodes[u].inputs;
+                 i++)
                 if (p->nodes[u].kind == GCKPTI_OP && verify_base_id(p, &p->nodes[u], i) == id &&
                     k-- == 0)
                     return u * GCKPT_MAX_INPUTS + i;
@@ -245,7 +246,7 @@ static inline int verify_use(const verifier *v, int id, int k)
 static inline void verify_sum(verifier *v, int id, size_t first, const size_t *others, int uses)
 {
     const gckpti_node *node = &v->p->nodes[id];
-    if (!v->p->looped || !node->once) {
+    if (!v->p->looped || !node->batchless) {
         const verify_content *c = verify_read(v, id, VERIFY_GRADIENT, first, "gradient");
         if (c && c->parts != v->expected[id])
             verify_say(v, "the gradient of tensor %d has %d of %d contributions", id, c->parts,
@@ -257,7 +258,7 @@ static inline void verify_sum(verifier *v, int id, size_t first, const size_t *o
     int use = verify_use(v, id, 0), count = 0, buffer = -1;
     for (; use >= 0 && !v->failed; use = verify_use(v, id, ++count)) {
         int user = use / GCKPT_MAX_INPUTS, slot = VERIFY_USE + use % GCKPT_MAX_INPUTS;
-        int rounds = v->p->nodes[user].once ? 1 : v->rounds;
+        int rounds = v->p->nodes[user].batchless ? 1 : v->rounds;
         size_t at = count == 0 ? first : count < uses ? others[count - 1] : VERIFY_NONE;
         const verify_content *c = verify_read(v, user, slot, at, "accumulator");
         if (c && c->parts != rounds)
@@ -439,14 +440,14 @@ static inline int verify_gradient(verifier *v, const gckpti_ins *ins, int i, ver
             verify_say(v, "input %d needs no gradient, but has a place for one", i);
         return 0;
     }
-    if (p->looped && q->once) {
+    if (p->looped && q->batchless) {
         verify_read(v, ins->id, VERIFY_USE + i, gradient, "accumulator");
         want_add = 1, want_zero = 0;
     } else if (v->parts[id] == 0) {
-        want_add = want_zero = q->once;
+        want_add = want_zero = q->batchless;
     } else {
-        want_total = q->once || verify_repeats(p, node, i);
-        want_add = q->once || !want_total;
+        want_total = q->batchless || verify_repeats(p, node, i);
+        want_add = q->batchless || !want_total;
         want_zero = want_add && want_total;
         if (!verify_repeats(p, node, i))
             verify_read(v, id, VERIFY_GRADIENT, want_total ? total : gradient, "gradient so far");
@@ -485,8 +486,8 @@ static inline void verify_gradient_made(verifier *v, const gckpti_ins *ins, int 
     const size_t *o = p->operands + ins->operands;
     size_t gradient = o[5 + 3 * i], total = o[6 + 3 * i], size = verify_bytes(q);
     int id = verify_base_id(p, node, i), slot = id * VERIFY_SLOTS + VERIFY_GRADIENT, shared = -1;
-    gckpt_buffer_kind kind = q->once ? GCKPT_BUFFER_PARAMETER_GRADIENT : GCKPT_BUFFER_GRADIENT;
-    if (p->looped && q->once) {
+    gckpt_buffer_kind kind = q->batchless ? GCKPT_BUFFER_PARAMETER_GRADIENT : GCKPT_BUFFER_GRADIENT;
+    if (p->looped && q->batchless) {
         size *= verify_low(p, node, i) == 2 ? 2 : 1;
         slot = ins->id * VERIFY_SLOTS + VERIFY_USE + i;
         verify_destroy(v, gradient, size, slot);
@@ -508,7 +509,7 @@ static inline void verify_gradient_made(verifier *v, const gckpti_ins *ins, int 
         return;
     }
     const verify_content *out = verify_slot(v, ins->id, VERIFY_GRADIENT);
-    if (gradient == o[3] && !q->once)
+    if (gradient == o[3] && !q->batchless)
         shared = out->buffer;
     if (!plain)
         verify_destroy(v, gradient, size, -1);
@@ -533,7 +534,8 @@ static inline void verify_backward(verifier *v, const gckpti_ins *ins)
     if (v->backwards[id]++)
         verify_say(v, "backward of tensor %d a second time", id);
     for (size_t k = 0; k < (size_t)id; k++)
-        if (p->nodes[k].kind == GCKPTI_OP && p->nodes[k].once == node->once && v->backwards[k])
+        if (p->nodes[k].kind == GCKPTI_OP && p->nodes[k].batchless == node->batchless &&
+            v->backwards[k])
             verify_say(v, "backward of tensor %d after that of tensor %d", id, (int)k);
     int read_count = verify_inputs(v, node, mask, o + 4, 3, reads);
     memset(reads + read_count, 0, 3 * sizeof *reads);
@@ -639,7 +641,7 @@ static inline void verify_instruction(verifier *v, int x)
     v->x = x;
     if (node && node->kind != GCKPTI_OP)
         verify_say(v, "tensor %d is not an op's", ins->id);
-    else if (node && node->once != (part != 1))
+    else if (node && node->batchless != (part != 1))
         verify_say(v, "tensor %d is in the wrong part of the list", ins->id);
     else if (ins->kind == GCKPT_FORWARD && part == 2)
         verify_say(v, "a forward in the epilogue");
@@ -659,7 +661,7 @@ static inline void verify_instruction(verifier *v, int x)
 static inline void verify_round_start(verifier *v)
 {
     for (size_t i = 0; i < v->p->node_count; i++)
-        for (int s = 0; s < VERIFY_USE && !v->p->nodes[i].once; s++) {
+        for (int s = 0; s < VERIFY_USE && !v->p->nodes[i].batchless; s++) {
             v->parts[i] = 0;
             v->backwards[i] = 0;
             if (verify_slot(v, (int)i, s)->held)
@@ -795,7 +797,7 @@ static inline int verify_start(verifier *v)
                 found = ins->kind == GCKPT_BACKWARD && ins->id == (int)i;
                 at = found ? p->operands[ins->operands + 5 + 3 * (size_t)k] : 0;
             }
-            if (!found || !q->once || !v->active[id])
+            if (!found || !q->batchless || !v->active[id])
                 continue;
             size_t size = verify_bytes(q) * (verify_low(p, &p->nodes[i], k) == 2 ? 2 : 1);
             verify_touch(v, at, size, "accumulator");
