@@ -6024,7 +6024,8 @@ static void *gckpti_take(gckpti_scratch *s, size_t n, size_t size)
     while (s->now && s->now->size - s->now->used < bytes && s->now->next)
         s->now = s->now->next;
     if (!s->now || s->now->size - s->now->used < bytes) {
-        gckpti_piece piece = { NULL, s->now && !s->memory->desc.memory ? 2 * s->now->size : 2048, 0 };
+        gckpti_piece piece = { NULL, s->now && !s->memory->desc.memory ? 2 * s->now->size : 2048,
+                               0 };
         piece.size = piece.size > bytes && bytes < SIZE_MAX ? piece.size : bytes;
         void *at = bytes < SIZE_MAX ? gckpti_resize(s->memory, NULL, 0, head + piece.size) : NULL;
         if (!at) {
@@ -6093,20 +6094,20 @@ typedef struct {
     int64_t out, aux, work; /* bytes of its results; of its forward's workspace; rounded up */
     uint64_t cost;          /* of the forward */
     unsigned char accumulate, zero; /* of its backward, as gckpti_ins has them */
-    unsigned char reads_aux; /* the backward does */
-    unsigned char fixed;     /* computed once: pins, side effects, the prologue */
-    unsigned char effect;    /* the first forward stays, read or not */
-    unsigned char fresh;     /* gckpt_recompute: computed anew for the backwards */
-    unsigned char fetched;   /* its last value is read at the end */
-    unsigned char in_place;  /* bit i: the result may replace the value of links[in + i] */
+    unsigned char reads_aux;        /* the backward does */
+    unsigned char fixed;            /* computed once: pins, side effects, the prologue */
+    unsigned char effect;           /* the first forward stays, read or not */
+    unsigned char fresh;            /* gckpt_recompute: computed anew for the backwards */
+    unsigned char fetched;          /* its last value is read at the end */
+    unsigned char in_place;         /* bit i: the result may replace the value of links[in + i] */
 } gckpti_unit;
 
 /* Memory of a gradient. Backwards have a fixed order, their ranks, so all but its place in a
  * schedule is known before there is one. */
 typedef struct {
-    int id, owner;       /* the tensor it is for; the activation whose whole gradient it is, or -1 */
-    int first, last;     /* ranks of the backwards that write it first and use it last */
-    int resident;        /* it lives through the whole step */
+    int id, owner;   /* the tensor it is for; the activation whose whole gradient it is, or -1 */
+    int first, last; /* ranks of the backwards that write it first and use it last */
+    int resident;    /* it lives through the whole step */
     int storage, sharer; /* the gradient whose bytes it has, its own or one passed on; next such */
     gckpt_buffer_kind kind;
     size_t size;
@@ -6181,7 +6182,7 @@ typedef struct {
     int units, prologue; /* prologue: the first units, computed once a step */
     int *of;             /* unit of a tensor id, or -1 */
     int *links, link_count;
-    int sources;                     /* inputs of a unit that it may replace, at most; 1 or more */
+    int sources;                      /* inputs of a unit that it may replace, at most; 1 or more */
     int *backward, ranks, body_ranks; /* units by rank; ranks below body_ranks are the body's */
     int *user_start, *users; /* node * GCKPT_MAX_INPUTS + input, by base tensor, ascending */
     gckpti_gradient *gradient;
@@ -6561,7 +6562,8 @@ static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prolog
     int effect = t->op && t->op->flags & GCKPT_SIDE_EFFECT;
     u->id = t->id;
     u->rank = -1;
-    u->out = gckpti_is_loss(t) ? 0 : (int64_t)gckpti_round_up(gckpti_value_bytes(p, t), p->alignment);
+    u->out =
+        gckpti_is_loss(t) ? 0 : (int64_t)gckpti_round_up(gckpti_value_bytes(p, t), p->alignment);
     u->aux = (int64_t)gckpti_round_up(t->aux_bytes, p->alignment);
     u->work = (int64_t)gckpti_round_up(p->work_forward[t->id], p->alignment);
     u->cost = p->cost[t->id].forward;
@@ -6681,9 +6683,8 @@ static void gckpti_find_target(gckpti_planner *p, gckpti_unit *u, const gckpt_te
         u->accumulate |= bit;
     } else {
         target->total = so_far;
-        target->gradient =
-            gckpti_gradient_new(p, q, so_far < 0 ? gckpti_gradient_bytes(p, q) : gckpti_bytes(p, q, 0),
-                                u->rank);
+        target->gradient = gckpti_gradient_new(
+            p, q, so_far < 0 ? gckpti_gradient_bytes(p, q) : gckpti_bytes(p, q, 0), u->rank);
         if (sums) {
             u->accumulate |= bit;
             u->zero |= bit;
@@ -6708,13 +6709,14 @@ static void gckpti_list_sums(gckpti_planner *p)
         for (int batchless = 0; batchless < 2 && several; batchless++)
             for (int i = p->user_start[id + 1], low; i > p->user_start[id]; i = low) {
                 int node = p->users[i - 1] / GCKPT_MAX_INPUTS;
-                for (low = i; low > p->user_start[id] &&
-                              p->users[low - 1] / GCKPT_MAX_INPUTS == node;)
+                for (low = i;
+                     low > p->user_start[id] && p->users[low - 1] / GCKPT_MAX_INPUTS == node;)
                     low--;
-                for (int k = low; k < i && p->active[node] &&
-                                  p->g->tensors[node]->batchless == batchless; k++)
-                    p->sum[count++] = p->target[p->unit[p->of[node]].target +
-                                                p->users[k] % GCKPT_MAX_INPUTS].gradient;
+                for (int k = low;
+                     k < i && p->active[node] && p->g->tensors[node]->batchless == batchless; k++)
+                    p->sum[count++] =
+                        p->target[p->unit[p->of[node]].target + p->users[k] % GCKPT_MAX_INPUTS]
+                            .gradient;
             }
         if (!several && p->active[id])
             p->sum[count++] = -1;
@@ -6823,8 +6825,8 @@ static void gckpti_emit(gckpti_planner *p, int item)
 {
     if (p->failed)
         return;
-    if (p->made_length > INT32_MAX / 4 || !gckpti_grow(p->memory, &p->made, &p->made_capacity,
-                                                       p->made_length, sizeof *p->made))
+    if (p->made_length > INT32_MAX / 4 ||
+        !gckpti_grow(p->memory, &p->made, &p->made_capacity, p->made_length, sizeof *p->made))
         p->failed = 1;
     else
         p->made[p->made_length++] = item;
@@ -6930,8 +6932,8 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
     gckpt_instruction in = p->desc->schedule[i];
     const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->g->tensors[in.id];
     int copies = t && t->kind == GCKPTI_PARAM && p->staged && in.kind == GCKPT_FORWARD;
-    if (!copies && (!t || t->kind != GCKPTI_OP ||
-                    (in.kind != GCKPT_FORWARD && in.kind != GCKPT_BACKWARD)))
+    if (!copies &&
+        (!t || t->kind != GCKPTI_OP || (in.kind != GCKPT_FORWARD && in.kind != GCKPT_BACKWARD)))
         return gckpti_error(p->g, GCKPT_E_ARG,
                             "schedule: instruction %i: %i is not the id of an op's result", i,
                             in.id);
@@ -6971,9 +6973,8 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
     }
     for (int r = 0; r < p->body_ranks && seen; r++)
         if (seen[p->unit[p->backward[p->body_ranks - 1 - r]].id] != (FORWARD | BACKWARD))
-            return gckpti_error(
-                p->g, GCKPT_E_ARG, "schedule: %T needs a forward and a backward",
-                p->g->tensors[p->unit[p->backward[p->body_ranks - 1 - r]].id]);
+            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward and a backward",
+                                p->g->tensors[p->unit[p->backward[p->body_ranks - 1 - r]].id]);
     for (int i = 0; i < p->term_count + p->desc->fetches && seen; i++) {
         const gckpt_tensor *t =
             i < p->term_count ? p->terms[i].loss : p->desc->fetch[i - p->term_count].tensor->base;
@@ -6998,7 +6999,8 @@ static int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int
 /* Computes again what an item of unit u, a forward or (backward) not, reads and gckpt_recompute has
  * let go. Such values may read one another, so they are walked with a list: first the request, then
  * its stale inputs, ... Appends to s. */
-static void gckpti_refresh(gckpti_planner *p, const gckpti_unit *u, int backward, gckpti_schedule *s)
+static void gckpti_refresh(gckpti_planner *p, const gckpti_unit *u, int backward,
+                           gckpti_schedule *s)
 {
     int count = 0, from = backward ? u->read : u->in, reads = backward ? u->reads : u->inputs;
     int self = (int)(u - p->unit);
@@ -7175,8 +7177,7 @@ static gckpt_result gckpti_check_reads(const gckpti_planner *p, const gckpti_sch
             if (!p->computed[p->links[k]])
                 return gckpti_error(p->g, GCKPT_E_ARG,
                                     "schedule: %T is run before any forward of its input %T",
-                                    p->g->tensors[u->id],
-                                    p->g->tensors[p->unit[p->links[k]].id]);
+                                    p->g->tensors[u->id], p->g->tensors[p->unit[p->links[k]].id]);
         p->computed[self] |= i >= 0;
     }
     return GCKPT_OK;
@@ -7343,8 +7344,8 @@ static void gckpti_forward_buffers(gckpti_planner *p, gckpti_draft *d, int v, in
         d->buffers[out].end = d->buffers[out].end > end ? d->buffers[out].end : end;
     }
     if (span->aux_end >= 0)
-        aux = gckpti_buffer_new(d, t->aux_bytes, x, d->place[span->aux_end], t->id,
-                                GCKPT_BUFFER_AUX);
+        aux =
+            gckpti_buffer_new(d, t->aux_bytes, x, d->place[span->aux_end], t->id, GCKPT_BUFFER_AUX);
     if (p->work_forward[t->id])
         work = gckpti_buffer_new(d, p->work_forward[t->id], x, x, t->id, GCKPT_BUFFER_WORKSPACE);
     gckpti_operand(d, out, x);
@@ -8226,8 +8227,8 @@ static void gckpti_encode_arrays(gckpti_planner *p, const gckpti_draft *d, const
             parts->list[x].id = plan->nodes[d->ins[x].id].index;
     }
     for (size_t i = 0; i < d->operand_count; i++)
-        parts->operands[i] = d->operands[i] == GCKPTI_NONE ? GCKPTI_NONE
-                                                           : d->buffers[d->operands[i]].offset;
+        parts->operands[i] =
+            d->operands[i] == GCKPTI_NONE ? GCKPTI_NONE : d->buffers[d->operands[i]].offset;
     for (int i = 0; i < p->term_count; i++) {
         parts->terms[i].id = p->terms[i].loss->id;
         parts->terms[i].weight = gckpti_bits(p->terms[i].weight);
@@ -8236,8 +8237,8 @@ static void gckpti_encode_arrays(gckpti_planner *p, const gckpti_draft *d, const
     for (int i = 0; i < p->desc->fetches; i++) {
         const gckpt_pick *pick = &p->desc->fetch[i];
         int id = pick->tensor->base->id;
-        int buffer = pick->gradient ? d->gradient[p->sum[p->sum_start[id]]]
-                                    : d->value[d->latest[p->of[id]]];
+        int buffer =
+            pick->gradient ? d->gradient[p->sum[p->sum_start[id]]] : d->value[d->latest[p->of[id]]];
         parts->picks[i].id = pick->tensor->id;
         parts->picks[i].gradient = pick->gradient;
         parts->picks[i].offset = d->buffers[buffer].offset;
@@ -8415,21 +8416,21 @@ typedef struct {
                               and the one before */
     int64_t grain;         /* common divisor of all sizes */
     gckpti_trial now, next;
-    int first_backward;        /* its position in the present schedule */
-    int *of_unit, *unit_start; /* spans of a unit, ascending */
-    int *use, *use_start;      /* positions that use a span, ascending */
-    int *read, *read_start;    /* spans that a position uses, in the order of its links */
-    int *reader;               /* the position of each of these reads */
+    int first_backward;           /* its position in the present schedule */
+    int *of_unit, *unit_start;    /* spans of a unit, ascending */
+    int *use, *use_start;         /* positions that use a span, ascending */
+    int *read, *read_start;       /* spans that a position uses, in the order of its links */
+    int *reader;                  /* the position of each of these reads */
     int64_t *excess, *excess_sum; /* bytes over the limit at a position; before it */
     int *excess_count;            /* positions with excess before it */
-    int64_t *seen, stamp;      /* units that a closure has seen have its stamp */
-    int *set, set_count;       /* of gckpti_closure: units; of gckpti_saving: positions */
-    int set_cut;               /* it would have been larger */
-    int cut;                   /* one that was used would, or the search ended early */
-    int *touched;              /* units that moves chosen so far compute or read */
-    int64_t *space;            /* gckpti_polish: bytes left below the limit at a position */
-    int shift, *chunk_count;   /* gckpti_relief: 2^shift positions a chunk; those with excess */
-    int64_t *chunk_left;       /* excess in a chunk that moves have not taken off yet */
+    int64_t *seen, stamp;         /* units that a closure has seen have its stamp */
+    int *set, set_count;          /* of gckpti_closure: units; of gckpti_saving: positions */
+    int set_cut;                  /* it would have been larger */
+    int cut;                      /* one that was used would, or the search ended early */
+    int *touched;                 /* units that moves chosen so far compute or read */
+    int64_t *space;               /* gckpti_polish: bytes left below the limit at a position */
+    int shift, *chunk_count;      /* gckpti_relief: 2^shift positions a chunk; those with excess */
+    int64_t *chunk_left;          /* excess in a chunk that moves have not taken off yet */
     gckpti_move *move;
     gckpti_keyed *insert; /* key: position << 32 | unit; item: unit */
     int *removal;         /* positions */
@@ -8706,10 +8707,10 @@ static uint64_t gckpti_score(uint64_t cost, int64_t gain)
 static void gckpti_sort_moves(gckpti_search *s)
 {
     size_t n = (size_t)s->moves;
-    gckpti_keyed *keys = (gckpti_keyed *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_KEYS],
-                                                     2 * n, sizeof *keys);
-    gckpti_move *sorted = (gckpti_move *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_SORTED], n,
-                                                     sizeof *sorted);
+    gckpti_keyed *keys =
+        (gckpti_keyed *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_KEYS], 2 * n, sizeof *keys);
+    gckpti_move *sorted =
+        (gckpti_move *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_SORTED], n, sizeof *sorted);
     if (s->p->failed)
         return;
     for (size_t i = 0; i < n; i++) {
@@ -8750,7 +8751,8 @@ static uint64_t gckpti_closure(gckpti_search *s, int unit, int x, int policy, in
             const gckpti_span *v = &s->now.s.span[gckpti_version_at(s, q, x)];
             if (v->value_end >= x)
                 continue;
-            int stale = s->p->unit[q].fresh && v->start < s->first_backward && x > s->first_backward;
+            int stale =
+                s->p->unit[q].fresh && v->start < s->first_backward && x > s->first_backward;
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
             *choice = 1;
@@ -8829,8 +8831,9 @@ static void gckpti_find_gaps(gckpti_search *s, int all)
 /* Notes that the units of s->set are to be computed before position x. */
 static void gckpti_insert_set(gckpti_search *s, int x)
 {
-    gckpti_keyed *all = (gckpti_keyed *)gckpti_want(
-        &s->scratch, &s->room[GCKPTI_ROOM_INSERTS], (size_t)(s->inserts + s->set_count), sizeof *all);
+    gckpti_keyed *all =
+        (gckpti_keyed *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_INSERTS],
+                                    (size_t)(s->inserts + s->set_count), sizeof *all);
     s->insert = all ? all : s->insert;
     for (int i = 0; i < s->set_count && all; i++) {
         gckpti_keyed m = { (uint64_t)x << 32 | (uint64_t)s->set[i], s->set[i] };
@@ -9126,8 +9129,8 @@ static int gckpti_polish_single(gckpti_search *s, int64_t limit)
 static int gckpti_polish_many(gckpti_search *s, int64_t limit)
 {
     size_t length = (size_t)s->now.s.length;
-    s->space = (int64_t *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_SPACE], length,
-                                      sizeof *s->space);
+    s->space =
+        (int64_t *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_SPACE], length, sizeof *s->space);
     s->removal = (int *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_REMOVALS], (size_t)s->moves,
                                     sizeof(int));
     if (s->p->failed)
@@ -9304,8 +9307,10 @@ static int gckpti_cut(gckpti_search *s, int by_unit, const int64_t *enters, gckp
 static int gckpti_stages(gckpti_search *s, int by_unit, int whole, gckpti_stage *stage)
 {
     size_t n = (size_t)s->p->units;
-    int *forward = (int *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_READERS], 3 * n, sizeof(int));
-    int64_t *enters = (int64_t *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_ENTERS], n + 2, sizeof *enters);
+    int *forward =
+        (int *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_READERS], 3 * n, sizeof(int));
+    int64_t *enters =
+        (int64_t *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_ENTERS], n + 2, sizeof *enters);
     if (s->p->failed)
         return 0;
     int *either = forward + n, *rank = either + n;
@@ -9659,8 +9664,8 @@ static void gckpti_consider(gckpti_search *s, const gckpti_slot *slot)
 {
     const gckpti_slot *old = &s->winner;
     if (slot->arena > s->most ||
-        (old->length && (slot->extra > old->extra || (slot->extra == old->extra &&
-                                                      !gckpti_slot_before(slot, old, NULL)))))
+        (old->length && (slot->extra > old->extra ||
+                         (slot->extra == old->extra && !gckpti_slot_before(slot, old, NULL)))))
         return;
     s->winner = *slot;
     gckpti_keep_draft(s->p);
@@ -10460,9 +10465,10 @@ static int gckpti_cannot_split(const gckpt_plan *p) { return p->looped && p->mix
 static void gckpti_fit_keep(gckpti_fitting *f, gckpt_plan *plan)
 {
     const gckpt_plan *best = f->best;
-    uint64_t work = best ? gckpt_plan_step_work(best) : UINT64_MAX, own = gckpt_plan_step_work(plan);
-    int better = !best || own < work ||
-                 (own == work && gckpt_plan_bytes(plan) < gckpt_plan_bytes(best));
+    uint64_t work = best ? gckpt_plan_step_work(best) : UINT64_MAX,
+             own = gckpt_plan_step_work(plan);
+    int better =
+        !best || own < work || (own == work && gckpt_plan_bytes(plan) < gckpt_plan_bytes(best));
     if (gckpti_cannot_split(plan))
         better = 0;
     gckpt_plan_free(better ? best : plan);
@@ -10481,8 +10487,9 @@ static gckpt_result gckpti_fit_plan(gckpti_fitting *f, gckpti_planner *p)
         return result;
     gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(p, &p->best, GCKPT_STORE_ALL) : NULL;
     int drafted = plan != NULL, fits = plan && (!budget || gckpt_plan_bytes(plan) <= budget);
-    int hopeless = plan && ((f->best && gckpt_plan_step_work(plan) > gckpt_plan_step_work(f->best)) ||
-                            gckpti_cannot_split(plan));
+    int hopeless =
+        plan && ((f->best && gckpt_plan_step_work(plan) > gckpt_plan_step_work(f->best)) ||
+                 gckpti_cannot_split(plan));
     if (plan && !fits && gckpti_floor(p, &p->best) > (f->hunting ? f->least - 1 : budget))
         hopeless = 1;
     if (hopeless || !whole || !fits) {
