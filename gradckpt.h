@@ -592,6 +592,9 @@ typedef struct {
     unsigned flags;
     void (*forward_fast)(const gckpt_call *call); /* same bits, or NULL */
     void (*backward_fast)(const gckpt_call *call);
+    /* Of the backward, in[i].grad being NULL or not as in the backward itself (where it points is
+     * not to be read). NULL: the forward's flops, once for one gradient, twice for more. */
+    uint64_t (*flops_backward)(const gckpt_call *call);
 } gckpt_op;
 /* Adds a node. Inputs must be of one graph; in[i] NULL ends in NULL. Attributes are copied. Plans
  * are saved and printed with attributes as 4-byte words: for that, let them consist of int,
@@ -1722,9 +1725,6 @@ static void gckpti_parallel(const gckpt_call *call, int64_t n,
     for (int64_t i = 0; i < n; i++)
         body(context, i);
 }
-#define GCKPTI_FAST(function) function
-#else
-#define GCKPTI_FAST(function) NULL
 #endif
 
 /* Runs main(context) on this thread, with a team of up to `threads` (this one included) for what it
@@ -3331,28 +3331,6 @@ struct gckpti_kernels {
 /* y = x widened, or if x is NULL, narrow = y rounded to nearest */
 static void gckpti_fast_convert(const gckpti_kernels *kernels, const uint16_t *x, float *y,
                                 uint16_t *narrow, int64_t n);
-/* The kernels that op rows point to: */
-#define GCKPTI_FAST_OP(name)                                                                       \
-    static void gckpti_fast_##name##_forward(const gckpt_call *call);                              \
-    static void gckpti_fast_##name##_backward(const gckpt_call *call);
-GCKPTI_FAST_OP(embed)
-GCKPTI_FAST_OP(linear)
-GCKPTI_FAST_OP(matmul)
-GCKPTI_FAST_OP(attention)
-GCKPTI_FAST_OP(layernorm)
-GCKPTI_FAST_OP(softmax)
-GCKPTI_FAST_OP(cross_entropy)
-GCKPTI_FAST_OP(linear_cross_entropy)
-GCKPTI_FAST_OP(gelu)
-GCKPTI_FAST_OP(relu)
-GCKPTI_FAST_OP(gelu_erf)
-GCKPTI_FAST_OP(silu)
-GCKPTI_FAST_OP(tanh)
-GCKPTI_FAST_OP(sigmoid)
-GCKPTI_FAST_OP(add)
-GCKPTI_FAST_OP(sub)
-GCKPTI_FAST_OP(mul)
-#undef GCKPTI_FAST_OP
 #endif
 
 /* =================================================================================================
@@ -3366,6 +3344,56 @@ GCKPTI_FAST_OP(mul)
  * A gradient element that is a product, g * slope, is stored rounded when it is the first
  * contribution and is one fma when it is added: no product feeds an addition (manual, 5a and 5f).
  * ============================================================================================== */
+/* clang-format off */
+/* All ops, from which their fast kernels and printed C (gckpt_plan_c) follow: fast(name) has
+ * kernels in >>fast, too; plain(name) has not. */
+#define GCKPTI_OPS(fast, plain)                                                                    \
+    fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
+    plain(scale) plain(dropout) fast(add) fast(sub) fast(mul)                                      \
+    plain(permute) plain(slice) plain(concat) plain(sum) plain(mean)                               \
+    fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
+    plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
+    plain(mean_squared_error) plain(sum_loss)
+
+/* The gckpt_op of a listed op: its kernels are gckpti_<name>_forward and _backward, and GCKPTI_FAST
+ * or _PLAIN as listed; last what each input's gradient reads. */
+#define GCKPTI_ROW_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)          \
+    static const gckpt_op gckpti_op_##name = {                                                     \
+        #name, shape, gckpti_##name##_forward, gckpti_##name##_backward, flops, classes,           \
+        { __VA_ARGS__ }, (flags) | GCKPTI_OWN_##name, kernels(name), flops_backward }
+#define GCKPTI_ROW(name, kernels, shape, flops, flags, ...)                                        \
+    GCKPTI_ROW_WITH(name, kernels, shape, flops, NULL, NULL, flags, __VA_ARGS__)
+/* clang-format on */
+
+/* The flag of this header's own rows. */
+#define GCKPTI_OWN(name) GCKPTI_OWN_##name = 1 << 20,
+enum { GCKPTI_OPS(GCKPTI_OWN, GCKPTI_OWN) GCKPTI_OWN_ROW = 1 << 20 };
+#undef GCKPTI_OWN
+
+#define GCKPTI_PLAIN(name) NULL, NULL
+#if GCKPTI_HAS_FAST
+#define GCKPTI_FAST(name) gckpti_fast_##name##_forward, gckpti_fast_##name##_backward
+#define GCKPTI_DECLARE(name)                                                                       \
+    static void gckpti_fast_##name##_forward(const gckpt_call *call);                              \
+    static void gckpti_fast_##name##_backward(const gckpt_call *call);
+#define GCKPTI_NOTHING(name)
+GCKPTI_OPS(GCKPTI_DECLARE, GCKPTI_NOTHING)
+#undef GCKPTI_NOTHING
+#undef GCKPTI_DECLARE
+#else
+#define GCKPTI_FAST(name) NULL, NULL
+#endif
+
+/* What the gradients of a product are worth: each as much as the forward, and no op has more than
+ * two that are. */
+static uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forward)
+{
+    int wanted = 0;
+    for (int i = 0; i < call->inputs; i++)
+        wanted += call->in[i].grad != NULL;
+    return wanted > 1 ? 2 * forward : forward;
+}
+
 GCKPTI_INLINE void gckpti_put_product(float *d, float a, float b, int accumulate)
 {
     *d = accumulate ? gckpti_fma(a, b, *d) : a * b;
@@ -3393,9 +3421,10 @@ GCKPTI_INLINE void gckpti_unary_forward(const gckpt_call *call, float (*f)(float
         call->out[i] = f(x[i]);
 }
 
-GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, const float *at,
+GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
                                          float (*slope)(float at))
 {
+    const float *at = needs & GCKPT_OUT ? call->out : call->in[0].data;
     float *d = call->in[0].grad;
     int64_t n = gckpti_elements(&call->shape);
     for (int64_t i = 0; d && i < n; i++)
@@ -3403,6 +3432,24 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, const float *at
 }
 
 #define GCKPTI_UNARY_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
+/* Row and builder of an op without attributes. */
+#define GCKPTI_UNARY(name, shape, flops, needs)                                                    \
+    GCKPTI_ROW(name, GCKPTI_FAST, shape, flops, GCKPTI_UNARY_FLAGS, needs);                        \
+    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x)                                          \
+    {                                                                                              \
+        return gckpt_apply(&gckpti_op_##name, &x, 1, NULL, 0);                                     \
+    }
+/* All of an op from gckpti_<name> and gckpti_<name>_slope, which is taken at what needs says. */
+#define GCKPTI_CURVE(name, needs)                                                                  \
+    static void gckpti_##name##_forward(const gckpt_call *call)                                    \
+    {                                                                                              \
+        gckpti_unary_forward(call, gckpti_##name);                                                 \
+    }                                                                                              \
+    static void gckpti_##name##_backward(const gckpt_call *call)                                   \
+    {                                                                                              \
+        gckpti_unary_backward(call, needs, gckpti_##name##_slope);                                 \
+    }                                                                                              \
+    GCKPTI_UNARY(name, gckpti_unary_shape, gckpti_curve_flops, needs)
 
 /* relu: y = max(x, 0), NaN and -0 stay; dx = g where y > 0, else +0 (stored or added) */
 GCKPTI_INLINE float gckpti_relu(float x) { return x < 0.0f ? 0.0f : x; }
@@ -3414,20 +3461,7 @@ static void gckpti_relu_backward(const gckpt_call *call)
     for (int64_t i = 0; d && i < n; i++)
         gckpti_put(&d[i], call->out[i] > 0.0f ? call->grad_out[i] : 0.0f, call->in[0].accumulate);
 }
-static const gckpt_op gckpti_op_relu = { "relu",
-                                         gckpti_unary_shape,
-                                         gckpti_relu_forward,
-                                         gckpti_relu_backward,
-                                         NULL,
-                                         NULL,
-                                         { GCKPT_OUT },
-                                         GCKPTI_UNARY_FLAGS,
-                                         GCKPTI_FAST(gckpti_fast_relu_forward),
-                                         GCKPTI_FAST(gckpti_fast_relu_backward) };
-GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x)
-{
-    return gckpt_apply(&gckpti_op_relu, &x, 1, NULL, 0);
-}
+GCKPTI_UNARY(relu, gckpti_unary_shape, NULL, GCKPT_OUT)
 
 /* gelu: u = sqrt(2/pi) (x + 0.044715 x^3), t = tanh(u), y = x/2 (1 + t)
  *   u = x fma(x^2, C3, C1), y = fma(x/2, t, x/2)
@@ -3447,25 +3481,7 @@ GCKPTI_INLINE float gckpti_gelu_slope(float x)
     float du = gckpti_fma(x * x, 3.0f * GCKPTI_GELU_C3, GCKPTI_GELU_C1);
     return gckpti_fma(0.5f * x * gckpti_fma(-t, t, 1.0f), du, gckpti_fma(0.5f, t, 0.5f));
 }
-static void gckpti_gelu_forward(const gckpt_call *call) { gckpti_unary_forward(call, gckpti_gelu); }
-static void gckpti_gelu_backward(const gckpt_call *call)
-{
-    gckpti_unary_backward(call, call->in[0].data, gckpti_gelu_slope);
-}
-static const gckpt_op gckpti_op_gelu = { "gelu",
-                                         gckpti_unary_shape,
-                                         gckpti_gelu_forward,
-                                         gckpti_gelu_backward,
-                                         gckpti_curve_flops,
-                                         NULL,
-                                         { GCKPT_IN(0) },
-                                         GCKPTI_UNARY_FLAGS,
-                                         GCKPTI_FAST(gckpti_fast_gelu_forward),
-                                         GCKPTI_FAST(gckpti_fast_gelu_backward) };
-GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x)
-{
-    return gckpt_apply(&gckpti_op_gelu, &x, 1, NULL, 0);
-}
+GCKPTI_CURVE(gelu, GCKPT_IN(0))
 
 /* gelu_erf: e = erf(0.707106781 x), y = x/2 (1 + e);  slope: (1 + e)/2 + x exp(-x^2/2) / sqrt(2 pi)
  *   fma(x/2, e, x/2);  fma(0.398942280 x, exp((-x/2) x), fma(1/2, e, 1/2)) */
@@ -3479,28 +3495,7 @@ GCKPTI_INLINE float gckpti_gelu_erf_slope(float x)
     float e = gckpti_erf(0.707106781f * x);
     return gckpti_fma(0.398942280f * x, gckpti_exp(-0.5f * x * x), gckpti_fma(0.5f, e, 0.5f));
 }
-static void gckpti_gelu_erf_forward(const gckpt_call *call)
-{
-    gckpti_unary_forward(call, gckpti_gelu_erf);
-}
-static void gckpti_gelu_erf_backward(const gckpt_call *call)
-{
-    gckpti_unary_backward(call, call->in[0].data, gckpti_gelu_erf_slope);
-}
-static const gckpt_op gckpti_op_gelu_erf = { "gelu_erf",
-                                             gckpti_unary_shape,
-                                             gckpti_gelu_erf_forward,
-                                             gckpti_gelu_erf_backward,
-                                             gckpti_curve_flops,
-                                             NULL,
-                                             { GCKPT_IN(0) },
-                                             GCKPTI_UNARY_FLAGS,
-                                             GCKPTI_FAST(gckpti_fast_gelu_erf_forward),
-                                             GCKPTI_FAST(gckpti_fast_gelu_erf_backward) };
-GCKPT_API gckpt_tensor *gckpt_gelu_erf(gckpt_tensor *x)
-{
-    return gckpt_apply(&gckpti_op_gelu_erf, &x, 1, NULL, 0);
-}
+GCKPTI_CURVE(gelu_erf, GCKPT_IN(0))
 
 /* silu: s = 1 / (1 + exp(-x)), y = x s = x / (1 + exp(-x));  slope: s + x s (1 - s)
  *   = fma(x s, 1 - s, s). Elfwing 2017. */
@@ -3511,72 +3506,16 @@ GCKPTI_INLINE float gckpti_silu_slope(float x)
     float s = gckpti_sigmoid(x);
     return gckpti_fma(x * s, 1.0f - s, s);
 }
-static void gckpti_silu_forward(const gckpt_call *call) { gckpti_unary_forward(call, gckpti_silu); }
-static void gckpti_silu_backward(const gckpt_call *call)
-{
-    gckpti_unary_backward(call, call->in[0].data, gckpti_silu_slope);
-}
-static const gckpt_op gckpti_op_silu = { "silu",
-                                         gckpti_unary_shape,
-                                         gckpti_silu_forward,
-                                         gckpti_silu_backward,
-                                         gckpti_curve_flops,
-                                         NULL,
-                                         { GCKPT_IN(0) },
-                                         GCKPTI_UNARY_FLAGS,
-                                         GCKPTI_FAST(gckpti_fast_silu_forward),
-                                         GCKPTI_FAST(gckpti_fast_silu_backward) };
-GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x)
-{
-    return gckpt_apply(&gckpti_op_silu, &x, 1, NULL, 0);
-}
+GCKPTI_CURVE(silu, GCKPT_IN(0))
 
 /* tanh: slope 1 - y^2 = fma(-y, y, 1) */
 GCKPTI_INLINE float gckpti_tanh_slope(float y) { return gckpti_fma(-y, y, 1.0f); }
-static void gckpti_tanh_forward(const gckpt_call *call) { gckpti_unary_forward(call, gckpti_tanh); }
-static void gckpti_tanh_backward(const gckpt_call *call)
-{
-    gckpti_unary_backward(call, call->out, gckpti_tanh_slope);
-}
-static const gckpt_op gckpti_op_tanh = { "tanh",
-                                         gckpti_unary_shape,
-                                         gckpti_tanh_forward,
-                                         gckpti_tanh_backward,
-                                         gckpti_curve_flops,
-                                         NULL,
-                                         { GCKPT_OUT },
-                                         GCKPTI_UNARY_FLAGS,
-                                         GCKPTI_FAST(gckpti_fast_tanh_forward),
-                                         GCKPTI_FAST(gckpti_fast_tanh_backward) };
-GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x)
-{
-    return gckpt_apply(&gckpti_op_tanh, &x, 1, NULL, 0);
-}
+GCKPTI_CURVE(tanh, GCKPT_OUT)
 
 /* sigmoid: y = 1 / (1 + exp(-x)), slope y - y^2 = fma(-y, y, y) */
 GCKPTI_INLINE float gckpti_sigmoid_slope(float y) { return gckpti_fma(-y, y, y); }
-static void gckpti_sigmoid_forward(const gckpt_call *call)
-{
-    gckpti_unary_forward(call, gckpti_sigmoid);
-}
-static void gckpti_sigmoid_backward(const gckpt_call *call)
-{
-    gckpti_unary_backward(call, call->out, gckpti_sigmoid_slope);
-}
-static const gckpt_op gckpti_op_sigmoid = { "sigmoid",
-                                            gckpti_unary_shape,
-                                            gckpti_sigmoid_forward,
-                                            gckpti_sigmoid_backward,
-                                            gckpti_curve_flops,
-                                            NULL,
-                                            { GCKPT_OUT },
-                                            GCKPTI_UNARY_FLAGS,
-                                            GCKPTI_FAST(gckpti_fast_sigmoid_forward),
-                                            GCKPTI_FAST(gckpti_fast_sigmoid_backward) };
-GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x)
-{
-    return gckpt_apply(&gckpti_op_sigmoid, &x, 1, NULL, 0);
-}
+GCKPTI_CURVE(sigmoid, GCKPT_OUT)
+#undef GCKPTI_CURVE
 
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
  * A row is read to its end before it is written, so the bytes may coincide here too. */
@@ -3610,20 +3549,8 @@ static gckpt_result gckpti_softmax_shape(gckpt_call *call)
     return gckpti_unary_shape(call);
 }
 
-static const gckpt_op gckpti_op_softmax = { "softmax",
-                                            gckpti_softmax_shape,
-                                            gckpti_softmax_forward,
-                                            gckpti_softmax_backward,
-                                            gckpti_curve_flops,
-                                            NULL,
-                                            { GCKPT_OUT },
-                                            GCKPTI_UNARY_FLAGS,
-                                            GCKPTI_FAST(gckpti_fast_softmax_forward),
-                                            GCKPTI_FAST(gckpti_fast_softmax_backward) };
-GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x)
-{
-    return gckpt_apply(&gckpti_op_softmax, &x, 1, NULL, 0);
-}
+GCKPTI_UNARY(softmax, gckpti_softmax_shape, gckpti_curve_flops, GCKPT_OUT)
+#undef GCKPTI_UNARY
 
 /* scale: y = factor x;  dx = factor g */
 static void gckpti_scale_forward(const gckpt_call *call)
@@ -3640,16 +3567,7 @@ static void gckpti_scale_backward(const gckpt_call *call)
     for (int64_t i = 0; d && i < n; i++)
         gckpti_put_product(&d[i], factor, call->grad_out[i], call->in[0].accumulate);
 }
-static const gckpt_op gckpti_op_scale = { "scale",
-                                          gckpti_unary_shape,
-                                          gckpti_scale_forward,
-                                          gckpti_scale_backward,
-                                          NULL,
-                                          NULL,
-                                          { 0 },
-                                          GCKPTI_UNARY_FLAGS,
-                                          NULL,
-                                          NULL };
+GCKPTI_ROW(scale, GCKPTI_PLAIN, gckpti_unary_shape, NULL, GCKPTI_UNARY_FLAGS, 0);
 GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor)
 {
     return gckpt_apply(&gckpti_op_scale, &x, 1, &factor, sizeof factor);
@@ -3696,16 +3614,7 @@ static void gckpti_dropout_backward(const gckpt_call *call) /* only training pla
     if (call->in[0].grad)
         gckpti_dropout_mask(call, call->grad_out, call->in[0].grad, call->in[0].accumulate);
 }
-static const gckpt_op gckpti_op_dropout = { "dropout",
-                                            gckpti_dropout_shape,
-                                            gckpti_dropout_forward,
-                                            gckpti_dropout_backward,
-                                            gckpti_curve_flops,
-                                            NULL,
-                                            { 0 },
-                                            GCKPTI_UNARY_FLAGS,
-                                            NULL,
-                                            NULL };
+GCKPTI_ROW(dropout, GCKPTI_PLAIN, gckpti_dropout_shape, gckpti_curve_flops, GCKPTI_UNARY_FLAGS, 0);
 GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p)
 {
     return p <= 0.0f ? x : gckpt_apply(&gckpti_op_dropout, &x, 1, &p, sizeof p);
@@ -3856,27 +3765,11 @@ static void gckpti_add_gradients(const gckpt_call *call, float sign)
 }
 static void gckpti_add_backward(const gckpt_call *call) { gckpti_add_gradients(call, 1.0f); }
 static void gckpti_sub_backward(const gckpt_call *call) { gckpti_add_gradients(call, -1.0f); }
-static const gckpt_op gckpti_op_add = { "add",
-                                        gckpti_broadcast_shape,
-                                        gckpti_add_forward,
-                                        gckpti_add_backward,
-                                        NULL,
-                                        NULL,
-                                        { GCKPT_SUMS, GCKPT_SUMS },
-                                        GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPT_PASSES(0) |
-                                            GCKPT_PASSES(1),
-                                        GCKPTI_FAST(gckpti_fast_add_forward),
-                                        GCKPTI_FAST(gckpti_fast_add_backward) };
-static const gckpt_op gckpti_op_sub = { "sub",
-                                        gckpti_broadcast_shape,
-                                        gckpti_sub_forward,
-                                        gckpti_sub_backward,
-                                        NULL,
-                                        NULL,
-                                        { GCKPT_SUMS, GCKPT_SUMS },
-                                        GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPT_PASSES(0),
-                                        GCKPTI_FAST(gckpti_fast_sub_forward),
-                                        GCKPTI_FAST(gckpti_fast_sub_backward) };
+GCKPTI_ROW(add, GCKPTI_FAST, gckpti_broadcast_shape, NULL,
+           GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPT_PASSES(0) | GCKPT_PASSES(1), GCKPT_SUMS,
+           GCKPT_SUMS);
+GCKPTI_ROW(sub, GCKPTI_FAST, gckpti_broadcast_shape, NULL,
+           GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPT_PASSES(0), GCKPT_SUMS, GCKPT_SUMS);
 
 /* mul: da = g b, db = g a */
 GCKPTI_INLINE float gckpti_times(float a, float b) { return a * b; }
@@ -3890,16 +3783,8 @@ static void gckpti_mul_backward(const gckpt_call *call)
         if (call->in[i].grad)
             gckpti_broadcast_gradient(call, i, 1.0f, call->in[1 - i].data);
 }
-static const gckpt_op gckpti_op_mul = { "mul",
-                                        gckpti_broadcast_shape,
-                                        gckpti_mul_forward,
-                                        gckpti_mul_backward,
-                                        NULL,
-                                        NULL,
-                                        { GCKPT_IN(1) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS },
-                                        GCKPT_INPLACE(0) | GCKPT_INPLACE(1),
-                                        GCKPTI_FAST(gckpti_fast_mul_forward),
-                                        GCKPTI_FAST(gckpti_fast_mul_backward) };
+GCKPTI_ROW(mul, GCKPTI_FAST, gckpti_broadcast_shape, NULL, GCKPT_INPLACE(0) | GCKPT_INPLACE(1),
+           GCKPT_IN(1) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);
 
 static gckpt_tensor *gckpti_binary(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b)
 {
@@ -3985,16 +3870,7 @@ static void gckpti_permute_backward(const gckpt_call *call)
             gckpti_put(&d[j * w.step[0][0]], *g++, call->in[0].accumulate);
     } while (gckpti_walk_next(&w));
 }
-static const gckpt_op gckpti_op_permute = { "permute",
-                                            gckpti_permute_shape,
-                                            gckpti_permute_forward,
-                                            gckpti_permute_backward,
-                                            NULL,
-                                            NULL,
-                                            { 0 },
-                                            0,
-                                            NULL,
-                                            NULL };
+GCKPTI_ROW(permute, GCKPTI_PLAIN, gckpti_permute_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
 {
     gckpti_permute p = { axes ? n : 0, { 0 } };
@@ -4087,16 +3963,7 @@ static void gckpti_slice_backward(const gckpt_call *call)
     gckpti_put_blocks(d + begin * v.inner, v.size * v.inner, call->grad_out, n, v.outer, n,
                       call->in[0].accumulate);
 }
-static const gckpt_op gckpti_op_slice = { "slice",
-                                          gckpti_slice_shape,
-                                          gckpti_slice_forward,
-                                          gckpti_slice_backward,
-                                          NULL,
-                                          NULL,
-                                          { 0 },
-                                          0,
-                                          NULL,
-                                          NULL };
+GCKPTI_ROW(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end)
 {
     gckpti_slice p;
@@ -4152,16 +4019,7 @@ static void gckpti_concat_backward(const gckpt_call *call)
         g += n;
     }
 }
-static const gckpt_op gckpti_op_concat = { "concat",
-                                           gckpti_concat_shape,
-                                           gckpti_concat_forward,
-                                           gckpti_concat_backward,
-                                           NULL,
-                                           NULL,
-                                           { 0 },
-                                           0,
-                                           NULL,
-                                           NULL };
+GCKPTI_ROW(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 {
     return gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
@@ -4222,26 +4080,8 @@ static void gckpti_reduce_backward(const gckpt_call *call, int mean)
 }
 static void gckpti_sum_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 0); }
 static void gckpti_mean_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 1); }
-static const gckpt_op gckpti_op_sum = { "sum",
-                                        gckpti_reduce_shape,
-                                        gckpti_sum_forward,
-                                        gckpti_sum_backward,
-                                        gckpti_reduce_flops,
-                                        NULL,
-                                        { 0 },
-                                        0,
-                                        NULL,
-                                        NULL };
-static const gckpt_op gckpti_op_mean = { "mean",
-                                         gckpti_reduce_shape,
-                                         gckpti_mean_forward,
-                                         gckpti_mean_backward,
-                                         gckpti_reduce_flops,
-                                         NULL,
-                                         { 0 },
-                                         0,
-                                         NULL,
-                                         NULL };
+GCKPTI_ROW(sum, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_reduce_flops, 0, 0);
+GCKPTI_ROW(mean, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_reduce_flops, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_sum, &x, 1, &axis, sizeof axis);
@@ -4258,9 +4098,6 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
  * the same bits. "Chain": d = fma(a, b, d), one product after the other, from d's present value.
  * "Lanes": the 32 partial sums of gckpti_sum. "put(a, b)": gckpti_put_product.
  * ============================================================================================== */
-/* Flags for the work model: the backward repeats half, or all, of the forward's flops. */
-#define GCKPTI_HALF_AGAIN (1u << 20)
-#define GCKPTI_AGAIN      (1u << 21)
 enum {
     GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
     GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
@@ -4439,16 +4276,8 @@ static int64_t gckpti_embed_classes(const gckpt_call *call, int i)
     return call->in[0].shape.d[0];
 }
 
-static const gckpt_op gckpti_op_embed = { "embed",
-                                          gckpti_embed_shape,
-                                          gckpti_embed_forward,
-                                          gckpti_embed_backward,
-                                          NULL,
-                                          gckpti_embed_classes,
-                                          { GCKPT_IN(1) },
-                                          GCKPT_TAKES_BF16 | GCKPT_INDEX(1),
-                                          GCKPTI_FAST(gckpti_fast_embed_forward),
-                                          GCKPTI_FAST(gckpti_fast_embed_backward) };
+GCKPTI_ROW_WITH(embed, GCKPTI_FAST, gckpti_embed_shape, NULL, NULL, gckpti_embed_classes,
+                GCKPT_TAKES_BF16 | GCKPT_INDEX(1), GCKPT_IN(1));
 
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
 {
@@ -4688,16 +4517,8 @@ static uint64_t gckpti_matmul_flops(const gckpt_call *call)
     return 2 * (uint64_t)gckpti_elements(&call->shape) * (uint64_t)gckpti_last(&call->in[0].shape);
 }
 
-static const gckpt_op gckpti_op_matmul = { "matmul",
-                                           gckpti_matmul_shape,
-                                           gckpti_matmul_forward,
-                                           gckpti_matmul_backward,
-                                           gckpti_matmul_flops,
-                                           NULL,
-                                           { GCKPT_IN(1), GCKPT_IN(0) },
-                                           GCKPT_TAKES_BF16,
-                                           GCKPTI_FAST(gckpti_fast_matmul_forward),
-                                           GCKPTI_FAST(gckpti_fast_matmul_backward) };
+GCKPTI_ROW(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops, GCKPT_TAKES_BF16,
+           GCKPT_IN(1), GCKPT_IN(0));
 
 GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b)
 {
@@ -4765,16 +4586,8 @@ static void gckpti_linear_backward(const gckpt_call *call)
                                           : gckpti_from_bf16(call->grad_out_bf16[r * n + j]));
 }
 
-static const gckpt_op gckpti_op_linear = { "linear",
-                                           gckpti_linear_shape,
-                                           gckpti_linear_forward,
-                                           gckpti_linear_backward,
-                                           gckpti_matmul_flops,
-                                           NULL,
-                                           { GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS },
-                                           GCKPT_TAKES_BF16,
-                                           GCKPTI_FAST(gckpti_fast_linear_forward),
-                                           GCKPTI_FAST(gckpti_fast_linear_backward) };
+GCKPTI_ROW(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops, GCKPT_TAKES_BF16,
+           GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
 {
@@ -4833,7 +4646,7 @@ static gckpt_result gckpti_norm_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-static void gckpti_norm_forward(const gckpt_call *call)
+static void gckpti_layernorm_forward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
@@ -4868,7 +4681,7 @@ static void gckpti_norm_forward(const gckpt_call *call)
     }
 }
 
-static void gckpti_norm_backward(const gckpt_call *call)
+static void gckpti_layernorm_backward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
@@ -4910,34 +4723,19 @@ static void gckpti_norm_backward(const gckpt_call *call)
     }
 }
 
+static void gckpti_rmsnorm_forward(const gckpt_call *call) { gckpti_layernorm_forward(call); }
+static void gckpti_rmsnorm_backward(const gckpt_call *call) { gckpti_layernorm_backward(call); }
+
 static uint64_t gckpti_norm_flops(const gckpt_call *call)
 {
     return 8 * (uint64_t)gckpti_elements(&call->shape);
 }
 
 /* in[1] is the gain, or a bias without gain, which needs less than this says. */
-static const gckpt_op gckpti_op_layernorm = { "layernorm",
-                                              gckpti_norm_shape,
-                                              gckpti_norm_forward,
-                                              gckpti_norm_backward,
-                                              gckpti_norm_flops,
-                                              NULL,
-                                              { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX,
-                                                GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS, GCKPT_SUMS },
-                                              0,
-                                              GCKPTI_FAST(gckpti_fast_layernorm_forward),
-                                              GCKPTI_FAST(gckpti_fast_layernorm_backward) };
-static const gckpt_op gckpti_op_rmsnorm = { "rmsnorm",
-                                            gckpti_norm_shape,
-                                            gckpti_norm_forward,
-                                            gckpti_norm_backward,
-                                            gckpti_norm_flops,
-                                            NULL,
-                                            { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX,
-                                              GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS },
-                                            0,
-                                            GCKPTI_FAST(gckpti_fast_layernorm_forward),
-                                            GCKPTI_FAST(gckpti_fast_layernorm_backward) };
+GCKPTI_ROW(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_norm_flops, 0,
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS, GCKPT_SUMS);
+GCKPTI_ROW(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_norm_flops, 0,
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias)
 {
@@ -5145,20 +4943,18 @@ static uint64_t gckpti_attention_flops(const gckpt_call *call)
     return rows * pairs * (4 * c + 14 * (uint64_t)o->heads);
 }
 
-static const gckpt_op gckpti_op_attention = {
-    "attention",
-    gckpti_attention_shape,
-    gckpti_attention_forward,
-    gckpti_attention_backward,
-    gckpti_attention_flops,
-    NULL,
-    { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
-      GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
-      GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX },
-    GCKPTI_HALF_AGAIN,
-    GCKPTI_FAST(gckpti_fast_attention_forward),
-    GCKPTI_FAST(gckpti_fast_attention_backward)
-};
+/* The scores are computed again. */
+static uint64_t gckpti_attention_flops_backward(const gckpt_call *call)
+{
+    uint64_t forward = gckpti_attention_flops(call);
+    return gckpti_gradients_flops(call, forward) + forward / 2;
+}
+
+GCKPTI_ROW_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention_flops,
+                gckpti_attention_flops_backward, NULL, 0,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
 
 GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                         int heads, int causal)
@@ -5276,16 +5072,8 @@ static uint64_t gckpti_rotary_flops(const gckpt_call *call)
     return 3 * (uint64_t)gckpti_elements(&call->shape);
 }
 
-static const gckpt_op gckpti_op_rotary = { "rotary",
-                                           gckpti_rotary_shape,
-                                           gckpti_rotary_forward,
-                                           gckpti_rotary_backward,
-                                           gckpti_rotary_flops,
-                                           NULL,
-                                           { 0 },
-                                           GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD,
-                                           NULL,
-                                           NULL };
+GCKPTI_ROW(rotary, GCKPTI_PLAIN, gckpti_rotary_shape, gckpti_rotary_flops,
+           GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base)
 {
@@ -5404,16 +5192,9 @@ static int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
     return gckpti_last(&call->in[0].shape);
 }
 
-static const gckpt_op gckpti_op_cross_entropy = { "cross_entropy",
-                                                  gckpti_cross_entropy_shape,
-                                                  gckpti_cross_entropy_forward,
-                                                  gckpti_cross_entropy_backward,
-                                                  gckpti_cross_entropy_flops,
-                                                  gckpti_cross_entropy_classes,
-                                                  { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX },
-                                                  GCKPT_LOSS | GCKPT_INDEX(1),
-                                                  GCKPTI_FAST(gckpti_fast_cross_entropy_forward),
-                                                  GCKPTI_FAST(gckpti_fast_cross_entropy_backward) };
+GCKPTI_ROW_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_cross_entropy_flops,
+                NULL, gckpti_cross_entropy_classes, GCKPT_LOSS | GCKPT_INDEX(1),
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
 
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets)
 {
@@ -5683,25 +5464,24 @@ static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
     return logits * (2 * (uint64_t)gckpti_last(x) + 13);
 }
 
+/* The logits are computed again. */
+static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *call)
+{
+    uint64_t forward = gckpti_linear_cross_entropy_flops(call);
+    return gckpti_gradients_flops(call, forward) + forward;
+}
+
 static int64_t gckpti_linear_cross_entropy_classes(const gckpt_call *call, int i)
 {
     (void)i;
     return call->in[1].shape.d[0];
 }
 
-static const gckpt_op gckpti_op_linear_cross_entropy = {
-    "linear_cross_entropy",
-    gckpti_linear_cross_entropy_shape,
-    gckpti_linear_cross_entropy_forward,
-    gckpti_linear_cross_entropy_backward,
-    gckpti_linear_cross_entropy_flops,
-    gckpti_linear_cross_entropy_classes,
-    { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
-      GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX },
-    GCKPT_LOSS | GCKPTI_AGAIN | GCKPT_TAKES_BF16 | GCKPT_INDEX(2),
-    GCKPTI_FAST(gckpti_fast_linear_cross_entropy_forward),
-    GCKPTI_FAST(gckpti_fast_linear_cross_entropy_backward)
-};
+GCKPTI_ROW_WITH(linear_cross_entropy, GCKPTI_FAST, gckpti_linear_cross_entropy_shape,
+                gckpti_linear_cross_entropy_flops, gckpti_linear_cross_entropy_flops_backward,
+                gckpti_linear_cross_entropy_classes, GCKPT_LOSS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2),
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX);
 
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
                                                    gckpt_tensor *targets)
@@ -5760,17 +5540,9 @@ static uint64_t gckpti_mean_squared_error_flops(const gckpt_call *call)
     return 3 * (uint64_t)gckpti_elements(&call->in[0].shape);
 }
 
-static const gckpt_op gckpti_op_mean_squared_error = { "mean_squared_error",
-                                                       gckpti_mean_squared_error_shape,
-                                                       gckpti_mean_squared_error_forward,
-                                                       gckpti_mean_squared_error_backward,
-                                                       gckpti_mean_squared_error_flops,
-                                                       NULL,
-                                                       { GCKPT_IN(0) | GCKPT_IN(1),
-                                                         GCKPT_IN(0) | GCKPT_IN(1) },
-                                                       GCKPT_LOSS,
-                                                       NULL,
-                                                       NULL };
+GCKPTI_ROW(mean_squared_error, GCKPTI_PLAIN, gckpti_mean_squared_error_shape,
+           gckpti_mean_squared_error_flops, GCKPT_LOSS, GCKPT_IN(0) | GCKPT_IN(1),
+           GCKPT_IN(0) | GCKPT_IN(1));
 
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target)
 {
@@ -5804,16 +5576,7 @@ static uint64_t gckpti_sum_loss_flops(const gckpt_call *call)
     return (uint64_t)gckpti_elements(&call->in[0].shape);
 }
 
-static const gckpt_op gckpti_op_sum_loss = { "sum_loss",
-                                             gckpti_sum_loss_shape,
-                                             gckpti_sum_loss_forward,
-                                             gckpti_sum_loss_backward,
-                                             gckpti_sum_loss_flops,
-                                             NULL,
-                                             { 0 },
-                                             GCKPT_LOSS,
-                                             NULL,
-                                             NULL };
+GCKPTI_ROW(sum_loss, GCKPTI_PLAIN, gckpti_sum_loss_shape, gckpti_sum_loss_flops, GCKPT_LOSS, 0);
 
 GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
 {
@@ -6242,31 +6005,32 @@ enum { GCKPTI_INSTRUCTION_WORK = 16384 };
 /* The work of op t by the roofline model (Williams 2009): flops, or 10 x bytes moved when that is
  * more, + what an instruction costs however small it is (about 100 ns where a flop is 7 ps);
  * integers, so that a plan is the same on every machine. A backward does the forward's flops for
- * one or two of its inputs (as a matmul does), and those it repeats; it moves what it reads, the
+ * one or two of its inputs (as a matmul does), or what the op says; it moves what it reads, the
  * gradient that comes in and those that go out. */
 static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor *t,
-                                    const gckpt_call *call)
+                                    gckpt_call *call)
 {
     uint64_t flops = t->op->flops ? t->op->flops(call) : (uint64_t)gckpti_elements(&t->shape);
     uint64_t out = gckpti_value_bytes(p, t), forward = out, backward = out;
     unsigned needs = gckpti_needs(p, t), gradients = 0;
+    float wanted;
     for (int k = 0; k < t->inputs; k++) {
         forward += gckpti_value_bytes(p, t->in[k]);
         backward += needs & GCKPT_IN(k) ? gckpti_value_bytes(p, t->in[k]) : 0;
         if (!p->active[t->in[k]->base->id])
             continue;
         gradients++;
+        call->in[k].grad = &wanted;
         backward += t->op->flags & GCKPT_PASSES(k) ? 0 : gckpti_gradient_bytes(p, t->in[k]);
     }
     backward += needs & GCKPT_OUT ? out : 0;
     gckpt_cost cost = { flops > 10 * forward ? flops : 10 * forward, 0 };
-    uint64_t again = t->op->flags & GCKPTI_AGAIN        ? flops
-                     : t->op->flags & GCKPTI_HALF_AGAIN ? flops / 2
-                                                        : 0;
     cost.forward += GCKPTI_INSTRUCTION_WORK;
-    flops = flops * (gradients > 1 ? 2 : 1) + again;
-    if (gradients > 0)
-        cost.backward = (flops > 10 * backward ? flops : 10 * backward) + GCKPTI_INSTRUCTION_WORK;
+    if (gradients == 0)
+        return cost;
+    flops =
+        t->op->flops_backward ? t->op->flops_backward(call) : gckpti_gradients_flops(call, flops);
+    cost.backward = (flops > 10 * backward ? flops : 10 * backward) + GCKPTI_INSTRUCTION_WORK;
     return cost;
 }
 
@@ -14855,41 +14619,12 @@ static int gckpti_c_identifier(const char *s)
     return good;
 }
 
-/* Rows of this header: gckpti_op_<name>. Others are the user's variables. */
+/* A row of this header, gckpti_op_<name>, not the user's variable <name>, be it a copy of one. */
 static int gckpti_c_ours(const gckpt_op *op)
 {
-    static const gckpt_op *const rows[] = { &gckpti_op_relu,
-                                            &gckpti_op_gelu,
-                                            &gckpti_op_gelu_erf,
-                                            &gckpti_op_silu,
-                                            &gckpti_op_tanh,
-                                            &gckpti_op_sigmoid,
-                                            &gckpti_op_softmax,
-                                            &gckpti_op_scale,
-                                            &gckpti_op_dropout,
-                                            &gckpti_op_add,
-                                            &gckpti_op_sub,
-                                            &gckpti_op_mul,
-                                            &gckpti_op_permute,
-                                            &gckpti_op_slice,
-                                            &gckpti_op_concat,
-                                            &gckpti_op_sum,
-                                            &gckpti_op_mean,
-                                            &gckpti_op_embed,
-                                            &gckpti_op_matmul,
-                                            &gckpti_op_linear,
-                                            &gckpti_op_layernorm,
-                                            &gckpti_op_rmsnorm,
-                                            &gckpti_op_attention,
-                                            &gckpti_op_rotary,
-                                            &gckpti_op_cross_entropy,
-                                            &gckpti_op_linear_cross_entropy,
-                                            &gckpti_op_mean_squared_error,
-                                            &gckpti_op_sum_loss };
-    size_t i = 0;
-    while (i < sizeof rows / sizeof *rows && rows[i] != op)
-        i++;
-    return i < sizeof rows / sizeof *rows;
+#define GCKPTI_IS(listed) || !strcmp(op->name, #listed)
+    return op->flags & GCKPTI_OWN_ROW && (0 GCKPTI_OPS(GCKPTI_IS, GCKPTI_IS));
+#undef GCKPTI_IS
 }
 
 /* Is it in the enum: an input or something to fetch? */
@@ -15909,6 +15644,16 @@ static void gckpti_fast_layernorm_backward(const gckpt_call *call)
     gckpti_columns_run(call, o->gain, o->bias);
 }
 
+static void gckpti_fast_rmsnorm_forward(const gckpt_call *call)
+{
+    gckpti_fast_layernorm_forward(call);
+}
+
+static void gckpti_fast_rmsnorm_backward(const gckpt_call *call)
+{
+    gckpti_fast_layernorm_backward(call);
+}
+
 /* ---- attention: an item is a block of queries of one head (forward), a head (backward) ---- */
 static gckpti_heads gckpti_heads_of(const gckpt_call *call)
 {
@@ -16321,20 +16066,22 @@ static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 #undef GCKPTI_MAGIC
 #undef GCKPTI_NAN
 #undef GCKPTI_NONE
+#undef GCKPTI_OPS
+#undef GCKPTI_PLAIN
 #undef GCKPTI_PLAN_MAGIC
 #undef GCKPTI_POSIX
 #undef GCKPTI_HEAP_WHOLE
 #undef GCKPTI_HUGE_PAGES
 #undef GCKPTI_TEAMS
 #undef GCKPTI_ROUND
+#undef GCKPTI_ROW
+#undef GCKPTI_ROW_WITH
 #undef GCKPTI_SQRT
 #undef GCKPTI_TANH_MAX
 #undef GCKPTI_TANH_SPLIT
 #undef GCKPTI_TEXT
 #undef GCKPTI_UNARY_FLAGS
 #undef GCKPTI_X86
-#undef GCKPTI_HALF_AGAIN
-#undef GCKPTI_AGAIN
 #undef GCKPTI_WORK_LIMIT
 #undef GCKPTI_LOOK_LIMIT
 #undef GCKPTI_SEARCHED
