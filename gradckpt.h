@@ -4205,32 +4205,6 @@ static void gckpti_chains(const float *a, const float *b, int64_t stride, int64_
     }
 }
 
-/* c (M,N) += a (M,K) b (K,N), chains over K. */
-static void gckpti_multiply(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
-                            float *c)
-{
-    for (int64_t i = 0; i < m; i++)
-        for (int64_t p = 0; p < k; p++)
-            gckpti_link(a[i * k + p], b + p * n, n, c + i * n);
-}
-
-/* c (M,N) += a (M,K) b', b (N,K), chains over K. */
-static void gckpti_multiply_nt(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
-                               float *c)
-{
-    for (int64_t i = 0; i < m; i++)
-        gckpti_chains(a + i * k, b, k, n, k, c + i * n);
-}
-
-/* c (K,N) += a' b, a (M,K), b (M,N), chains over the rows M. */
-static void gckpti_multiply_tn(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
-                               float *c)
-{
-    for (int64_t i = 0; i < m; i++)
-        for (int64_t p = 0; p < k; p++)
-            gckpti_link(a[i * k + p], b + i * n, n, c + p * n);
-}
-
 /* ---- embed: out[r] = table[index[r]]; dtable[index[r]] += g[r], row by row ---- */
 static gckpt_result gckpti_embed_shape(gckpt_call *call)
 {
@@ -4331,10 +4305,10 @@ static gckpt_result gckpti_matmul_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* ---- products of bf16 plans (manual, 5l) ----
- * c(i,j) = chain over p of a(i,p) b(p,j). Operands are bf16, or rounded to it where they are read;
- * each link flushes subnormals to zero, as the processors' bf16 instructions do. A chain starts at
- * start[j] (the bias), at what c holds (accumulate), or at +0; c is f32 or bf16. */
+/* ---- products: c(i,j) = chain over p of a(i,p) b(p,j) ----
+ * A chain starts at start[j] (the bias), at what c holds (accumulate), or at +0. In bf16 plans
+ * (manual, 5l) operands are bf16, or rounded to it where they are read; each link flushes
+ * subnormals to zero, as the processors' bf16 instructions do; c is f32 or bf16. */
 typedef struct gckpti_factor {
     const float *f32;
     const uint16_t *bf16;    /* one of the two */
@@ -4347,7 +4321,7 @@ typedef struct {
     int accumulate;
     float *c;
     uint16_t *c_bf16; /* one of the two; rows of n */
-    uint32_t *words;  /* room for b (gckpti_words), for the fast kernels */
+    uint32_t *words;  /* scratch of the fast kernels: call->work */
 } gckpti_mixed;
 typedef void (*gckpti_mixed_run)(const gckpt_call *call, const gckpti_mixed *t);
 
@@ -4418,7 +4392,33 @@ static gckpti_mixed gckpti_mixed_of(const gckpt_call *call, int64_t batch, int64
     return t;
 }
 
-static void gckpti_mixed_linear_forward(const gckpt_call *call, gckpti_mixed_run run)
+/* In f32 plans. Where b's columns lie side by side, a row of c takes link after link; else (b's
+ * links do, and a's) chain after chain. */
+static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_mixed *t)
+{
+    (void)call;
+    for (int64_t i = 0; i < t->batch * t->m; i++) {
+        const float *a = t->a.f32 + i / t->m * t->a.next + i % t->m * t->a.row;
+        const float *b = t->b.f32 + i / t->m * t->b.next;
+        float *c = t->c + i * t->n;
+        if (t->start)
+            memcpy(c, t->start, (size_t)t->n * sizeof *c);
+        else
+            gckpti_start(c, t->n, t->accumulate);
+        if (t->b.row != 1)
+            gckpti_chains(a, b, t->b.row, t->n, t->k, c);
+        for (int64_t p = 0; t->b.row == 1 && p < t->k; p++)
+            gckpti_link(a[p * t->a.step], b + p * t->b.step, t->n, c);
+    }
+}
+
+static gckpti_mixed_run gckpti_plain_products(const gckpt_call *call)
+{
+    return call->precision == GCKPT_FP32 ? gckpti_fp32_plain : gckpti_mixed_plain;
+}
+
+/* matmul, linear: out = a b + bias; forward of both. */
+static void gckpti_linear_out(const gckpt_call *call, gckpti_mixed_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     int transposed = *(const int *)call->attributes;
@@ -4439,7 +4439,8 @@ static void gckpti_mixed_gradient(const gckpt_call *call, gckpti_mixed_run run, 
         run(call, &t);
 }
 
-static void gckpti_mixed_matmul_backward(const gckpt_call *call, gckpti_mixed_run run)
+/* da = g b', db = a' g; transposed: da = g b, db = g' a. */
+static void gckpti_linear_gradients(const gckpt_call *call, gckpti_mixed_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *a = &call->in[0], *b = &call->in[1];
@@ -4460,56 +4461,14 @@ static void gckpti_mixed_matmul_backward(const gckpt_call *call, gckpti_mixed_ru
         b->accumulate);
 }
 
-static void gckpti_matmul_add(const gckpt_call *call) /* out += a b */
-{
-    gckpti_sizes s = gckpti_matmul_sizes(call);
-    int transposed = *(const int *)call->attributes;
-    for (int64_t i = 0; i < s.matrices; i++) {
-        const float *a = call->in[0].data + i * s.m * s.k, *b = call->in[1].data + i * s.n * s.k;
-        float *out = call->out + i * s.m * s.n;
-        (transposed ? gckpti_multiply_nt : gckpti_multiply)(s.m, s.n, s.k, a, b, out);
-    }
-}
-
 static void gckpti_matmul_forward(const gckpt_call *call)
 {
-    if (call->precision != GCKPT_FP32) {
-        gckpti_mixed_linear_forward(call, gckpti_mixed_plain);
-        return;
-    }
-    gckpti_start(call->out, gckpti_elements(&call->shape), 0);
-    gckpti_matmul_add(call);
+    gckpti_linear_out(call, gckpti_plain_products(call));
 }
 
 static void gckpti_matmul_backward(const gckpt_call *call)
 {
-    if (call->precision != GCKPT_FP32) {
-        gckpti_mixed_matmul_backward(call, gckpti_mixed_plain);
-        return;
-    }
-    gckpti_sizes s = gckpti_matmul_sizes(call);
-    const gckpt_arg *a = &call->in[0], *b = &call->in[1];
-    int transposed = *(const int *)call->attributes;
-    for (int64_t i = 0; i < s.matrices; i++) {
-        const float *g = call->grad_out + i * s.m * s.n;
-        int64_t at_a = i * s.m * s.k, at_b = i * s.n * s.k;
-        if (a->grad) {
-            float *da = a->grad + at_a;
-            gckpti_start(da, s.m * s.k, a->accumulate);
-            if (transposed)
-                gckpti_multiply(s.m, s.k, s.n, g, b->data + at_b, da);
-            else
-                gckpti_multiply_nt(s.m, s.k, s.n, g, b->data + at_b, da);
-        }
-        if (b->grad) {
-            float *db = b->grad + at_b;
-            gckpti_start(db, s.n * s.k, b->accumulate);
-            if (transposed)
-                gckpti_multiply_tn(s.m, s.k, s.n, g, a->data + at_a, db);
-            else
-                gckpti_multiply_tn(s.m, s.n, s.k, a->data + at_a, g, db);
-        }
-    }
+    gckpti_linear_gradients(call, gckpti_plain_products(call));
 }
 
 static uint64_t gckpti_matmul_flops(const gckpt_call *call)
@@ -4556,20 +4515,7 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-static void gckpti_linear_forward(const gckpt_call *call)
-{
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    if (call->precision != GCKPT_FP32) {
-        gckpti_mixed_linear_forward(call, gckpti_mixed_plain);
-        return;
-    }
-    if (call->inputs == 3)
-        for (int64_t r = 0; r < rows; r++)
-            memcpy(call->out + r * n, call->in[2].data, (size_t)n * sizeof(float));
-    else
-        gckpti_start(call->out, rows * n, 0);
-    gckpti_matmul_add(call);
-}
+static void gckpti_linear_forward(const gckpt_call *call) { gckpti_matmul_forward(call); }
 
 static void gckpti_linear_backward(const gckpt_call *call)
 {
@@ -15264,7 +15210,7 @@ static void gckpti_fast_linear_forward(const gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     if (call->precision != GCKPT_FP32) {
-        gckpti_mixed_linear_forward(call, gckpti_mixed_fast);
+        gckpti_linear_out(call, gckpti_mixed_fast);
         return;
     }
     int transposed = *(const int *)call->attributes;
@@ -15281,7 +15227,7 @@ static void gckpti_fast_matmul_backward(const gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     if (call->precision != GCKPT_FP32) {
-        gckpti_mixed_matmul_backward(call, gckpti_mixed_fast);
+        gckpti_linear_gradients(call, gckpti_mixed_fast);
         return;
     }
     const gckpt_arg *a = &call->in[0], *b = &call->in[1];
