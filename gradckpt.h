@@ -4205,6 +4205,18 @@ static void gckpti_chains(const float *a, const float *b, int64_t stride, int64_
     }
 }
 
+static void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = gckpti_from_bf16(x[i]);
+}
+
+static void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = gckpti_to_bf16(x[i]);
+}
+
 /* ---- embed: out[r] = table[index[r]]; dtable[index[r]] += g[r], row by row ---- */
 static gckpt_result gckpti_embed_shape(gckpt_call *call)
 {
@@ -4225,8 +4237,8 @@ static void gckpti_embed_forward(const gckpt_call *call)
         const float *from = call->in[0].data + call->in[1].index[r] * n;
         if (call->out)
             memcpy(call->out + r * n, from, (size_t)n * sizeof(float));
-        for (int64_t i = 0; !call->out && i < n; i++)
-            call->out_bf16[r * n + i] = gckpti_to_bf16(from[i]);
+        else
+            gckpti_to_bf16s(from, call->out_bf16 + r * n, n);
     }
 }
 
@@ -4378,10 +4390,19 @@ static void gckpti_mixed_plain(const gckpt_call *call, const gckpti_mixed *t)
         }
 }
 
-static gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t row, int64_t step, int64_t next)
+/* arg's values from `at` on. */
+static gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row, int64_t step,
+                                      int64_t next)
 {
-    gckpti_factor x = { arg->data, arg->bf16, row, step, next };
+    gckpti_factor x = { arg->data ? arg->data + at : NULL, arg->bf16 ? arg->bf16 + at : NULL, row,
+                        step, next };
     return x;
+}
+
+static gckpti_factor gckpti_turned(gckpti_factor x) /* transposed */
+{
+    gckpti_factor y = { x.f32, x.bf16, x.step, x.row, x.next };
+    return y;
 }
 
 static gckpti_mixed gckpti_mixed_of(const gckpt_call *call, int64_t batch, int64_t m, int64_t n,
@@ -4390,6 +4411,15 @@ static gckpti_mixed gckpti_mixed_of(const gckpt_call *call, int64_t batch, int64
 {
     gckpti_mixed t = { batch, m, n, k, a, b, NULL, 0, c, c_bf16, (uint32_t *)call->work };
     return t;
+}
+
+/* c (m,n) = a b, or += */
+static void gckpti_product_to(const gckpt_call *call, gckpti_mixed_run run, int64_t m, int64_t n,
+                              int64_t k, gckpti_factor a, gckpti_factor b, float *c, int accumulate)
+{
+    gckpti_mixed t = gckpti_mixed_of(call, 1, m, n, k, a, b, c, NULL);
+    t.accumulate = accumulate;
+    run(call, &t);
 }
 
 /* In f32 plans. Where b's columns lie side by side, a row of c takes link after link; else (b's
@@ -4417,48 +4447,46 @@ static gckpti_mixed_run gckpti_plain_products(const gckpt_call *call)
     return call->precision == GCKPT_FP32 ? gckpti_fp32_plain : gckpti_mixed_plain;
 }
 
-/* matmul, linear: out = a b + bias; forward of both. */
+/* The b of matmul, and w of linear. */
+static gckpti_factor gckpti_linear_b(const gckpt_call *call, gckpti_sizes s)
+{
+    gckpti_factor b = gckpti_factor_of(&call->in[1], 0, 1, s.n, s.n * s.k);
+    if (*(const int *)call->attributes) /* transposed */
+        b.row = s.k, b.step = 1;
+    return b;
+}
+
+/* Forward of matmul and linear: out = a b + bias. */
 static void gckpti_linear_out(const gckpt_call *call, gckpti_mixed_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
-    int transposed = *(const int *)call->attributes;
-    gckpti_factor a = gckpti_factor_of(&call->in[0], s.k, 1, s.m * s.k);
-    gckpti_factor b =
-        gckpti_factor_of(&call->in[1], transposed ? s.k : 1, transposed ? 1 : s.n, s.n * s.k);
-    gckpti_mixed t =
-        gckpti_mixed_of(call, s.matrices, s.m, s.n, s.k, a, b, call->out, call->out_bf16);
+    gckpti_factor a = gckpti_factor_of(&call->in[0], 0, s.k, 1, s.m * s.k);
+    gckpti_mixed t = gckpti_mixed_of(call, s.matrices, s.m, s.n, s.k, a, gckpti_linear_b(call, s),
+                                     call->out, call->out_bf16);
     t.start = call->inputs == 3 ? call->in[2].data : NULL;
     run(call, &t);
 }
 
-static void gckpti_mixed_gradient(const gckpt_call *call, gckpti_mixed_run run, gckpti_mixed t,
-                                  int accumulate)
-{
-    t.accumulate = accumulate;
-    if (t.c || t.c_bf16)
-        run(call, &t);
-}
-
-/* da = g b', db = a' g; transposed: da = g b, db = g' a. */
+/* Backward: da = g b', db = a' g, or (g' a) where b is transposed. */
 static void gckpti_linear_gradients(const gckpt_call *call, gckpti_mixed_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
-    const gckpt_arg *a = &call->in[0], *b = &call->in[1];
-    int64_t at_a = s.m * s.k, at_b = s.n * s.k, at_g = s.m * s.n;
-    int transposed = *(const int *)call->attributes;
-    gckpti_factor g = { call->grad_out, call->grad_out_bf16, s.n, 1, at_g };
-    gckpti_factor w = gckpti_factor_of(b, transposed ? 1 : s.n, transposed ? s.k : 1, at_b);
-    gckpti_factor x = gckpti_factor_of(a, 1, s.k, at_a), turned = g;
-    turned.row = 1, turned.step = s.n;
-    gckpti_mixed_gradient(
-        call, run, gckpti_mixed_of(call, s.matrices, s.m, s.k, s.n, g, w, a->grad, a->grad_bf16),
-        a->accumulate);
-    gckpti_mixed_gradient(
-        call, run,
-        transposed
-            ? gckpti_mixed_of(call, s.matrices, s.n, s.k, s.m, turned, x, b->grad, b->grad_bf16)
-            : gckpti_mixed_of(call, s.matrices, s.k, s.n, s.m, x, turned, b->grad, b->grad_bf16),
-        b->accumulate);
+    const gckpt_arg *in = call->in;
+    gckpti_factor g = { call->grad_out, call->grad_out_bf16, s.n, 1, s.m * s.n };
+    gckpti_factor a = gckpti_turned(gckpti_factor_of(&in[0], 0, s.k, 1, s.m * s.k));
+    gckpti_mixed da =
+        gckpti_mixed_of(call, s.matrices, s.m, s.k, s.n, g, gckpti_turned(gckpti_linear_b(call, s)),
+                        in[0].grad, in[0].grad_bf16);
+    da.accumulate = in[0].accumulate;
+    if (da.c || da.c_bf16)
+        run(call, &da);
+    gckpti_mixed db = gckpti_mixed_of(call, s.matrices, s.k, s.n, s.m, a, gckpti_turned(g),
+                                      in[1].grad, in[1].grad_bf16);
+    if (*(const int *)call->attributes)
+        db.m = s.n, db.n = s.k, db.a = gckpti_turned(g), db.b = a;
+    db.accumulate = in[1].accumulate;
+    if (db.c || db.c_bf16)
+        run(call, &db);
 }
 
 static void gckpti_matmul_forward(const gckpt_call *call)
@@ -5062,27 +5090,115 @@ static void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
         *call->loss_count += count;
 }
 
-/* Ends a row: its loss, and aux for the backward. hit: the target's logit. */
-static void gckpti_loss_finish(const gckpt_call *call, int64_t row, int64_t target, float max,
-                               float sum, float hit)
+/* What plain and fast kernels of these losses differ in. */
+typedef struct {
+    gckpti_mixed_run product;
+    void (*each)(const gckpt_call *call, int64_t n, int64_t work,
+                 void (*body)(void *context, int64_t i, int64_t worker), void *context);
+    float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
+    void (*gradient)(const float *x, float *d, int64_t n, float max, float log_sum, float scale,
+                     int accumulate); /* of classes that are not the target */
+    void (*widen)(const uint16_t *x, float *y, int64_t n);
+    void (*narrow)(const float *x, uint16_t *y, int64_t n);
+} gckpti_loss_means;
+
+static void gckpti_in_turn(const gckpt_call *call, int64_t n, int64_t work,
+                           void (*body)(void *context, int64_t i, int64_t worker), void *context)
 {
-    gckpti_softmax_end(&max, &sum);
-    float log_sum = target < 0 ? 0.0f : gckpti_log(sum);
-    if (target >= 0)
-        gckpti_loss_add(call, log_sum - (hit - max), 1);
-    if (call->aux) {
-        ((float *)call->aux)[2 * row] = target < 0 ? 0.0f : max;
-        ((float *)call->aux)[2 * row + 1] = log_sum;
+    (void)call, (void)work;
+    for (int64_t i = 0; i < n; i++)
+        body(context, i, 0);
+}
+
+static void gckpti_other_classes(const float *x, float *d, int64_t n, float max, float log_sum,
+                                 float scale, int accumulate)
+{
+    for (int64_t j = 0; j < n; j++)
+        gckpti_put_product(&d[j], gckpti_exp((x[j] - max) - log_sum), scale, accumulate);
+}
+
+static gckpti_loss_means gckpti_plain_means(gckpti_mixed_run product)
+{
+    gckpti_loss_means by = { product,           gckpti_in_turn, gckpti_online, gckpti_other_classes,
+                             gckpti_from_bf16s, gckpti_to_bf16s };
+    return by;
+}
+
+/* A block of rows, a chunk of their classes. */
+typedef struct {
+    const gckpt_call *call;
+    const gckpti_loss_means *by;
+    int64_t row, rows, first, n; /* rows of the call from `row` on, classes from `first` on */
+    int64_t counted;             /* rows that are not left out */
+    const float *x;              /* their logits (rows,n) */
+    float *d;                    /* backward: the logits' gradient; may be x */
+    int accumulate;
+    float max[GCKPTI_MIXED_ROWS], sum[GCKPTI_MIXED_ROWS], hit[GCKPTI_MIXED_ROWS];
+} gckpti_loss;
+
+static int64_t gckpti_loss_target(const gckpti_loss *l, int64_t r)
+{
+    return l->call->in[l->call->inputs - 1].index[l->row + r];
+}
+
+/* The forward of row r: its classes so far, and these. */
+static void gckpti_loss_look(void *context, int64_t r, int64_t worker)
+{
+    gckpti_loss *l = (gckpti_loss *)context;
+    const float *x = l->x + r * l->n;
+    int64_t target = gckpti_loss_target(l, r), at = target - l->first;
+    (void)worker;
+    if (target >= 0 && at >= 0 && at < l->n)
+        l->hit[r] = x[at];
+    for (int64_t j = 0; target >= 0 && j < l->n; j += GCKPTI_LOSS_CHUNK)
+        l->by->online(x + j, NULL, gckpti_part(l->n - j, GCKPTI_LOSS_CHUNK), l->first + j == 0,
+                      &l->max[r], &l->sum[r]);
+}
+
+/* The backward of row r: d from x, the target's apart. */
+static void gckpti_loss_slope(void *context, int64_t r, int64_t worker)
+{
+    const gckpti_loss *l = (const gckpti_loss *)context;
+    const float *x = l->x + r * l->n, *aux = (const float *)l->call->aux + 2 * (l->row + r);
+    float *d = l->d + r * l->n, logit = 0.0f, held = 0.0f, scale = l->call->loss_scale;
+    int64_t target = gckpti_loss_target(l, r), at = target - l->first;
+    int here = at >= 0 && at < l->n;
+    (void)worker;
+    if (target < 0) {
+        gckpti_start(d, l->n, l->accumulate);
+        return;
+    }
+    if (here)
+        logit = x[at], held = d[at];
+    l->by->gradient(x, d, l->n, aux[0], aux[1], scale, l->accumulate);
+    if (here) {
+        d[at] = held;
+        gckpti_put_product(&d[at], gckpti_exp((logit - aux[0]) - aux[1]) - 1.0f, scale,
+                           l->accumulate);
     }
 }
 
-/* d = gradient of n logits x of the classes from `first` on; d may be x. */
-static void gckpti_logits_gradient(const float *x, int64_t n, int64_t first, int64_t target,
-                                   const float *aux, float scale, float *d, int accumulate)
+static void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
 {
-    for (int64_t j = 0; j < n; j++) {
-        float hit = first + j == target ? 1.0f : 0.0f;
-        gckpti_put_product(&d[j], gckpti_exp((x[j] - aux[0]) - aux[1]) - hit, scale, accumulate);
+    l->row = row, l->rows = rows, l->counted = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        l->counted += gckpti_loss_target(l, r) >= 0;
+        l->max[r] = 0.0f, l->sum[r] = 1.0f, l->hit[r] = 0.0f; /* of rows left out */
+    }
+}
+
+/* The losses of the block's rows, and aux for the backward. */
+static void gckpti_loss_finish(const gckpti_loss *l)
+{
+    float *aux = l->call->aux ? (float *)l->call->aux + 2 * l->row : NULL;
+    for (int64_t r = 0; r < l->rows; r++) {
+        float max = l->max[r], sum = l->sum[r];
+        gckpti_softmax_end(&max, &sum);
+        float log_sum = gckpti_log(sum);
+        if (gckpti_loss_target(l, r) >= 0)
+            gckpti_loss_add(l->call, log_sum - (l->hit[r] - max), 1);
+        if (aux)
+            aux[2 * r] = max, aux[2 * r + 1] = log_sum;
     }
 }
 
@@ -5097,34 +5213,33 @@ static gckpt_result gckpti_cross_entropy_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
+/* The logits are the input: a chunk is all classes. */
+static void gckpti_cross_entropy_by(const gckpt_call *call, const gckpti_loss_means *by,
+                                    int backward)
+{
+    const gckpt_arg *x = &call->in[0];
+    int64_t v = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape);
+    gckpti_loss l;
+    l.call = call, l.by = by, l.first = 0, l.n = v, l.accumulate = x->accumulate;
+    for (int64_t row = 0; row < rows && (x->grad || !backward); row += GCKPTI_MIXED_ROWS) {
+        gckpti_loss_begin(&l, row, gckpti_part(rows - row, GCKPTI_MIXED_ROWS));
+        l.x = x->data + row * v, l.d = x->grad ? x->grad + row * v : NULL;
+        by->each(call, l.rows, 16 * v, backward ? gckpti_loss_slope : gckpti_loss_look, &l);
+        if (!backward)
+            gckpti_loss_finish(&l);
+    }
+}
+
 static void gckpti_cross_entropy_forward(const gckpt_call *call)
 {
-    int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    for (int64_t r = 0; r < rows; r++) {
-        const float *x = call->in[0].data + r * v;
-        int64_t target = call->in[1].index[r];
-        float max = 0.0f, sum = 1.0f;
-        if (target >= 0) {
-            for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK)
-                gckpti_online(x + j, NULL, gckpti_part(v - j, GCKPTI_LOSS_CHUNK), j == 0, &max,
-                              &sum);
-        }
-        gckpti_loss_finish(call, r, target, max, sum, target < 0 ? 0.0f : x[target]);
-    }
+    gckpti_loss_means by = gckpti_plain_means(NULL);
+    gckpti_cross_entropy_by(call, &by, 0);
 }
 
 static void gckpti_cross_entropy_backward(const gckpt_call *call)
 {
-    int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    float *dx = call->in[0].grad;
-    for (int64_t r = 0; dx && r < rows; r++) {
-        if (call->in[1].index[r] < 0)
-            gckpti_start(dx + r * v, v, call->in[0].accumulate);
-        else
-            gckpti_logits_gradient(call->in[0].data + r * v, v, 0, call->in[1].index[r],
-                                   (const float *)call->aux + 2 * r, call->loss_scale, dx + r * v,
-                                   call->in[0].accumulate);
-    }
+    gckpti_loss_means by = gckpti_plain_means(NULL);
+    gckpti_cross_entropy_by(call, &by, 1);
 }
 
 static uint64_t gckpti_cross_entropy_flops(const gckpt_call *call)
@@ -5154,38 +5269,28 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
  * -0 could stay in the accumulator, or an infinity in w stay hidden. work: a block of rows (one in
  * a plain plan) times a chunk of classes; bf16 plans: then a block of dx, which is rounded when all
  * classes are added. d is rounded where it enters the products. */
-static int64_t gckpti_loss_room(const gckpt_call *call, int backward)
-{ /* scratch of its products, in floats a thread */
-    int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    int64_t n = gckpti_part(call->in[1].shape.d[0], GCKPTI_LOSS_CHUNK), room[3];
-    rows = gckpti_part(rows, GCKPTI_LOSS_ROWS);
-    room[0] = gckpti_product_room(rows, n, c);
-    room[1] = gckpti_product_room(rows, c, n);
-    room[2] = gckpti_product_room(n, c, rows);
-    for (int i = 1; backward && i < 3; i++)
-        room[0] = room[i] > room[0] ? room[i] : room[0];
-    return room[0];
-}
-
-/* Its workspace in bf16 plans, in floats: logits, a block of dx, packed factors. */
 typedef struct {
-    int64_t block, dx, words, size; /* rows at a time; where dx and words begin; of words */
+    int64_t block, logits, dx, size; /* rows at a time; in floats: where parts of work begin; all */
 } gckpti_loss_parts;
 
-static gckpti_loss_parts gckpti_mixed_parts(const gckpt_call *call, int backward)
+/* work: scratch of the products, logits, dx. */
+static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backward)
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    int64_t n = gckpti_part(call->in[1].shape.d[0], GCKPTI_LOSS_CHUNK), size[3];
-    gckpti_loss_parts p;
-    p.block = call->plain ? 1 : gckpti_part(rows, GCKPTI_MIXED_ROWS);
-    p.dx = p.block * n;
-    p.words = p.dx + (backward ? p.block * c : 0);
-    size[0] = gckpti_words(n, c);
-    size[1] = gckpti_words(c, n);
-    size[2] = gckpti_words(c, p.block);
-    for (int i = 1; backward && i < 3; i++)
-        size[0] = size[i] > size[0] ? size[i] : size[0];
-    p.size = call->plain ? 0 : size[0];
+    int64_t n = gckpti_part(call->in[1].shape.d[0], GCKPTI_LOSS_CHUNK);
+    int mixed = call->precision != GCKPT_FP32;
+    gckpti_loss_parts p = { 1, 0, 0, 0 };
+    if (!call->plain)
+        p.block = gckpti_part(rows, mixed ? GCKPTI_MIXED_ROWS : GCKPTI_LOSS_ROWS);
+    const int64_t size[3][3] = { { p.block, n, c }, { p.block, c, n }, { n, c, p.block } };
+    for (int i = 0; !call->plain && i < (backward ? 3 : 1); i++) {
+        int64_t room =
+            mixed ? gckpti_words(size[i][1], size[i][2])
+                  : call->threads * gckpti_product_room(size[i][0], size[i][1], size[i][2]);
+        p.logits = room > p.logits ? room : p.logits;
+    }
+    p.dx = p.logits + p.block * n;
+    p.size = p.dx + (mixed && backward ? p.block * c : 0);
     return p;
 }
 
@@ -5198,209 +5303,59 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
                           "linear_cross_entropy: x %S, w %S, targets %S must be (..,C), (V,C), "
                           "(..)",
                           x, w, targets);
-    int64_t rows = gckpti_rows(x), block = call->plain ? 1 : gckpti_part(rows, GCKPTI_LOSS_ROWS);
-    int64_t chunk = gckpti_part(w->d[0], GCKPTI_LOSS_CHUNK);
-    call->aux_bytes = (size_t)rows * 2 * sizeof(float);
-    if (call->precision != GCKPT_FP32) {
-        gckpti_loss_parts forward = gckpti_mixed_parts(call, 0),
-                          backward = gckpti_mixed_parts(call, 1);
-        call->work_forward = (size_t)(forward.words + forward.size) * sizeof(float);
-        call->work_backward = (size_t)(backward.words + backward.size) * sizeof(float);
-        return GCKPT_OK;
-    }
-    call->work_forward = call->work_backward = (size_t)(block * chunk) * sizeof(float);
-    if (!call->plain) {
-        size_t unit = (size_t)call->threads * sizeof(float);
-        call->work_forward += (size_t)gckpti_loss_room(call, 0) * unit;
-        call->work_backward += (size_t)gckpti_loss_room(call, 1) * unit;
-    }
+    call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
+    call->work_forward = (size_t)gckpti_loss_parts_of(call, 0).size * sizeof(float);
+    call->work_backward = (size_t)gckpti_loss_parts_of(call, 1).size * sizeof(float);
     return GCKPT_OK;
 }
 
-static uint32_t *gckpti_loss_words(const gckpt_call *call, const gckpti_loss_parts *p)
+/* Three products for each block and chunk: logits = x w', dx += d w, dw += d' x. */
+static void gckpti_linear_cross_entropy_by(const gckpt_call *call, const gckpti_loss_means *by,
+                                           int backward)
 {
-    void *words = (float *)call->work + p->words;
-    return (uint32_t *)words;
-}
-
-/* Logits of rows r.., n classes from j: of the gradients' products, too. */
-static gckpti_mixed gckpti_mixed_logits(const gckpt_call *call, const gckpti_loss_parts *parts,
-                                        int64_t r, int64_t m, int64_t j, int64_t n)
-{
-    const gckpt_arg *x = &call->in[0];
-    int64_t c = gckpti_last(&x->shape);
-    gckpti_factor a = { x->data ? x->data + r * c : NULL, x->bf16 ? x->bf16 + r * c : NULL, c, 1,
-                        0 };
-    gckpti_factor w = { call->in[1].data + j * c, NULL, c, 1, 0 };
-    gckpti_mixed t = gckpti_mixed_of(call, 1, m, n, c, a, w, (float *)call->work, NULL);
-    t.words = gckpti_loss_words(call, parts);
-    return t;
-}
-
-static void gckpti_mixed_linear_cross_entropy_forward(const gckpt_call *call)
-{
-    int64_t rows = gckpti_rows(&call->in[0].shape), v = call->in[1].shape.d[0];
-    const gckpti_loss_parts parts = gckpti_mixed_parts(call, 0);
-    const float *logits = (const float *)call->work;
-    for (int64_t r0 = 0; r0 < rows; r0 += parts.block) {
-        int64_t m = gckpti_part(rows - r0, parts.block);
-        const int32_t *target = call->in[2].index + r0;
-        float max[GCKPTI_MIXED_ROWS] = { 0.0f }, sum[GCKPTI_MIXED_ROWS] = { 0.0f };
-        float hit[GCKPTI_MIXED_ROWS] = { 0.0f };
-        for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK) {
-            int64_t n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
-            gckpti_mixed t = gckpti_mixed_logits(call, &parts, r0, m, j, n);
-            gckpti_mixed_plain(call, &t);
-            for (int64_t r = 0; r < m; r++) {
-                if (target[r] >= j && target[r] < j + n)
-                    hit[r] = logits[r * n + target[r] - j];
-                if (target[r] >= 0)
-                    gckpti_online(logits + r * n, NULL, n, j == 0, &max[r], &sum[r]);
-            }
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    int64_t c = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape), v = w->shape.d[0];
+    const gckpti_loss_parts parts = gckpti_loss_parts_of(call, backward);
+    float *work = (float *)call->work, *dw = backward ? w->grad : NULL;
+    gckpti_loss l;
+    l.call = call, l.by = by, l.x = l.d = work + parts.logits, l.accumulate = 0;
+    for (int64_t row = 0; row < rows; row += parts.block) {
+        gckpti_loss_begin(&l, row, gckpti_part(rows - row, parts.block));
+        uint16_t *rounded = backward && x->grad_bf16 ? x->grad_bf16 + row * c : NULL;
+        float *dx = rounded ? work + parts.dx : backward && x->grad ? x->grad + row * c : NULL;
+        if (rounded && x->accumulate)
+            by->widen(rounded, dx, l.rows * c);
+        for (l.first = 0; l.first < v; l.first += l.n) {
+            l.n = gckpti_part(v - l.first, GCKPTI_LOSS_CHUNK);
+            gckpti_factor a = gckpti_factor_of(x, row * c, c, 1, 0), d = { l.d, NULL, l.n, 1, 0 };
+            gckpti_factor b = gckpti_factor_of(w, l.first * c, c, 1, 0);
+            if (l.counted > 0)
+                gckpti_product_to(call, by->product, l.rows, l.n, c, a, b, l.d, 0);
+            by->each(call, l.rows, 16 * l.n, backward ? gckpti_loss_slope : gckpti_loss_look, &l);
+            if (dx)
+                gckpti_product_to(call, by->product, l.rows, c, l.n, d, gckpti_turned(b), dx,
+                                  x->accumulate || l.first > 0);
+            if (dw)
+                gckpti_product_to(call, by->product, l.n, c, l.rows, gckpti_turned(d),
+                                  gckpti_turned(a), dw + l.first * c, w->accumulate || row > 0);
         }
-        for (int64_t r = 0; r < m; r++)
-            gckpti_loss_finish(call, r0 + r, target[r], max[r], sum[r], hit[r]);
+        if (rounded)
+            by->narrow(dx, rounded, l.rows * c);
+        if (!backward)
+            gckpti_loss_finish(&l);
     }
 }
 
 static void gckpti_linear_cross_entropy_forward(const gckpt_call *call)
 {
-    int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    int64_t v = call->in[1].shape.d[0];
-    int64_t block = call->plain ? 1 : GCKPTI_LOSS_ROWS;
-    float *logits = (float *)call->work;
-    if (call->precision != GCKPT_FP32) {
-        gckpti_mixed_linear_cross_entropy_forward(call);
-        return;
-    }
-    for (int64_t r0 = 0; r0 < rows; r0 += block) {
-        int64_t m = gckpti_part(rows - r0, block);
-        const int32_t *target = call->in[2].index + r0;
-        float max[GCKPTI_LOSS_ROWS] = { 0.0f }, sum[GCKPTI_LOSS_ROWS] = { 0.0f };
-        float hit[GCKPTI_LOSS_ROWS] = { 0.0f };
-        for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK) {
-            int64_t n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
-            for (int64_t r = 0; r < m; r++) {
-                if (target[r] < 0)
-                    continue;
-                float *x = logits + r * n;
-                gckpti_start(x, n, 0);
-                gckpti_chains(call->in[0].data + (r0 + r) * c, call->in[1].data + j * c, c, n, c,
-                              x);
-                if (target[r] >= j && target[r] < j + n)
-                    hit[r] = x[target[r] - j];
-                gckpti_online(x, NULL, n, j == 0, &max[r], &sum[r]);
-            }
-        }
-        for (int64_t r = 0; r < m; r++)
-            gckpti_loss_finish(call, r0 + r, target[r], max[r], sum[r], hit[r]);
-    }
-}
-
-/* A chunk of the backward of bf16 plans, when work holds d of rows r..: dx += d w, dw += d x. */
-static void gckpti_mixed_loss_products(const gckpt_call *call, gckpti_mixed_run run,
-                                       const gckpti_loss_parts *parts, int64_t r, int64_t m,
-                                       int64_t j, int64_t n)
-{
-    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
-    int64_t c = gckpti_last(&x->shape);
-    gckpti_mixed logits = gckpti_mixed_logits(call, parts, r, m, j, n), t = logits;
-    gckpti_factor d = { (float *)call->work, NULL, n, 1, 0 };
-    if (x->grad || x->grad_bf16) {
-        t.n = c, t.k = n;
-        t.a = d;
-        t.b.row = 1, t.b.step = c;
-        t.c = (float *)call->work + parts->dx;
-        gckpti_mixed_gradient(call, run, t, 1);
-    }
-    if (w->grad) {
-        t = logits;
-        t.m = n, t.n = c, t.k = m;
-        t.b = t.a;
-        t.b.row = 1, t.b.step = c;
-        t.a = d;
-        t.a.row = 1, t.a.step = n;
-        t.c = w->grad + j * c;
-        gckpti_mixed_gradient(call, run, t, 1);
-    }
-}
-
-/* A block of dx, before its chains start and at the end: `count` floats from `at`. */
-static void gckpti_mixed_block(const gckpt_arg *x, float *dx, int64_t at, int64_t count, int end)
-{
-    for (int64_t i = 0; i < count; i++, at++) {
-        if (end && x->grad)
-            x->grad[at] = dx[i];
-        else if (end && x->grad_bf16)
-            x->grad_bf16[at] = gckpti_to_bf16(dx[i]);
-        else if (!end)
-            dx[i] = !x->accumulate ? 0.0f
-                    : x->grad      ? x->grad[at]
-                                   : gckpti_from_bf16(x->grad_bf16[at]);
-    }
-}
-
-static void gckpti_mixed_linear_cross_entropy_backward(const gckpt_call *call)
-{
-    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
-    int64_t c = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape), v = w->shape.d[0];
-    const gckpti_loss_parts parts = gckpti_mixed_parts(call, 1);
-    float *logits = (float *)call->work, *dx = logits + parts.dx;
-    if (w->grad)
-        gckpti_start(w->grad, v * c, w->accumulate);
-    for (int64_t r0 = 0; r0 < rows; r0 += parts.block) {
-        int64_t m = gckpti_part(rows - r0, parts.block);
-        gckpti_mixed_block(x, dx, r0 * c, m * c, 0);
-        for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK) {
-            int64_t n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
-            gckpti_mixed t = gckpti_mixed_logits(call, &parts, r0, m, j, n);
-            gckpti_mixed_plain(call, &t);
-            for (int64_t r = 0; r < m; r++) {
-                int64_t target = call->in[2].index[r0 + r];
-                float *d = logits + r * n;
-                if (target < 0)
-                    gckpti_start(d, n, 0);
-                else
-                    gckpti_logits_gradient(d, n, j, target, (const float *)call->aux + 2 * (r0 + r),
-                                           call->loss_scale, d, 0);
-            }
-            gckpti_mixed_loss_products(call, gckpti_mixed_plain, &parts, r0, m, j, n);
-        }
-        gckpti_mixed_block(x, dx, r0 * c, m * c, 1);
-    }
+    gckpti_loss_means by = gckpti_plain_means(gckpti_plain_products(call));
+    gckpti_linear_cross_entropy_by(call, &by, 0);
 }
 
 static void gckpti_linear_cross_entropy_backward(const gckpt_call *call)
 {
-    if (call->precision != GCKPT_FP32) {
-        gckpti_mixed_linear_cross_entropy_backward(call);
-        return;
-    }
-    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
-    int64_t c = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape), v = w->shape.d[0];
-    if (x->grad)
-        gckpti_start(x->grad, rows * c, x->accumulate);
-    if (w->grad)
-        gckpti_start(w->grad, v * c, w->accumulate);
-    int64_t block = call->plain ? 1 : GCKPTI_LOSS_ROWS;
-    for (int64_t r0 = 0; r0 < rows; r0 += block)
-        for (int64_t j0 = 0; j0 < v; j0 += GCKPTI_LOSS_CHUNK) {
-            int64_t n = gckpti_part(v - j0, GCKPTI_LOSS_CHUNK);
-            for (int64_t r = r0; r < rows && r < r0 + block; r++) {
-                int64_t target = call->in[2].index[r];
-                float *d = (float *)call->work + (r - r0) * n;
-                gckpti_start(d, n, 0);
-                if (target >= 0) {
-                    gckpti_chains(x->data + r * c, w->data + j0 * c, c, n, c, d);
-                    gckpti_logits_gradient(d, n, j0, target, (const float *)call->aux + 2 * r,
-                                           call->loss_scale, d, 0);
-                }
-                for (int64_t j = 0; x->grad && j < n; j++)
-                    gckpti_link(d[j], w->data + (j0 + j) * c, c, x->grad + r * c);
-                for (int64_t j = 0; w->grad && j < n; j++)
-                    gckpti_link(d[j], x->data + r * c, c, w->grad + (j0 + j) * c);
-            }
-        }
+    gckpti_loss_means by = gckpti_plain_means(gckpti_plain_products(call));
+    gckpti_linear_cross_entropy_by(call, &by, 1);
 }
 
 static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
@@ -14945,13 +14900,6 @@ static gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
     return row;
 }
 
-/* linear_cross_entropy: its logits come after the products' scratch. */
-static float *gckpti_loss_logits(const gckpt_call *call)
-{
-    int backward = call->in[0].grad || call->in[1].grad;
-    return (float *)call->work + call->threads * gckpti_loss_room(call, backward);
-}
-
 /* ---- items to workers: one takes a few at a time as long as there are any, so that it does no
  * harm when a thread comes late or loses its core. A worker's number says which scratch it has. */
 typedef struct {
@@ -15107,6 +15055,18 @@ static void gckpti_products_gradient(gckpti_products s, int accumulate)
 {
     s.t.from = accumulate ? s.t.c : NULL;
     s.t.from_row = s.t.c_row;
+    gckpti_products_run(&s);
+}
+
+/* A product of an f32 plan, as ops say it. */
+static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_mixed *t)
+{
+    gckpti_products s = gckpti_products_of(call, t->batch, t->m, t->n, t->k, t->a.f32, 0, t->b.f32,
+                                           0, t->c, (float *)(void *)t->words);
+    s.t.a_row = t->a.row, s.t.a_step = t->a.step;
+    s.t.b_col = t->b.row, s.t.b_step = t->b.step;
+    s.t.from = t->accumulate ? t->c : t->start;
+    s.t.from_row = t->accumulate ? t->n : 0;
     gckpti_products_run(&s);
 }
 
@@ -15674,198 +15634,41 @@ static void gckpti_fast_attention_backward(const gckpt_call *call)
                   fast ? gckpti_attention_backward_item : gckpti_attention_plain_item, &h);
 }
 
-/* ---- cross_entropy, linear_cross_entropy: an item is a row. The logits of up to
- * GCKPTI_LOSS_ROWS rows and a chunk of classes are computed at a time, or are where they are. */
-typedef struct {
-    const gckpt_call *call;
-    const int32_t *target;
-    const float *x, *aux;  /* logits, `row` floats from one row to the next */
-    float *d;              /* their gradient (may be x) */
-    int64_t row, first, n; /* classes first..first+n-1 */
-    int accumulate;
-    float max[GCKPTI_MIXED_ROWS], sum[GCKPTI_MIXED_ROWS], hit[GCKPTI_MIXED_ROWS];
-} gckpti_classes;
-
-static void gckpti_classes_forward_item(void *context, int64_t r, int64_t worker)
+/* ---- cross_entropy, linear_cross_entropy: an item is a row ---- */
+static gckpti_loss_means gckpti_fast_means(const gckpt_call *call)
 {
-    gckpti_classes *s = (gckpti_classes *)context;
-    const float *x = s->x + r * s->row;
-    int64_t target = s->target[r] - s->first;
-    (void)worker;
-    if (s->target[r] < 0)
-        return;
-    if (target >= 0 && target < s->n)
-        s->hit[r] = x[target];
-    for (int64_t j = 0; j < s->n; j += GCKPTI_LOSS_CHUNK)
-        gckpti_kernels_of(s->call)->online(x + j, NULL, gckpti_part(s->n - j, GCKPTI_LOSS_CHUNK),
-                                           s->first + j == 0, &s->max[r], &s->sum[r]);
-}
-
-static void gckpti_classes_backward_item(void *context, int64_t r, int64_t worker)
-{
-    const gckpti_classes *s = (const gckpti_classes *)context;
-    const float *x = s->x + r * s->row, *aux = s->aux + 2 * r;
-    float *d = s->d + r * s->row, logit = 0.0f, held = 0.0f, scale = s->call->loss_scale;
-    int64_t target = s->target[r] - s->first;
-    int hit = target >= 0 && target < s->n;
-    (void)worker;
-    if (s->target[r] < 0) {
-        gckpti_start(d, s->n, s->accumulate);
-        return;
-    }
-    if (hit)
-        logit = x[target], held = d[target];
-    gckpti_kernels_of(s->call)->classes_backward(x, d, s->n, aux[0], aux[1], scale, s->accumulate);
-    if (hit) {
-        d[target] = held;
-        gckpti_put_product(&d[target], gckpti_exp((logit - aux[0]) - aux[1]) - 1.0f, scale,
-                           s->accumulate);
-    }
-}
-
-/* Rows r0.., classes j..: what both losses say of them. */
-static void gckpti_classes_at(const gckpt_call *call, gckpti_classes *s, int64_t r0, int64_t j,
-                              int64_t n)
-{
-    s->call = call;
-    s->target = call->in[call->inputs - 1].index + r0;
-    s->aux = call->aux ? (const float *)call->aux + 2 * r0 : NULL; /* read in the backward */
-    s->first = j, s->n = n;
-}
-
-static void gckpti_classes_finish(const gckpt_call *call, const gckpti_classes *s, int64_t r0,
-                                  int64_t rows)
-{
-    for (int64_t r = 0; r < rows; r++)
-        gckpti_loss_finish(call, r0 + r, s->target[r], s->max[r], s->sum[r], s->hit[r]);
+    const gckpti_kernels *k = gckpti_kernels_of(call);
+    gckpti_loss_means by = { call->precision == GCKPT_FP32 ? gckpti_fp32_fast : gckpti_mixed_fast,
+                             gckpti_spread,
+                             k->online,
+                             k->classes_backward,
+                             k->mixed->widen,
+                             k->mixed->narrow };
+    return by;
 }
 
 static void gckpti_fast_cross_entropy_forward(const gckpt_call *call)
 {
-    int64_t v = gckpti_last(&call->in[0].shape), all = gckpti_rows(&call->in[0].shape);
-    gckpti_classes s;
-    memset(&s, 0, sizeof s); /* rows left out keep 0 */
-    for (int64_t r0 = 0, rows; r0 < all; r0 += rows) {
-        rows = gckpti_part(all - r0, GCKPTI_LOSS_ROWS);
-        gckpti_classes_at(call, &s, r0, 0, v);
-        s.x = call->in[0].data + r0 * v, s.row = v;
-        gckpti_spread(call, rows, 16 * v, gckpti_classes_forward_item, &s);
-        gckpti_classes_finish(call, &s, r0, rows);
-    }
+    gckpti_loss_means by = gckpti_fast_means(call);
+    gckpti_cross_entropy_by(call, &by, 0);
 }
 
 static void gckpti_fast_cross_entropy_backward(const gckpt_call *call)
 {
-    int64_t v = gckpti_last(&call->in[0].shape);
-    gckpti_classes s;
-    if (!call->in[0].grad)
-        return;
-    gckpti_classes_at(call, &s, 0, 0, v);
-    s.x = call->in[0].data, s.d = call->in[0].grad, s.row = v;
-    s.accumulate = call->in[0].accumulate;
-    gckpti_spread(call, gckpti_rows(&call->in[0].shape), 16 * v, gckpti_classes_backward_item, &s);
-}
-
-/* The logits of `rows` rows from r0 and n classes from j. */
-static void gckpti_classes_logits(const gckpt_call *call, gckpti_classes *s, int64_t r0,
-                                  int64_t rows, int64_t j, int64_t n)
-{
-    int64_t c = gckpti_last(&call->in[0].shape);
-    gckpti_classes_at(call, s, r0, j, n);
-    s->x = s->d = gckpti_loss_logits(call), s->row = n, s->accumulate = 0;
-    gckpti_products t = gckpti_products_of(call, 1, rows, n, c, call->in[0].data + r0 * c, 0,
-                                           call->in[1].data + j * c, 1, s->d, (float *)call->work);
-    gckpti_products_run(&t);
-}
-
-/* bf16 plans: blocks of rows are larger, since b is packed for each. */
-static void gckpti_mixed_classes(const gckpt_call *call, gckpti_classes *s, int backward)
-{
-    const gckpt_arg *x = &call->in[0];
-    int64_t all = gckpti_rows(&x->shape), v = call->in[1].shape.d[0], c = gckpti_last(&x->shape);
-    const gckpti_loss_parts parts = gckpti_mixed_parts(call, backward);
-    float *logits = (float *)call->work, *dx = logits + parts.dx;
-    int wanted = backward && (x->grad || x->grad_bf16);
-    gckpti_mixed to;
-    gckpti_mixed_job job;
-    memset(&to, 0, sizeof to);
-    memset(&job, 0, sizeof job);
-    job.kernels = gckpti_kernels_of(call)->mixed, job.t = &to;
-    to.c = x->grad, to.c_bf16 = x->grad_bf16, to.accumulate = x->accumulate;
-    for (int64_t r0 = 0, rows; r0 < all; r0 += rows) {
-        rows = gckpti_part(all - r0, parts.block);
-        if (wanted)
-            memset(dx, 0, (size_t)(rows * c) * sizeof *dx);
-        if (wanted)
-            gckpti_mixed_rest(&job, r0 * c, 0, rows * c, dx, 0);
-        for (int64_t j = 0, n; j < v; j += n) {
-            n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
-            gckpti_mixed t = gckpti_mixed_logits(call, &parts, r0, rows, j, n);
-            gckpti_mixed_fast(call, &t);
-            gckpti_classes_at(call, s, r0, j, n);
-            s->x = s->d = logits, s->row = n, s->accumulate = 0;
-            gckpti_spread(call, rows, 16 * n,
-                          backward ? gckpti_classes_backward_item : gckpti_classes_forward_item, s);
-            if (backward)
-                gckpti_mixed_loss_products(call, gckpti_mixed_fast, &parts, r0, rows, j, n);
-        }
-        if (wanted)
-            gckpti_mixed_rest(&job, r0 * c, 0, rows * c, dx, 1);
-        if (!backward)
-            gckpti_classes_finish(call, s, r0, rows);
-    }
+    gckpti_loss_means by = gckpti_fast_means(call);
+    gckpti_cross_entropy_by(call, &by, 1);
 }
 
 static void gckpti_fast_linear_cross_entropy_forward(const gckpt_call *call)
 {
-    int64_t all = gckpti_rows(&call->in[0].shape), v = call->in[1].shape.d[0];
-    gckpti_classes s;
-    memset(&s, 0, sizeof s);
-    if (call->precision != GCKPT_FP32) {
-        gckpti_mixed_classes(call, &s, 0);
-        return;
-    }
-    for (int64_t r0 = 0, rows; r0 < all; r0 += rows) {
-        rows = gckpti_part(all - r0, GCKPTI_LOSS_ROWS);
-        for (int64_t j = 0, n; j < v; j += n) {
-            n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
-            gckpti_classes_logits(call, &s, r0, rows, j, n);
-            gckpti_spread(call, rows, 16 * n, gckpti_classes_forward_item, &s);
-        }
-        gckpti_classes_finish(call, &s, r0, rows);
-    }
+    gckpti_loss_means by = gckpti_fast_means(call);
+    gckpti_linear_cross_entropy_by(call, &by, 0);
 }
 
 static void gckpti_fast_linear_cross_entropy_backward(const gckpt_call *call)
 {
-    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
-    int64_t c = gckpti_last(&x->shape), all = gckpti_rows(&x->shape), v = w->shape.d[0];
-    float *pack = (float *)call->work;
-    gckpti_classes s;
-    if (call->precision != GCKPT_FP32) {
-        if (w->grad)
-            gckpti_start(w->grad, v * c, w->accumulate);
-        gckpti_mixed_classes(call, &s, 1);
-        return;
-    }
-    for (int64_t r0 = 0, rows; r0 < all; r0 += rows) {
-        rows = gckpti_part(all - r0, GCKPTI_LOSS_ROWS);
-        for (int64_t j = 0, n; j < v; j += n) {
-            n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
-            gckpti_classes_logits(call, &s, r0, rows, j, n);
-            gckpti_spread(call, rows, 16 * n, gckpti_classes_backward_item, &s);
-            if (x->grad)
-                gckpti_products_gradient(gckpti_products_of(call, 1, rows, c, n, s.d, 0,
-                                                            w->data + j * c, 0, x->grad + r0 * c,
-                                                            pack),
-                                         x->accumulate || j > 0);
-            if (w->grad)
-                gckpti_products_gradient(gckpti_products_of(call, 1, n, c, rows, s.d, 1,
-                                                            x->data + r0 * c, 0, w->grad + j * c,
-                                                            pack),
-                                         w->accumulate || r0 > 0);
-        }
-    }
+    gckpti_loss_means by = gckpti_fast_means(call);
+    gckpti_linear_cross_entropy_by(call, &by, 1);
 }
 
 /* ---- one set of kernels for each instruction set: kernels, at the end of this file ---- */
