@@ -4426,20 +4426,21 @@ static void gckpti_product_to(const gckpt_call *call, gckpti_mixed_run run, int6
  * links do, and a's) chain after chain. */
 static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_mixed *t)
 {
+    float *c = t->c;
     (void)call;
-    for (int64_t i = 0; i < t->batch * t->m; i++) {
-        const float *a = t->a.f32 + i / t->m * t->a.next + i % t->m * t->a.row;
-        const float *b = t->b.f32 + i / t->m * t->b.next;
-        float *c = t->c + i * t->n;
-        if (t->start)
-            memcpy(c, t->start, (size_t)t->n * sizeof *c);
-        else
-            gckpti_start(c, t->n, t->accumulate);
-        if (t->b.row != 1)
-            gckpti_chains(a, b, t->b.row, t->n, t->k, c);
-        for (int64_t p = 0; t->b.row == 1 && p < t->k; p++)
-            gckpti_link(a[p * t->a.step], b + p * t->b.step, t->n, c);
-    }
+    for (int64_t matrix = 0; matrix < t->batch; matrix++)
+        for (int64_t i = 0; i < t->m; i++, c += t->n) {
+            const float *a = t->a.f32 + matrix * t->a.next + i * t->a.row;
+            const float *b = t->b.f32 + matrix * t->b.next;
+            if (t->start)
+                memcpy(c, t->start, (size_t)t->n * sizeof *c);
+            else
+                gckpti_start(c, t->n, t->accumulate);
+            if (t->b.row != 1)
+                gckpti_chains(a, b, t->b.row, t->n, t->k, c);
+            for (int64_t p = 0; t->b.row == 1 && p < t->k; p++)
+                gckpti_link(a[p * t->a.step], b + p * t->b.step, t->n, c);
+        }
 }
 
 static gckpti_mixed_run gckpti_plain_products(const gckpt_call *call)
@@ -5130,23 +5131,19 @@ typedef struct {
     const gckpti_loss_means *by;
     int64_t row, rows, first, n; /* rows of the call from `row` on, classes from `first` on */
     int64_t counted;             /* rows that are not left out */
+    const int32_t *target;       /* of each row */
     const float *x;              /* their logits (rows,n) */
     float *d;                    /* backward: the logits' gradient; may be x */
     int accumulate;
     float max[GCKPTI_MIXED_ROWS], sum[GCKPTI_MIXED_ROWS], hit[GCKPTI_MIXED_ROWS];
 } gckpti_loss;
 
-static int64_t gckpti_loss_target(const gckpti_loss *l, int64_t r)
-{
-    return l->call->in[l->call->inputs - 1].index[l->row + r];
-}
-
 /* The forward of row r: its classes so far, and these. */
 static void gckpti_loss_look(void *context, int64_t r, int64_t worker)
 {
     gckpti_loss *l = (gckpti_loss *)context;
     const float *x = l->x + r * l->n;
-    int64_t target = gckpti_loss_target(l, r), at = target - l->first;
+    int64_t target = l->target[r], at = target - l->first;
     (void)worker;
     if (target >= 0 && at >= 0 && at < l->n)
         l->hit[r] = x[at];
@@ -5161,7 +5158,7 @@ static void gckpti_loss_slope(void *context, int64_t r, int64_t worker)
     const gckpti_loss *l = (const gckpti_loss *)context;
     const float *x = l->x + r * l->n, *aux = (const float *)l->call->aux + 2 * (l->row + r);
     float *d = l->d + r * l->n, logit = 0.0f, held = 0.0f, scale = l->call->loss_scale;
-    int64_t target = gckpti_loss_target(l, r), at = target - l->first;
+    int64_t target = l->target[r], at = target - l->first;
     int here = at >= 0 && at < l->n;
     (void)worker;
     if (target < 0) {
@@ -5181,8 +5178,9 @@ static void gckpti_loss_slope(void *context, int64_t r, int64_t worker)
 static void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
 {
     l->row = row, l->rows = rows, l->counted = 0;
+    l->target = l->call->in[l->call->inputs - 1].index + row;
     for (int64_t r = 0; r < rows; r++) {
-        l->counted += gckpti_loss_target(l, r) >= 0;
+        l->counted += l->target[r] >= 0;
         l->max[r] = 0.0f, l->sum[r] = 1.0f, l->hit[r] = 0.0f; /* of rows left out */
     }
 }
@@ -5195,7 +5193,7 @@ static void gckpti_loss_finish(const gckpti_loss *l)
         float max = l->max[r], sum = l->sum[r];
         gckpti_softmax_end(&max, &sum);
         float log_sum = gckpti_log(sum);
-        if (gckpti_loss_target(l, r) >= 0)
+        if (l->target[r] >= 0)
             gckpti_loss_add(l->call, log_sum - (l->hit[r] - max), 1);
         if (aux)
             aux[2 * r] = max, aux[2 * r + 1] = log_sum;
