@@ -2521,8 +2521,7 @@ GCKPT_API void gckpt_store_free(gckpt_store *store)
         return;
     gckpti_store_shrink(store, 0);
     gckpti_allocator memory = store->memory;
-    if (store->params)
-        gckpti_resize(&memory, store->params, store->capacity * sizeof *store->params, 0);
+    gckpti_delete(&memory, store->params, store->capacity, sizeof *store->params);
     gckpti_delete(&memory, store, 1, sizeof *store);
 }
 
@@ -2783,8 +2782,8 @@ GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store)
 {
     size_t floats = store ? store->elements : 0;
     for (size_t i = 0; store && i < store->count; i++)
-        floats += (size_t)store->params[i].p.elements *
-                  (size_t)gckpti_state_slots(&store->params[i]);
+        floats +=
+            (size_t)store->params[i].p.elements * (size_t)gckpti_state_slots(&store->params[i]);
     return floats * sizeof(float);
 }
 
@@ -2851,6 +2850,7 @@ struct gckpt_graph {
     size_t segment_count, segment_capacity;
     int segment;            /* open now */
     int outermost, deepest; /* segments without a parent; levels */
+    int params;             /* 1 + the greatest number in the store of those it has */
     int64_t rows;           /* of every input; 0: no input yet */
     size_t least;           /* bytes that would have sufficed, after E_BUDGET */
 };
@@ -2936,10 +2936,8 @@ GCKPT_API void gckpt_graph_free(gckpt_graph *graph)
         gckpti_resize(&a, graph->chunks, graph->chunks->size, 0);
         graph->chunks = next;
     }
-    if (graph->tensors)
-        gckpti_resize(&a, graph->tensors, graph->capacity * sizeof *graph->tensors, 0);
-    if (graph->segments)
-        gckpti_resize(&a, graph->segments, graph->segment_capacity * sizeof *graph->segments, 0);
+    gckpti_delete(&a, graph->tensors, graph->capacity, sizeof *graph->tensors);
+    gckpti_delete(&a, graph->segments, graph->segment_capacity, sizeof *graph->segments);
     gckpti_delete(&a, graph, 1, sizeof *graph);
 }
 
@@ -2949,17 +2947,13 @@ static void *gckpti_graph_bytes(gckpt_graph *g, size_t size)
     size_t head = gckpti_round_up(sizeof(gckpti_chunk), GCKPTI_ALIGN);
     size_t need = gckpti_round_up(size, GCKPTI_ALIGN);
     gckpti_chunk *c = g->chunks;
-    if (need < size || need > PTRDIFF_MAX / 2) {
-        gckpti_fail(g, GCKPT_E_MEMORY, "graph: %z bytes asked for", size);
-        return NULL;
-    }
+    if (need < size || need > PTRDIFF_MAX / 2)
+        return gckpti_fail(g, GCKPT_E_MEMORY, "graph: %z bytes asked for", size);
     if (!c || c->size - c->used < need) {
         size_t bytes = head + (need > 8192 ? need : 8192);
         c = (gckpti_chunk *)gckpti_resize(&g->memory, NULL, 0, bytes);
-        if (!c) {
-            gckpti_fail(g, GCKPT_E_MEMORY, "graph: no memory for %z bytes", bytes);
-            return NULL;
-        }
+        if (!c)
+            return gckpti_fail(g, GCKPT_E_MEMORY, "graph: no memory for %z bytes", bytes);
         c->next = g->chunks;
         c->size = bytes;
         c->used = head;
@@ -2971,15 +2965,13 @@ static void *gckpti_graph_bytes(gckpt_graph *g, size_t size)
     return p;
 }
 
-static const char *gckpti_graph_string(gckpt_graph *g, const char *s)
+static const void *gckpti_graph_copy(gckpt_graph *g, const void *bytes, size_t n)
 {
-    size_t n = strlen(s) + 1;
-    char *copy = (char *)gckpti_graph_bytes(g, n);
-    if (copy)
-        memcpy(copy, s, n);
-    return copy;
+    void *copy = gckpti_graph_bytes(g, n);
+    return copy ? memcpy(copy, bytes, n) : NULL;
 }
 
+/* The next tensor, of the open segment; its caller adds what its kind has. NULL: no memory. */
 static gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_shape *shape,
                                        gckpt_type type)
 {
@@ -3022,9 +3014,9 @@ static gckpt_tensor *gckpti_leaf(gckpt_graph *g, int kind, const char *name, gck
                            "\"%s\": %S: sizes must be positive and their product at most %z", name,
                            shape, SIZE_MAX / 64);
     gckpt_tensor *t = gckpti_tensor_new(g, kind, shape, type);
-    if (t && !(t->name = gckpti_graph_string(g, name)))
-        return NULL;
-    return t;
+    if (t)
+        t->name = (const char *)gckpti_graph_copy(g, name, strlen(name) + 1);
+    return t && t->name ? t : NULL;
 }
 
 GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_type type,
@@ -3036,10 +3028,10 @@ GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_
         return gckpti_fail(graph, GCKPT_E_SHAPE, "input \"%s\": needs at least the batch axis",
                            name);
     if (name && graph->rows && shape.n <= GCKPT_MAX_DIMS && shape.d[0] != graph->rows)
-        return gckpti_fail(graph, GCKPT_E_SHAPE,
-                           "input \"%s\": %S: axis 0 is the batch and must be %I, as for "
-                           "the other inputs",
-                           name, &shape, graph->rows);
+        return gckpti_fail(
+            graph, GCKPT_E_SHAPE,
+            "input \"%s\": %S: axis 0 is the batch and must be %I, as for the other inputs", name,
+            &shape, graph->rows);
     for (size_t i = 0; name && i < graph->count; i++)
         if (graph->tensors[i]->kind == GCKPTI_INPUT && !strcmp(graph->tensors[i]->name, name))
             return gckpti_fail(graph, GCKPT_E_ARG,
@@ -3076,10 +3068,9 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
         return gckpti_fail(graph, GCKPT_E_SHAPE,
                            "param \"%s\": %S asked for, the store has it as %S", name, &shape,
                            &s->params[index].p.shape);
-    if (index >= 0)
-        for (size_t i = 0; i < graph->count; i++)
-            if (graph->tensors[i]->kind == GCKPTI_PARAM && graph->tensors[i]->index == index)
-                return graph->tensors[i];
+    for (size_t i = 0; index >= 0 && index < graph->params && i < graph->count; i++)
+        if (graph->tensors[i]->kind == GCKPTI_PARAM && graph->tensors[i]->index == index)
+            return graph->tensors[i];
     gckpt_tensor *t = gckpti_leaf(graph, GCKPTI_PARAM, name, GCKPT_F32, &shape);
     if (!t)
         return NULL;
@@ -3090,6 +3081,7 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
                                gckpti_elements(&shape));
         index = (int)s->count - 1;
     }
+    graph->params = index < graph->params ? graph->params : index + 1;
     t->index = index;
     t->init = init;
     t->batchless = 1;
@@ -3109,27 +3101,20 @@ GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor)
 GCKPT_API gckpt_tensor *gckpt_name(gckpt_tensor *tensor, const char *name)
 {
     if (tensor && name)
-        tensor->name = gckpti_graph_string(tensor->graph, name);
+        tensor->name = (const char *)gckpti_graph_copy(tensor->graph, name, strlen(name) + 1);
     return tensor;
 }
 
-GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x)
+static gckpt_tensor *gckpti_pin(gckpt_tensor *x, int keep)
 {
     if (x) {
-        x->base->keep = 1;
-        x->base->recompute = 0;
+        x->base->keep = keep;
+        x->base->recompute = !keep;
     }
     return x;
 }
-
-GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x)
-{
-    if (x) {
-        x->base->recompute = 1;
-        x->base->keep = 0;
-    }
-    return x;
-}
+GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x) { return gckpti_pin(x, 1); }
+GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x) { return gckpti_pin(x, 0); }
 
 GCKPT_API void gckpt_segment_begin(gckpt_graph *graph)
 {
@@ -3176,22 +3161,18 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     gckpt_graph *g = x->graph;
     gckpt_shape asked = shape;
     int64_t have = gckpti_elements(&x->shape), known = 1;
-    int open = -1;
-    for (int i = 0; i < shape.n && i < GCKPT_MAX_DIMS; i++) {
+    int open = -1, fits = !x->op || !(x->op->flags & GCKPT_LOSS);
+    for (int i = 0; i < shape.n && i < GCKPT_MAX_DIMS && fits; i++) {
         if (shape.d[i] == -1 && open < 0) {
             open = i;
         } else {
-            if (shape.d[i] <= 0 || known > have / shape.d[i])
-                return gckpti_fail(g, GCKPT_E_SHAPE,
-                                   "reshape: %S to %S: the sizes do not multiply to %I", &x->shape,
-                                   &asked, have);
-            known *= shape.d[i];
+            fits = shape.d[i] > 0 && known <= have / shape.d[i];
+            known *= fits ? shape.d[i] : 1;
         }
     }
     if (open >= 0)
         shape.d[open] = have / known;
-    if (!gckpti_shape_fits(&shape) || gckpti_elements(&shape) != have ||
-        (x->op && x->op->flags & GCKPT_LOSS))
+    if (!fits || !gckpti_shape_fits(&shape) || gckpti_elements(&shape) != have)
         return gckpti_fail(g, GCKPT_E_SHAPE, "reshape: %S to %S: the sizes do not multiply to %I",
                            &x->shape, &asked, have);
     gckpt_tensor *t = gckpti_tensor_new(g, GCKPTI_VIEW, &shape, x->type);
@@ -3227,6 +3208,55 @@ static gckpt_result gckpti_shape_call(const gckpt_op *op, gckpt_tensor *const *i
     return op->shape(call);
 }
 
+/* Whether these inputs, none of them NULL, are for this op; if not, the graph says why. */
+static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *const *in, int n)
+{
+    for (int i = 0; i < n && g->object.sticky == GCKPT_OK; i++) {
+        gckpt_type type = op->flags & GCKPT_INDEX(i) ? GCKPT_I32 : GCKPT_F32;
+        if (in[i]->graph != g)
+            gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
+        else if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
+            gckpti_fail(g, GCKPT_E_ARG, "%s: %T is a loss; only a gckpt_term can use it", op->name,
+                        in[i]);
+        else if (in[i]->type != type)
+            gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be %s", op->name, i, in[i],
+                        type == GCKPT_I32 ? "i32 (indices)"
+                                          : "f32 (an op that takes i32 there says GCKPT_INDEX)");
+    }
+    return g->object.sticky == GCKPT_OK;
+}
+
+/* The error of an op whose shape() refused these inputs. */
+static gckpt_tensor *gckpti_shapes_fail(gckpt_graph *g, gckpt_result result, const gckpt_op *op,
+                                        gckpt_tensor *const *in, int n)
+{
+    gckpti_fail(g, result, "%s: shapes do not fit", op->name);
+    gckpti_text t = { g->object.text + strlen(g->object.text), 0 };
+    t.left = sizeof g->object.text - 1 - strlen(g->object.text);
+    for (int i = 0; i < n; i++)
+        gckpti_text_add(&t, i ? ", %T" : " (inputs %T", in[i]);
+    gckpti_text_add(&t, ")");
+    return NULL;
+}
+
+/* Whether an op whose inputs have rows mixes them. If not, two or three times the rows of its
+ * inputs make two or three times those of its output (call->shape), and nothing else changes. */
+static int gckpti_mixes(const gckpt_op *op, gckpt_tensor *const *in, int n, const gckpt_call *call,
+                        int64_t rows)
+{
+    gckpt_call more;
+    const gckpt_shape *s = &call->shape;
+    int loss = (op->flags & GCKPT_LOSS) != 0;
+    int mixes = call->mixes_rows || (!loss && (s->n == 0 || s->d[0] % rows));
+    for (int factor = 2; factor <= 3 && !mixes; factor++) {
+        mixes = gckpti_shape_call(op, in, n, call->attributes, factor, 1, 0, GCKPT_FP32, NULL,
+                                  &more) != GCKPT_OK;
+        for (int i = 0; i < s->n && !loss && !mixes; i++)
+            mixes = more.shape.n != s->n || more.shape.d[i] != s->d[i] * (i ? 1 : factor);
+    }
+    return mixes;
+}
+
 GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n,
                                     const void *attributes, size_t attribute_bytes)
 {
@@ -3242,76 +3272,40 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         return NULL;
     if (!op || !op->name || !op->shape || !op->forward || n < 1 || n > GCKPT_MAX_INPUTS)
         return gckpti_fail(g, GCKPT_E_ARG,
-                           "gckpt_apply: an op needs a name, shape(), forward() and 1 to %i "
-                           "inputs",
+                           "gckpt_apply: an op needs a name, shape(), forward() and 1 to %i inputs",
                            GCKPT_MAX_INPUTS);
     if (missing >= 0)
         return gckpti_fail(g, GCKPT_E_ARG, "%s: input %i is NULL", op->name, missing);
     if (attribute_bytes && !attributes)
         return gckpti_fail(g, GCKPT_E_ARG, "%s: %z bytes of attributes at NULL", op->name,
                            attribute_bytes);
-    int once = 1;
-    for (int i = 0; i < n; i++) {
-        gckpt_type type = op->flags & GCKPT_INDEX(i) ? GCKPT_I32 : GCKPT_F32;
-        if (in[i]->graph != g)
-            return gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
-        if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
-            return gckpti_fail(g, GCKPT_E_ARG, "%s: %T is a loss; only a gckpt_term can use it",
-                               op->name, in[i]);
-        if (in[i]->type != type)
-            return gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be %s", op->name, i, in[i],
-                               type == GCKPT_I32
-                                   ? "i32 (indices)"
-                                   : "f32 (an op that takes i32 there says GCKPT_INDEX)");
-        once = once && in[i]->batchless;
-    }
-    gckpt_call call, more;
-    gckpt_result result = gckpti_shape_call(op, in, n, attributes, 1, 1, 0, GCKPT_FP32, g, &call);
-    if (result != GCKPT_OK) {
-        gckpti_fail(g, result, "%s: shapes do not fit", op->name);
-        gckpti_text t = { g->object.text + strlen(g->object.text), 0 };
-        t.left = sizeof g->object.text - 1 - strlen(g->object.text);
-        for (int i = 0; i < n; i++)
-            gckpti_text_add(&t, i ? ", %T" : " (inputs %T", in[i]);
-        gckpti_text_add(&t, ")");
+    if (!gckpti_inputs_fit(g, op, in, n))
         return NULL;
-    }
-    int loss = (op->flags & GCKPT_LOSS) != 0;
-    if (loss)
+    gckpt_call call;
+    gckpt_result result = gckpti_shape_call(op, in, n, attributes, 1, 1, 0, GCKPT_FP32, g, &call);
+    if (result != GCKPT_OK)
+        return gckpti_shapes_fail(g, result, op, in, n);
+    if (op->flags & GCKPT_LOSS)
         call.shape.n = 0;
     if (!gckpti_shape_fits(&call.shape) || call.aux_bytes > PTRDIFF_MAX / 4)
         return gckpti_fail(g, GCKPT_E_SHAPE, "%s: the result %S does not fit; at most %z elements",
                            op->name, &call.shape, SIZE_MAX / 64);
-    /* Rows must stay rows: with two or three times the rows there are two or three times the
-     * output's, and nothing else changes. */
-    int mixes =
-        !once && (call.mixes_rows || (!loss && (call.shape.n == 0 || call.shape.d[0] % g->rows)));
-    for (int factor = 2; factor <= 3 && !once && !mixes; factor++) {
-        mixes = gckpti_shape_call(op, in, n, attributes, factor, 1, 0, GCKPT_FP32, NULL, &more) !=
-                GCKPT_OK;
-        for (int i = 0; i < call.shape.n && !loss && !mixes; i++)
-            mixes = more.shape.n != call.shape.n ||
-                    more.shape.d[i] != call.shape.d[i] * (i ? 1 : factor);
-    }
     gckpt_tensor *t = gckpti_tensor_new(g, GCKPTI_OP, &call.shape, GCKPT_F32);
     if (!t)
         return NULL;
     t->op = op;
     t->inputs = n;
-    for (int i = 0; i < n; i++)
+    t->batchless = 1;
+    for (int i = 0; i < n; i++) {
         t->in[i] = in[i];
-    t->aux_bytes = call.aux_bytes;
-    t->batchless = once;
-    t->attribute_bytes = attribute_bytes;
-    if (attribute_bytes) {
-        void *copy = gckpti_graph_bytes(g, attribute_bytes);
-        if (!copy)
-            return NULL;
-        memcpy(copy, attributes, attribute_bytes);
-        t->attributes = copy;
+        t->batchless = t->batchless && in[i]->batchless;
     }
-    t->mixes = mixes;
-    return t;
+    t->mixes = !t->batchless && gckpti_mixes(op, in, n, &call, g->rows);
+    t->aux_bytes = call.aux_bytes;
+    t->attribute_bytes = attribute_bytes;
+    if (attribute_bytes)
+        t->attributes = gckpti_graph_copy(g, attributes, attribute_bytes);
+    return attribute_bytes && !t->attributes ? NULL : t;
 }
 
 typedef struct { /* AdamW (Loshchilov & Hutter 2019), constants of one step */
