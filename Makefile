@@ -119,7 +119,7 @@ build/options: always | build
 build/gradckpt.o: tests/compile/implementation.c gradckpt.h build/options
 	$(COMPILE) -c -o $@ $<
 
-$(EXAMPLES): build/%: examples/%.c examples/plot.h build/gradckpt.o
+$(EXAMPLES): build/%: examples/%.c $(wildcard examples/*.h) build/gradckpt.o
 	$(LINKED) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
 
 $(TESTS): build/%: tests/%.c $(wildcard tests/*.h tests/golden/*.h) gradckpt.h build/options
@@ -140,7 +140,7 @@ $(SCRIPTS:=.log): build/%.log: tests/%.sh $(EXAMPLES)
 	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o $(BLAS_LIBS)' sh $< > $@ 2>&1; \
 	    echo "exit status $$?" >> $@
 
-build/accuracy build/bench build/depth build/predict build/threads: build/%: tests/bench/%.c tests/bench/model.h examples/plot.h gradckpt.h build/options
+build/accuracy build/bench build/depth build/predict build/threads: build/%: tests/bench/%.c tests/bench/model.h $(wildcard examples/*.h) gradckpt.h build/options
 	$(COMPILE) -Iexamples -o $@ $< $(BLAS_LIBS) -lm
 
 build/bench: tests/bench/peak.h

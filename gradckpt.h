@@ -2303,13 +2303,23 @@ GCKPTI_INLINE uint64_t gckpti_fnv(uint64_t hash, const void *bytes, size_t n)
     return hash;
 }
 
+/* The lowest `bits` of a number, in bytes, lowest first. */
+GCKPTI_INLINE uint64_t gckpti_fnv_bits(uint64_t hash, uint64_t value, int bits)
+{
+    for (int i = 0; i < bits; i += 8)
+        hash = (hash ^ (value >> i & 0xffu)) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+GCKPTI_INLINE uint64_t gckpti_fnv_number(uint64_t hash, uint64_t value)
+{
+    return gckpti_fnv_bits(hash, value, 64);
+}
+
 GCKPTI_INLINE uint64_t gckpti_hash_floats(uint64_t hash, const float *x, int64_t n)
 {
-    for (int64_t k = 0; k < n; k++) {
-        uint32_t u = x[k] != x[k] ? 0x7fc00000u : gckpti_bits(x[k]);
-        for (int i = 0; i < 32; i += 8)
-            hash = (hash ^ (u >> i & 0xffu)) * UINT64_C(0x100000001b3);
-    }
+    for (int64_t k = 0; k < n; k++)
+        hash = gckpti_fnv_bits(hash, x[k] != x[k] ? 0x7fc00000u : gckpti_bits(x[k]), 32);
     return hash;
 }
 
@@ -2351,13 +2361,14 @@ GCKPTI_INLINE int gckpti_self_test(void)
  * ============================================================================================== */
 typedef struct {
     gckpt_parameter p; /* what gckpt_store_get shows; p.name is owned; p.values NULL: not made */
-    uint32_t name_hash;
-    unsigned char external; /* values belong to the user */
-    unsigned char locked;   /* external and not writable: stays frozen */
-    unsigned char raw;      /* values have memory, but what stands there are not yet they */
-    int optimiser;          /* whose state: gckpt_optimiser + 1; 0: nobody's yet, or not known */
-    gckpt_init init;        /* what values that are not made will be */
-    uint64_t updates;       /* that the state has seen, for Adam's bias correction */
+    int first; /* newest of the names whose hash modulo the capacity is this place; -1: none */
+    int next;  /* the next older one of the list that this name is in; -1: none */
+    unsigned char external;  /* values belong to the user */
+    unsigned char locked;    /* external and not writable: stays frozen */
+    unsigned char raw;       /* values have memory, but what stands there are not yet they */
+    unsigned char optimiser; /* whose state: gckpt_optimiser + 1; 0: nobody's yet, or not known */
+    gckpt_init init;         /* what values that are not made will be */
+    uint64_t updates;        /* that the state has seen, for Adam's bias correction */
 } gckpti_param;
 
 struct gckpt_store {
@@ -2366,6 +2377,7 @@ struct gckpt_store {
     uint64_t seed, step;
     gckpti_param *params;
     size_t count, capacity;
+    size_t elements; /* of all values but external ones */
 };
 
 /* ---- names, as files can have them ---- */
@@ -2426,33 +2438,81 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
     int broken = gckpti_self_test();
     if (broken) {
         gckpti_error(s, GCKPT_E_BACKEND,
-                     "self-test %i failed: this build or processor does not keep the "
-                     "numeric contract (flush-to-zero? -ffast-math at link time?)",
+                     "self-test %i failed: this build or processor does not keep the numeric "
+                     "contract (flush-to-zero? -ffast-math at link time?)",
                      broken);
         s->object.sticky = s->object.last;
     }
     return s;
 }
 
-static void gckpti_param_free(gckpt_store *s, gckpti_param *q)
+/* Its values on the host (slot -1), or one of its states; NULL: not made. All that reads or writes
+ * them asks here. */
+static float *gckpti_array(const gckpti_param *q, int slot)
 {
-    size_t n = (size_t)q->p.elements;
-    for (int i = 4; i-- > 0;)
-        gckpti_delete(&s->memory, q->p.state[i], n, sizeof(float));
-    if (!q->external)
-        gckpti_delete(&s->memory, q->p.values, n, sizeof(float));
-    if (q->p.name) {
-        char *name;
-        memcpy(&name, &q->p.name, sizeof name); /* ours, shown to users as const */
-        gckpti_delete(&s->memory, name, strlen(name) + 1, 1);
+    return slot < 0 ? q->p.values : q->p.state[slot];
+}
+
+static int gckpti_state_slots(const gckpti_param *q)
+{
+    int n = 0;
+    while (n < 4 && q->p.state[n])
+        n++;
+    return n;
+}
+
+/* Gives state arrays back until `slots` are left. */
+static void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots)
+{
+    for (int i = gckpti_state_slots(q); i-- > slots; q->p.state[i] = NULL)
+        gckpti_delete(&s->memory, q->p.state[i], (size_t)q->p.elements, sizeof(float));
+}
+
+/* Makes sure `slots` state arrays exist, zeroed; leaves nothing half-made. 0: out of memory. */
+static int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
+{
+    int had = gckpti_state_slots(q);
+    for (int i = had; i < slots; i++) {
+        q->p.state[i] = (float *)gckpti_new(&s->memory, (size_t)q->p.elements, sizeof(float));
+        if (!q->p.state[i]) {
+            gckpti_state_shrink(s, q, had);
+            return 0;
+        }
     }
+    return 1;
+}
+
+/* Where the list of the names begins that this one is or would be in. */
+static int *gckpti_names_like(const gckpt_store *s, const char *name)
+{
+    uint64_t hash = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
+    return &s->params[hash % s->capacity].first;
+}
+
+static int gckpti_find(const gckpt_store *s, const char *name)
+{
+    int i = s->count ? *gckpti_names_like(s, name) : -1;
+    while (i >= 0 && strcmp(s->params[i].p.name, name))
+        i = s->params[i].next;
+    return i;
 }
 
 /* Takes the newest parameters away until `count` are left. */
 static void gckpti_store_shrink(gckpt_store *s, size_t count)
 {
-    while (s->count > count)
-        gckpti_param_free(s, &s->params[--s->count]);
+    while (s->count > count) {
+        gckpti_param *q = &s->params[--s->count];
+        size_t n = (size_t)q->p.elements;
+        char *name;
+        *gckpti_names_like(s, q->p.name) = q->next;
+        gckpti_state_shrink(s, q, 0);
+        if (!q->external) {
+            gckpti_delete(&s->memory, q->p.values, n, sizeof(float));
+            s->elements -= n;
+        }
+        memcpy(&name, &q->p.name, sizeof name); /* ours, shown to users as const */
+        gckpti_delete(&s->memory, name, strlen(name) + 1, 1);
+    }
 }
 
 GCKPT_API void gckpt_store_free(gckpt_store *store)
@@ -2461,18 +2521,20 @@ GCKPT_API void gckpt_store_free(gckpt_store *store)
         return;
     gckpti_store_shrink(store, 0);
     gckpti_allocator memory = store->memory;
-    if (store->params)
-        gckpti_resize(&memory, store->params, store->capacity * sizeof *store->params, 0);
+    gckpti_delete(&memory, store->params, store->capacity, sizeof *store->params);
     gckpti_delete(&memory, store, 1, sizeof *store);
 }
 
-static int gckpti_find(const gckpt_store *s, const char *name)
+/* Lets the newest parameter be found, or all, in new lists, when the capacity is a new one. */
+static void gckpti_link_names(gckpt_store *s, int all)
 {
-    uint32_t hash = (uint32_t)gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
-    for (size_t i = 0; i < s->count; i++)
-        if (s->params[i].name_hash == hash && !strcmp(s->params[i].p.name, name))
-            return (int)i;
-    return -1;
+    for (size_t i = 0; all && i < s->capacity; i++)
+        s->params[i].first = -1;
+    for (size_t i = all ? 0 : s->count - 1; i < s->count; i++) {
+        int *first = gckpti_names_like(s, s->params[i].p.name);
+        s->params[i].next = *first;
+        *first = (int)i;
+    }
 }
 
 /* Adds a parameter; values NULL: of its own, to be made later as init says. NULL: no memory for its
@@ -2481,28 +2543,28 @@ static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gc
                                       float *values, gckpt_init init)
 {
     gckpti_param q;
-    size_t length = strlen(name) + 1, n = (size_t)gckpti_elements(shape), all = n;
+    size_t length = strlen(name) + 1, n = (size_t)gckpti_elements(shape), had = s->capacity;
     memset(&q, 0, sizeof q);
-    for (size_t i = 0; i < s->count && all <= SIZE_MAX / 24; i++)
-        all += s->params[i].external ? 0 : (size_t)s->params[i].p.elements;
-    if (s->count >= INT32_MAX || (!values && all > SIZE_MAX / 24) ||
-        !gckpti_grow(&s->memory, &s->params, &s->capacity, s->count, sizeof *s->params))
+    if (s->count >= INT32_MAX || (!values && n > SIZE_MAX / 24 - s->elements))
         return NULL;
     char *copy = (char *)gckpti_new(&s->memory, length, 1);
-    if (!copy)
+    if (!copy || !gckpti_grow(&s->memory, &s->params, &s->capacity, s->count, sizeof q)) {
+        gckpti_delete(&s->memory, copy, length, 1);
         return NULL;
-    memcpy(copy, name, length);
+    }
     q.p.elements = (int64_t)n;
     q.p.values = values;
-    q.p.name = copy;
+    q.p.name = (char *)memcpy(copy, name, length);
     q.external = values != NULL;
     q.init = init;
     q.p.shape = *shape;
     q.p.lr_scale = 1;
     q.p.decay_scale = shape->n >= 2 ? 1.0f : 0.0f;
-    q.name_hash = (uint32_t)gckpti_fnv(GCKPTI_FNV_START, name, length - 1);
-    s->params[s->count] = q;
-    return &s->params[s->count++];
+    q.first = had < s->capacity ? -1 : s->params[s->count].first;
+    s->params[s->count++] = q;
+    gckpti_link_names(s, had < s->capacity);
+    s->elements += values ? 0 : n;
+    return &s->params[s->count - 1];
 }
 
 /* ---- values: a parameter has none until a call that needs them makes them ---- */
@@ -2516,23 +2578,19 @@ static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int6
                                float *out)
 {
     const gckpt_init *init = &q->init;
-    unsigned char seed[8];
-    for (int i = 0; i < 8; i++)
-        seed[i] = (unsigned char)(s->seed >> (8 * i));
-    uint64_t key = gckpti_fnv(gckpti_fnv(GCKPTI_FNV_START, seed, 8), q->p.name, strlen(q->p.name));
+    uint64_t key = gckpti_fnv_number(GCKPTI_FNV_START, s->seed);
+    key = gckpti_fnv(key, q->p.name, strlen(q->p.name));
     for (int64_t i = 0; i < n; i += 2) {
-        float normal[2] = { 0, 0 }, v[2];
+        float normal[2] = { 0, 0 };
         uint32_t word[4] = { 0, 0, 0, 0 };
         if (init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0)
             gckpti_philox(key, (uint64_t)(at + i) / 2, 0, 0, word);
         if (init->normal < 0 || init->normal > 0)
             gckpti_normal(word[0], word[1], normal);
-        for (int j = 0; j < 2; j++) {
+        for (int j = 0; j < 2 && i + j < n; j++) {
             float uniform = gckpti_fma(2, gckpti_uniform(word[2 + j]), -1);
-            v[j] = gckpti_fma(init->uniform, uniform,
-                              gckpti_fma(init->normal, normal[j], init->constant));
-            if (i + j < n)
-                out[i + j] = v[j];
+            out[i + j] = gckpti_fma(init->uniform, uniform,
+                                    gckpti_fma(init->normal, normal[j], init->constant));
         }
     }
 }
@@ -2542,12 +2600,10 @@ static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int6
 static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                      float room[GCKPTI_DRAWN], int64_t *n)
 {
-    int64_t left = q->p.elements - at;
-    *n = left;
-    if (q->p.values)
-        return q->p.values + at;
-    if (left > GCKPTI_DRAWN)
-        *n = GCKPTI_DRAWN;
+    *n = q->p.elements - at;
+    if (gckpti_array(q, -1))
+        return gckpti_array(q, -1) + at;
+    *n = *n < GCKPTI_DRAWN ? *n : GCKPTI_DRAWN;
     gckpti_draw_values(s, q, at, *n, room);
     return room;
 }
@@ -2590,37 +2646,6 @@ static void gckpti_values_undo(gckpt_store *s)
     }
 }
 
-static int gckpti_state_slots(const gckpti_param *q)
-{
-    int n = 0;
-    while (n < 4 && q->p.state[n])
-        n++;
-    return n;
-}
-
-/* Gives state arrays back until `slots` are left. */
-static void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots)
-{
-    for (int i = gckpti_state_slots(q); i-- > slots;) {
-        gckpti_delete(&s->memory, q->p.state[i], (size_t)q->p.elements, sizeof(float));
-        q->p.state[i] = NULL;
-    }
-}
-
-/* Makes sure `slots` state arrays exist, zeroed; leaves nothing half-made. 0: out of memory. */
-static int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
-{
-    int had = gckpti_state_slots(q);
-    for (int i = had; i < slots; i++) {
-        q->p.state[i] = (float *)gckpti_new(&s->memory, (size_t)q->p.elements, sizeof(float));
-        if (!q->p.state[i]) {
-            gckpti_state_shrink(s, q, had);
-            return 0;
-        }
-    }
-    return 1;
-}
-
 /* Whole-name match: '*' any run, '?' one character. */
 static int gckpti_match(const char *pattern, const char *name)
 {
@@ -2643,43 +2668,31 @@ static int gckpti_match(const char *pattern, const char *name)
     return !*pattern;
 }
 
-enum { GCKPTI_FREEZE, GCKPTI_GROUP, GCKPTI_RESET };
-
-/* Does `what` to every parameter the pattern matches. */
-static gckpt_result gckpti_store_each(gckpt_store *store, const char *pattern, int what, int frozen,
-                                      float lr_scale, float decay_scale)
+/* The parameter after q (NULL: the first) that the pattern matches. NULL: none; then *result says
+ * whether there was one at all. */
+static gckpti_param *gckpti_next_match(gckpt_store *s, const char *pattern, const gckpti_param *q,
+                                       gckpt_result *result)
 {
-    int matched = 0;
-    if (!store)
-        return GCKPT_E_ARG;
-    for (size_t i = 0; pattern && i < store->count; i++) {
-        gckpti_param *q = &store->params[i];
-        if (!gckpti_match(pattern, q->p.name))
-            continue;
-        matched++;
-        if (what == GCKPTI_FREEZE) {
-            q->p.frozen = frozen || q->locked;
-        } else if (what == GCKPTI_GROUP) {
-            q->p.lr_scale = lr_scale;
-            q->p.decay_scale = decay_scale;
-        } else {
-            for (int k = 0; k < gckpti_state_slots(q); k++)
-                memset(q->p.state[k], 0, (size_t)q->p.elements * sizeof(float));
-            q->optimiser = 0;
-            q->updates = 0;
-        }
-    }
-    if (!matched)
-        return gckpti_error(store, GCKPT_E_ARG,
-                            "no parameter matches \"%s\" (of %z; patterns match whole "
-                            "names, '*' any run of characters)",
-                            pattern ? pattern : "", store->count);
-    return gckpti_ok(store);
+    *result = GCKPT_E_ARG;
+    for (size_t i = q ? (size_t)(q - s->params) + 1 : 0; s && pattern && i < s->count; i++)
+        if (gckpti_match(pattern, s->params[i].p.name))
+            return &s->params[i];
+    if (s && q)
+        *result = gckpti_ok(s);
+    else if (s)
+        gckpti_error(s, GCKPT_E_ARG,
+                     "no parameter matches \"%s\" (of %z; patterns match whole names, '*' any run "
+                     "of characters)",
+                     pattern ? pattern : "", s->count);
+    return NULL;
 }
 
 GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *pattern, int frozen)
 {
-    return gckpti_store_each(store, pattern, GCKPTI_FREEZE, frozen, 0, 0);
+    gckpt_result result;
+    for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;)
+        q->p.frozen = frozen || q->locked;
+    return result;
 }
 
 GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern, float lr_scale,
@@ -2691,12 +2704,24 @@ GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern
                             "group \"%s\": %s is %g; it must be 0 or more and finite",
                             pattern ? pattern : "", bad ? "lr_scale" : "decay_scale",
                             (double)(bad ? lr_scale : decay_scale));
-    return gckpti_store_each(store, pattern, GCKPTI_GROUP, 0, lr_scale, decay_scale);
+    gckpt_result result;
+    for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;) {
+        q->p.lr_scale = lr_scale;
+        q->p.decay_scale = decay_scale;
+    }
+    return result;
 }
 
 GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern)
 {
-    return gckpti_store_each(store, pattern, GCKPTI_RESET, 0, 0, 0);
+    gckpt_result result;
+    for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;) {
+        for (int k = 0; k < gckpti_state_slots(q); k++)
+            memset(gckpti_array(q, k), 0, (size_t)q->p.elements * sizeof(float));
+        q->optimiser = 0;
+        q->updates = 0;
+    }
+    return result;
 }
 
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
@@ -2709,15 +2734,14 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
         return gckpti_error(store, GCKPT_E_ARG, "external parameter: the name %s; choose another",
                             gckpti_name_problem(name));
     if (!gckpti_shape_fits(&shape))
-        return gckpti_error(store, GCKPT_E_SHAPE,
-                            "external parameter \"%s\": %S: sizes must be positive and the "
-                            "product below %z",
-                            name, &shape, SIZE_MAX / 64);
+        return gckpti_error(
+            store, GCKPT_E_SHAPE,
+            "external parameter \"%s\": %S: sizes must be positive and the product below %z", name,
+            &shape, SIZE_MAX / 64);
     if (gckpti_find(store, name) >= 0)
-        return gckpti_error(store, GCKPT_E_ARG,
-                            "external parameter \"%s\" exists already; bind it before "
-                            "any graph asks for it",
-                            name);
+        return gckpti_error(
+            store, GCKPT_E_ARG,
+            "external parameter \"%s\" exists already; bind it before any graph asks for it", name);
     gckpt_init none = { 0, 0, 0 };
     gckpti_param *q = gckpti_param_new(store, name, &shape, values, none);
     if (!q)
@@ -2756,12 +2780,11 @@ GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name)
 
 GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store)
 {
-    size_t bytes = 0;
+    size_t floats = store ? store->elements : 0;
     for (size_t i = 0; store && i < store->count; i++)
-        for (int k = -1; k < 4; k++)
-            if (k < 0 ? !store->params[i].external : store->params[i].p.state[k] != NULL)
-                bytes += (size_t)store->params[i].p.elements * sizeof(float);
-    return bytes;
+        floats +=
+            (size_t)store->params[i].p.elements * (size_t)gckpti_state_slots(&store->params[i]);
+    return floats * sizeof(float);
 }
 
 GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store) { return store ? store->step : 0; }
@@ -2827,6 +2850,7 @@ struct gckpt_graph {
     size_t segment_count, segment_capacity;
     int segment;            /* open now */
     int outermost, deepest; /* segments without a parent; levels */
+    int params;             /* 1 + the greatest number in the store of those it has */
     int64_t rows;           /* of every input; 0: no input yet */
     size_t least;           /* bytes that would have sufficed, after E_BUDGET */
 };
@@ -2912,10 +2936,8 @@ GCKPT_API void gckpt_graph_free(gckpt_graph *graph)
         gckpti_resize(&a, graph->chunks, graph->chunks->size, 0);
         graph->chunks = next;
     }
-    if (graph->tensors)
-        gckpti_resize(&a, graph->tensors, graph->capacity * sizeof *graph->tensors, 0);
-    if (graph->segments)
-        gckpti_resize(&a, graph->segments, graph->segment_capacity * sizeof *graph->segments, 0);
+    gckpti_delete(&a, graph->tensors, graph->capacity, sizeof *graph->tensors);
+    gckpti_delete(&a, graph->segments, graph->segment_capacity, sizeof *graph->segments);
     gckpti_delete(&a, graph, 1, sizeof *graph);
 }
 
@@ -2925,17 +2947,13 @@ static void *gckpti_graph_bytes(gckpt_graph *g, size_t size)
     size_t head = gckpti_round_up(sizeof(gckpti_chunk), GCKPTI_ALIGN);
     size_t need = gckpti_round_up(size, GCKPTI_ALIGN);
     gckpti_chunk *c = g->chunks;
-    if (need < size || need > PTRDIFF_MAX / 2) {
-        gckpti_fail(g, GCKPT_E_MEMORY, "graph: %z bytes asked for", size);
-        return NULL;
-    }
+    if (need < size || need > PTRDIFF_MAX / 2)
+        return gckpti_fail(g, GCKPT_E_MEMORY, "graph: %z bytes asked for", size);
     if (!c || c->size - c->used < need) {
         size_t bytes = head + (need > 8192 ? need : 8192);
         c = (gckpti_chunk *)gckpti_resize(&g->memory, NULL, 0, bytes);
-        if (!c) {
-            gckpti_fail(g, GCKPT_E_MEMORY, "graph: no memory for %z bytes", bytes);
-            return NULL;
-        }
+        if (!c)
+            return gckpti_fail(g, GCKPT_E_MEMORY, "graph: no memory for %z bytes", bytes);
         c->next = g->chunks;
         c->size = bytes;
         c->used = head;
@@ -2947,15 +2965,13 @@ static void *gckpti_graph_bytes(gckpt_graph *g, size_t size)
     return p;
 }
 
-static const char *gckpti_graph_string(gckpt_graph *g, const char *s)
+static const void *gckpti_graph_copy(gckpt_graph *g, const void *bytes, size_t n)
 {
-    size_t n = strlen(s) + 1;
-    char *copy = (char *)gckpti_graph_bytes(g, n);
-    if (copy)
-        memcpy(copy, s, n);
-    return copy;
+    void *copy = gckpti_graph_bytes(g, n);
+    return copy ? memcpy(copy, bytes, n) : NULL;
 }
 
+/* The next tensor, of the open segment; its caller adds what its kind has. NULL: no memory. */
 static gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_shape *shape,
                                        gckpt_type type)
 {
@@ -2998,9 +3014,9 @@ static gckpt_tensor *gckpti_leaf(gckpt_graph *g, int kind, const char *name, gck
                            "\"%s\": %S: sizes must be positive and their product at most %z", name,
                            shape, SIZE_MAX / 64);
     gckpt_tensor *t = gckpti_tensor_new(g, kind, shape, type);
-    if (t && !(t->name = gckpti_graph_string(g, name)))
-        return NULL;
-    return t;
+    if (t)
+        t->name = (const char *)gckpti_graph_copy(g, name, strlen(name) + 1);
+    return t && t->name ? t : NULL;
 }
 
 GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_type type,
@@ -3012,10 +3028,10 @@ GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_
         return gckpti_fail(graph, GCKPT_E_SHAPE, "input \"%s\": needs at least the batch axis",
                            name);
     if (name && graph->rows && shape.n <= GCKPT_MAX_DIMS && shape.d[0] != graph->rows)
-        return gckpti_fail(graph, GCKPT_E_SHAPE,
-                           "input \"%s\": %S: axis 0 is the batch and must be %I, as for "
-                           "the other inputs",
-                           name, &shape, graph->rows);
+        return gckpti_fail(
+            graph, GCKPT_E_SHAPE,
+            "input \"%s\": %S: axis 0 is the batch and must be %I, as for the other inputs", name,
+            &shape, graph->rows);
     for (size_t i = 0; name && i < graph->count; i++)
         if (graph->tensors[i]->kind == GCKPTI_INPUT && !strcmp(graph->tensors[i]->name, name))
             return gckpti_fail(graph, GCKPT_E_ARG,
@@ -3052,10 +3068,9 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
         return gckpti_fail(graph, GCKPT_E_SHAPE,
                            "param \"%s\": %S asked for, the store has it as %S", name, &shape,
                            &s->params[index].p.shape);
-    if (index >= 0)
-        for (size_t i = 0; i < graph->count; i++)
-            if (graph->tensors[i]->kind == GCKPTI_PARAM && graph->tensors[i]->index == index)
-                return graph->tensors[i];
+    for (size_t i = 0; index >= 0 && index < graph->params && i < graph->count; i++)
+        if (graph->tensors[i]->kind == GCKPTI_PARAM && graph->tensors[i]->index == index)
+            return graph->tensors[i];
     gckpt_tensor *t = gckpti_leaf(graph, GCKPTI_PARAM, name, GCKPT_F32, &shape);
     if (!t)
         return NULL;
@@ -3066,6 +3081,7 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
                                gckpti_elements(&shape));
         index = (int)s->count - 1;
     }
+    graph->params = index < graph->params ? graph->params : index + 1;
     t->index = index;
     t->init = init;
     t->batchless = 1;
@@ -3085,27 +3101,20 @@ GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor)
 GCKPT_API gckpt_tensor *gckpt_name(gckpt_tensor *tensor, const char *name)
 {
     if (tensor && name)
-        tensor->name = gckpti_graph_string(tensor->graph, name);
+        tensor->name = (const char *)gckpti_graph_copy(tensor->graph, name, strlen(name) + 1);
     return tensor;
 }
 
-GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x)
+static gckpt_tensor *gckpti_pin(gckpt_tensor *x, int keep)
 {
     if (x) {
-        x->base->keep = 1;
-        x->base->recompute = 0;
+        x->base->keep = keep;
+        x->base->recompute = !keep;
     }
     return x;
 }
-
-GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x)
-{
-    if (x) {
-        x->base->recompute = 1;
-        x->base->keep = 0;
-    }
-    return x;
-}
+GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x) { return gckpti_pin(x, 1); }
+GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x) { return gckpti_pin(x, 0); }
 
 GCKPT_API void gckpt_segment_begin(gckpt_graph *graph)
 {
@@ -3152,22 +3161,18 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     gckpt_graph *g = x->graph;
     gckpt_shape asked = shape;
     int64_t have = gckpti_elements(&x->shape), known = 1;
-    int open = -1;
-    for (int i = 0; i < shape.n && i < GCKPT_MAX_DIMS; i++) {
+    int open = -1, fits = !x->op || !(x->op->flags & GCKPT_LOSS);
+    for (int i = 0; i < shape.n && i < GCKPT_MAX_DIMS && fits; i++) {
         if (shape.d[i] == -1 && open < 0) {
             open = i;
         } else {
-            if (shape.d[i] <= 0 || known > have / shape.d[i])
-                return gckpti_fail(g, GCKPT_E_SHAPE,
-                                   "reshape: %S to %S: the sizes do not multiply to %I", &x->shape,
-                                   &asked, have);
-            known *= shape.d[i];
+            fits = shape.d[i] > 0 && known <= have / shape.d[i];
+            known *= fits ? shape.d[i] : 1;
         }
     }
     if (open >= 0)
         shape.d[open] = have / known;
-    if (!gckpti_shape_fits(&shape) || gckpti_elements(&shape) != have ||
-        (x->op && x->op->flags & GCKPT_LOSS))
+    if (!fits || !gckpti_shape_fits(&shape) || gckpti_elements(&shape) != have)
         return gckpti_fail(g, GCKPT_E_SHAPE, "reshape: %S to %S: the sizes do not multiply to %I",
                            &x->shape, &asked, have);
     gckpt_tensor *t = gckpti_tensor_new(g, GCKPTI_VIEW, &shape, x->type);
@@ -3203,6 +3208,55 @@ static gckpt_result gckpti_shape_call(const gckpt_op *op, gckpt_tensor *const *i
     return op->shape(call);
 }
 
+/* Whether these inputs, none of them NULL, are for this op; if not, the graph says why. */
+static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *const *in, int n)
+{
+    for (int i = 0; i < n && g->object.sticky == GCKPT_OK; i++) {
+        gckpt_type type = op->flags & GCKPT_INDEX(i) ? GCKPT_I32 : GCKPT_F32;
+        if (in[i]->graph != g)
+            gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
+        else if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
+            gckpti_fail(g, GCKPT_E_ARG, "%s: %T is a loss; only a gckpt_term can use it", op->name,
+                        in[i]);
+        else if (in[i]->type != type)
+            gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be %s", op->name, i, in[i],
+                        type == GCKPT_I32 ? "i32 (indices)"
+                                          : "f32 (an op that takes i32 there says GCKPT_INDEX)");
+    }
+    return g->object.sticky == GCKPT_OK;
+}
+
+/* The error of an op whose shape() refused these inputs. */
+static gckpt_tensor *gckpti_shapes_fail(gckpt_graph *g, gckpt_result result, const gckpt_op *op,
+                                        gckpt_tensor *const *in, int n)
+{
+    gckpti_fail(g, result, "%s: shapes do not fit", op->name);
+    gckpti_text t = { g->object.text + strlen(g->object.text), 0 };
+    t.left = sizeof g->object.text - 1 - strlen(g->object.text);
+    for (int i = 0; i < n; i++)
+        gckpti_text_add(&t, i ? ", %T" : " (inputs %T", in[i]);
+    gckpti_text_add(&t, ")");
+    return NULL;
+}
+
+/* Whether an op whose inputs have rows mixes them. If not, two or three times the rows of its
+ * inputs make two or three times those of its output (call->shape), and nothing else changes. */
+static int gckpti_mixes(const gckpt_op *op, gckpt_tensor *const *in, int n, const gckpt_call *call,
+                        int64_t rows)
+{
+    gckpt_call more;
+    const gckpt_shape *s = &call->shape;
+    int loss = (op->flags & GCKPT_LOSS) != 0;
+    int mixes = call->mixes_rows || (!loss && (s->n == 0 || s->d[0] % rows));
+    for (int factor = 2; factor <= 3 && !mixes; factor++) {
+        mixes = gckpti_shape_call(op, in, n, call->attributes, factor, 1, 0, GCKPT_FP32, NULL,
+                                  &more) != GCKPT_OK;
+        for (int i = 0; i < s->n && !loss && !mixes; i++)
+            mixes = more.shape.n != s->n || more.shape.d[i] != s->d[i] * (i ? 1 : factor);
+    }
+    return mixes;
+}
+
 GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n,
                                     const void *attributes, size_t attribute_bytes)
 {
@@ -3218,76 +3272,40 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         return NULL;
     if (!op || !op->name || !op->shape || !op->forward || n < 1 || n > GCKPT_MAX_INPUTS)
         return gckpti_fail(g, GCKPT_E_ARG,
-                           "gckpt_apply: an op needs a name, shape(), forward() and 1 to %i "
-                           "inputs",
+                           "gckpt_apply: an op needs a name, shape(), forward() and 1 to %i inputs",
                            GCKPT_MAX_INPUTS);
     if (missing >= 0)
         return gckpti_fail(g, GCKPT_E_ARG, "%s: input %i is NULL", op->name, missing);
     if (attribute_bytes && !attributes)
         return gckpti_fail(g, GCKPT_E_ARG, "%s: %z bytes of attributes at NULL", op->name,
                            attribute_bytes);
-    int once = 1;
-    for (int i = 0; i < n; i++) {
-        gckpt_type type = op->flags & GCKPT_INDEX(i) ? GCKPT_I32 : GCKPT_F32;
-        if (in[i]->graph != g)
-            return gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
-        if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
-            return gckpti_fail(g, GCKPT_E_ARG, "%s: %T is a loss; only a gckpt_term can use it",
-                               op->name, in[i]);
-        if (in[i]->type != type)
-            return gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be %s", op->name, i, in[i],
-                               type == GCKPT_I32
-                                   ? "i32 (indices)"
-                                   : "f32 (an op that takes i32 there says GCKPT_INDEX)");
-        once = once && in[i]->batchless;
-    }
-    gckpt_call call, more;
-    gckpt_result result = gckpti_shape_call(op, in, n, attributes, 1, 1, 0, GCKPT_FP32, g, &call);
-    if (result != GCKPT_OK) {
-        gckpti_fail(g, result, "%s: shapes do not fit", op->name);
-        gckpti_text t = { g->object.text + strlen(g->object.text), 0 };
-        t.left = sizeof g->object.text - 1 - strlen(g->object.text);
-        for (int i = 0; i < n; i++)
-            gckpti_text_add(&t, i ? ", %T" : " (inputs %T", in[i]);
-        gckpti_text_add(&t, ")");
+    if (!gckpti_inputs_fit(g, op, in, n))
         return NULL;
-    }
-    int loss = (op->flags & GCKPT_LOSS) != 0;
-    if (loss)
+    gckpt_call call;
+    gckpt_result result = gckpti_shape_call(op, in, n, attributes, 1, 1, 0, GCKPT_FP32, g, &call);
+    if (result != GCKPT_OK)
+        return gckpti_shapes_fail(g, result, op, in, n);
+    if (op->flags & GCKPT_LOSS)
         call.shape.n = 0;
     if (!gckpti_shape_fits(&call.shape) || call.aux_bytes > PTRDIFF_MAX / 4)
         return gckpti_fail(g, GCKPT_E_SHAPE, "%s: the result %S does not fit; at most %z elements",
                            op->name, &call.shape, SIZE_MAX / 64);
-    /* Rows must stay rows: with two or three times the rows there are two or three times the
-     * output's, and nothing else changes. */
-    int mixes =
-        !once && (call.mixes_rows || (!loss && (call.shape.n == 0 || call.shape.d[0] % g->rows)));
-    for (int factor = 2; factor <= 3 && !once && !mixes; factor++) {
-        mixes = gckpti_shape_call(op, in, n, attributes, factor, 1, 0, GCKPT_FP32, NULL, &more) !=
-                GCKPT_OK;
-        for (int i = 0; i < call.shape.n && !loss && !mixes; i++)
-            mixes = more.shape.n != call.shape.n ||
-                    more.shape.d[i] != call.shape.d[i] * (i ? 1 : factor);
-    }
     gckpt_tensor *t = gckpti_tensor_new(g, GCKPTI_OP, &call.shape, GCKPT_F32);
     if (!t)
         return NULL;
     t->op = op;
     t->inputs = n;
-    for (int i = 0; i < n; i++)
+    t->batchless = 1;
+    for (int i = 0; i < n; i++) {
         t->in[i] = in[i];
-    t->aux_bytes = call.aux_bytes;
-    t->batchless = once;
-    t->attribute_bytes = attribute_bytes;
-    if (attribute_bytes) {
-        void *copy = gckpti_graph_bytes(g, attribute_bytes);
-        if (!copy)
-            return NULL;
-        memcpy(copy, attributes, attribute_bytes);
-        t->attributes = copy;
+        t->batchless = t->batchless && in[i]->batchless;
     }
-    t->mixes = mixes;
-    return t;
+    t->mixes = !t->batchless && gckpti_mixes(op, in, n, &call, g->rows);
+    t->aux_bytes = call.aux_bytes;
+    t->attribute_bytes = attribute_bytes;
+    if (attribute_bytes)
+        t->attributes = gckpti_graph_copy(g, attributes, attribute_bytes);
+    return attribute_bytes && !t->attributes ? NULL : t;
 }
 
 typedef struct { /* AdamW (Loshchilov & Hutter 2019), constants of one step */
@@ -5613,13 +5631,6 @@ struct gckpt_plan {
 
 /* ---- a graph's hash: of all that a plan's bytes and bits depend on, in an order and a size that
  * all machines share ---- */
-static uint64_t gckpti_fnv_number(uint64_t hash, uint64_t value)
-{
-    for (int i = 0; i < 64; i += 8)
-        hash = (hash ^ (value >> i & 0xff)) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
 /* name: of leaves (a parameter's is the store's); others have none that matters. */
 static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void *attributes,
                                  const char *name)
@@ -7381,25 +7392,15 @@ static int gckpti_state_floats(const gckpt_plan_desc *d)
 static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
 {
     const gckpt_store *s = p->g->store;
-    size_t parameters = 0, state = 0;
-    for (size_t i = 0; i < s->count; i++) {
-        size_t bytes = (size_t)s->params[i].p.elements * sizeof(float);
-        int slots = 0;
-        while (slots < 4 && s->params[i].p.state[slots])
-            slots++;
-        parameters += s->params[i].external ? 0 : bytes;
-        state += bytes * (size_t)slots;
-    }
+    size_t parameters = s->elements * sizeof(float), state = gckpt_store_bytes(s) - parameters;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->g->tensors[i];
-        int slots = 0, wanted = gckpti_state_floats(p->desc);
         if (t->kind != GCKPTI_PARAM || !p->active[i])
             continue;
-        while (slots < 4 && s->params[t->index].p.state[slots])
-            slots++;
-        if (wanted > slots)
-            state +=
-                (size_t)s->params[t->index].p.elements * sizeof(float) * (size_t)(wanted - slots);
+        const gckpti_param *q = &s->params[t->index];
+        int more = gckpti_state_floats(p->desc) - gckpti_state_slots(q);
+        if (more > 0)
+            state += (size_t)q->p.elements * sizeof(float) * (size_t)more;
     }
     kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
     kind_bytes[GCKPT_BYTES_STATE] = state;
@@ -11979,7 +11980,7 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, int whole)
     gckpti_update_start(e, ins, &job);
     if (p->state_slots > 0) { /* state that was nobody's is new */
         step = q->optimiser ? q->updates + 1 : 1;
-        q->optimiser = (int)p->optimiser + 1;
+        q->optimiser = (unsigned char)(p->optimiser + 1);
         q->updates = step;
     }
     if (p->optimiser == GCKPT_OWN_OPTIMISER) {
@@ -12932,7 +12933,7 @@ static gckpt_result gckpti_time_here(gckpt_exec *e, const gckpt_feed *feeds, int
         if (p->list[x].kind != GCKPT_UPDATE)
             continue;
         gckpti_param *q = &e->store->params[e->params[p->list[x].id]];
-        int optimiser = q->optimiser;
+        unsigned char optimiser = q->optimiser;
         uint64_t updates = q->updates;
         gckpti_update_undo(q, w->copy, p->state_slots, 0);
         gckpti_lap(w);
@@ -13678,13 +13679,11 @@ static int gckpti_load_create(gckpti_loader *l)
 static void gckpti_load_undo(gckpti_loader *l)
 {
     gckpt_store *s = l->store;
-    while (l->empty && s->count > 0)
-        gckpti_param_free(s, &s->params[--s->count]);
-    for (size_t i = l->empty ? 0 : l->count; i-- > 0;) {
-        gckpt_parameter *p = &s->params[l->entries[i].param].p;
-        for (int k = 4; l->entries[i].slot < 0 && k-- > l->entries[i].had; p->state[k] = NULL)
-            gckpti_delete(&s->memory, p->state[k], (size_t)p->elements, sizeof(float));
-    }
+    if (l->empty)
+        gckpti_store_shrink(s, 0);
+    for (size_t i = l->empty ? 0 : l->count; i-- > 0;)
+        if (l->entries[i].slot < 0)
+            gckpti_state_shrink(s, &s->params[l->entries[i].param], l->entries[i].had);
 }
 
 /* Reads all values, then checks the last thing that can be wrong. */
@@ -13728,7 +13727,7 @@ static void gckpti_load_commit(gckpti_loader *l, const float *data)
             memset(q->p.state[k], 0, bytes);
         if (e->slot < 0) {
             q->raw = 0;
-            q->optimiser = e->states && l->ours ? e->optimiser : 0;
+            q->optimiser = (unsigned char)(e->states && l->ours ? e->optimiser : 0);
             q->updates = q->optimiser ? e->updates : 0;
         }
     }
@@ -14483,8 +14482,7 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
                                   "plan: \"%s\" is %S in the plan, %S in the store", name, shape,
                                   &store->params[index].p.shape);
     }
-    while (store->count > before)
-        gckpti_param_free(store, &store->params[--store->count]);
+    gckpti_store_shrink(store, before);
     return result;
 }
 

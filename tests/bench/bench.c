@@ -14,6 +14,7 @@
  * its resident peak is its own as well.
  */
 #include "model.h"
+#include "options.h"
 #include "peak.h"
 #include <errno.h>
 #include <stdarg.h>
@@ -21,8 +22,6 @@
 #include <sys/wait.h>
 
 /* ---- options: this table is the parser and the --help text ---- */
-typedef enum { WHOLE, REAL, BYTES, NAME, TEXT, FLAG } option_kind;
-
 static struct {
     int64_t threads, budget, only, loss, update, bf16, isa, help;
     double seconds;
@@ -56,66 +55,33 @@ static const char *const updates[] = { "after", "backward", NULL };
 
 static const char *const isas[] = { "auto", "plain", "c", "neon", "avx2", "avx512", NULL };
 
-static const struct option {
-    const char *name;
-    option_kind kind;
-    void *where; /* int64_t, double or const char *, by kind */
-    const char *initial;
-    double min, max;
-    const char *const *names; /* NAME: the index is taken */
-    const char *help;
-} options[] = {
-    { "only", NAME, &o.only, "all", 0, 0, names, "what is measured" },
-    { "threads", WHOLE, &o.threads, "0", 0, 1024, NULL, "0: all" },
-    { "seconds", REAL, &o.seconds, "1", 0, 3600, NULL,
+static const options_row allowed[] = {
+    { "only", OPTIONS_CHOICE, &o.only, "all", 0, 0, names, "what is measured" },
+    { "threads", OPTIONS_WHOLE, &o.threads, "0", 0, 1024, NULL, "0: all" },
+    { "seconds", OPTIONS_REAL, &o.seconds, "1", 0, 3600, NULL,
       "about as long for each kernel, five times as long for each model; 0: one repetition" },
-    { "budget", BYTES, &o.budget, "0", 0, 9007199254740992.0, NULL,
+    { "budget", OPTIONS_BYTES, &o.budget, "0", 0, 9007199254740992.0, NULL,
       "for the models: what the plan may take; 0: no limit" },
-    { "loss", NAME, &o.loss, "fastest", 0, 0, losses,
+    { "loss", OPTIONS_CHOICE, &o.loss, "fastest", 0, 0, losses,
       "of the GPTs: logits are kept, or never held at once (chunked); fastest: chunked with a "
       "budget, else logits" },
-    { "update", NAME, &o.update, "backward", 0, 0, updates,
+    { "update", OPTIONS_CHOICE, &o.update, "backward", 0, 0, updates,
       "without a budget: AdamW after the backward, or in it, parameter by parameter" },
-    { "bf16", FLAG, &o.bf16, NULL, 0, 0, NULL,
+    { "bf16", OPTIONS_FLAG, &o.bf16, NULL, 0, 0, NULL,
       "bf16 plans, beside the peak of bf16 dot products where the processor has them" },
-    { "isa", NAME, &o.isa, "auto", 0, 0, isas, "the instruction set; its own peak is taken" },
-    { "json", TEXT, &o.json, "build/bench.json", 0, 0, NULL, "results for programs" },
-    { "markdown", TEXT, &o.markdown, NULL, 0, 0, NULL, "the tables once more, as a file" },
-    { "help", FLAG, &o.help, NULL, 0, 0, NULL, "this text" },
+    { "isa", OPTIONS_CHOICE, &o.isa, "auto", 0, 0, isas,
+      "the instruction set; its own peak is taken" },
+    { "json", OPTIONS_FILE, &o.json, "build/bench.json", 0, 0, NULL, "results for programs" },
+    { "markdown", OPTIONS_FILE, &o.markdown, NULL, 0, 0, NULL, "the tables once more, as a file" },
+    { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "this text" },
 };
-enum { OPTIONS = sizeof options / sizeof options[0] };
-
-static void print_allowed(FILE *f, const struct option *p)
-{
-    if (p->kind == WHOLE)
-        fprintf(f, "a whole number from %.0f to %.0f", p->min, p->max);
-    else if (p->kind == REAL)
-        fprintf(f, "a number from %g to %g", p->min, p->max);
-    else if (p->kind == BYTES)
-        fprintf(f, "a number of bytes such as 65536, 64K, 1.5M or 2G");
-    else if (p->kind == TEXT)
-        fprintf(f, "a file");
-    else
-        for (int i = 0; p->names[i] != NULL; i++)
-            fprintf(f, "%s%s", i == 0 ? "" : p->names[i + 1] == NULL ? " or " : ", ", p->names[i]);
-}
+static const options_table options = { "bench", allowed, sizeof allowed / sizeof allowed[0], 14,
+                                       "NAME" };
 
 static int print_help(void)
 {
-    static const char *const value[] = { "N", "X", "BYTES", "NAME", "FILE", "" };
     printf("bench - how fast gradckpt.h trains here, beside this machine's peak\n\n");
-    for (int i = 0; i < OPTIONS; i++) {
-        const struct option *p = &options[i];
-        printf("  --%s %-*s  %s", p->name, 14 - (int)strlen(p->name), value[p->kind], p->help);
-        if (p->kind != FLAG && p->kind != TEXT) {
-            printf("\n%21s(", "");
-            print_allowed(stdout, p);
-            printf("; default %s)", p->initial);
-        } else if (p->initial != NULL) {
-            printf(" (default %s)", p->initial);
-        }
-        printf("\n");
-    }
+    options_print(&options);
     for (int i = 0; i < MODELS; i++)
         printf("%s%s (%s)%s",
                i == 0       ? "\nModels: "
@@ -123,37 +89,6 @@ static int print_help(void)
                             : ", ",
                models[i].name, models[i].about, i == MODELS - 1 ? ".\n" : "");
     return 0;
-}
-
-/* Reads `text` into where the option says; 0 when it is not allowed. */
-static int set_option(const struct option *p, const char *text)
-{
-    if (p->kind == TEXT)
-        return *(const char **)p->where = text, *text != 0;
-    if (p->kind == NAME) {
-        for (int i = 0; p->names[i] != NULL; i++)
-            if (strcmp(text, p->names[i]) == 0)
-                return *(int64_t *)p->where = i, 1;
-        return 0;
-    }
-    char *end;
-    double x = strtod(text, &end);
-    int empty = end == text;
-    if (p->kind == BYTES && *end != 0) {
-        static const char units[] = "kKmMgG";
-        const char *unit = strchr(units, *end++);
-        for (long power = unit == NULL ? -1 : (unit - units) / 2; power >= 0; power--)
-            x *= 1024;
-        empty = empty || unit == NULL;
-    }
-    if (empty || *end != 0 || !(x >= p->min && x <= p->max) ||
-        (p->kind == WHOLE && (double)(int64_t)x != x))
-        return 0;
-    if (p->kind == REAL)
-        *(double *)p->where = x;
-    else
-        *(int64_t *)p->where = (int64_t)x;
-    return 1;
 }
 
 static gckpt_isa isa(void)
@@ -167,36 +102,8 @@ static gckpt_isa isa(void)
 /* 0, or the exit status 2 after saying what is allowed. */
 static int parse_options(int argc, char **argv)
 {
-    for (int i = 0; i < OPTIONS; i++)
-        if (options[i].initial != NULL)
-            set_option(&options[i], options[i].initial);
-    for (int i = 1; i < argc; i++) {
-        const struct option *p = NULL;
-        for (int k = 0; k < OPTIONS; k++)
-            if (strncmp(argv[i], "--", 2) == 0 && strcmp(argv[i] + 2, options[k].name) == 0)
-                p = &options[k];
-        if (p == NULL) {
-            fprintf(stderr, "bench: %s: no such option; allowed are", argv[i]);
-            for (int k = 0; k < OPTIONS; k++)
-                fprintf(stderr, " --%s", options[k].name);
-            fprintf(stderr, "\n");
-            return 2;
-        }
-        if (p->kind == FLAG) {
-            *(int64_t *)p->where = 1;
-            continue;
-        }
-        const char *text = ++i < argc ? argv[i] : NULL;
-        if (text == NULL || !set_option(p, text)) {
-            if (text != NULL)
-                fprintf(stderr, "bench: --%s %s: allowed is ", p->name, text);
-            else
-                fprintf(stderr, "bench: --%s needs a value: ", p->name);
-            print_allowed(stderr, p);
-            fprintf(stderr, "\n");
-            return 2;
-        }
-    }
+    if (options_parse(&options, argc, argv) != 0)
+        return 2;
     if (o.threads == 0)
         o.threads = gckpt_threads();
 #ifndef _OPENMP
