@@ -705,15 +705,25 @@ GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
  * + *update) seconds: see gckpt_calibrate. */
 GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan);
 GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);    /* of a micro-batch */
+GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan);   /* of a step, at most */
 GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan); /* 1: updates in the backward */
 GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan); /* what AUTO chose */
+GCKPT_API const char *gckpt_mode_name(gckpt_mode mode);       /* "store-all" */
 GCKPT_API int gckpt_plan_length(const gckpt_plan *plan);      /* instructions */
 GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out);
+/* What instruction i takes. */
+typedef struct {
+    uint64_t work; /* gckpt_cost; 0 for an update */
+    size_t live;   /* bytes of the arena that are in use while it runs */
+    int again;     /* 1: a forward that has run before, a recompute */
+    int once;      /* 1: runs once a step; 0: for each micro-batch */
+} gckpt_usage;
+GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out);
 /* 1 when every split of the batch gives the same bits; else 0, and *op names the tensor that mixes
  * rows. */
 GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op);
 /* What the step arena holds: buffers, by the instruction they end with. Those live at an
- * instruction add up to the live bytes of gckpt_plan_print; no two live ones overlap. */
+ * instruction add up to its live bytes (gckpt_plan_usage); no two live ones overlap. */
 typedef enum {
     GCKPT_BUFFER_VALUE,
     GCKPT_BUFFER_AUX,                /* what a forward keeps for its backward */
@@ -731,12 +741,11 @@ GCKPT_API int gckpt_plan_buffers(const gckpt_plan *plan); /* how many */
 GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out);
 /* Of the tensor with this id: its name, else its op's; "" when it has neither. The plan's. */
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
-/* Prints header, then every instruction with what it writes and the live bytes. */
+/* of its op; "" when it has none */
+GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id);
+/* Prints header, then every instruction with what it writes and the live bytes. (Plans and
+ * frontiers are drawn by examples/pictures.h.) E_FILE, here and below: the callback failed. */
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user);
-/* Draws the step as SVG: which phase runs when, live bytes over the instructions, the arena with
- * all buffers, what makes the peak. Any size of plan; beyond 860 instructions several share a
- * column. */
-GCKPT_API gckpt_result gckpt_plan_svg(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 /* Writes a micro-batch as Chrome trace events (chrome://tracing, ui.perfetto.dev): a bar for each
  * instruction, a nanosecond a unit of work (gckpt_cost), and live bytes by kind. */
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user);
@@ -815,15 +824,11 @@ GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *frontier);
  * gckpt_plan_new makes with GCKPT_OPTIMAL and that budget. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
-/* The frontier as text (at most 80 columns, about 20 rows), as SVG, and as JSON: an object with
- * points (gckpt_point, ascending bytes), marked (the point that the budget `mark` gets, or null;
- * mark 0: none), complete, and modes, by name. These are store-all, segments, sqrt and, up to 400
- * ops, memory-poor: planned now, for comparison; what cannot be planned is left out, but when there
- * is no memory to plan them nothing is written (E_MEMORY). The graph's error stays what it was. */
+/* The frontier as text (at most 80 columns, about 20 rows), and as JSON: an object with points
+ * (gckpt_point, ascending bytes), marked (the point that the budget `mark` gets, or null; mark 0:
+ * none) and complete. */
 GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *frontier, size_t mark,
                                             gckpt_write_fn write, void *user);
-GCKPT_API gckpt_result gckpt_frontier_svg(const gckpt_frontier *frontier, size_t mark,
-                                          gckpt_write_fn write, void *user);
 GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_t mark,
                                            gckpt_write_fn write, void *user);
 
@@ -1189,55 +1194,36 @@ static void gckpti_text_int(gckpti_text *t, int64_t value)
 static void gckpti_text_double(gckpti_text *t, double value)
 {
     int exponent = 0;
-    if (value != value) {
-        gckpti_text_put(t, "nan", 3);
-        return;
-    }
     if (value < 0) {
         gckpti_text_put(t, "-", 1);
         value = -value;
     }
-    if (value > DBL_MAX) {
-        gckpti_text_put(t, "inf", 3);
+    if (!(value <= DBL_MAX)) {
+        gckpti_text_put(t, value > DBL_MAX ? "inf" : "nan", 3);
         return;
     }
-    while (value >= 1e6 && exponent < 400) {
+    for (; value >= 1e6; exponent++)
         value /= 10;
-        exponent++;
-    }
-    while (value > 0 && value < 1e5 && exponent > -400) {
+    for (; value > 0 && value < 1e5; exponent--)
         value *= 10;
-        exponent--;
-    }
-    uint64_t digits = (uint64_t)(value + 0.5); /* six of them */
+    uint64_t digits = (uint64_t)(value + 0.5); /* six of them, or 1000000, or 0 */
+    int point = 6 + exponent;                  /* digits before the decimal point */
     if (digits >= 1000000) {
         digits /= 10;
-        exponent++;
+        point++;
     }
-    int point = 6 + exponent; /* digits before the decimal point */
-    if (digits && (point > 9 || point < -3)) {
-        exponent = point - 1;
-        point = 1;
-    } else {
-        exponent = 0;
-    }
-    while (digits && digits % 10 == 0 && digits >= 10)
+    exponent = digits && (point > 9 || point < -3) ? point - 1 : 0;
+    point = exponent || !digits ? 1 : point;
+    while (digits >= 10 && digits % 10 == 0)
         digits /= 10;
     char d[24];
     gckpti_text number = { d, sizeof d - 1 };
     gckpti_text_uint(&number, digits);
     int n = (int)(number.at - d);
-    if (point <= 0) {
-        gckpti_text_put(t, "0.000000", (size_t)(2 - point));
-        gckpti_text_put(t, d, (size_t)n);
-    } else {
-        gckpti_text_put(t, d, (size_t)(n < point ? n : point));
-        for (int i = n; i < point && digits; i++)
-            gckpti_text_put(t, "0", 1);
-        if (n > point) {
+    for (int i = point < 1 ? point - 1 : 0; i < n || i < point; i++) {
+        if (i == point)
             gckpti_text_put(t, ".", 1);
-            gckpti_text_put(t, d + point, (size_t)(n - point));
-        }
+        gckpti_text_put(t, i < 0 || i >= n ? "0" : d + i, 1);
     }
     if (exponent) {
         gckpti_text_put(t, "e", 1);
@@ -1326,6 +1312,55 @@ static gckpt_result gckpti_ok(void *object)
     if (o->sticky == GCKPT_OK)
         o->text[0] = 0;
     return GCKPT_OK;
+}
+
+/* ---- what goes out through a callback: gathered, and nothing more of it after a failure ---- */
+typedef struct {
+    gckpt_write_fn write; /* NULL: only count */
+    void *user;
+    size_t total, used;
+    int failed;
+    unsigned char block[1024];
+} gckpti_sink;
+
+static void gckpti_sink_flush(gckpti_sink *k)
+{
+    if (k->write && !k->failed && k->used && k->write(k->user, k->block, k->used) != k->used)
+        k->failed = 1;
+    k->used = 0;
+}
+
+static void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n)
+{
+    const unsigned char *b = (const unsigned char *)bytes;
+    k->total += n;
+    while (n && !k->failed) {
+        size_t room = sizeof k->block - k->used, some = n < room ? n : room;
+        memcpy(k->block + k->used, b, some);
+        k->used += some;
+        b += some;
+        n -= some;
+        if (k->used == sizeof k->block)
+            gckpti_sink_flush(k);
+    }
+}
+
+/* At most 511 bytes a call; directives: see gckpt_fail. */
+static void gckpti_print(gckpti_sink *k, const char *format, ...)
+{
+    char line[512];
+    gckpti_text t = { line, sizeof line - 1 };
+    va_list args;
+    va_start(args, format);
+    gckpti_text_format(&t, format, args);
+    va_end(args);
+    gckpti_sink_put(k, line, (size_t)(t.at - line));
+}
+
+static gckpt_result gckpti_sink_close(gckpti_sink *k)
+{
+    gckpti_sink_flush(k);
+    return k->failed ? GCKPT_E_FILE : GCKPT_OK;
 }
 
 /* ---- memory: the one allocation site ---- */
@@ -9576,6 +9611,7 @@ struct gckpt_frontier {
     size_t *first;                     /* of a point's items */
     gckpt_instruction *items;          /* the schedules */
     size_t count, item_count, tensors; /* tensors: of the graph */
+    size_t resident; /* bytes of parameters and optimiser state */
     int term_count, complete;
 };
 
@@ -9611,6 +9647,7 @@ static gckpt_frontier *gckpti_frontier_copy(gckpti_search *s)
     f->tensors = (size_t)p->n;
     f->count = (size_t)s->slots;
     f->complete = !s->cut;
+    f->resident = resident;
     for (int k = 0; k < s->slots; k++)
         f->item_count += (size_t)s->slot[k].length;
     f->terms = (gckpt_term *)gckpti_new(&a, (size_t)f->term_count, sizeof *f->terms);
@@ -9967,24 +10004,42 @@ GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan) { return plan ? plan->
 GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan) { return plan ? plan->recompute : 0; }
 GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan) { return plan ? plan->work : 0; }
 GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan) { return plan ? plan->rows : 0; }
+GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan) { return plan ? plan->batch : 0; }
 GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan)
 {
     return plan && plan->update_in_backward;
 }
 
+static int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
+{
+    return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
+}
+
+GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out)
+{
+    if (!plan || !out || i < 0 || (size_t)i >= plan->length)
+        return GCKPT_E_ARG;
+    const gckpti_ins *ins = &plan->list[i];
+    const gckpt_cost *cost = &plan->nodes[gckpti_ins_tensor(plan, ins)].cost;
+    out->work = ins->kind == GCKPT_FORWARD    ? cost->forward
+                : ins->kind == GCKPT_BACKWARD ? cost->backward
+                                              : 0;
+    out->live = ins->live;
+    out->again = ins->kind == GCKPT_FORWARD && !ins->first;
+    out->once = i < plan->body || i >= plan->epilogue;
+    return GCKPT_OK;
+}
+
 GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan)
 {
     uint64_t body = 0, once = 0;
-    for (size_t x = 0; plan && x < plan->length; x++) {
-        const gckpti_ins *ins = &plan->list[x];
-        uint64_t *sum = (int)x < plan->body || (int)x >= plan->epilogue ? &once : &body;
-        if (ins->kind != GCKPT_UPDATE)
-            *sum = gckpti_add_work(*sum, ins->kind == GCKPT_FORWARD
-                                             ? plan->nodes[ins->id].cost.forward
-                                             : plan->nodes[ins->id].cost.backward);
-    }
+    gckpt_usage u;
     if (!plan)
         return 0;
+    for (int i = 0; gckpt_plan_usage(plan, i, &u) == GCKPT_OK; i++) {
+        uint64_t *sum = u.once ? &once : &body;
+        *sum = gckpti_add_work(*sum, u.work);
+    }
     uint64_t rows = (uint64_t)plan->rows, batch = (uint64_t)plan->batch;
     if (body / rows >= UINT64_MAX / 2 / batch)
         return UINT64_MAX;
@@ -10021,11 +10076,6 @@ GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind)
     return plan->kind_bytes[kind];
 }
 
-static int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
-{
-    return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
-}
-
 GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out)
 {
     if (!plan || !out || i < 0 || (size_t)i >= plan->length)
@@ -10044,6 +10094,13 @@ static const char *gckpti_node_name(const gckpt_plan *plan, int id)
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id)
 {
     return plan && id >= 0 && (size_t)id < plan->node_count ? gckpti_node_name(plan, id) : "";
+}
+
+GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id)
+{
+    const gckpt_op *op =
+        plan && id >= 0 && (size_t)id < plan->node_count ? plan->nodes[id].op : NULL;
+    return op ? op->name : "";
 }
 
 GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan) { return plan ? plan->hash : 0; }
@@ -10069,209 +10126,74 @@ GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op)
     return exact;
 }
 
-static int gckpti_write_text(gckpt_write_fn write, void *user, const char *format, ...)
+GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
 {
-    char line[512];
-    gckpti_text t = { line, sizeof line - 1 };
-    va_list args;
-    va_start(args, format);
-    line[0] = 0;
-    gckpti_text_format(&t, format, args);
-    va_end(args);
-    size_t n = strlen(line);
-    return write(user, line, n) == n;
-}
-
-static const char *gckpti_mode_name(gckpt_mode mode)
-{
-    static const char *const modes[] = { "auto", "store-all", "memory-poor", "segments",
+    static const char *const names[] = { "auto", "store-all", "memory-poor", "segments",
                                          "sqrt", "optimal",   "schedule",    "inference" };
-    return modes[mode];
+    return (unsigned)mode <= GCKPT_INFERENCE ? names[mode] : "not a gckpt_mode";
 }
 
-static const char *gckpti_precision_name(gckpt_precision precision)
+/* What runs, on which tensor, what it writes where: one line of gckpt_plan_print. */
+static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
 {
-    static const char *const names[] = { "", ", bf16", ", bf16 rounded by chance" };
-    return names[precision];
+    static const char *const verbs[] = { "forward ", "backward", "update  " };
+    const gckpti_ins *ins = &plan->list[x];
+    int id = gckpti_ins_tensor(plan, ins);
+    const gckpti_node *node = &plan->nodes[id];
+    gckpti_operands o;
+    gckpt_usage u;
+    gckpt_plan_usage(plan, x, &u);
+    gckpti_operands_of(plan->operands, ins, node->inputs, &o);
+    gckpti_print(k, "%i\t%s %s #%i %s %S%s", x, verbs[ins->kind],
+                 node->op ? node->op->name : "param", id,
+                 node->name != GCKPTI_NONE ? plan->names + node->name : "", &node->shape,
+                 u.again ? " again" : "");
+    if (ins->kind == GCKPT_FORWARD && o.out != GCKPTI_NONE)
+        gckpti_print(k, " at %z", o.out);
+    for (int i = 0; i < node->inputs; i++)
+        if (o.in[i].gradient != GCKPTI_NONE)
+            gckpti_print(k, "%s #%i at %z", ins->accumulate & (1 << i) ? " adds to" : " writes",
+                         node->in[i], o.in[i].gradient);
+    if (ins->kind == GCKPT_UPDATE)
+        gckpti_print(k, " from %z", o.gradient);
+    gckpti_print(k, ", %z live\n", u.live);
 }
 
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
     static const char *const kinds[] = { "parameters", "optimiser state", "gradients",
                                          "activations", "workspace" };
-    static const char *const verbs[] = { "forward ", "backward", "update  " };
+    static const char *const precisions[] = { "", ", bf16", ", bf16 rounded by chance" };
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
     if (!plan || !write)
         return GCKPT_E_ARG;
-    int good =
-        gckpti_write_text(write, user,
-                          "plan %s: %z bytes (parameters + state + arena of %z, lower bound %z), "
-                          "%g %% recomputed, %i instructions\n",
-                          gckpti_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena,
-                          plan->bound, 100 * plan->recompute, (int)plan->length);
-    good = good &&
-           gckpti_write_text(
-               write, user,
-               "micro-batch %I of a batch of %I, %i threads, offsets aligned to %z%s\n", plan->rows,
-               plan->batch, plan->threads, plan->alignment, gckpti_precision_name(plan->precision));
-    for (int k = 0; k < GCKPT_BYTES_TABLES && good; k++)
-        good = gckpti_write_text(write, user, "  %s: %z bytes\n", kinds[k], plan->kind_bytes[k]);
-    for (size_t x = 0; x < plan->length && good; x++) {
-        const gckpti_ins *ins = &plan->list[x];
-        int id = gckpti_ins_tensor(plan, ins);
-        const gckpti_node *node = &plan->nodes[id];
-        gckpti_operands o;
-        gckpti_operands_of(plan->operands, ins, node->inputs, &o);
-        if ((int)x == plan->body || (int)x == plan->epilogue)
-            good = gckpti_write_text(write, user,
-                                     (int)x == plan->epilogue ? "-- once a step, at the end\n"
-                                     : plan->looped           ? "-- for each micro-batch\n"
-                                                              : "-- batch\n");
-        good = good && gckpti_write_text(write, user, "%i\t%s %s #%i %s %S", (int)x,
-                                         verbs[ins->kind], node->op ? node->op->name : "param", id,
-                                         node->name != GCKPTI_NONE ? plan->names + node->name : "",
-                                         &node->shape);
-        if (ins->kind == GCKPT_FORWARD) {
-            good = good && gckpti_write_text(write, user, ins->first ? "" : " again");
-            if (o.out != GCKPTI_NONE)
-                good = good && gckpti_write_text(write, user, " at %z", o.out);
-        } else if (ins->kind == GCKPT_BACKWARD) {
-            for (int i = 0; i < node->inputs && good; i++)
-                if (o.in[i].gradient != GCKPTI_NONE)
-                    good = gckpti_write_text(write, user, "%s #%i at %z",
-                                             ins->accumulate & (1 << i) ? " adds to" : " writes",
-                                             node->in[i], o.in[i].gradient);
-        } else {
-            good = good && gckpti_write_text(write, user, " from %z", o.gradient);
-        }
-        good = good && gckpti_write_text(write, user, ", %z live\n", ins->live);
+    gckpti_print(&k,
+                 "plan %s: %z bytes (parameters + state + arena of %z, lower bound %z), "
+                 "%g %% recomputed, %i instructions\n",
+                 gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->bound,
+                 100 * plan->recompute, (int)plan->length);
+    gckpti_print(&k, "micro-batch %I of a batch of %I, %i threads, offsets aligned to %z%s\n",
+                 plan->rows, plan->batch, plan->threads, plan->alignment,
+                 precisions[plan->precision]);
+    for (int i = 0; i < GCKPT_BYTES_TABLES; i++)
+        gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
+    for (int x = 0; x < (int)plan->length && !k.failed; x++) {
+        if (x == plan->epilogue)
+            gckpti_print(&k, "-- once a step, at the end\n");
+        else if (x == plan->body)
+            gckpti_print(&k, plan->looped ? "-- for each micro-batch\n" : "-- batch\n");
+        gckpti_print_instruction(&k, plan, x);
     }
-    return good ? GCKPT_OK : GCKPT_E_FILE;
+    return gckpti_sink_close(&k);
 }
 
 /* =================================================================================================
- * >>pictures: the memory of a plan as SVG, its instructions as a trace; the frontier
+ * >>pictures: a plan as a trace, the frontier as text; drawings are examples/pictures.h's
  * ============================================================================================== */
-static const char *const gckpti_units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
-typedef struct {
-    gckpt_write_fn write;
-    void *user;
-    int failed;
-} gckpti_writer;
-
-/* At most 511 bytes a call, and nothing more after a failure. */
-static void gckpti_draw_list(gckpti_writer *w, const char *format, va_list args)
-{
-    char line[512];
-    gckpti_text t = { line, sizeof line - 1 };
-    line[0] = 0;
-    gckpti_text_format(&t, format, args);
-    size_t n = strlen(line);
-    w->failed = w->failed || (n && w->write(w->user, line, n) != n);
-}
-
-static void gckpti_draw(gckpti_writer *w, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    gckpti_draw_list(w, format, args);
-    va_end(args);
-}
-
-/* A name for XML or JSON, at most `most` columns wide; a character that is not ASCII counts as two,
- * and what is no character there is written as "?". Returns its columns. */
-static int gckpti_draw_name(gckpti_writer *w, const char *s, int most, int json)
-{
-    int columns = 0, last = 0; /* where the dots would stand */
-    for (const char *c = s; *c && last <= most; c++)
-        last += (unsigned char)*c < 0x80 ? 1 : ((unsigned char)*c & 0xc0) == 0x80 ? 0 : 2;
-    last = last > most ? most - 1 : most;
-    while (*s) {
-        int n = gckpti_utf8_length(s, strlen(s));
-        char c[5] = "?";
-        if (columns + (n > 1 ? 2 : 1) > last) {
-            gckpti_draw(w, "\xe2\x80\xa6");
-            return columns + 1;
-        }
-        if (n == 3 ? memcmp(s, "\xef\xbf\xbe", 3) && memcmp(s, "\xef\xbf\xbf", 3)
-                   : n > 1 || (n == 1 && *s >= 32 && *s < 127))
-            memcpy(c, s, (size_t)n);
-        gckpti_draw(w, "%s",
-                    json        ? *c == '"'    ? "\\\""
-                                  : *c == '\\' ? "\\\\"
-                                               : c
-                    : *c == '&' ? "&amp;"
-                    : *c == '<' ? "&lt;"
-                    : *c == '>' ? "&gt;"
-                    : *c == '"' ? "&quot;"
-                                : c);
-        columns += n > 1 ? 2 : 1;
-        s += n ? n : 1;
-    }
-    return columns;
-}
-
-/* "linear h.0.fc", "gelu #7", "h.0.fc.weight"; where there is little room the name alone. */
-static void gckpti_draw_label(gckpti_writer *w, const gckpt_plan *plan, int id, int most, int json)
-{
-    const gckpti_node *node = &plan->nodes[id];
-    const char *name = node->name != GCKPTI_NONE ? gckpti_node_name(plan, id) : NULL;
-    if (node->op && (!name || strlen(node->op->name) + 1 + strlen(name) <= (size_t)most)) {
-        most -= gckpti_draw_name(w, node->op->name, most, json) + 1;
-        if (name)
-            gckpti_draw(w, " ");
-        else if (most > 6)
-            gckpti_draw(w, " #%i", id);
-    }
-    if (name)
-        gckpti_draw_name(w, name, most, json);
-}
-
-/* 1, 1024 and so on, at most `bytes` */
-static double gckpti_byte_unit(double bytes, const char **name)
-{
-    double unit = 1;
-    int i = 0;
-    for (; bytes >= 1024 * unit && i < 4; i++)
-        unit *= 1024;
-    *name = gckpti_units[i];
-    return unit;
-}
-
-typedef struct {
-    char text[32];
-} gckpti_bytes_text;
-/* 12.8 MiB: three digits */
-static gckpti_bytes_text gckpti_round_bytes(size_t bytes)
-{
-    gckpti_bytes_text out = { "" };
-    gckpti_text t = { out.text, sizeof out.text - 1 };
-    const char *name;
-    double unit = gckpti_byte_unit((double)bytes, &name), round = 1;
-    while (unit > 1 && (double)bytes / unit * round < 100)
-        round *= 10;
-    round = (double)(uint64_t)((double)bytes / unit * round + 0.5) / round;
-    gckpti_text_add(&t, "%g %s", round, name);
-    return out;
-}
-
-static double gckpti_tenth(double v) { return (double)(int64_t)(v * 10 + 0.5) / 10; }
-
-enum { GCKPTI_RECOMPUTE = GCKPT_UPDATE + 1, GCKPTI_PHASES, GCKPTI_BUFFER_KINDS = 5 };
-static int gckpti_phase(const gckpti_ins *ins)
-{
-    return ins->kind == GCKPT_FORWARD && !ins->first ? (int)GCKPTI_RECOMPUTE : ins->kind;
-}
-
-static uint64_t gckpti_ins_work(const gckpt_plan *plan, const gckpti_ins *ins)
-{
-    return ins->kind == GCKPT_FORWARD    ? plan->nodes[ins->id].cost.forward
-           : ins->kind == GCKPT_BACKWARD ? plan->nodes[ins->id].cost.backward
-                                         : 0;
-}
-
+/* ---- Chrome's trace events ---- */
 /* Live bytes at instruction x by kind of buffer. A window of instructions is kept, so that walking
  * costs one look at all buffers a window. */
-enum { GCKPTI_WINDOW = 128 };
+enum { GCKPTI_WINDOW = 128, GCKPTI_BUFFER_KINDS = GCKPT_BUFFER_WORKSPACE + 1 };
 typedef struct {
     size_t from, live[GCKPTI_WINDOW][GCKPTI_BUFFER_KINDS];
 } gckpti_window;
@@ -10298,658 +10220,179 @@ static const size_t *gckpti_live(const gckpt_plan *plan, gckpti_window *window, 
     return window->live[x - from];
 }
 
-static const char *const gckpti_buffer_names[] = { "values", "kept for backward",
-                                                   "gradients of activations",
-                                                   "gradients of parameters", "workspace" };
-
-/* ---- SVG; lengths in pixels ---- */
-static const int gckpti_left = 96, gckpti_width = 860; /* of the charts; also most columns */
-static const int gckpti_side = 972, gckpti_page = 1260;
-static const int gckpti_lanes = 130, gckpti_lane = 16;
-static const int gckpti_live_top = 236, gckpti_live_height = 200;
-static const int gckpti_arena_top = 490, gckpti_arena_height = 300, gckpti_bottom = 790;
-typedef struct {
-    gckpti_writer w;
-    const gckpt_plan *plan;
-    size_t length, columns; /* a column is one instruction, or several when there is no room */
-    size_t peak;
-    uint64_t work; /* of all instructions, or 1 */
-} gckpti_svg;
-
-static double gckpti_svg_x(const gckpti_svg *s, size_t column)
+/* What JSON and the programs that read it take: quotes escaped, what is no character, or none to
+ * be seen, as "?". */
+static void gckpti_print_name(gckpti_sink *k, const char *s)
 {
-    return gckpti_tenth(gckpti_left + (double)column * gckpti_width / (double)s->columns);
-}
-
-static void gckpti_svg_text(gckpti_svg *s, double x, double y, const char *attributes,
-                            const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    gckpti_draw(&s->w, "<text x=\"%g\" y=\"%g\"%s>", x, y, attributes);
-    gckpti_draw_list(&s->w, format, args);
-    gckpti_draw(&s->w, "</text>\n");
-    va_end(args);
-}
-
-static void gckpti_svg_label(gckpti_svg *s, double x, double y, const char *attributes, int id,
-                             int most)
-{
-    gckpti_draw(&s->w, "<text x=\"%g\" y=\"%g\"%s>", x, y, attributes);
-    gckpti_draw_label(&s->w, s->plan, id, most, 0);
-    gckpti_draw(&s->w, "</text>\n");
-}
-
-/* Where each phase runs: a lane each. */
-static void gckpti_svg_lanes(gckpti_svg *s)
-{
-    static const char *const names[] = { "forward", "backward", "update", "recompute" };
-    static const int lane_of[] = { 0, 2, 3, 1 };
-    for (int phase = 0; phase < GCKPTI_PHASES; phase++) {
-        double y = gckpti_lanes + lane_of[phase] * gckpti_lane;
-        size_t count = 0, begin = 0, end = 0; /* columns of the present bar */
-        uint64_t work = 0;
-        gckpti_svg_text(s, gckpti_left - 8, y + 11, " class=\"e\"", "%s", names[phase]);
-        gckpti_draw(&s->w, "<path fill=\"#f3f3f3\" d=\"M%i %gh%iv%ih-%iz\"/>", gckpti_left, y,
-                    gckpti_width, gckpti_lane - 3, gckpti_width);
-        gckpti_draw(&s->w, "<path class=\"p%i\" d=\"M0 0", phase);
-        for (size_t x = 0; x <= s->length; x++) {
-            size_t column = x * s->columns / s->length;
-            int here = x < s->length && gckpti_phase(&s->plan->list[x]) == phase;
-            if (here) {
-                count++;
-                work += gckpti_ins_work(s->plan, &s->plan->list[x]);
-            }
-            if (end > begin && (x == s->length || (here && column > end)))
-                gckpti_draw(&s->w, "M%g %gH%gv%iH%gz", gckpti_svg_x(s, begin), y,
-                            gckpti_svg_x(s, end), gckpti_lane - 3, gckpti_svg_x(s, begin));
-            if (here && (column > end || end == 0))
-                begin = column;
-            if (here)
-                end = column + 1;
-        }
-        gckpti_draw(&s->w, "\"/>");
-        gckpti_svg_text(s, gckpti_side, y + 11, "",
-                        work ? "%I instruction%s, %g %% of the work" : "%I instruction%s",
-                        (int64_t)count, count == 1 ? "" : "s",
-                        gckpti_tenth(100 * (double)work / (double)s->work));
+    for (int n; *s; s += n ? n : 1) {
+        n = gckpti_utf8_length(s, strlen(s));
+        if (n == 0 || *s == 127 || (n == 1 && *s < 32) ||
+            (n == 3 && (!memcmp(s, "\xef\xbf\xbe", 3) || !memcmp(s, "\xef\xbf\xbf", 3))))
+            gckpti_print(k, "?");
+        else if (*s == '"' || *s == '\\')
+            gckpti_print(k, *s == '"' ? "\\\"" : "\\\\");
+        else
+            gckpti_sink_put(k, s, (size_t)n);
     }
 }
 
-/* Horizontal grid with bytes, for a chart whose height is `most` bytes. */
-static void gckpti_svg_grid(gckpti_svg *s, double top, double height, size_t most, const char *name)
-{
-    const char *unit;
-    double v = (double)(most + !most), step = 1;
-    v /= gckpti_byte_unit(v, &unit);
-    for (int i = 0; v / step > 6; i++)
-        step *= i % 3 == 1 ? 2.5 : 2;
-    if (most >= 1024 && v < 3)
-        step = v < 1.5 ? 0.25 : 0.5;
-    for (int i = 0; i * step <= v; i++) {
-        double y = gckpti_tenth(top + height - height * i * step / v);
-        gckpti_draw(&s->w, "<path class=\"g\" d=\"M%i %gh%i\"/>", gckpti_left, y, gckpti_width);
-        gckpti_svg_text(s, gckpti_left - 8, y + 4, " class=\"e\"", "%g", i * step);
-    }
-    gckpti_draw(&s->w,
-                "<text transform=\"translate(28 %g) rotate(-90)\" class=\"c\">%s, %s</text>\n",
-                top + height / 2, name, unit);
-}
-
-/* Live bytes: an area for each kind and those below it, the greatest first. A column shows its
- * greatest instruction. */
-static void gckpti_svg_live(gckpti_svg *s)
-{
-    static const int order[] = { GCKPT_BUFFER_PARAMETER_GRADIENT, GCKPT_BUFFER_VALUE,
-                                 GCKPT_BUFFER_AUX, GCKPT_BUFFER_GRADIENT, GCKPT_BUFFER_WORKSPACE };
-    gckpti_window window;
-    window.from = SIZE_MAX;
-    double scale = gckpti_live_height / (double)(s->plan->bound ? s->plan->bound : 1);
-    for (int top = GCKPTI_BUFFER_KINDS - 1; top >= 0; top--) {
-        double y = -1;
-        gckpti_draw(&s->w, "<path class=\"k%i\" d=\"M%i %i", order[top], gckpti_left,
-                    gckpti_live_top + gckpti_live_height);
-        for (size_t x = 0, column = 0; column < s->columns; column++) {
-            size_t most = 0, here = 0;
-            for (; x * s->columns < (column + 1) * s->length; x++) {
-                if (s->plan->list[x].live <= most)
-                    continue;
-                const size_t *live = gckpti_live(s->plan, &window, x);
-                most = s->plan->list[x].live;
-                here = 0;
-                for (int k = 0; k <= top; k++)
-                    here += live[order[k]];
-            }
-            double now = gckpti_tenth(gckpti_live_top + gckpti_live_height - scale * (double)here);
-            if (now < y || now > y)
-                gckpti_draw(&s->w, "H%gV%g", gckpti_svg_x(s, column), now);
-            y = now;
-        }
-        gckpti_draw(&s->w, "H%iV%iz\"/>\n", gckpti_left + gckpti_width,
-                    gckpti_live_top + gckpti_live_height);
-    }
-}
-
-/* The arena: a rectangle for each buffer. Where a column is several instructions, it shows its
- * first one, and what lives between two of those is left out. */
-static void gckpti_svg_arena(gckpti_svg *s)
-{
-    static const char *const what[] = { "value of", "kept by", "gradient of", "gradient of",
-                                        "workspace of" };
-    double scale = gckpti_arena_height / (double)(s->plan->arena ? s->plan->arena : 1);
-    for (size_t i = 0; i < s->plan->life_count; i++) {
-        const gckpt_buffer *b = &s->plan->lives[i];
-        size_t start = (size_t)b->start, end = (size_t)b->end + 1;
-        start = (start * s->columns + s->length - 1) / s->length;
-        end = end < s->length ? (end * s->columns + s->length - 1) / s->length : s->columns;
-        if (start >= end)
-            continue;
-        double x = gckpti_svg_x(s, start),
-               y = gckpti_bottom - scale * (double)(b->offset + b->size);
-        double width = gckpti_tenth(gckpti_svg_x(s, end) - x), height = scale * (double)b->size;
-        height = height < 0.5 ? 0.5 : gckpti_tenth(height);
-        y = gckpti_tenth(y);
-        int fits = (int)((width - 6) / 6.7), seen = width >= 4 && height >= 4;
-        gckpti_draw(&s->w, "<rect class=\"k%i%s\" x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\"",
-                    (int)b->kind, seen ? " s" : "", x, y, width, height);
-        if (width < 2 || height < 2) {
-            gckpti_draw(&s->w, "/>");
-            continue;
-        }
-        gckpti_draw(&s->w, "><title>%s ", what[b->kind]);
-        gckpti_draw_label(&s->w, s->plan, b->id, 200, 0);
-        gckpti_draw(&s->w, ": %z bytes at %z, instructions %i to %i</title></rect>\n", b->size,
-                    b->offset, b->start, b->end);
-        if (height >= 12 && (fits > 9 || strlen(gckpti_node_name(s->plan, b->id)) <= (size_t)fits))
-            gckpti_svg_label(s, x + 4, gckpti_tenth(y + height / 2 + 4),
-                             b->kind == GCKPT_BUFFER_VALUE ? " class=\"n\" fill=\"#fff\""
-                                                           : " class=\"n\"",
-                             b->id, fits);
-    }
-}
-
-/* The buffer that comes after `last` by size among those live at the peak; NULL: none. */
-static const gckpt_buffer *gckpti_next_largest(const gckpt_plan *plan, size_t x,
-                                               const gckpt_buffer *last)
-{
-    const gckpt_buffer *best = NULL;
-    for (size_t i = 0; i < plan->life_count; i++) {
-        const gckpt_buffer *b = &plan->lives[i];
-        if ((size_t)b->start <= x && x <= (size_t)b->end &&
-            (!last || b->size < last->size || (b->size == last->size && b > last)) &&
-            (!best || b->size > best->size))
-            best = b;
-    }
-    return best;
-}
-
-/* Beside the charts: the peak and what it is made of, the arena. */
-static void gckpti_svg_side(gckpti_svg *s)
-{
-    static const char *const verbs[] = { "forward of", "backward of", "update of",
-                                         "forward again of" };
-    const gckpt_plan *plan = s->plan;
-    const gckpti_ins *ins = &plan->list[s->peak];
-    const gckpt_buffer *b = NULL;
-    size_t rest = plan->bound;
-    double y = gckpti_live_top + 4;
-    gckpti_svg_text(s, gckpti_side, y, " class=\"b\"", "peak: %z bytes = %s", plan->bound,
-                    gckpti_round_bytes(plan->bound).text);
-    gckpti_svg_text(s, gckpti_side, y += 18, "", "in instruction %i, %s", (int)s->peak,
-                    verbs[gckpti_phase(ins)]);
-    gckpti_svg_label(s, gckpti_side, y += 17, " class=\"m\"", gckpti_ins_tensor(plan, ins), 38);
-    gckpti_svg_text(s, gckpti_side, y += 23, "", "largest buffers there:");
-    for (int i = 0; i < 5 && (b = gckpti_next_largest(plan, s->peak, b)) != NULL; i++) {
-        rest -= b->size;
-        y += 18;
-        gckpti_draw(&s->w, "<path class=\"k%i\" d=\"M%i %gh10v10h-10z\"/>", (int)b->kind,
-                    gckpti_side, y - 9);
-        gckpti_svg_label(s, gckpti_side + 16, y, " class=\"m\"", b->id, 25);
-        gckpti_svg_text(s, gckpti_page - 16, y, " class=\"e\"", "%s",
-                        gckpti_round_bytes(b->size).text);
-    }
-    if (rest) {
-        gckpti_svg_text(s, gckpti_side + 16, y += 18, "", "the others together");
-        gckpti_svg_text(s, gckpti_page - 16, y, " class=\"e\"", "%s",
-                        gckpti_round_bytes(rest).text);
-    }
-    y = gckpti_arena_top + 4;
-    gckpti_svg_text(s, gckpti_side, y, " class=\"b\"", "arena: %z bytes = %s", plan->arena,
-                    gckpti_round_bytes(plan->arena).text);
-    double more = (double)(plan->arena - plan->bound) / (double)(plan->arena + !plan->arena);
-    double line = gckpti_tenth(gckpti_arena_top + gckpti_arena_height * more);
-    gckpti_svg_text(s, gckpti_side, y += 18, "",
-                    more <= 0      ? "as small as the peak allows"
-                    : more < 0.015 ? "%g bytes more than the peak"
-                                   : "%g bytes more than the peak (line)",
-                    (double)(plan->arena - plan->bound));
-    if (more >= 0.015)
-        gckpti_draw(&s->w, "<path class=\"l\" d=\"M%i %gh%i\"/>\n", gckpti_left, line,
-                    gckpti_width);
-    gckpti_svg_text(s, gckpti_side, y += 28, "", "A rectangle is one buffer: from its");
-    gckpti_svg_text(s, gckpti_side, y += 17, "", "first to its last use, at its place.");
-}
-
-static void gckpti_svg_top(gckpti_svg *s)
-{
-    static const int legend_x[] = { 96, 176, 328, 520, 714 };
-    const gckpt_plan *plan = s->plan;
-    gckpti_writer *w = &s->w;
-    int height = gckpti_bottom + 56, inference = plan->mode == GCKPT_INFERENCE;
-    gckpti_draw(w,
-                "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%i\" height=\"%i\" "
-                "viewBox=\"0 0 %i %i\" font-family=\"sans-serif\" font-size=\"13\" "
-                "fill=\"#222\"><style>",
-                gckpti_page, height, gckpti_page, height);
-    gckpti_draw(w, ".k0{fill:#0072b2}.k1{fill:#7cc4f0}.k2{fill:#e69f00}.k3{fill:#cc79a7}"
-                   ".k4{fill:#999}.e{text-anchor:end}.c{text-anchor:middle}");
-    gckpti_draw(w, ".p0{fill:#009e73}.p1{fill:#5d3a9b}.p2{fill:#333}.p3{fill:#d55e00}"
-                   ".g{stroke:#ddd}.l{stroke:#222;stroke-dasharray:5 4}");
-    gckpti_draw(w, ".s{stroke:#fff;stroke-width:.8}.b{font-weight:bold}.n{font-size:11px}"
-                   ".m{font-size:12px}.m,.n{font-family:monospace}</style>\n");
-    gckpti_draw(w, "<path fill=\"#fff\" d=\"M0 0h%iv%iH0z\"/>\n", gckpti_page, height);
-    gckpti_svg_text(s, 16, 34, " font-size=\"20\" class=\"b\"",
-                    inference ? "Memory of a forward pass (%s): %s"
-                              : "Memory of a training step (%s): %s, recomputing adds %g %% work",
-                    gckpti_mode_name(plan->mode), gckpti_round_bytes(gckpt_plan_bytes(plan)).text,
-                    gckpti_tenth(100 * gckpt_plan_overhead(plan)));
-    gckpti_svg_text(s, 16, 60, "",
-                    "%z bytes: parameters %s, optimiser state %s, and the step arena, drawn here, "
-                    "%s. %I of %I rows at a time.",
-                    gckpt_plan_bytes(plan),
-                    gckpti_round_bytes(plan->kind_bytes[GCKPT_BYTES_PARAMETERS]).text,
-                    gckpti_round_bytes(plan->kind_bytes[GCKPT_BYTES_STATE]).text,
-                    gckpti_round_bytes(plan->arena).text, plan->rows, plan->batch);
-    for (int k = 0; k < GCKPTI_BUFFER_KINDS; k++) {
-        gckpti_draw(w, "<path class=\"k%i\" d=\"M%i 80h12v12h-12z\"/>", k, legend_x[k]);
-        gckpti_svg_text(s, legend_x[k] + 17, 91, "", "%s", gckpti_buffer_names[k]);
-    }
-}
-
-GCKPT_API gckpt_result gckpt_plan_svg(const gckpt_plan *plan, gckpt_write_fn write, void *user)
-{
-    gckpti_svg s = { { write, user, 0 }, plan, 0, 0, 0, 0 };
-    gckpti_writer *w = &s.w;
-    if (!plan || !write || !plan->length)
-        return GCKPT_E_ARG;
-    s.length = plan->length;
-    s.columns = s.length < (size_t)gckpti_width ? s.length : (size_t)gckpti_width;
-    for (size_t x = 0; x < s.length; x++) {
-        s.work += gckpti_ins_work(plan, &plan->list[x]);
-        if (plan->list[x].live > plan->list[s.peak].live)
-            s.peak = x;
-    }
-    s.work = s.work ? s.work : 1;
-    gckpti_svg_top(&s);
-    gckpti_svg_lanes(&s);
-    if (plan->looped) {
-        double from = gckpti_svg_x(&s, (size_t)plan->body * s.columns / s.length),
-               to = gckpti_svg_x(&s, (size_t)plan->epilogue * s.columns / s.length);
-        gckpti_draw(w, "<path fill=\"none\" stroke=\"#222\" d=\"M%g %iv-5H%gv5\"/>", from,
-                    gckpti_lanes - 4, to);
-        gckpti_svg_text(&s, (from + to) / 2, gckpti_lanes - 13, " class=\"c\"",
-                        "runs for each micro-batch: %I times",
-                        (plan->batch + plan->rows - 1) / plan->rows);
-    }
-    gckpti_svg_text(&s, gckpti_left, gckpti_live_top - 12, " class=\"b\"",
-                    "Live bytes while each instruction runs");
-    gckpti_svg_grid(&s, gckpti_live_top, gckpti_live_height, plan->bound, "live");
-    gckpti_svg_live(&s);
-    gckpti_svg_text(&s, gckpti_left, gckpti_arena_top - 12, " class=\"b\"",
-                    "The arena: every buffer at its offset");
-    gckpti_svg_grid(&s, gckpti_arena_top, gckpti_arena_height, plan->arena, "offset");
-    gckpti_svg_arena(&s);
-    gckpti_svg_side(&s);
-    double x = gckpti_tenth(gckpti_left + ((double)s.peak + 0.5) * gckpti_width / (double)s.length);
-    gckpti_draw(w, "<path class=\"l\" d=\"M%i %ih%iM%i %ih%i", gckpti_left, gckpti_live_top,
-                gckpti_width + 10, gckpti_left, gckpti_arena_top, gckpti_width + 10);
-    gckpti_draw(w, "M%g %iv%iM%g %iv%i\"/>", x, gckpti_lanes, 4 * gckpti_lane, x, gckpti_live_top,
-                gckpti_live_height + 8);
-    gckpti_draw(w, "<circle cx=\"%g\" cy=\"%i\" r=\"4\"/>", x, gckpti_live_top);
-    gckpti_draw(w, "<path d=\"M%g %il-4 -7h8z\"/>\n", x, gckpti_arena_top);
-    /* instructions */
-    size_t step = 1;
-    for (int i = 0; s.length / step > 10; i++)
-        step = i % 3 == 1 ? step / 2 * 5 : step * 2;
-    for (size_t i = 0; i < s.length; i += step)
-        gckpti_svg_text(
-            &s, gckpti_tenth(gckpti_left + ((double)i + 0.5) * gckpti_width / (double)s.length),
-            gckpti_bottom + 18, " class=\"c\"", "%I", (int64_t)i);
-    gckpti_svg_text(&s, gckpti_left + gckpti_width / 2, gckpti_bottom + 40, " class=\"c\"",
-                    "instruction, in the order they run");
-    gckpti_draw(w, "</svg>\n");
-    return w->failed ? GCKPT_E_FILE : GCKPT_OK;
-}
-
-/* ---- Chrome's trace events ---- */
 /* Nanoseconds as microseconds, the unit of the format. */
-static void gckpti_draw_time(gckpti_writer *w, const char *key, uint64_t t)
+static void gckpti_print_time(gckpti_sink *k, const char *before, uint64_t t)
 {
-    int part = (int)(t % 1000);
-    gckpti_draw(w, "\"%s\":%I.%s%i", key, (int64_t)(t / 1000),
-                part < 10    ? "00"
-                : part < 100 ? "0"
-                             : "",
-                part);
+    gckpti_print(k, "%s%u.%u%u%u", before, t / 1000, t / 100 % 10, t / 10 % 10, t % 10);
+}
+
+/* "linear h.0.fc", "gelu #7", "h.0.fc.weight" */
+static void gckpti_print_label(gckpti_sink *k, const gckpt_plan *plan, int id)
+{
+    const gckpti_node *node = &plan->nodes[id];
+    if (node->op) {
+        gckpti_print_name(k, node->op->name);
+        gckpti_print(k, node->name == GCKPTI_NONE ? " #%i" : " ", id);
+    }
+    if (node->name != GCKPTI_NONE)
+        gckpti_print_name(k, plan->names + node->name);
 }
 
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
-    static const char *const phases[] = { "forward", "backward", "update", "recompute" };
-    gckpti_writer w = { write, user, 0 };
+    static const char *const phases[] = { "forward", "backward", "update" };
+    static const char *const kinds[] = { "values", "kept for backward", "gradients of activations",
+                                         "gradients of parameters", "workspace" };
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
     gckpti_window window;
+    gckpt_usage u;
+    uint64_t now = 0;
     window.from = SIZE_MAX;
     if (!plan || !write)
         return GCKPT_E_ARG;
-    gckpti_draw(&w,
-                "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"mode\":\"%s\",\"bytes\":%z,"
-                "\"arena\":%z,\"lower_bound\":%z},\"traceEvents\":[\n",
-                gckpti_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->bound);
-    gckpti_draw(&w, "{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",\"args\":{\"name\":"
-                    "\"plan: 1 ns is one unit of work\"}},\n"
-                    "{\"ph\":\"M\",\"pid\":1,\"tid\":1,\"name\":\"thread_name\",\"args\":{"
-                    "\"name\":\"instructions\"}}");
-    uint64_t now = 0;
-    for (size_t x = 0; x < plan->length && !w.failed; x++) {
-        const gckpti_ins *ins = &plan->list[x];
-        const size_t *live = gckpti_live(plan, &window, x);
-        uint64_t work = gckpti_ins_work(plan, ins);
-        int id = gckpti_ins_tensor(plan, ins);
-        gckpti_draw(&w, ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":1,\"cat\":\"%s\",\"name\":\"%s ",
-                    phases[gckpti_phase(ins)], phases[gckpti_phase(ins)]);
-        gckpti_draw_label(&w, plan, id, 1000, 1);
-        gckpti_draw(&w, "\",");
-        gckpti_draw_time(&w, "ts", now);
-        gckpti_draw(&w, ",");
-        gckpti_draw_time(&w, "dur", work ? work : 1);
-        gckpti_draw(&w, ",\"args\":{\"instruction\":%i,\"tensor\":%i,\"live\":%z}},\n", (int)x, id,
-                    ins->live);
-        gckpti_draw(&w, "{\"ph\":\"C\",\"pid\":1,\"name\":\"live bytes\",");
-        gckpti_draw_time(&w, "ts", now);
-        for (int k = 0; k < GCKPTI_BUFFER_KINDS; k++)
-            gckpti_draw(&w, "%s\"%s\":%z", k ? "," : ",\"args\":{", gckpti_buffer_names[k],
-                        live[k]);
-        gckpti_draw(&w, "}}");
-        now += work ? work : 1;
+    gckpti_print(&k,
+                 "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"mode\":\"%s\",\"bytes\":%z,"
+                 "\"arena\":%z,\"lower_bound\":%z},\"traceEvents\":[\n",
+                 gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->bound);
+    gckpti_print(&k, "{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",\"args\":{\"name\":"
+                     "\"plan: 1 ns is one unit of work\"}},\n"
+                     "{\"ph\":\"M\",\"pid\":1,\"tid\":1,\"name\":\"thread_name\",\"args\":{"
+                     "\"name\":\"instructions\"}}");
+    for (int x = 0; gckpt_plan_usage(plan, x, &u) == GCKPT_OK && !k.failed; x++) {
+        const size_t *live = gckpti_live(plan, &window, (size_t)x);
+        const char *phase = u.again ? "recompute" : phases[plan->list[x].kind];
+        int id = gckpti_ins_tensor(plan, &plan->list[x]);
+        u.work += !u.work; /* a bar that can be seen */
+        gckpti_print(&k, ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":1,\"cat\":\"%s\",\"name\":\"%s ",
+                     phase, phase);
+        gckpti_print_label(&k, plan, id);
+        gckpti_print_time(&k, "\",\"ts\":", now);
+        gckpti_print_time(&k, ",\"dur\":", u.work);
+        gckpti_print(&k, ",\"args\":{\"instruction\":%i,\"tensor\":%i,\"live\":%z}},\n", x, id,
+                     u.live);
+        gckpti_print_time(&k, "{\"ph\":\"C\",\"pid\":1,\"name\":\"live bytes\",\"ts\":", now);
+        for (int i = 0; i < GCKPTI_BUFFER_KINDS; i++)
+            gckpti_print(&k, "%s\"%s\":%z", i ? "," : ",\"args\":{", kinds[i], live[i]);
+        gckpti_print(&k, "}}");
+        now += u.work;
     }
-    gckpti_draw(&w, "\n]}\n");
-    return w.failed ? GCKPT_E_FILE : GCKPT_OK;
+    gckpti_print(&k, "\n]}\n");
+    return gckpti_sink_close(&k);
 }
 
-/* ---- the frontier, beside the fixed ways to plan ---- */
-enum { GCKPTI_WAYS = 4, GCKPTI_POOR_OPS = 400, GCKPTI_ROWS = 20 };
-static const char *const gckpti_way_names[] = { "store-all",   "segments",    "sqrt",
-                                                "memory-poor", "least bytes", "this budget" };
-typedef struct {
-    gckpti_svg s; /* its writer serves all three */
-    const gckpt_frontier *f;
-    gckpt_point way[GCKPTI_WAYS + 2]; /* last: the least bytes, the marked point; 0 bytes: none */
-    int marked, ops, log;
-    double top, least, most, fixed, unit; /* extra time at the top; bytes */
-    const char *unit_name;
-} gckpti_chart;
-
-/* Plans every way, but memory-poor not where ops are many: its list grows with their square. The
- * graph keeps the error it had, unless there is no memory to plan with. */
-static gckpt_result gckpti_chart_open(gckpti_chart *c, const gckpt_frontier *f, size_t mark,
-                                      gckpt_write_fn write, void *user)
+/* ---- the frontier ---- */
+/* 1, 1024 and so on, at most `bytes` */
+static double gckpti_byte_unit(double bytes, const char **name)
 {
-    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_SQRT,
-                                        GCKPT_MEMORY_POOR };
-    memset(c, 0, sizeof *c);
-    if (!f || !write)
-        return GCKPT_E_ARG;
-    gckpti_object before = f->graph->object;
-    c->s.w.write = write;
-    c->s.w.user = user;
-    c->f = f;
-    c->marked = mark ? gckpt_frontier_find(f, mark) : -1;
-    c->way[GCKPTI_WAYS] = f->points[0];
-    if (c->marked >= 0)
-        c->way[GCKPTI_WAYS + 1] = f->points[c->marked];
-    c->top = f->points[0].overhead > 0.01 ? f->points[0].overhead : 0.01;
-    c->top = c->top < 0.6 ? c->top : 0.6; /* more is paid only where nothing else fits */
-    c->least = (double)f->points[0].bytes;
-    c->most = (double)f->points[f->count - 1].bytes;
-    c->unit = gckpti_byte_unit(c->least / 10, &c->unit_name);
-    c->ops = (int)(f->first[f->count] - f->first[f->count - 1]) / 2;
-    for (int i = 0; i < GCKPTI_WAYS; i++) {
-        gckpt_plan_desc d = f->desc;
-        int too_large;
-        d.mode = modes[i];
-        if (d.mode == GCKPT_MEMORY_POOR && c->ops > GCKPTI_POOR_OPS)
-            continue;
-        gckpt_plan *plan = gckpti_plan_new(f->graph, f->terms, f->term_count, &d, &too_large);
-        if (!plan && !too_large && f->graph->object.last == GCKPT_E_MEMORY)
-            return GCKPT_E_MEMORY;
-        f->graph->object = before;
-        if (!plan)
-            continue;
-        c->way[i].bytes = gckpt_plan_bytes(plan);
-        c->way[i].work = gckpt_plan_work(plan);
-        c->way[i].recompute = gckpt_plan_recompute(plan);
-        c->way[i].overhead = gckpt_plan_overhead(plan);
-        double bytes = (double)c->way[i].bytes;
-        c->fixed = bytes - (double)gckpt_plan_arena(plan);
-        c->least = bytes < c->least ? bytes : c->least;
-        c->most = bytes > c->most ? bytes : c->most;
-        gckpt_plan_free(plan);
-    }
-    return GCKPT_OK;
+    static const char *const names[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
+    double unit = 1;
+    int i = 0;
+    for (; bytes >= 1024 * unit && i < 4; i++)
+        unit *= 1024;
+    *name = names[i];
+    return unit;
 }
 
-/* v >= 0 with one decimal between two texts, right-aligned in 12 columns */
-static void gckpti_chart_number(gckpti_chart *c, const char *before, double v, const char *behind)
+typedef struct {
+    char text[32];
+} gckpti_bytes_text;
+/* 12.8 MiB: three digits */
+static gckpti_bytes_text gckpti_round_bytes(size_t bytes)
 {
     gckpti_bytes_text out = { "" };
     gckpti_text t = { out.text, sizeof out.text - 1 };
-    uint64_t tenths = (uint64_t)((v < 1e12 ? v : 1e12) * 10 + 0.5);
-    gckpti_text_add(&t, "%s%u.%u%s", before, tenths / 10, tenths % 10, behind);
-    for (size_t n = strlen(out.text); n < 12; n++)
-        gckpti_draw(&c->s.w, " ");
-    gckpti_draw(&c->s.w, "%s", out.text);
+    const char *name;
+    double unit = gckpti_byte_unit((double)bytes, &name), round = 1;
+    while (unit > 1 && (double)bytes / unit * round < 100)
+        round *= 10;
+    round = (double)(uint64_t)((double)bytes / unit * round + 0.5) / round;
+    gckpti_text_add(&t, "%g %s", round, name);
+    return out;
 }
 
-/* A line of the tables; with a name, it and the least extra time in as many bytes follow. */
-static void gckpti_chart_row(gckpti_chart *c, const gckpt_point *p, const char *name)
+/* v >= 0 with one decimal between two texts, right-aligned in 12 columns */
+static void gckpti_print_tenths(gckpti_sink *k, const char *before, double v, const char *behind)
 {
-    int at = gckpt_frontier_find(c->f, p->bytes);
-    gckpti_chart_number(c, "", (double)p->bytes / c->unit, "");
-    gckpti_chart_number(c, "+", 100 * p->overhead, " %");
-    gckpti_chart_number(c, "", 100 * p->recompute, " %");
-    if (name && at >= 0)
-        gckpti_chart_number(c, "+", 100 * c->f->points[at].overhead, " %");
-    if (name)
-        gckpti_draw(&c->s.w, at >= 0 ? "  %s" : "           -  %s", name);
+    char number[32];
+    gckpti_text t = { number, sizeof number - 1 };
+    uint64_t tenths = (uint64_t)((v < 1e12 ? v : 1e12) * 10 + 0.5);
+    gckpti_text_add(&t, "%s%u.%u%s", before, tenths / 10, tenths % 10, behind);
+    size_t n = (size_t)(t.at - number);
+    gckpti_sink_put(k, "            ", n < 12 ? 12 - n : 0);
+    gckpti_sink_put(k, number, n);
 }
 
 GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark,
                                             gckpt_write_fn write, void *user)
 {
-    gckpti_chart c;
-    gckpti_writer *w = &c.s.w;
-    gckpt_result result = gckpti_chart_open(&c, f, mark, write, user);
-    if (result != GCKPT_OK)
-        return result;
-    size_t n = f->count, rows = (size_t)GCKPTI_ROWS;
-    gckpti_draw(w,
-                "What bytes cost in time: %i plan%s. Bytes are parameters, optimiser state (both\n"
-                "%s) and step arena. Extra time is that of a step; a full bar is %g %%.\n",
-                (int)n, n == 1 ? "" : "s", gckpti_round_bytes((size_t)c.fixed).text,
-                gckpti_tenth(100 * c.top));
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
+    const char *name;
+    if (!f || !write)
+        return GCKPT_E_ARG;
+    size_t n = f->count, rows = 20;
+    int marked = mark ? gckpt_frontier_find(f, mark) : -1;
+    double top = f->points[0].overhead, unit = gckpti_byte_unit((double)f->points[0].bytes / 10, &name);
+    top = top < 0.01 ? 0.01 : top < 0.6 ? top : 0.6; /* more is paid only where nothing else fits */
+    gckpti_print(&k,
+                 "What bytes cost in time: %i plan%s. Bytes are parameters, optimiser state (both\n"
+                 "%s) and step arena. Extra time is that of a step; a full bar is %g %%.\n",
+                 (int)n, n == 1 ? "" : "s", gckpti_round_bytes(f->resident).text,
+                 (double)(int)(1000 * top + 0.5) / 10);
     if (mark)
-        gckpti_draw(
-            w, c.marked < 0 ? "A budget of %s is too small.\n" : "> is what a budget of %s gets.\n",
+        gckpti_print(
+            &k, marked < 0 ? "A budget of %s is too small.\n" : "> is what a budget of %s gets.\n",
             gckpti_round_bytes(mark).text);
     if (!f->complete)
-        gckpti_draw(w, "The search stopped at its limit: plans may cost more than they need.\n");
-    gckpti_draw(w, "\n%s%s  extra time  recomputed\n", c.unit > 1 ? "         " : "       ",
-                c.unit_name);
-    for (size_t k = n; k-- > 0;) {
+        gckpti_print(&k, "The search stopped at its limit: plans may cost more than they need.\n");
+    gckpti_print(&k, "\n%s%s  extra time  recomputed\n", unit > 1 ? "         " : "       ", name);
+    for (size_t i = n; i-- > 0;) {
         char bar[] = "###################################";
-        double part = f->points[k].overhead / c.top;
-        if (k && k + 1 < n && (int)k != c.marked && k * rows / n == (k - 1) * rows / n)
+        const gckpt_point *p = &f->points[i];
+        double part = p->overhead / top;
+        if (i && i + 1 < n && (int)i != marked && i * rows / n == (i - 1) * rows / n)
             continue; /* many points: the least of each run of them */
         bar[part < 1 ? (int)(part * 35 + 0.5) : 35] = 0;
         bar[34] = part > 1.0001 ? '>' : bar[34];
-        gckpti_chart_row(&c, &f->points[k], NULL);
-        gckpti_draw(w, (int)k == c.marked ? " > |%s\n" : "   |%s\n", bar);
+        gckpti_print_tenths(&k, "", (double)p->bytes / unit, "");
+        gckpti_print_tenths(&k, "+", 100 * p->overhead, " %");
+        gckpti_print_tenths(&k, "", 100 * p->recompute, " %");
+        gckpti_print(&k, (int)i == marked ? " > |%s\n" : "   |%s\n", bar);
     }
-    gckpti_draw(w, "\nFor comparison, with the least extra time in as many bytes:\n");
-    for (int i = 0; i < GCKPTI_WAYS; i++)
-        if (c.way[i].bytes) {
-            gckpti_chart_row(&c, &c.way[i], gckpti_way_names[i]);
-            gckpti_draw(w, "\n");
-        }
-    if (c.ops > GCKPTI_POOR_OPS)
-        gckpti_draw(w, "(not memory-poor: its list is too long for %i ops)\n", c.ops);
-    return w->failed ? GCKPT_E_FILE : GCKPT_OK;
-}
-
-/* The axis of bytes is logarithmic where they differ by more than a factor of four. */
-static double gckpti_chart_x(const gckpti_chart *c, double bytes)
-{
-    double span = c->log ? (double)gckpti_log((float)(c->most / c->least)) : c->most - c->least;
-    double at = c->log ? (double)gckpti_log((float)(bytes / c->least)) : bytes - c->least;
-    return gckpti_tenth(100 + 640 * (span > 0 ? at / span : 0.5));
-}
-
-static double gckpti_chart_y(const gckpti_chart *c, double overhead)
-{
-    return gckpti_tenth(412 - 300 * (overhead < c->top ? overhead / c->top : 1));
-}
-
-/* Between ticks: 1, 2 or 5 times a power of ten times the unit; at most `most` of them in range */
-static double gckpti_tick(double range, double unit, double most)
-{
-    double step = unit / 10000;
-    for (int i = 0; range / step > most; i++)
-        step *= i % 3 == 1 ? 2.5 : 2;
-    return step;
-}
-
-static void gckpti_chart_axes(gckpti_chart *c)
-{
-    gckpti_svg *s = &c->s;
-    const char *name;
-    double unit = gckpti_byte_unit(c->most, &name), step = gckpti_tick(c->top, 1, 6);
-    for (double v = 0; v <= c->top * 1.0001; v += step) {
-        gckpti_draw(&s->w, "<path class=\"g\" d=\"M84 %gh692\"/>", gckpti_chart_y(c, v));
-        gckpti_svg_text(s, 76, gckpti_chart_y(c, v) + 4, " class=\"e\"", "+%g %%",
-                        gckpti_tenth(1000 * v) / 10);
-    }
-    c->log = c->most > 4 * c->least && c->least >= 1;
-    step = gckpti_tick(c->most - c->least, unit, 7);
-    double v = c->log ? 1 : step * (double)(uint64_t)(c->least / step);
-    step = !c->log ? step : c->most > 256 * c->least ? 4 : 2;
-    for (; v <= c->most; v = c->log ? v * step : v + step) {
-        if (v < c->least)
-            continue;
-        unit = c->log ? gckpti_byte_unit(v, &name) : unit;
-        gckpti_draw(&s->w, "<path class=\"g\" d=\"M%g 104v316\"/>", gckpti_chart_x(c, v));
-        gckpti_svg_text(s, gckpti_chart_x(c, v), 436, " class=\"c\"", "%g %s", v / unit, name);
-    }
-    gckpti_svg_text(s, 430, 458, " class=\"c\"",
-                    "bytes of parameters and optimiser state (%s) and step arena%s",
-                    gckpti_round_bytes((size_t)c->fixed).text, c->log ? "; log scale" : "");
-    gckpti_draw(&s->w, "<text transform=\"translate(20 262) rotate(-90)\" class=\"c\">"
-                       "extra time of a step</text>\n");
-}
-
-GCKPT_API gckpt_result gckpt_frontier_svg(const gckpt_frontier *f, size_t mark,
-                                          gckpt_write_fn write, void *user)
-{
-    /* square, two triangles, diamond, dash, circle; colours of Okabe and Ito */
-    static const char *const looks[] = {
-        "#009e73\" d=\"M-6 -6h12v12h-12z", "#e69f00\" d=\"M0 -7l7 12h-14z",
-        "#cc79a7\" d=\"M0 7l7 -12h-14z",   "#5d3a9b\" d=\"M0 -8l8 8l-8 8l-8 -8z",
-        "#0072b2\" d=\"M-9 0h18",          "#d55e00\" d=\"M-7 0a7 7 0 1 0 14 0a7 7 0 1 0 -14 0"
-    };
-    gckpti_chart c;
-    gckpti_writer *w = &c.s.w;
-    gckpt_result result = gckpti_chart_open(&c, f, mark, write, user);
-    if (result != GCKPT_OK)
-        return result;
-    gckpti_draw(w, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"640\" "
-                   "viewBox=\"0 0 800 640\" font-family=\"sans-serif\" font-size=\"13\" "
-                   "fill=\"#222\"><style>.e{text-anchor:end}.c{text-anchor:middle}"
-                   ".b{font-weight:bold}.g{stroke:#ddd}.v{fill:none;stroke:#0072b2}");
-    gckpti_draw(w, ".m{font-family:monospace;white-space:pre}.v,.w{fill:none;stroke-width:2}"
-                   "</style>\n<path fill=\"#fff\" d=\"M0 0h800v640H0z\"/>\n");
-    gckpti_svg_text(&c.s, 16, 34, " font-size=\"20\" class=\"b\"", "What bytes cost in time");
-    gckpti_svg_text(&c.s, 16, 58, "",
-                    "The line is the least extra time that a budget allows, a dot a plan.%s",
-                    f->complete ? "" : " The search stopped early.");
-    gckpti_chart_axes(&c);
-    for (int dots = 0; dots < 2; dots++) {
-        gckpti_draw(w,
-                    dots ? "<path class=\"v\" style=\"stroke-width:6;stroke-linecap:round\" d=\""
-                         : "<path class=\"v\" d=\"M%g 112",
-                    gckpti_chart_x(&c, (double)f->points->bytes));
-        for (size_t i = 0; i < f->count; i++)
-            gckpti_draw(w, dots ? "M%g %gh0" : "H%gV%g",
-                        gckpti_chart_x(&c, (double)f->points[i].bytes),
-                        gckpti_chart_y(&c, f->points[i].overhead));
-        gckpti_draw(w, dots ? "\"/>\n" : "H776\"/>\n");
-    }
-    gckpti_svg_text(&c.s, 100, 490, " class=\"m\" xml:space=\"preserve\"",
-                    "%s%s  extra time  recomputed    the line",
-                    c.unit > 1 ? "         " : "       ", c.unit_name);
-    double y = 490;
-    for (int i = 0; i < GCKPTI_WAYS + 2; i++) { /* the legend is a table */
-        const gckpt_point *p = &c.way[i];
-        if (!p->bytes)
-            continue;
-        double x = gckpti_chart_x(&c, (double)p->bytes), at = gckpti_chart_y(&c, p->overhead);
-        gckpti_draw(w, "<path class=\"w\" transform=\"translate(%g %g)\" stroke=\"%s\"/>", x, at,
-                    looks[i]);
-        gckpti_draw(w, "<path class=\"w\" transform=\"translate(104 %g)\" stroke=\"%s\"/>\n",
-                    y + 17, looks[i]);
-        gckpti_draw(w, "<text x=\"100\" y=\"%g\" class=\"m\" xml:space=\"preserve\">", y += 22);
-        gckpti_chart_row(&c, p, gckpti_way_names[i]);
-        gckpti_draw(w, "%s</text>\n", p->overhead > c.top ? ", at the upper edge" : "");
-        if (i == GCKPTI_WAYS + 1) { /* named above the chart, where nothing else is */
-            gckpti_draw(w,
-                        "<path class=\"w\" stroke=\"#d55e00\" stroke-dasharray=\"5 4\" "
-                        "d=\"M%g 98V%gH84\"/>",
-                        x, at);
-            gckpti_svg_text(&c.s, x, 90, x > 480 ? " class=\"b e\"" : " class=\"b\"",
-                            "in a budget of %s: %s, +%g %%", gckpti_round_bytes(mark).text,
-                            gckpti_round_bytes(p->bytes).text, gckpti_tenth(100 * p->overhead));
-        }
-    }
-    if (c.ops > GCKPTI_POOR_OPS)
-        gckpti_svg_text(&c.s, 120, y + 22, "", "Not memory-poor: its list is too long for %i ops.",
-                        c.ops);
-    gckpti_draw(w, "</svg>\n");
-    return w->failed ? GCKPT_E_FILE : GCKPT_OK;
-}
-
-static void gckpti_chart_json(gckpti_writer *w, const char *before, const char *name,
-                              const gckpt_point *p)
-{
-    gckpti_draw(w, "%s%s%s{\"bytes\":%z,\"work\":%u,\"recompute\":%g,\"overhead\":%g}", before,
-                name, *name ? "\":" : "", p->bytes, p->work, p->recompute, p->overhead);
+    return gckpti_sink_close(&k);
 }
 
 GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
                                            gckpt_write_fn write, void *user)
 {
-    gckpti_chart c;
-    gckpti_writer *w = &c.s.w;
-    gckpt_result result = gckpti_chart_open(&c, f, mark, write, user);
-    if (result != GCKPT_OK)
-        return result;
-    gckpti_draw(w, "{\"points\":[");
-    for (size_t i = 0; i < f->count; i++)
-        gckpti_chart_json(w, i ? ",\n" : "\n", "", &f->points[i]);
-    gckpti_draw(w, c.marked < 0 ? "],\n\"marked\":null" : "],\n\"marked\":%i", c.marked);
-    gckpti_draw(w, ",\"complete\":%s,\"modes\":{", f->complete ? "true" : "false");
-    for (int i = 0, n = 0; i < GCKPTI_WAYS; i++)
-        if (c.way[i].bytes)
-            gckpti_chart_json(w, n++ ? ",\n\"" : "\n\"", gckpti_way_names[i], &c.way[i]);
-    gckpti_draw(w, "}}\n");
-    return w->failed ? GCKPT_E_FILE : GCKPT_OK;
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
+    if (!f || !write)
+        return GCKPT_E_ARG;
+    int marked = mark ? gckpt_frontier_find(f, mark) : -1;
+    for (size_t i = 0; i < f->count; i++) {
+        const gckpt_point *p = &f->points[i];
+        gckpti_print(&k,
+                     "%s\n{\"bytes\":%z,\"work\":%u,\"recompute\":%g,\"overhead\":%g}",
+                     i ? "," : "{\"points\":[", p->bytes, p->work, p->recompute, p->overhead);
+    }
+    gckpti_print(&k, marked < 0 ? "],\n\"marked\":null" : "],\n\"marked\":%i", marked);
+    gckpti_print(&k, ",\"complete\":%s}\n", f->complete ? "true" : "false");
+    return gckpti_sink_close(&k);
 }
 
 /* =================================================================================================
@@ -13087,49 +12530,6 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
 #define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
 
 /* ---- write ---- */
-typedef struct {
-    gckpt_write_fn write; /* NULL: only count */
-    void *user;
-    size_t total, used;
-    int failed;
-    unsigned char block[1024];
-} gckpti_sink;
-
-static void gckpti_sink_flush(gckpti_sink *k)
-{
-    if (k->write && !k->failed && k->used && k->write(k->user, k->block, k->used) != k->used)
-        k->failed = 1;
-    k->used = 0;
-}
-
-static void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n)
-{
-    const unsigned char *b = (const unsigned char *)bytes;
-    k->total += n;
-    while (n && !k->failed) {
-        size_t room = sizeof k->block - k->used, some = n < room ? n : room;
-        memcpy(k->block + k->used, b, some);
-        k->used += some;
-        b += some;
-        n -= some;
-        if (k->used == sizeof k->block)
-            gckpti_sink_flush(k);
-    }
-}
-
-/* Text: JSON here, C in >>tables. */
-static void gckpti_c(gckpti_sink *k, const char *format, ...)
-{
-    char line[512];
-    gckpti_text t = { line, sizeof line - 1 };
-    va_list args;
-    va_start(args, format);
-    line[0] = 0;
-    gckpti_text_format(&t, format, args);
-    va_end(args);
-    gckpti_sink_put(k, line, (size_t)(t.at - line));
-}
-
 /* ,"NAME with what JSON wants escaped */
 static void gckpti_sink_name(gckpti_sink *k, const char *name)
 {
@@ -13150,30 +12550,30 @@ static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
     int optimiser = 0;
     for (size_t i = 0; i < s->count && !optimiser; i++)
         optimiser = s->params[i].optimiser;
-    gckpti_c(k, "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"%u\",",
+    gckpti_print(k, "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"%u\",",
              GCKPT_CONTRACT, s->step);
-    gckpti_c(k, "\"seed\":\"%u\",\"optimiser\":\"%i\"", s->seed, optimiser);
+    gckpti_print(k, "\"seed\":\"%u\",\"optimiser\":\"%i\"", s->seed, optimiser);
     for (size_t i = 0; i < s->count; i++) {
         const gckpti_param *q = &s->params[i];
         int same = q->optimiser == optimiser && (q->updates == s->step || !optimiser);
         if (!q->p.state[0] || same)
             continue;
         gckpti_sink_name(k, q->p.name);
-        gckpti_c(k, "#updates\":\"%i:%u\"", q->optimiser, q->updates);
+        gckpti_print(k, "#updates\":\"%i:%u\"", q->optimiser, q->updates);
     }
-    gckpti_c(k, "}");
+    gckpti_print(k, "}");
     for (size_t i = 0; i < s->count; i++) {
         const gckpt_parameter *p = &s->params[i].p;
         for (int slot = -1; slot < 4 && (slot < 0 || p->state[slot]); slot++, begin = end) {
             gckpti_sink_name(k, p->name);
             end = begin + p->elements * 4;
             if (slot >= 0)
-                gckpti_c(k, "#state%i", slot);
-            gckpti_c(k, "\":{\"dtype\":\"F32\",\"shape\":%S,\"data_offsets\":[%I,%I]}", &p->shape,
+                gckpti_print(k, "#state%i", slot);
+            gckpti_print(k, "\":{\"dtype\":\"F32\",\"shape\":%S,\"data_offsets\":[%I,%I]}", &p->shape,
                      begin, end);
         }
     }
-    gckpti_c(k, "}");
+    gckpti_print(k, "}");
 }
 
 static void gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n)
@@ -14490,8 +13890,8 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
 /* A number and what follows it. */
 static void gckpti_c_offset(gckpti_sink *k, size_t offset, const char *after)
 {
-    gckpti_c(k, offset == GCKPTI_NONE ? "SIZE_MAX" : "%z", offset);
-    gckpti_c(k, "%s", after);
+    gckpti_print(k, offset == GCKPTI_NONE ? "SIZE_MAX" : "%z", offset);
+    gckpti_print(k, "%s", after);
 }
 
 static void gckpti_c_words(gckpti_sink *k, const void *data, size_t n)
@@ -14499,7 +13899,7 @@ static void gckpti_c_words(gckpti_sink *k, const void *data, size_t n)
     for (size_t i = 0; i < n; i++) {
         uint32_t word;
         memcpy(&word, (const char *)data + 4 * i, 4);
-        gckpti_c(k, i % 8 ? " %zu," : "\n    %zu,", (size_t)word);
+        gckpti_print(k, i % 8 ? " %zu," : "\n    %zu,", (size_t)word);
     }
 }
 
@@ -14563,39 +13963,39 @@ static void gckpti_c_enum(gckpti_sink *k, const gckpt_plan *p, const char *name)
                 gckpti_c_label(p, i, other, sizeof other);
                 taken = !strcmp(label, other);
             }
-        gckpti_c(k, "%s    %s_%s", first ? "enum {\n" : ",\n", name, label);
-        gckpti_c(k, taken ? "__%i = %i" : " = %i", id, id);
+        gckpti_print(k, "%s    %s_%s", first ? "enum {\n" : ",\n", name, label);
+        gckpti_print(k, taken ? "__%i = %i" : " = %i", id, id);
         first = 0;
     }
-    gckpti_c(k, first ? "" : "\n};\n");
+    gckpti_print(k, first ? "" : "\n};\n");
 }
 
 static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
     for (size_t i = 0; i < p->node_count; i++)
         if (p->nodes[i].kind == GCKPTI_CONSTANT) {
-            gckpti_c(k, "static const uint32_t gckpti_%s_data%z[] = {", name, i);
+            gckpti_print(k, "static const uint32_t gckpti_%s_data%z[] = {", name, i);
             gckpti_c_words(k, p->nodes[i].data, (size_t)gckpti_elements(&p->nodes[i].shape));
-            gckpti_c(k, "\n};\n");
+            gckpti_print(k, "\n};\n");
         }
-    gckpti_c(k, "static const gckpti_node gckpti_%s_nodes[] = {\n", name);
+    gckpti_print(k, "static const gckpti_node gckpti_%s_nodes[] = {\n", name);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         const char *prefix = q->op && gckpti_c_ours(q->op) ? "gckpti_op_" : "";
-        gckpti_c(k, q->op ? "    { &%s%s, " : "    { NULL, ", prefix, q->op ? q->op->name : "");
-        gckpti_c(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
-        gckpti_c(k, ", %z, %z, ", q->attributes, q->attribute_bytes);
+        gckpti_print(k, q->op ? "    { &%s%s, " : "    { NULL, ", prefix, q->op ? q->op->name : "");
+        gckpti_print(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
+        gckpti_print(k, ", %z, %z, ", q->attributes, q->attribute_bytes);
         gckpti_c_offset(k, q->name, ", ");
-        gckpti_c(k, "%z, { %i, {", q->aux_bytes, q->shape.n);
+        gckpti_print(k, "%z, { %i, {", q->aux_bytes, q->shape.n);
         for (int d = 0; d < GCKPT_MAX_DIMS; d++)
-            gckpti_c(k, d ? ", %I" : " %I", q->shape.d[d]);
-        gckpti_c(k, " } }, %i, %i, %i, %i, {", q->base, q->kind, q->index, q->inputs);
+            gckpti_print(k, d ? ", %I" : " %I", q->shape.d[d]);
+        gckpti_print(k, " } }, %i, %i, %i, %i, {", q->base, q->kind, q->index, q->inputs);
         for (int d = 0; d < GCKPT_MAX_INPUTS; d++)
-            gckpti_c(k, d ? ", %i" : " %i", q->in[d]);
-        gckpti_c(k, " }, (gckpt_type)%i, %i, %i, { UINT64_C(%u), UINT64_C(%u) } },\n", (int)q->type,
+            gckpti_print(k, d ? ", %i" : " %i", q->in[d]);
+        gckpti_print(k, " }, (gckpt_type)%i, %i, %i, { UINT64_C(%u), UINT64_C(%u) } },\n", (int)q->type,
                  q->batchless, q->kept, q->cost.forward, q->cost.backward);
     }
-    gckpti_c(k, "};\n");
+    gckpti_print(k, "};\n");
 }
 
 /* The arrays that may be empty, which C does not allow, are then not there. */
@@ -14604,54 +14004,54 @@ static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *nam
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_plan_param *q = &p->params[i];
         if (i == 0)
-            gckpti_c(k, "static const gckpti_plan_param gckpti_%s_params[] = {\n", name);
-        gckpti_c(k, "    { %z, %I, %i, %i, %i, { %zu,", q->name, q->elements, q->trained, q->node,
+            gckpti_print(k, "static const gckpti_plan_param gckpti_%s_params[] = {\n", name);
+        gckpti_print(k, "    { %z, %I, %i, %i, %i, { %zu,", q->name, q->elements, q->trained, q->node,
                  q->place, (size_t)q->init[0]);
-        gckpti_c(k, " %zu, %zu } },\n%s", (size_t)q->init[1], (size_t)q->init[2],
+        gckpti_print(k, " %zu, %zu } },\n%s", (size_t)q->init[1], (size_t)q->init[2],
                  i + 1 < p->param_count ? "" : "};\n");
     }
-    gckpti_c(k, "static const gckpti_ins gckpti_%s_list[] = {\n", name);
+    gckpti_print(k, "static const gckpti_ins gckpti_%s_list[] = {\n", name);
     for (size_t x = 0; x < p->length; x++) {
         const gckpti_ins *ins = &p->list[x];
-        gckpti_c(k, "    { %i, %i, %i, %i, %i, %i, %z, %z },\n", ins->kind, ins->first,
+        gckpti_print(k, "    { %i, %i, %i, %i, %i, %i, %z, %z },\n", ins->kind, ins->first,
                  ins->accumulate, ins->zero, ins->id, ins->uses, ins->live, ins->operands);
     }
-    gckpti_c(k, "};\nstatic const size_t gckpti_%s_operands[] = {", name);
+    gckpti_print(k, "};\nstatic const size_t gckpti_%s_operands[] = {", name);
     for (size_t i = 0; i < p->operand_count; i++)
         gckpti_c_offset(k, p->operands[i], i % 8 == 7 ? ",\n" : ", ");
-    gckpti_c(k, "};\n");
+    gckpti_print(k, "};\n");
     for (size_t i = 0; i < p->term_count; i++) {
         if (i == 0)
-            gckpti_c(k, "static const gckpti_plan_term gckpti_%s_terms[] = {\n", name);
-        gckpti_c(k, "    { %i, %zu, %i },\n%s", p->terms[i].id, (size_t)p->terms[i].weight,
+            gckpti_print(k, "static const gckpti_plan_term gckpti_%s_terms[] = {\n", name);
+        gckpti_print(k, "    { %i, %zu, %i },\n%s", p->terms[i].id, (size_t)p->terms[i].weight,
                  p->terms[i].regulariser, i + 1 < p->term_count ? "" : "};\n");
     }
     for (size_t i = 0; i < p->pick_count; i++) {
         if (i == 0)
-            gckpti_c(k, "static const gckpti_plan_pick gckpti_%s_picks[] = {\n", name);
-        gckpti_c(k, "    { %i, %i, ", p->picks[i].id, p->picks[i].gradient);
+            gckpti_print(k, "static const gckpti_plan_pick gckpti_%s_picks[] = {\n", name);
+        gckpti_print(k, "    { %i, %i, ", p->picks[i].id, p->picks[i].gradient);
         gckpti_c_offset(k, p->picks[i].offset, i + 1 < p->pick_count ? " },\n" : " }\n};\n");
     }
     for (size_t i = 0; i < p->life_count; i++) {
         const gckpt_buffer *b = &p->lives[i];
         if (i == 0)
-            gckpti_c(k, "static const gckpt_buffer gckpti_%s_lives[] = {\n", name);
-        gckpti_c(k, "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n%s", b->start, b->end,
+            gckpti_print(k, "static const gckpt_buffer gckpti_%s_lives[] = {\n", name);
+        gckpti_print(k, "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n%s", b->start, b->end,
                  b->offset, b->size, b->id, (int)b->kind, i + 1 < p->life_count ? "" : "};\n");
     }
-    gckpti_c(k,
+    gckpti_print(k,
              "static const union { /* aligned for any attribute */\n    uint32_t words[%z];\n"
              "    double number;\n    int64_t wide;\n} gckpti_%s_words = { {",
              p->word_count + !p->word_count, name);
     gckpti_c_words(k, p->word_count ? (const void *)p->words : "\0\0\0",
                    p->word_count + !p->word_count);
-    gckpti_c(k, "\n} };\nstatic const char gckpti_%s_names[] = {", name);
+    gckpti_print(k, "\n} };\nstatic const char gckpti_%s_names[] = {", name);
     for (size_t i = 0; i < p->name_bytes; i++) {
         unsigned u = (unsigned char)p->names[i];
-        gckpti_c(k, i % 16 ? " '\\%i%i%i'," : "\n    '\\%i%i%i',", (int)(u >> 6), (int)(u >> 3 & 7),
+        gckpti_print(k, i % 16 ? " '\\%i%i%i'," : "\n    '\\%i%i%i',", (int)(u >> 6), (int)(u >> 3 & 7),
                  (int)(u & 7));
     }
-    gckpti_c(k, "%s\n};\n", p->name_bytes ? "" : "0");
+    gckpti_print(k, "%s\n};\n", p->name_bytes ? "" : "0");
 }
 
 /* The plan itself, field by field. */
@@ -14663,29 +14063,29 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
     for (size_t x = 0; x < p->length; x++)
         if (p->list[x].kind == GCKPT_FORWARD && p->list[x].first)
             once += p->nodes[p->list[x].id].cost.forward;
-    gckpti_c(k,
+    gckpti_print(k,
              "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
              "    { %zu, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
              "    { { NULL, NULL, NULL, 0 }, 0 }, NULL, UINT64_C(%u),\n",
              name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash);
-    gckpti_c(
+    gckpti_print(
         k,
         "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, (gckpt_precision)%i, %I, %I, "
         "%z, %z, %z,\n    {",
         (int)p->mode, (int)p->optimiser, p->looped, p->update_in_backward, p->threads, p->plain,
         p->state_slots, (int)p->precision, p->rows, p->batch, p->alignment, p->arena, p->bound);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
-        gckpti_c(k, i ? ", %z" : " %z", p->kind_bytes[i]);
-    gckpti_c(k,
+        gckpti_print(k, i ? ", %z" : " %z", p->kind_bytes[i]);
+    gckpti_print(k,
              " },\n    (double)UINT64_C(%u) / (double)UINT64_C(%u), UINT64_C(%u), UINT64_C(%u),\n",
              p->work - p->least_work, once ? once : 1, p->work, p->least_work);
-    gckpti_c(k, "    gckpti_%s_nodes, ", name);
-    gckpti_c(k, counts[0] ? "gckpti_%s_%s, " : "NULL, ", name, arrays[0]);
-    gckpti_c(k, "gckpti_%s_list, gckpti_%s_operands,\n    ", name, name);
+    gckpti_print(k, "    gckpti_%s_nodes, ", name);
+    gckpti_print(k, counts[0] ? "gckpti_%s_%s, " : "NULL, ", name, arrays[0]);
+    gckpti_print(k, "gckpti_%s_list, gckpti_%s_operands,\n    ", name, name);
     for (int i = 1; i < 4; i++)
-        gckpti_c(k, counts[i] ? "gckpti_%s_%s, " : "NULL, ", name, arrays[i]);
-    gckpti_c(k, "gckpti_%s_words.words, gckpti_%s_names,\n", name, name);
-    gckpti_c(k, "    %z, %z, %z, %z, %z, %z, %z, %z, %z, %z, %i, %i, %i\n};\n", p->node_count,
+        gckpti_print(k, counts[i] ? "gckpti_%s_%s, " : "NULL, ", name, arrays[i]);
+    gckpti_print(k, "gckpti_%s_words.words, gckpti_%s_names,\n", name, name);
+    gckpti_print(k, "    %z, %z, %z, %z, %z, %z, %z, %z, %z, %z, %i, %i, %i\n};\n", p->node_count,
              p->param_count, p->length, p->operand_count, p->term_count, p->pick_count,
              p->life_count, p->word_count, p->name_bytes, p->inputs, p->body, p->epilogue,
              p->mixer);
@@ -14703,13 +14103,13 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     k.user = user;
     if (!gckpti_c_identifier(name) || strlen(name) > 60) {
         good = 0;
-        gckpti_c(&k, "#error \"plan: its name must be a C identifier of at most 60 letters\"\n");
+        gckpti_print(&k, "#error \"plan: its name must be a C identifier of at most 60 letters\"\n");
     }
     for (size_t i = 0; i < plan->node_count && good; i++) {
         const gckpti_node *q = &plan->nodes[i];
         if (q->op && !gckpti_c_ours(q->op) && !gckpti_c_identifier(q->op->name)) {
             good = 0;
-            gckpti_c(
+            gckpti_print(
                 &k,
                 "#error \"plan %s: the op of tensor %z must have the name of the C variable that "
                 "holds its row\"\n",
@@ -14717,19 +14117,19 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
         }
     }
     if (good) {
-        gckpti_c(
+        gckpti_print(
             &k,
             "/* Plan %s, printed by gckpt_plan_c: compile it in the file that holds the\n"
             " * implementation of gradckpt.h, after the #include. Not to be edited. */\n"
             "#if GCKPT_PLAN_FORMAT != %i || GCKPT_CONTRACT != %i\n#error \"plan %s: printed by "
             "another version of gradckpt.h: print it again (gckpt_plan_c)\"\n#endif\n",
             name, plan->format, plan->contract, name);
-        gckpti_c(&k,
+        gckpti_print(&k,
                  "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
                  "addresses\"\n#endif\n",
                  gckpt_plan_bytes(plan), name);
         if (!plan->plain)
-            gckpti_c(&k,
+            gckpti_print(&k,
                      "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
                      "with gckpt_plan_desc.plain = 1\"\n#endif\n",
                      name);
