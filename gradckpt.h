@@ -604,6 +604,43 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
                                     const void *attributes, size_t attribute_bytes);
 /* *sum += x, with *low (NULL: plainly) to make up for rounding (Kahan 1965). */
 GCKPT_API void gckpt_sum_add(float *sum, float *low, float x);
+/* ---- What the built-in kernels are made of, for a user's: the same bits and means on every
+ * executor, be it one with threads and vector kernels or a plain one. docs/user-ops.md writes a
+ * convolution with them. ----
+ *
+ * Calls item(context, i, worker) for each i of 0..items-1, once, in any order, on up to
+ * call->threads threads, and returns when all are done. Items may be under way at the same time:
+ * none may write what another one reads or writes. `worker`, 0..call->threads-1, differs for those
+ * under way, so that scratch may have a part for each (let shape() ask for call->threads parts).
+ * work: multiply-adds an item is worth, about; where all of them are worth little, no thread is
+ * woken. An item that wants gckpt_parallel or gckpt_product itself passes them a copy of the call
+ * whose threads are 1. */
+GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t work,
+                              void (*item)(void *context, int64_t i, int64_t worker),
+                              void *context);
+/* a * b + c, rounded once (manual, 5a): a function call, and a slow one where the processor or the
+ * compiler's target has no such instruction. For many, see below. */
+GCKPT_API float gckpt_fma(float a, float b, float c);
+/* x[0] y[0] + x[1] y[1] + ..., in 32 lanes (manual, 5d). */
+GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y, int64_t n);
+/* C (m,n) = A (m,k) B (k,n): each element is one chain of fma over k ascending (manual, 5c), from
+ * what C holds (accumulate) or +0. Strides count elements, are any numbers, and transpose for free:
+ * A(i,p) = a[i * a_row + p * a_col]. Fast: c_col or c_row 1 and C apart from A and B; fastest: one
+ * stride of each of the three is 1. */
+typedef struct {
+    int64_t m, n, k;
+    const float *a;
+    int64_t a_row, a_col;
+    const float *b;
+    int64_t b_row, b_col;
+    float *c;
+    int64_t c_row, c_col;
+    int accumulate;
+    void *work; /* scratch of gckpt_product_work bytes; may be part of call->work */
+} gckpt_product_desc;
+GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc);
+/* For shape(): bytes of scratch for a product of these sizes, or smaller ones; 0 for small ones. */
+GCKPT_API size_t gckpt_product_work(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
 /* For shape(): records an error and returns it. %s text, %i int, %I int64_t, %u uint64_t, %z
  * size_t, %g double, %S const gckpt_shape *, %T const gckpt_tensor *. */
 GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...);
@@ -3308,6 +3345,7 @@ struct gckpti_kernels {
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     void (*divide)(float *x, float by, int64_t n);
     float (*square_sum)(const float *x, int64_t n);
+    float (*dot)(const float *x, const float *y, int64_t n);
     void (*adamw)(float *w, const float *g, float *m, float *v, int64_t n, const gckpti_adamw *a);
     void (*curve_forward)(int kind, const float *x, float *y, int64_t n);
     void (*curve_backward)(int kind, const float *at, const float *g, float *d, int accumulate,
@@ -14861,8 +14899,8 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #else
 #define GCKPTI_BF16 0
 #endif
-/* c(i,j) = chain over p of a(i,p) b(p,j), p ascending: a(i,p) = a[i * a_row + p * a_step], with
- * a_row or a_step 1; b(p,j) = b[p * b_step + j * b_col], with b_step or b_col 1; c(i,j) =
+/* c(i,j) = chain over p of a(i,p) b(p,j), p ascending: a(i,p) = a[i * a_row + p * a_step],
+ * b(p,j) = b[p * b_step + j * b_col] (fast where one stride of each is 1), c(i,j) =
  * c[i * c_row + j]. A chain starts at from[i * from_row + j] (c itself for a gradient that
  * accumulates; the bias, with from_row 0), or at +0 if `from` is NULL. */
 typedef struct gckpti_product {
@@ -15027,14 +15065,10 @@ static void gckpti_work_on(void *context, int64_t worker)
     }
 }
 
-/* body(context, 0..n-1, worker), each item worth about `work` multiply-adds: one below 65536 in all
- * would not pay for waking a thread. */
 static void gckpti_spread(const gckpt_call *call, int64_t n, int64_t work,
                           void (*body)(void *context, int64_t item, int64_t worker), void *context)
 {
-    gckpti_items s = { body, context, n, 0, 1 + 65536 / (work + 1) };
-    int64_t workers = (n + s.block - 1) / s.block;
-    gckpti_parallel(call, gckpti_part(workers, call->threads), gckpti_work_on, &s);
+    gckpt_parallel(call, n, work, body, context);
 }
 
 /* ---- linear, matmul ---- */
@@ -15080,7 +15114,8 @@ static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *pa
         t.from += at * s->c_next;
     int64_t i1 = i0 + gckpti_part(t.m - i0, s->rows), j1 = j0 + gckpti_part(t.n - j0, s->cols);
 #ifdef GCKPT_OPENBLAS
-    if (t.m <= INT32_MAX && t.n <= INT32_MAX && t.k <= INT32_MAX) {
+    if (t.m <= INT32_MAX && t.n <= INT32_MAX && t.k <= INT32_MAX && t.k > 0 &&
+        (t.a_step == 1 || t.a_row == 1) && (t.b_step == 1 || t.b_col == 1)) {
         gckpti_openblas_piece(&t, i0, i1, j0, j1);
         return;
     }
@@ -16043,6 +16078,82 @@ static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 }
 #endif /* GCKPTI_HAS_FAST */
 
+/* ---- what users' kernels have of all this (api-user-ops) ---- */
+GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t work,
+                              void (*item)(void *context, int64_t i, int64_t worker), void *context)
+{
+#if GCKPTI_HAS_FAST
+    if (call && item) {
+        gckpti_items s = { item, context, items, 0, 1 };
+        s.block += 65536 / (1 + (work > 0 ? gckpti_part(work, 65536) : 0));
+        int64_t workers = items / s.block + (items % s.block != 0);
+        gckpti_parallel(call, gckpti_part(workers, call->threads), gckpti_work_on, &s);
+    }
+#else
+    (void)call, (void)work;
+    for (int64_t i = 0; item && i < items; i++)
+        item(context, i, 0);
+#endif
+}
+
+GCKPT_API float gckpt_fma(float a, float b, float c) { return gckpti_fma(a, b, c); }
+
+GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y, int64_t n)
+{
+#if GCKPTI_HAS_FAST
+    if (call && call->kernels)
+        return gckpti_kernels_of(call)->dot(x, y, n);
+#endif
+    (void)call;
+    return gckpti_dot(x, y, n);
+}
+
+/* Both ways round, since gckpt_product may turn a product. */
+GCKPT_API size_t gckpt_product_work(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
+{
+    int64_t one = gckpti_product_room(m, n, k), other = gckpti_product_room(n, m, k);
+    if (!call || call->plain)
+        return 0;
+    return (size_t)(one > other ? one : other) * (size_t)call->threads * sizeof(float);
+}
+
+/* Row i without vector kernels: its n chains side by side. */
+static void gckpti_product_row(void *context, int64_t i, int64_t worker)
+{
+    const gckpt_product_desc *t = (const gckpt_product_desc *)context;
+    const float *a = t->a + i * t->a_row, *b = t->b;
+    float *c = t->c + i * t->c_row;
+    (void)worker;
+    for (int64_t j = 0; j < t->n && !t->accumulate; j++)
+        c[j * t->c_col] = 0.0f;
+    for (int64_t p = 0; p < t->k; p++, a += t->a_col, b += t->b_row)
+        for (int64_t j = 0; j < t->n; j++)
+            c[j * t->c_col] = gckpti_fma(*a, b[j * t->b_col], c[j * t->c_col]);
+}
+
+GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc)
+{
+    if (!call || !desc || desc->m <= 0 || desc->n <= 0)
+        return;
+    gckpt_product_desc t = *desc;
+#if GCKPTI_HAS_FAST
+    if (t.c_col != 1 && t.c_row == 1) { /* C' = B' A' */
+        t.m = desc->n, t.a = desc->b, t.a_row = desc->b_col, t.a_col = desc->b_row;
+        t.n = desc->m, t.b = desc->a, t.b_row = desc->a_col, t.b_col = desc->a_row;
+        t.c_row = desc->c_col, t.c_col = 1;
+    }
+    if (call->kernels && t.c_col == 1) {
+        gckpti_products s = gckpti_products_of(call, 1, t.m, t.n, t.k, t.a, 0, t.b, 0, t.c,
+                                               (float *)t.work);
+        s.t.a_row = t.a_row, s.t.a_step = t.a_col, s.t.b_step = t.b_row, s.t.b_col = t.b_col;
+        s.t.c_row = t.c_row;
+        gckpti_products_gradient(s, t.accumulate);
+        return;
+    }
+#endif
+    gckpt_parallel(call, t.m, t.n * t.k, gckpti_product_row, &t);
+}
+
 /* No private macro outlives the implementation. */
 #undef GCKPTI_ADDRESSABLE
 #undef GCKPTI_ALIGN
@@ -16538,7 +16649,11 @@ static void (*const GCKPTI_V(tiles)[GCKPTI_TILE_VECTORS][GCKPTI_TILE_ROWS])(
 static GCKPTI_TARGET void GCKPTI_V(pack)(const float *b, int64_t step, int64_t col, int64_t n,
                                          int64_t k, float *d, int64_t width)
 {
-    if (step != 1)
+    if (step != 1 && col != 1)
+        for (; k > 0; k--, b += step, d += width)
+            for (int64_t j = 0; j < width; j++)
+                d[j] = j < n ? b[j * col] : 0.0f;
+    else if (step != 1)
         for (const int64_t last = width - GCKPTI_W; k > 0; k--, b += step, d += width) {
             for (int64_t j = 0; j < last; j += GCKPTI_W)
                 GCKPTI_V(store)(d + j, GCKPTI_V(load)(b + j));
@@ -16622,7 +16737,8 @@ static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64
     const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * GCKPTI_W;
     const int64_t few = t->b_step % 512 ? 128 : 16;
     const int in_place = t->b_col == 1 && (GCKPTI_W >= 16 || i1 - i0 <= few);
-    const int strips = GCKPTI_W < 16 && t->a_step != 1 && i1 - i0 > GCKPTI_STRIP;
+    const int strips =
+        GCKPTI_W < 16 && t->a_step != 1 && t->a_row == 1 && i1 - i0 > GCKPTI_STRIP;
     float *const panels = pack + GCKPTI_STRIP * deep;
     int64_t p = 0, j = j0, next_p, next_j;
     do {
@@ -16633,7 +16749,7 @@ static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64
         gckpti_fetch ahead = { NULL, 0, 0, 0, 0, 0 }, below = { NULL, t->a_step, 0, 1, 0, 0 };
         next_j = j + n < j1 ? j + n : j0;
         next_p = j + n < j1 ? p : p + deep;
-        if (next_p < t->k) {
+        if (next_p < t->k && (t->b_col == 1 || t->b_step == 1)) {
             int64_t next_n = gckpti_part(j1 - next_j, wide),
                     next_k = gckpti_part(t->k - next_p, deep);
             ahead.x = t->b + next_p * t->b_step + next_j * t->b_col;
@@ -17738,7 +17854,7 @@ static GCKPTI_TARGET void GCKPTI_V(classes_backward)(const float *x, float *d, i
 
 #define GCKPTI_KERNELS(mixed)                                                                      \
     GCKPTI_V(product_piece), GCKPTI_V(online), GCKPTI_V(divide), GCKPTI_V(square_sum),             \
-        GCKPTI_V(adamw), GCKPTI_V(curve_forward), GCKPTI_V(curve_backward),                        \
+        GCKPTI_V(dot), GCKPTI_V(adamw), GCKPTI_V(curve_forward), GCKPTI_V(curve_backward),                        \
         GCKPTI_V(pair_forward), GCKPTI_V(product_gradient), GCKPTI_V(softmax_forward),             \
         GCKPTI_V(softmax_backward), GCKPTI_V(norm_forward), GCKPTI_V(norm_backward),               \
         GCKPTI_V(columns), GCKPTI_V(attention_forward), GCKPTI_V(attention_backward),              \
