@@ -3347,14 +3347,11 @@ struct gckpti_kernels {
     float (*square_sum)(const float *x, int64_t n);
     float (*dot)(const float *x, const float *y, int64_t n);
     void (*adamw)(float *w, const float *g, float *m, float *v, int64_t n, const gckpti_adamw *a);
-    void (*curve_forward)(int kind, const float *x, float *y, int64_t n);
-    void (*curve_backward)(int kind, const float *at, const float *g, float *d, int accumulate,
-                           int64_t n);
-    void (*pair_forward)(int kind, const float *a, const float *b, float *y, int64_t n);
-    void (*product_gradient)(const float *g, const float *other, float *d, int accumulate,
-                             int64_t n);
-    void (*softmax_forward)(const float *x, float *y, int64_t n);
-    void (*softmax_backward)(const float *y, const float *g, float *d, int accumulate, int64_t n);
+    void (*add)(float *to, const float *from, int64_t n); /* to += from */
+    void (*elementwise_forward)(const gckpt_call *call, int kind);
+    void (*elementwise_backward)(const gckpt_call *call, int kind);
+    void (*softmax_forward)(const gckpt_call *call, int64_t row);
+    void (*softmax_backward)(const gckpt_call *call, int64_t row);
     void (*norm_forward)(const gckpt_call *call, int64_t row);
     void (*norm_backward)(const gckpt_call *call, int64_t row);
     void (*columns)(const struct gckpti_columns *s, int64_t first, int64_t end);
@@ -15071,6 +15068,31 @@ static void gckpti_spread(const gckpt_call *call, int64_t n, int64_t work,
     gckpt_parallel(call, n, work, body, context);
 }
 
+/* The same where items need no scratch and nothing but the call: item(call, 0..n-1). */
+typedef struct {
+    const gckpt_call *call;
+    void (*item)(const gckpt_call *call, int64_t i);
+} gckpti_call_items;
+
+static void gckpti_call_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_call_items *s = (const gckpti_call_items *)context;
+    (void)worker;
+    s->item(s->call, i);
+}
+
+static void gckpti_each(const gckpt_call *call, int64_t n, int64_t work,
+                        void (*item)(const gckpt_call *call, int64_t i))
+{
+    gckpti_call_items s = { call, item };
+    gckpti_spread(call, n, work, gckpti_call_item, &s);
+}
+
+static void gckpti_each_row(const gckpt_call *call, void (*row)(const gckpt_call *call, int64_t r))
+{
+    gckpti_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), row);
+}
+
 /* ---- linear, matmul ---- */
 typedef struct {
     const gckpt_call *call;
@@ -15337,141 +15359,65 @@ static void gckpti_fast_matmul_backward(const gckpt_call *call)
             b->accumulate);
 }
 
-/* ---- elementwise ops: an item is 4096 elements. Where an input is repeated (broadcasting), the
- * plain kernels do it. ---- */
-enum { GCKPTI_RELU, GCKPTI_GELU, GCKPTI_GELU_ERF, GCKPTI_SILU, GCKPTI_TANH, GCKPTI_SIGMOID };
-enum { GCKPTI_ADD, GCKPTI_SUB, GCKPTI_MUL };
-enum { GCKPTI_ELEMENTS = 4096 };
+/* ---- elementwise ops: an item is a piece of 4096 elements, which is a shorter call ---- */
+enum {
+    GCKPTI_RELU,
+    GCKPTI_GELU,
+    GCKPTI_GELU_ERF,
+    GCKPTI_SILU,
+    GCKPTI_TANH,
+    GCKPTI_SIGMOID,
+    GCKPTI_ADD, /* from here on there are two inputs */
+    GCKPTI_SUB,
+    GCKPTI_MUL,
+    GCKPTI_ELEMENTS = 4096
+};
 
 typedef struct {
     const gckpt_call *call;
-    const float *at; /* where the slope of a curve is taken */
-    int kind, input; /* backward of mul: this input's gradient */
-} gckpti_elementwise;
+    void (*kernel)(const gckpt_call *piece, int kind);
+    int kind;
+} gckpti_pieces;
 
-static void gckpti_spread_elements(const gckpti_elementwise *e, int64_t work,
-                                   void (*item)(void *context, int64_t i, int64_t worker))
+static void gckpti_piece_item(void *context, int64_t i, int64_t worker)
 {
-    gckpti_elementwise copy = *e; /* items take it without const */
-    int64_t n = gckpti_elements(&e->call->shape);
-    gckpti_spread(e->call, (n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS, work * GCKPTI_ELEMENTS,
-                  item, &copy);
-}
-
-static int64_t gckpti_elements_of(const gckpti_elementwise *e, int64_t i)
-{
-    return gckpti_part(gckpti_elements(&e->call->shape) - i * GCKPTI_ELEMENTS, GCKPTI_ELEMENTS);
-}
-
-static void gckpti_curve_forward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_elementwise *e = (const gckpti_elementwise *)context;
-    int64_t at = i * GCKPTI_ELEMENTS;
+    const gckpti_pieces *s = (const gckpti_pieces *)context;
+    int64_t at = i * GCKPTI_ELEMENTS, n = gckpti_elements(&s->call->shape) - at;
+    gckpt_call c = *s->call;
     (void)worker;
-    gckpti_kernels_of(e->call)->curve_forward(e->kind, e->call->in[0].data + at, e->call->out + at,
-                                              gckpti_elements_of(e, i));
-}
-
-static void gckpti_curve_backward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_elementwise *e = (const gckpti_elementwise *)context;
-    int64_t at = i * GCKPTI_ELEMENTS;
-    (void)worker;
-    gckpti_kernels_of(e->call)->curve_backward(e->kind, e->at + at, e->call->grad_out + at,
-                                               e->call->in[0].grad + at, e->call->in[0].accumulate,
-                                               gckpti_elements_of(e, i));
-}
-
-#define GCKPTI_CURVE(name, number, argument)                                                       \
-    static void gckpti_fast_##name##_forward(const gckpt_call *call)                               \
-    {                                                                                              \
-        gckpti_elementwise e = { call, NULL, number, 0 };                                          \
-        gckpti_spread_elements(&e, 16, gckpti_curve_forward_item);                                 \
-    }                                                                                              \
-    static void gckpti_fast_##name##_backward(const gckpt_call *call)                              \
-    {                                                                                              \
-        gckpti_elementwise e = { call, argument, number, 0 };                                      \
-        if (call->in[0].grad)                                                                      \
-            gckpti_spread_elements(&e, 16, gckpti_curve_backward_item);                            \
+    c.shape = gckpt_shape1(gckpti_part(n, GCKPTI_ELEMENTS));
+    c.out = c.out ? c.out + at : NULL;
+    c.grad_out = c.grad_out ? c.grad_out + at : NULL;
+    for (int k = 0; k < c.inputs; k++) {
+        gckpt_arg *in = &c.in[k];
+        in->shape = c.shape;
+        in->data = in->data ? in->data + at : NULL;
+        in->grad = in->grad ? in->grad + at : NULL;
     }
-GCKPTI_CURVE(relu, GCKPTI_RELU, call->out)
-GCKPTI_CURVE(gelu, GCKPTI_GELU, call->in[0].data)
-GCKPTI_CURVE(gelu_erf, GCKPTI_GELU_ERF, call->in[0].data)
-GCKPTI_CURVE(silu, GCKPTI_SILU, call->in[0].data)
-GCKPTI_CURVE(tanh, GCKPTI_TANH, call->out)
-GCKPTI_CURVE(sigmoid, GCKPTI_SIGMOID, call->out)
-#undef GCKPTI_CURVE
-
-static void gckpti_pair_forward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_elementwise *e = (const gckpti_elementwise *)context;
-    const gckpt_call *call = e->call;
-    int64_t at = i * GCKPTI_ELEMENTS;
-    (void)worker;
-    gckpti_kernels_of(call)->pair_forward(e->kind, call->in[0].data + at, call->in[1].data + at,
-                                          call->out + at, gckpti_elements_of(e, i));
+    s->kernel(&c, s->kind);
 }
 
-/* No input is repeated, and no gradient a sum over rows. */
-static int gckpti_same_elements(const gckpt_call *call)
+/* Runs the kernel on pieces and returns 1; 0: an input is repeated (broadcasting), or its gradient
+ * a sum over rows. */
+static int gckpti_elementwise(const gckpt_call *call, int kind,
+                              void (*kernel)(const gckpt_call *piece, int kind))
 {
-    int64_t n = gckpti_elements(&call->shape);
-    return gckpti_elements(&call->in[0].shape) == n && gckpti_elements(&call->in[1].shape) == n &&
-           !call->in[0].low && !call->in[1].low;
-}
-
-static void gckpti_fast_pair_forward(const gckpt_call *call, int kind,
-                                     void (*plain)(const gckpt_call *call))
-{
-    gckpti_elementwise e = { call, NULL, kind, 0 };
-    if (gckpti_same_elements(call))
-        gckpti_spread_elements(&e, 4, gckpti_pair_forward_item);
-    else
-        plain(call);
-}
-
-static void gckpti_fast_add_forward(const gckpt_call *call)
-{
-    gckpti_fast_pair_forward(call, GCKPTI_ADD, gckpti_add_forward);
-}
-
-static void gckpti_fast_sub_forward(const gckpt_call *call)
-{
-    gckpti_fast_pair_forward(call, GCKPTI_SUB, gckpti_sub_forward);
-}
-
-static void gckpti_fast_mul_forward(const gckpt_call *call)
-{
-    gckpti_fast_pair_forward(call, GCKPTI_MUL, gckpti_mul_forward);
-}
-
-/* A piece of add's or sub's backward is the plain one of a shorter call. */
-static void gckpti_sum_backward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_elementwise *e = (const gckpti_elementwise *)context;
-    int64_t at = i * GCKPTI_ELEMENTS;
-    gckpt_call c = *e->call;
-    (void)worker;
-    c.shape = gckpti_shape(1, gckpti_elements_of(e, i), 0, 0, 0);
-    c.grad_out += at;
-    for (int k = 0; k < 2; k++) {
-        c.in[k].shape = c.shape;
-        c.in[k].grad = c.in[k].grad ? c.in[k].grad + at : NULL;
-    }
-    (e->kind == GCKPTI_ADD ? gckpti_add_backward : gckpti_sub_backward)(&c);
+    gckpti_pieces s = { call, kernel, kind };
+    int64_t n = gckpti_elements(&call->shape), work = kind < GCKPTI_ADD ? 16 : 4;
+    for (int i = 0; i < call->inputs; i++)
+        if (gckpti_elements(&call->in[i].shape) != n || call->in[i].low)
+            return 0;
+    gckpti_spread(call, (n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS, work * GCKPTI_ELEMENTS,
+                  gckpti_piece_item, &s);
+    return 1;
 }
 
 static void gckpti_columns_run(const gckpt_call *call, int gain, int bias);
 
 /* Repetitions of whole rows, as of a table of positions, are columns of a bias. */
-static void gckpti_fast_add_backward(const gckpt_call *call)
+static void gckpti_add_backward_repeated(const gckpt_call *call)
 {
-    gckpti_elementwise e = { call, NULL, GCKPTI_ADD, 0 };
     gckpt_call plain = *call;
-    if (gckpti_same_elements(call)) {
-        gckpti_spread_elements(&e, 4, gckpti_sum_backward_item);
-        return;
-    }
     for (int i = 0; i < 2; i++) {
         gckpti_walk w;
         gckpt_call c = *call;
@@ -15487,146 +15433,90 @@ static void gckpti_fast_add_backward(const gckpt_call *call)
     gckpti_add_backward(&plain);
 }
 
-static void gckpti_fast_sub_backward(const gckpt_call *call)
-{
-    gckpti_elementwise e = { call, NULL, GCKPTI_SUB, 0 };
-    if (gckpti_same_elements(call))
-        gckpti_spread_elements(&e, 4, gckpti_sum_backward_item);
-    else
-        gckpti_sub_backward(call);
-}
-
-static void gckpti_mul_backward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_elementwise *e = (const gckpti_elementwise *)context;
-    const gckpt_arg *in = &e->call->in[e->input], *other = &e->call->in[1 - e->input];
-    int64_t at = i * GCKPTI_ELEMENTS;
-    (void)worker;
-    gckpti_kernels_of(e->call)->product_gradient(e->call->grad_out + at, other->data + at,
-                                                 in->grad + at, in->accumulate,
-                                                 gckpti_elements_of(e, i));
-}
-
-static void gckpti_fast_mul_backward(const gckpt_call *call)
-{
-    gckpti_elementwise e = { call, NULL, GCKPTI_MUL, 0 };
-    if (!gckpti_same_elements(call)) {
-        gckpti_mul_backward(call);
-        return;
+#define GCKPTI_ELEMENTWISE(name, kind, backward)                                                   \
+    static void gckpti_fast_##name##_forward(const gckpt_call *call)                               \
+    {                                                                                              \
+        if (!gckpti_elementwise(call, kind, gckpti_kernels_of(call)->elementwise_forward))         \
+            gckpti_##name##_forward(call);                                                         \
+    }                                                                                              \
+    static void gckpti_fast_##name##_backward(const gckpt_call *call)                              \
+    {                                                                                              \
+        if (!gckpti_elementwise(call, kind, gckpti_kernels_of(call)->elementwise_backward))        \
+            backward(call);                                                                        \
     }
-    for (e.input = 0; e.input < 2; e.input++)
-        if (call->in[e.input].grad)
-            gckpti_spread_elements(&e, 4, gckpti_mul_backward_item);
-}
+GCKPTI_ELEMENTWISE(relu, GCKPTI_RELU, gckpti_relu_backward)
+GCKPTI_ELEMENTWISE(gelu, GCKPTI_GELU, gckpti_gelu_backward)
+GCKPTI_ELEMENTWISE(gelu_erf, GCKPTI_GELU_ERF, gckpti_gelu_erf_backward)
+GCKPTI_ELEMENTWISE(silu, GCKPTI_SILU, gckpti_silu_backward)
+GCKPTI_ELEMENTWISE(tanh, GCKPTI_TANH, gckpti_tanh_backward)
+GCKPTI_ELEMENTWISE(sigmoid, GCKPTI_SIGMOID, gckpti_sigmoid_backward)
+GCKPTI_ELEMENTWISE(add, GCKPTI_ADD, gckpti_add_backward_repeated)
+GCKPTI_ELEMENTWISE(sub, GCKPTI_SUB, gckpti_sub_backward)
+GCKPTI_ELEMENTWISE(mul, GCKPTI_MUL, gckpti_mul_backward)
+#undef GCKPTI_ELEMENTWISE
 
 /* ---- embed: forward an item is a row; backward, 64 rows of the table to be cleared, then 64
  * columns of all rows, so that each element's sum keeps its order ---- */
 enum { GCKPTI_EMBED_ITEM = 64 };
 
-static void gckpti_embed_forward_item(void *context, int64_t r, int64_t worker)
+static void gckpti_embed_row(const gckpt_call *call, int64_t r)
 {
-    const gckpt_call *call = (const gckpt_call *)context;
     int64_t n = gckpti_last(&call->shape);
-    (void)worker;
     memcpy(call->out + r * n, call->in[0].data + call->in[1].index[r] * n,
            (size_t)n * sizeof(float));
 }
 
-static void gckpti_embed_clear_item(void *context, int64_t i, int64_t worker)
+static void gckpti_embed_clear(const gckpt_call *call, int64_t i)
 {
-    const gckpt_call *call = (const gckpt_call *)context;
     int64_t n = gckpti_last(&call->shape), first = i * GCKPTI_EMBED_ITEM;
     int64_t rows = gckpti_part(call->in[0].shape.d[0] - first, GCKPTI_EMBED_ITEM);
-    (void)worker;
     gckpti_start(call->in[0].grad + first * n, rows * n, 0);
 }
 
-static void gckpti_embed_backward_item(void *context, int64_t i, int64_t worker)
+static void gckpti_embed_columns(const gckpt_call *call, int64_t i)
 {
-    const gckpt_call *call = (const gckpt_call *)context;
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape),
-            j = i * GCKPTI_EMBED_ITEM;
-    (void)worker;
-    for (int64_t r = 0; r < rows; r++) {
-        float *d = call->in[0].grad + call->in[1].index[r] * n + j;
-        gckpti_kernels_of(call)->pair_forward(GCKPTI_ADD, d, call->grad_out + r * n + j, d,
-                                              gckpti_part(n - j, GCKPTI_EMBED_ITEM));
-    }
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    int64_t j = i * GCKPTI_EMBED_ITEM, width = gckpti_part(n - j, GCKPTI_EMBED_ITEM);
+    for (int64_t r = 0; r < rows; r++)
+        gckpti_kernels_of(call)->add(call->in[0].grad + call->in[1].index[r] * n + j,
+                                     call->grad_out + r * n + j, width);
 }
 
 static void gckpti_fast_embed_forward(const gckpt_call *call)
 {
-    gckpt_call copy = *call;
     if (call->out_bf16)
         gckpti_embed_forward(call);
     else
-        gckpti_spread(call, gckpti_rows(&call->shape), gckpti_last(&call->shape),
-                      gckpti_embed_forward_item, &copy);
+        gckpti_each(call, gckpti_rows(&call->shape), gckpti_last(&call->shape), gckpti_embed_row);
 }
 
 static void gckpti_fast_embed_backward(const gckpt_call *call)
 {
-    gckpt_call copy = *call;
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    if (!call->in[0].grad)
+    const gckpt_arg *table = &call->in[0];
+    int64_t n = gckpti_last(&call->shape), work = GCKPTI_EMBED_ITEM * n;
+    if (!table->grad)
         return;
     if (call->grad_out_bf16) {
         gckpti_embed_backward(call);
         return;
     }
-    if (!call->in[0].accumulate)
-        gckpti_spread(call, (call->in[0].shape.d[0] + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM,
-                      GCKPTI_EMBED_ITEM * n, gckpti_embed_clear_item, &copy);
-    gckpti_spread(call, (n + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM,
-                  4 * rows * GCKPTI_EMBED_ITEM, gckpti_embed_backward_item, &copy);
+    if (!table->accumulate)
+        gckpti_each(call, (table->shape.d[0] + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM, work,
+                    gckpti_embed_clear);
+    work = 4 * gckpti_rows(&call->shape) * GCKPTI_EMBED_ITEM;
+    gckpti_each(call, (n + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM, work, gckpti_embed_columns);
 }
 
-/* ---- softmax, layernorm (rmsnorm too): an item is a row ---- */
-static void gckpti_spread_rows(const gckpt_call *call,
-                               void (*item)(void *context, int64_t r, int64_t worker))
-{
-    gckpt_call copy = *call;
-    gckpti_spread(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), item, &copy);
-}
-
-static void gckpti_softmax_forward_item(void *context, int64_t r, int64_t worker)
-{
-    const gckpt_call *call = (const gckpt_call *)context;
-    int64_t n = gckpti_last(&call->shape);
-    (void)worker;
-    gckpti_kernels_of(call)->softmax_forward(call->in[0].data + r * n, call->out + r * n, n);
-}
-
-static void gckpti_softmax_backward_item(void *context, int64_t r, int64_t worker)
-{
-    const gckpt_call *call = (const gckpt_call *)context;
-    int64_t n = gckpti_last(&call->shape);
-    (void)worker;
-    gckpti_kernels_of(call)->softmax_backward(call->out + r * n, call->grad_out + r * n,
-                                              call->in[0].grad + r * n, call->in[0].accumulate, n);
-}
-
+/* ---- softmax: an item is a row ---- */
 static void gckpti_fast_softmax_forward(const gckpt_call *call)
 {
-    gckpti_spread_rows(call, gckpti_softmax_forward_item);
+    gckpti_each_row(call, gckpti_kernels_of(call)->softmax_forward);
 }
 
 static void gckpti_fast_softmax_backward(const gckpt_call *call)
 {
     if (call->in[0].grad)
-        gckpti_spread_rows(call, gckpti_softmax_backward_item);
-}
-
-static void gckpti_norm_forward_item(void *context, int64_t r, int64_t worker)
-{
-    (void)worker;
-    gckpti_kernels_of((const gckpt_call *)context)->norm_forward((const gckpt_call *)context, r);
-}
-
-static void gckpti_norm_backward_item(void *context, int64_t r, int64_t worker)
-{
-    (void)worker;
-    gckpti_kernels_of((const gckpt_call *)context)->norm_backward((const gckpt_call *)context, r);
+        gckpti_each_row(call, gckpti_kernels_of(call)->softmax_backward);
 }
 
 /* ---- sums over rows: bias += g, gain += g * normalised x; an item is 64 columns ---- */
@@ -15668,14 +15558,14 @@ static void gckpti_fast_linear_backward(const gckpt_call *call)
 
 static void gckpti_fast_layernorm_forward(const gckpt_call *call)
 {
-    gckpti_spread_rows(call, gckpti_norm_forward_item);
+    gckpti_each_row(call, gckpti_kernels_of(call)->norm_forward);
 }
 
 static void gckpti_fast_layernorm_backward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     if (call->in[0].grad)
-        gckpti_spread_rows(call, gckpti_norm_backward_item);
+        gckpti_each_row(call, gckpti_kernels_of(call)->norm_backward);
     gckpti_columns_run(call, o->gain, o->bias);
 }
 
@@ -16032,8 +15922,10 @@ static int gckpti_kernels_agree(const gckpti_kernels *kernels)
     gckpti_softmax_forward(&c);
     c.out = plain[1];
     gckpti_gelu_forward(&c);
-    kernels->softmax_forward(x, fast[0], N);
-    kernels->curve_forward(GCKPTI_GELU, x, fast[1], N);
+    c.out = fast[0];
+    kernels->softmax_forward(&c, 0);
+    c.out = fast[1];
+    kernels->elementwise_forward(&c, GCKPTI_GELU);
     memcpy(fast[2], x, sizeof x);
     kernels->divide(fast[2], 3.0f, N);
     for (int i = 0; i < N; i++)
@@ -16921,6 +16813,12 @@ static GCKPTI_TARGET void V(divide)(float *x, float by, int64_t n)
         V(store_n)(x + i, V(load_n)(x + i, n - i) / V(set1)(by), n - i);
 }
 
+static GCKPTI_TARGET void V(add_to)(float *to, const float *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += W)
+        V(store_n)(to + i, V(load_n)(to + i, n - i) + V(load_n)(from + i, n - i), n - i);
+}
+
 static GCKPTI_TARGET float V(square_sum)(const float *x, int64_t n) { return V(dot)(x, x, n); }
 
 static GCKPTI_TARGET void V(adamw)(float *w, const float *g, float *m, float *v, int64_t n,
@@ -16956,10 +16854,16 @@ GCKPTI_INLINED FLOATS V(one_and_exp)(FLOATS x)
     return V(set1)(1.0f) + x;
 }
 
-GCKPTI_INLINED FLOATS V(curve)(int kind, FLOATS x)
+/* The value of an elementwise op; of curves y is not used. */
+GCKPTI_INLINED FLOATS V(value)(int kind, FLOATS x, FLOATS y)
 {
-    const FLOATS zero = V(zero)(), one = V(set1)(1.0f);
-    FLOATS half = V(set1)(0.5f) * x;
+    const FLOATS zero = V(zero)(), one = V(set1)(1.0f), half = V(set1)(0.5f) * x;
+    if (kind == GCKPTI_ADD)
+        return x + y;
+    if (kind == GCKPTI_SUB)
+        return x - y;
+    if (kind == GCKPTI_MUL)
+        return x * y;
     if (kind == GCKPTI_RELU)
         return V(less)(x, zero, zero, x);
     if (kind == GCKPTI_GELU)
@@ -16971,11 +16875,14 @@ GCKPTI_INLINED FLOATS V(curve)(int kind, FLOATS x)
     return (kind == GCKPTI_SILU ? x : one) / V(one_and_exp)(x);
 }
 
-/* relu: 1 or 0; it is not multiplied. tanh and sigmoid take their slope at the result. */
+/* By this the gradient is multiplied (relu: it is taken or left). tanh and sigmoid take their slope
+ * at the result; mul's is the other input. */
 GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x)
 {
     const FLOATS one = V(set1)(1.0f), half = V(set1)(0.5f);
     FLOATS t, u;
+    if (kind == GCKPTI_MUL)
+        return x;
     if (kind == GCKPTI_TANH)
         return V(fnma)(x, x, one);
     if (kind == GCKPTI_SIGMOID)
@@ -16995,79 +16902,93 @@ GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x)
     return V(fma)(x, u, V(fma)(half, t, half));
 }
 
+/* A loop for each kind, so that `kind` is a constant in it. */
 #define GCKPTI_EACH_CURVE(X)                                                                       \
-    X(GCKPTI_GELU) X(GCKPTI_GELU_ERF) X(GCKPTI_SILU) X(GCKPTI_TANH) X(GCKPTI_SIGMOID)
-static GCKPTI_TARGET void V(curve_forward)(int kind, const float *x, float *y, int64_t n)
+    X(GCKPTI_RELU) X(GCKPTI_GELU) X(GCKPTI_GELU_ERF) X(GCKPTI_SILU) X(GCKPTI_TANH) X(GCKPTI_SIGMOID)
+static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
 {
-#define GCKPTI_CURVE(k)                                                                            \
+    const float *x = call->in[0].data, *y = call->in[kind < GCKPTI_ADD ? 0 : 1].data;
+    int64_t n = gckpti_elements(&call->shape);
+#define GCKPTI_KIND(k)                                                                             \
     case k:                                                                                        \
-        for (int64_t j = 0; j < n; j += W)                                                         \
-            V(store_n)(y + j, V(curve)(k, V(load_n)(x + j, n - j)), n - j);                        \
-        return;
+        for (int64_t j = 0; j < n; j += W) {                                                       \
+            FLOATS u = V(load_n)(x + j, n - j), v = k < GCKPTI_ADD ? u : V(load_n)(y + j, n - j);  \
+            V(store_n)(call->out + j, V(value)(k, u, v), n - j);                                   \
+        }                                                                                          \
+        break;
     switch (kind) {
-        GCKPTI_EACH_CURVE(GCKPTI_CURVE)
-        GCKPTI_CURVE(GCKPTI_RELU)
+        GCKPTI_EACH_CURVE(GCKPTI_KIND)
+        GCKPTI_KIND(GCKPTI_ADD)
+        GCKPTI_KIND(GCKPTI_SUB)
+        GCKPTI_KIND(GCKPTI_MUL)
     }
-#undef GCKPTI_CURVE
+#undef GCKPTI_KIND
 }
 
-static GCKPTI_TARGET void V(curve_backward)(int kind, const float *at, const float *g, float *d,
-                                            int accumulate, int64_t n)
+/* d (+)= g times the slope at x */
+GCKPTI_INLINED void V(put_slope)(int kind, float *d, FLOATS g, FLOATS x, int accumulate, int64_t n)
 {
-#define GCKPTI_CURVE(k)                                                                            \
+    if (kind == GCKPTI_RELU) {
+        g = V(less)(V(zero)(), x, g, V(zero)());
+        if (accumulate)
+            g = V(load_n)(d, n) + g;
+        V(store_n)(d, g, n);
+    } else {
+        V(put)(d, g, V(slope)(kind, x), accumulate, n);
+    }
+}
+
+/* The gradient of input i. */
+static GCKPTI_TARGET void V(slopes)(const gckpt_call *call, int kind, int i)
+{
+    int at_out = kind == GCKPTI_RELU || kind == GCKPTI_TANH || kind == GCKPTI_SIGMOID;
+    const float *x = at_out ? call->out : call->in[kind == GCKPTI_MUL ? 1 - i : 0].data;
+    const float *g = call->grad_out;
+    float *d = call->in[i].grad;
+    int64_t n = gckpti_elements(&call->shape);
+#define GCKPTI_KIND(k)                                                                             \
     case k:                                                                                        \
         for (int64_t j = 0; j < n; j += W)                                                         \
-            V(put)                                                                                 \
-            (d + j, V(load_n)(g + j, n - j), V(slope)(k, V(load_n)(at + j, n - j)), accumulate,    \
-             n - j);                                                                               \
-        return;
-    const FLOATS zero = V(zero)();
+            V(put_slope)(k, d + j, V(load_n)(g + j, n - j), V(load_n)(x + j, n - j),               \
+                         call->in[i].accumulate, n - j);                                           \
+        break;
     switch (kind) {
-        GCKPTI_EACH_CURVE(GCKPTI_CURVE)
+        GCKPTI_EACH_CURVE(GCKPTI_KIND)
+        GCKPTI_KIND(GCKPTI_MUL)
     }
-    for (int64_t j = 0; j < n; j += W) {
-        FLOATS y = V(load_n)(at + j, n - j);
-        y = V(less)(zero, y, V(load_n)(g + j, n - j), zero);
-        if (accumulate)
-            y = V(load_n)(d + j, n - j) + y;
-        V(store_n)(d + j, y, n - j);
-    }
-#undef GCKPTI_CURVE
+#undef GCKPTI_KIND
 }
 #undef GCKPTI_EACH_CURVE
 
-static GCKPTI_TARGET void V(pair_forward)(int kind, const float *a, const float *b, float *y,
-                                          int64_t n)
+static GCKPTI_TARGET void V(elementwise_backward)(const gckpt_call *call, int kind)
 {
-    for (int64_t j = 0; j < n; j += W) {
-        FLOATS u = V(load_n)(a + j, n - j), v = V(load_n)(b + j, n - j);
-        u = kind == GCKPTI_ADD ? u + v : kind == GCKPTI_SUB ? u - v : u * v;
-        V(store_n)(y + j, u, n - j);
-    }
-}
-
-static GCKPTI_TARGET void V(product_gradient)(const float *g, const float *other, float *d,
-                                              int accumulate, int64_t n)
-{
-    for (int64_t j = 0; j < n; j += W)
-        V(put)(d + j, V(load_n)(g + j, n - j), V(load_n)(other + j, n - j), accumulate, n - j);
+    if (kind == GCKPTI_ADD || kind == GCKPTI_SUB)
+        (kind == GCKPTI_ADD ? gckpti_add_backward : gckpti_sub_backward)(call);
+    else
+        for (int i = 0; i < call->inputs; i++)
+            if (call->in[i].grad)
+                V(slopes)(call, kind, i);
 }
 
 /* ---- softmax, layernorm and rmsnorm: a row ---- */
-static GCKPTI_TARGET void V(softmax_forward)(const float *x, float *y, int64_t n)
+static GCKPTI_TARGET void V(softmax_forward)(const gckpt_call *call, int64_t r)
 {
-    float max, sum;
-    V(online)(x, y, n, 1, &max, &sum);
+    int64_t n = gckpti_last(&call->shape);
+    float max, sum, *y = call->out + r * n;
+    V(online)(call->in[0].data + r * n, y, n, 1, &max, &sum);
     gckpti_softmax_end(&max, &sum);
     V(divide)(y, sum, n);
 }
 
-static GCKPTI_TARGET void V(softmax_backward)(const float *y, const float *g, float *d,
-                                              int accumulate, int64_t n)
+static GCKPTI_TARGET void V(softmax_backward)(const gckpt_call *call, int64_t r)
 {
+    int64_t n = gckpti_last(&call->shape);
+    const float *y = call->out + r * n, *g = call->grad_out + r * n;
+    float *d = call->in[0].grad + r * n;
     const FLOATS dot = V(set1)(V(dot)(g, y, n));
     for (int64_t j = 0; j < n; j += W)
-        V(put)(d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot, accumulate, n - j);
+        V(put)(d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot,
+               call->in[0].accumulate, n - j);
 }
 
 static GCKPTI_TARGET void V(norm_forward)(const gckpt_call *call, int64_t r)
@@ -17738,9 +17659,9 @@ static GCKPTI_TARGET void V(classes_backward)(const float *x, float *d, int64_t 
 }
 
 #define GCKPTI_KERNELS(mixed)                                                                      \
-    V(product_piece), V(online), V(divide), V(square_sum), V(dot), V(adamw), V(curve_forward),     \
-        V(curve_backward), V(pair_forward), V(product_gradient), V(softmax_forward),               \
-        V(softmax_backward), V(norm_forward), V(norm_backward), V(columns), V(attention_forward),  \
+    V(product_piece), V(online), V(divide), V(square_sum), V(dot), V(adamw), V(add_to),            \
+        V(elementwise_forward), V(elementwise_backward), V(softmax_forward), V(softmax_backward),  \
+        V(norm_forward), V(norm_backward), V(columns), V(attention_forward),                       \
         V(attention_backward), V(classes_backward), &mixed
 static const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
 #if GCKPTI_ISA == 3 && GCKPTI_BF16
