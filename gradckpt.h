@@ -604,6 +604,43 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
                                     const void *attributes, size_t attribute_bytes);
 /* *sum += x, with *low (NULL: plainly) to make up for rounding (Kahan 1965). */
 GCKPT_API void gckpt_sum_add(float *sum, float *low, float x);
+/* ---- What the built-in kernels are made of, for a user's: the same bits and means on every
+ * executor, be it one with threads and vector kernels or a plain one. docs/user-ops.md writes a
+ * convolution with them. ----
+ *
+ * Calls item(context, i, worker) for each i of 0..items-1, once, in any order, on up to
+ * call->threads threads, and returns when all are done. Items may be under way at the same time:
+ * none may write what another one reads or writes. `worker`, 0..call->threads-1, differs for those
+ * under way, so that scratch may have a part for each (let shape() ask for call->threads parts).
+ * work: multiply-adds an item is worth, about; where all of them are worth little, no thread is
+ * woken. An item that wants gckpt_parallel or gckpt_product itself passes them a copy of the call
+ * whose threads are 1. */
+GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t work,
+                              void (*item)(void *context, int64_t i, int64_t worker),
+                              void *context);
+/* a * b + c, rounded once (manual, 5a): a function call, and a slow one where the processor or the
+ * compiler's target has no such instruction. For many, see below. */
+GCKPT_API float gckpt_fma(float a, float b, float c);
+/* x[0] y[0] + x[1] y[1] + ..., in 32 lanes (manual, 5d). */
+GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y, int64_t n);
+/* C (m,n) = A (m,k) B (k,n): each element is one chain of fma over k ascending (manual, 5c), from
+ * what C holds (accumulate) or +0. Strides count elements, are any numbers, and transpose for free:
+ * A(i,p) = a[i * a_row + p * a_col]. Fast: c_col or c_row 1 and C apart from A and B; fastest: one
+ * stride of each of the three is 1. */
+typedef struct {
+    int64_t m, n, k;
+    const float *a;
+    int64_t a_row, a_col;
+    const float *b;
+    int64_t b_row, b_col;
+    float *c;
+    int64_t c_row, c_col;
+    int accumulate;
+    void *work; /* scratch of gckpt_product_work bytes; may be part of call->work */
+} gckpt_product_desc;
+GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc);
+/* For shape(): bytes of scratch for a product of these sizes, or smaller ones; 0 for small ones. */
+GCKPT_API size_t gckpt_product_work(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
 /* For shape(): records an error and returns it. %s text, %i int, %I int64_t, %u uint64_t, %z
  * size_t, %g double, %S const gckpt_shape *, %T const gckpt_tensor *. */
 GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...);
@@ -3361,15 +3398,13 @@ struct gckpti_kernels {
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     void (*divide)(float *x, float by, int64_t n);
     float (*square_sum)(const float *x, int64_t n);
+    float (*dot)(const float *x, const float *y, int64_t n);
     void (*adamw)(float *w, const float *g, float *m, float *v, int64_t n, const gckpti_adamw *a);
-    void (*curve_forward)(int kind, const float *x, float *y, int64_t n);
-    void (*curve_backward)(int kind, const float *at, const float *g, float *d, int accumulate,
-                           int64_t n);
-    void (*pair_forward)(int kind, const float *a, const float *b, float *y, int64_t n);
-    void (*product_gradient)(const float *g, const float *other, float *d, int accumulate,
-                             int64_t n);
-    void (*softmax_forward)(const float *x, float *y, int64_t n);
-    void (*softmax_backward)(const float *y, const float *g, float *d, int accumulate, int64_t n);
+    void (*add)(float *to, const float *from, int64_t n); /* to += from */
+    void (*elementwise_forward)(const gckpt_call *call, int kind);
+    void (*elementwise_backward)(const gckpt_call *call, int kind);
+    void (*softmax_forward)(const gckpt_call *call, int64_t row);
+    void (*softmax_backward)(const gckpt_call *call, int64_t row);
     void (*norm_forward)(const gckpt_call *call, int64_t row);
     void (*norm_backward)(const gckpt_call *call, int64_t row);
     void (*columns)(const struct gckpti_columns *s, int64_t first, int64_t end);
@@ -14158,8 +14193,8 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #else
 #define GCKPTI_BF16 0
 #endif
-/* c(i,j) = chain over p of a(i,p) b(p,j), p ascending: a(i,p) = a[i * a_row + p * a_step], with
- * a_row or a_step 1; b(p,j) = b[p * b_step + j * b_col], with b_step or b_col 1; c(i,j) =
+/* c(i,j) = chain over p of a(i,p) b(p,j), p ascending: a(i,p) = a[i * a_row + p * a_step],
+ * b(p,j) = b[p * b_step + j * b_col] (fast where one stride of each is 1), c(i,j) =
  * c[i * c_row + j]. A chain starts at from[i * from_row + j] (c itself for a gradient that
  * accumulates; the bias, with from_row 0), or at +0 if `from` is NULL. */
 typedef struct gckpti_product {
@@ -14317,14 +14352,35 @@ static void gckpti_work_on(void *context, int64_t worker)
     }
 }
 
-/* body(context, 0..n-1, worker), each item worth about `work` multiply-adds: one below 65536 in all
- * would not pay for waking a thread. */
 static void gckpti_spread(const gckpt_call *call, int64_t n, int64_t work,
                           void (*body)(void *context, int64_t item, int64_t worker), void *context)
 {
-    gckpti_items s = { body, context, n, 0, 1 + 65536 / (work + 1) };
-    int64_t workers = (n + s.block - 1) / s.block;
-    gckpti_parallel(call, gckpti_part(workers, call->threads), gckpti_work_on, &s);
+    gckpt_parallel(call, n, work, body, context);
+}
+
+/* The same where items need no scratch and nothing but the call: item(call, 0..n-1). */
+typedef struct {
+    const gckpt_call *call;
+    void (*item)(const gckpt_call *call, int64_t i);
+} gckpti_call_items;
+
+static void gckpti_call_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_call_items *s = (const gckpti_call_items *)context;
+    (void)worker;
+    s->item(s->call, i);
+}
+
+static void gckpti_each(const gckpt_call *call, int64_t n, int64_t work,
+                        void (*item)(const gckpt_call *call, int64_t i))
+{
+    gckpti_call_items s = { call, item };
+    gckpti_spread(call, n, work, gckpti_call_item, &s);
+}
+
+static void gckpti_each_row(const gckpt_call *call, void (*row)(const gckpt_call *call, int64_t r))
+{
+    gckpti_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), row);
 }
 
 /* ---- linear, matmul ---- */
@@ -14370,7 +14426,8 @@ static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *pa
         t.from += at * s->c_next;
     int64_t i1 = i0 + gckpti_part(t.m - i0, s->rows), j1 = j0 + gckpti_part(t.n - j0, s->cols);
 #ifdef GCKPT_OPENBLAS
-    if (t.m <= INT32_MAX && t.n <= INT32_MAX && t.k <= INT32_MAX) {
+    if (t.m <= INT32_MAX && t.n <= INT32_MAX && t.k <= INT32_MAX && t.k > 0 &&
+        (t.a_step == 1 || t.a_row == 1) && (t.b_step == 1 || t.b_col == 1)) {
         gckpti_openblas_piece(&t, i0, i1, j0, j1);
         return;
     }
@@ -14604,141 +14661,65 @@ static void gckpti_fast_matmul_backward(const gckpt_call *call)
             b->accumulate);
 }
 
-/* ---- elementwise ops: an item is 4096 elements. Where an input is repeated (broadcasting), the
- * plain kernels do it. ---- */
-enum { GCKPTI_RELU, GCKPTI_GELU, GCKPTI_GELU_ERF, GCKPTI_SILU, GCKPTI_TANH, GCKPTI_SIGMOID };
-enum { GCKPTI_ADD, GCKPTI_SUB, GCKPTI_MUL };
-enum { GCKPTI_ELEMENTS = 4096 };
+/* ---- elementwise ops: an item is a piece of 4096 elements, which is a shorter call ---- */
+enum {
+    GCKPTI_RELU,
+    GCKPTI_GELU,
+    GCKPTI_GELU_ERF,
+    GCKPTI_SILU,
+    GCKPTI_TANH,
+    GCKPTI_SIGMOID,
+    GCKPTI_ADD, /* from here on there are two inputs */
+    GCKPTI_SUB,
+    GCKPTI_MUL,
+    GCKPTI_ELEMENTS = 4096
+};
 
 typedef struct {
     const gckpt_call *call;
-    const float *at; /* where the slope of a curve is taken */
-    int kind, input; /* backward of mul: this input's gradient */
-} gckpti_elementwise;
+    void (*kernel)(const gckpt_call *piece, int kind);
+    int kind;
+} gckpti_pieces;
 
-static void gckpti_spread_elements(const gckpti_elementwise *e, int64_t work,
-                                   void (*item)(void *context, int64_t i, int64_t worker))
+static void gckpti_piece_item(void *context, int64_t i, int64_t worker)
 {
-    gckpti_elementwise copy = *e; /* items take it without const */
-    int64_t n = gckpti_elements(&e->call->shape);
-    gckpti_spread(e->call, (n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS, work * GCKPTI_ELEMENTS,
-                  item, &copy);
-}
-
-static int64_t gckpti_elements_of(const gckpti_elementwise *e, int64_t i)
-{
-    return gckpti_part(gckpti_elements(&e->call->shape) - i * GCKPTI_ELEMENTS, GCKPTI_ELEMENTS);
-}
-
-static void gckpti_curve_forward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_elementwise *e = (const gckpti_elementwise *)context;
-    int64_t at = i * GCKPTI_ELEMENTS;
+    const gckpti_pieces *s = (const gckpti_pieces *)context;
+    int64_t at = i * GCKPTI_ELEMENTS, n = gckpti_elements(&s->call->shape) - at;
+    gckpt_call c = *s->call;
     (void)worker;
-    gckpti_kernels_of(e->call)->curve_forward(e->kind, e->call->in[0].data + at, e->call->out + at,
-                                              gckpti_elements_of(e, i));
-}
-
-static void gckpti_curve_backward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_elementwise *e = (const gckpti_elementwise *)context;
-    int64_t at = i * GCKPTI_ELEMENTS;
-    (void)worker;
-    gckpti_kernels_of(e->call)->curve_backward(e->kind, e->at + at, e->call->grad_out + at,
-                                               e->call->in[0].grad + at, e->call->in[0].accumulate,
-                                               gckpti_elements_of(e, i));
-}
-
-#define GCKPTI_CURVE(name, number, argument)                                                       \
-    static void gckpti_fast_##name##_forward(const gckpt_call *call)                               \
-    {                                                                                              \
-        gckpti_elementwise e = { call, NULL, number, 0 };                                          \
-        gckpti_spread_elements(&e, 16, gckpti_curve_forward_item);                                 \
-    }                                                                                              \
-    static void gckpti_fast_##name##_backward(const gckpt_call *call)                              \
-    {                                                                                              \
-        gckpti_elementwise e = { call, argument, number, 0 };                                      \
-        if (call->in[0].grad)                                                                      \
-            gckpti_spread_elements(&e, 16, gckpti_curve_backward_item);                            \
+    c.shape = gckpt_shape1(gckpti_part(n, GCKPTI_ELEMENTS));
+    c.out = c.out ? c.out + at : NULL;
+    c.grad_out = c.grad_out ? c.grad_out + at : NULL;
+    for (int k = 0; k < c.inputs; k++) {
+        gckpt_arg *in = &c.in[k];
+        in->shape = c.shape;
+        in->data = in->data ? in->data + at : NULL;
+        in->grad = in->grad ? in->grad + at : NULL;
     }
-GCKPTI_CURVE(relu, GCKPTI_RELU, call->out)
-GCKPTI_CURVE(gelu, GCKPTI_GELU, call->in[0].data)
-GCKPTI_CURVE(gelu_erf, GCKPTI_GELU_ERF, call->in[0].data)
-GCKPTI_CURVE(silu, GCKPTI_SILU, call->in[0].data)
-GCKPTI_CURVE(tanh, GCKPTI_TANH, call->out)
-GCKPTI_CURVE(sigmoid, GCKPTI_SIGMOID, call->out)
-#undef GCKPTI_CURVE
-
-static void gckpti_pair_forward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_elementwise *e = (const gckpti_elementwise *)context;
-    const gckpt_call *call = e->call;
-    int64_t at = i * GCKPTI_ELEMENTS;
-    (void)worker;
-    gckpti_kernels_of(call)->pair_forward(e->kind, call->in[0].data + at, call->in[1].data + at,
-                                          call->out + at, gckpti_elements_of(e, i));
+    s->kernel(&c, s->kind);
 }
 
-/* No input is repeated, and no gradient a sum over rows. */
-static int gckpti_same_elements(const gckpt_call *call)
+/* Runs the kernel on pieces and returns 1; 0: an input is repeated (broadcasting), or its gradient
+ * a sum over rows. */
+static int gckpti_elementwise(const gckpt_call *call, int kind,
+                              void (*kernel)(const gckpt_call *piece, int kind))
 {
-    int64_t n = gckpti_elements(&call->shape);
-    return gckpti_elements(&call->in[0].shape) == n && gckpti_elements(&call->in[1].shape) == n &&
-           !call->in[0].low && !call->in[1].low;
-}
-
-static void gckpti_fast_pair_forward(const gckpt_call *call, int kind,
-                                     void (*plain)(const gckpt_call *call))
-{
-    gckpti_elementwise e = { call, NULL, kind, 0 };
-    if (gckpti_same_elements(call))
-        gckpti_spread_elements(&e, 4, gckpti_pair_forward_item);
-    else
-        plain(call);
-}
-
-static void gckpti_fast_add_forward(const gckpt_call *call)
-{
-    gckpti_fast_pair_forward(call, GCKPTI_ADD, gckpti_add_forward);
-}
-
-static void gckpti_fast_sub_forward(const gckpt_call *call)
-{
-    gckpti_fast_pair_forward(call, GCKPTI_SUB, gckpti_sub_forward);
-}
-
-static void gckpti_fast_mul_forward(const gckpt_call *call)
-{
-    gckpti_fast_pair_forward(call, GCKPTI_MUL, gckpti_mul_forward);
-}
-
-/* A piece of add's or sub's backward is the plain one of a shorter call. */
-static void gckpti_sum_backward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_elementwise *e = (const gckpti_elementwise *)context;
-    int64_t at = i * GCKPTI_ELEMENTS;
-    gckpt_call c = *e->call;
-    (void)worker;
-    c.shape = gckpti_shape(1, gckpti_elements_of(e, i), 0, 0, 0);
-    c.grad_out += at;
-    for (int k = 0; k < 2; k++) {
-        c.in[k].shape = c.shape;
-        c.in[k].grad = c.in[k].grad ? c.in[k].grad + at : NULL;
-    }
-    (e->kind == GCKPTI_ADD ? gckpti_add_backward : gckpti_sub_backward)(&c);
+    gckpti_pieces s = { call, kernel, kind };
+    int64_t n = gckpti_elements(&call->shape), work = kind < GCKPTI_ADD ? 16 : 4;
+    for (int i = 0; i < call->inputs; i++)
+        if (gckpti_elements(&call->in[i].shape) != n || call->in[i].low)
+            return 0;
+    gckpti_spread(call, (n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS, work * GCKPTI_ELEMENTS,
+                  gckpti_piece_item, &s);
+    return 1;
 }
 
 static void gckpti_columns_run(const gckpt_call *call, int gain, int bias);
 
 /* Repetitions of whole rows, as of a table of positions, are columns of a bias. */
-static void gckpti_fast_add_backward(const gckpt_call *call)
+static void gckpti_add_backward_repeated(const gckpt_call *call)
 {
-    gckpti_elementwise e = { call, NULL, GCKPTI_ADD, 0 };
     gckpt_call plain = *call;
-    if (gckpti_same_elements(call)) {
-        gckpti_spread_elements(&e, 4, gckpti_sum_backward_item);
-        return;
-    }
     for (int i = 0; i < 2; i++) {
         gckpti_walk w;
         gckpt_call c = *call;
@@ -14754,146 +14735,90 @@ static void gckpti_fast_add_backward(const gckpt_call *call)
     gckpti_add_backward(&plain);
 }
 
-static void gckpti_fast_sub_backward(const gckpt_call *call)
-{
-    gckpti_elementwise e = { call, NULL, GCKPTI_SUB, 0 };
-    if (gckpti_same_elements(call))
-        gckpti_spread_elements(&e, 4, gckpti_sum_backward_item);
-    else
-        gckpti_sub_backward(call);
-}
-
-static void gckpti_mul_backward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_elementwise *e = (const gckpti_elementwise *)context;
-    const gckpt_arg *in = &e->call->in[e->input], *other = &e->call->in[1 - e->input];
-    int64_t at = i * GCKPTI_ELEMENTS;
-    (void)worker;
-    gckpti_kernels_of(e->call)->product_gradient(e->call->grad_out + at, other->data + at,
-                                                 in->grad + at, in->accumulate,
-                                                 gckpti_elements_of(e, i));
-}
-
-static void gckpti_fast_mul_backward(const gckpt_call *call)
-{
-    gckpti_elementwise e = { call, NULL, GCKPTI_MUL, 0 };
-    if (!gckpti_same_elements(call)) {
-        gckpti_mul_backward(call);
-        return;
+#define GCKPTI_ELEMENTWISE(name, kind, backward)                                                   \
+    static void gckpti_fast_##name##_forward(const gckpt_call *call)                               \
+    {                                                                                              \
+        if (!gckpti_elementwise(call, kind, gckpti_kernels_of(call)->elementwise_forward))         \
+            gckpti_##name##_forward(call);                                                         \
+    }                                                                                              \
+    static void gckpti_fast_##name##_backward(const gckpt_call *call)                              \
+    {                                                                                              \
+        if (!gckpti_elementwise(call, kind, gckpti_kernels_of(call)->elementwise_backward))        \
+            backward(call);                                                                        \
     }
-    for (e.input = 0; e.input < 2; e.input++)
-        if (call->in[e.input].grad)
-            gckpti_spread_elements(&e, 4, gckpti_mul_backward_item);
-}
+GCKPTI_ELEMENTWISE(relu, GCKPTI_RELU, gckpti_relu_backward)
+GCKPTI_ELEMENTWISE(gelu, GCKPTI_GELU, gckpti_gelu_backward)
+GCKPTI_ELEMENTWISE(gelu_erf, GCKPTI_GELU_ERF, gckpti_gelu_erf_backward)
+GCKPTI_ELEMENTWISE(silu, GCKPTI_SILU, gckpti_silu_backward)
+GCKPTI_ELEMENTWISE(tanh, GCKPTI_TANH, gckpti_tanh_backward)
+GCKPTI_ELEMENTWISE(sigmoid, GCKPTI_SIGMOID, gckpti_sigmoid_backward)
+GCKPTI_ELEMENTWISE(add, GCKPTI_ADD, gckpti_add_backward_repeated)
+GCKPTI_ELEMENTWISE(sub, GCKPTI_SUB, gckpti_sub_backward)
+GCKPTI_ELEMENTWISE(mul, GCKPTI_MUL, gckpti_mul_backward)
+#undef GCKPTI_ELEMENTWISE
 
 /* ---- embed: forward an item is a row; backward, 64 rows of the table to be cleared, then 64
  * columns of all rows, so that each element's sum keeps its order ---- */
 enum { GCKPTI_EMBED_ITEM = 64 };
 
-static void gckpti_embed_forward_item(void *context, int64_t r, int64_t worker)
+static void gckpti_embed_row(const gckpt_call *call, int64_t r)
 {
-    const gckpt_call *call = (const gckpt_call *)context;
     int64_t n = gckpti_last(&call->shape);
-    (void)worker;
     memcpy(call->out + r * n, call->in[0].data + call->in[1].index[r] * n,
            (size_t)n * sizeof(float));
 }
 
-static void gckpti_embed_clear_item(void *context, int64_t i, int64_t worker)
+static void gckpti_embed_clear(const gckpt_call *call, int64_t i)
 {
-    const gckpt_call *call = (const gckpt_call *)context;
     int64_t n = gckpti_last(&call->shape), first = i * GCKPTI_EMBED_ITEM;
     int64_t rows = gckpti_part(call->in[0].shape.d[0] - first, GCKPTI_EMBED_ITEM);
-    (void)worker;
     gckpti_start(call->in[0].grad + first * n, rows * n, 0);
 }
 
-static void gckpti_embed_backward_item(void *context, int64_t i, int64_t worker)
+static void gckpti_embed_columns(const gckpt_call *call, int64_t i)
 {
-    const gckpt_call *call = (const gckpt_call *)context;
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape),
-            j = i * GCKPTI_EMBED_ITEM;
-    (void)worker;
-    for (int64_t r = 0; r < rows; r++) {
-        float *d = call->in[0].grad + call->in[1].index[r] * n + j;
-        gckpti_kernels_of(call)->pair_forward(GCKPTI_ADD, d, call->grad_out + r * n + j, d,
-                                              gckpti_part(n - j, GCKPTI_EMBED_ITEM));
-    }
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    int64_t j = i * GCKPTI_EMBED_ITEM, width = gckpti_part(n - j, GCKPTI_EMBED_ITEM);
+    for (int64_t r = 0; r < rows; r++)
+        gckpti_kernels_of(call)->add(call->in[0].grad + call->in[1].index[r] * n + j,
+                                     call->grad_out + r * n + j, width);
 }
 
 static void gckpti_fast_embed_forward(const gckpt_call *call)
 {
-    gckpt_call copy = *call;
     if (call->out_bf16)
         gckpti_embed_forward(call);
     else
-        gckpti_spread(call, gckpti_rows(&call->shape), gckpti_last(&call->shape),
-                      gckpti_embed_forward_item, &copy);
+        gckpti_each(call, gckpti_rows(&call->shape), gckpti_last(&call->shape), gckpti_embed_row);
 }
 
 static void gckpti_fast_embed_backward(const gckpt_call *call)
 {
-    gckpt_call copy = *call;
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    if (!call->in[0].grad)
+    const gckpt_arg *table = &call->in[0];
+    int64_t n = gckpti_last(&call->shape), work = GCKPTI_EMBED_ITEM * n;
+    if (!table->grad)
         return;
     if (call->grad_out_bf16) {
         gckpti_embed_backward(call);
         return;
     }
-    if (!call->in[0].accumulate)
-        gckpti_spread(call, (call->in[0].shape.d[0] + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM,
-                      GCKPTI_EMBED_ITEM * n, gckpti_embed_clear_item, &copy);
-    gckpti_spread(call, (n + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM,
-                  4 * rows * GCKPTI_EMBED_ITEM, gckpti_embed_backward_item, &copy);
+    if (!table->accumulate)
+        gckpti_each(call, (table->shape.d[0] + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM, work,
+                    gckpti_embed_clear);
+    work = 4 * gckpti_rows(&call->shape) * GCKPTI_EMBED_ITEM;
+    gckpti_each(call, (n + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM, work, gckpti_embed_columns);
 }
 
-/* ---- softmax, layernorm (rmsnorm too): an item is a row ---- */
-static void gckpti_spread_rows(const gckpt_call *call,
-                               void (*item)(void *context, int64_t r, int64_t worker))
-{
-    gckpt_call copy = *call;
-    gckpti_spread(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), item, &copy);
-}
-
-static void gckpti_softmax_forward_item(void *context, int64_t r, int64_t worker)
-{
-    const gckpt_call *call = (const gckpt_call *)context;
-    int64_t n = gckpti_last(&call->shape);
-    (void)worker;
-    gckpti_kernels_of(call)->softmax_forward(call->in[0].data + r * n, call->out + r * n, n);
-}
-
-static void gckpti_softmax_backward_item(void *context, int64_t r, int64_t worker)
-{
-    const gckpt_call *call = (const gckpt_call *)context;
-    int64_t n = gckpti_last(&call->shape);
-    (void)worker;
-    gckpti_kernels_of(call)->softmax_backward(call->out + r * n, call->grad_out + r * n,
-                                              call->in[0].grad + r * n, call->in[0].accumulate, n);
-}
-
+/* ---- softmax: an item is a row ---- */
 static void gckpti_fast_softmax_forward(const gckpt_call *call)
 {
-    gckpti_spread_rows(call, gckpti_softmax_forward_item);
+    gckpti_each_row(call, gckpti_kernels_of(call)->softmax_forward);
 }
 
 static void gckpti_fast_softmax_backward(const gckpt_call *call)
 {
     if (call->in[0].grad)
-        gckpti_spread_rows(call, gckpti_softmax_backward_item);
-}
-
-static void gckpti_norm_forward_item(void *context, int64_t r, int64_t worker)
-{
-    (void)worker;
-    gckpti_kernels_of((const gckpt_call *)context)->norm_forward((const gckpt_call *)context, r);
-}
-
-static void gckpti_norm_backward_item(void *context, int64_t r, int64_t worker)
-{
-    (void)worker;
-    gckpti_kernels_of((const gckpt_call *)context)->norm_backward((const gckpt_call *)context, r);
+        gckpti_each_row(call, gckpti_kernels_of(call)->softmax_backward);
 }
 
 /* ---- sums over rows: bias += g, gain += g * normalised x; an item is 64 columns ---- */
@@ -14935,14 +14860,14 @@ static void gckpti_fast_linear_backward(const gckpt_call *call)
 
 static void gckpti_fast_layernorm_forward(const gckpt_call *call)
 {
-    gckpti_spread_rows(call, gckpti_norm_forward_item);
+    gckpti_each_row(call, gckpti_kernels_of(call)->norm_forward);
 }
 
 static void gckpti_fast_layernorm_backward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     if (call->in[0].grad)
-        gckpti_spread_rows(call, gckpti_norm_backward_item);
+        gckpti_each_row(call, gckpti_kernels_of(call)->norm_backward);
     gckpti_columns_run(call, o->gain, o->bias);
 }
 
@@ -15142,8 +15067,10 @@ static int gckpti_kernels_agree(const gckpti_kernels *kernels)
     gckpti_softmax_forward(&c);
     c.out = plain[1];
     gckpti_gelu_forward(&c);
-    kernels->softmax_forward(x, fast[0], N);
-    kernels->curve_forward(GCKPTI_GELU, x, fast[1], N);
+    c.out = fast[0];
+    kernels->softmax_forward(&c, 0);
+    c.out = fast[1];
+    kernels->elementwise_forward(&c, GCKPTI_GELU);
     memcpy(fast[2], x, sizeof x);
     kernels->divide(fast[2], 3.0f, N);
     for (int i = 0; i < N; i++)
@@ -15187,6 +15114,82 @@ static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
     return kernels && gckpti_kernels_agree(kernels) ? kernels : NULL;
 }
 #endif /* GCKPTI_HAS_FAST */
+
+/* ---- what users' kernels have of all this (api-user-ops) ---- */
+GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t work,
+                              void (*item)(void *context, int64_t i, int64_t worker), void *context)
+{
+#if GCKPTI_HAS_FAST
+    if (call && item) {
+        gckpti_items s = { item, context, items, 0, 1 };
+        s.block += 65536 / (1 + (work > 0 ? gckpti_part(work, 65536) : 0));
+        int64_t workers = items / s.block + (items % s.block != 0);
+        gckpti_parallel(call, gckpti_part(workers, call->threads), gckpti_work_on, &s);
+    }
+#else
+    (void)call, (void)work;
+    for (int64_t i = 0; item && i < items; i++)
+        item(context, i, 0);
+#endif
+}
+
+GCKPT_API float gckpt_fma(float a, float b, float c) { return gckpti_fma(a, b, c); }
+
+GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y, int64_t n)
+{
+#if GCKPTI_HAS_FAST
+    if (call && call->kernels)
+        return gckpti_kernels_of(call)->dot(x, y, n);
+#endif
+    (void)call;
+    return gckpti_dot(x, y, n);
+}
+
+/* Both ways round, since gckpt_product may turn a product. */
+GCKPT_API size_t gckpt_product_work(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
+{
+    int64_t one = gckpti_product_room(m, n, k), other = gckpti_product_room(n, m, k);
+    if (!call || call->plain)
+        return 0;
+    return (size_t)(one > other ? one : other) * (size_t)call->threads * sizeof(float);
+}
+
+/* Row i without vector kernels: its n chains side by side. */
+static void gckpti_product_row(void *context, int64_t i, int64_t worker)
+{
+    const gckpt_product_desc *t = (const gckpt_product_desc *)context;
+    const float *a = t->a + i * t->a_row, *b = t->b;
+    float *c = t->c + i * t->c_row;
+    (void)worker;
+    for (int64_t j = 0; j < t->n && !t->accumulate; j++)
+        c[j * t->c_col] = 0.0f;
+    for (int64_t p = 0; p < t->k; p++, a += t->a_col, b += t->b_row)
+        for (int64_t j = 0; j < t->n; j++)
+            c[j * t->c_col] = gckpti_fma(*a, b[j * t->b_col], c[j * t->c_col]);
+}
+
+GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc)
+{
+    if (!call || !desc || desc->m <= 0 || desc->n <= 0)
+        return;
+    gckpt_product_desc t = *desc;
+#if GCKPTI_HAS_FAST
+    if (t.c_col != 1 && t.c_row == 1) { /* C' = B' A' */
+        t.m = desc->n, t.a = desc->b, t.a_row = desc->b_col, t.a_col = desc->b_row;
+        t.n = desc->m, t.b = desc->a, t.b_row = desc->a_col, t.b_col = desc->a_row;
+        t.c_row = desc->c_col, t.c_col = 1;
+    }
+    if (call->kernels && t.c_col == 1) {
+        gckpti_products s = gckpti_products_of(call, 1, t.m, t.n, t.k, t.a, 0, t.b, 0, t.c,
+                                               (float *)t.work);
+        s.t.a_row = t.a_row, s.t.a_step = t.a_col, s.t.b_step = t.b_row, s.t.b_col = t.b_col;
+        s.t.c_row = t.c_row;
+        gckpti_products_gradient(s, t.accumulate);
+        return;
+    }
+#endif
+    gckpt_parallel(call, t.m, t.n * t.k, gckpti_product_row, &t);
+}
 
 /* No private macro outlives the implementation. */
 #undef GCKPTI_ADDRESSABLE
@@ -15249,9 +15252,10 @@ static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 /* =================================================================================================
  * >>kernels: written once, compiled once for each instruction set
  *
- * The header includes itself here: GCKPTI_ISA says for which. GCKPTI_V(name) is `name` with the
- * instruction set's ending; vectors hold GCKPTI_W floats. Vectors and tiles go over rows and
- * columns, so that every chain and every one of a row's 32 lanes keeps its order.
+ * The header includes itself here: GCKPTI_ISA says for which. V(name) is gckpti_<name> with the
+ * instruction set's ending; FLOATS is a vector of W floats, INTS one of as many uint32_t; + - * /
+ * & | ^ << >> are the compiler's. Vectors and tiles go over rows and columns, so that every chain
+ * and every one of a row's 32 lanes keeps its order.
  * ============================================================================================== */
 /* g++ (bug 105593) warns of lanes that its own headers leave undefined. */
 #if defined(__cplusplus) && !defined(__clang__)
@@ -15259,322 +15263,243 @@ static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
+#pragma push_macro("V")
+#pragma push_macro("W")
+#pragma push_macro("FLOATS")
+#pragma push_macro("INTS")
+#undef V
+#undef W
+#undef FLOATS
+#undef INTS
 #if GCKPTI_ISA == 3 /* AVX-512 */
-#define GCKPTI_W       16
-#define GCKPTI_V(name) gckpti_##name##_avx512
-#define GCKPTI_TARGET  __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")))
-#define GCKPTI_FLOATS  __m512
-#define GCKPTI_INTS    __m512i
+#define W             16
+#define V(name)       gckpti_##name##_avx512
+#define GCKPTI_TARGET __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")))
+#define FLOATS        __m512
+#define GCKPTI_MM(of) _mm512_##of
 #elif GCKPTI_ISA == 2
-#define GCKPTI_W       8
-#define GCKPTI_V(name) gckpti_##name##_avx2
-#define GCKPTI_TARGET  __attribute__((target("avx2,fma")))
-#define GCKPTI_FLOATS  __m256
-#define GCKPTI_INTS    __m256i
+#define W             8
+#define V(name)       gckpti_##name##_avx2
+#define GCKPTI_TARGET __attribute__((target("avx2,fma")))
+#define FLOATS        __m256
+#define GCKPTI_MM(of) _mm256_##of
 #elif GCKPTI_ISA == 1
-#define GCKPTI_W       4
-#define GCKPTI_V(name) gckpti_##name##_neon
+#define W       4
+#define V(name) gckpti_##name##_neon
 #define GCKPTI_TARGET
-#define GCKPTI_FLOATS float32x4_t
-#define GCKPTI_INTS   int32x4_t
+#define FLOATS float32x4_t
 #else
-#define GCKPTI_W       4
-#define GCKPTI_V(name) gckpti_##name##_any
+#define W       4
+#define V(name) gckpti_##name##_any
 #define GCKPTI_TARGET
-#define GCKPTI_FLOATS gckpti_floats
-#define GCKPTI_INTS   gckpti_ints
+#define FLOATS gckpti_floats
 typedef float gckpti_floats __attribute__((vector_size(16)));
-typedef int32_t gckpti_ints __attribute__((vector_size(16)));
 #endif
+typedef uint32_t V(ints) __attribute__((vector_size(4 * W)));
+#define INTS           V(ints)
+#define GCKPTI_INLINED static inline __attribute__((always_inline)) GCKPTI_TARGET
 
 /* ---- vectors ---- */
-#define GCKPTI_INLINED static inline __attribute__((always_inline))
-#define GCKPTI_VECTOR(type, name, parameters, result)                                              \
-    GCKPTI_INLINED GCKPTI_TARGET type GCKPTI_V(name) parameters { return result; }
-#define GCKPTI_F1(name, result) GCKPTI_VECTOR(GCKPTI_FLOATS, name, (GCKPTI_FLOATS a), result)
-#define GCKPTI_F2(name, result)                                                                    \
-    GCKPTI_VECTOR(GCKPTI_FLOATS, name, (GCKPTI_FLOATS a, GCKPTI_FLOATS b), result)
-#define GCKPTI_F3(name, result)                                                                    \
-    GCKPTI_VECTOR(GCKPTI_FLOATS, name, (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c), result)
+GCKPTI_INLINED FLOATS V(load)(const float *x)
+{
+    FLOATS a;
+    memcpy(&a, x, sizeof a);
+    return a;
+}
+GCKPTI_INLINED void V(store)(float *x, FLOATS a) { memcpy(x, &a, sizeof a); }
 
-/* load_n, store_n: the first n floats (all if n > W), the others read as 0; max and min: b if
- * either is NaN; fnma: c - a * b; upto: a in the first n lanes, then b; less: a < b ? c : d;
- * exponent: 2^(n - 127); biased: a >> 23 */
+/* set1: x in all lanes; load_n, store_n: the first n floats (all if n > W), the others read as 0;
+ * max and min: b if either is NaN; fnma: c - a * b; upto: a in the first n lanes, then b; less:
+ * a < b ? c : d; fold_sum, fold_max: lane j with lane j + W / 2 and so on */
+#if GCKPTI_X86 && GCKPTI_ISA >= 2
+GCKPTI_INLINED FLOATS V(set1)(float x) { return GCKPTI_MM(set1_ps)(x); }
+GCKPTI_INLINED FLOATS V(sqrt)(FLOATS a) { return GCKPTI_MM(sqrt_ps)(a); }
+GCKPTI_INLINED FLOATS V(max)(FLOATS a, FLOATS b) { return GCKPTI_MM(max_ps)(a, b); }
+GCKPTI_INLINED FLOATS V(min)(FLOATS a, FLOATS b) { return GCKPTI_MM(min_ps)(a, b); }
+GCKPTI_INLINED FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return GCKPTI_MM(fmadd_ps)(a, b, c); }
+GCKPTI_INLINED FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c)
+{
+    return GCKPTI_MM(fnmadd_ps)(a, b, c);
+}
+#endif
 #if GCKPTI_ISA == 3
 #define GCKPTI_MASK(n) ((__mmask16)((1u << (n)) - 1u))
-GCKPTI_VECTOR(GCKPTI_FLOATS, set1, (float x), _mm512_set1_ps(x))
-GCKPTI_VECTOR(GCKPTI_FLOATS, load, (const float *x), _mm512_loadu_ps(x))
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(store)(float *x, GCKPTI_FLOATS a)
+GCKPTI_INLINED FLOATS V(load_n)(const float *x, int64_t n)
 {
-    _mm512_storeu_ps(x, a);
+    return n >= 16 ? _mm512_loadu_ps(x) : _mm512_maskz_loadu_ps(GCKPTI_MASK(n), x);
 }
-GCKPTI_VECTOR(GCKPTI_FLOATS, load_n, (const float *x, int64_t n),
-              n >= 16 ? _mm512_loadu_ps(x) : _mm512_maskz_loadu_ps(GCKPTI_MASK(n), x))
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(store_n)(float *x, GCKPTI_FLOATS a, int64_t n)
+GCKPTI_INLINED void V(store_n)(float *x, FLOATS a, int64_t n)
 {
     if (n >= 16)
         _mm512_storeu_ps(x, a);
     else
         _mm512_mask_storeu_ps(x, GCKPTI_MASK(n), a);
 }
-GCKPTI_VECTOR(GCKPTI_FLOATS, upto, (int64_t n, GCKPTI_FLOATS a, GCKPTI_FLOATS b),
-              n >= 16 ? a : _mm512_mask_mov_ps(b, GCKPTI_MASK(n), a))
-GCKPTI_VECTOR(GCKPTI_FLOATS, less,
-              (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c, GCKPTI_FLOATS d),
-              _mm512_mask_mov_ps(d, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), c))
-GCKPTI_F1(sqrt, _mm512_sqrt_ps(a))
-GCKPTI_F2(add, _mm512_add_ps(a, b))
-GCKPTI_F2(sub, _mm512_sub_ps(a, b))
-GCKPTI_F2(mul, _mm512_mul_ps(a, b))
-GCKPTI_F2(div, _mm512_div_ps(a, b))
-GCKPTI_F2(max, _mm512_max_ps(a, b))
-GCKPTI_F2(min, _mm512_min_ps(a, b))
-GCKPTI_F2(both, _mm512_and_ps(a, b))
-GCKPTI_F2(either, _mm512_or_ps(a, b))
-GCKPTI_F2(differ, _mm512_xor_ps(a, b))
-GCKPTI_F3(fma, _mm512_fmadd_ps(a, b, c))
-GCKPTI_F3(fnma, _mm512_fnmadd_ps(a, b, c))
-GCKPTI_F1(lower, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 16)))
-GCKPTI_VECTOR(GCKPTI_INTS, bits, (GCKPTI_FLOATS a), _mm512_castps_si512(a))
-GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), _mm512_add_epi32(a, _mm512_set1_epi32(n)))
-GCKPTI_VECTOR(GCKPTI_INTS, minus, (GCKPTI_INTS a, GCKPTI_INTS b), _mm512_sub_epi32(a, b))
-GCKPTI_VECTOR(GCKPTI_INTS, half, (GCKPTI_INTS a), _mm512_srli_epi32(a, 1))
-GCKPTI_VECTOR(GCKPTI_INTS, biased, (GCKPTI_INTS a), _mm512_srli_epi32(a, 23))
-GCKPTI_VECTOR(GCKPTI_INTS, and_ints, (GCKPTI_INTS a, int b),
-              _mm512_and_epi32(a, _mm512_set1_epi32(b)))
-GCKPTI_VECTOR(GCKPTI_FLOATS, floats, (GCKPTI_INTS a), _mm512_castsi512_ps(a))
-GCKPTI_VECTOR(GCKPTI_FLOATS, exponent, (GCKPTI_INTS a),
-              _mm512_castsi512_ps(_mm512_slli_epi32(a, 23)))
-GCKPTI_VECTOR(float, fold_sum, (GCKPTI_FLOATS a),
-              gckpti_fold_sum_avx2(_mm256_add_ps(_mm512_extractf32x8_ps(a, 1),
-                                                 _mm512_castps512_ps256(a))))
-GCKPTI_VECTOR(float, fold_max, (GCKPTI_FLOATS a),
-              gckpti_fold_max_avx2(_mm256_max_ps(_mm512_extractf32x8_ps(a, 1),
-                                                 _mm512_castps512_ps256(a))))
+GCKPTI_INLINED FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
+{
+    return n >= 16 ? a : _mm512_mask_mov_ps(b, GCKPTI_MASK(n), a);
+}
+GCKPTI_INLINED FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+{
+    return _mm512_mask_mov_ps(d, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), c);
+}
+GCKPTI_INLINED float V(fold_sum)(FLOATS a)
+{
+    return gckpti_fold_sum_avx2(_mm512_extractf32x8_ps(a, 1) + _mm512_castps512_ps256(a));
+}
+GCKPTI_INLINED float V(fold_max)(FLOATS a)
+{
+    return gckpti_fold_max_avx2(
+        _mm256_max_ps(_mm512_extractf32x8_ps(a, 1), _mm512_castps512_ps256(a)));
+}
 #undef GCKPTI_MASK
 #elif GCKPTI_ISA == 2
 #define GCKPTI_MASK(n)                                                                             \
     _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
-GCKPTI_VECTOR(GCKPTI_FLOATS, set1, (float x), _mm256_set1_ps(x))
-GCKPTI_VECTOR(GCKPTI_FLOATS, load, (const float *x), _mm256_loadu_ps(x))
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(store)(float *x, GCKPTI_FLOATS a)
+GCKPTI_INLINED FLOATS V(load_n)(const float *x, int64_t n)
 {
-    _mm256_storeu_ps(x, a);
+    return n >= 8 ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, GCKPTI_MASK(n));
 }
-GCKPTI_VECTOR(GCKPTI_FLOATS, load_n, (const float *x, int64_t n),
-              n >= 8 ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, GCKPTI_MASK(n)))
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(store_n)(float *x, GCKPTI_FLOATS a, int64_t n)
+GCKPTI_INLINED void V(store_n)(float *x, FLOATS a, int64_t n)
 {
     if (n >= 8)
         _mm256_storeu_ps(x, a);
     else
         _mm256_maskstore_ps(x, GCKPTI_MASK(n), a);
 }
-GCKPTI_VECTOR(GCKPTI_FLOATS, upto, (int64_t n, GCKPTI_FLOATS a, GCKPTI_FLOATS b),
-              n >= 8 ? a : _mm256_blendv_ps(b, a, _mm256_castsi256_ps(GCKPTI_MASK(n))))
-GCKPTI_VECTOR(GCKPTI_FLOATS, less,
-              (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c, GCKPTI_FLOATS d),
-              _mm256_blendv_ps(d, c, _mm256_cmp_ps(a, b, _CMP_LT_OQ)))
-GCKPTI_F1(sqrt, _mm256_sqrt_ps(a))
-GCKPTI_F2(add, _mm256_add_ps(a, b))
-GCKPTI_F2(sub, _mm256_sub_ps(a, b))
-GCKPTI_F2(mul, _mm256_mul_ps(a, b))
-GCKPTI_F2(div, _mm256_div_ps(a, b))
-GCKPTI_F2(max, _mm256_max_ps(a, b))
-GCKPTI_F2(min, _mm256_min_ps(a, b))
-GCKPTI_F2(both, _mm256_and_ps(a, b))
-GCKPTI_F2(either, _mm256_or_ps(a, b))
-GCKPTI_F2(differ, _mm256_xor_ps(a, b))
-GCKPTI_F3(fma, _mm256_fmadd_ps(a, b, c))
-GCKPTI_F3(fnma, _mm256_fnmadd_ps(a, b, c))
-GCKPTI_F1(lower, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 16)))
-GCKPTI_VECTOR(GCKPTI_INTS, bits, (GCKPTI_FLOATS a), _mm256_castps_si256(a))
-GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), _mm256_add_epi32(a, _mm256_set1_epi32(n)))
-GCKPTI_VECTOR(GCKPTI_INTS, minus, (GCKPTI_INTS a, GCKPTI_INTS b), _mm256_sub_epi32(a, b))
-GCKPTI_VECTOR(GCKPTI_INTS, half, (GCKPTI_INTS a), _mm256_srli_epi32(a, 1))
-GCKPTI_VECTOR(GCKPTI_INTS, biased, (GCKPTI_INTS a), _mm256_srli_epi32(a, 23))
-GCKPTI_VECTOR(GCKPTI_INTS, and_ints, (GCKPTI_INTS a, int b),
-              _mm256_and_si256(a, _mm256_set1_epi32(b)))
-GCKPTI_VECTOR(GCKPTI_FLOATS, floats, (GCKPTI_INTS a), _mm256_castsi256_ps(a))
-GCKPTI_VECTOR(GCKPTI_FLOATS, exponent, (GCKPTI_INTS a),
-              _mm256_castsi256_ps(_mm256_slli_epi32(a, 23)))
-#define GCKPTI_FOLD(op)                                                                            \
-    __m128 b = _mm_##op##_ps(_mm256_extractf128_ps(a, 1), _mm256_castps256_ps128(a));              \
-    b = _mm_##op##_ps(_mm_movehl_ps(b, b), b);                                                     \
-    return _mm_cvtss_f32(_mm_##op##_ss(_mm_shuffle_ps(b, b, 1), b));
-GCKPTI_INLINED GCKPTI_TARGET float GCKPTI_V(fold_sum)(GCKPTI_FLOATS a){
-    GCKPTI_FOLD(add)
-} GCKPTI_INLINED GCKPTI_TARGET float GCKPTI_V(fold_max)(GCKPTI_FLOATS a){ GCKPTI_FOLD(max) }
-#undef GCKPTI_FOLD
+GCKPTI_INLINED FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
+{
+    return n >= 8 ? a : _mm256_blendv_ps(b, a, _mm256_castsi256_ps(GCKPTI_MASK(n)));
+}
+GCKPTI_INLINED FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+{
+    return _mm256_blendv_ps(d, c, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
+GCKPTI_INLINED float V(fold_sum)(FLOATS a)
+{
+    __m128 b = _mm256_extractf128_ps(a, 1) + _mm256_castps256_ps128(a);
+    b = _mm_movehl_ps(b, b) + b;
+    return _mm_cvtss_f32(_mm_shuffle_ps(b, b, 1) + b);
+}
+GCKPTI_INLINED float V(fold_max)(FLOATS a)
+{
+    __m128 b = _mm_max_ps(_mm256_extractf128_ps(a, 1), _mm256_castps256_ps128(a));
+    b = _mm_max_ps(_mm_movehl_ps(b, b), b);
+    return _mm_cvtss_f32(_mm_max_ss(_mm_shuffle_ps(b, b, 1), b));
+}
 #undef GCKPTI_MASK
 #else
-GCKPTI_INLINED GCKPTI_FLOATS GCKPTI_V(load)(const float *x)
-{
-    GCKPTI_FLOATS a;
-    memcpy(&a, x, sizeof a);
-    return a;
-}
-GCKPTI_INLINED void GCKPTI_V(store)(float *x, GCKPTI_FLOATS a) { memcpy(x, &a, sizeof a); }
-GCKPTI_INLINED GCKPTI_FLOATS GCKPTI_V(load_n)(const float *x, int64_t n)
+GCKPTI_INLINED FLOATS V(load_n)(const float *x, int64_t n)
 {
     float a[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
     memcpy(a, x, (size_t)(n < 4 ? n : 4) * sizeof *a);
-    return GCKPTI_V(load)(a);
+    return V(load)(a);
 }
-GCKPTI_INLINED void GCKPTI_V(store_n)(float *x, GCKPTI_FLOATS a, int64_t n)
+GCKPTI_INLINED void V(store_n)(float *x, FLOATS a, int64_t n)
 {
     memcpy(x, &a, (size_t)(n < 4 ? n : 4) * sizeof *x);
 }
-GCKPTI_INLINED GCKPTI_FLOATS GCKPTI_V(upto)(int64_t n, GCKPTI_FLOATS a, GCKPTI_FLOATS b)
+GCKPTI_INLINED FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
 {
     memcpy(&b, &a, (size_t)(n < 4 ? n : 4) * sizeof(float));
     return b;
 }
-GCKPTI_VECTOR(float, fold_sum, (GCKPTI_FLOATS a), (a[0] + a[2]) + (a[1] + a[3]))
-GCKPTI_INLINED float GCKPTI_V(fold_max)(GCKPTI_FLOATS a)
+GCKPTI_INLINED float V(fold_sum)(FLOATS a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+GCKPTI_INLINED float V(fold_max)(FLOATS a)
 {
     float b = a[2] > a[0] ? a[2] : a[0], c = a[3] > a[1] ? a[3] : a[1];
     return c > b ? c : b;
 }
 #if GCKPTI_ISA == 1
-#define GCKPTI_AS_INTS(a)   vreinterpretq_s32_f32(a)
-#define GCKPTI_AS_FLOATS(a) vreinterpretq_f32_s32(a)
-GCKPTI_VECTOR(GCKPTI_FLOATS, set1, (float x), vdupq_n_f32(x))
-GCKPTI_VECTOR(GCKPTI_FLOATS, less,
-              (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c, GCKPTI_FLOATS d),
-              vbslq_f32(vcltq_f32(a, b), c, d))
-GCKPTI_F1(sqrt, vsqrtq_f32(a))
-GCKPTI_F2(add, vaddq_f32(a, b))
-GCKPTI_F2(sub, vsubq_f32(a, b))
-GCKPTI_F2(mul, vmulq_f32(a, b))
-GCKPTI_F2(div, vdivq_f32(a, b))
-GCKPTI_F2(max, vbslq_f32(vcgtq_f32(a, b), a, b))
-GCKPTI_F2(min, vbslq_f32(vcltq_f32(a, b), a, b))
-GCKPTI_F2(both, GCKPTI_AS_FLOATS(vandq_s32(GCKPTI_AS_INTS(a), GCKPTI_AS_INTS(b))))
-GCKPTI_F2(either, GCKPTI_AS_FLOATS(vorrq_s32(GCKPTI_AS_INTS(a), GCKPTI_AS_INTS(b))))
-GCKPTI_F2(differ, GCKPTI_AS_FLOATS(veorq_s32(GCKPTI_AS_INTS(a), GCKPTI_AS_INTS(b))))
-GCKPTI_F3(fma, vfmaq_f32(c, a, b))
-GCKPTI_F3(fnma, vfmsq_f32(c, a, b))
-GCKPTI_VECTOR(GCKPTI_INTS, bits, (GCKPTI_FLOATS a), GCKPTI_AS_INTS(a))
-GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), vaddq_s32(a, vdupq_n_s32(n)))
-GCKPTI_VECTOR(GCKPTI_INTS, minus, (GCKPTI_INTS a, GCKPTI_INTS b), vsubq_s32(a, b))
-GCKPTI_VECTOR(GCKPTI_INTS, half, (GCKPTI_INTS a),
-              vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(a), 1)))
-GCKPTI_VECTOR(GCKPTI_INTS, biased, (GCKPTI_INTS a),
-              vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(a), 23)))
-GCKPTI_VECTOR(GCKPTI_INTS, and_ints, (GCKPTI_INTS a, int b), vandq_s32(a, vdupq_n_s32(b)))
-GCKPTI_VECTOR(GCKPTI_FLOATS, floats, (GCKPTI_INTS a), GCKPTI_AS_FLOATS(a))
-GCKPTI_VECTOR(GCKPTI_FLOATS, exponent, (GCKPTI_INTS a), GCKPTI_AS_FLOATS(vshlq_n_s32(a, 23)))
-#undef GCKPTI_AS_INTS
-#undef GCKPTI_AS_FLOATS
+GCKPTI_INLINED FLOATS V(set1)(float x) { return vdupq_n_f32(x); }
+GCKPTI_INLINED FLOATS V(sqrt)(FLOATS a) { return vsqrtq_f32(a); }
+GCKPTI_INLINED FLOATS V(max)(FLOATS a, FLOATS b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+GCKPTI_INLINED FLOATS V(min)(FLOATS a, FLOATS b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
+GCKPTI_INLINED FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return vfmaq_f32(c, a, b); }
+GCKPTI_INLINED FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c) { return vfmsq_f32(c, a, b); }
+GCKPTI_INLINED FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+{
+    return vbslq_f32(vcltq_f32(a, b), c, d);
+}
 #else
-/* Lane by lane where C has no operator for vectors. */
+/* Lane by lane what C has no operator for. */
 #define GCKPTI_LANEWISE(name, parameters, result)                                                  \
-    GCKPTI_INLINED GCKPTI_FLOATS GCKPTI_V(name) parameters                                         \
+    GCKPTI_INLINED FLOATS V(name) parameters                                                       \
     {                                                                                              \
         for (int i = 0; i < 4; i++)                                                                \
             a[i] = result;                                                                         \
         return a;                                                                                  \
     }
-GCKPTI_LANEWISE(sqrt, (GCKPTI_FLOATS a), gckpti_sqrt(a[i]))
-GCKPTI_LANEWISE(max, (GCKPTI_FLOATS a, GCKPTI_FLOATS b), a[i] > b[i] ? a[i] : b[i])
-GCKPTI_LANEWISE(min, (GCKPTI_FLOATS a, GCKPTI_FLOATS b), a[i] < b[i] ? a[i] : b[i])
-GCKPTI_LANEWISE(fma, (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c),
-                gckpti_fma(a[i], b[i], c[i]))
-GCKPTI_LANEWISE(fnma, (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c),
-                gckpti_fma(-a[i], b[i], c[i]))
-GCKPTI_LANEWISE(less, (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c, GCKPTI_FLOATS d),
-                a[i] < b[i] ? c[i] : d[i])
+GCKPTI_LANEWISE(sqrt, (FLOATS a), gckpti_sqrt(a[i]))
+GCKPTI_LANEWISE(max, (FLOATS a, FLOATS b), a[i] > b[i] ? a[i] : b[i])
+GCKPTI_LANEWISE(min, (FLOATS a, FLOATS b), a[i] < b[i] ? a[i] : b[i])
+GCKPTI_LANEWISE(fma, (FLOATS a, FLOATS b, FLOATS c), gckpti_fma(a[i], b[i], c[i]))
+GCKPTI_LANEWISE(fnma, (FLOATS a, FLOATS b, FLOATS c), gckpti_fma(-a[i], b[i], c[i]))
+GCKPTI_LANEWISE(less, (FLOATS a, FLOATS b, FLOATS c, FLOATS d), a[i] < b[i] ? c[i] : d[i])
 #undef GCKPTI_LANEWISE
-GCKPTI_INLINED GCKPTI_FLOATS GCKPTI_V(set1)(float x)
+GCKPTI_INLINED FLOATS V(set1)(float x)
 {
-    GCKPTI_FLOATS a = { x, x, x, x };
+    FLOATS a = { x, x, x, x };
     return a;
 }
-GCKPTI_F2(add, a + b)
-GCKPTI_F2(sub, a - b)
-GCKPTI_F2(mul, a *b)
-GCKPTI_F2(div, a / b)
-GCKPTI_F2(both, (GCKPTI_FLOATS)((GCKPTI_INTS)a &(GCKPTI_INTS)b))
-GCKPTI_F2(either, (GCKPTI_FLOATS)((GCKPTI_INTS)a | (GCKPTI_INTS)b))
-GCKPTI_F2(differ, (GCKPTI_FLOATS)((GCKPTI_INTS)a ^ (GCKPTI_INTS)b))
-GCKPTI_VECTOR(GCKPTI_INTS, bits, (GCKPTI_FLOATS a), (GCKPTI_INTS)a)
-GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), a + n)
-GCKPTI_VECTOR(GCKPTI_INTS, minus, (GCKPTI_INTS a, GCKPTI_INTS b), a - b)
-GCKPTI_VECTOR(GCKPTI_INTS, half, (GCKPTI_INTS a), a >> 1 & 0x7fffffff)
-GCKPTI_VECTOR(GCKPTI_INTS, biased, (GCKPTI_INTS a), a >> 23 & 0x1ff)
-GCKPTI_VECTOR(GCKPTI_INTS, and_ints, (GCKPTI_INTS a, int b), a &b)
-GCKPTI_VECTOR(GCKPTI_FLOATS, floats, (GCKPTI_INTS a), (GCKPTI_FLOATS)a)
-GCKPTI_VECTOR(GCKPTI_FLOATS, exponent, (GCKPTI_INTS a), (GCKPTI_FLOATS)(a << 23))
 #endif
 #endif
-GCKPTI_VECTOR(GCKPTI_FLOATS, zero, (void), GCKPTI_V(set1)(0.0f))
-#undef GCKPTI_F1
-#undef GCKPTI_F2
-#undef GCKPTI_F3
-#undef GCKPTI_VECTOR
+GCKPTI_INLINED FLOATS V(zero)(void) { return V(set1)(0.0f); }
+GCKPTI_INLINED FLOATS V(add)(FLOATS a, FLOATS b) { return a + b; }
+GCKPTI_INLINED INTS V(bits)(FLOATS a) { return (INTS)a; }
+GCKPTI_INLINED FLOATS V(floats)(INTS a) { return (FLOATS)a; }
+GCKPTI_INLINED FLOATS V(both)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) & V(bits)(b)); }
+GCKPTI_INLINED FLOATS V(either)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) | V(bits)(b)); }
+GCKPTI_INLINED FLOATS V(differ)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) ^ V(bits)(b)); }
+GCKPTI_INLINED FLOATS V(exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */
 
-/* d[p * d_row + i] = s[i * row + p] for i, p < GCKPTI_SIDE */
+/* d[p * d_row + i] = s[i * row + p] for i, p < W. Where registers allow, 4 columns of the
+ * result at a time: `quads` loads 4 floats of rows 0, 4, ... side by side, and each quad turns
+ * within itself. */
 #if GCKPTI_ISA == 3
-#define GCKPTI_SIDE         16
 #define GCKPTI_TILE_ROWS    8
 #define GCKPTI_TILE_VECTORS 3
-static GCKPTI_TARGET void GCKPTI_V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
+GCKPTI_INLINED FLOATS V(quads)(const float *s, int64_t row)
 {
-    for (int q = 0; q < 16; q += 4, s += 4, d += 4 * d_row) {
-#define GCKPTI_QUAD(i)                                                                             \
-    _mm512_insertf32x4(                                                                            \
-        _mm512_insertf32x4(_mm512_insertf32x4(_mm512_castps128_ps512(_mm_loadu_ps(s + (i)*row)),   \
-                                              _mm_loadu_ps(s + ((i) + 4) * row), 1),               \
-                           _mm_loadu_ps(s + ((i) + 8) * row), 2),                                  \
-        _mm_loadu_ps(s + ((i) + 12) * row), 3)
-        __m512 r0 = GCKPTI_QUAD(0), r1 = GCKPTI_QUAD(1), r2 = GCKPTI_QUAD(2), r3 = GCKPTI_QUAD(3);
-#undef GCKPTI_QUAD
-        __m512 l01 = _mm512_unpacklo_ps(r0, r1), h01 = _mm512_unpackhi_ps(r0, r1);
-        __m512 l23 = _mm512_unpacklo_ps(r2, r3), h23 = _mm512_unpackhi_ps(r2, r3);
-        _mm512_storeu_ps(d, _mm512_shuffle_ps(l01, l23, 0x44));
-        _mm512_storeu_ps(d + d_row, _mm512_shuffle_ps(l01, l23, 0xee));
-        _mm512_storeu_ps(d + 2 * d_row, _mm512_shuffle_ps(h01, h23, 0x44));
-        _mm512_storeu_ps(d + 3 * d_row, _mm512_shuffle_ps(h01, h23, 0xee));
-    }
+    __m512 r = _mm512_castps128_ps512(_mm_loadu_ps(s));
+    r = _mm512_insertf32x4(r, _mm_loadu_ps(s + 4 * row), 1);
+    r = _mm512_insertf32x4(r, _mm_loadu_ps(s + 8 * row), 2);
+    return _mm512_insertf32x4(r, _mm_loadu_ps(s + 12 * row), 3);
 }
 #elif GCKPTI_ISA == 2
-#define GCKPTI_SIDE         8
 #define GCKPTI_TILE_ROWS    4
 #define GCKPTI_TILE_VECTORS 3
-    static GCKPTI_TARGET
-    void GCKPTI_V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
+GCKPTI_INLINED FLOATS V(quads)(const float *s, int64_t row)
 {
-    for (int q = 0; q < 8; q += 4, s += 4, d += 4 * d_row) {
-#define GCKPTI_PAIR(i)                                                                             \
-    _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(s + (i)*row)),                        \
-                         _mm_loadu_ps(s + ((i) + 4) * row), 1)
-        __m256 r0 = GCKPTI_PAIR(0), r1 = GCKPTI_PAIR(1), r2 = GCKPTI_PAIR(2), r3 = GCKPTI_PAIR(3);
-#undef GCKPTI_PAIR
-        __m256 l01 = _mm256_unpacklo_ps(r0, r1), h01 = _mm256_unpackhi_ps(r0, r1);
-        __m256 l23 = _mm256_unpacklo_ps(r2, r3), h23 = _mm256_unpackhi_ps(r2, r3);
-        _mm256_storeu_ps(d, _mm256_shuffle_ps(l01, l23, 0x44));
-        _mm256_storeu_ps(d + d_row, _mm256_shuffle_ps(l01, l23, 0xee));
-        _mm256_storeu_ps(d + 2 * d_row, _mm256_shuffle_ps(h01, h23, 0x44));
-        _mm256_storeu_ps(d + 3 * d_row, _mm256_shuffle_ps(h01, h23, 0xee));
-    }
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(s)), _mm_loadu_ps(s + 4 * row),
+                                1);
 }
-#else
-#define GCKPTI_SIDE 4
-#if GCKPTI_ISA == 1
+#elif GCKPTI_ISA == 1
 #define GCKPTI_TILE_ROWS    8
 #define GCKPTI_TILE_VECTORS 3
 #else
 #define GCKPTI_TILE_ROWS    4
 #define GCKPTI_TILE_VECTORS 2
 #endif
-static void GCKPTI_V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
+static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
 {
-    for (int i = 0; i < 4; i++)
-        for (int p = 0; p < 4; p++)
+#if GCKPTI_ISA >= 2
+    for (int q = 0; q < W; q += 4, s += 4, d += 4 * d_row) {
+        FLOATS r0 = V(quads)(s, row), r1 = V(quads)(s + row, row);
+        FLOATS r2 = V(quads)(s + 2 * row, row), r3 = V(quads)(s + 3 * row, row);
+        FLOATS l01 = GCKPTI_MM(unpacklo_ps)(r0, r1), h01 = GCKPTI_MM(unpackhi_ps)(r0, r1);
+        FLOATS l23 = GCKPTI_MM(unpacklo_ps)(r2, r3), h23 = GCKPTI_MM(unpackhi_ps)(r2, r3);
+        V(store)(d, GCKPTI_MM(shuffle_ps)(l01, l23, 0x44));
+        V(store)(d + d_row, GCKPTI_MM(shuffle_ps)(l01, l23, 0xee));
+        V(store)(d + 2 * d_row, GCKPTI_MM(shuffle_ps)(h01, h23, 0x44));
+        V(store)(d + 3 * d_row, GCKPTI_MM(shuffle_ps)(h01, h23, 0xee));
+    }
+#else
+    for (int i = 0; i < W; i++)
+        for (int p = 0; p < W; p++)
             d[p * d_row + i] = s[i * row + p];
-}
 #endif
+}
 
 /* ---- products (Goto & van de Geijn, "Anatomy of high-performance matrix multiplication", 2008)
  * ---- */
@@ -15584,43 +15509,42 @@ static void GCKPTI_V(transpose)(const float *s, int64_t row, float *d, int64_t d
     X(2, a + 2 * row) X(3, a + row3) X(4, a4) X(5, a4 + row) X(6, a4 + 2 * row) X(7, a4 + row3)
 
 /* Accumulators named one by one: gcc spills arrays of them. rows, vectors: constants. */
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(tile)(const gckpti_tile *t, int rows, int vectors)
+GCKPTI_INLINED void V(tile)(const gckpti_tile *t, int rows, int vectors)
 {
     const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
     const float *a = t->a, *a4 = a + (rows > 4 ? 4 * row : 0), *b = t->b, *from = t->from;
     float *c = t->c;
-#define GCKPTI_TILE_NAME(i, at) GCKPTI_FLOATS l##i = GCKPTI_V(zero)(), m##i = l##i, h##i = l##i;
+#define GCKPTI_TILE_NAME(i, at) FLOATS l##i = V(zero)(), m##i = l##i, h##i = l##i;
 #define GCKPTI_TILE_LOAD(i, at)                                                                    \
     if (rows > i) {                                                                                \
-        l##i = vectors > 1 ? GCKPTI_V(load)(from) : GCKPTI_V(load_n)(from, t->last);               \
+        l##i = vectors > 1 ? V(load)(from) : V(load_n)(from, t->last);                             \
         if (vectors > 1)                                                                           \
-            m##i = vectors > 2 ? GCKPTI_V(load)(from + GCKPTI_W)                                   \
-                               : GCKPTI_V(load_n)(from + GCKPTI_W, t->last);                       \
+            m##i = vectors > 2 ? V(load)(from + W) : V(load_n)(from + W, t->last);                 \
         if (vectors > 2)                                                                           \
-            h##i = GCKPTI_V(load_n)(from + 2 * GCKPTI_W, t->last);                                 \
+            h##i = V(load_n)(from + 2 * W, t->last);                                               \
         from += t->from_row;                                                                       \
     }
 #define GCKPTI_TILE_STEP(i, at)                                                                    \
     if (rows > i) {                                                                                \
-        GCKPTI_FLOATS x = GCKPTI_V(set1)(*(at));                                                   \
-        l##i = GCKPTI_V(fma)(x, b0, l##i);                                                         \
+        FLOATS x = V(set1)(*(at));                                                                 \
+        l##i = V(fma)(x, b0, l##i);                                                                \
         if (vectors > 1)                                                                           \
-            m##i = GCKPTI_V(fma)(x, b1, m##i);                                                     \
+            m##i = V(fma)(x, b1, m##i);                                                            \
         if (vectors > 2)                                                                           \
-            h##i = GCKPTI_V(fma)(x, b2, h##i);                                                     \
+            h##i = V(fma)(x, b2, h##i);                                                            \
     }
 #define GCKPTI_TILE_STORE(i, at)                                                                   \
     if (rows > i) {                                                                                \
         if (vectors > 1)                                                                           \
-            GCKPTI_V(store)(c, l##i);                                                              \
+            V(store)(c, l##i);                                                                     \
         else                                                                                       \
-            GCKPTI_V(store_n)(c, l##i, t->last);                                                   \
+            V(store_n)(c, l##i, t->last);                                                          \
         if (vectors > 2)                                                                           \
-            GCKPTI_V(store)(c + GCKPTI_W, m##i);                                                   \
+            V(store)(c + W, m##i);                                                                 \
         else if (vectors > 1)                                                                      \
-            GCKPTI_V(store_n)(c + GCKPTI_W, m##i, t->last);                                        \
+            V(store_n)(c + W, m##i, t->last);                                                      \
         if (vectors > 2)                                                                           \
-            GCKPTI_V(store_n)(c + 2 * GCKPTI_W, h##i, t->last);                                    \
+            V(store_n)(c + 2 * W, h##i, t->last);                                                  \
         c += t->c_row;                                                                             \
     }
     GCKPTI_TILE_EACH(GCKPTI_TILE_NAME)
@@ -15630,15 +15554,15 @@ GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(tile)(const gckpti_tile *t, int rows,
     if (rows == GCKPTI_TILE_ROWS) {
         const float *next = t->next;
         for (int i = 0; i < rows; i++, next += t->c_row) {
-            for (int j = 0; j < vectors * GCKPTI_W; j += 16)
+            for (int j = 0; j < vectors * W; j += 16)
                 __builtin_prefetch(next + j, 1, 3);
-            __builtin_prefetch(next + vectors * GCKPTI_W - 1, 1, 3);
+            __builtin_prefetch(next + vectors * W - 1, 1, 3);
         }
     }
     for (int64_t p = t->k; p > 0; p--) {
-        GCKPTI_FLOATS b0 = GCKPTI_V(load)(b);
-        GCKPTI_FLOATS b1 = vectors > 1 ? GCKPTI_V(load)(b + GCKPTI_W) : b0;
-        GCKPTI_FLOATS b2 = vectors > 2 ? GCKPTI_V(load)(b + 2 * GCKPTI_W) : b0;
+        FLOATS b0 = V(load)(b);
+        FLOATS b1 = vectors > 1 ? V(load)(b + W) : b0;
+        FLOATS b2 = vectors > 2 ? V(load)(b + 2 * W) : b0;
         GCKPTI_TILE_EACH(GCKPTI_TILE_STEP)
         a += step, a4 += step, b += b_step;
     }
@@ -15656,18 +15580,14 @@ GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(tile)(const gckpti_tile *t, int rows,
 #define GCKPTI_TILE_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v)
 #endif
 #define GCKPTI_TILE_BODY(r, v)                                                                     \
-    static GCKPTI_TARGET void GCKPTI_V(tile_##r##_##v)(const gckpti_tile *t)                       \
-    {                                                                                              \
-        GCKPTI_V(tile)(t, r, v);                                                                   \
-    }
-#define GCKPTI_TILE_NAME(r, v) GCKPTI_V(tile_##r##_##v),
+    static GCKPTI_TARGET void V(tile_##r##_##v)(const gckpti_tile *t) { V(tile)(t, r, v); }
+#define GCKPTI_TILE_NAME(r, v) V(tile_##r##_##v),
 GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 1)
 GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 2)
 #if GCKPTI_TILE_VECTORS == 3
 GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 3)
 #endif
-static void (*const GCKPTI_V(tiles)[GCKPTI_TILE_VECTORS][GCKPTI_TILE_ROWS])(
-    const gckpti_tile *t) = {
+static void (*const V(tiles)[GCKPTI_TILE_VECTORS][GCKPTI_TILE_ROWS])(const gckpti_tile *t) = {
     { GCKPTI_TILE_SIZES(GCKPTI_TILE_NAME, 1) },
     { GCKPTI_TILE_SIZES(GCKPTI_TILE_NAME, 2) },
 #if GCKPTI_TILE_VECTORS == 3
@@ -15678,65 +15598,69 @@ static void (*const GCKPTI_V(tiles)[GCKPTI_TILE_VECTORS][GCKPTI_TILE_ROWS])(
 #undef GCKPTI_TILE_BODY
 #undef GCKPTI_TILE_NAME
 
-/* d[p * width + j] = b(p, j), p < k, j < width; 0 for j >= n > width - GCKPTI_W. Writes up to
- * GCKPTI_SIDE - 1 rows too many. */
-static GCKPTI_TARGET void GCKPTI_V(pack)(const float *b, int64_t step, int64_t col, int64_t n,
-                                         int64_t k, float *d, int64_t width)
+/* d[p * width + j] = b(p, j), p < k, j < width; 0 for j >= n > width - W. Writes up to
+ * W - 1 rows too many. */
+static GCKPTI_TARGET void V(pack)(const float *b, int64_t step, int64_t col, int64_t n, int64_t k,
+                                  float *d, int64_t width)
 {
-    if (step != 1)
-        for (const int64_t last = width - GCKPTI_W; k > 0; k--, b += step, d += width) {
-            for (int64_t j = 0; j < last; j += GCKPTI_W)
-                GCKPTI_V(store)(d + j, GCKPTI_V(load)(b + j));
-            GCKPTI_V(store)(d + last, GCKPTI_V(load_n)(b + last, n - last));
+    if (step != 1 && col != 1)
+        for (; k > 0; k--, b += step, d += width)
+            for (int64_t j = 0; j < width; j++)
+                d[j] = j < n ? b[j * col] : 0.0f;
+    else if (step != 1)
+        for (const int64_t last = width - W; k > 0; k--, b += step, d += width) {
+            for (int64_t j = 0; j < last; j += W)
+                V(store)(d + j, V(load)(b + j));
+            V(store)(d + last, V(load_n)(b + last, n - last));
         }
     else
-        for (int64_t j = 0; j < width; j += GCKPTI_SIDE)
-            for (int64_t p = 0; p < k; p += GCKPTI_SIDE) {
+        for (int64_t j = 0; j < width; j += W)
+            for (int64_t p = 0; p < k; p += W) {
                 const float *s = b + j * col + p;
                 int64_t row = col;
-                float edge[GCKPTI_SIDE * GCKPTI_SIDE];
-                if (n - j < GCKPTI_SIDE || k - p < GCKPTI_SIDE) {
-                    for (int64_t i = 0; i < GCKPTI_SIDE; i++) {
-                        GCKPTI_FLOATS x = GCKPTI_V(zero)();
+                float edge[W * W];
+                if (n - j < W || k - p < W) {
+                    for (int64_t i = 0; i < W; i++) {
+                        FLOATS x = V(zero)();
                         if (i < n - j)
-                            x = GCKPTI_V(load_n)(s + i * col, k - p);
-                        GCKPTI_V(store)(edge + i * GCKPTI_SIDE, x);
+                            x = V(load_n)(s + i * col, k - p);
+                        V(store)(edge + i * W, x);
                     }
-                    s = edge, row = GCKPTI_SIDE;
+                    s = edge, row = W;
                 }
-                GCKPTI_V(transpose)(s, row, d + p * width + j, width);
+                V(transpose)(s, row, d + p * width + j, width);
             }
 }
 
 /* Where panel q of n columns begins: each has GCKPTI_TILE_VECTORS vectors and the last what is
  * left, but where that is 1 it gets one of the panel before, lest its chains be too few. */
-GCKPTI_INLINED int64_t GCKPTI_V(panel)(int64_t n, int64_t q)
+GCKPTI_INLINED int64_t V(panel)(int64_t n, int64_t q)
 {
-    const int64_t vectors = (n + GCKPTI_W - 1) / GCKPTI_W, at = q * GCKPTI_TILE_VECTORS;
-    return GCKPTI_W * (at >= vectors                                            ? vectors
-                       : GCKPTI_TILE_VECTORS > 2 && at > 0 && at == vectors - 1 ? at - 1
-                                                                                : at);
+    const int64_t vectors = (n + W - 1) / W, at = q * GCKPTI_TILE_VECTORS;
+    return W * (at >= vectors                                            ? vectors
+                : GCKPTI_TILE_VECTORS > 2 && at > 0 && at == vectors - 1 ? at - 1
+                                                                         : at);
 }
 
 /* Packs columns from panel `first` on, links 0..k-1, of b: panel q at d + panel(n, q) * deep. Where
  * its rows lie side by side it takes 8 at a time: few pages, and runs long enough to be
  * foreseen. */
-static GCKPTI_TARGET void GCKPTI_V(pack_panels)(const gckpti_product *t, const float *b, int64_t n,
-                                                int64_t k, int64_t first, float *d, int64_t deep)
+static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b, int64_t n,
+                                         int64_t k, int64_t first, float *d, int64_t deep)
 {
     const int64_t some = t->b_col == 1 ? 8 : deep;
     for (int64_t p = 0; p < k; p += some)
-        for (int64_t q = first, j, width; j = GCKPTI_V(panel)(n, q), j < n; q++) {
-            width = GCKPTI_V(panel)(n, q + 1) - j;
-            GCKPTI_V(pack)
+        for (int64_t q = first, j, width; j = V(panel)(n, q), j < n; q++) {
+            width = V(panel)(n, q + 1) - j;
+            V(pack)
             (b + p * t->b_step + j * t->b_col, t->b_step, t->b_col, gckpti_part(n - j, width),
              gckpti_part(k - p, some), d + j * deep + p * width, width);
         }
 }
 
 /* n <= GCKPTI_STRIP rows of a that lie side by side: tile i / GCKPTI_TILE_ROWS at d + i * deep. */
-static GCKPTI_TARGET void GCKPTI_V(pack_strip)(const float *a, int64_t step, int64_t n, int64_t k,
-                                               float *d, int64_t deep)
+static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n, int64_t k,
+                                        float *d, int64_t deep)
 {
     for (int64_t p = 0; p < k; p++, a += step, d += GCKPTI_TILE_ROWS)
         if (n == GCKPTI_STRIP)
@@ -15753,8 +15677,8 @@ static GCKPTI_TARGET void GCKPTI_V(pack_strip)(const float *a, int64_t step, int
  * and of rows some KB apart few stay in the cache: then b is packed, unless there are few rows to
  * use it, and a whose rows lie side by side. Blocks are as wide as one panel where k is small: it
  * then stays in L1. */
-static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64_t i0, int64_t i1,
-                                                  int64_t j0, int64_t j1, float *pack, int64_t room)
+static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, int64_t i1,
+                                           int64_t j0, int64_t j1, float *pack, int64_t room)
 {
     enum { MANY = 2048 }; /* rows of a that each product finds in memory, not in a cache */
     const int64_t deepest = gckpti_part(t->a_step == 1 ? GCKPTI_KC : GCKPTI_KC_ACROSS,
@@ -15764,10 +15688,10 @@ static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64
     const int64_t wide =
         gckpti_part(t->a_step == 1 && t->k <= GCKPTI_KC_ACROSS ? GCKPTI_PANEL : GCKPTI_NC,
                     (room / deep - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
-    const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * GCKPTI_W;
+    const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * W;
     const int64_t few = t->b_step % 512 ? 128 : 16;
-    const int in_place = t->b_col == 1 && (GCKPTI_W >= 16 || i1 - i0 <= few);
-    const int strips = GCKPTI_W < 16 && t->a_step != 1 && i1 - i0 > GCKPTI_STRIP;
+    const int in_place = t->b_col == 1 && (W >= 16 || i1 - i0 <= few);
+    const int strips = W < 16 && t->a_step != 1 && t->a_row == 1 && i1 - i0 > GCKPTI_STRIP;
     float *const panels = pack + GCKPTI_STRIP * deep;
     int64_t p = 0, j = j0, next_p, next_j;
     do {
@@ -15778,7 +15702,7 @@ static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64
         gckpti_fetch ahead = { NULL, 0, 0, 0, 0, 0 }, below = { NULL, t->a_step, 0, 1, 0, 0 };
         next_j = j + n < j1 ? j + n : j0;
         next_p = j + n < j1 ? p : p + deep;
-        if (next_p < t->k) {
+        if (next_p < t->k && (t->b_col == 1 || t->b_step == 1)) {
             int64_t next_n = gckpti_part(j1 - next_j, wide),
                     next_k = gckpti_part(t->k - next_p, deep);
             ahead.x = t->b + next_p * t->b_step + next_j * t->b_col;
@@ -15788,8 +15712,8 @@ static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64
             ahead.pace =
                 1 + ahead.rows * ((ahead.width + 15) / 16) / ((i1 - i0 + high - 1) / high * count);
         }
-        if (!in_place || n % GCKPTI_W)
-            GCKPTI_V(pack_panels)(t, b, n, k, in_place ? count - 1 : 0, panels, deep);
+        if (!in_place || n % W)
+            V(pack_panels)(t, b, n, k, in_place ? count - 1 : 0, panels, deep);
         for (int64_t i = i0, rows; i < i1; i += rows) {
             float *c = t->c + i * t->c_row + j;
             rows = gckpti_part(i1 - i, high);
@@ -15805,15 +15729,14 @@ static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64
             }
             if (strips) {
                 if ((i - i0) % GCKPTI_STRIP == 0)
-                    GCKPTI_V(pack_strip)
-                (u.a, t->a_step, gckpti_part(i1 - i, GCKPTI_STRIP), k, pack, deep);
+                    V(pack_strip)(u.a, t->a_step, gckpti_part(i1 - i, GCKPTI_STRIP), k, pack, deep);
                 u.a = pack + (i - i0) % GCKPTI_STRIP * deep, u.a_row = 1, u.a_step = high;
             }
             for (int64_t q = 0; q < count; q++) {
-                int64_t at = GCKPTI_V(panel)(n, q), width = GCKPTI_V(panel)(n, q + 1) - at;
-                u.last = gckpti_part(n - at - width + GCKPTI_W, GCKPTI_W);
+                int64_t at = V(panel)(n, q), width = V(panel)(n, q + 1) - at;
+                u.last = gckpti_part(n - at - width + W, W);
                 u.b = panels + at * deep, u.b_step = width;
-                if (in_place && u.last == GCKPTI_W)
+                if (in_place && u.last == W)
                     u.b = b + at, u.b_step = t->b_step;
                 u.c = c + at;
                 u.from = u.c, u.from_row = t->c_row;
@@ -15828,7 +15751,7 @@ static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64
                     u.next = c + rows * t->c_row;
                 gckpti_fetch_some(&ahead);
                 gckpti_fetch_some(&below);
-                GCKPTI_V(tiles)[width / GCKPTI_W - 1][rows - 1](&u);
+                V(tiles)[width / W - 1][rows - 1](&u);
             }
         }
         p = next_p, j = next_j;
@@ -15836,370 +15759,384 @@ static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64
 }
 
 /* ---- exp, tanh, erf and the row reductions of numerics, operation by operation ---- */
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(poly)(const float *c, int n, GCKPTI_FLOATS x)
+GCKPTI_INLINED FLOATS V(poly)(const float *c, int n, FLOATS x)
 {
-    GCKPTI_FLOATS p = GCKPTI_V(set1)(c[n - 1]);
+    FLOATS p = V(set1)(c[n - 1]);
     for (int i = n - 2; i >= 0; i--)
-        p = GCKPTI_V(fma)(p, x, GCKPTI_V(set1)(c[i]));
+        p = V(fma)(p, x, V(set1)(c[i]));
     return p;
 }
 
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(exp_reduce)(GCKPTI_FLOATS x, GCKPTI_FLOATS *r,
-                                                                GCKPTI_INTS *n)
+GCKPTI_INLINED FLOATS V(exp_reduce)(FLOATS x, FLOATS *r, INTS *n)
 {
-    const GCKPTI_FLOATS round = GCKPTI_V(set1)(GCKPTI_ROUND);
-    GCKPTI_FLOATS t = GCKPTI_V(fma)(x, GCKPTI_V(set1)(GCKPTI_LOG2E), round);
-    GCKPTI_FLOATS k = GCKPTI_V(sub)(t, round);
-    *n = GCKPTI_V(minus)(GCKPTI_V(bits)(t), GCKPTI_V(bits)(round));
-    *r = GCKPTI_V(fma)(k, GCKPTI_V(set1)(-GCKPTI_LN2_HI), x);
-    *r = GCKPTI_V(fma)(k, GCKPTI_V(set1)(-GCKPTI_LN2_LO), *r);
-    return GCKPTI_V(fma)(GCKPTI_V(poly)(gckpti_exp_c, 5, *r), *r, GCKPTI_V(set1)(1.0f));
+    const FLOATS round = V(set1)(GCKPTI_ROUND);
+    FLOATS t = V(fma)(x, V(set1)(GCKPTI_LOG2E), round);
+    FLOATS k = t - round;
+    *n = V(bits)(t) - V(bits)(round);
+    *r = V(fma)(k, V(set1)(-GCKPTI_LN2_HI), x);
+    *r = V(fma)(k, V(set1)(-GCKPTI_LN2_LO), *r);
+    return V(fma)(V(poly)(gckpti_exp_c, 5, *r), *r, V(set1)(1.0f));
 }
 
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(exp)(GCKPTI_FLOATS x)
+GCKPTI_INLINED FLOATS V(exp)(FLOATS x)
 {
-    GCKPTI_FLOATS r, p, s;
-    GCKPTI_INTS n, half;
-    x = GCKPTI_V(max)(GCKPTI_V(set1)(GCKPTI_EXP_MIN), x);
-    x = GCKPTI_V(min)(GCKPTI_V(set1)(GCKPTI_EXP_MAX), x);
-    p = GCKPTI_V(exp_reduce)(x, &r, &n);
-    n = GCKPTI_V(plus)(n, 254);
-    half = GCKPTI_V(half)(n);
-    s = GCKPTI_V(exponent)(half);
-    p = GCKPTI_V(fma)(GCKPTI_V(mul)(r, s), p, s);
-    return GCKPTI_V(fma)(p, GCKPTI_V(exponent)(GCKPTI_V(minus)(n, half)), GCKPTI_V(zero)());
+    FLOATS r, p, s;
+    INTS n, half;
+    x = V(max)(V(set1)(GCKPTI_EXP_MIN), x);
+    x = V(min)(V(set1)(GCKPTI_EXP_MAX), x);
+    p = V(exp_reduce)(x, &r, &n);
+    n = n + 254;
+    half = n >> 1;
+    s = V(exponent)(half);
+    p = V(fma)(r * s, p, s);
+    return V(fma)(p, V(exponent)(n - half), V(zero)());
 }
 
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(tanh)(GCKPTI_FLOATS x)
+GCKPTI_INLINED FLOATS V(tanh)(FLOATS x)
 {
-    const GCKPTI_FLOATS one = GCKPTI_V(set1)(1.0f), two = GCKPTI_V(set1)(2.0f);
-    GCKPTI_FLOATS sign = GCKPTI_V(both)(x, GCKPTI_V(set1)(-0.0f)), a = GCKPTI_V(differ)(x, sign);
-    GCKPTI_FLOATS z = GCKPTI_V(mul)(a, a), p = GCKPTI_V(poly)(gckpti_tanh_c, 7, z), r, s;
-    GCKPTI_FLOATS small = GCKPTI_V(fma)(GCKPTI_V(mul)(a, z), p, a);
-    GCKPTI_INTS n;
-    r = GCKPTI_V(min)(GCKPTI_V(set1)(GCKPTI_TANH_MAX), GCKPTI_V(add)(a, a));
-    p = GCKPTI_V(exp_reduce)(r, &r, &n);
-    s = GCKPTI_V(exponent)(GCKPTI_V(plus)(n, 127));
-    p = GCKPTI_V(fma)(GCKPTI_V(mul)(r, s), p, GCKPTI_V(add)(s, one));
-    p = GCKPTI_V(sub)(one, GCKPTI_V(div)(two, p));
-    p = GCKPTI_V(less)(a, GCKPTI_V(set1)(GCKPTI_TANH_SPLIT), small, p);
-    return GCKPTI_V(either)(p, sign);
+    const FLOATS one = V(set1)(1.0f), two = V(set1)(2.0f);
+    FLOATS sign = V(both)(x, V(set1)(-0.0f)), a = V(differ)(x, sign);
+    FLOATS z = a * a, p = V(poly)(gckpti_tanh_c, 7, z), r, s;
+    FLOATS small = V(fma)(a * z, p, a);
+    INTS n;
+    r = V(min)(V(set1)(GCKPTI_TANH_MAX), a + a);
+    p = V(exp_reduce)(r, &r, &n);
+    s = V(exponent)(n + 127);
+    p = V(fma)(r * s, p, s + one);
+    p = one - two / p;
+    p = V(less)(a, V(set1)(GCKPTI_TANH_SPLIT), small, p);
+    return V(either)(p, sign);
 }
 
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(erf)(GCKPTI_FLOATS x)
+GCKPTI_INLINED FLOATS V(erf)(FLOATS x)
 {
-    const GCKPTI_FLOATS one = GCKPTI_V(set1)(1.0f);
-    GCKPTI_FLOATS sign = GCKPTI_V(both)(x, GCKPTI_V(set1)(-0.0f)), a = GCKPTI_V(differ)(x, sign);
-    GCKPTI_FLOATS p = GCKPTI_V(poly)(gckpti_erf_c, 7, GCKPTI_V(mul)(a, a)), b, r, s;
-    GCKPTI_FLOATS small = GCKPTI_V(fma)(a, p, a);
-    GCKPTI_INTS n;
-    b = GCKPTI_V(min)(GCKPTI_V(set1)(GCKPTI_ERF_MAX), a);
-    p = GCKPTI_V(poly)(gckpti_erfc_c, 7, b);
-    b = GCKPTI_V(differ)(b, GCKPTI_V(set1)(-0.0f));
-    p = GCKPTI_V(exp_reduce)(GCKPTI_V(fma)(p, b, GCKPTI_V(zero)()), &r, &n);
-    s = GCKPTI_V(exponent)(GCKPTI_V(plus)(n, 127));
-    p = GCKPTI_V(fnma)(GCKPTI_V(mul)(r, s), p, GCKPTI_V(sub)(one, s));
-    return GCKPTI_V(either)(GCKPTI_V(less)(a, GCKPTI_V(set1)(GCKPTI_ERF_SPLIT), small, p), sign);
+    const FLOATS one = V(set1)(1.0f);
+    FLOATS sign = V(both)(x, V(set1)(-0.0f)), a = V(differ)(x, sign);
+    FLOATS p = V(poly)(gckpti_erf_c, 7, a * a), b, r, s;
+    FLOATS small = V(fma)(a, p, a);
+    INTS n;
+    b = V(min)(V(set1)(GCKPTI_ERF_MAX), a);
+    p = V(poly)(gckpti_erfc_c, 7, b);
+    b = V(differ)(b, V(set1)(-0.0f));
+    p = V(exp_reduce)(V(fma)(p, b, V(zero)()), &r, &n);
+    s = V(exponent)(n + 127);
+    p = V(fnma)(r * s, p, one - s);
+    return V(either)(V(less)(a, V(set1)(GCKPTI_ERF_SPLIT), small, p), sign);
 }
 
 /* Of finite x >= 1. */
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(log)(GCKPTI_FLOATS x)
+GCKPTI_INLINED FLOATS V(log)(FLOATS x)
 {
-    const GCKPTI_INTS u = GCKPTI_V(plus)(GCKPTI_V(bits)(x), 0x00555555);
-    GCKPTI_FLOATS n = GCKPTI_V(floats)(GCKPTI_V(plus)(GCKPTI_V(biased)(u), 0x4b000000)), f, f2, p;
-    GCKPTI_FLOATS high, low;
-    n = GCKPTI_V(sub)(n, GCKPTI_V(set1)(8388608.0f + 127.0f)); /* the bits above were 2^23 + n */
-    f = GCKPTI_V(floats)(GCKPTI_V(plus)(GCKPTI_V(and_ints)(u, 0x007fffff), 0x3f2aaaab));
-    f = GCKPTI_V(sub)(f, GCKPTI_V(set1)(1.0f)), f2 = GCKPTI_V(mul)(f, f);
-    p = GCKPTI_V(poly)(gckpti_log_c, 9, f);
-    high = GCKPTI_V(fma)(n, GCKPTI_V(set1)(0.693359375f), f);
-    low = GCKPTI_V(sub)(high, GCKPTI_V(mul)(n, GCKPTI_V(set1)(0.693359375f)));
-    low = GCKPTI_V(sub)(f, low);
-    low = GCKPTI_V(fma)(GCKPTI_V(set1)(-0.5f), f2,
-                        GCKPTI_V(fma)(n, GCKPTI_V(set1)(-2.12194440e-4f), low));
-    return GCKPTI_V(add)(high, GCKPTI_V(fma)(GCKPTI_V(mul)(f, f2), p, low));
+    const INTS u = V(bits)(x) + 0x00555555;
+    FLOATS n = V(floats)((u >> 23) + 0x4b000000), f, f2, p;
+    FLOATS high, low;
+    n = n - V(set1)(8388608.0f + 127.0f); /* the bits above were 2^23 + n */
+    f = V(floats)((u & 0x007fffff) + 0x3f2aaaab);
+    f = f - V(set1)(1.0f), f2 = f * f;
+    p = V(poly)(gckpti_log_c, 9, f);
+    high = V(fma)(n, V(set1)(0.693359375f), f);
+    low = high - n * V(set1)(0.693359375f);
+    low = f - low;
+    low = V(fma)(V(set1)(-0.5f), f2, V(fma)(n, V(set1)(-2.12194440e-4f), low));
+    return high + V(fma)(f * f2, p, low);
 }
 
-/* A row's 32 lanes are 32 / GCKPTI_W vectors with names: arrays of them would live in memory. */
-#if GCKPTI_W == 16
+/* A row's 32 lanes are 32 / W vectors with names: arrays of them would live in memory. */
+#if W == 16
 #define GCKPTI_EACH_LANE(X) X(0) X(1)
-#define GCKPTI_LANES(op)    GCKPTI_V(op)(lane1, lane0)
-#elif GCKPTI_W == 8
+#define GCKPTI_LANES(op)    V(op)(lane1, lane0)
+#elif W == 8
 #define GCKPTI_EACH_LANE(X) X(0) X(1) X(2) X(3)
-#define GCKPTI_LANES(op)    GCKPTI_V(op)(GCKPTI_V(op)(lane3, lane1), GCKPTI_V(op)(lane2, lane0))
+#define GCKPTI_LANES(op)    V(op)(V(op)(lane3, lane1), V(op)(lane2, lane0))
 #else
 #define GCKPTI_EACH_LANE(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 #define GCKPTI_LANES(op)                                                                           \
-    GCKPTI_V(op)                                                                                   \
-    (GCKPTI_V(op)(GCKPTI_V(op)(lane7, lane3), GCKPTI_V(op)(lane5, lane1)),                         \
-     GCKPTI_V(op)(GCKPTI_V(op)(lane6, lane2), GCKPTI_V(op)(lane4, lane0)))
+    V(op)                                                                                          \
+    (V(op)(V(op)(lane7, lane3), V(op)(lane5, lane1)),                                              \
+     V(op)(V(op)(lane6, lane2), V(op)(lane4, lane0)))
 #endif
 
-/* What a row's elements at..at+GCKPTI_W-1, of which `left` exist, add to their lanes. */
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(term)(const gckpti_row *row, int64_t at,
-                                                          int64_t left, GCKPTI_FLOATS sum)
+/* What a row's elements at..at+W-1, of which `left` exist, add to their lanes. */
+GCKPTI_INLINED FLOATS V(term)(const gckpti_row *row, int64_t at, int64_t left, FLOATS sum)
 {
-    GCKPTI_FLOATS x = GCKPTI_V(load_n)(row->x + at, left), y;
+    FLOATS x = V(load_n)(row->x + at, left), y;
     if (row->kind == GCKPTI_SUM)
-        return GCKPTI_V(add)(GCKPTI_V(sub)(x, GCKPTI_V(set1)(row->first)), sum);
+        return x - V(set1)(row->first) + sum;
     if (row->kind == GCKPTI_PRODUCTS)
-        return GCKPTI_V(add)(
-            GCKPTI_V(fma)(x, GCKPTI_V(load_n)(row->y + at, left), GCKPTI_V(zero)()), sum);
+        return V(fma)(x, V(load_n)(row->y + at, left), V(zero)()) + sum;
     if (row->kind == GCKPTI_TOP)
-        return GCKPTI_V(max)(x, sum);
+        return V(max)(x, sum);
     if (row->kind == GCKPTI_DOT)
-        return GCKPTI_V(fma)(x, GCKPTI_V(load_n)(row->y + at, left), sum);
+        return V(fma)(x, V(load_n)(row->y + at, left), sum);
     if (row->kind == GCKPTI_EXP) {
-        x = GCKPTI_V(exp)(GCKPTI_V(sub)(x, GCKPTI_V(set1)(row->mean)));
+        x = V(exp)(x - V(set1)(row->mean));
         if (row->out)
-            GCKPTI_V(store_n)(row->out + at, x, left);
-        return GCKPTI_V(add)(sum, x);
+            V(store_n)(row->out + at, x, left);
+        return sum + x;
     }
-    x = GCKPTI_V(sub)(GCKPTI_V(sub)(x, GCKPTI_V(set1)(row->first)), GCKPTI_V(set1)(row->mean));
+    x = x - V(set1)(row->first) - V(set1)(row->mean);
     if (row->kind == GCKPTI_SQUARES)
-        return GCKPTI_V(fma)(x, x, sum);
-    x = GCKPTI_V(mul)(x, GCKPTI_V(set1)(row->rstd));
-    y = GCKPTI_V(load_n)(row->y + at, left);
+        return V(fma)(x, x, sum);
+    x = x * V(set1)(row->rstd);
+    y = V(load_n)(row->y + at, left);
     if (row->z)
-        y = GCKPTI_V(fma)(y, GCKPTI_V(load_n)(row->z + at, left), GCKPTI_V(zero)());
-    return GCKPTI_V(fma)(y, x, sum);
+        y = V(fma)(y, V(load_n)(row->z + at, left), V(zero)());
+    return V(fma)(y, x, sum);
 }
 
-GCKPTI_INLINED GCKPTI_TARGET float GCKPTI_V(reduce)(const gckpti_row *row, int64_t n)
+GCKPTI_INLINED float V(reduce)(const gckpti_row *row, int64_t n)
 {
-#define GCKPTI_LANE_START(i) GCKPTI_FLOATS lane##i = start;
-#define GCKPTI_LANE_TERM(i)  lane##i = GCKPTI_V(term)(row, at + GCKPTI_W * (i), GCKPTI_W, lane##i);
+#define GCKPTI_LANE_START(i) FLOATS lane##i = start;
+#define GCKPTI_LANE_TERM(i)  lane##i = V(term)(row, at + W * (i), W, lane##i);
 #define GCKPTI_LANE_REST(i)                                                                        \
     if (at < n)                                                                                    \
-        lane##i = GCKPTI_V(upto)(n - at, GCKPTI_V(term)(row, at, n - at, lane##i), lane##i);       \
-    at += GCKPTI_W;
-    const GCKPTI_FLOATS start = GCKPTI_V(set1)(row->kind == GCKPTI_TOP ? -GCKPTI_INFINITY : 0.0f);
+        lane##i = V(upto)(n - at, V(term)(row, at, n - at, lane##i), lane##i);                     \
+    at += W;
+    const FLOATS start = V(set1)(row->kind == GCKPTI_TOP ? -GCKPTI_INFINITY : 0.0f);
     int64_t at = 0;
     GCKPTI_EACH_LANE(GCKPTI_LANE_START)
     for (; at + 32 <= n; at += 32) {
         GCKPTI_EACH_LANE(GCKPTI_LANE_TERM)
     }
     GCKPTI_EACH_LANE(GCKPTI_LANE_REST)
-    return row->kind == GCKPTI_TOP ? GCKPTI_V(fold_max)(GCKPTI_LANES(max))
-                                   : GCKPTI_V(fold_sum)(GCKPTI_LANES(add));
+    return row->kind == GCKPTI_TOP ? V(fold_max)(GCKPTI_LANES(max))
+                                   : V(fold_sum)(GCKPTI_LANES(add));
 #undef GCKPTI_LANE_START
 #undef GCKPTI_LANE_TERM
 #undef GCKPTI_LANE_REST
 }
 
 /* gckpti_dot, gckpti_sum, gckpti_max */
-static GCKPTI_TARGET float GCKPTI_V(dot)(const float *x, const float *y, int64_t n)
+static GCKPTI_TARGET float V(dot)(const float *x, const float *y, int64_t n)
 {
     const gckpti_row row = { GCKPTI_DOT, x, y, NULL, NULL, 0.0f, 0.0f, 0.0f };
-    return GCKPTI_V(reduce)(&row, n);
+    return V(reduce)(&row, n);
 }
 
-static GCKPTI_TARGET float GCKPTI_V(sum)(const float *x, int64_t n)
+static GCKPTI_TARGET float V(sum)(const float *x, int64_t n)
 {
     const gckpti_row row = { GCKPTI_SUM, x, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
-    return GCKPTI_V(reduce)(&row, n);
+    return V(reduce)(&row, n);
 }
 
-static GCKPTI_TARGET float GCKPTI_V(top)(const float *x, int64_t n)
+static GCKPTI_TARGET float V(top)(const float *x, int64_t n)
 {
     const gckpti_row row = { GCKPTI_TOP, x, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
-    return GCKPTI_V(reduce)(&row, n);
+    return V(reduce)(&row, n);
 }
 
 /* gckpti_online: p[j] = exp(x[j] - max), p may be x or NULL. */
-static GCKPTI_TARGET float GCKPTI_V(online)(const float *x, float *p, int64_t n, int first,
-                                            float *max, float *sum)
+static GCKPTI_TARGET float V(online)(const float *x, float *p, int64_t n, int first, float *max,
+                                     float *sum)
 {
     gckpti_row row = { GCKPTI_EXP, x, NULL, NULL, p, 0.0f, 0.0f, 0.0f };
     float factor = 0.0f, added;
-    float top = GCKPTI_V(top)(x, n);
+    float top = V(top)(x, n);
     top = first || top > *max ? top : *max;
     row.mean = gckpti_shift(top);
     if (!first)
         factor = gckpti_exp(*max - row.mean);
-    added = GCKPTI_V(reduce)(&row, n);
+    added = V(reduce)(&row, n);
     *sum = first ? added : gckpti_fma(*sum, factor, added);
     *max = top;
     return factor;
 }
 
 /* gckpti_put_product and gckpti_link */
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(put)(float *d, GCKPTI_FLOATS a, GCKPTI_FLOATS b,
-                                                int accumulate, int64_t n)
+GCKPTI_INLINED void V(put)(float *d, FLOATS a, FLOATS b, int accumulate, int64_t n)
 {
-    a = accumulate ? GCKPTI_V(fma)(a, b, GCKPTI_V(load_n)(d, n)) : GCKPTI_V(mul)(a, b);
-    GCKPTI_V(store_n)(d, a, n);
+    if (accumulate)
+        a = V(fma)(a, b, V(load_n)(d, n));
+    else
+        a = a * b;
+    V(store_n)(d, a, n);
 }
 
-static GCKPTI_TARGET void GCKPTI_V(divide)(float *x, float by, int64_t n)
+static GCKPTI_TARGET void V(divide)(float *x, float by, int64_t n)
 {
-    for (int64_t i = 0; i < n; i += GCKPTI_W)
-        GCKPTI_V(store_n)
-    (x + i, GCKPTI_V(div)(GCKPTI_V(load_n)(x + i, n - i), GCKPTI_V(set1)(by)), n - i);
+    for (int64_t i = 0; i < n; i += W)
+        V(store_n)(x + i, V(load_n)(x + i, n - i) / V(set1)(by), n - i);
 }
 
-static GCKPTI_TARGET float GCKPTI_V(square_sum)(const float *x, int64_t n)
+static GCKPTI_TARGET void V(add_to)(float *to, const float *from, int64_t n)
 {
-    return GCKPTI_V(dot)(x, x, n);
+    for (int64_t i = 0; i < n; i += W)
+        V(store_n)(to + i, V(load_n)(to + i, n - i) + V(load_n)(from + i, n - i), n - i);
 }
 
-static GCKPTI_TARGET void GCKPTI_V(adamw)(float *w, const float *g, float *m, float *v, int64_t n,
-                                          const gckpti_adamw *a)
+static GCKPTI_TARGET float V(square_sum)(const float *x, int64_t n) { return V(dot)(x, x, n); }
+
+static GCKPTI_TARGET void V(adamw)(float *w, const float *g, float *m, float *v, int64_t n,
+                                   const gckpti_adamw *a)
 {
-    for (int64_t i = 0; i < n; i += GCKPTI_W) {
+    for (int64_t i = 0; i < n; i += W) {
         int64_t left = n - i;
-        GCKPTI_FLOATS d = GCKPTI_V(mul)(GCKPTI_V(load_n)(g + i, left), GCKPTI_V(set1)(a->scale));
-        GCKPTI_FLOATS w1 = GCKPTI_V(load_n)(w + i, left);
-        GCKPTI_FLOATS m1 = GCKPTI_V(mul)(GCKPTI_V(set1)(a->rest1), d);
-        GCKPTI_FLOATS v1 = GCKPTI_V(mul)(GCKPTI_V(set1)(a->rest2), GCKPTI_V(mul)(d, d));
-        m1 = GCKPTI_V(fma)(GCKPTI_V(set1)(a->beta1), GCKPTI_V(load_n)(m + i, left), m1);
-        v1 = GCKPTI_V(fma)(GCKPTI_V(set1)(a->beta2), GCKPTI_V(load_n)(v + i, left), v1);
-        d = GCKPTI_V(sqrt)(GCKPTI_V(mul)(v1, GCKPTI_V(set1)(a->correct2)));
-        d = GCKPTI_V(div)(m1, GCKPTI_V(add)(d, GCKPTI_V(set1)(a->eps)));
-        w1 = GCKPTI_V(fnma)(GCKPTI_V(set1)(a->decay), w1, w1);
-        GCKPTI_V(store_n)(m + i, m1, left);
-        GCKPTI_V(store_n)(v + i, v1, left);
-        GCKPTI_V(store_n)(w + i, GCKPTI_V(fnma)(GCKPTI_V(set1)(a->rate), d, w1), left);
+        FLOATS d = V(load_n)(g + i, left) * V(set1)(a->scale);
+        FLOATS w1 = V(load_n)(w + i, left);
+        FLOATS m1 = V(set1)(a->rest1) * d;
+        FLOATS v1 = V(set1)(a->rest2) * (d * d);
+        m1 = V(fma)(V(set1)(a->beta1), V(load_n)(m + i, left), m1);
+        v1 = V(fma)(V(set1)(a->beta2), V(load_n)(v + i, left), v1);
+        d = V(sqrt)(v1 * V(set1)(a->correct2));
+        d = m1 / (d + V(set1)(a->eps));
+        w1 = V(fnma)(V(set1)(a->decay), w1, w1);
+        V(store_n)(m + i, m1, left);
+        V(store_n)(v + i, v1, left);
+        V(store_n)(w + i, V(fnma)(V(set1)(a->rate), d, w1), left);
     }
 }
 
 /* ---- elementwise ops ---- */
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(gelu_tanh)(GCKPTI_FLOATS x)
+GCKPTI_INLINED FLOATS V(gelu_tanh)(FLOATS x)
 {
-    GCKPTI_FLOATS u = GCKPTI_V(fma)(GCKPTI_V(mul)(x, x), GCKPTI_V(set1)(GCKPTI_GELU_C3),
-                                    GCKPTI_V(set1)(GCKPTI_GELU_C1));
-    return GCKPTI_V(tanh)(GCKPTI_V(mul)(x, u));
+    FLOATS u = V(fma)(x * x, V(set1)(GCKPTI_GELU_C3), V(set1)(GCKPTI_GELU_C1));
+    return V(tanh)(x * u);
 }
 
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(one_and_exp)(GCKPTI_FLOATS x)
+GCKPTI_INLINED FLOATS V(one_and_exp)(FLOATS x)
 {
-    x = GCKPTI_V(exp)(GCKPTI_V(differ)(x, GCKPTI_V(set1)(-0.0f)));
-    return GCKPTI_V(add)(GCKPTI_V(set1)(1.0f), x);
+    x = V(exp)(V(differ)(x, V(set1)(-0.0f)));
+    return V(set1)(1.0f) + x;
 }
 
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(curve)(int kind, GCKPTI_FLOATS x)
+/* The value of an elementwise op; of curves y is not used. */
+GCKPTI_INLINED FLOATS V(value)(int kind, FLOATS x, FLOATS y)
 {
-    const GCKPTI_FLOATS zero = GCKPTI_V(zero)(), one = GCKPTI_V(set1)(1.0f);
-    GCKPTI_FLOATS half = GCKPTI_V(mul)(GCKPTI_V(set1)(0.5f), x);
+    const FLOATS zero = V(zero)(), one = V(set1)(1.0f), half = V(set1)(0.5f) * x;
+    if (kind == GCKPTI_ADD)
+        return x + y;
+    if (kind == GCKPTI_SUB)
+        return x - y;
+    if (kind == GCKPTI_MUL)
+        return x * y;
     if (kind == GCKPTI_RELU)
-        return GCKPTI_V(less)(x, zero, zero, x);
+        return V(less)(x, zero, zero, x);
     if (kind == GCKPTI_GELU)
-        return GCKPTI_V(fma)(half, GCKPTI_V(gelu_tanh)(x), half);
+        return V(fma)(half, V(gelu_tanh)(x), half);
     if (kind == GCKPTI_GELU_ERF)
-        return GCKPTI_V(fma)(half, GCKPTI_V(erf)(GCKPTI_V(mul)(GCKPTI_V(set1)(0.707106781f), x)),
-                             half);
+        return V(fma)(half, V(erf)(V(set1)(0.707106781f) * x), half);
     if (kind == GCKPTI_TANH)
-        return GCKPTI_V(tanh)(x);
-    return GCKPTI_V(div)(kind == GCKPTI_SILU ? x : one, GCKPTI_V(one_and_exp)(x));
+        return V(tanh)(x);
+    return (kind == GCKPTI_SILU ? x : one) / V(one_and_exp)(x);
 }
 
-/* relu: 1 or 0; it is not multiplied. tanh and sigmoid take their slope at the result. */
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(slope)(int kind, GCKPTI_FLOATS x)
+/* By this the gradient is multiplied (relu: it is taken or left). tanh and sigmoid take their slope
+ * at the result; mul's is the other input. */
+GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x)
 {
-    const GCKPTI_FLOATS one = GCKPTI_V(set1)(1.0f), half = GCKPTI_V(set1)(0.5f);
-    GCKPTI_FLOATS t, u;
+    const FLOATS one = V(set1)(1.0f), half = V(set1)(0.5f);
+    FLOATS t, u;
+    if (kind == GCKPTI_MUL)
+        return x;
     if (kind == GCKPTI_TANH)
-        return GCKPTI_V(fnma)(x, x, one);
+        return V(fnma)(x, x, one);
     if (kind == GCKPTI_SIGMOID)
-        return GCKPTI_V(fnma)(x, x, x);
+        return V(fnma)(x, x, x);
     if (kind == GCKPTI_SILU) {
-        t = GCKPTI_V(div)(one, GCKPTI_V(one_and_exp)(x));
-        return GCKPTI_V(fma)(GCKPTI_V(mul)(x, t), GCKPTI_V(sub)(one, t), t);
+        t = one / V(one_and_exp)(x);
+        return V(fma)(x * t, one - t, t);
     }
     if (kind == GCKPTI_GELU_ERF) {
-        t = GCKPTI_V(erf)(GCKPTI_V(mul)(GCKPTI_V(set1)(0.707106781f), x));
-        u = GCKPTI_V(exp)(GCKPTI_V(mul)(GCKPTI_V(mul)(GCKPTI_V(set1)(-0.5f), x), x));
-        return GCKPTI_V(fma)(GCKPTI_V(mul)(GCKPTI_V(set1)(0.398942280f), x), u,
-                             GCKPTI_V(fma)(half, t, half));
+        t = V(erf)(V(set1)(0.707106781f) * x);
+        u = V(exp)(V(set1)(-0.5f) * x * x);
+        return V(fma)(V(set1)(0.398942280f) * x, u, V(fma)(half, t, half));
     }
-    t = GCKPTI_V(gelu_tanh)(x);
-    u = GCKPTI_V(fma)(GCKPTI_V(mul)(x, x), GCKPTI_V(set1)(3.0f * GCKPTI_GELU_C3),
-                      GCKPTI_V(set1)(GCKPTI_GELU_C1));
-    x = GCKPTI_V(mul)(GCKPTI_V(mul)(half, x), GCKPTI_V(fnma)(t, t, one));
-    return GCKPTI_V(fma)(x, u, GCKPTI_V(fma)(half, t, half));
+    t = V(gelu_tanh)(x);
+    u = V(fma)(x * x, V(set1)(3.0f * GCKPTI_GELU_C3), V(set1)(GCKPTI_GELU_C1));
+    x = half * x * V(fnma)(t, t, one);
+    return V(fma)(x, u, V(fma)(half, t, half));
 }
 
+/* A loop for each kind, so that `kind` is a constant in it. */
 #define GCKPTI_EACH_CURVE(X)                                                                       \
-    X(GCKPTI_GELU) X(GCKPTI_GELU_ERF) X(GCKPTI_SILU) X(GCKPTI_TANH) X(GCKPTI_SIGMOID)
-static GCKPTI_TARGET void GCKPTI_V(curve_forward)(int kind, const float *x, float *y, int64_t n)
+    X(GCKPTI_RELU) X(GCKPTI_GELU) X(GCKPTI_GELU_ERF) X(GCKPTI_SILU) X(GCKPTI_TANH) X(GCKPTI_SIGMOID)
+static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
 {
-#define GCKPTI_CURVE(k)                                                                            \
+    const float *x = call->in[0].data, *y = call->in[kind < GCKPTI_ADD ? 0 : 1].data;
+    int64_t n = gckpti_elements(&call->shape);
+#define GCKPTI_KIND(k)                                                                             \
     case k:                                                                                        \
-        for (int64_t j = 0; j < n; j += GCKPTI_W)                                                  \
-            GCKPTI_V(store_n)(y + j, GCKPTI_V(curve)(k, GCKPTI_V(load_n)(x + j, n - j)), n - j);   \
-        return;
+        for (int64_t j = 0; j < n; j += W) {                                                       \
+            FLOATS u = V(load_n)(x + j, n - j), v = k < GCKPTI_ADD ? u : V(load_n)(y + j, n - j);  \
+            V(store_n)(call->out + j, V(value)(k, u, v), n - j);                                   \
+        }                                                                                          \
+        break;
     switch (kind) {
-        GCKPTI_EACH_CURVE(GCKPTI_CURVE)
-        GCKPTI_CURVE(GCKPTI_RELU)
+        GCKPTI_EACH_CURVE(GCKPTI_KIND)
+        GCKPTI_KIND(GCKPTI_ADD)
+        GCKPTI_KIND(GCKPTI_SUB)
+        GCKPTI_KIND(GCKPTI_MUL)
     }
-#undef GCKPTI_CURVE
+#undef GCKPTI_KIND
 }
 
-static GCKPTI_TARGET void GCKPTI_V(curve_backward)(int kind, const float *at, const float *g,
-                                                   float *d, int accumulate, int64_t n)
+/* d (+)= g times the slope at x */
+GCKPTI_INLINED void V(put_slope)(int kind, float *d, FLOATS g, FLOATS x, int accumulate, int64_t n)
 {
-#define GCKPTI_CURVE(k)                                                                            \
-    case k:                                                                                        \
-        for (int64_t j = 0; j < n; j += GCKPTI_W)                                                  \
-            GCKPTI_V(put)                                                                          \
-        (d + j, GCKPTI_V(load_n)(g + j, n - j),                                                    \
-         GCKPTI_V(slope)(k, GCKPTI_V(load_n)(at + j, n - j)), accumulate, n - j);                  \
-        return;
-    const GCKPTI_FLOATS zero = GCKPTI_V(zero)();
-    switch (kind) {
-        GCKPTI_EACH_CURVE(GCKPTI_CURVE)
-    }
-    for (int64_t j = 0; j < n; j += GCKPTI_W) {
-        GCKPTI_FLOATS y = GCKPTI_V(load_n)(at + j, n - j);
-        y = GCKPTI_V(less)(zero, y, GCKPTI_V(load_n)(g + j, n - j), zero);
+    if (kind == GCKPTI_RELU) {
+        g = V(less)(V(zero)(), x, g, V(zero)());
         if (accumulate)
-            y = GCKPTI_V(add)(GCKPTI_V(load_n)(d + j, n - j), y);
-        GCKPTI_V(store_n)(d + j, y, n - j);
+            g = V(load_n)(d, n) + g;
+        V(store_n)(d, g, n);
+    } else {
+        V(put)(d, g, V(slope)(kind, x), accumulate, n);
     }
-#undef GCKPTI_CURVE
+}
+
+/* The gradient of input i. */
+static GCKPTI_TARGET void V(slopes)(const gckpt_call *call, int kind, int i)
+{
+    int at_out = kind == GCKPTI_RELU || kind == GCKPTI_TANH || kind == GCKPTI_SIGMOID;
+    const float *x = at_out ? call->out : call->in[kind == GCKPTI_MUL ? 1 - i : 0].data;
+    const float *g = call->grad_out;
+    float *d = call->in[i].grad;
+    int64_t n = gckpti_elements(&call->shape);
+#define GCKPTI_KIND(k)                                                                             \
+    case k:                                                                                        \
+        for (int64_t j = 0; j < n; j += W)                                                         \
+            V(put_slope)(k, d + j, V(load_n)(g + j, n - j), V(load_n)(x + j, n - j),               \
+                         call->in[i].accumulate, n - j);                                           \
+        break;
+    switch (kind) {
+        GCKPTI_EACH_CURVE(GCKPTI_KIND)
+        GCKPTI_KIND(GCKPTI_MUL)
+    }
+#undef GCKPTI_KIND
 }
 #undef GCKPTI_EACH_CURVE
 
-static GCKPTI_TARGET void GCKPTI_V(pair_forward)(int kind, const float *a, const float *b, float *y,
-                                                 int64_t n)
+static GCKPTI_TARGET void V(elementwise_backward)(const gckpt_call *call, int kind)
 {
-    for (int64_t j = 0; j < n; j += GCKPTI_W) {
-        GCKPTI_FLOATS u = GCKPTI_V(load_n)(a + j, n - j), v = GCKPTI_V(load_n)(b + j, n - j);
-        u = kind == GCKPTI_ADD   ? GCKPTI_V(add)(u, v)
-            : kind == GCKPTI_SUB ? GCKPTI_V(sub)(u, v)
-                                 : GCKPTI_V(mul)(u, v);
-        GCKPTI_V(store_n)(y + j, u, n - j);
-    }
-}
-
-static GCKPTI_TARGET void GCKPTI_V(product_gradient)(const float *g, const float *other, float *d,
-                                                     int accumulate, int64_t n)
-{
-    for (int64_t j = 0; j < n; j += GCKPTI_W)
-        GCKPTI_V(put)
-    (d + j, GCKPTI_V(load_n)(g + j, n - j), GCKPTI_V(load_n)(other + j, n - j), accumulate, n - j);
+    if (kind == GCKPTI_ADD || kind == GCKPTI_SUB)
+        (kind == GCKPTI_ADD ? gckpti_add_backward : gckpti_sub_backward)(call);
+    else
+        for (int i = 0; i < call->inputs; i++)
+            if (call->in[i].grad)
+                V(slopes)(call, kind, i);
 }
 
 /* ---- softmax, layernorm and rmsnorm: a row ---- */
-static GCKPTI_TARGET void GCKPTI_V(softmax_forward)(const float *x, float *y, int64_t n)
+static GCKPTI_TARGET void V(softmax_forward)(const gckpt_call *call, int64_t r)
 {
-    float max, sum;
-    GCKPTI_V(online)(x, y, n, 1, &max, &sum);
+    int64_t n = gckpti_last(&call->shape);
+    float max, sum, *y = call->out + r * n;
+    V(online)(call->in[0].data + r * n, y, n, 1, &max, &sum);
     gckpti_softmax_end(&max, &sum);
-    GCKPTI_V(divide)(y, sum, n);
+    V(divide)(y, sum, n);
 }
 
-static GCKPTI_TARGET void GCKPTI_V(softmax_backward)(const float *y, const float *g, float *d,
-                                                     int accumulate, int64_t n)
+static GCKPTI_TARGET void V(softmax_backward)(const gckpt_call *call, int64_t r)
 {
-    const GCKPTI_FLOATS dot = GCKPTI_V(set1)(GCKPTI_V(dot)(g, y, n));
-    for (int64_t j = 0; j < n; j += GCKPTI_W)
-        GCKPTI_V(put)
-    (d + j, GCKPTI_V(load_n)(y + j, n - j), GCKPTI_V(sub)(GCKPTI_V(load_n)(g + j, n - j), dot),
-     accumulate, n - j);
+    int64_t n = gckpti_last(&call->shape);
+    const float *y = call->out + r * n, *g = call->grad_out + r * n;
+    float *d = call->in[0].grad + r * n;
+    const FLOATS dot = V(set1)(V(dot)(g, y, n));
+    for (int64_t j = 0; j < n; j += W)
+        V(put)(d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot,
+               call->in[0].accumulate, n - j);
 }
 
-static GCKPTI_TARGET void GCKPTI_V(norm_forward)(const gckpt_call *call, int64_t r)
+static GCKPTI_TARGET void V(norm_forward)(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape);
@@ -16208,23 +16145,22 @@ static GCKPTI_TARGET void GCKPTI_V(norm_forward)(const gckpt_call *call, int64_t
     gckpti_row row = { GCKPTI_SUM, x, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
     if (o->center) {
         row.first = x[0];
-        row.first += GCKPTI_V(reduce)(&row, n) / (float)n;
-        row.mean = GCKPTI_V(reduce)(&row, n) / (float)n;
+        row.first += V(reduce)(&row, n) / (float)n;
+        row.mean = V(reduce)(&row, n) / (float)n;
     }
     row.kind = GCKPTI_SQUARES;
-    row.rstd = gckpti_rsqrt(GCKPTI_V(reduce)(&row, n) / (float)n + 1e-5f);
-    const GCKPTI_FLOATS center = GCKPTI_V(set1)(row.mean), rstd = GCKPTI_V(set1)(row.rstd);
-    const GCKPTI_FLOATS first = GCKPTI_V(set1)(row.first);
-    for (int64_t j = 0; call->out && j < n; j += GCKPTI_W) {
-        GCKPTI_FLOATS d = GCKPTI_V(sub)(GCKPTI_V(load_n)(x + j, n - j), first);
-        d = GCKPTI_V(sub)(d, center);
-        GCKPTI_FLOATS h = GCKPTI_V(mul)(d, rstd);
-        GCKPTI_FLOATS y = gain ? GCKPTI_V(load_n)(gain + j, n - j) : rstd;
+    row.rstd = gckpti_rsqrt(V(reduce)(&row, n) / (float)n + 1e-5f);
+    const FLOATS center = V(set1)(row.mean), rstd = V(set1)(row.rstd);
+    const FLOATS first = V(set1)(row.first);
+    for (int64_t j = 0; call->out && j < n; j += W) {
+        FLOATS h = V(load_n)(x + j, n - j) - first - center, y = rstd;
+        if (gain)
+            h = h * rstd, y = V(load_n)(gain + j, n - j);
         if (bias)
-            y = GCKPTI_V(fma)(gain ? h : d, y, GCKPTI_V(load_n)(bias + j, n - j));
+            y = V(fma)(h, y, V(load_n)(bias + j, n - j));
         else
-            y = gain ? GCKPTI_V(mul)(h, y) : h;
-        GCKPTI_V(store_n)(call->out + r * n + j, y, n - j);
+            y = h * y;
+        V(store_n)(call->out + r * n + j, y, n - j);
     }
     float *aux = (float *)call->aux;
     if (aux && o->center) {
@@ -16235,34 +16171,32 @@ static GCKPTI_TARGET void GCKPTI_V(norm_forward)(const gckpt_call *call, int64_t
         aux[o->center ? 3 * r + 2 : r] = row.rstd;
 }
 
-static GCKPTI_TARGET void GCKPTI_V(norm_backward)(const gckpt_call *call, int64_t r)
+static GCKPTI_TARGET void V(norm_backward)(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const gckpti_row row = gckpti_norm_row(call, r);
     int64_t n = gckpti_last(&call->shape);
-    const GCKPTI_FLOATS mean = GCKPTI_V(set1)(row.mean), rstd = GCKPTI_V(set1)(row.rstd);
-    const GCKPTI_FLOATS first = GCKPTI_V(set1)(row.first), zero = GCKPTI_V(zero)();
+    const FLOATS mean = V(set1)(row.mean), rstd = V(set1)(row.rstd);
+    const FLOATS first = V(set1)(row.first), zero = V(zero)();
     const gckpti_row products = { GCKPTI_PRODUCTS, row.y, row.z, NULL, NULL, 0.0f, 0.0f, 0.0f };
-    float sum = !o->center ? 0.0f
-                : row.z    ? GCKPTI_V(reduce)(&products, n)
-                           : GCKPTI_V(sum)(row.y, n);
-    const GCKPTI_FLOATS a = GCKPTI_V(set1)(sum / (float)n);
-    const GCKPTI_FLOATS b = GCKPTI_V(set1)(GCKPTI_V(reduce)(&row, n) / (float)n);
-    for (int64_t j = 0; j < n; j += GCKPTI_W) {
-        GCKPTI_FLOATS h = GCKPTI_V(sub)(GCKPTI_V(load_n)(row.x + j, n - j), first);
-        GCKPTI_FLOATS u = GCKPTI_V(load_n)(row.y + j, n - j);
+    float sum = !o->center ? 0.0f : row.z ? V(reduce)(&products, n) : V(sum)(row.y, n);
+    const FLOATS a = V(set1)(sum / (float)n);
+    const FLOATS b = V(set1)(V(reduce)(&row, n) / (float)n);
+    for (int64_t j = 0; j < n; j += W) {
+        FLOATS h = V(load_n)(row.x + j, n - j) - first;
+        FLOATS u = V(load_n)(row.y + j, n - j);
         if (row.z)
-            u = GCKPTI_V(fma)(u, GCKPTI_V(load_n)(row.z + j, n - j), zero);
-        h = GCKPTI_V(mul)(GCKPTI_V(sub)(h, mean), rstd);
-        u = GCKPTI_V(fnma)(h, b, GCKPTI_V(sub)(u, a));
-        GCKPTI_V(put)(call->in[0].grad + r * n + j, rstd, u, call->in[0].accumulate, n - j);
+            u = V(fma)(u, V(load_n)(row.z + j, n - j), zero);
+        h = (h - mean) * rstd;
+        u = V(fnma)(h, b, u - a);
+        V(put)(call->in[0].grad + r * n + j, rstd, u, call->in[0].accumulate, n - j);
     }
 }
 
 /* ---- bf16 ---- */
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(load_bf16)(const uint16_t *x, int64_t n)
+GCKPTI_INLINED FLOATS V(load_bf16)(const uint16_t *x, int64_t n)
 {
-    float wide[GCKPTI_W] = { 0.0f };
+    float wide[W] = { 0.0f };
 #if GCKPTI_ISA == 3
     if (n >= 16) {
         __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)x));
@@ -16274,18 +16208,18 @@ GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(load_bf16)(const uint16_t *x
         return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
     }
 #endif
-    for (int64_t i = 0; i < GCKPTI_W && i < n; i++)
+    for (int64_t i = 0; i < W && i < n; i++)
         wide[i] = gckpti_from_bf16(x[i]);
-    return GCKPTI_V(load)(wide);
+    return V(load)(wide);
 }
 
-static GCKPTI_TARGET void GCKPTI_V(widen)(const uint16_t *x, float *y, int64_t n)
+static GCKPTI_TARGET void V(widen)(const uint16_t *x, float *y, int64_t n)
 {
-    for (int64_t i = 0; i < n; i += GCKPTI_W)
-        GCKPTI_V(store_n)(y + i, GCKPTI_V(load_bf16)(x + i, n - i), n - i);
+    for (int64_t i = 0; i < n; i += W)
+        V(store_n)(y + i, V(load_bf16)(x + i, n - i), n - i);
 }
 
-static GCKPTI_TARGET void GCKPTI_V(narrow)(const float *x, uint16_t *y, int64_t n)
+static GCKPTI_TARGET void V(narrow)(const float *x, uint16_t *y, int64_t n)
 {
     int64_t i = 0;
 #if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
@@ -16311,37 +16245,36 @@ static GCKPTI_TARGET void GCKPTI_V(narrow)(const float *x, uint16_t *y, int64_t 
 #if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
 /* 8 rows of c, `width` columns (16, 32 or 48): a pair of links a word; the first one is the upper
  * half. Subnormals are flushed (x86 does so after rounding, as its bf16 instructions do). */
-static GCKPTI_TARGET void GCKPTI_V(mixed_tile)(int64_t pairs, const uint32_t *a, int64_t a_step,
-                                               const uint32_t *b, int64_t width, float *c,
-                                               int64_t c_row)
+static GCKPTI_TARGET void V(mixed_tile)(int64_t pairs, const uint32_t *a, int64_t a_step,
+                                        const uint32_t *b, int64_t width, float *c, int64_t c_row)
 {
-    const GCKPTI_FLOATS upper = GCKPTI_V(set1)(gckpti_float(0xffff0000u));
+    const FLOATS upper = V(set1)(gckpti_float(0xffff0000u));
     const unsigned mode = _mm_getcsr();
     _mm_setcsr(mode | 0x8040u);
     for (int64_t i = 0; i < 8; i += 4)
-        for (int64_t j = 0; j < width; j += GCKPTI_W) {
+        for (int64_t j = 0; j < width; j += W) {
             const uint32_t *at = a + i, *of = b + j;
             float *to = c + i * c_row + j;
-            GCKPTI_FLOATS c0 = GCKPTI_V(load)(to), c1 = GCKPTI_V(load)(to + c_row);
-            GCKPTI_FLOATS c2 = GCKPTI_V(load)(to + 2 * c_row), c3 = GCKPTI_V(load)(to + 3 * c_row);
+            FLOATS c0 = V(load)(to), c1 = V(load)(to + c_row);
+            FLOATS c2 = V(load)(to + 2 * c_row), c3 = V(load)(to + 3 * c_row);
             for (int64_t p = 0; p < pairs; p++, at += a_step, of += width) {
-                float words[GCKPTI_W];
+                float words[W];
                 memcpy(words, of, sizeof words);
-                GCKPTI_FLOATS both = GCKPTI_V(load)(words), h = GCKPTI_V(both)(both, upper);
-                GCKPTI_FLOATS l = GCKPTI_V(lower)(both);
+                FLOATS both = V(load)(words), h = V(both)(both, upper);
+                FLOATS l = V(floats)(V(bits)(both) << 16);
 #define GCKPTI_MIXED_ROW(r)                                                                        \
-    c##r = GCKPTI_V(fma)(GCKPTI_V(set1)(gckpti_float(at[r] & 0xffff0000u)), h, c##r);              \
-    c##r = GCKPTI_V(fma)(GCKPTI_V(set1)(gckpti_float(at[r] << 16)), l, c##r);
+    c##r = V(fma)(V(set1)(gckpti_float(at[r] & 0xffff0000u)), h, c##r);                            \
+    c##r = V(fma)(V(set1)(gckpti_float(at[r] << 16)), l, c##r);
                 GCKPTI_MIXED_ROW(0)
                 GCKPTI_MIXED_ROW(1)
                 GCKPTI_MIXED_ROW(2)
                 GCKPTI_MIXED_ROW(3)
 #undef GCKPTI_MIXED_ROW
             }
-            GCKPTI_V(store)(to, c0);
-            GCKPTI_V(store)(to + c_row, c1);
-            GCKPTI_V(store)(to + 2 * c_row, c2);
-            GCKPTI_V(store)(to + 3 * c_row, c3);
+            V(store)(to, c0);
+            V(store)(to + c_row, c1);
+            V(store)(to + 2 * c_row, c2);
+            V(store)(to + 3 * c_row, c3);
         }
     _mm_setcsr(mode);
 }
@@ -16350,6 +16283,7 @@ static GCKPTI_TARGET void GCKPTI_V(mixed_tile)(int64_t pairs, const uint32_t *a,
 #if GCKPTI_ISA == 3 && GCKPTI_BF16
 #define GCKPTI_TARGET_BF16                                                                         \
     __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma")))
+#define GCKPTI_INLINED_BF16 static inline __attribute__((always_inline)) GCKPTI_TARGET_BF16
 /* vdpbf16ps takes the upper halves first: c = fma(l, l', fma(h, h', c)), subnormals flushed. */
 static GCKPTI_TARGET_BF16 void gckpti_mixed_tile_bf16(int64_t pairs, const uint32_t *a,
                                                       int64_t a_step, const uint32_t *b,
@@ -16384,8 +16318,7 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_tile_bf16(int64_t pairs, const uint3
 }
 
 /* 32 elements from x[at] (n < 32: then zeros) as bf16, element 2 q in the lower half of word q. */
-GCKPTI_INLINED GCKPTI_TARGET_BF16 __m512i gckpti_mixed_load(const gckpti_factor *x, int64_t at,
-                                                            int64_t n)
+GCKPTI_INLINED_BF16 __m512i gckpti_mixed_load(const gckpti_factor *x, int64_t at, int64_t n)
 {
     const __mmask32 mask = n >= 32 ? 0xffffffffu : (__mmask32)((1u << n) - 1u);
     if (x->bf16)
@@ -16396,8 +16329,8 @@ GCKPTI_INLINED GCKPTI_TARGET_BF16 __m512i gckpti_mixed_load(const gckpti_factor 
 }
 
 /* d[q * width + i]: word q of row i, for 8 rows and `pairs` (at most 16) words of each. */
-GCKPTI_INLINED GCKPTI_TARGET_BF16 void gckpti_mixed_turn(const __m512i *r, int64_t pairs,
-                                                         uint32_t *d, int64_t width)
+GCKPTI_INLINED_BF16 void gckpti_mixed_turn(const __m512i *r, int64_t pairs, uint32_t *d,
+                                           int64_t width)
 {
     __m512i u[8];
     uint32_t edge[16 * 8], *to = pairs < 16 ? edge : d;
@@ -16427,7 +16360,7 @@ GCKPTI_INLINED GCKPTI_TARGET_BF16 void gckpti_mixed_turn(const __m512i *r, int64
 }
 
 /* Words of one pair of links: 16 lanes of `first` in the upper halves, of `second` in the lower. */
-GCKPTI_INLINED GCKPTI_TARGET_BF16 __m512i gckpti_mixed_pair(__m256i first, __m256i second)
+GCKPTI_INLINED_BF16 __m512i gckpti_mixed_pair(__m256i first, __m256i second)
 {
     return _mm512_or_si512(_mm512_slli_epi32(_mm512_cvtepu16_epi32(first), 16),
                            _mm512_cvtepu16_epi32(second));
@@ -16471,83 +16404,80 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_bf16(const gckpti_factor *x, in
 }
 
 static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = { gckpti_mixed_tile_bf16,
-                                                                gckpti_mixed_pack_bf16,
-                                                                GCKPTI_V(widen), GCKPTI_V(narrow) };
+                                                                gckpti_mixed_pack_bf16, V(widen),
+                                                                V(narrow) };
 #undef GCKPTI_TARGET_BF16
+#undef GCKPTI_INLINED_BF16
 #endif
 
-static const gckpti_mixed_kernels GCKPTI_V(mixed_kernels) = {
+static const gckpti_mixed_kernels V(mixed_kernels) = {
 #if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
-    GCKPTI_V(mixed_tile),
+    V(mixed_tile),
 #else
     NULL,
 #endif
-    gckpti_mixed_pack, GCKPTI_V(widen), GCKPTI_V(narrow)
+    gckpti_mixed_pack, V(widen), V(narrow)
 };
 
 /* ---- sums over rows, from the first to the last: bias += g, gain += g * normalised x, as
  * gckpti_sum_add does; those of 4 vectors of columns stay in registers ---- */
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(sum_add)(GCKPTI_FLOATS *sum, GCKPTI_FLOATS *low,
-                                                    GCKPTI_FLOATS x)
+GCKPTI_INLINED void V(sum_add)(FLOATS *sum, FLOATS *low, FLOATS x)
 {
-    GCKPTI_FLOATS y = GCKPTI_V(sub)(x, *low), s = GCKPTI_V(add)(*sum, y);
-    *low = GCKPTI_V(sub)(GCKPTI_V(sub)(s, *sum), y);
+    FLOATS y = x - *low, s = *sum + y;
+    *low = s - *sum - y;
     *sum = s;
 }
 
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(sum_load)(const float *x, int64_t at, int64_t n)
+GCKPTI_INLINED FLOATS V(sum_load)(const float *x, int64_t at, int64_t n)
 {
-    return x && n > 0 ? GCKPTI_V(load_n)(x + at, n) : GCKPTI_V(zero)();
+    return x && n > 0 ? V(load_n)(x + at, n) : V(zero)();
 }
 
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(sum_store)(float *d, int64_t at, GCKPTI_FLOATS x,
-                                                      int64_t n)
+GCKPTI_INLINED void V(sum_store)(float *d, int64_t at, FLOATS x, int64_t n)
 {
     if (d && n > 0)
-        GCKPTI_V(store_n)(d + at, x, n);
+        V(store_n)(d + at, x, n);
 }
 
 #define GCKPTI_EACH_SUM(X) X(0) X(1) X(2) X(3)
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(columns_of)(const gckpti_columns *s, int64_t j,
-                                                       int64_t n, int gain, int bias)
+GCKPTI_INLINED void V(columns_of)(const gckpti_columns *s, int64_t j, int64_t n, int gain, int bias)
 {
     const int64_t c = gckpti_last(&s->call->shape), rows = gckpti_rows(&s->call->shape);
     const float *g = s->call->grad_out;
     const uint16_t *narrow = s->call->grad_out_bf16;
     int64_t at = j;
-#define GCKPTI_LEFT(i) (n - GCKPTI_W * (i))
+#define GCKPTI_LEFT(i) (n - W * (i))
 #define GCKPTI_SUM_START(i)                                                                        \
-    GCKPTI_FLOATS bias##i = GCKPTI_V(sum_load)(s->bias, j + GCKPTI_W * (i), GCKPTI_LEFT(i));       \
-    GCKPTI_FLOATS gain##i = GCKPTI_V(sum_load)(s->gain, j + GCKPTI_W * (i), GCKPTI_LEFT(i));       \
-    GCKPTI_FLOATS bias_low##i =                                                                    \
-        GCKPTI_V(sum_load)(s->bias_low, j + GCKPTI_W * (i), GCKPTI_LEFT(i));                       \
-    GCKPTI_FLOATS gain_low##i = GCKPTI_V(sum_load)(s->gain_low, j + GCKPTI_W * (i), GCKPTI_LEFT(i));
+    FLOATS bias##i = V(sum_load)(s->bias, j + W * (i), GCKPTI_LEFT(i));                            \
+    FLOATS gain##i = V(sum_load)(s->gain, j + W * (i), GCKPTI_LEFT(i));                            \
+    FLOATS bias_low##i = V(sum_load)(s->bias_low, j + W * (i), GCKPTI_LEFT(i));                    \
+    FLOATS gain_low##i = V(sum_load)(s->gain_low, j + W * (i), GCKPTI_LEFT(i));
 #define GCKPTI_SUM_ROW(i)                                                                          \
     if (GCKPTI_LEFT(i) > 0) {                                                                      \
-        GCKPTI_FLOATS x = g ? GCKPTI_V(load_n)(g + at + GCKPTI_W * (i), GCKPTI_LEFT(i))            \
-                            : GCKPTI_V(load_bf16)(narrow + at + GCKPTI_W * (i), GCKPTI_LEFT(i));   \
+        FLOATS x = g ? V(load_n)(g + at + W * (i), GCKPTI_LEFT(i))                                 \
+                     : V(load_bf16)(narrow + at + W * (i), GCKPTI_LEFT(i));                        \
         if (bias)                                                                                  \
-            GCKPTI_V(sum_add)(&bias##i, &bias_low##i, x);                                          \
+            V(sum_add)(&bias##i, &bias_low##i, x);                                                 \
         if (gain) {                                                                                \
-            GCKPTI_FLOATS h = GCKPTI_V(load_n)(row.x + j + GCKPTI_W * (i), GCKPTI_LEFT(i));        \
-            h = GCKPTI_V(sub)(GCKPTI_V(sub)(h, first), mean);                                      \
-            x = GCKPTI_V(fma)(x, GCKPTI_V(mul)(h, rstd), zero);                                    \
-            GCKPTI_V(sum_add)(&gain##i, &gain_low##i, x);                                          \
+            FLOATS h = V(load_n)(row.x + j + W * (i), GCKPTI_LEFT(i));                             \
+            h = h - first - mean;                                                                  \
+            x = V(fma)(x, h * rstd, zero);                                                         \
+            V(sum_add)(&gain##i, &gain_low##i, x);                                                 \
         }                                                                                          \
     }
 #define GCKPTI_SUM_END(i)                                                                          \
-    GCKPTI_V(sum_store)(s->bias, j + GCKPTI_W * (i), bias##i, GCKPTI_LEFT(i));                     \
-    GCKPTI_V(sum_store)(s->gain, j + GCKPTI_W * (i), gain##i, GCKPTI_LEFT(i));                     \
-    GCKPTI_V(sum_store)(s->bias_low, j + GCKPTI_W * (i), bias_low##i, GCKPTI_LEFT(i));             \
-    GCKPTI_V(sum_store)(s->gain_low, j + GCKPTI_W * (i), gain_low##i, GCKPTI_LEFT(i));
+    V(sum_store)(s->bias, j + W * (i), bias##i, GCKPTI_LEFT(i));                                   \
+    V(sum_store)(s->gain, j + W * (i), gain##i, GCKPTI_LEFT(i));                                   \
+    V(sum_store)(s->bias_low, j + W * (i), bias_low##i, GCKPTI_LEFT(i));                           \
+    V(sum_store)(s->gain_low, j + W * (i), gain_low##i, GCKPTI_LEFT(i));
     gckpti_row row = { GCKPTI_NORM, NULL, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
-    const GCKPTI_FLOATS zero = GCKPTI_V(zero)();
+    const FLOATS zero = V(zero)();
     GCKPTI_EACH_SUM(GCKPTI_SUM_START)
     for (int64_t r = 0; r < rows; r++, at += c) {
         if (gain)
             row = gckpti_norm_row(s->call, r);
-        const GCKPTI_FLOATS mean = GCKPTI_V(set1)(row.mean), rstd = GCKPTI_V(set1)(row.rstd);
-        const GCKPTI_FLOATS first = GCKPTI_V(set1)(row.first);
+        const FLOATS mean = V(set1)(row.mean), rstd = V(set1)(row.rstd);
+        const FLOATS first = V(set1)(row.first);
         GCKPTI_EACH_SUM(GCKPTI_SUM_ROW)
         (void)mean, (void)rstd, (void)first;
     }
@@ -16559,14 +16489,14 @@ GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(columns_of)(const gckpti_columns *s, 
 }
 #undef GCKPTI_EACH_SUM
 
-static GCKPTI_TARGET void GCKPTI_V(columns)(const gckpti_columns *s, int64_t first, int64_t end)
+static GCKPTI_TARGET void V(columns)(const gckpti_columns *s, int64_t first, int64_t end)
 {
     for (int64_t j = first, n; j < end; j += n) {
-        n = gckpti_part(end - j, 4 * GCKPTI_W);
-        if (!s->gain && n == 4 * GCKPTI_W)
-            GCKPTI_V(columns_of)(s, j, 4 * GCKPTI_W, 0, 1);
+        n = gckpti_part(end - j, 4 * W);
+        if (!s->gain && n == 4 * W)
+            V(columns_of)(s, j, 4 * W, 0, 1);
         else
-            GCKPTI_V(columns_of)(s, j, n, s->gain != NULL, s->bias != NULL);
+            V(columns_of)(s, j, n, s->gain != NULL, s->bias != NULL);
     }
 }
 
@@ -16585,35 +16515,34 @@ static GCKPTI_TARGET void GCKPTI_V(columns)(const gckpti_columns *s, int64_t fir
 /* c += chain of a(i,p) b(p) (from +0 if `fresh`), over at most GCKPTI_BAND rows and 2 vectors of
  * columns: k links, and at the triangle's edge a corner of links that not all rows have: row i the
  * links 0..i of it, after the others, or i.. of it, before them. b is read in whole vectors. */
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(strip_of)(const gckpti_strip *s, int64_t rows, int64_t n,
-                                                     int64_t k, int64_t corner, const float *a,
-                                                     const float *b, float *c)
+GCKPTI_INLINED void V(strip_of)(const gckpti_strip *s, int64_t rows, int64_t n, int64_t k,
+                                int64_t corner, const float *a, const float *b, float *c)
 {
     const int64_t a_step = s->a_step, b_step = s->b_step, c_row = s->c_row;
 #define GCKPTI_ROW_START(i)                                                                        \
     const float *a##i = a + ((i) < rows ? (i) : 0) * s->a_row;                                     \
-    GCKPTI_FLOATS l##i = GCKPTI_V(zero)(), h##i = l##i;                                            \
+    FLOATS l##i = V(zero)(), h##i = l##i;                                                          \
     if (!s->fresh && (i) < rows) {                                                                 \
-        l##i = GCKPTI_V(load_n)(c + (i)*c_row, n);                                                 \
-        if (n > GCKPTI_W)                                                                          \
-            h##i = GCKPTI_V(load_n)(c + (i)*c_row + GCKPTI_W, n - GCKPTI_W);                       \
+        l##i = V(load_n)(c + (i)*c_row, n);                                                        \
+        if (n > W)                                                                                 \
+            h##i = V(load_n)(c + (i)*c_row + W, n - W);                                            \
     }
 #define GCKPTI_ROW_LINK(i)                                                                         \
-    x = GCKPTI_V(set1)(*a##i), a##i += a_step;                                                     \
-    l##i = GCKPTI_V(fma)(x, b0, l##i), h##i = GCKPTI_V(fma)(x, b1, h##i);
+    x = V(set1)(*a##i), a##i += a_step;                                                            \
+    l##i = V(fma)(x, b0, l##i), h##i = V(fma)(x, b1, h##i);
 #define GCKPTI_ROW_CORNER(i)                                                                       \
-    x = GCKPTI_V(set1)(*a##i), a##i += a_step;                                                     \
+    x = V(set1)(*a##i), a##i += a_step;                                                            \
     if (s->edge == GCKPTI_AFTER ? p <= (i) : p >= (i))                                             \
-        l##i = GCKPTI_V(fma)(x, b0, l##i), h##i = GCKPTI_V(fma)(x, b1, h##i);
+        l##i = V(fma)(x, b0, l##i), h##i = V(fma)(x, b1, h##i);
 #define GCKPTI_ROW_STORE(i)                                                                        \
     if ((i) < rows) {                                                                              \
-        GCKPTI_V(store_n)(c + (i)*c_row, l##i, n);                                                 \
-        if (n > GCKPTI_W)                                                                          \
-            GCKPTI_V(store_n)(c + (i)*c_row + GCKPTI_W, h##i, n - GCKPTI_W);                       \
+        V(store_n)(c + (i)*c_row, l##i, n);                                                        \
+        if (n > W)                                                                                 \
+            V(store_n)(c + (i)*c_row + W, h##i, n - W);                                            \
     }
 #define GCKPTI_LINKS(count, ROW)                                                                   \
     for (int64_t p = 0; p < (count); p++, b += b_step) {                                           \
-        GCKPTI_FLOATS x, b0 = GCKPTI_V(load)(b), b1 = GCKPTI_V(load)(b + GCKPTI_W);                \
+        FLOATS x, b0 = V(load)(b), b1 = V(load)(b + W);                                            \
         GCKPTI_EACH_ROW(ROW)                                                                       \
     }
     GCKPTI_EACH_ROW(GCKPTI_ROW_START)
@@ -16630,19 +16559,19 @@ GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(strip_of)(const gckpti_strip *s, int6
 #undef GCKPTI_LINKS
 }
 
-static GCKPTI_TARGET void GCKPTI_V(strip)(const gckpti_strip *s, int64_t rows, int64_t n, int64_t k,
-                                          int64_t corner, const float *a, const float *b, float *c)
+static GCKPTI_TARGET void V(strip)(const gckpti_strip *s, int64_t rows, int64_t n, int64_t k,
+                                   int64_t corner, const float *a, const float *b, float *c)
 {
-    if (rows == GCKPTI_BAND && n == 2 * GCKPTI_W)
-        GCKPTI_V(strip_of)(s, GCKPTI_BAND, 2 * GCKPTI_W, k, corner, a, b, c);
+    if (rows == GCKPTI_BAND && n == 2 * W)
+        V(strip_of)(s, GCKPTI_BAND, 2 * W, k, corner, a, b, c);
     else
-        GCKPTI_V(strip_of)(s, rows, n, k, corner, a, b, c);
+        V(strip_of)(s, rows, n, k, corner, a, b, c);
 }
 
 /* The same for c (m,n). At an edge row i has the links 0..i (GCKPTI_AFTER) or i..k-1 of the k
  * (GCKPTI_BEFORE), or its columns before i are of no use (GCKPTI_ABOVE). */
-static GCKPTI_TARGET void GCKPTI_V(strips)(const gckpti_strip *s, int64_t m, int64_t n, int64_t k,
-                                           const float *a, const float *b, float *c)
+static GCKPTI_TARGET void V(strips)(const gckpti_strip *s, int64_t m, int64_t n, int64_t k,
+                                    const float *a, const float *b, float *c)
 {
     for (int64_t i = 0; i < m; i += GCKPTI_BAND) {
         int64_t rows = gckpti_part(m - i, GCKPTI_BAND), links = k, skip = 0, corner = 0;
@@ -16653,161 +16582,155 @@ static GCKPTI_TARGET void GCKPTI_V(strips)(const gckpti_strip *s, int64_t m, int
             if (links < 0)
                 return; /* no link is left */
         }
-        for (int64_t j = s->edge == GCKPTI_ABOVE ? i - i % (2 * GCKPTI_W) : 0; j < n;
-             j += 2 * GCKPTI_W)
-            GCKPTI_V(strip)
-        (s, rows, gckpti_part(n - j, 2 * GCKPTI_W), links, corner,
-         a + i * s->a_row + skip * s->a_step, b + skip * s->b_step + j, c + i * s->c_row + j);
+        for (int64_t j = s->edge == GCKPTI_ABOVE ? i - i % (2 * W) : 0; j < n; j += 2 * W)
+            V(strip)
+            (s, rows, gckpti_part(n - j, 2 * W), links, corner, a + i * s->a_row + skip * s->a_step,
+             b + skip * s->b_step + j, c + i * s->c_row + j);
     }
 }
 
 /* Rows of a token of the head each, side by side: d[i * wide + j]. */
-static GCKPTI_TARGET void GCKPTI_V(gather)(const gckpti_heads *h, const float *x, int64_t rows,
-                                           float *d)
+static GCKPTI_TARGET void V(gather)(const gckpti_heads *h, const float *x, int64_t rows, float *d)
 {
     for (int64_t i = 0; i < rows; i++, x += h->c, d += h->wide)
-        for (int64_t j = 0; j < h->d; j += GCKPTI_W)
-            GCKPTI_V(store)(d + j, GCKPTI_V(load_n)(x + j, h->d - j));
+        for (int64_t j = 0; j < h->d; j += W)
+            V(store)(d + j, V(load_n)(x + j, h->d - j));
 }
 
 /* strips of attention: in bf16 plans with subnormals flushed. */
-static GCKPTI_TARGET void GCKPTI_V(head_strips)(const gckpti_heads *h, const gckpti_strip *s,
-                                                int64_t m, int64_t n, int64_t k, const float *a,
-                                                const float *b, float *c)
+static GCKPTI_TARGET void V(head_strips)(const gckpti_heads *h, const gckpti_strip *s, int64_t m,
+                                         int64_t n, int64_t k, const float *a, const float *b,
+                                         float *c)
 {
 #if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
     if (h->mixed) {
         const unsigned mode = _mm_getcsr();
         _mm_setcsr(mode | 0x8040u);
         __asm__ volatile("" ::: "memory"); /* nothing is computed on the wrong side */
-        GCKPTI_V(strips)(s, m, n, k, a, b, c);
+        V(strips)(s, m, n, k, a, b, c);
         __asm__ volatile("" ::: "memory");
         _mm_setcsr(mode);
         return;
     }
 #endif
     (void)h; /* without them bf16 plans do not come here */
-    GCKPTI_V(strips)(s, m, n, k, a, b, c);
+    V(strips)(s, m, n, k, a, b, c);
 }
 
 /* n rows of [64][64] factors, rounded in bf16 plans. */
-static GCKPTI_TARGET void GCKPTI_V(head_factors)(const gckpti_heads *h, float *x, int64_t n)
+static GCKPTI_TARGET void V(head_factors)(const gckpti_heads *h, float *x, int64_t n)
 {
     uint16_t narrow[GCKPTI_BLOCK];
     for (int64_t j = 0; h->mixed && j < n; j++, x += GCKPTI_BLOCK) {
-        GCKPTI_V(narrow)(x, narrow, GCKPTI_BLOCK);
-        GCKPTI_V(widen)(narrow, x, GCKPTI_BLOCK);
+        V(narrow)(x, narrow, GCKPTI_BLOCK);
+        V(widen)(narrow, x, GCKPTI_BLOCK);
     }
 }
 
-/* gckpti_online down GCKPTI_W columns of x, [64][64] scores of which n rows exist: they become
+/* gckpti_online down W columns of x, [64][64] scores of which n rows exist: they become
  * their exponentials. edge: column i sees the rows 0..i+edge only (>= 63: all). */
-static GCKPTI_TARGET void GCKPTI_V(online_down)(float *x, int64_t n, int64_t edge, float scale,
-                                                int first, float *max, float *sum, float *factor)
+static GCKPTI_TARGET void V(online_down)(float *x, int64_t n, int64_t edge, float scale, int first,
+                                         float *max, float *sum, float *factor)
 {
-    const GCKPTI_FLOATS zero = GCKPTI_V(zero)(), least = GCKPTI_V(set1)(-GCKPTI_INFINITY);
-    GCKPTI_FLOATS top = least, other = least, shift, e[16], change = zero;
-    n = edge + GCKPTI_W < n ? edge + GCKPTI_W : n;
+    const FLOATS zero = V(zero)(), least = V(set1)(-GCKPTI_INFINITY);
+    FLOATS top = least, other = least, shift, e[16], change = zero;
+    n = edge + W < n ? edge + W : n;
     for (int64_t j = 0; j < n; j++) {
-        GCKPTI_FLOATS s = GCKPTI_V(load)(x + j * GCKPTI_BLOCK);
-        s = GCKPTI_V(fma)(s, GCKPTI_V(set1)(scale), zero);
+        FLOATS s = V(load)(x + j * GCKPTI_BLOCK);
+        s = V(fma)(s, V(set1)(scale), zero);
         if (j > edge)
-            s = GCKPTI_V(upto)(j - edge, least, s);
-        GCKPTI_V(store)(x + j * GCKPTI_BLOCK, s);
+            s = V(upto)(j - edge, least, s);
+        V(store)(x + j * GCKPTI_BLOCK, s);
         if (j & 1)
-            other = GCKPTI_V(max)(s, other);
+            other = V(max)(s, other);
         else
-            top = GCKPTI_V(max)(s, top);
+            top = V(max)(s, top);
     }
-    top = GCKPTI_V(max)(top, other);
+    top = V(max)(top, other);
     if (!first) {
-        other = GCKPTI_V(load)(max);
-        top = GCKPTI_V(max)(top, other);
+        other = V(load)(max);
+        top = V(max)(top, other);
     }
-    shift = GCKPTI_V(less)(least, top, top, zero);
+    shift = V(less)(least, top, top, zero);
     if (!first)
-        change = GCKPTI_V(exp)(GCKPTI_V(sub)(other, shift));
+        change = V(exp)(other - shift);
     for (int64_t j = 0; j < n; j++) {
-        GCKPTI_FLOATS s = GCKPTI_V(exp)(GCKPTI_V(sub)(GCKPTI_V(load)(x + j * GCKPTI_BLOCK), shift));
+        FLOATS s = V(exp)(V(load)(x + j * GCKPTI_BLOCK) - shift);
         if (j > edge)
-            s = GCKPTI_V(upto)(j - edge, zero, s);
-        GCKPTI_V(store)(x + j * GCKPTI_BLOCK, s);
+            s = V(upto)(j - edge, zero, s);
+        V(store)(x + j * GCKPTI_BLOCK, s);
     }
     for (int64_t j = n; j < GCKPTI_BLOCK; j++)
-        GCKPTI_V(store)(x + j * GCKPTI_BLOCK, zero);
+        V(store)(x + j * GCKPTI_BLOCK, zero);
     for (int l = 0; l < 16; l++, x += GCKPTI_BLOCK)
-        e[l] =
-            GCKPTI_V(add)(GCKPTI_V(add)(GCKPTI_V(load)(x), GCKPTI_V(load)(x + 32 * GCKPTI_BLOCK)),
-                          GCKPTI_V(add)(GCKPTI_V(load)(x + 16 * GCKPTI_BLOCK),
-                                        GCKPTI_V(load)(x + 48 * GCKPTI_BLOCK)));
+        e[l] = V(load)(x) + V(load)(x + 32 * GCKPTI_BLOCK) +
+               (V(load)(x + 16 * GCKPTI_BLOCK) + V(load)(x + 48 * GCKPTI_BLOCK));
     for (int half = 8; half; half /= 2)
         for (int l = 0; l < half; l++)
-            e[l] = GCKPTI_V(add)(e[l], e[l + half]);
+            e[l] = e[l] + e[l + half];
     if (!first)
-        e[0] = GCKPTI_V(fma)(GCKPTI_V(load)(sum), change, e[0]);
-    GCKPTI_V(store)(max, top);
-    GCKPTI_V(store)(sum, e[0]);
-    GCKPTI_V(store)(factor, change);
+        e[0] = V(fma)(V(load)(sum), change, e[0]);
+    V(store)(max, top);
+    V(store)(sum, e[0]);
+    V(store)(factor, change);
 }
 
 /* Queries `first`.. of a head. */
-static GCKPTI_TARGET void GCKPTI_V(attention_forward)(const gckpti_heads *h, int64_t row,
-                                                      int64_t head, int64_t first, float *room)
+static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t row, int64_t head,
+                                               int64_t first, float *room)
 {
     const gckpt_call *call = h->call;
     gckpti_strip scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
     gckpti_strip values = { 1, GCKPTI_BLOCK, h->wide, h->c, 0, GCKPTI_NO_EDGE };
     int64_t m = gckpti_part(h->t - first, GCKPTI_BLOCK), seen = h->causal ? first + m : h->s;
     int64_t at = (row * h->t + first) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
-    float *q = room, *v = q + GCKPTI_BLOCK * (h->d + GCKPTI_SIDE), *p = v + GCKPTI_BLOCK * h->wide;
+    float *q = room, *v = q + GCKPTI_BLOCK * (h->d + W), *p = v + GCKPTI_BLOCK * h->wide;
     float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
     float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
     seen = gckpti_part(seen, h->s);
-    GCKPTI_V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
+    V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
     for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
         int64_t n = gckpti_part(seen - j, GCKPTI_BLOCK), all = GCKPTI_BLOCK;
         int edge = h->causal && j == first;
         scores.edge = edge * GCKPTI_ABOVE;
-        GCKPTI_V(head_strips)(h, &scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
-        for (int64_t i = 0; i < m; i += GCKPTI_W)
-            GCKPTI_V(online_down)
-        (p + i, n, edge ? i : all, h->scale, j == 0, max + i, sum + i, factor + i);
+        V(head_strips)(h, &scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
+        for (int64_t i = 0; i < m; i += W)
+            V(online_down)
+            (p + i, n, edge ? i : all, h->scale, j == 0, max + i, sum + i, factor + i);
         if (!out)
             continue;
         for (int64_t r = 0; j && r < m; r++)
-            for (int64_t e = 0; factor[r] != 1.0f && e < h->d; e += GCKPTI_W)
-                GCKPTI_V(put)
-        (out + r * h->c + e, GCKPTI_V(load_n)(out + r * h->c + e, h->d - e),
-         GCKPTI_V(set1)(factor[r]), 0, h->d - e);
-        GCKPTI_V(head_factors)(h, p, n);
-        GCKPTI_V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
+            for (int64_t e = 0; factor[r] != 1.0f && e < h->d; e += W)
+                V(put)
+                (out + r * h->c + e, V(load_n)(out + r * h->c + e, h->d - e), V(set1)(factor[r]), 0,
+                 h->d - e);
+        V(head_factors)(h, p, n);
+        V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
         values.fresh = j == 0;
         values.edge = edge * GCKPTI_AFTER;
-        GCKPTI_V(head_strips)(h, &values, m, h->d, n, p, v, out);
+        V(head_strips)(h, &values, m, h->d, n, p, v, out);
     }
     for (int64_t r = 0; r < m; r++)
         gckpti_softmax_end(&max[r], &sum[r]);
     for (int64_t r = 0; out && r < m; r++)
-        GCKPTI_V(divide)(out + r * h->c, sum[r], h->d);
+        V(divide)(out + r * h->c, sum[r], h->d);
     if (!aux)
         return;
     aux += (row * h->heads + head) * h->t + first;
-    for (int64_t i = 0; i < m; i += GCKPTI_W)
-        GCKPTI_V(store_n)
-    (aux + i, GCKPTI_V(add)(GCKPTI_V(load)(max + i), GCKPTI_V(log)(GCKPTI_V(load)(sum + i))),
-     m - i);
+    for (int64_t i = 0; i < m; i += W)
+        V(store_n)(aux + i, V(load)(max + i) + V(log)(V(load)(sum + i)), m - i);
     for (int64_t r = 0; r < m; r++) /* sums are 1 or more, but for NaN */
         if (!(sum[r] < GCKPTI_INFINITY))
             aux[r] = max[r] + gckpti_log(sum[r]);
 }
 
-static GCKPTI_TARGET void GCKPTI_V(attention_backward)(const gckpti_heads *h, int64_t row,
-                                                       int64_t head, float *room)
+static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t row, int64_t head,
+                                                float *room)
 {
     const gckpt_call *call = h->call;
     gckpti_strip scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
-    const GCKPTI_FLOATS scale = GCKPTI_V(set1)(h->scale), zero = GCKPTI_V(zero)();
-    int64_t c = h->c, packed = GCKPTI_BLOCK * (h->d + GCKPTI_SIDE), rows = GCKPTI_BLOCK * h->wide;
+    const FLOATS scale = V(set1)(h->scale), zero = V(zero)();
+    int64_t c = h->c, packed = GCKPTI_BLOCK * (h->d + W), rows = GCKPTI_BLOCK * h->wide;
     int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
     float *qt = room, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
     float *p = k + rows, *ds = p + GCKPTI_BLOCK * GCKPTI_BLOCK;
@@ -16819,14 +16742,14 @@ static GCKPTI_TARGET void GCKPTI_V(attention_backward)(const gckpti_heads *h, in
         const float *grad = call->grad_out + at;
         memcpy(lse, (const float *)call->aux + (row * h->heads + head) * h->t + first,
                (size_t)m * sizeof *lse);
-        GCKPTI_V(pack)(call->in[0].data + at, 1, c, m, h->d, qt, GCKPTI_BLOCK);
-        GCKPTI_V(gather)(h, grad, m, g);
+        V(pack)(call->in[0].data + at, 1, c, m, h->d, qt, GCKPTI_BLOCK);
+        V(gather)(h, grad, m, g);
         if (dk)
-            GCKPTI_V(gather)(h, call->in[0].data + at, m, q);
+            V(gather)(h, call->in[0].data + at, m, q);
         if (dq || dk)
-            GCKPTI_V(pack)(grad, 1, c, m, h->d, gt, GCKPTI_BLOCK);
+            V(pack)(grad, 1, c, m, h->d, gt, GCKPTI_BLOCK);
         for (int64_t r = 0; (dq || dk) && r < m; r++)
-            delta[r] = GCKPTI_V(dot)(grad + r * c, call->out + at + r * c, h->d);
+            delta[r] = V(dot)(grad + r * c, call->out + at + r * c, h->d);
         for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
             int64_t n = gckpti_part(seen - j, GCKPTI_BLOCK), key = at_k + j * c;
             int edge = h->causal && j == first;
@@ -16835,60 +16758,57 @@ static GCKPTI_TARGET void GCKPTI_V(attention_backward)(const gckpti_heads *h, in
             over_queries.edge = edge * GCKPTI_BEFORE;
             over_keys.edge = edge * GCKPTI_AFTER;
             scores.edge = edge * GCKPTI_ABOVE;
-            GCKPTI_V(head_strips)(h, &scores, n, m, h->d, call->in[1].data + key, qt, p);
+            V(head_strips)(h, &scores, n, m, h->d, call->in[1].data + key, qt, p);
             if (dq || dk)
-                GCKPTI_V(head_strips)(h, &scores, n, m, h->d, call->in[2].data + key, gt, ds);
+                V(head_strips)(h, &scores, n, m, h->d, call->in[2].data + key, gt, ds);
             for (int64_t r = 0; r < n; r++)
-                for (int64_t i = edge ? r - r % GCKPTI_W : 0; i < m; i += GCKPTI_W) {
+                for (int64_t i = edge ? r - r % W : 0; i < m; i += W) {
                     float *pe = p + r * GCKPTI_BLOCK + i, *de = ds + r * GCKPTI_BLOCK + i;
-                    GCKPTI_FLOATS x = GCKPTI_V(fma)(GCKPTI_V(load)(pe), scale, zero), y;
-                    x = GCKPTI_V(exp)(GCKPTI_V(sub)(x, GCKPTI_V(load)(lse + i)));
-                    GCKPTI_V(store)(pe, x);
+                    FLOATS x = V(fma)(V(load)(pe), scale, zero), y;
+                    x = V(exp)(x - V(load)(lse + i));
+                    V(store)(pe, x);
                     if (!dq && !dk)
                         continue;
-                    y = GCKPTI_V(sub)(GCKPTI_V(load)(de), GCKPTI_V(load)(delta + i));
-                    GCKPTI_V(store)(de, GCKPTI_V(mul)(GCKPTI_V(mul)(x, y), scale));
+                    y = V(load)(de) - V(load)(delta + i);
+                    V(store)(de, x * y * scale);
                 }
-            GCKPTI_V(head_factors)(h, p, n);
+            V(head_factors)(h, p, n);
             if (dq || dk)
-                GCKPTI_V(head_factors)(h, ds, n);
+                V(head_factors)(h, ds, n);
             /* chains start with the first tile a query meets, the first query that meets a tile */
             int first_met = first == (h->causal ? j : 0);
             over_queries.fresh = first_met && !call->in[2].accumulate;
             if (dv)
-                GCKPTI_V(head_strips)(h, &over_queries, n, h->d, m, p, g, dv + key);
+                V(head_strips)(h, &over_queries, n, h->d, m, p, g, dv + key);
             over_keys.fresh = j == 0 && !call->in[0].accumulate;
             if (dq) {
-                GCKPTI_V(gather)(h, call->in[1].data + key, n, k);
-                GCKPTI_V(head_strips)(h, &over_keys, m, h->d, n, ds, k, dq + at);
+                V(gather)(h, call->in[1].data + key, n, k);
+                V(head_strips)(h, &over_keys, m, h->d, n, ds, k, dq + at);
             }
             over_queries.fresh = first_met && !call->in[1].accumulate;
             if (dk)
-                GCKPTI_V(head_strips)(h, &over_queries, n, h->d, m, ds, q, dk + key);
+                V(head_strips)(h, &over_queries, n, h->d, m, ds, q, dk + key);
         }
     }
 }
 
 /* ---- cross_entropy: a row of n logits, with max and log(sum) of exp(x - max) ---- */
-static GCKPTI_TARGET void GCKPTI_V(classes_backward)(const float *x, float *d, int64_t n, float max,
-                                                     float log_sum, float scale, int accumulate)
+static GCKPTI_TARGET void V(classes_backward)(const float *x, float *d, int64_t n, float max,
+                                              float log_sum, float scale, int accumulate)
 {
-    const GCKPTI_FLOATS top = GCKPTI_V(set1)(max), rest = GCKPTI_V(set1)(log_sum);
-    for (int64_t j = 0; j < n; j += GCKPTI_W) {
-        GCKPTI_FLOATS e = GCKPTI_V(sub)(GCKPTI_V(load_n)(x + j, n - j), top);
-        GCKPTI_V(put)
-        (d + j, GCKPTI_V(exp)(GCKPTI_V(sub)(e, rest)), GCKPTI_V(set1)(scale), accumulate, n - j);
+    const FLOATS top = V(set1)(max), rest = V(set1)(log_sum);
+    for (int64_t j = 0; j < n; j += W) {
+        FLOATS e = V(load_n)(x + j, n - j) - top;
+        V(put)(d + j, V(exp)(e - rest), V(set1)(scale), accumulate, n - j);
     }
 }
 
 #define GCKPTI_KERNELS(mixed)                                                                      \
-    GCKPTI_V(product_piece), GCKPTI_V(online), GCKPTI_V(divide), GCKPTI_V(square_sum),             \
-        GCKPTI_V(adamw), GCKPTI_V(curve_forward), GCKPTI_V(curve_backward),                        \
-        GCKPTI_V(pair_forward), GCKPTI_V(product_gradient), GCKPTI_V(softmax_forward),             \
-        GCKPTI_V(softmax_backward), GCKPTI_V(norm_forward), GCKPTI_V(norm_backward),               \
-        GCKPTI_V(columns), GCKPTI_V(attention_forward), GCKPTI_V(attention_backward),              \
-        GCKPTI_V(classes_backward), &mixed
-static const gckpti_kernels GCKPTI_V(kernels) = { GCKPTI_KERNELS(GCKPTI_V(mixed_kernels)) };
+    V(product_piece), V(online), V(divide), V(square_sum), V(dot), V(adamw), V(add_to),            \
+        V(elementwise_forward), V(elementwise_backward), V(softmax_forward), V(softmax_backward),  \
+        V(norm_forward), V(norm_backward), V(columns), V(attention_forward),                       \
+        V(attention_backward), V(classes_backward), &mixed
+static const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
 #if GCKPTI_ISA == 3 && GCKPTI_BF16
 static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_kernels_bf16) };
 #endif
@@ -16896,18 +16816,18 @@ static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_
 
 #undef GCKPTI_EACH_LANE
 #undef GCKPTI_EACH_ROW
-#undef GCKPTI_FLOATS
 #undef GCKPTI_INLINED
-#undef GCKPTI_INTS
 #undef GCKPTI_ISA
 #undef GCKPTI_LANES
-#undef GCKPTI_SIDE
 #undef GCKPTI_BAND
+#undef GCKPTI_MM
 #undef GCKPTI_TARGET
 #undef GCKPTI_TILE_ROWS
 #undef GCKPTI_TILE_VECTORS
-#undef GCKPTI_V
-#undef GCKPTI_W
+#pragma pop_macro("V")
+#pragma pop_macro("W")
+#pragma pop_macro("FLOATS")
+#pragma pop_macro("INTS")
 #if defined(__cplusplus) && !defined(__clang__)
 #pragma GCC diagnostic pop
 #endif
