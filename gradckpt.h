@@ -5753,7 +5753,7 @@ typedef struct {
 } gckpti_version;
 typedef struct {
     int start, end;
-    size_t size, offset, peak;
+    size_t size, offset;
     int version;
 } gckpti_block;
 typedef struct {
@@ -5813,6 +5813,16 @@ static void *gckpti_scratch_new(gckpti_planner *p, size_t n, size_t size)
     return memory + head;
 }
 
+/* Gives back what was asked for since the newest piece was `mark`. */
+static void gckpti_scratch_release(gckpti_planner *p, gckpti_scratch *mark)
+{
+    while (p->scratch != mark) {
+        gckpti_scratch *piece = p->scratch;
+        p->scratch = piece->before;
+        gckpti_resize(p->memory, piece, piece->size, 0);
+    }
+}
+
 static void gckpti_planner_free(gckpti_planner *p)
 {
     if (p->blocks)
@@ -5827,11 +5837,7 @@ static void gckpti_planner_free(gckpti_planner *p)
         gckpti_resize(p->memory, p->raw, p->raw_capacity * sizeof *p->raw, 0);
     if (p->list)
         gckpti_resize(p->memory, p->list, p->list ? p->capacity * sizeof *p->list : 0, 0);
-    while (p->scratch) {
-        gckpti_scratch *piece = p->scratch;
-        p->scratch = piece->before;
-        gckpti_resize(p->memory, piece, piece->size, 0);
-    }
+    gckpti_scratch_release(p, NULL);
 }
 
 static int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
@@ -6863,24 +6869,25 @@ static gckpt_result gckpti_lifetimes(gckpti_planner *p)
     return GCKPT_OK;
 }
 
-/* ---- step 5: best fit, in several orders ----
- * Blocks that live to the end of the list (gradients of parameters, mostly) are stairs at the
- * bottom, in the order they begin: what lives beside them stays above the stairs of its last
- * instruction. The others are placed one by one, each into the smallest gap between those that live
- * at the same time. Several orders are tried; then, while something sticks out above the greatest
- * sum of live bytes, a block that does is placed earlier, mostly before one that is in its way (a
- * random choice from a fixed seed), which stays when it is no worse. Efforts are counted, so that a
- * layout is the same on every machine. */
-enum {
-    GCKPTI_BY_SIZE,
-    GCKPTI_BY_ROOT,  /* size x square root of lifetime */
-    GCKPTI_BY_PEAK,  /* greatest live sum of its lifetime */
-    GCKPTI_BY_AREA,  /* size x lifetime */
-    GCKPTI_BY_START, /* exact when all sizes are equal */
-    GCKPTI_BY_END,
-    GCKPTI_ORDERS = GCKPTI_BY_END
-};
-enum { GCKPTI_BUMPS = 512, GCKPTI_BUMP_WORK = 1 << 18, GCKPTI_TINY = 64, GCKPTI_PAIRS = 1 << 22 };
+/* ---- step 5: offsets ----
+ * Seen over the instructions, what is placed has a skyline. Its lowest level (a run of instructions
+ * of one height) gets, of the blocks that live within it, the one whose turn is first; when there is
+ * none, it rises to its lower neighbour and joins it: best fit on a skyline (Burke, Kendall and
+ * Whitwell 2004; for tensors Sekiyama and others 2018, "Profile-guided memory optimization for deep
+ * neural networks"). The first turns go by size x lifetime. So values whose backwards go in reverse,
+ * which nest, are stacked without a gap, the last to die at the bottom. While something sticks out
+ * above the greatest sum of live bytes, what does moves half way to the front and all is placed
+ * again (squeaky wheel: Joslin and Clements 1999); then from two other orders.
+ *
+ * Near-linear: a block divides a level into at most three and every rise ends one, so there are at
+ * most 3 n of each; the lowest is known from a tournament. The block comes from a tree whose leaves
+ * are in Z-order of (start, end) (Morton 1966), so that lifetimes below a node are near each other:
+ * only nodes are looked into where one may fit and come before the best found. Nodes looked at are
+ * counted, so that a layout is the same on every machine.
+ *
+ * Invariants: levels cover all instructions, and neighbours differ in height; what is placed lies
+ * below the levels of its lifetime. */
+enum { GCKPTI_PLACE_ORDERS = 3, GCKPTI_PLACE_ROUNDS = 200, GCKPTI_PLACE_WORK = 1 << 20 };
 
 /* Merge sort by key, bottom up, stable; `spare` has room for n. */
 static void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
@@ -6896,183 +6903,244 @@ static void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
         }
 }
 
-/* Ascending keys: what comes first in this order. */
-static uint64_t gckpti_block_key(const gckpti_block *b, int order)
+typedef struct {
+    size_t height;  /* at its first instruction; SIZE_MAX where no level begins */
+    int begin, end; /* its last instruction knows the first, the first knows the last */
+} gckpti_level;
+typedef struct {
+    gckpti_block *block;
+    uint64_t turn;
+    size_t offset; /* of this round; the block has the best */
+} gckpti_candidate;
+typedef struct {
+    int start, end; /* of the blocks below it that have no place yet: the latest start, the */
+    uint64_t turn;  /* earliest end, the first turn */
+} gckpti_branch;
+typedef struct {
+    size_t n, length, alignment, goal, work; /* goal: greatest live sum; work: nodes looked at */
+    gckpti_level *level;                     /* by instruction */
+    int *lowest;         /* tournament of levels: 1 has the winner, length + x instruction x */
+    gckpti_branch *tree; /* 1 is the root, n + i belongs to leaf i */
+    gckpti_candidate *candidates;
+    gckpti_keyed *keys; /* to sort, and as many to spare */
+} gckpti_skyline;
+
+static void gckpti_set_height(gckpti_skyline *s, int x, size_t height)
 {
-    uint64_t life = (uint64_t)(b->end - b->start) + 1, size = b->size, key = size;
-    if (order == GCKPTI_BY_ROOT)
-        key = size * gckpti_root(life << 32, 24); /* with 8 binary places */
-    else if (order == GCKPTI_BY_AREA)
-        key = size * life;
-    else if (order == GCKPTI_BY_PEAK)
-        key = b->peak;
-    else if (order == GCKPTI_BY_END)
-        key = (uint64_t)b->end;
-    else if (order == GCKPTI_BY_START)
-        key = UINT64_MAX - (uint64_t)b->start;
-    return UINT64_MAX - key;
+    s->level[x].height = height;
+    for (size_t i = (s->length + (size_t)x) / 2; i > 0; i /= 2, s->work++) {
+        int a = s->lowest[2 * i], b = s->lowest[2 * i + 1], before = s->lowest[i];
+        size_t first = s->level[a].height, second = s->level[b].height;
+        s->lowest[i] = first < second || (first == second && a < b) ? a : b;
+        if (s->lowest[i] == before && before != x)
+            break; /* nothing changes above */
+    }
 }
 
-typedef struct {
-    size_t low, high;
-} gckpti_taken; /* bytes, high rounded up */
-typedef struct {
-    gckpti_planner *p;
-    size_t n, alignment, goal, floor, pairs, work; /* goal: greatest live sum; floor: top of the
-                                                      stairs */
-    size_t *stairs; /* by instruction: bytes of blocks that began and live to the end */
-    size_t *first;  /* of each block's neighbours; NULL: too many to list */
-    int *beside;    /* blocks that live at the same time */
-    int *order, *trial, *by_offset;
-    size_t *at;        /* offsets of blocks in l->order */
-    int *at_by_offset; /* blocks by that */
-    unsigned char *placed;
-    gckpti_taken *taken;
-    gckpti_keyed *keys, *spare;
-} gckpti_layer;
-
-/* The order as block numbers; stable, so ties keep the order of lifetimes, then of beginnings. */
-static void gckpti_layer_sort(gckpti_layer *l, int order)
+static void gckpti_put_level(gckpti_skyline *s, int begin, int end, size_t height)
 {
-    for (int pass = 0; pass < 2; pass++) { /* longest lives first, then the order itself */
-        for (size_t i = 0; i < l->n; i++) {
-            const gckpti_block *b = &l->p->blocks[pass ? l->keys[i].item : (int)i];
-            if (!pass)
-                l->keys[i].item = (int)i;
-            l->keys[i].key =
-                pass ? gckpti_block_key(b, order) : UINT64_MAX - (uint64_t)(b->end - b->start);
-        }
-        gckpti_sort_keys(l->keys, l->spare, l->n);
-    }
-    for (size_t i = 0; i < l->n; i++)
-        l->order[i] = l->keys[i].item;
+    s->level[begin].end = end;
+    s->level[end].begin = begin;
+    if (s->level[begin].height != height)
+        gckpti_set_height(s, begin, height);
 }
 
-/* What placed blocks take while block i lives, by offset, in l->taken; `placed` blocks so far. */
-static size_t gckpti_collect(gckpti_layer *l, int i, size_t placed)
+/* Puts a level, joined with neighbours that are as high. */
+static void gckpti_join_level(gckpti_skyline *s, int begin, int end, size_t height)
 {
-    const gckpti_block *b = l->p->blocks;
-    size_t count = 0;
-    if (!l->first || l->first[i + 1] - l->first[i] > placed / 8 + 16) { /* many: no need to sort */
-        for (size_t k = 0; k < placed; k++) {
-            const gckpti_block *o = &b[l->by_offset[k]];
-            if (o->end < b[i].start || b[i].end < o->start)
-                continue;
-            l->taken[count].low = o->offset;
-            l->taken[count++].high = gckpti_round_up(o->offset + o->size, l->alignment);
-        }
-        return count;
+    if ((size_t)end + 1 < s->length && s->level[end + 1].height == height) {
+        int right = end + 1;
+        end = s->level[right].end;
+        gckpti_set_height(s, right, SIZE_MAX);
     }
-    for (size_t k = l->first[i]; k < l->first[i + 1]; k++) {
-        const gckpti_block *o = &b[l->beside[k]];
-        if (!l->placed[l->beside[k]])
+    if (begin > 0 && s->level[s->level[begin - 1].begin].height == height) {
+        int left = s->level[begin - 1].begin;
+        gckpti_set_height(s, begin, SIZE_MAX);
+        begin = left;
+    }
+    gckpti_put_level(s, begin, end, height);
+}
+
+/* Raises the level begin..end to its lower neighbour. */
+static void gckpti_raise_level(gckpti_skyline *s, int begin, int end)
+{
+    size_t left = SIZE_MAX, right = SIZE_MAX;
+    if (begin > 0)
+        left = s->level[s->level[begin - 1].begin].height;
+    if ((size_t)end + 1 < s->length)
+        right = s->level[end + 1].height;
+    gckpti_join_level(s, begin, end, left < right ? left : right);
+}
+
+/* What is below node i; 0: the same as before. */
+static int gckpti_join_branches(gckpti_skyline *s, size_t i)
+{
+    const gckpti_branch *a = &s->tree[2 * i], *b = a + 1, before = s->tree[i];
+    gckpti_branch *to = &s->tree[i];
+    to->start = a->start > b->start ? a->start : b->start;
+    to->end = a->end < b->end ? a->end : b->end;
+    to->turn = a->turn < b->turn ? a->turn : b->turn;
+    return to->start != before.start || to->end != before.end || to->turn != before.turn;
+}
+
+/* The leaf whose turn is first of those that live within begin..end, taken out of the tree; NULL:
+ * there is none. */
+static gckpti_candidate *gckpti_take_first(gckpti_skyline *s, int begin, int end)
+{
+    size_t stack[2 * 8 * sizeof(size_t)], count = 1, found = 0;
+    uint64_t turn = UINT64_MAX;
+    stack[0] = 1;
+    while (count > 0) {
+        size_t i = stack[--count];
+        const gckpti_branch *b = &s->tree[i];
+        s->work++;
+        if (b->start < begin || b->end > end || b->turn >= turn)
             continue;
-        size_t at = count++;
-        for (; at > 0 && l->taken[at - 1].low > o->offset; at--)
-            l->taken[at] = l->taken[at - 1];
-        l->taken[at].low = o->offset;
-        l->taken[at].high = gckpti_round_up(o->offset + o->size, l->alignment);
+        if (i < s->n) { /* the child with the first turn is looked into first */
+            int right = s->tree[2 * i + 1].turn < s->tree[2 * i].turn;
+            stack[count++] = 2 * i + !right;
+            stack[count++] = 2 * i + (size_t)right;
+        } else {
+            found = i;
+            turn = b->turn;
+        }
     }
-    return count;
+    if (!found)
+        return NULL;
+    const gckpti_branch none = { -1, INT32_MAX, UINT64_MAX };
+    s->tree[found] = none;
+    for (size_t i = found / 2; i > 0 && gckpti_join_branches(s, i); i /= 2)
+        s->work++;
+    return &s->candidates[found - s->n];
 }
 
-/* Places blocks in the given order, the first `from` of which lie where l->at says; into the
- * smallest gap, or the lowest. Returns the arena, or more than `most` as soon as it is. */
-static size_t gckpti_place(gckpti_layer *l, const int *order, size_t from, size_t most, int lowest)
+/* Places all by their turns. Returns the arena; SIZE_MAX: more than can be addressed. */
+static size_t gckpti_place_all(gckpti_skyline *s)
 {
-    gckpti_block *b = l->p->blocks;
-    size_t arena = l->floor, kept = 0;
-    memset(l->placed, 0, l->n);
-    for (size_t k = 0; k < from; k++) {
-        int i = order[k];
-        l->placed[i] = 1;
-        b[i].offset = l->at[i];
-        arena = b[i].offset + b[i].size > arena ? b[i].offset + b[i].size : arena;
+    size_t arena = 0;
+    for (size_t x = 0; x < s->length; x++) {
+        s->level[x].height = SIZE_MAX;
+        s->lowest[s->length + x] = (int)x;
     }
-    for (size_t k = 0; kept < from; k++)
-        if (l->placed[l->at_by_offset[k]])
-            l->by_offset[kept++] = l->at_by_offset[k];
-    for (size_t k = from; k < l->n && arena <= most; k++) {
-        int i = order[k];
-        size_t count = gckpti_collect(l, i, k), at = l->stairs[b[i].end], best = SIZE_MAX;
-        size_t room = SIZE_MAX;
-        l->work += count + 8;
-        for (size_t j = 0; j < count; j++) {
-            const gckpti_taken *o = &l->taken[j];
-            if (o->low >= at && o->low - at >= b[i].size && o->low - at < room) {
-                best = at;
-                room = lowest ? 0 : o->low - at;
-            }
-            at = o->high > at ? o->high : at;
+    for (size_t i = s->length; i-- > 1;)
+        s->lowest[i] = s->lowest[2 * i];
+    gckpti_put_level(s, 0, (int)s->length - 1, 0);
+    for (size_t i = 0; i < s->n; i++) {
+        gckpti_branch b = { s->candidates[i].block->start, s->candidates[i].block->end, s->candidates[i].turn };
+        s->tree[s->n + i] = b;
+    }
+    for (size_t i = s->n; i-- > 1;)
+        gckpti_join_branches(s, i);
+    for (size_t left = s->n; left > 0;) {
+        int begin = s->lowest[1], end = s->level[begin].end;
+        size_t height = s->level[begin].height;
+        gckpti_candidate *next = gckpti_take_first(s, begin, end);
+        if (!next) {
+            gckpti_raise_level(s, begin, end);
+            continue;
         }
-        b[i].offset = best == SIZE_MAX ? at : best;
-        l->placed[i] = 1;
-        if (b[i].offset + b[i].size > arena)
-            arena = b[i].offset + b[i].size;
-        size_t low = 0, high = k;
-        while (low < high) {
-            size_t middle = (low + high) / 2;
-            if (b[l->by_offset[middle]].offset <= b[i].offset)
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        memmove(l->by_offset + low + 1, l->by_offset + low, (k - low) * sizeof(int));
-        l->by_offset[low] = i;
+        const gckpti_block *b = next->block;
+        size_t top = height + b->size;
+        if (top > PTRDIFF_MAX / 2)
+            return SIZE_MAX;
+        next->offset = height;
+        arena = top > arena ? top : arena;
+        if (b->start > begin)
+            gckpti_put_level(s, begin, b->start - 1, height);
+        if (b->end < end)
+            gckpti_put_level(s, b->end + 1, end, height);
+        gckpti_join_level(s, b->start, b->end, gckpti_round_up(top, s->alignment));
+        left--;
     }
     return arena;
 }
 
-/* l->trial = l->order with a block that sticks out earlier. Returns where. */
-static size_t gckpti_bump(gckpti_layer *l, uint64_t *random)
+/* Turns by size x lifetime (order 0), lifetime (1) or size (2), the greatest first. */
+static void gckpti_first_turns(gckpti_skyline *s, int order)
 {
-    const gckpti_block *b = l->p->blocks;
-    size_t high = 0, at = 0, before = 0, blockers = 0;
-    uint64_t draw[2];
-    for (int i = 0; i < 2; i++) {
-        *random = *random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-        draw[i] = *random >> 33;
+    for (size_t i = 0; i < s->n; i++) {
+        const gckpti_block *b = s->candidates[s->keys[i].item].block;
+        uint64_t life = (uint64_t)(b->end - b->start) + 1, size = b->size;
+        uint64_t area = size > UINT64_MAX / life ? UINT64_MAX : size * life;
+        s->keys[i].key = UINT64_MAX - (order == 0 ? area : order == 1 ? life : size);
     }
-    for (int pass = 0; pass < 2; pass++) { /* count those that stick out, then pick one */
-        size_t pick = pass ? (size_t)(draw[0] % high) : 0;
-        high = 0;
-        for (size_t k = 0; k < l->n; k++) {
-            const gckpti_block *o = &b[l->order[k]];
-            if (l->at[l->order[k]] + o->size <= l->goal)
-                continue;
-            if (pass && high == pick)
-                at = k;
-            high++;
-        }
-    }
-    if (draw[0] >> 29 == 0 && l->n < GCKPTI_TINY) /* any block, to leave where those lead */
-        at = (size_t)(draw[1] % l->n);
-    const gckpti_block *x = &b[l->order[at]];
-    before = at ? (size_t)(draw[1] / 2 % at) : 0;
-    for (int pass = 0; pass < 2 && draw[1] % 2; pass++) {
-        size_t pick = pass && blockers ? (size_t)(draw[1] / 2 % blockers) : 0;
-        blockers = 0;
-        for (size_t k = 0; k < at; k++) {
-            const gckpti_block *o = &b[l->order[k]];
-            if (o->end < x->start || x->end < o->start)
-                continue;
-            if (pass && blockers == pick)
-                before = k;
-            blockers++;
-        }
-    }
-    memcpy(l->trial, l->order, before * sizeof(int));
-    l->trial[before] = l->order[at];
-    memcpy(l->trial + before + 1, l->order + before, (at - before) * sizeof(int));
-    memcpy(l->trial + at + 1, l->order + at + 1, (l->n - at - 1) * sizeof(int));
-    return before;
+    gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
+    for (size_t i = 0; i < s->n; i++) /* room for 32 moves to the front */
+        s->candidates[s->keys[i].item].turn = (uint64_t)(i + 1) << 32;
 }
 
-static void gckpti_keep_layout(gckpti_layer *l, size_t arena)
+/* The bits of both in turn. */
+static uint64_t gckpti_interleave(int first, int second)
 {
-    l->p->arena = arena;
-    for (size_t i = 0; i < l->n; i++)
-        l->p->versions[l->p->blocks[i].version].offset = l->p->blocks[i].offset;
+    static const uint64_t mask[5] = { UINT64_C(0x0000ffff0000ffff), UINT64_C(0x00ff00ff00ff00ff),
+                                      UINT64_C(0x0f0f0f0f0f0f0f0f), UINT64_C(0x3333333333333333),
+                                      UINT64_C(0x5555555555555555) };
+    uint64_t a = (uint64_t)first, b = (uint64_t)second;
+    for (int i = 0; i < 5; i++) {
+        a = (a | a << (16 >> i)) & mask[i];
+        b = (b | b << (16 >> i)) & mask[i];
+    }
+    return a << 1 | b;
+}
+
+/* Leaves in Z-order; the greatest live sum (`live` has length + 1 zeros). */
+static void gckpti_skyline_start(gckpti_skyline *s, gckpti_block *blocks, size_t *live)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        size_t size = gckpti_round_up(blocks[i].size, s->alignment);
+        live[blocks[i].start] += size;
+        live[blocks[i].end + 1] -= size; /* wraps, and back when summed */
+        s->keys[i].item = (int)i;
+        s->keys[i].key = gckpti_interleave(blocks[i].start, blocks[i].end);
+    }
+    for (size_t x = 0; x < s->length; x++) {
+        live[x + 1] += live[x];
+        s->goal = live[x] > s->goal ? live[x] : s->goal;
+    }
+    gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
+    for (size_t i = 0; i < s->n; i++) {
+        s->candidates[i].block = &blocks[s->keys[i].item];
+        s->keys[i].item = (int)i;
+        s->keys[i].key = s->length - (size_t)s->candidates[i].block->end;
+    }
+    gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
+}
+
+/* Gives each block an offset, so that no two that live at the same time overlap. Returns the arena;
+ * SIZE_MAX: out of memory (p->failed), or more bytes than can be addressed. */
+static size_t gckpti_place(gckpti_planner *p, gckpti_block *blocks, size_t n, size_t alignment)
+{
+    gckpti_scratch *mark = p->scratch;
+    gckpti_skyline s = { n, 1, alignment, 0, 0, NULL, NULL, NULL, NULL, NULL };
+    size_t best = n > 0 ? SIZE_MAX : 0;
+    for (size_t i = 0; i < n; i++)
+        s.length = (size_t)blocks[i].end >= s.length ? (size_t)blocks[i].end + 1 : s.length;
+    s.level = (gckpti_level *)gckpti_scratch_new(p, s.length, sizeof *s.level);
+    s.lowest = (int *)gckpti_scratch_new(p, 2 * s.length, sizeof *s.lowest);
+    s.tree = (gckpti_branch *)gckpti_scratch_new(p, 2 * n, sizeof *s.tree);
+    s.candidates = (gckpti_candidate *)gckpti_scratch_new(p, n, sizeof *s.candidates);
+    s.keys = (gckpti_keyed *)gckpti_scratch_new(p, 2 * n, sizeof *s.keys);
+    size_t *live = (size_t *)gckpti_scratch_new(p, s.length + 1, sizeof *live);
+    if (!p->failed)
+        gckpti_skyline_start(&s, blocks, live);
+    for (int order = 0; order < GCKPTI_PLACE_ORDERS && best > s.goal && !p->failed; order++) {
+        gckpti_first_turns(&s, order);
+        s.work = 0;
+        for (int round = 0; best > s.goal && s.work < GCKPTI_PLACE_WORK; round++) {
+            size_t arena = round < GCKPTI_PLACE_ROUNDS ? gckpti_place_all(&s) : SIZE_MAX;
+            if (arena == SIZE_MAX)
+                break;
+            for (size_t i = 0; i < n; i++) {
+                if (arena < best)
+                    s.candidates[i].block->offset = s.candidates[i].offset;
+                if (s.candidates[i].offset + s.candidates[i].block->size > s.goal)
+                    s.candidates[i].turn /= 2;
+            }
+            best = arena < best ? arena : best;
+        }
+    }
+    gckpti_scratch_release(p, mark);
+    return best;
 }
 
 /* The storages as blocks, in the order they begin. Returns how many. */
@@ -7113,183 +7181,12 @@ static void gckpti_sort_blocks(gckpti_block *b, size_t n)
     gckpti_sort(b, n, sizeof *b, gckpti_block_before, NULL);
 }
 
-/* Greatest live sum of each block's lifetime: from sums of whole chunks of instructions, and of
- * single ones at its ends. */
-static void gckpti_block_peaks(gckpti_layer *l, const size_t *live, size_t *chunk)
-{
-    enum { CHUNK = 64 };
-    for (size_t x = 0; x <= l->p->length; x++) {
-        size_t *most = &chunk[x / CHUNK];
-        *most = x % CHUNK == 0 || live[x] > *most ? live[x] : *most;
-        l->goal = live[x] > l->goal ? live[x] : l->goal;
-    }
-    for (size_t i = 0; i < l->n; i++) {
-        gckpti_block *b = &l->p->blocks[i];
-        b->peak = 0;
-        for (size_t x = (size_t)b->start; x <= (size_t)b->end;) {
-            int whole = x % CHUNK == 0 && x + CHUNK <= (size_t)b->end;
-            size_t most = whole ? chunk[x / CHUNK] : live[x];
-            b->peak = most > b->peak ? most : b->peak;
-            x += whole ? CHUNK : 1;
-        }
-    }
-}
-
-/* Lists who lives beside whom, unless these are too many; blocks are in the order they begin. */
-static void gckpti_find_neighbours(gckpti_layer *l)
-{
-    const gckpti_block *b = l->p->blocks;
-    int *active = l->trial;
-    size_t *first = (size_t *)gckpti_new(l->p->memory, l->n + 2, sizeof *first);
-    if (!first) {
-        l->p->failed = 1;
-        return;
-    }
-    for (int pass = 0; pass < 2; pass++) {
-        size_t count = 0, pairs = 0;
-        for (size_t i = 0; i < l->n && pairs <= GCKPTI_PAIRS; i++) {
-            size_t kept = 0;
-            for (size_t k = 0; k < count; k++) {
-                int j = active[k];
-                if (b[j].end < b[i].start)
-                    continue;
-                active[kept++] = j;
-                if (pass) {
-                    l->beside[--first[i + 1]] = j;
-                    l->beside[--first[j + 1]] = (int)i;
-                } else {
-                    first[i + 1]++;
-                    first[j + 1]++;
-                }
-            }
-            pairs += kept;
-            active[kept] = (int)i;
-            count = kept + 1;
-        }
-        if (pass)
-            break;
-        for (size_t i = 0; i < l->n; i++)
-            first[i + 1] += first[i];
-        l->pairs = 2 * pairs;
-        l->beside = pairs <= GCKPTI_PAIRS
-                        ? (int *)gckpti_new(l->p->memory, l->pairs + 1, sizeof(int))
-                        : NULL;
-        if (!l->beside) {
-            l->p->failed = l->p->failed || pairs <= GCKPTI_PAIRS;
-            gckpti_delete(l->p->memory, first, l->n + 2, sizeof *first);
-            return;
-        }
-    }
-    /* entry i + 1 now holds the start of i */
-    memmove(first, first + 1, l->n * sizeof *first);
-    first[l->n] = l->pairs;
-    l->first = first;
-}
-
-/* The stairs, the greatest live sum, the neighbours. What belongs to the stairs leaves the list. */
-static void gckpti_layer_start(gckpti_layer *l, size_t n)
-{
-    gckpti_planner *p = l->p;
-    gckpti_block *b = p->blocks;
-    size_t length = p->length, top = 0;
-    size_t *live = (size_t *)gckpti_new(p->memory, 2 * length + 4, sizeof *live);
-    if (!live) {
-        p->failed = 1;
-        return;
-    }
-    for (size_t i = 0; i < n; i++) {
-        size_t size = gckpti_round_up(b[i].size, l->alignment);
-        live[b[i].start] += size;
-        live[b[i].end + 1] -= size; /* wraps, and back when summed */
-        if ((size_t)b[i].end + 1 < length) {
-            b[l->n++] = b[i];
-            continue;
-        }
-        p->versions[b[i].version].offset = top;
-        l->floor = top + b[i].size;
-        top += size;
-        l->stairs[b[i].start] += size;
-    }
-    for (size_t x = 1; x <= length; x++) {
-        live[x] += live[x - 1];
-        l->stairs[x] += l->stairs[x - 1];
-    }
-    gckpti_block_peaks(l, live, live + length + 2);
-    gckpti_delete(p->memory, live, 2 * length + 4, sizeof *live);
-    gckpti_find_neighbours(l);
-}
-
-/* One run of bumps, from an order. */
-static void gckpti_bump_run(gckpti_layer *l, int order)
-{
-    uint64_t random = (uint64_t)order;
-    l->work = 0;
-    gckpti_layer_sort(l, order);
-    memcpy(l->trial, l->order, l->n * sizeof(int));
-    size_t now = SIZE_MAX, from = 0;
-    for (int round = 0; round <= GCKPTI_BUMPS && l->work < GCKPTI_BUMP_WORK && now > l->goal;
-         round++) {
-        if (round > 0)
-            from = gckpti_bump(l, &random);
-        size_t arena =
-            gckpti_place(l, l->trial, from, now, round > 0 && l->n < GCKPTI_TINY && random >> 63);
-        if (arena > now)
-            continue;
-        now = arena;
-        memcpy(l->order, l->trial, l->n * sizeof(int));
-        memcpy(l->at_by_offset, l->by_offset, l->n * sizeof(int));
-        for (size_t i = 0; i < l->n; i++)
-            l->at[i] = l->p->blocks[i].offset;
-        if (arena < l->p->arena)
-            gckpti_keep_layout(l, arena);
-    }
-}
-
 static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
 {
-    size_t n = gckpti_list_blocks(p), room = n + 1;
-    gckpti_allocator *a = p->memory;
-    gckpti_layer l;
-    memset(&l, 0, sizeof l);
-    l.p = p;
-    l.alignment = alignment;
-    l.stairs = (size_t *)gckpti_new(a, p->length + 2, sizeof(size_t));
-    l.at = (size_t *)gckpti_new(a, room, sizeof(size_t));
-    l.order = (int *)gckpti_new(a, room, sizeof(int));
-    l.trial = (int *)gckpti_new(a, room, sizeof(int));
-    l.by_offset = (int *)gckpti_new(a, 2 * room, sizeof(int));
-    l.at_by_offset = l.by_offset ? l.by_offset + room : NULL;
-    l.placed = (unsigned char *)gckpti_new(a, room, 1);
-    l.taken = (gckpti_taken *)gckpti_new(a, room, sizeof *l.taken);
-    l.keys = (gckpti_keyed *)gckpti_new(a, room, sizeof *l.keys);
-    l.spare = (gckpti_keyed *)gckpti_new(a, room, sizeof *l.spare);
-    p->failed = p->failed || !l.stairs || !l.at || !l.order || !l.trial || !l.by_offset ||
-                !l.placed || !l.taken || !l.keys || !l.spare;
-    if (!p->failed)
-        gckpti_layer_start(&l, n);
-    p->arena = SIZE_MAX;
-    int orders = l.first ? GCKPTI_ORDERS : 2; /* without neighbours each takes n x n */
-    for (int order = 0; order < orders && p->arena > l.goal && !p->failed; order++) {
-        gckpti_layer_sort(&l, order == 0 && !l.first ? GCKPTI_BY_END : order);
-        size_t arena = gckpti_place(&l, l.order, 0, p->arena - 1, 0);
-        if (arena < p->arena)
-            gckpti_keep_layout(&l, arena);
-    }
-    for (int order = 0; order < GCKPTI_ORDERS && p->arena > l.goal && !p->failed; order++)
-        if (l.first && (order == GCKPTI_BY_SIZE || order == GCKPTI_BY_PEAK ||
-                        (order == GCKPTI_BY_AREA && l.n < GCKPTI_TINY)))
-            gckpti_bump_run(&l, order);
-    gckpti_delete(a, l.first, l.first ? l.n + 2 : 0, sizeof(size_t));
-    gckpti_delete(a, l.beside, l.pairs + 1, sizeof(int));
-    gckpti_delete(a, l.spare, room, sizeof *l.spare);
-    gckpti_delete(a, l.keys, room, sizeof *l.keys);
-    gckpti_delete(a, l.taken, room, sizeof *l.taken);
-    gckpti_delete(a, l.placed, room, 1);
-    gckpti_delete(a, l.by_offset, 2 * room, sizeof(int));
-    gckpti_delete(a, l.trial, room, sizeof(int));
-    gckpti_delete(a, l.order, room, sizeof(int));
-    gckpti_delete(a, l.at, room, sizeof(size_t));
-    gckpti_delete(a, l.stairs, p->length + 2, sizeof(size_t));
+    size_t n = gckpti_list_blocks(p);
+    p->arena = gckpti_place(p, p->blocks, n, alignment);
+    for (size_t i = 0; i < n && !p->failed; i++)
+        p->versions[p->blocks[i].version].offset = p->blocks[i].offset;
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
