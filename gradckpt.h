@@ -4350,24 +4350,6 @@ GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
     return x->bf16 ? x->bf16[at] : gckpti_to_bf16(x->f32[at]);
 }
 
-#if GCKPTI_HAS_FAST
-/* d[q * width + i]: links 2 q (upper half) and 2 q + 1 (lower half) of lane i, from x[at]; 0 for
- * lanes from n on. A last link without a pair gets `odd`: -0 in a and +0 in b change no chain, not
- * even one at -0. */
-static void gckpti_mixed_pack(const gckpti_factor *x, int64_t at, int64_t n, int64_t k,
-                              uint16_t odd, uint32_t *d, int64_t width)
-{
-    for (int64_t p = 0; p < k; p += 2, d += width)
-        for (int64_t i = 0; i < width; i++) {
-            int64_t first = at + i * x->row + p * x->step;
-            d[i] = 0;
-            if (i < n)
-                d[i] = (uint32_t)gckpti_factor_at(x, first) << 16 |
-                       (p + 1 < k ? gckpti_factor_at(x, first + x->step) : odd);
-        }
-}
-#endif
-
 static float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
 {
     return gckpti_flush(
@@ -5136,7 +5118,7 @@ static gckpti_loss_kernels gckpti_plain_loss(gckpti_mixed_run product)
 /* A block of rows, a chunk of their classes. */
 typedef struct {
     const gckpt_call *call;
-    const gckpti_loss_kernels *by;
+    gckpti_loss_kernels by;
     int64_t row, rows, first, n; /* rows of the call from `row` on, classes from `first` on */
     int64_t counted;             /* rows that are not left out */
     const int32_t *target;       /* of each row */
@@ -5156,8 +5138,8 @@ static void gckpti_loss_look(void *context, int64_t r, int64_t worker)
     if (target >= 0 && at >= 0 && at < l->n)
         l->hit[r] = x[at];
     for (int64_t j = 0; target >= 0 && j < l->n; j += GCKPTI_LOSS_CHUNK)
-        l->by->online(x + j, NULL, gckpti_part(l->n - j, GCKPTI_LOSS_CHUNK), l->first + j == 0,
-                      &l->max[r], &l->sum[r]);
+        l->by.online(x + j, NULL, gckpti_part(l->n - j, GCKPTI_LOSS_CHUNK), l->first + j == 0,
+                     &l->max[r], &l->sum[r]);
 }
 
 /* The backward of row r: d from x, the target's apart. */
@@ -5175,7 +5157,7 @@ static void gckpti_loss_slope(void *context, int64_t r, int64_t worker)
     }
     if (here)
         logit = x[at], held = d[at];
-    l->by->gradient(x, d, l->n, aux[0], aux[1], scale, l->accumulate);
+    l->by.gradient(x, d, l->n, aux[0], aux[1], scale, l->accumulate);
     if (here) {
         d[at] = held;
         gckpti_put_product(&d[at], gckpti_exp((logit - aux[0]) - aux[1]) - 1.0f, scale,
@@ -5220,8 +5202,7 @@ static gckpt_result gckpti_cross_entropy_shape(gckpt_call *call)
 }
 
 /* The logits are the input: a chunk is all classes. */
-static void gckpti_cross_entropy_by(const gckpt_call *call, const gckpti_loss_kernels *by,
-                                    int backward)
+static void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by, int backward)
 {
     const gckpt_arg *x = &call->in[0];
     int64_t v = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape);
@@ -5230,7 +5211,7 @@ static void gckpti_cross_entropy_by(const gckpt_call *call, const gckpti_loss_ke
     for (int64_t row = 0; row < rows && (x->grad || !backward); row += GCKPTI_MIXED_ROWS) {
         gckpti_loss_begin(&l, row, gckpti_part(rows - row, GCKPTI_MIXED_ROWS));
         l.x = x->data + row * v, l.d = x->grad ? x->grad + row * v : NULL;
-        by->each(call, l.rows, 16 * v, backward ? gckpti_loss_slope : gckpti_loss_look, &l);
+        by.each(call, l.rows, 16 * v, backward ? gckpti_loss_slope : gckpti_loss_look, &l);
         if (!backward)
             gckpti_loss_finish(&l);
     }
@@ -5238,14 +5219,12 @@ static void gckpti_cross_entropy_by(const gckpt_call *call, const gckpti_loss_ke
 
 static void gckpti_cross_entropy_forward(const gckpt_call *call)
 {
-    gckpti_loss_kernels by = gckpti_plain_loss(NULL);
-    gckpti_cross_entropy_by(call, &by, 0);
+    gckpti_cross_entropy_by(call, gckpti_plain_loss(NULL), 0);
 }
 
 static void gckpti_cross_entropy_backward(const gckpt_call *call)
 {
-    gckpti_loss_kernels by = gckpti_plain_loss(NULL);
-    gckpti_cross_entropy_by(call, &by, 1);
+    gckpti_cross_entropy_by(call, gckpti_plain_loss(NULL), 1);
 }
 
 static int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
@@ -5312,7 +5291,7 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
 
 /* Three products for each block and chunk: logits = x w', dx += d w, dw += d' x. In bf16 plans dx
  * has its chains in work, since it is rounded once, when all classes are added. */
-static void gckpti_linear_cross_entropy_by(const gckpt_call *call, const gckpti_loss_kernels *by,
+static void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by,
                                            int backward)
 {
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
@@ -5326,23 +5305,23 @@ static void gckpti_linear_cross_entropy_by(const gckpt_call *call, const gckpti_
         uint16_t *rounded = backward && x->grad_bf16 ? x->grad_bf16 + row * c : NULL;
         float *dx = rounded ? work + parts.dx : backward && x->grad ? x->grad + row * c : NULL;
         if (rounded && x->accumulate)
-            by->widen(rounded, dx, l.rows * c);
+            by.widen(rounded, dx, l.rows * c);
         for (l.first = 0; l.first < v; l.first += l.n) {
             l.n = gckpti_part(v - l.first, GCKPTI_LOSS_CHUNK);
             gckpti_factor a = gckpti_factor_of(x, row * c, c, 1, 0), d = { l.d, NULL, l.n, 1, 0 };
             gckpti_factor b = gckpti_factor_of(w, l.first * c, c, 1, 0);
             if (l.counted > 0)
-                gckpti_product_to(call, by->product, l.rows, l.n, c, a, b, l.d, 0);
-            by->each(call, l.rows, 16 * l.n, backward ? gckpti_loss_slope : gckpti_loss_look, &l);
+                gckpti_product_to(call, by.product, l.rows, l.n, c, a, b, l.d, 0);
+            by.each(call, l.rows, 16 * l.n, backward ? gckpti_loss_slope : gckpti_loss_look, &l);
             if (dx)
-                gckpti_product_to(call, by->product, l.rows, c, l.n, d, gckpti_turned(b), dx,
+                gckpti_product_to(call, by.product, l.rows, c, l.n, d, gckpti_turned(b), dx,
                                   x->accumulate || l.first > 0);
             if (dw)
-                gckpti_product_to(call, by->product, l.n, c, l.rows, gckpti_turned(d),
+                gckpti_product_to(call, by.product, l.n, c, l.rows, gckpti_turned(d),
                                   gckpti_turned(a), dw + l.first * c, w->accumulate || row > 0);
         }
         if (rounded)
-            by->narrow(dx, rounded, l.rows * c);
+            by.narrow(dx, rounded, l.rows * c);
         if (!backward)
             gckpti_loss_finish(&l);
     }
@@ -5350,14 +5329,12 @@ static void gckpti_linear_cross_entropy_by(const gckpt_call *call, const gckpti_
 
 static void gckpti_linear_cross_entropy_forward(const gckpt_call *call)
 {
-    gckpti_loss_kernels by = gckpti_plain_loss(gckpti_plain_products(call));
-    gckpti_linear_cross_entropy_by(call, &by, 0);
+    gckpti_linear_cross_entropy_by(call, gckpti_plain_loss(gckpti_plain_products(call)), 0);
 }
 
 static void gckpti_linear_cross_entropy_backward(const gckpt_call *call)
 {
-    gckpti_loss_kernels by = gckpti_plain_loss(gckpti_plain_products(call));
-    gckpti_linear_cross_entropy_by(call, &by, 1);
+    gckpti_linear_cross_entropy_by(call, gckpti_plain_loss(gckpti_plain_products(call)), 1);
 }
 
 static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
@@ -14842,6 +14819,22 @@ typedef struct {
     const float *next; /* the tile of c to come: fetched meanwhile */
 } gckpti_tile;
 
+/* d[q * width + i]: links 2 q (upper half) and 2 q + 1 (lower half) of lane i, from x[at]; 0 for
+ * lanes from n on. A last link without a pair gets `odd`: -0 in a and +0 in b change no chain, not
+ * even one at -0. */
+static void gckpti_mixed_pack(const gckpti_factor *x, int64_t at, int64_t n, int64_t k,
+                              uint16_t odd, uint32_t *d, int64_t width)
+{
+    for (int64_t p = 0; p < k; p += 2, d += width)
+        for (int64_t i = 0; i < width; i++) {
+            int64_t first = at + i * x->row + p * x->step;
+            d[i] = 0;
+            if (i < n)
+                d[i] = (uint32_t)gckpti_factor_at(x, first) << 16 |
+                       (p + 1 < k ? gckpti_factor_at(x, first + x->step) : odd);
+        }
+}
+
 /* Of bf16 plans. pack: as gckpti_mixed_pack. tile: 8 rows of c, `width` columns (16, 32 or 48), +=
  * the chains of a and b, packed; NULL: gckpti_mixed_plain. */
 typedef struct gckpti_mixed_kernels {
@@ -15634,26 +15627,22 @@ static gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 
 static void gckpti_fast_cross_entropy_forward(const gckpt_call *call)
 {
-    gckpti_loss_kernels by = gckpti_fast_loss(call);
-    gckpti_cross_entropy_by(call, &by, 0);
+    gckpti_cross_entropy_by(call, gckpti_fast_loss(call), 0);
 }
 
 static void gckpti_fast_cross_entropy_backward(const gckpt_call *call)
 {
-    gckpti_loss_kernels by = gckpti_fast_loss(call);
-    gckpti_cross_entropy_by(call, &by, 1);
+    gckpti_cross_entropy_by(call, gckpti_fast_loss(call), 1);
 }
 
 static void gckpti_fast_linear_cross_entropy_forward(const gckpt_call *call)
 {
-    gckpti_loss_kernels by = gckpti_fast_loss(call);
-    gckpti_linear_cross_entropy_by(call, &by, 0);
+    gckpti_linear_cross_entropy_by(call, gckpti_fast_loss(call), 0);
 }
 
 static void gckpti_fast_linear_cross_entropy_backward(const gckpt_call *call)
 {
-    gckpti_loss_kernels by = gckpti_fast_loss(call);
-    gckpti_linear_cross_entropy_by(call, &by, 1);
+    gckpti_linear_cross_entropy_by(call, gckpti_fast_loss(call), 1);
 }
 
 /* ---- one set of kernels for each instruction set: kernels, at the end of this file ---- */
