@@ -3482,6 +3482,19 @@ static uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forward)
     return wanted > 1 ? 2 * forward : forward;
 }
 
+/* Flops for each element of the first input; a transcendental is worth about 20 additions. */
+#define GCKPTI_FLOPS(count)                                                                        \
+    static uint64_t gckpti_flops_##count(const gckpt_call *call)                                   \
+    {                                                                                              \
+        return count * (uint64_t)gckpti_elements(&call->in[0].shape);                              \
+    }
+GCKPTI_FLOPS(1)
+GCKPTI_FLOPS(3)
+GCKPTI_FLOPS(8)
+GCKPTI_FLOPS(13)
+GCKPTI_FLOPS(20)
+#undef GCKPTI_FLOPS
+
 GCKPTI_INLINE void gckpti_put_product(float *d, float a, float b, int accumulate)
 {
     *d = accumulate ? gckpti_fma(a, b, *d) : a * b;
@@ -3493,12 +3506,6 @@ static gckpt_result gckpti_unary_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
     return GCKPT_OK;
-}
-
-/* For the planner: a transcendental is worth about 20 additions. */
-static uint64_t gckpti_curve_flops(const gckpt_call *call)
-{
-    return 20 * (uint64_t)gckpti_elements(&call->shape);
 }
 
 GCKPTI_INLINE void gckpti_unary_forward(const gckpt_call *call, float (*f)(float x))
@@ -3537,7 +3544,7 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
     {                                                                                              \
         gckpti_unary_backward(call, needs, gckpti_##name##_slope);                                 \
     }                                                                                              \
-    GCKPTI_UNARY(name, gckpti_unary_shape, gckpti_curve_flops, needs)
+    GCKPTI_UNARY(name, gckpti_unary_shape, gckpti_flops_20, needs)
 
 /* relu: y = max(x, 0), NaN and -0 stay; dx = g where y > 0, else +0 (stored or added) */
 GCKPTI_INLINE float gckpti_relu(float x) { return x < 0.0f ? 0.0f : x; }
@@ -3637,23 +3644,24 @@ static gckpt_result gckpti_softmax_shape(gckpt_call *call)
     return gckpti_unary_shape(call);
 }
 
-GCKPTI_UNARY(softmax, gckpti_softmax_shape, gckpti_curve_flops, GCKPT_OUT)
+GCKPTI_UNARY(softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPT_OUT)
 #undef GCKPTI_UNARY
 
 /* scale: y = factor x;  dx = factor g */
-static void gckpti_scale_forward(const gckpt_call *call)
+static void gckpti_scale_by(const gckpt_call *call, const float *x, float *y, int accumulate)
 {
     float factor = *(const float *)call->attributes;
     int64_t n = gckpti_elements(&call->shape);
-    for (int64_t i = 0; i < n; i++)
-        call->out[i] = factor * call->in[0].data[i];
+    for (int64_t i = 0; y && i < n; i++)
+        gckpti_put_product(&y[i], factor, x[i], accumulate);
+}
+static void gckpti_scale_forward(const gckpt_call *call)
+{
+    gckpti_scale_by(call, call->in[0].data, call->out, 0);
 }
 static void gckpti_scale_backward(const gckpt_call *call)
 {
-    float factor = *(const float *)call->attributes, *d = call->in[0].grad;
-    int64_t n = gckpti_elements(&call->shape);
-    for (int64_t i = 0; d && i < n; i++)
-        gckpti_put_product(&d[i], factor, call->grad_out[i], call->in[0].accumulate);
+    gckpti_scale_by(call, call->grad_out, call->in[0].grad, call->in[0].accumulate);
 }
 GCKPTI_ROW(scale, GCKPTI_PLAIN, gckpti_unary_shape, NULL, GCKPTI_UNARY_FLAGS, 0);
 GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor)
@@ -3674,6 +3682,7 @@ static gckpt_result gckpti_dropout_shape(gckpt_call *call)
                           (double)p);
     return GCKPT_OK;
 }
+/* y = x where the mask, drawn from seed, step and tensor, lets it pass; backward: g for x. */
 static void gckpti_dropout_mask(const gckpt_call *call, const float *x, float *y, int accumulate)
 {
     float p = *(const float *)call->attributes, factor = 1.0f / (1.0f - p);
@@ -3702,7 +3711,7 @@ static void gckpti_dropout_backward(const gckpt_call *call) /* only training pla
     if (call->in[0].grad)
         gckpti_dropout_mask(call, call->grad_out, call->in[0].grad, call->in[0].accumulate);
 }
-GCKPTI_ROW(dropout, GCKPTI_PLAIN, gckpti_dropout_shape, gckpti_curve_flops, GCKPTI_UNARY_FLAGS, 0);
+GCKPTI_ROW(dropout, GCKPTI_PLAIN, gckpti_dropout_shape, gckpti_flops_20, GCKPTI_UNARY_FLAGS, 0);
 GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p)
 {
     return p <= 0.0f ? x : gckpt_apply(&gckpti_op_dropout, &x, 1, &p, sizeof p);
@@ -3818,6 +3827,7 @@ static void gckpti_broadcast_gradient(const gckpt_call *call, int i, float sign,
     } while (gckpti_walk_next(&w));
 }
 
+/* out = f(a, b), run by run. */
 GCKPTI_INLINE void gckpti_binary_forward(const gckpt_call *call, float (*f)(float a, float b))
 {
     gckpti_walk w;
@@ -3836,67 +3846,52 @@ GCKPTI_INLINE void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
     } while (gckpti_walk_next(&w));
 }
 
-/* add: da = g, db = g.  sub: da = g, db = -g. */
-GCKPTI_INLINE float gckpti_plus(float a, float b) { return a + b; }
-GCKPTI_INLINE float gckpti_minus(float a, float b) { return a - b; }
-static void gckpti_add_forward(const gckpt_call *call) { gckpti_binary_forward(call, gckpti_plus); }
-static void gckpti_sub_forward(const gckpt_call *call)
-{
-    gckpti_binary_forward(call, gckpti_minus);
-}
+/* Forward, row and builder of an op of two inputs; its formula is gckpti_pair_<name>. */
+#define GCKPTI_PAIR(name, flags, ...)                                                              \
+    static void gckpti_##name##_forward(const gckpt_call *call)                                    \
+    {                                                                                              \
+        gckpti_binary_forward(call, gckpti_pair_##name);                                           \
+    }                                                                                              \
+    GCKPTI_ROW(name, GCKPTI_FAST, gckpti_broadcast_shape, NULL,                                    \
+               GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | (flags), __VA_ARGS__);                        \
+    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
+    {                                                                                              \
+        gckpt_tensor *in[2] = { a, b };                                                            \
+        return gckpt_apply(&gckpti_op_##name, in, 2, NULL, 0);                                     \
+    }
 
+/* add: da = g, db = g.  sub: da = g, db = -g. */
 static void gckpti_add_gradients(const gckpt_call *call, float sign)
 {
     for (int i = 0; i < 2; i++)
         if (call->in[i].grad && call->in[i].grad != call->grad_out)
             gckpti_broadcast_gradient(call, i, i ? sign : 1.0f, NULL);
 }
+GCKPTI_INLINE float gckpti_pair_add(float a, float b) { return a + b; }
 static void gckpti_add_backward(const gckpt_call *call) { gckpti_add_gradients(call, 1.0f); }
+GCKPTI_PAIR(add, GCKPT_PASSES(0) | GCKPT_PASSES(1), GCKPT_SUMS, GCKPT_SUMS)
+
+GCKPTI_INLINE float gckpti_pair_sub(float a, float b) { return a - b; }
 static void gckpti_sub_backward(const gckpt_call *call) { gckpti_add_gradients(call, -1.0f); }
-GCKPTI_ROW(add, GCKPTI_FAST, gckpti_broadcast_shape, NULL,
-           GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPT_PASSES(0) | GCKPT_PASSES(1), GCKPT_SUMS,
-           GCKPT_SUMS);
-GCKPTI_ROW(sub, GCKPTI_FAST, gckpti_broadcast_shape, NULL,
-           GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPT_PASSES(0), GCKPT_SUMS, GCKPT_SUMS);
+GCKPTI_PAIR(sub, GCKPT_PASSES(0), GCKPT_SUMS, GCKPT_SUMS)
 
 /* mul: da = g b, db = g a */
-GCKPTI_INLINE float gckpti_times(float a, float b) { return a * b; }
-static void gckpti_mul_forward(const gckpt_call *call)
-{
-    gckpti_binary_forward(call, gckpti_times);
-}
+GCKPTI_INLINE float gckpti_pair_mul(float a, float b) { return a * b; }
 static void gckpti_mul_backward(const gckpt_call *call)
 {
     for (int i = 0; i < 2; i++)
         if (call->in[i].grad)
             gckpti_broadcast_gradient(call, i, 1.0f, call->in[1 - i].data);
 }
-GCKPTI_ROW(mul, GCKPTI_FAST, gckpti_broadcast_shape, NULL, GCKPT_INPLACE(0) | GCKPT_INPLACE(1),
-           GCKPT_IN(1) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);
-
-static gckpt_tensor *gckpti_binary(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b)
-{
-    gckpt_tensor *in[2] = { a, b };
-    return gckpt_apply(op, in, 2, NULL, 0);
-}
-GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b)
-{
-    return gckpti_binary(&gckpti_op_add, a, b);
-}
-GCKPT_API gckpt_tensor *gckpt_sub(gckpt_tensor *a, gckpt_tensor *b)
-{
-    return gckpti_binary(&gckpti_op_sub, a, b);
-}
-GCKPT_API gckpt_tensor *gckpt_mul(gckpt_tensor *a, gckpt_tensor *b)
-{
-    return gckpti_binary(&gckpti_op_mul, a, b);
-}
+GCKPTI_PAIR(mul, 0, GCKPT_IN(1) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS)
+#undef GCKPTI_PAIR
 
 /* ---- permute: axis i of the result is axis axes[i] of x; the gradient goes back the same way. */
 typedef struct {
     int n, axes[GCKPT_MAX_DIMS];
 } gckpti_permute;
 
+/* Each axis once; a batch axis that leaves its place mixes rows. */
 static gckpt_result gckpti_permute_shape(gckpt_call *call)
 {
     const gckpti_permute *p = (const gckpti_permute *)call->attributes;
@@ -3921,7 +3916,7 @@ static gckpt_result gckpti_permute_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Over the output; at[0] follows x. */
+/* Over the output; at[0] follows x, which forward reads and backward adds to. */
 static void gckpti_permute_walk(gckpti_walk *w, const gckpt_call *call)
 {
     const gckpti_permute *p = (const gckpti_permute *)call->attributes;
@@ -3970,11 +3965,12 @@ GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
 /* ---- ops along one axis see a tensor as (outer, size, inner). */
 typedef struct {
     int64_t outer, size, inner;
-} gckpti_view;
+} gckpti_axis_split;
 
-static gckpti_view gckpti_view_of(const gckpt_shape *s, int axis) /* negative: from the last*/
+static gckpti_axis_split gckpti_split_at(const gckpt_shape *s,
+                                         int axis) /* negative: from the last*/
 {
-    gckpti_view v = { 1, 1, 1 };
+    gckpti_axis_split v = { 1, 1, 1 };
     if (axis < 0)
         axis += s->n;
     for (int i = 0; i < s->n; i++)
@@ -4012,6 +4008,7 @@ GCKPTI_INLINE int64_t gckpti_wide(const uint32_t *words)
     return (int64_t)((uint64_t)words[1] << 32 | words[0]);
 }
 
+/* The axis keeps end - begin elements; a part of the batch axis mixes rows. */
 static gckpt_result gckpti_slice_shape(gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
@@ -4032,15 +4029,16 @@ static gckpt_result gckpti_slice_shape(gckpt_call *call)
 static void gckpti_slice_forward(const gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
-    gckpti_view v = gckpti_view_of(&call->in[0].shape, p->axis);
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
     int64_t begin = gckpti_wide(p->begin), n = (gckpti_wide(p->end) - begin) * v.inner;
     gckpti_put_blocks(call->out, n, call->in[0].data + begin * v.inner, v.size * v.inner, v.outer,
                       n, 0);
 }
+/* g goes to where the forward read; all else is 0. */
 static void gckpti_slice_backward(const gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
-    gckpti_view v = gckpti_view_of(&call->in[0].shape, p->axis);
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
     int64_t begin = gckpti_wide(p->begin), n = (gckpti_wide(p->end) - begin) * v.inner;
     float *d = call->in[0].grad;
     if (!d)
@@ -4086,21 +4084,22 @@ static gckpt_result gckpti_concat_shape(gckpt_call *call)
 static void gckpti_concat_forward(const gckpt_call *call)
 {
     int axis = *(const int *)call->attributes;
-    gckpti_view all = gckpti_view_of(&call->shape, axis);
+    gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
     float *o = call->out;
     for (int i = 0; i < call->inputs; i++) {
-        int64_t n = gckpti_view_of(&call->in[i].shape, axis).size * all.inner;
+        int64_t n = gckpti_split_at(&call->in[i].shape, axis).size * all.inner;
         gckpti_put_blocks(o, all.size * all.inner, call->in[i].data, n, all.outer, n, 0);
         o += n;
     }
 }
+/* Each input takes its part of g. */
 static void gckpti_concat_backward(const gckpt_call *call)
 {
     int axis = *(const int *)call->attributes;
-    gckpti_view all = gckpti_view_of(&call->shape, axis);
+    gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
     const float *g = call->grad_out;
     for (int i = 0; i < call->inputs; i++) {
-        int64_t n = gckpti_view_of(&call->in[i].shape, axis).size * all.inner;
+        int64_t n = gckpti_split_at(&call->in[i].shape, axis).size * all.inner;
         if (call->in[i].grad)
             gckpti_put_blocks(call->in[i].grad, n, g, all.size * all.inner, all.outer, n,
                               call->in[i].accumulate);
@@ -4127,14 +4126,11 @@ static gckpt_result gckpti_reduce_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-static uint64_t gckpti_reduce_flops(const gckpt_call *call)
-{
-    return (uint64_t)gckpti_elements(&call->in[0].shape);
-}
+/* By lanes along the last axis, row after row along another. */
 static void gckpti_sum_forward(const gckpt_call *call)
 {
     int axis = *(const int *)call->attributes;
-    gckpti_view v = gckpti_view_of(&call->in[0].shape, axis);
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, axis);
     for (int64_t i = 0; i < v.outer; i++) {
         const float *x = call->in[0].data + i * v.size * v.inner;
         float *o = call->out + i * v.inner;
@@ -4149,15 +4145,16 @@ static void gckpti_sum_forward(const gckpt_call *call)
 }
 static void gckpti_mean_forward(const gckpt_call *call)
 {
-    float size = (float)gckpti_view_of(&call->in[0].shape, *(const int *)call->attributes).size;
+    float size = (float)gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes).size;
     int64_t n = gckpti_elements(&call->shape);
     gckpti_sum_forward(call);
     for (int64_t i = 0; i < n; i++)
         call->out[i] = call->out[i] / size;
 }
+/* Each element of an axis gets what its sum, or mean, got. */
 static void gckpti_reduce_backward(const gckpt_call *call, int mean)
 {
-    gckpti_view v = gckpti_view_of(&call->in[0].shape, *(const int *)call->attributes);
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
     float *d = call->in[0].grad, size = mean ? (float)v.size : 1.0f;
     if (!d)
         return;
@@ -4168,8 +4165,8 @@ static void gckpti_reduce_backward(const gckpt_call *call, int mean)
 }
 static void gckpti_sum_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 0); }
 static void gckpti_mean_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 1); }
-GCKPTI_ROW(sum, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_reduce_flops, 0, 0);
-GCKPTI_ROW(mean, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_reduce_flops, 0, 0);
+GCKPTI_ROW(sum, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_flops_1, 0, 0);
+GCKPTI_ROW(mean, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_flops_1, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_sum, &x, 1, &axis, sizeof axis);
@@ -4226,24 +4223,30 @@ static int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k)
            gckpti_part(gckpti_multiple(k, 16), GCKPTI_KC);
 }
 
-/* b of a product in a bf16 plan (gckpti_mixed), all of it once: for each pair of links a word for
- * each column, in panels of GCKPTI_PANEL columns. */
+/* b of a product in a bf16 plan, all of it once: for each pair of links a word for each column, in
+ * panels of GCKPTI_PANEL columns. */
 static int64_t gckpti_words(int64_t n, int64_t k) { return (k + 1) / 2 * gckpti_multiple(n, 16); }
 
-/* A product forward (m,k) (k,n) and its two gradients. */
+/* Either, as the call's plan needs it; in floats for all threads. */
+static int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
+{
+    if (call->plain)
+        return 0;
+    return call->precision != GCKPT_FP32 ? gckpti_words(n, k)
+                                         : call->threads * gckpti_product_room(m, n, k);
+}
+
+/* A product forward (m,k) (k,n) and its two gradients; that of b may be transposed, for which f32
+ * plans have room in any case. */
 static void gckpti_product_work(gckpt_call *call, int64_t matrices, int64_t m, int64_t n, int64_t k)
 {
-    if (call->precision != GCKPT_FP32 && !call->plain) {
-        int64_t da = gckpti_words(k, n), db = gckpti_words(n, m), turned = gckpti_words(k, m);
-        int transposed = *(const int *)call->attributes;
-        db = transposed ? turned : db;
-        call->work_forward = (size_t)(matrices * gckpti_words(n, k)) * sizeof(uint32_t);
-        call->work_backward = (size_t)(matrices * (da > db ? da : db)) * sizeof(uint32_t);
-        return;
-    }
-    int64_t forward = gckpti_product_room(m, n, k), da = gckpti_product_room(m, k, n);
-    int64_t db = gckpti_product_room(n > k ? k : n, n > k ? n : k, m); /* b may be transposed */
-    size_t unit = call->plain ? 0 : (size_t)call->threads * sizeof(float);
+    int mixed = call->precision != GCKPT_FP32;
+    int turned = mixed ? *(const int *)call->attributes : k > n;
+    int64_t forward = gckpti_product_scratch(call, m, n, k);
+    int64_t da = gckpti_product_scratch(call, m, k, n);
+    int64_t db =
+        turned ? gckpti_product_scratch(call, n, k, m) : gckpti_product_scratch(call, k, n, m);
+    size_t unit = (size_t)(mixed ? matrices : 1) * sizeof(float);
     call->work_forward = (size_t)forward * unit;
     call->work_backward = (size_t)(da > db ? da : db) * unit;
 }
@@ -4305,6 +4308,11 @@ static void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n)
         y[i] = gckpti_to_bf16(x[i]);
 }
 
+GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
+{
+    return call->grad_out ? call->grad_out[at] : gckpti_from_bf16(call->grad_out_bf16[at]);
+}
+
 /* ---- embed: out[r] = table[index[r]]; dtable[index[r]] += g[r], row by row ---- */
 static gckpt_result gckpti_embed_shape(gckpt_call *call)
 {
@@ -4330,6 +4338,7 @@ static void gckpti_embed_forward(const gckpt_call *call)
     }
 }
 
+/* Rows of g in their order, each to its row of the table. */
 static void gckpti_embed_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
@@ -4339,18 +4348,16 @@ static void gckpti_embed_backward(const gckpt_call *call)
     gckpti_start(table, gckpti_elements(&call->in[0].shape), call->in[0].accumulate);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < n; i++)
-            table[call->in[1].index[r] * n + i] +=
-                call->grad_out ? call->grad_out[r * n + i]
-                               : gckpti_from_bf16(call->grad_out_bf16[r * n + i]);
+            table[call->in[1].index[r] * n + i] += gckpti_grad_out(call, r * n + i);
 }
 
-static int64_t gckpti_embed_classes(const gckpt_call *call, int i)
+/* Input i holds rows of the one before it: embed, linear_cross_entropy. */
+static int64_t gckpti_table_rows(const gckpt_call *call, int i)
 {
-    (void)i;
-    return call->in[0].shape.d[0];
+    return call->in[i - 1].shape.d[0];
 }
 
-GCKPTI_ROW_WITH(embed, GCKPTI_FAST, gckpti_embed_shape, NULL, NULL, gckpti_embed_classes,
+GCKPTI_ROW_WITH(embed, GCKPTI_FAST, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
                 GCKPT_TAKES_BF16 | GCKPT_INDEX(1), GCKPT_IN(1));
 
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
@@ -4382,6 +4389,7 @@ static gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a is 
     return s;
 }
 
+/* Leading sizes agree unless one b serves all; inner sizes agree. */
 static gckpt_result gckpti_matmul_shape(gckpt_call *call)
 {
     const gckpt_shape *a = &call->in[0].shape, *b = &call->in[1].shape;
@@ -4430,24 +4438,6 @@ GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
     return x->bf16 ? x->bf16[at] : gckpti_to_bf16(x->f32[at]);
 }
 
-#if GCKPTI_HAS_FAST
-/* d[q * width + i]: links 2 q (upper half) and 2 q + 1 (lower half) of lane i, from x[at]; 0 for
- * lanes from n on. A last link without a pair gets `odd`: -0 in a and +0 in b change no chain, not
- * even one at -0. */
-static void gckpti_mixed_pack(const gckpti_factor *x, int64_t at, int64_t n, int64_t k,
-                              uint16_t odd, uint32_t *d, int64_t width)
-{
-    for (int64_t p = 0; p < k; p += 2, d += width)
-        for (int64_t i = 0; i < width; i++) {
-            int64_t first = at + i * x->row + p * x->step;
-            d[i] = 0;
-            if (i < n)
-                d[i] = (uint32_t)gckpti_factor_at(x, first) << 16 |
-                       (p + 1 < k ? gckpti_factor_at(x, first + x->step) : odd);
-        }
-}
-#endif
-
 static float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
 {
     return gckpti_flush(
@@ -4461,6 +4451,7 @@ static float gckpti_mixed_start(const gckpti_mixed *t, int64_t at, int64_t j)
     return t->start ? t->start[j] : 0.0f;
 }
 
+/* In bf16 plans: element by element. */
 static void gckpti_mixed_plain(const gckpt_call *call, const gckpti_mixed *t)
 {
     (void)call;
@@ -4634,6 +4625,7 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
 
 static void gckpti_linear_forward(const gckpt_call *call) { gckpti_matmul_forward(call); }
 
+/* As matmul; dbias row by row. */
 static void gckpti_linear_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
@@ -4644,9 +4636,7 @@ static void gckpti_linear_backward(const gckpt_call *call)
     gckpti_start(bias, n, call->in[2].accumulate);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t j = 0; j < n; j++)
-            gckpti_sum_add(&bias[j], low ? low + j : NULL,
-                           call->grad_out ? call->grad_out[r * n + j]
-                                          : gckpti_from_bf16(call->grad_out_bf16[r * n + j]));
+            gckpti_sum_add(&bias[j], low ? low + j : NULL, gckpti_grad_out(call, r * n + j));
 }
 
 GCKPTI_ROW(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops, GCKPT_TAKES_BF16,
@@ -4692,6 +4682,7 @@ static float gckpti_mean_from(const float *x, int64_t n, float c)
     return gckpti_lanes_sum(lane) / (float)n;
 }
 
+/* gain and bias have the size of the last axis; aux is what the backward would compute again. */
 static gckpt_result gckpti_norm_shape(gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -4709,6 +4700,7 @@ static gckpt_result gckpti_norm_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
+/* Row by row: c and mean (layernorm), rstd, then y; out NULL: aux alone. */
 static void gckpti_layernorm_forward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -4744,6 +4736,7 @@ static void gckpti_layernorm_forward(const gckpt_call *call)
     }
 }
 
+/* Row by row: what it adds to dbias and dgain, then its dx. */
 static void gckpti_layernorm_backward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -4789,15 +4782,10 @@ static void gckpti_layernorm_backward(const gckpt_call *call)
 static void gckpti_rmsnorm_forward(const gckpt_call *call) { gckpti_layernorm_forward(call); }
 static void gckpti_rmsnorm_backward(const gckpt_call *call) { gckpti_layernorm_backward(call); }
 
-static uint64_t gckpti_norm_flops(const gckpt_call *call)
-{
-    return 8 * (uint64_t)gckpti_elements(&call->shape);
-}
-
 /* in[1] is the gain, or a bias without gain, which needs less than this says. */
-GCKPTI_ROW(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_norm_flops, 0,
+GCKPTI_ROW(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, 0,
            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS, GCKPT_SUMS);
-GCKPTI_ROW(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_norm_flops, 0,
+GCKPTI_ROW(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, 0,
            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias)
@@ -4852,6 +4840,7 @@ static float gckpti_online(const float *x, float *p, int64_t n, int first, float
     return factor;
 }
 
+/* Whole heads; causal needs as many keys as queries. */
 static gckpt_result gckpti_attention_shape(gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
@@ -5075,6 +5064,7 @@ static uint64_t gckpti_rotary_frequency(double x)
     return half + (uint64_t)(int64_t)(half ? x - 0.5 * turn : x);
 }
 
+/* Whole heads of an even size; work is the table of cosines and sines. */
 static gckpt_result gckpti_rotary_shape(gckpt_call *call)
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
@@ -5092,6 +5082,7 @@ static gckpt_result gckpti_rotary_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
+/* y = x turned by the angles of its positions, forwards or (direction -1) back. */
 static void gckpti_rotary_turn(const gckpt_call *call, const float *x, float *y, float direction,
                                int accumulate)
 {
@@ -5130,12 +5121,7 @@ static void gckpti_rotary_backward(const gckpt_call *call)
         gckpti_rotary_turn(call, call->grad_out, call->in[0].grad, -1.0f, call->in[0].accumulate);
 }
 
-static uint64_t gckpti_rotary_flops(const gckpt_call *call)
-{
-    return 3 * (uint64_t)gckpti_elements(&call->shape);
-}
-
-GCKPTI_ROW(rotary, GCKPTI_PLAIN, gckpti_rotary_shape, gckpti_rotary_flops,
+GCKPTI_ROW(rotary, GCKPTI_PLAIN, gckpti_rotary_shape, gckpti_flops_3,
            GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base)
@@ -5179,17 +5165,20 @@ static void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
         *call->loss_count += count;
 }
 
-/* What plain and fast kernels of these losses differ in. */
+/* A loss over classes goes over blocks of rows and, in each, over chunks of classes: its logits are
+ * there or a product; each row looks at its own (forward) or turns them into their gradient
+ * (backward). This is what plain and fast kernels, in f32 and bf16 plans, differ in: */
 typedef struct {
-    gckpti_mixed_run product;
+    gckpti_mixed_run product; /* of linear_cross_entropy */
     void (*each)(const gckpt_call *call, int64_t n, int64_t work,
-                 void (*body)(void *context, int64_t i, int64_t worker), void *context);
+                 void (*body)(void *context, int64_t i, int64_t worker),
+                 void *context); /* body for i = 0..n-1, worth `work` multiply-adds each */
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     void (*gradient)(const float *x, float *d, int64_t n, float max, float log_sum, float scale,
                      int accumulate); /* of classes that are not the target */
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
-} gckpti_loss_means;
+} gckpti_loss_kernels;
 
 static void gckpti_in_turn(const gckpt_call *call, int64_t n, int64_t work,
                            void (*body)(void *context, int64_t i, int64_t worker), void *context)
@@ -5206,17 +5195,18 @@ static void gckpti_other_classes(const float *x, float *d, int64_t n, float max,
         gckpti_put_product(&d[j], gckpti_exp((x[j] - max) - log_sum), scale, accumulate);
 }
 
-static gckpti_loss_means gckpti_plain_means(gckpti_mixed_run product)
+static gckpti_loss_kernels gckpti_plain_loss(gckpti_mixed_run product)
 {
-    gckpti_loss_means by = { product,           gckpti_in_turn, gckpti_online, gckpti_other_classes,
-                             gckpti_from_bf16s, gckpti_to_bf16s };
+    gckpti_loss_kernels by = { product,           gckpti_in_turn,
+                               gckpti_online,     gckpti_other_classes,
+                               gckpti_from_bf16s, gckpti_to_bf16s };
     return by;
 }
 
 /* A block of rows, a chunk of their classes. */
 typedef struct {
     const gckpt_call *call;
-    const gckpti_loss_means *by;
+    gckpti_loss_kernels by;
     int64_t row, rows, first, n; /* rows of the call from `row` on, classes from `first` on */
     int64_t counted;             /* rows that are not left out */
     const int32_t *target;       /* of each row */
@@ -5236,8 +5226,8 @@ static void gckpti_loss_look(void *context, int64_t r, int64_t worker)
     if (target >= 0 && at >= 0 && at < l->n)
         l->hit[r] = x[at];
     for (int64_t j = 0; target >= 0 && j < l->n; j += GCKPTI_LOSS_CHUNK)
-        l->by->online(x + j, NULL, gckpti_part(l->n - j, GCKPTI_LOSS_CHUNK), l->first + j == 0,
-                      &l->max[r], &l->sum[r]);
+        l->by.online(x + j, NULL, gckpti_part(l->n - j, GCKPTI_LOSS_CHUNK), l->first + j == 0,
+                     &l->max[r], &l->sum[r]);
 }
 
 /* The backward of row r: d from x, the target's apart. */
@@ -5255,7 +5245,7 @@ static void gckpti_loss_slope(void *context, int64_t r, int64_t worker)
     }
     if (here)
         logit = x[at], held = d[at];
-    l->by->gradient(x, d, l->n, aux[0], aux[1], scale, l->accumulate);
+    l->by.gradient(x, d, l->n, aux[0], aux[1], scale, l->accumulate);
     if (here) {
         d[at] = held;
         gckpti_put_product(&d[at], gckpti_exp((logit - aux[0]) - aux[1]) - 1.0f, scale,
@@ -5300,8 +5290,7 @@ static gckpt_result gckpti_cross_entropy_shape(gckpt_call *call)
 }
 
 /* The logits are the input: a chunk is all classes. */
-static void gckpti_cross_entropy_by(const gckpt_call *call, const gckpti_loss_means *by,
-                                    int backward)
+static void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by, int backward)
 {
     const gckpt_arg *x = &call->in[0];
     int64_t v = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape);
@@ -5310,7 +5299,7 @@ static void gckpti_cross_entropy_by(const gckpt_call *call, const gckpti_loss_me
     for (int64_t row = 0; row < rows && (x->grad || !backward); row += GCKPTI_MIXED_ROWS) {
         gckpti_loss_begin(&l, row, gckpti_part(rows - row, GCKPTI_MIXED_ROWS));
         l.x = x->data + row * v, l.d = x->grad ? x->grad + row * v : NULL;
-        by->each(call, l.rows, 16 * v, backward ? gckpti_loss_slope : gckpti_loss_look, &l);
+        by.each(call, l.rows, 16 * v, backward ? gckpti_loss_slope : gckpti_loss_look, &l);
         if (!backward)
             gckpti_loss_finish(&l);
     }
@@ -5318,19 +5307,12 @@ static void gckpti_cross_entropy_by(const gckpt_call *call, const gckpti_loss_me
 
 static void gckpti_cross_entropy_forward(const gckpt_call *call)
 {
-    gckpti_loss_means by = gckpti_plain_means(NULL);
-    gckpti_cross_entropy_by(call, &by, 0);
+    gckpti_cross_entropy_by(call, gckpti_plain_loss(NULL), 0);
 }
 
 static void gckpti_cross_entropy_backward(const gckpt_call *call)
 {
-    gckpti_loss_means by = gckpti_plain_means(NULL);
-    gckpti_cross_entropy_by(call, &by, 1);
-}
-
-static uint64_t gckpti_cross_entropy_flops(const gckpt_call *call)
-{
-    return 13 * (uint64_t)gckpti_elements(&call->in[0].shape);
+    gckpti_cross_entropy_by(call, gckpti_plain_loss(NULL), 1);
 }
 
 static int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
@@ -5339,8 +5321,8 @@ static int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
     return gckpti_last(&call->in[0].shape);
 }
 
-GCKPTI_ROW_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_cross_entropy_flops,
-                NULL, gckpti_cross_entropy_classes, GCKPT_LOSS | GCKPT_INDEX(1),
+GCKPTI_ROW_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
+                gckpti_cross_entropy_classes, GCKPT_LOSS | GCKPT_INDEX(1),
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
 
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets)
@@ -5368,18 +5350,18 @@ static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backwa
     gckpti_loss_parts p = { 1, 0, 0, 0 };
     if (!call->plain)
         p.block = gckpti_part(rows, mixed ? GCKPTI_MIXED_ROWS : GCKPTI_LOSS_ROWS);
-    const int64_t size[3][3] = { { p.block, n, c }, { p.block, c, n }, { n, c, p.block } };
-    for (int i = 0; !call->plain && i < (backward ? 3 : 1); i++) {
-        int64_t room =
-            mixed ? gckpti_words(size[i][1], size[i][2])
-                  : call->threads * gckpti_product_room(size[i][0], size[i][1], size[i][2]);
-        p.logits = room > p.logits ? room : p.logits;
+    p.logits = gckpti_product_scratch(call, p.block, n, c);
+    if (backward) {
+        int64_t dx = gckpti_product_scratch(call, p.block, c, n);
+        int64_t dw = gckpti_product_scratch(call, n, c, p.block), most = dx > dw ? dx : dw;
+        p.logits = p.logits > most ? p.logits : most;
     }
     p.dx = p.logits + p.block * n;
     p.size = p.dx + (mixed && backward ? p.block * c : 0);
     return p;
 }
 
+/* aux: max and log(sum) of each row. */
 static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape;
@@ -5395,8 +5377,9 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Three products for each block and chunk: logits = x w', dx += d w, dw += d' x. */
-static void gckpti_linear_cross_entropy_by(const gckpt_call *call, const gckpti_loss_means *by,
+/* Three products for each block and chunk: logits = x w', dx += d w, dw += d' x. In bf16 plans dx
+ * has its chains in work, since it is rounded once, when all classes are added. */
+static void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by,
                                            int backward)
 {
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
@@ -5410,23 +5393,23 @@ static void gckpti_linear_cross_entropy_by(const gckpt_call *call, const gckpti_
         uint16_t *rounded = backward && x->grad_bf16 ? x->grad_bf16 + row * c : NULL;
         float *dx = rounded ? work + parts.dx : backward && x->grad ? x->grad + row * c : NULL;
         if (rounded && x->accumulate)
-            by->widen(rounded, dx, l.rows * c);
+            by.widen(rounded, dx, l.rows * c);
         for (l.first = 0; l.first < v; l.first += l.n) {
             l.n = gckpti_part(v - l.first, GCKPTI_LOSS_CHUNK);
             gckpti_factor a = gckpti_factor_of(x, row * c, c, 1, 0), d = { l.d, NULL, l.n, 1, 0 };
             gckpti_factor b = gckpti_factor_of(w, l.first * c, c, 1, 0);
             if (l.counted > 0)
-                gckpti_product_to(call, by->product, l.rows, l.n, c, a, b, l.d, 0);
-            by->each(call, l.rows, 16 * l.n, backward ? gckpti_loss_slope : gckpti_loss_look, &l);
+                gckpti_product_to(call, by.product, l.rows, l.n, c, a, b, l.d, 0);
+            by.each(call, l.rows, 16 * l.n, backward ? gckpti_loss_slope : gckpti_loss_look, &l);
             if (dx)
-                gckpti_product_to(call, by->product, l.rows, c, l.n, d, gckpti_turned(b), dx,
+                gckpti_product_to(call, by.product, l.rows, c, l.n, d, gckpti_turned(b), dx,
                                   x->accumulate || l.first > 0);
             if (dw)
-                gckpti_product_to(call, by->product, l.n, c, l.rows, gckpti_turned(d),
+                gckpti_product_to(call, by.product, l.n, c, l.rows, gckpti_turned(d),
                                   gckpti_turned(a), dw + l.first * c, w->accumulate || row > 0);
         }
         if (rounded)
-            by->narrow(dx, rounded, l.rows * c);
+            by.narrow(dx, rounded, l.rows * c);
         if (!backward)
             gckpti_loss_finish(&l);
     }
@@ -5434,14 +5417,12 @@ static void gckpti_linear_cross_entropy_by(const gckpt_call *call, const gckpti_
 
 static void gckpti_linear_cross_entropy_forward(const gckpt_call *call)
 {
-    gckpti_loss_means by = gckpti_plain_means(gckpti_plain_products(call));
-    gckpti_linear_cross_entropy_by(call, &by, 0);
+    gckpti_linear_cross_entropy_by(call, gckpti_plain_loss(gckpti_plain_products(call)), 0);
 }
 
 static void gckpti_linear_cross_entropy_backward(const gckpt_call *call)
 {
-    gckpti_loss_means by = gckpti_plain_means(gckpti_plain_products(call));
-    gckpti_linear_cross_entropy_by(call, &by, 1);
+    gckpti_linear_cross_entropy_by(call, gckpti_plain_loss(gckpti_plain_products(call)), 1);
 }
 
 static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
@@ -5458,15 +5439,9 @@ static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *cal
     return gckpti_gradients_flops(call, forward) + forward;
 }
 
-static int64_t gckpti_linear_cross_entropy_classes(const gckpt_call *call, int i)
-{
-    (void)i;
-    return call->in[1].shape.d[0];
-}
-
 GCKPTI_ROW_WITH(linear_cross_entropy, GCKPTI_FAST, gckpti_linear_cross_entropy_shape,
                 gckpti_linear_cross_entropy_flops, gckpti_linear_cross_entropy_flops_backward,
-                gckpti_linear_cross_entropy_classes, GCKPT_LOSS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2),
+                gckpti_table_rows, GCKPT_LOSS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2),
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX);
 
@@ -5522,14 +5497,8 @@ static void gckpti_mean_squared_error_backward(const gckpt_call *call)
     }
 }
 
-static uint64_t gckpti_mean_squared_error_flops(const gckpt_call *call)
-{
-    return 3 * (uint64_t)gckpti_elements(&call->in[0].shape);
-}
-
-GCKPTI_ROW(mean_squared_error, GCKPTI_PLAIN, gckpti_mean_squared_error_shape,
-           gckpti_mean_squared_error_flops, GCKPT_LOSS, GCKPT_IN(0) | GCKPT_IN(1),
-           GCKPT_IN(0) | GCKPT_IN(1));
+GCKPTI_ROW(mean_squared_error, GCKPTI_PLAIN, gckpti_mean_squared_error_shape, gckpti_flops_3,
+           GCKPT_LOSS, GCKPT_IN(0) | GCKPT_IN(1), GCKPT_IN(0) | GCKPT_IN(1));
 
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target)
 {
@@ -5558,12 +5527,7 @@ static void gckpti_sum_loss_backward(const gckpt_call *call)
         gckpti_put(&call->in[0].grad[i], call->loss_scale, call->in[0].accumulate);
 }
 
-static uint64_t gckpti_sum_loss_flops(const gckpt_call *call)
-{
-    return (uint64_t)gckpti_elements(&call->in[0].shape);
-}
-
-GCKPTI_ROW(sum_loss, GCKPTI_PLAIN, gckpti_sum_loss_shape, gckpti_sum_loss_flops, GCKPT_LOSS, 0);
+GCKPTI_ROW(sum_loss, GCKPTI_PLAIN, gckpti_sum_loss_shape, gckpti_flops_1, GCKPT_LOSS, 0);
 
 GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
 {
@@ -14185,6 +14149,22 @@ typedef struct {
     const float *next; /* the tile of c to come: fetched meanwhile */
 } gckpti_tile;
 
+/* d[q * width + i]: links 2 q (upper half) and 2 q + 1 (lower half) of lane i, from x[at]; 0 for
+ * lanes from n on. A last link without a pair gets `odd`: -0 in a and +0 in b change no chain, not
+ * even one at -0. */
+static void gckpti_mixed_pack(const gckpti_factor *x, int64_t at, int64_t n, int64_t k,
+                              uint16_t odd, uint32_t *d, int64_t width)
+{
+    for (int64_t p = 0; p < k; p += 2, d += width)
+        for (int64_t i = 0; i < width; i++) {
+            int64_t first = at + i * x->row + p * x->step;
+            d[i] = 0;
+            if (i < n)
+                d[i] = (uint32_t)gckpti_factor_at(x, first) << 16 |
+                       (p + 1 < k ? gckpti_factor_at(x, first + x->step) : odd);
+        }
+}
+
 /* Of bf16 plans. pack: as gckpti_mixed_pack. tile: 8 rows of c, `width` columns (16, 32 or 48), +=
  * the chains of a and b, packed; NULL: gckpti_mixed_plain. */
 typedef struct gckpti_mixed_kernels {
@@ -14853,40 +14833,36 @@ static void gckpti_fast_attention_backward(const gckpt_call *call)
 }
 
 /* ---- cross_entropy, linear_cross_entropy: an item is a row ---- */
-static gckpti_loss_means gckpti_fast_means(const gckpt_call *call)
+static gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_loss_means by = { call->precision == GCKPT_FP32 ? gckpti_fp32_fast : gckpti_mixed_fast,
-                             gckpti_spread,
-                             k->online,
-                             k->classes_backward,
-                             k->mixed->widen,
-                             k->mixed->narrow };
+    gckpti_loss_kernels by = { call->precision == GCKPT_FP32 ? gckpti_fp32_fast : gckpti_mixed_fast,
+                               gckpti_spread,
+                               k->online,
+                               k->classes_backward,
+                               k->mixed->widen,
+                               k->mixed->narrow };
     return by;
 }
 
 static void gckpti_fast_cross_entropy_forward(const gckpt_call *call)
 {
-    gckpti_loss_means by = gckpti_fast_means(call);
-    gckpti_cross_entropy_by(call, &by, 0);
+    gckpti_cross_entropy_by(call, gckpti_fast_loss(call), 0);
 }
 
 static void gckpti_fast_cross_entropy_backward(const gckpt_call *call)
 {
-    gckpti_loss_means by = gckpti_fast_means(call);
-    gckpti_cross_entropy_by(call, &by, 1);
+    gckpti_cross_entropy_by(call, gckpti_fast_loss(call), 1);
 }
 
 static void gckpti_fast_linear_cross_entropy_forward(const gckpt_call *call)
 {
-    gckpti_loss_means by = gckpti_fast_means(call);
-    gckpti_linear_cross_entropy_by(call, &by, 0);
+    gckpti_linear_cross_entropy_by(call, gckpti_fast_loss(call), 0);
 }
 
 static void gckpti_fast_linear_cross_entropy_backward(const gckpt_call *call)
 {
-    gckpti_loss_means by = gckpti_fast_means(call);
-    gckpti_linear_cross_entropy_by(call, &by, 1);
+    gckpti_linear_cross_entropy_by(call, gckpti_fast_loss(call), 1);
 }
 
 /* ---- one set of kernels for each instruction set: kernels, at the end of this file ---- */
