@@ -2603,7 +2603,8 @@ static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q
     *n = q->p.elements - at;
     if (gckpti_array(q, -1))
         return gckpti_array(q, -1) + at;
-    *n = *n < GCKPTI_DRAWN ? *n : GCKPTI_DRAWN;
+    if (*n > GCKPTI_DRAWN)
+        *n = GCKPTI_DRAWN;
     gckpti_draw_values(s, q, at, *n, room);
     return room;
 }
