@@ -128,6 +128,7 @@ $(TESTS): build/%: tests/%.c $(wildcard tests/*.h tests/golden/*.h) gradckpt.h b
 $(TESTS): LIBS = -lm
 $(filter-out $(INSIDE),$(TESTS)): build/gradckpt.o
 build/test_ops: tests/ref.c
+build/test_frontier build/test_timeline: examples/pictures.h
 build/test_threads: LIBS = -lm -pthread
 build/test_kernels: OWN = $(COMPILE) -DGCKPT_STATIC
 # What these ask is answered before any kernel runs, and soon: most of their time is the compiler's.

@@ -604,6 +604,43 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
                                     const void *attributes, size_t attribute_bytes);
 /* *sum += x, with *low (NULL: plainly) to make up for rounding (Kahan 1965). */
 GCKPT_API void gckpt_sum_add(float *sum, float *low, float x);
+/* ---- What the built-in kernels are made of, for a user's: the same bits and means on every
+ * executor, be it one with threads and vector kernels or a plain one. docs/user-ops.md writes a
+ * convolution with them. ----
+ *
+ * Calls item(context, i, worker) for each i of 0..items-1, once, in any order, on up to
+ * call->threads threads, and returns when all are done. Items may be under way at the same time:
+ * none may write what another one reads or writes. `worker`, 0..call->threads-1, differs for those
+ * under way, so that scratch may have a part for each (let shape() ask for call->threads parts).
+ * work: multiply-adds an item is worth, about; where all of them are worth little, no thread is
+ * woken. An item that wants gckpt_parallel or gckpt_product itself passes them a copy of the call
+ * whose threads are 1. */
+GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t work,
+                              void (*item)(void *context, int64_t i, int64_t worker),
+                              void *context);
+/* a * b + c, rounded once (manual, 5a): a function call, and a slow one where the processor or the
+ * compiler's target has no such instruction. For many, see below. */
+GCKPT_API float gckpt_fma(float a, float b, float c);
+/* x[0] y[0] + x[1] y[1] + ..., in 32 lanes (manual, 5d). */
+GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y, int64_t n);
+/* C (m,n) = A (m,k) B (k,n): each element is one chain of fma over k ascending (manual, 5c), from
+ * what C holds (accumulate) or +0. Strides count elements, are any numbers, and transpose for free:
+ * A(i,p) = a[i * a_row + p * a_col]. Fast: c_col or c_row 1 and C apart from A and B; fastest: one
+ * stride of each of the three is 1. */
+typedef struct {
+    int64_t m, n, k;
+    const float *a;
+    int64_t a_row, a_col;
+    const float *b;
+    int64_t b_row, b_col;
+    float *c;
+    int64_t c_row, c_col;
+    int accumulate;
+    void *work; /* scratch of gckpt_product_work bytes; may be part of call->work */
+} gckpt_product_desc;
+GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc);
+/* For shape(): bytes of scratch for a product of these sizes, or smaller ones; 0 for small ones. */
+GCKPT_API size_t gckpt_product_work(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
 /* For shape(): records an error and returns it. %s text, %i int, %I int64_t, %u uint64_t, %z
  * size_t, %g double, %S const gckpt_shape *, %T const gckpt_tensor *. */
 GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...);
@@ -705,15 +742,25 @@ GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
  * + *update) seconds: see gckpt_calibrate. */
 GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan);
 GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);    /* of a micro-batch */
+GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan);   /* of a step, at most */
 GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan); /* 1: updates in the backward */
 GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan); /* what AUTO chose */
+GCKPT_API const char *gckpt_mode_name(gckpt_mode mode);       /* "store-all" */
 GCKPT_API int gckpt_plan_length(const gckpt_plan *plan);      /* instructions */
 GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out);
+/* What instruction i takes. */
+typedef struct {
+    uint64_t work; /* gckpt_cost; 0 for an update */
+    size_t live;   /* bytes of the arena that are in use while it runs */
+    int again;     /* 1: a forward that has run before, a recompute */
+    int once;      /* 1: runs once a step; 0: for each micro-batch */
+} gckpt_usage;
+GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out);
 /* 1 when every split of the batch gives the same bits; else 0, and *op names the tensor that mixes
  * rows. */
 GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op);
 /* What the step arena holds: buffers, by the instruction they end with. Those live at an
- * instruction add up to the live bytes of gckpt_plan_print; no two live ones overlap. */
+ * instruction add up to its live bytes (gckpt_plan_usage); no two live ones overlap. */
 typedef enum {
     GCKPT_BUFFER_VALUE,
     GCKPT_BUFFER_AUX,                /* what a forward keeps for its backward */
@@ -731,12 +778,11 @@ GCKPT_API int gckpt_plan_buffers(const gckpt_plan *plan); /* how many */
 GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out);
 /* Of the tensor with this id: its name, else its op's; "" when it has neither. The plan's. */
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
-/* Prints header, then every instruction with what it writes and the live bytes. */
+/* of its op; "" when it has none */
+GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id);
+/* Prints header, then every instruction with what it writes and the live bytes. (Plans and
+ * frontiers are drawn by examples/pictures.h.) E_FILE, here and below: the callback failed. */
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user);
-/* Draws the step as SVG: which phase runs when, live bytes over the instructions, the arena with
- * all buffers, what makes the peak. Any size of plan; beyond 860 instructions several share a
- * column. */
-GCKPT_API gckpt_result gckpt_plan_svg(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 /* Writes a micro-batch as Chrome trace events (chrome://tracing, ui.perfetto.dev): a bar for each
  * instruction, a nanosecond a unit of work (gckpt_cost), and live bytes by kind. */
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user);
@@ -815,15 +861,11 @@ GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *frontier);
  * gckpt_plan_new makes with GCKPT_OPTIMAL and that budget. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
-/* The frontier as text (at most 80 columns, about 20 rows), as SVG, and as JSON: an object with
- * points (gckpt_point, ascending bytes), marked (the point that the budget `mark` gets, or null;
- * mark 0: none), complete, and modes, by name. These are store-all, segments, sqrt and, up to 400
- * ops, memory-poor: planned now, for comparison; what cannot be planned is left out, but when there
- * is no memory to plan them nothing is written (E_MEMORY). The graph's error stays what it was. */
+/* The frontier as text (at most 80 columns, about 20 rows), and as JSON: an object with points
+ * (gckpt_point, ascending bytes), marked (the point that the budget `mark` gets, or null; mark 0:
+ * none) and complete. */
 GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *frontier, size_t mark,
                                             gckpt_write_fn write, void *user);
-GCKPT_API gckpt_result gckpt_frontier_svg(const gckpt_frontier *frontier, size_t mark,
-                                          gckpt_write_fn write, void *user);
 GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_t mark,
                                            gckpt_write_fn write, void *user);
 
@@ -1189,55 +1231,36 @@ static void gckpti_text_int(gckpti_text *t, int64_t value)
 static void gckpti_text_double(gckpti_text *t, double value)
 {
     int exponent = 0;
-    if (value != value) {
-        gckpti_text_put(t, "nan", 3);
-        return;
-    }
     if (value < 0) {
         gckpti_text_put(t, "-", 1);
         value = -value;
     }
-    if (value > DBL_MAX) {
-        gckpti_text_put(t, "inf", 3);
+    if (!(value <= DBL_MAX)) {
+        gckpti_text_put(t, value > DBL_MAX ? "inf" : "nan", 3);
         return;
     }
-    while (value >= 1e6 && exponent < 400) {
+    for (; value >= 1e6; exponent++)
         value /= 10;
-        exponent++;
-    }
-    while (value > 0 && value < 1e5 && exponent > -400) {
+    for (; value > 0 && value < 1e5; exponent--)
         value *= 10;
-        exponent--;
-    }
-    uint64_t digits = (uint64_t)(value + 0.5); /* six of them */
+    uint64_t digits = (uint64_t)(value + 0.5); /* six of them, or 1000000, or 0 */
+    int point = 6 + exponent;                  /* digits before the decimal point */
     if (digits >= 1000000) {
         digits /= 10;
-        exponent++;
+        point++;
     }
-    int point = 6 + exponent; /* digits before the decimal point */
-    if (digits && (point > 9 || point < -3)) {
-        exponent = point - 1;
-        point = 1;
-    } else {
-        exponent = 0;
-    }
-    while (digits && digits % 10 == 0 && digits >= 10)
+    exponent = digits && (point > 9 || point < -3) ? point - 1 : 0;
+    point = exponent || !digits ? 1 : point;
+    while (digits >= 10 && digits % 10 == 0)
         digits /= 10;
     char d[24];
     gckpti_text number = { d, sizeof d - 1 };
     gckpti_text_uint(&number, digits);
     int n = (int)(number.at - d);
-    if (point <= 0) {
-        gckpti_text_put(t, "0.000000", (size_t)(2 - point));
-        gckpti_text_put(t, d, (size_t)n);
-    } else {
-        gckpti_text_put(t, d, (size_t)(n < point ? n : point));
-        for (int i = n; i < point && digits; i++)
-            gckpti_text_put(t, "0", 1);
-        if (n > point) {
+    for (int i = point < 1 ? point - 1 : 0; i < n || i < point; i++) {
+        if (i == point)
             gckpti_text_put(t, ".", 1);
-            gckpti_text_put(t, d + point, (size_t)(n - point));
-        }
+        gckpti_text_put(t, i < 0 || i >= n ? "0" : d + i, 1);
     }
     if (exponent) {
         gckpti_text_put(t, "e", 1);
@@ -1326,6 +1349,55 @@ static gckpt_result gckpti_ok(void *object)
     if (o->sticky == GCKPT_OK)
         o->text[0] = 0;
     return GCKPT_OK;
+}
+
+/* ---- what goes out through a callback: gathered, and nothing more of it after a failure ---- */
+typedef struct {
+    gckpt_write_fn write; /* NULL: only count */
+    void *user;
+    size_t total, used;
+    int failed;
+    unsigned char block[1024];
+} gckpti_sink;
+
+static void gckpti_sink_flush(gckpti_sink *k)
+{
+    if (k->write && !k->failed && k->used && k->write(k->user, k->block, k->used) != k->used)
+        k->failed = 1;
+    k->used = 0;
+}
+
+static void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n)
+{
+    const unsigned char *b = (const unsigned char *)bytes;
+    k->total += n;
+    while (n && !k->failed) {
+        size_t room = sizeof k->block - k->used, some = n < room ? n : room;
+        memcpy(k->block + k->used, b, some);
+        k->used += some;
+        b += some;
+        n -= some;
+        if (k->used == sizeof k->block)
+            gckpti_sink_flush(k);
+    }
+}
+
+/* At most 511 bytes a call; directives: see gckpt_fail. */
+static void gckpti_print(gckpti_sink *k, const char *format, ...)
+{
+    char line[512];
+    gckpti_text t = { line, sizeof line - 1 };
+    va_list args;
+    va_start(args, format);
+    gckpti_text_format(&t, format, args);
+    va_end(args);
+    gckpti_sink_put(k, line, (size_t)(t.at - line));
+}
+
+static gckpt_result gckpti_sink_close(gckpti_sink *k)
+{
+    gckpti_sink_flush(k);
+    return k->failed ? GCKPT_E_FILE : GCKPT_OK;
 }
 
 /* ---- memory: the one allocation site ---- */
@@ -3327,15 +3399,13 @@ struct gckpti_kernels {
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     void (*divide)(float *x, float by, int64_t n);
     float (*square_sum)(const float *x, int64_t n);
+    float (*dot)(const float *x, const float *y, int64_t n);
     void (*adamw)(float *w, const float *g, float *m, float *v, int64_t n, const gckpti_adamw *a);
-    void (*curve_forward)(int kind, const float *x, float *y, int64_t n);
-    void (*curve_backward)(int kind, const float *at, const float *g, float *d, int accumulate,
-                           int64_t n);
-    void (*pair_forward)(int kind, const float *a, const float *b, float *y, int64_t n);
-    void (*product_gradient)(const float *g, const float *other, float *d, int accumulate,
-                             int64_t n);
-    void (*softmax_forward)(const float *x, float *y, int64_t n);
-    void (*softmax_backward)(const float *y, const float *g, float *d, int accumulate, int64_t n);
+    void (*add)(float *to, const float *from, int64_t n); /* to += from */
+    void (*elementwise_forward)(const gckpt_call *call, int kind);
+    void (*elementwise_backward)(const gckpt_call *call, int kind);
+    void (*softmax_forward)(const gckpt_call *call, int64_t row);
+    void (*softmax_backward)(const gckpt_call *call, int64_t row);
     void (*norm_forward)(const gckpt_call *call, int64_t row);
     void (*norm_backward)(const gckpt_call *call, int64_t row);
     void (*columns)(const struct gckpti_columns *s, int64_t first, int64_t end);
@@ -4224,30 +4294,16 @@ static void gckpti_chains(const float *a, const float *b, int64_t stride, int64_
     }
 }
 
-/* c (M,N) += a (M,K) b (K,N), chains over K. */
-static void gckpti_multiply(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
-                            float *c)
+static void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n)
 {
-    for (int64_t i = 0; i < m; i++)
-        for (int64_t p = 0; p < k; p++)
-            gckpti_link(a[i * k + p], b + p * n, n, c + i * n);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = gckpti_from_bf16(x[i]);
 }
 
-/* c (M,N) += a (M,K) b', b (N,K), chains over K. */
-static void gckpti_multiply_nt(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
-                               float *c)
+static void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n)
 {
-    for (int64_t i = 0; i < m; i++)
-        gckpti_chains(a + i * k, b, k, n, k, c + i * n);
-}
-
-/* c (K,N) += a' b, a (M,K), b (M,N), chains over the rows M. */
-static void gckpti_multiply_tn(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
-                               float *c)
-{
-    for (int64_t i = 0; i < m; i++)
-        for (int64_t p = 0; p < k; p++)
-            gckpti_link(a[i * k + p], b + i * n, n, c + p * n);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = gckpti_to_bf16(x[i]);
 }
 
 /* ---- embed: out[r] = table[index[r]]; dtable[index[r]] += g[r], row by row ---- */
@@ -4270,8 +4326,8 @@ static void gckpti_embed_forward(const gckpt_call *call)
         const float *from = call->in[0].data + call->in[1].index[r] * n;
         if (call->out)
             memcpy(call->out + r * n, from, (size_t)n * sizeof(float));
-        for (int64_t i = 0; !call->out && i < n; i++)
-            call->out_bf16[r * n + i] = gckpti_to_bf16(from[i]);
+        else
+            gckpti_to_bf16s(from, call->out_bf16 + r * n, n);
     }
 }
 
@@ -4350,10 +4406,10 @@ static gckpt_result gckpti_matmul_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* ---- products of bf16 plans (manual, 5l) ----
- * c(i,j) = chain over p of a(i,p) b(p,j). Operands are bf16, or rounded to it where they are read;
- * each link flushes subnormals to zero, as the processors' bf16 instructions do. A chain starts at
- * start[j] (the bias), at what c holds (accumulate), or at +0; c is f32 or bf16. */
+/* ---- products: c(i,j) = chain over p of a(i,p) b(p,j) ----
+ * A chain starts at start[j] (the bias), at what c holds (accumulate), or at +0. In bf16 plans
+ * (manual, 5l) operands are bf16, or rounded to it where they are read; each link flushes
+ * subnormals to zero, as the processors' bf16 instructions do; c is f32 or bf16. */
 typedef struct gckpti_factor {
     const float *f32;
     const uint16_t *bf16;    /* one of the two */
@@ -4366,7 +4422,7 @@ typedef struct {
     int accumulate;
     float *c;
     uint16_t *c_bf16; /* one of the two; rows of n */
-    uint32_t *words;  /* room for b (gckpti_words), for the fast kernels */
+    uint32_t *words;  /* scratch of the fast kernels: call->work */
 } gckpti_mixed;
 typedef void (*gckpti_mixed_run)(const gckpt_call *call, const gckpti_mixed *t);
 
@@ -4423,10 +4479,19 @@ static void gckpti_mixed_plain(const gckpt_call *call, const gckpti_mixed *t)
         }
 }
 
-static gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t row, int64_t step, int64_t next)
+/* arg's values from `at` on. */
+static gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row, int64_t step,
+                                      int64_t next)
 {
-    gckpti_factor x = { arg->data, arg->bf16, row, step, next };
+    gckpti_factor x = { arg->data ? arg->data + at : NULL, arg->bf16 ? arg->bf16 + at : NULL, row,
+                        step, next };
     return x;
+}
+
+static gckpti_factor gckpti_turned(gckpti_factor x) /* transposed */
+{
+    gckpti_factor y = { x.f32, x.bf16, x.step, x.row, x.next };
+    return y;
 }
 
 static gckpti_mixed gckpti_mixed_of(const gckpt_call *call, int64_t batch, int64_t m, int64_t n,
@@ -4437,98 +4502,91 @@ static gckpti_mixed gckpti_mixed_of(const gckpt_call *call, int64_t batch, int64
     return t;
 }
 
-static void gckpti_mixed_linear_forward(const gckpt_call *call, gckpti_mixed_run run)
+/* c (m,n) = a b, or += */
+static void gckpti_product_to(const gckpt_call *call, gckpti_mixed_run run, int64_t m, int64_t n,
+                              int64_t k, gckpti_factor a, gckpti_factor b, float *c, int accumulate)
+{
+    gckpti_mixed t = gckpti_mixed_of(call, 1, m, n, k, a, b, c, NULL);
+    t.accumulate = accumulate;
+    run(call, &t);
+}
+
+/* In f32 plans. Where b's columns lie side by side, a row of c takes link after link; else (b's
+ * links do, and a's) chain after chain. */
+static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_mixed *t)
+{
+    float *c = t->c;
+    (void)call;
+    for (int64_t matrix = 0; matrix < t->batch; matrix++)
+        for (int64_t i = 0; i < t->m; i++, c += t->n) {
+            const float *a = t->a.f32 + matrix * t->a.next + i * t->a.row;
+            const float *b = t->b.f32 + matrix * t->b.next;
+            if (t->start)
+                memcpy(c, t->start, (size_t)t->n * sizeof *c);
+            else
+                gckpti_start(c, t->n, t->accumulate);
+            if (t->b.row != 1)
+                gckpti_chains(a, b, t->b.row, t->n, t->k, c);
+            for (int64_t p = 0; t->b.row == 1 && p < t->k; p++)
+                gckpti_link(a[p * t->a.step], b + p * t->b.step, t->n, c);
+        }
+}
+
+static gckpti_mixed_run gckpti_plain_products(const gckpt_call *call)
+{
+    return call->precision == GCKPT_FP32 ? gckpti_fp32_plain : gckpti_mixed_plain;
+}
+
+/* The b of matmul, and w of linear. */
+static gckpti_factor gckpti_linear_b(const gckpt_call *call, gckpti_sizes s)
+{
+    gckpti_factor b = gckpti_factor_of(&call->in[1], 0, 1, s.n, s.n * s.k);
+    if (*(const int *)call->attributes) /* transposed */
+        b.row = s.k, b.step = 1;
+    return b;
+}
+
+/* Forward of matmul and linear: out = a b + bias. */
+static void gckpti_linear_out(const gckpt_call *call, gckpti_mixed_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
-    int transposed = *(const int *)call->attributes;
-    gckpti_factor a = gckpti_factor_of(&call->in[0], s.k, 1, s.m * s.k);
-    gckpti_factor b =
-        gckpti_factor_of(&call->in[1], transposed ? s.k : 1, transposed ? 1 : s.n, s.n * s.k);
-    gckpti_mixed t =
-        gckpti_mixed_of(call, s.matrices, s.m, s.n, s.k, a, b, call->out, call->out_bf16);
+    gckpti_factor a = gckpti_factor_of(&call->in[0], 0, s.k, 1, s.m * s.k);
+    gckpti_mixed t = gckpti_mixed_of(call, s.matrices, s.m, s.n, s.k, a, gckpti_linear_b(call, s),
+                                     call->out, call->out_bf16);
     t.start = call->inputs == 3 ? call->in[2].data : NULL;
     run(call, &t);
 }
 
-static void gckpti_mixed_gradient(const gckpt_call *call, gckpti_mixed_run run, gckpti_mixed t,
-                                  int accumulate)
-{
-    t.accumulate = accumulate;
-    if (t.c || t.c_bf16)
-        run(call, &t);
-}
-
-static void gckpti_mixed_matmul_backward(const gckpt_call *call, gckpti_mixed_run run)
+/* Backward: da = g b', db = a' g, or (g' a) where b is transposed. */
+static void gckpti_linear_gradients(const gckpt_call *call, gckpti_mixed_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
-    const gckpt_arg *a = &call->in[0], *b = &call->in[1];
-    int64_t at_a = s.m * s.k, at_b = s.n * s.k, at_g = s.m * s.n;
-    int transposed = *(const int *)call->attributes;
-    gckpti_factor g = { call->grad_out, call->grad_out_bf16, s.n, 1, at_g };
-    gckpti_factor w = gckpti_factor_of(b, transposed ? 1 : s.n, transposed ? s.k : 1, at_b);
-    gckpti_factor x = gckpti_factor_of(a, 1, s.k, at_a), turned = g;
-    turned.row = 1, turned.step = s.n;
-    gckpti_mixed_gradient(
-        call, run, gckpti_mixed_of(call, s.matrices, s.m, s.k, s.n, g, w, a->grad, a->grad_bf16),
-        a->accumulate);
-    gckpti_mixed_gradient(
-        call, run,
-        transposed
-            ? gckpti_mixed_of(call, s.matrices, s.n, s.k, s.m, turned, x, b->grad, b->grad_bf16)
-            : gckpti_mixed_of(call, s.matrices, s.k, s.n, s.m, x, turned, b->grad, b->grad_bf16),
-        b->accumulate);
-}
-
-static void gckpti_matmul_add(const gckpt_call *call) /* out += a b */
-{
-    gckpti_sizes s = gckpti_matmul_sizes(call);
-    int transposed = *(const int *)call->attributes;
-    for (int64_t i = 0; i < s.matrices; i++) {
-        const float *a = call->in[0].data + i * s.m * s.k, *b = call->in[1].data + i * s.n * s.k;
-        float *out = call->out + i * s.m * s.n;
-        (transposed ? gckpti_multiply_nt : gckpti_multiply)(s.m, s.n, s.k, a, b, out);
-    }
+    const gckpt_arg *in = call->in;
+    gckpti_factor g = { call->grad_out, call->grad_out_bf16, s.n, 1, s.m * s.n };
+    gckpti_factor a = gckpti_turned(gckpti_factor_of(&in[0], 0, s.k, 1, s.m * s.k));
+    gckpti_mixed da =
+        gckpti_mixed_of(call, s.matrices, s.m, s.k, s.n, g, gckpti_turned(gckpti_linear_b(call, s)),
+                        in[0].grad, in[0].grad_bf16);
+    da.accumulate = in[0].accumulate;
+    if (da.c || da.c_bf16)
+        run(call, &da);
+    gckpti_mixed db = gckpti_mixed_of(call, s.matrices, s.k, s.n, s.m, a, gckpti_turned(g),
+                                      in[1].grad, in[1].grad_bf16);
+    if (*(const int *)call->attributes)
+        db.m = s.n, db.n = s.k, db.a = gckpti_turned(g), db.b = a;
+    db.accumulate = in[1].accumulate;
+    if (db.c || db.c_bf16)
+        run(call, &db);
 }
 
 static void gckpti_matmul_forward(const gckpt_call *call)
 {
-    if (call->precision != GCKPT_FP32) {
-        gckpti_mixed_linear_forward(call, gckpti_mixed_plain);
-        return;
-    }
-    gckpti_start(call->out, gckpti_elements(&call->shape), 0);
-    gckpti_matmul_add(call);
+    gckpti_linear_out(call, gckpti_plain_products(call));
 }
 
 static void gckpti_matmul_backward(const gckpt_call *call)
 {
-    if (call->precision != GCKPT_FP32) {
-        gckpti_mixed_matmul_backward(call, gckpti_mixed_plain);
-        return;
-    }
-    gckpti_sizes s = gckpti_matmul_sizes(call);
-    const gckpt_arg *a = &call->in[0], *b = &call->in[1];
-    int transposed = *(const int *)call->attributes;
-    for (int64_t i = 0; i < s.matrices; i++) {
-        const float *g = call->grad_out + i * s.m * s.n;
-        int64_t at_a = i * s.m * s.k, at_b = i * s.n * s.k;
-        if (a->grad) {
-            float *da = a->grad + at_a;
-            gckpti_start(da, s.m * s.k, a->accumulate);
-            if (transposed)
-                gckpti_multiply(s.m, s.k, s.n, g, b->data + at_b, da);
-            else
-                gckpti_multiply_nt(s.m, s.k, s.n, g, b->data + at_b, da);
-        }
-        if (b->grad) {
-            float *db = b->grad + at_b;
-            gckpti_start(db, s.n * s.k, b->accumulate);
-            if (transposed)
-                gckpti_multiply_tn(s.m, s.k, s.n, g, a->data + at_a, db);
-            else
-                gckpti_multiply_tn(s.m, s.n, s.k, a->data + at_a, g, db);
-        }
-    }
+    gckpti_linear_gradients(call, gckpti_plain_products(call));
 }
 
 static uint64_t gckpti_matmul_flops(const gckpt_call *call)
@@ -4575,20 +4633,7 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-static void gckpti_linear_forward(const gckpt_call *call)
-{
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    if (call->precision != GCKPT_FP32) {
-        gckpti_mixed_linear_forward(call, gckpti_mixed_plain);
-        return;
-    }
-    if (call->inputs == 3)
-        for (int64_t r = 0; r < rows; r++)
-            memcpy(call->out + r * n, call->in[2].data, (size_t)n * sizeof(float));
-    else
-        gckpti_start(call->out, rows * n, 0);
-    gckpti_matmul_add(call);
-}
+static void gckpti_linear_forward(const gckpt_call *call) { gckpti_matmul_forward(call); }
 
 static void gckpti_linear_backward(const gckpt_call *call)
 {
@@ -5135,27 +5180,112 @@ static void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
         *call->loss_count += count;
 }
 
-/* Ends a row: its loss, and aux for the backward. hit: the target's logit. */
-static void gckpti_loss_finish(const gckpt_call *call, int64_t row, int64_t target, float max,
-                               float sum, float hit)
+/* What plain and fast kernels of these losses differ in. */
+typedef struct {
+    gckpti_mixed_run product;
+    void (*each)(const gckpt_call *call, int64_t n, int64_t work,
+                 void (*body)(void *context, int64_t i, int64_t worker), void *context);
+    float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
+    void (*gradient)(const float *x, float *d, int64_t n, float max, float log_sum, float scale,
+                     int accumulate); /* of classes that are not the target */
+    void (*widen)(const uint16_t *x, float *y, int64_t n);
+    void (*narrow)(const float *x, uint16_t *y, int64_t n);
+} gckpti_loss_means;
+
+static void gckpti_in_turn(const gckpt_call *call, int64_t n, int64_t work,
+                           void (*body)(void *context, int64_t i, int64_t worker), void *context)
 {
-    gckpti_softmax_end(&max, &sum);
-    float log_sum = target < 0 ? 0.0f : gckpti_log(sum);
-    if (target >= 0)
-        gckpti_loss_add(call, log_sum - (hit - max), 1);
-    if (call->aux) {
-        ((float *)call->aux)[2 * row] = target < 0 ? 0.0f : max;
-        ((float *)call->aux)[2 * row + 1] = log_sum;
+    (void)call, (void)work;
+    for (int64_t i = 0; i < n; i++)
+        body(context, i, 0);
+}
+
+static void gckpti_other_classes(const float *x, float *d, int64_t n, float max, float log_sum,
+                                 float scale, int accumulate)
+{
+    for (int64_t j = 0; j < n; j++)
+        gckpti_put_product(&d[j], gckpti_exp((x[j] - max) - log_sum), scale, accumulate);
+}
+
+static gckpti_loss_means gckpti_plain_means(gckpti_mixed_run product)
+{
+    gckpti_loss_means by = { product,           gckpti_in_turn, gckpti_online, gckpti_other_classes,
+                             gckpti_from_bf16s, gckpti_to_bf16s };
+    return by;
+}
+
+/* A block of rows, a chunk of their classes. */
+typedef struct {
+    const gckpt_call *call;
+    const gckpti_loss_means *by;
+    int64_t row, rows, first, n; /* rows of the call from `row` on, classes from `first` on */
+    int64_t counted;             /* rows that are not left out */
+    const int32_t *target;       /* of each row */
+    const float *x;              /* their logits (rows,n) */
+    float *d;                    /* backward: the logits' gradient; may be x */
+    int accumulate;
+    float max[GCKPTI_MIXED_ROWS], sum[GCKPTI_MIXED_ROWS], hit[GCKPTI_MIXED_ROWS];
+} gckpti_loss;
+
+/* The forward of row r: its classes so far, and these. */
+static void gckpti_loss_look(void *context, int64_t r, int64_t worker)
+{
+    gckpti_loss *l = (gckpti_loss *)context;
+    const float *x = l->x + r * l->n;
+    int64_t target = l->target[r], at = target - l->first;
+    (void)worker;
+    if (target >= 0 && at >= 0 && at < l->n)
+        l->hit[r] = x[at];
+    for (int64_t j = 0; target >= 0 && j < l->n; j += GCKPTI_LOSS_CHUNK)
+        l->by->online(x + j, NULL, gckpti_part(l->n - j, GCKPTI_LOSS_CHUNK), l->first + j == 0,
+                      &l->max[r], &l->sum[r]);
+}
+
+/* The backward of row r: d from x, the target's apart. */
+static void gckpti_loss_slope(void *context, int64_t r, int64_t worker)
+{
+    const gckpti_loss *l = (const gckpti_loss *)context;
+    const float *x = l->x + r * l->n, *aux = (const float *)l->call->aux + 2 * (l->row + r);
+    float *d = l->d + r * l->n, logit = 0.0f, held = 0.0f, scale = l->call->loss_scale;
+    int64_t target = l->target[r], at = target - l->first;
+    int here = at >= 0 && at < l->n;
+    (void)worker;
+    if (target < 0) {
+        gckpti_start(d, l->n, l->accumulate);
+        return;
+    }
+    if (here)
+        logit = x[at], held = d[at];
+    l->by->gradient(x, d, l->n, aux[0], aux[1], scale, l->accumulate);
+    if (here) {
+        d[at] = held;
+        gckpti_put_product(&d[at], gckpti_exp((logit - aux[0]) - aux[1]) - 1.0f, scale,
+                           l->accumulate);
     }
 }
 
-/* d = gradient of n logits x of the classes from `first` on; d may be x. */
-static void gckpti_logits_gradient(const float *x, int64_t n, int64_t first, int64_t target,
-                                   const float *aux, float scale, float *d, int accumulate)
+static void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
 {
-    for (int64_t j = 0; j < n; j++) {
-        float hit = first + j == target ? 1.0f : 0.0f;
-        gckpti_put_product(&d[j], gckpti_exp((x[j] - aux[0]) - aux[1]) - hit, scale, accumulate);
+    l->row = row, l->rows = rows, l->counted = 0;
+    l->target = l->call->in[l->call->inputs - 1].index + row;
+    for (int64_t r = 0; r < rows; r++) {
+        l->counted += l->target[r] >= 0;
+        l->max[r] = 0.0f, l->sum[r] = 1.0f, l->hit[r] = 0.0f; /* of rows left out */
+    }
+}
+
+/* The losses of the block's rows, and aux for the backward. */
+static void gckpti_loss_finish(const gckpti_loss *l)
+{
+    float *aux = l->call->aux ? (float *)l->call->aux + 2 * l->row : NULL;
+    for (int64_t r = 0; r < l->rows; r++) {
+        float max = l->max[r], sum = l->sum[r];
+        gckpti_softmax_end(&max, &sum);
+        float log_sum = gckpti_log(sum);
+        if (l->target[r] >= 0)
+            gckpti_loss_add(l->call, log_sum - (l->hit[r] - max), 1);
+        if (aux)
+            aux[2 * r] = max, aux[2 * r + 1] = log_sum;
     }
 }
 
@@ -5170,34 +5300,33 @@ static gckpt_result gckpti_cross_entropy_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
+/* The logits are the input: a chunk is all classes. */
+static void gckpti_cross_entropy_by(const gckpt_call *call, const gckpti_loss_means *by,
+                                    int backward)
+{
+    const gckpt_arg *x = &call->in[0];
+    int64_t v = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape);
+    gckpti_loss l;
+    l.call = call, l.by = by, l.first = 0, l.n = v, l.accumulate = x->accumulate;
+    for (int64_t row = 0; row < rows && (x->grad || !backward); row += GCKPTI_MIXED_ROWS) {
+        gckpti_loss_begin(&l, row, gckpti_part(rows - row, GCKPTI_MIXED_ROWS));
+        l.x = x->data + row * v, l.d = x->grad ? x->grad + row * v : NULL;
+        by->each(call, l.rows, 16 * v, backward ? gckpti_loss_slope : gckpti_loss_look, &l);
+        if (!backward)
+            gckpti_loss_finish(&l);
+    }
+}
+
 static void gckpti_cross_entropy_forward(const gckpt_call *call)
 {
-    int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    for (int64_t r = 0; r < rows; r++) {
-        const float *x = call->in[0].data + r * v;
-        int64_t target = call->in[1].index[r];
-        float max = 0.0f, sum = 1.0f;
-        if (target >= 0) {
-            for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK)
-                gckpti_online(x + j, NULL, gckpti_part(v - j, GCKPTI_LOSS_CHUNK), j == 0, &max,
-                              &sum);
-        }
-        gckpti_loss_finish(call, r, target, max, sum, target < 0 ? 0.0f : x[target]);
-    }
+    gckpti_loss_means by = gckpti_plain_means(NULL);
+    gckpti_cross_entropy_by(call, &by, 0);
 }
 
 static void gckpti_cross_entropy_backward(const gckpt_call *call)
 {
-    int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    float *dx = call->in[0].grad;
-    for (int64_t r = 0; dx && r < rows; r++) {
-        if (call->in[1].index[r] < 0)
-            gckpti_start(dx + r * v, v, call->in[0].accumulate);
-        else
-            gckpti_logits_gradient(call->in[0].data + r * v, v, 0, call->in[1].index[r],
-                                   (const float *)call->aux + 2 * r, call->loss_scale, dx + r * v,
-                                   call->in[0].accumulate);
-    }
+    gckpti_loss_means by = gckpti_plain_means(NULL);
+    gckpti_cross_entropy_by(call, &by, 1);
 }
 
 static uint64_t gckpti_cross_entropy_flops(const gckpt_call *call)
@@ -5227,38 +5356,28 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
  * -0 could stay in the accumulator, or an infinity in w stay hidden. work: a block of rows (one in
  * a plain plan) times a chunk of classes; bf16 plans: then a block of dx, which is rounded when all
  * classes are added. d is rounded where it enters the products. */
-static int64_t gckpti_loss_room(const gckpt_call *call, int backward)
-{ /* scratch of its products, in floats a thread */
-    int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    int64_t n = gckpti_part(call->in[1].shape.d[0], GCKPTI_LOSS_CHUNK), room[3];
-    rows = gckpti_part(rows, GCKPTI_LOSS_ROWS);
-    room[0] = gckpti_product_room(rows, n, c);
-    room[1] = gckpti_product_room(rows, c, n);
-    room[2] = gckpti_product_room(n, c, rows);
-    for (int i = 1; backward && i < 3; i++)
-        room[0] = room[i] > room[0] ? room[i] : room[0];
-    return room[0];
-}
-
-/* Its workspace in bf16 plans, in floats: logits, a block of dx, packed factors. */
 typedef struct {
-    int64_t block, dx, words, size; /* rows at a time; where dx and words begin; of words */
+    int64_t block, logits, dx, size; /* rows at a time; in floats: where parts of work begin; all */
 } gckpti_loss_parts;
 
-static gckpti_loss_parts gckpti_mixed_parts(const gckpt_call *call, int backward)
+/* work: scratch of the products, logits, dx. */
+static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backward)
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    int64_t n = gckpti_part(call->in[1].shape.d[0], GCKPTI_LOSS_CHUNK), size[3];
-    gckpti_loss_parts p;
-    p.block = call->plain ? 1 : gckpti_part(rows, GCKPTI_MIXED_ROWS);
-    p.dx = p.block * n;
-    p.words = p.dx + (backward ? p.block * c : 0);
-    size[0] = gckpti_words(n, c);
-    size[1] = gckpti_words(c, n);
-    size[2] = gckpti_words(c, p.block);
-    for (int i = 1; backward && i < 3; i++)
-        size[0] = size[i] > size[0] ? size[i] : size[0];
-    p.size = call->plain ? 0 : size[0];
+    int64_t n = gckpti_part(call->in[1].shape.d[0], GCKPTI_LOSS_CHUNK);
+    int mixed = call->precision != GCKPT_FP32;
+    gckpti_loss_parts p = { 1, 0, 0, 0 };
+    if (!call->plain)
+        p.block = gckpti_part(rows, mixed ? GCKPTI_MIXED_ROWS : GCKPTI_LOSS_ROWS);
+    const int64_t size[3][3] = { { p.block, n, c }, { p.block, c, n }, { n, c, p.block } };
+    for (int i = 0; !call->plain && i < (backward ? 3 : 1); i++) {
+        int64_t room =
+            mixed ? gckpti_words(size[i][1], size[i][2])
+                  : call->threads * gckpti_product_room(size[i][0], size[i][1], size[i][2]);
+        p.logits = room > p.logits ? room : p.logits;
+    }
+    p.dx = p.logits + p.block * n;
+    p.size = p.dx + (mixed && backward ? p.block * c : 0);
     return p;
 }
 
@@ -5271,209 +5390,59 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
                           "linear_cross_entropy: x %S, w %S, targets %S must be (..,C), (V,C), "
                           "(..)",
                           x, w, targets);
-    int64_t rows = gckpti_rows(x), block = call->plain ? 1 : gckpti_part(rows, GCKPTI_LOSS_ROWS);
-    int64_t chunk = gckpti_part(w->d[0], GCKPTI_LOSS_CHUNK);
-    call->aux_bytes = (size_t)rows * 2 * sizeof(float);
-    if (call->precision != GCKPT_FP32) {
-        gckpti_loss_parts forward = gckpti_mixed_parts(call, 0),
-                          backward = gckpti_mixed_parts(call, 1);
-        call->work_forward = (size_t)(forward.words + forward.size) * sizeof(float);
-        call->work_backward = (size_t)(backward.words + backward.size) * sizeof(float);
-        return GCKPT_OK;
-    }
-    call->work_forward = call->work_backward = (size_t)(block * chunk) * sizeof(float);
-    if (!call->plain) {
-        size_t unit = (size_t)call->threads * sizeof(float);
-        call->work_forward += (size_t)gckpti_loss_room(call, 0) * unit;
-        call->work_backward += (size_t)gckpti_loss_room(call, 1) * unit;
-    }
+    call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
+    call->work_forward = (size_t)gckpti_loss_parts_of(call, 0).size * sizeof(float);
+    call->work_backward = (size_t)gckpti_loss_parts_of(call, 1).size * sizeof(float);
     return GCKPT_OK;
 }
 
-static uint32_t *gckpti_loss_words(const gckpt_call *call, const gckpti_loss_parts *p)
+/* Three products for each block and chunk: logits = x w', dx += d w, dw += d' x. */
+static void gckpti_linear_cross_entropy_by(const gckpt_call *call, const gckpti_loss_means *by,
+                                           int backward)
 {
-    void *words = (float *)call->work + p->words;
-    return (uint32_t *)words;
-}
-
-/* Logits of rows r.., n classes from j: of the gradients' products, too. */
-static gckpti_mixed gckpti_mixed_logits(const gckpt_call *call, const gckpti_loss_parts *parts,
-                                        int64_t r, int64_t m, int64_t j, int64_t n)
-{
-    const gckpt_arg *x = &call->in[0];
-    int64_t c = gckpti_last(&x->shape);
-    gckpti_factor a = { x->data ? x->data + r * c : NULL, x->bf16 ? x->bf16 + r * c : NULL, c, 1,
-                        0 };
-    gckpti_factor w = { call->in[1].data + j * c, NULL, c, 1, 0 };
-    gckpti_mixed t = gckpti_mixed_of(call, 1, m, n, c, a, w, (float *)call->work, NULL);
-    t.words = gckpti_loss_words(call, parts);
-    return t;
-}
-
-static void gckpti_mixed_linear_cross_entropy_forward(const gckpt_call *call)
-{
-    int64_t rows = gckpti_rows(&call->in[0].shape), v = call->in[1].shape.d[0];
-    const gckpti_loss_parts parts = gckpti_mixed_parts(call, 0);
-    const float *logits = (const float *)call->work;
-    for (int64_t r0 = 0; r0 < rows; r0 += parts.block) {
-        int64_t m = gckpti_part(rows - r0, parts.block);
-        const int32_t *target = call->in[2].index + r0;
-        float max[GCKPTI_MIXED_ROWS] = { 0.0f }, sum[GCKPTI_MIXED_ROWS] = { 0.0f };
-        float hit[GCKPTI_MIXED_ROWS] = { 0.0f };
-        for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK) {
-            int64_t n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
-            gckpti_mixed t = gckpti_mixed_logits(call, &parts, r0, m, j, n);
-            gckpti_mixed_plain(call, &t);
-            for (int64_t r = 0; r < m; r++) {
-                if (target[r] >= j && target[r] < j + n)
-                    hit[r] = logits[r * n + target[r] - j];
-                if (target[r] >= 0)
-                    gckpti_online(logits + r * n, NULL, n, j == 0, &max[r], &sum[r]);
-            }
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    int64_t c = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape), v = w->shape.d[0];
+    const gckpti_loss_parts parts = gckpti_loss_parts_of(call, backward);
+    float *work = (float *)call->work, *dw = backward ? w->grad : NULL;
+    gckpti_loss l;
+    l.call = call, l.by = by, l.x = l.d = work + parts.logits, l.accumulate = 0;
+    for (int64_t row = 0; row < rows; row += parts.block) {
+        gckpti_loss_begin(&l, row, gckpti_part(rows - row, parts.block));
+        uint16_t *rounded = backward && x->grad_bf16 ? x->grad_bf16 + row * c : NULL;
+        float *dx = rounded ? work + parts.dx : backward && x->grad ? x->grad + row * c : NULL;
+        if (rounded && x->accumulate)
+            by->widen(rounded, dx, l.rows * c);
+        for (l.first = 0; l.first < v; l.first += l.n) {
+            l.n = gckpti_part(v - l.first, GCKPTI_LOSS_CHUNK);
+            gckpti_factor a = gckpti_factor_of(x, row * c, c, 1, 0), d = { l.d, NULL, l.n, 1, 0 };
+            gckpti_factor b = gckpti_factor_of(w, l.first * c, c, 1, 0);
+            if (l.counted > 0)
+                gckpti_product_to(call, by->product, l.rows, l.n, c, a, b, l.d, 0);
+            by->each(call, l.rows, 16 * l.n, backward ? gckpti_loss_slope : gckpti_loss_look, &l);
+            if (dx)
+                gckpti_product_to(call, by->product, l.rows, c, l.n, d, gckpti_turned(b), dx,
+                                  x->accumulate || l.first > 0);
+            if (dw)
+                gckpti_product_to(call, by->product, l.n, c, l.rows, gckpti_turned(d),
+                                  gckpti_turned(a), dw + l.first * c, w->accumulate || row > 0);
         }
-        for (int64_t r = 0; r < m; r++)
-            gckpti_loss_finish(call, r0 + r, target[r], max[r], sum[r], hit[r]);
+        if (rounded)
+            by->narrow(dx, rounded, l.rows * c);
+        if (!backward)
+            gckpti_loss_finish(&l);
     }
 }
 
 static void gckpti_linear_cross_entropy_forward(const gckpt_call *call)
 {
-    int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    int64_t v = call->in[1].shape.d[0];
-    int64_t block = call->plain ? 1 : GCKPTI_LOSS_ROWS;
-    float *logits = (float *)call->work;
-    if (call->precision != GCKPT_FP32) {
-        gckpti_mixed_linear_cross_entropy_forward(call);
-        return;
-    }
-    for (int64_t r0 = 0; r0 < rows; r0 += block) {
-        int64_t m = gckpti_part(rows - r0, block);
-        const int32_t *target = call->in[2].index + r0;
-        float max[GCKPTI_LOSS_ROWS] = { 0.0f }, sum[GCKPTI_LOSS_ROWS] = { 0.0f };
-        float hit[GCKPTI_LOSS_ROWS] = { 0.0f };
-        for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK) {
-            int64_t n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
-            for (int64_t r = 0; r < m; r++) {
-                if (target[r] < 0)
-                    continue;
-                float *x = logits + r * n;
-                gckpti_start(x, n, 0);
-                gckpti_chains(call->in[0].data + (r0 + r) * c, call->in[1].data + j * c, c, n, c,
-                              x);
-                if (target[r] >= j && target[r] < j + n)
-                    hit[r] = x[target[r] - j];
-                gckpti_online(x, NULL, n, j == 0, &max[r], &sum[r]);
-            }
-        }
-        for (int64_t r = 0; r < m; r++)
-            gckpti_loss_finish(call, r0 + r, target[r], max[r], sum[r], hit[r]);
-    }
-}
-
-/* A chunk of the backward of bf16 plans, when work holds d of rows r..: dx += d w, dw += d x. */
-static void gckpti_mixed_loss_products(const gckpt_call *call, gckpti_mixed_run run,
-                                       const gckpti_loss_parts *parts, int64_t r, int64_t m,
-                                       int64_t j, int64_t n)
-{
-    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
-    int64_t c = gckpti_last(&x->shape);
-    gckpti_mixed logits = gckpti_mixed_logits(call, parts, r, m, j, n), t = logits;
-    gckpti_factor d = { (float *)call->work, NULL, n, 1, 0 };
-    if (x->grad || x->grad_bf16) {
-        t.n = c, t.k = n;
-        t.a = d;
-        t.b.row = 1, t.b.step = c;
-        t.c = (float *)call->work + parts->dx;
-        gckpti_mixed_gradient(call, run, t, 1);
-    }
-    if (w->grad) {
-        t = logits;
-        t.m = n, t.n = c, t.k = m;
-        t.b = t.a;
-        t.b.row = 1, t.b.step = c;
-        t.a = d;
-        t.a.row = 1, t.a.step = n;
-        t.c = w->grad + j * c;
-        gckpti_mixed_gradient(call, run, t, 1);
-    }
-}
-
-/* A block of dx, before its chains start and at the end: `count` floats from `at`. */
-static void gckpti_mixed_block(const gckpt_arg *x, float *dx, int64_t at, int64_t count, int end)
-{
-    for (int64_t i = 0; i < count; i++, at++) {
-        if (end && x->grad)
-            x->grad[at] = dx[i];
-        else if (end && x->grad_bf16)
-            x->grad_bf16[at] = gckpti_to_bf16(dx[i]);
-        else if (!end)
-            dx[i] = !x->accumulate ? 0.0f
-                    : x->grad      ? x->grad[at]
-                                   : gckpti_from_bf16(x->grad_bf16[at]);
-    }
-}
-
-static void gckpti_mixed_linear_cross_entropy_backward(const gckpt_call *call)
-{
-    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
-    int64_t c = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape), v = w->shape.d[0];
-    const gckpti_loss_parts parts = gckpti_mixed_parts(call, 1);
-    float *logits = (float *)call->work, *dx = logits + parts.dx;
-    if (w->grad)
-        gckpti_start(w->grad, v * c, w->accumulate);
-    for (int64_t r0 = 0; r0 < rows; r0 += parts.block) {
-        int64_t m = gckpti_part(rows - r0, parts.block);
-        gckpti_mixed_block(x, dx, r0 * c, m * c, 0);
-        for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK) {
-            int64_t n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
-            gckpti_mixed t = gckpti_mixed_logits(call, &parts, r0, m, j, n);
-            gckpti_mixed_plain(call, &t);
-            for (int64_t r = 0; r < m; r++) {
-                int64_t target = call->in[2].index[r0 + r];
-                float *d = logits + r * n;
-                if (target < 0)
-                    gckpti_start(d, n, 0);
-                else
-                    gckpti_logits_gradient(d, n, j, target, (const float *)call->aux + 2 * (r0 + r),
-                                           call->loss_scale, d, 0);
-            }
-            gckpti_mixed_loss_products(call, gckpti_mixed_plain, &parts, r0, m, j, n);
-        }
-        gckpti_mixed_block(x, dx, r0 * c, m * c, 1);
-    }
+    gckpti_loss_means by = gckpti_plain_means(gckpti_plain_products(call));
+    gckpti_linear_cross_entropy_by(call, &by, 0);
 }
 
 static void gckpti_linear_cross_entropy_backward(const gckpt_call *call)
 {
-    if (call->precision != GCKPT_FP32) {
-        gckpti_mixed_linear_cross_entropy_backward(call);
-        return;
-    }
-    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
-    int64_t c = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape), v = w->shape.d[0];
-    if (x->grad)
-        gckpti_start(x->grad, rows * c, x->accumulate);
-    if (w->grad)
-        gckpti_start(w->grad, v * c, w->accumulate);
-    int64_t block = call->plain ? 1 : GCKPTI_LOSS_ROWS;
-    for (int64_t r0 = 0; r0 < rows; r0 += block)
-        for (int64_t j0 = 0; j0 < v; j0 += GCKPTI_LOSS_CHUNK) {
-            int64_t n = gckpti_part(v - j0, GCKPTI_LOSS_CHUNK);
-            for (int64_t r = r0; r < rows && r < r0 + block; r++) {
-                int64_t target = call->in[2].index[r];
-                float *d = (float *)call->work + (r - r0) * n;
-                gckpti_start(d, n, 0);
-                if (target >= 0) {
-                    gckpti_chains(x->data + r * c, w->data + j0 * c, c, n, c, d);
-                    gckpti_logits_gradient(d, n, j0, target, (const float *)call->aux + 2 * r,
-                                           call->loss_scale, d, 0);
-                }
-                for (int64_t j = 0; x->grad && j < n; j++)
-                    gckpti_link(d[j], w->data + (j0 + j) * c, c, x->grad + r * c);
-                for (int64_t j = 0; w->grad && j < n; j++)
-                    gckpti_link(d[j], x->data + r * c, c, w->grad + (j0 + j) * c);
-            }
-        }
+    gckpti_loss_means by = gckpti_plain_means(gckpti_plain_products(call));
+    gckpti_linear_cross_entropy_by(call, &by, 1);
 }
 
 static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
@@ -5785,7 +5754,7 @@ typedef struct {
 } gckpti_version;
 typedef struct {
     int start, end;
-    size_t size, offset, peak;
+    size_t size, offset;
     int version;
 } gckpti_block;
 typedef struct {
@@ -5845,6 +5814,16 @@ static void *gckpti_scratch_new(gckpti_planner *p, size_t n, size_t size)
     return memory + head;
 }
 
+/* Gives back what was asked for since the newest piece was `mark`. */
+static void gckpti_scratch_release(gckpti_planner *p, gckpti_scratch *mark)
+{
+    while (p->scratch != mark) {
+        gckpti_scratch *piece = p->scratch;
+        p->scratch = piece->before;
+        gckpti_resize(p->memory, piece, piece->size, 0);
+    }
+}
+
 static void gckpti_planner_free(gckpti_planner *p)
 {
     if (p->blocks)
@@ -5859,11 +5838,7 @@ static void gckpti_planner_free(gckpti_planner *p)
         gckpti_resize(p->memory, p->raw, p->raw_capacity * sizeof *p->raw, 0);
     if (p->list)
         gckpti_resize(p->memory, p->list, p->list ? p->capacity * sizeof *p->list : 0, 0);
-    while (p->scratch) {
-        gckpti_scratch *piece = p->scratch;
-        p->scratch = piece->before;
-        gckpti_resize(p->memory, piece, piece->size, 0);
-    }
+    gckpti_scratch_release(p, NULL);
 }
 
 static int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
@@ -6895,24 +6870,25 @@ static gckpt_result gckpti_lifetimes(gckpti_planner *p)
     return GCKPT_OK;
 }
 
-/* ---- step 5: best fit, in several orders ----
- * Blocks that live to the end of the list (gradients of parameters, mostly) are stairs at the
- * bottom, in the order they begin: what lives beside them stays above the stairs of its last
- * instruction. The others are placed one by one, each into the smallest gap between those that live
- * at the same time. Several orders are tried; then, while something sticks out above the greatest
- * sum of live bytes, a block that does is placed earlier, mostly before one that is in its way (a
- * random choice from a fixed seed), which stays when it is no worse. Efforts are counted, so that a
- * layout is the same on every machine. */
-enum {
-    GCKPTI_BY_SIZE,
-    GCKPTI_BY_ROOT,  /* size x square root of lifetime */
-    GCKPTI_BY_PEAK,  /* greatest live sum of its lifetime */
-    GCKPTI_BY_AREA,  /* size x lifetime */
-    GCKPTI_BY_START, /* exact when all sizes are equal */
-    GCKPTI_BY_END,
-    GCKPTI_ORDERS = GCKPTI_BY_END
-};
-enum { GCKPTI_BUMPS = 512, GCKPTI_BUMP_WORK = 1 << 18, GCKPTI_TINY = 64, GCKPTI_PAIRS = 1 << 22 };
+/* ---- step 5: offsets ----
+ * Seen over the instructions, what is placed has a skyline. Its lowest level (a run of instructions
+ * of one height) gets, of the blocks that live within it, the one whose turn is first; when there is
+ * none, it rises to its lower neighbour and joins it: best fit on a skyline (Burke, Kendall and
+ * Whitwell 2004; for tensors Sekiyama and others 2018, "Profile-guided memory optimization for deep
+ * neural networks"). The first turns go by size x lifetime. So values whose backwards go in reverse,
+ * which nest, are stacked without a gap, the last to die at the bottom. While something sticks out
+ * above the greatest sum of live bytes, what does moves half way to the front and all is placed
+ * again (squeaky wheel: Joslin and Clements 1999); then from two other orders.
+ *
+ * Near-linear: a block divides a level into at most three and every rise ends one, so there are at
+ * most 3 n of each; the lowest is known from a tournament. The block comes from a tree whose leaves
+ * are in Z-order of (start, end) (Morton 1966), so that lifetimes below a node are near each other:
+ * only nodes are looked into where one may fit and come before the best found. Nodes looked at are
+ * counted, so that a layout is the same on every machine.
+ *
+ * Invariants: levels cover all instructions, and neighbours differ in height; what is placed lies
+ * below the levels of its lifetime. */
+enum { GCKPTI_PLACE_ORDERS = 3, GCKPTI_PLACE_ROUNDS = 200, GCKPTI_PLACE_WORK = 1 << 20 };
 
 /* Merge sort by key, bottom up, stable; `spare` has room for n. */
 static void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
@@ -6928,183 +6904,244 @@ static void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
         }
 }
 
-/* Ascending keys: what comes first in this order. */
-static uint64_t gckpti_block_key(const gckpti_block *b, int order)
+typedef struct {
+    size_t height;  /* at its first instruction; SIZE_MAX where no level begins */
+    int begin, end; /* its last instruction knows the first, the first knows the last */
+} gckpti_level;
+typedef struct {
+    gckpti_block *block;
+    uint64_t turn;
+    size_t offset; /* of this round; the block has the best */
+} gckpti_candidate;
+typedef struct {
+    int start, end; /* of the blocks below it that have no place yet: the latest start, the */
+    uint64_t turn;  /* earliest end, the first turn */
+} gckpti_branch;
+typedef struct {
+    size_t n, length, alignment, goal, work; /* goal: greatest live sum; work: nodes looked at */
+    gckpti_level *level;                     /* by instruction */
+    int *lowest;         /* tournament of levels: 1 has the winner, length + x instruction x */
+    gckpti_branch *tree; /* 1 is the root, n + i belongs to leaf i */
+    gckpti_candidate *candidates;
+    gckpti_keyed *keys; /* to sort, and as many to spare */
+} gckpti_skyline;
+
+static void gckpti_set_height(gckpti_skyline *s, int x, size_t height)
 {
-    uint64_t life = (uint64_t)(b->end - b->start) + 1, size = b->size, key = size;
-    if (order == GCKPTI_BY_ROOT)
-        key = size * gckpti_root(life << 32, 24); /* with 8 binary places */
-    else if (order == GCKPTI_BY_AREA)
-        key = size * life;
-    else if (order == GCKPTI_BY_PEAK)
-        key = b->peak;
-    else if (order == GCKPTI_BY_END)
-        key = (uint64_t)b->end;
-    else if (order == GCKPTI_BY_START)
-        key = UINT64_MAX - (uint64_t)b->start;
-    return UINT64_MAX - key;
+    s->level[x].height = height;
+    for (size_t i = (s->length + (size_t)x) / 2; i > 0; i /= 2, s->work++) {
+        int a = s->lowest[2 * i], b = s->lowest[2 * i + 1], before = s->lowest[i];
+        size_t first = s->level[a].height, second = s->level[b].height;
+        s->lowest[i] = first < second || (first == second && a < b) ? a : b;
+        if (s->lowest[i] == before && before != x)
+            break; /* nothing changes above */
+    }
 }
 
-typedef struct {
-    size_t low, high;
-} gckpti_taken; /* bytes, high rounded up */
-typedef struct {
-    gckpti_planner *p;
-    size_t n, alignment, goal, floor, pairs, work; /* goal: greatest live sum; floor: top of the
-                                                      stairs */
-    size_t *stairs; /* by instruction: bytes of blocks that began and live to the end */
-    size_t *first;  /* of each block's neighbours; NULL: too many to list */
-    int *beside;    /* blocks that live at the same time */
-    int *order, *trial, *by_offset;
-    size_t *at;        /* offsets of blocks in l->order */
-    int *at_by_offset; /* blocks by that */
-    unsigned char *placed;
-    gckpti_taken *taken;
-    gckpti_keyed *keys, *spare;
-} gckpti_layer;
-
-/* The order as block numbers; stable, so ties keep the order of lifetimes, then of beginnings. */
-static void gckpti_layer_sort(gckpti_layer *l, int order)
+static void gckpti_put_level(gckpti_skyline *s, int begin, int end, size_t height)
 {
-    for (int pass = 0; pass < 2; pass++) { /* longest lives first, then the order itself */
-        for (size_t i = 0; i < l->n; i++) {
-            const gckpti_block *b = &l->p->blocks[pass ? l->keys[i].item : (int)i];
-            if (!pass)
-                l->keys[i].item = (int)i;
-            l->keys[i].key =
-                pass ? gckpti_block_key(b, order) : UINT64_MAX - (uint64_t)(b->end - b->start);
-        }
-        gckpti_sort_keys(l->keys, l->spare, l->n);
-    }
-    for (size_t i = 0; i < l->n; i++)
-        l->order[i] = l->keys[i].item;
+    s->level[begin].end = end;
+    s->level[end].begin = begin;
+    if (s->level[begin].height != height)
+        gckpti_set_height(s, begin, height);
 }
 
-/* What placed blocks take while block i lives, by offset, in l->taken; `placed` blocks so far. */
-static size_t gckpti_collect(gckpti_layer *l, int i, size_t placed)
+/* Puts a level, joined with neighbours that are as high. */
+static void gckpti_join_level(gckpti_skyline *s, int begin, int end, size_t height)
 {
-    const gckpti_block *b = l->p->blocks;
-    size_t count = 0;
-    if (!l->first || l->first[i + 1] - l->first[i] > placed / 8 + 16) { /* many: no need to sort */
-        for (size_t k = 0; k < placed; k++) {
-            const gckpti_block *o = &b[l->by_offset[k]];
-            if (o->end < b[i].start || b[i].end < o->start)
-                continue;
-            l->taken[count].low = o->offset;
-            l->taken[count++].high = gckpti_round_up(o->offset + o->size, l->alignment);
-        }
-        return count;
+    if ((size_t)end + 1 < s->length && s->level[end + 1].height == height) {
+        int right = end + 1;
+        end = s->level[right].end;
+        gckpti_set_height(s, right, SIZE_MAX);
     }
-    for (size_t k = l->first[i]; k < l->first[i + 1]; k++) {
-        const gckpti_block *o = &b[l->beside[k]];
-        if (!l->placed[l->beside[k]])
+    if (begin > 0 && s->level[s->level[begin - 1].begin].height == height) {
+        int left = s->level[begin - 1].begin;
+        gckpti_set_height(s, begin, SIZE_MAX);
+        begin = left;
+    }
+    gckpti_put_level(s, begin, end, height);
+}
+
+/* Raises the level begin..end to its lower neighbour. */
+static void gckpti_raise_level(gckpti_skyline *s, int begin, int end)
+{
+    size_t left = SIZE_MAX, right = SIZE_MAX;
+    if (begin > 0)
+        left = s->level[s->level[begin - 1].begin].height;
+    if ((size_t)end + 1 < s->length)
+        right = s->level[end + 1].height;
+    gckpti_join_level(s, begin, end, left < right ? left : right);
+}
+
+/* What is below node i; 0: the same as before. */
+static int gckpti_join_branches(gckpti_skyline *s, size_t i)
+{
+    const gckpti_branch *a = &s->tree[2 * i], *b = a + 1, before = s->tree[i];
+    gckpti_branch *to = &s->tree[i];
+    to->start = a->start > b->start ? a->start : b->start;
+    to->end = a->end < b->end ? a->end : b->end;
+    to->turn = a->turn < b->turn ? a->turn : b->turn;
+    return to->start != before.start || to->end != before.end || to->turn != before.turn;
+}
+
+/* The leaf whose turn is first of those that live within begin..end, taken out of the tree; NULL:
+ * there is none. */
+static gckpti_candidate *gckpti_take_first(gckpti_skyline *s, int begin, int end)
+{
+    size_t stack[2 * 8 * sizeof(size_t)], count = 1, found = 0;
+    uint64_t turn = UINT64_MAX;
+    stack[0] = 1;
+    while (count > 0) {
+        size_t i = stack[--count];
+        const gckpti_branch *b = &s->tree[i];
+        s->work++;
+        if (b->start < begin || b->end > end || b->turn >= turn)
             continue;
-        size_t at = count++;
-        for (; at > 0 && l->taken[at - 1].low > o->offset; at--)
-            l->taken[at] = l->taken[at - 1];
-        l->taken[at].low = o->offset;
-        l->taken[at].high = gckpti_round_up(o->offset + o->size, l->alignment);
+        if (i < s->n) { /* the child with the first turn is looked into first */
+            int right = s->tree[2 * i + 1].turn < s->tree[2 * i].turn;
+            stack[count++] = 2 * i + !right;
+            stack[count++] = 2 * i + (size_t)right;
+        } else {
+            found = i;
+            turn = b->turn;
+        }
     }
-    return count;
+    if (!found)
+        return NULL;
+    const gckpti_branch none = { -1, INT32_MAX, UINT64_MAX };
+    s->tree[found] = none;
+    for (size_t i = found / 2; i > 0 && gckpti_join_branches(s, i); i /= 2)
+        s->work++;
+    return &s->candidates[found - s->n];
 }
 
-/* Places blocks in the given order, the first `from` of which lie where l->at says; into the
- * smallest gap, or the lowest. Returns the arena, or more than `most` as soon as it is. */
-static size_t gckpti_place(gckpti_layer *l, const int *order, size_t from, size_t most, int lowest)
+/* Places all by their turns. Returns the arena; SIZE_MAX: more than can be addressed. */
+static size_t gckpti_place_all(gckpti_skyline *s)
 {
-    gckpti_block *b = l->p->blocks;
-    size_t arena = l->floor, kept = 0;
-    memset(l->placed, 0, l->n);
-    for (size_t k = 0; k < from; k++) {
-        int i = order[k];
-        l->placed[i] = 1;
-        b[i].offset = l->at[i];
-        arena = b[i].offset + b[i].size > arena ? b[i].offset + b[i].size : arena;
+    size_t arena = 0;
+    for (size_t x = 0; x < s->length; x++) {
+        s->level[x].height = SIZE_MAX;
+        s->lowest[s->length + x] = (int)x;
     }
-    for (size_t k = 0; kept < from; k++)
-        if (l->placed[l->at_by_offset[k]])
-            l->by_offset[kept++] = l->at_by_offset[k];
-    for (size_t k = from; k < l->n && arena <= most; k++) {
-        int i = order[k];
-        size_t count = gckpti_collect(l, i, k), at = l->stairs[b[i].end], best = SIZE_MAX;
-        size_t room = SIZE_MAX;
-        l->work += count + 8;
-        for (size_t j = 0; j < count; j++) {
-            const gckpti_taken *o = &l->taken[j];
-            if (o->low >= at && o->low - at >= b[i].size && o->low - at < room) {
-                best = at;
-                room = lowest ? 0 : o->low - at;
-            }
-            at = o->high > at ? o->high : at;
+    for (size_t i = s->length; i-- > 1;)
+        s->lowest[i] = s->lowest[2 * i];
+    gckpti_put_level(s, 0, (int)s->length - 1, 0);
+    for (size_t i = 0; i < s->n; i++) {
+        gckpti_branch b = { s->candidates[i].block->start, s->candidates[i].block->end, s->candidates[i].turn };
+        s->tree[s->n + i] = b;
+    }
+    for (size_t i = s->n; i-- > 1;)
+        gckpti_join_branches(s, i);
+    for (size_t left = s->n; left > 0;) {
+        int begin = s->lowest[1], end = s->level[begin].end;
+        size_t height = s->level[begin].height;
+        gckpti_candidate *next = gckpti_take_first(s, begin, end);
+        if (!next) {
+            gckpti_raise_level(s, begin, end);
+            continue;
         }
-        b[i].offset = best == SIZE_MAX ? at : best;
-        l->placed[i] = 1;
-        if (b[i].offset + b[i].size > arena)
-            arena = b[i].offset + b[i].size;
-        size_t low = 0, high = k;
-        while (low < high) {
-            size_t middle = (low + high) / 2;
-            if (b[l->by_offset[middle]].offset <= b[i].offset)
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        memmove(l->by_offset + low + 1, l->by_offset + low, (k - low) * sizeof(int));
-        l->by_offset[low] = i;
+        const gckpti_block *b = next->block;
+        size_t top = height + b->size;
+        if (top > PTRDIFF_MAX / 2)
+            return SIZE_MAX;
+        next->offset = height;
+        arena = top > arena ? top : arena;
+        if (b->start > begin)
+            gckpti_put_level(s, begin, b->start - 1, height);
+        if (b->end < end)
+            gckpti_put_level(s, b->end + 1, end, height);
+        gckpti_join_level(s, b->start, b->end, gckpti_round_up(top, s->alignment));
+        left--;
     }
     return arena;
 }
 
-/* l->trial = l->order with a block that sticks out earlier. Returns where. */
-static size_t gckpti_bump(gckpti_layer *l, uint64_t *random)
+/* Turns by size x lifetime (order 0), lifetime (1) or size (2), the greatest first. */
+static void gckpti_first_turns(gckpti_skyline *s, int order)
 {
-    const gckpti_block *b = l->p->blocks;
-    size_t high = 0, at = 0, before = 0, blockers = 0;
-    uint64_t draw[2];
-    for (int i = 0; i < 2; i++) {
-        *random = *random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-        draw[i] = *random >> 33;
+    for (size_t i = 0; i < s->n; i++) {
+        const gckpti_block *b = s->candidates[s->keys[i].item].block;
+        uint64_t life = (uint64_t)(b->end - b->start) + 1, size = b->size;
+        uint64_t area = size > UINT64_MAX / life ? UINT64_MAX : size * life;
+        s->keys[i].key = UINT64_MAX - (order == 0 ? area : order == 1 ? life : size);
     }
-    for (int pass = 0; pass < 2; pass++) { /* count those that stick out, then pick one */
-        size_t pick = pass ? (size_t)(draw[0] % high) : 0;
-        high = 0;
-        for (size_t k = 0; k < l->n; k++) {
-            const gckpti_block *o = &b[l->order[k]];
-            if (l->at[l->order[k]] + o->size <= l->goal)
-                continue;
-            if (pass && high == pick)
-                at = k;
-            high++;
-        }
-    }
-    if (draw[0] >> 29 == 0 && l->n < GCKPTI_TINY) /* any block, to leave where those lead */
-        at = (size_t)(draw[1] % l->n);
-    const gckpti_block *x = &b[l->order[at]];
-    before = at ? (size_t)(draw[1] / 2 % at) : 0;
-    for (int pass = 0; pass < 2 && draw[1] % 2; pass++) {
-        size_t pick = pass && blockers ? (size_t)(draw[1] / 2 % blockers) : 0;
-        blockers = 0;
-        for (size_t k = 0; k < at; k++) {
-            const gckpti_block *o = &b[l->order[k]];
-            if (o->end < x->start || x->end < o->start)
-                continue;
-            if (pass && blockers == pick)
-                before = k;
-            blockers++;
-        }
-    }
-    memcpy(l->trial, l->order, before * sizeof(int));
-    l->trial[before] = l->order[at];
-    memcpy(l->trial + before + 1, l->order + before, (at - before) * sizeof(int));
-    memcpy(l->trial + at + 1, l->order + at + 1, (l->n - at - 1) * sizeof(int));
-    return before;
+    gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
+    for (size_t i = 0; i < s->n; i++) /* room for 32 moves to the front */
+        s->candidates[s->keys[i].item].turn = (uint64_t)(i + 1) << 32;
 }
 
-static void gckpti_keep_layout(gckpti_layer *l, size_t arena)
+/* The bits of both in turn. */
+static uint64_t gckpti_interleave(int first, int second)
 {
-    l->p->arena = arena;
-    for (size_t i = 0; i < l->n; i++)
-        l->p->versions[l->p->blocks[i].version].offset = l->p->blocks[i].offset;
+    static const uint64_t mask[5] = { UINT64_C(0x0000ffff0000ffff), UINT64_C(0x00ff00ff00ff00ff),
+                                      UINT64_C(0x0f0f0f0f0f0f0f0f), UINT64_C(0x3333333333333333),
+                                      UINT64_C(0x5555555555555555) };
+    uint64_t a = (uint64_t)first, b = (uint64_t)second;
+    for (int i = 0; i < 5; i++) {
+        a = (a | a << (16 >> i)) & mask[i];
+        b = (b | b << (16 >> i)) & mask[i];
+    }
+    return a << 1 | b;
+}
+
+/* Leaves in Z-order; the greatest live sum (`live` has length + 1 zeros). */
+static void gckpti_skyline_start(gckpti_skyline *s, gckpti_block *blocks, size_t *live)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        size_t size = gckpti_round_up(blocks[i].size, s->alignment);
+        live[blocks[i].start] += size;
+        live[blocks[i].end + 1] -= size; /* wraps, and back when summed */
+        s->keys[i].item = (int)i;
+        s->keys[i].key = gckpti_interleave(blocks[i].start, blocks[i].end);
+    }
+    for (size_t x = 0; x < s->length; x++) {
+        live[x + 1] += live[x];
+        s->goal = live[x] > s->goal ? live[x] : s->goal;
+    }
+    gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
+    for (size_t i = 0; i < s->n; i++) {
+        s->candidates[i].block = &blocks[s->keys[i].item];
+        s->keys[i].item = (int)i;
+        s->keys[i].key = s->length - (size_t)s->candidates[i].block->end;
+    }
+    gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
+}
+
+/* Gives each block an offset, so that no two that live at the same time overlap. Returns the arena;
+ * SIZE_MAX: out of memory (p->failed), or more bytes than can be addressed. */
+static size_t gckpti_place(gckpti_planner *p, gckpti_block *blocks, size_t n, size_t alignment)
+{
+    gckpti_scratch *mark = p->scratch;
+    gckpti_skyline s = { n, 1, alignment, 0, 0, NULL, NULL, NULL, NULL, NULL };
+    size_t best = n > 0 ? SIZE_MAX : 0;
+    for (size_t i = 0; i < n; i++)
+        s.length = (size_t)blocks[i].end >= s.length ? (size_t)blocks[i].end + 1 : s.length;
+    s.level = (gckpti_level *)gckpti_scratch_new(p, s.length, sizeof *s.level);
+    s.lowest = (int *)gckpti_scratch_new(p, 2 * s.length, sizeof *s.lowest);
+    s.tree = (gckpti_branch *)gckpti_scratch_new(p, 2 * n, sizeof *s.tree);
+    s.candidates = (gckpti_candidate *)gckpti_scratch_new(p, n, sizeof *s.candidates);
+    s.keys = (gckpti_keyed *)gckpti_scratch_new(p, 2 * n, sizeof *s.keys);
+    size_t *live = (size_t *)gckpti_scratch_new(p, s.length + 1, sizeof *live);
+    if (!p->failed)
+        gckpti_skyline_start(&s, blocks, live);
+    for (int order = 0; order < GCKPTI_PLACE_ORDERS && best > s.goal && !p->failed; order++) {
+        gckpti_first_turns(&s, order);
+        s.work = 0;
+        for (int round = 0; best > s.goal && s.work < GCKPTI_PLACE_WORK; round++) {
+            size_t arena = round < GCKPTI_PLACE_ROUNDS ? gckpti_place_all(&s) : SIZE_MAX;
+            if (arena == SIZE_MAX)
+                break;
+            for (size_t i = 0; i < n; i++) {
+                if (arena < best)
+                    s.candidates[i].block->offset = s.candidates[i].offset;
+                if (s.candidates[i].offset + s.candidates[i].block->size > s.goal)
+                    s.candidates[i].turn /= 2;
+            }
+            best = arena < best ? arena : best;
+        }
+    }
+    gckpti_scratch_release(p, mark);
+    return best;
 }
 
 /* The storages as blocks, in the order they begin. Returns how many. */
@@ -7145,183 +7182,12 @@ static void gckpti_sort_blocks(gckpti_block *b, size_t n)
     gckpti_sort(b, n, sizeof *b, gckpti_block_before, NULL);
 }
 
-/* Greatest live sum of each block's lifetime: from sums of whole chunks of instructions, and of
- * single ones at its ends. */
-static void gckpti_block_peaks(gckpti_layer *l, const size_t *live, size_t *chunk)
-{
-    enum { CHUNK = 64 };
-    for (size_t x = 0; x <= l->p->length; x++) {
-        size_t *most = &chunk[x / CHUNK];
-        *most = x % CHUNK == 0 || live[x] > *most ? live[x] : *most;
-        l->goal = live[x] > l->goal ? live[x] : l->goal;
-    }
-    for (size_t i = 0; i < l->n; i++) {
-        gckpti_block *b = &l->p->blocks[i];
-        b->peak = 0;
-        for (size_t x = (size_t)b->start; x <= (size_t)b->end;) {
-            int whole = x % CHUNK == 0 && x + CHUNK <= (size_t)b->end;
-            size_t most = whole ? chunk[x / CHUNK] : live[x];
-            b->peak = most > b->peak ? most : b->peak;
-            x += whole ? CHUNK : 1;
-        }
-    }
-}
-
-/* Lists who lives beside whom, unless these are too many; blocks are in the order they begin. */
-static void gckpti_find_neighbours(gckpti_layer *l)
-{
-    const gckpti_block *b = l->p->blocks;
-    int *active = l->trial;
-    size_t *first = (size_t *)gckpti_new(l->p->memory, l->n + 2, sizeof *first);
-    if (!first) {
-        l->p->failed = 1;
-        return;
-    }
-    for (int pass = 0; pass < 2; pass++) {
-        size_t count = 0, pairs = 0;
-        for (size_t i = 0; i < l->n && pairs <= GCKPTI_PAIRS; i++) {
-            size_t kept = 0;
-            for (size_t k = 0; k < count; k++) {
-                int j = active[k];
-                if (b[j].end < b[i].start)
-                    continue;
-                active[kept++] = j;
-                if (pass) {
-                    l->beside[--first[i + 1]] = j;
-                    l->beside[--first[j + 1]] = (int)i;
-                } else {
-                    first[i + 1]++;
-                    first[j + 1]++;
-                }
-            }
-            pairs += kept;
-            active[kept] = (int)i;
-            count = kept + 1;
-        }
-        if (pass)
-            break;
-        for (size_t i = 0; i < l->n; i++)
-            first[i + 1] += first[i];
-        l->pairs = 2 * pairs;
-        l->beside = pairs <= GCKPTI_PAIRS
-                        ? (int *)gckpti_new(l->p->memory, l->pairs + 1, sizeof(int))
-                        : NULL;
-        if (!l->beside) {
-            l->p->failed = l->p->failed || pairs <= GCKPTI_PAIRS;
-            gckpti_delete(l->p->memory, first, l->n + 2, sizeof *first);
-            return;
-        }
-    }
-    /* entry i + 1 now holds the start of i */
-    memmove(first, first + 1, l->n * sizeof *first);
-    first[l->n] = l->pairs;
-    l->first = first;
-}
-
-/* The stairs, the greatest live sum, the neighbours. What belongs to the stairs leaves the list. */
-static void gckpti_layer_start(gckpti_layer *l, size_t n)
-{
-    gckpti_planner *p = l->p;
-    gckpti_block *b = p->blocks;
-    size_t length = p->length, top = 0;
-    size_t *live = (size_t *)gckpti_new(p->memory, 2 * length + 4, sizeof *live);
-    if (!live) {
-        p->failed = 1;
-        return;
-    }
-    for (size_t i = 0; i < n; i++) {
-        size_t size = gckpti_round_up(b[i].size, l->alignment);
-        live[b[i].start] += size;
-        live[b[i].end + 1] -= size; /* wraps, and back when summed */
-        if ((size_t)b[i].end + 1 < length) {
-            b[l->n++] = b[i];
-            continue;
-        }
-        p->versions[b[i].version].offset = top;
-        l->floor = top + b[i].size;
-        top += size;
-        l->stairs[b[i].start] += size;
-    }
-    for (size_t x = 1; x <= length; x++) {
-        live[x] += live[x - 1];
-        l->stairs[x] += l->stairs[x - 1];
-    }
-    gckpti_block_peaks(l, live, live + length + 2);
-    gckpti_delete(p->memory, live, 2 * length + 4, sizeof *live);
-    gckpti_find_neighbours(l);
-}
-
-/* One run of bumps, from an order. */
-static void gckpti_bump_run(gckpti_layer *l, int order)
-{
-    uint64_t random = (uint64_t)order;
-    l->work = 0;
-    gckpti_layer_sort(l, order);
-    memcpy(l->trial, l->order, l->n * sizeof(int));
-    size_t now = SIZE_MAX, from = 0;
-    for (int round = 0; round <= GCKPTI_BUMPS && l->work < GCKPTI_BUMP_WORK && now > l->goal;
-         round++) {
-        if (round > 0)
-            from = gckpti_bump(l, &random);
-        size_t arena =
-            gckpti_place(l, l->trial, from, now, round > 0 && l->n < GCKPTI_TINY && random >> 63);
-        if (arena > now)
-            continue;
-        now = arena;
-        memcpy(l->order, l->trial, l->n * sizeof(int));
-        memcpy(l->at_by_offset, l->by_offset, l->n * sizeof(int));
-        for (size_t i = 0; i < l->n; i++)
-            l->at[i] = l->p->blocks[i].offset;
-        if (arena < l->p->arena)
-            gckpti_keep_layout(l, arena);
-    }
-}
-
 static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
 {
-    size_t n = gckpti_list_blocks(p), room = n + 1;
-    gckpti_allocator *a = p->memory;
-    gckpti_layer l;
-    memset(&l, 0, sizeof l);
-    l.p = p;
-    l.alignment = alignment;
-    l.stairs = (size_t *)gckpti_new(a, p->length + 2, sizeof(size_t));
-    l.at = (size_t *)gckpti_new(a, room, sizeof(size_t));
-    l.order = (int *)gckpti_new(a, room, sizeof(int));
-    l.trial = (int *)gckpti_new(a, room, sizeof(int));
-    l.by_offset = (int *)gckpti_new(a, 2 * room, sizeof(int));
-    l.at_by_offset = l.by_offset ? l.by_offset + room : NULL;
-    l.placed = (unsigned char *)gckpti_new(a, room, 1);
-    l.taken = (gckpti_taken *)gckpti_new(a, room, sizeof *l.taken);
-    l.keys = (gckpti_keyed *)gckpti_new(a, room, sizeof *l.keys);
-    l.spare = (gckpti_keyed *)gckpti_new(a, room, sizeof *l.spare);
-    p->failed = p->failed || !l.stairs || !l.at || !l.order || !l.trial || !l.by_offset ||
-                !l.placed || !l.taken || !l.keys || !l.spare;
-    if (!p->failed)
-        gckpti_layer_start(&l, n);
-    p->arena = SIZE_MAX;
-    int orders = l.first ? GCKPTI_ORDERS : 2; /* without neighbours each takes n x n */
-    for (int order = 0; order < orders && p->arena > l.goal && !p->failed; order++) {
-        gckpti_layer_sort(&l, order == 0 && !l.first ? GCKPTI_BY_END : order);
-        size_t arena = gckpti_place(&l, l.order, 0, p->arena - 1, 0);
-        if (arena < p->arena)
-            gckpti_keep_layout(&l, arena);
-    }
-    for (int order = 0; order < GCKPTI_ORDERS && p->arena > l.goal && !p->failed; order++)
-        if (l.first && (order == GCKPTI_BY_SIZE || order == GCKPTI_BY_PEAK ||
-                        (order == GCKPTI_BY_AREA && l.n < GCKPTI_TINY)))
-            gckpti_bump_run(&l, order);
-    gckpti_delete(a, l.first, l.first ? l.n + 2 : 0, sizeof(size_t));
-    gckpti_delete(a, l.beside, l.pairs + 1, sizeof(int));
-    gckpti_delete(a, l.spare, room, sizeof *l.spare);
-    gckpti_delete(a, l.keys, room, sizeof *l.keys);
-    gckpti_delete(a, l.taken, room, sizeof *l.taken);
-    gckpti_delete(a, l.placed, room, 1);
-    gckpti_delete(a, l.by_offset, 2 * room, sizeof(int));
-    gckpti_delete(a, l.trial, room, sizeof(int));
-    gckpti_delete(a, l.order, room, sizeof(int));
-    gckpti_delete(a, l.at, room, sizeof(size_t));
-    gckpti_delete(a, l.stairs, p->length + 2, sizeof(size_t));
+    size_t n = gckpti_list_blocks(p);
+    p->arena = gckpti_place(p, p->blocks, n, alignment);
+    for (size_t i = 0; i < n && !p->failed; i++)
+        p->versions[p->blocks[i].version].offset = p->blocks[i].offset;
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
@@ -9678,6 +9544,7 @@ struct gckpt_frontier {
     size_t *first;                     /* of a point's items */
     gckpt_instruction *items;          /* the schedules */
     size_t count, item_count, tensors; /* tensors: of the graph */
+    size_t resident; /* bytes of parameters and optimiser state */
     int term_count, complete;
 };
 
@@ -9713,6 +9580,7 @@ static gckpt_frontier *gckpti_frontier_copy(gckpti_search *s)
     f->tensors = (size_t)p->n;
     f->count = (size_t)s->slots;
     f->complete = !s->cut;
+    f->resident = resident;
     for (int k = 0; k < s->slots; k++)
         f->item_count += (size_t)s->slot[k].length;
     f->terms = (gckpt_term *)gckpti_new(&a, (size_t)f->term_count, sizeof *f->terms);
@@ -10069,24 +9937,42 @@ GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan) { return plan ? plan->
 GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan) { return plan ? plan->recompute : 0; }
 GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan) { return plan ? plan->work : 0; }
 GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan) { return plan ? plan->rows : 0; }
+GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan) { return plan ? plan->batch : 0; }
 GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan)
 {
     return plan && plan->update_in_backward;
 }
 
+static int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
+{
+    return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
+}
+
+GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out)
+{
+    if (!plan || !out || i < 0 || (size_t)i >= plan->length)
+        return GCKPT_E_ARG;
+    const gckpti_ins *ins = &plan->list[i];
+    const gckpt_cost *cost = &plan->nodes[gckpti_ins_tensor(plan, ins)].cost;
+    out->work = ins->kind == GCKPT_FORWARD    ? cost->forward
+                : ins->kind == GCKPT_BACKWARD ? cost->backward
+                                              : 0;
+    out->live = ins->live;
+    out->again = ins->kind == GCKPT_FORWARD && !ins->first;
+    out->once = i < plan->body || i >= plan->epilogue;
+    return GCKPT_OK;
+}
+
 GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan)
 {
     uint64_t body = 0, once = 0;
-    for (size_t x = 0; plan && x < plan->length; x++) {
-        const gckpti_ins *ins = &plan->list[x];
-        uint64_t *sum = (int)x < plan->body || (int)x >= plan->epilogue ? &once : &body;
-        if (ins->kind != GCKPT_UPDATE)
-            *sum = gckpti_add_work(*sum, ins->kind == GCKPT_FORWARD
-                                             ? plan->nodes[ins->id].cost.forward
-                                             : plan->nodes[ins->id].cost.backward);
-    }
+    gckpt_usage u;
     if (!plan)
         return 0;
+    for (int i = 0; gckpt_plan_usage(plan, i, &u) == GCKPT_OK; i++) {
+        uint64_t *sum = u.once ? &once : &body;
+        *sum = gckpti_add_work(*sum, u.work);
+    }
     uint64_t rows = (uint64_t)plan->rows, batch = (uint64_t)plan->batch;
     if (body / rows >= UINT64_MAX / 2 / batch)
         return UINT64_MAX;
@@ -10123,11 +10009,6 @@ GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind)
     return plan->kind_bytes[kind];
 }
 
-static int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
-{
-    return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
-}
-
 GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out)
 {
     if (!plan || !out || i < 0 || (size_t)i >= plan->length)
@@ -10146,6 +10027,13 @@ static const char *gckpti_node_name(const gckpt_plan *plan, int id)
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id)
 {
     return plan && id >= 0 && (size_t)id < plan->node_count ? gckpti_node_name(plan, id) : "";
+}
+
+GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id)
+{
+    const gckpt_op *op =
+        plan && id >= 0 && (size_t)id < plan->node_count ? plan->nodes[id].op : NULL;
+    return op ? op->name : "";
 }
 
 GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan) { return plan ? plan->hash : 0; }
@@ -10171,209 +10059,74 @@ GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op)
     return exact;
 }
 
-static int gckpti_write_text(gckpt_write_fn write, void *user, const char *format, ...)
+GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
 {
-    char line[512];
-    gckpti_text t = { line, sizeof line - 1 };
-    va_list args;
-    va_start(args, format);
-    line[0] = 0;
-    gckpti_text_format(&t, format, args);
-    va_end(args);
-    size_t n = strlen(line);
-    return write(user, line, n) == n;
-}
-
-static const char *gckpti_mode_name(gckpt_mode mode)
-{
-    static const char *const modes[] = { "auto", "store-all", "memory-poor", "segments",
+    static const char *const names[] = { "auto", "store-all", "memory-poor", "segments",
                                          "sqrt", "optimal",   "schedule",    "inference" };
-    return modes[mode];
+    return (unsigned)mode <= GCKPT_INFERENCE ? names[mode] : "not a gckpt_mode";
 }
 
-static const char *gckpti_precision_name(gckpt_precision precision)
+/* What runs, on which tensor, what it writes where: one line of gckpt_plan_print. */
+static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
 {
-    static const char *const names[] = { "", ", bf16", ", bf16 rounded by chance" };
-    return names[precision];
+    static const char *const verbs[] = { "forward ", "backward", "update  " };
+    const gckpti_ins *ins = &plan->list[x];
+    int id = gckpti_ins_tensor(plan, ins);
+    const gckpti_node *node = &plan->nodes[id];
+    gckpti_operands o;
+    gckpt_usage u;
+    gckpt_plan_usage(plan, x, &u);
+    gckpti_operands_of(plan->operands, ins, node->inputs, &o);
+    gckpti_print(k, "%i\t%s %s #%i %s %S%s", x, verbs[ins->kind],
+                 node->op ? node->op->name : "param", id,
+                 node->name != GCKPTI_NONE ? plan->names + node->name : "", &node->shape,
+                 u.again ? " again" : "");
+    if (ins->kind == GCKPT_FORWARD && o.out != GCKPTI_NONE)
+        gckpti_print(k, " at %z", o.out);
+    for (int i = 0; i < node->inputs; i++)
+        if (o.in[i].gradient != GCKPTI_NONE)
+            gckpti_print(k, "%s #%i at %z", ins->accumulate & (1 << i) ? " adds to" : " writes",
+                         node->in[i], o.in[i].gradient);
+    if (ins->kind == GCKPT_UPDATE)
+        gckpti_print(k, " from %z", o.gradient);
+    gckpti_print(k, ", %z live\n", u.live);
 }
 
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
     static const char *const kinds[] = { "parameters", "optimiser state", "gradients",
                                          "activations", "workspace" };
-    static const char *const verbs[] = { "forward ", "backward", "update  " };
+    static const char *const precisions[] = { "", ", bf16", ", bf16 rounded by chance" };
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
     if (!plan || !write)
         return GCKPT_E_ARG;
-    int good =
-        gckpti_write_text(write, user,
-                          "plan %s: %z bytes (parameters + state + arena of %z, lower bound %z), "
-                          "%g %% recomputed, %i instructions\n",
-                          gckpti_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena,
-                          plan->bound, 100 * plan->recompute, (int)plan->length);
-    good = good &&
-           gckpti_write_text(
-               write, user,
-               "micro-batch %I of a batch of %I, %i threads, offsets aligned to %z%s\n", plan->rows,
-               plan->batch, plan->threads, plan->alignment, gckpti_precision_name(plan->precision));
-    for (int k = 0; k < GCKPT_BYTES_TABLES && good; k++)
-        good = gckpti_write_text(write, user, "  %s: %z bytes\n", kinds[k], plan->kind_bytes[k]);
-    for (size_t x = 0; x < plan->length && good; x++) {
-        const gckpti_ins *ins = &plan->list[x];
-        int id = gckpti_ins_tensor(plan, ins);
-        const gckpti_node *node = &plan->nodes[id];
-        gckpti_operands o;
-        gckpti_operands_of(plan->operands, ins, node->inputs, &o);
-        if ((int)x == plan->body || (int)x == plan->epilogue)
-            good = gckpti_write_text(write, user,
-                                     (int)x == plan->epilogue ? "-- once a step, at the end\n"
-                                     : plan->looped           ? "-- for each micro-batch\n"
-                                                              : "-- batch\n");
-        good = good && gckpti_write_text(write, user, "%i\t%s %s #%i %s %S", (int)x,
-                                         verbs[ins->kind], node->op ? node->op->name : "param", id,
-                                         node->name != GCKPTI_NONE ? plan->names + node->name : "",
-                                         &node->shape);
-        if (ins->kind == GCKPT_FORWARD) {
-            good = good && gckpti_write_text(write, user, ins->first ? "" : " again");
-            if (o.out != GCKPTI_NONE)
-                good = good && gckpti_write_text(write, user, " at %z", o.out);
-        } else if (ins->kind == GCKPT_BACKWARD) {
-            for (int i = 0; i < node->inputs && good; i++)
-                if (o.in[i].gradient != GCKPTI_NONE)
-                    good = gckpti_write_text(write, user, "%s #%i at %z",
-                                             ins->accumulate & (1 << i) ? " adds to" : " writes",
-                                             node->in[i], o.in[i].gradient);
-        } else {
-            good = good && gckpti_write_text(write, user, " from %z", o.gradient);
-        }
-        good = good && gckpti_write_text(write, user, ", %z live\n", ins->live);
+    gckpti_print(&k,
+                 "plan %s: %z bytes (parameters + state + arena of %z, lower bound %z), "
+                 "%g %% recomputed, %i instructions\n",
+                 gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->bound,
+                 100 * plan->recompute, (int)plan->length);
+    gckpti_print(&k, "micro-batch %I of a batch of %I, %i threads, offsets aligned to %z%s\n",
+                 plan->rows, plan->batch, plan->threads, plan->alignment,
+                 precisions[plan->precision]);
+    for (int i = 0; i < GCKPT_BYTES_TABLES; i++)
+        gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
+    for (int x = 0; x < (int)plan->length && !k.failed; x++) {
+        if (x == plan->epilogue)
+            gckpti_print(&k, "-- once a step, at the end\n");
+        else if (x == plan->body)
+            gckpti_print(&k, plan->looped ? "-- for each micro-batch\n" : "-- batch\n");
+        gckpti_print_instruction(&k, plan, x);
     }
-    return good ? GCKPT_OK : GCKPT_E_FILE;
+    return gckpti_sink_close(&k);
 }
 
 /* =================================================================================================
- * >>pictures: the memory of a plan as SVG, its instructions as a trace; the frontier
+ * >>pictures: a plan as a trace, the frontier as text; drawings are examples/pictures.h's
  * ============================================================================================== */
-static const char *const gckpti_units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
-typedef struct {
-    gckpt_write_fn write;
-    void *user;
-    int failed;
-} gckpti_writer;
-
-/* At most 511 bytes a call, and nothing more after a failure. */
-static void gckpti_draw_list(gckpti_writer *w, const char *format, va_list args)
-{
-    char line[512];
-    gckpti_text t = { line, sizeof line - 1 };
-    line[0] = 0;
-    gckpti_text_format(&t, format, args);
-    size_t n = strlen(line);
-    w->failed = w->failed || (n && w->write(w->user, line, n) != n);
-}
-
-static void gckpti_draw(gckpti_writer *w, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    gckpti_draw_list(w, format, args);
-    va_end(args);
-}
-
-/* A name for XML or JSON, at most `most` columns wide; a character that is not ASCII counts as two,
- * and what is no character there is written as "?". Returns its columns. */
-static int gckpti_draw_name(gckpti_writer *w, const char *s, int most, int json)
-{
-    int columns = 0, last = 0; /* where the dots would stand */
-    for (const char *c = s; *c && last <= most; c++)
-        last += (unsigned char)*c < 0x80 ? 1 : ((unsigned char)*c & 0xc0) == 0x80 ? 0 : 2;
-    last = last > most ? most - 1 : most;
-    while (*s) {
-        int n = gckpti_utf8_length(s, strlen(s));
-        char c[5] = "?";
-        if (columns + (n > 1 ? 2 : 1) > last) {
-            gckpti_draw(w, "\xe2\x80\xa6");
-            return columns + 1;
-        }
-        if (n == 3 ? memcmp(s, "\xef\xbf\xbe", 3) && memcmp(s, "\xef\xbf\xbf", 3)
-                   : n > 1 || (n == 1 && *s >= 32 && *s < 127))
-            memcpy(c, s, (size_t)n);
-        gckpti_draw(w, "%s",
-                    json        ? *c == '"'    ? "\\\""
-                                  : *c == '\\' ? "\\\\"
-                                               : c
-                    : *c == '&' ? "&amp;"
-                    : *c == '<' ? "&lt;"
-                    : *c == '>' ? "&gt;"
-                    : *c == '"' ? "&quot;"
-                                : c);
-        columns += n > 1 ? 2 : 1;
-        s += n ? n : 1;
-    }
-    return columns;
-}
-
-/* "linear h.0.fc", "gelu #7", "h.0.fc.weight"; where there is little room the name alone. */
-static void gckpti_draw_label(gckpti_writer *w, const gckpt_plan *plan, int id, int most, int json)
-{
-    const gckpti_node *node = &plan->nodes[id];
-    const char *name = node->name != GCKPTI_NONE ? gckpti_node_name(plan, id) : NULL;
-    if (node->op && (!name || strlen(node->op->name) + 1 + strlen(name) <= (size_t)most)) {
-        most -= gckpti_draw_name(w, node->op->name, most, json) + 1;
-        if (name)
-            gckpti_draw(w, " ");
-        else if (most > 6)
-            gckpti_draw(w, " #%i", id);
-    }
-    if (name)
-        gckpti_draw_name(w, name, most, json);
-}
-
-/* 1, 1024 and so on, at most `bytes` */
-static double gckpti_byte_unit(double bytes, const char **name)
-{
-    double unit = 1;
-    int i = 0;
-    for (; bytes >= 1024 * unit && i < 4; i++)
-        unit *= 1024;
-    *name = gckpti_units[i];
-    return unit;
-}
-
-typedef struct {
-    char text[32];
-} gckpti_bytes_text;
-/* 12.8 MiB: three digits */
-static gckpti_bytes_text gckpti_round_bytes(size_t bytes)
-{
-    gckpti_bytes_text out = { "" };
-    gckpti_text t = { out.text, sizeof out.text - 1 };
-    const char *name;
-    double unit = gckpti_byte_unit((double)bytes, &name), round = 1;
-    while (unit > 1 && (double)bytes / unit * round < 100)
-        round *= 10;
-    round = (double)(uint64_t)((double)bytes / unit * round + 0.5) / round;
-    gckpti_text_add(&t, "%g %s", round, name);
-    return out;
-}
-
-static double gckpti_tenth(double v) { return (double)(int64_t)(v * 10 + 0.5) / 10; }
-
-enum { GCKPTI_RECOMPUTE = GCKPT_UPDATE + 1, GCKPTI_PHASES, GCKPTI_BUFFER_KINDS = 5 };
-static int gckpti_phase(const gckpti_ins *ins)
-{
-    return ins->kind == GCKPT_FORWARD && !ins->first ? (int)GCKPTI_RECOMPUTE : ins->kind;
-}
-
-static uint64_t gckpti_ins_work(const gckpt_plan *plan, const gckpti_ins *ins)
-{
-    return ins->kind == GCKPT_FORWARD    ? plan->nodes[ins->id].cost.forward
-           : ins->kind == GCKPT_BACKWARD ? plan->nodes[ins->id].cost.backward
-                                         : 0;
-}
-
+/* ---- Chrome's trace events ---- */
 /* Live bytes at instruction x by kind of buffer. A window of instructions is kept, so that walking
  * costs one look at all buffers a window. */
-enum { GCKPTI_WINDOW = 128 };
+enum { GCKPTI_WINDOW = 128, GCKPTI_BUFFER_KINDS = GCKPT_BUFFER_WORKSPACE + 1 };
 typedef struct {
     size_t from, live[GCKPTI_WINDOW][GCKPTI_BUFFER_KINDS];
 } gckpti_window;
@@ -10400,658 +10153,179 @@ static const size_t *gckpti_live(const gckpt_plan *plan, gckpti_window *window, 
     return window->live[x - from];
 }
 
-static const char *const gckpti_buffer_names[] = { "values", "kept for backward",
-                                                   "gradients of activations",
-                                                   "gradients of parameters", "workspace" };
-
-/* ---- SVG; lengths in pixels ---- */
-static const int gckpti_left = 96, gckpti_width = 860; /* of the charts; also most columns */
-static const int gckpti_side = 972, gckpti_page = 1260;
-static const int gckpti_lanes = 130, gckpti_lane = 16;
-static const int gckpti_live_top = 236, gckpti_live_height = 200;
-static const int gckpti_arena_top = 490, gckpti_arena_height = 300, gckpti_bottom = 790;
-typedef struct {
-    gckpti_writer w;
-    const gckpt_plan *plan;
-    size_t length, columns; /* a column is one instruction, or several when there is no room */
-    size_t peak;
-    uint64_t work; /* of all instructions, or 1 */
-} gckpti_svg;
-
-static double gckpti_svg_x(const gckpti_svg *s, size_t column)
+/* What JSON and the programs that read it take: quotes escaped, what is no character, or none to
+ * be seen, as "?". */
+static void gckpti_print_name(gckpti_sink *k, const char *s)
 {
-    return gckpti_tenth(gckpti_left + (double)column * gckpti_width / (double)s->columns);
-}
-
-static void gckpti_svg_text(gckpti_svg *s, double x, double y, const char *attributes,
-                            const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    gckpti_draw(&s->w, "<text x=\"%g\" y=\"%g\"%s>", x, y, attributes);
-    gckpti_draw_list(&s->w, format, args);
-    gckpti_draw(&s->w, "</text>\n");
-    va_end(args);
-}
-
-static void gckpti_svg_label(gckpti_svg *s, double x, double y, const char *attributes, int id,
-                             int most)
-{
-    gckpti_draw(&s->w, "<text x=\"%g\" y=\"%g\"%s>", x, y, attributes);
-    gckpti_draw_label(&s->w, s->plan, id, most, 0);
-    gckpti_draw(&s->w, "</text>\n");
-}
-
-/* Where each phase runs: a lane each. */
-static void gckpti_svg_lanes(gckpti_svg *s)
-{
-    static const char *const names[] = { "forward", "backward", "update", "recompute" };
-    static const int lane_of[] = { 0, 2, 3, 1 };
-    for (int phase = 0; phase < GCKPTI_PHASES; phase++) {
-        double y = gckpti_lanes + lane_of[phase] * gckpti_lane;
-        size_t count = 0, begin = 0, end = 0; /* columns of the present bar */
-        uint64_t work = 0;
-        gckpti_svg_text(s, gckpti_left - 8, y + 11, " class=\"e\"", "%s", names[phase]);
-        gckpti_draw(&s->w, "<path fill=\"#f3f3f3\" d=\"M%i %gh%iv%ih-%iz\"/>", gckpti_left, y,
-                    gckpti_width, gckpti_lane - 3, gckpti_width);
-        gckpti_draw(&s->w, "<path class=\"p%i\" d=\"M0 0", phase);
-        for (size_t x = 0; x <= s->length; x++) {
-            size_t column = x * s->columns / s->length;
-            int here = x < s->length && gckpti_phase(&s->plan->list[x]) == phase;
-            if (here) {
-                count++;
-                work += gckpti_ins_work(s->plan, &s->plan->list[x]);
-            }
-            if (end > begin && (x == s->length || (here && column > end)))
-                gckpti_draw(&s->w, "M%g %gH%gv%iH%gz", gckpti_svg_x(s, begin), y,
-                            gckpti_svg_x(s, end), gckpti_lane - 3, gckpti_svg_x(s, begin));
-            if (here && (column > end || end == 0))
-                begin = column;
-            if (here)
-                end = column + 1;
-        }
-        gckpti_draw(&s->w, "\"/>");
-        gckpti_svg_text(s, gckpti_side, y + 11, "",
-                        work ? "%I instruction%s, %g %% of the work" : "%I instruction%s",
-                        (int64_t)count, count == 1 ? "" : "s",
-                        gckpti_tenth(100 * (double)work / (double)s->work));
+    for (int n; *s; s += n ? n : 1) {
+        n = gckpti_utf8_length(s, strlen(s));
+        if (n == 0 || *s == 127 || (n == 1 && *s < 32) ||
+            (n == 3 && (!memcmp(s, "\xef\xbf\xbe", 3) || !memcmp(s, "\xef\xbf\xbf", 3))))
+            gckpti_print(k, "?");
+        else if (*s == '"' || *s == '\\')
+            gckpti_print(k, *s == '"' ? "\\\"" : "\\\\");
+        else
+            gckpti_sink_put(k, s, (size_t)n);
     }
 }
 
-/* Horizontal grid with bytes, for a chart whose height is `most` bytes. */
-static void gckpti_svg_grid(gckpti_svg *s, double top, double height, size_t most, const char *name)
-{
-    const char *unit;
-    double v = (double)(most + !most), step = 1;
-    v /= gckpti_byte_unit(v, &unit);
-    for (int i = 0; v / step > 6; i++)
-        step *= i % 3 == 1 ? 2.5 : 2;
-    if (most >= 1024 && v < 3)
-        step = v < 1.5 ? 0.25 : 0.5;
-    for (int i = 0; i * step <= v; i++) {
-        double y = gckpti_tenth(top + height - height * i * step / v);
-        gckpti_draw(&s->w, "<path class=\"g\" d=\"M%i %gh%i\"/>", gckpti_left, y, gckpti_width);
-        gckpti_svg_text(s, gckpti_left - 8, y + 4, " class=\"e\"", "%g", i * step);
-    }
-    gckpti_draw(&s->w,
-                "<text transform=\"translate(28 %g) rotate(-90)\" class=\"c\">%s, %s</text>\n",
-                top + height / 2, name, unit);
-}
-
-/* Live bytes: an area for each kind and those below it, the greatest first. A column shows its
- * greatest instruction. */
-static void gckpti_svg_live(gckpti_svg *s)
-{
-    static const int order[] = { GCKPT_BUFFER_PARAMETER_GRADIENT, GCKPT_BUFFER_VALUE,
-                                 GCKPT_BUFFER_AUX, GCKPT_BUFFER_GRADIENT, GCKPT_BUFFER_WORKSPACE };
-    gckpti_window window;
-    window.from = SIZE_MAX;
-    double scale = gckpti_live_height / (double)(s->plan->bound ? s->plan->bound : 1);
-    for (int top = GCKPTI_BUFFER_KINDS - 1; top >= 0; top--) {
-        double y = -1;
-        gckpti_draw(&s->w, "<path class=\"k%i\" d=\"M%i %i", order[top], gckpti_left,
-                    gckpti_live_top + gckpti_live_height);
-        for (size_t x = 0, column = 0; column < s->columns; column++) {
-            size_t most = 0, here = 0;
-            for (; x * s->columns < (column + 1) * s->length; x++) {
-                if (s->plan->list[x].live <= most)
-                    continue;
-                const size_t *live = gckpti_live(s->plan, &window, x);
-                most = s->plan->list[x].live;
-                here = 0;
-                for (int k = 0; k <= top; k++)
-                    here += live[order[k]];
-            }
-            double now = gckpti_tenth(gckpti_live_top + gckpti_live_height - scale * (double)here);
-            if (now < y || now > y)
-                gckpti_draw(&s->w, "H%gV%g", gckpti_svg_x(s, column), now);
-            y = now;
-        }
-        gckpti_draw(&s->w, "H%iV%iz\"/>\n", gckpti_left + gckpti_width,
-                    gckpti_live_top + gckpti_live_height);
-    }
-}
-
-/* The arena: a rectangle for each buffer. Where a column is several instructions, it shows its
- * first one, and what lives between two of those is left out. */
-static void gckpti_svg_arena(gckpti_svg *s)
-{
-    static const char *const what[] = { "value of", "kept by", "gradient of", "gradient of",
-                                        "workspace of" };
-    double scale = gckpti_arena_height / (double)(s->plan->arena ? s->plan->arena : 1);
-    for (size_t i = 0; i < s->plan->life_count; i++) {
-        const gckpt_buffer *b = &s->plan->lives[i];
-        size_t start = (size_t)b->start, end = (size_t)b->end + 1;
-        start = (start * s->columns + s->length - 1) / s->length;
-        end = end < s->length ? (end * s->columns + s->length - 1) / s->length : s->columns;
-        if (start >= end)
-            continue;
-        double x = gckpti_svg_x(s, start),
-               y = gckpti_bottom - scale * (double)(b->offset + b->size);
-        double width = gckpti_tenth(gckpti_svg_x(s, end) - x), height = scale * (double)b->size;
-        height = height < 0.5 ? 0.5 : gckpti_tenth(height);
-        y = gckpti_tenth(y);
-        int fits = (int)((width - 6) / 6.7), seen = width >= 4 && height >= 4;
-        gckpti_draw(&s->w, "<rect class=\"k%i%s\" x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\"",
-                    (int)b->kind, seen ? " s" : "", x, y, width, height);
-        if (width < 2 || height < 2) {
-            gckpti_draw(&s->w, "/>");
-            continue;
-        }
-        gckpti_draw(&s->w, "><title>%s ", what[b->kind]);
-        gckpti_draw_label(&s->w, s->plan, b->id, 200, 0);
-        gckpti_draw(&s->w, ": %z bytes at %z, instructions %i to %i</title></rect>\n", b->size,
-                    b->offset, b->start, b->end);
-        if (height >= 12 && (fits > 9 || strlen(gckpti_node_name(s->plan, b->id)) <= (size_t)fits))
-            gckpti_svg_label(s, x + 4, gckpti_tenth(y + height / 2 + 4),
-                             b->kind == GCKPT_BUFFER_VALUE ? " class=\"n\" fill=\"#fff\""
-                                                           : " class=\"n\"",
-                             b->id, fits);
-    }
-}
-
-/* The buffer that comes after `last` by size among those live at the peak; NULL: none. */
-static const gckpt_buffer *gckpti_next_largest(const gckpt_plan *plan, size_t x,
-                                               const gckpt_buffer *last)
-{
-    const gckpt_buffer *best = NULL;
-    for (size_t i = 0; i < plan->life_count; i++) {
-        const gckpt_buffer *b = &plan->lives[i];
-        if ((size_t)b->start <= x && x <= (size_t)b->end &&
-            (!last || b->size < last->size || (b->size == last->size && b > last)) &&
-            (!best || b->size > best->size))
-            best = b;
-    }
-    return best;
-}
-
-/* Beside the charts: the peak and what it is made of, the arena. */
-static void gckpti_svg_side(gckpti_svg *s)
-{
-    static const char *const verbs[] = { "forward of", "backward of", "update of",
-                                         "forward again of" };
-    const gckpt_plan *plan = s->plan;
-    const gckpti_ins *ins = &plan->list[s->peak];
-    const gckpt_buffer *b = NULL;
-    size_t rest = plan->bound;
-    double y = gckpti_live_top + 4;
-    gckpti_svg_text(s, gckpti_side, y, " class=\"b\"", "peak: %z bytes = %s", plan->bound,
-                    gckpti_round_bytes(plan->bound).text);
-    gckpti_svg_text(s, gckpti_side, y += 18, "", "in instruction %i, %s", (int)s->peak,
-                    verbs[gckpti_phase(ins)]);
-    gckpti_svg_label(s, gckpti_side, y += 17, " class=\"m\"", gckpti_ins_tensor(plan, ins), 38);
-    gckpti_svg_text(s, gckpti_side, y += 23, "", "largest buffers there:");
-    for (int i = 0; i < 5 && (b = gckpti_next_largest(plan, s->peak, b)) != NULL; i++) {
-        rest -= b->size;
-        y += 18;
-        gckpti_draw(&s->w, "<path class=\"k%i\" d=\"M%i %gh10v10h-10z\"/>", (int)b->kind,
-                    gckpti_side, y - 9);
-        gckpti_svg_label(s, gckpti_side + 16, y, " class=\"m\"", b->id, 25);
-        gckpti_svg_text(s, gckpti_page - 16, y, " class=\"e\"", "%s",
-                        gckpti_round_bytes(b->size).text);
-    }
-    if (rest) {
-        gckpti_svg_text(s, gckpti_side + 16, y += 18, "", "the others together");
-        gckpti_svg_text(s, gckpti_page - 16, y, " class=\"e\"", "%s",
-                        gckpti_round_bytes(rest).text);
-    }
-    y = gckpti_arena_top + 4;
-    gckpti_svg_text(s, gckpti_side, y, " class=\"b\"", "arena: %z bytes = %s", plan->arena,
-                    gckpti_round_bytes(plan->arena).text);
-    double more = (double)(plan->arena - plan->bound) / (double)(plan->arena + !plan->arena);
-    double line = gckpti_tenth(gckpti_arena_top + gckpti_arena_height * more);
-    gckpti_svg_text(s, gckpti_side, y += 18, "",
-                    more <= 0      ? "as small as the peak allows"
-                    : more < 0.015 ? "%g bytes more than the peak"
-                                   : "%g bytes more than the peak (line)",
-                    (double)(plan->arena - plan->bound));
-    if (more >= 0.015)
-        gckpti_draw(&s->w, "<path class=\"l\" d=\"M%i %gh%i\"/>\n", gckpti_left, line,
-                    gckpti_width);
-    gckpti_svg_text(s, gckpti_side, y += 28, "", "A rectangle is one buffer: from its");
-    gckpti_svg_text(s, gckpti_side, y += 17, "", "first to its last use, at its place.");
-}
-
-static void gckpti_svg_top(gckpti_svg *s)
-{
-    static const int legend_x[] = { 96, 176, 328, 520, 714 };
-    const gckpt_plan *plan = s->plan;
-    gckpti_writer *w = &s->w;
-    int height = gckpti_bottom + 56, inference = plan->mode == GCKPT_INFERENCE;
-    gckpti_draw(w,
-                "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%i\" height=\"%i\" "
-                "viewBox=\"0 0 %i %i\" font-family=\"sans-serif\" font-size=\"13\" "
-                "fill=\"#222\"><style>",
-                gckpti_page, height, gckpti_page, height);
-    gckpti_draw(w, ".k0{fill:#0072b2}.k1{fill:#7cc4f0}.k2{fill:#e69f00}.k3{fill:#cc79a7}"
-                   ".k4{fill:#999}.e{text-anchor:end}.c{text-anchor:middle}");
-    gckpti_draw(w, ".p0{fill:#009e73}.p1{fill:#5d3a9b}.p2{fill:#333}.p3{fill:#d55e00}"
-                   ".g{stroke:#ddd}.l{stroke:#222;stroke-dasharray:5 4}");
-    gckpti_draw(w, ".s{stroke:#fff;stroke-width:.8}.b{font-weight:bold}.n{font-size:11px}"
-                   ".m{font-size:12px}.m,.n{font-family:monospace}</style>\n");
-    gckpti_draw(w, "<path fill=\"#fff\" d=\"M0 0h%iv%iH0z\"/>\n", gckpti_page, height);
-    gckpti_svg_text(s, 16, 34, " font-size=\"20\" class=\"b\"",
-                    inference ? "Memory of a forward pass (%s): %s"
-                              : "Memory of a training step (%s): %s, recomputing adds %g %% work",
-                    gckpti_mode_name(plan->mode), gckpti_round_bytes(gckpt_plan_bytes(plan)).text,
-                    gckpti_tenth(100 * gckpt_plan_overhead(plan)));
-    gckpti_svg_text(s, 16, 60, "",
-                    "%z bytes: parameters %s, optimiser state %s, and the step arena, drawn here, "
-                    "%s. %I of %I rows at a time.",
-                    gckpt_plan_bytes(plan),
-                    gckpti_round_bytes(plan->kind_bytes[GCKPT_BYTES_PARAMETERS]).text,
-                    gckpti_round_bytes(plan->kind_bytes[GCKPT_BYTES_STATE]).text,
-                    gckpti_round_bytes(plan->arena).text, plan->rows, plan->batch);
-    for (int k = 0; k < GCKPTI_BUFFER_KINDS; k++) {
-        gckpti_draw(w, "<path class=\"k%i\" d=\"M%i 80h12v12h-12z\"/>", k, legend_x[k]);
-        gckpti_svg_text(s, legend_x[k] + 17, 91, "", "%s", gckpti_buffer_names[k]);
-    }
-}
-
-GCKPT_API gckpt_result gckpt_plan_svg(const gckpt_plan *plan, gckpt_write_fn write, void *user)
-{
-    gckpti_svg s = { { write, user, 0 }, plan, 0, 0, 0, 0 };
-    gckpti_writer *w = &s.w;
-    if (!plan || !write || !plan->length)
-        return GCKPT_E_ARG;
-    s.length = plan->length;
-    s.columns = s.length < (size_t)gckpti_width ? s.length : (size_t)gckpti_width;
-    for (size_t x = 0; x < s.length; x++) {
-        s.work += gckpti_ins_work(plan, &plan->list[x]);
-        if (plan->list[x].live > plan->list[s.peak].live)
-            s.peak = x;
-    }
-    s.work = s.work ? s.work : 1;
-    gckpti_svg_top(&s);
-    gckpti_svg_lanes(&s);
-    if (plan->looped) {
-        double from = gckpti_svg_x(&s, (size_t)plan->body * s.columns / s.length),
-               to = gckpti_svg_x(&s, (size_t)plan->epilogue * s.columns / s.length);
-        gckpti_draw(w, "<path fill=\"none\" stroke=\"#222\" d=\"M%g %iv-5H%gv5\"/>", from,
-                    gckpti_lanes - 4, to);
-        gckpti_svg_text(&s, (from + to) / 2, gckpti_lanes - 13, " class=\"c\"",
-                        "runs for each micro-batch: %I times",
-                        (plan->batch + plan->rows - 1) / plan->rows);
-    }
-    gckpti_svg_text(&s, gckpti_left, gckpti_live_top - 12, " class=\"b\"",
-                    "Live bytes while each instruction runs");
-    gckpti_svg_grid(&s, gckpti_live_top, gckpti_live_height, plan->bound, "live");
-    gckpti_svg_live(&s);
-    gckpti_svg_text(&s, gckpti_left, gckpti_arena_top - 12, " class=\"b\"",
-                    "The arena: every buffer at its offset");
-    gckpti_svg_grid(&s, gckpti_arena_top, gckpti_arena_height, plan->arena, "offset");
-    gckpti_svg_arena(&s);
-    gckpti_svg_side(&s);
-    double x = gckpti_tenth(gckpti_left + ((double)s.peak + 0.5) * gckpti_width / (double)s.length);
-    gckpti_draw(w, "<path class=\"l\" d=\"M%i %ih%iM%i %ih%i", gckpti_left, gckpti_live_top,
-                gckpti_width + 10, gckpti_left, gckpti_arena_top, gckpti_width + 10);
-    gckpti_draw(w, "M%g %iv%iM%g %iv%i\"/>", x, gckpti_lanes, 4 * gckpti_lane, x, gckpti_live_top,
-                gckpti_live_height + 8);
-    gckpti_draw(w, "<circle cx=\"%g\" cy=\"%i\" r=\"4\"/>", x, gckpti_live_top);
-    gckpti_draw(w, "<path d=\"M%g %il-4 -7h8z\"/>\n", x, gckpti_arena_top);
-    /* instructions */
-    size_t step = 1;
-    for (int i = 0; s.length / step > 10; i++)
-        step = i % 3 == 1 ? step / 2 * 5 : step * 2;
-    for (size_t i = 0; i < s.length; i += step)
-        gckpti_svg_text(
-            &s, gckpti_tenth(gckpti_left + ((double)i + 0.5) * gckpti_width / (double)s.length),
-            gckpti_bottom + 18, " class=\"c\"", "%I", (int64_t)i);
-    gckpti_svg_text(&s, gckpti_left + gckpti_width / 2, gckpti_bottom + 40, " class=\"c\"",
-                    "instruction, in the order they run");
-    gckpti_draw(w, "</svg>\n");
-    return w->failed ? GCKPT_E_FILE : GCKPT_OK;
-}
-
-/* ---- Chrome's trace events ---- */
 /* Nanoseconds as microseconds, the unit of the format. */
-static void gckpti_draw_time(gckpti_writer *w, const char *key, uint64_t t)
+static void gckpti_print_time(gckpti_sink *k, const char *before, uint64_t t)
 {
-    int part = (int)(t % 1000);
-    gckpti_draw(w, "\"%s\":%I.%s%i", key, (int64_t)(t / 1000),
-                part < 10    ? "00"
-                : part < 100 ? "0"
-                             : "",
-                part);
+    gckpti_print(k, "%s%u.%u%u%u", before, t / 1000, t / 100 % 10, t / 10 % 10, t % 10);
+}
+
+/* "linear h.0.fc", "gelu #7", "h.0.fc.weight" */
+static void gckpti_print_label(gckpti_sink *k, const gckpt_plan *plan, int id)
+{
+    const gckpti_node *node = &plan->nodes[id];
+    if (node->op) {
+        gckpti_print_name(k, node->op->name);
+        gckpti_print(k, node->name == GCKPTI_NONE ? " #%i" : " ", id);
+    }
+    if (node->name != GCKPTI_NONE)
+        gckpti_print_name(k, plan->names + node->name);
 }
 
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
-    static const char *const phases[] = { "forward", "backward", "update", "recompute" };
-    gckpti_writer w = { write, user, 0 };
+    static const char *const phases[] = { "forward", "backward", "update" };
+    static const char *const kinds[] = { "values", "kept for backward", "gradients of activations",
+                                         "gradients of parameters", "workspace" };
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
     gckpti_window window;
+    gckpt_usage u;
+    uint64_t now = 0;
     window.from = SIZE_MAX;
     if (!plan || !write)
         return GCKPT_E_ARG;
-    gckpti_draw(&w,
-                "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"mode\":\"%s\",\"bytes\":%z,"
-                "\"arena\":%z,\"lower_bound\":%z},\"traceEvents\":[\n",
-                gckpti_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->bound);
-    gckpti_draw(&w, "{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",\"args\":{\"name\":"
-                    "\"plan: 1 ns is one unit of work\"}},\n"
-                    "{\"ph\":\"M\",\"pid\":1,\"tid\":1,\"name\":\"thread_name\",\"args\":{"
-                    "\"name\":\"instructions\"}}");
-    uint64_t now = 0;
-    for (size_t x = 0; x < plan->length && !w.failed; x++) {
-        const gckpti_ins *ins = &plan->list[x];
-        const size_t *live = gckpti_live(plan, &window, x);
-        uint64_t work = gckpti_ins_work(plan, ins);
-        int id = gckpti_ins_tensor(plan, ins);
-        gckpti_draw(&w, ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":1,\"cat\":\"%s\",\"name\":\"%s ",
-                    phases[gckpti_phase(ins)], phases[gckpti_phase(ins)]);
-        gckpti_draw_label(&w, plan, id, 1000, 1);
-        gckpti_draw(&w, "\",");
-        gckpti_draw_time(&w, "ts", now);
-        gckpti_draw(&w, ",");
-        gckpti_draw_time(&w, "dur", work ? work : 1);
-        gckpti_draw(&w, ",\"args\":{\"instruction\":%i,\"tensor\":%i,\"live\":%z}},\n", (int)x, id,
-                    ins->live);
-        gckpti_draw(&w, "{\"ph\":\"C\",\"pid\":1,\"name\":\"live bytes\",");
-        gckpti_draw_time(&w, "ts", now);
-        for (int k = 0; k < GCKPTI_BUFFER_KINDS; k++)
-            gckpti_draw(&w, "%s\"%s\":%z", k ? "," : ",\"args\":{", gckpti_buffer_names[k],
-                        live[k]);
-        gckpti_draw(&w, "}}");
-        now += work ? work : 1;
+    gckpti_print(&k,
+                 "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"mode\":\"%s\",\"bytes\":%z,"
+                 "\"arena\":%z,\"lower_bound\":%z},\"traceEvents\":[\n",
+                 gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->bound);
+    gckpti_print(&k, "{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",\"args\":{\"name\":"
+                     "\"plan: 1 ns is one unit of work\"}},\n"
+                     "{\"ph\":\"M\",\"pid\":1,\"tid\":1,\"name\":\"thread_name\",\"args\":{"
+                     "\"name\":\"instructions\"}}");
+    for (int x = 0; gckpt_plan_usage(plan, x, &u) == GCKPT_OK && !k.failed; x++) {
+        const size_t *live = gckpti_live(plan, &window, (size_t)x);
+        const char *phase = u.again ? "recompute" : phases[plan->list[x].kind];
+        int id = gckpti_ins_tensor(plan, &plan->list[x]);
+        u.work += !u.work; /* a bar that can be seen */
+        gckpti_print(&k, ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":1,\"cat\":\"%s\",\"name\":\"%s ",
+                     phase, phase);
+        gckpti_print_label(&k, plan, id);
+        gckpti_print_time(&k, "\",\"ts\":", now);
+        gckpti_print_time(&k, ",\"dur\":", u.work);
+        gckpti_print(&k, ",\"args\":{\"instruction\":%i,\"tensor\":%i,\"live\":%z}},\n", x, id,
+                     u.live);
+        gckpti_print_time(&k, "{\"ph\":\"C\",\"pid\":1,\"name\":\"live bytes\",\"ts\":", now);
+        for (int i = 0; i < GCKPTI_BUFFER_KINDS; i++)
+            gckpti_print(&k, "%s\"%s\":%z", i ? "," : ",\"args\":{", kinds[i], live[i]);
+        gckpti_print(&k, "}}");
+        now += u.work;
     }
-    gckpti_draw(&w, "\n]}\n");
-    return w.failed ? GCKPT_E_FILE : GCKPT_OK;
+    gckpti_print(&k, "\n]}\n");
+    return gckpti_sink_close(&k);
 }
 
-/* ---- the frontier, beside the fixed ways to plan ---- */
-enum { GCKPTI_WAYS = 4, GCKPTI_POOR_OPS = 400, GCKPTI_ROWS = 20 };
-static const char *const gckpti_way_names[] = { "store-all",   "segments",    "sqrt",
-                                                "memory-poor", "least bytes", "this budget" };
-typedef struct {
-    gckpti_svg s; /* its writer serves all three */
-    const gckpt_frontier *f;
-    gckpt_point way[GCKPTI_WAYS + 2]; /* last: the least bytes, the marked point; 0 bytes: none */
-    int marked, ops, log;
-    double top, least, most, fixed, unit; /* extra time at the top; bytes */
-    const char *unit_name;
-} gckpti_chart;
-
-/* Plans every way, but memory-poor not where ops are many: its list grows with their square. The
- * graph keeps the error it had, unless there is no memory to plan with. */
-static gckpt_result gckpti_chart_open(gckpti_chart *c, const gckpt_frontier *f, size_t mark,
-                                      gckpt_write_fn write, void *user)
+/* ---- the frontier ---- */
+/* 1, 1024 and so on, at most `bytes` */
+static double gckpti_byte_unit(double bytes, const char **name)
 {
-    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_SQRT,
-                                        GCKPT_MEMORY_POOR };
-    memset(c, 0, sizeof *c);
-    if (!f || !write)
-        return GCKPT_E_ARG;
-    gckpti_object before = f->graph->object;
-    c->s.w.write = write;
-    c->s.w.user = user;
-    c->f = f;
-    c->marked = mark ? gckpt_frontier_find(f, mark) : -1;
-    c->way[GCKPTI_WAYS] = f->points[0];
-    if (c->marked >= 0)
-        c->way[GCKPTI_WAYS + 1] = f->points[c->marked];
-    c->top = f->points[0].overhead > 0.01 ? f->points[0].overhead : 0.01;
-    c->top = c->top < 0.6 ? c->top : 0.6; /* more is paid only where nothing else fits */
-    c->least = (double)f->points[0].bytes;
-    c->most = (double)f->points[f->count - 1].bytes;
-    c->unit = gckpti_byte_unit(c->least / 10, &c->unit_name);
-    c->ops = (int)(f->first[f->count] - f->first[f->count - 1]) / 2;
-    for (int i = 0; i < GCKPTI_WAYS; i++) {
-        gckpt_plan_desc d = f->desc;
-        int too_large;
-        d.mode = modes[i];
-        if (d.mode == GCKPT_MEMORY_POOR && c->ops > GCKPTI_POOR_OPS)
-            continue;
-        gckpt_plan *plan = gckpti_plan_new(f->graph, f->terms, f->term_count, &d, &too_large);
-        if (!plan && !too_large && f->graph->object.last == GCKPT_E_MEMORY)
-            return GCKPT_E_MEMORY;
-        f->graph->object = before;
-        if (!plan)
-            continue;
-        c->way[i].bytes = gckpt_plan_bytes(plan);
-        c->way[i].work = gckpt_plan_work(plan);
-        c->way[i].recompute = gckpt_plan_recompute(plan);
-        c->way[i].overhead = gckpt_plan_overhead(plan);
-        double bytes = (double)c->way[i].bytes;
-        c->fixed = bytes - (double)gckpt_plan_arena(plan);
-        c->least = bytes < c->least ? bytes : c->least;
-        c->most = bytes > c->most ? bytes : c->most;
-        gckpt_plan_free(plan);
-    }
-    return GCKPT_OK;
+    static const char *const names[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
+    double unit = 1;
+    int i = 0;
+    for (; bytes >= 1024 * unit && i < 4; i++)
+        unit *= 1024;
+    *name = names[i];
+    return unit;
 }
 
-/* v >= 0 with one decimal between two texts, right-aligned in 12 columns */
-static void gckpti_chart_number(gckpti_chart *c, const char *before, double v, const char *behind)
+typedef struct {
+    char text[32];
+} gckpti_bytes_text;
+/* 12.8 MiB: three digits */
+static gckpti_bytes_text gckpti_round_bytes(size_t bytes)
 {
     gckpti_bytes_text out = { "" };
     gckpti_text t = { out.text, sizeof out.text - 1 };
-    uint64_t tenths = (uint64_t)((v < 1e12 ? v : 1e12) * 10 + 0.5);
-    gckpti_text_add(&t, "%s%u.%u%s", before, tenths / 10, tenths % 10, behind);
-    for (size_t n = strlen(out.text); n < 12; n++)
-        gckpti_draw(&c->s.w, " ");
-    gckpti_draw(&c->s.w, "%s", out.text);
+    const char *name;
+    double unit = gckpti_byte_unit((double)bytes, &name), round = 1;
+    while (unit > 1 && (double)bytes / unit * round < 100)
+        round *= 10;
+    round = (double)(uint64_t)((double)bytes / unit * round + 0.5) / round;
+    gckpti_text_add(&t, "%g %s", round, name);
+    return out;
 }
 
-/* A line of the tables; with a name, it and the least extra time in as many bytes follow. */
-static void gckpti_chart_row(gckpti_chart *c, const gckpt_point *p, const char *name)
+/* v >= 0 with one decimal between two texts, right-aligned in 12 columns */
+static void gckpti_print_tenths(gckpti_sink *k, const char *before, double v, const char *behind)
 {
-    int at = gckpt_frontier_find(c->f, p->bytes);
-    gckpti_chart_number(c, "", (double)p->bytes / c->unit, "");
-    gckpti_chart_number(c, "+", 100 * p->overhead, " %");
-    gckpti_chart_number(c, "", 100 * p->recompute, " %");
-    if (name && at >= 0)
-        gckpti_chart_number(c, "+", 100 * c->f->points[at].overhead, " %");
-    if (name)
-        gckpti_draw(&c->s.w, at >= 0 ? "  %s" : "           -  %s", name);
+    char number[32];
+    gckpti_text t = { number, sizeof number - 1 };
+    uint64_t tenths = (uint64_t)((v < 1e12 ? v : 1e12) * 10 + 0.5);
+    gckpti_text_add(&t, "%s%u.%u%s", before, tenths / 10, tenths % 10, behind);
+    size_t n = (size_t)(t.at - number);
+    gckpti_sink_put(k, "            ", n < 12 ? 12 - n : 0);
+    gckpti_sink_put(k, number, n);
 }
 
 GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark,
                                             gckpt_write_fn write, void *user)
 {
-    gckpti_chart c;
-    gckpti_writer *w = &c.s.w;
-    gckpt_result result = gckpti_chart_open(&c, f, mark, write, user);
-    if (result != GCKPT_OK)
-        return result;
-    size_t n = f->count, rows = (size_t)GCKPTI_ROWS;
-    gckpti_draw(w,
-                "What bytes cost in time: %i plan%s. Bytes are parameters, optimiser state (both\n"
-                "%s) and step arena. Extra time is that of a step; a full bar is %g %%.\n",
-                (int)n, n == 1 ? "" : "s", gckpti_round_bytes((size_t)c.fixed).text,
-                gckpti_tenth(100 * c.top));
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
+    const char *name;
+    if (!f || !write)
+        return GCKPT_E_ARG;
+    size_t n = f->count, rows = 20;
+    int marked = mark ? gckpt_frontier_find(f, mark) : -1;
+    double top = f->points[0].overhead, unit = gckpti_byte_unit((double)f->points[0].bytes / 10, &name);
+    top = top < 0.01 ? 0.01 : top < 0.6 ? top : 0.6; /* more is paid only where nothing else fits */
+    gckpti_print(&k,
+                 "What bytes cost in time: %i plan%s. Bytes are parameters, optimiser state (both\n"
+                 "%s) and step arena. Extra time is that of a step; a full bar is %g %%.\n",
+                 (int)n, n == 1 ? "" : "s", gckpti_round_bytes(f->resident).text,
+                 (double)(int)(1000 * top + 0.5) / 10);
     if (mark)
-        gckpti_draw(
-            w, c.marked < 0 ? "A budget of %s is too small.\n" : "> is what a budget of %s gets.\n",
+        gckpti_print(
+            &k, marked < 0 ? "A budget of %s is too small.\n" : "> is what a budget of %s gets.\n",
             gckpti_round_bytes(mark).text);
     if (!f->complete)
-        gckpti_draw(w, "The search stopped at its limit: plans may cost more than they need.\n");
-    gckpti_draw(w, "\n%s%s  extra time  recomputed\n", c.unit > 1 ? "         " : "       ",
-                c.unit_name);
-    for (size_t k = n; k-- > 0;) {
+        gckpti_print(&k, "The search stopped at its limit: plans may cost more than they need.\n");
+    gckpti_print(&k, "\n%s%s  extra time  recomputed\n", unit > 1 ? "         " : "       ", name);
+    for (size_t i = n; i-- > 0;) {
         char bar[] = "###################################";
-        double part = f->points[k].overhead / c.top;
-        if (k && k + 1 < n && (int)k != c.marked && k * rows / n == (k - 1) * rows / n)
+        const gckpt_point *p = &f->points[i];
+        double part = p->overhead / top;
+        if (i && i + 1 < n && (int)i != marked && i * rows / n == (i - 1) * rows / n)
             continue; /* many points: the least of each run of them */
         bar[part < 1 ? (int)(part * 35 + 0.5) : 35] = 0;
         bar[34] = part > 1.0001 ? '>' : bar[34];
-        gckpti_chart_row(&c, &f->points[k], NULL);
-        gckpti_draw(w, (int)k == c.marked ? " > |%s\n" : "   |%s\n", bar);
+        gckpti_print_tenths(&k, "", (double)p->bytes / unit, "");
+        gckpti_print_tenths(&k, "+", 100 * p->overhead, " %");
+        gckpti_print_tenths(&k, "", 100 * p->recompute, " %");
+        gckpti_print(&k, (int)i == marked ? " > |%s\n" : "   |%s\n", bar);
     }
-    gckpti_draw(w, "\nFor comparison, with the least extra time in as many bytes:\n");
-    for (int i = 0; i < GCKPTI_WAYS; i++)
-        if (c.way[i].bytes) {
-            gckpti_chart_row(&c, &c.way[i], gckpti_way_names[i]);
-            gckpti_draw(w, "\n");
-        }
-    if (c.ops > GCKPTI_POOR_OPS)
-        gckpti_draw(w, "(not memory-poor: its list is too long for %i ops)\n", c.ops);
-    return w->failed ? GCKPT_E_FILE : GCKPT_OK;
-}
-
-/* The axis of bytes is logarithmic where they differ by more than a factor of four. */
-static double gckpti_chart_x(const gckpti_chart *c, double bytes)
-{
-    double span = c->log ? (double)gckpti_log((float)(c->most / c->least)) : c->most - c->least;
-    double at = c->log ? (double)gckpti_log((float)(bytes / c->least)) : bytes - c->least;
-    return gckpti_tenth(100 + 640 * (span > 0 ? at / span : 0.5));
-}
-
-static double gckpti_chart_y(const gckpti_chart *c, double overhead)
-{
-    return gckpti_tenth(412 - 300 * (overhead < c->top ? overhead / c->top : 1));
-}
-
-/* Between ticks: 1, 2 or 5 times a power of ten times the unit; at most `most` of them in range */
-static double gckpti_tick(double range, double unit, double most)
-{
-    double step = unit / 10000;
-    for (int i = 0; range / step > most; i++)
-        step *= i % 3 == 1 ? 2.5 : 2;
-    return step;
-}
-
-static void gckpti_chart_axes(gckpti_chart *c)
-{
-    gckpti_svg *s = &c->s;
-    const char *name;
-    double unit = gckpti_byte_unit(c->most, &name), step = gckpti_tick(c->top, 1, 6);
-    for (double v = 0; v <= c->top * 1.0001; v += step) {
-        gckpti_draw(&s->w, "<path class=\"g\" d=\"M84 %gh692\"/>", gckpti_chart_y(c, v));
-        gckpti_svg_text(s, 76, gckpti_chart_y(c, v) + 4, " class=\"e\"", "+%g %%",
-                        gckpti_tenth(1000 * v) / 10);
-    }
-    c->log = c->most > 4 * c->least && c->least >= 1;
-    step = gckpti_tick(c->most - c->least, unit, 7);
-    double v = c->log ? 1 : step * (double)(uint64_t)(c->least / step);
-    step = !c->log ? step : c->most > 256 * c->least ? 4 : 2;
-    for (; v <= c->most; v = c->log ? v * step : v + step) {
-        if (v < c->least)
-            continue;
-        unit = c->log ? gckpti_byte_unit(v, &name) : unit;
-        gckpti_draw(&s->w, "<path class=\"g\" d=\"M%g 104v316\"/>", gckpti_chart_x(c, v));
-        gckpti_svg_text(s, gckpti_chart_x(c, v), 436, " class=\"c\"", "%g %s", v / unit, name);
-    }
-    gckpti_svg_text(s, 430, 458, " class=\"c\"",
-                    "bytes of parameters and optimiser state (%s) and step arena%s",
-                    gckpti_round_bytes((size_t)c->fixed).text, c->log ? "; log scale" : "");
-    gckpti_draw(&s->w, "<text transform=\"translate(20 262) rotate(-90)\" class=\"c\">"
-                       "extra time of a step</text>\n");
-}
-
-GCKPT_API gckpt_result gckpt_frontier_svg(const gckpt_frontier *f, size_t mark,
-                                          gckpt_write_fn write, void *user)
-{
-    /* square, two triangles, diamond, dash, circle; colours of Okabe and Ito */
-    static const char *const looks[] = {
-        "#009e73\" d=\"M-6 -6h12v12h-12z", "#e69f00\" d=\"M0 -7l7 12h-14z",
-        "#cc79a7\" d=\"M0 7l7 -12h-14z",   "#5d3a9b\" d=\"M0 -8l8 8l-8 8l-8 -8z",
-        "#0072b2\" d=\"M-9 0h18",          "#d55e00\" d=\"M-7 0a7 7 0 1 0 14 0a7 7 0 1 0 -14 0"
-    };
-    gckpti_chart c;
-    gckpti_writer *w = &c.s.w;
-    gckpt_result result = gckpti_chart_open(&c, f, mark, write, user);
-    if (result != GCKPT_OK)
-        return result;
-    gckpti_draw(w, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"640\" "
-                   "viewBox=\"0 0 800 640\" font-family=\"sans-serif\" font-size=\"13\" "
-                   "fill=\"#222\"><style>.e{text-anchor:end}.c{text-anchor:middle}"
-                   ".b{font-weight:bold}.g{stroke:#ddd}.v{fill:none;stroke:#0072b2}");
-    gckpti_draw(w, ".m{font-family:monospace;white-space:pre}.v,.w{fill:none;stroke-width:2}"
-                   "</style>\n<path fill=\"#fff\" d=\"M0 0h800v640H0z\"/>\n");
-    gckpti_svg_text(&c.s, 16, 34, " font-size=\"20\" class=\"b\"", "What bytes cost in time");
-    gckpti_svg_text(&c.s, 16, 58, "",
-                    "The line is the least extra time that a budget allows, a dot a plan.%s",
-                    f->complete ? "" : " The search stopped early.");
-    gckpti_chart_axes(&c);
-    for (int dots = 0; dots < 2; dots++) {
-        gckpti_draw(w,
-                    dots ? "<path class=\"v\" style=\"stroke-width:6;stroke-linecap:round\" d=\""
-                         : "<path class=\"v\" d=\"M%g 112",
-                    gckpti_chart_x(&c, (double)f->points->bytes));
-        for (size_t i = 0; i < f->count; i++)
-            gckpti_draw(w, dots ? "M%g %gh0" : "H%gV%g",
-                        gckpti_chart_x(&c, (double)f->points[i].bytes),
-                        gckpti_chart_y(&c, f->points[i].overhead));
-        gckpti_draw(w, dots ? "\"/>\n" : "H776\"/>\n");
-    }
-    gckpti_svg_text(&c.s, 100, 490, " class=\"m\" xml:space=\"preserve\"",
-                    "%s%s  extra time  recomputed    the line",
-                    c.unit > 1 ? "         " : "       ", c.unit_name);
-    double y = 490;
-    for (int i = 0; i < GCKPTI_WAYS + 2; i++) { /* the legend is a table */
-        const gckpt_point *p = &c.way[i];
-        if (!p->bytes)
-            continue;
-        double x = gckpti_chart_x(&c, (double)p->bytes), at = gckpti_chart_y(&c, p->overhead);
-        gckpti_draw(w, "<path class=\"w\" transform=\"translate(%g %g)\" stroke=\"%s\"/>", x, at,
-                    looks[i]);
-        gckpti_draw(w, "<path class=\"w\" transform=\"translate(104 %g)\" stroke=\"%s\"/>\n",
-                    y + 17, looks[i]);
-        gckpti_draw(w, "<text x=\"100\" y=\"%g\" class=\"m\" xml:space=\"preserve\">", y += 22);
-        gckpti_chart_row(&c, p, gckpti_way_names[i]);
-        gckpti_draw(w, "%s</text>\n", p->overhead > c.top ? ", at the upper edge" : "");
-        if (i == GCKPTI_WAYS + 1) { /* named above the chart, where nothing else is */
-            gckpti_draw(w,
-                        "<path class=\"w\" stroke=\"#d55e00\" stroke-dasharray=\"5 4\" "
-                        "d=\"M%g 98V%gH84\"/>",
-                        x, at);
-            gckpti_svg_text(&c.s, x, 90, x > 480 ? " class=\"b e\"" : " class=\"b\"",
-                            "in a budget of %s: %s, +%g %%", gckpti_round_bytes(mark).text,
-                            gckpti_round_bytes(p->bytes).text, gckpti_tenth(100 * p->overhead));
-        }
-    }
-    if (c.ops > GCKPTI_POOR_OPS)
-        gckpti_svg_text(&c.s, 120, y + 22, "", "Not memory-poor: its list is too long for %i ops.",
-                        c.ops);
-    gckpti_draw(w, "</svg>\n");
-    return w->failed ? GCKPT_E_FILE : GCKPT_OK;
-}
-
-static void gckpti_chart_json(gckpti_writer *w, const char *before, const char *name,
-                              const gckpt_point *p)
-{
-    gckpti_draw(w, "%s%s%s{\"bytes\":%z,\"work\":%u,\"recompute\":%g,\"overhead\":%g}", before,
-                name, *name ? "\":" : "", p->bytes, p->work, p->recompute, p->overhead);
+    return gckpti_sink_close(&k);
 }
 
 GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
                                            gckpt_write_fn write, void *user)
 {
-    gckpti_chart c;
-    gckpti_writer *w = &c.s.w;
-    gckpt_result result = gckpti_chart_open(&c, f, mark, write, user);
-    if (result != GCKPT_OK)
-        return result;
-    gckpti_draw(w, "{\"points\":[");
-    for (size_t i = 0; i < f->count; i++)
-        gckpti_chart_json(w, i ? ",\n" : "\n", "", &f->points[i]);
-    gckpti_draw(w, c.marked < 0 ? "],\n\"marked\":null" : "],\n\"marked\":%i", c.marked);
-    gckpti_draw(w, ",\"complete\":%s,\"modes\":{", f->complete ? "true" : "false");
-    for (int i = 0, n = 0; i < GCKPTI_WAYS; i++)
-        if (c.way[i].bytes)
-            gckpti_chart_json(w, n++ ? ",\n\"" : "\n\"", gckpti_way_names[i], &c.way[i]);
-    gckpti_draw(w, "}}\n");
-    return w->failed ? GCKPT_E_FILE : GCKPT_OK;
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
+    if (!f || !write)
+        return GCKPT_E_ARG;
+    int marked = mark ? gckpt_frontier_find(f, mark) : -1;
+    for (size_t i = 0; i < f->count; i++) {
+        const gckpt_point *p = &f->points[i];
+        gckpti_print(&k,
+                     "%s\n{\"bytes\":%z,\"work\":%u,\"recompute\":%g,\"overhead\":%g}",
+                     i ? "," : "{\"points\":[", p->bytes, p->work, p->recompute, p->overhead);
+    }
+    gckpti_print(&k, marked < 0 ? "],\n\"marked\":null" : "],\n\"marked\":%i", marked);
+    gckpti_print(&k, ",\"complete\":%s}\n", f->complete ? "true" : "false");
+    return gckpti_sink_close(&k);
 }
 
 /* =================================================================================================
@@ -13241,49 +12515,6 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
 #define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
 
 /* ---- write ---- */
-typedef struct {
-    gckpt_write_fn write; /* NULL: only count */
-    void *user;
-    size_t total, used;
-    int failed;
-    unsigned char block[1024];
-} gckpti_sink;
-
-static void gckpti_sink_flush(gckpti_sink *k)
-{
-    if (k->write && !k->failed && k->used && k->write(k->user, k->block, k->used) != k->used)
-        k->failed = 1;
-    k->used = 0;
-}
-
-static void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n)
-{
-    const unsigned char *b = (const unsigned char *)bytes;
-    k->total += n;
-    while (n && !k->failed) {
-        size_t room = sizeof k->block - k->used, some = n < room ? n : room;
-        memcpy(k->block + k->used, b, some);
-        k->used += some;
-        b += some;
-        n -= some;
-        if (k->used == sizeof k->block)
-            gckpti_sink_flush(k);
-    }
-}
-
-/* Text: JSON here, C in >>tables. */
-static void gckpti_c(gckpti_sink *k, const char *format, ...)
-{
-    char line[512];
-    gckpti_text t = { line, sizeof line - 1 };
-    va_list args;
-    va_start(args, format);
-    line[0] = 0;
-    gckpti_text_format(&t, format, args);
-    va_end(args);
-    gckpti_sink_put(k, line, (size_t)(t.at - line));
-}
-
 /* ,"NAME with what JSON wants escaped */
 static void gckpti_sink_name(gckpti_sink *k, const char *name)
 {
@@ -13304,30 +12535,30 @@ static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
     int optimiser = 0;
     for (size_t i = 0; i < s->count && !optimiser; i++)
         optimiser = s->params[i].optimiser;
-    gckpti_c(k, "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"%u\",",
+    gckpti_print(k, "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"%u\",",
              GCKPT_CONTRACT, s->step);
-    gckpti_c(k, "\"seed\":\"%u\",\"optimiser\":\"%i\"", s->seed, optimiser);
+    gckpti_print(k, "\"seed\":\"%u\",\"optimiser\":\"%i\"", s->seed, optimiser);
     for (size_t i = 0; i < s->count; i++) {
         const gckpti_param *q = &s->params[i];
         int same = q->optimiser == optimiser && (q->updates == s->step || !optimiser);
         if (!q->p.state[0] || same)
             continue;
         gckpti_sink_name(k, q->p.name);
-        gckpti_c(k, "#updates\":\"%i:%u\"", q->optimiser, q->updates);
+        gckpti_print(k, "#updates\":\"%i:%u\"", q->optimiser, q->updates);
     }
-    gckpti_c(k, "}");
+    gckpti_print(k, "}");
     for (size_t i = 0; i < s->count; i++) {
         const gckpt_parameter *p = &s->params[i].p;
         for (int slot = -1; slot < 4 && (slot < 0 || p->state[slot]); slot++, begin = end) {
             gckpti_sink_name(k, p->name);
             end = begin + p->elements * 4;
             if (slot >= 0)
-                gckpti_c(k, "#state%i", slot);
-            gckpti_c(k, "\":{\"dtype\":\"F32\",\"shape\":%S,\"data_offsets\":[%I,%I]}", &p->shape,
+                gckpti_print(k, "#state%i", slot);
+            gckpti_print(k, "\":{\"dtype\":\"F32\",\"shape\":%S,\"data_offsets\":[%I,%I]}", &p->shape,
                      begin, end);
         }
     }
-    gckpti_c(k, "}");
+    gckpti_print(k, "}");
 }
 
 static void gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n)
@@ -14644,8 +13875,8 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
 /* A number and what follows it. */
 static void gckpti_c_offset(gckpti_sink *k, size_t offset, const char *after)
 {
-    gckpti_c(k, offset == GCKPTI_NONE ? "SIZE_MAX" : "%z", offset);
-    gckpti_c(k, "%s", after);
+    gckpti_print(k, offset == GCKPTI_NONE ? "SIZE_MAX" : "%z", offset);
+    gckpti_print(k, "%s", after);
 }
 
 static void gckpti_c_words(gckpti_sink *k, const void *data, size_t n)
@@ -14653,7 +13884,7 @@ static void gckpti_c_words(gckpti_sink *k, const void *data, size_t n)
     for (size_t i = 0; i < n; i++) {
         uint32_t word;
         memcpy(&word, (const char *)data + 4 * i, 4);
-        gckpti_c(k, i % 8 ? " %zu," : "\n    %zu,", (size_t)word);
+        gckpti_print(k, i % 8 ? " %zu," : "\n    %zu,", (size_t)word);
     }
 }
 
@@ -14717,39 +13948,39 @@ static void gckpti_c_enum(gckpti_sink *k, const gckpt_plan *p, const char *name)
                 gckpti_c_label(p, i, other, sizeof other);
                 taken = !strcmp(label, other);
             }
-        gckpti_c(k, "%s    %s_%s", first ? "enum {\n" : ",\n", name, label);
-        gckpti_c(k, taken ? "__%i = %i" : " = %i", id, id);
+        gckpti_print(k, "%s    %s_%s", first ? "enum {\n" : ",\n", name, label);
+        gckpti_print(k, taken ? "__%i = %i" : " = %i", id, id);
         first = 0;
     }
-    gckpti_c(k, first ? "" : "\n};\n");
+    gckpti_print(k, first ? "" : "\n};\n");
 }
 
 static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
     for (size_t i = 0; i < p->node_count; i++)
         if (p->nodes[i].kind == GCKPTI_CONSTANT) {
-            gckpti_c(k, "static const uint32_t gckpti_%s_data%z[] = {", name, i);
+            gckpti_print(k, "static const uint32_t gckpti_%s_data%z[] = {", name, i);
             gckpti_c_words(k, p->nodes[i].data, (size_t)gckpti_elements(&p->nodes[i].shape));
-            gckpti_c(k, "\n};\n");
+            gckpti_print(k, "\n};\n");
         }
-    gckpti_c(k, "static const gckpti_node gckpti_%s_nodes[] = {\n", name);
+    gckpti_print(k, "static const gckpti_node gckpti_%s_nodes[] = {\n", name);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         const char *prefix = q->op && gckpti_c_ours(q->op) ? "gckpti_op_" : "";
-        gckpti_c(k, q->op ? "    { &%s%s, " : "    { NULL, ", prefix, q->op ? q->op->name : "");
-        gckpti_c(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
-        gckpti_c(k, ", %z, %z, ", q->attributes, q->attribute_bytes);
+        gckpti_print(k, q->op ? "    { &%s%s, " : "    { NULL, ", prefix, q->op ? q->op->name : "");
+        gckpti_print(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
+        gckpti_print(k, ", %z, %z, ", q->attributes, q->attribute_bytes);
         gckpti_c_offset(k, q->name, ", ");
-        gckpti_c(k, "%z, { %i, {", q->aux_bytes, q->shape.n);
+        gckpti_print(k, "%z, { %i, {", q->aux_bytes, q->shape.n);
         for (int d = 0; d < GCKPT_MAX_DIMS; d++)
-            gckpti_c(k, d ? ", %I" : " %I", q->shape.d[d]);
-        gckpti_c(k, " } }, %i, %i, %i, %i, {", q->base, q->kind, q->index, q->inputs);
+            gckpti_print(k, d ? ", %I" : " %I", q->shape.d[d]);
+        gckpti_print(k, " } }, %i, %i, %i, %i, {", q->base, q->kind, q->index, q->inputs);
         for (int d = 0; d < GCKPT_MAX_INPUTS; d++)
-            gckpti_c(k, d ? ", %i" : " %i", q->in[d]);
-        gckpti_c(k, " }, (gckpt_type)%i, %i, %i, { UINT64_C(%u), UINT64_C(%u) } },\n", (int)q->type,
+            gckpti_print(k, d ? ", %i" : " %i", q->in[d]);
+        gckpti_print(k, " }, (gckpt_type)%i, %i, %i, { UINT64_C(%u), UINT64_C(%u) } },\n", (int)q->type,
                  q->batchless, q->kept, q->cost.forward, q->cost.backward);
     }
-    gckpti_c(k, "};\n");
+    gckpti_print(k, "};\n");
 }
 
 /* The arrays that may be empty, which C does not allow, are then not there. */
@@ -14758,54 +13989,54 @@ static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *nam
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_plan_param *q = &p->params[i];
         if (i == 0)
-            gckpti_c(k, "static const gckpti_plan_param gckpti_%s_params[] = {\n", name);
-        gckpti_c(k, "    { %z, %I, %i, %i, %i, { %zu,", q->name, q->elements, q->trained, q->node,
+            gckpti_print(k, "static const gckpti_plan_param gckpti_%s_params[] = {\n", name);
+        gckpti_print(k, "    { %z, %I, %i, %i, %i, { %zu,", q->name, q->elements, q->trained, q->node,
                  q->place, (size_t)q->init[0]);
-        gckpti_c(k, " %zu, %zu } },\n%s", (size_t)q->init[1], (size_t)q->init[2],
+        gckpti_print(k, " %zu, %zu } },\n%s", (size_t)q->init[1], (size_t)q->init[2],
                  i + 1 < p->param_count ? "" : "};\n");
     }
-    gckpti_c(k, "static const gckpti_ins gckpti_%s_list[] = {\n", name);
+    gckpti_print(k, "static const gckpti_ins gckpti_%s_list[] = {\n", name);
     for (size_t x = 0; x < p->length; x++) {
         const gckpti_ins *ins = &p->list[x];
-        gckpti_c(k, "    { %i, %i, %i, %i, %i, %i, %z, %z },\n", ins->kind, ins->first,
+        gckpti_print(k, "    { %i, %i, %i, %i, %i, %i, %z, %z },\n", ins->kind, ins->first,
                  ins->accumulate, ins->zero, ins->id, ins->uses, ins->live, ins->operands);
     }
-    gckpti_c(k, "};\nstatic const size_t gckpti_%s_operands[] = {", name);
+    gckpti_print(k, "};\nstatic const size_t gckpti_%s_operands[] = {", name);
     for (size_t i = 0; i < p->operand_count; i++)
         gckpti_c_offset(k, p->operands[i], i % 8 == 7 ? ",\n" : ", ");
-    gckpti_c(k, "};\n");
+    gckpti_print(k, "};\n");
     for (size_t i = 0; i < p->term_count; i++) {
         if (i == 0)
-            gckpti_c(k, "static const gckpti_plan_term gckpti_%s_terms[] = {\n", name);
-        gckpti_c(k, "    { %i, %zu, %i },\n%s", p->terms[i].id, (size_t)p->terms[i].weight,
+            gckpti_print(k, "static const gckpti_plan_term gckpti_%s_terms[] = {\n", name);
+        gckpti_print(k, "    { %i, %zu, %i },\n%s", p->terms[i].id, (size_t)p->terms[i].weight,
                  p->terms[i].regulariser, i + 1 < p->term_count ? "" : "};\n");
     }
     for (size_t i = 0; i < p->pick_count; i++) {
         if (i == 0)
-            gckpti_c(k, "static const gckpti_plan_pick gckpti_%s_picks[] = {\n", name);
-        gckpti_c(k, "    { %i, %i, ", p->picks[i].id, p->picks[i].gradient);
+            gckpti_print(k, "static const gckpti_plan_pick gckpti_%s_picks[] = {\n", name);
+        gckpti_print(k, "    { %i, %i, ", p->picks[i].id, p->picks[i].gradient);
         gckpti_c_offset(k, p->picks[i].offset, i + 1 < p->pick_count ? " },\n" : " }\n};\n");
     }
     for (size_t i = 0; i < p->life_count; i++) {
         const gckpt_buffer *b = &p->lives[i];
         if (i == 0)
-            gckpti_c(k, "static const gckpt_buffer gckpti_%s_lives[] = {\n", name);
-        gckpti_c(k, "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n%s", b->start, b->end,
+            gckpti_print(k, "static const gckpt_buffer gckpti_%s_lives[] = {\n", name);
+        gckpti_print(k, "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n%s", b->start, b->end,
                  b->offset, b->size, b->id, (int)b->kind, i + 1 < p->life_count ? "" : "};\n");
     }
-    gckpti_c(k,
+    gckpti_print(k,
              "static const union { /* aligned for any attribute */\n    uint32_t words[%z];\n"
              "    double number;\n    int64_t wide;\n} gckpti_%s_words = { {",
              p->word_count + !p->word_count, name);
     gckpti_c_words(k, p->word_count ? (const void *)p->words : "\0\0\0",
                    p->word_count + !p->word_count);
-    gckpti_c(k, "\n} };\nstatic const char gckpti_%s_names[] = {", name);
+    gckpti_print(k, "\n} };\nstatic const char gckpti_%s_names[] = {", name);
     for (size_t i = 0; i < p->name_bytes; i++) {
         unsigned u = (unsigned char)p->names[i];
-        gckpti_c(k, i % 16 ? " '\\%i%i%i'," : "\n    '\\%i%i%i',", (int)(u >> 6), (int)(u >> 3 & 7),
+        gckpti_print(k, i % 16 ? " '\\%i%i%i'," : "\n    '\\%i%i%i',", (int)(u >> 6), (int)(u >> 3 & 7),
                  (int)(u & 7));
     }
-    gckpti_c(k, "%s\n};\n", p->name_bytes ? "" : "0");
+    gckpti_print(k, "%s\n};\n", p->name_bytes ? "" : "0");
 }
 
 /* The plan itself, field by field. */
@@ -14817,29 +14048,29 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
     for (size_t x = 0; x < p->length; x++)
         if (p->list[x].kind == GCKPT_FORWARD && p->list[x].first)
             once += p->nodes[p->list[x].id].cost.forward;
-    gckpti_c(k,
+    gckpti_print(k,
              "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
              "    { %zu, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
              "    { { NULL, NULL, NULL, 0 }, 0 }, NULL, UINT64_C(%u),\n",
              name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash);
-    gckpti_c(
+    gckpti_print(
         k,
         "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, (gckpt_precision)%i, %I, %I, "
         "%z, %z, %z,\n    {",
         (int)p->mode, (int)p->optimiser, p->looped, p->update_in_backward, p->threads, p->plain,
         p->state_slots, (int)p->precision, p->rows, p->batch, p->alignment, p->arena, p->bound);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
-        gckpti_c(k, i ? ", %z" : " %z", p->kind_bytes[i]);
-    gckpti_c(k,
+        gckpti_print(k, i ? ", %z" : " %z", p->kind_bytes[i]);
+    gckpti_print(k,
              " },\n    (double)UINT64_C(%u) / (double)UINT64_C(%u), UINT64_C(%u), UINT64_C(%u),\n",
              p->work - p->least_work, once ? once : 1, p->work, p->least_work);
-    gckpti_c(k, "    gckpti_%s_nodes, ", name);
-    gckpti_c(k, counts[0] ? "gckpti_%s_%s, " : "NULL, ", name, arrays[0]);
-    gckpti_c(k, "gckpti_%s_list, gckpti_%s_operands,\n    ", name, name);
+    gckpti_print(k, "    gckpti_%s_nodes, ", name);
+    gckpti_print(k, counts[0] ? "gckpti_%s_%s, " : "NULL, ", name, arrays[0]);
+    gckpti_print(k, "gckpti_%s_list, gckpti_%s_operands,\n    ", name, name);
     for (int i = 1; i < 4; i++)
-        gckpti_c(k, counts[i] ? "gckpti_%s_%s, " : "NULL, ", name, arrays[i]);
-    gckpti_c(k, "gckpti_%s_words.words, gckpti_%s_names,\n", name, name);
-    gckpti_c(k, "    %z, %z, %z, %z, %z, %z, %z, %z, %z, %z, %i, %i, %i\n};\n", p->node_count,
+        gckpti_print(k, counts[i] ? "gckpti_%s_%s, " : "NULL, ", name, arrays[i]);
+    gckpti_print(k, "gckpti_%s_words.words, gckpti_%s_names,\n", name, name);
+    gckpti_print(k, "    %z, %z, %z, %z, %z, %z, %z, %z, %z, %z, %i, %i, %i\n};\n", p->node_count,
              p->param_count, p->length, p->operand_count, p->term_count, p->pick_count,
              p->life_count, p->word_count, p->name_bytes, p->inputs, p->body, p->epilogue,
              p->mixer);
@@ -14857,13 +14088,13 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     k.user = user;
     if (!gckpti_c_identifier(name) || strlen(name) > 60) {
         good = 0;
-        gckpti_c(&k, "#error \"plan: its name must be a C identifier of at most 60 letters\"\n");
+        gckpti_print(&k, "#error \"plan: its name must be a C identifier of at most 60 letters\"\n");
     }
     for (size_t i = 0; i < plan->node_count && good; i++) {
         const gckpti_node *q = &plan->nodes[i];
         if (q->op && !gckpti_c_ours(q->op) && !gckpti_c_identifier(q->op->name)) {
             good = 0;
-            gckpti_c(
+            gckpti_print(
                 &k,
                 "#error \"plan %s: the op of tensor %z must have the name of the C variable that "
                 "holds its row\"\n",
@@ -14871,19 +14102,19 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
         }
     }
     if (good) {
-        gckpti_c(
+        gckpti_print(
             &k,
             "/* Plan %s, printed by gckpt_plan_c: compile it in the file that holds the\n"
             " * implementation of gradckpt.h, after the #include. Not to be edited. */\n"
             "#if GCKPT_PLAN_FORMAT != %i || GCKPT_CONTRACT != %i\n#error \"plan %s: printed by "
             "another version of gradckpt.h: print it again (gckpt_plan_c)\"\n#endif\n",
             name, plan->format, plan->contract, name);
-        gckpti_c(&k,
+        gckpti_print(&k,
                  "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
                  "addresses\"\n#endif\n",
                  gckpt_plan_bytes(plan), name);
         if (!plan->plain)
-            gckpti_c(&k,
+            gckpti_print(&k,
                      "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
                      "with gckpt_plan_desc.plain = 1\"\n#endif\n",
                      name);
@@ -14912,8 +14143,8 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #else
 #define GCKPTI_BF16 0
 #endif
-/* c(i,j) = chain over p of a(i,p) b(p,j), p ascending: a(i,p) = a[i * a_row + p * a_step], with
- * a_row or a_step 1; b(p,j) = b[p * b_step + j * b_col], with b_step or b_col 1; c(i,j) =
+/* c(i,j) = chain over p of a(i,p) b(p,j), p ascending: a(i,p) = a[i * a_row + p * a_step],
+ * b(p,j) = b[p * b_step + j * b_col] (fast where one stride of each is 1), c(i,j) =
  * c[i * c_row + j]. A chain starts at from[i * from_row + j] (c itself for a gradient that
  * accumulates; the bias, with from_row 0), or at +0 if `from` is NULL. */
 typedef struct gckpti_product {
@@ -15050,13 +14281,6 @@ static gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
     return row;
 }
 
-/* linear_cross_entropy: its logits come after the products' scratch. */
-static float *gckpti_loss_logits(const gckpt_call *call)
-{
-    int backward = call->in[0].grad || call->in[1].grad;
-    return (float *)call->work + call->threads * gckpti_loss_room(call, backward);
-}
-
 /* ---- items to workers: one takes a few at a time as long as there are any, so that it does no
  * harm when a thread comes late or loses its core. A worker's number says which scratch it has. */
 typedef struct {
@@ -15078,14 +14302,35 @@ static void gckpti_work_on(void *context, int64_t worker)
     }
 }
 
-/* body(context, 0..n-1, worker), each item worth about `work` multiply-adds: one below 65536 in all
- * would not pay for waking a thread. */
 static void gckpti_spread(const gckpt_call *call, int64_t n, int64_t work,
                           void (*body)(void *context, int64_t item, int64_t worker), void *context)
 {
-    gckpti_items s = { body, context, n, 0, 1 + 65536 / (work + 1) };
-    int64_t workers = (n + s.block - 1) / s.block;
-    gckpti_parallel(call, gckpti_part(workers, call->threads), gckpti_work_on, &s);
+    gckpt_parallel(call, n, work, body, context);
+}
+
+/* The same where items need no scratch and nothing but the call: item(call, 0..n-1). */
+typedef struct {
+    const gckpt_call *call;
+    void (*item)(const gckpt_call *call, int64_t i);
+} gckpti_call_items;
+
+static void gckpti_call_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_call_items *s = (const gckpti_call_items *)context;
+    (void)worker;
+    s->item(s->call, i);
+}
+
+static void gckpti_each(const gckpt_call *call, int64_t n, int64_t work,
+                        void (*item)(const gckpt_call *call, int64_t i))
+{
+    gckpti_call_items s = { call, item };
+    gckpti_spread(call, n, work, gckpti_call_item, &s);
+}
+
+static void gckpti_each_row(const gckpt_call *call, void (*row)(const gckpt_call *call, int64_t r))
+{
+    gckpti_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), row);
 }
 
 /* ---- linear, matmul ---- */
@@ -15131,7 +14376,8 @@ static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *pa
         t.from += at * s->c_next;
     int64_t i1 = i0 + gckpti_part(t.m - i0, s->rows), j1 = j0 + gckpti_part(t.n - j0, s->cols);
 #ifdef GCKPT_OPENBLAS
-    if (t.m <= INT32_MAX && t.n <= INT32_MAX && t.k <= INT32_MAX) {
+    if (t.m <= INT32_MAX && t.n <= INT32_MAX && t.k <= INT32_MAX && t.k > 0 &&
+        (t.a_step == 1 || t.a_row == 1) && (t.b_step == 1 || t.b_col == 1)) {
         gckpti_openblas_piece(&t, i0, i1, j0, j1);
         return;
     }
@@ -15212,6 +14458,18 @@ static void gckpti_products_gradient(gckpti_products s, int accumulate)
 {
     s.t.from = accumulate ? s.t.c : NULL;
     s.t.from_row = s.t.c_row;
+    gckpti_products_run(&s);
+}
+
+/* A product of an f32 plan, as ops say it. */
+static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_mixed *t)
+{
+    gckpti_products s = gckpti_products_of(call, t->batch, t->m, t->n, t->k, t->a.f32, 0, t->b.f32,
+                                           0, t->c, (float *)(void *)t->words);
+    s.t.a_row = t->a.row, s.t.a_step = t->a.step;
+    s.t.b_col = t->b.row, s.t.b_step = t->b.step;
+    s.t.from = t->accumulate ? t->c : t->start;
+    s.t.from_row = t->accumulate ? t->n : 0;
     gckpti_products_run(&s);
 }
 
@@ -15315,7 +14573,7 @@ static void gckpti_fast_linear_forward(const gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     if (call->precision != GCKPT_FP32) {
-        gckpti_mixed_linear_forward(call, gckpti_mixed_fast);
+        gckpti_linear_out(call, gckpti_mixed_fast);
         return;
     }
     int transposed = *(const int *)call->attributes;
@@ -15332,7 +14590,7 @@ static void gckpti_fast_matmul_backward(const gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     if (call->precision != GCKPT_FP32) {
-        gckpti_mixed_matmul_backward(call, gckpti_mixed_fast);
+        gckpti_linear_gradients(call, gckpti_mixed_fast);
         return;
     }
     const gckpt_arg *a = &call->in[0], *b = &call->in[1];
@@ -15353,141 +14611,65 @@ static void gckpti_fast_matmul_backward(const gckpt_call *call)
             b->accumulate);
 }
 
-/* ---- elementwise ops: an item is 4096 elements. Where an input is repeated (broadcasting), the
- * plain kernels do it. ---- */
-enum { GCKPTI_RELU, GCKPTI_GELU, GCKPTI_GELU_ERF, GCKPTI_SILU, GCKPTI_TANH, GCKPTI_SIGMOID };
-enum { GCKPTI_ADD, GCKPTI_SUB, GCKPTI_MUL };
-enum { GCKPTI_ELEMENTS = 4096 };
+/* ---- elementwise ops: an item is a piece of 4096 elements, which is a shorter call ---- */
+enum {
+    GCKPTI_RELU,
+    GCKPTI_GELU,
+    GCKPTI_GELU_ERF,
+    GCKPTI_SILU,
+    GCKPTI_TANH,
+    GCKPTI_SIGMOID,
+    GCKPTI_ADD, /* from here on there are two inputs */
+    GCKPTI_SUB,
+    GCKPTI_MUL,
+    GCKPTI_ELEMENTS = 4096
+};
 
 typedef struct {
     const gckpt_call *call;
-    const float *at; /* where the slope of a curve is taken */
-    int kind, input; /* backward of mul: this input's gradient */
-} gckpti_elementwise;
+    void (*kernel)(const gckpt_call *piece, int kind);
+    int kind;
+} gckpti_pieces;
 
-static void gckpti_spread_elements(const gckpti_elementwise *e, int64_t work,
-                                   void (*item)(void *context, int64_t i, int64_t worker))
+static void gckpti_piece_item(void *context, int64_t i, int64_t worker)
 {
-    gckpti_elementwise copy = *e; /* items take it without const */
-    int64_t n = gckpti_elements(&e->call->shape);
-    gckpti_spread(e->call, (n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS, work * GCKPTI_ELEMENTS,
-                  item, &copy);
-}
-
-static int64_t gckpti_elements_of(const gckpti_elementwise *e, int64_t i)
-{
-    return gckpti_part(gckpti_elements(&e->call->shape) - i * GCKPTI_ELEMENTS, GCKPTI_ELEMENTS);
-}
-
-static void gckpti_curve_forward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_elementwise *e = (const gckpti_elementwise *)context;
-    int64_t at = i * GCKPTI_ELEMENTS;
+    const gckpti_pieces *s = (const gckpti_pieces *)context;
+    int64_t at = i * GCKPTI_ELEMENTS, n = gckpti_elements(&s->call->shape) - at;
+    gckpt_call c = *s->call;
     (void)worker;
-    gckpti_kernels_of(e->call)->curve_forward(e->kind, e->call->in[0].data + at, e->call->out + at,
-                                              gckpti_elements_of(e, i));
-}
-
-static void gckpti_curve_backward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_elementwise *e = (const gckpti_elementwise *)context;
-    int64_t at = i * GCKPTI_ELEMENTS;
-    (void)worker;
-    gckpti_kernels_of(e->call)->curve_backward(e->kind, e->at + at, e->call->grad_out + at,
-                                               e->call->in[0].grad + at, e->call->in[0].accumulate,
-                                               gckpti_elements_of(e, i));
-}
-
-#define GCKPTI_CURVE(name, number, argument)                                                       \
-    static void gckpti_fast_##name##_forward(const gckpt_call *call)                               \
-    {                                                                                              \
-        gckpti_elementwise e = { call, NULL, number, 0 };                                          \
-        gckpti_spread_elements(&e, 16, gckpti_curve_forward_item);                                 \
-    }                                                                                              \
-    static void gckpti_fast_##name##_backward(const gckpt_call *call)                              \
-    {                                                                                              \
-        gckpti_elementwise e = { call, argument, number, 0 };                                      \
-        if (call->in[0].grad)                                                                      \
-            gckpti_spread_elements(&e, 16, gckpti_curve_backward_item);                            \
+    c.shape = gckpt_shape1(gckpti_part(n, GCKPTI_ELEMENTS));
+    c.out = c.out ? c.out + at : NULL;
+    c.grad_out = c.grad_out ? c.grad_out + at : NULL;
+    for (int k = 0; k < c.inputs; k++) {
+        gckpt_arg *in = &c.in[k];
+        in->shape = c.shape;
+        in->data = in->data ? in->data + at : NULL;
+        in->grad = in->grad ? in->grad + at : NULL;
     }
-GCKPTI_CURVE(relu, GCKPTI_RELU, call->out)
-GCKPTI_CURVE(gelu, GCKPTI_GELU, call->in[0].data)
-GCKPTI_CURVE(gelu_erf, GCKPTI_GELU_ERF, call->in[0].data)
-GCKPTI_CURVE(silu, GCKPTI_SILU, call->in[0].data)
-GCKPTI_CURVE(tanh, GCKPTI_TANH, call->out)
-GCKPTI_CURVE(sigmoid, GCKPTI_SIGMOID, call->out)
-#undef GCKPTI_CURVE
-
-static void gckpti_pair_forward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_elementwise *e = (const gckpti_elementwise *)context;
-    const gckpt_call *call = e->call;
-    int64_t at = i * GCKPTI_ELEMENTS;
-    (void)worker;
-    gckpti_kernels_of(call)->pair_forward(e->kind, call->in[0].data + at, call->in[1].data + at,
-                                          call->out + at, gckpti_elements_of(e, i));
+    s->kernel(&c, s->kind);
 }
 
-/* No input is repeated, and no gradient a sum over rows. */
-static int gckpti_same_elements(const gckpt_call *call)
+/* Runs the kernel on pieces and returns 1; 0: an input is repeated (broadcasting), or its gradient
+ * a sum over rows. */
+static int gckpti_elementwise(const gckpt_call *call, int kind,
+                              void (*kernel)(const gckpt_call *piece, int kind))
 {
-    int64_t n = gckpti_elements(&call->shape);
-    return gckpti_elements(&call->in[0].shape) == n && gckpti_elements(&call->in[1].shape) == n &&
-           !call->in[0].low && !call->in[1].low;
-}
-
-static void gckpti_fast_pair_forward(const gckpt_call *call, int kind,
-                                     void (*plain)(const gckpt_call *call))
-{
-    gckpti_elementwise e = { call, NULL, kind, 0 };
-    if (gckpti_same_elements(call))
-        gckpti_spread_elements(&e, 4, gckpti_pair_forward_item);
-    else
-        plain(call);
-}
-
-static void gckpti_fast_add_forward(const gckpt_call *call)
-{
-    gckpti_fast_pair_forward(call, GCKPTI_ADD, gckpti_add_forward);
-}
-
-static void gckpti_fast_sub_forward(const gckpt_call *call)
-{
-    gckpti_fast_pair_forward(call, GCKPTI_SUB, gckpti_sub_forward);
-}
-
-static void gckpti_fast_mul_forward(const gckpt_call *call)
-{
-    gckpti_fast_pair_forward(call, GCKPTI_MUL, gckpti_mul_forward);
-}
-
-/* A piece of add's or sub's backward is the plain one of a shorter call. */
-static void gckpti_sum_backward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_elementwise *e = (const gckpti_elementwise *)context;
-    int64_t at = i * GCKPTI_ELEMENTS;
-    gckpt_call c = *e->call;
-    (void)worker;
-    c.shape = gckpti_shape(1, gckpti_elements_of(e, i), 0, 0, 0);
-    c.grad_out += at;
-    for (int k = 0; k < 2; k++) {
-        c.in[k].shape = c.shape;
-        c.in[k].grad = c.in[k].grad ? c.in[k].grad + at : NULL;
-    }
-    (e->kind == GCKPTI_ADD ? gckpti_add_backward : gckpti_sub_backward)(&c);
+    gckpti_pieces s = { call, kernel, kind };
+    int64_t n = gckpti_elements(&call->shape), work = kind < GCKPTI_ADD ? 16 : 4;
+    for (int i = 0; i < call->inputs; i++)
+        if (gckpti_elements(&call->in[i].shape) != n || call->in[i].low)
+            return 0;
+    gckpti_spread(call, (n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS, work * GCKPTI_ELEMENTS,
+                  gckpti_piece_item, &s);
+    return 1;
 }
 
 static void gckpti_columns_run(const gckpt_call *call, int gain, int bias);
 
 /* Repetitions of whole rows, as of a table of positions, are columns of a bias. */
-static void gckpti_fast_add_backward(const gckpt_call *call)
+static void gckpti_add_backward_repeated(const gckpt_call *call)
 {
-    gckpti_elementwise e = { call, NULL, GCKPTI_ADD, 0 };
     gckpt_call plain = *call;
-    if (gckpti_same_elements(call)) {
-        gckpti_spread_elements(&e, 4, gckpti_sum_backward_item);
-        return;
-    }
     for (int i = 0; i < 2; i++) {
         gckpti_walk w;
         gckpt_call c = *call;
@@ -15503,146 +14685,90 @@ static void gckpti_fast_add_backward(const gckpt_call *call)
     gckpti_add_backward(&plain);
 }
 
-static void gckpti_fast_sub_backward(const gckpt_call *call)
-{
-    gckpti_elementwise e = { call, NULL, GCKPTI_SUB, 0 };
-    if (gckpti_same_elements(call))
-        gckpti_spread_elements(&e, 4, gckpti_sum_backward_item);
-    else
-        gckpti_sub_backward(call);
-}
-
-static void gckpti_mul_backward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_elementwise *e = (const gckpti_elementwise *)context;
-    const gckpt_arg *in = &e->call->in[e->input], *other = &e->call->in[1 - e->input];
-    int64_t at = i * GCKPTI_ELEMENTS;
-    (void)worker;
-    gckpti_kernels_of(e->call)->product_gradient(e->call->grad_out + at, other->data + at,
-                                                 in->grad + at, in->accumulate,
-                                                 gckpti_elements_of(e, i));
-}
-
-static void gckpti_fast_mul_backward(const gckpt_call *call)
-{
-    gckpti_elementwise e = { call, NULL, GCKPTI_MUL, 0 };
-    if (!gckpti_same_elements(call)) {
-        gckpti_mul_backward(call);
-        return;
+#define GCKPTI_ELEMENTWISE(name, kind, backward)                                                   \
+    static void gckpti_fast_##name##_forward(const gckpt_call *call)                               \
+    {                                                                                              \
+        if (!gckpti_elementwise(call, kind, gckpti_kernels_of(call)->elementwise_forward))         \
+            gckpti_##name##_forward(call);                                                         \
+    }                                                                                              \
+    static void gckpti_fast_##name##_backward(const gckpt_call *call)                              \
+    {                                                                                              \
+        if (!gckpti_elementwise(call, kind, gckpti_kernels_of(call)->elementwise_backward))        \
+            backward(call);                                                                        \
     }
-    for (e.input = 0; e.input < 2; e.input++)
-        if (call->in[e.input].grad)
-            gckpti_spread_elements(&e, 4, gckpti_mul_backward_item);
-}
+GCKPTI_ELEMENTWISE(relu, GCKPTI_RELU, gckpti_relu_backward)
+GCKPTI_ELEMENTWISE(gelu, GCKPTI_GELU, gckpti_gelu_backward)
+GCKPTI_ELEMENTWISE(gelu_erf, GCKPTI_GELU_ERF, gckpti_gelu_erf_backward)
+GCKPTI_ELEMENTWISE(silu, GCKPTI_SILU, gckpti_silu_backward)
+GCKPTI_ELEMENTWISE(tanh, GCKPTI_TANH, gckpti_tanh_backward)
+GCKPTI_ELEMENTWISE(sigmoid, GCKPTI_SIGMOID, gckpti_sigmoid_backward)
+GCKPTI_ELEMENTWISE(add, GCKPTI_ADD, gckpti_add_backward_repeated)
+GCKPTI_ELEMENTWISE(sub, GCKPTI_SUB, gckpti_sub_backward)
+GCKPTI_ELEMENTWISE(mul, GCKPTI_MUL, gckpti_mul_backward)
+#undef GCKPTI_ELEMENTWISE
 
 /* ---- embed: forward an item is a row; backward, 64 rows of the table to be cleared, then 64
  * columns of all rows, so that each element's sum keeps its order ---- */
 enum { GCKPTI_EMBED_ITEM = 64 };
 
-static void gckpti_embed_forward_item(void *context, int64_t r, int64_t worker)
+static void gckpti_embed_row(const gckpt_call *call, int64_t r)
 {
-    const gckpt_call *call = (const gckpt_call *)context;
     int64_t n = gckpti_last(&call->shape);
-    (void)worker;
     memcpy(call->out + r * n, call->in[0].data + call->in[1].index[r] * n,
            (size_t)n * sizeof(float));
 }
 
-static void gckpti_embed_clear_item(void *context, int64_t i, int64_t worker)
+static void gckpti_embed_clear(const gckpt_call *call, int64_t i)
 {
-    const gckpt_call *call = (const gckpt_call *)context;
     int64_t n = gckpti_last(&call->shape), first = i * GCKPTI_EMBED_ITEM;
     int64_t rows = gckpti_part(call->in[0].shape.d[0] - first, GCKPTI_EMBED_ITEM);
-    (void)worker;
     gckpti_start(call->in[0].grad + first * n, rows * n, 0);
 }
 
-static void gckpti_embed_backward_item(void *context, int64_t i, int64_t worker)
+static void gckpti_embed_columns(const gckpt_call *call, int64_t i)
 {
-    const gckpt_call *call = (const gckpt_call *)context;
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape),
-            j = i * GCKPTI_EMBED_ITEM;
-    (void)worker;
-    for (int64_t r = 0; r < rows; r++) {
-        float *d = call->in[0].grad + call->in[1].index[r] * n + j;
-        gckpti_kernels_of(call)->pair_forward(GCKPTI_ADD, d, call->grad_out + r * n + j, d,
-                                              gckpti_part(n - j, GCKPTI_EMBED_ITEM));
-    }
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    int64_t j = i * GCKPTI_EMBED_ITEM, width = gckpti_part(n - j, GCKPTI_EMBED_ITEM);
+    for (int64_t r = 0; r < rows; r++)
+        gckpti_kernels_of(call)->add(call->in[0].grad + call->in[1].index[r] * n + j,
+                                     call->grad_out + r * n + j, width);
 }
 
 static void gckpti_fast_embed_forward(const gckpt_call *call)
 {
-    gckpt_call copy = *call;
     if (call->out_bf16)
         gckpti_embed_forward(call);
     else
-        gckpti_spread(call, gckpti_rows(&call->shape), gckpti_last(&call->shape),
-                      gckpti_embed_forward_item, &copy);
+        gckpti_each(call, gckpti_rows(&call->shape), gckpti_last(&call->shape), gckpti_embed_row);
 }
 
 static void gckpti_fast_embed_backward(const gckpt_call *call)
 {
-    gckpt_call copy = *call;
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    if (!call->in[0].grad)
+    const gckpt_arg *table = &call->in[0];
+    int64_t n = gckpti_last(&call->shape), work = GCKPTI_EMBED_ITEM * n;
+    if (!table->grad)
         return;
     if (call->grad_out_bf16) {
         gckpti_embed_backward(call);
         return;
     }
-    if (!call->in[0].accumulate)
-        gckpti_spread(call, (call->in[0].shape.d[0] + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM,
-                      GCKPTI_EMBED_ITEM * n, gckpti_embed_clear_item, &copy);
-    gckpti_spread(call, (n + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM,
-                  4 * rows * GCKPTI_EMBED_ITEM, gckpti_embed_backward_item, &copy);
+    if (!table->accumulate)
+        gckpti_each(call, (table->shape.d[0] + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM, work,
+                    gckpti_embed_clear);
+    work = 4 * gckpti_rows(&call->shape) * GCKPTI_EMBED_ITEM;
+    gckpti_each(call, (n + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM, work, gckpti_embed_columns);
 }
 
-/* ---- softmax, layernorm (rmsnorm too): an item is a row ---- */
-static void gckpti_spread_rows(const gckpt_call *call,
-                               void (*item)(void *context, int64_t r, int64_t worker))
-{
-    gckpt_call copy = *call;
-    gckpti_spread(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), item, &copy);
-}
-
-static void gckpti_softmax_forward_item(void *context, int64_t r, int64_t worker)
-{
-    const gckpt_call *call = (const gckpt_call *)context;
-    int64_t n = gckpti_last(&call->shape);
-    (void)worker;
-    gckpti_kernels_of(call)->softmax_forward(call->in[0].data + r * n, call->out + r * n, n);
-}
-
-static void gckpti_softmax_backward_item(void *context, int64_t r, int64_t worker)
-{
-    const gckpt_call *call = (const gckpt_call *)context;
-    int64_t n = gckpti_last(&call->shape);
-    (void)worker;
-    gckpti_kernels_of(call)->softmax_backward(call->out + r * n, call->grad_out + r * n,
-                                              call->in[0].grad + r * n, call->in[0].accumulate, n);
-}
-
+/* ---- softmax: an item is a row ---- */
 static void gckpti_fast_softmax_forward(const gckpt_call *call)
 {
-    gckpti_spread_rows(call, gckpti_softmax_forward_item);
+    gckpti_each_row(call, gckpti_kernels_of(call)->softmax_forward);
 }
 
 static void gckpti_fast_softmax_backward(const gckpt_call *call)
 {
     if (call->in[0].grad)
-        gckpti_spread_rows(call, gckpti_softmax_backward_item);
-}
-
-static void gckpti_norm_forward_item(void *context, int64_t r, int64_t worker)
-{
-    (void)worker;
-    gckpti_kernels_of((const gckpt_call *)context)->norm_forward((const gckpt_call *)context, r);
-}
-
-static void gckpti_norm_backward_item(void *context, int64_t r, int64_t worker)
-{
-    (void)worker;
-    gckpti_kernels_of((const gckpt_call *)context)->norm_backward((const gckpt_call *)context, r);
+        gckpti_each_row(call, gckpti_kernels_of(call)->softmax_backward);
 }
 
 /* ---- sums over rows: bias += g, gain += g * normalised x; an item is 64 columns ---- */
@@ -15684,14 +14810,14 @@ static void gckpti_fast_linear_backward(const gckpt_call *call)
 
 static void gckpti_fast_layernorm_forward(const gckpt_call *call)
 {
-    gckpti_spread_rows(call, gckpti_norm_forward_item);
+    gckpti_each_row(call, gckpti_kernels_of(call)->norm_forward);
 }
 
 static void gckpti_fast_layernorm_backward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     if (call->in[0].grad)
-        gckpti_spread_rows(call, gckpti_norm_backward_item);
+        gckpti_each_row(call, gckpti_kernels_of(call)->norm_backward);
     gckpti_columns_run(call, o->gain, o->bias);
 }
 
@@ -15779,198 +14905,41 @@ static void gckpti_fast_attention_backward(const gckpt_call *call)
                   fast ? gckpti_attention_backward_item : gckpti_attention_plain_item, &h);
 }
 
-/* ---- cross_entropy, linear_cross_entropy: an item is a row. The logits of up to
- * GCKPTI_LOSS_ROWS rows and a chunk of classes are computed at a time, or are where they are. */
-typedef struct {
-    const gckpt_call *call;
-    const int32_t *target;
-    const float *x, *aux;  /* logits, `row` floats from one row to the next */
-    float *d;              /* their gradient (may be x) */
-    int64_t row, first, n; /* classes first..first+n-1 */
-    int accumulate;
-    float max[GCKPTI_MIXED_ROWS], sum[GCKPTI_MIXED_ROWS], hit[GCKPTI_MIXED_ROWS];
-} gckpti_classes;
-
-static void gckpti_classes_forward_item(void *context, int64_t r, int64_t worker)
+/* ---- cross_entropy, linear_cross_entropy: an item is a row ---- */
+static gckpti_loss_means gckpti_fast_means(const gckpt_call *call)
 {
-    gckpti_classes *s = (gckpti_classes *)context;
-    const float *x = s->x + r * s->row;
-    int64_t target = s->target[r] - s->first;
-    (void)worker;
-    if (s->target[r] < 0)
-        return;
-    if (target >= 0 && target < s->n)
-        s->hit[r] = x[target];
-    for (int64_t j = 0; j < s->n; j += GCKPTI_LOSS_CHUNK)
-        gckpti_kernels_of(s->call)->online(x + j, NULL, gckpti_part(s->n - j, GCKPTI_LOSS_CHUNK),
-                                           s->first + j == 0, &s->max[r], &s->sum[r]);
-}
-
-static void gckpti_classes_backward_item(void *context, int64_t r, int64_t worker)
-{
-    const gckpti_classes *s = (const gckpti_classes *)context;
-    const float *x = s->x + r * s->row, *aux = s->aux + 2 * r;
-    float *d = s->d + r * s->row, logit = 0.0f, held = 0.0f, scale = s->call->loss_scale;
-    int64_t target = s->target[r] - s->first;
-    int hit = target >= 0 && target < s->n;
-    (void)worker;
-    if (s->target[r] < 0) {
-        gckpti_start(d, s->n, s->accumulate);
-        return;
-    }
-    if (hit)
-        logit = x[target], held = d[target];
-    gckpti_kernels_of(s->call)->classes_backward(x, d, s->n, aux[0], aux[1], scale, s->accumulate);
-    if (hit) {
-        d[target] = held;
-        gckpti_put_product(&d[target], gckpti_exp((logit - aux[0]) - aux[1]) - 1.0f, scale,
-                           s->accumulate);
-    }
-}
-
-/* Rows r0.., classes j..: what both losses say of them. */
-static void gckpti_classes_at(const gckpt_call *call, gckpti_classes *s, int64_t r0, int64_t j,
-                              int64_t n)
-{
-    s->call = call;
-    s->target = call->in[call->inputs - 1].index + r0;
-    s->aux = call->aux ? (const float *)call->aux + 2 * r0 : NULL; /* read in the backward */
-    s->first = j, s->n = n;
-}
-
-static void gckpti_classes_finish(const gckpt_call *call, const gckpti_classes *s, int64_t r0,
-                                  int64_t rows)
-{
-    for (int64_t r = 0; r < rows; r++)
-        gckpti_loss_finish(call, r0 + r, s->target[r], s->max[r], s->sum[r], s->hit[r]);
+    const gckpti_kernels *k = gckpti_kernels_of(call);
+    gckpti_loss_means by = { call->precision == GCKPT_FP32 ? gckpti_fp32_fast : gckpti_mixed_fast,
+                             gckpti_spread,
+                             k->online,
+                             k->classes_backward,
+                             k->mixed->widen,
+                             k->mixed->narrow };
+    return by;
 }
 
 static void gckpti_fast_cross_entropy_forward(const gckpt_call *call)
 {
-    int64_t v = gckpti_last(&call->in[0].shape), all = gckpti_rows(&call->in[0].shape);
-    gckpti_classes s;
-    memset(&s, 0, sizeof s); /* rows left out keep 0 */
-    for (int64_t r0 = 0, rows; r0 < all; r0 += rows) {
-        rows = gckpti_part(all - r0, GCKPTI_LOSS_ROWS);
-        gckpti_classes_at(call, &s, r0, 0, v);
-        s.x = call->in[0].data + r0 * v, s.row = v;
-        gckpti_spread(call, rows, 16 * v, gckpti_classes_forward_item, &s);
-        gckpti_classes_finish(call, &s, r0, rows);
-    }
+    gckpti_loss_means by = gckpti_fast_means(call);
+    gckpti_cross_entropy_by(call, &by, 0);
 }
 
 static void gckpti_fast_cross_entropy_backward(const gckpt_call *call)
 {
-    int64_t v = gckpti_last(&call->in[0].shape);
-    gckpti_classes s;
-    if (!call->in[0].grad)
-        return;
-    gckpti_classes_at(call, &s, 0, 0, v);
-    s.x = call->in[0].data, s.d = call->in[0].grad, s.row = v;
-    s.accumulate = call->in[0].accumulate;
-    gckpti_spread(call, gckpti_rows(&call->in[0].shape), 16 * v, gckpti_classes_backward_item, &s);
-}
-
-/* The logits of `rows` rows from r0 and n classes from j. */
-static void gckpti_classes_logits(const gckpt_call *call, gckpti_classes *s, int64_t r0,
-                                  int64_t rows, int64_t j, int64_t n)
-{
-    int64_t c = gckpti_last(&call->in[0].shape);
-    gckpti_classes_at(call, s, r0, j, n);
-    s->x = s->d = gckpti_loss_logits(call), s->row = n, s->accumulate = 0;
-    gckpti_products t = gckpti_products_of(call, 1, rows, n, c, call->in[0].data + r0 * c, 0,
-                                           call->in[1].data + j * c, 1, s->d, (float *)call->work);
-    gckpti_products_run(&t);
-}
-
-/* bf16 plans: blocks of rows are larger, since b is packed for each. */
-static void gckpti_mixed_classes(const gckpt_call *call, gckpti_classes *s, int backward)
-{
-    const gckpt_arg *x = &call->in[0];
-    int64_t all = gckpti_rows(&x->shape), v = call->in[1].shape.d[0], c = gckpti_last(&x->shape);
-    const gckpti_loss_parts parts = gckpti_mixed_parts(call, backward);
-    float *logits = (float *)call->work, *dx = logits + parts.dx;
-    int wanted = backward && (x->grad || x->grad_bf16);
-    gckpti_mixed to;
-    gckpti_mixed_job job;
-    memset(&to, 0, sizeof to);
-    memset(&job, 0, sizeof job);
-    job.kernels = gckpti_kernels_of(call)->mixed, job.t = &to;
-    to.c = x->grad, to.c_bf16 = x->grad_bf16, to.accumulate = x->accumulate;
-    for (int64_t r0 = 0, rows; r0 < all; r0 += rows) {
-        rows = gckpti_part(all - r0, parts.block);
-        if (wanted)
-            memset(dx, 0, (size_t)(rows * c) * sizeof *dx);
-        if (wanted)
-            gckpti_mixed_rest(&job, r0 * c, 0, rows * c, dx, 0);
-        for (int64_t j = 0, n; j < v; j += n) {
-            n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
-            gckpti_mixed t = gckpti_mixed_logits(call, &parts, r0, rows, j, n);
-            gckpti_mixed_fast(call, &t);
-            gckpti_classes_at(call, s, r0, j, n);
-            s->x = s->d = logits, s->row = n, s->accumulate = 0;
-            gckpti_spread(call, rows, 16 * n,
-                          backward ? gckpti_classes_backward_item : gckpti_classes_forward_item, s);
-            if (backward)
-                gckpti_mixed_loss_products(call, gckpti_mixed_fast, &parts, r0, rows, j, n);
-        }
-        if (wanted)
-            gckpti_mixed_rest(&job, r0 * c, 0, rows * c, dx, 1);
-        if (!backward)
-            gckpti_classes_finish(call, s, r0, rows);
-    }
+    gckpti_loss_means by = gckpti_fast_means(call);
+    gckpti_cross_entropy_by(call, &by, 1);
 }
 
 static void gckpti_fast_linear_cross_entropy_forward(const gckpt_call *call)
 {
-    int64_t all = gckpti_rows(&call->in[0].shape), v = call->in[1].shape.d[0];
-    gckpti_classes s;
-    memset(&s, 0, sizeof s);
-    if (call->precision != GCKPT_FP32) {
-        gckpti_mixed_classes(call, &s, 0);
-        return;
-    }
-    for (int64_t r0 = 0, rows; r0 < all; r0 += rows) {
-        rows = gckpti_part(all - r0, GCKPTI_LOSS_ROWS);
-        for (int64_t j = 0, n; j < v; j += n) {
-            n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
-            gckpti_classes_logits(call, &s, r0, rows, j, n);
-            gckpti_spread(call, rows, 16 * n, gckpti_classes_forward_item, &s);
-        }
-        gckpti_classes_finish(call, &s, r0, rows);
-    }
+    gckpti_loss_means by = gckpti_fast_means(call);
+    gckpti_linear_cross_entropy_by(call, &by, 0);
 }
 
 static void gckpti_fast_linear_cross_entropy_backward(const gckpt_call *call)
 {
-    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
-    int64_t c = gckpti_last(&x->shape), all = gckpti_rows(&x->shape), v = w->shape.d[0];
-    float *pack = (float *)call->work;
-    gckpti_classes s;
-    if (call->precision != GCKPT_FP32) {
-        if (w->grad)
-            gckpti_start(w->grad, v * c, w->accumulate);
-        gckpti_mixed_classes(call, &s, 1);
-        return;
-    }
-    for (int64_t r0 = 0, rows; r0 < all; r0 += rows) {
-        rows = gckpti_part(all - r0, GCKPTI_LOSS_ROWS);
-        for (int64_t j = 0, n; j < v; j += n) {
-            n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
-            gckpti_classes_logits(call, &s, r0, rows, j, n);
-            gckpti_spread(call, rows, 16 * n, gckpti_classes_backward_item, &s);
-            if (x->grad)
-                gckpti_products_gradient(gckpti_products_of(call, 1, rows, c, n, s.d, 0,
-                                                            w->data + j * c, 0, x->grad + r0 * c,
-                                                            pack),
-                                         x->accumulate || j > 0);
-            if (w->grad)
-                gckpti_products_gradient(gckpti_products_of(call, 1, n, c, rows, s.d, 1,
-                                                            x->data + r0 * c, 0, w->grad + j * c,
-                                                            pack),
-                                         w->accumulate || r0 > 0);
-        }
-    }
+    gckpti_loss_means by = gckpti_fast_means(call);
+    gckpti_linear_cross_entropy_by(call, &by, 1);
 }
 
 /* ---- one set of kernels for each instruction set: kernels, at the end of this file ---- */
@@ -16048,8 +15017,10 @@ static int gckpti_kernels_agree(const gckpti_kernels *kernels)
     gckpti_softmax_forward(&c);
     c.out = plain[1];
     gckpti_gelu_forward(&c);
-    kernels->softmax_forward(x, fast[0], N);
-    kernels->curve_forward(GCKPTI_GELU, x, fast[1], N);
+    c.out = fast[0];
+    kernels->softmax_forward(&c, 0);
+    c.out = fast[1];
+    kernels->elementwise_forward(&c, GCKPTI_GELU);
     memcpy(fast[2], x, sizeof x);
     kernels->divide(fast[2], 3.0f, N);
     for (int i = 0; i < N; i++)
@@ -16093,6 +15064,82 @@ static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
     return kernels && gckpti_kernels_agree(kernels) ? kernels : NULL;
 }
 #endif /* GCKPTI_HAS_FAST */
+
+/* ---- what users' kernels have of all this (api-user-ops) ---- */
+GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t work,
+                              void (*item)(void *context, int64_t i, int64_t worker), void *context)
+{
+#if GCKPTI_HAS_FAST
+    if (call && item) {
+        gckpti_items s = { item, context, items, 0, 1 };
+        s.block += 65536 / (1 + (work > 0 ? gckpti_part(work, 65536) : 0));
+        int64_t workers = items / s.block + (items % s.block != 0);
+        gckpti_parallel(call, gckpti_part(workers, call->threads), gckpti_work_on, &s);
+    }
+#else
+    (void)call, (void)work;
+    for (int64_t i = 0; item && i < items; i++)
+        item(context, i, 0);
+#endif
+}
+
+GCKPT_API float gckpt_fma(float a, float b, float c) { return gckpti_fma(a, b, c); }
+
+GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y, int64_t n)
+{
+#if GCKPTI_HAS_FAST
+    if (call && call->kernels)
+        return gckpti_kernels_of(call)->dot(x, y, n);
+#endif
+    (void)call;
+    return gckpti_dot(x, y, n);
+}
+
+/* Both ways round, since gckpt_product may turn a product. */
+GCKPT_API size_t gckpt_product_work(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
+{
+    int64_t one = gckpti_product_room(m, n, k), other = gckpti_product_room(n, m, k);
+    if (!call || call->plain)
+        return 0;
+    return (size_t)(one > other ? one : other) * (size_t)call->threads * sizeof(float);
+}
+
+/* Row i without vector kernels: its n chains side by side. */
+static void gckpti_product_row(void *context, int64_t i, int64_t worker)
+{
+    const gckpt_product_desc *t = (const gckpt_product_desc *)context;
+    const float *a = t->a + i * t->a_row, *b = t->b;
+    float *c = t->c + i * t->c_row;
+    (void)worker;
+    for (int64_t j = 0; j < t->n && !t->accumulate; j++)
+        c[j * t->c_col] = 0.0f;
+    for (int64_t p = 0; p < t->k; p++, a += t->a_col, b += t->b_row)
+        for (int64_t j = 0; j < t->n; j++)
+            c[j * t->c_col] = gckpti_fma(*a, b[j * t->b_col], c[j * t->c_col]);
+}
+
+GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc)
+{
+    if (!call || !desc || desc->m <= 0 || desc->n <= 0)
+        return;
+    gckpt_product_desc t = *desc;
+#if GCKPTI_HAS_FAST
+    if (t.c_col != 1 && t.c_row == 1) { /* C' = B' A' */
+        t.m = desc->n, t.a = desc->b, t.a_row = desc->b_col, t.a_col = desc->b_row;
+        t.n = desc->m, t.b = desc->a, t.b_row = desc->a_col, t.b_col = desc->a_row;
+        t.c_row = desc->c_col, t.c_col = 1;
+    }
+    if (call->kernels && t.c_col == 1) {
+        gckpti_products s = gckpti_products_of(call, 1, t.m, t.n, t.k, t.a, 0, t.b, 0, t.c,
+                                               (float *)t.work);
+        s.t.a_row = t.a_row, s.t.a_step = t.a_col, s.t.b_step = t.b_row, s.t.b_col = t.b_col;
+        s.t.c_row = t.c_row;
+        gckpti_products_gradient(s, t.accumulate);
+        return;
+    }
+#endif
+    gckpt_parallel(call, t.m, t.n * t.k, gckpti_product_row, &t);
+}
 
 /* No private macro outlives the implementation. */
 #undef GCKPTI_ADDRESSABLE
@@ -16155,9 +15202,10 @@ static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 /* =================================================================================================
  * >>kernels: written once, compiled once for each instruction set
  *
- * The header includes itself here: GCKPTI_ISA says for which. GCKPTI_V(name) is `name` with the
- * instruction set's ending; vectors hold GCKPTI_W floats. Vectors and tiles go over rows and
- * columns, so that every chain and every one of a row's 32 lanes keeps its order.
+ * The header includes itself here: GCKPTI_ISA says for which. V(name) is gckpti_<name> with the
+ * instruction set's ending; FLOATS is a vector of W floats, INTS one of as many uint32_t; + - * /
+ * & | ^ << >> are the compiler's. Vectors and tiles go over rows and columns, so that every chain
+ * and every one of a row's 32 lanes keeps its order.
  * ============================================================================================== */
 /* g++ (bug 105593) warns of lanes that its own headers leave undefined. */
 #if defined(__cplusplus) && !defined(__clang__)
@@ -16165,322 +15213,243 @@ static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
+#pragma push_macro("V")
+#pragma push_macro("W")
+#pragma push_macro("FLOATS")
+#pragma push_macro("INTS")
+#undef V
+#undef W
+#undef FLOATS
+#undef INTS
 #if GCKPTI_ISA == 3 /* AVX-512 */
-#define GCKPTI_W       16
-#define GCKPTI_V(name) gckpti_##name##_avx512
-#define GCKPTI_TARGET  __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")))
-#define GCKPTI_FLOATS  __m512
-#define GCKPTI_INTS    __m512i
+#define W             16
+#define V(name)       gckpti_##name##_avx512
+#define GCKPTI_TARGET __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")))
+#define FLOATS        __m512
+#define GCKPTI_MM(of) _mm512_##of
 #elif GCKPTI_ISA == 2
-#define GCKPTI_W       8
-#define GCKPTI_V(name) gckpti_##name##_avx2
-#define GCKPTI_TARGET  __attribute__((target("avx2,fma")))
-#define GCKPTI_FLOATS  __m256
-#define GCKPTI_INTS    __m256i
+#define W             8
+#define V(name)       gckpti_##name##_avx2
+#define GCKPTI_TARGET __attribute__((target("avx2,fma")))
+#define FLOATS        __m256
+#define GCKPTI_MM(of) _mm256_##of
 #elif GCKPTI_ISA == 1
-#define GCKPTI_W       4
-#define GCKPTI_V(name) gckpti_##name##_neon
+#define W       4
+#define V(name) gckpti_##name##_neon
 #define GCKPTI_TARGET
-#define GCKPTI_FLOATS float32x4_t
-#define GCKPTI_INTS   int32x4_t
+#define FLOATS float32x4_t
 #else
-#define GCKPTI_W       4
-#define GCKPTI_V(name) gckpti_##name##_any
+#define W       4
+#define V(name) gckpti_##name##_any
 #define GCKPTI_TARGET
-#define GCKPTI_FLOATS gckpti_floats
-#define GCKPTI_INTS   gckpti_ints
+#define FLOATS gckpti_floats
 typedef float gckpti_floats __attribute__((vector_size(16)));
-typedef int32_t gckpti_ints __attribute__((vector_size(16)));
 #endif
+typedef uint32_t V(ints) __attribute__((vector_size(4 * W)));
+#define INTS           V(ints)
+#define GCKPTI_INLINED static inline __attribute__((always_inline)) GCKPTI_TARGET
 
 /* ---- vectors ---- */
-#define GCKPTI_INLINED static inline __attribute__((always_inline))
-#define GCKPTI_VECTOR(type, name, parameters, result)                                              \
-    GCKPTI_INLINED GCKPTI_TARGET type GCKPTI_V(name) parameters { return result; }
-#define GCKPTI_F1(name, result) GCKPTI_VECTOR(GCKPTI_FLOATS, name, (GCKPTI_FLOATS a), result)
-#define GCKPTI_F2(name, result)                                                                    \
-    GCKPTI_VECTOR(GCKPTI_FLOATS, name, (GCKPTI_FLOATS a, GCKPTI_FLOATS b), result)
-#define GCKPTI_F3(name, result)                                                                    \
-    GCKPTI_VECTOR(GCKPTI_FLOATS, name, (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c), result)
+GCKPTI_INLINED FLOATS V(load)(const float *x)
+{
+    FLOATS a;
+    memcpy(&a, x, sizeof a);
+    return a;
+}
+GCKPTI_INLINED void V(store)(float *x, FLOATS a) { memcpy(x, &a, sizeof a); }
 
-/* load_n, store_n: the first n floats (all if n > W), the others read as 0; max and min: b if
- * either is NaN; fnma: c - a * b; upto: a in the first n lanes, then b; less: a < b ? c : d;
- * exponent: 2^(n - 127); biased: a >> 23 */
+/* set1: x in all lanes; load_n, store_n: the first n floats (all if n > W), the others read as 0;
+ * max and min: b if either is NaN; fnma: c - a * b; upto: a in the first n lanes, then b; less:
+ * a < b ? c : d; fold_sum, fold_max: lane j with lane j + W / 2 and so on */
+#if GCKPTI_X86 && GCKPTI_ISA >= 2
+GCKPTI_INLINED FLOATS V(set1)(float x) { return GCKPTI_MM(set1_ps)(x); }
+GCKPTI_INLINED FLOATS V(sqrt)(FLOATS a) { return GCKPTI_MM(sqrt_ps)(a); }
+GCKPTI_INLINED FLOATS V(max)(FLOATS a, FLOATS b) { return GCKPTI_MM(max_ps)(a, b); }
+GCKPTI_INLINED FLOATS V(min)(FLOATS a, FLOATS b) { return GCKPTI_MM(min_ps)(a, b); }
+GCKPTI_INLINED FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return GCKPTI_MM(fmadd_ps)(a, b, c); }
+GCKPTI_INLINED FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c)
+{
+    return GCKPTI_MM(fnmadd_ps)(a, b, c);
+}
+#endif
 #if GCKPTI_ISA == 3
 #define GCKPTI_MASK(n) ((__mmask16)((1u << (n)) - 1u))
-GCKPTI_VECTOR(GCKPTI_FLOATS, set1, (float x), _mm512_set1_ps(x))
-GCKPTI_VECTOR(GCKPTI_FLOATS, load, (const float *x), _mm512_loadu_ps(x))
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(store)(float *x, GCKPTI_FLOATS a)
+GCKPTI_INLINED FLOATS V(load_n)(const float *x, int64_t n)
 {
-    _mm512_storeu_ps(x, a);
+    return n >= 16 ? _mm512_loadu_ps(x) : _mm512_maskz_loadu_ps(GCKPTI_MASK(n), x);
 }
-GCKPTI_VECTOR(GCKPTI_FLOATS, load_n, (const float *x, int64_t n),
-              n >= 16 ? _mm512_loadu_ps(x) : _mm512_maskz_loadu_ps(GCKPTI_MASK(n), x))
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(store_n)(float *x, GCKPTI_FLOATS a, int64_t n)
+GCKPTI_INLINED void V(store_n)(float *x, FLOATS a, int64_t n)
 {
     if (n >= 16)
         _mm512_storeu_ps(x, a);
     else
         _mm512_mask_storeu_ps(x, GCKPTI_MASK(n), a);
 }
-GCKPTI_VECTOR(GCKPTI_FLOATS, upto, (int64_t n, GCKPTI_FLOATS a, GCKPTI_FLOATS b),
-              n >= 16 ? a : _mm512_mask_mov_ps(b, GCKPTI_MASK(n), a))
-GCKPTI_VECTOR(GCKPTI_FLOATS, less,
-              (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c, GCKPTI_FLOATS d),
-              _mm512_mask_mov_ps(d, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), c))
-GCKPTI_F1(sqrt, _mm512_sqrt_ps(a))
-GCKPTI_F2(add, _mm512_add_ps(a, b))
-GCKPTI_F2(sub, _mm512_sub_ps(a, b))
-GCKPTI_F2(mul, _mm512_mul_ps(a, b))
-GCKPTI_F2(div, _mm512_div_ps(a, b))
-GCKPTI_F2(max, _mm512_max_ps(a, b))
-GCKPTI_F2(min, _mm512_min_ps(a, b))
-GCKPTI_F2(both, _mm512_and_ps(a, b))
-GCKPTI_F2(either, _mm512_or_ps(a, b))
-GCKPTI_F2(differ, _mm512_xor_ps(a, b))
-GCKPTI_F3(fma, _mm512_fmadd_ps(a, b, c))
-GCKPTI_F3(fnma, _mm512_fnmadd_ps(a, b, c))
-GCKPTI_F1(lower, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 16)))
-GCKPTI_VECTOR(GCKPTI_INTS, bits, (GCKPTI_FLOATS a), _mm512_castps_si512(a))
-GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), _mm512_add_epi32(a, _mm512_set1_epi32(n)))
-GCKPTI_VECTOR(GCKPTI_INTS, minus, (GCKPTI_INTS a, GCKPTI_INTS b), _mm512_sub_epi32(a, b))
-GCKPTI_VECTOR(GCKPTI_INTS, half, (GCKPTI_INTS a), _mm512_srli_epi32(a, 1))
-GCKPTI_VECTOR(GCKPTI_INTS, biased, (GCKPTI_INTS a), _mm512_srli_epi32(a, 23))
-GCKPTI_VECTOR(GCKPTI_INTS, and_ints, (GCKPTI_INTS a, int b),
-              _mm512_and_epi32(a, _mm512_set1_epi32(b)))
-GCKPTI_VECTOR(GCKPTI_FLOATS, floats, (GCKPTI_INTS a), _mm512_castsi512_ps(a))
-GCKPTI_VECTOR(GCKPTI_FLOATS, exponent, (GCKPTI_INTS a),
-              _mm512_castsi512_ps(_mm512_slli_epi32(a, 23)))
-GCKPTI_VECTOR(float, fold_sum, (GCKPTI_FLOATS a),
-              gckpti_fold_sum_avx2(_mm256_add_ps(_mm512_extractf32x8_ps(a, 1),
-                                                 _mm512_castps512_ps256(a))))
-GCKPTI_VECTOR(float, fold_max, (GCKPTI_FLOATS a),
-              gckpti_fold_max_avx2(_mm256_max_ps(_mm512_extractf32x8_ps(a, 1),
-                                                 _mm512_castps512_ps256(a))))
+GCKPTI_INLINED FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
+{
+    return n >= 16 ? a : _mm512_mask_mov_ps(b, GCKPTI_MASK(n), a);
+}
+GCKPTI_INLINED FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+{
+    return _mm512_mask_mov_ps(d, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), c);
+}
+GCKPTI_INLINED float V(fold_sum)(FLOATS a)
+{
+    return gckpti_fold_sum_avx2(_mm512_extractf32x8_ps(a, 1) + _mm512_castps512_ps256(a));
+}
+GCKPTI_INLINED float V(fold_max)(FLOATS a)
+{
+    return gckpti_fold_max_avx2(
+        _mm256_max_ps(_mm512_extractf32x8_ps(a, 1), _mm512_castps512_ps256(a)));
+}
 #undef GCKPTI_MASK
 #elif GCKPTI_ISA == 2
 #define GCKPTI_MASK(n)                                                                             \
     _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
-GCKPTI_VECTOR(GCKPTI_FLOATS, set1, (float x), _mm256_set1_ps(x))
-GCKPTI_VECTOR(GCKPTI_FLOATS, load, (const float *x), _mm256_loadu_ps(x))
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(store)(float *x, GCKPTI_FLOATS a)
+GCKPTI_INLINED FLOATS V(load_n)(const float *x, int64_t n)
 {
-    _mm256_storeu_ps(x, a);
+    return n >= 8 ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, GCKPTI_MASK(n));
 }
-GCKPTI_VECTOR(GCKPTI_FLOATS, load_n, (const float *x, int64_t n),
-              n >= 8 ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, GCKPTI_MASK(n)))
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(store_n)(float *x, GCKPTI_FLOATS a, int64_t n)
+GCKPTI_INLINED void V(store_n)(float *x, FLOATS a, int64_t n)
 {
     if (n >= 8)
         _mm256_storeu_ps(x, a);
     else
         _mm256_maskstore_ps(x, GCKPTI_MASK(n), a);
 }
-GCKPTI_VECTOR(GCKPTI_FLOATS, upto, (int64_t n, GCKPTI_FLOATS a, GCKPTI_FLOATS b),
-              n >= 8 ? a : _mm256_blendv_ps(b, a, _mm256_castsi256_ps(GCKPTI_MASK(n))))
-GCKPTI_VECTOR(GCKPTI_FLOATS, less,
-              (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c, GCKPTI_FLOATS d),
-              _mm256_blendv_ps(d, c, _mm256_cmp_ps(a, b, _CMP_LT_OQ)))
-GCKPTI_F1(sqrt, _mm256_sqrt_ps(a))
-GCKPTI_F2(add, _mm256_add_ps(a, b))
-GCKPTI_F2(sub, _mm256_sub_ps(a, b))
-GCKPTI_F2(mul, _mm256_mul_ps(a, b))
-GCKPTI_F2(div, _mm256_div_ps(a, b))
-GCKPTI_F2(max, _mm256_max_ps(a, b))
-GCKPTI_F2(min, _mm256_min_ps(a, b))
-GCKPTI_F2(both, _mm256_and_ps(a, b))
-GCKPTI_F2(either, _mm256_or_ps(a, b))
-GCKPTI_F2(differ, _mm256_xor_ps(a, b))
-GCKPTI_F3(fma, _mm256_fmadd_ps(a, b, c))
-GCKPTI_F3(fnma, _mm256_fnmadd_ps(a, b, c))
-GCKPTI_F1(lower, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 16)))
-GCKPTI_VECTOR(GCKPTI_INTS, bits, (GCKPTI_FLOATS a), _mm256_castps_si256(a))
-GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), _mm256_add_epi32(a, _mm256_set1_epi32(n)))
-GCKPTI_VECTOR(GCKPTI_INTS, minus, (GCKPTI_INTS a, GCKPTI_INTS b), _mm256_sub_epi32(a, b))
-GCKPTI_VECTOR(GCKPTI_INTS, half, (GCKPTI_INTS a), _mm256_srli_epi32(a, 1))
-GCKPTI_VECTOR(GCKPTI_INTS, biased, (GCKPTI_INTS a), _mm256_srli_epi32(a, 23))
-GCKPTI_VECTOR(GCKPTI_INTS, and_ints, (GCKPTI_INTS a, int b),
-              _mm256_and_si256(a, _mm256_set1_epi32(b)))
-GCKPTI_VECTOR(GCKPTI_FLOATS, floats, (GCKPTI_INTS a), _mm256_castsi256_ps(a))
-GCKPTI_VECTOR(GCKPTI_FLOATS, exponent, (GCKPTI_INTS a),
-              _mm256_castsi256_ps(_mm256_slli_epi32(a, 23)))
-#define GCKPTI_FOLD(op)                                                                            \
-    __m128 b = _mm_##op##_ps(_mm256_extractf128_ps(a, 1), _mm256_castps256_ps128(a));              \
-    b = _mm_##op##_ps(_mm_movehl_ps(b, b), b);                                                     \
-    return _mm_cvtss_f32(_mm_##op##_ss(_mm_shuffle_ps(b, b, 1), b));
-GCKPTI_INLINED GCKPTI_TARGET float GCKPTI_V(fold_sum)(GCKPTI_FLOATS a){
-    GCKPTI_FOLD(add)
-} GCKPTI_INLINED GCKPTI_TARGET float GCKPTI_V(fold_max)(GCKPTI_FLOATS a){ GCKPTI_FOLD(max) }
-#undef GCKPTI_FOLD
+GCKPTI_INLINED FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
+{
+    return n >= 8 ? a : _mm256_blendv_ps(b, a, _mm256_castsi256_ps(GCKPTI_MASK(n)));
+}
+GCKPTI_INLINED FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+{
+    return _mm256_blendv_ps(d, c, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
+GCKPTI_INLINED float V(fold_sum)(FLOATS a)
+{
+    __m128 b = _mm256_extractf128_ps(a, 1) + _mm256_castps256_ps128(a);
+    b = _mm_movehl_ps(b, b) + b;
+    return _mm_cvtss_f32(_mm_shuffle_ps(b, b, 1) + b);
+}
+GCKPTI_INLINED float V(fold_max)(FLOATS a)
+{
+    __m128 b = _mm_max_ps(_mm256_extractf128_ps(a, 1), _mm256_castps256_ps128(a));
+    b = _mm_max_ps(_mm_movehl_ps(b, b), b);
+    return _mm_cvtss_f32(_mm_max_ss(_mm_shuffle_ps(b, b, 1), b));
+}
 #undef GCKPTI_MASK
 #else
-GCKPTI_INLINED GCKPTI_FLOATS GCKPTI_V(load)(const float *x)
-{
-    GCKPTI_FLOATS a;
-    memcpy(&a, x, sizeof a);
-    return a;
-}
-GCKPTI_INLINED void GCKPTI_V(store)(float *x, GCKPTI_FLOATS a) { memcpy(x, &a, sizeof a); }
-GCKPTI_INLINED GCKPTI_FLOATS GCKPTI_V(load_n)(const float *x, int64_t n)
+GCKPTI_INLINED FLOATS V(load_n)(const float *x, int64_t n)
 {
     float a[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
     memcpy(a, x, (size_t)(n < 4 ? n : 4) * sizeof *a);
-    return GCKPTI_V(load)(a);
+    return V(load)(a);
 }
-GCKPTI_INLINED void GCKPTI_V(store_n)(float *x, GCKPTI_FLOATS a, int64_t n)
+GCKPTI_INLINED void V(store_n)(float *x, FLOATS a, int64_t n)
 {
     memcpy(x, &a, (size_t)(n < 4 ? n : 4) * sizeof *x);
 }
-GCKPTI_INLINED GCKPTI_FLOATS GCKPTI_V(upto)(int64_t n, GCKPTI_FLOATS a, GCKPTI_FLOATS b)
+GCKPTI_INLINED FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
 {
     memcpy(&b, &a, (size_t)(n < 4 ? n : 4) * sizeof(float));
     return b;
 }
-GCKPTI_VECTOR(float, fold_sum, (GCKPTI_FLOATS a), (a[0] + a[2]) + (a[1] + a[3]))
-GCKPTI_INLINED float GCKPTI_V(fold_max)(GCKPTI_FLOATS a)
+GCKPTI_INLINED float V(fold_sum)(FLOATS a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+GCKPTI_INLINED float V(fold_max)(FLOATS a)
 {
     float b = a[2] > a[0] ? a[2] : a[0], c = a[3] > a[1] ? a[3] : a[1];
     return c > b ? c : b;
 }
 #if GCKPTI_ISA == 1
-#define GCKPTI_AS_INTS(a)   vreinterpretq_s32_f32(a)
-#define GCKPTI_AS_FLOATS(a) vreinterpretq_f32_s32(a)
-GCKPTI_VECTOR(GCKPTI_FLOATS, set1, (float x), vdupq_n_f32(x))
-GCKPTI_VECTOR(GCKPTI_FLOATS, less,
-              (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c, GCKPTI_FLOATS d),
-              vbslq_f32(vcltq_f32(a, b), c, d))
-GCKPTI_F1(sqrt, vsqrtq_f32(a))
-GCKPTI_F2(add, vaddq_f32(a, b))
-GCKPTI_F2(sub, vsubq_f32(a, b))
-GCKPTI_F2(mul, vmulq_f32(a, b))
-GCKPTI_F2(div, vdivq_f32(a, b))
-GCKPTI_F2(max, vbslq_f32(vcgtq_f32(a, b), a, b))
-GCKPTI_F2(min, vbslq_f32(vcltq_f32(a, b), a, b))
-GCKPTI_F2(both, GCKPTI_AS_FLOATS(vandq_s32(GCKPTI_AS_INTS(a), GCKPTI_AS_INTS(b))))
-GCKPTI_F2(either, GCKPTI_AS_FLOATS(vorrq_s32(GCKPTI_AS_INTS(a), GCKPTI_AS_INTS(b))))
-GCKPTI_F2(differ, GCKPTI_AS_FLOATS(veorq_s32(GCKPTI_AS_INTS(a), GCKPTI_AS_INTS(b))))
-GCKPTI_F3(fma, vfmaq_f32(c, a, b))
-GCKPTI_F3(fnma, vfmsq_f32(c, a, b))
-GCKPTI_VECTOR(GCKPTI_INTS, bits, (GCKPTI_FLOATS a), GCKPTI_AS_INTS(a))
-GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), vaddq_s32(a, vdupq_n_s32(n)))
-GCKPTI_VECTOR(GCKPTI_INTS, minus, (GCKPTI_INTS a, GCKPTI_INTS b), vsubq_s32(a, b))
-GCKPTI_VECTOR(GCKPTI_INTS, half, (GCKPTI_INTS a),
-              vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(a), 1)))
-GCKPTI_VECTOR(GCKPTI_INTS, biased, (GCKPTI_INTS a),
-              vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(a), 23)))
-GCKPTI_VECTOR(GCKPTI_INTS, and_ints, (GCKPTI_INTS a, int b), vandq_s32(a, vdupq_n_s32(b)))
-GCKPTI_VECTOR(GCKPTI_FLOATS, floats, (GCKPTI_INTS a), GCKPTI_AS_FLOATS(a))
-GCKPTI_VECTOR(GCKPTI_FLOATS, exponent, (GCKPTI_INTS a), GCKPTI_AS_FLOATS(vshlq_n_s32(a, 23)))
-#undef GCKPTI_AS_INTS
-#undef GCKPTI_AS_FLOATS
+GCKPTI_INLINED FLOATS V(set1)(float x) { return vdupq_n_f32(x); }
+GCKPTI_INLINED FLOATS V(sqrt)(FLOATS a) { return vsqrtq_f32(a); }
+GCKPTI_INLINED FLOATS V(max)(FLOATS a, FLOATS b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+GCKPTI_INLINED FLOATS V(min)(FLOATS a, FLOATS b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
+GCKPTI_INLINED FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return vfmaq_f32(c, a, b); }
+GCKPTI_INLINED FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c) { return vfmsq_f32(c, a, b); }
+GCKPTI_INLINED FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+{
+    return vbslq_f32(vcltq_f32(a, b), c, d);
+}
 #else
-/* Lane by lane where C has no operator for vectors. */
+/* Lane by lane what C has no operator for. */
 #define GCKPTI_LANEWISE(name, parameters, result)                                                  \
-    GCKPTI_INLINED GCKPTI_FLOATS GCKPTI_V(name) parameters                                         \
+    GCKPTI_INLINED FLOATS V(name) parameters                                                       \
     {                                                                                              \
         for (int i = 0; i < 4; i++)                                                                \
             a[i] = result;                                                                         \
         return a;                                                                                  \
     }
-GCKPTI_LANEWISE(sqrt, (GCKPTI_FLOATS a), gckpti_sqrt(a[i]))
-GCKPTI_LANEWISE(max, (GCKPTI_FLOATS a, GCKPTI_FLOATS b), a[i] > b[i] ? a[i] : b[i])
-GCKPTI_LANEWISE(min, (GCKPTI_FLOATS a, GCKPTI_FLOATS b), a[i] < b[i] ? a[i] : b[i])
-GCKPTI_LANEWISE(fma, (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c),
-                gckpti_fma(a[i], b[i], c[i]))
-GCKPTI_LANEWISE(fnma, (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c),
-                gckpti_fma(-a[i], b[i], c[i]))
-GCKPTI_LANEWISE(less, (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c, GCKPTI_FLOATS d),
-                a[i] < b[i] ? c[i] : d[i])
+GCKPTI_LANEWISE(sqrt, (FLOATS a), gckpti_sqrt(a[i]))
+GCKPTI_LANEWISE(max, (FLOATS a, FLOATS b), a[i] > b[i] ? a[i] : b[i])
+GCKPTI_LANEWISE(min, (FLOATS a, FLOATS b), a[i] < b[i] ? a[i] : b[i])
+GCKPTI_LANEWISE(fma, (FLOATS a, FLOATS b, FLOATS c), gckpti_fma(a[i], b[i], c[i]))
+GCKPTI_LANEWISE(fnma, (FLOATS a, FLOATS b, FLOATS c), gckpti_fma(-a[i], b[i], c[i]))
+GCKPTI_LANEWISE(less, (FLOATS a, FLOATS b, FLOATS c, FLOATS d), a[i] < b[i] ? c[i] : d[i])
 #undef GCKPTI_LANEWISE
-GCKPTI_INLINED GCKPTI_FLOATS GCKPTI_V(set1)(float x)
+GCKPTI_INLINED FLOATS V(set1)(float x)
 {
-    GCKPTI_FLOATS a = { x, x, x, x };
+    FLOATS a = { x, x, x, x };
     return a;
 }
-GCKPTI_F2(add, a + b)
-GCKPTI_F2(sub, a - b)
-GCKPTI_F2(mul, a *b)
-GCKPTI_F2(div, a / b)
-GCKPTI_F2(both, (GCKPTI_FLOATS)((GCKPTI_INTS)a &(GCKPTI_INTS)b))
-GCKPTI_F2(either, (GCKPTI_FLOATS)((GCKPTI_INTS)a | (GCKPTI_INTS)b))
-GCKPTI_F2(differ, (GCKPTI_FLOATS)((GCKPTI_INTS)a ^ (GCKPTI_INTS)b))
-GCKPTI_VECTOR(GCKPTI_INTS, bits, (GCKPTI_FLOATS a), (GCKPTI_INTS)a)
-GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), a + n)
-GCKPTI_VECTOR(GCKPTI_INTS, minus, (GCKPTI_INTS a, GCKPTI_INTS b), a - b)
-GCKPTI_VECTOR(GCKPTI_INTS, half, (GCKPTI_INTS a), a >> 1 & 0x7fffffff)
-GCKPTI_VECTOR(GCKPTI_INTS, biased, (GCKPTI_INTS a), a >> 23 & 0x1ff)
-GCKPTI_VECTOR(GCKPTI_INTS, and_ints, (GCKPTI_INTS a, int b), a &b)
-GCKPTI_VECTOR(GCKPTI_FLOATS, floats, (GCKPTI_INTS a), (GCKPTI_FLOATS)a)
-GCKPTI_VECTOR(GCKPTI_FLOATS, exponent, (GCKPTI_INTS a), (GCKPTI_FLOATS)(a << 23))
 #endif
 #endif
-GCKPTI_VECTOR(GCKPTI_FLOATS, zero, (void), GCKPTI_V(set1)(0.0f))
-#undef GCKPTI_F1
-#undef GCKPTI_F2
-#undef GCKPTI_F3
-#undef GCKPTI_VECTOR
+GCKPTI_INLINED FLOATS V(zero)(void) { return V(set1)(0.0f); }
+GCKPTI_INLINED FLOATS V(add)(FLOATS a, FLOATS b) { return a + b; }
+GCKPTI_INLINED INTS V(bits)(FLOATS a) { return (INTS)a; }
+GCKPTI_INLINED FLOATS V(floats)(INTS a) { return (FLOATS)a; }
+GCKPTI_INLINED FLOATS V(both)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) & V(bits)(b)); }
+GCKPTI_INLINED FLOATS V(either)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) | V(bits)(b)); }
+GCKPTI_INLINED FLOATS V(differ)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) ^ V(bits)(b)); }
+GCKPTI_INLINED FLOATS V(exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */
 
-/* d[p * d_row + i] = s[i * row + p] for i, p < GCKPTI_SIDE */
+/* d[p * d_row + i] = s[i * row + p] for i, p < W. Where registers allow, 4 columns of the
+ * result at a time: `quads` loads 4 floats of rows 0, 4, ... side by side, and each quad turns
+ * within itself. */
 #if GCKPTI_ISA == 3
-#define GCKPTI_SIDE         16
 #define GCKPTI_TILE_ROWS    8
 #define GCKPTI_TILE_VECTORS 3
-static GCKPTI_TARGET void GCKPTI_V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
+GCKPTI_INLINED FLOATS V(quads)(const float *s, int64_t row)
 {
-    for (int q = 0; q < 16; q += 4, s += 4, d += 4 * d_row) {
-#define GCKPTI_QUAD(i)                                                                             \
-    _mm512_insertf32x4(                                                                            \
-        _mm512_insertf32x4(_mm512_insertf32x4(_mm512_castps128_ps512(_mm_loadu_ps(s + (i)*row)),   \
-                                              _mm_loadu_ps(s + ((i) + 4) * row), 1),               \
-                           _mm_loadu_ps(s + ((i) + 8) * row), 2),                                  \
-        _mm_loadu_ps(s + ((i) + 12) * row), 3)
-        __m512 r0 = GCKPTI_QUAD(0), r1 = GCKPTI_QUAD(1), r2 = GCKPTI_QUAD(2), r3 = GCKPTI_QUAD(3);
-#undef GCKPTI_QUAD
-        __m512 l01 = _mm512_unpacklo_ps(r0, r1), h01 = _mm512_unpackhi_ps(r0, r1);
-        __m512 l23 = _mm512_unpacklo_ps(r2, r3), h23 = _mm512_unpackhi_ps(r2, r3);
-        _mm512_storeu_ps(d, _mm512_shuffle_ps(l01, l23, 0x44));
-        _mm512_storeu_ps(d + d_row, _mm512_shuffle_ps(l01, l23, 0xee));
-        _mm512_storeu_ps(d + 2 * d_row, _mm512_shuffle_ps(h01, h23, 0x44));
-        _mm512_storeu_ps(d + 3 * d_row, _mm512_shuffle_ps(h01, h23, 0xee));
-    }
+    __m512 r = _mm512_castps128_ps512(_mm_loadu_ps(s));
+    r = _mm512_insertf32x4(r, _mm_loadu_ps(s + 4 * row), 1);
+    r = _mm512_insertf32x4(r, _mm_loadu_ps(s + 8 * row), 2);
+    return _mm512_insertf32x4(r, _mm_loadu_ps(s + 12 * row), 3);
 }
 #elif GCKPTI_ISA == 2
-#define GCKPTI_SIDE         8
 #define GCKPTI_TILE_ROWS    4
 #define GCKPTI_TILE_VECTORS 3
-    static GCKPTI_TARGET
-    void GCKPTI_V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
+GCKPTI_INLINED FLOATS V(quads)(const float *s, int64_t row)
 {
-    for (int q = 0; q < 8; q += 4, s += 4, d += 4 * d_row) {
-#define GCKPTI_PAIR(i)                                                                             \
-    _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(s + (i)*row)),                        \
-                         _mm_loadu_ps(s + ((i) + 4) * row), 1)
-        __m256 r0 = GCKPTI_PAIR(0), r1 = GCKPTI_PAIR(1), r2 = GCKPTI_PAIR(2), r3 = GCKPTI_PAIR(3);
-#undef GCKPTI_PAIR
-        __m256 l01 = _mm256_unpacklo_ps(r0, r1), h01 = _mm256_unpackhi_ps(r0, r1);
-        __m256 l23 = _mm256_unpacklo_ps(r2, r3), h23 = _mm256_unpackhi_ps(r2, r3);
-        _mm256_storeu_ps(d, _mm256_shuffle_ps(l01, l23, 0x44));
-        _mm256_storeu_ps(d + d_row, _mm256_shuffle_ps(l01, l23, 0xee));
-        _mm256_storeu_ps(d + 2 * d_row, _mm256_shuffle_ps(h01, h23, 0x44));
-        _mm256_storeu_ps(d + 3 * d_row, _mm256_shuffle_ps(h01, h23, 0xee));
-    }
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(s)), _mm_loadu_ps(s + 4 * row),
+                                1);
 }
-#else
-#define GCKPTI_SIDE 4
-#if GCKPTI_ISA == 1
+#elif GCKPTI_ISA == 1
 #define GCKPTI_TILE_ROWS    8
 #define GCKPTI_TILE_VECTORS 3
 #else
 #define GCKPTI_TILE_ROWS    4
 #define GCKPTI_TILE_VECTORS 2
 #endif
-static void GCKPTI_V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
+static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
 {
-    for (int i = 0; i < 4; i++)
-        for (int p = 0; p < 4; p++)
+#if GCKPTI_ISA >= 2
+    for (int q = 0; q < W; q += 4, s += 4, d += 4 * d_row) {
+        FLOATS r0 = V(quads)(s, row), r1 = V(quads)(s + row, row);
+        FLOATS r2 = V(quads)(s + 2 * row, row), r3 = V(quads)(s + 3 * row, row);
+        FLOATS l01 = GCKPTI_MM(unpacklo_ps)(r0, r1), h01 = GCKPTI_MM(unpackhi_ps)(r0, r1);
+        FLOATS l23 = GCKPTI_MM(unpacklo_ps)(r2, r3), h23 = GCKPTI_MM(unpackhi_ps)(r2, r3);
+        V(store)(d, GCKPTI_MM(shuffle_ps)(l01, l23, 0x44));
+        V(store)(d + d_row, GCKPTI_MM(shuffle_ps)(l01, l23, 0xee));
+        V(store)(d + 2 * d_row, GCKPTI_MM(shuffle_ps)(h01, h23, 0x44));
+        V(store)(d + 3 * d_row, GCKPTI_MM(shuffle_ps)(h01, h23, 0xee));
+    }
+#else
+    for (int i = 0; i < W; i++)
+        for (int p = 0; p < W; p++)
             d[p * d_row + i] = s[i * row + p];
-}
 #endif
+}
 
 /* ---- products (Goto & van de Geijn, "Anatomy of high-performance matrix multiplication", 2008)
  * ---- */
@@ -16490,43 +15459,42 @@ static void GCKPTI_V(transpose)(const float *s, int64_t row, float *d, int64_t d
     X(2, a + 2 * row) X(3, a + row3) X(4, a4) X(5, a4 + row) X(6, a4 + 2 * row) X(7, a4 + row3)
 
 /* Accumulators named one by one: gcc spills arrays of them. rows, vectors: constants. */
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(tile)(const gckpti_tile *t, int rows, int vectors)
+GCKPTI_INLINED void V(tile)(const gckpti_tile *t, int rows, int vectors)
 {
     const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
     const float *a = t->a, *a4 = a + (rows > 4 ? 4 * row : 0), *b = t->b, *from = t->from;
     float *c = t->c;
-#define GCKPTI_TILE_NAME(i, at) GCKPTI_FLOATS l##i = GCKPTI_V(zero)(), m##i = l##i, h##i = l##i;
+#define GCKPTI_TILE_NAME(i, at) FLOATS l##i = V(zero)(), m##i = l##i, h##i = l##i;
 #define GCKPTI_TILE_LOAD(i, at)                                                                    \
     if (rows > i) {                                                                                \
-        l##i = vectors > 1 ? GCKPTI_V(load)(from) : GCKPTI_V(load_n)(from, t->last);               \
+        l##i = vectors > 1 ? V(load)(from) : V(load_n)(from, t->last);                             \
         if (vectors > 1)                                                                           \
-            m##i = vectors > 2 ? GCKPTI_V(load)(from + GCKPTI_W)                                   \
-                               : GCKPTI_V(load_n)(from + GCKPTI_W, t->last);                       \
+            m##i = vectors > 2 ? V(load)(from + W) : V(load_n)(from + W, t->last);                 \
         if (vectors > 2)                                                                           \
-            h##i = GCKPTI_V(load_n)(from + 2 * GCKPTI_W, t->last);                                 \
+            h##i = V(load_n)(from + 2 * W, t->last);                                               \
         from += t->from_row;                                                                       \
     }
 #define GCKPTI_TILE_STEP(i, at)                                                                    \
     if (rows > i) {                                                                                \
-        GCKPTI_FLOATS x = GCKPTI_V(set1)(*(at));                                                   \
-        l##i = GCKPTI_V(fma)(x, b0, l##i);                                                         \
+        FLOATS x = V(set1)(*(at));                                                                 \
+        l##i = V(fma)(x, b0, l##i);                                                                \
         if (vectors > 1)                                                                           \
-            m##i = GCKPTI_V(fma)(x, b1, m##i);                                                     \
+            m##i = V(fma)(x, b1, m##i);                                                            \
         if (vectors > 2)                                                                           \
-            h##i = GCKPTI_V(fma)(x, b2, h##i);                                                     \
+            h##i = V(fma)(x, b2, h##i);                                                            \
     }
 #define GCKPTI_TILE_STORE(i, at)                                                                   \
     if (rows > i) {                                                                                \
         if (vectors > 1)                                                                           \
-            GCKPTI_V(store)(c, l##i);                                                              \
+            V(store)(c, l##i);                                                                     \
         else                                                                                       \
-            GCKPTI_V(store_n)(c, l##i, t->last);                                                   \
+            V(store_n)(c, l##i, t->last);                                                          \
         if (vectors > 2)                                                                           \
-            GCKPTI_V(store)(c + GCKPTI_W, m##i);                                                   \
+            V(store)(c + W, m##i);                                                                 \
         else if (vectors > 1)                                                                      \
-            GCKPTI_V(store_n)(c + GCKPTI_W, m##i, t->last);                                        \
+            V(store_n)(c + W, m##i, t->last);                                                      \
         if (vectors > 2)                                                                           \
-            GCKPTI_V(store_n)(c + 2 * GCKPTI_W, h##i, t->last);                                    \
+            V(store_n)(c + 2 * W, h##i, t->last);                                                  \
         c += t->c_row;                                                                             \
     }
     GCKPTI_TILE_EACH(GCKPTI_TILE_NAME)
@@ -16536,15 +15504,15 @@ GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(tile)(const gckpti_tile *t, int rows,
     if (rows == GCKPTI_TILE_ROWS) {
         const float *next = t->next;
         for (int i = 0; i < rows; i++, next += t->c_row) {
-            for (int j = 0; j < vectors * GCKPTI_W; j += 16)
+            for (int j = 0; j < vectors * W; j += 16)
                 __builtin_prefetch(next + j, 1, 3);
-            __builtin_prefetch(next + vectors * GCKPTI_W - 1, 1, 3);
+            __builtin_prefetch(next + vectors * W - 1, 1, 3);
         }
     }
     for (int64_t p = t->k; p > 0; p--) {
-        GCKPTI_FLOATS b0 = GCKPTI_V(load)(b);
-        GCKPTI_FLOATS b1 = vectors > 1 ? GCKPTI_V(load)(b + GCKPTI_W) : b0;
-        GCKPTI_FLOATS b2 = vectors > 2 ? GCKPTI_V(load)(b + 2 * GCKPTI_W) : b0;
+        FLOATS b0 = V(load)(b);
+        FLOATS b1 = vectors > 1 ? V(load)(b + W) : b0;
+        FLOATS b2 = vectors > 2 ? V(load)(b + 2 * W) : b0;
         GCKPTI_TILE_EACH(GCKPTI_TILE_STEP)
         a += step, a4 += step, b += b_step;
     }
@@ -16562,18 +15530,14 @@ GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(tile)(const gckpti_tile *t, int rows,
 #define GCKPTI_TILE_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v)
 #endif
 #define GCKPTI_TILE_BODY(r, v)                                                                     \
-    static GCKPTI_TARGET void GCKPTI_V(tile_##r##_##v)(const gckpti_tile *t)                       \
-    {                                                                                              \
-        GCKPTI_V(tile)(t, r, v);                                                                   \
-    }
-#define GCKPTI_TILE_NAME(r, v) GCKPTI_V(tile_##r##_##v),
+    static GCKPTI_TARGET void V(tile_##r##_##v)(const gckpti_tile *t) { V(tile)(t, r, v); }
+#define GCKPTI_TILE_NAME(r, v) V(tile_##r##_##v),
 GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 1)
 GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 2)
 #if GCKPTI_TILE_VECTORS == 3
 GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 3)
 #endif
-static void (*const GCKPTI_V(tiles)[GCKPTI_TILE_VECTORS][GCKPTI_TILE_ROWS])(
-    const gckpti_tile *t) = {
+static void (*const V(tiles)[GCKPTI_TILE_VECTORS][GCKPTI_TILE_ROWS])(const gckpti_tile *t) = {
     { GCKPTI_TILE_SIZES(GCKPTI_TILE_NAME, 1) },
     { GCKPTI_TILE_SIZES(GCKPTI_TILE_NAME, 2) },
 #if GCKPTI_TILE_VECTORS == 3
@@ -16584,65 +15548,69 @@ static void (*const GCKPTI_V(tiles)[GCKPTI_TILE_VECTORS][GCKPTI_TILE_ROWS])(
 #undef GCKPTI_TILE_BODY
 #undef GCKPTI_TILE_NAME
 
-/* d[p * width + j] = b(p, j), p < k, j < width; 0 for j >= n > width - GCKPTI_W. Writes up to
- * GCKPTI_SIDE - 1 rows too many. */
-static GCKPTI_TARGET void GCKPTI_V(pack)(const float *b, int64_t step, int64_t col, int64_t n,
-                                         int64_t k, float *d, int64_t width)
+/* d[p * width + j] = b(p, j), p < k, j < width; 0 for j >= n > width - W. Writes up to
+ * W - 1 rows too many. */
+static GCKPTI_TARGET void V(pack)(const float *b, int64_t step, int64_t col, int64_t n, int64_t k,
+                                  float *d, int64_t width)
 {
-    if (step != 1)
-        for (const int64_t last = width - GCKPTI_W; k > 0; k--, b += step, d += width) {
-            for (int64_t j = 0; j < last; j += GCKPTI_W)
-                GCKPTI_V(store)(d + j, GCKPTI_V(load)(b + j));
-            GCKPTI_V(store)(d + last, GCKPTI_V(load_n)(b + last, n - last));
+    if (step != 1 && col != 1)
+        for (; k > 0; k--, b += step, d += width)
+            for (int64_t j = 0; j < width; j++)
+                d[j] = j < n ? b[j * col] : 0.0f;
+    else if (step != 1)
+        for (const int64_t last = width - W; k > 0; k--, b += step, d += width) {
+            for (int64_t j = 0; j < last; j += W)
+                V(store)(d + j, V(load)(b + j));
+            V(store)(d + last, V(load_n)(b + last, n - last));
         }
     else
-        for (int64_t j = 0; j < width; j += GCKPTI_SIDE)
-            for (int64_t p = 0; p < k; p += GCKPTI_SIDE) {
+        for (int64_t j = 0; j < width; j += W)
+            for (int64_t p = 0; p < k; p += W) {
                 const float *s = b + j * col + p;
                 int64_t row = col;
-                float edge[GCKPTI_SIDE * GCKPTI_SIDE];
-                if (n - j < GCKPTI_SIDE || k - p < GCKPTI_SIDE) {
-                    for (int64_t i = 0; i < GCKPTI_SIDE; i++) {
-                        GCKPTI_FLOATS x = GCKPTI_V(zero)();
+                float edge[W * W];
+                if (n - j < W || k - p < W) {
+                    for (int64_t i = 0; i < W; i++) {
+                        FLOATS x = V(zero)();
                         if (i < n - j)
-                            x = GCKPTI_V(load_n)(s + i * col, k - p);
-                        GCKPTI_V(store)(edge + i * GCKPTI_SIDE, x);
+                            x = V(load_n)(s + i * col, k - p);
+                        V(store)(edge + i * W, x);
                     }
-                    s = edge, row = GCKPTI_SIDE;
+                    s = edge, row = W;
                 }
-                GCKPTI_V(transpose)(s, row, d + p * width + j, width);
+                V(transpose)(s, row, d + p * width + j, width);
             }
 }
 
 /* Where panel q of n columns begins: each has GCKPTI_TILE_VECTORS vectors and the last what is
  * left, but where that is 1 it gets one of the panel before, lest its chains be too few. */
-GCKPTI_INLINED int64_t GCKPTI_V(panel)(int64_t n, int64_t q)
+GCKPTI_INLINED int64_t V(panel)(int64_t n, int64_t q)
 {
-    const int64_t vectors = (n + GCKPTI_W - 1) / GCKPTI_W, at = q * GCKPTI_TILE_VECTORS;
-    return GCKPTI_W * (at >= vectors                                            ? vectors
-                       : GCKPTI_TILE_VECTORS > 2 && at > 0 && at == vectors - 1 ? at - 1
-                                                                                : at);
+    const int64_t vectors = (n + W - 1) / W, at = q * GCKPTI_TILE_VECTORS;
+    return W * (at >= vectors                                            ? vectors
+                : GCKPTI_TILE_VECTORS > 2 && at > 0 && at == vectors - 1 ? at - 1
+                                                                         : at);
 }
 
 /* Packs columns from panel `first` on, links 0..k-1, of b: panel q at d + panel(n, q) * deep. Where
  * its rows lie side by side it takes 8 at a time: few pages, and runs long enough to be
  * foreseen. */
-static GCKPTI_TARGET void GCKPTI_V(pack_panels)(const gckpti_product *t, const float *b, int64_t n,
-                                                int64_t k, int64_t first, float *d, int64_t deep)
+static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b, int64_t n,
+                                         int64_t k, int64_t first, float *d, int64_t deep)
 {
     const int64_t some = t->b_col == 1 ? 8 : deep;
     for (int64_t p = 0; p < k; p += some)
-        for (int64_t q = first, j, width; j = GCKPTI_V(panel)(n, q), j < n; q++) {
-            width = GCKPTI_V(panel)(n, q + 1) - j;
-            GCKPTI_V(pack)
+        for (int64_t q = first, j, width; j = V(panel)(n, q), j < n; q++) {
+            width = V(panel)(n, q + 1) - j;
+            V(pack)
             (b + p * t->b_step + j * t->b_col, t->b_step, t->b_col, gckpti_part(n - j, width),
              gckpti_part(k - p, some), d + j * deep + p * width, width);
         }
 }
 
 /* n <= GCKPTI_STRIP rows of a that lie side by side: tile i / GCKPTI_TILE_ROWS at d + i * deep. */
-static GCKPTI_TARGET void GCKPTI_V(pack_strip)(const float *a, int64_t step, int64_t n, int64_t k,
-                                               float *d, int64_t deep)
+static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n, int64_t k,
+                                        float *d, int64_t deep)
 {
     for (int64_t p = 0; p < k; p++, a += step, d += GCKPTI_TILE_ROWS)
         if (n == GCKPTI_STRIP)
@@ -16659,8 +15627,8 @@ static GCKPTI_TARGET void GCKPTI_V(pack_strip)(const float *a, int64_t step, int
  * and of rows some KB apart few stay in the cache: then b is packed, unless there are few rows to
  * use it, and a whose rows lie side by side. Blocks are as wide as one panel where k is small: it
  * then stays in L1. */
-static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64_t i0, int64_t i1,
-                                                  int64_t j0, int64_t j1, float *pack, int64_t room)
+static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, int64_t i1,
+                                           int64_t j0, int64_t j1, float *pack, int64_t room)
 {
     enum { MANY = 2048 }; /* rows of a that each product finds in memory, not in a cache */
     const int64_t deepest = gckpti_part(t->a_step == 1 ? GCKPTI_KC : GCKPTI_KC_ACROSS,
@@ -16670,10 +15638,10 @@ static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64
     const int64_t wide =
         gckpti_part(t->a_step == 1 && t->k <= GCKPTI_KC_ACROSS ? GCKPTI_PANEL : GCKPTI_NC,
                     (room / deep - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
-    const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * GCKPTI_W;
+    const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * W;
     const int64_t few = t->b_step % 512 ? 128 : 16;
-    const int in_place = t->b_col == 1 && (GCKPTI_W >= 16 || i1 - i0 <= few);
-    const int strips = GCKPTI_W < 16 && t->a_step != 1 && i1 - i0 > GCKPTI_STRIP;
+    const int in_place = t->b_col == 1 && (W >= 16 || i1 - i0 <= few);
+    const int strips = W < 16 && t->a_step != 1 && t->a_row == 1 && i1 - i0 > GCKPTI_STRIP;
     float *const panels = pack + GCKPTI_STRIP * deep;
     int64_t p = 0, j = j0, next_p, next_j;
     do {
@@ -16684,7 +15652,7 @@ static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64
         gckpti_fetch ahead = { NULL, 0, 0, 0, 0, 0 }, below = { NULL, t->a_step, 0, 1, 0, 0 };
         next_j = j + n < j1 ? j + n : j0;
         next_p = j + n < j1 ? p : p + deep;
-        if (next_p < t->k) {
+        if (next_p < t->k && (t->b_col == 1 || t->b_step == 1)) {
             int64_t next_n = gckpti_part(j1 - next_j, wide),
                     next_k = gckpti_part(t->k - next_p, deep);
             ahead.x = t->b + next_p * t->b_step + next_j * t->b_col;
@@ -16694,8 +15662,8 @@ static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64
             ahead.pace =
                 1 + ahead.rows * ((ahead.width + 15) / 16) / ((i1 - i0 + high - 1) / high * count);
         }
-        if (!in_place || n % GCKPTI_W)
-            GCKPTI_V(pack_panels)(t, b, n, k, in_place ? count - 1 : 0, panels, deep);
+        if (!in_place || n % W)
+            V(pack_panels)(t, b, n, k, in_place ? count - 1 : 0, panels, deep);
         for (int64_t i = i0, rows; i < i1; i += rows) {
             float *c = t->c + i * t->c_row + j;
             rows = gckpti_part(i1 - i, high);
@@ -16711,15 +15679,14 @@ static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64
             }
             if (strips) {
                 if ((i - i0) % GCKPTI_STRIP == 0)
-                    GCKPTI_V(pack_strip)
-                (u.a, t->a_step, gckpti_part(i1 - i, GCKPTI_STRIP), k, pack, deep);
+                    V(pack_strip)(u.a, t->a_step, gckpti_part(i1 - i, GCKPTI_STRIP), k, pack, deep);
                 u.a = pack + (i - i0) % GCKPTI_STRIP * deep, u.a_row = 1, u.a_step = high;
             }
             for (int64_t q = 0; q < count; q++) {
-                int64_t at = GCKPTI_V(panel)(n, q), width = GCKPTI_V(panel)(n, q + 1) - at;
-                u.last = gckpti_part(n - at - width + GCKPTI_W, GCKPTI_W);
+                int64_t at = V(panel)(n, q), width = V(panel)(n, q + 1) - at;
+                u.last = gckpti_part(n - at - width + W, W);
                 u.b = panels + at * deep, u.b_step = width;
-                if (in_place && u.last == GCKPTI_W)
+                if (in_place && u.last == W)
                     u.b = b + at, u.b_step = t->b_step;
                 u.c = c + at;
                 u.from = u.c, u.from_row = t->c_row;
@@ -16734,7 +15701,7 @@ static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64
                     u.next = c + rows * t->c_row;
                 gckpti_fetch_some(&ahead);
                 gckpti_fetch_some(&below);
-                GCKPTI_V(tiles)[width / GCKPTI_W - 1][rows - 1](&u);
+                V(tiles)[width / W - 1][rows - 1](&u);
             }
         }
         p = next_p, j = next_j;
@@ -16742,370 +15709,384 @@ static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64
 }
 
 /* ---- exp, tanh, erf and the row reductions of numerics, operation by operation ---- */
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(poly)(const float *c, int n, GCKPTI_FLOATS x)
+GCKPTI_INLINED FLOATS V(poly)(const float *c, int n, FLOATS x)
 {
-    GCKPTI_FLOATS p = GCKPTI_V(set1)(c[n - 1]);
+    FLOATS p = V(set1)(c[n - 1]);
     for (int i = n - 2; i >= 0; i--)
-        p = GCKPTI_V(fma)(p, x, GCKPTI_V(set1)(c[i]));
+        p = V(fma)(p, x, V(set1)(c[i]));
     return p;
 }
 
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(exp_reduce)(GCKPTI_FLOATS x, GCKPTI_FLOATS *r,
-                                                                GCKPTI_INTS *n)
+GCKPTI_INLINED FLOATS V(exp_reduce)(FLOATS x, FLOATS *r, INTS *n)
 {
-    const GCKPTI_FLOATS round = GCKPTI_V(set1)(GCKPTI_ROUND);
-    GCKPTI_FLOATS t = GCKPTI_V(fma)(x, GCKPTI_V(set1)(GCKPTI_LOG2E), round);
-    GCKPTI_FLOATS k = GCKPTI_V(sub)(t, round);
-    *n = GCKPTI_V(minus)(GCKPTI_V(bits)(t), GCKPTI_V(bits)(round));
-    *r = GCKPTI_V(fma)(k, GCKPTI_V(set1)(-GCKPTI_LN2_HI), x);
-    *r = GCKPTI_V(fma)(k, GCKPTI_V(set1)(-GCKPTI_LN2_LO), *r);
-    return GCKPTI_V(fma)(GCKPTI_V(poly)(gckpti_exp_c, 5, *r), *r, GCKPTI_V(set1)(1.0f));
+    const FLOATS round = V(set1)(GCKPTI_ROUND);
+    FLOATS t = V(fma)(x, V(set1)(GCKPTI_LOG2E), round);
+    FLOATS k = t - round;
+    *n = V(bits)(t) - V(bits)(round);
+    *r = V(fma)(k, V(set1)(-GCKPTI_LN2_HI), x);
+    *r = V(fma)(k, V(set1)(-GCKPTI_LN2_LO), *r);
+    return V(fma)(V(poly)(gckpti_exp_c, 5, *r), *r, V(set1)(1.0f));
 }
 
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(exp)(GCKPTI_FLOATS x)
+GCKPTI_INLINED FLOATS V(exp)(FLOATS x)
 {
-    GCKPTI_FLOATS r, p, s;
-    GCKPTI_INTS n, half;
-    x = GCKPTI_V(max)(GCKPTI_V(set1)(GCKPTI_EXP_MIN), x);
-    x = GCKPTI_V(min)(GCKPTI_V(set1)(GCKPTI_EXP_MAX), x);
-    p = GCKPTI_V(exp_reduce)(x, &r, &n);
-    n = GCKPTI_V(plus)(n, 254);
-    half = GCKPTI_V(half)(n);
-    s = GCKPTI_V(exponent)(half);
-    p = GCKPTI_V(fma)(GCKPTI_V(mul)(r, s), p, s);
-    return GCKPTI_V(fma)(p, GCKPTI_V(exponent)(GCKPTI_V(minus)(n, half)), GCKPTI_V(zero)());
+    FLOATS r, p, s;
+    INTS n, half;
+    x = V(max)(V(set1)(GCKPTI_EXP_MIN), x);
+    x = V(min)(V(set1)(GCKPTI_EXP_MAX), x);
+    p = V(exp_reduce)(x, &r, &n);
+    n = n + 254;
+    half = n >> 1;
+    s = V(exponent)(half);
+    p = V(fma)(r * s, p, s);
+    return V(fma)(p, V(exponent)(n - half), V(zero)());
 }
 
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(tanh)(GCKPTI_FLOATS x)
+GCKPTI_INLINED FLOATS V(tanh)(FLOATS x)
 {
-    const GCKPTI_FLOATS one = GCKPTI_V(set1)(1.0f), two = GCKPTI_V(set1)(2.0f);
-    GCKPTI_FLOATS sign = GCKPTI_V(both)(x, GCKPTI_V(set1)(-0.0f)), a = GCKPTI_V(differ)(x, sign);
-    GCKPTI_FLOATS z = GCKPTI_V(mul)(a, a), p = GCKPTI_V(poly)(gckpti_tanh_c, 7, z), r, s;
-    GCKPTI_FLOATS small = GCKPTI_V(fma)(GCKPTI_V(mul)(a, z), p, a);
-    GCKPTI_INTS n;
-    r = GCKPTI_V(min)(GCKPTI_V(set1)(GCKPTI_TANH_MAX), GCKPTI_V(add)(a, a));
-    p = GCKPTI_V(exp_reduce)(r, &r, &n);
-    s = GCKPTI_V(exponent)(GCKPTI_V(plus)(n, 127));
-    p = GCKPTI_V(fma)(GCKPTI_V(mul)(r, s), p, GCKPTI_V(add)(s, one));
-    p = GCKPTI_V(sub)(one, GCKPTI_V(div)(two, p));
-    p = GCKPTI_V(less)(a, GCKPTI_V(set1)(GCKPTI_TANH_SPLIT), small, p);
-    return GCKPTI_V(either)(p, sign);
+    const FLOATS one = V(set1)(1.0f), two = V(set1)(2.0f);
+    FLOATS sign = V(both)(x, V(set1)(-0.0f)), a = V(differ)(x, sign);
+    FLOATS z = a * a, p = V(poly)(gckpti_tanh_c, 7, z), r, s;
+    FLOATS small = V(fma)(a * z, p, a);
+    INTS n;
+    r = V(min)(V(set1)(GCKPTI_TANH_MAX), a + a);
+    p = V(exp_reduce)(r, &r, &n);
+    s = V(exponent)(n + 127);
+    p = V(fma)(r * s, p, s + one);
+    p = one - two / p;
+    p = V(less)(a, V(set1)(GCKPTI_TANH_SPLIT), small, p);
+    return V(either)(p, sign);
 }
 
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(erf)(GCKPTI_FLOATS x)
+GCKPTI_INLINED FLOATS V(erf)(FLOATS x)
 {
-    const GCKPTI_FLOATS one = GCKPTI_V(set1)(1.0f);
-    GCKPTI_FLOATS sign = GCKPTI_V(both)(x, GCKPTI_V(set1)(-0.0f)), a = GCKPTI_V(differ)(x, sign);
-    GCKPTI_FLOATS p = GCKPTI_V(poly)(gckpti_erf_c, 7, GCKPTI_V(mul)(a, a)), b, r, s;
-    GCKPTI_FLOATS small = GCKPTI_V(fma)(a, p, a);
-    GCKPTI_INTS n;
-    b = GCKPTI_V(min)(GCKPTI_V(set1)(GCKPTI_ERF_MAX), a);
-    p = GCKPTI_V(poly)(gckpti_erfc_c, 7, b);
-    b = GCKPTI_V(differ)(b, GCKPTI_V(set1)(-0.0f));
-    p = GCKPTI_V(exp_reduce)(GCKPTI_V(fma)(p, b, GCKPTI_V(zero)()), &r, &n);
-    s = GCKPTI_V(exponent)(GCKPTI_V(plus)(n, 127));
-    p = GCKPTI_V(fnma)(GCKPTI_V(mul)(r, s), p, GCKPTI_V(sub)(one, s));
-    return GCKPTI_V(either)(GCKPTI_V(less)(a, GCKPTI_V(set1)(GCKPTI_ERF_SPLIT), small, p), sign);
+    const FLOATS one = V(set1)(1.0f);
+    FLOATS sign = V(both)(x, V(set1)(-0.0f)), a = V(differ)(x, sign);
+    FLOATS p = V(poly)(gckpti_erf_c, 7, a * a), b, r, s;
+    FLOATS small = V(fma)(a, p, a);
+    INTS n;
+    b = V(min)(V(set1)(GCKPTI_ERF_MAX), a);
+    p = V(poly)(gckpti_erfc_c, 7, b);
+    b = V(differ)(b, V(set1)(-0.0f));
+    p = V(exp_reduce)(V(fma)(p, b, V(zero)()), &r, &n);
+    s = V(exponent)(n + 127);
+    p = V(fnma)(r * s, p, one - s);
+    return V(either)(V(less)(a, V(set1)(GCKPTI_ERF_SPLIT), small, p), sign);
 }
 
 /* Of finite x >= 1. */
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(log)(GCKPTI_FLOATS x)
+GCKPTI_INLINED FLOATS V(log)(FLOATS x)
 {
-    const GCKPTI_INTS u = GCKPTI_V(plus)(GCKPTI_V(bits)(x), 0x00555555);
-    GCKPTI_FLOATS n = GCKPTI_V(floats)(GCKPTI_V(plus)(GCKPTI_V(biased)(u), 0x4b000000)), f, f2, p;
-    GCKPTI_FLOATS high, low;
-    n = GCKPTI_V(sub)(n, GCKPTI_V(set1)(8388608.0f + 127.0f)); /* the bits above were 2^23 + n */
-    f = GCKPTI_V(floats)(GCKPTI_V(plus)(GCKPTI_V(and_ints)(u, 0x007fffff), 0x3f2aaaab));
-    f = GCKPTI_V(sub)(f, GCKPTI_V(set1)(1.0f)), f2 = GCKPTI_V(mul)(f, f);
-    p = GCKPTI_V(poly)(gckpti_log_c, 9, f);
-    high = GCKPTI_V(fma)(n, GCKPTI_V(set1)(0.693359375f), f);
-    low = GCKPTI_V(sub)(high, GCKPTI_V(mul)(n, GCKPTI_V(set1)(0.693359375f)));
-    low = GCKPTI_V(sub)(f, low);
-    low = GCKPTI_V(fma)(GCKPTI_V(set1)(-0.5f), f2,
-                        GCKPTI_V(fma)(n, GCKPTI_V(set1)(-2.12194440e-4f), low));
-    return GCKPTI_V(add)(high, GCKPTI_V(fma)(GCKPTI_V(mul)(f, f2), p, low));
+    const INTS u = V(bits)(x) + 0x00555555;
+    FLOATS n = V(floats)((u >> 23) + 0x4b000000), f, f2, p;
+    FLOATS high, low;
+    n = n - V(set1)(8388608.0f + 127.0f); /* the bits above were 2^23 + n */
+    f = V(floats)((u & 0x007fffff) + 0x3f2aaaab);
+    f = f - V(set1)(1.0f), f2 = f * f;
+    p = V(poly)(gckpti_log_c, 9, f);
+    high = V(fma)(n, V(set1)(0.693359375f), f);
+    low = high - n * V(set1)(0.693359375f);
+    low = f - low;
+    low = V(fma)(V(set1)(-0.5f), f2, V(fma)(n, V(set1)(-2.12194440e-4f), low));
+    return high + V(fma)(f * f2, p, low);
 }
 
-/* A row's 32 lanes are 32 / GCKPTI_W vectors with names: arrays of them would live in memory. */
-#if GCKPTI_W == 16
+/* A row's 32 lanes are 32 / W vectors with names: arrays of them would live in memory. */
+#if W == 16
 #define GCKPTI_EACH_LANE(X) X(0) X(1)
-#define GCKPTI_LANES(op)    GCKPTI_V(op)(lane1, lane0)
-#elif GCKPTI_W == 8
+#define GCKPTI_LANES(op)    V(op)(lane1, lane0)
+#elif W == 8
 #define GCKPTI_EACH_LANE(X) X(0) X(1) X(2) X(3)
-#define GCKPTI_LANES(op)    GCKPTI_V(op)(GCKPTI_V(op)(lane3, lane1), GCKPTI_V(op)(lane2, lane0))
+#define GCKPTI_LANES(op)    V(op)(V(op)(lane3, lane1), V(op)(lane2, lane0))
 #else
 #define GCKPTI_EACH_LANE(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 #define GCKPTI_LANES(op)                                                                           \
-    GCKPTI_V(op)                                                                                   \
-    (GCKPTI_V(op)(GCKPTI_V(op)(lane7, lane3), GCKPTI_V(op)(lane5, lane1)),                         \
-     GCKPTI_V(op)(GCKPTI_V(op)(lane6, lane2), GCKPTI_V(op)(lane4, lane0)))
+    V(op)                                                                                          \
+    (V(op)(V(op)(lane7, lane3), V(op)(lane5, lane1)),                                              \
+     V(op)(V(op)(lane6, lane2), V(op)(lane4, lane0)))
 #endif
 
-/* What a row's elements at..at+GCKPTI_W-1, of which `left` exist, add to their lanes. */
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(term)(const gckpti_row *row, int64_t at,
-                                                          int64_t left, GCKPTI_FLOATS sum)
+/* What a row's elements at..at+W-1, of which `left` exist, add to their lanes. */
+GCKPTI_INLINED FLOATS V(term)(const gckpti_row *row, int64_t at, int64_t left, FLOATS sum)
 {
-    GCKPTI_FLOATS x = GCKPTI_V(load_n)(row->x + at, left), y;
+    FLOATS x = V(load_n)(row->x + at, left), y;
     if (row->kind == GCKPTI_SUM)
-        return GCKPTI_V(add)(GCKPTI_V(sub)(x, GCKPTI_V(set1)(row->first)), sum);
+        return x - V(set1)(row->first) + sum;
     if (row->kind == GCKPTI_PRODUCTS)
-        return GCKPTI_V(add)(
-            GCKPTI_V(fma)(x, GCKPTI_V(load_n)(row->y + at, left), GCKPTI_V(zero)()), sum);
+        return V(fma)(x, V(load_n)(row->y + at, left), V(zero)()) + sum;
     if (row->kind == GCKPTI_TOP)
-        return GCKPTI_V(max)(x, sum);
+        return V(max)(x, sum);
     if (row->kind == GCKPTI_DOT)
-        return GCKPTI_V(fma)(x, GCKPTI_V(load_n)(row->y + at, left), sum);
+        return V(fma)(x, V(load_n)(row->y + at, left), sum);
     if (row->kind == GCKPTI_EXP) {
-        x = GCKPTI_V(exp)(GCKPTI_V(sub)(x, GCKPTI_V(set1)(row->mean)));
+        x = V(exp)(x - V(set1)(row->mean));
         if (row->out)
-            GCKPTI_V(store_n)(row->out + at, x, left);
-        return GCKPTI_V(add)(sum, x);
+            V(store_n)(row->out + at, x, left);
+        return sum + x;
     }
-    x = GCKPTI_V(sub)(GCKPTI_V(sub)(x, GCKPTI_V(set1)(row->first)), GCKPTI_V(set1)(row->mean));
+    x = x - V(set1)(row->first) - V(set1)(row->mean);
     if (row->kind == GCKPTI_SQUARES)
-        return GCKPTI_V(fma)(x, x, sum);
-    x = GCKPTI_V(mul)(x, GCKPTI_V(set1)(row->rstd));
-    y = GCKPTI_V(load_n)(row->y + at, left);
+        return V(fma)(x, x, sum);
+    x = x * V(set1)(row->rstd);
+    y = V(load_n)(row->y + at, left);
     if (row->z)
-        y = GCKPTI_V(fma)(y, GCKPTI_V(load_n)(row->z + at, left), GCKPTI_V(zero)());
-    return GCKPTI_V(fma)(y, x, sum);
+        y = V(fma)(y, V(load_n)(row->z + at, left), V(zero)());
+    return V(fma)(y, x, sum);
 }
 
-GCKPTI_INLINED GCKPTI_TARGET float GCKPTI_V(reduce)(const gckpti_row *row, int64_t n)
+GCKPTI_INLINED float V(reduce)(const gckpti_row *row, int64_t n)
 {
-#define GCKPTI_LANE_START(i) GCKPTI_FLOATS lane##i = start;
-#define GCKPTI_LANE_TERM(i)  lane##i = GCKPTI_V(term)(row, at + GCKPTI_W * (i), GCKPTI_W, lane##i);
+#define GCKPTI_LANE_START(i) FLOATS lane##i = start;
+#define GCKPTI_LANE_TERM(i)  lane##i = V(term)(row, at + W * (i), W, lane##i);
 #define GCKPTI_LANE_REST(i)                                                                        \
     if (at < n)                                                                                    \
-        lane##i = GCKPTI_V(upto)(n - at, GCKPTI_V(term)(row, at, n - at, lane##i), lane##i);       \
-    at += GCKPTI_W;
-    const GCKPTI_FLOATS start = GCKPTI_V(set1)(row->kind == GCKPTI_TOP ? -GCKPTI_INFINITY : 0.0f);
+        lane##i = V(upto)(n - at, V(term)(row, at, n - at, lane##i), lane##i);                     \
+    at += W;
+    const FLOATS start = V(set1)(row->kind == GCKPTI_TOP ? -GCKPTI_INFINITY : 0.0f);
     int64_t at = 0;
     GCKPTI_EACH_LANE(GCKPTI_LANE_START)
     for (; at + 32 <= n; at += 32) {
         GCKPTI_EACH_LANE(GCKPTI_LANE_TERM)
     }
     GCKPTI_EACH_LANE(GCKPTI_LANE_REST)
-    return row->kind == GCKPTI_TOP ? GCKPTI_V(fold_max)(GCKPTI_LANES(max))
-                                   : GCKPTI_V(fold_sum)(GCKPTI_LANES(add));
+    return row->kind == GCKPTI_TOP ? V(fold_max)(GCKPTI_LANES(max))
+                                   : V(fold_sum)(GCKPTI_LANES(add));
 #undef GCKPTI_LANE_START
 #undef GCKPTI_LANE_TERM
 #undef GCKPTI_LANE_REST
 }
 
 /* gckpti_dot, gckpti_sum, gckpti_max */
-static GCKPTI_TARGET float GCKPTI_V(dot)(const float *x, const float *y, int64_t n)
+static GCKPTI_TARGET float V(dot)(const float *x, const float *y, int64_t n)
 {
     const gckpti_row row = { GCKPTI_DOT, x, y, NULL, NULL, 0.0f, 0.0f, 0.0f };
-    return GCKPTI_V(reduce)(&row, n);
+    return V(reduce)(&row, n);
 }
 
-static GCKPTI_TARGET float GCKPTI_V(sum)(const float *x, int64_t n)
+static GCKPTI_TARGET float V(sum)(const float *x, int64_t n)
 {
     const gckpti_row row = { GCKPTI_SUM, x, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
-    return GCKPTI_V(reduce)(&row, n);
+    return V(reduce)(&row, n);
 }
 
-static GCKPTI_TARGET float GCKPTI_V(top)(const float *x, int64_t n)
+static GCKPTI_TARGET float V(top)(const float *x, int64_t n)
 {
     const gckpti_row row = { GCKPTI_TOP, x, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
-    return GCKPTI_V(reduce)(&row, n);
+    return V(reduce)(&row, n);
 }
 
 /* gckpti_online: p[j] = exp(x[j] - max), p may be x or NULL. */
-static GCKPTI_TARGET float GCKPTI_V(online)(const float *x, float *p, int64_t n, int first,
-                                            float *max, float *sum)
+static GCKPTI_TARGET float V(online)(const float *x, float *p, int64_t n, int first, float *max,
+                                     float *sum)
 {
     gckpti_row row = { GCKPTI_EXP, x, NULL, NULL, p, 0.0f, 0.0f, 0.0f };
     float factor = 0.0f, added;
-    float top = GCKPTI_V(top)(x, n);
+    float top = V(top)(x, n);
     top = first || top > *max ? top : *max;
     row.mean = gckpti_shift(top);
     if (!first)
         factor = gckpti_exp(*max - row.mean);
-    added = GCKPTI_V(reduce)(&row, n);
+    added = V(reduce)(&row, n);
     *sum = first ? added : gckpti_fma(*sum, factor, added);
     *max = top;
     return factor;
 }
 
 /* gckpti_put_product and gckpti_link */
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(put)(float *d, GCKPTI_FLOATS a, GCKPTI_FLOATS b,
-                                                int accumulate, int64_t n)
+GCKPTI_INLINED void V(put)(float *d, FLOATS a, FLOATS b, int accumulate, int64_t n)
 {
-    a = accumulate ? GCKPTI_V(fma)(a, b, GCKPTI_V(load_n)(d, n)) : GCKPTI_V(mul)(a, b);
-    GCKPTI_V(store_n)(d, a, n);
+    if (accumulate)
+        a = V(fma)(a, b, V(load_n)(d, n));
+    else
+        a = a * b;
+    V(store_n)(d, a, n);
 }
 
-static GCKPTI_TARGET void GCKPTI_V(divide)(float *x, float by, int64_t n)
+static GCKPTI_TARGET void V(divide)(float *x, float by, int64_t n)
 {
-    for (int64_t i = 0; i < n; i += GCKPTI_W)
-        GCKPTI_V(store_n)
-    (x + i, GCKPTI_V(div)(GCKPTI_V(load_n)(x + i, n - i), GCKPTI_V(set1)(by)), n - i);
+    for (int64_t i = 0; i < n; i += W)
+        V(store_n)(x + i, V(load_n)(x + i, n - i) / V(set1)(by), n - i);
 }
 
-static GCKPTI_TARGET float GCKPTI_V(square_sum)(const float *x, int64_t n)
+static GCKPTI_TARGET void V(add_to)(float *to, const float *from, int64_t n)
 {
-    return GCKPTI_V(dot)(x, x, n);
+    for (int64_t i = 0; i < n; i += W)
+        V(store_n)(to + i, V(load_n)(to + i, n - i) + V(load_n)(from + i, n - i), n - i);
 }
 
-static GCKPTI_TARGET void GCKPTI_V(adamw)(float *w, const float *g, float *m, float *v, int64_t n,
-                                          const gckpti_adamw *a)
+static GCKPTI_TARGET float V(square_sum)(const float *x, int64_t n) { return V(dot)(x, x, n); }
+
+static GCKPTI_TARGET void V(adamw)(float *w, const float *g, float *m, float *v, int64_t n,
+                                   const gckpti_adamw *a)
 {
-    for (int64_t i = 0; i < n; i += GCKPTI_W) {
+    for (int64_t i = 0; i < n; i += W) {
         int64_t left = n - i;
-        GCKPTI_FLOATS d = GCKPTI_V(mul)(GCKPTI_V(load_n)(g + i, left), GCKPTI_V(set1)(a->scale));
-        GCKPTI_FLOATS w1 = GCKPTI_V(load_n)(w + i, left);
-        GCKPTI_FLOATS m1 = GCKPTI_V(mul)(GCKPTI_V(set1)(a->rest1), d);
-        GCKPTI_FLOATS v1 = GCKPTI_V(mul)(GCKPTI_V(set1)(a->rest2), GCKPTI_V(mul)(d, d));
-        m1 = GCKPTI_V(fma)(GCKPTI_V(set1)(a->beta1), GCKPTI_V(load_n)(m + i, left), m1);
-        v1 = GCKPTI_V(fma)(GCKPTI_V(set1)(a->beta2), GCKPTI_V(load_n)(v + i, left), v1);
-        d = GCKPTI_V(sqrt)(GCKPTI_V(mul)(v1, GCKPTI_V(set1)(a->correct2)));
-        d = GCKPTI_V(div)(m1, GCKPTI_V(add)(d, GCKPTI_V(set1)(a->eps)));
-        w1 = GCKPTI_V(fnma)(GCKPTI_V(set1)(a->decay), w1, w1);
-        GCKPTI_V(store_n)(m + i, m1, left);
-        GCKPTI_V(store_n)(v + i, v1, left);
-        GCKPTI_V(store_n)(w + i, GCKPTI_V(fnma)(GCKPTI_V(set1)(a->rate), d, w1), left);
+        FLOATS d = V(load_n)(g + i, left) * V(set1)(a->scale);
+        FLOATS w1 = V(load_n)(w + i, left);
+        FLOATS m1 = V(set1)(a->rest1) * d;
+        FLOATS v1 = V(set1)(a->rest2) * (d * d);
+        m1 = V(fma)(V(set1)(a->beta1), V(load_n)(m + i, left), m1);
+        v1 = V(fma)(V(set1)(a->beta2), V(load_n)(v + i, left), v1);
+        d = V(sqrt)(v1 * V(set1)(a->correct2));
+        d = m1 / (d + V(set1)(a->eps));
+        w1 = V(fnma)(V(set1)(a->decay), w1, w1);
+        V(store_n)(m + i, m1, left);
+        V(store_n)(v + i, v1, left);
+        V(store_n)(w + i, V(fnma)(V(set1)(a->rate), d, w1), left);
     }
 }
 
 /* ---- elementwise ops ---- */
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(gelu_tanh)(GCKPTI_FLOATS x)
+GCKPTI_INLINED FLOATS V(gelu_tanh)(FLOATS x)
 {
-    GCKPTI_FLOATS u = GCKPTI_V(fma)(GCKPTI_V(mul)(x, x), GCKPTI_V(set1)(GCKPTI_GELU_C3),
-                                    GCKPTI_V(set1)(GCKPTI_GELU_C1));
-    return GCKPTI_V(tanh)(GCKPTI_V(mul)(x, u));
+    FLOATS u = V(fma)(x * x, V(set1)(GCKPTI_GELU_C3), V(set1)(GCKPTI_GELU_C1));
+    return V(tanh)(x * u);
 }
 
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(one_and_exp)(GCKPTI_FLOATS x)
+GCKPTI_INLINED FLOATS V(one_and_exp)(FLOATS x)
 {
-    x = GCKPTI_V(exp)(GCKPTI_V(differ)(x, GCKPTI_V(set1)(-0.0f)));
-    return GCKPTI_V(add)(GCKPTI_V(set1)(1.0f), x);
+    x = V(exp)(V(differ)(x, V(set1)(-0.0f)));
+    return V(set1)(1.0f) + x;
 }
 
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(curve)(int kind, GCKPTI_FLOATS x)
+/* The value of an elementwise op; of curves y is not used. */
+GCKPTI_INLINED FLOATS V(value)(int kind, FLOATS x, FLOATS y)
 {
-    const GCKPTI_FLOATS zero = GCKPTI_V(zero)(), one = GCKPTI_V(set1)(1.0f);
-    GCKPTI_FLOATS half = GCKPTI_V(mul)(GCKPTI_V(set1)(0.5f), x);
+    const FLOATS zero = V(zero)(), one = V(set1)(1.0f), half = V(set1)(0.5f) * x;
+    if (kind == GCKPTI_ADD)
+        return x + y;
+    if (kind == GCKPTI_SUB)
+        return x - y;
+    if (kind == GCKPTI_MUL)
+        return x * y;
     if (kind == GCKPTI_RELU)
-        return GCKPTI_V(less)(x, zero, zero, x);
+        return V(less)(x, zero, zero, x);
     if (kind == GCKPTI_GELU)
-        return GCKPTI_V(fma)(half, GCKPTI_V(gelu_tanh)(x), half);
+        return V(fma)(half, V(gelu_tanh)(x), half);
     if (kind == GCKPTI_GELU_ERF)
-        return GCKPTI_V(fma)(half, GCKPTI_V(erf)(GCKPTI_V(mul)(GCKPTI_V(set1)(0.707106781f), x)),
-                             half);
+        return V(fma)(half, V(erf)(V(set1)(0.707106781f) * x), half);
     if (kind == GCKPTI_TANH)
-        return GCKPTI_V(tanh)(x);
-    return GCKPTI_V(div)(kind == GCKPTI_SILU ? x : one, GCKPTI_V(one_and_exp)(x));
+        return V(tanh)(x);
+    return (kind == GCKPTI_SILU ? x : one) / V(one_and_exp)(x);
 }
 
-/* relu: 1 or 0; it is not multiplied. tanh and sigmoid take their slope at the result. */
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(slope)(int kind, GCKPTI_FLOATS x)
+/* By this the gradient is multiplied (relu: it is taken or left). tanh and sigmoid take their slope
+ * at the result; mul's is the other input. */
+GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x)
 {
-    const GCKPTI_FLOATS one = GCKPTI_V(set1)(1.0f), half = GCKPTI_V(set1)(0.5f);
-    GCKPTI_FLOATS t, u;
+    const FLOATS one = V(set1)(1.0f), half = V(set1)(0.5f);
+    FLOATS t, u;
+    if (kind == GCKPTI_MUL)
+        return x;
     if (kind == GCKPTI_TANH)
-        return GCKPTI_V(fnma)(x, x, one);
+        return V(fnma)(x, x, one);
     if (kind == GCKPTI_SIGMOID)
-        return GCKPTI_V(fnma)(x, x, x);
+        return V(fnma)(x, x, x);
     if (kind == GCKPTI_SILU) {
-        t = GCKPTI_V(div)(one, GCKPTI_V(one_and_exp)(x));
-        return GCKPTI_V(fma)(GCKPTI_V(mul)(x, t), GCKPTI_V(sub)(one, t), t);
+        t = one / V(one_and_exp)(x);
+        return V(fma)(x * t, one - t, t);
     }
     if (kind == GCKPTI_GELU_ERF) {
-        t = GCKPTI_V(erf)(GCKPTI_V(mul)(GCKPTI_V(set1)(0.707106781f), x));
-        u = GCKPTI_V(exp)(GCKPTI_V(mul)(GCKPTI_V(mul)(GCKPTI_V(set1)(-0.5f), x), x));
-        return GCKPTI_V(fma)(GCKPTI_V(mul)(GCKPTI_V(set1)(0.398942280f), x), u,
-                             GCKPTI_V(fma)(half, t, half));
+        t = V(erf)(V(set1)(0.707106781f) * x);
+        u = V(exp)(V(set1)(-0.5f) * x * x);
+        return V(fma)(V(set1)(0.398942280f) * x, u, V(fma)(half, t, half));
     }
-    t = GCKPTI_V(gelu_tanh)(x);
-    u = GCKPTI_V(fma)(GCKPTI_V(mul)(x, x), GCKPTI_V(set1)(3.0f * GCKPTI_GELU_C3),
-                      GCKPTI_V(set1)(GCKPTI_GELU_C1));
-    x = GCKPTI_V(mul)(GCKPTI_V(mul)(half, x), GCKPTI_V(fnma)(t, t, one));
-    return GCKPTI_V(fma)(x, u, GCKPTI_V(fma)(half, t, half));
+    t = V(gelu_tanh)(x);
+    u = V(fma)(x * x, V(set1)(3.0f * GCKPTI_GELU_C3), V(set1)(GCKPTI_GELU_C1));
+    x = half * x * V(fnma)(t, t, one);
+    return V(fma)(x, u, V(fma)(half, t, half));
 }
 
+/* A loop for each kind, so that `kind` is a constant in it. */
 #define GCKPTI_EACH_CURVE(X)                                                                       \
-    X(GCKPTI_GELU) X(GCKPTI_GELU_ERF) X(GCKPTI_SILU) X(GCKPTI_TANH) X(GCKPTI_SIGMOID)
-static GCKPTI_TARGET void GCKPTI_V(curve_forward)(int kind, const float *x, float *y, int64_t n)
+    X(GCKPTI_RELU) X(GCKPTI_GELU) X(GCKPTI_GELU_ERF) X(GCKPTI_SILU) X(GCKPTI_TANH) X(GCKPTI_SIGMOID)
+static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
 {
-#define GCKPTI_CURVE(k)                                                                            \
+    const float *x = call->in[0].data, *y = call->in[kind < GCKPTI_ADD ? 0 : 1].data;
+    int64_t n = gckpti_elements(&call->shape);
+#define GCKPTI_KIND(k)                                                                             \
     case k:                                                                                        \
-        for (int64_t j = 0; j < n; j += GCKPTI_W)                                                  \
-            GCKPTI_V(store_n)(y + j, GCKPTI_V(curve)(k, GCKPTI_V(load_n)(x + j, n - j)), n - j);   \
-        return;
+        for (int64_t j = 0; j < n; j += W) {                                                       \
+            FLOATS u = V(load_n)(x + j, n - j), v = k < GCKPTI_ADD ? u : V(load_n)(y + j, n - j);  \
+            V(store_n)(call->out + j, V(value)(k, u, v), n - j);                                   \
+        }                                                                                          \
+        break;
     switch (kind) {
-        GCKPTI_EACH_CURVE(GCKPTI_CURVE)
-        GCKPTI_CURVE(GCKPTI_RELU)
+        GCKPTI_EACH_CURVE(GCKPTI_KIND)
+        GCKPTI_KIND(GCKPTI_ADD)
+        GCKPTI_KIND(GCKPTI_SUB)
+        GCKPTI_KIND(GCKPTI_MUL)
     }
-#undef GCKPTI_CURVE
+#undef GCKPTI_KIND
 }
 
-static GCKPTI_TARGET void GCKPTI_V(curve_backward)(int kind, const float *at, const float *g,
-                                                   float *d, int accumulate, int64_t n)
+/* d (+)= g times the slope at x */
+GCKPTI_INLINED void V(put_slope)(int kind, float *d, FLOATS g, FLOATS x, int accumulate, int64_t n)
 {
-#define GCKPTI_CURVE(k)                                                                            \
-    case k:                                                                                        \
-        for (int64_t j = 0; j < n; j += GCKPTI_W)                                                  \
-            GCKPTI_V(put)                                                                          \
-        (d + j, GCKPTI_V(load_n)(g + j, n - j),                                                    \
-         GCKPTI_V(slope)(k, GCKPTI_V(load_n)(at + j, n - j)), accumulate, n - j);                  \
-        return;
-    const GCKPTI_FLOATS zero = GCKPTI_V(zero)();
-    switch (kind) {
-        GCKPTI_EACH_CURVE(GCKPTI_CURVE)
-    }
-    for (int64_t j = 0; j < n; j += GCKPTI_W) {
-        GCKPTI_FLOATS y = GCKPTI_V(load_n)(at + j, n - j);
-        y = GCKPTI_V(less)(zero, y, GCKPTI_V(load_n)(g + j, n - j), zero);
+    if (kind == GCKPTI_RELU) {
+        g = V(less)(V(zero)(), x, g, V(zero)());
         if (accumulate)
-            y = GCKPTI_V(add)(GCKPTI_V(load_n)(d + j, n - j), y);
-        GCKPTI_V(store_n)(d + j, y, n - j);
+            g = V(load_n)(d, n) + g;
+        V(store_n)(d, g, n);
+    } else {
+        V(put)(d, g, V(slope)(kind, x), accumulate, n);
     }
-#undef GCKPTI_CURVE
+}
+
+/* The gradient of input i. */
+static GCKPTI_TARGET void V(slopes)(const gckpt_call *call, int kind, int i)
+{
+    int at_out = kind == GCKPTI_RELU || kind == GCKPTI_TANH || kind == GCKPTI_SIGMOID;
+    const float *x = at_out ? call->out : call->in[kind == GCKPTI_MUL ? 1 - i : 0].data;
+    const float *g = call->grad_out;
+    float *d = call->in[i].grad;
+    int64_t n = gckpti_elements(&call->shape);
+#define GCKPTI_KIND(k)                                                                             \
+    case k:                                                                                        \
+        for (int64_t j = 0; j < n; j += W)                                                         \
+            V(put_slope)(k, d + j, V(load_n)(g + j, n - j), V(load_n)(x + j, n - j),               \
+                         call->in[i].accumulate, n - j);                                           \
+        break;
+    switch (kind) {
+        GCKPTI_EACH_CURVE(GCKPTI_KIND)
+        GCKPTI_KIND(GCKPTI_MUL)
+    }
+#undef GCKPTI_KIND
 }
 #undef GCKPTI_EACH_CURVE
 
-static GCKPTI_TARGET void GCKPTI_V(pair_forward)(int kind, const float *a, const float *b, float *y,
-                                                 int64_t n)
+static GCKPTI_TARGET void V(elementwise_backward)(const gckpt_call *call, int kind)
 {
-    for (int64_t j = 0; j < n; j += GCKPTI_W) {
-        GCKPTI_FLOATS u = GCKPTI_V(load_n)(a + j, n - j), v = GCKPTI_V(load_n)(b + j, n - j);
-        u = kind == GCKPTI_ADD   ? GCKPTI_V(add)(u, v)
-            : kind == GCKPTI_SUB ? GCKPTI_V(sub)(u, v)
-                                 : GCKPTI_V(mul)(u, v);
-        GCKPTI_V(store_n)(y + j, u, n - j);
-    }
-}
-
-static GCKPTI_TARGET void GCKPTI_V(product_gradient)(const float *g, const float *other, float *d,
-                                                     int accumulate, int64_t n)
-{
-    for (int64_t j = 0; j < n; j += GCKPTI_W)
-        GCKPTI_V(put)
-    (d + j, GCKPTI_V(load_n)(g + j, n - j), GCKPTI_V(load_n)(other + j, n - j), accumulate, n - j);
+    if (kind == GCKPTI_ADD || kind == GCKPTI_SUB)
+        (kind == GCKPTI_ADD ? gckpti_add_backward : gckpti_sub_backward)(call);
+    else
+        for (int i = 0; i < call->inputs; i++)
+            if (call->in[i].grad)
+                V(slopes)(call, kind, i);
 }
 
 /* ---- softmax, layernorm and rmsnorm: a row ---- */
-static GCKPTI_TARGET void GCKPTI_V(softmax_forward)(const float *x, float *y, int64_t n)
+static GCKPTI_TARGET void V(softmax_forward)(const gckpt_call *call, int64_t r)
 {
-    float max, sum;
-    GCKPTI_V(online)(x, y, n, 1, &max, &sum);
+    int64_t n = gckpti_last(&call->shape);
+    float max, sum, *y = call->out + r * n;
+    V(online)(call->in[0].data + r * n, y, n, 1, &max, &sum);
     gckpti_softmax_end(&max, &sum);
-    GCKPTI_V(divide)(y, sum, n);
+    V(divide)(y, sum, n);
 }
 
-static GCKPTI_TARGET void GCKPTI_V(softmax_backward)(const float *y, const float *g, float *d,
-                                                     int accumulate, int64_t n)
+static GCKPTI_TARGET void V(softmax_backward)(const gckpt_call *call, int64_t r)
 {
-    const GCKPTI_FLOATS dot = GCKPTI_V(set1)(GCKPTI_V(dot)(g, y, n));
-    for (int64_t j = 0; j < n; j += GCKPTI_W)
-        GCKPTI_V(put)
-    (d + j, GCKPTI_V(load_n)(y + j, n - j), GCKPTI_V(sub)(GCKPTI_V(load_n)(g + j, n - j), dot),
-     accumulate, n - j);
+    int64_t n = gckpti_last(&call->shape);
+    const float *y = call->out + r * n, *g = call->grad_out + r * n;
+    float *d = call->in[0].grad + r * n;
+    const FLOATS dot = V(set1)(V(dot)(g, y, n));
+    for (int64_t j = 0; j < n; j += W)
+        V(put)(d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot,
+               call->in[0].accumulate, n - j);
 }
 
-static GCKPTI_TARGET void GCKPTI_V(norm_forward)(const gckpt_call *call, int64_t r)
+static GCKPTI_TARGET void V(norm_forward)(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape);
@@ -17114,23 +16095,22 @@ static GCKPTI_TARGET void GCKPTI_V(norm_forward)(const gckpt_call *call, int64_t
     gckpti_row row = { GCKPTI_SUM, x, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
     if (o->center) {
         row.first = x[0];
-        row.first += GCKPTI_V(reduce)(&row, n) / (float)n;
-        row.mean = GCKPTI_V(reduce)(&row, n) / (float)n;
+        row.first += V(reduce)(&row, n) / (float)n;
+        row.mean = V(reduce)(&row, n) / (float)n;
     }
     row.kind = GCKPTI_SQUARES;
-    row.rstd = gckpti_rsqrt(GCKPTI_V(reduce)(&row, n) / (float)n + 1e-5f);
-    const GCKPTI_FLOATS center = GCKPTI_V(set1)(row.mean), rstd = GCKPTI_V(set1)(row.rstd);
-    const GCKPTI_FLOATS first = GCKPTI_V(set1)(row.first);
-    for (int64_t j = 0; call->out && j < n; j += GCKPTI_W) {
-        GCKPTI_FLOATS d = GCKPTI_V(sub)(GCKPTI_V(load_n)(x + j, n - j), first);
-        d = GCKPTI_V(sub)(d, center);
-        GCKPTI_FLOATS h = GCKPTI_V(mul)(d, rstd);
-        GCKPTI_FLOATS y = gain ? GCKPTI_V(load_n)(gain + j, n - j) : rstd;
+    row.rstd = gckpti_rsqrt(V(reduce)(&row, n) / (float)n + 1e-5f);
+    const FLOATS center = V(set1)(row.mean), rstd = V(set1)(row.rstd);
+    const FLOATS first = V(set1)(row.first);
+    for (int64_t j = 0; call->out && j < n; j += W) {
+        FLOATS h = V(load_n)(x + j, n - j) - first - center, y = rstd;
+        if (gain)
+            h = h * rstd, y = V(load_n)(gain + j, n - j);
         if (bias)
-            y = GCKPTI_V(fma)(gain ? h : d, y, GCKPTI_V(load_n)(bias + j, n - j));
+            y = V(fma)(h, y, V(load_n)(bias + j, n - j));
         else
-            y = gain ? GCKPTI_V(mul)(h, y) : h;
-        GCKPTI_V(store_n)(call->out + r * n + j, y, n - j);
+            y = h * y;
+        V(store_n)(call->out + r * n + j, y, n - j);
     }
     float *aux = (float *)call->aux;
     if (aux && o->center) {
@@ -17141,34 +16121,32 @@ static GCKPTI_TARGET void GCKPTI_V(norm_forward)(const gckpt_call *call, int64_t
         aux[o->center ? 3 * r + 2 : r] = row.rstd;
 }
 
-static GCKPTI_TARGET void GCKPTI_V(norm_backward)(const gckpt_call *call, int64_t r)
+static GCKPTI_TARGET void V(norm_backward)(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const gckpti_row row = gckpti_norm_row(call, r);
     int64_t n = gckpti_last(&call->shape);
-    const GCKPTI_FLOATS mean = GCKPTI_V(set1)(row.mean), rstd = GCKPTI_V(set1)(row.rstd);
-    const GCKPTI_FLOATS first = GCKPTI_V(set1)(row.first), zero = GCKPTI_V(zero)();
+    const FLOATS mean = V(set1)(row.mean), rstd = V(set1)(row.rstd);
+    const FLOATS first = V(set1)(row.first), zero = V(zero)();
     const gckpti_row products = { GCKPTI_PRODUCTS, row.y, row.z, NULL, NULL, 0.0f, 0.0f, 0.0f };
-    float sum = !o->center ? 0.0f
-                : row.z    ? GCKPTI_V(reduce)(&products, n)
-                           : GCKPTI_V(sum)(row.y, n);
-    const GCKPTI_FLOATS a = GCKPTI_V(set1)(sum / (float)n);
-    const GCKPTI_FLOATS b = GCKPTI_V(set1)(GCKPTI_V(reduce)(&row, n) / (float)n);
-    for (int64_t j = 0; j < n; j += GCKPTI_W) {
-        GCKPTI_FLOATS h = GCKPTI_V(sub)(GCKPTI_V(load_n)(row.x + j, n - j), first);
-        GCKPTI_FLOATS u = GCKPTI_V(load_n)(row.y + j, n - j);
+    float sum = !o->center ? 0.0f : row.z ? V(reduce)(&products, n) : V(sum)(row.y, n);
+    const FLOATS a = V(set1)(sum / (float)n);
+    const FLOATS b = V(set1)(V(reduce)(&row, n) / (float)n);
+    for (int64_t j = 0; j < n; j += W) {
+        FLOATS h = V(load_n)(row.x + j, n - j) - first;
+        FLOATS u = V(load_n)(row.y + j, n - j);
         if (row.z)
-            u = GCKPTI_V(fma)(u, GCKPTI_V(load_n)(row.z + j, n - j), zero);
-        h = GCKPTI_V(mul)(GCKPTI_V(sub)(h, mean), rstd);
-        u = GCKPTI_V(fnma)(h, b, GCKPTI_V(sub)(u, a));
-        GCKPTI_V(put)(call->in[0].grad + r * n + j, rstd, u, call->in[0].accumulate, n - j);
+            u = V(fma)(u, V(load_n)(row.z + j, n - j), zero);
+        h = (h - mean) * rstd;
+        u = V(fnma)(h, b, u - a);
+        V(put)(call->in[0].grad + r * n + j, rstd, u, call->in[0].accumulate, n - j);
     }
 }
 
 /* ---- bf16 ---- */
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(load_bf16)(const uint16_t *x, int64_t n)
+GCKPTI_INLINED FLOATS V(load_bf16)(const uint16_t *x, int64_t n)
 {
-    float wide[GCKPTI_W] = { 0.0f };
+    float wide[W] = { 0.0f };
 #if GCKPTI_ISA == 3
     if (n >= 16) {
         __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)x));
@@ -17180,18 +16158,18 @@ GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(load_bf16)(const uint16_t *x
         return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
     }
 #endif
-    for (int64_t i = 0; i < GCKPTI_W && i < n; i++)
+    for (int64_t i = 0; i < W && i < n; i++)
         wide[i] = gckpti_from_bf16(x[i]);
-    return GCKPTI_V(load)(wide);
+    return V(load)(wide);
 }
 
-static GCKPTI_TARGET void GCKPTI_V(widen)(const uint16_t *x, float *y, int64_t n)
+static GCKPTI_TARGET void V(widen)(const uint16_t *x, float *y, int64_t n)
 {
-    for (int64_t i = 0; i < n; i += GCKPTI_W)
-        GCKPTI_V(store_n)(y + i, GCKPTI_V(load_bf16)(x + i, n - i), n - i);
+    for (int64_t i = 0; i < n; i += W)
+        V(store_n)(y + i, V(load_bf16)(x + i, n - i), n - i);
 }
 
-static GCKPTI_TARGET void GCKPTI_V(narrow)(const float *x, uint16_t *y, int64_t n)
+static GCKPTI_TARGET void V(narrow)(const float *x, uint16_t *y, int64_t n)
 {
     int64_t i = 0;
 #if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
@@ -17217,37 +16195,36 @@ static GCKPTI_TARGET void GCKPTI_V(narrow)(const float *x, uint16_t *y, int64_t 
 #if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
 /* 8 rows of c, `width` columns (16, 32 or 48): a pair of links a word; the first one is the upper
  * half. Subnormals are flushed (x86 does so after rounding, as its bf16 instructions do). */
-static GCKPTI_TARGET void GCKPTI_V(mixed_tile)(int64_t pairs, const uint32_t *a, int64_t a_step,
-                                               const uint32_t *b, int64_t width, float *c,
-                                               int64_t c_row)
+static GCKPTI_TARGET void V(mixed_tile)(int64_t pairs, const uint32_t *a, int64_t a_step,
+                                        const uint32_t *b, int64_t width, float *c, int64_t c_row)
 {
-    const GCKPTI_FLOATS upper = GCKPTI_V(set1)(gckpti_float(0xffff0000u));
+    const FLOATS upper = V(set1)(gckpti_float(0xffff0000u));
     const unsigned mode = _mm_getcsr();
     _mm_setcsr(mode | 0x8040u);
     for (int64_t i = 0; i < 8; i += 4)
-        for (int64_t j = 0; j < width; j += GCKPTI_W) {
+        for (int64_t j = 0; j < width; j += W) {
             const uint32_t *at = a + i, *of = b + j;
             float *to = c + i * c_row + j;
-            GCKPTI_FLOATS c0 = GCKPTI_V(load)(to), c1 = GCKPTI_V(load)(to + c_row);
-            GCKPTI_FLOATS c2 = GCKPTI_V(load)(to + 2 * c_row), c3 = GCKPTI_V(load)(to + 3 * c_row);
+            FLOATS c0 = V(load)(to), c1 = V(load)(to + c_row);
+            FLOATS c2 = V(load)(to + 2 * c_row), c3 = V(load)(to + 3 * c_row);
             for (int64_t p = 0; p < pairs; p++, at += a_step, of += width) {
-                float words[GCKPTI_W];
+                float words[W];
                 memcpy(words, of, sizeof words);
-                GCKPTI_FLOATS both = GCKPTI_V(load)(words), h = GCKPTI_V(both)(both, upper);
-                GCKPTI_FLOATS l = GCKPTI_V(lower)(both);
+                FLOATS both = V(load)(words), h = V(both)(both, upper);
+                FLOATS l = V(floats)(V(bits)(both) << 16);
 #define GCKPTI_MIXED_ROW(r)                                                                        \
-    c##r = GCKPTI_V(fma)(GCKPTI_V(set1)(gckpti_float(at[r] & 0xffff0000u)), h, c##r);              \
-    c##r = GCKPTI_V(fma)(GCKPTI_V(set1)(gckpti_float(at[r] << 16)), l, c##r);
+    c##r = V(fma)(V(set1)(gckpti_float(at[r] & 0xffff0000u)), h, c##r);                            \
+    c##r = V(fma)(V(set1)(gckpti_float(at[r] << 16)), l, c##r);
                 GCKPTI_MIXED_ROW(0)
                 GCKPTI_MIXED_ROW(1)
                 GCKPTI_MIXED_ROW(2)
                 GCKPTI_MIXED_ROW(3)
 #undef GCKPTI_MIXED_ROW
             }
-            GCKPTI_V(store)(to, c0);
-            GCKPTI_V(store)(to + c_row, c1);
-            GCKPTI_V(store)(to + 2 * c_row, c2);
-            GCKPTI_V(store)(to + 3 * c_row, c3);
+            V(store)(to, c0);
+            V(store)(to + c_row, c1);
+            V(store)(to + 2 * c_row, c2);
+            V(store)(to + 3 * c_row, c3);
         }
     _mm_setcsr(mode);
 }
@@ -17256,6 +16233,7 @@ static GCKPTI_TARGET void GCKPTI_V(mixed_tile)(int64_t pairs, const uint32_t *a,
 #if GCKPTI_ISA == 3 && GCKPTI_BF16
 #define GCKPTI_TARGET_BF16                                                                         \
     __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma")))
+#define GCKPTI_INLINED_BF16 static inline __attribute__((always_inline)) GCKPTI_TARGET_BF16
 /* vdpbf16ps takes the upper halves first: c = fma(l, l', fma(h, h', c)), subnormals flushed. */
 static GCKPTI_TARGET_BF16 void gckpti_mixed_tile_bf16(int64_t pairs, const uint32_t *a,
                                                       int64_t a_step, const uint32_t *b,
@@ -17290,8 +16268,7 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_tile_bf16(int64_t pairs, const uint3
 }
 
 /* 32 elements from x[at] (n < 32: then zeros) as bf16, element 2 q in the lower half of word q. */
-GCKPTI_INLINED GCKPTI_TARGET_BF16 __m512i gckpti_mixed_load(const gckpti_factor *x, int64_t at,
-                                                            int64_t n)
+GCKPTI_INLINED_BF16 __m512i gckpti_mixed_load(const gckpti_factor *x, int64_t at, int64_t n)
 {
     const __mmask32 mask = n >= 32 ? 0xffffffffu : (__mmask32)((1u << n) - 1u);
     if (x->bf16)
@@ -17302,8 +16279,8 @@ GCKPTI_INLINED GCKPTI_TARGET_BF16 __m512i gckpti_mixed_load(const gckpti_factor 
 }
 
 /* d[q * width + i]: word q of row i, for 8 rows and `pairs` (at most 16) words of each. */
-GCKPTI_INLINED GCKPTI_TARGET_BF16 void gckpti_mixed_turn(const __m512i *r, int64_t pairs,
-                                                         uint32_t *d, int64_t width)
+GCKPTI_INLINED_BF16 void gckpti_mixed_turn(const __m512i *r, int64_t pairs, uint32_t *d,
+                                           int64_t width)
 {
     __m512i u[8];
     uint32_t edge[16 * 8], *to = pairs < 16 ? edge : d;
@@ -17333,7 +16310,7 @@ GCKPTI_INLINED GCKPTI_TARGET_BF16 void gckpti_mixed_turn(const __m512i *r, int64
 }
 
 /* Words of one pair of links: 16 lanes of `first` in the upper halves, of `second` in the lower. */
-GCKPTI_INLINED GCKPTI_TARGET_BF16 __m512i gckpti_mixed_pair(__m256i first, __m256i second)
+GCKPTI_INLINED_BF16 __m512i gckpti_mixed_pair(__m256i first, __m256i second)
 {
     return _mm512_or_si512(_mm512_slli_epi32(_mm512_cvtepu16_epi32(first), 16),
                            _mm512_cvtepu16_epi32(second));
@@ -17377,83 +16354,80 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_bf16(const gckpti_factor *x, in
 }
 
 static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = { gckpti_mixed_tile_bf16,
-                                                                gckpti_mixed_pack_bf16,
-                                                                GCKPTI_V(widen), GCKPTI_V(narrow) };
+                                                                gckpti_mixed_pack_bf16, V(widen),
+                                                                V(narrow) };
 #undef GCKPTI_TARGET_BF16
+#undef GCKPTI_INLINED_BF16
 #endif
 
-static const gckpti_mixed_kernels GCKPTI_V(mixed_kernels) = {
+static const gckpti_mixed_kernels V(mixed_kernels) = {
 #if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
-    GCKPTI_V(mixed_tile),
+    V(mixed_tile),
 #else
     NULL,
 #endif
-    gckpti_mixed_pack, GCKPTI_V(widen), GCKPTI_V(narrow)
+    gckpti_mixed_pack, V(widen), V(narrow)
 };
 
 /* ---- sums over rows, from the first to the last: bias += g, gain += g * normalised x, as
  * gckpti_sum_add does; those of 4 vectors of columns stay in registers ---- */
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(sum_add)(GCKPTI_FLOATS *sum, GCKPTI_FLOATS *low,
-                                                    GCKPTI_FLOATS x)
+GCKPTI_INLINED void V(sum_add)(FLOATS *sum, FLOATS *low, FLOATS x)
 {
-    GCKPTI_FLOATS y = GCKPTI_V(sub)(x, *low), s = GCKPTI_V(add)(*sum, y);
-    *low = GCKPTI_V(sub)(GCKPTI_V(sub)(s, *sum), y);
+    FLOATS y = x - *low, s = *sum + y;
+    *low = s - *sum - y;
     *sum = s;
 }
 
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(sum_load)(const float *x, int64_t at, int64_t n)
+GCKPTI_INLINED FLOATS V(sum_load)(const float *x, int64_t at, int64_t n)
 {
-    return x && n > 0 ? GCKPTI_V(load_n)(x + at, n) : GCKPTI_V(zero)();
+    return x && n > 0 ? V(load_n)(x + at, n) : V(zero)();
 }
 
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(sum_store)(float *d, int64_t at, GCKPTI_FLOATS x,
-                                                      int64_t n)
+GCKPTI_INLINED void V(sum_store)(float *d, int64_t at, FLOATS x, int64_t n)
 {
     if (d && n > 0)
-        GCKPTI_V(store_n)(d + at, x, n);
+        V(store_n)(d + at, x, n);
 }
 
 #define GCKPTI_EACH_SUM(X) X(0) X(1) X(2) X(3)
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(columns_of)(const gckpti_columns *s, int64_t j,
-                                                       int64_t n, int gain, int bias)
+GCKPTI_INLINED void V(columns_of)(const gckpti_columns *s, int64_t j, int64_t n, int gain, int bias)
 {
     const int64_t c = gckpti_last(&s->call->shape), rows = gckpti_rows(&s->call->shape);
     const float *g = s->call->grad_out;
     const uint16_t *narrow = s->call->grad_out_bf16;
     int64_t at = j;
-#define GCKPTI_LEFT(i) (n - GCKPTI_W * (i))
+#define GCKPTI_LEFT(i) (n - W * (i))
 #define GCKPTI_SUM_START(i)                                                                        \
-    GCKPTI_FLOATS bias##i = GCKPTI_V(sum_load)(s->bias, j + GCKPTI_W * (i), GCKPTI_LEFT(i));       \
-    GCKPTI_FLOATS gain##i = GCKPTI_V(sum_load)(s->gain, j + GCKPTI_W * (i), GCKPTI_LEFT(i));       \
-    GCKPTI_FLOATS bias_low##i =                                                                    \
-        GCKPTI_V(sum_load)(s->bias_low, j + GCKPTI_W * (i), GCKPTI_LEFT(i));                       \
-    GCKPTI_FLOATS gain_low##i = GCKPTI_V(sum_load)(s->gain_low, j + GCKPTI_W * (i), GCKPTI_LEFT(i));
+    FLOATS bias##i = V(sum_load)(s->bias, j + W * (i), GCKPTI_LEFT(i));                            \
+    FLOATS gain##i = V(sum_load)(s->gain, j + W * (i), GCKPTI_LEFT(i));                            \
+    FLOATS bias_low##i = V(sum_load)(s->bias_low, j + W * (i), GCKPTI_LEFT(i));                    \
+    FLOATS gain_low##i = V(sum_load)(s->gain_low, j + W * (i), GCKPTI_LEFT(i));
 #define GCKPTI_SUM_ROW(i)                                                                          \
     if (GCKPTI_LEFT(i) > 0) {                                                                      \
-        GCKPTI_FLOATS x = g ? GCKPTI_V(load_n)(g + at + GCKPTI_W * (i), GCKPTI_LEFT(i))            \
-                            : GCKPTI_V(load_bf16)(narrow + at + GCKPTI_W * (i), GCKPTI_LEFT(i));   \
+        FLOATS x = g ? V(load_n)(g + at + W * (i), GCKPTI_LEFT(i))                                 \
+                     : V(load_bf16)(narrow + at + W * (i), GCKPTI_LEFT(i));                        \
         if (bias)                                                                                  \
-            GCKPTI_V(sum_add)(&bias##i, &bias_low##i, x);                                          \
+            V(sum_add)(&bias##i, &bias_low##i, x);                                                 \
         if (gain) {                                                                                \
-            GCKPTI_FLOATS h = GCKPTI_V(load_n)(row.x + j + GCKPTI_W * (i), GCKPTI_LEFT(i));        \
-            h = GCKPTI_V(sub)(GCKPTI_V(sub)(h, first), mean);                                      \
-            x = GCKPTI_V(fma)(x, GCKPTI_V(mul)(h, rstd), zero);                                    \
-            GCKPTI_V(sum_add)(&gain##i, &gain_low##i, x);                                          \
+            FLOATS h = V(load_n)(row.x + j + W * (i), GCKPTI_LEFT(i));                             \
+            h = h - first - mean;                                                                  \
+            x = V(fma)(x, h * rstd, zero);                                                         \
+            V(sum_add)(&gain##i, &gain_low##i, x);                                                 \
         }                                                                                          \
     }
 #define GCKPTI_SUM_END(i)                                                                          \
-    GCKPTI_V(sum_store)(s->bias, j + GCKPTI_W * (i), bias##i, GCKPTI_LEFT(i));                     \
-    GCKPTI_V(sum_store)(s->gain, j + GCKPTI_W * (i), gain##i, GCKPTI_LEFT(i));                     \
-    GCKPTI_V(sum_store)(s->bias_low, j + GCKPTI_W * (i), bias_low##i, GCKPTI_LEFT(i));             \
-    GCKPTI_V(sum_store)(s->gain_low, j + GCKPTI_W * (i), gain_low##i, GCKPTI_LEFT(i));
+    V(sum_store)(s->bias, j + W * (i), bias##i, GCKPTI_LEFT(i));                                   \
+    V(sum_store)(s->gain, j + W * (i), gain##i, GCKPTI_LEFT(i));                                   \
+    V(sum_store)(s->bias_low, j + W * (i), bias_low##i, GCKPTI_LEFT(i));                           \
+    V(sum_store)(s->gain_low, j + W * (i), gain_low##i, GCKPTI_LEFT(i));
     gckpti_row row = { GCKPTI_NORM, NULL, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
-    const GCKPTI_FLOATS zero = GCKPTI_V(zero)();
+    const FLOATS zero = V(zero)();
     GCKPTI_EACH_SUM(GCKPTI_SUM_START)
     for (int64_t r = 0; r < rows; r++, at += c) {
         if (gain)
             row = gckpti_norm_row(s->call, r);
-        const GCKPTI_FLOATS mean = GCKPTI_V(set1)(row.mean), rstd = GCKPTI_V(set1)(row.rstd);
-        const GCKPTI_FLOATS first = GCKPTI_V(set1)(row.first);
+        const FLOATS mean = V(set1)(row.mean), rstd = V(set1)(row.rstd);
+        const FLOATS first = V(set1)(row.first);
         GCKPTI_EACH_SUM(GCKPTI_SUM_ROW)
         (void)mean, (void)rstd, (void)first;
     }
@@ -17465,14 +16439,14 @@ GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(columns_of)(const gckpti_columns *s, 
 }
 #undef GCKPTI_EACH_SUM
 
-static GCKPTI_TARGET void GCKPTI_V(columns)(const gckpti_columns *s, int64_t first, int64_t end)
+static GCKPTI_TARGET void V(columns)(const gckpti_columns *s, int64_t first, int64_t end)
 {
     for (int64_t j = first, n; j < end; j += n) {
-        n = gckpti_part(end - j, 4 * GCKPTI_W);
-        if (!s->gain && n == 4 * GCKPTI_W)
-            GCKPTI_V(columns_of)(s, j, 4 * GCKPTI_W, 0, 1);
+        n = gckpti_part(end - j, 4 * W);
+        if (!s->gain && n == 4 * W)
+            V(columns_of)(s, j, 4 * W, 0, 1);
         else
-            GCKPTI_V(columns_of)(s, j, n, s->gain != NULL, s->bias != NULL);
+            V(columns_of)(s, j, n, s->gain != NULL, s->bias != NULL);
     }
 }
 
@@ -17491,35 +16465,34 @@ static GCKPTI_TARGET void GCKPTI_V(columns)(const gckpti_columns *s, int64_t fir
 /* c += chain of a(i,p) b(p) (from +0 if `fresh`), over at most GCKPTI_BAND rows and 2 vectors of
  * columns: k links, and at the triangle's edge a corner of links that not all rows have: row i the
  * links 0..i of it, after the others, or i.. of it, before them. b is read in whole vectors. */
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(strip_of)(const gckpti_strip *s, int64_t rows, int64_t n,
-                                                     int64_t k, int64_t corner, const float *a,
-                                                     const float *b, float *c)
+GCKPTI_INLINED void V(strip_of)(const gckpti_strip *s, int64_t rows, int64_t n, int64_t k,
+                                int64_t corner, const float *a, const float *b, float *c)
 {
     const int64_t a_step = s->a_step, b_step = s->b_step, c_row = s->c_row;
 #define GCKPTI_ROW_START(i)                                                                        \
     const float *a##i = a + ((i) < rows ? (i) : 0) * s->a_row;                                     \
-    GCKPTI_FLOATS l##i = GCKPTI_V(zero)(), h##i = l##i;                                            \
+    FLOATS l##i = V(zero)(), h##i = l##i;                                                          \
     if (!s->fresh && (i) < rows) {                                                                 \
-        l##i = GCKPTI_V(load_n)(c + (i)*c_row, n);                                                 \
-        if (n > GCKPTI_W)                                                                          \
-            h##i = GCKPTI_V(load_n)(c + (i)*c_row + GCKPTI_W, n - GCKPTI_W);                       \
+        l##i = V(load_n)(c + (i)*c_row, n);                                                        \
+        if (n > W)                                                                                 \
+            h##i = V(load_n)(c + (i)*c_row + W, n - W);                                            \
     }
 #define GCKPTI_ROW_LINK(i)                                                                         \
-    x = GCKPTI_V(set1)(*a##i), a##i += a_step;                                                     \
-    l##i = GCKPTI_V(fma)(x, b0, l##i), h##i = GCKPTI_V(fma)(x, b1, h##i);
+    x = V(set1)(*a##i), a##i += a_step;                                                            \
+    l##i = V(fma)(x, b0, l##i), h##i = V(fma)(x, b1, h##i);
 #define GCKPTI_ROW_CORNER(i)                                                                       \
-    x = GCKPTI_V(set1)(*a##i), a##i += a_step;                                                     \
+    x = V(set1)(*a##i), a##i += a_step;                                                            \
     if (s->edge == GCKPTI_AFTER ? p <= (i) : p >= (i))                                             \
-        l##i = GCKPTI_V(fma)(x, b0, l##i), h##i = GCKPTI_V(fma)(x, b1, h##i);
+        l##i = V(fma)(x, b0, l##i), h##i = V(fma)(x, b1, h##i);
 #define GCKPTI_ROW_STORE(i)                                                                        \
     if ((i) < rows) {                                                                              \
-        GCKPTI_V(store_n)(c + (i)*c_row, l##i, n);                                                 \
-        if (n > GCKPTI_W)                                                                          \
-            GCKPTI_V(store_n)(c + (i)*c_row + GCKPTI_W, h##i, n - GCKPTI_W);                       \
+        V(store_n)(c + (i)*c_row, l##i, n);                                                        \
+        if (n > W)                                                                                 \
+            V(store_n)(c + (i)*c_row + W, h##i, n - W);                                            \
     }
 #define GCKPTI_LINKS(count, ROW)                                                                   \
     for (int64_t p = 0; p < (count); p++, b += b_step) {                                           \
-        GCKPTI_FLOATS x, b0 = GCKPTI_V(load)(b), b1 = GCKPTI_V(load)(b + GCKPTI_W);                \
+        FLOATS x, b0 = V(load)(b), b1 = V(load)(b + W);                                            \
         GCKPTI_EACH_ROW(ROW)                                                                       \
     }
     GCKPTI_EACH_ROW(GCKPTI_ROW_START)
@@ -17536,19 +16509,19 @@ GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(strip_of)(const gckpti_strip *s, int6
 #undef GCKPTI_LINKS
 }
 
-static GCKPTI_TARGET void GCKPTI_V(strip)(const gckpti_strip *s, int64_t rows, int64_t n, int64_t k,
-                                          int64_t corner, const float *a, const float *b, float *c)
+static GCKPTI_TARGET void V(strip)(const gckpti_strip *s, int64_t rows, int64_t n, int64_t k,
+                                   int64_t corner, const float *a, const float *b, float *c)
 {
-    if (rows == GCKPTI_BAND && n == 2 * GCKPTI_W)
-        GCKPTI_V(strip_of)(s, GCKPTI_BAND, 2 * GCKPTI_W, k, corner, a, b, c);
+    if (rows == GCKPTI_BAND && n == 2 * W)
+        V(strip_of)(s, GCKPTI_BAND, 2 * W, k, corner, a, b, c);
     else
-        GCKPTI_V(strip_of)(s, rows, n, k, corner, a, b, c);
+        V(strip_of)(s, rows, n, k, corner, a, b, c);
 }
 
 /* The same for c (m,n). At an edge row i has the links 0..i (GCKPTI_AFTER) or i..k-1 of the k
  * (GCKPTI_BEFORE), or its columns before i are of no use (GCKPTI_ABOVE). */
-static GCKPTI_TARGET void GCKPTI_V(strips)(const gckpti_strip *s, int64_t m, int64_t n, int64_t k,
-                                           const float *a, const float *b, float *c)
+static GCKPTI_TARGET void V(strips)(const gckpti_strip *s, int64_t m, int64_t n, int64_t k,
+                                    const float *a, const float *b, float *c)
 {
     for (int64_t i = 0; i < m; i += GCKPTI_BAND) {
         int64_t rows = gckpti_part(m - i, GCKPTI_BAND), links = k, skip = 0, corner = 0;
@@ -17559,161 +16532,155 @@ static GCKPTI_TARGET void GCKPTI_V(strips)(const gckpti_strip *s, int64_t m, int
             if (links < 0)
                 return; /* no link is left */
         }
-        for (int64_t j = s->edge == GCKPTI_ABOVE ? i - i % (2 * GCKPTI_W) : 0; j < n;
-             j += 2 * GCKPTI_W)
-            GCKPTI_V(strip)
-        (s, rows, gckpti_part(n - j, 2 * GCKPTI_W), links, corner,
-         a + i * s->a_row + skip * s->a_step, b + skip * s->b_step + j, c + i * s->c_row + j);
+        for (int64_t j = s->edge == GCKPTI_ABOVE ? i - i % (2 * W) : 0; j < n; j += 2 * W)
+            V(strip)
+            (s, rows, gckpti_part(n - j, 2 * W), links, corner, a + i * s->a_row + skip * s->a_step,
+             b + skip * s->b_step + j, c + i * s->c_row + j);
     }
 }
 
 /* Rows of a token of the head each, side by side: d[i * wide + j]. */
-static GCKPTI_TARGET void GCKPTI_V(gather)(const gckpti_heads *h, const float *x, int64_t rows,
-                                           float *d)
+static GCKPTI_TARGET void V(gather)(const gckpti_heads *h, const float *x, int64_t rows, float *d)
 {
     for (int64_t i = 0; i < rows; i++, x += h->c, d += h->wide)
-        for (int64_t j = 0; j < h->d; j += GCKPTI_W)
-            GCKPTI_V(store)(d + j, GCKPTI_V(load_n)(x + j, h->d - j));
+        for (int64_t j = 0; j < h->d; j += W)
+            V(store)(d + j, V(load_n)(x + j, h->d - j));
 }
 
 /* strips of attention: in bf16 plans with subnormals flushed. */
-static GCKPTI_TARGET void GCKPTI_V(head_strips)(const gckpti_heads *h, const gckpti_strip *s,
-                                                int64_t m, int64_t n, int64_t k, const float *a,
-                                                const float *b, float *c)
+static GCKPTI_TARGET void V(head_strips)(const gckpti_heads *h, const gckpti_strip *s, int64_t m,
+                                         int64_t n, int64_t k, const float *a, const float *b,
+                                         float *c)
 {
 #if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
     if (h->mixed) {
         const unsigned mode = _mm_getcsr();
         _mm_setcsr(mode | 0x8040u);
         __asm__ volatile("" ::: "memory"); /* nothing is computed on the wrong side */
-        GCKPTI_V(strips)(s, m, n, k, a, b, c);
+        V(strips)(s, m, n, k, a, b, c);
         __asm__ volatile("" ::: "memory");
         _mm_setcsr(mode);
         return;
     }
 #endif
     (void)h; /* without them bf16 plans do not come here */
-    GCKPTI_V(strips)(s, m, n, k, a, b, c);
+    V(strips)(s, m, n, k, a, b, c);
 }
 
 /* n rows of [64][64] factors, rounded in bf16 plans. */
-static GCKPTI_TARGET void GCKPTI_V(head_factors)(const gckpti_heads *h, float *x, int64_t n)
+static GCKPTI_TARGET void V(head_factors)(const gckpti_heads *h, float *x, int64_t n)
 {
     uint16_t narrow[GCKPTI_BLOCK];
     for (int64_t j = 0; h->mixed && j < n; j++, x += GCKPTI_BLOCK) {
-        GCKPTI_V(narrow)(x, narrow, GCKPTI_BLOCK);
-        GCKPTI_V(widen)(narrow, x, GCKPTI_BLOCK);
+        V(narrow)(x, narrow, GCKPTI_BLOCK);
+        V(widen)(narrow, x, GCKPTI_BLOCK);
     }
 }
 
-/* gckpti_online down GCKPTI_W columns of x, [64][64] scores of which n rows exist: they become
+/* gckpti_online down W columns of x, [64][64] scores of which n rows exist: they become
  * their exponentials. edge: column i sees the rows 0..i+edge only (>= 63: all). */
-static GCKPTI_TARGET void GCKPTI_V(online_down)(float *x, int64_t n, int64_t edge, float scale,
-                                                int first, float *max, float *sum, float *factor)
+static GCKPTI_TARGET void V(online_down)(float *x, int64_t n, int64_t edge, float scale, int first,
+                                         float *max, float *sum, float *factor)
 {
-    const GCKPTI_FLOATS zero = GCKPTI_V(zero)(), least = GCKPTI_V(set1)(-GCKPTI_INFINITY);
-    GCKPTI_FLOATS top = least, other = least, shift, e[16], change = zero;
-    n = edge + GCKPTI_W < n ? edge + GCKPTI_W : n;
+    const FLOATS zero = V(zero)(), least = V(set1)(-GCKPTI_INFINITY);
+    FLOATS top = least, other = least, shift, e[16], change = zero;
+    n = edge + W < n ? edge + W : n;
     for (int64_t j = 0; j < n; j++) {
-        GCKPTI_FLOATS s = GCKPTI_V(load)(x + j * GCKPTI_BLOCK);
-        s = GCKPTI_V(fma)(s, GCKPTI_V(set1)(scale), zero);
+        FLOATS s = V(load)(x + j * GCKPTI_BLOCK);
+        s = V(fma)(s, V(set1)(scale), zero);
         if (j > edge)
-            s = GCKPTI_V(upto)(j - edge, least, s);
-        GCKPTI_V(store)(x + j * GCKPTI_BLOCK, s);
+            s = V(upto)(j - edge, least, s);
+        V(store)(x + j * GCKPTI_BLOCK, s);
         if (j & 1)
-            other = GCKPTI_V(max)(s, other);
+            other = V(max)(s, other);
         else
-            top = GCKPTI_V(max)(s, top);
+            top = V(max)(s, top);
     }
-    top = GCKPTI_V(max)(top, other);
+    top = V(max)(top, other);
     if (!first) {
-        other = GCKPTI_V(load)(max);
-        top = GCKPTI_V(max)(top, other);
+        other = V(load)(max);
+        top = V(max)(top, other);
     }
-    shift = GCKPTI_V(less)(least, top, top, zero);
+    shift = V(less)(least, top, top, zero);
     if (!first)
-        change = GCKPTI_V(exp)(GCKPTI_V(sub)(other, shift));
+        change = V(exp)(other - shift);
     for (int64_t j = 0; j < n; j++) {
-        GCKPTI_FLOATS s = GCKPTI_V(exp)(GCKPTI_V(sub)(GCKPTI_V(load)(x + j * GCKPTI_BLOCK), shift));
+        FLOATS s = V(exp)(V(load)(x + j * GCKPTI_BLOCK) - shift);
         if (j > edge)
-            s = GCKPTI_V(upto)(j - edge, zero, s);
-        GCKPTI_V(store)(x + j * GCKPTI_BLOCK, s);
+            s = V(upto)(j - edge, zero, s);
+        V(store)(x + j * GCKPTI_BLOCK, s);
     }
     for (int64_t j = n; j < GCKPTI_BLOCK; j++)
-        GCKPTI_V(store)(x + j * GCKPTI_BLOCK, zero);
+        V(store)(x + j * GCKPTI_BLOCK, zero);
     for (int l = 0; l < 16; l++, x += GCKPTI_BLOCK)
-        e[l] =
-            GCKPTI_V(add)(GCKPTI_V(add)(GCKPTI_V(load)(x), GCKPTI_V(load)(x + 32 * GCKPTI_BLOCK)),
-                          GCKPTI_V(add)(GCKPTI_V(load)(x + 16 * GCKPTI_BLOCK),
-                                        GCKPTI_V(load)(x + 48 * GCKPTI_BLOCK)));
+        e[l] = V(load)(x) + V(load)(x + 32 * GCKPTI_BLOCK) +
+               (V(load)(x + 16 * GCKPTI_BLOCK) + V(load)(x + 48 * GCKPTI_BLOCK));
     for (int half = 8; half; half /= 2)
         for (int l = 0; l < half; l++)
-            e[l] = GCKPTI_V(add)(e[l], e[l + half]);
+            e[l] = e[l] + e[l + half];
     if (!first)
-        e[0] = GCKPTI_V(fma)(GCKPTI_V(load)(sum), change, e[0]);
-    GCKPTI_V(store)(max, top);
-    GCKPTI_V(store)(sum, e[0]);
-    GCKPTI_V(store)(factor, change);
+        e[0] = V(fma)(V(load)(sum), change, e[0]);
+    V(store)(max, top);
+    V(store)(sum, e[0]);
+    V(store)(factor, change);
 }
 
 /* Queries `first`.. of a head. */
-static GCKPTI_TARGET void GCKPTI_V(attention_forward)(const gckpti_heads *h, int64_t row,
-                                                      int64_t head, int64_t first, float *room)
+static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t row, int64_t head,
+                                               int64_t first, float *room)
 {
     const gckpt_call *call = h->call;
     gckpti_strip scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
     gckpti_strip values = { 1, GCKPTI_BLOCK, h->wide, h->c, 0, GCKPTI_NO_EDGE };
     int64_t m = gckpti_part(h->t - first, GCKPTI_BLOCK), seen = h->causal ? first + m : h->s;
     int64_t at = (row * h->t + first) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
-    float *q = room, *v = q + GCKPTI_BLOCK * (h->d + GCKPTI_SIDE), *p = v + GCKPTI_BLOCK * h->wide;
+    float *q = room, *v = q + GCKPTI_BLOCK * (h->d + W), *p = v + GCKPTI_BLOCK * h->wide;
     float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
     float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
     seen = gckpti_part(seen, h->s);
-    GCKPTI_V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
+    V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
     for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
         int64_t n = gckpti_part(seen - j, GCKPTI_BLOCK), all = GCKPTI_BLOCK;
         int edge = h->causal && j == first;
         scores.edge = edge * GCKPTI_ABOVE;
-        GCKPTI_V(head_strips)(h, &scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
-        for (int64_t i = 0; i < m; i += GCKPTI_W)
-            GCKPTI_V(online_down)
-        (p + i, n, edge ? i : all, h->scale, j == 0, max + i, sum + i, factor + i);
+        V(head_strips)(h, &scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
+        for (int64_t i = 0; i < m; i += W)
+            V(online_down)
+            (p + i, n, edge ? i : all, h->scale, j == 0, max + i, sum + i, factor + i);
         if (!out)
             continue;
         for (int64_t r = 0; j && r < m; r++)
-            for (int64_t e = 0; factor[r] != 1.0f && e < h->d; e += GCKPTI_W)
-                GCKPTI_V(put)
-        (out + r * h->c + e, GCKPTI_V(load_n)(out + r * h->c + e, h->d - e),
-         GCKPTI_V(set1)(factor[r]), 0, h->d - e);
-        GCKPTI_V(head_factors)(h, p, n);
-        GCKPTI_V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
+            for (int64_t e = 0; factor[r] != 1.0f && e < h->d; e += W)
+                V(put)
+                (out + r * h->c + e, V(load_n)(out + r * h->c + e, h->d - e), V(set1)(factor[r]), 0,
+                 h->d - e);
+        V(head_factors)(h, p, n);
+        V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
         values.fresh = j == 0;
         values.edge = edge * GCKPTI_AFTER;
-        GCKPTI_V(head_strips)(h, &values, m, h->d, n, p, v, out);
+        V(head_strips)(h, &values, m, h->d, n, p, v, out);
     }
     for (int64_t r = 0; r < m; r++)
         gckpti_softmax_end(&max[r], &sum[r]);
     for (int64_t r = 0; out && r < m; r++)
-        GCKPTI_V(divide)(out + r * h->c, sum[r], h->d);
+        V(divide)(out + r * h->c, sum[r], h->d);
     if (!aux)
         return;
     aux += (row * h->heads + head) * h->t + first;
-    for (int64_t i = 0; i < m; i += GCKPTI_W)
-        GCKPTI_V(store_n)
-    (aux + i, GCKPTI_V(add)(GCKPTI_V(load)(max + i), GCKPTI_V(log)(GCKPTI_V(load)(sum + i))),
-     m - i);
+    for (int64_t i = 0; i < m; i += W)
+        V(store_n)(aux + i, V(load)(max + i) + V(log)(V(load)(sum + i)), m - i);
     for (int64_t r = 0; r < m; r++) /* sums are 1 or more, but for NaN */
         if (!(sum[r] < GCKPTI_INFINITY))
             aux[r] = max[r] + gckpti_log(sum[r]);
 }
 
-static GCKPTI_TARGET void GCKPTI_V(attention_backward)(const gckpti_heads *h, int64_t row,
-                                                       int64_t head, float *room)
+static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t row, int64_t head,
+                                                float *room)
 {
     const gckpt_call *call = h->call;
     gckpti_strip scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
-    const GCKPTI_FLOATS scale = GCKPTI_V(set1)(h->scale), zero = GCKPTI_V(zero)();
-    int64_t c = h->c, packed = GCKPTI_BLOCK * (h->d + GCKPTI_SIDE), rows = GCKPTI_BLOCK * h->wide;
+    const FLOATS scale = V(set1)(h->scale), zero = V(zero)();
+    int64_t c = h->c, packed = GCKPTI_BLOCK * (h->d + W), rows = GCKPTI_BLOCK * h->wide;
     int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
     float *qt = room, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
     float *p = k + rows, *ds = p + GCKPTI_BLOCK * GCKPTI_BLOCK;
@@ -17725,14 +16692,14 @@ static GCKPTI_TARGET void GCKPTI_V(attention_backward)(const gckpti_heads *h, in
         const float *grad = call->grad_out + at;
         memcpy(lse, (const float *)call->aux + (row * h->heads + head) * h->t + first,
                (size_t)m * sizeof *lse);
-        GCKPTI_V(pack)(call->in[0].data + at, 1, c, m, h->d, qt, GCKPTI_BLOCK);
-        GCKPTI_V(gather)(h, grad, m, g);
+        V(pack)(call->in[0].data + at, 1, c, m, h->d, qt, GCKPTI_BLOCK);
+        V(gather)(h, grad, m, g);
         if (dk)
-            GCKPTI_V(gather)(h, call->in[0].data + at, m, q);
+            V(gather)(h, call->in[0].data + at, m, q);
         if (dq || dk)
-            GCKPTI_V(pack)(grad, 1, c, m, h->d, gt, GCKPTI_BLOCK);
+            V(pack)(grad, 1, c, m, h->d, gt, GCKPTI_BLOCK);
         for (int64_t r = 0; (dq || dk) && r < m; r++)
-            delta[r] = GCKPTI_V(dot)(grad + r * c, call->out + at + r * c, h->d);
+            delta[r] = V(dot)(grad + r * c, call->out + at + r * c, h->d);
         for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
             int64_t n = gckpti_part(seen - j, GCKPTI_BLOCK), key = at_k + j * c;
             int edge = h->causal && j == first;
@@ -17741,60 +16708,57 @@ static GCKPTI_TARGET void GCKPTI_V(attention_backward)(const gckpti_heads *h, in
             over_queries.edge = edge * GCKPTI_BEFORE;
             over_keys.edge = edge * GCKPTI_AFTER;
             scores.edge = edge * GCKPTI_ABOVE;
-            GCKPTI_V(head_strips)(h, &scores, n, m, h->d, call->in[1].data + key, qt, p);
+            V(head_strips)(h, &scores, n, m, h->d, call->in[1].data + key, qt, p);
             if (dq || dk)
-                GCKPTI_V(head_strips)(h, &scores, n, m, h->d, call->in[2].data + key, gt, ds);
+                V(head_strips)(h, &scores, n, m, h->d, call->in[2].data + key, gt, ds);
             for (int64_t r = 0; r < n; r++)
-                for (int64_t i = edge ? r - r % GCKPTI_W : 0; i < m; i += GCKPTI_W) {
+                for (int64_t i = edge ? r - r % W : 0; i < m; i += W) {
                     float *pe = p + r * GCKPTI_BLOCK + i, *de = ds + r * GCKPTI_BLOCK + i;
-                    GCKPTI_FLOATS x = GCKPTI_V(fma)(GCKPTI_V(load)(pe), scale, zero), y;
-                    x = GCKPTI_V(exp)(GCKPTI_V(sub)(x, GCKPTI_V(load)(lse + i)));
-                    GCKPTI_V(store)(pe, x);
+                    FLOATS x = V(fma)(V(load)(pe), scale, zero), y;
+                    x = V(exp)(x - V(load)(lse + i));
+                    V(store)(pe, x);
                     if (!dq && !dk)
                         continue;
-                    y = GCKPTI_V(sub)(GCKPTI_V(load)(de), GCKPTI_V(load)(delta + i));
-                    GCKPTI_V(store)(de, GCKPTI_V(mul)(GCKPTI_V(mul)(x, y), scale));
+                    y = V(load)(de) - V(load)(delta + i);
+                    V(store)(de, x * y * scale);
                 }
-            GCKPTI_V(head_factors)(h, p, n);
+            V(head_factors)(h, p, n);
             if (dq || dk)
-                GCKPTI_V(head_factors)(h, ds, n);
+                V(head_factors)(h, ds, n);
             /* chains start with the first tile a query meets, the first query that meets a tile */
             int first_met = first == (h->causal ? j : 0);
             over_queries.fresh = first_met && !call->in[2].accumulate;
             if (dv)
-                GCKPTI_V(head_strips)(h, &over_queries, n, h->d, m, p, g, dv + key);
+                V(head_strips)(h, &over_queries, n, h->d, m, p, g, dv + key);
             over_keys.fresh = j == 0 && !call->in[0].accumulate;
             if (dq) {
-                GCKPTI_V(gather)(h, call->in[1].data + key, n, k);
-                GCKPTI_V(head_strips)(h, &over_keys, m, h->d, n, ds, k, dq + at);
+                V(gather)(h, call->in[1].data + key, n, k);
+                V(head_strips)(h, &over_keys, m, h->d, n, ds, k, dq + at);
             }
             over_queries.fresh = first_met && !call->in[1].accumulate;
             if (dk)
-                GCKPTI_V(head_strips)(h, &over_queries, n, h->d, m, ds, q, dk + key);
+                V(head_strips)(h, &over_queries, n, h->d, m, ds, q, dk + key);
         }
     }
 }
 
 /* ---- cross_entropy: a row of n logits, with max and log(sum) of exp(x - max) ---- */
-static GCKPTI_TARGET void GCKPTI_V(classes_backward)(const float *x, float *d, int64_t n, float max,
-                                                     float log_sum, float scale, int accumulate)
+static GCKPTI_TARGET void V(classes_backward)(const float *x, float *d, int64_t n, float max,
+                                              float log_sum, float scale, int accumulate)
 {
-    const GCKPTI_FLOATS top = GCKPTI_V(set1)(max), rest = GCKPTI_V(set1)(log_sum);
-    for (int64_t j = 0; j < n; j += GCKPTI_W) {
-        GCKPTI_FLOATS e = GCKPTI_V(sub)(GCKPTI_V(load_n)(x + j, n - j), top);
-        GCKPTI_V(put)
-        (d + j, GCKPTI_V(exp)(GCKPTI_V(sub)(e, rest)), GCKPTI_V(set1)(scale), accumulate, n - j);
+    const FLOATS top = V(set1)(max), rest = V(set1)(log_sum);
+    for (int64_t j = 0; j < n; j += W) {
+        FLOATS e = V(load_n)(x + j, n - j) - top;
+        V(put)(d + j, V(exp)(e - rest), V(set1)(scale), accumulate, n - j);
     }
 }
 
 #define GCKPTI_KERNELS(mixed)                                                                      \
-    GCKPTI_V(product_piece), GCKPTI_V(online), GCKPTI_V(divide), GCKPTI_V(square_sum),             \
-        GCKPTI_V(adamw), GCKPTI_V(curve_forward), GCKPTI_V(curve_backward),                        \
-        GCKPTI_V(pair_forward), GCKPTI_V(product_gradient), GCKPTI_V(softmax_forward),             \
-        GCKPTI_V(softmax_backward), GCKPTI_V(norm_forward), GCKPTI_V(norm_backward),               \
-        GCKPTI_V(columns), GCKPTI_V(attention_forward), GCKPTI_V(attention_backward),              \
-        GCKPTI_V(classes_backward), &mixed
-static const gckpti_kernels GCKPTI_V(kernels) = { GCKPTI_KERNELS(GCKPTI_V(mixed_kernels)) };
+    V(product_piece), V(online), V(divide), V(square_sum), V(dot), V(adamw), V(add_to),            \
+        V(elementwise_forward), V(elementwise_backward), V(softmax_forward), V(softmax_backward),  \
+        V(norm_forward), V(norm_backward), V(columns), V(attention_forward),                       \
+        V(attention_backward), V(classes_backward), &mixed
+static const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
 #if GCKPTI_ISA == 3 && GCKPTI_BF16
 static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_kernels_bf16) };
 #endif
@@ -17802,18 +16766,18 @@ static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_
 
 #undef GCKPTI_EACH_LANE
 #undef GCKPTI_EACH_ROW
-#undef GCKPTI_FLOATS
 #undef GCKPTI_INLINED
-#undef GCKPTI_INTS
 #undef GCKPTI_ISA
 #undef GCKPTI_LANES
-#undef GCKPTI_SIDE
 #undef GCKPTI_BAND
+#undef GCKPTI_MM
 #undef GCKPTI_TARGET
 #undef GCKPTI_TILE_ROWS
 #undef GCKPTI_TILE_VECTORS
-#undef GCKPTI_V
-#undef GCKPTI_W
+#pragma pop_macro("V")
+#pragma pop_macro("W")
+#pragma pop_macro("FLOATS")
+#pragma pop_macro("INTS")
 #if defined(__cplusplus) && !defined(__clang__)
 #pragma GCC diagnostic pop
 #endif

@@ -17,6 +17,7 @@
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 #include "options.h"
+#include "pictures.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -471,6 +472,7 @@ static struct {
     int32_t *tokens, *targets; /* (batch,T) feeds */
     FILE *out, *json;          /* people read out; NULL json: none */
     gckpt_frontier *frontier; /* of training, when asked for */
+    pictures_modes modes;     /* beside it */
     int terminal;
     double start;
     uint64_t first_step;
@@ -520,14 +522,6 @@ static void event(const char *format, ...)
     va_end(args);
 }
 
-static const char *mode_name(gckpt_mode mode)
-{
-    for (int i = 0; i < MODES; i++)
-        if (modes[i] == mode)
-            return mode_names[i];
-    return "other";
-}
-
 static size_t print_plan_text(void *user, const void *bytes, size_t size)
 {
     return fwrite(bytes, 1, size, (FILE *)user);
@@ -536,7 +530,7 @@ static size_t print_plan_text(void *user, const void *bytes, size_t size)
 static void report_plan(void)
 {
     const gckpt_plan *p = run.models[TRAINING].plan;
-    const char *name = mode_name(gckpt_plan_mode(p));
+    const char *name = gckpt_mode_name(gckpt_plan_mode(p));
     int64_t parameters = 0;
     gckpt_parameter q;
     for (int i = 0; gckpt_store_peek(run.store, i, &q) == GCKPT_OK; i++)
@@ -573,7 +567,8 @@ static void report_plan(void)
     event(o.frontier != NULL ? "]}\n" : "}\n");
 }
 
-/* What every budget costs. A graph that --micro-batch auto chose is built again. */
+/* What every budget costs, and every --checkpoint. A graph that --micro-batch auto chose is built
+ * again. */
 static int find_frontier(model *m)
 {
     gckpt_plan_desc desc = { .batch = o.batch, .threads = (int)o.threads };
@@ -585,7 +580,10 @@ static int find_frontier(model *m)
         with_loss(m->graph, o.micro_batch, &term, m);
     }
     run.frontier = gckpt_frontier_new(m->graph, &term, 1, &desc);
-    return run.frontier != NULL ? 0 : complain(1, "%s", gckpt_error_text(m->graph));
+    if (run.frontier == NULL ||
+        pictures_compare(m->graph, &term, 1, &desc, &run.modes) != GCKPT_OK)
+        return complain(1, "%s", gckpt_error_text(m->graph));
+    return 0;
 }
 
 /* Marked: the budget, or else the bytes of the plan. */
@@ -593,10 +591,15 @@ static gckpt_result write_frontier(FILE *f, const char *path)
 {
     const char *dot = strrchr(path, '.');
     const size_t plan = gckpt_plan_bytes(run.models[TRAINING].plan);
-    return (dot != NULL && strcmp(dot, ".svg") == 0    ? gckpt_frontier_svg
-            : dot != NULL && strcmp(dot, ".json") == 0 ? gckpt_frontier_json
-                                                       : gckpt_frontier_print)(
-        run.frontier, o.budget > 0 ? (size_t)o.budget : plan, print_plan_text, f);
+    const size_t mark = o.budget > 0 ? (size_t)o.budget : plan;
+    if (dot != NULL && strcmp(dot, ".svg") == 0)
+        return pictures_frontier(run.frontier, &run.modes, mark, print_plan_text, f);
+    if (dot != NULL && strcmp(dot, ".json") == 0)
+        return gckpt_frontier_json(run.frontier, mark, print_plan_text, f);
+    gckpt_result result = gckpt_frontier_print(run.frontier, mark, print_plan_text, f);
+    fputc('\n', f);
+    return result != GCKPT_OK ? result
+                              : pictures_table(run.frontier, &run.modes, print_plan_text, f);
 }
 
 static int save_frontier(void)
@@ -618,7 +621,7 @@ static int draw_plan(const gckpt_plan *plan)
     FILE *f = fopen(o.timeline, "w");
     if (f == NULL)
         return complain(1, "--timeline %s: %s", o.timeline, strerror(errno));
-    int bad = (trace ? gckpt_plan_trace : gckpt_plan_svg)(plan, print_plan_text, f) != GCKPT_OK;
+    int bad = (trace ? gckpt_plan_trace : pictures_plan)(plan, print_plan_text, f) != GCKPT_OK;
     if (fclose(f) != 0 || bad)
         return complain(1, "--timeline %s: %s", o.timeline, strerror(errno));
     return 0;

@@ -1,8 +1,10 @@
-/* test_timeline.c - what a plan tells of its memory: buffers that add up and never overlap, an SVG
- * and a trace that parse whatever the names are, and a writer that may fail anywhere. */
+/* test_timeline.c - what a plan tells of its memory: buffers that add up and never overlap, getters,
+ * an SVG (examples/pictures.h) and a trace that parse whatever the names are, and a writer that may
+ * fail anywhere. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 
+#include "../examples/pictures.h"
 #include "rig.h"
 #include "text.h"
 
@@ -42,7 +44,7 @@ static void check_pictures(const gckpt_plan *plan, size_t most)
 {
     text svg = { 0 };
     text json = { 0 };
-    CHECK(gckpt_plan_svg(plan, write_text, &svg) == GCKPT_OK);
+    CHECK(pictures_plan(plan, write_text, &svg) == GCKPT_OK);
     CHECK(characters_fit(&svg) && xml_fits(&svg));
     CHECK_MSG(svg.size < most, "%lu bytes of SVG", (unsigned long)svg.size);
     check_range(&svg, " x=\"", 0, 1260);
@@ -71,8 +73,8 @@ static void check_buffers(const gckpt_plan *plan)
         CHECK(a.end >= before && a.size > 0);
         CHECK(a.id >= 0 && (size_t)a.id < plan->node_count && gckpt_plan_name(plan, a.id));
         CHECK(a.kind != GCKPT_BUFFER_WORKSPACE || a.start == a.end);
-        CHECK(a.kind != GCKPT_BUFFER_PARAMETER_GRADIENT || plan->nodes[a.id].once);
-        CHECK(a.kind != GCKPT_BUFFER_GRADIENT || !plan->nodes[a.id].once);
+        CHECK(a.kind != GCKPT_BUFFER_PARAMETER_GRADIENT || plan->nodes[a.id].batchless);
+        CHECK(a.kind != GCKPT_BUFFER_GRADIENT || !plan->nodes[a.id].batchless);
         before = a.end;
         for (int x = a.start; x <= a.end; x++)
             live[x] += a.size;
@@ -256,11 +258,15 @@ static void any_name(void)
         check_pictures(plan, 200000);
         for (size_t i = 0; i < plan->node_count; i++) {
             text t = { 0 };
-            gckpti_writer w = { write_text, &t, 0 };
             for (int most = 4; most < 40; most++) { /* as wide as promised */
+                pictures_out out;
+                memset(&out, 0, sizeof out);
+                out.write = write_text;
+                out.user = &t;
                 t.size = 0;
-                int columns = gckpti_draw_name(&w, gckpt_plan_name(plan, (int)i), most, 1);
-                CHECK(columns <= most && (t.size == 0 || characters_fit(&t)));
+                int columns = pictures_name(&out, gckpt_plan_name(plan, (int)i), most);
+                CHECK(pictures_close(&out) == GCKPT_OK && columns <= most);
+                CHECK(t.size == 0 || characters_fit(&t));
             }
             free(t.bytes);
         }
@@ -273,12 +279,13 @@ static void failing_writers(void)
 {
     model m = make(2, 4, NULL, 0);
     gckpt_plan *plan = plan_of(&m, GCKPT_SEGMENTS, 8, 0);
-    gckpt_result (*const draw[2])(const gckpt_plan *, gckpt_write_fn,
-                                  void *) = { gckpt_plan_svg, gckpt_plan_trace };
-    for (int i = 0; i < 2; i++) {
+    gckpt_result (*const draw[3])(const gckpt_plan *, gckpt_write_fn,
+                                  void *) = { pictures_plan, gckpt_plan_trace, gckpt_plan_print };
+    for (int i = 0; i < 3; i++) {
         text t = { 0 };
         CHECK(draw[i](plan, write_text, &t) == GCKPT_OK);
         long calls = t.calls;
+        CHECK(calls > 2);
         for (long k = 1; k <= calls; k++) {
             t.size = 0;
             t.calls = 0;

@@ -16,6 +16,7 @@
 #include "model.h"
 #include "options.h"
 #include "peak.h"
+#include "convolution.h"
 #include <errno.h>
 #include <stdarg.h>
 #include <sys/resource.h>
@@ -43,11 +44,23 @@ static const model models[] = {
 enum { MODELS = sizeof models / sizeof models[0] };
 
 /* what --only selects: everything, groups of kernels, models */
-enum { ALL, KERNELS, WHOLE_STEPS, LINEAR, HEAD, ATTENTION, LOSS, MEMORY, UPDATE, FIRST_MODEL };
-static const char *const names[] = { "all",     "kernels",   "models",     "linear",
-                                     "head",    "attention", "loss",       "memory",
-                                     "update",  "gpt2-b4",   "gpt2-t1024", "gpt-192",
-                                     "gpt-384", "nano",      "mlp",        NULL };
+enum {
+    ALL,
+    KERNELS,
+    WHOLE_STEPS,
+    LINEAR,
+    HEAD,
+    ATTENTION,
+    LOSS,
+    MEMORY,
+    UPDATE,
+    CONVOLUTION,
+    FIRST_MODEL
+};
+static const char *const names[] = { "all",       "kernels",    "models",  "linear",  "head",
+                                     "attention", "loss",       "memory",  "update",  "convolution",
+                                     "gpt2-b4",   "gpt2-t1024", "gpt-192", "gpt-384", "nano",
+                                     "mlp",       NULL };
 enum { FASTEST, LOGITS, CHUNKED };
 static const char *const losses[] = { "fastest", "logits", "chunked", NULL };
 enum { AFTER, IN_BACKWARD };
@@ -191,6 +204,8 @@ typedef enum {
     OP_LINEAR, /* rows x in -> out */
     OP_HEAD,   /* the same with the weights transposed */
     OP_ATTENTION,
+    OP_CONVOLUTION, /* 3 x 3, padding 1: examples/convolution.h, by public calls only */
+    OP_ITS_PRODUCT, /* a linear of as many multiply-adds, as a matrix of the same sizes */
     OP_LINEAR_LOSS,
     OP_LOSS,
     OP_LAYERNORM,
@@ -211,15 +226,23 @@ static const struct {
     int group;
     double forward, backward; /* bytes an element that must be moved */
 } ops[OPS] = {
-    { "linear", LINEAR, 0, 0 },       { "head", HEAD, 0, 0 },
-    { "attention", ATTENTION, 0, 0 }, { "linear + loss", LOSS, 0, 0 },
-    { "cross-entropy", LOSS, 4, 8 },  { "layernorm", MEMORY, 8, 12 },
-    { "gelu", MEMORY, 8, 12 },        { "softmax", MEMORY, 8, 12 },
-    { "add", MEMORY, 12, 0 },         { "embed", MEMORY, 8, 12 },
+    { "linear", LINEAR, 0, 0 },
+    { "head", HEAD, 0, 0 },
+    { "attention", ATTENTION, 0, 0 },
+    { "convolution", CONVOLUTION, 0, 0 },
+    { "its product", CONVOLUTION, 0, 0 },
+    { "linear + loss", LOSS, 0, 0 },
+    { "cross-entropy", LOSS, 4, 8 },
+    { "layernorm", MEMORY, 8, 12 },
+    { "gelu", MEMORY, 8, 12 },
+    { "softmax", MEMORY, 8, 12 },
+    { "add", MEMORY, 12, 0 },
+    { "embed", MEMORY, 8, 12 },
     { "adamw", UPDATE, 0, 0 },
 };
 
-/* a, b, c: rows, in, out; of attention batch, context, heads; of the rest rows and columns */
+/* a, b, c: rows, in, out; of attention batch, context, heads; of convolutions images, height = width,
+ * channels in = out; of the rest rows and columns */
 typedef struct {
     kernel_op op;
     kernel_pass pass;
@@ -242,6 +265,8 @@ static double kernel_work(const kernel *k)
         return 28.0 * (double)k->a * (double)k->b;
     if (k->op == OP_ATTENTION) /* scores and values; half of them when causal */
         return (k->pass == FORWARD ? 2 : 4) * abc * HEAD_SIZE * (double)k->b;
+    if (k->op == OP_CONVOLUTION || k->op == OP_ITS_PRODUCT)
+        return (k->pass == BACKWARD ? 4 : 2) * 9 * abc * (double)(k->b * k->c);
     if (is_arithmetic(k))
         return (k->pass == BACKWARD ? 4 : 2) * abc;
     double bytes = k->pass == FORWARD ? ops[k->op].forward : ops[k->op].backward;
@@ -282,11 +307,17 @@ static int build_kernel(bed *f, const kernel *k)
 {
     const gckpt_init uniform = { 0, 0.05f, 0 };
     gckpt_graph *g = f->graph;
-    const int64_t columns = k->op == OP_ATTENTION ? k->c * HEAD_SIZE : k->b;
+    const int64_t columns = k->op == OP_ATTENTION     ? k->c * HEAD_SIZE
+                            : k->op == OP_ITS_PRODUCT ? 9 * k->c
+                                                      : k->b;
     gckpt_shape shape = gckpt_shape2(k->a, columns), vector = gckpt_shape1(columns);
     gckpt_tensor *x = NULL, *y, *w, *target;
     if (k->op == OP_ATTENTION)
         shape = gckpt_shape3(k->a, k->b, columns);
+    else if (k->op == OP_CONVOLUTION)
+        shape = gckpt_shape4(k->a, k->c, k->b, k->b);
+    else if (k->op == OP_ITS_PRODUCT)
+        shape = gckpt_shape2(k->a * k->b * k->b, columns);
     else if (k->op == OP_ADAMW)
         shape = gckpt_shape2(1, k->a);
     if (k->op != OP_EMBED)
@@ -302,6 +333,14 @@ static int build_kernel(bed *f, const kernel *k)
     case OP_HEAD:
         y = gckpt_linear_transposed(x, gckpt_param(g, "w", gckpt_shape2(k->c, k->b), uniform),
                                     NULL);
+        break;
+    case OP_CONVOLUTION:
+        w = gckpt_param(g, "w", gckpt_shape4(k->c, k->c, 3, 3), uniform);
+        y = convolution(x, w, gckpt_param(g, "wb", gckpt_shape1(k->c), uniform), 1, 1);
+        break;
+    case OP_ITS_PRODUCT:
+        w = gckpt_param(g, "w", gckpt_shape2(columns, k->c), uniform);
+        y = gckpt_linear(x, w, gckpt_param(g, "wb", gckpt_shape1(k->c), uniform));
         break;
     case OP_ATTENTION:
         y = gckpt_add(x, gckpt_param(g, "q", vector, uniform));
@@ -376,7 +415,8 @@ static gckpt_result time_kernel(gckpt_exec *e, const bed *f, int feeds, const ke
     const gckpt_hyper adamw = { .lr = 1e-4f };
     w->start = w->seconds = 0;
     samples.peak[samples.n] = peak_sample(kernel_peak(k), (int)o.threads);
-    gckpt_result r = gckpt_step(e, f->feeds, feeds, k->op == OP_ADAMW ? 1 : k->a, &adamw, NULL);
+    int64_t rows = k->op == OP_ADAMW ? 1 : k->op == OP_ITS_PRODUCT ? k->a * k->b * k->b : k->a;
+    gckpt_result r = gckpt_step(e, f->feeds, feeds, rows, &adamw, NULL);
     if (w->seconds == 0 || k->pass == STEP)
         w->seconds = now() - w->start;
     samples.seconds[samples.n++] = w->seconds;
@@ -507,6 +547,10 @@ static int run_kernel(kernel_op op, kernel_pass pass, int64_t a, int64_t b, int6
     const long long A = (long long)a, B = (long long)b, C = (long long)c;
     if (op == OP_ATTENTION)
         snprintf(shape, sizeof shape, "B%lld T%lld H%lld D%d", A, B, C, HEAD_SIZE);
+    else if (op == OP_CONVOLUTION)
+        snprintf(shape, sizeof shape, "B%lld C%lld %lldx%lld 3x3", A, C, B, B);
+    else if (op == OP_ITS_PRODUCT)
+        snprintf(shape, sizeof shape, "%lld x %lld -> %lld", A * B * B, 9 * C, C);
     else if (is_arithmetic(&k))
         snprintf(shape, sizeof shape, "%lld x %lld -> %lld", A, B, C);
     else
@@ -546,6 +590,9 @@ static int run_kernels(void)
                                   M, i < 4 ? widths[i][0] : 768, i < 4 ? widths[i][1] : VOCABULARY);
     good = good && run_both(OP_ATTENTION, 4, 64, 12) && run_both(OP_ATTENTION, 1, 1024, 12) &&
            run_both(OP_ATTENTION, 1, 16384, 2);
+    for (int64_t C = 32; C <= 256; C *= 2)
+        good = good && run_both(OP_CONVOLUTION, 8, C < 64 ? 32 : 2048 / C, C) &&
+               run_both(OP_ITS_PRODUCT, 8, C < 64 ? 32 : 2048 / C, C);
     for (int M = 256; M <= 1024; M *= 4)
         good = good && run_both(OP_LINEAR_LOSS, M, 768, VOCABULARY) &&
                run_both(OP_LOSS, M, VOCABULARY, 0);
