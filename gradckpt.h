@@ -2675,7 +2675,8 @@ static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q
     *n = q->p.elements - at;
     if (gckpti_array(q, -1))
         return gckpti_array(q, -1) + at;
-    *n = *n < GCKPTI_DRAWN ? *n : GCKPTI_DRAWN;
+    if (*n > GCKPTI_DRAWN)
+        *n = GCKPTI_DRAWN;
     gckpti_draw_values(s, q, at, *n, room);
     return room;
 }
@@ -11958,31 +11959,62 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
  * >>check: gradients against finite differences
  * ============================================================================================== */
 
-/* Loss and gradients without an update. */
-static gckpt_result gckpti_gradients(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                     int64_t rows, double *loss)
+/* What a step is tried on, again and again, without being taken. */
+typedef struct {
+    gckpt_exec *e;
+    const gckpt_feed *feeds;
+    int count;
+    int64_t rows;
+} gckpti_batch;
+
+static gckpt_result gckpti_batch_begin(const gckpti_batch *b)
 {
     gckpt_hyper hyper;
-    gckpt_report report;
     memset(&hyper, 0, sizeof hyper);
-    gckpt_result result = gckpti_prepare(e, feeds, count, rows, &hyper, 0);
-    if (result != GCKPT_OK)
-        return result;
-    result = gckpti_run(e, INT64_MAX, 1);
+    return gckpti_prepare(b->e, b->feeds, b->count, b->rows, &hyper, 0);
+}
+
+/* When all micro-batches have run, or failed with `result`: gradients and loss, but no update. */
+static gckpt_result gckpti_batch_end(const gckpti_batch *b, gckpt_result result, const char *who,
+                                     gckpt_report *report)
+{
+    gckpt_exec *e = b->e;
     e->state = GCKPTI_IDLE;
     if (result != GCKPT_OK)
         return result;
     if (!e->counts[0])
-        return gckpti_error(e, GCKPT_E_DATA, "check_gradients: no valid target in these rows");
-    int shown = e->shown;
-    e->shown = 1;
-    gckpti_finish_gradients(e);
-    e->shown = shown;
+        return gckpti_error(e, GCKPT_E_DATA, "%s: no valid target in these rows", who);
     uint64_t step = e->store->step;
-    result = gckpti_finish_step(e, &report);
+    gckpti_finish_gradients(e);
+    result = gckpti_finish_step(e, report);
     e->store->step = step;
-    *loss = report.loss;
     return result;
+}
+
+/* Loss, and gradients as a program may see them. */
+static gckpt_result gckpti_gradients(const gckpti_batch *b, double *loss)
+{
+    gckpt_report report;
+    gckpt_result result = gckpti_batch_begin(b);
+    if (result != GCKPT_OK)
+        return result;
+    result = gckpti_run(b->e, INT64_MAX, 1);
+    int shown = b->e->shown;
+    b->e->shown = 1;
+    result = gckpti_batch_end(b, result, "check_gradients", &report);
+    b->e->shown = shown;
+    *loss = result == GCKPT_OK ? report.loss : 0;
+    return result;
+}
+
+/* Elements of the largest parameter that is trained. */
+static int64_t gckpti_most_elements(const gckpt_plan *p)
+{
+    int64_t most = 0;
+    for (size_t i = 0; i < p->param_count; i++)
+        if (p->params[i].trained && p->params[i].elements > most)
+            most = p->params[i].elements;
+    return most;
 }
 
 /* Where a parameter's update finds its gradient, divided by now. */
@@ -12028,60 +12060,74 @@ static double gckpti_loss_size(const gckpt_exec *e)
     return size;
 }
 
+/* What was seen from both sides of the weights, h (0) and h/2 (1) away. */
+typedef struct {
+    double h, slope[2], even[2]; /* even: the losses of both sides less twice the middle's */
+    double expected, scale;      /* the slope as the gradient has it; how steep it can be */
+    int reproduced;              /* the gradient, but for rounding, in the mean of both sides */
+} gckpti_sides;
+
+/* Runs both sides of w, a distance of h or h/2 along the direction, and puts w back. */
+static gckpt_result gckpti_check_sides(const gckpti_batch *b, const gckpti_probe *t, int half,
+                                       double gg, gckpti_sides *v)
+{
+    const gckpti_param *q = &b->e->store->params[b->e->params[t->param]];
+    const float *there = gckpti_gradient_of(b->e, t->param);
+    float *values = gckpti_array(q, -1);
+    int64_t n = q->p.elements;
+    double moved = 0, dot = 0, same = 0, loss[2] = { 0, 0 }, step = half ? v->h : 2 * v->h;
+    double rms = gckpti_sqrt_double(gg / (double)n);
+    gckpt_result result = GCKPT_OK;
+    for (int side = 0; side < 2 && result == GCKPT_OK; side++) {
+        double sign = side ? -1 : 1;
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t word[4];
+            gckpti_philox(0, (uint64_t)i, (uint32_t)t->param, 0, word);
+            double d = t->random ? (word[0] & 1 ? 1 : -1) : rms > 0 ? (double)t->g[i] / rms : 0;
+            values[i] = (float)((double)t->w[i] + sign * (half ? v->h / 2 : v->h) * d);
+            dot += sign * (double)t->g[i] * (double)values[i];
+            moved += d * d;
+        }
+        result = gckpti_gradients(b, &loss[side]);
+        for (int64_t i = 0; i < n && result == GCKPT_OK; i++)
+            same += (double)t->g[i] * (double)there[i];
+    }
+    memcpy(values, t->w, (size_t)n * sizeof(float));
+    v->slope[half] = (loss[0] - loss[1]) / step;
+    v->even[half] = loss[0] + loss[1] - 2 * t->loss;
+    v->expected = dot / step;
+    v->reproduced = v->reproduced && gckpti_abs(same / 2 - gg) < 0.25 * gg;
+    v->scale = gckpti_sqrt_double(gg * moved / 2 / (double)n);
+    return result;
+}
+
 /* The loss's difference between w + h d and w - h d is compared with the gradient times the
  * difference of the weights as they really were, at h and h/2, and extrapolated to h = 0
  * (Richardson). What they say about their own error: the two slopes, and the sums of both sides
  * less the middle, which must be as h^2. A gradient that is rounding is another one at each place;
  * one that is not is, in the mean of both sides, the same. */
-static gckpt_result gckpti_check_direction(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                           int64_t rows, double width, gckpti_probe *t)
+static gckpt_result gckpti_check_direction(const gckpti_batch *b, double width, gckpti_probe *t)
 {
-    const gckpti_param *q = &e->store->params[e->params[t->param]];
-    const float *g = t->g, *w = t->w;
-    const float *there = gckpti_gradient_of(e, t->param);
-    int64_t n = q->p.elements;
-    double gg = 0, ww = 0, slope[2] = { 0, 0 }, even[2] = { 0, 0 }, expected = 0, scale = 0;
-    gckpt_result result = GCKPT_OK;
+    int64_t n = b->e->plan->params[t->param].elements;
+    double gg = 0, ww = 0;
     for (int64_t i = 0; i < n; i++) {
-        gg += (double)g[i] * (double)g[i];
-        ww += (double)w[i] * (double)w[i];
+        gg += (double)t->g[i] * (double)t->g[i];
+        ww += (double)t->w[i] * (double)t->w[i];
     }
-    double rms = gckpti_sqrt_double(gg / (double)n),
-           h = width * 0.02 * (gckpti_sqrt_double(ww / (double)n) + 0.05);
-    int reproduced = gg > 0;
-    for (int half = 0; half < 2 && result == GCKPT_OK; half++) {
-        double moved = 0, dot = 0, same = 0, loss[2] = { 0, 0 };
-        for (int side = 0; side < 2 && result == GCKPT_OK; side++) {
-            double sign = side ? -1 : 1;
-            for (int64_t i = 0; i < n; i++) {
-                uint32_t word[4];
-                gckpti_philox(0, (uint64_t)i, (uint32_t)t->param, 0, word);
-                double d = t->random ? (word[0] & 1 ? 1 : -1) : rms > 0 ? (double)g[i] / rms : 0;
-                q->p.values[i] = (float)((double)w[i] + sign * (half ? h / 2 : h) * d);
-                dot += sign * (double)g[i] * (double)q->p.values[i];
-                moved += d * d;
-            }
-            result = gckpti_gradients(e, feeds, count, rows, &loss[side]);
-            for (int64_t i = 0; i < n && result == GCKPT_OK; i++)
-                same += (double)g[i] * (double)there[i];
-        }
-        double step = half ? h : 2 * h;
-        slope[half] = (loss[0] - loss[1]) / step;
-        even[half] = loss[0] + loss[1] - 2 * t->loss;
-        expected = dot / step;
-        reproduced = reproduced && gckpti_abs(same / 2 - gg) < 0.25 * gg;
-        scale = gckpti_sqrt_double(gg * moved / 2 / (double)n);
-    }
-    memcpy(q->p.values, w, (size_t)n * sizeof(float));
-    double found = (4 * slope[1] - slope[0]) / 3;
-    t->noise = 4e-7 * gckpti_loss_size(e);
-    t->change = gckpti_abs(expected) * h / width;
-    t->gap = gckpti_abs(found - expected);
-    int flat = !reproduced && t->gap * h <= t->noise && t->change * width <= t->noise;
-    t->spread = gckpti_greater(gckpti_abs(slope[1] - slope[0]),
-                               gckpti_abs(even[0] - 4 * even[1]) / (4 * h));
-    scale = gckpti_greater(scale, gckpti_greater(gckpti_abs(found), gckpti_abs(expected)));
-    scale = gckpti_greater(scale, 1e-12);
+    double h = width * 0.02 * (gckpti_sqrt_double(ww / (double)n) + 0.05);
+    gckpti_sides v = { h, { 0, 0 }, { 0, 0 }, 0, 0, gg > 0 };
+    gckpt_result result = gckpti_check_sides(b, t, 0, gg, &v);
+    if (result == GCKPT_OK)
+        result = gckpti_check_sides(b, t, 1, gg, &v);
+    double found = (4 * v.slope[1] - v.slope[0]) / 3;
+    t->noise = 4e-7 * gckpti_loss_size(b->e);
+    t->change = gckpti_abs(v.expected) * h / width;
+    t->gap = gckpti_abs(found - v.expected);
+    int flat = !v.reproduced && t->gap * h <= t->noise && t->change * width <= t->noise;
+    t->spread = gckpti_greater(gckpti_abs(v.slope[1] - v.slope[0]),
+                               gckpti_abs(v.even[0] - 4 * v.even[1]) / (4 * h));
+    double scale = gckpti_greater(gckpti_abs(found), gckpti_abs(v.expected));
+    scale = gckpti_greater(gckpti_greater(v.scale, scale), 1e-12);
     t->gap /= scale;
     t->spread /= scale;
     t->rounding = t->noise / h / scale;
@@ -12096,14 +12142,13 @@ static gckpt_result gckpti_check_direction(gckpt_exec *e, const gckpt_feed *feed
 
 /* Looks from several distances, nearer where the loss bends, farther where it is coarse, until one
  * shows that the gradient is right; else *t is the clearest view. */
-static gckpt_result gckpti_check_widths(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                        int64_t rows, gckpti_probe *t)
+static gckpt_result gckpti_check_widths(const gckpti_batch *b, gckpti_probe *t)
 {
     static const double widths[] = { 1, 4, 1.0 / 8, 16, 1.0 / 64 };
     gckpt_result result = GCKPT_OK;
     gckpti_probe at = *t;
     for (int i = 0; i < 5 && result == GCKPT_OK; i++) {
-        result = gckpti_check_direction(e, feeds, count, rows, widths[i], &at);
+        result = gckpti_check_direction(b, widths[i], &at);
         int found = at.is == GCKPTI_RIGHT || at.is == GCKPTI_FLAT;
         if (i == 0 || found || at.gap + at.resolution < t->gap + t->resolution)
             *t = at;
@@ -12113,21 +12158,100 @@ static gckpt_result gckpti_check_widths(gckpt_exec *e, const gckpt_feed *feeds, 
     return result;
 }
 
+/* What came of all directions so far. */
+typedef struct {
+    gckpt_check c;
+    const char *coarse, *flat; /* names: of the coarsest gradient, of the last flat one */
+    double change, noise, coarsest;
+    int wrong, flats;
+} gckpti_tally;
+
+static void gckpti_tally_add(gckpti_tally *a, const gckpti_probe *t, const char *name)
+{
+    gckpt_check *c = &a->c;
+    c->directions++;
+    a->change = gckpti_greater(a->change, t->change);
+    a->noise = gckpti_greater(a->noise, t->noise);
+    a->wrong += t->is == GCKPTI_WRONG;
+    c->unresolved += t->is == GCKPTI_COARSE;
+    if (t->is == GCKPTI_FLAT) {
+        a->flats++;
+        a->flat = name;
+        return;
+    }
+    c->resolution = gckpti_greater(c->resolution, t->resolution);
+    if (t->is == GCKPTI_COARSE) {
+        a->coarse = t->resolution > a->coarsest ? name : a->coarse;
+        a->coarsest = gckpti_greater(a->coarsest, t->resolution);
+    } else if (t->gap > c->worst || t->gap != t->gap || !c->name) {
+        c->worst = t->gap;
+        c->name = name;
+    }
+}
+
+/* The end of a check: were the flat ones seen as closely as all others? */
+static gckpt_result gckpti_tally_end(gckpti_tally *a, gckpt_exec *e)
+{
+    gckpt_check *c = &a->c;
+    gckpt_result result = GCKPT_OK;
+    if (a->flats) {
+        double seen = a->noise > 0 && a->change > 0 ? a->noise / a->change
+                                                    : (double)(a->noise > 0 ? GCKPTI_INFINITY : 0);
+        c->resolution = gckpti_greater(c->resolution, seen);
+        c->unresolved += seen > 0.01 ? a->flats : 0;
+        a->coarse = seen > 0.01 && seen > a->coarsest ? a->flat : a->coarse;
+    }
+    if (a->wrong)
+        result = gckpti_error(e, GCKPT_E_DATA,
+                              "check_gradients: the gradient of \"%s\" differs from finite "
+                              "differences by %g (relative)",
+                              c->name, c->worst);
+    else if (c->unresolved)
+        result = gckpti_error(
+            e, GCKPT_UNRESOLVED,
+            "check_gradients: %i of %i directions are too coarse to tell, \"%s\" to %g of its "
+            "gradient: the loss is large beside its changes. Bring targets and outputs near each "
+            "other, or check fewer rows",
+            c->unresolved, c->directions, a->coarse, c->resolution);
+    c->name = result == GCKPT_UNRESOLVED ? a->coarse : c->name;
+    return result;
+}
+
+/* Checks parameter i along its gradient and along a random direction. copy: room for it twice. */
+static gckpt_result gckpti_check_param(const gckpti_batch *b, int i, float *copy, gckpti_tally *a)
+{
+    const gckpt_plan *p = b->e->plan;
+    size_t n = (size_t)p->params[i].elements;
+    gckpti_probe start;
+    memset(&start, 0, sizeof start);
+    start.param = i;
+    start.g = copy;
+    start.w = copy + n;
+    gckpt_result result = gckpti_gradients(b, &start.loss);
+    if (result != GCKPT_OK)
+        return result;
+    memcpy(start.g, gckpti_gradient_of(b->e, i), n * sizeof(float));
+    memcpy(start.w, gckpti_array(&b->e->store->params[b->e->params[i]], -1), n * sizeof(float));
+    for (int random = 0; random < 2 && result == GCKPT_OK; random++) {
+        gckpti_probe t = start;
+        t.random = random;
+        result = gckpti_check_widths(b, &t);
+        gckpti_tally_add(a, &t, p->names + p->params[i].name);
+    }
+    return result;
+}
+
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                              int64_t rows, gckpt_check *check)
 {
-    gckpt_check c;
-    memset(&c, 0, sizeof c);
+    gckpti_tally a;
+    memset(&a, 0, sizeof a);
     if (check)
-        *check = c;
+        *check = a.c;
     if (!exec)
         return GCKPT_E_ARG;
     const gckpt_plan *p = exec->plan;
-    int64_t most = 0;
-    gckpt_result result = GCKPT_OK;
-    const char *coarse = NULL, *flat = NULL; /* names */
-    double change = 0, noise = 0, coarsest = 0;
-    int wrong = 0, flats = 0;
+    const gckpti_batch b = { exec, feeds, count, rows };
     if (p->update_in_backward || p->mode == GCKPT_INFERENCE)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: needs a training plan without update_in_backward");
@@ -12135,81 +12259,24 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: rounding to bf16 is coarser than the differences; "
                             "check a plan of GCKPT_FP32");
-    for (size_t i = 0; i < p->param_count; i++)
-        if (p->params[i].trained && p->params[i].elements > most)
-            most = p->params[i].elements;
+    int64_t most = gckpti_most_elements(p);
+    gckpt_result result = GCKPT_OK;
     float *copy = (float *)gckpti_new(&exec->memory, (size_t)most, 2 * sizeof(float));
     if (!copy)
         return gckpti_error(exec, GCKPT_E_MEMORY, "check_gradients: no memory for %I floats",
                             2 * most);
     unsigned debug = exec->desc.debug;
     exec->desc.debug &= ~GCKPT_DEBUG_MEASURE;
-    for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++) {
-        if (!p->params[i].trained)
-            continue;
-        const char *name = p->names + p->params[i].name;
-        size_t n = (size_t)p->params[i].elements;
-        gckpti_probe start;
-        memset(&start, 0, sizeof start);
-        start.param = (int)i;
-        start.g = copy;
-        start.w = copy + n;
-        result = gckpti_gradients(exec, feeds, count, rows, &start.loss);
-        if (result != GCKPT_OK)
-            break;
-        memcpy(start.g, gckpti_gradient_of(exec, (int)i), n * sizeof(float));
-        memcpy(start.w, exec->store->params[exec->params[i]].p.values, n * sizeof(float));
-        for (int random = 0; random < 2 && result == GCKPT_OK; random++) {
-            gckpti_probe t = start;
-            t.random = random;
-            result = gckpti_check_widths(exec, feeds, count, rows, &t);
-            c.directions++;
-            change = gckpti_greater(change, t.change);
-            noise = gckpti_greater(noise, t.noise);
-            wrong += t.is == GCKPTI_WRONG;
-            c.unresolved += t.is == GCKPTI_COARSE;
-            flats += t.is == GCKPTI_FLAT;
-            if (t.is == GCKPTI_FLAT) {
-                flat = name;
-                continue;
-            }
-            c.resolution = gckpti_greater(c.resolution, t.resolution);
-            if (t.is == GCKPTI_COARSE) {
-                coarse = t.resolution > coarsest ? name : coarse;
-                coarsest = gckpti_greater(coarsest, t.resolution);
-            } else if (t.gap > c.worst || t.gap != t.gap || !c.name) {
-                c.worst = t.gap;
-                c.name = name;
-            }
-        }
-    }
+    for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
+        if (p->params[i].trained)
+            result = gckpti_check_param(&b, (int)i, copy, &a);
     exec->desc.debug = debug;
     gckpti_delete(&exec->memory, copy, (size_t)most, 2 * sizeof(float));
     if (result != GCKPT_OK)
         return result;
-    if (flats) { /* seen as closely as all others? */
-        double seen =
-            noise > 0 && change > 0 ? noise / change : (double)(noise > 0 ? GCKPTI_INFINITY : 0);
-        c.resolution = gckpti_greater(c.resolution, seen);
-        c.unresolved += seen > 0.01 ? flats : 0;
-        coarse = seen > 0.01 && seen > coarsest ? flat : coarse;
-    }
-    if (wrong)
-        result = gckpti_error(
-            exec, GCKPT_E_DATA,
-            "check_gradients: the gradient of \"%s\" differs from finite differences by %g "
-            "(relative)",
-            c.name, c.worst);
-    else if (c.unresolved)
-        result = gckpti_error(
-            exec, GCKPT_UNRESOLVED,
-            "check_gradients: %i of %i directions are too coarse to tell, \"%s\" to %g of its "
-            "gradient: the loss is large beside its changes. Bring targets and outputs near each "
-            "other, or check fewer rows",
-            c.unresolved, c.directions, coarse, c.resolution);
-    c.name = result == GCKPT_UNRESOLVED ? coarse : c.name;
+    result = gckpti_tally_end(&a, exec);
     if (check)
-        *check = c;
+        *check = a.c;
     return result;
 }
 
@@ -12235,22 +12302,20 @@ static void gckpti_update_undo(gckpti_param *q, float *copy, int slots, int back
 {
     size_t n = (size_t)q->p.elements;
     for (int i = -1; i < slots; i++, copy += n) {
-        float *mine = i < 0 ? q->p.values : q->p.state[i];
+        float *mine = gckpti_array(q, i);
         memcpy(back ? mine : copy, back ? copy : mine, n * sizeof *copy);
     }
 }
 
 /* One step, put back. spent: seconds by instruction, a micro-batch; last: those of all else. */
-static gckpt_result gckpti_time_here(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                     int64_t rows, gckpti_stopwatch *w, double *spent)
+static gckpt_result gckpti_time_here(const gckpti_batch *b, gckpti_stopwatch *w, double *spent)
 {
+    gckpt_exec *e = b->e;
     const gckpt_plan *p = e->plan;
-    double *rest = &spent[p->length], micro = (double)(rows / p->rows);
-    gckpt_hyper hyper;
-    memset(&hyper, 0, sizeof hyper);
+    double *rest = &spent[p->length], micro = (double)(b->rows / p->rows);
     memset(spent, 0, (p->length + 1) * sizeof *spent);
     gckpti_lap(w);
-    gckpt_result result = gckpti_prepare(e, feeds, count, rows, &hyper, 0);
+    gckpt_result result = gckpti_batch_begin(b);
     for (*rest = gckpti_lap(w); result == GCKPT_OK || result == GCKPT_MORE;) {
         result = gckpti_advance(e, 1);
         double lap = gckpti_lap(w);
@@ -12258,15 +12323,9 @@ static gckpt_result gckpti_time_here(gckpt_exec *e, const gckpt_feed *feeds, int
             break;
         spent[e->pc - 1] += e->pc > p->body && e->pc <= p->epilogue ? lap / micro : lap;
     }
-    e->state = GCKPTI_IDLE;
+    result = gckpti_batch_end(b, result, "calibrate", NULL);
     if (result != GCKPT_OK)
         return result;
-    if (!e->counts[0])
-        return gckpti_error(e, GCKPT_E_DATA, "calibrate: no valid target in these rows");
-    uint64_t step = e->store->step;
-    gckpti_finish_gradients(e);
-    result = gckpti_finish_step(e, NULL);
-    e->store->step = step;
     *rest += gckpti_lap(w);
     for (size_t x = 0; x < p->length && p->optimiser != GCKPT_OWN_OPTIMISER; x++) {
         if (p->list[x].kind != GCKPT_UPDATE)
@@ -12286,10 +12345,7 @@ static gckpt_result gckpti_time_here(gckpt_exec *e, const gckpt_feed *feeds, int
 }
 
 typedef struct {
-    gckpt_exec *e;
-    const gckpt_feed *feeds;
-    int count;
-    int64_t rows;
+    gckpti_batch batch;
     gckpti_stopwatch *w;
     double *spent;
     gckpt_result result;
@@ -12298,7 +12354,7 @@ typedef struct {
 static void gckpti_time_step(void *context)
 {
     gckpti_timing *t = (gckpti_timing *)context;
-    t->result = gckpti_time_here(t->e, t->feeds, t->count, t->rows, t->w, t->spent);
+    t->result = gckpti_time_here(&t->batch, t->w, t->spent);
 }
 
 /* The median of samples[0], samples[stride], ..., n of them, which end up sorted. */
@@ -12361,11 +12417,8 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
                             "calibrate: needs a training plan without update_in_backward, and a "
                             "multiple of its %I rows",
                             p->rows);
-    int64_t most = 0;
-    for (size_t i = 0; i < p->param_count; i++)
-        if (p->params[i].trained && p->params[i].elements > most)
-            most = p->params[i].elements;
-    size_t room = (size_t)most * (size_t)(1 + p->state_slots), stride = p->length + 1;
+    size_t room = (size_t)gckpti_most_elements(p) * (size_t)(1 + p->state_slots);
+    size_t stride = p->length + 1;
     gckpti_stopwatch w = { seconds, user, 0, NULL };
     w.copy = (float *)gckpti_new(&exec->memory, room, sizeof(float));
     double *samples =
@@ -12379,8 +12432,8 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     double start = seconds(user);
     while (result == GCKPT_OK &&
            (runs < GCKPTI_RUNS_LEAST || (runs < GCKPTI_RUNS_MOST && w.last - start < 0.25))) {
-        gckpti_timing t = { exec,    feeds, count, rows, &w, samples + (size_t)runs++ * stride,
-                            GCKPT_OK };
+        gckpti_timing t = { { exec, feeds, count, rows }, &w, NULL, GCKPT_OK };
+        t.spent = samples + (size_t)runs++ * stride;
         gckpti_with_team(&exec->runner, exec->crew, gckpti_time_step, &t);
         result = t.result;
     }
