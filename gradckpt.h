@@ -10250,21 +10250,17 @@ static double gckpti_byte_unit(double bytes, const char **name)
     return unit;
 }
 
-typedef struct {
-    char text[32];
-} gckpti_bytes_text;
-/* 12.8 MiB: three digits */
-static gckpti_bytes_text gckpti_round_bytes(size_t bytes)
+/* 12.8 MiB: three digits, in text */
+static const char *gckpti_round_bytes(size_t bytes, char text[32])
 {
-    gckpti_bytes_text out = { "" };
-    gckpti_text t = { out.text, sizeof out.text - 1 };
+    gckpti_text t = { text, 31 };
     const char *name;
     double unit = gckpti_byte_unit((double)bytes, &name), round = 1;
     while (unit > 1 && (double)bytes / unit * round < 100)
         round *= 10;
     round = (double)(uint64_t)((double)bytes / unit * round + 0.5) / round;
     gckpti_text_add(&t, "%g %s", round, name);
-    return out;
+    return text;
 }
 
 /* v >= 0 with one decimal between two texts, right-aligned in 12 columns */
@@ -10284,6 +10280,7 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
 {
     gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
     const char *name;
+    char text[32];
     if (!f || !write)
         return GCKPT_E_ARG;
     size_t n = f->count, rows = 20;
@@ -10294,12 +10291,12 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
     gckpti_print(&k,
                  "What bytes cost in time: %i plan%s. Bytes are parameters, optimiser state (both\n"
                  "%s) and step arena. Extra time is that of a step; a full bar is %g %%.\n",
-                 (int)n, n == 1 ? "" : "s", gckpti_round_bytes(f->resident).text,
+                 (int)n, n == 1 ? "" : "s", gckpti_round_bytes(f->resident, text),
                  (double)(int)(1000 * top + 0.5) / 10);
     if (mark)
         gckpti_print(
             &k, marked < 0 ? "A budget of %s is too small.\n" : "> is what a budget of %s gets.\n",
-            gckpti_round_bytes(mark).text);
+            gckpti_round_bytes(mark, text));
     if (!f->complete)
         gckpti_print(&k, "The search stopped at its limit: plans may cost more than they need.\n");
     gckpti_print(&k, "\n%s%s  extra time  recomputed\n", unit > 1 ? "         " : "       ", name);
