@@ -851,7 +851,7 @@ static inline gckpt_result pictures_frontier(const gckpt_frontier *f, const pict
                       "<path class=\"w\" stroke=\"#d55e00\" stroke-dasharray=\"5 4\" "
                       "d=\"M%g 98V%gH84\"/>",
                       x, pictures_chart_y(&c, p.overhead));
-        pictures_text(o, x, 90, x > 480 ? " class=\"b e\"" : " class=\"b\"",
+        pictures_text(o, x, 90, x > 420 ? " class=\"b e\"" : " class=\"b\"",
                       "in a budget of %b: %b, +%g %%", mark, p.bytes,
                       pictures_tenth(100 * p.overhead));
     }
