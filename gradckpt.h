@@ -1382,6 +1382,15 @@ static void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n)
     }
 }
 
+/* The low `bytes` bytes of a number, little-endian. */
+static void gckpti_sink_number(gckpti_sink *k, uint64_t value, int bytes)
+{
+    unsigned char little[8];
+    for (int i = 0; i < bytes; i++)
+        little[i] = (unsigned char)(value >> (8 * i));
+    gckpti_sink_put(k, little, (size_t)bytes);
+}
+
 /* At most 511 bytes a call; directives: see gckpt_fail. */
 static void gckpti_print(gckpti_sink *k, const char *format, ...)
 {
@@ -9508,7 +9517,7 @@ struct gckpt_frontier {
     size_t *first;                     /* of a point's items */
     gckpt_instruction *items;          /* the schedules */
     size_t count, item_count, tensors; /* tensors: of the graph */
-    size_t resident; /* bytes of parameters and optimiser state */
+    size_t resident;                   /* bytes of parameters and optimiser state */
     int term_count, complete;
 };
 
@@ -10206,21 +10215,17 @@ static double gckpti_byte_unit(double bytes, const char **name)
     return unit;
 }
 
-typedef struct {
-    char text[32];
-} gckpti_bytes_text;
-/* 12.8 MiB: three digits */
-static gckpti_bytes_text gckpti_round_bytes(size_t bytes)
+/* 12.8 MiB: three digits, in text */
+static const char *gckpti_round_bytes(size_t bytes, char text[32])
 {
-    gckpti_bytes_text out = { "" };
-    gckpti_text t = { out.text, sizeof out.text - 1 };
+    gckpti_text t = { text, 31 };
     const char *name;
     double unit = gckpti_byte_unit((double)bytes, &name), round = 1;
     while (unit > 1 && (double)bytes / unit * round < 100)
         round *= 10;
     round = (double)(uint64_t)((double)bytes / unit * round + 0.5) / round;
     gckpti_text_add(&t, "%g %s", round, name);
-    return out;
+    return text;
 }
 
 /* v >= 0 with one decimal between two texts, right-aligned in 12 columns */
@@ -10240,21 +10245,23 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
 {
     gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
     const char *name;
+    char text[32];
     if (!f || !write)
         return GCKPT_E_ARG;
     size_t n = f->count, rows = 20;
     int marked = mark ? gckpt_frontier_find(f, mark) : -1;
-    double top = f->points[0].overhead, unit = gckpti_byte_unit((double)f->points[0].bytes / 10, &name);
+    double top = f->points[0].overhead,
+           unit = gckpti_byte_unit((double)f->points[0].bytes / 10, &name);
     top = top < 0.01 ? 0.01 : top < 0.6 ? top : 0.6; /* more is paid only where nothing else fits */
     gckpti_print(&k,
                  "What bytes cost in time: %i plan%s. Bytes are parameters, optimiser state (both\n"
                  "%s) and step arena. Extra time is that of a step; a full bar is %g %%.\n",
-                 (int)n, n == 1 ? "" : "s", gckpti_round_bytes(f->resident).text,
+                 (int)n, n == 1 ? "" : "s", gckpti_round_bytes(f->resident, text),
                  (double)(int)(1000 * top + 0.5) / 10);
     if (mark)
         gckpti_print(
             &k, marked < 0 ? "A budget of %s is too small.\n" : "> is what a budget of %s gets.\n",
-            gckpti_round_bytes(mark).text);
+            gckpti_round_bytes(mark, text));
     if (!f->complete)
         gckpti_print(&k, "The search stopped at its limit: plans may cost more than they need.\n");
     gckpti_print(&k, "\n%s%s  extra time  recomputed\n", unit > 1 ? "         " : "       ", name);
@@ -10283,8 +10290,7 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
     int marked = mark ? gckpt_frontier_find(f, mark) : -1;
     for (size_t i = 0; i < f->count; i++) {
         const gckpt_point *p = &f->points[i];
-        gckpti_print(&k,
-                     "%s\n{\"bytes\":%z,\"work\":%u,\"recompute\":%g,\"overhead\":%g}",
+        gckpti_print(&k, "%s\n{\"bytes\":%z,\"work\":%u,\"recompute\":%g,\"overhead\":%g}",
                      i ? "," : "{\"points\":[", p->bytes, p->work, p->recompute, p->overhead);
     }
     gckpti_print(&k, marked < 0 ? "],\n\"marked\":null" : "],\n\"marked\":%i", marked);
@@ -12499,8 +12505,9 @@ static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
     int optimiser = 0;
     for (size_t i = 0; i < s->count && !optimiser; i++)
         optimiser = s->params[i].optimiser;
-    gckpti_print(k, "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"%u\",",
-             GCKPT_CONTRACT, s->step);
+    gckpti_print(k,
+                 "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"%u\",",
+                 GCKPT_CONTRACT, s->step);
     gckpti_print(k, "\"seed\":\"%u\",\"optimiser\":\"%i\"", s->seed, optimiser);
     for (size_t i = 0; i < s->count; i++) {
         const gckpti_param *q = &s->params[i];
@@ -12518,8 +12525,8 @@ static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
             end = begin + p->elements * 4;
             if (slot >= 0)
                 gckpti_print(k, "#state%i", slot);
-            gckpti_print(k, "\":{\"dtype\":\"F32\",\"shape\":%S,\"data_offsets\":[%I,%I]}", &p->shape,
-                     begin, end);
+            gckpti_print(k, "\":{\"dtype\":\"F32\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
+                         &p->shape, begin, end);
         }
     }
     gckpti_print(k, "}");
@@ -12528,19 +12535,15 @@ static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
 static void gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n)
 {
     for (int64_t i = 0; i < n && !k->failed; i++) {
-        unsigned char little[4];
         uint32_t word;
         memcpy(&word, x + i, 4);
-        for (int byte = 0; byte < 4; byte++)
-            little[byte] = (unsigned char)(word >> (8 * byte));
-        gckpti_sink_put(k, little, 4);
+        gckpti_sink_number(k, word, 4);
     }
 }
 
 GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user)
 {
     gckpti_sink k;
-    unsigned char little[8];
     if (!store || !write)
         return gckpti_error(store, GCKPT_E_ARG, "save: a store and a callback are needed");
     memset(&k, 0, sizeof k);
@@ -12554,9 +12557,7 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
     memset(&k, 0, sizeof k);
     k.write = write;
     k.user = user;
-    for (int i = 0; i < 8; i++)
-        little[i] = (unsigned char)((uint64_t)length >> (8 * i));
-    gckpti_sink_put(&k, little, 8);
+    gckpti_sink_number(&k, length, 8);
     gckpti_sink_header(&k, store);
     gckpti_sink_put(&k, "       ", padding);
     for (size_t i = 0; i < store->count; i++) {
@@ -13412,57 +13413,55 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
  * ============================================================================================== */
 #define GCKPTI_PLAN_MAGIC UINT64_C(0x6e6c707470636b67)
 
-static void gckpti_put_number(gckpti_sink *k, uint64_t *check, uint64_t value)
+/* Numbers, and into the hash of all that were written. */
+static void gckpti_put_numbers(gckpti_sink *k, uint64_t *check, const uint64_t *numbers, int n)
 {
-    unsigned char little[8];
-    for (int i = 0; i < 8; i++)
-        little[i] = (unsigned char)(value >> (8 * i));
-    *check = gckpti_fnv_number(*check, value);
-    gckpti_sink_put(k, little, 8);
+    for (int i = 0; i < n; i++) {
+        *check = gckpti_fnv_number(*check, numbers[i]);
+        gckpti_sink_number(k, numbers[i], 8);
+    }
+}
+
+static void gckpti_put_number(gckpti_sink *k, uint64_t *check, uint64_t number)
+{
+    gckpti_put_numbers(k, check, &number, 1);
 }
 
 GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
     uint64_t check = GCKPTI_FNV_START, hash = GCKPTI_FNV_START;
-    gckpti_sink k;
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
+    gckpt_instruction in;
     if (!plan || !write)
         return GCKPT_E_ARG;
-    memset(&k, 0, sizeof k);
-    k.write = write;
-    k.user = user;
-    const uint64_t head[4] = { GCKPTI_PLAN_MAGIC, (uint64_t)plan->format, (uint64_t)plan->contract,
-                               plan->node_count };
-    const uint64_t request[9] = { (uint64_t)plan->mode,        (uint64_t)plan->optimiser,
-                                  (uint64_t)plan->state_slots, plan->update_in_backward != 0,
-                                  (uint64_t)plan->threads,     plan->alignment,
-                                  (uint64_t)plan->batch,       plan->plain != 0,
-                                  (uint64_t)plan->precision };
-    for (int i = 0; i < 4; i++)
-        gckpti_put_number(&k, &check, head[i]);
+    const uint64_t head[] = { GCKPTI_PLAN_MAGIC, (uint64_t)plan->format, (uint64_t)plan->contract,
+                              plan->node_count };
+    gckpti_put_numbers(&k, &check, head, 4);
     for (size_t i = 0; i < plan->node_count; i++) {
+        const gckpt_cost *cost = &plan->nodes[i].cost;
         hash = gckpti_hash_planned(hash, plan, i);
-        gckpti_put_number(&k, &check, hash);
-        gckpti_put_number(&k, &check, plan->nodes[i].cost.forward);
-        gckpti_put_number(&k, &check, plan->nodes[i].cost.backward);
+        const uint64_t tensor[] = { hash, cost->forward, cost->backward };
+        gckpti_put_numbers(&k, &check, tensor, 3);
     }
-    for (int i = 0; i < 9; i++)
-        gckpti_put_number(&k, &check, request[i]);
-    gckpti_put_number(&k, &check, plan->term_count);
+    const uint64_t request[] = { (uint64_t)plan->mode,        (uint64_t)plan->optimiser,
+                                 (uint64_t)plan->state_slots, plan->update_in_backward != 0,
+                                 (uint64_t)plan->threads,     plan->alignment,
+                                 (uint64_t)plan->batch,       plan->plain != 0,
+                                 (uint64_t)plan->precision,   plan->term_count };
+    gckpti_put_numbers(&k, &check, request, 10);
     for (size_t i = 0; i < plan->term_count; i++) {
-        gckpti_put_number(&k, &check, (uint64_t)plan->terms[i].id);
-        gckpti_put_number(&k, &check, plan->terms[i].weight);
-        gckpti_put_number(&k, &check, plan->terms[i].regulariser != 0);
+        const gckpti_plan_term *t = &plan->terms[i];
+        const uint64_t term[] = { (uint64_t)t->id, t->weight, t->regulariser != 0 };
+        gckpti_put_numbers(&k, &check, term, 3);
     }
     gckpti_put_number(&k, &check, plan->pick_count);
     for (size_t i = 0; i < plan->pick_count; i++) {
-        gckpti_put_number(&k, &check, (uint64_t)plan->picks[i].id);
-        gckpti_put_number(&k, &check, plan->picks[i].gradient != 0);
+        const uint64_t pick[] = { (uint64_t)plan->picks[i].id, plan->picks[i].gradient != 0 };
+        gckpti_put_numbers(&k, &check, pick, 2);
     }
     gckpti_put_number(&k, &check, plan->length);
-    for (size_t x = 0; x < plan->length; x++) {
-        const gckpti_ins *ins = &plan->list[x];
-        gckpti_put_number(&k, &check, 4 * (uint64_t)gckpti_ins_tensor(plan, ins) + ins->kind);
-    }
+    for (int x = 0; gckpt_plan_get(plan, x, &in) == GCKPT_OK; x++)
+        gckpti_put_number(&k, &check, 4 * (uint64_t)in.id + (uint64_t)in.kind);
     gckpti_put_number(&k, &check, plan->param_count);
     for (size_t i = 0; i < plan->param_count; i++)
         gckpti_put_number(&k, &check, plan->params[i].trained != 0);
@@ -13470,8 +13469,7 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     for (size_t i = 0; i < plan->life_count; i++)
         gckpti_put_number(&k, &check, plan->lives[i].offset);
     gckpti_put_number(&k, &check, check);
-    gckpti_sink_flush(&k);
-    return k.failed ? GCKPT_E_FILE : GCKPT_OK;
+    return gckpti_sink_close(&k);
 }
 
 typedef struct {
@@ -13566,6 +13564,28 @@ static gckpt_result gckpti_read_graph(gckpti_plan_reader *r)
                               g->count);
 }
 
+/* The schedule, without what the library adds to any. */
+static void gckpti_read_list(gckpti_plan_reader *r)
+{
+    const gckpt_graph *g = r->p.g;
+    int length = gckpti_get_below(r, INT32_MAX);
+    r->list_hash = GCKPTI_FNV_START;
+    for (int x = 0; x < length && !r->p.failed; x++) {
+        int word = gckpti_get_below(r, 4 * g->count);
+        gckpt_instruction in = { (gckpt_kind)(word % 4), word / 4 };
+        r->list_hash = gckpti_fnv_number(r->list_hash, (uint64_t)word);
+        if (r->ended || r->bad)
+            break; /* the id is none: there may be no tensor at all */
+        if (in.kind >= GCKPT_UPDATE || g->tensors[in.id]->batchless)
+            continue;
+        if (!gckpti_grow(r->p.memory, &r->list, &r->capacity, (size_t)r->d.instructions,
+                         sizeof *r->list))
+            r->p.failed = 1;
+        else
+            r->list[r->d.instructions++] = in;
+    }
+}
+
 /* What was asked for, and the list, as gckpt_plan_new takes them. */
 static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
 {
@@ -13595,24 +13615,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
         r->picks[i].tensor = g->tensors[gckpti_get_below(r, n)];
         r->picks[i].gradient = gckpti_get_below(r, 2);
     }
-    int length = gckpti_get_below(r, INT32_MAX);
-    r->list_hash = GCKPTI_FNV_START;
-    for (int x = 0; x < length && !r->ended && !r->bad && !r->p.failed; x++) {
-        gckpt_instruction in = { GCKPT_FORWARD, 0 };
-        int word = gckpti_get_below(r, 4 * n);
-        in.kind = (gckpt_kind)(word % 4);
-        in.id = word / 4;
-        r->list_hash = gckpti_fnv_number(r->list_hash, (uint64_t)word);
-        if (r->ended || r->bad)
-            break; /* the id is none: there may be no tensor at all */
-        if (word % 4 >= GCKPT_UPDATE || g->tensors[in.id]->batchless)
-            continue; /* what the library adds to any schedule */
-        if (!gckpti_grow(r->p.memory, &r->list, &r->capacity, (size_t)d->instructions,
-                         sizeof *r->list))
-            r->p.failed = 1;
-        else
-            r->list[d->instructions++] = in;
-    }
+    gckpti_read_list(r);
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(g);
 #ifdef GCKPT_NO_FAST
@@ -13679,27 +13682,47 @@ static gckpt_result gckpti_read_offsets(gckpti_plan_reader *r)
     if (gckpti_get_number(r) != check && !r->bad && !r->ended)
         return gckpti_error(p->g, GCKPT_E_DATA, "load plan: the file is damaged (its hash)");
     n = gckpti_list_blocks(p);
-    int *live = (int *)gckpti_new(p->memory, n, sizeof(int)); /* by offset */
-    p->failed = p->failed || !live;
+    int *live = (int *)gckpti_scratch_new(p, n, sizeof(int));
     p->arena = 0;
-    for (size_t i = 0; i < n && gckpti_reader_result(r) == GCKPT_OK; i++) {
-        const gckpti_block *b = &p->blocks[i], *o;
-        size_t kept = 0, at = 0, end = b->offset + b->size;
-        for (size_t k = 0; k < count; k++)
-            if (p->blocks[live[k]].end >= b->start)
-                live[kept++] = live[k];
-        for (count = kept; at < count && p->blocks[live[at]].offset < b->offset; at++) {
+    for (size_t i = 0; i < n && gckpti_reader_result(r) == GCKPT_OK; i++) { /* by start */
+        const gckpti_block *b = &p->blocks[i];
+        size_t kept = 0, end = b->offset + b->size;
+        r->bad = i > 0 && b[-1].start > b->start;
+        for (size_t k = 0; k < count; k++) {
+            const gckpti_block *o = &p->blocks[live[k]];
+            if (o->end < b->start)
+                continue;
+            live[kept++] = live[k];
+            r->bad = r->bad || (o->offset < end && b->offset < o->offset + o->size);
         }
-        o = at > 0 ? &p->blocks[live[at - 1]] : NULL;
-        if ((o && o->offset + o->size > b->offset) ||
-            (at < count && p->blocks[live[at]].offset < end) || (i > 0 && b[-1].start > b->start))
-            r->bad = 1;
-        memmove(live + at + 1, live + at, (count++ - at) * sizeof *live);
-        live[at] = (int)i;
+        live[kept] = (int)i;
+        count = kept + 1;
         p->arena = end > p->arena ? end : p->arena;
     }
-    gckpti_delete(p->memory, live, n, sizeof(int));
     return gckpti_reader_result(r);
+}
+
+/* The steps of planning, with the file's decisions for the planner's; NULL: see the graph, or no
+ * memory. */
+static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
+{
+    gckpti_planner *p = &r->p;
+    size_t n = p->g->count;
+    r->costs = (gckpt_cost *)gckpti_scratch_new(p, n, sizeof *r->costs);
+    r->terms = (gckpt_term *)gckpti_scratch_new(p, n, sizeof *r->terms);
+    r->picks = (gckpt_pick *)gckpti_scratch_new(p, 2 * n, sizeof *r->picks);
+    if (p->failed || gckpti_read_graph(r) != GCKPT_OK || gckpti_read_request(r) != GCKPT_OK)
+        return NULL;
+    p->desc = &r->d;
+    p->terms = r->terms;
+    p->n = (int)n;
+    p->threads = r->d.threads ? r->d.threads : 1;
+    p->inference = r->mode == GCKPT_INFERENCE;
+    p->looped = !p->inference && r->d.batch > p->g->rows;
+    if (gckpti_planner_start(p) != GCKPT_OK || gckpti_read_trained(r) != GCKPT_OK ||
+        gckpti_try(p, GCKPT_SCHEDULE, 0) != GCKPT_OK || gckpti_read_offsets(r) != GCKPT_OK)
+        return NULL;
+    return gckpti_encode(p, r->mode);
 }
 
 GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, void *user,
@@ -13707,7 +13730,6 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
 {
     gckpti_plan_reader r;
     gckpti_allocator a;
-    gckpt_plan *plan = NULL;
     if (!graph || graph->object.sticky != GCKPT_OK)
         return NULL;
     if (!read) {
@@ -13718,46 +13740,18 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
     memset(&a, 0, sizeof a);
     if (memory)
         a.desc = *memory;
-    size_t n = graph->count;
     r.read = read;
     r.user = user;
     r.check = GCKPTI_FNV_START;
     r.p.g = graph;
-    r.p.desc = &r.d;
     r.p.memory = &a;
-    r.p.n = (int)n;
-    r.costs = (gckpt_cost *)gckpti_new(&a, n, sizeof *r.costs);
-    r.terms = (gckpt_term *)gckpti_new(&a, n, sizeof *r.terms);
-    r.picks = (gckpt_pick *)gckpti_new(&a, 2 * n, sizeof *r.picks);
-    r.p.failed = !r.costs || !r.terms || !r.picks;
-    gckpt_result result = gckpti_reader_result(&r);
-    if (result == GCKPT_OK)
-        result = gckpti_read_graph(&r);
-    if (result == GCKPT_OK)
-        result = gckpti_read_request(&r);
-    r.p.terms = r.terms;
-    r.p.threads = r.d.threads ? r.d.threads : 1;
-    r.p.inference = r.mode == GCKPT_INFERENCE;
-    r.p.looped = !r.p.inference && r.d.batch > graph->rows;
-    if (result == GCKPT_OK)
-        result = gckpti_planner_start(&r.p);
-    if (result == GCKPT_OK)
-        result = gckpti_read_trained(&r);
-    if (result == GCKPT_OK)
-        result = gckpti_try(&r.p, GCKPT_SCHEDULE, 0);
-    if (result == GCKPT_OK)
-        result = gckpti_read_offsets(&r);
-    if (result == GCKPT_OK)
-        plan = gckpti_encode(&r.p, r.mode);
+    gckpti_ok(graph);
+    gckpt_plan *plan = gckpti_read_plan(&r);
     gckpti_planner_free(&r.p);
     if (r.list)
         gckpti_resize(&a, r.list, r.capacity * sizeof *r.list, 0);
-    gckpti_delete(&a, r.picks, 2 * n, sizeof *r.picks);
-    gckpti_delete(&a, r.terms, n, sizeof *r.terms);
-    gckpti_delete(&a, r.costs, n, sizeof *r.costs);
-    if (plan)
-        gckpti_ok(graph);
-    else if (r.p.failed || result == GCKPT_OK || result == GCKPT_E_MEMORY)
+    if (!plan &&
+        (r.p.failed || graph->object.last == GCKPT_OK || graph->object.last == GCKPT_E_MEMORY))
         gckpti_error(graph, GCKPT_E_MEMORY, "load plan: no memory for it");
     return gckpti_plan_settle(plan);
 }
@@ -13848,7 +13842,7 @@ static void gckpti_c_words(gckpti_sink *k, const void *data, size_t n)
     for (size_t i = 0; i < n; i++) {
         uint32_t word;
         memcpy(&word, (const char *)data + 4 * i, 4);
-        gckpti_print(k, i % 8 ? " %zu," : "\n    %zu,", (size_t)word);
+        gckpti_print(k, i % 8 ? " %zU," : "\n    %zU,", (size_t)word);
     }
 }
 
@@ -13941,64 +13935,77 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
         gckpti_print(k, " } }, %i, %i, %i, %i, {", q->base, q->kind, q->index, q->inputs);
         for (int d = 0; d < GCKPT_MAX_INPUTS; d++)
             gckpti_print(k, d ? ", %i" : " %i", q->in[d]);
-        gckpti_print(k, " }, (gckpt_type)%i, %i, %i, { UINT64_C(%u), UINT64_C(%u) } },\n", (int)q->type,
-                 q->batchless, q->kept, q->cost.forward, q->cost.backward);
+        gckpti_print(k, " }, (gckpt_type)%i, %i, %i, { UINT64_C(%u), UINT64_C(%u) } },\n",
+                     (int)q->type, q->batchless, q->kept, q->cost.forward, q->cost.backward);
     }
     gckpti_print(k, "};\n");
 }
 
-/* The arrays that may be empty, which C does not allow, are then not there. */
+/* Begins and ends an array; an empty one, which C does not allow, is not there. */
+static void gckpti_c_begin(gckpti_sink *k, const char *type, const char *name, const char *array,
+                           size_t count)
+{
+    if (count)
+        gckpti_print(k, "static const %s gckpti_%s_%s[] = {\n", type, name, array);
+}
+
+static void gckpti_c_end(gckpti_sink *k, size_t count) { gckpti_print(k, count ? "};\n" : ""); }
+
 static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
+    gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_plan_param *q = &p->params[i];
-        if (i == 0)
-            gckpti_print(k, "static const gckpti_plan_param gckpti_%s_params[] = {\n", name);
-        gckpti_print(k, "    { %z, %I, %i, %i, %i, { %zu,", q->name, q->elements, q->trained, q->node,
-                 q->place, (size_t)q->init[0]);
-        gckpti_print(k, " %zu, %zu } },\n%s", (size_t)q->init[1], (size_t)q->init[2],
-                 i + 1 < p->param_count ? "" : "};\n");
+        gckpti_print(k, "    { %z, %I, %i, %i, %i, { %zU, %zU, %zU } },\n", q->name, q->elements,
+                     q->trained, q->node, q->place, (size_t)q->init[0], (size_t)q->init[1],
+                     (size_t)q->init[2]);
     }
-    gckpti_print(k, "static const gckpti_ins gckpti_%s_list[] = {\n", name);
+    gckpti_c_end(k, p->param_count);
+    gckpti_c_begin(k, "gckpti_ins", name, "list", p->length);
     for (size_t x = 0; x < p->length; x++) {
         const gckpti_ins *ins = &p->list[x];
         gckpti_print(k, "    { %i, %i, %i, %i, %i, %i, %z, %z },\n", ins->kind, ins->first,
-                 ins->accumulate, ins->zero, ins->id, ins->uses, ins->live, ins->operands);
+                     ins->accumulate, ins->zero, ins->id, ins->uses, ins->live, ins->operands);
     }
-    gckpti_print(k, "};\nstatic const size_t gckpti_%s_operands[] = {", name);
+    gckpti_c_end(k, p->length);
+    gckpti_c_begin(k, "size_t", name, "operands", p->operand_count);
     for (size_t i = 0; i < p->operand_count; i++)
         gckpti_c_offset(k, p->operands[i], i % 8 == 7 ? ",\n" : ", ");
-    gckpti_print(k, "};\n");
-    for (size_t i = 0; i < p->term_count; i++) {
-        if (i == 0)
-            gckpti_print(k, "static const gckpti_plan_term gckpti_%s_terms[] = {\n", name);
-        gckpti_print(k, "    { %i, %zu, %i },\n%s", p->terms[i].id, (size_t)p->terms[i].weight,
-                 p->terms[i].regulariser, i + 1 < p->term_count ? "" : "};\n");
-    }
+    gckpti_c_end(k, p->operand_count);
+    gckpti_c_begin(k, "gckpti_plan_term", name, "terms", p->term_count);
+    for (size_t i = 0; i < p->term_count; i++)
+        gckpti_print(k, "    { %i, %zU, %i },\n", p->terms[i].id, (size_t)p->terms[i].weight,
+                     p->terms[i].regulariser);
+    gckpti_c_end(k, p->term_count);
+    gckpti_c_begin(k, "gckpti_plan_pick", name, "picks", p->pick_count);
     for (size_t i = 0; i < p->pick_count; i++) {
-        if (i == 0)
-            gckpti_print(k, "static const gckpti_plan_pick gckpti_%s_picks[] = {\n", name);
         gckpti_print(k, "    { %i, %i, ", p->picks[i].id, p->picks[i].gradient);
-        gckpti_c_offset(k, p->picks[i].offset, i + 1 < p->pick_count ? " },\n" : " }\n};\n");
+        gckpti_c_offset(k, p->picks[i].offset, " },\n");
     }
+    gckpti_c_end(k, p->pick_count);
+    gckpti_c_begin(k, "gckpt_buffer", name, "lives", p->life_count);
     for (size_t i = 0; i < p->life_count; i++) {
         const gckpt_buffer *b = &p->lives[i];
-        if (i == 0)
-            gckpti_print(k, "static const gckpt_buffer gckpti_%s_lives[] = {\n", name);
-        gckpti_print(k, "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n%s", b->start, b->end,
-                 b->offset, b->size, b->id, (int)b->kind, i + 1 < p->life_count ? "" : "};\n");
+        gckpti_print(k, "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n", b->start, b->end,
+                     b->offset, b->size, b->id, (int)b->kind);
     }
+    gckpti_c_end(k, p->life_count);
+}
+
+/* Attributes, aligned for any of them, and names: at least one of each. */
+static void gckpti_c_words_and_names(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
     gckpti_print(k,
-             "static const union { /* aligned for any attribute */\n    uint32_t words[%z];\n"
-             "    double number;\n    int64_t wide;\n} gckpti_%s_words = { {",
-             p->word_count + !p->word_count, name);
+                 "static const union {\n    uint32_t words[%z];\n"
+                 "    double number;\n    int64_t wide;\n} gckpti_%s_words = { {",
+                 p->word_count + !p->word_count, name);
     gckpti_c_words(k, p->word_count ? (const void *)p->words : "\0\0\0",
                    p->word_count + !p->word_count);
     gckpti_print(k, "\n} };\nstatic const char gckpti_%s_names[] = {", name);
     for (size_t i = 0; i < p->name_bytes; i++) {
         unsigned u = (unsigned char)p->names[i];
-        gckpti_print(k, i % 16 ? " '\\%i%i%i'," : "\n    '\\%i%i%i',", (int)(u >> 6), (int)(u >> 3 & 7),
-                 (int)(u & 7));
+        gckpti_print(k, i % 16 ? " '\\%i%i%i'," : "\n    '\\%i%i%i',", (int)(u >> 6),
+                     (int)(u >> 3 & 7), (int)(u & 7));
     }
     gckpti_print(k, "%s\n};\n", p->name_bytes ? "" : "0");
 }
@@ -14006,53 +14013,50 @@ static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *nam
 /* The plan itself, field by field. */
 static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
-    const char *const arrays[] = { "params", "terms", "picks", "lives" };
-    const size_t counts[] = { p->param_count, p->term_count, p->pick_count, p->life_count };
-    uint64_t once = 0;
+    const char *const arrays[] = {
+        "nodes", "params", "list", "operands", "terms", "picks", "lives"
+    };
+    const size_t counts[] = { p->node_count,    p->param_count, p->length,
+                              p->operand_count, p->term_count,  p->pick_count,
+                              p->life_count,    p->word_count,  p->name_bytes };
+    uint64_t once = 0; /* work of the forwards, each once */
     for (size_t x = 0; x < p->length; x++)
         if (p->list[x].kind == GCKPT_FORWARD && p->list[x].first)
             once += p->nodes[p->list[x].id].cost.forward;
     gckpti_print(k,
-             "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
-             "    { %zu, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
-             "    { { NULL, NULL, NULL, 0 }, 0 }, NULL, UINT64_C(%u),\n",
-             name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash);
-    gckpti_print(
-        k,
-        "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, (gckpt_precision)%i, %I, %I, "
-        "%z, %z, %z,\n    {",
-        (int)p->mode, (int)p->optimiser, p->looped, p->update_in_backward, p->threads, p->plain,
-        p->state_slots, (int)p->precision, p->rows, p->batch, p->alignment, p->arena, p->bound);
+                 "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
+                 "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
+                 "    { { NULL, NULL, NULL, 0 }, 0 }, NULL, UINT64_C(%u),\n"
+                 "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, ",
+                 name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash, (int)p->mode,
+                 (int)p->optimiser, p->looped, p->update_in_backward, p->threads, p->plain,
+                 p->state_slots);
+    gckpti_print(k, "(gckpt_precision)%i, %I, %I, %z, %z, %z,\n    {", (int)p->precision, p->rows,
+                 p->batch, p->alignment, p->arena, p->bound);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         gckpti_print(k, i ? ", %z" : " %z", p->kind_bytes[i]);
-    gckpti_print(k,
-             " },\n    (double)UINT64_C(%u) / (double)UINT64_C(%u), UINT64_C(%u), UINT64_C(%u),\n",
-             p->work - p->least_work, once ? once : 1, p->work, p->least_work);
-    gckpti_print(k, "    gckpti_%s_nodes, ", name);
-    gckpti_print(k, counts[0] ? "gckpti_%s_%s, " : "NULL, ", name, arrays[0]);
-    gckpti_print(k, "gckpti_%s_list, gckpti_%s_operands,\n    ", name, name);
-    for (int i = 1; i < 4; i++)
-        gckpti_print(k, counts[i] ? "gckpti_%s_%s, " : "NULL, ", name, arrays[i]);
-    gckpti_print(k, "gckpti_%s_words.words, gckpti_%s_names,\n", name, name);
-    gckpti_print(k, "    %z, %z, %z, %z, %z, %z, %z, %z, %z, %z, %i, %i, %i\n};\n", p->node_count,
-             p->param_count, p->length, p->operand_count, p->term_count, p->pick_count,
-             p->life_count, p->word_count, p->name_bytes, p->inputs, p->body, p->epilogue,
-             p->mixer);
+    gckpti_print(
+        k, " },\n    (double)UINT64_C(%u) / (double)UINT64_C(%u), UINT64_C(%u), UINT64_C(%u),\n   ",
+        p->work - p->least_work, once ? once : 1, p->work, p->least_work);
+    for (int i = 0; i < 7; i++)
+        gckpti_print(k, counts[i] ? " gckpti_%s_%s," : " NULL,", name, arrays[i]);
+    gckpti_print(k, "\n    gckpti_%s_words.words, gckpti_%s_names,\n   ", name, name);
+    for (int i = 0; i < 9; i++)
+        gckpti_print(k, " %z,", counts[i]);
+    gckpti_print(k, " %z, %i, %i, %i\n};\n", p->inputs, p->body, p->epilogue, p->mixer);
 }
 
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user)
 {
-    gckpti_sink k;
-    int good = plan && name && write;
-    if (!good)
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
+    int good = 1;
+    if (!plan || !name || !write)
         return GCKPT_E_ARG;
-    memset(&k, 0, sizeof k);
-    k.write = write;
-    k.user = user;
     if (!gckpti_c_identifier(name) || strlen(name) > 60) {
         good = 0;
-        gckpti_print(&k, "#error \"plan: its name must be a C identifier of at most 60 letters\"\n");
+        gckpti_print(&k,
+                     "#error \"plan: its name must be a C identifier of at most 60 letters\"\n");
     }
     for (size_t i = 0; i < plan->node_count && good; i++) {
         const gckpti_node *q = &plan->nodes[i];
@@ -14074,21 +14078,23 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
             "another version of gradckpt.h: print it again (gckpt_plan_c)\"\n#endif\n",
             name, plan->format, plan->contract, name);
         gckpti_print(&k,
-                 "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
-                 "addresses\"\n#endif\n",
-                 gckpt_plan_bytes(plan), name);
+                     "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
+                     "addresses\"\n#endif\n",
+                     gckpt_plan_bytes(plan), name);
         if (!plan->plain)
-            gckpti_print(&k,
-                     "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
-                     "with gckpt_plan_desc.plain = 1\"\n#endif\n",
-                     name);
+            gckpti_print(
+                &k,
+                "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
+                "with gckpt_plan_desc.plain = 1\"\n#endif\n",
+                name);
         gckpti_c_enum(&k, plan, name);
         gckpti_c_nodes(&k, plan, name);
         gckpti_c_arrays(&k, plan, name);
+        gckpti_c_words_and_names(&k, plan, name);
         gckpti_c_plan(&k, plan, name);
     }
-    gckpti_sink_flush(&k);
-    return !good ? GCKPT_E_ARG : k.failed ? GCKPT_E_FILE : GCKPT_OK;
+    gckpt_result written = gckpti_sink_close(&k);
+    return good ? written : GCKPT_E_ARG;
 }
 
 /* =================================================================================================
