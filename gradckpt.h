@@ -5723,7 +5723,8 @@ typedef struct {
     int tensor;        /* activation gradients: whose; else -1 */
     int id;            /* the tensor it is made for */
     gckpt_buffer_kind kind;
-    size_t size, offset; /* of the storage (in its root) */
+    size_t size, offset; /* of the storage (in its root), as are: */
+    int last, alive, until; /* its newest version, the first that may still live, its end */
 } gckpti_version;
 typedef struct {
     int start, end;
@@ -6663,11 +6664,7 @@ static int gckpti_next_write(const gckpti_planner *p, int id, int x)
 
 static int gckpti_storage_end(const gckpti_planner *p, int storage)
 {
-    int end = 0;
-    for (int v = storage; v >= 0; v = p->versions[v].next)
-        if (p->versions[v].end > end)
-            end = p->versions[v].end;
-    return end;
+    return p->versions[storage].until;
 }
 
 /* Puts a version into the storage of another when they have the same size (and type) and, from
@@ -6682,24 +6679,30 @@ static void gckpti_share_storage(gckpti_planner *p, size_t version, size_t other
         gckpti_elements(&p->g->tensors[all[v].id]->shape) !=
             gckpti_elements(&p->g->tensors[all[u].id]->shape))
         return;
-    int storage = all[u].storage, last = storage;
-    if (p->looped && all[storage].start < p->body_start && x >= p->body_start)
+    int storage = all[u].storage;
+    gckpti_version *root = &all[storage];
+    if (p->looped && root->start < p->body_start && x >= p->body_start)
         return; /* the next micro-batch reads it again */
-    if (all[storage].kind == GCKPT_BUFFER_WORKSPACE ||
-        (!copy && gckpti_storage_end(p, storage) != x))
+    if (root->kind == GCKPT_BUFFER_WORKSPACE || (!copy && root->until != x))
         return;
-    for (int m = storage; copy && m >= 0; m = all[m].next)
+    while (copy && all[root->alive].end < x) /* nobody writes to it after x; u lives */
+        root->alive = all[root->alive].next;
+    for (int m = root->alive; copy && m >= 0; m = all[m].next)
         if (all[v].end >= gckpti_next_write(p, all[m].tensor, x) ||
             all[m].end >= gckpti_next_write(p, all[v].tensor, x))
             return;
-    while (all[last].next >= 0)
-        last = all[last].next;
-    all[last].next = v;
+    all[root->last].next = v;
+    root->last = v;
+    root->until = all[v].end > root->until ? all[v].end : root->until;
     all[v].storage = storage;
 }
 
 static void gckpti_share_all(gckpti_planner *p)
 {
+    for (size_t i = 0; i < p->version_count; i++) {
+        p->versions[i].last = p->versions[i].alive = (int)i;
+        p->versions[i].until = p->versions[i].end;
+    }
     for (size_t x = 0; x < p->length; x++)
         if (p->list[x].kind == GCKPT_BACKWARD)
             p->mark[p->list[x].id] = (int)x;
@@ -6851,17 +6854,17 @@ static gckpt_result gckpti_lifetimes(gckpti_planner *p)
  * neural networks"). The first turns go by size x lifetime. So values whose backwards go in reverse,
  * which nest, are stacked without a gap, the last to die at the bottom. While something sticks out
  * above the greatest sum of live bytes, what does moves half way to the front and all is placed
- * again (squeaky wheel: Joslin and Clements 1999); then from two other orders.
+ * again (squeaky wheel: Joslin and Clements 1999); at last from two other orders.
  *
  * Near-linear: a block divides a level into at most three and every rise ends one, so there are at
  * most 3 n of each; the lowest is known from a tournament. The block comes from a tree whose leaves
  * are in Z-order of (start, end) (Morton 1966), so that lifetimes below a node are near each other:
  * only nodes are looked into where one may fit and come before the best found. Nodes looked at are
- * counted, so that a layout is the same on every machine.
+ * counted, never timed, so that a layout is the same on every machine.
  *
  * Invariants: levels cover all instructions, and neighbours differ in height; what is placed lies
  * below the levels of its lifetime. */
-enum { GCKPTI_PLACE_ORDERS = 3, GCKPTI_PLACE_ROUNDS = 200, GCKPTI_PLACE_WORK = 1 << 20 };
+enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFE, GCKPTI_BY_SIZE, GCKPTI_ORDERS };
 
 /* Merge sort by key, bottom up, stable; `spare` has room for n. */
 static void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
@@ -6957,7 +6960,7 @@ static int gckpti_join_branches(gckpti_skyline *s, size_t i)
     return to->start != before.start || to->end != before.end || to->turn != before.turn;
 }
 
-/* The leaf whose turn is first of those that live within begin..end, taken out of the tree; NULL:
+/* The block whose turn is first of those that live within begin..end, taken out of the tree; NULL:
  * there is none. */
 static gckpti_candidate *gckpti_take_first(gckpti_skyline *s, int begin, int end)
 {
@@ -7029,14 +7032,16 @@ static size_t gckpti_place_all(gckpti_skyline *s)
     return arena;
 }
 
-/* Turns by size x lifetime (order 0), lifetime (1) or size (2), the greatest first. */
+/* Turns in an order, the greatest first; ties: as in the order before, at first the last to die. */
 static void gckpti_first_turns(gckpti_skyline *s, int order)
 {
     for (size_t i = 0; i < s->n; i++) {
         const gckpti_block *b = s->candidates[s->keys[i].item].block;
         uint64_t life = (uint64_t)(b->end - b->start) + 1, size = b->size;
         uint64_t area = size > UINT64_MAX / life ? UINT64_MAX : size * life;
-        s->keys[i].key = UINT64_MAX - (order == 0 ? area : order == 1 ? life : size);
+        s->keys[i].key = UINT64_MAX - (order == GCKPTI_BY_AREA   ? area
+                                       : order == GCKPTI_BY_LIFE ? life
+                                                                 : size);
     }
     gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
     for (size_t i = 0; i < s->n; i++) /* room for 32 moves to the front */
@@ -7097,11 +7102,13 @@ static size_t gckpti_place(gckpti_planner *p, gckpti_block *blocks, size_t n, si
     size_t *live = (size_t *)gckpti_scratch_new(p, s.length + 1, sizeof *live);
     if (!p->failed)
         gckpti_skyline_start(&s, blocks, live);
-    for (int order = 0; order < GCKPTI_PLACE_ORDERS && best > s.goal && !p->failed; order++) {
+    for (int order = 0; order < GCKPTI_ORDERS && best > s.goal && !p->failed; order++) {
+        size_t most = order == GCKPTI_BY_AREA ? 1 << 22 : 1 << 20; /* nodes; and rounds: */
+        int rounds = order == GCKPTI_BY_AREA ? 40 : 200;
         gckpti_first_turns(&s, order);
         s.work = 0;
-        for (int round = 0; best > s.goal && s.work < GCKPTI_PLACE_WORK; round++) {
-            size_t arena = round < GCKPTI_PLACE_ROUNDS ? gckpti_place_all(&s) : SIZE_MAX;
+        while (best > s.goal && s.work < most && rounds-- > 0) {
+            size_t arena = gckpti_place_all(&s);
             if (arena == SIZE_MAX)
                 break;
             for (size_t i = 0; i < n; i++) {
