@@ -10885,7 +10885,8 @@ static int gckpti_worth_a_team(const gckpt_exec *e)
         }
         gckpti_call_start(e, &p->nodes[ins->id], ins->id, p->rows, &c);
         const gckpt_op *op = p->nodes[ins->id].op;
-        double forward = (double)(op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape));
+        double forward =
+            (double)(op && op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape));
         flops += (ins->kind == GCKPT_FORWARD ? 1 : 2) * rounds * forward;
     }
     return flops >= enough;
@@ -11062,6 +11063,8 @@ static void gckpti_call_value(const gckpt_exec *e, const gckpti_node *q, size_t 
     if (q->kind == GCKPTI_OP && q->kept & GCKPTI_NARROW_VALUE)
         arg->bf16 = gckpti_at_bf16(e, offset);
     else if (q->kind == GCKPTI_OP)
+        data = gckpti_at(e, offset);
+    else if (q->kind == GCKPTI_PARAM && offset != GCKPTI_NONE) /* a copy that was brought in */
         data = gckpti_at(e, offset);
     else if (q->kind == GCKPTI_PARAM)
         data = e->store->params[e->params[q->index]].p.values;
@@ -11320,9 +11323,14 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
     const gckpti_node *node = &p->nodes[ins->id];
     gckpti_operands o;
     int first = ins->first && !(node->batchless && e->row > 0); /* inference repeats the prologue */
-    int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
     gckpt_call c;
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    if (node->kind == GCKPTI_PARAM) {
+        memcpy(gckpti_at(e, o.out), e->store->params[e->params[node->index]].p.values,
+               (size_t)gckpti_elements(&node->shape) * sizeof(float));
+        return GCKPT_OK;
+    }
+    int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
     uint16_t *narrow = node->kept & GCKPTI_NARROW_VALUE ? gckpti_at_bf16(e, o.out) : NULL;
     gckpti_call_start(e, node, ins->id, gckpti_micro_rows(e), &c);
     c.out = gckpti_at(e, o.out);
@@ -11835,7 +11843,7 @@ static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, in
         const gckpti_ins *ins = &p->list[x];
         const gckpti_node *node =
             ins->kind == GCKPT_FORWARD && ins->first ? &p->nodes[ins->id] : NULL;
-        for (int i = 0; node && node->op->classes && i < node->inputs; i++)
+        for (int i = 0; node && node->op && node->op->classes && i < node->inputs; i++)
             if (node->op->flags & GCKPT_INDEX(i) &&
                 gckpti_check_indices(e, node, ins->id, i, rows) != GCKPT_OK)
                 return GCKPT_E_DATA;
