@@ -1367,6 +1367,7 @@ static void gckpti_sink_flush(gckpti_sink *k)
     k->used = 0;
 }
 
+/* Takes n bytes; a full block goes to the callback. */
 static void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n)
 {
     const unsigned char *b = (const unsigned char *)bytes;
@@ -13639,6 +13640,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     return gckpti_check_request(g, r->terms, r->p.term_count, d);
 }
 
+/* Are the parameters trained that were when it was made? Their gradients are in the list. */
 static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
 {
     const gckpt_graph *g = r->p.g;
@@ -13920,6 +13922,7 @@ static void gckpti_c_enum(gckpti_sink *k, const gckpt_plan *p, const char *name)
     gckpti_print(k, first ? "" : "\n};\n");
 }
 
+/* The tensors, and the data of those that are constants. */
 static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
     for (size_t i = 0; i < p->node_count; i++)
@@ -13958,6 +13961,7 @@ static void gckpti_c_begin(gckpti_sink *k, const char *type, const char *name, c
 
 static void gckpti_c_end(gckpti_sink *k, size_t count) { gckpti_print(k, count ? "};\n" : ""); }
 
+/* What else is an array of structs or offsets, in the order of the plan's fields. */
 static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
     gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
