@@ -1360,11 +1360,12 @@ typedef struct {
     unsigned char block[1024];
 } gckpti_sink;
 
-static void gckpti_sink_flush(gckpti_sink *k)
+static gckpt_result gckpti_sink_flush(gckpti_sink *k)
 {
     if (k->write && !k->failed && k->used && k->write(k->user, k->block, k->used) != k->used)
         k->failed = 1;
     k->used = 0;
+    return k->failed ? GCKPT_E_FILE : GCKPT_OK;
 }
 
 /* Takes n bytes; a full block goes to the callback. */
@@ -1402,12 +1403,6 @@ static void gckpti_print(gckpti_sink *k, const char *format, ...)
     gckpti_text_format(&t, format, args);
     va_end(args);
     gckpti_sink_put(k, line, (size_t)(t.at - line));
-}
-
-static gckpt_result gckpti_sink_close(gckpti_sink *k)
-{
-    gckpti_sink_flush(k);
-    return k->failed ? GCKPT_E_FILE : GCKPT_OK;
 }
 
 /* ---- memory: the one allocation site ---- */
@@ -10098,7 +10093,7 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
             gckpti_print(&k, plan->looped ? "-- for each micro-batch\n" : "-- batch\n");
         gckpti_print_instruction(&k, plan, x);
     }
-    return gckpti_sink_close(&k);
+    return gckpti_sink_flush(&k);
 }
 
 /* =================================================================================================
@@ -10207,7 +10202,7 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
         now += u.work;
     }
     gckpti_print(&k, "\n]}\n");
-    return gckpti_sink_close(&k);
+    return gckpti_sink_flush(&k);
 }
 
 /* ---- the frontier ---- */
@@ -10286,7 +10281,7 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
         gckpti_print_tenths(&k, "", 100 * p->recompute, " %");
         gckpti_print(&k, (int)i == marked ? " > |%s\n" : "   |%s\n", bar);
     }
-    return gckpti_sink_close(&k);
+    return gckpti_sink_flush(&k);
 }
 
 GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
@@ -10303,7 +10298,7 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
     }
     gckpti_print(&k, marked < 0 ? "],\n\"marked\":null" : "],\n\"marked\":%i", marked);
     gckpti_print(&k, ",\"complete\":%s}\n", f->complete ? "true" : "false");
-    return gckpti_sink_close(&k);
+    return gckpti_sink_flush(&k);
 }
 
 /* =================================================================================================
@@ -12578,8 +12573,7 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
         for (int slot = 0; slot < 4 && p->state[slot]; slot++)
             gckpti_sink_floats(&k, p->state[slot], p->elements);
     }
-    gckpti_sink_flush(&k);
-    if (k.failed)
+    if (gckpti_sink_flush(&k) != GCKPT_OK)
         return gckpti_error(store, GCKPT_E_FILE,
                             "save: the write callback failed before byte %z; "
                             "what it wrote is no complete file",
@@ -13477,7 +13471,7 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     for (size_t i = 0; i < plan->life_count; i++)
         gckpti_put_number(&k, &check, plan->lives[i].offset);
     gckpti_put_number(&k, &check, check);
-    return gckpti_sink_close(&k);
+    return gckpti_sink_flush(&k);
 }
 
 typedef struct {
@@ -14104,7 +14098,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
         gckpti_c_words_and_names(&k, plan, name);
         gckpti_c_plan(&k, plan, name);
     }
-    gckpt_result written = gckpti_sink_close(&k);
+    gckpt_result written = gckpti_sink_flush(&k);
     return good ? written : GCKPT_E_ARG;
 }
 
