@@ -12319,17 +12319,21 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
 /* ---- what ops cost on this machine ---- */
 enum { GCKPTI_RUNS_LEAST = 6, GCKPTI_RUNS_MOST = 32 };
 
+/* One step, timed. */
 typedef struct {
+    gckpti_batch batch;
     double (*seconds)(void *user);
     void *user;
-    double last;
-    float *copy; /* room for a parameter and its state */
-} gckpti_stopwatch;
+    double last;   /* when it was looked at the clock last */
+    float *copy;   /* room for a parameter and its state */
+    double *spent; /* seconds by instruction, a micro-batch; last: those of all else */
+    gckpt_result result;
+} gckpti_timing;
 
-static double gckpti_lap(gckpti_stopwatch *w)
+static double gckpti_lap(gckpti_timing *t)
 {
-    double now = w->seconds(w->user), lap = now - w->last;
-    w->last = now;
+    double now = t->seconds(t->user), lap = now - t->last;
+    t->last = now;
     return lap > 0 && lap < 1e9 ? lap : 0;
 }
 
@@ -12343,54 +12347,41 @@ static void gckpti_update_undo(gckpti_param *q, float *copy, int slots, int back
     }
 }
 
-/* One step, put back. spent: seconds by instruction, a micro-batch; last: those of all else. */
-static gckpt_result gckpti_time_here(const gckpti_batch *b, gckpti_stopwatch *w, double *spent)
+/* Takes a step and puts back what it changed (on the step's team). */
+static void gckpti_time_step(void *context)
 {
-    gckpt_exec *e = b->e;
+    gckpti_timing *t = (gckpti_timing *)context;
+    gckpt_exec *e = t->batch.e;
     const gckpt_plan *p = e->plan;
-    double *rest = &spent[p->length], micro = (double)(b->rows / p->rows);
-    memset(spent, 0, (p->length + 1) * sizeof *spent);
-    gckpti_lap(w);
-    gckpt_result result = gckpti_batch_begin(b);
-    for (*rest = gckpti_lap(w); result == GCKPT_OK || result == GCKPT_MORE;) {
+    double *rest = &t->spent[p->length], micro = (double)(t->batch.rows / p->rows);
+    memset(t->spent, 0, (p->length + 1) * sizeof *t->spent);
+    gckpti_lap(t);
+    gckpt_result result = gckpti_batch_begin(&t->batch);
+    for (*rest = gckpti_lap(t); result == GCKPT_OK || result == GCKPT_MORE;) {
         result = gckpti_advance(e, 1);
-        double lap = gckpti_lap(w);
+        double lap = gckpti_lap(t);
         if (result != GCKPT_MORE)
             break;
-        spent[e->pc - 1] += e->pc > p->body && e->pc <= p->epilogue ? lap / micro : lap;
+        t->spent[e->pc - 1] += e->pc > p->body && e->pc <= p->epilogue ? lap / micro : lap;
     }
-    result = gckpti_batch_end(b, result, "calibrate", NULL);
-    if (result != GCKPT_OK)
-        return result;
-    *rest += gckpti_lap(w);
+    t->result = gckpti_batch_end(&t->batch, result, "calibrate", NULL);
+    if (t->result != GCKPT_OK)
+        return;
+    *rest += gckpti_lap(t);
     for (size_t x = 0; x < p->length && p->optimiser != GCKPT_OWN_OPTIMISER; x++) {
         if (p->list[x].kind != GCKPT_UPDATE)
             continue;
         gckpti_param *q = &e->store->params[e->params[p->list[x].id]];
         unsigned char optimiser = q->optimiser;
         uint64_t updates = q->updates;
-        gckpti_update_undo(q, w->copy, p->state_slots, 0);
-        gckpti_lap(w);
+        gckpti_update_undo(q, t->copy, p->state_slots, 0);
+        gckpti_lap(t);
         gckpti_run_update(e, &p->list[x], 0);
-        *rest += gckpti_lap(w);
-        gckpti_update_undo(q, w->copy, p->state_slots, 1);
+        *rest += gckpti_lap(t);
+        gckpti_update_undo(q, t->copy, p->state_slots, 1);
         q->optimiser = optimiser;
         q->updates = updates;
     }
-    return result;
-}
-
-typedef struct {
-    gckpti_batch batch;
-    gckpti_stopwatch *w;
-    double *spent;
-    gckpt_result result;
-} gckpti_timing;
-
-static void gckpti_time_step(void *context)
-{
-    gckpti_timing *t = (gckpti_timing *)context;
-    t->result = gckpti_time_here(&t->batch, t->w, t->spent);
 }
 
 /* The median of samples[0], samples[stride], ..., n of them, which end up sorted. */
@@ -12455,26 +12446,25 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
                             p->rows);
     size_t room = (size_t)gckpti_most_elements(p) * (size_t)(1 + p->state_slots);
     size_t stride = p->length + 1;
-    gckpti_stopwatch w = { seconds, user, 0, NULL };
-    w.copy = (float *)gckpti_new(&exec->memory, room, sizeof(float));
+    gckpti_timing t = { { exec, feeds, count, rows }, seconds, user, 0, NULL, NULL, GCKPT_OK };
+    t.copy = (float *)gckpti_new(&exec->memory, room, sizeof(float));
     double *samples =
         (double *)gckpti_new(&exec->memory, GCKPTI_RUNS_MOST, stride * sizeof *samples);
     gckpt_result result = GCKPT_OK;
-    if (!w.copy || !samples)
+    if (!t.copy || !samples)
         result = gckpti_error(exec, GCKPT_E_MEMORY, "calibrate: no memory for %z floats", room);
     unsigned debug = exec->desc.debug;
     exec->desc.debug &= ~GCKPT_DEBUG_MEASURE;
     int runs = 0;
     double start = seconds(user);
     while (result == GCKPT_OK &&
-           (runs < GCKPTI_RUNS_LEAST || (runs < GCKPTI_RUNS_MOST && w.last - start < 0.25))) {
-        gckpti_timing t = { { exec, feeds, count, rows }, &w, NULL, GCKPT_OK };
+           (runs < GCKPTI_RUNS_LEAST || (runs < GCKPTI_RUNS_MOST && t.last - start < 0.25))) {
         t.spent = samples + (size_t)runs++ * stride;
         gckpti_with_team(&exec->runner, exec->crew, gckpti_time_step, &t);
         result = t.result;
     }
     exec->desc.debug = debug;
-    if (result == GCKPT_OK && !(w.last > start))
+    if (result == GCKPT_OK && !(t.last > start))
         result = gckpti_error(exec, GCKPT_E_DATA, "calibrate: the clock stands still");
     for (size_t x = 0; x < stride && result == GCKPT_OK; x++)
         samples[x] = gckpti_median(samples + stride + x, stride, runs - 1);
@@ -12485,7 +12475,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
         gckpti_ok(exec);
     }
     gckpti_delete(&exec->memory, samples, GCKPTI_RUNS_MOST, stride * sizeof *samples);
-    gckpti_delete(&exec->memory, w.copy, room, sizeof(float));
+    gckpti_delete(&exec->memory, t.copy, room, sizeof(float));
     return result;
 }
 
@@ -12561,22 +12551,27 @@ static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
     gckpti_print(k, "}");
 }
 
+/* Little-endian. */
+static void gckpti_sink_number(gckpti_sink *k, uint64_t value, size_t bytes)
+{
+    unsigned char little[8];
+    for (size_t i = 0; i < bytes; i++)
+        little[i] = (unsigned char)(value >> (8 * i));
+    gckpti_sink_put(k, little, bytes);
+}
+
 static void gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n)
 {
     for (int64_t i = 0; i < n && !k->failed; i++) {
-        unsigned char little[4];
         uint32_t word;
         memcpy(&word, x + i, 4);
-        for (int byte = 0; byte < 4; byte++)
-            little[byte] = (unsigned char)(word >> (8 * byte));
-        gckpti_sink_put(k, little, 4);
+        gckpti_sink_number(k, word, 4);
     }
 }
 
 GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user)
 {
     gckpti_sink k;
-    unsigned char little[8];
     if (!store || !write)
         return gckpti_error(store, GCKPT_E_ARG, "save: a store and a callback are needed");
     memset(&k, 0, sizeof k);
@@ -12584,15 +12579,12 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
     size_t padding = (8 - k.total % 8) % 8, length = k.total + padding;
     if (length > GCKPTI_HEADER_MAX)
         return gckpti_error(store, GCKPT_E_DATA,
-                            "save: the header takes %z bytes, %z are allowed; "
-                            "use shorter names",
+                            "save: the header takes %z bytes, %z are allowed; use shorter names",
                             length, (size_t)GCKPTI_HEADER_MAX);
     memset(&k, 0, sizeof k);
     k.write = write;
     k.user = user;
-    for (int i = 0; i < 8; i++)
-        little[i] = (unsigned char)((uint64_t)length >> (8 * i));
-    gckpti_sink_put(&k, little, 8);
+    gckpti_sink_number(&k, length, 8);
     gckpti_sink_header(&k, store);
     gckpti_sink_put(&k, "       ", padding);
     for (size_t i = 0; i < store->count; i++) {
@@ -12602,15 +12594,15 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
             const float *x = gckpti_values_at(store, &store->params[i], at, room, &n);
             gckpti_sink_floats(&k, x, n);
         }
-        for (int slot = 0; slot < 4 && p->state[slot]; slot++)
-            gckpti_sink_floats(&k, p->state[slot], p->elements);
+        for (int slot = 0; slot < gckpti_state_slots(&store->params[i]); slot++)
+            gckpti_sink_floats(&k, gckpti_array(&store->params[i], slot), p->elements);
     }
     gckpti_sink_flush(&k);
     if (k.failed)
-        return gckpti_error(store, GCKPT_E_FILE,
-                            "save: the write callback failed before byte %z; "
-                            "what it wrote is no complete file",
-                            k.total);
+        return gckpti_error(
+            store, GCKPT_E_FILE,
+            "save: the write callback failed before byte %z; what it wrote is no complete file",
+            k.total);
     return gckpti_ok(store);
 }
 
@@ -12634,7 +12626,7 @@ typedef struct {
     char *header, *at, *end; /* end: of the header */
     int64_t data_bytes;
     gckpti_saved *entries;
-    size_t count, capacity;
+    size_t count, capacity, values; /* values: how many entries are that */
     int ours, empty; /* written by this library; the store had no parameters */
     uint64_t contract, step, seed, optimiser;
 } gckpti_loader;
@@ -12666,8 +12658,7 @@ static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_sav
 static int gckpti_json_fail(gckpti_loader *l, const char *what)
 {
     return gckpti_refuse(l, GCKPT_E_DATA, NULL,
-                         "header, byte %z: %s; the file is damaged or "
-                         "not safetensors",
+                         "header, byte %z: %s; the file is damaged or not safetensors",
                          (size_t)(l->at - l->header), what);
 }
 
@@ -12858,8 +12849,7 @@ static int gckpti_load_metadata(gckpti_loader *l)
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (!end || gckpti_digits(found[i], end, &number[i]) != end)
             return gckpti_refuse(l, GCKPT_E_DATA, NULL,
-                                 "__metadata__: %s must be a whole number < "
-                                 "2^64, in quotes",
+                                 "__metadata__: %s must be a whole number < 2^64, in quotes",
                                  keys[i]);
     }
     if (l->ours && number[4] > GCKPT_OWN_OPTIMISER + 1)
@@ -12900,15 +12890,14 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
     e->shape.n = axes;
     if (!gckpti_shape_fits(&e->shape))
         return gckpti_refuse(l, GCKPT_E_DATA, e,
-                             "%S: sizes must be positive and their product at "
-                             "most %z",
-                             &e->shape, SIZE_MAX / 64);
+                             "%S: sizes must be positive and their product at most %z", &e->shape,
+                             SIZE_MAX / 64);
     int64_t begin = e->offsets[0], end = e->offsets[1], bytes = gckpti_elements(&e->shape) * 4;
     if (begin > end || end > l->data_bytes || end - begin != bytes)
-        return gckpti_refuse(l, GCKPT_E_DATA, e,
-                             "data_offsets [%I,%I] must hold the %I bytes of "
-                             "%S within the %I bytes of data",
-                             begin, end, bytes, &e->shape, l->data_bytes);
+        return gckpti_refuse(
+            l, GCKPT_E_DATA, e,
+            "data_offsets [%I,%I] must hold the %I bytes of %S within the %I bytes of data", begin,
+            end, bytes, &e->shape, l->data_bytes);
     return 1;
 }
 
@@ -12956,13 +12945,10 @@ static int gckpti_saved_by_offset(const void *first, const void *second, const v
     return ((const gckpti_saved *)first)->offsets[0] < ((const gckpti_saved *)second)->offsets[0];
 }
 
-/* Leaves the entries ordered by offset, with `param` and `states` set. */
-static int gckpti_load_check(gckpti_loader *l)
+/* Whether the tensors' data are all there is, without overlaps or holes; orders the tensors so. */
+static int gckpti_load_offsets(gckpti_loader *l)
 {
-    gckpt_store *s = l->store;
-    gckpti_saved *head = NULL; /* values of the parameter we are at */
     int64_t at = 0;
-    size_t values = 0;
     gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
     for (size_t i = 0; i < l->count && l->entries[i].slot != GCKPTI_UPDATES; i++) {
         gckpti_saved *e = &l->entries[i];
@@ -12970,77 +12956,92 @@ static int gckpti_load_check(gckpti_loader *l)
             return gckpti_refuse(l, GCKPT_E_DATA, e, "its data begins at %I, not at %I: %s",
                                  e->offsets[0], at, e->offsets[0] < at ? "an overlap" : "a hole");
         at = e->offsets[1];
-        e->param = values; /* in an empty store; else found below */
-        values += e->slot < 0;
+        e->param = l->values; /* in an empty store; else found by name */
+        l->values += e->slot < 0;
     }
     if (at != l->data_bytes)
         return gckpti_refuse(l, GCKPT_E_DATA, NULL,
-                             "the tensors need %I bytes of data, the file "
-                             "has %I",
-                             at, l->data_bytes);
+                             "the tensors need %I bytes of data, the file has %I", at,
+                             l->data_bytes);
+    return 1;
+}
+
+/* Values of a parameter: does the store have it, in this shape? */
+static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
+{
+    const gckpt_store *s = l->store;
+    e->optimiser = (int)l->optimiser;
+    e->updates = l->step;
+    if (l->empty)
+        return 1;
+    int index = gckpti_find(s, e->name);
+    if (index < 0)
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             "is none of the store's %z parameters; build the model that was "
+                             "saved, or load into an empty store",
+                             s->count);
+    e->param = (size_t)index;
+    e->had = gckpti_state_slots(&s->params[index]);
+    return gckpti_same_shape(&e->shape, &s->params[index].p.shape) ||
+           gckpti_refuse(l, GCKPT_E_SHAPE, e, "the file has it as %S, the store as %S", &e->shape,
+                         &s->params[index].p.shape);
+}
+
+/* A state, or whose the states are: does it follow what is known of its parameter? */
+static int gckpti_load_state(gckpti_loader *l, gckpti_saved *e, gckpti_saved *head)
+{
+    if (e->slot == GCKPTI_UPDATES) {
+        if (!head || !head->states)
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "there is no such optimiser state");
+        if (e->optimiser < 0)
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "OPTIMISER:COUNT expected, in quotes");
+        head->optimiser = e->optimiser;
+        head->updates = e->updates;
+    } else {
+        if (!head)
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "optimiser state without its parameter");
+        if (e->slot != head->states || e->slot > 3)
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "states must be 0 to 3 without a gap");
+        if (!gckpti_same_shape(&e->shape, &head->shape))
+            return gckpti_refuse(l, GCKPT_E_SHAPE, e, "%S, but its parameter is %S", &e->shape,
+                                 &head->shape);
+        head->states++;
+    }
+    e->param = head->param;
+    return 1;
+}
+
+/* Leaves the entries ordered by offset, with `param` and `states` set. */
+static int gckpti_load_check(gckpti_loader *l)
+{
+    gckpt_store *s = l->store;
+    gckpti_saved *head = NULL; /* values of the parameter we are at */
+    if (!gckpti_load_offsets(l))
+        return 0;
     gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_name, NULL);
     for (size_t i = 0; i < l->count; i++) {
         gckpti_saved *e = &l->entries[i];
         const char *problem = gckpti_name_problem(e->name);
-        int again = head && !strcmp(head->name, e->name);
+        head = e->slot < 0 || (head && !strcmp(head->name, e->name)) ? head : NULL;
         if (problem)
             return gckpti_refuse(l, GCKPT_E_DATA, e, "the name %s", problem);
         if (i + 1 < l->count && !strcmp(e[1].name, e->name) && e[1].slot == e->slot)
             return gckpti_refuse(l, GCKPT_E_DATA, e, "comes twice");
-        if (e->slot == GCKPTI_UPDATES) {
-            if (!again || !head->states)
-                return gckpti_refuse(l, GCKPT_E_DATA, e, "there is no such optimiser state");
-            if (e->optimiser < 0)
-                return gckpti_refuse(l, GCKPT_E_DATA, e, "OPTIMISER:COUNT expected, in quotes");
-            e->param = head->param;
-            head->optimiser = e->optimiser;
-            head->updates = e->updates;
-            continue;
-        }
-        if (e->slot >= 0) {
-            if (!again)
-                return gckpti_refuse(l, GCKPT_E_DATA, e, "optimiser state without its parameter");
-            if (e->slot != head->states || e->slot > 3)
-                return gckpti_refuse(l, GCKPT_E_DATA, e, "states must be 0 to 3 without a gap");
-            if (!gckpti_same_shape(&e->shape, &head->shape))
-                return gckpti_refuse(l, GCKPT_E_SHAPE, e, "%S, but its parameter is %S", &e->shape,
-                                     &head->shape);
-            e->param = head->param;
-            head->states++;
-            continue;
-        }
-        head = e;
-        head->optimiser = (int)l->optimiser;
-        head->updates = l->step;
-        if (l->empty)
-            continue;
-        int index = gckpti_find(s, e->name);
-        if (index < 0)
-            return gckpti_refuse(l, GCKPT_E_DATA, e,
-                                 "is none of the store's %z parameters; build "
-                                 "the model that was saved, or load into an empty store",
-                                 s->count);
-        const gckpt_parameter *p = &s->params[index].p;
-        e->param = (size_t)index;
-        while (e->had < 4 && p->state[e->had])
-            e->had++;
-        if (!gckpti_same_shape(&e->shape, &p->shape))
-            return gckpti_refuse(l, GCKPT_E_SHAPE, e, "the file has it as %S, the store as %S",
-                                 &e->shape, &p->shape);
+        if (e->slot < 0 ? !gckpti_load_values(l, head = e) : !gckpti_load_state(l, e, head))
+            return 0;
     }
     gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
-    for (size_t p = 0; !l->empty && values < s->count; p++) { /* which one is missing? */
+    for (size_t p = 0, i = 0; !l->empty && l->values < s->count; p++) { /* which one is missing? */
         gckpti_saved missing;
-        size_t i = 0;
-        while (i < l->count && l->entries[i].param != p)
-            i++;
+        size_t seen = 0;
+        for (; seen < l->count && l->entries[i].param != p; seen++)
+            i = (i + 1) % l->count; /* they mostly stand in the store's order */
         missing.name = s->params[p].p.name;
         missing.slot = -1;
-        if (i == l->count)
+        if (seen == l->count)
             return gckpti_refuse(l, GCKPT_E_DATA, &missing,
-                                 "is missing; the file has %z of the "
-                                 "store's %z parameters",
-                                 values, s->count);
+                                 "is missing; the file has %z of the store's %z parameters",
+                                 l->values, s->count);
     }
     return 1;
 }
@@ -13076,9 +13077,7 @@ static int gckpti_load_data(gckpti_loader *l, float *data, gckpt_read_fn read, v
 {
     if (l->data_bytes && read(user, data, (size_t)l->data_bytes) != (size_t)l->data_bytes)
         return gckpti_refuse(l, GCKPT_E_FILE, NULL,
-                             "the %I bytes of data could not be read to "
-                             "their end",
-                             l->data_bytes);
+                             "the %I bytes of data could not be read to their end", l->data_bytes);
     for (int64_t i = 0; i < l->data_bytes / 4; i++) { /* changes nothing if little-endian */
         unsigned char b[4];
         memcpy(b, data + i, 4);
@@ -13089,10 +13088,11 @@ static int gckpti_load_data(gckpti_loader *l, float *data, gckpt_read_fn read, v
         const gckpti_saved *e = &l->entries[i];
         const gckpti_param *q = &l->store->params[e->param];
         size_t bytes = (size_t)q->p.elements * sizeof(float);
-        if (q->locked && e->slot < 0 && memcmp(q->p.values, data + e->offsets[0] / 4, bytes))
+        if (q->locked && e->slot < 0 &&
+            memcmp(gckpti_array(q, -1), data + e->offsets[0] / 4, bytes))
             return gckpti_refuse(l, GCKPT_E_DATA, e,
-                                 "is external, not writable, and holds other "
-                                 "values than the file; bind it as writable");
+                                 "is external, not writable, and holds other values than the "
+                                 "file; bind it as writable");
     }
     return 1;
 }
@@ -13105,11 +13105,10 @@ static void gckpti_load_commit(gckpti_loader *l, const float *data)
         size_t bytes = (size_t)q->p.elements * sizeof(float);
         if (e->slot == GCKPTI_UPDATES)
             continue;
-        float *to = e->slot < 0 ? q->p.values : q->p.state[e->slot];
         if (e->slot >= 0 || !q->locked)
-            memcpy(to, data + e->offsets[0] / 4, bytes);
-        for (int k = e->states; e->slot < 0 && k < 4 && q->p.state[k]; k++)
-            memset(q->p.state[k], 0, bytes);
+            memcpy(gckpti_array(q, e->slot), data + e->offsets[0] / 4, bytes);
+        for (int k = e->states; e->slot < 0 && k < gckpti_state_slots(q); k++)
+            memset(gckpti_array(q, k), 0, bytes);
         if (e->slot < 0) {
             q->raw = 0;
             q->optimiser = (unsigned char)(e->states && l->ours ? e->optimiser : 0);
