@@ -13121,6 +13121,27 @@ static void gckpti_load_commit(gckpti_loader *l, const float *data)
     }
 }
 
+/* What is left when the header is right: the store holds the file's values, or is as it was. */
+static void gckpti_load_rest(gckpti_loader *l, gckpt_read_fn read, void *user)
+{
+    int created = gckpti_load_create(l);
+    size_t bytes = (size_t)l->data_bytes;
+    float *data = created ? (float *)gckpti_new(&l->store->memory, bytes, 1) : NULL;
+    if (!data)
+        gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for %z bytes of data %s", bytes,
+                      created ? "beside the store" : "in the store");
+    else if (gckpti_load_data(l, data, read, user))
+        gckpti_load_commit(l, data);
+    gckpti_delete(&l->store->memory, data, bytes, 1);
+    if (l->result != GCKPT_OK)
+        gckpti_load_undo(l);
+    else if (l->ours && l->contract != GCKPT_CONTRACT)
+        gckpti_refuse(l, GCKPT_OTHER_CONTRACT, NULL,
+                      "done, but the file is of numeric contract %u, this library of %i: training "
+                      "goes on to other bits than it would have there",
+                      l->contract, GCKPT_CONTRACT);
+}
+
 GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
                                         size_t size)
 {
@@ -13139,8 +13160,8 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
         length = length << 8 | little[i];
     if (length < 2 || length > GCKPTI_HEADER_MAX || length > size - 8)
         return gckpti_error(store, GCKPT_E_DATA,
-                            "load: a header of %I bytes in a file of %z (%z "
-                            "are allowed): cut off, damaged or not safetensors",
+                            "load: a header of %I bytes in a file of %z (%z are allowed): cut off, "
+                            "damaged or not safetensors",
                             (int64_t)(length & INT64_MAX), size, (size_t)GCKPTI_HEADER_MAX);
     memset(&l, 0, sizeof l);
     l.store = store;
@@ -13150,8 +13171,8 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
             gckpti_values_undo(store);
             return GCKPT_E_MEMORY;
         }
-    size_t header_bytes = (size_t)length, data_bytes = size - 8 - header_bytes;
-    l.data_bytes = (int64_t)data_bytes;
+    size_t header_bytes = (size_t)length;
+    l.data_bytes = (int64_t)(size - 8 - header_bytes);
     size_t room = gckpti_round_up(header_bytes, GCKPTI_ALIGN); /* so that a block gets it back */
     l.at = l.header = (char *)gckpti_new(&store->memory, room, 1);
     l.end = l.header ? l.header + header_bytes : NULL;
@@ -13159,25 +13180,9 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
         gckpti_refuse(&l, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", header_bytes);
     else if (read(user, l.header, header_bytes) != header_bytes)
         gckpti_refuse(&l, GCKPT_E_FILE, NULL, "the header's %z bytes cannot be read", header_bytes);
-    else if (gckpti_load_header(&l) && gckpti_load_check(&l)) {
-        int created = gckpti_load_create(&l);
-        float *data = created ? (float *)gckpti_new(&store->memory, data_bytes, 1) : NULL;
-        if (!data)
-            gckpti_refuse(&l, GCKPT_E_MEMORY, NULL, "no memory for %z bytes of data %s", data_bytes,
-                          created ? "beside the store" : "in the store");
-        else if (gckpti_load_data(&l, data, read, user))
-            gckpti_load_commit(&l, data);
-        gckpti_delete(&store->memory, data, data_bytes, 1);
-        if (l.result != GCKPT_OK)
-            gckpti_load_undo(&l);
-        else if (l.ours && l.contract != GCKPT_CONTRACT)
-            gckpti_refuse(&l, GCKPT_OTHER_CONTRACT, NULL,
-                          "done, but the file is of numeric contract %u, this library of %i: "
-                          "training goes on to other bits than it would have there",
-                          l.contract, GCKPT_CONTRACT);
-    }
-    if (l.entries)
-        gckpti_delete(&store->memory, l.entries, l.capacity, sizeof *l.entries);
+    else if (gckpti_load_header(&l) && gckpti_load_check(&l))
+        gckpti_load_rest(&l, read, user);
+    gckpti_delete(&store->memory, l.entries, l.capacity, sizeof *l.entries);
     gckpti_delete(&store->memory, l.header, room, 1);
     gckpti_values_undo(store);
     return l.result == GCKPT_OK ? gckpti_ok(store) : l.result;
@@ -13197,8 +13202,9 @@ __declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsi
 
 typedef struct {
     FILE *f;
-    int error;
-} gckpti_file; /* error: errno of the first failure, or 0 */
+    int error;         /* errno of the first failure, or 0 */
+    const char *stage; /* of a save: what it could not do, and what to look at */
+} gckpti_file;
 
 static void gckpti_file_try(gckpti_file *file, int failed)
 {
@@ -13263,6 +13269,34 @@ static int gckpti_sync(int fd)
 {
     return fsync(fd) && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP && errno != EBADF;
 }
+
+/* Makes `target`, in a block of `room` bytes, what it leads to. 1: a file is there, of this mode. */
+static int gckpti_save_over(gckpti_file *file, char *target, size_t room, unsigned *mode)
+{
+    struct stat old;
+    gckpti_file_try(file, !gckpti_follow(target, room));
+    int there = !file->error && !stat(target, &old);
+    gckpti_file_try(file, !there && errno != ENOENT);
+    if (there && !S_ISREG(old.st_mode)) {
+        file->error = EEXIST;
+        file->stage = "replace a folder, device or pipe; is the path right";
+    }
+    *mode = there ? old.st_mode & 0777 : *mode;
+    return there;
+}
+
+/* The folder of `path`, which is cut off, must not forget a new name in it. */
+static void gckpti_save_name(gckpti_file *file, char *path)
+{
+    size_t length = strlen(path);
+    while (length > 0 && path[length - 1] != '/')
+        length--;
+    memcpy(path + length, ".", 2);
+    int folder = open(path, O_RDONLY);
+    gckpti_file_try(file, folder < 0 ? errno != EACCES : gckpti_sync(folder));
+    if (folder >= 0)
+        close(folder);
+}
 #endif
 
 /* Creates a file whose name is that of `length` characters and .gckpt-tmpN; NULL: errno. Whoever
@@ -13307,17 +13341,50 @@ static FILE *gckpti_temporary(char *name, size_t length, unsigned mode)
     return NULL;
 }
 
+typedef gckpt_result (*gckpti_body)(const void *what, gckpt_write_fn write, void *user);
+
+/* Fills the temporary file, open as file->f, and renames it, or removes it. 1: it is in place. */
+static int gckpti_save_file(gckpti_file *file, const char *temporary, const char *target,
+                            gckpti_body body, const void *what, gckpt_result *result)
+{
+    int placed = 0;
+    file->stage = "write; is the disk full";
+    errno = 0;
+    *result = body(what, gckpti_file_write, file);
+    gckpti_file_try(file, fflush(file->f));
+#if GCKPTI_POSIX
+    gckpti_file_try(file, gckpti_sync(fileno(file->f)));
+#else
+    gckpti_file_try(file, fclose(file->f));
+#endif
+    if (*result == GCKPT_OK && !file->error) {
+        file->stage = "put it in place; is that in use";
+#ifdef _WIN32
+        placed = MoveFileExA(temporary, target, 1 | 8) != 0; /* replace, flush */
+#else
+        placed = !rename(temporary, target);
+#endif
+        gckpti_file_try(file, !placed);
+    }
+    if (placed)
+        file->stage = "see to it that the new file outlasts a power cut";
+    else
+        remove(temporary);
+#if GCKPTI_POSIX
+    gckpti_file_try(file, fclose(file->f)); /* gives the lock back */
+#endif
+    return placed;
+}
+
 /* Saves what `body` writes of `what`; errors are those of `object` (NULL: without a text). */
 static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const char *path,
-                                gckpt_result (*body)(const void *what, gckpt_write_fn write,
-                                                     void *user),
-                                const void *what)
+                                gckpti_body body, const void *what)
 {
     const size_t room = strlen(path) + 1024; /* links may be so much longer */
-    char *target = (char *)gckpti_new(memory, 2 * room, 1), *temporary;
-    const char *stage = "create a file beside it (.gckpt-tmp0 to 99); is the folder writable";
+    char *target = (char *)gckpti_new(memory, 2 * room, 1);
     gckpt_result result = GCKPT_E_FILE;
-    gckpti_file file = { NULL, 0 };
+    gckpti_file file = { NULL, 0,
+                         "create a file beside it (.gckpt-tmp0 to 99); is the folder writable" };
     unsigned mode = 0666;
     int placed = 0;
     if (!target)
@@ -13326,60 +13393,22 @@ static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const ch
     memcpy(target, path, strlen(path) + 1);
     errno = 0;
 #if GCKPTI_POSIX
-    struct stat old;
-    gckpti_file_try(&file, !gckpti_follow(target, room - 32));
-    int there = !file.error && !stat(target, &old);
-    gckpti_file_try(&file, !there && errno != ENOENT);
-    mode = there ? old.st_mode & 0777 : mode;
-    if (there && !S_ISREG(old.st_mode)) {
-        file.error = EEXIST;
-        stage = "replace a folder, device or pipe; is the path right";
-    }
+    int there = gckpti_save_over(&file, target, room - 32, &mode);
 #endif
-    size_t length = strlen(target);
-    temporary = (char *)memcpy(target + room, target, length);
+    char *temporary = (char *)memcpy(target + room, target, strlen(target));
     if (!file.error) {
-        file.f = gckpti_temporary(temporary, length, mode);
+        file.f = gckpti_temporary(temporary, strlen(target), mode);
         gckpti_file_try(&file, !file.f);
     }
-    if (file.f) {
-        stage = "write; is the disk full";
 #if GCKPTI_POSIX
-        if (there) /* it has no more than this, maybe less: the umask's */
-            (void)fchmod(fileno(file.f), (mode_t)mode);
+    if (file.f && there) /* it has no more than this, maybe less: the umask's */
+        (void)fchmod(fileno(file.f), (mode_t)mode);
 #endif
-        errno = 0;
-        result = body(what, gckpti_file_write, &file);
-        gckpti_file_try(&file, fflush(file.f));
+    if (file.f)
+        placed = gckpti_save_file(&file, temporary, target, body, what, &result);
 #if GCKPTI_POSIX
-        gckpti_file_try(&file, gckpti_sync(fileno(file.f)));
-#else
-        gckpti_file_try(&file, fclose(file.f));
-#endif
-        if (result == GCKPT_OK && !file.error) {
-            stage = "put it in place; is that in use";
-#ifdef _WIN32
-            placed = MoveFileExA(temporary, target, 1 | 8) != 0; /* replace, flush */
-#else
-            placed = !rename(temporary, target);
-#endif
-            gckpti_file_try(&file, !placed);
-        }
-        if (placed)
-            stage = "see to it that the new file outlasts a power cut";
-        else
-            remove(temporary);
-    }
-#if GCKPTI_POSIX
-    if (file.f) /* gives the lock back */
-        gckpti_file_try(&file, fclose(file.f));
-    while (length > 0 && target[length - 1] != '/') /* the folder must not forget the new name */
-        length--;
-    memcpy(target + length, ".", 2);
-    int folder = placed ? open(target, O_RDONLY) : -1;
-    gckpti_file_try(&file, placed && (folder < 0 ? errno != EACCES : gckpti_sync(folder)));
-    if (folder >= 0)
-        close(folder);
+    if (placed)
+        gckpti_save_name(&file, target);
 #endif
     gckpti_delete(memory, target, 2 * room, 1);
     if (!file.error)
@@ -13387,7 +13416,7 @@ static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const ch
     return gckpti_error(object, GCKPT_E_FILE,
                         placed ? "save: %s: could not %s, but it is in place: \"%s\""
                                : "save: %s: could not %s? What was there is unharmed: \"%s\"",
-                        strerror(file.error), stage, path);
+                        strerror(file.error), file.stage, path);
 }
 
 static gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user)
@@ -13404,7 +13433,7 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
 
 GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
 {
-    gckpti_file file = { NULL, 0 };
+    gckpti_file file = { NULL, 0, NULL };
     if (!store || !path)
         return gckpti_error(store, GCKPT_E_ARG, "load: a store and a path are needed");
     errno = 0;
@@ -13814,7 +13843,7 @@ GCKPT_API gckpt_result gckpt_plan_save(const gckpt_plan *plan, const char *path)
 GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
                                       const gckpt_memory *memory)
 {
-    gckpti_file file = { NULL, 0 };
+    gckpti_file file = { NULL, 0, NULL };
     gckpt_plan *plan = NULL;
     if (!graph || !path) {
         gckpti_error(graph, GCKPT_E_ARG, "load plan: a graph and a path are needed");
