@@ -334,8 +334,7 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc);
 GCKPT_API void gckpt_store_free(gckpt_store *store);
 
 /* Patterns match whole names; '*' stands for any run of characters, '?' for one: "h.*.mlp.*".
- * E_ARG when nothing matches. Both are read when a plan is made (frozen) or a step updates
- * (group). */
+ * E_ARG: nothing matches. They are read when a plan is made (frozen) or a step updates (group). */
 GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *pattern, int frozen);
 /* Factors on the step's lr and weight_decay, 0 or more (else E_ARG). At first 1 and, as is usual, 1
  * for parameters of two or more axes, 0 for vectors (biases, gains). */
@@ -343,9 +342,8 @@ GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern
                                          float decay_scale);
 /* Zeroes optimiser state, so that training starts afresh, with another optimiser if need be. */
 GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern);
-/* Make parameter `name` use `values` (n floats, which must outlive the store: flash, an mmapped
- * file) instead of memory of its own. It must not exist yet; it is frozen, and stays so unless
- * `writable`. */
+/* Makes parameter `name` use `values` (n floats, which must outlive the store: flash, an mmapped
+ * file). It must not exist yet; it is frozen, and stays so unless `writable`. */
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable);
 
@@ -372,8 +370,7 @@ GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store);
 /* FNV-1a 64 over the parameters' values, made or not, in creation order (manual, 5k). */
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 
-/* Reading and writing through callbacks: return the bytes done; fewer than asked is the end or an
- * error. */
+/* Callbacks return the bytes done; fewer than asked for is the end, or an error. */
 typedef size_t (*gckpt_read_fn)(void *user, void *bytes, size_t size);
 typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
 /* safetensors, with optimiser state, step count, and whose state it is and how many updates it has
@@ -420,10 +417,8 @@ GCKPT_API int gckpt_id(const gckpt_tensor *tensor);
 GCKPT_API gckpt_tensor *gckpt_name(gckpt_tensor *tensor, const char *name);
 
 /* >>api-ops ---------------------------------------------------------------------------------------
- * x is any shape (.., C). All are f32 unless noted. Shapes that do not fit give E_SHAPE on the
- * graph. */
-/* (V,C), i32 (..) -> (..,C): row index[i] of the table. An index outside 0..V-1 refuses the step
- * (E_DATA). */
+ * x is any shape (.., C), f32 unless noted. Shapes that do not fit: E_SHAPE, on the graph. */
+/* (V,C), i32 (..) -> (..,C): row index[i] of the table; outside 0..V-1 a step is E_DATA. */
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index);
 /* (..,M,K) x (..,K,N) -> (..,M,N). Leading axes equal, or b has just two and serves them all. */
 GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b);
@@ -434,8 +429,8 @@ GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_ten
 /* The same with w as (O,I), as PyTorch keeps it. */
 GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w,
                                                 gckpt_tensor *bias);
-/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias over the last axis; gain, bias (C) or NULL. Ba
- * 2016. */
+/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias over the last axis (Ba 2016); gain, bias: (C),
+ * or NULL for none. */
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias);
 /* x * rsqrt(mean(x^2) + 1e-5) * gain; gain (C) or NULL. Zhang & Sennrich 2019. */
 GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain);
@@ -447,9 +442,8 @@ GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x);     /* x / (1 + exp(-x)) */
 GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x);
 GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x); /* 1 / (1 + exp(-x)) */
 GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x); /* over the last axis */
-/* q (B,T,C), k and v (B,S,C) -> (B,T,C): softmax(q k' / sqrt(C/heads)) v per head, never holding T
- * x S. causal: query t sees keys 0..t (T = S). Online softmax: Milakov & Gimelshein 2018, Dao
- * 2022. */
+/* q (B,T,C), k and v (B,S,C) -> (B,T,C): softmax(q k' / sqrt(C/heads)) v per head, T x S never held
+ * (Milakov & Gimelshein 2018, Dao 2022). causal: query t sees keys 0..t (T = S). */
 GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                         int heads, int causal);
 /* (B,T,C) with C = heads * D, D even: turns each pair (i, i + D/2) of a head by position *
@@ -457,15 +451,13 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base);
 /* x (B,T,C) + rows 0..T-1 of a learned table (Tmax,C), Tmax >= T. */
 GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table);
-/* Elementwise with broadcasting: axes are matched from the last; 1 or a missing axis is
- * repeated. */
+/* Elementwise: axes are matched from the last; one of size 1, or missing, is repeated. */
 GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_sub(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_mul(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor);
-/* Zeroes each element with probability p, scales the rest by 1/(1-p); identity in inference plans
- * and for p = 0. The mask is a function of (seed, step, tensor id, element in the whole batch).
- * Srivastava 2014. */
+/* Zeroes each element with probability p, scales the rest by 1/(1-p) (Srivastava 2014); x itself in
+ * inference plans. The mask is a function of seed, step, tensor id, element in the whole batch. */
 GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p);
 /* Another shape of the same bytes: costs nothing. One size may be -1 (what is left). */
 GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape);
@@ -480,8 +472,7 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis);
 
 /* >>api-losses ------------------------------------------------------------------------------------
  * A loss is a (sum, count) pair and only a gckpt_term can use it (manual, 3). */
-/* logits (..,V), targets i32 (..): sum of -log softmax[target]; targets < 0 are ignored and not
- * counted. */
+/* logits (..,V), targets i32 (..): sum of -log softmax[target]; targets < 0 do not count. */
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets);
 /* The same from x (..,C) and w (V,C) (an embedding table: tied heads), never holding all logits. */
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
@@ -510,8 +501,7 @@ GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x);
 GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x);
 
 /* >>api-user-ops ----------------------------------------------------------------------------------
- * A user's op is a row like the built-in ones. Kernels see the shapes of the present
- * micro-batch. */
+ * A user's op is a row like ours. Kernels see the shapes of the present micro-batch. */
 #define GCKPT_MAX_INPUTS 8
 typedef struct gckpt_call gckpt_call;
 typedef struct {
@@ -597,9 +587,8 @@ typedef struct {
     uint64_t (*flops_backward)(const gckpt_call *call);
 } gckpt_op;
 /* Adds a node. Inputs must be of one graph; in[i] NULL ends in NULL. Attributes are copied. Plans
- * are saved and printed with attributes as 4-byte words: for that, let them consist of int,
- * int32_t, uint32_t and float (no padding, no pointers), and the row be a variable called as its
- * name. */
+ * are saved and printed with attributes as 4-byte words: for that, let them be int, int32_t,
+ * uint32_t and float (no padding, no pointers), and the row be a variable called as its name. */
 GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n,
                                     const void *attributes, size_t attribute_bytes);
 /* *sum += x, with *low (NULL: plainly) to make up for rounding (Kahan 1965). */
@@ -681,8 +670,7 @@ typedef struct {
     int64_t batch;
     gckpt_optimiser optimiser;
     int own_state; /* GCKPT_OWN_OPTIMISER: floats of state per element, 0..4 */
-    /* update each parameter as soon as its gradient is complete: 0, 1, or for gckpt_fit also
-     * GCKPT_IF_USEFUL */
+    /* update parameters as soon as gradients are complete: 0, 1; gckpt_fit: GCKPT_IF_USEFUL */
     int update_in_backward;
     int threads;      /* 0: 1 */
     size_t alignment; /* of every offset; a power of two; 0: 64 */
@@ -690,8 +678,7 @@ typedef struct {
      * (there it is always 1), so set it when this plan is made for one */
     int plain;
     gckpt_precision precision; /* of activations and their gradients */
-    /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: what has least
-     * bytes */
+    /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: fewest bytes */
     int group;
     const gckpt_instruction
         *schedule; /* GCKPT_SCHEDULE: forwards (repeated at will) and backwards in
@@ -728,9 +715,8 @@ enum {
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_KINDS
 };
-/* Bytes of one kind; the arena's kinds (gradients of parameters, activations and their gradients,
- * workspace) at the instruction where the live sum is greatest, so that they add up to the
- * bound. */
+/* Bytes of one kind; the arena's (gradients of parameters, activations and their gradients,
+ * workspace) where the live sum is greatest, so that they add up to the bound. */
 GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind);
 GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* recomputed work / forward work */
 /* Work (gckpt_cost) of a micro-batch's forwards and backwards, recomputes included; overhead: what
@@ -756,8 +742,7 @@ typedef struct {
     int once;      /* 1: runs once a step; 0: for each micro-batch */
 } gckpt_usage;
 GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out);
-/* 1 when every split of the batch gives the same bits; else 0, and *op names the tensor that mixes
- * rows. */
+/* 1: every split of the batch gives the same bits; 0: not, as the tensor *op mixes rows. */
 GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op);
 /* What the step arena holds: buffers, by the instruction they end with. Those live at an
  * instruction add up to its live bytes (gckpt_plan_usage); no two live ones overlap. */
@@ -814,9 +799,8 @@ GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
  * store's seed. E_ARG: it cannot be printed; an #error that says why is printed instead. */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
-/* Creates the plan's parameters in the store, as gckpt_param did when the graph was built: in the
- * same order, with the same initial values if the seed is the same; those that exist are left
- * alone. */
+/* Creates the plan's parameters in the store, as gckpt_param did when the graph was built: in that
+ * order, with those initial values if the seed is the same. What exists is left alone. */
 GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store);
 
 /* Chooses the micro-batch together with the plan. build makes the graph whose inputs have `rows`
@@ -943,8 +927,7 @@ typedef struct {
  * memory, where they are missing, all or none; refuses state of another optimiser
  * (gckpt_store_reset), as does a step when such state was loaded later. Where the system promises
  * more memory than it has (overcommit), only what is beyond all of it is refused. The plan is
- * copied (but for a C constant) and may be freed; the store must live as long as the executor is
- * used. */
+ * copied (but for a C constant) and may be freed; the store must live as long as it is used. */
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc);
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec);
@@ -960,8 +943,7 @@ typedef struct {
     int64_t count;    /* of the first loss; 0: nothing was changed */
     uint64_t step;    /* updates done, this one included */
 } gckpt_report;
-/* One training step over `rows` rows: all micro-batches, one division, clipping, update. report may
- * be NULL. */
+/* A step of `rows` rows: all micro-batches, one division, clipping, update. report may be NULL. */
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                   int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
 /* Forward of an INFERENCE plan over any number of rows; losses are summed over all of them. */
@@ -981,8 +963,7 @@ GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feed
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report);
 /* what run_some would run next; id -1: none */
 GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec);
-/* A picked tensor or gradient (desc.fetch), valid until the next step starts; NULL if it was not
- * picked. */
+/* A tensor or gradient of desc.fetch, valid until the next step starts; NULL: not picked. */
 GCKPT_API const float *gckpt_fetch(const gckpt_exec *exec, int id, int gradient);
 /* With GCKPT_DEBUG_MEASURE, after two steps: store bytes + the highest arena byte that was touched
  * + 1 (an op's scratch counts whole). */
@@ -1013,8 +994,7 @@ typedef struct {
  * outputs) is too coarse in f32, and then half a gradient, or twice it, may look the same. The
  * executor's error text has names and figures. A gradient that is zero but for rounding (what a
  * norm or softmax cancels) is right when the loss shows no slope and is fine enough to show one of
- * 0.01 of the steepest parameter's. Weights are restored bit for bit; nothing is updated. check may
- * be NULL. */
+ * 0.01 of the steepest parameter's. Weights are restored to the bit. check may be NULL. */
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                              int64_t rows, gckpt_check *check);
 /* Times the ops on this machine, for desc.costs: costs[id] is the nanoseconds of an op's forward
@@ -12525,8 +12505,9 @@ static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
     int optimiser = 0;
     for (size_t i = 0; i < s->count && !optimiser; i++)
         optimiser = s->params[i].optimiser;
-    gckpti_print(k, "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"%u\",",
-             GCKPT_CONTRACT, s->step);
+    gckpti_print(k,
+                 "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"%u\",",
+                 GCKPT_CONTRACT, s->step);
     gckpti_print(k, "\"seed\":\"%u\",\"optimiser\":\"%i\"", s->seed, optimiser);
     for (size_t i = 0; i < s->count; i++) {
         const gckpti_param *q = &s->params[i];
@@ -12544,8 +12525,8 @@ static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
             end = begin + p->elements * 4;
             if (slot >= 0)
                 gckpti_print(k, "#state%i", slot);
-            gckpti_print(k, "\":{\"dtype\":\"F32\",\"shape\":%S,\"data_offsets\":[%I,%I]}", &p->shape,
-                     begin, end);
+            gckpti_print(k, "\":{\"dtype\":\"F32\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
+                         &p->shape, begin, end);
         }
     }
     gckpti_print(k, "}");
