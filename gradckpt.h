@@ -12509,15 +12509,6 @@ static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
     gckpti_print(k, "}");
 }
 
-/* Little-endian. */
-static void gckpti_sink_number(gckpti_sink *k, uint64_t value, size_t bytes)
-{
-    unsigned char little[8];
-    for (size_t i = 0; i < bytes; i++)
-        little[i] = (unsigned char)(value >> (8 * i));
-    gckpti_sink_put(k, little, bytes);
-}
-
 static void gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n)
 {
     for (int64_t i = 0; i < n && !k->failed; i++) {
