@@ -15992,12 +15992,13 @@ GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x)
 static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
 {
     const float *x = call->in[0].data, *y = call->in[kind < GCKPTI_ADD ? 0 : 1].data;
+    float *out = call->out;
     int64_t n = gckpti_elements(&call->shape);
 #define GCKPTI_KIND(k)                                                                             \
     case k:                                                                                        \
         for (int64_t j = 0; j < n; j += W) {                                                       \
             FLOATS u = V(load_n)(x + j, n - j), v = k < GCKPTI_ADD ? u : V(load_n)(y + j, n - j);  \
-            V(store_n)(call->out + j, V(value)(k, u, v), n - j);                                   \
+            V(store_n)(out + j, V(value)(k, u, v), n - j);                                         \
         }                                                                                          \
         break;
     switch (kind) {
@@ -16030,11 +16031,12 @@ static GCKPTI_TARGET void V(slopes)(const gckpt_call *call, int kind, int i)
     const float *g = call->grad_out;
     float *d = call->in[i].grad;
     int64_t n = gckpti_elements(&call->shape);
+    int accumulate = call->in[i].accumulate;
 #define GCKPTI_KIND(k)                                                                             \
     case k:                                                                                        \
         for (int64_t j = 0; j < n; j += W)                                                         \
             V(put_slope)(k, d + j, V(load_n)(g + j, n - j), V(load_n)(x + j, n - j),               \
-                         call->in[i].accumulate, n - j);                                           \
+                         accumulate, n - j);                                                       \
         break;
     switch (kind) {
         GCKPTI_EACH_CURVE(GCKPTI_KIND)
@@ -16069,10 +16071,10 @@ static GCKPTI_TARGET void V(softmax_backward)(const gckpt_call *call, int64_t r)
     int64_t n = gckpti_last(&call->shape);
     const float *y = call->out + r * n, *g = call->grad_out + r * n;
     float *d = call->in[0].grad + r * n;
+    int accumulate = call->in[0].accumulate;
     const FLOATS dot = V(set1)(V(dot)(g, y, n));
     for (int64_t j = 0; j < n; j += W)
-        V(put)(d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot,
-               call->in[0].accumulate, n - j);
+        V(put)(d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot, accumulate, n - j);
 }
 
 static GCKPTI_TARGET void V(norm_forward)(const gckpt_call *call, int64_t r)
