@@ -14329,14 +14329,14 @@ static void gckpti_each_row(const gckpt_call *call, void (*row)(const gckpt_call
     gckpti_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), row);
 }
 
-/* ---- linear, matmul ---- */
+/* ---- linear, matmul: `batch` products, each cut into pieces of c ---- */
 typedef struct {
     const gckpt_call *call;
     gckpti_product t;
     int64_t batch, a_next, b_next, c_next; /* product i begins at a + i * a_next and so on */
-    int64_t rows, cols, down, across;      /* of one piece of c; pieces */
+    int64_t rows, cols, down, across;      /* of a piece; pieces below and beside each other */
     float *pack;
-    int64_t room; /* floats of it a worker has */
+    int64_t room; /* floats of it that a worker has; 0: its stack is enough */
 } gckpti_products;
 
 #ifdef GCKPT_OPENBLAS
@@ -14381,13 +14381,13 @@ static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *pa
     gckpti_kernels_of(s->call)->product_piece(&t, i0, i1, j0, j1, pack, room);
 }
 
-static void gckpti_products_body(void *context, int64_t i, int64_t worker)
+static void gckpti_products_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_products *s = (const gckpti_products *)context;
     gckpti_products_piece(s, i, s->pack + worker * s->room, s->room);
 }
 
-static void gckpti_products_small_body(void *context, int64_t i, int64_t worker)
+static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
 {
     float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
     (void)worker;
@@ -14415,58 +14415,27 @@ static void gckpti_products_cut(gckpti_products *s)
     s->down = (t->m + s->rows - 1) / s->rows;
 }
 
-static void gckpti_products_run(gckpti_products *s)
+/* pack: gckpti_product_room(m, n, k) floats a thread. */
+static void gckpti_products_run(const gckpt_call *call, gckpti_product t, int64_t batch,
+                                int64_t a_next, int64_t b_next, void *pack)
 {
-    gckpti_products_cut(s);
-    gckpti_spread(s->call, s->batch * s->down * s->across, s->rows * s->cols * s->t.k,
-                  s->room ? gckpti_products_body : gckpti_products_small_body, s);
+    gckpti_products s = {
+        call, t, batch, a_next, b_next,        t.m * t.c_row,
+        0,    0, 0,     0,      (float *)pack, gckpti_product_room(t.m, t.n, t.k)
+    };
+    gckpti_products_cut(&s);
+    gckpti_spread(call, batch * s.down * s.across, s.rows * s.cols * t.k,
+                  s.room ? gckpti_products_item : gckpti_products_small_item, &s);
 }
 
-/* c (m,n) = a (m,k) b (k,n), or a is (k,m), or b (n,k), rows without gaps, `batch` times; chains
- * start at +0. pack: gckpti_product_room(m, n, k) floats a thread. */
-static gckpti_products gckpti_products_of(const gckpt_call *call, int64_t batch, int64_t m,
-                                          int64_t n, int64_t k, const float *a, int a_transposed,
-                                          const float *b, int b_transposed, float *c, float *pack)
-{
-    gckpti_products s;
-    gckpti_product t = { m,
-                         n,
-                         k,
-                         a,
-                         a_transposed ? 1 : k,
-                         a_transposed ? m : 1,
-                         b,
-                         b_transposed ? 1 : n,
-                         b_transposed ? k : 1,
-                         NULL,
-                         0,
-                         c,
-                         n };
-    memset(&s, 0, sizeof s);
-    s.call = call, s.t = t, s.batch = batch;
-    s.a_next = m * k, s.b_next = n * k, s.c_next = m * n;
-    s.pack = pack, s.room = gckpti_product_room(m, n, k);
-    return s;
-}
-
-/* The product of a gradient: chains start at what c holds when they accumulate. */
-static void gckpti_products_gradient(gckpti_products s, int accumulate)
-{
-    s.t.from = accumulate ? s.t.c : NULL;
-    s.t.from_row = s.t.c_row;
-    gckpti_products_run(&s);
-}
-
-/* A product of an f32 plan, as ops say it. */
+/* The products of f32 plans, as ops describe them. */
 static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_mixed *t)
 {
-    gckpti_products s = gckpti_products_of(call, t->batch, t->m, t->n, t->k, t->a.f32, 0, t->b.f32,
-                                           0, t->c, (float *)(void *)t->words);
-    s.t.a_row = t->a.row, s.t.a_step = t->a.step;
-    s.t.b_col = t->b.row, s.t.b_step = t->b.step;
-    s.t.from = t->accumulate ? t->c : t->start;
-    s.t.from_row = t->accumulate ? t->n : 0;
-    gckpti_products_run(&s);
+    gckpti_product p = { t->m,      t->n,     t->k,     t->a.f32, t->a.row, t->a.step, t->b.f32,
+                         t->b.step, t->b.row, t->start, 0,        t->c,     t->n };
+    if (t->accumulate)
+        p.from = t->c, p.from_row = t->n;
+    gckpti_products_run(call, p, t->batch, t->a.next, t->b.next, t->words);
 }
 
 /* ---- products of bf16 plans: b is packed for all, then an item is up to 32 rows and 288 columns
@@ -14565,46 +14534,21 @@ static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_mixed *t)
                   gckpti_mixed_item, &s);
 }
 
+static gckpti_mixed_run gckpti_fast_products(const gckpt_call *call)
+{
+    return call->precision == GCKPT_FP32 ? gckpti_fp32_fast : gckpti_mixed_fast;
+}
+
 static void gckpti_fast_linear_forward(const gckpt_call *call)
 {
-    gckpti_sizes s = gckpti_matmul_sizes(call);
-    if (call->precision != GCKPT_FP32) {
-        gckpti_linear_out(call, gckpti_mixed_fast);
-        return;
-    }
-    int transposed = *(const int *)call->attributes;
-    gckpti_products t =
-        gckpti_products_of(call, s.matrices, s.m, s.n, s.k, call->in[0].data, 0, call->in[1].data,
-                           transposed, call->out, (float *)call->work);
-    t.t.from = call->inputs == 3 ? call->in[2].data : NULL;
-    gckpti_products_run(&t);
+    gckpti_linear_out(call, gckpti_fast_products(call));
 }
 
 static void gckpti_fast_matmul_forward(const gckpt_call *call) { gckpti_fast_linear_forward(call); }
 
 static void gckpti_fast_matmul_backward(const gckpt_call *call)
 {
-    gckpti_sizes s = gckpti_matmul_sizes(call);
-    if (call->precision != GCKPT_FP32) {
-        gckpti_linear_gradients(call, gckpti_mixed_fast);
-        return;
-    }
-    const gckpt_arg *a = &call->in[0], *b = &call->in[1];
-    const float *g = call->grad_out;
-    float *pack = (float *)call->work;
-    int transposed = *(const int *)call->attributes;
-    if (a->grad)
-        gckpti_products_gradient(gckpti_products_of(call, s.matrices, s.m, s.k, s.n, g, 0, b->data,
-                                                    !transposed, a->grad, pack),
-                                 a->accumulate);
-    if (b->grad && transposed)
-        gckpti_products_gradient(
-            gckpti_products_of(call, s.matrices, s.n, s.k, s.m, g, 1, a->data, 0, b->grad, pack),
-            b->accumulate);
-    else if (b->grad)
-        gckpti_products_gradient(
-            gckpti_products_of(call, s.matrices, s.k, s.n, s.m, a->data, 1, g, 0, b->grad, pack),
-            b->accumulate);
+    gckpti_linear_gradients(call, gckpti_fast_products(call));
 }
 
 /* ---- elementwise ops: an item is a piece of 4096 elements, which is a shorter call ---- */
@@ -14905,12 +14849,8 @@ static void gckpti_fast_attention_backward(const gckpt_call *call)
 static gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_loss_kernels by = { call->precision == GCKPT_FP32 ? gckpti_fp32_fast : gckpti_mixed_fast,
-                               gckpti_spread,
-                               k->online,
-                               k->classes_backward,
-                               k->mixed->widen,
-                               k->mixed->narrow };
+    gckpti_loss_kernels by = { gckpti_fast_products(call), gckpti_spread,   k->online,
+                               k->classes_backward,        k->mixed->widen, k->mixed->narrow };
     return by;
 }
 
@@ -14991,6 +14931,27 @@ static int gckpti_mixed_agrees(const gckpti_mixed_kernels *kernels)
     return same;
 }
 
+/* A product whose rows, columns and links go past the edge of a tile, b transposed. */
+static int gckpti_products_agree(const gckpti_kernels *kernels)
+{
+    enum { M = 9, N = 49, K = 17 };
+    float a[M * K], b[N * K], c[M * N], pack[16 * (GCKPTI_PANEL + GCKPTI_STRIP)];
+    const gckpti_product t = { M, N, K, a, K, 1, b, 1, K, b, 0, c, N };
+    int same = 1;
+    for (int i = 0; i < N * K; i++) {
+        b[i] = (float)(i * 29 % 31 - 15) / 9.0f;
+        a[i % (M * K)] = (float)(i * 37 % 23 - 11) / 7.0f;
+    }
+    kernels->product_piece(&t, 0, M, 0, N, pack, sizeof pack / sizeof *pack);
+    for (int i = 0; i < M; i++) {
+        float row[N];
+        memcpy(row, b, sizeof row);
+        gckpti_chains(a + i * K, b, K, N, K, row);
+        same = same && !memcmp(row, c + i * N, sizeof row);
+    }
+    return same;
+}
+
 /* Options that let a compiler change arithmetic without telling (clang's -freciprocal-math) would
  * show here: then the plain kernels run. */
 static int gckpti_kernels_agree(const gckpti_kernels *kernels)
@@ -15024,8 +14985,8 @@ static int gckpti_kernels_agree(const gckpti_kernels *kernels)
     gckpti_plain_adamw(plain[0], x, plain[1], plain[2], N, &a);
     squares[0] = kernels->square_sum(x, N);
     squares[1] = gckpti_dot(x, x, N);
-    return same && gckpti_mixed_agrees(kernels->mixed) && !memcmp(fast, plain, sizeof fast) &&
-           !memcmp(squares, squares + 1, sizeof *squares);
+    return same && gckpti_products_agree(kernels) && gckpti_mixed_agrees(kernels->mixed) &&
+           !memcmp(fast, plain, sizeof fast) && !memcmp(squares, squares + 1, sizeof *squares);
 }
 
 /* The kernels of an instruction set, if this processor has it; NULL: the plain ones. */
@@ -15045,7 +15006,8 @@ static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
         kernels = &gckpti_kernels_avx2;
     if (isa == GCKPT_ISA_AVX512 && __builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && gckpti_kernels_for(GCKPT_ISA_AVX2)) {
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2") &&
+        __builtin_cpu_supports("fma")) {
         kernels = &gckpti_kernels_avx512;
 #if GCKPTI_BF16
         if (__builtin_cpu_supports("avx512bf16") && gckpti_kernels_agree(&gckpti_kernels_bf16))
@@ -15121,12 +15083,11 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
         t.n = desc->m, t.b = desc->a, t.b_row = desc->a_col, t.b_col = desc->a_row;
         t.c_row = desc->c_col, t.c_col = 1;
     }
+    gckpti_product p = { t.m,     t.n, t.k,     t.a,     t.a_row,
+                         t.a_col, t.b, t.b_row, t.b_col, t.accumulate ? t.c : NULL,
+                         t.c_row, t.c, t.c_row };
     if (call->kernels && t.c_col == 1) {
-        gckpti_products s = gckpti_products_of(call, 1, t.m, t.n, t.k, t.a, 0, t.b, 0, t.c,
-                                               (float *)t.work);
-        s.t.a_row = t.a_row, s.t.a_step = t.a_col, s.t.b_step = t.b_row, s.t.b_col = t.b_col;
-        s.t.c_row = t.c_row;
-        gckpti_products_gradient(s, t.accumulate);
+        gckpti_products_run(call, p, 1, 0, 0, t.work);
         return;
     }
 #endif
@@ -15995,12 +15956,13 @@ GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x)
 static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
 {
     const float *x = call->in[0].data, *y = call->in[kind < GCKPTI_ADD ? 0 : 1].data;
+    float *out = call->out;
     int64_t n = gckpti_elements(&call->shape);
 #define GCKPTI_KIND(k)                                                                             \
     case k:                                                                                        \
         for (int64_t j = 0; j < n; j += W) {                                                       \
             FLOATS u = V(load_n)(x + j, n - j), v = k < GCKPTI_ADD ? u : V(load_n)(y + j, n - j);  \
-            V(store_n)(call->out + j, V(value)(k, u, v), n - j);                                   \
+            V(store_n)(out + j, V(value)(k, u, v), n - j);                                         \
         }                                                                                          \
         break;
     switch (kind) {
@@ -16033,11 +15995,12 @@ static GCKPTI_TARGET void V(slopes)(const gckpt_call *call, int kind, int i)
     const float *g = call->grad_out;
     float *d = call->in[i].grad;
     int64_t n = gckpti_elements(&call->shape);
+    int accumulate = call->in[i].accumulate;
 #define GCKPTI_KIND(k)                                                                             \
     case k:                                                                                        \
         for (int64_t j = 0; j < n; j += W)                                                         \
             V(put_slope)(k, d + j, V(load_n)(g + j, n - j), V(load_n)(x + j, n - j),               \
-                         call->in[i].accumulate, n - j);                                           \
+                         accumulate, n - j);                                                       \
         break;
     switch (kind) {
         GCKPTI_EACH_CURVE(GCKPTI_KIND)
@@ -16072,10 +16035,10 @@ static GCKPTI_TARGET void V(softmax_backward)(const gckpt_call *call, int64_t r)
     int64_t n = gckpti_last(&call->shape);
     const float *y = call->out + r * n, *g = call->grad_out + r * n;
     float *d = call->in[0].grad + r * n;
+    int accumulate = call->in[0].accumulate;
     const FLOATS dot = V(set1)(V(dot)(g, y, n));
     for (int64_t j = 0; j < n; j += W)
-        V(put)(d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot,
-               call->in[0].accumulate, n - j);
+        V(put)(d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot, accumulate, n - j);
 }
 
 static GCKPTI_TARGET void V(norm_forward)(const gckpt_call *call, int64_t r)
