@@ -4416,8 +4416,8 @@ typedef struct {
     float *c;
     uint16_t *c_bf16; /* one of the two; rows of n */
     uint32_t *words;  /* scratch of the fast kernels: call->work */
-} gckpti_mixed;
-typedef void (*gckpti_mixed_run)(const gckpt_call *call, const gckpti_mixed *t);
+} gckpti_factors;
+typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_factors *t);
 
 GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
 {
@@ -4430,7 +4430,7 @@ static float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
         gckpti_fma(gckpti_flush(gckpti_from_bf16(a)), gckpti_flush(gckpti_from_bf16(b)), c));
 }
 
-static float gckpti_mixed_start(const gckpti_mixed *t, int64_t at, int64_t j)
+static float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j)
 {
     if (t->accumulate)
         return t->c ? t->c[at] : gckpti_from_bf16(t->c_bf16[at]);
@@ -4438,7 +4438,7 @@ static float gckpti_mixed_start(const gckpti_mixed *t, int64_t at, int64_t j)
 }
 
 /* In bf16 plans: element by element. */
-static void gckpti_mixed_plain(const gckpt_call *call, const gckpti_mixed *t)
+static void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t)
 {
     (void)call;
     for (int64_t i = 0; i < t->batch * t->m; i++)
@@ -4470,26 +4470,26 @@ static gckpti_factor gckpti_turned(gckpti_factor x) /* transposed */
     return y;
 }
 
-static gckpti_mixed gckpti_mixed_of(const gckpt_call *call, int64_t batch, int64_t m, int64_t n,
-                                    int64_t k, gckpti_factor a, gckpti_factor b, float *c,
-                                    uint16_t *c_bf16)
+static gckpti_factors gckpti_factors_of(const gckpt_call *call, int64_t batch, int64_t m, int64_t n,
+                                        int64_t k, gckpti_factor a, gckpti_factor b, float *c,
+                                        uint16_t *c_bf16)
 {
-    gckpti_mixed t = { batch, m, n, k, a, b, NULL, 0, c, c_bf16, (uint32_t *)call->work };
+    gckpti_factors t = { batch, m, n, k, a, b, NULL, 0, c, c_bf16, (uint32_t *)call->work };
     return t;
 }
 
 /* c (m,n) = a b, or += */
-static void gckpti_product_to(const gckpt_call *call, gckpti_mixed_run run, int64_t m, int64_t n,
+static void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, int64_t m, int64_t n,
                               int64_t k, gckpti_factor a, gckpti_factor b, float *c, int accumulate)
 {
-    gckpti_mixed t = gckpti_mixed_of(call, 1, m, n, k, a, b, c, NULL);
+    gckpti_factors t = gckpti_factors_of(call, 1, m, n, k, a, b, c, NULL);
     t.accumulate = accumulate;
     run(call, &t);
 }
 
 /* In f32 plans. Where b's columns lie side by side, a row of c takes link after link; else (b's
  * links do, and a's) chain after chain. */
-static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_mixed *t)
+static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t)
 {
     float *c = t->c;
     (void)call;
@@ -4508,7 +4508,7 @@ static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_mixed *t)
         }
 }
 
-static gckpti_mixed_run gckpti_plain_products(const gckpt_call *call)
+static gckpti_product_run gckpti_plain_products(const gckpt_call *call)
 {
     return call->precision == GCKPT_FP32 ? gckpti_fp32_plain : gckpti_mixed_plain;
 }
@@ -4523,31 +4523,31 @@ static gckpti_factor gckpti_linear_b(const gckpt_call *call, gckpti_sizes s)
 }
 
 /* Forward of matmul and linear: out = a b + bias. */
-static void gckpti_linear_out(const gckpt_call *call, gckpti_mixed_run run)
+static void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     gckpti_factor a = gckpti_factor_of(&call->in[0], 0, s.k, 1, s.m * s.k);
-    gckpti_mixed t = gckpti_mixed_of(call, s.matrices, s.m, s.n, s.k, a, gckpti_linear_b(call, s),
-                                     call->out, call->out_bf16);
+    gckpti_factors t = gckpti_factors_of(call, s.matrices, s.m, s.n, s.k, a,
+                                         gckpti_linear_b(call, s), call->out, call->out_bf16);
     t.start = call->inputs == 3 ? call->in[2].data : NULL;
     run(call, &t);
 }
 
 /* Backward: da = g b', db = a' g, or (g' a) where b is transposed. */
-static void gckpti_linear_gradients(const gckpt_call *call, gckpti_mixed_run run)
+static void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *in = call->in;
     gckpti_factor g = { call->grad_out, call->grad_out_bf16, s.n, 1, s.m * s.n };
     gckpti_factor a = gckpti_turned(gckpti_factor_of(&in[0], 0, s.k, 1, s.m * s.k));
-    gckpti_mixed da =
-        gckpti_mixed_of(call, s.matrices, s.m, s.k, s.n, g, gckpti_turned(gckpti_linear_b(call, s)),
-                        in[0].grad, in[0].grad_bf16);
+    gckpti_factors da =
+        gckpti_factors_of(call, s.matrices, s.m, s.k, s.n, g,
+                          gckpti_turned(gckpti_linear_b(call, s)), in[0].grad, in[0].grad_bf16);
     da.accumulate = in[0].accumulate;
     if (da.c || da.c_bf16)
         run(call, &da);
-    gckpti_mixed db = gckpti_mixed_of(call, s.matrices, s.k, s.n, s.m, a, gckpti_turned(g),
-                                      in[1].grad, in[1].grad_bf16);
+    gckpti_factors db = gckpti_factors_of(call, s.matrices, s.k, s.n, s.m, a, gckpti_turned(g),
+                                          in[1].grad, in[1].grad_bf16);
     if (*(const int *)call->attributes)
         db.m = s.n, db.n = s.k, db.a = gckpti_turned(g), db.b = a;
     db.accumulate = in[1].accumulate;
@@ -5155,7 +5155,7 @@ static void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
  * there or a product; each row looks at its own (forward) or turns them into their gradient
  * (backward). This is what plain and fast kernels, in f32 and bf16 plans, differ in: */
 typedef struct {
-    gckpti_mixed_run product; /* of linear_cross_entropy */
+    gckpti_product_run product; /* of linear_cross_entropy */
     void (*each)(const gckpt_call *call, int64_t n, int64_t work,
                  void (*body)(void *context, int64_t i, int64_t worker),
                  void *context); /* body for i = 0..n-1, worth `work` multiply-adds each */
@@ -5181,7 +5181,7 @@ static void gckpti_other_classes(const float *x, float *d, int64_t n, float max,
         gckpti_put_product(&d[j], gckpti_exp((x[j] - max) - log_sum), scale, accumulate);
 }
 
-static gckpti_loss_kernels gckpti_plain_loss(gckpti_mixed_run product)
+static gckpti_loss_kernels gckpti_plain_loss(gckpti_product_run product)
 {
     gckpti_loss_kernels by = { product,           gckpti_in_turn,
                                gckpti_online,     gckpti_other_classes,
@@ -14415,27 +14415,31 @@ static void gckpti_products_cut(gckpti_products *s)
     s->down = (t->m + s->rows - 1) / s->rows;
 }
 
-/* pack: gckpti_product_room(m, n, k) floats a thread. */
-static void gckpti_products_run(const gckpt_call *call, gckpti_product t, int64_t batch,
-                                int64_t a_next, int64_t b_next, void *pack)
+/* `batch` products t, the next one's a and b being a_next and b_next further on. pack:
+ * gckpti_product_room(m, n, k) floats a thread. */
+static void gckpti_products_run(const gckpt_call *call, const gckpti_product *t, int64_t batch,
+                                int64_t a_next, int64_t b_next, float *pack)
 {
-    gckpti_products s = {
-        call, t, batch, a_next, b_next,        t.m * t.c_row,
-        0,    0, 0,     0,      (float *)pack, gckpti_product_room(t.m, t.n, t.k)
-    };
+    gckpti_products s;
+    memset(&s, 0, sizeof s);
+    s.call = call, s.t = *t, s.batch = batch;
+    s.a_next = a_next, s.b_next = b_next, s.c_next = t->m * t->c_row;
+    s.pack = pack, s.room = gckpti_product_room(t->m, t->n, t->k);
     gckpti_products_cut(&s);
-    gckpti_spread(call, batch * s.down * s.across, s.rows * s.cols * t.k,
+    gckpti_spread(call, batch * s.down * s.across, s.rows * s.cols * t->k,
                   s.room ? gckpti_products_item : gckpti_products_small_item, &s);
 }
 
-/* The products of f32 plans, as ops describe them. */
-static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_mixed *t)
+/* What gckpti_fp32_plain does. */
+static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_factors *f)
 {
-    gckpti_product p = { t->m,      t->n,     t->k,     t->a.f32, t->a.row, t->a.step, t->b.f32,
-                         t->b.step, t->b.row, t->start, 0,        t->c,     t->n };
-    if (t->accumulate)
-        p.from = t->c, p.from_row = t->n;
-    gckpti_products_run(call, p, t->batch, t->a.next, t->b.next, t->words);
+    const gckpti_factor *a = &f->a, *b = &f->b;
+    const float *from = f->accumulate ? f->c : f->start;
+    int64_t from_row = f->accumulate ? f->n : 0;
+    gckpti_product t = { f->m,    f->n,   f->k, a->f32,   a->row, a->step, b->f32,
+                         b->step, b->row, from, from_row, f->c,   f->n };
+    void *pack = f->words;
+    gckpti_products_run(call, &t, f->batch, f->a.next, f->b.next, (float *)pack);
 }
 
 /* ---- products of bf16 plans: b is packed for all, then an item is up to 32 rows and 288 columns
@@ -14443,7 +14447,7 @@ static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_mixed *t)
 enum { GCKPTI_MIXED_LINKS = 256, GCKPTI_MIXED_COLS = 288, GCKPTI_MIXED_DOWN = 32 };
 typedef struct {
     const gckpti_mixed_kernels *kernels;
-    const gckpti_mixed *t;
+    const gckpti_factors *t;
     int64_t words, packs; /* of b, a matrix; items to pack them */
     int64_t cols, across, down;
 } gckpti_mixed_job;
@@ -14452,7 +14456,7 @@ typedef struct {
 static void gckpti_mixed_pack_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_mixed_job *s = (const gckpti_mixed_job *)context;
-    const gckpti_mixed *t = s->t;
+    const gckpti_factors *t = s->t;
     int64_t matrix = i / s->packs, at = i % s->packs, pairs = (t->k + 1) / 2;
     int64_t j0 = t->b.row == 1 ? 0 : at * GCKPTI_PANEL, p = t->b.row == 1 ? 16 * at : 0;
     int64_t j1 = t->b.row == 1 ? t->n : j0 + gckpti_part(t->n - j0, GCKPTI_PANEL);
@@ -14470,7 +14474,7 @@ static void gckpti_mixed_pack_item(void *context, int64_t i, int64_t worker)
 static void gckpti_mixed_rest(const gckpti_mixed_job *s, int64_t at, int64_t j, int64_t n,
                               float *rest, int end)
 {
-    const gckpti_mixed *t = s->t;
+    const gckpti_factors *t = s->t;
     size_t bytes = (size_t)n * sizeof *rest;
     if (end && t->c)
         memcpy(t->c + at, rest, bytes);
@@ -14487,7 +14491,7 @@ static void gckpti_mixed_rest(const gckpti_mixed_job *s, int64_t at, int64_t j, 
 static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
 {
     const gckpti_mixed_job *s = (const gckpti_mixed_job *)context;
-    const gckpti_mixed *t = s->t;
+    const gckpti_factors *t = s->t;
     uint32_t strips[GCKPTI_MIXED_DOWN * GCKPTI_MIXED_LINKS / 2 + 16];
     float rest[GCKPTI_MIXED_DOWN * GCKPTI_MIXED_COLS];
     int64_t matrix = item / (s->down * s->across), i = item % s->down * GCKPTI_MIXED_DOWN;
@@ -14514,7 +14518,7 @@ static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
         gckpti_mixed_rest(s, at + r * t->n, j0, cols, rest + r * wide, 1);
 }
 
-static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_mixed *t)
+static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t)
 {
     gckpti_mixed_job s = {
         gckpti_kernels_of(call)->mixed, t, gckpti_words(t->n, t->k), 0, 0, 0, 0
@@ -14534,17 +14538,17 @@ static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_mixed *t)
                   gckpti_mixed_item, &s);
 }
 
-static gckpti_mixed_run gckpti_fast_products(const gckpt_call *call)
+static gckpti_product_run gckpti_fast_products(const gckpt_call *call)
 {
     return call->precision == GCKPT_FP32 ? gckpti_fp32_fast : gckpti_mixed_fast;
 }
 
-static void gckpti_fast_linear_forward(const gckpt_call *call)
+static void gckpti_fast_matmul_forward(const gckpt_call *call)
 {
     gckpti_linear_out(call, gckpti_fast_products(call));
 }
 
-static void gckpti_fast_matmul_forward(const gckpt_call *call) { gckpti_fast_linear_forward(call); }
+static void gckpti_fast_linear_forward(const gckpt_call *call) { gckpti_fast_matmul_forward(call); }
 
 static void gckpti_fast_matmul_backward(const gckpt_call *call)
 {
@@ -15083,11 +15087,11 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
         t.n = desc->m, t.b = desc->a, t.b_row = desc->a_col, t.b_col = desc->a_row;
         t.c_row = desc->c_col, t.c_col = 1;
     }
-    gckpti_product p = { t.m,     t.n, t.k,     t.a,     t.a_row,
-                         t.a_col, t.b, t.b_row, t.b_col, t.accumulate ? t.c : NULL,
-                         t.c_row, t.c, t.c_row };
     if (call->kernels && t.c_col == 1) {
-        gckpti_products_run(call, p, 1, 0, 0, t.work);
+        gckpti_product p = { t.m,     t.n, t.k,     t.a,     t.a_row,
+                             t.a_col, t.b, t.b_row, t.b_col, t.accumulate ? t.c : NULL,
+                             t.c_row, t.c, t.c_row };
+        gckpti_products_run(call, &p, 1, 0, 0, (float *)t.work);
         return;
     }
 #endif
