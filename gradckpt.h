@@ -1382,6 +1382,15 @@ static void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n)
     }
 }
 
+/* The low `bytes` bytes of a number, little-endian. */
+static void gckpti_sink_number(gckpti_sink *k, uint64_t value, int bytes)
+{
+    unsigned char little[8];
+    for (int i = 0; i < bytes; i++)
+        little[i] = (unsigned char)(value >> (8 * i));
+    gckpti_sink_put(k, little, (size_t)bytes);
+}
+
 /* At most 511 bytes a call; directives: see gckpt_fail. */
 static void gckpti_print(gckpti_sink *k, const char *format, ...)
 {
@@ -2675,7 +2684,8 @@ static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q
     *n = q->p.elements - at;
     if (gckpti_array(q, -1))
         return gckpti_array(q, -1) + at;
-    *n = *n < GCKPTI_DRAWN ? *n : GCKPTI_DRAWN;
+    if (*n > GCKPTI_DRAWN)
+        *n = GCKPTI_DRAWN;
     gckpti_draw_values(s, q, at, *n, room);
     return room;
 }
@@ -3482,6 +3492,19 @@ static uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forward)
     return wanted > 1 ? 2 * forward : forward;
 }
 
+/* Flops for each element of the first input; a transcendental is worth about 20 additions. */
+#define GCKPTI_FLOPS(count)                                                                        \
+    static uint64_t gckpti_flops_##count(const gckpt_call *call)                                   \
+    {                                                                                              \
+        return count * (uint64_t)gckpti_elements(&call->in[0].shape);                              \
+    }
+GCKPTI_FLOPS(1)
+GCKPTI_FLOPS(3)
+GCKPTI_FLOPS(8)
+GCKPTI_FLOPS(13)
+GCKPTI_FLOPS(20)
+#undef GCKPTI_FLOPS
+
 GCKPTI_INLINE void gckpti_put_product(float *d, float a, float b, int accumulate)
 {
     *d = accumulate ? gckpti_fma(a, b, *d) : a * b;
@@ -3493,12 +3516,6 @@ static gckpt_result gckpti_unary_shape(gckpt_call *call)
 {
     call->shape = call->in[0].shape;
     return GCKPT_OK;
-}
-
-/* For the planner: a transcendental is worth about 20 additions. */
-static uint64_t gckpti_curve_flops(const gckpt_call *call)
-{
-    return 20 * (uint64_t)gckpti_elements(&call->shape);
 }
 
 GCKPTI_INLINE void gckpti_unary_forward(const gckpt_call *call, float (*f)(float x))
@@ -3537,7 +3554,7 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
     {                                                                                              \
         gckpti_unary_backward(call, needs, gckpti_##name##_slope);                                 \
     }                                                                                              \
-    GCKPTI_UNARY(name, gckpti_unary_shape, gckpti_curve_flops, needs)
+    GCKPTI_UNARY(name, gckpti_unary_shape, gckpti_flops_20, needs)
 
 /* relu: y = max(x, 0), NaN and -0 stay; dx = g where y > 0, else +0 (stored or added) */
 GCKPTI_INLINE float gckpti_relu(float x) { return x < 0.0f ? 0.0f : x; }
@@ -3637,23 +3654,24 @@ static gckpt_result gckpti_softmax_shape(gckpt_call *call)
     return gckpti_unary_shape(call);
 }
 
-GCKPTI_UNARY(softmax, gckpti_softmax_shape, gckpti_curve_flops, GCKPT_OUT)
+GCKPTI_UNARY(softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPT_OUT)
 #undef GCKPTI_UNARY
 
 /* scale: y = factor x;  dx = factor g */
-static void gckpti_scale_forward(const gckpt_call *call)
+static void gckpti_scale_by(const gckpt_call *call, const float *x, float *y, int accumulate)
 {
     float factor = *(const float *)call->attributes;
     int64_t n = gckpti_elements(&call->shape);
-    for (int64_t i = 0; i < n; i++)
-        call->out[i] = factor * call->in[0].data[i];
+    for (int64_t i = 0; y && i < n; i++)
+        gckpti_put_product(&y[i], factor, x[i], accumulate);
+}
+static void gckpti_scale_forward(const gckpt_call *call)
+{
+    gckpti_scale_by(call, call->in[0].data, call->out, 0);
 }
 static void gckpti_scale_backward(const gckpt_call *call)
 {
-    float factor = *(const float *)call->attributes, *d = call->in[0].grad;
-    int64_t n = gckpti_elements(&call->shape);
-    for (int64_t i = 0; d && i < n; i++)
-        gckpti_put_product(&d[i], factor, call->grad_out[i], call->in[0].accumulate);
+    gckpti_scale_by(call, call->grad_out, call->in[0].grad, call->in[0].accumulate);
 }
 GCKPTI_ROW(scale, GCKPTI_PLAIN, gckpti_unary_shape, NULL, GCKPTI_UNARY_FLAGS, 0);
 GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor)
@@ -3674,6 +3692,7 @@ static gckpt_result gckpti_dropout_shape(gckpt_call *call)
                           (double)p);
     return GCKPT_OK;
 }
+/* y = x where the mask, drawn from seed, step and tensor, lets it pass; backward: g for x. */
 static void gckpti_dropout_mask(const gckpt_call *call, const float *x, float *y, int accumulate)
 {
     float p = *(const float *)call->attributes, factor = 1.0f / (1.0f - p);
@@ -3702,7 +3721,7 @@ static void gckpti_dropout_backward(const gckpt_call *call) /* only training pla
     if (call->in[0].grad)
         gckpti_dropout_mask(call, call->grad_out, call->in[0].grad, call->in[0].accumulate);
 }
-GCKPTI_ROW(dropout, GCKPTI_PLAIN, gckpti_dropout_shape, gckpti_curve_flops, GCKPTI_UNARY_FLAGS, 0);
+GCKPTI_ROW(dropout, GCKPTI_PLAIN, gckpti_dropout_shape, gckpti_flops_20, GCKPTI_UNARY_FLAGS, 0);
 GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p)
 {
     return p <= 0.0f ? x : gckpt_apply(&gckpti_op_dropout, &x, 1, &p, sizeof p);
@@ -3818,6 +3837,7 @@ static void gckpti_broadcast_gradient(const gckpt_call *call, int i, float sign,
     } while (gckpti_walk_next(&w));
 }
 
+/* out = f(a, b), run by run. */
 GCKPTI_INLINE void gckpti_binary_forward(const gckpt_call *call, float (*f)(float a, float b))
 {
     gckpti_walk w;
@@ -3836,67 +3856,52 @@ GCKPTI_INLINE void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
     } while (gckpti_walk_next(&w));
 }
 
-/* add: da = g, db = g.  sub: da = g, db = -g. */
-GCKPTI_INLINE float gckpti_plus(float a, float b) { return a + b; }
-GCKPTI_INLINE float gckpti_minus(float a, float b) { return a - b; }
-static void gckpti_add_forward(const gckpt_call *call) { gckpti_binary_forward(call, gckpti_plus); }
-static void gckpti_sub_forward(const gckpt_call *call)
-{
-    gckpti_binary_forward(call, gckpti_minus);
-}
+/* Forward, row and builder of an op of two inputs; its formula is gckpti_pair_<name>. */
+#define GCKPTI_PAIR(name, flags, ...)                                                              \
+    static void gckpti_##name##_forward(const gckpt_call *call)                                    \
+    {                                                                                              \
+        gckpti_binary_forward(call, gckpti_pair_##name);                                           \
+    }                                                                                              \
+    GCKPTI_ROW(name, GCKPTI_FAST, gckpti_broadcast_shape, NULL,                                    \
+               GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | (flags), __VA_ARGS__);                        \
+    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
+    {                                                                                              \
+        gckpt_tensor *in[2] = { a, b };                                                            \
+        return gckpt_apply(&gckpti_op_##name, in, 2, NULL, 0);                                     \
+    }
 
+/* add: da = g, db = g.  sub: da = g, db = -g. */
 static void gckpti_add_gradients(const gckpt_call *call, float sign)
 {
     for (int i = 0; i < 2; i++)
         if (call->in[i].grad && call->in[i].grad != call->grad_out)
             gckpti_broadcast_gradient(call, i, i ? sign : 1.0f, NULL);
 }
+GCKPTI_INLINE float gckpti_pair_add(float a, float b) { return a + b; }
 static void gckpti_add_backward(const gckpt_call *call) { gckpti_add_gradients(call, 1.0f); }
+GCKPTI_PAIR(add, GCKPT_PASSES(0) | GCKPT_PASSES(1), GCKPT_SUMS, GCKPT_SUMS)
+
+GCKPTI_INLINE float gckpti_pair_sub(float a, float b) { return a - b; }
 static void gckpti_sub_backward(const gckpt_call *call) { gckpti_add_gradients(call, -1.0f); }
-GCKPTI_ROW(add, GCKPTI_FAST, gckpti_broadcast_shape, NULL,
-           GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPT_PASSES(0) | GCKPT_PASSES(1), GCKPT_SUMS,
-           GCKPT_SUMS);
-GCKPTI_ROW(sub, GCKPTI_FAST, gckpti_broadcast_shape, NULL,
-           GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPT_PASSES(0), GCKPT_SUMS, GCKPT_SUMS);
+GCKPTI_PAIR(sub, GCKPT_PASSES(0), GCKPT_SUMS, GCKPT_SUMS)
 
 /* mul: da = g b, db = g a */
-GCKPTI_INLINE float gckpti_times(float a, float b) { return a * b; }
-static void gckpti_mul_forward(const gckpt_call *call)
-{
-    gckpti_binary_forward(call, gckpti_times);
-}
+GCKPTI_INLINE float gckpti_pair_mul(float a, float b) { return a * b; }
 static void gckpti_mul_backward(const gckpt_call *call)
 {
     for (int i = 0; i < 2; i++)
         if (call->in[i].grad)
             gckpti_broadcast_gradient(call, i, 1.0f, call->in[1 - i].data);
 }
-GCKPTI_ROW(mul, GCKPTI_FAST, gckpti_broadcast_shape, NULL, GCKPT_INPLACE(0) | GCKPT_INPLACE(1),
-           GCKPT_IN(1) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS);
-
-static gckpt_tensor *gckpti_binary(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b)
-{
-    gckpt_tensor *in[2] = { a, b };
-    return gckpt_apply(op, in, 2, NULL, 0);
-}
-GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b)
-{
-    return gckpti_binary(&gckpti_op_add, a, b);
-}
-GCKPT_API gckpt_tensor *gckpt_sub(gckpt_tensor *a, gckpt_tensor *b)
-{
-    return gckpti_binary(&gckpti_op_sub, a, b);
-}
-GCKPT_API gckpt_tensor *gckpt_mul(gckpt_tensor *a, gckpt_tensor *b)
-{
-    return gckpti_binary(&gckpti_op_mul, a, b);
-}
+GCKPTI_PAIR(mul, 0, GCKPT_IN(1) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS)
+#undef GCKPTI_PAIR
 
 /* ---- permute: axis i of the result is axis axes[i] of x; the gradient goes back the same way. */
 typedef struct {
     int n, axes[GCKPT_MAX_DIMS];
 } gckpti_permute;
 
+/* Each axis once; a batch axis that leaves its place mixes rows. */
 static gckpt_result gckpti_permute_shape(gckpt_call *call)
 {
     const gckpti_permute *p = (const gckpti_permute *)call->attributes;
@@ -3921,7 +3926,7 @@ static gckpt_result gckpti_permute_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Over the output; at[0] follows x. */
+/* Over the output; at[0] follows x, which forward reads and backward adds to. */
 static void gckpti_permute_walk(gckpti_walk *w, const gckpt_call *call)
 {
     const gckpti_permute *p = (const gckpti_permute *)call->attributes;
@@ -3970,11 +3975,12 @@ GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
 /* ---- ops along one axis see a tensor as (outer, size, inner). */
 typedef struct {
     int64_t outer, size, inner;
-} gckpti_view;
+} gckpti_axis_split;
 
-static gckpti_view gckpti_view_of(const gckpt_shape *s, int axis) /* negative: from the last*/
+static gckpti_axis_split gckpti_split_at(const gckpt_shape *s,
+                                         int axis) /* negative: from the last*/
 {
-    gckpti_view v = { 1, 1, 1 };
+    gckpti_axis_split v = { 1, 1, 1 };
     if (axis < 0)
         axis += s->n;
     for (int i = 0; i < s->n; i++)
@@ -4012,6 +4018,7 @@ GCKPTI_INLINE int64_t gckpti_wide(const uint32_t *words)
     return (int64_t)((uint64_t)words[1] << 32 | words[0]);
 }
 
+/* The axis keeps end - begin elements; a part of the batch axis mixes rows. */
 static gckpt_result gckpti_slice_shape(gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
@@ -4032,15 +4039,16 @@ static gckpt_result gckpti_slice_shape(gckpt_call *call)
 static void gckpti_slice_forward(const gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
-    gckpti_view v = gckpti_view_of(&call->in[0].shape, p->axis);
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
     int64_t begin = gckpti_wide(p->begin), n = (gckpti_wide(p->end) - begin) * v.inner;
     gckpti_put_blocks(call->out, n, call->in[0].data + begin * v.inner, v.size * v.inner, v.outer,
                       n, 0);
 }
+/* g goes to where the forward read; all else is 0. */
 static void gckpti_slice_backward(const gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
-    gckpti_view v = gckpti_view_of(&call->in[0].shape, p->axis);
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
     int64_t begin = gckpti_wide(p->begin), n = (gckpti_wide(p->end) - begin) * v.inner;
     float *d = call->in[0].grad;
     if (!d)
@@ -4086,21 +4094,22 @@ static gckpt_result gckpti_concat_shape(gckpt_call *call)
 static void gckpti_concat_forward(const gckpt_call *call)
 {
     int axis = *(const int *)call->attributes;
-    gckpti_view all = gckpti_view_of(&call->shape, axis);
+    gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
     float *o = call->out;
     for (int i = 0; i < call->inputs; i++) {
-        int64_t n = gckpti_view_of(&call->in[i].shape, axis).size * all.inner;
+        int64_t n = gckpti_split_at(&call->in[i].shape, axis).size * all.inner;
         gckpti_put_blocks(o, all.size * all.inner, call->in[i].data, n, all.outer, n, 0);
         o += n;
     }
 }
+/* Each input takes its part of g. */
 static void gckpti_concat_backward(const gckpt_call *call)
 {
     int axis = *(const int *)call->attributes;
-    gckpti_view all = gckpti_view_of(&call->shape, axis);
+    gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
     const float *g = call->grad_out;
     for (int i = 0; i < call->inputs; i++) {
-        int64_t n = gckpti_view_of(&call->in[i].shape, axis).size * all.inner;
+        int64_t n = gckpti_split_at(&call->in[i].shape, axis).size * all.inner;
         if (call->in[i].grad)
             gckpti_put_blocks(call->in[i].grad, n, g, all.size * all.inner, all.outer, n,
                               call->in[i].accumulate);
@@ -4127,14 +4136,11 @@ static gckpt_result gckpti_reduce_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-static uint64_t gckpti_reduce_flops(const gckpt_call *call)
-{
-    return (uint64_t)gckpti_elements(&call->in[0].shape);
-}
+/* By lanes along the last axis, row after row along another. */
 static void gckpti_sum_forward(const gckpt_call *call)
 {
     int axis = *(const int *)call->attributes;
-    gckpti_view v = gckpti_view_of(&call->in[0].shape, axis);
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, axis);
     for (int64_t i = 0; i < v.outer; i++) {
         const float *x = call->in[0].data + i * v.size * v.inner;
         float *o = call->out + i * v.inner;
@@ -4149,15 +4155,16 @@ static void gckpti_sum_forward(const gckpt_call *call)
 }
 static void gckpti_mean_forward(const gckpt_call *call)
 {
-    float size = (float)gckpti_view_of(&call->in[0].shape, *(const int *)call->attributes).size;
+    float size = (float)gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes).size;
     int64_t n = gckpti_elements(&call->shape);
     gckpti_sum_forward(call);
     for (int64_t i = 0; i < n; i++)
         call->out[i] = call->out[i] / size;
 }
+/* Each element of an axis gets what its sum, or mean, got. */
 static void gckpti_reduce_backward(const gckpt_call *call, int mean)
 {
-    gckpti_view v = gckpti_view_of(&call->in[0].shape, *(const int *)call->attributes);
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
     float *d = call->in[0].grad, size = mean ? (float)v.size : 1.0f;
     if (!d)
         return;
@@ -4168,8 +4175,8 @@ static void gckpti_reduce_backward(const gckpt_call *call, int mean)
 }
 static void gckpti_sum_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 0); }
 static void gckpti_mean_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 1); }
-GCKPTI_ROW(sum, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_reduce_flops, 0, 0);
-GCKPTI_ROW(mean, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_reduce_flops, 0, 0);
+GCKPTI_ROW(sum, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_flops_1, 0, 0);
+GCKPTI_ROW(mean, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_flops_1, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_sum, &x, 1, &axis, sizeof axis);
@@ -4226,24 +4233,30 @@ static int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k)
            gckpti_part(gckpti_multiple(k, 16), GCKPTI_KC);
 }
 
-/* b of a product in a bf16 plan (gckpti_mixed), all of it once: for each pair of links a word for
- * each column, in panels of GCKPTI_PANEL columns. */
+/* b of a product in a bf16 plan, all of it once: for each pair of links a word for each column, in
+ * panels of GCKPTI_PANEL columns. */
 static int64_t gckpti_words(int64_t n, int64_t k) { return (k + 1) / 2 * gckpti_multiple(n, 16); }
 
-/* A product forward (m,k) (k,n) and its two gradients. */
+/* Either, as the call's plan needs it; in floats for all threads. */
+static int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
+{
+    if (call->plain)
+        return 0;
+    return call->precision != GCKPT_FP32 ? gckpti_words(n, k)
+                                         : call->threads * gckpti_product_room(m, n, k);
+}
+
+/* A product forward (m,k) (k,n) and its two gradients; that of b may be transposed, for which f32
+ * plans have room in any case. */
 static void gckpti_product_work(gckpt_call *call, int64_t matrices, int64_t m, int64_t n, int64_t k)
 {
-    if (call->precision != GCKPT_FP32 && !call->plain) {
-        int64_t da = gckpti_words(k, n), db = gckpti_words(n, m), turned = gckpti_words(k, m);
-        int transposed = *(const int *)call->attributes;
-        db = transposed ? turned : db;
-        call->work_forward = (size_t)(matrices * gckpti_words(n, k)) * sizeof(uint32_t);
-        call->work_backward = (size_t)(matrices * (da > db ? da : db)) * sizeof(uint32_t);
-        return;
-    }
-    int64_t forward = gckpti_product_room(m, n, k), da = gckpti_product_room(m, k, n);
-    int64_t db = gckpti_product_room(n > k ? k : n, n > k ? n : k, m); /* b may be transposed */
-    size_t unit = call->plain ? 0 : (size_t)call->threads * sizeof(float);
+    int mixed = call->precision != GCKPT_FP32;
+    int turned = mixed ? *(const int *)call->attributes : k > n;
+    int64_t forward = gckpti_product_scratch(call, m, n, k);
+    int64_t da = gckpti_product_scratch(call, m, k, n);
+    int64_t db =
+        turned ? gckpti_product_scratch(call, n, k, m) : gckpti_product_scratch(call, k, n, m);
+    size_t unit = (size_t)(mixed ? matrices : 1) * sizeof(float);
     call->work_forward = (size_t)forward * unit;
     call->work_backward = (size_t)(da > db ? da : db) * unit;
 }
@@ -4305,6 +4318,11 @@ static void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n)
         y[i] = gckpti_to_bf16(x[i]);
 }
 
+GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
+{
+    return call->grad_out ? call->grad_out[at] : gckpti_from_bf16(call->grad_out_bf16[at]);
+}
+
 /* ---- embed: out[r] = table[index[r]]; dtable[index[r]] += g[r], row by row ---- */
 static gckpt_result gckpti_embed_shape(gckpt_call *call)
 {
@@ -4330,6 +4348,7 @@ static void gckpti_embed_forward(const gckpt_call *call)
     }
 }
 
+/* Rows of g in their order, each to its row of the table. */
 static void gckpti_embed_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
@@ -4339,18 +4358,16 @@ static void gckpti_embed_backward(const gckpt_call *call)
     gckpti_start(table, gckpti_elements(&call->in[0].shape), call->in[0].accumulate);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < n; i++)
-            table[call->in[1].index[r] * n + i] +=
-                call->grad_out ? call->grad_out[r * n + i]
-                               : gckpti_from_bf16(call->grad_out_bf16[r * n + i]);
+            table[call->in[1].index[r] * n + i] += gckpti_grad_out(call, r * n + i);
 }
 
-static int64_t gckpti_embed_classes(const gckpt_call *call, int i)
+/* Input i holds rows of the one before it: embed, linear_cross_entropy. */
+static int64_t gckpti_table_rows(const gckpt_call *call, int i)
 {
-    (void)i;
-    return call->in[0].shape.d[0];
+    return call->in[i - 1].shape.d[0];
 }
 
-GCKPTI_ROW_WITH(embed, GCKPTI_FAST, gckpti_embed_shape, NULL, NULL, gckpti_embed_classes,
+GCKPTI_ROW_WITH(embed, GCKPTI_FAST, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
                 GCKPT_TAKES_BF16 | GCKPT_INDEX(1), GCKPT_IN(1));
 
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
@@ -4382,6 +4399,7 @@ static gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a is 
     return s;
 }
 
+/* Leading sizes agree unless one b serves all; inner sizes agree. */
 static gckpt_result gckpti_matmul_shape(gckpt_call *call)
 {
     const gckpt_shape *a = &call->in[0].shape, *b = &call->in[1].shape;
@@ -4430,24 +4448,6 @@ GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
     return x->bf16 ? x->bf16[at] : gckpti_to_bf16(x->f32[at]);
 }
 
-#if GCKPTI_HAS_FAST
-/* d[q * width + i]: links 2 q (upper half) and 2 q + 1 (lower half) of lane i, from x[at]; 0 for
- * lanes from n on. A last link without a pair gets `odd`: -0 in a and +0 in b change no chain, not
- * even one at -0. */
-static void gckpti_mixed_pack(const gckpti_factor *x, int64_t at, int64_t n, int64_t k,
-                              uint16_t odd, uint32_t *d, int64_t width)
-{
-    for (int64_t p = 0; p < k; p += 2, d += width)
-        for (int64_t i = 0; i < width; i++) {
-            int64_t first = at + i * x->row + p * x->step;
-            d[i] = 0;
-            if (i < n)
-                d[i] = (uint32_t)gckpti_factor_at(x, first) << 16 |
-                       (p + 1 < k ? gckpti_factor_at(x, first + x->step) : odd);
-        }
-}
-#endif
-
 static float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
 {
     return gckpti_flush(
@@ -4461,6 +4461,7 @@ static float gckpti_mixed_start(const gckpti_mixed *t, int64_t at, int64_t j)
     return t->start ? t->start[j] : 0.0f;
 }
 
+/* In bf16 plans: element by element. */
 static void gckpti_mixed_plain(const gckpt_call *call, const gckpti_mixed *t)
 {
     (void)call;
@@ -4634,6 +4635,7 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
 
 static void gckpti_linear_forward(const gckpt_call *call) { gckpti_matmul_forward(call); }
 
+/* As matmul; dbias row by row. */
 static void gckpti_linear_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
@@ -4644,9 +4646,7 @@ static void gckpti_linear_backward(const gckpt_call *call)
     gckpti_start(bias, n, call->in[2].accumulate);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t j = 0; j < n; j++)
-            gckpti_sum_add(&bias[j], low ? low + j : NULL,
-                           call->grad_out ? call->grad_out[r * n + j]
-                                          : gckpti_from_bf16(call->grad_out_bf16[r * n + j]));
+            gckpti_sum_add(&bias[j], low ? low + j : NULL, gckpti_grad_out(call, r * n + j));
 }
 
 GCKPTI_ROW(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops, GCKPT_TAKES_BF16,
@@ -4692,6 +4692,7 @@ static float gckpti_mean_from(const float *x, int64_t n, float c)
     return gckpti_lanes_sum(lane) / (float)n;
 }
 
+/* gain and bias have the size of the last axis; aux is what the backward would compute again. */
 static gckpt_result gckpti_norm_shape(gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -4709,6 +4710,7 @@ static gckpt_result gckpti_norm_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
+/* Row by row: c and mean (layernorm), rstd, then y; out NULL: aux alone. */
 static void gckpti_layernorm_forward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -4744,6 +4746,7 @@ static void gckpti_layernorm_forward(const gckpt_call *call)
     }
 }
 
+/* Row by row: what it adds to dbias and dgain, then its dx. */
 static void gckpti_layernorm_backward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -4789,15 +4792,10 @@ static void gckpti_layernorm_backward(const gckpt_call *call)
 static void gckpti_rmsnorm_forward(const gckpt_call *call) { gckpti_layernorm_forward(call); }
 static void gckpti_rmsnorm_backward(const gckpt_call *call) { gckpti_layernorm_backward(call); }
 
-static uint64_t gckpti_norm_flops(const gckpt_call *call)
-{
-    return 8 * (uint64_t)gckpti_elements(&call->shape);
-}
-
 /* in[1] is the gain, or a bias without gain, which needs less than this says. */
-GCKPTI_ROW(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_norm_flops, 0,
+GCKPTI_ROW(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, 0,
            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS, GCKPT_SUMS);
-GCKPTI_ROW(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_norm_flops, 0,
+GCKPTI_ROW(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, 0,
            GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias)
@@ -4852,6 +4850,7 @@ static float gckpti_online(const float *x, float *p, int64_t n, int first, float
     return factor;
 }
 
+/* Whole heads; causal needs as many keys as queries. */
 static gckpt_result gckpti_attention_shape(gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
@@ -5075,6 +5074,7 @@ static uint64_t gckpti_rotary_frequency(double x)
     return half + (uint64_t)(int64_t)(half ? x - 0.5 * turn : x);
 }
 
+/* Whole heads of an even size; work is the table of cosines and sines. */
 static gckpt_result gckpti_rotary_shape(gckpt_call *call)
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
@@ -5092,6 +5092,7 @@ static gckpt_result gckpti_rotary_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
+/* y = x turned by the angles of its positions, forwards or (direction -1) back. */
 static void gckpti_rotary_turn(const gckpt_call *call, const float *x, float *y, float direction,
                                int accumulate)
 {
@@ -5130,12 +5131,7 @@ static void gckpti_rotary_backward(const gckpt_call *call)
         gckpti_rotary_turn(call, call->grad_out, call->in[0].grad, -1.0f, call->in[0].accumulate);
 }
 
-static uint64_t gckpti_rotary_flops(const gckpt_call *call)
-{
-    return 3 * (uint64_t)gckpti_elements(&call->shape);
-}
-
-GCKPTI_ROW(rotary, GCKPTI_PLAIN, gckpti_rotary_shape, gckpti_rotary_flops,
+GCKPTI_ROW(rotary, GCKPTI_PLAIN, gckpti_rotary_shape, gckpti_flops_3,
            GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base)
@@ -5179,17 +5175,20 @@ static void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
         *call->loss_count += count;
 }
 
-/* What plain and fast kernels of these losses differ in. */
+/* A loss over classes goes over blocks of rows and, in each, over chunks of classes: its logits are
+ * there or a product; each row looks at its own (forward) or turns them into their gradient
+ * (backward). This is what plain and fast kernels, in f32 and bf16 plans, differ in: */
 typedef struct {
-    gckpti_mixed_run product;
+    gckpti_mixed_run product; /* of linear_cross_entropy */
     void (*each)(const gckpt_call *call, int64_t n, int64_t work,
-                 void (*body)(void *context, int64_t i, int64_t worker), void *context);
+                 void (*body)(void *context, int64_t i, int64_t worker),
+                 void *context); /* body for i = 0..n-1, worth `work` multiply-adds each */
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     void (*gradient)(const float *x, float *d, int64_t n, float max, float log_sum, float scale,
                      int accumulate); /* of classes that are not the target */
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
-} gckpti_loss_means;
+} gckpti_loss_kernels;
 
 static void gckpti_in_turn(const gckpt_call *call, int64_t n, int64_t work,
                            void (*body)(void *context, int64_t i, int64_t worker), void *context)
@@ -5206,17 +5205,18 @@ static void gckpti_other_classes(const float *x, float *d, int64_t n, float max,
         gckpti_put_product(&d[j], gckpti_exp((x[j] - max) - log_sum), scale, accumulate);
 }
 
-static gckpti_loss_means gckpti_plain_means(gckpti_mixed_run product)
+static gckpti_loss_kernels gckpti_plain_loss(gckpti_mixed_run product)
 {
-    gckpti_loss_means by = { product,           gckpti_in_turn, gckpti_online, gckpti_other_classes,
-                             gckpti_from_bf16s, gckpti_to_bf16s };
+    gckpti_loss_kernels by = { product,           gckpti_in_turn,
+                               gckpti_online,     gckpti_other_classes,
+                               gckpti_from_bf16s, gckpti_to_bf16s };
     return by;
 }
 
 /* A block of rows, a chunk of their classes. */
 typedef struct {
     const gckpt_call *call;
-    const gckpti_loss_means *by;
+    gckpti_loss_kernels by;
     int64_t row, rows, first, n; /* rows of the call from `row` on, classes from `first` on */
     int64_t counted;             /* rows that are not left out */
     const int32_t *target;       /* of each row */
@@ -5236,8 +5236,8 @@ static void gckpti_loss_look(void *context, int64_t r, int64_t worker)
     if (target >= 0 && at >= 0 && at < l->n)
         l->hit[r] = x[at];
     for (int64_t j = 0; target >= 0 && j < l->n; j += GCKPTI_LOSS_CHUNK)
-        l->by->online(x + j, NULL, gckpti_part(l->n - j, GCKPTI_LOSS_CHUNK), l->first + j == 0,
-                      &l->max[r], &l->sum[r]);
+        l->by.online(x + j, NULL, gckpti_part(l->n - j, GCKPTI_LOSS_CHUNK), l->first + j == 0,
+                     &l->max[r], &l->sum[r]);
 }
 
 /* The backward of row r: d from x, the target's apart. */
@@ -5255,7 +5255,7 @@ static void gckpti_loss_slope(void *context, int64_t r, int64_t worker)
     }
     if (here)
         logit = x[at], held = d[at];
-    l->by->gradient(x, d, l->n, aux[0], aux[1], scale, l->accumulate);
+    l->by.gradient(x, d, l->n, aux[0], aux[1], scale, l->accumulate);
     if (here) {
         d[at] = held;
         gckpti_put_product(&d[at], gckpti_exp((logit - aux[0]) - aux[1]) - 1.0f, scale,
@@ -5300,8 +5300,7 @@ static gckpt_result gckpti_cross_entropy_shape(gckpt_call *call)
 }
 
 /* The logits are the input: a chunk is all classes. */
-static void gckpti_cross_entropy_by(const gckpt_call *call, const gckpti_loss_means *by,
-                                    int backward)
+static void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by, int backward)
 {
     const gckpt_arg *x = &call->in[0];
     int64_t v = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape);
@@ -5310,7 +5309,7 @@ static void gckpti_cross_entropy_by(const gckpt_call *call, const gckpti_loss_me
     for (int64_t row = 0; row < rows && (x->grad || !backward); row += GCKPTI_MIXED_ROWS) {
         gckpti_loss_begin(&l, row, gckpti_part(rows - row, GCKPTI_MIXED_ROWS));
         l.x = x->data + row * v, l.d = x->grad ? x->grad + row * v : NULL;
-        by->each(call, l.rows, 16 * v, backward ? gckpti_loss_slope : gckpti_loss_look, &l);
+        by.each(call, l.rows, 16 * v, backward ? gckpti_loss_slope : gckpti_loss_look, &l);
         if (!backward)
             gckpti_loss_finish(&l);
     }
@@ -5318,19 +5317,12 @@ static void gckpti_cross_entropy_by(const gckpt_call *call, const gckpti_loss_me
 
 static void gckpti_cross_entropy_forward(const gckpt_call *call)
 {
-    gckpti_loss_means by = gckpti_plain_means(NULL);
-    gckpti_cross_entropy_by(call, &by, 0);
+    gckpti_cross_entropy_by(call, gckpti_plain_loss(NULL), 0);
 }
 
 static void gckpti_cross_entropy_backward(const gckpt_call *call)
 {
-    gckpti_loss_means by = gckpti_plain_means(NULL);
-    gckpti_cross_entropy_by(call, &by, 1);
-}
-
-static uint64_t gckpti_cross_entropy_flops(const gckpt_call *call)
-{
-    return 13 * (uint64_t)gckpti_elements(&call->in[0].shape);
+    gckpti_cross_entropy_by(call, gckpti_plain_loss(NULL), 1);
 }
 
 static int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
@@ -5339,8 +5331,8 @@ static int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
     return gckpti_last(&call->in[0].shape);
 }
 
-GCKPTI_ROW_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_cross_entropy_flops,
-                NULL, gckpti_cross_entropy_classes, GCKPT_LOSS | GCKPT_INDEX(1),
+GCKPTI_ROW_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
+                gckpti_cross_entropy_classes, GCKPT_LOSS | GCKPT_INDEX(1),
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
 
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets)
@@ -5368,18 +5360,18 @@ static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backwa
     gckpti_loss_parts p = { 1, 0, 0, 0 };
     if (!call->plain)
         p.block = gckpti_part(rows, mixed ? GCKPTI_MIXED_ROWS : GCKPTI_LOSS_ROWS);
-    const int64_t size[3][3] = { { p.block, n, c }, { p.block, c, n }, { n, c, p.block } };
-    for (int i = 0; !call->plain && i < (backward ? 3 : 1); i++) {
-        int64_t room =
-            mixed ? gckpti_words(size[i][1], size[i][2])
-                  : call->threads * gckpti_product_room(size[i][0], size[i][1], size[i][2]);
-        p.logits = room > p.logits ? room : p.logits;
+    p.logits = gckpti_product_scratch(call, p.block, n, c);
+    if (backward) {
+        int64_t dx = gckpti_product_scratch(call, p.block, c, n);
+        int64_t dw = gckpti_product_scratch(call, n, c, p.block), most = dx > dw ? dx : dw;
+        p.logits = p.logits > most ? p.logits : most;
     }
     p.dx = p.logits + p.block * n;
     p.size = p.dx + (mixed && backward ? p.block * c : 0);
     return p;
 }
 
+/* aux: max and log(sum) of each row. */
 static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape;
@@ -5395,8 +5387,9 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Three products for each block and chunk: logits = x w', dx += d w, dw += d' x. */
-static void gckpti_linear_cross_entropy_by(const gckpt_call *call, const gckpti_loss_means *by,
+/* Three products for each block and chunk: logits = x w', dx += d w, dw += d' x. In bf16 plans dx
+ * has its chains in work, since it is rounded once, when all classes are added. */
+static void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by,
                                            int backward)
 {
     const gckpt_arg *x = &call->in[0], *w = &call->in[1];
@@ -5410,23 +5403,23 @@ static void gckpti_linear_cross_entropy_by(const gckpt_call *call, const gckpti_
         uint16_t *rounded = backward && x->grad_bf16 ? x->grad_bf16 + row * c : NULL;
         float *dx = rounded ? work + parts.dx : backward && x->grad ? x->grad + row * c : NULL;
         if (rounded && x->accumulate)
-            by->widen(rounded, dx, l.rows * c);
+            by.widen(rounded, dx, l.rows * c);
         for (l.first = 0; l.first < v; l.first += l.n) {
             l.n = gckpti_part(v - l.first, GCKPTI_LOSS_CHUNK);
             gckpti_factor a = gckpti_factor_of(x, row * c, c, 1, 0), d = { l.d, NULL, l.n, 1, 0 };
             gckpti_factor b = gckpti_factor_of(w, l.first * c, c, 1, 0);
             if (l.counted > 0)
-                gckpti_product_to(call, by->product, l.rows, l.n, c, a, b, l.d, 0);
-            by->each(call, l.rows, 16 * l.n, backward ? gckpti_loss_slope : gckpti_loss_look, &l);
+                gckpti_product_to(call, by.product, l.rows, l.n, c, a, b, l.d, 0);
+            by.each(call, l.rows, 16 * l.n, backward ? gckpti_loss_slope : gckpti_loss_look, &l);
             if (dx)
-                gckpti_product_to(call, by->product, l.rows, c, l.n, d, gckpti_turned(b), dx,
+                gckpti_product_to(call, by.product, l.rows, c, l.n, d, gckpti_turned(b), dx,
                                   x->accumulate || l.first > 0);
             if (dw)
-                gckpti_product_to(call, by->product, l.n, c, l.rows, gckpti_turned(d),
+                gckpti_product_to(call, by.product, l.n, c, l.rows, gckpti_turned(d),
                                   gckpti_turned(a), dw + l.first * c, w->accumulate || row > 0);
         }
         if (rounded)
-            by->narrow(dx, rounded, l.rows * c);
+            by.narrow(dx, rounded, l.rows * c);
         if (!backward)
             gckpti_loss_finish(&l);
     }
@@ -5434,14 +5427,12 @@ static void gckpti_linear_cross_entropy_by(const gckpt_call *call, const gckpti_
 
 static void gckpti_linear_cross_entropy_forward(const gckpt_call *call)
 {
-    gckpti_loss_means by = gckpti_plain_means(gckpti_plain_products(call));
-    gckpti_linear_cross_entropy_by(call, &by, 0);
+    gckpti_linear_cross_entropy_by(call, gckpti_plain_loss(gckpti_plain_products(call)), 0);
 }
 
 static void gckpti_linear_cross_entropy_backward(const gckpt_call *call)
 {
-    gckpti_loss_means by = gckpti_plain_means(gckpti_plain_products(call));
-    gckpti_linear_cross_entropy_by(call, &by, 1);
+    gckpti_linear_cross_entropy_by(call, gckpti_plain_loss(gckpti_plain_products(call)), 1);
 }
 
 static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
@@ -5458,15 +5449,9 @@ static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *cal
     return gckpti_gradients_flops(call, forward) + forward;
 }
 
-static int64_t gckpti_linear_cross_entropy_classes(const gckpt_call *call, int i)
-{
-    (void)i;
-    return call->in[1].shape.d[0];
-}
-
 GCKPTI_ROW_WITH(linear_cross_entropy, GCKPTI_FAST, gckpti_linear_cross_entropy_shape,
                 gckpti_linear_cross_entropy_flops, gckpti_linear_cross_entropy_flops_backward,
-                gckpti_linear_cross_entropy_classes, GCKPT_LOSS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2),
+                gckpti_table_rows, GCKPT_LOSS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2),
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX);
 
@@ -5522,14 +5507,8 @@ static void gckpti_mean_squared_error_backward(const gckpt_call *call)
     }
 }
 
-static uint64_t gckpti_mean_squared_error_flops(const gckpt_call *call)
-{
-    return 3 * (uint64_t)gckpti_elements(&call->in[0].shape);
-}
-
-GCKPTI_ROW(mean_squared_error, GCKPTI_PLAIN, gckpti_mean_squared_error_shape,
-           gckpti_mean_squared_error_flops, GCKPT_LOSS, GCKPT_IN(0) | GCKPT_IN(1),
-           GCKPT_IN(0) | GCKPT_IN(1));
+GCKPTI_ROW(mean_squared_error, GCKPTI_PLAIN, gckpti_mean_squared_error_shape, gckpti_flops_3,
+           GCKPT_LOSS, GCKPT_IN(0) | GCKPT_IN(1), GCKPT_IN(0) | GCKPT_IN(1));
 
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target)
 {
@@ -5558,12 +5537,7 @@ static void gckpti_sum_loss_backward(const gckpt_call *call)
         gckpti_put(&call->in[0].grad[i], call->loss_scale, call->in[0].accumulate);
 }
 
-static uint64_t gckpti_sum_loss_flops(const gckpt_call *call)
-{
-    return (uint64_t)gckpti_elements(&call->in[0].shape);
-}
-
-GCKPTI_ROW(sum_loss, GCKPTI_PLAIN, gckpti_sum_loss_shape, gckpti_sum_loss_flops, GCKPT_LOSS, 0);
+GCKPTI_ROW(sum_loss, GCKPTI_PLAIN, gckpti_sum_loss_shape, gckpti_flops_1, GCKPT_LOSS, 0);
 
 GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
 {
@@ -9567,7 +9541,7 @@ struct gckpt_frontier {
     size_t *first;                     /* of a point's items */
     gckpt_instruction *items;          /* the schedules */
     size_t count, item_count, tensors; /* tensors: of the graph */
-    size_t resident; /* bytes of parameters and optimiser state */
+    size_t resident;                   /* bytes of parameters and optimiser state */
     int term_count, complete;
 };
 
@@ -10265,21 +10239,17 @@ static double gckpti_byte_unit(double bytes, const char **name)
     return unit;
 }
 
-typedef struct {
-    char text[32];
-} gckpti_bytes_text;
-/* 12.8 MiB: three digits */
-static gckpti_bytes_text gckpti_round_bytes(size_t bytes)
+/* 12.8 MiB: three digits, in text */
+static const char *gckpti_round_bytes(size_t bytes, char text[32])
 {
-    gckpti_bytes_text out = { "" };
-    gckpti_text t = { out.text, sizeof out.text - 1 };
+    gckpti_text t = { text, 31 };
     const char *name;
     double unit = gckpti_byte_unit((double)bytes, &name), round = 1;
     while (unit > 1 && (double)bytes / unit * round < 100)
         round *= 10;
     round = (double)(uint64_t)((double)bytes / unit * round + 0.5) / round;
     gckpti_text_add(&t, "%g %s", round, name);
-    return out;
+    return text;
 }
 
 /* v >= 0 with one decimal between two texts, right-aligned in 12 columns */
@@ -10299,21 +10269,23 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
 {
     gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
     const char *name;
+    char text[32];
     if (!f || !write)
         return GCKPT_E_ARG;
     size_t n = f->count, rows = 20;
     int marked = mark ? gckpt_frontier_find(f, mark) : -1;
-    double top = f->points[0].overhead, unit = gckpti_byte_unit((double)f->points[0].bytes / 10, &name);
+    double top = f->points[0].overhead,
+           unit = gckpti_byte_unit((double)f->points[0].bytes / 10, &name);
     top = top < 0.01 ? 0.01 : top < 0.6 ? top : 0.6; /* more is paid only where nothing else fits */
     gckpti_print(&k,
                  "What bytes cost in time: %i plan%s. Bytes are parameters, optimiser state (both\n"
                  "%s) and step arena. Extra time is that of a step; a full bar is %g %%.\n",
-                 (int)n, n == 1 ? "" : "s", gckpti_round_bytes(f->resident).text,
+                 (int)n, n == 1 ? "" : "s", gckpti_round_bytes(f->resident, text),
                  (double)(int)(1000 * top + 0.5) / 10);
     if (mark)
         gckpti_print(
             &k, marked < 0 ? "A budget of %s is too small.\n" : "> is what a budget of %s gets.\n",
-            gckpti_round_bytes(mark).text);
+            gckpti_round_bytes(mark, text));
     if (!f->complete)
         gckpti_print(&k, "The search stopped at its limit: plans may cost more than they need.\n");
     gckpti_print(&k, "\n%s%s  extra time  recomputed\n", unit > 1 ? "         " : "       ", name);
@@ -10342,8 +10314,7 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
     int marked = mark ? gckpt_frontier_find(f, mark) : -1;
     for (size_t i = 0; i < f->count; i++) {
         const gckpt_point *p = &f->points[i];
-        gckpti_print(&k,
-                     "%s\n{\"bytes\":%z,\"work\":%u,\"recompute\":%g,\"overhead\":%g}",
+        gckpti_print(&k, "%s\n{\"bytes\":%z,\"work\":%u,\"recompute\":%g,\"overhead\":%g}",
                      i ? "," : "{\"points\":[", p->bytes, p->work, p->recompute, p->overhead);
     }
     gckpti_print(&k, marked < 0 ? "],\n\"marked\":null" : "],\n\"marked\":%i", marked);
@@ -12018,31 +11989,62 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
  * >>check: gradients against finite differences
  * ============================================================================================== */
 
-/* Loss and gradients without an update. */
-static gckpt_result gckpti_gradients(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                     int64_t rows, double *loss)
+/* What a step is tried on, again and again, without being taken. */
+typedef struct {
+    gckpt_exec *e;
+    const gckpt_feed *feeds;
+    int count;
+    int64_t rows;
+} gckpti_batch;
+
+static gckpt_result gckpti_batch_begin(const gckpti_batch *b)
 {
     gckpt_hyper hyper;
-    gckpt_report report;
     memset(&hyper, 0, sizeof hyper);
-    gckpt_result result = gckpti_prepare(e, feeds, count, rows, &hyper, 0);
-    if (result != GCKPT_OK)
-        return result;
-    result = gckpti_run(e, INT64_MAX, 1);
+    return gckpti_prepare(b->e, b->feeds, b->count, b->rows, &hyper, 0);
+}
+
+/* When all micro-batches have run, or failed with `result`: gradients and loss, but no update. */
+static gckpt_result gckpti_batch_end(const gckpti_batch *b, gckpt_result result, const char *who,
+                                     gckpt_report *report)
+{
+    gckpt_exec *e = b->e;
     e->state = GCKPTI_IDLE;
     if (result != GCKPT_OK)
         return result;
     if (!e->counts[0])
-        return gckpti_error(e, GCKPT_E_DATA, "check_gradients: no valid target in these rows");
-    int shown = e->shown;
-    e->shown = 1;
-    gckpti_finish_gradients(e);
-    e->shown = shown;
+        return gckpti_error(e, GCKPT_E_DATA, "%s: no valid target in these rows", who);
     uint64_t step = e->store->step;
-    result = gckpti_finish_step(e, &report);
+    gckpti_finish_gradients(e);
+    result = gckpti_finish_step(e, report);
     e->store->step = step;
-    *loss = report.loss;
     return result;
+}
+
+/* Loss, and gradients as a program may see them. */
+static gckpt_result gckpti_gradients(const gckpti_batch *b, double *loss)
+{
+    gckpt_report report;
+    gckpt_result result = gckpti_batch_begin(b);
+    if (result != GCKPT_OK)
+        return result;
+    result = gckpti_run(b->e, INT64_MAX, 1);
+    int shown = b->e->shown;
+    b->e->shown = 1;
+    result = gckpti_batch_end(b, result, "check_gradients", &report);
+    b->e->shown = shown;
+    *loss = result == GCKPT_OK ? report.loss : 0;
+    return result;
+}
+
+/* Elements of the largest parameter that is trained. */
+static int64_t gckpti_most_elements(const gckpt_plan *p)
+{
+    int64_t most = 0;
+    for (size_t i = 0; i < p->param_count; i++)
+        if (p->params[i].trained && p->params[i].elements > most)
+            most = p->params[i].elements;
+    return most;
 }
 
 /* Where a parameter's update finds its gradient, divided by now. */
@@ -12088,60 +12090,74 @@ static double gckpti_loss_size(const gckpt_exec *e)
     return size;
 }
 
+/* What was seen from both sides of the weights, h (0) and h/2 (1) away. */
+typedef struct {
+    double h, slope[2], even[2]; /* even: the losses of both sides less twice the middle's */
+    double expected, scale;      /* the slope as the gradient has it; how steep it can be */
+    int reproduced;              /* the gradient, but for rounding, in the mean of both sides */
+} gckpti_sides;
+
+/* Runs both sides of w, a distance of h or h/2 along the direction, and puts w back. */
+static gckpt_result gckpti_check_sides(const gckpti_batch *b, const gckpti_probe *t, int half,
+                                       double gg, gckpti_sides *v)
+{
+    const gckpti_param *q = &b->e->store->params[b->e->params[t->param]];
+    const float *there = gckpti_gradient_of(b->e, t->param);
+    float *values = gckpti_array(q, -1);
+    int64_t n = q->p.elements;
+    double moved = 0, dot = 0, same = 0, loss[2] = { 0, 0 }, step = half ? v->h : 2 * v->h;
+    double rms = gckpti_sqrt_double(gg / (double)n);
+    gckpt_result result = GCKPT_OK;
+    for (int side = 0; side < 2 && result == GCKPT_OK; side++) {
+        double sign = side ? -1 : 1;
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t word[4];
+            gckpti_philox(0, (uint64_t)i, (uint32_t)t->param, 0, word);
+            double d = t->random ? (word[0] & 1 ? 1 : -1) : rms > 0 ? (double)t->g[i] / rms : 0;
+            values[i] = (float)((double)t->w[i] + sign * (half ? v->h / 2 : v->h) * d);
+            dot += sign * (double)t->g[i] * (double)values[i];
+            moved += d * d;
+        }
+        result = gckpti_gradients(b, &loss[side]);
+        for (int64_t i = 0; i < n && result == GCKPT_OK; i++)
+            same += (double)t->g[i] * (double)there[i];
+    }
+    memcpy(values, t->w, (size_t)n * sizeof(float));
+    v->slope[half] = (loss[0] - loss[1]) / step;
+    v->even[half] = loss[0] + loss[1] - 2 * t->loss;
+    v->expected = dot / step;
+    v->reproduced = v->reproduced && gckpti_abs(same / 2 - gg) < 0.25 * gg;
+    v->scale = gckpti_sqrt_double(gg * moved / 2 / (double)n);
+    return result;
+}
+
 /* The loss's difference between w + h d and w - h d is compared with the gradient times the
  * difference of the weights as they really were, at h and h/2, and extrapolated to h = 0
  * (Richardson). What they say about their own error: the two slopes, and the sums of both sides
  * less the middle, which must be as h^2. A gradient that is rounding is another one at each place;
  * one that is not is, in the mean of both sides, the same. */
-static gckpt_result gckpti_check_direction(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                           int64_t rows, double width, gckpti_probe *t)
+static gckpt_result gckpti_check_direction(const gckpti_batch *b, double width, gckpti_probe *t)
 {
-    const gckpti_param *q = &e->store->params[e->params[t->param]];
-    const float *g = t->g, *w = t->w;
-    const float *there = gckpti_gradient_of(e, t->param);
-    int64_t n = q->p.elements;
-    double gg = 0, ww = 0, slope[2] = { 0, 0 }, even[2] = { 0, 0 }, expected = 0, scale = 0;
-    gckpt_result result = GCKPT_OK;
+    int64_t n = b->e->plan->params[t->param].elements;
+    double gg = 0, ww = 0;
     for (int64_t i = 0; i < n; i++) {
-        gg += (double)g[i] * (double)g[i];
-        ww += (double)w[i] * (double)w[i];
+        gg += (double)t->g[i] * (double)t->g[i];
+        ww += (double)t->w[i] * (double)t->w[i];
     }
-    double rms = gckpti_sqrt_double(gg / (double)n),
-           h = width * 0.02 * (gckpti_sqrt_double(ww / (double)n) + 0.05);
-    int reproduced = gg > 0;
-    for (int half = 0; half < 2 && result == GCKPT_OK; half++) {
-        double moved = 0, dot = 0, same = 0, loss[2] = { 0, 0 };
-        for (int side = 0; side < 2 && result == GCKPT_OK; side++) {
-            double sign = side ? -1 : 1;
-            for (int64_t i = 0; i < n; i++) {
-                uint32_t word[4];
-                gckpti_philox(0, (uint64_t)i, (uint32_t)t->param, 0, word);
-                double d = t->random ? (word[0] & 1 ? 1 : -1) : rms > 0 ? (double)g[i] / rms : 0;
-                q->p.values[i] = (float)((double)w[i] + sign * (half ? h / 2 : h) * d);
-                dot += sign * (double)g[i] * (double)q->p.values[i];
-                moved += d * d;
-            }
-            result = gckpti_gradients(e, feeds, count, rows, &loss[side]);
-            for (int64_t i = 0; i < n && result == GCKPT_OK; i++)
-                same += (double)g[i] * (double)there[i];
-        }
-        double step = half ? h : 2 * h;
-        slope[half] = (loss[0] - loss[1]) / step;
-        even[half] = loss[0] + loss[1] - 2 * t->loss;
-        expected = dot / step;
-        reproduced = reproduced && gckpti_abs(same / 2 - gg) < 0.25 * gg;
-        scale = gckpti_sqrt_double(gg * moved / 2 / (double)n);
-    }
-    memcpy(q->p.values, w, (size_t)n * sizeof(float));
-    double found = (4 * slope[1] - slope[0]) / 3;
-    t->noise = 4e-7 * gckpti_loss_size(e);
-    t->change = gckpti_abs(expected) * h / width;
-    t->gap = gckpti_abs(found - expected);
-    int flat = !reproduced && t->gap * h <= t->noise && t->change * width <= t->noise;
-    t->spread = gckpti_greater(gckpti_abs(slope[1] - slope[0]),
-                               gckpti_abs(even[0] - 4 * even[1]) / (4 * h));
-    scale = gckpti_greater(scale, gckpti_greater(gckpti_abs(found), gckpti_abs(expected)));
-    scale = gckpti_greater(scale, 1e-12);
+    double h = width * 0.02 * (gckpti_sqrt_double(ww / (double)n) + 0.05);
+    gckpti_sides v = { h, { 0, 0 }, { 0, 0 }, 0, 0, gg > 0 };
+    gckpt_result result = gckpti_check_sides(b, t, 0, gg, &v);
+    if (result == GCKPT_OK)
+        result = gckpti_check_sides(b, t, 1, gg, &v);
+    double found = (4 * v.slope[1] - v.slope[0]) / 3;
+    t->noise = 4e-7 * gckpti_loss_size(b->e);
+    t->change = gckpti_abs(v.expected) * h / width;
+    t->gap = gckpti_abs(found - v.expected);
+    int flat = !v.reproduced && t->gap * h <= t->noise && t->change * width <= t->noise;
+    t->spread = gckpti_greater(gckpti_abs(v.slope[1] - v.slope[0]),
+                               gckpti_abs(v.even[0] - 4 * v.even[1]) / (4 * h));
+    double scale = gckpti_greater(gckpti_abs(found), gckpti_abs(v.expected));
+    scale = gckpti_greater(gckpti_greater(v.scale, scale), 1e-12);
     t->gap /= scale;
     t->spread /= scale;
     t->rounding = t->noise / h / scale;
@@ -12156,14 +12172,13 @@ static gckpt_result gckpti_check_direction(gckpt_exec *e, const gckpt_feed *feed
 
 /* Looks from several distances, nearer where the loss bends, farther where it is coarse, until one
  * shows that the gradient is right; else *t is the clearest view. */
-static gckpt_result gckpti_check_widths(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                        int64_t rows, gckpti_probe *t)
+static gckpt_result gckpti_check_widths(const gckpti_batch *b, gckpti_probe *t)
 {
     static const double widths[] = { 1, 4, 1.0 / 8, 16, 1.0 / 64 };
     gckpt_result result = GCKPT_OK;
     gckpti_probe at = *t;
     for (int i = 0; i < 5 && result == GCKPT_OK; i++) {
-        result = gckpti_check_direction(e, feeds, count, rows, widths[i], &at);
+        result = gckpti_check_direction(b, widths[i], &at);
         int found = at.is == GCKPTI_RIGHT || at.is == GCKPTI_FLAT;
         if (i == 0 || found || at.gap + at.resolution < t->gap + t->resolution)
             *t = at;
@@ -12173,21 +12188,100 @@ static gckpt_result gckpti_check_widths(gckpt_exec *e, const gckpt_feed *feeds, 
     return result;
 }
 
+/* What came of all directions so far. */
+typedef struct {
+    gckpt_check c;
+    const char *coarse, *flat; /* names: of the coarsest gradient, of the last flat one */
+    double change, noise, coarsest;
+    int wrong, flats;
+} gckpti_tally;
+
+static void gckpti_tally_add(gckpti_tally *a, const gckpti_probe *t, const char *name)
+{
+    gckpt_check *c = &a->c;
+    c->directions++;
+    a->change = gckpti_greater(a->change, t->change);
+    a->noise = gckpti_greater(a->noise, t->noise);
+    a->wrong += t->is == GCKPTI_WRONG;
+    c->unresolved += t->is == GCKPTI_COARSE;
+    if (t->is == GCKPTI_FLAT) {
+        a->flats++;
+        a->flat = name;
+        return;
+    }
+    c->resolution = gckpti_greater(c->resolution, t->resolution);
+    if (t->is == GCKPTI_COARSE) {
+        a->coarse = t->resolution > a->coarsest ? name : a->coarse;
+        a->coarsest = gckpti_greater(a->coarsest, t->resolution);
+    } else if (t->gap > c->worst || t->gap != t->gap || !c->name) {
+        c->worst = t->gap;
+        c->name = name;
+    }
+}
+
+/* The end of a check: were the flat ones seen as closely as all others? */
+static gckpt_result gckpti_tally_end(gckpti_tally *a, gckpt_exec *e)
+{
+    gckpt_check *c = &a->c;
+    gckpt_result result = GCKPT_OK;
+    if (a->flats) {
+        double seen = a->noise > 0 && a->change > 0 ? a->noise / a->change
+                                                    : (double)(a->noise > 0 ? GCKPTI_INFINITY : 0);
+        c->resolution = gckpti_greater(c->resolution, seen);
+        c->unresolved += seen > 0.01 ? a->flats : 0;
+        a->coarse = seen > 0.01 && seen > a->coarsest ? a->flat : a->coarse;
+    }
+    if (a->wrong)
+        result = gckpti_error(e, GCKPT_E_DATA,
+                              "check_gradients: the gradient of \"%s\" differs from finite "
+                              "differences by %g (relative)",
+                              c->name, c->worst);
+    else if (c->unresolved)
+        result = gckpti_error(
+            e, GCKPT_UNRESOLVED,
+            "check_gradients: %i of %i directions are too coarse to tell, \"%s\" to %g of its "
+            "gradient: the loss is large beside its changes. Bring targets and outputs near each "
+            "other, or check fewer rows",
+            c->unresolved, c->directions, a->coarse, c->resolution);
+    c->name = result == GCKPT_UNRESOLVED ? a->coarse : c->name;
+    return result;
+}
+
+/* Checks parameter i along its gradient and along a random direction. copy: room for it twice. */
+static gckpt_result gckpti_check_param(const gckpti_batch *b, int i, float *copy, gckpti_tally *a)
+{
+    const gckpt_plan *p = b->e->plan;
+    size_t n = (size_t)p->params[i].elements;
+    gckpti_probe start;
+    memset(&start, 0, sizeof start);
+    start.param = i;
+    start.g = copy;
+    start.w = copy + n;
+    gckpt_result result = gckpti_gradients(b, &start.loss);
+    if (result != GCKPT_OK)
+        return result;
+    memcpy(start.g, gckpti_gradient_of(b->e, i), n * sizeof(float));
+    memcpy(start.w, gckpti_array(&b->e->store->params[b->e->params[i]], -1), n * sizeof(float));
+    for (int random = 0; random < 2 && result == GCKPT_OK; random++) {
+        gckpti_probe t = start;
+        t.random = random;
+        result = gckpti_check_widths(b, &t);
+        gckpti_tally_add(a, &t, p->names + p->params[i].name);
+    }
+    return result;
+}
+
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                              int64_t rows, gckpt_check *check)
 {
-    gckpt_check c;
-    memset(&c, 0, sizeof c);
+    gckpti_tally a;
+    memset(&a, 0, sizeof a);
     if (check)
-        *check = c;
+        *check = a.c;
     if (!exec)
         return GCKPT_E_ARG;
     const gckpt_plan *p = exec->plan;
-    int64_t most = 0;
-    gckpt_result result = GCKPT_OK;
-    const char *coarse = NULL, *flat = NULL; /* names */
-    double change = 0, noise = 0, coarsest = 0;
-    int wrong = 0, flats = 0;
+    const gckpti_batch b = { exec, feeds, count, rows };
     if (p->update_in_backward || p->mode == GCKPT_INFERENCE)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: needs a training plan without update_in_backward");
@@ -12195,81 +12289,24 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: rounding to bf16 is coarser than the differences; "
                             "check a plan of GCKPT_FP32");
-    for (size_t i = 0; i < p->param_count; i++)
-        if (p->params[i].trained && p->params[i].elements > most)
-            most = p->params[i].elements;
+    int64_t most = gckpti_most_elements(p);
+    gckpt_result result = GCKPT_OK;
     float *copy = (float *)gckpti_new(&exec->memory, (size_t)most, 2 * sizeof(float));
     if (!copy)
         return gckpti_error(exec, GCKPT_E_MEMORY, "check_gradients: no memory for %I floats",
                             2 * most);
     unsigned debug = exec->desc.debug;
     exec->desc.debug &= ~GCKPT_DEBUG_MEASURE;
-    for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++) {
-        if (!p->params[i].trained)
-            continue;
-        const char *name = p->names + p->params[i].name;
-        size_t n = (size_t)p->params[i].elements;
-        gckpti_probe start;
-        memset(&start, 0, sizeof start);
-        start.param = (int)i;
-        start.g = copy;
-        start.w = copy + n;
-        result = gckpti_gradients(exec, feeds, count, rows, &start.loss);
-        if (result != GCKPT_OK)
-            break;
-        memcpy(start.g, gckpti_gradient_of(exec, (int)i), n * sizeof(float));
-        memcpy(start.w, exec->store->params[exec->params[i]].p.values, n * sizeof(float));
-        for (int random = 0; random < 2 && result == GCKPT_OK; random++) {
-            gckpti_probe t = start;
-            t.random = random;
-            result = gckpti_check_widths(exec, feeds, count, rows, &t);
-            c.directions++;
-            change = gckpti_greater(change, t.change);
-            noise = gckpti_greater(noise, t.noise);
-            wrong += t.is == GCKPTI_WRONG;
-            c.unresolved += t.is == GCKPTI_COARSE;
-            flats += t.is == GCKPTI_FLAT;
-            if (t.is == GCKPTI_FLAT) {
-                flat = name;
-                continue;
-            }
-            c.resolution = gckpti_greater(c.resolution, t.resolution);
-            if (t.is == GCKPTI_COARSE) {
-                coarse = t.resolution > coarsest ? name : coarse;
-                coarsest = gckpti_greater(coarsest, t.resolution);
-            } else if (t.gap > c.worst || t.gap != t.gap || !c.name) {
-                c.worst = t.gap;
-                c.name = name;
-            }
-        }
-    }
+    for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
+        if (p->params[i].trained)
+            result = gckpti_check_param(&b, (int)i, copy, &a);
     exec->desc.debug = debug;
     gckpti_delete(&exec->memory, copy, (size_t)most, 2 * sizeof(float));
     if (result != GCKPT_OK)
         return result;
-    if (flats) { /* seen as closely as all others? */
-        double seen =
-            noise > 0 && change > 0 ? noise / change : (double)(noise > 0 ? GCKPTI_INFINITY : 0);
-        c.resolution = gckpti_greater(c.resolution, seen);
-        c.unresolved += seen > 0.01 ? flats : 0;
-        coarse = seen > 0.01 && seen > coarsest ? flat : coarse;
-    }
-    if (wrong)
-        result = gckpti_error(
-            exec, GCKPT_E_DATA,
-            "check_gradients: the gradient of \"%s\" differs from finite differences by %g "
-            "(relative)",
-            c.name, c.worst);
-    else if (c.unresolved)
-        result = gckpti_error(
-            exec, GCKPT_UNRESOLVED,
-            "check_gradients: %i of %i directions are too coarse to tell, \"%s\" to %g of its "
-            "gradient: the loss is large beside its changes. Bring targets and outputs near each "
-            "other, or check fewer rows",
-            c.unresolved, c.directions, coarse, c.resolution);
-    c.name = result == GCKPT_UNRESOLVED ? coarse : c.name;
+    result = gckpti_tally_end(&a, exec);
     if (check)
-        *check = c;
+        *check = a.c;
     return result;
 }
 
@@ -12295,22 +12332,20 @@ static void gckpti_update_undo(gckpti_param *q, float *copy, int slots, int back
 {
     size_t n = (size_t)q->p.elements;
     for (int i = -1; i < slots; i++, copy += n) {
-        float *mine = i < 0 ? q->p.values : q->p.state[i];
+        float *mine = gckpti_array(q, i);
         memcpy(back ? mine : copy, back ? copy : mine, n * sizeof *copy);
     }
 }
 
 /* One step, put back. spent: seconds by instruction, a micro-batch; last: those of all else. */
-static gckpt_result gckpti_time_here(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                     int64_t rows, gckpti_stopwatch *w, double *spent)
+static gckpt_result gckpti_time_here(const gckpti_batch *b, gckpti_stopwatch *w, double *spent)
 {
+    gckpt_exec *e = b->e;
     const gckpt_plan *p = e->plan;
-    double *rest = &spent[p->length], micro = (double)(rows / p->rows);
-    gckpt_hyper hyper;
-    memset(&hyper, 0, sizeof hyper);
+    double *rest = &spent[p->length], micro = (double)(b->rows / p->rows);
     memset(spent, 0, (p->length + 1) * sizeof *spent);
     gckpti_lap(w);
-    gckpt_result result = gckpti_prepare(e, feeds, count, rows, &hyper, 0);
+    gckpt_result result = gckpti_batch_begin(b);
     for (*rest = gckpti_lap(w); result == GCKPT_OK || result == GCKPT_MORE;) {
         result = gckpti_advance(e, 1);
         double lap = gckpti_lap(w);
@@ -12318,15 +12353,9 @@ static gckpt_result gckpti_time_here(gckpt_exec *e, const gckpt_feed *feeds, int
             break;
         spent[e->pc - 1] += e->pc > p->body && e->pc <= p->epilogue ? lap / micro : lap;
     }
-    e->state = GCKPTI_IDLE;
+    result = gckpti_batch_end(b, result, "calibrate", NULL);
     if (result != GCKPT_OK)
         return result;
-    if (!e->counts[0])
-        return gckpti_error(e, GCKPT_E_DATA, "calibrate: no valid target in these rows");
-    uint64_t step = e->store->step;
-    gckpti_finish_gradients(e);
-    result = gckpti_finish_step(e, NULL);
-    e->store->step = step;
     *rest += gckpti_lap(w);
     for (size_t x = 0; x < p->length && p->optimiser != GCKPT_OWN_OPTIMISER; x++) {
         if (p->list[x].kind != GCKPT_UPDATE)
@@ -12346,10 +12375,7 @@ static gckpt_result gckpti_time_here(gckpt_exec *e, const gckpt_feed *feeds, int
 }
 
 typedef struct {
-    gckpt_exec *e;
-    const gckpt_feed *feeds;
-    int count;
-    int64_t rows;
+    gckpti_batch batch;
     gckpti_stopwatch *w;
     double *spent;
     gckpt_result result;
@@ -12358,7 +12384,7 @@ typedef struct {
 static void gckpti_time_step(void *context)
 {
     gckpti_timing *t = (gckpti_timing *)context;
-    t->result = gckpti_time_here(t->e, t->feeds, t->count, t->rows, t->w, t->spent);
+    t->result = gckpti_time_here(&t->batch, t->w, t->spent);
 }
 
 /* The median of samples[0], samples[stride], ..., n of them, which end up sorted. */
@@ -12421,11 +12447,8 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
                             "calibrate: needs a training plan without update_in_backward, and a "
                             "multiple of its %I rows",
                             p->rows);
-    int64_t most = 0;
-    for (size_t i = 0; i < p->param_count; i++)
-        if (p->params[i].trained && p->params[i].elements > most)
-            most = p->params[i].elements;
-    size_t room = (size_t)most * (size_t)(1 + p->state_slots), stride = p->length + 1;
+    size_t room = (size_t)gckpti_most_elements(p) * (size_t)(1 + p->state_slots);
+    size_t stride = p->length + 1;
     gckpti_stopwatch w = { seconds, user, 0, NULL };
     w.copy = (float *)gckpti_new(&exec->memory, room, sizeof(float));
     double *samples =
@@ -12439,8 +12462,8 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     double start = seconds(user);
     while (result == GCKPT_OK &&
            (runs < GCKPTI_RUNS_LEAST || (runs < GCKPTI_RUNS_MOST && w.last - start < 0.25))) {
-        gckpti_timing t = { exec,    feeds, count, rows, &w, samples + (size_t)runs++ * stride,
-                            GCKPT_OK };
+        gckpti_timing t = { { exec, feeds, count, rows }, &w, NULL, GCKPT_OK };
+        t.spent = samples + (size_t)runs++ * stride;
         gckpti_with_team(&exec->runner, exec->crew, gckpti_time_step, &t);
         result = t.result;
     }
@@ -12506,8 +12529,9 @@ static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
     int optimiser = 0;
     for (size_t i = 0; i < s->count && !optimiser; i++)
         optimiser = s->params[i].optimiser;
-    gckpti_print(k, "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"%u\",",
-             GCKPT_CONTRACT, s->step);
+    gckpti_print(k,
+                 "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"%u\",",
+                 GCKPT_CONTRACT, s->step);
     gckpti_print(k, "\"seed\":\"%u\",\"optimiser\":\"%i\"", s->seed, optimiser);
     for (size_t i = 0; i < s->count; i++) {
         const gckpti_param *q = &s->params[i];
@@ -12525,8 +12549,8 @@ static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
             end = begin + p->elements * 4;
             if (slot >= 0)
                 gckpti_print(k, "#state%i", slot);
-            gckpti_print(k, "\":{\"dtype\":\"F32\",\"shape\":%S,\"data_offsets\":[%I,%I]}", &p->shape,
-                     begin, end);
+            gckpti_print(k, "\":{\"dtype\":\"F32\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
+                         &p->shape, begin, end);
         }
     }
     gckpti_print(k, "}");
@@ -12535,19 +12559,15 @@ static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
 static void gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n)
 {
     for (int64_t i = 0; i < n && !k->failed; i++) {
-        unsigned char little[4];
         uint32_t word;
         memcpy(&word, x + i, 4);
-        for (int byte = 0; byte < 4; byte++)
-            little[byte] = (unsigned char)(word >> (8 * byte));
-        gckpti_sink_put(k, little, 4);
+        gckpti_sink_number(k, word, 4);
     }
 }
 
 GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user)
 {
     gckpti_sink k;
-    unsigned char little[8];
     if (!store || !write)
         return gckpti_error(store, GCKPT_E_ARG, "save: a store and a callback are needed");
     memset(&k, 0, sizeof k);
@@ -12561,9 +12581,7 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
     memset(&k, 0, sizeof k);
     k.write = write;
     k.user = user;
-    for (int i = 0; i < 8; i++)
-        little[i] = (unsigned char)((uint64_t)length >> (8 * i));
-    gckpti_sink_put(&k, little, 8);
+    gckpti_sink_number(&k, length, 8);
     gckpti_sink_header(&k, store);
     gckpti_sink_put(&k, "       ", padding);
     for (size_t i = 0; i < store->count; i++) {
@@ -13419,57 +13437,55 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
  * ============================================================================================== */
 #define GCKPTI_PLAN_MAGIC UINT64_C(0x6e6c707470636b67)
 
-static void gckpti_put_number(gckpti_sink *k, uint64_t *check, uint64_t value)
+/* Numbers, and into the hash of all that were written. */
+static void gckpti_put_numbers(gckpti_sink *k, uint64_t *check, const uint64_t *numbers, int n)
 {
-    unsigned char little[8];
-    for (int i = 0; i < 8; i++)
-        little[i] = (unsigned char)(value >> (8 * i));
-    *check = gckpti_fnv_number(*check, value);
-    gckpti_sink_put(k, little, 8);
+    for (int i = 0; i < n; i++) {
+        *check = gckpti_fnv_number(*check, numbers[i]);
+        gckpti_sink_number(k, numbers[i], 8);
+    }
+}
+
+static void gckpti_put_number(gckpti_sink *k, uint64_t *check, uint64_t number)
+{
+    gckpti_put_numbers(k, check, &number, 1);
 }
 
 GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
     uint64_t check = GCKPTI_FNV_START, hash = GCKPTI_FNV_START;
-    gckpti_sink k;
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
+    gckpt_instruction in;
     if (!plan || !write)
         return GCKPT_E_ARG;
-    memset(&k, 0, sizeof k);
-    k.write = write;
-    k.user = user;
-    const uint64_t head[4] = { GCKPTI_PLAN_MAGIC, (uint64_t)plan->format, (uint64_t)plan->contract,
-                               plan->node_count };
-    const uint64_t request[9] = { (uint64_t)plan->mode,        (uint64_t)plan->optimiser,
-                                  (uint64_t)plan->state_slots, plan->update_in_backward != 0,
-                                  (uint64_t)plan->threads,     plan->alignment,
-                                  (uint64_t)plan->batch,       plan->plain != 0,
-                                  (uint64_t)plan->precision };
-    for (int i = 0; i < 4; i++)
-        gckpti_put_number(&k, &check, head[i]);
+    const uint64_t head[] = { GCKPTI_PLAN_MAGIC, (uint64_t)plan->format, (uint64_t)plan->contract,
+                              plan->node_count };
+    gckpti_put_numbers(&k, &check, head, 4);
     for (size_t i = 0; i < plan->node_count; i++) {
+        const gckpt_cost *cost = &plan->nodes[i].cost;
         hash = gckpti_hash_planned(hash, plan, i);
-        gckpti_put_number(&k, &check, hash);
-        gckpti_put_number(&k, &check, plan->nodes[i].cost.forward);
-        gckpti_put_number(&k, &check, plan->nodes[i].cost.backward);
+        const uint64_t tensor[] = { hash, cost->forward, cost->backward };
+        gckpti_put_numbers(&k, &check, tensor, 3);
     }
-    for (int i = 0; i < 9; i++)
-        gckpti_put_number(&k, &check, request[i]);
-    gckpti_put_number(&k, &check, plan->term_count);
+    const uint64_t request[] = { (uint64_t)plan->mode,        (uint64_t)plan->optimiser,
+                                 (uint64_t)plan->state_slots, plan->update_in_backward != 0,
+                                 (uint64_t)plan->threads,     plan->alignment,
+                                 (uint64_t)plan->batch,       plan->plain != 0,
+                                 (uint64_t)plan->precision,   plan->term_count };
+    gckpti_put_numbers(&k, &check, request, 10);
     for (size_t i = 0; i < plan->term_count; i++) {
-        gckpti_put_number(&k, &check, (uint64_t)plan->terms[i].id);
-        gckpti_put_number(&k, &check, plan->terms[i].weight);
-        gckpti_put_number(&k, &check, plan->terms[i].regulariser != 0);
+        const gckpti_plan_term *t = &plan->terms[i];
+        const uint64_t term[] = { (uint64_t)t->id, t->weight, t->regulariser != 0 };
+        gckpti_put_numbers(&k, &check, term, 3);
     }
     gckpti_put_number(&k, &check, plan->pick_count);
     for (size_t i = 0; i < plan->pick_count; i++) {
-        gckpti_put_number(&k, &check, (uint64_t)plan->picks[i].id);
-        gckpti_put_number(&k, &check, plan->picks[i].gradient != 0);
+        const uint64_t pick[] = { (uint64_t)plan->picks[i].id, plan->picks[i].gradient != 0 };
+        gckpti_put_numbers(&k, &check, pick, 2);
     }
     gckpti_put_number(&k, &check, plan->length);
-    for (size_t x = 0; x < plan->length; x++) {
-        const gckpti_ins *ins = &plan->list[x];
-        gckpti_put_number(&k, &check, 4 * (uint64_t)gckpti_ins_tensor(plan, ins) + ins->kind);
-    }
+    for (int x = 0; gckpt_plan_get(plan, x, &in) == GCKPT_OK; x++)
+        gckpti_put_number(&k, &check, 4 * (uint64_t)in.id + (uint64_t)in.kind);
     gckpti_put_number(&k, &check, plan->param_count);
     for (size_t i = 0; i < plan->param_count; i++)
         gckpti_put_number(&k, &check, plan->params[i].trained != 0);
@@ -13477,8 +13493,7 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     for (size_t i = 0; i < plan->life_count; i++)
         gckpti_put_number(&k, &check, plan->lives[i].offset);
     gckpti_put_number(&k, &check, check);
-    gckpti_sink_flush(&k);
-    return k.failed ? GCKPT_E_FILE : GCKPT_OK;
+    return gckpti_sink_close(&k);
 }
 
 typedef struct {
@@ -13573,6 +13588,28 @@ static gckpt_result gckpti_read_graph(gckpti_plan_reader *r)
                               g->count);
 }
 
+/* The schedule, without what the library adds to any. */
+static void gckpti_read_list(gckpti_plan_reader *r)
+{
+    const gckpt_graph *g = r->p.g;
+    int length = gckpti_get_below(r, INT32_MAX);
+    r->list_hash = GCKPTI_FNV_START;
+    for (int x = 0; x < length && !r->p.failed; x++) {
+        int word = gckpti_get_below(r, 4 * g->count);
+        gckpt_instruction in = { (gckpt_kind)(word % 4), word / 4 };
+        r->list_hash = gckpti_fnv_number(r->list_hash, (uint64_t)word);
+        if (r->ended || r->bad)
+            break; /* the id is none: there may be no tensor at all */
+        if (in.kind >= GCKPT_UPDATE || g->tensors[in.id]->batchless)
+            continue;
+        if (!gckpti_grow(r->p.memory, &r->list, &r->capacity, (size_t)r->d.instructions,
+                         sizeof *r->list))
+            r->p.failed = 1;
+        else
+            r->list[r->d.instructions++] = in;
+    }
+}
+
 /* What was asked for, and the list, as gckpt_plan_new takes them. */
 static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
 {
@@ -13602,24 +13639,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
         r->picks[i].tensor = g->tensors[gckpti_get_below(r, n)];
         r->picks[i].gradient = gckpti_get_below(r, 2);
     }
-    int length = gckpti_get_below(r, INT32_MAX);
-    r->list_hash = GCKPTI_FNV_START;
-    for (int x = 0; x < length && !r->ended && !r->bad && !r->p.failed; x++) {
-        gckpt_instruction in = { GCKPT_FORWARD, 0 };
-        int word = gckpti_get_below(r, 4 * n);
-        in.kind = (gckpt_kind)(word % 4);
-        in.id = word / 4;
-        r->list_hash = gckpti_fnv_number(r->list_hash, (uint64_t)word);
-        if (r->ended || r->bad)
-            break; /* the id is none: there may be no tensor at all */
-        if (word % 4 >= GCKPT_UPDATE || g->tensors[in.id]->batchless)
-            continue; /* what the library adds to any schedule */
-        if (!gckpti_grow(r->p.memory, &r->list, &r->capacity, (size_t)d->instructions,
-                         sizeof *r->list))
-            r->p.failed = 1;
-        else
-            r->list[d->instructions++] = in;
-    }
+    gckpti_read_list(r);
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(g);
 #ifdef GCKPT_NO_FAST
@@ -13686,27 +13706,47 @@ static gckpt_result gckpti_read_offsets(gckpti_plan_reader *r)
     if (gckpti_get_number(r) != check && !r->bad && !r->ended)
         return gckpti_error(p->g, GCKPT_E_DATA, "load plan: the file is damaged (its hash)");
     n = gckpti_list_blocks(p);
-    int *live = (int *)gckpti_new(p->memory, n, sizeof(int)); /* by offset */
-    p->failed = p->failed || !live;
+    int *live = (int *)gckpti_scratch_new(p, n, sizeof(int));
     p->arena = 0;
-    for (size_t i = 0; i < n && gckpti_reader_result(r) == GCKPT_OK; i++) {
-        const gckpti_block *b = &p->blocks[i], *o;
-        size_t kept = 0, at = 0, end = b->offset + b->size;
-        for (size_t k = 0; k < count; k++)
-            if (p->blocks[live[k]].end >= b->start)
-                live[kept++] = live[k];
-        for (count = kept; at < count && p->blocks[live[at]].offset < b->offset; at++) {
+    for (size_t i = 0; i < n && gckpti_reader_result(r) == GCKPT_OK; i++) { /* by start */
+        const gckpti_block *b = &p->blocks[i];
+        size_t kept = 0, end = b->offset + b->size;
+        r->bad = i > 0 && b[-1].start > b->start;
+        for (size_t k = 0; k < count; k++) {
+            const gckpti_block *o = &p->blocks[live[k]];
+            if (o->end < b->start)
+                continue;
+            live[kept++] = live[k];
+            r->bad = r->bad || (o->offset < end && b->offset < o->offset + o->size);
         }
-        o = at > 0 ? &p->blocks[live[at - 1]] : NULL;
-        if ((o && o->offset + o->size > b->offset) ||
-            (at < count && p->blocks[live[at]].offset < end) || (i > 0 && b[-1].start > b->start))
-            r->bad = 1;
-        memmove(live + at + 1, live + at, (count++ - at) * sizeof *live);
-        live[at] = (int)i;
+        live[kept] = (int)i;
+        count = kept + 1;
         p->arena = end > p->arena ? end : p->arena;
     }
-    gckpti_delete(p->memory, live, n, sizeof(int));
     return gckpti_reader_result(r);
+}
+
+/* The steps of planning, with the file's decisions for the planner's; NULL: see the graph, or no
+ * memory. */
+static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
+{
+    gckpti_planner *p = &r->p;
+    size_t n = p->g->count;
+    r->costs = (gckpt_cost *)gckpti_scratch_new(p, n, sizeof *r->costs);
+    r->terms = (gckpt_term *)gckpti_scratch_new(p, n, sizeof *r->terms);
+    r->picks = (gckpt_pick *)gckpti_scratch_new(p, 2 * n, sizeof *r->picks);
+    if (p->failed || gckpti_read_graph(r) != GCKPT_OK || gckpti_read_request(r) != GCKPT_OK)
+        return NULL;
+    p->desc = &r->d;
+    p->terms = r->terms;
+    p->n = (int)n;
+    p->threads = r->d.threads ? r->d.threads : 1;
+    p->inference = r->mode == GCKPT_INFERENCE;
+    p->looped = !p->inference && r->d.batch > p->g->rows;
+    if (gckpti_planner_start(p) != GCKPT_OK || gckpti_read_trained(r) != GCKPT_OK ||
+        gckpti_try(p, GCKPT_SCHEDULE, 0) != GCKPT_OK || gckpti_read_offsets(r) != GCKPT_OK)
+        return NULL;
+    return gckpti_encode(p, r->mode);
 }
 
 GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, void *user,
@@ -13714,7 +13754,6 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
 {
     gckpti_plan_reader r;
     gckpti_allocator a;
-    gckpt_plan *plan = NULL;
     if (!graph || graph->object.sticky != GCKPT_OK)
         return NULL;
     if (!read) {
@@ -13725,46 +13764,18 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
     memset(&a, 0, sizeof a);
     if (memory)
         a.desc = *memory;
-    size_t n = graph->count;
     r.read = read;
     r.user = user;
     r.check = GCKPTI_FNV_START;
     r.p.g = graph;
-    r.p.desc = &r.d;
     r.p.memory = &a;
-    r.p.n = (int)n;
-    r.costs = (gckpt_cost *)gckpti_new(&a, n, sizeof *r.costs);
-    r.terms = (gckpt_term *)gckpti_new(&a, n, sizeof *r.terms);
-    r.picks = (gckpt_pick *)gckpti_new(&a, 2 * n, sizeof *r.picks);
-    r.p.failed = !r.costs || !r.terms || !r.picks;
-    gckpt_result result = gckpti_reader_result(&r);
-    if (result == GCKPT_OK)
-        result = gckpti_read_graph(&r);
-    if (result == GCKPT_OK)
-        result = gckpti_read_request(&r);
-    r.p.terms = r.terms;
-    r.p.threads = r.d.threads ? r.d.threads : 1;
-    r.p.inference = r.mode == GCKPT_INFERENCE;
-    r.p.looped = !r.p.inference && r.d.batch > graph->rows;
-    if (result == GCKPT_OK)
-        result = gckpti_planner_start(&r.p);
-    if (result == GCKPT_OK)
-        result = gckpti_read_trained(&r);
-    if (result == GCKPT_OK)
-        result = gckpti_try(&r.p, GCKPT_SCHEDULE, 0);
-    if (result == GCKPT_OK)
-        result = gckpti_read_offsets(&r);
-    if (result == GCKPT_OK)
-        plan = gckpti_encode(&r.p, r.mode);
+    gckpti_ok(graph);
+    gckpt_plan *plan = gckpti_read_plan(&r);
     gckpti_planner_free(&r.p);
     if (r.list)
         gckpti_resize(&a, r.list, r.capacity * sizeof *r.list, 0);
-    gckpti_delete(&a, r.picks, 2 * n, sizeof *r.picks);
-    gckpti_delete(&a, r.terms, n, sizeof *r.terms);
-    gckpti_delete(&a, r.costs, n, sizeof *r.costs);
-    if (plan)
-        gckpti_ok(graph);
-    else if (r.p.failed || result == GCKPT_OK || result == GCKPT_E_MEMORY)
+    if (!plan &&
+        (r.p.failed || graph->object.last == GCKPT_OK || graph->object.last == GCKPT_E_MEMORY))
         gckpti_error(graph, GCKPT_E_MEMORY, "load plan: no memory for it");
     return gckpti_plan_settle(plan);
 }
@@ -13855,7 +13866,7 @@ static void gckpti_c_words(gckpti_sink *k, const void *data, size_t n)
     for (size_t i = 0; i < n; i++) {
         uint32_t word;
         memcpy(&word, (const char *)data + 4 * i, 4);
-        gckpti_print(k, i % 8 ? " %zu," : "\n    %zu,", (size_t)word);
+        gckpti_print(k, i % 8 ? " %zU," : "\n    %zU,", (size_t)word);
     }
 }
 
@@ -13948,64 +13959,77 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
         gckpti_print(k, " } }, %i, %i, %i, %i, {", q->base, q->kind, q->index, q->inputs);
         for (int d = 0; d < GCKPT_MAX_INPUTS; d++)
             gckpti_print(k, d ? ", %i" : " %i", q->in[d]);
-        gckpti_print(k, " }, (gckpt_type)%i, %i, %i, { UINT64_C(%u), UINT64_C(%u) } },\n", (int)q->type,
-                 q->batchless, q->kept, q->cost.forward, q->cost.backward);
+        gckpti_print(k, " }, (gckpt_type)%i, %i, %i, { UINT64_C(%u), UINT64_C(%u) } },\n",
+                     (int)q->type, q->batchless, q->kept, q->cost.forward, q->cost.backward);
     }
     gckpti_print(k, "};\n");
 }
 
-/* The arrays that may be empty, which C does not allow, are then not there. */
+/* Begins and ends an array; an empty one, which C does not allow, is not there. */
+static void gckpti_c_begin(gckpti_sink *k, const char *type, const char *name, const char *array,
+                           size_t count)
+{
+    if (count)
+        gckpti_print(k, "static const %s gckpti_%s_%s[] = {\n", type, name, array);
+}
+
+static void gckpti_c_end(gckpti_sink *k, size_t count) { gckpti_print(k, count ? "};\n" : ""); }
+
 static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
+    gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_plan_param *q = &p->params[i];
-        if (i == 0)
-            gckpti_print(k, "static const gckpti_plan_param gckpti_%s_params[] = {\n", name);
-        gckpti_print(k, "    { %z, %I, %i, %i, %i, { %zu,", q->name, q->elements, q->trained, q->node,
-                 q->place, (size_t)q->init[0]);
-        gckpti_print(k, " %zu, %zu } },\n%s", (size_t)q->init[1], (size_t)q->init[2],
-                 i + 1 < p->param_count ? "" : "};\n");
+        gckpti_print(k, "    { %z, %I, %i, %i, %i, { %zU, %zU, %zU } },\n", q->name, q->elements,
+                     q->trained, q->node, q->place, (size_t)q->init[0], (size_t)q->init[1],
+                     (size_t)q->init[2]);
     }
-    gckpti_print(k, "static const gckpti_ins gckpti_%s_list[] = {\n", name);
+    gckpti_c_end(k, p->param_count);
+    gckpti_c_begin(k, "gckpti_ins", name, "list", p->length);
     for (size_t x = 0; x < p->length; x++) {
         const gckpti_ins *ins = &p->list[x];
         gckpti_print(k, "    { %i, %i, %i, %i, %i, %i, %z, %z },\n", ins->kind, ins->first,
-                 ins->accumulate, ins->zero, ins->id, ins->uses, ins->live, ins->operands);
+                     ins->accumulate, ins->zero, ins->id, ins->uses, ins->live, ins->operands);
     }
-    gckpti_print(k, "};\nstatic const size_t gckpti_%s_operands[] = {", name);
+    gckpti_c_end(k, p->length);
+    gckpti_c_begin(k, "size_t", name, "operands", p->operand_count);
     for (size_t i = 0; i < p->operand_count; i++)
         gckpti_c_offset(k, p->operands[i], i % 8 == 7 ? ",\n" : ", ");
-    gckpti_print(k, "};\n");
-    for (size_t i = 0; i < p->term_count; i++) {
-        if (i == 0)
-            gckpti_print(k, "static const gckpti_plan_term gckpti_%s_terms[] = {\n", name);
-        gckpti_print(k, "    { %i, %zu, %i },\n%s", p->terms[i].id, (size_t)p->terms[i].weight,
-                 p->terms[i].regulariser, i + 1 < p->term_count ? "" : "};\n");
-    }
+    gckpti_c_end(k, p->operand_count);
+    gckpti_c_begin(k, "gckpti_plan_term", name, "terms", p->term_count);
+    for (size_t i = 0; i < p->term_count; i++)
+        gckpti_print(k, "    { %i, %zU, %i },\n", p->terms[i].id, (size_t)p->terms[i].weight,
+                     p->terms[i].regulariser);
+    gckpti_c_end(k, p->term_count);
+    gckpti_c_begin(k, "gckpti_plan_pick", name, "picks", p->pick_count);
     for (size_t i = 0; i < p->pick_count; i++) {
-        if (i == 0)
-            gckpti_print(k, "static const gckpti_plan_pick gckpti_%s_picks[] = {\n", name);
         gckpti_print(k, "    { %i, %i, ", p->picks[i].id, p->picks[i].gradient);
-        gckpti_c_offset(k, p->picks[i].offset, i + 1 < p->pick_count ? " },\n" : " }\n};\n");
+        gckpti_c_offset(k, p->picks[i].offset, " },\n");
     }
+    gckpti_c_end(k, p->pick_count);
+    gckpti_c_begin(k, "gckpt_buffer", name, "lives", p->life_count);
     for (size_t i = 0; i < p->life_count; i++) {
         const gckpt_buffer *b = &p->lives[i];
-        if (i == 0)
-            gckpti_print(k, "static const gckpt_buffer gckpti_%s_lives[] = {\n", name);
-        gckpti_print(k, "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n%s", b->start, b->end,
-                 b->offset, b->size, b->id, (int)b->kind, i + 1 < p->life_count ? "" : "};\n");
+        gckpti_print(k, "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n", b->start, b->end,
+                     b->offset, b->size, b->id, (int)b->kind);
     }
+    gckpti_c_end(k, p->life_count);
+}
+
+/* Attributes, aligned for any of them, and names: at least one of each. */
+static void gckpti_c_words_and_names(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
     gckpti_print(k,
-             "static const union { /* aligned for any attribute */\n    uint32_t words[%z];\n"
-             "    double number;\n    int64_t wide;\n} gckpti_%s_words = { {",
-             p->word_count + !p->word_count, name);
+                 "static const union {\n    uint32_t words[%z];\n"
+                 "    double number;\n    int64_t wide;\n} gckpti_%s_words = { {",
+                 p->word_count + !p->word_count, name);
     gckpti_c_words(k, p->word_count ? (const void *)p->words : "\0\0\0",
                    p->word_count + !p->word_count);
     gckpti_print(k, "\n} };\nstatic const char gckpti_%s_names[] = {", name);
     for (size_t i = 0; i < p->name_bytes; i++) {
         unsigned u = (unsigned char)p->names[i];
-        gckpti_print(k, i % 16 ? " '\\%i%i%i'," : "\n    '\\%i%i%i',", (int)(u >> 6), (int)(u >> 3 & 7),
-                 (int)(u & 7));
+        gckpti_print(k, i % 16 ? " '\\%i%i%i'," : "\n    '\\%i%i%i',", (int)(u >> 6),
+                     (int)(u >> 3 & 7), (int)(u & 7));
     }
     gckpti_print(k, "%s\n};\n", p->name_bytes ? "" : "0");
 }
@@ -14013,53 +14037,50 @@ static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *nam
 /* The plan itself, field by field. */
 static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
-    const char *const arrays[] = { "params", "terms", "picks", "lives" };
-    const size_t counts[] = { p->param_count, p->term_count, p->pick_count, p->life_count };
-    uint64_t once = 0;
+    const char *const arrays[] = {
+        "nodes", "params", "list", "operands", "terms", "picks", "lives"
+    };
+    const size_t counts[] = { p->node_count,    p->param_count, p->length,
+                              p->operand_count, p->term_count,  p->pick_count,
+                              p->life_count,    p->word_count,  p->name_bytes };
+    uint64_t once = 0; /* work of the forwards, each once */
     for (size_t x = 0; x < p->length; x++)
         if (p->list[x].kind == GCKPT_FORWARD && p->list[x].first)
             once += p->nodes[p->list[x].id].cost.forward;
     gckpti_print(k,
-             "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
-             "    { %zu, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
-             "    { { NULL, NULL, NULL, 0 }, 0 }, NULL, UINT64_C(%u),\n",
-             name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash);
-    gckpti_print(
-        k,
-        "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, (gckpt_precision)%i, %I, %I, "
-        "%z, %z, %z,\n    {",
-        (int)p->mode, (int)p->optimiser, p->looped, p->update_in_backward, p->threads, p->plain,
-        p->state_slots, (int)p->precision, p->rows, p->batch, p->alignment, p->arena, p->bound);
+                 "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
+                 "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
+                 "    { { NULL, NULL, NULL, 0 }, 0 }, NULL, UINT64_C(%u),\n"
+                 "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, ",
+                 name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash, (int)p->mode,
+                 (int)p->optimiser, p->looped, p->update_in_backward, p->threads, p->plain,
+                 p->state_slots);
+    gckpti_print(k, "(gckpt_precision)%i, %I, %I, %z, %z, %z,\n    {", (int)p->precision, p->rows,
+                 p->batch, p->alignment, p->arena, p->bound);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         gckpti_print(k, i ? ", %z" : " %z", p->kind_bytes[i]);
-    gckpti_print(k,
-             " },\n    (double)UINT64_C(%u) / (double)UINT64_C(%u), UINT64_C(%u), UINT64_C(%u),\n",
-             p->work - p->least_work, once ? once : 1, p->work, p->least_work);
-    gckpti_print(k, "    gckpti_%s_nodes, ", name);
-    gckpti_print(k, counts[0] ? "gckpti_%s_%s, " : "NULL, ", name, arrays[0]);
-    gckpti_print(k, "gckpti_%s_list, gckpti_%s_operands,\n    ", name, name);
-    for (int i = 1; i < 4; i++)
-        gckpti_print(k, counts[i] ? "gckpti_%s_%s, " : "NULL, ", name, arrays[i]);
-    gckpti_print(k, "gckpti_%s_words.words, gckpti_%s_names,\n", name, name);
-    gckpti_print(k, "    %z, %z, %z, %z, %z, %z, %z, %z, %z, %z, %i, %i, %i\n};\n", p->node_count,
-             p->param_count, p->length, p->operand_count, p->term_count, p->pick_count,
-             p->life_count, p->word_count, p->name_bytes, p->inputs, p->body, p->epilogue,
-             p->mixer);
+    gckpti_print(
+        k, " },\n    (double)UINT64_C(%u) / (double)UINT64_C(%u), UINT64_C(%u), UINT64_C(%u),\n   ",
+        p->work - p->least_work, once ? once : 1, p->work, p->least_work);
+    for (int i = 0; i < 7; i++)
+        gckpti_print(k, counts[i] ? " gckpti_%s_%s," : " NULL,", name, arrays[i]);
+    gckpti_print(k, "\n    gckpti_%s_words.words, gckpti_%s_names,\n   ", name, name);
+    for (int i = 0; i < 9; i++)
+        gckpti_print(k, " %z,", counts[i]);
+    gckpti_print(k, " %z, %i, %i, %i\n};\n", p->inputs, p->body, p->epilogue, p->mixer);
 }
 
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user)
 {
-    gckpti_sink k;
-    int good = plan && name && write;
-    if (!good)
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
+    int good = 1;
+    if (!plan || !name || !write)
         return GCKPT_E_ARG;
-    memset(&k, 0, sizeof k);
-    k.write = write;
-    k.user = user;
     if (!gckpti_c_identifier(name) || strlen(name) > 60) {
         good = 0;
-        gckpti_print(&k, "#error \"plan: its name must be a C identifier of at most 60 letters\"\n");
+        gckpti_print(&k,
+                     "#error \"plan: its name must be a C identifier of at most 60 letters\"\n");
     }
     for (size_t i = 0; i < plan->node_count && good; i++) {
         const gckpti_node *q = &plan->nodes[i];
@@ -14081,21 +14102,23 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
             "another version of gradckpt.h: print it again (gckpt_plan_c)\"\n#endif\n",
             name, plan->format, plan->contract, name);
         gckpti_print(&k,
-                 "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
-                 "addresses\"\n#endif\n",
-                 gckpt_plan_bytes(plan), name);
+                     "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
+                     "addresses\"\n#endif\n",
+                     gckpt_plan_bytes(plan), name);
         if (!plan->plain)
-            gckpti_print(&k,
-                     "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
-                     "with gckpt_plan_desc.plain = 1\"\n#endif\n",
-                     name);
+            gckpti_print(
+                &k,
+                "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
+                "with gckpt_plan_desc.plain = 1\"\n#endif\n",
+                name);
         gckpti_c_enum(&k, plan, name);
         gckpti_c_nodes(&k, plan, name);
         gckpti_c_arrays(&k, plan, name);
+        gckpti_c_words_and_names(&k, plan, name);
         gckpti_c_plan(&k, plan, name);
     }
-    gckpti_sink_flush(&k);
-    return !good ? GCKPT_E_ARG : k.failed ? GCKPT_E_FILE : GCKPT_OK;
+    gckpt_result written = gckpti_sink_close(&k);
+    return good ? written : GCKPT_E_ARG;
 }
 
 /* =================================================================================================
@@ -14208,6 +14231,22 @@ typedef struct {
     int64_t last;      /* columns in the last vector */
     const float *next; /* the tile of c to come: fetched meanwhile */
 } gckpti_tile;
+
+/* d[q * width + i]: links 2 q (upper half) and 2 q + 1 (lower half) of lane i, from x[at]; 0 for
+ * lanes from n on. A last link without a pair gets `odd`: -0 in a and +0 in b change no chain, not
+ * even one at -0. */
+static void gckpti_mixed_pack(const gckpti_factor *x, int64_t at, int64_t n, int64_t k,
+                              uint16_t odd, uint32_t *d, int64_t width)
+{
+    for (int64_t p = 0; p < k; p += 2, d += width)
+        for (int64_t i = 0; i < width; i++) {
+            int64_t first = at + i * x->row + p * x->step;
+            d[i] = 0;
+            if (i < n)
+                d[i] = (uint32_t)gckpti_factor_at(x, first) << 16 |
+                       (p + 1 < k ? gckpti_factor_at(x, first + x->step) : odd);
+        }
+}
 
 /* Of bf16 plans. pack: as gckpti_mixed_pack. tile: 8 rows of c, `width` columns (16, 32 or 48), +=
  * the chains of a and b, packed; NULL: gckpti_mixed_plain. */
@@ -14877,40 +14916,36 @@ static void gckpti_fast_attention_backward(const gckpt_call *call)
 }
 
 /* ---- cross_entropy, linear_cross_entropy: an item is a row ---- */
-static gckpti_loss_means gckpti_fast_means(const gckpt_call *call)
+static gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_loss_means by = { call->precision == GCKPT_FP32 ? gckpti_fp32_fast : gckpti_mixed_fast,
-                             gckpti_spread,
-                             k->online,
-                             k->classes_backward,
-                             k->mixed->widen,
-                             k->mixed->narrow };
+    gckpti_loss_kernels by = { call->precision == GCKPT_FP32 ? gckpti_fp32_fast : gckpti_mixed_fast,
+                               gckpti_spread,
+                               k->online,
+                               k->classes_backward,
+                               k->mixed->widen,
+                               k->mixed->narrow };
     return by;
 }
 
 static void gckpti_fast_cross_entropy_forward(const gckpt_call *call)
 {
-    gckpti_loss_means by = gckpti_fast_means(call);
-    gckpti_cross_entropy_by(call, &by, 0);
+    gckpti_cross_entropy_by(call, gckpti_fast_loss(call), 0);
 }
 
 static void gckpti_fast_cross_entropy_backward(const gckpt_call *call)
 {
-    gckpti_loss_means by = gckpti_fast_means(call);
-    gckpti_cross_entropy_by(call, &by, 1);
+    gckpti_cross_entropy_by(call, gckpti_fast_loss(call), 1);
 }
 
 static void gckpti_fast_linear_cross_entropy_forward(const gckpt_call *call)
 {
-    gckpti_loss_means by = gckpti_fast_means(call);
-    gckpti_linear_cross_entropy_by(call, &by, 0);
+    gckpti_linear_cross_entropy_by(call, gckpti_fast_loss(call), 0);
 }
 
 static void gckpti_fast_linear_cross_entropy_backward(const gckpt_call *call)
 {
-    gckpti_loss_means by = gckpti_fast_means(call);
-    gckpti_linear_cross_entropy_by(call, &by, 1);
+    gckpti_linear_cross_entropy_by(call, gckpti_fast_loss(call), 1);
 }
 
 /* ---- one set of kernels for each instruction set: kernels, at the end of this file ---- */

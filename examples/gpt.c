@@ -580,8 +580,7 @@ static int find_frontier(model *m)
         with_loss(m->graph, o.micro_batch, &term, m);
     }
     run.frontier = gckpt_frontier_new(m->graph, &term, 1, &desc);
-    if (run.frontier == NULL ||
-        pictures_compare(m->graph, &term, 1, &desc, &run.modes) != GCKPT_OK)
+    if (run.frontier == NULL || pictures_compare(m->graph, &term, 1, &desc, &run.modes) != GCKPT_OK)
         return complain(1, "%s", gckpt_error_text(m->graph));
     return 0;
 }

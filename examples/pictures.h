@@ -73,7 +73,33 @@ static inline pictures_number pictures_digits(double v)
     return out;
 }
 
-/* %s text, %i int, %I int64_t, %z size_t, %g double */
+/* 1, 1024 and so on, at most `bytes` */
+static inline double pictures_unit(double bytes, const char **name)
+{
+    static const char *const names[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
+    double unit = 1;
+    int i = 0;
+    for (; bytes >= 1024 * unit && i < 4; i++)
+        unit *= 1024;
+    *name = names[i];
+    return unit;
+}
+
+/* 12.8 MiB: three digits */
+static inline pictures_number pictures_bytes(size_t bytes)
+{
+    const char *name;
+    double unit = pictures_unit((double)bytes, &name), round = 1;
+    while (unit > 1 && (double)bytes / unit * round < 100)
+        round *= 10;
+    pictures_number out =
+        pictures_digits((double)(uint64_t)((double)bytes / unit * round + 0.5) / round);
+    size_t n = strlen(out.text);
+    snprintf(out.text + n, sizeof out.text - n, " %s", name);
+    return out;
+}
+
+/* %s text, %i int, %I int64_t, %z size_t, %b size_t as in 12.8 MiB, %g double */
 static inline void pictures_list(pictures_out *o, const char *format, va_list args)
 {
     pictures_number number;
@@ -93,6 +119,7 @@ static inline void pictures_list(pictures_out *o, const char *format, va_list ar
             snprintf(number.text, sizeof number.text, "%llu",
                      (unsigned long long)va_arg(args, size_t));
             break;
+        case 'b': number = pictures_bytes(va_arg(args, size_t)); break;
         case 'g': number = pictures_digits(va_arg(args, double)); break;
         default: s = "%"; break;
         }
@@ -179,33 +206,6 @@ static inline void pictures_label(pictures_out *o, const gckpt_plan *plan, int i
         pictures_name(o, name, most);
 }
 
-/* ---- bytes ---- */
-/* 1, 1024 and so on, at most `bytes` */
-static inline double pictures_unit(double bytes, const char **name)
-{
-    static const char *const names[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
-    double unit = 1;
-    int i = 0;
-    for (; bytes >= 1024 * unit && i < 4; i++)
-        unit *= 1024;
-    *name = names[i];
-    return unit;
-}
-
-/* 12.8 MiB: three digits */
-static inline pictures_number pictures_bytes(size_t bytes)
-{
-    const char *name;
-    double unit = pictures_unit((double)bytes, &name), round = 1;
-    while (unit > 1 && (double)bytes / unit * round < 100)
-        round *= 10;
-    pictures_number out =
-        pictures_digits((double)(uint64_t)((double)bytes / unit * round + 0.5) / round);
-    size_t n = strlen(out.text);
-    snprintf(out.text + n, sizeof out.text - n, " %s", name);
-    return out;
-}
-
 static inline double pictures_tenth(double v) { return (double)(int64_t)(v * 10 + 0.5) / 10; }
 
 /* ---- a plan; lengths in pixels ---- */
@@ -239,6 +239,7 @@ static inline int pictures_phase(const gckpt_plan *plan, size_t x, gckpt_usage *
     return u->again ? (int)PICTURES_RECOMPUTE : (int)ins.kind;
 }
 
+/* Walks the plan once: its work, where the peak and the body are, what each column shows. */
 static inline void pictures_measure(pictures_step *s)
 {
     size_t most[PICTURES_WIDTH] = { 0 }, top = 0; /* live bytes + 1 */
@@ -291,19 +292,16 @@ static inline void pictures_head(pictures_step *s)
     pictures_draw(o, "<path fill=\"#fff\" d=\"M0 0h%iv%iH0z\"/>\n", PICTURES_PAGE, height);
     pictures_text(o, 16, 34, " font-size=\"20\" class=\"b\"",
                   gckpt_plan_mode(plan) == GCKPT_INFERENCE
-                      ? "Memory of a forward pass (%s): %s"
-                      : "Memory of a training step (%s): %s, recomputing adds %g %% work",
-                  gckpt_mode_name(gckpt_plan_mode(plan)),
-                  pictures_bytes(gckpt_plan_bytes(plan)).text,
+                      ? "Memory of a forward pass (%s): %b"
+                      : "Memory of a training step (%s): %b, recomputing adds %g %% work",
+                  gckpt_mode_name(gckpt_plan_mode(plan)), gckpt_plan_bytes(plan),
                   pictures_tenth(100 * gckpt_plan_overhead(plan)));
     pictures_text(o, 16, 60, "",
-                  "%z bytes: parameters %s, optimiser state %s, and the step arena, drawn here, "
-                  "%s. %I of %I rows at a time.",
-                  gckpt_plan_bytes(plan),
-                  pictures_bytes(gckpt_plan_kind_bytes(plan, GCKPT_BYTES_PARAMETERS)).text,
-                  pictures_bytes(gckpt_plan_kind_bytes(plan, GCKPT_BYTES_STATE)).text,
-                  pictures_bytes(gckpt_plan_arena(plan)).text, gckpt_plan_rows(plan),
-                  gckpt_plan_batch(plan));
+                  "%z bytes: parameters %b, optimiser state %b, and the step arena, drawn here, "
+                  "%b. %I of %I rows at a time.",
+                  gckpt_plan_bytes(plan), gckpt_plan_kind_bytes(plan, GCKPT_BYTES_PARAMETERS),
+                  gckpt_plan_kind_bytes(plan, GCKPT_BYTES_STATE), gckpt_plan_arena(plan),
+                  gckpt_plan_rows(plan), gckpt_plan_batch(plan));
     for (int k = 0; k < PICTURES_KINDS; k++) {
         pictures_draw(o, "<path class=\"k%i\" d=\"M%i 80h12v12h-12z\"/>", k, legend_x[k]);
         pictures_text(o, legend_x[k] + 17, 91, "", "%s", kinds[k]);
@@ -493,8 +491,7 @@ static inline void pictures_side_live(pictures_step *s)
     gckpt_usage u;
     gckpt_buffer b;
     gckpt_plan_get(s->plan, (int)s->peak, &ins);
-    pictures_text(o, PICTURES_SIDE, y, " class=\"b\"", "peak: %z bytes = %s", bound,
-                  pictures_bytes(bound).text);
+    pictures_text(o, PICTURES_SIDE, y, " class=\"b\"", "peak: %z bytes = %b", bound, bound);
     pictures_text(o, PICTURES_SIDE, y += 18, "", "in instruction %i, %s", (int)s->peak,
                   verbs[pictures_phase(s->plan, s->peak, &u)]);
     pictures_side_label(s, PICTURES_SIDE, y += 17, ins.id, 38);
@@ -505,11 +502,11 @@ static inline void pictures_side_live(pictures_step *s)
         pictures_draw(o, "<path class=\"k%i\" d=\"M%i %gh10v10h-10z\"/>", (int)b.kind,
                       PICTURES_SIDE, y - 9);
         pictures_side_label(s, PICTURES_SIDE + 16, y, b.id, 25);
-        pictures_text(o, PICTURES_PAGE - 16, y, " class=\"e\"", "%s", pictures_bytes(b.size).text);
+        pictures_text(o, PICTURES_PAGE - 16, y, " class=\"e\"", "%b", b.size);
     }
     if (rest) {
         pictures_text(o, PICTURES_SIDE + 16, y += 18, "", "the others together");
-        pictures_text(o, PICTURES_PAGE - 16, y, " class=\"e\"", "%s", pictures_bytes(rest).text);
+        pictures_text(o, PICTURES_PAGE - 16, y, " class=\"e\"", "%b", rest);
     }
 }
 
@@ -519,8 +516,7 @@ static inline void pictures_side_arena(pictures_step *s)
     pictures_out *o = &s->out;
     size_t arena = gckpt_plan_arena(s->plan), above = arena - gckpt_plan_bound(s->plan);
     double y = PICTURES_ARENA_TOP + 4, part = (double)above / (double)(arena + !arena);
-    pictures_text(o, PICTURES_SIDE, y, " class=\"b\"", "arena: %z bytes = %s", arena,
-                  pictures_bytes(arena).text);
+    pictures_text(o, PICTURES_SIDE, y, " class=\"b\"", "arena: %z bytes = %b", arena, arena);
     pictures_text(o, PICTURES_SIDE, y += 18, "",
                   above == 0     ? "as small as the peak allows"
                   : part < 0.015 ? "%z bytes more than the peak"
@@ -773,9 +769,8 @@ static inline void pictures_axes(pictures_chart *c)
         pictures_text(o, pictures_chart_x(c, v), 436, " class=\"c\"", "%g %s", v / unit, name);
     }
     pictures_text(o, 430, 458, " class=\"c\"",
-                  "bytes of parameters and optimiser state (%s) and step arena%s",
-                  pictures_bytes(c->modes ? c->modes->resident : 0).text,
-                  c->log ? "; log scale" : "");
+                  "bytes of parameters and optimiser state (%b) and step arena%s",
+                  c->modes ? c->modes->resident : (size_t)0, c->log ? "; log scale" : "");
     pictures_draw(o, "<text transform=\"translate(20 262) rotate(-90)\" class=\"c\">"
                      "extra time of a step</text>\n");
 }
@@ -856,9 +851,9 @@ static inline gckpt_result pictures_frontier(const gckpt_frontier *f, const pict
                       "<path class=\"w\" stroke=\"#d55e00\" stroke-dasharray=\"5 4\" "
                       "d=\"M%g 98V%gH84\"/>",
                       x, pictures_chart_y(&c, p.overhead));
-        pictures_text(o, x, 90, x > 480 ? " class=\"b e\"" : " class=\"b\"",
-                      "in a budget of %s: %s, +%g %%", pictures_bytes(mark).text,
-                      pictures_bytes(p.bytes).text, pictures_tenth(100 * p.overhead));
+        pictures_text(o, x, 90, x > 420 ? " class=\"b e\"" : " class=\"b\"",
+                      "in a budget of %b: %b, +%g %%", mark, p.bytes,
+                      pictures_tenth(100 * p.overhead));
     }
     if (modes && modes->ops > PICTURES_POOR_OPS)
         pictures_text(o, 120, y + 22, "", "Not memory-poor: its list is too long for %i ops.",

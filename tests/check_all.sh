@@ -314,7 +314,7 @@ run_check()
                 $c -std=gnu99 $W -Wstrict-prototypes -Iexamples -fsyntax-only "$source" || return 1
             done
         done
-        ${CC:-cc} -std=gnu99 -O1 -I. tests/bench/bench.c -o $B/$1 &&
+        ${CC:-cc} -std=gnu99 -O1 -I. -Iexamples tests/bench/bench.c -o $B/$1 &&
             $B/$1 --seconds 0 --only mlp --json $B/$1.json --markdown $B/$1.md &&
             $B/$1 --seconds 0 --only nano --budget 16M --json $B/$1-least.json &&
             grep -q '"model":"mlp"' $B/$1.json && grep -q '^| MLP' $B/$1.md &&

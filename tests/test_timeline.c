@@ -59,6 +59,42 @@ static void check_pictures(const gckpt_plan *plan, size_t most)
     free(json.bytes);
 }
 
+/* Getters of instructions and tensors, against what the plan holds and what it says elsewhere. */
+static void check_getters(const gckpt_plan *plan, int64_t batch)
+{
+    int length = gckpt_plan_length(plan);
+    unsigned char *seen = (unsigned char *)calloc(plan->node_count, 1);
+    uint64_t work = 0, once = 0;
+    gckpt_instruction in;
+    gckpt_usage u;
+    for (int x = 0; x < length; x++) {
+        CHECK(gckpt_plan_usage(plan, x, &u) == GCKPT_OK);
+        CHECK(gckpt_plan_get(plan, x, &in) == GCKPT_OK);
+        CHECK(u.live == plan->list[x].live && u.live <= gckpt_plan_bound(plan));
+        CHECK(u.again == (in.kind == GCKPT_FORWARD && seen[in.id]));
+        CHECK(u.once == (x < plan->body || x >= plan->epilogue));
+        CHECK(u.work == (in.kind == GCKPT_FORWARD    ? plan->nodes[in.id].cost.forward
+                         : in.kind == GCKPT_BACKWARD ? plan->nodes[in.id].cost.backward
+                                                     : 0));
+        seen[in.id] = seen[in.id] || in.kind == GCKPT_FORWARD;
+        work += u.work;
+        once += u.once ? u.work : 0;
+    }
+    CHECK(work > 0 && work == gckpt_plan_work(plan));
+    CHECK(gckpt_plan_batch(plan) == batch && batch >= gckpt_plan_rows(plan));
+    work = (work - once) * (uint64_t)batch / (uint64_t)gckpt_plan_rows(plan) + once;
+    CHECK(gckpt_plan_step_work(plan) == work);
+    CHECK(gckpt_plan_usage(plan, -1, &u) == GCKPT_E_ARG);
+    CHECK(gckpt_plan_usage(plan, length, &u) == GCKPT_E_ARG);
+    CHECK(gckpt_plan_usage(plan, 0, NULL) == GCKPT_E_ARG);
+    for (int i = 0; i < (int)plan->node_count; i++) {
+        const gckpt_op *op = plan->nodes[i].op;
+        CHECK(!strcmp(gckpt_plan_op(plan, i), op ? op->name : ""));
+    }
+    CHECK(!*gckpt_plan_op(plan, -1) && !*gckpt_plan_op(plan, (int)plan->node_count));
+    free(seen);
+}
+
 static void check_buffers(const gckpt_plan *plan)
 {
     int n = gckpt_plan_buffers(plan), length = gckpt_plan_length(plan), before = -1;
@@ -169,6 +205,7 @@ static void every_kind_of_plan(void)
                 if (way && modes[i] == GCKPT_INFERENCE)
                     continue;
                 gckpt_plan *plan = plan_of(&m, modes[i], way == 1 ? 10 : 0, way == 2);
+                check_getters(plan, way == 1 ? 10 : 4);
                 check_buffers(plan);
                 check_pictures(plan, 100000);
                 gckpt_plan_free(plan);
@@ -189,6 +226,7 @@ static void once_and_fetched(void)
         gckpt_plan_desc d = { .batch = batch, .fetch = &pick, .fetches = 1 };
         gckpt_plan *plan = gckpt_plan_new(m.graph, terms, 2, &d);
         if (CHECK_MSG(plan != NULL, "%s", gckpt_error_text(m.graph))) {
+            check_getters(plan, batch);
             check_buffers(plan);
             check_pictures(plan, 100000);
         }
@@ -275,17 +313,23 @@ static void any_name(void)
     free_model(&m);
 }
 
+static gckpt_result as_c(const gckpt_plan *plan, gckpt_write_fn write, void *user)
+{
+    return gckpt_plan_c(plan, "name", write, user);
+}
+
 static void failing_writers(void)
 {
     model m = make(2, 4, NULL, 0);
     gckpt_plan *plan = plan_of(&m, GCKPT_SEGMENTS, 8, 0);
-    gckpt_result (*const draw[3])(const gckpt_plan *, gckpt_write_fn,
-                                  void *) = { pictures_plan, gckpt_plan_trace, gckpt_plan_print };
-    for (int i = 0; i < 3; i++) {
+    gckpt_result (*const draw[5])(const gckpt_plan *, gckpt_write_fn,
+                                  void *) = { pictures_plan, gckpt_plan_trace, gckpt_plan_print,
+                                              gckpt_plan_write, as_c };
+    for (int i = 0; i < 5; i++) {
         text t = { 0 };
         CHECK(draw[i](plan, write_text, &t) == GCKPT_OK);
         long calls = t.calls;
-        CHECK(calls > 2);
+        CHECK(calls > 1);
         for (long k = 1; k <= calls; k++) {
             t.size = 0;
             t.calls = 0;
