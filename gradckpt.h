@@ -6878,6 +6878,7 @@ typedef struct {
     gckpti_keyed *keys; /* to sort, and as many to spare */
 } gckpti_skyline;
 
+/* Sets what the level that begins at x is worth in the tournament. */
 static void gckpti_set_height(gckpti_skyline *s, int x, size_t height)
 {
     s->level[x].height = height;
@@ -6979,7 +6980,8 @@ static size_t gckpti_place_all(gckpti_skyline *s)
         s->lowest[i] = s->lowest[2 * i];
     gckpti_put_level(s, 0, (int)s->length - 1, 0);
     for (size_t i = 0; i < s->n; i++) {
-        gckpti_branch b = { s->candidates[i].block->start, s->candidates[i].block->end, s->candidates[i].turn };
+        gckpti_branch b = { s->candidates[i].block->start, s->candidates[i].block->end,
+                            s->candidates[i].turn };
         s->tree[s->n + i] = b;
     }
     for (size_t i = s->n; i-- > 1;)
@@ -7038,11 +7040,27 @@ static uint64_t gckpti_interleave(int first, int second)
     return a << 1 | b;
 }
 
-/* Leaves in Z-order; the greatest live sum (`live` has length + 1 zeros). */
-static void gckpti_skyline_start(gckpti_skyline *s, gckpti_block *blocks, size_t *live)
+/* A skyline's memory, from the planner's scratch; the blocks in Z-order; the greatest live sum. 0: out
+ * of memory. */
+static int gckpti_skyline_new(gckpti_planner *p, gckpti_skyline *s, gckpti_block *blocks, size_t n,
+                              size_t alignment)
 {
-    for (size_t i = 0; i < s->n; i++) {
-        size_t size = gckpti_round_up(blocks[i].size, s->alignment);
+    memset(s, 0, sizeof *s);
+    s->n = n;
+    s->alignment = alignment;
+    s->length = 1;
+    for (size_t i = 0; i < n; i++)
+        s->length = (size_t)blocks[i].end >= s->length ? (size_t)blocks[i].end + 1 : s->length;
+    s->level = (gckpti_level *)gckpti_scratch_new(p, s->length, sizeof *s->level);
+    s->lowest = (int *)gckpti_scratch_new(p, 2 * s->length, sizeof *s->lowest);
+    s->tree = (gckpti_branch *)gckpti_scratch_new(p, 2 * n, sizeof *s->tree);
+    s->candidates = (gckpti_candidate *)gckpti_scratch_new(p, n, sizeof *s->candidates);
+    s->keys = (gckpti_keyed *)gckpti_scratch_new(p, 2 * n, sizeof *s->keys);
+    size_t *live = (size_t *)gckpti_scratch_new(p, s->length + 1, sizeof *live);
+    if (p->failed)
+        return 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t size = gckpti_round_up(blocks[i].size, alignment);
         live[blocks[i].start] += size;
         live[blocks[i].end + 1] -= size; /* wraps, and back when summed */
         s->keys[i].item = (int)i;
@@ -7052,13 +7070,14 @@ static void gckpti_skyline_start(gckpti_skyline *s, gckpti_block *blocks, size_t
         live[x + 1] += live[x];
         s->goal = live[x] > s->goal ? live[x] : s->goal;
     }
-    gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
-    for (size_t i = 0; i < s->n; i++) {
+    gckpti_sort_keys(s->keys, s->keys + n, n);
+    for (size_t i = 0; i < n; i++) {
         s->candidates[i].block = &blocks[s->keys[i].item];
         s->keys[i].item = (int)i;
         s->keys[i].key = s->length - (size_t)s->candidates[i].block->end;
     }
-    gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
+    gckpti_sort_keys(s->keys, s->keys + n, n);
+    return 1;
 }
 
 /* Gives each block an offset, so that no two that live at the same time overlap. Returns the arena;
@@ -7066,19 +7085,10 @@ static void gckpti_skyline_start(gckpti_skyline *s, gckpti_block *blocks, size_t
 static size_t gckpti_place(gckpti_planner *p, gckpti_block *blocks, size_t n, size_t alignment)
 {
     gckpti_scratch *mark = p->scratch;
-    gckpti_skyline s = { n, 1, alignment, 0, 0, NULL, NULL, NULL, NULL, NULL };
+    gckpti_skyline s;
     size_t best = n > 0 ? SIZE_MAX : 0;
-    for (size_t i = 0; i < n; i++)
-        s.length = (size_t)blocks[i].end >= s.length ? (size_t)blocks[i].end + 1 : s.length;
-    s.level = (gckpti_level *)gckpti_scratch_new(p, s.length, sizeof *s.level);
-    s.lowest = (int *)gckpti_scratch_new(p, 2 * s.length, sizeof *s.lowest);
-    s.tree = (gckpti_branch *)gckpti_scratch_new(p, 2 * n, sizeof *s.tree);
-    s.candidates = (gckpti_candidate *)gckpti_scratch_new(p, n, sizeof *s.candidates);
-    s.keys = (gckpti_keyed *)gckpti_scratch_new(p, 2 * n, sizeof *s.keys);
-    size_t *live = (size_t *)gckpti_scratch_new(p, s.length + 1, sizeof *live);
-    if (!p->failed)
-        gckpti_skyline_start(&s, blocks, live);
-    for (int order = 0; order < GCKPTI_ORDERS && best > s.goal && !p->failed; order++) {
+    int memory = gckpti_skyline_new(p, &s, blocks, n, alignment);
+    for (int order = 0; order < GCKPTI_ORDERS && best > s.goal && memory; order++) {
         size_t most = order == GCKPTI_BY_AREA ? 1 << 22 : 1 << 20; /* nodes; and rounds: */
         int rounds = order == GCKPTI_BY_AREA ? 40 : 200;
         gckpti_first_turns(&s, order);
@@ -7088,10 +7098,11 @@ static size_t gckpti_place(gckpti_planner *p, gckpti_block *blocks, size_t n, si
             if (arena == SIZE_MAX)
                 break;
             for (size_t i = 0; i < n; i++) {
+                gckpti_candidate *c = &s.candidates[i];
                 if (arena < best)
-                    s.candidates[i].block->offset = s.candidates[i].offset;
-                if (s.candidates[i].offset + s.candidates[i].block->size > s.goal)
-                    s.candidates[i].turn /= 2;
+                    c->block->offset = c->offset;
+                if (c->offset + c->block->size > s.goal)
+                    c->turn /= 2;
             }
             best = arena < best ? arena : best;
         }
@@ -7142,9 +7153,15 @@ static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
 {
     size_t n = gckpti_list_blocks(p);
     p->arena = gckpti_place(p, p->blocks, n, alignment);
-    for (size_t i = 0; i < n && !p->failed; i++)
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    if (p->arena == SIZE_MAX)
+        return gckpti_error(p->g, GCKPT_E_MEMORY,
+                            "plan: found no layout of %z live bytes that this machine can address",
+                            p->bound);
+    for (size_t i = 0; i < n; i++)
         p->versions[p->blocks[i].version].offset = p->blocks[i].offset;
-    return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
+    return GCKPT_OK;
 }
 
 /* ---- from planner to plan ---- */
