@@ -6824,13 +6824,13 @@ static gckpt_result gckpti_lifetimes(gckpti_planner *p)
 
 /* ---- step 5: offsets ----
  * Seen over the instructions, what is placed has a skyline. Its lowest level (a run of instructions
- * of one height) gets, of the blocks that live within it, the one whose turn is first; when there is
- * none, it rises to its lower neighbour and joins it: best fit on a skyline (Burke, Kendall and
+ * of one height) gets, of the blocks that live within it, the one whose turn is first; when there
+ * is none, it rises to its lower neighbour and joins it: best fit on a skyline (Burke, Kendall and
  * Whitwell 2004; for tensors Sekiyama and others 2018, "Profile-guided memory optimization for deep
- * neural networks"). The first turns go by size x lifetime. So values whose backwards go in reverse,
- * which nest, are stacked without a gap, the last to die at the bottom. While something sticks out
- * above the greatest sum of live bytes, what does moves half way to the front and all is placed
- * again (squeaky wheel: Joslin and Clements 1999); at last from two other orders.
+ * neural networks"). The first turns go by size x lifetime. So values whose backwards go in
+ * reverse, which nest, are stacked without a gap, the last to die at the bottom. While something
+ * sticks out above the greatest sum of live bytes, what does moves half way to the front and all is
+ * placed again (squeaky wheel: Joslin and Clements 1999); at last from two other orders.
  *
  * Near-linear: a block divides a level into at most three and every rise ends one, so there are at
  * most 3 n of each; the lowest is known from a tournament. The block comes from a tree whose leaves
@@ -7010,7 +7010,7 @@ static size_t gckpti_place_all(gckpti_skyline *s)
     return arena;
 }
 
-/* Turns in an order, the greatest first; ties: as in the order before, at first the last to die. */
+/* Turns in an order, the greatest first; ties: as before, in the first order the last to die. */
 static void gckpti_first_turns(gckpti_skyline *s, int order)
 {
     for (size_t i = 0; i < s->n; i++) {
@@ -7040,8 +7040,8 @@ static uint64_t gckpti_interleave(int first, int second)
     return a << 1 | b;
 }
 
-/* A skyline's memory, from the planner's scratch; the blocks in Z-order; the greatest live sum. 0: out
- * of memory. */
+/* A skyline's memory, from the planner's scratch; blocks in Z-order; the greatest live sum.
+ * 0: out of memory. */
 static int gckpti_skyline_new(gckpti_planner *p, gckpti_skyline *s, gckpti_block *blocks, size_t n,
                               size_t alignment)
 {
