@@ -4173,11 +4173,11 @@ enum {
     GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
     GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
 #ifndef GCKPT_NO_FAST
-    GCKPTI_MIXED_ROWS = 1024, /* the same in bf16 plans, which pack the chunk each time */
-    GCKPTI_LOSS_ROWS = 256    /* rows that share one pass over a chunk of w: speed only */
+    GCKPTI_LOSS_ROWS = 256,  /* rows that share one pass over a chunk of w: speed only */
+    GCKPTI_MIXED_ROWS = 1024 /* the same in bf16 plans, which pack the chunk each time */
 #else
-    GCKPTI_MIXED_ROWS = 1,
-    GCKPTI_LOSS_ROWS = 1
+    GCKPTI_LOSS_ROWS = 1,
+    GCKPTI_MIXED_ROWS = 1
 #endif
 };
 
@@ -4573,18 +4573,21 @@ static uint64_t gckpti_matmul_flops(const gckpt_call *call)
 GCKPTI_ROW(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops, GCKPT_TAKES_BF16,
            GCKPT_IN(1), GCKPT_IN(0));
 
+static gckpt_tensor *gckpti_linear_new(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
+                                       gckpt_tensor *bias, int transposed)
+{
+    gckpt_tensor *in[3] = { a, b, bias };
+    return gckpt_apply(op, in, bias ? 3 : 2, &transposed, sizeof transposed);
+}
+
 GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b)
 {
-    gckpt_tensor *in[2] = { a, b };
-    int transposed = 0;
-    return gckpt_apply(&gckpti_op_matmul, in, 2, &transposed, sizeof transposed);
+    return gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 0);
 }
 
 GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b)
 {
-    gckpt_tensor *in[2] = { a, b };
-    int transposed = 1;
-    return gckpt_apply(&gckpti_op_matmul, in, 2, &transposed, sizeof transposed);
+    return gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 1);
 }
 
 /* ---- linear: out (..,O) = x (..,I) w (I,O) + bias, or w (O,I) transposed ----
@@ -4630,17 +4633,13 @@ GCKPTI_ROW(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops, GCKPT_
 
 GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
 {
-    gckpt_tensor *in[3] = { x, w, bias };
-    int transposed = 0;
-    return gckpt_apply(&gckpti_op_linear, in, bias ? 3 : 2, &transposed, sizeof transposed);
+    return gckpti_linear_new(&gckpti_op_linear, x, w, bias, 0);
 }
 
 GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w,
                                                 gckpt_tensor *bias)
 {
-    gckpt_tensor *in[3] = { x, w, bias };
-    int transposed = 1;
-    return gckpt_apply(&gckpti_op_linear, in, bias ? 3 : 2, &transposed, sizeof transposed);
+    return gckpti_linear_new(&gckpti_op_linear, x, w, bias, 1);
 }
 
 /* ---- layernorm, rmsnorm over the last axis of size n; rmsnorm is layernorm with mean 0 ----
