@@ -1340,13 +1340,15 @@ typedef struct {
     unsigned char block[1024];
 } gckpti_sink;
 
-static void gckpti_sink_flush(gckpti_sink *k)
+static gckpt_result gckpti_sink_flush(gckpti_sink *k)
 {
     if (k->write && !k->failed && k->used && k->write(k->user, k->block, k->used) != k->used)
         k->failed = 1;
     k->used = 0;
+    return k->failed ? GCKPT_E_FILE : GCKPT_OK;
 }
 
+/* Takes n bytes; a full block goes to the callback. */
 static void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n)
 {
     const unsigned char *b = (const unsigned char *)bytes;
@@ -1381,12 +1383,6 @@ static void gckpti_print(gckpti_sink *k, const char *format, ...)
     gckpti_text_format(&t, format, args);
     va_end(args);
     gckpti_sink_put(k, line, (size_t)(t.at - line));
-}
-
-static gckpt_result gckpti_sink_close(gckpti_sink *k)
-{
-    gckpti_sink_flush(k);
-    return k->failed ? GCKPT_E_FILE : GCKPT_OK;
 }
 
 /* ---- memory: the one allocation site ---- */
@@ -4416,8 +4412,8 @@ typedef struct {
     float *c;
     uint16_t *c_bf16; /* one of the two; rows of n */
     uint32_t *words;  /* scratch of the fast kernels: call->work */
-} gckpti_mixed;
-typedef void (*gckpti_mixed_run)(const gckpt_call *call, const gckpti_mixed *t);
+} gckpti_factors;
+typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_factors *t);
 
 GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
 {
@@ -4430,7 +4426,7 @@ static float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
         gckpti_fma(gckpti_flush(gckpti_from_bf16(a)), gckpti_flush(gckpti_from_bf16(b)), c));
 }
 
-static float gckpti_mixed_start(const gckpti_mixed *t, int64_t at, int64_t j)
+static float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j)
 {
     if (t->accumulate)
         return t->c ? t->c[at] : gckpti_from_bf16(t->c_bf16[at]);
@@ -4438,7 +4434,7 @@ static float gckpti_mixed_start(const gckpti_mixed *t, int64_t at, int64_t j)
 }
 
 /* In bf16 plans: element by element. */
-static void gckpti_mixed_plain(const gckpt_call *call, const gckpti_mixed *t)
+static void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t)
 {
     (void)call;
     for (int64_t i = 0; i < t->batch * t->m; i++)
@@ -4470,26 +4466,26 @@ static gckpti_factor gckpti_turned(gckpti_factor x) /* transposed */
     return y;
 }
 
-static gckpti_mixed gckpti_mixed_of(const gckpt_call *call, int64_t batch, int64_t m, int64_t n,
-                                    int64_t k, gckpti_factor a, gckpti_factor b, float *c,
-                                    uint16_t *c_bf16)
+static gckpti_factors gckpti_factors_of(const gckpt_call *call, int64_t batch, int64_t m, int64_t n,
+                                        int64_t k, gckpti_factor a, gckpti_factor b, float *c,
+                                        uint16_t *c_bf16)
 {
-    gckpti_mixed t = { batch, m, n, k, a, b, NULL, 0, c, c_bf16, (uint32_t *)call->work };
+    gckpti_factors t = { batch, m, n, k, a, b, NULL, 0, c, c_bf16, (uint32_t *)call->work };
     return t;
 }
 
 /* c (m,n) = a b, or += */
-static void gckpti_product_to(const gckpt_call *call, gckpti_mixed_run run, int64_t m, int64_t n,
+static void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, int64_t m, int64_t n,
                               int64_t k, gckpti_factor a, gckpti_factor b, float *c, int accumulate)
 {
-    gckpti_mixed t = gckpti_mixed_of(call, 1, m, n, k, a, b, c, NULL);
+    gckpti_factors t = gckpti_factors_of(call, 1, m, n, k, a, b, c, NULL);
     t.accumulate = accumulate;
     run(call, &t);
 }
 
 /* In f32 plans. Where b's columns lie side by side, a row of c takes link after link; else (b's
  * links do, and a's) chain after chain. */
-static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_mixed *t)
+static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t)
 {
     float *c = t->c;
     (void)call;
@@ -4508,7 +4504,7 @@ static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_mixed *t)
         }
 }
 
-static gckpti_mixed_run gckpti_plain_products(const gckpt_call *call)
+static gckpti_product_run gckpti_plain_products(const gckpt_call *call)
 {
     return call->precision == GCKPT_FP32 ? gckpti_fp32_plain : gckpti_mixed_plain;
 }
@@ -4523,31 +4519,31 @@ static gckpti_factor gckpti_linear_b(const gckpt_call *call, gckpti_sizes s)
 }
 
 /* Forward of matmul and linear: out = a b + bias. */
-static void gckpti_linear_out(const gckpt_call *call, gckpti_mixed_run run)
+static void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     gckpti_factor a = gckpti_factor_of(&call->in[0], 0, s.k, 1, s.m * s.k);
-    gckpti_mixed t = gckpti_mixed_of(call, s.matrices, s.m, s.n, s.k, a, gckpti_linear_b(call, s),
-                                     call->out, call->out_bf16);
+    gckpti_factors t = gckpti_factors_of(call, s.matrices, s.m, s.n, s.k, a,
+                                         gckpti_linear_b(call, s), call->out, call->out_bf16);
     t.start = call->inputs == 3 ? call->in[2].data : NULL;
     run(call, &t);
 }
 
 /* Backward: da = g b', db = a' g, or (g' a) where b is transposed. */
-static void gckpti_linear_gradients(const gckpt_call *call, gckpti_mixed_run run)
+static void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *in = call->in;
     gckpti_factor g = { call->grad_out, call->grad_out_bf16, s.n, 1, s.m * s.n };
     gckpti_factor a = gckpti_turned(gckpti_factor_of(&in[0], 0, s.k, 1, s.m * s.k));
-    gckpti_mixed da =
-        gckpti_mixed_of(call, s.matrices, s.m, s.k, s.n, g, gckpti_turned(gckpti_linear_b(call, s)),
-                        in[0].grad, in[0].grad_bf16);
+    gckpti_factors da =
+        gckpti_factors_of(call, s.matrices, s.m, s.k, s.n, g,
+                          gckpti_turned(gckpti_linear_b(call, s)), in[0].grad, in[0].grad_bf16);
     da.accumulate = in[0].accumulate;
     if (da.c || da.c_bf16)
         run(call, &da);
-    gckpti_mixed db = gckpti_mixed_of(call, s.matrices, s.k, s.n, s.m, a, gckpti_turned(g),
-                                      in[1].grad, in[1].grad_bf16);
+    gckpti_factors db = gckpti_factors_of(call, s.matrices, s.k, s.n, s.m, a, gckpti_turned(g),
+                                          in[1].grad, in[1].grad_bf16);
     if (*(const int *)call->attributes)
         db.m = s.n, db.n = s.k, db.a = gckpti_turned(g), db.b = a;
     db.accumulate = in[1].accumulate;
@@ -5155,7 +5151,7 @@ static void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
  * there or a product; each row looks at its own (forward) or turns them into their gradient
  * (backward). This is what plain and fast kernels, in f32 and bf16 plans, differ in: */
 typedef struct {
-    gckpti_mixed_run product; /* of linear_cross_entropy */
+    gckpti_product_run product; /* of linear_cross_entropy */
     void (*each)(const gckpt_call *call, int64_t n, int64_t work,
                  void (*body)(void *context, int64_t i, int64_t worker),
                  void *context); /* body for i = 0..n-1, worth `work` multiply-adds each */
@@ -5181,7 +5177,7 @@ static void gckpti_other_classes(const float *x, float *d, int64_t n, float max,
         gckpti_put_product(&d[j], gckpti_exp((x[j] - max) - log_sum), scale, accumulate);
 }
 
-static gckpti_loss_kernels gckpti_plain_loss(gckpti_mixed_run product)
+static gckpti_loss_kernels gckpti_plain_loss(gckpti_product_run product)
 {
     gckpti_loss_kernels by = { product,           gckpti_in_turn,
                                gckpti_online,     gckpti_other_classes,
@@ -6878,6 +6874,7 @@ typedef struct {
     gckpti_keyed *keys; /* to sort, and as many to spare */
 } gckpti_skyline;
 
+/* Sets what the level that begins at x is worth in the tournament. */
 static void gckpti_set_height(gckpti_skyline *s, int x, size_t height)
 {
     s->level[x].height = height;
@@ -6979,7 +6976,8 @@ static size_t gckpti_place_all(gckpti_skyline *s)
         s->lowest[i] = s->lowest[2 * i];
     gckpti_put_level(s, 0, (int)s->length - 1, 0);
     for (size_t i = 0; i < s->n; i++) {
-        gckpti_branch b = { s->candidates[i].block->start, s->candidates[i].block->end, s->candidates[i].turn };
+        gckpti_branch b = { s->candidates[i].block->start, s->candidates[i].block->end,
+                            s->candidates[i].turn };
         s->tree[s->n + i] = b;
     }
     for (size_t i = s->n; i-- > 1;)
@@ -7038,11 +7036,27 @@ static uint64_t gckpti_interleave(int first, int second)
     return a << 1 | b;
 }
 
-/* Leaves in Z-order; the greatest live sum (`live` has length + 1 zeros). */
-static void gckpti_skyline_start(gckpti_skyline *s, gckpti_block *blocks, size_t *live)
+/* A skyline's memory, from the planner's scratch; the blocks in Z-order; the greatest live sum. 0: out
+ * of memory. */
+static int gckpti_skyline_new(gckpti_planner *p, gckpti_skyline *s, gckpti_block *blocks, size_t n,
+                              size_t alignment)
 {
-    for (size_t i = 0; i < s->n; i++) {
-        size_t size = gckpti_round_up(blocks[i].size, s->alignment);
+    memset(s, 0, sizeof *s);
+    s->n = n;
+    s->alignment = alignment;
+    s->length = 1;
+    for (size_t i = 0; i < n; i++)
+        s->length = (size_t)blocks[i].end >= s->length ? (size_t)blocks[i].end + 1 : s->length;
+    s->level = (gckpti_level *)gckpti_scratch_new(p, s->length, sizeof *s->level);
+    s->lowest = (int *)gckpti_scratch_new(p, 2 * s->length, sizeof *s->lowest);
+    s->tree = (gckpti_branch *)gckpti_scratch_new(p, 2 * n, sizeof *s->tree);
+    s->candidates = (gckpti_candidate *)gckpti_scratch_new(p, n, sizeof *s->candidates);
+    s->keys = (gckpti_keyed *)gckpti_scratch_new(p, 2 * n, sizeof *s->keys);
+    size_t *live = (size_t *)gckpti_scratch_new(p, s->length + 1, sizeof *live);
+    if (p->failed)
+        return 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t size = gckpti_round_up(blocks[i].size, alignment);
         live[blocks[i].start] += size;
         live[blocks[i].end + 1] -= size; /* wraps, and back when summed */
         s->keys[i].item = (int)i;
@@ -7052,13 +7066,14 @@ static void gckpti_skyline_start(gckpti_skyline *s, gckpti_block *blocks, size_t
         live[x + 1] += live[x];
         s->goal = live[x] > s->goal ? live[x] : s->goal;
     }
-    gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
-    for (size_t i = 0; i < s->n; i++) {
+    gckpti_sort_keys(s->keys, s->keys + n, n);
+    for (size_t i = 0; i < n; i++) {
         s->candidates[i].block = &blocks[s->keys[i].item];
         s->keys[i].item = (int)i;
         s->keys[i].key = s->length - (size_t)s->candidates[i].block->end;
     }
-    gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
+    gckpti_sort_keys(s->keys, s->keys + n, n);
+    return 1;
 }
 
 /* Gives each block an offset, so that no two that live at the same time overlap. Returns the arena;
@@ -7066,19 +7081,10 @@ static void gckpti_skyline_start(gckpti_skyline *s, gckpti_block *blocks, size_t
 static size_t gckpti_place(gckpti_planner *p, gckpti_block *blocks, size_t n, size_t alignment)
 {
     gckpti_scratch *mark = p->scratch;
-    gckpti_skyline s = { n, 1, alignment, 0, 0, NULL, NULL, NULL, NULL, NULL };
+    gckpti_skyline s;
     size_t best = n > 0 ? SIZE_MAX : 0;
-    for (size_t i = 0; i < n; i++)
-        s.length = (size_t)blocks[i].end >= s.length ? (size_t)blocks[i].end + 1 : s.length;
-    s.level = (gckpti_level *)gckpti_scratch_new(p, s.length, sizeof *s.level);
-    s.lowest = (int *)gckpti_scratch_new(p, 2 * s.length, sizeof *s.lowest);
-    s.tree = (gckpti_branch *)gckpti_scratch_new(p, 2 * n, sizeof *s.tree);
-    s.candidates = (gckpti_candidate *)gckpti_scratch_new(p, n, sizeof *s.candidates);
-    s.keys = (gckpti_keyed *)gckpti_scratch_new(p, 2 * n, sizeof *s.keys);
-    size_t *live = (size_t *)gckpti_scratch_new(p, s.length + 1, sizeof *live);
-    if (!p->failed)
-        gckpti_skyline_start(&s, blocks, live);
-    for (int order = 0; order < GCKPTI_ORDERS && best > s.goal && !p->failed; order++) {
+    int memory = gckpti_skyline_new(p, &s, blocks, n, alignment);
+    for (int order = 0; order < GCKPTI_ORDERS && best > s.goal && memory; order++) {
         size_t most = order == GCKPTI_BY_AREA ? 1 << 22 : 1 << 20; /* nodes; and rounds: */
         int rounds = order == GCKPTI_BY_AREA ? 40 : 200;
         gckpti_first_turns(&s, order);
@@ -7088,10 +7094,11 @@ static size_t gckpti_place(gckpti_planner *p, gckpti_block *blocks, size_t n, si
             if (arena == SIZE_MAX)
                 break;
             for (size_t i = 0; i < n; i++) {
+                gckpti_candidate *c = &s.candidates[i];
                 if (arena < best)
-                    s.candidates[i].block->offset = s.candidates[i].offset;
-                if (s.candidates[i].offset + s.candidates[i].block->size > s.goal)
-                    s.candidates[i].turn /= 2;
+                    c->block->offset = c->offset;
+                if (c->offset + c->block->size > s.goal)
+                    c->turn /= 2;
             }
             best = arena < best ? arena : best;
         }
@@ -7142,9 +7149,15 @@ static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
 {
     size_t n = gckpti_list_blocks(p);
     p->arena = gckpti_place(p, p->blocks, n, alignment);
-    for (size_t i = 0; i < n && !p->failed; i++)
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    if (p->arena == SIZE_MAX)
+        return gckpti_error(p->g, GCKPT_E_MEMORY,
+                            "plan: found no layout of %z live bytes that this machine can address",
+                            p->bound);
+    for (size_t i = 0; i < n; i++)
         p->versions[p->blocks[i].version].offset = p->blocks[i].offset;
-    return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
+    return GCKPT_OK;
 }
 
 /* ---- from planner to plan ---- */
@@ -10073,7 +10086,7 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
             gckpti_print(&k, plan->looped ? "-- for each micro-batch\n" : "-- batch\n");
         gckpti_print_instruction(&k, plan, x);
     }
-    return gckpti_sink_close(&k);
+    return gckpti_sink_flush(&k);
 }
 
 /* =================================================================================================
@@ -10182,7 +10195,7 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
         now += u.work;
     }
     gckpti_print(&k, "\n]}\n");
-    return gckpti_sink_close(&k);
+    return gckpti_sink_flush(&k);
 }
 
 /* ---- the frontier ---- */
@@ -10261,7 +10274,7 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
         gckpti_print_tenths(&k, "", 100 * p->recompute, " %");
         gckpti_print(&k, (int)i == marked ? " > |%s\n" : "   |%s\n", bar);
     }
-    return gckpti_sink_close(&k);
+    return gckpti_sink_flush(&k);
 }
 
 GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
@@ -10278,7 +10291,7 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
     }
     gckpti_print(&k, marked < 0 ? "],\n\"marked\":null" : "],\n\"marked\":%i", marked);
     gckpti_print(&k, ",\"complete\":%s}\n", f->complete ? "true" : "false");
-    return gckpti_sink_close(&k);
+    return gckpti_sink_flush(&k);
 }
 
 /* =================================================================================================
@@ -12542,12 +12555,11 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
         for (int slot = 0; slot < gckpti_state_slots(&store->params[i]); slot++)
             gckpti_sink_floats(&k, gckpti_array(&store->params[i], slot), p->elements);
     }
-    gckpti_sink_flush(&k);
-    if (k.failed)
-        return gckpti_error(
-            store, GCKPT_E_FILE,
-            "save: the write callback failed before byte %z; what it wrote is no complete file",
-            k.total);
+    if (gckpti_sink_flush(&k) != GCKPT_OK)
+        return gckpti_error(store, GCKPT_E_FILE,
+                            "save: the write callback failed before byte %z; "
+                            "what it wrote is no complete file",
+                            k.total);
     return gckpti_ok(store);
 }
 
@@ -13477,7 +13489,7 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     for (size_t i = 0; i < plan->life_count; i++)
         gckpti_put_number(&k, &check, plan->lives[i].offset);
     gckpti_put_number(&k, &check, check);
-    return gckpti_sink_close(&k);
+    return gckpti_sink_flush(&k);
 }
 
 typedef struct {
@@ -13640,6 +13652,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     return gckpti_check_request(g, r->terms, r->p.term_count, d);
 }
 
+/* Are the parameters trained that were when it was made? Their gradients are in the list. */
 static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
 {
     const gckpt_graph *g = r->p.g;
@@ -13921,6 +13934,7 @@ static void gckpti_c_enum(gckpti_sink *k, const gckpt_plan *p, const char *name)
     gckpti_print(k, first ? "" : "\n};\n");
 }
 
+/* The tensors, and the data of those that are constants. */
 static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
     for (size_t i = 0; i < p->node_count; i++)
@@ -13959,6 +13973,7 @@ static void gckpti_c_begin(gckpti_sink *k, const char *type, const char *name, c
 
 static void gckpti_c_end(gckpti_sink *k, size_t count) { gckpti_print(k, count ? "};\n" : ""); }
 
+/* What else is an array of structs or offsets, in the order of the plan's fields. */
 static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
     gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
@@ -14101,7 +14116,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
         gckpti_c_words_and_names(&k, plan, name);
         gckpti_c_plan(&k, plan, name);
     }
-    gckpt_result written = gckpti_sink_close(&k);
+    gckpt_result written = gckpti_sink_flush(&k);
     return good ? written : GCKPT_E_ARG;
 }
 
@@ -14327,14 +14342,14 @@ static void gckpti_each_row(const gckpt_call *call, void (*row)(const gckpt_call
     gckpti_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), row);
 }
 
-/* ---- linear, matmul ---- */
+/* ---- linear, matmul: `batch` products, each cut into pieces of c ---- */
 typedef struct {
     const gckpt_call *call;
     gckpti_product t;
     int64_t batch, a_next, b_next, c_next; /* product i begins at a + i * a_next and so on */
-    int64_t rows, cols, down, across;      /* of one piece of c; pieces */
+    int64_t rows, cols, down, across;      /* of a piece; pieces below and beside each other */
     float *pack;
-    int64_t room; /* floats of it a worker has */
+    int64_t room; /* floats of it that a worker has; 0: its stack is enough */
 } gckpti_products;
 
 #ifdef GCKPT_OPENBLAS
@@ -14379,13 +14394,13 @@ static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *pa
     gckpti_kernels_of(s->call)->product_piece(&t, i0, i1, j0, j1, pack, room);
 }
 
-static void gckpti_products_body(void *context, int64_t i, int64_t worker)
+static void gckpti_products_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_products *s = (const gckpti_products *)context;
     gckpti_products_piece(s, i, s->pack + worker * s->room, s->room);
 }
 
-static void gckpti_products_small_body(void *context, int64_t i, int64_t worker)
+static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
 {
     float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
     (void)worker;
@@ -14413,58 +14428,31 @@ static void gckpti_products_cut(gckpti_products *s)
     s->down = (t->m + s->rows - 1) / s->rows;
 }
 
-static void gckpti_products_run(gckpti_products *s)
-{
-    gckpti_products_cut(s);
-    gckpti_spread(s->call, s->batch * s->down * s->across, s->rows * s->cols * s->t.k,
-                  s->room ? gckpti_products_body : gckpti_products_small_body, s);
-}
-
-/* c (m,n) = a (m,k) b (k,n), or a is (k,m), or b (n,k), rows without gaps, `batch` times; chains
- * start at +0. pack: gckpti_product_room(m, n, k) floats a thread. */
-static gckpti_products gckpti_products_of(const gckpt_call *call, int64_t batch, int64_t m,
-                                          int64_t n, int64_t k, const float *a, int a_transposed,
-                                          const float *b, int b_transposed, float *c, float *pack)
+/* `batch` products t, the next one's a and b being a_next and b_next further on. pack:
+ * gckpti_product_room(m, n, k) floats a thread. */
+static void gckpti_products_run(const gckpt_call *call, const gckpti_product *t, int64_t batch,
+                                int64_t a_next, int64_t b_next, float *pack)
 {
     gckpti_products s;
-    gckpti_product t = { m,
-                         n,
-                         k,
-                         a,
-                         a_transposed ? 1 : k,
-                         a_transposed ? m : 1,
-                         b,
-                         b_transposed ? 1 : n,
-                         b_transposed ? k : 1,
-                         NULL,
-                         0,
-                         c,
-                         n };
     memset(&s, 0, sizeof s);
-    s.call = call, s.t = t, s.batch = batch;
-    s.a_next = m * k, s.b_next = n * k, s.c_next = m * n;
-    s.pack = pack, s.room = gckpti_product_room(m, n, k);
-    return s;
+    s.call = call, s.t = *t, s.batch = batch;
+    s.a_next = a_next, s.b_next = b_next, s.c_next = t->m * t->c_row;
+    s.pack = pack, s.room = gckpti_product_room(t->m, t->n, t->k);
+    gckpti_products_cut(&s);
+    gckpti_spread(call, batch * s.down * s.across, s.rows * s.cols * t->k,
+                  s.room ? gckpti_products_item : gckpti_products_small_item, &s);
 }
 
-/* The product of a gradient: chains start at what c holds when they accumulate. */
-static void gckpti_products_gradient(gckpti_products s, int accumulate)
+/* What gckpti_fp32_plain does. */
+static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_factors *f)
 {
-    s.t.from = accumulate ? s.t.c : NULL;
-    s.t.from_row = s.t.c_row;
-    gckpti_products_run(&s);
-}
-
-/* A product of an f32 plan, as ops say it. */
-static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_mixed *t)
-{
-    gckpti_products s = gckpti_products_of(call, t->batch, t->m, t->n, t->k, t->a.f32, 0, t->b.f32,
-                                           0, t->c, (float *)(void *)t->words);
-    s.t.a_row = t->a.row, s.t.a_step = t->a.step;
-    s.t.b_col = t->b.row, s.t.b_step = t->b.step;
-    s.t.from = t->accumulate ? t->c : t->start;
-    s.t.from_row = t->accumulate ? t->n : 0;
-    gckpti_products_run(&s);
+    const gckpti_factor *a = &f->a, *b = &f->b;
+    const float *from = f->accumulate ? f->c : f->start;
+    int64_t from_row = f->accumulate ? f->n : 0;
+    gckpti_product t = { f->m,    f->n,   f->k, a->f32,   a->row, a->step, b->f32,
+                         b->step, b->row, from, from_row, f->c,   f->n };
+    void *pack = f->words;
+    gckpti_products_run(call, &t, f->batch, f->a.next, f->b.next, (float *)pack);
 }
 
 /* ---- products of bf16 plans: b is packed for all, then an item is up to 32 rows and 288 columns
@@ -14472,7 +14460,7 @@ static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_mixed *t)
 enum { GCKPTI_MIXED_LINKS = 256, GCKPTI_MIXED_COLS = 288, GCKPTI_MIXED_DOWN = 32 };
 typedef struct {
     const gckpti_mixed_kernels *kernels;
-    const gckpti_mixed *t;
+    const gckpti_factors *t;
     int64_t words, packs; /* of b, a matrix; items to pack them */
     int64_t cols, across, down;
 } gckpti_mixed_job;
@@ -14481,7 +14469,7 @@ typedef struct {
 static void gckpti_mixed_pack_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_mixed_job *s = (const gckpti_mixed_job *)context;
-    const gckpti_mixed *t = s->t;
+    const gckpti_factors *t = s->t;
     int64_t matrix = i / s->packs, at = i % s->packs, pairs = (t->k + 1) / 2;
     int64_t j0 = t->b.row == 1 ? 0 : at * GCKPTI_PANEL, p = t->b.row == 1 ? 16 * at : 0;
     int64_t j1 = t->b.row == 1 ? t->n : j0 + gckpti_part(t->n - j0, GCKPTI_PANEL);
@@ -14499,7 +14487,7 @@ static void gckpti_mixed_pack_item(void *context, int64_t i, int64_t worker)
 static void gckpti_mixed_rest(const gckpti_mixed_job *s, int64_t at, int64_t j, int64_t n,
                               float *rest, int end)
 {
-    const gckpti_mixed *t = s->t;
+    const gckpti_factors *t = s->t;
     size_t bytes = (size_t)n * sizeof *rest;
     if (end && t->c)
         memcpy(t->c + at, rest, bytes);
@@ -14516,7 +14504,7 @@ static void gckpti_mixed_rest(const gckpti_mixed_job *s, int64_t at, int64_t j, 
 static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
 {
     const gckpti_mixed_job *s = (const gckpti_mixed_job *)context;
-    const gckpti_mixed *t = s->t;
+    const gckpti_factors *t = s->t;
     uint32_t strips[GCKPTI_MIXED_DOWN * GCKPTI_MIXED_LINKS / 2 + 16];
     float rest[GCKPTI_MIXED_DOWN * GCKPTI_MIXED_COLS];
     int64_t matrix = item / (s->down * s->across), i = item % s->down * GCKPTI_MIXED_DOWN;
@@ -14543,7 +14531,7 @@ static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
         gckpti_mixed_rest(s, at + r * t->n, j0, cols, rest + r * wide, 1);
 }
 
-static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_mixed *t)
+static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t)
 {
     gckpti_mixed_job s = {
         gckpti_kernels_of(call)->mixed, t, gckpti_words(t->n, t->k), 0, 0, 0, 0
@@ -14563,46 +14551,21 @@ static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_mixed *t)
                   gckpti_mixed_item, &s);
 }
 
-static void gckpti_fast_linear_forward(const gckpt_call *call)
+static gckpti_product_run gckpti_fast_products(const gckpt_call *call)
 {
-    gckpti_sizes s = gckpti_matmul_sizes(call);
-    if (call->precision != GCKPT_FP32) {
-        gckpti_linear_out(call, gckpti_mixed_fast);
-        return;
-    }
-    int transposed = *(const int *)call->attributes;
-    gckpti_products t =
-        gckpti_products_of(call, s.matrices, s.m, s.n, s.k, call->in[0].data, 0, call->in[1].data,
-                           transposed, call->out, (float *)call->work);
-    t.t.from = call->inputs == 3 ? call->in[2].data : NULL;
-    gckpti_products_run(&t);
+    return call->precision == GCKPT_FP32 ? gckpti_fp32_fast : gckpti_mixed_fast;
 }
 
-static void gckpti_fast_matmul_forward(const gckpt_call *call) { gckpti_fast_linear_forward(call); }
+static void gckpti_fast_matmul_forward(const gckpt_call *call)
+{
+    gckpti_linear_out(call, gckpti_fast_products(call));
+}
+
+static void gckpti_fast_linear_forward(const gckpt_call *call) { gckpti_fast_matmul_forward(call); }
 
 static void gckpti_fast_matmul_backward(const gckpt_call *call)
 {
-    gckpti_sizes s = gckpti_matmul_sizes(call);
-    if (call->precision != GCKPT_FP32) {
-        gckpti_linear_gradients(call, gckpti_mixed_fast);
-        return;
-    }
-    const gckpt_arg *a = &call->in[0], *b = &call->in[1];
-    const float *g = call->grad_out;
-    float *pack = (float *)call->work;
-    int transposed = *(const int *)call->attributes;
-    if (a->grad)
-        gckpti_products_gradient(gckpti_products_of(call, s.matrices, s.m, s.k, s.n, g, 0, b->data,
-                                                    !transposed, a->grad, pack),
-                                 a->accumulate);
-    if (b->grad && transposed)
-        gckpti_products_gradient(
-            gckpti_products_of(call, s.matrices, s.n, s.k, s.m, g, 1, a->data, 0, b->grad, pack),
-            b->accumulate);
-    else if (b->grad)
-        gckpti_products_gradient(
-            gckpti_products_of(call, s.matrices, s.k, s.n, s.m, a->data, 1, g, 0, b->grad, pack),
-            b->accumulate);
+    gckpti_linear_gradients(call, gckpti_fast_products(call));
 }
 
 /* ---- elementwise ops: an item is a piece of 4096 elements, which is a shorter call ---- */
@@ -14903,12 +14866,8 @@ static void gckpti_fast_attention_backward(const gckpt_call *call)
 static gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_loss_kernels by = { call->precision == GCKPT_FP32 ? gckpti_fp32_fast : gckpti_mixed_fast,
-                               gckpti_spread,
-                               k->online,
-                               k->classes_backward,
-                               k->mixed->widen,
-                               k->mixed->narrow };
+    gckpti_loss_kernels by = { gckpti_fast_products(call), gckpti_spread,   k->online,
+                               k->classes_backward,        k->mixed->widen, k->mixed->narrow };
     return by;
 }
 
@@ -14989,6 +14948,27 @@ static int gckpti_mixed_agrees(const gckpti_mixed_kernels *kernels)
     return same;
 }
 
+/* A product whose rows, columns and links go past the edge of a tile, b transposed. */
+static int gckpti_products_agree(const gckpti_kernels *kernels)
+{
+    enum { M = 9, N = 49, K = 17 };
+    float a[M * K], b[N * K], c[M * N], pack[16 * (GCKPTI_PANEL + GCKPTI_STRIP)];
+    const gckpti_product t = { M, N, K, a, K, 1, b, 1, K, b, 0, c, N };
+    int same = 1;
+    for (int i = 0; i < N * K; i++) {
+        b[i] = (float)(i * 29 % 31 - 15) / 9.0f;
+        a[i % (M * K)] = (float)(i * 37 % 23 - 11) / 7.0f;
+    }
+    kernels->product_piece(&t, 0, M, 0, N, pack, sizeof pack / sizeof *pack);
+    for (int i = 0; i < M; i++) {
+        float row[N];
+        memcpy(row, b, sizeof row);
+        gckpti_chains(a + i * K, b, K, N, K, row);
+        same = same && !memcmp(row, c + i * N, sizeof row);
+    }
+    return same;
+}
+
 /* Options that let a compiler change arithmetic without telling (clang's -freciprocal-math) would
  * show here: then the plain kernels run. */
 static int gckpti_kernels_agree(const gckpti_kernels *kernels)
@@ -15022,8 +15002,8 @@ static int gckpti_kernels_agree(const gckpti_kernels *kernels)
     gckpti_plain_adamw(plain[0], x, plain[1], plain[2], N, &a);
     squares[0] = kernels->square_sum(x, N);
     squares[1] = gckpti_dot(x, x, N);
-    return same && gckpti_mixed_agrees(kernels->mixed) && !memcmp(fast, plain, sizeof fast) &&
-           !memcmp(squares, squares + 1, sizeof *squares);
+    return same && gckpti_products_agree(kernels) && gckpti_mixed_agrees(kernels->mixed) &&
+           !memcmp(fast, plain, sizeof fast) && !memcmp(squares, squares + 1, sizeof *squares);
 }
 
 /* The kernels of an instruction set, if this processor has it; NULL: the plain ones. */
@@ -15043,7 +15023,8 @@ static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
         kernels = &gckpti_kernels_avx2;
     if (isa == GCKPT_ISA_AVX512 && __builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && gckpti_kernels_for(GCKPT_ISA_AVX2)) {
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2") &&
+        __builtin_cpu_supports("fma")) {
         kernels = &gckpti_kernels_avx512;
 #if GCKPTI_BF16
         if (__builtin_cpu_supports("avx512bf16") && gckpti_kernels_agree(&gckpti_kernels_bf16))
@@ -15120,11 +15101,10 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
         t.c_row = desc->c_col, t.c_col = 1;
     }
     if (call->kernels && t.c_col == 1) {
-        gckpti_products s = gckpti_products_of(call, 1, t.m, t.n, t.k, t.a, 0, t.b, 0, t.c,
-                                               (float *)t.work);
-        s.t.a_row = t.a_row, s.t.a_step = t.a_col, s.t.b_step = t.b_row, s.t.b_col = t.b_col;
-        s.t.c_row = t.c_row;
-        gckpti_products_gradient(s, t.accumulate);
+        gckpti_product p = { t.m,     t.n, t.k,     t.a,     t.a_row,
+                             t.a_col, t.b, t.b_row, t.b_col, t.accumulate ? t.c : NULL,
+                             t.c_row, t.c, t.c_row };
+        gckpti_products_run(call, &p, 1, 0, 0, (float *)t.work);
         return;
     }
 #endif
@@ -15993,12 +15973,13 @@ GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x)
 static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
 {
     const float *x = call->in[0].data, *y = call->in[kind < GCKPTI_ADD ? 0 : 1].data;
+    float *out = call->out;
     int64_t n = gckpti_elements(&call->shape);
 #define GCKPTI_KIND(k)                                                                             \
     case k:                                                                                        \
         for (int64_t j = 0; j < n; j += W) {                                                       \
             FLOATS u = V(load_n)(x + j, n - j), v = k < GCKPTI_ADD ? u : V(load_n)(y + j, n - j);  \
-            V(store_n)(call->out + j, V(value)(k, u, v), n - j);                                   \
+            V(store_n)(out + j, V(value)(k, u, v), n - j);                                         \
         }                                                                                          \
         break;
     switch (kind) {
@@ -16031,11 +16012,12 @@ static GCKPTI_TARGET void V(slopes)(const gckpt_call *call, int kind, int i)
     const float *g = call->grad_out;
     float *d = call->in[i].grad;
     int64_t n = gckpti_elements(&call->shape);
+    int accumulate = call->in[i].accumulate;
 #define GCKPTI_KIND(k)                                                                             \
     case k:                                                                                        \
         for (int64_t j = 0; j < n; j += W)                                                         \
             V(put_slope)(k, d + j, V(load_n)(g + j, n - j), V(load_n)(x + j, n - j),               \
-                         call->in[i].accumulate, n - j);                                           \
+                         accumulate, n - j);                                                       \
         break;
     switch (kind) {
         GCKPTI_EACH_CURVE(GCKPTI_KIND)
@@ -16070,10 +16052,10 @@ static GCKPTI_TARGET void V(softmax_backward)(const gckpt_call *call, int64_t r)
     int64_t n = gckpti_last(&call->shape);
     const float *y = call->out + r * n, *g = call->grad_out + r * n;
     float *d = call->in[0].grad + r * n;
+    int accumulate = call->in[0].accumulate;
     const FLOATS dot = V(set1)(V(dot)(g, y, n));
     for (int64_t j = 0; j < n; j += W)
-        V(put)(d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot,
-               call->in[0].accumulate, n - j);
+        V(put)(d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot, accumulate, n - j);
 }
 
 static GCKPTI_TARGET void V(norm_forward)(const gckpt_call *call, int64_t r)
