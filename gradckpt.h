@@ -2017,6 +2017,14 @@ GCKPTI_INLINE float gckpti_exp_scale(float p, float r, uint32_t n)
     return gckpti_mul(gckpti_fma(r * s, p, s), gckpti_float((n + 254u - half) << 23));
 }
 
+/* Five more steps of Horner's: p z^5 + c[4] z^4 + ... + c[0]. */
+GCKPTI_INLINE float gckpti_horner(float p, float z, const float *c)
+{
+    p = gckpti_fma(gckpti_fma(p, z, c[4]), z, c[3]);
+    p = gckpti_fma(gckpti_fma(p, z, c[2]), z, c[1]);
+    return gckpti_fma(p, z, c[0]);
+}
+
 GCKPTI_INLINE float gckpti_exp(float x)
 {
     uint32_t n;
@@ -2033,10 +2041,7 @@ GCKPTI_INLINE float gckpti_tanh(float x)
     const float *c = gckpti_tanh_c;
     uint32_t n, sign = gckpti_bits(x) & 0x80000000u;
     float a = gckpti_float(gckpti_bits(x) ^ sign), z = a * a;
-    float p = gckpti_fma(c[6], z, c[5]);
-    p = gckpti_fma(gckpti_fma(p, z, c[4]), z, c[3]);
-    p = gckpti_fma(gckpti_fma(p, z, c[2]), z, c[1]);
-    p = gckpti_fma(p, z, c[0]);
+    float p = gckpti_horner(gckpti_fma(c[6], z, c[5]), z, c);
     float small = gckpti_fma(a * z, p, a);
     float r, b = a + a;
     b = b > GCKPTI_TANH_MAX ? GCKPTI_TANH_MAX : b;
@@ -2052,16 +2057,10 @@ GCKPTI_INLINE float gckpti_erf(float x)
     const float *c = gckpti_erf_c, *d = gckpti_erfc_c;
     uint32_t n, sign = gckpti_bits(x) & 0x80000000u;
     float a = gckpti_float(gckpti_bits(x) ^ sign), z = a * a;
-    float p = gckpti_fma(c[6], z, c[5]);
-    p = gckpti_fma(gckpti_fma(p, z, c[4]), z, c[3]);
-    p = gckpti_fma(gckpti_fma(p, z, c[2]), z, c[1]);
-    p = gckpti_fma(p, z, c[0]);
+    float p = gckpti_horner(gckpti_fma(c[6], z, c[5]), z, c);
     float small = gckpti_fma(a, p, a);
     float r, b = a > GCKPTI_ERF_MAX ? GCKPTI_ERF_MAX : a;
-    float u = gckpti_fma(d[6], b, d[5]);
-    u = gckpti_fma(gckpti_fma(u, b, d[4]), b, d[3]);
-    u = gckpti_fma(gckpti_fma(u, b, d[2]), b, d[1]);
-    u = gckpti_fma(u, b, d[0]);
+    float u = gckpti_horner(gckpti_fma(d[6], b, d[5]), b, d);
     p = gckpti_exp_reduce(gckpti_mul(u, -b), &r, &n);
     float s = gckpti_float((n + 127u) << 23);
     float large = gckpti_fma(-r * s, p, 1.0f - s);
@@ -2087,11 +2086,8 @@ GCKPTI_INLINE float gckpti_log(float x)
 {
     const float *c = gckpti_log_c;
     float n, f = gckpti_split(x, &n) - 1.0f, f2 = f * f;
-    float p = gckpti_fma(c[8], f, c[7]);
-    p = gckpti_fma(gckpti_fma(p, f, c[6]), f, c[5]);
-    p = gckpti_fma(gckpti_fma(p, f, c[4]), f, c[3]);
-    p = gckpti_fma(gckpti_fma(p, f, c[2]), f, c[1]);
-    p = gckpti_fma(p, f, c[0]);
+    float p = gckpti_fma(gckpti_fma(c[8], f, c[7]), f, c[6]);
+    p = gckpti_horner(gckpti_fma(p, f, c[5]), f, c);
     float high = gckpti_fma(n, 0.693359375f, f);
     float low = f - (high - n * 0.693359375f); /* what the line above rounded away */
     low = gckpti_fma(-0.5f, f2, gckpti_fma(n, -2.12194440e-4f, low));
