@@ -876,14 +876,14 @@ typedef struct {
 enum { GCKPT_UPDATE_BLOCK = 4096 };
 typedef struct {
     int64_t elements;
-    float *gradient;     /* the first accumulator */
-    const void *base;    /* further ones: at base + more[i] bytes; `more` is the host's */
+    float *gradient;  /* the first accumulator */
+    const void *base; /* further ones: at base + more[i] bytes; `more` is the host's */
     const size_t *more;
-    int adds;            /* so many of them */
-    float count;         /* to divide by; 0: they are divided */
-    int keep;            /* the divided gradient is read later */
-    float *squares;      /* square sums, by block; NULL: not wanted */
-    int update;          /* 0: no; the values and state below are not touched */
+    int adds;       /* so many of them */
+    float count;    /* to divide by; 0: they are divided */
+    int keep;       /* the divided gradient is read later */
+    float *squares; /* square sums, by block; NULL: not wanted */
+    int update;     /* 0: no; the values and state below are not touched */
     gckpt_optimiser optimiser;
     float *values, *state[4];
     float momentum;
@@ -891,11 +891,11 @@ typedef struct {
 } gckpt_pass;
 
 struct gckpt_backend {
-    const char *name;  /* a plan that was made for it runs on backends of this name only */
-    void *context;     /* for the functions; kernels find it in call->backend */
-    int own_memory;    /* 1: memory the host cannot use. Then all functions but workspace are
+    const char *name; /* a plan that was made for it runs on backends of this name only */
+    void *context;    /* for the functions; kernels find it in call->backend */
+    int own_memory;   /* 1: memory the host cannot use. Then all functions but workspace are
                           needed; else those that are NULL are the plain ones of the processor */
-    int keeps;         /* 1: update leaves the divided gradient in place whether asked or not */
+    int keeps;        /* 1: update leaves the divided gradient in place whether asked or not */
     void *(*get)(void *context, size_t bytes, size_t alignment); /* NULL: there is none */
     void (*release)(void *context, void *memory, size_t bytes);
     void (*copy_in)(void *context, void *to, const void *host, size_t bytes);
@@ -907,7 +907,7 @@ struct gckpt_backend {
      * memory of its own on copies (slow). */
     gckpt_kernel (*find)(void *context, const gckpt_op *op, gckpt_kind kind);
     /* Between ops. call: threads, seed, step, row, rows, precision, backend; no inputs. */
-    void (*fill)(const gckpt_call *call, void *to, uint32_t word, int64_t n); /* n times */
+    void (*fill)(const gckpt_call *call, void *to, uint32_t word, int64_t n);     /* n times */
     void (*add)(const gckpt_call *call, float *to, const float *from, int64_t n); /* to += from */
     void (*convert)(const gckpt_call *call, const gckpt_conversion *conversion);
     void (*update)(const gckpt_call *call, const gckpt_pass *pass);
@@ -11582,13 +11582,13 @@ struct gckpt_exec {
     gckpti_exec_param *params;
     gckpti_exec_input *inputs;
     gckpti_exec_term *terms;
-    uint64_t *hashes;        /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
-    unsigned char *copies;   /* desc.copy_feeds: of all rows of the inputs that are fed */
+    uint64_t *hashes;      /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
+    unsigned char *copies; /* desc.copy_feeds: of all rows of the inputs that are fed */
     size_t copies_size;
-    unsigned char *stage;    /* own memory: what the host looks at; then the picks */
+    unsigned char *stage; /* own memory: what the host looks at; then the picks */
     size_t stage_size, picks_size;
-    gckpti_loss *losses;     /* by term */
-    float *squares;          /* square sums by block, of all parameters */
+    gckpti_loss *losses; /* by term */
+    float *squares;      /* square sums by block, of all parameters */
     size_t square_count;
     /* this step */
     int state;
@@ -11599,10 +11599,10 @@ struct gckpt_exec {
     int pc;
     int64_t row, row_end, feed_row; /* this micro-batch; end of the rows fed; the feeds' first */
     int accumulators_cleared;
-    int streamed;  /* rows stream in: nothing is known of those to come */
-    int settled;   /* what the losses counted is known */
-    int updating;  /* a parameter was changed, or the sums were divided */
-    int keeps;     /* divided gradients are written back: they are read, or the backend does so */
+    int streamed; /* rows stream in: nothing is known of those to come */
+    int settled;  /* what the losses counted is known */
+    int updating; /* a parameter was changed, or the sums were divided */
+    int keeps;    /* divided gradients are written back: they are read, or the backend does so */
     size_t next_death; /* of plan->lives */
     int painted_steps; /* GCKPT_DEBUG_MEASURE */
     size_t touched;
@@ -11714,8 +11714,8 @@ static void gckpti_cpu_convert_item(void *context, int64_t item)
             c->x[i] = c->kind == GCKPT_WIDEN ? wide : wide + c->x[i];
             continue;
         }
-        uint16_t half = by_chance ? gckpti_round_by_chance(s, i, i == first, word)
-                                  : gckpti_to_bf16(c->x[i]);
+        uint16_t half =
+            by_chance ? gckpti_round_by_chance(s, i, i == first, word) : gckpti_to_bf16(c->x[i]);
         if (c->kind == GCKPT_NARROW)
             c->to[i] = half;
         else
@@ -11838,11 +11838,22 @@ static const char *gckpti_cpu_finish(void *context)
     return NULL;
 }
 
-static const gckpt_backend gckpti_backend_plain = {
-    "plain",         NULL, 0,    1,    NULL,            NULL,           gckpti_cpu_copy,
-    gckpti_cpu_copy, gckpti_cpu_copy, NULL, NULL, gckpti_cpu_fill, gckpti_cpu_add, gckpti_cpu_convert,
-    gckpti_plain_update, gckpti_cpu_finish
-};
+static const gckpt_backend gckpti_backend_plain = { "plain",
+                                                    NULL,
+                                                    0,
+                                                    1,
+                                                    NULL,
+                                                    NULL,
+                                                    gckpti_cpu_copy,
+                                                    gckpti_cpu_copy,
+                                                    gckpti_cpu_copy,
+                                                    NULL,
+                                                    NULL,
+                                                    gckpti_cpu_fill,
+                                                    gckpti_cpu_add,
+                                                    gckpti_cpu_convert,
+                                                    gckpti_plain_update,
+                                                    gckpti_cpu_finish };
 
 /* ---- making one ---- */
 static void gckpti_give(gckpt_exec *e, void *memory, size_t bytes)
@@ -12467,8 +12478,8 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     e->keeps = e->backend.keeps || plan->optimiser == GCKPT_OWN_OPTIMISER;
     for (size_t i = 0; i < plan->pick_count; i++)
         e->keeps = e->keeps || plan->picks[i].gradient;
-    e->team = plan->threads > 1 && !e->backend.own_memory && gckpti_worth_a_team(e) ? plan->threads
-                                                                                    : 1;
+    e->team =
+        plan->threads > 1 && !e->backend.own_memory && gckpti_worth_a_team(e) ? plan->threads : 1;
     gckpti_ok(store);
     return e;
 }
@@ -12999,8 +13010,8 @@ static void gckpti_total_norm(gckpt_exec *e)
     double sum = 0;
     for (size_t i = 0; i < p->param_count; i++) {
         size_t param = (size_t)e->params[i].nth, first = e->params[param].square;
-        size_t n = ((size_t)p->params[param].elements + GCKPT_UPDATE_BLOCK - 1) /
-                   GCKPT_UPDATE_BLOCK;
+        size_t n =
+            ((size_t)p->params[param].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
         double own = 0;
         for (size_t b = 0; b < n && p->params[param].trained; b++)
             own += (double)squares[first + b];
@@ -13443,12 +13454,10 @@ static int gckpti_cancelled(gckpt_exec *e, const gckpti_ins *ins)
     const gckpt_plan *p = e->plan;
     if (!e->desc.progress)
         return 0;
-    gckpt_progress progress = { e->pc,
-                                (int)p->length,
-                                e->row,
-                                e->row_end,
-                                (gckpt_kind)ins->kind,
-                                gckpti_node_name(p, gckpti_ins_tensor(p, ins)) };
+    gckpt_progress progress = {
+        e->pc,      (int)p->length,        e->row,
+        e->row_end, (gckpt_kind)ins->kind, gckpti_node_name(p, gckpti_ins_tensor(p, ins))
+    };
     return e->desc.progress(e->desc.user, &progress) && !e->updating;
 }
 
@@ -17112,11 +17121,22 @@ static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
     gckpti_cpu_pass(call, &s, gckpti_fast_update_item);
 }
 
-static const gckpt_backend gckpti_backend_fast = {
-    "fast",          NULL, 0,    0,    NULL,            NULL,           gckpti_cpu_copy,
-    gckpti_cpu_copy, gckpti_cpu_copy, NULL, gckpti_fast_find, gckpti_cpu_fill, gckpti_cpu_add, gckpti_fast_convert,
-    gckpti_fast_update, gckpti_cpu_finish
-};
+static const gckpt_backend gckpti_backend_fast = { "fast",
+                                                   NULL,
+                                                   0,
+                                                   0,
+                                                   NULL,
+                                                   NULL,
+                                                   gckpti_cpu_copy,
+                                                   gckpti_cpu_copy,
+                                                   gckpti_cpu_copy,
+                                                   NULL,
+                                                   gckpti_fast_find,
+                                                   gckpti_cpu_fill,
+                                                   gckpti_cpu_add,
+                                                   gckpti_fast_convert,
+                                                   gckpti_fast_update,
+                                                   gckpti_cpu_finish };
 #endif /* GCKPTI_HAS_FAST */
 
 static const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels)
