@@ -119,7 +119,7 @@ build/options: always | build
 build/gradckpt.o: tests/compile/implementation.c gradckpt.h build/options
 	$(COMPILE) -c -o $@ $<
 
-$(EXAMPLES): build/%: examples/%.c examples/plot.h build/gradckpt.o
+$(EXAMPLES): build/%: examples/%.c $(wildcard examples/*.h) build/gradckpt.o
 	$(LINKED) -o $@ $< build/gradckpt.o $(BLAS_LIBS)
 
 $(TESTS): build/%: tests/%.c $(wildcard tests/*.h tests/golden/*.h) gradckpt.h build/options
@@ -128,10 +128,11 @@ $(TESTS): build/%: tests/%.c $(wildcard tests/*.h tests/golden/*.h) gradckpt.h b
 $(TESTS): LIBS = -lm
 $(filter-out $(INSIDE),$(TESTS)): build/gradckpt.o
 build/test_ops: tests/ref.c
+build/test_frontier build/test_timeline: examples/pictures.h
 build/test_threads: LIBS = -lm -pthread
 build/test_kernels: OWN = $(COMPILE) -DGCKPT_STATIC
 # What these ask is answered before any kernel runs, and soon: most of their time is the compiler's.
-ABOVE = build/test_refusals build/test_resume build/test_table build/test_timeline build/test_values
+ABOVE = build/test_refusals build/test_resume build/test_rows build/test_table build/test_timeline build/test_values
 $(ABOVE): OWN = $(subst -O2,-O0,$(COMPILE)) -DGCKPT_STATIC -DGCKPT_NO_FAST
 
 $(TESTS:=.log): build/%.log: build/%
@@ -140,7 +141,7 @@ $(SCRIPTS:=.log): build/%.log: tests/%.sh $(EXAMPLES)
 	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o $(BLAS_LIBS)' sh $< > $@ 2>&1; \
 	    echo "exit status $$?" >> $@
 
-build/accuracy build/bench build/depth build/predict build/threads: build/%: tests/bench/%.c tests/bench/model.h examples/plot.h gradckpt.h build/options
+build/accuracy build/bench build/depth build/predict build/threads: build/%: tests/bench/%.c tests/bench/model.h $(wildcard examples/*.h) gradckpt.h build/options
 	$(COMPILE) -Iexamples -o $@ $< $(BLAS_LIBS) -lm
 
 build/bench: tests/bench/peak.h

@@ -602,6 +602,9 @@ typedef struct {
     unsigned flags;
     void (*forward_fast)(const gckpt_call *call); /* same bits, or NULL */
     void (*backward_fast)(const gckpt_call *call);
+    /* Of the backward, in[i].grad being NULL or not as in the backward itself (where it points is
+     * not to be read). NULL: the forward's flops, once for one gradient, twice for more. */
+    uint64_t (*flops_backward)(const gckpt_call *call);
 } gckpt_op;
 /* Adds a node. Inputs must be of one graph; in[i] NULL ends in NULL. Attributes are copied. Plans
  * are saved and printed with attributes as 4-byte words: for that, let them consist of int,
@@ -611,6 +614,43 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
                                     const void *attributes, size_t attribute_bytes);
 /* *sum += x, with *low (NULL: plainly) to make up for rounding (Kahan 1965). */
 GCKPT_API void gckpt_sum_add(float *sum, float *low, float x);
+/* ---- What the built-in kernels are made of, for a user's: the same bits and means on every
+ * executor, be it one with threads and vector kernels or a plain one. docs/user-ops.md writes a
+ * convolution with them. ----
+ *
+ * Calls item(context, i, worker) for each i of 0..items-1, once, in any order, on up to
+ * call->threads threads, and returns when all are done. Items may be under way at the same time:
+ * none may write what another one reads or writes. `worker`, 0..call->threads-1, differs for those
+ * under way, so that scratch may have a part for each (let shape() ask for call->threads parts).
+ * work: multiply-adds an item is worth, about; where all of them are worth little, no thread is
+ * woken. An item that wants gckpt_parallel or gckpt_product itself passes them a copy of the call
+ * whose threads are 1. */
+GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t work,
+                              void (*item)(void *context, int64_t i, int64_t worker),
+                              void *context);
+/* a * b + c, rounded once (manual, 5a): a function call, and a slow one where the processor or the
+ * compiler's target has no such instruction. For many, see below. */
+GCKPT_API float gckpt_fma(float a, float b, float c);
+/* x[0] y[0] + x[1] y[1] + ..., in 32 lanes (manual, 5d). */
+GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y, int64_t n);
+/* C (m,n) = A (m,k) B (k,n): each element is one chain of fma over k ascending (manual, 5c), from
+ * what C holds (accumulate) or +0. Strides count elements, are any numbers, and transpose for free:
+ * A(i,p) = a[i * a_row + p * a_col]. Fast: c_col or c_row 1 and C apart from A and B; fastest: one
+ * stride of each of the three is 1. */
+typedef struct {
+    int64_t m, n, k;
+    const float *a;
+    int64_t a_row, a_col;
+    const float *b;
+    int64_t b_row, b_col;
+    float *c;
+    int64_t c_row, c_col;
+    int accumulate;
+    void *work; /* scratch of gckpt_product_work bytes; may be part of call->work */
+} gckpt_product_desc;
+GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc);
+/* For shape(): bytes of scratch for a product of these sizes, or smaller ones; 0 for small ones. */
+GCKPT_API size_t gckpt_product_work(const gckpt_call *call, int64_t m, int64_t n, int64_t k);
 /* For shape(): records an error and returns it. %s text, %i int, %I int64_t, %u uint64_t, %z
  * size_t, %g double, %S const gckpt_shape *, %T const gckpt_tensor *. */
 GCKPT_API gckpt_result gckpt_fail(gckpt_call *call, gckpt_result result, const char *format, ...);
@@ -715,15 +755,25 @@ GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
  * + *update) seconds: see gckpt_calibrate. */
 GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan);
 GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);    /* of a micro-batch */
+GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan);   /* of a step, at most */
 GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan); /* 1: updates in the backward */
 GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan); /* what AUTO chose */
+GCKPT_API const char *gckpt_mode_name(gckpt_mode mode);       /* "store-all" */
 GCKPT_API int gckpt_plan_length(const gckpt_plan *plan);      /* instructions */
 GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out);
+/* What instruction i takes. */
+typedef struct {
+    uint64_t work; /* gckpt_cost; 0 for an update */
+    size_t live;   /* bytes of the arena that are in use while it runs */
+    int again;     /* 1: a forward that has run before, a recompute */
+    int once;      /* 1: runs once a step; 0: for each micro-batch */
+} gckpt_usage;
+GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out);
 /* 1 when every split of the batch gives the same bits; else 0, and *op names the tensor that mixes
  * rows. */
 GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op);
 /* What the step arena holds: buffers, by the instruction they end with. Those live at an
- * instruction add up to the live bytes of gckpt_plan_print; no two live ones overlap. */
+ * instruction add up to its live bytes (gckpt_plan_usage); no two live ones overlap. */
 typedef enum {
     GCKPT_BUFFER_VALUE,
     GCKPT_BUFFER_AUX,                /* what a forward keeps for its backward */
@@ -741,12 +791,11 @@ GCKPT_API int gckpt_plan_buffers(const gckpt_plan *plan); /* how many */
 GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out);
 /* Of the tensor with this id: its name, else its op's; "" when it has neither. The plan's. */
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
-/* Prints header, then every instruction with what it writes and the live bytes. */
+/* of its op; "" when it has none */
+GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id);
+/* Prints header, then every instruction with what it writes and the live bytes. (Plans and
+ * frontiers are drawn by examples/pictures.h.) E_FILE, here and below: the callback failed. */
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user);
-/* Draws the step as SVG: which phase runs when, live bytes over the instructions, the arena with
- * all buffers, what makes the peak. Any size of plan; beyond 860 instructions several share a
- * column. */
-GCKPT_API gckpt_result gckpt_plan_svg(const gckpt_plan *plan, gckpt_write_fn write, void *user);
 /* Writes a micro-batch as Chrome trace events (chrome://tracing, ui.perfetto.dev): a bar for each
  * instruction, a nanosecond a unit of work (gckpt_cost), and live bytes by kind. */
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user);
@@ -825,15 +874,11 @@ GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *frontier);
  * gckpt_plan_new makes with GCKPT_OPTIMAL and that budget. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
-/* The frontier as text (at most 80 columns, about 20 rows), as SVG, and as JSON: an object with
- * points (gckpt_point, ascending bytes), marked (the point that the budget `mark` gets, or null;
- * mark 0: none), complete, and modes, by name. These are store-all, segments, sqrt and, up to 400
- * ops, memory-poor: planned now, for comparison; what cannot be planned is left out, but when there
- * is no memory to plan them nothing is written (E_MEMORY). The graph's error stays what it was. */
+/* The frontier as text (at most 80 columns, about 20 rows), and as JSON: an object with points
+ * (gckpt_point, ascending bytes), marked (the point that the budget `mark` gets, or null; mark 0:
+ * none) and complete. */
 GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *frontier, size_t mark,
                                             gckpt_write_fn write, void *user);
-GCKPT_API gckpt_result gckpt_frontier_svg(const gckpt_frontier *frontier, size_t mark,
-                                          gckpt_write_fn write, void *user);
 GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_t mark,
                                            gckpt_write_fn write, void *user);
 
@@ -1280,55 +1325,36 @@ static void gckpti_text_int(gckpti_text *t, int64_t value)
 static void gckpti_text_double(gckpti_text *t, double value)
 {
     int exponent = 0;
-    if (value != value) {
-        gckpti_text_put(t, "nan", 3);
-        return;
-    }
     if (value < 0) {
         gckpti_text_put(t, "-", 1);
         value = -value;
     }
-    if (value > DBL_MAX) {
-        gckpti_text_put(t, "inf", 3);
+    if (!(value <= DBL_MAX)) {
+        gckpti_text_put(t, value > DBL_MAX ? "inf" : "nan", 3);
         return;
     }
-    while (value >= 1e6 && exponent < 400) {
+    for (; value >= 1e6; exponent++)
         value /= 10;
-        exponent++;
-    }
-    while (value > 0 && value < 1e5 && exponent > -400) {
+    for (; value > 0 && value < 1e5; exponent--)
         value *= 10;
-        exponent--;
-    }
-    uint64_t digits = (uint64_t)(value + 0.5); /* six of them */
+    uint64_t digits = (uint64_t)(value + 0.5); /* six of them, or 1000000, or 0 */
+    int point = 6 + exponent;                  /* digits before the decimal point */
     if (digits >= 1000000) {
         digits /= 10;
-        exponent++;
+        point++;
     }
-    int point = 6 + exponent; /* digits before the decimal point */
-    if (digits && (point > 9 || point < -3)) {
-        exponent = point - 1;
-        point = 1;
-    } else {
-        exponent = 0;
-    }
-    while (digits && digits % 10 == 0 && digits >= 10)
+    exponent = digits && (point > 9 || point < -3) ? point - 1 : 0;
+    point = exponent || !digits ? 1 : point;
+    while (digits >= 10 && digits % 10 == 0)
         digits /= 10;
     char d[24];
     gckpti_text number = { d, sizeof d - 1 };
     gckpti_text_uint(&number, digits);
     int n = (int)(number.at - d);
-    if (point <= 0) {
-        gckpti_text_put(t, "0.000000", (size_t)(2 - point));
-        gckpti_text_put(t, d, (size_t)n);
-    } else {
-        gckpti_text_put(t, d, (size_t)(n < point ? n : point));
-        for (int i = n; i < point && digits; i++)
-            gckpti_text_put(t, "0", 1);
-        if (n > point) {
+    for (int i = point < 1 ? point - 1 : 0; i < n || i < point; i++) {
+        if (i == point)
             gckpti_text_put(t, ".", 1);
-            gckpti_text_put(t, d + point, (size_t)(n - point));
-        }
+        gckpti_text_put(t, i < 0 || i >= n ? "0" : d + i, 1);
     }
     if (exponent) {
         gckpti_text_put(t, "e", 1);
@@ -1417,6 +1443,64 @@ static gckpt_result gckpti_ok(void *object)
     if (o->sticky == GCKPT_OK)
         o->text[0] = 0;
     return GCKPT_OK;
+}
+
+/* ---- what goes out through a callback: gathered, and nothing more of it after a failure ---- */
+typedef struct {
+    gckpt_write_fn write; /* NULL: only count */
+    void *user;
+    size_t total, used;
+    int failed;
+    unsigned char block[1024];
+} gckpti_sink;
+
+static void gckpti_sink_flush(gckpti_sink *k)
+{
+    if (k->write && !k->failed && k->used && k->write(k->user, k->block, k->used) != k->used)
+        k->failed = 1;
+    k->used = 0;
+}
+
+static void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n)
+{
+    const unsigned char *b = (const unsigned char *)bytes;
+    k->total += n;
+    while (n && !k->failed) {
+        size_t room = sizeof k->block - k->used, some = n < room ? n : room;
+        memcpy(k->block + k->used, b, some);
+        k->used += some;
+        b += some;
+        n -= some;
+        if (k->used == sizeof k->block)
+            gckpti_sink_flush(k);
+    }
+}
+
+/* The low `bytes` bytes of a number, little-endian. */
+static void gckpti_sink_number(gckpti_sink *k, uint64_t value, int bytes)
+{
+    unsigned char little[8];
+    for (int i = 0; i < bytes; i++)
+        little[i] = (unsigned char)(value >> (8 * i));
+    gckpti_sink_put(k, little, (size_t)bytes);
+}
+
+/* At most 511 bytes a call; directives: see gckpt_fail. */
+static void gckpti_print(gckpti_sink *k, const char *format, ...)
+{
+    char line[512];
+    gckpti_text t = { line, sizeof line - 1 };
+    va_list args;
+    va_start(args, format);
+    gckpti_text_format(&t, format, args);
+    va_end(args);
+    gckpti_sink_put(k, line, (size_t)(t.at - line));
+}
+
+static gckpt_result gckpti_sink_close(gckpti_sink *k)
+{
+    gckpti_sink_flush(k);
+    return k->failed ? GCKPT_E_FILE : GCKPT_OK;
 }
 
 /* ---- memory: the one allocation site ---- */
@@ -1816,9 +1900,7 @@ static void gckpti_parallel(const gckpt_call *call, int64_t n,
     for (int64_t i = 0; i < n; i++)
         body(context, i);
 }
-#define GCKPTI_FAST(function) function
 #else
-#define GCKPTI_FAST(function) NULL
 static void gckpti_parallel(const gckpt_call *call, int64_t n,
                             void (*body)(void *context, int64_t i), void *context)
 {
@@ -2404,13 +2486,23 @@ GCKPTI_INLINE uint64_t gckpti_fnv(uint64_t hash, const void *bytes, size_t n)
     return hash;
 }
 
+/* The lowest `bits` of a number, in bytes, lowest first. */
+GCKPTI_INLINE uint64_t gckpti_fnv_bits(uint64_t hash, uint64_t value, int bits)
+{
+    for (int i = 0; i < bits; i += 8)
+        hash = (hash ^ (value >> i & 0xffu)) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+GCKPTI_INLINE uint64_t gckpti_fnv_number(uint64_t hash, uint64_t value)
+{
+    return gckpti_fnv_bits(hash, value, 64);
+}
+
 GCKPTI_INLINE uint64_t gckpti_hash_floats(uint64_t hash, const float *x, int64_t n)
 {
-    for (int64_t k = 0; k < n; k++) {
-        uint32_t u = x[k] != x[k] ? 0x7fc00000u : gckpti_bits(x[k]);
-        for (int i = 0; i < 32; i += 8)
-            hash = (hash ^ (u >> i & 0xffu)) * UINT64_C(0x100000001b3);
-    }
+    for (int64_t k = 0; k < n; k++)
+        hash = gckpti_fnv_bits(hash, x[k] != x[k] ? 0x7fc00000u : gckpti_bits(x[k]), 32);
     return hash;
 }
 
@@ -2452,18 +2544,22 @@ GCKPTI_INLINE int gckpti_self_test(void)
  * ============================================================================================== */
 typedef struct {
     gckpt_parameter p; /* what gckpt_store_get shows; p.name is owned; p.values NULL: not made */
-    uint32_t name_hash;
-    unsigned char external; /* values belong to the user */
-    unsigned char locked;   /* external and not writable: stays frozen */
-    unsigned char raw;      /* values have memory, but what stands there are not yet they */
-    int optimiser;          /* whose state: gckpt_optimiser + 1; 0: nobody's yet, or not known */
-    gckpt_init init;        /* what values that are not made will be */
-    uint64_t updates;       /* that the state has seen, for Adam's bias correction */
-    /* A copy in a backend's own memory, while an executor has one: */
-    const gckpt_backend *where; /* NULL: there is none */
-    float *mirror[5];           /* values, state */
-    int newest;                 /* GCKPTI_BOTH, .. */
+    int first; /* newest of the names whose hash modulo the capacity is this place; -1: none */
+    int next;  /* the next older one of the list that this name is in; -1: none */
+    unsigned char external;  /* values belong to the user */
+    unsigned char locked;    /* external and not writable: stays frozen */
+    unsigned char raw;       /* values have memory, but what stands there are not yet they */
+    unsigned char optimiser; /* whose state: gckpt_optimiser + 1; 0: nobody's yet, or not known */
+    gckpt_init init;         /* what values that are not made will be */
+    uint64_t updates;        /* that the state has seen, for Adam's bias correction */
 } gckpti_param;
+
+/* A parameter's copy in a backend's own memory, while executors have one. */
+typedef struct {
+    const gckpt_backend *backend; /* NULL: there is none */
+    float *array[5];              /* values, then state */
+    int newest;                   /* GCKPTI_BOTH, .. */
+} gckpti_mirror;
 enum { GCKPTI_BOTH, GCKPTI_HOST, GCKPTI_MIRROR };
 
 /* An executor on a backend with memory of its own, in its store's list. */
@@ -2479,94 +2575,11 @@ struct gckpt_store {
     uint64_t seed, step;
     gckpti_param *params;
     size_t count, capacity;
-    gckpti_binding *bindings;
+    size_t elements; /* of all values but external ones */
+    gckpti_mirror *mirrors;   /* by parameter; fewer, or none, where executors need none */
+    size_t mirror_count;
+    gckpti_binding *bindings; /* those who need them */
 };
-
-/* ---- where the newest copy of a parameter is ---- */
-/* The host's copy of values and state (slot: of the mirror); NULL: there is none. */
-static float *gckpti_host_copy(const gckpti_param *q, int slot)
-{
-    return slot ? slot < 5 ? q->p.state[slot - 1] : NULL : q->p.values;
-}
-
-/* One of the two copies was changed. */
-static void gckpti_changed(gckpti_param *q, int newest)
-{
-    q->newest = q->where ? newest : GCKPTI_BOTH;
-}
-
-/* Brings the newest values and state to the host. */
-static void gckpti_pull(gckpti_param *q)
-{
-    const gckpt_backend *b = q->where;
-    size_t bytes = (size_t)q->p.elements * sizeof(float);
-    float *host;
-    for (int i = 0; q->newest == GCKPTI_MIRROR && (host = gckpti_host_copy(q, i)) != NULL; i++)
-        if (q->mirror[i])
-            b->copy_out(b->context, host, q->mirror[i], bytes);
-    q->newest = q->newest == GCKPTI_MIRROR ? GCKPTI_BOTH : q->newest;
-}
-
-/* Pulls, and gives the mirror back. */
-static void gckpti_unmirror(gckpti_param *q)
-{
-    gckpti_pull(q);
-    for (int i = 0; i < 5; i++)
-        if (q->mirror[i])
-            q->where->release(q->where->context, q->mirror[i],
-                              (size_t)q->p.elements * sizeof(float));
-    memset(q->mirror, 0, sizeof q->mirror);
-    q->where = NULL;
-    q->newest = GCKPTI_BOTH;
-}
-
-/* Brings the newest values and state to a backend's own memory. 0: it has no room. */
-static int gckpti_push(gckpti_param *q, const gckpt_backend *b)
-{
-    size_t bytes = (size_t)q->p.elements * sizeof(float);
-    float *host;
-    if (q->where != b)
-        gckpti_unmirror(q);
-    q->where = b;
-    for (int i = 0; (host = gckpti_host_copy(q, i)) != NULL; i++) {
-        int fresh = !q->mirror[i];
-        if (fresh)
-            q->mirror[i] = (float *)b->get(b->context, bytes, 64);
-        if (!q->mirror[i])
-            return 0;
-        if (fresh || q->newest == GCKPTI_HOST)
-            b->copy_in(b->context, q->mirror[i], host, bytes);
-    }
-    q->newest = q->newest == GCKPTI_HOST ? GCKPTI_BOTH : q->newest;
-    return 1;
-}
-
-static void gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b)
-{
-    binding->store = s;
-    binding->backend = b;
-    binding->next = s->bindings;
-    s->bindings = binding;
-}
-
-/* When the last executor with a backend goes, the parameters leave it. */
-static void gckpti_unbind(gckpti_binding *binding)
-{
-    gckpt_store *s = binding->store;
-    int others = 0;
-    if (!s)
-        return;
-    for (gckpti_binding **at = &s->bindings; *at; at = &(*at)->next) {
-        if (*at == binding)
-            *at = binding->next;
-        if (!*at)
-            break;
-        others += (*at)->backend == binding->backend;
-    }
-    for (size_t i = 0; i < s->count && !others; i++)
-        if (s->params[i].where == binding->backend)
-            gckpti_unmirror(&s->params[i]);
-}
 
 /* ---- names, as files can have them ---- */
 /* Bytes of the UTF-8 character at s, 0 when it is not one: overlong, a surrogate, cut off. */
@@ -2626,56 +2639,213 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
     int broken = gckpti_self_test();
     if (broken) {
         gckpti_error(s, GCKPT_E_BACKEND,
-                     "self-test %i failed: this build or processor does not keep the "
-                     "numeric contract (flush-to-zero? -ffast-math at link time?)",
+                     "self-test %i failed: this build or processor does not keep the numeric "
+                     "contract (flush-to-zero? -ffast-math at link time?)",
                      broken);
         s->object.sticky = s->object.last;
     }
     return s;
 }
 
-static void gckpti_param_free(gckpt_store *s, gckpti_param *q)
+/* Its values on the host (slot -1), or one of its states; NULL: not made. All that reads or writes
+ * them asks here. */
+static float *gckpti_array(const gckpti_param *q, int slot)
 {
-    size_t n = (size_t)q->p.elements;
-    gckpti_unmirror(q);
-    for (int i = 4; i-- > 0;)
-        gckpti_delete(&s->memory, q->p.state[i], n, sizeof(float));
-    if (!q->external)
-        gckpti_delete(&s->memory, q->p.values, n, sizeof(float));
-    if (q->p.name) {
-        char *name;
-        memcpy(&name, &q->p.name, sizeof name); /* ours, shown to users as const */
-        gckpti_delete(&s->memory, name, strlen(name) + 1, 1);
+    return slot < 0 ? q->p.values : q->p.state[slot];
+}
+
+static int gckpti_state_slots(const gckpti_param *q)
+{
+    int n = 0;
+    while (n < 4 && q->p.state[n])
+        n++;
+    return n;
+}
+
+/* Gives state arrays back until `slots` are left. */
+static void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots)
+{
+    for (int i = gckpti_state_slots(q); i-- > slots; q->p.state[i] = NULL)
+        gckpti_delete(&s->memory, q->p.state[i], (size_t)q->p.elements, sizeof(float));
+}
+
+/* Makes sure `slots` state arrays exist, zeroed; leaves nothing half-made. 0: out of memory. */
+static int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
+{
+    int had = gckpti_state_slots(q);
+    for (int i = had; i < slots; i++) {
+        q->p.state[i] = (float *)gckpti_new(&s->memory, (size_t)q->p.elements, sizeof(float));
+        if (!q->p.state[i]) {
+            gckpti_state_shrink(s, q, had);
+            return 0;
+        }
     }
+    return 1;
+}
+
+/* ---- where the newest copy of a parameter is ---- */
+static gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param *q)
+{
+    size_t i = (size_t)(q - s->params);
+    return i < s->mirror_count && s->mirrors[i].backend ? &s->mirrors[i] : NULL;
+}
+
+/* One of the two copies was changed. */
+static void gckpti_changed(const gckpt_store *s, const gckpti_param *q, int newest)
+{
+    gckpti_mirror *m = gckpti_mirror_of(s, q);
+    if (m)
+        m->newest = newest;
+}
+
+/* Brings the newest values and state to the host. */
+static void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
+{
+    gckpti_mirror *m = gckpti_mirror_of(s, q);
+    if (!m || m->newest != GCKPTI_MIRROR)
+        return;
+    for (int i = 0; i <= gckpti_state_slots(q); i++)
+        if (m->array[i])
+            m->backend->copy_out(m->backend->context, gckpti_array(q, i - 1), m->array[i],
+                                 (size_t)q->p.elements * sizeof(float));
+    m->newest = GCKPTI_BOTH;
+}
+
+/* Pulls, and gives the mirror back. */
+static void gckpti_unmirror(const gckpt_store *s, const gckpti_param *q)
+{
+    gckpti_mirror *m = gckpti_mirror_of(s, q);
+    gckpti_pull(s, q);
+    for (int i = 0; m && i < 5; i++)
+        if (m->array[i])
+            m->backend->release(m->backend->context, m->array[i],
+                                (size_t)q->p.elements * sizeof(float));
+    if (m)
+        memset(m, 0, sizeof *m);
+}
+
+/* Brings the newest values and state to a backend's own memory. 0: it has no room. */
+static int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_backend *b)
+{
+    gckpti_mirror *m = &s->mirrors[q - s->params];
+    size_t bytes = (size_t)q->p.elements * sizeof(float);
+    if (m->backend != b)
+        gckpti_unmirror(s, q);
+    m->backend = b;
+    for (int i = 0; i <= gckpti_state_slots(q); i++) {
+        int fresh = !m->array[i];
+        if (fresh)
+            m->array[i] = (float *)b->get(b->context, bytes, 64);
+        if (!m->array[i])
+            return 0;
+        if (fresh || m->newest == GCKPTI_HOST)
+            b->copy_in(b->context, m->array[i], gckpti_array(q, i - 1), bytes);
+    }
+    if (m->newest == GCKPTI_HOST)
+        m->newest = GCKPTI_BOTH;
+    return 1;
+}
+
+/* Joins the executors whose backend has mirrors of this store's parameters. 0: out of memory. */
+static int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b)
+{
+    if (s->mirror_count < s->count) {
+        size_t had = s->mirror_count * sizeof *s->mirrors, bytes = s->count * sizeof *s->mirrors;
+        void *more = gckpti_resize(&s->memory, s->mirrors, had, bytes);
+        if (!more)
+            return 0;
+        memset((char *)more + had, 0, bytes - had);
+        s->mirrors = (gckpti_mirror *)more;
+        s->mirror_count = s->count;
+    }
+    binding->store = s;
+    binding->backend = b;
+    binding->next = s->bindings;
+    s->bindings = binding;
+    return 1;
+}
+
+/* When the last executor with a backend goes, the parameters leave it. */
+static void gckpti_unbind(gckpti_binding *binding)
+{
+    gckpt_store *s = binding->store;
+    int others = 0;
+    if (!s)
+        return;
+    for (gckpti_binding **at = &s->bindings; *at; at = &(*at)->next) {
+        if (*at == binding)
+            *at = binding->next;
+        if (!*at)
+            break;
+        others += (*at)->backend == binding->backend;
+    }
+    for (size_t i = 0; i < s->mirror_count && !others; i++)
+        if (s->mirrors[i].backend == binding->backend)
+            gckpti_unmirror(s, &s->params[i]);
+    if (!s->bindings) {
+        gckpti_delete(&s->memory, s->mirrors, s->mirror_count, sizeof *s->mirrors);
+        s->mirrors = NULL;
+        s->mirror_count = 0;
+    }
+}
+
+/* Where the list of the names begins that this one is or would be in. */
+static int *gckpti_names_like(const gckpt_store *s, const char *name)
+{
+    uint64_t hash = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
+    return &s->params[hash % s->capacity].first;
+}
+
+static int gckpti_find(const gckpt_store *s, const char *name)
+{
+    int i = s->count ? *gckpti_names_like(s, name) : -1;
+    while (i >= 0 && strcmp(s->params[i].p.name, name))
+        i = s->params[i].next;
+    return i;
 }
 
 /* Takes the newest parameters away until `count` are left. */
 static void gckpti_store_shrink(gckpt_store *s, size_t count)
 {
-    while (s->count > count)
-        gckpti_param_free(s, &s->params[--s->count]);
+    while (s->count > count) {
+        gckpti_param *q = &s->params[--s->count];
+        size_t n = (size_t)q->p.elements;
+        char *name;
+        *gckpti_names_like(s, q->p.name) = q->next;
+        gckpti_unmirror(s, q);
+        gckpti_state_shrink(s, q, 0);
+        if (!q->external) {
+            gckpti_delete(&s->memory, q->p.values, n, sizeof(float));
+            s->elements -= n;
+        }
+        memcpy(&name, &q->p.name, sizeof name); /* ours, shown to users as const */
+        gckpti_delete(&s->memory, name, strlen(name) + 1, 1);
+    }
 }
 
 GCKPT_API void gckpt_store_free(gckpt_store *store)
 {
     if (!store)
         return;
+    gckpti_store_shrink(store, 0);
     for (gckpti_binding *b = store->bindings; b; b = b->next)
         b->store = NULL;
-    gckpti_store_shrink(store, 0);
     gckpti_allocator memory = store->memory;
-    if (store->params)
-        gckpti_resize(&memory, store->params, store->capacity * sizeof *store->params, 0);
+    gckpti_delete(&memory, store->mirrors, store->mirror_count, sizeof *store->mirrors);
+    gckpti_delete(&memory, store->params, store->capacity, sizeof *store->params);
     gckpti_delete(&memory, store, 1, sizeof *store);
 }
 
-static int gckpti_find(const gckpt_store *s, const char *name)
+/* Lets the newest parameter be found, or all, in new lists, when the capacity is a new one. */
+static void gckpti_link_names(gckpt_store *s, int all)
 {
-    uint32_t hash = (uint32_t)gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
-    for (size_t i = 0; i < s->count; i++)
-        if (s->params[i].name_hash == hash && !strcmp(s->params[i].p.name, name))
-            return (int)i;
-    return -1;
+    for (size_t i = 0; all && i < s->capacity; i++)
+        s->params[i].first = -1;
+    for (size_t i = all ? 0 : s->count - 1; i < s->count; i++) {
+        int *first = gckpti_names_like(s, s->params[i].p.name);
+        s->params[i].next = *first;
+        *first = (int)i;
+    }
 }
 
 /* Adds a parameter; values NULL: of its own, to be made later as init says. NULL: no memory for its
@@ -2684,28 +2854,28 @@ static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gc
                                       float *values, gckpt_init init)
 {
     gckpti_param q;
-    size_t length = strlen(name) + 1, n = (size_t)gckpti_elements(shape), all = n;
+    size_t length = strlen(name) + 1, n = (size_t)gckpti_elements(shape), had = s->capacity;
     memset(&q, 0, sizeof q);
-    for (size_t i = 0; i < s->count && all <= SIZE_MAX / 24; i++)
-        all += s->params[i].external ? 0 : (size_t)s->params[i].p.elements;
-    if (s->count >= INT32_MAX || (!values && all > SIZE_MAX / 24) ||
-        !gckpti_grow(&s->memory, &s->params, &s->capacity, s->count, sizeof *s->params))
+    if (s->count >= INT32_MAX || (!values && n > SIZE_MAX / 24 - s->elements))
         return NULL;
     char *copy = (char *)gckpti_new(&s->memory, length, 1);
-    if (!copy)
+    if (!copy || !gckpti_grow(&s->memory, &s->params, &s->capacity, s->count, sizeof q)) {
+        gckpti_delete(&s->memory, copy, length, 1);
         return NULL;
-    memcpy(copy, name, length);
+    }
     q.p.elements = (int64_t)n;
     q.p.values = values;
-    q.p.name = copy;
+    q.p.name = (char *)memcpy(copy, name, length);
     q.external = values != NULL;
     q.init = init;
     q.p.shape = *shape;
     q.p.lr_scale = 1;
     q.p.decay_scale = shape->n >= 2 ? 1.0f : 0.0f;
-    q.name_hash = (uint32_t)gckpti_fnv(GCKPTI_FNV_START, name, length - 1);
-    s->params[s->count] = q;
-    return &s->params[s->count++];
+    q.first = had < s->capacity ? -1 : s->params[s->count].first;
+    s->params[s->count++] = q;
+    gckpti_link_names(s, had < s->capacity);
+    s->elements += values ? 0 : n;
+    return &s->params[s->count - 1];
 }
 
 /* ---- values: a parameter has none until a call that needs them makes them ---- */
@@ -2719,23 +2889,19 @@ static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int6
                                float *out)
 {
     const gckpt_init *init = &q->init;
-    unsigned char seed[8];
-    for (int i = 0; i < 8; i++)
-        seed[i] = (unsigned char)(s->seed >> (8 * i));
-    uint64_t key = gckpti_fnv(gckpti_fnv(GCKPTI_FNV_START, seed, 8), q->p.name, strlen(q->p.name));
+    uint64_t key = gckpti_fnv_number(GCKPTI_FNV_START, s->seed);
+    key = gckpti_fnv(key, q->p.name, strlen(q->p.name));
     for (int64_t i = 0; i < n; i += 2) {
-        float normal[2] = { 0, 0 }, v[2];
+        float normal[2] = { 0, 0 };
         uint32_t word[4] = { 0, 0, 0, 0 };
         if (init->normal < 0 || init->normal > 0 || init->uniform < 0 || init->uniform > 0)
             gckpti_philox(key, (uint64_t)(at + i) / 2, 0, 0, word);
         if (init->normal < 0 || init->normal > 0)
             gckpti_normal(word[0], word[1], normal);
-        for (int j = 0; j < 2; j++) {
+        for (int j = 0; j < 2 && i + j < n; j++) {
             float uniform = gckpti_fma(2, gckpti_uniform(word[2 + j]), -1);
-            v[j] = gckpti_fma(init->uniform, uniform,
-                              gckpti_fma(init->normal, normal[j], init->constant));
-            if (i + j < n)
-                out[i + j] = v[j];
+            out[i + j] = gckpti_fma(init->uniform, uniform,
+                                    gckpti_fma(init->normal, normal[j], init->constant));
         }
     }
 }
@@ -2745,14 +2911,16 @@ static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int6
 static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                      float room[GCKPTI_DRAWN], int64_t *n)
 {
-    int64_t left = q->p.elements - at;
-    *n = left;
-    if (q->p.values && q->newest != GCKPTI_MIRROR)
-        return q->p.values + at;
-    if (left > GCKPTI_DRAWN)
+    *n = q->p.elements - at;
+    const gckpti_mirror *m = gckpti_mirror_of(s, q);
+    int there = m && m->newest == GCKPTI_MIRROR;
+    if (gckpti_array(q, -1) && !there)
+        return gckpti_array(q, -1) + at;
+    if (*n > GCKPTI_DRAWN)
         *n = GCKPTI_DRAWN;
-    if (q->newest == GCKPTI_MIRROR)
-        q->where->copy_out(q->where->context, room, q->mirror[0] + at, (size_t)*n * sizeof *room);
+    if (there)
+        m->backend->copy_out(m->backend->context, room, m->array[0] + at,
+                             (size_t)*n * sizeof *room);
     else
         gckpti_draw_values(s, q, at, *n, room);
     return room;
@@ -2796,37 +2964,6 @@ static void gckpti_values_undo(gckpt_store *s)
     }
 }
 
-static int gckpti_state_slots(const gckpti_param *q)
-{
-    int n = 0;
-    while (n < 4 && q->p.state[n])
-        n++;
-    return n;
-}
-
-/* Gives state arrays back until `slots` are left. */
-static void gckpti_state_shrink(gckpt_store *s, gckpti_param *q, int slots)
-{
-    for (int i = gckpti_state_slots(q); i-- > slots;) {
-        gckpti_delete(&s->memory, q->p.state[i], (size_t)q->p.elements, sizeof(float));
-        q->p.state[i] = NULL;
-    }
-}
-
-/* Makes sure `slots` state arrays exist, zeroed; leaves nothing half-made. 0: out of memory. */
-static int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
-{
-    int had = gckpti_state_slots(q);
-    for (int i = had; i < slots; i++) {
-        q->p.state[i] = (float *)gckpti_new(&s->memory, (size_t)q->p.elements, sizeof(float));
-        if (!q->p.state[i]) {
-            gckpti_state_shrink(s, q, had);
-            return 0;
-        }
-    }
-    return 1;
-}
-
 /* Whole-name match: '*' any run, '?' one character. */
 static int gckpti_match(const char *pattern, const char *name)
 {
@@ -2849,49 +2986,31 @@ static int gckpti_match(const char *pattern, const char *name)
     return !*pattern;
 }
 
-enum { GCKPTI_FREEZE, GCKPTI_GROUP, GCKPTI_RESET, GCKPTI_TO_HOST, GCKPTI_FROM_HOST };
-
-/* Does `what` to every parameter the pattern matches. */
-static gckpt_result gckpti_store_each(gckpt_store *store, const char *pattern, int what, int frozen,
-                                      float lr_scale, float decay_scale)
+/* The parameter after q (NULL: the first) that the pattern matches. NULL: none; then *result says
+ * whether there was one at all. */
+static gckpti_param *gckpti_next_match(gckpt_store *s, const char *pattern, const gckpti_param *q,
+                                       gckpt_result *result)
 {
-    int matched = 0;
-    if (!store)
-        return GCKPT_E_ARG;
-    for (size_t i = 0; pattern && i < store->count; i++) {
-        gckpti_param *q = &store->params[i];
-        if (!gckpti_match(pattern, q->p.name))
-            continue;
-        matched++;
-        if (what == GCKPTI_FREEZE) {
-            q->p.frozen = frozen || q->locked;
-        } else if (what == GCKPTI_GROUP) {
-            q->p.lr_scale = lr_scale;
-            q->p.decay_scale = decay_scale;
-        } else if (what == GCKPTI_TO_HOST) {
-            gckpti_pull(q);
-        } else if (what == GCKPTI_FROM_HOST) {
-            gckpti_changed(q, GCKPTI_HOST);
-        } else {
-            gckpti_pull(q);
-            gckpti_changed(q, GCKPTI_HOST);
-            for (int k = 0; k < gckpti_state_slots(q); k++)
-                memset(q->p.state[k], 0, (size_t)q->p.elements * sizeof(float));
-            q->optimiser = 0;
-            q->updates = 0;
-        }
-    }
-    if (!matched)
-        return gckpti_error(store, GCKPT_E_ARG,
-                            "no parameter matches \"%s\" (of %z; patterns match whole "
-                            "names, '*' any run of characters)",
-                            pattern ? pattern : "", store->count);
-    return gckpti_ok(store);
+    *result = GCKPT_E_ARG;
+    for (size_t i = q ? (size_t)(q - s->params) + 1 : 0; s && pattern && i < s->count; i++)
+        if (gckpti_match(pattern, s->params[i].p.name))
+            return &s->params[i];
+    if (s && q)
+        *result = gckpti_ok(s);
+    else if (s)
+        gckpti_error(s, GCKPT_E_ARG,
+                     "no parameter matches \"%s\" (of %z; patterns match whole names, '*' any run "
+                     "of characters)",
+                     pattern ? pattern : "", s->count);
+    return NULL;
 }
 
 GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *pattern, int frozen)
 {
-    return gckpti_store_each(store, pattern, GCKPTI_FREEZE, frozen, 0, 0);
+    gckpt_result result;
+    for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;)
+        q->p.frozen = frozen || q->locked;
+    return result;
 }
 
 GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern, float lr_scale,
@@ -2903,22 +3022,42 @@ GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern
                             "group \"%s\": %s is %g; it must be 0 or more and finite",
                             pattern ? pattern : "", bad ? "lr_scale" : "decay_scale",
                             (double)(bad ? lr_scale : decay_scale));
-    return gckpti_store_each(store, pattern, GCKPTI_GROUP, 0, lr_scale, decay_scale);
+    gckpt_result result;
+    for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;) {
+        q->p.lr_scale = lr_scale;
+        q->p.decay_scale = decay_scale;
+    }
+    return result;
 }
 
 GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern)
 {
-    return gckpti_store_each(store, pattern, GCKPTI_RESET, 0, 0, 0);
+    gckpt_result result;
+    for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;) {
+        gckpti_pull(store, q);
+        gckpti_changed(store, q, GCKPTI_HOST);
+        for (int k = 0; k < gckpti_state_slots(q); k++)
+            memset(gckpti_array(q, k), 0, (size_t)q->p.elements * sizeof(float));
+        q->optimiser = 0;
+        q->updates = 0;
+    }
+    return result;
 }
 
 GCKPT_API gckpt_result gckpt_store_pull(gckpt_store *store, const char *pattern)
 {
-    return gckpti_store_each(store, pattern, GCKPTI_TO_HOST, 0, 0, 0);
+    gckpt_result result;
+    for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;)
+        gckpti_pull(store, q);
+    return result;
 }
 
 GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
 {
-    return gckpti_store_each(store, pattern, GCKPTI_FROM_HOST, 0, 0, 0);
+    gckpt_result result;
+    for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;)
+        gckpti_changed(store, q, GCKPTI_HOST);
+    return result;
 }
 
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
@@ -2931,15 +3070,14 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
         return gckpti_error(store, GCKPT_E_ARG, "external parameter: the name %s; choose another",
                             gckpti_name_problem(name));
     if (!gckpti_shape_fits(&shape))
-        return gckpti_error(store, GCKPT_E_SHAPE,
-                            "external parameter \"%s\": %S: sizes must be positive and the "
-                            "product below %z",
-                            name, &shape, SIZE_MAX / 64);
+        return gckpti_error(
+            store, GCKPT_E_SHAPE,
+            "external parameter \"%s\": %S: sizes must be positive and the product below %z", name,
+            &shape, SIZE_MAX / 64);
     if (gckpti_find(store, name) >= 0)
-        return gckpti_error(store, GCKPT_E_ARG,
-                            "external parameter \"%s\" exists already; bind it before "
-                            "any graph asks for it",
-                            name);
+        return gckpti_error(
+            store, GCKPT_E_ARG,
+            "external parameter \"%s\" exists already; bind it before any graph asks for it", name);
     gckpt_init none = { 0, 0, 0 };
     gckpti_param *q = gckpti_param_new(store, name, &shape, values, none);
     if (!q)
@@ -2964,8 +3102,8 @@ GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_para
 {
     gckpt_result result = gckpt_store_peek(store, index, out);
     if (result == GCKPT_OK) { /* it may be written now */
-        gckpti_pull(&store->params[index]);
-        gckpti_changed(&store->params[index], GCKPTI_HOST);
+        gckpti_pull(store, &store->params[index]);
+        gckpti_changed(store, &store->params[index], GCKPTI_HOST);
     }
     if (result != GCKPT_OK || out->values)
         return result;
@@ -2982,12 +3120,11 @@ GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name)
 
 GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store)
 {
-    size_t bytes = 0;
+    size_t floats = store ? store->elements : 0;
     for (size_t i = 0; store && i < store->count; i++)
-        for (int k = -1; k < 4; k++)
-            if (k < 0 ? !store->params[i].external : store->params[i].p.state[k] != NULL)
-                bytes += (size_t)store->params[i].p.elements * sizeof(float);
-    return bytes;
+        floats +=
+            (size_t)store->params[i].p.elements * (size_t)gckpti_state_slots(&store->params[i]);
+    return floats * sizeof(float);
 }
 
 GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store) { return store ? store->step : 0; }
@@ -3053,6 +3190,7 @@ struct gckpt_graph {
     size_t segment_count, segment_capacity;
     int segment;            /* open now */
     int outermost, deepest; /* segments without a parent; levels */
+    int params;             /* 1 + the greatest number in the store of those it has */
     int64_t rows;           /* of every input; 0: no input yet */
     size_t least;           /* bytes that would have sufficed, after E_BUDGET */
 };
@@ -3138,10 +3276,8 @@ GCKPT_API void gckpt_graph_free(gckpt_graph *graph)
         gckpti_resize(&a, graph->chunks, graph->chunks->size, 0);
         graph->chunks = next;
     }
-    if (graph->tensors)
-        gckpti_resize(&a, graph->tensors, graph->capacity * sizeof *graph->tensors, 0);
-    if (graph->segments)
-        gckpti_resize(&a, graph->segments, graph->segment_capacity * sizeof *graph->segments, 0);
+    gckpti_delete(&a, graph->tensors, graph->capacity, sizeof *graph->tensors);
+    gckpti_delete(&a, graph->segments, graph->segment_capacity, sizeof *graph->segments);
     gckpti_delete(&a, graph, 1, sizeof *graph);
 }
 
@@ -3151,17 +3287,13 @@ static void *gckpti_graph_bytes(gckpt_graph *g, size_t size)
     size_t head = gckpti_round_up(sizeof(gckpti_chunk), GCKPTI_ALIGN);
     size_t need = gckpti_round_up(size, GCKPTI_ALIGN);
     gckpti_chunk *c = g->chunks;
-    if (need < size || need > PTRDIFF_MAX / 2) {
-        gckpti_fail(g, GCKPT_E_MEMORY, "graph: %z bytes asked for", size);
-        return NULL;
-    }
+    if (need < size || need > PTRDIFF_MAX / 2)
+        return gckpti_fail(g, GCKPT_E_MEMORY, "graph: %z bytes asked for", size);
     if (!c || c->size - c->used < need) {
         size_t bytes = head + (need > 8192 ? need : 8192);
         c = (gckpti_chunk *)gckpti_resize(&g->memory, NULL, 0, bytes);
-        if (!c) {
-            gckpti_fail(g, GCKPT_E_MEMORY, "graph: no memory for %z bytes", bytes);
-            return NULL;
-        }
+        if (!c)
+            return gckpti_fail(g, GCKPT_E_MEMORY, "graph: no memory for %z bytes", bytes);
         c->next = g->chunks;
         c->size = bytes;
         c->used = head;
@@ -3173,15 +3305,13 @@ static void *gckpti_graph_bytes(gckpt_graph *g, size_t size)
     return p;
 }
 
-static const char *gckpti_graph_string(gckpt_graph *g, const char *s)
+static const void *gckpti_graph_copy(gckpt_graph *g, const void *bytes, size_t n)
 {
-    size_t n = strlen(s) + 1;
-    char *copy = (char *)gckpti_graph_bytes(g, n);
-    if (copy)
-        memcpy(copy, s, n);
-    return copy;
+    void *copy = gckpti_graph_bytes(g, n);
+    return copy ? memcpy(copy, bytes, n) : NULL;
 }
 
+/* The next tensor, of the open segment; its caller adds what its kind has. NULL: no memory. */
 static gckpt_tensor *gckpti_tensor_new(gckpt_graph *g, int kind, const gckpt_shape *shape,
                                        gckpt_type type)
 {
@@ -3224,9 +3354,9 @@ static gckpt_tensor *gckpti_leaf(gckpt_graph *g, int kind, const char *name, gck
                            "\"%s\": %S: sizes must be positive and their product at most %z", name,
                            shape, SIZE_MAX / 64);
     gckpt_tensor *t = gckpti_tensor_new(g, kind, shape, type);
-    if (t && !(t->name = gckpti_graph_string(g, name)))
-        return NULL;
-    return t;
+    if (t)
+        t->name = (const char *)gckpti_graph_copy(g, name, strlen(name) + 1);
+    return t && t->name ? t : NULL;
 }
 
 GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_type type,
@@ -3238,10 +3368,10 @@ GCKPT_API gckpt_tensor *gckpt_input(gckpt_graph *graph, const char *name, gckpt_
         return gckpti_fail(graph, GCKPT_E_SHAPE, "input \"%s\": needs at least the batch axis",
                            name);
     if (name && graph->rows && shape.n <= GCKPT_MAX_DIMS && shape.d[0] != graph->rows)
-        return gckpti_fail(graph, GCKPT_E_SHAPE,
-                           "input \"%s\": %S: axis 0 is the batch and must be %I, as for "
-                           "the other inputs",
-                           name, &shape, graph->rows);
+        return gckpti_fail(
+            graph, GCKPT_E_SHAPE,
+            "input \"%s\": %S: axis 0 is the batch and must be %I, as for the other inputs", name,
+            &shape, graph->rows);
     for (size_t i = 0; name && i < graph->count; i++)
         if (graph->tensors[i]->kind == GCKPTI_INPUT && !strcmp(graph->tensors[i]->name, name))
             return gckpti_fail(graph, GCKPT_E_ARG,
@@ -3278,10 +3408,9 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
         return gckpti_fail(graph, GCKPT_E_SHAPE,
                            "param \"%s\": %S asked for, the store has it as %S", name, &shape,
                            &s->params[index].p.shape);
-    if (index >= 0)
-        for (size_t i = 0; i < graph->count; i++)
-            if (graph->tensors[i]->kind == GCKPTI_PARAM && graph->tensors[i]->index == index)
-                return graph->tensors[i];
+    for (size_t i = 0; index >= 0 && index < graph->params && i < graph->count; i++)
+        if (graph->tensors[i]->kind == GCKPTI_PARAM && graph->tensors[i]->index == index)
+            return graph->tensors[i];
     gckpt_tensor *t = gckpti_leaf(graph, GCKPTI_PARAM, name, GCKPT_F32, &shape);
     if (!t)
         return NULL;
@@ -3292,6 +3421,7 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
                                gckpti_elements(&shape));
         index = (int)s->count - 1;
     }
+    graph->params = index < graph->params ? graph->params : index + 1;
     t->index = index;
     t->init = init;
     t->batchless = 1;
@@ -3311,27 +3441,20 @@ GCKPT_API gckpt_shape gckpt_shape_of(const gckpt_tensor *tensor)
 GCKPT_API gckpt_tensor *gckpt_name(gckpt_tensor *tensor, const char *name)
 {
     if (tensor && name)
-        tensor->name = gckpti_graph_string(tensor->graph, name);
+        tensor->name = (const char *)gckpti_graph_copy(tensor->graph, name, strlen(name) + 1);
     return tensor;
 }
 
-GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x)
+static gckpt_tensor *gckpti_pin(gckpt_tensor *x, int keep)
 {
     if (x) {
-        x->base->keep = 1;
-        x->base->recompute = 0;
+        x->base->keep = keep;
+        x->base->recompute = !keep;
     }
     return x;
 }
-
-GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x)
-{
-    if (x) {
-        x->base->recompute = 1;
-        x->base->keep = 0;
-    }
-    return x;
-}
+GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x) { return gckpti_pin(x, 1); }
+GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x) { return gckpti_pin(x, 0); }
 
 GCKPT_API void gckpt_segment_begin(gckpt_graph *graph)
 {
@@ -3378,22 +3501,18 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     gckpt_graph *g = x->graph;
     gckpt_shape asked = shape;
     int64_t have = gckpti_elements(&x->shape), known = 1;
-    int open = -1;
-    for (int i = 0; i < shape.n && i < GCKPT_MAX_DIMS; i++) {
+    int open = -1, fits = !x->op || !(x->op->flags & GCKPT_LOSS);
+    for (int i = 0; i < shape.n && i < GCKPT_MAX_DIMS && fits; i++) {
         if (shape.d[i] == -1 && open < 0) {
             open = i;
         } else {
-            if (shape.d[i] <= 0 || known > have / shape.d[i])
-                return gckpti_fail(g, GCKPT_E_SHAPE,
-                                   "reshape: %S to %S: the sizes do not multiply to %I", &x->shape,
-                                   &asked, have);
-            known *= shape.d[i];
+            fits = shape.d[i] > 0 && known <= have / shape.d[i];
+            known *= fits ? shape.d[i] : 1;
         }
     }
     if (open >= 0)
         shape.d[open] = have / known;
-    if (!gckpti_shape_fits(&shape) || gckpti_elements(&shape) != have ||
-        (x->op && x->op->flags & GCKPT_LOSS))
+    if (!fits || !gckpti_shape_fits(&shape) || gckpti_elements(&shape) != have)
         return gckpti_fail(g, GCKPT_E_SHAPE, "reshape: %S to %S: the sizes do not multiply to %I",
                            &x->shape, &asked, have);
     gckpt_tensor *t = gckpti_tensor_new(g, GCKPTI_VIEW, &shape, x->type);
@@ -3429,6 +3548,55 @@ static gckpt_result gckpti_shape_call(const gckpt_op *op, gckpt_tensor *const *i
     return op->shape(call);
 }
 
+/* Whether these inputs, none of them NULL, are for this op; if not, the graph says why. */
+static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *const *in, int n)
+{
+    for (int i = 0; i < n && g->object.sticky == GCKPT_OK; i++) {
+        gckpt_type type = op->flags & GCKPT_INDEX(i) ? GCKPT_I32 : GCKPT_F32;
+        if (in[i]->graph != g)
+            gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
+        else if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
+            gckpti_fail(g, GCKPT_E_ARG, "%s: %T is a loss; only a gckpt_term can use it", op->name,
+                        in[i]);
+        else if (in[i]->type != type)
+            gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be %s", op->name, i, in[i],
+                        type == GCKPT_I32 ? "i32 (indices)"
+                                          : "f32 (an op that takes i32 there says GCKPT_INDEX)");
+    }
+    return g->object.sticky == GCKPT_OK;
+}
+
+/* The error of an op whose shape() refused these inputs. */
+static gckpt_tensor *gckpti_shapes_fail(gckpt_graph *g, gckpt_result result, const gckpt_op *op,
+                                        gckpt_tensor *const *in, int n)
+{
+    gckpti_fail(g, result, "%s: shapes do not fit", op->name);
+    gckpti_text t = { g->object.text + strlen(g->object.text), 0 };
+    t.left = sizeof g->object.text - 1 - strlen(g->object.text);
+    for (int i = 0; i < n; i++)
+        gckpti_text_add(&t, i ? ", %T" : " (inputs %T", in[i]);
+    gckpti_text_add(&t, ")");
+    return NULL;
+}
+
+/* Whether an op whose inputs have rows mixes them. If not, two or three times the rows of its
+ * inputs make two or three times those of its output (call->shape), and nothing else changes. */
+static int gckpti_mixes(const gckpt_op *op, gckpt_tensor *const *in, int n, const gckpt_call *call,
+                        int64_t rows)
+{
+    gckpt_call more;
+    const gckpt_shape *s = &call->shape;
+    int loss = (op->flags & GCKPT_LOSS) != 0;
+    int mixes = call->mixes_rows || (!loss && (s->n == 0 || s->d[0] % rows));
+    for (int factor = 2; factor <= 3 && !mixes; factor++) {
+        mixes = gckpti_shape_call(op, in, n, call->attributes, factor, 1, 0, GCKPT_FP32, NULL,
+                                  &more) != GCKPT_OK;
+        for (int i = 0; i < s->n && !loss && !mixes; i++)
+            mixes = more.shape.n != s->n || more.shape.d[i] != s->d[i] * (i ? 1 : factor);
+    }
+    return mixes;
+}
+
 GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n,
                                     const void *attributes, size_t attribute_bytes)
 {
@@ -3444,76 +3612,40 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
         return NULL;
     if (!op || !op->name || !op->shape || !op->forward || n < 1 || n > GCKPT_MAX_INPUTS)
         return gckpti_fail(g, GCKPT_E_ARG,
-                           "gckpt_apply: an op needs a name, shape(), forward() and 1 to %i "
-                           "inputs",
+                           "gckpt_apply: an op needs a name, shape(), forward() and 1 to %i inputs",
                            GCKPT_MAX_INPUTS);
     if (missing >= 0)
         return gckpti_fail(g, GCKPT_E_ARG, "%s: input %i is NULL", op->name, missing);
     if (attribute_bytes && !attributes)
         return gckpti_fail(g, GCKPT_E_ARG, "%s: %z bytes of attributes at NULL", op->name,
                            attribute_bytes);
-    int once = 1;
-    for (int i = 0; i < n; i++) {
-        gckpt_type type = op->flags & GCKPT_INDEX(i) ? GCKPT_I32 : GCKPT_F32;
-        if (in[i]->graph != g)
-            return gckpti_fail(g, GCKPT_E_ARG, "%s: %T belongs to another graph", op->name, in[i]);
-        if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
-            return gckpti_fail(g, GCKPT_E_ARG, "%s: %T is a loss; only a gckpt_term can use it",
-                               op->name, in[i]);
-        if (in[i]->type != type)
-            return gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be %s", op->name, i, in[i],
-                               type == GCKPT_I32
-                                   ? "i32 (indices)"
-                                   : "f32 (an op that takes i32 there says GCKPT_INDEX)");
-        once = once && in[i]->batchless;
-    }
-    gckpt_call call, more;
-    gckpt_result result = gckpti_shape_call(op, in, n, attributes, 1, 1, 0, GCKPT_FP32, g, &call);
-    if (result != GCKPT_OK) {
-        gckpti_fail(g, result, "%s: shapes do not fit", op->name);
-        gckpti_text t = { g->object.text + strlen(g->object.text), 0 };
-        t.left = sizeof g->object.text - 1 - strlen(g->object.text);
-        for (int i = 0; i < n; i++)
-            gckpti_text_add(&t, i ? ", %T" : " (inputs %T", in[i]);
-        gckpti_text_add(&t, ")");
+    if (!gckpti_inputs_fit(g, op, in, n))
         return NULL;
-    }
-    int loss = (op->flags & GCKPT_LOSS) != 0;
-    if (loss)
+    gckpt_call call;
+    gckpt_result result = gckpti_shape_call(op, in, n, attributes, 1, 1, 0, GCKPT_FP32, g, &call);
+    if (result != GCKPT_OK)
+        return gckpti_shapes_fail(g, result, op, in, n);
+    if (op->flags & GCKPT_LOSS)
         call.shape.n = 0;
     if (!gckpti_shape_fits(&call.shape) || call.aux_bytes > PTRDIFF_MAX / 4)
         return gckpti_fail(g, GCKPT_E_SHAPE, "%s: the result %S does not fit; at most %z elements",
                            op->name, &call.shape, SIZE_MAX / 64);
-    /* Rows must stay rows: with two or three times the rows there are two or three times the
-     * output's, and nothing else changes. */
-    int mixes =
-        !once && (call.mixes_rows || (!loss && (call.shape.n == 0 || call.shape.d[0] % g->rows)));
-    for (int factor = 2; factor <= 3 && !once && !mixes; factor++) {
-        mixes = gckpti_shape_call(op, in, n, attributes, factor, 1, 0, GCKPT_FP32, NULL, &more) !=
-                GCKPT_OK;
-        for (int i = 0; i < call.shape.n && !loss && !mixes; i++)
-            mixes = more.shape.n != call.shape.n ||
-                    more.shape.d[i] != call.shape.d[i] * (i ? 1 : factor);
-    }
     gckpt_tensor *t = gckpti_tensor_new(g, GCKPTI_OP, &call.shape, GCKPT_F32);
     if (!t)
         return NULL;
     t->op = op;
     t->inputs = n;
-    for (int i = 0; i < n; i++)
+    t->batchless = 1;
+    for (int i = 0; i < n; i++) {
         t->in[i] = in[i];
-    t->aux_bytes = call.aux_bytes;
-    t->batchless = once;
-    t->attribute_bytes = attribute_bytes;
-    if (attribute_bytes) {
-        void *copy = gckpti_graph_bytes(g, attribute_bytes);
-        if (!copy)
-            return NULL;
-        memcpy(copy, attributes, attribute_bytes);
-        t->attributes = copy;
+        t->batchless = t->batchless && in[i]->batchless;
     }
-    t->mixes = mixes;
-    return t;
+    t->mixes = !t->batchless && gckpti_mixes(op, in, n, &call, g->rows);
+    t->aux_bytes = call.aux_bytes;
+    t->attribute_bytes = attribute_bytes;
+    if (attribute_bytes)
+        t->attributes = gckpti_graph_copy(g, attributes, attribute_bytes);
+    return attribute_bytes && !t->attributes ? NULL : t;
 }
 
 typedef gckpt_rates gckpti_adamw; /* Loshchilov & Hutter 2019 */
@@ -3532,15 +3664,13 @@ struct gckpti_kernels {
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     void (*divide)(float *x, float by, int64_t n);
     float (*square_sum)(const float *x, int64_t n);
+    float (*dot)(const float *x, const float *y, int64_t n);
     void (*adamw)(float *w, const float *g, float *m, float *v, int64_t n, const gckpti_adamw *a);
-    void (*curve_forward)(int kind, const float *x, float *y, int64_t n);
-    void (*curve_backward)(int kind, const float *at, const float *g, float *d, int accumulate,
-                           int64_t n);
-    void (*pair_forward)(int kind, const float *a, const float *b, float *y, int64_t n);
-    void (*product_gradient)(const float *g, const float *other, float *d, int accumulate,
-                             int64_t n);
-    void (*softmax_forward)(const float *x, float *y, int64_t n);
-    void (*softmax_backward)(const float *y, const float *g, float *d, int accumulate, int64_t n);
+    void (*add)(float *to, const float *from, int64_t n); /* to += from */
+    void (*elementwise_forward)(const gckpt_call *call, int kind);
+    void (*elementwise_backward)(const gckpt_call *call, int kind);
+    void (*softmax_forward)(const gckpt_call *call, int64_t row);
+    void (*softmax_backward)(const gckpt_call *call, int64_t row);
     void (*norm_forward)(const gckpt_call *call, int64_t row);
     void (*norm_backward)(const gckpt_call *call, int64_t row);
     void (*columns)(const struct gckpti_columns *s, int64_t first, int64_t end);
@@ -3552,28 +3682,6 @@ struct gckpti_kernels {
                              float scale, int accumulate);
     const struct gckpti_mixed_kernels *mixed;
 };
-/* The kernels that op rows point to: */
-#define GCKPTI_FAST_OP(name)                                                                       \
-    static void gckpti_fast_##name##_forward(const gckpt_call *call);                              \
-    static void gckpti_fast_##name##_backward(const gckpt_call *call);
-GCKPTI_FAST_OP(embed)
-GCKPTI_FAST_OP(linear)
-GCKPTI_FAST_OP(matmul)
-GCKPTI_FAST_OP(attention)
-GCKPTI_FAST_OP(layernorm)
-GCKPTI_FAST_OP(softmax)
-GCKPTI_FAST_OP(cross_entropy)
-GCKPTI_FAST_OP(linear_cross_entropy)
-GCKPTI_FAST_OP(gelu)
-GCKPTI_FAST_OP(relu)
-GCKPTI_FAST_OP(gelu_erf)
-GCKPTI_FAST_OP(silu)
-GCKPTI_FAST_OP(tanh)
-GCKPTI_FAST_OP(sigmoid)
-GCKPTI_FAST_OP(add)
-GCKPTI_FAST_OP(sub)
-GCKPTI_FAST_OP(mul)
-#undef GCKPTI_FAST_OP
 #endif
 
 /* =================================================================================================
@@ -3587,6 +3695,69 @@ GCKPTI_FAST_OP(mul)
  * A gradient element that is a product, g * slope, is stored rounded when it is the first
  * contribution and is one fma when it is added: no product feeds an addition (manual, 5a and 5f).
  * ============================================================================================== */
+/* clang-format off */
+/* All ops, from which their fast kernels and printed C (gckpt_plan_c) follow: fast(name) has
+ * kernels in >>fast, too; plain(name) has not. */
+#define GCKPTI_OPS(fast, plain)                                                                    \
+    fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
+    plain(scale) plain(dropout) fast(add) fast(sub) fast(mul)                                      \
+    plain(permute) plain(slice) plain(concat) plain(sum) plain(mean)                               \
+    fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
+    plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
+    plain(mean_squared_error) plain(sum_loss)
+
+/* The gckpt_op of a listed op: its kernels are gckpti_<name>_forward and _backward, and GCKPTI_FAST
+ * or _PLAIN as listed; last what each input's gradient reads. */
+#define GCKPTI_ROW_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)          \
+    static const gckpt_op gckpti_op_##name = {                                                     \
+        #name, shape, gckpti_##name##_forward, gckpti_##name##_backward, flops, classes,           \
+        { __VA_ARGS__ }, (flags) | GCKPTI_OWN_##name, kernels(name), flops_backward }
+#define GCKPTI_ROW(name, kernels, shape, flops, flags, ...)                                        \
+    GCKPTI_ROW_WITH(name, kernels, shape, flops, NULL, NULL, flags, __VA_ARGS__)
+/* clang-format on */
+
+/* The flag of this header's own rows. */
+#define GCKPTI_OWN(name) GCKPTI_OWN_##name = 1 << 20,
+enum { GCKPTI_OPS(GCKPTI_OWN, GCKPTI_OWN) GCKPTI_OWN_ROW = 1 << 20 };
+#undef GCKPTI_OWN
+
+#define GCKPTI_PLAIN(name) NULL, NULL
+#if GCKPTI_HAS_FAST
+#define GCKPTI_FAST(name) gckpti_fast_##name##_forward, gckpti_fast_##name##_backward
+#define GCKPTI_DECLARE(name)                                                                       \
+    static void gckpti_fast_##name##_forward(const gckpt_call *call);                              \
+    static void gckpti_fast_##name##_backward(const gckpt_call *call);
+#define GCKPTI_NOTHING(name)
+GCKPTI_OPS(GCKPTI_DECLARE, GCKPTI_NOTHING)
+#undef GCKPTI_NOTHING
+#undef GCKPTI_DECLARE
+#else
+#define GCKPTI_FAST(name) NULL, NULL
+#endif
+
+/* What the gradients of a product are worth: each as much as the forward, and no op has more than
+ * two that are. */
+static uint64_t gckpti_gradients_flops(const gckpt_call *call, uint64_t forward)
+{
+    int wanted = 0;
+    for (int i = 0; i < call->inputs; i++)
+        wanted += call->in[i].grad != NULL;
+    return wanted > 1 ? 2 * forward : forward;
+}
+
+/* Flops for each element of the first input; a transcendental is worth about 20 additions. */
+#define GCKPTI_FLOPS(count)                                                                        \
+    static uint64_t gckpti_flops_##count(const gckpt_call *call)                                   \
+    {                                                                                              \
+        return count * (uint64_t)gckpti_elements(&call->in[0].shape);                              \
+    }
+GCKPTI_FLOPS(1)
+GCKPTI_FLOPS(3)
+GCKPTI_FLOPS(8)
+GCKPTI_FLOPS(13)
+GCKPTI_FLOPS(20)
+#undef GCKPTI_FLOPS
+
 GCKPTI_INLINE void gckpti_put_product(float *d, float a, float b, int accumulate)
 {
     *d = accumulate ? gckpti_fma(a, b, *d) : a * b;
@@ -3600,12 +3771,6 @@ static gckpt_result gckpti_unary_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* For the planner: a transcendental is worth about 20 additions. */
-static uint64_t gckpti_curve_flops(const gckpt_call *call)
-{
-    return 20 * (uint64_t)gckpti_elements(&call->shape);
-}
-
 GCKPTI_INLINE void gckpti_unary_forward(const gckpt_call *call, float (*f)(float x))
 {
     const float *x = call->in[0].data;
@@ -3614,9 +3779,10 @@ GCKPTI_INLINE void gckpti_unary_forward(const gckpt_call *call, float (*f)(float
         call->out[i] = f(x[i]);
 }
 
-GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, const float *at,
+GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, unsigned needs,
                                          float (*slope)(float at))
 {
+    const float *at = needs & GCKPT_OUT ? call->out : call->in[0].data;
     float *d = call->in[0].grad;
     int64_t n = gckpti_elements(&call->shape);
     for (int64_t i = 0; d && i < n; i++)
@@ -3624,6 +3790,24 @@ GCKPTI_INLINE void gckpti_unary_backward(const gckpt_call *call, const float *at
 }
 
 #define GCKPTI_UNARY_FLAGS (GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD)
+/* Row and builder of an op without attributes. */
+#define GCKPTI_UNARY(name, shape, flops, needs)                                                    \
+    GCKPTI_ROW(name, GCKPTI_FAST, shape, flops, GCKPTI_UNARY_FLAGS, needs);                        \
+    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *x)                                          \
+    {                                                                                              \
+        return gckpt_apply(&gckpti_op_##name, &x, 1, NULL, 0);                                     \
+    }
+/* All of an op from gckpti_<name> and gckpti_<name>_slope, which is taken at what needs says. */
+#define GCKPTI_CURVE(name, needs)                                                                  \
+    static void gckpti_##name##_forward(const gckpt_call *call)                                    \
+    {                                                                                              \
+        gckpti_unary_forward(call, gckpti_##name);                                                 \
+    }                                                                                              \
+    static void gckpti_##name##_backward(const gckpt_call *call)                                   \
+    {                                                                                              \
+        gckpti_unary_backward(call, needs, gckpti_##name##_slope);                                 \
+    }                                                                                              \
+    GCKPTI_UNARY(name, gckpti_unary_shape, gckpti_flops_20, needs)
 
 /* relu: y = max(x, 0), NaN and -0 stay; dx = g where y > 0, else +0 (stored or added) */
 GCKPTI_INLINE float gckpti_relu(float x) { return x < 0.0f ? 0.0f : x; }
@@ -3635,20 +3819,7 @@ static void gckpti_relu_backward(const gckpt_call *call)
     for (int64_t i = 0; d && i < n; i++)
         gckpti_put(&d[i], call->out[i] > 0.0f ? call->grad_out[i] : 0.0f, call->in[0].accumulate);
 }
-static const gckpt_op gckpti_op_relu = { "relu",
-                                         gckpti_unary_shape,
-                                         gckpti_relu_forward,
-                                         gckpti_relu_backward,
-                                         NULL,
-                                         NULL,
-                                         { GCKPT_OUT },
-                                         GCKPTI_UNARY_FLAGS,
-                                         GCKPTI_FAST(gckpti_fast_relu_forward),
-                                         GCKPTI_FAST(gckpti_fast_relu_backward) };
-GCKPT_API gckpt_tensor *gckpt_relu(gckpt_tensor *x)
-{
-    return gckpt_apply(&gckpti_op_relu, &x, 1, NULL, 0);
-}
+GCKPTI_UNARY(relu, gckpti_unary_shape, NULL, GCKPT_OUT)
 
 /* gelu: u = sqrt(2/pi) (x + 0.044715 x^3), t = tanh(u), y = x/2 (1 + t)
  *   u = x fma(x^2, C3, C1), y = fma(x/2, t, x/2)
@@ -3668,25 +3839,7 @@ GCKPTI_INLINE float gckpti_gelu_slope(float x)
     float du = gckpti_fma(x * x, 3.0f * GCKPTI_GELU_C3, GCKPTI_GELU_C1);
     return gckpti_fma(0.5f * x * gckpti_fma(-t, t, 1.0f), du, gckpti_fma(0.5f, t, 0.5f));
 }
-static void gckpti_gelu_forward(const gckpt_call *call) { gckpti_unary_forward(call, gckpti_gelu); }
-static void gckpti_gelu_backward(const gckpt_call *call)
-{
-    gckpti_unary_backward(call, call->in[0].data, gckpti_gelu_slope);
-}
-static const gckpt_op gckpti_op_gelu = { "gelu",
-                                         gckpti_unary_shape,
-                                         gckpti_gelu_forward,
-                                         gckpti_gelu_backward,
-                                         gckpti_curve_flops,
-                                         NULL,
-                                         { GCKPT_IN(0) },
-                                         GCKPTI_UNARY_FLAGS,
-                                         GCKPTI_FAST(gckpti_fast_gelu_forward),
-                                         GCKPTI_FAST(gckpti_fast_gelu_backward) };
-GCKPT_API gckpt_tensor *gckpt_gelu(gckpt_tensor *x)
-{
-    return gckpt_apply(&gckpti_op_gelu, &x, 1, NULL, 0);
-}
+GCKPTI_CURVE(gelu, GCKPT_IN(0))
 
 /* gelu_erf: e = erf(0.707106781 x), y = x/2 (1 + e);  slope: (1 + e)/2 + x exp(-x^2/2) / sqrt(2 pi)
  *   fma(x/2, e, x/2);  fma(0.398942280 x, exp((-x/2) x), fma(1/2, e, 1/2)) */
@@ -3700,28 +3853,7 @@ GCKPTI_INLINE float gckpti_gelu_erf_slope(float x)
     float e = gckpti_erf(0.707106781f * x);
     return gckpti_fma(0.398942280f * x, gckpti_exp(-0.5f * x * x), gckpti_fma(0.5f, e, 0.5f));
 }
-static void gckpti_gelu_erf_forward(const gckpt_call *call)
-{
-    gckpti_unary_forward(call, gckpti_gelu_erf);
-}
-static void gckpti_gelu_erf_backward(const gckpt_call *call)
-{
-    gckpti_unary_backward(call, call->in[0].data, gckpti_gelu_erf_slope);
-}
-static const gckpt_op gckpti_op_gelu_erf = { "gelu_erf",
-                                             gckpti_unary_shape,
-                                             gckpti_gelu_erf_forward,
-                                             gckpti_gelu_erf_backward,
-                                             gckpti_curve_flops,
-                                             NULL,
-                                             { GCKPT_IN(0) },
-                                             GCKPTI_UNARY_FLAGS,
-                                             GCKPTI_FAST(gckpti_fast_gelu_erf_forward),
-                                             GCKPTI_FAST(gckpti_fast_gelu_erf_backward) };
-GCKPT_API gckpt_tensor *gckpt_gelu_erf(gckpt_tensor *x)
-{
-    return gckpt_apply(&gckpti_op_gelu_erf, &x, 1, NULL, 0);
-}
+GCKPTI_CURVE(gelu_erf, GCKPT_IN(0))
 
 /* silu: s = 1 / (1 + exp(-x)), y = x s = x / (1 + exp(-x));  slope: s + x s (1 - s)
  *   = fma(x s, 1 - s, s). Elfwing 2017. */
@@ -3732,72 +3864,16 @@ GCKPTI_INLINE float gckpti_silu_slope(float x)
     float s = gckpti_sigmoid(x);
     return gckpti_fma(x * s, 1.0f - s, s);
 }
-static void gckpti_silu_forward(const gckpt_call *call) { gckpti_unary_forward(call, gckpti_silu); }
-static void gckpti_silu_backward(const gckpt_call *call)
-{
-    gckpti_unary_backward(call, call->in[0].data, gckpti_silu_slope);
-}
-static const gckpt_op gckpti_op_silu = { "silu",
-                                         gckpti_unary_shape,
-                                         gckpti_silu_forward,
-                                         gckpti_silu_backward,
-                                         gckpti_curve_flops,
-                                         NULL,
-                                         { GCKPT_IN(0) },
-                                         GCKPTI_UNARY_FLAGS,
-                                         GCKPTI_FAST(gckpti_fast_silu_forward),
-                                         GCKPTI_FAST(gckpti_fast_silu_backward) };
-GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x)
-{
-    return gckpt_apply(&gckpti_op_silu, &x, 1, NULL, 0);
-}
+GCKPTI_CURVE(silu, GCKPT_IN(0))
 
 /* tanh: slope 1 - y^2 = fma(-y, y, 1) */
 GCKPTI_INLINE float gckpti_tanh_slope(float y) { return gckpti_fma(-y, y, 1.0f); }
-static void gckpti_tanh_forward(const gckpt_call *call) { gckpti_unary_forward(call, gckpti_tanh); }
-static void gckpti_tanh_backward(const gckpt_call *call)
-{
-    gckpti_unary_backward(call, call->out, gckpti_tanh_slope);
-}
-static const gckpt_op gckpti_op_tanh = { "tanh",
-                                         gckpti_unary_shape,
-                                         gckpti_tanh_forward,
-                                         gckpti_tanh_backward,
-                                         gckpti_curve_flops,
-                                         NULL,
-                                         { GCKPT_OUT },
-                                         GCKPTI_UNARY_FLAGS,
-                                         GCKPTI_FAST(gckpti_fast_tanh_forward),
-                                         GCKPTI_FAST(gckpti_fast_tanh_backward) };
-GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x)
-{
-    return gckpt_apply(&gckpti_op_tanh, &x, 1, NULL, 0);
-}
+GCKPTI_CURVE(tanh, GCKPT_OUT)
 
 /* sigmoid: y = 1 / (1 + exp(-x)), slope y - y^2 = fma(-y, y, y) */
 GCKPTI_INLINE float gckpti_sigmoid_slope(float y) { return gckpti_fma(-y, y, y); }
-static void gckpti_sigmoid_forward(const gckpt_call *call)
-{
-    gckpti_unary_forward(call, gckpti_sigmoid);
-}
-static void gckpti_sigmoid_backward(const gckpt_call *call)
-{
-    gckpti_unary_backward(call, call->out, gckpti_sigmoid_slope);
-}
-static const gckpt_op gckpti_op_sigmoid = { "sigmoid",
-                                            gckpti_unary_shape,
-                                            gckpti_sigmoid_forward,
-                                            gckpti_sigmoid_backward,
-                                            gckpti_curve_flops,
-                                            NULL,
-                                            { GCKPT_OUT },
-                                            GCKPTI_UNARY_FLAGS,
-                                            GCKPTI_FAST(gckpti_fast_sigmoid_forward),
-                                            GCKPTI_FAST(gckpti_fast_sigmoid_backward) };
-GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x)
-{
-    return gckpt_apply(&gckpti_op_sigmoid, &x, 1, NULL, 0);
-}
+GCKPTI_CURVE(sigmoid, GCKPT_OUT)
+#undef GCKPTI_CURVE
 
 /* softmax over the last axis: y = exp(x - max) / sum(exp(x - max));  dx = y (g - sum(g y)).
  * A row is read to its end before it is written, so the bytes may coincide here too. */
@@ -3831,46 +3907,26 @@ static gckpt_result gckpti_softmax_shape(gckpt_call *call)
     return gckpti_unary_shape(call);
 }
 
-static const gckpt_op gckpti_op_softmax = { "softmax",
-                                            gckpti_softmax_shape,
-                                            gckpti_softmax_forward,
-                                            gckpti_softmax_backward,
-                                            gckpti_curve_flops,
-                                            NULL,
-                                            { GCKPT_OUT },
-                                            GCKPTI_UNARY_FLAGS,
-                                            GCKPTI_FAST(gckpti_fast_softmax_forward),
-                                            GCKPTI_FAST(gckpti_fast_softmax_backward) };
-GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x)
-{
-    return gckpt_apply(&gckpti_op_softmax, &x, 1, NULL, 0);
-}
+GCKPTI_UNARY(softmax, gckpti_softmax_shape, gckpti_flops_20, GCKPT_OUT)
+#undef GCKPTI_UNARY
 
 /* scale: y = factor x;  dx = factor g */
-static void gckpti_scale_forward(const gckpt_call *call)
+static void gckpti_scale_by(const gckpt_call *call, const float *x, float *y, int accumulate)
 {
     float factor = *(const float *)call->attributes;
     int64_t n = gckpti_elements(&call->shape);
-    for (int64_t i = 0; i < n; i++)
-        call->out[i] = factor * call->in[0].data[i];
+    for (int64_t i = 0; y && i < n; i++)
+        gckpti_put_product(&y[i], factor, x[i], accumulate);
+}
+static void gckpti_scale_forward(const gckpt_call *call)
+{
+    gckpti_scale_by(call, call->in[0].data, call->out, 0);
 }
 static void gckpti_scale_backward(const gckpt_call *call)
 {
-    float factor = *(const float *)call->attributes, *d = call->in[0].grad;
-    int64_t n = gckpti_elements(&call->shape);
-    for (int64_t i = 0; d && i < n; i++)
-        gckpti_put_product(&d[i], factor, call->grad_out[i], call->in[0].accumulate);
+    gckpti_scale_by(call, call->grad_out, call->in[0].grad, call->in[0].accumulate);
 }
-static const gckpt_op gckpti_op_scale = { "scale",
-                                          gckpti_unary_shape,
-                                          gckpti_scale_forward,
-                                          gckpti_scale_backward,
-                                          NULL,
-                                          NULL,
-                                          { 0 },
-                                          GCKPTI_UNARY_FLAGS,
-                                          NULL,
-                                          NULL };
+GCKPTI_ROW(scale, GCKPTI_PLAIN, gckpti_unary_shape, NULL, GCKPTI_UNARY_FLAGS, 0);
 GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor)
 {
     return gckpt_apply(&gckpti_op_scale, &x, 1, &factor, sizeof factor);
@@ -3889,6 +3945,7 @@ static gckpt_result gckpti_dropout_shape(gckpt_call *call)
                           (double)p);
     return GCKPT_OK;
 }
+/* y = x where the mask, drawn from seed, step and tensor, lets it pass; backward: g for x. */
 static void gckpti_dropout_mask(const gckpt_call *call, const float *x, float *y, int accumulate)
 {
     float p = *(const float *)call->attributes, factor = 1.0f / (1.0f - p);
@@ -3917,16 +3974,7 @@ static void gckpti_dropout_backward(const gckpt_call *call) /* only training pla
     if (call->in[0].grad)
         gckpti_dropout_mask(call, call->grad_out, call->in[0].grad, call->in[0].accumulate);
 }
-static const gckpt_op gckpti_op_dropout = { "dropout",
-                                            gckpti_dropout_shape,
-                                            gckpti_dropout_forward,
-                                            gckpti_dropout_backward,
-                                            gckpti_curve_flops,
-                                            NULL,
-                                            { 0 },
-                                            GCKPTI_UNARY_FLAGS,
-                                            NULL,
-                                            NULL };
+GCKPTI_ROW(dropout, GCKPTI_PLAIN, gckpti_dropout_shape, gckpti_flops_20, GCKPTI_UNARY_FLAGS, 0);
 GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p)
 {
     return p <= 0.0f ? x : gckpt_apply(&gckpti_op_dropout, &x, 1, &p, sizeof p);
@@ -4042,6 +4090,7 @@ static void gckpti_broadcast_gradient(const gckpt_call *call, int i, float sign,
     } while (gckpti_walk_next(&w));
 }
 
+/* out = f(a, b), run by run. */
 GCKPTI_INLINE void gckpti_binary_forward(const gckpt_call *call, float (*f)(float a, float b))
 {
     gckpti_walk w;
@@ -4060,91 +4109,52 @@ GCKPTI_INLINE void gckpti_binary_forward(const gckpt_call *call, float (*f)(floa
     } while (gckpti_walk_next(&w));
 }
 
-/* add: da = g, db = g.  sub: da = g, db = -g. */
-GCKPTI_INLINE float gckpti_plus(float a, float b) { return a + b; }
-GCKPTI_INLINE float gckpti_minus(float a, float b) { return a - b; }
-static void gckpti_add_forward(const gckpt_call *call) { gckpti_binary_forward(call, gckpti_plus); }
-static void gckpti_sub_forward(const gckpt_call *call)
-{
-    gckpti_binary_forward(call, gckpti_minus);
-}
+/* Forward, row and builder of an op of two inputs; its formula is gckpti_pair_<name>. */
+#define GCKPTI_PAIR(name, flags, ...)                                                              \
+    static void gckpti_##name##_forward(const gckpt_call *call)                                    \
+    {                                                                                              \
+        gckpti_binary_forward(call, gckpti_pair_##name);                                           \
+    }                                                                                              \
+    GCKPTI_ROW(name, GCKPTI_FAST, gckpti_broadcast_shape, NULL,                                    \
+               GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | (flags), __VA_ARGS__);                        \
+    GCKPT_API gckpt_tensor *gckpt_##name(gckpt_tensor *a, gckpt_tensor *b)                         \
+    {                                                                                              \
+        gckpt_tensor *in[2] = { a, b };                                                            \
+        return gckpt_apply(&gckpti_op_##name, in, 2, NULL, 0);                                     \
+    }
 
+/* add: da = g, db = g.  sub: da = g, db = -g. */
 static void gckpti_add_gradients(const gckpt_call *call, float sign)
 {
     for (int i = 0; i < 2; i++)
         if (call->in[i].grad && call->in[i].grad != call->grad_out)
             gckpti_broadcast_gradient(call, i, i ? sign : 1.0f, NULL);
 }
+GCKPTI_INLINE float gckpti_pair_add(float a, float b) { return a + b; }
 static void gckpti_add_backward(const gckpt_call *call) { gckpti_add_gradients(call, 1.0f); }
+GCKPTI_PAIR(add, GCKPT_PASSES(0) | GCKPT_PASSES(1), GCKPT_SUMS, GCKPT_SUMS)
+
+GCKPTI_INLINE float gckpti_pair_sub(float a, float b) { return a - b; }
 static void gckpti_sub_backward(const gckpt_call *call) { gckpti_add_gradients(call, -1.0f); }
-static const gckpt_op gckpti_op_add = { "add",
-                                        gckpti_broadcast_shape,
-                                        gckpti_add_forward,
-                                        gckpti_add_backward,
-                                        NULL,
-                                        NULL,
-                                        { GCKPT_SUMS, GCKPT_SUMS },
-                                        GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPT_PASSES(0) |
-                                            GCKPT_PASSES(1),
-                                        GCKPTI_FAST(gckpti_fast_add_forward),
-                                        GCKPTI_FAST(gckpti_fast_add_backward) };
-static const gckpt_op gckpti_op_sub = { "sub",
-                                        gckpti_broadcast_shape,
-                                        gckpti_sub_forward,
-                                        gckpti_sub_backward,
-                                        NULL,
-                                        NULL,
-                                        { GCKPT_SUMS, GCKPT_SUMS },
-                                        GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPT_PASSES(0),
-                                        GCKPTI_FAST(gckpti_fast_sub_forward),
-                                        GCKPTI_FAST(gckpti_fast_sub_backward) };
+GCKPTI_PAIR(sub, GCKPT_PASSES(0), GCKPT_SUMS, GCKPT_SUMS)
 
 /* mul: da = g b, db = g a */
-GCKPTI_INLINE float gckpti_times(float a, float b) { return a * b; }
-static void gckpti_mul_forward(const gckpt_call *call)
-{
-    gckpti_binary_forward(call, gckpti_times);
-}
+GCKPTI_INLINE float gckpti_pair_mul(float a, float b) { return a * b; }
 static void gckpti_mul_backward(const gckpt_call *call)
 {
     for (int i = 0; i < 2; i++)
         if (call->in[i].grad)
             gckpti_broadcast_gradient(call, i, 1.0f, call->in[1 - i].data);
 }
-static const gckpt_op gckpti_op_mul = { "mul",
-                                        gckpti_broadcast_shape,
-                                        gckpti_mul_forward,
-                                        gckpti_mul_backward,
-                                        NULL,
-                                        NULL,
-                                        { GCKPT_IN(1) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS },
-                                        GCKPT_INPLACE(0) | GCKPT_INPLACE(1),
-                                        GCKPTI_FAST(gckpti_fast_mul_forward),
-                                        GCKPTI_FAST(gckpti_fast_mul_backward) };
-
-static gckpt_tensor *gckpti_binary(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b)
-{
-    gckpt_tensor *in[2] = { a, b };
-    return gckpt_apply(op, in, 2, NULL, 0);
-}
-GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b)
-{
-    return gckpti_binary(&gckpti_op_add, a, b);
-}
-GCKPT_API gckpt_tensor *gckpt_sub(gckpt_tensor *a, gckpt_tensor *b)
-{
-    return gckpti_binary(&gckpti_op_sub, a, b);
-}
-GCKPT_API gckpt_tensor *gckpt_mul(gckpt_tensor *a, gckpt_tensor *b)
-{
-    return gckpti_binary(&gckpti_op_mul, a, b);
-}
+GCKPTI_PAIR(mul, 0, GCKPT_IN(1) | GCKPT_SUMS, GCKPT_IN(0) | GCKPT_SUMS)
+#undef GCKPTI_PAIR
 
 /* ---- permute: axis i of the result is axis axes[i] of x; the gradient goes back the same way. */
 typedef struct {
     int n, axes[GCKPT_MAX_DIMS];
 } gckpti_permute;
 
+/* Each axis once; a batch axis that leaves its place mixes rows. */
 static gckpt_result gckpti_permute_shape(gckpt_call *call)
 {
     const gckpti_permute *p = (const gckpti_permute *)call->attributes;
@@ -4169,7 +4179,7 @@ static gckpt_result gckpti_permute_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* Over the output; at[0] follows x. */
+/* Over the output; at[0] follows x, which forward reads and backward adds to. */
 static void gckpti_permute_walk(gckpti_walk *w, const gckpt_call *call)
 {
     const gckpti_permute *p = (const gckpti_permute *)call->attributes;
@@ -4206,16 +4216,7 @@ static void gckpti_permute_backward(const gckpt_call *call)
             gckpti_put(&d[j * w.step[0][0]], *g++, call->in[0].accumulate);
     } while (gckpti_walk_next(&w));
 }
-static const gckpt_op gckpti_op_permute = { "permute",
-                                            gckpti_permute_shape,
-                                            gckpti_permute_forward,
-                                            gckpti_permute_backward,
-                                            NULL,
-                                            NULL,
-                                            { 0 },
-                                            0,
-                                            NULL,
-                                            NULL };
+GCKPTI_ROW(permute, GCKPTI_PLAIN, gckpti_permute_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
 {
     gckpti_permute p = { axes ? n : 0, { 0 } };
@@ -4227,11 +4228,12 @@ GCKPT_API gckpt_tensor *gckpt_permute(gckpt_tensor *x, const int *axes, int n)
 /* ---- ops along one axis see a tensor as (outer, size, inner). */
 typedef struct {
     int64_t outer, size, inner;
-} gckpti_view;
+} gckpti_axis_split;
 
-static gckpti_view gckpti_view_of(const gckpt_shape *s, int axis) /* negative: from the last*/
+static gckpti_axis_split gckpti_split_at(const gckpt_shape *s,
+                                         int axis) /* negative: from the last*/
 {
-    gckpti_view v = { 1, 1, 1 };
+    gckpti_axis_split v = { 1, 1, 1 };
     if (axis < 0)
         axis += s->n;
     for (int i = 0; i < s->n; i++)
@@ -4269,6 +4271,7 @@ GCKPTI_INLINE int64_t gckpti_wide(const uint32_t *words)
     return (int64_t)((uint64_t)words[1] << 32 | words[0]);
 }
 
+/* The axis keeps end - begin elements; a part of the batch axis mixes rows. */
 static gckpt_result gckpti_slice_shape(gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
@@ -4289,15 +4292,16 @@ static gckpt_result gckpti_slice_shape(gckpt_call *call)
 static void gckpti_slice_forward(const gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
-    gckpti_view v = gckpti_view_of(&call->in[0].shape, p->axis);
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
     int64_t begin = gckpti_wide(p->begin), n = (gckpti_wide(p->end) - begin) * v.inner;
     gckpti_put_blocks(call->out, n, call->in[0].data + begin * v.inner, v.size * v.inner, v.outer,
                       n, 0);
 }
+/* g goes to where the forward read; all else is 0. */
 static void gckpti_slice_backward(const gckpt_call *call)
 {
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
-    gckpti_view v = gckpti_view_of(&call->in[0].shape, p->axis);
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
     int64_t begin = gckpti_wide(p->begin), n = (gckpti_wide(p->end) - begin) * v.inner;
     float *d = call->in[0].grad;
     if (!d)
@@ -4308,16 +4312,7 @@ static void gckpti_slice_backward(const gckpt_call *call)
     gckpti_put_blocks(d + begin * v.inner, v.size * v.inner, call->grad_out, n, v.outer, n,
                       call->in[0].accumulate);
 }
-static const gckpt_op gckpti_op_slice = { "slice",
-                                          gckpti_slice_shape,
-                                          gckpti_slice_forward,
-                                          gckpti_slice_backward,
-                                          NULL,
-                                          NULL,
-                                          { 0 },
-                                          0,
-                                          NULL,
-                                          NULL };
+GCKPTI_ROW(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end)
 {
     gckpti_slice p;
@@ -4352,37 +4347,29 @@ static gckpt_result gckpti_concat_shape(gckpt_call *call)
 static void gckpti_concat_forward(const gckpt_call *call)
 {
     int axis = *(const int *)call->attributes;
-    gckpti_view all = gckpti_view_of(&call->shape, axis);
+    gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
     float *o = call->out;
     for (int i = 0; i < call->inputs; i++) {
-        int64_t n = gckpti_view_of(&call->in[i].shape, axis).size * all.inner;
+        int64_t n = gckpti_split_at(&call->in[i].shape, axis).size * all.inner;
         gckpti_put_blocks(o, all.size * all.inner, call->in[i].data, n, all.outer, n, 0);
         o += n;
     }
 }
+/* Each input takes its part of g. */
 static void gckpti_concat_backward(const gckpt_call *call)
 {
     int axis = *(const int *)call->attributes;
-    gckpti_view all = gckpti_view_of(&call->shape, axis);
+    gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
     const float *g = call->grad_out;
     for (int i = 0; i < call->inputs; i++) {
-        int64_t n = gckpti_view_of(&call->in[i].shape, axis).size * all.inner;
+        int64_t n = gckpti_split_at(&call->in[i].shape, axis).size * all.inner;
         if (call->in[i].grad)
             gckpti_put_blocks(call->in[i].grad, n, g, all.size * all.inner, all.outer, n,
                               call->in[i].accumulate);
         g += n;
     }
 }
-static const gckpt_op gckpti_op_concat = { "concat",
-                                           gckpti_concat_shape,
-                                           gckpti_concat_forward,
-                                           gckpti_concat_backward,
-                                           NULL,
-                                           NULL,
-                                           { 0 },
-                                           0,
-                                           NULL,
-                                           NULL };
+GCKPTI_ROW(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 {
     return gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
@@ -4402,14 +4389,11 @@ static gckpt_result gckpti_reduce_shape(gckpt_call *call)
     call->mixes_rows = axis == 0;
     return GCKPT_OK;
 }
-static uint64_t gckpti_reduce_flops(const gckpt_call *call)
-{
-    return (uint64_t)gckpti_elements(&call->in[0].shape);
-}
+/* By lanes along the last axis, row after row along another. */
 static void gckpti_sum_forward(const gckpt_call *call)
 {
     int axis = *(const int *)call->attributes;
-    gckpti_view v = gckpti_view_of(&call->in[0].shape, axis);
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, axis);
     for (int64_t i = 0; i < v.outer; i++) {
         const float *x = call->in[0].data + i * v.size * v.inner;
         float *o = call->out + i * v.inner;
@@ -4424,15 +4408,16 @@ static void gckpti_sum_forward(const gckpt_call *call)
 }
 static void gckpti_mean_forward(const gckpt_call *call)
 {
-    float size = (float)gckpti_view_of(&call->in[0].shape, *(const int *)call->attributes).size;
+    float size = (float)gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes).size;
     int64_t n = gckpti_elements(&call->shape);
     gckpti_sum_forward(call);
     for (int64_t i = 0; i < n; i++)
         call->out[i] = call->out[i] / size;
 }
+/* Each element of an axis gets what its sum, or mean, got. */
 static void gckpti_reduce_backward(const gckpt_call *call, int mean)
 {
-    gckpti_view v = gckpti_view_of(&call->in[0].shape, *(const int *)call->attributes);
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
     float *d = call->in[0].grad, size = mean ? (float)v.size : 1.0f;
     if (!d)
         return;
@@ -4443,26 +4428,8 @@ static void gckpti_reduce_backward(const gckpt_call *call, int mean)
 }
 static void gckpti_sum_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 0); }
 static void gckpti_mean_backward(const gckpt_call *call) { gckpti_reduce_backward(call, 1); }
-static const gckpt_op gckpti_op_sum = { "sum",
-                                        gckpti_reduce_shape,
-                                        gckpti_sum_forward,
-                                        gckpti_sum_backward,
-                                        gckpti_reduce_flops,
-                                        NULL,
-                                        { 0 },
-                                        0,
-                                        NULL,
-                                        NULL };
-static const gckpt_op gckpti_op_mean = { "mean",
-                                         gckpti_reduce_shape,
-                                         gckpti_mean_forward,
-                                         gckpti_mean_backward,
-                                         gckpti_reduce_flops,
-                                         NULL,
-                                         { 0 },
-                                         0,
-                                         NULL,
-                                         NULL };
+GCKPTI_ROW(sum, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_flops_1, 0, 0);
+GCKPTI_ROW(mean, GCKPTI_PLAIN, gckpti_reduce_shape, gckpti_flops_1, 0, 0);
 GCKPT_API gckpt_tensor *gckpt_sum(gckpt_tensor *x, int axis)
 {
     return gckpt_apply(&gckpti_op_sum, &x, 1, &axis, sizeof axis);
@@ -4479,9 +4446,6 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
  * the same bits. "Chain": d = fma(a, b, d), one product after the other, from d's present value.
  * "Lanes": the 32 partial sums of gckpti_sum. "put(a, b)": gckpti_put_product.
  * ============================================================================================== */
-/* Flags for the work model: the backward repeats half, or all, of the forward's flops. */
-#define GCKPTI_HALF_AGAIN (1u << 20)
-#define GCKPTI_AGAIN      (1u << 21)
 enum {
     GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
     GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
@@ -4522,24 +4486,30 @@ static int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k)
            gckpti_part(gckpti_multiple(k, 16), GCKPTI_KC);
 }
 
-/* b of a product in a bf16 plan (gckpti_mixed), all of it once: for each pair of links a word for
- * each column, in panels of GCKPTI_PANEL columns. */
+/* b of a product in a bf16 plan, all of it once: for each pair of links a word for each column, in
+ * panels of GCKPTI_PANEL columns. */
 static int64_t gckpti_words(int64_t n, int64_t k) { return (k + 1) / 2 * gckpti_multiple(n, 16); }
 
-/* A product forward (m,k) (k,n) and its two gradients. */
+/* Either, as the call's plan needs it; in floats for all threads. */
+static int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
+{
+    if (call->plain)
+        return 0;
+    return call->precision != GCKPT_FP32 ? gckpti_words(n, k)
+                                         : call->threads * gckpti_product_room(m, n, k);
+}
+
+/* A product forward (m,k) (k,n) and its two gradients; that of b may be transposed, for which f32
+ * plans have room in any case. */
 static void gckpti_product_work(gckpt_call *call, int64_t matrices, int64_t m, int64_t n, int64_t k)
 {
-    if (call->precision != GCKPT_FP32 && !call->plain) {
-        int64_t da = gckpti_words(k, n), db = gckpti_words(n, m), turned = gckpti_words(k, m);
-        int transposed = *(const int *)call->attributes;
-        db = transposed ? turned : db;
-        call->work_forward = (size_t)(matrices * gckpti_words(n, k)) * sizeof(uint32_t);
-        call->work_backward = (size_t)(matrices * (da > db ? da : db)) * sizeof(uint32_t);
-        return;
-    }
-    int64_t forward = gckpti_product_room(m, n, k), da = gckpti_product_room(m, k, n);
-    int64_t db = gckpti_product_room(n > k ? k : n, n > k ? n : k, m); /* b may be transposed */
-    size_t unit = call->plain ? 0 : (size_t)call->threads * sizeof(float);
+    int mixed = call->precision != GCKPT_FP32;
+    int turned = mixed ? *(const int *)call->attributes : k > n;
+    int64_t forward = gckpti_product_scratch(call, m, n, k);
+    int64_t da = gckpti_product_scratch(call, m, k, n);
+    int64_t db =
+        turned ? gckpti_product_scratch(call, n, k, m) : gckpti_product_scratch(call, k, n, m);
+    size_t unit = (size_t)(mixed ? matrices : 1) * sizeof(float);
     call->work_forward = (size_t)forward * unit;
     call->work_backward = (size_t)(da > db ? da : db) * unit;
 }
@@ -4589,30 +4559,21 @@ static void gckpti_chains(const float *a, const float *b, int64_t stride, int64_
     }
 }
 
-/* c (M,N) += a (M,K) b (K,N), chains over K. */
-static void gckpti_multiply(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
-                            float *c)
+static void gckpti_from_bf16s(const uint16_t *x, float *y, int64_t n)
 {
-    for (int64_t i = 0; i < m; i++)
-        for (int64_t p = 0; p < k; p++)
-            gckpti_link(a[i * k + p], b + p * n, n, c + i * n);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = gckpti_from_bf16(x[i]);
 }
 
-/* c (M,N) += a (M,K) b', b (N,K), chains over K. */
-static void gckpti_multiply_nt(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
-                               float *c)
+static void gckpti_to_bf16s(const float *x, uint16_t *y, int64_t n)
 {
-    for (int64_t i = 0; i < m; i++)
-        gckpti_chains(a + i * k, b, k, n, k, c + i * n);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = gckpti_to_bf16(x[i]);
 }
 
-/* c (K,N) += a' b, a (M,K), b (M,N), chains over the rows M. */
-static void gckpti_multiply_tn(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
-                               float *c)
+GCKPTI_INLINE float gckpti_grad_out(const gckpt_call *call, int64_t at)
 {
-    for (int64_t i = 0; i < m; i++)
-        for (int64_t p = 0; p < k; p++)
-            gckpti_link(a[i * k + p], b + i * n, n, c + p * n);
+    return call->grad_out ? call->grad_out[at] : gckpti_from_bf16(call->grad_out_bf16[at]);
 }
 
 /* ---- embed: out[r] = table[index[r]]; dtable[index[r]] += g[r], row by row ---- */
@@ -4635,11 +4596,12 @@ static void gckpti_embed_forward(const gckpt_call *call)
         const float *from = call->in[0].data + call->in[1].index[r] * n;
         if (call->out)
             memcpy(call->out + r * n, from, (size_t)n * sizeof(float));
-        for (int64_t i = 0; !call->out && i < n; i++)
-            call->out_bf16[r * n + i] = gckpti_to_bf16(from[i]);
+        else
+            gckpti_to_bf16s(from, call->out_bf16 + r * n, n);
     }
 }
 
+/* Rows of g in their order, each to its row of the table. */
 static void gckpti_embed_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
@@ -4649,27 +4611,17 @@ static void gckpti_embed_backward(const gckpt_call *call)
     gckpti_start(table, gckpti_elements(&call->in[0].shape), call->in[0].accumulate);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < n; i++)
-            table[call->in[1].index[r] * n + i] +=
-                call->grad_out ? call->grad_out[r * n + i]
-                               : gckpti_from_bf16(call->grad_out_bf16[r * n + i]);
+            table[call->in[1].index[r] * n + i] += gckpti_grad_out(call, r * n + i);
 }
 
-static int64_t gckpti_embed_classes(const gckpt_call *call, int i)
+/* Input i holds rows of the one before it: embed, linear_cross_entropy. */
+static int64_t gckpti_table_rows(const gckpt_call *call, int i)
 {
-    (void)i;
-    return call->in[0].shape.d[0];
+    return call->in[i - 1].shape.d[0];
 }
 
-static const gckpt_op gckpti_op_embed = { "embed",
-                                          gckpti_embed_shape,
-                                          gckpti_embed_forward,
-                                          gckpti_embed_backward,
-                                          NULL,
-                                          gckpti_embed_classes,
-                                          { GCKPT_IN(1) },
-                                          GCKPT_TAKES_BF16 | GCKPT_INDEX(1),
-                                          GCKPTI_FAST(gckpti_fast_embed_forward),
-                                          GCKPTI_FAST(gckpti_fast_embed_backward) };
+GCKPTI_ROW_WITH(embed, GCKPTI_FAST, gckpti_embed_shape, NULL, NULL, gckpti_table_rows,
+                GCKPT_TAKES_BF16 | GCKPT_INDEX(1), GCKPT_IN(1));
 
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index)
 {
@@ -4700,6 +4652,7 @@ static gckpti_sizes gckpti_matmul_sizes(const gckpt_call *call) /* linear: a is 
     return s;
 }
 
+/* Leading sizes agree unless one b serves all; inner sizes agree. */
 static gckpt_result gckpti_matmul_shape(gckpt_call *call)
 {
     const gckpt_shape *a = &call->in[0].shape, *b = &call->in[1].shape;
@@ -4723,10 +4676,10 @@ static gckpt_result gckpti_matmul_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-/* ---- products of bf16 plans (manual, 5l) ----
- * c(i,j) = chain over p of a(i,p) b(p,j). Operands are bf16, or rounded to it where they are read;
- * each link flushes subnormals to zero, as the processors' bf16 instructions do. A chain starts at
- * start[j] (the bias), at what c holds (accumulate), or at +0; c is f32 or bf16. */
+/* ---- products: c(i,j) = chain over p of a(i,p) b(p,j) ----
+ * A chain starts at start[j] (the bias), at what c holds (accumulate), or at +0. In bf16 plans
+ * (manual, 5l) operands are bf16, or rounded to it where they are read; each link flushes
+ * subnormals to zero, as the processors' bf16 instructions do; c is f32 or bf16. */
 typedef struct gckpti_factor {
     const float *f32;
     const uint16_t *bf16;    /* one of the two */
@@ -4739,7 +4692,7 @@ typedef struct {
     int accumulate;
     float *c;
     uint16_t *c_bf16; /* one of the two; rows of n */
-    uint32_t *words;  /* room for b (gckpti_words), for the fast kernels */
+    uint32_t *words;  /* scratch of the fast kernels: call->work */
 } gckpti_mixed;
 typedef void (*gckpti_mixed_run)(const gckpt_call *call, const gckpti_mixed *t);
 
@@ -4747,24 +4700,6 @@ GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
 {
     return x->bf16 ? x->bf16[at] : gckpti_to_bf16(x->f32[at]);
 }
-
-#if GCKPTI_HAS_FAST
-/* d[q * width + i]: links 2 q (upper half) and 2 q + 1 (lower half) of lane i, from x[at]; 0 for
- * lanes from n on. A last link without a pair gets `odd`: -0 in a and +0 in b change no chain, not
- * even one at -0. */
-static void gckpti_mixed_pack(const gckpti_factor *x, int64_t at, int64_t n, int64_t k,
-                              uint16_t odd, uint32_t *d, int64_t width)
-{
-    for (int64_t p = 0; p < k; p += 2, d += width)
-        for (int64_t i = 0; i < width; i++) {
-            int64_t first = at + i * x->row + p * x->step;
-            d[i] = 0;
-            if (i < n)
-                d[i] = (uint32_t)gckpti_factor_at(x, first) << 16 |
-                       (p + 1 < k ? gckpti_factor_at(x, first + x->step) : odd);
-        }
-}
-#endif
 
 static float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
 {
@@ -4779,6 +4714,7 @@ static float gckpti_mixed_start(const gckpti_mixed *t, int64_t at, int64_t j)
     return t->start ? t->start[j] : 0.0f;
 }
 
+/* In bf16 plans: element by element. */
 static void gckpti_mixed_plain(const gckpt_call *call, const gckpti_mixed *t)
 {
     (void)call;
@@ -4796,10 +4732,19 @@ static void gckpti_mixed_plain(const gckpt_call *call, const gckpti_mixed *t)
         }
 }
 
-static gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t row, int64_t step, int64_t next)
+/* arg's values from `at` on. */
+static gckpti_factor gckpti_factor_of(const gckpt_arg *arg, int64_t at, int64_t row, int64_t step,
+                                      int64_t next)
 {
-    gckpti_factor x = { arg->data, arg->bf16, row, step, next };
+    gckpti_factor x = { arg->data ? arg->data + at : NULL, arg->bf16 ? arg->bf16 + at : NULL, row,
+                        step, next };
     return x;
+}
+
+static gckpti_factor gckpti_turned(gckpti_factor x) /* transposed */
+{
+    gckpti_factor y = { x.f32, x.bf16, x.step, x.row, x.next };
+    return y;
 }
 
 static gckpti_mixed gckpti_mixed_of(const gckpt_call *call, int64_t batch, int64_t m, int64_t n,
@@ -4810,98 +4755,91 @@ static gckpti_mixed gckpti_mixed_of(const gckpt_call *call, int64_t batch, int64
     return t;
 }
 
-static void gckpti_mixed_linear_forward(const gckpt_call *call, gckpti_mixed_run run)
+/* c (m,n) = a b, or += */
+static void gckpti_product_to(const gckpt_call *call, gckpti_mixed_run run, int64_t m, int64_t n,
+                              int64_t k, gckpti_factor a, gckpti_factor b, float *c, int accumulate)
+{
+    gckpti_mixed t = gckpti_mixed_of(call, 1, m, n, k, a, b, c, NULL);
+    t.accumulate = accumulate;
+    run(call, &t);
+}
+
+/* In f32 plans. Where b's columns lie side by side, a row of c takes link after link; else (b's
+ * links do, and a's) chain after chain. */
+static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_mixed *t)
+{
+    float *c = t->c;
+    (void)call;
+    for (int64_t matrix = 0; matrix < t->batch; matrix++)
+        for (int64_t i = 0; i < t->m; i++, c += t->n) {
+            const float *a = t->a.f32 + matrix * t->a.next + i * t->a.row;
+            const float *b = t->b.f32 + matrix * t->b.next;
+            if (t->start)
+                memcpy(c, t->start, (size_t)t->n * sizeof *c);
+            else
+                gckpti_start(c, t->n, t->accumulate);
+            if (t->b.row != 1)
+                gckpti_chains(a, b, t->b.row, t->n, t->k, c);
+            for (int64_t p = 0; t->b.row == 1 && p < t->k; p++)
+                gckpti_link(a[p * t->a.step], b + p * t->b.step, t->n, c);
+        }
+}
+
+static gckpti_mixed_run gckpti_plain_products(const gckpt_call *call)
+{
+    return call->precision == GCKPT_FP32 ? gckpti_fp32_plain : gckpti_mixed_plain;
+}
+
+/* The b of matmul, and w of linear. */
+static gckpti_factor gckpti_linear_b(const gckpt_call *call, gckpti_sizes s)
+{
+    gckpti_factor b = gckpti_factor_of(&call->in[1], 0, 1, s.n, s.n * s.k);
+    if (*(const int *)call->attributes) /* transposed */
+        b.row = s.k, b.step = 1;
+    return b;
+}
+
+/* Forward of matmul and linear: out = a b + bias. */
+static void gckpti_linear_out(const gckpt_call *call, gckpti_mixed_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
-    int transposed = *(const int *)call->attributes;
-    gckpti_factor a = gckpti_factor_of(&call->in[0], s.k, 1, s.m * s.k);
-    gckpti_factor b =
-        gckpti_factor_of(&call->in[1], transposed ? s.k : 1, transposed ? 1 : s.n, s.n * s.k);
-    gckpti_mixed t =
-        gckpti_mixed_of(call, s.matrices, s.m, s.n, s.k, a, b, call->out, call->out_bf16);
+    gckpti_factor a = gckpti_factor_of(&call->in[0], 0, s.k, 1, s.m * s.k);
+    gckpti_mixed t = gckpti_mixed_of(call, s.matrices, s.m, s.n, s.k, a, gckpti_linear_b(call, s),
+                                     call->out, call->out_bf16);
     t.start = call->inputs == 3 ? call->in[2].data : NULL;
     run(call, &t);
 }
 
-static void gckpti_mixed_gradient(const gckpt_call *call, gckpti_mixed_run run, gckpti_mixed t,
-                                  int accumulate)
-{
-    t.accumulate = accumulate;
-    if (t.c || t.c_bf16)
-        run(call, &t);
-}
-
-static void gckpti_mixed_matmul_backward(const gckpt_call *call, gckpti_mixed_run run)
+/* Backward: da = g b', db = a' g, or (g' a) where b is transposed. */
+static void gckpti_linear_gradients(const gckpt_call *call, gckpti_mixed_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
-    const gckpt_arg *a = &call->in[0], *b = &call->in[1];
-    int64_t at_a = s.m * s.k, at_b = s.n * s.k, at_g = s.m * s.n;
-    int transposed = *(const int *)call->attributes;
-    gckpti_factor g = { call->grad_out, call->grad_out_bf16, s.n, 1, at_g };
-    gckpti_factor w = gckpti_factor_of(b, transposed ? 1 : s.n, transposed ? s.k : 1, at_b);
-    gckpti_factor x = gckpti_factor_of(a, 1, s.k, at_a), turned = g;
-    turned.row = 1, turned.step = s.n;
-    gckpti_mixed_gradient(
-        call, run, gckpti_mixed_of(call, s.matrices, s.m, s.k, s.n, g, w, a->grad, a->grad_bf16),
-        a->accumulate);
-    gckpti_mixed_gradient(
-        call, run,
-        transposed
-            ? gckpti_mixed_of(call, s.matrices, s.n, s.k, s.m, turned, x, b->grad, b->grad_bf16)
-            : gckpti_mixed_of(call, s.matrices, s.k, s.n, s.m, x, turned, b->grad, b->grad_bf16),
-        b->accumulate);
-}
-
-static void gckpti_matmul_add(const gckpt_call *call) /* out += a b */
-{
-    gckpti_sizes s = gckpti_matmul_sizes(call);
-    int transposed = *(const int *)call->attributes;
-    for (int64_t i = 0; i < s.matrices; i++) {
-        const float *a = call->in[0].data + i * s.m * s.k, *b = call->in[1].data + i * s.n * s.k;
-        float *out = call->out + i * s.m * s.n;
-        (transposed ? gckpti_multiply_nt : gckpti_multiply)(s.m, s.n, s.k, a, b, out);
-    }
+    const gckpt_arg *in = call->in;
+    gckpti_factor g = { call->grad_out, call->grad_out_bf16, s.n, 1, s.m * s.n };
+    gckpti_factor a = gckpti_turned(gckpti_factor_of(&in[0], 0, s.k, 1, s.m * s.k));
+    gckpti_mixed da =
+        gckpti_mixed_of(call, s.matrices, s.m, s.k, s.n, g, gckpti_turned(gckpti_linear_b(call, s)),
+                        in[0].grad, in[0].grad_bf16);
+    da.accumulate = in[0].accumulate;
+    if (da.c || da.c_bf16)
+        run(call, &da);
+    gckpti_mixed db = gckpti_mixed_of(call, s.matrices, s.k, s.n, s.m, a, gckpti_turned(g),
+                                      in[1].grad, in[1].grad_bf16);
+    if (*(const int *)call->attributes)
+        db.m = s.n, db.n = s.k, db.a = gckpti_turned(g), db.b = a;
+    db.accumulate = in[1].accumulate;
+    if (db.c || db.c_bf16)
+        run(call, &db);
 }
 
 static void gckpti_matmul_forward(const gckpt_call *call)
 {
-    if (call->precision != GCKPT_FP32) {
-        gckpti_mixed_linear_forward(call, gckpti_mixed_plain);
-        return;
-    }
-    gckpti_start(call->out, gckpti_elements(&call->shape), 0);
-    gckpti_matmul_add(call);
+    gckpti_linear_out(call, gckpti_plain_products(call));
 }
 
 static void gckpti_matmul_backward(const gckpt_call *call)
 {
-    if (call->precision != GCKPT_FP32) {
-        gckpti_mixed_matmul_backward(call, gckpti_mixed_plain);
-        return;
-    }
-    gckpti_sizes s = gckpti_matmul_sizes(call);
-    const gckpt_arg *a = &call->in[0], *b = &call->in[1];
-    int transposed = *(const int *)call->attributes;
-    for (int64_t i = 0; i < s.matrices; i++) {
-        const float *g = call->grad_out + i * s.m * s.n;
-        int64_t at_a = i * s.m * s.k, at_b = i * s.n * s.k;
-        if (a->grad) {
-            float *da = a->grad + at_a;
-            gckpti_start(da, s.m * s.k, a->accumulate);
-            if (transposed)
-                gckpti_multiply(s.m, s.k, s.n, g, b->data + at_b, da);
-            else
-                gckpti_multiply_nt(s.m, s.k, s.n, g, b->data + at_b, da);
-        }
-        if (b->grad) {
-            float *db = b->grad + at_b;
-            gckpti_start(db, s.n * s.k, b->accumulate);
-            if (transposed)
-                gckpti_multiply_tn(s.m, s.k, s.n, g, a->data + at_a, db);
-            else
-                gckpti_multiply_tn(s.m, s.n, s.k, a->data + at_a, g, db);
-        }
-    }
+    gckpti_linear_gradients(call, gckpti_plain_products(call));
 }
 
 static uint64_t gckpti_matmul_flops(const gckpt_call *call)
@@ -4909,16 +4847,8 @@ static uint64_t gckpti_matmul_flops(const gckpt_call *call)
     return 2 * (uint64_t)gckpti_elements(&call->shape) * (uint64_t)gckpti_last(&call->in[0].shape);
 }
 
-static const gckpt_op gckpti_op_matmul = { "matmul",
-                                           gckpti_matmul_shape,
-                                           gckpti_matmul_forward,
-                                           gckpti_matmul_backward,
-                                           gckpti_matmul_flops,
-                                           NULL,
-                                           { GCKPT_IN(1), GCKPT_IN(0) },
-                                           GCKPT_TAKES_BF16,
-                                           GCKPTI_FAST(gckpti_fast_matmul_forward),
-                                           GCKPTI_FAST(gckpti_fast_matmul_backward) };
+GCKPTI_ROW(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops, GCKPT_TAKES_BF16,
+           GCKPT_IN(1), GCKPT_IN(0));
 
 GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b)
 {
@@ -4956,21 +4886,9 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-static void gckpti_linear_forward(const gckpt_call *call)
-{
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    if (call->precision != GCKPT_FP32) {
-        gckpti_mixed_linear_forward(call, gckpti_mixed_plain);
-        return;
-    }
-    if (call->inputs == 3)
-        for (int64_t r = 0; r < rows; r++)
-            memcpy(call->out + r * n, call->in[2].data, (size_t)n * sizeof(float));
-    else
-        gckpti_start(call->out, rows * n, 0);
-    gckpti_matmul_add(call);
-}
+static void gckpti_linear_forward(const gckpt_call *call) { gckpti_matmul_forward(call); }
 
+/* As matmul; dbias row by row. */
 static void gckpti_linear_backward(const gckpt_call *call)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
@@ -4981,21 +4899,11 @@ static void gckpti_linear_backward(const gckpt_call *call)
     gckpti_start(bias, n, call->in[2].accumulate);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t j = 0; j < n; j++)
-            gckpti_sum_add(&bias[j], low ? low + j : NULL,
-                           call->grad_out ? call->grad_out[r * n + j]
-                                          : gckpti_from_bf16(call->grad_out_bf16[r * n + j]));
+            gckpti_sum_add(&bias[j], low ? low + j : NULL, gckpti_grad_out(call, r * n + j));
 }
 
-static const gckpt_op gckpti_op_linear = { "linear",
-                                           gckpti_linear_shape,
-                                           gckpti_linear_forward,
-                                           gckpti_linear_backward,
-                                           gckpti_matmul_flops,
-                                           NULL,
-                                           { GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS },
-                                           GCKPT_TAKES_BF16,
-                                           GCKPTI_FAST(gckpti_fast_linear_forward),
-                                           GCKPTI_FAST(gckpti_fast_linear_backward) };
+GCKPTI_ROW(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops, GCKPT_TAKES_BF16,
+           GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
 {
@@ -5037,6 +4945,7 @@ static float gckpti_mean_from(const float *x, int64_t n, float c)
     return gckpti_lanes_sum(lane) / (float)n;
 }
 
+/* gain and bias have the size of the last axis; aux is what the backward would compute again. */
 static gckpt_result gckpti_norm_shape(gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -5054,7 +4963,8 @@ static gckpt_result gckpti_norm_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
-static void gckpti_norm_forward(const gckpt_call *call)
+/* Row by row: c and mean (layernorm), rstd, then y; out NULL: aux alone. */
+static void gckpti_layernorm_forward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
@@ -5089,7 +4999,8 @@ static void gckpti_norm_forward(const gckpt_call *call)
     }
 }
 
-static void gckpti_norm_backward(const gckpt_call *call)
+/* Row by row: what it adds to dbias and dgain, then its dx. */
+static void gckpti_layernorm_backward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
@@ -5131,34 +5042,14 @@ static void gckpti_norm_backward(const gckpt_call *call)
     }
 }
 
-static uint64_t gckpti_norm_flops(const gckpt_call *call)
-{
-    return 8 * (uint64_t)gckpti_elements(&call->shape);
-}
+static void gckpti_rmsnorm_forward(const gckpt_call *call) { gckpti_layernorm_forward(call); }
+static void gckpti_rmsnorm_backward(const gckpt_call *call) { gckpti_layernorm_backward(call); }
 
 /* in[1] is the gain, or a bias without gain, which needs less than this says. */
-static const gckpt_op gckpti_op_layernorm = { "layernorm",
-                                              gckpti_norm_shape,
-                                              gckpti_norm_forward,
-                                              gckpti_norm_backward,
-                                              gckpti_norm_flops,
-                                              NULL,
-                                              { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX,
-                                                GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS, GCKPT_SUMS },
-                                              0,
-                                              GCKPTI_FAST(gckpti_fast_layernorm_forward),
-                                              GCKPTI_FAST(gckpti_fast_layernorm_backward) };
-static const gckpt_op gckpti_op_rmsnorm = { "rmsnorm",
-                                            gckpti_norm_shape,
-                                            gckpti_norm_forward,
-                                            gckpti_norm_backward,
-                                            gckpti_norm_flops,
-                                            NULL,
-                                            { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX,
-                                              GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS },
-                                            0,
-                                            GCKPTI_FAST(gckpti_fast_layernorm_forward),
-                                            GCKPTI_FAST(gckpti_fast_layernorm_backward) };
+GCKPTI_ROW(layernorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, 0,
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS, GCKPT_SUMS);
+GCKPTI_ROW(rmsnorm, GCKPTI_FAST, gckpti_norm_shape, gckpti_flops_8, 0,
+           GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX, GCKPT_IN(0) | GCKPT_AUX | GCKPT_SUMS);
 
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias)
 {
@@ -5212,6 +5103,7 @@ static float gckpti_online(const float *x, float *p, int64_t n, int first, float
     return factor;
 }
 
+/* Whole heads; causal needs as many keys as queries. */
 static gckpt_result gckpti_attention_shape(gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
@@ -5366,20 +5258,18 @@ static uint64_t gckpti_attention_flops(const gckpt_call *call)
     return rows * pairs * (4 * c + 14 * (uint64_t)o->heads);
 }
 
-static const gckpt_op gckpti_op_attention = {
-    "attention",
-    gckpti_attention_shape,
-    gckpti_attention_forward,
-    gckpti_attention_backward,
-    gckpti_attention_flops,
-    NULL,
-    { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
-      GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
-      GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX },
-    GCKPTI_HALF_AGAIN,
-    GCKPTI_FAST(gckpti_fast_attention_forward),
-    GCKPTI_FAST(gckpti_fast_attention_backward)
-};
+/* The scores are computed again. */
+static uint64_t gckpti_attention_flops_backward(const gckpt_call *call)
+{
+    uint64_t forward = gckpti_attention_flops(call);
+    return gckpti_gradients_flops(call, forward) + forward / 2;
+}
+
+GCKPTI_ROW_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention_flops,
+                gckpti_attention_flops_backward, NULL, 0,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
 
 GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                         int heads, int causal)
@@ -5437,6 +5327,7 @@ static uint64_t gckpti_rotary_frequency(double x)
     return half + (uint64_t)(int64_t)(half ? x - 0.5 * turn : x);
 }
 
+/* Whole heads of an even size; work is the table of cosines and sines. */
 static gckpt_result gckpti_rotary_shape(gckpt_call *call)
 {
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
@@ -5454,6 +5345,7 @@ static gckpt_result gckpti_rotary_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
+/* y = x turned by the angles of its positions, forwards or (direction -1) back. */
 static void gckpti_rotary_turn(const gckpt_call *call, const float *x, float *y, float direction,
                                int accumulate)
 {
@@ -5492,21 +5384,8 @@ static void gckpti_rotary_backward(const gckpt_call *call)
         gckpti_rotary_turn(call, call->grad_out, call->in[0].grad, -1.0f, call->in[0].accumulate);
 }
 
-static uint64_t gckpti_rotary_flops(const gckpt_call *call)
-{
-    return 3 * (uint64_t)gckpti_elements(&call->shape);
-}
-
-static const gckpt_op gckpti_op_rotary = { "rotary",
-                                           gckpti_rotary_shape,
-                                           gckpti_rotary_forward,
-                                           gckpti_rotary_backward,
-                                           gckpti_rotary_flops,
-                                           NULL,
-                                           { 0 },
-                                           GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD,
-                                           NULL,
-                                           NULL };
+GCKPTI_ROW(rotary, GCKPTI_PLAIN, gckpti_rotary_shape, gckpti_flops_3,
+           GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base)
 {
@@ -5549,27 +5428,116 @@ static void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
         *call->loss_count += count;
 }
 
-/* Ends a row: its loss, and aux for the backward. hit: the target's logit. */
-static void gckpti_loss_finish(const gckpt_call *call, int64_t row, int64_t target, float max,
-                               float sum, float hit)
+/* A loss over classes goes over blocks of rows and, in each, over chunks of classes: its logits are
+ * there or a product; each row looks at its own (forward) or turns them into their gradient
+ * (backward). This is what plain and fast kernels, in f32 and bf16 plans, differ in: */
+typedef struct {
+    gckpti_mixed_run product; /* of linear_cross_entropy */
+    void (*each)(const gckpt_call *call, int64_t n, int64_t work,
+                 void (*body)(void *context, int64_t i, int64_t worker),
+                 void *context); /* body for i = 0..n-1, worth `work` multiply-adds each */
+    float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
+    void (*gradient)(const float *x, float *d, int64_t n, float max, float log_sum, float scale,
+                     int accumulate); /* of classes that are not the target */
+    void (*widen)(const uint16_t *x, float *y, int64_t n);
+    void (*narrow)(const float *x, uint16_t *y, int64_t n);
+} gckpti_loss_kernels;
+
+static void gckpti_in_turn(const gckpt_call *call, int64_t n, int64_t work,
+                           void (*body)(void *context, int64_t i, int64_t worker), void *context)
 {
-    gckpti_softmax_end(&max, &sum);
-    float log_sum = target < 0 ? 0.0f : gckpti_log(sum);
-    if (target >= 0)
-        gckpti_loss_add(call, log_sum - (hit - max), 1);
-    if (call->aux) {
-        ((float *)call->aux)[2 * row] = target < 0 ? 0.0f : max;
-        ((float *)call->aux)[2 * row + 1] = log_sum;
+    (void)call, (void)work;
+    for (int64_t i = 0; i < n; i++)
+        body(context, i, 0);
+}
+
+static void gckpti_other_classes(const float *x, float *d, int64_t n, float max, float log_sum,
+                                 float scale, int accumulate)
+{
+    for (int64_t j = 0; j < n; j++)
+        gckpti_put_product(&d[j], gckpti_exp((x[j] - max) - log_sum), scale, accumulate);
+}
+
+static gckpti_loss_kernels gckpti_plain_loss(gckpti_mixed_run product)
+{
+    gckpti_loss_kernels by = { product,           gckpti_in_turn,
+                               gckpti_online,     gckpti_other_classes,
+                               gckpti_from_bf16s, gckpti_to_bf16s };
+    return by;
+}
+
+/* A block of rows, a chunk of their classes. */
+typedef struct {
+    const gckpt_call *call;
+    gckpti_loss_kernels by;
+    int64_t row, rows, first, n; /* rows of the call from `row` on, classes from `first` on */
+    int64_t counted;             /* rows that are not left out */
+    const int32_t *target;       /* of each row */
+    const float *x;              /* their logits (rows,n) */
+    float *d;                    /* backward: the logits' gradient; may be x */
+    int accumulate;
+    float max[GCKPTI_MIXED_ROWS], sum[GCKPTI_MIXED_ROWS], hit[GCKPTI_MIXED_ROWS];
+} gckpti_loss;
+
+/* The forward of row r: its classes so far, and these. */
+static void gckpti_loss_look(void *context, int64_t r, int64_t worker)
+{
+    gckpti_loss *l = (gckpti_loss *)context;
+    const float *x = l->x + r * l->n;
+    int64_t target = l->target[r], at = target - l->first;
+    (void)worker;
+    if (target >= 0 && at >= 0 && at < l->n)
+        l->hit[r] = x[at];
+    for (int64_t j = 0; target >= 0 && j < l->n; j += GCKPTI_LOSS_CHUNK)
+        l->by.online(x + j, NULL, gckpti_part(l->n - j, GCKPTI_LOSS_CHUNK), l->first + j == 0,
+                     &l->max[r], &l->sum[r]);
+}
+
+/* The backward of row r: d from x, the target's apart. */
+static void gckpti_loss_slope(void *context, int64_t r, int64_t worker)
+{
+    const gckpti_loss *l = (const gckpti_loss *)context;
+    const float *x = l->x + r * l->n, *aux = (const float *)l->call->aux + 2 * (l->row + r);
+    float *d = l->d + r * l->n, logit = 0.0f, held = 0.0f, scale = l->call->loss_scale;
+    int64_t target = l->target[r], at = target - l->first;
+    int here = at >= 0 && at < l->n;
+    (void)worker;
+    if (target < 0) {
+        gckpti_start(d, l->n, l->accumulate);
+        return;
+    }
+    if (here)
+        logit = x[at], held = d[at];
+    l->by.gradient(x, d, l->n, aux[0], aux[1], scale, l->accumulate);
+    if (here) {
+        d[at] = held;
+        gckpti_put_product(&d[at], gckpti_exp((logit - aux[0]) - aux[1]) - 1.0f, scale,
+                           l->accumulate);
     }
 }
 
-/* d = gradient of n logits x of the classes from `first` on; d may be x. */
-static void gckpti_logits_gradient(const float *x, int64_t n, int64_t first, int64_t target,
-                                   const float *aux, float scale, float *d, int accumulate)
+static void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
 {
-    for (int64_t j = 0; j < n; j++) {
-        float hit = first + j == target ? 1.0f : 0.0f;
-        gckpti_put_product(&d[j], gckpti_exp((x[j] - aux[0]) - aux[1]) - hit, scale, accumulate);
+    l->row = row, l->rows = rows, l->counted = 0;
+    l->target = l->call->in[l->call->inputs - 1].index + row;
+    for (int64_t r = 0; r < rows; r++) {
+        l->counted += l->target[r] >= 0;
+        l->max[r] = 0.0f, l->sum[r] = 1.0f, l->hit[r] = 0.0f; /* of rows left out */
+    }
+}
+
+/* The losses of the block's rows, and aux for the backward. */
+static void gckpti_loss_finish(const gckpti_loss *l)
+{
+    float *aux = l->call->aux ? (float *)l->call->aux + 2 * l->row : NULL;
+    for (int64_t r = 0; r < l->rows; r++) {
+        float max = l->max[r], sum = l->sum[r];
+        gckpti_softmax_end(&max, &sum);
+        float log_sum = gckpti_log(sum);
+        if (l->target[r] >= 0)
+            gckpti_loss_add(l->call, log_sum - (l->hit[r] - max), 1);
+        if (aux)
+            aux[2 * r] = max, aux[2 * r + 1] = log_sum;
     }
 }
 
@@ -5584,39 +5552,30 @@ static gckpt_result gckpti_cross_entropy_shape(gckpt_call *call)
     return GCKPT_OK;
 }
 
+/* The logits are the input: a chunk is all classes. */
+static void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by, int backward)
+{
+    const gckpt_arg *x = &call->in[0];
+    int64_t v = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape);
+    gckpti_loss l;
+    l.call = call, l.by = by, l.first = 0, l.n = v, l.accumulate = x->accumulate;
+    for (int64_t row = 0; row < rows && (x->grad || !backward); row += GCKPTI_MIXED_ROWS) {
+        gckpti_loss_begin(&l, row, gckpti_part(rows - row, GCKPTI_MIXED_ROWS));
+        l.x = x->data + row * v, l.d = x->grad ? x->grad + row * v : NULL;
+        by.each(call, l.rows, 16 * v, backward ? gckpti_loss_slope : gckpti_loss_look, &l);
+        if (!backward)
+            gckpti_loss_finish(&l);
+    }
+}
+
 static void gckpti_cross_entropy_forward(const gckpt_call *call)
 {
-    int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    for (int64_t r = 0; r < rows; r++) {
-        const float *x = call->in[0].data + r * v;
-        int64_t target = call->in[1].index[r];
-        float max = 0.0f, sum = 1.0f;
-        if (target >= 0) {
-            for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK)
-                gckpti_online(x + j, NULL, gckpti_part(v - j, GCKPTI_LOSS_CHUNK), j == 0, &max,
-                              &sum);
-        }
-        gckpti_loss_finish(call, r, target, max, sum, target < 0 ? 0.0f : x[target]);
-    }
+    gckpti_cross_entropy_by(call, gckpti_plain_loss(NULL), 0);
 }
 
 static void gckpti_cross_entropy_backward(const gckpt_call *call)
 {
-    int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    float *dx = call->in[0].grad;
-    for (int64_t r = 0; dx && r < rows; r++) {
-        if (call->in[1].index[r] < 0)
-            gckpti_start(dx + r * v, v, call->in[0].accumulate);
-        else
-            gckpti_logits_gradient(call->in[0].data + r * v, v, 0, call->in[1].index[r],
-                                   (const float *)call->aux + 2 * r, call->loss_scale, dx + r * v,
-                                   call->in[0].accumulate);
-    }
-}
-
-static uint64_t gckpti_cross_entropy_flops(const gckpt_call *call)
-{
-    return 13 * (uint64_t)gckpti_elements(&call->in[0].shape);
+    gckpti_cross_entropy_by(call, gckpti_plain_loss(NULL), 1);
 }
 
 static int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
@@ -5625,16 +5584,9 @@ static int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
     return gckpti_last(&call->in[0].shape);
 }
 
-static const gckpt_op gckpti_op_cross_entropy = { "cross_entropy",
-                                                  gckpti_cross_entropy_shape,
-                                                  gckpti_cross_entropy_forward,
-                                                  gckpti_cross_entropy_backward,
-                                                  gckpti_cross_entropy_flops,
-                                                  gckpti_cross_entropy_classes,
-                                                  { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX },
-                                                  GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPT_INDEX(1),
-                                                  GCKPTI_FAST(gckpti_fast_cross_entropy_forward),
-                                                  GCKPTI_FAST(gckpti_fast_cross_entropy_backward) };
+GCKPTI_ROW_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
+                gckpti_cross_entropy_classes, GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPT_INDEX(1),
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
 
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets)
 {
@@ -5648,41 +5600,31 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
  * -0 could stay in the accumulator, or an infinity in w stay hidden. work: a block of rows (one in
  * a plain plan) times a chunk of classes; bf16 plans: then a block of dx, which is rounded when all
  * classes are added. d is rounded where it enters the products. */
-static int64_t gckpti_loss_room(const gckpt_call *call, int backward)
-{ /* scratch of its products, in floats a thread */
-    int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    int64_t n = gckpti_part(call->in[1].shape.d[0], GCKPTI_LOSS_CHUNK), room[3];
-    rows = gckpti_part(rows, GCKPTI_LOSS_ROWS);
-    room[0] = gckpti_product_room(rows, n, c);
-    room[1] = gckpti_product_room(rows, c, n);
-    room[2] = gckpti_product_room(n, c, rows);
-    for (int i = 1; backward && i < 3; i++)
-        room[0] = room[i] > room[0] ? room[i] : room[0];
-    return room[0];
-}
-
-/* Its workspace in bf16 plans, in floats: logits, a block of dx, packed factors. */
 typedef struct {
-    int64_t block, dx, words, size; /* rows at a time; where dx and words begin; of words */
+    int64_t block, logits, dx, size; /* rows at a time; in floats: where parts of work begin; all */
 } gckpti_loss_parts;
 
-static gckpti_loss_parts gckpti_mixed_parts(const gckpt_call *call, int backward)
+/* work: scratch of the products, logits, dx. */
+static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backward)
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    int64_t n = gckpti_part(call->in[1].shape.d[0], GCKPTI_LOSS_CHUNK), size[3];
-    gckpti_loss_parts p;
-    p.block = call->plain ? 1 : gckpti_part(rows, GCKPTI_MIXED_ROWS);
-    p.dx = p.block * n;
-    p.words = p.dx + (backward ? p.block * c : 0);
-    size[0] = gckpti_words(n, c);
-    size[1] = gckpti_words(c, n);
-    size[2] = gckpti_words(c, p.block);
-    for (int i = 1; backward && i < 3; i++)
-        size[0] = size[i] > size[0] ? size[i] : size[0];
-    p.size = call->plain ? 0 : size[0];
+    int64_t n = gckpti_part(call->in[1].shape.d[0], GCKPTI_LOSS_CHUNK);
+    int mixed = call->precision != GCKPT_FP32;
+    gckpti_loss_parts p = { 1, 0, 0, 0 };
+    if (!call->plain)
+        p.block = gckpti_part(rows, mixed ? GCKPTI_MIXED_ROWS : GCKPTI_LOSS_ROWS);
+    p.logits = gckpti_product_scratch(call, p.block, n, c);
+    if (backward) {
+        int64_t dx = gckpti_product_scratch(call, p.block, c, n);
+        int64_t dw = gckpti_product_scratch(call, n, c, p.block), most = dx > dw ? dx : dw;
+        p.logits = p.logits > most ? p.logits : most;
+    }
+    p.dx = p.logits + p.block * n;
+    p.size = p.dx + (mixed && backward ? p.block * c : 0);
     return p;
 }
 
+/* aux: max and log(sum) of each row. */
 static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
 {
     const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape;
@@ -5692,209 +5634,58 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
                           "linear_cross_entropy: x %S, w %S, targets %S must be (..,C), (V,C), "
                           "(..)",
                           x, w, targets);
-    int64_t rows = gckpti_rows(x), block = call->plain ? 1 : gckpti_part(rows, GCKPTI_LOSS_ROWS);
-    int64_t chunk = gckpti_part(w->d[0], GCKPTI_LOSS_CHUNK);
-    call->aux_bytes = (size_t)rows * 2 * sizeof(float);
-    if (call->precision != GCKPT_FP32) {
-        gckpti_loss_parts forward = gckpti_mixed_parts(call, 0),
-                          backward = gckpti_mixed_parts(call, 1);
-        call->work_forward = (size_t)(forward.words + forward.size) * sizeof(float);
-        call->work_backward = (size_t)(backward.words + backward.size) * sizeof(float);
-        return GCKPT_OK;
-    }
-    call->work_forward = call->work_backward = (size_t)(block * chunk) * sizeof(float);
-    if (!call->plain) {
-        size_t unit = (size_t)call->threads * sizeof(float);
-        call->work_forward += (size_t)gckpti_loss_room(call, 0) * unit;
-        call->work_backward += (size_t)gckpti_loss_room(call, 1) * unit;
-    }
+    call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
+    call->work_forward = (size_t)gckpti_loss_parts_of(call, 0).size * sizeof(float);
+    call->work_backward = (size_t)gckpti_loss_parts_of(call, 1).size * sizeof(float);
     return GCKPT_OK;
 }
 
-static uint32_t *gckpti_loss_words(const gckpt_call *call, const gckpti_loss_parts *p)
+/* Three products for each block and chunk: logits = x w', dx += d w, dw += d' x. In bf16 plans dx
+ * has its chains in work, since it is rounded once, when all classes are added. */
+static void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by,
+                                           int backward)
 {
-    void *words = (float *)call->work + p->words;
-    return (uint32_t *)words;
-}
-
-/* Logits of rows r.., n classes from j: of the gradients' products, too. */
-static gckpti_mixed gckpti_mixed_logits(const gckpt_call *call, const gckpti_loss_parts *parts,
-                                        int64_t r, int64_t m, int64_t j, int64_t n)
-{
-    const gckpt_arg *x = &call->in[0];
-    int64_t c = gckpti_last(&x->shape);
-    gckpti_factor a = { x->data ? x->data + r * c : NULL, x->bf16 ? x->bf16 + r * c : NULL, c, 1,
-                        0 };
-    gckpti_factor w = { call->in[1].data + j * c, NULL, c, 1, 0 };
-    gckpti_mixed t = gckpti_mixed_of(call, 1, m, n, c, a, w, (float *)call->work, NULL);
-    t.words = gckpti_loss_words(call, parts);
-    return t;
-}
-
-static void gckpti_mixed_linear_cross_entropy_forward(const gckpt_call *call)
-{
-    int64_t rows = gckpti_rows(&call->in[0].shape), v = call->in[1].shape.d[0];
-    const gckpti_loss_parts parts = gckpti_mixed_parts(call, 0);
-    const float *logits = (const float *)call->work;
-    for (int64_t r0 = 0; r0 < rows; r0 += parts.block) {
-        int64_t m = gckpti_part(rows - r0, parts.block);
-        const int32_t *target = call->in[2].index + r0;
-        float max[GCKPTI_MIXED_ROWS] = { 0.0f }, sum[GCKPTI_MIXED_ROWS] = { 0.0f };
-        float hit[GCKPTI_MIXED_ROWS] = { 0.0f };
-        for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK) {
-            int64_t n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
-            gckpti_mixed t = gckpti_mixed_logits(call, &parts, r0, m, j, n);
-            gckpti_mixed_plain(call, &t);
-            for (int64_t r = 0; r < m; r++) {
-                if (target[r] >= j && target[r] < j + n)
-                    hit[r] = logits[r * n + target[r] - j];
-                if (target[r] >= 0)
-                    gckpti_online(logits + r * n, NULL, n, j == 0, &max[r], &sum[r]);
-            }
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    int64_t c = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape), v = w->shape.d[0];
+    const gckpti_loss_parts parts = gckpti_loss_parts_of(call, backward);
+    float *work = (float *)call->work, *dw = backward ? w->grad : NULL;
+    gckpti_loss l;
+    l.call = call, l.by = by, l.x = l.d = work + parts.logits, l.accumulate = 0;
+    for (int64_t row = 0; row < rows; row += parts.block) {
+        gckpti_loss_begin(&l, row, gckpti_part(rows - row, parts.block));
+        uint16_t *rounded = backward && x->grad_bf16 ? x->grad_bf16 + row * c : NULL;
+        float *dx = rounded ? work + parts.dx : backward && x->grad ? x->grad + row * c : NULL;
+        if (rounded && x->accumulate)
+            by.widen(rounded, dx, l.rows * c);
+        for (l.first = 0; l.first < v; l.first += l.n) {
+            l.n = gckpti_part(v - l.first, GCKPTI_LOSS_CHUNK);
+            gckpti_factor a = gckpti_factor_of(x, row * c, c, 1, 0), d = { l.d, NULL, l.n, 1, 0 };
+            gckpti_factor b = gckpti_factor_of(w, l.first * c, c, 1, 0);
+            if (l.counted > 0)
+                gckpti_product_to(call, by.product, l.rows, l.n, c, a, b, l.d, 0);
+            by.each(call, l.rows, 16 * l.n, backward ? gckpti_loss_slope : gckpti_loss_look, &l);
+            if (dx)
+                gckpti_product_to(call, by.product, l.rows, c, l.n, d, gckpti_turned(b), dx,
+                                  x->accumulate || l.first > 0);
+            if (dw)
+                gckpti_product_to(call, by.product, l.n, c, l.rows, gckpti_turned(d),
+                                  gckpti_turned(a), dw + l.first * c, w->accumulate || row > 0);
         }
-        for (int64_t r = 0; r < m; r++)
-            gckpti_loss_finish(call, r0 + r, target[r], max[r], sum[r], hit[r]);
+        if (rounded)
+            by.narrow(dx, rounded, l.rows * c);
+        if (!backward)
+            gckpti_loss_finish(&l);
     }
 }
 
 static void gckpti_linear_cross_entropy_forward(const gckpt_call *call)
 {
-    int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    int64_t v = call->in[1].shape.d[0];
-    int64_t block = call->plain ? 1 : GCKPTI_LOSS_ROWS;
-    float *logits = (float *)call->work;
-    if (call->precision != GCKPT_FP32) {
-        gckpti_mixed_linear_cross_entropy_forward(call);
-        return;
-    }
-    for (int64_t r0 = 0; r0 < rows; r0 += block) {
-        int64_t m = gckpti_part(rows - r0, block);
-        const int32_t *target = call->in[2].index + r0;
-        float max[GCKPTI_LOSS_ROWS] = { 0.0f }, sum[GCKPTI_LOSS_ROWS] = { 0.0f };
-        float hit[GCKPTI_LOSS_ROWS] = { 0.0f };
-        for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK) {
-            int64_t n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
-            for (int64_t r = 0; r < m; r++) {
-                if (target[r] < 0)
-                    continue;
-                float *x = logits + r * n;
-                gckpti_start(x, n, 0);
-                gckpti_chains(call->in[0].data + (r0 + r) * c, call->in[1].data + j * c, c, n, c,
-                              x);
-                if (target[r] >= j && target[r] < j + n)
-                    hit[r] = x[target[r] - j];
-                gckpti_online(x, NULL, n, j == 0, &max[r], &sum[r]);
-            }
-        }
-        for (int64_t r = 0; r < m; r++)
-            gckpti_loss_finish(call, r0 + r, target[r], max[r], sum[r], hit[r]);
-    }
-}
-
-/* A chunk of the backward of bf16 plans, when work holds d of rows r..: dx += d w, dw += d x. */
-static void gckpti_mixed_loss_products(const gckpt_call *call, gckpti_mixed_run run,
-                                       const gckpti_loss_parts *parts, int64_t r, int64_t m,
-                                       int64_t j, int64_t n)
-{
-    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
-    int64_t c = gckpti_last(&x->shape);
-    gckpti_mixed logits = gckpti_mixed_logits(call, parts, r, m, j, n), t = logits;
-    gckpti_factor d = { (float *)call->work, NULL, n, 1, 0 };
-    if (x->grad || x->grad_bf16) {
-        t.n = c, t.k = n;
-        t.a = d;
-        t.b.row = 1, t.b.step = c;
-        t.c = (float *)call->work + parts->dx;
-        gckpti_mixed_gradient(call, run, t, 1);
-    }
-    if (w->grad) {
-        t = logits;
-        t.m = n, t.n = c, t.k = m;
-        t.b = t.a;
-        t.b.row = 1, t.b.step = c;
-        t.a = d;
-        t.a.row = 1, t.a.step = n;
-        t.c = w->grad + j * c;
-        gckpti_mixed_gradient(call, run, t, 1);
-    }
-}
-
-/* A block of dx, before its chains start and at the end: `count` floats from `at`. */
-static void gckpti_mixed_block(const gckpt_arg *x, float *dx, int64_t at, int64_t count, int end)
-{
-    for (int64_t i = 0; i < count; i++, at++) {
-        if (end && x->grad)
-            x->grad[at] = dx[i];
-        else if (end && x->grad_bf16)
-            x->grad_bf16[at] = gckpti_to_bf16(dx[i]);
-        else if (!end)
-            dx[i] = !x->accumulate ? 0.0f
-                    : x->grad      ? x->grad[at]
-                                   : gckpti_from_bf16(x->grad_bf16[at]);
-    }
-}
-
-static void gckpti_mixed_linear_cross_entropy_backward(const gckpt_call *call)
-{
-    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
-    int64_t c = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape), v = w->shape.d[0];
-    const gckpti_loss_parts parts = gckpti_mixed_parts(call, 1);
-    float *logits = (float *)call->work, *dx = logits + parts.dx;
-    if (w->grad)
-        gckpti_start(w->grad, v * c, w->accumulate);
-    for (int64_t r0 = 0; r0 < rows; r0 += parts.block) {
-        int64_t m = gckpti_part(rows - r0, parts.block);
-        gckpti_mixed_block(x, dx, r0 * c, m * c, 0);
-        for (int64_t j = 0; j < v; j += GCKPTI_LOSS_CHUNK) {
-            int64_t n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
-            gckpti_mixed t = gckpti_mixed_logits(call, &parts, r0, m, j, n);
-            gckpti_mixed_plain(call, &t);
-            for (int64_t r = 0; r < m; r++) {
-                int64_t target = call->in[2].index[r0 + r];
-                float *d = logits + r * n;
-                if (target < 0)
-                    gckpti_start(d, n, 0);
-                else
-                    gckpti_logits_gradient(d, n, j, target, (const float *)call->aux + 2 * (r0 + r),
-                                           call->loss_scale, d, 0);
-            }
-            gckpti_mixed_loss_products(call, gckpti_mixed_plain, &parts, r0, m, j, n);
-        }
-        gckpti_mixed_block(x, dx, r0 * c, m * c, 1);
-    }
+    gckpti_linear_cross_entropy_by(call, gckpti_plain_loss(gckpti_plain_products(call)), 0);
 }
 
 static void gckpti_linear_cross_entropy_backward(const gckpt_call *call)
 {
-    if (call->precision != GCKPT_FP32) {
-        gckpti_mixed_linear_cross_entropy_backward(call);
-        return;
-    }
-    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
-    int64_t c = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape), v = w->shape.d[0];
-    if (x->grad)
-        gckpti_start(x->grad, rows * c, x->accumulate);
-    if (w->grad)
-        gckpti_start(w->grad, v * c, w->accumulate);
-    int64_t block = call->plain ? 1 : GCKPTI_LOSS_ROWS;
-    for (int64_t r0 = 0; r0 < rows; r0 += block)
-        for (int64_t j0 = 0; j0 < v; j0 += GCKPTI_LOSS_CHUNK) {
-            int64_t n = gckpti_part(v - j0, GCKPTI_LOSS_CHUNK);
-            for (int64_t r = r0; r < rows && r < r0 + block; r++) {
-                int64_t target = call->in[2].index[r];
-                float *d = (float *)call->work + (r - r0) * n;
-                gckpti_start(d, n, 0);
-                if (target >= 0) {
-                    gckpti_chains(x->data + r * c, w->data + j0 * c, c, n, c, d);
-                    gckpti_logits_gradient(d, n, j0, target, (const float *)call->aux + 2 * r,
-                                           call->loss_scale, d, 0);
-                }
-                for (int64_t j = 0; x->grad && j < n; j++)
-                    gckpti_link(d[j], w->data + (j0 + j) * c, c, x->grad + r * c);
-                for (int64_t j = 0; w->grad && j < n; j++)
-                    gckpti_link(d[j], x->data + r * c, c, w->grad + (j0 + j) * c);
-            }
-        }
+    gckpti_linear_cross_entropy_by(call, gckpti_plain_loss(gckpti_plain_products(call)), 1);
 }
 
 static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
@@ -5904,25 +5695,19 @@ static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
     return logits * (2 * (uint64_t)gckpti_last(x) + 13);
 }
 
-static int64_t gckpti_linear_cross_entropy_classes(const gckpt_call *call, int i)
+/* The logits are computed again. */
+static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *call)
 {
-    (void)i;
-    return call->in[1].shape.d[0];
+    uint64_t forward = gckpti_linear_cross_entropy_flops(call);
+    return gckpti_gradients_flops(call, forward) + forward;
 }
 
-static const gckpt_op gckpti_op_linear_cross_entropy = {
-    "linear_cross_entropy",
-    gckpti_linear_cross_entropy_shape,
-    gckpti_linear_cross_entropy_forward,
-    gckpti_linear_cross_entropy_backward,
-    gckpti_linear_cross_entropy_flops,
-    gckpti_linear_cross_entropy_classes,
-    { GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
-      GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX },
-    GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPTI_AGAIN | GCKPT_TAKES_BF16 | GCKPT_INDEX(2),
-    GCKPTI_FAST(gckpti_fast_linear_cross_entropy_forward),
-    GCKPTI_FAST(gckpti_fast_linear_cross_entropy_backward)
-};
+GCKPTI_ROW_WITH(linear_cross_entropy, GCKPTI_FAST, gckpti_linear_cross_entropy_shape,
+                gckpti_linear_cross_entropy_flops, gckpti_linear_cross_entropy_flops_backward,
+                gckpti_table_rows,
+                GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2),
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
+                GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX);
 
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
                                                    gckpt_tensor *targets)
@@ -5976,22 +5761,8 @@ static void gckpti_mean_squared_error_backward(const gckpt_call *call)
     }
 }
 
-static uint64_t gckpti_mean_squared_error_flops(const gckpt_call *call)
-{
-    return 3 * (uint64_t)gckpti_elements(&call->in[0].shape);
-}
-
-static const gckpt_op gckpti_op_mean_squared_error = { "mean_squared_error",
-                                                       gckpti_mean_squared_error_shape,
-                                                       gckpti_mean_squared_error_forward,
-                                                       gckpti_mean_squared_error_backward,
-                                                       gckpti_mean_squared_error_flops,
-                                                       NULL,
-                                                       { GCKPT_IN(0) | GCKPT_IN(1),
-                                                         GCKPT_IN(0) | GCKPT_IN(1) },
-                                                       GCKPT_LOSS | GCKPT_COUNTS_FEEDS,
-                                                       NULL,
-                                                       NULL };
+GCKPTI_ROW(mean_squared_error, GCKPTI_PLAIN, gckpti_mean_squared_error_shape, gckpti_flops_3,
+           GCKPT_LOSS | GCKPT_COUNTS_FEEDS, GCKPT_IN(0) | GCKPT_IN(1), GCKPT_IN(0) | GCKPT_IN(1));
 
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target)
 {
@@ -6020,21 +5791,8 @@ static void gckpti_sum_loss_backward(const gckpt_call *call)
         gckpti_put(&call->in[0].grad[i], call->loss_scale, call->in[0].accumulate);
 }
 
-static uint64_t gckpti_sum_loss_flops(const gckpt_call *call)
-{
-    return (uint64_t)gckpti_elements(&call->in[0].shape);
-}
-
-static const gckpt_op gckpti_op_sum_loss = { "sum_loss",
-                                             gckpti_sum_loss_shape,
-                                             gckpti_sum_loss_forward,
-                                             gckpti_sum_loss_backward,
-                                             gckpti_sum_loss_flops,
-                                             NULL,
-                                             { 0 },
-                                             GCKPT_LOSS | GCKPT_COUNTS_FEEDS,
-                                             NULL,
-                                             NULL };
+GCKPTI_ROW(sum_loss, GCKPTI_PLAIN, gckpti_sum_loss_shape, gckpti_flops_1,
+           GCKPT_LOSS | GCKPT_COUNTS_FEEDS, 0);
 
 GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
 {
@@ -6183,13 +5941,6 @@ static int gckpti_made_for(const gckpt_backend *backend, int plain)
 
 /* ---- a graph's hash: of all that a plan's bytes and bits depend on, in an order and a size that
  * all machines share ---- */
-static uint64_t gckpti_fnv_number(uint64_t hash, uint64_t value)
-{
-    for (int i = 0; i < 64; i += 8)
-        hash = (hash ^ (value >> i & 0xff)) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
 /* name: of leaves (a parameter's is the store's); others have none that matters. */
 static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void *attributes,
                                  const char *name)
@@ -6238,11 +5989,12 @@ typedef struct {
     int tensor;        /* activation gradients: whose; else -1 */
     int id;            /* the tensor it is made for */
     gckpt_buffer_kind kind;
-    size_t size, offset; /* of the storage (in its root) */
+    size_t size, offset; /* of the storage (in its root), as are: */
+    int last, alive, until; /* its newest version, the first that may still live, its end */
 } gckpti_version;
 typedef struct {
     int start, end;
-    size_t size, offset, peak;
+    size_t size, offset;
     int version;
 } gckpti_block;
 typedef struct {
@@ -6302,6 +6054,16 @@ static void *gckpti_scratch_new(gckpti_planner *p, size_t n, size_t size)
     return memory + head;
 }
 
+/* Gives back what was asked for since the newest piece was `mark`. */
+static void gckpti_scratch_release(gckpti_planner *p, gckpti_scratch *mark)
+{
+    while (p->scratch != mark) {
+        gckpti_scratch *piece = p->scratch;
+        p->scratch = piece->before;
+        gckpti_resize(p->memory, piece, piece->size, 0);
+    }
+}
+
 static void gckpti_planner_free(gckpti_planner *p)
 {
     if (p->blocks)
@@ -6316,11 +6078,7 @@ static void gckpti_planner_free(gckpti_planner *p)
         gckpti_resize(p->memory, p->raw, p->raw_capacity * sizeof *p->raw, 0);
     if (p->list)
         gckpti_resize(p->memory, p->list, p->list ? p->capacity * sizeof *p->list : 0, 0);
-    while (p->scratch) {
-        gckpti_scratch *piece = p->scratch;
-        p->scratch = piece->before;
-        gckpti_resize(p->memory, piece, piece->size, 0);
-    }
+    gckpti_scratch_release(p, NULL);
 }
 
 static int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
@@ -6474,31 +6232,32 @@ enum { GCKPTI_INSTRUCTION_WORK = 16384 };
 /* The work of op t by the roofline model (Williams 2009): flops, or 10 x bytes moved when that is
  * more, + what an instruction costs however small it is (about 100 ns where a flop is 7 ps);
  * integers, so that a plan is the same on every machine. A backward does the forward's flops for
- * one or two of its inputs (as a matmul does), and those it repeats; it moves what it reads, the
+ * one or two of its inputs (as a matmul does), or what the op says; it moves what it reads, the
  * gradient that comes in and those that go out. */
 static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor *t,
-                                    const gckpt_call *call)
+                                    gckpt_call *call)
 {
     uint64_t flops = t->op->flops ? t->op->flops(call) : (uint64_t)gckpti_elements(&t->shape);
     uint64_t out = gckpti_value_bytes(p, t), forward = out, backward = out;
     unsigned needs = gckpti_needs(p, t), gradients = 0;
+    float wanted;
     for (int k = 0; k < t->inputs; k++) {
         forward += gckpti_value_bytes(p, t->in[k]);
         backward += needs & GCKPT_IN(k) ? gckpti_value_bytes(p, t->in[k]) : 0;
         if (!p->active[t->in[k]->base->id])
             continue;
         gradients++;
+        call->in[k].grad = &wanted;
         backward += t->op->flags & GCKPT_PASSES(k) ? 0 : gckpti_gradient_bytes(p, t->in[k]);
     }
     backward += needs & GCKPT_OUT ? out : 0;
     gckpt_cost cost = { flops > 10 * forward ? flops : 10 * forward, 0 };
-    uint64_t again = t->op->flags & GCKPTI_AGAIN        ? flops
-                     : t->op->flags & GCKPTI_HALF_AGAIN ? flops / 2
-                                                        : 0;
     cost.forward += GCKPTI_INSTRUCTION_WORK;
-    flops = flops * (gradients > 1 ? 2 : 1) + again;
-    if (gradients > 0)
-        cost.backward = (flops > 10 * backward ? flops : 10 * backward) + GCKPTI_INSTRUCTION_WORK;
+    if (gradients == 0)
+        return cost;
+    flops =
+        t->op->flops_backward ? t->op->flops_backward(call) : gckpti_gradients_flops(call, flops);
+    cost.backward = (flops > 10 * backward ? flops : 10 * backward) + GCKPTI_INSTRUCTION_WORK;
     return cost;
 }
 
@@ -7173,11 +6932,7 @@ static int gckpti_next_write(const gckpti_planner *p, int id, int x)
 
 static int gckpti_storage_end(const gckpti_planner *p, int storage)
 {
-    int end = 0;
-    for (int v = storage; v >= 0; v = p->versions[v].next)
-        if (p->versions[v].end > end)
-            end = p->versions[v].end;
-    return end;
+    return p->versions[storage].until;
 }
 
 /* Puts a version into the storage of another when they have the same size (and type) and, from
@@ -7192,24 +6947,30 @@ static void gckpti_share_storage(gckpti_planner *p, size_t version, size_t other
         gckpti_elements(&p->g->tensors[all[v].id]->shape) !=
             gckpti_elements(&p->g->tensors[all[u].id]->shape))
         return;
-    int storage = all[u].storage, last = storage;
-    if (p->looped && all[storage].start < p->body_start && x >= p->body_start)
+    int storage = all[u].storage;
+    gckpti_version *root = &all[storage];
+    if (p->looped && root->start < p->body_start && x >= p->body_start)
         return; /* the next micro-batch reads it again */
-    if (all[storage].kind == GCKPT_BUFFER_WORKSPACE ||
-        (!copy && gckpti_storage_end(p, storage) != x))
+    if (root->kind == GCKPT_BUFFER_WORKSPACE || (!copy && root->until != x))
         return;
-    for (int m = storage; copy && m >= 0; m = all[m].next)
+    while (copy && all[root->alive].end < x) /* nobody writes to it after x; u lives */
+        root->alive = all[root->alive].next;
+    for (int m = root->alive; copy && m >= 0; m = all[m].next)
         if (all[v].end >= gckpti_next_write(p, all[m].tensor, x) ||
             all[m].end >= gckpti_next_write(p, all[v].tensor, x))
             return;
-    while (all[last].next >= 0)
-        last = all[last].next;
-    all[last].next = v;
+    all[root->last].next = v;
+    root->last = v;
+    root->until = all[v].end > root->until ? all[v].end : root->until;
     all[v].storage = storage;
 }
 
 static void gckpti_share_all(gckpti_planner *p)
 {
+    for (size_t i = 0; i < p->version_count; i++) {
+        p->versions[i].last = p->versions[i].alive = (int)i;
+        p->versions[i].until = p->versions[i].end;
+    }
     for (size_t x = 0; x < p->length; x++)
         if (p->list[x].kind == GCKPT_BACKWARD)
             p->mark[p->list[x].id] = (int)x;
@@ -7353,24 +7114,25 @@ static gckpt_result gckpti_lifetimes(gckpti_planner *p)
     return GCKPT_OK;
 }
 
-/* ---- step 5: best fit, in several orders ----
- * Blocks that live to the end of the list (gradients of parameters, mostly) are stairs at the
- * bottom, in the order they begin: what lives beside them stays above the stairs of its last
- * instruction. The others are placed one by one, each into the smallest gap between those that live
- * at the same time. Several orders are tried; then, while something sticks out above the greatest
- * sum of live bytes, a block that does is placed earlier, mostly before one that is in its way (a
- * random choice from a fixed seed), which stays when it is no worse. Efforts are counted, so that a
- * layout is the same on every machine. */
-enum {
-    GCKPTI_BY_SIZE,
-    GCKPTI_BY_ROOT,  /* size x square root of lifetime */
-    GCKPTI_BY_PEAK,  /* greatest live sum of its lifetime */
-    GCKPTI_BY_AREA,  /* size x lifetime */
-    GCKPTI_BY_START, /* exact when all sizes are equal */
-    GCKPTI_BY_END,
-    GCKPTI_ORDERS = GCKPTI_BY_END
-};
-enum { GCKPTI_BUMPS = 512, GCKPTI_BUMP_WORK = 1 << 18, GCKPTI_TINY = 64, GCKPTI_PAIRS = 1 << 22 };
+/* ---- step 5: offsets ----
+ * Seen over the instructions, what is placed has a skyline. Its lowest level (a run of instructions
+ * of one height) gets, of the blocks that live within it, the one whose turn is first; when there is
+ * none, it rises to its lower neighbour and joins it: best fit on a skyline (Burke, Kendall and
+ * Whitwell 2004; for tensors Sekiyama and others 2018, "Profile-guided memory optimization for deep
+ * neural networks"). The first turns go by size x lifetime. So values whose backwards go in reverse,
+ * which nest, are stacked without a gap, the last to die at the bottom. While something sticks out
+ * above the greatest sum of live bytes, what does moves half way to the front and all is placed
+ * again (squeaky wheel: Joslin and Clements 1999); at last from two other orders.
+ *
+ * Near-linear: a block divides a level into at most three and every rise ends one, so there are at
+ * most 3 n of each; the lowest is known from a tournament. The block comes from a tree whose leaves
+ * are in Z-order of (start, end) (Morton 1966), so that lifetimes below a node are near each other:
+ * only nodes are looked into where one may fit and come before the best found. Nodes looked at are
+ * counted, never timed, so that a layout is the same on every machine.
+ *
+ * Invariants: levels cover all instructions, and neighbours differ in height; what is placed lies
+ * below the levels of its lifetime. */
+enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFE, GCKPTI_BY_SIZE, GCKPTI_ORDERS };
 
 /* Merge sort by key, bottom up, stable; `spare` has room for n. */
 static void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
@@ -7386,183 +7148,248 @@ static void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
         }
 }
 
-/* Ascending keys: what comes first in this order. */
-static uint64_t gckpti_block_key(const gckpti_block *b, int order)
+typedef struct {
+    size_t height;  /* at its first instruction; SIZE_MAX where no level begins */
+    int begin, end; /* its last instruction knows the first, the first knows the last */
+} gckpti_level;
+typedef struct {
+    gckpti_block *block;
+    uint64_t turn;
+    size_t offset; /* of this round; the block has the best */
+} gckpti_candidate;
+typedef struct {
+    int start, end; /* of the blocks below it that have no place yet: the latest start, the */
+    uint64_t turn;  /* earliest end, the first turn */
+} gckpti_branch;
+typedef struct {
+    size_t n, length, alignment, goal, work; /* goal: greatest live sum; work: nodes looked at */
+    gckpti_level *level;                     /* by instruction */
+    int *lowest;         /* tournament of levels: 1 has the winner, length + x instruction x */
+    gckpti_branch *tree; /* 1 is the root, n + i belongs to leaf i */
+    gckpti_candidate *candidates;
+    gckpti_keyed *keys; /* to sort, and as many to spare */
+} gckpti_skyline;
+
+static void gckpti_set_height(gckpti_skyline *s, int x, size_t height)
 {
-    uint64_t life = (uint64_t)(b->end - b->start) + 1, size = b->size, key = size;
-    if (order == GCKPTI_BY_ROOT)
-        key = size * gckpti_root(life << 32, 24); /* with 8 binary places */
-    else if (order == GCKPTI_BY_AREA)
-        key = size * life;
-    else if (order == GCKPTI_BY_PEAK)
-        key = b->peak;
-    else if (order == GCKPTI_BY_END)
-        key = (uint64_t)b->end;
-    else if (order == GCKPTI_BY_START)
-        key = UINT64_MAX - (uint64_t)b->start;
-    return UINT64_MAX - key;
+    s->level[x].height = height;
+    for (size_t i = (s->length + (size_t)x) / 2; i > 0; i /= 2, s->work++) {
+        int a = s->lowest[2 * i], b = s->lowest[2 * i + 1], before = s->lowest[i];
+        size_t first = s->level[a].height, second = s->level[b].height;
+        s->lowest[i] = first < second || (first == second && a < b) ? a : b;
+        if (s->lowest[i] == before && before != x)
+            break; /* nothing changes above */
+    }
 }
 
-typedef struct {
-    size_t low, high;
-} gckpti_taken; /* bytes, high rounded up */
-typedef struct {
-    gckpti_planner *p;
-    size_t n, alignment, goal, floor, pairs, work; /* goal: greatest live sum; floor: top of the
-                                                      stairs */
-    size_t *stairs; /* by instruction: bytes of blocks that began and live to the end */
-    size_t *first;  /* of each block's neighbours; NULL: too many to list */
-    int *beside;    /* blocks that live at the same time */
-    int *order, *trial, *by_offset;
-    size_t *at;        /* offsets of blocks in l->order */
-    int *at_by_offset; /* blocks by that */
-    unsigned char *placed;
-    gckpti_taken *taken;
-    gckpti_keyed *keys, *spare;
-} gckpti_layer;
-
-/* The order as block numbers; stable, so ties keep the order of lifetimes, then of beginnings. */
-static void gckpti_layer_sort(gckpti_layer *l, int order)
+static void gckpti_put_level(gckpti_skyline *s, int begin, int end, size_t height)
 {
-    for (int pass = 0; pass < 2; pass++) { /* longest lives first, then the order itself */
-        for (size_t i = 0; i < l->n; i++) {
-            const gckpti_block *b = &l->p->blocks[pass ? l->keys[i].item : (int)i];
-            if (!pass)
-                l->keys[i].item = (int)i;
-            l->keys[i].key =
-                pass ? gckpti_block_key(b, order) : UINT64_MAX - (uint64_t)(b->end - b->start);
-        }
-        gckpti_sort_keys(l->keys, l->spare, l->n);
-    }
-    for (size_t i = 0; i < l->n; i++)
-        l->order[i] = l->keys[i].item;
+    s->level[begin].end = end;
+    s->level[end].begin = begin;
+    if (s->level[begin].height != height)
+        gckpti_set_height(s, begin, height);
 }
 
-/* What placed blocks take while block i lives, by offset, in l->taken; `placed` blocks so far. */
-static size_t gckpti_collect(gckpti_layer *l, int i, size_t placed)
+/* Puts a level, joined with neighbours that are as high. */
+static void gckpti_join_level(gckpti_skyline *s, int begin, int end, size_t height)
 {
-    const gckpti_block *b = l->p->blocks;
-    size_t count = 0;
-    if (!l->first || l->first[i + 1] - l->first[i] > placed / 8 + 16) { /* many: no need to sort */
-        for (size_t k = 0; k < placed; k++) {
-            const gckpti_block *o = &b[l->by_offset[k]];
-            if (o->end < b[i].start || b[i].end < o->start)
-                continue;
-            l->taken[count].low = o->offset;
-            l->taken[count++].high = gckpti_round_up(o->offset + o->size, l->alignment);
-        }
-        return count;
+    if ((size_t)end + 1 < s->length && s->level[end + 1].height == height) {
+        int right = end + 1;
+        end = s->level[right].end;
+        gckpti_set_height(s, right, SIZE_MAX);
     }
-    for (size_t k = l->first[i]; k < l->first[i + 1]; k++) {
-        const gckpti_block *o = &b[l->beside[k]];
-        if (!l->placed[l->beside[k]])
+    if (begin > 0 && s->level[s->level[begin - 1].begin].height == height) {
+        int left = s->level[begin - 1].begin;
+        gckpti_set_height(s, begin, SIZE_MAX);
+        begin = left;
+    }
+    gckpti_put_level(s, begin, end, height);
+}
+
+/* Raises the level begin..end to its lower neighbour. */
+static void gckpti_raise_level(gckpti_skyline *s, int begin, int end)
+{
+    size_t left = SIZE_MAX, right = SIZE_MAX;
+    if (begin > 0)
+        left = s->level[s->level[begin - 1].begin].height;
+    if ((size_t)end + 1 < s->length)
+        right = s->level[end + 1].height;
+    gckpti_join_level(s, begin, end, left < right ? left : right);
+}
+
+/* What is below node i; 0: the same as before. */
+static int gckpti_join_branches(gckpti_skyline *s, size_t i)
+{
+    const gckpti_branch *a = &s->tree[2 * i], *b = a + 1, before = s->tree[i];
+    gckpti_branch *to = &s->tree[i];
+    to->start = a->start > b->start ? a->start : b->start;
+    to->end = a->end < b->end ? a->end : b->end;
+    to->turn = a->turn < b->turn ? a->turn : b->turn;
+    return to->start != before.start || to->end != before.end || to->turn != before.turn;
+}
+
+/* The block whose turn is first of those that live within begin..end, taken out of the tree; NULL:
+ * there is none. */
+static gckpti_candidate *gckpti_take_first(gckpti_skyline *s, int begin, int end)
+{
+    size_t stack[2 * 8 * sizeof(size_t)], count = 1, found = 0;
+    uint64_t turn = UINT64_MAX;
+    stack[0] = 1;
+    while (count > 0) {
+        size_t i = stack[--count];
+        const gckpti_branch *b = &s->tree[i];
+        s->work++;
+        if (b->start < begin || b->end > end || b->turn >= turn)
             continue;
-        size_t at = count++;
-        for (; at > 0 && l->taken[at - 1].low > o->offset; at--)
-            l->taken[at] = l->taken[at - 1];
-        l->taken[at].low = o->offset;
-        l->taken[at].high = gckpti_round_up(o->offset + o->size, l->alignment);
+        if (i < s->n) { /* the child with the first turn is looked into first */
+            int right = s->tree[2 * i + 1].turn < s->tree[2 * i].turn;
+            stack[count++] = 2 * i + !right;
+            stack[count++] = 2 * i + (size_t)right;
+        } else {
+            found = i;
+            turn = b->turn;
+        }
     }
-    return count;
+    if (!found)
+        return NULL;
+    const gckpti_branch none = { -1, INT32_MAX, UINT64_MAX };
+    s->tree[found] = none;
+    for (size_t i = found / 2; i > 0 && gckpti_join_branches(s, i); i /= 2)
+        s->work++;
+    return &s->candidates[found - s->n];
 }
 
-/* Places blocks in the given order, the first `from` of which lie where l->at says; into the
- * smallest gap, or the lowest. Returns the arena, or more than `most` as soon as it is. */
-static size_t gckpti_place(gckpti_layer *l, const int *order, size_t from, size_t most, int lowest)
+/* Places all by their turns. Returns the arena; SIZE_MAX: more than can be addressed. */
+static size_t gckpti_place_all(gckpti_skyline *s)
 {
-    gckpti_block *b = l->p->blocks;
-    size_t arena = l->floor, kept = 0;
-    memset(l->placed, 0, l->n);
-    for (size_t k = 0; k < from; k++) {
-        int i = order[k];
-        l->placed[i] = 1;
-        b[i].offset = l->at[i];
-        arena = b[i].offset + b[i].size > arena ? b[i].offset + b[i].size : arena;
+    size_t arena = 0;
+    for (size_t x = 0; x < s->length; x++) {
+        s->level[x].height = SIZE_MAX;
+        s->lowest[s->length + x] = (int)x;
     }
-    for (size_t k = 0; kept < from; k++)
-        if (l->placed[l->at_by_offset[k]])
-            l->by_offset[kept++] = l->at_by_offset[k];
-    for (size_t k = from; k < l->n && arena <= most; k++) {
-        int i = order[k];
-        size_t count = gckpti_collect(l, i, k), at = l->stairs[b[i].end], best = SIZE_MAX;
-        size_t room = SIZE_MAX;
-        l->work += count + 8;
-        for (size_t j = 0; j < count; j++) {
-            const gckpti_taken *o = &l->taken[j];
-            if (o->low >= at && o->low - at >= b[i].size && o->low - at < room) {
-                best = at;
-                room = lowest ? 0 : o->low - at;
-            }
-            at = o->high > at ? o->high : at;
+    for (size_t i = s->length; i-- > 1;)
+        s->lowest[i] = s->lowest[2 * i];
+    gckpti_put_level(s, 0, (int)s->length - 1, 0);
+    for (size_t i = 0; i < s->n; i++) {
+        gckpti_branch b = { s->candidates[i].block->start, s->candidates[i].block->end, s->candidates[i].turn };
+        s->tree[s->n + i] = b;
+    }
+    for (size_t i = s->n; i-- > 1;)
+        gckpti_join_branches(s, i);
+    for (size_t left = s->n; left > 0;) {
+        int begin = s->lowest[1], end = s->level[begin].end;
+        size_t height = s->level[begin].height;
+        gckpti_candidate *next = gckpti_take_first(s, begin, end);
+        if (!next) {
+            gckpti_raise_level(s, begin, end);
+            continue;
         }
-        b[i].offset = best == SIZE_MAX ? at : best;
-        l->placed[i] = 1;
-        if (b[i].offset + b[i].size > arena)
-            arena = b[i].offset + b[i].size;
-        size_t low = 0, high = k;
-        while (low < high) {
-            size_t middle = (low + high) / 2;
-            if (b[l->by_offset[middle]].offset <= b[i].offset)
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        memmove(l->by_offset + low + 1, l->by_offset + low, (k - low) * sizeof(int));
-        l->by_offset[low] = i;
+        const gckpti_block *b = next->block;
+        size_t top = height + b->size;
+        if (top > PTRDIFF_MAX / 2)
+            return SIZE_MAX;
+        next->offset = height;
+        arena = top > arena ? top : arena;
+        if (b->start > begin)
+            gckpti_put_level(s, begin, b->start - 1, height);
+        if (b->end < end)
+            gckpti_put_level(s, b->end + 1, end, height);
+        gckpti_join_level(s, b->start, b->end, gckpti_round_up(top, s->alignment));
+        left--;
     }
     return arena;
 }
 
-/* l->trial = l->order with a block that sticks out earlier. Returns where. */
-static size_t gckpti_bump(gckpti_layer *l, uint64_t *random)
+/* Turns in an order, the greatest first; ties: as in the order before, at first the last to die. */
+static void gckpti_first_turns(gckpti_skyline *s, int order)
 {
-    const gckpti_block *b = l->p->blocks;
-    size_t high = 0, at = 0, before = 0, blockers = 0;
-    uint64_t draw[2];
-    for (int i = 0; i < 2; i++) {
-        *random = *random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-        draw[i] = *random >> 33;
+    for (size_t i = 0; i < s->n; i++) {
+        const gckpti_block *b = s->candidates[s->keys[i].item].block;
+        uint64_t life = (uint64_t)(b->end - b->start) + 1, size = b->size;
+        uint64_t area = size > UINT64_MAX / life ? UINT64_MAX : size * life;
+        s->keys[i].key = UINT64_MAX - (order == GCKPTI_BY_AREA   ? area
+                                       : order == GCKPTI_BY_LIFE ? life
+                                                                 : size);
     }
-    for (int pass = 0; pass < 2; pass++) { /* count those that stick out, then pick one */
-        size_t pick = pass ? (size_t)(draw[0] % high) : 0;
-        high = 0;
-        for (size_t k = 0; k < l->n; k++) {
-            const gckpti_block *o = &b[l->order[k]];
-            if (l->at[l->order[k]] + o->size <= l->goal)
-                continue;
-            if (pass && high == pick)
-                at = k;
-            high++;
-        }
-    }
-    if (draw[0] >> 29 == 0 && l->n < GCKPTI_TINY) /* any block, to leave where those lead */
-        at = (size_t)(draw[1] % l->n);
-    const gckpti_block *x = &b[l->order[at]];
-    before = at ? (size_t)(draw[1] / 2 % at) : 0;
-    for (int pass = 0; pass < 2 && draw[1] % 2; pass++) {
-        size_t pick = pass && blockers ? (size_t)(draw[1] / 2 % blockers) : 0;
-        blockers = 0;
-        for (size_t k = 0; k < at; k++) {
-            const gckpti_block *o = &b[l->order[k]];
-            if (o->end < x->start || x->end < o->start)
-                continue;
-            if (pass && blockers == pick)
-                before = k;
-            blockers++;
-        }
-    }
-    memcpy(l->trial, l->order, before * sizeof(int));
-    l->trial[before] = l->order[at];
-    memcpy(l->trial + before + 1, l->order + before, (at - before) * sizeof(int));
-    memcpy(l->trial + at + 1, l->order + at + 1, (l->n - at - 1) * sizeof(int));
-    return before;
+    gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
+    for (size_t i = 0; i < s->n; i++) /* room for 32 moves to the front */
+        s->candidates[s->keys[i].item].turn = (uint64_t)(i + 1) << 32;
 }
 
-static void gckpti_keep_layout(gckpti_layer *l, size_t arena)
+/* The bits of both in turn. */
+static uint64_t gckpti_interleave(int first, int second)
 {
-    l->p->arena = arena;
-    for (size_t i = 0; i < l->n; i++)
-        l->p->versions[l->p->blocks[i].version].offset = l->p->blocks[i].offset;
+    static const uint64_t mask[5] = { UINT64_C(0x0000ffff0000ffff), UINT64_C(0x00ff00ff00ff00ff),
+                                      UINT64_C(0x0f0f0f0f0f0f0f0f), UINT64_C(0x3333333333333333),
+                                      UINT64_C(0x5555555555555555) };
+    uint64_t a = (uint64_t)first, b = (uint64_t)second;
+    for (int i = 0; i < 5; i++) {
+        a = (a | a << (16 >> i)) & mask[i];
+        b = (b | b << (16 >> i)) & mask[i];
+    }
+    return a << 1 | b;
+}
+
+/* Leaves in Z-order; the greatest live sum (`live` has length + 1 zeros). */
+static void gckpti_skyline_start(gckpti_skyline *s, gckpti_block *blocks, size_t *live)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        size_t size = gckpti_round_up(blocks[i].size, s->alignment);
+        live[blocks[i].start] += size;
+        live[blocks[i].end + 1] -= size; /* wraps, and back when summed */
+        s->keys[i].item = (int)i;
+        s->keys[i].key = gckpti_interleave(blocks[i].start, blocks[i].end);
+    }
+    for (size_t x = 0; x < s->length; x++) {
+        live[x + 1] += live[x];
+        s->goal = live[x] > s->goal ? live[x] : s->goal;
+    }
+    gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
+    for (size_t i = 0; i < s->n; i++) {
+        s->candidates[i].block = &blocks[s->keys[i].item];
+        s->keys[i].item = (int)i;
+        s->keys[i].key = s->length - (size_t)s->candidates[i].block->end;
+    }
+    gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
+}
+
+/* Gives each block an offset, so that no two that live at the same time overlap. Returns the arena;
+ * SIZE_MAX: out of memory (p->failed), or more bytes than can be addressed. */
+static size_t gckpti_place(gckpti_planner *p, gckpti_block *blocks, size_t n, size_t alignment)
+{
+    gckpti_scratch *mark = p->scratch;
+    gckpti_skyline s = { n, 1, alignment, 0, 0, NULL, NULL, NULL, NULL, NULL };
+    size_t best = n > 0 ? SIZE_MAX : 0;
+    for (size_t i = 0; i < n; i++)
+        s.length = (size_t)blocks[i].end >= s.length ? (size_t)blocks[i].end + 1 : s.length;
+    s.level = (gckpti_level *)gckpti_scratch_new(p, s.length, sizeof *s.level);
+    s.lowest = (int *)gckpti_scratch_new(p, 2 * s.length, sizeof *s.lowest);
+    s.tree = (gckpti_branch *)gckpti_scratch_new(p, 2 * n, sizeof *s.tree);
+    s.candidates = (gckpti_candidate *)gckpti_scratch_new(p, n, sizeof *s.candidates);
+    s.keys = (gckpti_keyed *)gckpti_scratch_new(p, 2 * n, sizeof *s.keys);
+    size_t *live = (size_t *)gckpti_scratch_new(p, s.length + 1, sizeof *live);
+    if (!p->failed)
+        gckpti_skyline_start(&s, blocks, live);
+    for (int order = 0; order < GCKPTI_ORDERS && best > s.goal && !p->failed; order++) {
+        size_t most = order == GCKPTI_BY_AREA ? 1 << 22 : 1 << 20; /* nodes; and rounds: */
+        int rounds = order == GCKPTI_BY_AREA ? 40 : 200;
+        gckpti_first_turns(&s, order);
+        s.work = 0;
+        while (best > s.goal && s.work < most && rounds-- > 0) {
+            size_t arena = gckpti_place_all(&s);
+            if (arena == SIZE_MAX)
+                break;
+            for (size_t i = 0; i < n; i++) {
+                if (arena < best)
+                    s.candidates[i].block->offset = s.candidates[i].offset;
+                if (s.candidates[i].offset + s.candidates[i].block->size > s.goal)
+                    s.candidates[i].turn /= 2;
+            }
+            best = arena < best ? arena : best;
+        }
+    }
+    gckpti_scratch_release(p, mark);
+    return best;
 }
 
 /* The storages as blocks, in the order they begin. Returns how many. */
@@ -7603,183 +7430,12 @@ static void gckpti_sort_blocks(gckpti_block *b, size_t n)
     gckpti_sort(b, n, sizeof *b, gckpti_block_before, NULL);
 }
 
-/* Greatest live sum of each block's lifetime: from sums of whole chunks of instructions, and of
- * single ones at its ends. */
-static void gckpti_block_peaks(gckpti_layer *l, const size_t *live, size_t *chunk)
-{
-    enum { CHUNK = 64 };
-    for (size_t x = 0; x <= l->p->length; x++) {
-        size_t *most = &chunk[x / CHUNK];
-        *most = x % CHUNK == 0 || live[x] > *most ? live[x] : *most;
-        l->goal = live[x] > l->goal ? live[x] : l->goal;
-    }
-    for (size_t i = 0; i < l->n; i++) {
-        gckpti_block *b = &l->p->blocks[i];
-        b->peak = 0;
-        for (size_t x = (size_t)b->start; x <= (size_t)b->end;) {
-            int whole = x % CHUNK == 0 && x + CHUNK <= (size_t)b->end;
-            size_t most = whole ? chunk[x / CHUNK] : live[x];
-            b->peak = most > b->peak ? most : b->peak;
-            x += whole ? CHUNK : 1;
-        }
-    }
-}
-
-/* Lists who lives beside whom, unless these are too many; blocks are in the order they begin. */
-static void gckpti_find_neighbours(gckpti_layer *l)
-{
-    const gckpti_block *b = l->p->blocks;
-    int *active = l->trial;
-    size_t *first = (size_t *)gckpti_new(l->p->memory, l->n + 2, sizeof *first);
-    if (!first) {
-        l->p->failed = 1;
-        return;
-    }
-    for (int pass = 0; pass < 2; pass++) {
-        size_t count = 0, pairs = 0;
-        for (size_t i = 0; i < l->n && pairs <= GCKPTI_PAIRS; i++) {
-            size_t kept = 0;
-            for (size_t k = 0; k < count; k++) {
-                int j = active[k];
-                if (b[j].end < b[i].start)
-                    continue;
-                active[kept++] = j;
-                if (pass) {
-                    l->beside[--first[i + 1]] = j;
-                    l->beside[--first[j + 1]] = (int)i;
-                } else {
-                    first[i + 1]++;
-                    first[j + 1]++;
-                }
-            }
-            pairs += kept;
-            active[kept] = (int)i;
-            count = kept + 1;
-        }
-        if (pass)
-            break;
-        for (size_t i = 0; i < l->n; i++)
-            first[i + 1] += first[i];
-        l->pairs = 2 * pairs;
-        l->beside = pairs <= GCKPTI_PAIRS
-                        ? (int *)gckpti_new(l->p->memory, l->pairs + 1, sizeof(int))
-                        : NULL;
-        if (!l->beside) {
-            l->p->failed = l->p->failed || pairs <= GCKPTI_PAIRS;
-            gckpti_delete(l->p->memory, first, l->n + 2, sizeof *first);
-            return;
-        }
-    }
-    /* entry i + 1 now holds the start of i */
-    memmove(first, first + 1, l->n * sizeof *first);
-    first[l->n] = l->pairs;
-    l->first = first;
-}
-
-/* The stairs, the greatest live sum, the neighbours. What belongs to the stairs leaves the list. */
-static void gckpti_layer_start(gckpti_layer *l, size_t n)
-{
-    gckpti_planner *p = l->p;
-    gckpti_block *b = p->blocks;
-    size_t length = p->length, top = 0;
-    size_t *live = (size_t *)gckpti_new(p->memory, 2 * length + 4, sizeof *live);
-    if (!live) {
-        p->failed = 1;
-        return;
-    }
-    for (size_t i = 0; i < n; i++) {
-        size_t size = gckpti_round_up(b[i].size, l->alignment);
-        live[b[i].start] += size;
-        live[b[i].end + 1] -= size; /* wraps, and back when summed */
-        if ((size_t)b[i].end + 1 < length) {
-            b[l->n++] = b[i];
-            continue;
-        }
-        p->versions[b[i].version].offset = top;
-        l->floor = top + b[i].size;
-        top += size;
-        l->stairs[b[i].start] += size;
-    }
-    for (size_t x = 1; x <= length; x++) {
-        live[x] += live[x - 1];
-        l->stairs[x] += l->stairs[x - 1];
-    }
-    gckpti_block_peaks(l, live, live + length + 2);
-    gckpti_delete(p->memory, live, 2 * length + 4, sizeof *live);
-    gckpti_find_neighbours(l);
-}
-
-/* One run of bumps, from an order. */
-static void gckpti_bump_run(gckpti_layer *l, int order)
-{
-    uint64_t random = (uint64_t)order;
-    l->work = 0;
-    gckpti_layer_sort(l, order);
-    memcpy(l->trial, l->order, l->n * sizeof(int));
-    size_t now = SIZE_MAX, from = 0;
-    for (int round = 0; round <= GCKPTI_BUMPS && l->work < GCKPTI_BUMP_WORK && now > l->goal;
-         round++) {
-        if (round > 0)
-            from = gckpti_bump(l, &random);
-        size_t arena =
-            gckpti_place(l, l->trial, from, now, round > 0 && l->n < GCKPTI_TINY && random >> 63);
-        if (arena > now)
-            continue;
-        now = arena;
-        memcpy(l->order, l->trial, l->n * sizeof(int));
-        memcpy(l->at_by_offset, l->by_offset, l->n * sizeof(int));
-        for (size_t i = 0; i < l->n; i++)
-            l->at[i] = l->p->blocks[i].offset;
-        if (arena < l->p->arena)
-            gckpti_keep_layout(l, arena);
-    }
-}
-
 static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
 {
-    size_t n = gckpti_list_blocks(p), room = n + 1;
-    gckpti_allocator *a = p->memory;
-    gckpti_layer l;
-    memset(&l, 0, sizeof l);
-    l.p = p;
-    l.alignment = alignment;
-    l.stairs = (size_t *)gckpti_new(a, p->length + 2, sizeof(size_t));
-    l.at = (size_t *)gckpti_new(a, room, sizeof(size_t));
-    l.order = (int *)gckpti_new(a, room, sizeof(int));
-    l.trial = (int *)gckpti_new(a, room, sizeof(int));
-    l.by_offset = (int *)gckpti_new(a, 2 * room, sizeof(int));
-    l.at_by_offset = l.by_offset ? l.by_offset + room : NULL;
-    l.placed = (unsigned char *)gckpti_new(a, room, 1);
-    l.taken = (gckpti_taken *)gckpti_new(a, room, sizeof *l.taken);
-    l.keys = (gckpti_keyed *)gckpti_new(a, room, sizeof *l.keys);
-    l.spare = (gckpti_keyed *)gckpti_new(a, room, sizeof *l.spare);
-    p->failed = p->failed || !l.stairs || !l.at || !l.order || !l.trial || !l.by_offset ||
-                !l.placed || !l.taken || !l.keys || !l.spare;
-    if (!p->failed)
-        gckpti_layer_start(&l, n);
-    p->arena = SIZE_MAX;
-    int orders = l.first ? GCKPTI_ORDERS : 2; /* without neighbours each takes n x n */
-    for (int order = 0; order < orders && p->arena > l.goal && !p->failed; order++) {
-        gckpti_layer_sort(&l, order == 0 && !l.first ? GCKPTI_BY_END : order);
-        size_t arena = gckpti_place(&l, l.order, 0, p->arena - 1, 0);
-        if (arena < p->arena)
-            gckpti_keep_layout(&l, arena);
-    }
-    for (int order = 0; order < GCKPTI_ORDERS && p->arena > l.goal && !p->failed; order++)
-        if (l.first && (order == GCKPTI_BY_SIZE || order == GCKPTI_BY_PEAK ||
-                        (order == GCKPTI_BY_AREA && l.n < GCKPTI_TINY)))
-            gckpti_bump_run(&l, order);
-    gckpti_delete(a, l.first, l.first ? l.n + 2 : 0, sizeof(size_t));
-    gckpti_delete(a, l.beside, l.pairs + 1, sizeof(int));
-    gckpti_delete(a, l.spare, room, sizeof *l.spare);
-    gckpti_delete(a, l.keys, room, sizeof *l.keys);
-    gckpti_delete(a, l.taken, room, sizeof *l.taken);
-    gckpti_delete(a, l.placed, room, 1);
-    gckpti_delete(a, l.by_offset, 2 * room, sizeof(int));
-    gckpti_delete(a, l.trial, room, sizeof(int));
-    gckpti_delete(a, l.order, room, sizeof(int));
-    gckpti_delete(a, l.at, room, sizeof(size_t));
-    gckpti_delete(a, l.stairs, p->length + 2, sizeof(size_t));
+    size_t n = gckpti_list_blocks(p);
+    p->arena = gckpti_place(p, p->blocks, n, alignment);
+    for (size_t i = 0; i < n && !p->failed; i++)
+        p->versions[p->blocks[i].version].offset = p->blocks[i].offset;
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
@@ -7952,25 +7608,15 @@ static int gckpti_state_floats(const gckpt_plan_desc *d)
 static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
 {
     const gckpt_store *s = p->g->store;
-    size_t parameters = 0, state = 0;
-    for (size_t i = 0; i < s->count; i++) {
-        size_t bytes = (size_t)s->params[i].p.elements * sizeof(float);
-        int slots = 0;
-        while (slots < 4 && s->params[i].p.state[slots])
-            slots++;
-        parameters += s->params[i].external ? 0 : bytes;
-        state += bytes * (size_t)slots;
-    }
+    size_t parameters = s->elements * sizeof(float), state = gckpt_store_bytes(s) - parameters;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->g->tensors[i];
-        int slots = 0, wanted = gckpti_state_floats(p->desc);
         if (t->kind != GCKPTI_PARAM || !p->active[i])
             continue;
-        while (slots < 4 && s->params[t->index].p.state[slots])
-            slots++;
-        if (wanted > slots)
-            state +=
-                (size_t)s->params[t->index].p.elements * sizeof(float) * (size_t)(wanted - slots);
+        const gckpti_param *q = &s->params[t->index];
+        int more = gckpti_state_floats(p->desc) - gckpti_state_slots(q);
+        if (more > 0)
+            state += (size_t)q->p.elements * sizeof(float) * (size_t)more;
     }
     kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
     kind_bytes[GCKPT_BYTES_STATE] = state;
@@ -10146,6 +9792,7 @@ struct gckpt_frontier {
     size_t *first;                     /* of a point's items */
     gckpt_instruction *items;          /* the schedules */
     size_t count, item_count, tensors; /* tensors: of the graph */
+    size_t resident;                   /* bytes of parameters and optimiser state */
     int term_count, complete;
 };
 
@@ -10181,6 +9828,7 @@ static gckpt_frontier *gckpti_frontier_copy(gckpti_search *s)
     f->tensors = (size_t)p->n;
     f->count = (size_t)s->slots;
     f->complete = !s->cut;
+    f->resident = resident;
     for (int k = 0; k < s->slots; k++)
         f->item_count += (size_t)s->slot[k].length;
     f->terms = (gckpt_term *)gckpti_new(&a, (size_t)f->term_count, sizeof *f->terms);
@@ -10537,24 +10185,42 @@ GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan) { return plan ? plan->
 GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan) { return plan ? plan->recompute : 0; }
 GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan) { return plan ? plan->work : 0; }
 GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan) { return plan ? plan->rows : 0; }
+GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan) { return plan ? plan->batch : 0; }
 GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan)
 {
     return plan && plan->update_in_backward;
 }
 
+static int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
+{
+    return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
+}
+
+GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out)
+{
+    if (!plan || !out || i < 0 || (size_t)i >= plan->length)
+        return GCKPT_E_ARG;
+    const gckpti_ins *ins = &plan->list[i];
+    const gckpt_cost *cost = &plan->nodes[gckpti_ins_tensor(plan, ins)].cost;
+    out->work = ins->kind == GCKPT_FORWARD    ? cost->forward
+                : ins->kind == GCKPT_BACKWARD ? cost->backward
+                                              : 0;
+    out->live = ins->live;
+    out->again = ins->kind == GCKPT_FORWARD && !ins->first;
+    out->once = i < plan->body || i >= plan->epilogue;
+    return GCKPT_OK;
+}
+
 GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan)
 {
     uint64_t body = 0, once = 0;
-    for (size_t x = 0; plan && x < plan->length; x++) {
-        const gckpti_ins *ins = &plan->list[x];
-        uint64_t *sum = (int)x < plan->body || (int)x >= plan->epilogue ? &once : &body;
-        if (ins->kind != GCKPT_UPDATE)
-            *sum = gckpti_add_work(*sum, ins->kind == GCKPT_FORWARD
-                                             ? plan->nodes[ins->id].cost.forward
-                                             : plan->nodes[ins->id].cost.backward);
-    }
+    gckpt_usage u;
     if (!plan)
         return 0;
+    for (int i = 0; gckpt_plan_usage(plan, i, &u) == GCKPT_OK; i++) {
+        uint64_t *sum = u.once ? &once : &body;
+        *sum = gckpti_add_work(*sum, u.work);
+    }
     uint64_t rows = (uint64_t)plan->rows, batch = (uint64_t)plan->batch;
     if (body / rows >= UINT64_MAX / 2 / batch)
         return UINT64_MAX;
@@ -10591,11 +10257,6 @@ GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind)
     return plan->kind_bytes[kind];
 }
 
-static int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
-{
-    return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
-}
-
 GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out)
 {
     if (!plan || !out || i < 0 || (size_t)i >= plan->length)
@@ -10614,6 +10275,13 @@ static const char *gckpti_node_name(const gckpt_plan *plan, int id)
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id)
 {
     return plan && id >= 0 && (size_t)id < plan->node_count ? gckpti_node_name(plan, id) : "";
+}
+
+GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id)
+{
+    const gckpt_op *op =
+        plan && id >= 0 && (size_t)id < plan->node_count ? plan->nodes[id].op : NULL;
+    return op ? op->name : "";
 }
 
 GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan) { return plan ? plan->hash : 0; }
@@ -10639,209 +10307,74 @@ GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op)
     return exact;
 }
 
-static int gckpti_write_text(gckpt_write_fn write, void *user, const char *format, ...)
+GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
 {
-    char line[512];
-    gckpti_text t = { line, sizeof line - 1 };
-    va_list args;
-    va_start(args, format);
-    line[0] = 0;
-    gckpti_text_format(&t, format, args);
-    va_end(args);
-    size_t n = strlen(line);
-    return write(user, line, n) == n;
-}
-
-static const char *gckpti_mode_name(gckpt_mode mode)
-{
-    static const char *const modes[] = { "auto", "store-all", "memory-poor", "segments",
+    static const char *const names[] = { "auto", "store-all", "memory-poor", "segments",
                                          "sqrt", "optimal",   "schedule",    "inference" };
-    return modes[mode];
+    return (unsigned)mode <= GCKPT_INFERENCE ? names[mode] : "not a gckpt_mode";
 }
 
-static const char *gckpti_precision_name(gckpt_precision precision)
+/* What runs, on which tensor, what it writes where: one line of gckpt_plan_print. */
+static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
 {
-    static const char *const names[] = { "", ", bf16", ", bf16 rounded by chance" };
-    return names[precision];
+    static const char *const verbs[] = { "forward ", "backward", "update  " };
+    const gckpti_ins *ins = &plan->list[x];
+    int id = gckpti_ins_tensor(plan, ins);
+    const gckpti_node *node = &plan->nodes[id];
+    gckpti_operands o;
+    gckpt_usage u;
+    gckpt_plan_usage(plan, x, &u);
+    gckpti_operands_of(plan->operands, ins, node->inputs, &o);
+    gckpti_print(k, "%i\t%s %s #%i %s %S%s", x, verbs[ins->kind],
+                 node->op ? node->op->name : "param", id,
+                 node->name != GCKPTI_NONE ? plan->names + node->name : "", &node->shape,
+                 u.again ? " again" : "");
+    if (ins->kind == GCKPT_FORWARD && o.out != GCKPTI_NONE)
+        gckpti_print(k, " at %z", o.out);
+    for (int i = 0; i < node->inputs; i++)
+        if (o.in[i].gradient != GCKPTI_NONE)
+            gckpti_print(k, "%s #%i at %z", ins->accumulate & (1 << i) ? " adds to" : " writes",
+                         node->in[i], o.in[i].gradient);
+    if (ins->kind == GCKPT_UPDATE)
+        gckpti_print(k, " from %z", o.gradient);
+    gckpti_print(k, ", %z live\n", u.live);
 }
 
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
     static const char *const kinds[] = { "parameters", "optimiser state", "gradients",
                                          "activations", "workspace" };
-    static const char *const verbs[] = { "forward ", "backward", "update  " };
+    static const char *const precisions[] = { "", ", bf16", ", bf16 rounded by chance" };
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
     if (!plan || !write)
         return GCKPT_E_ARG;
-    int good =
-        gckpti_write_text(write, user,
-                          "plan %s: %z bytes (parameters + state + arena of %z, lower bound %z), "
-                          "%g %% recomputed, %i instructions\n",
-                          gckpti_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena,
-                          plan->bound, 100 * plan->recompute, (int)plan->length);
-    good = good &&
-           gckpti_write_text(
-               write, user,
-               "micro-batch %I of a batch of %I, %i threads, offsets aligned to %z%s\n", plan->rows,
-               plan->batch, plan->threads, plan->alignment, gckpti_precision_name(plan->precision));
-    for (int k = 0; k < GCKPT_BYTES_TABLES && good; k++)
-        good = gckpti_write_text(write, user, "  %s: %z bytes\n", kinds[k], plan->kind_bytes[k]);
-    for (size_t x = 0; x < plan->length && good; x++) {
-        const gckpti_ins *ins = &plan->list[x];
-        int id = gckpti_ins_tensor(plan, ins);
-        const gckpti_node *node = &plan->nodes[id];
-        gckpti_operands o;
-        gckpti_operands_of(plan->operands, ins, node->inputs, &o);
-        if ((int)x == plan->body || (int)x == plan->epilogue)
-            good = gckpti_write_text(write, user,
-                                     (int)x == plan->epilogue ? "-- once a step, at the end\n"
-                                     : plan->looped           ? "-- for each micro-batch\n"
-                                                              : "-- batch\n");
-        good = good && gckpti_write_text(write, user, "%i\t%s %s #%i %s %S", (int)x,
-                                         verbs[ins->kind], node->op ? node->op->name : "param", id,
-                                         node->name != GCKPTI_NONE ? plan->names + node->name : "",
-                                         &node->shape);
-        if (ins->kind == GCKPT_FORWARD) {
-            good = good && gckpti_write_text(write, user, ins->first ? "" : " again");
-            if (o.out != GCKPTI_NONE)
-                good = good && gckpti_write_text(write, user, " at %z", o.out);
-        } else if (ins->kind == GCKPT_BACKWARD) {
-            for (int i = 0; i < node->inputs && good; i++)
-                if (o.in[i].gradient != GCKPTI_NONE)
-                    good = gckpti_write_text(write, user, "%s #%i at %z",
-                                             ins->accumulate & (1 << i) ? " adds to" : " writes",
-                                             node->in[i], o.in[i].gradient);
-        } else {
-            good = good && gckpti_write_text(write, user, " from %z", o.gradient);
-        }
-        good = good && gckpti_write_text(write, user, ", %z live\n", ins->live);
+    gckpti_print(&k,
+                 "plan %s: %z bytes (parameters + state + arena of %z, lower bound %z), "
+                 "%g %% recomputed, %i instructions\n",
+                 gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->bound,
+                 100 * plan->recompute, (int)plan->length);
+    gckpti_print(&k, "micro-batch %I of a batch of %I, %i threads, offsets aligned to %z%s\n",
+                 plan->rows, plan->batch, plan->threads, plan->alignment,
+                 precisions[plan->precision]);
+    for (int i = 0; i < GCKPT_BYTES_TABLES; i++)
+        gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
+    for (int x = 0; x < (int)plan->length && !k.failed; x++) {
+        if (x == plan->epilogue)
+            gckpti_print(&k, "-- once a step, at the end\n");
+        else if (x == plan->body)
+            gckpti_print(&k, plan->looped ? "-- for each micro-batch\n" : "-- batch\n");
+        gckpti_print_instruction(&k, plan, x);
     }
-    return good ? GCKPT_OK : GCKPT_E_FILE;
+    return gckpti_sink_close(&k);
 }
 
 /* =================================================================================================
- * >>pictures: the memory of a plan as SVG, its instructions as a trace; the frontier
+ * >>pictures: a plan as a trace, the frontier as text; drawings are examples/pictures.h's
  * ============================================================================================== */
-static const char *const gckpti_units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
-typedef struct {
-    gckpt_write_fn write;
-    void *user;
-    int failed;
-} gckpti_writer;
-
-/* At most 511 bytes a call, and nothing more after a failure. */
-static void gckpti_draw_list(gckpti_writer *w, const char *format, va_list args)
-{
-    char line[512];
-    gckpti_text t = { line, sizeof line - 1 };
-    line[0] = 0;
-    gckpti_text_format(&t, format, args);
-    size_t n = strlen(line);
-    w->failed = w->failed || (n && w->write(w->user, line, n) != n);
-}
-
-static void gckpti_draw(gckpti_writer *w, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    gckpti_draw_list(w, format, args);
-    va_end(args);
-}
-
-/* A name for XML or JSON, at most `most` columns wide; a character that is not ASCII counts as two,
- * and what is no character there is written as "?". Returns its columns. */
-static int gckpti_draw_name(gckpti_writer *w, const char *s, int most, int json)
-{
-    int columns = 0, last = 0; /* where the dots would stand */
-    for (const char *c = s; *c && last <= most; c++)
-        last += (unsigned char)*c < 0x80 ? 1 : ((unsigned char)*c & 0xc0) == 0x80 ? 0 : 2;
-    last = last > most ? most - 1 : most;
-    while (*s) {
-        int n = gckpti_utf8_length(s, strlen(s));
-        char c[5] = "?";
-        if (columns + (n > 1 ? 2 : 1) > last) {
-            gckpti_draw(w, "\xe2\x80\xa6");
-            return columns + 1;
-        }
-        if (n == 3 ? memcmp(s, "\xef\xbf\xbe", 3) && memcmp(s, "\xef\xbf\xbf", 3)
-                   : n > 1 || (n == 1 && *s >= 32 && *s < 127))
-            memcpy(c, s, (size_t)n);
-        gckpti_draw(w, "%s",
-                    json        ? *c == '"'    ? "\\\""
-                                  : *c == '\\' ? "\\\\"
-                                               : c
-                    : *c == '&' ? "&amp;"
-                    : *c == '<' ? "&lt;"
-                    : *c == '>' ? "&gt;"
-                    : *c == '"' ? "&quot;"
-                                : c);
-        columns += n > 1 ? 2 : 1;
-        s += n ? n : 1;
-    }
-    return columns;
-}
-
-/* "linear h.0.fc", "gelu #7", "h.0.fc.weight"; where there is little room the name alone. */
-static void gckpti_draw_label(gckpti_writer *w, const gckpt_plan *plan, int id, int most, int json)
-{
-    const gckpti_node *node = &plan->nodes[id];
-    const char *name = node->name != GCKPTI_NONE ? gckpti_node_name(plan, id) : NULL;
-    if (node->op && (!name || strlen(node->op->name) + 1 + strlen(name) <= (size_t)most)) {
-        most -= gckpti_draw_name(w, node->op->name, most, json) + 1;
-        if (name)
-            gckpti_draw(w, " ");
-        else if (most > 6)
-            gckpti_draw(w, " #%i", id);
-    }
-    if (name)
-        gckpti_draw_name(w, name, most, json);
-}
-
-/* 1, 1024 and so on, at most `bytes` */
-static double gckpti_byte_unit(double bytes, const char **name)
-{
-    double unit = 1;
-    int i = 0;
-    for (; bytes >= 1024 * unit && i < 4; i++)
-        unit *= 1024;
-    *name = gckpti_units[i];
-    return unit;
-}
-
-typedef struct {
-    char text[32];
-} gckpti_bytes_text;
-/* 12.8 MiB: three digits */
-static gckpti_bytes_text gckpti_round_bytes(size_t bytes)
-{
-    gckpti_bytes_text out = { "" };
-    gckpti_text t = { out.text, sizeof out.text - 1 };
-    const char *name;
-    double unit = gckpti_byte_unit((double)bytes, &name), round = 1;
-    while (unit > 1 && (double)bytes / unit * round < 100)
-        round *= 10;
-    round = (double)(uint64_t)((double)bytes / unit * round + 0.5) / round;
-    gckpti_text_add(&t, "%g %s", round, name);
-    return out;
-}
-
-static double gckpti_tenth(double v) { return (double)(int64_t)(v * 10 + 0.5) / 10; }
-
-enum { GCKPTI_RECOMPUTE = GCKPT_UPDATE + 1, GCKPTI_PHASES, GCKPTI_BUFFER_KINDS = 5 };
-static int gckpti_phase(const gckpti_ins *ins)
-{
-    return ins->kind == GCKPT_FORWARD && !ins->first ? (int)GCKPTI_RECOMPUTE : ins->kind;
-}
-
-static uint64_t gckpti_ins_work(const gckpt_plan *plan, const gckpti_ins *ins)
-{
-    return ins->kind == GCKPT_FORWARD    ? plan->nodes[ins->id].cost.forward
-           : ins->kind == GCKPT_BACKWARD ? plan->nodes[ins->id].cost.backward
-                                         : 0;
-}
-
+/* ---- Chrome's trace events ---- */
 /* Live bytes at instruction x by kind of buffer. A window of instructions is kept, so that walking
  * costs one look at all buffers a window. */
-enum { GCKPTI_WINDOW = 128 };
+enum { GCKPTI_WINDOW = 128, GCKPTI_BUFFER_KINDS = GCKPT_BUFFER_WORKSPACE + 1 };
 typedef struct {
     size_t from, live[GCKPTI_WINDOW][GCKPTI_BUFFER_KINDS];
 } gckpti_window;
@@ -10868,658 +10401,176 @@ static const size_t *gckpti_live(const gckpt_plan *plan, gckpti_window *window, 
     return window->live[x - from];
 }
 
-static const char *const gckpti_buffer_names[] = { "values", "kept for backward",
-                                                   "gradients of activations",
-                                                   "gradients of parameters", "workspace" };
-
-/* ---- SVG; lengths in pixels ---- */
-static const int gckpti_left = 96, gckpti_width = 860; /* of the charts; also most columns */
-static const int gckpti_side = 972, gckpti_page = 1260;
-static const int gckpti_lanes = 130, gckpti_lane = 16;
-static const int gckpti_live_top = 236, gckpti_live_height = 200;
-static const int gckpti_arena_top = 490, gckpti_arena_height = 300, gckpti_bottom = 790;
-typedef struct {
-    gckpti_writer w;
-    const gckpt_plan *plan;
-    size_t length, columns; /* a column is one instruction, or several when there is no room */
-    size_t peak;
-    uint64_t work; /* of all instructions, or 1 */
-} gckpti_svg;
-
-static double gckpti_svg_x(const gckpti_svg *s, size_t column)
+/* What JSON and the programs that read it take: quotes escaped, what is no character, or none to
+ * be seen, as "?". */
+static void gckpti_print_name(gckpti_sink *k, const char *s)
 {
-    return gckpti_tenth(gckpti_left + (double)column * gckpti_width / (double)s->columns);
-}
-
-static void gckpti_svg_text(gckpti_svg *s, double x, double y, const char *attributes,
-                            const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    gckpti_draw(&s->w, "<text x=\"%g\" y=\"%g\"%s>", x, y, attributes);
-    gckpti_draw_list(&s->w, format, args);
-    gckpti_draw(&s->w, "</text>\n");
-    va_end(args);
-}
-
-static void gckpti_svg_label(gckpti_svg *s, double x, double y, const char *attributes, int id,
-                             int most)
-{
-    gckpti_draw(&s->w, "<text x=\"%g\" y=\"%g\"%s>", x, y, attributes);
-    gckpti_draw_label(&s->w, s->plan, id, most, 0);
-    gckpti_draw(&s->w, "</text>\n");
-}
-
-/* Where each phase runs: a lane each. */
-static void gckpti_svg_lanes(gckpti_svg *s)
-{
-    static const char *const names[] = { "forward", "backward", "update", "recompute" };
-    static const int lane_of[] = { 0, 2, 3, 1 };
-    for (int phase = 0; phase < GCKPTI_PHASES; phase++) {
-        double y = gckpti_lanes + lane_of[phase] * gckpti_lane;
-        size_t count = 0, begin = 0, end = 0; /* columns of the present bar */
-        uint64_t work = 0;
-        gckpti_svg_text(s, gckpti_left - 8, y + 11, " class=\"e\"", "%s", names[phase]);
-        gckpti_draw(&s->w, "<path fill=\"#f3f3f3\" d=\"M%i %gh%iv%ih-%iz\"/>", gckpti_left, y,
-                    gckpti_width, gckpti_lane - 3, gckpti_width);
-        gckpti_draw(&s->w, "<path class=\"p%i\" d=\"M0 0", phase);
-        for (size_t x = 0; x <= s->length; x++) {
-            size_t column = x * s->columns / s->length;
-            int here = x < s->length && gckpti_phase(&s->plan->list[x]) == phase;
-            if (here) {
-                count++;
-                work += gckpti_ins_work(s->plan, &s->plan->list[x]);
-            }
-            if (end > begin && (x == s->length || (here && column > end)))
-                gckpti_draw(&s->w, "M%g %gH%gv%iH%gz", gckpti_svg_x(s, begin), y,
-                            gckpti_svg_x(s, end), gckpti_lane - 3, gckpti_svg_x(s, begin));
-            if (here && (column > end || end == 0))
-                begin = column;
-            if (here)
-                end = column + 1;
-        }
-        gckpti_draw(&s->w, "\"/>");
-        gckpti_svg_text(s, gckpti_side, y + 11, "",
-                        work ? "%I instruction%s, %g %% of the work" : "%I instruction%s",
-                        (int64_t)count, count == 1 ? "" : "s",
-                        gckpti_tenth(100 * (double)work / (double)s->work));
+    for (int n; *s; s += n ? n : 1) {
+        n = gckpti_utf8_length(s, strlen(s));
+        if (n == 0 || *s == 127 || (n == 1 && *s < 32) ||
+            (n == 3 && (!memcmp(s, "\xef\xbf\xbe", 3) || !memcmp(s, "\xef\xbf\xbf", 3))))
+            gckpti_print(k, "?");
+        else if (*s == '"' || *s == '\\')
+            gckpti_print(k, *s == '"' ? "\\\"" : "\\\\");
+        else
+            gckpti_sink_put(k, s, (size_t)n);
     }
 }
 
-/* Horizontal grid with bytes, for a chart whose height is `most` bytes. */
-static void gckpti_svg_grid(gckpti_svg *s, double top, double height, size_t most, const char *name)
-{
-    const char *unit;
-    double v = (double)(most + !most), step = 1;
-    v /= gckpti_byte_unit(v, &unit);
-    for (int i = 0; v / step > 6; i++)
-        step *= i % 3 == 1 ? 2.5 : 2;
-    if (most >= 1024 && v < 3)
-        step = v < 1.5 ? 0.25 : 0.5;
-    for (int i = 0; i * step <= v; i++) {
-        double y = gckpti_tenth(top + height - height * i * step / v);
-        gckpti_draw(&s->w, "<path class=\"g\" d=\"M%i %gh%i\"/>", gckpti_left, y, gckpti_width);
-        gckpti_svg_text(s, gckpti_left - 8, y + 4, " class=\"e\"", "%g", i * step);
-    }
-    gckpti_draw(&s->w,
-                "<text transform=\"translate(28 %g) rotate(-90)\" class=\"c\">%s, %s</text>\n",
-                top + height / 2, name, unit);
-}
-
-/* Live bytes: an area for each kind and those below it, the greatest first. A column shows its
- * greatest instruction. */
-static void gckpti_svg_live(gckpti_svg *s)
-{
-    static const int order[] = { GCKPT_BUFFER_PARAMETER_GRADIENT, GCKPT_BUFFER_VALUE,
-                                 GCKPT_BUFFER_AUX, GCKPT_BUFFER_GRADIENT, GCKPT_BUFFER_WORKSPACE };
-    gckpti_window window;
-    window.from = SIZE_MAX;
-    double scale = gckpti_live_height / (double)(s->plan->bound ? s->plan->bound : 1);
-    for (int top = GCKPTI_BUFFER_KINDS - 1; top >= 0; top--) {
-        double y = -1;
-        gckpti_draw(&s->w, "<path class=\"k%i\" d=\"M%i %i", order[top], gckpti_left,
-                    gckpti_live_top + gckpti_live_height);
-        for (size_t x = 0, column = 0; column < s->columns; column++) {
-            size_t most = 0, here = 0;
-            for (; x * s->columns < (column + 1) * s->length; x++) {
-                if (s->plan->list[x].live <= most)
-                    continue;
-                const size_t *live = gckpti_live(s->plan, &window, x);
-                most = s->plan->list[x].live;
-                here = 0;
-                for (int k = 0; k <= top; k++)
-                    here += live[order[k]];
-            }
-            double now = gckpti_tenth(gckpti_live_top + gckpti_live_height - scale * (double)here);
-            if (now < y || now > y)
-                gckpti_draw(&s->w, "H%gV%g", gckpti_svg_x(s, column), now);
-            y = now;
-        }
-        gckpti_draw(&s->w, "H%iV%iz\"/>\n", gckpti_left + gckpti_width,
-                    gckpti_live_top + gckpti_live_height);
-    }
-}
-
-/* The arena: a rectangle for each buffer. Where a column is several instructions, it shows its
- * first one, and what lives between two of those is left out. */
-static void gckpti_svg_arena(gckpti_svg *s)
-{
-    static const char *const what[] = { "value of", "kept by", "gradient of", "gradient of",
-                                        "workspace of" };
-    double scale = gckpti_arena_height / (double)(s->plan->arena ? s->plan->arena : 1);
-    for (size_t i = 0; i < s->plan->life_count; i++) {
-        const gckpt_buffer *b = &s->plan->lives[i];
-        size_t start = (size_t)b->start, end = (size_t)b->end + 1;
-        start = (start * s->columns + s->length - 1) / s->length;
-        end = end < s->length ? (end * s->columns + s->length - 1) / s->length : s->columns;
-        if (start >= end)
-            continue;
-        double x = gckpti_svg_x(s, start),
-               y = gckpti_bottom - scale * (double)(b->offset + b->size);
-        double width = gckpti_tenth(gckpti_svg_x(s, end) - x), height = scale * (double)b->size;
-        height = height < 0.5 ? 0.5 : gckpti_tenth(height);
-        y = gckpti_tenth(y);
-        int fits = (int)((width - 6) / 6.7), seen = width >= 4 && height >= 4;
-        gckpti_draw(&s->w, "<rect class=\"k%i%s\" x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\"",
-                    (int)b->kind, seen ? " s" : "", x, y, width, height);
-        if (width < 2 || height < 2) {
-            gckpti_draw(&s->w, "/>");
-            continue;
-        }
-        gckpti_draw(&s->w, "><title>%s ", what[b->kind]);
-        gckpti_draw_label(&s->w, s->plan, b->id, 200, 0);
-        gckpti_draw(&s->w, ": %z bytes at %z, instructions %i to %i</title></rect>\n", b->size,
-                    b->offset, b->start, b->end);
-        if (height >= 12 && (fits > 9 || strlen(gckpti_node_name(s->plan, b->id)) <= (size_t)fits))
-            gckpti_svg_label(s, x + 4, gckpti_tenth(y + height / 2 + 4),
-                             b->kind == GCKPT_BUFFER_VALUE ? " class=\"n\" fill=\"#fff\""
-                                                           : " class=\"n\"",
-                             b->id, fits);
-    }
-}
-
-/* The buffer that comes after `last` by size among those live at the peak; NULL: none. */
-static const gckpt_buffer *gckpti_next_largest(const gckpt_plan *plan, size_t x,
-                                               const gckpt_buffer *last)
-{
-    const gckpt_buffer *best = NULL;
-    for (size_t i = 0; i < plan->life_count; i++) {
-        const gckpt_buffer *b = &plan->lives[i];
-        if ((size_t)b->start <= x && x <= (size_t)b->end &&
-            (!last || b->size < last->size || (b->size == last->size && b > last)) &&
-            (!best || b->size > best->size))
-            best = b;
-    }
-    return best;
-}
-
-/* Beside the charts: the peak and what it is made of, the arena. */
-static void gckpti_svg_side(gckpti_svg *s)
-{
-    static const char *const verbs[] = { "forward of", "backward of", "update of",
-                                         "forward again of" };
-    const gckpt_plan *plan = s->plan;
-    const gckpti_ins *ins = &plan->list[s->peak];
-    const gckpt_buffer *b = NULL;
-    size_t rest = plan->bound;
-    double y = gckpti_live_top + 4;
-    gckpti_svg_text(s, gckpti_side, y, " class=\"b\"", "peak: %z bytes = %s", plan->bound,
-                    gckpti_round_bytes(plan->bound).text);
-    gckpti_svg_text(s, gckpti_side, y += 18, "", "in instruction %i, %s", (int)s->peak,
-                    verbs[gckpti_phase(ins)]);
-    gckpti_svg_label(s, gckpti_side, y += 17, " class=\"m\"", gckpti_ins_tensor(plan, ins), 38);
-    gckpti_svg_text(s, gckpti_side, y += 23, "", "largest buffers there:");
-    for (int i = 0; i < 5 && (b = gckpti_next_largest(plan, s->peak, b)) != NULL; i++) {
-        rest -= b->size;
-        y += 18;
-        gckpti_draw(&s->w, "<path class=\"k%i\" d=\"M%i %gh10v10h-10z\"/>", (int)b->kind,
-                    gckpti_side, y - 9);
-        gckpti_svg_label(s, gckpti_side + 16, y, " class=\"m\"", b->id, 25);
-        gckpti_svg_text(s, gckpti_page - 16, y, " class=\"e\"", "%s",
-                        gckpti_round_bytes(b->size).text);
-    }
-    if (rest) {
-        gckpti_svg_text(s, gckpti_side + 16, y += 18, "", "the others together");
-        gckpti_svg_text(s, gckpti_page - 16, y, " class=\"e\"", "%s",
-                        gckpti_round_bytes(rest).text);
-    }
-    y = gckpti_arena_top + 4;
-    gckpti_svg_text(s, gckpti_side, y, " class=\"b\"", "arena: %z bytes = %s", plan->arena,
-                    gckpti_round_bytes(plan->arena).text);
-    double more = (double)(plan->arena - plan->bound) / (double)(plan->arena + !plan->arena);
-    double line = gckpti_tenth(gckpti_arena_top + gckpti_arena_height * more);
-    gckpti_svg_text(s, gckpti_side, y += 18, "",
-                    more <= 0      ? "as small as the peak allows"
-                    : more < 0.015 ? "%g bytes more than the peak"
-                                   : "%g bytes more than the peak (line)",
-                    (double)(plan->arena - plan->bound));
-    if (more >= 0.015)
-        gckpti_draw(&s->w, "<path class=\"l\" d=\"M%i %gh%i\"/>\n", gckpti_left, line,
-                    gckpti_width);
-    gckpti_svg_text(s, gckpti_side, y += 28, "", "A rectangle is one buffer: from its");
-    gckpti_svg_text(s, gckpti_side, y += 17, "", "first to its last use, at its place.");
-}
-
-static void gckpti_svg_top(gckpti_svg *s)
-{
-    static const int legend_x[] = { 96, 176, 328, 520, 714 };
-    const gckpt_plan *plan = s->plan;
-    gckpti_writer *w = &s->w;
-    int height = gckpti_bottom + 56, inference = plan->mode == GCKPT_INFERENCE;
-    gckpti_draw(w,
-                "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%i\" height=\"%i\" "
-                "viewBox=\"0 0 %i %i\" font-family=\"sans-serif\" font-size=\"13\" "
-                "fill=\"#222\"><style>",
-                gckpti_page, height, gckpti_page, height);
-    gckpti_draw(w, ".k0{fill:#0072b2}.k1{fill:#7cc4f0}.k2{fill:#e69f00}.k3{fill:#cc79a7}"
-                   ".k4{fill:#999}.e{text-anchor:end}.c{text-anchor:middle}");
-    gckpti_draw(w, ".p0{fill:#009e73}.p1{fill:#5d3a9b}.p2{fill:#333}.p3{fill:#d55e00}"
-                   ".g{stroke:#ddd}.l{stroke:#222;stroke-dasharray:5 4}");
-    gckpti_draw(w, ".s{stroke:#fff;stroke-width:.8}.b{font-weight:bold}.n{font-size:11px}"
-                   ".m{font-size:12px}.m,.n{font-family:monospace}</style>\n");
-    gckpti_draw(w, "<path fill=\"#fff\" d=\"M0 0h%iv%iH0z\"/>\n", gckpti_page, height);
-    gckpti_svg_text(s, 16, 34, " font-size=\"20\" class=\"b\"",
-                    inference ? "Memory of a forward pass (%s): %s"
-                              : "Memory of a training step (%s): %s, recomputing adds %g %% work",
-                    gckpti_mode_name(plan->mode), gckpti_round_bytes(gckpt_plan_bytes(plan)).text,
-                    gckpti_tenth(100 * gckpt_plan_overhead(plan)));
-    gckpti_svg_text(s, 16, 60, "",
-                    "%z bytes: parameters %s, optimiser state %s, and the step arena, drawn here, "
-                    "%s. %I of %I rows at a time.",
-                    gckpt_plan_bytes(plan),
-                    gckpti_round_bytes(plan->kind_bytes[GCKPT_BYTES_PARAMETERS]).text,
-                    gckpti_round_bytes(plan->kind_bytes[GCKPT_BYTES_STATE]).text,
-                    gckpti_round_bytes(plan->arena).text, plan->rows, plan->batch);
-    for (int k = 0; k < GCKPTI_BUFFER_KINDS; k++) {
-        gckpti_draw(w, "<path class=\"k%i\" d=\"M%i 80h12v12h-12z\"/>", k, legend_x[k]);
-        gckpti_svg_text(s, legend_x[k] + 17, 91, "", "%s", gckpti_buffer_names[k]);
-    }
-}
-
-GCKPT_API gckpt_result gckpt_plan_svg(const gckpt_plan *plan, gckpt_write_fn write, void *user)
-{
-    gckpti_svg s = { { write, user, 0 }, plan, 0, 0, 0, 0 };
-    gckpti_writer *w = &s.w;
-    if (!plan || !write || !plan->length)
-        return GCKPT_E_ARG;
-    s.length = plan->length;
-    s.columns = s.length < (size_t)gckpti_width ? s.length : (size_t)gckpti_width;
-    for (size_t x = 0; x < s.length; x++) {
-        s.work += gckpti_ins_work(plan, &plan->list[x]);
-        if (plan->list[x].live > plan->list[s.peak].live)
-            s.peak = x;
-    }
-    s.work = s.work ? s.work : 1;
-    gckpti_svg_top(&s);
-    gckpti_svg_lanes(&s);
-    if (plan->looped) {
-        double from = gckpti_svg_x(&s, (size_t)plan->body * s.columns / s.length),
-               to = gckpti_svg_x(&s, (size_t)plan->epilogue * s.columns / s.length);
-        gckpti_draw(w, "<path fill=\"none\" stroke=\"#222\" d=\"M%g %iv-5H%gv5\"/>", from,
-                    gckpti_lanes - 4, to);
-        gckpti_svg_text(&s, (from + to) / 2, gckpti_lanes - 13, " class=\"c\"",
-                        "runs for each micro-batch: %I times",
-                        (plan->batch + plan->rows - 1) / plan->rows);
-    }
-    gckpti_svg_text(&s, gckpti_left, gckpti_live_top - 12, " class=\"b\"",
-                    "Live bytes while each instruction runs");
-    gckpti_svg_grid(&s, gckpti_live_top, gckpti_live_height, plan->bound, "live");
-    gckpti_svg_live(&s);
-    gckpti_svg_text(&s, gckpti_left, gckpti_arena_top - 12, " class=\"b\"",
-                    "The arena: every buffer at its offset");
-    gckpti_svg_grid(&s, gckpti_arena_top, gckpti_arena_height, plan->arena, "offset");
-    gckpti_svg_arena(&s);
-    gckpti_svg_side(&s);
-    double x = gckpti_tenth(gckpti_left + ((double)s.peak + 0.5) * gckpti_width / (double)s.length);
-    gckpti_draw(w, "<path class=\"l\" d=\"M%i %ih%iM%i %ih%i", gckpti_left, gckpti_live_top,
-                gckpti_width + 10, gckpti_left, gckpti_arena_top, gckpti_width + 10);
-    gckpti_draw(w, "M%g %iv%iM%g %iv%i\"/>", x, gckpti_lanes, 4 * gckpti_lane, x, gckpti_live_top,
-                gckpti_live_height + 8);
-    gckpti_draw(w, "<circle cx=\"%g\" cy=\"%i\" r=\"4\"/>", x, gckpti_live_top);
-    gckpti_draw(w, "<path d=\"M%g %il-4 -7h8z\"/>\n", x, gckpti_arena_top);
-    /* instructions */
-    size_t step = 1;
-    for (int i = 0; s.length / step > 10; i++)
-        step = i % 3 == 1 ? step / 2 * 5 : step * 2;
-    for (size_t i = 0; i < s.length; i += step)
-        gckpti_svg_text(
-            &s, gckpti_tenth(gckpti_left + ((double)i + 0.5) * gckpti_width / (double)s.length),
-            gckpti_bottom + 18, " class=\"c\"", "%I", (int64_t)i);
-    gckpti_svg_text(&s, gckpti_left + gckpti_width / 2, gckpti_bottom + 40, " class=\"c\"",
-                    "instruction, in the order they run");
-    gckpti_draw(w, "</svg>\n");
-    return w->failed ? GCKPT_E_FILE : GCKPT_OK;
-}
-
-/* ---- Chrome's trace events ---- */
 /* Nanoseconds as microseconds, the unit of the format. */
-static void gckpti_draw_time(gckpti_writer *w, const char *key, uint64_t t)
+static void gckpti_print_time(gckpti_sink *k, const char *before, uint64_t t)
 {
-    int part = (int)(t % 1000);
-    gckpti_draw(w, "\"%s\":%I.%s%i", key, (int64_t)(t / 1000),
-                part < 10    ? "00"
-                : part < 100 ? "0"
-                             : "",
-                part);
+    gckpti_print(k, "%s%u.%u%u%u", before, t / 1000, t / 100 % 10, t / 10 % 10, t % 10);
+}
+
+/* "linear h.0.fc", "gelu #7", "h.0.fc.weight" */
+static void gckpti_print_label(gckpti_sink *k, const gckpt_plan *plan, int id)
+{
+    const gckpti_node *node = &plan->nodes[id];
+    if (node->op) {
+        gckpti_print_name(k, node->op->name);
+        gckpti_print(k, node->name == GCKPTI_NONE ? " #%i" : " ", id);
+    }
+    if (node->name != GCKPTI_NONE)
+        gckpti_print_name(k, plan->names + node->name);
 }
 
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
-    static const char *const phases[] = { "forward", "backward", "update", "recompute" };
-    gckpti_writer w = { write, user, 0 };
+    static const char *const phases[] = { "forward", "backward", "update" };
+    static const char *const kinds[] = { "values", "kept for backward", "gradients of activations",
+                                         "gradients of parameters", "workspace" };
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
     gckpti_window window;
+    gckpt_usage u;
+    uint64_t now = 0;
     window.from = SIZE_MAX;
     if (!plan || !write)
         return GCKPT_E_ARG;
-    gckpti_draw(&w,
-                "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"mode\":\"%s\",\"bytes\":%z,"
-                "\"arena\":%z,\"lower_bound\":%z},\"traceEvents\":[\n",
-                gckpti_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->bound);
-    gckpti_draw(&w, "{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",\"args\":{\"name\":"
-                    "\"plan: 1 ns is one unit of work\"}},\n"
-                    "{\"ph\":\"M\",\"pid\":1,\"tid\":1,\"name\":\"thread_name\",\"args\":{"
-                    "\"name\":\"instructions\"}}");
-    uint64_t now = 0;
-    for (size_t x = 0; x < plan->length && !w.failed; x++) {
-        const gckpti_ins *ins = &plan->list[x];
-        const size_t *live = gckpti_live(plan, &window, x);
-        uint64_t work = gckpti_ins_work(plan, ins);
-        int id = gckpti_ins_tensor(plan, ins);
-        gckpti_draw(&w, ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":1,\"cat\":\"%s\",\"name\":\"%s ",
-                    phases[gckpti_phase(ins)], phases[gckpti_phase(ins)]);
-        gckpti_draw_label(&w, plan, id, 1000, 1);
-        gckpti_draw(&w, "\",");
-        gckpti_draw_time(&w, "ts", now);
-        gckpti_draw(&w, ",");
-        gckpti_draw_time(&w, "dur", work ? work : 1);
-        gckpti_draw(&w, ",\"args\":{\"instruction\":%i,\"tensor\":%i,\"live\":%z}},\n", (int)x, id,
-                    ins->live);
-        gckpti_draw(&w, "{\"ph\":\"C\",\"pid\":1,\"name\":\"live bytes\",");
-        gckpti_draw_time(&w, "ts", now);
-        for (int k = 0; k < GCKPTI_BUFFER_KINDS; k++)
-            gckpti_draw(&w, "%s\"%s\":%z", k ? "," : ",\"args\":{", gckpti_buffer_names[k],
-                        live[k]);
-        gckpti_draw(&w, "}}");
-        now += work ? work : 1;
+    gckpti_print(&k,
+                 "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"mode\":\"%s\",\"bytes\":%z,"
+                 "\"arena\":%z,\"lower_bound\":%z},\"traceEvents\":[\n",
+                 gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->bound);
+    gckpti_print(&k, "{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",\"args\":{\"name\":"
+                     "\"plan: 1 ns is one unit of work\"}},\n"
+                     "{\"ph\":\"M\",\"pid\":1,\"tid\":1,\"name\":\"thread_name\",\"args\":{"
+                     "\"name\":\"instructions\"}}");
+    for (int x = 0; gckpt_plan_usage(plan, x, &u) == GCKPT_OK && !k.failed; x++) {
+        const size_t *live = gckpti_live(plan, &window, (size_t)x);
+        const char *phase = u.again ? "recompute" : phases[plan->list[x].kind];
+        int id = gckpti_ins_tensor(plan, &plan->list[x]);
+        u.work += !u.work; /* a bar that can be seen */
+        gckpti_print(&k, ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":1,\"cat\":\"%s\",\"name\":\"%s ",
+                     phase, phase);
+        gckpti_print_label(&k, plan, id);
+        gckpti_print_time(&k, "\",\"ts\":", now);
+        gckpti_print_time(&k, ",\"dur\":", u.work);
+        gckpti_print(&k, ",\"args\":{\"instruction\":%i,\"tensor\":%i,\"live\":%z}},\n", x, id,
+                     u.live);
+        gckpti_print_time(&k, "{\"ph\":\"C\",\"pid\":1,\"name\":\"live bytes\",\"ts\":", now);
+        for (int i = 0; i < GCKPTI_BUFFER_KINDS; i++)
+            gckpti_print(&k, "%s\"%s\":%z", i ? "," : ",\"args\":{", kinds[i], live[i]);
+        gckpti_print(&k, "}}");
+        now += u.work;
     }
-    gckpti_draw(&w, "\n]}\n");
-    return w.failed ? GCKPT_E_FILE : GCKPT_OK;
+    gckpti_print(&k, "\n]}\n");
+    return gckpti_sink_close(&k);
 }
 
-/* ---- the frontier, beside the fixed ways to plan ---- */
-enum { GCKPTI_WAYS = 4, GCKPTI_POOR_OPS = 400, GCKPTI_ROWS = 20 };
-static const char *const gckpti_way_names[] = { "store-all",   "segments",    "sqrt",
-                                                "memory-poor", "least bytes", "this budget" };
-typedef struct {
-    gckpti_svg s; /* its writer serves all three */
-    const gckpt_frontier *f;
-    gckpt_point way[GCKPTI_WAYS + 2]; /* last: the least bytes, the marked point; 0 bytes: none */
-    int marked, ops, log;
-    double top, least, most, fixed, unit; /* extra time at the top; bytes */
-    const char *unit_name;
-} gckpti_chart;
-
-/* Plans every way, but memory-poor not where ops are many: its list grows with their square. The
- * graph keeps the error it had, unless there is no memory to plan with. */
-static gckpt_result gckpti_chart_open(gckpti_chart *c, const gckpt_frontier *f, size_t mark,
-                                      gckpt_write_fn write, void *user)
+/* ---- the frontier ---- */
+/* 1, 1024 and so on, at most `bytes` */
+static double gckpti_byte_unit(double bytes, const char **name)
 {
-    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_SQRT,
-                                        GCKPT_MEMORY_POOR };
-    memset(c, 0, sizeof *c);
-    if (!f || !write)
-        return GCKPT_E_ARG;
-    gckpti_object before = f->graph->object;
-    c->s.w.write = write;
-    c->s.w.user = user;
-    c->f = f;
-    c->marked = mark ? gckpt_frontier_find(f, mark) : -1;
-    c->way[GCKPTI_WAYS] = f->points[0];
-    if (c->marked >= 0)
-        c->way[GCKPTI_WAYS + 1] = f->points[c->marked];
-    c->top = f->points[0].overhead > 0.01 ? f->points[0].overhead : 0.01;
-    c->top = c->top < 0.6 ? c->top : 0.6; /* more is paid only where nothing else fits */
-    c->least = (double)f->points[0].bytes;
-    c->most = (double)f->points[f->count - 1].bytes;
-    c->unit = gckpti_byte_unit(c->least / 10, &c->unit_name);
-    c->ops = (int)(f->first[f->count] - f->first[f->count - 1]) / 2;
-    for (int i = 0; i < GCKPTI_WAYS; i++) {
-        gckpt_plan_desc d = f->desc;
-        int too_large;
-        d.mode = modes[i];
-        if (d.mode == GCKPT_MEMORY_POOR && c->ops > GCKPTI_POOR_OPS)
-            continue;
-        gckpt_plan *plan = gckpti_plan_new(f->graph, f->terms, f->term_count, &d, &too_large);
-        if (!plan && !too_large && f->graph->object.last == GCKPT_E_MEMORY)
-            return GCKPT_E_MEMORY;
-        f->graph->object = before;
-        if (!plan)
-            continue;
-        c->way[i].bytes = gckpt_plan_bytes(plan);
-        c->way[i].work = gckpt_plan_work(plan);
-        c->way[i].recompute = gckpt_plan_recompute(plan);
-        c->way[i].overhead = gckpt_plan_overhead(plan);
-        double bytes = (double)c->way[i].bytes;
-        c->fixed = bytes - (double)gckpt_plan_arena(plan);
-        c->least = bytes < c->least ? bytes : c->least;
-        c->most = bytes > c->most ? bytes : c->most;
-        gckpt_plan_free(plan);
-    }
-    return GCKPT_OK;
+    static const char *const names[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
+    double unit = 1;
+    int i = 0;
+    for (; bytes >= 1024 * unit && i < 4; i++)
+        unit *= 1024;
+    *name = names[i];
+    return unit;
+}
+
+/* 12.8 MiB: three digits, in text */
+static const char *gckpti_round_bytes(size_t bytes, char text[32])
+{
+    gckpti_text t = { text, 31 };
+    const char *name;
+    double unit = gckpti_byte_unit((double)bytes, &name), round = 1;
+    while (unit > 1 && (double)bytes / unit * round < 100)
+        round *= 10;
+    round = (double)(uint64_t)((double)bytes / unit * round + 0.5) / round;
+    gckpti_text_add(&t, "%g %s", round, name);
+    return text;
 }
 
 /* v >= 0 with one decimal between two texts, right-aligned in 12 columns */
-static void gckpti_chart_number(gckpti_chart *c, const char *before, double v, const char *behind)
+static void gckpti_print_tenths(gckpti_sink *k, const char *before, double v, const char *behind)
 {
-    gckpti_bytes_text out = { "" };
-    gckpti_text t = { out.text, sizeof out.text - 1 };
+    char number[32];
+    gckpti_text t = { number, sizeof number - 1 };
     uint64_t tenths = (uint64_t)((v < 1e12 ? v : 1e12) * 10 + 0.5);
     gckpti_text_add(&t, "%s%u.%u%s", before, tenths / 10, tenths % 10, behind);
-    for (size_t n = strlen(out.text); n < 12; n++)
-        gckpti_draw(&c->s.w, " ");
-    gckpti_draw(&c->s.w, "%s", out.text);
-}
-
-/* A line of the tables; with a name, it and the least extra time in as many bytes follow. */
-static void gckpti_chart_row(gckpti_chart *c, const gckpt_point *p, const char *name)
-{
-    int at = gckpt_frontier_find(c->f, p->bytes);
-    gckpti_chart_number(c, "", (double)p->bytes / c->unit, "");
-    gckpti_chart_number(c, "+", 100 * p->overhead, " %");
-    gckpti_chart_number(c, "", 100 * p->recompute, " %");
-    if (name && at >= 0)
-        gckpti_chart_number(c, "+", 100 * c->f->points[at].overhead, " %");
-    if (name)
-        gckpti_draw(&c->s.w, at >= 0 ? "  %s" : "           -  %s", name);
+    size_t n = (size_t)(t.at - number);
+    gckpti_sink_put(k, "            ", n < 12 ? 12 - n : 0);
+    gckpti_sink_put(k, number, n);
 }
 
 GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark,
                                             gckpt_write_fn write, void *user)
 {
-    gckpti_chart c;
-    gckpti_writer *w = &c.s.w;
-    gckpt_result result = gckpti_chart_open(&c, f, mark, write, user);
-    if (result != GCKPT_OK)
-        return result;
-    size_t n = f->count, rows = (size_t)GCKPTI_ROWS;
-    gckpti_draw(w,
-                "What bytes cost in time: %i plan%s. Bytes are parameters, optimiser state (both\n"
-                "%s) and step arena. Extra time is that of a step; a full bar is %g %%.\n",
-                (int)n, n == 1 ? "" : "s", gckpti_round_bytes((size_t)c.fixed).text,
-                gckpti_tenth(100 * c.top));
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
+    const char *name;
+    char text[32];
+    if (!f || !write)
+        return GCKPT_E_ARG;
+    size_t n = f->count, rows = 20;
+    int marked = mark ? gckpt_frontier_find(f, mark) : -1;
+    double top = f->points[0].overhead,
+           unit = gckpti_byte_unit((double)f->points[0].bytes / 10, &name);
+    top = top < 0.01 ? 0.01 : top < 0.6 ? top : 0.6; /* more is paid only where nothing else fits */
+    gckpti_print(&k,
+                 "What bytes cost in time: %i plan%s. Bytes are parameters, optimiser state (both\n"
+                 "%s) and step arena. Extra time is that of a step; a full bar is %g %%.\n",
+                 (int)n, n == 1 ? "" : "s", gckpti_round_bytes(f->resident, text),
+                 (double)(int)(1000 * top + 0.5) / 10);
     if (mark)
-        gckpti_draw(
-            w, c.marked < 0 ? "A budget of %s is too small.\n" : "> is what a budget of %s gets.\n",
-            gckpti_round_bytes(mark).text);
+        gckpti_print(
+            &k, marked < 0 ? "A budget of %s is too small.\n" : "> is what a budget of %s gets.\n",
+            gckpti_round_bytes(mark, text));
     if (!f->complete)
-        gckpti_draw(w, "The search stopped at its limit: plans may cost more than they need.\n");
-    gckpti_draw(w, "\n%s%s  extra time  recomputed\n", c.unit > 1 ? "         " : "       ",
-                c.unit_name);
-    for (size_t k = n; k-- > 0;) {
+        gckpti_print(&k, "The search stopped at its limit: plans may cost more than they need.\n");
+    gckpti_print(&k, "\n%s%s  extra time  recomputed\n", unit > 1 ? "         " : "       ", name);
+    for (size_t i = n; i-- > 0;) {
         char bar[] = "###################################";
-        double part = f->points[k].overhead / c.top;
-        if (k && k + 1 < n && (int)k != c.marked && k * rows / n == (k - 1) * rows / n)
+        const gckpt_point *p = &f->points[i];
+        double part = p->overhead / top;
+        if (i && i + 1 < n && (int)i != marked && i * rows / n == (i - 1) * rows / n)
             continue; /* many points: the least of each run of them */
         bar[part < 1 ? (int)(part * 35 + 0.5) : 35] = 0;
         bar[34] = part > 1.0001 ? '>' : bar[34];
-        gckpti_chart_row(&c, &f->points[k], NULL);
-        gckpti_draw(w, (int)k == c.marked ? " > |%s\n" : "   |%s\n", bar);
+        gckpti_print_tenths(&k, "", (double)p->bytes / unit, "");
+        gckpti_print_tenths(&k, "+", 100 * p->overhead, " %");
+        gckpti_print_tenths(&k, "", 100 * p->recompute, " %");
+        gckpti_print(&k, (int)i == marked ? " > |%s\n" : "   |%s\n", bar);
     }
-    gckpti_draw(w, "\nFor comparison, with the least extra time in as many bytes:\n");
-    for (int i = 0; i < GCKPTI_WAYS; i++)
-        if (c.way[i].bytes) {
-            gckpti_chart_row(&c, &c.way[i], gckpti_way_names[i]);
-            gckpti_draw(w, "\n");
-        }
-    if (c.ops > GCKPTI_POOR_OPS)
-        gckpti_draw(w, "(not memory-poor: its list is too long for %i ops)\n", c.ops);
-    return w->failed ? GCKPT_E_FILE : GCKPT_OK;
-}
-
-/* The axis of bytes is logarithmic where they differ by more than a factor of four. */
-static double gckpti_chart_x(const gckpti_chart *c, double bytes)
-{
-    double span = c->log ? (double)gckpti_log((float)(c->most / c->least)) : c->most - c->least;
-    double at = c->log ? (double)gckpti_log((float)(bytes / c->least)) : bytes - c->least;
-    return gckpti_tenth(100 + 640 * (span > 0 ? at / span : 0.5));
-}
-
-static double gckpti_chart_y(const gckpti_chart *c, double overhead)
-{
-    return gckpti_tenth(412 - 300 * (overhead < c->top ? overhead / c->top : 1));
-}
-
-/* Between ticks: 1, 2 or 5 times a power of ten times the unit; at most `most` of them in range */
-static double gckpti_tick(double range, double unit, double most)
-{
-    double step = unit / 10000;
-    for (int i = 0; range / step > most; i++)
-        step *= i % 3 == 1 ? 2.5 : 2;
-    return step;
-}
-
-static void gckpti_chart_axes(gckpti_chart *c)
-{
-    gckpti_svg *s = &c->s;
-    const char *name;
-    double unit = gckpti_byte_unit(c->most, &name), step = gckpti_tick(c->top, 1, 6);
-    for (double v = 0; v <= c->top * 1.0001; v += step) {
-        gckpti_draw(&s->w, "<path class=\"g\" d=\"M84 %gh692\"/>", gckpti_chart_y(c, v));
-        gckpti_svg_text(s, 76, gckpti_chart_y(c, v) + 4, " class=\"e\"", "+%g %%",
-                        gckpti_tenth(1000 * v) / 10);
-    }
-    c->log = c->most > 4 * c->least && c->least >= 1;
-    step = gckpti_tick(c->most - c->least, unit, 7);
-    double v = c->log ? 1 : step * (double)(uint64_t)(c->least / step);
-    step = !c->log ? step : c->most > 256 * c->least ? 4 : 2;
-    for (; v <= c->most; v = c->log ? v * step : v + step) {
-        if (v < c->least)
-            continue;
-        unit = c->log ? gckpti_byte_unit(v, &name) : unit;
-        gckpti_draw(&s->w, "<path class=\"g\" d=\"M%g 104v316\"/>", gckpti_chart_x(c, v));
-        gckpti_svg_text(s, gckpti_chart_x(c, v), 436, " class=\"c\"", "%g %s", v / unit, name);
-    }
-    gckpti_svg_text(s, 430, 458, " class=\"c\"",
-                    "bytes of parameters and optimiser state (%s) and step arena%s",
-                    gckpti_round_bytes((size_t)c->fixed).text, c->log ? "; log scale" : "");
-    gckpti_draw(&s->w, "<text transform=\"translate(20 262) rotate(-90)\" class=\"c\">"
-                       "extra time of a step</text>\n");
-}
-
-GCKPT_API gckpt_result gckpt_frontier_svg(const gckpt_frontier *f, size_t mark,
-                                          gckpt_write_fn write, void *user)
-{
-    /* square, two triangles, diamond, dash, circle; colours of Okabe and Ito */
-    static const char *const looks[] = {
-        "#009e73\" d=\"M-6 -6h12v12h-12z", "#e69f00\" d=\"M0 -7l7 12h-14z",
-        "#cc79a7\" d=\"M0 7l7 -12h-14z",   "#5d3a9b\" d=\"M0 -8l8 8l-8 8l-8 -8z",
-        "#0072b2\" d=\"M-9 0h18",          "#d55e00\" d=\"M-7 0a7 7 0 1 0 14 0a7 7 0 1 0 -14 0"
-    };
-    gckpti_chart c;
-    gckpti_writer *w = &c.s.w;
-    gckpt_result result = gckpti_chart_open(&c, f, mark, write, user);
-    if (result != GCKPT_OK)
-        return result;
-    gckpti_draw(w, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"640\" "
-                   "viewBox=\"0 0 800 640\" font-family=\"sans-serif\" font-size=\"13\" "
-                   "fill=\"#222\"><style>.e{text-anchor:end}.c{text-anchor:middle}"
-                   ".b{font-weight:bold}.g{stroke:#ddd}.v{fill:none;stroke:#0072b2}");
-    gckpti_draw(w, ".m{font-family:monospace;white-space:pre}.v,.w{fill:none;stroke-width:2}"
-                   "</style>\n<path fill=\"#fff\" d=\"M0 0h800v640H0z\"/>\n");
-    gckpti_svg_text(&c.s, 16, 34, " font-size=\"20\" class=\"b\"", "What bytes cost in time");
-    gckpti_svg_text(&c.s, 16, 58, "",
-                    "The line is the least extra time that a budget allows, a dot a plan.%s",
-                    f->complete ? "" : " The search stopped early.");
-    gckpti_chart_axes(&c);
-    for (int dots = 0; dots < 2; dots++) {
-        gckpti_draw(w,
-                    dots ? "<path class=\"v\" style=\"stroke-width:6;stroke-linecap:round\" d=\""
-                         : "<path class=\"v\" d=\"M%g 112",
-                    gckpti_chart_x(&c, (double)f->points->bytes));
-        for (size_t i = 0; i < f->count; i++)
-            gckpti_draw(w, dots ? "M%g %gh0" : "H%gV%g",
-                        gckpti_chart_x(&c, (double)f->points[i].bytes),
-                        gckpti_chart_y(&c, f->points[i].overhead));
-        gckpti_draw(w, dots ? "\"/>\n" : "H776\"/>\n");
-    }
-    gckpti_svg_text(&c.s, 100, 490, " class=\"m\" xml:space=\"preserve\"",
-                    "%s%s  extra time  recomputed    the line",
-                    c.unit > 1 ? "         " : "       ", c.unit_name);
-    double y = 490;
-    for (int i = 0; i < GCKPTI_WAYS + 2; i++) { /* the legend is a table */
-        const gckpt_point *p = &c.way[i];
-        if (!p->bytes)
-            continue;
-        double x = gckpti_chart_x(&c, (double)p->bytes), at = gckpti_chart_y(&c, p->overhead);
-        gckpti_draw(w, "<path class=\"w\" transform=\"translate(%g %g)\" stroke=\"%s\"/>", x, at,
-                    looks[i]);
-        gckpti_draw(w, "<path class=\"w\" transform=\"translate(104 %g)\" stroke=\"%s\"/>\n",
-                    y + 17, looks[i]);
-        gckpti_draw(w, "<text x=\"100\" y=\"%g\" class=\"m\" xml:space=\"preserve\">", y += 22);
-        gckpti_chart_row(&c, p, gckpti_way_names[i]);
-        gckpti_draw(w, "%s</text>\n", p->overhead > c.top ? ", at the upper edge" : "");
-        if (i == GCKPTI_WAYS + 1) { /* named above the chart, where nothing else is */
-            gckpti_draw(w,
-                        "<path class=\"w\" stroke=\"#d55e00\" stroke-dasharray=\"5 4\" "
-                        "d=\"M%g 98V%gH84\"/>",
-                        x, at);
-            gckpti_svg_text(&c.s, x, 90, x > 480 ? " class=\"b e\"" : " class=\"b\"",
-                            "in a budget of %s: %s, +%g %%", gckpti_round_bytes(mark).text,
-                            gckpti_round_bytes(p->bytes).text, gckpti_tenth(100 * p->overhead));
-        }
-    }
-    if (c.ops > GCKPTI_POOR_OPS)
-        gckpti_svg_text(&c.s, 120, y + 22, "", "Not memory-poor: its list is too long for %i ops.",
-                        c.ops);
-    gckpti_draw(w, "</svg>\n");
-    return w->failed ? GCKPT_E_FILE : GCKPT_OK;
-}
-
-static void gckpti_chart_json(gckpti_writer *w, const char *before, const char *name,
-                              const gckpt_point *p)
-{
-    gckpti_draw(w, "%s%s%s{\"bytes\":%z,\"work\":%u,\"recompute\":%g,\"overhead\":%g}", before,
-                name, *name ? "\":" : "", p->bytes, p->work, p->recompute, p->overhead);
+    return gckpti_sink_close(&k);
 }
 
 GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
                                            gckpt_write_fn write, void *user)
 {
-    gckpti_chart c;
-    gckpti_writer *w = &c.s.w;
-    gckpt_result result = gckpti_chart_open(&c, f, mark, write, user);
-    if (result != GCKPT_OK)
-        return result;
-    gckpti_draw(w, "{\"points\":[");
-    for (size_t i = 0; i < f->count; i++)
-        gckpti_chart_json(w, i ? ",\n" : "\n", "", &f->points[i]);
-    gckpti_draw(w, c.marked < 0 ? "],\n\"marked\":null" : "],\n\"marked\":%i", c.marked);
-    gckpti_draw(w, ",\"complete\":%s,\"modes\":{", f->complete ? "true" : "false");
-    for (int i = 0, n = 0; i < GCKPTI_WAYS; i++)
-        if (c.way[i].bytes)
-            gckpti_chart_json(w, n++ ? ",\n\"" : "\n\"", gckpti_way_names[i], &c.way[i]);
-    gckpti_draw(w, "}}\n");
-    return w->failed ? GCKPT_E_FILE : GCKPT_OK;
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
+    if (!f || !write)
+        return GCKPT_E_ARG;
+    int marked = mark ? gckpt_frontier_find(f, mark) : -1;
+    for (size_t i = 0; i < f->count; i++) {
+        const gckpt_point *p = &f->points[i];
+        gckpti_print(&k, "%s\n{\"bytes\":%z,\"work\":%u,\"recompute\":%g,\"overhead\":%g}",
+                     i ? "," : "{\"points\":[", p->bytes, p->work, p->recompute, p->overhead);
+    }
+    gckpti_print(&k, marked < 0 ? "],\n\"marked\":null" : "],\n\"marked\":%i", marked);
+    gckpti_print(&k, ",\"complete\":%s}\n", f->complete ? "true" : "false");
+    return gckpti_sink_close(&k);
 }
 
 /* =================================================================================================
@@ -11537,7 +10588,7 @@ enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
 typedef struct { /* what a loss's kernels add to, in the backend's memory */
     double sum;
     int64_t count;
-} gckpti_loss;
+} gckpti_loss_total;
 
 typedef struct {
     gckpt_kernel forward, backward; /* of an op; NULL: the backend has none, the host runs it */
@@ -11558,7 +10609,7 @@ typedef struct {
 } gckpti_exec_input;
 
 typedef struct {
-    gckpti_loss seen; /* a copy */
+    gckpti_loss_total seen; /* a copy */
     int64_t expected; /* counted from the feeds; -1: it was not */
 } gckpti_exec_term;
 
@@ -11587,7 +10638,7 @@ struct gckpt_exec {
     size_t copies_size;
     unsigned char *stage; /* own memory: what the host looks at; then the picks */
     size_t stage_size, picks_size;
-    gckpti_loss *losses; /* by term */
+    gckpti_loss_total *losses; /* by term */
     float *squares;      /* square sums by block, of all parameters */
     size_t square_count;
     /* this step */
@@ -12020,7 +11071,7 @@ static size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
     size_t used = 0;
-    e->losses = (gckpti_loss *)gckpti_carve(base, &used, p->term_count, sizeof *e->losses);
+    e->losses = (gckpti_loss_total *)gckpti_carve(base, &used, p->term_count, sizeof *e->losses);
     e->squares = (float *)gckpti_carve(base, &used, e->square_count, sizeof *e->squares);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
@@ -12411,8 +11462,8 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
 static gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q)
 {
     if (!e->backend.own_memory)
-        gckpti_pull(q);
-    else if (!gckpti_push(q, e->desc.backend))
+        gckpti_pull(e->store, q);
+    else if (!gckpti_push(e->store, q, e->desc.backend))
         return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no memory for \"%s\"",
                             e->backend.name, q->p.name);
     return GCKPT_OK;
@@ -12467,8 +11518,9 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
         result = gckpti_exec_memory(e);
     if (result == GCKPT_OK)
         result = gckpti_bind_state(e);
-    if (result == GCKPT_OK && e->backend.own_memory)
-        gckpti_bind(store, &e->binding, e->desc.backend);
+    if (result == GCKPT_OK && e->backend.own_memory &&
+        !gckpti_bind(store, &e->binding, e->desc.backend))
+        result = gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for mirrors");
     for (size_t i = 0; i < plan->param_count && result == GCKPT_OK; i++)
         result = gckpti_bring(e, &store->params[e->params[i].index]);
     if (result != GCKPT_OK) {
@@ -12894,8 +11946,8 @@ static float gckpti_or(float value, float fallback)
 static float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
 {
     if (e->backend.own_memory)
-        return q->mirror[1 + slot];
-    return slot < 0 ? q->p.values : q->p.state[slot];
+        return e->store->mirrors[q - e->store->params].array[1 + slot];
+    return gckpti_array(q, slot);
 }
 
 /* The gradients an update finds: sums in their accumulators, or divided already. */
@@ -12934,20 +11986,20 @@ static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param
     gckpt_pass pass;
     gckpti_pass_start(e, ins, &pass);
     memset(&u, 0, sizeof u);
-    gckpti_pull(q);
+    gckpti_pull(e->store, q);
     u.name = q->p.name;
     u.elements = q->p.elements;
-    u.values = q->p.values;
+    u.values = gckpti_array(q, -1);
     u.gradient = gckpti_on_host(e, pass.gradient, (size_t)pass.elements);
     for (int i = 0; i < e->plan->state_slots; i++)
-        u.state[i] = q->p.state[i];
+        u.state[i] = gckpti_array(q, i);
     u.clip_scale = e->clip_scale;
     u.lr_scale = q->p.lr_scale;
     u.decay_scale = q->p.decay_scale;
     u.step = step;
     u.hyper = &e->hyper;
     e->desc.own_optimiser(e->desc.user, &u);
-    gckpti_changed(q, GCKPTI_HOST);
+    gckpti_changed(e->store, q, GCKPTI_HOST);
     (void)gckpti_bring(e, q); /* it has a mirror: nothing can fail */
 }
 
@@ -12964,7 +12016,7 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
     gckpt_pass pass;
     if (p->state_slots > 0) { /* state that was nobody's is new */
         step = q->optimiser ? q->updates + 1 : 1;
-        q->optimiser = (int)p->optimiser + 1;
+        q->optimiser = (unsigned char)(p->optimiser + 1);
         q->updates = step;
     }
     if (p->optimiser == GCKPT_OWN_OPTIMISER) {
@@ -12999,7 +12051,7 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
         pass.rates.correct2 = (float)(1 / (1 - gckpti_powi((double)beta2, step)));
     }
     e->backend.update(&c, &pass);
-    gckpti_changed(q, e->backend.own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
+    gckpti_changed(e->store, q, e->backend.own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
 }
 
 /* The norm of all gradients from their blocks' square sums, and what clipping makes of it. */
@@ -13554,7 +12606,7 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     int64_t count = p->term_count ? e->terms[0].seen.count : 0;
     for (size_t i = 0; i < p->term_count; i++) {
         double weight = (double)gckpti_float(p->terms[i].weight);
-        const gckpti_loss *seen = &e->terms[i].seen;
+        const gckpti_loss_total *seen = &e->terms[i].seen;
         if (p->terms[i].regulariser)
             loss += weight * seen->sum;
         else if (seen->count > 0)
@@ -13733,34 +12785,65 @@ GCKPT_API float gckpt_lr_cosine(uint64_t step, uint64_t warmup, uint64_t steps, 
  * >>check: gradients against finite differences
  * ============================================================================================== */
 
-/* Loss and gradients without an update. */
-static gckpt_result gckpti_gradients(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                     int64_t rows, double *loss)
+/* What a step is tried on, again and again, without being taken. */
+typedef struct {
+    gckpt_exec *e;
+    const gckpt_feed *feeds;
+    int count;
+    int64_t rows;
+} gckpti_batch;
+
+static gckpt_result gckpti_batch_begin(const gckpti_batch *b)
 {
     gckpt_hyper hyper;
-    gckpt_report report;
     memset(&hyper, 0, sizeof hyper);
-    gckpt_result result = gckpti_prepare(e, feeds, count, rows, &hyper, 0);
-    if (result != GCKPT_OK)
-        return result;
-    result = gckpti_run(e, INT64_MAX, GCKPTI_GRADIENTS);
+    return gckpti_prepare(b->e, b->feeds, b->count, b->rows, &hyper, 0);
+}
+
+/* When all micro-batches have run, or failed with `result`: gradients and loss, but no update. */
+static gckpt_result gckpti_batch_end(const gckpti_batch *b, gckpt_result result, const char *who,
+                                     gckpt_report *report)
+{
+    gckpt_exec *e = b->e;
     e->state = GCKPTI_IDLE;
     if (result != GCKPT_OK)
         return result;
     if (!gckpti_count(e))
-        return gckpti_error(e, GCKPT_E_DATA, "check_gradients: no valid target in these rows");
-    int keeps = e->keeps;
-    e->keeps = 1;
-    gckpti_finish_gradients(e);
-    e->keeps = keeps;
+        return gckpti_error(e, GCKPT_E_DATA, "%s: no valid target in these rows", who);
     uint64_t step = e->store->step;
-    result = gckpti_finish_step(e, &report);
+    gckpti_finish_gradients(e);
+    result = gckpti_finish_step(e, report);
     e->store->step = step;
-    *loss = report.loss;
     return result;
 }
 
-/* Where a parameter's update finds its gradient, divided by now; on the host, until the next. */
+/* Loss, and gradients as a program may see them. */
+static gckpt_result gckpti_gradients(const gckpti_batch *b, double *loss)
+{
+    gckpt_report report;
+    gckpt_result result = gckpti_batch_begin(b);
+    if (result != GCKPT_OK)
+        return result;
+    result = gckpti_run(b->e, INT64_MAX, GCKPTI_GRADIENTS);
+    int keeps = b->e->keeps;
+    b->e->keeps = 1;
+    result = gckpti_batch_end(b, result, "check_gradients", &report);
+    b->e->keeps = keeps;
+    *loss = result == GCKPT_OK ? report.loss : 0;
+    return result;
+}
+
+/* Elements of the largest parameter that is trained. */
+static int64_t gckpti_most_elements(const gckpt_plan *p)
+{
+    int64_t most = 0;
+    for (size_t i = 0; i < p->param_count; i++)
+        if (p->params[i].trained && p->params[i].elements > most)
+            most = p->params[i].elements;
+    return most;
+}
+
+/* Where a parameter's update finds its gradient, divided by now; the host's copy, until the next. */
 static const float *gckpti_gradient_of(const gckpt_exec *e, int param)
 {
     gckpti_operands o;
@@ -13797,11 +12880,54 @@ static double gckpti_loss_size(const gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     double size = 0;
     for (size_t i = 0; i < p->term_count; i++) {
-        const gckpti_loss *seen = &e->terms[i].seen;
+        const gckpti_loss_total *seen = &e->terms[i].seen;
         double n = p->terms[i].regulariser || !seen->count ? 1 : (double)seen->count;
         size += gckpti_abs((double)gckpti_float(p->terms[i].weight) * seen->sum / n);
     }
     return size;
+}
+
+/* What was seen from both sides of the weights, h (0) and h/2 (1) away. */
+typedef struct {
+    double h, slope[2], even[2]; /* even: the losses of both sides less twice the middle's */
+    double expected, scale;      /* the slope as the gradient has it; how steep it can be */
+    int reproduced;              /* the gradient, but for rounding, in the mean of both sides */
+} gckpti_sides;
+
+/* Runs both sides of w, a distance of h or h/2 along the direction, and puts w back. */
+static gckpt_result gckpti_check_sides(const gckpti_batch *b, const gckpti_probe *t, int half,
+                                       double gg, gckpti_sides *v)
+{
+    const gckpti_param *q = &b->e->store->params[b->e->params[t->param].index];
+    float *values = gckpti_array(q, -1);
+    int64_t n = q->p.elements;
+    double moved = 0, dot = 0, same = 0, loss[2] = { 0, 0 }, step = half ? v->h : 2 * v->h;
+    double rms = gckpti_sqrt_double(gg / (double)n);
+    gckpt_result result = GCKPT_OK;
+    for (int side = 0; side < 2 && result == GCKPT_OK; side++) {
+        double sign = side ? -1 : 1;
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t word[4];
+            gckpti_philox(0, (uint64_t)i, (uint32_t)t->param, 0, word);
+            double d = t->random ? (word[0] & 1 ? 1 : -1) : rms > 0 ? (double)t->g[i] / rms : 0;
+            values[i] = (float)((double)t->w[i] + sign * (half ? v->h / 2 : v->h) * d);
+            dot += sign * (double)t->g[i] * (double)values[i];
+            moved += d * d;
+        }
+        gckpti_changed(b->e->store, q, GCKPTI_HOST);
+        result = gckpti_gradients(b, &loss[side]);
+        const float *there = gckpti_gradient_of(b->e, t->param);
+        for (int64_t i = 0; i < n && result == GCKPT_OK; i++)
+            same += (double)t->g[i] * (double)there[i];
+    }
+    memcpy(values, t->w, (size_t)n * sizeof(float));
+    gckpti_changed(b->e->store, q, GCKPTI_HOST);
+    v->slope[half] = (loss[0] - loss[1]) / step;
+    v->even[half] = loss[0] + loss[1] - 2 * t->loss;
+    v->expected = dot / step;
+    v->reproduced = v->reproduced && gckpti_abs(same / 2 - gg) < 0.25 * gg;
+    v->scale = gckpti_sqrt_double(gg * moved / 2 / (double)n);
+    return result;
 }
 
 /* The loss's difference between w + h d and w - h d is compared with the gradient times the
@@ -13809,57 +12935,28 @@ static double gckpti_loss_size(const gckpt_exec *e)
  * (Richardson). What they say about their own error: the two slopes, and the sums of both sides
  * less the middle, which must be as h^2. A gradient that is rounding is another one at each place;
  * one that is not is, in the mean of both sides, the same. */
-static gckpt_result gckpti_check_direction(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                           int64_t rows, double width, gckpti_probe *t)
+static gckpt_result gckpti_check_direction(const gckpti_batch *b, double width, gckpti_probe *t)
 {
-    gckpti_param *q = &e->store->params[e->params[t->param].index];
-    const float *g = t->g, *w = t->w, *there;
-    int64_t n = q->p.elements;
-    double gg = 0, ww = 0, slope[2] = { 0, 0 }, even[2] = { 0, 0 }, expected = 0, scale = 0;
-    gckpt_result result = GCKPT_OK;
+    int64_t n = b->e->plan->params[t->param].elements;
+    double gg = 0, ww = 0;
     for (int64_t i = 0; i < n; i++) {
-        gg += (double)g[i] * (double)g[i];
-        ww += (double)w[i] * (double)w[i];
+        gg += (double)t->g[i] * (double)t->g[i];
+        ww += (double)t->w[i] * (double)t->w[i];
     }
-    double rms = gckpti_sqrt_double(gg / (double)n),
-           h = width * 0.02 * (gckpti_sqrt_double(ww / (double)n) + 0.05);
-    int reproduced = gg > 0;
-    for (int half = 0; half < 2 && result == GCKPT_OK; half++) {
-        double moved = 0, dot = 0, same = 0, loss[2] = { 0, 0 };
-        for (int side = 0; side < 2 && result == GCKPT_OK; side++) {
-            double sign = side ? -1 : 1;
-            for (int64_t i = 0; i < n; i++) {
-                uint32_t word[4];
-                gckpti_philox(0, (uint64_t)i, (uint32_t)t->param, 0, word);
-                double d = t->random ? (word[0] & 1 ? 1 : -1) : rms > 0 ? (double)g[i] / rms : 0;
-                q->p.values[i] = (float)((double)w[i] + sign * (half ? h / 2 : h) * d);
-                dot += sign * (double)g[i] * (double)q->p.values[i];
-                moved += d * d;
-            }
-            gckpti_changed(q, GCKPTI_HOST);
-            result = gckpti_gradients(e, feeds, count, rows, &loss[side]);
-            there = gckpti_gradient_of(e, t->param);
-            for (int64_t i = 0; i < n && result == GCKPT_OK; i++)
-                same += (double)g[i] * (double)there[i];
-        }
-        double step = half ? h : 2 * h;
-        slope[half] = (loss[0] - loss[1]) / step;
-        even[half] = loss[0] + loss[1] - 2 * t->loss;
-        expected = dot / step;
-        reproduced = reproduced && gckpti_abs(same / 2 - gg) < 0.25 * gg;
-        scale = gckpti_sqrt_double(gg * moved / 2 / (double)n);
-    }
-    memcpy(q->p.values, w, (size_t)n * sizeof(float));
-    gckpti_changed(q, GCKPTI_HOST);
-    double found = (4 * slope[1] - slope[0]) / 3;
-    t->noise = 4e-7 * gckpti_loss_size(e);
-    t->change = gckpti_abs(expected) * h / width;
-    t->gap = gckpti_abs(found - expected);
-    int flat = !reproduced && t->gap * h <= t->noise && t->change * width <= t->noise;
-    t->spread = gckpti_greater(gckpti_abs(slope[1] - slope[0]),
-                               gckpti_abs(even[0] - 4 * even[1]) / (4 * h));
-    scale = gckpti_greater(scale, gckpti_greater(gckpti_abs(found), gckpti_abs(expected)));
-    scale = gckpti_greater(scale, 1e-12);
+    double h = width * 0.02 * (gckpti_sqrt_double(ww / (double)n) + 0.05);
+    gckpti_sides v = { h, { 0, 0 }, { 0, 0 }, 0, 0, gg > 0 };
+    gckpt_result result = gckpti_check_sides(b, t, 0, gg, &v);
+    if (result == GCKPT_OK)
+        result = gckpti_check_sides(b, t, 1, gg, &v);
+    double found = (4 * v.slope[1] - v.slope[0]) / 3;
+    t->noise = 4e-7 * gckpti_loss_size(b->e);
+    t->change = gckpti_abs(v.expected) * h / width;
+    t->gap = gckpti_abs(found - v.expected);
+    int flat = !v.reproduced && t->gap * h <= t->noise && t->change * width <= t->noise;
+    t->spread = gckpti_greater(gckpti_abs(v.slope[1] - v.slope[0]),
+                               gckpti_abs(v.even[0] - 4 * v.even[1]) / (4 * h));
+    double scale = gckpti_greater(gckpti_abs(found), gckpti_abs(v.expected));
+    scale = gckpti_greater(gckpti_greater(v.scale, scale), 1e-12);
     t->gap /= scale;
     t->spread /= scale;
     t->rounding = t->noise / h / scale;
@@ -13874,14 +12971,13 @@ static gckpt_result gckpti_check_direction(gckpt_exec *e, const gckpt_feed *feed
 
 /* Looks from several distances, nearer where the loss bends, farther where it is coarse, until one
  * shows that the gradient is right; else *t is the clearest view. */
-static gckpt_result gckpti_check_widths(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                        int64_t rows, gckpti_probe *t)
+static gckpt_result gckpti_check_widths(const gckpti_batch *b, gckpti_probe *t)
 {
     static const double widths[] = { 1, 4, 1.0 / 8, 16, 1.0 / 64 };
     gckpt_result result = GCKPT_OK;
     gckpti_probe at = *t;
     for (int i = 0; i < 5 && result == GCKPT_OK; i++) {
-        result = gckpti_check_direction(e, feeds, count, rows, widths[i], &at);
+        result = gckpti_check_direction(b, widths[i], &at);
         int found = at.is == GCKPTI_RIGHT || at.is == GCKPTI_FLAT;
         if (i == 0 || found || at.gap + at.resolution < t->gap + t->resolution)
             *t = at;
@@ -13891,21 +12987,102 @@ static gckpt_result gckpti_check_widths(gckpt_exec *e, const gckpt_feed *feeds, 
     return result;
 }
 
+/* What came of all directions so far. */
+typedef struct {
+    gckpt_check c;
+    const char *coarse, *flat; /* names: of the coarsest gradient, of the last flat one */
+    double change, noise, coarsest;
+    int wrong, flats;
+} gckpti_tally;
+
+static void gckpti_tally_add(gckpti_tally *a, const gckpti_probe *t, const char *name)
+{
+    gckpt_check *c = &a->c;
+    c->directions++;
+    a->change = gckpti_greater(a->change, t->change);
+    a->noise = gckpti_greater(a->noise, t->noise);
+    a->wrong += t->is == GCKPTI_WRONG;
+    c->unresolved += t->is == GCKPTI_COARSE;
+    if (t->is == GCKPTI_FLAT) {
+        a->flats++;
+        a->flat = name;
+        return;
+    }
+    c->resolution = gckpti_greater(c->resolution, t->resolution);
+    if (t->is == GCKPTI_COARSE) {
+        a->coarse = t->resolution > a->coarsest ? name : a->coarse;
+        a->coarsest = gckpti_greater(a->coarsest, t->resolution);
+    } else if (t->gap > c->worst || t->gap != t->gap || !c->name) {
+        c->worst = t->gap;
+        c->name = name;
+    }
+}
+
+/* The end of a check: were the flat ones seen as closely as all others? */
+static gckpt_result gckpti_tally_end(gckpti_tally *a, gckpt_exec *e)
+{
+    gckpt_check *c = &a->c;
+    gckpt_result result = GCKPT_OK;
+    if (a->flats) {
+        double seen = a->noise > 0 && a->change > 0 ? a->noise / a->change
+                                                    : (double)(a->noise > 0 ? GCKPTI_INFINITY : 0);
+        c->resolution = gckpti_greater(c->resolution, seen);
+        c->unresolved += seen > 0.01 ? a->flats : 0;
+        a->coarse = seen > 0.01 && seen > a->coarsest ? a->flat : a->coarse;
+    }
+    if (a->wrong)
+        result = gckpti_error(e, GCKPT_E_DATA,
+                              "check_gradients: the gradient of \"%s\" differs from finite "
+                              "differences by %g (relative)",
+                              c->name, c->worst);
+    else if (c->unresolved)
+        result = gckpti_error(
+            e, GCKPT_UNRESOLVED,
+            "check_gradients: %i of %i directions are too coarse to tell, \"%s\" to %g of its "
+            "gradient: the loss is large beside its changes. Bring targets and outputs near each "
+            "other, or check fewer rows",
+            c->unresolved, c->directions, a->coarse, c->resolution);
+    c->name = result == GCKPT_UNRESOLVED ? a->coarse : c->name;
+    return result;
+}
+
+/* Checks parameter i along its gradient and along a random direction. copy: room for it twice. */
+static gckpt_result gckpti_check_param(const gckpti_batch *b, int i, float *copy, gckpti_tally *a)
+{
+    const gckpt_plan *p = b->e->plan;
+    size_t n = (size_t)p->params[i].elements;
+    gckpti_probe start;
+    memset(&start, 0, sizeof start);
+    start.param = i;
+    start.g = copy;
+    start.w = copy + n;
+    gckpt_result result = gckpti_gradients(b, &start.loss);
+    if (result != GCKPT_OK)
+        return result;
+    memcpy(start.g, gckpti_gradient_of(b->e, i), n * sizeof(float));
+    const gckpti_param *q = &b->e->store->params[b->e->params[i].index];
+    gckpti_pull(b->e->store, q);
+    memcpy(start.w, gckpti_array(q, -1), n * sizeof(float));
+    for (int random = 0; random < 2 && result == GCKPT_OK; random++) {
+        gckpti_probe t = start;
+        t.random = random;
+        result = gckpti_check_widths(b, &t);
+        gckpti_tally_add(a, &t, p->names + p->params[i].name);
+    }
+    return result;
+}
+
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                              int64_t rows, gckpt_check *check)
 {
-    gckpt_check c;
-    memset(&c, 0, sizeof c);
+    gckpti_tally a;
+    memset(&a, 0, sizeof a);
     if (check)
-        *check = c;
+        *check = a.c;
     if (!exec)
         return GCKPT_E_ARG;
     const gckpt_plan *p = exec->plan;
-    int64_t most = 0;
-    gckpt_result result = GCKPT_OK;
-    const char *coarse = NULL, *flat = NULL; /* names */
-    double change = 0, noise = 0, coarsest = 0;
-    int wrong = 0, flats = 0;
+    const gckpti_batch b = { exec, feeds, count, rows };
     if (p->update_in_backward || p->mode == GCKPT_INFERENCE)
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: needs a training plan without update_in_backward");
@@ -13913,83 +13090,24 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
         return gckpti_error(exec, GCKPT_E_ARG,
                             "check_gradients: rounding to bf16 is coarser than the differences; "
                             "check a plan of GCKPT_FP32");
-    for (size_t i = 0; i < p->param_count; i++)
-        if (p->params[i].trained && p->params[i].elements > most)
-            most = p->params[i].elements;
+    int64_t most = gckpti_most_elements(p);
+    gckpt_result result = GCKPT_OK;
     float *copy = (float *)gckpti_new(&exec->memory, (size_t)most, 2 * sizeof(float));
     if (!copy)
         return gckpti_error(exec, GCKPT_E_MEMORY, "check_gradients: no memory for %I floats",
                             2 * most);
     unsigned debug = exec->desc.debug;
     exec->desc.debug &= ~GCKPT_DEBUG_MEASURE;
-    for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++) {
-        if (!p->params[i].trained)
-            continue;
-        const char *name = p->names + p->params[i].name;
-        size_t n = (size_t)p->params[i].elements;
-        gckpti_probe start;
-        memset(&start, 0, sizeof start);
-        start.param = (int)i;
-        start.g = copy;
-        start.w = copy + n;
-        result = gckpti_gradients(exec, feeds, count, rows, &start.loss);
-        if (result != GCKPT_OK)
-            break;
-        memcpy(start.g, gckpti_gradient_of(exec, (int)i), n * sizeof(float));
-        gckpti_param *q = &exec->store->params[exec->params[i].index];
-        gckpti_pull(q);
-        memcpy(start.w, q->p.values, n * sizeof(float));
-        for (int random = 0; random < 2 && result == GCKPT_OK; random++) {
-            gckpti_probe t = start;
-            t.random = random;
-            result = gckpti_check_widths(exec, feeds, count, rows, &t);
-            c.directions++;
-            change = gckpti_greater(change, t.change);
-            noise = gckpti_greater(noise, t.noise);
-            wrong += t.is == GCKPTI_WRONG;
-            c.unresolved += t.is == GCKPTI_COARSE;
-            flats += t.is == GCKPTI_FLAT;
-            if (t.is == GCKPTI_FLAT) {
-                flat = name;
-                continue;
-            }
-            c.resolution = gckpti_greater(c.resolution, t.resolution);
-            if (t.is == GCKPTI_COARSE) {
-                coarse = t.resolution > coarsest ? name : coarse;
-                coarsest = gckpti_greater(coarsest, t.resolution);
-            } else if (t.gap > c.worst || t.gap != t.gap || !c.name) {
-                c.worst = t.gap;
-                c.name = name;
-            }
-        }
-    }
+    for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
+        if (p->params[i].trained)
+            result = gckpti_check_param(&b, (int)i, copy, &a);
     exec->desc.debug = debug;
     gckpti_delete(&exec->memory, copy, (size_t)most, 2 * sizeof(float));
     if (result != GCKPT_OK)
         return result;
-    if (flats) { /* seen as closely as all others? */
-        double seen =
-            noise > 0 && change > 0 ? noise / change : (double)(noise > 0 ? GCKPTI_INFINITY : 0);
-        c.resolution = gckpti_greater(c.resolution, seen);
-        c.unresolved += seen > 0.01 ? flats : 0;
-        coarse = seen > 0.01 && seen > coarsest ? flat : coarse;
-    }
-    if (wrong)
-        result = gckpti_error(
-            exec, GCKPT_E_DATA,
-            "check_gradients: the gradient of \"%s\" differs from finite differences by %g "
-            "(relative)",
-            c.name, c.worst);
-    else if (c.unresolved)
-        result = gckpti_error(
-            exec, GCKPT_UNRESOLVED,
-            "check_gradients: %i of %i directions are too coarse to tell, \"%s\" to %g of its "
-            "gradient: the loss is large beside its changes. Bring targets and outputs near each "
-            "other, or check fewer rows",
-            c.unresolved, c.directions, coarse, c.resolution);
-    c.name = result == GCKPT_UNRESOLVED ? coarse : c.name;
+    result = gckpti_tally_end(&a, exec);
     if (check)
-        *check = c;
+        *check = a.c;
     return result;
 }
 
@@ -14011,29 +13129,27 @@ static double gckpti_lap(gckpti_stopwatch *w)
 }
 
 /* Saves what an update changes of a parameter, or puts it back. */
-static void gckpti_update_undo(gckpti_param *q, float *copy, int slots, int back)
+static void gckpti_update_undo(gckpt_store *s, gckpti_param *q, float *copy, int slots, int back)
 {
     size_t n = (size_t)q->p.elements;
-    gckpti_pull(q);
+    gckpti_pull(s, q);
     for (int i = -1; i < slots; i++, copy += n) {
-        float *mine = i < 0 ? q->p.values : q->p.state[i];
+        float *mine = gckpti_array(q, i);
         memcpy(back ? mine : copy, back ? copy : mine, n * sizeof *copy);
     }
     if (back)
-        gckpti_changed(q, GCKPTI_HOST);
+        gckpti_changed(s, q, GCKPTI_HOST);
 }
 
 /* One step, put back. spent: seconds by instruction, a micro-batch; last: those of all else. */
-static gckpt_result gckpti_time_here(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                     int64_t rows, gckpti_stopwatch *w, double *spent)
+static gckpt_result gckpti_time_here(const gckpti_batch *b, gckpti_stopwatch *w, double *spent)
 {
+    gckpt_exec *e = b->e;
     const gckpt_plan *p = e->plan;
-    double *rest = &spent[p->length], micro = (double)(rows / p->rows);
-    gckpt_hyper hyper;
-    memset(&hyper, 0, sizeof hyper);
+    double *rest = &spent[p->length], micro = (double)(b->rows / p->rows);
     memset(spent, 0, (p->length + 1) * sizeof *spent);
     gckpti_lap(w);
-    gckpt_result result = gckpti_prepare(e, feeds, count, rows, &hyper, 0);
+    gckpt_result result = gckpti_batch_begin(b);
     for (*rest = gckpti_lap(w); result == GCKPT_OK || result == GCKPT_MORE;) {
         result = gckpti_advance(e, GCKPTI_GRADIENTS);
         e->backend.finish(e->backend.context);
@@ -14042,28 +13158,22 @@ static gckpt_result gckpti_time_here(gckpt_exec *e, const gckpt_feed *feeds, int
             break;
         spent[e->pc - 1] += e->pc > p->body && e->pc <= p->epilogue ? lap / micro : lap;
     }
-    e->state = GCKPTI_IDLE;
+    result = gckpti_batch_end(b, result, "calibrate", NULL);
     if (result != GCKPT_OK)
         return result;
-    if (!gckpti_count(e))
-        return gckpti_error(e, GCKPT_E_DATA, "calibrate: no valid target in these rows");
-    uint64_t step = e->store->step;
-    gckpti_finish_gradients(e);
-    result = gckpti_finish_step(e, NULL);
-    e->store->step = step;
     *rest += gckpti_lap(w);
     for (size_t x = 0; x < p->length && p->optimiser != GCKPT_OWN_OPTIMISER; x++) {
         if (p->list[x].kind != GCKPT_UPDATE)
             continue;
         gckpti_param *q = &e->store->params[e->params[p->list[x].id].index];
-        int optimiser = q->optimiser;
+        unsigned char optimiser = q->optimiser;
         uint64_t updates = q->updates;
-        gckpti_update_undo(q, w->copy, p->state_slots, 0);
+        gckpti_update_undo(e->store, q, w->copy, p->state_slots, 0);
         gckpti_lap(w);
         gckpti_run_update(e, &p->list[x], GCKPTI_DIVIDED);
         e->backend.finish(e->backend.context);
         *rest += gckpti_lap(w);
-        gckpti_update_undo(q, w->copy, p->state_slots, 1);
+        gckpti_update_undo(e->store, q, w->copy, p->state_slots, 1);
         q->optimiser = optimiser;
         q->updates = updates;
     }
@@ -14071,10 +13181,7 @@ static gckpt_result gckpti_time_here(gckpt_exec *e, const gckpt_feed *feeds, int
 }
 
 typedef struct {
-    gckpt_exec *e;
-    const gckpt_feed *feeds;
-    int count;
-    int64_t rows;
+    gckpti_batch batch;
     gckpti_stopwatch *w;
     double *spent;
     gckpt_result result;
@@ -14083,7 +13190,7 @@ typedef struct {
 static void gckpti_time_step(void *context)
 {
     gckpti_timing *t = (gckpti_timing *)context;
-    t->result = gckpti_time_here(t->e, t->feeds, t->count, t->rows, t->w, t->spent);
+    t->result = gckpti_time_here(&t->batch, t->w, t->spent);
 }
 
 /* The median of samples[0], samples[stride], ..., n of them, which end up sorted. */
@@ -14146,11 +13253,8 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
                             "calibrate: needs a training plan without update_in_backward, and a "
                             "multiple of its %I rows",
                             p->rows);
-    int64_t most = 0;
-    for (size_t i = 0; i < p->param_count; i++)
-        if (p->params[i].trained && p->params[i].elements > most)
-            most = p->params[i].elements;
-    size_t room = (size_t)most * (size_t)(1 + p->state_slots), stride = p->length + 1;
+    size_t room = (size_t)gckpti_most_elements(p) * (size_t)(1 + p->state_slots);
+    size_t stride = p->length + 1;
     gckpti_stopwatch w = { seconds, user, 0, NULL };
     w.copy = (float *)gckpti_new(&exec->memory, room, sizeof(float));
     double *samples =
@@ -14164,8 +13268,8 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     double start = seconds(user);
     while (result == GCKPT_OK &&
            (runs < GCKPTI_RUNS_LEAST || (runs < GCKPTI_RUNS_MOST && w.last - start < 0.25))) {
-        gckpti_timing t = { exec,    feeds, count, rows, &w, samples + (size_t)runs++ * stride,
-                            GCKPT_OK };
+        gckpti_timing t = { { exec, feeds, count, rows }, &w, NULL, GCKPT_OK };
+        t.spent = samples + (size_t)runs++ * stride;
         gckpti_with_team(&exec->runner, exec->team, gckpti_time_step, &t);
         result = t.result;
     }
@@ -14211,49 +13315,6 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
 #define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
 
 /* ---- write ---- */
-typedef struct {
-    gckpt_write_fn write; /* NULL: only count */
-    void *user;
-    size_t total, used;
-    int failed;
-    unsigned char block[1024];
-} gckpti_sink;
-
-static void gckpti_sink_flush(gckpti_sink *k)
-{
-    if (k->write && !k->failed && k->used && k->write(k->user, k->block, k->used) != k->used)
-        k->failed = 1;
-    k->used = 0;
-}
-
-static void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n)
-{
-    const unsigned char *b = (const unsigned char *)bytes;
-    k->total += n;
-    while (n && !k->failed) {
-        size_t room = sizeof k->block - k->used, some = n < room ? n : room;
-        memcpy(k->block + k->used, b, some);
-        k->used += some;
-        b += some;
-        n -= some;
-        if (k->used == sizeof k->block)
-            gckpti_sink_flush(k);
-    }
-}
-
-/* Text: JSON here, C in >>tables. */
-static void gckpti_c(gckpti_sink *k, const char *format, ...)
-{
-    char line[512];
-    gckpti_text t = { line, sizeof line - 1 };
-    va_list args;
-    va_start(args, format);
-    line[0] = 0;
-    gckpti_text_format(&t, format, args);
-    va_end(args);
-    gckpti_sink_put(k, line, (size_t)(t.at - line));
-}
-
 /* ,"NAME with what JSON wants escaped */
 static void gckpti_sink_name(gckpti_sink *k, const char *name)
 {
@@ -14274,50 +13335,49 @@ static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
     int optimiser = 0;
     for (size_t i = 0; i < s->count && !optimiser; i++)
         optimiser = s->params[i].optimiser;
-    gckpti_c(k, "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"%u\",",
-             GCKPT_CONTRACT, s->step);
-    gckpti_c(k, "\"seed\":\"%u\",\"optimiser\":\"%i\"", s->seed, optimiser);
+    gckpti_print(k,
+                 "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"%u\",",
+                 GCKPT_CONTRACT, s->step);
+    gckpti_print(k, "\"seed\":\"%u\",\"optimiser\":\"%i\"", s->seed, optimiser);
     for (size_t i = 0; i < s->count; i++) {
         const gckpti_param *q = &s->params[i];
         int same = q->optimiser == optimiser && (q->updates == s->step || !optimiser);
         if (!q->p.state[0] || same)
             continue;
         gckpti_sink_name(k, q->p.name);
-        gckpti_c(k, "#updates\":\"%i:%u\"", q->optimiser, q->updates);
+        gckpti_print(k, "#updates\":\"%i:%u\"", q->optimiser, q->updates);
     }
-    gckpti_c(k, "}");
+    gckpti_print(k, "}");
     for (size_t i = 0; i < s->count; i++) {
         const gckpt_parameter *p = &s->params[i].p;
         for (int slot = -1; slot < 4 && (slot < 0 || p->state[slot]); slot++, begin = end) {
             gckpti_sink_name(k, p->name);
             end = begin + p->elements * 4;
             if (slot >= 0)
-                gckpti_c(k, "#state%i", slot);
-            gckpti_c(k, "\":{\"dtype\":\"F32\",\"shape\":%S,\"data_offsets\":[%I,%I]}", &p->shape,
-                     begin, end);
+                gckpti_print(k, "#state%i", slot);
+            gckpti_print(k, "\":{\"dtype\":\"F32\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
+                         &p->shape, begin, end);
         }
     }
-    gckpti_c(k, "}");
+    gckpti_print(k, "}");
 }
 
 static void gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n)
 {
     for (int64_t i = 0; i < n && !k->failed; i++) {
-        unsigned char little[4];
         uint32_t word;
         memcpy(&word, x + i, 4);
-        for (int byte = 0; byte < 4; byte++)
-            little[byte] = (unsigned char)(word >> (8 * byte));
-        gckpti_sink_put(k, little, 4);
+        gckpti_sink_number(k, word, 4);
     }
 }
 
 GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user)
 {
     gckpti_sink k;
-    unsigned char little[8];
     if (!store || !write)
         return gckpti_error(store, GCKPT_E_ARG, "save: a store and a callback are needed");
+    for (size_t i = 0; i < store->count; i++)
+        gckpti_pull(store, &store->params[i]);
     memset(&k, 0, sizeof k);
     gckpti_sink_header(&k, store);
     size_t padding = (8 - k.total % 8) % 8, length = k.total + padding;
@@ -14329,9 +13389,7 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
     memset(&k, 0, sizeof k);
     k.write = write;
     k.user = user;
-    for (int i = 0; i < 8; i++)
-        little[i] = (unsigned char)((uint64_t)length >> (8 * i));
-    gckpti_sink_put(&k, little, 8);
+    gckpti_sink_number(&k, length, 8);
     gckpti_sink_header(&k, store);
     gckpti_sink_put(&k, "       ", padding);
     for (size_t i = 0; i < store->count; i++) {
@@ -14803,13 +13861,11 @@ static int gckpti_load_create(gckpti_loader *l)
 static void gckpti_load_undo(gckpti_loader *l)
 {
     gckpt_store *s = l->store;
-    while (l->empty && s->count > 0)
-        gckpti_param_free(s, &s->params[--s->count]);
-    for (size_t i = l->empty ? 0 : l->count; i-- > 0;) {
-        gckpt_parameter *p = &s->params[l->entries[i].param].p;
-        for (int k = 4; l->entries[i].slot < 0 && k-- > l->entries[i].had; p->state[k] = NULL)
-            gckpti_delete(&s->memory, p->state[k], (size_t)p->elements, sizeof(float));
-    }
+    if (l->empty)
+        gckpti_store_shrink(s, 0);
+    for (size_t i = l->empty ? 0 : l->count; i-- > 0;)
+        if (l->entries[i].slot < 0)
+            gckpti_state_shrink(s, &s->params[l->entries[i].param], l->entries[i].had);
 }
 
 /* Reads all values, then checks the last thing that can be wrong. */
@@ -14846,6 +13902,8 @@ static void gckpti_load_commit(gckpti_loader *l, const float *data)
         size_t bytes = (size_t)q->p.elements * sizeof(float);
         if (e->slot == GCKPTI_UPDATES)
             continue;
+        gckpti_pull(l->store, q);
+        gckpti_changed(l->store, q, GCKPTI_HOST);
         float *to = e->slot < 0 ? q->p.values : q->p.state[e->slot];
         if (e->slot >= 0 || !q->locked)
             memcpy(to, data + e->offsets[0] / 4, bytes);
@@ -14853,7 +13911,7 @@ static void gckpti_load_commit(gckpti_loader *l, const float *data)
             memset(q->p.state[k], 0, bytes);
         if (e->slot < 0) {
             q->raw = 0;
-            q->optimiser = e->states && l->ours ? e->optimiser : 0;
+            q->optimiser = (unsigned char)(e->states && l->ours ? e->optimiser : 0);
             q->updates = q->optimiser ? e->updates : 0;
         }
     }
@@ -15189,57 +14247,55 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
  * ============================================================================================== */
 #define GCKPTI_PLAN_MAGIC UINT64_C(0x6e6c707470636b67)
 
-static void gckpti_put_number(gckpti_sink *k, uint64_t *check, uint64_t value)
+/* Numbers, and into the hash of all that were written. */
+static void gckpti_put_numbers(gckpti_sink *k, uint64_t *check, const uint64_t *numbers, int n)
 {
-    unsigned char little[8];
-    for (int i = 0; i < 8; i++)
-        little[i] = (unsigned char)(value >> (8 * i));
-    *check = gckpti_fnv_number(*check, value);
-    gckpti_sink_put(k, little, 8);
+    for (int i = 0; i < n; i++) {
+        *check = gckpti_fnv_number(*check, numbers[i]);
+        gckpti_sink_number(k, numbers[i], 8);
+    }
+}
+
+static void gckpti_put_number(gckpti_sink *k, uint64_t *check, uint64_t number)
+{
+    gckpti_put_numbers(k, check, &number, 1);
 }
 
 GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
     uint64_t check = GCKPTI_FNV_START, hash = GCKPTI_FNV_START;
-    gckpti_sink k;
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
+    gckpt_instruction in;
     if (!plan || !write || plan->made_for > GCKPTI_FOR_PLAIN)
         return GCKPT_E_ARG;
-    memset(&k, 0, sizeof k);
-    k.write = write;
-    k.user = user;
-    const uint64_t head[4] = { GCKPTI_PLAN_MAGIC, (uint64_t)plan->format, (uint64_t)plan->contract,
-                               plan->node_count };
-    const uint64_t request[9] = { (uint64_t)plan->mode,        (uint64_t)plan->optimiser,
-                                  (uint64_t)plan->state_slots, plan->update_in_backward != 0,
-                                  (uint64_t)plan->threads,     plan->alignment,
-                                  (uint64_t)plan->batch,       (uint64_t)plan->made_for,
-                                  (uint64_t)plan->precision };
-    for (int i = 0; i < 4; i++)
-        gckpti_put_number(&k, &check, head[i]);
+    const uint64_t head[] = { GCKPTI_PLAN_MAGIC, (uint64_t)plan->format, (uint64_t)plan->contract,
+                              plan->node_count };
+    gckpti_put_numbers(&k, &check, head, 4);
     for (size_t i = 0; i < plan->node_count; i++) {
+        const gckpt_cost *cost = &plan->nodes[i].cost;
         hash = gckpti_hash_planned(hash, plan, i);
-        gckpti_put_number(&k, &check, hash);
-        gckpti_put_number(&k, &check, plan->nodes[i].cost.forward);
-        gckpti_put_number(&k, &check, plan->nodes[i].cost.backward);
+        const uint64_t tensor[] = { hash, cost->forward, cost->backward };
+        gckpti_put_numbers(&k, &check, tensor, 3);
     }
-    for (int i = 0; i < 9; i++)
-        gckpti_put_number(&k, &check, request[i]);
-    gckpti_put_number(&k, &check, plan->term_count);
+    const uint64_t request[] = { (uint64_t)plan->mode,        (uint64_t)plan->optimiser,
+                                 (uint64_t)plan->state_slots, plan->update_in_backward != 0,
+                                 (uint64_t)plan->threads,     plan->alignment,
+                                 (uint64_t)plan->batch,       (uint64_t)plan->made_for,
+                                 (uint64_t)plan->precision,   plan->term_count };
+    gckpti_put_numbers(&k, &check, request, 10);
     for (size_t i = 0; i < plan->term_count; i++) {
-        gckpti_put_number(&k, &check, (uint64_t)plan->terms[i].id);
-        gckpti_put_number(&k, &check, plan->terms[i].weight);
-        gckpti_put_number(&k, &check, plan->terms[i].regulariser != 0);
+        const gckpti_plan_term *t = &plan->terms[i];
+        const uint64_t term[] = { (uint64_t)t->id, t->weight, t->regulariser != 0 };
+        gckpti_put_numbers(&k, &check, term, 3);
     }
     gckpti_put_number(&k, &check, plan->pick_count);
     for (size_t i = 0; i < plan->pick_count; i++) {
-        gckpti_put_number(&k, &check, (uint64_t)plan->picks[i].id);
-        gckpti_put_number(&k, &check, plan->picks[i].gradient != 0);
+        const uint64_t pick[] = { (uint64_t)plan->picks[i].id, plan->picks[i].gradient != 0 };
+        gckpti_put_numbers(&k, &check, pick, 2);
     }
     gckpti_put_number(&k, &check, plan->length);
-    for (size_t x = 0; x < plan->length; x++) {
-        const gckpti_ins *ins = &plan->list[x];
-        gckpti_put_number(&k, &check, 4 * (uint64_t)gckpti_ins_tensor(plan, ins) + ins->kind);
-    }
+    for (int x = 0; gckpt_plan_get(plan, x, &in) == GCKPT_OK; x++)
+        gckpti_put_number(&k, &check, 4 * (uint64_t)in.id + (uint64_t)in.kind);
     gckpti_put_number(&k, &check, plan->param_count);
     for (size_t i = 0; i < plan->param_count; i++)
         gckpti_put_number(&k, &check, plan->params[i].trained != 0);
@@ -15247,8 +14303,7 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     for (size_t i = 0; i < plan->life_count; i++)
         gckpti_put_number(&k, &check, plan->lives[i].offset);
     gckpti_put_number(&k, &check, check);
-    gckpti_sink_flush(&k);
-    return k.failed ? GCKPT_E_FILE : GCKPT_OK;
+    return gckpti_sink_close(&k);
 }
 
 typedef struct {
@@ -15343,6 +14398,28 @@ static gckpt_result gckpti_read_graph(gckpti_plan_reader *r)
                               g->count);
 }
 
+/* The schedule, without what the library adds to any. */
+static void gckpti_read_list(gckpti_plan_reader *r)
+{
+    const gckpt_graph *g = r->p.g;
+    int length = gckpti_get_below(r, INT32_MAX);
+    r->list_hash = GCKPTI_FNV_START;
+    for (int x = 0; x < length && !r->p.failed; x++) {
+        int word = gckpti_get_below(r, 4 * g->count);
+        gckpt_instruction in = { (gckpt_kind)(word % 4), word / 4 };
+        r->list_hash = gckpti_fnv_number(r->list_hash, (uint64_t)word);
+        if (r->ended || r->bad)
+            break; /* the id is none: there may be no tensor at all */
+        if (in.kind >= GCKPT_UPDATE || g->tensors[in.id]->batchless)
+            continue;
+        if (!gckpti_grow(r->p.memory, &r->list, &r->capacity, (size_t)r->d.instructions,
+                         sizeof *r->list))
+            r->p.failed = 1;
+        else
+            r->list[r->d.instructions++] = in;
+    }
+}
+
 /* What was asked for, and the list, as gckpt_plan_new takes them. */
 static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
 {
@@ -15372,24 +14449,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
         r->picks[i].tensor = g->tensors[gckpti_get_below(r, n)];
         r->picks[i].gradient = gckpti_get_below(r, 2);
     }
-    int length = gckpti_get_below(r, INT32_MAX);
-    r->list_hash = GCKPTI_FNV_START;
-    for (int x = 0; x < length && !r->ended && !r->bad && !r->p.failed; x++) {
-        gckpt_instruction in = { GCKPT_FORWARD, 0 };
-        int word = gckpti_get_below(r, 4 * n);
-        in.kind = (gckpt_kind)(word % 4);
-        in.id = word / 4;
-        r->list_hash = gckpti_fnv_number(r->list_hash, (uint64_t)word);
-        if (r->ended || r->bad)
-            break; /* the id is none: there may be no tensor at all */
-        if (word % 4 >= GCKPT_UPDATE || g->tensors[in.id]->batchless)
-            continue; /* what the library adds to any schedule */
-        if (!gckpti_grow(r->p.memory, &r->list, &r->capacity, (size_t)d->instructions,
-                         sizeof *r->list))
-            r->p.failed = 1;
-        else
-            r->list[d->instructions++] = in;
-    }
+    gckpti_read_list(r);
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(g);
 #ifdef GCKPT_NO_FAST
@@ -15456,27 +14516,47 @@ static gckpt_result gckpti_read_offsets(gckpti_plan_reader *r)
     if (gckpti_get_number(r) != check && !r->bad && !r->ended)
         return gckpti_error(p->g, GCKPT_E_DATA, "load plan: the file is damaged (its hash)");
     n = gckpti_list_blocks(p);
-    int *live = (int *)gckpti_new(p->memory, n, sizeof(int)); /* by offset */
-    p->failed = p->failed || !live;
+    int *live = (int *)gckpti_scratch_new(p, n, sizeof(int));
     p->arena = 0;
-    for (size_t i = 0; i < n && gckpti_reader_result(r) == GCKPT_OK; i++) {
-        const gckpti_block *b = &p->blocks[i], *o;
-        size_t kept = 0, at = 0, end = b->offset + b->size;
-        for (size_t k = 0; k < count; k++)
-            if (p->blocks[live[k]].end >= b->start)
-                live[kept++] = live[k];
-        for (count = kept; at < count && p->blocks[live[at]].offset < b->offset; at++) {
+    for (size_t i = 0; i < n && gckpti_reader_result(r) == GCKPT_OK; i++) { /* by start */
+        const gckpti_block *b = &p->blocks[i];
+        size_t kept = 0, end = b->offset + b->size;
+        r->bad = i > 0 && b[-1].start > b->start;
+        for (size_t k = 0; k < count; k++) {
+            const gckpti_block *o = &p->blocks[live[k]];
+            if (o->end < b->start)
+                continue;
+            live[kept++] = live[k];
+            r->bad = r->bad || (o->offset < end && b->offset < o->offset + o->size);
         }
-        o = at > 0 ? &p->blocks[live[at - 1]] : NULL;
-        if ((o && o->offset + o->size > b->offset) ||
-            (at < count && p->blocks[live[at]].offset < end) || (i > 0 && b[-1].start > b->start))
-            r->bad = 1;
-        memmove(live + at + 1, live + at, (count++ - at) * sizeof *live);
-        live[at] = (int)i;
+        live[kept] = (int)i;
+        count = kept + 1;
         p->arena = end > p->arena ? end : p->arena;
     }
-    gckpti_delete(p->memory, live, n, sizeof(int));
     return gckpti_reader_result(r);
+}
+
+/* The steps of planning, with the file's decisions for the planner's; NULL: see the graph, or no
+ * memory. */
+static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
+{
+    gckpti_planner *p = &r->p;
+    size_t n = p->g->count;
+    r->costs = (gckpt_cost *)gckpti_scratch_new(p, n, sizeof *r->costs);
+    r->terms = (gckpt_term *)gckpti_scratch_new(p, n, sizeof *r->terms);
+    r->picks = (gckpt_pick *)gckpti_scratch_new(p, 2 * n, sizeof *r->picks);
+    if (p->failed || gckpti_read_graph(r) != GCKPT_OK || gckpti_read_request(r) != GCKPT_OK)
+        return NULL;
+    p->desc = &r->d;
+    p->terms = r->terms;
+    p->n = (int)n;
+    p->threads = r->d.threads ? r->d.threads : 1;
+    p->inference = r->mode == GCKPT_INFERENCE;
+    p->looped = !p->inference && r->d.batch > p->g->rows;
+    if (gckpti_planner_start(p) != GCKPT_OK || gckpti_read_trained(r) != GCKPT_OK ||
+        gckpti_try(p, GCKPT_SCHEDULE, 0) != GCKPT_OK || gckpti_read_offsets(r) != GCKPT_OK)
+        return NULL;
+    return gckpti_encode(p, r->mode);
 }
 
 GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, void *user,
@@ -15484,7 +14564,6 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
 {
     gckpti_plan_reader r;
     gckpti_allocator a;
-    gckpt_plan *plan = NULL;
     if (!graph || graph->object.sticky != GCKPT_OK)
         return NULL;
     if (!read) {
@@ -15495,46 +14574,18 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
     memset(&a, 0, sizeof a);
     if (memory)
         a.desc = *memory;
-    size_t n = graph->count;
     r.read = read;
     r.user = user;
     r.check = GCKPTI_FNV_START;
     r.p.g = graph;
-    r.p.desc = &r.d;
     r.p.memory = &a;
-    r.p.n = (int)n;
-    r.costs = (gckpt_cost *)gckpti_new(&a, n, sizeof *r.costs);
-    r.terms = (gckpt_term *)gckpti_new(&a, n, sizeof *r.terms);
-    r.picks = (gckpt_pick *)gckpti_new(&a, 2 * n, sizeof *r.picks);
-    r.p.failed = !r.costs || !r.terms || !r.picks;
-    gckpt_result result = gckpti_reader_result(&r);
-    if (result == GCKPT_OK)
-        result = gckpti_read_graph(&r);
-    if (result == GCKPT_OK)
-        result = gckpti_read_request(&r);
-    r.p.terms = r.terms;
-    r.p.threads = r.d.threads ? r.d.threads : 1;
-    r.p.inference = r.mode == GCKPT_INFERENCE;
-    r.p.looped = !r.p.inference && r.d.batch > graph->rows;
-    if (result == GCKPT_OK)
-        result = gckpti_planner_start(&r.p);
-    if (result == GCKPT_OK)
-        result = gckpti_read_trained(&r);
-    if (result == GCKPT_OK)
-        result = gckpti_try(&r.p, GCKPT_SCHEDULE, 0);
-    if (result == GCKPT_OK)
-        result = gckpti_read_offsets(&r);
-    if (result == GCKPT_OK)
-        plan = gckpti_encode(&r.p, r.mode);
+    gckpti_ok(graph);
+    gckpt_plan *plan = gckpti_read_plan(&r);
     gckpti_planner_free(&r.p);
     if (r.list)
         gckpti_resize(&a, r.list, r.capacity * sizeof *r.list, 0);
-    gckpti_delete(&a, r.picks, 2 * n, sizeof *r.picks);
-    gckpti_delete(&a, r.terms, n, sizeof *r.terms);
-    gckpti_delete(&a, r.costs, n, sizeof *r.costs);
-    if (plan)
-        gckpti_ok(graph);
-    else if (r.p.failed || result == GCKPT_OK || result == GCKPT_E_MEMORY)
+    if (!plan &&
+        (r.p.failed || graph->object.last == GCKPT_OK || graph->object.last == GCKPT_E_MEMORY))
         gckpti_error(graph, GCKPT_E_MEMORY, "load plan: no memory for it");
     return gckpti_plan_settle(plan);
 }
@@ -15608,8 +14659,7 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
                                   "plan: \"%s\" is %S in the plan, %S in the store", name, shape,
                                   &store->params[index].p.shape);
     }
-    while (store->count > before)
-        gckpti_param_free(store, &store->params[--store->count]);
+    gckpti_store_shrink(store, before);
     return result;
 }
 
@@ -15617,8 +14667,8 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
 /* A number and what follows it. */
 static void gckpti_c_offset(gckpti_sink *k, size_t offset, const char *after)
 {
-    gckpti_c(k, offset == GCKPTI_NONE ? "SIZE_MAX" : "%z", offset);
-    gckpti_c(k, "%s", after);
+    gckpti_print(k, offset == GCKPTI_NONE ? "SIZE_MAX" : "%z", offset);
+    gckpti_print(k, "%s", after);
 }
 
 static void gckpti_c_words(gckpti_sink *k, const void *data, size_t n)
@@ -15626,7 +14676,7 @@ static void gckpti_c_words(gckpti_sink *k, const void *data, size_t n)
     for (size_t i = 0; i < n; i++) {
         uint32_t word;
         memcpy(&word, (const char *)data + 4 * i, 4);
-        gckpti_c(k, i % 8 ? " %zu," : "\n    %zu,", (size_t)word);
+        gckpti_print(k, i % 8 ? " %zU," : "\n    %zU,", (size_t)word);
     }
 }
 
@@ -15643,41 +14693,12 @@ static int gckpti_c_identifier(const char *s)
     return good;
 }
 
-/* Rows of this header: gckpti_op_<name>. Others are the user's variables. */
+/* A row of this header, gckpti_op_<name>, not the user's variable <name>, be it a copy of one. */
 static int gckpti_c_ours(const gckpt_op *op)
 {
-    static const gckpt_op *const rows[] = { &gckpti_op_relu,
-                                            &gckpti_op_gelu,
-                                            &gckpti_op_gelu_erf,
-                                            &gckpti_op_silu,
-                                            &gckpti_op_tanh,
-                                            &gckpti_op_sigmoid,
-                                            &gckpti_op_softmax,
-                                            &gckpti_op_scale,
-                                            &gckpti_op_dropout,
-                                            &gckpti_op_add,
-                                            &gckpti_op_sub,
-                                            &gckpti_op_mul,
-                                            &gckpti_op_permute,
-                                            &gckpti_op_slice,
-                                            &gckpti_op_concat,
-                                            &gckpti_op_sum,
-                                            &gckpti_op_mean,
-                                            &gckpti_op_embed,
-                                            &gckpti_op_matmul,
-                                            &gckpti_op_linear,
-                                            &gckpti_op_layernorm,
-                                            &gckpti_op_rmsnorm,
-                                            &gckpti_op_attention,
-                                            &gckpti_op_rotary,
-                                            &gckpti_op_cross_entropy,
-                                            &gckpti_op_linear_cross_entropy,
-                                            &gckpti_op_mean_squared_error,
-                                            &gckpti_op_sum_loss };
-    size_t i = 0;
-    while (i < sizeof rows / sizeof *rows && rows[i] != op)
-        i++;
-    return i < sizeof rows / sizeof *rows;
+#define GCKPTI_IS(listed) || !strcmp(op->name, #listed)
+    return op->flags & GCKPTI_OWN_ROW && (0 GCKPTI_OPS(GCKPTI_IS, GCKPTI_IS));
+#undef GCKPTI_IS
 }
 
 /* Is it in the enum: an input or something to fetch? */
@@ -15719,156 +14740,163 @@ static void gckpti_c_enum(gckpti_sink *k, const gckpt_plan *p, const char *name)
                 gckpti_c_label(p, i, other, sizeof other);
                 taken = !strcmp(label, other);
             }
-        gckpti_c(k, "%s    %s_%s", first ? "enum {\n" : ",\n", name, label);
-        gckpti_c(k, taken ? "__%i = %i" : " = %i", id, id);
+        gckpti_print(k, "%s    %s_%s", first ? "enum {\n" : ",\n", name, label);
+        gckpti_print(k, taken ? "__%i = %i" : " = %i", id, id);
         first = 0;
     }
-    gckpti_c(k, first ? "" : "\n};\n");
+    gckpti_print(k, first ? "" : "\n};\n");
 }
 
 static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
     for (size_t i = 0; i < p->node_count; i++)
         if (p->nodes[i].kind == GCKPTI_CONSTANT) {
-            gckpti_c(k, "static const uint32_t gckpti_%s_data%z[] = {", name, i);
+            gckpti_print(k, "static const uint32_t gckpti_%s_data%z[] = {", name, i);
             gckpti_c_words(k, p->nodes[i].data, (size_t)gckpti_elements(&p->nodes[i].shape));
-            gckpti_c(k, "\n};\n");
+            gckpti_print(k, "\n};\n");
         }
-    gckpti_c(k, "static const gckpti_node gckpti_%s_nodes[] = {\n", name);
+    gckpti_print(k, "static const gckpti_node gckpti_%s_nodes[] = {\n", name);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         const char *prefix = q->op && gckpti_c_ours(q->op) ? "gckpti_op_" : "";
-        gckpti_c(k, q->op ? "    { &%s%s, " : "    { NULL, ", prefix, q->op ? q->op->name : "");
-        gckpti_c(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
-        gckpti_c(k, ", %z, %z, ", q->attributes, q->attribute_bytes);
+        gckpti_print(k, q->op ? "    { &%s%s, " : "    { NULL, ", prefix, q->op ? q->op->name : "");
+        gckpti_print(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
+        gckpti_print(k, ", %z, %z, ", q->attributes, q->attribute_bytes);
         gckpti_c_offset(k, q->name, ", ");
-        gckpti_c(k, "%z, { %i, {", q->aux_bytes, q->shape.n);
+        gckpti_print(k, "%z, { %i, {", q->aux_bytes, q->shape.n);
         for (int d = 0; d < GCKPT_MAX_DIMS; d++)
-            gckpti_c(k, d ? ", %I" : " %I", q->shape.d[d]);
-        gckpti_c(k, " } }, %i, %i, %i, %i, {", q->base, q->kind, q->index, q->inputs);
+            gckpti_print(k, d ? ", %I" : " %I", q->shape.d[d]);
+        gckpti_print(k, " } }, %i, %i, %i, %i, {", q->base, q->kind, q->index, q->inputs);
         for (int d = 0; d < GCKPT_MAX_INPUTS; d++)
-            gckpti_c(k, d ? ", %i" : " %i", q->in[d]);
-        gckpti_c(k, " }, (gckpt_type)%i, %i, %i, { UINT64_C(%u), UINT64_C(%u) } },\n", (int)q->type,
-                 q->batchless, q->kept, q->cost.forward, q->cost.backward);
+            gckpti_print(k, d ? ", %i" : " %i", q->in[d]);
+        gckpti_print(k, " }, (gckpt_type)%i, %i, %i, { UINT64_C(%u), UINT64_C(%u) } },\n",
+                     (int)q->type, q->batchless, q->kept, q->cost.forward, q->cost.backward);
     }
-    gckpti_c(k, "};\n");
+    gckpti_print(k, "};\n");
 }
 
-/* The arrays that may be empty, which C does not allow, are then not there. */
+/* Begins and ends an array; an empty one, which C does not allow, is not there. */
+static void gckpti_c_begin(gckpti_sink *k, const char *type, const char *name, const char *array,
+                           size_t count)
+{
+    if (count)
+        gckpti_print(k, "static const %s gckpti_%s_%s[] = {\n", type, name, array);
+}
+
+static void gckpti_c_end(gckpti_sink *k, size_t count) { gckpti_print(k, count ? "};\n" : ""); }
+
 static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
+    gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_plan_param *q = &p->params[i];
-        if (i == 0)
-            gckpti_c(k, "static const gckpti_plan_param gckpti_%s_params[] = {\n", name);
-        gckpti_c(k, "    { %z, %I, %i, %i, %i, { %zu,", q->name, q->elements, q->trained, q->node,
-                 q->place, (size_t)q->init[0]);
-        gckpti_c(k, " %zu, %zu } },\n%s", (size_t)q->init[1], (size_t)q->init[2],
-                 i + 1 < p->param_count ? "" : "};\n");
+        gckpti_print(k, "    { %z, %I, %i, %i, %i, { %zU, %zU, %zU } },\n", q->name, q->elements,
+                     q->trained, q->node, q->place, (size_t)q->init[0], (size_t)q->init[1],
+                     (size_t)q->init[2]);
     }
-    gckpti_c(k, "static const gckpti_ins gckpti_%s_list[] = {\n", name);
+    gckpti_c_end(k, p->param_count);
+    gckpti_c_begin(k, "gckpti_ins", name, "list", p->length);
     for (size_t x = 0; x < p->length; x++) {
         const gckpti_ins *ins = &p->list[x];
-        gckpti_c(k, "    { %i, %i, %i, %i, %i, %i, %z, %z },\n", ins->kind, ins->first,
-                 ins->accumulate, ins->zero, ins->id, ins->uses, ins->live, ins->operands);
+        gckpti_print(k, "    { %i, %i, %i, %i, %i, %i, %z, %z },\n", ins->kind, ins->first,
+                     ins->accumulate, ins->zero, ins->id, ins->uses, ins->live, ins->operands);
     }
-    gckpti_c(k, "};\nstatic const size_t gckpti_%s_operands[] = {", name);
+    gckpti_c_end(k, p->length);
+    gckpti_c_begin(k, "size_t", name, "operands", p->operand_count);
     for (size_t i = 0; i < p->operand_count; i++)
         gckpti_c_offset(k, p->operands[i], i % 8 == 7 ? ",\n" : ", ");
-    gckpti_c(k, "};\n");
-    for (size_t i = 0; i < p->term_count; i++) {
-        if (i == 0)
-            gckpti_c(k, "static const gckpti_plan_term gckpti_%s_terms[] = {\n", name);
-        gckpti_c(k, "    { %i, %zu, %i },\n%s", p->terms[i].id, (size_t)p->terms[i].weight,
-                 p->terms[i].regulariser, i + 1 < p->term_count ? "" : "};\n");
-    }
+    gckpti_c_end(k, p->operand_count);
+    gckpti_c_begin(k, "gckpti_plan_term", name, "terms", p->term_count);
+    for (size_t i = 0; i < p->term_count; i++)
+        gckpti_print(k, "    { %i, %zU, %i },\n", p->terms[i].id, (size_t)p->terms[i].weight,
+                     p->terms[i].regulariser);
+    gckpti_c_end(k, p->term_count);
+    gckpti_c_begin(k, "gckpti_plan_pick", name, "picks", p->pick_count);
     for (size_t i = 0; i < p->pick_count; i++) {
-        if (i == 0)
-            gckpti_c(k, "static const gckpti_plan_pick gckpti_%s_picks[] = {\n", name);
-        gckpti_c(k, "    { %i, %i, ", p->picks[i].id, p->picks[i].gradient);
-        gckpti_c_offset(k, p->picks[i].offset, i + 1 < p->pick_count ? " },\n" : " }\n};\n");
+        gckpti_print(k, "    { %i, %i, ", p->picks[i].id, p->picks[i].gradient);
+        gckpti_c_offset(k, p->picks[i].offset, " },\n");
     }
+    gckpti_c_end(k, p->pick_count);
+    gckpti_c_begin(k, "gckpt_buffer", name, "lives", p->life_count);
     for (size_t i = 0; i < p->life_count; i++) {
         const gckpt_buffer *b = &p->lives[i];
-        if (i == 0)
-            gckpti_c(k, "static const gckpt_buffer gckpti_%s_lives[] = {\n", name);
-        gckpti_c(k, "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n%s", b->start, b->end,
-                 b->offset, b->size, b->id, (int)b->kind, i + 1 < p->life_count ? "" : "};\n");
+        gckpti_print(k, "    { %i, %i, %z, %z, %i, (gckpt_buffer_kind)%i },\n", b->start, b->end,
+                     b->offset, b->size, b->id, (int)b->kind);
     }
-    gckpti_c(k,
-             "static const union { /* aligned for any attribute */\n    uint32_t words[%z];\n"
-             "    double number;\n    int64_t wide;\n} gckpti_%s_words = { {",
-             p->word_count + !p->word_count, name);
+    gckpti_c_end(k, p->life_count);
+}
+
+/* Attributes, aligned for any of them, and names: at least one of each. */
+static void gckpti_c_words_and_names(gckpti_sink *k, const gckpt_plan *p, const char *name)
+{
+    gckpti_print(k,
+                 "static const union {\n    uint32_t words[%z];\n"
+                 "    double number;\n    int64_t wide;\n} gckpti_%s_words = { {",
+                 p->word_count + !p->word_count, name);
     gckpti_c_words(k, p->word_count ? (const void *)p->words : "\0\0\0",
                    p->word_count + !p->word_count);
-    gckpti_c(k, "\n} };\nstatic const char gckpti_%s_names[] = {", name);
+    gckpti_print(k, "\n} };\nstatic const char gckpti_%s_names[] = {", name);
     for (size_t i = 0; i < p->name_bytes; i++) {
         unsigned u = (unsigned char)p->names[i];
-        gckpti_c(k, i % 16 ? " '\\%i%i%i'," : "\n    '\\%i%i%i',", (int)(u >> 6), (int)(u >> 3 & 7),
-                 (int)(u & 7));
+        gckpti_print(k, i % 16 ? " '\\%i%i%i'," : "\n    '\\%i%i%i',", (int)(u >> 6),
+                     (int)(u >> 3 & 7), (int)(u & 7));
     }
-    gckpti_c(k, "%s\n};\n", p->name_bytes ? "" : "0");
+    gckpti_print(k, "%s\n};\n", p->name_bytes ? "" : "0");
 }
 
 /* The plan itself, field by field. */
 static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
-    const char *const arrays[] = { "params", "terms", "picks", "lives" };
-    const size_t counts[] = { p->param_count, p->term_count, p->pick_count, p->life_count };
-    uint64_t once = 0;
+    const char *const arrays[] = {
+        "nodes", "params", "list", "operands", "terms", "picks", "lives"
+    };
+    const size_t counts[] = { p->node_count,    p->param_count, p->length,
+                              p->operand_count, p->term_count,  p->pick_count,
+                              p->life_count,    p->word_count,  p->name_bytes };
+    uint64_t once = 0; /* work of the forwards, each once */
     for (size_t x = 0; x < p->length; x++)
         if (p->list[x].kind == GCKPT_FORWARD && p->list[x].first)
             once += p->nodes[p->list[x].id].cost.forward;
-    gckpti_c(k,
-             "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
-             "    { %zu, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
-             "    { { NULL, NULL, NULL, 0 }, 0 }, NULL, UINT64_C(%u),\n",
-             name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash);
-    gckpti_c(
-        k,
-        "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, (gckpt_precision)%i, %I, %I, "
-        "%z, %z, %z,\n    {",
-        (int)p->mode, (int)p->optimiser, p->looped, p->update_in_backward, p->threads, p->made_for,
-        p->state_slots, (int)p->precision, p->rows, p->batch, p->alignment, p->arena, p->bound);
+    gckpti_print(k,
+                 "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
+                 "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
+                 "    { { NULL, NULL, NULL, 0 }, 0 }, NULL, UINT64_C(%u),\n"
+                 "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, ",
+                 name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash, (int)p->mode,
+                 (int)p->optimiser, p->looped, p->update_in_backward, p->threads, p->made_for,
+                 p->state_slots);
+    gckpti_print(k, "(gckpt_precision)%i, %I, %I, %z, %z, %z,\n    {", (int)p->precision, p->rows,
+                 p->batch, p->alignment, p->arena, p->bound);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
-        gckpti_c(k, i ? ", %z" : " %z", p->kind_bytes[i]);
-    gckpti_c(k,
-             " },\n    (double)UINT64_C(%u) / (double)UINT64_C(%u), UINT64_C(%u), UINT64_C(%u),\n",
-             p->work - p->least_work, once ? once : 1, p->work, p->least_work);
-    gckpti_c(k, "    gckpti_%s_nodes, ", name);
-    gckpti_c(k, counts[0] ? "gckpti_%s_%s, " : "NULL, ", name, arrays[0]);
-    gckpti_c(k, "gckpti_%s_list, gckpti_%s_operands,\n    ", name, name);
-    for (int i = 1; i < 4; i++)
-        gckpti_c(k, counts[i] ? "gckpti_%s_%s, " : "NULL, ", name, arrays[i]);
-    gckpti_c(k, "gckpti_%s_words.words, gckpti_%s_names,\n", name, name);
-    gckpti_c(k, "    %z, %z, %z, %z, %z, %z, %z, %z, %z, %z, %i, %i, %i\n};\n", p->node_count,
-             p->param_count, p->length, p->operand_count, p->term_count, p->pick_count,
-             p->life_count, p->word_count, p->name_bytes, p->inputs, p->body, p->epilogue,
-             p->mixer);
+        gckpti_print(k, i ? ", %z" : " %z", p->kind_bytes[i]);
+    gckpti_print(
+        k, " },\n    (double)UINT64_C(%u) / (double)UINT64_C(%u), UINT64_C(%u), UINT64_C(%u),\n   ",
+        p->work - p->least_work, once ? once : 1, p->work, p->least_work);
+    for (int i = 0; i < 7; i++)
+        gckpti_print(k, counts[i] ? " gckpti_%s_%s," : " NULL,", name, arrays[i]);
+    gckpti_print(k, "\n    gckpti_%s_words.words, gckpti_%s_names,\n   ", name, name);
+    for (int i = 0; i < 9; i++)
+        gckpti_print(k, " %z,", counts[i]);
+    gckpti_print(k, " %z, %i, %i, %i\n};\n", p->inputs, p->body, p->epilogue, p->mixer);
 }
 
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user)
 {
-    gckpti_sink k;
-    int good = plan && name && write;
-    if (!good)
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
+    int good = 1;
+    if (!plan || !name || !write)
         return GCKPT_E_ARG;
-    memset(&k, 0, sizeof k);
-    k.write = write;
-    k.user = user;
-    if (plan->made_for > GCKPTI_FOR_PLAIN) {
+    if (!gckpti_c_identifier(name) || strlen(name) > 60) {
         good = 0;
-        gckpti_c(&k, "#error \"plan: it was made for another backend than the processor\"\n");
-    } else if (!gckpti_c_identifier(name) || strlen(name) > 60) {
-        good = 0;
-        gckpti_c(&k, "#error \"plan: its name must be a C identifier of at most 60 letters\"\n");
+        gckpti_print(&k,
+                     "#error \"plan: its name must be a C identifier of at most 60 letters\"\n");
     }
     for (size_t i = 0; i < plan->node_count && good; i++) {
         const gckpti_node *q = &plan->nodes[i];
         if (q->op && !gckpti_c_ours(q->op) && !gckpti_c_identifier(q->op->name)) {
             good = 0;
-            gckpti_c(
+            gckpti_print(
                 &k,
                 "#error \"plan %s: the op of tensor %z must have the name of the C variable that "
                 "holds its row\"\n",
@@ -15876,29 +14904,31 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
         }
     }
     if (good) {
-        gckpti_c(
+        gckpti_print(
             &k,
             "/* Plan %s, printed by gckpt_plan_c: compile it in the file that holds the\n"
             " * implementation of gradckpt.h, after the #include. Not to be edited. */\n"
             "#if GCKPT_PLAN_FORMAT != %i || GCKPT_CONTRACT != %i\n#error \"plan %s: printed by "
             "another version of gradckpt.h: print it again (gckpt_plan_c)\"\n#endif\n",
             name, plan->format, plan->contract, name);
-        gckpti_c(&k,
-                 "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
-                 "addresses\"\n#endif\n",
-                 gckpt_plan_bytes(plan), name);
+        gckpti_print(&k,
+                     "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
+                     "addresses\"\n#endif\n",
+                     gckpt_plan_bytes(plan), name);
         if (plan->made_for == GCKPTI_FOR_CPU)
-            gckpti_c(&k,
-                     "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
-                     "with gckpt_plan_desc.plain = 1\"\n#endif\n",
-                     name);
+            gckpti_print(
+                &k,
+                "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
+                "with gckpt_plan_desc.plain = 1\"\n#endif\n",
+                name);
         gckpti_c_enum(&k, plan, name);
         gckpti_c_nodes(&k, plan, name);
         gckpti_c_arrays(&k, plan, name);
+        gckpti_c_words_and_names(&k, plan, name);
         gckpti_c_plan(&k, plan, name);
     }
-    gckpti_sink_flush(&k);
-    return !good ? GCKPT_E_ARG : k.failed ? GCKPT_E_FILE : GCKPT_OK;
+    gckpt_result written = gckpti_sink_close(&k);
+    return good ? written : GCKPT_E_ARG;
 }
 
 /* =================================================================================================
@@ -15917,8 +14947,8 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 #else
 #define GCKPTI_BF16 0
 #endif
-/* c(i,j) = chain over p of a(i,p) b(p,j), p ascending: a(i,p) = a[i * a_row + p * a_step], with
- * a_row or a_step 1; b(p,j) = b[p * b_step + j * b_col], with b_step or b_col 1; c(i,j) =
+/* c(i,j) = chain over p of a(i,p) b(p,j), p ascending: a(i,p) = a[i * a_row + p * a_step],
+ * b(p,j) = b[p * b_step + j * b_col] (fast where one stride of each is 1), c(i,j) =
  * c[i * c_row + j]. A chain starts at from[i * from_row + j] (c itself for a gradient that
  * accumulates; the bias, with from_row 0), or at +0 if `from` is NULL. */
 typedef struct gckpti_product {
@@ -16012,6 +15042,22 @@ typedef struct {
     const float *next; /* the tile of c to come: fetched meanwhile */
 } gckpti_tile;
 
+/* d[q * width + i]: links 2 q (upper half) and 2 q + 1 (lower half) of lane i, from x[at]; 0 for
+ * lanes from n on. A last link without a pair gets `odd`: -0 in a and +0 in b change no chain, not
+ * even one at -0. */
+static void gckpti_mixed_pack(const gckpti_factor *x, int64_t at, int64_t n, int64_t k,
+                              uint16_t odd, uint32_t *d, int64_t width)
+{
+    for (int64_t p = 0; p < k; p += 2, d += width)
+        for (int64_t i = 0; i < width; i++) {
+            int64_t first = at + i * x->row + p * x->step;
+            d[i] = 0;
+            if (i < n)
+                d[i] = (uint32_t)gckpti_factor_at(x, first) << 16 |
+                       (p + 1 < k ? gckpti_factor_at(x, first + x->step) : odd);
+        }
+}
+
 /* Of bf16 plans. pack: as gckpti_mixed_pack. tile: 8 rows of c, `width` columns (16, 32 or 48), +=
  * the chains of a and b, packed; NULL: gckpti_mixed_plain. */
 typedef struct gckpti_mixed_kernels {
@@ -16046,13 +15092,6 @@ static gckpti_row gckpti_norm_row(const gckpt_call *call, int64_t r)
     return row;
 }
 
-/* linear_cross_entropy: its logits come after the products' scratch. */
-static float *gckpti_loss_logits(const gckpt_call *call)
-{
-    int backward = call->in[0].grad || call->in[1].grad;
-    return (float *)call->work + call->threads * gckpti_loss_room(call, backward);
-}
-
 /* ---- items to workers: one takes a few at a time as long as there are any, so that it does no
  * harm when a thread comes late or loses its core. A worker's number says which scratch it has. */
 typedef struct {
@@ -16074,14 +15113,35 @@ static void gckpti_work_on(void *context, int64_t worker)
     }
 }
 
-/* body(context, 0..n-1, worker), each item worth about `work` multiply-adds: one below 65536 in all
- * would not pay for waking a thread. */
 static void gckpti_spread(const gckpt_call *call, int64_t n, int64_t work,
                           void (*body)(void *context, int64_t item, int64_t worker), void *context)
 {
-    gckpti_items s = { body, context, n, 0, 1 + 65536 / (work + 1) };
-    int64_t workers = (n + s.block - 1) / s.block;
-    gckpti_parallel(call, gckpti_part(workers, call->threads), gckpti_work_on, &s);
+    gckpt_parallel(call, n, work, body, context);
+}
+
+/* The same where items need no scratch and nothing but the call: item(call, 0..n-1). */
+typedef struct {
+    const gckpt_call *call;
+    void (*item)(const gckpt_call *call, int64_t i);
+} gckpti_call_items;
+
+static void gckpti_call_item(void *context, int64_t i, int64_t worker)
+{
+    const gckpti_call_items *s = (const gckpti_call_items *)context;
+    (void)worker;
+    s->item(s->call, i);
+}
+
+static void gckpti_each(const gckpt_call *call, int64_t n, int64_t work,
+                        void (*item)(const gckpt_call *call, int64_t i))
+{
+    gckpti_call_items s = { call, item };
+    gckpti_spread(call, n, work, gckpti_call_item, &s);
+}
+
+static void gckpti_each_row(const gckpt_call *call, void (*row)(const gckpt_call *call, int64_t r))
+{
+    gckpti_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), row);
 }
 
 /* ---- linear, matmul ---- */
@@ -16127,7 +15187,8 @@ static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *pa
         t.from += at * s->c_next;
     int64_t i1 = i0 + gckpti_part(t.m - i0, s->rows), j1 = j0 + gckpti_part(t.n - j0, s->cols);
 #ifdef GCKPT_OPENBLAS
-    if (t.m <= INT32_MAX && t.n <= INT32_MAX && t.k <= INT32_MAX) {
+    if (t.m <= INT32_MAX && t.n <= INT32_MAX && t.k <= INT32_MAX && t.k > 0 &&
+        (t.a_step == 1 || t.a_row == 1) && (t.b_step == 1 || t.b_col == 1)) {
         gckpti_openblas_piece(&t, i0, i1, j0, j1);
         return;
     }
@@ -16208,6 +15269,18 @@ static void gckpti_products_gradient(gckpti_products s, int accumulate)
 {
     s.t.from = accumulate ? s.t.c : NULL;
     s.t.from_row = s.t.c_row;
+    gckpti_products_run(&s);
+}
+
+/* A product of an f32 plan, as ops say it. */
+static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_mixed *t)
+{
+    gckpti_products s = gckpti_products_of(call, t->batch, t->m, t->n, t->k, t->a.f32, 0, t->b.f32,
+                                           0, t->c, (float *)(void *)t->words);
+    s.t.a_row = t->a.row, s.t.a_step = t->a.step;
+    s.t.b_col = t->b.row, s.t.b_step = t->b.step;
+    s.t.from = t->accumulate ? t->c : t->start;
+    s.t.from_row = t->accumulate ? t->n : 0;
     gckpti_products_run(&s);
 }
 
@@ -16311,7 +15384,7 @@ static void gckpti_fast_linear_forward(const gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     if (call->precision != GCKPT_FP32) {
-        gckpti_mixed_linear_forward(call, gckpti_mixed_fast);
+        gckpti_linear_out(call, gckpti_mixed_fast);
         return;
     }
     int transposed = *(const int *)call->attributes;
@@ -16328,7 +15401,7 @@ static void gckpti_fast_matmul_backward(const gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     if (call->precision != GCKPT_FP32) {
-        gckpti_mixed_matmul_backward(call, gckpti_mixed_fast);
+        gckpti_linear_gradients(call, gckpti_mixed_fast);
         return;
     }
     const gckpt_arg *a = &call->in[0], *b = &call->in[1];
@@ -16349,141 +15422,65 @@ static void gckpti_fast_matmul_backward(const gckpt_call *call)
             b->accumulate);
 }
 
-/* ---- elementwise ops: an item is 4096 elements. Where an input is repeated (broadcasting), the
- * plain kernels do it. ---- */
-enum { GCKPTI_RELU, GCKPTI_GELU, GCKPTI_GELU_ERF, GCKPTI_SILU, GCKPTI_TANH, GCKPTI_SIGMOID };
-enum { GCKPTI_ADD, GCKPTI_SUB, GCKPTI_MUL };
-enum { GCKPTI_ELEMENTS = 4096 };
+/* ---- elementwise ops: an item is a piece of 4096 elements, which is a shorter call ---- */
+enum {
+    GCKPTI_RELU,
+    GCKPTI_GELU,
+    GCKPTI_GELU_ERF,
+    GCKPTI_SILU,
+    GCKPTI_TANH,
+    GCKPTI_SIGMOID,
+    GCKPTI_ADD, /* from here on there are two inputs */
+    GCKPTI_SUB,
+    GCKPTI_MUL,
+    GCKPTI_ELEMENTS = 4096
+};
 
 typedef struct {
     const gckpt_call *call;
-    const float *at; /* where the slope of a curve is taken */
-    int kind, input; /* backward of mul: this input's gradient */
-} gckpti_elementwise;
+    void (*kernel)(const gckpt_call *piece, int kind);
+    int kind;
+} gckpti_pieces;
 
-static void gckpti_spread_elements(const gckpti_elementwise *e, int64_t work,
-                                   void (*item)(void *context, int64_t i, int64_t worker))
+static void gckpti_piece_item(void *context, int64_t i, int64_t worker)
 {
-    gckpti_elementwise copy = *e; /* items take it without const */
-    int64_t n = gckpti_elements(&e->call->shape);
-    gckpti_spread(e->call, (n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS, work * GCKPTI_ELEMENTS,
-                  item, &copy);
-}
-
-static int64_t gckpti_elements_of(const gckpti_elementwise *e, int64_t i)
-{
-    return gckpti_part(gckpti_elements(&e->call->shape) - i * GCKPTI_ELEMENTS, GCKPTI_ELEMENTS);
-}
-
-static void gckpti_curve_forward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_elementwise *e = (const gckpti_elementwise *)context;
-    int64_t at = i * GCKPTI_ELEMENTS;
+    const gckpti_pieces *s = (const gckpti_pieces *)context;
+    int64_t at = i * GCKPTI_ELEMENTS, n = gckpti_elements(&s->call->shape) - at;
+    gckpt_call c = *s->call;
     (void)worker;
-    gckpti_kernels_of(e->call)->curve_forward(e->kind, e->call->in[0].data + at, e->call->out + at,
-                                              gckpti_elements_of(e, i));
-}
-
-static void gckpti_curve_backward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_elementwise *e = (const gckpti_elementwise *)context;
-    int64_t at = i * GCKPTI_ELEMENTS;
-    (void)worker;
-    gckpti_kernels_of(e->call)->curve_backward(e->kind, e->at + at, e->call->grad_out + at,
-                                               e->call->in[0].grad + at, e->call->in[0].accumulate,
-                                               gckpti_elements_of(e, i));
-}
-
-#define GCKPTI_CURVE(name, number, argument)                                                       \
-    static void gckpti_fast_##name##_forward(const gckpt_call *call)                               \
-    {                                                                                              \
-        gckpti_elementwise e = { call, NULL, number, 0 };                                          \
-        gckpti_spread_elements(&e, 16, gckpti_curve_forward_item);                                 \
-    }                                                                                              \
-    static void gckpti_fast_##name##_backward(const gckpt_call *call)                              \
-    {                                                                                              \
-        gckpti_elementwise e = { call, argument, number, 0 };                                      \
-        if (call->in[0].grad)                                                                      \
-            gckpti_spread_elements(&e, 16, gckpti_curve_backward_item);                            \
+    c.shape = gckpt_shape1(gckpti_part(n, GCKPTI_ELEMENTS));
+    c.out = c.out ? c.out + at : NULL;
+    c.grad_out = c.grad_out ? c.grad_out + at : NULL;
+    for (int k = 0; k < c.inputs; k++) {
+        gckpt_arg *in = &c.in[k];
+        in->shape = c.shape;
+        in->data = in->data ? in->data + at : NULL;
+        in->grad = in->grad ? in->grad + at : NULL;
     }
-GCKPTI_CURVE(relu, GCKPTI_RELU, call->out)
-GCKPTI_CURVE(gelu, GCKPTI_GELU, call->in[0].data)
-GCKPTI_CURVE(gelu_erf, GCKPTI_GELU_ERF, call->in[0].data)
-GCKPTI_CURVE(silu, GCKPTI_SILU, call->in[0].data)
-GCKPTI_CURVE(tanh, GCKPTI_TANH, call->out)
-GCKPTI_CURVE(sigmoid, GCKPTI_SIGMOID, call->out)
-#undef GCKPTI_CURVE
-
-static void gckpti_pair_forward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_elementwise *e = (const gckpti_elementwise *)context;
-    const gckpt_call *call = e->call;
-    int64_t at = i * GCKPTI_ELEMENTS;
-    (void)worker;
-    gckpti_kernels_of(call)->pair_forward(e->kind, call->in[0].data + at, call->in[1].data + at,
-                                          call->out + at, gckpti_elements_of(e, i));
+    s->kernel(&c, s->kind);
 }
 
-/* No input is repeated, and no gradient a sum over rows. */
-static int gckpti_same_elements(const gckpt_call *call)
+/* Runs the kernel on pieces and returns 1; 0: an input is repeated (broadcasting), or its gradient
+ * a sum over rows. */
+static int gckpti_elementwise(const gckpt_call *call, int kind,
+                              void (*kernel)(const gckpt_call *piece, int kind))
 {
-    int64_t n = gckpti_elements(&call->shape);
-    return gckpti_elements(&call->in[0].shape) == n && gckpti_elements(&call->in[1].shape) == n &&
-           !call->in[0].low && !call->in[1].low;
-}
-
-static void gckpti_fast_pair_forward(const gckpt_call *call, int kind,
-                                     void (*plain)(const gckpt_call *call))
-{
-    gckpti_elementwise e = { call, NULL, kind, 0 };
-    if (gckpti_same_elements(call))
-        gckpti_spread_elements(&e, 4, gckpti_pair_forward_item);
-    else
-        plain(call);
-}
-
-static void gckpti_fast_add_forward(const gckpt_call *call)
-{
-    gckpti_fast_pair_forward(call, GCKPTI_ADD, gckpti_add_forward);
-}
-
-static void gckpti_fast_sub_forward(const gckpt_call *call)
-{
-    gckpti_fast_pair_forward(call, GCKPTI_SUB, gckpti_sub_forward);
-}
-
-static void gckpti_fast_mul_forward(const gckpt_call *call)
-{
-    gckpti_fast_pair_forward(call, GCKPTI_MUL, gckpti_mul_forward);
-}
-
-/* A piece of add's or sub's backward is the plain one of a shorter call. */
-static void gckpti_sum_backward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_elementwise *e = (const gckpti_elementwise *)context;
-    int64_t at = i * GCKPTI_ELEMENTS;
-    gckpt_call c = *e->call;
-    (void)worker;
-    c.shape = gckpti_shape(1, gckpti_elements_of(e, i), 0, 0, 0);
-    c.grad_out += at;
-    for (int k = 0; k < 2; k++) {
-        c.in[k].shape = c.shape;
-        c.in[k].grad = c.in[k].grad ? c.in[k].grad + at : NULL;
-    }
-    (e->kind == GCKPTI_ADD ? gckpti_add_backward : gckpti_sub_backward)(&c);
+    gckpti_pieces s = { call, kernel, kind };
+    int64_t n = gckpti_elements(&call->shape), work = kind < GCKPTI_ADD ? 16 : 4;
+    for (int i = 0; i < call->inputs; i++)
+        if (gckpti_elements(&call->in[i].shape) != n || call->in[i].low)
+            return 0;
+    gckpti_spread(call, (n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS, work * GCKPTI_ELEMENTS,
+                  gckpti_piece_item, &s);
+    return 1;
 }
 
 static void gckpti_columns_run(const gckpt_call *call, int gain, int bias);
 
 /* Repetitions of whole rows, as of a table of positions, are columns of a bias. */
-static void gckpti_fast_add_backward(const gckpt_call *call)
+static void gckpti_add_backward_repeated(const gckpt_call *call)
 {
-    gckpti_elementwise e = { call, NULL, GCKPTI_ADD, 0 };
     gckpt_call plain = *call;
-    if (gckpti_same_elements(call)) {
-        gckpti_spread_elements(&e, 4, gckpti_sum_backward_item);
-        return;
-    }
     for (int i = 0; i < 2; i++) {
         gckpti_walk w;
         gckpt_call c = *call;
@@ -16499,146 +15496,90 @@ static void gckpti_fast_add_backward(const gckpt_call *call)
     gckpti_add_backward(&plain);
 }
 
-static void gckpti_fast_sub_backward(const gckpt_call *call)
-{
-    gckpti_elementwise e = { call, NULL, GCKPTI_SUB, 0 };
-    if (gckpti_same_elements(call))
-        gckpti_spread_elements(&e, 4, gckpti_sum_backward_item);
-    else
-        gckpti_sub_backward(call);
-}
-
-static void gckpti_mul_backward_item(void *context, int64_t i, int64_t worker)
-{
-    const gckpti_elementwise *e = (const gckpti_elementwise *)context;
-    const gckpt_arg *in = &e->call->in[e->input], *other = &e->call->in[1 - e->input];
-    int64_t at = i * GCKPTI_ELEMENTS;
-    (void)worker;
-    gckpti_kernels_of(e->call)->product_gradient(e->call->grad_out + at, other->data + at,
-                                                 in->grad + at, in->accumulate,
-                                                 gckpti_elements_of(e, i));
-}
-
-static void gckpti_fast_mul_backward(const gckpt_call *call)
-{
-    gckpti_elementwise e = { call, NULL, GCKPTI_MUL, 0 };
-    if (!gckpti_same_elements(call)) {
-        gckpti_mul_backward(call);
-        return;
+#define GCKPTI_ELEMENTWISE(name, kind, backward)                                                   \
+    static void gckpti_fast_##name##_forward(const gckpt_call *call)                               \
+    {                                                                                              \
+        if (!gckpti_elementwise(call, kind, gckpti_kernels_of(call)->elementwise_forward))         \
+            gckpti_##name##_forward(call);                                                         \
+    }                                                                                              \
+    static void gckpti_fast_##name##_backward(const gckpt_call *call)                              \
+    {                                                                                              \
+        if (!gckpti_elementwise(call, kind, gckpti_kernels_of(call)->elementwise_backward))        \
+            backward(call);                                                                        \
     }
-    for (e.input = 0; e.input < 2; e.input++)
-        if (call->in[e.input].grad)
-            gckpti_spread_elements(&e, 4, gckpti_mul_backward_item);
-}
+GCKPTI_ELEMENTWISE(relu, GCKPTI_RELU, gckpti_relu_backward)
+GCKPTI_ELEMENTWISE(gelu, GCKPTI_GELU, gckpti_gelu_backward)
+GCKPTI_ELEMENTWISE(gelu_erf, GCKPTI_GELU_ERF, gckpti_gelu_erf_backward)
+GCKPTI_ELEMENTWISE(silu, GCKPTI_SILU, gckpti_silu_backward)
+GCKPTI_ELEMENTWISE(tanh, GCKPTI_TANH, gckpti_tanh_backward)
+GCKPTI_ELEMENTWISE(sigmoid, GCKPTI_SIGMOID, gckpti_sigmoid_backward)
+GCKPTI_ELEMENTWISE(add, GCKPTI_ADD, gckpti_add_backward_repeated)
+GCKPTI_ELEMENTWISE(sub, GCKPTI_SUB, gckpti_sub_backward)
+GCKPTI_ELEMENTWISE(mul, GCKPTI_MUL, gckpti_mul_backward)
+#undef GCKPTI_ELEMENTWISE
 
 /* ---- embed: forward an item is a row; backward, 64 rows of the table to be cleared, then 64
  * columns of all rows, so that each element's sum keeps its order ---- */
 enum { GCKPTI_EMBED_ITEM = 64 };
 
-static void gckpti_embed_forward_item(void *context, int64_t r, int64_t worker)
+static void gckpti_embed_row(const gckpt_call *call, int64_t r)
 {
-    const gckpt_call *call = (const gckpt_call *)context;
     int64_t n = gckpti_last(&call->shape);
-    (void)worker;
     memcpy(call->out + r * n, call->in[0].data + call->in[1].index[r] * n,
            (size_t)n * sizeof(float));
 }
 
-static void gckpti_embed_clear_item(void *context, int64_t i, int64_t worker)
+static void gckpti_embed_clear(const gckpt_call *call, int64_t i)
 {
-    const gckpt_call *call = (const gckpt_call *)context;
     int64_t n = gckpti_last(&call->shape), first = i * GCKPTI_EMBED_ITEM;
     int64_t rows = gckpti_part(call->in[0].shape.d[0] - first, GCKPTI_EMBED_ITEM);
-    (void)worker;
     gckpti_start(call->in[0].grad + first * n, rows * n, 0);
 }
 
-static void gckpti_embed_backward_item(void *context, int64_t i, int64_t worker)
+static void gckpti_embed_columns(const gckpt_call *call, int64_t i)
 {
-    const gckpt_call *call = (const gckpt_call *)context;
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape),
-            j = i * GCKPTI_EMBED_ITEM;
-    (void)worker;
-    for (int64_t r = 0; r < rows; r++) {
-        float *d = call->in[0].grad + call->in[1].index[r] * n + j;
-        gckpti_kernels_of(call)->pair_forward(GCKPTI_ADD, d, call->grad_out + r * n + j, d,
-                                              gckpti_part(n - j, GCKPTI_EMBED_ITEM));
-    }
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    int64_t j = i * GCKPTI_EMBED_ITEM, width = gckpti_part(n - j, GCKPTI_EMBED_ITEM);
+    for (int64_t r = 0; r < rows; r++)
+        gckpti_kernels_of(call)->add(call->in[0].grad + call->in[1].index[r] * n + j,
+                                     call->grad_out + r * n + j, width);
 }
 
 static void gckpti_fast_embed_forward(const gckpt_call *call)
 {
-    gckpt_call copy = *call;
     if (call->out_bf16)
         gckpti_embed_forward(call);
     else
-        gckpti_spread(call, gckpti_rows(&call->shape), gckpti_last(&call->shape),
-                      gckpti_embed_forward_item, &copy);
+        gckpti_each(call, gckpti_rows(&call->shape), gckpti_last(&call->shape), gckpti_embed_row);
 }
 
 static void gckpti_fast_embed_backward(const gckpt_call *call)
 {
-    gckpt_call copy = *call;
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    if (!call->in[0].grad)
+    const gckpt_arg *table = &call->in[0];
+    int64_t n = gckpti_last(&call->shape), work = GCKPTI_EMBED_ITEM * n;
+    if (!table->grad)
         return;
     if (call->grad_out_bf16) {
         gckpti_embed_backward(call);
         return;
     }
-    if (!call->in[0].accumulate)
-        gckpti_spread(call, (call->in[0].shape.d[0] + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM,
-                      GCKPTI_EMBED_ITEM * n, gckpti_embed_clear_item, &copy);
-    gckpti_spread(call, (n + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM,
-                  4 * rows * GCKPTI_EMBED_ITEM, gckpti_embed_backward_item, &copy);
+    if (!table->accumulate)
+        gckpti_each(call, (table->shape.d[0] + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM, work,
+                    gckpti_embed_clear);
+    work = 4 * gckpti_rows(&call->shape) * GCKPTI_EMBED_ITEM;
+    gckpti_each(call, (n + GCKPTI_EMBED_ITEM - 1) / GCKPTI_EMBED_ITEM, work, gckpti_embed_columns);
 }
 
-/* ---- softmax, layernorm (rmsnorm too): an item is a row ---- */
-static void gckpti_spread_rows(const gckpt_call *call,
-                               void (*item)(void *context, int64_t r, int64_t worker))
-{
-    gckpt_call copy = *call;
-    gckpti_spread(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), item, &copy);
-}
-
-static void gckpti_softmax_forward_item(void *context, int64_t r, int64_t worker)
-{
-    const gckpt_call *call = (const gckpt_call *)context;
-    int64_t n = gckpti_last(&call->shape);
-    (void)worker;
-    gckpti_kernels_of(call)->softmax_forward(call->in[0].data + r * n, call->out + r * n, n);
-}
-
-static void gckpti_softmax_backward_item(void *context, int64_t r, int64_t worker)
-{
-    const gckpt_call *call = (const gckpt_call *)context;
-    int64_t n = gckpti_last(&call->shape);
-    (void)worker;
-    gckpti_kernels_of(call)->softmax_backward(call->out + r * n, call->grad_out + r * n,
-                                              call->in[0].grad + r * n, call->in[0].accumulate, n);
-}
-
+/* ---- softmax: an item is a row ---- */
 static void gckpti_fast_softmax_forward(const gckpt_call *call)
 {
-    gckpti_spread_rows(call, gckpti_softmax_forward_item);
+    gckpti_each_row(call, gckpti_kernels_of(call)->softmax_forward);
 }
 
 static void gckpti_fast_softmax_backward(const gckpt_call *call)
 {
     if (call->in[0].grad)
-        gckpti_spread_rows(call, gckpti_softmax_backward_item);
-}
-
-static void gckpti_norm_forward_item(void *context, int64_t r, int64_t worker)
-{
-    (void)worker;
-    gckpti_kernels_of((const gckpt_call *)context)->norm_forward((const gckpt_call *)context, r);
-}
-
-static void gckpti_norm_backward_item(void *context, int64_t r, int64_t worker)
-{
-    (void)worker;
-    gckpti_kernels_of((const gckpt_call *)context)->norm_backward((const gckpt_call *)context, r);
+        gckpti_each_row(call, gckpti_kernels_of(call)->softmax_backward);
 }
 
 /* ---- sums over rows: bias += g, gain += g * normalised x; an item is 64 columns ---- */
@@ -16680,15 +15621,25 @@ static void gckpti_fast_linear_backward(const gckpt_call *call)
 
 static void gckpti_fast_layernorm_forward(const gckpt_call *call)
 {
-    gckpti_spread_rows(call, gckpti_norm_forward_item);
+    gckpti_each_row(call, gckpti_kernels_of(call)->norm_forward);
 }
 
 static void gckpti_fast_layernorm_backward(const gckpt_call *call)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     if (call->in[0].grad)
-        gckpti_spread_rows(call, gckpti_norm_backward_item);
+        gckpti_each_row(call, gckpti_kernels_of(call)->norm_backward);
     gckpti_columns_run(call, o->gain, o->bias);
+}
+
+static void gckpti_fast_rmsnorm_forward(const gckpt_call *call)
+{
+    gckpti_fast_layernorm_forward(call);
+}
+
+static void gckpti_fast_rmsnorm_backward(const gckpt_call *call)
+{
+    gckpti_fast_layernorm_backward(call);
 }
 
 /* ---- attention: an item is a block of queries of one head (forward), a head (backward) ---- */
@@ -16765,198 +15716,37 @@ static void gckpti_fast_attention_backward(const gckpt_call *call)
                   fast ? gckpti_attention_backward_item : gckpti_attention_plain_item, &h);
 }
 
-/* ---- cross_entropy, linear_cross_entropy: an item is a row. The logits of up to
- * GCKPTI_LOSS_ROWS rows and a chunk of classes are computed at a time, or are where they are. */
-typedef struct {
-    const gckpt_call *call;
-    const int32_t *target;
-    const float *x, *aux;  /* logits, `row` floats from one row to the next */
-    float *d;              /* their gradient (may be x) */
-    int64_t row, first, n; /* classes first..first+n-1 */
-    int accumulate;
-    float max[GCKPTI_MIXED_ROWS], sum[GCKPTI_MIXED_ROWS], hit[GCKPTI_MIXED_ROWS];
-} gckpti_classes;
-
-static void gckpti_classes_forward_item(void *context, int64_t r, int64_t worker)
+/* ---- cross_entropy, linear_cross_entropy: an item is a row ---- */
+static gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
-    gckpti_classes *s = (gckpti_classes *)context;
-    const float *x = s->x + r * s->row;
-    int64_t target = s->target[r] - s->first;
-    (void)worker;
-    if (s->target[r] < 0)
-        return;
-    if (target >= 0 && target < s->n)
-        s->hit[r] = x[target];
-    for (int64_t j = 0; j < s->n; j += GCKPTI_LOSS_CHUNK)
-        gckpti_kernels_of(s->call)->online(x + j, NULL, gckpti_part(s->n - j, GCKPTI_LOSS_CHUNK),
-                                           s->first + j == 0, &s->max[r], &s->sum[r]);
-}
-
-static void gckpti_classes_backward_item(void *context, int64_t r, int64_t worker)
-{
-    const gckpti_classes *s = (const gckpti_classes *)context;
-    const float *x = s->x + r * s->row, *aux = s->aux + 2 * r;
-    float *d = s->d + r * s->row, logit = 0.0f, held = 0.0f, scale = s->call->loss_scale;
-    int64_t target = s->target[r] - s->first;
-    int hit = target >= 0 && target < s->n;
-    (void)worker;
-    if (s->target[r] < 0) {
-        gckpti_start(d, s->n, s->accumulate);
-        return;
-    }
-    if (hit)
-        logit = x[target], held = d[target];
-    gckpti_kernels_of(s->call)->classes_backward(x, d, s->n, aux[0], aux[1], scale, s->accumulate);
-    if (hit) {
-        d[target] = held;
-        gckpti_put_product(&d[target], gckpti_exp((logit - aux[0]) - aux[1]) - 1.0f, scale,
-                           s->accumulate);
-    }
-}
-
-/* Rows r0.., classes j..: what both losses say of them. */
-static void gckpti_classes_at(const gckpt_call *call, gckpti_classes *s, int64_t r0, int64_t j,
-                              int64_t n)
-{
-    s->call = call;
-    s->target = call->in[call->inputs - 1].index + r0;
-    s->aux = call->aux ? (const float *)call->aux + 2 * r0 : NULL; /* read in the backward */
-    s->first = j, s->n = n;
-}
-
-static void gckpti_classes_finish(const gckpt_call *call, const gckpti_classes *s, int64_t r0,
-                                  int64_t rows)
-{
-    for (int64_t r = 0; r < rows; r++)
-        gckpti_loss_finish(call, r0 + r, s->target[r], s->max[r], s->sum[r], s->hit[r]);
+    const gckpti_kernels *k = gckpti_kernels_of(call);
+    gckpti_loss_kernels by = { call->precision == GCKPT_FP32 ? gckpti_fp32_fast : gckpti_mixed_fast,
+                               gckpti_spread,
+                               k->online,
+                               k->classes_backward,
+                               k->mixed->widen,
+                               k->mixed->narrow };
+    return by;
 }
 
 static void gckpti_fast_cross_entropy_forward(const gckpt_call *call)
 {
-    int64_t v = gckpti_last(&call->in[0].shape), all = gckpti_rows(&call->in[0].shape);
-    gckpti_classes s;
-    memset(&s, 0, sizeof s); /* rows left out keep 0 */
-    for (int64_t r0 = 0, rows; r0 < all; r0 += rows) {
-        rows = gckpti_part(all - r0, GCKPTI_LOSS_ROWS);
-        gckpti_classes_at(call, &s, r0, 0, v);
-        s.x = call->in[0].data + r0 * v, s.row = v;
-        gckpti_spread(call, rows, 16 * v, gckpti_classes_forward_item, &s);
-        gckpti_classes_finish(call, &s, r0, rows);
-    }
+    gckpti_cross_entropy_by(call, gckpti_fast_loss(call), 0);
 }
 
 static void gckpti_fast_cross_entropy_backward(const gckpt_call *call)
 {
-    int64_t v = gckpti_last(&call->in[0].shape);
-    gckpti_classes s;
-    if (!call->in[0].grad)
-        return;
-    gckpti_classes_at(call, &s, 0, 0, v);
-    s.x = call->in[0].data, s.d = call->in[0].grad, s.row = v;
-    s.accumulate = call->in[0].accumulate;
-    gckpti_spread(call, gckpti_rows(&call->in[0].shape), 16 * v, gckpti_classes_backward_item, &s);
-}
-
-/* The logits of `rows` rows from r0 and n classes from j. */
-static void gckpti_classes_logits(const gckpt_call *call, gckpti_classes *s, int64_t r0,
-                                  int64_t rows, int64_t j, int64_t n)
-{
-    int64_t c = gckpti_last(&call->in[0].shape);
-    gckpti_classes_at(call, s, r0, j, n);
-    s->x = s->d = gckpti_loss_logits(call), s->row = n, s->accumulate = 0;
-    gckpti_products t = gckpti_products_of(call, 1, rows, n, c, call->in[0].data + r0 * c, 0,
-                                           call->in[1].data + j * c, 1, s->d, (float *)call->work);
-    gckpti_products_run(&t);
-}
-
-/* bf16 plans: blocks of rows are larger, since b is packed for each. */
-static void gckpti_mixed_classes(const gckpt_call *call, gckpti_classes *s, int backward)
-{
-    const gckpt_arg *x = &call->in[0];
-    int64_t all = gckpti_rows(&x->shape), v = call->in[1].shape.d[0], c = gckpti_last(&x->shape);
-    const gckpti_loss_parts parts = gckpti_mixed_parts(call, backward);
-    float *logits = (float *)call->work, *dx = logits + parts.dx;
-    int wanted = backward && (x->grad || x->grad_bf16);
-    gckpti_mixed to;
-    gckpti_mixed_job job;
-    memset(&to, 0, sizeof to);
-    memset(&job, 0, sizeof job);
-    job.kernels = gckpti_kernels_of(call)->mixed, job.t = &to;
-    to.c = x->grad, to.c_bf16 = x->grad_bf16, to.accumulate = x->accumulate;
-    for (int64_t r0 = 0, rows; r0 < all; r0 += rows) {
-        rows = gckpti_part(all - r0, parts.block);
-        if (wanted)
-            memset(dx, 0, (size_t)(rows * c) * sizeof *dx);
-        if (wanted)
-            gckpti_mixed_rest(&job, r0 * c, 0, rows * c, dx, 0);
-        for (int64_t j = 0, n; j < v; j += n) {
-            n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
-            gckpti_mixed t = gckpti_mixed_logits(call, &parts, r0, rows, j, n);
-            gckpti_mixed_fast(call, &t);
-            gckpti_classes_at(call, s, r0, j, n);
-            s->x = s->d = logits, s->row = n, s->accumulate = 0;
-            gckpti_spread(call, rows, 16 * n,
-                          backward ? gckpti_classes_backward_item : gckpti_classes_forward_item, s);
-            if (backward)
-                gckpti_mixed_loss_products(call, gckpti_mixed_fast, &parts, r0, rows, j, n);
-        }
-        if (wanted)
-            gckpti_mixed_rest(&job, r0 * c, 0, rows * c, dx, 1);
-        if (!backward)
-            gckpti_classes_finish(call, s, r0, rows);
-    }
+    gckpti_cross_entropy_by(call, gckpti_fast_loss(call), 1);
 }
 
 static void gckpti_fast_linear_cross_entropy_forward(const gckpt_call *call)
 {
-    int64_t all = gckpti_rows(&call->in[0].shape), v = call->in[1].shape.d[0];
-    gckpti_classes s;
-    memset(&s, 0, sizeof s);
-    if (call->precision != GCKPT_FP32) {
-        gckpti_mixed_classes(call, &s, 0);
-        return;
-    }
-    for (int64_t r0 = 0, rows; r0 < all; r0 += rows) {
-        rows = gckpti_part(all - r0, GCKPTI_LOSS_ROWS);
-        for (int64_t j = 0, n; j < v; j += n) {
-            n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
-            gckpti_classes_logits(call, &s, r0, rows, j, n);
-            gckpti_spread(call, rows, 16 * n, gckpti_classes_forward_item, &s);
-        }
-        gckpti_classes_finish(call, &s, r0, rows);
-    }
+    gckpti_linear_cross_entropy_by(call, gckpti_fast_loss(call), 0);
 }
 
 static void gckpti_fast_linear_cross_entropy_backward(const gckpt_call *call)
 {
-    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
-    int64_t c = gckpti_last(&x->shape), all = gckpti_rows(&x->shape), v = w->shape.d[0];
-    float *pack = (float *)call->work;
-    gckpti_classes s;
-    if (call->precision != GCKPT_FP32) {
-        if (w->grad)
-            gckpti_start(w->grad, v * c, w->accumulate);
-        gckpti_mixed_classes(call, &s, 1);
-        return;
-    }
-    for (int64_t r0 = 0, rows; r0 < all; r0 += rows) {
-        rows = gckpti_part(all - r0, GCKPTI_LOSS_ROWS);
-        for (int64_t j = 0, n; j < v; j += n) {
-            n = gckpti_part(v - j, GCKPTI_LOSS_CHUNK);
-            gckpti_classes_logits(call, &s, r0, rows, j, n);
-            gckpti_spread(call, rows, 16 * n, gckpti_classes_backward_item, &s);
-            if (x->grad)
-                gckpti_products_gradient(gckpti_products_of(call, 1, rows, c, n, s.d, 0,
-                                                            w->data + j * c, 0, x->grad + r0 * c,
-                                                            pack),
-                                         x->accumulate || j > 0);
-            if (w->grad)
-                gckpti_products_gradient(gckpti_products_of(call, 1, n, c, rows, s.d, 1,
-                                                            x->data + r0 * c, 0, w->grad + j * c,
-                                                            pack),
-                                         w->accumulate || r0 > 0);
-        }
-    }
+    gckpti_linear_cross_entropy_by(call, gckpti_fast_loss(call), 1);
 }
 
 /* ---- one set of kernels for each instruction set: kernels, at the end of this file ---- */
@@ -17034,8 +15824,10 @@ static int gckpti_kernels_agree(const gckpti_kernels *kernels)
     gckpti_softmax_forward(&c);
     c.out = plain[1];
     gckpti_gelu_forward(&c);
-    kernels->softmax_forward(x, fast[0], N);
-    kernels->curve_forward(GCKPTI_GELU, x, fast[1], N);
+    c.out = fast[0];
+    kernels->softmax_forward(&c, 0);
+    c.out = fast[1];
+    kernels->elementwise_forward(&c, GCKPTI_GELU);
     memcpy(fast[2], x, sizeof x);
     kernels->divide(fast[2], 3.0f, N);
     for (int i = 0; i < N; i++)
@@ -17154,6 +15946,82 @@ static const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kerne
     return isa == GCKPT_ISA_PLAIN ? &gckpti_backend_plain : NULL;
 }
 
+/* ---- what users' kernels have of all this (api-user-ops) ---- */
+GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t work,
+                              void (*item)(void *context, int64_t i, int64_t worker), void *context)
+{
+#if GCKPTI_HAS_FAST
+    if (call && item) {
+        gckpti_items s = { item, context, items, 0, 1 };
+        s.block += 65536 / (1 + (work > 0 ? gckpti_part(work, 65536) : 0));
+        int64_t workers = items / s.block + (items % s.block != 0);
+        gckpti_parallel(call, gckpti_part(workers, call->threads), gckpti_work_on, &s);
+    }
+#else
+    (void)call, (void)work;
+    for (int64_t i = 0; item && i < items; i++)
+        item(context, i, 0);
+#endif
+}
+
+GCKPT_API float gckpt_fma(float a, float b, float c) { return gckpti_fma(a, b, c); }
+
+GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y, int64_t n)
+{
+#if GCKPTI_HAS_FAST
+    if (call && call->kernels)
+        return gckpti_kernels_of(call)->dot(x, y, n);
+#endif
+    (void)call;
+    return gckpti_dot(x, y, n);
+}
+
+/* Both ways round, since gckpt_product may turn a product. */
+GCKPT_API size_t gckpt_product_work(const gckpt_call *call, int64_t m, int64_t n, int64_t k)
+{
+    int64_t one = gckpti_product_room(m, n, k), other = gckpti_product_room(n, m, k);
+    if (!call || call->plain)
+        return 0;
+    return (size_t)(one > other ? one : other) * (size_t)call->threads * sizeof(float);
+}
+
+/* Row i without vector kernels: its n chains side by side. */
+static void gckpti_product_row(void *context, int64_t i, int64_t worker)
+{
+    const gckpt_product_desc *t = (const gckpt_product_desc *)context;
+    const float *a = t->a + i * t->a_row, *b = t->b;
+    float *c = t->c + i * t->c_row;
+    (void)worker;
+    for (int64_t j = 0; j < t->n && !t->accumulate; j++)
+        c[j * t->c_col] = 0.0f;
+    for (int64_t p = 0; p < t->k; p++, a += t->a_col, b += t->b_row)
+        for (int64_t j = 0; j < t->n; j++)
+            c[j * t->c_col] = gckpti_fma(*a, b[j * t->b_col], c[j * t->c_col]);
+}
+
+GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc)
+{
+    if (!call || !desc || desc->m <= 0 || desc->n <= 0)
+        return;
+    gckpt_product_desc t = *desc;
+#if GCKPTI_HAS_FAST
+    if (t.c_col != 1 && t.c_row == 1) { /* C' = B' A' */
+        t.m = desc->n, t.a = desc->b, t.a_row = desc->b_col, t.a_col = desc->b_row;
+        t.n = desc->m, t.b = desc->a, t.b_row = desc->a_col, t.b_col = desc->a_row;
+        t.c_row = desc->c_col, t.c_col = 1;
+    }
+    if (call->kernels && t.c_col == 1) {
+        gckpti_products s = gckpti_products_of(call, 1, t.m, t.n, t.k, t.a, 0, t.b, 0, t.c,
+                                               (float *)t.work);
+        s.t.a_row = t.a_row, s.t.a_step = t.a_col, s.t.b_step = t.b_row, s.t.b_col = t.b_col;
+        s.t.c_row = t.c_row;
+        gckpti_products_gradient(s, t.accumulate);
+        return;
+    }
+#endif
+    gckpt_parallel(call, t.m, t.n * t.k, gckpti_product_row, &t);
+}
+
 /* No private macro outlives the implementation. */
 #undef GCKPTI_ADDRESSABLE
 #undef GCKPTI_ALIGN
@@ -17177,20 +16045,22 @@ static const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kerne
 #undef GCKPTI_MAGIC
 #undef GCKPTI_NAN
 #undef GCKPTI_NONE
+#undef GCKPTI_OPS
+#undef GCKPTI_PLAIN
 #undef GCKPTI_PLAN_MAGIC
 #undef GCKPTI_POSIX
 #undef GCKPTI_HEAP_WHOLE
 #undef GCKPTI_HUGE_PAGES
 #undef GCKPTI_TEAMS
 #undef GCKPTI_ROUND
+#undef GCKPTI_ROW
+#undef GCKPTI_ROW_WITH
 #undef GCKPTI_SQRT
 #undef GCKPTI_TANH_MAX
 #undef GCKPTI_TANH_SPLIT
 #undef GCKPTI_TEXT
 #undef GCKPTI_UNARY_FLAGS
 #undef GCKPTI_X86
-#undef GCKPTI_HALF_AGAIN
-#undef GCKPTI_AGAIN
 #undef GCKPTI_WORK_LIMIT
 #undef GCKPTI_LOOK_LIMIT
 #undef GCKPTI_SEARCHED
@@ -17213,9 +16083,10 @@ static const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kerne
 /* =================================================================================================
  * >>kernels: written once, compiled once for each instruction set
  *
- * The header includes itself here: GCKPTI_ISA says for which. GCKPTI_V(name) is `name` with the
- * instruction set's ending; vectors hold GCKPTI_W floats. Vectors and tiles go over rows and
- * columns, so that every chain and every one of a row's 32 lanes keeps its order.
+ * The header includes itself here: GCKPTI_ISA says for which. V(name) is gckpti_<name> with the
+ * instruction set's ending; FLOATS is a vector of W floats, INTS one of as many uint32_t; + - * /
+ * & | ^ << >> are the compiler's. Vectors and tiles go over rows and columns, so that every chain
+ * and every one of a row's 32 lanes keeps its order.
  * ============================================================================================== */
 /* g++ (bug 105593) warns of lanes that its own headers leave undefined. */
 #if defined(__cplusplus) && !defined(__clang__)
@@ -17223,322 +16094,243 @@ static const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kerne
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
+#pragma push_macro("V")
+#pragma push_macro("W")
+#pragma push_macro("FLOATS")
+#pragma push_macro("INTS")
+#undef V
+#undef W
+#undef FLOATS
+#undef INTS
 #if GCKPTI_ISA == 3 /* AVX-512 */
-#define GCKPTI_W       16
-#define GCKPTI_V(name) gckpti_##name##_avx512
-#define GCKPTI_TARGET  __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")))
-#define GCKPTI_FLOATS  __m512
-#define GCKPTI_INTS    __m512i
+#define W             16
+#define V(name)       gckpti_##name##_avx512
+#define GCKPTI_TARGET __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma")))
+#define FLOATS        __m512
+#define GCKPTI_MM(of) _mm512_##of
 #elif GCKPTI_ISA == 2
-#define GCKPTI_W       8
-#define GCKPTI_V(name) gckpti_##name##_avx2
-#define GCKPTI_TARGET  __attribute__((target("avx2,fma")))
-#define GCKPTI_FLOATS  __m256
-#define GCKPTI_INTS    __m256i
+#define W             8
+#define V(name)       gckpti_##name##_avx2
+#define GCKPTI_TARGET __attribute__((target("avx2,fma")))
+#define FLOATS        __m256
+#define GCKPTI_MM(of) _mm256_##of
 #elif GCKPTI_ISA == 1
-#define GCKPTI_W       4
-#define GCKPTI_V(name) gckpti_##name##_neon
+#define W       4
+#define V(name) gckpti_##name##_neon
 #define GCKPTI_TARGET
-#define GCKPTI_FLOATS float32x4_t
-#define GCKPTI_INTS   int32x4_t
+#define FLOATS float32x4_t
 #else
-#define GCKPTI_W       4
-#define GCKPTI_V(name) gckpti_##name##_any
+#define W       4
+#define V(name) gckpti_##name##_any
 #define GCKPTI_TARGET
-#define GCKPTI_FLOATS gckpti_floats
-#define GCKPTI_INTS   gckpti_ints
+#define FLOATS gckpti_floats
 typedef float gckpti_floats __attribute__((vector_size(16)));
-typedef int32_t gckpti_ints __attribute__((vector_size(16)));
 #endif
+typedef uint32_t V(ints) __attribute__((vector_size(4 * W)));
+#define INTS           V(ints)
+#define GCKPTI_INLINED static inline __attribute__((always_inline)) GCKPTI_TARGET
 
 /* ---- vectors ---- */
-#define GCKPTI_INLINED static inline __attribute__((always_inline))
-#define GCKPTI_VECTOR(type, name, parameters, result)                                              \
-    GCKPTI_INLINED GCKPTI_TARGET type GCKPTI_V(name) parameters { return result; }
-#define GCKPTI_F1(name, result) GCKPTI_VECTOR(GCKPTI_FLOATS, name, (GCKPTI_FLOATS a), result)
-#define GCKPTI_F2(name, result)                                                                    \
-    GCKPTI_VECTOR(GCKPTI_FLOATS, name, (GCKPTI_FLOATS a, GCKPTI_FLOATS b), result)
-#define GCKPTI_F3(name, result)                                                                    \
-    GCKPTI_VECTOR(GCKPTI_FLOATS, name, (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c), result)
+GCKPTI_INLINED FLOATS V(load)(const float *x)
+{
+    FLOATS a;
+    memcpy(&a, x, sizeof a);
+    return a;
+}
+GCKPTI_INLINED void V(store)(float *x, FLOATS a) { memcpy(x, &a, sizeof a); }
 
-/* load_n, store_n: the first n floats (all if n > W), the others read as 0; max and min: b if
- * either is NaN; fnma: c - a * b; upto: a in the first n lanes, then b; less: a < b ? c : d;
- * exponent: 2^(n - 127); biased: a >> 23 */
+/* set1: x in all lanes; load_n, store_n: the first n floats (all if n > W), the others read as 0;
+ * max and min: b if either is NaN; fnma: c - a * b; upto: a in the first n lanes, then b; less:
+ * a < b ? c : d; fold_sum, fold_max: lane j with lane j + W / 2 and so on */
+#if GCKPTI_X86 && GCKPTI_ISA >= 2
+GCKPTI_INLINED FLOATS V(set1)(float x) { return GCKPTI_MM(set1_ps)(x); }
+GCKPTI_INLINED FLOATS V(sqrt)(FLOATS a) { return GCKPTI_MM(sqrt_ps)(a); }
+GCKPTI_INLINED FLOATS V(max)(FLOATS a, FLOATS b) { return GCKPTI_MM(max_ps)(a, b); }
+GCKPTI_INLINED FLOATS V(min)(FLOATS a, FLOATS b) { return GCKPTI_MM(min_ps)(a, b); }
+GCKPTI_INLINED FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return GCKPTI_MM(fmadd_ps)(a, b, c); }
+GCKPTI_INLINED FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c)
+{
+    return GCKPTI_MM(fnmadd_ps)(a, b, c);
+}
+#endif
 #if GCKPTI_ISA == 3
 #define GCKPTI_MASK(n) ((__mmask16)((1u << (n)) - 1u))
-GCKPTI_VECTOR(GCKPTI_FLOATS, set1, (float x), _mm512_set1_ps(x))
-GCKPTI_VECTOR(GCKPTI_FLOATS, load, (const float *x), _mm512_loadu_ps(x))
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(store)(float *x, GCKPTI_FLOATS a)
+GCKPTI_INLINED FLOATS V(load_n)(const float *x, int64_t n)
 {
-    _mm512_storeu_ps(x, a);
+    return n >= 16 ? _mm512_loadu_ps(x) : _mm512_maskz_loadu_ps(GCKPTI_MASK(n), x);
 }
-GCKPTI_VECTOR(GCKPTI_FLOATS, load_n, (const float *x, int64_t n),
-              n >= 16 ? _mm512_loadu_ps(x) : _mm512_maskz_loadu_ps(GCKPTI_MASK(n), x))
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(store_n)(float *x, GCKPTI_FLOATS a, int64_t n)
+GCKPTI_INLINED void V(store_n)(float *x, FLOATS a, int64_t n)
 {
     if (n >= 16)
         _mm512_storeu_ps(x, a);
     else
         _mm512_mask_storeu_ps(x, GCKPTI_MASK(n), a);
 }
-GCKPTI_VECTOR(GCKPTI_FLOATS, upto, (int64_t n, GCKPTI_FLOATS a, GCKPTI_FLOATS b),
-              n >= 16 ? a : _mm512_mask_mov_ps(b, GCKPTI_MASK(n), a))
-GCKPTI_VECTOR(GCKPTI_FLOATS, less,
-              (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c, GCKPTI_FLOATS d),
-              _mm512_mask_mov_ps(d, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), c))
-GCKPTI_F1(sqrt, _mm512_sqrt_ps(a))
-GCKPTI_F2(add, _mm512_add_ps(a, b))
-GCKPTI_F2(sub, _mm512_sub_ps(a, b))
-GCKPTI_F2(mul, _mm512_mul_ps(a, b))
-GCKPTI_F2(div, _mm512_div_ps(a, b))
-GCKPTI_F2(max, _mm512_max_ps(a, b))
-GCKPTI_F2(min, _mm512_min_ps(a, b))
-GCKPTI_F2(both, _mm512_and_ps(a, b))
-GCKPTI_F2(either, _mm512_or_ps(a, b))
-GCKPTI_F2(differ, _mm512_xor_ps(a, b))
-GCKPTI_F3(fma, _mm512_fmadd_ps(a, b, c))
-GCKPTI_F3(fnma, _mm512_fnmadd_ps(a, b, c))
-GCKPTI_F1(lower, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a), 16)))
-GCKPTI_VECTOR(GCKPTI_INTS, bits, (GCKPTI_FLOATS a), _mm512_castps_si512(a))
-GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), _mm512_add_epi32(a, _mm512_set1_epi32(n)))
-GCKPTI_VECTOR(GCKPTI_INTS, minus, (GCKPTI_INTS a, GCKPTI_INTS b), _mm512_sub_epi32(a, b))
-GCKPTI_VECTOR(GCKPTI_INTS, half, (GCKPTI_INTS a), _mm512_srli_epi32(a, 1))
-GCKPTI_VECTOR(GCKPTI_INTS, biased, (GCKPTI_INTS a), _mm512_srli_epi32(a, 23))
-GCKPTI_VECTOR(GCKPTI_INTS, and_ints, (GCKPTI_INTS a, int b),
-              _mm512_and_epi32(a, _mm512_set1_epi32(b)))
-GCKPTI_VECTOR(GCKPTI_FLOATS, floats, (GCKPTI_INTS a), _mm512_castsi512_ps(a))
-GCKPTI_VECTOR(GCKPTI_FLOATS, exponent, (GCKPTI_INTS a),
-              _mm512_castsi512_ps(_mm512_slli_epi32(a, 23)))
-GCKPTI_VECTOR(float, fold_sum, (GCKPTI_FLOATS a),
-              gckpti_fold_sum_avx2(_mm256_add_ps(_mm512_extractf32x8_ps(a, 1),
-                                                 _mm512_castps512_ps256(a))))
-GCKPTI_VECTOR(float, fold_max, (GCKPTI_FLOATS a),
-              gckpti_fold_max_avx2(_mm256_max_ps(_mm512_extractf32x8_ps(a, 1),
-                                                 _mm512_castps512_ps256(a))))
+GCKPTI_INLINED FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
+{
+    return n >= 16 ? a : _mm512_mask_mov_ps(b, GCKPTI_MASK(n), a);
+}
+GCKPTI_INLINED FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+{
+    return _mm512_mask_mov_ps(d, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), c);
+}
+GCKPTI_INLINED float V(fold_sum)(FLOATS a)
+{
+    return gckpti_fold_sum_avx2(_mm512_extractf32x8_ps(a, 1) + _mm512_castps512_ps256(a));
+}
+GCKPTI_INLINED float V(fold_max)(FLOATS a)
+{
+    return gckpti_fold_max_avx2(
+        _mm256_max_ps(_mm512_extractf32x8_ps(a, 1), _mm512_castps512_ps256(a)));
+}
 #undef GCKPTI_MASK
 #elif GCKPTI_ISA == 2
 #define GCKPTI_MASK(n)                                                                             \
     _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
-GCKPTI_VECTOR(GCKPTI_FLOATS, set1, (float x), _mm256_set1_ps(x))
-GCKPTI_VECTOR(GCKPTI_FLOATS, load, (const float *x), _mm256_loadu_ps(x))
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(store)(float *x, GCKPTI_FLOATS a)
+GCKPTI_INLINED FLOATS V(load_n)(const float *x, int64_t n)
 {
-    _mm256_storeu_ps(x, a);
+    return n >= 8 ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, GCKPTI_MASK(n));
 }
-GCKPTI_VECTOR(GCKPTI_FLOATS, load_n, (const float *x, int64_t n),
-              n >= 8 ? _mm256_loadu_ps(x) : _mm256_maskload_ps(x, GCKPTI_MASK(n)))
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(store_n)(float *x, GCKPTI_FLOATS a, int64_t n)
+GCKPTI_INLINED void V(store_n)(float *x, FLOATS a, int64_t n)
 {
     if (n >= 8)
         _mm256_storeu_ps(x, a);
     else
         _mm256_maskstore_ps(x, GCKPTI_MASK(n), a);
 }
-GCKPTI_VECTOR(GCKPTI_FLOATS, upto, (int64_t n, GCKPTI_FLOATS a, GCKPTI_FLOATS b),
-              n >= 8 ? a : _mm256_blendv_ps(b, a, _mm256_castsi256_ps(GCKPTI_MASK(n))))
-GCKPTI_VECTOR(GCKPTI_FLOATS, less,
-              (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c, GCKPTI_FLOATS d),
-              _mm256_blendv_ps(d, c, _mm256_cmp_ps(a, b, _CMP_LT_OQ)))
-GCKPTI_F1(sqrt, _mm256_sqrt_ps(a))
-GCKPTI_F2(add, _mm256_add_ps(a, b))
-GCKPTI_F2(sub, _mm256_sub_ps(a, b))
-GCKPTI_F2(mul, _mm256_mul_ps(a, b))
-GCKPTI_F2(div, _mm256_div_ps(a, b))
-GCKPTI_F2(max, _mm256_max_ps(a, b))
-GCKPTI_F2(min, _mm256_min_ps(a, b))
-GCKPTI_F2(both, _mm256_and_ps(a, b))
-GCKPTI_F2(either, _mm256_or_ps(a, b))
-GCKPTI_F2(differ, _mm256_xor_ps(a, b))
-GCKPTI_F3(fma, _mm256_fmadd_ps(a, b, c))
-GCKPTI_F3(fnma, _mm256_fnmadd_ps(a, b, c))
-GCKPTI_F1(lower, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a), 16)))
-GCKPTI_VECTOR(GCKPTI_INTS, bits, (GCKPTI_FLOATS a), _mm256_castps_si256(a))
-GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), _mm256_add_epi32(a, _mm256_set1_epi32(n)))
-GCKPTI_VECTOR(GCKPTI_INTS, minus, (GCKPTI_INTS a, GCKPTI_INTS b), _mm256_sub_epi32(a, b))
-GCKPTI_VECTOR(GCKPTI_INTS, half, (GCKPTI_INTS a), _mm256_srli_epi32(a, 1))
-GCKPTI_VECTOR(GCKPTI_INTS, biased, (GCKPTI_INTS a), _mm256_srli_epi32(a, 23))
-GCKPTI_VECTOR(GCKPTI_INTS, and_ints, (GCKPTI_INTS a, int b),
-              _mm256_and_si256(a, _mm256_set1_epi32(b)))
-GCKPTI_VECTOR(GCKPTI_FLOATS, floats, (GCKPTI_INTS a), _mm256_castsi256_ps(a))
-GCKPTI_VECTOR(GCKPTI_FLOATS, exponent, (GCKPTI_INTS a),
-              _mm256_castsi256_ps(_mm256_slli_epi32(a, 23)))
-#define GCKPTI_FOLD(op)                                                                            \
-    __m128 b = _mm_##op##_ps(_mm256_extractf128_ps(a, 1), _mm256_castps256_ps128(a));              \
-    b = _mm_##op##_ps(_mm_movehl_ps(b, b), b);                                                     \
-    return _mm_cvtss_f32(_mm_##op##_ss(_mm_shuffle_ps(b, b, 1), b));
-GCKPTI_INLINED GCKPTI_TARGET float GCKPTI_V(fold_sum)(GCKPTI_FLOATS a){
-    GCKPTI_FOLD(add)
-} GCKPTI_INLINED GCKPTI_TARGET float GCKPTI_V(fold_max)(GCKPTI_FLOATS a){ GCKPTI_FOLD(max) }
-#undef GCKPTI_FOLD
+GCKPTI_INLINED FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
+{
+    return n >= 8 ? a : _mm256_blendv_ps(b, a, _mm256_castsi256_ps(GCKPTI_MASK(n)));
+}
+GCKPTI_INLINED FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+{
+    return _mm256_blendv_ps(d, c, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
+GCKPTI_INLINED float V(fold_sum)(FLOATS a)
+{
+    __m128 b = _mm256_extractf128_ps(a, 1) + _mm256_castps256_ps128(a);
+    b = _mm_movehl_ps(b, b) + b;
+    return _mm_cvtss_f32(_mm_shuffle_ps(b, b, 1) + b);
+}
+GCKPTI_INLINED float V(fold_max)(FLOATS a)
+{
+    __m128 b = _mm_max_ps(_mm256_extractf128_ps(a, 1), _mm256_castps256_ps128(a));
+    b = _mm_max_ps(_mm_movehl_ps(b, b), b);
+    return _mm_cvtss_f32(_mm_max_ss(_mm_shuffle_ps(b, b, 1), b));
+}
 #undef GCKPTI_MASK
 #else
-GCKPTI_INLINED GCKPTI_FLOATS GCKPTI_V(load)(const float *x)
-{
-    GCKPTI_FLOATS a;
-    memcpy(&a, x, sizeof a);
-    return a;
-}
-GCKPTI_INLINED void GCKPTI_V(store)(float *x, GCKPTI_FLOATS a) { memcpy(x, &a, sizeof a); }
-GCKPTI_INLINED GCKPTI_FLOATS GCKPTI_V(load_n)(const float *x, int64_t n)
+GCKPTI_INLINED FLOATS V(load_n)(const float *x, int64_t n)
 {
     float a[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
     memcpy(a, x, (size_t)(n < 4 ? n : 4) * sizeof *a);
-    return GCKPTI_V(load)(a);
+    return V(load)(a);
 }
-GCKPTI_INLINED void GCKPTI_V(store_n)(float *x, GCKPTI_FLOATS a, int64_t n)
+GCKPTI_INLINED void V(store_n)(float *x, FLOATS a, int64_t n)
 {
     memcpy(x, &a, (size_t)(n < 4 ? n : 4) * sizeof *x);
 }
-GCKPTI_INLINED GCKPTI_FLOATS GCKPTI_V(upto)(int64_t n, GCKPTI_FLOATS a, GCKPTI_FLOATS b)
+GCKPTI_INLINED FLOATS V(upto)(int64_t n, FLOATS a, FLOATS b)
 {
     memcpy(&b, &a, (size_t)(n < 4 ? n : 4) * sizeof(float));
     return b;
 }
-GCKPTI_VECTOR(float, fold_sum, (GCKPTI_FLOATS a), (a[0] + a[2]) + (a[1] + a[3]))
-GCKPTI_INLINED float GCKPTI_V(fold_max)(GCKPTI_FLOATS a)
+GCKPTI_INLINED float V(fold_sum)(FLOATS a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+GCKPTI_INLINED float V(fold_max)(FLOATS a)
 {
     float b = a[2] > a[0] ? a[2] : a[0], c = a[3] > a[1] ? a[3] : a[1];
     return c > b ? c : b;
 }
 #if GCKPTI_ISA == 1
-#define GCKPTI_AS_INTS(a)   vreinterpretq_s32_f32(a)
-#define GCKPTI_AS_FLOATS(a) vreinterpretq_f32_s32(a)
-GCKPTI_VECTOR(GCKPTI_FLOATS, set1, (float x), vdupq_n_f32(x))
-GCKPTI_VECTOR(GCKPTI_FLOATS, less,
-              (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c, GCKPTI_FLOATS d),
-              vbslq_f32(vcltq_f32(a, b), c, d))
-GCKPTI_F1(sqrt, vsqrtq_f32(a))
-GCKPTI_F2(add, vaddq_f32(a, b))
-GCKPTI_F2(sub, vsubq_f32(a, b))
-GCKPTI_F2(mul, vmulq_f32(a, b))
-GCKPTI_F2(div, vdivq_f32(a, b))
-GCKPTI_F2(max, vbslq_f32(vcgtq_f32(a, b), a, b))
-GCKPTI_F2(min, vbslq_f32(vcltq_f32(a, b), a, b))
-GCKPTI_F2(both, GCKPTI_AS_FLOATS(vandq_s32(GCKPTI_AS_INTS(a), GCKPTI_AS_INTS(b))))
-GCKPTI_F2(either, GCKPTI_AS_FLOATS(vorrq_s32(GCKPTI_AS_INTS(a), GCKPTI_AS_INTS(b))))
-GCKPTI_F2(differ, GCKPTI_AS_FLOATS(veorq_s32(GCKPTI_AS_INTS(a), GCKPTI_AS_INTS(b))))
-GCKPTI_F3(fma, vfmaq_f32(c, a, b))
-GCKPTI_F3(fnma, vfmsq_f32(c, a, b))
-GCKPTI_VECTOR(GCKPTI_INTS, bits, (GCKPTI_FLOATS a), GCKPTI_AS_INTS(a))
-GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), vaddq_s32(a, vdupq_n_s32(n)))
-GCKPTI_VECTOR(GCKPTI_INTS, minus, (GCKPTI_INTS a, GCKPTI_INTS b), vsubq_s32(a, b))
-GCKPTI_VECTOR(GCKPTI_INTS, half, (GCKPTI_INTS a),
-              vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(a), 1)))
-GCKPTI_VECTOR(GCKPTI_INTS, biased, (GCKPTI_INTS a),
-              vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(a), 23)))
-GCKPTI_VECTOR(GCKPTI_INTS, and_ints, (GCKPTI_INTS a, int b), vandq_s32(a, vdupq_n_s32(b)))
-GCKPTI_VECTOR(GCKPTI_FLOATS, floats, (GCKPTI_INTS a), GCKPTI_AS_FLOATS(a))
-GCKPTI_VECTOR(GCKPTI_FLOATS, exponent, (GCKPTI_INTS a), GCKPTI_AS_FLOATS(vshlq_n_s32(a, 23)))
-#undef GCKPTI_AS_INTS
-#undef GCKPTI_AS_FLOATS
+GCKPTI_INLINED FLOATS V(set1)(float x) { return vdupq_n_f32(x); }
+GCKPTI_INLINED FLOATS V(sqrt)(FLOATS a) { return vsqrtq_f32(a); }
+GCKPTI_INLINED FLOATS V(max)(FLOATS a, FLOATS b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+GCKPTI_INLINED FLOATS V(min)(FLOATS a, FLOATS b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
+GCKPTI_INLINED FLOATS V(fma)(FLOATS a, FLOATS b, FLOATS c) { return vfmaq_f32(c, a, b); }
+GCKPTI_INLINED FLOATS V(fnma)(FLOATS a, FLOATS b, FLOATS c) { return vfmsq_f32(c, a, b); }
+GCKPTI_INLINED FLOATS V(less)(FLOATS a, FLOATS b, FLOATS c, FLOATS d)
+{
+    return vbslq_f32(vcltq_f32(a, b), c, d);
+}
 #else
-/* Lane by lane where C has no operator for vectors. */
+/* Lane by lane what C has no operator for. */
 #define GCKPTI_LANEWISE(name, parameters, result)                                                  \
-    GCKPTI_INLINED GCKPTI_FLOATS GCKPTI_V(name) parameters                                         \
+    GCKPTI_INLINED FLOATS V(name) parameters                                                       \
     {                                                                                              \
         for (int i = 0; i < 4; i++)                                                                \
             a[i] = result;                                                                         \
         return a;                                                                                  \
     }
-GCKPTI_LANEWISE(sqrt, (GCKPTI_FLOATS a), gckpti_sqrt(a[i]))
-GCKPTI_LANEWISE(max, (GCKPTI_FLOATS a, GCKPTI_FLOATS b), a[i] > b[i] ? a[i] : b[i])
-GCKPTI_LANEWISE(min, (GCKPTI_FLOATS a, GCKPTI_FLOATS b), a[i] < b[i] ? a[i] : b[i])
-GCKPTI_LANEWISE(fma, (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c),
-                gckpti_fma(a[i], b[i], c[i]))
-GCKPTI_LANEWISE(fnma, (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c),
-                gckpti_fma(-a[i], b[i], c[i]))
-GCKPTI_LANEWISE(less, (GCKPTI_FLOATS a, GCKPTI_FLOATS b, GCKPTI_FLOATS c, GCKPTI_FLOATS d),
-                a[i] < b[i] ? c[i] : d[i])
+GCKPTI_LANEWISE(sqrt, (FLOATS a), gckpti_sqrt(a[i]))
+GCKPTI_LANEWISE(max, (FLOATS a, FLOATS b), a[i] > b[i] ? a[i] : b[i])
+GCKPTI_LANEWISE(min, (FLOATS a, FLOATS b), a[i] < b[i] ? a[i] : b[i])
+GCKPTI_LANEWISE(fma, (FLOATS a, FLOATS b, FLOATS c), gckpti_fma(a[i], b[i], c[i]))
+GCKPTI_LANEWISE(fnma, (FLOATS a, FLOATS b, FLOATS c), gckpti_fma(-a[i], b[i], c[i]))
+GCKPTI_LANEWISE(less, (FLOATS a, FLOATS b, FLOATS c, FLOATS d), a[i] < b[i] ? c[i] : d[i])
 #undef GCKPTI_LANEWISE
-GCKPTI_INLINED GCKPTI_FLOATS GCKPTI_V(set1)(float x)
+GCKPTI_INLINED FLOATS V(set1)(float x)
 {
-    GCKPTI_FLOATS a = { x, x, x, x };
+    FLOATS a = { x, x, x, x };
     return a;
 }
-GCKPTI_F2(add, a + b)
-GCKPTI_F2(sub, a - b)
-GCKPTI_F2(mul, a *b)
-GCKPTI_F2(div, a / b)
-GCKPTI_F2(both, (GCKPTI_FLOATS)((GCKPTI_INTS)a &(GCKPTI_INTS)b))
-GCKPTI_F2(either, (GCKPTI_FLOATS)((GCKPTI_INTS)a | (GCKPTI_INTS)b))
-GCKPTI_F2(differ, (GCKPTI_FLOATS)((GCKPTI_INTS)a ^ (GCKPTI_INTS)b))
-GCKPTI_VECTOR(GCKPTI_INTS, bits, (GCKPTI_FLOATS a), (GCKPTI_INTS)a)
-GCKPTI_VECTOR(GCKPTI_INTS, plus, (GCKPTI_INTS a, int n), a + n)
-GCKPTI_VECTOR(GCKPTI_INTS, minus, (GCKPTI_INTS a, GCKPTI_INTS b), a - b)
-GCKPTI_VECTOR(GCKPTI_INTS, half, (GCKPTI_INTS a), a >> 1 & 0x7fffffff)
-GCKPTI_VECTOR(GCKPTI_INTS, biased, (GCKPTI_INTS a), a >> 23 & 0x1ff)
-GCKPTI_VECTOR(GCKPTI_INTS, and_ints, (GCKPTI_INTS a, int b), a &b)
-GCKPTI_VECTOR(GCKPTI_FLOATS, floats, (GCKPTI_INTS a), (GCKPTI_FLOATS)a)
-GCKPTI_VECTOR(GCKPTI_FLOATS, exponent, (GCKPTI_INTS a), (GCKPTI_FLOATS)(a << 23))
 #endif
 #endif
-GCKPTI_VECTOR(GCKPTI_FLOATS, zero, (void), GCKPTI_V(set1)(0.0f))
-#undef GCKPTI_F1
-#undef GCKPTI_F2
-#undef GCKPTI_F3
-#undef GCKPTI_VECTOR
+GCKPTI_INLINED FLOATS V(zero)(void) { return V(set1)(0.0f); }
+GCKPTI_INLINED FLOATS V(add)(FLOATS a, FLOATS b) { return a + b; }
+GCKPTI_INLINED INTS V(bits)(FLOATS a) { return (INTS)a; }
+GCKPTI_INLINED FLOATS V(floats)(INTS a) { return (FLOATS)a; }
+GCKPTI_INLINED FLOATS V(both)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) & V(bits)(b)); }
+GCKPTI_INLINED FLOATS V(either)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) | V(bits)(b)); }
+GCKPTI_INLINED FLOATS V(differ)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) ^ V(bits)(b)); }
+GCKPTI_INLINED FLOATS V(exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */
 
-/* d[p * d_row + i] = s[i * row + p] for i, p < GCKPTI_SIDE */
+/* d[p * d_row + i] = s[i * row + p] for i, p < W. Where registers allow, 4 columns of the
+ * result at a time: `quads` loads 4 floats of rows 0, 4, ... side by side, and each quad turns
+ * within itself. */
 #if GCKPTI_ISA == 3
-#define GCKPTI_SIDE         16
 #define GCKPTI_TILE_ROWS    8
 #define GCKPTI_TILE_VECTORS 3
-static GCKPTI_TARGET void GCKPTI_V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
+GCKPTI_INLINED FLOATS V(quads)(const float *s, int64_t row)
 {
-    for (int q = 0; q < 16; q += 4, s += 4, d += 4 * d_row) {
-#define GCKPTI_QUAD(i)                                                                             \
-    _mm512_insertf32x4(                                                                            \
-        _mm512_insertf32x4(_mm512_insertf32x4(_mm512_castps128_ps512(_mm_loadu_ps(s + (i)*row)),   \
-                                              _mm_loadu_ps(s + ((i) + 4) * row), 1),               \
-                           _mm_loadu_ps(s + ((i) + 8) * row), 2),                                  \
-        _mm_loadu_ps(s + ((i) + 12) * row), 3)
-        __m512 r0 = GCKPTI_QUAD(0), r1 = GCKPTI_QUAD(1), r2 = GCKPTI_QUAD(2), r3 = GCKPTI_QUAD(3);
-#undef GCKPTI_QUAD
-        __m512 l01 = _mm512_unpacklo_ps(r0, r1), h01 = _mm512_unpackhi_ps(r0, r1);
-        __m512 l23 = _mm512_unpacklo_ps(r2, r3), h23 = _mm512_unpackhi_ps(r2, r3);
-        _mm512_storeu_ps(d, _mm512_shuffle_ps(l01, l23, 0x44));
-        _mm512_storeu_ps(d + d_row, _mm512_shuffle_ps(l01, l23, 0xee));
-        _mm512_storeu_ps(d + 2 * d_row, _mm512_shuffle_ps(h01, h23, 0x44));
-        _mm512_storeu_ps(d + 3 * d_row, _mm512_shuffle_ps(h01, h23, 0xee));
-    }
+    __m512 r = _mm512_castps128_ps512(_mm_loadu_ps(s));
+    r = _mm512_insertf32x4(r, _mm_loadu_ps(s + 4 * row), 1);
+    r = _mm512_insertf32x4(r, _mm_loadu_ps(s + 8 * row), 2);
+    return _mm512_insertf32x4(r, _mm_loadu_ps(s + 12 * row), 3);
 }
 #elif GCKPTI_ISA == 2
-#define GCKPTI_SIDE         8
 #define GCKPTI_TILE_ROWS    4
 #define GCKPTI_TILE_VECTORS 3
-    static GCKPTI_TARGET
-    void GCKPTI_V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
+GCKPTI_INLINED FLOATS V(quads)(const float *s, int64_t row)
 {
-    for (int q = 0; q < 8; q += 4, s += 4, d += 4 * d_row) {
-#define GCKPTI_PAIR(i)                                                                             \
-    _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(s + (i)*row)),                        \
-                         _mm_loadu_ps(s + ((i) + 4) * row), 1)
-        __m256 r0 = GCKPTI_PAIR(0), r1 = GCKPTI_PAIR(1), r2 = GCKPTI_PAIR(2), r3 = GCKPTI_PAIR(3);
-#undef GCKPTI_PAIR
-        __m256 l01 = _mm256_unpacklo_ps(r0, r1), h01 = _mm256_unpackhi_ps(r0, r1);
-        __m256 l23 = _mm256_unpacklo_ps(r2, r3), h23 = _mm256_unpackhi_ps(r2, r3);
-        _mm256_storeu_ps(d, _mm256_shuffle_ps(l01, l23, 0x44));
-        _mm256_storeu_ps(d + d_row, _mm256_shuffle_ps(l01, l23, 0xee));
-        _mm256_storeu_ps(d + 2 * d_row, _mm256_shuffle_ps(h01, h23, 0x44));
-        _mm256_storeu_ps(d + 3 * d_row, _mm256_shuffle_ps(h01, h23, 0xee));
-    }
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(s)), _mm_loadu_ps(s + 4 * row),
+                                1);
 }
-#else
-#define GCKPTI_SIDE 4
-#if GCKPTI_ISA == 1
+#elif GCKPTI_ISA == 1
 #define GCKPTI_TILE_ROWS    8
 #define GCKPTI_TILE_VECTORS 3
 #else
 #define GCKPTI_TILE_ROWS    4
 #define GCKPTI_TILE_VECTORS 2
 #endif
-static void GCKPTI_V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
+static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
 {
-    for (int i = 0; i < 4; i++)
-        for (int p = 0; p < 4; p++)
+#if GCKPTI_ISA >= 2
+    for (int q = 0; q < W; q += 4, s += 4, d += 4 * d_row) {
+        FLOATS r0 = V(quads)(s, row), r1 = V(quads)(s + row, row);
+        FLOATS r2 = V(quads)(s + 2 * row, row), r3 = V(quads)(s + 3 * row, row);
+        FLOATS l01 = GCKPTI_MM(unpacklo_ps)(r0, r1), h01 = GCKPTI_MM(unpackhi_ps)(r0, r1);
+        FLOATS l23 = GCKPTI_MM(unpacklo_ps)(r2, r3), h23 = GCKPTI_MM(unpackhi_ps)(r2, r3);
+        V(store)(d, GCKPTI_MM(shuffle_ps)(l01, l23, 0x44));
+        V(store)(d + d_row, GCKPTI_MM(shuffle_ps)(l01, l23, 0xee));
+        V(store)(d + 2 * d_row, GCKPTI_MM(shuffle_ps)(h01, h23, 0x44));
+        V(store)(d + 3 * d_row, GCKPTI_MM(shuffle_ps)(h01, h23, 0xee));
+    }
+#else
+    for (int i = 0; i < W; i++)
+        for (int p = 0; p < W; p++)
             d[p * d_row + i] = s[i * row + p];
-}
 #endif
+}
 
 /* ---- products (Goto & van de Geijn, "Anatomy of high-performance matrix multiplication", 2008)
  * ---- */
@@ -17548,43 +16340,42 @@ static void GCKPTI_V(transpose)(const float *s, int64_t row, float *d, int64_t d
     X(2, a + 2 * row) X(3, a + row3) X(4, a4) X(5, a4 + row) X(6, a4 + 2 * row) X(7, a4 + row3)
 
 /* Accumulators named one by one: gcc spills arrays of them. rows, vectors: constants. */
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(tile)(const gckpti_tile *t, int rows, int vectors)
+GCKPTI_INLINED void V(tile)(const gckpti_tile *t, int rows, int vectors)
 {
     const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
     const float *a = t->a, *a4 = a + (rows > 4 ? 4 * row : 0), *b = t->b, *from = t->from;
     float *c = t->c;
-#define GCKPTI_TILE_NAME(i, at) GCKPTI_FLOATS l##i = GCKPTI_V(zero)(), m##i = l##i, h##i = l##i;
+#define GCKPTI_TILE_NAME(i, at) FLOATS l##i = V(zero)(), m##i = l##i, h##i = l##i;
 #define GCKPTI_TILE_LOAD(i, at)                                                                    \
     if (rows > i) {                                                                                \
-        l##i = vectors > 1 ? GCKPTI_V(load)(from) : GCKPTI_V(load_n)(from, t->last);               \
+        l##i = vectors > 1 ? V(load)(from) : V(load_n)(from, t->last);                             \
         if (vectors > 1)                                                                           \
-            m##i = vectors > 2 ? GCKPTI_V(load)(from + GCKPTI_W)                                   \
-                               : GCKPTI_V(load_n)(from + GCKPTI_W, t->last);                       \
+            m##i = vectors > 2 ? V(load)(from + W) : V(load_n)(from + W, t->last);                 \
         if (vectors > 2)                                                                           \
-            h##i = GCKPTI_V(load_n)(from + 2 * GCKPTI_W, t->last);                                 \
+            h##i = V(load_n)(from + 2 * W, t->last);                                               \
         from += t->from_row;                                                                       \
     }
 #define GCKPTI_TILE_STEP(i, at)                                                                    \
     if (rows > i) {                                                                                \
-        GCKPTI_FLOATS x = GCKPTI_V(set1)(*(at));                                                   \
-        l##i = GCKPTI_V(fma)(x, b0, l##i);                                                         \
+        FLOATS x = V(set1)(*(at));                                                                 \
+        l##i = V(fma)(x, b0, l##i);                                                                \
         if (vectors > 1)                                                                           \
-            m##i = GCKPTI_V(fma)(x, b1, m##i);                                                     \
+            m##i = V(fma)(x, b1, m##i);                                                            \
         if (vectors > 2)                                                                           \
-            h##i = GCKPTI_V(fma)(x, b2, h##i);                                                     \
+            h##i = V(fma)(x, b2, h##i);                                                            \
     }
 #define GCKPTI_TILE_STORE(i, at)                                                                   \
     if (rows > i) {                                                                                \
         if (vectors > 1)                                                                           \
-            GCKPTI_V(store)(c, l##i);                                                              \
+            V(store)(c, l##i);                                                                     \
         else                                                                                       \
-            GCKPTI_V(store_n)(c, l##i, t->last);                                                   \
+            V(store_n)(c, l##i, t->last);                                                          \
         if (vectors > 2)                                                                           \
-            GCKPTI_V(store)(c + GCKPTI_W, m##i);                                                   \
+            V(store)(c + W, m##i);                                                                 \
         else if (vectors > 1)                                                                      \
-            GCKPTI_V(store_n)(c + GCKPTI_W, m##i, t->last);                                        \
+            V(store_n)(c + W, m##i, t->last);                                                      \
         if (vectors > 2)                                                                           \
-            GCKPTI_V(store_n)(c + 2 * GCKPTI_W, h##i, t->last);                                    \
+            V(store_n)(c + 2 * W, h##i, t->last);                                                  \
         c += t->c_row;                                                                             \
     }
     GCKPTI_TILE_EACH(GCKPTI_TILE_NAME)
@@ -17594,15 +16385,15 @@ GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(tile)(const gckpti_tile *t, int rows,
     if (rows == GCKPTI_TILE_ROWS) {
         const float *next = t->next;
         for (int i = 0; i < rows; i++, next += t->c_row) {
-            for (int j = 0; j < vectors * GCKPTI_W; j += 16)
+            for (int j = 0; j < vectors * W; j += 16)
                 __builtin_prefetch(next + j, 1, 3);
-            __builtin_prefetch(next + vectors * GCKPTI_W - 1, 1, 3);
+            __builtin_prefetch(next + vectors * W - 1, 1, 3);
         }
     }
     for (int64_t p = t->k; p > 0; p--) {
-        GCKPTI_FLOATS b0 = GCKPTI_V(load)(b);
-        GCKPTI_FLOATS b1 = vectors > 1 ? GCKPTI_V(load)(b + GCKPTI_W) : b0;
-        GCKPTI_FLOATS b2 = vectors > 2 ? GCKPTI_V(load)(b + 2 * GCKPTI_W) : b0;
+        FLOATS b0 = V(load)(b);
+        FLOATS b1 = vectors > 1 ? V(load)(b + W) : b0;
+        FLOATS b2 = vectors > 2 ? V(load)(b + 2 * W) : b0;
         GCKPTI_TILE_EACH(GCKPTI_TILE_STEP)
         a += step, a4 += step, b += b_step;
     }
@@ -17620,18 +16411,14 @@ GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(tile)(const gckpti_tile *t, int rows,
 #define GCKPTI_TILE_SIZES(X, v) X(1, v) X(2, v) X(3, v) X(4, v)
 #endif
 #define GCKPTI_TILE_BODY(r, v)                                                                     \
-    static GCKPTI_TARGET void GCKPTI_V(tile_##r##_##v)(const gckpti_tile *t)                       \
-    {                                                                                              \
-        GCKPTI_V(tile)(t, r, v);                                                                   \
-    }
-#define GCKPTI_TILE_NAME(r, v) GCKPTI_V(tile_##r##_##v),
+    static GCKPTI_TARGET void V(tile_##r##_##v)(const gckpti_tile *t) { V(tile)(t, r, v); }
+#define GCKPTI_TILE_NAME(r, v) V(tile_##r##_##v),
 GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 1)
 GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 2)
 #if GCKPTI_TILE_VECTORS == 3
 GCKPTI_TILE_SIZES(GCKPTI_TILE_BODY, 3)
 #endif
-static void (*const GCKPTI_V(tiles)[GCKPTI_TILE_VECTORS][GCKPTI_TILE_ROWS])(
-    const gckpti_tile *t) = {
+static void (*const V(tiles)[GCKPTI_TILE_VECTORS][GCKPTI_TILE_ROWS])(const gckpti_tile *t) = {
     { GCKPTI_TILE_SIZES(GCKPTI_TILE_NAME, 1) },
     { GCKPTI_TILE_SIZES(GCKPTI_TILE_NAME, 2) },
 #if GCKPTI_TILE_VECTORS == 3
@@ -17642,65 +16429,69 @@ static void (*const GCKPTI_V(tiles)[GCKPTI_TILE_VECTORS][GCKPTI_TILE_ROWS])(
 #undef GCKPTI_TILE_BODY
 #undef GCKPTI_TILE_NAME
 
-/* d[p * width + j] = b(p, j), p < k, j < width; 0 for j >= n > width - GCKPTI_W. Writes up to
- * GCKPTI_SIDE - 1 rows too many. */
-static GCKPTI_TARGET void GCKPTI_V(pack)(const float *b, int64_t step, int64_t col, int64_t n,
-                                         int64_t k, float *d, int64_t width)
+/* d[p * width + j] = b(p, j), p < k, j < width; 0 for j >= n > width - W. Writes up to
+ * W - 1 rows too many. */
+static GCKPTI_TARGET void V(pack)(const float *b, int64_t step, int64_t col, int64_t n, int64_t k,
+                                  float *d, int64_t width)
 {
-    if (step != 1)
-        for (const int64_t last = width - GCKPTI_W; k > 0; k--, b += step, d += width) {
-            for (int64_t j = 0; j < last; j += GCKPTI_W)
-                GCKPTI_V(store)(d + j, GCKPTI_V(load)(b + j));
-            GCKPTI_V(store)(d + last, GCKPTI_V(load_n)(b + last, n - last));
+    if (step != 1 && col != 1)
+        for (; k > 0; k--, b += step, d += width)
+            for (int64_t j = 0; j < width; j++)
+                d[j] = j < n ? b[j * col] : 0.0f;
+    else if (step != 1)
+        for (const int64_t last = width - W; k > 0; k--, b += step, d += width) {
+            for (int64_t j = 0; j < last; j += W)
+                V(store)(d + j, V(load)(b + j));
+            V(store)(d + last, V(load_n)(b + last, n - last));
         }
     else
-        for (int64_t j = 0; j < width; j += GCKPTI_SIDE)
-            for (int64_t p = 0; p < k; p += GCKPTI_SIDE) {
+        for (int64_t j = 0; j < width; j += W)
+            for (int64_t p = 0; p < k; p += W) {
                 const float *s = b + j * col + p;
                 int64_t row = col;
-                float edge[GCKPTI_SIDE * GCKPTI_SIDE];
-                if (n - j < GCKPTI_SIDE || k - p < GCKPTI_SIDE) {
-                    for (int64_t i = 0; i < GCKPTI_SIDE; i++) {
-                        GCKPTI_FLOATS x = GCKPTI_V(zero)();
+                float edge[W * W];
+                if (n - j < W || k - p < W) {
+                    for (int64_t i = 0; i < W; i++) {
+                        FLOATS x = V(zero)();
                         if (i < n - j)
-                            x = GCKPTI_V(load_n)(s + i * col, k - p);
-                        GCKPTI_V(store)(edge + i * GCKPTI_SIDE, x);
+                            x = V(load_n)(s + i * col, k - p);
+                        V(store)(edge + i * W, x);
                     }
-                    s = edge, row = GCKPTI_SIDE;
+                    s = edge, row = W;
                 }
-                GCKPTI_V(transpose)(s, row, d + p * width + j, width);
+                V(transpose)(s, row, d + p * width + j, width);
             }
 }
 
 /* Where panel q of n columns begins: each has GCKPTI_TILE_VECTORS vectors and the last what is
  * left, but where that is 1 it gets one of the panel before, lest its chains be too few. */
-GCKPTI_INLINED int64_t GCKPTI_V(panel)(int64_t n, int64_t q)
+GCKPTI_INLINED int64_t V(panel)(int64_t n, int64_t q)
 {
-    const int64_t vectors = (n + GCKPTI_W - 1) / GCKPTI_W, at = q * GCKPTI_TILE_VECTORS;
-    return GCKPTI_W * (at >= vectors                                            ? vectors
-                       : GCKPTI_TILE_VECTORS > 2 && at > 0 && at == vectors - 1 ? at - 1
-                                                                                : at);
+    const int64_t vectors = (n + W - 1) / W, at = q * GCKPTI_TILE_VECTORS;
+    return W * (at >= vectors                                            ? vectors
+                : GCKPTI_TILE_VECTORS > 2 && at > 0 && at == vectors - 1 ? at - 1
+                                                                         : at);
 }
 
 /* Packs columns from panel `first` on, links 0..k-1, of b: panel q at d + panel(n, q) * deep. Where
  * its rows lie side by side it takes 8 at a time: few pages, and runs long enough to be
  * foreseen. */
-static GCKPTI_TARGET void GCKPTI_V(pack_panels)(const gckpti_product *t, const float *b, int64_t n,
-                                                int64_t k, int64_t first, float *d, int64_t deep)
+static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b, int64_t n,
+                                         int64_t k, int64_t first, float *d, int64_t deep)
 {
     const int64_t some = t->b_col == 1 ? 8 : deep;
     for (int64_t p = 0; p < k; p += some)
-        for (int64_t q = first, j, width; j = GCKPTI_V(panel)(n, q), j < n; q++) {
-            width = GCKPTI_V(panel)(n, q + 1) - j;
-            GCKPTI_V(pack)
+        for (int64_t q = first, j, width; j = V(panel)(n, q), j < n; q++) {
+            width = V(panel)(n, q + 1) - j;
+            V(pack)
             (b + p * t->b_step + j * t->b_col, t->b_step, t->b_col, gckpti_part(n - j, width),
              gckpti_part(k - p, some), d + j * deep + p * width, width);
         }
 }
 
 /* n <= GCKPTI_STRIP rows of a that lie side by side: tile i / GCKPTI_TILE_ROWS at d + i * deep. */
-static GCKPTI_TARGET void GCKPTI_V(pack_strip)(const float *a, int64_t step, int64_t n, int64_t k,
-                                               float *d, int64_t deep)
+static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n, int64_t k,
+                                        float *d, int64_t deep)
 {
     for (int64_t p = 0; p < k; p++, a += step, d += GCKPTI_TILE_ROWS)
         if (n == GCKPTI_STRIP)
@@ -17717,8 +16508,8 @@ static GCKPTI_TARGET void GCKPTI_V(pack_strip)(const float *a, int64_t step, int
  * and of rows some KB apart few stay in the cache: then b is packed, unless there are few rows to
  * use it, and a whose rows lie side by side. Blocks are as wide as one panel where k is small: it
  * then stays in L1. */
-static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64_t i0, int64_t i1,
-                                                  int64_t j0, int64_t j1, float *pack, int64_t room)
+static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, int64_t i1,
+                                           int64_t j0, int64_t j1, float *pack, int64_t room)
 {
     enum { MANY = 2048 }; /* rows of a that each product finds in memory, not in a cache */
     const int64_t deepest = gckpti_part(t->a_step == 1 ? GCKPTI_KC : GCKPTI_KC_ACROSS,
@@ -17728,10 +16519,10 @@ static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64
     const int64_t wide =
         gckpti_part(t->a_step == 1 && t->k <= GCKPTI_KC_ACROSS ? GCKPTI_PANEL : GCKPTI_NC,
                     (room / deep - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
-    const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * GCKPTI_W;
+    const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * W;
     const int64_t few = t->b_step % 512 ? 128 : 16;
-    const int in_place = t->b_col == 1 && (GCKPTI_W >= 16 || i1 - i0 <= few);
-    const int strips = GCKPTI_W < 16 && t->a_step != 1 && i1 - i0 > GCKPTI_STRIP;
+    const int in_place = t->b_col == 1 && (W >= 16 || i1 - i0 <= few);
+    const int strips = W < 16 && t->a_step != 1 && t->a_row == 1 && i1 - i0 > GCKPTI_STRIP;
     float *const panels = pack + GCKPTI_STRIP * deep;
     int64_t p = 0, j = j0, next_p, next_j;
     do {
@@ -17742,7 +16533,7 @@ static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64
         gckpti_fetch ahead = { NULL, 0, 0, 0, 0, 0 }, below = { NULL, t->a_step, 0, 1, 0, 0 };
         next_j = j + n < j1 ? j + n : j0;
         next_p = j + n < j1 ? p : p + deep;
-        if (next_p < t->k) {
+        if (next_p < t->k && (t->b_col == 1 || t->b_step == 1)) {
             int64_t next_n = gckpti_part(j1 - next_j, wide),
                     next_k = gckpti_part(t->k - next_p, deep);
             ahead.x = t->b + next_p * t->b_step + next_j * t->b_col;
@@ -17752,8 +16543,8 @@ static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64
             ahead.pace =
                 1 + ahead.rows * ((ahead.width + 15) / 16) / ((i1 - i0 + high - 1) / high * count);
         }
-        if (!in_place || n % GCKPTI_W)
-            GCKPTI_V(pack_panels)(t, b, n, k, in_place ? count - 1 : 0, panels, deep);
+        if (!in_place || n % W)
+            V(pack_panels)(t, b, n, k, in_place ? count - 1 : 0, panels, deep);
         for (int64_t i = i0, rows; i < i1; i += rows) {
             float *c = t->c + i * t->c_row + j;
             rows = gckpti_part(i1 - i, high);
@@ -17769,15 +16560,14 @@ static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64
             }
             if (strips) {
                 if ((i - i0) % GCKPTI_STRIP == 0)
-                    GCKPTI_V(pack_strip)
-                (u.a, t->a_step, gckpti_part(i1 - i, GCKPTI_STRIP), k, pack, deep);
+                    V(pack_strip)(u.a, t->a_step, gckpti_part(i1 - i, GCKPTI_STRIP), k, pack, deep);
                 u.a = pack + (i - i0) % GCKPTI_STRIP * deep, u.a_row = 1, u.a_step = high;
             }
             for (int64_t q = 0; q < count; q++) {
-                int64_t at = GCKPTI_V(panel)(n, q), width = GCKPTI_V(panel)(n, q + 1) - at;
-                u.last = gckpti_part(n - at - width + GCKPTI_W, GCKPTI_W);
+                int64_t at = V(panel)(n, q), width = V(panel)(n, q + 1) - at;
+                u.last = gckpti_part(n - at - width + W, W);
                 u.b = panels + at * deep, u.b_step = width;
-                if (in_place && u.last == GCKPTI_W)
+                if (in_place && u.last == W)
                     u.b = b + at, u.b_step = t->b_step;
                 u.c = c + at;
                 u.from = u.c, u.from_row = t->c_row;
@@ -17792,7 +16582,7 @@ static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64
                     u.next = c + rows * t->c_row;
                 gckpti_fetch_some(&ahead);
                 gckpti_fetch_some(&below);
-                GCKPTI_V(tiles)[width / GCKPTI_W - 1][rows - 1](&u);
+                V(tiles)[width / W - 1][rows - 1](&u);
             }
         }
         p = next_p, j = next_j;
@@ -17800,370 +16590,384 @@ static GCKPTI_TARGET void GCKPTI_V(product_piece)(const gckpti_product *t, int64
 }
 
 /* ---- exp, tanh, erf and the row reductions of numerics, operation by operation ---- */
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(poly)(const float *c, int n, GCKPTI_FLOATS x)
+GCKPTI_INLINED FLOATS V(poly)(const float *c, int n, FLOATS x)
 {
-    GCKPTI_FLOATS p = GCKPTI_V(set1)(c[n - 1]);
+    FLOATS p = V(set1)(c[n - 1]);
     for (int i = n - 2; i >= 0; i--)
-        p = GCKPTI_V(fma)(p, x, GCKPTI_V(set1)(c[i]));
+        p = V(fma)(p, x, V(set1)(c[i]));
     return p;
 }
 
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(exp_reduce)(GCKPTI_FLOATS x, GCKPTI_FLOATS *r,
-                                                                GCKPTI_INTS *n)
+GCKPTI_INLINED FLOATS V(exp_reduce)(FLOATS x, FLOATS *r, INTS *n)
 {
-    const GCKPTI_FLOATS round = GCKPTI_V(set1)(GCKPTI_ROUND);
-    GCKPTI_FLOATS t = GCKPTI_V(fma)(x, GCKPTI_V(set1)(GCKPTI_LOG2E), round);
-    GCKPTI_FLOATS k = GCKPTI_V(sub)(t, round);
-    *n = GCKPTI_V(minus)(GCKPTI_V(bits)(t), GCKPTI_V(bits)(round));
-    *r = GCKPTI_V(fma)(k, GCKPTI_V(set1)(-GCKPTI_LN2_HI), x);
-    *r = GCKPTI_V(fma)(k, GCKPTI_V(set1)(-GCKPTI_LN2_LO), *r);
-    return GCKPTI_V(fma)(GCKPTI_V(poly)(gckpti_exp_c, 5, *r), *r, GCKPTI_V(set1)(1.0f));
+    const FLOATS round = V(set1)(GCKPTI_ROUND);
+    FLOATS t = V(fma)(x, V(set1)(GCKPTI_LOG2E), round);
+    FLOATS k = t - round;
+    *n = V(bits)(t) - V(bits)(round);
+    *r = V(fma)(k, V(set1)(-GCKPTI_LN2_HI), x);
+    *r = V(fma)(k, V(set1)(-GCKPTI_LN2_LO), *r);
+    return V(fma)(V(poly)(gckpti_exp_c, 5, *r), *r, V(set1)(1.0f));
 }
 
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(exp)(GCKPTI_FLOATS x)
+GCKPTI_INLINED FLOATS V(exp)(FLOATS x)
 {
-    GCKPTI_FLOATS r, p, s;
-    GCKPTI_INTS n, half;
-    x = GCKPTI_V(max)(GCKPTI_V(set1)(GCKPTI_EXP_MIN), x);
-    x = GCKPTI_V(min)(GCKPTI_V(set1)(GCKPTI_EXP_MAX), x);
-    p = GCKPTI_V(exp_reduce)(x, &r, &n);
-    n = GCKPTI_V(plus)(n, 254);
-    half = GCKPTI_V(half)(n);
-    s = GCKPTI_V(exponent)(half);
-    p = GCKPTI_V(fma)(GCKPTI_V(mul)(r, s), p, s);
-    return GCKPTI_V(fma)(p, GCKPTI_V(exponent)(GCKPTI_V(minus)(n, half)), GCKPTI_V(zero)());
+    FLOATS r, p, s;
+    INTS n, half;
+    x = V(max)(V(set1)(GCKPTI_EXP_MIN), x);
+    x = V(min)(V(set1)(GCKPTI_EXP_MAX), x);
+    p = V(exp_reduce)(x, &r, &n);
+    n = n + 254;
+    half = n >> 1;
+    s = V(exponent)(half);
+    p = V(fma)(r * s, p, s);
+    return V(fma)(p, V(exponent)(n - half), V(zero)());
 }
 
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(tanh)(GCKPTI_FLOATS x)
+GCKPTI_INLINED FLOATS V(tanh)(FLOATS x)
 {
-    const GCKPTI_FLOATS one = GCKPTI_V(set1)(1.0f), two = GCKPTI_V(set1)(2.0f);
-    GCKPTI_FLOATS sign = GCKPTI_V(both)(x, GCKPTI_V(set1)(-0.0f)), a = GCKPTI_V(differ)(x, sign);
-    GCKPTI_FLOATS z = GCKPTI_V(mul)(a, a), p = GCKPTI_V(poly)(gckpti_tanh_c, 7, z), r, s;
-    GCKPTI_FLOATS small = GCKPTI_V(fma)(GCKPTI_V(mul)(a, z), p, a);
-    GCKPTI_INTS n;
-    r = GCKPTI_V(min)(GCKPTI_V(set1)(GCKPTI_TANH_MAX), GCKPTI_V(add)(a, a));
-    p = GCKPTI_V(exp_reduce)(r, &r, &n);
-    s = GCKPTI_V(exponent)(GCKPTI_V(plus)(n, 127));
-    p = GCKPTI_V(fma)(GCKPTI_V(mul)(r, s), p, GCKPTI_V(add)(s, one));
-    p = GCKPTI_V(sub)(one, GCKPTI_V(div)(two, p));
-    p = GCKPTI_V(less)(a, GCKPTI_V(set1)(GCKPTI_TANH_SPLIT), small, p);
-    return GCKPTI_V(either)(p, sign);
+    const FLOATS one = V(set1)(1.0f), two = V(set1)(2.0f);
+    FLOATS sign = V(both)(x, V(set1)(-0.0f)), a = V(differ)(x, sign);
+    FLOATS z = a * a, p = V(poly)(gckpti_tanh_c, 7, z), r, s;
+    FLOATS small = V(fma)(a * z, p, a);
+    INTS n;
+    r = V(min)(V(set1)(GCKPTI_TANH_MAX), a + a);
+    p = V(exp_reduce)(r, &r, &n);
+    s = V(exponent)(n + 127);
+    p = V(fma)(r * s, p, s + one);
+    p = one - two / p;
+    p = V(less)(a, V(set1)(GCKPTI_TANH_SPLIT), small, p);
+    return V(either)(p, sign);
 }
 
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(erf)(GCKPTI_FLOATS x)
+GCKPTI_INLINED FLOATS V(erf)(FLOATS x)
 {
-    const GCKPTI_FLOATS one = GCKPTI_V(set1)(1.0f);
-    GCKPTI_FLOATS sign = GCKPTI_V(both)(x, GCKPTI_V(set1)(-0.0f)), a = GCKPTI_V(differ)(x, sign);
-    GCKPTI_FLOATS p = GCKPTI_V(poly)(gckpti_erf_c, 7, GCKPTI_V(mul)(a, a)), b, r, s;
-    GCKPTI_FLOATS small = GCKPTI_V(fma)(a, p, a);
-    GCKPTI_INTS n;
-    b = GCKPTI_V(min)(GCKPTI_V(set1)(GCKPTI_ERF_MAX), a);
-    p = GCKPTI_V(poly)(gckpti_erfc_c, 7, b);
-    b = GCKPTI_V(differ)(b, GCKPTI_V(set1)(-0.0f));
-    p = GCKPTI_V(exp_reduce)(GCKPTI_V(fma)(p, b, GCKPTI_V(zero)()), &r, &n);
-    s = GCKPTI_V(exponent)(GCKPTI_V(plus)(n, 127));
-    p = GCKPTI_V(fnma)(GCKPTI_V(mul)(r, s), p, GCKPTI_V(sub)(one, s));
-    return GCKPTI_V(either)(GCKPTI_V(less)(a, GCKPTI_V(set1)(GCKPTI_ERF_SPLIT), small, p), sign);
+    const FLOATS one = V(set1)(1.0f);
+    FLOATS sign = V(both)(x, V(set1)(-0.0f)), a = V(differ)(x, sign);
+    FLOATS p = V(poly)(gckpti_erf_c, 7, a * a), b, r, s;
+    FLOATS small = V(fma)(a, p, a);
+    INTS n;
+    b = V(min)(V(set1)(GCKPTI_ERF_MAX), a);
+    p = V(poly)(gckpti_erfc_c, 7, b);
+    b = V(differ)(b, V(set1)(-0.0f));
+    p = V(exp_reduce)(V(fma)(p, b, V(zero)()), &r, &n);
+    s = V(exponent)(n + 127);
+    p = V(fnma)(r * s, p, one - s);
+    return V(either)(V(less)(a, V(set1)(GCKPTI_ERF_SPLIT), small, p), sign);
 }
 
 /* Of finite x >= 1. */
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(log)(GCKPTI_FLOATS x)
+GCKPTI_INLINED FLOATS V(log)(FLOATS x)
 {
-    const GCKPTI_INTS u = GCKPTI_V(plus)(GCKPTI_V(bits)(x), 0x00555555);
-    GCKPTI_FLOATS n = GCKPTI_V(floats)(GCKPTI_V(plus)(GCKPTI_V(biased)(u), 0x4b000000)), f, f2, p;
-    GCKPTI_FLOATS high, low;
-    n = GCKPTI_V(sub)(n, GCKPTI_V(set1)(8388608.0f + 127.0f)); /* the bits above were 2^23 + n */
-    f = GCKPTI_V(floats)(GCKPTI_V(plus)(GCKPTI_V(and_ints)(u, 0x007fffff), 0x3f2aaaab));
-    f = GCKPTI_V(sub)(f, GCKPTI_V(set1)(1.0f)), f2 = GCKPTI_V(mul)(f, f);
-    p = GCKPTI_V(poly)(gckpti_log_c, 9, f);
-    high = GCKPTI_V(fma)(n, GCKPTI_V(set1)(0.693359375f), f);
-    low = GCKPTI_V(sub)(high, GCKPTI_V(mul)(n, GCKPTI_V(set1)(0.693359375f)));
-    low = GCKPTI_V(sub)(f, low);
-    low = GCKPTI_V(fma)(GCKPTI_V(set1)(-0.5f), f2,
-                        GCKPTI_V(fma)(n, GCKPTI_V(set1)(-2.12194440e-4f), low));
-    return GCKPTI_V(add)(high, GCKPTI_V(fma)(GCKPTI_V(mul)(f, f2), p, low));
+    const INTS u = V(bits)(x) + 0x00555555;
+    FLOATS n = V(floats)((u >> 23) + 0x4b000000), f, f2, p;
+    FLOATS high, low;
+    n = n - V(set1)(8388608.0f + 127.0f); /* the bits above were 2^23 + n */
+    f = V(floats)((u & 0x007fffff) + 0x3f2aaaab);
+    f = f - V(set1)(1.0f), f2 = f * f;
+    p = V(poly)(gckpti_log_c, 9, f);
+    high = V(fma)(n, V(set1)(0.693359375f), f);
+    low = high - n * V(set1)(0.693359375f);
+    low = f - low;
+    low = V(fma)(V(set1)(-0.5f), f2, V(fma)(n, V(set1)(-2.12194440e-4f), low));
+    return high + V(fma)(f * f2, p, low);
 }
 
-/* A row's 32 lanes are 32 / GCKPTI_W vectors with names: arrays of them would live in memory. */
-#if GCKPTI_W == 16
+/* A row's 32 lanes are 32 / W vectors with names: arrays of them would live in memory. */
+#if W == 16
 #define GCKPTI_EACH_LANE(X) X(0) X(1)
-#define GCKPTI_LANES(op)    GCKPTI_V(op)(lane1, lane0)
-#elif GCKPTI_W == 8
+#define GCKPTI_LANES(op)    V(op)(lane1, lane0)
+#elif W == 8
 #define GCKPTI_EACH_LANE(X) X(0) X(1) X(2) X(3)
-#define GCKPTI_LANES(op)    GCKPTI_V(op)(GCKPTI_V(op)(lane3, lane1), GCKPTI_V(op)(lane2, lane0))
+#define GCKPTI_LANES(op)    V(op)(V(op)(lane3, lane1), V(op)(lane2, lane0))
 #else
 #define GCKPTI_EACH_LANE(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 #define GCKPTI_LANES(op)                                                                           \
-    GCKPTI_V(op)                                                                                   \
-    (GCKPTI_V(op)(GCKPTI_V(op)(lane7, lane3), GCKPTI_V(op)(lane5, lane1)),                         \
-     GCKPTI_V(op)(GCKPTI_V(op)(lane6, lane2), GCKPTI_V(op)(lane4, lane0)))
+    V(op)                                                                                          \
+    (V(op)(V(op)(lane7, lane3), V(op)(lane5, lane1)),                                              \
+     V(op)(V(op)(lane6, lane2), V(op)(lane4, lane0)))
 #endif
 
-/* What a row's elements at..at+GCKPTI_W-1, of which `left` exist, add to their lanes. */
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(term)(const gckpti_row *row, int64_t at,
-                                                          int64_t left, GCKPTI_FLOATS sum)
+/* What a row's elements at..at+W-1, of which `left` exist, add to their lanes. */
+GCKPTI_INLINED FLOATS V(term)(const gckpti_row *row, int64_t at, int64_t left, FLOATS sum)
 {
-    GCKPTI_FLOATS x = GCKPTI_V(load_n)(row->x + at, left), y;
+    FLOATS x = V(load_n)(row->x + at, left), y;
     if (row->kind == GCKPTI_SUM)
-        return GCKPTI_V(add)(GCKPTI_V(sub)(x, GCKPTI_V(set1)(row->first)), sum);
+        return x - V(set1)(row->first) + sum;
     if (row->kind == GCKPTI_PRODUCTS)
-        return GCKPTI_V(add)(
-            GCKPTI_V(fma)(x, GCKPTI_V(load_n)(row->y + at, left), GCKPTI_V(zero)()), sum);
+        return V(fma)(x, V(load_n)(row->y + at, left), V(zero)()) + sum;
     if (row->kind == GCKPTI_TOP)
-        return GCKPTI_V(max)(x, sum);
+        return V(max)(x, sum);
     if (row->kind == GCKPTI_DOT)
-        return GCKPTI_V(fma)(x, GCKPTI_V(load_n)(row->y + at, left), sum);
+        return V(fma)(x, V(load_n)(row->y + at, left), sum);
     if (row->kind == GCKPTI_EXP) {
-        x = GCKPTI_V(exp)(GCKPTI_V(sub)(x, GCKPTI_V(set1)(row->mean)));
+        x = V(exp)(x - V(set1)(row->mean));
         if (row->out)
-            GCKPTI_V(store_n)(row->out + at, x, left);
-        return GCKPTI_V(add)(sum, x);
+            V(store_n)(row->out + at, x, left);
+        return sum + x;
     }
-    x = GCKPTI_V(sub)(GCKPTI_V(sub)(x, GCKPTI_V(set1)(row->first)), GCKPTI_V(set1)(row->mean));
+    x = x - V(set1)(row->first) - V(set1)(row->mean);
     if (row->kind == GCKPTI_SQUARES)
-        return GCKPTI_V(fma)(x, x, sum);
-    x = GCKPTI_V(mul)(x, GCKPTI_V(set1)(row->rstd));
-    y = GCKPTI_V(load_n)(row->y + at, left);
+        return V(fma)(x, x, sum);
+    x = x * V(set1)(row->rstd);
+    y = V(load_n)(row->y + at, left);
     if (row->z)
-        y = GCKPTI_V(fma)(y, GCKPTI_V(load_n)(row->z + at, left), GCKPTI_V(zero)());
-    return GCKPTI_V(fma)(y, x, sum);
+        y = V(fma)(y, V(load_n)(row->z + at, left), V(zero)());
+    return V(fma)(y, x, sum);
 }
 
-GCKPTI_INLINED GCKPTI_TARGET float GCKPTI_V(reduce)(const gckpti_row *row, int64_t n)
+GCKPTI_INLINED float V(reduce)(const gckpti_row *row, int64_t n)
 {
-#define GCKPTI_LANE_START(i) GCKPTI_FLOATS lane##i = start;
-#define GCKPTI_LANE_TERM(i)  lane##i = GCKPTI_V(term)(row, at + GCKPTI_W * (i), GCKPTI_W, lane##i);
+#define GCKPTI_LANE_START(i) FLOATS lane##i = start;
+#define GCKPTI_LANE_TERM(i)  lane##i = V(term)(row, at + W * (i), W, lane##i);
 #define GCKPTI_LANE_REST(i)                                                                        \
     if (at < n)                                                                                    \
-        lane##i = GCKPTI_V(upto)(n - at, GCKPTI_V(term)(row, at, n - at, lane##i), lane##i);       \
-    at += GCKPTI_W;
-    const GCKPTI_FLOATS start = GCKPTI_V(set1)(row->kind == GCKPTI_TOP ? -GCKPTI_INFINITY : 0.0f);
+        lane##i = V(upto)(n - at, V(term)(row, at, n - at, lane##i), lane##i);                     \
+    at += W;
+    const FLOATS start = V(set1)(row->kind == GCKPTI_TOP ? -GCKPTI_INFINITY : 0.0f);
     int64_t at = 0;
     GCKPTI_EACH_LANE(GCKPTI_LANE_START)
     for (; at + 32 <= n; at += 32) {
         GCKPTI_EACH_LANE(GCKPTI_LANE_TERM)
     }
     GCKPTI_EACH_LANE(GCKPTI_LANE_REST)
-    return row->kind == GCKPTI_TOP ? GCKPTI_V(fold_max)(GCKPTI_LANES(max))
-                                   : GCKPTI_V(fold_sum)(GCKPTI_LANES(add));
+    return row->kind == GCKPTI_TOP ? V(fold_max)(GCKPTI_LANES(max))
+                                   : V(fold_sum)(GCKPTI_LANES(add));
 #undef GCKPTI_LANE_START
 #undef GCKPTI_LANE_TERM
 #undef GCKPTI_LANE_REST
 }
 
 /* gckpti_dot, gckpti_sum, gckpti_max */
-static GCKPTI_TARGET float GCKPTI_V(dot)(const float *x, const float *y, int64_t n)
+static GCKPTI_TARGET float V(dot)(const float *x, const float *y, int64_t n)
 {
     const gckpti_row row = { GCKPTI_DOT, x, y, NULL, NULL, 0.0f, 0.0f, 0.0f };
-    return GCKPTI_V(reduce)(&row, n);
+    return V(reduce)(&row, n);
 }
 
-static GCKPTI_TARGET float GCKPTI_V(sum)(const float *x, int64_t n)
+static GCKPTI_TARGET float V(sum)(const float *x, int64_t n)
 {
     const gckpti_row row = { GCKPTI_SUM, x, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
-    return GCKPTI_V(reduce)(&row, n);
+    return V(reduce)(&row, n);
 }
 
-static GCKPTI_TARGET float GCKPTI_V(top)(const float *x, int64_t n)
+static GCKPTI_TARGET float V(top)(const float *x, int64_t n)
 {
     const gckpti_row row = { GCKPTI_TOP, x, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
-    return GCKPTI_V(reduce)(&row, n);
+    return V(reduce)(&row, n);
 }
 
 /* gckpti_online: p[j] = exp(x[j] - max), p may be x or NULL. */
-static GCKPTI_TARGET float GCKPTI_V(online)(const float *x, float *p, int64_t n, int first,
-                                            float *max, float *sum)
+static GCKPTI_TARGET float V(online)(const float *x, float *p, int64_t n, int first, float *max,
+                                     float *sum)
 {
     gckpti_row row = { GCKPTI_EXP, x, NULL, NULL, p, 0.0f, 0.0f, 0.0f };
     float factor = 0.0f, added;
-    float top = GCKPTI_V(top)(x, n);
+    float top = V(top)(x, n);
     top = first || top > *max ? top : *max;
     row.mean = gckpti_shift(top);
     if (!first)
         factor = gckpti_exp(*max - row.mean);
-    added = GCKPTI_V(reduce)(&row, n);
+    added = V(reduce)(&row, n);
     *sum = first ? added : gckpti_fma(*sum, factor, added);
     *max = top;
     return factor;
 }
 
 /* gckpti_put_product and gckpti_link */
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(put)(float *d, GCKPTI_FLOATS a, GCKPTI_FLOATS b,
-                                                int accumulate, int64_t n)
+GCKPTI_INLINED void V(put)(float *d, FLOATS a, FLOATS b, int accumulate, int64_t n)
 {
-    a = accumulate ? GCKPTI_V(fma)(a, b, GCKPTI_V(load_n)(d, n)) : GCKPTI_V(mul)(a, b);
-    GCKPTI_V(store_n)(d, a, n);
+    if (accumulate)
+        a = V(fma)(a, b, V(load_n)(d, n));
+    else
+        a = a * b;
+    V(store_n)(d, a, n);
 }
 
-static GCKPTI_TARGET void GCKPTI_V(divide)(float *x, float by, int64_t n)
+static GCKPTI_TARGET void V(divide)(float *x, float by, int64_t n)
 {
-    for (int64_t i = 0; i < n; i += GCKPTI_W)
-        GCKPTI_V(store_n)
-    (x + i, GCKPTI_V(div)(GCKPTI_V(load_n)(x + i, n - i), GCKPTI_V(set1)(by)), n - i);
+    for (int64_t i = 0; i < n; i += W)
+        V(store_n)(x + i, V(load_n)(x + i, n - i) / V(set1)(by), n - i);
 }
 
-static GCKPTI_TARGET float GCKPTI_V(square_sum)(const float *x, int64_t n)
+static GCKPTI_TARGET void V(add_to)(float *to, const float *from, int64_t n)
 {
-    return GCKPTI_V(dot)(x, x, n);
+    for (int64_t i = 0; i < n; i += W)
+        V(store_n)(to + i, V(load_n)(to + i, n - i) + V(load_n)(from + i, n - i), n - i);
 }
 
-static GCKPTI_TARGET void GCKPTI_V(adamw)(float *w, const float *g, float *m, float *v, int64_t n,
-                                          const gckpti_adamw *a)
+static GCKPTI_TARGET float V(square_sum)(const float *x, int64_t n) { return V(dot)(x, x, n); }
+
+static GCKPTI_TARGET void V(adamw)(float *w, const float *g, float *m, float *v, int64_t n,
+                                   const gckpti_adamw *a)
 {
-    for (int64_t i = 0; i < n; i += GCKPTI_W) {
+    for (int64_t i = 0; i < n; i += W) {
         int64_t left = n - i;
-        GCKPTI_FLOATS d = GCKPTI_V(mul)(GCKPTI_V(load_n)(g + i, left), GCKPTI_V(set1)(a->scale));
-        GCKPTI_FLOATS w1 = GCKPTI_V(load_n)(w + i, left);
-        GCKPTI_FLOATS m1 = GCKPTI_V(mul)(GCKPTI_V(set1)(a->rest1), d);
-        GCKPTI_FLOATS v1 = GCKPTI_V(mul)(GCKPTI_V(set1)(a->rest2), GCKPTI_V(mul)(d, d));
-        m1 = GCKPTI_V(fma)(GCKPTI_V(set1)(a->beta1), GCKPTI_V(load_n)(m + i, left), m1);
-        v1 = GCKPTI_V(fma)(GCKPTI_V(set1)(a->beta2), GCKPTI_V(load_n)(v + i, left), v1);
-        d = GCKPTI_V(sqrt)(GCKPTI_V(mul)(v1, GCKPTI_V(set1)(a->correct2)));
-        d = GCKPTI_V(div)(m1, GCKPTI_V(add)(d, GCKPTI_V(set1)(a->eps)));
-        w1 = GCKPTI_V(fnma)(GCKPTI_V(set1)(a->decay), w1, w1);
-        GCKPTI_V(store_n)(m + i, m1, left);
-        GCKPTI_V(store_n)(v + i, v1, left);
-        GCKPTI_V(store_n)(w + i, GCKPTI_V(fnma)(GCKPTI_V(set1)(a->rate), d, w1), left);
+        FLOATS d = V(load_n)(g + i, left) * V(set1)(a->scale);
+        FLOATS w1 = V(load_n)(w + i, left);
+        FLOATS m1 = V(set1)(a->rest1) * d;
+        FLOATS v1 = V(set1)(a->rest2) * (d * d);
+        m1 = V(fma)(V(set1)(a->beta1), V(load_n)(m + i, left), m1);
+        v1 = V(fma)(V(set1)(a->beta2), V(load_n)(v + i, left), v1);
+        d = V(sqrt)(v1 * V(set1)(a->correct2));
+        d = m1 / (d + V(set1)(a->eps));
+        w1 = V(fnma)(V(set1)(a->decay), w1, w1);
+        V(store_n)(m + i, m1, left);
+        V(store_n)(v + i, v1, left);
+        V(store_n)(w + i, V(fnma)(V(set1)(a->rate), d, w1), left);
     }
 }
 
 /* ---- elementwise ops ---- */
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(gelu_tanh)(GCKPTI_FLOATS x)
+GCKPTI_INLINED FLOATS V(gelu_tanh)(FLOATS x)
 {
-    GCKPTI_FLOATS u = GCKPTI_V(fma)(GCKPTI_V(mul)(x, x), GCKPTI_V(set1)(GCKPTI_GELU_C3),
-                                    GCKPTI_V(set1)(GCKPTI_GELU_C1));
-    return GCKPTI_V(tanh)(GCKPTI_V(mul)(x, u));
+    FLOATS u = V(fma)(x * x, V(set1)(GCKPTI_GELU_C3), V(set1)(GCKPTI_GELU_C1));
+    return V(tanh)(x * u);
 }
 
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(one_and_exp)(GCKPTI_FLOATS x)
+GCKPTI_INLINED FLOATS V(one_and_exp)(FLOATS x)
 {
-    x = GCKPTI_V(exp)(GCKPTI_V(differ)(x, GCKPTI_V(set1)(-0.0f)));
-    return GCKPTI_V(add)(GCKPTI_V(set1)(1.0f), x);
+    x = V(exp)(V(differ)(x, V(set1)(-0.0f)));
+    return V(set1)(1.0f) + x;
 }
 
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(curve)(int kind, GCKPTI_FLOATS x)
+/* The value of an elementwise op; of curves y is not used. */
+GCKPTI_INLINED FLOATS V(value)(int kind, FLOATS x, FLOATS y)
 {
-    const GCKPTI_FLOATS zero = GCKPTI_V(zero)(), one = GCKPTI_V(set1)(1.0f);
-    GCKPTI_FLOATS half = GCKPTI_V(mul)(GCKPTI_V(set1)(0.5f), x);
+    const FLOATS zero = V(zero)(), one = V(set1)(1.0f), half = V(set1)(0.5f) * x;
+    if (kind == GCKPTI_ADD)
+        return x + y;
+    if (kind == GCKPTI_SUB)
+        return x - y;
+    if (kind == GCKPTI_MUL)
+        return x * y;
     if (kind == GCKPTI_RELU)
-        return GCKPTI_V(less)(x, zero, zero, x);
+        return V(less)(x, zero, zero, x);
     if (kind == GCKPTI_GELU)
-        return GCKPTI_V(fma)(half, GCKPTI_V(gelu_tanh)(x), half);
+        return V(fma)(half, V(gelu_tanh)(x), half);
     if (kind == GCKPTI_GELU_ERF)
-        return GCKPTI_V(fma)(half, GCKPTI_V(erf)(GCKPTI_V(mul)(GCKPTI_V(set1)(0.707106781f), x)),
-                             half);
+        return V(fma)(half, V(erf)(V(set1)(0.707106781f) * x), half);
     if (kind == GCKPTI_TANH)
-        return GCKPTI_V(tanh)(x);
-    return GCKPTI_V(div)(kind == GCKPTI_SILU ? x : one, GCKPTI_V(one_and_exp)(x));
+        return V(tanh)(x);
+    return (kind == GCKPTI_SILU ? x : one) / V(one_and_exp)(x);
 }
 
-/* relu: 1 or 0; it is not multiplied. tanh and sigmoid take their slope at the result. */
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(slope)(int kind, GCKPTI_FLOATS x)
+/* By this the gradient is multiplied (relu: it is taken or left). tanh and sigmoid take their slope
+ * at the result; mul's is the other input. */
+GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x)
 {
-    const GCKPTI_FLOATS one = GCKPTI_V(set1)(1.0f), half = GCKPTI_V(set1)(0.5f);
-    GCKPTI_FLOATS t, u;
+    const FLOATS one = V(set1)(1.0f), half = V(set1)(0.5f);
+    FLOATS t, u;
+    if (kind == GCKPTI_MUL)
+        return x;
     if (kind == GCKPTI_TANH)
-        return GCKPTI_V(fnma)(x, x, one);
+        return V(fnma)(x, x, one);
     if (kind == GCKPTI_SIGMOID)
-        return GCKPTI_V(fnma)(x, x, x);
+        return V(fnma)(x, x, x);
     if (kind == GCKPTI_SILU) {
-        t = GCKPTI_V(div)(one, GCKPTI_V(one_and_exp)(x));
-        return GCKPTI_V(fma)(GCKPTI_V(mul)(x, t), GCKPTI_V(sub)(one, t), t);
+        t = one / V(one_and_exp)(x);
+        return V(fma)(x * t, one - t, t);
     }
     if (kind == GCKPTI_GELU_ERF) {
-        t = GCKPTI_V(erf)(GCKPTI_V(mul)(GCKPTI_V(set1)(0.707106781f), x));
-        u = GCKPTI_V(exp)(GCKPTI_V(mul)(GCKPTI_V(mul)(GCKPTI_V(set1)(-0.5f), x), x));
-        return GCKPTI_V(fma)(GCKPTI_V(mul)(GCKPTI_V(set1)(0.398942280f), x), u,
-                             GCKPTI_V(fma)(half, t, half));
+        t = V(erf)(V(set1)(0.707106781f) * x);
+        u = V(exp)(V(set1)(-0.5f) * x * x);
+        return V(fma)(V(set1)(0.398942280f) * x, u, V(fma)(half, t, half));
     }
-    t = GCKPTI_V(gelu_tanh)(x);
-    u = GCKPTI_V(fma)(GCKPTI_V(mul)(x, x), GCKPTI_V(set1)(3.0f * GCKPTI_GELU_C3),
-                      GCKPTI_V(set1)(GCKPTI_GELU_C1));
-    x = GCKPTI_V(mul)(GCKPTI_V(mul)(half, x), GCKPTI_V(fnma)(t, t, one));
-    return GCKPTI_V(fma)(x, u, GCKPTI_V(fma)(half, t, half));
+    t = V(gelu_tanh)(x);
+    u = V(fma)(x * x, V(set1)(3.0f * GCKPTI_GELU_C3), V(set1)(GCKPTI_GELU_C1));
+    x = half * x * V(fnma)(t, t, one);
+    return V(fma)(x, u, V(fma)(half, t, half));
 }
 
+/* A loop for each kind, so that `kind` is a constant in it. */
 #define GCKPTI_EACH_CURVE(X)                                                                       \
-    X(GCKPTI_GELU) X(GCKPTI_GELU_ERF) X(GCKPTI_SILU) X(GCKPTI_TANH) X(GCKPTI_SIGMOID)
-static GCKPTI_TARGET void GCKPTI_V(curve_forward)(int kind, const float *x, float *y, int64_t n)
+    X(GCKPTI_RELU) X(GCKPTI_GELU) X(GCKPTI_GELU_ERF) X(GCKPTI_SILU) X(GCKPTI_TANH) X(GCKPTI_SIGMOID)
+static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
 {
-#define GCKPTI_CURVE(k)                                                                            \
+    const float *x = call->in[0].data, *y = call->in[kind < GCKPTI_ADD ? 0 : 1].data;
+    int64_t n = gckpti_elements(&call->shape);
+#define GCKPTI_KIND(k)                                                                             \
     case k:                                                                                        \
-        for (int64_t j = 0; j < n; j += GCKPTI_W)                                                  \
-            GCKPTI_V(store_n)(y + j, GCKPTI_V(curve)(k, GCKPTI_V(load_n)(x + j, n - j)), n - j);   \
-        return;
+        for (int64_t j = 0; j < n; j += W) {                                                       \
+            FLOATS u = V(load_n)(x + j, n - j), v = k < GCKPTI_ADD ? u : V(load_n)(y + j, n - j);  \
+            V(store_n)(call->out + j, V(value)(k, u, v), n - j);                                   \
+        }                                                                                          \
+        break;
     switch (kind) {
-        GCKPTI_EACH_CURVE(GCKPTI_CURVE)
-        GCKPTI_CURVE(GCKPTI_RELU)
+        GCKPTI_EACH_CURVE(GCKPTI_KIND)
+        GCKPTI_KIND(GCKPTI_ADD)
+        GCKPTI_KIND(GCKPTI_SUB)
+        GCKPTI_KIND(GCKPTI_MUL)
     }
-#undef GCKPTI_CURVE
+#undef GCKPTI_KIND
 }
 
-static GCKPTI_TARGET void GCKPTI_V(curve_backward)(int kind, const float *at, const float *g,
-                                                   float *d, int accumulate, int64_t n)
+/* d (+)= g times the slope at x */
+GCKPTI_INLINED void V(put_slope)(int kind, float *d, FLOATS g, FLOATS x, int accumulate, int64_t n)
 {
-#define GCKPTI_CURVE(k)                                                                            \
-    case k:                                                                                        \
-        for (int64_t j = 0; j < n; j += GCKPTI_W)                                                  \
-            GCKPTI_V(put)                                                                          \
-        (d + j, GCKPTI_V(load_n)(g + j, n - j),                                                    \
-         GCKPTI_V(slope)(k, GCKPTI_V(load_n)(at + j, n - j)), accumulate, n - j);                  \
-        return;
-    const GCKPTI_FLOATS zero = GCKPTI_V(zero)();
-    switch (kind) {
-        GCKPTI_EACH_CURVE(GCKPTI_CURVE)
-    }
-    for (int64_t j = 0; j < n; j += GCKPTI_W) {
-        GCKPTI_FLOATS y = GCKPTI_V(load_n)(at + j, n - j);
-        y = GCKPTI_V(less)(zero, y, GCKPTI_V(load_n)(g + j, n - j), zero);
+    if (kind == GCKPTI_RELU) {
+        g = V(less)(V(zero)(), x, g, V(zero)());
         if (accumulate)
-            y = GCKPTI_V(add)(GCKPTI_V(load_n)(d + j, n - j), y);
-        GCKPTI_V(store_n)(d + j, y, n - j);
+            g = V(load_n)(d, n) + g;
+        V(store_n)(d, g, n);
+    } else {
+        V(put)(d, g, V(slope)(kind, x), accumulate, n);
     }
-#undef GCKPTI_CURVE
+}
+
+/* The gradient of input i. */
+static GCKPTI_TARGET void V(slopes)(const gckpt_call *call, int kind, int i)
+{
+    int at_out = kind == GCKPTI_RELU || kind == GCKPTI_TANH || kind == GCKPTI_SIGMOID;
+    const float *x = at_out ? call->out : call->in[kind == GCKPTI_MUL ? 1 - i : 0].data;
+    const float *g = call->grad_out;
+    float *d = call->in[i].grad;
+    int64_t n = gckpti_elements(&call->shape);
+#define GCKPTI_KIND(k)                                                                             \
+    case k:                                                                                        \
+        for (int64_t j = 0; j < n; j += W)                                                         \
+            V(put_slope)(k, d + j, V(load_n)(g + j, n - j), V(load_n)(x + j, n - j),               \
+                         call->in[i].accumulate, n - j);                                           \
+        break;
+    switch (kind) {
+        GCKPTI_EACH_CURVE(GCKPTI_KIND)
+        GCKPTI_KIND(GCKPTI_MUL)
+    }
+#undef GCKPTI_KIND
 }
 #undef GCKPTI_EACH_CURVE
 
-static GCKPTI_TARGET void GCKPTI_V(pair_forward)(int kind, const float *a, const float *b, float *y,
-                                                 int64_t n)
+static GCKPTI_TARGET void V(elementwise_backward)(const gckpt_call *call, int kind)
 {
-    for (int64_t j = 0; j < n; j += GCKPTI_W) {
-        GCKPTI_FLOATS u = GCKPTI_V(load_n)(a + j, n - j), v = GCKPTI_V(load_n)(b + j, n - j);
-        u = kind == GCKPTI_ADD   ? GCKPTI_V(add)(u, v)
-            : kind == GCKPTI_SUB ? GCKPTI_V(sub)(u, v)
-                                 : GCKPTI_V(mul)(u, v);
-        GCKPTI_V(store_n)(y + j, u, n - j);
-    }
-}
-
-static GCKPTI_TARGET void GCKPTI_V(product_gradient)(const float *g, const float *other, float *d,
-                                                     int accumulate, int64_t n)
-{
-    for (int64_t j = 0; j < n; j += GCKPTI_W)
-        GCKPTI_V(put)
-    (d + j, GCKPTI_V(load_n)(g + j, n - j), GCKPTI_V(load_n)(other + j, n - j), accumulate, n - j);
+    if (kind == GCKPTI_ADD || kind == GCKPTI_SUB)
+        (kind == GCKPTI_ADD ? gckpti_add_backward : gckpti_sub_backward)(call);
+    else
+        for (int i = 0; i < call->inputs; i++)
+            if (call->in[i].grad)
+                V(slopes)(call, kind, i);
 }
 
 /* ---- softmax, layernorm and rmsnorm: a row ---- */
-static GCKPTI_TARGET void GCKPTI_V(softmax_forward)(const float *x, float *y, int64_t n)
+static GCKPTI_TARGET void V(softmax_forward)(const gckpt_call *call, int64_t r)
 {
-    float max, sum;
-    GCKPTI_V(online)(x, y, n, 1, &max, &sum);
+    int64_t n = gckpti_last(&call->shape);
+    float max, sum, *y = call->out + r * n;
+    V(online)(call->in[0].data + r * n, y, n, 1, &max, &sum);
     gckpti_softmax_end(&max, &sum);
-    GCKPTI_V(divide)(y, sum, n);
+    V(divide)(y, sum, n);
 }
 
-static GCKPTI_TARGET void GCKPTI_V(softmax_backward)(const float *y, const float *g, float *d,
-                                                     int accumulate, int64_t n)
+static GCKPTI_TARGET void V(softmax_backward)(const gckpt_call *call, int64_t r)
 {
-    const GCKPTI_FLOATS dot = GCKPTI_V(set1)(GCKPTI_V(dot)(g, y, n));
-    for (int64_t j = 0; j < n; j += GCKPTI_W)
-        GCKPTI_V(put)
-    (d + j, GCKPTI_V(load_n)(y + j, n - j), GCKPTI_V(sub)(GCKPTI_V(load_n)(g + j, n - j), dot),
-     accumulate, n - j);
+    int64_t n = gckpti_last(&call->shape);
+    const float *y = call->out + r * n, *g = call->grad_out + r * n;
+    float *d = call->in[0].grad + r * n;
+    const FLOATS dot = V(set1)(V(dot)(g, y, n));
+    for (int64_t j = 0; j < n; j += W)
+        V(put)(d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot,
+               call->in[0].accumulate, n - j);
 }
 
-static GCKPTI_TARGET void GCKPTI_V(norm_forward)(const gckpt_call *call, int64_t r)
+static GCKPTI_TARGET void V(norm_forward)(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     int64_t n = gckpti_last(&call->shape);
@@ -18172,23 +16976,22 @@ static GCKPTI_TARGET void GCKPTI_V(norm_forward)(const gckpt_call *call, int64_t
     gckpti_row row = { GCKPTI_SUM, x, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
     if (o->center) {
         row.first = x[0];
-        row.first += GCKPTI_V(reduce)(&row, n) / (float)n;
-        row.mean = GCKPTI_V(reduce)(&row, n) / (float)n;
+        row.first += V(reduce)(&row, n) / (float)n;
+        row.mean = V(reduce)(&row, n) / (float)n;
     }
     row.kind = GCKPTI_SQUARES;
-    row.rstd = gckpti_rsqrt(GCKPTI_V(reduce)(&row, n) / (float)n + 1e-5f);
-    const GCKPTI_FLOATS center = GCKPTI_V(set1)(row.mean), rstd = GCKPTI_V(set1)(row.rstd);
-    const GCKPTI_FLOATS first = GCKPTI_V(set1)(row.first);
-    for (int64_t j = 0; call->out && j < n; j += GCKPTI_W) {
-        GCKPTI_FLOATS d = GCKPTI_V(sub)(GCKPTI_V(load_n)(x + j, n - j), first);
-        d = GCKPTI_V(sub)(d, center);
-        GCKPTI_FLOATS h = GCKPTI_V(mul)(d, rstd);
-        GCKPTI_FLOATS y = gain ? GCKPTI_V(load_n)(gain + j, n - j) : rstd;
+    row.rstd = gckpti_rsqrt(V(reduce)(&row, n) / (float)n + 1e-5f);
+    const FLOATS center = V(set1)(row.mean), rstd = V(set1)(row.rstd);
+    const FLOATS first = V(set1)(row.first);
+    for (int64_t j = 0; call->out && j < n; j += W) {
+        FLOATS h = V(load_n)(x + j, n - j) - first - center, y = rstd;
+        if (gain)
+            h = h * rstd, y = V(load_n)(gain + j, n - j);
         if (bias)
-            y = GCKPTI_V(fma)(gain ? h : d, y, GCKPTI_V(load_n)(bias + j, n - j));
+            y = V(fma)(h, y, V(load_n)(bias + j, n - j));
         else
-            y = gain ? GCKPTI_V(mul)(h, y) : h;
-        GCKPTI_V(store_n)(call->out + r * n + j, y, n - j);
+            y = h * y;
+        V(store_n)(call->out + r * n + j, y, n - j);
     }
     float *aux = (float *)call->aux;
     if (aux && o->center) {
@@ -18199,34 +17002,32 @@ static GCKPTI_TARGET void GCKPTI_V(norm_forward)(const gckpt_call *call, int64_t
         aux[o->center ? 3 * r + 2 : r] = row.rstd;
 }
 
-static GCKPTI_TARGET void GCKPTI_V(norm_backward)(const gckpt_call *call, int64_t r)
+static GCKPTI_TARGET void V(norm_backward)(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
     const gckpti_row row = gckpti_norm_row(call, r);
     int64_t n = gckpti_last(&call->shape);
-    const GCKPTI_FLOATS mean = GCKPTI_V(set1)(row.mean), rstd = GCKPTI_V(set1)(row.rstd);
-    const GCKPTI_FLOATS first = GCKPTI_V(set1)(row.first), zero = GCKPTI_V(zero)();
+    const FLOATS mean = V(set1)(row.mean), rstd = V(set1)(row.rstd);
+    const FLOATS first = V(set1)(row.first), zero = V(zero)();
     const gckpti_row products = { GCKPTI_PRODUCTS, row.y, row.z, NULL, NULL, 0.0f, 0.0f, 0.0f };
-    float sum = !o->center ? 0.0f
-                : row.z    ? GCKPTI_V(reduce)(&products, n)
-                           : GCKPTI_V(sum)(row.y, n);
-    const GCKPTI_FLOATS a = GCKPTI_V(set1)(sum / (float)n);
-    const GCKPTI_FLOATS b = GCKPTI_V(set1)(GCKPTI_V(reduce)(&row, n) / (float)n);
-    for (int64_t j = 0; j < n; j += GCKPTI_W) {
-        GCKPTI_FLOATS h = GCKPTI_V(sub)(GCKPTI_V(load_n)(row.x + j, n - j), first);
-        GCKPTI_FLOATS u = GCKPTI_V(load_n)(row.y + j, n - j);
+    float sum = !o->center ? 0.0f : row.z ? V(reduce)(&products, n) : V(sum)(row.y, n);
+    const FLOATS a = V(set1)(sum / (float)n);
+    const FLOATS b = V(set1)(V(reduce)(&row, n) / (float)n);
+    for (int64_t j = 0; j < n; j += W) {
+        FLOATS h = V(load_n)(row.x + j, n - j) - first;
+        FLOATS u = V(load_n)(row.y + j, n - j);
         if (row.z)
-            u = GCKPTI_V(fma)(u, GCKPTI_V(load_n)(row.z + j, n - j), zero);
-        h = GCKPTI_V(mul)(GCKPTI_V(sub)(h, mean), rstd);
-        u = GCKPTI_V(fnma)(h, b, GCKPTI_V(sub)(u, a));
-        GCKPTI_V(put)(call->in[0].grad + r * n + j, rstd, u, call->in[0].accumulate, n - j);
+            u = V(fma)(u, V(load_n)(row.z + j, n - j), zero);
+        h = (h - mean) * rstd;
+        u = V(fnma)(h, b, u - a);
+        V(put)(call->in[0].grad + r * n + j, rstd, u, call->in[0].accumulate, n - j);
     }
 }
 
 /* ---- bf16 ---- */
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(load_bf16)(const uint16_t *x, int64_t n)
+GCKPTI_INLINED FLOATS V(load_bf16)(const uint16_t *x, int64_t n)
 {
-    float wide[GCKPTI_W] = { 0.0f };
+    float wide[W] = { 0.0f };
 #if GCKPTI_ISA == 3
     if (n >= 16) {
         __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)x));
@@ -18238,18 +17039,18 @@ GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(load_bf16)(const uint16_t *x
         return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
     }
 #endif
-    for (int64_t i = 0; i < GCKPTI_W && i < n; i++)
+    for (int64_t i = 0; i < W && i < n; i++)
         wide[i] = gckpti_from_bf16(x[i]);
-    return GCKPTI_V(load)(wide);
+    return V(load)(wide);
 }
 
-static GCKPTI_TARGET void GCKPTI_V(widen)(const uint16_t *x, float *y, int64_t n)
+static GCKPTI_TARGET void V(widen)(const uint16_t *x, float *y, int64_t n)
 {
-    for (int64_t i = 0; i < n; i += GCKPTI_W)
-        GCKPTI_V(store_n)(y + i, GCKPTI_V(load_bf16)(x + i, n - i), n - i);
+    for (int64_t i = 0; i < n; i += W)
+        V(store_n)(y + i, V(load_bf16)(x + i, n - i), n - i);
 }
 
-static GCKPTI_TARGET void GCKPTI_V(narrow)(const float *x, uint16_t *y, int64_t n)
+static GCKPTI_TARGET void V(narrow)(const float *x, uint16_t *y, int64_t n)
 {
     int64_t i = 0;
 #if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
@@ -18275,37 +17076,36 @@ static GCKPTI_TARGET void GCKPTI_V(narrow)(const float *x, uint16_t *y, int64_t 
 #if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
 /* 8 rows of c, `width` columns (16, 32 or 48): a pair of links a word; the first one is the upper
  * half. Subnormals are flushed (x86 does so after rounding, as its bf16 instructions do). */
-static GCKPTI_TARGET void GCKPTI_V(mixed_tile)(int64_t pairs, const uint32_t *a, int64_t a_step,
-                                               const uint32_t *b, int64_t width, float *c,
-                                               int64_t c_row)
+static GCKPTI_TARGET void V(mixed_tile)(int64_t pairs, const uint32_t *a, int64_t a_step,
+                                        const uint32_t *b, int64_t width, float *c, int64_t c_row)
 {
-    const GCKPTI_FLOATS upper = GCKPTI_V(set1)(gckpti_float(0xffff0000u));
+    const FLOATS upper = V(set1)(gckpti_float(0xffff0000u));
     const unsigned mode = _mm_getcsr();
     _mm_setcsr(mode | 0x8040u);
     for (int64_t i = 0; i < 8; i += 4)
-        for (int64_t j = 0; j < width; j += GCKPTI_W) {
+        for (int64_t j = 0; j < width; j += W) {
             const uint32_t *at = a + i, *of = b + j;
             float *to = c + i * c_row + j;
-            GCKPTI_FLOATS c0 = GCKPTI_V(load)(to), c1 = GCKPTI_V(load)(to + c_row);
-            GCKPTI_FLOATS c2 = GCKPTI_V(load)(to + 2 * c_row), c3 = GCKPTI_V(load)(to + 3 * c_row);
+            FLOATS c0 = V(load)(to), c1 = V(load)(to + c_row);
+            FLOATS c2 = V(load)(to + 2 * c_row), c3 = V(load)(to + 3 * c_row);
             for (int64_t p = 0; p < pairs; p++, at += a_step, of += width) {
-                float words[GCKPTI_W];
+                float words[W];
                 memcpy(words, of, sizeof words);
-                GCKPTI_FLOATS both = GCKPTI_V(load)(words), h = GCKPTI_V(both)(both, upper);
-                GCKPTI_FLOATS l = GCKPTI_V(lower)(both);
+                FLOATS both = V(load)(words), h = V(both)(both, upper);
+                FLOATS l = V(floats)(V(bits)(both) << 16);
 #define GCKPTI_MIXED_ROW(r)                                                                        \
-    c##r = GCKPTI_V(fma)(GCKPTI_V(set1)(gckpti_float(at[r] & 0xffff0000u)), h, c##r);              \
-    c##r = GCKPTI_V(fma)(GCKPTI_V(set1)(gckpti_float(at[r] << 16)), l, c##r);
+    c##r = V(fma)(V(set1)(gckpti_float(at[r] & 0xffff0000u)), h, c##r);                            \
+    c##r = V(fma)(V(set1)(gckpti_float(at[r] << 16)), l, c##r);
                 GCKPTI_MIXED_ROW(0)
                 GCKPTI_MIXED_ROW(1)
                 GCKPTI_MIXED_ROW(2)
                 GCKPTI_MIXED_ROW(3)
 #undef GCKPTI_MIXED_ROW
             }
-            GCKPTI_V(store)(to, c0);
-            GCKPTI_V(store)(to + c_row, c1);
-            GCKPTI_V(store)(to + 2 * c_row, c2);
-            GCKPTI_V(store)(to + 3 * c_row, c3);
+            V(store)(to, c0);
+            V(store)(to + c_row, c1);
+            V(store)(to + 2 * c_row, c2);
+            V(store)(to + 3 * c_row, c3);
         }
     _mm_setcsr(mode);
 }
@@ -18314,6 +17114,7 @@ static GCKPTI_TARGET void GCKPTI_V(mixed_tile)(int64_t pairs, const uint32_t *a,
 #if GCKPTI_ISA == 3 && GCKPTI_BF16
 #define GCKPTI_TARGET_BF16                                                                         \
     __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,avx2,fma")))
+#define GCKPTI_INLINED_BF16 static inline __attribute__((always_inline)) GCKPTI_TARGET_BF16
 /* vdpbf16ps takes the upper halves first: c = fma(l, l', fma(h, h', c)), subnormals flushed. */
 static GCKPTI_TARGET_BF16 void gckpti_mixed_tile_bf16(int64_t pairs, const uint32_t *a,
                                                       int64_t a_step, const uint32_t *b,
@@ -18348,8 +17149,7 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_tile_bf16(int64_t pairs, const uint3
 }
 
 /* 32 elements from x[at] (n < 32: then zeros) as bf16, element 2 q in the lower half of word q. */
-GCKPTI_INLINED GCKPTI_TARGET_BF16 __m512i gckpti_mixed_load(const gckpti_factor *x, int64_t at,
-                                                            int64_t n)
+GCKPTI_INLINED_BF16 __m512i gckpti_mixed_load(const gckpti_factor *x, int64_t at, int64_t n)
 {
     const __mmask32 mask = n >= 32 ? 0xffffffffu : (__mmask32)((1u << n) - 1u);
     if (x->bf16)
@@ -18360,8 +17160,8 @@ GCKPTI_INLINED GCKPTI_TARGET_BF16 __m512i gckpti_mixed_load(const gckpti_factor 
 }
 
 /* d[q * width + i]: word q of row i, for 8 rows and `pairs` (at most 16) words of each. */
-GCKPTI_INLINED GCKPTI_TARGET_BF16 void gckpti_mixed_turn(const __m512i *r, int64_t pairs,
-                                                         uint32_t *d, int64_t width)
+GCKPTI_INLINED_BF16 void gckpti_mixed_turn(const __m512i *r, int64_t pairs, uint32_t *d,
+                                           int64_t width)
 {
     __m512i u[8];
     uint32_t edge[16 * 8], *to = pairs < 16 ? edge : d;
@@ -18391,7 +17191,7 @@ GCKPTI_INLINED GCKPTI_TARGET_BF16 void gckpti_mixed_turn(const __m512i *r, int64
 }
 
 /* Words of one pair of links: 16 lanes of `first` in the upper halves, of `second` in the lower. */
-GCKPTI_INLINED GCKPTI_TARGET_BF16 __m512i gckpti_mixed_pair(__m256i first, __m256i second)
+GCKPTI_INLINED_BF16 __m512i gckpti_mixed_pair(__m256i first, __m256i second)
 {
     return _mm512_or_si512(_mm512_slli_epi32(_mm512_cvtepu16_epi32(first), 16),
                            _mm512_cvtepu16_epi32(second));
@@ -18435,83 +17235,80 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_bf16(const gckpti_factor *x, in
 }
 
 static const gckpti_mixed_kernels gckpti_mixed_kernels_bf16 = { gckpti_mixed_tile_bf16,
-                                                                gckpti_mixed_pack_bf16,
-                                                                GCKPTI_V(widen), GCKPTI_V(narrow) };
+                                                                gckpti_mixed_pack_bf16, V(widen),
+                                                                V(narrow) };
 #undef GCKPTI_TARGET_BF16
+#undef GCKPTI_INLINED_BF16
 #endif
 
-static const gckpti_mixed_kernels GCKPTI_V(mixed_kernels) = {
+static const gckpti_mixed_kernels V(mixed_kernels) = {
 #if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
-    GCKPTI_V(mixed_tile),
+    V(mixed_tile),
 #else
     NULL,
 #endif
-    gckpti_mixed_pack, GCKPTI_V(widen), GCKPTI_V(narrow)
+    gckpti_mixed_pack, V(widen), V(narrow)
 };
 
 /* ---- sums over rows, from the first to the last: bias += g, gain += g * normalised x, as
  * gckpti_sum_add does; those of 4 vectors of columns stay in registers ---- */
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(sum_add)(GCKPTI_FLOATS *sum, GCKPTI_FLOATS *low,
-                                                    GCKPTI_FLOATS x)
+GCKPTI_INLINED void V(sum_add)(FLOATS *sum, FLOATS *low, FLOATS x)
 {
-    GCKPTI_FLOATS y = GCKPTI_V(sub)(x, *low), s = GCKPTI_V(add)(*sum, y);
-    *low = GCKPTI_V(sub)(GCKPTI_V(sub)(s, *sum), y);
+    FLOATS y = x - *low, s = *sum + y;
+    *low = s - *sum - y;
     *sum = s;
 }
 
-GCKPTI_INLINED GCKPTI_TARGET GCKPTI_FLOATS GCKPTI_V(sum_load)(const float *x, int64_t at, int64_t n)
+GCKPTI_INLINED FLOATS V(sum_load)(const float *x, int64_t at, int64_t n)
 {
-    return x && n > 0 ? GCKPTI_V(load_n)(x + at, n) : GCKPTI_V(zero)();
+    return x && n > 0 ? V(load_n)(x + at, n) : V(zero)();
 }
 
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(sum_store)(float *d, int64_t at, GCKPTI_FLOATS x,
-                                                      int64_t n)
+GCKPTI_INLINED void V(sum_store)(float *d, int64_t at, FLOATS x, int64_t n)
 {
     if (d && n > 0)
-        GCKPTI_V(store_n)(d + at, x, n);
+        V(store_n)(d + at, x, n);
 }
 
 #define GCKPTI_EACH_SUM(X) X(0) X(1) X(2) X(3)
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(columns_of)(const gckpti_columns *s, int64_t j,
-                                                       int64_t n, int gain, int bias)
+GCKPTI_INLINED void V(columns_of)(const gckpti_columns *s, int64_t j, int64_t n, int gain, int bias)
 {
     const int64_t c = gckpti_last(&s->call->shape), rows = gckpti_rows(&s->call->shape);
     const float *g = s->call->grad_out;
     const uint16_t *narrow = s->call->grad_out_bf16;
     int64_t at = j;
-#define GCKPTI_LEFT(i) (n - GCKPTI_W * (i))
+#define GCKPTI_LEFT(i) (n - W * (i))
 #define GCKPTI_SUM_START(i)                                                                        \
-    GCKPTI_FLOATS bias##i = GCKPTI_V(sum_load)(s->bias, j + GCKPTI_W * (i), GCKPTI_LEFT(i));       \
-    GCKPTI_FLOATS gain##i = GCKPTI_V(sum_load)(s->gain, j + GCKPTI_W * (i), GCKPTI_LEFT(i));       \
-    GCKPTI_FLOATS bias_low##i =                                                                    \
-        GCKPTI_V(sum_load)(s->bias_low, j + GCKPTI_W * (i), GCKPTI_LEFT(i));                       \
-    GCKPTI_FLOATS gain_low##i = GCKPTI_V(sum_load)(s->gain_low, j + GCKPTI_W * (i), GCKPTI_LEFT(i));
+    FLOATS bias##i = V(sum_load)(s->bias, j + W * (i), GCKPTI_LEFT(i));                            \
+    FLOATS gain##i = V(sum_load)(s->gain, j + W * (i), GCKPTI_LEFT(i));                            \
+    FLOATS bias_low##i = V(sum_load)(s->bias_low, j + W * (i), GCKPTI_LEFT(i));                    \
+    FLOATS gain_low##i = V(sum_load)(s->gain_low, j + W * (i), GCKPTI_LEFT(i));
 #define GCKPTI_SUM_ROW(i)                                                                          \
     if (GCKPTI_LEFT(i) > 0) {                                                                      \
-        GCKPTI_FLOATS x = g ? GCKPTI_V(load_n)(g + at + GCKPTI_W * (i), GCKPTI_LEFT(i))            \
-                            : GCKPTI_V(load_bf16)(narrow + at + GCKPTI_W * (i), GCKPTI_LEFT(i));   \
+        FLOATS x = g ? V(load_n)(g + at + W * (i), GCKPTI_LEFT(i))                                 \
+                     : V(load_bf16)(narrow + at + W * (i), GCKPTI_LEFT(i));                        \
         if (bias)                                                                                  \
-            GCKPTI_V(sum_add)(&bias##i, &bias_low##i, x);                                          \
+            V(sum_add)(&bias##i, &bias_low##i, x);                                                 \
         if (gain) {                                                                                \
-            GCKPTI_FLOATS h = GCKPTI_V(load_n)(row.x + j + GCKPTI_W * (i), GCKPTI_LEFT(i));        \
-            h = GCKPTI_V(sub)(GCKPTI_V(sub)(h, first), mean);                                      \
-            x = GCKPTI_V(fma)(x, GCKPTI_V(mul)(h, rstd), zero);                                    \
-            GCKPTI_V(sum_add)(&gain##i, &gain_low##i, x);                                          \
+            FLOATS h = V(load_n)(row.x + j + W * (i), GCKPTI_LEFT(i));                             \
+            h = h - first - mean;                                                                  \
+            x = V(fma)(x, h * rstd, zero);                                                         \
+            V(sum_add)(&gain##i, &gain_low##i, x);                                                 \
         }                                                                                          \
     }
 #define GCKPTI_SUM_END(i)                                                                          \
-    GCKPTI_V(sum_store)(s->bias, j + GCKPTI_W * (i), bias##i, GCKPTI_LEFT(i));                     \
-    GCKPTI_V(sum_store)(s->gain, j + GCKPTI_W * (i), gain##i, GCKPTI_LEFT(i));                     \
-    GCKPTI_V(sum_store)(s->bias_low, j + GCKPTI_W * (i), bias_low##i, GCKPTI_LEFT(i));             \
-    GCKPTI_V(sum_store)(s->gain_low, j + GCKPTI_W * (i), gain_low##i, GCKPTI_LEFT(i));
+    V(sum_store)(s->bias, j + W * (i), bias##i, GCKPTI_LEFT(i));                                   \
+    V(sum_store)(s->gain, j + W * (i), gain##i, GCKPTI_LEFT(i));                                   \
+    V(sum_store)(s->bias_low, j + W * (i), bias_low##i, GCKPTI_LEFT(i));                           \
+    V(sum_store)(s->gain_low, j + W * (i), gain_low##i, GCKPTI_LEFT(i));
     gckpti_row row = { GCKPTI_NORM, NULL, NULL, NULL, NULL, 0.0f, 0.0f, 0.0f };
-    const GCKPTI_FLOATS zero = GCKPTI_V(zero)();
+    const FLOATS zero = V(zero)();
     GCKPTI_EACH_SUM(GCKPTI_SUM_START)
     for (int64_t r = 0; r < rows; r++, at += c) {
         if (gain)
             row = gckpti_norm_row(s->call, r);
-        const GCKPTI_FLOATS mean = GCKPTI_V(set1)(row.mean), rstd = GCKPTI_V(set1)(row.rstd);
-        const GCKPTI_FLOATS first = GCKPTI_V(set1)(row.first);
+        const FLOATS mean = V(set1)(row.mean), rstd = V(set1)(row.rstd);
+        const FLOATS first = V(set1)(row.first);
         GCKPTI_EACH_SUM(GCKPTI_SUM_ROW)
         (void)mean, (void)rstd, (void)first;
     }
@@ -18523,14 +17320,14 @@ GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(columns_of)(const gckpti_columns *s, 
 }
 #undef GCKPTI_EACH_SUM
 
-static GCKPTI_TARGET void GCKPTI_V(columns)(const gckpti_columns *s, int64_t first, int64_t end)
+static GCKPTI_TARGET void V(columns)(const gckpti_columns *s, int64_t first, int64_t end)
 {
     for (int64_t j = first, n; j < end; j += n) {
-        n = gckpti_part(end - j, 4 * GCKPTI_W);
-        if (!s->gain && n == 4 * GCKPTI_W)
-            GCKPTI_V(columns_of)(s, j, 4 * GCKPTI_W, 0, 1);
+        n = gckpti_part(end - j, 4 * W);
+        if (!s->gain && n == 4 * W)
+            V(columns_of)(s, j, 4 * W, 0, 1);
         else
-            GCKPTI_V(columns_of)(s, j, n, s->gain != NULL, s->bias != NULL);
+            V(columns_of)(s, j, n, s->gain != NULL, s->bias != NULL);
     }
 }
 
@@ -18549,35 +17346,34 @@ static GCKPTI_TARGET void GCKPTI_V(columns)(const gckpti_columns *s, int64_t fir
 /* c += chain of a(i,p) b(p) (from +0 if `fresh`), over at most GCKPTI_BAND rows and 2 vectors of
  * columns: k links, and at the triangle's edge a corner of links that not all rows have: row i the
  * links 0..i of it, after the others, or i.. of it, before them. b is read in whole vectors. */
-GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(strip_of)(const gckpti_strip *s, int64_t rows, int64_t n,
-                                                     int64_t k, int64_t corner, const float *a,
-                                                     const float *b, float *c)
+GCKPTI_INLINED void V(strip_of)(const gckpti_strip *s, int64_t rows, int64_t n, int64_t k,
+                                int64_t corner, const float *a, const float *b, float *c)
 {
     const int64_t a_step = s->a_step, b_step = s->b_step, c_row = s->c_row;
 #define GCKPTI_ROW_START(i)                                                                        \
     const float *a##i = a + ((i) < rows ? (i) : 0) * s->a_row;                                     \
-    GCKPTI_FLOATS l##i = GCKPTI_V(zero)(), h##i = l##i;                                            \
+    FLOATS l##i = V(zero)(), h##i = l##i;                                                          \
     if (!s->fresh && (i) < rows) {                                                                 \
-        l##i = GCKPTI_V(load_n)(c + (i)*c_row, n);                                                 \
-        if (n > GCKPTI_W)                                                                          \
-            h##i = GCKPTI_V(load_n)(c + (i)*c_row + GCKPTI_W, n - GCKPTI_W);                       \
+        l##i = V(load_n)(c + (i)*c_row, n);                                                        \
+        if (n > W)                                                                                 \
+            h##i = V(load_n)(c + (i)*c_row + W, n - W);                                            \
     }
 #define GCKPTI_ROW_LINK(i)                                                                         \
-    x = GCKPTI_V(set1)(*a##i), a##i += a_step;                                                     \
-    l##i = GCKPTI_V(fma)(x, b0, l##i), h##i = GCKPTI_V(fma)(x, b1, h##i);
+    x = V(set1)(*a##i), a##i += a_step;                                                            \
+    l##i = V(fma)(x, b0, l##i), h##i = V(fma)(x, b1, h##i);
 #define GCKPTI_ROW_CORNER(i)                                                                       \
-    x = GCKPTI_V(set1)(*a##i), a##i += a_step;                                                     \
+    x = V(set1)(*a##i), a##i += a_step;                                                            \
     if (s->edge == GCKPTI_AFTER ? p <= (i) : p >= (i))                                             \
-        l##i = GCKPTI_V(fma)(x, b0, l##i), h##i = GCKPTI_V(fma)(x, b1, h##i);
+        l##i = V(fma)(x, b0, l##i), h##i = V(fma)(x, b1, h##i);
 #define GCKPTI_ROW_STORE(i)                                                                        \
     if ((i) < rows) {                                                                              \
-        GCKPTI_V(store_n)(c + (i)*c_row, l##i, n);                                                 \
-        if (n > GCKPTI_W)                                                                          \
-            GCKPTI_V(store_n)(c + (i)*c_row + GCKPTI_W, h##i, n - GCKPTI_W);                       \
+        V(store_n)(c + (i)*c_row, l##i, n);                                                        \
+        if (n > W)                                                                                 \
+            V(store_n)(c + (i)*c_row + W, h##i, n - W);                                            \
     }
 #define GCKPTI_LINKS(count, ROW)                                                                   \
     for (int64_t p = 0; p < (count); p++, b += b_step) {                                           \
-        GCKPTI_FLOATS x, b0 = GCKPTI_V(load)(b), b1 = GCKPTI_V(load)(b + GCKPTI_W);                \
+        FLOATS x, b0 = V(load)(b), b1 = V(load)(b + W);                                            \
         GCKPTI_EACH_ROW(ROW)                                                                       \
     }
     GCKPTI_EACH_ROW(GCKPTI_ROW_START)
@@ -18594,19 +17390,19 @@ GCKPTI_INLINED GCKPTI_TARGET void GCKPTI_V(strip_of)(const gckpti_strip *s, int6
 #undef GCKPTI_LINKS
 }
 
-static GCKPTI_TARGET void GCKPTI_V(strip)(const gckpti_strip *s, int64_t rows, int64_t n, int64_t k,
-                                          int64_t corner, const float *a, const float *b, float *c)
+static GCKPTI_TARGET void V(strip)(const gckpti_strip *s, int64_t rows, int64_t n, int64_t k,
+                                   int64_t corner, const float *a, const float *b, float *c)
 {
-    if (rows == GCKPTI_BAND && n == 2 * GCKPTI_W)
-        GCKPTI_V(strip_of)(s, GCKPTI_BAND, 2 * GCKPTI_W, k, corner, a, b, c);
+    if (rows == GCKPTI_BAND && n == 2 * W)
+        V(strip_of)(s, GCKPTI_BAND, 2 * W, k, corner, a, b, c);
     else
-        GCKPTI_V(strip_of)(s, rows, n, k, corner, a, b, c);
+        V(strip_of)(s, rows, n, k, corner, a, b, c);
 }
 
 /* The same for c (m,n). At an edge row i has the links 0..i (GCKPTI_AFTER) or i..k-1 of the k
  * (GCKPTI_BEFORE), or its columns before i are of no use (GCKPTI_ABOVE). */
-static GCKPTI_TARGET void GCKPTI_V(strips)(const gckpti_strip *s, int64_t m, int64_t n, int64_t k,
-                                           const float *a, const float *b, float *c)
+static GCKPTI_TARGET void V(strips)(const gckpti_strip *s, int64_t m, int64_t n, int64_t k,
+                                    const float *a, const float *b, float *c)
 {
     for (int64_t i = 0; i < m; i += GCKPTI_BAND) {
         int64_t rows = gckpti_part(m - i, GCKPTI_BAND), links = k, skip = 0, corner = 0;
@@ -18617,161 +17413,155 @@ static GCKPTI_TARGET void GCKPTI_V(strips)(const gckpti_strip *s, int64_t m, int
             if (links < 0)
                 return; /* no link is left */
         }
-        for (int64_t j = s->edge == GCKPTI_ABOVE ? i - i % (2 * GCKPTI_W) : 0; j < n;
-             j += 2 * GCKPTI_W)
-            GCKPTI_V(strip)
-        (s, rows, gckpti_part(n - j, 2 * GCKPTI_W), links, corner,
-         a + i * s->a_row + skip * s->a_step, b + skip * s->b_step + j, c + i * s->c_row + j);
+        for (int64_t j = s->edge == GCKPTI_ABOVE ? i - i % (2 * W) : 0; j < n; j += 2 * W)
+            V(strip)
+            (s, rows, gckpti_part(n - j, 2 * W), links, corner, a + i * s->a_row + skip * s->a_step,
+             b + skip * s->b_step + j, c + i * s->c_row + j);
     }
 }
 
 /* Rows of a token of the head each, side by side: d[i * wide + j]. */
-static GCKPTI_TARGET void GCKPTI_V(gather)(const gckpti_heads *h, const float *x, int64_t rows,
-                                           float *d)
+static GCKPTI_TARGET void V(gather)(const gckpti_heads *h, const float *x, int64_t rows, float *d)
 {
     for (int64_t i = 0; i < rows; i++, x += h->c, d += h->wide)
-        for (int64_t j = 0; j < h->d; j += GCKPTI_W)
-            GCKPTI_V(store)(d + j, GCKPTI_V(load_n)(x + j, h->d - j));
+        for (int64_t j = 0; j < h->d; j += W)
+            V(store)(d + j, V(load_n)(x + j, h->d - j));
 }
 
 /* strips of attention: in bf16 plans with subnormals flushed. */
-static GCKPTI_TARGET void GCKPTI_V(head_strips)(const gckpti_heads *h, const gckpti_strip *s,
-                                                int64_t m, int64_t n, int64_t k, const float *a,
-                                                const float *b, float *c)
+static GCKPTI_TARGET void V(head_strips)(const gckpti_heads *h, const gckpti_strip *s, int64_t m,
+                                         int64_t n, int64_t k, const float *a, const float *b,
+                                         float *c)
 {
 #if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
     if (h->mixed) {
         const unsigned mode = _mm_getcsr();
         _mm_setcsr(mode | 0x8040u);
         __asm__ volatile("" ::: "memory"); /* nothing is computed on the wrong side */
-        GCKPTI_V(strips)(s, m, n, k, a, b, c);
+        V(strips)(s, m, n, k, a, b, c);
         __asm__ volatile("" ::: "memory");
         _mm_setcsr(mode);
         return;
     }
 #endif
     (void)h; /* without them bf16 plans do not come here */
-    GCKPTI_V(strips)(s, m, n, k, a, b, c);
+    V(strips)(s, m, n, k, a, b, c);
 }
 
 /* n rows of [64][64] factors, rounded in bf16 plans. */
-static GCKPTI_TARGET void GCKPTI_V(head_factors)(const gckpti_heads *h, float *x, int64_t n)
+static GCKPTI_TARGET void V(head_factors)(const gckpti_heads *h, float *x, int64_t n)
 {
     uint16_t narrow[GCKPTI_BLOCK];
     for (int64_t j = 0; h->mixed && j < n; j++, x += GCKPTI_BLOCK) {
-        GCKPTI_V(narrow)(x, narrow, GCKPTI_BLOCK);
-        GCKPTI_V(widen)(narrow, x, GCKPTI_BLOCK);
+        V(narrow)(x, narrow, GCKPTI_BLOCK);
+        V(widen)(narrow, x, GCKPTI_BLOCK);
     }
 }
 
-/* gckpti_online down GCKPTI_W columns of x, [64][64] scores of which n rows exist: they become
+/* gckpti_online down W columns of x, [64][64] scores of which n rows exist: they become
  * their exponentials. edge: column i sees the rows 0..i+edge only (>= 63: all). */
-static GCKPTI_TARGET void GCKPTI_V(online_down)(float *x, int64_t n, int64_t edge, float scale,
-                                                int first, float *max, float *sum, float *factor)
+static GCKPTI_TARGET void V(online_down)(float *x, int64_t n, int64_t edge, float scale, int first,
+                                         float *max, float *sum, float *factor)
 {
-    const GCKPTI_FLOATS zero = GCKPTI_V(zero)(), least = GCKPTI_V(set1)(-GCKPTI_INFINITY);
-    GCKPTI_FLOATS top = least, other = least, shift, e[16], change = zero;
-    n = edge + GCKPTI_W < n ? edge + GCKPTI_W : n;
+    const FLOATS zero = V(zero)(), least = V(set1)(-GCKPTI_INFINITY);
+    FLOATS top = least, other = least, shift, e[16], change = zero;
+    n = edge + W < n ? edge + W : n;
     for (int64_t j = 0; j < n; j++) {
-        GCKPTI_FLOATS s = GCKPTI_V(load)(x + j * GCKPTI_BLOCK);
-        s = GCKPTI_V(fma)(s, GCKPTI_V(set1)(scale), zero);
+        FLOATS s = V(load)(x + j * GCKPTI_BLOCK);
+        s = V(fma)(s, V(set1)(scale), zero);
         if (j > edge)
-            s = GCKPTI_V(upto)(j - edge, least, s);
-        GCKPTI_V(store)(x + j * GCKPTI_BLOCK, s);
+            s = V(upto)(j - edge, least, s);
+        V(store)(x + j * GCKPTI_BLOCK, s);
         if (j & 1)
-            other = GCKPTI_V(max)(s, other);
+            other = V(max)(s, other);
         else
-            top = GCKPTI_V(max)(s, top);
+            top = V(max)(s, top);
     }
-    top = GCKPTI_V(max)(top, other);
+    top = V(max)(top, other);
     if (!first) {
-        other = GCKPTI_V(load)(max);
-        top = GCKPTI_V(max)(top, other);
+        other = V(load)(max);
+        top = V(max)(top, other);
     }
-    shift = GCKPTI_V(less)(least, top, top, zero);
+    shift = V(less)(least, top, top, zero);
     if (!first)
-        change = GCKPTI_V(exp)(GCKPTI_V(sub)(other, shift));
+        change = V(exp)(other - shift);
     for (int64_t j = 0; j < n; j++) {
-        GCKPTI_FLOATS s = GCKPTI_V(exp)(GCKPTI_V(sub)(GCKPTI_V(load)(x + j * GCKPTI_BLOCK), shift));
+        FLOATS s = V(exp)(V(load)(x + j * GCKPTI_BLOCK) - shift);
         if (j > edge)
-            s = GCKPTI_V(upto)(j - edge, zero, s);
-        GCKPTI_V(store)(x + j * GCKPTI_BLOCK, s);
+            s = V(upto)(j - edge, zero, s);
+        V(store)(x + j * GCKPTI_BLOCK, s);
     }
     for (int64_t j = n; j < GCKPTI_BLOCK; j++)
-        GCKPTI_V(store)(x + j * GCKPTI_BLOCK, zero);
+        V(store)(x + j * GCKPTI_BLOCK, zero);
     for (int l = 0; l < 16; l++, x += GCKPTI_BLOCK)
-        e[l] =
-            GCKPTI_V(add)(GCKPTI_V(add)(GCKPTI_V(load)(x), GCKPTI_V(load)(x + 32 * GCKPTI_BLOCK)),
-                          GCKPTI_V(add)(GCKPTI_V(load)(x + 16 * GCKPTI_BLOCK),
-                                        GCKPTI_V(load)(x + 48 * GCKPTI_BLOCK)));
+        e[l] = V(load)(x) + V(load)(x + 32 * GCKPTI_BLOCK) +
+               (V(load)(x + 16 * GCKPTI_BLOCK) + V(load)(x + 48 * GCKPTI_BLOCK));
     for (int half = 8; half; half /= 2)
         for (int l = 0; l < half; l++)
-            e[l] = GCKPTI_V(add)(e[l], e[l + half]);
+            e[l] = e[l] + e[l + half];
     if (!first)
-        e[0] = GCKPTI_V(fma)(GCKPTI_V(load)(sum), change, e[0]);
-    GCKPTI_V(store)(max, top);
-    GCKPTI_V(store)(sum, e[0]);
-    GCKPTI_V(store)(factor, change);
+        e[0] = V(fma)(V(load)(sum), change, e[0]);
+    V(store)(max, top);
+    V(store)(sum, e[0]);
+    V(store)(factor, change);
 }
 
 /* Queries `first`.. of a head. */
-static GCKPTI_TARGET void GCKPTI_V(attention_forward)(const gckpti_heads *h, int64_t row,
-                                                      int64_t head, int64_t first, float *room)
+static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t row, int64_t head,
+                                               int64_t first, float *room)
 {
     const gckpt_call *call = h->call;
     gckpti_strip scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
     gckpti_strip values = { 1, GCKPTI_BLOCK, h->wide, h->c, 0, GCKPTI_NO_EDGE };
     int64_t m = gckpti_part(h->t - first, GCKPTI_BLOCK), seen = h->causal ? first + m : h->s;
     int64_t at = (row * h->t + first) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
-    float *q = room, *v = q + GCKPTI_BLOCK * (h->d + GCKPTI_SIDE), *p = v + GCKPTI_BLOCK * h->wide;
+    float *q = room, *v = q + GCKPTI_BLOCK * (h->d + W), *p = v + GCKPTI_BLOCK * h->wide;
     float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
     float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
     seen = gckpti_part(seen, h->s);
-    GCKPTI_V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
+    V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
     for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
         int64_t n = gckpti_part(seen - j, GCKPTI_BLOCK), all = GCKPTI_BLOCK;
         int edge = h->causal && j == first;
         scores.edge = edge * GCKPTI_ABOVE;
-        GCKPTI_V(head_strips)(h, &scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
-        for (int64_t i = 0; i < m; i += GCKPTI_W)
-            GCKPTI_V(online_down)
-        (p + i, n, edge ? i : all, h->scale, j == 0, max + i, sum + i, factor + i);
+        V(head_strips)(h, &scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
+        for (int64_t i = 0; i < m; i += W)
+            V(online_down)
+            (p + i, n, edge ? i : all, h->scale, j == 0, max + i, sum + i, factor + i);
         if (!out)
             continue;
         for (int64_t r = 0; j && r < m; r++)
-            for (int64_t e = 0; factor[r] != 1.0f && e < h->d; e += GCKPTI_W)
-                GCKPTI_V(put)
-        (out + r * h->c + e, GCKPTI_V(load_n)(out + r * h->c + e, h->d - e),
-         GCKPTI_V(set1)(factor[r]), 0, h->d - e);
-        GCKPTI_V(head_factors)(h, p, n);
-        GCKPTI_V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
+            for (int64_t e = 0; factor[r] != 1.0f && e < h->d; e += W)
+                V(put)
+                (out + r * h->c + e, V(load_n)(out + r * h->c + e, h->d - e), V(set1)(factor[r]), 0,
+                 h->d - e);
+        V(head_factors)(h, p, n);
+        V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
         values.fresh = j == 0;
         values.edge = edge * GCKPTI_AFTER;
-        GCKPTI_V(head_strips)(h, &values, m, h->d, n, p, v, out);
+        V(head_strips)(h, &values, m, h->d, n, p, v, out);
     }
     for (int64_t r = 0; r < m; r++)
         gckpti_softmax_end(&max[r], &sum[r]);
     for (int64_t r = 0; out && r < m; r++)
-        GCKPTI_V(divide)(out + r * h->c, sum[r], h->d);
+        V(divide)(out + r * h->c, sum[r], h->d);
     if (!aux)
         return;
     aux += (row * h->heads + head) * h->t + first;
-    for (int64_t i = 0; i < m; i += GCKPTI_W)
-        GCKPTI_V(store_n)
-    (aux + i, GCKPTI_V(add)(GCKPTI_V(load)(max + i), GCKPTI_V(log)(GCKPTI_V(load)(sum + i))),
-     m - i);
+    for (int64_t i = 0; i < m; i += W)
+        V(store_n)(aux + i, V(load)(max + i) + V(log)(V(load)(sum + i)), m - i);
     for (int64_t r = 0; r < m; r++) /* sums are 1 or more, but for NaN */
         if (!(sum[r] < GCKPTI_INFINITY))
             aux[r] = max[r] + gckpti_log(sum[r]);
 }
 
-static GCKPTI_TARGET void GCKPTI_V(attention_backward)(const gckpti_heads *h, int64_t row,
-                                                       int64_t head, float *room)
+static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t row, int64_t head,
+                                                float *room)
 {
     const gckpt_call *call = h->call;
     gckpti_strip scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
-    const GCKPTI_FLOATS scale = GCKPTI_V(set1)(h->scale), zero = GCKPTI_V(zero)();
-    int64_t c = h->c, packed = GCKPTI_BLOCK * (h->d + GCKPTI_SIDE), rows = GCKPTI_BLOCK * h->wide;
+    const FLOATS scale = V(set1)(h->scale), zero = V(zero)();
+    int64_t c = h->c, packed = GCKPTI_BLOCK * (h->d + W), rows = GCKPTI_BLOCK * h->wide;
     int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
     float *qt = room, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
     float *p = k + rows, *ds = p + GCKPTI_BLOCK * GCKPTI_BLOCK;
@@ -18783,14 +17573,14 @@ static GCKPTI_TARGET void GCKPTI_V(attention_backward)(const gckpti_heads *h, in
         const float *grad = call->grad_out + at;
         memcpy(lse, (const float *)call->aux + (row * h->heads + head) * h->t + first,
                (size_t)m * sizeof *lse);
-        GCKPTI_V(pack)(call->in[0].data + at, 1, c, m, h->d, qt, GCKPTI_BLOCK);
-        GCKPTI_V(gather)(h, grad, m, g);
+        V(pack)(call->in[0].data + at, 1, c, m, h->d, qt, GCKPTI_BLOCK);
+        V(gather)(h, grad, m, g);
         if (dk)
-            GCKPTI_V(gather)(h, call->in[0].data + at, m, q);
+            V(gather)(h, call->in[0].data + at, m, q);
         if (dq || dk)
-            GCKPTI_V(pack)(grad, 1, c, m, h->d, gt, GCKPTI_BLOCK);
+            V(pack)(grad, 1, c, m, h->d, gt, GCKPTI_BLOCK);
         for (int64_t r = 0; (dq || dk) && r < m; r++)
-            delta[r] = GCKPTI_V(dot)(grad + r * c, call->out + at + r * c, h->d);
+            delta[r] = V(dot)(grad + r * c, call->out + at + r * c, h->d);
         for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
             int64_t n = gckpti_part(seen - j, GCKPTI_BLOCK), key = at_k + j * c;
             int edge = h->causal && j == first;
@@ -18799,60 +17589,57 @@ static GCKPTI_TARGET void GCKPTI_V(attention_backward)(const gckpti_heads *h, in
             over_queries.edge = edge * GCKPTI_BEFORE;
             over_keys.edge = edge * GCKPTI_AFTER;
             scores.edge = edge * GCKPTI_ABOVE;
-            GCKPTI_V(head_strips)(h, &scores, n, m, h->d, call->in[1].data + key, qt, p);
+            V(head_strips)(h, &scores, n, m, h->d, call->in[1].data + key, qt, p);
             if (dq || dk)
-                GCKPTI_V(head_strips)(h, &scores, n, m, h->d, call->in[2].data + key, gt, ds);
+                V(head_strips)(h, &scores, n, m, h->d, call->in[2].data + key, gt, ds);
             for (int64_t r = 0; r < n; r++)
-                for (int64_t i = edge ? r - r % GCKPTI_W : 0; i < m; i += GCKPTI_W) {
+                for (int64_t i = edge ? r - r % W : 0; i < m; i += W) {
                     float *pe = p + r * GCKPTI_BLOCK + i, *de = ds + r * GCKPTI_BLOCK + i;
-                    GCKPTI_FLOATS x = GCKPTI_V(fma)(GCKPTI_V(load)(pe), scale, zero), y;
-                    x = GCKPTI_V(exp)(GCKPTI_V(sub)(x, GCKPTI_V(load)(lse + i)));
-                    GCKPTI_V(store)(pe, x);
+                    FLOATS x = V(fma)(V(load)(pe), scale, zero), y;
+                    x = V(exp)(x - V(load)(lse + i));
+                    V(store)(pe, x);
                     if (!dq && !dk)
                         continue;
-                    y = GCKPTI_V(sub)(GCKPTI_V(load)(de), GCKPTI_V(load)(delta + i));
-                    GCKPTI_V(store)(de, GCKPTI_V(mul)(GCKPTI_V(mul)(x, y), scale));
+                    y = V(load)(de) - V(load)(delta + i);
+                    V(store)(de, x * y * scale);
                 }
-            GCKPTI_V(head_factors)(h, p, n);
+            V(head_factors)(h, p, n);
             if (dq || dk)
-                GCKPTI_V(head_factors)(h, ds, n);
+                V(head_factors)(h, ds, n);
             /* chains start with the first tile a query meets, the first query that meets a tile */
             int first_met = first == (h->causal ? j : 0);
             over_queries.fresh = first_met && !call->in[2].accumulate;
             if (dv)
-                GCKPTI_V(head_strips)(h, &over_queries, n, h->d, m, p, g, dv + key);
+                V(head_strips)(h, &over_queries, n, h->d, m, p, g, dv + key);
             over_keys.fresh = j == 0 && !call->in[0].accumulate;
             if (dq) {
-                GCKPTI_V(gather)(h, call->in[1].data + key, n, k);
-                GCKPTI_V(head_strips)(h, &over_keys, m, h->d, n, ds, k, dq + at);
+                V(gather)(h, call->in[1].data + key, n, k);
+                V(head_strips)(h, &over_keys, m, h->d, n, ds, k, dq + at);
             }
             over_queries.fresh = first_met && !call->in[1].accumulate;
             if (dk)
-                GCKPTI_V(head_strips)(h, &over_queries, n, h->d, m, ds, q, dk + key);
+                V(head_strips)(h, &over_queries, n, h->d, m, ds, q, dk + key);
         }
     }
 }
 
 /* ---- cross_entropy: a row of n logits, with max and log(sum) of exp(x - max) ---- */
-static GCKPTI_TARGET void GCKPTI_V(classes_backward)(const float *x, float *d, int64_t n, float max,
-                                                     float log_sum, float scale, int accumulate)
+static GCKPTI_TARGET void V(classes_backward)(const float *x, float *d, int64_t n, float max,
+                                              float log_sum, float scale, int accumulate)
 {
-    const GCKPTI_FLOATS top = GCKPTI_V(set1)(max), rest = GCKPTI_V(set1)(log_sum);
-    for (int64_t j = 0; j < n; j += GCKPTI_W) {
-        GCKPTI_FLOATS e = GCKPTI_V(sub)(GCKPTI_V(load_n)(x + j, n - j), top);
-        GCKPTI_V(put)
-        (d + j, GCKPTI_V(exp)(GCKPTI_V(sub)(e, rest)), GCKPTI_V(set1)(scale), accumulate, n - j);
+    const FLOATS top = V(set1)(max), rest = V(set1)(log_sum);
+    for (int64_t j = 0; j < n; j += W) {
+        FLOATS e = V(load_n)(x + j, n - j) - top;
+        V(put)(d + j, V(exp)(e - rest), V(set1)(scale), accumulate, n - j);
     }
 }
 
 #define GCKPTI_KERNELS(mixed)                                                                      \
-    GCKPTI_V(product_piece), GCKPTI_V(online), GCKPTI_V(divide), GCKPTI_V(square_sum),             \
-        GCKPTI_V(adamw), GCKPTI_V(curve_forward), GCKPTI_V(curve_backward),                        \
-        GCKPTI_V(pair_forward), GCKPTI_V(product_gradient), GCKPTI_V(softmax_forward),             \
-        GCKPTI_V(softmax_backward), GCKPTI_V(norm_forward), GCKPTI_V(norm_backward),               \
-        GCKPTI_V(columns), GCKPTI_V(attention_forward), GCKPTI_V(attention_backward),              \
-        GCKPTI_V(classes_backward), &mixed
-static const gckpti_kernels GCKPTI_V(kernels) = { GCKPTI_KERNELS(GCKPTI_V(mixed_kernels)) };
+    V(product_piece), V(online), V(divide), V(square_sum), V(dot), V(adamw), V(add_to),            \
+        V(elementwise_forward), V(elementwise_backward), V(softmax_forward), V(softmax_backward),  \
+        V(norm_forward), V(norm_backward), V(columns), V(attention_forward),                       \
+        V(attention_backward), V(classes_backward), &mixed
+static const gckpti_kernels V(kernels) = { GCKPTI_KERNELS(V(mixed_kernels)) };
 #if GCKPTI_ISA == 3 && GCKPTI_BF16
 static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_kernels_bf16) };
 #endif
@@ -18860,18 +17647,18 @@ static const gckpti_kernels gckpti_kernels_bf16 = { GCKPTI_KERNELS(gckpti_mixed_
 
 #undef GCKPTI_EACH_LANE
 #undef GCKPTI_EACH_ROW
-#undef GCKPTI_FLOATS
 #undef GCKPTI_INLINED
-#undef GCKPTI_INTS
 #undef GCKPTI_ISA
 #undef GCKPTI_LANES
-#undef GCKPTI_SIDE
 #undef GCKPTI_BAND
+#undef GCKPTI_MM
 #undef GCKPTI_TARGET
 #undef GCKPTI_TILE_ROWS
 #undef GCKPTI_TILE_VECTORS
-#undef GCKPTI_V
-#undef GCKPTI_W
+#pragma pop_macro("V")
+#pragma pop_macro("W")
+#pragma pop_macro("FLOATS")
+#pragma pop_macro("INTS")
 #if defined(__cplusplus) && !defined(__clang__)
 #pragma GCC diagnostic pop
 #endif

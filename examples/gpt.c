@@ -16,6 +16,8 @@
 #define _XOPEN_SOURCE 700 /* clock_gettime, isatty, realpath */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
+#include "options.h"
+#include "pictures.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -30,11 +32,8 @@
 
 /* ---- options: this table is the parser and the --help text ---- */
 enum { VOCABULARY = 256 };             /* a token is a byte */
-enum { AUTO = -1 };                    /* a WHOLE_OR_AUTO that is to be chosen */
 enum { TEXT_MOST = 1 << 30 };          /* bytes of --data; a pipe may have no end */
 static const double temperature = 0.8; /* of sampling: below 1 prefers likely bytes */
-
-typedef enum { WHOLE, WHOLE_OR_AUTO, REAL, BYTES, CHOICE, TEXT, FLAG } kind;
 
 static struct {
     int64_t layers, heads, dim, context, batch, micro_batch, steps, warmup, seed, threads, tie;
@@ -43,74 +42,70 @@ static struct {
     const char *save, *resume, *prompt, *data, *json, *timeline, *frontier;
 } o = { .min_lr = -1 };
 
-static const char *const mode_names[] = { "auto",     "store-all", "memory-poor",
-                                          "segments", "sqrt",      "optimal" };
+static const char *const mode_names[] = { "auto", "store-all", "memory-poor", "segments",
+                                          "sqrt", "optimal",   NULL };
 static const gckpt_mode modes[] = { GCKPT_AUTO,     GCKPT_STORE_ALL, GCKPT_MEMORY_POOR,
                                     GCKPT_SEGMENTS, GCKPT_SQRT,      GCKPT_OPTIMAL };
 enum { MODES = sizeof modes / sizeof modes[0] };
 
-static const struct option {
-    const char *name;
-    kind kind;
-    void *where;         /* int64_t, double or const char *, by kind */
-    const char *initial; /* parsed like an argument; NULL: none */
-    double min, max;
-    const char *help;
-} options[] = {
-    { "layers", WHOLE, &o.layers, "4", 1, 1000, "transformer blocks" },
-    { "heads", WHOLE, &o.heads, "4", 1, 256, "attention heads; a divisor of dim / 2" },
-    { "dim", WHOLE, &o.dim, "128", 1, 65536, "width C of the model" },
-    { "context", WHOLE, &o.context, "64", 1, 1 << 20, "tokens T of a window" },
-    { "batch", WHOLE, &o.batch, "12", 1, 1 << 20, "windows of a step" },
-    { "micro-batch", WHOLE_OR_AUTO, &o.micro_batch, "0", 0, 1 << 20,
+static const options_row allowed[] = {
+    { "layers", OPTIONS_WHOLE, &o.layers, "4", 1, 1000, NULL, "transformer blocks" },
+    { "heads", OPTIONS_WHOLE, &o.heads, "4", 1, 256, NULL,
+      "attention heads; a divisor of dim / 2" },
+    { "dim", OPTIONS_WHOLE, &o.dim, "128", 1, 65536, NULL, "width C of the model" },
+    { "context", OPTIONS_WHOLE, &o.context, "64", 1, 1 << 20, NULL, "tokens T of a window" },
+    { "batch", OPTIONS_WHOLE, &o.batch, "12", 1, 1 << 20, NULL, "windows of a step" },
+    { "micro-batch", OPTIONS_WHOLE_OR_AUTO, &o.micro_batch, "0", 0, 1 << 20, NULL,
       "windows computed at once; changes bytes, never results; 0: --batch; auto: the divisor of it "
       "that is fastest within --budget" },
-    { "steps", WHOLE, &o.steps, "1000", 0, 1e12, "steps in all, those of a resumed file included" },
-    { "lr", REAL, &o.lr, "1e-3", 0, 10, "learning rate after the warm-up" },
-    { "min-lr", REAL, &o.min_lr, NULL, 0, 10,
+    { "steps", OPTIONS_WHOLE, &o.steps, "1000", 0, 1e12, NULL,
+      "steps in all, those of a resumed file included" },
+    { "lr", OPTIONS_REAL, &o.lr, "1e-3", 0, 10, NULL, "learning rate after the warm-up" },
+    { "min-lr", OPTIONS_REAL, &o.min_lr, NULL, 0, 10, NULL,
       "learning rate at the last step (cosine); not given: --lr" },
-    { "warmup", WHOLE, &o.warmup, "100", 0, 1e12, "steps of linear warm-up" },
-    { "weight-decay", REAL, &o.weight_decay, "0.1", 0, 100,
+    { "warmup", OPTIONS_WHOLE, &o.warmup, "100", 0, 1e12, NULL, "steps of linear warm-up" },
+    { "weight-decay", OPTIONS_REAL, &o.weight_decay, "0.1", 0, 100, NULL,
       "of matrices, not of biases and gains" },
-    { "beta1", REAL, &o.beta1, "0.9", 0, 0.99999, "AdamW" },
-    { "beta2", REAL, &o.beta2, "0.99", 0, 0.99999, "AdamW" },
-    { "clip", REAL, &o.clip, "1", 0, 1e9, "greatest gradient norm; 0: no clipping" },
-    { "dropout", REAL, &o.dropout, "0", 0, 0.99,
+    { "beta1", OPTIONS_REAL, &o.beta1, "0.9", 0, 0.99999, NULL, "AdamW" },
+    { "beta2", OPTIONS_REAL, &o.beta2, "0.99", 0, 0.99999, NULL, "AdamW" },
+    { "clip", OPTIONS_REAL, &o.clip, "1", 0, 1e9, NULL, "greatest gradient norm; 0: no clipping" },
+    { "dropout", OPTIONS_REAL, &o.dropout, "0", 0, 0.99, NULL,
       "after the embedding and on both residual branches" },
-    { "seed", WHOLE, &o.seed, "1", 0, 9007199254740992.0,
+    { "seed", OPTIONS_WHOLE, &o.seed, "1", 0, 9007199254740992.0, NULL,
       "of weights, batches, dropout and sampling" },
-    { "threads", WHOLE, &o.threads, "0", 0, 1024,
+    { "threads", OPTIONS_WHOLE, &o.threads, "0", 0, 1024, NULL,
       "changes speed and bytes, never results; 0: all" },
-    { "tie", WHOLE, &o.tie, "1", 0, 1,
+    { "tie", OPTIONS_WHOLE, &o.tie, "1", 0, 1, NULL,
       "1: the head is the embedding table; 0: a matrix of its own" },
-    { "checkpoint", CHOICE, &o.checkpoint, "auto", 0, 0,
+    { "checkpoint", OPTIONS_CHOICE, &o.checkpoint, "auto", 0, 0, mode_names,
       "what is recomputed; auto: nothing, or as little as --budget allows" },
-    { "budget", BYTES, &o.budget, "0", 0, 9007199254740992.0,
+    { "budget", OPTIONS_BYTES, &o.budget, "0", 0, 9007199254740992.0, NULL,
       "bytes for weights, optimiser state and step arena; 0: no limit" },
-    { "bf16", FLAG, &o.bf16, NULL, 0, 0,
+    { "bf16", OPTIONS_FLAG, &o.bf16, NULL, 0, 0, NULL,
       "activations and their gradients as bf16: 2 bytes each, other results" },
-    { "plan", FLAG, &o.plan, NULL, 0, 0,
+    { "plan", OPTIONS_FLAG, &o.plan, NULL, 0, 0, NULL,
       "print what every budget costs in time, then the plan, and stop" },
-    { "frontier", TEXT, &o.frontier, NULL, 0, 0,
+    { "frontier", OPTIONS_TEXT, &o.frontier, NULL, 0, 0, NULL,
       "what every budget costs: drawn (FILE.svg), as FILE.json, else as text" },
-    { "timeline", TEXT, &o.timeline, NULL, 0, 0,
+    { "timeline", OPTIONS_TEXT, &o.timeline, NULL, 0, 0, NULL,
       "draw the plan's memory (SVG); FILE.json: as Chrome trace events" },
-    { "save", TEXT, &o.save, NULL, 0, 0,
+    { "save", OPTIONS_TEXT, &o.save, NULL, 0, 0, NULL,
       "write weights and optimiser state (safetensors) after each evaluation, at the end, and when "
       "interrupted" },
-    { "resume", TEXT, &o.resume, NULL, 0, 0, "go on from a file that --save wrote" },
-    { "sample", WHOLE, &o.sample, "0", 0, 1e9, "bytes to generate at the end" },
-    { "prompt", TEXT, &o.prompt, NULL, 0, 0,
+    { "resume", OPTIONS_TEXT, &o.resume, NULL, 0, 0, NULL, "go on from a file that --save wrote" },
+    { "sample", OPTIONS_WHOLE, &o.sample, "0", 0, 1e9, NULL, "bytes to generate at the end" },
+    { "prompt", OPTIONS_TEXT, &o.prompt, NULL, 0, 0, NULL,
       "text that the sample continues; not given: a new line" },
-    { "data", TEXT, &o.data, NULL, 0, 0,
+    { "data", OPTIONS_TEXT, &o.data, NULL, 0, 0, NULL,
       "text to learn, a file or pipe of at most 1 GiB; not given: gradckpt.h itself" },
-    { "eval-every", WHOLE, &o.eval_every, "100", 0, 1e12,
+    { "eval-every", OPTIONS_WHOLE, &o.eval_every, "100", 0, 1e12, NULL,
       "steps between evaluations on the last 10 % of the text; 0: none" },
-    { "json", TEXT, &o.json, NULL, 0, 0,
+    { "json", OPTIONS_TEXT, &o.json, NULL, 0, 0, NULL,
       "events, one object a line; -: on standard output, alone" },
-    { "help", FLAG, &o.help, NULL, 0, 0, "this text" },
+    { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "this text" },
 };
-enum { OPTIONS = sizeof options / sizeof options[0] };
+static const options_table options = { "gpt", allowed, sizeof allowed / sizeof allowed[0], 16,
+                                       "MODE" };
 
 static int complain(int status, const char *format, ...)
 {
@@ -123,115 +118,21 @@ static int complain(int status, const char *format, ...)
     return status;
 }
 
-/* What values an option takes, in words. */
-static void print_allowed(FILE *f, const struct option *p)
-{
-    if (p->kind == WHOLE || p->kind == WHOLE_OR_AUTO)
-        fprintf(f, "a whole number from %.0f to %.0f%s", p->min, p->max,
-                p->kind == WHOLE ? "" : " or auto");
-    else if (p->kind == REAL)
-        fprintf(f, "a number from %g to %g", p->min, p->max);
-    else if (p->kind == BYTES)
-        fprintf(f, "a number of bytes such as 65536, 64K, 1.5M or 2G");
-    else if (p->kind == TEXT)
-        fprintf(f, "text");
-    else if (p->kind == FLAG)
-        fprintf(f, "no value");
-    else
-        for (int i = 0; i < MODES; i++)
-            fprintf(f, "%s%s", i == 0 ? "" : i == MODES - 1 ? " or " : ", ", mode_names[i]);
-}
-
 static int print_help(void)
 {
-    static const char *const value[] = { "N", "N", "X", "BYTES", "MODE", "TEXT", "" };
     printf("gpt - trains a small byte-level GPT inside a byte budget\n\n");
-    for (int i = 0; i < OPTIONS; i++) {
-        const struct option *p = &options[i];
-        printf("  --%s %-*s  %s", p->name, 16 - (int)strlen(p->name), value[p->kind], p->help);
-        if (p->kind != FLAG && p->kind != TEXT) {
-            printf("\n%23s(", "");
-            print_allowed(stdout, p);
-            printf(p->initial != NULL ? "; default %s)" : ")", p->initial);
-        }
-        printf("\n");
-    }
+    options_print(&options);
     printf("\nExit status: 0 done, 1 failed, 2 wrong option or value, 130 interrupted.\n");
     if (fflush(stdout) != 0 || ferror(stdout))
         return complain(1, "standard output: %s", strerror(errno));
     return 0;
 }
 
-/* Reads `text` into where the option says; 0 when it is not allowed. */
-static int set_option(const struct option *p, const char *text)
-{
-    if (p->kind == TEXT)
-        *(const char **)p->where = text;
-    else if (p->kind == FLAG)
-        *(int64_t *)p->where = 1;
-    if (p->kind == TEXT || p->kind == FLAG)
-        return 1;
-    if (p->kind == CHOICE) {
-        for (int i = 0; i < MODES; i++)
-            if (strcmp(text, mode_names[i]) == 0) {
-                *(int64_t *)p->where = i;
-                return 1;
-            }
-        return 0;
-    }
-    if (p->kind == WHOLE_OR_AUTO && strcmp(text, "auto") == 0) {
-        *(int64_t *)p->where = AUTO;
-        return 1;
-    }
-    char *end;
-    double x = strtod(text, &end);
-    int empty = end == text;
-    int power = p->kind != BYTES ? 0 : *end == 'K' ? 1 : *end == 'M' ? 2 : *end == 'G' ? 3 : 0;
-    for (end += power > 0; power > 0; power--)
-        x *= 1024;
-    if (empty || *end != 0 || !(x >= p->min && x <= p->max) ||
-        (p->kind <= WHOLE_OR_AUTO && (double)(int64_t)x != x))
-        return 0;
-    if (p->kind == REAL)
-        *(double *)p->where = x;
-    else
-        *(int64_t *)p->where = (int64_t)x;
-    return 1;
-}
-
-static int wrong_value(const struct option *p, const char *text)
-{
-    if (text != NULL)
-        fprintf(stderr, "gpt: --%s %s: allowed is ", p->name, text);
-    else
-        fprintf(stderr, "gpt: --%s needs a value: ", p->name);
-    print_allowed(stderr, p);
-    fprintf(stderr, "\n");
-    return 2;
-}
-
 /* 0, or the exit status 2 after saying what is allowed. */
 static int parse_options(int argc, char **argv)
 {
-    for (int i = 0; i < OPTIONS; i++)
-        if (options[i].initial != NULL)
-            set_option(&options[i], options[i].initial);
-    for (int i = 1; i < argc; i++) {
-        const struct option *p = NULL;
-        for (int k = 0; k < OPTIONS; k++)
-            if (strncmp(argv[i], "--", 2) == 0 && strcmp(argv[i] + 2, options[k].name) == 0)
-                p = &options[k];
-        if (p == NULL) {
-            fprintf(stderr, "gpt: %s: no such option; allowed are", argv[i]);
-            for (int k = 0; k < OPTIONS; k++)
-                fprintf(stderr, " --%s", options[k].name);
-            fprintf(stderr, "\n");
-            return 2;
-        }
-        const char *text = p->kind == FLAG ? "" : ++i < argc ? argv[i] : NULL;
-        if (text == NULL || !set_option(p, text))
-            return wrong_value(p, text);
-    }
+    if (options_parse(&options, argc, argv) != 0)
+        return 2;
     if (o.micro_batch == 0)
         o.micro_batch = o.batch;
     if (o.min_lr < 0)
@@ -524,7 +425,7 @@ static int make_model(model *m, gckpt_store *store, purpose why)
     desc.batch = why == SAMPLING ? 1 : o.batch;
     desc.precision = o.bf16 ? GCKPT_BF16 : GCKPT_FP32;
     desc.budget = why == TRAINING ? (size_t)o.budget : 0;
-    if (why == TRAINING && o.micro_batch == AUTO) {
+    if (why == TRAINING && o.micro_batch == OPTIONS_AUTO) {
         desc.update_in_backward = o.clip > 0 ? 0 : GCKPT_IF_USEFUL;
         m->plan = gckpt_fit(store, with_loss, m, o.batch, &desc, NULL);
         if (m->plan == NULL)
@@ -571,6 +472,7 @@ static struct {
     int32_t *tokens, *targets; /* (batch,T) feeds */
     FILE *out, *json;          /* people read out; NULL json: none */
     gckpt_frontier *frontier; /* of training, when asked for */
+    pictures_modes modes;     /* beside it */
     int terminal;
     double start;
     uint64_t first_step;
@@ -620,14 +522,6 @@ static void event(const char *format, ...)
     va_end(args);
 }
 
-static const char *mode_name(gckpt_mode mode)
-{
-    for (int i = 0; i < MODES; i++)
-        if (modes[i] == mode)
-            return mode_names[i];
-    return "other";
-}
-
 static size_t print_plan_text(void *user, const void *bytes, size_t size)
 {
     return fwrite(bytes, 1, size, (FILE *)user);
@@ -636,7 +530,7 @@ static size_t print_plan_text(void *user, const void *bytes, size_t size)
 static void report_plan(void)
 {
     const gckpt_plan *p = run.models[TRAINING].plan;
-    const char *name = mode_name(gckpt_plan_mode(p));
+    const char *name = gckpt_mode_name(gckpt_plan_mode(p));
     int64_t parameters = 0;
     gckpt_parameter q;
     for (int i = 0; gckpt_store_peek(run.store, i, &q) == GCKPT_OK; i++)
@@ -673,7 +567,8 @@ static void report_plan(void)
     event(o.frontier != NULL ? "]}\n" : "}\n");
 }
 
-/* What every budget costs. A graph that --micro-batch auto chose is built again. */
+/* What every budget costs, and every --checkpoint. A graph that --micro-batch auto chose is built
+ * again. */
 static int find_frontier(model *m)
 {
     gckpt_plan_desc desc = { .batch = o.batch, .threads = (int)o.threads };
@@ -685,7 +580,9 @@ static int find_frontier(model *m)
         with_loss(m->graph, o.micro_batch, &term, m);
     }
     run.frontier = gckpt_frontier_new(m->graph, &term, 1, &desc);
-    return run.frontier != NULL ? 0 : complain(1, "%s", gckpt_error_text(m->graph));
+    if (run.frontier == NULL || pictures_compare(m->graph, &term, 1, &desc, &run.modes) != GCKPT_OK)
+        return complain(1, "%s", gckpt_error_text(m->graph));
+    return 0;
 }
 
 /* Marked: the budget, or else the bytes of the plan. */
@@ -693,10 +590,15 @@ static gckpt_result write_frontier(FILE *f, const char *path)
 {
     const char *dot = strrchr(path, '.');
     const size_t plan = gckpt_plan_bytes(run.models[TRAINING].plan);
-    return (dot != NULL && strcmp(dot, ".svg") == 0    ? gckpt_frontier_svg
-            : dot != NULL && strcmp(dot, ".json") == 0 ? gckpt_frontier_json
-                                                       : gckpt_frontier_print)(
-        run.frontier, o.budget > 0 ? (size_t)o.budget : plan, print_plan_text, f);
+    const size_t mark = o.budget > 0 ? (size_t)o.budget : plan;
+    if (dot != NULL && strcmp(dot, ".svg") == 0)
+        return pictures_frontier(run.frontier, &run.modes, mark, print_plan_text, f);
+    if (dot != NULL && strcmp(dot, ".json") == 0)
+        return gckpt_frontier_json(run.frontier, mark, print_plan_text, f);
+    gckpt_result result = gckpt_frontier_print(run.frontier, mark, print_plan_text, f);
+    fputc('\n', f);
+    return result != GCKPT_OK ? result
+                              : pictures_table(run.frontier, &run.modes, print_plan_text, f);
 }
 
 static int save_frontier(void)
@@ -718,7 +620,7 @@ static int draw_plan(const gckpt_plan *plan)
     FILE *f = fopen(o.timeline, "w");
     if (f == NULL)
         return complain(1, "--timeline %s: %s", o.timeline, strerror(errno));
-    int bad = (trace ? gckpt_plan_trace : gckpt_plan_svg)(plan, print_plan_text, f) != GCKPT_OK;
+    int bad = (trace ? gckpt_plan_trace : pictures_plan)(plan, print_plan_text, f) != GCKPT_OK;
     if (fclose(f) != 0 || bad)
         return complain(1, "--timeline %s: %s", o.timeline, strerror(errno));
     return 0;

@@ -296,6 +296,7 @@ static const gckpt_op factor = { "factor",
                                  { 0, GCKPT_IN(0) | GCKPT_SUMS },
                                  0,
                                  NULL,
+                                 NULL,
                                  NULL };
 
 static gckpt_tensor *by_user(net *n)

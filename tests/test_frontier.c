@@ -1,14 +1,12 @@
-/* test_frontier.c - the frontier as text, SVG and JSON: lines that fit a terminal, pictures and
- * objects that parse, texts that do not touch, exact numbers, and writers and allocations that may
- * fail anywhere. */
+/* test_frontier.c - the frontier as text and JSON, and as examples/pictures.h shows it beside other
+ * modes: lines that fit a terminal, pictures and objects that parse, texts that do not touch, exact
+ * numbers, writers and allocations that may fail anywhere, and that showing plans nothing. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 
+#include "../examples/pictures.h"
 #include "rig.h"
 #include "text.h"
-
-typedef gckpt_result (*teller)(const gckpt_frontier *, size_t, gckpt_write_fn, void *);
-static const teller tellers[] = { gckpt_frontier_print, gckpt_frontier_svg, gckpt_frontier_json };
 
 /* A chain of layers; the frontier's memory is counted. */
 typedef struct {
@@ -16,8 +14,19 @@ typedef struct {
     gckpt_graph *graph;
     gckpt_term term;
     gckpt_plan_desc desc;
+    pictures_modes modes;
     heap h;
 } model;
+
+enum { TEXT, PICTURE, JSON, TABLE, TELLERS };
+
+static gckpt_result tell(int teller, const model *m, const gckpt_frontier *f, size_t mark, text *t)
+{
+    return teller == TEXT      ? gckpt_frontier_print(f, mark, write_text, t)
+           : teller == PICTURE ? pictures_frontier(f, &m->modes, mark, write_text, t)
+           : teller == JSON    ? gckpt_frontier_json(f, mark, write_text, t)
+                               : pictures_table(f, &m->modes, write_text, t);
+}
 
 static void make(model *m, int layers, int64_t rows, int64_t width)
 {
@@ -44,6 +53,7 @@ static gckpt_frontier *frontier_of(model *m)
 {
     gckpt_frontier *f = gckpt_frontier_new(m->graph, &m->term, 1, &m->desc);
     CHECK_MSG(f != NULL, "%s", gckpt_error_text(m->graph));
+    CHECK(pictures_compare(m->graph, &m->term, 1, &m->desc, &m->modes) == GCKPT_OK);
     return f;
 }
 
@@ -130,11 +140,8 @@ static int same_point(const char **s, size_t bytes, uint64_t work, double recomp
     return 1;
 }
 
-static void check_json(model *m, const gckpt_frontier *f, size_t mark, const text *t, int ops)
+static void check_json(const gckpt_frontier *f, size_t mark, const text *t)
 {
-    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_SQRT,
-                                        GCKPT_MEMORY_POOR };
-    static const char *const names[] = { "store-all", "segments", "sqrt", "memory-poor" };
     const char *s = t->bytes;
     char wanted[80];
     gckpt_point p;
@@ -143,41 +150,68 @@ static void check_json(model *m, const gckpt_frontier *f, size_t mark, const tex
     for (int i = 0; gckpt_frontier_get(f, i, &p) == GCKPT_OK; i++)
         CHECK(same_point(&s, p.bytes, p.work, p.recompute, p.overhead));
     if (at < 0)
-        snprintf(wanted, sizeof wanted, "\"marked\":null,\"complete\":%s",
+        snprintf(wanted, sizeof wanted, "\"marked\":null,\"complete\":%s}",
                  gckpt_frontier_complete(f) ? "true" : "false");
     else
-        snprintf(wanted, sizeof wanted, "\"marked\":%d,\"complete\":%s", at,
+        snprintf(wanted, sizeof wanted, "\"marked\":%d,\"complete\":%s}", at,
                  gckpt_frontier_complete(f) ? "true" : "false");
     CHECK_MSG(find(s, wanted) != NULL, "no %s", wanted);
-    for (int i = 0; i < 4; i++) {
+    CHECK(!find(s, "{\"bytes\":"));
+}
+
+static void check_modes(const model *m, int ops)
+{
+    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_SQRT,
+                                        GCKPT_MEMORY_POOR };
+    CHECK_MSG(m->modes.ops == ops, "%d ops, not %d", m->modes.ops, ops);
+    for (int i = 0; i < PICTURES_MODES; i++) {
+        const gckpt_point *p = &m->modes.mode[i];
         gckpt_plan_desc d = m->desc;
-        snprintf(wanted, sizeof wanted, "\"%s\":{", names[i]);
-        if (modes[i] == GCKPT_MEMORY_POOR && ops > 400) {
-            CHECK(!find(s, wanted));
+        d.mode = modes[i];
+        if (d.mode == GCKPT_MEMORY_POOR && ops > PICTURES_POOR_OPS) {
+            CHECK(p->bytes == 0);
             continue;
         }
-        d.mode = modes[i];
         gckpt_plan *plan = gckpt_plan_new(m->graph, &m->term, 1, &d);
-        s = find(s, wanted);
-        CHECK(s && plan && same_point(&s, gckpt_plan_bytes(plan), gckpt_plan_work(plan),
-                                      gckpt_plan_recompute(plan), gckpt_plan_overhead(plan)));
+        CHECK(plan && p->bytes == gckpt_plan_bytes(plan) && p->work == gckpt_plan_work(plan));
+        CHECK(memcmp(&p->recompute, &(double){ gckpt_plan_recompute(plan) }, sizeof(double)) == 0);
+        CHECK(memcmp(&p->overhead, &(double){ gckpt_plan_overhead(plan) }, sizeof(double)) == 0);
+        CHECK(m->modes.resident == gckpt_plan_bytes(plan) - gckpt_plan_arena(plan));
         gckpt_plan_free(plan);
     }
 }
 
-static void check_all(model *m, const gckpt_frontier *f, size_t mark, int ops)
+/* A line for each mode that was planned, right-aligned numbers, then its name. */
+static void check_table(const model *m, const text *t)
 {
-    for (int i = 0; i < 3; i++) {
+    int lines = 0, planned = m->modes.ops > PICTURES_POOR_OPS;
+    for (const char *s = t->bytes; *s; s += strcspn(s, "\n") + 1, lines++)
+        CHECK_MSG(strcspn(s, "\n") <= 80 && strchr(s, '\n'), "%s", s);
+    for (int i = 0; i < PICTURES_MODES; i++) {
+        planned += m->modes.mode[i].bytes != 0;
+        CHECK(find(t->bytes, pictures_mode_names[i]) != NULL); /* one in "(not memory-poor: ..." */
+    }
+    CHECK(lines == 1 + planned && !find(t->bytes, "nan"));
+}
+
+static void check_all(model *m, const gckpt_frontier *f, size_t mark)
+{
+    long calls = m->h.calls;
+    for (int i = 0; i < TELLERS; i++) {
         text t = { 0 };
-        CHECK(tellers[i](f, mark, write_text, &t) == GCKPT_OK && characters_fit(&t));
-        if (i == 0)
+        CHECK(tell(i, m, f, mark, &t) == GCKPT_OK && characters_fit(&t));
+        if (i == TEXT)
             check_text(f, mark, &t);
-        else if (i == 1)
+        else if (i == PICTURE)
             check_svg(&t);
+        else if (i == JSON)
+            check_json(f, mark, &t);
         else
-            check_json(m, f, mark, &t, ops);
+            check_table(m, &t);
         free(t.bytes);
     }
+    CHECK_MSG(m->h.calls == calls, "showing a frontier takes memory: %ld times",
+              m->h.calls - calls);
 }
 
 static void sizes(void)
@@ -192,15 +226,16 @@ static void sizes(void)
         int points = gckpt_frontier_points(f), ops = 3 * layers[k] + 1;
         gckpt_frontier_get(f, 0, &least);
         gckpt_frontier_get(f, points - 1, &most);
-        check_all(&m, f, 0, ops);
+        check_modes(&m, ops);
+        check_all(&m, f, 0);
         for (int i = 0; i < 12 && layers[k] < 60; i++)
-            check_all(&m, f, least.bytes + (most.bytes - least.bytes) / 11 * (size_t)i, ops);
+            check_all(&m, f, least.bytes + (most.bytes - least.bytes) / 11 * (size_t)i);
         f->complete = 0;
-        check_all(&m, f, most.bytes, ops);
+        check_all(&m, f, most.bytes);
         if (k < 3) {
-            check_all(&m, f, 1, ops);
-            check_all(&m, f, least.bytes - 1, ops);
-            check_all(&m, f, SIZE_MAX, ops);
+            check_all(&m, f, 1);
+            check_all(&m, f, least.bytes - 1);
+            check_all(&m, f, SIZE_MAX);
         }
         gckpt_frontier_free(f);
         free_model(&m);
@@ -221,8 +256,9 @@ static void odd_costs(void)
         m.desc.costs = costs;
         m.desc.cost_count = (int)m.graph->count;
         gckpt_frontier *f = frontier_of(&m);
-        check_all(&m, f, 0, 19);
-        check_all(&m, f, 2200, 19);
+        check_modes(&m, 19);
+        check_all(&m, f, 0);
+        check_all(&m, f, 2200);
         gckpt_frontier_free(f);
         free_model(&m);
     }
@@ -233,36 +269,45 @@ static void failures(void)
     model m;
     make(&m, 6, 8, 8);
     gckpt_frontier *f = frontier_of(&m);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < TELLERS; i++) {
         text t = { 0 };
-        CHECK(tellers[i](NULL, 0, write_text, &t) == GCKPT_E_ARG);
-        CHECK(tellers[i](f, 0, NULL, &t) == GCKPT_E_ARG && t.calls == 0);
-        CHECK(tellers[i](f, SIZE_MAX, write_text, &t) == GCKPT_OK);
+        CHECK(tell(i, &m, NULL, 0, &t) == GCKPT_E_ARG && t.calls == 0);
+        CHECK(tell(i, &m, f, SIZE_MAX, &t) == GCKPT_OK && t.calls > 0);
         long calls = t.calls, blocks = m.h.blocks;
         for (long k = 1; k <= calls; k++) {
             t.size = 0;
             t.calls = 0;
             t.fail_at = k;
-            CHECK(tellers[i](f, SIZE_MAX, write_text, &t) == GCKPT_E_FILE && t.calls == k);
+            CHECK(tell(i, &m, f, SIZE_MAX, &t) == GCKPT_E_FILE && t.calls == k);
             CHECK(m.h.blocks == blocks);
         }
-        for (long k = 1;; k++) { /* no memory to plan a way with: nothing is written */
-            memset(&m.h, 0, sizeof m.h);
-            m.h.blocks = blocks;
-            m.h.fail_at = k;
-            t.size = 0;
-            t.calls = t.fail_at = 0;
-            gckpt_result result = tellers[i](f, SIZE_MAX, write_text, &t);
-            CHECK(m.h.blocks == blocks);
-            if (m.h.calls < k) {
-                CHECK(result == GCKPT_OK && t.size > 0);
-                break;
-            }
-            CHECK(result == GCKPT_E_MEMORY && t.size == 0);
-        }
-        m.h.fail_at = 0;
         free(t.bytes);
     }
+    CHECK(gckpt_frontier_print(f, 0, NULL, NULL) == GCKPT_E_ARG);
+    CHECK(gckpt_frontier_json(f, 0, NULL, NULL) == GCKPT_E_ARG);
+    CHECK(pictures_frontier(f, &m.modes, 0, NULL, NULL) == GCKPT_E_ARG);
+    CHECK(pictures_table(f, &m.modes, NULL, NULL) == GCKPT_E_ARG);
+    text alone = { 0 };
+    CHECK(pictures_table(f, NULL, write_text, &alone) == GCKPT_E_ARG && alone.calls == 0);
+    CHECK(pictures_frontier(f, NULL, 0, write_text, &alone) == GCKPT_OK);
+    CHECK(xml_fits(&alone) && find(alone.bytes, "least bytes") && !find(alone.bytes, "sqrt"));
+    free(alone.bytes);
+    CHECK(pictures_compare(NULL, &m.term, 1, NULL, &m.modes) == GCKPT_E_ARG);
+    CHECK(pictures_compare(m.graph, &m.term, 1, NULL, NULL) == GCKPT_E_ARG);
+    for (long k = 1;; k++) { /* no memory to plan a mode with */
+        long blocks = m.h.blocks;
+        memset(&m.h, 0, sizeof m.h);
+        m.h.blocks = blocks;
+        m.h.fail_at = k;
+        gckpt_result result = pictures_compare(m.graph, &m.term, 1, &m.desc, &m.modes);
+        CHECK(m.h.blocks == blocks);
+        if (m.h.calls < k) {
+            CHECK(result == GCKPT_OK && k > 20);
+            break;
+        }
+        CHECK(result == GCKPT_E_MEMORY && gckpt_error(m.graph) == result);
+    }
+    m.h.fail_at = 0;
     gckpt_frontier_free(f);
     static unsigned char block[1 << 16];
     gckpt_plan_desc d = m.desc;

@@ -272,9 +272,8 @@ static void stale_errors(void)
     file out;
     memset(&out, 0, sizeof out);
     CHECK(f && gckpt_error(l.g) == GCKPT_OK);
-    gckpt_store_freeze(l.s, "*", 1); /* now none of the ways to compare with can be planned */
+    gckpt_store_freeze(l.s, "*", 1); /* now nothing can be planned */
     CHECK(gckpt_frontier_print(f, 0, file_write, &out) == GCKPT_OK);
-    CHECK(gckpt_frontier_svg(f, 0, file_write, &out) == GCKPT_OK);
     CHECK(gckpt_frontier_json(f, 0, file_write, &out) == GCKPT_OK);
     CHECK_MSG(gckpt_error(l.g) == GCKPT_OK, "after printing: %s", gckpt_error_text(l.g));
     CHECK(!gckpt_frontier_plan(f, 1) && gckpt_error(l.g) == GCKPT_E_BUDGET);
@@ -534,7 +533,8 @@ static const gckpt_op sum3 = { "sum3",  sum3_shape,
                                nothing, NULL,
                                NULL,    NULL,
                                { 0 },   GCKPT_INPLACE(0) | GCKPT_INPLACE(1) | GCKPT_INPLACE(2),
-                               NULL,    NULL };
+                               NULL,    NULL,
+                               NULL };
 
 static void in_place(void)
 {
@@ -790,7 +790,7 @@ static void index_inputs(void)
     gckpt_store_free(s);
 }
 
-/* ---- pictures of a frontier say when memory is short, and then nothing else ---- */
+/* ---- a frontier needs no memory to be shown; names need it ---- */
 typedef struct {
     long calls, fail;
 } heap;
@@ -806,38 +806,23 @@ static void *heap_resize(void *user, void *ptr, size_t old_size, size_t new_size
     return ++h->calls == h->fail ? NULL : realloc(ptr, new_size);
 }
 
-static void pictures(void)
+static void short_of_memory(void)
 {
-    static gckpt_result (*const draw[])(const gckpt_frontier *, size_t, gckpt_write_fn,
-                                        void *) = { gckpt_frontier_print, gckpt_frontier_svg,
-                                                    gckpt_frontier_json };
     heap h = { 0, 0 };
     losses l = losses_new();
     gckpt_term term = { l.loss[FED], 1, 0 };
     gckpt_plan_desc desc;
+    file out;
+    memset(&out, 0, sizeof out);
     memset(&desc, 0, sizeof desc);
     desc.memory.resize = heap_resize;
     desc.memory.user = &h;
     gckpt_frontier *f = gckpt_frontier_new(l.g, &term, 1, &desc);
-    for (int i = 0; i < 3; i++) {
-        file whole, part;
-        memset(&whole, 0, sizeof whole);
-        h.calls = h.fail = 0;
-        CHECK(draw[i](f, 0, file_write, &whole) == GCKPT_OK);
-        for (long calls = h.calls, fail = 1; fail <= calls; fail++) {
-            h.calls = 0;
-            h.fail = fail;
-            memset(&part, 0, sizeof part);
-            gckpt_result result = draw[i](f, 0, file_write, &part);
-            CHECK_MSG(result == GCKPT_E_MEMORY ? part.size == 0 && gckpt_error(l.g) == result
-                                               : result == GCKPT_OK && same_file(&whole, &part),
-                      "picture %d, allocation %ld fails: %s, %zu of %zu bytes", i, fail,
-                      gckpt_result_text(result), part.size, whole.size);
-            free(part.bytes);
-        }
-        CHECK(h.fail > 20);
-        free(whole.bytes);
-    }
+    h.calls = 0;
+    h.fail = 1;
+    CHECK(gckpt_frontier_print(f, 0, file_write, &out) == GCKPT_OK && h.calls == 0);
+    CHECK(gckpt_frontier_json(f, 0, file_write, &out) == GCKPT_OK && h.calls == 0);
+    free(out.bytes);
     gckpt_frontier_free(f);
     gckpt_graph_free(l.g);
     for (long fail = 1; fail < 8; fail++) { /* names that were not kept are not compared */
@@ -866,6 +851,6 @@ int main(void)
     in_place();
     incomplete();
     index_inputs();
-    pictures();
+    short_of_memory();
     return check_report("test_limits");
 }

@@ -553,6 +553,7 @@ static void null_ops(void)
 static void null_objects(void)
 {
     gckpt_instruction in;
+    gckpt_usage usage;
     gckpt_point point;
     gckpt_buffer buffer;
     gckpt_parameter parameter;
@@ -597,8 +598,9 @@ static void null_objects(void)
     CHECK(gckpt_plan_buffer(NULL, 0, &buffer) == E_A && !*gckpt_plan_name(NULL, 0));
     gckpt_plan_split_exact(NULL, &name);
     gckpt_plan_split_exact(NULL, NULL);
-    CHECK(gckpt_plan_print(NULL, swallow, NULL) == E_A &&
-          gckpt_plan_svg(NULL, swallow, NULL) == E_A);
+    CHECK(gckpt_plan_usage(NULL, 0, &usage) == E_A && gckpt_plan_batch(NULL) == 0 &&
+          !*gckpt_plan_op(NULL, 0));
+    CHECK(gckpt_plan_print(NULL, swallow, NULL) == E_A);
     CHECK(gckpt_plan_trace(NULL, swallow, NULL) == E_A &&
           gckpt_plan_write(NULL, swallow, NULL) == E_A);
     CHECK(gckpt_plan_save(NULL, "x") == E_A && gckpt_plan_c(NULL, "x", swallow, NULL) == E_A);
@@ -607,8 +609,7 @@ static void null_objects(void)
     CHECK(gckpt_frontier_points(NULL) == 0 && gckpt_frontier_get(NULL, 0, &point) == E_A);
     CHECK(gckpt_frontier_complete(NULL) == 0 && gckpt_frontier_find(NULL, 0) == -1 &&
           !gckpt_frontier_plan(NULL, 0));
-    CHECK(gckpt_frontier_print(NULL, 0, swallow, NULL) == E_A &&
-          gckpt_frontier_svg(NULL, 0, swallow, NULL) == E_A);
+    CHECK(gckpt_frontier_print(NULL, 0, swallow, NULL) == E_A);
     CHECK(gckpt_frontier_json(NULL, 0, swallow, NULL) == E_A);
 
     CHECK(gckpt_step(NULL, NULL, 0, 1, &hyper, NULL) == E_A &&
@@ -623,6 +624,10 @@ static void null_objects(void)
     CHECK(!strcmp(gckpt_isa_name(GCKPT_ISA_COUNT), "not a gckpt_isa") &&
           !gckpt_isa_available(GCKPT_ISA_COUNT));
     CHECK(!gckpt_isa_available((gckpt_isa)-1) && gckpt_isa_available(GCKPT_ISA_AUTO));
+    CHECK(!strcmp(gckpt_mode_name(GCKPT_INFERENCE), "inference") &&
+          !strcmp(gckpt_mode_name(GCKPT_AUTO), "auto"));
+    CHECK(!strcmp(gckpt_mode_name((gckpt_mode)(GCKPT_INFERENCE + 1)), "not a gckpt_mode") &&
+          !strcmp(gckpt_mode_name((gckpt_mode)-1), "not a gckpt_mode"));
     CHECK(gckpt_threads() >= 1);
 }
 
@@ -1335,6 +1340,7 @@ static void requests(void)
     /* what a plan answers to indices that it does not have */
     gckpt_plan *p = gckpt_plan_new(g, n.terms, 1, NULL);
     gckpt_buffer buffer;
+    gckpt_usage usage;
     gckpt_parameter parameter;
     const int last[] = { gckpt_plan_length(p), gckpt_plan_buffers(p), gckpt_store_count(s) };
     CHECK(gckpt_plan_get(p, -1, &in) == E_A && gckpt_plan_get(p, last[0], &in) == E_A &&
@@ -1352,7 +1358,11 @@ static void requests(void)
     CHECK(gckpt_plan_kind_bytes(p, -1) == 0 && gckpt_plan_kind_bytes(p, GCKPT_BYTES_KINDS) == 0);
     CHECK(!*gckpt_plan_name(p, -1) && !*gckpt_plan_name(p, 1000) &&
           !strcmp(gckpt_plan_name(p, 0), "tokens"));
-    CHECK(gckpt_plan_print(p, NULL, NULL) == E_A && gckpt_plan_svg(p, NULL, NULL) == E_A);
+    CHECK(!*gckpt_plan_op(p, -1) && !*gckpt_plan_op(p, 1000) && !*gckpt_plan_op(p, 0));
+    CHECK(gckpt_plan_usage(p, -1, &usage) == E_A && gckpt_plan_usage(p, last[0], &usage) == E_A &&
+          gckpt_plan_usage(p, 0, NULL) == E_A);
+    CHECK(gckpt_plan_usage(p, last[0] - 1, &usage) == GCKPT_OK && usage.work == 0);
+    CHECK(gckpt_plan_print(p, NULL, NULL) == E_A);
     CHECK(gckpt_plan_trace(p, NULL, NULL) == E_A && gckpt_plan_write(p, NULL, NULL) == E_A);
     CHECK(gckpt_plan_save(p, NULL) == E_A && gckpt_plan_c(p, "x", NULL, NULL) == E_A);
     CHECK(gckpt_plan_c(p, NULL, swallow, NULL) == E_A && gckpt_plan_params(p, NULL) == E_A);
@@ -1366,8 +1376,7 @@ static void requests(void)
     CHECK(f && gckpt_frontier_get(f, -1, &point) == E_A && gckpt_frontier_get(f, 0, NULL) == E_A);
     CHECK(gckpt_frontier_get(f, gckpt_frontier_points(f), &point) == E_A &&
           gckpt_frontier_find(f, 1) == -1);
-    CHECK(gckpt_frontier_print(f, 0, NULL, NULL) == E_A &&
-          gckpt_frontier_svg(f, 0, NULL, NULL) == E_A);
+    CHECK(gckpt_frontier_print(f, 0, NULL, NULL) == E_A);
     CHECK(gckpt_frontier_json(f, 0, NULL, NULL) == E_A && !gckpt_frontier_plan(f, 1));
     SAID(g, GCKPT_E_BUDGET, "");
     gckpt_frontier_free(f);
@@ -2095,7 +2104,7 @@ static void no_fast(void)
     static file f;
     CHECK(n.e && gckpt_exec_isa(n.e) == GCKPT_ISA_PLAIN);
     gckpt_plan other = *n.p;
-    other.plain = 0;
+    other.made_for = GCKPTI_FOR_CPU;
     EXEC_REFUSED(&other, NULL, E_A, "make it with gckpt_plan_desc.plain = 1");
     f.size = 0;
     gckpt_plan_write(&other, file_write, &f);

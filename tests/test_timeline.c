@@ -1,8 +1,10 @@
-/* test_timeline.c - what a plan tells of its memory: buffers that add up and never overlap, an SVG
- * and a trace that parse whatever the names are, and a writer that may fail anywhere. */
+/* test_timeline.c - what a plan tells of its memory: buffers that add up and never overlap, getters,
+ * an SVG (examples/pictures.h) and a trace that parse whatever the names are, and a writer that may
+ * fail anywhere. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 
+#include "../examples/pictures.h"
 #include "rig.h"
 #include "text.h"
 
@@ -42,7 +44,7 @@ static void check_pictures(const gckpt_plan *plan, size_t most)
 {
     text svg = { 0 };
     text json = { 0 };
-    CHECK(gckpt_plan_svg(plan, write_text, &svg) == GCKPT_OK);
+    CHECK(pictures_plan(plan, write_text, &svg) == GCKPT_OK);
     CHECK(characters_fit(&svg) && xml_fits(&svg));
     CHECK_MSG(svg.size < most, "%lu bytes of SVG", (unsigned long)svg.size);
     check_range(&svg, " x=\"", 0, 1260);
@@ -55,6 +57,42 @@ static void check_pictures(const gckpt_plan *plan, size_t most)
     check_counters(plan, &json);
     free(svg.bytes);
     free(json.bytes);
+}
+
+/* Getters of instructions and tensors, against what the plan holds and what it says elsewhere. */
+static void check_getters(const gckpt_plan *plan, int64_t batch)
+{
+    int length = gckpt_plan_length(plan);
+    unsigned char *seen = (unsigned char *)calloc(plan->node_count, 1);
+    uint64_t work = 0, once = 0;
+    gckpt_instruction in;
+    gckpt_usage u;
+    for (int x = 0; x < length; x++) {
+        CHECK(gckpt_plan_usage(plan, x, &u) == GCKPT_OK);
+        CHECK(gckpt_plan_get(plan, x, &in) == GCKPT_OK);
+        CHECK(u.live == plan->list[x].live && u.live <= gckpt_plan_bound(plan));
+        CHECK(u.again == (in.kind == GCKPT_FORWARD && seen[in.id]));
+        CHECK(u.once == (x < plan->body || x >= plan->epilogue));
+        CHECK(u.work == (in.kind == GCKPT_FORWARD    ? plan->nodes[in.id].cost.forward
+                         : in.kind == GCKPT_BACKWARD ? plan->nodes[in.id].cost.backward
+                                                     : 0));
+        seen[in.id] = seen[in.id] || in.kind == GCKPT_FORWARD;
+        work += u.work;
+        once += u.once ? u.work : 0;
+    }
+    CHECK(work > 0 && work == gckpt_plan_work(plan));
+    CHECK(gckpt_plan_batch(plan) == batch && batch >= gckpt_plan_rows(plan));
+    work = (work - once) * (uint64_t)batch / (uint64_t)gckpt_plan_rows(plan) + once;
+    CHECK(gckpt_plan_step_work(plan) == work);
+    CHECK(gckpt_plan_usage(plan, -1, &u) == GCKPT_E_ARG);
+    CHECK(gckpt_plan_usage(plan, length, &u) == GCKPT_E_ARG);
+    CHECK(gckpt_plan_usage(plan, 0, NULL) == GCKPT_E_ARG);
+    for (int i = 0; i < (int)plan->node_count; i++) {
+        const gckpt_op *op = plan->nodes[i].op;
+        CHECK(!strcmp(gckpt_plan_op(plan, i), op ? op->name : ""));
+    }
+    CHECK(!*gckpt_plan_op(plan, -1) && !*gckpt_plan_op(plan, (int)plan->node_count));
+    free(seen);
 }
 
 static void check_buffers(const gckpt_plan *plan)
@@ -71,8 +109,8 @@ static void check_buffers(const gckpt_plan *plan)
         CHECK(a.end >= before && a.size > 0);
         CHECK(a.id >= 0 && (size_t)a.id < plan->node_count && gckpt_plan_name(plan, a.id));
         CHECK(a.kind != GCKPT_BUFFER_WORKSPACE || a.start == a.end);
-        CHECK(a.kind != GCKPT_BUFFER_PARAMETER_GRADIENT || plan->nodes[a.id].once);
-        CHECK(a.kind != GCKPT_BUFFER_GRADIENT || !plan->nodes[a.id].once);
+        CHECK(a.kind != GCKPT_BUFFER_PARAMETER_GRADIENT || plan->nodes[a.id].batchless);
+        CHECK(a.kind != GCKPT_BUFFER_GRADIENT || !plan->nodes[a.id].batchless);
         before = a.end;
         for (int x = a.start; x <= a.end; x++)
             live[x] += a.size;
@@ -167,6 +205,7 @@ static void every_kind_of_plan(void)
                 if (way && modes[i] == GCKPT_INFERENCE)
                     continue;
                 gckpt_plan *plan = plan_of(&m, modes[i], way == 1 ? 10 : 0, way == 2);
+                check_getters(plan, way == 1 ? 10 : 4);
                 check_buffers(plan);
                 check_pictures(plan, 100000);
                 gckpt_plan_free(plan);
@@ -187,6 +226,7 @@ static void once_and_fetched(void)
         gckpt_plan_desc d = { .batch = batch, .fetch = &pick, .fetches = 1 };
         gckpt_plan *plan = gckpt_plan_new(m.graph, terms, 2, &d);
         if (CHECK_MSG(plan != NULL, "%s", gckpt_error_text(m.graph))) {
+            check_getters(plan, batch);
             check_buffers(plan);
             check_pictures(plan, 100000);
         }
@@ -256,11 +296,15 @@ static void any_name(void)
         check_pictures(plan, 200000);
         for (size_t i = 0; i < plan->node_count; i++) {
             text t = { 0 };
-            gckpti_writer w = { write_text, &t, 0 };
             for (int most = 4; most < 40; most++) { /* as wide as promised */
+                pictures_out out;
+                memset(&out, 0, sizeof out);
+                out.write = write_text;
+                out.user = &t;
                 t.size = 0;
-                int columns = gckpti_draw_name(&w, gckpt_plan_name(plan, (int)i), most, 1);
-                CHECK(columns <= most && (t.size == 0 || characters_fit(&t)));
+                int columns = pictures_name(&out, gckpt_plan_name(plan, (int)i), most);
+                CHECK(pictures_close(&out) == GCKPT_OK && columns <= most);
+                CHECK(t.size == 0 || characters_fit(&t));
             }
             free(t.bytes);
         }
@@ -269,16 +313,23 @@ static void any_name(void)
     free_model(&m);
 }
 
+static gckpt_result as_c(const gckpt_plan *plan, gckpt_write_fn write, void *user)
+{
+    return gckpt_plan_c(plan, "name", write, user);
+}
+
 static void failing_writers(void)
 {
     model m = make(2, 4, NULL, 0);
     gckpt_plan *plan = plan_of(&m, GCKPT_SEGMENTS, 8, 0);
-    gckpt_result (*const draw[2])(const gckpt_plan *, gckpt_write_fn,
-                                  void *) = { gckpt_plan_svg, gckpt_plan_trace };
-    for (int i = 0; i < 2; i++) {
+    gckpt_result (*const draw[5])(const gckpt_plan *, gckpt_write_fn,
+                                  void *) = { pictures_plan, gckpt_plan_trace, gckpt_plan_print,
+                                              gckpt_plan_write, as_c };
+    for (int i = 0; i < 5; i++) {
         text t = { 0 };
         CHECK(draw[i](plan, write_text, &t) == GCKPT_OK);
         long calls = t.calls;
+        CHECK(calls > 1);
         for (long k = 1; k <= calls; k++) {
             t.size = 0;
             t.calls = 0;

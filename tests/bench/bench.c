@@ -14,15 +14,15 @@
  * its resident peak is its own as well.
  */
 #include "model.h"
+#include "options.h"
 #include "peak.h"
+#include "convolution.h"
 #include <errno.h>
 #include <stdarg.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
 /* ---- options: this table is the parser and the --help text ---- */
-typedef enum { WHOLE, REAL, BYTES, NAME, TEXT, FLAG } option_kind;
-
 static struct {
     int64_t threads, budget, only, loss, update, bf16, isa, help;
     double seconds;
@@ -44,11 +44,23 @@ static const model models[] = {
 enum { MODELS = sizeof models / sizeof models[0] };
 
 /* what --only selects: everything, groups of kernels, models */
-enum { ALL, KERNELS, WHOLE_STEPS, LINEAR, HEAD, ATTENTION, LOSS, MEMORY, UPDATE, FIRST_MODEL };
-static const char *const names[] = { "all",     "kernels",   "models",     "linear",
-                                     "head",    "attention", "loss",       "memory",
-                                     "update",  "gpt2-b4",   "gpt2-t1024", "gpt-192",
-                                     "gpt-384", "nano",      "mlp",        NULL };
+enum {
+    ALL,
+    KERNELS,
+    WHOLE_STEPS,
+    LINEAR,
+    HEAD,
+    ATTENTION,
+    LOSS,
+    MEMORY,
+    UPDATE,
+    CONVOLUTION,
+    FIRST_MODEL
+};
+static const char *const names[] = { "all",       "kernels",    "models",  "linear",  "head",
+                                     "attention", "loss",       "memory",  "update",  "convolution",
+                                     "gpt2-b4",   "gpt2-t1024", "gpt-192", "gpt-384", "nano",
+                                     "mlp",       NULL };
 enum { FASTEST, LOGITS, CHUNKED };
 static const char *const losses[] = { "fastest", "logits", "chunked", NULL };
 enum { AFTER, IN_BACKWARD };
@@ -56,66 +68,33 @@ static const char *const updates[] = { "after", "backward", NULL };
 
 static const char *const isas[] = { "auto", "plain", "c", "neon", "avx2", "avx512", NULL };
 
-static const struct option {
-    const char *name;
-    option_kind kind;
-    void *where; /* int64_t, double or const char *, by kind */
-    const char *initial;
-    double min, max;
-    const char *const *names; /* NAME: the index is taken */
-    const char *help;
-} options[] = {
-    { "only", NAME, &o.only, "all", 0, 0, names, "what is measured" },
-    { "threads", WHOLE, &o.threads, "0", 0, 1024, NULL, "0: all" },
-    { "seconds", REAL, &o.seconds, "1", 0, 3600, NULL,
+static const options_row allowed[] = {
+    { "only", OPTIONS_CHOICE, &o.only, "all", 0, 0, names, "what is measured" },
+    { "threads", OPTIONS_WHOLE, &o.threads, "0", 0, 1024, NULL, "0: all" },
+    { "seconds", OPTIONS_REAL, &o.seconds, "1", 0, 3600, NULL,
       "about as long for each kernel, five times as long for each model; 0: one repetition" },
-    { "budget", BYTES, &o.budget, "0", 0, 9007199254740992.0, NULL,
+    { "budget", OPTIONS_BYTES, &o.budget, "0", 0, 9007199254740992.0, NULL,
       "for the models: what the plan may take; 0: no limit" },
-    { "loss", NAME, &o.loss, "fastest", 0, 0, losses,
+    { "loss", OPTIONS_CHOICE, &o.loss, "fastest", 0, 0, losses,
       "of the GPTs: logits are kept, or never held at once (chunked); fastest: chunked with a "
       "budget, else logits" },
-    { "update", NAME, &o.update, "backward", 0, 0, updates,
+    { "update", OPTIONS_CHOICE, &o.update, "backward", 0, 0, updates,
       "without a budget: AdamW after the backward, or in it, parameter by parameter" },
-    { "bf16", FLAG, &o.bf16, NULL, 0, 0, NULL,
+    { "bf16", OPTIONS_FLAG, &o.bf16, NULL, 0, 0, NULL,
       "bf16 plans, beside the peak of bf16 dot products where the processor has them" },
-    { "isa", NAME, &o.isa, "auto", 0, 0, isas, "the instruction set; its own peak is taken" },
-    { "json", TEXT, &o.json, "build/bench.json", 0, 0, NULL, "results for programs" },
-    { "markdown", TEXT, &o.markdown, NULL, 0, 0, NULL, "the tables once more, as a file" },
-    { "help", FLAG, &o.help, NULL, 0, 0, NULL, "this text" },
+    { "isa", OPTIONS_CHOICE, &o.isa, "auto", 0, 0, isas,
+      "the instruction set; its own peak is taken" },
+    { "json", OPTIONS_FILE, &o.json, "build/bench.json", 0, 0, NULL, "results for programs" },
+    { "markdown", OPTIONS_FILE, &o.markdown, NULL, 0, 0, NULL, "the tables once more, as a file" },
+    { "help", OPTIONS_FLAG, &o.help, NULL, 0, 0, NULL, "this text" },
 };
-enum { OPTIONS = sizeof options / sizeof options[0] };
-
-static void print_allowed(FILE *f, const struct option *p)
-{
-    if (p->kind == WHOLE)
-        fprintf(f, "a whole number from %.0f to %.0f", p->min, p->max);
-    else if (p->kind == REAL)
-        fprintf(f, "a number from %g to %g", p->min, p->max);
-    else if (p->kind == BYTES)
-        fprintf(f, "a number of bytes such as 65536, 64K, 1.5M or 2G");
-    else if (p->kind == TEXT)
-        fprintf(f, "a file");
-    else
-        for (int i = 0; p->names[i] != NULL; i++)
-            fprintf(f, "%s%s", i == 0 ? "" : p->names[i + 1] == NULL ? " or " : ", ", p->names[i]);
-}
+static const options_table options = { "bench", allowed, sizeof allowed / sizeof allowed[0], 14,
+                                       "NAME" };
 
 static int print_help(void)
 {
-    static const char *const value[] = { "N", "X", "BYTES", "NAME", "FILE", "" };
     printf("bench - how fast gradckpt.h trains here, beside this machine's peak\n\n");
-    for (int i = 0; i < OPTIONS; i++) {
-        const struct option *p = &options[i];
-        printf("  --%s %-*s  %s", p->name, 14 - (int)strlen(p->name), value[p->kind], p->help);
-        if (p->kind != FLAG && p->kind != TEXT) {
-            printf("\n%21s(", "");
-            print_allowed(stdout, p);
-            printf("; default %s)", p->initial);
-        } else if (p->initial != NULL) {
-            printf(" (default %s)", p->initial);
-        }
-        printf("\n");
-    }
+    options_print(&options);
     for (int i = 0; i < MODELS; i++)
         printf("%s%s (%s)%s",
                i == 0       ? "\nModels: "
@@ -123,37 +102,6 @@ static int print_help(void)
                             : ", ",
                models[i].name, models[i].about, i == MODELS - 1 ? ".\n" : "");
     return 0;
-}
-
-/* Reads `text` into where the option says; 0 when it is not allowed. */
-static int set_option(const struct option *p, const char *text)
-{
-    if (p->kind == TEXT)
-        return *(const char **)p->where = text, *text != 0;
-    if (p->kind == NAME) {
-        for (int i = 0; p->names[i] != NULL; i++)
-            if (strcmp(text, p->names[i]) == 0)
-                return *(int64_t *)p->where = i, 1;
-        return 0;
-    }
-    char *end;
-    double x = strtod(text, &end);
-    int empty = end == text;
-    if (p->kind == BYTES && *end != 0) {
-        static const char units[] = "kKmMgG";
-        const char *unit = strchr(units, *end++);
-        for (long power = unit == NULL ? -1 : (unit - units) / 2; power >= 0; power--)
-            x *= 1024;
-        empty = empty || unit == NULL;
-    }
-    if (empty || *end != 0 || !(x >= p->min && x <= p->max) ||
-        (p->kind == WHOLE && (double)(int64_t)x != x))
-        return 0;
-    if (p->kind == REAL)
-        *(double *)p->where = x;
-    else
-        *(int64_t *)p->where = (int64_t)x;
-    return 1;
 }
 
 static gckpt_isa isa(void)
@@ -167,36 +115,8 @@ static gckpt_isa isa(void)
 /* 0, or the exit status 2 after saying what is allowed. */
 static int parse_options(int argc, char **argv)
 {
-    for (int i = 0; i < OPTIONS; i++)
-        if (options[i].initial != NULL)
-            set_option(&options[i], options[i].initial);
-    for (int i = 1; i < argc; i++) {
-        const struct option *p = NULL;
-        for (int k = 0; k < OPTIONS; k++)
-            if (strncmp(argv[i], "--", 2) == 0 && strcmp(argv[i] + 2, options[k].name) == 0)
-                p = &options[k];
-        if (p == NULL) {
-            fprintf(stderr, "bench: %s: no such option; allowed are", argv[i]);
-            for (int k = 0; k < OPTIONS; k++)
-                fprintf(stderr, " --%s", options[k].name);
-            fprintf(stderr, "\n");
-            return 2;
-        }
-        if (p->kind == FLAG) {
-            *(int64_t *)p->where = 1;
-            continue;
-        }
-        const char *text = ++i < argc ? argv[i] : NULL;
-        if (text == NULL || !set_option(p, text)) {
-            if (text != NULL)
-                fprintf(stderr, "bench: --%s %s: allowed is ", p->name, text);
-            else
-                fprintf(stderr, "bench: --%s needs a value: ", p->name);
-            print_allowed(stderr, p);
-            fprintf(stderr, "\n");
-            return 2;
-        }
-    }
+    if (options_parse(&options, argc, argv) != 0)
+        return 2;
     if (o.threads == 0)
         o.threads = gckpt_threads();
 #ifndef _OPENMP
@@ -284,6 +204,8 @@ typedef enum {
     OP_LINEAR, /* rows x in -> out */
     OP_HEAD,   /* the same with the weights transposed */
     OP_ATTENTION,
+    OP_CONVOLUTION, /* 3 x 3, padding 1: examples/convolution.h, by public calls only */
+    OP_ITS_PRODUCT, /* a linear of as many multiply-adds, as a matrix of the same sizes */
     OP_LINEAR_LOSS,
     OP_LOSS,
     OP_LAYERNORM,
@@ -304,15 +226,23 @@ static const struct {
     int group;
     double forward, backward; /* bytes an element that must be moved */
 } ops[OPS] = {
-    { "linear", LINEAR, 0, 0 },       { "head", HEAD, 0, 0 },
-    { "attention", ATTENTION, 0, 0 }, { "linear + loss", LOSS, 0, 0 },
-    { "cross-entropy", LOSS, 4, 8 },  { "layernorm", MEMORY, 8, 12 },
-    { "gelu", MEMORY, 8, 12 },        { "softmax", MEMORY, 8, 12 },
-    { "add", MEMORY, 12, 0 },         { "embed", MEMORY, 8, 12 },
+    { "linear", LINEAR, 0, 0 },
+    { "head", HEAD, 0, 0 },
+    { "attention", ATTENTION, 0, 0 },
+    { "convolution", CONVOLUTION, 0, 0 },
+    { "its product", CONVOLUTION, 0, 0 },
+    { "linear + loss", LOSS, 0, 0 },
+    { "cross-entropy", LOSS, 4, 8 },
+    { "layernorm", MEMORY, 8, 12 },
+    { "gelu", MEMORY, 8, 12 },
+    { "softmax", MEMORY, 8, 12 },
+    { "add", MEMORY, 12, 0 },
+    { "embed", MEMORY, 8, 12 },
     { "adamw", UPDATE, 0, 0 },
 };
 
-/* a, b, c: rows, in, out; of attention batch, context, heads; of the rest rows and columns */
+/* a, b, c: rows, in, out; of attention batch, context, heads; of convolutions images, height = width,
+ * channels in = out; of the rest rows and columns */
 typedef struct {
     kernel_op op;
     kernel_pass pass;
@@ -335,6 +265,8 @@ static double kernel_work(const kernel *k)
         return 28.0 * (double)k->a * (double)k->b;
     if (k->op == OP_ATTENTION) /* scores and values; half of them when causal */
         return (k->pass == FORWARD ? 2 : 4) * abc * HEAD_SIZE * (double)k->b;
+    if (k->op == OP_CONVOLUTION || k->op == OP_ITS_PRODUCT)
+        return (k->pass == BACKWARD ? 4 : 2) * 9 * abc * (double)(k->b * k->c);
     if (is_arithmetic(k))
         return (k->pass == BACKWARD ? 4 : 2) * abc;
     double bytes = k->pass == FORWARD ? ops[k->op].forward : ops[k->op].backward;
@@ -375,11 +307,17 @@ static int build_kernel(bed *f, const kernel *k)
 {
     const gckpt_init uniform = { 0, 0.05f, 0 };
     gckpt_graph *g = f->graph;
-    const int64_t columns = k->op == OP_ATTENTION ? k->c * HEAD_SIZE : k->b;
+    const int64_t columns = k->op == OP_ATTENTION     ? k->c * HEAD_SIZE
+                            : k->op == OP_ITS_PRODUCT ? 9 * k->c
+                                                      : k->b;
     gckpt_shape shape = gckpt_shape2(k->a, columns), vector = gckpt_shape1(columns);
     gckpt_tensor *x = NULL, *y, *w, *target;
     if (k->op == OP_ATTENTION)
         shape = gckpt_shape3(k->a, k->b, columns);
+    else if (k->op == OP_CONVOLUTION)
+        shape = gckpt_shape4(k->a, k->c, k->b, k->b);
+    else if (k->op == OP_ITS_PRODUCT)
+        shape = gckpt_shape2(k->a * k->b * k->b, columns);
     else if (k->op == OP_ADAMW)
         shape = gckpt_shape2(1, k->a);
     if (k->op != OP_EMBED)
@@ -395,6 +333,14 @@ static int build_kernel(bed *f, const kernel *k)
     case OP_HEAD:
         y = gckpt_linear_transposed(x, gckpt_param(g, "w", gckpt_shape2(k->c, k->b), uniform),
                                     NULL);
+        break;
+    case OP_CONVOLUTION:
+        w = gckpt_param(g, "w", gckpt_shape4(k->c, k->c, 3, 3), uniform);
+        y = convolution(x, w, gckpt_param(g, "wb", gckpt_shape1(k->c), uniform), 1, 1);
+        break;
+    case OP_ITS_PRODUCT:
+        w = gckpt_param(g, "w", gckpt_shape2(columns, k->c), uniform);
+        y = gckpt_linear(x, w, gckpt_param(g, "wb", gckpt_shape1(k->c), uniform));
         break;
     case OP_ATTENTION:
         y = gckpt_add(x, gckpt_param(g, "q", vector, uniform));
@@ -469,7 +415,8 @@ static gckpt_result time_kernel(gckpt_exec *e, const bed *f, int feeds, const ke
     const gckpt_hyper adamw = { .lr = 1e-4f };
     w->start = w->seconds = 0;
     samples.peak[samples.n] = peak_sample(kernel_peak(k), (int)o.threads);
-    gckpt_result r = gckpt_step(e, f->feeds, feeds, k->op == OP_ADAMW ? 1 : k->a, &adamw, NULL);
+    int64_t rows = k->op == OP_ADAMW ? 1 : k->op == OP_ITS_PRODUCT ? k->a * k->b * k->b : k->a;
+    gckpt_result r = gckpt_step(e, f->feeds, feeds, rows, &adamw, NULL);
     if (w->seconds == 0 || k->pass == STEP)
         w->seconds = now() - w->start;
     samples.seconds[samples.n++] = w->seconds;
@@ -600,6 +547,10 @@ static int run_kernel(kernel_op op, kernel_pass pass, int64_t a, int64_t b, int6
     const long long A = (long long)a, B = (long long)b, C = (long long)c;
     if (op == OP_ATTENTION)
         snprintf(shape, sizeof shape, "B%lld T%lld H%lld D%d", A, B, C, HEAD_SIZE);
+    else if (op == OP_CONVOLUTION)
+        snprintf(shape, sizeof shape, "B%lld C%lld %lldx%lld 3x3", A, C, B, B);
+    else if (op == OP_ITS_PRODUCT)
+        snprintf(shape, sizeof shape, "%lld x %lld -> %lld", A * B * B, 9 * C, C);
     else if (is_arithmetic(&k))
         snprintf(shape, sizeof shape, "%lld x %lld -> %lld", A, B, C);
     else
@@ -639,6 +590,9 @@ static int run_kernels(void)
                                   M, i < 4 ? widths[i][0] : 768, i < 4 ? widths[i][1] : VOCABULARY);
     good = good && run_both(OP_ATTENTION, 4, 64, 12) && run_both(OP_ATTENTION, 1, 1024, 12) &&
            run_both(OP_ATTENTION, 1, 16384, 2);
+    for (int64_t C = 32; C <= 256; C *= 2)
+        good = good && run_both(OP_CONVOLUTION, 8, C < 64 ? 32 : 2048 / C, C) &&
+               run_both(OP_ITS_PRODUCT, 8, C < 64 ? 32 : 2048 / C, C);
     for (int M = 256; M <= 1024; M *= 4)
         good = good && run_both(OP_LINEAR_LOSS, M, 768, VOCABULARY) &&
                run_both(OP_LOSS, M, VOCABULARY, 0);

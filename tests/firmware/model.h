@@ -36,8 +36,8 @@ static void bend_backward(const gckpt_call *call)
     }
 }
 
-static const gckpt_op bend = { "bend",        bend_shape,       bend_forward, bend_backward, NULL, NULL,
-                               { GCKPT_IN(0) }, GCKPT_INPLACE(0), NULL,         NULL };
+static const gckpt_op bend = { "bend",          bend_shape,       bend_forward, bend_backward, NULL, NULL,
+                               { GCKPT_IN(0) }, GCKPT_INPLACE(0), NULL,         NULL,          NULL };
 
 /* The data of all rows. */
 static int32_t model_tokens[BATCH * T], model_targets[BATCH * T];

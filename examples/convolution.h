@@ -1,0 +1,246 @@
+/* convolution.h - a 2-d convolution for gradckpt.h of public calls only: to copy and change.
+ *
+ *     #include "gradckpt.h"
+ *     #include "convolution.h"
+ *     gckpt_tensor *y = convolution(x, w, bias, stride, padding);
+ *
+ * x (B,C,H,W), w (O,C,R,S), bias (O) or NULL, y (B,O,P,Q): P = (H + 2 padding - R) / stride + 1, Q
+ * likewise. y[b,o,p,q] = bias[o] + sum over c,r,s of w[o,c,r,s] x[b,c, p stride + r - padding,
+ * q stride + s - padding], where x is 0 outside. As torch.nn.functional.conv2d, groups 1.
+ *
+ * Image by image, and within one by bands of output rows, what each tap of w meets is copied into a
+ * matrix `columns` (C R S, pixels of the band). Then all is a product: y = w columns, dw += dy
+ * columns', dcolumns = w' dy (Chellapilla et al. 2006). docs/user-ops.md walks through it. */
+#ifndef CONVOLUTION_H
+#define CONVOLUTION_H
+#include "gradckpt.h"
+#include <string.h>
+
+typedef struct {
+    int32_t stride, padding;
+} convolution_attributes;
+
+enum { CONVOLUTION_BAND = 1 << 17 }; /* floats of columns, about: they stay in a cache */
+
+typedef struct { /* of a call: the sizes above, and the band at work */
+    const gckpt_call *call;
+    int64_t b, c, h, w, o, r, s, p, q;
+    int64_t stride, padding;
+    int64_t taps, band;                 /* C R S; output rows of a band */
+    int64_t image, first, rows, pixels; /* this band's output rows */
+    float *columns, *ones;              /* in call->work: (taps, pixels); pixels times 1 */
+    void *rest;                         /* scratch of products */
+} convolution_sizes;
+
+static inline convolution_sizes convolution_of(const gckpt_call *call)
+{
+    const convolution_attributes *a = (const convolution_attributes *)call->attributes;
+    const int64_t *x = call->in[0].shape.d, *w = call->in[1].shape.d;
+    convolution_sizes z;
+    memset(&z, 0, sizeof z);
+    z.call = call;
+    z.b = x[0], z.c = x[1], z.h = x[2], z.w = x[3];
+    z.o = w[0], z.r = w[2], z.s = w[3];
+    z.stride = a->stride, z.padding = a->padding;
+    z.p = (z.h + 2 * z.padding - z.r) / z.stride + 1;
+    z.q = (z.w + 2 * z.padding - z.s) / z.stride + 1;
+    z.taps = z.c * z.r * z.s;
+    z.band = CONVOLUTION_BAND / (z.taps * z.q) + 1;
+    z.band = z.band < z.p ? z.band : z.p;
+    z.columns = (float *)call->work;
+    z.ones = call->work ? z.columns + z.taps * z.band * z.q : NULL;
+    z.rest = call->work ? z.ones + z.band * z.q : NULL;
+    return z;
+}
+
+/* Goes to the next band; 0: there is none. Begin with image 0, rows 0. */
+static inline int convolution_next(convolution_sizes *z)
+{
+    z->first += z->rows;
+    if (z->first == z->p)
+        z->image++, z->first = 0;
+    z->rows = z->p - z->first < z->band ? z->p - z->first : z->band;
+    z->pixels = z->rows * z->q;
+    return z->image < z->b;
+}
+
+/* The output's shape, and scratch: columns, ones, and what the products want. */
+static gckpt_result convolution_shape(gckpt_call *call)
+{
+    const gckpt_shape *x = &call->in[0].shape, *w = &call->in[1].shape;
+    const convolution_attributes *a = (const convolution_attributes *)call->attributes;
+    if (x->n != 4 || w->n != 4 || x->d[1] != w->d[1] || a->stride < 1 || a->padding < 0 ||
+        x->d[2] + 2 * a->padding < w->d[2] || x->d[3] + 2 * a->padding < w->d[3])
+        return gckpt_fail(call, GCKPT_E_SHAPE, "convolution: x %S and w %S do not fit", x, w);
+    if (call->inputs == 3 && (call->in[2].shape.n != 1 || call->in[2].shape.d[0] != w->d[0]))
+        return gckpt_fail(call, GCKPT_E_SHAPE, "convolution: bias %S for w %S", &call->in[2].shape,
+                          w);
+    convolution_sizes z = convolution_of(call);
+    int64_t pixels = z.band * z.q;
+    size_t columns = (size_t)((z.taps + 1) * pixels) * sizeof(float);
+    size_t dw = gckpt_product_work(call, z.o, z.taps, pixels);
+    size_t dx = gckpt_product_work(call, z.taps, pixels, z.o);
+    call->shape = gckpt_shape4(z.b, z.o, z.p, z.q);
+    call->work_forward = columns + gckpt_product_work(call, z.o, pixels, z.taps);
+    call->work_backward = columns + (dw > dx ? dw : dx);
+    return GCKPT_OK;
+}
+
+/* Of `count` outputs from `first` on: begin..end-1, for which tap t meets one of the n inputs. */
+static inline void convolution_range(const convolution_sizes *z, int64_t n, int64_t first,
+                                     int64_t count, int64_t t, int64_t *begin, int64_t *end)
+{
+    int64_t before = z->padding - t; /* output i meets input i stride - before */
+    int64_t low = before > 0 ? (before + z->stride - 1) / z->stride : 0;
+    int64_t high = n + before > 0 ? (n - 1 + before) / z->stride + 1 : 0;
+    *end = high < first + count ? high : first + count;
+    *begin = low > first ? low : first;
+}
+
+/* Channel c of the columns: row (c,r,s) has for each output pixel the input that the tap meets. */
+static void convolution_gather(void *context, int64_t c, int64_t worker)
+{
+    const convolution_sizes *z = (const convolution_sizes *)context;
+    const float *x = z->call->in[0].data + (z->image * z->c + c) * z->h * z->w;
+    float *row = z->columns + c * z->r * z->s * z->pixels;
+    int64_t p0, p1, q0, q1;
+    (void)worker;
+    for (int64_t r = 0; r < z->r; r++)
+        for (int64_t s = 0; s < z->s; s++, row += z->pixels) {
+            convolution_range(z, z->h, z->first, z->rows, r, &p0, &p1);
+            convolution_range(z, z->w, 0, z->q, s, &q0, &q1);
+            memset(row, 0, (size_t)z->pixels * sizeof *row); /* outside */
+            for (int64_t p = p0; p < p1; p++) {
+                const float *from = x + (p * z->stride + r - z->padding) * z->w + s - z->padding;
+                float *to = row + (p - z->first) * z->q;
+                if (z->stride == 1 && q0 < q1)
+                    memcpy(to + q0, from + q0, (size_t)(q1 - q0) * sizeof *to);
+                else
+                    for (int64_t q = q0; q < q1; q++)
+                        to[q] = from[q * z->stride];
+            }
+        }
+}
+
+/* The other way: what the taps add to channel c's gradient, in the order r, s, p, q. */
+static void convolution_scatter(void *context, int64_t c, int64_t worker)
+{
+    const convolution_sizes *z = (const convolution_sizes *)context;
+    float *dx = z->call->in[0].grad + (z->image * z->c + c) * z->h * z->w;
+    const float *row = z->columns + c * z->r * z->s * z->pixels;
+    int64_t p0, p1, q0, q1;
+    (void)worker;
+    if (!z->call->in[0].accumulate && z->first == 0)
+        memset(dx, 0, (size_t)(z->h * z->w) * sizeof *dx);
+    for (int64_t r = 0; r < z->r; r++)
+        for (int64_t s = 0; s < z->s; s++, row += z->pixels) {
+            convolution_range(z, z->h, z->first, z->rows, r, &p0, &p1);
+            convolution_range(z, z->w, 0, z->q, s, &q0, &q1);
+            for (int64_t p = p0; p < p1; p++) {
+                float *to = dx + (p * z->stride + r - z->padding) * z->w + s - z->padding;
+                const float *from = row + (p - z->first) * z->q;
+                for (int64_t q = q0; q < q1; q++)
+                    to[q * z->stride] += from[q];
+            }
+        }
+}
+
+static void convolution_forward(const gckpt_call *call)
+{
+    convolution_sizes z = convolution_of(call);
+    const float *bias = call->inputs == 3 ? call->in[2].data : NULL;
+    gckpt_product_desc y; /* (O, pixels) = (O, taps) (taps, pixels) */
+    memset(&y, 0, sizeof y);
+    y.m = z.o, y.k = z.taps, y.work = z.rest;
+    y.a = call->in[1].data, y.a_row = z.taps, y.a_col = 1;
+    y.b = z.columns, y.b_col = 1;
+    y.c_row = z.p * z.q, y.c_col = 1;
+    y.accumulate = bias != NULL; /* chains start at the bias */
+    while (convolution_next(&z)) {
+        y.n = y.b_row = z.pixels;
+        y.c = call->out + z.image * z.o * z.p * z.q + z.first * z.q;
+        for (int64_t o = 0; bias && o < z.o; o++)
+            for (int64_t i = 0; i < z.pixels; i++)
+                y.c[o * y.c_row + i] = bias[o];
+        gckpt_parallel(call, z.c, z.r * z.s * z.pixels, convolution_gather, &z);
+        gckpt_product(call, &y);
+    }
+}
+
+/* The bias's gradient: each channel's sum over the band is one contribution. */
+static void convolution_bias(void *context, int64_t o, int64_t worker)
+{
+    const convolution_sizes *z = (const convolution_sizes *)context;
+    const float *dy = z->call->grad_out + (z->image * z->o + o) * z->p * z->q + z->first * z->q;
+    const gckpt_arg *bias = &z->call->in[2];
+    (void)worker;
+    gckpt_sum_add(&bias->grad[o], bias->low ? &bias->low[o] : NULL,
+                  gckpt_dot(z->call, dy, z->ones, z->pixels));
+}
+
+/* Gradients of w go on over all images as one chain, those of the bias as compensated sums: so the
+ * batch may be cut anywhere, with the same bits. */
+static void convolution_backward(const gckpt_call *call)
+{
+    convolution_sizes z = convolution_of(call);
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1], *bias = &call->in[2];
+    int biased = call->inputs == 3 && bias->grad;
+    gckpt_product_desc dw, dx; /* (O, taps) += (O, pixels) (pixels, taps); columns = w' dy */
+    memset(&dw, 0, sizeof dw);
+    dw.m = z.o, dw.n = z.taps, dw.work = z.rest;
+    dw.a_row = z.p * z.q, dw.a_col = 1;
+    dw.b = z.columns, dw.b_row = 1;
+    dw.c = w->grad, dw.c_row = z.taps, dw.c_col = 1;
+    dw.accumulate = w->accumulate;
+    memset(&dx, 0, sizeof dx);
+    dx.m = z.taps, dx.k = z.o, dx.work = z.rest;
+    dx.a = w->data, dx.a_row = 1, dx.a_col = z.taps;
+    dx.b_row = z.p * z.q, dx.b_col = 1;
+    dx.c = z.columns, dx.c_col = 1;
+    for (int64_t i = 0; biased && i < z.band * z.q; i++)
+        z.ones[i] = 1.0f;
+    if (biased && !bias->accumulate)
+        memset(bias->grad, 0, (size_t)z.o * sizeof *bias->grad);
+    while (convolution_next(&z)) {
+        dw.a = dx.b = call->grad_out + z.image * z.o * z.p * z.q + z.first * z.q;
+        if (biased)
+            gckpt_parallel(call, z.o, z.pixels, convolution_bias, &z);
+        if (w->grad) {
+            gckpt_parallel(call, z.c, z.r * z.s * z.pixels, convolution_gather, &z);
+            dw.k = dw.b_col = z.pixels;
+            gckpt_product(call, &dw);
+            dw.accumulate = 1;
+        }
+        if (x->grad) {
+            dx.n = dx.c_row = z.pixels;
+            gckpt_product(call, &dx);
+            gckpt_parallel(call, z.c, z.r * z.s * z.pixels, convolution_scatter, &z);
+        }
+    }
+}
+
+static uint64_t convolution_flops(const gckpt_call *call)
+{
+    convolution_sizes z = convolution_of(call);
+    return 2 * (uint64_t)(z.b * z.o * z.pixels) * (uint64_t)z.taps;
+}
+
+static inline gckpt_tensor *convolution(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias,
+                                        int stride, int padding)
+{
+    /* needs: x's gradient reads w, w's reads x, the bias's is a sum */
+    static const gckpt_op op = { "convolution",
+                                 convolution_shape,
+                                 convolution_forward,
+                                 convolution_backward,
+                                 convolution_flops,
+                                 NULL,
+                                 { GCKPT_IN(1), GCKPT_IN(0), GCKPT_SUMS },
+                                 0,
+                                 NULL,
+                                 NULL };
+    gckpt_tensor *in[3] = { x, w, bias };
+    convolution_attributes a = { stride, padding };
+    return gckpt_apply(&op, in, bias ? 3 : 2, &a, sizeof a);
+}
+#endif

@@ -1,0 +1,864 @@
+/* pictures.h - plans and frontiers as SVG, by public calls of gradckpt.h: a file to copy.
+ *
+ *     #include "gradckpt.h"
+ *     #include "pictures.h"
+ *
+ *     pictures_plan(plan, write, user);            what runs, live bytes, the arena, the peak
+ *
+ *     pictures_modes modes;                        what a frontier is compared with
+ *     pictures_compare(graph, terms, count, &desc, &modes);
+ *     pictures_frontier(frontier, &modes, mark, write, user);
+ *     pictures_table(frontier, &modes, write, user);          the comparison as text
+ *
+ * write is a gckpt_write_fn. Each returns GCKPT_E_ARG for NULL (but the modes of a picture may be:
+ * nothing to compare with) and GCKPT_E_FILE when write failed. No heap, no locale, C99 or C++11. */
+#ifndef PICTURES_H
+#define PICTURES_H
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- text on its way out: gathered, and nothing more after a failure ---- */
+typedef struct {
+    gckpt_write_fn write;
+    void *user;
+    size_t used;
+    int failed;
+    char block[4096];
+} pictures_out;
+
+typedef struct {
+    char text[48];
+} pictures_number;
+
+static inline void pictures_put(pictures_out *o, const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        o->block[o->used++] = s[i];
+        if (o->used == sizeof o->block) {
+            o->failed = o->failed || o->write(o->user, o->block, o->used) != o->used;
+            o->used = 0;
+        }
+    }
+}
+
+static inline gckpt_result pictures_close(pictures_out *o)
+{
+    if (!o->failed && o->used)
+        o->failed = o->write(o->user, o->block, o->used) != o->used;
+    return o->failed ? GCKPT_E_FILE : GCKPT_OK;
+}
+
+/* Six digits, with a point whatever the locale: 0.25, 1234.5. */
+static inline pictures_number pictures_digits(double v)
+{
+    pictures_number out;
+    const char *sign = v < 0 ? "-" : "";
+    double scale = 1e6;
+    int decimals = 6;
+    v = v < 0 ? -v : v;
+    v = v < 1e15 ? v : 1e15;
+    for (double most = 1; decimals > 0 && v >= most; most *= 10, scale /= 10)
+        decimals--;
+    unsigned long long all = (unsigned long long)(v * scale + 0.5);
+    unsigned long long one = (unsigned long long)scale;
+    for (; decimals > 0 && all % 10 == 0; decimals--) {
+        all /= 10;
+        one /= 10;
+    }
+    if (decimals > 0)
+        snprintf(out.text, sizeof out.text, "%s%llu.%0*llu", sign, all / one, decimals, all % one);
+    else
+        snprintf(out.text, sizeof out.text, "%s%llu", sign, all);
+    return out;
+}
+
+/* 1, 1024 and so on, at most `bytes` */
+static inline double pictures_unit(double bytes, const char **name)
+{
+    static const char *const names[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
+    double unit = 1;
+    int i = 0;
+    for (; bytes >= 1024 * unit && i < 4; i++)
+        unit *= 1024;
+    *name = names[i];
+    return unit;
+}
+
+/* 12.8 MiB: three digits */
+static inline pictures_number pictures_bytes(size_t bytes)
+{
+    const char *name;
+    double unit = pictures_unit((double)bytes, &name), round = 1;
+    while (unit > 1 && (double)bytes / unit * round < 100)
+        round *= 10;
+    pictures_number out =
+        pictures_digits((double)(uint64_t)((double)bytes / unit * round + 0.5) / round);
+    size_t n = strlen(out.text);
+    snprintf(out.text + n, sizeof out.text - n, " %s", name);
+    return out;
+}
+
+/* %s text, %i int, %I int64_t, %z size_t, %b size_t as in 12.8 MiB, %g double */
+static inline void pictures_list(pictures_out *o, const char *format, va_list args)
+{
+    pictures_number number;
+    for (const char *f = format; *f; f++) {
+        const char *s = number.text;
+        if (*f != '%') {
+            pictures_put(o, f, 1);
+            continue;
+        }
+        switch (*++f) {
+        case 's': s = va_arg(args, const char *); break;
+        case 'i': snprintf(number.text, sizeof number.text, "%d", va_arg(args, int)); break;
+        case 'I':
+            snprintf(number.text, sizeof number.text, "%lld", (long long)va_arg(args, int64_t));
+            break;
+        case 'z':
+            snprintf(number.text, sizeof number.text, "%llu",
+                     (unsigned long long)va_arg(args, size_t));
+            break;
+        case 'b': number = pictures_bytes(va_arg(args, size_t)); break;
+        case 'g': number = pictures_digits(va_arg(args, double)); break;
+        default: s = "%"; break;
+        }
+        pictures_put(o, s, strlen(s));
+    }
+}
+
+static inline void pictures_draw(pictures_out *o, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    pictures_list(o, format, args);
+    va_end(args);
+}
+
+static inline void pictures_text(pictures_out *o, double x, double y, const char *attributes,
+                                 const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    pictures_draw(o, "<text x=\"%g\" y=\"%g\"%s>", x, y, attributes);
+    pictures_list(o, format, args);
+    pictures_draw(o, "</text>\n");
+    va_end(args);
+}
+
+/* ---- names ---- */
+/* Bytes of the UTF-8 character at s, 0 when it is not one: overlong, a surrogate, cut off. */
+static inline int pictures_character(const char *s)
+{
+    static const unsigned least[] = { 0, 0, 0x80, 0x800, 0x10000 };
+    unsigned c = (unsigned char)*s;
+    int n = c < 0x80 ? 1 : c >> 5 == 6 ? 2 : c >> 4 == 14 ? 3 : c >> 3 == 30 ? 4 : 0;
+    c &= n > 1 ? 0x7fu >> n : 0xffu;
+    for (int i = 1; i < n; i++) {
+        if (((unsigned char)s[i] & 0xc0) != 0x80)
+            return 0; /* the end, too */
+        c = c << 6 | ((unsigned char)s[i] & 0x3f);
+    }
+    return c < least[n] || c > 0x10ffff || c >> 11 == 0x1b ? 0 : n;
+}
+
+/* A name of at most `most` columns; a character that is not ASCII counts as two, and "?" stands for
+ * what is none. Returns its columns. */
+static inline int pictures_name(pictures_out *o, const char *s, int most)
+{
+    int columns = 0, last = 0; /* where the dots would stand */
+    for (const char *c = s; *c && last <= most; c++)
+        last += (unsigned char)*c < 0x80 ? 1 : ((unsigned char)*c & 0xc0) == 0x80 ? 0 : 2;
+    last = last > most ? most - 1 : most;
+    for (int n; *s; s += n ? n : 1) {
+        n = pictures_character(s);
+        if (columns + (n > 1 ? 2 : 1) > last) {
+            pictures_draw(o, "\xe2\x80\xa6");
+            return columns + 1;
+        }
+        int unseen = n == 0 || (n == 1 && (*s < 32 || *s == 127)) ||
+                     (n == 3 && (!memcmp(s, "\xef\xbf\xbe", 3) || !memcmp(s, "\xef\xbf\xbf", 3)));
+        const char *escaped = unseen      ? "?"
+                              : *s == '&' ? "&amp;"
+                              : *s == '<' ? "&lt;"
+                              : *s == '>' ? "&gt;"
+                              : *s == '"' ? "&quot;"
+                                          : NULL;
+        pictures_put(o, escaped ? escaped : s, escaped ? strlen(escaped) : (size_t)n);
+        columns += n > 1 ? 2 : 1;
+    }
+    return columns;
+}
+
+/* "linear h.0.fc", "gelu #7", "h.0.fc.weight"; where there is little room the name alone. */
+static inline void pictures_label(pictures_out *o, const gckpt_plan *plan, int id, int most)
+{
+    const char *op = gckpt_plan_op(plan, id), *name = gckpt_plan_name(plan, id);
+    name = *name && strcmp(name, op) ? name : NULL;
+    if (*op && (!name || strlen(op) + 1 + strlen(name) <= (size_t)most)) {
+        most -= pictures_name(o, op, most) + 1;
+        if (name)
+            pictures_draw(o, " ");
+        else if (most > 6)
+            pictures_draw(o, " #%i", id);
+    }
+    if (name)
+        pictures_name(o, name, most);
+}
+
+static inline double pictures_tenth(double v) { return (double)(int64_t)(v * 10 + 0.5) / 10; }
+
+/* ---- a plan; lengths in pixels ---- */
+#define PICTURES_PAGE         1260
+#define PICTURES_LEFT         96  /* of the charts */
+#define PICTURES_WIDTH        860 /* the same; also most columns */
+#define PICTURES_SIDE         972
+#define PICTURES_LANES        130
+#define PICTURES_LANE         16
+#define PICTURES_LIVE_TOP     236
+#define PICTURES_LIVE_HEIGHT  200
+#define PICTURES_ARENA_TOP    490
+#define PICTURES_ARENA_HEIGHT 300
+#define PICTURES_BOTTOM       790
+enum { PICTURES_RECOMPUTE = GCKPT_UPDATE + 1, PICTURES_PHASES, PICTURES_KINDS = 5 };
+typedef struct {
+    pictures_out out;
+    const gckpt_plan *plan;
+    size_t length, columns;         /* a column is one instruction; several if there is no room */
+    size_t most_at[PICTURES_WIDTH]; /* of a column's instructions, the one with most live bytes */
+    size_t peak, body, body_end;    /* the body runs for each micro-batch */
+    uint64_t work;                  /* of all instructions, or 1 */
+} pictures_step;
+
+/* A forward, backward or update (gckpt_kind), or a recompute. */
+static inline int pictures_phase(const gckpt_plan *plan, size_t x, gckpt_usage *u)
+{
+    gckpt_instruction ins;
+    gckpt_plan_get(plan, (int)x, &ins);
+    gckpt_plan_usage(plan, (int)x, u);
+    return u->again ? (int)PICTURES_RECOMPUTE : (int)ins.kind;
+}
+
+/* Walks the plan once: its work, where the peak and the body are, what each column shows. */
+static inline void pictures_measure(pictures_step *s)
+{
+    size_t most[PICTURES_WIDTH] = { 0 }, top = 0; /* live bytes + 1 */
+    gckpt_usage u;
+    for (size_t x = 0; x < s->length; x++) {
+        size_t column = x * s->columns / s->length;
+        gckpt_plan_usage(s->plan, (int)x, &u);
+        s->work += u.work;
+        if (u.live >= most[column]) {
+            most[column] = u.live + 1;
+            s->most_at[column] = x;
+        }
+        if (u.live >= top) {
+            top = u.live + 1;
+            s->peak = x;
+        }
+        if (!u.once && s->body_end == 0)
+            s->body = x;
+        if (!u.once)
+            s->body_end = x + 1;
+    }
+    s->work += !s->work;
+}
+
+static inline double pictures_x(const pictures_step *s, size_t column)
+{
+    return pictures_tenth(PICTURES_LEFT + (double)column * PICTURES_WIDTH / (double)s->columns);
+}
+
+/* Title, style, legend. */
+static inline void pictures_head(pictures_step *s)
+{
+    static const int legend_x[] = { 96, 176, 328, 520, 714 };
+    static const char *const kinds[] = { "values", "kept for backward", "gradients of activations",
+                                         "gradients of parameters", "workspace" };
+    const gckpt_plan *plan = s->plan;
+    pictures_out *o = &s->out;
+    int height = PICTURES_BOTTOM + 56;
+    pictures_draw(o,
+                  "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%i\" height=\"%i\" "
+                  "viewBox=\"0 0 %i %i\" font-family=\"sans-serif\" font-size=\"13\" "
+                  "fill=\"#222\"><style>",
+                  PICTURES_PAGE, height, PICTURES_PAGE, height);
+    pictures_draw(o, ".k0{fill:#0072b2}.k1{fill:#7cc4f0}.k2{fill:#e69f00}.k3{fill:#cc79a7}"
+                     ".k4{fill:#999}.e{text-anchor:end}.c{text-anchor:middle}"
+                     ".p0{fill:#009e73}.p1{fill:#5d3a9b}.p2{fill:#333}.p3{fill:#d55e00}"
+                     ".g{stroke:#ddd}.l{stroke:#222;stroke-dasharray:5 4}"
+                     ".s{stroke:#fff;stroke-width:.8}.b{font-weight:bold}.n{font-size:11px}"
+                     ".m{font-size:12px}.m,.n{font-family:monospace}</style>\n");
+    pictures_draw(o, "<path fill=\"#fff\" d=\"M0 0h%iv%iH0z\"/>\n", PICTURES_PAGE, height);
+    pictures_text(o, 16, 34, " font-size=\"20\" class=\"b\"",
+                  gckpt_plan_mode(plan) == GCKPT_INFERENCE
+                      ? "Memory of a forward pass (%s): %b"
+                      : "Memory of a training step (%s): %b, recomputing adds %g %% work",
+                  gckpt_mode_name(gckpt_plan_mode(plan)), gckpt_plan_bytes(plan),
+                  pictures_tenth(100 * gckpt_plan_overhead(plan)));
+    pictures_text(o, 16, 60, "",
+                  "%z bytes: parameters %b, optimiser state %b, and the step arena, drawn here, "
+                  "%b. %I of %I rows at a time.",
+                  gckpt_plan_bytes(plan), gckpt_plan_kind_bytes(plan, GCKPT_BYTES_PARAMETERS),
+                  gckpt_plan_kind_bytes(plan, GCKPT_BYTES_STATE), gckpt_plan_arena(plan),
+                  gckpt_plan_rows(plan), gckpt_plan_batch(plan));
+    for (int k = 0; k < PICTURES_KINDS; k++) {
+        pictures_draw(o, "<path class=\"k%i\" d=\"M%i 80h12v12h-12z\"/>", k, legend_x[k]);
+        pictures_text(o, legend_x[k] + 17, 91, "", "%s", kinds[k]);
+    }
+}
+
+/* Where each phase runs, a lane each, and what of it for each micro-batch. */
+static inline void pictures_lanes(pictures_step *s)
+{
+    static const char *const names[] = { "forward", "backward", "update", "recompute" };
+    static const int lane_of[] = { 0, 2, 3, 1 };
+    const int64_t rows = gckpt_plan_rows(s->plan), batch = gckpt_plan_batch(s->plan);
+    pictures_out *o = &s->out;
+    gckpt_usage u;
+    for (int phase = 0; phase < PICTURES_PHASES; phase++) {
+        double y = PICTURES_LANES + lane_of[phase] * PICTURES_LANE;
+        size_t count = 0, begin = 0, end = 0; /* columns of the present bar */
+        uint64_t work = 0;
+        pictures_text(o, PICTURES_LEFT - 8, y + 11, " class=\"e\"", "%s", names[phase]);
+        pictures_draw(o, "<path fill=\"#f3f3f3\" d=\"M%i %gh%iv%ih-%iz\"/>", PICTURES_LEFT, y,
+                      PICTURES_WIDTH, PICTURES_LANE - 3, PICTURES_WIDTH);
+        pictures_draw(o, "<path class=\"p%i\" d=\"M0 0", phase);
+        for (size_t x = 0; x <= s->length; x++) {
+            size_t column = x * s->columns / s->length;
+            int here = x < s->length && pictures_phase(s->plan, x, &u) == phase;
+            if (end > begin && (x == s->length || (here && column > end)))
+                pictures_draw(o, "M%g %gH%gv%iH%gz", pictures_x(s, begin), y, pictures_x(s, end),
+                              PICTURES_LANE - 3, pictures_x(s, begin));
+            if (!here)
+                continue;
+            count++;
+            work += u.work;
+            begin = column > end || end == 0 ? column : begin;
+            end = column + 1;
+        }
+        pictures_draw(o, "\"/>");
+        pictures_text(o, PICTURES_SIDE, y + 11, "",
+                      work ? "%I instruction%s, %g %% of the work" : "%I instruction%s",
+                      (int64_t)count, count == 1 ? "" : "s",
+                      pictures_tenth(100 * (double)work / (double)s->work));
+    }
+    if (batch > rows && gckpt_plan_mode(s->plan) != GCKPT_INFERENCE) {
+        double from = pictures_x(s, s->body * s->columns / s->length),
+               to = pictures_x(s, s->body_end * s->columns / s->length);
+        pictures_draw(o, "<path fill=\"none\" stroke=\"#222\" d=\"M%g %iv-5H%gv5\"/>", from,
+                      PICTURES_LANES - 4, to);
+        pictures_text(o, (from + to) / 2, PICTURES_LANES - 13, " class=\"c\"",
+                      "runs for each micro-batch: %I times", (batch + rows - 1) / rows);
+    }
+}
+
+/* A chart's title and its grid of bytes, for a height of `most` bytes. */
+static inline void pictures_grid(pictures_out *o, double top, double height, size_t most,
+                                 const char *title, const char *name)
+{
+    const char *unit;
+    double v = (double)(most + !most), step = 1;
+    pictures_text(o, PICTURES_LEFT, top - 12, " class=\"b\"", "%s", title);
+    v /= pictures_unit(v, &unit);
+    for (int i = 0; v / step > 6; i++)
+        step *= i % 3 == 1 ? 2.5 : 2;
+    if (most >= 1024 && v < 3)
+        step = v < 1.5 ? 0.25 : 0.5;
+    for (int i = 0; i * step <= v; i++) {
+        double y = pictures_tenth(top + height - height * i * step / v);
+        pictures_draw(o, "<path class=\"g\" d=\"M%i %gh%i\"/>", PICTURES_LEFT, y, PICTURES_WIDTH);
+        pictures_text(o, PICTURES_LEFT - 8, y + 4, " class=\"e\"", "%g", i * step);
+    }
+    pictures_draw(o, "<text transform=\"translate(28 %g) rotate(-90)\" class=\"c\">%s, %s</text>\n",
+                  top + height / 2, name, unit);
+}
+
+/* Live bytes: an area for each kind and those below it, the greatest first. A column shows its
+ * greatest instruction. */
+static inline void pictures_live(pictures_step *s)
+{
+    static const int order[] = { GCKPT_BUFFER_PARAMETER_GRADIENT, GCKPT_BUFFER_VALUE,
+                                 GCKPT_BUFFER_AUX, GCKPT_BUFFER_GRADIENT, GCKPT_BUFFER_WORKSPACE };
+    size_t live[PICTURES_WIDTH + 1][PICTURES_KINDS] = { { 0 } }, bound = gckpt_plan_bound(s->plan);
+    double scale = PICTURES_LIVE_HEIGHT / (double)(bound + !bound);
+    gckpt_buffer b;
+    for (int i = 0; gckpt_plan_buffer(s->plan, i, &b) == GCKPT_OK; i++) { /* changes */
+        size_t from = (size_t)b.start * s->columns / s->length, to = s->columns;
+        if ((size_t)b.end < s->length)
+            to = (size_t)b.end * s->columns / s->length;
+        from += s->most_at[from] < (size_t)b.start;
+        to += to < s->columns && s->most_at[to] <= (size_t)b.end;
+        live[from][b.kind] += from < to ? b.size : 0;
+        live[to][b.kind] -= from < to ? b.size : 0;
+    }
+    for (size_t column = 1; column < s->columns; column++)
+        for (int k = 0; k < PICTURES_KINDS; k++)
+            live[column][k] += live[column - 1][k];
+    for (int top = PICTURES_KINDS - 1; top >= 0; top--) {
+        double y = -1;
+        pictures_draw(&s->out, "<path class=\"k%i\" d=\"M%i %i", order[top], PICTURES_LEFT,
+                      PICTURES_LIVE_TOP + PICTURES_LIVE_HEIGHT);
+        for (size_t column = 0; column < s->columns; column++) {
+            size_t here = 0;
+            for (int k = 0; k <= top; k++)
+                here += live[column][order[k]];
+            double now =
+                pictures_tenth(PICTURES_LIVE_TOP + PICTURES_LIVE_HEIGHT - scale * (double)here);
+            if (now < y || now > y)
+                pictures_draw(&s->out, "H%gV%g", pictures_x(s, column), now);
+            y = now;
+        }
+        pictures_draw(&s->out, "H%iV%iz\"/>\n", PICTURES_LEFT + PICTURES_WIDTH,
+                      PICTURES_LIVE_TOP + PICTURES_LIVE_HEIGHT);
+    }
+}
+
+/* The arena: a rectangle for each buffer. Where a column is several instructions, it shows its
+ * first one, and what lives between two of those is left out. */
+static inline void pictures_arena(pictures_step *s)
+{
+    static const char *const what[] = { "value of", "kept by", "gradient of", "gradient of",
+                                        "workspace of" };
+    pictures_out *o = &s->out;
+    size_t arena = gckpt_plan_arena(s->plan);
+    double scale = PICTURES_ARENA_HEIGHT / (double)(arena + !arena);
+    gckpt_buffer b;
+    for (int i = 0; gckpt_plan_buffer(s->plan, i, &b) == GCKPT_OK; i++) {
+        size_t start = (size_t)b.start, end = (size_t)b.end + 1;
+        start = (start * s->columns + s->length - 1) / s->length;
+        end = end < s->length ? (end * s->columns + s->length - 1) / s->length : s->columns;
+        if (start >= end)
+            continue;
+        double x = pictures_x(s, start), width = pictures_tenth(pictures_x(s, end) - x);
+        double y = pictures_tenth(PICTURES_BOTTOM - scale * (double)(b.offset + b.size));
+        double height = scale * (double)b.size;
+        height = height < 0.5 ? 0.5 : pictures_tenth(height);
+        int fits = (int)((width - 6) / 6.7), seen = width >= 4 && height >= 4;
+        pictures_draw(o, "<rect class=\"k%i%s\" x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\"",
+                      (int)b.kind, seen ? " s" : "", x, y, width, height);
+        if (width < 2 || height < 2) {
+            pictures_draw(o, "/>");
+            continue;
+        }
+        pictures_draw(o, "><title>%s ", what[b.kind]);
+        pictures_label(o, s->plan, b.id, 200);
+        pictures_draw(o, ": %z bytes at %z, instructions %i to %i</title></rect>\n", b.size,
+                      b.offset, b.start, b.end);
+        if (height >= 12 && (fits > 9 || strlen(gckpt_plan_name(s->plan, b.id)) <= (size_t)fits)) {
+            pictures_draw(o, "<text x=\"%g\" y=\"%g\" class=\"n\"%s>", x + 4,
+                          pictures_tenth(y + height / 2 + 4),
+                          b.kind == GCKPT_BUFFER_VALUE ? " fill=\"#fff\"" : "");
+            pictures_label(o, s->plan, b.id, fits);
+            pictures_draw(o, "</text>\n");
+        }
+    }
+}
+
+/* The buffer that comes after number `last` by size among those live at the peak: its number. */
+static inline int pictures_next_largest(const pictures_step *s, int last, gckpt_buffer *best)
+{
+    gckpt_buffer b, before;
+    int found = -1;
+    if (last >= 0)
+        gckpt_plan_buffer(s->plan, last, &before);
+    for (int i = 0; gckpt_plan_buffer(s->plan, i, &b) == GCKPT_OK; i++)
+        if ((size_t)b.start <= s->peak && s->peak <= (size_t)b.end &&
+            (last < 0 || b.size < before.size || (b.size == before.size && i > last)) &&
+            (found < 0 || b.size > best->size)) {
+            *best = b;
+            found = i;
+        }
+    return found;
+}
+
+static inline void pictures_side_label(pictures_step *s, double x, double y, int id, int most)
+{
+    pictures_draw(&s->out, "<text x=\"%g\" y=\"%g\" class=\"m\">", x, y);
+    pictures_label(&s->out, s->plan, id, most);
+    pictures_draw(&s->out, "</text>\n");
+}
+
+/* Beside the chart of live bytes: the peak and what it is made of. */
+static inline void pictures_side_live(pictures_step *s)
+{
+    static const char *const verbs[] = { "forward of", "backward of", "update of",
+                                         "forward again of" };
+    pictures_out *o = &s->out;
+    size_t bound = gckpt_plan_bound(s->plan), rest = bound;
+    double y = PICTURES_LIVE_TOP + 4;
+    gckpt_instruction ins;
+    gckpt_usage u;
+    gckpt_buffer b;
+    gckpt_plan_get(s->plan, (int)s->peak, &ins);
+    pictures_text(o, PICTURES_SIDE, y, " class=\"b\"", "peak: %z bytes = %b", bound, bound);
+    pictures_text(o, PICTURES_SIDE, y += 18, "", "in instruction %i, %s", (int)s->peak,
+                  verbs[pictures_phase(s->plan, s->peak, &u)]);
+    pictures_side_label(s, PICTURES_SIDE, y += 17, ins.id, 38);
+    pictures_text(o, PICTURES_SIDE, y += 23, "", "largest buffers there:");
+    for (int i = 0, k = -1; i < 5 && (k = pictures_next_largest(s, k, &b)) >= 0; i++) {
+        rest -= b.size;
+        y += 18;
+        pictures_draw(o, "<path class=\"k%i\" d=\"M%i %gh10v10h-10z\"/>", (int)b.kind,
+                      PICTURES_SIDE, y - 9);
+        pictures_side_label(s, PICTURES_SIDE + 16, y, b.id, 25);
+        pictures_text(o, PICTURES_PAGE - 16, y, " class=\"e\"", "%b", b.size);
+    }
+    if (rest) {
+        pictures_text(o, PICTURES_SIDE + 16, y += 18, "", "the others together");
+        pictures_text(o, PICTURES_PAGE - 16, y, " class=\"e\"", "%b", rest);
+    }
+}
+
+/* Beside the arena: how much it is above the peak, as a line, too. */
+static inline void pictures_side_arena(pictures_step *s)
+{
+    pictures_out *o = &s->out;
+    size_t arena = gckpt_plan_arena(s->plan), above = arena - gckpt_plan_bound(s->plan);
+    double y = PICTURES_ARENA_TOP + 4, part = (double)above / (double)(arena + !arena);
+    pictures_text(o, PICTURES_SIDE, y, " class=\"b\"", "arena: %z bytes = %b", arena, arena);
+    pictures_text(o, PICTURES_SIDE, y += 18, "",
+                  above == 0     ? "as small as the peak allows"
+                  : part < 0.015 ? "%z bytes more than the peak"
+                                 : "%z bytes more than the peak (line)",
+                  above);
+    if (part >= 0.015)
+        pictures_draw(o, "<path class=\"l\" d=\"M%i %gh%i\"/>\n", PICTURES_LEFT,
+                      pictures_tenth(PICTURES_ARENA_TOP + PICTURES_ARENA_HEIGHT * part),
+                      PICTURES_WIDTH);
+    pictures_text(o, PICTURES_SIDE, y += 28, "", "A rectangle is one buffer: from its");
+    pictures_text(o, PICTURES_SIDE, y + 17, "", "first to its last use, at its place.");
+}
+
+/* Over both charts: where the peak is; below: the instructions' numbers. */
+static inline void pictures_peak(pictures_step *s)
+{
+    pictures_out *o = &s->out;
+    double wide = PICTURES_WIDTH / (double)s->length;
+    double x = pictures_tenth(PICTURES_LEFT + ((double)s->peak + 0.5) * wide);
+    size_t step = 1;
+    pictures_draw(o, "<path class=\"l\" d=\"M%i %ih%iM%i %ih%i", PICTURES_LEFT, PICTURES_LIVE_TOP,
+                  PICTURES_WIDTH + 10, PICTURES_LEFT, PICTURES_ARENA_TOP, PICTURES_WIDTH + 10);
+    pictures_draw(o, "M%g %iv%iM%g %iv%i\"/>", x, PICTURES_LANES, 4 * PICTURES_LANE, x,
+                  PICTURES_LIVE_TOP, PICTURES_LIVE_HEIGHT + 8);
+    pictures_draw(o, "<circle cx=\"%g\" cy=\"%i\" r=\"4\"/>", x, PICTURES_LIVE_TOP);
+    pictures_draw(o, "<path d=\"M%g %il-4 -7h8z\"/>\n", x, PICTURES_ARENA_TOP);
+    for (int i = 0; s->length / step > 10; i++)
+        step = i % 3 == 1 ? step / 2 * 5 : step * 2;
+    for (size_t i = 0; i < s->length; i += step)
+        pictures_text(o, pictures_tenth(PICTURES_LEFT + ((double)i + 0.5) * wide),
+                      PICTURES_BOTTOM + 18, " class=\"c\"", "%z", i);
+    pictures_text(o, PICTURES_LEFT + PICTURES_WIDTH / 2, PICTURES_BOTTOM + 40, " class=\"c\"",
+                  "instruction, in the order they run");
+}
+
+/* Draws a step: which phase runs when, live bytes over the instructions, the arena with all
+ * buffers, what makes the peak. Any size of plan; beyond 860 instructions several share a
+ * column. */
+static inline gckpt_result pictures_plan(const gckpt_plan *plan, gckpt_write_fn write, void *user)
+{
+    pictures_step s;
+    if (!plan || !write || !gckpt_plan_length(plan))
+        return GCKPT_E_ARG;
+    memset(&s, 0, sizeof s);
+    s.out.write = write;
+    s.out.user = user;
+    s.plan = plan;
+    s.length = (size_t)gckpt_plan_length(plan);
+    s.columns = s.length < PICTURES_WIDTH ? s.length : PICTURES_WIDTH;
+    pictures_measure(&s);
+    pictures_head(&s);
+    pictures_lanes(&s);
+    pictures_grid(&s.out, PICTURES_LIVE_TOP, PICTURES_LIVE_HEIGHT, gckpt_plan_bound(plan),
+                  "Live bytes while each instruction runs", "live");
+    pictures_live(&s);
+    pictures_grid(&s.out, PICTURES_ARENA_TOP, PICTURES_ARENA_HEIGHT, gckpt_plan_arena(plan),
+                  "The arena: every buffer at its offset", "offset");
+    pictures_arena(&s);
+    pictures_side_live(&s);
+    pictures_side_arena(&s);
+    pictures_peak(&s);
+    pictures_draw(&s.out, "</svg>\n");
+    return pictures_close(&s.out);
+}
+
+/* ---- a frontier, beside the fixed ways to plan ---- */
+enum { PICTURES_MODES = 4, PICTURES_POOR_OPS = 400 };
+static const char *const pictures_mode_names[] = { "store-all",   "segments",    "sqrt",
+                                                   "memory-poor", "least bytes", "this budget" };
+typedef struct {
+    gckpt_point mode[PICTURES_MODES]; /* store-all, segments, sqrt, memory-poor; 0 bytes: none */
+    size_t resident;                  /* parameters and optimiser state */
+    int ops;
+} pictures_modes;
+
+/* Plans each mode with desc, which the frontier was made with (NULL: as there), but memory-poor not
+ * where ops are many: its list grows with their square. What cannot be planned is left out, its
+ * error stays on the graph; E_MEMORY: there is no memory to plan it with. */
+static inline gckpt_result pictures_compare(gckpt_graph *graph, const gckpt_term *terms, int count,
+                                            const gckpt_plan_desc *desc, pictures_modes *modes)
+{
+    static const gckpt_mode all[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_SQRT,
+                                      GCKPT_MEMORY_POOR };
+    gckpt_plan_desc d;
+    if (!graph || !modes)
+        return GCKPT_E_ARG;
+    memset(modes, 0, sizeof *modes);
+    memset(&d, 0, sizeof d);
+    if (desc)
+        d = *desc;
+    d.budget = 0;
+    for (int i = 0; i < PICTURES_MODES; i++) {
+        gckpt_instruction ins;
+        gckpt_usage u;
+        d.mode = all[i];
+        if (d.mode == GCKPT_MEMORY_POOR && modes->ops > PICTURES_POOR_OPS)
+            continue;
+        gckpt_plan *plan = gckpt_plan_new(graph, terms, count, &d);
+        if (!plan && gckpt_error(graph) == GCKPT_E_MEMORY)
+            return GCKPT_E_MEMORY;
+        if (!plan)
+            continue;
+        modes->mode[i].bytes = gckpt_plan_bytes(plan);
+        modes->mode[i].work = gckpt_plan_work(plan);
+        modes->mode[i].recompute = gckpt_plan_recompute(plan);
+        modes->mode[i].overhead = gckpt_plan_overhead(plan);
+        modes->resident = gckpt_plan_bytes(plan) - gckpt_plan_arena(plan);
+        for (int x = 0; i == 0 && gckpt_plan_get(plan, x, &ins) == GCKPT_OK; x++) {
+            gckpt_plan_usage(plan, x, &u);
+            modes->ops += ins.kind == GCKPT_FORWARD && !u.again && !u.once;
+        }
+        gckpt_plan_free(plan);
+    }
+    return GCKPT_OK;
+}
+
+typedef struct {
+    pictures_out out;
+    const gckpt_frontier *f;
+    const pictures_modes *modes;
+    double top, least, most, unit; /* extra time at the top; bytes */
+    const char *unit_name;
+    int log; /* the axis of bytes is logarithmic: they differ by more than a factor of four */
+} pictures_chart;
+
+static inline gckpt_result pictures_chart_open(pictures_chart *c, const gckpt_frontier *f,
+                                               const pictures_modes *modes, gckpt_write_fn write,
+                                               void *user)
+{
+    gckpt_point first, last;
+    if (!write || gckpt_frontier_get(f, 0, &first) != GCKPT_OK ||
+        gckpt_frontier_get(f, gckpt_frontier_points(f) - 1, &last) != GCKPT_OK)
+        return GCKPT_E_ARG;
+    memset(c, 0, sizeof *c);
+    c->out.write = write;
+    c->out.user = user;
+    c->f = f;
+    c->modes = modes;
+    c->top = first.overhead > 0.01 ? first.overhead : 0.01;
+    c->top = c->top < 0.6 ? c->top : 0.6; /* more is paid only where nothing else fits */
+    c->least = (double)first.bytes;
+    c->most = (double)last.bytes;
+    c->unit = pictures_unit(c->least / 10, &c->unit_name);
+    for (int i = 0; modes && i < PICTURES_MODES; i++) {
+        double bytes = (double)modes->mode[i].bytes;
+        c->least = bytes > 0 && bytes < c->least ? bytes : c->least;
+        c->most = bytes > c->most ? bytes : c->most;
+    }
+    c->log = c->most > 4 * c->least && c->least >= 1;
+    return GCKPT_OK;
+}
+
+/* v >= 0 with one decimal between two texts, right-aligned in 12 columns */
+static inline void pictures_column(pictures_out *o, const char *before, double v,
+                                   const char *behind)
+{
+    char number[48];
+    unsigned long long tenths = (unsigned long long)((v < 1e12 ? v : 1e12) * 10 + 0.5);
+    snprintf(number, sizeof number, "%s%llu.%llu%s", before, tenths / 10, tenths % 10, behind);
+    size_t n = strlen(number);
+    pictures_put(o, "            ", n < 12 ? 12 - n : 0);
+    pictures_put(o, number, n);
+}
+
+/* A line of the tables: bytes, extra time, what is recomputed, and the least extra time in as many
+ * bytes. */
+static inline void pictures_row(pictures_chart *c, const gckpt_point *p, const char *name)
+{
+    gckpt_point least;
+    int at = gckpt_frontier_find(c->f, p->bytes);
+    pictures_column(&c->out, "", (double)p->bytes / c->unit, "");
+    pictures_column(&c->out, "+", 100 * p->overhead, " %");
+    pictures_column(&c->out, "", 100 * p->recompute, " %");
+    if (gckpt_frontier_get(c->f, at, &least) == GCKPT_OK)
+        pictures_column(&c->out, "+", 100 * least.overhead, " %");
+    else
+        pictures_draw(&c->out, "           -");
+    pictures_draw(&c->out, "  %s", name);
+}
+
+/* The modes as a table, to stand below gckpt_frontier_print's. */
+static inline gckpt_result pictures_table(const gckpt_frontier *f, const pictures_modes *modes,
+                                          gckpt_write_fn write, void *user)
+{
+    pictures_chart c;
+    if (!modes || pictures_chart_open(&c, f, modes, write, user) != GCKPT_OK)
+        return GCKPT_E_ARG;
+    pictures_draw(&c.out, "For comparison, with the least extra time in as many bytes:\n");
+    for (int i = 0; i < PICTURES_MODES; i++)
+        if (modes->mode[i].bytes) {
+            pictures_row(&c, &modes->mode[i], pictures_mode_names[i]);
+            pictures_draw(&c.out, "\n");
+        }
+    if (modes->ops > PICTURES_POOR_OPS)
+        pictures_draw(&c.out, "(not memory-poor: its list is too long for %i ops)\n", modes->ops);
+    return pictures_close(&c.out);
+}
+
+/* The natural logarithm of x >= 1: x = 2^n m, log m = 2 (z + z^3 / 3 + ...), z = (m-1) / (m+1). */
+static inline double pictures_log(double x)
+{
+    double n = 0, sum = 0;
+    for (; x >= 1.5; x /= 2)
+        n++;
+    double z = (x - 1) / (x + 1), power = z;
+    for (int i = 1; i < 24; i += 2, power *= z * z)
+        sum += power / i;
+    return 0.69314718055994531 * n + 2 * sum;
+}
+
+static inline double pictures_chart_x(const pictures_chart *c, double bytes)
+{
+    double span = c->log ? pictures_log(c->most / c->least) : c->most - c->least;
+    double at = c->log ? pictures_log(bytes / c->least) : bytes - c->least;
+    return pictures_tenth(100 + 640 * (span > 0 ? at / span : 0.5));
+}
+
+static inline double pictures_chart_y(const pictures_chart *c, double overhead)
+{
+    return pictures_tenth(412 - 300 * (overhead < c->top ? overhead / c->top : 1));
+}
+
+/* Between ticks: 1, 2 or 5 times a power of ten times the unit; at most `most` of them in range */
+static inline double pictures_tick(double range, double unit, double most)
+{
+    double step = unit / 10000;
+    for (int i = 0; range / step > most; i++)
+        step *= i % 3 == 1 ? 2.5 : 2;
+    return step;
+}
+
+static inline void pictures_axes(pictures_chart *c)
+{
+    pictures_out *o = &c->out;
+    const char *name;
+    double unit = pictures_unit(c->most, &name), step = pictures_tick(c->top, 1, 6);
+    for (double v = 0; v <= c->top * 1.0001; v += step) {
+        pictures_draw(o, "<path class=\"g\" d=\"M84 %gh692\"/>", pictures_chart_y(c, v));
+        pictures_text(o, 76, pictures_chart_y(c, v) + 4, " class=\"e\"", "+%g %%",
+                      pictures_tenth(1000 * v) / 10);
+    }
+    step = pictures_tick(c->most - c->least, unit, 7);
+    double v = c->log ? 1 : step * (double)(uint64_t)(c->least / step);
+    step = !c->log ? step : c->most > 256 * c->least ? 4 : 2;
+    for (; v <= c->most; v = c->log ? v * step : v + step) {
+        if (v < c->least)
+            continue;
+        unit = c->log ? pictures_unit(v, &name) : unit;
+        pictures_draw(o, "<path class=\"g\" d=\"M%g 104v316\"/>", pictures_chart_x(c, v));
+        pictures_text(o, pictures_chart_x(c, v), 436, " class=\"c\"", "%g %s", v / unit, name);
+    }
+    pictures_text(o, 430, 458, " class=\"c\"",
+                  "bytes of parameters and optimiser state (%b) and step arena%s",
+                  c->modes ? c->modes->resident : (size_t)0, c->log ? "; log scale" : "");
+    pictures_draw(o, "<text transform=\"translate(20 262) rotate(-90)\" class=\"c\">"
+                     "extra time of a step</text>\n");
+}
+
+/* The line, and its points as dots. */
+static inline void pictures_line(pictures_chart *c)
+{
+    pictures_out *o = &c->out;
+    gckpt_point p;
+    for (int dots = 0; dots < 2; dots++) {
+        gckpt_frontier_get(c->f, 0, &p);
+        pictures_draw(o,
+                      dots ? "<path class=\"v\" style=\"stroke-width:6;stroke-linecap:round\" d=\""
+                           : "<path class=\"v\" d=\"M%g 112",
+                      pictures_chart_x(c, (double)p.bytes));
+        for (int i = 0; gckpt_frontier_get(c->f, i, &p) == GCKPT_OK; i++)
+            pictures_draw(o, dots ? "M%g %gh0" : "H%gV%g", pictures_chart_x(c, (double)p.bytes),
+                          pictures_chart_y(c, p.overhead));
+        pictures_draw(o, dots ? "\"/>\n" : "H776\"/>\n");
+    }
+}
+
+/* A point in the chart, and its line of the legend, which is a table. */
+static inline void pictures_point(pictures_chart *c, int i, const gckpt_point *p, double y)
+{
+    /* square, two triangles, diamond, dash, circle; colours of Okabe and Ito */
+    static const char *const looks[] = {
+        "#009e73\" d=\"M-6 -6h12v12h-12z", "#e69f00\" d=\"M0 -7l7 12h-14z",
+        "#cc79a7\" d=\"M0 7l7 -12h-14z",   "#5d3a9b\" d=\"M0 -8l8 8l-8 8l-8 -8z",
+        "#0072b2\" d=\"M-9 0h18",          "#d55e00\" d=\"M-7 0a7 7 0 1 0 14 0a7 7 0 1 0 -14 0"
+    };
+    pictures_out *o = &c->out;
+    pictures_draw(o, "<path class=\"w\" transform=\"translate(%g %g)\" stroke=\"%s\"/>",
+                  pictures_chart_x(c, (double)p->bytes), pictures_chart_y(c, p->overhead),
+                  looks[i]);
+    pictures_draw(o, "<path class=\"w\" transform=\"translate(104 %g)\" stroke=\"%s\"/>\n", y - 5,
+                  looks[i]);
+    pictures_draw(o, "<text x=\"100\" y=\"%g\" class=\"m\" xml:space=\"preserve\">", y);
+    pictures_row(c, p, pictures_mode_names[i]);
+    pictures_draw(o, "%s</text>\n", p->overhead > c->top ? ", at the upper edge" : "");
+}
+
+/* Draws what every budget costs, beside the modes (NULL: none) and the plan that a budget of `mark`
+ * bytes gets (0: none). */
+static inline gckpt_result pictures_frontier(const gckpt_frontier *f, const pictures_modes *modes,
+                                             size_t mark, gckpt_write_fn write, void *user)
+{
+    pictures_chart c;
+    pictures_out *o = &c.out;
+    gckpt_point p;
+    double y = 490;
+    if (pictures_chart_open(&c, f, modes, write, user) != GCKPT_OK)
+        return GCKPT_E_ARG;
+    pictures_draw(o, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"640\" "
+                     "viewBox=\"0 0 800 640\" font-family=\"sans-serif\" font-size=\"13\" "
+                     "fill=\"#222\"><style>.e{text-anchor:end}.c{text-anchor:middle}"
+                     ".b{font-weight:bold}.g{stroke:#ddd}.v{fill:none;stroke:#0072b2}"
+                     ".m{font-family:monospace;white-space:pre}.v,.w{fill:none;stroke-width:2}"
+                     "</style>\n<path fill=\"#fff\" d=\"M0 0h800v640H0z\"/>\n");
+    pictures_text(o, 16, 34, " font-size=\"20\" class=\"b\"", "What bytes cost in time");
+    pictures_text(o, 16, 58, "",
+                  "The line is the least extra time that a budget allows, a dot a plan.%s",
+                  gckpt_frontier_complete(f) ? "" : " The search stopped early.");
+    pictures_axes(&c);
+    pictures_line(&c);
+    pictures_text(o, 100, y, " class=\"m\" xml:space=\"preserve\"",
+                  "%s%s  extra time  recomputed    the line", c.unit > 1 ? "         " : "       ",
+                  c.unit_name);
+    for (int i = 0; modes && i < PICTURES_MODES; i++)
+        if (modes->mode[i].bytes)
+            pictures_point(&c, i, &modes->mode[i], y += 22);
+    gckpt_frontier_get(f, 0, &p);
+    pictures_point(&c, PICTURES_MODES, &p, y += 22);
+    if (mark && gckpt_frontier_get(f, gckpt_frontier_find(f, mark), &p) == GCKPT_OK) {
+        double x = pictures_chart_x(&c, (double)p.bytes);
+        pictures_point(&c, PICTURES_MODES + 1, &p, y += 22);
+        pictures_draw(o,
+                      "<path class=\"w\" stroke=\"#d55e00\" stroke-dasharray=\"5 4\" "
+                      "d=\"M%g 98V%gH84\"/>",
+                      x, pictures_chart_y(&c, p.overhead));
+        pictures_text(o, x, 90, x > 420 ? " class=\"b e\"" : " class=\"b\"",
+                      "in a budget of %b: %b, +%g %%", mark, p.bytes,
+                      pictures_tenth(100 * p.overhead));
+    }
+    if (modes && modes->ops > PICTURES_POOR_OPS)
+        pictures_text(o, 120, y + 22, "", "Not memory-poor: its list is too long for %i ops.",
+                      modes->ops);
+    pictures_draw(o, "</svg>\n");
+    return pictures_close(o);
+}
+#endif
