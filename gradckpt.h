@@ -2576,7 +2576,7 @@ struct gckpt_store {
     gckpti_param *params;
     size_t count, capacity;
     size_t elements; /* of all values but external ones */
-    gckpti_mirror *mirrors;   /* by parameter; fewer, or none, where executors need none */
+    gckpti_mirror *mirrors; /* by parameter; fewer, or none, where executors need none */
     size_t mirror_count;
     gckpti_binding *bindings; /* those who need them */
 };
@@ -10610,7 +10610,7 @@ typedef struct {
 
 typedef struct {
     gckpti_loss_total seen; /* a copy */
-    int64_t expected; /* counted from the feeds; -1: it was not */
+    int64_t expected;       /* counted from the feeds; -1: it was not */
 } gckpti_exec_term;
 
 struct gckpt_exec {
@@ -10639,7 +10639,7 @@ struct gckpt_exec {
     unsigned char *stage; /* own memory: what the host looks at; then the picks */
     size_t stage_size, picks_size;
     gckpti_loss_total *losses; /* by term */
-    float *squares;      /* square sums by block, of all parameters */
+    float *squares;            /* square sums by block, of all parameters */
     size_t square_count;
     /* this step */
     int state;
