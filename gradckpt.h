@@ -335,8 +335,7 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc);
 GCKPT_API void gckpt_store_free(gckpt_store *store);
 
 /* Patterns match whole names; '*' stands for any run of characters, '?' for one: "h.*.mlp.*".
- * E_ARG when nothing matches. Both are read when a plan is made (frozen) or a step updates
- * (group). */
+ * E_ARG: nothing matches. They are read when a plan is made (frozen) or a step updates (group). */
 GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *pattern, int frozen);
 /* Factors on the step's lr and weight_decay, 0 or more (else E_ARG). At first 1 and, as is usual, 1
  * for parameters of two or more axes, 0 for vectors (biases, gains). */
@@ -344,9 +343,8 @@ GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern
                                          float decay_scale);
 /* Zeroes optimiser state, so that training starts afresh, with another optimiser if need be. */
 GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern);
-/* Make parameter `name` use `values` (n floats, which must outlive the store: flash, an mmapped
- * file) instead of memory of its own. It must not exist yet; it is frozen, and stays so unless
- * `writable`. */
+/* Makes parameter `name` use `values` (n floats, which must outlive the store: flash, an mmapped
+ * file). It must not exist yet; it is frozen, and stays so unless `writable`. */
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable);
 
@@ -379,8 +377,7 @@ GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store);
 /* FNV-1a 64 over the parameters' values, made or not, in creation order (manual, 5k). */
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 
-/* Reading and writing through callbacks: return the bytes done; fewer than asked is the end or an
- * error. */
+/* Callbacks return the bytes done; fewer than asked for is the end, or an error. */
 typedef size_t (*gckpt_read_fn)(void *user, void *bytes, size_t size);
 typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
 /* safetensors, with optimiser state, step count, and whose state it is and how many updates it has
@@ -427,10 +424,8 @@ GCKPT_API int gckpt_id(const gckpt_tensor *tensor);
 GCKPT_API gckpt_tensor *gckpt_name(gckpt_tensor *tensor, const char *name);
 
 /* >>api-ops ---------------------------------------------------------------------------------------
- * x is any shape (.., C). All are f32 unless noted. Shapes that do not fit give E_SHAPE on the
- * graph. */
-/* (V,C), i32 (..) -> (..,C): row index[i] of the table. An index outside 0..V-1 refuses the step
- * (E_DATA). */
+ * x is any shape (.., C), f32 unless noted. Shapes that do not fit: E_SHAPE, on the graph. */
+/* (V,C), i32 (..) -> (..,C): row index[i] of the table; outside 0..V-1 a step is E_DATA. */
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index);
 /* (..,M,K) x (..,K,N) -> (..,M,N). Leading axes equal, or b has just two and serves them all. */
 GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b);
@@ -441,8 +436,8 @@ GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_ten
 /* The same with w as (O,I), as PyTorch keeps it. */
 GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w,
                                                 gckpt_tensor *bias);
-/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias over the last axis; gain, bias (C) or NULL. Ba
- * 2016. */
+/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias over the last axis (Ba 2016); gain, bias: (C),
+ * or NULL for none. */
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias);
 /* x * rsqrt(mean(x^2) + 1e-5) * gain; gain (C) or NULL. Zhang & Sennrich 2019. */
 GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain);
@@ -454,9 +449,8 @@ GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x);     /* x / (1 + exp(-x)) */
 GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x);
 GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x); /* 1 / (1 + exp(-x)) */
 GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x); /* over the last axis */
-/* q (B,T,C), k and v (B,S,C) -> (B,T,C): softmax(q k' / sqrt(C/heads)) v per head, never holding T
- * x S. causal: query t sees keys 0..t (T = S). Online softmax: Milakov & Gimelshein 2018, Dao
- * 2022. */
+/* q (B,T,C), k and v (B,S,C) -> (B,T,C): softmax(q k' / sqrt(C/heads)) v per head, T x S never held
+ * (Milakov & Gimelshein 2018, Dao 2022). causal: query t sees keys 0..t (T = S). */
 GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                         int heads, int causal);
 /* (B,T,C) with C = heads * D, D even: turns each pair (i, i + D/2) of a head by position *
@@ -464,15 +458,13 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base);
 /* x (B,T,C) + rows 0..T-1 of a learned table (Tmax,C), Tmax >= T. */
 GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table);
-/* Elementwise with broadcasting: axes are matched from the last; 1 or a missing axis is
- * repeated. */
+/* Elementwise: axes are matched from the last; one of size 1, or missing, is repeated. */
 GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_sub(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_mul(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor);
-/* Zeroes each element with probability p, scales the rest by 1/(1-p); identity in inference plans
- * and for p = 0. The mask is a function of (seed, step, tensor id, element in the whole batch).
- * Srivastava 2014. */
+/* Zeroes each element with probability p, scales the rest by 1/(1-p) (Srivastava 2014); x itself in
+ * inference plans. The mask is a function of seed, step, tensor id, element in the whole batch. */
 GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p);
 /* Another shape of the same bytes: costs nothing. One size may be -1 (what is left). */
 GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape);
@@ -487,8 +479,7 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis);
 
 /* >>api-losses ------------------------------------------------------------------------------------
  * A loss is a (sum, count) pair and only a gckpt_term can use it (manual, 3). */
-/* logits (..,V), targets i32 (..): sum of -log softmax[target]; targets < 0 are ignored and not
- * counted. */
+/* logits (..,V), targets i32 (..): sum of -log softmax[target]; targets < 0 do not count. */
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets);
 /* The same from x (..,C) and w (V,C) (an embedding table: tied heads), never holding all logits. */
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
@@ -517,8 +508,7 @@ GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x);
 GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x);
 
 /* >>api-user-ops ----------------------------------------------------------------------------------
- * A user's op is a row like the built-in ones. Kernels see the shapes of the present
- * micro-batch. */
+ * A user's op is a row like ours. Kernels see the shapes of the present micro-batch. */
 #define GCKPT_MAX_INPUTS 8
 typedef struct gckpt_call gckpt_call;
 typedef struct {
@@ -607,9 +597,8 @@ typedef struct {
     uint64_t (*flops_backward)(const gckpt_call *call);
 } gckpt_op;
 /* Adds a node. Inputs must be of one graph; in[i] NULL ends in NULL. Attributes are copied. Plans
- * are saved and printed with attributes as 4-byte words: for that, let them consist of int,
- * int32_t, uint32_t and float (no padding, no pointers), and the row be a variable called as its
- * name. */
+ * are saved and printed with attributes as 4-byte words: for that, let them be int, int32_t,
+ * uint32_t and float (no padding, no pointers), and the row be a variable called as its name. */
 GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n,
                                     const void *attributes, size_t attribute_bytes);
 /* *sum += x, with *low (NULL: plainly) to make up for rounding (Kahan 1965). */
@@ -691,8 +680,7 @@ typedef struct {
     int64_t batch;
     gckpt_optimiser optimiser;
     int own_state; /* GCKPT_OWN_OPTIMISER: floats of state per element, 0..4 */
-    /* update each parameter as soon as its gradient is complete: 0, 1, or for gckpt_fit also
-     * GCKPT_IF_USEFUL */
+    /* update parameters as soon as gradients are complete: 0, 1; gckpt_fit: GCKPT_IF_USEFUL */
     int update_in_backward;
     int threads;      /* 0: 1 */
     size_t alignment; /* of every offset; a power of two; 0: 64 */
@@ -703,8 +691,7 @@ typedef struct {
      * plain is then unused, and such a plan is neither saved nor printed as C. */
     const gckpt_backend *backend;
     gckpt_precision precision; /* of activations and their gradients */
-    /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: what has least
-     * bytes */
+    /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: fewest bytes */
     int group;
     const gckpt_instruction
         *schedule; /* GCKPT_SCHEDULE: forwards (repeated at will) and backwards in
@@ -741,9 +728,8 @@ enum {
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_KINDS
 };
-/* Bytes of one kind; the arena's kinds (gradients of parameters, activations and their gradients,
- * workspace) at the instruction where the live sum is greatest, so that they add up to the
- * bound. */
+/* Bytes of one kind; the arena's (gradients of parameters, activations and their gradients,
+ * workspace) where the live sum is greatest, so that they add up to the bound. */
 GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind);
 GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* recomputed work / forward work */
 /* Work (gckpt_cost) of a micro-batch's forwards and backwards, recomputes included; overhead: what
@@ -769,8 +755,7 @@ typedef struct {
     int once;      /* 1: runs once a step; 0: for each micro-batch */
 } gckpt_usage;
 GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out);
-/* 1 when every split of the batch gives the same bits; else 0, and *op names the tensor that mixes
- * rows. */
+/* 1: every split of the batch gives the same bits; 0: not, as the tensor *op mixes rows. */
 GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op);
 /* What the step arena holds: buffers, by the instruction they end with. Those live at an
  * instruction add up to its live bytes (gckpt_plan_usage); no two live ones overlap. */
@@ -827,9 +812,8 @@ GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
  * store's seed. E_ARG: it cannot be printed; an #error that says why is printed instead. */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
-/* Creates the plan's parameters in the store, as gckpt_param did when the graph was built: in the
- * same order, with the same initial values if the seed is the same; those that exist are left
- * alone. */
+/* Creates the plan's parameters in the store, as gckpt_param did when the graph was built: in that
+ * order, with those initial values if the seed is the same. What exists is left alone. */
 GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store);
 
 /* Chooses the micro-batch together with the plan. build makes the graph whose inputs have `rows`
@@ -1037,8 +1021,7 @@ typedef struct {
  * memory, where they are missing, all or none; refuses state of another optimiser
  * (gckpt_store_reset), as does a step when such state was loaded later. Where the system promises
  * more memory than it has (overcommit), only what is beyond all of it is refused. The plan is
- * copied (but for a C constant) and may be freed; the store must live as long as the executor is
- * used. */
+ * copied (but for a C constant) and may be freed; the store must live as long as it is used. */
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc);
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec);
@@ -1054,8 +1037,7 @@ typedef struct {
     int64_t count;    /* of the first loss; 0: nothing was changed */
     uint64_t step;    /* updates done, this one included */
 } gckpt_report;
-/* One training step over `rows` rows: all micro-batches, one division, clipping, update. report may
- * be NULL. */
+/* A step of `rows` rows: all micro-batches, one division, clipping, update. report may be NULL. */
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                   int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
 /* Forward of an INFERENCE plan over any number of rows; losses are summed over all of them. */
@@ -1075,8 +1057,7 @@ GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feed
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report);
 /* what run_some would run next; id -1: none */
 GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec);
-/* A picked tensor or gradient (desc.fetch), valid until the next step starts; NULL if it was not
- * picked. */
+/* A tensor or gradient of desc.fetch, valid until the next step starts; NULL: not picked. */
 GCKPT_API const float *gckpt_fetch(const gckpt_exec *exec, int id, int gradient);
 /* With GCKPT_DEBUG_MEASURE, after two steps: store bytes + the highest arena byte that was touched
  * + 1 (an op's scratch counts whole). */
@@ -1107,8 +1088,7 @@ typedef struct {
  * outputs) is too coarse in f32, and then half a gradient, or twice it, may look the same. The
  * executor's error text has names and figures. A gradient that is zero but for rounding (what a
  * norm or softmax cancels) is right when the loss shows no slope and is fine enough to show one of
- * 0.01 of the steepest parameter's. Weights are restored bit for bit; nothing is updated. check may
- * be NULL. */
+ * 0.01 of the steepest parameter's. Weights are restored to the bit. check may be NULL. */
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                              int64_t rows, gckpt_check *check);
 /* Times the ops on this machine, for desc.costs: costs[id] is the nanoseconds of an op's forward
@@ -1454,13 +1434,15 @@ typedef struct {
     unsigned char block[1024];
 } gckpti_sink;
 
-static void gckpti_sink_flush(gckpti_sink *k)
+static gckpt_result gckpti_sink_flush(gckpti_sink *k)
 {
     if (k->write && !k->failed && k->used && k->write(k->user, k->block, k->used) != k->used)
         k->failed = 1;
     k->used = 0;
+    return k->failed ? GCKPT_E_FILE : GCKPT_OK;
 }
 
+/* Takes n bytes; a full block goes to the callback. */
 static void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n)
 {
     const unsigned char *b = (const unsigned char *)bytes;
@@ -1495,12 +1477,6 @@ static void gckpti_print(gckpti_sink *k, const char *format, ...)
     gckpti_text_format(&t, format, args);
     va_end(args);
     gckpti_sink_put(k, line, (size_t)(t.at - line));
-}
-
-static gckpt_result gckpti_sink_close(gckpti_sink *k)
-{
-    gckpti_sink_flush(k);
-    return k->failed ? GCKPT_E_FILE : GCKPT_OK;
 }
 
 /* ---- memory: the one allocation site ---- */
@@ -4693,8 +4669,8 @@ typedef struct {
     float *c;
     uint16_t *c_bf16; /* one of the two; rows of n */
     uint32_t *words;  /* scratch of the fast kernels: call->work */
-} gckpti_mixed;
-typedef void (*gckpti_mixed_run)(const gckpt_call *call, const gckpti_mixed *t);
+} gckpti_factors;
+typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_factors *t);
 
 GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
 {
@@ -4707,7 +4683,7 @@ static float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
         gckpti_fma(gckpti_flush(gckpti_from_bf16(a)), gckpti_flush(gckpti_from_bf16(b)), c));
 }
 
-static float gckpti_mixed_start(const gckpti_mixed *t, int64_t at, int64_t j)
+static float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j)
 {
     if (t->accumulate)
         return t->c ? t->c[at] : gckpti_from_bf16(t->c_bf16[at]);
@@ -4715,7 +4691,7 @@ static float gckpti_mixed_start(const gckpti_mixed *t, int64_t at, int64_t j)
 }
 
 /* In bf16 plans: element by element. */
-static void gckpti_mixed_plain(const gckpt_call *call, const gckpti_mixed *t)
+static void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t)
 {
     (void)call;
     for (int64_t i = 0; i < t->batch * t->m; i++)
@@ -4747,26 +4723,26 @@ static gckpti_factor gckpti_turned(gckpti_factor x) /* transposed */
     return y;
 }
 
-static gckpti_mixed gckpti_mixed_of(const gckpt_call *call, int64_t batch, int64_t m, int64_t n,
-                                    int64_t k, gckpti_factor a, gckpti_factor b, float *c,
-                                    uint16_t *c_bf16)
+static gckpti_factors gckpti_factors_of(const gckpt_call *call, int64_t batch, int64_t m, int64_t n,
+                                        int64_t k, gckpti_factor a, gckpti_factor b, float *c,
+                                        uint16_t *c_bf16)
 {
-    gckpti_mixed t = { batch, m, n, k, a, b, NULL, 0, c, c_bf16, (uint32_t *)call->work };
+    gckpti_factors t = { batch, m, n, k, a, b, NULL, 0, c, c_bf16, (uint32_t *)call->work };
     return t;
 }
 
 /* c (m,n) = a b, or += */
-static void gckpti_product_to(const gckpt_call *call, gckpti_mixed_run run, int64_t m, int64_t n,
+static void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, int64_t m, int64_t n,
                               int64_t k, gckpti_factor a, gckpti_factor b, float *c, int accumulate)
 {
-    gckpti_mixed t = gckpti_mixed_of(call, 1, m, n, k, a, b, c, NULL);
+    gckpti_factors t = gckpti_factors_of(call, 1, m, n, k, a, b, c, NULL);
     t.accumulate = accumulate;
     run(call, &t);
 }
 
 /* In f32 plans. Where b's columns lie side by side, a row of c takes link after link; else (b's
  * links do, and a's) chain after chain. */
-static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_mixed *t)
+static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t)
 {
     float *c = t->c;
     (void)call;
@@ -4785,7 +4761,7 @@ static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_mixed *t)
         }
 }
 
-static gckpti_mixed_run gckpti_plain_products(const gckpt_call *call)
+static gckpti_product_run gckpti_plain_products(const gckpt_call *call)
 {
     return call->precision == GCKPT_FP32 ? gckpti_fp32_plain : gckpti_mixed_plain;
 }
@@ -4800,31 +4776,31 @@ static gckpti_factor gckpti_linear_b(const gckpt_call *call, gckpti_sizes s)
 }
 
 /* Forward of matmul and linear: out = a b + bias. */
-static void gckpti_linear_out(const gckpt_call *call, gckpti_mixed_run run)
+static void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     gckpti_factor a = gckpti_factor_of(&call->in[0], 0, s.k, 1, s.m * s.k);
-    gckpti_mixed t = gckpti_mixed_of(call, s.matrices, s.m, s.n, s.k, a, gckpti_linear_b(call, s),
-                                     call->out, call->out_bf16);
+    gckpti_factors t = gckpti_factors_of(call, s.matrices, s.m, s.n, s.k, a,
+                                         gckpti_linear_b(call, s), call->out, call->out_bf16);
     t.start = call->inputs == 3 ? call->in[2].data : NULL;
     run(call, &t);
 }
 
 /* Backward: da = g b', db = a' g, or (g' a) where b is transposed. */
-static void gckpti_linear_gradients(const gckpt_call *call, gckpti_mixed_run run)
+static void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *in = call->in;
     gckpti_factor g = { call->grad_out, call->grad_out_bf16, s.n, 1, s.m * s.n };
     gckpti_factor a = gckpti_turned(gckpti_factor_of(&in[0], 0, s.k, 1, s.m * s.k));
-    gckpti_mixed da =
-        gckpti_mixed_of(call, s.matrices, s.m, s.k, s.n, g, gckpti_turned(gckpti_linear_b(call, s)),
-                        in[0].grad, in[0].grad_bf16);
+    gckpti_factors da =
+        gckpti_factors_of(call, s.matrices, s.m, s.k, s.n, g,
+                          gckpti_turned(gckpti_linear_b(call, s)), in[0].grad, in[0].grad_bf16);
     da.accumulate = in[0].accumulate;
     if (da.c || da.c_bf16)
         run(call, &da);
-    gckpti_mixed db = gckpti_mixed_of(call, s.matrices, s.k, s.n, s.m, a, gckpti_turned(g),
-                                      in[1].grad, in[1].grad_bf16);
+    gckpti_factors db = gckpti_factors_of(call, s.matrices, s.k, s.n, s.m, a, gckpti_turned(g),
+                                          in[1].grad, in[1].grad_bf16);
     if (*(const int *)call->attributes)
         db.m = s.n, db.n = s.k, db.a = gckpti_turned(g), db.b = a;
     db.accumulate = in[1].accumulate;
@@ -5432,7 +5408,7 @@ static void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
  * there or a product; each row looks at its own (forward) or turns them into their gradient
  * (backward). This is what plain and fast kernels, in f32 and bf16 plans, differ in: */
 typedef struct {
-    gckpti_mixed_run product; /* of linear_cross_entropy */
+    gckpti_product_run product; /* of linear_cross_entropy */
     void (*each)(const gckpt_call *call, int64_t n, int64_t work,
                  void (*body)(void *context, int64_t i, int64_t worker),
                  void *context); /* body for i = 0..n-1, worth `work` multiply-adds each */
@@ -5458,7 +5434,7 @@ static void gckpti_other_classes(const float *x, float *d, int64_t n, float max,
         gckpti_put_product(&d[j], gckpti_exp((x[j] - max) - log_sum), scale, accumulate);
 }
 
-static gckpti_loss_kernels gckpti_plain_loss(gckpti_mixed_run product)
+static gckpti_loss_kernels gckpti_plain_loss(gckpti_product_run product)
 {
     gckpti_loss_kernels by = { product,           gckpti_in_turn,
                                gckpti_online,     gckpti_other_classes,
@@ -7170,6 +7146,7 @@ typedef struct {
     gckpti_keyed *keys; /* to sort, and as many to spare */
 } gckpti_skyline;
 
+/* Sets what the level that begins at x is worth in the tournament. */
 static void gckpti_set_height(gckpti_skyline *s, int x, size_t height)
 {
     s->level[x].height = height;
@@ -7271,7 +7248,8 @@ static size_t gckpti_place_all(gckpti_skyline *s)
         s->lowest[i] = s->lowest[2 * i];
     gckpti_put_level(s, 0, (int)s->length - 1, 0);
     for (size_t i = 0; i < s->n; i++) {
-        gckpti_branch b = { s->candidates[i].block->start, s->candidates[i].block->end, s->candidates[i].turn };
+        gckpti_branch b = { s->candidates[i].block->start, s->candidates[i].block->end,
+                            s->candidates[i].turn };
         s->tree[s->n + i] = b;
     }
     for (size_t i = s->n; i-- > 1;)
@@ -7330,11 +7308,27 @@ static uint64_t gckpti_interleave(int first, int second)
     return a << 1 | b;
 }
 
-/* Leaves in Z-order; the greatest live sum (`live` has length + 1 zeros). */
-static void gckpti_skyline_start(gckpti_skyline *s, gckpti_block *blocks, size_t *live)
+/* A skyline's memory, from the planner's scratch; the blocks in Z-order; the greatest live sum. 0: out
+ * of memory. */
+static int gckpti_skyline_new(gckpti_planner *p, gckpti_skyline *s, gckpti_block *blocks, size_t n,
+                              size_t alignment)
 {
-    for (size_t i = 0; i < s->n; i++) {
-        size_t size = gckpti_round_up(blocks[i].size, s->alignment);
+    memset(s, 0, sizeof *s);
+    s->n = n;
+    s->alignment = alignment;
+    s->length = 1;
+    for (size_t i = 0; i < n; i++)
+        s->length = (size_t)blocks[i].end >= s->length ? (size_t)blocks[i].end + 1 : s->length;
+    s->level = (gckpti_level *)gckpti_scratch_new(p, s->length, sizeof *s->level);
+    s->lowest = (int *)gckpti_scratch_new(p, 2 * s->length, sizeof *s->lowest);
+    s->tree = (gckpti_branch *)gckpti_scratch_new(p, 2 * n, sizeof *s->tree);
+    s->candidates = (gckpti_candidate *)gckpti_scratch_new(p, n, sizeof *s->candidates);
+    s->keys = (gckpti_keyed *)gckpti_scratch_new(p, 2 * n, sizeof *s->keys);
+    size_t *live = (size_t *)gckpti_scratch_new(p, s->length + 1, sizeof *live);
+    if (p->failed)
+        return 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t size = gckpti_round_up(blocks[i].size, alignment);
         live[blocks[i].start] += size;
         live[blocks[i].end + 1] -= size; /* wraps, and back when summed */
         s->keys[i].item = (int)i;
@@ -7344,13 +7338,14 @@ static void gckpti_skyline_start(gckpti_skyline *s, gckpti_block *blocks, size_t
         live[x + 1] += live[x];
         s->goal = live[x] > s->goal ? live[x] : s->goal;
     }
-    gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
-    for (size_t i = 0; i < s->n; i++) {
+    gckpti_sort_keys(s->keys, s->keys + n, n);
+    for (size_t i = 0; i < n; i++) {
         s->candidates[i].block = &blocks[s->keys[i].item];
         s->keys[i].item = (int)i;
         s->keys[i].key = s->length - (size_t)s->candidates[i].block->end;
     }
-    gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
+    gckpti_sort_keys(s->keys, s->keys + n, n);
+    return 1;
 }
 
 /* Gives each block an offset, so that no two that live at the same time overlap. Returns the arena;
@@ -7358,19 +7353,10 @@ static void gckpti_skyline_start(gckpti_skyline *s, gckpti_block *blocks, size_t
 static size_t gckpti_place(gckpti_planner *p, gckpti_block *blocks, size_t n, size_t alignment)
 {
     gckpti_scratch *mark = p->scratch;
-    gckpti_skyline s = { n, 1, alignment, 0, 0, NULL, NULL, NULL, NULL, NULL };
+    gckpti_skyline s;
     size_t best = n > 0 ? SIZE_MAX : 0;
-    for (size_t i = 0; i < n; i++)
-        s.length = (size_t)blocks[i].end >= s.length ? (size_t)blocks[i].end + 1 : s.length;
-    s.level = (gckpti_level *)gckpti_scratch_new(p, s.length, sizeof *s.level);
-    s.lowest = (int *)gckpti_scratch_new(p, 2 * s.length, sizeof *s.lowest);
-    s.tree = (gckpti_branch *)gckpti_scratch_new(p, 2 * n, sizeof *s.tree);
-    s.candidates = (gckpti_candidate *)gckpti_scratch_new(p, n, sizeof *s.candidates);
-    s.keys = (gckpti_keyed *)gckpti_scratch_new(p, 2 * n, sizeof *s.keys);
-    size_t *live = (size_t *)gckpti_scratch_new(p, s.length + 1, sizeof *live);
-    if (!p->failed)
-        gckpti_skyline_start(&s, blocks, live);
-    for (int order = 0; order < GCKPTI_ORDERS && best > s.goal && !p->failed; order++) {
+    int memory = gckpti_skyline_new(p, &s, blocks, n, alignment);
+    for (int order = 0; order < GCKPTI_ORDERS && best > s.goal && memory; order++) {
         size_t most = order == GCKPTI_BY_AREA ? 1 << 22 : 1 << 20; /* nodes; and rounds: */
         int rounds = order == GCKPTI_BY_AREA ? 40 : 200;
         gckpti_first_turns(&s, order);
@@ -7380,10 +7366,11 @@ static size_t gckpti_place(gckpti_planner *p, gckpti_block *blocks, size_t n, si
             if (arena == SIZE_MAX)
                 break;
             for (size_t i = 0; i < n; i++) {
+                gckpti_candidate *c = &s.candidates[i];
                 if (arena < best)
-                    s.candidates[i].block->offset = s.candidates[i].offset;
-                if (s.candidates[i].offset + s.candidates[i].block->size > s.goal)
-                    s.candidates[i].turn /= 2;
+                    c->block->offset = c->offset;
+                if (c->offset + c->block->size > s.goal)
+                    c->turn /= 2;
             }
             best = arena < best ? arena : best;
         }
@@ -7434,9 +7421,15 @@ static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
 {
     size_t n = gckpti_list_blocks(p);
     p->arena = gckpti_place(p, p->blocks, n, alignment);
-    for (size_t i = 0; i < n && !p->failed; i++)
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    if (p->arena == SIZE_MAX)
+        return gckpti_error(p->g, GCKPT_E_MEMORY,
+                            "plan: found no layout of %z live bytes that this machine can address",
+                            p->bound);
+    for (size_t i = 0; i < n; i++)
         p->versions[p->blocks[i].version].offset = p->blocks[i].offset;
-    return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
+    return GCKPT_OK;
 }
 
 /* ---- from planner to plan ---- */
@@ -10365,7 +10358,7 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
             gckpti_print(&k, plan->looped ? "-- for each micro-batch\n" : "-- batch\n");
         gckpti_print_instruction(&k, plan, x);
     }
-    return gckpti_sink_close(&k);
+    return gckpti_sink_flush(&k);
 }
 
 /* =================================================================================================
@@ -10474,7 +10467,7 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
         now += u.work;
     }
     gckpti_print(&k, "\n]}\n");
-    return gckpti_sink_close(&k);
+    return gckpti_sink_flush(&k);
 }
 
 /* ---- the frontier ---- */
@@ -10553,7 +10546,7 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
         gckpti_print_tenths(&k, "", 100 * p->recompute, " %");
         gckpti_print(&k, (int)i == marked ? " > |%s\n" : "   |%s\n", bar);
     }
-    return gckpti_sink_close(&k);
+    return gckpti_sink_flush(&k);
 }
 
 GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
@@ -10570,7 +10563,7 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
     }
     gckpti_print(&k, marked < 0 ? "],\n\"marked\":null" : "],\n\"marked\":%i", marked);
     gckpti_print(&k, ",\"complete\":%s}\n", f->complete ? "true" : "false");
-    return gckpti_sink_close(&k);
+    return gckpti_sink_flush(&k);
 }
 
 /* =================================================================================================
@@ -13114,17 +13107,21 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
 /* ---- what ops cost on this machine ---- */
 enum { GCKPTI_RUNS_LEAST = 6, GCKPTI_RUNS_MOST = 32 };
 
+/* One step, timed. */
 typedef struct {
+    gckpti_batch batch;
     double (*seconds)(void *user);
     void *user;
-    double last;
-    float *copy; /* room for a parameter and its state */
-} gckpti_stopwatch;
+    double last;   /* when it was looked at the clock last */
+    float *copy;   /* room for a parameter and its state */
+    double *spent; /* seconds by instruction, a micro-batch; last: those of all else */
+    gckpt_result result;
+} gckpti_timing;
 
-static double gckpti_lap(gckpti_stopwatch *w)
+static double gckpti_lap(gckpti_timing *t)
 {
-    double now = w->seconds(w->user), lap = now - w->last;
-    w->last = now;
+    double now = t->seconds(t->user), lap = now - t->last;
+    t->last = now;
     return lap > 0 && lap < 1e9 ? lap : 0;
 }
 
@@ -13141,56 +13138,43 @@ static void gckpti_update_undo(gckpt_store *s, gckpti_param *q, float *copy, int
         gckpti_changed(s, q, GCKPTI_HOST);
 }
 
-/* One step, put back. spent: seconds by instruction, a micro-batch; last: those of all else. */
-static gckpt_result gckpti_time_here(const gckpti_batch *b, gckpti_stopwatch *w, double *spent)
+/* Takes a step and puts back what it changed (on the step's team). */
+static void gckpti_time_step(void *context)
 {
-    gckpt_exec *e = b->e;
+    gckpti_timing *t = (gckpti_timing *)context;
+    gckpt_exec *e = t->batch.e;
     const gckpt_plan *p = e->plan;
-    double *rest = &spent[p->length], micro = (double)(b->rows / p->rows);
-    memset(spent, 0, (p->length + 1) * sizeof *spent);
-    gckpti_lap(w);
-    gckpt_result result = gckpti_batch_begin(b);
-    for (*rest = gckpti_lap(w); result == GCKPT_OK || result == GCKPT_MORE;) {
+    double *rest = &t->spent[p->length], micro = (double)(t->batch.rows / p->rows);
+    memset(t->spent, 0, (p->length + 1) * sizeof *t->spent);
+    gckpti_lap(t);
+    gckpt_result result = gckpti_batch_begin(&t->batch);
+    for (*rest = gckpti_lap(t); result == GCKPT_OK || result == GCKPT_MORE;) {
         result = gckpti_advance(e, GCKPTI_GRADIENTS);
         e->backend.finish(e->backend.context);
-        double lap = gckpti_lap(w);
+        double lap = gckpti_lap(t);
         if (result != GCKPT_MORE)
             break;
-        spent[e->pc - 1] += e->pc > p->body && e->pc <= p->epilogue ? lap / micro : lap;
+        t->spent[e->pc - 1] += e->pc > p->body && e->pc <= p->epilogue ? lap / micro : lap;
     }
-    result = gckpti_batch_end(b, result, "calibrate", NULL);
-    if (result != GCKPT_OK)
-        return result;
-    *rest += gckpti_lap(w);
+    t->result = gckpti_batch_end(&t->batch, result, "calibrate", NULL);
+    if (t->result != GCKPT_OK)
+        return;
+    *rest += gckpti_lap(t);
     for (size_t x = 0; x < p->length && p->optimiser != GCKPT_OWN_OPTIMISER; x++) {
         if (p->list[x].kind != GCKPT_UPDATE)
             continue;
         gckpti_param *q = &e->store->params[e->params[p->list[x].id].index];
         unsigned char optimiser = q->optimiser;
         uint64_t updates = q->updates;
-        gckpti_update_undo(e->store, q, w->copy, p->state_slots, 0);
-        gckpti_lap(w);
+        gckpti_update_undo(e->store, q, t->copy, p->state_slots, 0);
+        gckpti_lap(t);
         gckpti_run_update(e, &p->list[x], GCKPTI_DIVIDED);
         e->backend.finish(e->backend.context);
-        *rest += gckpti_lap(w);
-        gckpti_update_undo(e->store, q, w->copy, p->state_slots, 1);
+        *rest += gckpti_lap(t);
+        gckpti_update_undo(e->store, q, t->copy, p->state_slots, 1);
         q->optimiser = optimiser;
         q->updates = updates;
     }
-    return result;
-}
-
-typedef struct {
-    gckpti_batch batch;
-    gckpti_stopwatch *w;
-    double *spent;
-    gckpt_result result;
-} gckpti_timing;
-
-static void gckpti_time_step(void *context)
-{
-    gckpti_timing *t = (gckpti_timing *)context;
-    t->result = gckpti_time_here(&t->batch, t->w, t->spent);
 }
 
 /* The median of samples[0], samples[stride], ..., n of them, which end up sorted. */
@@ -13255,26 +13239,25 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
                             p->rows);
     size_t room = (size_t)gckpti_most_elements(p) * (size_t)(1 + p->state_slots);
     size_t stride = p->length + 1;
-    gckpti_stopwatch w = { seconds, user, 0, NULL };
-    w.copy = (float *)gckpti_new(&exec->memory, room, sizeof(float));
+    gckpti_timing t = { { exec, feeds, count, rows }, seconds, user, 0, NULL, NULL, GCKPT_OK };
+    t.copy = (float *)gckpti_new(&exec->memory, room, sizeof(float));
     double *samples =
         (double *)gckpti_new(&exec->memory, GCKPTI_RUNS_MOST, stride * sizeof *samples);
     gckpt_result result = GCKPT_OK;
-    if (!w.copy || !samples)
+    if (!t.copy || !samples)
         result = gckpti_error(exec, GCKPT_E_MEMORY, "calibrate: no memory for %z floats", room);
     unsigned debug = exec->desc.debug;
     exec->desc.debug &= ~GCKPT_DEBUG_MEASURE;
     int runs = 0;
     double start = seconds(user);
     while (result == GCKPT_OK &&
-           (runs < GCKPTI_RUNS_LEAST || (runs < GCKPTI_RUNS_MOST && w.last - start < 0.25))) {
-        gckpti_timing t = { { exec, feeds, count, rows }, &w, NULL, GCKPT_OK };
+           (runs < GCKPTI_RUNS_LEAST || (runs < GCKPTI_RUNS_MOST && t.last - start < 0.25))) {
         t.spent = samples + (size_t)runs++ * stride;
         gckpti_with_team(&exec->runner, exec->team, gckpti_time_step, &t);
         result = t.result;
     }
     exec->desc.debug = debug;
-    if (result == GCKPT_OK && !(w.last > start))
+    if (result == GCKPT_OK && !(t.last > start))
         result = gckpti_error(exec, GCKPT_E_DATA, "calibrate: the clock stands still");
     for (size_t x = 0; x < stride && result == GCKPT_OK; x++)
         samples[x] = gckpti_median(samples + stride + x, stride, runs - 1);
@@ -13285,7 +13268,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
         gckpti_ok(exec);
     }
     gckpti_delete(&exec->memory, samples, GCKPTI_RUNS_MOST, stride * sizeof *samples);
-    gckpti_delete(&exec->memory, w.copy, room, sizeof(float));
+    gckpti_delete(&exec->memory, t.copy, room, sizeof(float));
     return result;
 }
 
@@ -13383,8 +13366,7 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
     size_t padding = (8 - k.total % 8) % 8, length = k.total + padding;
     if (length > GCKPTI_HEADER_MAX)
         return gckpti_error(store, GCKPT_E_DATA,
-                            "save: the header takes %z bytes, %z are allowed; "
-                            "use shorter names",
+                            "save: the header takes %z bytes, %z are allowed; use shorter names",
                             length, (size_t)GCKPTI_HEADER_MAX);
     memset(&k, 0, sizeof k);
     k.write = write;
@@ -13399,11 +13381,10 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
             const float *x = gckpti_values_at(store, &store->params[i], at, room, &n);
             gckpti_sink_floats(&k, x, n);
         }
-        for (int slot = 0; slot < 4 && p->state[slot]; slot++)
-            gckpti_sink_floats(&k, p->state[slot], p->elements);
+        for (int slot = 0; slot < gckpti_state_slots(&store->params[i]); slot++)
+            gckpti_sink_floats(&k, gckpti_array(&store->params[i], slot), p->elements);
     }
-    gckpti_sink_flush(&k);
-    if (k.failed)
+    if (gckpti_sink_flush(&k) != GCKPT_OK)
         return gckpti_error(store, GCKPT_E_FILE,
                             "save: the write callback failed before byte %z; "
                             "what it wrote is no complete file",
@@ -13431,7 +13412,7 @@ typedef struct {
     char *header, *at, *end; /* end: of the header */
     int64_t data_bytes;
     gckpti_saved *entries;
-    size_t count, capacity;
+    size_t count, capacity, values; /* values: how many entries are that */
     int ours, empty; /* written by this library; the store had no parameters */
     uint64_t contract, step, seed, optimiser;
 } gckpti_loader;
@@ -13463,8 +13444,7 @@ static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_sav
 static int gckpti_json_fail(gckpti_loader *l, const char *what)
 {
     return gckpti_refuse(l, GCKPT_E_DATA, NULL,
-                         "header, byte %z: %s; the file is damaged or "
-                         "not safetensors",
+                         "header, byte %z: %s; the file is damaged or not safetensors",
                          (size_t)(l->at - l->header), what);
 }
 
@@ -13655,8 +13635,7 @@ static int gckpti_load_metadata(gckpti_loader *l)
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (!end || gckpti_digits(found[i], end, &number[i]) != end)
             return gckpti_refuse(l, GCKPT_E_DATA, NULL,
-                                 "__metadata__: %s must be a whole number < "
-                                 "2^64, in quotes",
+                                 "__metadata__: %s must be a whole number < 2^64, in quotes",
                                  keys[i]);
     }
     if (l->ours && number[4] > GCKPT_OWN_OPTIMISER + 1)
@@ -13697,15 +13676,14 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
     e->shape.n = axes;
     if (!gckpti_shape_fits(&e->shape))
         return gckpti_refuse(l, GCKPT_E_DATA, e,
-                             "%S: sizes must be positive and their product at "
-                             "most %z",
-                             &e->shape, SIZE_MAX / 64);
+                             "%S: sizes must be positive and their product at most %z", &e->shape,
+                             SIZE_MAX / 64);
     int64_t begin = e->offsets[0], end = e->offsets[1], bytes = gckpti_elements(&e->shape) * 4;
     if (begin > end || end > l->data_bytes || end - begin != bytes)
-        return gckpti_refuse(l, GCKPT_E_DATA, e,
-                             "data_offsets [%I,%I] must hold the %I bytes of "
-                             "%S within the %I bytes of data",
-                             begin, end, bytes, &e->shape, l->data_bytes);
+        return gckpti_refuse(
+            l, GCKPT_E_DATA, e,
+            "data_offsets [%I,%I] must hold the %I bytes of %S within the %I bytes of data", begin,
+            end, bytes, &e->shape, l->data_bytes);
     return 1;
 }
 
@@ -13753,13 +13731,10 @@ static int gckpti_saved_by_offset(const void *first, const void *second, const v
     return ((const gckpti_saved *)first)->offsets[0] < ((const gckpti_saved *)second)->offsets[0];
 }
 
-/* Leaves the entries ordered by offset, with `param` and `states` set. */
-static int gckpti_load_check(gckpti_loader *l)
+/* Whether the tensors' data are all there is, without overlaps or holes; orders the tensors so. */
+static int gckpti_load_offsets(gckpti_loader *l)
 {
-    gckpt_store *s = l->store;
-    gckpti_saved *head = NULL; /* values of the parameter we are at */
     int64_t at = 0;
-    size_t values = 0;
     gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
     for (size_t i = 0; i < l->count && l->entries[i].slot != GCKPTI_UPDATES; i++) {
         gckpti_saved *e = &l->entries[i];
@@ -13767,77 +13742,92 @@ static int gckpti_load_check(gckpti_loader *l)
             return gckpti_refuse(l, GCKPT_E_DATA, e, "its data begins at %I, not at %I: %s",
                                  e->offsets[0], at, e->offsets[0] < at ? "an overlap" : "a hole");
         at = e->offsets[1];
-        e->param = values; /* in an empty store; else found below */
-        values += e->slot < 0;
+        e->param = l->values; /* in an empty store; else found by name */
+        l->values += e->slot < 0;
     }
     if (at != l->data_bytes)
         return gckpti_refuse(l, GCKPT_E_DATA, NULL,
-                             "the tensors need %I bytes of data, the file "
-                             "has %I",
-                             at, l->data_bytes);
+                             "the tensors need %I bytes of data, the file has %I", at,
+                             l->data_bytes);
+    return 1;
+}
+
+/* Values of a parameter: does the store have it, in this shape? */
+static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
+{
+    const gckpt_store *s = l->store;
+    e->optimiser = (int)l->optimiser;
+    e->updates = l->step;
+    if (l->empty)
+        return 1;
+    int index = gckpti_find(s, e->name);
+    if (index < 0)
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             "is none of the store's %z parameters; build the model that was "
+                             "saved, or load into an empty store",
+                             s->count);
+    e->param = (size_t)index;
+    e->had = gckpti_state_slots(&s->params[index]);
+    return gckpti_same_shape(&e->shape, &s->params[index].p.shape) ||
+           gckpti_refuse(l, GCKPT_E_SHAPE, e, "the file has it as %S, the store as %S", &e->shape,
+                         &s->params[index].p.shape);
+}
+
+/* A state, or whose the states are: does it follow what is known of its parameter? */
+static int gckpti_load_state(gckpti_loader *l, gckpti_saved *e, gckpti_saved *head)
+{
+    if (e->slot == GCKPTI_UPDATES) {
+        if (!head || !head->states)
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "there is no such optimiser state");
+        if (e->optimiser < 0)
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "OPTIMISER:COUNT expected, in quotes");
+        head->optimiser = e->optimiser;
+        head->updates = e->updates;
+    } else {
+        if (!head)
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "optimiser state without its parameter");
+        if (e->slot != head->states || e->slot > 3)
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "states must be 0 to 3 without a gap");
+        if (!gckpti_same_shape(&e->shape, &head->shape))
+            return gckpti_refuse(l, GCKPT_E_SHAPE, e, "%S, but its parameter is %S", &e->shape,
+                                 &head->shape);
+        head->states++;
+    }
+    e->param = head->param;
+    return 1;
+}
+
+/* Leaves the entries ordered by offset, with `param` and `states` set. */
+static int gckpti_load_check(gckpti_loader *l)
+{
+    gckpt_store *s = l->store;
+    gckpti_saved *head = NULL; /* values of the parameter we are at */
+    if (!gckpti_load_offsets(l))
+        return 0;
     gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_name, NULL);
     for (size_t i = 0; i < l->count; i++) {
         gckpti_saved *e = &l->entries[i];
         const char *problem = gckpti_name_problem(e->name);
-        int again = head && !strcmp(head->name, e->name);
+        head = e->slot < 0 || (head && !strcmp(head->name, e->name)) ? head : NULL;
         if (problem)
             return gckpti_refuse(l, GCKPT_E_DATA, e, "the name %s", problem);
         if (i + 1 < l->count && !strcmp(e[1].name, e->name) && e[1].slot == e->slot)
             return gckpti_refuse(l, GCKPT_E_DATA, e, "comes twice");
-        if (e->slot == GCKPTI_UPDATES) {
-            if (!again || !head->states)
-                return gckpti_refuse(l, GCKPT_E_DATA, e, "there is no such optimiser state");
-            if (e->optimiser < 0)
-                return gckpti_refuse(l, GCKPT_E_DATA, e, "OPTIMISER:COUNT expected, in quotes");
-            e->param = head->param;
-            head->optimiser = e->optimiser;
-            head->updates = e->updates;
-            continue;
-        }
-        if (e->slot >= 0) {
-            if (!again)
-                return gckpti_refuse(l, GCKPT_E_DATA, e, "optimiser state without its parameter");
-            if (e->slot != head->states || e->slot > 3)
-                return gckpti_refuse(l, GCKPT_E_DATA, e, "states must be 0 to 3 without a gap");
-            if (!gckpti_same_shape(&e->shape, &head->shape))
-                return gckpti_refuse(l, GCKPT_E_SHAPE, e, "%S, but its parameter is %S", &e->shape,
-                                     &head->shape);
-            e->param = head->param;
-            head->states++;
-            continue;
-        }
-        head = e;
-        head->optimiser = (int)l->optimiser;
-        head->updates = l->step;
-        if (l->empty)
-            continue;
-        int index = gckpti_find(s, e->name);
-        if (index < 0)
-            return gckpti_refuse(l, GCKPT_E_DATA, e,
-                                 "is none of the store's %z parameters; build "
-                                 "the model that was saved, or load into an empty store",
-                                 s->count);
-        const gckpt_parameter *p = &s->params[index].p;
-        e->param = (size_t)index;
-        while (e->had < 4 && p->state[e->had])
-            e->had++;
-        if (!gckpti_same_shape(&e->shape, &p->shape))
-            return gckpti_refuse(l, GCKPT_E_SHAPE, e, "the file has it as %S, the store as %S",
-                                 &e->shape, &p->shape);
+        if (e->slot < 0 ? !gckpti_load_values(l, head = e) : !gckpti_load_state(l, e, head))
+            return 0;
     }
     gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
-    for (size_t p = 0; !l->empty && values < s->count; p++) { /* which one is missing? */
+    for (size_t p = 0, i = 0; !l->empty && l->values < s->count; p++) { /* which one is missing? */
         gckpti_saved missing;
-        size_t i = 0;
-        while (i < l->count && l->entries[i].param != p)
-            i++;
+        size_t seen = 0;
+        for (; seen < l->count && l->entries[i].param != p; seen++)
+            i = (i + 1) % l->count; /* they mostly stand in the store's order */
         missing.name = s->params[p].p.name;
         missing.slot = -1;
-        if (i == l->count)
+        if (seen == l->count)
             return gckpti_refuse(l, GCKPT_E_DATA, &missing,
-                                 "is missing; the file has %z of the "
-                                 "store's %z parameters",
-                                 values, s->count);
+                                 "is missing; the file has %z of the store's %z parameters",
+                                 l->values, s->count);
     }
     return 1;
 }
@@ -13873,9 +13863,7 @@ static int gckpti_load_data(gckpti_loader *l, float *data, gckpt_read_fn read, v
 {
     if (l->data_bytes && read(user, data, (size_t)l->data_bytes) != (size_t)l->data_bytes)
         return gckpti_refuse(l, GCKPT_E_FILE, NULL,
-                             "the %I bytes of data could not be read to "
-                             "their end",
-                             l->data_bytes);
+                             "the %I bytes of data could not be read to their end", l->data_bytes);
     for (int64_t i = 0; i < l->data_bytes / 4; i++) { /* changes nothing if little-endian */
         unsigned char b[4];
         memcpy(b, data + i, 4);
@@ -13886,10 +13874,11 @@ static int gckpti_load_data(gckpti_loader *l, float *data, gckpt_read_fn read, v
         const gckpti_saved *e = &l->entries[i];
         const gckpti_param *q = &l->store->params[e->param];
         size_t bytes = (size_t)q->p.elements * sizeof(float);
-        if (q->locked && e->slot < 0 && memcmp(q->p.values, data + e->offsets[0] / 4, bytes))
+        if (q->locked && e->slot < 0 &&
+            memcmp(gckpti_array(q, -1), data + e->offsets[0] / 4, bytes))
             return gckpti_refuse(l, GCKPT_E_DATA, e,
-                                 "is external, not writable, and holds other "
-                                 "values than the file; bind it as writable");
+                                 "is external, not writable, and holds other values than the "
+                                 "file; bind it as writable");
     }
     return 1;
 }
@@ -13904,11 +13893,10 @@ static void gckpti_load_commit(gckpti_loader *l, const float *data)
             continue;
         gckpti_pull(l->store, q);
         gckpti_changed(l->store, q, GCKPTI_HOST);
-        float *to = e->slot < 0 ? q->p.values : q->p.state[e->slot];
         if (e->slot >= 0 || !q->locked)
-            memcpy(to, data + e->offsets[0] / 4, bytes);
-        for (int k = e->states; e->slot < 0 && k < 4 && q->p.state[k]; k++)
-            memset(q->p.state[k], 0, bytes);
+            memcpy(gckpti_array(q, e->slot), data + e->offsets[0] / 4, bytes);
+        for (int k = e->states; e->slot < 0 && k < gckpti_state_slots(q); k++)
+            memset(gckpti_array(q, k), 0, bytes);
         if (e->slot < 0) {
             q->raw = 0;
             q->optimiser = (unsigned char)(e->states && l->ours ? e->optimiser : 0);
@@ -13919,6 +13907,27 @@ static void gckpti_load_commit(gckpti_loader *l, const float *data)
         l->store->step = l->step;
         l->store->seed = l->seed;
     }
+}
+
+/* What is left when the header is right: the store holds the file's values, or is as it was. */
+static void gckpti_load_rest(gckpti_loader *l, gckpt_read_fn read, void *user)
+{
+    int created = gckpti_load_create(l);
+    size_t bytes = (size_t)l->data_bytes;
+    float *data = created ? (float *)gckpti_new(&l->store->memory, bytes, 1) : NULL;
+    if (!data)
+        gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for %z bytes of data %s", bytes,
+                      created ? "beside the store" : "in the store");
+    else if (gckpti_load_data(l, data, read, user))
+        gckpti_load_commit(l, data);
+    gckpti_delete(&l->store->memory, data, bytes, 1);
+    if (l->result != GCKPT_OK)
+        gckpti_load_undo(l);
+    else if (l->ours && l->contract != GCKPT_CONTRACT)
+        gckpti_refuse(l, GCKPT_OTHER_CONTRACT, NULL,
+                      "done, but the file is of numeric contract %u, this library of %i: training "
+                      "goes on to other bits than it would have there",
+                      l->contract, GCKPT_CONTRACT);
 }
 
 GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
@@ -13939,8 +13948,8 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
         length = length << 8 | little[i];
     if (length < 2 || length > GCKPTI_HEADER_MAX || length > size - 8)
         return gckpti_error(store, GCKPT_E_DATA,
-                            "load: a header of %I bytes in a file of %z (%z "
-                            "are allowed): cut off, damaged or not safetensors",
+                            "load: a header of %I bytes in a file of %z (%z are allowed): cut off, "
+                            "damaged or not safetensors",
                             (int64_t)(length & INT64_MAX), size, (size_t)GCKPTI_HEADER_MAX);
     memset(&l, 0, sizeof l);
     l.store = store;
@@ -13950,8 +13959,8 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
             gckpti_values_undo(store);
             return GCKPT_E_MEMORY;
         }
-    size_t header_bytes = (size_t)length, data_bytes = size - 8 - header_bytes;
-    l.data_bytes = (int64_t)data_bytes;
+    size_t header_bytes = (size_t)length;
+    l.data_bytes = (int64_t)(size - 8 - header_bytes);
     size_t room = gckpti_round_up(header_bytes, GCKPTI_ALIGN); /* so that a block gets it back */
     l.at = l.header = (char *)gckpti_new(&store->memory, room, 1);
     l.end = l.header ? l.header + header_bytes : NULL;
@@ -13959,25 +13968,9 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
         gckpti_refuse(&l, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", header_bytes);
     else if (read(user, l.header, header_bytes) != header_bytes)
         gckpti_refuse(&l, GCKPT_E_FILE, NULL, "the header's %z bytes cannot be read", header_bytes);
-    else if (gckpti_load_header(&l) && gckpti_load_check(&l)) {
-        int created = gckpti_load_create(&l);
-        float *data = created ? (float *)gckpti_new(&store->memory, data_bytes, 1) : NULL;
-        if (!data)
-            gckpti_refuse(&l, GCKPT_E_MEMORY, NULL, "no memory for %z bytes of data %s", data_bytes,
-                          created ? "beside the store" : "in the store");
-        else if (gckpti_load_data(&l, data, read, user))
-            gckpti_load_commit(&l, data);
-        gckpti_delete(&store->memory, data, data_bytes, 1);
-        if (l.result != GCKPT_OK)
-            gckpti_load_undo(&l);
-        else if (l.ours && l.contract != GCKPT_CONTRACT)
-            gckpti_refuse(&l, GCKPT_OTHER_CONTRACT, NULL,
-                          "done, but the file is of numeric contract %u, this library of %i: "
-                          "training goes on to other bits than it would have there",
-                          l.contract, GCKPT_CONTRACT);
-    }
-    if (l.entries)
-        gckpti_delete(&store->memory, l.entries, l.capacity, sizeof *l.entries);
+    else if (gckpti_load_header(&l) && gckpti_load_check(&l))
+        gckpti_load_rest(&l, read, user);
+    gckpti_delete(&store->memory, l.entries, l.capacity, sizeof *l.entries);
     gckpti_delete(&store->memory, l.header, room, 1);
     gckpti_values_undo(store);
     return l.result == GCKPT_OK ? gckpti_ok(store) : l.result;
@@ -13997,8 +13990,9 @@ __declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsi
 
 typedef struct {
     FILE *f;
-    int error;
-} gckpti_file; /* error: errno of the first failure, or 0 */
+    int error;         /* errno of the first failure, or 0 */
+    const char *stage; /* of a save: what it could not do, and what to look at */
+} gckpti_file;
 
 static void gckpti_file_try(gckpti_file *file, int failed)
 {
@@ -14063,6 +14057,34 @@ static int gckpti_sync(int fd)
 {
     return fsync(fd) && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP && errno != EBADF;
 }
+
+/* Makes `target`, in a block of `room` bytes, what it leads to. 1: a file is there, of this mode. */
+static int gckpti_save_over(gckpti_file *file, char *target, size_t room, unsigned *mode)
+{
+    struct stat old;
+    gckpti_file_try(file, !gckpti_follow(target, room));
+    int there = !file->error && !stat(target, &old);
+    gckpti_file_try(file, !there && errno != ENOENT);
+    if (there && !S_ISREG(old.st_mode)) {
+        file->error = EEXIST;
+        file->stage = "replace a folder, device or pipe; is the path right";
+    }
+    *mode = there ? old.st_mode & 0777 : *mode;
+    return there;
+}
+
+/* The folder of `path`, which is cut off, must not forget a new name in it. */
+static void gckpti_save_name(gckpti_file *file, char *path)
+{
+    size_t length = strlen(path);
+    while (length > 0 && path[length - 1] != '/')
+        length--;
+    memcpy(path + length, ".", 2);
+    int folder = open(path, O_RDONLY);
+    gckpti_file_try(file, folder < 0 ? errno != EACCES : gckpti_sync(folder));
+    if (folder >= 0)
+        close(folder);
+}
 #endif
 
 /* Creates a file whose name is that of `length` characters and .gckpt-tmpN; NULL: errno. Whoever
@@ -14107,17 +14129,50 @@ static FILE *gckpti_temporary(char *name, size_t length, unsigned mode)
     return NULL;
 }
 
+typedef gckpt_result (*gckpti_body)(const void *what, gckpt_write_fn write, void *user);
+
+/* Fills the temporary file, open as file->f, and renames it, or removes it. 1: it is in place. */
+static int gckpti_save_file(gckpti_file *file, const char *temporary, const char *target,
+                            gckpti_body body, const void *what, gckpt_result *result)
+{
+    int placed = 0;
+    file->stage = "write; is the disk full";
+    errno = 0;
+    *result = body(what, gckpti_file_write, file);
+    gckpti_file_try(file, fflush(file->f));
+#if GCKPTI_POSIX
+    gckpti_file_try(file, gckpti_sync(fileno(file->f)));
+#else
+    gckpti_file_try(file, fclose(file->f));
+#endif
+    if (*result == GCKPT_OK && !file->error) {
+        file->stage = "put it in place; is that in use";
+#ifdef _WIN32
+        placed = MoveFileExA(temporary, target, 1 | 8) != 0; /* replace, flush */
+#else
+        placed = !rename(temporary, target);
+#endif
+        gckpti_file_try(file, !placed);
+    }
+    if (placed)
+        file->stage = "see to it that the new file outlasts a power cut";
+    else
+        remove(temporary);
+#if GCKPTI_POSIX
+    gckpti_file_try(file, fclose(file->f)); /* gives the lock back */
+#endif
+    return placed;
+}
+
 /* Saves what `body` writes of `what`; errors are those of `object` (NULL: without a text). */
 static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const char *path,
-                                gckpt_result (*body)(const void *what, gckpt_write_fn write,
-                                                     void *user),
-                                const void *what)
+                                gckpti_body body, const void *what)
 {
     const size_t room = strlen(path) + 1024; /* links may be so much longer */
-    char *target = (char *)gckpti_new(memory, 2 * room, 1), *temporary;
-    const char *stage = "create a file beside it (.gckpt-tmp0 to 99); is the folder writable";
+    char *target = (char *)gckpti_new(memory, 2 * room, 1);
     gckpt_result result = GCKPT_E_FILE;
-    gckpti_file file = { NULL, 0 };
+    gckpti_file file = { NULL, 0,
+                         "create a file beside it (.gckpt-tmp0 to 99); is the folder writable" };
     unsigned mode = 0666;
     int placed = 0;
     if (!target)
@@ -14126,60 +14181,22 @@ static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const ch
     memcpy(target, path, strlen(path) + 1);
     errno = 0;
 #if GCKPTI_POSIX
-    struct stat old;
-    gckpti_file_try(&file, !gckpti_follow(target, room - 32));
-    int there = !file.error && !stat(target, &old);
-    gckpti_file_try(&file, !there && errno != ENOENT);
-    mode = there ? old.st_mode & 0777 : mode;
-    if (there && !S_ISREG(old.st_mode)) {
-        file.error = EEXIST;
-        stage = "replace a folder, device or pipe; is the path right";
-    }
+    int there = gckpti_save_over(&file, target, room - 32, &mode);
 #endif
-    size_t length = strlen(target);
-    temporary = (char *)memcpy(target + room, target, length);
+    char *temporary = (char *)memcpy(target + room, target, strlen(target));
     if (!file.error) {
-        file.f = gckpti_temporary(temporary, length, mode);
+        file.f = gckpti_temporary(temporary, strlen(target), mode);
         gckpti_file_try(&file, !file.f);
     }
-    if (file.f) {
-        stage = "write; is the disk full";
 #if GCKPTI_POSIX
-        if (there) /* it has no more than this, maybe less: the umask's */
-            (void)fchmod(fileno(file.f), (mode_t)mode);
+    if (file.f && there) /* it has no more than this, maybe less: the umask's */
+        (void)fchmod(fileno(file.f), (mode_t)mode);
 #endif
-        errno = 0;
-        result = body(what, gckpti_file_write, &file);
-        gckpti_file_try(&file, fflush(file.f));
+    if (file.f)
+        placed = gckpti_save_file(&file, temporary, target, body, what, &result);
 #if GCKPTI_POSIX
-        gckpti_file_try(&file, gckpti_sync(fileno(file.f)));
-#else
-        gckpti_file_try(&file, fclose(file.f));
-#endif
-        if (result == GCKPT_OK && !file.error) {
-            stage = "put it in place; is that in use";
-#ifdef _WIN32
-            placed = MoveFileExA(temporary, target, 1 | 8) != 0; /* replace, flush */
-#else
-            placed = !rename(temporary, target);
-#endif
-            gckpti_file_try(&file, !placed);
-        }
-        if (placed)
-            stage = "see to it that the new file outlasts a power cut";
-        else
-            remove(temporary);
-    }
-#if GCKPTI_POSIX
-    if (file.f) /* gives the lock back */
-        gckpti_file_try(&file, fclose(file.f));
-    while (length > 0 && target[length - 1] != '/') /* the folder must not forget the new name */
-        length--;
-    memcpy(target + length, ".", 2);
-    int folder = placed ? open(target, O_RDONLY) : -1;
-    gckpti_file_try(&file, placed && (folder < 0 ? errno != EACCES : gckpti_sync(folder)));
-    if (folder >= 0)
-        close(folder);
+    if (placed)
+        gckpti_save_name(&file, target);
 #endif
     gckpti_delete(memory, target, 2 * room, 1);
     if (!file.error)
@@ -14187,7 +14204,7 @@ static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const ch
     return gckpti_error(object, GCKPT_E_FILE,
                         placed ? "save: %s: could not %s, but it is in place: \"%s\""
                                : "save: %s: could not %s? What was there is unharmed: \"%s\"",
-                        strerror(file.error), stage, path);
+                        strerror(file.error), file.stage, path);
 }
 
 static gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user)
@@ -14204,7 +14221,7 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
 
 GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
 {
-    gckpti_file file = { NULL, 0 };
+    gckpti_file file = { NULL, 0, NULL };
     if (!store || !path)
         return gckpti_error(store, GCKPT_E_ARG, "load: a store and a path are needed");
     errno = 0;
@@ -14303,7 +14320,7 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     for (size_t i = 0; i < plan->life_count; i++)
         gckpti_put_number(&k, &check, plan->lives[i].offset);
     gckpti_put_number(&k, &check, check);
-    return gckpti_sink_close(&k);
+    return gckpti_sink_flush(&k);
 }
 
 typedef struct {
@@ -14466,6 +14483,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     return gckpti_check_request(g, r->terms, r->p.term_count, d);
 }
 
+/* Are the parameters trained that were when it was made? Their gradients are in the list. */
 static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
 {
     const gckpt_graph *g = r->p.g;
@@ -14607,7 +14625,7 @@ GCKPT_API gckpt_result gckpt_plan_save(const gckpt_plan *plan, const char *path)
 GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
                                       const gckpt_memory *memory)
 {
-    gckpti_file file = { NULL, 0 };
+    gckpti_file file = { NULL, 0, NULL };
     gckpt_plan *plan = NULL;
     if (!graph || !path) {
         gckpti_error(graph, GCKPT_E_ARG, "load plan: a graph and a path are needed");
@@ -14747,6 +14765,7 @@ static void gckpti_c_enum(gckpti_sink *k, const gckpt_plan *p, const char *name)
     gckpti_print(k, first ? "" : "\n};\n");
 }
 
+/* The tensors, and the data of those that are constants. */
 static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
     for (size_t i = 0; i < p->node_count; i++)
@@ -14785,6 +14804,7 @@ static void gckpti_c_begin(gckpti_sink *k, const char *type, const char *name, c
 
 static void gckpti_c_end(gckpti_sink *k, size_t count) { gckpti_print(k, count ? "};\n" : ""); }
 
+/* What else is an array of structs or offsets, in the order of the plan's fields. */
 static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
     gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
@@ -14927,7 +14947,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
         gckpti_c_words_and_names(&k, plan, name);
         gckpti_c_plan(&k, plan, name);
     }
-    gckpt_result written = gckpti_sink_close(&k);
+    gckpt_result written = gckpti_sink_flush(&k);
     return good ? written : GCKPT_E_ARG;
 }
 
@@ -15144,14 +15164,14 @@ static void gckpti_each_row(const gckpt_call *call, void (*row)(const gckpt_call
     gckpti_each(call, gckpti_rows(&call->shape), 16 * gckpti_last(&call->shape), row);
 }
 
-/* ---- linear, matmul ---- */
+/* ---- linear, matmul: `batch` products, each cut into pieces of c ---- */
 typedef struct {
     const gckpt_call *call;
     gckpti_product t;
     int64_t batch, a_next, b_next, c_next; /* product i begins at a + i * a_next and so on */
-    int64_t rows, cols, down, across;      /* of one piece of c; pieces */
+    int64_t rows, cols, down, across;      /* of a piece; pieces below and beside each other */
     float *pack;
-    int64_t room; /* floats of it a worker has */
+    int64_t room; /* floats of it that a worker has; 0: its stack is enough */
 } gckpti_products;
 
 #ifdef GCKPT_OPENBLAS
@@ -15196,13 +15216,13 @@ static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *pa
     gckpti_kernels_of(s->call)->product_piece(&t, i0, i1, j0, j1, pack, room);
 }
 
-static void gckpti_products_body(void *context, int64_t i, int64_t worker)
+static void gckpti_products_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_products *s = (const gckpti_products *)context;
     gckpti_products_piece(s, i, s->pack + worker * s->room, s->room);
 }
 
-static void gckpti_products_small_body(void *context, int64_t i, int64_t worker)
+static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
 {
     float pack[GCKPTI_SMALL_ROOM] __attribute__((aligned(64)));
     (void)worker;
@@ -15230,58 +15250,31 @@ static void gckpti_products_cut(gckpti_products *s)
     s->down = (t->m + s->rows - 1) / s->rows;
 }
 
-static void gckpti_products_run(gckpti_products *s)
-{
-    gckpti_products_cut(s);
-    gckpti_spread(s->call, s->batch * s->down * s->across, s->rows * s->cols * s->t.k,
-                  s->room ? gckpti_products_body : gckpti_products_small_body, s);
-}
-
-/* c (m,n) = a (m,k) b (k,n), or a is (k,m), or b (n,k), rows without gaps, `batch` times; chains
- * start at +0. pack: gckpti_product_room(m, n, k) floats a thread. */
-static gckpti_products gckpti_products_of(const gckpt_call *call, int64_t batch, int64_t m,
-                                          int64_t n, int64_t k, const float *a, int a_transposed,
-                                          const float *b, int b_transposed, float *c, float *pack)
+/* `batch` products t, the next one's a and b being a_next and b_next further on. pack:
+ * gckpti_product_room(m, n, k) floats a thread. */
+static void gckpti_products_run(const gckpt_call *call, const gckpti_product *t, int64_t batch,
+                                int64_t a_next, int64_t b_next, float *pack)
 {
     gckpti_products s;
-    gckpti_product t = { m,
-                         n,
-                         k,
-                         a,
-                         a_transposed ? 1 : k,
-                         a_transposed ? m : 1,
-                         b,
-                         b_transposed ? 1 : n,
-                         b_transposed ? k : 1,
-                         NULL,
-                         0,
-                         c,
-                         n };
     memset(&s, 0, sizeof s);
-    s.call = call, s.t = t, s.batch = batch;
-    s.a_next = m * k, s.b_next = n * k, s.c_next = m * n;
-    s.pack = pack, s.room = gckpti_product_room(m, n, k);
-    return s;
+    s.call = call, s.t = *t, s.batch = batch;
+    s.a_next = a_next, s.b_next = b_next, s.c_next = t->m * t->c_row;
+    s.pack = pack, s.room = gckpti_product_room(t->m, t->n, t->k);
+    gckpti_products_cut(&s);
+    gckpti_spread(call, batch * s.down * s.across, s.rows * s.cols * t->k,
+                  s.room ? gckpti_products_item : gckpti_products_small_item, &s);
 }
 
-/* The product of a gradient: chains start at what c holds when they accumulate. */
-static void gckpti_products_gradient(gckpti_products s, int accumulate)
+/* What gckpti_fp32_plain does. */
+static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_factors *f)
 {
-    s.t.from = accumulate ? s.t.c : NULL;
-    s.t.from_row = s.t.c_row;
-    gckpti_products_run(&s);
-}
-
-/* A product of an f32 plan, as ops say it. */
-static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_mixed *t)
-{
-    gckpti_products s = gckpti_products_of(call, t->batch, t->m, t->n, t->k, t->a.f32, 0, t->b.f32,
-                                           0, t->c, (float *)(void *)t->words);
-    s.t.a_row = t->a.row, s.t.a_step = t->a.step;
-    s.t.b_col = t->b.row, s.t.b_step = t->b.step;
-    s.t.from = t->accumulate ? t->c : t->start;
-    s.t.from_row = t->accumulate ? t->n : 0;
-    gckpti_products_run(&s);
+    const gckpti_factor *a = &f->a, *b = &f->b;
+    const float *from = f->accumulate ? f->c : f->start;
+    int64_t from_row = f->accumulate ? f->n : 0;
+    gckpti_product t = { f->m,    f->n,   f->k, a->f32,   a->row, a->step, b->f32,
+                         b->step, b->row, from, from_row, f->c,   f->n };
+    void *pack = f->words;
+    gckpti_products_run(call, &t, f->batch, f->a.next, f->b.next, (float *)pack);
 }
 
 /* ---- products of bf16 plans: b is packed for all, then an item is up to 32 rows and 288 columns
@@ -15289,7 +15282,7 @@ static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_mixed *t)
 enum { GCKPTI_MIXED_LINKS = 256, GCKPTI_MIXED_COLS = 288, GCKPTI_MIXED_DOWN = 32 };
 typedef struct {
     const gckpti_mixed_kernels *kernels;
-    const gckpti_mixed *t;
+    const gckpti_factors *t;
     int64_t words, packs; /* of b, a matrix; items to pack them */
     int64_t cols, across, down;
 } gckpti_mixed_job;
@@ -15298,7 +15291,7 @@ typedef struct {
 static void gckpti_mixed_pack_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_mixed_job *s = (const gckpti_mixed_job *)context;
-    const gckpti_mixed *t = s->t;
+    const gckpti_factors *t = s->t;
     int64_t matrix = i / s->packs, at = i % s->packs, pairs = (t->k + 1) / 2;
     int64_t j0 = t->b.row == 1 ? 0 : at * GCKPTI_PANEL, p = t->b.row == 1 ? 16 * at : 0;
     int64_t j1 = t->b.row == 1 ? t->n : j0 + gckpti_part(t->n - j0, GCKPTI_PANEL);
@@ -15316,7 +15309,7 @@ static void gckpti_mixed_pack_item(void *context, int64_t i, int64_t worker)
 static void gckpti_mixed_rest(const gckpti_mixed_job *s, int64_t at, int64_t j, int64_t n,
                               float *rest, int end)
 {
-    const gckpti_mixed *t = s->t;
+    const gckpti_factors *t = s->t;
     size_t bytes = (size_t)n * sizeof *rest;
     if (end && t->c)
         memcpy(t->c + at, rest, bytes);
@@ -15333,7 +15326,7 @@ static void gckpti_mixed_rest(const gckpti_mixed_job *s, int64_t at, int64_t j, 
 static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
 {
     const gckpti_mixed_job *s = (const gckpti_mixed_job *)context;
-    const gckpti_mixed *t = s->t;
+    const gckpti_factors *t = s->t;
     uint32_t strips[GCKPTI_MIXED_DOWN * GCKPTI_MIXED_LINKS / 2 + 16];
     float rest[GCKPTI_MIXED_DOWN * GCKPTI_MIXED_COLS];
     int64_t matrix = item / (s->down * s->across), i = item % s->down * GCKPTI_MIXED_DOWN;
@@ -15360,7 +15353,7 @@ static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
         gckpti_mixed_rest(s, at + r * t->n, j0, cols, rest + r * wide, 1);
 }
 
-static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_mixed *t)
+static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t)
 {
     gckpti_mixed_job s = {
         gckpti_kernels_of(call)->mixed, t, gckpti_words(t->n, t->k), 0, 0, 0, 0
@@ -15380,46 +15373,21 @@ static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_mixed *t)
                   gckpti_mixed_item, &s);
 }
 
-static void gckpti_fast_linear_forward(const gckpt_call *call)
+static gckpti_product_run gckpti_fast_products(const gckpt_call *call)
 {
-    gckpti_sizes s = gckpti_matmul_sizes(call);
-    if (call->precision != GCKPT_FP32) {
-        gckpti_linear_out(call, gckpti_mixed_fast);
-        return;
-    }
-    int transposed = *(const int *)call->attributes;
-    gckpti_products t =
-        gckpti_products_of(call, s.matrices, s.m, s.n, s.k, call->in[0].data, 0, call->in[1].data,
-                           transposed, call->out, (float *)call->work);
-    t.t.from = call->inputs == 3 ? call->in[2].data : NULL;
-    gckpti_products_run(&t);
+    return call->precision == GCKPT_FP32 ? gckpti_fp32_fast : gckpti_mixed_fast;
 }
 
-static void gckpti_fast_matmul_forward(const gckpt_call *call) { gckpti_fast_linear_forward(call); }
+static void gckpti_fast_matmul_forward(const gckpt_call *call)
+{
+    gckpti_linear_out(call, gckpti_fast_products(call));
+}
+
+static void gckpti_fast_linear_forward(const gckpt_call *call) { gckpti_fast_matmul_forward(call); }
 
 static void gckpti_fast_matmul_backward(const gckpt_call *call)
 {
-    gckpti_sizes s = gckpti_matmul_sizes(call);
-    if (call->precision != GCKPT_FP32) {
-        gckpti_linear_gradients(call, gckpti_mixed_fast);
-        return;
-    }
-    const gckpt_arg *a = &call->in[0], *b = &call->in[1];
-    const float *g = call->grad_out;
-    float *pack = (float *)call->work;
-    int transposed = *(const int *)call->attributes;
-    if (a->grad)
-        gckpti_products_gradient(gckpti_products_of(call, s.matrices, s.m, s.k, s.n, g, 0, b->data,
-                                                    !transposed, a->grad, pack),
-                                 a->accumulate);
-    if (b->grad && transposed)
-        gckpti_products_gradient(
-            gckpti_products_of(call, s.matrices, s.n, s.k, s.m, g, 1, a->data, 0, b->grad, pack),
-            b->accumulate);
-    else if (b->grad)
-        gckpti_products_gradient(
-            gckpti_products_of(call, s.matrices, s.k, s.n, s.m, a->data, 1, g, 0, b->grad, pack),
-            b->accumulate);
+    gckpti_linear_gradients(call, gckpti_fast_products(call));
 }
 
 /* ---- elementwise ops: an item is a piece of 4096 elements, which is a shorter call ---- */
@@ -15720,12 +15688,8 @@ static void gckpti_fast_attention_backward(const gckpt_call *call)
 static gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_loss_kernels by = { call->precision == GCKPT_FP32 ? gckpti_fp32_fast : gckpti_mixed_fast,
-                               gckpti_spread,
-                               k->online,
-                               k->classes_backward,
-                               k->mixed->widen,
-                               k->mixed->narrow };
+    gckpti_loss_kernels by = { gckpti_fast_products(call), gckpti_spread,   k->online,
+                               k->classes_backward,        k->mixed->widen, k->mixed->narrow };
     return by;
 }
 
@@ -15806,6 +15770,27 @@ static int gckpti_mixed_agrees(const gckpti_mixed_kernels *kernels)
     return same;
 }
 
+/* A product whose rows, columns and links go past the edge of a tile, b transposed. */
+static int gckpti_products_agree(const gckpti_kernels *kernels)
+{
+    enum { M = 9, N = 49, K = 17 };
+    float a[M * K], b[N * K], c[M * N], pack[16 * (GCKPTI_PANEL + GCKPTI_STRIP)];
+    const gckpti_product t = { M, N, K, a, K, 1, b, 1, K, b, 0, c, N };
+    int same = 1;
+    for (int i = 0; i < N * K; i++) {
+        b[i] = (float)(i * 29 % 31 - 15) / 9.0f;
+        a[i % (M * K)] = (float)(i * 37 % 23 - 11) / 7.0f;
+    }
+    kernels->product_piece(&t, 0, M, 0, N, pack, sizeof pack / sizeof *pack);
+    for (int i = 0; i < M; i++) {
+        float row[N];
+        memcpy(row, b, sizeof row);
+        gckpti_chains(a + i * K, b, K, N, K, row);
+        same = same && !memcmp(row, c + i * N, sizeof row);
+    }
+    return same;
+}
+
 /* Options that let a compiler change arithmetic without telling (clang's -freciprocal-math) would
  * show here: then the plain kernels run. */
 static int gckpti_kernels_agree(const gckpti_kernels *kernels)
@@ -15839,8 +15824,8 @@ static int gckpti_kernels_agree(const gckpti_kernels *kernels)
     gckpti_plain_adamw(plain[0], x, plain[1], plain[2], N, &a);
     squares[0] = kernels->square_sum(x, N);
     squares[1] = gckpti_dot(x, x, N);
-    return same && gckpti_mixed_agrees(kernels->mixed) && !memcmp(fast, plain, sizeof fast) &&
-           !memcmp(squares, squares + 1, sizeof *squares);
+    return same && gckpti_products_agree(kernels) && gckpti_mixed_agrees(kernels->mixed) &&
+           !memcmp(fast, plain, sizeof fast) && !memcmp(squares, squares + 1, sizeof *squares);
 }
 
 /* The kernels of an instruction set, if this processor has it; NULL: the plain ones. */
@@ -15860,7 +15845,8 @@ static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
         kernels = &gckpti_kernels_avx2;
     if (isa == GCKPT_ISA_AVX512 && __builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && gckpti_kernels_for(GCKPT_ISA_AVX2)) {
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx2") &&
+        __builtin_cpu_supports("fma")) {
         kernels = &gckpti_kernels_avx512;
 #if GCKPTI_BF16
         if (__builtin_cpu_supports("avx512bf16") && gckpti_kernels_agree(&gckpti_kernels_bf16))
@@ -16011,11 +15997,10 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
         t.c_row = desc->c_col, t.c_col = 1;
     }
     if (call->kernels && t.c_col == 1) {
-        gckpti_products s = gckpti_products_of(call, 1, t.m, t.n, t.k, t.a, 0, t.b, 0, t.c,
-                                               (float *)t.work);
-        s.t.a_row = t.a_row, s.t.a_step = t.a_col, s.t.b_step = t.b_row, s.t.b_col = t.b_col;
-        s.t.c_row = t.c_row;
-        gckpti_products_gradient(s, t.accumulate);
+        gckpti_product p = { t.m,     t.n, t.k,     t.a,     t.a_row,
+                             t.a_col, t.b, t.b_row, t.b_col, t.accumulate ? t.c : NULL,
+                             t.c_row, t.c, t.c_row };
+        gckpti_products_run(call, &p, 1, 0, 0, (float *)t.work);
         return;
     }
 #endif
@@ -16884,12 +16869,13 @@ GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x)
 static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
 {
     const float *x = call->in[0].data, *y = call->in[kind < GCKPTI_ADD ? 0 : 1].data;
+    float *out = call->out;
     int64_t n = gckpti_elements(&call->shape);
 #define GCKPTI_KIND(k)                                                                             \
     case k:                                                                                        \
         for (int64_t j = 0; j < n; j += W) {                                                       \
             FLOATS u = V(load_n)(x + j, n - j), v = k < GCKPTI_ADD ? u : V(load_n)(y + j, n - j);  \
-            V(store_n)(call->out + j, V(value)(k, u, v), n - j);                                   \
+            V(store_n)(out + j, V(value)(k, u, v), n - j);                                         \
         }                                                                                          \
         break;
     switch (kind) {
@@ -16922,11 +16908,12 @@ static GCKPTI_TARGET void V(slopes)(const gckpt_call *call, int kind, int i)
     const float *g = call->grad_out;
     float *d = call->in[i].grad;
     int64_t n = gckpti_elements(&call->shape);
+    int accumulate = call->in[i].accumulate;
 #define GCKPTI_KIND(k)                                                                             \
     case k:                                                                                        \
         for (int64_t j = 0; j < n; j += W)                                                         \
             V(put_slope)(k, d + j, V(load_n)(g + j, n - j), V(load_n)(x + j, n - j),               \
-                         call->in[i].accumulate, n - j);                                           \
+                         accumulate, n - j);                                                       \
         break;
     switch (kind) {
         GCKPTI_EACH_CURVE(GCKPTI_KIND)
@@ -16961,10 +16948,10 @@ static GCKPTI_TARGET void V(softmax_backward)(const gckpt_call *call, int64_t r)
     int64_t n = gckpti_last(&call->shape);
     const float *y = call->out + r * n, *g = call->grad_out + r * n;
     float *d = call->in[0].grad + r * n;
+    int accumulate = call->in[0].accumulate;
     const FLOATS dot = V(set1)(V(dot)(g, y, n));
     for (int64_t j = 0; j < n; j += W)
-        V(put)(d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot,
-               call->in[0].accumulate, n - j);
+        V(put)(d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot, accumulate, n - j);
 }
 
 static GCKPTI_TARGET void V(norm_forward)(const gckpt_call *call, int64_t r)
