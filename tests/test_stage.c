@@ -187,7 +187,7 @@ static void test_again(void)
     gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, WIDTH));
     int id[LAYERS];
     for (int i = 0; i < LAYERS; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "w%d", i);
         gckpt_tensor *w = gckpt_param(g, name, gckpt_shape2(WIDTH, WIDTH), none);
         id[i] = gckpt_id(w);
