@@ -6082,12 +6082,13 @@ typedef struct {
 
 /* A schedule, and which versions its items make and read (gckpti_find_spans). */
 typedef struct {
-    gckpti_room room[4];
+    gckpti_room room[5];
     int *item, length; /* u: forward of unit u; ~u: its backward */
     gckpti_span *span;
     int spans, *source;
-    int *at;        /* by position: the span that begins there, or -1 */
-    uint64_t extra; /* cost of all forwards but the first ones */
+    int *at;             /* by position: the span that begins there, or -1 */
+    uint64_t extra;      /* cost of all forwards but the first ones */
+    int64_t *live, peak; /* bytes at each position, when the search has evaluated it */
 } gckpti_schedule;
 
 /* What a schedule comes to: instructions, and the buffers they use, yet to be placed. It owns all
@@ -6903,7 +6904,8 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
 static gckpt_result gckpti_make_user(gckpti_planner *p)
 {
     enum { FORWARD = 1, BACKWARD = 2 };
-    unsigned char *seen = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1); /* by id */
+    unsigned char *seen =
+        (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1); /* by id */
     int previous = p->n;
     for (int i = 0; i < p->desc->instructions && seen; i++) {
         gckpt_instruction in = p->desc->schedule[i];
@@ -6935,6 +6937,14 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
     return GCKPT_OK;
 }
 
+/* The units whose values an item of a schedule reads. */
+static const int *gckpti_reads(const gckpti_planner *p, int item, int *count)
+{
+    const gckpti_unit *u = &p->unit[item < 0 ? ~item : item];
+    *count = item < 0 ? u->reads : u->inputs;
+    return p->links + (item < 0 ? u->read : u->in);
+}
+
 /* Room for a schedule of `length` items; what it held stays. 0: out of memory. */
 static int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int length,
                                 int sources)
@@ -6944,29 +6954,25 @@ static int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int
     s->span = (gckpti_span *)gckpti_want(scratch, &s->room[1], n, sizeof *s->span);
     s->at = (int *)gckpti_want(scratch, &s->room[2], n, sizeof *s->at);
     s->source = (int *)gckpti_want(scratch, &s->room[3], n * (size_t)sources, sizeof *s->source);
+    s->live = (int64_t *)gckpti_want(scratch, &s->room[4], n, sizeof *s->live);
     return !*scratch->failed;
 }
 
-/* Computes again what an item of unit u, a forward or (backward) not, reads and gckpt_recompute has
- * let go. Such values may read one another, so they are walked with a list: first the request, then
- * its stale inputs, ... Appends to s. */
-static void gckpti_refresh(gckpti_planner *p, const gckpti_unit *u, int backward,
-                           gckpti_schedule *s)
+/* Appends to s what an item reads and gckpt_recompute has let go. Such values may read one another,
+ * so they are walked with a list: first the request, then its stale inputs, ... */
+static void gckpti_refresh(gckpti_planner *p, int item, gckpti_schedule *s)
 {
-    int count = 0, from = backward ? u->read : u->in, reads = backward ? u->reads : u->inputs;
-    int self = (int)(u - p->unit);
-    if (backward && u->reads_aux && p->stale[self]) {
-        p->stale[self] = 0;
-        p->queue[count++] = self;
+    int count = 0, reads;
+    if (item < 0 && p->unit[~item].reads_aux && p->stale[~item]) {
+        p->stale[~item] = 0;
+        p->queue[count++] = ~item;
     }
     for (int i = -1; i < count; i++) {
-        const gckpti_unit *q = i < 0 ? u : &p->unit[p->queue[i]];
-        from = i < 0 ? from : q->in;
-        reads = i < 0 ? reads : q->inputs;
-        for (int k = from; k < from + reads; k++)
-            if (p->stale[p->links[k]]) {
-                p->stale[p->links[k]] = 0;
-                p->queue[count++] = p->links[k];
+        const int *links = gckpti_reads(p, i < 0 ? item : p->queue[i], &reads);
+        for (int k = 0; k < reads; k++)
+            if (p->stale[links[k]]) {
+                p->stale[links[k]] = 0;
+                p->queue[count++] = links[k];
             }
     }
     for (int i = 1; i < count; i++) /* inputs before users */
@@ -6996,7 +7002,7 @@ static void gckpti_add_pins(gckpti_planner *p, const int *made, int length, gckp
             for (int k = p->prologue; k < p->units; k++)
                 p->stale[k] = p->unit[k].fresh;
         if (backward_seen)
-            gckpti_refresh(p, &p->unit[u], i < 0, s);
+            gckpti_refresh(p, i, s);
         if (i >= 0) {
             p->computed[u] = 1;
             p->stale[u] = 0;
@@ -7021,23 +7027,19 @@ static int gckpti_drop(gckpti_planner *p, int *item, int length)
     for (int u = 0; u < p->units; u++)
         p->behind[u] = p->unit[u].fetched ? VALUE : 0;
     for (int x = length; x-- > 0;) {
-        int i = item[x], from, count;
-        const gckpti_unit *u = &p->unit[i < 0 ? ~i : i];
+        int i = item[x], count;
+        const int *links = gckpti_reads(p, i, &count);
         if (i < 0) {
-            p->behind[~i] |= u->reads_aux ? AUX : 0;
-            from = u->read;
-            count = u->reads;
+            p->behind[~i] |= p->unit[~i].reads_aux ? AUX : 0;
         } else {
             p->left[i]--;
-            if (!p->behind[i] && !(u->effect && p->left[i] == 0))
+            if (!p->behind[i] && !(p->unit[i].effect && p->left[i] == 0))
                 continue;
             p->behind[i] = 0;
-            from = u->in;
-            count = u->inputs;
         }
         item[--kept] = i;
-        for (int k = from; k < from + count; k++)
-            p->behind[p->links[k]] |= VALUE;
+        for (int k = 0; k < count; k++)
+            p->behind[links[k]] |= VALUE;
     }
     memmove(item, item + kept, (size_t)(length - kept) * sizeof *item);
     return length - kept;
@@ -7064,40 +7066,41 @@ static int gckpti_takes_over(const gckpti_planner *p, const gckpti_span *v, cons
 }
 
 /* Finds the spans of a schedule: what begins where, how long it is read. What the prologue leaves
- * is read by every micro-batch, so it lives to the end of the body. */
-static void gckpti_find_spans(const gckpti_planner *p, gckpti_schedule *s)
+ * is read by every micro-batch, so it lives to the end of the body. Returns -1, or the position of
+ * what reads a value that nothing before it makes (the user's schedule may). */
+static int gckpti_find_spans(const gckpti_planner *p, gckpti_schedule *s)
 {
-    int *latest = p->latest, body_end = s->length, taken = 0;
-    const int *links = p->links;
-    for (int u = 0; u < p->units; u++)
-        latest[u] = -1;
+    int *latest = p->latest, body_end = s->length, taken = 0, reads;
+    memset(latest, 0xff, (size_t)p->units * sizeof *latest);
     s->spans = 0;
     s->extra = 0;
     for (int x = 0; x < s->length; x++) {
-        int i = s->item[x];
-        const gckpti_unit *u = &p->unit[i < 0 ? ~i : i];
+        int i = s->item[x], self = i < 0 ? ~i : i;
+        const gckpti_unit *u = &p->unit[self];
+        const int *links = gckpti_reads(p, i, &reads);
+        gckpti_span *v = &s->span[s->spans];
+        v->source = taken;
+        for (int k = 0; k < reads; k++) {
+            int q = latest[links[k]];
+            if (q < 0)
+                return x;
+            s->span[q].value_end = x;
+            if (i >= 0 && u->in_place >> k & 1)
+                s->source[taken++] = q;
+        }
+        s->at[x] = -1;
         if (i < 0) {
-            for (int k = u->read; k < u->read + u->reads; k++)
-                s->span[latest[links[k]]].value_end = x;
+            if (u->reads_aux && latest[self] < 0)
+                return x;
             if (u->reads_aux)
-                s->span[latest[~i]].aux_end = x;
-            if (u->rank == p->body_ranks)
-                body_end = x;
-            s->at[x] = -1;
+                s->span[latest[self]].aux_end = x;
+            body_end = u->rank == p->body_ranks ? x : body_end;
             continue;
         }
-        gckpti_span *v = &s->span[s->spans];
+        v->sources = taken - v->source;
         v->unit = i;
         v->start = x;
         v->value_end = v->aux_end = -1;
-        v->source = taken;
-        for (int k = 0; k < u->inputs; k++) {
-            int q = latest[links[u->in + k]];
-            s->span[q].value_end = x;
-            if (u->in_place >> k & 1)
-                s->source[taken++] = q;
-        }
-        v->sources = taken - v->source;
         s->extra = latest[i] >= 0 ? gckpti_add_work(s->extra, u->cost) : s->extra;
         s->at[x] = latest[i] = s->spans++;
     }
@@ -7111,27 +7114,19 @@ static void gckpti_find_spans(const gckpti_planner *p, gckpti_schedule *s)
         if (v->aux_end >= p->prologue && v->aux_end < body_end)
             v->aux_end = body_end - 1;
     }
+    return -1;
 }
 
-/* Whether a schedule, the user's perhaps, has all forwards before what reads them. */
-static gckpt_result gckpti_check_reads(const gckpti_planner *p, const gckpti_schedule *s)
+/* Says what is missing where gckpti_find_spans ended. */
+static gckpt_result gckpti_missing(const gckpti_planner *p, int item)
 {
-    memset(p->computed, 0, (size_t)p->units);
-    for (int x = 0; x < s->length; x++) {
-        int i = s->item[x], self = i < 0 ? ~i : i;
-        const gckpti_unit *u = &p->unit[self];
-        int from = i < 0 ? u->read : u->in, count = i < 0 ? u->reads : u->inputs;
-        if (i < 0 && u->reads_aux && !p->computed[self])
-            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: backward of %T before any forward",
-                                p->g->tensors[u->id]);
-        for (int k = from; k < from + count; k++)
-            if (!p->computed[p->links[k]])
-                return gckpti_error(p->g, GCKPT_E_ARG,
-                                    "schedule: %T is run before any forward of its input %T",
-                                    p->g->tensors[u->id], p->g->tensors[p->unit[p->links[k]].id]);
-        p->computed[self] |= i >= 0;
-    }
-    return GCKPT_OK;
+    int count, missing = item < 0 ? ~item : item;
+    const gckpt_tensor *t = p->g->tensors[p->unit[missing].id];
+    const int *links = gckpti_reads(p, item, &count);
+    while (count-- > 0)
+        missing = p->latest[links[count]] < 0 ? links[count] : missing;
+    return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
+                        item < 0 ? "backward" : "forward", t, p->g->tensors[p->unit[missing].id]);
 }
 
 /* ---- drafts: a schedule's instructions, the buffers they use, and how long these live ---- */
@@ -7148,7 +7143,8 @@ static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
     operands += (size_t)p->sum_start[p->n]; /* of updates */
     d->place = (int *)gckpti_scratch_take(s, n, sizeof(int));
     d->ins = (gckpti_ins *)gckpti_scratch_take(s, n + (size_t)p->n, sizeof *d->ins);
-    d->buffers = (gckpt_buffer *)gckpti_scratch_take(s, 3 * n + (size_t)p->gradients, sizeof *d->buffers);
+    d->buffers =
+        (gckpt_buffer *)gckpti_scratch_take(s, 3 * n + (size_t)p->gradients, sizeof *d->buffers);
     d->operands = (size_t *)gckpti_scratch_take(s, operands, sizeof *d->operands);
     d->value = (int *)gckpti_scratch_take(s, spans, sizeof(int));
     d->aux = (int *)gckpti_scratch_take(s, spans, sizeof(int));
@@ -7431,10 +7427,9 @@ static gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int le
     gckpti_scratch_clear(&d->scratch);
     if (!gckpti_finish(p, made, length, &d->scratch, &d->s))
         return GCKPT_E_MEMORY;
-    gckpt_result result = gckpti_check_reads(p, &d->s);
-    if (result != GCKPT_OK)
-        return result;
-    gckpti_find_spans(p, &d->s);
+    int bad = gckpti_find_spans(p, &d->s);
+    if (bad >= 0)
+        return gckpti_missing(p, d->s.item[bad]);
     if (!gckpti_draft_room(p, d))
         return GCKPT_E_MEMORY;
     gckpti_list_instructions(p, d);
@@ -7691,8 +7686,8 @@ static uint64_t gckpti_interleave(int first, int second)
 
 /* A skyline's memory, from the scratch; buffers in Z-order; the greatest live sum.
  * 0: out of memory. */
-static int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gckpt_buffer *buffers, size_t n,
-                              size_t alignment)
+static int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gckpt_buffer *buffers,
+                              size_t n, size_t alignment)
 {
     memset(s, 0, sizeof *s);
     s->n = n;
@@ -8185,13 +8180,6 @@ enum {
 /* bytes of a store-all plan, at most: sums over all instructions stay below 2^63 */
 #define GCKPTI_SEARCHED 17592186044416.0
 
-/* A schedule of the search and the bytes it takes. */
-typedef struct {
-    gckpti_schedule s;
-    gckpti_room room;
-    int64_t *live, peak; /* at each position */
-} gckpti_trial;
-
 /* A schedule that is kept: the best under a limit, or a seed. */
 typedef struct {
     gckpti_room room;
@@ -8235,7 +8223,7 @@ typedef struct {
     int64_t *at, *between; /* bytes of gradients and workspace, by rank: at a backward; between it
                               and the one before */
     int64_t grain;         /* common divisor of all sizes */
-    gckpti_trial now, next;
+    gckpti_schedule now, next;
     int first_backward;           /* its position in the present schedule */
     int *of_unit, *unit_start;    /* spans of a unit, ascending */
     int *use, *use_start;         /* positions that use a span, ascending */
@@ -8263,10 +8251,9 @@ typedef struct {
     int barred;            /* a unit whose gaps stay open; -1: none */
 } gckpti_search;
 
-static int gckpti_trial_room(gckpti_search *s, gckpti_trial *t, int length)
+static int gckpti_search_room(gckpti_search *s, gckpti_schedule *t, int length)
 {
-    t->live = (int64_t *)gckpti_want(&s->scratch, &t->room, (size_t)length + 2, sizeof *t->live);
-    return gckpti_schedule_room(&s->scratch, &t->s, length, s->p->sources);
+    return gckpti_schedule_room(&s->scratch, t, length, s->p->sources);
 }
 
 /* ---- what gradients take ---- */
@@ -8323,21 +8310,21 @@ static void gckpti_sum_gradients(gckpti_search *s)
 /* ---- evaluation ---- */
 /* Live bytes of a schedule at each position, and their peak: what gckpti_sum_live finds for its
  * draft, but that sizes are rounded up. */
-static void gckpti_evaluate(gckpti_search *s, gckpti_trial *t)
+static void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
 {
     const gckpti_planner *p = s->p;
-    int length = t->s.length, rank = 0;
-    gckpti_find_spans(p, &t->s);
+    int length = t->length, rank = 0;
+    gckpti_find_spans(p, t);
     memset(t->live, 0, ((size_t)length + 2) * sizeof *t->live);
     t->peak = 0;
     s->items += length;
-    for (int i = 0; i < t->s.spans; i++) {
-        const gckpti_span *v = &t->s.span[i];
+    for (int i = 0; i < t->spans; i++) {
+        const gckpti_span *v = &t->span[i];
         const gckpti_unit *u = &p->unit[v->unit];
         if (v->value_end >= 0) {
             int from = v->start;
             for (int k = v->source; k < v->source + v->sources && from == v->start; k++)
-                from += gckpti_takes_over(p, v, &t->s.span[t->s.source[k]]);
+                from += gckpti_takes_over(p, v, &t->span[t->source[k]]);
             t->live[from] += u->out;
             t->live[v->value_end + 1] -= u->out;
         }
@@ -8348,7 +8335,7 @@ static void gckpti_evaluate(gckpti_search *s, gckpti_trial *t)
     }
     int64_t sum = 0;
     for (int x = 0; x < length; x++) {
-        int i = t->s.item[x];
+        int i = t->item[x];
         sum += t->live[x];
         t->live[x] = sum + (i < 0 ? s->at[rank++] : s->between[rank] + p->unit[i].work);
         if (t->live[x] > t->peak)
@@ -8357,18 +8344,18 @@ static void gckpti_evaluate(gckpti_search *s, gckpti_trial *t)
 }
 
 /* Drops what nobody reads, and evaluates the rest. */
-static void gckpti_drop_evaluate(gckpti_search *s, gckpti_trial *t)
+static void gckpti_drop_evaluate(gckpti_search *s, gckpti_schedule *t)
 {
-    t->s.length = gckpti_drop(s->p, t->s.item, t->s.length);
-    s->items += t->s.length;
+    t->length = gckpti_drop(s->p, t->item, t->length);
+    s->items += t->length;
     gckpti_evaluate(s, t);
 }
 
 /* Bytes by which a schedule exceeds the limit, summed over its positions. */
-static int64_t gckpti_excess(const gckpti_trial *t, int64_t limit)
+static int64_t gckpti_excess(const gckpti_schedule *t, int64_t limit)
 {
     int64_t sum = 0;
-    for (int x = 0; x < t->s.length && t->peak > limit; x++)
+    for (int x = 0; x < t->length && t->peak > limit; x++)
         sum += t->live[x] > limit ? t->live[x] - limit : 0;
     return sum;
 }
@@ -8376,14 +8363,14 @@ static int64_t gckpti_excess(const gckpti_trial *t, int64_t limit)
 /* ---- the index: uses of each span, spans of each unit, excess, of the present schedule ---- */
 static int gckpti_index_room(gckpti_search *s)
 {
-    const gckpti_schedule *t = &s->now.s;
+    const gckpti_schedule *t = &s->now;
     const gckpti_planner *p = s->p;
     size_t length = (size_t)t->length, spans = (size_t)t->spans, most = 0;
     s->first_backward = t->length;
-    for (int x = t->length; x-- > 0;) {
-        const gckpti_unit *u = &p->unit[t->item[x] < 0 ? ~t->item[x] : t->item[x]];
+    for (int x = t->length, count; x-- > 0;) {
+        gckpti_reads(p, t->item[x], &count);
         s->first_backward = t->item[x] < 0 ? x : s->first_backward;
-        most += (size_t)(t->item[x] < 0 ? u->reads + 1 : u->inputs);
+        most += (size_t)count + (t->item[x] < 0);
     }
     s->looked += t->length + (int64_t)most;
     gckpti_scratch *scratch = &s->scratch;
@@ -8408,22 +8395,21 @@ static int gckpti_index_room(gckpti_search *s)
  * Returns how many reads there are. */
 static int gckpti_list_reads(gckpti_search *s)
 {
-    const gckpti_schedule *t = &s->now.s;
+    const gckpti_schedule *t = &s->now;
     const gckpti_planner *p = s->p;
     int uses = 0, *latest = p->latest;
     for (int u = 0; u < p->units; u++)
         latest[u] = -1;
     for (int x = 0; x < t->length; x++) {
-        int i = t->item[x], self = i < 0 ? ~i : -1;
-        const gckpti_unit *u = &p->unit[i < 0 ? ~i : i];
-        int from = i < 0 ? u->read : u->in, count = i < 0 ? u->reads : u->inputs;
+        int i = t->item[x], self = i < 0 ? ~i : -1, count;
+        const int *links = gckpti_reads(p, i, &count);
         s->read_start[x] = uses;
-        for (int k = from; k < from + count; k++) {
-            self = p->links[k] == self ? -1 : self;
-            s->read[uses] = latest[p->links[k]];
+        for (int k = 0; k < count; k++) {
+            self = links[k] == self ? -1 : self;
+            s->read[uses] = latest[links[k]];
             s->reader[uses++] = x;
         }
-        if (self >= 0 && u->reads_aux) {
+        if (self >= 0 && p->unit[self].reads_aux) {
             s->read[uses] = latest[self];
             s->reader[uses++] = x;
         }
@@ -8437,7 +8423,7 @@ static int gckpti_list_reads(gckpti_search *s)
  * beginning of i, and moves to its place. */
 static void gckpti_sort_reads(gckpti_search *s, int uses)
 {
-    const gckpti_schedule *t = &s->now.s;
+    const gckpti_schedule *t = &s->now;
     size_t spans = (size_t)t->spans, units = (size_t)s->p->units;
     memset(s->use_start, 0, (spans + 1) * sizeof(int));
     memset(s->unit_start, 0, (units + 1) * sizeof(int));
@@ -8466,7 +8452,7 @@ static void gckpti_index(gckpti_search *s, int64_t limit)
     gckpti_sort_reads(s, gckpti_list_reads(s));
     s->excess_sum[0] = 0;
     s->excess_count[0] = 0;
-    for (int x = 0; x < s->now.s.length; x++) {
+    for (int x = 0; x < s->now.length; x++) {
         int64_t live = s->now.live[x];
         s->excess[x] = live > limit ? live - limit : 0;
         s->excess_sum[x + 1] = s->excess_sum[x] + s->excess[x];
@@ -8480,7 +8466,7 @@ static int gckpti_version_at(const gckpti_search *s, int unit, int x)
     int low = s->unit_start[unit], high = s->unit_start[unit + 1] - 1;
     while (low < high) {
         int middle = (low + high + 1) / 2;
-        if (s->now.s.span[s->of_unit[middle]].start < x)
+        if (s->now.span[s->of_unit[middle]].start < x)
             low = middle;
         else
             high = middle - 1;
@@ -8561,7 +8547,7 @@ static uint64_t gckpti_closure(gckpti_search *s, int unit, int x, int policy, in
             int q = s->p->links[k];
             if (s->seen[q] == s->stamp || s->p->unit[q].fixed)
                 continue;
-            const gckpti_span *v = &s->now.s.span[gckpti_version_at(s, q, x)];
+            const gckpti_span *v = &s->now.span[gckpti_version_at(s, q, x)];
             if (v->value_end >= x)
                 continue;
             int stale =
@@ -8614,8 +8600,8 @@ static void gckpti_add_move(gckpti_search *s, uint64_t key, int unit, int span, 
 static void gckpti_find_gaps(gckpti_search *s, int all)
 {
     s->moves = 0;
-    for (int i = 0; i < s->now.s.spans && !s->p->failed; i++) {
-        const gckpti_span *v = &s->now.s.span[i];
+    for (int i = 0; i < s->now.spans && !s->p->failed; i++) {
+        const gckpti_span *v = &s->now.span[i];
         int from = v->start;
         if (s->p->unit[v->unit].fixed || v->unit == s->barred)
             continue;
@@ -8658,27 +8644,27 @@ static void gckpti_insert_set(gckpti_search *s, int x)
 /* s->next = s->now with the noted forwards, without what nobody reads; evaluated. */
 static void gckpti_try_inserts(gckpti_search *s)
 {
-    const gckpti_schedule *t = &s->now.s;
+    const gckpti_schedule *t = &s->now;
     int k = 0, n = 0;
     gckpti_keyed *spare = (gckpti_keyed *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_KEYS],
                                                       (size_t)s->inserts, sizeof *spare);
-    if (!gckpti_trial_room(s, &s->next, t->length + s->inserts))
+    if (!gckpti_search_room(s, &s->next, t->length + s->inserts))
         return;
     gckpti_sort_keys(s->insert, spare, (size_t)s->inserts);
-    int *out = s->next.s.item;
+    int *out = s->next.item;
     for (int x = 0; x < t->length; x++) {
         for (int start = n; k < s->inserts && s->insert[k].key >> 32 == (uint64_t)x; k++)
             if (n == start || out[n - 1] != s->insert[k].item)
                 out[n++] = s->insert[k].item;
         out[n++] = t->item[x];
     }
-    s->next.s.length = n;
+    s->next.length = n;
     gckpti_drop_evaluate(s, &s->next);
 }
 
 static void gckpti_accept(gckpti_search *s)
 {
-    gckpti_trial swap = s->now;
+    gckpti_schedule swap = s->now;
     s->now = s->next;
     s->next = swap;
 }
@@ -8722,16 +8708,16 @@ static int gckpti_touch(gckpti_search *s, int unit, int note)
 /* Cuts the positions into chunks and sums the excess of each, for gckpti_relief. */
 static int gckpti_cut_chunks(gckpti_search *s)
 {
-    for (s->shift = 0; s->now.s.length >> s->shift > 2048;)
+    for (s->shift = 0; s->now.length >> s->shift > 2048;)
         s->shift++;
-    size_t chunks = ((size_t)s->now.s.length >> s->shift) + 1;
+    size_t chunks = ((size_t)s->now.length >> s->shift) + 1;
     s->chunk_left = (int64_t *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_CHUNKS], 2 * chunks,
                                            sizeof *s->chunk_left);
     if (s->p->failed)
         return 0;
     s->chunk_count = (int *)(s->chunk_left + chunks);
     memset(s->chunk_left, 0, 2 * chunks * sizeof *s->chunk_left);
-    for (int x = 0; x < s->now.s.length; x++) {
+    for (int x = 0; x < s->now.length; x++) {
         s->chunk_left[x >> s->shift] += s->excess[x];
         s->chunk_count[x >> s->shift] += s->excess[x] > 0;
     }
@@ -8747,7 +8733,7 @@ static void gckpti_choose_gaps(gckpti_search *s, uint64_t worst)
         return;
     for (int m = 0; m < s->moves && s->move[m].key <= worst && !s->p->failed; m++) {
         const gckpti_move *g = &s->move[m];
-        const gckpti_span *v = &s->now.s.span[g->span];
+        const gckpti_span *v = &s->now.span[g->span];
         const gckpti_unit *u = &s->p->unit[g->unit];
         int64_t value = v->value_end >= g->to ? u->out : 0, penalty;
         int64_t aux = v->aux_end >= g->to ? u->aux : 0;
@@ -8794,7 +8780,7 @@ static int gckpti_best_single(gckpti_search *s, int64_t limit, int tries, int mo
         if (now >= excess)
             continue;
         uint64_t score = gckpti_score(
-            s->next.s.extra > s->now.s.extra ? s->next.s.extra - s->now.s.extra : 0, excess - now);
+            s->next.extra > s->now.extra ? s->next.extra - s->now.extra : 0, excess - now);
         helped++;
         if (score < least) {
             least = score;
@@ -8850,11 +8836,11 @@ static uint64_t gckpti_saving(gckpti_search *s, int x)
     s->set[0] = x;
     s->set_count = 1;
     for (int h = 0; h < s->set_count && s->set_count < GCKPTI_CLOSURE; h++) {
-        const gckpti_unit *u = &s->p->unit[s->now.s.item[s->set[h]]];
+        const gckpti_unit *u = &s->p->unit[s->now.item[s->set[h]]];
         saving += u->cost;
         for (int k = 0; k < u->inputs; k++) {
             int i = s->read[s->read_start[s->set[h]] + k];
-            const gckpti_span *v = &s->now.s.span[i];
+            const gckpti_span *v = &s->now.span[i];
             if (s->use_start[i + 1] - s->use_start[i] == 1 && v->aux_end < 0 &&
                 i != s->of_unit[s->unit_start[v->unit]])
                 s->set[s->set_count++] = v->start;
@@ -8887,18 +8873,18 @@ static int gckpti_stretch(gckpti_search *s, const gckpti_span *before, const gck
 /* s->next = s->now without the forwards at n positions, and what only they read; evaluated. */
 static void gckpti_try_without(gckpti_search *s, const int *position, int n)
 {
-    size_t length = (size_t)s->now.s.length;
+    size_t length = (size_t)s->now.length;
     unsigned char *gone =
         (unsigned char *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_GONE], length, 1);
-    if (!gone || !gckpti_trial_room(s, &s->next, s->now.s.length))
+    if (!gone || !gckpti_search_room(s, &s->next, s->now.length))
         return;
     memset(gone, 0, length);
     for (int i = 0; i < n; i++)
         gone[position[i]] = 1;
-    s->next.s.length = 0;
+    s->next.length = 0;
     for (size_t x = 0; x < length; x++)
         if (!gone[x])
-            s->next.s.item[s->next.s.length++] = s->now.s.item[x];
+            s->next.item[s->next.length++] = s->now.item[x];
     gckpti_drop_evaluate(s, &s->next);
 }
 
@@ -8909,8 +8895,8 @@ static void gckpti_find_repeats(gckpti_search *s)
     s->moves = 0;
     for (int i = 0; i < s->p->units && !s->p->failed; i++)
         for (int k = s->unit_start[i] + 1; k < s->unit_start[i + 1]; k++) {
-            const gckpti_span *before = &s->now.s.span[s->of_unit[k - 1]];
-            int x = s->now.s.span[s->of_unit[k]].start;
+            const gckpti_span *before = &s->now.span[s->of_unit[k - 1]];
+            int x = s->now.span[s->of_unit[k]].start;
             if (!s->p->unit[i].fresh || before->start > s->first_backward || x < s->first_backward)
                 gckpti_add_move(s, UINT64_MAX - gckpti_saving(s, x), i, s->of_unit[k - 1], x, 0);
         }
@@ -8921,12 +8907,12 @@ static void gckpti_find_repeats(gckpti_search *s)
  * go. */
 static int gckpti_polish_single(gckpti_search *s, int64_t limit)
 {
-    uint64_t least = s->now.s.extra;
+    uint64_t least = s->now.extra;
     int best = -1;
     for (int m = 0; m < s->moves && !s->p->failed; m++) {
         gckpti_try_without(s, &s->move[m].to, 1);
-        if (s->next.peak <= limit && s->next.s.extra < least) {
-            least = s->next.s.extra;
+        if (s->next.peak <= limit && s->next.extra < least) {
+            least = s->next.extra;
             best = m;
         }
     }
@@ -8941,7 +8927,7 @@ static int gckpti_polish_single(gckpti_search *s, int64_t limit)
  * half of these until it helps. Returns 0 when none may go. */
 static int gckpti_polish_many(gckpti_search *s, int64_t limit)
 {
-    size_t length = (size_t)s->now.s.length;
+    size_t length = (size_t)s->now.length;
     s->space =
         (int64_t *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_SPACE], length, sizeof *s->space);
     s->removal = (int *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_REMOVALS], (size_t)s->moves,
@@ -8954,7 +8940,7 @@ static int gckpti_polish_many(gckpti_search *s, int64_t limit)
     s->removals = 0;
     for (int m = 0; m < s->moves; m++) {
         const gckpti_move *g = &s->move[m];
-        const gckpti_schedule *t = &s->now.s;
+        const gckpti_schedule *t = &s->now;
         if (gckpti_touch(s, g->unit, 0) ||
             !gckpti_stretch(s, &t->span[g->span], &t->span[t->at[g->to]]))
             continue;
@@ -8963,7 +8949,7 @@ static int gckpti_polish_many(gckpti_search *s, int64_t limit)
     }
     for (int n = s->removals; n > 0 && !s->p->failed; n /= 2) {
         gckpti_try_without(s, s->removal, n);
-        if (s->next.peak <= limit && s->next.s.extra < s->now.s.extra && !s->p->failed) {
+        if (s->next.peak <= limit && s->next.extra < s->now.extra && !s->p->failed) {
             gckpti_accept(s);
             return 1;
         }
@@ -8975,7 +8961,7 @@ static int gckpti_polish_many(gckpti_search *s, int64_t limit)
  * work. */
 static void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
 {
-    for (int round = 0; (exact || round < 6) && s->now.s.extra > 0; round++) {
+    for (int round = 0; (exact || round < 6) && s->now.extra > 0; round++) {
         gckpti_index(s, limit);
         if (s->p->failed)
             return;
@@ -8987,26 +8973,26 @@ static void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
 }
 
 /* ---- slots ---- */
-static void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_trial *t)
+static void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_schedule *t)
 {
-    size_t n = (size_t)t->s.length;
+    size_t n = (size_t)t->length;
     int *item = (int *)gckpti_want(&s->scratch, &slot->room, n, sizeof(int));
     if (!item)
         return;
-    memcpy(item, t->s.item, n * sizeof(int));
+    memcpy(item, t->item, n * sizeof(int));
     slot->item = item;
-    slot->length = t->s.length;
+    slot->length = t->length;
     slot->peak = t->peak;
-    slot->extra = t->s.extra;
+    slot->extra = t->extra;
     slot->arena = 0;
 }
 
 static int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
 {
-    if (slot->length == 0 || !gckpti_trial_room(s, &s->now, slot->length))
+    if (slot->length == 0 || !gckpti_search_room(s, &s->now, slot->length))
         return 0;
-    memcpy(s->now.s.item, slot->item, (size_t)slot->length * sizeof(int));
-    s->now.s.length = slot->length;
+    memcpy(s->now.item, slot->item, (size_t)slot->length * sizeof(int));
+    s->now.length = slot->length;
     gckpti_evaluate(s, &s->now);
     return 1;
 }
@@ -9028,9 +9014,8 @@ static gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *
 static void gckpti_seed(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
-    gckpti_schedule *t = &s->now.s;
-    if (!gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, t) ||
-        !gckpti_trial_room(s, &s->now, t->length))
+    gckpti_schedule *t = &s->now;
+    if (!gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, t))
         return;
     s->items += t->length;
     gckpti_evaluate(s, &s->now);
@@ -9329,10 +9314,10 @@ static int gckpti_slot_before(const void *first, const void *second, const void 
                                     : gckpti_list_before(a, b);
 }
 
-static int gckpti_better(const gckpti_trial *t, const gckpti_slot *slot)
+static int gckpti_better(const gckpti_schedule *t, const gckpti_slot *slot)
 {
-    return slot->length == 0 || t->s.extra < slot->extra ||
-           (t->s.extra == slot->extra && t->peak < slot->peak);
+    return slot->length == 0 || t->extra < slot->extra ||
+           (t->extra == slot->extra && t->peak < slot->peak);
 }
 
 static void gckpti_offer(gckpti_search *s, gckpti_slot *slot)
@@ -9644,7 +9629,8 @@ static gckpt_result gckpti_sweep(gckpti_search *s)
         return GCKPT_E_MEMORY;
     gckpti_sum_gradients(s);
     s->seen = (int64_t *)gckpti_scratch_take(&s->scratch, n, sizeof *s->seen);
-    s->set = (int *)gckpti_scratch_take(&s->scratch, n + GCKPTI_CLOSURE + GCKPT_MAX_INPUTS, sizeof(int));
+    s->set =
+        (int *)gckpti_scratch_take(&s->scratch, n + GCKPTI_CLOSURE + GCKPT_MAX_INPUTS, sizeof(int));
     s->touched = (int *)gckpti_scratch_take(&s->scratch, n, sizeof(int));
     if (!p->failed)
         gckpti_find_seeds(s);
@@ -9850,9 +9836,9 @@ static gckpt_result gckpti_make_model(gckpti_planner *p)
 }
 
 /* Readies a planner for a request that was checked; the caller frees it either way. */
-static gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
-                                         gckpt_graph *graph, const gckpt_term *terms, int count,
-                                         const gckpt_plan_desc *d)
+static gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
+                                        gckpt_graph *graph, const gckpt_term *terms, int count,
+                                        const gckpt_plan_desc *d)
 {
     memset(p, 0, sizeof *p);
     p->memory = memory;
@@ -9871,7 +9857,8 @@ static gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *me
 #else
     p->plain = d->plain != 0 || d->backend;
 #endif
-    return gckpti_make_model(p);
+    gckpt_result result = gckpti_make_model(p);
+    return result == GCKPT_OK ? gckpti_check_work(p) : result;
 }
 
 /* Reports what a planner ended with on its graph; other errors are there already. */
@@ -9894,15 +9881,6 @@ static void gckpti_too_small(const gckpti_planner *p, size_t least)
                  mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL || mode == GCKPT_INFERENCE
                      ? ""
                      : " in this mode (GCKPT_AUTO needs least)");
-}
-
-/* The same, with the request's costs checked. */
-static gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
-                                        gckpt_graph *graph, const gckpt_term *terms, int count,
-                                        const gckpt_plan_desc *d)
-{
-    gckpt_result result = gckpti_planner_start(p, memory, graph, terms, count, d);
-    return result == GCKPT_OK ? gckpti_check_work(p) : result;
 }
 
 /* Drafts one mode: p->best, placed. */
@@ -10024,8 +10002,8 @@ struct gckpt_frontier {
     gckpt_plan_desc desc; /* with copies of what it points to */
     gckpt_term *terms;
     gckpt_point *points;
-    size_t *first; /* of a point's items */
-    int *items;    /* the schedules */
+    size_t *first;          /* of a point's items */
+    int *items;             /* the schedules */
     size_t count, resident; /* resident: bytes of parameters and optimiser state */
     int term_count, complete;
 };
@@ -10047,7 +10025,8 @@ static gckpt_result gckpti_frontier_request(gckpt_frontier *f)
     gckpt_cost *costs = (gckpt_cost *)gckpti_scratch_take(&p->scratch, n, sizeof *costs);
     gckpt_pick *picks = (gckpt_pick *)gckpti_scratch_take(&p->scratch, fetches, sizeof *picks);
     f->term_count = p->term_count;
-    f->terms = (gckpt_term *)gckpti_scratch_take(&p->scratch, (size_t)f->term_count, sizeof *f->terms);
+    f->terms =
+        (gckpt_term *)gckpti_scratch_take(&p->scratch, (size_t)f->term_count, sizeof *f->terms);
     if (p->failed)
         return GCKPT_E_MEMORY;
     memcpy(f->terms, p->terms, (size_t)f->term_count * sizeof *f->terms);
@@ -14881,7 +14860,7 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
     r->picks = (gckpt_pick *)gckpti_scratch_take(&r->scratch, 2 * n, sizeof *r->picks);
     if (p->failed || gckpti_read_graph(r) != GCKPT_OK || gckpti_read_request(r) != GCKPT_OK)
         return NULL;
-    if (gckpti_planner_start(p, p->memory, p->g, r->terms, p->term_count, &r->d) != GCKPT_OK ||
+    if (gckpti_planner_open(p, p->memory, p->g, r->terms, p->term_count, &r->d) != GCKPT_OK ||
         gckpti_read_trained(r) != GCKPT_OK ||
         gckpti_draft_mode(p, GCKPT_SCHEDULE, 0) != GCKPT_OK || gckpti_read_offsets(r) != GCKPT_OK)
         return NULL;

@@ -26,16 +26,16 @@ static int64_t live_at(const gckpti_draft *d, int x)
 static void compare(const char *what)
 {
     const gckpti_draft *d = &p.draft;
-    gckpti_trial *t = &s.now;
-    if (!CHECK(gckpti_trial_room(&s, t, d->s.length)))
+    gckpti_schedule *t = &s.now;
+    if (!CHECK(gckpti_search_room(&s, t, d->s.length)))
         return;
-    memcpy(t->s.item, d->s.item, (size_t)d->s.length * sizeof(int));
-    t->s.length = d->s.length;
+    memcpy(t->item, d->s.item, (size_t)d->s.length * sizeof(int));
+    t->length = d->s.length;
     gckpti_drop_evaluate(&s, t);
-    CHECK_MSG(t->s.length == d->s.length, "%s: drops again", what);
-    CHECK_MSG(t->s.extra == d->work - d->least_work, "%s: work %lu, %lu", what,
-              (unsigned long)t->s.extra, (unsigned long)(d->work - d->least_work));
-    for (int x = 0; x < t->s.length && t->s.length == d->s.length; x++, positions++)
+    CHECK_MSG(t->length == d->s.length, "%s: drops again", what);
+    CHECK_MSG(t->extra == d->work - d->least_work, "%s: work %lu, %lu", what,
+              (unsigned long)t->extra, (unsigned long)(d->work - d->least_work));
+    for (int x = 0; x < t->length && t->length == d->s.length; x++, positions++)
         CHECK_MSG(t->live[x] == live_at(d, d->place[x]), "%s: position %d: %ld bytes, drafted %ld",
                   what, x, (long)t->live[x], (long)live_at(d, d->place[x]));
 }
