@@ -5774,22 +5774,31 @@ GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
 }
 
 /* =================================================================================================
- * >>plan: what needs a gradient, schedules, lifetimes, layout
+ * >>plan: the model of a request, schedules, drafts, layout, plans
  *
- * A plan is made in five steps, each a function below:
- *   1. gckpti_find_active: which tensors need gradients (they depend on a trainable parameter and
- *      reach a loss); what each backward reads.
- *   2. a maker (store-all, memory-poor, segments, the user) writes a flat list of forwards and
- *      backwards.
- *   3. gckpti_finish_list: pins, what runs once a step, and one backward pass that drops every
- *      forward nobody reads; so a recompute stops by itself at the last tensor that is needed.
- *   4. gckpti_lifetimes: every forward makes a new version of its tensor and each use reads the
- *      latest; versions become storages (in-place results and passed-on gradients share one).
- *   5. gckpti_layout: offsets for all storages.
- * Steps 3 to 5 take any list, whoever made it.
+ * From a request to a plan each step is a function of the one before:
+ *   model     (gckpti_make_model) what planning knows of a request, made once and then only read. A
+ *             unit is an op whose result somebody reads (or a parameter that is staged: copied into
+ *             the arena); links say which units its forward and its backward read. Backwards have
+ *             one fixed order; a backward's place in it is its rank. So which gradients there are,
+ *             which share memory and how long they live, counted in ranks, is known here already.
+ *   schedule  a list of ints: u is the forward of unit u (a forward may be repeated), ~u its
+ *             backward. Makers (store-all, memory-poor, segments, the user, a file, >>optimal)
+ *             write the body; gckpti_finish adds the rest and what pins ask for, and drops every
+ *             forward nobody reads, so that a recompute stops by itself at the last value that is
+ *             needed.
+ *   draft     (gckpti_make_draft) what a schedule comes to. Each forward makes a new version of its
+ *             unit's results, and each use reads the latest: a version and its uses are a span.
+ *             From these: instructions, the buffers they use as operands, how long each buffer
+ *             lives, the bytes live at each instruction (the greatest is the bound), the work.
+ *             A value may take over the buffer of one that dies where it begins.
+ *   place     (gckpti_place) an offset for each buffer.
+ *   encode    (gckpti_encode) the plan: constant data that points to no graph.
+ * A draft owns all it points to; gckpti_planner has the model and two drafts, the latest and the
+ * best so far. Nothing else is left from one step to another.
  *
- * The list has three parts. The prologue computes what depends on parameters only, once a step; the
- * body runs for each micro-batch; the epilogue sends gradients through the prologue's ops and
+ * A schedule has three parts. The prologue computes what depends on parameters only, once a step;
+ * the body runs for each micro-batch; the epilogue sends gradients through the prologue's ops and
  * updates. A plan whose batch is larger than the graph's rows is "looped": parameter gradients live
  * through the whole step, one accumulator per use (manual, 5f), with its low part behind it where
  * it is a sum over rows (5e).
@@ -7724,8 +7733,8 @@ static int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gckpt_
     return 1;
 }
 
-/* Gives each buffer an offset, so that no two that live at the same time overlap. Returns the arena;
- * SIZE_MAX: out of memory, or more bytes than can be addressed. */
+/* Gives each buffer an offset, so that no two that live at the same time overlap. Returns the
+ * arena; SIZE_MAX: out of memory, or more bytes than can be addressed. */
 static size_t gckpti_place(gckpti_scratch *scratch, gckpt_buffer *buffers, size_t n,
                            size_t alignment)
 {
@@ -7972,7 +7981,7 @@ static gckpt_plan *gckpti_plan_settle(gckpt_plan *plan)
     return gckpti_plan_at(moved, moved, &parts);
 }
 
-/* Orders buffers, given by their numbers, as a plan has them: by end; then smaller, then younger. */
+/* Orders buffers, given by numbers, as a plan has them: by end; then smaller, then younger. */
 static int gckpti_buffer_before(const void *first, const void *second, const void *context)
 {
     const gckpt_buffer *all = (const gckpt_buffer *)context;
@@ -8144,24 +8153,29 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
 /* =================================================================================================
  * >>optimal: the least work for every budget, by a sweep over slots
  *
- * A schedule is a flat list of forwards (repeatable) and backwards (in their fixed order). A ladder
- * of rungs (byte limits, each a little below the one above) holds the best schedule found for each:
+ * The same model and the same schedules as in >>plan. The search needs only a schedule's live bytes
+ * and its repeated work (gckpti_evaluate), thousands of times; drafts are made of what may be the
+ * answer. A ladder of rungs (byte limits, each a little below the one above) holds in slots the
+ * best schedule found for each:
  *   seeds    store-all, the user's segments, uniform segments, memory-poor, and the optimal
  *            persistent schedules of a chain of stages (a dynamic programme after Beaumont et al.
  *            2019, "Optimal checkpointing for heterogeneous chains": rotor).
  *   squeeze  takes a schedule below a limit: every gap between two uses of a value may be closed by
- *            computing the value again before the second one. Gaps are scored by work added per
- *            excess byte removed; all that are within twice the best and do not touch one another
- *            are closed at once, unread forwards dropped, the result evaluated exactly.
+ *            computing the value again before the second one, together with what that reads and is
+ *            gone (its closure). Gaps are scored by work added per excess byte removed; all that
+ *            are within twice the best and do not touch one another are closed at once, unread
+ *            forwards dropped, the result evaluated exactly.
  *   polish   takes repeated forwards out again, largest saving first, while the limit holds.
  * Down the ladder each rung squeezes the one above, up the ladder each polishes the one below with
- * its own room. At the end every schedule is laid out, and what counts is its arena: a point of the
- * frontier is (arena, work), and a budget gets the point with least work that fits. Rungs and
- * candidates never depend on the budget asked for, so more bytes never cost more work.
+ * its own room. Then slots are drafted and placed, and what counts is the arena: a point of the
+ * frontier is (arena, work), and a budget gets the point with least work that fits, whose draft is
+ * kept. Rungs and candidates never depend on the budget asked for, so more bytes never cost more
+ * work. Which slot is what: those below s->rungs are rungs, by falling limit; behind them are
+ * seeds, then what laying out added.
  *
- * Invariants: gckpti_evaluate's peak is the bound that gckpti_lifetimes finds for the same list
- * (sizes rounded up to the alignment). Work limits are counted in list items, never timed, and
- * there are integers only, so that a plan is the same on every machine.
+ * Invariants: gckpti_evaluate finds at each position the bytes that are live in the draft of the
+ * same schedule (sizes rounded up to the alignment). Work limits are counted in list items, never
+ * timed, and there are integers only, so that a plan is the same on every machine.
  * ============================================================================================== */
 enum {
     GCKPTI_STAGES = 65, /* most stages of the dynamic programme */
@@ -9456,8 +9470,8 @@ static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
     return large ? GCKPT_OK : result;
 }
 
-/* Notes a slot that was just laid out if it is the best so far that fits in s->most bytes: has least
- * work, and then the fewest bytes. Its draft is kept. */
+/* Notes a slot that was just laid out if it is the best so far that fits in s->most bytes: has
+ * least work, and then the fewest bytes. Its draft is kept. */
 static void gckpti_consider(gckpti_search *s, const gckpti_slot *slot)
 {
     const gckpti_slot *old = &s->winner;
@@ -9651,7 +9665,13 @@ static gckpt_result gckpti_sweep(gckpti_search *s)
 }
 
 /* =================================================================================================
- * >>plans: from a request to a plan
+ * >>plans: from a request to a plan; the frontier; the micro-batch
+ *
+ * gckpti_planner_open makes the model of a request that gckpti_check_request has seen.
+ * gckpti_plan_request decides: store-all if it fits, else the search, or the mode asked for; either
+ * way p->best is a draft that is placed, and is encoded. A frontier keeps the model and the
+ * search's schedules, and drafts a point when it is asked for its plan. gckpt_fit does all of it
+ * for each micro-batch size.
  * ============================================================================================== */
 /* What can be wrong with a request before any planning. */
 static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,
@@ -10352,8 +10372,8 @@ static gckpt_result gckpti_fit_rules(gckpti_fitting *f, gckpt_graph *g, const gc
     return result;
 }
 
-/* One micro-batch size: builds its graph, measures it, plans it. f->named: its least bytes are known
- * if it was not planned. */
+/* One micro-batch size: builds its graph, measures it, plans it. f->named: all that was not planned
+ * of it has its part in f->least. */
 static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
 {
     gckpt_term terms[GCKPT_MAX_TERMS];
