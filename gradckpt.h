@@ -6077,10 +6077,10 @@ typedef struct {
     size_t size;
 } gckpti_gradient;
 
-/* Where a backward puts the gradient of an input; with a total it is scratch to be added to that.
- * Numbers of gradients, or -1. */
+/* Where the backward of a rank puts the gradient of an input; with a total it is scratch to be added
+ * to that. Numbers of gradients, or -1. */
 typedef struct {
-    int gradient, total;
+    int rank, gradient, total;
 } gckpti_target;
 
 /* One version of a unit's results, from its forward to its last uses; -1: none. */
@@ -6144,11 +6144,11 @@ typedef struct {
     int *links, link_count;
     int sources;                      /* inputs of a unit that it may replace, at most; 1 or more */
     int *backward, ranks, body_ranks; /* units by rank; ranks below body_ranks are the body's */
-    int *user_start, *users; /* node * GCKPT_MAX_INPUTS + input, by base tensor, ascending */
     gckpti_gradient *gradient;
     int gradients;
     gckpti_target *target;
-    int *sum_start, *sum; /* by id: gradients that are added up, into the first */
+    int *use_start, *use; /* by id: targets of all backwards that add to its gradient, by rank */
+    int *whole;           /* by id: the gradient that all of it is added up in, or -1 */
     /* what passes over a schedule note of units: forwards still to come and what is read behind
      * (gckpti_drop), the latest span (gckpti_find_spans); of pins: was there a forward, is its
      * result let go, what to compute again */
@@ -6416,31 +6416,7 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
     return GCKPT_OK;
 }
 
-/* Lists the users of each base tensor, ascending. */
-static void gckpti_find_users(gckpti_planner *p)
-{
-    int total = 0;
-    for (int i = 0; i < p->n; i++) {
-        const gckpt_tensor *t = p->g->tensors[i];
-        for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++) {
-            p->user_start[t->in[k]->base->id + 1]++;
-            total++;
-        }
-    }
-    for (int i = 0; i < p->n; i++)
-        p->user_start[i + 1] += p->user_start[i];
-    p->users = (int *)gckpti_scratch_take(&p->scratch, (size_t)total, sizeof(int));
-    for (int i = p->n; i-- > 0 && p->users;) { /* from the back: ends move down to starts */
-        const gckpt_tensor *t = p->g->tensors[i];
-        for (int k = t->kind == GCKPTI_OP ? t->inputs : 0; k-- > 0;)
-            p->users[--p->user_start[t->in[k]->base->id + 1]] = i * GCKPT_MAX_INPUTS + k;
-    }
-    for (int i = 0; i < p->n; i++) /* entry i + 1 now holds the start of i */
-        p->user_start[i] = p->user_start[i + 1];
-    p->user_start[p->n] = total;
-}
-
-/* A user's input as the planner sees it: in the arena, since a unit makes it. */
+/* Whether an op finds a tensor in the arena, since a unit makes it. */
 static int gckpti_in_arena(const gckpti_planner *p, const gckpt_tensor *t)
 {
     return t->kind == GCKPTI_OP || (t->kind == GCKPTI_PARAM && p->staged);
@@ -6620,6 +6596,10 @@ static void gckpti_add_accumulators(gckpti_planner *p)
             p->target[p->unit[p->of[i]].target + k].gradient = v;
         }
     }
+    for (int id = 0; id < p->n; id++)
+        if (p->active[id] && gckpti_sums_uses(p->g->tensors[id]) &&
+            p->use_start[id] < p->use_start[id + 1])
+            p->whole[id] = p->target[p->use[p->use_start[id]]].gradient;
 }
 
 /* Where unit u's backward puts the gradient of input i of its op t. */
@@ -6627,7 +6607,7 @@ static void gckpti_find_target(gckpti_planner *p, gckpti_unit *u, const gckpt_te
 {
     const gckpt_tensor *q = t->in[i]->base;
     gckpti_target *target = &p->target[u->target + i];
-    int sums = gckpti_sums_uses(q);
+    int sums = gckpti_sums_uses(q), *whole = &p->whole[q->id], so_far = *whole;
     unsigned char bit = (unsigned char)(1u << i);
     if (!p->active[q->id])
         return;
@@ -6635,7 +6615,6 @@ static void gckpti_find_target(gckpti_planner *p, gckpti_unit *u, const gckpt_te
         u->accumulate |= bit;
         return;
     }
-    int *whole = &p->sum[p->sum_start[q->id]], so_far = *whole;
     if (so_far >= 0 && !sums && !gckpti_repeats(t, i)) {
         target->gradient = so_far;
         u->accumulate |= bit;
@@ -6655,45 +6634,59 @@ static void gckpti_find_target(gckpti_planner *p, gckpti_unit *u, const gckpt_te
     p->gradient[*whole].last = u->rank;
 }
 
-/* The gradients that add up to that of each tensor, the first to be first: with accumulators, of
- * users that depend on the batch in reverse order, then of the others in reverse order, inputs of
- * one op ascending. Otherwise one, which gckpti_find_target fills in. */
-static void gckpti_list_sums(gckpti_planner *p)
+/* Numbers the targets, and lists them by the tensor whose gradient they are part of. */
+static void gckpti_list_uses(gckpti_planner *p)
 {
-    int count = 0;
-    for (int id = 0; id < p->n; id++) {
-        int several = p->looped && p->active[id] && gckpti_sums_uses(p->g->tensors[id]);
-        p->sum_start[id] = count;
-        for (int batchless = 0; batchless < 2 && several; batchless++)
-            for (int i = p->user_start[id + 1], low; i > p->user_start[id]; i = low) {
-                int node = p->users[i - 1] / GCKPT_MAX_INPUTS;
-                for (low = i;
-                     low > p->user_start[id] && p->users[low - 1] / GCKPT_MAX_INPUTS == node;)
-                    low--;
-                for (int k = low;
-                     k < i && p->active[node] && p->g->tensors[node]->batchless == batchless; k++)
-                    p->sum[count++] =
-                        p->target[p->unit[p->of[node]].target + p->users[k] % GCKPT_MAX_INPUTS]
-                            .gradient;
-            }
-        if (!several && p->active[id])
-            p->sum[count++] = -1;
+    int targets = 0;
+    for (int r = 0; r < p->ranks; r++) {
+        gckpti_unit *u = &p->unit[p->backward[r]];
+        const gckpt_tensor *t = p->g->tensors[u->id];
+        u->target = targets;
+        targets += t->inputs;
+        for (int i = 0; i < t->inputs; i++)
+            p->use_start[t->in[i]->base->id + 1]++;
     }
-    p->sum_start[p->n] = count;
+    for (int id = 0; id < p->n; id++)
+        p->use_start[id + 1] += p->use_start[id];
+    size_t n = (size_t)targets;
+    p->gradient = (gckpti_gradient *)gckpti_scratch_take(&p->scratch, n, sizeof *p->gradient);
+    p->target = (gckpti_target *)gckpti_scratch_take(&p->scratch, n, sizeof *p->target);
+    p->use = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    for (int r = p->ranks; r-- > 0 && !p->failed;) { /* from the back: ends move down to starts */
+        const gckpti_unit *u = &p->unit[p->backward[r]];
+        const gckpt_tensor *t = p->g->tensors[u->id];
+        for (int i = t->inputs; i-- > 0;) {
+            const gckpti_target none = { r, -1, -1 };
+            p->target[u->target + i] = none;
+            p->use[--p->use_start[t->in[i]->base->id + 1]] = u->target + i;
+        }
+    }
+    for (int id = 0; id < p->n; id++) /* entry id + 1 now holds the start of id */
+        p->use_start[id] = p->use_start[id + 1];
+    p->use_start[p->n] = targets;
+    memset(p->whole, 0xff, (size_t)p->n * sizeof *p->whole);
+}
+
+/* The k-th of the gradients that add up to that of a tensor, or -1: its accumulators, by rank (that
+ * is, of users that depend on the batch in reverse order, then of the others in reverse order,
+ * inputs of one op ascending); without accumulators the only one. */
+static int gckpti_sum_part(const gckpti_planner *p, int id, int k)
+{
+    int several = p->looped && gckpti_sums_uses(p->g->tensors[id]);
+    if (k == 0 || !several)
+        return k == 0 ? p->whole[id] : -1;
+    k += p->use_start[id];
+    return k < p->use_start[id + 1] ? p->target[p->use[k]].gradient : -1;
 }
 
 /* The rank of the next backward after `rank` that adds to the gradient of `id`, an activation, or
  * INT32_MAX; id -1: nobody does. */
 static int gckpti_next_write(const gckpti_planner *p, int id, int rank)
 {
-    int next = INT32_MAX;
-    for (int i = id < 0 ? 0 : p->user_start[id]; id >= 0 && i < p->user_start[id + 1]; i++) {
-        int node = p->users[i] / GCKPT_MAX_INPUTS;
-        int writes = p->active[node] ? p->unit[p->of[node]].rank : -1;
-        if (writes > rank && writes < next)
-            next = writes;
-    }
-    return next;
+    for (int k = id < 0 ? 0 : p->use_start[id]; id >= 0 && k < p->use_start[id + 1]; k++)
+        if (p->target[p->use[k]].rank > rank)
+            return p->target[p->use[k]].rank;
+    return INT32_MAX;
 }
 
 /* Gives gradient v the bytes of gradient w when they have the same size and, from a backward on,
@@ -6725,7 +6718,7 @@ static void gckpti_share_gradient(gckpti_planner *p, int v, int w, int rank, int
 static void gckpti_share_targets(gckpti_planner *p, const gckpti_unit *u)
 {
     const gckpt_tensor *t = p->g->tensors[u->id];
-    int comes_in = gckpti_is_loss(t) ? -1 : p->sum[p->sum_start[u->id]];
+    int comes_in = p->whole[u->id];
     for (int i = 0; i < t->inputs && !gckpti_sums_uses(t); i++) {
         const gckpt_tensor *q = t->in[i]->base;
         int repeated = 0;
@@ -6744,25 +6737,15 @@ static void gckpti_share_targets(gckpti_planner *p, const gckpti_unit *u)
 /* All gradients, by rank: targets, sums, what shares bytes. */
 static void gckpti_model_gradients(gckpti_planner *p)
 {
-    int targets = 0;
-    for (int r = 0; r < p->ranks; r++) {
-        p->unit[p->backward[r]].target = targets;
-        targets += p->g->tensors[p->unit[p->backward[r]].id]->inputs;
-    }
-    size_t n = (size_t)targets;
-    p->gradient = (gckpti_gradient *)gckpti_scratch_take(&p->scratch, n, sizeof *p->gradient);
-    p->target = (gckpti_target *)gckpti_scratch_take(&p->scratch, n, sizeof *p->target);
-    p->sum = (int *)gckpti_scratch_take(&p->scratch, n + (size_t)p->n, sizeof(int));
+    gckpti_list_uses(p);
     if (p->failed)
         return;
-    memset(p->target, 0xff, n * sizeof *p->target);
     if (p->looped)
         gckpti_add_accumulators(p);
-    gckpti_list_sums(p);
     for (int r = 0; r < p->ranks; r++) {
         gckpti_unit *u = &p->unit[p->backward[r]];
         const gckpt_tensor *t = p->g->tensors[u->id];
-        int whole = gckpti_is_loss(t) ? -1 : p->sum[p->sum_start[u->id]];
+        int whole = p->whole[u->id];
         if (whole >= 0 && !p->gradient[whole].resident)
             p->gradient[whole].last = r;
         for (int i = 0; i < t->inputs; i++)
@@ -6771,10 +6754,10 @@ static void gckpti_model_gradients(gckpti_planner *p)
     for (int i = 0; i < p->n; i++) /* read by an update, if not as soon as it is complete */
         if (p->g->tensors[i]->kind == GCKPTI_PARAM && p->active[i] && !p->looped &&
             !p->desc->update_in_backward)
-            p->gradient[p->sum[p->sum_start[i]]].last = p->ranks - 1;
+            p->gradient[p->whole[i]].last = p->ranks - 1;
     for (int i = 0; i < p->desc->fetches; i++)
         if (p->desc->fetch[i].gradient)
-            p->gradient[p->sum[p->sum_start[p->desc->fetch[i].tensor->base->id]]].last = p->ranks;
+            p->gradient[p->whole[p->desc->fetch[i].tensor->base->id]].last = p->ranks;
     for (int v = 0; v < p->gradients; v++)
         p->gradient[v].until = p->gradient[v].last;
     for (int r = 0; r < p->ranks; r++)
@@ -7145,11 +7128,11 @@ static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
     for (int x = 0; x < d->s.length; x++) {
         int i = d->s.item[x], id = p->unit[i < 0 ? ~i : i].id;
         size_t inputs = (size_t)p->g->tensors[id]->inputs;
-        operands += i < 0 ? 3 + 3 * inputs + (size_t)(p->sum_start[id + 1] - p->sum_start[id]) + 1
-                          : 3 + inputs;
+        operands +=
+            i < 0 ? 4 + 3 * inputs + (size_t)(p->use_start[id + 1] - p->use_start[id]) : 3 + inputs;
     }
     gckpti_scratch *s = &d->scratch;
-    operands += (size_t)p->sum_start[p->n]; /* of updates */
+    operands += (size_t)(p->use_start[p->n] + p->n); /* of updates */
     d->place = (int *)gckpti_scratch_take(s, n, sizeof(int));
     d->ins = (gckpti_ins *)gckpti_scratch_take(s, n + (size_t)p->n, sizeof *d->ins);
     d->buffers =
@@ -7314,14 +7297,14 @@ static void gckpti_forward_buffers(gckpti_planner *p, gckpti_draft *d, int v, in
     d->latest[span->unit] = v;
 }
 
-/* Operands that are added up to the gradient of a tensor: the first one, or the others. Returns how
- * many there are in all. */
+/* Operands that are added up to the gradient of a tensor (none of a loss): the first one, or the
+ * others. Returns how many there are in all. */
 static int gckpti_sum_operands(const gckpti_planner *p, gckpti_draft *d, int id, int others, int x)
 {
-    int from = p->sum_start[id], end = p->sum_start[id + 1];
-    for (int k = others ? from + 1 : from; k < (others ? end : from + 1); k++)
-        gckpti_operand(d, gckpti_gradient_buffer(p, d, p->sum[k], x), x);
-    return end - from;
+    int k = others, part = gckpti_sum_part(p, id, k);
+    for (; k == 0 || (others && part >= 0); part = gckpti_sum_part(p, id, ++k))
+        gckpti_operand(d, gckpti_gradient_buffer(p, d, part, x), x);
+    return k;
 }
 
 /* Buffers and operands of the backward of unit u. */
@@ -7330,7 +7313,7 @@ static void gckpti_backward_buffers(gckpti_planner *p, gckpti_draft *d, int unit
     const gckpti_unit *u = &p->unit[unit];
     const gckpt_tensor *t = p->g->tensors[u->id];
     unsigned mask = gckpti_needs(p, t);
-    int work = -1, sums = !gckpti_is_loss(t);
+    int work = -1;
     gckpti_ins *ins = &d->ins[x];
     ins->accumulate = u->accumulate;
     ins->zero = u->zero;
@@ -7339,10 +7322,7 @@ static void gckpti_backward_buffers(gckpti_planner *p, gckpti_draft *d, int unit
     if (p->work_backward[u->id])
         work = gckpti_buffer_new(d, p->work_backward[u->id], x, x, u->id, GCKPT_BUFFER_WORKSPACE);
     gckpti_operand(d, work, x);
-    if (sums)
-        gckpti_sum_operands(p, d, u->id, 0, x);
-    else
-        gckpti_operand(d, -1, x);
+    gckpti_sum_operands(p, d, u->id, 0, x);
     for (int i = 0; i < t->inputs; i++) {
         const gckpti_target *target = &p->target[u->target + i];
         int value = mask & GCKPT_IN(i) ? gckpti_value_buffer(p, d, t->in[i]->base->id) : -1;
@@ -7350,7 +7330,7 @@ static void gckpti_backward_buffers(gckpti_planner *p, gckpti_draft *d, int unit
         gckpti_operand(d, gckpti_gradient_buffer(p, d, target->gradient, x), x);
         gckpti_operand(d, gckpti_gradient_buffer(p, d, target->total, x), x);
     }
-    ins->uses = sums ? gckpti_sum_operands(p, d, u->id, 1, x) : 1;
+    ins->uses = gckpti_sum_operands(p, d, u->id, 1, x);
 }
 
 /* Buffers and operands of all instructions, in their order. */
@@ -7375,7 +7355,7 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
     for (int i = 0; i < p->desc->fetches; i++) {
         int id = p->desc->fetch[i].tensor->base->id;
         if (p->desc->fetch[i].gradient)
-            d->buffers[d->gradient[p->sum[p->sum_start[id]]]].end = end;
+            d->buffers[d->gradient[p->whole[id]]].end = end;
     }
 }
 
@@ -8061,8 +8041,7 @@ static void gckpti_encode_arrays(gckpti_planner *p, const gckpti_draft *d, const
     for (int i = 0; i < p->desc->fetches; i++) {
         const gckpt_pick *pick = &p->desc->fetch[i];
         int id = pick->tensor->base->id;
-        int buffer =
-            pick->gradient ? d->gradient[p->sum[p->sum_start[id]]] : d->value[d->latest[p->of[id]]];
+        int buffer = pick->gradient ? d->gradient[p->whole[id]] : d->value[d->latest[p->of[id]]];
         parts->picks[i].id = pick->tensor->id;
         parts->picks[i].gradient = pick->gradient;
         parts->picks[i].offset = d->buffers[buffer].offset;
@@ -9815,8 +9794,8 @@ static gckpt_result gckpti_planner_memory(gckpti_planner *p)
     p->of = (int *)gckpti_scratch_take(s, n, sizeof(int));
     p->links = (int *)gckpti_scratch_take(s, n * (2 * GCKPT_MAX_INPUTS + 1), sizeof(int));
     p->backward = (int *)gckpti_scratch_take(s, n, sizeof(int));
-    p->user_start = (int *)gckpti_scratch_take(s, n + 1, sizeof(int));
-    p->sum_start = (int *)gckpti_scratch_take(s, n + 1, sizeof(int));
+    p->use_start = (int *)gckpti_scratch_take(s, n + 1, sizeof(int));
+    p->whole = (int *)gckpti_scratch_take(s, n, sizeof(int));
     p->left = (int *)gckpti_scratch_take(s, n, sizeof(int));
     p->latest = (int *)gckpti_scratch_take(s, n, sizeof(int));
     p->queue = (int *)gckpti_scratch_take(s, n, sizeof(int));
@@ -9848,7 +9827,6 @@ static gckpt_result gckpti_make_model(gckpti_planner *p)
                               "(all frozen?); there is nothing to train");
     if (result != GCKPT_OK || p->failed)
         return p->failed ? GCKPT_E_MEMORY : result;
-    gckpti_find_users(p);
     gckpti_model_units(p);
     if (!p->failed)
         gckpti_model_gradients(p);
