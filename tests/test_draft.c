@@ -1,7 +1,7 @@
 /* test_draft.c - the two that say what a schedule takes agree: the search's evaluation
  * (gckpti_evaluate) and the draft that a plan is made of, on every position of schedules of every
- * mode and of the search's own; a draft is a function of its schedule; a plan that was asked for
- * alone is the frontier's.        build/test_draft [first seed] [graphs] */
+ * mode and of the search's own; a draft is a function of its schedule; what gckpt_fit
+ * knows it does not plan again.        build/test_draft [first seed] [graphs] */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 
@@ -110,6 +110,58 @@ static void test_graph(unsigned seed, int how)
     destroy();
 }
 
+/* ---- gckpt_fit that finds nothing: sizes that named their least bytes are not built again ---- */
+static int builds, hopeless;
+static size_t limit; /* a size with a floor above it was not searched */
+
+static int build_chain(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
+{
+    static const gckpt_init none = { 0, 0, 0 };
+    gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .batch = 60, .optimiser = GCKPT_SGD };
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(rows, 16));
+    (void)user;
+    for (int i = 0; i < 8; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "w%d", i);
+        x = gckpt_tanh(gckpt_linear(x, gckpt_param(g, name, gckpt_shape2(16, 16), none), NULL));
+    }
+    terms[0].loss = gckpt_sum_loss(x);
+    terms[0].weight = 1;
+    builds++;
+    memset(&memory, 0, sizeof memory);
+    CHECK(gckpti_planner_open(&p, &memory, g, terms, 1, &d) == GCKPT_OK &&
+          gckpti_plan_mode(&p, GCKPT_STORE_ALL) == GCKPT_OK);
+    hopeless += gckpti_floor(&p, &p.best) > limit;
+    gckpti_planner_free(&p);
+    return 1;
+}
+
+static void test_hunt(void)
+{
+    enum { SIZES = 12 }; /* divisors of 60 */
+    gckpt_store *store = gckpt_store_new(NULL);
+    gckpt_plan_desc d = { .optimiser = GCKPT_SGD, .budget = 1 };
+    limit = 1;
+    CHECK(!gckpt_fit(store, build_chain, NULL, 60, &d, NULL) && hopeless == 2 * SIZES);
+    CHECK_MSG(builds == 2 * SIZES, "%d builds", builds); /* none could be searched at first */
+    const char *at = strstr(gckpt_error_text(store), "at least ");
+    size_t least = at ? (size_t)strtoul(at + 9, NULL, 10) : 0;
+    char text[64];
+    snprintf(text, sizeof text, "at least %lu,", (unsigned long)least);
+    limit = d.budget = least - 1;
+    builds = hopeless = 0;
+    CHECK(!gckpt_fit(store, build_chain, NULL, 60, &d, NULL) &&
+          strstr(gckpt_error_text(store), text));
+    int again = builds - SIZES; /* each of these twice */
+    CHECK_MSG(again > 0 && again < SIZES && hopeless == 2 * again, "%d builds, %d hopeless", builds,
+              hopeless);
+    d.budget = least;
+    gckpt_plan *plan = gckpt_fit(store, build_chain, NULL, 60, &d, NULL);
+    CHECK(plan && gckpt_plan_bytes(plan) == least);
+    gckpt_plan_free(plan);
+    gckpt_store_free(store);
+}
+
 int main(int argc, char **argv)
 {
     unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
@@ -117,6 +169,7 @@ int main(int argc, char **argv)
     for (unsigned seed = first; seed < first + graphs; seed++)
         for (int how = 0; how < 9; how++)
             test_graph(seed, how);
+    test_hunt();
     printf("%ld positions\n", positions);
     return check_report("test_draft");
 }
