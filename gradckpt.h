@@ -7183,7 +7183,6 @@ static int gckpti_last_touch(const gckpti_planner *p, const gckpti_draft *d, int
             counted = x;
         if (i >= 0)
             d->latest[u] = 1;
-        last[t->id] = x;
         for (int k = 0; k < t->inputs; k++)
             last[t->in[k]->base->id] = x;
     }
@@ -8213,9 +8212,9 @@ typedef struct {
     gckpti_planner *p;
     gckpti_scratch scratch;
     gckpti_room room[GCKPTI_ROOMS];
-    int64_t *at, *between; /* bytes of gradients and workspace, by rank: at a backward; between it
-                              and the one before */
-    int64_t grain;         /* common divisor of all sizes */
+    /* bytes of gradients and workspaces, by rank: at a backward; between it and the one before */
+    int64_t *gradient_at, *gradient_between;
+    int64_t grain; /* common divisor of all sizes */
     gckpti_schedule now, next;
     int first_backward;           /* its position in the present schedule */
     int *of_unit, *unit_start;    /* spans of a unit, ascending */
@@ -8264,10 +8263,10 @@ static int64_t gckpti_divisor(int64_t a, int64_t b)
 static void gckpti_add_bytes(gckpti_search *s, const gckpti_gradient *v)
 {
     int64_t size = (int64_t)gckpti_round_up(v->size, s->p->alignment);
-    s->at[v->first] += size;
-    s->at[v->until + 1] -= size;
-    s->between[v->resident ? v->first : v->first + 1] += size;
-    s->between[v->until + 1] -= size;
+    s->gradient_at[v->first] += size;
+    s->gradient_at[v->until + 1] -= size;
+    s->gradient_between[v->resident ? v->first : v->first + 1] += size;
+    s->gradient_between[v->until + 1] -= size;
     s->grain = gckpti_divisor(s->grain, size);
 }
 
@@ -8277,21 +8276,22 @@ static void gckpti_sum_gradients(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
     size_t n = (size_t)p->ranks + 3;
-    s->at = (int64_t *)gckpti_scratch_take(&s->scratch, n, sizeof *s->at);
-    s->between = (int64_t *)gckpti_scratch_take(&s->scratch, n, sizeof *s->between);
+    s->gradient_at = (int64_t *)gckpti_scratch_take(&s->scratch, n, sizeof *s->gradient_at);
+    s->gradient_between =
+        (int64_t *)gckpti_scratch_take(&s->scratch, n, sizeof *s->gradient_between);
     if (p->failed)
         return;
     for (int v = 0; v < p->gradients; v++)
         if (p->gradient[v].storage == v)
             gckpti_add_bytes(s, &p->gradient[v]);
     for (int r = 1; r <= p->ranks; r++) {
-        s->at[r] += s->at[r - 1];
-        s->between[r] += s->between[r - 1];
+        s->gradient_at[r] += s->gradient_at[r - 1];
+        s->gradient_between[r] += s->gradient_between[r - 1];
     }
     for (int r = 0; r < p->ranks; r++) {
         size_t bytes = p->work_backward[p->unit[p->backward[r]].id];
         int64_t work = (int64_t)gckpti_round_up(bytes, p->alignment);
-        s->at[r] += work;
+        s->gradient_at[r] += work;
         s->grain = gckpti_divisor(s->grain, work);
     }
     for (int u = 0; u < p->units; u++) {
@@ -8330,7 +8330,8 @@ static void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
     for (int x = 0; x < length; x++) {
         int i = t->item[x];
         sum += t->live[x];
-        t->live[x] = sum + (i < 0 ? s->at[rank++] : s->between[rank] + p->unit[i].work);
+        t->live[x] =
+            sum + (i < 0 ? s->gradient_at[rank++] : s->gradient_between[rank] + p->unit[i].work);
         if (t->live[x] > t->peak)
             t->peak = t->live[x];
     }
@@ -9116,10 +9117,10 @@ static int gckpti_stages(gckpti_search *s, int by_unit, int whole, gckpti_stage 
     int count = gckpti_cut(s, by_unit, enters, stage), back = 0;
     for (int k = count; k-- > 0;) {
         gckpti_stage *q = &stage[k];
-        int64_t taped = 0, through = 0, resident = s->between[0];
+        int64_t taped = 0, through = 0, resident = s->gradient_between[0];
         q->enters = enters[q->first];
         q->back = back;
-        q->gradient = s->between[back] - resident;
+        q->gradient = s->gradient_between[back] - resident;
         q->kept = q->taped = q->through = q->backwards = 0;
         q->cost = 0;
         for (int u = q->first; u < q->end; u++) {
@@ -9141,7 +9142,7 @@ static int gckpti_stages(gckpti_search *s, int by_unit, int whole, gckpti_stage 
         for (int v = q->first; v < q->end; v++)
             live -= !whole && rank[v] < q->back && either[v] >= q->end ? s->p->unit[v].out : 0;
         for (; back < s->p->body_ranks && s->p->backward[back] >= q->first; back++) {
-            int64_t most = live + s->at[back] - resident;
+            int64_t most = live + s->gradient_at[back] - resident;
             q->backwards = most > q->backwards ? most : q->backwards;
             for (int v = q->first; v < q->end; v++)
                 live -= !whole && rank[v] == back ? s->p->unit[v].out : 0;
@@ -9327,7 +9328,7 @@ static void gckpti_find_seeds(gckpti_search *s)
     p->made_length = 0;
     gckpti_make_store_all(p);
     gckpti_seed(s);
-    int64_t most = s->seed ? s->seed[0].peak - s->between[0] : 0;
+    int64_t most = s->seed ? s->seed[0].peak - s->gradient_between[0] : 0;
     for (size_t i = 0; i <= groups && !p->failed; i++) {
         if (i < groups && gckpti_group_repeats(p, i))
             continue;
@@ -9355,7 +9356,8 @@ static void gckpti_find_seeds(gckpti_search *s)
 
 static void gckpti_make_rungs(gckpti_search *s)
 {
-    int64_t most = s->seed[0].peak, least = most, resident = s->between[0]; /* 0: store-all */
+    int64_t most = s->seed[0].peak, least = most,
+            resident = s->gradient_between[0]; /* 0: store-all */
     for (int i = 1; i < s->seeds; i++)
         least = s->seed[i].peak < least ? s->seed[i].peak : least;
     gckpti_sort(s->seed, (size_t)s->seeds, sizeof *s->seed, gckpti_slot_before, NULL);
@@ -9652,6 +9654,38 @@ static gckpt_result gckpti_sweep(gckpti_search *s)
  * search's schedules, and drafts a point when it is asked for its plan. gckpt_fit does all of it
  * for each micro-batch size.
  * ============================================================================================== */
+/* What can be wrong with term i of a request. */
+static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, int i, int inference)
+{
+    const gckpt_tensor *t = terms[i].loss;
+    if (!t || t->graph != g)
+        return gckpti_error(g, GCKPT_E_ARG, "plan: the loss of term %i is %s", i,
+                            t ? "of another graph" : "NULL");
+    if (!gckpti_is_loss(t))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: term %i: %T is not a loss; gckpt_sum_loss makes one of it", i,
+                            t);
+    if (i == 0 && (terms[0].regulariser || t->batchless) && !inference)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: the first term counts the step and must depend on an input");
+    if (!(terms[i].weight >= -FLT_MAX && terms[i].weight <= FLT_MAX))
+        return gckpti_error(g, GCKPT_E_ARG, "plan: the weight of term %i is not finite", i);
+    if (terms[i].regulariser && !t->batchless)
+        return gckpti_error(
+            g, GCKPT_E_ARG,
+            "plan: term %i: a regulariser may depend on parameters only, %T depends on "
+            "inputs",
+            i, t);
+    if (!terms[i].regulariser && t->batchless)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: term %i: %T depends on parameters only; mark it as regulariser",
+                            i, t);
+    for (int k = 0; k < i; k++)
+        if (terms[k].loss == t)
+            return gckpti_error(g, GCKPT_E_ARG, "plan: terms %i and %i are the same loss", k, i);
+    return GCKPT_OK;
+}
+
 /* What can be wrong with a request before any planning. */
 static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,
                                          const gckpt_plan_desc *d)
@@ -9689,35 +9723,9 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
     if (g->segment >= 0)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: a segment is still open; gckpt_segment_end is missing");
-    for (int i = 0; i < count; i++) {
-        const gckpt_tensor *t = terms[i].loss;
-        if (!t || t->graph != g)
-            return gckpti_error(g, GCKPT_E_ARG, "plan: the loss of term %i is %s", i,
-                                t ? "of another graph" : "NULL");
-        if (!gckpti_is_loss(t))
-            return gckpti_error(g, GCKPT_E_ARG,
-                                "plan: term %i: %T is not a loss; gckpt_sum_loss makes one of it",
-                                i, t);
-        if (i == 0 && (terms[0].regulariser || t->batchless) && !inference)
-            return gckpti_error(g, GCKPT_E_ARG,
-                                "plan: the first term counts the step and must depend on an input");
-        if (!(terms[i].weight >= -FLT_MAX && terms[i].weight <= FLT_MAX))
-            return gckpti_error(g, GCKPT_E_ARG, "plan: the weight of term %i is not finite", i);
-        if (terms[i].regulariser && !t->batchless)
-            return gckpti_error(
-                g, GCKPT_E_ARG,
-                "plan: term %i: a regulariser may depend on parameters only, %T depends on "
-                "inputs",
-                i, t);
-        if (!terms[i].regulariser && t->batchless)
-            return gckpti_error(
-                g, GCKPT_E_ARG,
-                "plan: term %i: %T depends on parameters only; mark it as regulariser", i, t);
-        for (int k = 0; k < i; k++)
-            if (terms[k].loss == t)
-                return gckpti_error(g, GCKPT_E_ARG, "plan: terms %i and %i are the same loss", k,
-                                    i);
-    }
+    for (int i = 0; i < count; i++)
+        if (gckpti_check_term(g, terms, i, inference) != GCKPT_OK)
+            return GCKPT_E_ARG;
     if (d->update_in_backward == GCKPT_IF_USEFUL)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: update_in_backward must be 0 or 1; gckpt_fit can choose");
