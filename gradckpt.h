@@ -5971,44 +5971,13 @@ typedef struct {
     gckpti_allocator *memory;
     int *failed; /* set when there is no memory */
     gckpti_piece *first, *now;
+    size_t ahead; /* the next piece has as many bytes, at least */
 } gckpti_scratch;
 
 static gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *failed)
 {
-    gckpti_scratch s = { memory, failed, NULL, NULL };
+    gckpti_scratch s = { memory, failed, NULL, NULL, 2048 };
     return s;
-}
-
-/* n items of `size` bytes, all 0, or NULL. On the heap each new piece doubles what there is. */
-static void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size)
-{
-    const size_t head = gckpti_round_up(sizeof(gckpti_piece), GCKPTI_ALIGN);
-    size_t bytes = n < PTRDIFF_MAX / 4 / size ? gckpti_round_up(n * size, GCKPTI_ALIGN) : SIZE_MAX;
-    while (s->now && s->now->size - s->now->used < bytes && s->now->next)
-        s->now = s->now->next;
-    if (!s->now || s->now->size - s->now->used < bytes) {
-        gckpti_piece piece = { NULL, s->now && !s->memory->desc.memory ? 2 * s->now->size : 2048,
-                               0 };
-        piece.size = piece.size > bytes && bytes < SIZE_MAX ? piece.size : bytes;
-        void *at = bytes < SIZE_MAX ? gckpti_resize(s->memory, NULL, 0, head + piece.size) : NULL;
-        if (!at) {
-            *s->failed = 1;
-            return NULL;
-        }
-        memcpy(at, &piece, sizeof piece);
-        *(s->now ? &s->now->next : &s->first) = (gckpti_piece *)at;
-        s->now = (gckpti_piece *)at;
-    }
-    void *at = (unsigned char *)s->now + head + s->now->used;
-    s->now->used += bytes;
-    return memset(at, 0, bytes);
-}
-
-static void gckpti_scratch_clear(gckpti_scratch *s)
-{
-    for (gckpti_piece *piece = s->first; piece; piece = piece->next)
-        piece->used = 0;
-    s->now = s->first;
 }
 
 static void gckpti_scratch_free(gckpti_scratch *s)
@@ -6020,6 +5989,43 @@ static void gckpti_scratch_free(gckpti_scratch *s)
         gckpti_resize(s->memory, piece, head + piece->size, 0);
     }
     s->now = NULL;
+}
+
+/* Begins again, in one piece instead of several (a block of memory takes nothing back). */
+static void gckpti_scratch_clear(gckpti_scratch *s)
+{
+    int several = s->first && s->first->next && !s->memory->desc.memory;
+    for (gckpti_piece *piece = s->first; piece; piece = piece->next) {
+        s->ahead += several ? piece->used : 0;
+        piece->used = 0;
+    }
+    if (several)
+        gckpti_scratch_free(s);
+    s->now = s->first;
+}
+
+/* n items of `size` bytes, all 0, or NULL. */
+static void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size)
+{
+    const size_t head = gckpti_round_up(sizeof(gckpti_piece), GCKPTI_ALIGN);
+    size_t bytes = n < PTRDIFF_MAX / 4 / size ? gckpti_round_up(n * size, GCKPTI_ALIGN) : SIZE_MAX;
+    while (s->now && s->now->size - s->now->used < bytes && s->now->next)
+        s->now = s->now->next;
+    if (!s->now || s->now->size - s->now->used < bytes) {
+        gckpti_piece piece = { NULL, s->ahead > bytes ? s->ahead : bytes, 0 };
+        void *at = bytes < SIZE_MAX ? gckpti_resize(s->memory, NULL, 0, head + piece.size) : NULL;
+        if (!at) {
+            *s->failed = 1;
+            return NULL;
+        }
+        memcpy(at, &piece, sizeof piece);
+        *(s->now ? &s->now->next : &s->first) = (gckpti_piece *)at;
+        s->now = (gckpti_piece *)at;
+        s->ahead = s->memory->desc.memory ? 2048 : 65536;
+    }
+    void *at = (unsigned char *)s->now + head + s->now->used;
+    s->now->used += bytes;
+    return memset(at, 0, bytes);
 }
 
 /* An array that grows and keeps its contents; what it had before stays in the scratch, unused. */
