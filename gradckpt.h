@@ -6188,6 +6188,8 @@ static size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tensor 
     return gckpti_bytes(p, t, GCKPTI_NARROW_GRADIENT);
 }
 
+/* Marks what a bf16 plan rounds and keeps narrow: what ops of the batch make, but not what is
+ * fetched. */
 static void gckpti_mark_kept(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && p->desc->precision != GCKPT_FP32; i++) {
@@ -6291,6 +6293,7 @@ static int gckpti_repeats(const gckpt_tensor *t, int i)
     return 0;
 }
 
+/* Bytes of an op's copies and low parts in front of its workspace, forward or backward. */
 static size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward)
 {
     int kept[1 + GCKPT_MAX_INPUTS];
@@ -6547,6 +6550,7 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
     }
 }
 
+/* All units; what losses and fetches ask of them; the ranks of their backwards. */
 static void gckpti_model_units(gckpti_planner *p)
 {
     unsigned char *needed = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
@@ -8445,6 +8449,7 @@ static void gckpti_sort_reads(gckpti_search *s, int uses)
     s->unit_start[units] = (int)spans;
 }
 
+/* Indexes the present schedule, with its excess over a limit. */
 static void gckpti_index(gckpti_search *s, int64_t limit)
 {
     if (!gckpti_index_room(s))
@@ -8475,9 +8480,9 @@ static int gckpti_version_at(const gckpti_search *s, int unit, int x)
 }
 
 /* ---- moves ---- */
+#define GCKPTI_TWICE (UINT64_C(1) << 32)
 /* cost / gain as an integer that orders like a floating-point number: 6 bits of exponent and more
  * above 32 bits of mantissa, so that adding GCKPTI_TWICE doubles it. */
-#define GCKPTI_TWICE (UINT64_C(1) << 32)
 static uint64_t gckpti_score(uint64_t cost, int64_t gain)
 {
     uint64_t a = cost + 1, b = (uint64_t)gain;
@@ -9046,24 +9051,29 @@ typedef struct {
     uint64_t cost;          /* of its forwards */
 } gckpti_stage;
 
-/* The last unit of the body that reads u's value: forward only, or in either direction. */
-static void gckpti_last_readers(const gckpti_search *s, int *forward, int *either, int *rank)
+/* By unit: the last unit of the body that reads its value, forward only or in either direction; the
+ * last rank that does, or -1. */
+typedef struct {
+    int *forward, *either, *rank;
+} gckpti_readers;
+
+static void gckpti_last_readers(const gckpti_search *s, const gckpti_readers *by)
 {
     for (int u = 0; u < s->p->units; u++) {
-        forward[u] = either[u] = u;
-        rank[u] = -1;
+        by->forward[u] = by->either[u] = u;
+        by->rank[u] = -1;
     }
     for (int u = 0; u < s->p->units; u++) {
         const gckpti_unit *q = &s->p->unit[u];
         for (int k = q->in; k < q->in + q->inputs; k++)
-            forward[s->p->links[k]] = either[s->p->links[k]] = u;
+            by->forward[s->p->links[k]] = by->either[s->p->links[k]] = u;
     }
     for (int u = 0; u < s->p->units; u++) {
         const gckpti_unit *q = &s->p->unit[u];
         for (int k = q->read; q->rank >= 0 && k < q->read + q->reads; k++) {
             int v = s->p->links[k];
-            either[v] = either[v] > u ? either[v] : u;
-            rank[v] = rank[v] > q->rank ? rank[v] : q->rank;
+            by->either[v] = by->either[v] > u ? by->either[v] : u;
+            by->rank[v] = by->rank[v] > q->rank ? by->rank[v] : q->rank;
         }
     }
 }
@@ -9102,58 +9112,76 @@ static int gckpti_cut(gckpti_search *s, int by_unit, const int64_t *enters, gckp
     return count;
 }
 
+/* What a stage takes and costs while it runs forward; `whole`: its tape keeps every result. */
+static void gckpti_stage_forward(const gckpti_search *s, const gckpti_readers *by, int whole,
+                                 gckpti_stage *q)
+{
+    int64_t taped = 0, through = 0;
+    for (int u = q->first; u < q->end; u++) {
+        const gckpti_unit *w = &s->p->unit[u];
+        taped += w->out + (w->reads_aux ? w->aux : 0);
+        through += w->out;
+        q->taped = taped + w->work > q->taped ? taped + w->work : q->taped;
+        q->through = through + w->work > q->through ? through + w->work : q->through;
+        q->cost += w->cost;
+        q->kept += (whole || by->rank[u] >= 0 || by->either[u] >= q->end ? w->out : 0) +
+                   (w->reads_aux ? w->aux : 0);
+        for (int v = q->first; v <= u; v++) /* what u read last */
+            if (by->forward[v] == u && by->either[v] < q->end) {
+                through -= s->p->unit[v].out;
+                taped -= by->rank[v] < 0 ? s->p->unit[v].out : 0;
+            }
+    }
+}
+
+/* What it takes during its backwards, which begin with rank q->back. */
+static void gckpti_stage_backward(const gckpti_search *s, const gckpti_readers *by, int whole,
+                                  gckpti_stage *q)
+{
+    const gckpti_planner *p = s->p;
+    int64_t live = q->kept, resident = s->gradient_between[0];
+    int back = q->back;
+    q->gradient = s->gradient_between[back] - resident;
+    for (int v = q->first; v < q->end; v++)
+        live -= !whole && by->rank[v] < back && by->either[v] >= q->end ? p->unit[v].out : 0;
+    for (; back < p->body_ranks && p->backward[back] >= q->first; back++) {
+        int64_t most = live + s->gradient_at[back] - resident;
+        q->backwards = most > q->backwards ? most : q->backwards;
+        for (int v = q->first; v < q->end; v++)
+            live -= !whole && by->rank[v] == back ? p->unit[v].out : 0;
+    }
+    q->back_end = back;
+}
+
+/* Cuts the body into stages and finds what each takes. Returns how many. */
 static int gckpti_stages(gckpti_search *s, int by_unit, int whole, gckpti_stage *stage)
 {
-    size_t n = (size_t)s->p->units;
-    int *forward =
-        (int *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_READERS], 3 * n, sizeof(int));
+    const gckpti_planner *p = s->p;
+    size_t n = (size_t)p->units;
+    gckpti_readers by;
+    by.forward = (int *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_READERS], 3 * n, sizeof(int));
     int64_t *enters =
         (int64_t *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_ENTERS], n + 2, sizeof *enters);
-    if (s->p->failed)
+    if (p->failed)
         return 0;
-    int *either = forward + n, *rank = either + n;
-    gckpti_last_readers(s, forward, either, rank);
+    by.either = by.forward + n;
+    by.rank = by.either + n;
+    gckpti_last_readers(s, &by);
     memset(enters, 0, (n + 2) * sizeof *enters);
-    for (int u = s->p->prologue; u < s->p->units; u++) {
-        enters[u + 1] += s->p->unit[u].out;
-        enters[either[u] + 1] -= s->p->unit[u].out;
+    for (int u = p->prologue; u < p->units; u++) {
+        enters[u + 1] += p->unit[u].out;
+        enters[by.either[u] + 1] -= p->unit[u].out;
     }
-    for (int u = 1; u < s->p->units; u++)
+    for (int u = 1; u < p->units; u++)
         enters[u] += enters[u - 1];
-    int count = gckpti_cut(s, by_unit, enters, stage), back = 0;
+    int count = gckpti_cut(s, by_unit, enters, stage);
     for (int k = count; k-- > 0;) {
-        gckpti_stage *q = &stage[k];
-        int64_t taped = 0, through = 0, resident = s->gradient_between[0];
-        q->enters = enters[q->first];
-        q->back = back;
-        q->gradient = s->gradient_between[back] - resident;
-        q->kept = q->taped = q->through = q->backwards = 0;
-        q->cost = 0;
-        for (int u = q->first; u < q->end; u++) {
-            const gckpti_unit *w = &s->p->unit[u];
-            taped += w->out + (w->reads_aux ? w->aux : 0);
-            through += w->out;
-            q->taped = taped + w->work > q->taped ? taped + w->work : q->taped;
-            q->through = through + w->work > q->through ? through + w->work : q->through;
-            q->cost += w->cost;
-            q->kept += (whole || rank[u] >= 0 || either[u] >= q->end ? w->out : 0) +
-                       (w->reads_aux ? w->aux : 0);
-            for (int v = q->first; v <= u; v++) /* what u read last */
-                if (forward[v] == u && either[v] < q->end) {
-                    through -= s->p->unit[v].out;
-                    taped -= rank[v] < 0 ? s->p->unit[v].out : 0;
-                }
-        }
-        int64_t live = q->kept;
-        for (int v = q->first; v < q->end; v++)
-            live -= !whole && rank[v] < q->back && either[v] >= q->end ? s->p->unit[v].out : 0;
-        for (; back < s->p->body_ranks && s->p->backward[back] >= q->first; back++) {
-            int64_t most = live + s->gradient_at[back] - resident;
-            q->backwards = most > q->backwards ? most : q->backwards;
-            for (int v = q->first; v < q->end; v++)
-                live -= !whole && rank[v] == back ? s->p->unit[v].out : 0;
-        }
-        q->back_end = back;
+        gckpti_stage q = { stage[k].first, stage[k].end, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
+        q.enters = enters[q.first];
+        q.back = k + 1 < count ? stage[k + 1].back_end : 0;
+        gckpti_stage_forward(s, &by, whole, &q);
+        gckpti_stage_backward(s, &by, whole, &q);
+        stage[k] = q;
     }
     return count;
 }
@@ -9180,6 +9208,7 @@ static size_t gckpti_cell(const gckpti_table *t, int a, int b, int m)
     return ((size_t)a * (size_t)t->n + (size_t)b) * ((size_t)t->steps + 1) + (size_t)m;
 }
 
+/* Fills in least work and choices for all runs of stages, short ones first. */
 static void gckpti_fill_table(gckpti_table *t)
 {
     const gckpti_stage *stage = t->stage;
@@ -9360,6 +9389,7 @@ static void gckpti_find_seeds(gckpti_search *s)
     }
 }
 
+/* The ladder: limits from store-all's peak down to the least seed's. */
 static void gckpti_make_rungs(gckpti_search *s)
 {
     int64_t most = s->seed[0].peak, least = most,
@@ -9744,6 +9774,7 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
     return GCKPT_OK;
 }
 
+/* Whether all that is to be fetched has a value or a gradient in the arena. */
 static gckpt_result gckpti_check_fetches(gckpti_planner *p)
 {
     for (int i = 0; i < p->desc->fetches; i++) {
@@ -10402,6 +10433,24 @@ static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
     return result;
 }
 
+/* What can be wrong with a request before anything is built. */
+static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build build, int64_t batch,
+                                     const gckpt_plan_desc *d)
+{
+    if (!build || batch < 1 || batch > INT32_MAX)
+        return gckpti_error(store, GCKPT_E_ARG, "fit: %s",
+                            build ? "the batch must be 1 to 2147483647" : "build is NULL");
+    if (d->fetches || d->costs || d->mode == GCKPT_SCHEDULE || d->mode == GCKPT_INFERENCE ||
+        d->memory.memory)
+        return gckpti_error(store, GCKPT_E_ARG,
+                            "fit: fetch, costs, a schedule and memory in a block belong to one "
+                            "graph, and inference has no batch: use gckpt_plan_new");
+    if (d->update_in_backward < 0 || d->update_in_backward > GCKPT_IF_USEFUL)
+        return gckpti_error(store, GCKPT_E_ARG,
+                            "fit: update_in_backward must be 0, 1 or GCKPT_IF_USEFUL");
+    return GCKPT_OK;
+}
+
 GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
                                 const gckpt_plan_desc *desc, gckpt_measure measure)
 {
@@ -10414,18 +10463,7 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *use
     unsigned char named[1536 / 8] = { 0 }; /* by divisor, descending; no batch has more */
     int sizes = 0;
     size_t before = store->count;
-    gckpt_result result = GCKPT_OK;
-    if (!build || batch < 1 || batch > INT32_MAX)
-        result = gckpti_error(store, GCKPT_E_ARG, "fit: %s",
-                              build ? "the batch must be 1 to 2147483647" : "build is NULL");
-    else if (f.desc.fetches || f.desc.costs || f.desc.mode == GCKPT_SCHEDULE ||
-             f.desc.mode == GCKPT_INFERENCE || f.desc.memory.memory)
-        result = gckpti_error(store, GCKPT_E_ARG,
-                              "fit: fetch, costs, a schedule and memory in a block belong to one "
-                              "graph, and inference has no batch: use gckpt_plan_new");
-    else if (f.desc.update_in_backward < 0 || f.desc.update_in_backward > GCKPT_IF_USEFUL)
-        result = gckpti_error(store, GCKPT_E_ARG,
-                              "fit: update_in_backward must be 0, 1 or GCKPT_IF_USEFUL");
+    gckpt_result result = gckpti_check_fit(store, build, batch, &f.desc);
     f.store = store;
     f.build = build;
     f.measure = measure;
