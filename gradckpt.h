@@ -14155,6 +14155,7 @@ static inline gckpti_fetch gckpti_fetch_block(const gckpti_product *t, int64_t p
     return f;
 }
 
+/* What is due before a tile. */
 static inline void gckpti_fetch_some(gckpti_fetch *f)
 {
     for (int64_t n = f->rows > 0 ? f->pace : 0; n > 0; n--) {
@@ -14303,6 +14304,7 @@ typedef struct {
     int64_t n, next, block;
 } gckpti_items;
 
+/* What a worker does: it claims `block` items at a time until none is left. */
 static void gckpti_work_on(void *context, int64_t worker)
 {
     gckpti_items *s = (gckpti_items *)context;
@@ -14380,6 +14382,7 @@ static void gckpti_openblas_piece(const gckpti_product *t, int64_t i0, int64_t i
 }
 #endif
 
+/* Piece i of all products: from its number to its rows and columns. */
 static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *pack, int64_t room)
 {
     gckpti_product t = s->t;
@@ -14502,6 +14505,7 @@ static void gckpti_mixed_rest(const gckpti_mixed_job *s, int64_t at, int64_t j, 
         memcpy(rest, t->start + j, bytes);
 }
 
+/* Chains of such a piece of c go on in `rest` over the packed a and b, 256 links at a time. */
 static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
 {
     const gckpti_mixed_job *s = (const gckpti_mixed_job *)context;
@@ -14532,6 +14536,7 @@ static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
         gckpti_mixed_rest(s, at + r * t->n, j0, cols, rest + r * wide, 1);
 }
 
+/* As few items across as may be, of equal width; where there is no tile for bf16, plainly. */
 static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_mixed *t)
 {
     gckpti_mixed_job s = {
@@ -14589,6 +14594,7 @@ typedef struct {
     int kind;
 } gckpti_pieces;
 
+/* The kernel sees a call of one axis, with pointers to where the piece begins. */
 static void gckpti_piece_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_pieces *s = (const gckpti_pieces *)context;
@@ -14700,6 +14706,7 @@ static void gckpti_fast_embed_forward(const gckpt_call *call)
         gckpti_each(call, gckpti_rows(&call->shape), gckpti_last(&call->shape), gckpti_embed_row);
 }
 
+/* A table that is not added to is cleared first, in items of its own. */
 static void gckpti_fast_embed_backward(const gckpt_call *call)
 {
     const gckpt_arg *table = &call->in[0];
@@ -15090,6 +15097,7 @@ static void gckpti_product_row(void *context, int64_t i, int64_t worker)
             c[j * t->c_col] = gckpti_fma(*a, b[j * t->b_col], c[j * t->c_col]);
 }
 
+/* The vector kernels want a row of c side by side: where it is a column, the product is turned. */
 GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc)
 {
     if (!call || !desc || desc->m <= 0 || desc->n <= 0)
@@ -15708,6 +15716,7 @@ GCKPTI_INLINED FLOATS V(exp_reduce)(FLOATS x, FLOATS *r, INTS *n)
     return V(fma)(V(poly)(gckpti_exp_c, 5, *r), *r, V(set1)(1.0f));
 }
 
+/* gckpti_exp: 2^n = 2^half 2^(n - half), so that neither leaves the range. */
 GCKPTI_INLINED FLOATS V(exp)(FLOATS x)
 {
     FLOATS r, p, s;
@@ -15722,6 +15731,7 @@ GCKPTI_INLINED FLOATS V(exp)(FLOATS x)
     return V(fma)(p, V(exponent)(n - half), V(zero)());
 }
 
+/* gckpti_tanh, gckpti_erf: of |x|, near 0 by a polynomial, else by exp; both are computed. */
 GCKPTI_INLINED FLOATS V(tanh)(FLOATS x)
 {
     const FLOATS one = V(set1)(1.0f), two = V(set1)(2.0f);
@@ -15814,6 +15824,7 @@ GCKPTI_INLINED FLOATS V(term)(const gckpti_row *row, int64_t at, int64_t left, F
     return V(fma)(y, x, sum);
 }
 
+/* All terms of a row into its lanes, and these folded by halves: the sum, or the greatest. */
 GCKPTI_INLINED float V(reduce)(const gckpti_row *row, int64_t n)
 {
 #define GCKPTI_LANE_START(i) FLOATS lane##i = start;
@@ -15896,6 +15907,7 @@ static GCKPTI_TARGET void V(add_to)(float *to, const float *from, int64_t n)
 
 static GCKPTI_TARGET float V(square_sum)(const float *x, int64_t n) { return V(dot)(x, x, n); }
 
+/* gckpti_plain_adamw */
 static GCKPTI_TARGET void V(adamw)(float *w, const float *g, float *m, float *v, int64_t n,
                                    const gckpti_adamw *a)
 {
@@ -15977,7 +15989,7 @@ GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x)
     return V(fma)(x, u, V(fma)(half, t, half));
 }
 
-/* A loop for each kind, so that `kind` is a constant in it. */
+/* An elementwise op has a loop for each kind, so that `kind` is a constant in it. */
 #define GCKPTI_EACH_CURVE(X)                                                                       \
     X(GCKPTI_RELU) X(GCKPTI_GELU) X(GCKPTI_GELU_ERF) X(GCKPTI_SILU) X(GCKPTI_TANH) X(GCKPTI_SIGMOID)
 static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
@@ -16068,6 +16080,7 @@ static GCKPTI_TARGET void V(softmax_backward)(const gckpt_call *call, int64_t r)
         V(put)(d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot, accumulate, n - j);
 }
 
+/* Formulas and aux of these two: see layernorm among the plain ops. */
 static GCKPTI_TARGET void V(norm_forward)(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -16151,6 +16164,7 @@ static GCKPTI_TARGET void V(widen)(const uint16_t *x, float *y, int64_t n)
         V(store_n)(y + i, V(load_bf16)(x + i, n - i), n - i);
 }
 
+/* gckpti_to_bf16: to nearest even; NaN stays NaN, subnormals become zeros of their sign. */
 static GCKPTI_TARGET void V(narrow)(const float *x, uint16_t *y, int64_t n)
 {
     int64_t i = 0;
@@ -16298,6 +16312,7 @@ GCKPTI_INLINED_BF16 __m512i gckpti_mixed_pair(__m256i first, __m256i second)
                            _mm512_cvtepu16_epi32(second));
 }
 
+/* gckpti_mixed_pack: lanes that lie side by side two links at a time, else 8 lanes of 32 links. */
 static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_bf16(const gckpti_factor *x, int64_t at, int64_t n,
                                                       int64_t k, uint16_t odd, uint32_t *d,
                                                       int64_t width)
@@ -16372,6 +16387,7 @@ GCKPTI_INLINED void V(sum_store)(float *d, int64_t at, FLOATS x, int64_t n)
 }
 
 #define GCKPTI_EACH_SUM(X) X(0) X(1) X(2) X(3)
+/* Columns j..j+n-1, at most 4 vectors; gain, bias: whether there is one, constants where it pays. */
 GCKPTI_INLINED void V(columns_of)(const gckpti_columns *s, int64_t j, int64_t n, int gain, int bias)
 {
     const int64_t c = gckpti_last(&s->call->shape), rows = gckpti_rows(&s->call->shape);
@@ -16656,12 +16672,27 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
             aux[r] = max[r] + gckpti_log(sum[r]);
 }
 
+/* A key's scores of queries from..m-1 become probabilities p = exp(s scale - lse), and its dp become
+ * ds = p (dp - delta) scale, where delta = sum(g out) of the query. */
+static GCKPTI_TARGET void V(head_slopes)(float factor, int64_t from, int64_t m, const float *lse,
+                                         const float *delta, float *p, float *ds)
+{
+    const FLOATS scale = V(set1)(factor), zero = V(zero)();
+    for (int64_t i = from; i < m; i += W) {
+        FLOATS x = V(exp)(V(fma)(V(load)(p + i), scale, zero) - V(load)(lse + i));
+        V(store)(p + i, x);
+        if (ds)
+            V(store)(ds + i, x * (V(load)(ds + i) - V(load)(delta + i)) * scale);
+    }
+}
+
+/* A head: for each block of 64 queries, over all blocks of keys that it sees, the scores and the
+ * gradients of probabilities (both transposed), and from these what they add to dv, dq and dk. */
 static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t row, int64_t head,
                                                 float *room)
 {
     const gckpt_call *call = h->call;
     gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
-    const FLOATS scale = V(set1)(h->scale), zero = V(zero)();
     int64_t c = h->c, packed = GCKPTI_BLOCK * (h->d + W), rows = GCKPTI_BLOCK * h->wide;
     int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
     float *qt = room, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
@@ -16693,17 +16724,10 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
             V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + key, qt, p);
             if (dq || dk)
                 V(head_bands)(h, &scores, n, m, h->d, call->in[2].data + key, gt, ds);
-            for (int64_t r = 0; r < n; r++)
-                for (int64_t i = edge ? r - r % W : 0; i < m; i += W) {
-                    float *pe = p + r * GCKPTI_BLOCK + i, *de = ds + r * GCKPTI_BLOCK + i;
-                    FLOATS x = V(fma)(V(load)(pe), scale, zero), y;
-                    x = V(exp)(x - V(load)(lse + i));
-                    V(store)(pe, x);
-                    if (!dq && !dk)
-                        continue;
-                    y = V(load)(de) - V(load)(delta + i);
-                    V(store)(de, x * y * scale);
-                }
+            for (int64_t r = 0; r < n; r++) {
+                float *pr = p + r * GCKPTI_BLOCK, *dr = dq || dk ? ds + r * GCKPTI_BLOCK : NULL;
+                V(head_slopes)(h->scale, edge ? r - r % W : 0, m, lse, delta, pr, dr);
+            }
             V(head_factors)(h, p, n);
             if (dq || dk)
                 V(head_factors)(h, ds, n);
