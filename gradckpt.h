@@ -15582,10 +15582,10 @@ static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b
     const int64_t some = t->b_col == 1 ? 8 : deep;
     for (int64_t p = 0; p < k; p += some)
         for (int64_t q = first, j, width; j = V(panel)(n, q), j < n; q++) {
+            const float *from = b + p * t->b_step + j * t->b_col;
             width = V(panel)(n, q + 1) - j;
-            V(pack)
-            (b + p * t->b_step + j * t->b_col, t->b_step, t->b_col, gckpti_part(n - j, width),
-             gckpti_part(k - p, some), d + j * deep + p * width, width);
+            V(pack)(from, t->b_step, t->b_col, gckpti_part(n - j, width), gckpti_part(k - p, some),
+                    d + j * deep + p * width, width);
         }
 }
 
@@ -16531,9 +16531,9 @@ static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, i
                 return; /* no link is left */
         }
         for (int64_t j = s->edge == GCKPTI_ABOVE ? i - i % (2 * W) : 0; j < n; j += 2 * W)
-            V(band)
-            (s, rows, gckpti_part(n - j, 2 * W), links, corner, a + i * s->a_row + skip * s->a_step,
-             b + skip * s->b_step + j, c + i * s->c_row + j);
+            V(band)(s, rows, gckpti_part(n - j, 2 * W), links, corner,
+                    a + i * s->a_row + skip * s->a_step, b + skip * s->b_step + j,
+                    c + i * s->c_row + j);
     }
 }
 
@@ -16643,15 +16643,15 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
         scores.edge = edge * GCKPTI_ABOVE;
         V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
         for (int64_t i = 0; i < m; i += W)
-            V(online_down)
-            (p + i, n, edge ? i : all, h->scale, j == 0, max + i, sum + i, factor + i);
+            V(online_down)(p + i, n, edge ? i : all, h->scale, j == 0, max + i, sum + i,
+                           factor + i);
         if (!out)
             continue;
         for (int64_t r = 0; j && r < m; r++)
-            for (int64_t e = 0; factor[r] != 1.0f && e < h->d; e += W)
-                V(put)
-                (out + r * h->c + e, V(load_n)(out + r * h->c + e, h->d - e), V(set1)(factor[r]), 0,
-                 h->d - e);
+            for (int64_t e = 0; factor[r] != 1.0f && e < h->d; e += W) {
+                float *o = out + r * h->c + e;
+                V(store_n)(o, V(load_n)(o, h->d - e) * V(set1)(factor[r]), h->d - e);
+            }
         V(head_factors)(h, p, n);
         V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
         values.fresh = j == 0;
