@@ -12488,7 +12488,7 @@ static void gckpti_sink_name(gckpti_sink *k, const char *name)
     }
 }
 
-/* The JSON of all parameters and states, in the order of their data. Written twice: to be counted. */
+/* The JSON of all parameters and states, in the order of their data. */
 static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
 {
     int64_t begin = 0, end;
@@ -13234,7 +13234,7 @@ static int gckpti_sync(int fd)
     return fsync(fd) && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP && errno != EBADF;
 }
 
-/* Makes `target`, in a block of `room` bytes, what it leads to. 1: a file is there, of this mode. */
+/* Makes `target`, in a block of `room` bytes, what it leads to. 1: a file of *mode is there. */
 static int gckpti_save_over(gckpti_file *file, char *target, size_t room, unsigned *mode)
 {
     struct stat old;
