@@ -2072,7 +2072,7 @@ static void no_fast(void)
     static file f;
     CHECK(n.e && gckpt_exec_isa(n.e) == GCKPT_ISA_PLAIN);
     gckpt_plan other = *n.p;
-    other.plain = 0;
+    other.made_for = GCKPTI_FOR_CPU;
     EXEC_REFUSED(&other, NULL, E_A, "make it with gckpt_plan_desc.plain = 1");
     f.size = 0;
     gckpt_plan_write(&other, file_write, &f);
