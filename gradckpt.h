@@ -264,6 +264,7 @@ typedef struct gckpt_tensor gckpt_tensor;
 typedef struct gckpt_plan gckpt_plan;         /* schedule and offsets: constant data */
 typedef struct gckpt_frontier gckpt_frontier; /* bytes against work, all of it */
 typedef struct gckpt_exec gckpt_exec;         /* a plan bound to memory, a store and a backend */
+typedef struct gckpt_backend gckpt_backend;   /* what computes, and where */
 
 /* Results: OK; MORE, CANCELLED, OTHER_CONTRACT and UNRESOLVED, which are no errors; and errors. */
 #define GCKPT_RESULTS(X)                                                                           \
@@ -334,8 +335,7 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc);
 GCKPT_API void gckpt_store_free(gckpt_store *store);
 
 /* Patterns match whole names; '*' stands for any run of characters, '?' for one: "h.*.mlp.*".
- * E_ARG when nothing matches. Both are read when a plan is made (frozen) or a step updates
- * (group). */
+ * E_ARG: nothing matches. They are read when a plan is made (frozen) or a step updates (group). */
 GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *pattern, int frozen);
 /* Factors on the step's lr and weight_decay, 0 or more (else E_ARG). At first 1 and, as is usual, 1
  * for parameters of two or more axes, 0 for vectors (biases, gains). */
@@ -343,9 +343,8 @@ GCKPT_API gckpt_result gckpt_store_group(gckpt_store *store, const char *pattern
                                          float decay_scale);
 /* Zeroes optimiser state, so that training starts afresh, with another optimiser if need be. */
 GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern);
-/* Make parameter `name` use `values` (n floats, which must outlive the store: flash, an mmapped
- * file) instead of memory of its own. It must not exist yet; it is frozen, and stays so unless
- * `writable`. */
+/* Makes parameter `name` use `values` (n floats, which must outlive the store: flash, an mmapped
+ * file). It must not exist yet; it is frozen, and stays so unless `writable`. */
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable);
 
@@ -365,6 +364,12 @@ GCKPT_API int gckpt_store_count(const gckpt_store *store);
 GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_parameter *out);
 GCKPT_API gckpt_result gckpt_store_peek(const gckpt_store *store, int index, gckpt_parameter *out);
 GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name); /* index or -1 */
+/* Backends with memory of their own (gckpt_backend) have copies of values and state: what pointers
+ * from before show is then as old as the last pull. pull brings the newest to the host; push says
+ * that they were written there, so that the next step takes them; get does both. On the processor
+ * there is one copy, and nothing to do. */
+GCKPT_API gckpt_result gckpt_store_pull(gckpt_store *store, const char *pattern);
+GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern);
 /* values, made or not, and state that it owns */
 GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store);
 /* updates done so far */
@@ -372,8 +377,7 @@ GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store);
 /* FNV-1a 64 over the parameters' values, made or not, in creation order (manual, 5k). */
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 
-/* Reading and writing through callbacks: return the bytes done; fewer than asked is the end or an
- * error. */
+/* Callbacks return the bytes done; fewer than asked for is the end, or an error. */
 typedef size_t (*gckpt_read_fn)(void *user, void *bytes, size_t size);
 typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
 /* safetensors, with optimiser state, step count, and whose state it is and how many updates it has
@@ -420,10 +424,8 @@ GCKPT_API int gckpt_id(const gckpt_tensor *tensor);
 GCKPT_API gckpt_tensor *gckpt_name(gckpt_tensor *tensor, const char *name);
 
 /* >>api-ops ---------------------------------------------------------------------------------------
- * x is any shape (.., C). All are f32 unless noted. Shapes that do not fit give E_SHAPE on the
- * graph. */
-/* (V,C), i32 (..) -> (..,C): row index[i] of the table. An index outside 0..V-1 refuses the step
- * (E_DATA). */
+ * x is any shape (.., C), f32 unless noted. Shapes that do not fit: E_SHAPE, on the graph. */
+/* (V,C), i32 (..) -> (..,C): row index[i] of the table; outside 0..V-1 a step is E_DATA. */
 GCKPT_API gckpt_tensor *gckpt_embed(gckpt_tensor *table, gckpt_tensor *index);
 /* (..,M,K) x (..,K,N) -> (..,M,N). Leading axes equal, or b has just two and serves them all. */
 GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b);
@@ -434,8 +436,8 @@ GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_ten
 /* The same with w as (O,I), as PyTorch keeps it. */
 GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w,
                                                 gckpt_tensor *bias);
-/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias over the last axis; gain, bias (C) or NULL. Ba
- * 2016. */
+/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias over the last axis (Ba 2016); gain, bias: (C),
+ * or NULL for none. */
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias);
 /* x * rsqrt(mean(x^2) + 1e-5) * gain; gain (C) or NULL. Zhang & Sennrich 2019. */
 GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain);
@@ -447,9 +449,8 @@ GCKPT_API gckpt_tensor *gckpt_silu(gckpt_tensor *x);     /* x / (1 + exp(-x)) */
 GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x);
 GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x); /* 1 / (1 + exp(-x)) */
 GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x); /* over the last axis */
-/* q (B,T,C), k and v (B,S,C) -> (B,T,C): softmax(q k' / sqrt(C/heads)) v per head, never holding T
- * x S. causal: query t sees keys 0..t (T = S). Online softmax: Milakov & Gimelshein 2018, Dao
- * 2022. */
+/* q (B,T,C), k and v (B,S,C) -> (B,T,C): softmax(q k' / sqrt(C/heads)) v per head, T x S never held
+ * (Milakov & Gimelshein 2018, Dao 2022). causal: query t sees keys 0..t (T = S). */
 GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                         int heads, int causal);
 /* (B,T,C) with C = heads * D, D even: turns each pair (i, i + D/2) of a head by position *
@@ -457,15 +458,13 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base);
 /* x (B,T,C) + rows 0..T-1 of a learned table (Tmax,C), Tmax >= T. */
 GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table);
-/* Elementwise with broadcasting: axes are matched from the last; 1 or a missing axis is
- * repeated. */
+/* Elementwise: axes are matched from the last; one of size 1, or missing, is repeated. */
 GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_sub(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_mul(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_scale(gckpt_tensor *x, float factor);
-/* Zeroes each element with probability p, scales the rest by 1/(1-p); identity in inference plans
- * and for p = 0. The mask is a function of (seed, step, tensor id, element in the whole batch).
- * Srivastava 2014. */
+/* Zeroes each element with probability p, scales the rest by 1/(1-p) (Srivastava 2014); x itself in
+ * inference plans. The mask is a function of seed, step, tensor id, element in the whole batch. */
 GCKPT_API gckpt_tensor *gckpt_dropout(gckpt_tensor *x, float p);
 /* Another shape of the same bytes: costs nothing. One size may be -1 (what is left). */
 GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape);
@@ -480,8 +479,7 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis);
 
 /* >>api-losses ------------------------------------------------------------------------------------
  * A loss is a (sum, count) pair and only a gckpt_term can use it (manual, 3). */
-/* logits (..,V), targets i32 (..): sum of -log softmax[target]; targets < 0 are ignored and not
- * counted. */
+/* logits (..,V), targets i32 (..): sum of -log softmax[target]; targets < 0 do not count. */
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets);
 /* The same from x (..,C) and w (V,C) (an embedding table: tied heads), never holding all logits. */
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
@@ -510,8 +508,7 @@ GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x);
 GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x);
 
 /* >>api-user-ops ----------------------------------------------------------------------------------
- * A user's op is a row like the built-in ones. Kernels see the shapes of the present
- * micro-batch. */
+ * A user's op is a row like ours. Kernels see the shapes of the present micro-batch. */
 #define GCKPT_MAX_INPUTS 8
 typedef struct gckpt_call gckpt_call;
 typedef struct {
@@ -554,6 +551,7 @@ struct gckpt_call {
     float loss_scale;    /* losses, backward: the gradient of the sum */
     const void *runner;  /* private: how threads are started */
     const void *kernels; /* private: those of an instruction set */
+    void *backend;       /* its context (gckpt_backend); NULL: the processor */
     void *graph;         /* private: where gckpt_fail reports */
 };
 /* What an input's gradient reads (needs): */
@@ -574,6 +572,8 @@ struct gckpt_call {
  * elements of input 0 or, with i32 inputs, those of the last one that are not < 0. */
 #define GCKPT_LOSS         (1u << 17)
 #define GCKPT_SIDE_EFFECT  (1u << 18) /* forward runs exactly once a micro-batch */
+#define GCKPT_COUNTS_FEEDS                                                                         \
+    (1u << 23) /* a loss that always counts like that: its count is known before it runs */
 #define GCKPT_TAKES_BF16                                                                           \
     (1u << 19) /* kernels read and write bf16 where out, in[0] or in[1] have it; else f32 copies */
 #define GCKPT_INDEX(i) (1u << (24 + (i))) /* input i is i32 (all others are f32) */
@@ -597,9 +597,8 @@ typedef struct {
     uint64_t (*flops_backward)(const gckpt_call *call);
 } gckpt_op;
 /* Adds a node. Inputs must be of one graph; in[i] NULL ends in NULL. Attributes are copied. Plans
- * are saved and printed with attributes as 4-byte words: for that, let them consist of int,
- * int32_t, uint32_t and float (no padding, no pointers), and the row be a variable called as its
- * name. */
+ * are saved and printed with attributes as 4-byte words: for that, let them be int, int32_t,
+ * uint32_t and float (no padding, no pointers), and the row be a variable called as its name. */
 GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in, int n,
                                     const void *attributes, size_t attribute_bytes);
 /* *sum += x, with *low (NULL: plainly) to make up for rounding (Kahan 1965). */
@@ -681,17 +680,18 @@ typedef struct {
     int64_t batch;
     gckpt_optimiser optimiser;
     int own_state; /* GCKPT_OWN_OPTIMISER: floats of state per element, 0..4 */
-    /* update each parameter as soon as its gradient is complete: 0, 1, or for gckpt_fit also
-     * GCKPT_IF_USEFUL */
+    /* update parameters as soon as gradients are complete: 0, 1; gckpt_fit: GCKPT_IF_USEFUL */
     int update_in_backward;
     int threads;      /* 0: 1 */
     size_t alignment; /* of every offset; a power of two; 0: 64 */
     /* 1: workspace for the plain kernels only, and they run: what a GCKPT_NO_FAST build needs
      * (there it is always 1), so set it when this plan is made for one */
     int plain;
+    /* What the plan is made for; NULL: the processor. The table must live until the plan is made;
+     * plain is then unused, and such a plan is neither saved nor printed as C. */
+    const gckpt_backend *backend;
     gckpt_precision precision; /* of activations and their gradients */
-    /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: what has least
-     * bytes */
+    /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: fewest bytes */
     int group;
     const gckpt_instruction
         *schedule; /* GCKPT_SCHEDULE: forwards (repeated at will) and backwards in
@@ -728,9 +728,8 @@ enum {
     GCKPT_BYTES_TABLES,
     GCKPT_BYTES_KINDS
 };
-/* Bytes of one kind; the arena's kinds (gradients of parameters, activations and their gradients,
- * workspace) at the instruction where the live sum is greatest, so that they add up to the
- * bound. */
+/* Bytes of one kind; the arena's (gradients of parameters, activations and their gradients,
+ * workspace) where the live sum is greatest, so that they add up to the bound. */
 GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind);
 GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* recomputed work / forward work */
 /* Work (gckpt_cost) of a micro-batch's forwards and backwards, recomputes included; overhead: what
@@ -756,8 +755,7 @@ typedef struct {
     int once;      /* 1: runs once a step; 0: for each micro-batch */
 } gckpt_usage;
 GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out);
-/* 1 when every split of the batch gives the same bits; else 0, and *op names the tensor that mixes
- * rows. */
+/* 1: every split of the batch gives the same bits; 0: not, as the tensor *op mixes rows. */
 GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op);
 /* What the step arena holds: buffers, by the instruction they end with. Those live at an
  * instruction add up to its live bytes (gckpt_plan_usage); no two live ones overlap. */
@@ -814,9 +812,8 @@ GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
  * store's seed. E_ARG: it cannot be printed; an #error that says why is printed instead. */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
-/* Creates the plan's parameters in the store, as gckpt_param did when the graph was built: in the
- * same order, with the same initial values if the seed is the same; those that exist are left
- * alone. */
+/* Creates the plan's parameters in the store, as gckpt_param did when the graph was built: in that
+ * order, with those initial values if the seed is the same. What exists is left alone. */
 GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *store);
 
 /* Chooses the micro-batch together with the plan. build makes the graph whose inputs have `rows`
@@ -868,6 +865,83 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *frontier, size
                                             gckpt_write_fn write, void *user);
 GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_t mark,
                                            gckpt_write_fn write, void *user);
+
+/* >>api-backend -----------------------------------------------------------------------------------
+ * By what a plan is computed, and where: the processor, unless gckpt_plan_desc.backend and
+ * gckpt_exec_desc.backend name another. A backend is a table of functions, constant while executors
+ * have it. The executor interprets the plan and calls them; nothing else touches the arena,
+ * parameters, optimiser state, feeds and sums of losses, where these lie in memory of its own.
+ *
+ * Calls take effect in the order they are made in, but may return before they have (a stream): all
+ * but copy_in, which has read the host's bytes, copy_out, which has written them, and finish. A
+ * step waits for its report and what is fetched; before its first update only when it clips or when
+ * a loss does not have GCKPT_COUNTS_FEEDS; and for ops and optimisers that run on the host.
+ * Whatever computes, the numbers are those of the contract (manual, 5). */
+typedef void (*gckpt_kernel)(const gckpt_call *call);
+
+typedef enum {
+    GCKPT_WIDEN,     /* x = from */
+    GCKPT_WIDEN_ADD, /* x = from + x */
+    GCKPT_NARROW,    /* to = x, rounded */
+    GCKPT_ROUND      /* x = x, rounded, as floats */
+} gckpt_conversion_kind;
+/* n floats and n bf16. Rounding is as call->precision and `stream` say (manual, 5l). */
+typedef struct {
+    gckpt_conversion_kind kind;
+    float *x;
+    const uint16_t *from;
+    uint16_t *to;
+    int64_t n;
+    uint32_t stream;
+} gckpt_conversion;
+
+/* Constants of an update; the formulas stand above gckpti_plain_adamw. */
+typedef struct {
+    float scale, decay, beta1, rest1, beta2, rest2, eps, rate, correct2;
+} gckpt_rates;
+/* One pass over a parameter: for each block of GCKPT_UPDATE_BLOCK elements, in this order, its
+ * further accumulators are added to the first, the sums divided, the square sum taken, the
+ * parameter updated (manual, 5g). */
+enum { GCKPT_UPDATE_BLOCK = 4096 };
+typedef struct {
+    int64_t elements;
+    float *gradient;  /* the first accumulator */
+    const void *base; /* further ones: at base + more[i] bytes; `more` is the host's */
+    const size_t *more;
+    int adds;       /* so many of them */
+    float count;    /* to divide by; 0: they are divided */
+    int keep;       /* the divided gradient is read later */
+    float *squares; /* square sums, by block; NULL: not wanted */
+    int update;     /* 0: no; the values and state below are not touched */
+    gckpt_optimiser optimiser;
+    float *values, *state[4];
+    float momentum;
+    gckpt_rates rates;
+} gckpt_pass;
+
+struct gckpt_backend {
+    const char *name; /* a plan that was made for it runs on backends of this name only */
+    void *context;    /* for the functions; kernels find it in call->backend */
+    int own_memory;   /* 1: memory the host cannot use. Then all functions but workspace are
+                          needed; else those that are NULL are the plain ones of the processor */
+    int keeps;        /* 1: update leaves the divided gradient in place whether asked or not */
+    void *(*get)(void *context, size_t bytes, size_t alignment); /* NULL: there is none */
+    void (*release)(void *context, void *memory, size_t bytes);
+    void (*copy_in)(void *context, void *to, const void *host, size_t bytes);
+    void (*copy_out)(void *context, void *host, const void *from, size_t bytes);
+    void (*copy)(void *context, void *to, const void *from, size_t bytes);
+    /* Planning: call is as op->shape left it for plain kernels; changes work_forward, _backward. */
+    gckpt_result (*workspace)(void *context, const gckpt_op *op, gckpt_call *call);
+    /* The kernel of an op's forward or backward. NULL: there is none, and the op's own runs, with
+     * memory of its own on copies (slow). */
+    gckpt_kernel (*find)(void *context, const gckpt_op *op, gckpt_kind kind);
+    /* Between ops. call: threads, seed, step, row, rows, precision, backend; no inputs. */
+    void (*fill)(const gckpt_call *call, void *to, uint32_t word, int64_t n);     /* n times */
+    void (*add)(const gckpt_call *call, float *to, const float *from, int64_t n); /* to += from */
+    void (*convert)(const gckpt_call *call, const gckpt_conversion *conversion);
+    void (*update)(const gckpt_call *call, const gckpt_pass *pass);
+    const char *(*finish)(void *context); /* waits for all; what went wrong since, NULL: nothing */
+};
 
 /* >>api-run ------------------------------------------------------------------------------------ */
 /* A step refuses what is not finite or out of range, by name. */
@@ -924,6 +998,10 @@ typedef struct {
     size_t arena_size;
     unsigned debug;
     gckpt_isa isa; /* kernels to use; for tests and measurements. E_ARG if they cannot run here */
+    /* The one the plan was made for. It must live as long as the executor, whose arena (a given one,
+     * too) it has; parameters and state are copied to it and, when the last executor with it is
+     * freed, back. Room for a micro-batch of the feeds, constants and sums comes on top. */
+    const gckpt_backend *backend;
     /* 0: feeds are read where they are until the step ends; 1: a training step copies them at once
      * (into memory for desc.batch rows, taken when the executor is made and not in plan_bytes). */
     int copy_feeds;
@@ -943,8 +1021,7 @@ typedef struct {
  * memory, where they are missing, all or none; refuses state of another optimiser
  * (gckpt_store_reset), as does a step when such state was loaded later. Where the system promises
  * more memory than it has (overcommit), only what is beyond all of it is refused. The plan is
- * copied (but for a C constant) and may be freed; the store must live as long as the executor is
- * used. */
+ * copied (but for a C constant) and may be freed; the store must live as long as it is used. */
 GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc);
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec);
@@ -960,8 +1037,7 @@ typedef struct {
     int64_t count;    /* of the first loss; 0: nothing was changed */
     uint64_t step;    /* updates done, this one included */
 } gckpt_report;
-/* One training step over `rows` rows: all micro-batches, one division, clipping, update. report may
- * be NULL. */
+/* A step of `rows` rows: all micro-batches, one division, clipping, update. report may be NULL. */
 GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                   int64_t rows, const gckpt_hyper *hyper, gckpt_report *report);
 /* Forward of an INFERENCE plan over any number of rows; losses are summed over all of them. */
@@ -981,8 +1057,7 @@ GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feed
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report);
 /* what run_some would run next; id -1: none */
 GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec);
-/* A picked tensor or gradient (desc.fetch), valid until the next step starts; NULL if it was not
- * picked. */
+/* A tensor or gradient of desc.fetch, valid until the next step starts; NULL: not picked. */
 GCKPT_API const float *gckpt_fetch(const gckpt_exec *exec, int id, int gradient);
 /* With GCKPT_DEBUG_MEASURE, after two steps: store bytes + the highest arena byte that was touched
  * + 1 (an op's scratch counts whole). */
@@ -1013,8 +1088,7 @@ typedef struct {
  * outputs) is too coarse in f32, and then half a gradient, or twice it, may look the same. The
  * executor's error text has names and figures. A gradient that is zero but for rounding (what a
  * norm or softmax cancels) is right when the loss shows no slope and is fine enough to show one of
- * 0.01 of the steepest parameter's. Weights are restored bit for bit; nothing is updated. check may
- * be NULL. */
+ * 0.01 of the steepest parameter's. Weights are restored to the bit. check may be NULL. */
 GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                              int64_t rows, gckpt_check *check);
 /* Times the ops on this machine, for desc.costs: costs[id] is the nanoseconds of an op's forward
@@ -1360,13 +1434,15 @@ typedef struct {
     unsigned char block[1024];
 } gckpti_sink;
 
-static void gckpti_sink_flush(gckpti_sink *k)
+static gckpt_result gckpti_sink_flush(gckpti_sink *k)
 {
     if (k->write && !k->failed && k->used && k->write(k->user, k->block, k->used) != k->used)
         k->failed = 1;
     k->used = 0;
+    return k->failed ? GCKPT_E_FILE : GCKPT_OK;
 }
 
+/* Takes n bytes; a full block goes to the callback. */
 static void gckpti_sink_put(gckpti_sink *k, const void *bytes, size_t n)
 {
     const unsigned char *b = (const unsigned char *)bytes;
@@ -1401,12 +1477,6 @@ static void gckpti_print(gckpti_sink *k, const char *format, ...)
     gckpti_text_format(&t, format, args);
     va_end(args);
     gckpti_sink_put(k, line, (size_t)(t.at - line));
-}
-
-static gckpt_result gckpti_sink_close(gckpti_sink *k)
-{
-    gckpti_sink_flush(k);
-    return k->failed ? GCKPT_E_FILE : GCKPT_OK;
 }
 
 /* ---- memory: the one allocation site ---- */
@@ -1806,6 +1876,14 @@ static void gckpti_parallel(const gckpt_call *call, int64_t n,
     for (int64_t i = 0; i < n; i++)
         body(context, i);
 }
+#else
+static void gckpti_parallel(const gckpt_call *call, int64_t n,
+                            void (*body)(void *context, int64_t i), void *context)
+{
+    (void)call;
+    for (int64_t i = 0; i < n; i++)
+        body(context, i);
+}
 #endif
 
 /* Runs main(context) on this thread, with a team of up to `threads` (this one included) for what it
@@ -1965,6 +2043,7 @@ GCKPTI_INLINE float gckpti_sqrt(float x)
 #endif
 }
 
+/* The same in double. */
 GCKPTI_INLINE double gckpti_sqrt_double(double x)
 {
 #if GCKPTI_SQRT == 1
@@ -2041,6 +2120,14 @@ GCKPTI_INLINE float gckpti_exp_scale(float p, float r, uint32_t n)
     return gckpti_mul(gckpti_fma(r * s, p, s), gckpti_float((n + 254u - half) << 23));
 }
 
+/* Five more steps of Horner's: p z^5 + c[4] z^4 + ... + c[0]. */
+GCKPTI_INLINE float gckpti_horner(float p, float z, const float *c)
+{
+    p = gckpti_fma(gckpti_fma(p, z, c[4]), z, c[3]);
+    p = gckpti_fma(gckpti_fma(p, z, c[2]), z, c[1]);
+    return gckpti_fma(p, z, c[0]);
+}
+
 GCKPTI_INLINE float gckpti_exp(float x)
 {
     uint32_t n;
@@ -2057,10 +2144,7 @@ GCKPTI_INLINE float gckpti_tanh(float x)
     const float *c = gckpti_tanh_c;
     uint32_t n, sign = gckpti_bits(x) & 0x80000000u;
     float a = gckpti_float(gckpti_bits(x) ^ sign), z = a * a;
-    float p = gckpti_fma(c[6], z, c[5]);
-    p = gckpti_fma(gckpti_fma(p, z, c[4]), z, c[3]);
-    p = gckpti_fma(gckpti_fma(p, z, c[2]), z, c[1]);
-    p = gckpti_fma(p, z, c[0]);
+    float p = gckpti_horner(gckpti_fma(c[6], z, c[5]), z, c);
     float small = gckpti_fma(a * z, p, a);
     float r, b = a + a;
     b = b > GCKPTI_TANH_MAX ? GCKPTI_TANH_MAX : b;
@@ -2076,16 +2160,10 @@ GCKPTI_INLINE float gckpti_erf(float x)
     const float *c = gckpti_erf_c, *d = gckpti_erfc_c;
     uint32_t n, sign = gckpti_bits(x) & 0x80000000u;
     float a = gckpti_float(gckpti_bits(x) ^ sign), z = a * a;
-    float p = gckpti_fma(c[6], z, c[5]);
-    p = gckpti_fma(gckpti_fma(p, z, c[4]), z, c[3]);
-    p = gckpti_fma(gckpti_fma(p, z, c[2]), z, c[1]);
-    p = gckpti_fma(p, z, c[0]);
+    float p = gckpti_horner(gckpti_fma(c[6], z, c[5]), z, c);
     float small = gckpti_fma(a, p, a);
     float r, b = a > GCKPTI_ERF_MAX ? GCKPTI_ERF_MAX : a;
-    float u = gckpti_fma(d[6], b, d[5]);
-    u = gckpti_fma(gckpti_fma(u, b, d[4]), b, d[3]);
-    u = gckpti_fma(gckpti_fma(u, b, d[2]), b, d[1]);
-    u = gckpti_fma(u, b, d[0]);
+    float u = gckpti_horner(gckpti_fma(d[6], b, d[5]), b, d);
     p = gckpti_exp_reduce(gckpti_mul(u, -b), &r, &n);
     float s = gckpti_float((n + 127u) << 23);
     float large = gckpti_fma(-r * s, p, 1.0f - s);
@@ -2111,11 +2189,8 @@ GCKPTI_INLINE float gckpti_log(float x)
 {
     const float *c = gckpti_log_c;
     float n, f = gckpti_split(x, &n) - 1.0f, f2 = f * f;
-    float p = gckpti_fma(c[8], f, c[7]);
-    p = gckpti_fma(gckpti_fma(p, f, c[6]), f, c[5]);
-    p = gckpti_fma(gckpti_fma(p, f, c[4]), f, c[3]);
-    p = gckpti_fma(gckpti_fma(p, f, c[2]), f, c[1]);
-    p = gckpti_fma(p, f, c[0]);
+    float p = gckpti_fma(gckpti_fma(c[8], f, c[7]), f, c[6]);
+    p = gckpti_horner(gckpti_fma(p, f, c[5]), f, c);
     float high = gckpti_fma(n, 0.693359375f, f);
     float low = f - (high - n * 0.693359375f); /* what the line above rounded away */
     low = gckpti_fma(-0.5f, f2, gckpti_fma(n, -2.12194440e-4f, low));
@@ -2177,6 +2252,7 @@ GCKPTI_INLINE gckpti_angle gckpti_angle_of(uint64_t p)
     return r;
 }
 
+/* Both from polynomials within a quadrant, hi + lo being the angle there. */
 GCKPTI_INLINE void gckpti_sincos_of(gckpti_angle r, float *sine, float *cosine)
 {
     float hi = r.hi, lo = r.lo, z = hi * hi;
@@ -2452,6 +2528,21 @@ typedef struct {
     uint64_t updates;        /* that the state has seen, for Adam's bias correction */
 } gckpti_param;
 
+/* A parameter's copy in a backend's own memory, while executors have one. */
+typedef struct {
+    const gckpt_backend *backend; /* NULL: there is none */
+    float *array[5];              /* values, then state */
+    int newest;                   /* GCKPTI_BOTH, .. */
+} gckpti_mirror;
+enum { GCKPTI_BOTH, GCKPTI_HOST, GCKPTI_MIRROR };
+
+/* An executor on a backend with memory of its own, in its store's list. */
+typedef struct gckpti_binding {
+    gckpt_store *store; /* NULL: freed, or none */
+    const gckpt_backend *backend;
+    struct gckpti_binding *next;
+} gckpti_binding;
+
 struct gckpt_store {
     gckpti_object object;
     gckpti_allocator memory;
@@ -2459,6 +2550,9 @@ struct gckpt_store {
     gckpti_param *params;
     size_t count, capacity;
     size_t elements; /* of all values but external ones */
+    gckpti_mirror *mirrors; /* by parameter; fewer, or none, where executors need none */
+    size_t mirror_count;
+    gckpti_binding *bindings; /* those who need them */
 };
 
 /* ---- names, as files can have them ---- */
@@ -2563,6 +2657,112 @@ static int gckpti_param_state(gckpt_store *s, gckpti_param *q, int slots)
     return 1;
 }
 
+/* ---- where the newest copy of a parameter is ---- */
+static gckpti_mirror *gckpti_mirror_of(const gckpt_store *s, const gckpti_param *q)
+{
+    size_t i = (size_t)(q - s->params);
+    return i < s->mirror_count && s->mirrors[i].backend ? &s->mirrors[i] : NULL;
+}
+
+/* One of the two copies was changed. */
+static void gckpti_changed(const gckpt_store *s, const gckpti_param *q, int newest)
+{
+    gckpti_mirror *m = gckpti_mirror_of(s, q);
+    if (m)
+        m->newest = newest;
+}
+
+/* Brings the newest values and state to the host. */
+static void gckpti_pull(const gckpt_store *s, const gckpti_param *q)
+{
+    gckpti_mirror *m = gckpti_mirror_of(s, q);
+    if (!m || m->newest != GCKPTI_MIRROR)
+        return;
+    for (int i = 0; i <= gckpti_state_slots(q); i++)
+        if (m->array[i])
+            m->backend->copy_out(m->backend->context, gckpti_array(q, i - 1), m->array[i],
+                                 (size_t)q->p.elements * sizeof(float));
+    m->newest = GCKPTI_BOTH;
+}
+
+/* Pulls, and gives the mirror back. */
+static void gckpti_unmirror(const gckpt_store *s, const gckpti_param *q)
+{
+    gckpti_mirror *m = gckpti_mirror_of(s, q);
+    gckpti_pull(s, q);
+    for (int i = 0; m && i < 5; i++)
+        if (m->array[i])
+            m->backend->release(m->backend->context, m->array[i],
+                                (size_t)q->p.elements * sizeof(float));
+    if (m)
+        memset(m, 0, sizeof *m);
+}
+
+/* Brings the newest values and state to a backend's own memory. 0: it has no room. */
+static int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_backend *b)
+{
+    gckpti_mirror *m = &s->mirrors[q - s->params];
+    size_t bytes = (size_t)q->p.elements * sizeof(float);
+    if (m->backend != b)
+        gckpti_unmirror(s, q);
+    m->backend = b;
+    for (int i = 0; i <= gckpti_state_slots(q); i++) {
+        int fresh = !m->array[i];
+        if (fresh)
+            m->array[i] = (float *)b->get(b->context, bytes, 64);
+        if (!m->array[i])
+            return 0;
+        if (fresh || m->newest == GCKPTI_HOST)
+            b->copy_in(b->context, m->array[i], gckpti_array(q, i - 1), bytes);
+    }
+    if (m->newest == GCKPTI_HOST)
+        m->newest = GCKPTI_BOTH;
+    return 1;
+}
+
+/* Joins the executors whose backend has mirrors of this store's parameters. 0: out of memory. */
+static int gckpti_bind(gckpt_store *s, gckpti_binding *binding, const gckpt_backend *b)
+{
+    if (s->mirror_count < s->count) {
+        size_t had = s->mirror_count * sizeof *s->mirrors, bytes = s->count * sizeof *s->mirrors;
+        void *more = gckpti_resize(&s->memory, s->mirrors, had, bytes);
+        if (!more)
+            return 0;
+        memset((char *)more + had, 0, bytes - had);
+        s->mirrors = (gckpti_mirror *)more;
+        s->mirror_count = s->count;
+    }
+    binding->store = s;
+    binding->backend = b;
+    binding->next = s->bindings;
+    s->bindings = binding;
+    return 1;
+}
+
+/* When the last executor with a backend goes, the parameters leave it. */
+static void gckpti_unbind(gckpti_binding *binding)
+{
+    gckpt_store *s = binding->store;
+    int others = 0;
+    if (!s)
+        return;
+    for (gckpti_binding **at = &s->bindings; *at; at = &(*at)->next) {
+        if (*at == binding)
+            *at = binding->next;
+        if (!*at)
+            break;
+        others += (*at)->backend == binding->backend;
+    }
+    for (size_t i = 0; i < s->mirror_count && !others; i++)
+        if (s->mirrors[i].backend == binding->backend)
+            gckpti_unmirror(s, &s->params[i]);
+    if (!s->bindings) {
+        gckpti_delete(&s->memory, s->mirrors, s->mirror_count, sizeof *s->mirrors);
+        s->mirrors = NULL;
+        s->mirror_count = 0;
+    }
+}
+
 /* Where the list of the names begins that this one is or would be in. */
 static int *gckpti_names_like(const gckpt_store *s, const char *name)
 {
@@ -2586,6 +2786,7 @@ static void gckpti_store_shrink(gckpt_store *s, size_t count)
         size_t n = (size_t)q->p.elements;
         char *name;
         *gckpti_names_like(s, q->p.name) = q->next;
+        gckpti_unmirror(s, q);
         gckpti_state_shrink(s, q, 0);
         if (!q->external) {
             gckpti_delete(&s->memory, q->p.values, n, sizeof(float));
@@ -2601,7 +2802,10 @@ GCKPT_API void gckpt_store_free(gckpt_store *store)
     if (!store)
         return;
     gckpti_store_shrink(store, 0);
+    for (gckpti_binding *b = store->bindings; b; b = b->next)
+        b->store = NULL;
     gckpti_allocator memory = store->memory;
+    gckpti_delete(&memory, store->mirrors, store->mirror_count, sizeof *store->mirrors);
     gckpti_delete(&memory, store->params, store->capacity, sizeof *store->params);
     gckpti_delete(&memory, store, 1, sizeof *store);
 }
@@ -2682,11 +2886,17 @@ static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q
                                      float room[GCKPTI_DRAWN], int64_t *n)
 {
     *n = q->p.elements - at;
-    if (gckpti_array(q, -1))
+    const gckpti_mirror *m = gckpti_mirror_of(s, q);
+    int there = m && m->newest == GCKPTI_MIRROR;
+    if (gckpti_array(q, -1) && !there)
         return gckpti_array(q, -1) + at;
     if (*n > GCKPTI_DRAWN)
         *n = GCKPTI_DRAWN;
-    gckpti_draw_values(s, q, at, *n, room);
+    if (there)
+        m->backend->copy_out(m->backend->context, room, m->array[0] + at,
+                             (size_t)*n * sizeof *room);
+    else
+        gckpti_draw_values(s, q, at, *n, room);
     return room;
 }
 
@@ -2704,8 +2914,7 @@ static gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const cha
     return GCKPT_OK;
 }
 
-/* What becomes of all raw values: they are drawn, or given back (as if they had not been asked
- * for). */
+/* Draws all raw values. */
 static void gckpti_values_draw(gckpt_store *s)
 {
     for (size_t i = 0; i < s->count; i++)
@@ -2716,6 +2925,7 @@ static void gckpti_values_draw(gckpt_store *s)
         }
 }
 
+/* Gives all raw values back, newest first, as a block wants it. */
 static void gckpti_values_undo(gckpt_store *s)
 {
     for (size_t i = s->count; i-- > 0;) {
@@ -2798,11 +3008,29 @@ GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern
 {
     gckpt_result result;
     for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;) {
+        gckpti_pull(store, q);
+        gckpti_changed(store, q, GCKPTI_HOST);
         for (int k = 0; k < gckpti_state_slots(q); k++)
             memset(gckpti_array(q, k), 0, (size_t)q->p.elements * sizeof(float));
         q->optimiser = 0;
         q->updates = 0;
     }
+    return result;
+}
+
+GCKPT_API gckpt_result gckpt_store_pull(gckpt_store *store, const char *pattern)
+{
+    gckpt_result result;
+    for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;)
+        gckpti_pull(store, q);
+    return result;
+}
+
+GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
+{
+    gckpt_result result;
+    for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;)
+        gckpti_changed(store, q, GCKPTI_HOST);
     return result;
 }
 
@@ -2847,6 +3075,10 @@ GCKPT_API gckpt_result gckpt_store_peek(const gckpt_store *store, int index, gck
 GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_parameter *out)
 {
     gckpt_result result = gckpt_store_peek(store, index, out);
+    if (result == GCKPT_OK) { /* it may be written now */
+        gckpti_pull(store, &store->params[index]);
+        gckpti_changed(store, &store->params[index], GCKPTI_HOST);
+    }
     if (result != GCKPT_OK || out->values)
         return result;
     result = gckpti_values_new(store, &store->params[index], "get");
@@ -3390,9 +3622,7 @@ GCKPT_API gckpt_tensor *gckpt_apply(const gckpt_op *op, gckpt_tensor *const *in,
     return attribute_bytes && !t->attributes ? NULL : t;
 }
 
-typedef struct { /* AdamW (Loshchilov & Hutter 2019), constants of one step */
-    float scale, decay, beta1, rest1, beta2, rest2, eps, rate, correct2;
-} gckpti_adamw;
+typedef gckpt_rates gckpti_adamw; /* Loshchilov & Hutter 2019 */
 
 #if GCKPTI_HAS_FAST
 /* What section kernels has for each instruction set; NULL: the processor lacks it. */
@@ -3426,9 +3656,6 @@ struct gckpti_kernels {
                              float scale, int accumulate);
     const struct gckpti_mixed_kernels *mixed;
 };
-/* y = x widened, or if x is NULL, narrow = y rounded to nearest */
-static void gckpti_fast_convert(const gckpti_kernels *kernels, const uint16_t *x, float *y,
-                                uint16_t *narrow, int64_t n);
 #endif
 
 /* =================================================================================================
@@ -4197,11 +4424,11 @@ enum {
     GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
     GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
 #ifndef GCKPT_NO_FAST
-    GCKPTI_MIXED_ROWS = 1024, /* the same in bf16 plans, which pack the chunk each time */
-    GCKPTI_LOSS_ROWS = 256    /* rows that share one pass over a chunk of w: speed only */
+    GCKPTI_LOSS_ROWS = 256,  /* rows that share one pass over a chunk of w: speed only */
+    GCKPTI_MIXED_ROWS = 1024 /* the same in bf16 plans, which pack the chunk each time */
 #else
-    GCKPTI_MIXED_ROWS = 1,
-    GCKPTI_LOSS_ROWS = 1
+    GCKPTI_LOSS_ROWS = 1,
+    GCKPTI_MIXED_ROWS = 1
 #endif
 };
 
@@ -4440,8 +4667,8 @@ typedef struct {
     float *c;
     uint16_t *c_bf16; /* one of the two; rows of n */
     uint32_t *words;  /* scratch of the fast kernels: call->work */
-} gckpti_mixed;
-typedef void (*gckpti_mixed_run)(const gckpt_call *call, const gckpti_mixed *t);
+} gckpti_factors;
+typedef void (*gckpti_product_run)(const gckpt_call *call, const gckpti_factors *t);
 
 GCKPTI_INLINE uint16_t gckpti_factor_at(const gckpti_factor *x, int64_t at)
 {
@@ -4454,7 +4681,7 @@ static float gckpti_mixed_link(uint16_t a, uint16_t b, float c)
         gckpti_fma(gckpti_flush(gckpti_from_bf16(a)), gckpti_flush(gckpti_from_bf16(b)), c));
 }
 
-static float gckpti_mixed_start(const gckpti_mixed *t, int64_t at, int64_t j)
+static float gckpti_mixed_start(const gckpti_factors *t, int64_t at, int64_t j)
 {
     if (t->accumulate)
         return t->c ? t->c[at] : gckpti_from_bf16(t->c_bf16[at]);
@@ -4462,7 +4689,7 @@ static float gckpti_mixed_start(const gckpti_mixed *t, int64_t at, int64_t j)
 }
 
 /* In bf16 plans: element by element. */
-static void gckpti_mixed_plain(const gckpt_call *call, const gckpti_mixed *t)
+static void gckpti_mixed_plain(const gckpt_call *call, const gckpti_factors *t)
 {
     (void)call;
     for (int64_t i = 0; i < t->batch * t->m; i++)
@@ -4494,26 +4721,26 @@ static gckpti_factor gckpti_turned(gckpti_factor x) /* transposed */
     return y;
 }
 
-static gckpti_mixed gckpti_mixed_of(const gckpt_call *call, int64_t batch, int64_t m, int64_t n,
-                                    int64_t k, gckpti_factor a, gckpti_factor b, float *c,
-                                    uint16_t *c_bf16)
+static gckpti_factors gckpti_factors_of(const gckpt_call *call, int64_t batch, int64_t m, int64_t n,
+                                        int64_t k, gckpti_factor a, gckpti_factor b, float *c,
+                                        uint16_t *c_bf16)
 {
-    gckpti_mixed t = { batch, m, n, k, a, b, NULL, 0, c, c_bf16, (uint32_t *)call->work };
+    gckpti_factors t = { batch, m, n, k, a, b, NULL, 0, c, c_bf16, (uint32_t *)call->work };
     return t;
 }
 
 /* c (m,n) = a b, or += */
-static void gckpti_product_to(const gckpt_call *call, gckpti_mixed_run run, int64_t m, int64_t n,
+static void gckpti_product_to(const gckpt_call *call, gckpti_product_run run, int64_t m, int64_t n,
                               int64_t k, gckpti_factor a, gckpti_factor b, float *c, int accumulate)
 {
-    gckpti_mixed t = gckpti_mixed_of(call, 1, m, n, k, a, b, c, NULL);
+    gckpti_factors t = gckpti_factors_of(call, 1, m, n, k, a, b, c, NULL);
     t.accumulate = accumulate;
     run(call, &t);
 }
 
 /* In f32 plans. Where b's columns lie side by side, a row of c takes link after link; else (b's
  * links do, and a's) chain after chain. */
-static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_mixed *t)
+static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_factors *t)
 {
     float *c = t->c;
     (void)call;
@@ -4532,7 +4759,7 @@ static void gckpti_fp32_plain(const gckpt_call *call, const gckpti_mixed *t)
         }
 }
 
-static gckpti_mixed_run gckpti_plain_products(const gckpt_call *call)
+static gckpti_product_run gckpti_plain_products(const gckpt_call *call)
 {
     return call->precision == GCKPT_FP32 ? gckpti_fp32_plain : gckpti_mixed_plain;
 }
@@ -4547,31 +4774,31 @@ static gckpti_factor gckpti_linear_b(const gckpt_call *call, gckpti_sizes s)
 }
 
 /* Forward of matmul and linear: out = a b + bias. */
-static void gckpti_linear_out(const gckpt_call *call, gckpti_mixed_run run)
+static void gckpti_linear_out(const gckpt_call *call, gckpti_product_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     gckpti_factor a = gckpti_factor_of(&call->in[0], 0, s.k, 1, s.m * s.k);
-    gckpti_mixed t = gckpti_mixed_of(call, s.matrices, s.m, s.n, s.k, a, gckpti_linear_b(call, s),
-                                     call->out, call->out_bf16);
+    gckpti_factors t = gckpti_factors_of(call, s.matrices, s.m, s.n, s.k, a,
+                                         gckpti_linear_b(call, s), call->out, call->out_bf16);
     t.start = call->inputs == 3 ? call->in[2].data : NULL;
     run(call, &t);
 }
 
 /* Backward: da = g b', db = a' g, or (g' a) where b is transposed. */
-static void gckpti_linear_gradients(const gckpt_call *call, gckpti_mixed_run run)
+static void gckpti_linear_gradients(const gckpt_call *call, gckpti_product_run run)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *in = call->in;
     gckpti_factor g = { call->grad_out, call->grad_out_bf16, s.n, 1, s.m * s.n };
     gckpti_factor a = gckpti_turned(gckpti_factor_of(&in[0], 0, s.k, 1, s.m * s.k));
-    gckpti_mixed da =
-        gckpti_mixed_of(call, s.matrices, s.m, s.k, s.n, g, gckpti_turned(gckpti_linear_b(call, s)),
-                        in[0].grad, in[0].grad_bf16);
+    gckpti_factors da =
+        gckpti_factors_of(call, s.matrices, s.m, s.k, s.n, g,
+                          gckpti_turned(gckpti_linear_b(call, s)), in[0].grad, in[0].grad_bf16);
     da.accumulate = in[0].accumulate;
     if (da.c || da.c_bf16)
         run(call, &da);
-    gckpti_mixed db = gckpti_mixed_of(call, s.matrices, s.k, s.n, s.m, a, gckpti_turned(g),
-                                      in[1].grad, in[1].grad_bf16);
+    gckpti_factors db = gckpti_factors_of(call, s.matrices, s.k, s.n, s.m, a, gckpti_turned(g),
+                                          in[1].grad, in[1].grad_bf16);
     if (*(const int *)call->attributes)
         db.m = s.n, db.n = s.k, db.a = gckpti_turned(g), db.b = a;
     db.accumulate = in[1].accumulate;
@@ -4597,18 +4824,21 @@ static uint64_t gckpti_matmul_flops(const gckpt_call *call)
 GCKPTI_ROW(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops, GCKPT_TAKES_BF16,
            GCKPT_IN(1), GCKPT_IN(0));
 
+static gckpt_tensor *gckpti_linear_new(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
+                                       gckpt_tensor *bias, int transposed)
+{
+    gckpt_tensor *in[3] = { a, b, bias };
+    return gckpt_apply(op, in, bias ? 3 : 2, &transposed, sizeof transposed);
+}
+
 GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b)
 {
-    gckpt_tensor *in[2] = { a, b };
-    int transposed = 0;
-    return gckpt_apply(&gckpti_op_matmul, in, 2, &transposed, sizeof transposed);
+    return gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 0);
 }
 
 GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b)
 {
-    gckpt_tensor *in[2] = { a, b };
-    int transposed = 1;
-    return gckpt_apply(&gckpti_op_matmul, in, 2, &transposed, sizeof transposed);
+    return gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 1);
 }
 
 /* ---- linear: out (..,O) = x (..,I) w (I,O) + bias, or w (O,I) transposed ----
@@ -4654,17 +4884,13 @@ GCKPTI_ROW(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops, GCKPT_
 
 GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
 {
-    gckpt_tensor *in[3] = { x, w, bias };
-    int transposed = 0;
-    return gckpt_apply(&gckpti_op_linear, in, bias ? 3 : 2, &transposed, sizeof transposed);
+    return gckpti_linear_new(&gckpti_op_linear, x, w, bias, 0);
 }
 
 GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w,
                                                 gckpt_tensor *bias)
 {
-    gckpt_tensor *in[3] = { x, w, bias };
-    int transposed = 1;
-    return gckpt_apply(&gckpti_op_linear, in, bias ? 3 : 2, &transposed, sizeof transposed);
+    return gckpti_linear_new(&gckpti_op_linear, x, w, bias, 1);
 }
 
 /* ---- layernorm, rmsnorm over the last axis of size n; rmsnorm is layernorm with mean 0 ----
@@ -5179,7 +5405,7 @@ static void gckpti_loss_add(const gckpt_call *call, float loss, int64_t count)
  * there or a product; each row looks at its own (forward) or turns them into their gradient
  * (backward). This is what plain and fast kernels, in f32 and bf16 plans, differ in: */
 typedef struct {
-    gckpti_mixed_run product; /* of linear_cross_entropy */
+    gckpti_product_run product; /* of linear_cross_entropy */
     void (*each)(const gckpt_call *call, int64_t n, int64_t work,
                  void (*body)(void *context, int64_t i, int64_t worker),
                  void *context); /* body for i = 0..n-1, worth `work` multiply-adds each */
@@ -5205,7 +5431,7 @@ static void gckpti_other_classes(const float *x, float *d, int64_t n, float max,
         gckpti_put_product(&d[j], gckpti_exp((x[j] - max) - log_sum), scale, accumulate);
 }
 
-static gckpti_loss_kernels gckpti_plain_loss(gckpti_mixed_run product)
+static gckpti_loss_kernels gckpti_plain_loss(gckpti_product_run product)
 {
     gckpti_loss_kernels by = { product,           gckpti_in_turn,
                                gckpti_online,     gckpti_other_classes,
@@ -5332,7 +5558,7 @@ static int64_t gckpti_cross_entropy_classes(const gckpt_call *call, int i)
 }
 
 GCKPTI_ROW_WITH(cross_entropy, GCKPTI_FAST, gckpti_cross_entropy_shape, gckpti_flops_13, NULL,
-                gckpti_cross_entropy_classes, GCKPT_LOSS | GCKPT_INDEX(1),
+                gckpti_cross_entropy_classes, GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPT_INDEX(1),
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
 
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets)
@@ -5451,7 +5677,8 @@ static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *cal
 
 GCKPTI_ROW_WITH(linear_cross_entropy, GCKPTI_FAST, gckpti_linear_cross_entropy_shape,
                 gckpti_linear_cross_entropy_flops, gckpti_linear_cross_entropy_flops_backward,
-                gckpti_table_rows, GCKPT_LOSS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2),
+                gckpti_table_rows,
+                GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2),
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX);
 
@@ -5508,7 +5735,7 @@ static void gckpti_mean_squared_error_backward(const gckpt_call *call)
 }
 
 GCKPTI_ROW(mean_squared_error, GCKPTI_PLAIN, gckpti_mean_squared_error_shape, gckpti_flops_3,
-           GCKPT_LOSS, GCKPT_IN(0) | GCKPT_IN(1), GCKPT_IN(0) | GCKPT_IN(1));
+           GCKPT_LOSS | GCKPT_COUNTS_FEEDS, GCKPT_IN(0) | GCKPT_IN(1), GCKPT_IN(0) | GCKPT_IN(1));
 
 GCKPT_API gckpt_tensor *gckpt_mean_squared_error(gckpt_tensor *prediction, gckpt_tensor *target)
 {
@@ -5537,7 +5764,8 @@ static void gckpti_sum_loss_backward(const gckpt_call *call)
         gckpti_put(&call->in[0].grad[i], call->loss_scale, call->in[0].accumulate);
 }
 
-GCKPTI_ROW(sum_loss, GCKPTI_PLAIN, gckpti_sum_loss_shape, gckpti_flops_1, GCKPT_LOSS, 0);
+GCKPTI_ROW(sum_loss, GCKPTI_PLAIN, gckpti_sum_loss_shape, gckpti_flops_1,
+           GCKPT_LOSS | GCKPT_COUNTS_FEEDS, 0);
 
 GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
 {
@@ -5651,7 +5879,7 @@ struct gckpt_plan {
     uint64_t hash; /* gckpt_plan_hash */
     gckpt_mode mode;
     gckpt_optimiser optimiser;
-    int looped, update_in_backward, threads, plain, state_slots;
+    int looped, update_in_backward, threads, made_for, state_slots;
     gckpt_precision precision;
     int64_t rows, batch;
     size_t alignment, arena, bound, kind_bytes[GCKPT_BYTES_KINDS];
@@ -5672,6 +5900,17 @@ struct gckpt_plan {
     int body, epilogue; /* where these parts of the list begin */
     int mixer;          /* node that mixes rows, or -1 */
 };
+
+/* gckpt_plan.made_for: whose workspace it has; above these the hash of a backend's name. */
+enum { GCKPTI_FOR_CPU, GCKPTI_FOR_PLAIN };
+static int gckpti_made_for(const gckpt_backend *backend, int plain)
+{
+    const char *name = backend ? backend->name : NULL;
+    if (!backend)
+        return plain ? GCKPTI_FOR_PLAIN : GCKPTI_FOR_CPU;
+    uint64_t hash = name ? gckpti_fnv(GCKPTI_FNV_START, name, strlen(name)) : 0;
+    return 2 + (int)(hash & 0x3fffffff);
+}
 
 /* ---- a graph's hash: of all that a plan's bytes and bits depend on, in an order and a size that
  * all machines share ---- */
@@ -6051,6 +6290,8 @@ static gckpt_result gckpti_find_active(gckpti_planner *p)
         gckpt_result result =
             gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, p->threads, p->plain,
                               t->batchless ? GCKPT_FP32 : p->desc->precision, NULL, &call);
+        if (result == GCKPT_OK && p->desc->backend && p->desc->backend->workspace)
+            result = p->desc->backend->workspace(p->desc->backend->context, t->op, &call);
         if (result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
             call.work_backward > PTRDIFF_MAX / 4)
             return gckpti_error(g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
@@ -6848,13 +7089,13 @@ static gckpt_result gckpti_lifetimes(gckpti_planner *p)
 
 /* ---- step 5: offsets ----
  * Seen over the instructions, what is placed has a skyline. Its lowest level (a run of instructions
- * of one height) gets, of the blocks that live within it, the one whose turn is first; when there is
- * none, it rises to its lower neighbour and joins it: best fit on a skyline (Burke, Kendall and
+ * of one height) gets, of the blocks that live within it, the one whose turn is first; when there
+ * is none, it rises to its lower neighbour and joins it: best fit on a skyline (Burke, Kendall and
  * Whitwell 2004; for tensors Sekiyama and others 2018, "Profile-guided memory optimization for deep
- * neural networks"). The first turns go by size x lifetime. So values whose backwards go in reverse,
- * which nest, are stacked without a gap, the last to die at the bottom. While something sticks out
- * above the greatest sum of live bytes, what does moves half way to the front and all is placed
- * again (squeaky wheel: Joslin and Clements 1999); at last from two other orders.
+ * neural networks"). The first turns go by size x lifetime. So values whose backwards go in
+ * reverse, which nest, are stacked without a gap, the last to die at the bottom. While something
+ * sticks out above the greatest sum of live bytes, what does moves half way to the front and all is
+ * placed again (squeaky wheel: Joslin and Clements 1999); at last from two other orders.
  *
  * Near-linear: a block divides a level into at most three and every rise ends one, so there are at
  * most 3 n of each; the lowest is known from a tournament. The block comes from a tree whose leaves
@@ -6902,6 +7143,7 @@ typedef struct {
     gckpti_keyed *keys; /* to sort, and as many to spare */
 } gckpti_skyline;
 
+/* Sets what the level that begins at x is worth in the tournament. */
 static void gckpti_set_height(gckpti_skyline *s, int x, size_t height)
 {
     s->level[x].height = height;
@@ -7003,7 +7245,8 @@ static size_t gckpti_place_all(gckpti_skyline *s)
         s->lowest[i] = s->lowest[2 * i];
     gckpti_put_level(s, 0, (int)s->length - 1, 0);
     for (size_t i = 0; i < s->n; i++) {
-        gckpti_branch b = { s->candidates[i].block->start, s->candidates[i].block->end, s->candidates[i].turn };
+        gckpti_branch b = { s->candidates[i].block->start, s->candidates[i].block->end,
+                            s->candidates[i].turn };
         s->tree[s->n + i] = b;
     }
     for (size_t i = s->n; i-- > 1;)
@@ -7032,7 +7275,7 @@ static size_t gckpti_place_all(gckpti_skyline *s)
     return arena;
 }
 
-/* Turns in an order, the greatest first; ties: as in the order before, at first the last to die. */
+/* Turns in an order, the greatest first; ties: as before, in the first order the last to die. */
 static void gckpti_first_turns(gckpti_skyline *s, int order)
 {
     for (size_t i = 0; i < s->n; i++) {
@@ -7062,11 +7305,27 @@ static uint64_t gckpti_interleave(int first, int second)
     return a << 1 | b;
 }
 
-/* Leaves in Z-order; the greatest live sum (`live` has length + 1 zeros). */
-static void gckpti_skyline_start(gckpti_skyline *s, gckpti_block *blocks, size_t *live)
+/* A skyline's memory, from the planner's scratch; blocks in Z-order; the greatest live sum.
+ * 0: out of memory. */
+static int gckpti_skyline_new(gckpti_planner *p, gckpti_skyline *s, gckpti_block *blocks, size_t n,
+                              size_t alignment)
 {
-    for (size_t i = 0; i < s->n; i++) {
-        size_t size = gckpti_round_up(blocks[i].size, s->alignment);
+    memset(s, 0, sizeof *s);
+    s->n = n;
+    s->alignment = alignment;
+    s->length = 1;
+    for (size_t i = 0; i < n; i++)
+        s->length = (size_t)blocks[i].end >= s->length ? (size_t)blocks[i].end + 1 : s->length;
+    s->level = (gckpti_level *)gckpti_scratch_new(p, s->length, sizeof *s->level);
+    s->lowest = (int *)gckpti_scratch_new(p, 2 * s->length, sizeof *s->lowest);
+    s->tree = (gckpti_branch *)gckpti_scratch_new(p, 2 * n, sizeof *s->tree);
+    s->candidates = (gckpti_candidate *)gckpti_scratch_new(p, n, sizeof *s->candidates);
+    s->keys = (gckpti_keyed *)gckpti_scratch_new(p, 2 * n, sizeof *s->keys);
+    size_t *live = (size_t *)gckpti_scratch_new(p, s->length + 1, sizeof *live);
+    if (p->failed)
+        return 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t size = gckpti_round_up(blocks[i].size, alignment);
         live[blocks[i].start] += size;
         live[blocks[i].end + 1] -= size; /* wraps, and back when summed */
         s->keys[i].item = (int)i;
@@ -7076,13 +7335,14 @@ static void gckpti_skyline_start(gckpti_skyline *s, gckpti_block *blocks, size_t
         live[x + 1] += live[x];
         s->goal = live[x] > s->goal ? live[x] : s->goal;
     }
-    gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
-    for (size_t i = 0; i < s->n; i++) {
+    gckpti_sort_keys(s->keys, s->keys + n, n);
+    for (size_t i = 0; i < n; i++) {
         s->candidates[i].block = &blocks[s->keys[i].item];
         s->keys[i].item = (int)i;
         s->keys[i].key = s->length - (size_t)s->candidates[i].block->end;
     }
-    gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
+    gckpti_sort_keys(s->keys, s->keys + n, n);
+    return 1;
 }
 
 /* Gives each block an offset, so that no two that live at the same time overlap. Returns the arena;
@@ -7090,19 +7350,10 @@ static void gckpti_skyline_start(gckpti_skyline *s, gckpti_block *blocks, size_t
 static size_t gckpti_place(gckpti_planner *p, gckpti_block *blocks, size_t n, size_t alignment)
 {
     gckpti_scratch *mark = p->scratch;
-    gckpti_skyline s = { n, 1, alignment, 0, 0, NULL, NULL, NULL, NULL, NULL };
+    gckpti_skyline s;
     size_t best = n > 0 ? SIZE_MAX : 0;
-    for (size_t i = 0; i < n; i++)
-        s.length = (size_t)blocks[i].end >= s.length ? (size_t)blocks[i].end + 1 : s.length;
-    s.level = (gckpti_level *)gckpti_scratch_new(p, s.length, sizeof *s.level);
-    s.lowest = (int *)gckpti_scratch_new(p, 2 * s.length, sizeof *s.lowest);
-    s.tree = (gckpti_branch *)gckpti_scratch_new(p, 2 * n, sizeof *s.tree);
-    s.candidates = (gckpti_candidate *)gckpti_scratch_new(p, n, sizeof *s.candidates);
-    s.keys = (gckpti_keyed *)gckpti_scratch_new(p, 2 * n, sizeof *s.keys);
-    size_t *live = (size_t *)gckpti_scratch_new(p, s.length + 1, sizeof *live);
-    if (!p->failed)
-        gckpti_skyline_start(&s, blocks, live);
-    for (int order = 0; order < GCKPTI_ORDERS && best > s.goal && !p->failed; order++) {
+    int memory = gckpti_skyline_new(p, &s, blocks, n, alignment);
+    for (int order = 0; order < GCKPTI_ORDERS && best > s.goal && memory; order++) {
         size_t most = order == GCKPTI_BY_AREA ? 1 << 22 : 1 << 20; /* nodes; and rounds: */
         int rounds = order == GCKPTI_BY_AREA ? 40 : 200;
         gckpti_first_turns(&s, order);
@@ -7112,10 +7363,11 @@ static size_t gckpti_place(gckpti_planner *p, gckpti_block *blocks, size_t n, si
             if (arena == SIZE_MAX)
                 break;
             for (size_t i = 0; i < n; i++) {
+                gckpti_candidate *c = &s.candidates[i];
                 if (arena < best)
-                    s.candidates[i].block->offset = s.candidates[i].offset;
-                if (s.candidates[i].offset + s.candidates[i].block->size > s.goal)
-                    s.candidates[i].turn /= 2;
+                    c->block->offset = c->offset;
+                if (c->offset + c->block->size > s.goal)
+                    c->turn /= 2;
             }
             best = arena < best ? arena : best;
         }
@@ -7166,9 +7418,15 @@ static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
 {
     size_t n = gckpti_list_blocks(p);
     p->arena = gckpti_place(p, p->blocks, n, alignment);
-    for (size_t i = 0; i < n && !p->failed; i++)
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    if (p->arena == SIZE_MAX)
+        return gckpti_error(p->g, GCKPT_E_MEMORY,
+                            "plan: found no layout of %z live bytes that this machine can address",
+                            p->bound);
+    for (size_t i = 0; i < n; i++)
         p->versions[p->blocks[i].version].offset = p->blocks[i].offset;
-    return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
+    return GCKPT_OK;
 }
 
 /* ---- from planner to plan ---- */
@@ -7386,7 +7644,7 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
     plan->looped = p->looped;
     plan->update_in_backward = d->update_in_backward;
     plan->threads = p->threads;
-    plan->plain = p->plain;
+    plan->made_for = gckpti_made_for(p->desc->backend, p->plain);
     plan->precision = d->precision;
     plan->rows = p->g->rows > 0 ? p->g->rows : 1; /* no input: one row of nothing */
     plan->batch = d->batch > 0 ? d->batch : plan->rows;
@@ -9365,7 +9623,7 @@ static gckpt_result gckpti_planner_start(gckpti_planner *p)
 #ifdef GCKPT_NO_FAST
     p->plain = 1;
 #else
-    p->plain = p->desc->plain != 0;
+    p->plain = p->desc->plain != 0 || p->desc->backend;
 #endif
     p->active = (unsigned char *)gckpti_scratch_new(p, n, 1);
     p->value_live = (unsigned char *)gckpti_scratch_new(p, n, 1);
@@ -10097,7 +10355,7 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
             gckpti_print(&k, plan->looped ? "-- for each micro-batch\n" : "-- batch\n");
         gckpti_print_instruction(&k, plan, x);
     }
-    return gckpti_sink_close(&k);
+    return gckpti_sink_flush(&k);
 }
 
 /* =================================================================================================
@@ -10206,7 +10464,7 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
         now += u.work;
     }
     gckpti_print(&k, "\n]}\n");
-    return gckpti_sink_close(&k);
+    return gckpti_sink_flush(&k);
 }
 
 /* ---- the frontier ---- */
@@ -10285,7 +10543,7 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
         gckpti_print_tenths(&k, "", 100 * p->recompute, " %");
         gckpti_print(&k, (int)i == marked ? " > |%s\n" : "   |%s\n", bar);
     }
-    return gckpti_sink_close(&k);
+    return gckpti_sink_flush(&k);
 }
 
 GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
@@ -10302,14 +10560,48 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
     }
     gckpti_print(&k, marked < 0 ? "],\n\"marked\":null" : "],\n\"marked\":%i", marked);
     gckpti_print(&k, ",\"complete\":%s}\n", f->complete ? "true" : "false");
-    return gckpti_sink_close(&k);
+    return gckpti_sink_flush(&k);
 }
 
 /* =================================================================================================
  * >>exec: walks a plan's list over one arena
+ *
+ * An executor interprets: for each instruction it fills a gckpt_call with addresses (operands in
+ * the arena, leaves where they are) and hands it to the kernel that its backend found for the op.
+ * What happens between ops (fill, add, convert, update) are calls of the backend too. No function
+ * here reads or writes what lies in the arena, or in a parameter, a feed or a loss's sum where the
+ * backend has them: it copies.
  * ============================================================================================== */
 enum { GCKPTI_IDLE, GCKPTI_RUNNING, GCKPTI_STREAMING };
-enum { GCKPTI_CANARY = 64, GCKPTI_UPDATE_BLOCK = 4096 };
+enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
+
+typedef struct { /* what a loss's kernels add to, in the backend's memory */
+    double sum;
+    int64_t count;
+} gckpti_loss_total;
+
+typedef struct {
+    gckpt_kernel forward, backward; /* of an op; NULL: the backend has none, the host runs it */
+    const void *data;               /* of a leaf: its values, where the backend reads them */
+} gckpti_exec_node;
+
+typedef struct {
+    int index;     /* in the store */
+    int nth;       /* of params[i]: the plan's i-th parameter in order of creation */
+    int had;       /* state arrays before this executor was made */
+    size_t square; /* its first block's in exec->squares */
+} gckpti_exec_param;
+
+typedef struct {
+    int node;                    /* of the plan; -1: no instruction reads it */
+    const unsigned char *feed;   /* the program's rows, or copies of them, from feed_row on */
+    unsigned char *copy, *there; /* desc.copy_feeds; a micro-batch in the backend's own memory */
+} gckpti_exec_input;
+
+typedef struct {
+    gckpti_loss_total seen; /* a copy */
+    int64_t expected;       /* counted from the feeds; -1: it was not */
+} gckpti_exec_term;
 
 struct gckpt_exec {
     gckpti_object object;
@@ -10317,37 +10609,301 @@ struct gckpt_exec {
     const gckpt_plan *plan; /* its own copy, or a constant of the program */
     gckpt_store *store;
     gckpt_exec_desc desc;
+    gckpt_backend backend; /* complete */
+    gckpti_binding binding;
+    gckpt_isa isa;
+    const void *kernels; /* of that instruction set, for the processor's backends */
     gckpti_runner runner;
-    int crew; /* threads of a run's team */
+    int team; /* threads of a run */
+    /* memory: tables and copies are the host's, arena and side the backend's */
     unsigned char *arena;
-    void *owned; /* arena and canary, when allocated here */
-    size_t owned_size;
-    int *params, *order;   /* plan parameter -> store index; plan parameters in creation order */
-    const void **feeds;    /* by plan input */
+    void *owned, *tables, *side; /* owned: arena and canary, when taken here */
+    size_t owned_size, tables_size, side_size;
+    gckpti_exec_node *nodes;
+    gckpti_exec_param *params;
+    gckpti_exec_input *inputs;
+    gckpti_exec_term *terms;
+    uint64_t *hashes;      /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
     unsigned char *copies; /* desc.copy_feeds: of all rows of the inputs that are fed */
     size_t copies_size;
-    unsigned char *fed;         /* by plan input: must be fed */
-    double *sums, *squares;     /* by term; by plan parameter */
-    int64_t *counts, *expected; /* by term: seen; counted from the feeds (-1: not counted) */
-    uint64_t step;              /* of the store when this step began */
-    uint64_t *hashes;           /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
-    int fast, state;
-#if GCKPTI_HAS_FAST
-    const gckpti_kernels *kernels; /* NULL: the plain ones */
-#endif
-    gckpt_isa isa;
-    int pc, updating; /* updating: a parameter was changed, or the sums were divided */
-    int cleared;      /* accumulators are, for this step */
-    int shown;        /* somebody reads divided gradients: they are written back */
-    size_t dead;      /* next of plan->lives to die */
-    int64_t row, row_end,
-        feed_row; /* this micro-batch; end of the rows fed; row of the feeds' first */
+    unsigned char *stage; /* own memory: what the host looks at; then the picks */
+    size_t stage_size, picks_size;
+    gckpti_loss_total *losses; /* by term */
+    float *squares;            /* square sums by block, of all parameters */
+    size_t square_count;
+    /* this step */
+    int state;
+    uint64_t step; /* the store's when it began */
     gckpt_hyper hyper;
     float clip_scale;
     double grad_norm;
-    int measured; /* steps painted so far */
+    int pc;
+    int64_t row, row_end, feed_row; /* this micro-batch; end of the rows fed; the feeds' first */
+    int accumulators_cleared;
+    int streamed; /* rows stream in: nothing is known of those to come */
+    int settled;  /* what the losses counted is known */
+    int updating; /* a parameter was changed, or the sums were divided */
+    int keeps;    /* divided gradients are written back: they are read, or the backend does so */
+    size_t next_death; /* of plan->lives */
+    int painted_steps; /* GCKPT_DEBUG_MEASURE */
     size_t touched;
 };
+
+static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
+                              gckpt_call *c);
+/* That of an instruction set, with its kernels; NULL: it is not here (section fast). */
+static const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
+
+/* A picked value or gradient, as floats. */
+static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
+{
+    return (size_t)gckpti_elements(&p->nodes[pick->id].shape) * sizeof(float);
+}
+
+/* ---- the processor's backends: this plain one, and in section fast one with kernels ---- */
+enum { GCKPTI_JOB = 32768 }; /* floats of an item for a thread */
+
+static void gckpti_cpu_copy(void *context, void *to, const void *from, size_t bytes)
+{
+    (void)context;
+    memcpy(to, from, bytes);
+}
+
+/* body(context, 0..): an item for every GCKPTI_JOB of n floats. */
+static void gckpti_cpu_jobs(const gckpt_call *call, int64_t n,
+                            void (*body)(void *context, int64_t i), void *context)
+{
+    gckpti_parallel(call, (n + GCKPTI_JOB - 1) / GCKPTI_JOB, body, context);
+}
+
+typedef struct {
+    unsigned char *to;
+    uint32_t word;
+    int64_t n;
+} gckpti_filling;
+
+static void gckpti_cpu_fill_item(void *context, int64_t i)
+{
+    const gckpti_filling *f = (const gckpti_filling *)context;
+    unsigned char *to = f->to + i * GCKPTI_JOB * 4;
+    int64_t n = gckpti_part(f->n - i * GCKPTI_JOB, GCKPTI_JOB);
+    if (!f->word)
+        memset(to, 0, (size_t)n * 4);
+    for (int64_t k = 0; f->word && k < n; k++)
+        memcpy(to + 4 * k, &f->word, 4);
+}
+
+static void gckpti_cpu_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
+{
+    gckpti_filling f = { (unsigned char *)to, word, n };
+    gckpti_cpu_jobs(call, n, gckpti_cpu_fill_item, &f);
+}
+
+typedef struct {
+    float *to;
+    const float *from;
+    int64_t n;
+} gckpti_adding;
+
+static void gckpti_add_into(float *to, const float *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] += from[i];
+}
+
+static void gckpti_cpu_add_item(void *context, int64_t i)
+{
+    const gckpti_adding *a = (const gckpti_adding *)context;
+    int64_t at = i * GCKPTI_JOB;
+    gckpti_add_into(a->to + at, a->from + at, gckpti_part(a->n - at, GCKPTI_JOB));
+}
+
+static void gckpti_cpu_add(const gckpt_call *call, float *to, const float *from, int64_t n)
+{
+    gckpti_adding a = { to, from, n };
+    gckpti_cpu_jobs(call, n, gckpti_cpu_add_item, &a);
+}
+
+typedef struct {
+    const gckpt_call *call;
+    const gckpt_conversion *c;
+} gckpti_converting;
+
+/* By chance: 16 of Philox's bits for each element, numbered in the whole batch. `word` holds those
+ * of 8 elements, drawn when `fresh` or when they begin. */
+static uint16_t gckpti_round_by_chance(const gckpti_converting *s, int64_t i, int fresh,
+                                       uint32_t word[4])
+{
+    const gckpt_call *call = s->call;
+    uint64_t at = (uint64_t)i;
+    at += call->row ? (uint64_t)call->row * (uint64_t)(s->c->n / call->rows) : 0;
+    if (fresh || at % 8 == 0)
+        gckpti_philox(call->seed, at / 8, s->c->stream, (uint32_t)call->step, word);
+    return gckpti_halve(gckpti_bits(s->c->x[i]), word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu);
+}
+
+static void gckpti_cpu_convert_item(void *context, int64_t item)
+{
+    const gckpti_converting *s = (const gckpti_converting *)context;
+    const gckpt_conversion *c = s->c;
+    int64_t first = item * GCKPTI_JOB, end = first + gckpti_part(c->n - first, GCKPTI_JOB);
+    int by_chance = s->call->precision == GCKPT_BF16_STOCHASTIC;
+    uint32_t word[4] = { 0, 0, 0, 0 };
+    for (int64_t i = first; i < end; i++) {
+        if (c->kind == GCKPT_WIDEN || c->kind == GCKPT_WIDEN_ADD) {
+            float wide = gckpti_from_bf16(c->from[i]);
+            c->x[i] = c->kind == GCKPT_WIDEN ? wide : wide + c->x[i];
+            continue;
+        }
+        uint16_t half =
+            by_chance ? gckpti_round_by_chance(s, i, i == first, word) : gckpti_to_bf16(c->x[i]);
+        if (c->kind == GCKPT_NARROW)
+            c->to[i] = half;
+        else
+            c->x[i] = gckpti_from_bf16(half);
+    }
+}
+
+static void gckpti_cpu_convert(const gckpt_call *call, const gckpt_conversion *c)
+{
+    gckpti_converting s = { call, c };
+    gckpti_cpu_jobs(call, c->n, gckpti_cpu_convert_item, &s);
+}
+
+/* With decayed = fma(-d, w, w), d = (lr weight_decay) decay_scale; lr is hyper.lr times lr_scale:
+ *   SGD       w = fma(-lr, g, decayed)
+ *   momentum  m = fma(momentum, m, g), w = fma(-lr, m, decayed)
+ *   AdamW     m = fma(b1, m, (1 - b1) g), v = fma(b2, v, (1 - b2) (g g)),
+ *             w = fma(-lr / (1 - b1^t), m / (sqrt(v c) + eps), decayed), c = 1 / (1 - b2^t)
+ * t counts the parameter's updates from 1. 1 - b1, 1 - b2, lr / (1 - b1^t) and c are computed in
+ * binary64 from the floats b1, b2, lr, powers by squaring (gckpti_powi), and rounded once. */
+static void gckpti_plain_adamw(float *w, const float *g, float *m, float *v, int64_t n,
+                               const gckpti_adamw *a)
+{
+    for (int64_t k = 0; k < n; k++) {
+        float d = g[k] * a->scale;
+        m[k] = gckpti_fma(a->beta1, m[k], a->rest1 * d);
+        v[k] = gckpti_fma(a->beta2, v[k], a->rest2 * (d * d));
+        float step = m[k] / (gckpti_sqrt(v[k] * a->correct2) + a->eps);
+        w[k] = gckpti_fma(-a->rate, step, gckpti_fma(-a->decay, w[k], w[k]));
+    }
+}
+
+static void gckpti_plain_divide(float *x, float by, int64_t n)
+{
+    for (int64_t k = 0; k < n; k++)
+        x[k] /= by;
+}
+
+static float gckpti_plain_square_sum(const float *x, int64_t n) { return gckpti_dot(x, x, n); }
+
+typedef struct { /* a pass, and what an instruction set has for it */
+    const gckpt_pass *pass;
+    void (*divide)(float *x, float by, int64_t n);
+    float (*square_sum)(const float *x, int64_t n);
+    void (*adamw)(float *w, const float *g, float *m, float *v, int64_t n, const gckpti_adamw *a);
+    int64_t each; /* blocks of an item */
+} gckpti_passing;
+
+static void gckpti_update_values(const gckpti_passing *s, const float *g, int64_t at, int64_t n)
+{
+    const gckpt_pass *p = s->pass;
+    const gckpt_rates *a = &p->rates;
+    float *w = p->values + at, *m = p->state[0];
+    switch (p->optimiser) {
+    case GCKPT_ADAMW: s->adamw(w, g, m + at, p->state[1] + at, n, a); break;
+    case GCKPT_MOMENTUM:
+        m += at;
+        for (int64_t k = 0; k < n; k++) {
+            m[k] = gckpti_fma(p->momentum, m[k], g[k] * a->scale);
+            w[k] = gckpti_fma(-a->rate, m[k], gckpti_fma(-a->decay, w[k], w[k]));
+        }
+        break;
+    default:
+        for (int64_t k = 0; k < n; k++)
+            w[k] = gckpti_fma(-a->rate, g[k] * a->scale, gckpti_fma(-a->decay, w[k], w[k]));
+        break;
+    }
+}
+
+/* The blocks of item i. room: floats for a divided block that need not be kept, which spares the
+ * memory a write; NULL: it is divided where it lies. */
+static void gckpti_cpu_update_blocks(const gckpti_passing *s, int64_t i, float *room)
+{
+    const gckpt_pass *p = s->pass;
+    const int64_t size = GCKPT_UPDATE_BLOCK;
+    for (int64_t b = i * s->each; b < (i + 1) * s->each && b * size < p->elements; b++) {
+        int64_t at = b * size, n = gckpti_part(p->elements - at, size);
+        float *g = p->gradient + at;
+        for (int u = 0; u < p->adds; u++) {
+            const void *more = (const char *)p->base + p->more[u];
+            gckpti_add_into(g, (const float *)more + at, n);
+        }
+        if (p->count > 0) {
+            if (room && !p->keep)
+                g = (float *)memcpy(room, g, (size_t)n * sizeof *g);
+            s->divide(g, p->count, n);
+        }
+        if (p->squares)
+            p->squares[b] = s->square_sum(g, n);
+        if (p->update)
+            gckpti_update_values(s, g, at, n);
+    }
+}
+
+static void gckpti_cpu_pass(const gckpt_call *call, gckpti_passing *s,
+                            void (*item)(void *context, int64_t i))
+{
+    int64_t n = (s->pass->elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+    gckpt_call c = *call;
+    s->each = n < 64 ? 1 : n < 512 ? 4 : 16;
+    c.threads = n > 4 ? c.threads : 1;
+    gckpti_parallel(&c, (n + s->each - 1) / s->each, item, s);
+}
+
+static void gckpti_plain_update_item(void *context, int64_t i)
+{
+    gckpti_cpu_update_blocks((const gckpti_passing *)context, i, NULL);
+}
+
+static void gckpti_plain_update(const gckpt_call *call, const gckpt_pass *pass)
+{
+    gckpti_passing s = { pass, gckpti_plain_divide, gckpti_plain_square_sum, gckpti_plain_adamw,
+                         0 };
+    gckpti_cpu_pass(call, &s, gckpti_plain_update_item);
+}
+
+static const char *gckpti_cpu_finish(void *context)
+{
+    (void)context;
+    return NULL;
+}
+
+static const gckpt_backend gckpti_backend_plain = { "plain",
+                                                    NULL,
+                                                    0,
+                                                    1,
+                                                    NULL,
+                                                    NULL,
+                                                    gckpti_cpu_copy,
+                                                    gckpti_cpu_copy,
+                                                    gckpti_cpu_copy,
+                                                    NULL,
+                                                    NULL,
+                                                    gckpti_cpu_fill,
+                                                    gckpti_cpu_add,
+                                                    gckpti_cpu_convert,
+                                                    gckpti_plain_update,
+                                                    gckpti_cpu_finish };
+
+/* ---- making one ---- */
+static void gckpti_give(gckpt_exec *e, void *memory, size_t bytes)
+{
+    if (memory && e->backend.own_memory)
+        e->backend.release(e->backend.context, memory, bytes);
+    else
+        gckpti_delete(&e->memory, memory, bytes, 1);
+}
 
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
 {
@@ -10355,17 +10911,12 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
         return;
     gckpti_allocator a = exec->memory;
     const gckpt_plan *p = exec->plan;
+    gckpti_unbind(&exec->binding);
+    gckpti_give(exec, exec->side, exec->side_size);
+    gckpti_give(exec, exec->owned, exec->owned_size);
+    gckpti_delete(&a, exec->stage, exec->stage_size + exec->picks_size, 1);
     gckpti_delete(&a, exec->copies, exec->copies_size, 1);
-    gckpti_delete(&a, exec->owned, exec->owned_size, 1);
-    gckpti_delete(&a, exec->hashes, 2 * p->node_count, sizeof *exec->hashes);
-    gckpti_delete(&a, exec->expected, p->term_count, sizeof *exec->expected);
-    gckpti_delete(&a, exec->counts, p->term_count, sizeof *exec->counts);
-    gckpti_delete(&a, exec->squares, p->param_count, sizeof *exec->squares);
-    gckpti_delete(&a, exec->sums, p->term_count, sizeof *exec->sums);
-    gckpti_delete(&a, exec->fed, p->inputs, 1);
-    gckpti_delete(&a, exec->feeds, p->inputs, sizeof *exec->feeds);
-    gckpti_delete(&a, exec->order, p->param_count, sizeof *exec->order);
-    gckpti_delete(&a, exec->params, p->param_count, sizeof *exec->params);
+    gckpti_delete(&a, exec->tables, exec->tables_size, 1);
     gckpti_delete(&a, p->block, gckpti_parts_of(p, NULL).size, 1);
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
@@ -10384,7 +10935,7 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
     gckpt_result result = GCKPT_OK;
     size_t bytes = 0, states = 0;
     for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = &s->params[e->params[i]];
+        const gckpti_param *q = &s->params[e->params[i].index];
         int wanted = p->params[i].trained ? p->state_slots : 0, had = gckpti_state_slots(q);
         if (wanted && gckpti_others_state(p, q))
             return gckpti_error(s, GCKPT_E_ARG,
@@ -10393,17 +10944,18 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
                                 q->p.name);
         bytes += (size_t)q->p.elements * sizeof(float) *
                  (size_t)(!q->p.values + (wanted > had ? wanted - had : 0));
-        e->squares[i] = (double)had; /* borrowed: what to go back to */
+        e->params[i].had = had;
     }
     if (bytes && !gckpti_has_room(&s->memory, bytes))
         result = gckpti_error(s, GCKPT_E_MEMORY,
                               "exec: no memory for the %z bytes of values and optimiser state that "
                               "the plan's %z parameters, \"%s\" first, still need",
-                              bytes, p->param_count, s->params[e->params[e->order[0]]].p.name);
+                              bytes, p->param_count,
+                              s->params[e->params[e->params[0].nth].index].p.name);
     for (size_t i = 0; i < p->param_count && result == GCKPT_OK; i++)
-        result = gckpti_values_new(s, &s->params[e->params[e->order[i]]], "exec");
+        result = gckpti_values_new(s, &s->params[e->params[e->params[i].nth].index], "exec");
     for (; states < p->param_count && result == GCKPT_OK; states++) {
-        gckpti_param *q = &s->params[e->params[states]];
+        gckpti_param *q = &s->params[e->params[states].index];
         if (p->params[states].trained && !gckpti_param_state(s, q, p->state_slots))
             result = gckpti_error(s, GCKPT_E_MEMORY,
                                   "exec: no memory for the optimiser state "
@@ -10416,13 +10968,13 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
         return GCKPT_OK;
     }
     while (states-- > 0)
-        gckpti_state_shrink(s, &s->params[e->params[states]], (int)e->squares[states]);
+        gckpti_state_shrink(s, &s->params[e->params[states].index], e->params[states].had);
     gckpti_values_undo(s);
     return result;
 }
 
 /* Finds the plan's parameters in the store; they must be what the plan was made for. */
-static gckpt_result gckpti_bind(gckpt_exec *e)
+static gckpt_result gckpti_bind_params(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->param_count; i++) {
@@ -10437,42 +10989,135 @@ static gckpt_result gckpti_bind(gckpt_exec *e)
         if (p->params[i].trained && e->store->params[index].p.frozen)
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" was frozen after planning; make a new plan", name);
-        e->params[i] = index;
+        e->params[i].index = index;
         size_t at = i;
-        for (; at > 0 && e->params[e->order[at - 1]] > index; at--)
-            e->order[at] = e->order[at - 1];
-        e->order[at] = (int)i;
-    }
-    for (size_t x = 0; x < p->length; x++) {
-        const gckpti_node *node = p->list[x].kind == GCKPT_UPDATE ? NULL : &p->nodes[p->list[x].id];
-        for (int i = 0; node && i < node->inputs; i++) {
-            const gckpti_node *q = &p->nodes[p->nodes[node->in[i]].base];
-            if (q->kind == GCKPTI_INPUT)
-                e->fed[q->index] = 1;
-        }
+        for (; at > 0 && e->params[e->params[at - 1].nth].index > index; at--)
+            e->params[at].nth = e->params[at - 1].nth;
+        e->params[at].nth = (int)i;
     }
     return GCKPT_OK;
 }
 
-static gckpt_result gckpti_exec_memory(gckpt_exec *e)
+/* Which inputs must be fed, and the kernels that run. */
+static void gckpti_bind_nodes(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    e->params = (int *)gckpti_new(&e->memory, p->param_count, sizeof *e->params);
-    e->order = (int *)gckpti_new(&e->memory, p->param_count, sizeof *e->order);
-    e->feeds = (const void **)gckpti_new(&e->memory, p->inputs, sizeof *e->feeds);
-    e->fed = (unsigned char *)gckpti_new(&e->memory, p->inputs, 1);
-    e->sums = (double *)gckpti_new(&e->memory, p->term_count, sizeof *e->sums);
-    e->squares = (double *)gckpti_new(&e->memory, p->param_count, sizeof *e->squares);
-    e->counts = (int64_t *)gckpti_new(&e->memory, p->term_count, sizeof *e->counts);
-    e->expected = (int64_t *)gckpti_new(&e->memory, p->term_count, sizeof *e->expected);
-    int good = e->params && e->order && e->feeds && e->fed && e->sums && e->squares && e->counts &&
-               e->expected;
-    if (good && e->desc.debug & GCKPT_DEBUG_RECOMPUTE) {
-        e->hashes = (uint64_t *)gckpti_new(&e->memory, 2 * p->node_count, sizeof *e->hashes);
-        good = e->hashes != NULL;
+    const gckpt_backend *b = &e->backend;
+    int host = e->desc.debug & GCKPT_DEBUG_PLAIN || !b->find;
+    for (size_t i = 0; i < p->inputs; i++)
+        e->inputs[i].node = -1;
+    for (size_t x = 0; x < p->length; x++) {
+        const gckpti_ins *ins = &p->list[x];
+        const gckpti_node *node = ins->kind == GCKPT_UPDATE ? NULL : &p->nodes[ins->id];
+        if (!node || !node->op)
+            continue;
+        for (int i = 0; i < node->inputs; i++) {
+            int base = p->nodes[node->in[i]].base;
+            if (p->nodes[base].kind == GCKPTI_INPUT)
+                e->inputs[p->nodes[base].index].node = base;
+        }
+        gckpti_exec_node *n = &e->nodes[ins->id];
+        n->forward = host ? NULL : b->find(b->context, node->op, GCKPT_FORWARD);
+        n->backward = host ? NULL : b->find(b->context, node->op, GCKPT_BACKWARD);
+        if (!n->forward && !b->own_memory)
+            n->forward = node->op->forward;
+        if (!n->backward && !b->own_memory)
+            n->backward = node->op->backward;
     }
-    if (!good)
-        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for its tables");
+}
+
+/* The next piece of a block that begins at base; NULL while its size is only counted. */
+static void *gckpti_carve(unsigned char *base, size_t *used, size_t n, size_t size)
+{
+    size_t at = *used, most = (size_t)PTRDIFF_MAX / 2;
+    size_t bytes = n < most / size ? n * size : most;
+    *used = bytes < most - at ? gckpti_round_up(at + bytes, GCKPTI_ALIGN) : most;
+    return base ? base + at : NULL;
+}
+
+/* Bytes of the tables; with `base` their places in it. */
+static size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
+{
+    const gckpt_plan *p = e->plan;
+    size_t used = 0, hashes = e->desc.debug & GCKPT_DEBUG_RECOMPUTE ? 2 * p->node_count : 0;
+    e->nodes = (gckpti_exec_node *)gckpti_carve(base, &used, p->node_count, sizeof *e->nodes);
+    e->params = (gckpti_exec_param *)gckpti_carve(base, &used, p->param_count, sizeof *e->params);
+    e->inputs = (gckpti_exec_input *)gckpti_carve(base, &used, p->inputs, sizeof *e->inputs);
+    e->terms = (gckpti_exec_term *)gckpti_carve(base, &used, p->term_count, sizeof *e->terms);
+    void *at = gckpti_carve(base, &used, hashes, sizeof *e->hashes);
+    e->hashes = hashes ? (uint64_t *)at : NULL;
+    return used;
+}
+
+/* Bytes of one row of an input, as it is fed. */
+static size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
+{
+    return (size_t)gckpti_elements(&q->shape) / (size_t)p->rows * 4;
+}
+
+/* The same for what the backend has beside the arena: what losses and updates leave for the host;
+ * in memory of its own a micro-batch of the feeds and the constants, which are copied there. */
+static size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
+{
+    const gckpt_plan *p = e->plan;
+    size_t used = 0;
+    e->losses = (gckpti_loss_total *)gckpti_carve(base, &used, p->term_count, sizeof *e->losses);
+    e->squares = (float *)gckpti_carve(base, &used, e->square_count, sizeof *e->squares);
+    for (size_t i = 0; i < p->node_count; i++) {
+        const gckpti_node *q = &p->nodes[i];
+        size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
+        if (q->kind == GCKPTI_CONSTANT)
+            e->nodes[i].data = q->data;
+        if (!e->backend.own_memory || (q->kind == GCKPTI_INPUT && e->inputs[q->index].node < 0))
+            continue;
+        if (q->kind == GCKPTI_INPUT)
+            e->inputs[q->index].there = (unsigned char *)gckpti_carve(base, &used, bytes, 1);
+        void *to = q->kind == GCKPTI_CONSTANT ? gckpti_carve(base, &used, bytes, 1) : NULL;
+        if (to) {
+            e->backend.copy_in(e->backend.context, to, q->data, bytes);
+            e->nodes[i].data = to;
+        }
+    }
+    return used;
+}
+
+/* n bytes of the backend's memory. */
+static void *gckpti_take(gckpt_exec *e, size_t bytes, size_t alignment)
+{
+    if (bytes >= (size_t)PTRDIFF_MAX / 2)
+        return NULL;
+    if (e->backend.own_memory)
+        return e->backend.get(e->backend.context, bytes, alignment);
+    return gckpti_resize(&e->memory, NULL, 0, bytes);
+}
+
+/* A call without op or inputs, for what is done between ops. */
+static void gckpti_bare_call(const gckpt_exec *e, gckpt_call *c)
+{
+    memset(c, 0, sizeof *c);
+    c->seed = e->store->seed;
+    c->step = e->step;
+    c->threads = e->plan->threads;
+    c->plain = e->plan->made_for != GCKPTI_FOR_CPU;
+    c->training = e->plan->mode != GCKPT_INFERENCE;
+    c->runner = &e->runner;
+    c->kernels = e->kernels;
+    c->backend = e->backend.context;
+}
+
+/* Repeats a word over so many bytes, the last ones in part. */
+static void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t bytes)
+{
+    gckpt_call c;
+    gckpti_bare_call(e, &c);
+    e->backend.fill(&c, to, word, (int64_t)(bytes / 4));
+    e->backend.copy_in(c.backend, (unsigned char *)to + bytes / 4 * 4, &word, bytes % 4);
+}
+
+static gckpt_result gckpti_exec_arena(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    unsigned char canary[GCKPTI_CANARY];
     if (e->desc.arena) {
         if (e->desc.arena_size < p->arena || (uintptr_t)e->desc.arena % p->alignment)
             return gckpti_error(
@@ -10483,43 +11128,159 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
         return GCKPT_OK;
     }
     e->owned_size = p->arena + p->alignment + GCKPTI_CANARY;
-    e->owned =
-        p->arena < PTRDIFF_MAX / 2 ? gckpti_resize(&e->memory, NULL, 0, e->owned_size) : NULL;
+    e->owned = p->arena < PTRDIFF_MAX / 2 ? gckpti_take(e, e->owned_size, p->alignment) : NULL;
     if (!e->owned)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
                             "exec: no memory for the step arena of %z bytes", p->arena);
     size_t past = (size_t)((uintptr_t)e->owned % p->alignment);
     e->arena = (unsigned char *)e->owned + (past ? p->alignment - past : 0);
-    memset(e->arena + p->arena, 0xc5, GCKPTI_CANARY);
+    memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
+    e->backend.copy_in(e->backend.context, e->arena + p->arena, canary, sizeof canary);
     return GCKPT_OK;
-}
-
-/* Bytes of one row of an input, as it is fed. */
-static size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
-{
-    return (size_t)gckpti_elements(&q->shape) / (size_t)p->rows * 4;
 }
 
 /* desc.copy_feeds: room for the whole batch of every input that is fed. */
 static gckpt_result gckpti_copy_room(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    for (size_t i = 0; i < p->node_count && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++) {
-        const gckpti_node *q = &p->nodes[i];
-        if (q->kind != GCKPTI_INPUT || !e->fed[q->index])
+    int wanted = e->desc.copy_feeds && p->mode != GCKPT_INFERENCE;
+    for (size_t i = 0; i < p->inputs && wanted; i++) {
+        if (e->inputs[i].node < 0)
             continue;
-        size_t row = gckpti_row_bytes(p, q), left = (size_t)PTRDIFF_MAX / 2 - e->copies_size;
-        if ((uint64_t)p->batch > left / row)
+        size_t row = gckpti_row_bytes(p, &p->nodes[e->inputs[i].node]);
+        if ((uint64_t)p->batch > ((size_t)PTRDIFF_MAX / 2 - e->copies_size) / row)
             return gckpti_error(e->store, GCKPT_E_MEMORY,
                                 "exec: copies of the feeds are too large");
         e->copies_size += row * (size_t)p->batch;
     }
-    if (e->copies_size)
-        e->copies = (unsigned char *)gckpti_new(&e->memory, e->copies_size, 1);
-    return !e->copies_size || e->copies
-               ? GCKPT_OK
-               : gckpti_error(e->store, GCKPT_E_MEMORY,
-                              "exec: no memory for %z bytes of copied feeds", e->copies_size);
+    if (!e->copies_size)
+        return GCKPT_OK;
+    e->copies = (unsigned char *)gckpti_new(&e->memory, e->copies_size, 1);
+    if (!e->copies)
+        return gckpti_error(e->store, GCKPT_E_MEMORY,
+                            "exec: no memory for %z bytes of copied feeds", e->copies_size);
+    unsigned char *copy = e->copies;
+    for (size_t i = 0; i < p->inputs; i++)
+        if (e->inputs[i].node >= 0) {
+            e->inputs[i].copy = copy;
+            copy += gckpti_row_bytes(p, &p->nodes[e->inputs[i].node]) * (size_t)p->batch;
+        }
+    return GCKPT_OK;
+}
+
+/* ---- own memory: what the host does itself, it does on copies ---- */
+
+/* What may be staged at once: a parameter's gradient, all square sums, or the operands of an op that
+ * the backend has no kernel for. */
+static size_t gckpti_stage_bytes(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    size_t most = e->square_count * sizeof(float);
+    for (size_t i = 0; i < p->param_count; i++)
+        if (p->params[i].trained && (size_t)p->params[i].elements * sizeof(float) > most)
+            most = (size_t)p->params[i].elements * sizeof(float);
+    for (size_t id = 0; id < p->node_count; id++) {
+        const gckpti_node *node = &p->nodes[id];
+        gckpt_call c;
+        if (!node->op || (e->nodes[id].forward && e->nodes[id].backward))
+            continue;
+        gckpti_call_start(e, node, (int)id, p->rows, &c);
+        c.plain = 1;
+        size_t used = 0, out = (size_t)gckpti_elements(&node->shape);
+        (void)node->op->shape(&c);
+        c.shape = node->shape;
+        for (int i = 0; i < node->inputs; i++) /* values, gradient, low part */
+            for (int k = 0; k < 3; k++)
+                gckpti_carve(NULL, &used, (size_t)gckpti_elements(&c.in[i].shape), 4);
+        gckpti_carve(NULL, &used, out, 4);
+        gckpti_carve(NULL, &used, out, 4);
+        gckpti_carve(NULL, &used, node->aux_bytes, 1);
+        gckpti_carve(NULL, &used, c.work_forward, 1);
+        gckpti_carve(NULL, &used, c.work_backward, 1);
+        gckpti_carve(NULL, &used, 2 * GCKPTI_ALIGN, 1);
+        most = used > most ? used : most;
+    }
+    return most;
+}
+
+/* n floats as the host can read them: where they are, or a copy until the next one. */
+static const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n)
+{
+    if (!e->backend.own_memory)
+        return x;
+    e->backend.copy_out(e->backend.context, e->stage, x, n * sizeof *x);
+    return (const float *)(const void *)e->stage;
+}
+
+typedef struct {
+    const gckpt_exec *e;
+    size_t used;
+    int count;
+    struct {
+        const void *from;
+        void *to, *here; /* to: where it goes back; NULL: it was read only */
+        size_t bytes;
+    } pieces[4 * GCKPT_MAX_INPUTS + 8];
+} gckpti_staging;
+
+/* The host's copy of an operand; the same one for the same address. */
+static void *gckpti_staged(gckpti_staging *s, const void *from, void *to, size_t bytes)
+{
+    int i = 0;
+    if (!from)
+        return NULL;
+    while (i < s->count && s->pieces[i].from != from)
+        i++;
+    if (i == s->count) {
+        s->pieces[s->count].here = gckpti_carve(s->e->stage, &s->used, bytes, 1);
+        s->pieces[s->count].from = from;
+        s->pieces[s->count].to = NULL;
+        s->pieces[s->count++].bytes = bytes;
+        s->e->backend.copy_out(s->e->backend.context, s->pieces[i].here, from, bytes);
+    }
+    if (to)
+        s->pieces[i].to = to;
+    return s->pieces[i].here;
+}
+
+static void *gckpti_stage_out(gckpti_staging *s, void *at, size_t bytes)
+{
+    return gckpti_staged(s, at, at, bytes);
+}
+
+/* Runs an op's own kernel on copies of its operands. */
+static void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call)
+{
+    gckpt_call c = *call;
+    gckpti_staging s;
+    size_t n = (size_t)gckpti_elements(&c.shape);
+    memset(&s, 0, sizeof s);
+    s.e = e;
+    for (int i = 0; i < c.inputs; i++) {
+        gckpt_arg *arg = &c.in[i];
+        size_t size = (size_t)gckpti_elements(&arg->shape);
+        arg->data = (const float *)gckpti_staged(&s, arg->data, NULL, size * 4);
+        arg->index = (const int32_t *)gckpti_staged(&s, arg->index, NULL, size * 4);
+        arg->bf16 = (const uint16_t *)gckpti_staged(&s, arg->bf16, NULL, size * 2);
+        arg->grad = (float *)gckpti_stage_out(&s, arg->grad, size * 4);
+        arg->low = (float *)gckpti_stage_out(&s, arg->low, size * 4);
+        arg->grad_bf16 = (uint16_t *)gckpti_stage_out(&s, arg->grad_bf16, size * 2);
+    }
+    c.grad_out = (const float *)gckpti_staged(&s, c.grad_out, NULL, n * 4);
+    c.grad_out_bf16 = (const uint16_t *)gckpti_staged(&s, c.grad_out_bf16, NULL, n * 2);
+    c.out = (float *)gckpti_stage_out(&s, c.out, n * 4);
+    c.out_bf16 = (uint16_t *)gckpti_stage_out(&s, c.out_bf16, n * 2);
+    c.aux = gckpti_stage_out(&s, c.aux, e->plan->nodes[c.id].aux_bytes);
+    c.loss_sum = (double *)gckpti_stage_out(&s, c.loss_sum, sizeof *c.loss_sum);
+    c.loss_count = (int64_t *)gckpti_stage_out(&s, c.loss_count, sizeof *c.loss_count);
+    c.work = c.work ? e->stage + s.used : NULL; /* all the rest */
+    c.plain = 1;
+    c.kernels = NULL;
+    kernel(&c);
+    for (int i = 0; i < s.count; i++)
+        if (s.pieces[i].to)
+            e->backend.copy_in(e->backend.context, s.pieces[i].to, s.pieces[i].here,
+                               s.pieces[i].bytes);
 }
 
 /* A plan may come from a table that was compiled in (gckpt_plan_c): is it of this header, of the
@@ -10545,7 +11306,7 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
                             "with gckpt_plan_c",
                             p->threads, p->alignment);
 #ifdef GCKPT_NO_FAST
-    if (!p->plain)
+    if (p->made_for == GCKPTI_FOR_CPU)
         return gckpti_error(
             s, GCKPT_E_ARG,
             "plan: its workspace is that of the fast kernels, which this build "
@@ -10554,8 +11315,19 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
     return GCKPT_OK;
 }
 
-static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
-                              gckpt_call *c);
+/* A plan's workspace and bytes are those of what it was made for. */
+static gckpt_result gckpti_check_backend(gckpt_store *s, const gckpt_plan *p,
+                                         const gckpt_backend *backend)
+{
+    if (p->made_for > GCKPTI_FOR_PLAIN ? !backend || gckpti_made_for(backend, 0) != p->made_for
+                                       : backend != NULL)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: the plan was made for %s, desc.backend is %s; plan with "
+                            "gckpt_plan_desc.backend = the one that runs it",
+                            p->made_for > GCKPTI_FOR_PLAIN ? "another backend" : "the processor",
+                            backend ? backend->name : "NULL");
+    return GCKPT_OK;
+}
 
 /* A team takes up to a hundred microseconds to wake and to end: is there work for it? */
 static int gckpti_worth_a_team(const gckpt_exec *e)
@@ -10565,13 +11337,13 @@ static int gckpti_worth_a_team(const gckpt_exec *e)
     double flops = 0, rounds = p->batch > p->rows ? (double)p->batch / (double)p->rows : 1;
     for (size_t x = 0; x < p->length && flops < enough; x++) {
         const gckpti_ins *ins = &p->list[x];
+        const gckpt_op *op = ins->kind == GCKPT_UPDATE ? NULL : p->nodes[ins->id].op;
         gckpt_call c;
-        if (ins->kind == GCKPT_UPDATE) {
+        if (ins->kind == GCKPT_UPDATE)
             flops += 16 * (double)p->params[ins->id].elements;
+        if (!op)
             continue;
-        }
         gckpti_call_start(e, &p->nodes[ins->id], ins->id, p->rows, &c);
-        const gckpt_op *op = p->nodes[ins->id].op;
         double forward = (double)(op->flops ? op->flops(&c) : (uint64_t)gckpti_elements(&c.shape));
         flops += (ins->kind == GCKPT_FORWARD ? 1 : 2) * rounds * forward;
     }
@@ -10587,11 +11359,8 @@ GCKPT_API const char *gckpt_isa_name(gckpt_isa isa)
 
 GCKPT_API int gckpt_isa_available(gckpt_isa isa)
 {
-#if GCKPTI_HAS_FAST
-    if (isa >= GCKPT_ISA_C && isa < GCKPT_ISA_COUNT)
-        return gckpti_kernels_for(isa) != NULL;
-#endif
-    return isa == GCKPT_ISA_AUTO || isa == GCKPT_ISA_PLAIN;
+    const void *kernels;
+    return isa == GCKPT_ISA_AUTO || gckpti_cpu_backend(isa, &kernels) != NULL;
 }
 
 GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
@@ -10599,8 +11368,9 @@ GCKPT_API gckpt_isa gckpt_exec_isa(const gckpt_exec *exec)
     return exec ? exec->isa : GCKPT_ISA_AUTO;
 }
 
-/* AUTO: from the widest on. */
-static gckpt_result gckpti_choose_kernels(gckpt_exec *e)
+/* The processor's backend, from the widest vectors on, or the user's: what it leaves out is as the
+ * processor's plain one does it. */
+static gckpt_result gckpti_choose_backend(gckpt_exec *e)
 {
     gckpt_isa wish = e->desc.isa;
     if (!gckpt_isa_available(wish))
@@ -10609,20 +11379,83 @@ static gckpt_result gckpti_choose_kernels(gckpt_exec *e)
             "exec: this processor or build has no %s kernels; gckpt_exec_desc.isa = "
             "GCKPT_ISA_AUTO takes what there is",
             gckpt_isa_name(wish));
-    e->isa = GCKPT_ISA_PLAIN;
-    if (e->desc.debug & GCKPT_DEBUG_PLAIN || e->plan->plain || wish == GCKPT_ISA_PLAIN)
+    int isa = wish == GCKPT_ISA_AUTO ? GCKPT_ISA_COUNT - 1 : (int)wish;
+    if (e->desc.debug & GCKPT_DEBUG_PLAIN || e->plan->made_for == GCKPTI_FOR_PLAIN)
+        isa = GCKPT_ISA_PLAIN;
+    const gckpt_backend *b = gckpti_cpu_backend((gckpt_isa)isa, &e->kernels);
+    while (!b)
+        b = gckpti_cpu_backend((gckpt_isa)--isa, &e->kernels);
+    e->isa = (gckpt_isa)isa;
+    e->backend = *b;
+    if (!e->desc.backend)
         return GCKPT_OK;
-#if GCKPTI_HAS_FAST
-    for (int isa = GCKPT_ISA_COUNT - 1; isa >= GCKPT_ISA_C && !e->kernels; isa--)
-        if (wish == (gckpt_isa)isa || wish == GCKPT_ISA_AUTO) {
-            e->kernels = gckpti_kernels_for((gckpt_isa)isa);
-            e->isa = e->kernels ? (gckpt_isa)isa : GCKPT_ISA_PLAIN;
-        }
-    e->fast = e->kernels != NULL;
-#ifdef GCKPT_OPENBLAS
-    openblas_set_num_threads(1); /* each of our threads calls it for its piece */
-#endif
-#endif
+    const gckpt_backend *plain = &gckpti_backend_plain;
+    b = e->desc.backend;
+    if (b->own_memory && !(b->get && b->release && b->copy_in && b->copy_out && b->copy &&
+                           b->find && b->fill && b->add && b->convert && b->update && b->finish))
+        return gckpti_error(e->store, GCKPT_E_ARG,
+                            "exec: backend %s has memory of its own, so all its functions but "
+                            "workspace are needed",
+                            b->name);
+    e->backend = *b;
+    e->backend.keeps = b->update ? b->keeps : plain->keeps;
+    e->backend.copy_in = b->copy_in ? b->copy_in : plain->copy_in;
+    e->backend.copy_out = b->copy_out ? b->copy_out : plain->copy_out;
+    e->backend.copy = b->copy ? b->copy : plain->copy;
+    e->backend.fill = b->fill ? b->fill : plain->fill;
+    e->backend.add = b->add ? b->add : plain->add;
+    e->backend.convert = b->convert ? b->convert : plain->convert;
+    e->backend.update = b->update ? b->update : plain->update;
+    e->backend.finish = b->finish ? b->finish : plain->finish;
+    return GCKPT_OK;
+}
+
+/* All memory a run will need. */
+static gckpt_result gckpti_exec_memory(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    e->tables_size = gckpti_exec_tables(e, NULL);
+    e->tables = gckpti_new(&e->memory, e->tables_size, 1);
+    if (!e->tables)
+        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for its tables");
+    gckpti_exec_tables(e, (unsigned char *)e->tables);
+    gckpt_result result = gckpti_bind_params(e);
+    if (result != GCKPT_OK)
+        return result;
+    gckpti_bind_nodes(e);
+    for (size_t i = 0; i < p->param_count; i++) {
+        e->params[i].square = e->square_count;
+        if (p->params[i].trained)
+            e->square_count +=
+                ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+    }
+    e->side_size = gckpti_exec_side(e, NULL);
+    e->side = gckpti_take(e, e->side_size ? e->side_size : 1, GCKPTI_ALIGN);
+    if (!e->side)
+        return gckpti_error(e->store, GCKPT_E_MEMORY,
+                            "exec: no memory for %z bytes of sums, feeds and constants",
+                            e->side_size);
+    gckpti_exec_side(e, (unsigned char *)e->side);
+    for (size_t i = 0; i < p->pick_count && e->backend.own_memory; i++)
+        e->picks_size += gckpti_pick_bytes(p, &p->picks[i]);
+    e->stage_size = e->backend.own_memory ? gckpti_stage_bytes(e) : 0;
+    if (e->stage_size + e->picks_size)
+        e->stage = (unsigned char *)gckpti_new(&e->memory, e->stage_size + e->picks_size, 1);
+    if (e->stage_size + e->picks_size && !e->stage)
+        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for %z bytes of copies",
+                            e->stage_size + e->picks_size);
+    result = gckpti_exec_arena(e);
+    return result == GCKPT_OK ? gckpti_copy_room(e) : result;
+}
+
+/* Brings a parameter's newest values and state to where this executor has them. */
+static gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q)
+{
+    if (!e->backend.own_memory)
+        gckpti_pull(e->store, q);
+    else if (!gckpti_push(e->store, q, e->desc.backend))
+        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no memory for \"%s\"",
+                            e->backend.name, q->p.name);
     return GCKPT_OK;
 }
 
@@ -10640,7 +11473,8 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                      "exec: the plan is NULL (see gckpt_error_text of its graph)");
         return NULL;
     }
-    if (gckpti_check_plan(store, plan) != GCKPT_OK)
+    if (gckpti_check_plan(store, plan) != GCKPT_OK ||
+        gckpti_check_backend(store, plan, desc ? desc->backend : NULL) != GCKPT_OK)
         return NULL;
     if (plan->optimiser == GCKPT_OWN_OPTIMISER && plan->mode != GCKPT_INFERENCE &&
         (!desc || !desc->own_optimiser)) {
@@ -10667,34 +11501,46 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     e->store = store;
     if (desc)
         e->desc = *desc;
-    if (gckpti_choose_kernels(e) != GCKPT_OK || gckpti_exec_memory(e) != GCKPT_OK ||
-        gckpti_bind(e) != GCKPT_OK || gckpti_copy_room(e) != GCKPT_OK ||
-        gckpti_bind_state(e) != GCKPT_OK) {
+    e->runner.parallel_for = e->desc.parallel_for;
+    e->runner.user = e->desc.user;
+    gckpt_result result = gckpti_choose_backend(e);
+    if (result == GCKPT_OK)
+        result = gckpti_exec_memory(e);
+    if (result == GCKPT_OK)
+        result = gckpti_bind_state(e);
+    if (result == GCKPT_OK && e->backend.own_memory &&
+        !gckpti_bind(store, &e->binding, e->desc.backend))
+        result = gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for mirrors");
+    for (size_t i = 0; i < plan->param_count && result == GCKPT_OK; i++)
+        result = gckpti_bring(e, &store->params[e->params[i].index]);
+    if (result != GCKPT_OK) {
         gckpt_exec_free(e);
         return NULL;
     }
-    e->runner.parallel_for = e->desc.parallel_for;
-    e->runner.user = e->desc.user;
-    e->shown = !e->fast || plan->optimiser == GCKPT_OWN_OPTIMISER;
+    e->keeps = e->backend.keeps || plan->optimiser == GCKPT_OWN_OPTIMISER;
     for (size_t i = 0; i < plan->pick_count; i++)
-        e->shown = e->shown || plan->picks[i].gradient;
-    e->crew = plan->threads > 1 && gckpti_worth_a_team(e) ? plan->threads : 1;
+        e->keeps = e->keeps || plan->picks[i].gradient;
+    e->team =
+        plan->threads > 1 && !e->backend.own_memory && gckpti_worth_a_team(e) ? plan->threads : 1;
     gckpti_ok(store);
     return e;
 }
 
 /* ---- one instruction ---- */
+static void *gckpti_at_any(const gckpt_exec *e, size_t offset)
+{
+    GCKPT_ASSERT(offset == GCKPTI_NONE || offset < e->plan->arena);
+    return offset == GCKPTI_NONE ? NULL : e->arena + offset;
+}
+
 static float *gckpti_at(const gckpt_exec *e, size_t offset)
 {
-    void *p = offset == GCKPTI_NONE ? NULL : e->arena + offset;
-    GCKPT_ASSERT(!p || offset < e->plan->arena);
-    return (float *)p;
+    return (float *)gckpti_at_any(e, offset);
 }
 
 static uint16_t *gckpti_at_bf16(const gckpt_exec *e, size_t offset)
 {
-    void *p = gckpti_at(e, offset);
-    return (uint16_t *)p;
+    return (uint16_t *)gckpti_at_any(e, offset);
 }
 
 /* A node's shape with the rows of this micro-batch. */
@@ -10717,7 +11563,7 @@ static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int 
                               gckpt_call *c)
 {
     const gckpt_plan *p = e->plan;
-    memset(c, 0, sizeof *c);
+    gckpti_bare_call(e, c);
     c->inputs = node->inputs;
     c->shape = gckpti_node_shape(e, node, rows);
     for (int i = 0; i < node->inputs; i++)
@@ -10725,39 +11571,23 @@ static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int 
     c->attributes = node->attribute_bytes ? p->words + node->attributes : NULL;
     c->row = node->batchless ? 0 : e->row;
     c->rows = node->batchless ? 1 : rows;
-    c->seed = e->store->seed;
-    c->step = e->step;
     c->id = id;
-    c->threads = p->threads;
-    c->plain = p->plain;
-    c->training = p->mode != GCKPT_INFERENCE;
     c->precision = node->batchless ? GCKPT_FP32 : p->precision;
-    c->runner = &e->runner;
     for (int i = 0; i < node->inputs; i++)
         c->rounded |= p->nodes[p->nodes[node->in[i]].base].kept & GCKPTI_ROUNDED ? GCKPT_IN(i) : 0;
     c->rounded |= node->kept & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
-#if GCKPTI_HAS_FAST
-    c->kernels = e->kernels;
-#endif
 }
 
-/* The values of input i: in the arena, the store, the feeds, or the program's own. */
-static void gckpti_call_value(const gckpt_exec *e, const gckpti_node *q, size_t offset,
+/* The values of input i: in the arena, where it has been brought there, else a leaf's. */
+static void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, int i, size_t offset,
                               gckpt_arg *arg)
 {
-    const void *data = NULL;
-    if (q->kind == GCKPTI_OP && q->kept & GCKPTI_NARROW_VALUE)
-        arg->bf16 = gckpti_at_bf16(e, offset);
-    else if (q->kind == GCKPTI_OP)
-        data = gckpti_at(e, offset);
-    else if (q->kind == GCKPTI_PARAM)
-        data = e->store->params[e->params[q->index]].p.values;
-    else if (q->kind == GCKPTI_CONSTANT)
-        data = q->data;
-    else if (e->feeds[q->index])
-        data = (const char *)e->feeds[q->index] +
-               (size_t)(e->row - e->feed_row) * gckpti_row_bytes(e->plan, q);
-    if (q->type == GCKPT_I32)
+    int base = e->plan->nodes[node->in[i]].base;
+    const gckpti_node *q = &e->plan->nodes[base];
+    const void *data = offset != GCKPTI_NONE ? gckpti_at_any(e, offset) : e->nodes[base].data;
+    if (q->kept & GCKPTI_NARROW_VALUE)
+        arg->bf16 = (const uint16_t *)data;
+    else if (q->type == GCKPT_I32)
         arg->index = (const int32_t *)data;
     else
         arg->data = (const float *)data;
@@ -10771,120 +11601,20 @@ static int gckpti_term_of(const gckpt_plan *p, int id)
     return -1;
 }
 
-/* body(context, 0..n-1), on threads if it is `much`. */
-static void gckpti_run_items(const gckpt_exec *e, int much, int64_t n,
-                             void (*body)(void *context, int64_t i), void *context)
-{
-#if GCKPTI_HAS_FAST
-    gckpt_call c;
-    memset(&c, 0, sizeof c);
-    c.threads = much ? e->plan->threads : 1;
-    c.runner = &e->runner;
-    gckpti_parallel(&c, n, body, context);
-#else
-    (void)e, (void)much;
-    for (int64_t i = 0; i < n; i++)
-        body(context, i);
-#endif
-}
-
-static void gckpti_add_into(float *to, const float *from, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        to[i] += from[i];
-}
-
-/* to += from, or to = 0 where from is NULL. */
-typedef struct {
-    float *to;
-    const float *from;
-    int64_t n;
-} gckpti_adding;
-
-enum { GCKPTI_ADD_ITEM = 32768 };
-
-static void gckpti_add_item(void *context, int64_t i)
-{
-    const gckpti_adding *a = (const gckpti_adding *)context;
-    int64_t at = i * GCKPTI_ADD_ITEM, n = gckpti_part(a->n - at, GCKPTI_ADD_ITEM);
-    if (a->from)
-        gckpti_add_into(a->to + at, a->from + at, n);
-    else
-        memset(a->to + at, 0, (size_t)n * sizeof *a->to);
-}
-
-static void gckpti_add_or_zero(const gckpt_exec *e, float *to, const float *from, int64_t n)
-{
-    gckpti_adding a = { to, from, n };
-    gckpti_run_items(e, 1, (n + GCKPTI_ADD_ITEM - 1) / GCKPTI_ADD_ITEM, gckpti_add_item, &a);
-}
-
 /* ---- bf16 plans: kernels get f32 copies, or bf16 where they take it; results are rounded ---- */
-typedef struct {
-    const gckpt_exec *e;
-    const gckpt_call *call;
-    uint32_t stream;      /* the instruction's own: what Philox counts with */
-    const uint16_t *from; /* widens this into x; NULL: rounds x */
-    float *x;
-    uint16_t *narrow; /* rounded to; NULL: in place, as floats */
-    int64_t n;
-} gckpti_converting;
-
-/* By chance: 16 of Philox's bits for each element, numbered in the whole batch. */
-static uint16_t gckpti_round_by_chance(const gckpti_converting *c, int64_t i, int fresh,
-                                       uint32_t word[4])
+static void gckpti_widen(const gckpt_exec *e, const gckpt_call *c, gckpt_conversion_kind kind,
+                         const uint16_t *from, float *x, int64_t n)
 {
-    const gckpt_call *call = c->call;
-    uint64_t at = (uint64_t)i;
-    at += call->row ? (uint64_t)call->row * (uint64_t)(c->n / call->rows) : 0;
-    if (fresh || at % 8 == 0)
-        gckpti_philox(call->seed, at / 8, c->stream, (uint32_t)call->step, word);
-    return gckpti_halve(gckpti_bits(c->x[i]), word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu);
+    const gckpt_conversion widening = { kind, x, from, NULL, n, 0 };
+    e->backend.convert(c, &widening);
 }
 
-static void gckpti_convert_item(void *context, int64_t item)
+/* to NULL: in place. */
+static void gckpti_round(const gckpt_exec *e, const gckpt_call *c, uint32_t stream, float *x,
+                         uint16_t *to, int64_t n)
 {
-    const gckpti_converting *c = (const gckpti_converting *)context;
-    int64_t first = item * GCKPTI_ADD_ITEM, n = gckpti_part(c->n - first, GCKPTI_ADD_ITEM);
-    int by_chance = c->call->precision == GCKPT_BF16_STOCHASTIC;
-    uint32_t word[4] = { 0, 0, 0, 0 };
-#if GCKPTI_HAS_FAST
-    if (c->e->fast && (c->from || (!by_chance && c->narrow))) {
-        gckpti_fast_convert(c->e->kernels, c->from ? c->from + first : NULL, c->x + first,
-                            c->from ? NULL : c->narrow + first, n);
-        return;
-    }
-#endif
-    for (int64_t i = first; i < first + n; i++) {
-        uint16_t half = c->from     ? c->from[i]
-                        : by_chance ? gckpti_round_by_chance(c, i, i == first, word)
-                                    : gckpti_to_bf16(c->x[i]);
-        if (c->narrow)
-            c->narrow[i] = half;
-        else
-            c->x[i] = gckpti_from_bf16(half);
-    }
-}
-
-static void gckpti_convert(const gckpti_converting *c)
-{
-    gckpti_converting copy = *c; /* items take it without const */
-    gckpti_run_items(c->e, 1, (c->n + GCKPTI_ADD_ITEM - 1) / GCKPTI_ADD_ITEM, gckpti_convert_item,
-                     &copy);
-}
-
-static void gckpti_widen(const gckpt_exec *e, const gckpt_call *call, const uint16_t *from,
-                         float *to, int64_t n)
-{
-    const gckpti_converting c = { e, call, 0, from, to, NULL, n };
-    gckpti_convert(&c);
-}
-
-static void gckpti_round(const gckpt_exec *e, const gckpt_call *call, uint32_t stream, float *x,
-                         uint16_t *narrow, int64_t n)
-{
-    const gckpti_converting c = { e, call, stream, NULL, x, narrow, n };
-    gckpti_convert(&c);
+    const gckpt_conversion rounding = { to ? GCKPT_NARROW : GCKPT_ROUND, x, NULL, to, n, stream };
+    e->backend.convert(c, &rounding);
 }
 
 /* The value of an op is stream 0, what its backward sends to input i is 1 + i; dropout has the
@@ -10940,13 +11670,12 @@ static float *gckpti_widen_copy(const gckpt_exec *e, const gckpt_call *c, size_t
 {
     float *copy = gckpti_copy_at(c, offset);
     if (copy) {
-        gckpti_widen(e, c, *narrow, copy, n);
+        gckpti_widen(e, c, GCKPT_WIDEN, *narrow, copy, n);
         *narrow = NULL;
     }
     return copy;
 }
 
-/* The op's own workspace begins behind all copies. */
 static void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gckpti_copies *copies)
 {
     for (int i = 0; i < c->inputs; i++)
@@ -10955,10 +11684,30 @@ static void gckpti_widen_inputs(const gckpt_exec *e, gckpt_call *c, const gckpti
                                               gckpti_elements(&c->in[i].shape));
 }
 
+/* The op's own workspace begins behind all copies. */
 static void gckpti_own_work(gckpt_call *c, const gckpti_copies *copies)
 {
     if (c->work)
         c->work = (unsigned char *)c->work + gckpti_round_up(copies->bytes, 64);
+}
+
+/* GCKPT_DEBUG_RECOMPUTE: the hash of n floats, or of as many bf16, widened; never 0. */
+static uint64_t gckpti_hash_value(const gckpt_exec *e, const void *at, int64_t n, int narrow)
+{
+    uint64_t hash = GCKPTI_FNV_START;
+    const unsigned char *next = (const unsigned char *)at;
+    int64_t size = narrow ? 2 : 4;
+    for (int64_t left = n, piece; left > 0; left -= piece, next += piece * size) {
+        float wide[64];
+        uint16_t half[64];
+        piece = gckpti_part(left, 64);
+        e->backend.copy_out(e->backend.context, narrow ? (void *)half : (void *)wide, next,
+                            (size_t)(piece * size));
+        for (int64_t i = 0; i < piece && narrow; i++)
+            wide[i] = gckpti_from_bf16(half[i]);
+        hash = gckpti_hash_floats(hash, wide, piece);
+    }
+    return hash | 1;
 }
 
 /* GCKPT_DEBUG_RECOMPUTE: a recomputed value must be what it was. */
@@ -10966,7 +11715,7 @@ static gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const g
                                    const uint16_t *narrow)
 {
     const gckpti_node *node = &e->plan->nodes[ins->id];
-    const void *data[2];
+    const void *data[2] = { NULL, NULL };
     int64_t n[2];
     data[0] = narrow ? (const void *)narrow : c->out;
     data[1] = c->aux;
@@ -10980,15 +11729,7 @@ static gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const g
             *seen = 0;
         if (!data[k])
             continue;
-        uint64_t hash = GCKPTI_FNV_START;
-        if (narrow && k == 0)
-            for (int64_t i = 0; i < n[k]; i++) {
-                float x = gckpti_from_bf16(narrow[i]);
-                hash = gckpti_hash_floats(hash, &x, 1);
-            }
-        else
-            hash = gckpti_hash_floats(hash, (const float *)data[k], n[k]);
-        hash |= 1;
+        uint64_t hash = gckpti_hash_value(e, data[k], n[k], narrow && k == 0);
         if (*seen && *seen != hash)
             return gckpti_error(
                 e, GCKPT_E_DATA,
@@ -11001,22 +11742,39 @@ static gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const g
     return GCKPT_OK;
 }
 
+static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const gckpt_call *c)
+{
+    const gckpti_exec_node *n = &e->nodes[ins->id];
+    const gckpt_op *op = e->plan->nodes[ins->id].op;
+    gckpt_kernel kernel = ins->kind == GCKPT_FORWARD ? n->forward : n->backward;
+    if (kernel)
+        kernel(c);
+    else
+        gckpti_run_on_host(e, ins->kind == GCKPT_FORWARD ? op->forward : op->backward, c);
+}
+
+/* A parameter comes into the arena, or an op is computed. */
 static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
     gckpti_operands o;
-    int first = ins->first && !(node->batchless && e->row > 0); /* inference repeats the prologue */
-    int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
     gckpt_call c;
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    if (node->kind == GCKPTI_PARAM) {
+        e->backend.copy(e->backend.context, gckpti_at(e, o.out), e->nodes[ins->id].data,
+                        (size_t)gckpti_elements(&node->shape) * sizeof(float));
+        return GCKPT_OK;
+    }
+    int first = ins->first && !(node->batchless && e->row > 0); /* inference repeats the prologue */
+    int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
     uint16_t *narrow = node->kept & GCKPTI_NARROW_VALUE ? gckpti_at_bf16(e, o.out) : NULL;
     gckpti_call_start(e, node, ins->id, gckpti_micro_rows(e), &c);
     c.out = gckpti_at(e, o.out);
     c.aux = gckpti_at(e, o.aux);
     c.work = gckpti_at(e, o.work);
     for (int i = 0; i < node->inputs; i++)
-        gckpti_call_value(e, &p->nodes[p->nodes[node->in[i]].base], o.in[i].value, &c.in[i]);
+        gckpti_call_value(e, node, i, o.in[i].value, &c.in[i]);
     if (c.precision != GCKPT_FP32) {
         gckpti_copies copies;
         gckpti_copies_at(e, ins, &o, &copies);
@@ -11027,29 +11785,48 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_own_work(&c, &copies);
     }
     if (term >= 0) {
-        c.loss_sum = &e->sums[term];
-        c.loss_count = &e->counts[term];
+        c.loss_sum = &e->losses[term].sum;
+        c.loss_count = &e->losses[term].count;
     }
-    (e->fast && node->op->forward_fast ? node->op->forward_fast : node->op->forward)(&c);
+    gckpti_run_kernel(e, ins, &c);
     if (c.out && node->kept & GCKPTI_ROUNDED)
         gckpti_round(e, &c, gckpti_stream(ins->id, 0), c.out, narrow, gckpti_elements(&c.shape));
     return e->hashes ? gckpti_compare(e, ins, &c, narrow) : GCKPT_OK;
 }
 
+/* What the losses counted and summed up so far; the backend is waited for. */
+static gckpt_result gckpti_read_losses(gckpt_exec *e)
+{
+    const char *problem = e->backend.finish(e->backend.context);
+    if (problem)
+        return gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", e->backend.name, problem);
+    for (size_t i = 0; i < e->plan->term_count; i++)
+        e->backend.copy_out(e->backend.context, &e->terms[i].seen, &e->losses[i],
+                            sizeof *e->losses);
+    return GCKPT_OK;
+}
+
+/* Of the first loss in this step; from its feeds, or, once it was read, as it counted itself. */
+static int64_t gckpti_count(const gckpt_exec *e)
+{
+    return e->terms[0].expected >= 0 ? e->terms[0].expected : e->terms[0].seen.count;
+}
+
 /* What the gradient of a loss's sum is worth in units of the first loss's count (manual, 3). */
-static float gckpti_loss_scale(const gckpt_exec *e, int term)
+static float gckpti_loss_scale(gckpt_exec *e, int term)
 {
     const gckpti_plan_term *t = &e->plan->terms[term];
     float weight = gckpti_float(t->weight);
-    double own = (double)e->expected[term],
-           first = (double)(e->expected[0] >= 0 ? e->expected[0] : e->counts[0]);
+    double own = (double)e->terms[term].expected;
     if (term == 0)
         return weight;
+    if (t->regulariser && e->terms[0].expected < 0)
+        (void)gckpti_read_losses(e); /* an error comes again before the first update */
     if (t->regulariser)
-        return (float)((double)weight * first);
-    if (e->expected[term] < 0) /* streaming: the same count */
+        return (float)((double)weight * (double)gckpti_count(e));
+    if (e->streamed) /* the same count */
         return weight;
-    return own > 0 ? (float)((double)weight * first / own) : 0;
+    return own > 0 ? (float)((double)weight * (double)gckpti_count(e) / own) : 0;
 }
 
 /* Where the gradient of input i goes, for the kernel: the arena, or a copy to be rounded. One that
@@ -11067,7 +11844,7 @@ static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gc
         const uint16_t *narrow = gckpti_at_bf16(e, o->in[i].gradient);
         arg->grad = gckpti_copy_at(c, copies->gradient[1 + i]);
         if (arg->accumulate)
-            gckpti_widen(e, c, narrow, arg->grad, n);
+            gckpti_widen(e, c, GCKPT_WIDEN, narrow, arg->grad, n);
         else if (copies->gradient[0] != GCKPTI_NONE && node->op->flags & GCKPT_PASSES(i) &&
                  gckpti_same_shape(&arg->shape, &c->shape))
             arg->grad = gckpti_copy_at(c, copies->gradient[0]);
@@ -11076,10 +11853,10 @@ static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gc
         arg->grad = NULL;
     }
     if ((ins->zero >> i) & 1)
-        gckpti_add_or_zero(e, arg->grad, NULL, n);
+        e->backend.fill(c, arg->grad, 0, n);
     arg->low = gckpti_copy_at(c, copies->low[1 + i]);
     if (arg->low)
-        gckpti_add_or_zero(e, arg->low, NULL, n);
+        e->backend.fill(c, arg->low, 0, n);
     else if (arg->grad && gckpti_sums_of(e->plan, node, i) == GCKPTI_SUM_ON)
         arg->low = arg->grad + n;
 }
@@ -11092,18 +11869,13 @@ static void gckpti_gradient_end(gckpt_exec *e, const gckpti_ins *ins, const gckp
     const gckpti_node *q = &e->plan->nodes[e->plan->nodes[node->in[i]].base];
     int64_t n = gckpti_elements(&c->in[i].shape);
     float *x = c->in[i].grad;
-    uint16_t *narrow =
-        q->kept & GCKPTI_NARROW_GRADIENT ? gckpti_at_bf16(e, o->in[i].gradient) : NULL;
-    if (o->in[i].total != GCKPTI_NONE) {
-        float *total = gckpti_at(e, o->in[i].total);
-        if (narrow) {
-            narrow = gckpti_at_bf16(e, o->in[i].total);
-            for (int64_t k = 0; k < n; k++)
-                x[k] = gckpti_from_bf16(narrow[k]) + x[k];
-        } else {
-            gckpti_add_or_zero(e, total, x, n);
-            x = total;
-        }
+    size_t to = o->in[i].total != GCKPTI_NONE ? o->in[i].total : o->in[i].gradient;
+    uint16_t *narrow = q->kept & GCKPTI_NARROW_GRADIENT ? gckpti_at_bf16(e, to) : NULL;
+    if (o->in[i].total != GCKPTI_NONE && narrow) {
+        gckpti_widen(e, c, GCKPT_WIDEN_ADD, narrow, x, n);
+    } else if (o->in[i].total != GCKPTI_NONE) {
+        e->backend.add(c, gckpti_at(e, to), x, n);
+        x = gckpti_at(e, to);
     }
     if (x && q->kept & GCKPTI_ROUNDED && (x != c->grad_out || o->in[i].gradient != o->gradient))
         gckpti_round(e, c, gckpti_stream(ins->id, 1 + i), x, narrow, n);
@@ -11124,14 +11896,11 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
     c.work = gckpti_at(e, o.work);
     float *grad_out = gckpti_at(e, o.gradient);
     for (int u = 1; u < ins->uses; u++)
-        gckpti_add_or_zero(e, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_elements(&node->shape));
+        e->backend.add(&c, grad_out, gckpti_at(e, o.more[u - 1]), gckpti_elements(&node->shape));
     c.grad_out = grad_out;
     GCKPT_ASSERT(grad_out || node->op->flags & GCKPT_LOSS);
-    for (int i = 0; i < node->inputs; i++) {
-        const gckpti_node *q = &p->nodes[p->nodes[node->in[i]].base];
-        if (o.in[i].value != GCKPTI_NONE || q->kind != GCKPTI_OP)
-            gckpti_call_value(e, q, o.in[i].value, &c.in[i]);
-    }
+    for (int i = 0; i < node->inputs; i++)
+        gckpti_call_value(e, node, i, o.in[i].value, &c.in[i]);
     if (c.precision != GCKPT_FP32) {
         int64_t n = gckpti_elements(&c.shape);
         gckpti_widen_inputs(e, &c, &copies);
@@ -11150,7 +11919,7 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
     gckpti_own_work(&c, &copies);
     if (node->op->flags & GCKPT_LOSS)
         c.loss_scale = gckpti_loss_scale(e, gckpti_term_of(p, ins->id));
-    (e->fast && node->op->backward_fast ? node->op->backward_fast : node->op->backward)(&c);
+    gckpti_run_kernel(e, ins, &c);
     for (int i = 0; i < node->inputs; i++)
         gckpti_gradient_end(e, ins, &o, &c, i);
 }
@@ -11158,235 +11927,145 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
 /* =================================================================================================
  * >>training: division, norm, clipping, optimisers, steps
  * ============================================================================================== */
-/* What one pass over a parameter's blocks does. */
-typedef struct {
-    gckpt_exec *e;
-    const gckpti_param *q;
-    float *g, count;
-    const size_t *more; /* offsets of further accumulators, to be added to g */
-    int adds;
-    int divide;                  /* g holds sums still; then, if e->shown, what is divided */
-    float *squares;              /* by block from `first`, or NULL */
-    int update;                  /* 1: w and its state */
-    int64_t first, blocks, each; /* block; blocks of this job, of an item */
-    gckpti_adamw adamw;
-    float momentum;
-} gckpti_update_job;
-
-/* With decayed = fma(-d, w, w), d = (lr weight_decay) decay_scale; lr is hyper.lr times lr_scale:
- *   SGD       w = fma(-lr, g, decayed)
- *   momentum  m = fma(momentum, m, g), w = fma(-lr, m, decayed)
- *   AdamW     m = fma(b1, m, (1 - b1) g), v = fma(b2, v, (1 - b2) (g g)),
- *             w = fma(-lr / (1 - b1^t), m / (sqrt(v c) + eps), decayed), c = 1 / (1 - b2^t)
- * t counts the parameter's updates from 1. 1 - b1, 1 - b2, lr / (1 - b1^t) and c are computed in
- * binary64 from the floats b1, b2, lr, powers by squaring (gckpti_powi), and rounded once. */
-static void gckpti_plain_adamw(float *w, const float *g, float *m, float *v, int64_t n,
-                               const gckpti_adamw *a)
-{
-    for (int64_t k = 0; k < n; k++) {
-        float d = g[k] * a->scale;
-        m[k] = gckpti_fma(a->beta1, m[k], a->rest1 * d);
-        v[k] = gckpti_fma(a->beta2, v[k], a->rest2 * (d * d));
-        float step = m[k] / (gckpti_sqrt(v[k] * a->correct2) + a->eps);
-        w[k] = gckpti_fma(-a->rate, step, gckpti_fma(-a->decay, w[k], w[k]));
-    }
-}
-
-static void gckpti_update_block(const gckpti_update_job *job, const float *g, int64_t at, int64_t n)
-{
-    const gckpti_adamw *a = &job->adamw;
-    float *w = job->q->p.values + at, *m = job->q->p.state[0], *v = job->q->p.state[1];
-    switch (job->e->plan->optimiser) {
-    case GCKPT_ADAMW: m += at; v += at;
-#if GCKPTI_HAS_FAST
-        if (job->e->fast) {
-            job->e->kernels->adamw(w, g, m, v, n, a);
-            break;
-        }
-#endif
-        gckpti_plain_adamw(w, g, m, v, n, a);
-        break;
-    case GCKPT_MOMENTUM:
-        m += at;
-        for (int64_t k = 0; k < n; k++) {
-            m[k] = gckpti_fma(job->momentum, m[k], g[k] * a->scale);
-            w[k] = gckpti_fma(-a->rate, m[k], gckpti_fma(-a->decay, w[k], w[k]));
-        }
-        break;
-    default:
-        for (int64_t k = 0; k < n; k++)
-            w[k] = gckpti_fma(-a->rate, g[k] * a->scale, gckpti_fma(-a->decay, w[k], w[k]));
-        break;
-    }
-}
-
-/* The gradient of a block: adds up accumulators, divides (manual, 5g). */
-static const float *gckpti_divided(const gckpti_update_job *job, int64_t at, int64_t n,
-                                   float *scratch)
-{
-    float *g = job->g + at;
-    for (int u = 0; u < job->adds; u++)
-        gckpti_add_into(g, gckpti_at(job->e, job->more[u]) + at, n);
-    if (!job->divide)
-        return g;
-#if GCKPTI_HAS_FAST
-    if (job->e->fast) {
-        if (!job->e->shown) { /* spares memory a write */
-            memcpy(scratch, g, (size_t)n * sizeof *g);
-            g = scratch;
-        }
-        job->e->kernels->divide(g, job->count, n);
-        return g;
-    }
-#endif
-    (void)scratch;
-    for (int64_t k = 0; k < n; k++)
-        g[k] /= job->count;
-    return g;
-}
-
-static void gckpti_update_item(void *context, int64_t i)
-{
-    const gckpti_update_job *job = (const gckpti_update_job *)context;
-    const int64_t size = GCKPTI_UPDATE_BLOCK, all = job->q->p.elements;
-#if GCKPTI_HAS_FAST
-    float scratch[GCKPTI_UPDATE_BLOCK];
-#else
-    float *scratch = NULL;
-#endif
-    for (int64_t b = i * job->each; b < (i + 1) * job->each; b++) {
-        int64_t at = (job->first + b) * size, n = gckpti_part(all - at, size);
-        if (n <= 0 || b >= job->blocks)
-            break;
-        const float *g = gckpti_divided(job, at, n, scratch);
-        if (job->squares)
-#if GCKPTI_HAS_FAST
-            job->squares[b] =
-                job->e->fast ? job->e->kernels->square_sum(g, n) : gckpti_dot(g, g, n);
-#else
-            job->squares[b] = gckpti_dot(g, g, n);
-#endif
-        if (job->update)
-            gckpti_update_block(job, g, at, n);
-    }
-}
-
-/* One pass over a parameter; with its square sum when `square`. A job is at most so many blocks
- * that their square sums fit on the stack. */
-static void gckpti_update_pass(gckpt_exec *e, const gckpti_ins *ins, gckpti_update_job *job,
-                               int square)
-{
-    float squares[GCKPTI_HAS_FAST ? 1024 : 64];
-    const int64_t most = (int64_t)(sizeof squares / sizeof *squares);
-    int64_t blocks = (job->q->p.elements + GCKPTI_UPDATE_BLOCK - 1) / GCKPTI_UPDATE_BLOCK;
-    double sum = 0;
-    job->squares = square ? squares : NULL;
-    for (job->first = 0; job->first < blocks; job->first += most) {
-        int64_t n = job->blocks = gckpti_part(blocks - job->first, most);
-        job->each = n < 64 ? 1 : n < 512 ? 4 : 16;
-        gckpti_run_items(e, n > 4, (n + job->each - 1) / job->each, gckpti_update_item, job);
-        for (int64_t i = 0; i < n && square; i++)
-            sum += (double)squares[i];
-    }
-    if (square)
-        e->squares[ins->id] = sum;
-}
-
-/* The pass that takes a gradient from sums to what an update needs begins with this. */
-static void gckpti_update_start(gckpt_exec *e, const gckpti_ins *ins, gckpti_update_job *job)
-{
-    gckpti_operands o;
-    gckpti_operands_of(e->plan->operands, ins, 0, &o);
-    memset(job, 0, sizeof *job);
-    job->e = e;
-    job->q = &e->store->params[e->params[ins->id]];
-    job->g = gckpti_at(e, o.gradient);
-    job->count = (float)e->counts[0];
-    job->more = o.more;
-}
-
-/* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
-static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
-{
-    gckpti_update_job job;
-    gckpti_update_start(e, ins, &job);
-    job.adds = ins->uses - 1;
-    job.divide = 1;
-    gckpti_update_pass(e, ins, &job, 1);
-}
-
 static float gckpti_or(float value, float fallback)
 {
     return value < 0 ? 0 : value > 0 ? value : fallback;
 }
 
-/* whole: gckpti_finish_gradient has not been called for it; its work is done on the way. */
-static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, int whole)
+/* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */
+static float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
+{
+    if (e->backend.own_memory)
+        return e->store->mirrors[q - e->store->params].array[1 + slot];
+    return gckpti_array(q, slot);
+}
+
+/* The gradients an update finds: sums in their accumulators, or divided already. */
+typedef enum { GCKPTI_SUMS, GCKPTI_DIVIDED } gckpti_gradients_are;
+
+/* A pass that takes a gradient from sums to what an update needs, with its square sums. */
+static void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_pass *pass)
+{
+    gckpti_operands o;
+    gckpti_operands_of(e->plan->operands, ins, 0, &o);
+    memset(pass, 0, sizeof *pass);
+    pass->elements = e->plan->params[ins->id].elements;
+    pass->gradient = gckpti_at(e, o.gradient);
+    pass->base = e->arena;
+    pass->more = o.more;
+    pass->adds = ins->uses - 1;
+    pass->count = (float)gckpti_count(e);
+    pass->keep = e->keeps;
+    pass->squares = e->squares + e->params[ins->id].square;
+}
+
+/* Adds up a parameter's accumulators and takes the square sum of the divided gradient. */
+static void gckpti_finish_gradient(gckpt_exec *e, const gckpti_ins *ins)
+{
+    gckpt_call c;
+    gckpt_pass pass;
+    gckpti_bare_call(e, &c);
+    gckpti_pass_start(e, ins, &pass);
+    e->backend.update(&c, &pass);
+}
+
+/* The user's optimiser runs on the host, with memory of its own on copies of a parameter. */
+static void gckpti_own_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_param *q, uint64_t step)
+{
+    gckpt_update u;
+    gckpt_pass pass;
+    gckpti_pass_start(e, ins, &pass);
+    memset(&u, 0, sizeof u);
+    gckpti_pull(e->store, q);
+    u.name = q->p.name;
+    u.elements = q->p.elements;
+    u.values = gckpti_array(q, -1);
+    u.gradient = gckpti_on_host(e, pass.gradient, (size_t)pass.elements);
+    for (int i = 0; i < e->plan->state_slots; i++)
+        u.state[i] = gckpti_array(q, i);
+    u.clip_scale = e->clip_scale;
+    u.lr_scale = q->p.lr_scale;
+    u.decay_scale = q->p.decay_scale;
+    u.step = step;
+    u.hyper = &e->hyper;
+    e->desc.own_optimiser(e->desc.user, &u);
+    gckpti_changed(e->store, q, GCKPTI_HOST);
+    (void)gckpti_bring(e, q); /* it has a mirror: nothing can fail */
+}
+
+/* Updates a parameter; what is missing from sums to a divided gradient is done on the way. */
+static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradients_are are)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_hyper *h = &e->hyper;
-    gckpti_param *q = &e->store->params[e->params[ins->id]];
+    gckpti_param *q = &e->store->params[e->params[ins->id].index];
     float lr = h->lr * q->p.lr_scale, beta1 = gckpti_or(h->beta1, 0.9f),
           beta2 = gckpti_or(h->beta2, 0.999f);
     uint64_t step = e->step + 1;
-    gckpti_update_job job;
-    gckpti_update_start(e, ins, &job);
+    gckpt_call c;
+    gckpt_pass pass;
     if (p->state_slots > 0) { /* state that was nobody's is new */
         step = q->optimiser ? q->updates + 1 : 1;
         q->optimiser = (unsigned char)(p->optimiser + 1);
         q->updates = step;
     }
     if (p->optimiser == GCKPT_OWN_OPTIMISER) {
-        gckpt_update u;
-        memset(&u, 0, sizeof u);
-        if (whole)
+        if (are == GCKPTI_SUMS)
             gckpti_finish_gradient(e, ins);
-        u.name = q->p.name;
-        u.elements = q->p.elements;
-        u.values = q->p.values;
-        u.gradient = job.g;
-        for (int i = 0; i < p->state_slots; i++)
-            u.state[i] = q->p.state[i];
-        u.clip_scale = e->clip_scale;
-        u.lr_scale = q->p.lr_scale;
-        u.decay_scale = q->p.decay_scale;
-        u.step = step;
-        u.hyper = h;
-        e->desc.own_optimiser(e->desc.user, &u);
+        gckpti_own_update(e, ins, q, step);
         return;
     }
-    job.adamw.scale = e->clip_scale;
-    job.adamw.decay = lr * h->weight_decay * q->p.decay_scale;
-    job.adamw.rate = lr;
-    job.momentum = gckpti_or(h->momentum, 0.9f);
-    if (p->optimiser == GCKPT_ADAMW) {
-        job.adamw.beta1 = beta1;
-        job.adamw.rest1 = (float)(1 - (double)beta1);
-        job.adamw.beta2 = beta2;
-        job.adamw.rest2 = (float)(1 - (double)beta2);
-        job.adamw.eps = gckpti_or(h->eps, 1e-8f);
-        job.adamw.rate = (float)((double)lr / (1 - gckpti_powi((double)beta1, step)));
-        job.adamw.correct2 = (float)(1 / (1 - gckpti_powi((double)beta2, step)));
+    gckpti_bare_call(e, &c);
+    gckpti_pass_start(e, ins, &pass);
+    if (are == GCKPTI_DIVIDED) { /* where it was not kept it is divided again */
+        pass.adds = 0;
+        pass.squares = NULL;
+        pass.count = e->keeps ? 0 : pass.count;
     }
-    job.adds = whole ? ins->uses - 1 : 0;
-    job.divide = whole || !e->shown;
-    job.update = 1;
-    gckpti_update_pass(e, ins, &job, whole);
+    pass.update = 1;
+    pass.optimiser = p->optimiser;
+    pass.values = gckpti_values_here(e, q, -1);
+    for (int i = 0; i < p->state_slots; i++)
+        pass.state[i] = gckpti_values_here(e, q, i);
+    pass.momentum = gckpti_or(h->momentum, 0.9f);
+    pass.rates.scale = e->clip_scale;
+    pass.rates.decay = lr * h->weight_decay * q->p.decay_scale;
+    pass.rates.rate = lr;
+    if (p->optimiser == GCKPT_ADAMW) {
+        pass.rates.beta1 = beta1;
+        pass.rates.rest1 = (float)(1 - (double)beta1);
+        pass.rates.beta2 = beta2;
+        pass.rates.rest2 = (float)(1 - (double)beta2);
+        pass.rates.eps = gckpti_or(h->eps, 1e-8f);
+        pass.rates.rate = (float)((double)lr / (1 - gckpti_powi((double)beta1, step)));
+        pass.rates.correct2 = (float)(1 / (1 - gckpti_powi((double)beta2, step)));
+    }
+    e->backend.update(&c, &pass);
+    gckpti_changed(e->store, q, e->backend.own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
 }
 
+/* The norm of all gradients from their blocks' square sums, and what clipping makes of it. */
 static void gckpti_total_norm(gckpt_exec *e)
 {
+    const gckpt_plan *p = e->plan;
+    const float *squares = gckpti_on_host(e, e->squares, e->square_count);
     double sum = 0;
-    for (size_t i = 0; i < e->plan->param_count; i++)
-        if (e->plan->params[e->order[i]].trained)
-            sum += e->squares[e->order[i]];
+    for (size_t i = 0; i < p->param_count; i++) {
+        size_t param = (size_t)e->params[i].nth, first = e->params[param].square;
+        size_t n =
+            ((size_t)p->params[param].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
+        double own = 0;
+        for (size_t b = 0; b < n && p->params[param].trained; b++)
+            own += (double)squares[first + b];
+        sum += own;
+    }
     e->grad_norm = gckpti_sqrt_double(sum);
     e->clip_scale = e->hyper.clip > 0 && e->grad_norm > (double)e->hyper.clip
                         ? (float)((double)e->hyper.clip / e->grad_norm)
                         : 1;
 }
 
-/* Before the first update of a step: all gradients, then the norm and the clipping factor. */
+/* Before the first update of a step that clips: all gradients, then norm and clipping factor. */
 static void gckpti_finish_gradients(gckpt_exec *e)
 {
     for (size_t x = 0; x < e->plan->length; x++)
@@ -11396,48 +12075,65 @@ static void gckpti_finish_gradients(gckpt_exec *e)
 }
 
 /* ---- debug aids around an instruction ---- */
-static void gckpti_paint(gckpt_exec *e, size_t offset, size_t size)
-{
-    for (size_t i = 0; i + sizeof(float) <= size; i += sizeof(float))
-        *gckpti_at(e, offset + i) = gckpti_float(0x7fc07fc0u); /* NaN, two of them as bf16 */
-}
+enum { GCKPTI_PAINT = 0x7fc07fc0 }; /* NaN, two of them as bf16 */
 
 /* What died with instruction e->pc. What began before a loop's body outlives each round. */
 static void gckpti_paint_dead(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    while (e->dead < p->life_count && p->lives[e->dead].end <= e->pc) {
-        const gckpt_buffer *life = &p->lives[e->dead++];
+    while (e->next_death < p->life_count && p->lives[e->next_death].end <= e->pc) {
+        const gckpt_buffer *life = &p->lives[e->next_death++];
         if (life->end == e->pc &&
             !(p->looped && life->start < p->body && e->pc >= p->body && e->pc < p->epilogue))
-            gckpti_paint(e, life->offset, life->size);
+            gckpti_fill(e, e->arena + life->offset, GCKPTI_PAINT, life->size / 4 * 4);
     }
+}
+
+static int gckpti_measures(const gckpt_exec *e)
+{
+    return e->desc.debug & GCKPT_DEBUG_MEASURE && e->painted_steps < 2;
 }
 
 static void gckpti_measure_start(gckpt_exec *e)
 {
-    if (e->desc.debug & GCKPT_DEBUG_MEASURE && e->measured < 2)
-        memset(e->arena, e->measured ? 0x5a : 0xa5, e->plan->arena);
+    if (gckpti_measures(e))
+        gckpti_fill(e, e->arena, e->painted_steps ? 0x5a5a5a5au : 0xa5a5a5a5u, e->plan->arena);
     else if (e->desc.debug & GCKPT_DEBUG_PAINT)
-        gckpti_paint(e, 0, e->plan->arena);
+        gckpti_fill(e, e->arena, GCKPTI_PAINT, e->plan->arena / 4 * 4);
+}
+
+/* Where the arena's last byte that is not `paint` ends; `low`: not below this. */
+static size_t gckpti_highest_touched(const gckpt_exec *e, size_t low, unsigned char paint)
+{
+    unsigned char piece[256];
+    for (size_t top = e->plan->arena, n; top > low; top -= n) {
+        size_t left;
+        n = top - low < sizeof piece ? top - low : sizeof piece;
+        e->backend.copy_out(e->backend.context, piece, e->arena + top - n, n);
+        for (left = n; left > 0 && piece[left - 1] == paint;)
+            left--;
+        if (left > 0)
+            return top - n + left;
+    }
+    return low;
 }
 
 static gckpt_result gckpti_measure_end(gckpt_exec *e)
 {
-    if (e->desc.debug & GCKPT_DEBUG_MEASURE && e->measured < 2) {
-        size_t top = e->plan->arena;
-        while (top > e->touched && e->arena[top - 1] == (e->measured ? 0x5a : 0xa5))
-            top--;
-        e->touched = top;
+    unsigned char canary[GCKPTI_CANARY];
+    if (gckpti_measures(e)) {
+        e->touched = gckpti_highest_touched(e, e->touched, e->painted_steps ? 0x5a : 0xa5);
         for (size_t i = 0; i < e->plan->life_count; i++) { /* what kernels use of it differs */
             const gckpt_buffer *life = &e->plan->lives[i];
             if (life->kind == GCKPT_BUFFER_WORKSPACE && life->offset + life->size > e->touched)
                 e->touched = life->offset + life->size;
         }
-        e->measured++;
+        e->painted_steps++;
     }
-    for (size_t i = 0; e->owned && i < GCKPTI_CANARY; i++)
-        if (e->arena[e->plan->arena + i] != 0xc5)
+    if (e->owned)
+        e->backend.copy_out(e->backend.context, canary, e->arena + e->plan->arena, sizeof canary);
+    for (size_t i = 0; e->owned && i < sizeof canary; i++)
+        if (canary[i] != GCKPTI_CANARY_BYTE)
             return gckpti_error(e, GCKPT_E_DATA,
                                 "step: a kernel wrote behind the arena of %z bytes",
                                 e->plan->arena);
@@ -11462,7 +12158,8 @@ static int gckpti_counted(const gckpt_op *op)
 
 static const int32_t *gckpti_indices(const gckpt_exec *e, const gckpti_node *q)
 {
-    return (const int32_t *)(q->kind == GCKPTI_CONSTANT ? q->data : e->feeds[q->index]);
+    const void *data = q->kind == GCKPTI_CONSTANT ? q->data : e->inputs[q->index].feed;
+    return (const int32_t *)data;
 }
 
 /* The values of i32 input i of a node, in all rows. */
@@ -11489,15 +12186,14 @@ static gckpt_result gckpti_check_indices(gckpt_exec *e, const gckpti_node *node,
     return GCKPT_OK;
 }
 
-/* Takes the feeds for rows row_end.. of the step and checks what indices they hold. */
-static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
-                                      int64_t rows)
+/* Which input each feed is for; every input that is read must have one. */
+static gckpt_result gckpti_match_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count)
 {
     const gckpt_plan *p = e->plan;
     if (count < 0 || (count > 0 && !feeds))
         return gckpti_error(e, GCKPT_E_ARG, "feeds: NULL or a negative count");
     for (size_t i = 0; i < p->inputs; i++)
-        e->feeds[i] = NULL;
+        e->inputs[i].feed = NULL;
     for (int i = 0; i < count; i++) {
         const gckpti_node *q = NULL;
         if (feeds[i].input >= 0 && (size_t)feeds[i].input < p->node_count)
@@ -11508,35 +12204,57 @@ static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, in
                 !feeds[i].data
                     ? "its data is NULL"
                     : "its id is not that of an input (gckpt_id of a gckpt_input tensor)");
-        if (e->feeds[q->index])
+        if (e->inputs[q->index].feed)
             return gckpti_error(e, GCKPT_E_ARG, "feed %i: input \"%s\" is fed twice", i,
                                 p->names + q->name);
-        e->feeds[q->index] = feeds[i].data;
+        e->inputs[q->index].feed = (const unsigned char *)feeds[i].data;
     }
-    for (size_t i = 0; i < p->node_count; i++)
-        if (p->nodes[i].kind == GCKPTI_INPUT && e->fed[p->nodes[i].index] &&
-            !e->feeds[p->nodes[i].index])
+    for (size_t i = 0; i < p->inputs; i++)
+        if (e->inputs[i].node >= 0 && !e->inputs[i].feed)
             return gckpti_error(e, GCKPT_E_ARG, "input \"%s\" is not fed",
-                                p->names + p->nodes[i].name);
-    for (size_t x = 0; x < p->length; x++) {
+                                p->names + p->nodes[e->inputs[i].node].name);
+    return GCKPT_OK;
+}
+
+/* Points the plan's inputs to the rows of this micro-batch, or copies these to the backend. */
+static void gckpti_feed_rows(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->inputs; i++) {
+        const gckpti_exec_input *in = &e->inputs[i];
+        if (in->node < 0)
+            continue;
+        size_t row = gckpti_row_bytes(p, &p->nodes[in->node]);
+        const unsigned char *rows = in->feed + (size_t)(e->row - e->feed_row) * row;
+        if (in->there)
+            e->backend.copy_in(e->backend.context, in->there, rows,
+                               row * (size_t)gckpti_micro_rows(e));
+        e->nodes[in->node].data = in->there ? in->there : rows;
+    }
+}
+
+/* Takes the feeds for the next rows of the step and checks what indices they hold. */
+static gckpt_result gckpti_take_feeds(gckpt_exec *e, const gckpt_feed *feeds, int count,
+                                      int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    gckpt_result result = gckpti_match_feeds(e, feeds, count);
+    for (size_t x = 0; x < p->length && result == GCKPT_OK; x++) {
         const gckpti_ins *ins = &p->list[x];
         const gckpti_node *node =
             ins->kind == GCKPT_FORWARD && ins->first ? &p->nodes[ins->id] : NULL;
-        for (int i = 0; node && node->op->classes && i < node->inputs; i++)
-            if (node->op->flags & GCKPT_INDEX(i) &&
-                gckpti_check_indices(e, node, ins->id, i, rows) != GCKPT_OK)
-                return GCKPT_E_DATA;
+        for (int i = 0; node && node->op && node->op->classes && i < node->inputs; i++)
+            if (node->op->flags & GCKPT_INDEX(i) && result == GCKPT_OK)
+                result = gckpti_check_indices(e, node, ins->id, i, rows);
     }
-    unsigned char *copy = e->copies;
-    for (size_t i = 0; i < p->node_count && copy; i++) {
-        const gckpti_node *q = &p->nodes[i];
-        if (q->kind != GCKPTI_INPUT || !e->fed[q->index])
+    for (size_t i = 0; i < p->inputs && result == GCKPT_OK; i++) {
+        gckpti_exec_input *in = &e->inputs[i];
+        if (!in->copy)
             continue;
-        memcpy(copy, e->feeds[q->index], gckpti_row_bytes(p, q) * (size_t)rows);
-        e->feeds[q->index] = copy;
-        copy += gckpti_row_bytes(p, q) * (size_t)p->batch;
+        memcpy(in->copy, in->feed, gckpti_row_bytes(p, &p->nodes[in->node]) * (size_t)rows);
+        in->feed = in->copy;
     }
-    return GCKPT_OK;
+    return result;
 }
 
 /* What a loss will count over all rows. What does not depend on the batch, or mixes its rows, is
@@ -11555,8 +12273,18 @@ static int64_t gckpti_expected_count(const gckpt_exec *e, const gckpti_node *nod
     return (n - ignored) * times;
 }
 
-/* What each loss will count, from the feeds; only needed when there are several. */
-static void gckpti_expect_counts(gckpt_exec *e, int64_t rows, int known)
+/* Adds what each loss will count over the rows just fed, where a rule says what that is: the loss
+ * has GCKPT_COUNTS_FEEDS, or there are several, which then must keep to it (gckpti_check_counts). */
+static void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->term_count; i++)
+        if (e->terms[i].expected >= 0)
+            e->terms[i].expected += gckpti_expected_count(e, &p->nodes[p->terms[i].id], rows);
+}
+
+/* Before the first rows: 0 where they will be counted, -1 where they cannot be. */
+static void gckpti_start_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     int several = 0;
@@ -11564,10 +12292,9 @@ static void gckpti_expect_counts(gckpt_exec *e, int64_t rows, int known)
         several = several || !p->terms[i].regulariser;
     for (size_t i = 0; i < p->term_count; i++) {
         const gckpti_node *node = &p->nodes[p->terms[i].id];
-        e->sums[i] = 0;
-        e->counts[i] = 0;
-        e->expected[i] =
-            known && several && !node->batchless ? gckpti_expected_count(e, node, rows) : -1;
+        int rule = node->op->flags & GCKPT_COUNTS_FEEDS || (several && !e->streamed);
+        memset(&e->terms[i], 0, sizeof e->terms[i]);
+        e->terms[i].expected = rule && !node->batchless ? 0 : -1;
     }
 }
 
@@ -11624,8 +12351,8 @@ static void gckpti_clear_accumulators(gckpt_exec *e)
             float *sum = gckpti_at(e, o.in[i].gradient);
             int64_t n = gckpti_elements(&q->shape);
             if (sum && q->batchless)
-                gckpti_add_or_zero(e, sum, NULL,
-                                   gckpti_sums_of(p, node, i) == GCKPTI_SUM_ON ? 2 * n : n);
+                gckpti_fill(e, sum, 0,
+                            4 * (size_t)(gckpti_sums_of(p, node, i) == GCKPTI_SUM_ON ? 2 * n : n));
         }
     }
 }
@@ -11651,6 +12378,30 @@ static gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
     return GCKPT_OK;
 }
 
+/* The plan's parameters: as they were when it was made, and their newest values where this executor
+ * reads them. */
+static gckpt_result gckpti_begin_params(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->param_count; i++) {
+        gckpti_param *q = &e->store->params[e->params[i].index];
+        if (p->params[i].trained && q->p.frozen)
+            return gckpti_error(e, GCKPT_E_ARG,
+                                "step: \"%s\" was frozen after planning; make a new plan",
+                                p->names + p->params[i].name);
+        if (p->params[i].trained && gckpti_others_state(p, q))
+            return gckpti_error(e, GCKPT_E_ARG,
+                                "step: \"%s\" got state of another optimiser after this executor "
+                                "was made; gckpt_store_reset clears it",
+                                p->names + p->params[i].name);
+        if (gckpti_bring(e, q) != GCKPT_OK)
+            return gckpti_error(e, GCKPT_E_MEMORY, "step: %s has no memory for \"%s\"",
+                                e->backend.name, p->names + p->params[i].name);
+        e->nodes[p->params[i].node].data = gckpti_values_here(e, q, -1);
+    }
+    return GCKPT_OK;
+}
+
 static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int inference)
 {
     const gckpt_plan *p = e->plan;
@@ -11669,24 +12420,17 @@ static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int in
             e, GCKPT_E_ARG,
             "step: clip needs all gradients before the first update; this plan updates in "
             "the backward (desc.update_in_backward)");
-    for (size_t i = 0; i < p->param_count; i++) {
-        const gckpti_param *q = &e->store->params[e->params[i]];
-        if (p->params[i].trained && q->p.frozen)
-            return gckpti_error(e, GCKPT_E_ARG,
-                                "step: \"%s\" was frozen after planning; make a new plan",
-                                p->names + p->params[i].name);
-        if (p->params[i].trained && gckpti_others_state(p, q))
-            return gckpti_error(e, GCKPT_E_ARG,
-                                "step: \"%s\" got state of another optimiser after this executor "
-                                "was made; gckpt_store_reset clears it",
-                                p->names + p->params[i].name);
-    }
+    gckpt_result result = gckpti_begin_params(e);
+    if (result != GCKPT_OK)
+        return result;
     if (hyper)
         e->hyper = *hyper;
     e->pc = 0;
     e->step = e->store->step;
+    e->streamed = 0;
+    e->settled = 0;
     e->updating = 0;
-    e->dead = 0;
+    e->next_death = 0;
     e->row = e->row_end = e->feed_row = 0;
     e->grad_norm = 0;
     e->clip_scale = 1;
@@ -11696,81 +12440,118 @@ static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int in
 static void gckpti_start_step(gckpt_exec *e)
 {
     gckpti_measure_start(e);
-    e->cleared = 0;
-    memset(e->squares, 0, e->plan->param_count * sizeof *e->squares);
+    e->accumulators_cleared = 0;
+    gckpti_fill(e, e->losses, 0, e->plan->term_count * sizeof *e->losses);
 }
 
-/* Before anything is changed: the losses counted what the feeds promised. */
+/* In a step that changes anything, losses count what the feeds say. */
 static gckpt_result gckpti_check_counts(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    for (size_t i = 0; i < p->term_count; i++)
-        if (e->expected[i] >= 0 && e->expected[i] != e->counts[i])
+    int trains = p->mode != GCKPT_INFERENCE && (gckpti_count(e) || e->terms[0].seen.count);
+    for (size_t i = 0; i < p->term_count && trains; i++)
+        if (e->terms[i].expected >= 0 && e->terms[i].expected != e->terms[i].seen.count)
             return gckpti_error(
                 e, GCKPT_E_DATA,
                 "step: loss %s #%i counted %I; its feeds say %I. A loss that counts in its own "
                 "way can only be the first of a plan",
-                p->nodes[p->terms[i].id].op->name, p->terms[i].id, e->counts[i], e->expected[i]);
+                p->nodes[p->terms[i].id].op->name, p->terms[i].id, e->terms[i].seen.count,
+                e->terms[i].expected);
     return GCKPT_OK;
 }
 
-/* Runs one instruction and moves on; hold: stop in front of the updates. Returns MORE, OK at the
- * end of the step (or of the rows at hand when streaming), CANCELLED or an error. */
-static gckpt_result gckpti_advance(gckpt_exec *e, int hold)
+/* Before anything is changed: the first loss's count, and that all counted as they should. Where
+ * all have promised so nothing waits for it, and a broken promise shows at the end of the step. */
+static gckpt_result gckpti_settle_counts(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int promised = e->backend.own_memory;
+    gckpt_result result = GCKPT_OK;
+    for (size_t i = 0; i < p->term_count; i++)
+        promised = promised && (p->terms[i].regulariser ||
+                                p->nodes[p->terms[i].id].op->flags & GCKPT_COUNTS_FEEDS);
+    if (!e->settled && !promised)
+        result = gckpti_read_losses(e);
+    if (!e->settled && !promised && result == GCKPT_OK)
+        result = gckpti_check_counts(e);
+    e->settled = result == GCKPT_OK;
+    return result;
+}
+
+/* At the end of a micro-batch: on to the next one. 0: the rows at hand are done, others may come. */
+static int gckpti_next_rows(gckpt_exec *e)
+{
+    e->row += gckpti_micro_rows(e);
+    if (e->row == e->row_end)
+        return e->state != GCKPTI_STREAMING;
+    e->pc = e->plan->mode == GCKPT_INFERENCE ? 0 : e->plan->body;
+    e->next_death = 0;
+    gckpti_feed_rows(e);
+    return 1;
+}
+
+/* 1: the user's callback cancels the step. */
+static int gckpti_cancelled(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpt_plan *p = e->plan;
+    if (!e->desc.progress)
+        return 0;
+    gckpt_progress progress = {
+        e->pc,      (int)p->length,        e->row,
+        e->row_end, (gckpt_kind)ins->kind, gckpti_node_name(p, gckpti_ins_tensor(p, ins))
+    };
+    return e->desc.progress(e->desc.user, &progress) && !e->updating;
+}
+
+static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
+{
+    int clips = e->hyper.clip > 0; /* else the norm is only reported: one pass is enough */
+    if (ins->kind == GCKPT_FORWARD)
+        return gckpti_run_forward(e, ins);
+    if (ins->kind == GCKPT_BACKWARD) {
+        gckpti_run_backward(e, ins);
+        return GCKPT_OK;
+    }
+    if (clips && !e->updating)
+        gckpti_finish_gradients(e);
+    e->updating = 1;
+    gckpti_run_update(e, ins, clips ? GCKPTI_DIVIDED : GCKPTI_SUMS);
+    return GCKPT_OK;
+}
+
+/* How far a run goes: the whole step, or what comes before its first update. */
+typedef enum { GCKPTI_WHOLE_STEP, GCKPTI_GRADIENTS } gckpti_extent;
+
+/* Runs one instruction and moves on. Returns MORE, OK at the end of the extent (or of the rows at
+ * hand when streaming), CANCELLED or an error. */
+static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
 {
     const gckpt_plan *p = e->plan;
     gckpt_result result = GCKPT_OK;
-    int length = (int)p->length;
-    if (!e->cleared) /* here, where a team can do it */
+    if (!e->accumulators_cleared) /* here, where a team can do it */
         gckpti_clear_accumulators(e);
-    e->cleared = 1;
-    if (e->pc == p->epilogue && e->row < e->row_end) { /* end of a micro-batch */
-        e->row += gckpti_micro_rows(e);
-        if (e->row < e->row_end) {
-            e->pc = p->mode == GCKPT_INFERENCE ? 0 : p->body;
-            e->dead = 0;
-        } else if (e->state == GCKPTI_STREAMING) {
-            return GCKPT_OK;
-        }
-    }
-    if (e->pc >= length)
+    e->accumulators_cleared = 1;
+    if (e->pc == p->epilogue && e->row < e->row_end && !gckpti_next_rows(e))
+        return GCKPT_OK;
+    if (e->pc >= (int)p->length)
         return GCKPT_OK;
     const gckpti_ins *ins = &p->list[e->pc];
-    if (ins->kind == GCKPT_UPDATE && (hold || e->counts[0] == 0)) {
-        e->pc++;
-        return hold && e->counts[0] ? GCKPT_OK : GCKPT_MORE;
-    }
-    if (e->desc.progress) {
-        gckpt_progress progress = { e->pc,
-                                    length,
-                                    e->row,
-                                    e->row_end,
-                                    (gckpt_kind)ins->kind,
-                                    gckpti_node_name(p, gckpti_ins_tensor(p, ins)) };
-        if (e->desc.progress(e->desc.user, &progress) && !e->updating) {
-            e->state = GCKPTI_IDLE;
-            return gckpti_error(
-                e, GCKPT_CANCELLED,
-                "cancelled by the progress callback before instruction %i; nothing was "
-                "changed",
-                e->pc);
+    if (ins->kind == GCKPT_UPDATE) {
+        result = gckpti_settle_counts(e);
+        if (result == GCKPT_OK && (extent == GCKPTI_GRADIENTS || !gckpti_count(e))) {
+            e->pc++;
+            return extent == GCKPTI_GRADIENTS && gckpti_count(e) ? GCKPT_OK : GCKPT_MORE;
         }
     }
-    if (ins->kind == GCKPT_FORWARD) {
-        result = gckpti_run_forward(e, ins);
-    } else if (ins->kind == GCKPT_BACKWARD) {
-        gckpti_run_backward(e, ins);
-    } else {
-        if (!e->updating)
-            result = gckpti_check_counts(e);
-        if (result == GCKPT_OK) {
-            int whole = !(e->hyper.clip > 0); /* the norm is only reported: one pass is enough */
-            if (!whole && !e->updating)
-                gckpti_finish_gradients(e);
-            e->updating = 1;
-            gckpti_run_update(e, ins, whole);
-        }
+    if (result == GCKPT_OK && gckpti_cancelled(e, ins)) {
+        e->state = GCKPTI_IDLE;
+        return gckpti_error(e, GCKPT_CANCELLED,
+                            "cancelled by the progress callback before instruction %i; nothing was "
+                            "changed",
+                            e->pc);
     }
+    if (result == GCKPT_OK)
+        result = gckpti_run_instruction(e, ins);
     if (e->desc.debug & GCKPT_DEBUG_PAINT)
         gckpti_paint_dead(e);
     e->pc++;
@@ -11782,7 +12563,7 @@ static gckpt_result gckpti_advance(gckpt_exec *e, int hold)
 typedef struct {
     gckpt_exec *e;
     int64_t instructions; /* at most */
-    int hold;             /* as gckpti_advance takes it */
+    gckpti_extent extent;
     gckpt_result result;
 } gckpti_running;
 
@@ -11790,29 +12571,36 @@ static void gckpti_run_here(void *context)
 {
     gckpti_running *r = (gckpti_running *)context;
     for (int64_t i = 0; i < r->instructions && r->result == GCKPT_MORE; i++)
-        r->result = gckpti_advance(r->e, r->hold);
+        r->result = gckpti_advance(r->e, r->extent);
 }
 
 /* As gckpti_advance, but many instructions, with a team. */
-static gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, int hold)
+static gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_extent extent)
 {
-    gckpti_running r = { e, instructions, hold, GCKPT_MORE };
-    gckpti_with_team(&e->runner, e->crew, gckpti_run_here, &r);
+    gckpti_running r = { e, instructions, extent, GCKPT_MORE };
+    gckpti_with_team(&e->runner, e->team, gckpti_run_here, &r);
     return r.result;
 }
 
+/* The end of a step: waits for the backend, adds up the losses, counts the step. */
 static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 {
     const gckpt_plan *p = e->plan;
     double loss = 0;
-    int64_t count = p->term_count ? e->counts[0] : 0;
     e->state = GCKPTI_IDLE;
+    gckpt_result result = gckpti_read_losses(e);
+    if (result == GCKPT_OK)
+        result = gckpti_check_counts(e);
+    if (result != GCKPT_OK)
+        return result;
+    int64_t count = p->term_count ? e->terms[0].seen.count : 0;
     for (size_t i = 0; i < p->term_count; i++) {
         double weight = (double)gckpti_float(p->terms[i].weight);
+        const gckpti_loss_total *seen = &e->terms[i].seen;
         if (p->terms[i].regulariser)
-            loss += weight * e->sums[i];
-        else if (e->counts[i] > 0)
-            loss += weight * (e->sums[i] / (double)e->counts[i]);
+            loss += weight * seen->sum;
+        else if (seen->count > 0)
+            loss += weight * (seen->sum / (double)seen->count);
     }
     if (p->mode != GCKPT_INFERENCE && count > 0) {
         gckpti_total_norm(e);
@@ -11840,8 +12628,10 @@ static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int c
     if (result != GCKPT_OK)
         return result;
     e->row_end = rows;
-    gckpti_expect_counts(e, rows, 1);
+    gckpti_start_counts(e);
+    gckpti_expect_counts(e, rows);
     gckpti_start_step(e);
+    gckpti_feed_rows(e);
     e->state = GCKPTI_RUNNING;
     return GCKPT_OK;
 }
@@ -11858,7 +12648,7 @@ GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_
         return GCKPT_E_ARG;
     if (exec->state != GCKPTI_RUNNING)
         return gckpti_error(exec, GCKPT_E_ARG, "run_some: no step was started (gckpt_step_start)");
-    gckpt_result result = gckpti_run(exec, instructions, 0);
+    gckpt_result result = gckpti_run(exec, instructions, GCKPTI_WHOLE_STEP);
     return result == GCKPT_OK ? gckpti_finish_step(exec, report) : result;
 }
 
@@ -11874,7 +12664,7 @@ GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec)
 
 static gckpt_result gckpti_run_all(gckpt_exec *e, gckpt_report *report)
 {
-    gckpt_result result = gckpti_run(e, INT64_MAX, 0);
+    gckpt_result result = gckpti_run(e, INT64_MAX, GCKPTI_WHOLE_STEP);
     return result == GCKPT_OK ? gckpti_finish_step(e, report) : result;
 }
 
@@ -11907,7 +12697,8 @@ GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyp
         result = gckpti_check_streaming(exec);
     if (result != GCKPT_OK)
         return result;
-    gckpti_expect_counts(exec, 0, 0);
+    exec->streamed = 1;
+    gckpti_start_counts(exec);
     gckpti_start_step(exec);
     exec->state = GCKPTI_STREAMING;
     return GCKPT_OK;
@@ -11928,11 +12719,13 @@ GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds,
     gckpti_ok(exec);
     if (exec->row_end > 0) {
         exec->pc = exec->plan->body;
-        exec->dead = 0;
+        exec->next_death = 0;
     }
     exec->feed_row = exec->row = exec->row_end;
     exec->row_end += rows;
-    return gckpti_run(exec, INT64_MAX, 0);
+    gckpti_expect_counts(exec, rows);
+    gckpti_feed_rows(exec);
+    return gckpti_run(exec, INT64_MAX, GCKPTI_WHOLE_STEP);
 }
 
 GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
@@ -11951,9 +12744,19 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
 
 GCKPT_API const float *gckpt_fetch(const gckpt_exec *exec, int id, int gradient)
 {
-    for (size_t i = 0; exec && i < exec->plan->pick_count; i++)
-        if (exec->plan->picks[i].id == id && !exec->plan->picks[i].gradient == !gradient)
-            return gckpti_at(exec, exec->plan->picks[i].offset);
+    size_t at = exec ? exec->stage_size : 0;
+    for (size_t i = 0; exec && i < exec->plan->pick_count; i++) {
+        const gckpti_plan_pick *pick = &exec->plan->picks[i];
+        size_t bytes = gckpti_pick_bytes(exec->plan, pick);
+        if (pick->id == id && !pick->gradient == !gradient) {
+            if (!exec->backend.own_memory)
+                return gckpti_at(exec, pick->offset);
+            void *copy = exec->stage + at;
+            exec->backend.copy_out(exec->backend.context, copy, exec->arena + pick->offset, bytes);
+            return (const float *)copy;
+        }
+        at += bytes;
+    }
     return NULL;
 }
 
@@ -11995,7 +12798,7 @@ static gckpt_result gckpti_batch_end(const gckpti_batch *b, gckpt_result result,
     e->state = GCKPTI_IDLE;
     if (result != GCKPT_OK)
         return result;
-    if (!e->counts[0])
+    if (!gckpti_count(e))
         return gckpti_error(e, GCKPT_E_DATA, "%s: no valid target in these rows", who);
     uint64_t step = e->store->step;
     gckpti_finish_gradients(e);
@@ -12011,11 +12814,11 @@ static gckpt_result gckpti_gradients(const gckpti_batch *b, double *loss)
     gckpt_result result = gckpti_batch_begin(b);
     if (result != GCKPT_OK)
         return result;
-    result = gckpti_run(b->e, INT64_MAX, 1);
-    int shown = b->e->shown;
-    b->e->shown = 1;
+    result = gckpti_run(b->e, INT64_MAX, GCKPTI_GRADIENTS);
+    int keeps = b->e->keeps;
+    b->e->keeps = 1;
     result = gckpti_batch_end(b, result, "check_gradients", &report);
-    b->e->shown = shown;
+    b->e->keeps = keeps;
     *loss = result == GCKPT_OK ? report.loss : 0;
     return result;
 }
@@ -12030,7 +12833,7 @@ static int64_t gckpti_most_elements(const gckpt_plan *p)
     return most;
 }
 
-/* Where a parameter's update finds its gradient, divided by now. */
+/* Where a parameter's update finds its gradient, divided by now; the host's copy, until the next. */
 static const float *gckpti_gradient_of(const gckpt_exec *e, int param)
 {
     gckpti_operands o;
@@ -12038,7 +12841,7 @@ static const float *gckpti_gradient_of(const gckpt_exec *e, int param)
     while (e->plan->list[x].kind != GCKPT_UPDATE || e->plan->list[x].id != param)
         x++;
     gckpti_operands_of(e->plan->operands, &e->plan->list[x], 0, &o);
-    return gckpti_at(e, o.gradient);
+    return gckpti_on_host(e, gckpti_at(e, o.gradient), (size_t)e->plan->params[param].elements);
 }
 
 /* FLAT: there is no slope to see, and the gradient is nothing but its own rounding. */
@@ -12067,8 +12870,9 @@ static double gckpti_loss_size(const gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     double size = 0;
     for (size_t i = 0; i < p->term_count; i++) {
-        double n = p->terms[i].regulariser || !e->counts[i] ? 1 : (double)e->counts[i];
-        size += gckpti_abs((double)gckpti_float(p->terms[i].weight) * e->sums[i] / n);
+        const gckpti_loss_total *seen = &e->terms[i].seen;
+        double n = p->terms[i].regulariser || !seen->count ? 1 : (double)seen->count;
+        size += gckpti_abs((double)gckpti_float(p->terms[i].weight) * seen->sum / n);
     }
     return size;
 }
@@ -12084,8 +12888,7 @@ typedef struct {
 static gckpt_result gckpti_check_sides(const gckpti_batch *b, const gckpti_probe *t, int half,
                                        double gg, gckpti_sides *v)
 {
-    const gckpti_param *q = &b->e->store->params[b->e->params[t->param]];
-    const float *there = gckpti_gradient_of(b->e, t->param);
+    const gckpti_param *q = &b->e->store->params[b->e->params[t->param].index];
     float *values = gckpti_array(q, -1);
     int64_t n = q->p.elements;
     double moved = 0, dot = 0, same = 0, loss[2] = { 0, 0 }, step = half ? v->h : 2 * v->h;
@@ -12101,11 +12904,14 @@ static gckpt_result gckpti_check_sides(const gckpti_batch *b, const gckpti_probe
             dot += sign * (double)t->g[i] * (double)values[i];
             moved += d * d;
         }
+        gckpti_changed(b->e->store, q, GCKPTI_HOST);
         result = gckpti_gradients(b, &loss[side]);
+        const float *there = gckpti_gradient_of(b->e, t->param);
         for (int64_t i = 0; i < n && result == GCKPT_OK; i++)
             same += (double)t->g[i] * (double)there[i];
     }
     memcpy(values, t->w, (size_t)n * sizeof(float));
+    gckpti_changed(b->e->store, q, GCKPTI_HOST);
     v->slope[half] = (loss[0] - loss[1]) / step;
     v->even[half] = loss[0] + loss[1] - 2 * t->loss;
     v->expected = dot / step;
@@ -12179,6 +12985,7 @@ typedef struct {
     int wrong, flats;
 } gckpti_tally;
 
+/* One more direction: only those that could be resolved count for the worst. */
 static void gckpti_tally_add(gckpti_tally *a, const gckpti_probe *t, const char *name)
 {
     gckpt_check *c = &a->c;
@@ -12244,7 +13051,9 @@ static gckpt_result gckpti_check_param(const gckpti_batch *b, int i, float *copy
     if (result != GCKPT_OK)
         return result;
     memcpy(start.g, gckpti_gradient_of(b->e, i), n * sizeof(float));
-    memcpy(start.w, gckpti_array(&b->e->store->params[b->e->params[i]], -1), n * sizeof(float));
+    const gckpti_param *q = &b->e->store->params[b->e->params[i].index];
+    gckpti_pull(b->e->store, q);
+    memcpy(start.w, gckpti_array(q, -1), n * sizeof(float));
     for (int random = 0; random < 2 && result == GCKPT_OK; random++) {
         gckpti_probe t = start;
         t.random = random;
@@ -12296,78 +13105,74 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
 /* ---- what ops cost on this machine ---- */
 enum { GCKPTI_RUNS_LEAST = 6, GCKPTI_RUNS_MOST = 32 };
 
+/* One step, timed. */
 typedef struct {
+    gckpti_batch batch;
     double (*seconds)(void *user);
     void *user;
-    double last;
-    float *copy; /* room for a parameter and its state */
-} gckpti_stopwatch;
+    double last;   /* when it was looked at the clock last */
+    float *copy;   /* room for a parameter and its state */
+    double *spent; /* seconds by instruction, a micro-batch; last: those of all else */
+    gckpt_result result;
+} gckpti_timing;
 
-static double gckpti_lap(gckpti_stopwatch *w)
+static double gckpti_lap(gckpti_timing *t)
 {
-    double now = w->seconds(w->user), lap = now - w->last;
-    w->last = now;
+    double now = t->seconds(t->user), lap = now - t->last;
+    t->last = now;
     return lap > 0 && lap < 1e9 ? lap : 0;
 }
 
 /* Saves what an update changes of a parameter, or puts it back. */
-static void gckpti_update_undo(gckpti_param *q, float *copy, int slots, int back)
+static void gckpti_update_undo(gckpt_store *s, gckpti_param *q, float *copy, int slots, int back)
 {
     size_t n = (size_t)q->p.elements;
+    gckpti_pull(s, q);
     for (int i = -1; i < slots; i++, copy += n) {
         float *mine = gckpti_array(q, i);
         memcpy(back ? mine : copy, back ? copy : mine, n * sizeof *copy);
     }
+    if (back)
+        gckpti_changed(s, q, GCKPTI_HOST);
 }
 
-/* One step, put back. spent: seconds by instruction, a micro-batch; last: those of all else. */
-static gckpt_result gckpti_time_here(const gckpti_batch *b, gckpti_stopwatch *w, double *spent)
-{
-    gckpt_exec *e = b->e;
-    const gckpt_plan *p = e->plan;
-    double *rest = &spent[p->length], micro = (double)(b->rows / p->rows);
-    memset(spent, 0, (p->length + 1) * sizeof *spent);
-    gckpti_lap(w);
-    gckpt_result result = gckpti_batch_begin(b);
-    for (*rest = gckpti_lap(w); result == GCKPT_OK || result == GCKPT_MORE;) {
-        result = gckpti_advance(e, 1);
-        double lap = gckpti_lap(w);
-        if (result != GCKPT_MORE)
-            break;
-        spent[e->pc - 1] += e->pc > p->body && e->pc <= p->epilogue ? lap / micro : lap;
-    }
-    result = gckpti_batch_end(b, result, "calibrate", NULL);
-    if (result != GCKPT_OK)
-        return result;
-    *rest += gckpti_lap(w);
-    for (size_t x = 0; x < p->length && p->optimiser != GCKPT_OWN_OPTIMISER; x++) {
-        if (p->list[x].kind != GCKPT_UPDATE)
-            continue;
-        gckpti_param *q = &e->store->params[e->params[p->list[x].id]];
-        unsigned char optimiser = q->optimiser;
-        uint64_t updates = q->updates;
-        gckpti_update_undo(q, w->copy, p->state_slots, 0);
-        gckpti_lap(w);
-        gckpti_run_update(e, &p->list[x], 0);
-        *rest += gckpti_lap(w);
-        gckpti_update_undo(q, w->copy, p->state_slots, 1);
-        q->optimiser = optimiser;
-        q->updates = updates;
-    }
-    return result;
-}
-
-typedef struct {
-    gckpti_batch batch;
-    gckpti_stopwatch *w;
-    double *spent;
-    gckpt_result result;
-} gckpti_timing;
-
+/* Takes a step and puts back what it changed (on the step's team). */
 static void gckpti_time_step(void *context)
 {
     gckpti_timing *t = (gckpti_timing *)context;
-    t->result = gckpti_time_here(&t->batch, t->w, t->spent);
+    gckpt_exec *e = t->batch.e;
+    const gckpt_plan *p = e->plan;
+    double *rest = &t->spent[p->length], micro = (double)(t->batch.rows / p->rows);
+    memset(t->spent, 0, (p->length + 1) * sizeof *t->spent);
+    gckpti_lap(t);
+    gckpt_result result = gckpti_batch_begin(&t->batch);
+    for (*rest = gckpti_lap(t); result == GCKPT_OK || result == GCKPT_MORE;) {
+        result = gckpti_advance(e, GCKPTI_GRADIENTS);
+        e->backend.finish(e->backend.context);
+        double lap = gckpti_lap(t);
+        if (result != GCKPT_MORE)
+            break;
+        t->spent[e->pc - 1] += e->pc > p->body && e->pc <= p->epilogue ? lap / micro : lap;
+    }
+    t->result = gckpti_batch_end(&t->batch, result, "calibrate", NULL);
+    if (t->result != GCKPT_OK)
+        return;
+    *rest += gckpti_lap(t);
+    for (size_t x = 0; x < p->length && p->optimiser != GCKPT_OWN_OPTIMISER; x++) {
+        if (p->list[x].kind != GCKPT_UPDATE)
+            continue;
+        gckpti_param *q = &e->store->params[e->params[p->list[x].id].index];
+        unsigned char optimiser = q->optimiser;
+        uint64_t updates = q->updates;
+        gckpti_update_undo(e->store, q, t->copy, p->state_slots, 0);
+        gckpti_lap(t);
+        gckpti_run_update(e, &p->list[x], GCKPTI_DIVIDED);
+        e->backend.finish(e->backend.context);
+        *rest += gckpti_lap(t);
+        gckpti_update_undo(e->store, q, t->copy, p->state_slots, 1);
+        q->optimiser = optimiser;
+        q->updates = updates;
+    }
 }
 
 /* The median of samples[0], samples[stride], ..., n of them, which end up sorted. */
@@ -12432,26 +13237,25 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
                             p->rows);
     size_t room = (size_t)gckpti_most_elements(p) * (size_t)(1 + p->state_slots);
     size_t stride = p->length + 1;
-    gckpti_stopwatch w = { seconds, user, 0, NULL };
-    w.copy = (float *)gckpti_new(&exec->memory, room, sizeof(float));
+    gckpti_timing t = { { exec, feeds, count, rows }, seconds, user, 0, NULL, NULL, GCKPT_OK };
+    t.copy = (float *)gckpti_new(&exec->memory, room, sizeof(float));
     double *samples =
         (double *)gckpti_new(&exec->memory, GCKPTI_RUNS_MOST, stride * sizeof *samples);
     gckpt_result result = GCKPT_OK;
-    if (!w.copy || !samples)
+    if (!t.copy || !samples)
         result = gckpti_error(exec, GCKPT_E_MEMORY, "calibrate: no memory for %z floats", room);
     unsigned debug = exec->desc.debug;
     exec->desc.debug &= ~GCKPT_DEBUG_MEASURE;
     int runs = 0;
     double start = seconds(user);
     while (result == GCKPT_OK &&
-           (runs < GCKPTI_RUNS_LEAST || (runs < GCKPTI_RUNS_MOST && w.last - start < 0.25))) {
-        gckpti_timing t = { { exec, feeds, count, rows }, &w, NULL, GCKPT_OK };
+           (runs < GCKPTI_RUNS_LEAST || (runs < GCKPTI_RUNS_MOST && t.last - start < 0.25))) {
         t.spent = samples + (size_t)runs++ * stride;
-        gckpti_with_team(&exec->runner, exec->crew, gckpti_time_step, &t);
+        gckpti_with_team(&exec->runner, exec->team, gckpti_time_step, &t);
         result = t.result;
     }
     exec->desc.debug = debug;
-    if (result == GCKPT_OK && !(w.last > start))
+    if (result == GCKPT_OK && !(t.last > start))
         result = gckpti_error(exec, GCKPT_E_DATA, "calibrate: the clock stands still");
     for (size_t x = 0; x < stride && result == GCKPT_OK; x++)
         samples[x] = gckpti_median(samples + stride + x, stride, runs - 1);
@@ -12462,7 +13266,7 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
         gckpti_ok(exec);
     }
     gckpti_delete(&exec->memory, samples, GCKPTI_RUNS_MOST, stride * sizeof *samples);
-    gckpti_delete(&exec->memory, w.copy, room, sizeof(float));
+    gckpti_delete(&exec->memory, t.copy, room, sizeof(float));
     return result;
 }
 
@@ -12506,6 +13310,7 @@ static void gckpti_sink_name(gckpti_sink *k, const char *name)
     }
 }
 
+/* The JSON of all parameters and states, in the order of their data. */
 static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
 {
     int64_t begin = 0, end;
@@ -12553,13 +13358,14 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
     gckpti_sink k;
     if (!store || !write)
         return gckpti_error(store, GCKPT_E_ARG, "save: a store and a callback are needed");
+    for (size_t i = 0; i < store->count; i++)
+        gckpti_pull(store, &store->params[i]);
     memset(&k, 0, sizeof k);
     gckpti_sink_header(&k, store);
     size_t padding = (8 - k.total % 8) % 8, length = k.total + padding;
     if (length > GCKPTI_HEADER_MAX)
         return gckpti_error(store, GCKPT_E_DATA,
-                            "save: the header takes %z bytes, %z are allowed; "
-                            "use shorter names",
+                            "save: the header takes %z bytes, %z are allowed; use shorter names",
                             length, (size_t)GCKPTI_HEADER_MAX);
     memset(&k, 0, sizeof k);
     k.write = write;
@@ -12574,15 +13380,14 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
             const float *x = gckpti_values_at(store, &store->params[i], at, room, &n);
             gckpti_sink_floats(&k, x, n);
         }
-        for (int slot = 0; slot < 4 && p->state[slot]; slot++)
-            gckpti_sink_floats(&k, p->state[slot], p->elements);
+        for (int slot = 0; slot < gckpti_state_slots(&store->params[i]); slot++)
+            gckpti_sink_floats(&k, gckpti_array(&store->params[i], slot), p->elements);
     }
-    gckpti_sink_flush(&k);
-    if (k.failed)
-        return gckpti_error(store, GCKPT_E_FILE,
-                            "save: the write callback failed before byte %z; "
-                            "what it wrote is no complete file",
-                            k.total);
+    if (gckpti_sink_flush(&k) != GCKPT_OK)
+        return gckpti_error(
+            store, GCKPT_E_FILE,
+            "save: the write callback failed before byte %z; what it wrote is no complete file",
+            k.total);
     return gckpti_ok(store);
 }
 
@@ -12606,7 +13411,7 @@ typedef struct {
     char *header, *at, *end; /* end: of the header */
     int64_t data_bytes;
     gckpti_saved *entries;
-    size_t count, capacity;
+    size_t count, capacity, values; /* values: how many entries are that */
     int ours, empty; /* written by this library; the store had no parameters */
     uint64_t contract, step, seed, optimiser;
 } gckpti_loader;
@@ -12638,8 +13443,7 @@ static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_sav
 static int gckpti_json_fail(gckpti_loader *l, const char *what)
 {
     return gckpti_refuse(l, GCKPT_E_DATA, NULL,
-                         "header, byte %z: %s; the file is damaged or "
-                         "not safetensors",
+                         "header, byte %z: %s; the file is damaged or not safetensors",
                          (size_t)(l->at - l->header), what);
 }
 
@@ -12806,6 +13610,7 @@ static int gckpti_load_updates(gckpti_loader *l, char *key, char *value)
     return gckpti_load_add(l, &e);
 }
 
+/* What the file says of itself; keys of other programs mean nothing. */
 static int gckpti_load_metadata(gckpti_loader *l)
 {
     static const char *const keys[] = { "format", "contract", "step", "seed", "optimiser" };
@@ -12830,8 +13635,7 @@ static int gckpti_load_metadata(gckpti_loader *l)
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (!end || gckpti_digits(found[i], end, &number[i]) != end)
             return gckpti_refuse(l, GCKPT_E_DATA, NULL,
-                                 "__metadata__: %s must be a whole number < "
-                                 "2^64, in quotes",
+                                 "__metadata__: %s must be a whole number < 2^64, in quotes",
                                  keys[i]);
     }
     if (l->ours && number[4] > GCKPT_OWN_OPTIMISER + 1)
@@ -12872,18 +13676,18 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
     e->shape.n = axes;
     if (!gckpti_shape_fits(&e->shape))
         return gckpti_refuse(l, GCKPT_E_DATA, e,
-                             "%S: sizes must be positive and their product at "
-                             "most %z",
-                             &e->shape, SIZE_MAX / 64);
+                             "%S: sizes must be positive and their product at most %z", &e->shape,
+                             SIZE_MAX / 64);
     int64_t begin = e->offsets[0], end = e->offsets[1], bytes = gckpti_elements(&e->shape) * 4;
     if (begin > end || end > l->data_bytes || end - begin != bytes)
-        return gckpti_refuse(l, GCKPT_E_DATA, e,
-                             "data_offsets [%I,%I] must hold the %I bytes of "
-                             "%S within the %I bytes of data",
-                             begin, end, bytes, &e->shape, l->data_bytes);
+        return gckpti_refuse(
+            l, GCKPT_E_DATA, e,
+            "data_offsets [%I,%I] must hold the %I bytes of %S within the %I bytes of data", begin,
+            end, bytes, &e->shape, l->data_bytes);
     return 1;
 }
 
+/* The whole header: an entry for each tensor, whose name is cut where a state's number begins. */
 static int gckpti_load_header(gckpti_loader *l)
 {
     char *name;
@@ -12928,13 +13732,10 @@ static int gckpti_saved_by_offset(const void *first, const void *second, const v
     return ((const gckpti_saved *)first)->offsets[0] < ((const gckpti_saved *)second)->offsets[0];
 }
 
-/* Leaves the entries ordered by offset, with `param` and `states` set. */
-static int gckpti_load_check(gckpti_loader *l)
+/* Whether the tensors' data are all there is, without overlaps or holes; orders the tensors so. */
+static int gckpti_load_offsets(gckpti_loader *l)
 {
-    gckpt_store *s = l->store;
-    gckpti_saved *head = NULL; /* values of the parameter we are at */
     int64_t at = 0;
-    size_t values = 0;
     gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
     for (size_t i = 0; i < l->count && l->entries[i].slot != GCKPTI_UPDATES; i++) {
         gckpti_saved *e = &l->entries[i];
@@ -12942,77 +13743,92 @@ static int gckpti_load_check(gckpti_loader *l)
             return gckpti_refuse(l, GCKPT_E_DATA, e, "its data begins at %I, not at %I: %s",
                                  e->offsets[0], at, e->offsets[0] < at ? "an overlap" : "a hole");
         at = e->offsets[1];
-        e->param = values; /* in an empty store; else found below */
-        values += e->slot < 0;
+        e->param = l->values; /* in an empty store; else found by name */
+        l->values += e->slot < 0;
     }
     if (at != l->data_bytes)
         return gckpti_refuse(l, GCKPT_E_DATA, NULL,
-                             "the tensors need %I bytes of data, the file "
-                             "has %I",
-                             at, l->data_bytes);
+                             "the tensors need %I bytes of data, the file has %I", at,
+                             l->data_bytes);
+    return 1;
+}
+
+/* Values of a parameter: does the store have it, in this shape? */
+static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
+{
+    const gckpt_store *s = l->store;
+    e->optimiser = (int)l->optimiser;
+    e->updates = l->step;
+    if (l->empty)
+        return 1;
+    int index = gckpti_find(s, e->name);
+    if (index < 0)
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             "is none of the store's %z parameters; build the model that was "
+                             "saved, or load into an empty store",
+                             s->count);
+    e->param = (size_t)index;
+    e->had = gckpti_state_slots(&s->params[index]);
+    return gckpti_same_shape(&e->shape, &s->params[index].p.shape) ||
+           gckpti_refuse(l, GCKPT_E_SHAPE, e, "the file has it as %S, the store as %S", &e->shape,
+                         &s->params[index].p.shape);
+}
+
+/* A state, or whose the states are: does it follow what is known of its parameter? */
+static int gckpti_load_state(gckpti_loader *l, gckpti_saved *e, gckpti_saved *head)
+{
+    if (e->slot == GCKPTI_UPDATES) {
+        if (!head || !head->states)
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "there is no such optimiser state");
+        if (e->optimiser < 0)
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "OPTIMISER:COUNT expected, in quotes");
+        head->optimiser = e->optimiser;
+        head->updates = e->updates;
+    } else {
+        if (!head)
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "optimiser state without its parameter");
+        if (e->slot != head->states || e->slot > 3)
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "states must be 0 to 3 without a gap");
+        if (!gckpti_same_shape(&e->shape, &head->shape))
+            return gckpti_refuse(l, GCKPT_E_SHAPE, e, "%S, but its parameter is %S", &e->shape,
+                                 &head->shape);
+        head->states++;
+    }
+    e->param = head->param;
+    return 1;
+}
+
+/* Leaves the entries ordered by offset, with `param` and `states` set. */
+static int gckpti_load_check(gckpti_loader *l)
+{
+    gckpt_store *s = l->store;
+    gckpti_saved *head = NULL; /* values of the parameter we are at */
+    if (!gckpti_load_offsets(l))
+        return 0;
     gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_name, NULL);
     for (size_t i = 0; i < l->count; i++) {
         gckpti_saved *e = &l->entries[i];
         const char *problem = gckpti_name_problem(e->name);
-        int again = head && !strcmp(head->name, e->name);
+        head = e->slot < 0 || (head && !strcmp(head->name, e->name)) ? head : NULL;
         if (problem)
             return gckpti_refuse(l, GCKPT_E_DATA, e, "the name %s", problem);
         if (i + 1 < l->count && !strcmp(e[1].name, e->name) && e[1].slot == e->slot)
             return gckpti_refuse(l, GCKPT_E_DATA, e, "comes twice");
-        if (e->slot == GCKPTI_UPDATES) {
-            if (!again || !head->states)
-                return gckpti_refuse(l, GCKPT_E_DATA, e, "there is no such optimiser state");
-            if (e->optimiser < 0)
-                return gckpti_refuse(l, GCKPT_E_DATA, e, "OPTIMISER:COUNT expected, in quotes");
-            e->param = head->param;
-            head->optimiser = e->optimiser;
-            head->updates = e->updates;
-            continue;
-        }
-        if (e->slot >= 0) {
-            if (!again)
-                return gckpti_refuse(l, GCKPT_E_DATA, e, "optimiser state without its parameter");
-            if (e->slot != head->states || e->slot > 3)
-                return gckpti_refuse(l, GCKPT_E_DATA, e, "states must be 0 to 3 without a gap");
-            if (!gckpti_same_shape(&e->shape, &head->shape))
-                return gckpti_refuse(l, GCKPT_E_SHAPE, e, "%S, but its parameter is %S", &e->shape,
-                                     &head->shape);
-            e->param = head->param;
-            head->states++;
-            continue;
-        }
-        head = e;
-        head->optimiser = (int)l->optimiser;
-        head->updates = l->step;
-        if (l->empty)
-            continue;
-        int index = gckpti_find(s, e->name);
-        if (index < 0)
-            return gckpti_refuse(l, GCKPT_E_DATA, e,
-                                 "is none of the store's %z parameters; build "
-                                 "the model that was saved, or load into an empty store",
-                                 s->count);
-        const gckpt_parameter *p = &s->params[index].p;
-        e->param = (size_t)index;
-        while (e->had < 4 && p->state[e->had])
-            e->had++;
-        if (!gckpti_same_shape(&e->shape, &p->shape))
-            return gckpti_refuse(l, GCKPT_E_SHAPE, e, "the file has it as %S, the store as %S",
-                                 &e->shape, &p->shape);
+        if (e->slot < 0 ? !gckpti_load_values(l, head = e) : !gckpti_load_state(l, e, head))
+            return 0;
     }
     gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
-    for (size_t p = 0; !l->empty && values < s->count; p++) { /* which one is missing? */
+    for (size_t p = 0, i = 0; !l->empty && l->values < s->count; p++) { /* which one is missing? */
         gckpti_saved missing;
-        size_t i = 0;
-        while (i < l->count && l->entries[i].param != p)
-            i++;
+        size_t seen = 0;
+        for (; seen < l->count && l->entries[i].param != p; seen++)
+            i = (i + 1) % l->count; /* they mostly stand in the store's order */
         missing.name = s->params[p].p.name;
         missing.slot = -1;
-        if (i == l->count)
+        if (seen == l->count)
             return gckpti_refuse(l, GCKPT_E_DATA, &missing,
-                                 "is missing; the file has %z of the "
-                                 "store's %z parameters",
-                                 values, s->count);
+                                 "is missing; the file has %z of the store's %z parameters",
+                                 l->values, s->count);
     }
     return 1;
 }
@@ -13048,9 +13864,7 @@ static int gckpti_load_data(gckpti_loader *l, float *data, gckpt_read_fn read, v
 {
     if (l->data_bytes && read(user, data, (size_t)l->data_bytes) != (size_t)l->data_bytes)
         return gckpti_refuse(l, GCKPT_E_FILE, NULL,
-                             "the %I bytes of data could not be read to "
-                             "their end",
-                             l->data_bytes);
+                             "the %I bytes of data could not be read to their end", l->data_bytes);
     for (int64_t i = 0; i < l->data_bytes / 4; i++) { /* changes nothing if little-endian */
         unsigned char b[4];
         memcpy(b, data + i, 4);
@@ -13061,14 +13875,16 @@ static int gckpti_load_data(gckpti_loader *l, float *data, gckpt_read_fn read, v
         const gckpti_saved *e = &l->entries[i];
         const gckpti_param *q = &l->store->params[e->param];
         size_t bytes = (size_t)q->p.elements * sizeof(float);
-        if (q->locked && e->slot < 0 && memcmp(q->p.values, data + e->offsets[0] / 4, bytes))
+        if (q->locked && e->slot < 0 &&
+            memcmp(gckpti_array(q, -1), data + e->offsets[0] / 4, bytes))
             return gckpti_refuse(l, GCKPT_E_DATA, e,
-                                 "is external, not writable, and holds other "
-                                 "values than the file; bind it as writable");
+                                 "is external, not writable, and holds other values than the "
+                                 "file; bind it as writable");
     }
     return 1;
 }
 
+/* Nothing can fail any more: the store becomes what the file says. */
 static void gckpti_load_commit(gckpti_loader *l, const float *data)
 {
     for (size_t i = 0; i < l->count; i++) {
@@ -13077,11 +13893,12 @@ static void gckpti_load_commit(gckpti_loader *l, const float *data)
         size_t bytes = (size_t)q->p.elements * sizeof(float);
         if (e->slot == GCKPTI_UPDATES)
             continue;
-        float *to = e->slot < 0 ? q->p.values : q->p.state[e->slot];
+        gckpti_pull(l->store, q);
+        gckpti_changed(l->store, q, GCKPTI_HOST);
         if (e->slot >= 0 || !q->locked)
-            memcpy(to, data + e->offsets[0] / 4, bytes);
-        for (int k = e->states; e->slot < 0 && k < 4 && q->p.state[k]; k++)
-            memset(q->p.state[k], 0, bytes);
+            memcpy(gckpti_array(q, e->slot), data + e->offsets[0] / 4, bytes);
+        for (int k = e->states; e->slot < 0 && k < gckpti_state_slots(q); k++)
+            memset(gckpti_array(q, k), 0, bytes);
         if (e->slot < 0) {
             q->raw = 0;
             q->optimiser = (unsigned char)(e->states && l->ours ? e->optimiser : 0);
@@ -13092,6 +13909,27 @@ static void gckpti_load_commit(gckpti_loader *l, const float *data)
         l->store->step = l->step;
         l->store->seed = l->seed;
     }
+}
+
+/* What is left when the header is right: the store holds the file's values, or is as it was. */
+static void gckpti_load_rest(gckpti_loader *l, gckpt_read_fn read, void *user)
+{
+    int created = gckpti_load_create(l);
+    size_t bytes = (size_t)l->data_bytes;
+    float *data = created ? (float *)gckpti_new(&l->store->memory, bytes, 1) : NULL;
+    if (!data)
+        gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for %z bytes of data %s", bytes,
+                      created ? "beside the store" : "in the store");
+    else if (gckpti_load_data(l, data, read, user))
+        gckpti_load_commit(l, data);
+    gckpti_delete(&l->store->memory, data, bytes, 1);
+    if (l->result != GCKPT_OK)
+        gckpti_load_undo(l);
+    else if (l->ours && l->contract != GCKPT_CONTRACT)
+        gckpti_refuse(l, GCKPT_OTHER_CONTRACT, NULL,
+                      "done, but the file is of numeric contract %u, this library of %i: training "
+                      "goes on to other bits than it would have there",
+                      l->contract, GCKPT_CONTRACT);
 }
 
 GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
@@ -13112,8 +13950,8 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
         length = length << 8 | little[i];
     if (length < 2 || length > GCKPTI_HEADER_MAX || length > size - 8)
         return gckpti_error(store, GCKPT_E_DATA,
-                            "load: a header of %I bytes in a file of %z (%z "
-                            "are allowed): cut off, damaged or not safetensors",
+                            "load: a header of %I bytes in a file of %z (%z are allowed): cut off, "
+                            "damaged or not safetensors",
                             (int64_t)(length & INT64_MAX), size, (size_t)GCKPTI_HEADER_MAX);
     memset(&l, 0, sizeof l);
     l.store = store;
@@ -13123,8 +13961,8 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
             gckpti_values_undo(store);
             return GCKPT_E_MEMORY;
         }
-    size_t header_bytes = (size_t)length, data_bytes = size - 8 - header_bytes;
-    l.data_bytes = (int64_t)data_bytes;
+    size_t header_bytes = (size_t)length;
+    l.data_bytes = (int64_t)(size - 8 - header_bytes);
     size_t room = gckpti_round_up(header_bytes, GCKPTI_ALIGN); /* so that a block gets it back */
     l.at = l.header = (char *)gckpti_new(&store->memory, room, 1);
     l.end = l.header ? l.header + header_bytes : NULL;
@@ -13132,25 +13970,9 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
         gckpti_refuse(&l, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", header_bytes);
     else if (read(user, l.header, header_bytes) != header_bytes)
         gckpti_refuse(&l, GCKPT_E_FILE, NULL, "the header's %z bytes cannot be read", header_bytes);
-    else if (gckpti_load_header(&l) && gckpti_load_check(&l)) {
-        int created = gckpti_load_create(&l);
-        float *data = created ? (float *)gckpti_new(&store->memory, data_bytes, 1) : NULL;
-        if (!data)
-            gckpti_refuse(&l, GCKPT_E_MEMORY, NULL, "no memory for %z bytes of data %s", data_bytes,
-                          created ? "beside the store" : "in the store");
-        else if (gckpti_load_data(&l, data, read, user))
-            gckpti_load_commit(&l, data);
-        gckpti_delete(&store->memory, data, data_bytes, 1);
-        if (l.result != GCKPT_OK)
-            gckpti_load_undo(&l);
-        else if (l.ours && l.contract != GCKPT_CONTRACT)
-            gckpti_refuse(&l, GCKPT_OTHER_CONTRACT, NULL,
-                          "done, but the file is of numeric contract %u, this library of %i: "
-                          "training goes on to other bits than it would have there",
-                          l.contract, GCKPT_CONTRACT);
-    }
-    if (l.entries)
-        gckpti_delete(&store->memory, l.entries, l.capacity, sizeof *l.entries);
+    else if (gckpti_load_header(&l) && gckpti_load_check(&l))
+        gckpti_load_rest(&l, read, user);
+    gckpti_delete(&store->memory, l.entries, l.capacity, sizeof *l.entries);
     gckpti_delete(&store->memory, l.header, room, 1);
     gckpti_values_undo(store);
     return l.result == GCKPT_OK ? gckpti_ok(store) : l.result;
@@ -13170,8 +13992,9 @@ __declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsi
 
 typedef struct {
     FILE *f;
-    int error;
-} gckpti_file; /* error: errno of the first failure, or 0 */
+    int error;         /* errno of the first failure, or 0 */
+    const char *stage; /* of a save: what it could not do, and what to look at */
+} gckpti_file;
 
 static void gckpti_file_try(gckpti_file *file, int failed)
 {
@@ -13236,6 +14059,34 @@ static int gckpti_sync(int fd)
 {
     return fsync(fd) && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP && errno != EBADF;
 }
+
+/* Makes `target`, in a block of `room` bytes, what it leads to. 1: a file of *mode is there. */
+static int gckpti_save_over(gckpti_file *file, char *target, size_t room, unsigned *mode)
+{
+    struct stat old;
+    gckpti_file_try(file, !gckpti_follow(target, room));
+    int there = !file->error && !stat(target, &old);
+    gckpti_file_try(file, !there && errno != ENOENT);
+    if (there && !S_ISREG(old.st_mode)) {
+        file->error = EEXIST;
+        file->stage = "replace a folder, device or pipe; is the path right";
+    }
+    *mode = there ? old.st_mode & 0777 : *mode;
+    return there;
+}
+
+/* The folder of `path`, which is cut off, must not forget a new name in it. */
+static void gckpti_save_name(gckpti_file *file, char *path)
+{
+    size_t length = strlen(path);
+    while (length > 0 && path[length - 1] != '/')
+        length--;
+    memcpy(path + length, ".", 2);
+    int folder = open(path, O_RDONLY);
+    gckpti_file_try(file, folder < 0 ? errno != EACCES : gckpti_sync(folder));
+    if (folder >= 0)
+        close(folder);
+}
 #endif
 
 /* Creates a file whose name is that of `length` characters and .gckpt-tmpN; NULL: errno. Whoever
@@ -13280,17 +14131,50 @@ static FILE *gckpti_temporary(char *name, size_t length, unsigned mode)
     return NULL;
 }
 
+typedef gckpt_result (*gckpti_body)(const void *what, gckpt_write_fn write, void *user);
+
+/* Fills the temporary file, open as file->f, and renames it, or removes it. 1: it is in place. */
+static int gckpti_save_file(gckpti_file *file, const char *temporary, const char *target,
+                            gckpti_body body, const void *what, gckpt_result *result)
+{
+    int placed = 0;
+    file->stage = "write; is the disk full";
+    errno = 0;
+    *result = body(what, gckpti_file_write, file);
+    gckpti_file_try(file, fflush(file->f));
+#if GCKPTI_POSIX
+    gckpti_file_try(file, gckpti_sync(fileno(file->f)));
+#else
+    gckpti_file_try(file, fclose(file->f));
+#endif
+    if (*result == GCKPT_OK && !file->error) {
+        file->stage = "put it in place; is that in use";
+#ifdef _WIN32
+        placed = MoveFileExA(temporary, target, 1 | 8) != 0; /* replace, flush */
+#else
+        placed = !rename(temporary, target);
+#endif
+        gckpti_file_try(file, !placed);
+    }
+    if (placed)
+        file->stage = "see to it that the new file outlasts a power cut";
+    else
+        remove(temporary);
+#if GCKPTI_POSIX
+    gckpti_file_try(file, fclose(file->f)); /* gives the lock back */
+#endif
+    return placed;
+}
+
 /* Saves what `body` writes of `what`; errors are those of `object` (NULL: without a text). */
 static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const char *path,
-                                gckpt_result (*body)(const void *what, gckpt_write_fn write,
-                                                     void *user),
-                                const void *what)
+                                gckpti_body body, const void *what)
 {
     const size_t room = strlen(path) + 1024; /* links may be so much longer */
-    char *target = (char *)gckpti_new(memory, 2 * room, 1), *temporary;
-    const char *stage = "create a file beside it (.gckpt-tmp0 to 99); is the folder writable";
+    char *target = (char *)gckpti_new(memory, 2 * room, 1);
     gckpt_result result = GCKPT_E_FILE;
-    gckpti_file file = { NULL, 0 };
+    gckpti_file file = { NULL, 0,
+                         "create a file beside it (.gckpt-tmp0 to 99); is the folder writable" };
     unsigned mode = 0666;
     int placed = 0;
     if (!target)
@@ -13299,60 +14183,22 @@ static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const ch
     memcpy(target, path, strlen(path) + 1);
     errno = 0;
 #if GCKPTI_POSIX
-    struct stat old;
-    gckpti_file_try(&file, !gckpti_follow(target, room - 32));
-    int there = !file.error && !stat(target, &old);
-    gckpti_file_try(&file, !there && errno != ENOENT);
-    mode = there ? old.st_mode & 0777 : mode;
-    if (there && !S_ISREG(old.st_mode)) {
-        file.error = EEXIST;
-        stage = "replace a folder, device or pipe; is the path right";
-    }
+    int there = gckpti_save_over(&file, target, room - 32, &mode);
 #endif
-    size_t length = strlen(target);
-    temporary = (char *)memcpy(target + room, target, length);
+    char *temporary = (char *)memcpy(target + room, target, strlen(target));
     if (!file.error) {
-        file.f = gckpti_temporary(temporary, length, mode);
+        file.f = gckpti_temporary(temporary, strlen(target), mode);
         gckpti_file_try(&file, !file.f);
     }
-    if (file.f) {
-        stage = "write; is the disk full";
 #if GCKPTI_POSIX
-        if (there) /* it has no more than this, maybe less: the umask's */
-            (void)fchmod(fileno(file.f), (mode_t)mode);
+    if (file.f && there) /* it has no more than this, maybe less: the umask's */
+        (void)fchmod(fileno(file.f), (mode_t)mode);
 #endif
-        errno = 0;
-        result = body(what, gckpti_file_write, &file);
-        gckpti_file_try(&file, fflush(file.f));
+    if (file.f)
+        placed = gckpti_save_file(&file, temporary, target, body, what, &result);
 #if GCKPTI_POSIX
-        gckpti_file_try(&file, gckpti_sync(fileno(file.f)));
-#else
-        gckpti_file_try(&file, fclose(file.f));
-#endif
-        if (result == GCKPT_OK && !file.error) {
-            stage = "put it in place; is that in use";
-#ifdef _WIN32
-            placed = MoveFileExA(temporary, target, 1 | 8) != 0; /* replace, flush */
-#else
-            placed = !rename(temporary, target);
-#endif
-            gckpti_file_try(&file, !placed);
-        }
-        if (placed)
-            stage = "see to it that the new file outlasts a power cut";
-        else
-            remove(temporary);
-    }
-#if GCKPTI_POSIX
-    if (file.f) /* gives the lock back */
-        gckpti_file_try(&file, fclose(file.f));
-    while (length > 0 && target[length - 1] != '/') /* the folder must not forget the new name */
-        length--;
-    memcpy(target + length, ".", 2);
-    int folder = placed ? open(target, O_RDONLY) : -1;
-    gckpti_file_try(&file, placed && (folder < 0 ? errno != EACCES : gckpti_sync(folder)));
-    if (folder >= 0)
-        close(folder);
+    if (placed)
+        gckpti_save_name(&file, target);
 #endif
     gckpti_delete(memory, target, 2 * room, 1);
     if (!file.error)
@@ -13360,7 +14206,7 @@ static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const ch
     return gckpti_error(object, GCKPT_E_FILE,
                         placed ? "save: %s: could not %s, but it is in place: \"%s\""
                                : "save: %s: could not %s? What was there is unharmed: \"%s\"",
-                        strerror(file.error), stage, path);
+                        strerror(file.error), file.stage, path);
 }
 
 static gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user)
@@ -13377,7 +14223,7 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
 
 GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
 {
-    gckpti_file file = { NULL, 0 };
+    gckpti_file file = { NULL, 0, NULL };
     if (!store || !path)
         return gckpti_error(store, GCKPT_E_ARG, "load: a store and a path are needed");
     errno = 0;
@@ -13439,7 +14285,7 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     uint64_t check = GCKPTI_FNV_START, hash = GCKPTI_FNV_START;
     gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
     gckpt_instruction in;
-    if (!plan || !write)
+    if (!plan || !write || plan->made_for > GCKPTI_FOR_PLAIN)
         return GCKPT_E_ARG;
     const uint64_t head[] = { GCKPTI_PLAN_MAGIC, (uint64_t)plan->format, (uint64_t)plan->contract,
                               plan->node_count };
@@ -13453,7 +14299,7 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     const uint64_t request[] = { (uint64_t)plan->mode,        (uint64_t)plan->optimiser,
                                  (uint64_t)plan->state_slots, plan->update_in_backward != 0,
                                  (uint64_t)plan->threads,     plan->alignment,
-                                 (uint64_t)plan->batch,       plan->plain != 0,
+                                 (uint64_t)plan->batch,       (uint64_t)plan->made_for,
                                  (uint64_t)plan->precision,   plan->term_count };
     gckpti_put_numbers(&k, &check, request, 10);
     for (size_t i = 0; i < plan->term_count; i++) {
@@ -13476,7 +14322,7 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     for (size_t i = 0; i < plan->life_count; i++)
         gckpti_put_number(&k, &check, plan->lives[i].offset);
     gckpti_put_number(&k, &check, check);
-    return gckpti_sink_close(&k);
+    return gckpti_sink_flush(&k);
 }
 
 typedef struct {
@@ -13639,6 +14485,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     return gckpti_check_request(g, r->terms, r->p.term_count, d);
 }
 
+/* Are the parameters trained that were when it was made? Their gradients are in the list. */
 static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
 {
     const gckpt_graph *g = r->p.g;
@@ -13780,7 +14627,7 @@ GCKPT_API gckpt_result gckpt_plan_save(const gckpt_plan *plan, const char *path)
 GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
                                       const gckpt_memory *memory)
 {
-    gckpti_file file = { NULL, 0 };
+    gckpti_file file = { NULL, 0, NULL };
     gckpt_plan *plan = NULL;
     if (!graph || !path) {
         gckpti_error(graph, GCKPT_E_ARG, "load plan: a graph and a path are needed");
@@ -13920,6 +14767,7 @@ static void gckpti_c_enum(gckpti_sink *k, const gckpt_plan *p, const char *name)
     gckpti_print(k, first ? "" : "\n};\n");
 }
 
+/* The tensors, and the data of those that are constants. */
 static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
     for (size_t i = 0; i < p->node_count; i++)
@@ -13958,6 +14806,7 @@ static void gckpti_c_begin(gckpti_sink *k, const char *type, const char *name, c
 
 static void gckpti_c_end(gckpti_sink *k, size_t count) { gckpti_print(k, count ? "};\n" : ""); }
 
+/* What else is an array of structs or offsets, in the order of the plan's fields. */
 static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *name)
 {
     gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
@@ -14036,7 +14885,7 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
                  "    { { NULL, NULL, NULL, 0 }, 0 }, NULL, UINT64_C(%u),\n"
                  "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, ",
                  name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash, (int)p->mode,
-                 (int)p->optimiser, p->looped, p->update_in_backward, p->threads, p->plain,
+                 (int)p->optimiser, p->looped, p->update_in_backward, p->threads, p->made_for,
                  p->state_slots);
     gckpti_print(k, "(gckpt_precision)%i, %I, %I, %z, %z, %z,\n    {", (int)p->precision, p->rows,
                  p->batch, p->alignment, p->arena, p->bound);
@@ -14088,7 +14937,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
                      "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
                      "addresses\"\n#endif\n",
                      gckpt_plan_bytes(plan), name);
-        if (!plan->plain)
+        if (plan->made_for == GCKPTI_FOR_CPU)
             gckpti_print(
                 &k,
                 "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
@@ -14100,7 +14949,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
         gckpti_c_words_and_names(&k, plan, name);
         gckpti_c_plan(&k, plan, name);
     }
-    gckpt_result written = gckpti_sink_close(&k);
+    gckpt_result written = gckpti_sink_flush(&k);
     return good ? written : GCKPT_E_ARG;
 }
 
@@ -14263,15 +15112,6 @@ typedef struct gckpti_mixed_kernels {
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
 } gckpti_mixed_kernels;
-
-static void gckpti_fast_convert(const gckpti_kernels *kernels, const uint16_t *x, float *y,
-                                uint16_t *narrow, int64_t n)
-{
-    if (x)
-        kernels->mixed->widen(x, y, n);
-    else
-        kernels->mixed->narrow(y, narrow, n);
-}
 
 static const gckpti_kernels *gckpti_kernels_of(const gckpt_call *call)
 {
@@ -14436,27 +15276,31 @@ static void gckpti_products_cut(gckpti_products *s)
     s->down = (t->m + s->rows - 1) / s->rows;
 }
 
-/* pack: gckpti_product_room(m, n, k) floats a thread. */
-static void gckpti_products_run(const gckpt_call *call, gckpti_product t, int64_t batch,
-                                int64_t a_next, int64_t b_next, void *pack)
+/* `batch` products t, the next one's a and b being a_next and b_next further on. pack:
+ * gckpti_product_room(m, n, k) floats a thread. */
+static void gckpti_products_run(const gckpt_call *call, const gckpti_product *t, int64_t batch,
+                                int64_t a_next, int64_t b_next, float *pack)
 {
-    gckpti_products s = {
-        call, t, batch, a_next, b_next,        t.m * t.c_row,
-        0,    0, 0,     0,      (float *)pack, gckpti_product_room(t.m, t.n, t.k)
-    };
+    gckpti_products s;
+    memset(&s, 0, sizeof s);
+    s.call = call, s.t = *t, s.batch = batch;
+    s.a_next = a_next, s.b_next = b_next, s.c_next = t->m * t->c_row;
+    s.pack = pack, s.room = gckpti_product_room(t->m, t->n, t->k);
     gckpti_products_cut(&s);
-    gckpti_spread(call, batch * s.down * s.across, s.rows * s.cols * t.k,
+    gckpti_spread(call, batch * s.down * s.across, s.rows * s.cols * t->k,
                   s.room ? gckpti_products_item : gckpti_products_small_item, &s);
 }
 
-/* The products of f32 plans, as ops describe them. */
-static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_mixed *t)
+/* What gckpti_fp32_plain does. */
+static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_factors *f)
 {
-    gckpti_product p = { t->m,      t->n,     t->k,     t->a.f32, t->a.row, t->a.step, t->b.f32,
-                         t->b.step, t->b.row, t->start, 0,        t->c,     t->n };
-    if (t->accumulate)
-        p.from = t->c, p.from_row = t->n;
-    gckpti_products_run(call, p, t->batch, t->a.next, t->b.next, t->words);
+    const gckpti_factor *a = &f->a, *b = &f->b;
+    const float *from = f->accumulate ? f->c : f->start;
+    int64_t from_row = f->accumulate ? f->n : 0;
+    gckpti_product t = { f->m,    f->n,   f->k, a->f32,   a->row, a->step, b->f32,
+                         b->step, b->row, from, from_row, f->c,   f->n };
+    void *pack = f->words;
+    gckpti_products_run(call, &t, f->batch, f->a.next, f->b.next, (float *)pack);
 }
 
 /* ---- products of bf16 plans: b is packed for all, then an item is up to 32 rows and 288 columns
@@ -14464,7 +15308,7 @@ static void gckpti_fp32_fast(const gckpt_call *call, const gckpti_mixed *t)
 enum { GCKPTI_MIXED_LINKS = 256, GCKPTI_MIXED_COLS = 288, GCKPTI_MIXED_DOWN = 32 };
 typedef struct {
     const gckpti_mixed_kernels *kernels;
-    const gckpti_mixed *t;
+    const gckpti_factors *t;
     int64_t words, packs; /* of b, a matrix; items to pack them */
     int64_t cols, across, down;
 } gckpti_mixed_job;
@@ -14473,7 +15317,7 @@ typedef struct {
 static void gckpti_mixed_pack_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_mixed_job *s = (const gckpti_mixed_job *)context;
-    const gckpti_mixed *t = s->t;
+    const gckpti_factors *t = s->t;
     int64_t matrix = i / s->packs, at = i % s->packs, pairs = (t->k + 1) / 2;
     int64_t j0 = t->b.row == 1 ? 0 : at * GCKPTI_PANEL, p = t->b.row == 1 ? 16 * at : 0;
     int64_t j1 = t->b.row == 1 ? t->n : j0 + gckpti_part(t->n - j0, GCKPTI_PANEL);
@@ -14491,7 +15335,7 @@ static void gckpti_mixed_pack_item(void *context, int64_t i, int64_t worker)
 static void gckpti_mixed_rest(const gckpti_mixed_job *s, int64_t at, int64_t j, int64_t n,
                               float *rest, int end)
 {
-    const gckpti_mixed *t = s->t;
+    const gckpti_factors *t = s->t;
     size_t bytes = (size_t)n * sizeof *rest;
     if (end && t->c)
         memcpy(t->c + at, rest, bytes);
@@ -14509,7 +15353,7 @@ static void gckpti_mixed_rest(const gckpti_mixed_job *s, int64_t at, int64_t j, 
 static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
 {
     const gckpti_mixed_job *s = (const gckpti_mixed_job *)context;
-    const gckpti_mixed *t = s->t;
+    const gckpti_factors *t = s->t;
     uint32_t packed[GCKPTI_MIXED_DOWN * GCKPTI_MIXED_LINKS / 2 + 16];
     float rest[GCKPTI_MIXED_DOWN * GCKPTI_MIXED_COLS];
     int64_t matrix = item / (s->down * s->across), i = item % s->down * GCKPTI_MIXED_DOWN;
@@ -14537,7 +15381,7 @@ static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
 }
 
 /* As few items across as may be, of equal width; where there is no tile for bf16, plainly. */
-static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_mixed *t)
+static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t)
 {
     gckpti_mixed_job s = {
         gckpti_kernels_of(call)->mixed, t, gckpti_words(t->n, t->k), 0, 0, 0, 0
@@ -14557,17 +15401,17 @@ static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_mixed *t)
                   gckpti_mixed_item, &s);
 }
 
-static gckpti_mixed_run gckpti_fast_products(const gckpt_call *call)
+static gckpti_product_run gckpti_fast_products(const gckpt_call *call)
 {
     return call->precision == GCKPT_FP32 ? gckpti_fp32_fast : gckpti_mixed_fast;
 }
 
-static void gckpti_fast_linear_forward(const gckpt_call *call)
+static void gckpti_fast_matmul_forward(const gckpt_call *call)
 {
     gckpti_linear_out(call, gckpti_fast_products(call));
 }
 
-static void gckpti_fast_matmul_forward(const gckpt_call *call) { gckpti_fast_linear_forward(call); }
+static void gckpti_fast_linear_forward(const gckpt_call *call) { gckpti_fast_matmul_forward(call); }
 
 static void gckpti_fast_matmul_backward(const gckpt_call *call)
 {
@@ -15042,7 +15886,81 @@ static const gckpti_kernels *gckpti_kernels_for(gckpt_isa isa)
 #endif
     return kernels && gckpti_kernels_agree(kernels) ? kernels : NULL;
 }
+
+/* ---- the fast backend: the plain one with these kernels ---- */
+static gckpt_kernel gckpti_fast_find(void *context, const gckpt_op *op, gckpt_kind kind)
+{
+    (void)context;
+    return kind == GCKPT_FORWARD ? op->forward_fast : op->backward_fast;
+}
+
+static void gckpti_fast_convert_item(void *context, int64_t item)
+{
+    const gckpti_converting *s = (const gckpti_converting *)context;
+    const gckpti_mixed_kernels *kernels = gckpti_kernels_of(s->call)->mixed;
+    const gckpt_conversion *c = s->c;
+    int64_t at = item * GCKPTI_JOB, n = gckpti_part(c->n - at, GCKPTI_JOB);
+    if (c->kind == GCKPT_WIDEN)
+        kernels->widen(c->from + at, c->x + at, n);
+    else
+        kernels->narrow(c->x + at, c->to + at, n);
+}
+
+static void gckpti_fast_convert(const gckpt_call *call, const gckpt_conversion *c)
+{
+    gckpti_converting s = { call, c };
+    int nearest = c->kind == GCKPT_NARROW && call->precision != GCKPT_BF16_STOCHASTIC;
+    if (c->kind == GCKPT_WIDEN || nearest)
+        gckpti_cpu_jobs(call, c->n, gckpti_fast_convert_item, &s);
+    else
+        gckpti_cpu_convert(call, c);
+}
+
+static void gckpti_fast_update_item(void *context, int64_t i)
+{
+    float room[GCKPT_UPDATE_BLOCK];
+    gckpti_cpu_update_blocks((const gckpti_passing *)context, i, room);
+}
+
+static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
+{
+    const gckpti_kernels *k = gckpti_kernels_of(call);
+    gckpti_passing s = { pass, k->divide, k->square_sum, k->adamw, 0 };
+    gckpti_cpu_pass(call, &s, gckpti_fast_update_item);
+}
+
+static const gckpt_backend gckpti_backend_fast = { "fast",
+                                                   NULL,
+                                                   0,
+                                                   0,
+                                                   NULL,
+                                                   NULL,
+                                                   gckpti_cpu_copy,
+                                                   gckpti_cpu_copy,
+                                                   gckpti_cpu_copy,
+                                                   NULL,
+                                                   gckpti_fast_find,
+                                                   gckpti_cpu_fill,
+                                                   gckpti_cpu_add,
+                                                   gckpti_fast_convert,
+                                                   gckpti_fast_update,
+                                                   gckpti_cpu_finish };
 #endif /* GCKPTI_HAS_FAST */
+
+static const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels)
+{
+    *kernels = NULL;
+#if GCKPTI_HAS_FAST
+#ifdef GCKPT_OPENBLAS
+    openblas_set_num_threads(1); /* each of our threads calls it for its piece */
+#endif
+    if (isa >= GCKPT_ISA_C && isa < GCKPT_ISA_COUNT)
+        *kernels = gckpti_kernels_for(isa);
+    if (*kernels)
+        return &gckpti_backend_fast;
+#endif
+    return isa == GCKPT_ISA_PLAIN ? &gckpti_backend_plain : NULL;
+}
 
 /* ---- what users' kernels have of all this (api-user-ops) ---- */
 GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t work,
@@ -15109,11 +16027,11 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
         t.n = desc->m, t.b = desc->a, t.b_row = desc->a_col, t.b_col = desc->a_row;
         t.c_row = desc->c_col, t.c_col = 1;
     }
-    gckpti_product p = { t.m,     t.n, t.k,     t.a,     t.a_row,
-                         t.a_col, t.b, t.b_row, t.b_col, t.accumulate ? t.c : NULL,
-                         t.c_row, t.c, t.c_row };
     if (call->kernels && t.c_col == 1) {
-        gckpti_products_run(call, p, 1, 0, 0, t.work);
+        gckpti_product p = { t.m,     t.n, t.k,     t.a,     t.a_row,
+                             t.a_col, t.b, t.b_row, t.b_col, t.accumulate ? t.c : NULL,
+                             t.c_row, t.c, t.c_row };
+        gckpti_products_run(call, &p, 1, 0, 0, (float *)t.work);
         return;
     }
 #endif

@@ -642,6 +642,7 @@ typedef struct {
     int log; /* the axis of bytes is logarithmic: they differ by more than a factor of four */
 } pictures_chart;
 
+/* What the axes span, and the unit of the tables. */
 static inline gckpt_result pictures_chart_open(pictures_chart *c, const gckpt_frontier *f,
                                                const pictures_modes *modes, gckpt_write_fn write,
                                                void *user)
@@ -748,6 +749,7 @@ static inline double pictures_tick(double range, double unit, double most)
     return step;
 }
 
+/* Grid, ticks and their labels; what the axes are. */
 static inline void pictures_axes(pictures_chart *c)
 {
     pictures_out *o = &c->out;

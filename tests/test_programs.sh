@@ -254,6 +254,14 @@ check "--timeline draws the plan" sh -c "build/gpt $small --plan --timeline $wor
     grep -q '</svg>' $work/plan.svg && grep -q h.1.mlp.fc $work/plan.svg"
 check "--timeline FILE.json traces it" sh -c "build/gpt $small --steps 1 --timeline $work/plan.json &&
     grep -q traceEvents $work/plan.json && tail -n 1 $work/plan.json | grep -q '^]}'"
+printf '#include "gradckpt.h"\n#include "pictures.h"\nint main(void) { return pictures_plan(NULL, NULL, NULL) == 0; }\n' \
+    > "$work/pictures.c" && cp "$work/pictures.c" "$work/pictures.cpp"
+check "pictures.h compiles as C99, whatever of it is used" $CC -std=c99 -Wall -Wextra -pedantic -Werror \
+    -Wconversion -Wsign-conversion -fsyntax-only -I. -Iexamples "$work/pictures.c"
+if [ $has_cxx -eq 1 ]; then
+    check "pictures.h compiles as C++11" "$CXX" -std=c++11 -Wall -Wextra -pedantic -Werror -fsyntax-only -I. \
+        -Iexamples "$work/pictures.cpp"
+fi
 check "--timeline into no folder" fails_with 1 "timeline" build/gpt $small --timeline /nonexistent/t.svg
 check "--plan prints and stops" sh -c "build/gpt $small --plan > $work/plan && grep -q forward $work/plan"
 check "--plan marks what the budget gets" sh -c "grep -q '^> is what a budget' $work/plan &&

@@ -511,7 +511,7 @@ static void plain(void)
 #ifdef GCKPT_NO_FAST
     CHECK(gckpt_plan_arena(small) == gckpt_plan_arena(fast));
     gckpt_plan copy = *small;
-    copy.plain = 0;
+    copy.made_for = GCKPTI_FOR_CPU;
     CHECK(!gckpt_exec_new(&copy, n.s, NULL) && strstr(gckpt_error_text(n.s), "plain = 1"));
 #endif
     gckpt_plan_free(fast);

@@ -282,7 +282,7 @@ static inline void verify_shape_call(const verifier *v, const gckpti_node *node,
     call->inputs = node->inputs;
     call->attributes = node->attribute_bytes ? v->p->words + node->attributes : NULL;
     call->threads = v->p->threads;
-    call->plain = v->p->plain;
+    call->plain = v->p->made_for != 0;
     for (int i = 0; i < node->inputs; i++)
         call->in[i].shape = v->p->nodes[node->in[i]].shape;
     node->op->shape(call);
