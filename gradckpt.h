@@ -2119,6 +2119,14 @@ GCKPTI_INLINE float gckpti_exp_scale(float p, float r, uint32_t n)
     return gckpti_mul(gckpti_fma(r * s, p, s), gckpti_float((n + 254u - half) << 23));
 }
 
+/* Five more steps of Horner's: p z^5 + c[4] z^4 + ... + c[0]. */
+GCKPTI_INLINE float gckpti_horner(float p, float z, const float *c)
+{
+    p = gckpti_fma(gckpti_fma(p, z, c[4]), z, c[3]);
+    p = gckpti_fma(gckpti_fma(p, z, c[2]), z, c[1]);
+    return gckpti_fma(p, z, c[0]);
+}
+
 GCKPTI_INLINE float gckpti_exp(float x)
 {
     uint32_t n;
@@ -2135,10 +2143,7 @@ GCKPTI_INLINE float gckpti_tanh(float x)
     const float *c = gckpti_tanh_c;
     uint32_t n, sign = gckpti_bits(x) & 0x80000000u;
     float a = gckpti_float(gckpti_bits(x) ^ sign), z = a * a;
-    float p = gckpti_fma(c[6], z, c[5]);
-    p = gckpti_fma(gckpti_fma(p, z, c[4]), z, c[3]);
-    p = gckpti_fma(gckpti_fma(p, z, c[2]), z, c[1]);
-    p = gckpti_fma(p, z, c[0]);
+    float p = gckpti_horner(gckpti_fma(c[6], z, c[5]), z, c);
     float small = gckpti_fma(a * z, p, a);
     float r, b = a + a;
     b = b > GCKPTI_TANH_MAX ? GCKPTI_TANH_MAX : b;
@@ -2154,16 +2159,10 @@ GCKPTI_INLINE float gckpti_erf(float x)
     const float *c = gckpti_erf_c, *d = gckpti_erfc_c;
     uint32_t n, sign = gckpti_bits(x) & 0x80000000u;
     float a = gckpti_float(gckpti_bits(x) ^ sign), z = a * a;
-    float p = gckpti_fma(c[6], z, c[5]);
-    p = gckpti_fma(gckpti_fma(p, z, c[4]), z, c[3]);
-    p = gckpti_fma(gckpti_fma(p, z, c[2]), z, c[1]);
-    p = gckpti_fma(p, z, c[0]);
+    float p = gckpti_horner(gckpti_fma(c[6], z, c[5]), z, c);
     float small = gckpti_fma(a, p, a);
     float r, b = a > GCKPTI_ERF_MAX ? GCKPTI_ERF_MAX : a;
-    float u = gckpti_fma(d[6], b, d[5]);
-    u = gckpti_fma(gckpti_fma(u, b, d[4]), b, d[3]);
-    u = gckpti_fma(gckpti_fma(u, b, d[2]), b, d[1]);
-    u = gckpti_fma(u, b, d[0]);
+    float u = gckpti_horner(gckpti_fma(d[6], b, d[5]), b, d);
     p = gckpti_exp_reduce(gckpti_mul(u, -b), &r, &n);
     float s = gckpti_float((n + 127u) << 23);
     float large = gckpti_fma(-r * s, p, 1.0f - s);
@@ -2189,11 +2188,8 @@ GCKPTI_INLINE float gckpti_log(float x)
 {
     const float *c = gckpti_log_c;
     float n, f = gckpti_split(x, &n) - 1.0f, f2 = f * f;
-    float p = gckpti_fma(c[8], f, c[7]);
-    p = gckpti_fma(gckpti_fma(p, f, c[6]), f, c[5]);
-    p = gckpti_fma(gckpti_fma(p, f, c[4]), f, c[3]);
-    p = gckpti_fma(gckpti_fma(p, f, c[2]), f, c[1]);
-    p = gckpti_fma(p, f, c[0]);
+    float p = gckpti_fma(gckpti_fma(c[8], f, c[7]), f, c[6]);
+    p = gckpti_horner(gckpti_fma(p, f, c[5]), f, c);
     float high = gckpti_fma(n, 0.693359375f, f);
     float low = f - (high - n * 0.693359375f); /* what the line above rounded away */
     low = gckpti_fma(-0.5f, f2, gckpti_fma(n, -2.12194440e-4f, low));
@@ -4426,11 +4422,11 @@ enum {
     GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
     GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
 #ifndef GCKPT_NO_FAST
-    GCKPTI_MIXED_ROWS = 1024, /* the same in bf16 plans, which pack the chunk each time */
-    GCKPTI_LOSS_ROWS = 256    /* rows that share one pass over a chunk of w: speed only */
+    GCKPTI_LOSS_ROWS = 256,  /* rows that share one pass over a chunk of w: speed only */
+    GCKPTI_MIXED_ROWS = 1024 /* the same in bf16 plans, which pack the chunk each time */
 #else
-    GCKPTI_MIXED_ROWS = 1,
-    GCKPTI_LOSS_ROWS = 1
+    GCKPTI_LOSS_ROWS = 1,
+    GCKPTI_MIXED_ROWS = 1
 #endif
 };
 
@@ -4826,18 +4822,21 @@ static uint64_t gckpti_matmul_flops(const gckpt_call *call)
 GCKPTI_ROW(matmul, GCKPTI_FAST, gckpti_matmul_shape, gckpti_matmul_flops, GCKPT_TAKES_BF16,
            GCKPT_IN(1), GCKPT_IN(0));
 
+static gckpt_tensor *gckpti_linear_new(const gckpt_op *op, gckpt_tensor *a, gckpt_tensor *b,
+                                       gckpt_tensor *bias, int transposed)
+{
+    gckpt_tensor *in[3] = { a, b, bias };
+    return gckpt_apply(op, in, bias ? 3 : 2, &transposed, sizeof transposed);
+}
+
 GCKPT_API gckpt_tensor *gckpt_matmul(gckpt_tensor *a, gckpt_tensor *b)
 {
-    gckpt_tensor *in[2] = { a, b };
-    int transposed = 0;
-    return gckpt_apply(&gckpti_op_matmul, in, 2, &transposed, sizeof transposed);
+    return gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 0);
 }
 
 GCKPT_API gckpt_tensor *gckpt_matmul_transposed(gckpt_tensor *a, gckpt_tensor *b)
 {
-    gckpt_tensor *in[2] = { a, b };
-    int transposed = 1;
-    return gckpt_apply(&gckpti_op_matmul, in, 2, &transposed, sizeof transposed);
+    return gckpti_linear_new(&gckpti_op_matmul, a, b, NULL, 1);
 }
 
 /* ---- linear: out (..,O) = x (..,I) w (I,O) + bias, or w (O,I) transposed ----
@@ -4883,17 +4882,13 @@ GCKPTI_ROW(linear, GCKPTI_FAST, gckpti_linear_shape, gckpti_matmul_flops, GCKPT_
 
 GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_tensor *bias)
 {
-    gckpt_tensor *in[3] = { x, w, bias };
-    int transposed = 0;
-    return gckpt_apply(&gckpti_op_linear, in, bias ? 3 : 2, &transposed, sizeof transposed);
+    return gckpti_linear_new(&gckpti_op_linear, x, w, bias, 0);
 }
 
 GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w,
                                                 gckpt_tensor *bias)
 {
-    gckpt_tensor *in[3] = { x, w, bias };
-    int transposed = 1;
-    return gckpt_apply(&gckpti_op_linear, in, bias ? 3 : 2, &transposed, sizeof transposed);
+    return gckpti_linear_new(&gckpti_op_linear, x, w, bias, 1);
 }
 
 /* ---- layernorm, rmsnorm over the last axis of size n; rmsnorm is layernorm with mean 0 ----
@@ -7092,13 +7087,13 @@ static gckpt_result gckpti_lifetimes(gckpti_planner *p)
 
 /* ---- step 5: offsets ----
  * Seen over the instructions, what is placed has a skyline. Its lowest level (a run of instructions
- * of one height) gets, of the blocks that live within it, the one whose turn is first; when there is
- * none, it rises to its lower neighbour and joins it: best fit on a skyline (Burke, Kendall and
+ * of one height) gets, of the blocks that live within it, the one whose turn is first; when there
+ * is none, it rises to its lower neighbour and joins it: best fit on a skyline (Burke, Kendall and
  * Whitwell 2004; for tensors Sekiyama and others 2018, "Profile-guided memory optimization for deep
- * neural networks"). The first turns go by size x lifetime. So values whose backwards go in reverse,
- * which nest, are stacked without a gap, the last to die at the bottom. While something sticks out
- * above the greatest sum of live bytes, what does moves half way to the front and all is placed
- * again (squeaky wheel: Joslin and Clements 1999); at last from two other orders.
+ * neural networks"). The first turns go by size x lifetime. So values whose backwards go in
+ * reverse, which nest, are stacked without a gap, the last to die at the bottom. While something
+ * sticks out above the greatest sum of live bytes, what does moves half way to the front and all is
+ * placed again (squeaky wheel: Joslin and Clements 1999); at last from two other orders.
  *
  * Near-linear: a block divides a level into at most three and every rise ends one, so there are at
  * most 3 n of each; the lowest is known from a tournament. The block comes from a tree whose leaves
@@ -7278,7 +7273,7 @@ static size_t gckpti_place_all(gckpti_skyline *s)
     return arena;
 }
 
-/* Turns in an order, the greatest first; ties: as in the order before, at first the last to die. */
+/* Turns in an order, the greatest first; ties: as before, in the first order the last to die. */
 static void gckpti_first_turns(gckpti_skyline *s, int order)
 {
     for (size_t i = 0; i < s->n; i++) {
@@ -7308,8 +7303,8 @@ static uint64_t gckpti_interleave(int first, int second)
     return a << 1 | b;
 }
 
-/* A skyline's memory, from the planner's scratch; the blocks in Z-order; the greatest live sum. 0: out
- * of memory. */
+/* A skyline's memory, from the planner's scratch; blocks in Z-order; the greatest live sum.
+ * 0: out of memory. */
 static int gckpti_skyline_new(gckpti_planner *p, gckpti_skyline *s, gckpti_block *blocks, size_t n,
                               size_t alignment)
 {
@@ -14983,11 +14978,24 @@ typedef struct gckpti_product {
     int64_t c_row;
 } gckpti_product;
 
-/* Lines of a matrix to be fetched into L2, some before each tile. */
+/* Lines of a matrix to be fetched into L2, `pace` of them before each tile. */
 typedef struct {
     const float *x;
     int64_t row, rows, width, at, pace;
 } gckpti_fetch;
+
+/* Links p.., columns j.. of b, within so many tiles. */
+static inline gckpti_fetch gckpti_fetch_block(const gckpti_product *t, int64_t p, int64_t k,
+                                              int64_t j, int64_t n, int64_t tiles)
+{
+    int rows = t->b_col == 1; /* its lines hold columns; else links */
+    gckpti_fetch f = { t->b + p * t->b_step + j * t->b_col, rows ? t->b_step : t->b_col,
+                       rows ? k : n, rows ? n : k, 0, 0 };
+    if (!rows && t->b_step != 1)
+        f.rows = 0;
+    f.pace = 1 + f.rows * ((f.width + 15) / 16) / tiles;
+    return f;
+}
 
 static inline void gckpti_fetch_some(gckpti_fetch *f)
 {
@@ -15045,9 +15053,17 @@ typedef struct gckpti_heads { /* an attention call's */
 typedef struct {
     int64_t a_row, a_step, b_step, c_row;
     int fresh, edge;
-} gckpti_strip;
+} gckpti_band;
 
-/* What a register tile works on: as gckpti_product, but b's columns lie side by side. */
+/* How a piece of c is gone over: in blocks of b, `wide` columns and `deep` links, that stay in L2. */
+typedef struct {
+    int64_t deep, wide;
+    int in_place; /* full vectors of b are read where they are, not packed */
+    int strips;   /* a is packed, GCKPTI_STRIP rows at a time */
+} gckpti_blocking;
+
+/* What a tile works on: some rows and vectors of c that stay in registers while they take k links.
+ * As gckpti_product, but b's columns lie side by side. */
 typedef struct {
     int64_t k;
     const float *a;
@@ -15327,7 +15343,7 @@ static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
 {
     const gckpti_mixed_job *s = (const gckpti_mixed_job *)context;
     const gckpti_factors *t = s->t;
-    uint32_t strips[GCKPTI_MIXED_DOWN * GCKPTI_MIXED_LINKS / 2 + 16];
+    uint32_t packed[GCKPTI_MIXED_DOWN * GCKPTI_MIXED_LINKS / 2 + 16];
     float rest[GCKPTI_MIXED_DOWN * GCKPTI_MIXED_COLS];
     int64_t matrix = item / (s->down * s->across), i = item % s->down * GCKPTI_MIXED_DOWN;
     int64_t j0 = item / s->down % s->across * s->cols, cols = gckpti_part(t->n - j0, s->cols);
@@ -15341,11 +15357,11 @@ static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
     for (int64_t p = 0, k; p < t->k; p += k) {
         k = gckpti_part(t->k - p, GCKPTI_MIXED_LINKS);
         s->kernels->pack(&t->a, matrix * t->a.next + i * t->a.row + p * t->a.step, m, k, 0x8000,
-                         strips, high);
+                         packed, high);
         for (int64_t j = 0; j < wide; j += GCKPTI_PANEL) {
             int64_t width = gckpti_part(wide - j, GCKPTI_PANEL);
             for (int64_t r = 0; r < high; r += 8)
-                s->kernels->tile((k + 1) / 2, strips + r, high, b + j * pairs + p / 2 * width,
+                s->kernels->tile((k + 1) / 2, packed + r, high, b + j * pairs + p / 2 * width,
                                  width, rest + r * wide + j, wide);
         }
     }
@@ -16324,7 +16340,9 @@ static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, float *d, in
     X(1, a + row)                                                                                  \
     X(2, a + 2 * row) X(3, a + row3) X(4, a4) X(5, a4 + row) X(6, a4 + 2 * row) X(7, a4 + row3)
 
-/* Accumulators named one by one: gcc spills arrays of them. rows, vectors: constants. */
+/* A tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each link sets an element of
+ * a against b's vectors, row by row; stores c. Of the last vector t->last columns exist. l, m, h are
+ * a row's vectors, named one by one, since gcc spills arrays of them. rows, vectors: constants. */
 GCKPTI_INLINED void V(tile)(const gckpti_tile *t, int rows, int vectors)
 {
     const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
@@ -16487,72 +16505,79 @@ static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n,
                 d[i / GCKPTI_TILE_ROWS * (deep - 1) * GCKPTI_TILE_ROWS + i] = a[i];
 }
 
-/* Rows i0..i1-1, columns j0..j1-1 of c; pack: `room` floats, see gckpti_product_room.
- * Packing was measured to pay only where it must be: b whose columns do not lie side by side, and
+/* Packing was measured to pay only where it must be: b whose columns do not lie side by side, and
  * a last vector that is not full. But vectors shorter than a cache line come back to each line,
  * and of rows some KB apart few stay in the cache: then b is packed, unless there are few rows to
  * use it, and a whose rows lie side by side. Blocks are as wide as one panel where k is small: it
  * then stays in L1. */
+static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_t room)
+{
+    const int64_t few = t->b_step % 512 ? 128 : 16;
+    const int64_t deepest = gckpti_part(t->a_step == 1 ? GCKPTI_KC : GCKPTI_KC_ACROSS,
+                                        room / (GCKPTI_PANEL + GCKPTI_STRIP) / 16 * 16);
+    const int64_t blocks = (t->k + deepest - 1) / deepest;
+    gckpti_blocking by;
+    by.deep = t->k ? gckpti_multiple((t->k + blocks - 1) / blocks, 16) : 16;
+    by.wide = gckpti_part(t->a_step == 1 && t->k <= GCKPTI_KC_ACROSS ? GCKPTI_PANEL : GCKPTI_NC,
+                          (room / by.deep - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
+    by.in_place = t->b_col == 1 && (W >= 16 || rows <= few);
+    by.strips = W < 16 && t->a_step != 1 && t->a_row == 1 && rows > GCKPTI_STRIP;
+    return by;
+}
+
+/* Rows i0..i1-1, columns j0..j1-1 of c; pack: `room` floats, see gckpti_product_room.
+ *
+ * The loops, from the outside: blocks of b, along its columns and then down its links (p, j; n
+ * columns, k links); down the rows, as many at a time as a tile has (i); across the block's panels
+ * (q). There a tile, some rows and vectors of c in registers, takes k links. From one block of
+ * links to the next a chain rests in c; in the first it begins at `from`. So a tile reads a's
+ * rows, which the next panel reads again, and a panel of b, which the next rows read again.
+ * Meanwhile lines of what comes next are fetched: `ahead` of b's next block, `below` of a's rows. */
 static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, int64_t i1,
                                            int64_t j0, int64_t j1, float *pack, int64_t room)
 {
     enum { MANY = 2048 }; /* rows of a that each product finds in memory, not in a cache */
-    const int64_t deepest = gckpti_part(t->a_step == 1 ? GCKPTI_KC : GCKPTI_KC_ACROSS,
-                                        room / (GCKPTI_PANEL + GCKPTI_STRIP) / 16 * 16);
-    const int64_t blocks = (t->k + deepest - 1) / deepest;
-    const int64_t deep = t->k ? gckpti_multiple((t->k + blocks - 1) / blocks, 16) : 16;
-    const int64_t wide =
-        gckpti_part(t->a_step == 1 && t->k <= GCKPTI_KC_ACROSS ? GCKPTI_PANEL : GCKPTI_NC,
-                    (room / deep - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
+    const gckpti_blocking by = V(blocking)(t, i1 - i0, room);
     const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * W;
-    const int64_t few = t->b_step % 512 ? 128 : 16;
-    const int in_place = t->b_col == 1 && (W >= 16 || i1 - i0 <= few);
-    const int strips = W < 16 && t->a_step != 1 && t->a_row == 1 && i1 - i0 > GCKPTI_STRIP;
-    float *const panels = pack + GCKPTI_STRIP * deep;
+    float *const panels = pack + GCKPTI_STRIP * by.deep;
     int64_t p = 0, j = j0, next_p, next_j;
     do {
         const float *a = t->a + p * t->a_step, *b = t->b + p * t->b_step + j * t->b_col;
-        const int64_t n = gckpti_part(j1 - j, wide), k = gckpti_part(t->k - p, deep);
+        const int64_t n = gckpti_part(j1 - j, by.wide), k = gckpti_part(t->k - p, by.deep);
         const int64_t count = (n + most - 1) / most;
         gckpti_tile u = { k, a, t->a_row, t->a_step, b, 0, NULL, 0, NULL, t->c_row, 0, NULL };
         gckpti_fetch ahead = { NULL, 0, 0, 0, 0, 0 }, below = { NULL, t->a_step, 0, 1, 0, 0 };
         next_j = j + n < j1 ? j + n : j0;
-        next_p = j + n < j1 ? p : p + deep;
-        if (next_p < t->k && (t->b_col == 1 || t->b_step == 1)) {
-            int64_t next_n = gckpti_part(j1 - next_j, wide),
-                    next_k = gckpti_part(t->k - next_p, deep);
-            ahead.x = t->b + next_p * t->b_step + next_j * t->b_col;
-            ahead.row = t->b_col == 1 ? t->b_step : t->b_col;
-            ahead.rows = t->b_col == 1 ? next_k : next_n;
-            ahead.width = t->b_col == 1 ? next_n : next_k;
-            ahead.pace =
-                1 + ahead.rows * ((ahead.width + 15) / 16) / ((i1 - i0 + high - 1) / high * count);
-        }
-        if (!in_place || n % W)
-            V(pack_panels)(t, b, n, k, in_place ? count - 1 : 0, panels, deep);
+        next_p = j + n < j1 ? p : p + by.deep;
+        if (next_p < t->k)
+            ahead = gckpti_fetch_block(t, next_p, gckpti_part(t->k - next_p, by.deep), next_j,
+                                       gckpti_part(j1 - next_j, by.wide),
+                                       (i1 - i0 + high - 1) / high * count);
+        if (!by.in_place || n % W)
+            V(pack_panels)(t, b, n, k, by.in_place ? count - 1 : 0, panels, by.deep);
         for (int64_t i = i0, rows; i < i1; i += rows) {
             float *c = t->c + i * t->c_row + j;
+            const int64_t in_strip = (i - i0) % GCKPTI_STRIP;
             rows = gckpti_part(i1 - i, high);
             u.a = a + i * t->a_row;
-            if (!strips && t->a_step == 1 && t->m >= MANY && j == j0 && i + 2 * high <= i1) {
+            if (!by.strips && t->a_step == 1 && t->m >= MANY && j == j0 && i + 2 * high <= i1) {
                 below.x = u.a + high * t->a_row, below.row = t->a_row, below.rows = high;
                 below.width = k, below.at = 0;
                 below.pace = 1 + high * ((k + 15) / 16) / count;
             }
-            if (strips && (i - i0) % GCKPTI_STRIP == 0 && i + GCKPTI_STRIP < i1) {
+            if (by.strips && in_strip == 0 && i + GCKPTI_STRIP < i1) {
                 below.x = u.a + GCKPTI_STRIP, below.rows = k;
                 below.pace = 1 + k * high / (GCKPTI_STRIP * count);
             }
-            if (strips) {
-                if ((i - i0) % GCKPTI_STRIP == 0)
-                    V(pack_strip)(u.a, t->a_step, gckpti_part(i1 - i, GCKPTI_STRIP), k, pack, deep);
-                u.a = pack + (i - i0) % GCKPTI_STRIP * deep, u.a_row = 1, u.a_step = high;
-            }
+            if (by.strips && in_strip == 0)
+                V(pack_strip)(u.a, t->a_step, gckpti_part(i1 - i, GCKPTI_STRIP), k, pack, by.deep);
+            if (by.strips)
+                u.a = pack + in_strip * by.deep, u.a_row = 1, u.a_step = high;
             for (int64_t q = 0; q < count; q++) {
                 int64_t at = V(panel)(n, q), width = V(panel)(n, q + 1) - at;
                 u.last = gckpti_part(n - at - width + W, W);
-                u.b = panels + at * deep, u.b_step = width;
-                if (in_place && u.last == W)
+                u.b = panels + at * by.deep, u.b_step = width;
+                if (by.in_place && u.last == W)
                     u.b = b + at, u.b_step = t->b_step;
                 u.c = c + at;
                 u.from = u.c, u.from_row = t->c_row;
@@ -16560,7 +16585,7 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
                     u.from = t->from ? t->from + i * t->from_row + j + at : NULL;
                     u.from_row = t->from_row;
                 }
-                u.next = u.c;
+                u.next = u.c; /* the tile to come */
                 if (q + 1 < count)
                     u.next += width;
                 else if (i1 - i >= 2 * high)
@@ -17321,7 +17346,7 @@ static GCKPTI_TARGET void V(columns)(const gckpti_columns *s, int64_t first, int
 /* ---- attention ----
  * Scores lie transposed, [key][query], so that a query's softmax runs down a lane of the vectors:
  * no sum crosses one, and each keeps the order of the row's 32 lanes. Blocks of 64 queries meet
- * tiles of 64 keys; what their products read is packed, rows of `wide` floats. */
+ * blocks of 64 keys; what their products read is packed, rows of `wide` floats. */
 #if GCKPTI_ISA == 2
 #define GCKPTI_BAND        6
 #define GCKPTI_EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5)
@@ -17333,7 +17358,7 @@ static GCKPTI_TARGET void V(columns)(const gckpti_columns *s, int64_t first, int
 /* c += chain of a(i,p) b(p) (from +0 if `fresh`), over at most GCKPTI_BAND rows and 2 vectors of
  * columns: k links, and at the triangle's edge a corner of links that not all rows have: row i the
  * links 0..i of it, after the others, or i.. of it, before them. b is read in whole vectors. */
-GCKPTI_INLINED void V(strip_of)(const gckpti_strip *s, int64_t rows, int64_t n, int64_t k,
+GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int64_t n, int64_t k,
                                 int64_t corner, const float *a, const float *b, float *c)
 {
     const int64_t a_step = s->a_step, b_step = s->b_step, c_row = s->c_row;
@@ -17377,18 +17402,18 @@ GCKPTI_INLINED void V(strip_of)(const gckpti_strip *s, int64_t rows, int64_t n, 
 #undef GCKPTI_LINKS
 }
 
-static GCKPTI_TARGET void V(strip)(const gckpti_strip *s, int64_t rows, int64_t n, int64_t k,
+static GCKPTI_TARGET void V(band)(const gckpti_band *s, int64_t rows, int64_t n, int64_t k,
                                    int64_t corner, const float *a, const float *b, float *c)
 {
     if (rows == GCKPTI_BAND && n == 2 * W)
-        V(strip_of)(s, GCKPTI_BAND, 2 * W, k, corner, a, b, c);
+        V(band_of)(s, GCKPTI_BAND, 2 * W, k, corner, a, b, c);
     else
-        V(strip_of)(s, rows, n, k, corner, a, b, c);
+        V(band_of)(s, rows, n, k, corner, a, b, c);
 }
 
 /* The same for c (m,n). At an edge row i has the links 0..i (GCKPTI_AFTER) or i..k-1 of the k
  * (GCKPTI_BEFORE), or its columns before i are of no use (GCKPTI_ABOVE). */
-static GCKPTI_TARGET void V(strips)(const gckpti_strip *s, int64_t m, int64_t n, int64_t k,
+static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, int64_t k,
                                     const float *a, const float *b, float *c)
 {
     for (int64_t i = 0; i < m; i += GCKPTI_BAND) {
@@ -17401,7 +17426,7 @@ static GCKPTI_TARGET void V(strips)(const gckpti_strip *s, int64_t m, int64_t n,
                 return; /* no link is left */
         }
         for (int64_t j = s->edge == GCKPTI_ABOVE ? i - i % (2 * W) : 0; j < n; j += 2 * W)
-            V(strip)
+            V(band)
             (s, rows, gckpti_part(n - j, 2 * W), links, corner, a + i * s->a_row + skip * s->a_step,
              b + skip * s->b_step + j, c + i * s->c_row + j);
     }
@@ -17415,8 +17440,8 @@ static GCKPTI_TARGET void V(gather)(const gckpti_heads *h, const float *x, int64
             V(store)(d + j, V(load_n)(x + j, h->d - j));
 }
 
-/* strips of attention: in bf16 plans with subnormals flushed. */
-static GCKPTI_TARGET void V(head_strips)(const gckpti_heads *h, const gckpti_strip *s, int64_t m,
+/* bands of attention: in bf16 plans with subnormals flushed. */
+static GCKPTI_TARGET void V(head_bands)(const gckpti_heads *h, const gckpti_band *s, int64_t m,
                                          int64_t n, int64_t k, const float *a, const float *b,
                                          float *c)
 {
@@ -17425,14 +17450,14 @@ static GCKPTI_TARGET void V(head_strips)(const gckpti_heads *h, const gckpti_str
         const unsigned mode = _mm_getcsr();
         _mm_setcsr(mode | 0x8040u);
         __asm__ volatile("" ::: "memory"); /* nothing is computed on the wrong side */
-        V(strips)(s, m, n, k, a, b, c);
+        V(bands)(s, m, n, k, a, b, c);
         __asm__ volatile("" ::: "memory");
         _mm_setcsr(mode);
         return;
     }
 #endif
     (void)h; /* without them bf16 plans do not come here */
-    V(strips)(s, m, n, k, a, b, c);
+    V(bands)(s, m, n, k, a, b, c);
 }
 
 /* n rows of [64][64] factors, rounded in bf16 plans. */
@@ -17498,8 +17523,8 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
                                                int64_t first, float *room)
 {
     const gckpt_call *call = h->call;
-    gckpti_strip scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
-    gckpti_strip values = { 1, GCKPTI_BLOCK, h->wide, h->c, 0, GCKPTI_NO_EDGE };
+    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
+    gckpti_band values = { 1, GCKPTI_BLOCK, h->wide, h->c, 0, GCKPTI_NO_EDGE };
     int64_t m = gckpti_part(h->t - first, GCKPTI_BLOCK), seen = h->causal ? first + m : h->s;
     int64_t at = (row * h->t + first) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
     float *q = room, *v = q + GCKPTI_BLOCK * (h->d + W), *p = v + GCKPTI_BLOCK * h->wide;
@@ -17511,7 +17536,7 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
         int64_t n = gckpti_part(seen - j, GCKPTI_BLOCK), all = GCKPTI_BLOCK;
         int edge = h->causal && j == first;
         scores.edge = edge * GCKPTI_ABOVE;
-        V(head_strips)(h, &scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
+        V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
         for (int64_t i = 0; i < m; i += W)
             V(online_down)
             (p + i, n, edge ? i : all, h->scale, j == 0, max + i, sum + i, factor + i);
@@ -17526,7 +17551,7 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
         V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
         values.fresh = j == 0;
         values.edge = edge * GCKPTI_AFTER;
-        V(head_strips)(h, &values, m, h->d, n, p, v, out);
+        V(head_bands)(h, &values, m, h->d, n, p, v, out);
     }
     for (int64_t r = 0; r < m; r++)
         gckpti_softmax_end(&max[r], &sum[r]);
@@ -17546,7 +17571,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
                                                 float *room)
 {
     const gckpt_call *call = h->call;
-    gckpti_strip scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
+    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
     const FLOATS scale = V(set1)(h->scale), zero = V(zero)();
     int64_t c = h->c, packed = GCKPTI_BLOCK * (h->d + W), rows = GCKPTI_BLOCK * h->wide;
     int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
@@ -17571,14 +17596,14 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
         for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
             int64_t n = gckpti_part(seen - j, GCKPTI_BLOCK), key = at_k + j * c;
             int edge = h->causal && j == first;
-            gckpti_strip over_queries = { GCKPTI_BLOCK, 1, h->wide, c, 0, GCKPTI_NO_EDGE };
-            gckpti_strip over_keys = { 1, GCKPTI_BLOCK, h->wide, c, 0, GCKPTI_NO_EDGE };
+            gckpti_band over_queries = { GCKPTI_BLOCK, 1, h->wide, c, 0, GCKPTI_NO_EDGE };
+            gckpti_band over_keys = { 1, GCKPTI_BLOCK, h->wide, c, 0, GCKPTI_NO_EDGE };
             over_queries.edge = edge * GCKPTI_BEFORE;
             over_keys.edge = edge * GCKPTI_AFTER;
             scores.edge = edge * GCKPTI_ABOVE;
-            V(head_strips)(h, &scores, n, m, h->d, call->in[1].data + key, qt, p);
+            V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + key, qt, p);
             if (dq || dk)
-                V(head_strips)(h, &scores, n, m, h->d, call->in[2].data + key, gt, ds);
+                V(head_bands)(h, &scores, n, m, h->d, call->in[2].data + key, gt, ds);
             for (int64_t r = 0; r < n; r++)
                 for (int64_t i = edge ? r - r % W : 0; i < m; i += W) {
                     float *pe = p + r * GCKPTI_BLOCK + i, *de = ds + r * GCKPTI_BLOCK + i;
@@ -17593,19 +17618,19 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
             V(head_factors)(h, p, n);
             if (dq || dk)
                 V(head_factors)(h, ds, n);
-            /* chains start with the first tile a query meets, the first query that meets a tile */
+            /* chains start with the first block a query meets, the first query that meets it */
             int first_met = first == (h->causal ? j : 0);
             over_queries.fresh = first_met && !call->in[2].accumulate;
             if (dv)
-                V(head_strips)(h, &over_queries, n, h->d, m, p, g, dv + key);
+                V(head_bands)(h, &over_queries, n, h->d, m, p, g, dv + key);
             over_keys.fresh = j == 0 && !call->in[0].accumulate;
             if (dq) {
                 V(gather)(h, call->in[1].data + key, n, k);
-                V(head_strips)(h, &over_keys, m, h->d, n, ds, k, dq + at);
+                V(head_bands)(h, &over_keys, m, h->d, n, ds, k, dq + at);
             }
             over_queries.fresh = first_met && !call->in[1].accumulate;
             if (dk)
-                V(head_strips)(h, &over_queries, n, h->d, m, ds, q, dk + key);
+                V(head_bands)(h, &over_queries, n, h->d, m, ds, q, dk + key);
         }
     }
 }

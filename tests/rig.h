@@ -43,11 +43,12 @@ static inline int64_t count_of(const gckpt_shape *s)
     return n;
 }
 
-/* ---- memory: it counts, fails at call fail_at (0: never), and keeps each block's size in front of it
- * to check the old size that it is told ---- */
+/* ---- memory: it counts, fails at call fail_at, from call fail_from on, and beyond `limit` bytes (0:
+ * never), keeps each block's size in front of it to check the old size that it is told, and destroys
+ * what is given back, so that whoever still reads that is found out ---- */
 typedef struct {
-    long calls, fail_at, blocks, wrong_sizes;
-    size_t live;
+    long calls, fail_at, fail_from, blocks, wrong_sizes;
+    size_t live, peak, limit;
 } heap;
 
 static inline void *heap_resize(void *user, void *ptr, size_t old_size, size_t new_size)
@@ -59,15 +60,20 @@ static inline void *heap_resize(void *user, void *ptr, size_t old_size, size_t n
         memcpy(&had, block, sizeof had);
     h->wrong_sizes += had != old_size;
     if (new_size) {
-        if (++h->calls == h->fail_at || (fresh = (unsigned char *)malloc(new_size + 16)) == NULL)
+        if (++h->calls == h->fail_at || (h->fail_from && h->calls >= h->fail_from) ||
+            (h->limit && h->live + new_size > h->limit) ||
+            (fresh = (unsigned char *)malloc(new_size + 16)) == NULL)
             return NULL;
         memcpy(fresh, &new_size, sizeof new_size);
         memset(fresh + 16, 0xee, new_size);
         if (block)
             memcpy(fresh + 16, ptr, had < new_size ? had : new_size);
     }
+    if (block)
+        memset(ptr, 0xdd, had);
     free(block);
     h->live += new_size - had;
+    h->peak = h->live > h->peak ? h->live : h->peak;
     h->blocks += (fresh != NULL) - (block != NULL);
     return fresh ? fresh + 16 : NULL;
 }
@@ -78,7 +84,8 @@ static inline gckpt_memory heap_memory(heap *h)
     return m;
 }
 
-/* ---- a file: writing fails at `limit` bytes, call fail_call does a byte less (0: never) ---- */
+/* ---- a file: writing fails at `limit` bytes, call fail_call does a byte less (0: never); a 0 stands
+ * behind what was written ---- */
 typedef struct {
     unsigned char *bytes;
     size_t size, at, room, limit, calls, fail_call;
@@ -90,12 +97,13 @@ static inline size_t file_write(void *user, const void *bytes, size_t size)
     size -= ++f->calls == f->fail_call;
     if (f->limit && size > f->limit - f->size)
         size = f->limit - f->size;
-    if (f->size + size > f->room) {
-        f->room = 2 * f->room + size;
+    if (f->size + size + 1 > f->room) {
+        f->room = 2 * f->room + size + 1;
         f->bytes = (unsigned char *)realloc(f->bytes, f->room);
     }
     memcpy(f->bytes + f->size, bytes, size);
     f->size += size;
+    f->bytes[f->size] = 0;
     return size;
 }
 
@@ -104,9 +112,17 @@ static inline size_t file_read(void *user, void *bytes, size_t size)
     file *f = (file *)user;
     size = size < f->size - f->at ? size : f->size - f->at;
     size -= ++f->calls == f->fail_call && size;
-    memcpy(bytes, f->bytes + f->at, size);
+    if (size)
+        memcpy(bytes, f->bytes + f->at, size);
     f->at += size;
     return size;
+}
+
+/* Makes `to` a file of the same bytes, to be read from the beginning. */
+static inline void file_copy(file *to, const file *from)
+{
+    to->size = to->at = 0;
+    file_write(to, from->bytes, from->size);
 }
 
 static inline int same_file(const file *a, const file *b)

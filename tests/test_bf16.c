@@ -331,7 +331,7 @@ static void test_products(void)
         for (uint32_t j = 0; j < n; j++)
             bias[j] = number(i % 3);
         gckpt_call call = { .threads = 1 };
-        gckpti_mixed t = { .batch = batch,
+        gckpti_factors t = { .batch = batch,
                            .m = m,
                            .n = n,
                            .k = k,
@@ -607,7 +607,7 @@ static uint64_t train(trial *o)
     for (int k = 0; k < 4 && o->fetch; k++) {
         const float *f = gckpt_fetch(e, gckpt_id(picks[k].tensor), picks[k].gradient);
         CHECK(f != NULL && f[0] == f[0]);
-        for (int i = 0; f && i < 64 && k != 2; i++)
+        for (int i = 0; f && i < C && k != 2; i++) /* a row of the smallest */
             CHECK_MSG(half_of(f[i]) == f[i], "fetch %d: %g is not a bf16 value", k, (double)f[i]);
     }
     uint64_t hash = gckpt_store_hash(s);

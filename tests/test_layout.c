@@ -1,6 +1,7 @@
-/* test_layout.c - offsets for blocks with lifetimes: no two that live at once overlap, the arena is what is
- * used, never below the greatest sum of live bytes, and seldom above it; the least there is where that can be
- * searched; effort that grows little faster than the number of blocks; memory that ends at any request. */
+/* test_layout.c - offsets for blocks with lifetimes: no two that live at once overlap, the arena is
+ * what is used, never below the greatest sum of live bytes and seldom above it; the least there is
+ * where that can be searched; effort that grows little faster than the number of blocks; memory
+ * that ends at any request. */
 #define GRADCKPT_IMPLEMENTATION
 #include "gradckpt.h"
 
@@ -151,8 +152,8 @@ static void test_alignments(void)
 }
 
 /* ---- the least arena, by all orders ---- */
-/* Some order, each into the lowest place that is free, gives it: that of the offsets in a layout that has
- * it. */
+/* Some order, each into the lowest place that is free, gives it: that of the offsets in a layout
+ * that has it. */
 static size_t search(int n, int placed, unsigned left, size_t *at, size_t arena, size_t best)
 {
     if (arena >= best || placed == n)

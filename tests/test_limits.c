@@ -4,9 +4,8 @@
 
 #include <limits.h>
 #include <math.h>
-#include <stdlib.h>
 
-#include "check.h"
+#include "rig.h"
 
 static const gckpt_init normal = { 0.5f, 0, 0 };
 
@@ -16,39 +15,6 @@ static int has(const char *text, const char *what)
         return 1;
     fprintf(stderr, "\"%s\" does not say \"%s\"\n", text, what);
     return 0;
-}
-
-/* Bytes in memory, to write to and read from. */
-typedef struct {
-    unsigned char *bytes;
-    size_t size, room, at;
-} file;
-
-static size_t file_write(void *user, const void *bytes, size_t size)
-{
-    file *f = (file *)user;
-    if (f->size + size > f->room) {
-        f->room = 2 * (f->size + size);
-        f->bytes = (unsigned char *)realloc(f->bytes, f->room);
-    }
-    memcpy(f->bytes + f->size, bytes, size);
-    f->size += size;
-    return size;
-}
-
-static size_t file_read(void *user, void *bytes, size_t size)
-{
-    file *f = (file *)user;
-    size = size < f->size - f->at ? size : f->size - f->at;
-    if (size)
-        memcpy(bytes, f->bytes + f->at, size);
-    f->at += size;
-    return size;
-}
-
-static int same_file(const file *a, const file *b)
-{
-    return a->size == b->size && !memcmp(a->bytes, b->bytes, a->size);
 }
 
 /* ---- shapes with more axes than there can be ---- */
@@ -467,7 +433,7 @@ static void blocks(void)
     losses l = losses_new();
     gckpt_term terms[2] = { { l.loss[FED], 1, 0 }, { l.loss[COLUMNS], 1, 0 } };
     for (size_t past = 0; past < 16; past += 5) { /* a block may begin anywhere */
-        gckpt_plan *heap[3], *block[3];
+        gckpt_plan *kept[3], *block[3];
         size_t at = past;
         memset(room, 0x55, sizeof room);
         for (int i = 0; i < 3; i++) {
@@ -476,18 +442,18 @@ static void blocks(void)
             memset(&desc, 0, sizeof desc);
             memset(&f, 0, sizeof f);
             desc.batch = 2 * ROWS;
-            heap[i] = gckpt_plan_new(l.g, terms, 1 + i % 2, &desc);
+            kept[i] = gckpt_plan_new(l.g, terms, 1 + i % 2, &desc);
             if (i == 1) { /* a budget, which makes and throws away more */
-                desc.budget = gckpt_plan_bytes(heap[i]) - 1;
-                gckpt_plan_free(heap[i]);
-                heap[i] = gckpt_plan_new(l.g, terms, 2, &desc);
+                desc.budget = gckpt_plan_bytes(kept[i]) - 1;
+                gckpt_plan_free(kept[i]);
+                kept[i] = gckpt_plan_new(l.g, terms, 2, &desc);
             }
-            CHECK_MSG(heap[i] != NULL, "%s", gckpt_error_text(l.g));
+            CHECK_MSG(kept[i] != NULL, "%s", gckpt_error_text(l.g));
             desc.memory.memory = bytes + at;
             desc.memory.size = sizeof room - at;
             if (i < 2)
                 block[i] = gckpt_plan_new(l.g, terms, 1 + i, &desc);
-            else if (gckpt_plan_write(heap[i], file_write, &f) == GCKPT_OK)
+            else if (gckpt_plan_write(kept[i], file_write, &f) == GCKPT_OK)
                 block[i] = gckpt_plan_read(l.g, file_read, &f, &desc.memory);
             free(f.bytes);
             CHECK_MSG(block[i] != NULL, "%s", gckpt_error_text(l.g));
@@ -503,16 +469,16 @@ static void blocks(void)
             gckpt_report report[2];
             memset(&a, 0, sizeof a);
             memset(&b, 0, sizeof b);
-            gckpt_plan_write(heap[i], file_write, &a);
+            gckpt_plan_write(kept[i], file_write, &a);
             gckpt_plan_write(block[i], file_write, &b);
             CHECK(same_file(&a, &b));
             for (int k = 0; k < 2; k++) {
-                gckpt_exec *e = gckpt_exec_new(k ? block[i] : heap[i], l.s, NULL);
+                gckpt_exec *e = gckpt_exec_new(k ? block[i] : kept[i], l.s, NULL);
                 CHECK(gckpt_step(e, feeds, 2, 2 * ROWS, &hyper, &report[k]) == GCKPT_OK);
                 gckpt_exec_free(e);
             }
             CHECK(memcmp(&report[0].loss, &report[1].loss, sizeof report[0].loss) == 0);
-            gckpt_plan_free(heap[i]);
+            gckpt_plan_free(kept[i]);
             gckpt_plan_free(block[i]);
             free(a.bytes);
             free(b.bytes);
@@ -791,35 +757,20 @@ static void index_inputs(void)
 }
 
 /* ---- a frontier needs no memory to be shown; names need it ---- */
-typedef struct {
-    long calls, fail;
-} heap;
-
-static void *heap_resize(void *user, void *ptr, size_t old_size, size_t new_size)
-{
-    heap *h = (heap *)user;
-    (void)old_size;
-    if (!new_size) {
-        free(ptr);
-        return NULL;
-    }
-    return ++h->calls == h->fail ? NULL : realloc(ptr, new_size);
-}
-
 static void short_of_memory(void)
 {
-    heap h = { 0, 0 };
+    heap h;
     losses l = losses_new();
     gckpt_term term = { l.loss[FED], 1, 0 };
     gckpt_plan_desc desc;
     file out;
+    memset(&h, 0, sizeof h);
     memset(&out, 0, sizeof out);
     memset(&desc, 0, sizeof desc);
-    desc.memory.resize = heap_resize;
-    desc.memory.user = &h;
+    desc.memory = heap_memory(&h);
     gckpt_frontier *f = gckpt_frontier_new(l.g, &term, 1, &desc);
     h.calls = 0;
-    h.fail = 1;
+    h.fail_at = 1;
     CHECK(gckpt_frontier_print(f, 0, file_write, &out) == GCKPT_OK && h.calls == 0);
     CHECK(gckpt_frontier_json(f, 0, file_write, &out) == GCKPT_OK && h.calls == 0);
     free(out.bytes);
@@ -827,10 +778,10 @@ static void short_of_memory(void)
     gckpt_graph_free(l.g);
     for (long fail = 1; fail < 8; fail++) { /* names that were not kept are not compared */
         static char name[10000];
-        gckpt_memory memory = { heap_resize, &h, NULL, 0 };
+        gckpt_memory memory = heap_memory(&h);
         memset(name, 'n', sizeof name - 1);
         h.calls = 0;
-        h.fail = fail;
+        h.fail_at = fail;
         gckpt_graph *g = gckpt_graph_new(l.s, &memory);
         gckpt_input(g, name, GCKPT_F32, gckpt_shape1(ROWS));
         CHECK(!gckpt_input(g, "x", GCKPT_F32, gckpt_shape1(ROWS)) == (h.calls >= fail));

@@ -24,73 +24,48 @@ static int test_fsync(int fd)
 #endif
 #define GRADCKPT_IMPLEMENTATION
 #include "../gradckpt.h"
-#include "check.h"
+#include "rig.h"
 #include <math.h>
-#include <stdlib.h>
 
 /* ---- a file in memory ---- */
-typedef struct {
-    unsigned char *bytes;
-    size_t size, at;
-} buffer;
-
-static size_t buffer_write(void *user, const void *bytes, size_t size)
+static file write_all(gckpt_store *s)
 {
-    buffer *b = (buffer *)user;
-    b->bytes = (unsigned char *)realloc(b->bytes, b->size + size + 1);
-    memcpy(b->bytes + b->size, bytes, size);
-    b->size += size;
-    b->bytes[b->size] = 0;
-    return size;
-}
-
-static size_t buffer_read(void *user, void *bytes, size_t size)
-{
-    buffer *b = (buffer *)user;
-    size_t done = size < b->size - b->at ? size : b->size - b->at;
-    memcpy(bytes, b->bytes + b->at, done);
-    b->at += done;
-    return done;
-}
-
-static buffer write_all(gckpt_store *s)
-{
-    buffer b = { NULL, 0, 0 };
-    CHECK_MSG(gckpt_store_write(s, buffer_write, &b) == GCKPT_OK, "%s", gckpt_error_text(s));
+    file b = { NULL, 0, 0, 0, 0, 0, 0 };
+    CHECK_MSG(gckpt_store_write(s, file_write, &b) == GCKPT_OK, "%s", gckpt_error_text(s));
     return b;
 }
 
-static gckpt_result read_all(gckpt_store *s, const buffer *file)
+static gckpt_result read_all(gckpt_store *s, const file *saved)
 {
-    buffer b = *file;
+    file b = *saved;
     b.at = 0;
-    return gckpt_store_read(s, buffer_read, &b, b.size);
+    return gckpt_store_read(s, file_read, &b, b.size);
 }
 
 /* The file with `from` in its header replaced by `to`. */
-static buffer edited(const buffer *file, const char *from, const char *to)
+static file edited(const file *saved, const char *from, const char *to)
 {
-    size_t header = file->bytes[0] + 256u * file->bytes[1], n = strlen(to), old = strlen(from);
-    const char *text = (const char *)file->bytes + 8, *at = strstr(text, from);
-    buffer b = { NULL, 0, 0 };
+    size_t header = saved->bytes[0] + 256u * saved->bytes[1], n = strlen(to), old = strlen(from);
+    const char *text = (const char *)saved->bytes + 8, *at = strstr(text, from);
+    file b = { NULL, 0, 0, 0, 0, 0, 0 };
     CHECK_MSG(at != NULL && at < text + header, "no %s in %.200s", from, text);
     if (!at)
         at = text, old = 0;
     unsigned char little[8] = { 0 };
     little[0] = (unsigned char)(header + n - old);
     little[1] = (unsigned char)((header + n - old) >> 8);
-    buffer_write(&b, little, 8);
-    buffer_write(&b, text, (size_t)(at - text));
-    buffer_write(&b, to, n);
-    buffer_write(&b, at + old, file->size - 8 - (size_t)(at - text) - old);
+    file_write(&b, little, 8);
+    file_write(&b, text, (size_t)(at - text));
+    file_write(&b, to, n);
+    file_write(&b, at + old, saved->size - 8 - (size_t)(at - text) - old);
     return b;
 }
 
-static int in_header(const buffer *file, const char *what)
+static int in_header(const file *saved, const char *what)
 {
-    const char *at = strstr((const char *)file->bytes + 8, what);
+    const char *at = strstr((const char *)saved->bytes + 8, what);
     return at &&
-           (size_t)(at - (const char *)file->bytes) < 8 + file->bytes[0] + 256u * file->bytes[1];
+           (size_t)(at - (const char *)saved->bytes) < 8 + saved->bytes[0] + 256u * saved->bytes[1];
 }
 
 /* Everything that a load could change. */
@@ -196,7 +171,7 @@ static void steps(gckpt_store *s, gckpt_optimiser optimiser, int n)
 /* Saved and loaded into a new store, which takes its place. */
 static void reload(gckpt_store **s)
 {
-    buffer b = write_all(*s), again;
+    file b = write_all(*s), again;
     gckpt_store *t = store_new();
     CHECK_MSG(read_all(t, &b) == GCKPT_OK, "%s", gckpt_error_text(t));
     again = write_all(t);
@@ -279,7 +254,7 @@ static void test_two_optimisers(void)
     t = training_new(s[1], GCKPT_MOMENTUM, 0);
     CHECK(!t.exec && strstr(gckpt_error_text(s[1]), "\"a\" holds state of another"));
     training_free(&t);
-    buffer b = write_all(s[1]); /* 21 steps; a has 1 + 3 + 5, b 2 + 4 + 6 */
+    file b = write_all(s[1]); /* 21 steps; a has 1 + 3 + 5, b 2 + 4 + 6 */
     CHECK(in_header(&b, "\"step\":\"21\"") && in_header(&b, "\"optimiser\":\"1\""));
     CHECK(in_header(&b, ",\"a#updates\":\"1:9\",\"b#updates\":\"3:12\"}"));
     free(b.bytes);
@@ -316,7 +291,7 @@ static void test_live_executor(void)
 {
     gckpt_store *s = store_new(), *other = store_new();
     steps(other, GCKPT_MOMENTUM, 3);
-    buffer b = write_all(other);
+    file b = write_all(other);
     training t = training_new(s, GCKPT_ADAMW, 0);
     CHECK(step_once(&t) == GCKPT_OK);
     CHECK_MSG(read_all(s, &b) == GCKPT_OK, "%s", gckpt_error_text(s));
@@ -341,13 +316,13 @@ static void test_live_executor(void)
 static void test_old_files(void)
 {
     gckpt_store *s = lived(UNFREEZE, 0), *t = store_new();
-    buffer b = write_all(s), old;
+    file b = write_all(s), old;
     CHECK(in_header(&b, ",\"b#updates\":\"1:7\"}") && !in_header(&b, "a#updates"));
     old = edited(&b, ",\"b#updates\":\"1:7\"", "");
     CHECK_MSG(read_all(t, &old) == GCKPT_OK, "%s", gckpt_error_text(t));
     CHECK(t->params[0].updates == 9 && t->params[1].updates == 9);
     CHECK(t->params[1].optimiser == GCKPT_ADAMW + 1 && gckpt_store_hash(s) == gckpt_store_hash(t));
-    buffer again = write_all(t); /* and who has one optimiser and one count writes such files */
+    file again = write_all(t); /* and who has one optimiser and one count writes such files */
     CHECK(!in_header(&again, "#updates"));
     free(again.bytes);
     free(old.bytes);
@@ -388,10 +363,10 @@ static void test_wrong_counts(void)
         { "\"b#updates\":\"1:7\",\"step\":\"9\"", "twice" },
     };
     gckpt_store *s = lived(UNFREEZE, 0), *full = lived(RESET, 0), *empty = store_new();
-    buffer b = write_all(s);
+    file b = write_all(s);
     uint64_t before = snapshot(full), nothing = snapshot(empty);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        buffer bad = edited(&b, "\"b#updates\":\"1:7\"", wrong[i].to);
+        file bad = edited(&b, "\"b#updates\":\"1:7\"", wrong[i].to);
         for (int k = 0; k < 2; k++) {
             gckpt_store *t = k ? empty : full;
             CHECK_MSG(read_all(t, &bad) == GCKPT_E_DATA &&
@@ -401,7 +376,7 @@ static void test_wrong_counts(void)
         }
         free(bad.bytes);
     }
-    buffer most = edited(&b, "\"b#updates\":\"1:7\"", "\"b#updates\":\"4:18446744073709551615\"");
+    file most = edited(&b, "\"b#updates\":\"1:7\"", "\"b#updates\":\"4:18446744073709551615\"");
     CHECK(read_all(empty, &most) == GCKPT_OK && empty->params[1].updates == UINT64_MAX);
     free(most.bytes);
     /* a parameter without state has nothing that could be counted */
@@ -429,7 +404,7 @@ static void test_wrong_counts(void)
 static void test_flips(void)
 {
     gckpt_store *s = lived(UNFREEZE, 0), *full = lived(RESET, 0);
-    buffer b = write_all(s), file;
+    file b = write_all(s), saved;
     uint64_t before = snapshot(full);
     size_t end = (size_t)(strstr((const char *)b.bytes + 8, "},") - (const char *)b.bytes);
     int loaded = 0;
@@ -439,9 +414,9 @@ static void test_flips(void)
         gckpt_result result = read_all(t, &b);
         if (result == GCKPT_OK || result == GCKPT_OTHER_CONTRACT) {
             uint64_t now = snapshot(t);
-            file = write_all(t);
-            CHECK(read_all(t, &file) == GCKPT_OK && snapshot(t) == now);
-            free(file.bytes);
+            saved = write_all(t);
+            CHECK(read_all(t, &saved) == GCKPT_OK && snapshot(t) == now);
+            free(saved.bytes);
             loaded++;
         } else {
             CHECK(gckpt_store_count(t) == 0);
@@ -461,7 +436,7 @@ static void test_contract(void)
 {
     gckpt_store *s = store_new(), *t = store_new(), *full = lived(RESET, 0);
     steps(s, GCKPT_ADAMW, 3);
-    buffer b = write_all(s);
+    file b = write_all(s);
     char now[32], other[80];
     snprintf(now, sizeof now, "\"contract\":\"%d\"", GCKPT_CONTRACT);
     for (int i = 0; i < 5; i++) {
@@ -469,28 +444,29 @@ static void test_contract(void)
         if (contract == GCKPT_CONTRACT)
             continue;
         snprintf(other, sizeof other, "\"contract\":\"%d\"", contract);
-        buffer file = edited(&b, now, other);
-        CHECK(read_all(t, &file) == GCKPT_OTHER_CONTRACT && gckpt_error(t) == GCKPT_OTHER_CONTRACT);
+        file saved = edited(&b, now, other);
+        CHECK(read_all(t, &saved) == GCKPT_OTHER_CONTRACT &&
+              gckpt_error(t) == GCKPT_OTHER_CONTRACT);
         snprintf(other, sizeof other, "contract %d, this library of %d", contract, GCKPT_CONTRACT);
         CHECK_MSG(strstr(gckpt_error_text(t), other) != NULL, "%s", gckpt_error_text(t));
         CHECK(snapshot(t) == snapshot(s));
-        CHECK(read_all(full, &file) == GCKPT_OTHER_CONTRACT &&
+        CHECK(read_all(full, &saved) == GCKPT_OTHER_CONTRACT &&
               gckpt_store_hash(full) == gckpt_store_hash(s) && gckpt_store_step(full) == 3);
         steps(t, GCKPT_ADAMW, 1); /* training goes on, and from here it is of this contract */
-        buffer again = write_all(t);
+        file again = write_all(t);
         CHECK(in_header(&again, now) && read_all(s, &again) == GCKPT_OK);
         CHECK(read_all(s, &b) == GCKPT_OK && read_all(t, &b) == GCKPT_OK);
         CHECK(gckpt_error(t) == GCKPT_OK);
         uint64_t before = snapshot(full); /* cut off: refused, and nothing changed */
-        file.size--;
-        CHECK(read_all(full, &file) == GCKPT_E_DATA && snapshot(full) == before);
+        saved.size--;
+        CHECK(read_all(full, &saved) == GCKPT_E_DATA && snapshot(full) == before);
         free(again.bytes);
-        free(file.bytes);
+        free(saved.bytes);
     }
-    buffer file = edited(&b, now, "\"contract\":\"one\"");
-    CHECK(read_all(t, &file) == GCKPT_E_DATA);
+    file saved = edited(&b, now, "\"contract\":\"one\"");
+    CHECK(read_all(t, &saved) == GCKPT_E_DATA);
     CHECK(strstr(gckpt_result_text(GCKPT_OTHER_CONTRACT), "contract"));
-    free(file.bytes);
+    free(saved.bytes);
     free(b.bytes);
     gckpt_store_free(s);
     gckpt_store_free(t);
@@ -502,12 +478,12 @@ static void test_dtype(void)
 {
     static const char header[] = "{\"w\":{\"dtype\":\"\\u001b[31mX\\u007f\",\"shape\":[1],"
                                  "\"data_offsets\":[0,4]}}";
-    buffer b = { NULL, 0, 0 };
+    file b = { NULL, 0, 0, 0, 0, 0, 0 };
     unsigned char little[8] = { 0 };
     little[0] = (unsigned char)(sizeof header - 1);
-    buffer_write(&b, little, 8);
-    buffer_write(&b, header, sizeof header - 1);
-    buffer_write(&b, "abcd", 4);
+    file_write(&b, little, 8);
+    file_write(&b, header, sizeof header - 1);
+    file_write(&b, "abcd", 4);
     gckpt_store *s = store_new();
     CHECK(read_all(s, &b) == GCKPT_E_DATA);
     CHECK_MSG(strstr(gckpt_error_text(s), "dtype ?[31mX?"), "%s", gckpt_error_text(s));
@@ -519,7 +495,7 @@ static void test_dtype(void)
 /* ---- saving by path, in a folder of our own, which is the working directory ---- */
 static char folder[64];
 
-static void file_write(const char *path, const char *text)
+static void put_text(const char *path, const char *text)
 {
     FILE *f = fopen(path, "wb");
     CHECK(f && fputs(text, f) >= 0 && !fclose(f));
@@ -552,7 +528,7 @@ static void test_links(void)
     gckpt_store *s = store_new();
     steps(s, GCKPT_ADAMW, 1);
     CHECK(!mkdir("real", 0700) && !mkdir("there", 0700));
-    file_write("real/x.st", "old");
+    put_text("real/x.st", "old");
     char absolute[128];
     snprintf(absolute, sizeof absolute, "%s/there/mid", folder);
     CHECK(!symlink("../real/x.st", "there/mid") && !symlink(absolute, "l.st"));

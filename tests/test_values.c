@@ -7,9 +7,8 @@
 #include "../gradckpt.h"
 
 #include <math.h>
-#include <stdlib.h>
 
-#include "check.h"
+#include "rig.h"
 
 /* sanitizers: a size that no heap has is refused, as malloc does it */
 const char *__asan_default_options(void);
@@ -19,41 +18,10 @@ const char *__msan_default_options(void) { return "allocator_may_return_null=1";
 const char *__tsan_default_options(void);
 const char *__tsan_default_options(void) { return "allocator_may_return_null=1"; }
 
-/* A heap that counts, refuses the fail_at-th call and what is over `limit`, and destroys what is
- * given back, so that whoever still reads it is found out. */
-typedef struct {
-    long calls, fail_at;
-    size_t live, peak, limit;
-} heap;
-
-static void *heap_resize(void *user, void *ptr, size_t old_size, size_t new_size)
-{
-    heap *h = (heap *)user;
-    if (new_size && (++h->calls == h->fail_at || (h->limit && h->live + new_size > h->limit)))
-        return NULL;
-    void *fresh = new_size ? malloc(new_size) : NULL;
-    if (new_size && !fresh)
-        return NULL;
-    if (fresh)
-        memset(fresh, 0xee, new_size);
-    if (fresh && ptr)
-        memcpy(fresh, ptr, old_size < new_size ? old_size : new_size);
-    if (ptr)
-        memset(ptr, 0xdd, old_size);
-    free(ptr);
-    h->live += new_size - old_size;
-    h->peak = h->live > h->peak ? h->live : h->peak;
-    return fresh;
-}
-
 static gckpt_memory memory_of(heap *h)
 {
-    gckpt_memory m;
-    memset(&m, 0, sizeof m);
     memset(h, 0, sizeof *h);
-    m.resize = heap_resize;
-    m.user = h;
-    return m;
+    return heap_memory(h);
 }
 
 static gckpt_store *store_in(const gckpt_memory *memory)
@@ -64,30 +32,6 @@ static gckpt_store *store_in(const gckpt_memory *memory)
         d.memory = *memory;
     d.seed = 7;
     return gckpt_store_new(&d);
-}
-
-typedef struct {
-    unsigned char bytes[1 << 16];
-    size_t size, at;
-} file;
-
-static size_t file_write(void *user, const void *bytes, size_t size)
-{
-    file *f = (file *)user;
-    if (size > sizeof f->bytes - f->size)
-        return 0;
-    memcpy(f->bytes + f->size, bytes, size);
-    f->size += size;
-    return size;
-}
-
-static size_t file_read(void *user, void *bytes, size_t size)
-{
-    file *f = (file *)user;
-    size = size < f->size - f->at ? size : f->size - f->at;
-    memcpy(bytes, f->bytes + f->at, size);
-    f->at += size;
-    return size;
 }
 
 /* ---- a small model with every kind of initial value ---- */
@@ -692,6 +636,64 @@ static void test_check_refused(void)
     }
 }
 
+/* ---- names ---- */
+enum { NAMES = 1000 };
+static const char *nth_name(int i)
+{
+    static char name[32];
+    snprintf(name, sizeof name, "h.%d.w", i);
+    return name;
+}
+
+/* The first n names stand at their places, no other is found. */
+static int found(const gckpt_store *s, int n)
+{
+    int right = gckpt_store_count(s) == n && gckpt_store_find(s, "h.") < 0;
+    for (int i = 0; i < n + 40; i++)
+        right = right && gckpt_store_find(s, nth_name(i)) == (i < n ? i : -1);
+    return right;
+}
+
+/* Names are found among many, when memory ended in between, and when some were taken away again. */
+static void test_names(void)
+{
+    static float flash[1];
+    heap h;
+    gckpt_memory memory = memory_of(&h);
+    gckpt_store *s = store_in(&memory), *t = store_in(&memory);
+    file saved;
+    memset(&saved, 0, sizeof saved);
+    for (int i = 0; i < NAMES; i++) {
+        long calls = h.calls;
+        for (long fails = 1; fails > 0; fails++) { /* the name, the room for it and others */
+            h.fail_at = h.calls + fails;
+            gckpt_result r = gckpt_store_external(s, nth_name(i), gckpt_shape1(1), flash, 1);
+            int failed = h.calls >= h.fail_at;
+            h.fail_at = 0;
+            CHECK(failed ? r == GCKPT_E_MEMORY : r == GCKPT_OK);
+            CHECK(i % 64 > 1 || found(s, i + !failed));
+            fails = failed ? fails : -1;
+        }
+        CHECK(h.calls > calls);
+    }
+    CHECK(found(s, NAMES) && gckpt_store_bytes(s) == 0);
+    CHECK(gckpt_store_write(s, file_write, &saved) == GCKPT_OK);
+    CHECK(gckpt_store_read(t, file_read, &saved, saved.size - 4) == GCKPT_E_DATA && found(t, 0));
+    for (int whole = 0; whole < 2;
+         whole++) { /* all are made, and taken away as the data end early */
+        saved.at = 0;
+        saved.fail_call = whole ? 0 : saved.calls + 3;
+        CHECK(gckpt_store_read(t, file_read, &saved, saved.size) ==
+              (whole ? GCKPT_OK : GCKPT_E_FILE));
+        CHECK(found(t, whole ? NAMES : 0));
+    }
+    CHECK(gckpt_store_bytes(t) == NAMES * sizeof(float));
+    gckpt_store_free(s);
+    gckpt_store_free(t);
+    CHECK(h.blocks == 0 && h.wrong_sizes == 0);
+    free(saved.bytes);
+}
+
 int main(int argc, char **argv)
 {
     (void)argv;
@@ -710,5 +712,6 @@ int main(int argc, char **argv)
     test_free_order();
     test_check(argc > 1);
     test_check_refused();
+    test_names();
     return check_report("test_values");
 }

@@ -139,7 +139,7 @@ static inline int rotor_read(rotor *r)
         gckpt_instruction ins;
         gckpt_plan_get(plan, x, &ins);
         const gckpt_tensor *t = g->tensors[ins.id];
-        if (t->once) /* of parameters only: runs once a step, whatever the plan */
+        if (t->batchless) /* of parameters only: runs once a step, whatever the plan */
             continue;
         if (ins.kind == GCKPT_BACKWARD) {
             r->ops[number[ins.id]].before = before[x];
