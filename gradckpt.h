@@ -14902,7 +14902,10 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     int good = 1;
     if (!plan || !name || !write)
         return GCKPT_E_ARG;
-    if (!gckpti_c_identifier(name) || strlen(name) > 60) {
+    if (plan->made_for > GCKPTI_FOR_PLAIN) {
+        good = 0;
+        gckpti_print(&k, "#error \"plan: it was made for another backend than the processor\"\n");
+    } else if (!gckpti_c_identifier(name) || strlen(name) > 60) {
         good = 0;
         gckpti_print(&k,
                      "#error \"plan: its name must be a C identifier of at most 60 letters\"\n");
