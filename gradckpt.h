@@ -2043,6 +2043,7 @@ GCKPTI_INLINE float gckpti_sqrt(float x)
 #endif
 }
 
+/* The same in double. */
 GCKPTI_INLINE double gckpti_sqrt_double(double x)
 {
 #if GCKPTI_SQRT == 1
@@ -2251,6 +2252,7 @@ GCKPTI_INLINE gckpti_angle gckpti_angle_of(uint64_t p)
     return r;
 }
 
+/* Both from polynomials within a quadrant, hi + lo being the angle there. */
 GCKPTI_INLINE void gckpti_sincos_of(gckpti_angle r, float *sine, float *cosine)
 {
     float hi = r.hi, lo = r.lo, z = hi * hi;
@@ -2912,8 +2914,7 @@ static gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const cha
     return GCKPT_OK;
 }
 
-/* What becomes of all raw values: they are drawn, or given back (as if they had not been asked
- * for). */
+/* Draws all raw values. */
 static void gckpti_values_draw(gckpt_store *s)
 {
     for (size_t i = 0; i < s->count; i++)
@@ -2924,6 +2925,7 @@ static void gckpti_values_draw(gckpt_store *s)
         }
 }
 
+/* Gives all raw values back, newest first, as a block wants it. */
 static void gckpti_values_undo(gckpt_store *s)
 {
     for (size_t i = s->count; i-- > 0;) {
@@ -12983,6 +12985,7 @@ typedef struct {
     int wrong, flats;
 } gckpti_tally;
 
+/* One more direction: only those that could be resolved count for the worst. */
 static void gckpti_tally_add(gckpti_tally *a, const gckpti_probe *t, const char *name)
 {
     gckpt_check *c = &a->c;
@@ -13307,6 +13310,7 @@ static void gckpti_sink_name(gckpti_sink *k, const char *name)
     }
 }
 
+/* The JSON of all parameters and states, in the order of their data. */
 static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
 {
     int64_t begin = 0, end;
@@ -13380,10 +13384,10 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
             gckpti_sink_floats(&k, gckpti_array(&store->params[i], slot), p->elements);
     }
     if (gckpti_sink_flush(&k) != GCKPT_OK)
-        return gckpti_error(store, GCKPT_E_FILE,
-                            "save: the write callback failed before byte %z; "
-                            "what it wrote is no complete file",
-                            k.total);
+        return gckpti_error(
+            store, GCKPT_E_FILE,
+            "save: the write callback failed before byte %z; what it wrote is no complete file",
+            k.total);
     return gckpti_ok(store);
 }
 
@@ -13606,6 +13610,7 @@ static int gckpti_load_updates(gckpti_loader *l, char *key, char *value)
     return gckpti_load_add(l, &e);
 }
 
+/* What the file says of itself; keys of other programs mean nothing. */
 static int gckpti_load_metadata(gckpti_loader *l)
 {
     static const char *const keys[] = { "format", "contract", "step", "seed", "optimiser" };
@@ -13682,6 +13687,7 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
     return 1;
 }
 
+/* The whole header: an entry for each tensor, whose name is cut where a state's number begins. */
 static int gckpti_load_header(gckpti_loader *l)
 {
     char *name;
@@ -13878,6 +13884,7 @@ static int gckpti_load_data(gckpti_loader *l, float *data, gckpt_read_fn read, v
     return 1;
 }
 
+/* Nothing can fail any more: the store becomes what the file says. */
 static void gckpti_load_commit(gckpti_loader *l, const float *data)
 {
     for (size_t i = 0; i < l->count; i++) {
@@ -14053,7 +14060,7 @@ static int gckpti_sync(int fd)
     return fsync(fd) && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP && errno != EBADF;
 }
 
-/* Makes `target`, in a block of `room` bytes, what it leads to. 1: a file is there, of this mode. */
+/* Makes `target`, in a block of `room` bytes, what it leads to. 1: a file of *mode is there. */
 static int gckpti_save_over(gckpti_file *file, char *target, size_t room, unsigned *mode)
 {
     struct stat old;
