@@ -899,9 +899,9 @@ typedef struct {
 typedef struct {
     float scale, decay, beta1, rest1, beta2, rest2, eps, rate, correct2;
 } gckpt_rates;
-/* One pass over a parameter: for each block of GCKPT_UPDATE_BLOCK elements, in this order, its
- * further accumulators are added to the first, the sums divided, the square sum taken, the
- * parameter updated (manual, 5g). */
+/* One pass over a parameter (manual, 5g): for each block of GCKPT_UPDATE_BLOCK elements, in this
+ * order, its further accumulators are added to the first, which keeps the sum; the sum is divided;
+ * the square sum of that taken; the parameter updated with it. */
 enum { GCKPT_UPDATE_BLOCK = 4096 };
 typedef struct {
     int64_t elements;
@@ -909,10 +909,10 @@ typedef struct {
     const void *base; /* further ones: at base + more[i] bytes; `more` is the host's */
     const size_t *more;
     int adds;       /* so many of them */
-    float count;    /* to divide by; 0: they are divided */
-    int keep;       /* the divided gradient is read later */
+    float count;    /* to divide by; 0: divided it is already */
+    int keep;       /* 1: what was divided replaces the sum, which stays if 0 (but see `keeps`) */
     float *squares; /* square sums, by block; NULL: not wanted */
-    int update;     /* 0: no; the values and state below are not touched */
+    int update;     /* 0: no; what follows is unused */
     gckpt_optimiser optimiser;
     float *values, *state[4];
     float momentum;
@@ -924,7 +924,7 @@ struct gckpt_backend {
     void *context;    /* for the functions; kernels find it in call->backend */
     int own_memory;   /* 1: memory the host cannot use. Then all functions but workspace are
                           needed; else those that are NULL are the plain ones of the processor */
-    int keeps;        /* 1: update leaves the divided gradient in place whether asked or not */
+    int keeps;        /* 1: update always does as if `keep` were 1 (and needs no scratch) */
     void *(*get)(void *context, size_t bytes, size_t alignment); /* NULL: there is none */
     void (*release)(void *context, void *memory, size_t bytes);
     void (*copy_in)(void *context, void *to, const void *host, size_t bytes);
@@ -935,8 +935,9 @@ struct gckpt_backend {
     /* The kernel of an op's forward or backward. NULL: there is none, and the op's own runs, with
      * memory of its own on copies (slow). */
     gckpt_kernel (*find)(void *context, const gckpt_op *op, gckpt_kind kind);
-    /* Between ops. call: threads, seed, step, row, rows, precision, backend; no inputs. */
-    void (*fill)(const gckpt_call *call, void *to, uint32_t word, int64_t n);     /* n times */
+    /* Between ops; of the call, only backend, threads, seed, step, row, rows and precision count.
+     * fill: word, n times, from an address that is a multiple of 4. */
+    void (*fill)(const gckpt_call *call, void *to, uint32_t word, int64_t n);
     void (*add)(const gckpt_call *call, float *to, const float *from, int64_t n); /* to += from */
     void (*convert)(const gckpt_call *call, const gckpt_conversion *conversion);
     void (*update)(const gckpt_call *call, const gckpt_pass *pass);
@@ -10641,6 +10642,7 @@ static uint16_t gckpti_round_by_chance(const gckpti_converting *s, int64_t i, in
     return gckpti_halve(gckpti_bits(s->c->x[i]), word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu);
 }
 
+/* Item `item` of a conversion, element by element. */
 static void gckpti_cpu_convert_item(void *context, int64_t item)
 {
     const gckpti_converting *s = (const gckpti_converting *)context;
@@ -10704,6 +10706,7 @@ typedef struct { /* a pass, and what an instruction set has for it */
     int64_t each; /* blocks of an item */
 } gckpti_passing;
 
+/* The optimisers, by the formulas above, on a block whose gradient is g. */
 static void gckpti_update_values(const gckpti_passing *s, const float *g, int64_t at, int64_t n)
 {
     const gckpt_pass *p = s->pass;
@@ -10844,10 +10847,10 @@ struct gckpt_exec {
     gckpti_exec_param *params;
     gckpti_exec_input *inputs;
     gckpti_exec_term *terms;
-    uint64_t *hashes;      /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
+    uint64_t *hashes;             /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
     unsigned char *stage, *picks; /* own memory: copies of what the host looks at, of the picks */
-    gckpti_loss_total *losses; /* by term */
-    float *squares;            /* square sums by block, of all parameters */
+    gckpti_loss_total *losses;    /* by term */
+    float *squares;               /* square sums by block, of all parameters */
     size_t square_count;
     /* this step */
     int state;
@@ -11095,6 +11098,8 @@ static void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t byt
     e->backend.copy_in(c.backend, (unsigned char *)to + bytes / 4 * 4, &word, bytes % 4);
 }
 
+/* The arena: the one given, or one of its own with a canary behind, which a kernel that writes too
+ * far changes. */
 static gckpt_result gckpti_exec_arena(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -11431,29 +11436,33 @@ static gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q)
     return GCKPT_OK;
 }
 
-GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
+/* What can be refused before there is an executor. */
+static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
+                                         const gckpt_exec_desc *desc)
+{
+    if (!p)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: the plan is NULL (see gckpt_error_text of its graph)");
+    gckpt_result result = gckpti_check_plan(s, p);
+    if (result == GCKPT_OK)
+        result = gckpti_check_backend(s, p, desc ? desc->backend : NULL);
+    if (result == GCKPT_OK && p->optimiser == GCKPT_OWN_OPTIMISER && p->mode != GCKPT_INFERENCE &&
+        (!desc || !desc->own_optimiser))
+        result =
+            gckpti_error(s, GCKPT_E_ARG,
+                         "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
+    return result;
+}
+
+/* An executor with its own copy of the plan, so that plans may go first, in any thread; unbound. */
+static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc)
 {
     gckpti_allocator a;
+    gckpti_parts parts;
     memset(&a, 0, sizeof a);
     if (desc)
         a.desc = desc->memory;
-    if (!store)
-        return NULL;
-    if (!plan) {
-        gckpti_error(store, GCKPT_E_ARG,
-                     "exec: the plan is NULL (see gckpt_error_text of its graph)");
-        return NULL;
-    }
-    if (gckpti_check_plan(store, plan) != GCKPT_OK ||
-        gckpti_check_backend(store, plan, desc ? desc->backend : NULL) != GCKPT_OK)
-        return NULL;
-    if (plan->optimiser == GCKPT_OWN_OPTIMISER && plan->mode != GCKPT_INFERENCE &&
-        (!desc || !desc->own_optimiser)) {
-        gckpti_error(store, GCKPT_E_ARG,
-                     "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
-        return NULL;
-    }
     gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
     size_t tables = plan->block ? gckpti_parts_of(plan, NULL).size : 0;
     void *block = e && tables ? gckpti_resize(&a, NULL, 0, tables) : NULL;
@@ -11462,38 +11471,52 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
         gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for %z bytes", sizeof *e + tables);
         return NULL;
     }
-    if (block) { /* so that plans may go first, in any thread */
-        gckpti_parts parts;
+    if (block)
         memcpy(block, plan->block, tables);
-        plan = gckpti_plan_at(block, plan, &parts);
-    }
     e->object.magic = GCKPTI_MAGIC;
     e->memory = a;
-    e->plan = plan;
+    e->plan = block ? gckpti_plan_at(block, plan, &parts) : plan;
     e->store = store;
     if (desc)
         e->desc = *desc;
     e->runner.parallel_for = e->desc.parallel_for;
     e->runner.user = e->desc.user;
+    return e;
+}
+
+/* Binds it: a backend, memory, values and state, and these to where the backend has them. */
+static gckpt_result gckpti_exec_bind(gckpt_exec *e)
+{
     gckpt_result result = gckpti_choose_backend(e);
     if (result == GCKPT_OK)
         result = gckpti_exec_memory(e);
     if (result == GCKPT_OK)
         result = gckpti_bind_state(e);
     if (result == GCKPT_OK && e->backend.own_memory &&
-        !gckpti_bind(store, &e->binding, e->desc.backend))
-        result = gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for mirrors");
-    for (size_t i = 0; i < plan->param_count && result == GCKPT_OK; i++)
-        result = gckpti_bring(e, &store->params[e->params[i].index]);
-    if (result != GCKPT_OK) {
+        !gckpti_bind(e->store, &e->binding, e->desc.backend))
+        result = gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
+    for (size_t i = 0; i < e->plan->param_count && result == GCKPT_OK; i++)
+        result = gckpti_bring(e, &e->store->params[e->params[i].index]);
+    return result;
+}
+
+GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
+                                     const gckpt_exec_desc *desc)
+{
+    if (!store || gckpti_check_binding(store, plan, desc) != GCKPT_OK)
+        return NULL;
+    gckpt_exec *e = gckpti_exec_start(plan, store, desc);
+    if (!e)
+        return NULL;
+    if (gckpti_exec_bind(e) != GCKPT_OK) {
         gckpt_exec_free(e);
         return NULL;
     }
+    int team = !e->backend.own_memory && plan->threads > 1 && gckpti_worth_a_team(e);
+    e->team = team ? plan->threads : 1;
     e->keeps = e->backend.keeps || plan->optimiser == GCKPT_OWN_OPTIMISER;
     for (size_t i = 0; i < plan->pick_count; i++)
         e->keeps = e->keeps || plan->picks[i].gradient;
-    e->team =
-        plan->threads > 1 && !e->backend.own_memory && gckpti_worth_a_team(e) ? plan->threads : 1;
     gckpti_ok(store);
     return e;
 }
@@ -11853,6 +11876,7 @@ static void gckpti_gradient_end(gckpt_exec *e, const gckpti_ins *ins, const gckp
         gckpti_round(e, c, gckpti_stream(ins->id, 1 + i), x, narrow, n);
 }
 
+/* Sends the gradient of an op's output, its accumulators added up, on to its inputs. */
 static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
@@ -12090,6 +12114,7 @@ static size_t gckpti_highest_touched(const gckpt_exec *e, size_t low, unsigned c
     return low;
 }
 
+/* GCKPT_DEBUG_MEASURE: how far the arena was touched; and always, that nothing behind it was. */
 static gckpt_result gckpti_measure_end(gckpt_exec *e)
 {
     unsigned char canary[GCKPTI_CANARY];
@@ -12292,6 +12317,7 @@ static gckpt_result gckpti_check_streaming(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+/* As many rows as the plan takes in a step or call. */
 static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
@@ -12329,6 +12355,7 @@ static void gckpti_clear_accumulators(gckpt_exec *e)
     }
 }
 
+/* Finite and in range, each of them. */
 static gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
 {
     const struct {
@@ -12374,6 +12401,8 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+/* The beginning that steps, streams and forwards share: what they ask for fits the plan, and all
+ * that belongs to a step is as before its first instruction. */
 static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int inference)
 {
     const gckpt_plan *p = e->plan;
@@ -12475,6 +12504,7 @@ static int gckpti_cancelled(gckpt_exec *e, const gckpti_ins *ins)
     return e->desc.progress(e->desc.user, &progress) && !e->updating;
 }
 
+/* One instruction; before the first update of a step that clips, the norm. */
 static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
 {
     int clips = e->hyper.clip > 0; /* else the norm is only reported: one pass is enough */
@@ -12587,6 +12617,7 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     return gckpti_measure_end(e);
 }
 
+/* Everything before the first instruction of a step or forward over `rows` rows. */
 static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int count, int64_t rows,
                                    const gckpt_hyper *hyper, int inference)
 {
