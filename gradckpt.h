@@ -899,9 +899,9 @@ typedef struct {
 typedef struct {
     float scale, decay, beta1, rest1, beta2, rest2, eps, rate, correct2;
 } gckpt_rates;
-/* One pass over a parameter: for each block of GCKPT_UPDATE_BLOCK elements, in this order, its
- * further accumulators are added to the first, the sums divided, the square sum taken, the
- * parameter updated (manual, 5g). */
+/* One pass over a parameter (manual, 5g): for each block of GCKPT_UPDATE_BLOCK elements, in this
+ * order, its further accumulators are added to the first, which keeps the sum; the sum is divided;
+ * the square sum of that taken; the parameter updated with it. */
 enum { GCKPT_UPDATE_BLOCK = 4096 };
 typedef struct {
     int64_t elements;
@@ -909,10 +909,10 @@ typedef struct {
     const void *base; /* further ones: at base + more[i] bytes; `more` is the host's */
     const size_t *more;
     int adds;       /* so many of them */
-    float count;    /* to divide by; 0: they are divided */
-    int keep;       /* the divided gradient is read later */
+    float count;    /* to divide by; 0: divided it is already */
+    int keep;       /* 1: what was divided replaces the sum, which stays if 0 (but see `keeps`) */
     float *squares; /* square sums, by block; NULL: not wanted */
-    int update;     /* 0: no; the values and state below are not touched */
+    int update;     /* 0: no; what follows is unused */
     gckpt_optimiser optimiser;
     float *values, *state[4];
     float momentum;
@@ -924,7 +924,7 @@ struct gckpt_backend {
     void *context;    /* for the functions; kernels find it in call->backend */
     int own_memory;   /* 1: memory the host cannot use. Then all functions but workspace are
                           needed; else those that are NULL are the plain ones of the processor */
-    int keeps;        /* 1: update leaves the divided gradient in place whether asked or not */
+    int keeps;        /* 1: update always does as if `keep` were 1 (and needs no scratch) */
     void *(*get)(void *context, size_t bytes, size_t alignment); /* NULL: there is none */
     void (*release)(void *context, void *memory, size_t bytes);
     void (*copy_in)(void *context, void *to, const void *host, size_t bytes);
@@ -935,8 +935,9 @@ struct gckpt_backend {
     /* The kernel of an op's forward or backward. NULL: there is none, and the op's own runs, with
      * memory of its own on copies (slow). */
     gckpt_kernel (*find)(void *context, const gckpt_op *op, gckpt_kind kind);
-    /* Between ops. call: threads, seed, step, row, rows, precision, backend; no inputs. */
-    void (*fill)(const gckpt_call *call, void *to, uint32_t word, int64_t n);     /* n times */
+    /* Between ops; of the call, only backend, threads, seed, step, row, rows and precision count.
+     * fill: word, n times, from an address that is a multiple of 4. */
+    void (*fill)(const gckpt_call *call, void *to, uint32_t word, int64_t n);
     void (*add)(const gckpt_call *call, float *to, const float *from, int64_t n); /* to += from */
     void (*convert)(const gckpt_call *call, const gckpt_conversion *conversion);
     void (*update)(const gckpt_call *call, const gckpt_pass *pass);
@@ -10560,103 +10561,11 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
 }
 
 /* =================================================================================================
- * >>exec: walks a plan's list over one arena
+ * >>cpu: the processor as a backend
  *
- * An executor interprets: for each instruction it fills a gckpt_call with addresses (operands in
- * the arena, leaves where they are) and hands it to the kernel that its backend found for the op.
- * What happens between ops (fill, add, convert, update) are calls of the backend too. No function
- * here reads or writes what lies in the arena, or in a parameter, a feed or a loss's sum where the
- * backend has them: it copies.
+ * What is done between ops, as the numeric contract has it. This is the plain one; that of section
+ * fast differs by the kernels of an instruction set.
  * ============================================================================================== */
-enum { GCKPTI_IDLE, GCKPTI_RUNNING, GCKPTI_STREAMING };
-enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
-
-typedef struct { /* what a loss's kernels add to, in the backend's memory */
-    double sum;
-    int64_t count;
-} gckpti_loss_total;
-
-typedef struct {
-    gckpt_kernel forward, backward; /* of an op; NULL: the backend has none, the host runs it */
-    const void *data;               /* of a leaf: its values, where the backend reads them */
-} gckpti_exec_node;
-
-typedef struct {
-    int index;     /* in the store */
-    int nth;       /* of params[i]: the plan's i-th parameter in order of creation */
-    int had;       /* state arrays before this executor was made */
-    size_t square; /* its first block's in exec->squares */
-} gckpti_exec_param;
-
-typedef struct {
-    int node;                    /* of the plan; -1: no instruction reads it */
-    const unsigned char *feed;   /* the program's rows, or copies of them, from feed_row on */
-    unsigned char *copy, *there; /* desc.copy_feeds; a micro-batch in the backend's own memory */
-} gckpti_exec_input;
-
-typedef struct {
-    gckpti_loss_total seen; /* a copy */
-    int64_t expected;       /* counted from the feeds; -1: it was not */
-} gckpti_exec_term;
-
-struct gckpt_exec {
-    gckpti_object object;
-    gckpti_allocator memory;
-    const gckpt_plan *plan; /* its own copy, or a constant of the program */
-    gckpt_store *store;
-    gckpt_exec_desc desc;
-    gckpt_backend backend; /* complete */
-    gckpti_binding binding;
-    gckpt_isa isa;
-    const void *kernels; /* of that instruction set, for the processor's backends */
-    gckpti_runner runner;
-    int team; /* threads of a run */
-    /* memory: tables and copies are the host's, arena and side the backend's */
-    unsigned char *arena;
-    void *owned, *tables, *side; /* owned: arena and canary, when taken here */
-    size_t owned_size, tables_size, side_size;
-    gckpti_exec_node *nodes;
-    gckpti_exec_param *params;
-    gckpti_exec_input *inputs;
-    gckpti_exec_term *terms;
-    uint64_t *hashes;      /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
-    unsigned char *copies; /* desc.copy_feeds: of all rows of the inputs that are fed */
-    size_t copies_size;
-    unsigned char *stage; /* own memory: what the host looks at; then the picks */
-    size_t stage_size, picks_size;
-    gckpti_loss_total *losses; /* by term */
-    float *squares;            /* square sums by block, of all parameters */
-    size_t square_count;
-    /* this step */
-    int state;
-    uint64_t step; /* the store's when it began */
-    gckpt_hyper hyper;
-    float clip_scale;
-    double grad_norm;
-    int pc;
-    int64_t row, row_end, feed_row; /* this micro-batch; end of the rows fed; the feeds' first */
-    int accumulators_cleared;
-    int streamed; /* rows stream in: nothing is known of those to come */
-    int settled;  /* what the losses counted is known */
-    int updating; /* a parameter was changed, or the sums were divided */
-    int keeps;    /* divided gradients are written back: they are read, or the backend does so */
-    size_t next_death; /* of plan->lives */
-    int painted_steps; /* GCKPT_DEBUG_MEASURE */
-    size_t touched;
-};
-
-static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
-                              gckpt_call *c);
-/* That of an instruction set, with its kernels; NULL: it is not here (section fast). */
-static const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
-
-/* A picked value or gradient, as floats. */
-static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
-{
-    return (size_t)gckpti_elements(&p->nodes[pick->id].shape) * sizeof(float);
-}
-
-/* ---- the processor's backends: this plain one, and in section fast one with kernels ---- */
 enum { GCKPTI_JOB = 32768 }; /* floats of an item for a thread */
 
 static void gckpti_cpu_copy(void *context, void *to, const void *from, size_t bytes)
@@ -10672,8 +10581,15 @@ static void gckpti_cpu_jobs(const gckpt_call *call, int64_t n,
     gckpti_job(call, (n + GCKPTI_JOB - 1) / GCKPTI_JOB, body, context);
 }
 
-typedef struct {
+static void gckpti_add_into(float *to, const float *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] += from[i];
+}
+
+typedef struct { /* to += from, or if that is NULL, to = word */
     unsigned char *to;
+    const float *from;
     uint32_t word;
     int64_t n;
 } gckpti_filling;
@@ -10681,43 +10597,27 @@ typedef struct {
 static void gckpti_cpu_fill_item(void *context, int64_t i)
 {
     const gckpti_filling *f = (const gckpti_filling *)context;
-    unsigned char *to = f->to + i * GCKPTI_JOB * 4;
-    int64_t n = gckpti_min(f->n - i * GCKPTI_JOB, GCKPTI_JOB);
-    if (!f->word)
-        memset(to, 0, (size_t)n * 4);
+    int64_t at = i * GCKPTI_JOB, n = gckpti_min(f->n - at, GCKPTI_JOB);
+    void *to = f->to + 4 * at;
+    if (f->from)
+        gckpti_add_into((float *)to, f->from + at, n);
+    else if (!f->word)
+        memset(to, 0, 4 * (size_t)n);
     for (int64_t k = 0; f->word && k < n; k++)
-        memcpy(to + 4 * k, &f->word, 4);
+        memcpy(f->to + 4 * (at + k), &f->word, 4);
 }
 
 static void gckpti_cpu_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
 {
-    gckpti_filling f = { (unsigned char *)to, word, n };
+    gckpti_filling f = { (unsigned char *)to, NULL, word, n };
     gckpti_cpu_jobs(call, n, gckpti_cpu_fill_item, &f);
-}
-
-typedef struct {
-    float *to;
-    const float *from;
-    int64_t n;
-} gckpti_adding;
-
-static void gckpti_add_into(float *to, const float *from, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        to[i] += from[i];
-}
-
-static void gckpti_cpu_add_item(void *context, int64_t i)
-{
-    const gckpti_adding *a = (const gckpti_adding *)context;
-    int64_t at = i * GCKPTI_JOB;
-    gckpti_add_into(a->to + at, a->from + at, gckpti_min(a->n - at, GCKPTI_JOB));
 }
 
 static void gckpti_cpu_add(const gckpt_call *call, float *to, const float *from, int64_t n)
 {
-    gckpti_adding a = { to, from, n };
-    gckpti_cpu_jobs(call, n, gckpti_cpu_add_item, &a);
+    void *at = to;
+    gckpti_filling f = { (unsigned char *)at, from, 0, n };
+    gckpti_cpu_jobs(call, n, gckpti_cpu_fill_item, &f);
 }
 
 typedef struct {
@@ -10738,6 +10638,7 @@ static uint16_t gckpti_round_by_chance(const gckpti_converting *s, int64_t i, in
     return gckpti_halve(gckpti_bits(s->c->x[i]), word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu);
 }
 
+/* Item `item` of a conversion, element by element. */
 static void gckpti_cpu_convert_item(void *context, int64_t item)
 {
     const gckpti_converting *s = (const gckpti_converting *)context;
@@ -10801,6 +10702,7 @@ typedef struct { /* a pass, and what an instruction set has for it */
     int64_t each; /* blocks of an item */
 } gckpti_passing;
 
+/* The optimisers, by the formulas above, on a block whose gradient is g. */
 static void gckpti_update_values(const gckpti_passing *s, const float *g, int64_t at, int64_t n)
 {
     const gckpt_pass *p = s->pass;
@@ -10875,22 +10777,105 @@ static const char *gckpti_cpu_finish(void *context)
     return NULL;
 }
 
-static const gckpt_backend gckpti_backend_plain = { "plain",
-                                                    NULL,
-                                                    0,
-                                                    1,
-                                                    NULL,
-                                                    NULL,
-                                                    gckpti_cpu_copy,
-                                                    gckpti_cpu_copy,
-                                                    gckpti_cpu_copy,
-                                                    NULL,
-                                                    NULL,
-                                                    gckpti_cpu_fill,
-                                                    gckpti_cpu_add,
-                                                    gckpti_cpu_convert,
-                                                    gckpti_plain_update,
-                                                    gckpti_cpu_finish };
+/* clang-format off */
+static const gckpt_backend gckpti_backend_plain = {
+    "plain", NULL, 0, 1, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL, NULL,
+    gckpti_cpu_fill, gckpti_cpu_add, gckpti_cpu_convert, gckpti_plain_update, gckpti_cpu_finish };
+/* clang-format on */
+
+/* =================================================================================================
+ * >>exec: walks a plan's list over one arena
+ *
+ * An executor interprets: for each instruction it fills a gckpt_call with addresses (operands in
+ * the arena, leaves where they are) and hands it to the kernel that its backend found for the op.
+ * What happens between ops (fill, add, convert, update) are calls of the backend too. No function
+ * here reads or writes what lies in the arena, or in a parameter, a feed or a loss's sum where the
+ * backend has them: it copies.
+ * ============================================================================================== */
+enum { GCKPTI_IDLE, GCKPTI_RUNNING, GCKPTI_STREAMING };
+enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
+
+typedef struct { /* what a loss's kernels add to, in the backend's memory */
+    double sum;
+    int64_t count;
+} gckpti_loss_total;
+
+typedef struct {
+    gckpt_kernel forward, backward; /* of an op; NULL: the backend has none, the host runs it */
+    const void *data;               /* of a leaf: its values, where the backend reads them */
+} gckpti_exec_node;
+
+typedef struct {
+    int index;     /* in the store */
+    int nth;       /* of params[i]: the plan's i-th parameter in order of creation */
+    int had;       /* state arrays before this executor was made */
+    size_t square; /* its first block's in exec->squares */
+} gckpti_exec_param;
+
+typedef struct {
+    int node;                    /* of the plan; -1: no instruction reads it */
+    const unsigned char *feed;   /* the program's rows, or copies of them, from feed_row on */
+    unsigned char *copy, *there; /* desc.copy_feeds; a micro-batch in the backend's own memory */
+} gckpti_exec_input;
+
+typedef struct {
+    gckpti_loss_total seen; /* a copy */
+    int64_t expected;       /* counted from the feeds; -1: it was not */
+} gckpti_exec_term;
+
+struct gckpt_exec {
+    gckpti_object object;
+    gckpti_allocator memory;
+    const gckpt_plan *plan; /* its own copy, or a constant of the program */
+    gckpt_store *store;
+    gckpt_exec_desc desc;
+    gckpt_backend backend; /* complete */
+    gckpti_binding binding;
+    gckpt_isa isa;
+    const void *kernels; /* of that instruction set, for the processor's backends */
+    gckpti_runner runner;
+    int team; /* threads of a run */
+    /* memory: tables and copies are the host's, arena and side the backend's */
+    unsigned char *arena;
+    void *owned, *tables, *copies, *side; /* owned: arena and canary, when taken here */
+    size_t owned_size, tables_size, copies_size, side_size;
+    gckpti_exec_node *nodes;
+    gckpti_exec_param *params;
+    gckpti_exec_input *inputs;
+    gckpti_exec_term *terms;
+    uint64_t *hashes;             /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
+    unsigned char *stage, *picks; /* own memory: copies of what the host looks at, of the picks */
+    gckpti_loss_total *losses;    /* by term */
+    float *squares;               /* square sums by block, of all parameters */
+    size_t square_count;
+    /* this step */
+    int state;
+    uint64_t step; /* the store's when it began */
+    gckpt_hyper hyper;
+    float clip_scale;
+    double grad_norm;
+    int pc;
+    int64_t row, row_end, feed_row; /* this micro-batch; end of the rows fed; the feeds' first */
+    int accumulators_cleared;
+    int streamed; /* rows stream in: nothing is known of those to come */
+    int settled;  /* what the losses counted is known */
+    int updating; /* a parameter was changed, or the sums were divided */
+    int keeps;    /* divided gradients are written back: they are read, or the backend does so */
+    size_t next_death; /* of plan->lives */
+    int painted_steps; /* GCKPT_DEBUG_MEASURE */
+    size_t touched;
+};
+
+static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
+                              gckpt_call *c);
+/* That of an instruction set, with its kernels; NULL: it is not here (section fast). */
+static const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
+
+/* A picked value or gradient, as floats. */
+static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
+{
+    return (size_t)gckpti_elements(&p->nodes[pick->id].shape) * sizeof(float);
+}
 
 /* ---- making one ---- */
 static void gckpti_give(gckpt_exec *e, void *memory, size_t bytes)
@@ -10910,7 +10895,6 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_unbind(&exec->binding);
     gckpti_give(exec, exec->side, exec->side_size);
     gckpti_give(exec, exec->owned, exec->owned_size);
-    gckpti_delete(&a, exec->stage, exec->stage_size + exec->picks_size, 1);
     gckpti_delete(&a, exec->copies, exec->copies_size, 1);
     gckpti_delete(&a, exec->tables, exec->tables_size, 1);
     gckpti_delete(&a, p->block, gckpti_parts_of(p, NULL).size, 1);
@@ -11110,6 +11094,8 @@ static void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t byt
     e->backend.copy_in(c.backend, (unsigned char *)to + bytes / 4 * 4, &word, bytes % 4);
 }
 
+/* The arena: the one given, or one of its own with a canary behind, which a kernel that writes too
+ * far changes. */
 static gckpt_result gckpti_exec_arena(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -11132,35 +11118,6 @@ static gckpt_result gckpti_exec_arena(gckpt_exec *e)
     e->arena = (unsigned char *)e->owned + (past ? p->alignment - past : 0);
     memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
     e->backend.copy_in(e->backend.context, e->arena + p->arena, canary, sizeof canary);
-    return GCKPT_OK;
-}
-
-/* desc.copy_feeds: room for the whole batch of every input that is fed. */
-static gckpt_result gckpti_copy_room(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    int wanted = e->desc.copy_feeds && p->mode != GCKPT_INFERENCE;
-    for (size_t i = 0; i < p->inputs && wanted; i++) {
-        if (e->inputs[i].node < 0)
-            continue;
-        size_t row = gckpti_row_bytes(p, &p->nodes[e->inputs[i].node]);
-        if ((uint64_t)p->batch > ((size_t)PTRDIFF_MAX / 2 - e->copies_size) / row)
-            return gckpti_error(e->store, GCKPT_E_MEMORY,
-                                "exec: copies of the feeds are too large");
-        e->copies_size += row * (size_t)p->batch;
-    }
-    if (!e->copies_size)
-        return GCKPT_OK;
-    e->copies = (unsigned char *)gckpti_new(&e->memory, e->copies_size, 1);
-    if (!e->copies)
-        return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            "exec: no memory for %z bytes of copied feeds", e->copies_size);
-    unsigned char *copy = e->copies;
-    for (size_t i = 0; i < p->inputs; i++)
-        if (e->inputs[i].node >= 0) {
-            e->inputs[i].copy = copy;
-            copy += gckpti_row_bytes(p, &p->nodes[e->inputs[i].node]) * (size_t)p->batch;
-        }
     return GCKPT_OK;
 }
 
@@ -11206,6 +11163,23 @@ static const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n
         return x;
     e->backend.copy_out(e->backend.context, e->stage, x, n * sizeof *x);
     return (const float *)(const void *)e->stage;
+}
+
+/* As gckpti_exec_tables, for copies on the host: desc.copy_feeds of the whole batch of every input
+ * that is fed; of what is in a backend's own memory, what is looked at and what was picked. */
+static size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
+{
+    const gckpt_plan *p = e->plan;
+    size_t used = 0, picked = 0, staged = e->backend.own_memory ? gckpti_stage_bytes(e) : 0;
+    for (size_t i = 0; i < p->inputs && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++)
+        if (e->inputs[i].node >= 0)
+            e->inputs[i].copy = (unsigned char *)gckpti_carve(
+                base, &used, (size_t)p->batch, gckpti_row_bytes(p, &p->nodes[e->inputs[i].node]));
+    for (size_t i = 0; i < p->pick_count && e->backend.own_memory; i++)
+        gckpti_carve(NULL, &picked, gckpti_pick_bytes(p, &p->picks[i]), 1);
+    e->stage = (unsigned char *)gckpti_carve(base, &used, staged, 1);
+    e->picks = (unsigned char *)gckpti_carve(base, &used, picked, 1);
+    return used;
 }
 
 typedef struct {
@@ -11393,6 +11367,7 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
                             "exec: backend %s has memory of its own, so all its functions but "
                             "workspace are needed",
                             b->name);
+    e->kernels = NULL;
     e->backend = *b;
     e->backend.keeps = b->update ? b->keeps : plain->keeps;
     e->backend.copy_in = b->copy_in ? b->copy_in : plain->copy_in;
@@ -11432,16 +11407,18 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
                             "exec: no memory for %z bytes of sums, feeds and constants",
                             e->side_size);
     gckpti_exec_side(e, (unsigned char *)e->side);
-    for (size_t i = 0; i < p->pick_count && e->backend.own_memory; i++)
-        e->picks_size += gckpti_pick_bytes(p, &p->picks[i]);
-    e->stage_size = e->backend.own_memory ? gckpti_stage_bytes(e) : 0;
-    if (e->stage_size + e->picks_size)
-        e->stage = (unsigned char *)gckpti_new(&e->memory, e->stage_size + e->picks_size, 1);
-    if (e->stage_size + e->picks_size && !e->stage)
-        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for %z bytes of copies",
-                            e->stage_size + e->picks_size);
-    result = gckpti_exec_arena(e);
-    return result == GCKPT_OK ? gckpti_copy_room(e) : result;
+    e->copies_size = gckpti_exec_copies(e, NULL);
+    int large = e->copies_size >= (size_t)PTRDIFF_MAX / 2;
+    if (e->copies_size && !large)
+        e->copies = gckpti_new(&e->memory, e->copies_size, 1);
+    if (e->copies_size && !e->copies)
+        return gckpti_error(e->store, GCKPT_E_MEMORY,
+                            large ? "exec: copies of the feeds are too large"
+                                  : "exec: no memory for %z bytes of copied feeds",
+                            e->copies_size);
+    if (e->copies)
+        gckpti_exec_copies(e, (unsigned char *)e->copies);
+    return gckpti_exec_arena(e);
 }
 
 /* Brings a parameter's newest values and state to where this executor has them. */
@@ -11455,29 +11432,33 @@ static gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q)
     return GCKPT_OK;
 }
 
-GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
+/* What can be refused before there is an executor. */
+static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
+                                         const gckpt_exec_desc *desc)
+{
+    if (!p)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: the plan is NULL (see gckpt_error_text of its graph)");
+    gckpt_result result = gckpti_check_plan(s, p);
+    if (result == GCKPT_OK)
+        result = gckpti_check_backend(s, p, desc ? desc->backend : NULL);
+    if (result == GCKPT_OK && p->optimiser == GCKPT_OWN_OPTIMISER && p->mode != GCKPT_INFERENCE &&
+        (!desc || !desc->own_optimiser))
+        result =
+            gckpti_error(s, GCKPT_E_ARG,
+                         "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
+    return result;
+}
+
+/* An executor with its own copy of the plan, so that plans may go first, in any thread; unbound. */
+static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc)
 {
     gckpti_allocator a;
+    gckpti_parts parts;
     memset(&a, 0, sizeof a);
     if (desc)
         a.desc = desc->memory;
-    if (!store)
-        return NULL;
-    if (!plan) {
-        gckpti_error(store, GCKPT_E_ARG,
-                     "exec: the plan is NULL (see gckpt_error_text of its graph)");
-        return NULL;
-    }
-    if (gckpti_check_plan(store, plan) != GCKPT_OK ||
-        gckpti_check_backend(store, plan, desc ? desc->backend : NULL) != GCKPT_OK)
-        return NULL;
-    if (plan->optimiser == GCKPT_OWN_OPTIMISER && plan->mode != GCKPT_INFERENCE &&
-        (!desc || !desc->own_optimiser)) {
-        gckpti_error(store, GCKPT_E_ARG,
-                     "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
-        return NULL;
-    }
     gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
     size_t tables = plan->block ? gckpti_parts_of(plan, NULL).size : 0;
     void *block = e && tables ? gckpti_resize(&a, NULL, 0, tables) : NULL;
@@ -11486,38 +11467,52 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
         gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for %z bytes", sizeof *e + tables);
         return NULL;
     }
-    if (block) { /* so that plans may go first, in any thread */
-        gckpti_parts parts;
+    if (block)
         memcpy(block, plan->block, tables);
-        plan = gckpti_plan_at(block, plan, &parts);
-    }
     e->object.magic = GCKPTI_MAGIC;
     e->memory = a;
-    e->plan = plan;
+    e->plan = block ? gckpti_plan_at(block, plan, &parts) : plan;
     e->store = store;
     if (desc)
         e->desc = *desc;
     e->runner.parallel_for = e->desc.parallel_for;
     e->runner.user = e->desc.user;
+    return e;
+}
+
+/* Binds it: a backend, memory, values and state, and these to where the backend has them. */
+static gckpt_result gckpti_exec_bind(gckpt_exec *e)
+{
     gckpt_result result = gckpti_choose_backend(e);
     if (result == GCKPT_OK)
         result = gckpti_exec_memory(e);
     if (result == GCKPT_OK)
         result = gckpti_bind_state(e);
     if (result == GCKPT_OK && e->backend.own_memory &&
-        !gckpti_bind(store, &e->binding, e->desc.backend))
-        result = gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for mirrors");
-    for (size_t i = 0; i < plan->param_count && result == GCKPT_OK; i++)
-        result = gckpti_bring(e, &store->params[e->params[i].index]);
-    if (result != GCKPT_OK) {
+        !gckpti_bind(e->store, &e->binding, e->desc.backend))
+        result = gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
+    for (size_t i = 0; i < e->plan->param_count && result == GCKPT_OK; i++)
+        result = gckpti_bring(e, &e->store->params[e->params[i].index]);
+    return result;
+}
+
+GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
+                                     const gckpt_exec_desc *desc)
+{
+    if (!store || gckpti_check_binding(store, plan, desc) != GCKPT_OK)
+        return NULL;
+    gckpt_exec *e = gckpti_exec_start(plan, store, desc);
+    if (!e)
+        return NULL;
+    if (gckpti_exec_bind(e) != GCKPT_OK) {
         gckpt_exec_free(e);
         return NULL;
     }
+    int team = !e->backend.own_memory && plan->threads > 1 && gckpti_worth_a_team(e);
+    e->team = team ? plan->threads : 1;
     e->keeps = e->backend.keeps || plan->optimiser == GCKPT_OWN_OPTIMISER;
     for (size_t i = 0; i < plan->pick_count; i++)
         e->keeps = e->keeps || plan->picks[i].gradient;
-    e->team =
-        plan->threads > 1 && !e->backend.own_memory && gckpti_worth_a_team(e) ? plan->threads : 1;
     gckpti_ok(store);
     return e;
 }
@@ -11877,6 +11872,7 @@ static void gckpti_gradient_end(gckpt_exec *e, const gckpti_ins *ins, const gckp
         gckpti_round(e, c, gckpti_stream(ins->id, 1 + i), x, narrow, n);
 }
 
+/* Sends the gradient of an op's output, its accumulators added up, on to its inputs. */
 static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
@@ -12114,6 +12110,7 @@ static size_t gckpti_highest_touched(const gckpt_exec *e, size_t low, unsigned c
     return low;
 }
 
+/* GCKPT_DEBUG_MEASURE: how far the arena was touched; and always, that nothing behind it was. */
 static gckpt_result gckpti_measure_end(gckpt_exec *e)
 {
     unsigned char canary[GCKPTI_CANARY];
@@ -12316,6 +12313,7 @@ static gckpt_result gckpti_check_streaming(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+/* As many rows as the plan takes in a step or call. */
 static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
@@ -12353,6 +12351,7 @@ static void gckpti_clear_accumulators(gckpt_exec *e)
     }
 }
 
+/* Finite and in range, each of them. */
 static gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
 {
     const struct {
@@ -12398,6 +12397,8 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+/* The beginning that steps, streams and forwards share: what they ask for fits the plan, and all
+ * that belongs to a step is as before its first instruction. */
 static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int inference)
 {
     const gckpt_plan *p = e->plan;
@@ -12499,6 +12500,7 @@ static int gckpti_cancelled(gckpt_exec *e, const gckpti_ins *ins)
     return e->desc.progress(e->desc.user, &progress) && !e->updating;
 }
 
+/* One instruction; before the first update of a step that clips, the norm. */
 static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
 {
     int clips = e->hyper.clip > 0; /* else the norm is only reported: one pass is enough */
@@ -12611,6 +12613,7 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     return gckpti_measure_end(e);
 }
 
+/* Everything before the first instruction of a step or forward over `rows` rows. */
 static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int count, int64_t rows,
                                    const gckpt_hyper *hyper, int inference)
 {
@@ -12740,18 +12743,17 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
 
 GCKPT_API const float *gckpt_fetch(const gckpt_exec *exec, int id, int gradient)
 {
-    size_t at = exec ? exec->stage_size : 0;
+    size_t used = 0;
     for (size_t i = 0; exec && i < exec->plan->pick_count; i++) {
         const gckpti_plan_pick *pick = &exec->plan->picks[i];
         size_t bytes = gckpti_pick_bytes(exec->plan, pick);
-        if (pick->id == id && !pick->gradient == !gradient) {
-            if (!exec->backend.own_memory)
-                return gckpti_at(exec, pick->offset);
-            void *copy = exec->stage + at;
-            exec->backend.copy_out(exec->backend.context, copy, exec->arena + pick->offset, bytes);
-            return (const float *)copy;
-        }
-        at += bytes;
+        void *copy = gckpti_carve(exec->picks, &used, bytes, 1);
+        if (pick->id != id || !pick->gradient != !gradient)
+            continue;
+        if (!exec->backend.own_memory)
+            return gckpti_at(exec, pick->offset);
+        exec->backend.copy_out(exec->backend.context, copy, exec->arena + pick->offset, bytes);
+        return (const float *)copy;
     }
     return NULL;
 }
@@ -14905,7 +14907,10 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     int good = 1;
     if (!plan || !name || !write)
         return GCKPT_E_ARG;
-    if (!gckpti_c_identifier(name) || strlen(name) > 60) {
+    if (plan->made_for > GCKPTI_FOR_PLAIN) {
+        good = 0;
+        gckpti_print(&k, "#error \"plan: it was made for another backend than the processor\"\n");
+    } else if (!gckpti_c_identifier(name) || strlen(name) > 60) {
         good = 0;
         gckpti_print(&k,
                      "#error \"plan: its name must be a C identifier of at most 60 letters\"\n");
@@ -15919,22 +15924,12 @@ static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
     gckpti_cpu_pass(call, &s, gckpti_fast_update_item);
 }
 
-static const gckpt_backend gckpti_backend_fast = { "fast",
-                                                   NULL,
-                                                   0,
-                                                   0,
-                                                   NULL,
-                                                   NULL,
-                                                   gckpti_cpu_copy,
-                                                   gckpti_cpu_copy,
-                                                   gckpti_cpu_copy,
-                                                   NULL,
-                                                   gckpti_fast_find,
-                                                   gckpti_cpu_fill,
-                                                   gckpti_cpu_add,
-                                                   gckpti_fast_convert,
-                                                   gckpti_fast_update,
-                                                   gckpti_cpu_finish };
+/* clang-format off */
+static const gckpt_backend gckpti_backend_fast = {
+    "fast", NULL, 0, 0, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL,
+    gckpti_fast_find, gckpti_cpu_fill, gckpti_cpu_add, gckpti_fast_convert, gckpti_fast_update,
+    gckpti_cpu_finish };
+/* clang-format on */
 #endif /* GCKPTI_HAS_FAST */
 
 static const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels)
