@@ -1854,7 +1854,7 @@ static void gckpti_team_run(gckpti_team *t, int64_t n, void (*body)(void *contex
 #endif
 
 /* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
-static void gckpti_parallel(const gckpt_call *call, int64_t n,
+static void gckpti_job(const gckpt_call *call, int64_t n,
                             void (*body)(void *context, int64_t i), void *context)
 {
     const gckpti_runner *runner = (const gckpti_runner *)call->runner;
@@ -1880,7 +1880,7 @@ static void gckpti_parallel(const gckpt_call *call, int64_t n,
         body(context, i);
 }
 #else
-static void gckpti_parallel(const gckpt_call *call, int64_t n,
+static void gckpti_job(const gckpt_call *call, int64_t n,
                             void (*body)(void *context, int64_t i), void *context)
 {
     (void)call;
@@ -1890,7 +1890,7 @@ static void gckpti_parallel(const gckpt_call *call, int64_t n,
 #endif
 
 /* Runs main(context) on this thread, with a team of up to `threads` (this one included) for what it
- * calls gckpti_parallel for. */
+ * calls gckpti_job for. */
 static void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(void *context),
                              void *context)
 {
@@ -4434,7 +4434,7 @@ enum {
 };
 
 /* The size of the next piece of what is left. */
-GCKPTI_INLINE int64_t gckpti_part(int64_t left, int64_t piece)
+GCKPTI_INLINE int64_t gckpti_min(int64_t left, int64_t piece)
 {
     return left < piece ? left : piece;
 }
@@ -4457,8 +4457,8 @@ static int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k)
 {
     if ((double)m * (double)n * (double)k < 16777216.0)
         return 0;
-    return (gckpti_part(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_STRIP) *
-           gckpti_part(gckpti_multiple(k, 16), GCKPTI_KC);
+    return (gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_STRIP) *
+           gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC);
 }
 
 /* b of a product in a bf16 plan, all of it once: for each pair of links a word for each column, in
@@ -5096,7 +5096,7 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
     call->aux_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
     if (!call->plain) { /* more columns than `most`: what they need is refused as well */
         int64_t unit = call->threads * (int64_t)sizeof(float), most = INT64_MAX / 1024 / unit;
-        int64_t d = gckpti_part(q->d[2] / o->heads, most);
+        int64_t d = gckpti_min(q->d[2] / o->heads, most);
         call->work_forward = (size_t)(gckpti_attention_room(d, 0) * unit);
         call->work_backward = (size_t)(gckpti_attention_room(d, 1) * unit);
     }
@@ -5141,7 +5141,7 @@ static void gckpti_attention_queries(const gckpt_call *call, int64_t first, int6
         if (out)
             gckpti_start(out, d, 0);
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
-            int64_t n = gckpti_part(seen - j0, GCKPTI_KEY_TILE);
+            int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
             gckpti_attention_dots(call, call->in[0].data + at, k + j0 * c, c, n, d, p);
             for (int64_t j = 0; j < n; j++)
                 p[j] = gckpti_mul(p[j], scale);
@@ -5188,7 +5188,7 @@ static void gckpti_attention_gradients(const gckpt_call *call, int64_t first, in
         if (dq || dk)
             delta = gckpti_dot(g, call->out + at, d);
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
-            int64_t n = gckpti_part(seen - j0, GCKPTI_KEY_TILE);
+            int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
             int64_t key = (row * s + j0) * c + column;
             gckpti_attention_dots(call, q, call->in[1].data + key, c, n, d, score);
             if (dq || dk)
@@ -5463,7 +5463,7 @@ static void gckpti_loss_look(void *context, int64_t r, int64_t worker)
     if (target >= 0 && at >= 0 && at < l->n)
         l->hit[r] = x[at];
     for (int64_t j = 0; target >= 0 && j < l->n; j += GCKPTI_LOSS_CHUNK)
-        l->by.online(x + j, NULL, gckpti_part(l->n - j, GCKPTI_LOSS_CHUNK), l->first + j == 0,
+        l->by.online(x + j, NULL, gckpti_min(l->n - j, GCKPTI_LOSS_CHUNK), l->first + j == 0,
                      &l->max[r], &l->sum[r]);
 }
 
@@ -5534,7 +5534,7 @@ static void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels 
     gckpti_loss l;
     l.call = call, l.by = by, l.first = 0, l.n = v, l.accumulate = x->accumulate;
     for (int64_t row = 0; row < rows && (x->grad || !backward); row += GCKPTI_MIXED_ROWS) {
-        gckpti_loss_begin(&l, row, gckpti_part(rows - row, GCKPTI_MIXED_ROWS));
+        gckpti_loss_begin(&l, row, gckpti_min(rows - row, GCKPTI_MIXED_ROWS));
         l.x = x->data + row * v, l.d = x->grad ? x->grad + row * v : NULL;
         by.each(call, l.rows, 16 * v, backward ? gckpti_loss_slope : gckpti_loss_look, &l);
         if (!backward)
@@ -5582,11 +5582,11 @@ typedef struct {
 static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backward)
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    int64_t n = gckpti_part(call->in[1].shape.d[0], GCKPTI_LOSS_CHUNK);
+    int64_t n = gckpti_min(call->in[1].shape.d[0], GCKPTI_LOSS_CHUNK);
     int mixed = call->precision != GCKPT_FP32;
     gckpti_loss_parts p = { 1, 0, 0, 0 };
     if (!call->plain)
-        p.block = gckpti_part(rows, mixed ? GCKPTI_MIXED_ROWS : GCKPTI_LOSS_ROWS);
+        p.block = gckpti_min(rows, mixed ? GCKPTI_MIXED_ROWS : GCKPTI_LOSS_ROWS);
     p.logits = gckpti_product_scratch(call, p.block, n, c);
     if (backward) {
         int64_t dx = gckpti_product_scratch(call, p.block, c, n);
@@ -5626,13 +5626,13 @@ static void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_loss_k
     gckpti_loss l;
     l.call = call, l.by = by, l.x = l.d = work + parts.logits, l.accumulate = 0;
     for (int64_t row = 0; row < rows; row += parts.block) {
-        gckpti_loss_begin(&l, row, gckpti_part(rows - row, parts.block));
+        gckpti_loss_begin(&l, row, gckpti_min(rows - row, parts.block));
         uint16_t *rounded = backward && x->grad_bf16 ? x->grad_bf16 + row * c : NULL;
         float *dx = rounded ? work + parts.dx : backward && x->grad ? x->grad + row * c : NULL;
         if (rounded && x->accumulate)
             by.widen(rounded, dx, l.rows * c);
         for (l.first = 0; l.first < v; l.first += l.n) {
-            l.n = gckpti_part(v - l.first, GCKPTI_LOSS_CHUNK);
+            l.n = gckpti_min(v - l.first, GCKPTI_LOSS_CHUNK);
             gckpti_factor a = gckpti_factor_of(x, row * c, c, 1, 0), d = { l.d, NULL, l.n, 1, 0 };
             gckpti_factor b = gckpti_factor_of(w, l.first * c, c, 1, 0);
             if (l.counted > 0)
@@ -10959,7 +10959,7 @@ static void gckpti_cpu_copy(void *context, void *to, const void *from, size_t by
 static void gckpti_cpu_jobs(const gckpt_call *call, int64_t n,
                             void (*body)(void *context, int64_t i), void *context)
 {
-    gckpti_parallel(call, (n + GCKPTI_JOB - 1) / GCKPTI_JOB, body, context);
+    gckpti_job(call, (n + GCKPTI_JOB - 1) / GCKPTI_JOB, body, context);
 }
 
 typedef struct {
@@ -10972,7 +10972,7 @@ static void gckpti_cpu_fill_item(void *context, int64_t i)
 {
     const gckpti_filling *f = (const gckpti_filling *)context;
     unsigned char *to = f->to + i * GCKPTI_JOB * 4;
-    int64_t n = gckpti_part(f->n - i * GCKPTI_JOB, GCKPTI_JOB);
+    int64_t n = gckpti_min(f->n - i * GCKPTI_JOB, GCKPTI_JOB);
     if (!f->word)
         memset(to, 0, (size_t)n * 4);
     for (int64_t k = 0; f->word && k < n; k++)
@@ -11001,7 +11001,7 @@ static void gckpti_cpu_add_item(void *context, int64_t i)
 {
     const gckpti_adding *a = (const gckpti_adding *)context;
     int64_t at = i * GCKPTI_JOB;
-    gckpti_add_into(a->to + at, a->from + at, gckpti_part(a->n - at, GCKPTI_JOB));
+    gckpti_add_into(a->to + at, a->from + at, gckpti_min(a->n - at, GCKPTI_JOB));
 }
 
 static void gckpti_cpu_add(const gckpt_call *call, float *to, const float *from, int64_t n)
@@ -11032,7 +11032,7 @@ static void gckpti_cpu_convert_item(void *context, int64_t item)
 {
     const gckpti_converting *s = (const gckpti_converting *)context;
     const gckpt_conversion *c = s->c;
-    int64_t first = item * GCKPTI_JOB, end = first + gckpti_part(c->n - first, GCKPTI_JOB);
+    int64_t first = item * GCKPTI_JOB, end = first + gckpti_min(c->n - first, GCKPTI_JOB);
     int by_chance = s->call->precision == GCKPT_BF16_STOCHASTIC;
     uint32_t word[4] = { 0, 0, 0, 0 };
     for (int64_t i = first; i < end; i++) {
@@ -11119,7 +11119,7 @@ static void gckpti_cpu_update_blocks(const gckpti_passing *s, int64_t i, float *
     const gckpt_pass *p = s->pass;
     const int64_t size = GCKPT_UPDATE_BLOCK;
     for (int64_t b = i * s->each; b < (i + 1) * s->each && b * size < p->elements; b++) {
-        int64_t at = b * size, n = gckpti_part(p->elements - at, size);
+        int64_t at = b * size, n = gckpti_min(p->elements - at, size);
         float *g = p->gradient + at;
         for (int u = 0; u < p->adds; u++) {
             const void *more = (const char *)p->base + p->more[u];
@@ -11144,7 +11144,7 @@ static void gckpti_cpu_pass(const gckpt_call *call, gckpti_passing *s,
     gckpt_call c = *call;
     s->each = n < 64 ? 1 : n < 512 ? 4 : 16;
     c.threads = n > 4 ? c.threads : 1;
-    gckpti_parallel(&c, (n + s->each - 1) / s->each, item, s);
+    gckpti_job(&c, (n + s->each - 1) / s->each, item, s);
 }
 
 static void gckpti_plain_update_item(void *context, int64_t i)
@@ -11986,7 +11986,7 @@ static uint64_t gckpti_hash_value(const gckpt_exec *e, const void *at, int64_t n
     for (int64_t left = n, piece; left > 0; left -= piece, next += piece * size) {
         float wide[64];
         uint16_t half[64];
-        piece = gckpti_part(left, 64);
+        piece = gckpti_min(left, 64);
         e->backend.copy_out(e->backend.context, narrow ? (void *)half : (void *)wide, next,
                             (size_t)(piece * size));
         for (int64_t i = 0; i < piece && narrow; i++)
@@ -15434,7 +15434,7 @@ static void gckpti_work_on(void *context, int64_t worker)
     gckpti_items *s = (gckpti_items *)context;
     for (;;) {
         int64_t i = __atomic_fetch_add(&s->next, s->block, __ATOMIC_RELAXED);
-        int64_t end = i + gckpti_part(s->n - i, s->block);
+        int64_t end = i + gckpti_min(s->n - i, s->block);
         if (i >= s->n)
             return;
         for (; i < end; i++)
@@ -15442,7 +15442,7 @@ static void gckpti_work_on(void *context, int64_t worker)
     }
 }
 
-static void gckpti_spread(const gckpt_call *call, int64_t n, int64_t work,
+static void gckpt_parallel(const gckpt_call *call, int64_t n, int64_t work,
                           void (*body)(void *context, int64_t item, int64_t worker), void *context)
 {
     gckpt_parallel(call, n, work, body, context);
@@ -15465,7 +15465,7 @@ static void gckpti_each(const gckpt_call *call, int64_t n, int64_t work,
                         void (*item)(const gckpt_call *call, int64_t i))
 {
     gckpti_call_items s = { call, item };
-    gckpti_spread(call, n, work, gckpti_call_item, &s);
+    gckpt_parallel(call, n, work, gckpti_call_item, &s);
 }
 
 static void gckpti_each_row(const gckpt_call *call, void (*row)(const gckpt_call *call, int64_t r))
@@ -15514,7 +15514,7 @@ static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *pa
     t.a += at * s->a_next, t.b += at * s->b_next, t.c += at * s->c_next;
     if (t.from && t.from_row)
         t.from += at * s->c_next;
-    int64_t i1 = i0 + gckpti_part(t.m - i0, s->rows), j1 = j0 + gckpti_part(t.n - j0, s->cols);
+    int64_t i1 = i0 + gckpti_min(t.m - i0, s->rows), j1 = j0 + gckpti_min(t.n - j0, s->cols);
 #ifdef GCKPT_OPENBLAS
     if (t.m <= INT32_MAX && t.n <= INT32_MAX && t.k <= INT32_MAX && t.k > 0 &&
         (t.a_step == 1 || t.a_row == 1) && (t.b_step == 1 || t.b_col == 1)) {
@@ -15570,7 +15570,7 @@ static void gckpti_products_run(const gckpt_call *call, const gckpti_product *t,
     s.a_next = a_next, s.b_next = b_next, s.c_next = t->m * t->c_row;
     s.pack = pack, s.room = gckpti_product_room(t->m, t->n, t->k);
     gckpti_products_cut(&s);
-    gckpti_spread(call, batch * s.down * s.across, s.rows * s.cols * t->k,
+    gckpt_parallel(call, batch * s.down * s.across, s.rows * s.cols * t->k,
                   s.room ? gckpti_products_item : gckpti_products_small_item, &s);
 }
 
@@ -15603,11 +15603,11 @@ static void gckpti_mixed_pack_item(void *context, int64_t i, int64_t worker)
     const gckpti_factors *t = s->t;
     int64_t matrix = i / s->packs, at = i % s->packs, pairs = (t->k + 1) / 2;
     int64_t j0 = t->b.row == 1 ? 0 : at * GCKPTI_PANEL, p = t->b.row == 1 ? 16 * at : 0;
-    int64_t j1 = t->b.row == 1 ? t->n : j0 + gckpti_part(t->n - j0, GCKPTI_PANEL);
-    int64_t k = t->b.row == 1 ? gckpti_part(t->k - p, 16) : t->k;
+    int64_t j1 = t->b.row == 1 ? t->n : j0 + gckpti_min(t->n - j0, GCKPTI_PANEL);
+    int64_t k = t->b.row == 1 ? gckpti_min(t->k - p, 16) : t->k;
     (void)worker;
     for (int64_t j = j0, n; j < j1; j += n) {
-        n = gckpti_part(j1 - j, GCKPTI_PANEL);
+        n = gckpti_min(j1 - j, GCKPTI_PANEL);
         s->kernels->pack(&t->b, matrix * t->b.next + j * t->b.row + p * t->b.step, n, k, 0,
                          t->words + matrix * s->words + j * pairs + p / 2 * gckpti_multiple(n, 16),
                          gckpti_multiple(n, 16));
@@ -15639,8 +15639,8 @@ static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
     uint32_t packed[GCKPTI_MIXED_DOWN * GCKPTI_MIXED_LINKS / 2 + 16];
     float rest[GCKPTI_MIXED_DOWN * GCKPTI_MIXED_COLS];
     int64_t matrix = item / (s->down * s->across), i = item % s->down * GCKPTI_MIXED_DOWN;
-    int64_t j0 = item / s->down % s->across * s->cols, cols = gckpti_part(t->n - j0, s->cols);
-    int64_t m = gckpti_part(t->m - i, GCKPTI_MIXED_DOWN), at = (matrix * t->m + i) * t->n + j0;
+    int64_t j0 = item / s->down % s->across * s->cols, cols = gckpti_min(t->n - j0, s->cols);
+    int64_t m = gckpti_min(t->m - i, GCKPTI_MIXED_DOWN), at = (matrix * t->m + i) * t->n + j0;
     int64_t wide = gckpti_multiple(cols, 16), high = gckpti_multiple(m, 8), pairs = (t->k + 1) / 2;
     const uint32_t *b = t->words + matrix * s->words + j0 * pairs;
     (void)worker;
@@ -15648,11 +15648,11 @@ static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
     for (int64_t r = 0; r < m; r++)
         gckpti_mixed_rest(s, at + r * t->n, j0, cols, rest + r * wide, 0);
     for (int64_t p = 0, k; p < t->k; p += k) {
-        k = gckpti_part(t->k - p, GCKPTI_MIXED_LINKS);
+        k = gckpti_min(t->k - p, GCKPTI_MIXED_LINKS);
         s->kernels->pack(&t->a, matrix * t->a.next + i * t->a.row + p * t->a.step, m, k, 0x8000,
                          packed, high);
         for (int64_t j = 0; j < wide; j += GCKPTI_PANEL) {
-            int64_t width = gckpti_part(wide - j, GCKPTI_PANEL);
+            int64_t width = gckpti_min(wide - j, GCKPTI_PANEL);
             for (int64_t r = 0; r < high; r += 8)
                 s->kernels->tile((k + 1) / 2, packed + r, high, b + j * pairs + p / 2 * width,
                                  width, rest + r * wide + j, wide);
@@ -15677,8 +15677,8 @@ static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t)
     s.across = (t->n + s.cols - 1) / s.cols;
     s.down = (t->m + GCKPTI_MIXED_DOWN - 1) / GCKPTI_MIXED_DOWN;
     s.packs = t->b.row == 1 ? (t->k + 15) / 16 : (t->n + unit - 1) / unit;
-    gckpti_spread(call, t->batch * s.packs, t->k * t->n / s.packs * 4, gckpti_mixed_pack_item, &s);
-    gckpti_spread(call, t->batch * s.down * s.across, GCKPTI_MIXED_DOWN * s.cols * t->k,
+    gckpt_parallel(call, t->batch * s.packs, t->k * t->n / s.packs * 4, gckpti_mixed_pack_item, &s);
+    gckpt_parallel(call, t->batch * s.down * s.across, GCKPTI_MIXED_DOWN * s.cols * t->k,
                   gckpti_mixed_item, &s);
 }
 
@@ -15725,7 +15725,7 @@ static void gckpti_piece_item(void *context, int64_t i, int64_t worker)
     int64_t at = i * GCKPTI_ELEMENTS, n = gckpti_elements(&s->call->shape) - at;
     gckpt_call c = *s->call;
     (void)worker;
-    c.shape = gckpt_shape1(gckpti_part(n, GCKPTI_ELEMENTS));
+    c.shape = gckpt_shape1(gckpti_min(n, GCKPTI_ELEMENTS));
     c.out = c.out ? c.out + at : NULL;
     c.grad_out = c.grad_out ? c.grad_out + at : NULL;
     for (int k = 0; k < c.inputs; k++) {
@@ -15747,7 +15747,7 @@ static int gckpti_elementwise(const gckpt_call *call, int kind,
     for (int i = 0; i < call->inputs; i++)
         if (gckpti_elements(&call->in[i].shape) != n || call->in[i].low)
             return 0;
-    gckpti_spread(call, (n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS, work * GCKPTI_ELEMENTS,
+    gckpt_parallel(call, (n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS, work * GCKPTI_ELEMENTS,
                   gckpti_piece_item, &s);
     return 1;
 }
@@ -15809,14 +15809,14 @@ static void gckpti_embed_row(const gckpt_call *call, int64_t r)
 static void gckpti_embed_clear(const gckpt_call *call, int64_t i)
 {
     int64_t n = gckpti_last(&call->shape), first = i * GCKPTI_EMBED_ITEM;
-    int64_t rows = gckpti_part(call->in[0].shape.d[0] - first, GCKPTI_EMBED_ITEM);
+    int64_t rows = gckpti_min(call->in[0].shape.d[0] - first, GCKPTI_EMBED_ITEM);
     gckpti_start(call->in[0].grad + first * n, rows * n, 0);
 }
 
 static void gckpti_embed_columns(const gckpt_call *call, int64_t i)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    int64_t j = i * GCKPTI_EMBED_ITEM, width = gckpti_part(n - j, GCKPTI_EMBED_ITEM);
+    int64_t j = i * GCKPTI_EMBED_ITEM, width = gckpti_min(n - j, GCKPTI_EMBED_ITEM);
     for (int64_t r = 0; r < rows; r++)
         gckpti_kernels_of(call)->add(call->in[0].grad + call->in[1].index[r] * n + j,
                                      call->grad_out + r * n + j, width);
@@ -15867,7 +15867,7 @@ static void gckpti_columns_item(void *context, int64_t i, int64_t worker)
     const gckpti_columns *s = (const gckpti_columns *)context;
     int64_t n = gckpti_last(&s->call->shape), first = i * GCKPTI_COLUMNS;
     (void)worker;
-    gckpti_kernels_of(s->call)->columns(s, first, first + gckpti_part(n - first, GCKPTI_COLUMNS));
+    gckpti_kernels_of(s->call)->columns(s, first, first + gckpti_min(n - first, GCKPTI_COLUMNS));
 }
 
 /* gain, bias: numbers of the inputs, 0 for none. A single row may have no low parts: then they stay
@@ -15886,7 +15886,7 @@ static void gckpti_columns_run(const gckpt_call *call, int gain, int bias)
     if (s.bias)
         gckpti_start(s.bias, n, b->accumulate);
     if (s.gain || s.bias)
-        gckpti_spread(call, items, gckpti_rows(&call->shape) * GCKPTI_COLUMNS, gckpti_columns_item,
+        gckpt_parallel(call, items, gckpti_rows(&call->shape) * GCKPTI_COLUMNS, gckpti_columns_item,
                       &s);
 }
 
@@ -15969,10 +15969,10 @@ static void gckpti_fast_attention_forward(const gckpt_call *call)
 {
     gckpti_heads h = gckpti_heads_of(call);
     if (gckpti_attention_is_fast(call))
-        gckpti_spread(call, call->shape.d[0] * h.heads * h.blocks, GCKPTI_BLOCK * h.s * h.d,
+        gckpt_parallel(call, call->shape.d[0] * h.heads * h.blocks, GCKPTI_BLOCK * h.s * h.d,
                       gckpti_attention_forward_item, &h);
     else
-        gckpti_spread(call, call->shape.d[0] * h.heads, 16 * h.t * h.s * h.d,
+        gckpt_parallel(call, call->shape.d[0] * h.heads, 16 * h.t * h.s * h.d,
                       gckpti_attention_plain_item, &h);
 }
 
@@ -15989,7 +15989,7 @@ static void gckpti_fast_attention_backward(const gckpt_call *call)
     int fast = gckpti_attention_is_fast(call);
     if (!fast)
         gckpti_attention_start(call);
-    gckpti_spread(call, call->shape.d[0] * h.heads, h.t * h.s * h.d,
+    gckpt_parallel(call, call->shape.d[0] * h.heads, h.t * h.s * h.d,
                   fast ? gckpti_attention_backward_item : gckpti_attention_plain_item, &h);
 }
 
@@ -15997,7 +15997,7 @@ static void gckpti_fast_attention_backward(const gckpt_call *call)
 static gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_loss_kernels by = { gckpti_fast_products(call), gckpti_spread,   k->online,
+    gckpti_loss_kernels by = { gckpti_fast_products(call), gckpt_parallel,   k->online,
                                k->classes_backward,        k->mixed->widen, k->mixed->narrow };
     return by;
 }
@@ -16178,7 +16178,7 @@ static void gckpti_fast_convert_item(void *context, int64_t item)
     const gckpti_converting *s = (const gckpti_converting *)context;
     const gckpti_mixed_kernels *kernels = gckpti_kernels_of(s->call)->mixed;
     const gckpt_conversion *c = s->c;
-    int64_t at = item * GCKPTI_JOB, n = gckpti_part(c->n - at, GCKPTI_JOB);
+    int64_t at = item * GCKPTI_JOB, n = gckpti_min(c->n - at, GCKPTI_JOB);
     if (c->kind == GCKPT_WIDEN)
         kernels->widen(c->from + at, c->x + at, n);
     else
@@ -16248,9 +16248,9 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t wor
 #if GCKPTI_HAS_FAST
     if (call && item) {
         gckpti_items s = { item, context, items, 0, 1 };
-        s.block += 65536 / (1 + (work > 0 ? gckpti_part(work, 65536) : 0));
+        s.block += 65536 / (1 + (work > 0 ? gckpti_min(work, 65536) : 0));
         int64_t workers = items / s.block + (items % s.block != 0);
-        gckpti_parallel(call, gckpti_part(workers, call->threads), gckpti_work_on, &s);
+        gckpti_job(call, gckpti_min(workers, call->threads), gckpti_work_on, &s);
     }
 #else
     (void)call, (void)work;
@@ -16780,8 +16780,8 @@ static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b
         for (int64_t q = first, j, width; j = V(panel)(n, q), j < n; q++) {
             width = V(panel)(n, q + 1) - j;
             V(pack)
-            (b + p * t->b_step + j * t->b_col, t->b_step, t->b_col, gckpti_part(n - j, width),
-             gckpti_part(k - p, some), d + j * deep + p * width, width);
+            (b + p * t->b_step + j * t->b_col, t->b_step, t->b_col, gckpti_min(n - j, width),
+             gckpti_min(k - p, some), d + j * deep + p * width, width);
         }
 }
 
@@ -16806,12 +16806,12 @@ static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n,
 static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_t room)
 {
     const int64_t few = t->b_step % 512 ? 128 : 16;
-    const int64_t deepest = gckpti_part(t->a_step == 1 ? GCKPTI_KC : GCKPTI_KC_ACROSS,
+    const int64_t deepest = gckpti_min(t->a_step == 1 ? GCKPTI_KC : GCKPTI_KC_ACROSS,
                                         room / (GCKPTI_PANEL + GCKPTI_STRIP) / 16 * 16);
     const int64_t blocks = (t->k + deepest - 1) / deepest;
     gckpti_blocking by;
     by.deep = t->k ? gckpti_multiple((t->k + blocks - 1) / blocks, 16) : 16;
-    by.wide = gckpti_part(t->a_step == 1 && t->k <= GCKPTI_KC_ACROSS ? GCKPTI_PANEL : GCKPTI_NC,
+    by.wide = gckpti_min(t->a_step == 1 && t->k <= GCKPTI_KC_ACROSS ? GCKPTI_PANEL : GCKPTI_NC,
                           (room / by.deep - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
     by.in_place = t->b_col == 1 && (W >= 16 || rows <= few);
     by.strips = W < 16 && t->a_step != 1 && t->a_row == 1 && rows > GCKPTI_STRIP;
@@ -16836,22 +16836,22 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
     int64_t p = 0, j = j0, next_p, next_j;
     do {
         const float *a = t->a + p * t->a_step, *b = t->b + p * t->b_step + j * t->b_col;
-        const int64_t n = gckpti_part(j1 - j, by.wide), k = gckpti_part(t->k - p, by.deep);
+        const int64_t n = gckpti_min(j1 - j, by.wide), k = gckpti_min(t->k - p, by.deep);
         const int64_t count = (n + most - 1) / most;
         gckpti_tile u = { k, a, t->a_row, t->a_step, b, 0, NULL, 0, NULL, t->c_row, 0, NULL };
         gckpti_fetch ahead = { NULL, 0, 0, 0, 0, 0 }, below = { NULL, t->a_step, 0, 1, 0, 0 };
         next_j = j + n < j1 ? j + n : j0;
         next_p = j + n < j1 ? p : p + by.deep;
         if (next_p < t->k)
-            ahead = gckpti_fetch_block(t, next_p, gckpti_part(t->k - next_p, by.deep), next_j,
-                                       gckpti_part(j1 - next_j, by.wide),
+            ahead = gckpti_fetch_block(t, next_p, gckpti_min(t->k - next_p, by.deep), next_j,
+                                       gckpti_min(j1 - next_j, by.wide),
                                        (i1 - i0 + high - 1) / high * count);
         if (!by.in_place || n % W)
             V(pack_panels)(t, b, n, k, by.in_place ? count - 1 : 0, panels, by.deep);
         for (int64_t i = i0, rows; i < i1; i += rows) {
             float *c = t->c + i * t->c_row + j;
             const int64_t in_strip = (i - i0) % GCKPTI_STRIP;
-            rows = gckpti_part(i1 - i, high);
+            rows = gckpti_min(i1 - i, high);
             u.a = a + i * t->a_row;
             if (!by.strips && t->a_step == 1 && t->m >= MANY && j == j0 && i + 2 * high <= i1) {
                 below.x = u.a + high * t->a_row, below.row = t->a_row, below.rows = high;
@@ -16863,12 +16863,12 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
                 below.pace = 1 + k * high / (GCKPTI_STRIP * count);
             }
             if (by.strips && in_strip == 0)
-                V(pack_strip)(u.a, t->a_step, gckpti_part(i1 - i, GCKPTI_STRIP), k, pack, by.deep);
+                V(pack_strip)(u.a, t->a_step, gckpti_min(i1 - i, GCKPTI_STRIP), k, pack, by.deep);
             if (by.strips)
                 u.a = pack + in_strip * by.deep, u.a_row = 1, u.a_step = high;
             for (int64_t q = 0; q < count; q++) {
                 int64_t at = V(panel)(n, q), width = V(panel)(n, q + 1) - at;
-                u.last = gckpti_part(n - at - width + W, W);
+                u.last = gckpti_min(n - at - width + W, W);
                 u.b = panels + at * by.deep, u.b_step = width;
                 if (by.in_place && u.last == W)
                     u.b = b + at, u.b_step = t->b_step;
@@ -17509,7 +17509,7 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_bf16(const gckpti_factor *x, in
     const __m512i none = _mm512_set1_epi16((short)odd);
     for (int64_t p = 0; p < k && x->row == 1; p += 2, d += width)
         for (int64_t i = 0; i < width; i += 32) {
-            int64_t lanes = gckpti_part(n - i, 32), from = at + i + p * x->step;
+            int64_t lanes = gckpti_min(n - i, 32), from = at + i + p * x->step;
             __m512i first = gckpti_mixed_load(x, from, lanes);
             __m512i second = p + 1 < k ? gckpti_mixed_load(x, from + x->step, lanes) : none;
             __m512i low =
@@ -17535,7 +17535,7 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_bf16(const gckpti_factor *x, in
                     r[l] = _mm512_mask_or_epi32(r[l], (__mmask16)(1u << (k - p) / 2), r[l],
                                                 _mm512_set1_epi32(odd));
             }
-            gckpti_mixed_turn(r, gckpti_part((k - p + 1) / 2, 16), d + p / 2 * width + i, width);
+            gckpti_mixed_turn(r, gckpti_min((k - p + 1) / 2, 16), d + p / 2 * width + i, width);
         }
 }
 
@@ -17628,7 +17628,7 @@ GCKPTI_INLINED void V(columns_of)(const gckpti_columns *s, int64_t j, int64_t n,
 static GCKPTI_TARGET void V(columns)(const gckpti_columns *s, int64_t first, int64_t end)
 {
     for (int64_t j = first, n; j < end; j += n) {
-        n = gckpti_part(end - j, 4 * W);
+        n = gckpti_min(end - j, 4 * W);
         if (!s->gain && n == 4 * W)
             V(columns_of)(s, j, 4 * W, 0, 1);
         else
@@ -17710,17 +17710,17 @@ static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, i
                                     const float *a, const float *b, float *c)
 {
     for (int64_t i = 0; i < m; i += GCKPTI_BAND) {
-        int64_t rows = gckpti_part(m - i, GCKPTI_BAND), links = k, skip = 0, corner = 0;
+        int64_t rows = gckpti_min(m - i, GCKPTI_BAND), links = k, skip = 0, corner = 0;
         if (s->edge == GCKPTI_AFTER || s->edge == GCKPTI_BEFORE) {
-            corner = i < k ? gckpti_part(k - i, rows) : 0;
-            links = s->edge == GCKPTI_AFTER ? gckpti_part(i, k) : k - i - corner;
+            corner = i < k ? gckpti_min(k - i, rows) : 0;
+            links = s->edge == GCKPTI_AFTER ? gckpti_min(i, k) : k - i - corner;
             skip = s->edge == GCKPTI_AFTER ? 0 : i;
             if (links < 0)
                 return; /* no link is left */
         }
         for (int64_t j = s->edge == GCKPTI_ABOVE ? i - i % (2 * W) : 0; j < n; j += 2 * W)
             V(band)
-            (s, rows, gckpti_part(n - j, 2 * W), links, corner, a + i * s->a_row + skip * s->a_step,
+            (s, rows, gckpti_min(n - j, 2 * W), links, corner, a + i * s->a_row + skip * s->a_step,
              b + skip * s->b_step + j, c + i * s->c_row + j);
     }
 }
@@ -17818,15 +17818,15 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
     const gckpt_call *call = h->call;
     gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
     gckpti_band values = { 1, GCKPTI_BLOCK, h->wide, h->c, 0, GCKPTI_NO_EDGE };
-    int64_t m = gckpti_part(h->t - first, GCKPTI_BLOCK), seen = h->causal ? first + m : h->s;
+    int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), seen = h->causal ? first + m : h->s;
     int64_t at = (row * h->t + first) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
     float *q = room, *v = q + GCKPTI_BLOCK * (h->d + W), *p = v + GCKPTI_BLOCK * h->wide;
     float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
     float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
-    seen = gckpti_part(seen, h->s);
+    seen = gckpti_min(seen, h->s);
     V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
     for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
-        int64_t n = gckpti_part(seen - j, GCKPTI_BLOCK), all = GCKPTI_BLOCK;
+        int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK), all = GCKPTI_BLOCK;
         int edge = h->causal && j == first;
         scores.edge = edge * GCKPTI_ABOVE;
         V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
@@ -17873,8 +17873,8 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
     float lse[GCKPTI_BLOCK] = { 0.0f }, delta[GCKPTI_BLOCK] = { 0.0f };
     float *dq = call->in[0].grad, *dk = call->in[1].grad, *dv = call->in[2].grad;
     for (int64_t first = 0; first < h->t; first += GCKPTI_BLOCK) {
-        int64_t m = gckpti_part(h->t - first, GCKPTI_BLOCK), at = at_q + first * c;
-        int64_t seen = gckpti_part(h->causal ? first + m : h->s, h->s);
+        int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), at = at_q + first * c;
+        int64_t seen = gckpti_min(h->causal ? first + m : h->s, h->s);
         const float *grad = call->grad_out + at;
         memcpy(lse, (const float *)call->aux + (row * h->heads + head) * h->t + first,
                (size_t)m * sizeof *lse);
@@ -17887,7 +17887,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
         for (int64_t r = 0; (dq || dk) && r < m; r++)
             delta[r] = V(dot)(grad + r * c, call->out + at + r * c, h->d);
         for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
-            int64_t n = gckpti_part(seen - j, GCKPTI_BLOCK), key = at_k + j * c;
+            int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK), key = at_k + j * c;
             int edge = h->causal && j == first;
             gckpti_band over_queries = { GCKPTI_BLOCK, 1, h->wide, c, 0, GCKPTI_NO_EDGE };
             gckpti_band over_keys = { 1, GCKPTI_BLOCK, h->wide, c, 0, GCKPTI_NO_EDGE };
