@@ -902,9 +902,9 @@ typedef struct {
 typedef struct {
     float scale, decay, beta1, rest1, beta2, rest2, eps, rate, correct2;
 } gckpt_rates;
-/* One pass over a parameter: for each block of GCKPT_UPDATE_BLOCK elements, in this order, its
- * further accumulators are added to the first, the sums divided, the square sum taken, the
- * parameter updated (manual, 5g). */
+/* One pass over a parameter (manual, 5g): for each block of GCKPT_UPDATE_BLOCK elements, in this
+ * order, its further accumulators are added to the first, which keeps the sum; the sum is divided;
+ * the square sum of that taken; the parameter updated with it. */
 enum { GCKPT_UPDATE_BLOCK = 4096 };
 typedef struct {
     int64_t elements;
@@ -912,10 +912,10 @@ typedef struct {
     const void *base; /* further ones: at base + more[i] bytes; `more` is the host's */
     const size_t *more;
     int adds;       /* so many of them */
-    float count;    /* to divide by; 0: they are divided */
-    int keep;       /* the divided gradient is read later */
+    float count;    /* to divide by; 0: divided it is already */
+    int keep;       /* 1: what was divided replaces the sum, which stays if 0 (but see `keeps`) */
     float *squares; /* square sums, by block; NULL: not wanted */
-    int update;     /* 0: no; the values and state below are not touched */
+    int update;     /* 0: no; what follows is unused */
     gckpt_optimiser optimiser;
     float *values, *state[4];
     float momentum;
@@ -927,7 +927,7 @@ struct gckpt_backend {
     void *context;    /* for the functions; kernels find it in call->backend */
     int own_memory;   /* 1: memory the host cannot use. Then all functions but workspace are
                           needed; else those that are NULL are the plain ones of the processor */
-    int keeps;        /* 1: update leaves the divided gradient in place whether asked or not */
+    int keeps;        /* 1: update always does as if `keep` were 1 (and needs no scratch) */
     void *(*get)(void *context, size_t bytes, size_t alignment); /* NULL: there is none */
     void (*release)(void *context, void *memory, size_t bytes);
     void (*copy_in)(void *context, void *to, const void *host, size_t bytes);
@@ -938,8 +938,9 @@ struct gckpt_backend {
     /* The kernel of an op's forward or backward. NULL: there is none, and the op's own runs, with
      * memory of its own on copies (slow). */
     gckpt_kernel (*find)(void *context, const gckpt_op *op, gckpt_kind kind);
-    /* Between ops. call: threads, seed, step, row, rows, precision, backend; no inputs. */
-    void (*fill)(const gckpt_call *call, void *to, uint32_t word, int64_t n);     /* n times */
+    /* Between ops; of the call, only backend, threads, seed, step, row, rows and precision count.
+     * fill: word, n times, from an address that is a multiple of 4. */
+    void (*fill)(const gckpt_call *call, void *to, uint32_t word, int64_t n);
     void (*add)(const gckpt_call *call, float *to, const float *from, int64_t n); /* to += from */
     void (*convert)(const gckpt_call *call, const gckpt_conversion *conversion);
     void (*update)(const gckpt_call *call, const gckpt_pass *pass);
@@ -1854,8 +1855,8 @@ static void gckpti_team_run(gckpti_team *t, int64_t n, void (*body)(void *contex
 #endif
 
 /* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
-static void gckpti_parallel(const gckpt_call *call, int64_t n,
-                            void (*body)(void *context, int64_t i), void *context)
+static void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
+                       void *context)
 {
     const gckpti_runner *runner = (const gckpti_runner *)call->runner;
     if (n > 1 && call->threads > 1 && runner) {
@@ -1880,8 +1881,8 @@ static void gckpti_parallel(const gckpt_call *call, int64_t n,
         body(context, i);
 }
 #else
-static void gckpti_parallel(const gckpt_call *call, int64_t n,
-                            void (*body)(void *context, int64_t i), void *context)
+static void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
+                       void *context)
 {
     (void)call;
     for (int64_t i = 0; i < n; i++)
@@ -1890,7 +1891,7 @@ static void gckpti_parallel(const gckpt_call *call, int64_t n,
 #endif
 
 /* Runs main(context) on this thread, with a team of up to `threads` (this one included) for what it
- * calls gckpti_parallel for. */
+ * calls gckpti_job for. */
 static void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(void *context),
                              void *context)
 {
@@ -2046,6 +2047,7 @@ GCKPTI_INLINE float gckpti_sqrt(float x)
 #endif
 }
 
+/* The same in double. */
 GCKPTI_INLINE double gckpti_sqrt_double(double x)
 {
 #if GCKPTI_SQRT == 1
@@ -2254,6 +2256,7 @@ GCKPTI_INLINE gckpti_angle gckpti_angle_of(uint64_t p)
     return r;
 }
 
+/* Both from polynomials within a quadrant, hi + lo being the angle there. */
 GCKPTI_INLINE void gckpti_sincos_of(gckpti_angle r, float *sine, float *cosine)
 {
     float hi = r.hi, lo = r.lo, z = hi * hi;
@@ -2915,8 +2918,7 @@ static gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const cha
     return GCKPT_OK;
 }
 
-/* What becomes of all raw values: they are drawn, or given back (as if they had not been asked
- * for). */
+/* Draws all raw values. */
 static void gckpti_values_draw(gckpt_store *s)
 {
     for (size_t i = 0; i < s->count; i++)
@@ -2927,6 +2929,7 @@ static void gckpti_values_draw(gckpt_store *s)
         }
 }
 
+/* Gives all raw values back, newest first, as a block wants it. */
 static void gckpti_values_undo(gckpt_store *s)
 {
     for (size_t i = s->count; i-- > 0;) {
@@ -4433,11 +4436,7 @@ enum {
 #endif
 };
 
-/* The size of the next piece of what is left. */
-GCKPTI_INLINE int64_t gckpti_part(int64_t left, int64_t piece)
-{
-    return left < piece ? left : piece;
-}
+GCKPTI_INLINE int64_t gckpti_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Scratch of the fast kernels, the same whatever their instruction set, in floats a thread. */
 enum {
@@ -4457,8 +4456,8 @@ static int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k)
 {
     if ((double)m * (double)n * (double)k < 16777216.0)
         return 0;
-    return (gckpti_part(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_STRIP) *
-           gckpti_part(gckpti_multiple(k, 16), GCKPTI_KC);
+    return (gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_STRIP) *
+           gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC);
 }
 
 /* b of a product in a bf16 plan, all of it once: for each pair of links a word for each column, in
@@ -5096,7 +5095,7 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
     call->aux_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
     if (!call->plain) { /* more columns than `most`: what they need is refused as well */
         int64_t unit = call->threads * (int64_t)sizeof(float), most = INT64_MAX / 1024 / unit;
-        int64_t d = gckpti_part(q->d[2] / o->heads, most);
+        int64_t d = gckpti_min(q->d[2] / o->heads, most);
         call->work_forward = (size_t)(gckpti_attention_room(d, 0) * unit);
         call->work_backward = (size_t)(gckpti_attention_room(d, 1) * unit);
     }
@@ -5141,7 +5140,7 @@ static void gckpti_attention_queries(const gckpt_call *call, int64_t first, int6
         if (out)
             gckpti_start(out, d, 0);
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
-            int64_t n = gckpti_part(seen - j0, GCKPTI_KEY_TILE);
+            int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
             gckpti_attention_dots(call, call->in[0].data + at, k + j0 * c, c, n, d, p);
             for (int64_t j = 0; j < n; j++)
                 p[j] = gckpti_mul(p[j], scale);
@@ -5188,7 +5187,7 @@ static void gckpti_attention_gradients(const gckpt_call *call, int64_t first, in
         if (dq || dk)
             delta = gckpti_dot(g, call->out + at, d);
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
-            int64_t n = gckpti_part(seen - j0, GCKPTI_KEY_TILE);
+            int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
             int64_t key = (row * s + j0) * c + column;
             gckpti_attention_dots(call, q, call->in[1].data + key, c, n, d, score);
             if (dq || dk)
@@ -5463,7 +5462,7 @@ static void gckpti_loss_look(void *context, int64_t r, int64_t worker)
     if (target >= 0 && at >= 0 && at < l->n)
         l->hit[r] = x[at];
     for (int64_t j = 0; target >= 0 && j < l->n; j += GCKPTI_LOSS_CHUNK)
-        l->by.online(x + j, NULL, gckpti_part(l->n - j, GCKPTI_LOSS_CHUNK), l->first + j == 0,
+        l->by.online(x + j, NULL, gckpti_min(l->n - j, GCKPTI_LOSS_CHUNK), l->first + j == 0,
                      &l->max[r], &l->sum[r]);
 }
 
@@ -5534,7 +5533,7 @@ static void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels 
     gckpti_loss l;
     l.call = call, l.by = by, l.first = 0, l.n = v, l.accumulate = x->accumulate;
     for (int64_t row = 0; row < rows && (x->grad || !backward); row += GCKPTI_MIXED_ROWS) {
-        gckpti_loss_begin(&l, row, gckpti_part(rows - row, GCKPTI_MIXED_ROWS));
+        gckpti_loss_begin(&l, row, gckpti_min(rows - row, GCKPTI_MIXED_ROWS));
         l.x = x->data + row * v, l.d = x->grad ? x->grad + row * v : NULL;
         by.each(call, l.rows, 16 * v, backward ? gckpti_loss_slope : gckpti_loss_look, &l);
         if (!backward)
@@ -5582,11 +5581,11 @@ typedef struct {
 static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backward)
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    int64_t n = gckpti_part(call->in[1].shape.d[0], GCKPTI_LOSS_CHUNK);
+    int64_t n = gckpti_min(call->in[1].shape.d[0], GCKPTI_LOSS_CHUNK);
     int mixed = call->precision != GCKPT_FP32;
     gckpti_loss_parts p = { 1, 0, 0, 0 };
     if (!call->plain)
-        p.block = gckpti_part(rows, mixed ? GCKPTI_MIXED_ROWS : GCKPTI_LOSS_ROWS);
+        p.block = gckpti_min(rows, mixed ? GCKPTI_MIXED_ROWS : GCKPTI_LOSS_ROWS);
     p.logits = gckpti_product_scratch(call, p.block, n, c);
     if (backward) {
         int64_t dx = gckpti_product_scratch(call, p.block, c, n);
@@ -5626,13 +5625,13 @@ static void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_loss_k
     gckpti_loss l;
     l.call = call, l.by = by, l.x = l.d = work + parts.logits, l.accumulate = 0;
     for (int64_t row = 0; row < rows; row += parts.block) {
-        gckpti_loss_begin(&l, row, gckpti_part(rows - row, parts.block));
+        gckpti_loss_begin(&l, row, gckpti_min(rows - row, parts.block));
         uint16_t *rounded = backward && x->grad_bf16 ? x->grad_bf16 + row * c : NULL;
         float *dx = rounded ? work + parts.dx : backward && x->grad ? x->grad + row * c : NULL;
         if (rounded && x->accumulate)
             by.widen(rounded, dx, l.rows * c);
         for (l.first = 0; l.first < v; l.first += l.n) {
-            l.n = gckpti_part(v - l.first, GCKPTI_LOSS_CHUNK);
+            l.n = gckpti_min(v - l.first, GCKPTI_LOSS_CHUNK);
             gckpti_factor a = gckpti_factor_of(x, row * c, c, 1, 0), d = { l.d, NULL, l.n, 1, 0 };
             gckpti_factor b = gckpti_factor_of(w, l.first * c, c, 1, 0);
             if (l.counted > 0)
@@ -10902,103 +10901,11 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
 }
 
 /* =================================================================================================
- * >>exec: walks a plan's list over one arena
+ * >>cpu: the processor as a backend
  *
- * An executor interprets: for each instruction it fills a gckpt_call with addresses (operands in
- * the arena, leaves where they are) and hands it to the kernel that its backend found for the op.
- * What happens between ops (fill, add, convert, update) are calls of the backend too. No function
- * here reads or writes what lies in the arena, or in a parameter, a feed or a loss's sum where the
- * backend has them: it copies.
+ * What is done between ops, as the numeric contract has it. This is the plain one; that of section
+ * fast differs by the kernels of an instruction set.
  * ============================================================================================== */
-enum { GCKPTI_IDLE, GCKPTI_RUNNING, GCKPTI_STREAMING };
-enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
-
-typedef struct { /* what a loss's kernels add to, in the backend's memory */
-    double sum;
-    int64_t count;
-} gckpti_loss_total;
-
-typedef struct {
-    gckpt_kernel forward, backward; /* of an op; NULL: the backend has none, the host runs it */
-    const void *data;               /* of a leaf: its values, where the backend reads them */
-} gckpti_exec_node;
-
-typedef struct {
-    int index;     /* in the store */
-    int nth;       /* of params[i]: the plan's i-th parameter in order of creation */
-    int had;       /* state arrays before this executor was made */
-    size_t square; /* its first block's in exec->squares */
-} gckpti_exec_param;
-
-typedef struct {
-    int node;                    /* of the plan; -1: no instruction reads it */
-    const unsigned char *feed;   /* the program's rows, or copies of them, from feed_row on */
-    unsigned char *copy, *there; /* desc.copy_feeds; a micro-batch in the backend's own memory */
-} gckpti_exec_input;
-
-typedef struct {
-    gckpti_loss_total seen; /* a copy */
-    int64_t expected;       /* counted from the feeds; -1: it was not */
-} gckpti_exec_term;
-
-struct gckpt_exec {
-    gckpti_object object;
-    gckpti_allocator memory;
-    const gckpt_plan *plan; /* its own copy, or a constant of the program */
-    gckpt_store *store;
-    gckpt_exec_desc desc;
-    gckpt_backend backend; /* complete */
-    gckpti_binding binding;
-    gckpt_isa isa;
-    const void *kernels; /* of that instruction set, for the processor's backends */
-    gckpti_runner runner;
-    int team; /* threads of a run */
-    /* memory: tables and copies are the host's, arena and side the backend's */
-    unsigned char *arena;
-    void *owned, *tables, *side; /* owned: arena and canary, when taken here */
-    size_t owned_size, tables_size, side_size;
-    gckpti_exec_node *nodes;
-    gckpti_exec_param *params;
-    gckpti_exec_input *inputs;
-    gckpti_exec_term *terms;
-    uint64_t *hashes;      /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
-    unsigned char *copies; /* desc.copy_feeds: of all rows of the inputs that are fed */
-    size_t copies_size;
-    unsigned char *stage; /* own memory: what the host looks at; then the picks */
-    size_t stage_size, picks_size;
-    gckpti_loss_total *losses; /* by term */
-    float *squares;            /* square sums by block, of all parameters */
-    size_t square_count;
-    /* this step */
-    int state;
-    uint64_t step; /* the store's when it began */
-    gckpt_hyper hyper;
-    float clip_scale;
-    double grad_norm;
-    int pc;
-    int64_t row, row_end, feed_row; /* this micro-batch; end of the rows fed; the feeds' first */
-    int accumulators_cleared;
-    int streamed; /* rows stream in: nothing is known of those to come */
-    int settled;  /* what the losses counted is known */
-    int updating; /* a parameter was changed, or the sums were divided */
-    int keeps;    /* divided gradients are written back: they are read, or the backend does so */
-    size_t next_death; /* of plan->lives */
-    int painted_steps; /* GCKPT_DEBUG_MEASURE */
-    size_t touched;
-};
-
-static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
-                              gckpt_call *c);
-/* That of an instruction set, with its kernels; NULL: it is not here (section fast). */
-static const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
-
-/* A picked value or gradient, as floats. */
-static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
-{
-    return (size_t)gckpti_elements(&p->nodes[pick->id].shape) * sizeof(float);
-}
-
-/* ---- the processor's backends: this plain one, and in section fast one with kernels ---- */
 enum { GCKPTI_JOB = 32768 }; /* floats of an item for a thread */
 
 static void gckpti_cpu_copy(void *context, void *to, const void *from, size_t bytes)
@@ -11011,37 +10918,8 @@ static void gckpti_cpu_copy(void *context, void *to, const void *from, size_t by
 static void gckpti_cpu_jobs(const gckpt_call *call, int64_t n,
                             void (*body)(void *context, int64_t i), void *context)
 {
-    gckpti_parallel(call, (n + GCKPTI_JOB - 1) / GCKPTI_JOB, body, context);
+    gckpti_job(call, (n + GCKPTI_JOB - 1) / GCKPTI_JOB, body, context);
 }
-
-typedef struct {
-    unsigned char *to;
-    uint32_t word;
-    int64_t n;
-} gckpti_filling;
-
-static void gckpti_cpu_fill_item(void *context, int64_t i)
-{
-    const gckpti_filling *f = (const gckpti_filling *)context;
-    unsigned char *to = f->to + i * GCKPTI_JOB * 4;
-    int64_t n = gckpti_part(f->n - i * GCKPTI_JOB, GCKPTI_JOB);
-    if (!f->word)
-        memset(to, 0, (size_t)n * 4);
-    for (int64_t k = 0; f->word && k < n; k++)
-        memcpy(to + 4 * k, &f->word, 4);
-}
-
-static void gckpti_cpu_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
-{
-    gckpti_filling f = { (unsigned char *)to, word, n };
-    gckpti_cpu_jobs(call, n, gckpti_cpu_fill_item, &f);
-}
-
-typedef struct {
-    float *to;
-    const float *from;
-    int64_t n;
-} gckpti_adding;
 
 static void gckpti_add_into(float *to, const float *from, int64_t n)
 {
@@ -11049,17 +10927,37 @@ static void gckpti_add_into(float *to, const float *from, int64_t n)
         to[i] += from[i];
 }
 
-static void gckpti_cpu_add_item(void *context, int64_t i)
+typedef struct { /* to += from, or if that is NULL, to = word */
+    unsigned char *to;
+    const float *from;
+    uint32_t word;
+    int64_t n;
+} gckpti_filling;
+
+static void gckpti_cpu_fill_item(void *context, int64_t i)
 {
-    const gckpti_adding *a = (const gckpti_adding *)context;
-    int64_t at = i * GCKPTI_JOB;
-    gckpti_add_into(a->to + at, a->from + at, gckpti_part(a->n - at, GCKPTI_JOB));
+    const gckpti_filling *f = (const gckpti_filling *)context;
+    int64_t at = i * GCKPTI_JOB, n = gckpti_min(f->n - at, GCKPTI_JOB);
+    void *to = f->to + 4 * at;
+    if (f->from)
+        gckpti_add_into((float *)to, f->from + at, n);
+    else if (!f->word)
+        memset(to, 0, 4 * (size_t)n);
+    for (int64_t k = 0; f->word && k < n; k++)
+        memcpy(f->to + 4 * (at + k), &f->word, 4);
+}
+
+static void gckpti_cpu_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
+{
+    gckpti_filling f = { (unsigned char *)to, NULL, word, n };
+    gckpti_cpu_jobs(call, n, gckpti_cpu_fill_item, &f);
 }
 
 static void gckpti_cpu_add(const gckpt_call *call, float *to, const float *from, int64_t n)
 {
-    gckpti_adding a = { to, from, n };
-    gckpti_cpu_jobs(call, n, gckpti_cpu_add_item, &a);
+    void *at = to;
+    gckpti_filling f = { (unsigned char *)at, from, 0, n };
+    gckpti_cpu_jobs(call, n, gckpti_cpu_fill_item, &f);
 }
 
 typedef struct {
@@ -11080,11 +10978,12 @@ static uint16_t gckpti_round_by_chance(const gckpti_converting *s, int64_t i, in
     return gckpti_halve(gckpti_bits(s->c->x[i]), word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu);
 }
 
+/* Item `item` of a conversion, element by element. */
 static void gckpti_cpu_convert_item(void *context, int64_t item)
 {
     const gckpti_converting *s = (const gckpti_converting *)context;
     const gckpt_conversion *c = s->c;
-    int64_t first = item * GCKPTI_JOB, end = first + gckpti_part(c->n - first, GCKPTI_JOB);
+    int64_t first = item * GCKPTI_JOB, end = first + gckpti_min(c->n - first, GCKPTI_JOB);
     int by_chance = s->call->precision == GCKPT_BF16_STOCHASTIC;
     uint32_t word[4] = { 0, 0, 0, 0 };
     for (int64_t i = first; i < end; i++) {
@@ -11143,6 +11042,7 @@ typedef struct { /* a pass, and what an instruction set has for it */
     int64_t each; /* blocks of an item */
 } gckpti_passing;
 
+/* The optimisers, by the formulas above, on a block whose gradient is g. */
 static void gckpti_update_values(const gckpti_passing *s, const float *g, int64_t at, int64_t n)
 {
     const gckpt_pass *p = s->pass;
@@ -11171,7 +11071,7 @@ static void gckpti_cpu_update_blocks(const gckpti_passing *s, int64_t i, float *
     const gckpt_pass *p = s->pass;
     const int64_t size = GCKPT_UPDATE_BLOCK;
     for (int64_t b = i * s->each; b < (i + 1) * s->each && b * size < p->elements; b++) {
-        int64_t at = b * size, n = gckpti_part(p->elements - at, size);
+        int64_t at = b * size, n = gckpti_min(p->elements - at, size);
         float *g = p->gradient + at;
         for (int u = 0; u < p->adds; u++) {
             const void *more = (const char *)p->base + p->more[u];
@@ -11196,7 +11096,7 @@ static void gckpti_cpu_pass(const gckpt_call *call, gckpti_passing *s,
     gckpt_call c = *call;
     s->each = n < 64 ? 1 : n < 512 ? 4 : 16;
     c.threads = n > 4 ? c.threads : 1;
-    gckpti_parallel(&c, (n + s->each - 1) / s->each, item, s);
+    gckpti_job(&c, (n + s->each - 1) / s->each, item, s);
 }
 
 static void gckpti_plain_update_item(void *context, int64_t i)
@@ -11217,22 +11117,105 @@ static const char *gckpti_cpu_finish(void *context)
     return NULL;
 }
 
-static const gckpt_backend gckpti_backend_plain = { "plain",
-                                                    NULL,
-                                                    0,
-                                                    1,
-                                                    NULL,
-                                                    NULL,
-                                                    gckpti_cpu_copy,
-                                                    gckpti_cpu_copy,
-                                                    gckpti_cpu_copy,
-                                                    NULL,
-                                                    NULL,
-                                                    gckpti_cpu_fill,
-                                                    gckpti_cpu_add,
-                                                    gckpti_cpu_convert,
-                                                    gckpti_plain_update,
-                                                    gckpti_cpu_finish };
+/* clang-format off */
+static const gckpt_backend gckpti_backend_plain = {
+    "plain", NULL, 0, 1, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL, NULL,
+    gckpti_cpu_fill, gckpti_cpu_add, gckpti_cpu_convert, gckpti_plain_update, gckpti_cpu_finish };
+/* clang-format on */
+
+/* =================================================================================================
+ * >>exec: walks a plan's list over one arena
+ *
+ * An executor interprets: for each instruction it fills a gckpt_call with addresses (operands in
+ * the arena, leaves where they are) and hands it to the kernel that its backend found for the op.
+ * What happens between ops (fill, add, convert, update) are calls of the backend too. No function
+ * here reads or writes what lies in the arena, or in a parameter, a feed or a loss's sum where the
+ * backend has them: it copies.
+ * ============================================================================================== */
+enum { GCKPTI_IDLE, GCKPTI_RUNNING, GCKPTI_STREAMING };
+enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
+
+typedef struct { /* what a loss's kernels add to, in the backend's memory */
+    double sum;
+    int64_t count;
+} gckpti_loss_total;
+
+typedef struct {
+    gckpt_kernel forward, backward; /* of an op; NULL: the backend has none, the host runs it */
+    const void *data;               /* of a leaf: its values, where the backend reads them */
+} gckpti_exec_node;
+
+typedef struct {
+    int index;     /* in the store */
+    int nth;       /* of params[i]: the plan's i-th parameter in order of creation */
+    int had;       /* state arrays before this executor was made */
+    size_t square; /* its first block's in exec->squares */
+} gckpti_exec_param;
+
+typedef struct {
+    int node;                    /* of the plan; -1: no instruction reads it */
+    const unsigned char *feed;   /* the program's rows, or copies of them, from feed_row on */
+    unsigned char *copy, *there; /* desc.copy_feeds; a micro-batch in the backend's own memory */
+} gckpti_exec_input;
+
+typedef struct {
+    gckpti_loss_total seen; /* a copy */
+    int64_t expected;       /* counted from the feeds; -1: it was not */
+} gckpti_exec_term;
+
+struct gckpt_exec {
+    gckpti_object object;
+    gckpti_allocator memory;
+    const gckpt_plan *plan; /* its own copy, or a constant of the program */
+    gckpt_store *store;
+    gckpt_exec_desc desc;
+    gckpt_backend backend; /* complete */
+    gckpti_binding binding;
+    gckpt_isa isa;
+    const void *kernels; /* of that instruction set, for the processor's backends */
+    gckpti_runner runner;
+    int team; /* threads of a run */
+    /* memory: tables and copies are the host's, arena and side the backend's */
+    unsigned char *arena;
+    void *owned, *tables, *copies, *side; /* owned: arena and canary, when taken here */
+    size_t owned_size, tables_size, copies_size, side_size;
+    gckpti_exec_node *nodes;
+    gckpti_exec_param *params;
+    gckpti_exec_input *inputs;
+    gckpti_exec_term *terms;
+    uint64_t *hashes;             /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
+    unsigned char *stage, *picks; /* own memory: copies of what the host looks at, of the picks */
+    gckpti_loss_total *losses;    /* by term */
+    float *squares;               /* square sums by block, of all parameters */
+    size_t square_count;
+    /* this step */
+    int state;
+    uint64_t step; /* the store's when it began */
+    gckpt_hyper hyper;
+    float clip_scale;
+    double grad_norm;
+    int pc;
+    int64_t row, row_end, feed_row; /* this micro-batch; end of the rows fed; the feeds' first */
+    int accumulators_cleared;
+    int streamed; /* rows stream in: nothing is known of those to come */
+    int settled;  /* what the losses counted is known */
+    int updating; /* a parameter was changed, or the sums were divided */
+    int keeps;    /* divided gradients are written back: they are read, or the backend does so */
+    size_t next_death; /* of plan->lives */
+    int painted_steps; /* GCKPT_DEBUG_MEASURE */
+    size_t touched;
+};
+
+static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
+                              gckpt_call *c);
+/* That of an instruction set, with its kernels; NULL: it is not here (section fast). */
+static const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels);
+
+/* A picked value or gradient, as floats. */
+static size_t gckpti_pick_bytes(const gckpt_plan *p, const gckpti_plan_pick *pick)
+{
+    return (size_t)gckpti_elements(&p->nodes[pick->id].shape) * sizeof(float);
+}
 
 /* ---- making one ---- */
 static void gckpti_give(gckpt_exec *e, void *memory, size_t bytes)
@@ -11252,7 +11235,6 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_unbind(&exec->binding);
     gckpti_give(exec, exec->side, exec->side_size);
     gckpti_give(exec, exec->owned, exec->owned_size);
-    gckpti_delete(&a, exec->stage, exec->stage_size + exec->picks_size, 1);
     gckpti_delete(&a, exec->copies, exec->copies_size, 1);
     gckpti_delete(&a, exec->tables, exec->tables_size, 1);
     gckpti_delete(&a, p->block, gckpti_parts_of(p, NULL).size, 1);
@@ -11452,6 +11434,8 @@ static void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t byt
     e->backend.copy_in(c.backend, (unsigned char *)to + bytes / 4 * 4, &word, bytes % 4);
 }
 
+/* The arena: the one given, or one of its own with a canary behind, which a kernel that writes too
+ * far changes. */
 static gckpt_result gckpti_exec_arena(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -11474,35 +11458,6 @@ static gckpt_result gckpti_exec_arena(gckpt_exec *e)
     e->arena = (unsigned char *)e->owned + (past ? p->alignment - past : 0);
     memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
     e->backend.copy_in(e->backend.context, e->arena + p->arena, canary, sizeof canary);
-    return GCKPT_OK;
-}
-
-/* desc.copy_feeds: room for the whole batch of every input that is fed. */
-static gckpt_result gckpti_copy_room(gckpt_exec *e)
-{
-    const gckpt_plan *p = e->plan;
-    int wanted = e->desc.copy_feeds && p->mode != GCKPT_INFERENCE;
-    for (size_t i = 0; i < p->inputs && wanted; i++) {
-        if (e->inputs[i].node < 0)
-            continue;
-        size_t row = gckpti_row_bytes(p, &p->nodes[e->inputs[i].node]);
-        if ((uint64_t)p->batch > ((size_t)PTRDIFF_MAX / 2 - e->copies_size) / row)
-            return gckpti_error(e->store, GCKPT_E_MEMORY,
-                                "exec: copies of the feeds are too large");
-        e->copies_size += row * (size_t)p->batch;
-    }
-    if (!e->copies_size)
-        return GCKPT_OK;
-    e->copies = (unsigned char *)gckpti_new(&e->memory, e->copies_size, 1);
-    if (!e->copies)
-        return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            "exec: no memory for %z bytes of copied feeds", e->copies_size);
-    unsigned char *copy = e->copies;
-    for (size_t i = 0; i < p->inputs; i++)
-        if (e->inputs[i].node >= 0) {
-            e->inputs[i].copy = copy;
-            copy += gckpti_row_bytes(p, &p->nodes[e->inputs[i].node]) * (size_t)p->batch;
-        }
     return GCKPT_OK;
 }
 
@@ -11548,6 +11503,23 @@ static const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n
         return x;
     e->backend.copy_out(e->backend.context, e->stage, x, n * sizeof *x);
     return (const float *)(const void *)e->stage;
+}
+
+/* As gckpti_exec_tables, for copies on the host: desc.copy_feeds of the whole batch of every input
+ * that is fed; of what is in a backend's own memory, what is looked at and what was picked. */
+static size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
+{
+    const gckpt_plan *p = e->plan;
+    size_t used = 0, picked = 0, staged = e->backend.own_memory ? gckpti_stage_bytes(e) : 0;
+    for (size_t i = 0; i < p->inputs && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++)
+        if (e->inputs[i].node >= 0)
+            e->inputs[i].copy = (unsigned char *)gckpti_carve(
+                base, &used, (size_t)p->batch, gckpti_row_bytes(p, &p->nodes[e->inputs[i].node]));
+    for (size_t i = 0; i < p->pick_count && e->backend.own_memory; i++)
+        gckpti_carve(NULL, &picked, gckpti_pick_bytes(p, &p->picks[i]), 1);
+    e->stage = (unsigned char *)gckpti_carve(base, &used, staged, 1);
+    e->picks = (unsigned char *)gckpti_carve(base, &used, picked, 1);
+    return used;
 }
 
 typedef struct {
@@ -11735,6 +11707,7 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
                             "exec: backend %s has memory of its own, so all its functions but "
                             "workspace are needed",
                             b->name);
+    e->kernels = NULL;
     e->backend = *b;
     e->backend.keeps = b->update ? b->keeps : plain->keeps;
     e->backend.copy_in = b->copy_in ? b->copy_in : plain->copy_in;
@@ -11774,16 +11747,18 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
                             "exec: no memory for %z bytes of sums, feeds and constants",
                             e->side_size);
     gckpti_exec_side(e, (unsigned char *)e->side);
-    for (size_t i = 0; i < p->pick_count && e->backend.own_memory; i++)
-        e->picks_size += gckpti_pick_bytes(p, &p->picks[i]);
-    e->stage_size = e->backend.own_memory ? gckpti_stage_bytes(e) : 0;
-    if (e->stage_size + e->picks_size)
-        e->stage = (unsigned char *)gckpti_new(&e->memory, e->stage_size + e->picks_size, 1);
-    if (e->stage_size + e->picks_size && !e->stage)
-        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for %z bytes of copies",
-                            e->stage_size + e->picks_size);
-    result = gckpti_exec_arena(e);
-    return result == GCKPT_OK ? gckpti_copy_room(e) : result;
+    e->copies_size = gckpti_exec_copies(e, NULL);
+    int large = e->copies_size >= (size_t)PTRDIFF_MAX / 2;
+    if (e->copies_size && !large)
+        e->copies = gckpti_new(&e->memory, e->copies_size, 1);
+    if (e->copies_size && !e->copies)
+        return gckpti_error(e->store, GCKPT_E_MEMORY,
+                            large ? "exec: copies of the feeds are too large"
+                                  : "exec: no memory for %z bytes of copied feeds",
+                            e->copies_size);
+    if (e->copies)
+        gckpti_exec_copies(e, (unsigned char *)e->copies);
+    return gckpti_exec_arena(e);
 }
 
 /* Brings a parameter's newest values and state to where this executor has them. */
@@ -11797,29 +11772,33 @@ static gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q)
     return GCKPT_OK;
 }
 
-GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
+/* What can be refused before there is an executor. */
+static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
+                                         const gckpt_exec_desc *desc)
+{
+    if (!p)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "exec: the plan is NULL (see gckpt_error_text of its graph)");
+    gckpt_result result = gckpti_check_plan(s, p);
+    if (result == GCKPT_OK)
+        result = gckpti_check_backend(s, p, desc ? desc->backend : NULL);
+    if (result == GCKPT_OK && p->optimiser == GCKPT_OWN_OPTIMISER && p->mode != GCKPT_INFERENCE &&
+        (!desc || !desc->own_optimiser))
+        result =
+            gckpti_error(s, GCKPT_E_ARG,
+                         "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
+    return result;
+}
+
+/* An executor with its own copy of the plan, so that plans may go first, in any thread; unbound. */
+static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc)
 {
     gckpti_allocator a;
+    gckpti_parts parts;
     memset(&a, 0, sizeof a);
     if (desc)
         a.desc = desc->memory;
-    if (!store)
-        return NULL;
-    if (!plan) {
-        gckpti_error(store, GCKPT_E_ARG,
-                     "exec: the plan is NULL (see gckpt_error_text of its graph)");
-        return NULL;
-    }
-    if (gckpti_check_plan(store, plan) != GCKPT_OK ||
-        gckpti_check_backend(store, plan, desc ? desc->backend : NULL) != GCKPT_OK)
-        return NULL;
-    if (plan->optimiser == GCKPT_OWN_OPTIMISER && plan->mode != GCKPT_INFERENCE &&
-        (!desc || !desc->own_optimiser)) {
-        gckpti_error(store, GCKPT_E_ARG,
-                     "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
-        return NULL;
-    }
     gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
     size_t tables = plan->block ? gckpti_parts_of(plan, NULL).size : 0;
     void *block = e && tables ? gckpti_resize(&a, NULL, 0, tables) : NULL;
@@ -11828,38 +11807,52 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
         gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for %z bytes", sizeof *e + tables);
         return NULL;
     }
-    if (block) { /* so that plans may go first, in any thread */
-        gckpti_parts parts;
+    if (block)
         memcpy(block, plan->block, tables);
-        plan = gckpti_plan_at(block, plan, &parts);
-    }
     e->object.magic = GCKPTI_MAGIC;
     e->memory = a;
-    e->plan = plan;
+    e->plan = block ? gckpti_plan_at(block, plan, &parts) : plan;
     e->store = store;
     if (desc)
         e->desc = *desc;
     e->runner.parallel_for = e->desc.parallel_for;
     e->runner.user = e->desc.user;
+    return e;
+}
+
+/* Binds it: a backend, memory, values and state, and these to where the backend has them. */
+static gckpt_result gckpti_exec_bind(gckpt_exec *e)
+{
     gckpt_result result = gckpti_choose_backend(e);
     if (result == GCKPT_OK)
         result = gckpti_exec_memory(e);
     if (result == GCKPT_OK)
         result = gckpti_bind_state(e);
     if (result == GCKPT_OK && e->backend.own_memory &&
-        !gckpti_bind(store, &e->binding, e->desc.backend))
-        result = gckpti_error(store, GCKPT_E_MEMORY, "exec: no memory for mirrors");
-    for (size_t i = 0; i < plan->param_count && result == GCKPT_OK; i++)
-        result = gckpti_bring(e, &store->params[e->params[i].index]);
-    if (result != GCKPT_OK) {
+        !gckpti_bind(e->store, &e->binding, e->desc.backend))
+        result = gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for the list of copies");
+    for (size_t i = 0; i < e->plan->param_count && result == GCKPT_OK; i++)
+        result = gckpti_bring(e, &e->store->params[e->params[i].index]);
+    return result;
+}
+
+GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
+                                     const gckpt_exec_desc *desc)
+{
+    if (!store || gckpti_check_binding(store, plan, desc) != GCKPT_OK)
+        return NULL;
+    gckpt_exec *e = gckpti_exec_start(plan, store, desc);
+    if (!e)
+        return NULL;
+    if (gckpti_exec_bind(e) != GCKPT_OK) {
         gckpt_exec_free(e);
         return NULL;
     }
+    int team = !e->backend.own_memory && plan->threads > 1 && gckpti_worth_a_team(e);
+    e->team = team ? plan->threads : 1;
     e->keeps = e->backend.keeps || plan->optimiser == GCKPT_OWN_OPTIMISER;
     for (size_t i = 0; i < plan->pick_count; i++)
         e->keeps = e->keeps || plan->picks[i].gradient;
-    e->team =
-        plan->threads > 1 && !e->backend.own_memory && gckpti_worth_a_team(e) ? plan->threads : 1;
     gckpti_ok(store);
     return e;
 }
@@ -12038,7 +12031,7 @@ static uint64_t gckpti_hash_value(const gckpt_exec *e, const void *at, int64_t n
     for (int64_t left = n, piece; left > 0; left -= piece, next += piece * size) {
         float wide[64];
         uint16_t half[64];
-        piece = gckpti_part(left, 64);
+        piece = gckpti_min(left, 64);
         e->backend.copy_out(e->backend.context, narrow ? (void *)half : (void *)wide, next,
                             (size_t)(piece * size));
         for (int64_t i = 0; i < piece && narrow; i++)
@@ -12219,6 +12212,7 @@ static void gckpti_gradient_end(gckpt_exec *e, const gckpti_ins *ins, const gckp
         gckpti_round(e, c, gckpti_stream(ins->id, 1 + i), x, narrow, n);
 }
 
+/* Sends the gradient of an op's output, its accumulators added up, on to its inputs. */
 static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
@@ -12456,6 +12450,7 @@ static size_t gckpti_highest_touched(const gckpt_exec *e, size_t low, unsigned c
     return low;
 }
 
+/* GCKPT_DEBUG_MEASURE: how far the arena was touched; and always, that nothing behind it was. */
 static gckpt_result gckpti_measure_end(gckpt_exec *e)
 {
     unsigned char canary[GCKPTI_CANARY];
@@ -12658,6 +12653,7 @@ static gckpt_result gckpti_check_streaming(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+/* As many rows as the plan takes in a step or call. */
 static gckpt_result gckpti_check_rows(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
@@ -12695,6 +12691,7 @@ static void gckpti_clear_accumulators(gckpt_exec *e)
     }
 }
 
+/* Finite and in range, each of them. */
 static gckpt_result gckpti_check_hyper(gckpt_exec *e, const gckpt_hyper *h)
 {
     const struct {
@@ -12740,6 +12737,8 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+/* The beginning that steps, streams and forwards share: what they ask for fits the plan, and all
+ * that belongs to a step is as before its first instruction. */
 static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int inference)
 {
     const gckpt_plan *p = e->plan;
@@ -12841,6 +12840,7 @@ static int gckpti_cancelled(gckpt_exec *e, const gckpti_ins *ins)
     return e->desc.progress(e->desc.user, &progress) && !e->updating;
 }
 
+/* One instruction; before the first update of a step that clips, the norm. */
 static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
 {
     int clips = e->hyper.clip > 0; /* else the norm is only reported: one pass is enough */
@@ -12953,6 +12953,7 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     return gckpti_measure_end(e);
 }
 
+/* Everything before the first instruction of a step or forward over `rows` rows. */
 static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int count, int64_t rows,
                                    const gckpt_hyper *hyper, int inference)
 {
@@ -13082,18 +13083,17 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report)
 
 GCKPT_API const float *gckpt_fetch(const gckpt_exec *exec, int id, int gradient)
 {
-    size_t at = exec ? exec->stage_size : 0;
+    size_t used = 0;
     for (size_t i = 0; exec && i < exec->plan->pick_count; i++) {
         const gckpti_plan_pick *pick = &exec->plan->picks[i];
         size_t bytes = gckpti_pick_bytes(exec->plan, pick);
-        if (pick->id == id && !pick->gradient == !gradient) {
-            if (!exec->backend.own_memory)
-                return gckpti_at(exec, pick->offset);
-            void *copy = exec->stage + at;
-            exec->backend.copy_out(exec->backend.context, copy, exec->arena + pick->offset, bytes);
-            return (const float *)copy;
-        }
-        at += bytes;
+        void *copy = gckpti_carve(exec->picks, &used, bytes, 1);
+        if (pick->id != id || !pick->gradient != !gradient)
+            continue;
+        if (!exec->backend.own_memory)
+            return gckpti_at(exec, pick->offset);
+        exec->backend.copy_out(exec->backend.context, copy, exec->arena + pick->offset, bytes);
+        return (const float *)copy;
     }
     return NULL;
 }
@@ -13323,6 +13323,7 @@ typedef struct {
     int wrong, flats;
 } gckpti_tally;
 
+/* One more direction: only those that could be resolved count for the worst. */
 static void gckpti_tally_add(gckpti_tally *a, const gckpti_probe *t, const char *name)
 {
     gckpt_check *c = &a->c;
@@ -13647,6 +13648,7 @@ static void gckpti_sink_name(gckpti_sink *k, const char *name)
     }
 }
 
+/* The JSON of all parameters and states, in the order of their data. */
 static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
 {
     int64_t begin = 0, end;
@@ -13720,10 +13722,10 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
             gckpti_sink_floats(&k, gckpti_array(&store->params[i], slot), p->elements);
     }
     if (gckpti_sink_flush(&k) != GCKPT_OK)
-        return gckpti_error(store, GCKPT_E_FILE,
-                            "save: the write callback failed before byte %z; "
-                            "what it wrote is no complete file",
-                            k.total);
+        return gckpti_error(
+            store, GCKPT_E_FILE,
+            "save: the write callback failed before byte %z; what it wrote is no complete file",
+            k.total);
     return gckpti_ok(store);
 }
 
@@ -13946,6 +13948,7 @@ static int gckpti_load_updates(gckpti_loader *l, char *key, char *value)
     return gckpti_load_add(l, &e);
 }
 
+/* What the file says of itself; keys of other programs mean nothing. */
 static int gckpti_load_metadata(gckpti_loader *l)
 {
     static const char *const keys[] = { "format", "contract", "step", "seed", "optimiser" };
@@ -14022,6 +14025,7 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
     return 1;
 }
 
+/* The whole header: an entry for each tensor, whose name is cut where a state's number begins. */
 static int gckpti_load_header(gckpti_loader *l)
 {
     char *name;
@@ -14218,6 +14222,7 @@ static int gckpti_load_data(gckpti_loader *l, float *data, gckpt_read_fn read, v
     return 1;
 }
 
+/* Nothing can fail any more: the store becomes what the file says. */
 static void gckpti_load_commit(gckpti_loader *l, const float *data)
 {
     for (size_t i = 0; i < l->count; i++) {
@@ -14393,7 +14398,7 @@ static int gckpti_sync(int fd)
     return fsync(fd) && errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP && errno != EBADF;
 }
 
-/* Makes `target`, in a block of `room` bytes, what it leads to. 1: a file is there, of this mode. */
+/* Makes `target`, in a block of `room` bytes, what it leads to. 1: a file of *mode is there. */
 static int gckpti_save_over(gckpti_file *file, char *target, size_t room, unsigned *mode)
 {
     struct stat old;
@@ -15247,7 +15252,10 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     int good = 1;
     if (!plan || !name || !write)
         return GCKPT_E_ARG;
-    if (!gckpti_c_identifier(name) || strlen(name) > 60) {
+    if (plan->made_for > GCKPTI_FOR_PLAIN) {
+        good = 0;
+        gckpti_print(&k, "#error \"plan: it was made for another backend than the processor\"\n");
+    } else if (!gckpti_c_identifier(name) || strlen(name) > 60) {
         good = 0;
         gckpti_print(&k,
                      "#error \"plan: its name must be a C identifier of at most 60 letters\"\n");
@@ -15342,6 +15350,7 @@ static inline gckpti_fetch gckpti_fetch_block(const gckpti_product *t, int64_t p
     return f;
 }
 
+/* What is due before a tile. */
 static inline void gckpti_fetch_some(gckpti_fetch *f)
 {
     for (int64_t n = f->rows > 0 ? f->pace : 0; n > 0; n--) {
@@ -15481,12 +15490,13 @@ typedef struct {
     int64_t n, next, block;
 } gckpti_items;
 
+/* What a worker does: it claims `block` items at a time until none is left. */
 static void gckpti_work_on(void *context, int64_t worker)
 {
     gckpti_items *s = (gckpti_items *)context;
     for (;;) {
         int64_t i = __atomic_fetch_add(&s->next, s->block, __ATOMIC_RELAXED);
-        int64_t end = i + gckpti_part(s->n - i, s->block);
+        int64_t end = i + gckpti_min(s->n - i, s->block);
         if (i >= s->n)
             return;
         for (; i < end; i++)
@@ -15494,13 +15504,7 @@ static void gckpti_work_on(void *context, int64_t worker)
     }
 }
 
-static void gckpti_spread(const gckpt_call *call, int64_t n, int64_t work,
-                          void (*body)(void *context, int64_t item, int64_t worker), void *context)
-{
-    gckpt_parallel(call, n, work, body, context);
-}
-
-/* The same where items need no scratch and nothing but the call: item(call, 0..n-1). */
+/* Items that need no scratch and nothing but the call: item(call, 0..n-1). */
 typedef struct {
     const gckpt_call *call;
     void (*item)(const gckpt_call *call, int64_t i);
@@ -15517,7 +15521,7 @@ static void gckpti_each(const gckpt_call *call, int64_t n, int64_t work,
                         void (*item)(const gckpt_call *call, int64_t i))
 {
     gckpti_call_items s = { call, item };
-    gckpti_spread(call, n, work, gckpti_call_item, &s);
+    gckpt_parallel(call, n, work, gckpti_call_item, &s);
 }
 
 static void gckpti_each_row(const gckpt_call *call, void (*row)(const gckpt_call *call, int64_t r))
@@ -15558,6 +15562,7 @@ static void gckpti_openblas_piece(const gckpti_product *t, int64_t i0, int64_t i
 }
 #endif
 
+/* Piece i of all products: from its number to its rows and columns. */
 static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *pack, int64_t room)
 {
     gckpti_product t = s->t;
@@ -15566,7 +15571,7 @@ static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *pa
     t.a += at * s->a_next, t.b += at * s->b_next, t.c += at * s->c_next;
     if (t.from && t.from_row)
         t.from += at * s->c_next;
-    int64_t i1 = i0 + gckpti_part(t.m - i0, s->rows), j1 = j0 + gckpti_part(t.n - j0, s->cols);
+    int64_t i1 = i0 + gckpti_min(t.m - i0, s->rows), j1 = j0 + gckpti_min(t.n - j0, s->cols);
 #ifdef GCKPT_OPENBLAS
     if (t.m <= INT32_MAX && t.n <= INT32_MAX && t.k <= INT32_MAX && t.k > 0 &&
         (t.a_step == 1 || t.a_row == 1) && (t.b_step == 1 || t.b_col == 1)) {
@@ -15622,8 +15627,8 @@ static void gckpti_products_run(const gckpt_call *call, const gckpti_product *t,
     s.a_next = a_next, s.b_next = b_next, s.c_next = t->m * t->c_row;
     s.pack = pack, s.room = gckpti_product_room(t->m, t->n, t->k);
     gckpti_products_cut(&s);
-    gckpti_spread(call, batch * s.down * s.across, s.rows * s.cols * t->k,
-                  s.room ? gckpti_products_item : gckpti_products_small_item, &s);
+    gckpt_parallel(call, batch * s.down * s.across, s.rows * s.cols * t->k,
+                   s.room ? gckpti_products_item : gckpti_products_small_item, &s);
 }
 
 /* What gckpti_fp32_plain does. */
@@ -15655,11 +15660,11 @@ static void gckpti_mixed_pack_item(void *context, int64_t i, int64_t worker)
     const gckpti_factors *t = s->t;
     int64_t matrix = i / s->packs, at = i % s->packs, pairs = (t->k + 1) / 2;
     int64_t j0 = t->b.row == 1 ? 0 : at * GCKPTI_PANEL, p = t->b.row == 1 ? 16 * at : 0;
-    int64_t j1 = t->b.row == 1 ? t->n : j0 + gckpti_part(t->n - j0, GCKPTI_PANEL);
-    int64_t k = t->b.row == 1 ? gckpti_part(t->k - p, 16) : t->k;
+    int64_t j1 = t->b.row == 1 ? t->n : j0 + gckpti_min(t->n - j0, GCKPTI_PANEL);
+    int64_t k = t->b.row == 1 ? gckpti_min(t->k - p, 16) : t->k;
     (void)worker;
     for (int64_t j = j0, n; j < j1; j += n) {
-        n = gckpti_part(j1 - j, GCKPTI_PANEL);
+        n = gckpti_min(j1 - j, GCKPTI_PANEL);
         s->kernels->pack(&t->b, matrix * t->b.next + j * t->b.row + p * t->b.step, n, k, 0,
                          t->words + matrix * s->words + j * pairs + p / 2 * gckpti_multiple(n, 16),
                          gckpti_multiple(n, 16));
@@ -15684,6 +15689,7 @@ static void gckpti_mixed_rest(const gckpti_mixed_job *s, int64_t at, int64_t j, 
         memcpy(rest, t->start + j, bytes);
 }
 
+/* Chains of such a piece of c go on in `rest` over the packed a and b, 256 links at a time. */
 static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
 {
     const gckpti_mixed_job *s = (const gckpti_mixed_job *)context;
@@ -15691,8 +15697,8 @@ static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
     uint32_t packed[GCKPTI_MIXED_DOWN * GCKPTI_MIXED_LINKS / 2 + 16];
     float rest[GCKPTI_MIXED_DOWN * GCKPTI_MIXED_COLS];
     int64_t matrix = item / (s->down * s->across), i = item % s->down * GCKPTI_MIXED_DOWN;
-    int64_t j0 = item / s->down % s->across * s->cols, cols = gckpti_part(t->n - j0, s->cols);
-    int64_t m = gckpti_part(t->m - i, GCKPTI_MIXED_DOWN), at = (matrix * t->m + i) * t->n + j0;
+    int64_t j0 = item / s->down % s->across * s->cols, cols = gckpti_min(t->n - j0, s->cols);
+    int64_t m = gckpti_min(t->m - i, GCKPTI_MIXED_DOWN), at = (matrix * t->m + i) * t->n + j0;
     int64_t wide = gckpti_multiple(cols, 16), high = gckpti_multiple(m, 8), pairs = (t->k + 1) / 2;
     const uint32_t *b = t->words + matrix * s->words + j0 * pairs;
     (void)worker;
@@ -15700,11 +15706,11 @@ static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
     for (int64_t r = 0; r < m; r++)
         gckpti_mixed_rest(s, at + r * t->n, j0, cols, rest + r * wide, 0);
     for (int64_t p = 0, k; p < t->k; p += k) {
-        k = gckpti_part(t->k - p, GCKPTI_MIXED_LINKS);
+        k = gckpti_min(t->k - p, GCKPTI_MIXED_LINKS);
         s->kernels->pack(&t->a, matrix * t->a.next + i * t->a.row + p * t->a.step, m, k, 0x8000,
                          packed, high);
         for (int64_t j = 0; j < wide; j += GCKPTI_PANEL) {
-            int64_t width = gckpti_part(wide - j, GCKPTI_PANEL);
+            int64_t width = gckpti_min(wide - j, GCKPTI_PANEL);
             for (int64_t r = 0; r < high; r += 8)
                 s->kernels->tile((k + 1) / 2, packed + r, high, b + j * pairs + p / 2 * width,
                                  width, rest + r * wide + j, wide);
@@ -15714,6 +15720,7 @@ static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
         gckpti_mixed_rest(s, at + r * t->n, j0, cols, rest + r * wide, 1);
 }
 
+/* As few items across as may be, of equal width; where there is no tile for bf16, plainly. */
 static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t)
 {
     gckpti_mixed_job s = {
@@ -15729,9 +15736,9 @@ static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t)
     s.across = (t->n + s.cols - 1) / s.cols;
     s.down = (t->m + GCKPTI_MIXED_DOWN - 1) / GCKPTI_MIXED_DOWN;
     s.packs = t->b.row == 1 ? (t->k + 15) / 16 : (t->n + unit - 1) / unit;
-    gckpti_spread(call, t->batch * s.packs, t->k * t->n / s.packs * 4, gckpti_mixed_pack_item, &s);
-    gckpti_spread(call, t->batch * s.down * s.across, GCKPTI_MIXED_DOWN * s.cols * t->k,
-                  gckpti_mixed_item, &s);
+    gckpt_parallel(call, t->batch * s.packs, t->k * t->n / s.packs * 4, gckpti_mixed_pack_item, &s);
+    gckpt_parallel(call, t->batch * s.down * s.across, GCKPTI_MIXED_DOWN * s.cols * t->k,
+                   gckpti_mixed_item, &s);
 }
 
 static gckpti_product_run gckpti_fast_products(const gckpt_call *call)
@@ -15771,13 +15778,14 @@ typedef struct {
     int kind;
 } gckpti_pieces;
 
+/* The kernel sees a call of one axis, with pointers to where the piece begins. */
 static void gckpti_piece_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_pieces *s = (const gckpti_pieces *)context;
     int64_t at = i * GCKPTI_ELEMENTS, n = gckpti_elements(&s->call->shape) - at;
     gckpt_call c = *s->call;
     (void)worker;
-    c.shape = gckpt_shape1(gckpti_part(n, GCKPTI_ELEMENTS));
+    c.shape = gckpt_shape1(gckpti_min(n, GCKPTI_ELEMENTS));
     c.out = c.out ? c.out + at : NULL;
     c.grad_out = c.grad_out ? c.grad_out + at : NULL;
     for (int k = 0; k < c.inputs; k++) {
@@ -15799,8 +15807,8 @@ static int gckpti_elementwise(const gckpt_call *call, int kind,
     for (int i = 0; i < call->inputs; i++)
         if (gckpti_elements(&call->in[i].shape) != n || call->in[i].low)
             return 0;
-    gckpti_spread(call, (n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS, work * GCKPTI_ELEMENTS,
-                  gckpti_piece_item, &s);
+    gckpt_parallel(call, (n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS, work * GCKPTI_ELEMENTS,
+                   gckpti_piece_item, &s);
     return 1;
 }
 
@@ -15861,14 +15869,14 @@ static void gckpti_embed_row(const gckpt_call *call, int64_t r)
 static void gckpti_embed_clear(const gckpt_call *call, int64_t i)
 {
     int64_t n = gckpti_last(&call->shape), first = i * GCKPTI_EMBED_ITEM;
-    int64_t rows = gckpti_part(call->in[0].shape.d[0] - first, GCKPTI_EMBED_ITEM);
+    int64_t rows = gckpti_min(call->in[0].shape.d[0] - first, GCKPTI_EMBED_ITEM);
     gckpti_start(call->in[0].grad + first * n, rows * n, 0);
 }
 
 static void gckpti_embed_columns(const gckpt_call *call, int64_t i)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    int64_t j = i * GCKPTI_EMBED_ITEM, width = gckpti_part(n - j, GCKPTI_EMBED_ITEM);
+    int64_t j = i * GCKPTI_EMBED_ITEM, width = gckpti_min(n - j, GCKPTI_EMBED_ITEM);
     for (int64_t r = 0; r < rows; r++)
         gckpti_kernels_of(call)->add(call->in[0].grad + call->in[1].index[r] * n + j,
                                      call->grad_out + r * n + j, width);
@@ -15882,6 +15890,7 @@ static void gckpti_fast_embed_forward(const gckpt_call *call)
         gckpti_each(call, gckpti_rows(&call->shape), gckpti_last(&call->shape), gckpti_embed_row);
 }
 
+/* A table that is not added to is cleared first, in items of its own. */
 static void gckpti_fast_embed_backward(const gckpt_call *call)
 {
     const gckpt_arg *table = &call->in[0];
@@ -15919,7 +15928,7 @@ static void gckpti_columns_item(void *context, int64_t i, int64_t worker)
     const gckpti_columns *s = (const gckpti_columns *)context;
     int64_t n = gckpti_last(&s->call->shape), first = i * GCKPTI_COLUMNS;
     (void)worker;
-    gckpti_kernels_of(s->call)->columns(s, first, first + gckpti_part(n - first, GCKPTI_COLUMNS));
+    gckpti_kernels_of(s->call)->columns(s, first, first + gckpti_min(n - first, GCKPTI_COLUMNS));
 }
 
 /* gain, bias: numbers of the inputs, 0 for none. A single row may have no low parts: then they stay
@@ -15938,8 +15947,8 @@ static void gckpti_columns_run(const gckpt_call *call, int gain, int bias)
     if (s.bias)
         gckpti_start(s.bias, n, b->accumulate);
     if (s.gain || s.bias)
-        gckpti_spread(call, items, gckpti_rows(&call->shape) * GCKPTI_COLUMNS, gckpti_columns_item,
-                      &s);
+        gckpt_parallel(call, items, gckpti_rows(&call->shape) * GCKPTI_COLUMNS, gckpti_columns_item,
+                       &s);
 }
 
 static void gckpti_fast_linear_backward(const gckpt_call *call)
@@ -16021,11 +16030,11 @@ static void gckpti_fast_attention_forward(const gckpt_call *call)
 {
     gckpti_heads h = gckpti_heads_of(call);
     if (gckpti_attention_is_fast(call))
-        gckpti_spread(call, call->shape.d[0] * h.heads * h.blocks, GCKPTI_BLOCK * h.s * h.d,
-                      gckpti_attention_forward_item, &h);
+        gckpt_parallel(call, call->shape.d[0] * h.heads * h.blocks, GCKPTI_BLOCK * h.s * h.d,
+                       gckpti_attention_forward_item, &h);
     else
-        gckpti_spread(call, call->shape.d[0] * h.heads, 16 * h.t * h.s * h.d,
-                      gckpti_attention_plain_item, &h);
+        gckpt_parallel(call, call->shape.d[0] * h.heads, 16 * h.t * h.s * h.d,
+                       gckpti_attention_plain_item, &h);
 }
 
 static void gckpti_attention_backward_item(void *context, int64_t i, int64_t worker)
@@ -16041,15 +16050,15 @@ static void gckpti_fast_attention_backward(const gckpt_call *call)
     int fast = gckpti_attention_is_fast(call);
     if (!fast)
         gckpti_attention_start(call);
-    gckpti_spread(call, call->shape.d[0] * h.heads, h.t * h.s * h.d,
-                  fast ? gckpti_attention_backward_item : gckpti_attention_plain_item, &h);
+    gckpt_parallel(call, call->shape.d[0] * h.heads, h.t * h.s * h.d,
+                   fast ? gckpti_attention_backward_item : gckpti_attention_plain_item, &h);
 }
 
 /* ---- cross_entropy, linear_cross_entropy: an item is a row ---- */
 static gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_loss_kernels by = { gckpti_fast_products(call), gckpti_spread,   k->online,
+    gckpti_loss_kernels by = { gckpti_fast_products(call), gckpt_parallel,  k->online,
                                k->classes_backward,        k->mixed->widen, k->mixed->narrow };
     return by;
 }
@@ -16230,7 +16239,7 @@ static void gckpti_fast_convert_item(void *context, int64_t item)
     const gckpti_converting *s = (const gckpti_converting *)context;
     const gckpti_mixed_kernels *kernels = gckpti_kernels_of(s->call)->mixed;
     const gckpt_conversion *c = s->c;
-    int64_t at = item * GCKPTI_JOB, n = gckpti_part(c->n - at, GCKPTI_JOB);
+    int64_t at = item * GCKPTI_JOB, n = gckpti_min(c->n - at, GCKPTI_JOB);
     if (c->kind == GCKPT_WIDEN)
         kernels->widen(c->from + at, c->x + at, n);
     else
@@ -16260,22 +16269,12 @@ static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
     gckpti_cpu_pass(call, &s, gckpti_fast_update_item);
 }
 
-static const gckpt_backend gckpti_backend_fast = { "fast",
-                                                   NULL,
-                                                   0,
-                                                   0,
-                                                   NULL,
-                                                   NULL,
-                                                   gckpti_cpu_copy,
-                                                   gckpti_cpu_copy,
-                                                   gckpti_cpu_copy,
-                                                   NULL,
-                                                   gckpti_fast_find,
-                                                   gckpti_cpu_fill,
-                                                   gckpti_cpu_add,
-                                                   gckpti_fast_convert,
-                                                   gckpti_fast_update,
-                                                   gckpti_cpu_finish };
+/* clang-format off */
+static const gckpt_backend gckpti_backend_fast = {
+    "fast", NULL, 0, 0, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL,
+    gckpti_fast_find, gckpti_cpu_fill, gckpti_cpu_add, gckpti_fast_convert, gckpti_fast_update,
+    gckpti_cpu_finish };
+/* clang-format on */
 #endif /* GCKPTI_HAS_FAST */
 
 static const gckpt_backend *gckpti_cpu_backend(gckpt_isa isa, const void **kernels)
@@ -16300,9 +16299,9 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t wor
 #if GCKPTI_HAS_FAST
     if (call && item) {
         gckpti_items s = { item, context, items, 0, 1 };
-        s.block += 65536 / (1 + (work > 0 ? gckpti_part(work, 65536) : 0));
+        s.block += 65536 / (1 + (work > 0 ? gckpti_min(work, 65536) : 0));
         int64_t workers = items / s.block + (items % s.block != 0);
-        gckpti_parallel(call, gckpti_part(workers, call->threads), gckpti_work_on, &s);
+        gckpti_job(call, gckpti_min(workers, call->threads), gckpti_work_on, &s);
     }
 #else
     (void)call, (void)work;
@@ -16346,6 +16345,7 @@ static void gckpti_product_row(void *context, int64_t i, int64_t worker)
             c[j * t->c_col] = gckpti_fma(*a, b[j * t->b_col], c[j * t->c_col]);
 }
 
+/* The vector kernels want a row of c side by side: where it is a column, the product is turned. */
 GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc)
 {
     if (!call || !desc || desc->m <= 0 || desc->n <= 0)
@@ -16830,10 +16830,11 @@ static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b
     const int64_t some = t->b_col == 1 ? 8 : deep;
     for (int64_t p = 0; p < k; p += some)
         for (int64_t q = first, j, width; j = V(panel)(n, q), j < n; q++) {
+            const float *from = b + p * t->b_step + j * t->b_col;
             width = V(panel)(n, q + 1) - j;
             V(pack)
-            (b + p * t->b_step + j * t->b_col, t->b_step, t->b_col, gckpti_part(n - j, width),
-             gckpti_part(k - p, some), d + j * deep + p * width, width);
+            (from, t->b_step, t->b_col, gckpti_min(n - j, width), gckpti_min(k - p, some),
+             d + j * deep + p * width, width);
         }
 }
 
@@ -16858,13 +16859,13 @@ static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n,
 static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_t room)
 {
     const int64_t few = t->b_step % 512 ? 128 : 16;
-    const int64_t deepest = gckpti_part(t->a_step == 1 ? GCKPTI_KC : GCKPTI_KC_ACROSS,
-                                        room / (GCKPTI_PANEL + GCKPTI_STRIP) / 16 * 16);
+    const int64_t deepest = gckpti_min(t->a_step == 1 ? GCKPTI_KC : GCKPTI_KC_ACROSS,
+                                       room / (GCKPTI_PANEL + GCKPTI_STRIP) / 16 * 16);
     const int64_t blocks = (t->k + deepest - 1) / deepest;
     gckpti_blocking by;
     by.deep = t->k ? gckpti_multiple((t->k + blocks - 1) / blocks, 16) : 16;
-    by.wide = gckpti_part(t->a_step == 1 && t->k <= GCKPTI_KC_ACROSS ? GCKPTI_PANEL : GCKPTI_NC,
-                          (room / by.deep - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
+    by.wide = gckpti_min(t->a_step == 1 && t->k <= GCKPTI_KC_ACROSS ? GCKPTI_PANEL : GCKPTI_NC,
+                         (room / by.deep - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
     by.in_place = t->b_col == 1 && (W >= 16 || rows <= few);
     by.strips = W < 16 && t->a_step != 1 && t->a_row == 1 && rows > GCKPTI_STRIP;
     return by;
@@ -16888,22 +16889,22 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
     int64_t p = 0, j = j0, next_p, next_j;
     do {
         const float *a = t->a + p * t->a_step, *b = t->b + p * t->b_step + j * t->b_col;
-        const int64_t n = gckpti_part(j1 - j, by.wide), k = gckpti_part(t->k - p, by.deep);
+        const int64_t n = gckpti_min(j1 - j, by.wide), k = gckpti_min(t->k - p, by.deep);
         const int64_t count = (n + most - 1) / most;
         gckpti_tile u = { k, a, t->a_row, t->a_step, b, 0, NULL, 0, NULL, t->c_row, 0, NULL };
         gckpti_fetch ahead = { NULL, 0, 0, 0, 0, 0 }, below = { NULL, t->a_step, 0, 1, 0, 0 };
         next_j = j + n < j1 ? j + n : j0;
         next_p = j + n < j1 ? p : p + by.deep;
         if (next_p < t->k)
-            ahead = gckpti_fetch_block(t, next_p, gckpti_part(t->k - next_p, by.deep), next_j,
-                                       gckpti_part(j1 - next_j, by.wide),
+            ahead = gckpti_fetch_block(t, next_p, gckpti_min(t->k - next_p, by.deep), next_j,
+                                       gckpti_min(j1 - next_j, by.wide),
                                        (i1 - i0 + high - 1) / high * count);
         if (!by.in_place || n % W)
             V(pack_panels)(t, b, n, k, by.in_place ? count - 1 : 0, panels, by.deep);
         for (int64_t i = i0, rows; i < i1; i += rows) {
             float *c = t->c + i * t->c_row + j;
             const int64_t in_strip = (i - i0) % GCKPTI_STRIP;
-            rows = gckpti_part(i1 - i, high);
+            rows = gckpti_min(i1 - i, high);
             u.a = a + i * t->a_row;
             if (!by.strips && t->a_step == 1 && t->m >= MANY && j == j0 && i + 2 * high <= i1) {
                 below.x = u.a + high * t->a_row, below.row = t->a_row, below.rows = high;
@@ -16915,12 +16916,12 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
                 below.pace = 1 + k * high / (GCKPTI_STRIP * count);
             }
             if (by.strips && in_strip == 0)
-                V(pack_strip)(u.a, t->a_step, gckpti_part(i1 - i, GCKPTI_STRIP), k, pack, by.deep);
+                V(pack_strip)(u.a, t->a_step, gckpti_min(i1 - i, GCKPTI_STRIP), k, pack, by.deep);
             if (by.strips)
                 u.a = pack + in_strip * by.deep, u.a_row = 1, u.a_step = high;
             for (int64_t q = 0; q < count; q++) {
                 int64_t at = V(panel)(n, q), width = V(panel)(n, q + 1) - at;
-                u.last = gckpti_part(n - at - width + W, W);
+                u.last = gckpti_min(n - at - width + W, W);
                 u.b = panels + at * by.deep, u.b_step = width;
                 if (by.in_place && u.last == W)
                     u.b = b + at, u.b_step = t->b_step;
@@ -16964,6 +16965,7 @@ GCKPTI_INLINED FLOATS V(exp_reduce)(FLOATS x, FLOATS *r, INTS *n)
     return V(fma)(V(poly)(gckpti_exp_c, 5, *r), *r, V(set1)(1.0f));
 }
 
+/* gckpti_exp: 2^n = 2^half 2^(n - half), so that neither leaves the range. */
 GCKPTI_INLINED FLOATS V(exp)(FLOATS x)
 {
     FLOATS r, p, s;
@@ -16978,6 +16980,7 @@ GCKPTI_INLINED FLOATS V(exp)(FLOATS x)
     return V(fma)(p, V(exponent)(n - half), V(zero)());
 }
 
+/* gckpti_tanh, gckpti_erf: of |x|, near 0 by a polynomial, else by exp; both are computed. */
 GCKPTI_INLINED FLOATS V(tanh)(FLOATS x)
 {
     const FLOATS one = V(set1)(1.0f), two = V(set1)(2.0f);
@@ -17070,6 +17073,7 @@ GCKPTI_INLINED FLOATS V(term)(const gckpti_row *row, int64_t at, int64_t left, F
     return V(fma)(y, x, sum);
 }
 
+/* All terms of a row into its lanes, and these folded by halves: the sum, or the greatest. */
 GCKPTI_INLINED float V(reduce)(const gckpti_row *row, int64_t n)
 {
 #define GCKPTI_LANE_START(i) FLOATS lane##i = start;
@@ -17152,6 +17156,7 @@ static GCKPTI_TARGET void V(add_to)(float *to, const float *from, int64_t n)
 
 static GCKPTI_TARGET float V(square_sum)(const float *x, int64_t n) { return V(dot)(x, x, n); }
 
+/* gckpti_plain_adamw */
 static GCKPTI_TARGET void V(adamw)(float *w, const float *g, float *m, float *v, int64_t n,
                                    const gckpti_adamw *a)
 {
@@ -17233,7 +17238,7 @@ GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x)
     return V(fma)(x, u, V(fma)(half, t, half));
 }
 
-/* A loop for each kind, so that `kind` is a constant in it. */
+/* An elementwise op has a loop for each kind, so that `kind` is a constant in it. */
 #define GCKPTI_EACH_CURVE(X)                                                                       \
     X(GCKPTI_RELU) X(GCKPTI_GELU) X(GCKPTI_GELU_ERF) X(GCKPTI_SILU) X(GCKPTI_TANH) X(GCKPTI_SIGMOID)
 static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
@@ -17324,6 +17329,7 @@ static GCKPTI_TARGET void V(softmax_backward)(const gckpt_call *call, int64_t r)
         V(put)(d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot, accumulate, n - j);
 }
 
+/* Formulas and aux of these two: see layernorm among the plain ops. */
 static GCKPTI_TARGET void V(norm_forward)(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -17407,6 +17413,7 @@ static GCKPTI_TARGET void V(widen)(const uint16_t *x, float *y, int64_t n)
         V(store_n)(y + i, V(load_bf16)(x + i, n - i), n - i);
 }
 
+/* gckpti_to_bf16: to nearest even; NaN stays NaN, subnormals become zeros of their sign. */
 static GCKPTI_TARGET void V(narrow)(const float *x, uint16_t *y, int64_t n)
 {
     int64_t i = 0;
@@ -17554,6 +17561,7 @@ GCKPTI_INLINED_BF16 __m512i gckpti_mixed_pair(__m256i first, __m256i second)
                            _mm512_cvtepu16_epi32(second));
 }
 
+/* gckpti_mixed_pack: lanes that lie side by side two links at a time, else 8 lanes of 32 links. */
 static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_bf16(const gckpti_factor *x, int64_t at, int64_t n,
                                                       int64_t k, uint16_t odd, uint32_t *d,
                                                       int64_t width)
@@ -17561,7 +17569,7 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_bf16(const gckpti_factor *x, in
     const __m512i none = _mm512_set1_epi16((short)odd);
     for (int64_t p = 0; p < k && x->row == 1; p += 2, d += width)
         for (int64_t i = 0; i < width; i += 32) {
-            int64_t lanes = gckpti_part(n - i, 32), from = at + i + p * x->step;
+            int64_t lanes = gckpti_min(n - i, 32), from = at + i + p * x->step;
             __m512i first = gckpti_mixed_load(x, from, lanes);
             __m512i second = p + 1 < k ? gckpti_mixed_load(x, from + x->step, lanes) : none;
             __m512i low =
@@ -17587,7 +17595,7 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_bf16(const gckpti_factor *x, in
                     r[l] = _mm512_mask_or_epi32(r[l], (__mmask16)(1u << (k - p) / 2), r[l],
                                                 _mm512_set1_epi32(odd));
             }
-            gckpti_mixed_turn(r, gckpti_part((k - p + 1) / 2, 16), d + p / 2 * width + i, width);
+            gckpti_mixed_turn(r, gckpti_min((k - p + 1) / 2, 16), d + p / 2 * width + i, width);
         }
 }
 
@@ -17628,6 +17636,7 @@ GCKPTI_INLINED void V(sum_store)(float *d, int64_t at, FLOATS x, int64_t n)
 }
 
 #define GCKPTI_EACH_SUM(X) X(0) X(1) X(2) X(3)
+/* Columns j..j+n-1, at most 4 vectors; gain, bias: whether there is one, constants where it pays. */
 GCKPTI_INLINED void V(columns_of)(const gckpti_columns *s, int64_t j, int64_t n, int gain, int bias)
 {
     const int64_t c = gckpti_last(&s->call->shape), rows = gckpti_rows(&s->call->shape);
@@ -17680,7 +17689,7 @@ GCKPTI_INLINED void V(columns_of)(const gckpti_columns *s, int64_t j, int64_t n,
 static GCKPTI_TARGET void V(columns)(const gckpti_columns *s, int64_t first, int64_t end)
 {
     for (int64_t j = first, n; j < end; j += n) {
-        n = gckpti_part(end - j, 4 * W);
+        n = gckpti_min(end - j, 4 * W);
         if (!s->gain && n == 4 * W)
             V(columns_of)(s, j, 4 * W, 0, 1);
         else
@@ -17762,17 +17771,17 @@ static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, i
                                     const float *a, const float *b, float *c)
 {
     for (int64_t i = 0; i < m; i += GCKPTI_BAND) {
-        int64_t rows = gckpti_part(m - i, GCKPTI_BAND), links = k, skip = 0, corner = 0;
+        int64_t rows = gckpti_min(m - i, GCKPTI_BAND), links = k, skip = 0, corner = 0;
         if (s->edge == GCKPTI_AFTER || s->edge == GCKPTI_BEFORE) {
-            corner = i < k ? gckpti_part(k - i, rows) : 0;
-            links = s->edge == GCKPTI_AFTER ? gckpti_part(i, k) : k - i - corner;
+            corner = i < k ? gckpti_min(k - i, rows) : 0;
+            links = s->edge == GCKPTI_AFTER ? gckpti_min(i, k) : k - i - corner;
             skip = s->edge == GCKPTI_AFTER ? 0 : i;
             if (links < 0)
                 return; /* no link is left */
         }
         for (int64_t j = s->edge == GCKPTI_ABOVE ? i - i % (2 * W) : 0; j < n; j += 2 * W)
             V(band)
-            (s, rows, gckpti_part(n - j, 2 * W), links, corner, a + i * s->a_row + skip * s->a_step,
+            (s, rows, gckpti_min(n - j, 2 * W), links, corner, a + i * s->a_row + skip * s->a_step,
              b + skip * s->b_step + j, c + i * s->c_row + j);
     }
 }
@@ -17870,28 +17879,28 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
     const gckpt_call *call = h->call;
     gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
     gckpti_band values = { 1, GCKPTI_BLOCK, h->wide, h->c, 0, GCKPTI_NO_EDGE };
-    int64_t m = gckpti_part(h->t - first, GCKPTI_BLOCK), seen = h->causal ? first + m : h->s;
+    int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), seen = h->causal ? first + m : h->s;
     int64_t at = (row * h->t + first) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
     float *q = room, *v = q + GCKPTI_BLOCK * (h->d + W), *p = v + GCKPTI_BLOCK * h->wide;
     float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
     float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
-    seen = gckpti_part(seen, h->s);
+    seen = gckpti_min(seen, h->s);
     V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
     for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
-        int64_t n = gckpti_part(seen - j, GCKPTI_BLOCK), all = GCKPTI_BLOCK;
+        int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK), all = GCKPTI_BLOCK;
         int edge = h->causal && j == first;
         scores.edge = edge * GCKPTI_ABOVE;
         V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
         for (int64_t i = 0; i < m; i += W)
-            V(online_down)
-            (p + i, n, edge ? i : all, h->scale, j == 0, max + i, sum + i, factor + i);
+            V(online_down)(p + i, n, edge ? i : all, h->scale, j == 0, max + i, sum + i,
+                           factor + i);
         if (!out)
             continue;
         for (int64_t r = 0; j && r < m; r++)
-            for (int64_t e = 0; factor[r] != 1.0f && e < h->d; e += W)
-                V(put)
-                (out + r * h->c + e, V(load_n)(out + r * h->c + e, h->d - e), V(set1)(factor[r]), 0,
-                 h->d - e);
+            for (int64_t e = 0; factor[r] != 1.0f && e < h->d; e += W) {
+                float *o = out + r * h->c + e;
+                V(store_n)(o, V(load_n)(o, h->d - e) * V(set1)(factor[r]), h->d - e);
+            }
         V(head_factors)(h, p, n);
         V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
         values.fresh = j == 0;
@@ -17912,12 +17921,27 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
             aux[r] = max[r] + gckpti_log(sum[r]);
 }
 
+/* A key's scores of queries from..m-1 become probabilities p = exp(s scale - lse), and its dp become
+ * ds = p (dp - delta) scale, where delta = sum(g out) of the query. */
+static GCKPTI_TARGET void V(head_slopes)(float factor, int64_t from, int64_t m, const float *lse,
+                                         const float *delta, float *p, float *ds)
+{
+    const FLOATS scale = V(set1)(factor), zero = V(zero)();
+    for (int64_t i = from; i < m; i += W) {
+        FLOATS x = V(exp)(V(fma)(V(load)(p + i), scale, zero) - V(load)(lse + i));
+        V(store)(p + i, x);
+        if (ds)
+            V(store)(ds + i, x * (V(load)(ds + i) - V(load)(delta + i)) * scale);
+    }
+}
+
+/* A head: for each block of 64 queries, over all blocks of keys that it sees, the scores and the
+ * gradients of probabilities (both transposed), and from these what they add to dv, dq and dk. */
 static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t row, int64_t head,
                                                 float *room)
 {
     const gckpt_call *call = h->call;
     gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
-    const FLOATS scale = V(set1)(h->scale), zero = V(zero)();
     int64_t c = h->c, packed = GCKPTI_BLOCK * (h->d + W), rows = GCKPTI_BLOCK * h->wide;
     int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
     float *qt = room, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
@@ -17925,8 +17949,8 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
     float lse[GCKPTI_BLOCK] = { 0.0f }, delta[GCKPTI_BLOCK] = { 0.0f };
     float *dq = call->in[0].grad, *dk = call->in[1].grad, *dv = call->in[2].grad;
     for (int64_t first = 0; first < h->t; first += GCKPTI_BLOCK) {
-        int64_t m = gckpti_part(h->t - first, GCKPTI_BLOCK), at = at_q + first * c;
-        int64_t seen = gckpti_part(h->causal ? first + m : h->s, h->s);
+        int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), at = at_q + first * c;
+        int64_t seen = gckpti_min(h->causal ? first + m : h->s, h->s);
         const float *grad = call->grad_out + at;
         memcpy(lse, (const float *)call->aux + (row * h->heads + head) * h->t + first,
                (size_t)m * sizeof *lse);
@@ -17939,7 +17963,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
         for (int64_t r = 0; (dq || dk) && r < m; r++)
             delta[r] = V(dot)(grad + r * c, call->out + at + r * c, h->d);
         for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
-            int64_t n = gckpti_part(seen - j, GCKPTI_BLOCK), key = at_k + j * c;
+            int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK), key = at_k + j * c;
             int edge = h->causal && j == first;
             gckpti_band over_queries = { GCKPTI_BLOCK, 1, h->wide, c, 0, GCKPTI_NO_EDGE };
             gckpti_band over_keys = { 1, GCKPTI_BLOCK, h->wide, c, 0, GCKPTI_NO_EDGE };
@@ -17949,17 +17973,10 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
             V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + key, qt, p);
             if (dq || dk)
                 V(head_bands)(h, &scores, n, m, h->d, call->in[2].data + key, gt, ds);
-            for (int64_t r = 0; r < n; r++)
-                for (int64_t i = edge ? r - r % W : 0; i < m; i += W) {
-                    float *pe = p + r * GCKPTI_BLOCK + i, *de = ds + r * GCKPTI_BLOCK + i;
-                    FLOATS x = V(fma)(V(load)(pe), scale, zero), y;
-                    x = V(exp)(x - V(load)(lse + i));
-                    V(store)(pe, x);
-                    if (!dq && !dk)
-                        continue;
-                    y = V(load)(de) - V(load)(delta + i);
-                    V(store)(de, x * y * scale);
-                }
+            for (int64_t r = 0; r < n; r++) {
+                float *pr = p + r * GCKPTI_BLOCK, *dr = dq || dk ? ds + r * GCKPTI_BLOCK : NULL;
+                V(head_slopes)(h->scale, edge ? r - r % W : 0, m, lse, delta, pr, dr);
+            }
             V(head_factors)(h, p, n);
             if (dq || dk)
                 V(head_factors)(h, ds, n);

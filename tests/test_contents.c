@@ -19,9 +19,7 @@ static const struct {
     { "graph", "gckpti_heads", "the same" },
     { "graph", "gckpti_mixed_kernels", "the same" },
     { "graph", "gckpti_kernels_for", "fast kernels can be left out, so they come last" },
-    { "graph", "gckpti_fast_convert", "the same" },
-    { "exec", "gckpti_kernels_for", "the same" },
-    { "exec", "gckpti_fast_convert", "the same" },
+    { "exec", "gckpti_cpu_backend", "the same" },
 };
 enum { AHEAD = sizeof ahead / sizeof ahead[0], SECTIONS = 40, NAMES = 8192, MOST = 400 };
 

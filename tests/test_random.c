@@ -6,6 +6,11 @@
 #include "net.h"
 #include <math.h>
 
+/* tests/test_backend.c has runs on memory that the host cannot read. */
+#ifndef RANDOM_BACKEND
+#define RANDOM_BACKEND(wanted) NULL
+#endif
+
 enum { STEPS = 2, PICKS = 8 };
 static float x_data[VALUES];
 static int32_t token_data[VALUES], target_data[2][VALUES];
@@ -98,10 +103,11 @@ static outcome train(unsigned seed, const run *r, const outcome *want)
         fetch[i] = (gckpt_pick){ net.nodes[picks[i].id].t, picks[i].gradient };
     gckpt_plan_desc d = { .mode = r->mode, .batch = net.batch, .budget = r->budget, .update_in_backward = r->in_backward,
                           .threads = r->threads, .alignment = r->alignment, .schedule = r->schedule,
-                          .instructions = r->instructions, .fetch = fetch, .fetches = fetches };
-    gckpt_exec_desc x = { .debug = r->debug };
+                          .instructions = r->instructions, .fetch = fetch, .fetches = fetches,
+                          .backend = RANDOM_BACKEND(want) };
+    gckpt_exec_desc x = { .debug = r->debug, .backend = d.backend };
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
-    if (p && want)
+    if (p && want && !d.backend)
         p = through_file(p, seed, r->what);
     gckpt_exec *e = p ? gckpt_exec_new(p, net.s, &x) : NULL;
     if (!CHECK_MSG(e != NULL, "seed %u %s: %s %s", seed, r->what, gckpt_error_text(net.g), gckpt_error_text(net.s)))
@@ -221,11 +227,12 @@ static int hidden; /* graphs of which not all gradients could be checked */
 
 static void check_gradients(unsigned seed)
 {
-    gckpt_plan_desc d = { .mode = GCKPT_SQRT };
+    gckpt_plan_desc d = { .mode = GCKPT_SQRT, .backend = RANDOM_BACKEND(1) };
+    gckpt_exec_desc x = { .backend = d.backend };
     gckpt_feed f[4];
     build(seed, 0);
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
-    gckpt_exec *e = gckpt_exec_new(p, net.s, NULL);
+    gckpt_exec *e = gckpt_exec_new(p, net.s, &x);
     gckpt_result result = gckpt_check_gradients(e, f, feed(NULL, 0, f), net.batch, NULL);
     hidden += result == GCKPT_UNRESOLVED; /* some gradients are 1e-7 of the loss */
     CHECK_MSG(result == GCKPT_OK || result == GCKPT_UNRESOLVED, "seed %u: %s", seed, gckpt_error_text(e));

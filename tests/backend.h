@@ -1,0 +1,236 @@
+/* backend.h - a backend with memory of its own that the host cannot read: pages without access, which only
+ * its own functions open, for as long as they run. Its kernels are the processor's, plain or fast. It
+ * counts what it is asked for. Include after the implementation (it uses private names). */
+#ifndef TESTS_BACKEND_H
+#define TESTS_BACKEND_H
+#include <signal.h>
+#include <setjmp.h>
+#include <sys/mman.h>
+
+#include "check.h"
+
+enum { DEVICE_BYTES = 64 << 20 };
+
+typedef struct {
+    unsigned char *base;   /* DEVICE_BYTES */
+    size_t used;           /* all given back: begins again at 0 */
+    long live, fail_at;    /* allocations; the one that fails */
+    int depth;             /* opened so often */
+    const gckpt_backend *cpu; /* whose functions it has, and kernels, NULL: plain */
+    const void *kernels;
+    const char *missing;   /* an op it has no kernels for */
+    const char *problem;   /* what finish says */
+    long gets, ins, outs, waits, ran, updates;
+    long waited; /* copies out and waits from device_reset to the first update */
+} device;
+
+static void device_open(device *d)
+{
+    if (!d->depth++)
+        CHECK(mprotect(d->base, DEVICE_BYTES, PROT_READ | PROT_WRITE) == 0);
+}
+
+static void device_close(device *d)
+{
+    if (!--d->depth)
+        CHECK(mprotect(d->base, DEVICE_BYTES, PROT_NONE) == 0);
+}
+
+static int device_owns(const device *d, const void *at, size_t bytes)
+{
+    const unsigned char *p = (const unsigned char *)at;
+    return p >= d->base && p + bytes <= d->base + DEVICE_BYTES;
+}
+
+static void *device_get(void *context, size_t bytes, size_t alignment)
+{
+    device *d = (device *)context;
+    size_t at = (d->used + alignment - 1) / alignment * alignment;
+    if (++d->gets == d->fail_at || at + bytes > DEVICE_BYTES)
+        return NULL;
+    d->live++;
+    d->used = at + bytes;
+    return d->base + at;
+}
+
+static void device_release(void *context, void *memory, size_t bytes)
+{
+    device *d = (device *)context;
+    CHECK(device_owns(d, memory, bytes) && d->live > 0);
+    if (--d->live == 0)
+        d->used = 0;
+}
+
+static void device_copy_in(void *context, void *to, const void *host, size_t bytes)
+{
+    device *d = (device *)context;
+    d->ins += bytes > 0;
+    CHECK(device_owns(d, to, bytes) && !device_owns(d, host, 1));
+    device_open(d);
+    memcpy(to, host, bytes);
+    device_close(d);
+}
+
+static void device_copy_out(void *context, void *host, const void *from, size_t bytes)
+{
+    device *d = (device *)context;
+    d->outs++;
+    CHECK(device_owns(d, from, bytes) && !device_owns(d, host, 1));
+    device_open(d);
+    memcpy(host, from, bytes);
+    device_close(d);
+}
+
+static void device_copy(void *context, void *to, const void *from, size_t bytes)
+{
+    device *d = (device *)context;
+    device_open(d);
+    memcpy(to, from, bytes);
+    device_close(d);
+}
+
+static const char *device_finish(void *context)
+{
+    device *d = (device *)context;
+    d->waits++;
+    return d->problem;
+}
+
+/* The call as the processor's functions want it. */
+static gckpt_call device_call(const gckpt_call *call)
+{
+    device *d = (device *)call->backend;
+    gckpt_call c = *call;
+    c.kernels = d->kernels;
+    c.plain = !d->kernels;
+    return c;
+}
+
+static void device_fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
+{
+    device *d = (device *)call->backend;
+    CHECK(device_owns(d, to, 4 * (size_t)n) && (uintptr_t)to % 4 == 0);
+    device_open(d);
+    gckpti_cpu_fill(call, to, word, n);
+    device_close(d);
+}
+
+static void device_add(const gckpt_call *call, float *to, const float *from, int64_t n)
+{
+    device *d = (device *)call->backend;
+    device_open(d);
+    gckpti_cpu_add(call, to, from, n);
+    device_close(d);
+}
+
+static void device_convert(const gckpt_call *call, const gckpt_conversion *conversion)
+{
+    device *d = (device *)call->backend;
+    gckpt_call c = device_call(call);
+    device_open(d);
+    d->cpu->convert(&c, conversion);
+    device_close(d);
+}
+
+static void device_update(const gckpt_call *call, const gckpt_pass *pass)
+{
+    device *d = (device *)call->backend;
+    if (pass->update && !d->updates++)
+        d->waited = d->outs + d->waits;
+    gckpt_call c = device_call(call);
+    device_open(d);
+    d->cpu->update(&c, pass);
+    device_close(d);
+}
+
+static void device_run(const gckpt_call *call, gckpt_kernel plain, gckpt_kernel fast)
+{
+    device *d = (device *)call->backend;
+    gckpt_call c = device_call(call);
+    d->ran++;
+    device_open(d);
+    (c.kernels && fast ? fast : plain)(&c);
+    device_close(d);
+}
+
+#define DEVICE_OPS(X)                                                                              \
+    X(relu) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(softmax) X(scale) X(dropout) X(add)   \
+    X(sub) X(mul) X(permute) X(slice) X(concat) X(sum) X(mean) X(embed) X(matmul) X(linear)        \
+    X(layernorm) X(rmsnorm) X(attention) X(rotary) X(cross_entropy) X(linear_cross_entropy)        \
+    X(mean_squared_error) X(sum_loss)
+#define X(name)                                                                                    \
+    static void device_##name##_forward(const gckpt_call *call)                                    \
+    {                                                                                              \
+        const gckpt_op *op = &gckpti_op_##name;                                                    \
+        device_run(call, op->forward, op->forward_fast);                                           \
+    }                                                                                              \
+    static void device_##name##_backward(const gckpt_call *call)                                   \
+    {                                                                                              \
+        const gckpt_op *op = &gckpti_op_##name;                                                    \
+        device_run(call, op->backward, op->backward_fast);                                         \
+    }
+DEVICE_OPS(X)
+#undef X
+
+static gckpt_kernel device_find(void *context, const gckpt_op *op, gckpt_kind kind)
+{
+    const device *d = (const device *)context;
+    if (d->missing && !strcmp(op->name, d->missing))
+        return NULL;
+#define X(name)                                                                                    \
+    if (op == &gckpti_op_##name)                                                                   \
+        return kind == GCKPT_FORWARD ? device_##name##_forward : device_##name##_backward;
+    DEVICE_OPS(X)
+#undef X
+    return NULL;
+}
+
+/* That of the kernels which will run. */
+static gckpt_result device_workspace(void *context, const gckpt_op *op, gckpt_call *call)
+{
+    const device *d = (const device *)context;
+    call->plain = !d->kernels;
+    return op->shape(call);
+}
+
+/* isa PLAIN: plain kernels. 0: the system has no such pages. */
+static int device_start(device *d, gckpt_backend *b, gckpt_isa isa)
+{
+    memset(d, 0, sizeof *d);
+    memset(b, 0, sizeof *b);
+    void *base = mmap(NULL, DEVICE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED)
+        return 0;
+    d->base = (unsigned char *)base;
+    d->cpu = gckpti_cpu_backend(isa, &d->kernels);
+    b->name = d->kernels ? "fast pages" : "plain pages";
+    b->context = d;
+    b->own_memory = 1;
+    b->keeps = d->cpu->keeps;
+    b->get = device_get;
+    b->release = device_release;
+    b->copy_in = device_copy_in;
+    b->copy_out = device_copy_out;
+    b->copy = device_copy;
+    b->workspace = device_workspace;
+    b->find = device_find;
+    b->fill = device_fill;
+    b->add = device_add;
+    b->convert = device_convert;
+    b->update = device_update;
+    b->finish = device_finish;
+    return 1;
+}
+
+static void device_reset(device *d)
+{
+    d->gets = d->ins = d->outs = d->waits = d->ran = d->updates = d->waited = 0;
+}
+
+/* Nothing may be left on it. */
+static void device_end(device *d)
+{
+    CHECK(d->live == 0 && d->depth == 0);
+    munmap(d->base, DEVICE_BYTES);
+}
+#endif

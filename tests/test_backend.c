@@ -1,0 +1,463 @@
+/* test_backend.c - the executor on a backend whose memory the host cannot read (backend.h): the bits of the
+ * processor for plans, splits, streams, fetches, files, debug aids, check_gradients and calibrate, and
+ * nothing waited for before the first update of a step that does not clip.
+ *     build/test_backend [first seed] [graphs] */
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+
+#if !defined(__unix__) && !defined(__APPLE__)
+int main(void) { return 0; }
+#else
+#include "backend.h"
+
+static device plain_device, fast_device;
+static gckpt_backend plain_backend, fast_backend;
+
+/* Random graphs: runs that are to be as another one are this backend's; the other is the processor's. */
+static const gckpt_backend *backend_of_graph;
+#define RANDOM_BACKEND(wanted) ((wanted) ? backend_of_graph : NULL)
+#define main                   random_main
+#include "test_random.c"
+#undef main
+
+/* ---- one small training, told in full: (x, tokens) -> cross-entropy + squares + a regulariser ---- */
+enum { ROWS = 6, WIDTH = 24, CLASSES = 7, WIDE = 200 };
+
+/* y = x^2, aux: x; scratch that must be there; a user's op that no backend knows. */
+static gckpt_result square_shape(gckpt_call *call)
+{
+    call->shape = call->in[0].shape;
+    call->aux_bytes = (size_t)count_of(&call->shape) * sizeof(float);
+    call->work_forward = call->aux_bytes + 4;
+    call->work_backward = 12;
+    return GCKPT_OK;
+}
+static void square_forward(const gckpt_call *call)
+{
+    float *scratch = (float *)call->work;
+    for (int64_t i = 0, n = count_of(&call->shape); i < n; i++) {
+        scratch[i + 1] = call->in[0].data[i];
+        if (call->aux)
+            memcpy((float *)call->aux + i, &call->in[0].data[i], sizeof(float));
+        if (call->out)
+            call->out[i] = scratch[i + 1] * call->in[0].data[i];
+    }
+}
+static void square_backward(const gckpt_call *call)
+{
+    float *scratch = (float *)call->work;
+    for (int64_t i = 0, n = count_of(&call->shape); i < n; i++) {
+        memcpy(scratch, (float *)call->aux + i, sizeof(float));
+        scratch[2] = 2 * scratch[0] * call->grad_out[i];
+        call->in[0].grad[i] = call->in[0].accumulate ? call->in[0].grad[i] + scratch[2] : scratch[2];
+    }
+}
+static const gckpt_op square_op = { .name = "square_op", .shape = square_shape, .forward = square_forward,
+                                    .backward = square_backward, .needs = { GCKPT_AUX } };
+
+/* The sum of x^2/2 counts 3 a row: in its own way. */
+static gckpt_result odd_loss_shape(gckpt_call *call)
+{
+    (void)call;
+    return GCKPT_OK;
+}
+static void odd_loss_forward(const gckpt_call *call)
+{
+    for (int64_t i = 0, n = count_of(&call->in[0].shape); i < n && call->loss_sum; i++)
+        *call->loss_sum += 0.5 * (double)call->in[0].data[i] * (double)call->in[0].data[i];
+    if (call->loss_count)
+        *call->loss_count += 3 * call->rows;
+}
+static void odd_loss_backward(const gckpt_call *call)
+{
+    for (int64_t i = 0, n = count_of(&call->in[0].shape); i < n; i++)
+        call->in[0].grad[i] = (call->in[0].accumulate ? call->in[0].grad[i] : 0) +
+                              call->in[0].data[i] * call->loss_scale;
+}
+static const gckpt_op odd_loss_op = { .name = "odd_loss", .shape = odd_loss_shape, .forward = odd_loss_forward,
+                                      .backward = odd_loss_backward, .needs = { GCKPT_IN(0) }, .flags = GCKPT_LOSS };
+
+typedef struct {
+    gckpt_store *s;
+    gckpt_graph *g;
+    gckpt_plan *p;
+    gckpt_exec *e;
+    int x, targets;
+    gckpt_tensor *h;
+} small;
+
+typedef struct {
+    const gckpt_backend *backend;
+    gckpt_optimiser optimiser;
+    gckpt_precision precision;
+    int micro, odd, copy_feeds;
+    unsigned debug;
+    gckpt_mode mode;
+    gckpt_store *store; /* NULL: its own */
+} setting;
+
+static float small_x[ROWS * WIDTH];
+static int32_t small_targets[ROWS];
+
+static void own(void *user, const gckpt_update *u)
+{
+    (void)user;
+    for (int64_t i = 0; i < u->elements; i++) {
+        u->state[0][i] += u->gradient[i] * u->clip_scale;
+        u->values[i] -= u->hyper->lr * u->state[0][i] * u->lr_scale;
+    }
+}
+
+/* Graph and plan; the executor as well if `wanted`. */
+static small make(const setting *o, int wanted)
+{
+    const gckpt_init normal = { 0.3f, 0, 0 }, one = { 0, 0, 1 };
+    gckpt_store_desc seed = { .seed = 5 };
+    small m = { .s = o->store ? o->store : gckpt_store_new(&seed) };
+    static float scale[WIDE];
+    for (int i = 0; i < WIDE; i++)
+        scale[i] = 1 + (float)(i % 5) / 8;
+    m.g = gckpt_graph_new(m.s, NULL);
+    const int64_t rows = o->micro ? o->micro : ROWS;
+    gckpt_tensor *x = gckpt_input(m.g, "x", GCKPT_F32, gckpt_shape2(rows, WIDTH));
+    gckpt_tensor *t = gckpt_input(m.g, "targets", GCKPT_I32, gckpt_shape1(rows));
+    gckpt_tensor *w = gckpt_param(m.g, "w", gckpt_shape2(WIDTH, WIDE), normal);
+    gckpt_tensor *v = gckpt_param(m.g, "v", gckpt_shape2(WIDE, CLASSES), normal);
+    gckpt_tensor *gain = gckpt_param(m.g, "gain", gckpt_shape1(WIDE), one);
+    gckpt_tensor *h = gckpt_linear(x, w, NULL);
+    h = gckpt_mul(h, gckpt_constant(m.g, "scale", GCKPT_F32, gckpt_shape1(WIDE), scale));
+    h = gckpt_rmsnorm(h, gain);
+    h = gckpt_apply(&square_op, &h, 1, NULL, 0);
+    m.h = h = gckpt_dropout(gckpt_tanh(h), 0.2f);
+    gckpt_tensor *logits = gckpt_linear(h, v, NULL);
+    gckpt_term terms[3] = { { gckpt_cross_entropy(logits, t), 1, 0 },
+                            { gckpt_sum_loss(gckpt_mul(v, v)), 0.01f, 1 },
+                            { NULL, 0.5f, 0 } };
+    if (o->odd)
+        terms[0].loss = gckpt_apply(&odd_loss_op, &logits, 1, NULL, 0);
+    gckpt_pick fetch[3] = { { h, 0 }, { h, 1 }, { w, 1 } };
+    gckpt_plan_desc d = { .mode = o->mode, .batch = ROWS, .optimiser = o->optimiser, .own_state = 1,
+                          .precision = o->precision, .fetch = fetch, .fetches = 3, .backend = o->backend };
+    if (o->optimiser != GCKPT_OWN_OPTIMISER)
+        d.own_state = 0;
+    m.x = gckpt_id(x), m.targets = gckpt_id(t);
+    m.p = gckpt_plan_new(m.g, terms, 2, &d);
+    CHECK_MSG(m.p != NULL, "%s", gckpt_error_text(m.g));
+    gckpt_exec_desc x_desc = { .backend = o->backend, .own_optimiser = own, .debug = o->debug,
+                               .copy_feeds = o->copy_feeds };
+    m.e = wanted ? gckpt_exec_new(m.p, m.s, &x_desc) : NULL;
+    CHECK_MSG(!wanted || m.e, "%s", gckpt_error_text(m.s));
+    return m;
+}
+
+static void small_data(int step)
+{
+    for (int i = 0; i < ROWS * WIDTH; i++)
+        small_x[i] = (float)((i * 37 + step * 11) % 23 - 11) / 9;
+    for (int i = 0; i < ROWS; i++)
+        small_targets[i] = i % 4 == 2 ? -1 : (i + step) % CLASSES;
+}
+
+static gckpt_report small_step(const small *m, int step, float clip)
+{
+    gckpt_report report = { 0 };
+    gckpt_hyper hyper = { .lr = 0.01f, .weight_decay = 0.1f, .clip = clip };
+    gckpt_feed feeds[2] = { { m->x, small_x }, { m->targets, small_targets } };
+    small_data(step);
+    gckpt_result result = gckpt_step(m->e, feeds, 2, ROWS, &hyper, &report);
+    CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(m->e));
+    return report;
+}
+
+static void small_free(small *m, int keep_store)
+{
+    rig_free(m->e, m->p, m->g, keep_store ? NULL : m->s);
+}
+
+/* What is compared: losses, norms, picks, values and state. */
+static uint64_t small_run(const setting *o, float clip)
+{
+    small m = make(o, 1);
+    uint64_t hash = 1469598103934665603u;
+    file saved = { 0 };
+    for (int step = 0; step < 3; step++) {
+        gckpt_report r = small_step(&m, step, clip);
+        const double two[2] = { r.loss, r.grad_norm };
+        hash = gckpti_fnv(hash, two, sizeof two);
+        for (int i = 0; i < 3; i++) {
+            const float *got = gckpt_fetch(m.e, i < 2 ? gckpt_id(m.h) : 2, i > 0);
+            int64_t n = i < 2 ? (o->micro ? (ROWS - 1) % o->micro + 1 : ROWS) * WIDE : WIDTH * WIDE;
+            CHECK(got != NULL);
+            hash = got ? gckpti_hash_floats(hash, got, n) : 0;
+        }
+        hash ^= gckpt_store_hash(m.s);
+    }
+    CHECK(gckpt_store_write(m.s, file_write, &saved) == GCKPT_OK);
+    hash = gckpti_fnv(hash, saved.bytes, saved.size);
+    gckpt_exec_free(m.e); /* and the store is whole without it */
+    m.e = NULL;
+    file again = { 0 };
+    CHECK(gckpt_store_write(m.s, file_write, &again) == GCKPT_OK && same_file(&saved, &again));
+    free(saved.bytes);
+    free(again.bytes);
+    small_free(&m, 0);
+    return hash;
+}
+
+static void test_small(void)
+{
+    for (int optimiser = 0; optimiser <= GCKPT_OWN_OPTIMISER; optimiser++)
+        for (int precision = 0; precision <= GCKPT_BF16_STOCHASTIC; precision++)
+            for (int way = 0; way < 8; way++) {
+                setting o = { .optimiser = (gckpt_optimiser)optimiser, .micro = way % 2 * 4,
+                              .precision = (gckpt_precision)precision, .odd = way / 4,
+                              .mode = way % 4 < 2 ? GCKPT_STORE_ALL : GCKPT_MEMORY_POOR,
+                              .copy_feeds = way % 3 == 0 };
+                uint64_t want = small_run(&o, way % 2 ? 0.1f : 0);
+                for (int fast = 0; fast < 2; fast++) {
+                    device *d = fast ? &fast_device : &plain_device;
+                    o.backend = fast ? &fast_backend : &plain_backend;
+                    o.debug = way % 3 == 1 ? GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE : 0;
+                    o.debug |= way % 5 == 4 ? GCKPT_DEBUG_PLAIN : 0;
+                    d->missing = way % 4 == 1 ? "linear" : way % 4 == 2 ? "cross_entropy" : NULL;
+                    CHECK_MSG(small_run(&o, way % 2 ? 0.1f : 0) == want,
+                              "optimiser %d, precision %d, way %d on %s: other bits", optimiser, precision, way,
+                              o.backend->name);
+                    CHECK_MSG(d->live == 0, "%ld pieces left", d->live);
+                    d->missing = NULL;
+                }
+            }
+}
+
+static void square_there(const gckpt_call *call) { device_run(call, square_forward, NULL); }
+static void square_back_there(const gckpt_call *call) { device_run(call, square_backward, NULL); }
+static void odd_loss_there(const gckpt_call *call) { device_run(call, odd_loss_forward, NULL); }
+static void odd_loss_back_there(const gckpt_call *call) { device_run(call, odd_loss_backward, NULL); }
+
+/* Copies and waits. With a mirror up to date nothing goes in but feeds; nothing is waited for before the
+ * first update, but where the step clips, or the loss counts in its own way. */
+static void test_waits(void)
+{
+    device *d = &plain_device;
+    for (int way = 0; way < 4; way++) { /* way & 1: clips; way & 2: its own count */
+        setting o = { .backend = &plain_backend, .odd = way / 2 };
+        small m = make(&o, 1);
+        d->missing = NULL;
+        small_step(&m, 0, 0);
+        device_reset(d);
+        m.e->nodes[gckpt_id(m.h) - 2].forward = square_there; /* else copies would wait */
+        m.e->nodes[gckpt_id(m.h) - 2].backward = square_back_there;
+        if (o.odd) {
+            m.e->nodes[m.p->terms[0].id].forward = odd_loss_there;
+            m.e->nodes[m.p->terms[0].id].backward = odd_loss_back_there;
+        }
+        small_step(&m, 1, way % 2 ? 1e-3f : 0);
+        CHECK_MSG((d->waited > 0) == (way > 0), "way %d: %ld waits before the first update", way, d->waited);
+        CHECK_MSG(d->gets == 0, "way %d: %ld pieces of memory in a step", way, d->gets);
+        CHECK_MSG(d->ins == 2 - o.odd, "way %d: %ld copies in of the feeds", way, d->ins);
+        CHECK(d->updates == 3 && d->ran > 0 && d->waits >= 1);
+        small_free(&m, 0);
+    }
+}
+
+/* One store, executors on the processor and on two devices by turns: each finds what is newest. */
+static void test_one_store(void)
+{
+    const gckpt_backend *turns[4] = { &plain_backend, NULL, &fast_backend, &plain_backend };
+    uint64_t want = 0;
+    for (int way = 0; way < 2; way++) {
+        gckpt_store_desc seed = { .seed = 5 };
+        gckpt_parameter kept, q;
+        setting o = { .store = gckpt_store_new(&seed) };
+        small m[4];
+        for (int i = 0; i < 4; i++) {
+            o.backend = way ? turns[i] : NULL;
+            m[i] = make(&o, 1);
+        }
+        CHECK(gckpt_store_get(o.store, 0, &kept) == GCKPT_OK);
+        for (int step = 0; step < 12; step++) {
+            if (step == 5) { /* written through get */
+                CHECK(gckpt_store_get(o.store, 1, &q) == GCKPT_OK);
+                q.values[3] = 0.25f;
+            }
+            if (step == 8) { /* and through a pointer from before */
+                CHECK(gckpt_store_pull(o.store, "w") == GCKPT_OK);
+                kept.values[7] += 1;
+                CHECK(gckpt_store_push(o.store, "w") == GCKPT_OK);
+            }
+            if (step == 10)
+                CHECK(gckpt_store_reset(o.store, "v") == GCKPT_OK);
+            small_step(&m[step * 7 % 4], step, step % 3 ? 0 : 0.5f);
+        }
+        uint64_t hash = gckpt_store_hash(o.store);
+        CHECK(gckpt_store_pull(o.store, "*") == GCKPT_OK && gckpt_store_hash(o.store) == hash);
+        CHECK(gckpt_store_pull(o.store, "none") == GCKPT_E_ARG && gckpt_store_push(o.store, "none") == GCKPT_E_ARG);
+        want = way ? want : hash;
+        CHECK_MSG(hash == want, "executors on several backends: other bits");
+        for (int i = 0; i < 3; i++)
+            small_free(&m[i], 1);
+        CHECK(gckpt_store_hash(o.store) == want);
+        gckpt_store_free(o.store); /* before its last executor */
+        small_free(&m[3], 1);
+        CHECK(plain_device.live == 0 && fast_device.live == 0);
+    }
+}
+
+/* A load under a live executor; check_gradients and calibrate as on the processor. */
+static double clock_now;
+static double ticks(void *user)
+{
+    (void)user;
+    return clock_now += 0.001;
+}
+
+static void test_tools(void)
+{
+    gckpt_check check[2];
+    uint64_t hash[2];
+    for (int way = 0; way < 2; way++) {
+        setting o = { .backend = way ? &fast_backend : NULL };
+        small m = make(&o, 1);
+        file f = { 0 };
+        gckpt_feed feeds[2] = { { m.x, small_x }, { m.targets, small_targets } };
+        small_step(&m, 0, 0);
+        CHECK(gckpt_store_write(m.s, file_write, &f) == GCKPT_OK);
+        small_step(&m, 1, 0);
+        CHECK(gckpt_store_read(m.s, file_read, &f, f.size) == GCKPT_OK);
+        small_step(&m, 2, 0);
+        hash[way] = gckpt_store_hash(m.s);
+        gckpt_check_gradients(m.e, feeds, 2, ROWS, &check[way]);
+        CHECK(gckpt_store_hash(m.s) == hash[way]);
+        gckpt_cost costs[64] = { { 0, 0 } };
+        gckpt_result result = gckpt_calibrate(m.e, feeds, 2, ROWS, ticks, NULL, costs, (int)m.p->node_count, NULL);
+        CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(m.e));
+        CHECK(gckpt_store_hash(m.s) == hash[way]);
+        small_step(&m, 3, 0.5f);
+        hash[way] ^= gckpt_store_hash(m.s);
+        free(f.bytes);
+        small_free(&m, 0);
+    }
+    CHECK(hash[0] == hash[1]);
+    CHECK(check[0].worst == check[1].worst && check[0].directions == check[1].directions);
+}
+
+static void test_refusals(void)
+{
+    setting o = { .backend = &plain_backend };
+    gckpt_backend partial = plain_backend;
+    file f = { 0 };
+    small m = make(&o, 0);
+    gckpt_exec_desc x = { .backend = NULL };
+    CHECK(!gckpt_exec_new(m.p, m.s, &x) && strstr(gckpt_error_text(m.s), "made for another backend"));
+    x.backend = &fast_backend;
+    CHECK(!gckpt_exec_new(m.p, m.s, &x) && strstr(gckpt_error_text(m.s), "fast pages"));
+    partial.add = NULL;
+    x.backend = &partial;
+    CHECK(!gckpt_exec_new(m.p, m.s, &x) && strstr(gckpt_error_text(m.s), "all its functions"));
+    CHECK(gckpt_plan_write(m.p, file_write, &f) == GCKPT_E_ARG && f.size == 0);
+    CHECK(gckpt_plan_c(m.p, "small", file_write, &f) == GCKPT_E_ARG);
+    free(f.bytes);
+    small cpu = make(&(setting){ .store = m.s }, 0);
+    x.backend = &plain_backend;
+    CHECK(!gckpt_exec_new(cpu.p, cpu.s, &x) && strstr(gckpt_error_text(m.s), "made for the processor"));
+    device *d = &plain_device;
+    for (long n = 1;; n++) { /* the n-th piece of memory is not there */
+        device_reset(d);
+        d->fail_at = n;
+        gckpt_exec *e = gckpt_exec_new(m.p, m.s, &x);
+        d->fail_at = 0;
+        if (e) {
+            CHECK(n > 8);
+            d->problem = "the cable is out";
+            m.e = e;
+            gckpt_feed feeds[2] = { { m.x, small_x }, { m.targets, small_targets } };
+            gckpt_hyper hyper = { .lr = 0.01f };
+            CHECK(gckpt_step(e, feeds, 2, ROWS, &hyper, NULL) == GCKPT_E_BACKEND &&
+                  strstr(gckpt_error_text(e), "the cable is out"));
+            d->problem = NULL;
+            break;
+        }
+        CHECK(gckpt_error(m.s) == GCKPT_E_MEMORY && d->live == 0);
+    }
+    rig_free(cpu.e, cpu.p, cpu.g, NULL);
+    small_free(&m, 0);
+}
+
+/* A table of the program's memory may say only what it does better. */
+static long found;
+static gckpt_kernel find_some(void *context, const gckpt_op *op, gckpt_kind kind)
+{
+    (void)context, (void)kind;
+    found++;
+    return op == &gckpti_op_linear ? (kind == GCKPT_FORWARD ? op->forward : op->backward) : NULL;
+}
+
+static void test_partial(void)
+{
+    const gckpt_backend some = { .name = "some", .find = find_some };
+    setting o = { .micro = 4 };
+    uint64_t want = small_run(&o, 0.1f);
+    o.backend = &some;
+    CHECK(small_run(&o, 0.1f) == want && found > 0);
+}
+
+/* The pages are what they are said to be. */
+static sigjmp_buf back;
+static void caught(int signal)
+{
+    (void)signal;
+    siglongjmp(back, 1);
+}
+
+static void test_pages(void)
+{
+    setting o = { .backend = &plain_backend };
+    small m = make(&o, 1);
+    static volatile int faults;
+    const int signals[2] = { SIGSEGV, SIGBUS };
+    const unsigned char *places[3] = { m.e->arena, (const unsigned char *)m.e->losses,
+                                       (const unsigned char *)m.s->mirrors[0].array[0] };
+    struct sigaction action, old[2];
+    memset(&action, 0, sizeof action);
+    action.sa_handler = caught;
+    for (int i = 0; i < 2; i++)
+        sigaction(signals[i], &action, &old[i]);
+    for (volatile int i = 0; i < 3; i++)
+        if (sigsetjmp(back, 1))
+            faults++;
+        else
+            CHECK_MSG(*(const volatile unsigned char *)places[i] < 0, "the host read place %d", (int)i);
+    for (int i = 0; i < 2; i++)
+        sigaction(signals[i], &old[i], NULL);
+    CHECK(faults == 3);
+    small_free(&m, 0);
+}
+
+int main(int argc, char **argv)
+{
+    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
+    unsigned count = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 4;
+    int widest = GCKPT_ISA_COUNT - 1;
+    while (!gckpt_isa_available((gckpt_isa)widest))
+        widest--;
+    if (!device_start(&plain_device, &plain_backend, GCKPT_ISA_PLAIN) ||
+        !device_start(&fast_device, &fast_backend, (gckpt_isa)widest)) {
+        printf("backend: 0 passed, 0 failed (no pages without access here)\n");
+        return 0;
+    }
+    test_pages();
+    test_small();
+    test_waits();
+    test_one_store();
+    test_tools();
+    test_refusals();
+    test_partial();
+    for (unsigned i = 0; i < count; i++) {
+        backend_of_graph = i % 2 ? &plain_backend : &fast_backend;
+        test_graph(first + i);
+    }
+    device_end(&plain_device);
+    device_end(&fast_device);
+    return check_report("backend");
+}
+#endif
