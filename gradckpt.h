@@ -684,8 +684,10 @@ typedef struct {
     int update_in_backward;
     int threads;      /* 0: 1 */
     size_t alignment; /* of every offset; a power of two; 0: 64 */
-    /* 1: ops read parameters from the arena, where forwards of the parameters bring copies (and may
-     * bring them again), instead of from the store */
+    /* 1: a FORWARD of a parameter brings a copy of its value into the arena, where ops read it. That
+     * is planned like any value: it has bytes, work (10 x bytes read and written, + 16384; or its
+     * entry in costs), may be let go and brought again; pins hold for it; a schedule may say when,
+     * else it comes before its first reader. Updates act on the parameter itself. */
     int stage_parameters;
     /* 1: workspace for the plain kernels only, and they run: what a GCKPT_NO_FAST build needs
      * (there it is always 1), so set it when this plan is made for one */
@@ -6027,6 +6029,13 @@ static void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size)
     return memset(at, 0, bytes);
 }
 
+/* The same as n items that lie elsewhere. */
+static void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t n, size_t size)
+{
+    void *to = gckpti_scratch_take(s, n, size);
+    return to && n > 0 ? memcpy(to, from, n * size) : to;
+}
+
 /* An array that grows and keeps its contents; what it had before stays in the scratch, unused. */
 typedef struct {
     void *at;
@@ -10063,24 +10072,16 @@ GCKPT_API void gckpt_frontier_free(gckpt_frontier *f)
 static gckpt_result gckpti_frontier_request(gckpt_frontier *f)
 {
     gckpti_planner *p = &f->p;
-    size_t n = (size_t)p->n, fetches = (size_t)f->desc.fetches;
-    gckpt_cost *costs = (gckpt_cost *)gckpti_scratch_take(&p->scratch, n, sizeof *costs);
-    gckpt_pick *picks = (gckpt_pick *)gckpti_scratch_take(&p->scratch, fetches, sizeof *picks);
+    gckpt_plan_desc *d = &f->desc;
+    size_t n = d->costs ? (size_t)p->n : 0, terms = (size_t)p->term_count;
+    gckpti_scratch *s = &p->scratch;
+    void *costs = gckpti_scratch_copy(s, d->costs, n, sizeof *d->costs);
+    d->costs = n ? (gckpt_cost *)costs : NULL;
+    d->fetch = (gckpt_pick *)gckpti_scratch_copy(s, d->fetch, (size_t)d->fetches, sizeof *d->fetch);
+    f->terms = (gckpt_term *)gckpti_scratch_copy(s, p->terms, terms, sizeof *f->terms);
     f->term_count = p->term_count;
-    f->terms =
-        (gckpt_term *)gckpti_scratch_take(&p->scratch, (size_t)f->term_count, sizeof *f->terms);
-    if (p->failed)
-        return GCKPT_E_MEMORY;
-    memcpy(f->terms, p->terms, (size_t)f->term_count * sizeof *f->terms);
-    if (f->desc.costs)
-        memcpy(costs, f->desc.costs, n * sizeof *costs);
-    if (fetches)
-        memcpy(picks, f->desc.fetch, fetches * sizeof *picks);
-    f->desc.costs = f->desc.costs ? costs : NULL;
-    f->desc.fetch = picks;
-    p->desc = &f->desc;
     p->terms = f->terms;
-    return GCKPT_OK;
+    return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
 /* Copies the points of a search that is laid out. */
