@@ -8261,6 +8261,12 @@ typedef struct {
     int barred;            /* a unit whose gaps stay open; -1: none */
 } gckpti_search;
 
+/* Room for n items in one of the search's arrays. */
+static void *gckpti_search_array(gckpti_search *s, int array, size_t n, size_t size)
+{
+    return gckpti_want(&s->scratch, &s->room[array], n, size);
+}
+
 static int gckpti_search_room(gckpti_search *s, gckpti_schedule *t, int length)
 {
     return gckpti_schedule_room(&s->scratch, t, length, s->p->sources);
@@ -8385,12 +8391,11 @@ static int gckpti_index_room(gckpti_search *s)
         most += (size_t)count + (t->item[x] < 0);
     }
     s->looked += t->length + (int64_t)most;
-    gckpti_scratch *scratch = &s->scratch;
     size_t of_spans = 2 * spans + (size_t)p->units + length + 5;
-    s->of_unit = (int *)gckpti_want(scratch, &s->room[GCKPTI_ROOM_SPANS], of_spans, sizeof(int));
-    s->use = (int *)gckpti_want(scratch, &s->room[GCKPTI_ROOM_USES], 3 * most, sizeof(int));
-    s->excess = (int64_t *)gckpti_want(scratch, &s->room[GCKPTI_ROOM_EXCESS], 3 * length + 6,
-                                       sizeof *s->excess);
+    s->of_unit = (int *)gckpti_search_array(s, GCKPTI_ROOM_SPANS, of_spans, sizeof(int));
+    s->use = (int *)gckpti_search_array(s, GCKPTI_ROOM_USES, 3 * most, sizeof(int));
+    s->excess =
+        (int64_t *)gckpti_search_array(s, GCKPTI_ROOM_EXCESS, 3 * length + 6, sizeof *s->excess);
     if (p->failed)
         return 0;
     s->use_start = s->of_unit + spans + 1;
@@ -8520,9 +8525,9 @@ static void gckpti_sort_moves(gckpti_search *s)
 {
     size_t n = (size_t)s->moves;
     gckpti_keyed *keys =
-        (gckpti_keyed *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_KEYS], 2 * n, sizeof *keys);
+        (gckpti_keyed *)gckpti_search_array(s, GCKPTI_ROOM_KEYS, 2 * n, sizeof *keys);
     gckpti_move *sorted =
-        (gckpti_move *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_SORTED], n, sizeof *sorted);
+        (gckpti_move *)gckpti_search_array(s, GCKPTI_ROOM_SORTED, n, sizeof *sorted);
     if (s->p->failed)
         return;
     for (size_t i = 0; i < n; i++) {
@@ -8600,8 +8605,8 @@ static int64_t gckpti_gain(const gckpti_search *s, const gckpti_span *v, int fro
 static void gckpti_add_move(gckpti_search *s, uint64_t key, int unit, int span, int to, int policy)
 {
     gckpti_move m = { key, unit, span, to, policy };
-    gckpti_move *all = (gckpti_move *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_MOVES],
-                                                  (size_t)s->moves + 1, sizeof *all);
+    gckpti_move *all =
+        (gckpti_move *)gckpti_search_array(s, GCKPTI_ROOM_MOVES, (size_t)s->moves + 1, sizeof *all);
     if (!all)
         return;
     s->move = all;
@@ -8643,9 +8648,8 @@ static void gckpti_find_gaps(gckpti_search *s, int all)
 /* Notes that the units of s->set are to be computed before position x. */
 static void gckpti_insert_set(gckpti_search *s, int x)
 {
-    gckpti_keyed *all =
-        (gckpti_keyed *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_INSERTS],
-                                    (size_t)(s->inserts + s->set_count), sizeof *all);
+    gckpti_keyed *all = (gckpti_keyed *)gckpti_search_array(
+        s, GCKPTI_ROOM_INSERTS, (size_t)(s->inserts + s->set_count), sizeof *all);
     s->insert = all ? all : s->insert;
     for (int i = 0; i < s->set_count && all; i++) {
         gckpti_keyed m = { (uint64_t)x << 32 | (uint64_t)s->set[i], s->set[i] };
@@ -8659,8 +8663,8 @@ static void gckpti_try_inserts(gckpti_search *s)
 {
     const gckpti_schedule *t = &s->now;
     int k = 0, n = 0;
-    gckpti_keyed *spare = (gckpti_keyed *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_KEYS],
-                                                      (size_t)s->inserts, sizeof *spare);
+    gckpti_keyed *spare =
+        (gckpti_keyed *)gckpti_search_array(s, GCKPTI_ROOM_KEYS, (size_t)s->inserts, sizeof *spare);
     if (!gckpti_search_room(s, &s->next, t->length + s->inserts))
         return;
     gckpti_sort_keys(s->insert, spare, (size_t)s->inserts);
@@ -8724,8 +8728,8 @@ static int gckpti_cut_chunks(gckpti_search *s)
     for (s->shift = 0; s->now.length >> s->shift > 2048;)
         s->shift++;
     size_t chunks = ((size_t)s->now.length >> s->shift) + 1;
-    s->chunk_left = (int64_t *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_CHUNKS], 2 * chunks,
-                                           sizeof *s->chunk_left);
+    s->chunk_left =
+        (int64_t *)gckpti_search_array(s, GCKPTI_ROOM_CHUNKS, 2 * chunks, sizeof *s->chunk_left);
     if (s->p->failed)
         return 0;
     s->chunk_count = (int *)(s->chunk_left + chunks);
@@ -8887,8 +8891,7 @@ static int gckpti_stretch(gckpti_search *s, const gckpti_span *before, const gck
 static void gckpti_try_without(gckpti_search *s, const int *position, int n)
 {
     size_t length = (size_t)s->now.length;
-    unsigned char *gone =
-        (unsigned char *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_GONE], length, 1);
+    unsigned char *gone = (unsigned char *)gckpti_search_array(s, GCKPTI_ROOM_GONE, length, 1);
     if (!gone || !gckpti_search_room(s, &s->next, s->now.length))
         return;
     memset(gone, 0, length);
@@ -8941,10 +8944,8 @@ static int gckpti_polish_single(gckpti_search *s, int64_t limit)
 static int gckpti_polish_many(gckpti_search *s, int64_t limit)
 {
     size_t length = (size_t)s->now.length;
-    s->space =
-        (int64_t *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_SPACE], length, sizeof *s->space);
-    s->removal = (int *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_REMOVALS], (size_t)s->moves,
-                                    sizeof(int));
+    s->space = (int64_t *)gckpti_search_array(s, GCKPTI_ROOM_SPACE, length, sizeof *s->space);
+    s->removal = (int *)gckpti_search_array(s, GCKPTI_ROOM_REMOVALS, (size_t)s->moves, sizeof(int));
     if (s->p->failed)
         return 0;
     memset(s->touched, 0, (size_t)s->p->units * sizeof(int));
@@ -9012,8 +9013,7 @@ static int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
 
 static gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count, int room)
 {
-    gckpti_slot *all =
-        (gckpti_slot *)gckpti_want(&s->scratch, &s->room[room], (size_t)*count + 1, sizeof *all);
+    gckpti_slot *all = (gckpti_slot *)gckpti_search_array(s, room, (size_t)*count + 1, sizeof *all);
     if (!all)
         return NULL;
     *slots = all;
@@ -9167,9 +9167,8 @@ static int gckpti_stages(gckpti_search *s, int by_unit, int whole, gckpti_stage 
     const gckpti_planner *p = s->p;
     size_t n = (size_t)p->units;
     gckpti_readers by;
-    by.forward = (int *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_READERS], 3 * n, sizeof(int));
-    int64_t *enters =
-        (int64_t *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_ENTERS], n + 2, sizeof *enters);
+    by.forward = (int *)gckpti_search_array(s, GCKPTI_ROOM_READERS, 3 * n, sizeof(int));
+    int64_t *enters = (int64_t *)gckpti_search_array(s, GCKPTI_ROOM_ENTERS, n + 2, sizeof *enters);
     if (p->failed)
         return 0;
     by.either = by.forward + n;
@@ -9290,8 +9289,8 @@ static void gckpti_emit_table(gckpti_search *s, const gckpti_table *t, int m)
 /* The programme's schedules for all amounts of memory become seeds. */
 static void gckpti_seed_chain(gckpti_search *s, int by_unit, int whole, int64_t most)
 {
-    gckpti_stage *stage = (gckpti_stage *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_STAGES],
-                                                      GCKPTI_STAGES + 1, sizeof *stage);
+    gckpti_stage *stage = (gckpti_stage *)gckpti_search_array(s, GCKPTI_ROOM_STAGES,
+                                                              GCKPTI_STAGES + 1, sizeof *stage);
     gckpti_table t;
     memset(&t, 0, sizeof t);
     t.n = stage ? gckpti_stages(s, by_unit, whole, stage) : 0;
