@@ -12798,6 +12798,8 @@ static gckpt_result gckpti_batch_end(const gckpti_batch *b, gckpt_result result,
 {
     gckpt_exec *e = b->e;
     e->state = GCKPTI_IDLE;
+    if (result == GCKPT_OK)
+        result = gckpti_settle_counts(e);
     if (result != GCKPT_OK)
         return result;
     if (!gckpti_count(e))
