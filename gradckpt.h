@@ -684,6 +684,9 @@ typedef struct {
     int update_in_backward;
     int threads;      /* 0: 1 */
     size_t alignment; /* of every offset; a power of two; 0: 64 */
+    /* 1: ops read parameters from the arena, where forwards of the parameters bring copies (and may
+     * bring them again), instead of from the store */
+    int stage_parameters;
     /* 1: workspace for the plain kernels only, and they run: what a GCKPT_NO_FAST build needs
      * (there it is always 1), so set it when this plan is made for one */
     int plain;
@@ -1852,8 +1855,8 @@ static void gckpti_team_run(gckpti_team *t, int64_t n, void (*body)(void *contex
 #endif
 
 /* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
-static void gckpti_parallel(const gckpt_call *call, int64_t n,
-                            void (*body)(void *context, int64_t i), void *context)
+static void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
+                       void *context)
 {
     const gckpti_runner *runner = (const gckpti_runner *)call->runner;
     if (n > 1 && call->threads > 1 && runner) {
@@ -1878,8 +1881,8 @@ static void gckpti_parallel(const gckpt_call *call, int64_t n,
         body(context, i);
 }
 #else
-static void gckpti_parallel(const gckpt_call *call, int64_t n,
-                            void (*body)(void *context, int64_t i), void *context)
+static void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
+                       void *context)
 {
     (void)call;
     for (int64_t i = 0; i < n; i++)
@@ -1888,7 +1891,7 @@ static void gckpti_parallel(const gckpt_call *call, int64_t n,
 #endif
 
 /* Runs main(context) on this thread, with a team of up to `threads` (this one included) for what it
- * calls gckpti_parallel for. */
+ * calls gckpti_job for. */
 static void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(void *context),
                              void *context)
 {
@@ -4433,11 +4436,7 @@ enum {
 #endif
 };
 
-/* The size of the next piece of what is left. */
-GCKPTI_INLINE int64_t gckpti_part(int64_t left, int64_t piece)
-{
-    return left < piece ? left : piece;
-}
+GCKPTI_INLINE int64_t gckpti_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Scratch of the fast kernels, the same whatever their instruction set, in floats a thread. */
 enum {
@@ -4457,8 +4456,8 @@ static int64_t gckpti_product_room(int64_t m, int64_t n, int64_t k)
 {
     if ((double)m * (double)n * (double)k < 16777216.0)
         return 0;
-    return (gckpti_part(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_STRIP) *
-           gckpti_part(gckpti_multiple(k, 16), GCKPTI_KC);
+    return (gckpti_min(gckpti_multiple(n, GCKPTI_PANEL), GCKPTI_NC) + GCKPTI_STRIP) *
+           gckpti_min(gckpti_multiple(k, 16), GCKPTI_KC);
 }
 
 /* b of a product in a bf16 plan, all of it once: for each pair of links a word for each column, in
@@ -5096,7 +5095,7 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
     call->aux_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
     if (!call->plain) { /* more columns than `most`: what they need is refused as well */
         int64_t unit = call->threads * (int64_t)sizeof(float), most = INT64_MAX / 1024 / unit;
-        int64_t d = gckpti_part(q->d[2] / o->heads, most);
+        int64_t d = gckpti_min(q->d[2] / o->heads, most);
         call->work_forward = (size_t)(gckpti_attention_room(d, 0) * unit);
         call->work_backward = (size_t)(gckpti_attention_room(d, 1) * unit);
     }
@@ -5141,7 +5140,7 @@ static void gckpti_attention_queries(const gckpt_call *call, int64_t first, int6
         if (out)
             gckpti_start(out, d, 0);
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
-            int64_t n = gckpti_part(seen - j0, GCKPTI_KEY_TILE);
+            int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
             gckpti_attention_dots(call, call->in[0].data + at, k + j0 * c, c, n, d, p);
             for (int64_t j = 0; j < n; j++)
                 p[j] = gckpti_mul(p[j], scale);
@@ -5188,7 +5187,7 @@ static void gckpti_attention_gradients(const gckpt_call *call, int64_t first, in
         if (dq || dk)
             delta = gckpti_dot(g, call->out + at, d);
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
-            int64_t n = gckpti_part(seen - j0, GCKPTI_KEY_TILE);
+            int64_t n = gckpti_min(seen - j0, GCKPTI_KEY_TILE);
             int64_t key = (row * s + j0) * c + column;
             gckpti_attention_dots(call, q, call->in[1].data + key, c, n, d, score);
             if (dq || dk)
@@ -5463,7 +5462,7 @@ static void gckpti_loss_look(void *context, int64_t r, int64_t worker)
     if (target >= 0 && at >= 0 && at < l->n)
         l->hit[r] = x[at];
     for (int64_t j = 0; target >= 0 && j < l->n; j += GCKPTI_LOSS_CHUNK)
-        l->by.online(x + j, NULL, gckpti_part(l->n - j, GCKPTI_LOSS_CHUNK), l->first + j == 0,
+        l->by.online(x + j, NULL, gckpti_min(l->n - j, GCKPTI_LOSS_CHUNK), l->first + j == 0,
                      &l->max[r], &l->sum[r]);
 }
 
@@ -5534,7 +5533,7 @@ static void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels 
     gckpti_loss l;
     l.call = call, l.by = by, l.first = 0, l.n = v, l.accumulate = x->accumulate;
     for (int64_t row = 0; row < rows && (x->grad || !backward); row += GCKPTI_MIXED_ROWS) {
-        gckpti_loss_begin(&l, row, gckpti_part(rows - row, GCKPTI_MIXED_ROWS));
+        gckpti_loss_begin(&l, row, gckpti_min(rows - row, GCKPTI_MIXED_ROWS));
         l.x = x->data + row * v, l.d = x->grad ? x->grad + row * v : NULL;
         by.each(call, l.rows, 16 * v, backward ? gckpti_loss_slope : gckpti_loss_look, &l);
         if (!backward)
@@ -5582,11 +5581,11 @@ typedef struct {
 static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backward)
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    int64_t n = gckpti_part(call->in[1].shape.d[0], GCKPTI_LOSS_CHUNK);
+    int64_t n = gckpti_min(call->in[1].shape.d[0], GCKPTI_LOSS_CHUNK);
     int mixed = call->precision != GCKPT_FP32;
     gckpti_loss_parts p = { 1, 0, 0, 0 };
     if (!call->plain)
-        p.block = gckpti_part(rows, mixed ? GCKPTI_MIXED_ROWS : GCKPTI_LOSS_ROWS);
+        p.block = gckpti_min(rows, mixed ? GCKPTI_MIXED_ROWS : GCKPTI_LOSS_ROWS);
     p.logits = gckpti_product_scratch(call, p.block, n, c);
     if (backward) {
         int64_t dx = gckpti_product_scratch(call, p.block, c, n);
@@ -5626,13 +5625,13 @@ static void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_loss_k
     gckpti_loss l;
     l.call = call, l.by = by, l.x = l.d = work + parts.logits, l.accumulate = 0;
     for (int64_t row = 0; row < rows; row += parts.block) {
-        gckpti_loss_begin(&l, row, gckpti_part(rows - row, parts.block));
+        gckpti_loss_begin(&l, row, gckpti_min(rows - row, parts.block));
         uint16_t *rounded = backward && x->grad_bf16 ? x->grad_bf16 + row * c : NULL;
         float *dx = rounded ? work + parts.dx : backward && x->grad ? x->grad + row * c : NULL;
         if (rounded && x->accumulate)
             by.widen(rounded, dx, l.rows * c);
         for (l.first = 0; l.first < v; l.first += l.n) {
-            l.n = gckpti_part(v - l.first, GCKPTI_LOSS_CHUNK);
+            l.n = gckpti_min(v - l.first, GCKPTI_LOSS_CHUNK);
             gckpti_factor a = gckpti_factor_of(x, row * c, c, 1, 0), d = { l.d, NULL, l.n, 1, 0 };
             gckpti_factor b = gckpti_factor_of(w, l.first * c, c, 1, 0);
             if (l.counted > 0)
@@ -5774,22 +5773,31 @@ GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
 }
 
 /* =================================================================================================
- * >>plan: what needs a gradient, schedules, lifetimes, layout
+ * >>plan: the model of a request, schedules, drafts, layout, plans
  *
- * A plan is made in five steps, each a function below:
- *   1. gckpti_find_active: which tensors need gradients (they depend on a trainable parameter and
- *      reach a loss); what each backward reads.
- *   2. a maker (store-all, memory-poor, segments, the user) writes a flat list of forwards and
- *      backwards.
- *   3. gckpti_finish_list: pins, what runs once a step, and one backward pass that drops every
- *      forward nobody reads; so a recompute stops by itself at the last tensor that is needed.
- *   4. gckpti_lifetimes: every forward makes a new version of its tensor and each use reads the
- *      latest; versions become storages (in-place results and passed-on gradients share one).
- *   5. gckpti_layout: offsets for all storages.
- * Steps 3 to 5 take any list, whoever made it.
+ * From a request to a plan each step is a function of the one before:
+ *   model     (gckpti_make_model) what planning knows of a request, made once and then only read. A
+ *             unit is an op whose result somebody reads (or a parameter that is staged: copied into
+ *             the arena); links say which units its forward and its backward read. Backwards have
+ *             one fixed order; a backward's place in it is its rank. So which gradients there are,
+ *             which share memory and how long they live, counted in ranks, is known here already.
+ *   schedule  a list of ints: u is the forward of unit u (a forward may be repeated), ~u its
+ *             backward. Makers (store-all, memory-poor, segments, the user, a file, >>optimal)
+ *             write the body; gckpti_finish adds the rest and what pins ask for, and drops every
+ *             forward nobody reads, so that a recompute stops by itself at the last value that is
+ *             needed.
+ *   draft     (gckpti_make_draft) what a schedule comes to. Each forward makes a new version of its
+ *             unit's results, and each use reads the latest: a version and its uses are a span.
+ *             From these: instructions, the buffers they use as operands, how long each buffer
+ *             lives, the bytes live at each instruction (the greatest is the bound), the work.
+ *             A value may take over the buffer of one that dies where it begins.
+ *   place     (gckpti_place) an offset for each buffer.
+ *   encode    (gckpti_encode) the plan: constant data that points to no graph.
+ * A draft owns all it points to; gckpti_planner has the model and two drafts, the latest and the
+ * best so far. Nothing else is left from one step to another.
  *
- * The list has three parts. The prologue computes what depends on parameters only, once a step; the
- * body runs for each micro-batch; the epilogue sends gradients through the prologue's ops and
+ * A schedule has three parts. The prologue computes what depends on parameters only, once a step;
+ * the body runs for each micro-batch; the epilogue sends gradients through the prologue's ops and
  * updates. A plan whose batch is larger than the graph's rows is "looped": parameter gradients live
  * through the whole step, one accumulator per use (manual, 5f), with its low part behind it where
  * it is a sum over rows (5e).
@@ -5952,108 +5960,205 @@ static uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_t i
                             q->kind == GCKPTI_VIEW ? NULL : name);
 }
 
-/* ---- the planner's working state ---- */
+/* ---- memory for planning: taken piece by piece, given back all at once; cleared, it is used again
+ * from its beginning ---- */
+typedef struct gckpti_piece {
+    struct gckpti_piece *next;
+    size_t size, used; /* of what lies behind this */
+} gckpti_piece;
+typedef struct {
+    gckpti_allocator *memory;
+    int *failed; /* set when there is no memory */
+    gckpti_piece *first, *now;
+} gckpti_scratch;
+
+static gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *failed)
+{
+    gckpti_scratch s = { memory, failed, NULL, NULL };
+    return s;
+}
+
+/* n items of `size` bytes, all 0, or NULL. On the heap each new piece doubles what there is. */
+static void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size)
+{
+    const size_t head = gckpti_round_up(sizeof(gckpti_piece), GCKPTI_ALIGN);
+    size_t bytes = n < PTRDIFF_MAX / 4 / size ? gckpti_round_up(n * size, GCKPTI_ALIGN) : SIZE_MAX;
+    while (s->now && s->now->size - s->now->used < bytes && s->now->next)
+        s->now = s->now->next;
+    if (!s->now || s->now->size - s->now->used < bytes) {
+        gckpti_piece piece = { NULL, s->now && !s->memory->desc.memory ? 2 * s->now->size : 2048,
+                               0 };
+        piece.size = piece.size > bytes && bytes < SIZE_MAX ? piece.size : bytes;
+        void *at = bytes < SIZE_MAX ? gckpti_resize(s->memory, NULL, 0, head + piece.size) : NULL;
+        if (!at) {
+            *s->failed = 1;
+            return NULL;
+        }
+        memcpy(at, &piece, sizeof piece);
+        *(s->now ? &s->now->next : &s->first) = (gckpti_piece *)at;
+        s->now = (gckpti_piece *)at;
+    }
+    void *at = (unsigned char *)s->now + head + s->now->used;
+    s->now->used += bytes;
+    return memset(at, 0, bytes);
+}
+
+static void gckpti_scratch_clear(gckpti_scratch *s)
+{
+    for (gckpti_piece *piece = s->first; piece; piece = piece->next)
+        piece->used = 0;
+    s->now = s->first;
+}
+
+static void gckpti_scratch_free(gckpti_scratch *s)
+{
+    const size_t head = gckpti_round_up(sizeof(gckpti_piece), GCKPTI_ALIGN);
+    while (s->first) {
+        gckpti_piece *piece = s->first;
+        s->first = piece->next;
+        gckpti_resize(s->memory, piece, head + piece->size, 0);
+    }
+    s->now = NULL;
+}
+
+/* An array that grows and keeps its contents; what it had before stays in the scratch, unused. */
+typedef struct {
+    void *at;
+    size_t bytes;
+} gckpti_room;
+
+/* Room for n items of `size` bytes and one more. NULL (and `failed`): out of memory. */
+static void *gckpti_want(gckpti_scratch *s, gckpti_room *r, size_t n, size_t size)
+{
+    size_t need = n + 1 > PTRDIFF_MAX / 8 / size ? SIZE_MAX / 4 : (n + 1) * size;
+    if (need <= r->bytes)
+        return r->at;
+    void *at = gckpti_scratch_take(s, 2 * need, 1);
+    if (!at)
+        return NULL;
+    if (r->bytes)
+        memcpy(at, r->at, r->bytes);
+    r->at = at;
+    r->bytes = 2 * need;
+    return at;
+}
+
+/* ---- the model of a request, made once and then only read; and the planner that holds it ---- */
+
+/* What brings a value into the arena: an op whose results somebody reads, or a staged parameter. In
+ * an order in which inputs come before users, those of the prologue first. */
 typedef struct {
     int id;
-    unsigned char kind, first, out, aux, dropped;
-} gckpti_item;
+    int in, inputs;         /* links[in..]: units whose values the forward reads, each once */
+    int read, reads;        /* links[read..]: units whose values the backward reads */
+    int rank;               /* of its backward; -1: none */
+    int target;             /* target[target..]: where its backward puts gradients, by input */
+    int64_t out, aux, work; /* bytes of its results; of its forward's workspace; rounded up */
+    uint64_t cost;          /* of the forward */
+    unsigned char accumulate, zero; /* of its backward, as gckpti_ins has them */
+    unsigned char reads_aux;        /* the backward does */
+    unsigned char fixed;            /* computed once: pins, side effects, the prologue */
+    unsigned char effect;           /* the first forward stays, read or not */
+    unsigned char fresh;            /* gckpt_recompute: computed anew for the backwards */
+    unsigned char fetched;          /* its last value is read at the end */
+    unsigned char in_place;         /* bit i: the result may replace the value of links[in + i] */
+} gckpti_unit;
+
+/* Memory of a gradient. Backwards have a fixed order, their ranks, so all but its place in a
+ * schedule is known before there is one. */
 typedef struct {
-    int start, end;    /* first and last instruction */
-    int storage, next; /* root version of the storage; next version in it, -1 none */
-    int tensor;        /* activation gradients: whose; else -1 */
-    int id;            /* the tensor it is made for */
+    int id, owner;   /* the tensor it is for; the activation whose whole gradient it is, or -1 */
+    int first, last; /* ranks of the backwards that write it first and use it last */
+    int resident;    /* it lives through the whole step */
+    int storage, sharer; /* the gradient whose bytes it has, its own or one passed on; next such */
+    int tail, alive, until; /* of a storage: the last such, the first still used, their last use */
     gckpt_buffer_kind kind;
-    size_t size, offset; /* of the storage (in its root), as are: */
-    int last, alive, until; /* its newest version, the first that may still live, its end */
-} gckpti_version;
+    size_t size;
+} gckpti_gradient;
+
+/* Where the backward of a rank puts the gradient of an input; with a total it is scratch to be added
+ * to that. Numbers of gradients, or -1. */
 typedef struct {
-    int start, end;
-    size_t size, offset;
-    int version;
-} gckpti_block;
+    int rank, gradient, total;
+} gckpti_target;
+
+/* One version of a unit's results, from its forward to its last uses; -1: none. */
+typedef struct {
+    int unit, start, value_end, aux_end;
+    int source, sources; /* of the schedule's sources: spans whose bytes the value may take over */
+} gckpti_span;
+
+/* A schedule, and which versions its items make and read (gckpti_find_spans). */
+typedef struct {
+    gckpti_room room[5];
+    int *item, length; /* u: forward of unit u; ~u: its backward */
+    gckpti_span *span;
+    int spans, *source;
+    int *at;             /* by position: the span that begins there, or -1 */
+    uint64_t extra;      /* cost of all forwards but the first ones */
+    int64_t *live, peak; /* bytes at each position, when the search has evaluated it */
+} gckpti_schedule;
+
+/* What a schedule comes to: instructions, and the buffers they use, yet to be placed. It owns all
+ * it points to. */
+typedef struct {
+    gckpti_scratch scratch;
+    gckpti_schedule s;
+    int *place; /* the instruction of each item of the schedule, and of its end */
+    gckpti_ins *ins;
+    size_t length, body, epilogue; /* instructions; where these parts begin */
+    gckpt_buffer *buffers;         /* in the order they begin */
+    size_t buffer_count;
+    size_t *operands; /* numbers of buffers */
+    size_t operand_count;
+    int *value, *aux, *gradient; /* buffers, by span and by gradient; -1: none */
+    int *latest;                 /* by unit: the span that is read now, or -1 */
+    size_t bound, arena, kind_bytes[GCKPT_BYTES_KINDS];
+    double most, recompute; /* most: the bound, even when this machine cannot address it */
+    uint64_t work, least_work;
+} gckpti_draft;
+
 typedef struct {
     uint64_t key;
-    int item, from, to, policy; /* what the key stands for */
+    int item; /* what the key stands for */
 } gckpti_keyed;
-typedef struct gckpti_scratch { /* the head of a piece of memory */
-    struct gckpti_scratch *before;
-    size_t size;
-} gckpti_scratch;
 
 typedef struct {
     gckpt_graph *g;
     const gckpt_plan_desc *desc;
     const gckpt_term *terms;
-    int term_count, n, threads, plain, looped, inference;
+    int term_count, n, threads, plain, looped, inference, staged;
+    size_t alignment;
     gckpti_allocator *memory;
     int failed; /* out of memory somewhere */
-    gckpti_scratch *scratch; /* the newest */
-    unsigned char *active, *value_live, *aux_live, *kept;
+    gckpti_scratch scratch;
+    /* the model */
+    unsigned char *active, *kept; /* by id: needs a gradient; GCKPTI_ROUNDED, .. */
     size_t *work_forward, *work_backward;
     gckpt_cost *cost;
-    int *body; /* ids of ops that depend on the batch, ascending */
-    int body_count;
-    int *user_start, *users; /* node * GCKPT_MAX_INPUTS + input, by base tensor, ascending */
-    int *value, *aux, *grad, *use, *mark;
-    gckpti_item *list;
-    size_t length, capacity;
-    gckpti_item *raw;
-    size_t raw_length, raw_capacity;
-    gckpti_version *versions;
-    size_t version_count, version_capacity;
-    size_t *pool; /* operands as version numbers */
-    size_t pool_count, pool_capacity;
-    gckpti_ins *ins;
-    size_t ins_capacity;
-    gckpti_block *blocks;
-    size_t block_capacity;
-    int body_start, epilogue_start;
-    size_t bound, arena, peak_kinds[GCKPT_BYTES_KINDS];
-    double most, recompute; /* most: the bound, even when this machine cannot address it */
-    uint64_t work, least_work;
+    int *body, body_count; /* ids of what a body's schedule is made of, read by anybody or not */
+    gckpti_unit *unit;
+    int units, prologue; /* prologue: the first units, computed once a step */
+    int *of;             /* unit of a tensor id, or -1 */
+    int *links, link_count;
+    int sources;                      /* inputs of a unit that it may replace, at most; 1 or more */
+    int *backward, ranks, body_ranks; /* units by rank; ranks below body_ranks are the body's */
+    gckpti_gradient *gradient;
+    int gradients;
+    gckpti_target *target;
+    int *use_start, *use; /* by id: targets of all backwards that add to its gradient, by rank */
+    int *whole;           /* by id: the gradient that all of it is added up in, or -1 */
+    /* what passes over a schedule note of units: forwards still to come and what is read behind
+     * (gckpti_drop), the latest span (gckpti_find_spans); of pins: was there a forward, is its
+     * result let go, what to compute again */
+    int *left, *latest, *queue;
+    unsigned char *behind, *computed, *stale;
+    /* what a maker writes: the body of a schedule */
+    int *made;
+    size_t made_length, made_capacity;
+    gckpti_draft draft, best; /* the latest; the one to keep */
+    double most;              /* of store-all; 0: not drafted yet */
 } gckpti_planner;
-
-static void *gckpti_scratch_new(gckpti_planner *p, size_t n, size_t size)
-{
-    const size_t head = gckpti_round_up(sizeof(gckpti_scratch), GCKPTI_ALIGN);
-    size_t items = n < PTRDIFF_MAX / 2 / size ? head / size + n + 2 : SIZE_MAX;
-    unsigned char *memory = (unsigned char *)gckpti_new(p->memory, items, size);
-    if (!memory) {
-        p->failed = 1;
-        return NULL;
-    }
-    gckpti_scratch piece = { p->scratch, items * size };
-    memcpy(memory, &piece, sizeof piece);
-    p->scratch = (gckpti_scratch *)(void *)memory;
-    return memory + head;
-}
-
-/* Gives back what was asked for since the newest piece was `mark`. */
-static void gckpti_scratch_release(gckpti_planner *p, gckpti_scratch *mark)
-{
-    while (p->scratch != mark) {
-        gckpti_scratch *piece = p->scratch;
-        p->scratch = piece->before;
-        gckpti_resize(p->memory, piece, piece->size, 0);
-    }
-}
-
-static void gckpti_planner_free(gckpti_planner *p)
-{
-    if (p->blocks)
-        gckpti_resize(p->memory, p->blocks, p->block_capacity * sizeof *p->blocks, 0);
-    if (p->ins)
-        gckpti_resize(p->memory, p->ins, p->ins_capacity * sizeof *p->ins, 0);
-    if (p->pool)
-        gckpti_resize(p->memory, p->pool, p->pool_capacity * sizeof *p->pool, 0);
-    if (p->versions)
-        gckpti_resize(p->memory, p->versions, p->version_capacity * sizeof *p->versions, 0);
-    if (p->raw)
-        gckpti_resize(p->memory, p->raw, p->raw_capacity * sizeof *p->raw, 0);
-    if (p->list)
-        gckpti_resize(p->memory, p->list, p->list ? p->capacity * sizeof *p->list : 0, 0);
-    gckpti_scratch_release(p, NULL);
-}
 
 static int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
 
@@ -6261,123 +6366,460 @@ static gckpt_result gckpti_check_work(const gckpti_planner *p)
                               p->desc->costs ? "give costs in a larger unit" : "use fewer rows");
 }
 
-/* Step 1. Also asks each op for its workspace at this thread count and its work. */
-static gckpt_result gckpti_find_active(gckpti_planner *p)
+/* ---- the model ---- */
+/* Which tensors get a gradient: they depend on a trainable parameter and reach a loss. */
+static void gckpti_find_active(gckpti_planner *p)
 {
     gckpt_graph *g = p->g;
-    unsigned char *reach = (unsigned char *)gckpti_scratch_new(p, (size_t)p->n, 1);
-    if (!reach)
-        return GCKPT_E_MEMORY;
-    for (int i = 0; i < p->term_count; i++)
+    unsigned char *reach = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
+    for (int i = 0; i < p->term_count && reach; i++)
         reach[p->terms[i].loss->id] = 1;
-    for (int i = p->n; i-- > 0;) {
+    for (int i = p->n; i-- > 0 && reach;) {
         const gckpt_tensor *t = g->tensors[i];
         for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++)
             if (reach[i] && t->op->backward)
                 reach[t->in[k]->base->id] = 1;
     }
-    for (int i = 0; i < p->n; i++) {
+    for (int i = 0; i < p->n && reach; i++) {
         const gckpt_tensor *t = g->tensors[i];
         if (t->kind == GCKPTI_PARAM)
             p->active[i] = reach[i] && !p->inference && !g->store->params[t->index].p.frozen;
         for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++)
             if (reach[i] && t->op->backward && p->active[t->in[k]->base->id])
                 p->active[i] = 1;
-        if (t->kind != GCKPTI_OP)
-            continue;
-        if (!t->batchless)
-            p->body[p->body_count++] = i;
-        gckpt_call call;
-        gckpt_result result =
-            gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, p->threads, p->plain,
-                              t->batchless ? GCKPT_FP32 : p->desc->precision, NULL, &call);
-        if (result == GCKPT_OK && p->desc->backend && p->desc->backend->workspace)
-            result = p->desc->backend->workspace(p->desc->backend->context, t->op, &call);
-        if (result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
-            call.work_backward > PTRDIFF_MAX / 4)
-            return gckpti_error(g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
-                                p->threads);
-        p->work_forward[i] = call.work_forward;
-        p->work_backward[i] = call.work_backward;
-        size_t forward = gckpti_copy_bytes(p, t, 0);
-        size_t backward = p->active[i] ? gckpti_copy_bytes(p, t, 1) : 0;
-        p->work_forward[i] += call.work_forward ? gckpti_round_up(forward, 64) : forward;
-        p->work_backward[i] += call.work_backward ? gckpti_round_up(backward, 64) : backward;
-        call.shape = t->shape;
-        p->cost[i] = p->desc->costs ? p->desc->costs[i] : gckpti_model_cost(p, t, &call);
     }
-    /* users of each base tensor, ascending */
-    int total = 0;
-    for (int i = 0; i < p->n; i++) {
-        const gckpt_tensor *t = g->tensors[i];
-        for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++)
-            p->user_start[t->in[k]->base->id + 1]++;
-    }
-    for (int i = 0; i < p->n; i++) {
-        total += p->user_start[i + 1];
-        p->user_start[i + 1] = total;
-    }
-    p->users = (int *)gckpti_scratch_new(p, (size_t)total, sizeof(int));
-    if (!p->users)
-        return GCKPT_E_MEMORY;
-    memset(p->mark, 0, (size_t)p->n * sizeof(int));
-    for (int i = 0; i < p->n; i++) {
-        const gckpt_tensor *t = g->tensors[i];
-        for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++) {
-            int b = t->in[k]->base->id;
-            p->users[p->user_start[b] + p->mark[b]++] = i * GCKPT_MAX_INPUTS + k;
-        }
-    }
+}
+
+/* Asks op t for its workspace at this thread count and its work. */
+static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
+{
+    int i = t->id;
+    gckpt_call call;
+    gckpt_result result =
+        gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, p->threads, p->plain,
+                          t->batchless ? GCKPT_FP32 : p->desc->precision, NULL, &call);
+    if (result == GCKPT_OK && p->desc->backend && p->desc->backend->workspace)
+        result = p->desc->backend->workspace(p->desc->backend->context, t->op, &call);
+    if (result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
+        call.work_backward > PTRDIFF_MAX / 4)
+        return gckpti_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
+                            p->threads);
+    p->work_forward[i] = call.work_forward;
+    p->work_backward[i] = call.work_backward;
+    size_t forward = gckpti_copy_bytes(p, t, 0);
+    size_t backward = p->active[i] ? gckpti_copy_bytes(p, t, 1) : 0;
+    p->work_forward[i] += call.work_forward ? gckpti_round_up(forward, 64) : forward;
+    p->work_backward[i] += call.work_backward ? gckpti_round_up(backward, 64) : backward;
+    call.shape = t->shape;
+    p->cost[i] = p->desc->costs ? p->desc->costs[i] : gckpti_model_cost(p, t, &call);
     return GCKPT_OK;
 }
 
-/* ---- step 2: makers. They write p->raw, the body only. ---- */
-static void gckpti_emit(gckpti_planner *p, gckpt_kind kind, int id)
+/* Whether an op finds a tensor in the arena, since a unit makes it. */
+static int gckpti_in_arena(const gckpti_planner *p, const gckpt_tensor *t)
 {
-    if (!gckpti_grow(p->memory, &p->raw, &p->raw_capacity, p->raw_length, sizeof *p->raw)) {
-        p->failed = 1;
+    return t->kind == GCKPTI_OP || (t->kind == GCKPTI_PARAM && p->staged);
+}
+
+/* A gradient that is a sum over uses has an accumulator for each in a looped plan, or scratch for
+ * all but the first (manual, 5f): that of whatever has no batch axis, whenever it is computed. */
+static int gckpti_sums_uses(const gckpt_tensor *t) { return t->batchless; }
+
+/* Marks, by id, what any schedule computes: what backwards, losses, side effects and fetches read,
+ * and what that reads in turn. */
+static void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
+{
+    for (int i = 0; i < p->term_count; i++)
+        needed[p->terms[i].loss->id] = 1;
+    for (int i = 0; i < p->desc->fetches; i++)
+        if (!p->desc->fetch[i].gradient)
+            needed[p->desc->fetch[i].tensor->base->id] = 1;
+    for (int i = p->n; i-- > 0;) {
+        const gckpt_tensor *t = p->g->tensors[i];
+        if (t->kind != GCKPTI_OP)
+            continue;
+        unsigned mask = p->active[i] ? gckpti_needs(p, t) : 0;
+        if (t->op->flags & GCKPT_SIDE_EFFECT && !gckpti_is_loss(t))
+            needed[i] = 1;
+        needed[i] |= mask & GCKPT_OUT || (mask & GCKPT_AUX && t->aux_bytes > 0);
+        for (int k = 0; k < t->inputs; k++)
+            needed[t->in[k]->base->id] |= needed[i] || mask & GCKPT_IN(k);
+    }
+}
+
+/* Adds a link to a unit, unless it is among those from `first` on. Returns its place there. */
+static int gckpti_add_link(gckpti_planner *p, int first, int unit)
+{
+    int at = first;
+    while (at < p->link_count && p->links[at] != unit)
+        at++;
+    if (at == p->link_count)
+        p->links[p->link_count++] = unit;
+    return at - first;
+}
+
+/* What unit u, an op, reads: its forward, its backward; what it may replace. */
+static void gckpti_link_unit(gckpti_planner *p, gckpti_unit *u, const gckpt_tensor *t)
+{
+    unsigned mask = p->active[u->id] ? gckpti_needs(p, t) : 0;
+    int sources = 0;
+    u->in = p->link_count;
+    for (int k = 0; k < t->inputs; k++) {
+        const gckpt_tensor *q = t->in[k]->base;
+        if (!gckpti_in_arena(p, q))
+            continue;
+        int at = gckpti_add_link(p, u->in, p->of[q->id]);
+        if (t->op->flags & GCKPT_INPLACE(k) &&
+            gckpti_value_bytes(p, q) == gckpti_value_bytes(p, t) &&
+            gckpti_elements(&q->shape) == gckpti_elements(&t->shape))
+            u->in_place |= (unsigned char)(1u << at);
+    }
+    u->inputs = p->link_count - u->in;
+    for (unsigned bits = u->in_place; bits; bits &= bits - 1)
+        sources++;
+    p->sources = sources > p->sources ? sources : p->sources;
+    u->read = p->link_count;
+    for (int k = 0; k < t->inputs; k++)
+        if (mask & GCKPT_IN(k) && gckpti_in_arena(p, t->in[k]->base))
+            gckpti_add_link(p, u->read, p->of[t->in[k]->base->id]);
+    if (mask & GCKPT_OUT)
+        gckpti_add_link(p, u->read, p->of[u->id]);
+    u->reads = p->link_count - u->read;
+    u->reads_aux = mask & GCKPT_AUX && t->aux_bytes > 0;
+}
+
+/* Appends tensor t, an op or a staged parameter, to the units; prologue: it is computed there. */
+static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prologue)
+{
+    gckpti_unit *u = &p->unit[p->units];
+    int effect = t->op && t->op->flags & GCKPT_SIDE_EFFECT;
+    u->id = t->id;
+    u->rank = -1;
+    u->out =
+        gckpti_is_loss(t) ? 0 : (int64_t)gckpti_round_up(gckpti_value_bytes(p, t), p->alignment);
+    u->aux = (int64_t)gckpti_round_up(t->aux_bytes, p->alignment);
+    u->work = (int64_t)gckpti_round_up(p->work_forward[t->id], p->alignment);
+    u->cost = p->cost[t->id].forward;
+    u->fixed = prologue || t->keep || effect;
+    u->fresh = (unsigned char)(t->recompute && !u->fixed);
+    u->effect = (unsigned char)effect;
+    p->of[t->id] = p->units++;
+    if (t->kind == GCKPTI_OP)
+        gckpti_link_unit(p, u, t);
+}
+
+/* Bytes that a staged parameter moves when it is brought in, as work (gckpti_model_cost). */
+static gckpt_cost gckpti_copy_cost(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    gckpt_cost cost = { 20 * (uint64_t)gckpti_value_bytes(p, t) + GCKPTI_INSTRUCTION_WORK, 0 };
+    return p->desc->costs ? p->desc->costs[t->id] : cost;
+}
+
+/* The units of one part: of the prologue, which depends on parameters only and is computed once a
+ * step, or of the body. A staged parameter stands before its first reader, and belongs to the
+ * prologue if that does. */
+static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char *needed)
+{
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->g->tensors[i];
+        if (t->kind != GCKPTI_OP || t->batchless != prologue)
+            continue;
+        for (int k = 0; k < t->inputs && p->staged && needed[i]; k++) {
+            const gckpt_tensor *q = t->in[k]->base;
+            if (q->kind != GCKPTI_PARAM || p->of[q->id] >= 0)
+                continue;
+            p->cost[q->id] = gckpti_copy_cost(p, q);
+            gckpti_add_unit(p, q, prologue);
+            if (!prologue)
+                p->body[p->body_count++] = q->id;
+        }
+        if (needed[i])
+            gckpti_add_unit(p, t, prologue);
+        if (!prologue)
+            p->body[p->body_count++] = i;
+    }
+}
+
+static void gckpti_model_units(gckpti_planner *p)
+{
+    unsigned char *needed = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
+    if (!needed)
+        return;
+    gckpti_find_needed(p, needed);
+    memset(p->of, 0xff, (size_t)p->n * sizeof(int));
+    p->sources = 1;
+    gckpti_add_part(p, 1, needed);
+    p->prologue = p->units;
+    gckpti_add_part(p, 0, needed);
+    for (int i = 0; i < p->term_count; i++)
+        p->unit[p->of[p->terms[i].loss->id]].effect = 1;
+    for (int i = 0; i < p->desc->fetches; i++)
+        if (!p->desc->fetch[i].gradient)
+            p->unit[p->of[p->desc->fetch[i].tensor->base->id]].fetched = 1;
+    for (int prologue = 0; prologue < 2; prologue++) { /* its backwards come last, once a step */
+        for (int u = prologue ? p->prologue : p->units; u-- > (prologue ? 0 : p->prologue);)
+            if (p->g->tensors[p->unit[u].id]->kind == GCKPTI_OP && p->active[p->unit[u].id]) {
+                p->backward[p->ranks] = u;
+                p->unit[u].rank = p->ranks++;
+            }
+        p->body_ranks = prologue ? p->body_ranks : p->ranks;
+    }
+}
+
+/* ---- the model's gradients ---- */
+static int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size_t size, int rank)
+{
+    gckpti_gradient *v = &p->gradient[p->gradients];
+    v->id = t->id;
+    v->owner = v->sharer = -1;
+    v->first = v->last = rank;
+    v->storage = v->tail = v->alive = p->gradients;
+    v->kind = gckpti_sums_uses(t) ? GCKPT_BUFFER_PARAMETER_GRADIENT : GCKPT_BUFFER_GRADIENT;
+    v->size = size;
+    return p->gradients++;
+}
+
+/* The accumulators of a looped plan: one for each use, all through the step. */
+static void gckpti_add_accumulators(gckpti_planner *p)
+{
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->g->tensors[i];
+        for (int k = 0; t->kind == GCKPTI_OP && p->active[i] && k < t->inputs; k++) {
+            const gckpt_tensor *q = t->in[k]->base;
+            if (!p->active[q->id] || !gckpti_sums_uses(q))
+                continue;
+            size_t low = gckpti_sums(p, t, k) == GCKPTI_SUM_ON ? 2 : 1;
+            int v = gckpti_gradient_new(p, q, low * gckpti_bytes(p, q, 0), 0);
+            p->gradient[v].resident = 1;
+            p->gradient[v].last = p->ranks;
+            p->target[p->unit[p->of[i]].target + k].gradient = v;
+        }
+    }
+    for (int id = 0; id < p->n; id++)
+        if (p->active[id] && gckpti_sums_uses(p->g->tensors[id]) &&
+            p->use_start[id] < p->use_start[id + 1])
+            p->whole[id] = p->target[p->use[p->use_start[id]]].gradient;
+}
+
+/* Where unit u's backward puts the gradient of input i of its op t. */
+static void gckpti_find_target(gckpti_planner *p, gckpti_unit *u, const gckpt_tensor *t, int i)
+{
+    const gckpt_tensor *q = t->in[i]->base;
+    gckpti_target *target = &p->target[u->target + i];
+    int sums = gckpti_sums_uses(q), *whole = &p->whole[q->id], so_far = *whole;
+    unsigned char bit = (unsigned char)(1u << i);
+    if (!p->active[q->id])
+        return;
+    if (sums && p->looped) {
+        u->accumulate |= bit;
         return;
     }
-    gckpti_item e;
-    memset(&e, 0, sizeof e);
-    e.kind = (unsigned char)kind;
-    e.id = id;
-    p->raw[p->raw_length++] = e;
+    if (so_far >= 0 && !sums && !gckpti_repeats(t, i)) {
+        target->gradient = so_far;
+        u->accumulate |= bit;
+    } else {
+        target->total = so_far;
+        target->gradient = gckpti_gradient_new(
+            p, q, so_far < 0 ? gckpti_gradient_bytes(p, q) : gckpti_bytes(p, q, 0), u->rank);
+        if (sums) {
+            u->accumulate |= bit;
+            u->zero |= bit;
+        }
+    }
+    if (so_far < 0) {
+        *whole = target->gradient;
+        p->gradient[*whole].owner = sums ? -1 : q->id;
+    }
+    p->gradient[*whole].last = u->rank;
+}
+
+/* Numbers the targets, and lists them by the tensor whose gradient they are part of. */
+static void gckpti_list_uses(gckpti_planner *p)
+{
+    int targets = 0;
+    for (int r = 0; r < p->ranks; r++) {
+        gckpti_unit *u = &p->unit[p->backward[r]];
+        const gckpt_tensor *t = p->g->tensors[u->id];
+        u->target = targets;
+        targets += t->inputs;
+        for (int i = 0; i < t->inputs; i++)
+            p->use_start[t->in[i]->base->id + 1]++;
+    }
+    for (int id = 0; id < p->n; id++)
+        p->use_start[id + 1] += p->use_start[id];
+    size_t n = (size_t)targets;
+    p->gradient = (gckpti_gradient *)gckpti_scratch_take(&p->scratch, n, sizeof *p->gradient);
+    p->target = (gckpti_target *)gckpti_scratch_take(&p->scratch, n, sizeof *p->target);
+    p->use = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    for (int r = p->ranks; r-- > 0 && !p->failed;) { /* from the back: ends move down to starts */
+        const gckpti_unit *u = &p->unit[p->backward[r]];
+        const gckpt_tensor *t = p->g->tensors[u->id];
+        for (int i = t->inputs; i-- > 0;) {
+            const gckpti_target none = { r, -1, -1 };
+            p->target[u->target + i] = none;
+            p->use[--p->use_start[t->in[i]->base->id + 1]] = u->target + i;
+        }
+    }
+    for (int id = 0; id < p->n; id++) /* entry id + 1 now holds the start of id */
+        p->use_start[id] = p->use_start[id + 1];
+    p->use_start[p->n] = targets;
+    memset(p->whole, 0xff, (size_t)p->n * sizeof *p->whole);
+}
+
+/* The k-th of the gradients that add up to that of a tensor, or -1: its accumulators, by rank (that
+ * is, of users that depend on the batch in reverse order, then of the others in reverse order,
+ * inputs of one op ascending); without accumulators the only one. */
+static int gckpti_sum_part(const gckpti_planner *p, int id, int k)
+{
+    int several = p->looped && gckpti_sums_uses(p->g->tensors[id]);
+    if (k == 0 || !several)
+        return k == 0 ? p->whole[id] : -1;
+    k += p->use_start[id];
+    return k < p->use_start[id + 1] ? p->target[p->use[k]].gradient : -1;
+}
+
+/* The rank of the next backward after `rank` that adds to the gradient of `id`, an activation, or
+ * INT32_MAX; id -1: nobody does. */
+static int gckpti_next_write(const gckpti_planner *p, int id, int rank)
+{
+    for (int k = id < 0 ? 0 : p->use_start[id]; id >= 0 && k < p->use_start[id + 1]; k++)
+        if (p->target[p->use[k]].rank > rank)
+            return p->target[p->use[k]].rank;
+    return INT32_MAX;
+}
+
+/* Gives gradient v the bytes of gradient w when they have the same size and, from a backward on,
+ * whoever writes to one finds the others dead. `copy`: both hold the same values there (passed
+ * on), else all that has these bytes must end there. */
+static void gckpti_share_gradient(gckpti_planner *p, int v, int w, int rank, int copy)
+{
+    gckpti_gradient *all = p->gradient;
+    if (v < 0 || w < 0 || all[v].size != all[w].size ||
+        gckpti_elements(&p->g->tensors[all[v].id]->shape) !=
+            gckpti_elements(&p->g->tensors[all[w].id]->shape))
+        return;
+    gckpti_gradient *root = &all[all[w].storage];
+    if (!copy && root->until != rank)
+        return;
+    while (copy && all[root->alive].last < rank) /* nobody writes to it any more; w lives */
+        root->alive = all[root->alive].sharer;
+    for (int m = root->alive; copy && m >= 0; m = all[m].sharer)
+        if (all[v].last >= gckpti_next_write(p, all[m].owner, rank) ||
+            all[m].last >= gckpti_next_write(p, all[v].owner, rank))
+            return;
+    all[root->tail].sharer = v;
+    root->tail = v;
+    root->until = all[v].last > root->until ? all[v].last : root->until;
+    all[v].storage = all[w].storage;
+}
+
+/* Lets the backward of unit u write into the gradient that comes in where its op allows it. */
+static void gckpti_share_targets(gckpti_planner *p, const gckpti_unit *u)
+{
+    const gckpt_tensor *t = p->g->tensors[u->id];
+    int comes_in = p->whole[u->id];
+    for (int i = 0; i < t->inputs && !gckpti_sums_uses(t); i++) {
+        const gckpt_tensor *q = t->in[i]->base;
+        int repeated = 0;
+        for (int k = 0; k < t->inputs; k++)
+            repeated = repeated || (k != i && t->in[k]->base == q);
+        if (gckpti_sums_uses(q) || !p->active[q->id] || u->accumulate & (1u << i) || repeated)
+            continue;
+        int v = p->target[u->target + i].gradient;
+        if (t->op->flags & GCKPT_PASSES(i))
+            gckpti_share_gradient(p, v, comes_in, u->rank, 1);
+        else if (t->op->flags & GCKPT_INPLACE_GRAD && i == 0)
+            gckpti_share_gradient(p, v, comes_in, u->rank, 0);
+    }
+}
+
+/* All gradients, by rank: targets, sums, what shares bytes. */
+static void gckpti_model_gradients(gckpti_planner *p)
+{
+    gckpti_list_uses(p);
+    if (p->failed)
+        return;
+    if (p->looped)
+        gckpti_add_accumulators(p);
+    for (int r = 0; r < p->ranks; r++) {
+        gckpti_unit *u = &p->unit[p->backward[r]];
+        const gckpt_tensor *t = p->g->tensors[u->id];
+        int whole = p->whole[u->id];
+        if (whole >= 0 && !p->gradient[whole].resident)
+            p->gradient[whole].last = r;
+        for (int i = 0; i < t->inputs; i++)
+            gckpti_find_target(p, u, t, i);
+    }
+    for (int i = 0; i < p->n; i++) /* read by an update, if not as soon as it is complete */
+        if (p->g->tensors[i]->kind == GCKPTI_PARAM && p->active[i] && !p->looped &&
+            !p->desc->update_in_backward)
+            p->gradient[p->whole[i]].last = p->ranks - 1;
+    for (int i = 0; i < p->desc->fetches; i++)
+        if (p->desc->fetch[i].gradient)
+            p->gradient[p->whole[p->desc->fetch[i].tensor->base->id]].last = p->ranks;
+    for (int v = 0; v < p->gradients; v++)
+        p->gradient[v].until = p->gradient[v].last;
+    for (int r = 0; r < p->ranks; r++)
+        gckpti_share_targets(p, &p->unit[p->backward[r]]);
+}
+
+/* ---- schedules. A maker writes the body, p->made; gckpti_finish makes a schedule of it. ---- */
+static void gckpti_emit(gckpti_planner *p, int item)
+{
+    if (p->failed)
+        return;
+    if (p->made_length > INT32_MAX / 4 ||
+        !gckpti_grow(p->memory, &p->made, &p->made_capacity, p->made_length, sizeof *p->made))
+        p->failed = 1;
+    else
+        p->made[p->made_length++] = item;
 }
 
 static void gckpti_emit_forwards(gckpti_planner *p, int begin, int end)
 {
     for (int i = begin; i < end; i++)
-        gckpti_emit(p, GCKPT_FORWARD, p->body[i]);
+        if (p->of[p->body[i]] >= 0)
+            gckpti_emit(p, p->of[p->body[i]]);
+}
+
+/* Returns whether there is such a backward. */
+static int gckpti_emit_backward(gckpti_planner *p, int i)
+{
+    int u = p->of[p->body[i]];
+    if (u < 0 || p->unit[u].rank < 0)
+        return 0;
+    gckpti_emit(p, ~u);
+    return 1;
 }
 
 static void gckpti_make_store_all(gckpti_planner *p)
 {
     gckpti_emit_forwards(p, 0, p->body_count);
-    for (int i = p->body_count; i-- > 0 && !p->inference;)
-        gckpti_emit(p, GCKPT_BACKWARD, p->body[i]);
+    for (int i = p->body_count; i-- > 0;)
+        gckpti_emit_backward(p, i);
 }
 
 static void gckpti_make_memory_poor(gckpti_planner *p)
 {
     gckpti_emit_forwards(p, 0, p->body_count);
     for (int i = p->body_count; i-- > 0;) {
-        if (!p->active[p->body[i]])
-            continue;
-        if (i < p->body_count - 1)
+        int u = p->of[p->body[i]];
+        if (u >= 0 && p->unit[u].rank >= 0 && i < p->body_count - 1)
             gckpti_emit_forwards(p, 0, i + 1);
-        gckpti_emit(p, GCKPT_BACKWARD, p->body[i]);
+        gckpti_emit_backward(p, i);
     }
 }
 
-/* The segment directly inside `segment` (-1: the whole body) that op `at` of the body belongs to,
- * or -1. group 0: the user's; n > 0: segments of n ops; -n: of n of the user's outermost
- * segments. */
+/* The segment directly inside `segment` (-1: the whole body) that entry `at` of the body belongs
+ * to, or -1; a staged parameter to that of its first reader. group 0: the user's; n > 0: segments
+ * of n entries; -n: of n of the user's outermost segments. */
 static int gckpti_child(const gckpti_planner *p, int group, int segment, int at)
 {
     int child = -1;
     if (group > 0)
         return segment < 0 ? at / group : -1;
+    while (p->g->tensors[p->body[at]]->kind == GCKPTI_PARAM)
+        at++;
     for (int s = p->g->tensors[p->body[at]]->segment; s >= 0 && s != segment;
          s = p->g->segments[s].parent)
         child = s;
@@ -6411,7 +6853,7 @@ static void gckpti_make_segments(gckpti_planner *p, int group)
         }
         int child = gckpti_child(p, group, f->segment, f->at), low = f->at, end = f->at + 1;
         if (child < 0) {
-            gckpti_emit(p, GCKPT_BACKWARD, p->body[f->at--]);
+            gckpti_emit_backward(p, f->at--);
             continue;
         }
         while (low > f->low && gckpti_child(p, group, f->segment, low - 1) == child)
@@ -6427,553 +6869,492 @@ static void gckpti_make_segments(gckpti_planner *p, int group)
     gckpti_delete(p->memory, stack, deepest, sizeof *stack);
 }
 
+/* Whether instruction i of the user's schedule can be one; *previous: the last backward's id. */
+static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int *previous)
+{
+    gckpt_instruction in = p->desc->schedule[i];
+    const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->g->tensors[in.id];
+    int copies = t && t->kind == GCKPTI_PARAM && p->staged && in.kind == GCKPT_FORWARD;
+    if (!copies &&
+        (!t || t->kind != GCKPTI_OP || (in.kind != GCKPT_FORWARD && in.kind != GCKPT_BACKWARD)))
+        return gckpti_error(p->g, GCKPT_E_ARG,
+                            "schedule: instruction %i: %i is not the id of an op's result", i,
+                            in.id);
+    if (in.kind == GCKPT_BACKWARD && in.id >= *previous)
+        return gckpti_error(p->g, GCKPT_E_ARG,
+                            "schedule: instruction %i: backward of %T comes after that of "
+                            "tensor %i; backwards go in reverse order",
+                            i, t, *previous);
+    if (in.kind == GCKPT_BACKWARD)
+        *previous = in.id;
+    return GCKPT_OK;
+}
+
+/* Copies the user's schedule. Staged parameters that it does not bring in come before their first
+ * reader. */
 static gckpt_result gckpti_make_user(gckpti_planner *p)
 {
+    enum { FORWARD = 1, BACKWARD = 2 };
+    unsigned char *seen =
+        (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1); /* by id */
     int previous = p->n;
-    for (int i = 0; i < p->desc->instructions; i++) {
+    for (int i = 0; i < p->desc->instructions && seen; i++) {
         gckpt_instruction in = p->desc->schedule[i];
-        if (in.id < 0 || in.id >= p->n || p->g->tensors[in.id]->kind != GCKPTI_OP ||
-            (in.kind != GCKPT_FORWARD && in.kind != GCKPT_BACKWARD))
-            return gckpti_error(p->g, GCKPT_E_ARG,
-                                "schedule: instruction %i: %i is not the id of an op's result", i,
-                                in.id);
-        if (in.kind == GCKPT_BACKWARD && in.id >= previous)
-            return gckpti_error(p->g, GCKPT_E_ARG,
-                                "schedule: instruction %i: backward of %T comes after that of "
-                                "tensor %i; backwards go in reverse order",
-                                i, p->g->tensors[in.id], previous);
-        if (in.kind == GCKPT_BACKWARD)
-            previous = in.id;
-        if (!p->g->tensors[in.id]->batchless)
-            gckpti_emit(p, in.kind, in.id);
+        gckpt_result result = gckpti_check_instruction(p, i, &previous);
+        if (result != GCKPT_OK)
+            return result;
+        const gckpt_tensor *t = p->g->tensors[in.id];
+        for (int k = 0; k < t->inputs && p->staged; k++) {
+            int q = t->in[k]->base->id;
+            if (p->g->tensors[q]->kind == GCKPTI_PARAM && p->of[q] >= p->prologue && !seen[q])
+                gckpti_emit(p, p->of[q]);
+            seen[q] |= p->g->tensors[q]->kind == GCKPTI_PARAM;
+        }
+        seen[in.id] |= in.kind == GCKPT_FORWARD ? FORWARD : BACKWARD;
+        int u = p->of[in.id];
+        if (u >= p->prologue && (in.kind == GCKPT_FORWARD || p->unit[u].rank >= 0))
+            gckpti_emit(p, in.kind == GCKPT_FORWARD ? u : ~u);
     }
-    memset(p->mark, 0, (size_t)p->n * sizeof(int));
-    for (size_t i = 0; i < p->raw_length; i++)
-        p->mark[p->raw[i].id] |= p->raw[i].kind == GCKPT_BACKWARD ? 2 : 1;
-    for (int i = 0; i < p->body_count; i++)
-        if (p->active[p->body[i]] && p->mark[p->body[i]] != 3)
+    for (int r = 0; r < p->body_ranks && seen; r++)
+        if (seen[p->unit[p->backward[p->body_ranks - 1 - r]].id] != (FORWARD | BACKWARD))
             return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward and a backward",
-                                p->g->tensors[p->body[i]]);
-    for (int i = 0; i < p->term_count + p->desc->fetches; i++) {
+                                p->g->tensors[p->unit[p->backward[p->body_ranks - 1 - r]].id]);
+    for (int i = 0; i < p->term_count + p->desc->fetches && seen; i++) {
         const gckpt_tensor *t =
             i < p->term_count ? p->terms[i].loss : p->desc->fetch[i - p->term_count].tensor->base;
-        if (t->kind == GCKPTI_OP && !t->batchless && !p->mark[t->id])
+        if (t->kind == GCKPTI_OP && p->of[t->id] >= p->prologue && !seen[t->id])
             return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward", t);
     }
     return GCKPT_OK;
 }
 
-/* ---- step 3 ---- */
-static void gckpti_append(gckpti_planner *p, const gckpti_item *e)
+/* The units whose values an item of a schedule reads. */
+static const int *gckpti_reads(const gckpti_planner *p, int item, int *count)
 {
-    if (!gckpti_grow(p->memory, &p->list, &p->capacity, p->length, sizeof *p->list)) {
-        p->failed = 1;
-        return;
-    }
-    p->list[p->length++] = *e;
+    const gckpti_unit *u = &p->unit[item < 0 ? ~item : item];
+    *count = item < 0 ? u->reads : u->inputs;
+    return p->links + (item < 0 ? u->read : u->in);
 }
 
-/* Computes again what `id` (or what its backward) reads and gckpt_recompute has let go. Such
- * tensors may read one another, so they are walked with a list: first the request, then its stale
- * inputs, ... */
-static void gckpti_refresh(gckpti_planner *p, const gckpti_item *e, unsigned char *stale,
-                           int *queue)
+/* Room for a schedule of `length` items; what it held stays. 0: out of memory. */
+static int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int length,
+                                int sources)
 {
-    const gckpt_tensor *t = p->g->tensors[e->id];
-    unsigned mask = e->kind == GCKPT_BACKWARD ? gckpti_needs(p, t) : ~0u;
-    int count = 0;
-    for (int i = 0; i < t->inputs; i++)
-        if (mask & GCKPT_IN(i) && stale[t->in[i]->base->id]) {
-            stale[t->in[i]->base->id] = 0;
-            queue[count++] = t->in[i]->base->id;
-        }
-    if (e->kind == GCKPT_BACKWARD && mask & (GCKPT_OUT | GCKPT_AUX) && stale[e->id]) {
-        stale[e->id] = 0;
-        queue[count++] = e->id;
+    size_t n = (size_t)length + 2;
+    s->item = (int *)gckpti_want(scratch, &s->room[0], n, sizeof *s->item);
+    s->span = (gckpti_span *)gckpti_want(scratch, &s->room[1], n, sizeof *s->span);
+    s->at = (int *)gckpti_want(scratch, &s->room[2], n, sizeof *s->at);
+    s->source = (int *)gckpti_want(scratch, &s->room[3], n * (size_t)sources, sizeof *s->source);
+    s->live = (int64_t *)gckpti_want(scratch, &s->room[4], n, sizeof *s->live);
+    return !*scratch->failed;
+}
+
+/* Appends to s what an item reads and gckpt_recompute has let go. Such values may read one another,
+ * so they are walked with a list: first the request, then its stale inputs, ... */
+static void gckpti_refresh(gckpti_planner *p, int item, gckpti_schedule *s)
+{
+    int count = 0, reads;
+    if (item < 0 && p->unit[~item].reads_aux && p->stale[~item]) {
+        p->stale[~item] = 0;
+        p->queue[count++] = ~item;
     }
-    for (int i = 0; i < count; i++) {
-        const gckpt_tensor *q = p->g->tensors[queue[i]];
-        for (int k = 0; k < q->inputs; k++)
-            if (stale[q->in[k]->base->id]) {
-                stale[q->in[k]->base->id] = 0;
-                queue[count++] = q->in[k]->base->id;
+    for (int i = -1; i < count; i++) {
+        const int *links = gckpti_reads(p, i < 0 ? item : p->queue[i], &reads);
+        for (int k = 0; k < reads; k++)
+            if (p->stale[links[k]]) {
+                p->stale[links[k]] = 0;
+                p->queue[count++] = links[k];
             }
     }
-    for (int i = 1; i < count; i++) /* ascending ids: inputs before users */
-        for (int j = i; j > 0 && queue[j] < queue[j - 1]; j--) {
-            int swap = queue[j];
-            queue[j] = queue[j - 1];
-            queue[j - 1] = swap;
+    for (int i = 1; i < count; i++) /* inputs before users */
+        for (int j = i; j > 0 && p->queue[j] < p->queue[j - 1]; j--) {
+            int swap = p->queue[j];
+            p->queue[j] = p->queue[j - 1];
+            p->queue[j - 1] = swap;
         }
-    for (int i = 0; i < count; i++) {
-        gckpti_item forward;
-        memset(&forward, 0, sizeof forward);
-        forward.kind = GCKPT_FORWARD;
-        forward.id = queue[i];
-        gckpti_append(p, &forward);
-    }
+    for (int i = 0; i < count; i++)
+        s->item[s->length++] = p->queue[i];
 }
 
-/* Prologue, body without what pins forbid, epilogue. */
-static void gckpti_order_list(gckpti_planner *p)
+/* Prologue, body without what pins forbid and with what they demand, epilogue. */
+static void gckpti_add_pins(gckpti_planner *p, const int *made, int length, gckpti_schedule *s)
 {
-    gckpt_graph *g = p->g;
-    gckpti_item e;
-    unsigned char *stale = p->aux_live; /* borrowed: gckpti_drop_unread clears it */
     int backward_seen = 0;
-    memset(&e, 0, sizeof e);
-    memset(stale, 0, (size_t)p->n);
-    memset(p->mark, 0, (size_t)p->n * sizeof(int));
-    p->length = 0;
-    e.kind = GCKPT_FORWARD;
-    for (e.id = 0; e.id < p->n; e.id++)
-        if (g->tensors[e.id]->kind == GCKPTI_OP && g->tensors[e.id]->batchless)
-            gckpti_append(p, &e);
-    p->body_start = (int)p->length;
-    for (size_t i = 0; i < p->raw_length && !p->failed; i++) {
-        const gckpt_tensor *t = g->tensors[p->raw[i].id];
-        if (p->raw[i].kind == GCKPT_FORWARD) {
-            int fixed = t->keep || t->op->flags & GCKPT_SIDE_EFFECT;
-            if (fixed && p->mark[t->id])
-                continue;
-            p->mark[t->id] = 1;
-        } else if (!p->active[t->id]) {
+    memset(p->stale, 0, (size_t)p->units);
+    memset(p->computed, 0, (size_t)p->units);
+    s->length = 0;
+    for (int u = 0; u < p->prologue; u++)
+        s->item[s->length++] = u;
+    for (int x = 0; x < length; x++) {
+        int i = made[x], u = i < 0 ? ~i : i;
+        if (u < p->prologue || (i >= 0 && p->unit[u].fixed && p->computed[u]))
             continue;
-        } else if (!backward_seen) {
-            backward_seen = 1;
-            for (int k = 0; k < p->body_count; k++)
-                stale[p->body[k]] =
-                    (unsigned char)(g->tensors[p->body[k]]->recompute &&
-                                    !(g->tensors[p->body[k]]->op->flags & GCKPT_SIDE_EFFECT));
-        }
+        if (i < 0 && !backward_seen++)
+            for (int k = p->prologue; k < p->units; k++)
+                p->stale[k] = p->unit[k].fresh;
         if (backward_seen)
-            gckpti_refresh(p, &p->raw[i], stale, p->value);
-        if (p->raw[i].kind == GCKPT_FORWARD)
-            stale[t->id] = 0;
-        gckpti_append(p, &p->raw[i]);
-    }
-    p->epilogue_start = (int)p->length;
-    e.kind = GCKPT_BACKWARD;
-    for (e.id = p->n - 1; e.id >= 0; e.id--)
-        if (g->tensors[e.id]->kind == GCKPTI_OP && g->tensors[e.id]->batchless && p->active[e.id])
-            gckpti_append(p, &e);
-}
-
-/* Marks the first forward of each tensor; the recomputed share of the forward work. */
-static void gckpti_mark_first(gckpti_planner *p)
-{
-    uint64_t once = 0, again = 0;
-    memset(p->mark, 0, (size_t)p->n * sizeof(int));
-    p->least_work = 0;
-    for (size_t x = 0; x < p->length; x++)
-        if (p->list[x].kind == GCKPT_FORWARD) {
-            p->list[x].first = !p->mark[p->list[x].id];
-            uint64_t *sum = p->list[x].first ? &once : &again;
-            *sum = gckpti_add_work(*sum, p->cost[p->list[x].id].forward);
-            p->mark[p->list[x].id] = 1;
-        } else if (p->list[x].kind == GCKPT_BACKWARD) {
-            uint64_t more = p->cost[p->list[x].id].backward;
-            p->least_work = gckpti_add_work(p->least_work, more);
+            gckpti_refresh(p, i, s);
+        if (i >= 0) {
+            p->computed[u] = 1;
+            p->stale[u] = 0;
         }
-    p->least_work = gckpti_add_work(p->least_work, once);
-    p->work = gckpti_add_work(p->least_work, again);
-    p->recompute = once ? (double)again / (double)once : 0;
+        s->item[s->length++] = i;
+    }
+    for (int r = p->body_ranks; r < p->ranks; r++)
+        s->item[s->length++] = ~p->backward[r];
 }
 
-/* What a forward of t in this place leaves behind, seen from the end of the list; 0: nobody reads
- * it. Losses and side effects stay in their first forward. p->mark: losses that count. */
-static int gckpti_is_read(gckpti_planner *p, gckpti_item *s, const gckpt_tensor *t)
+/* One pass from the end: drops the forwards nobody reads, so that a recompute stops by itself at
+ * the last value that is needed. Losses and side effects stay in their first forward. Returns the
+ * new length. */
+static int gckpti_drop(gckpti_planner *p, int *item, int length)
 {
-    int effect = gckpti_is_loss(t) ? p->mark[s->id] : (t->op->flags & GCKPT_SIDE_EFFECT) != 0;
-    s->out = p->value_live[s->id] && !gckpti_is_loss(t);
-    s->aux = p->aux_live[s->id] && t->aux_bytes > 0;
-    if (!s->out && !s->aux && !(s->first && effect))
+    enum { VALUE = 1, AUX = 2 };
+    int kept = length;
+    memset(p->left, 0, (size_t)p->units * sizeof *p->left);
+    for (int x = 0; x < length; x++)
+        if (item[x] >= 0)
+            p->left[item[x]]++;
+    for (int u = 0; u < p->units; u++)
+        p->behind[u] = p->unit[u].fetched ? VALUE : 0;
+    for (int x = length; x-- > 0;) {
+        int i = item[x], count;
+        const int *links = gckpti_reads(p, i, &count);
+        if (i < 0) {
+            p->behind[~i] |= p->unit[~i].reads_aux ? AUX : 0;
+        } else {
+            p->left[i]--;
+            if (!p->behind[i] && !(p->unit[i].effect && p->left[i] == 0))
+                continue;
+            p->behind[i] = 0;
+        }
+        item[--kept] = i;
+        for (int k = 0; k < count; k++)
+            p->behind[links[k]] |= VALUE;
+    }
+    memmove(item, item + kept, (size_t)(length - kept) * sizeof *item);
+    return length - kept;
+}
+
+/* Makes a schedule of the body that was made: with pins, without what nobody reads. */
+static int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
+                         gckpti_schedule *s)
+{
+    int most = length + p->units + p->prologue + p->ranks - p->body_ranks;
+    if (p->failed || !gckpti_schedule_room(scratch, s, most, p->sources))
         return 0;
-    p->value_live[s->id] = p->aux_live[s->id] = 0;
+    gckpti_add_pins(p, made, length, s);
+    s->length = gckpti_drop(p, s->item, s->length);
     return 1;
 }
 
-/* One pass from the end: drops the forwards nobody reads. */
-static void gckpti_drop_unread(gckpti_planner *p)
+/* Whether a span may take over the bytes of another that it reads: who read that dies there, and
+ * the next micro-batch does not read it again. */
+static int gckpti_takes_over(const gckpti_planner *p, const gckpti_span *v, const gckpti_span *of)
 {
-    gckpt_graph *g = p->g;
-    size_t kept = 0;
-    int body = 0, epilogue = 0;
-    gckpti_mark_first(p);
-    memset(p->value_live, 0, (size_t)p->n);
-    memset(p->aux_live, 0, (size_t)p->n);
-    memset(p->mark, 0, (size_t)p->n * sizeof(int));
-    for (int i = 0; i < p->desc->fetches; i++)
-        if (!p->desc->fetch[i].gradient)
-            p->value_live[p->desc->fetch[i].tensor->base->id] = 1;
-    for (int i = 0; i < p->term_count; i++)
-        p->mark[p->terms[i].loss->id] = 1;
-    for (size_t x = p->length; x-- > 0;) {
-        gckpti_item *s = &p->list[x];
-        const gckpt_tensor *t = g->tensors[s->id];
-        unsigned mask = ~0u;
-        s->dropped = 0;
-        if (s->kind == GCKPT_BACKWARD) {
-            mask = gckpti_needs(p, t);
-            p->value_live[s->id] |= (mask & GCKPT_OUT) != 0;
-            p->aux_live[s->id] |= (mask & GCKPT_AUX) != 0;
-        } else if (!gckpti_is_read(p, s, t)) {
-            s->dropped = 1;
+    return of->value_end == v->start &&
+           !(p->looped && of->start < p->prologue && v->start >= p->prologue);
+}
+
+/* Finds the spans of a schedule: what begins where, how long it is read. What the prologue leaves
+ * is read by every micro-batch, so it lives to the end of the body. Returns -1, or the position of
+ * what reads a value that nothing before it makes (the user's schedule may). */
+static int gckpti_find_spans(const gckpti_planner *p, gckpti_schedule *s)
+{
+    int *latest = p->latest, body_end = s->length, taken = 0, reads;
+    memset(latest, 0xff, (size_t)p->units * sizeof *latest);
+    s->spans = 0;
+    s->extra = 0;
+    for (int x = 0; x < s->length; x++) {
+        int i = s->item[x], self = i < 0 ? ~i : i;
+        const gckpti_unit *u = &p->unit[self];
+        const int *links = gckpti_reads(p, i, &reads);
+        gckpti_span *v = &s->span[s->spans];
+        v->source = taken;
+        for (int k = 0; k < reads; k++) {
+            int q = latest[links[k]];
+            if (q < 0)
+                return x;
+            s->span[q].value_end = x;
+            if (i >= 0 && u->in_place >> k & 1)
+                s->source[taken++] = q;
+        }
+        s->at[x] = -1;
+        if (i < 0) {
+            if (u->reads_aux && latest[self] < 0)
+                return x;
+            if (u->reads_aux)
+                s->span[latest[self]].aux_end = x;
+            body_end = u->rank == p->body_ranks ? x : body_end;
             continue;
         }
-        for (int i = 0; i < t->inputs; i++)
-            if (mask & GCKPT_IN(i))
-                p->value_live[t->in[i]->base->id] = 1;
+        v->sources = taken - v->source;
+        v->unit = i;
+        v->start = x;
+        v->value_end = v->aux_end = -1;
+        s->extra = latest[i] >= 0 ? gckpti_add_work(s->extra, u->cost) : s->extra;
+        s->at[x] = latest[i] = s->spans++;
     }
-    for (size_t x = 0; x < p->length; x++) {
-        if (p->list[x].dropped)
-            continue;
-        body += (int)x < p->body_start;
-        epilogue += (int)x < p->epilogue_start;
-        p->list[kept++] = p->list[x];
+    for (int u = 0; u < p->units; u++)
+        if (p->unit[u].fetched)
+            s->span[latest[u]].value_end = s->length;
+    for (int i = 0; i < s->spans && p->looped && s->span[i].start < p->prologue; i++) {
+        gckpti_span *v = &s->span[i];
+        if (v->value_end >= p->prologue && v->value_end < body_end)
+            v->value_end = body_end - 1;
+        if (v->aux_end >= p->prologue && v->aux_end < body_end)
+            v->aux_end = body_end - 1;
     }
-    p->body_start = body;
-    p->epilogue_start = epilogue;
-    p->length = kept;
-    gckpti_mark_first(p);
-}
-
-/* Puts each parameter's update right behind the last instruction that touches it, but not before
- * all losses have counted what gradients are divided by (a schedule may run them late). */
-static void gckpti_update_early(gckpti_planner *p)
-{
-    gckpt_graph *g = p->g;
-    int before = (int)p->length, epilogue = 0, counted = 0;
-    for (int x = 0; x < before; x++) {
-        const gckpt_tensor *t = g->tensors[p->list[x].id];
-        if (gckpti_is_loss(t) && p->list[x].first && !t->batchless)
-            counted = x;
-        for (int i = 0; i < t->inputs; i++)
-            p->mark[t->in[i]->base->id] = x;
-    }
-    p->raw_length = 0;
-    for (int x = 0; x < before && !p->failed; x++) {
-        const gckpt_tensor *t = g->tensors[p->list[x].id];
-        gckpti_emit(p, (gckpt_kind)p->list[x].kind, t->id);
-        if (p->failed)
-            return;
-        p->raw[p->raw_length - 1] = p->list[x];
-        for (int i = 0, all = x == counted; i < (all ? p->n : t->inputs) && x >= counted; i++) {
-            int q = all ? i : t->in[i]->base->id;
-            if (g->tensors[q]->kind != GCKPTI_PARAM || !p->active[q] || p->mark[q] < 0 ||
-                p->mark[q] > x)
-                continue;
-            gckpti_emit(p, GCKPT_UPDATE, q);
-            p->mark[q] = -1;
-        }
-        if (x < p->epilogue_start)
-            epilogue = (int)p->raw_length;
-    }
-    p->epilogue_start = epilogue;
-    p->length = 0;
-    for (size_t x = 0; x < p->raw_length && !p->failed; x++)
-        gckpti_append(p, &p->raw[x]);
-}
-
-static void gckpti_finish_list(gckpti_planner *p)
-{
-    gckpti_item e;
-    gckpti_order_list(p);
-    if (p->failed)
-        return;
-    gckpti_drop_unread(p);
-    if (p->inference)
-        return;
-    if (p->desc->update_in_backward) {
-        gckpti_update_early(p);
-        return;
-    }
-    memset(&e, 0, sizeof e);
-    e.kind = GCKPT_UPDATE;
-    for (e.id = 0; e.id < p->n; e.id++)
-        if (p->g->tensors[e.id]->kind == GCKPTI_PARAM && p->active[e.id])
-            gckpti_append(p, &e);
-}
-
-/* ---- step 4 ---- */
-static int gckpti_version_new(gckpti_planner *p, size_t size, int start, int end, int id,
-                              gckpt_buffer_kind kind)
-{
-    if (p->version_count >= INT32_MAX || !gckpti_grow(p->memory, &p->versions, &p->version_capacity,
-                                                      p->version_count, sizeof *p->versions)) {
-        p->failed = 1;
-        return -1;
-    }
-    gckpti_version *v = &p->versions[p->version_count];
-    memset(v, 0, sizeof *v);
-    v->start = start;
-    v->end = end;
-    v->storage = (int)p->version_count;
-    v->next = -1;
-    v->tensor = -1;
-    v->id = id;
-    v->kind = kind;
-    v->size = size;
-    return (int)p->version_count++;
-}
-
-static void gckpti_touch(gckpti_planner *p, int version, int x)
-{
-    if (version >= 0 && p->versions[version].end < x)
-        p->versions[version].end = x;
-}
-
-static void gckpti_operand(gckpti_planner *p, int version)
-{
-    if (!gckpti_grow(p->memory, &p->pool, &p->pool_capacity, p->pool_count, sizeof *p->pool)) {
-        p->failed = 1;
-        return;
-    }
-    p->pool[p->pool_count++] = version < 0 ? GCKPTI_NONE : (size_t)version;
-}
-
-/* Uses of a tensor that does not depend on the batch, in the order their gradients are added: users
- * that depend on the batch in reverse order, then the others in reverse order; inputs of one op
- * ascending. Calls back with each use; `which` selects the k-th. Returns the use or -1. */
-static int gckpti_use(const gckpti_planner *p, int id, int which)
-{
-    for (int once = 0; once < 2; once++)
-        for (int i = p->user_start[id + 1]; i > p->user_start[id];) {
-            int low = i - 1, node = p->users[low] / GCKPT_MAX_INPUTS;
-            while (low > p->user_start[id] && p->users[low - 1] / GCKPT_MAX_INPUTS == node)
-                low--;
-            if (p->g->tensors[node]->batchless == once && p->active[node]) {
-                if (which < i - low)
-                    return p->users[low + which];
-                which -= i - low;
-            }
-            i = low;
-        }
     return -1;
 }
 
-/* Writes the operands of a backward's or update's gradient sum: the first accumulator; then, for
- * looped plans, the others after `more` is set. */
-static int gckpti_sum_operands(gckpti_planner *p, int id, int x, int more)
+/* Says what is missing where gckpti_find_spans ended. */
+static gckpt_result gckpti_missing(const gckpti_planner *p, int item)
 {
-    int count = 1;
-    if (!p->looped) {
-        if (!more) {
-            gckpti_touch(p, p->grad[id], x);
-            gckpti_operand(p, p->grad[id]);
+    int count, missing = item < 0 ? ~item : item;
+    const gckpt_tensor *t = p->g->tensors[p->unit[missing].id];
+    const int *links = gckpti_reads(p, item, &count);
+    while (count-- > 0)
+        missing = p->latest[links[count]] < 0 ? links[count] : missing;
+    return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
+                        item < 0 ? "backward" : "forward", t, p->g->tensors[p->unit[missing].id]);
+}
+
+/* ---- drafts: a schedule's instructions, the buffers they use, and how long these live ---- */
+static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
+{
+    size_t n = (size_t)d->s.length + 1, spans = (size_t)d->s.spans, operands = 0;
+    for (int x = 0; x < d->s.length; x++) {
+        int i = d->s.item[x], id = p->unit[i < 0 ? ~i : i].id;
+        size_t inputs = (size_t)p->g->tensors[id]->inputs;
+        operands +=
+            i < 0 ? 4 + 3 * inputs + (size_t)(p->use_start[id + 1] - p->use_start[id]) : 3 + inputs;
+    }
+    gckpti_scratch *s = &d->scratch;
+    operands += (size_t)(p->use_start[p->n] + p->n); /* of updates */
+    d->place = (int *)gckpti_scratch_take(s, n, sizeof(int));
+    d->ins = (gckpti_ins *)gckpti_scratch_take(s, n + (size_t)p->n, sizeof *d->ins);
+    d->buffers =
+        (gckpt_buffer *)gckpti_scratch_take(s, 3 * n + (size_t)p->gradients, sizeof *d->buffers);
+    d->operands = (size_t *)gckpti_scratch_take(s, operands, sizeof *d->operands);
+    d->value = (int *)gckpti_scratch_take(s, spans, sizeof(int));
+    d->aux = (int *)gckpti_scratch_take(s, spans, sizeof(int));
+    d->gradient = (int *)gckpti_scratch_take(s, (size_t)p->gradients, sizeof(int));
+    d->latest = (int *)gckpti_scratch_take(s, (size_t)p->units, sizeof(int));
+    d->length = d->buffer_count = d->operand_count = 0;
+    return !p->failed;
+}
+
+static void gckpti_add_instruction(gckpti_draft *d, gckpt_kind kind, int id)
+{
+    gckpti_ins *ins = &d->ins[d->length++];
+    ins->kind = (unsigned char)kind;
+    ins->id = id;
+    ins->uses = 1;
+}
+
+/* Puts updates behind item x of the schedule if it is the last to touch a parameter, but not before
+ * all losses have counted what gradients are divided by, which they have with item `counted` (a
+ * schedule may run them late). */
+static void gckpti_update_behind(gckpti_planner *p, gckpti_draft *d, int x, int counted, int *last)
+{
+    int i = d->s.item[x];
+    const gckpt_tensor *t = p->g->tensors[p->unit[i < 0 ? ~i : i].id];
+    int all = x == counted;
+    for (int k = 0; k < (all ? p->n : t->inputs) && x >= counted; k++) {
+        int q = all ? k : t->in[k]->base->id;
+        if (p->g->tensors[q]->kind != GCKPTI_PARAM || !p->active[q] || last[q] < 0 || last[q] > x)
+            continue;
+        gckpti_add_instruction(d, GCKPT_UPDATE, q);
+        last[q] = -1;
+    }
+}
+
+/* Finds the last item that touches each parameter, by id, and the one by which all losses have
+ * counted. */
+static int gckpti_last_touch(const gckpti_planner *p, const gckpti_draft *d, int *last)
+{
+    int counted = 0;
+    for (int x = 0; x < d->s.length; x++) {
+        int i = d->s.item[x], u = i < 0 ? ~i : i;
+        const gckpt_tensor *t = p->g->tensors[p->unit[u].id];
+        if (i >= p->prologue && gckpti_is_loss(t) && !d->latest[u])
+            counted = x;
+        if (i >= 0)
+            d->latest[u] = 1;
+        last[t->id] = x;
+        for (int k = 0; k < t->inputs; k++)
+            last[t->in[k]->base->id] = x;
+    }
+    return counted;
+}
+
+/* The instructions of a schedule, updates included; which forwards are first; the work. */
+static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
+{
+    uint64_t once = 0, again = 0, backward = 0;
+    int early = !p->inference && p->desc->update_in_backward, counted = 0;
+    int *last = early ? (int *)gckpti_scratch_take(&d->scratch, (size_t)p->n, sizeof(int)) : NULL;
+    if (early && last)
+        counted = gckpti_last_touch(p, d, last);
+    memset(d->latest, 0, (size_t)p->units * sizeof(int));
+    d->body = (size_t)p->prologue;
+    for (int x = 0; x < d->s.length && !p->failed; x++) {
+        int i = d->s.item[x], u = i < 0 ? ~i : i;
+        const gckpt_cost *cost = &p->cost[p->unit[u].id];
+        if (i < 0 && p->unit[u].rank == p->body_ranks)
+            d->epilogue = d->length;
+        d->place[x] = (int)d->length;
+        gckpti_add_instruction(d, i < 0 ? GCKPT_BACKWARD : GCKPT_FORWARD, p->unit[u].id);
+        if (i < 0) {
+            backward = gckpti_add_work(backward, cost->backward);
+        } else {
+            uint64_t *sum = d->latest[u] ? &again : &once;
+            *sum = gckpti_add_work(*sum, cost->forward);
+            d->ins[d->place[x]].first = !d->latest[u];
+            d->latest[u] = 1;
         }
-        return 1;
+        if (early)
+            gckpti_update_behind(p, d, x, counted, last);
     }
-    if (!more) {
-        int use = gckpti_use(p, id, 0);
-        gckpti_touch(p, use < 0 ? -1 : p->use[use], x);
-        gckpti_operand(p, use < 0 ? -1 : p->use[use]);
-        return 1;
-    }
-    for (int use; (use = gckpti_use(p, id, count)) >= 0; count++) {
-        gckpti_touch(p, p->use[use], x);
-        gckpti_operand(p, p->use[use]);
-    }
-    return count;
+    if (p->body_ranks == p->ranks)
+        d->epilogue = d->length;
+    for (int id = 0; id < p->n && !p->inference && !early; id++)
+        if (p->g->tensors[id]->kind == GCKPTI_PARAM && p->active[id])
+            gckpti_add_instruction(d, GCKPT_UPDATE, id);
+    d->place[d->s.length] = (int)d->length;
+    d->least_work = gckpti_add_work(backward, once);
+    d->work = gckpti_add_work(d->least_work, again);
+    d->recompute = once ? (double)again / (double)once : 0;
 }
 
-static gckpt_result gckpti_value_operand(gckpti_planner *p, const gckpt_tensor *user,
-                                         const gckpt_tensor *q, int x)
+/* A new buffer, from instruction `start` to `end`. Returns its number. */
+static int gckpti_buffer_new(gckpti_draft *d, size_t size, int start, int end, int id,
+                             gckpt_buffer_kind kind)
 {
-    if (q->kind != GCKPTI_OP) {
-        gckpti_operand(p, -1);
-        return GCKPT_OK;
-    }
-    if (p->value[q->id] < 0)
-        return gckpti_error(p->g, GCKPT_E_ARG,
-                            "schedule: %T is run before any forward of its input %T", user, q);
-    gckpti_touch(p, p->value[q->id], x);
-    gckpti_operand(p, p->value[q->id]);
-    return GCKPT_OK;
+    gckpt_buffer b = { start, end, 0, size, id, kind };
+    d->buffers[d->buffer_count] = b;
+    return (int)d->buffer_count++;
 }
 
-static gckpt_result gckpti_lifetime_forward(gckpti_planner *p, const gckpti_item *s, int x)
+/* Notes that an instruction uses a buffer (-1: none), as its next operand. */
+static void gckpti_operand(gckpti_draft *d, int buffer, int x)
 {
-    const gckpt_tensor *t = p->g->tensors[s->id];
+    if (buffer >= 0 && d->buffers[buffer].end < x)
+        d->buffers[buffer].end = x;
+    d->operands[d->operand_count++] = buffer < 0 ? GCKPTI_NONE : (size_t)buffer;
+}
+
+/* The buffer of a gradient (-1: of none), which begins at instruction x if it is not there yet: its
+ * own, or that of the gradient which passes its bytes on. */
+static int gckpti_gradient_buffer(const gckpti_planner *p, gckpti_draft *d, int gradient, int x)
+{
+    if (gradient < 0)
+        return -1;
+    const gckpti_gradient *v = &p->gradient[gradient];
+    if (d->gradient[gradient] < 0)
+        d->gradient[gradient] = v->storage != gradient
+                                    ? d->gradient[v->storage]
+                                    : gckpti_buffer_new(d, v->size, x, x, v->id, v->kind);
+    return d->gradient[gradient];
+}
+
+/* The buffer of the value of a tensor that an instruction reads; -1: it is not in the arena. */
+static int gckpti_value_buffer(const gckpti_planner *p, const gckpti_draft *d, int id)
+{
+    int u = p->of[id];
+    return u < 0 ? -1 : d->value[d->latest[u]];
+}
+
+/* Buffers and operands of a forward: v is the span that it begins. */
+static void gckpti_forward_buffers(gckpti_planner *p, gckpti_draft *d, int v, int x)
+{
+    const gckpti_span *span = &d->s.span[v];
+    const gckpt_tensor *t = p->g->tensors[p->unit[span->unit].id];
     int out = -1, aux = -1, work = -1;
-    if (s->out)
-        out = gckpti_version_new(p, gckpti_value_bytes(p, t), x, x, s->id, GCKPT_BUFFER_VALUE);
-    if (s->aux)
-        aux = gckpti_version_new(p, t->aux_bytes, x, x, s->id, GCKPT_BUFFER_AUX);
-    if (p->work_forward[s->id])
-        work = gckpti_version_new(p, p->work_forward[s->id], x, x, s->id, GCKPT_BUFFER_WORKSPACE);
-    gckpti_operand(p, out);
-    gckpti_operand(p, aux);
-    gckpti_operand(p, work);
+    if (span->value_end >= 0) {
+        for (int k = span->source; k < span->source + span->sources && out < 0; k++)
+            if (gckpti_takes_over(p, span, &d->s.span[d->s.source[k]]))
+                out = d->value[d->s.source[k]];
+        if (out < 0)
+            out = gckpti_buffer_new(d, gckpti_value_bytes(p, t), x, x, t->id, GCKPT_BUFFER_VALUE);
+        int end = d->place[span->value_end];
+        d->buffers[out].end = d->buffers[out].end > end ? d->buffers[out].end : end;
+    }
+    if (span->aux_end >= 0)
+        aux =
+            gckpti_buffer_new(d, t->aux_bytes, x, d->place[span->aux_end], t->id, GCKPT_BUFFER_AUX);
+    if (p->work_forward[t->id])
+        work = gckpti_buffer_new(d, p->work_forward[t->id], x, x, t->id, GCKPT_BUFFER_WORKSPACE);
+    gckpti_operand(d, out, x);
+    gckpti_operand(d, aux, x);
+    gckpti_operand(d, work, x);
     for (int i = 0; i < t->inputs; i++)
-        if (gckpti_value_operand(p, t, t->in[i]->base, x) != GCKPT_OK)
-            return GCKPT_E_ARG;
-    p->value[s->id] = out >= 0 ? out : p->value[s->id];
-    p->aux[s->id] = aux >= 0 ? aux : p->aux[s->id];
-    return GCKPT_OK;
+        gckpti_operand(d, gckpti_value_buffer(p, d, t->in[i]->base->id), x);
+    d->value[v] = out;
+    d->aux[v] = aux;
+    d->latest[span->unit] = v;
 }
 
-/* Where input i of t puts its gradient: operands `gradient` and `total`. */
-static void gckpti_gradient_operands(gckpti_planner *p, const gckpt_tensor *t, int i, int x,
-                                     gckpti_ins *ins)
+/* Operands that are added up to the gradient of a tensor (none of a loss): the first one, or the
+ * others. Returns how many there are in all. */
+static int gckpti_sum_operands(const gckpti_planner *p, gckpti_draft *d, int id, int others, int x)
 {
-    const gckpt_tensor *q = t->in[i]->base;
-    int gradient = -1, total = -1;
-    gckpt_buffer_kind kind = q->batchless ? GCKPT_BUFFER_PARAMETER_GRADIENT : GCKPT_BUFFER_GRADIENT;
-    unsigned char bit = (unsigned char)(1u << i);
-    if (!p->active[q->id]) {
-        gradient = total = -1;
-    } else if (q->batchless && p->looped) {
-        gradient = p->use[t->id * GCKPT_MAX_INPUTS + i];
-        gckpti_touch(p, gradient, x);
-        ins->accumulate |= bit;
-    } else if (p->grad[q->id] < 0) {
-        gradient = gckpti_version_new(p, gckpti_gradient_bytes(p, q), x, x, q->id, kind);
-        if (gradient >= 0 && !q->batchless)
-            p->versions[gradient].tensor = q->id;
-        p->grad[q->id] = gradient;
-        if (q->batchless) {
-            ins->accumulate |= bit;
-            ins->zero |= bit;
-        }
-    } else if (q->batchless || gckpti_repeats(t, i)) {
-        total = p->grad[q->id];
-        gckpti_touch(p, total, x);
-        gradient = gckpti_version_new(p, gckpti_bytes(p, q, 0), x, x, q->id, kind);
-        if (q->batchless) {
-            ins->accumulate |= bit;
-            ins->zero |= bit;
-        }
-    } else {
-        gradient = p->grad[q->id];
-        gckpti_touch(p, gradient, x);
-        ins->accumulate |= bit;
-    }
-    gckpti_operand(p, gradient);
-    gckpti_operand(p, total);
+    int k = others, part = gckpti_sum_part(p, id, k);
+    for (; k == 0 || (others && part >= 0); part = gckpti_sum_part(p, id, ++k))
+        gckpti_operand(d, gckpti_gradient_buffer(p, d, part, x), x);
+    return k;
 }
 
-static gckpt_result gckpti_lifetime_backward(gckpti_planner *p, const gckpti_item *s, int x,
-                                             gckpti_ins *ins)
+/* Buffers and operands of the backward of unit u. */
+static void gckpti_backward_buffers(gckpti_planner *p, gckpti_draft *d, int unit, int x)
 {
-    const gckpt_tensor *t = p->g->tensors[s->id];
+    const gckpti_unit *u = &p->unit[unit];
+    const gckpt_tensor *t = p->g->tensors[u->id];
     unsigned mask = gckpti_needs(p, t);
-    int aux = mask & GCKPT_AUX && t->aux_bytes ? p->aux[s->id] : -1, work = -1;
-    if (mask & GCKPT_OUT) {
-        if (gckpti_value_operand(p, t, t, x) != GCKPT_OK)
-            return GCKPT_E_ARG;
-    } else {
-        gckpti_operand(p, -1);
-    }
-    if (mask & GCKPT_AUX && t->aux_bytes && aux < 0)
-        return gckpti_error(p->g, GCKPT_E_ARG, "schedule: backward of %T before any forward", t);
-    gckpti_touch(p, aux, x);
-    gckpti_operand(p, aux);
-    if (p->work_backward[s->id])
-        work = gckpti_version_new(p, p->work_backward[s->id], x, x, s->id, GCKPT_BUFFER_WORKSPACE);
-    gckpti_operand(p, work);
-    if (gckpti_is_loss(t)) {
-        gckpti_operand(p, -1);
-    } else if (t->batchless) {
-        gckpti_sum_operands(p, t->id, x, 0);
-    } else {
-        gckpti_touch(p, p->grad[t->id], x);
-        gckpti_operand(p, p->grad[t->id]);
-    }
+    int work = -1;
+    gckpti_ins *ins = &d->ins[x];
+    ins->accumulate = u->accumulate;
+    ins->zero = u->zero;
+    gckpti_operand(d, mask & GCKPT_OUT ? gckpti_value_buffer(p, d, u->id) : -1, x);
+    gckpti_operand(d, u->reads_aux ? d->aux[d->latest[unit]] : -1, x);
+    if (p->work_backward[u->id])
+        work = gckpti_buffer_new(d, p->work_backward[u->id], x, x, u->id, GCKPT_BUFFER_WORKSPACE);
+    gckpti_operand(d, work, x);
+    gckpti_sum_operands(p, d, u->id, 0, x);
     for (int i = 0; i < t->inputs; i++) {
-        if (!(mask & GCKPT_IN(i)))
-            gckpti_operand(p, -1);
-        else if (gckpti_value_operand(p, t, t->in[i]->base, x) != GCKPT_OK)
-            return GCKPT_E_ARG;
-        gckpti_gradient_operands(p, t, i, x, ins);
+        const gckpti_target *target = &p->target[u->target + i];
+        int value = mask & GCKPT_IN(i) ? gckpti_value_buffer(p, d, t->in[i]->base->id) : -1;
+        gckpti_operand(d, value, x);
+        gckpti_operand(d, gckpti_gradient_buffer(p, d, target->gradient, x), x);
+        gckpti_operand(d, gckpti_gradient_buffer(p, d, target->total, x), x);
     }
-    ins->uses = t->batchless && !gckpti_is_loss(t) ? gckpti_sum_operands(p, t->id, x, 1) : 1;
-    return GCKPT_OK;
+    ins->uses = gckpti_sum_operands(p, d, u->id, 1, x);
 }
 
-/* Next instruction after x that adds to the gradient of `id` (an activation); INT32_MAX when none.
- * The backward of node u is instruction p->mark[u]. */
-static int gckpti_next_write(const gckpti_planner *p, int id, int x)
+/* Buffers and operands of all instructions, in their order. */
+static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
 {
-    int next = INT32_MAX;
-    for (int i = id < 0 ? 0 : p->user_start[id]; id >= 0 && i < p->user_start[id + 1]; i++) {
-        int node = p->users[i] / GCKPT_MAX_INPUTS;
-        if (p->active[node] && p->mark[node] > x && p->mark[node] < next)
-            next = p->mark[node];
-    }
-    return next;
-}
-
-static int gckpti_storage_end(const gckpti_planner *p, int storage)
-{
-    return p->versions[storage].until;
-}
-
-/* Puts a version into the storage of another when they have the same size (and type) and, from
- * instruction x on, whoever writes to one finds the others dead. `copy`: both hold the same values
- * at x (a passed-on gradient), else everything else in the storage must die at x. */
-static void gckpti_share_storage(gckpti_planner *p, size_t version, size_t other, int x, int copy)
-{
-    gckpti_version *all = p->versions;
-    int v = (int)version, u = (int)other;
-    if (version == GCKPTI_NONE || other == GCKPTI_NONE || all[v].size != all[u].size ||
-        all[v].storage != v ||
-        gckpti_elements(&p->g->tensors[all[v].id]->shape) !=
-            gckpti_elements(&p->g->tensors[all[u].id]->shape))
-        return;
-    int storage = all[u].storage;
-    gckpti_version *root = &all[storage];
-    if (p->looped && root->start < p->body_start && x >= p->body_start)
-        return; /* the next micro-batch reads it again */
-    if (root->kind == GCKPT_BUFFER_WORKSPACE || (!copy && root->until != x))
-        return;
-    while (copy && all[root->alive].end < x) /* nobody writes to it after x; u lives */
-        root->alive = all[root->alive].next;
-    for (int m = root->alive; copy && m >= 0; m = all[m].next)
-        if (all[v].end >= gckpti_next_write(p, all[m].tensor, x) ||
-            all[m].end >= gckpti_next_write(p, all[v].tensor, x))
-            return;
-    all[root->last].next = v;
-    root->last = v;
-    root->until = all[v].end > root->until ? all[v].end : root->until;
-    all[v].storage = storage;
-}
-
-static void gckpti_share_all(gckpti_planner *p)
-{
-    for (size_t i = 0; i < p->version_count; i++) {
-        p->versions[i].last = p->versions[i].alive = (int)i;
-        p->versions[i].until = p->versions[i].end;
-    }
-    for (size_t x = 0; x < p->length; x++)
-        if (p->list[x].kind == GCKPT_BACKWARD)
-            p->mark[p->list[x].id] = (int)x;
-    for (size_t x = 0; x < p->length; x++) {
-        const gckpti_item *s = &p->list[x];
-        if (s->kind == GCKPT_UPDATE)
-            continue;
-        const gckpt_tensor *t = p->g->tensors[s->id];
-        gckpti_operands o;
-        gckpti_operands_of(p->pool, &p->ins[x], t->inputs, &o);
-        unsigned flags = t->op->flags;
-        if (s->kind == GCKPT_FORWARD) {
-            for (int i = 0; i < t->inputs; i++)
-                if (flags & GCKPT_INPLACE(i))
-                    gckpti_share_storage(p, o.out, o.in[i].value, (int)x, 0);
-            continue;
+    int end = (int)d->length;
+    memset(d->gradient, 0xff, (size_t)p->gradients * sizeof(int));
+    for (int v = 0; v < p->gradients && p->gradient[v].resident; v++)
+        d->buffers[gckpti_gradient_buffer(p, d, v, 0)].end = end;
+    for (int y = 0, x = 0; y < end; y++) {
+        gckpti_ins *ins = &d->ins[y];
+        ins->operands = d->operand_count;
+        if (ins->kind == GCKPT_FORWARD) {
+            gckpti_forward_buffers(p, d, d->s.at[x++], y);
+        } else if (ins->kind == GCKPT_BACKWARD) {
+            gckpti_backward_buffers(p, d, ~d->s.item[x++], y);
+        } else {
+            gckpti_sum_operands(p, d, ins->id, 0, y);
+            ins->uses = gckpti_sum_operands(p, d, ins->id, 1, y);
         }
-        for (int i = 0; i < t->inputs && !t->batchless; i++) {
-            const gckpt_tensor *q = t->in[i]->base;
-            int repeated = 0;
-            for (int k = 0; k < t->inputs; k++)
-                repeated = repeated || (k != i && t->in[k]->base == q);
-            if (q->batchless || !p->active[q->id] || p->ins[x].accumulate & (1u << i) || repeated)
-                continue;
-            if (flags & GCKPT_PASSES(i))
-                gckpti_share_storage(p, o.in[i].gradient, o.gradient, (int)x, 1);
-            else if (flags & GCKPT_INPLACE_GRAD && i == 0)
-                gckpti_share_storage(p, o.in[0].gradient, o.gradient, (int)x, 0);
-        }
+    }
+    for (int i = 0; i < p->desc->fetches; i++) {
+        int id = p->desc->fetch[i].tensor->base->id;
+        if (p->desc->fetch[i].gradient)
+            d->buffers[d->gradient[p->whole[id]]].end = end;
     }
 }
 
@@ -6984,108 +7365,93 @@ static int gckpti_bytes_kind(gckpt_buffer_kind kind)
                                                      : GCKPT_BYTES_ACTIVATIONS;
 }
 
-/* All of step 4; also the bound: the greatest sum of live storages, and what it is made of. */
-static gckpt_result gckpti_lifetimes(gckpti_planner *p)
+/* Live bytes at each instruction; the bound: the greatest of these sums, and what it is made of.
+ * From a difference array, by kind; exact in double below 2^53. */
+static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_draft *d)
 {
-    gckpt_graph *g = p->g;
-    int length = (int)p->length;
-    p->version_count = p->pool_count = 0;
-    for (int i = 0; i < p->n; i++)
-        p->value[i] = p->aux[i] = p->grad[i] = -1;
-    while (p->ins_capacity < p->length)
-        if (!gckpti_grow(p->memory, &p->ins, &p->ins_capacity, p->ins_capacity, sizeof *p->ins)) {
-            p->failed = 1;
-            return GCKPT_E_MEMORY;
-        }
-    for (int i = 0; i < p->n && p->looped; i++) {
-        const gckpt_tensor *t = g->tensors[i];
-        for (int k = 0; t->kind == GCKPTI_OP && p->active[i] && k < t->inputs; k++) {
-            const gckpt_tensor *q = t->in[k]->base;
-            if (p->active[q->id] && q->batchless)
-                p->use[i * GCKPT_MAX_INPUTS + k] = gckpti_version_new(
-                    p, gckpti_bytes(p, q, 0) * (gckpti_sums(p, t, k) == GCKPTI_SUM_ON ? 2 : 1), 0,
-                    length, q->id, GCKPT_BUFFER_PARAMETER_GRADIENT);
-        }
+    typedef double kinds[GCKPT_BYTES_KINDS];
+    size_t slots = d->length + 2;
+    kinds *change = (kinds *)gckpti_scratch_take(&d->scratch, slots, sizeof *change), live;
+    if (!change)
+        return GCKPT_E_MEMORY;
+    for (size_t i = 0; i < d->buffer_count; i++) {
+        const gckpt_buffer *b = &d->buffers[i];
+        change[b->start][gckpti_bytes_kind(b->kind)] += (double)b->size;
+        change[b->end + 1][gckpti_bytes_kind(b->kind)] -= (double)b->size;
     }
-    for (int x = 0; x < length && !p->failed; x++) {
-        const gckpti_item *s = &p->list[x];
-        gckpti_ins *ins = &p->ins[x];
-        gckpt_result result = GCKPT_OK;
-        memset(ins, 0, sizeof *ins);
-        ins->kind = s->kind;
-        ins->first = s->first;
-        ins->id = s->id;
-        ins->operands = p->pool_count;
-        ins->uses = 1;
-        if (s->kind == GCKPT_FORWARD) {
-            result = gckpti_lifetime_forward(p, s, x);
-        } else if (s->kind == GCKPT_BACKWARD) {
-            result = gckpti_lifetime_backward(p, s, x, ins);
-        } else {
-            gckpti_sum_operands(p, s->id, x, 0);
-            ins->uses = gckpti_sum_operands(p, s->id, x, 1);
+    memset(live, 0, sizeof live);
+    memset(d->kind_bytes, 0, sizeof d->kind_bytes);
+    d->most = 0;
+    for (size_t x = 0; x < slots; x++) {
+        double sum = 0, before = d->most;
+        for (int k = 0; k < GCKPT_BYTES_KINDS; k++) {
+            live[k] += change[x][k];
+            sum += live[k];
         }
-        if (result != GCKPT_OK)
-            return result;
+        d->most = sum > d->most ? sum : d->most;
+        if (d->most > (double)GCKPTI_ADDRESSABLE)
+            continue;
+        if (x < d->length)
+            d->ins[x].live = (size_t)sum;
+        for (int k = 0; k < GCKPT_BYTES_KINDS && sum > before; k++)
+            d->kind_bytes[k] = (size_t)live[k];
+    }
+    d->bound = d->most > (double)GCKPTI_ADDRESSABLE ? SIZE_MAX : (size_t)d->most;
+    if (d->bound < SIZE_MAX)
+        return GCKPT_OK;
+    return gckpti_error(p->g, GCKPT_E_MEMORY,
+                        "plan: the step arena would need %g bytes, more than "
+                        "this machine can address; use fewer rows or another mode",
+                        d->most);
+}
+
+/* Drafts the body of a schedule: p->draft, all but offsets. */
+static gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int length)
+{
+    gckpti_draft *d = &p->draft;
+    gckpti_scratch scratch = d->scratch;
+    memset(d, 0, sizeof *d);
+    d->scratch = scratch;
+    gckpti_scratch_clear(&d->scratch);
+    if (!gckpti_finish(p, made, length, &d->scratch, &d->s))
+        return GCKPT_E_MEMORY;
+    int bad = gckpti_find_spans(p, &d->s);
+    if (bad >= 0)
+        return gckpti_missing(p, d->s.item[bad]);
+    if (!gckpti_draft_room(p, d))
+        return GCKPT_E_MEMORY;
+    gckpti_list_instructions(p, d);
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    gckpti_list_buffers(p, d);
+    return gckpti_sum_live(p, d);
+}
+
+/* The draft of one mode. */
+static gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int group)
+{
+    gckpt_result result = GCKPT_OK;
+    p->made_length = 0;
+    switch (mode) {
+    case GCKPT_MEMORY_POOR: gckpti_make_memory_poor(p); break;
+    case GCKPT_SEGMENTS: gckpti_make_segments(p, 0); break;
+    case GCKPT_SQRT: gckpti_make_segments(p, group); break;
+    case GCKPT_SCHEDULE: result = gckpti_make_user(p); break;
+    default: gckpti_make_store_all(p); break;
     }
     if (p->failed)
         return GCKPT_E_MEMORY;
-    for (int i = 0; i < p->desc->fetches; i++) {
-        const gckpt_pick *pick = &p->desc->fetch[i];
-        int id = pick->tensor->base->id;
-        if (pick->gradient && p->looped && pick->tensor->base->batchless)
-            continue; /* lives through the step anyway */
-        gckpti_touch(p, pick->gradient ? p->grad[id] : p->value[id], length);
-    }
-    for (size_t i = 0; i < p->version_count && p->looped; i++) {
-        gckpti_version *v = &p->versions[i]; /* the prologue's values serve every round */
-        if (v->start < p->body_start && v->end >= p->body_start && v->end < p->epilogue_start)
-            v->end = p->epilogue_start - 1;
-    }
-    gckpti_share_all(p);
+    if (result == GCKPT_OK)
+        result = gckpti_make_draft(p, p->made, (int)p->made_length);
+    if (mode == GCKPT_STORE_ALL)
+        p->most = p->draft.most;
+    return result;
+}
 
-    /* live bytes by kind: a difference array over instructions; exact in double below 2^53 */
-    size_t slots = (size_t)length + 2;
-    double *change = (double *)gckpti_new(p->memory, slots * GCKPT_BYTES_KINDS, sizeof(double));
-    if (!change) {
-        p->failed = 1;
-        return GCKPT_E_MEMORY;
-    }
-    for (size_t i = 0; i < p->version_count; i++) {
-        const gckpti_version *v = &p->versions[i];
-        if (v->storage != (int)i)
-            continue;
-        size_t end = (size_t)gckpti_storage_end(p, (int)i) + 1;
-        size_t kind = (size_t)gckpti_bytes_kind(v->kind);
-        change[(size_t)v->start * GCKPT_BYTES_KINDS + kind] += (double)v->size;
-        change[end * GCKPT_BYTES_KINDS + kind] -= (double)v->size;
-    }
-    double live[GCKPT_BYTES_KINDS], most = 0;
-    memset(live, 0, sizeof live);
-    memset(p->peak_kinds, 0, sizeof p->peak_kinds);
-    for (size_t x = 0; x < slots; x++) {
-        double sum = 0, before = most;
-        for (size_t k = 0; k < GCKPT_BYTES_KINDS; k++) {
-            live[k] += change[x * GCKPT_BYTES_KINDS + k];
-            sum += live[k];
-        }
-        most = sum > most ? sum : most;
-        if (most > (double)GCKPTI_ADDRESSABLE)
-            continue;
-        if (x < p->length)
-            p->ins[x].live = (size_t)sum;
-        for (size_t k = 0; k < GCKPT_BYTES_KINDS && sum > before; k++)
-            p->peak_kinds[k] = (size_t)live[k];
-    }
-    gckpti_delete(p->memory, change, slots * GCKPT_BYTES_KINDS, sizeof(double));
-    p->most = most;
-    p->bound = most > (double)GCKPTI_ADDRESSABLE ? SIZE_MAX : (size_t)most;
-    if (p->bound == SIZE_MAX)
-        return gckpti_error(g, GCKPT_E_MEMORY,
-                            "plan: the step arena would need %g bytes, more than "
-                            "this machine can address; use fewer rows or another mode",
-                            most);
-    return GCKPT_OK;
+/* What this machine cannot address is no plan, but one with fewer bytes may be. */
+static int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
+{
+    return result == GCKPT_E_MEMORY && !p->failed;
 }
 
 /* ---- step 5: offsets ----
@@ -7127,7 +7493,7 @@ typedef struct {
     int begin, end; /* its last instruction knows the first, the first knows the last */
 } gckpti_level;
 typedef struct {
-    gckpti_block *block;
+    gckpt_buffer *buffer;
     uint64_t turn;
     size_t offset; /* of this round; the block has the best */
 } gckpti_candidate;
@@ -7246,7 +7612,7 @@ static size_t gckpti_place_all(gckpti_skyline *s)
         s->lowest[i] = s->lowest[2 * i];
     gckpti_put_level(s, 0, (int)s->length - 1, 0);
     for (size_t i = 0; i < s->n; i++) {
-        gckpti_branch b = { s->candidates[i].block->start, s->candidates[i].block->end,
+        gckpti_branch b = { s->candidates[i].buffer->start, s->candidates[i].buffer->end,
                             s->candidates[i].turn };
         s->tree[s->n + i] = b;
     }
@@ -7260,7 +7626,7 @@ static size_t gckpti_place_all(gckpti_skyline *s)
             gckpti_raise_level(s, begin, end);
             continue;
         }
-        const gckpti_block *b = next->block;
+        const gckpt_buffer *b = next->buffer;
         size_t top = height + b->size;
         if (top > PTRDIFF_MAX / 2)
             return SIZE_MAX;
@@ -7280,7 +7646,7 @@ static size_t gckpti_place_all(gckpti_skyline *s)
 static void gckpti_first_turns(gckpti_skyline *s, int order)
 {
     for (size_t i = 0; i < s->n; i++) {
-        const gckpti_block *b = s->candidates[s->keys[i].item].block;
+        const gckpt_buffer *b = s->candidates[s->keys[i].item].buffer;
         uint64_t life = (uint64_t)(b->end - b->start) + 1, size = b->size;
         uint64_t area = size > UINT64_MAX / life ? UINT64_MAX : size * life;
         s->keys[i].key = UINT64_MAX - (order == GCKPTI_BY_AREA   ? area
@@ -7306,31 +7672,31 @@ static uint64_t gckpti_interleave(int first, int second)
     return a << 1 | b;
 }
 
-/* A skyline's memory, from the planner's scratch; blocks in Z-order; the greatest live sum.
+/* A skyline's memory, from the scratch; buffers in Z-order; the greatest live sum.
  * 0: out of memory. */
-static int gckpti_skyline_new(gckpti_planner *p, gckpti_skyline *s, gckpti_block *blocks, size_t n,
-                              size_t alignment)
+static int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gckpt_buffer *buffers,
+                              size_t n, size_t alignment)
 {
     memset(s, 0, sizeof *s);
     s->n = n;
     s->alignment = alignment;
     s->length = 1;
     for (size_t i = 0; i < n; i++)
-        s->length = (size_t)blocks[i].end >= s->length ? (size_t)blocks[i].end + 1 : s->length;
-    s->level = (gckpti_level *)gckpti_scratch_new(p, s->length, sizeof *s->level);
-    s->lowest = (int *)gckpti_scratch_new(p, 2 * s->length, sizeof *s->lowest);
-    s->tree = (gckpti_branch *)gckpti_scratch_new(p, 2 * n, sizeof *s->tree);
-    s->candidates = (gckpti_candidate *)gckpti_scratch_new(p, n, sizeof *s->candidates);
-    s->keys = (gckpti_keyed *)gckpti_scratch_new(p, 2 * n, sizeof *s->keys);
-    size_t *live = (size_t *)gckpti_scratch_new(p, s->length + 1, sizeof *live);
-    if (p->failed)
+        s->length = (size_t)buffers[i].end >= s->length ? (size_t)buffers[i].end + 1 : s->length;
+    s->level = (gckpti_level *)gckpti_scratch_take(scratch, s->length, sizeof *s->level);
+    s->lowest = (int *)gckpti_scratch_take(scratch, 2 * s->length, sizeof *s->lowest);
+    s->tree = (gckpti_branch *)gckpti_scratch_take(scratch, 2 * n, sizeof *s->tree);
+    s->candidates = (gckpti_candidate *)gckpti_scratch_take(scratch, n, sizeof *s->candidates);
+    s->keys = (gckpti_keyed *)gckpti_scratch_take(scratch, 2 * n, sizeof *s->keys);
+    size_t *live = (size_t *)gckpti_scratch_take(scratch, s->length + 1, sizeof *live);
+    if (*scratch->failed)
         return 0;
     for (size_t i = 0; i < n; i++) {
-        size_t size = gckpti_round_up(blocks[i].size, alignment);
-        live[blocks[i].start] += size;
-        live[blocks[i].end + 1] -= size; /* wraps, and back when summed */
+        size_t size = gckpti_round_up(buffers[i].size, alignment);
+        live[buffers[i].start] += size;
+        live[buffers[i].end + 1] -= size; /* wraps, and back when summed */
         s->keys[i].item = (int)i;
-        s->keys[i].key = gckpti_interleave(blocks[i].start, blocks[i].end);
+        s->keys[i].key = gckpti_interleave(buffers[i].start, buffers[i].end);
     }
     for (size_t x = 0; x < s->length; x++) {
         live[x + 1] += live[x];
@@ -7338,22 +7704,22 @@ static int gckpti_skyline_new(gckpti_planner *p, gckpti_skyline *s, gckpti_block
     }
     gckpti_sort_keys(s->keys, s->keys + n, n);
     for (size_t i = 0; i < n; i++) {
-        s->candidates[i].block = &blocks[s->keys[i].item];
+        s->candidates[i].buffer = &buffers[s->keys[i].item];
         s->keys[i].item = (int)i;
-        s->keys[i].key = s->length - (size_t)s->candidates[i].block->end;
+        s->keys[i].key = s->length - (size_t)s->candidates[i].buffer->end;
     }
     gckpti_sort_keys(s->keys, s->keys + n, n);
     return 1;
 }
 
-/* Gives each block an offset, so that no two that live at the same time overlap. Returns the arena;
- * SIZE_MAX: out of memory (p->failed), or more bytes than can be addressed. */
-static size_t gckpti_place(gckpti_planner *p, gckpti_block *blocks, size_t n, size_t alignment)
+/* Gives each buffer an offset, so that no two that live at the same time overlap. Returns the
+ * arena; SIZE_MAX: out of memory, or more bytes than can be addressed. */
+static size_t gckpti_place(gckpti_scratch *scratch, gckpt_buffer *buffers, size_t n,
+                           size_t alignment)
 {
-    gckpti_scratch *mark = p->scratch;
     gckpti_skyline s;
     size_t best = n > 0 ? SIZE_MAX : 0;
-    int memory = gckpti_skyline_new(p, &s, blocks, n, alignment);
+    int memory = gckpti_skyline_new(scratch, &s, buffers, n, alignment);
     for (int order = 0; order < GCKPTI_ORDERS && best > s.goal && memory; order++) {
         size_t most = order == GCKPTI_BY_AREA ? 1 << 22 : 1 << 20; /* nodes; and rounds: */
         int rounds = order == GCKPTI_BY_AREA ? 40 : 200;
@@ -7366,76 +7732,43 @@ static size_t gckpti_place(gckpti_planner *p, gckpti_block *blocks, size_t n, si
             for (size_t i = 0; i < n; i++) {
                 gckpti_candidate *c = &s.candidates[i];
                 if (arena < best)
-                    c->block->offset = c->offset;
-                if (c->offset + c->block->size > s.goal)
+                    c->buffer->offset = c->offset;
+                if (c->offset + c->buffer->size > s.goal)
                     c->turn /= 2;
             }
             best = arena < best ? arena : best;
         }
     }
-    gckpti_scratch_release(p, mark);
     return best;
 }
 
-/* The storages as blocks, in the order they begin. Returns how many. */
-static size_t gckpti_list_blocks(gckpti_planner *p)
+/* Places the draft's buffers. */
+static gckpt_result gckpti_place_draft(gckpti_planner *p)
 {
-    size_t n = 0;
-    while (p->block_capacity < p->version_count)
-        if (!gckpti_grow(p->memory, &p->blocks, &p->block_capacity, p->block_capacity,
-                         sizeof *p->blocks)) {
-            p->failed = 1;
-            return 0;
-        }
-    for (size_t i = 0; i < p->version_count; i++) {
-        const gckpti_version *v = &p->versions[i];
-        if (v->storage != (int)i)
-            continue;
-        p->blocks[n].start = v->start;
-        p->blocks[n].end = gckpti_storage_end(p, (int)i);
-        p->blocks[n].size = v->size;
-        p->blocks[n].offset = v->offset;
-        p->blocks[n++].version = (int)i;
-    }
-    return n;
+    gckpti_draft *d = &p->draft;
+    d->arena = gckpti_place(&d->scratch, d->buffers, d->buffer_count, p->alignment);
+    if (p->failed || d->arena < SIZE_MAX)
+        return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
+    return gckpti_error(p->g, GCKPT_E_MEMORY,
+                        "plan: found no layout of %z live bytes that this machine can address",
+                        d->bound);
 }
 
-/* Latest end first; ties: larger, then older. */
-static int gckpti_block_before(const void *first, const void *second, const void *context)
+static gckpt_result gckpti_place_mode(gckpti_planner *p, gckpt_mode mode, int group)
 {
-    const gckpti_block *a = (const gckpti_block *)first, *b = (const gckpti_block *)second;
-    (void)context;
-    return a->end != b->end     ? a->end > b->end
-           : a->size != b->size ? a->size > b->size
-                                : a->version < b->version;
+    gckpt_result result = gckpti_draft_mode(p, mode, group);
+    return result == GCKPT_OK ? gckpti_place_draft(p) : result;
 }
 
-static void gckpti_sort_blocks(gckpti_block *b, size_t n)
+/* Makes the draft the best one; what that was may be overwritten. */
+static void gckpti_keep_draft(gckpti_planner *p)
 {
-    gckpti_sort(b, n, sizeof *b, gckpti_block_before, NULL);
+    gckpti_draft swap = p->best;
+    p->best = p->draft;
+    p->draft = swap;
 }
 
-static gckpt_result gckpti_layout(gckpti_planner *p, size_t alignment)
-{
-    size_t n = gckpti_list_blocks(p);
-    p->arena = gckpti_place(p, p->blocks, n, alignment);
-    if (p->failed)
-        return GCKPT_E_MEMORY;
-    if (p->arena == SIZE_MAX)
-        return gckpti_error(p->g, GCKPT_E_MEMORY,
-                            "plan: found no layout of %z live bytes that this machine can address",
-                            p->bound);
-    for (size_t i = 0; i < n; i++)
-        p->versions[p->blocks[i].version].offset = p->blocks[i].offset;
-    return GCKPT_OK;
-}
-
-/* ---- from planner to plan ---- */
-static size_t gckpti_offset(const gckpti_planner *p, size_t version)
-{
-    return version == GCKPTI_NONE ? GCKPTI_NONE : p->versions[p->versions[version].storage].offset;
-}
-
+/* ---- from draft to plan ---- */
 /* The arrays of a plan, to be filled, and the bytes of all of it. */
 typedef struct {
     gckpti_node *nodes;
@@ -7574,10 +7907,10 @@ static void gckpti_encode_nodes(gckpti_planner *p, gckpt_plan *plan, const gckpt
 
 /* The first op of the list that mixes rows, itself or through a view it reads; -1 when none
  * does. */
-static int gckpti_find_mixer(const gckpti_planner *p)
+static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_draft *d)
 {
-    for (size_t x = 0; x < p->length; x++) {
-        const gckpt_tensor *t = p->g->tensors[p->list[x].id];
+    for (size_t x = 0; x < d->length; x++) {
+        const gckpt_tensor *t = p->g->tensors[d->ins[x].id];
         if (t->mixes)
             return t->id;
         for (int i = 0; i < t->inputs; i++)
@@ -7627,85 +7960,113 @@ static gckpt_plan *gckpti_plan_settle(gckpt_plan *plan)
     return gckpti_plan_at(moved, moved, &parts);
 }
 
-static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpt_mode mode)
+/* Orders buffers, given by numbers, as a plan has them: by end; then smaller, then younger. */
+static int gckpti_buffer_before(const void *first, const void *second, const void *context)
 {
-    const gckpt_plan_desc *d = p->desc;
-    gckpti_allocator memory = *p->memory;
-    gckpt_plan head, *plan = &head;
-    memset(&head, 0, sizeof head);
+    const gckpt_buffer *all = (const gckpt_buffer *)context;
+    int i = *(const int *)first, j = *(const int *)second;
+    const gckpt_buffer *a = &all[i], *b = &all[j];
+    return a->end != b->end ? a->end < b->end : a->size != b->size ? a->size < b->size : i > j;
+}
+
+/* The numbers of a draft's buffers in that order; NULL without memory. */
+static int *gckpti_buffers_by_end(gckpti_draft *d)
+{
+    int *order = (int *)gckpti_scratch_take(&d->scratch, d->buffer_count, sizeof(int));
+    for (size_t i = 0; i < d->buffer_count && order; i++)
+        order[i] = (int)i;
+    if (order)
+        gckpti_sort(order, d->buffer_count, sizeof *order, gckpti_buffer_before, d->buffers);
+    return order;
+}
+
+/* The numbers of the plan that a draft becomes. */
+static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_plan *plan)
+{
+    const gckpt_plan_desc *desc = p->desc;
+    memset(plan, 0, sizeof *plan);
     plan->object.magic = GCKPTI_MAGIC;
     plan->format = GCKPT_PLAN_FORMAT;
     plan->contract = GCKPT_CONTRACT;
     plan->hash = GCKPTI_FNV_START;
     for (int i = 0; i < p->n; i++)
         plan->hash = gckpti_hash_tensor(plan->hash, p->g->tensors[i]);
-    plan->mode = mode;
-    plan->optimiser = d->optimiser;
-    plan->state_slots = gckpti_state_floats(d);
+    plan->optimiser = desc->optimiser;
+    plan->state_slots = gckpti_state_floats(desc);
     plan->looped = p->looped;
-    plan->update_in_backward = d->update_in_backward;
+    plan->update_in_backward = desc->update_in_backward;
     plan->threads = p->threads;
-    plan->made_for = gckpti_made_for(p->desc->backend, p->plain);
-    plan->precision = d->precision;
+    plan->made_for = gckpti_made_for(desc->backend, p->plain);
+    plan->precision = desc->precision;
     plan->rows = p->g->rows > 0 ? p->g->rows : 1; /* no input: one row of nothing */
-    plan->batch = d->batch > 0 ? d->batch : plan->rows;
-    plan->alignment = d->alignment ? d->alignment : 64;
-    plan->arena = p->arena;
-    plan->bound = p->bound;
-    plan->recompute = p->recompute;
-    plan->work = p->work;
-    plan->least_work = p->least_work;
-    plan->body = p->body_start;
-    plan->epilogue = p->epilogue_start;
-    plan->mixer = gckpti_find_mixer(p);
+    plan->batch = desc->batch > 0 ? desc->batch : plan->rows;
+    plan->alignment = p->alignment;
+    plan->arena = d->arena;
+    plan->bound = d->bound;
+    plan->recompute = d->recompute;
+    plan->work = d->work;
+    plan->least_work = d->least_work;
+    plan->body = (int)d->body;
+    plan->epilogue = (int)d->epilogue;
+    plan->mixer = gckpti_find_mixer(p, d);
+    memcpy(plan->kind_bytes, d->kind_bytes, sizeof plan->kind_bytes);
+    gckpti_resident(p, plan->kind_bytes);
     gckpti_encode_nodes(p, plan, NULL);
     plan->node_count = (size_t)p->n;
-    plan->length = p->length;
-    plan->operand_count = p->pool_count;
+    plan->length = d->length;
+    plan->operand_count = d->operand_count;
     plan->term_count = (size_t)p->term_count;
-    plan->pick_count = (size_t)d->fetches;
-    for (size_t i = 0; i < p->version_count; i++)
-        plan->life_count += p->versions[i].storage == (int)i;
-    void *block = gckpti_new(&memory, gckpti_parts_of(plan, NULL).size, 1);
+    plan->pick_count = (size_t)desc->fetches;
+    plan->life_count = d->buffer_count;
+}
+
+/* Fills a plan's arrays: instructions, operands, terms, what is fetched, buffers. */
+static void gckpti_encode_arrays(gckpti_planner *p, const gckpti_draft *d, const int *order,
+                                 const gckpt_plan *plan, const gckpti_parts *parts)
+{
+    for (size_t x = 0; x < d->length; x++) {
+        parts->list[x] = d->ins[x];
+        if (d->ins[x].kind == GCKPT_UPDATE)
+            parts->list[x].id = plan->nodes[d->ins[x].id].index;
+    }
+    for (size_t i = 0; i < d->operand_count; i++)
+        parts->operands[i] =
+            d->operands[i] == GCKPTI_NONE ? GCKPTI_NONE : d->buffers[d->operands[i]].offset;
+    for (int i = 0; i < p->term_count; i++) {
+        parts->terms[i].id = p->terms[i].loss->id;
+        parts->terms[i].weight = gckpti_bits(p->terms[i].weight);
+        parts->terms[i].regulariser = p->terms[i].regulariser;
+    }
+    for (int i = 0; i < p->desc->fetches; i++) {
+        const gckpt_pick *pick = &p->desc->fetch[i];
+        int id = pick->tensor->base->id;
+        int buffer = pick->gradient ? d->gradient[p->whole[id]] : d->value[d->latest[p->of[id]]];
+        parts->picks[i].id = pick->tensor->id;
+        parts->picks[i].gradient = pick->gradient;
+        parts->picks[i].offset = d->buffers[buffer].offset;
+    }
+    for (size_t i = 0; i < d->buffer_count; i++)
+        parts->lives[i] = d->buffers[order[i]];
+}
+
+/* The plan of a draft that is placed; NULL without memory. */
+static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpti_draft *d, gckpt_mode mode)
+{
+    gckpt_plan head;
+    gckpti_encode_head(p, d, &head);
+    head.mode = mode;
+    const int *order = gckpti_buffers_by_end(d);
+    gckpti_allocator memory = *p->memory;
+    void *block = order ? gckpti_new(&memory, gckpti_parts_of(&head, NULL).size, 1) : NULL;
     *p->memory = memory;
     p->failed = p->failed || !block;
     if (!block)
         return NULL;
     gckpti_parts parts;
-    plan = gckpti_plan_at(block, &head, &parts);
+    gckpt_plan *plan = gckpti_plan_at(block, &head, &parts);
     plan->memory = memory;
     gckpti_encode_nodes(p, plan, &parts);
-    for (size_t x = 0; x < plan->length; x++) {
-        parts.list[x] = p->ins[x];
-        if (parts.list[x].kind == GCKPT_UPDATE)
-            parts.list[x].id = plan->nodes[p->ins[x].id].index;
-    }
-    for (size_t i = 0; i < plan->operand_count; i++)
-        parts.operands[i] = gckpti_offset(p, p->pool[i]);
-    for (int i = 0; i < p->term_count; i++) {
-        parts.terms[i].id = p->terms[i].loss->id;
-        parts.terms[i].weight = gckpti_bits(p->terms[i].weight);
-        parts.terms[i].regulariser = p->terms[i].regulariser;
-    }
-    for (int i = 0; i < d->fetches; i++) {
-        const gckpt_tensor *t = d->fetch[i].tensor->base;
-        int use = p->looped && t->batchless ? gckpti_use(p, t->id, 0) : -1;
-        parts.picks[i].id = d->fetch[i].tensor->id;
-        parts.picks[i].gradient = d->fetch[i].gradient;
-        parts.picks[i].offset = gckpti_offset(p, (size_t)(!d->fetch[i].gradient ? p->value[t->id]
-                                                          : use >= 0            ? p->use[use]
-                                                                                : p->grad[t->id]));
-    }
-    size_t blocks = gckpti_list_blocks(p); /* may move p->blocks */
-    gckpti_sort_blocks(p->blocks, blocks);
-    for (size_t i = 0; i < plan->life_count; i++) { /* latest end first, so back to front */
-        const gckpti_block *b = &p->blocks[plan->life_count - 1 - i];
-        const gckpti_version *v = &p->versions[b->version];
-        gckpt_buffer life = { b->start, b->end, v->offset, b->size, v->id, v->kind };
-        parts.lives[i] = life;
-    }
-    memcpy(plan->kind_bytes, p->peak_kinds, sizeof plan->kind_bytes);
-    gckpti_resident(p, plan->kind_bytes);
+    gckpti_encode_arrays(p, d, order, plan, &parts);
     return plan;
 }
 
@@ -7715,29 +8076,6 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
         return;
     gckpti_allocator a = plan->memory;
     gckpti_delete(&a, plan->block, gckpti_parts_of(plan, NULL).size, 1);
-}
-
-/* Steps 2 to 4 for one mode. */
-static gckpt_result gckpti_try(gckpti_planner *p, gckpt_mode mode, int group)
-{
-    gckpt_result result = GCKPT_OK;
-    p->raw_length = 0;
-    switch (mode) {
-    case GCKPT_MEMORY_POOR: gckpti_make_memory_poor(p); break;
-    case GCKPT_SEGMENTS: gckpti_make_segments(p, 0); break;
-    case GCKPT_SQRT: gckpti_make_segments(p, group); break;
-    case GCKPT_SCHEDULE: result = gckpti_make_user(p); break;
-    default: gckpti_make_store_all(p); break;
-    }
-    if (result == GCKPT_OK && !p->failed)
-        gckpti_finish_list(p);
-    return result != GCKPT_OK ? result : p->failed ? GCKPT_E_MEMORY : gckpti_lifetimes(p);
-}
-
-/* What this machine cannot address is no plan, but one with fewer bytes may be. */
-static int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
-{
-    return result == GCKPT_E_MEMORY && !p->failed;
 }
 
 /* The i-th uniform segmentation: groups of 1, 2, ... ops, then of 1, 2, ... of the user's outermost
@@ -7755,63 +8093,67 @@ static int gckpti_group_repeats(const gckpti_planner *p, size_t i)
     return of > 512 && group > 1 && (of + group - 1) / group == (of + group - 2) / (group - 1);
 }
 
-/* The uniform segmentation whose arena is least. An arena is never below its bound, so they are
- * laid out in the order of their bounds, until the next bound is no better than the least arena. */
-static gckpt_result gckpti_find_sqrt(gckpti_planner *p, size_t alignment, int *best)
+/* Drafts the uniform segmentation whose arena is least: p->best. An arena is never below its bound,
+ * so they are laid out in the order of their bounds, until the next bound is no better than the
+ * least arena. */
+static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
 {
     size_t least = SIZE_MAX, ops = (size_t)p->body_count, n = ops + (size_t)p->g->outermost;
-    size_t *bound = (size_t *)gckpti_new(p->memory, n + 1, sizeof *bound);
+    size_t *bound = (size_t *)gckpti_scratch_take(&p->scratch, n + 1, sizeof *bound);
     gckpt_result result = bound ? GCKPT_OK : GCKPT_E_MEMORY;
-    p->failed = p->failed || !bound;
     for (size_t i = 0; i < n && result == GCKPT_OK; i++) {
         bound[i] = SIZE_MAX;
         if (gckpti_group_repeats(p, i))
             continue;
-        result = gckpti_try(p, GCKPT_SQRT, gckpti_group(p, i));
+        result = gckpti_draft_mode(p, GCKPT_SQRT, gckpti_group(p, i));
         result = gckpti_too_large(p, result) ? GCKPT_OK : result; /* its bound is SIZE_MAX */
-        bound[i] = p->bound;
+        bound[i] = p->draft.bound;
     }
-    for (*best = 1; result == GCKPT_OK && n > 0;) {
+    while (result == GCKPT_OK) {
         size_t next = 0;
         for (size_t i = 1; i < n; i++)
             if (bound[i] < bound[next])
                 next = i;
-        if (bound[next] >= least)
+        if (n == 0 || bound[next] >= least)
             break;
         bound[next] = SIZE_MAX;
-        result = gckpti_try(p, GCKPT_SQRT, gckpti_group(p, next));
-        if (result == GCKPT_OK)
-            result = gckpti_layout(p, alignment);
-        if (result == GCKPT_OK && p->arena < least) {
-            least = p->arena;
-            *best = gckpti_group(p, next);
+        result = gckpti_place_mode(p, GCKPT_SQRT, gckpti_group(p, next));
+        if (result == GCKPT_OK && p->draft.arena < least) {
+            least = p->draft.arena;
+            gckpti_keep_draft(p);
         }
     }
-    gckpti_delete(p->memory, bound, n + 1, sizeof *bound);
-    return result;
+    if (result != GCKPT_OK || least < SIZE_MAX)
+        return result;
+    return gckpti_place_mode(p, GCKPT_SQRT, 1); /* none can be addressed: says so */
 }
 
 /* =================================================================================================
  * >>optimal: the least work for every budget, by a sweep over slots
  *
- * A schedule is a flat list of forwards (repeatable) and backwards (in their fixed order). A ladder
- * of rungs (byte limits, each a little below the one above) holds the best schedule found for each:
+ * The same model and the same schedules as in >>plan. The search needs only a schedule's live bytes
+ * and its repeated work (gckpti_evaluate), thousands of times; drafts are made of what may be the
+ * answer. A ladder of rungs (byte limits, each a little below the one above) holds in slots the
+ * best schedule found for each:
  *   seeds    store-all, the user's segments, uniform segments, memory-poor, and the optimal
  *            persistent schedules of a chain of stages (a dynamic programme after Beaumont et al.
  *            2019, "Optimal checkpointing for heterogeneous chains": rotor).
  *   squeeze  takes a schedule below a limit: every gap between two uses of a value may be closed by
- *            computing the value again before the second one. Gaps are scored by work added per
- *            excess byte removed; all that are within twice the best and do not touch one another
- *            are closed at once, unread forwards dropped, the result evaluated exactly.
+ *            computing the value again before the second one, together with what that reads and is
+ *            gone (its closure). Gaps are scored by work added per excess byte removed; all that
+ *            are within twice the best and do not touch one another are closed at once, unread
+ *            forwards dropped, the result evaluated exactly.
  *   polish   takes repeated forwards out again, largest saving first, while the limit holds.
  * Down the ladder each rung squeezes the one above, up the ladder each polishes the one below with
- * its own room. At the end every schedule is laid out, and what counts is its arena: a point of the
- * frontier is (arena, work), and a budget gets the point with least work that fits. Rungs and
- * candidates never depend on the budget asked for, so more bytes never cost more work.
+ * its own room. Then slots are drafted and placed, and what counts is the arena: a point of the
+ * frontier is (arena, work), and a budget gets the point with least work that fits, whose draft is
+ * kept. Rungs and candidates never depend on the budget asked for, so more bytes never cost more
+ * work. Which slot is what: those below s->rungs are rungs, by falling limit; behind them are
+ * seeds, then what laying out added.
  *
- * Invariants: gckpti_evaluate's peak is the bound that gckpti_lifetimes finds for the same list
- * (sizes rounded up to the alignment). Work limits are counted in list items, never timed, and
- * there are integers only, so that a plan is the same on every machine.
+ * Invariants: gckpti_evaluate finds at each position the bytes that are live in the draft of the
+ * same schedule (sizes rounded up to the alignment). Work limits are counted in list items, never
+ * timed, and there are integers only, so that a plan is the same on every machine.
  * ============================================================================================== */
 enum {
     GCKPTI_STAGES = 65, /* most stages of the dynamic programme */
@@ -7830,143 +8172,83 @@ enum {
 /* bytes of a store-all plan, at most: sums over all instructions stay below 2^63 */
 #define GCKPTI_SEARCHED 17592186044416.0
 
+/* A schedule that is kept: the best under a limit, or a seed. */
 typedef struct {
-    void *at;
-    size_t bytes;
-} gckpti_room; /* memory that grows and keeps its contents */
-
-/* An op of the list, by the order of first forwards (inputs before users). */
-typedef struct {
-    int id;
-    int in, inputs;          /* links[in..]: units whose values the forward reads, each once */
-    int read, reads;         /* links[read..]: units whose values the backward reads */
-    int rank;                /* of its backward; -1: none */
-    int64_t out, aux, work;  /* bytes of its results; of its forward's workspace */
-    uint64_t cost;           /* of the forward */
-    unsigned char reads_aux; /* the backward does */
-    unsigned char fixed;     /* computed once: pins, side effects, functions of parameters */
-    unsigned char effect;    /* the first forward stays, read or not */
-    unsigned char fresh;     /* gckpt_recompute: computed anew for the backwards */
-    unsigned char fetched;   /* its last value is read at the end */
-    unsigned char in_place;  /* bit i: the result may replace the value of links[in + i] */
-} gckpti_unit;
-
-/* One version of a unit's results, from its forward to its last uses; -1: none. */
-typedef struct {
-    int unit, start, value_end, aux_end;
-    int source, sources; /* t->source[source..]: spans whose bytes the value may take over */
-} gckpti_span;
-
-typedef struct {
-    gckpti_room room[5];
-    int *item, length; /* u: forward of unit u; ~u: its backward */
-    gckpti_span *span;
-    int spans, *source;
-    int *at; /* by position: the span that begins there */
-    int64_t *live, peak;
-    uint64_t extra; /* cost of all forwards but the first ones */
-} gckpti_trial;
-
-typedef struct {
-    int64_t limit, peak; /* limit of a seed: 1 when another is as good in bytes and work */
-    uint64_t extra;
+    gckpti_room room;
     int *item, length;
-    size_t room, arena; /* arena: 0 until it is laid out */
+    int64_t limit, peak;
+    uint64_t extra;
+    size_t arena;  /* 0 until it is laid out */
+    int dominated; /* a seed: another is as good in bytes and work */
 } gckpti_slot;
 
+/* A gap between two uses of a span to be closed by computing its unit again before position `to`;
+ * or the repeated forward at `to` to be taken out, `span` being the version before it. */
+typedef struct {
+    uint64_t key; /* the least is tried first */
+    int unit, span, to, policy;
+} gckpti_move;
+
 enum {
-    GCKPTI_ROOM_UNITS,
-    GCKPTI_ROOM_LINKS,
-    GCKPTI_ROOM_OF,
-    GCKPTI_ROOM_BASE,
-    GCKPTI_ROOM_LATEST,
-    GCKPTI_ROOM_MARK,
-    GCKPTI_ROOM_SET,
     GCKPTI_ROOM_SPANS,
     GCKPTI_ROOM_USES,
-    GCKPTI_ROOM_OVER,
+    GCKPTI_ROOM_EXCESS,
+    GCKPTI_ROOM_CHUNKS,
+    GCKPTI_ROOM_SPACE,
+    GCKPTI_ROOM_GONE,
     GCKPTI_ROOM_MOVES,
-    GCKPTI_ROOM_SPARE,
+    GCKPTI_ROOM_SORTED,
+    GCKPTI_ROOM_KEYS,
     GCKPTI_ROOM_INSERTS,
+    GCKPTI_ROOM_REMOVALS,
     GCKPTI_ROOM_SLOTS,
     GCKPTI_ROOM_SEEDS,
     GCKPTI_ROOM_STAGES,
+    GCKPTI_ROOM_READERS,
+    GCKPTI_ROOM_ENTERS,
     GCKPTI_ROOMS
 };
 typedef struct {
     gckpti_planner *p;
+    gckpti_scratch scratch;
     gckpti_room room[GCKPTI_ROOMS];
-    size_t alignment;
-    gckpti_unit *unit;
-    int units, prologue, ranks; /* prologue: the first units, computed once a step */
-    int sources;            /* inputs of a unit that it may replace, at most; 1 or more */
-    int body_ranks;         /* ranks below this one belong to the body */
-    int turn;               /* position of the first backward of the present schedule */
-    int *links, *of;        /* of: unit of a tensor id, or -1 */
-    int *backward;          /* units by rank */
-    int64_t *at, *before;   /* bytes of gradients and workspace, by rank: at a backward; between
-                               it and the one before */
-    int64_t grain;          /* common divisor of all sizes */
-    gckpti_trial now, next;
-    int *latest;
-    int *mark, stamp;          /* units that were seen in this round */
-    int *set, set_count;       /* of gckpti_closure */
-    int set_cut;               /* it would have been larger */
-    int cut;                   /* one that was used would, or the search ended early */
-    int *of_unit, *unit_start; /* spans of a unit, ascending */
-    int *use, *use_start;      /* positions that use a span, ascending */
-    int *read, *read_start;    /* spans that a position uses, in the order of its links */
-    int64_t *over, *over_sum;  /* excess at a position; before it */
-    int *over_count;           /* positions with excess before it */
-    int shift, *hot;           /* gckpti_relief: 2^shift positions a chunk; those with excess */
-    int64_t *left;             /* excess in a chunk that moves have not taken off yet */
-    gckpti_keyed *move, *insert;
-    int moves, inserts;
-    gckpti_slot *slot, *seed;
+    int64_t *at, *between; /* bytes of gradients and workspace, by rank: at a backward; between it
+                              and the one before */
+    int64_t grain;         /* common divisor of all sizes */
+    gckpti_schedule now, next;
+    int first_backward;           /* its position in the present schedule */
+    int *of_unit, *unit_start;    /* spans of a unit, ascending */
+    int *use, *use_start;         /* positions that use a span, ascending */
+    int *read, *read_start;       /* spans that a position uses, in the order of its links */
+    int *reader;                  /* the position of each of these reads */
+    int64_t *excess, *excess_sum; /* bytes over the limit at a position; before it */
+    int *excess_count;            /* positions with excess before it */
+    int64_t *seen, stamp;         /* units that a closure has seen have its stamp */
+    int *set, set_count;          /* of gckpti_closure: units; of gckpti_saving: positions */
+    int set_cut;                  /* it would have been larger */
+    int cut;                      /* one that was used would, or the search ended early */
+    int *touched;                 /* units that moves chosen so far compute or read */
+    int64_t *space;               /* gckpti_polish: bytes left below the limit at a position */
+    int shift, *chunk_count;      /* gckpti_relief: 2^shift positions a chunk; those with excess */
+    int64_t *chunk_left;          /* excess in a chunk that moves have not taken off yet */
+    gckpti_move *move;
+    gckpti_keyed *insert; /* key: position << 32 | unit; item: unit */
+    int *removal;         /* positions */
+    int moves, inserts, removals;
+    gckpti_slot *slot, *seed, winner; /* winner: has least work in most bytes, and is p->best */
     int slots, seeds, rungs;
+    size_t most;
     int64_t items, looked; /* counted so far, for GCKPTI_WORK_LIMIT and GCKPTI_LOOK_LIMIT */
     int64_t swept[2];      /* the same when laying out began */
-    int spared;    /* a unit whose gaps stay open; -1: none */
+    int barred;            /* a unit whose gaps stay open; -1: none */
 } gckpti_search;
 
-/* Room for n items of `size` bytes; what is there stays. NULL (and p->failed): out of memory. */
-static void *gckpti_want(gckpti_search *s, gckpti_room *r, size_t n, size_t size)
+static int gckpti_search_room(gckpti_search *s, gckpti_schedule *t, int length)
 {
-    size_t need = n + 1 > PTRDIFF_MAX / 2 / size ? 0 : (n + 1) * size;
-    if (need <= r->bytes && need)
-        return r->at;
-    void *at = need ? gckpti_resize(s->p->memory, r->at, r->bytes, 2 * need) : NULL;
-    if (!at) {
-        s->p->failed = 1;
-        return NULL;
-    }
-    r->at = at;
-    r->bytes = 2 * need;
-    return at;
+    return gckpti_schedule_room(&s->scratch, t, length, s->p->sources);
 }
 
-static int gckpti_trial_room(gckpti_search *s, gckpti_trial *t, int length)
-{
-    size_t n = (size_t)length + 2;
-    gckpti_want(s, &t->room[0], n, sizeof *t->item);
-    gckpti_want(s, &t->room[1], n, sizeof *t->span);
-    gckpti_want(s, &t->room[2], n, sizeof *t->at);
-    gckpti_want(s, &t->room[3], n, sizeof *t->live);
-    gckpti_want(s, &t->room[4], n * (size_t)s->sources, sizeof *t->source);
-    t->item = (int *)t->room[0].at; /* without memory: what was there before */
-    t->span = (gckpti_span *)t->room[1].at;
-    t->at = (int *)t->room[2].at;
-    t->live = (int64_t *)t->room[3].at;
-    t->source = (int *)t->room[4].at;
-    return !s->p->failed;
-}
-
-/* ---- the model: units, links, and what gradients take ---- */
-static int64_t gckpti_whole(const gckpti_search *s, size_t bytes)
-{
-    return (int64_t)gckpti_round_up(bytes, s->alignment);
-}
-
+/* ---- what gradients take ---- */
 static int64_t gckpti_divisor(int64_t a, int64_t b)
 {
     while (b) {
@@ -7977,235 +8259,64 @@ static int64_t gckpti_divisor(int64_t a, int64_t b)
     return a;
 }
 
-/* A unit for each op that p->list computes (a finished store-all list: what nobody reads is gone),
- * in the order of ids, those of the prologue first. */
-static void gckpti_model_units(gckpti_search *s)
+/* Adds a gradient to all ranks that it lives through. */
+static void gckpti_add_bytes(gckpti_search *s, const gckpti_gradient *v)
 {
-    gckpti_planner *p = s->p;
-    size_t n = (size_t)p->n;
-    s->unit = (gckpti_unit *)gckpti_want(s, &s->room[GCKPTI_ROOM_UNITS], n, sizeof *s->unit);
-    s->links = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_LINKS], n * (2 * GCKPT_MAX_INPUTS + 1),
-                                  sizeof(int));
-    s->of = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_OF], 2 * n, sizeof(int));
-    if (p->failed)
-        return;
-    s->backward = s->of + p->n;
-    for (int i = 0; i < p->n; i++)
-        s->of[i] = -1;
-    for (size_t x = 0; x < p->length; x++)
-        if (p->list[x].kind == GCKPT_FORWARD && p->list[x].first)
-            s->of[p->list[x].id] = 0;
-    int links = 0;
-    for (int once = 1; once >= 0; once--) {
-        for (int i = 0; i < p->n; i++) {
-            const gckpt_tensor *t = p->g->tensors[i];
-            if (s->of[i] < 0 || t->batchless != once)
-                continue;
-            gckpti_unit *u = &s->unit[s->units];
-            memset(u, 0, sizeof *u);
-            u->id = i;
-            u->rank = -1;
-            u->out = gckpti_is_loss(t) ? 0 : gckpti_whole(s, gckpti_value_bytes(p, t));
-            u->aux = gckpti_whole(s, t->aux_bytes);
-            u->work = gckpti_whole(s, p->work_forward[i]);
-            u->cost = p->cost[i].forward;
-            u->fixed = once || t->keep || t->op->flags & GCKPT_SIDE_EFFECT;
-            u->fresh = (unsigned char)(t->recompute && !u->fixed);
-            u->effect = (t->op->flags & GCKPT_SIDE_EFFECT) != 0;
-            u->in = links;
-            for (int k = 0; k < t->inputs; k++) {
-                const gckpt_tensor *q = t->in[k]->base;
-                int at = u->in;
-                if (q->kind != GCKPTI_OP)
-                    continue;
-                while (at < links && s->links[at] != s->of[q->id])
-                    at++;
-                if (at == links)
-                    s->links[links++] = s->of[q->id];
-                if (t->op->flags & GCKPT_INPLACE(k) &&
-                    gckpti_value_bytes(p, q) == gckpti_value_bytes(p, t) &&
-                    gckpti_elements(&q->shape) == gckpti_elements(&t->shape))
-                    u->in_place |= (unsigned char)(1u << (at - u->in));
-            }
-            u->inputs = links - u->in;
-            int sources = 0;
-            for (unsigned bits = u->in_place; bits; bits &= bits - 1)
-                sources++;
-            s->sources = sources > s->sources ? sources : s->sources;
-            u->read = links;
-            unsigned mask = p->active[i] ? gckpti_needs(p, t) : 0;
-            s->of[i] = s->units++;
-            for (int k = 0; k <= t->inputs; k++) {
-                int q = k < t->inputs ? t->in[k]->base->id : i, at = u->read;
-                if (!(mask & (k < t->inputs ? GCKPT_IN(k) : GCKPT_OUT)) ||
-                    p->g->tensors[q]->kind != GCKPTI_OP)
-                    continue;
-                while (at < links && s->links[at] != s->of[q])
-                    at++;
-                if (at == links)
-                    s->links[links++] = s->of[q];
-            }
-            u->reads = links - u->read;
-            u->reads_aux = mask & GCKPT_AUX && t->aux_bytes > 0;
-            s->grain =
-                gckpti_divisor(gckpti_divisor(gckpti_divisor(s->grain, u->out), u->aux), u->work);
-        }
-        s->prologue = once ? s->units : s->prologue;
-    }
-    for (int i = 0; i < p->term_count; i++)
-        if (s->of[p->terms[i].loss->id] >= 0)
-            s->unit[s->of[p->terms[i].loss->id]].effect = 1;
-    for (int i = 0; i < p->desc->fetches; i++)
-        if (!p->desc->fetch[i].gradient && s->of[p->desc->fetch[i].tensor->base->id] >= 0)
-            s->unit[s->of[p->desc->fetch[i].tensor->base->id]].fetched = 1;
+    int64_t size = (int64_t)gckpti_round_up(v->size, s->p->alignment);
+    s->at[v->first] += size;
+    s->at[v->until + 1] -= size;
+    s->between[v->resident ? v->first : v->first + 1] += size;
+    s->between[v->until + 1] -= size;
+    s->grain = gckpti_divisor(s->grain, size);
 }
 
-/* What gradients take depends on the backwards alone, whose order is fixed: it is read off the
- * lifetimes of the store-all list, by rank. */
-static void gckpti_model_gradients(gckpti_search *s)
+/* What gradients and workspaces of backwards take depends on the backwards alone, whose order is
+ * fixed: by rank. */
+static void gckpti_sum_gradients(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
-    s->ranks = 0;
-    for (size_t x = 0; x < p->length; x++)
-        if (p->list[x].kind == GCKPT_BACKWARD) {
-            s->backward[s->ranks] = s->of[p->list[x].id];
-            s->body_ranks += (int)x < p->epilogue_start;
-            s->unit[s->of[p->list[x].id]].rank = s->ranks++;
-        }
-    size_t n = (size_t)s->ranks + 2;
-    int *rank = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_OVER], p->length + 2, sizeof(int));
-    s->at = (int64_t *)gckpti_want(s, &s->room[GCKPTI_ROOM_BASE], 2 * n, sizeof *s->at);
+    size_t n = (size_t)p->ranks + 3;
+    s->at = (int64_t *)gckpti_scratch_take(&s->scratch, n, sizeof *s->at);
+    s->between = (int64_t *)gckpti_scratch_take(&s->scratch, n, sizeof *s->between);
     if (p->failed)
         return;
-    s->before = s->at + n;
-    memset(s->at, 0, 2 * n * sizeof *s->at);
-    for (size_t x = 0, r = 0; x <= p->length; x++) { /* backwards before instruction x */
-        rank[x] = (int)r;
-        r += x < p->length && p->list[x].kind == GCKPT_BACKWARD;
-    }
-    for (size_t i = 0; i < p->version_count; i++) {
-        const gckpti_version *v = &p->versions[i];
-        int resident = v->start == 0 && v->kind == GCKPT_BUFFER_PARAMETER_GRADIENT;
-        if (v->storage != (int)i ||
-            (v->kind != GCKPT_BUFFER_GRADIENT && v->kind != GCKPT_BUFFER_PARAMETER_GRADIENT))
-            continue;
-        int64_t size = gckpti_whole(s, v->size);
-        int first = resident ? 0 : rank[v->start], end = gckpti_storage_end(p, (int)i);
-        int last =
-            end >= (int)p->length ? s->ranks : rank[end] - (p->list[end].kind != GCKPT_BACKWARD);
-        s->at[first] += size;
-        s->at[last + 1] -= last + 1 <= s->ranks ? size : 0;
-        s->before[first + !resident] += size;
-        s->before[last + 1] -= last + 1 <= s->ranks ? size : 0;
-        s->grain = gckpti_divisor(s->grain, size);
-    }
-    for (int r = 1; r <= s->ranks; r++) {
+    for (int v = 0; v < p->gradients; v++)
+        if (p->gradient[v].storage == v)
+            gckpti_add_bytes(s, &p->gradient[v]);
+    for (int r = 1; r <= p->ranks; r++) {
         s->at[r] += s->at[r - 1];
-        s->before[r] += s->before[r - 1];
+        s->between[r] += s->between[r - 1];
     }
-    for (int r = 0; r < s->ranks; r++) {
-        int64_t work = gckpti_whole(s, p->work_backward[s->unit[s->backward[r]].id]);
+    for (int r = 0; r < p->ranks; r++) {
+        size_t bytes = p->work_backward[p->unit[p->backward[r]].id];
+        int64_t work = (int64_t)gckpti_round_up(bytes, p->alignment);
         s->at[r] += work;
         s->grain = gckpti_divisor(s->grain, work);
+    }
+    for (int u = 0; u < p->units; u++) {
+        s->grain = gckpti_divisor(s->grain, p->unit[u].out);
+        s->grain = gckpti_divisor(gckpti_divisor(s->grain, p->unit[u].aux), p->unit[u].work);
     }
 }
 
 /* ---- evaluation ---- */
-/* Drops the forwards nobody reads, as gckpti_drop_unread does. */
-static void gckpti_drop(gckpti_search *s, gckpti_trial *t)
+/* Live bytes of a schedule at each position, and their peak: what gckpti_sum_live finds for its
+ * draft, but that sizes are rounded up. */
+static void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
 {
-    int *left = s->latest, *read = s->mark, kept = t->length; /* read: bit 0 value, bit 1 aux */
-    memset(left, 0, (size_t)s->units * sizeof(int));
-    memset(read, 0, (size_t)s->units * sizeof(int));
-    for (int x = 0; x < t->length; x++)
-        if (t->item[x] >= 0)
-            left[t->item[x]]++;
-    for (int u = 0; u < s->units; u++)
-        read[u] = s->unit[u].fetched;
-    for (int x = t->length; x-- > 0;) {
-        int i = t->item[x], from, count;
-        const gckpti_unit *u = &s->unit[i < 0 ? ~i : i];
-        if (i < 0) {
-            read[~i] |= u->reads_aux * 2;
-            from = u->read;
-            count = u->reads;
-        } else {
-            left[i]--;
-            if (!read[i] && !(u->effect && left[i] == 0))
-                continue;
-            read[i] = 0;
-            from = u->in;
-            count = u->inputs;
-        }
-        t->item[--kept] = i;
-        for (int k = from; k < from + count; k++)
-            read[s->links[k]] |= 1;
-    }
-    t->length -= kept;
-    memmove(t->item, t->item + kept, (size_t)t->length * sizeof(int));
-    s->stamp = 3; /* the marks are used up */
-    s->items += t->length;
-}
-
-/* Spans, live bytes at each position, their peak and the repeated work of a list. */
-static void gckpti_evaluate(gckpti_search *s, gckpti_trial *t)
-{
-    int *latest = s->latest, end = t->length, body_end = t->length, rank = 0, taken = 0;
-    const int *links = s->links;
-    for (int u = 0; u < s->units; u++)
-        latest[u] = -1;
-    memset(t->live, 0, ((size_t)t->length + 2) * sizeof *t->live);
-    t->spans = 0;
-    t->extra = 0;
+    const gckpti_planner *p = s->p;
+    int length = t->length, rank = 0;
+    gckpti_find_spans(p, t);
+    memset(t->live, 0, ((size_t)length + 2) * sizeof *t->live);
     t->peak = 0;
-    s->items += t->length;
-    for (int x = 0; x < t->length; x++) {
-        int i = t->item[x];
-        const gckpti_unit *u = &s->unit[i < 0 ? ~i : i];
-        if (i < 0) {
-            for (int k = u->read; k < u->read + u->reads; k++)
-                t->span[latest[links[k]]].value_end = x;
-            if (u->reads_aux)
-                t->span[latest[~i]].aux_end = x;
-            if (u->rank == s->body_ranks)
-                body_end = x;
-            t->at[x] = -1;
-            continue;
-        }
-        gckpti_span *v = &t->span[t->spans];
-        v->unit = i;
-        v->start = x;
-        v->value_end = v->aux_end = -1;
-        v->source = taken;
-        for (int k = 0; k < u->inputs; k++) {
-            int q = latest[links[u->in + k]];
-            t->span[q].value_end = x;
-            if (u->in_place >> k & 1)
-                t->source[taken++] = q;
-        }
-        v->sources = taken - v->source;
-        t->extra += latest[i] >= 0 ? u->cost : 0;
-        t->at[x] = latest[i] = t->spans++;
-    }
-    for (int u = 0; u < s->units; u++)
-        if (s->unit[u].fetched)
-            t->span[latest[u]].value_end = end;
+    s->items += length;
     for (int i = 0; i < t->spans; i++) {
-        gckpti_span *v = &t->span[i];
-        const gckpti_unit *u = &s->unit[v->unit];
-        int prologue = s->p->looped && v->start < s->prologue;
-        if (prologue && v->value_end >= s->prologue && v->value_end < body_end)
-            v->value_end = body_end - 1; /* the next micro-batch reads it again */
-        if (prologue && v->aux_end >= s->prologue && v->aux_end < body_end)
-            v->aux_end = body_end - 1;
+        const gckpti_span *v = &t->span[i];
+        const gckpti_unit *u = &p->unit[v->unit];
         if (v->value_end >= 0) {
             int from = v->start;
-            for (int k = 0; k < v->sources && from == v->start; k++) {
-                const gckpti_span *q = &t->span[t->source[v->source + k]];
-                if (q->value_end == v->start &&
-                    !(s->p->looped && q->start < s->prologue && v->start >= s->prologue))
-                    from++;
-            }
+            for (int k = v->source; k < v->source + v->sources && from == v->start; k++)
+                from += gckpti_takes_over(p, v, &t->span[t->source[k]]);
             t->live[from] += u->out;
             t->live[v->value_end + 1] -= u->out;
         }
@@ -8215,17 +8326,25 @@ static void gckpti_evaluate(gckpti_search *s, gckpti_trial *t)
         }
     }
     int64_t sum = 0;
-    for (int x = 0; x < t->length; x++) {
+    for (int x = 0; x < length; x++) {
         int i = t->item[x];
         sum += t->live[x];
-        t->live[x] = sum + (i < 0 ? s->at[rank++] : s->before[rank] + s->unit[i].work);
+        t->live[x] = sum + (i < 0 ? s->at[rank++] : s->between[rank] + p->unit[i].work);
         if (t->live[x] > t->peak)
             t->peak = t->live[x];
     }
 }
 
+/* Drops what nobody reads, and evaluates the rest. */
+static void gckpti_drop_evaluate(gckpti_search *s, gckpti_schedule *t)
+{
+    t->length = gckpti_drop(s->p, t->item, t->length);
+    s->items += t->length;
+    gckpti_evaluate(s, t);
+}
+
 /* Bytes by which a schedule exceeds the limit, summed over its positions. */
-static int64_t gckpti_excess(const gckpti_trial *t, int64_t limit)
+static int64_t gckpti_excess(const gckpti_schedule *t, int64_t limit)
 {
     int64_t sum = 0;
     for (int x = 0; x < t->length && t->peak > limit; x++)
@@ -8233,83 +8352,103 @@ static int64_t gckpti_excess(const gckpti_trial *t, int64_t limit)
     return sum;
 }
 
-/* Uses of each span, spans of each unit, and the excess over the limit, of the present schedule. */
-static void gckpti_index(gckpti_search *s, int64_t limit)
+/* ---- the index: uses of each span, spans of each unit, excess, of the present schedule ---- */
+static int gckpti_index_room(gckpti_search *s)
 {
-    gckpti_trial *t = &s->now;
-    size_t length = (size_t)t->length, spans = (size_t)t->spans, units = (size_t)s->units;
-    int uses = 0, most = 0;
-    s->turn = t->length;
-    for (int x = t->length; x-- > 0;) {
-        const gckpti_unit *u = &s->unit[t->item[x] < 0 ? ~t->item[x] : t->item[x]];
-        s->turn = t->item[x] < 0 ? x : s->turn;
-        most += t->item[x] < 0 ? u->reads + 1 : u->inputs;
+    const gckpti_schedule *t = &s->now;
+    const gckpti_planner *p = s->p;
+    size_t length = (size_t)t->length, spans = (size_t)t->spans, most = 0;
+    s->first_backward = t->length;
+    for (int x = t->length, count; x-- > 0;) {
+        gckpti_reads(p, t->item[x], &count);
+        s->first_backward = t->item[x] < 0 ? x : s->first_backward;
+        most += (size_t)count + (t->item[x] < 0);
     }
-    int *b = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_SPANS], 2 * spans + units + length + 5,
-                                sizeof(int));
-    int *c = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_USES], 3 * (size_t)most, sizeof(int));
-    int64_t *o =
-        (int64_t *)gckpti_want(s, &s->room[GCKPTI_ROOM_OVER], 5 * length + 12, sizeof *s->over);
-    if (s->p->failed)
-        return;
-    s->looked += t->length + most;
-    s->of_unit = b;
-    s->use_start = b + spans + 1;
+    s->looked += t->length + (int64_t)most;
+    gckpti_scratch *scratch = &s->scratch;
+    size_t of_spans = 2 * spans + (size_t)p->units + length + 5;
+    s->of_unit = (int *)gckpti_want(scratch, &s->room[GCKPTI_ROOM_SPANS], of_spans, sizeof(int));
+    s->use = (int *)gckpti_want(scratch, &s->room[GCKPTI_ROOM_USES], 3 * most, sizeof(int));
+    s->excess = (int64_t *)gckpti_want(scratch, &s->room[GCKPTI_ROOM_EXCESS], 3 * length + 6,
+                                       sizeof *s->excess);
+    if (p->failed)
+        return 0;
+    s->use_start = s->of_unit + spans + 1;
     s->unit_start = s->use_start + spans + 1;
-    s->read_start = s->unit_start + units + 1;
-    s->over = o;
-    s->over_sum = o + length + 1;
-    s->over_count = (int *)(o + 2 * length + 3);
-    s->left = o + 3 * length + 5;
-    s->hot = (int *)(s->left + length + 2);
-    memset(s->use_start, 0, (spans + 1) * sizeof(int));
-    memset(s->unit_start, 0, (units + 1) * sizeof(int));
-    int *of = c + most, *where = of + most;
-    s->use = c;
-    s->read = of;
-    for (int u = 0; u < s->units; u++)
-        s->latest[u] = -1;
+    s->read_start = s->unit_start + p->units + 1;
+    s->read = s->use + most;
+    s->reader = s->read + most;
+    s->excess_sum = s->excess + length + 1;
+    s->excess_count = (int *)(s->excess_sum + length + 2);
+    return 1;
+}
+
+/* Lists what each position reads: the values of its links, and its aux if no value of its own.
+ * Returns how many reads there are. */
+static int gckpti_list_reads(gckpti_search *s)
+{
+    const gckpti_schedule *t = &s->now;
+    const gckpti_planner *p = s->p;
+    int uses = 0, *latest = p->latest;
+    for (int u = 0; u < p->units; u++)
+        latest[u] = -1;
     for (int x = 0; x < t->length; x++) {
-        int i = t->item[x], from, count, self = i < 0 ? ~i : -1;
-        const gckpti_unit *u = &s->unit[i < 0 ? ~i : i];
-        from = i < 0 ? u->read : u->in;
-        count = i < 0 ? u->reads : u->inputs;
+        int i = t->item[x], self = i < 0 ? ~i : -1, count;
+        const int *links = gckpti_reads(p, i, &count);
         s->read_start[x] = uses;
-        for (int k = from; k < from + count; k++) {
-            self = s->links[k] == self ? -1 : self;
-            of[uses] = s->latest[s->links[k]];
-            where[uses++] = x;
+        for (int k = 0; k < count; k++) {
+            self = links[k] == self ? -1 : self;
+            s->read[uses] = latest[links[k]];
+            s->reader[uses++] = x;
         }
-        if (i < 0 && self >= 0 && u->reads_aux) {
-            of[uses] = s->latest[self];
-            where[uses++] = x;
+        if (self >= 0 && p->unit[self].reads_aux) {
+            s->read[uses] = latest[self];
+            s->reader[uses++] = x;
         }
         if (i >= 0)
-            s->latest[i] = t->at[x];
+            latest[i] = t->at[x];
     }
+    return uses;
+}
+
+/* Sorts reads by span and spans by unit, counting first. Afterwards start[i + 1] of each is the
+ * beginning of i, and moves to its place. */
+static void gckpti_sort_reads(gckpti_search *s, int uses)
+{
+    const gckpti_schedule *t = &s->now;
+    size_t spans = (size_t)t->spans, units = (size_t)s->p->units;
+    memset(s->use_start, 0, (spans + 1) * sizeof(int));
+    memset(s->unit_start, 0, (units + 1) * sizeof(int));
     for (int k = 0; k < uses; k++)
-        s->use_start[of[k] + 1]++;
+        s->use_start[s->read[k] + 1]++;
     for (size_t i = 0; i < spans; i++) {
         s->use_start[i + 1] += s->use_start[i];
         s->unit_start[t->span[i].unit + 1]++;
     }
     for (size_t i = 0; i < units; i++)
         s->unit_start[i + 1] += s->unit_start[i];
-    for (int k = uses; k-- > 0;) /* from the back: starts move down to where they belong */
-        s->use[--s->use_start[of[k] + 1]] = where[k];
+    for (int k = uses; k-- > 0;)
+        s->use[--s->use_start[s->read[k] + 1]] = s->reader[k];
     for (size_t i = spans; i-- > 0;)
         s->of_unit[--s->unit_start[t->span[i].unit + 1]] = (int)i;
-    /* entry i + 1 now holds the start of i: move them to their places */
     memmove(s->use_start, s->use_start + 1, spans * sizeof(int));
     memmove(s->unit_start, s->unit_start + 1, units * sizeof(int));
     s->use_start[spans] = uses;
     s->unit_start[units] = (int)spans;
-    s->over_sum[0] = 0;
-    s->over_count[0] = 0;
-    for (int x = 0; x < t->length; x++) {
-        s->over[x] = t->live[x] > limit ? t->live[x] - limit : 0;
-        s->over_sum[x + 1] = s->over_sum[x] + s->over[x];
-        s->over_count[x + 1] = s->over_count[x] + (s->over[x] > 0);
+}
+
+static void gckpti_index(gckpti_search *s, int64_t limit)
+{
+    if (!gckpti_index_room(s))
+        return;
+    gckpti_sort_reads(s, gckpti_list_reads(s));
+    s->excess_sum[0] = 0;
+    s->excess_count[0] = 0;
+    for (int x = 0; x < s->now.length; x++) {
+        int64_t live = s->now.live[x];
+        s->excess[x] = live > limit ? live - limit : 0;
+        s->excess_sum[x + 1] = s->excess_sum[x] + s->excess[x];
+        s->excess_count[x + 1] = s->excess_count[x] + (s->excess[x] > 0);
     }
 }
 
@@ -8355,12 +8494,27 @@ static uint64_t gckpti_score(uint64_t cost, int64_t gain)
     return exponent * GCKPTI_TWICE + (a - GCKPTI_TWICE);
 }
 
-static void gckpti_sort_moves(gckpti_search *s, gckpti_keyed *v, int n)
+/* Sorts s->move by key; what has the same keeps its order. */
+static void gckpti_sort_moves(gckpti_search *s)
 {
-    gckpti_keyed *spare =
-        (gckpti_keyed *)gckpti_want(s, &s->room[GCKPTI_ROOM_SPARE], (size_t)n, sizeof *spare);
-    if (spare)
-        gckpti_sort_keys(v, spare, (size_t)n);
+    size_t n = (size_t)s->moves;
+    gckpti_keyed *keys =
+        (gckpti_keyed *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_KEYS], 2 * n, sizeof *keys);
+    gckpti_move *sorted =
+        (gckpti_move *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_SORTED], n, sizeof *sorted);
+    if (s->p->failed)
+        return;
+    for (size_t i = 0; i < n; i++) {
+        keys[i].key = s->move[i].key;
+        keys[i].item = (int)i;
+    }
+    gckpti_sort_keys(keys, keys + n, n);
+    for (size_t i = 0; i < n; i++)
+        sorted[i] = s->move[keys[i].item];
+    gckpti_room swap = s->room[GCKPTI_ROOM_MOVES];
+    s->room[GCKPTI_ROOM_MOVES] = s->room[GCKPTI_ROOM_SORTED];
+    s->room[GCKPTI_ROOM_SORTED] = swap;
+    s->move = sorted;
 }
 
 /* The forwards that give `unit` anew at position x, in s->set; their cost. An input that is not
@@ -8373,28 +8527,29 @@ static uint64_t gckpti_closure(gckpti_search *s, int unit, int x, int policy, in
     s->stamp++;
     s->set[0] = unit;
     s->set_count = 1;
-    s->mark[unit] = s->stamp;
+    s->seen[unit] = s->stamp;
     *penalty = 0;
     *choice = 0;
     int h = 0;
     for (; h < s->set_count && s->set_count < GCKPTI_CLOSURE; h++) {
-        const gckpti_unit *u = &s->unit[s->set[h]];
+        const gckpti_unit *u = &s->p->unit[s->set[h]];
         cost += u->cost;
         s->looked += u->inputs;
         for (int k = u->in; k < u->in + u->inputs; k++) {
-            int q = s->links[k];
-            if (s->mark[q] == s->stamp || s->unit[q].fixed)
+            int q = s->p->links[k];
+            if (s->seen[q] == s->stamp || s->p->unit[q].fixed)
                 continue;
             const gckpti_span *v = &s->now.span[gckpti_version_at(s, q, x)];
             if (v->value_end >= x)
                 continue;
-            int stale = s->unit[q].fresh && v->start < s->turn && x > s->turn;
+            int stale =
+                s->p->unit[q].fresh && v->start < s->first_backward && x > s->first_backward;
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
-            int64_t excess = from < x ? s->over_count[x] - s->over_count[from] : 0;
+            int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
             *choice = 1;
-            s->mark[q] = s->stamp;
+            s->seen[q] = s->stamp;
             if (!stale && ((excess == 0 && policy != 1) || policy == 2))
-                *penalty += excess * s->unit[q].out;
+                *penalty += excess * s->p->unit[q].out;
             else
                 s->set[s->set_count++] = q;
         }
@@ -8407,25 +8562,25 @@ static uint64_t gckpti_closure(gckpti_search *s, int unit, int x, int policy, in
  * behind the version's start. */
 static int64_t gckpti_gain(const gckpti_search *s, const gckpti_span *v, int from, int x)
 {
-    const gckpti_unit *u = &s->unit[v->unit];
+    const gckpti_unit *u = &s->p->unit[v->unit];
     int64_t gain = 0;
     for (int aux = 0; aux < 2; aux++) {
         int low = (aux ? v->start : from) + 1;
         int64_t size = aux ? u->aux : u->out, sum, most;
         if (low >= x || (aux ? v->aux_end : v->value_end) < x)
             continue;
-        sum = s->over_sum[x] - s->over_sum[low];
-        most = size * (s->over_count[x] - s->over_count[low]);
+        sum = s->excess_sum[x] - s->excess_sum[low];
+        most = size * (s->excess_count[x] - s->excess_count[low]);
         gain += sum < most ? sum : most;
     }
     return gain;
 }
 
-static void gckpti_add_move(gckpti_search *s, uint64_t key, int unit, int from, int to, int policy)
+static void gckpti_add_move(gckpti_search *s, uint64_t key, int unit, int span, int to, int policy)
 {
-    gckpti_keyed m = { key, unit, from, to, policy };
-    gckpti_keyed *all = (gckpti_keyed *)gckpti_want(s, &s->room[GCKPTI_ROOM_MOVES],
-                                                    (size_t)s->moves + 1, sizeof *all);
+    gckpti_move m = { key, unit, span, to, policy };
+    gckpti_move *all = (gckpti_move *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_MOVES],
+                                                  (size_t)s->moves + 1, sizeof *all);
     if (!all)
         return;
     s->move = all;
@@ -8440,7 +8595,7 @@ static void gckpti_find_gaps(gckpti_search *s, int all)
     for (int i = 0; i < s->now.spans && !s->p->failed; i++) {
         const gckpti_span *v = &s->now.span[i];
         int from = v->start;
-        if (s->unit[v->unit].fixed || v->unit == s->spared)
+        if (s->p->unit[v->unit].fixed || v->unit == s->barred)
             continue;
         for (int k = s->use_start[i]; k < s->use_start[i + 1]; from = s->use[k++]) {
             int x = s->use[k], best = -1, choice = 1;
@@ -8467,11 +8622,12 @@ static void gckpti_find_gaps(gckpti_search *s, int all)
 /* Notes that the units of s->set are to be computed before position x. */
 static void gckpti_insert_set(gckpti_search *s, int x)
 {
-    gckpti_keyed *all = (gckpti_keyed *)gckpti_want(
-        s, &s->room[GCKPTI_ROOM_INSERTS], (size_t)(s->inserts + s->set_count), sizeof *all);
+    gckpti_keyed *all =
+        (gckpti_keyed *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_INSERTS],
+                                    (size_t)(s->inserts + s->set_count), sizeof *all);
     s->insert = all ? all : s->insert;
     for (int i = 0; i < s->set_count && all; i++) {
-        gckpti_keyed m = { (uint64_t)x << 32 | (uint64_t)s->set[i], s->set[i], 0, x, 0 };
+        gckpti_keyed m = { (uint64_t)x << 32 | (uint64_t)s->set[i], s->set[i] };
         s->insert[s->inserts++] = m;
     }
     s->cut = s->cut || s->set_cut;
@@ -8480,26 +8636,27 @@ static void gckpti_insert_set(gckpti_search *s, int x)
 /* s->next = s->now with the noted forwards, without what nobody reads; evaluated. */
 static void gckpti_try_inserts(gckpti_search *s)
 {
-    const gckpti_trial *t = &s->now;
-    int k = 0;
-    gckpti_sort_moves(s, s->insert, s->inserts);
-    if (!gckpti_trial_room(s, &s->next, t->length + s->inserts))
+    const gckpti_schedule *t = &s->now;
+    int k = 0, n = 0;
+    gckpti_keyed *spare = (gckpti_keyed *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_KEYS],
+                                                      (size_t)s->inserts, sizeof *spare);
+    if (!gckpti_search_room(s, &s->next, t->length + s->inserts))
         return;
-    int *out = s->next.item, n = 0;
+    gckpti_sort_keys(s->insert, spare, (size_t)s->inserts);
+    int *out = s->next.item;
     for (int x = 0; x < t->length; x++) {
-        for (int start = n; k < s->inserts && s->insert[k].to == x; k++)
+        for (int start = n; k < s->inserts && s->insert[k].key >> 32 == (uint64_t)x; k++)
             if (n == start || out[n - 1] != s->insert[k].item)
                 out[n++] = s->insert[k].item;
         out[n++] = t->item[x];
     }
     s->next.length = n;
-    gckpti_drop(s, &s->next);
-    gckpti_evaluate(s, &s->next);
+    gckpti_drop_evaluate(s, &s->next);
 }
 
 static void gckpti_accept(gckpti_search *s)
 {
-    gckpti_trial swap = s->now;
+    gckpti_schedule swap = s->now;
     s->now = s->next;
     s->next = swap;
 }
@@ -8512,7 +8669,7 @@ static int64_t gckpti_relief(gckpti_search *s, int low, int from, int high, int6
     int64_t gain = 0;
     for (int x = low; x < high;) {
         int c = x >> s->shift, end = (c + 1) << s->shift;
-        int64_t sum = s->left[c], most = (aux + (x > from ? value : 0)) * s->hot[c];
+        int64_t sum = s->chunk_left[c], most = (aux + (x > from ? value : 0)) * s->chunk_count[c];
         end = end < high ? end : high;
         if (end - x < 1 << s->shift) { /* its share of the chunk */
             most = most * (end - x) >> s->shift;
@@ -8520,57 +8677,74 @@ static int64_t gckpti_relief(gckpti_search *s, int low, int from, int high, int6
         }
         sum = sum < most ? sum : most;
         gain += sum;
-        s->left[c] -= take ? sum : 0;
+        s->chunk_left[c] -= take ? sum : 0;
         s->looked++;
         x = end;
     }
     return gain;
 }
 
+/* Whether a unit or one of those its forward reads was touched; then notes that they all are. */
+static int gckpti_touch(gckpti_search *s, int unit, int note)
+{
+    const gckpti_unit *u = &s->p->unit[unit];
+    int touched = s->touched[unit];
+    s->touched[unit] = touched || note;
+    for (int k = u->in; k < u->in + u->inputs; k++) {
+        touched = touched || s->touched[s->p->links[k]];
+        s->touched[s->p->links[k]] |= note;
+    }
+    return touched;
+}
+
+/* Cuts the positions into chunks and sums the excess of each, for gckpti_relief. */
+static int gckpti_cut_chunks(gckpti_search *s)
+{
+    for (s->shift = 0; s->now.length >> s->shift > 2048;)
+        s->shift++;
+    size_t chunks = ((size_t)s->now.length >> s->shift) + 1;
+    s->chunk_left = (int64_t *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_CHUNKS], 2 * chunks,
+                                           sizeof *s->chunk_left);
+    if (s->p->failed)
+        return 0;
+    s->chunk_count = (int *)(s->chunk_left + chunks);
+    memset(s->chunk_left, 0, 2 * chunks * sizeof *s->chunk_left);
+    for (int x = 0; x < s->now.length; x++) {
+        s->chunk_left[x >> s->shift] += s->excess[x];
+        s->chunk_count[x >> s->shift] += s->excess[x] > 0;
+    }
+    return 1;
+}
+
 /* Closes the gaps of s->move (in order) that score at most `worst` and touch no unit of another. */
 static void gckpti_choose_gaps(gckpti_search *s, uint64_t worst)
 {
-    int *touched = s->set + s->units + GCKPTI_CLOSURE + GCKPT_MAX_INPUTS;
-    memset(touched, 0, (size_t)s->units * sizeof(int));
+    memset(s->touched, 0, (size_t)s->p->units * sizeof(int));
     s->inserts = 0;
-    for (s->shift = 0; s->now.length >> s->shift > 2048;)
-        s->shift++;
-    memset(s->left, 0, ((size_t)(s->now.length >> s->shift) + 1) * sizeof *s->left);
-    memset(s->hot, 0, ((size_t)(s->now.length >> s->shift) + 1) * sizeof *s->hot);
-    for (int x = 0; x < s->now.length; x++) {
-        s->left[x >> s->shift] += s->over[x];
-        s->hot[x >> s->shift] += s->over[x] > 0;
-    }
+    if (!gckpti_cut_chunks(s))
+        return;
     for (int m = 0; m < s->moves && s->move[m].key <= worst && !s->p->failed; m++) {
-        const gckpti_keyed *g = &s->move[m];
-        const gckpti_span *v = &s->now.span[g->from];
-        const gckpti_unit *u = &s->unit[g->item];
+        const gckpti_move *g = &s->move[m];
+        const gckpti_span *v = &s->now.span[g->span];
+        const gckpti_unit *u = &s->p->unit[g->unit];
         int64_t value = v->value_end >= g->to ? u->out : 0, penalty;
         int64_t aux = v->aux_end >= g->to ? u->aux : 0;
         int from = v->start, choice, clash = 0;
-        if (touched[g->item])
+        if (s->touched[g->unit])
             continue;
-        for (int k = s->use_start[g->from]; s->use[k] < g->to; k++)
+        for (int k = s->use_start[g->span]; s->use[k] < g->to; k++)
             from = s->use[k];
         int low = (aux ? v->start : from) + 1;
         int64_t gain = gckpti_relief(s, low, from, g->to, value, aux, 0);
-        uint64_t cost = gckpti_closure(s, g->item, g->to, g->policy, &penalty, &choice);
+        uint64_t cost = gckpti_closure(s, g->unit, g->to, g->policy, &penalty, &choice);
         if (gain <= penalty || gckpti_score(cost, gain - penalty) > worst)
             continue;
-        for (int i = 0; i < s->set_count; i++) {
-            const gckpti_unit *q = &s->unit[s->set[i]];
-            clash = clash || touched[s->set[i]];
-            for (int k = q->in; k < q->in + q->inputs; k++)
-                clash = clash || touched[s->links[k]];
-        }
+        for (int i = 0; i < s->set_count; i++)
+            clash = clash || gckpti_touch(s, s->set[i], 0);
         if (clash)
             continue;
-        for (int i = 0; i < s->set_count; i++) {
-            const gckpti_unit *q = &s->unit[s->set[i]];
-            touched[s->set[i]] = 1;
-            for (int k = q->in; k < q->in + q->inputs; k++)
-                touched[s->links[k]] = 1;
-        }
+        for (int i = 0; i < s->set_count; i++)
+            gckpti_touch(s, s->set[i], 1);
         gckpti_relief(s, low, from, g->to, value, aux, 1);
         gckpti_insert_set(s, g->to);
     }
@@ -8587,9 +8761,9 @@ static int gckpti_best_single(gckpti_search *s, int64_t limit, int tries, int mo
         int last = m == s->moves || m == tries || helped == most;
         if (last && best < 0)
             return 0;
-        const gckpti_keyed *g = &s->move[last ? best : m];
+        const gckpti_move *g = &s->move[last ? best : m];
         s->inserts = 0;
-        gckpti_closure(s, g->item, g->to, g->policy, &penalty, &choice);
+        gckpti_closure(s, g->unit, g->to, g->policy, &penalty, &choice);
         gckpti_insert_set(s, g->to);
         gckpti_try_inserts(s);
         if (last)
@@ -8629,7 +8803,7 @@ static int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
         gckpti_find_gaps(s, exact);
         if (s->moves == 0)
             return 0;
-        gckpti_sort_moves(s, s->move, s->moves);
+        gckpti_sort_moves(s);
         if (!exact) {
             gckpti_choose_gaps(s, s->move[0].key + GCKPTI_TWICE);
             if (s->inserts > 0) {
@@ -8654,7 +8828,7 @@ static uint64_t gckpti_saving(gckpti_search *s, int x)
     s->set[0] = x;
     s->set_count = 1;
     for (int h = 0; h < s->set_count && s->set_count < GCKPTI_CLOSURE; h++) {
-        const gckpti_unit *u = &s->unit[s->now.item[s->set[h]]];
+        const gckpti_unit *u = &s->p->unit[s->now.item[s->set[h]]];
         saving += u->cost;
         for (int k = 0; k < u->inputs; k++) {
             int i = s->read[s->read_start[s->set[h]] + k];
@@ -8668,11 +8842,11 @@ static uint64_t gckpti_saving(gckpti_search *s, int x)
     return saving;
 }
 
-/* Whether the version before v can serve v's uses too: its bytes must fit between, in s->over (room
- * left below the limit); takes them when they do. */
+/* Whether the version before v can serve v's uses too: its bytes must fit between, in s->space;
+ * takes them when they do. */
 static int gckpti_stretch(gckpti_search *s, const gckpti_span *before, const gckpti_span *v)
 {
-    const gckpti_unit *u = &s->unit[v->unit];
+    const gckpti_unit *u = &s->p->unit[v->unit];
     for (int take = 0; take < 2; take++)
         for (int aux = 0; aux < 2; aux++) {
             int end = aux ? before->aux_end : before->value_end;
@@ -8680,29 +8854,30 @@ static int gckpti_stretch(gckpti_search *s, const gckpti_span *before, const gck
             if ((aux ? v->aux_end : v->value_end) < 0)
                 continue;
             for (int x = end > before->start ? end + 1 : before->start + 1; x < v->start; x++) {
-                if (s->over[x] < size)
+                if (s->space[x] < size)
                     return 0;
-                s->over[x] -= take ? size : 0;
+                s->space[x] -= take ? size : 0;
             }
         }
     return 1;
 }
 
-/* s->next = s->now without the first n of the noted positions. */
-static void gckpti_try_without(gckpti_search *s, int n)
+/* s->next = s->now without the forwards at n positions, and what only they read; evaluated. */
+static void gckpti_try_without(gckpti_search *s, const int *position, int n)
 {
-    int *gone = s->over_count, kept = 0;
-    memset(gone, 0, ((size_t)s->now.length + 1) * sizeof(int));
-    for (int i = 0; i < n; i++)
-        gone[s->insert[i].to] = 1;
-    if (!gckpti_trial_room(s, &s->next, s->now.length))
+    size_t length = (size_t)s->now.length;
+    unsigned char *gone =
+        (unsigned char *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_GONE], length, 1);
+    if (!gone || !gckpti_search_room(s, &s->next, s->now.length))
         return;
-    for (int x = 0; x < s->now.length; x++)
+    memset(gone, 0, length);
+    for (int i = 0; i < n; i++)
+        gone[position[i]] = 1;
+    s->next.length = 0;
+    for (size_t x = 0; x < length; x++)
         if (!gone[x])
-            s->next.item[kept++] = s->now.item[x];
-    s->next.length = kept;
-    gckpti_drop(s, &s->next);
-    gckpti_evaluate(s, &s->next);
+            s->next.item[s->next.length++] = s->now.item[x];
+    gckpti_drop_evaluate(s, &s->next);
 }
 
 /* Repeated forwards of the present schedule, largest saving first, in s->move: `from` is the
@@ -8710,85 +8885,94 @@ static void gckpti_try_without(gckpti_search *s, int n)
 static void gckpti_find_repeats(gckpti_search *s)
 {
     s->moves = 0;
-    for (int i = 0; i < s->units && !s->p->failed; i++)
+    for (int i = 0; i < s->p->units && !s->p->failed; i++)
         for (int k = s->unit_start[i] + 1; k < s->unit_start[i + 1]; k++) {
             const gckpti_span *before = &s->now.span[s->of_unit[k - 1]];
             int x = s->now.span[s->of_unit[k]].start;
-            if (!s->unit[i].fresh || before->start > s->turn || x < s->turn)
+            if (!s->p->unit[i].fresh || before->start > s->first_backward || x < s->first_backward)
                 gckpti_add_move(s, UINT64_MAX - gckpti_saving(s, x), i, s->of_unit[k - 1], x, 0);
         }
-    gckpti_sort_moves(s, s->move, s->moves);
+    gckpti_sort_moves(s);
+}
+
+/* Takes out the one repeated forward that leaves least work, by trying all. Returns 0 when none may
+ * go. */
+static int gckpti_polish_single(gckpti_search *s, int64_t limit)
+{
+    uint64_t least = s->now.extra;
+    int best = -1;
+    for (int m = 0; m < s->moves && !s->p->failed; m++) {
+        gckpti_try_without(s, &s->move[m].to, 1);
+        if (s->next.peak <= limit && s->next.extra < least) {
+            least = s->next.extra;
+            best = m;
+        }
+    }
+    if (best < 0 || s->p->failed)
+        return 0;
+    gckpti_try_without(s, &s->move[best].to, 1);
+    gckpti_accept(s);
+    return 1;
+}
+
+/* Takes out all repeated forwards that touch no unit of another and whose predecessors' bytes fit;
+ * half of these until it helps. Returns 0 when none may go. */
+static int gckpti_polish_many(gckpti_search *s, int64_t limit)
+{
+    size_t length = (size_t)s->now.length;
+    s->space =
+        (int64_t *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_SPACE], length, sizeof *s->space);
+    s->removal = (int *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_REMOVALS], (size_t)s->moves,
+                                    sizeof(int));
+    if (s->p->failed)
+        return 0;
+    memset(s->touched, 0, (size_t)s->p->units * sizeof(int));
+    for (size_t x = 0; x < length; x++)
+        s->space[x] = limit - s->now.live[x];
+    s->removals = 0;
+    for (int m = 0; m < s->moves; m++) {
+        const gckpti_move *g = &s->move[m];
+        const gckpti_schedule *t = &s->now;
+        if (gckpti_touch(s, g->unit, 0) ||
+            !gckpti_stretch(s, &t->span[g->span], &t->span[t->at[g->to]]))
+            continue;
+        gckpti_touch(s, g->unit, 1);
+        s->removal[s->removals++] = g->to;
+    }
+    for (int n = s->removals; n > 0 && !s->p->failed; n /= 2) {
+        gckpti_try_without(s, s->removal, n);
+        if (s->next.peak <= limit && s->next.extra < s->now.extra && !s->p->failed) {
+            gckpti_accept(s);
+            return 1;
+        }
+    }
+    return 0;
 }
 
 /* Takes out repeated forwards while the limit holds; exact: one at a time, whichever leaves least
  * work. */
 static void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
 {
-    int *touched = s->set + s->units + GCKPTI_CLOSURE + GCKPT_MAX_INPUTS, improved = 1;
-    for (int round = 0; improved && (exact || round < 6) && s->now.extra > 0; round++) {
-        improved = 0;
+    for (int round = 0; (exact || round < 6) && s->now.extra > 0; round++) {
         gckpti_index(s, limit);
-        gckpti_find_repeats(s);
-        s->insert = (gckpti_keyed *)gckpti_want(s, &s->room[GCKPTI_ROOM_INSERTS], (size_t)s->moves,
-                                                sizeof *s->insert);
-        if (s->p->failed || gckpti_spent(s))
+        if (s->p->failed)
             return;
-        if (exact) {
-            uint64_t least = s->now.extra;
-            int best = -1;
-            for (int m = 0; m < s->moves && !s->p->failed; m++) {
-                s->insert[0] = s->move[m];
-                gckpti_try_without(s, 1);
-                if (s->next.peak <= limit && s->next.extra < least) {
-                    least = s->next.extra;
-                    best = m;
-                }
-            }
-            if (best >= 0 && !s->p->failed) {
-                s->insert[0] = s->move[best];
-                gckpti_try_without(s, 1);
-                gckpti_accept(s);
-                improved = 1;
-            }
-            continue;
-        }
-        memset(touched, 0, (size_t)s->units * sizeof(int));
-        for (int x = 0; x < s->now.length; x++)
-            s->over[x] = limit - s->now.live[x];
-        s->inserts = 0;
-        for (int m = 0; m < s->moves; m++) {
-            const gckpti_unit *u = &s->unit[s->move[m].item];
-            int clash = touched[s->move[m].item];
-            for (int k = u->in; k < u->in + u->inputs; k++)
-                clash = clash || touched[s->links[k]];
-            if (clash || !gckpti_stretch(s, &s->now.span[s->move[m].from],
-                                         &s->now.span[s->now.at[s->move[m].to]]))
-                continue;
-            touched[s->move[m].item] = 1;
-            for (int k = u->in; k < u->in + u->inputs; k++)
-                touched[s->links[k]] = 1;
-            s->insert[s->inserts++] = s->move[m];
-        }
-        for (int n = s->inserts; n > 0 && !improved && !s->p->failed; n /= 2) {
-            gckpti_try_without(s, n);
-            if (s->next.peak <= limit && s->next.extra < s->now.extra && !s->p->failed) {
-                gckpti_accept(s);
-                improved = 1;
-            }
-        }
+        gckpti_find_repeats(s);
+        if (s->p->failed || gckpti_spent(s) ||
+            !(exact ? gckpti_polish_single(s, limit) : gckpti_polish_many(s, limit)))
+            return;
     }
 }
 
 /* ---- slots ---- */
-static void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_trial *t)
+static void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_schedule *t)
 {
-    gckpti_room room = { slot->item, slot->room };
-    int *item = (int *)gckpti_want(s, &room, (size_t)t->length, sizeof(int));
-    slot->item = (int *)room.at;
-    slot->room = room.bytes;
+    size_t n = (size_t)t->length;
+    int *item = (int *)gckpti_want(&s->scratch, &slot->room, n, sizeof(int));
     if (!item)
         return;
-    memcpy(item, t->item, (size_t)t->length * sizeof(int));
+    memcpy(item, t->item, n * sizeof(int));
+    slot->item = item;
     slot->length = t->length;
     slot->peak = t->peak;
     slot->extra = t->extra;
@@ -8797,7 +8981,7 @@ static void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_
 
 static int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
 {
-    if (slot->length == 0 || !gckpti_trial_room(s, &s->now, slot->length))
+    if (slot->length == 0 || !gckpti_search_room(s, &s->now, slot->length))
         return 0;
     memcpy(s->now.item, slot->item, (size_t)slot->length * sizeof(int));
     s->now.length = slot->length;
@@ -8808,7 +8992,7 @@ static int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
 static gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count, int room)
 {
     gckpti_slot *all =
-        (gckpti_slot *)gckpti_want(s, &s->room[room], (size_t)*count + 1, sizeof *all);
+        (gckpti_slot *)gckpti_want(&s->scratch, &s->room[room], (size_t)*count + 1, sizeof *all);
     if (!all)
         return NULL;
     *slots = all;
@@ -8818,35 +9002,27 @@ static gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *
 }
 
 /* ---- seeds ---- */
-/* p->raw, as a maker wrote it, becomes the present schedule and a seed. */
-static void gckpti_seed_raw(gckpti_search *s)
+/* What a maker wrote becomes the present schedule and a seed. */
+static void gckpti_seed(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
-    gckpti_order_list(p);
-    if (p->failed || p->length > INT32_MAX / 4 || !gckpti_trial_room(s, &s->now, (int)p->length))
+    gckpti_schedule *t = &s->now;
+    if (!gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, t))
         return;
-    int n = 0;
-    for (size_t x = 0; x < p->length; x++) {
-        int u = s->of[p->list[x].id];
-        if (u >= 0)
-            s->now.item[n++] = p->list[x].kind == GCKPT_FORWARD ? u : ~u;
-    }
-    s->now.length = n;
-    gckpti_drop(s, &s->now);
+    s->items += t->length;
     gckpti_evaluate(s, &s->now);
-    int64_t dominated = 0;
+    int dominated = 0;
     for (int i = 0; i < s->seeds; i++) {
         const gckpti_slot *q = &s->seed[i];
-        if (q->length == s->now.length &&
-            !memcmp(q->item, s->now.item, (size_t)q->length * sizeof(int)))
+        if (q->length == t->length && !memcmp(q->item, t->item, (size_t)q->length * sizeof(int)))
             return;
-        dominated = dominated || (q->peak <= s->now.peak && q->extra <= s->now.extra);
+        dominated = dominated || (q->peak <= s->now.peak && q->extra <= t->extra);
     }
     gckpti_slot *slot = gckpti_slot_new(s, &s->seed, &s->seeds, GCKPTI_ROOM_SEEDS);
     if (!slot)
         return;
     gckpti_slot_store(s, slot, &s->now);
-    slot->limit = dominated;
+    slot->dominated = dominated;
 }
 
 /* ---- the dynamic programme over a chain of stages ---- */
@@ -8865,19 +9041,19 @@ typedef struct {
 /* The last unit of the body that reads u's value: forward only, or in either direction. */
 static void gckpti_last_readers(const gckpti_search *s, int *forward, int *either, int *rank)
 {
-    for (int u = 0; u < s->units; u++) {
+    for (int u = 0; u < s->p->units; u++) {
         forward[u] = either[u] = u;
         rank[u] = -1;
     }
-    for (int u = 0; u < s->units; u++) {
-        const gckpti_unit *q = &s->unit[u];
+    for (int u = 0; u < s->p->units; u++) {
+        const gckpti_unit *q = &s->p->unit[u];
         for (int k = q->in; k < q->in + q->inputs; k++)
-            forward[s->links[k]] = either[s->links[k]] = u;
+            forward[s->p->links[k]] = either[s->p->links[k]] = u;
     }
-    for (int u = 0; u < s->units; u++) {
-        const gckpti_unit *q = &s->unit[u];
+    for (int u = 0; u < s->p->units; u++) {
+        const gckpti_unit *q = &s->p->unit[u];
         for (int k = q->read; q->rank >= 0 && k < q->read + q->reads; k++) {
-            int v = s->links[k];
+            int v = s->p->links[k];
             either[v] = either[v] > u ? either[v] : u;
             rank[v] = rank[v] > q->rank ? rank[v] : q->rank;
         }
@@ -8889,12 +9065,12 @@ static void gckpti_last_readers(const gckpti_search *s, int *forward, int *eithe
 static int gckpti_cut(gckpti_search *s, int by_unit, const int64_t *enters, gckpti_stage *stage)
 {
     const gckpt_graph *g = s->p->g;
-    int count = 0, cuts = 0, body = s->units - s->prologue;
+    int count = 0, cuts = 0, body = s->p->units - s->p->prologue;
     for (int pass = 0; pass < 2; pass++) {
         int window = cuts > GCKPTI_STAGES ? (cuts + GCKPTI_STAGES - 1) / GCKPTI_STAGES : 1;
         int before = -2, seen = 0, best = -1;
         for (int i = 0; i < body; i++) {
-            int u = s->prologue + i, segment = g->tensors[s->unit[u].id]->segment;
+            int u = s->p->prologue + i, segment = g->tensors[s->p->unit[u].id]->segment;
             while (segment >= 0 && g->segments[segment].parent >= 0)
                 segment = g->segments[segment].parent;
             int cut = by_unit || segment != before;
@@ -8914,37 +9090,39 @@ static int gckpti_cut(gckpti_search *s, int by_unit, const int64_t *enters, gckp
         }
     }
     for (int k = 0; k < count; k++)
-        stage[k].end = k + 1 < count ? stage[k + 1].first : s->units;
+        stage[k].end = k + 1 < count ? stage[k + 1].first : s->p->units;
     return count;
 }
 
 static int gckpti_stages(gckpti_search *s, int by_unit, int whole, gckpti_stage *stage)
 {
-    size_t n = (size_t)s->units;
-    int *forward = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_USES], 3 * n, sizeof(int));
-    int64_t *enters = (int64_t *)gckpti_want(s, &s->room[GCKPTI_ROOM_OVER], n + 2, sizeof *enters);
+    size_t n = (size_t)s->p->units;
+    int *forward =
+        (int *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_READERS], 3 * n, sizeof(int));
+    int64_t *enters =
+        (int64_t *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_ENTERS], n + 2, sizeof *enters);
     if (s->p->failed)
         return 0;
     int *either = forward + n, *rank = either + n;
     gckpti_last_readers(s, forward, either, rank);
     memset(enters, 0, (n + 2) * sizeof *enters);
-    for (int u = s->prologue; u < s->units; u++) {
-        enters[u + 1] += s->unit[u].out;
-        enters[either[u] + 1] -= s->unit[u].out;
+    for (int u = s->p->prologue; u < s->p->units; u++) {
+        enters[u + 1] += s->p->unit[u].out;
+        enters[either[u] + 1] -= s->p->unit[u].out;
     }
-    for (int u = 1; u < s->units; u++)
+    for (int u = 1; u < s->p->units; u++)
         enters[u] += enters[u - 1];
     int count = gckpti_cut(s, by_unit, enters, stage), back = 0;
     for (int k = count; k-- > 0;) {
         gckpti_stage *q = &stage[k];
-        int64_t taped = 0, through = 0, resident = s->before[0];
+        int64_t taped = 0, through = 0, resident = s->between[0];
         q->enters = enters[q->first];
         q->back = back;
-        q->gradient = s->before[back] - resident;
+        q->gradient = s->between[back] - resident;
         q->kept = q->taped = q->through = q->backwards = 0;
         q->cost = 0;
         for (int u = q->first; u < q->end; u++) {
-            const gckpti_unit *w = &s->unit[u];
+            const gckpti_unit *w = &s->p->unit[u];
             taped += w->out + (w->reads_aux ? w->aux : 0);
             through += w->out;
             q->taped = taped + w->work > q->taped ? taped + w->work : q->taped;
@@ -8954,28 +9132,22 @@ static int gckpti_stages(gckpti_search *s, int by_unit, int whole, gckpti_stage 
                        (w->reads_aux ? w->aux : 0);
             for (int v = q->first; v <= u; v++) /* what u read last */
                 if (forward[v] == u && either[v] < q->end) {
-                    through -= s->unit[v].out;
-                    taped -= rank[v] < 0 ? s->unit[v].out : 0;
+                    through -= s->p->unit[v].out;
+                    taped -= rank[v] < 0 ? s->p->unit[v].out : 0;
                 }
         }
         int64_t live = q->kept;
         for (int v = q->first; v < q->end; v++)
-            live -= !whole && rank[v] < q->back && either[v] >= q->end ? s->unit[v].out : 0;
-        for (; back < s->body_ranks && s->backward[back] >= q->first; back++) {
+            live -= !whole && rank[v] < q->back && either[v] >= q->end ? s->p->unit[v].out : 0;
+        for (; back < s->p->body_ranks && s->p->backward[back] >= q->first; back++) {
             int64_t most = live + s->at[back] - resident;
             q->backwards = most > q->backwards ? most : q->backwards;
             for (int v = q->first; v < q->end; v++)
-                live -= !whole && rank[v] == back ? s->unit[v].out : 0;
+                live -= !whole && rank[v] == back ? s->p->unit[v].out : 0;
         }
         q->back_end = back;
     }
     return count;
-}
-
-static void gckpti_emit_units(gckpti_search *s, int first, int end)
-{
-    for (int u = first; u < end; u++)
-        gckpti_emit(s->p, GCKPT_FORWARD, s->unit[u].id);
 }
 
 /* cost[(a * n + b) * (steps + 1) + m]: least work of forwards and backwards of stages a to b with m
@@ -9037,7 +9209,7 @@ static void gckpti_fill_table(gckpti_table *t)
         }
 }
 
-/* Writes the schedule of the table's last cell with m steps into p->raw. */
+/* Makes the schedule of the table's last cell with m steps. */
 static void gckpti_emit_table(gckpti_search *s, const gckpti_table *t, int m)
 {
     struct {
@@ -9053,11 +9225,12 @@ static void gckpti_emit_table(gckpti_search *s, const gckpti_table *t, int m)
         const gckpti_stage *stage = &t->stage[a];
         if (b < 0) {
             for (int r = stage->back; r < stage->back_end; r++)
-                gckpti_emit(s->p, GCKPT_BACKWARD, s->unit[s->backward[r]].id);
+                gckpti_emit(s->p, ~s->p->backward[r]);
             continue;
         }
         int k = t->choice[gckpti_cell(t, a, b, m)];
-        gckpti_emit_units(s, stage->first, k ? t->stage[k].first : stage->end);
+        for (int u = stage->first; u < (k ? t->stage[k].first : stage->end); u++)
+            gckpti_emit(s->p, u);
         todo[count].a = a;
         todo[count].b = k ? k - 1 : -1;
         todo[count++].m = m;
@@ -9072,7 +9245,7 @@ static void gckpti_emit_table(gckpti_search *s, const gckpti_table *t, int m)
 /* The programme's schedules for all amounts of memory become seeds. */
 static void gckpti_seed_chain(gckpti_search *s, int by_unit, int whole, int64_t most)
 {
-    gckpti_stage *stage = (gckpti_stage *)gckpti_want(s, &s->room[GCKPTI_ROOM_STAGES],
+    gckpti_stage *stage = (gckpti_stage *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_STAGES],
                                                       GCKPTI_STAGES + 1, sizeof *stage);
     gckpti_table t;
     memset(&t, 0, sizeof t);
@@ -9095,15 +9268,15 @@ static void gckpti_seed_chain(gckpti_search *s, int by_unit, int whole, int64_t 
         uint64_t last = UINT64_MAX;
         for (int m = 0, before = 0; m <= t.steps && !s->p->failed; m++) {
             uint64_t cost = t.cost[gckpti_cell(&t, 0, t.n - 1, m)];
-            int again = t.step == s->grain && s->units <= GCKPTI_SMALL && cost == last;
+            int again = t.step == s->grain && s->p->units <= GCKPTI_SMALL && cost == last;
             if (cost == UINT64_MAX || (cost >= last && !again) ||
-                (s->units > GCKPTI_SMALL && (m - before) * 33 < before))
+                (s->p->units > GCKPTI_SMALL && (m - before) * 33 < before))
                 continue; /* (the same work, another list: it may lie in fewer bytes) */
             last = cost;
             before = m;
-            s->p->raw_length = 0;
+            s->p->made_length = 0;
             gckpti_emit_table(s, &t, m);
-            gckpti_seed_raw(s);
+            gckpti_seed(s);
         }
     } else {
         s->p->failed = 1;
@@ -9133,7 +9306,7 @@ static int gckpti_slot_before(const void *first, const void *second, const void 
                                     : gckpti_list_before(a, b);
 }
 
-static int gckpti_better(const gckpti_trial *t, const gckpti_slot *slot)
+static int gckpti_better(const gckpti_schedule *t, const gckpti_slot *slot)
 {
     return slot->length == 0 || t->extra < slot->extra ||
            (t->extra == slot->extra && t->peak < slot->peak);
@@ -9150,38 +9323,38 @@ static void gckpti_find_seeds(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
     size_t n = (size_t)p->body_count, groups = n + (size_t)p->g->outermost;
-    p->raw_length = 0;
+    p->made_length = 0;
     gckpti_make_store_all(p);
-    gckpti_seed_raw(s);
-    int64_t most = s->seed ? s->seed[0].peak - s->before[0] : 0;
+    gckpti_seed(s);
+    int64_t most = s->seed ? s->seed[0].peak - s->between[0] : 0;
     for (size_t i = 0; i <= groups && !p->failed; i++) {
         if (i < groups && gckpti_group_repeats(p, i))
             continue;
-        p->raw_length = 0;
+        p->made_length = 0;
         gckpti_make_segments(p, i < groups ? gckpti_group(p, i) : 0);
-        gckpti_seed_raw(s);
+        gckpti_seed(s);
     }
     int64_t outs = 0;
-    for (int u = 0; u < s->units; u++)
-        outs += s->unit[u].out;
+    for (int u = 0; u < s->p->units; u++)
+        outs += s->p->unit[u].out;
     for (int by_unit = 0; by_unit < 2 && !p->failed; by_unit++) {
-        if (by_unit ? s->units > GCKPTI_POOR && p->g->outermost >= 2 : p->g->outermost < 2)
+        if (by_unit ? s->p->units > GCKPTI_POOR && p->g->outermost >= 2 : p->g->outermost < 2)
             continue;
         for (int part = 1; part <= 16; part *= 4)
             gckpti_seed_chain(s, by_unit, 0, most / part);
-        if (s->units <= GCKPTI_SMALL) /* as the literature has it: a tape keeps every result */
+        if (s->p->units <= GCKPTI_SMALL) /* as the literature has it: a tape keeps every result */
             gckpti_seed_chain(s, by_unit, 1, most + outs);
     }
-    if (s->units <= GCKPTI_POOR && !p->failed) {
-        p->raw_length = 0;
+    if (s->p->units <= GCKPTI_POOR && !p->failed) {
+        p->made_length = 0;
         gckpti_make_memory_poor(p);
-        gckpti_seed_raw(s);
+        gckpti_seed(s);
     }
 }
 
 static void gckpti_make_rungs(gckpti_search *s)
 {
-    int64_t most = s->seed[0].peak, least = most, resident = s->before[0]; /* 0: store-all */
+    int64_t most = s->seed[0].peak, least = most, resident = s->between[0]; /* 0: store-all */
     for (int i = 1; i < s->seeds; i++)
         least = s->seed[i].peak < least ? s->seed[i].peak : least;
     gckpti_sort(s->seed, (size_t)s->seeds, sizeof *s->seed, gckpti_slot_before, NULL);
@@ -9193,7 +9366,7 @@ static void gckpti_make_rungs(gckpti_search *s)
         slot->limit = limit;
         if (limit <= least)
             break;
-        int64_t step = every ? s->grain : (limit - resident) / (s->units > 500 ? 10 : 33);
+        int64_t step = every ? s->grain : (limit - resident) / (s->p->units > 500 ? 10 : 33);
         limit = limit - least > step && step > 0 ? limit - step : least;
     }
 }
@@ -9202,14 +9375,14 @@ static void gckpti_make_rungs(gckpti_search *s)
  * best seed; up: polish the rung below. */
 static void gckpti_climb(gckpti_search *s, int down)
 {
-    int exact = s->units <= GCKPTI_EXACT, polished = -1;
+    int exact = s->p->units <= GCKPTI_EXACT, polished = -1;
     for (int i = 0; i < s->slots && !s->p->failed; i++) {
         int k = down ? i : s->slots - 1 - i, from = down ? k - 1 : k + 1, best = -1, tried = 0;
         gckpti_slot *slot = &s->slot[k];
         if (gckpti_spent(s))
             exact = 0;
         for (int j = 0; j < s->seeds && down; j++) {
-            if (s->seed[j].peak > slot->limit || s->seed[j].limit)
+            if (s->seed[j].peak > slot->limit || s->seed[j].dominated)
                 continue;
             if (best < 0 || s->seed[j].extra < s->seed[best].extra)
                 best = j;
@@ -9246,16 +9419,13 @@ static void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exa
             return;
         gckpti_index(s, slot->limit);
         gckpti_find_repeats(s);
-        s->insert =
-            (gckpti_keyed *)gckpti_want(s, &s->room[GCKPTI_ROOM_INSERTS], 1, sizeof *s->insert);
         if (i >= s->moves || s->p->failed)
             return;
-        s->insert[0] = s->move[i];
-        s->spared = s->move[i].item;
-        gckpti_try_without(s, 1);
+        s->barred = s->move[i].unit;
+        gckpti_try_without(s, &s->move[i].to, 1);
         gckpti_accept(s);
         int fits = gckpti_squeeze(s, slot->limit, exact);
-        s->spared = -1;
+        s->barred = -1;
         if (!fits)
             continue;
         gckpti_polish(s, slot->limit, exact);
@@ -9265,25 +9435,30 @@ static void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exa
 }
 
 /* ---- exact bytes ---- */
-/* Lays a slot's schedule out with the machinery of every plan; slot->arena, p->arena. */
+/* Drafts and places a slot's schedule; slot->arena, p->draft. */
 static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
 {
     gckpti_planner *p = s->p;
-    p->raw_length = 0;
-    for (int x = 0; x < slot->length; x++) {
-        int u = slot->item[x] < 0 ? ~slot->item[x] : slot->item[x];
-        if (u >= s->prologue)
-            gckpti_emit(p, slot->item[x] < 0 ? GCKPT_BACKWARD : GCKPT_FORWARD, s->unit[u].id);
-    }
-    if (!p->failed)
-        gckpti_finish_list(p);
-    gckpt_result result = p->failed ? GCKPT_E_MEMORY : gckpti_lifetimes(p);
+    gckpt_result result = gckpti_make_draft(p, slot->item, slot->length);
     int large = gckpti_too_large(p, result);
     if (result == GCKPT_OK)
-        result = gckpti_layout(p, s->alignment);
-    slot->arena = large ? SIZE_MAX : p->arena;
-    slot->extra = p->work - p->least_work; /* pins may ask for more than the list has */
+        result = gckpti_place_draft(p);
+    slot->arena = large ? SIZE_MAX : p->draft.arena;
+    slot->extra = p->draft.work - p->draft.least_work; /* pins may ask for more than the list has */
     return large ? GCKPT_OK : result;
+}
+
+/* Notes a slot that was just laid out if it is the best so far that fits in s->most bytes: has
+ * least work, and then the fewest bytes. Its draft is kept. */
+static void gckpti_consider(gckpti_search *s, const gckpti_slot *slot)
+{
+    const gckpti_slot *old = &s->winner;
+    if (slot->arena > s->most ||
+        (old->length && (slot->extra > old->extra ||
+                         (slot->extra == old->extra && !gckpti_slot_before(slot, old, NULL)))))
+        return;
+    s->winner = *slot;
+    gckpti_keep_draft(s->p);
 }
 
 /* The rung `below` steps under rung k; the last one for lack of others. */
@@ -9300,6 +9475,8 @@ static gckpt_result gckpti_lay_slot(gckpti_search *s, int k)
     s->items = s->swept[0]; /* whatever was laid out before: a slot ends the same for any budget */
     s->looked = s->swept[1];
     gckpt_result result = gckpti_lay(s, &s->slot[k]);
+    if (result == GCKPT_OK)
+        gckpti_consider(s, &s->slot[k]);
     size_t limit = (size_t)s->slot[k].limit, arena = s->slot[k].arena;
     int over = k < s->rungs && arena > limit && arena < SIZE_MAX;
     for (int more = 1; more <= 2 && over && result == GCKPT_OK; more++) {
@@ -9315,10 +9492,10 @@ static gckpt_result gckpti_lay_slot(gckpti_search *s, int k)
                                     (int64_t)slot.arena > gckpti_rung(s, k, 2)
                                 ? gckpti_slot_new(s, &s->slot, &s->slots, GCKPTI_ROOM_SLOTS)
                                 : NULL;
-        if (kept)
+        if (kept) {
             *kept = slot;
-        else if (slot.item)
-            gckpti_resize(s->p->memory, slot.item, slot.room, 0);
+            gckpti_consider(s, kept);
+        }
         if (slot.arena <= limit)
             break;
     }
@@ -9340,7 +9517,6 @@ static void gckpti_slots_from_seeds(gckpti_search *s)
         if (!slot)
             return;
         *slot = s->seed[i];
-        s->seed[i].item = NULL;
         slot->limit = slot->peak;
     }
     s->seeds = 0;
@@ -9349,7 +9525,7 @@ static void gckpti_slots_from_seeds(gckpti_search *s)
 /* An arena is at least this. */
 static size_t gckpti_slot_bound(const gckpti_search *s, const gckpti_slot *slot)
 {
-    int64_t least = slot->peak + 1 - (int64_t)s->alignment;
+    int64_t least = slot->peak + 1 - (int64_t)s->p->alignment;
     return least < 0 ? 0 : least < PTRDIFF_MAX ? (size_t)least : SIZE_MAX;
 }
 
@@ -9363,28 +9539,21 @@ static int gckpti_may_fit(const gckpti_search *s, int i, size_t most)
             (i < s->rungs && gckpti_rung(s, i, 2) < (int64_t)most));
 }
 
-/* The slot with least work that fits in `most` bytes, the smallest of these; -1: none. Only what
- * may win is laid out. */
-static gckpt_result gckpti_choose(gckpti_search *s, size_t most, int *best)
+/* Finds the slot with least work that fits in `most` bytes, the smallest of these: s->winner, whose
+ * length is 0 when there is none; its draft is p->best. Only what may win is laid out. */
+static gckpt_result gckpti_choose(gckpti_search *s, size_t most)
 {
     gckpt_result result = GCKPT_OK;
-    *best = -1;
-    while (result == GCKPT_OK) {
-        int next = -1, tried = s->slots;
+    for (s->most = most; result == GCKPT_OK;) {
+        int next = -1;
         for (int i = 0; i < s->slots; i++)
             if (gckpti_may_fit(s, i, most) && (next < 0 || s->slot[i].extra < s->slot[next].extra))
                 next = i;
-        if (next < 0 || (*best >= 0 && s->slot[*best].extra < s->slot[next].extra))
+        if (next < 0 || (s->winner.length && s->winner.extra < s->slot[next].extra))
             break;
         result = gckpti_lay_slot(s, next);
-        for (int i = next; i < s->slots; i = i < tried ? tried : i + 1) {
-            const gckpti_slot *slot = &s->slot[i], *old = *best < 0 ? NULL : &s->slot[*best];
-            if (slot->arena <= most &&
-                (!old || slot->extra < old->extra ||
-                 (slot->extra == old->extra && gckpti_slot_before(slot, old, NULL))))
-                *best = i;
-        }
     }
+    s->most = 0;
     return result;
 }
 
@@ -9431,63 +9600,39 @@ static gckpt_result gckpti_lay_all(gckpti_search *s)
         s->slot[i] = s->slot[kept];
         s->slot[kept++] = swap;
     }
-    for (int i = kept; i < s->slots; i++)
-        if (s->slot[i].item)
-            gckpti_resize(s->p->memory, s->slot[i].item, s->slot[i].room, 0);
     s->slots = kept;
     return kept > 0 ? GCKPT_OK : GCKPT_E_MEMORY; /* the error is there */
 }
 
-static void gckpti_search_free(gckpti_search *s)
-{
-    gckpti_allocator *a = s->p->memory;
-    for (int i = 0; i < s->slots + s->seeds; i++) {
-        gckpti_slot *slot = i < s->slots ? &s->slot[i] : &s->seed[i - s->slots];
-        if (slot->item)
-            gckpti_resize(a, slot->item, slot->room, 0);
-    }
-    for (int i = 0; i < GCKPTI_ROOMS + 10; i++) {
-        gckpti_room *r = i < GCKPTI_ROOMS       ? &s->room[i]
-                         : i < GCKPTI_ROOMS + 5 ? &s->now.room[i - GCKPTI_ROOMS]
-                                                : &s->next.room[i - GCKPTI_ROOMS - 5];
-        if (r->at)
-            gckpti_resize(a, r->at, r->bytes, 0);
-    }
-}
-
 /* All of it but the layouts: s->slot holds rungs and seeds. */
-static gckpt_result gckpti_sweep(gckpti_search *s, gckpti_planner *p)
+static gckpt_result gckpti_sweep(gckpti_search *s)
 {
-    memset(s, 0, sizeof *s);
-    s->p = p;
-    s->alignment = p->desc->alignment ? p->desc->alignment : 64;
-    s->spared = -1;
-    s->sources = 1;
-    gckpt_result result = gckpti_try(p, GCKPT_STORE_ALL, 0);
-    if (result == GCKPT_OK && p->most > GCKPTI_SEARCHED)
-        result = gckpti_error(p->g, GCKPT_E_MEMORY,
-                              "plan: %g bytes without recomputing are too many to search below; "
-                              "use fewer rows",
-                              p->most);
-    if (result != GCKPT_OK && (p->most > GCKPTI_SEARCHED || !gckpti_too_large(p, result)))
-        return result;
-    gckpti_model_units(s);
-    if (!p->failed)
-        gckpti_model_gradients(s);
-    size_t n = (size_t)s->units;
-    s->latest = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_LATEST], n, sizeof(int));
-    s->mark = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_MARK], n, sizeof(int));
-    s->set = (int *)gckpti_want(s, &s->room[GCKPTI_ROOM_SET],
-                                2 * n + GCKPTI_CLOSURE + GCKPT_MAX_INPUTS, sizeof(int));
+    gckpti_planner *p = s->p;
+    size_t n = (size_t)p->units;
+    s->barred = -1;
+    gckpt_result result = p->most > 0 ? GCKPT_OK : gckpti_draft_mode(p, GCKPT_STORE_ALL, 0);
+    if (p->most > GCKPTI_SEARCHED && p->most <= (double)GCKPTI_ADDRESSABLE)
+        return gckpti_error(p->g, GCKPT_E_MEMORY,
+                            "plan: %g bytes without recomputing are too many to search below; "
+                            "use fewer rows",
+                            p->most);
+    if (p->failed || p->most > GCKPTI_SEARCHED ||
+        (result != GCKPT_OK && !gckpti_too_large(p, result)))
+        return GCKPT_E_MEMORY;
+    gckpti_sum_gradients(s);
+    s->seen = (int64_t *)gckpti_scratch_take(&s->scratch, n, sizeof *s->seen);
+    s->set =
+        (int *)gckpti_scratch_take(&s->scratch, n + GCKPTI_CLOSURE + GCKPT_MAX_INPUTS, sizeof(int));
+    s->touched = (int *)gckpti_scratch_take(&s->scratch, n, sizeof(int));
     if (!p->failed)
         gckpti_find_seeds(s);
     if (!p->failed)
         gckpti_make_rungs(s);
     if (!p->failed)
         gckpti_climb(s, 1);
-    int exact = s->units <= GCKPTI_EXACT;
-    for (int k = 0; k < s->slots && s->units <= GCKPTI_SMALL && !p->failed; k++)
-        gckpti_shake(s, &s->slot[k], exact ? s->units : GCKPTI_SHAKES, exact);
+    int exact = s->p->units <= GCKPTI_EXACT;
+    for (int k = 0; k < s->slots && s->p->units <= GCKPTI_SMALL && !p->failed; k++)
+        gckpti_shake(s, &s->slot[k], exact ? s->p->units : GCKPTI_SHAKES, exact);
     if (!p->failed)
         gckpti_climb(s, 0);
     if (!p->failed)
@@ -9498,25 +9643,14 @@ static gckpt_result gckpti_sweep(gckpti_search *s, gckpti_planner *p)
 }
 
 /* =================================================================================================
- * >>plans: from a request to a plan
+ * >>plans: from a request to a plan; the frontier; the micro-batch
+ *
+ * gckpti_planner_open makes the model of a request that gckpti_check_request has seen.
+ * gckpti_plan_request decides: store-all if it fits, else the search, or the mode asked for; either
+ * way p->best is a draft that is placed, and is encoded. A frontier keeps the model and the
+ * search's schedules, and drafts a point when it is asked for its plan. gckpt_fit does all of it
+ * for each micro-batch size.
  * ============================================================================================== */
-static gckpt_plan *gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode, gckpt_result *result)
-{
-    size_t alignment = p->desc->alignment ? p->desc->alignment : 64;
-    int group = p->desc->group;
-    *result = GCKPT_OK;
-    if (mode == GCKPT_SQRT && group == 0)
-        *result = gckpti_find_sqrt(p, alignment, &group);
-    if (*result == GCKPT_OK)
-        *result = gckpti_try(p, mode, group);
-    if (*result == GCKPT_OK)
-        *result = gckpti_layout(p, alignment);
-    gckpt_plan *plan = *result == GCKPT_OK ? gckpti_encode(p, mode) : NULL;
-    if (*result == GCKPT_OK && !plan)
-        *result = GCKPT_E_MEMORY;
-    return plan;
-}
-
 /* What can be wrong with a request before any planning. */
 static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,
                                          const gckpt_plan_desc *d)
@@ -9618,103 +9752,203 @@ static gckpt_result gckpti_check_fetches(gckpti_planner *p)
     return GCKPT_OK;
 }
 
-static gckpt_result gckpti_planner_start(gckpti_planner *p)
+/* A planner without drafts, yet. */
+static void gckpti_planner_drafts(gckpti_planner *p)
 {
-    size_t n = (size_t)p->n;
-#ifdef GCKPT_NO_FAST
-    p->plain = 1;
-#else
-    p->plain = p->desc->plain != 0 || p->desc->backend;
-#endif
-    p->active = (unsigned char *)gckpti_scratch_new(p, n, 1);
-    p->value_live = (unsigned char *)gckpti_scratch_new(p, n, 1);
-    p->aux_live = (unsigned char *)gckpti_scratch_new(p, n, 1);
-    p->kept = (unsigned char *)gckpti_scratch_new(p, n, 1);
-    p->work_forward = (size_t *)gckpti_scratch_new(p, n, sizeof(size_t));
-    p->work_backward = (size_t *)gckpti_scratch_new(p, n, sizeof(size_t));
-    p->cost = (gckpt_cost *)gckpti_scratch_new(p, n, sizeof *p->cost);
-    p->body = (int *)gckpti_scratch_new(p, n, sizeof(int));
-    p->user_start = (int *)gckpti_scratch_new(p, n + 1, sizeof(int));
-    p->value = (int *)gckpti_scratch_new(p, n, sizeof(int));
-    p->aux = (int *)gckpti_scratch_new(p, n, sizeof(int));
-    p->grad = (int *)gckpti_scratch_new(p, n, sizeof(int));
-    p->mark = (int *)gckpti_scratch_new(p, n, sizeof(int));
-    p->use = (int *)gckpti_scratch_new(p, p->looped ? n * GCKPT_MAX_INPUTS : 1, sizeof(int));
-    if (p->failed)
-        return GCKPT_E_MEMORY;
-    gckpti_mark_kept(p);
-    gckpt_result result = gckpti_find_active(p);
-    if (result == GCKPT_OK)
-        result = gckpti_check_fetches(p);
-    if (result != GCKPT_OK)
-        return result;
-    for (int i = 0; i < p->n && !p->inference; i++)
-        if (p->g->tensors[i]->kind == GCKPTI_PARAM && p->active[i])
-            return GCKPT_OK;
-    return p->inference ? GCKPT_OK
-                        : gckpti_error(p->g, GCKPT_E_ARG,
-                                       "plan: no trainable parameter leads to a loss "
-                                       "(all frozen?); there is nothing to train");
+    memset(&p->draft, 0, sizeof p->draft);
+    p->draft.scratch = gckpti_scratch_new(p->memory, &p->failed);
+    p->best = p->draft;
 }
 
-/* Readies a planner for a request; the caller frees it either way. */
+/* Gives back all but the model. */
+static void gckpti_planner_rest(gckpti_planner *p)
+{
+    gckpti_delete(p->memory, p->made, p->made_capacity, sizeof *p->made);
+    gckpti_scratch_free(&p->draft.scratch);
+    gckpti_scratch_free(&p->best.scratch);
+    p->made = NULL;
+    p->made_capacity = 0;
+}
+
+static void gckpti_planner_free(gckpti_planner *p)
+{
+    gckpti_planner_rest(p);
+    gckpti_scratch_free(&p->scratch);
+}
+
+/* Takes what lives as long as a planner of p->n tensors. */
+static gckpt_result gckpti_planner_memory(gckpti_planner *p)
+{
+    gckpti_scratch *s = &p->scratch;
+    size_t n = (size_t)p->n;
+    *s = gckpti_scratch_new(p->memory, &p->failed);
+    gckpti_planner_drafts(p);
+    p->active = (unsigned char *)gckpti_scratch_take(s, n, 1);
+    p->kept = (unsigned char *)gckpti_scratch_take(s, n, 1);
+    p->work_forward = (size_t *)gckpti_scratch_take(s, n, sizeof(size_t));
+    p->work_backward = (size_t *)gckpti_scratch_take(s, n, sizeof(size_t));
+    p->cost = (gckpt_cost *)gckpti_scratch_take(s, n, sizeof *p->cost);
+    p->body = (int *)gckpti_scratch_take(s, n, sizeof(int));
+    p->unit = (gckpti_unit *)gckpti_scratch_take(s, n, sizeof *p->unit);
+    p->of = (int *)gckpti_scratch_take(s, n, sizeof(int));
+    p->links = (int *)gckpti_scratch_take(s, n * (2 * GCKPT_MAX_INPUTS + 1), sizeof(int));
+    p->backward = (int *)gckpti_scratch_take(s, n, sizeof(int));
+    p->use_start = (int *)gckpti_scratch_take(s, n + 1, sizeof(int));
+    p->whole = (int *)gckpti_scratch_take(s, n, sizeof(int));
+    p->left = (int *)gckpti_scratch_take(s, n, sizeof(int));
+    p->latest = (int *)gckpti_scratch_take(s, n, sizeof(int));
+    p->queue = (int *)gckpti_scratch_take(s, n, sizeof(int));
+    p->behind = (unsigned char *)gckpti_scratch_take(s, n, 1);
+    p->computed = (unsigned char *)gckpti_scratch_take(s, n, 1);
+    p->stale = (unsigned char *)gckpti_scratch_take(s, n, 1);
+    return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
+}
+
+/* Makes the model of a request that was checked. */
+static gckpt_result gckpti_make_model(gckpti_planner *p)
+{
+    gckpt_result result = gckpti_planner_memory(p);
+    int trains = p->inference;
+    if (result != GCKPT_OK)
+        return result;
+    gckpti_mark_kept(p);
+    gckpti_find_active(p);
+    for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK; i++) {
+        if (p->g->tensors[i]->kind == GCKPTI_OP)
+            result = gckpti_ask_op(p, p->g->tensors[i]);
+        trains = trains || (p->g->tensors[i]->kind == GCKPTI_PARAM && p->active[i]);
+    }
+    if (result == GCKPT_OK && !p->failed)
+        result = gckpti_check_fetches(p);
+    if (result == GCKPT_OK && !p->failed && !trains)
+        result = gckpti_error(p->g, GCKPT_E_ARG,
+                              "plan: no trainable parameter leads to a loss "
+                              "(all frozen?); there is nothing to train");
+    if (result != GCKPT_OK || p->failed)
+        return p->failed ? GCKPT_E_MEMORY : result;
+    gckpti_model_units(p);
+    if (!p->failed)
+        gckpti_model_gradients(p);
+    return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
+}
+
+/* Readies a planner for a request that was checked; the caller frees it either way. */
 static gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
                                         gckpt_graph *graph, const gckpt_term *terms, int count,
                                         const gckpt_plan_desc *d)
 {
     memset(p, 0, sizeof *p);
-    memset(memory, 0, sizeof *memory);
-    memory->desc = d->memory;
     p->memory = memory;
-    gckpt_result result = gckpti_check_request(graph, terms, count, d);
-    if (result != GCKPT_OK)
-        return result;
     p->g = graph;
     p->desc = d;
     p->terms = terms;
     p->term_count = count;
     p->n = (int)graph->count;
     p->threads = d->threads ? d->threads : 1;
+    p->alignment = d->alignment ? d->alignment : 64;
     p->inference = d->mode == GCKPT_INFERENCE;
     p->looped = !p->inference && d->batch > graph->rows;
-    result = gckpti_planner_start(p);
+    p->staged = d->stage_parameters;
+#ifdef GCKPT_NO_FAST
+    p->plain = 1;
+#else
+    p->plain = d->plain != 0 || d->backend;
+#endif
+    gckpt_result result = gckpti_make_model(p);
     return result == GCKPT_OK ? gckpti_check_work(p) : result;
 }
 
 /* Reports what a planner ended with on its graph; other errors are there already. */
-static void gckpti_planner_report(const gckpti_planner *p, gckpt_graph *graph, gckpt_result result)
+static void gckpti_planner_report(const gckpti_planner *p, gckpt_result result)
 {
     if (p->failed)
-        gckpti_error(graph, GCKPT_E_MEMORY, "plan: no memory to plan %z tensors", graph->count);
+        gckpti_error(p->g, GCKPT_E_MEMORY, "plan: no memory to plan %z tensors", p->g->count);
     else if (result == GCKPT_OK)
-        gckpti_ok(graph);
+        gckpti_ok(p->g);
 }
 
-/* The plan with least work whose bytes fit, by the sweep; *least: what the smallest needs. */
-static gckpt_plan *gckpti_plan_optimal(gckpti_planner *p, gckpt_result *result, size_t *least)
+/* Reports that a budget is too small, and the least that is not. */
+static void gckpti_too_small(const gckpti_planner *p, size_t least)
+{
+    gckpt_mode mode = p->desc->mode;
+    p->g->least = least;
+    gckpti_error(p->g, GCKPT_E_BUDGET,
+                 "budget %z bytes is too small: this graph needs at least %z%s", p->desc->budget,
+                 least,
+                 mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL || mode == GCKPT_INFERENCE
+                     ? ""
+                     : " in this mode (GCKPT_AUTO needs least)");
+}
+
+/* Drafts one mode: p->best, placed. */
+static gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
+{
+    if (mode == GCKPT_SQRT && p->desc->group == 0)
+        return gckpti_find_sqrt(p);
+    gckpt_result result = gckpti_place_mode(p, mode, p->desc->group);
+    if (result == GCKPT_OK)
+        gckpti_keep_draft(p);
+    return result;
+}
+
+/* Drafts what has least work in most_bytes of the arena, by the sweep: p->best, placed. Otherwise
+ * *least is what the smallest needs. */
+static gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
 {
     gckpti_search s;
-    gckpt_plan *plan = NULL;
+    memset(&s, 0, sizeof s);
+    s.p = p;
+    s.scratch = gckpti_scratch_new(p->memory, &p->failed);
+    *least = 0;
+    gckpt_result result = gckpti_sweep(&s);
+    if (result == GCKPT_OK && most_bytes > 0)
+        result = gckpti_choose(&s, most_bytes);
+    if (result == GCKPT_OK && s.winner.length == 0) {
+        result = gckpti_find_least(&s, least);
+        if (result == GCKPT_OK && *least == SIZE_MAX)
+            result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
+    }
+    gckpti_scratch_free(&s.scratch);
+    return result;
+}
+
+/* Bytes that a budget leaves for the arena, as many as can be addressed; 0: none. */
+static size_t gckpti_arena_budget(const gckpti_planner *p)
+{
     size_t kinds[GCKPT_BYTES_KINDS], resident = gckpti_resident(p, kinds);
-    int best = -1;
-    *result = gckpti_sweep(&s, p);
-    size_t most = (p->desc->budget ? p->desc->budget : SIZE_MAX) - resident;
-    if (*result == GCKPT_OK && (!p->desc->budget || p->desc->budget > resident))
-        *result = gckpti_choose(&s, most < PTRDIFF_MAX ? most : (size_t)PTRDIFF_MAX, &best);
-    if (*result == GCKPT_OK && best < 0) {
-        *result = gckpti_find_least(&s, least);
-        if (*result == GCKPT_OK && *least == SIZE_MAX)
-            *result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
-        *least += *result == GCKPT_OK ? resident : 0;
+    size_t budget = p->desc->budget ? p->desc->budget : SIZE_MAX;
+    size_t left = budget > resident ? budget - resident : 0;
+    return left < PTRDIFF_MAX ? left : (size_t)PTRDIFF_MAX;
+}
+
+/* Plans what an open planner was asked for; `drafted`: its store-all draft is p->best already.
+ * NULL: *result says why, or the budget is too small and *least bytes would do. */
+static gckpt_plan *gckpti_plan_request(gckpti_planner *p, int drafted, gckpt_result *result,
+                                       size_t *least)
+{
+    gckpt_mode mode = p->desc->mode;
+    int optimal = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
+    size_t kinds[GCKPT_BYTES_KINDS], arena = gckpti_arena_budget(p), needed = SIZE_MAX;
+    *result = GCKPT_OK;
+    if (mode == GCKPT_AUTO)
+        mode = GCKPT_STORE_ALL;
+    if (mode != GCKPT_OPTIMAL && !drafted)
+        *result = gckpti_plan_mode(p, mode);
+    if (optimal && p->desc->budget && gckpti_too_large(p, *result))
+        *result = GCKPT_OK;
+    else if (mode != GCKPT_OPTIMAL)
+        needed = p->best.arena;
+    if (*result == GCKPT_OK && optimal && needed > arena) {
+        mode = GCKPT_OPTIMAL;
+        *result = gckpti_plan_optimal(p, arena, &needed);
     }
-    if (*result == GCKPT_OK && best >= 0) {
-        *result = gckpti_lay(&s, &s.slot[best]);
-        plan = *result == GCKPT_OK ? gckpti_encode(p, GCKPT_OPTIMAL) : NULL;
-        if (*result == GCKPT_OK && !plan)
-            *result = GCKPT_E_MEMORY;
+    if (*result == GCKPT_OK && needed <= arena) {
+        gckpt_plan *plan = gckpti_encode(p, &p->best, mode);
+        *result = plan ? GCKPT_OK : GCKPT_E_MEMORY;
+        return plan;
     }
-    gckpti_search_free(&s);
-    return plan;
+    *least = gckpti_resident(p, kinds) + needed;
+    return NULL;
 }
 
 /* *too_large: there is memory enough for planning, but more bytes in the arena than this machine
@@ -9731,34 +9965,20 @@ static gckpt_plan *gckpti_plan_new(gckpt_graph *graph, const gckpt_term *terms, 
     if (!graph || graph->object.sticky != GCKPT_OK)
         return NULL;
     memset(&d, 0, sizeof d);
+    memset(&memory, 0, sizeof memory);
     if (desc)
         d = *desc;
-    gckpt_result result = gckpti_planner_open(&p, &memory, graph, terms, count, &d);
-    int optimal = d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL;
-    if (result == GCKPT_OK && d.mode != GCKPT_OPTIMAL)
-        plan = gckpti_plan_mode(&p, optimal ? GCKPT_STORE_ALL : d.mode, &result);
-    if (optimal && d.budget && gckpti_too_large(&p, result))
-        result = GCKPT_OK;
-    if (plan && d.budget && gckpt_plan_bytes(plan) > d.budget) {
-        least = gckpt_plan_bytes(plan);
-        gckpt_plan_free(plan);
-        plan = NULL;
-    }
-    if (result == GCKPT_OK && optimal && !plan)
-        plan = gckpti_plan_optimal(&p, &result, &least);
+    memory.desc = d.memory;
+    gckpt_result result = gckpti_check_request(graph, terms, count, &d);
+    if (result != GCKPT_OK)
+        return NULL;
+    result = gckpti_planner_open(&p, &memory, graph, terms, count, &d);
+    if (result == GCKPT_OK)
+        plan = gckpti_plan_request(&p, 0, &result, &least);
     gckpti_planner_free(&p);
-    gckpti_planner_report(&p, graph, result);
-    if (result == GCKPT_OK && !p.failed && !plan) {
-        graph->least = least;
-        gckpti_error(
-            graph, GCKPT_E_BUDGET, "budget %z bytes is too small: this graph needs at least %z%s",
-            d.budget, least,
-            optimal || d.mode == GCKPT_INFERENCE ? "" : " in this mode (GCKPT_AUTO needs least)");
-    }
-    if (result != GCKPT_OK || p.failed) {
-        gckpt_plan_free(plan);
-        plan = NULL;
-    }
+    gckpti_planner_report(&p, result);
+    if (result == GCKPT_OK && !plan)
+        gckpti_too_small(&p, least);
     *too_large = gckpti_too_large(&p, result);
     return gckpti_plan_settle(plan);
 }
@@ -9775,15 +9995,13 @@ struct gckpt_frontier {
     gckpti_object object;
     gckpti_allocator memory;
     gckpt_graph *graph;
+    gckpti_planner p;     /* its model serves for the plans of all points */
     gckpt_plan_desc desc; /* with copies of what it points to */
     gckpt_term *terms;
-    gckpt_cost *costs;
-    gckpt_pick *picks;
     gckpt_point *points;
-    size_t *first;                     /* of a point's items */
-    gckpt_instruction *items;          /* the schedules */
-    size_t count, item_count, tensors; /* tensors: of the graph */
-    size_t resident;                   /* bytes of parameters and optimiser state */
+    size_t *first;          /* of a point's items */
+    int *items;             /* the schedules */
+    size_t count, resident; /* resident: bytes of parameters and optimiser state */
     int term_count, complete;
 };
 
@@ -9792,115 +10010,126 @@ GCKPT_API void gckpt_frontier_free(gckpt_frontier *f)
     if (!f)
         return;
     gckpti_allocator a = f->memory;
-    gckpti_delete(&a, f->items, f->item_count, sizeof *f->items);
-    gckpti_delete(&a, f->first, f->count + 1, sizeof *f->first);
-    gckpti_delete(&a, f->points, f->count, sizeof *f->points);
-    gckpti_delete(&a, f->picks, (size_t)f->desc.fetches, sizeof *f->picks);
-    gckpti_delete(&a, f->costs, f->desc.costs ? f->tensors : 0, sizeof *f->costs);
-    gckpti_delete(&a, f->terms, (size_t)f->term_count, sizeof *f->terms);
+    gckpti_scratch_free(&f->p.scratch);
     gckpti_delete(&a, f, 1, sizeof *f);
 }
 
-/* Copies a laid out search into a frontier. */
-static gckpt_frontier *gckpti_frontier_copy(gckpti_search *s)
+/* Copies what desc points to into the frontier, as its planner has it. */
+static gckpt_result gckpti_frontier_request(gckpt_frontier *f)
 {
-    gckpti_planner *p = s->p;
-    gckpti_allocator a = *p->memory;
-    size_t kinds[GCKPT_BYTES_KINDS], resident = gckpti_resident(p, kinds), at = 0;
-    gckpt_frontier *f = (gckpt_frontier *)gckpti_new(&a, 1, sizeof *f);
-    if (!f)
-        return NULL;
-    f->object.magic = GCKPTI_MAGIC;
-    f->graph = p->g;
-    f->desc = *p->desc;
-    f->desc.budget = 0;
-    f->desc.mode = GCKPT_SCHEDULE;
+    gckpti_planner *p = &f->p;
+    size_t n = (size_t)p->n, fetches = (size_t)f->desc.fetches;
+    gckpt_cost *costs = (gckpt_cost *)gckpti_scratch_take(&p->scratch, n, sizeof *costs);
+    gckpt_pick *picks = (gckpt_pick *)gckpti_scratch_take(&p->scratch, fetches, sizeof *picks);
     f->term_count = p->term_count;
-    f->tensors = (size_t)p->n;
+    f->terms =
+        (gckpt_term *)gckpti_scratch_take(&p->scratch, (size_t)f->term_count, sizeof *f->terms);
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    memcpy(f->terms, p->terms, (size_t)f->term_count * sizeof *f->terms);
+    if (f->desc.costs)
+        memcpy(costs, f->desc.costs, n * sizeof *costs);
+    if (fetches)
+        memcpy(picks, f->desc.fetch, fetches * sizeof *picks);
+    f->desc.costs = f->desc.costs ? costs : NULL;
+    f->desc.fetch = picks;
+    p->desc = &f->desc;
+    p->terms = f->terms;
+    return GCKPT_OK;
+}
+
+/* Copies the points of a search that is laid out. */
+static gckpt_result gckpti_frontier_keep(gckpt_frontier *f, const gckpti_search *s)
+{
+    gckpti_planner *p = &f->p;
+    size_t kinds[GCKPT_BYTES_KINDS], resident = gckpti_resident(p, kinds), items = 0, at = 0;
+    uint64_t forward = 0, least = p->draft.least_work; /* of any schedule */
+    for (int k = 0; k < s->slots; k++)
+        items += (size_t)s->slot[k].length;
+    for (int u = 0; u < p->units; u++)
+        forward += p->unit[u].cost;
     f->count = (size_t)s->slots;
     f->complete = !s->cut;
     f->resident = resident;
-    for (int k = 0; k < s->slots; k++)
-        f->item_count += (size_t)s->slot[k].length;
-    f->terms = (gckpt_term *)gckpti_new(&a, (size_t)f->term_count, sizeof *f->terms);
-    f->costs = (gckpt_cost *)gckpti_new(&a, f->desc.costs ? f->tensors : 0, sizeof *f->costs);
-    f->picks = (gckpt_pick *)gckpti_new(&a, (size_t)f->desc.fetches, sizeof *f->picks);
-    f->points = (gckpt_point *)gckpti_new(&a, f->count, sizeof *f->points);
-    f->first = (size_t *)gckpti_new(&a, f->count + 1, sizeof *f->first);
-    f->items = (gckpt_instruction *)gckpti_new(&a, f->item_count, sizeof *f->items);
-    f->memory = a;
-    *p->memory = a;
-    if (!f->terms || !f->costs || !f->picks || !f->points || !f->first || !f->items) {
-        gckpt_frontier_free(f);
-        return NULL;
-    }
-    memcpy(f->terms, p->terms, (size_t)f->term_count * sizeof *f->terms);
-    if (f->desc.costs)
-        memcpy(f->costs, f->desc.costs, f->tensors * sizeof *f->costs);
-    if (f->desc.fetches)
-        memcpy(f->picks, f->desc.fetch, (size_t)f->desc.fetches * sizeof *f->picks);
-    f->desc.costs = f->desc.costs ? f->costs : NULL;
-    f->desc.fetch = f->picks;
-    uint64_t forward = 0;
-    for (int u = 0; u < s->units; u++)
-        forward += s->unit[u].cost;
+    f->points = (gckpt_point *)gckpti_scratch_take(&p->scratch, f->count, sizeof *f->points);
+    f->first = (size_t *)gckpti_scratch_take(&p->scratch, f->count + 1, sizeof *f->first);
+    f->items = (int *)gckpti_scratch_take(&p->scratch, items, sizeof *f->items);
+    if (p->failed)
+        return GCKPT_E_MEMORY;
     for (int k = 0; k < s->slots; k++) {
         const gckpti_slot *slot = &s->slot[k];
         gckpt_point *point = &f->points[k];
-        f->first[k] = at;
-        for (int x = 0; x < slot->length; x++) {
-            int u = slot->item[x] < 0 ? ~slot->item[x] : slot->item[x];
-            if (u < s->prologue)
-                continue; /* what runs once a step is no choice */
-            f->items[at].kind = slot->item[x] < 0 ? GCKPT_BACKWARD : GCKPT_FORWARD;
-            f->items[at++].id = s->unit[u].id;
-        }
+        for (int x = 0; x < slot->length; x++) /* what runs once a step is no choice */
+            if ((slot->item[x] < 0 ? ~slot->item[x] : slot->item[x]) >= p->prologue)
+                f->items[at++] = slot->item[x];
+        f->first[k + 1] = at;
         point->bytes = resident + slot->arena;
-        point->work = p->least_work + slot->extra;
+        point->work = least + slot->extra;
         point->recompute = forward ? (double)slot->extra / (double)forward : 0;
-        point->overhead = p->least_work ? (double)slot->extra / (double)p->least_work : 0;
+        point->overhead = least ? (double)slot->extra / (double)least : 0;
     }
-    f->first[s->slots] = at;
-    return f;
+    return GCKPT_OK;
+}
+
+/* Searches, lays everything out, and keeps the points. */
+static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
+{
+    gckpti_search s;
+    memset(&s, 0, sizeof s);
+    s.p = &f->p;
+    s.scratch = gckpti_scratch_new(&f->memory, &f->p.failed);
+    gckpt_result result = gckpti_sweep(&s);
+    if (result == GCKPT_OK)
+        result = gckpti_lay_all(&s);
+    if (result == GCKPT_OK)
+        result = gckpti_frontier_keep(f, &s);
+    gckpti_scratch_free(&s.scratch);
+    return result;
 }
 
 GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                              const gckpt_plan_desc *desc)
 {
     gckpt_plan_desc d;
-    gckpti_planner p;
     gckpti_allocator memory;
-    gckpti_search s;
-    gckpt_frontier *f = NULL;
     if (!graph || graph->object.sticky != GCKPT_OK)
         return NULL;
     memset(&d, 0, sizeof d);
+    memset(&memory, 0, sizeof memory);
     if (desc)
         d = *desc;
-    gckpt_result result =
-        d.mode == GCKPT_INFERENCE || d.memory.memory
-            ? gckpti_error(graph, GCKPT_E_ARG, "frontier: %s",
-                           d.memory.memory
-                               ? "its plans would overwrite it in a block of memory; use the heap"
-                               : "an inference plan recomputes nothing")
-            : GCKPT_OK;
-    d.mode = GCKPT_OPTIMAL;
-    memset(&p, 0, sizeof p);
-    memset(&s, 0, sizeof s);
-    if (result != GCKPT_OK)
+    memory.desc = d.memory;
+    if (d.mode == GCKPT_INFERENCE || d.memory.memory) {
+        gckpti_error(graph, GCKPT_E_ARG, "frontier: %s",
+                     d.memory.memory
+                         ? "its plans would overwrite it in a block of memory; use the heap"
+                         : "an inference plan recomputes nothing");
         return NULL;
-    result = gckpti_planner_open(&p, &memory, graph, terms, count, &d);
-    if (result == GCKPT_OK) {
-        result = gckpti_sweep(&s, &p);
-        if (result == GCKPT_OK)
-            result = gckpti_lay_all(&s);
-        f = result == GCKPT_OK ? gckpti_frontier_copy(&s) : NULL;
-        p.failed = p.failed || (result == GCKPT_OK && !f);
-        gckpti_search_free(&s);
     }
-    gckpti_planner_free(&p);
-    gckpti_planner_report(&p, graph, result);
-    return f;
+    d.mode = GCKPT_OPTIMAL;
+    d.budget = 0;
+    if (gckpti_check_request(graph, terms, count, &d) != GCKPT_OK)
+        return NULL;
+    gckpt_frontier *f = (gckpt_frontier *)gckpti_new(&memory, 1, sizeof *f);
+    if (!f) {
+        gckpti_error(graph, GCKPT_E_MEMORY, "plan: no memory to plan %z tensors", graph->count);
+        return NULL;
+    }
+    f->object.magic = GCKPTI_MAGIC;
+    f->memory = memory;
+    f->graph = graph;
+    f->desc = d;
+    gckpt_result result = gckpti_planner_open(&f->p, &f->memory, graph, terms, count, &f->desc);
+    if (result == GCKPT_OK)
+        result = gckpti_frontier_request(f);
+    if (result == GCKPT_OK)
+        result = gckpti_frontier_search(f);
+    gckpti_planner_rest(&f->p);
+    gckpti_planner_report(&f->p, result);
+    if (result == GCKPT_OK)
+        return f;
+    gckpt_frontier_free(f);
+    return NULL;
 }
 
 GCKPT_API int gckpt_frontier_points(const gckpt_frontier *f) { return f ? (int)f->count : 0; }
@@ -9934,12 +10163,17 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
                      f->count ? f->points[0].bytes : (size_t)0);
         return NULL;
     }
-    gckpt_plan_desc d = f->desc;
-    d.schedule = f->items + f->first[i];
-    d.instructions = (int)(f->first[i + 1] - f->first[i]);
-    gckpt_plan *plan = gckpt_plan_new(f->graph, f->terms, f->term_count, &d);
-    if (plan)
-        plan->mode = GCKPT_OPTIMAL;
+    gckpti_allocator memory = f->memory;
+    gckpti_planner p = f->p; /* the model is shared, what it drafts is its own */
+    p.memory = &memory;
+    gckpti_planner_drafts(&p);
+    gckpt_result result =
+        gckpti_make_draft(&p, f->items + f->first[i], (int)(f->first[i + 1] - f->first[i]));
+    if (result == GCKPT_OK)
+        result = gckpti_place_draft(&p);
+    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(&p, &p.draft, GCKPT_OPTIMAL) : NULL;
+    gckpti_planner_rest(&p);
+    gckpti_planner_report(&p, result);
     return plan;
 }
 
@@ -9954,6 +10188,7 @@ typedef struct {
     uint64_t key;         /* of the first graph; 0: none yet */
     size_t params, least; /* parameters it left in the store; bytes that some size can do with */
     int hunting;          /* nothing fits: what is the least? */
+    int named;            /* the size that was tried last has its part in `least` */
     int too_large;        /* some size has more bytes than this machine addresses */
 } gckpti_fitting;
 
@@ -9989,128 +10224,166 @@ static uint64_t gckpti_graph_key(const gckpt_graph *g)
     return key ? key : 1;
 }
 
-/* Bytes that no plan of a graph can do without, from its store-all plan: what the greediest
+/* Bytes that no plan of a graph can do without, from its store-all draft: what the greediest
  * backward reads and writes (a buffer is used where it begins and ends), and what lives all through
  * a loop. */
-static size_t gckpti_floor(const gckpt_plan *p)
+static size_t gckpti_floor(gckpti_planner *p, gckpti_draft *d)
 {
-    size_t most = 0;
-    for (int x = 0; x < (int)p->length; x++) {
-        size_t sum = 0;
-        for (size_t i = 0; i < p->life_count && p->list[x].kind == GCKPT_BACKWARD; i++) {
-            const gckpt_buffer *b = &p->lives[i];
-            int all = p->looped && b->kind == GCKPT_BUFFER_PARAMETER_GRADIENT;
-            if (b->start == x || b->end == x || (all && b->start <= x && x <= b->end))
-                sum += b->size;
+    size_t kinds[GCKPT_BYTES_KINDS], most = 0, resident = gckpti_resident(p, kinds);
+    size_t *used = (size_t *)gckpti_scratch_take(&d->scratch, d->length + 1, sizeof *used);
+    for (size_t i = 0; i < d->buffer_count && used; i++) {
+        const gckpt_buffer *b = &d->buffers[i];
+        if (p->looped && b->kind == GCKPT_BUFFER_PARAMETER_GRADIENT) {
+            resident += b->size;
+            continue;
         }
-        most = sum > most ? sum : most;
+        used[b->start] += b->size;
+        used[b->end] += b->end > b->start ? b->size : 0;
     }
-    return gckpt_plan_bytes(p) - p->arena + most;
+    for (size_t x = 0; x < d->length && used; x++)
+        if (d->ins[x].kind == GCKPT_BACKWARD && used[x] > most)
+            most = used[x];
+    return resident + most;
 }
 
 /* What mixes rows is planned whole. */
 static int gckpti_cannot_split(const gckpt_plan *p) { return p->looped && p->mixer >= 0; }
 
-/* Plans graph g in the way of f->desc and keeps the plan if it is the best so far. Store-all has
- * the least work of all plans: it is done when it fits, and when it is too slow, so are all
- * others. */
-static gckpt_result gckpti_fit_plan(gckpti_fitting *f, gckpt_graph *g, const gckpt_term *terms,
-                                    int count)
+/* Keeps a plan if it is the best so far: has least work, then the fewest bytes. */
+static void gckpti_fit_keep(gckpti_fitting *f, gckpt_plan *plan)
 {
-    gckpt_plan_desc d = f->desc;
-    uint64_t work = f->best ? gckpt_plan_step_work(f->best) : UINT64_MAX;
-    d.mode = GCKPT_STORE_ALL;
-    d.budget = 0;
-    int too_large;
-    gckpt_plan *plan = gckpti_plan_new(g, terms, count, &d, &too_large);
-    if (!plan && !too_large)
-        return gckpt_error(g);
-    int whole = f->desc.mode == GCKPT_AUTO || f->desc.mode == GCKPT_STORE_ALL;
-    int fits = plan && (!f->desc.budget || gckpt_plan_bytes(plan) <= f->desc.budget);
-    int hopeless = plan && (gckpt_plan_step_work(plan) > work || gckpti_cannot_split(plan));
-    if (plan && !fits && gckpti_floor(plan) > (f->hunting ? f->least - 1 : f->desc.budget))
+    const gckpt_plan *best = f->best;
+    uint64_t work = best ? gckpt_plan_step_work(best) : UINT64_MAX,
+             own = gckpt_plan_step_work(plan);
+    int better =
+        !best || own < work || (own == work && gckpt_plan_bytes(plan) < gckpt_plan_bytes(best));
+    if (gckpti_cannot_split(plan))
+        better = 0;
+    gckpt_plan_free(better ? best : plan);
+    f->best = better ? plan : f->best;
+}
+
+/* Plans what an open planner was asked for. Store-all has the least work of all plans: it is done
+ * when it fits, and when it is too slow, so are all others. */
+static gckpt_result gckpti_fit_plan(gckpti_fitting *f, gckpti_planner *p)
+{
+    gckpt_mode mode = p->desc->mode;
+    int whole = mode == GCKPT_AUTO || mode == GCKPT_STORE_ALL;
+    size_t least = 0, budget = p->desc->budget;
+    gckpt_result result = gckpti_plan_mode(p, GCKPT_STORE_ALL);
+    if (result != GCKPT_OK && !gckpti_too_large(p, result))
+        return result;
+    gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(p, &p->best, GCKPT_STORE_ALL) : NULL;
+    int drafted = plan != NULL, fits = plan && (!budget || gckpt_plan_bytes(plan) <= budget);
+    int hopeless =
+        plan && ((f->best && gckpt_plan_step_work(plan) > gckpt_plan_step_work(f->best)) ||
+                 gckpti_cannot_split(plan));
+    if (plan && !fits && gckpti_floor(p, &p->best) > (f->hunting ? f->least - 1 : budget))
         hopeless = 1;
     if (hopeless || !whole || !fits) {
         gckpt_plan_free(plan);
-        if (hopeless)
-            return GCKPT_OK;
-        plan = gckpti_plan_new(g, terms, count, &f->desc, &too_large);
-        f->too_large = f->too_large || too_large;
-        if (!plan && !too_large && gckpt_error(g) != GCKPT_E_BUDGET)
-            return gckpt_error(g);
-        if (!plan && !too_large)
-            f->least = g->least < f->least ? g->least : f->least;
+        plan = NULL;
+    }
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    f->named = f->named && !hopeless;
+    if (!plan && !hopeless) {
+        plan = gckpti_plan_request(p, drafted && whole, &result, &least);
+        f->too_large = f->too_large || gckpti_too_large(p, result);
+        if (result != GCKPT_OK)
+            return gckpti_too_large(p, result) ? GCKPT_OK : result;
         if (!plan)
-            return GCKPT_OK;
+            f->least = least < f->least ? least : f->least;
     }
-    if (gckpti_cannot_split(plan)) {
-        gckpt_plan_free(plan);
-        return GCKPT_OK;
-    }
-    uint64_t own = gckpt_plan_step_work(plan);
-    int better = !f->best || own < work ||
-                 (own == work && gckpt_plan_bytes(plan) < gckpt_plan_bytes(f->best));
-    gckpt_plan_free(better ? f->best : plan);
-    f->best = better ? plan : f->best;
+    if (plan)
+        gckpti_fit_keep(f, plan);
     return GCKPT_OK;
 }
 
-/* One micro-batch size: builds its graph, then plans it under each update rule that is possible. */
+/* Builds the graph of one micro-batch size. *count: its terms, or less than 0: not wanted. */
+static gckpt_result gckpti_fit_build(gckpti_fitting *f, gckpt_graph *g, int64_t rows,
+                                     gckpt_term *terms, int *count)
+{
+    *count = f->build(g, rows, terms, f->user);
+    if (*count < 0 && g->object.sticky != GCKPT_E_MEMORY)
+        return GCKPT_OK;
+    if (g->object.sticky != GCKPT_OK || *count > GCKPT_MAX_TERMS)
+        gckpti_error(g, GCKPT_E_ARG, "build returned %i terms; %i is the most", *count,
+                     GCKPT_MAX_TERMS);
+    else if (g->rows != rows)
+        gckpti_error(g, GCKPT_E_ARG, "build made inputs of %I rows", g->rows);
+    else if (f->key && (f->key != gckpti_graph_key(g) || f->params != f->store->count))
+        gckpti_error(g, GCKPT_E_ARG,
+                     "build made other tensors or parameters than for the batch's other "
+                     "divisors; only shapes may depend on rows");
+    else {
+        f->key = gckpti_graph_key(g);
+        f->params = f->store->count;
+        return GCKPT_OK;
+    }
+    return g->object.sticky != GCKPT_OK ? g->object.sticky : GCKPT_E_ARG;
+}
+
+/* Plans a graph under each update rule that is possible. */
+static gckpt_result gckpti_fit_rules(gckpti_fitting *f, gckpt_graph *g, const gckpt_term *terms,
+                                     int count)
+{
+    gckpt_result result = GCKPT_OK;
+    gckpt_plan_desc d = f->desc;
+    int in_backward = d.update_in_backward;
+    for (int rule = 0; rule < 2 && result == GCKPT_OK; rule++) {
+        gckpti_planner p;
+        gckpti_allocator memory = { d.memory, 0 };
+        if (rule ? !in_backward || g->rows != d.batch : in_backward == 1)
+            continue;
+        d.update_in_backward = rule;
+        result = gckpti_check_request(g, terms, count, &d);
+        if (result != GCKPT_OK)
+            return result;
+        result = gckpti_planner_open(&p, &memory, g, terms, count, &d);
+        if (result == GCKPT_OK)
+            result = gckpti_fit_plan(f, &p);
+        gckpti_planner_free(&p);
+        gckpti_planner_report(&p, result);
+    }
+    return result;
+}
+
+/* One micro-batch size: builds its graph, measures it, plans it. f->named: all that was not planned
+ * of it has its part in f->least. */
 static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
 {
     gckpt_term terms[GCKPT_MAX_TERMS];
-    gckpti_allocator memory;
-    gckpt_result result = GCKPT_OK;
+    gckpti_allocator memory = { f->desc.memory, 0 };
     gckpt_cost *costs = NULL;
     size_t before = f->store->count;
-    int in_backward = f->desc.update_in_backward;
-    if (in_backward && in_backward != GCKPT_IF_USEFUL && rows < f->desc.batch)
+    int count = 0;
+    f->named = 1;
+    if (f->desc.update_in_backward == 1 && rows < f->desc.batch)
         return GCKPT_OK;
     memset(terms, 0, sizeof terms);
-    memset(&memory, 0, sizeof memory);
-    memory.desc = f->desc.memory;
     gckpt_graph *g = gckpt_graph_new(f->store, &f->desc.memory);
     if (!g)
         return GCKPT_E_MEMORY;
-    int count = f->build(g, rows, terms, f->user);
-    if (count < 0 && g->object.sticky != GCKPT_E_MEMORY) {
-        gckpt_graph_free(g);
-        gckpti_store_shrink(f->store, before);
-        return GCKPT_OK;
-    }
-    if (g->object.sticky != GCKPT_OK || count > GCKPT_MAX_TERMS)
-        result = gckpti_error(g, GCKPT_E_ARG, "build returned %i terms; %i is the most", count,
-                              GCKPT_MAX_TERMS);
-    else if (g->rows != rows)
-        result = gckpti_error(g, GCKPT_E_ARG, "build made inputs of %I rows", g->rows);
-    else if (f->key && (f->key != gckpti_graph_key(g) || f->params != f->store->count))
-        result = gckpti_error(g, GCKPT_E_ARG,
-                              "build made other tensors or parameters than for the batch's other "
-                              "divisors; only shapes may depend on rows");
-    if (g->object.sticky != GCKPT_OK)
-        result = g->object.sticky;
-    if (result == GCKPT_OK && f->measure) {
+    gckpt_result result = gckpti_fit_build(f, g, rows, terms, &count);
+    if (result == GCKPT_OK && f->measure && count >= 0) {
         costs = (gckpt_cost *)gckpti_new(&memory, g->count, sizeof *costs);
         result = costs ? f->measure(g, terms, count, costs, (int)g->count, f->user)
                        : gckpti_error(g, GCKPT_E_MEMORY, "no memory for costs");
         if (costs && result != GCKPT_OK)
             gckpti_error(g, result, "measure failed: %s", gckpt_result_text(result));
     }
-    f->key = gckpti_graph_key(g);
-    f->params = f->store->count;
     f->desc.costs = costs;
     f->desc.cost_count = costs ? (int)g->count : 0;
-    for (int rule = 0; rule < 2 && result == GCKPT_OK; rule++) {
-        f->desc.update_in_backward = rule;
-        if (rule ? in_backward && rows == f->desc.batch : in_backward != 1)
-            result = gckpti_fit_plan(f, g, terms, count);
-    }
-    f->desc.update_in_backward = in_backward;
+    if (result == GCKPT_OK && count >= 0)
+        result = gckpti_fit_rules(f, g, terms, count);
     if (result != GCKPT_OK)
         gckpti_error(f->store, result, "fit: micro-batches of %I rows: %s", rows,
                      gckpt_error_text(g));
     gckpti_delete(&memory, costs, g->count, sizeof *costs);
     gckpt_graph_free(g);
+    if (result == GCKPT_OK && count < 0)
+        gckpti_store_shrink(f->store, before);
     return result;
 }
 
@@ -10123,6 +10396,8 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *use
         return NULL;
     if (desc)
         f.desc = *desc;
+    unsigned char named[1536 / 8] = { 0 }; /* by divisor, descending; no batch has more */
+    int sizes = 0;
     size_t before = store->count;
     gckpt_result result = GCKPT_OK;
     if (!build || batch < 1 || batch > INT32_MAX)
@@ -10142,9 +10417,18 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *use
     f.user = user;
     f.desc.batch = batch;
     f.least = SIZE_MAX;
-    for (; f.hunting < 2 && !f.best && result == GCKPT_OK; f.hunting++) /* then from 1 row up */
-        for (int64_t d = batch; d > 0 && result == GCKPT_OK; d = gckpti_next_divisor(batch, d))
-            result = gckpti_fit_rows(&f, f.hunting ? batch / d : d);
+    for (; f.hunting < 2 && !f.best && result == GCKPT_OK; f.hunting++) { /* then from 1 row up */
+        int at = f.hunting ? sizes : 0;
+        for (int64_t d = batch; d > 0 && result == GCKPT_OK; d = gckpti_next_divisor(batch, d)) {
+            at -= f.hunting;
+            if (!f.hunting || !(named[at / 8] >> at % 8 & 1))
+                result = gckpti_fit_rows(&f, f.hunting ? batch / d : d);
+            if (!f.hunting) {
+                named[at / 8] |= (unsigned char)(f.named << at % 8);
+                sizes = ++at;
+            }
+        }
+    }
     if (result == GCKPT_OK && f.best) {
         gckpti_ok(store);
         return f.best;
@@ -10582,7 +10866,7 @@ static void gckpti_cpu_copy(void *context, void *to, const void *from, size_t by
 static void gckpti_cpu_jobs(const gckpt_call *call, int64_t n,
                             void (*body)(void *context, int64_t i), void *context)
 {
-    gckpti_parallel(call, (n + GCKPTI_JOB - 1) / GCKPTI_JOB, body, context);
+    gckpti_job(call, (n + GCKPTI_JOB - 1) / GCKPTI_JOB, body, context);
 }
 
 static void gckpti_add_into(float *to, const float *from, int64_t n)
@@ -10601,7 +10885,7 @@ typedef struct { /* to += from, or if that is NULL, to = word */
 static void gckpti_cpu_fill_item(void *context, int64_t i)
 {
     const gckpti_filling *f = (const gckpti_filling *)context;
-    int64_t at = i * GCKPTI_JOB, n = gckpti_part(f->n - at, GCKPTI_JOB);
+    int64_t at = i * GCKPTI_JOB, n = gckpti_min(f->n - at, GCKPTI_JOB);
     void *to = f->to + 4 * at;
     if (f->from)
         gckpti_add_into((float *)to, f->from + at, n);
@@ -10647,7 +10931,7 @@ static void gckpti_cpu_convert_item(void *context, int64_t item)
 {
     const gckpti_converting *s = (const gckpti_converting *)context;
     const gckpt_conversion *c = s->c;
-    int64_t first = item * GCKPTI_JOB, end = first + gckpti_part(c->n - first, GCKPTI_JOB);
+    int64_t first = item * GCKPTI_JOB, end = first + gckpti_min(c->n - first, GCKPTI_JOB);
     int by_chance = s->call->precision == GCKPT_BF16_STOCHASTIC;
     uint32_t word[4] = { 0, 0, 0, 0 };
     for (int64_t i = first; i < end; i++) {
@@ -10735,7 +11019,7 @@ static void gckpti_cpu_update_blocks(const gckpti_passing *s, int64_t i, float *
     const gckpt_pass *p = s->pass;
     const int64_t size = GCKPT_UPDATE_BLOCK;
     for (int64_t b = i * s->each; b < (i + 1) * s->each && b * size < p->elements; b++) {
-        int64_t at = b * size, n = gckpti_part(p->elements - at, size);
+        int64_t at = b * size, n = gckpti_min(p->elements - at, size);
         float *g = p->gradient + at;
         for (int u = 0; u < p->adds; u++) {
             const void *more = (const char *)p->base + p->more[u];
@@ -10760,7 +11044,7 @@ static void gckpti_cpu_pass(const gckpt_call *call, gckpti_passing *s,
     gckpt_call c = *call;
     s->each = n < 64 ? 1 : n < 512 ? 4 : 16;
     c.threads = n > 4 ? c.threads : 1;
-    gckpti_parallel(&c, (n + s->each - 1) / s->each, item, s);
+    gckpti_job(&c, (n + s->each - 1) / s->each, item, s);
 }
 
 static void gckpti_plain_update_item(void *context, int64_t i)
@@ -11695,7 +11979,7 @@ static uint64_t gckpti_hash_value(const gckpt_exec *e, const void *at, int64_t n
     for (int64_t left = n, piece; left > 0; left -= piece, next += piece * size) {
         float wide[64];
         uint16_t half[64];
-        piece = gckpti_part(left, 64);
+        piece = gckpti_min(left, 64);
         e->backend.copy_out(e->backend.context, narrow ? (void *)half : (void *)wide, next,
                             (size_t)(piece * size));
         for (int64_t i = 0; i < piece && narrow; i++)
@@ -14342,7 +14626,8 @@ typedef struct {
     gckpt_term *terms;
     gckpt_pick *picks;
     gckpt_instruction *list;
-    size_t capacity;
+    gckpti_scratch scratch; /* of the arrays above */
+    gckpti_room room;       /* of the list */
 } gckpti_plan_reader;
 
 static uint64_t gckpti_get_number(gckpti_plan_reader *r)
@@ -14433,12 +14718,13 @@ static void gckpti_read_list(gckpti_plan_reader *r)
         r->list_hash = gckpti_fnv_number(r->list_hash, (uint64_t)word);
         if (r->ended || r->bad)
             break; /* the id is none: there may be no tensor at all */
-        if (in.kind >= GCKPT_UPDATE || g->tensors[in.id]->batchless)
+        const gckpt_tensor *t = g->tensors[in.id];
+        if (in.kind >= GCKPT_UPDATE || (t->batchless && t->kind == GCKPTI_OP))
             continue;
-        if (!gckpti_grow(r->p.memory, &r->list, &r->capacity, (size_t)r->d.instructions,
-                         sizeof *r->list))
-            r->p.failed = 1;
-        else
+        r->d.stage_parameters = r->d.stage_parameters || t->kind == GCKPTI_PARAM;
+        r->list = (gckpt_instruction *)gckpti_want(&r->scratch, &r->room, (size_t)x + 1,
+                                                   sizeof *r->list);
+        if (r->list)
             r->list[r->d.instructions++] = in;
     }
 }
@@ -14509,15 +14795,36 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
     return gckpti_reader_result(r);
 }
 
-/* Takes the offsets instead of a layout's: aligned, addressable, and no two storages that live at
- * the same time overlap. */
+/* Whether a buffer lies apart from those that live with it; `live` lists these by offset, and then
+ * it too. */
+static int gckpti_is_apart(const gckpt_buffer *all, int number, int *live, size_t *count)
+{
+    const gckpt_buffer *b = &all[number];
+    size_t kept = 0, at = 0, n = *count;
+    for (size_t k = 0; k < n; k++)
+        if (all[live[k]].end >= b->start)
+            live[kept++] = live[k];
+    while (at < kept && all[live[at]].offset < b->offset)
+        at++;
+    const gckpt_buffer *below = at > 0 ? &all[live[at - 1]] : NULL;
+    int apart = (!below || below->offset + below->size <= b->offset) &&
+                (at == kept || all[live[at]].offset >= b->offset + b->size);
+    memmove(live + at + 1, live + at, (kept - at) * sizeof *live);
+    live[at] = number;
+    *count = kept + 1;
+    return apart;
+}
+
+/* Takes the offsets instead of a layout's: aligned, addressable, and no two buffers that live at the
+ * same time overlap. */
 static gckpt_result gckpti_read_offsets(gckpti_plan_reader *r)
 {
     gckpti_planner *p = &r->p;
+    gckpti_draft *d = &p->draft;
     uint64_t hash = GCKPTI_FNV_START;
-    size_t n = gckpti_list_blocks(p), count = 0;
-    for (size_t x = 0; x < p->length; x++)
-        hash = gckpti_fnv_number(hash, 4 * (uint64_t)p->list[x].id + p->list[x].kind);
+    size_t n = d->buffer_count, count = 0;
+    for (size_t x = 0; x < d->length; x++)
+        hash = gckpti_fnv_number(hash, 4 * (uint64_t)d->ins[x].id + d->ins[x].kind);
     uint64_t saved = gckpti_get_number(r);
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(p->g);
@@ -14526,37 +14833,24 @@ static gckpt_result gckpti_read_offsets(gckpti_plan_reader *r)
             p->g, GCKPT_E_DATA,
             "load plan: this graph keeps or recomputes other tensors (gckpt_keep, "
             "gckpt_recompute) than the plan, or the file is damaged; make it again");
-    gckpti_sort_blocks(p->blocks, n);
-    for (size_t i = n; i-- > 0;) {
+    const int *order = gckpti_buffers_by_end(d);
+    for (size_t i = 0; i < n && order; i++) {
+        gckpt_buffer *b = &d->buffers[order[i]];
         uint64_t offset = gckpti_get_number(r);
-        if (offset > (uint64_t)GCKPTI_ADDRESSABLE - p->blocks[i].size)
+        if (offset > (uint64_t)GCKPTI_ADDRESSABLE - b->size)
             return gckpti_error(p->g, GCKPT_E_DATA,
                                 "load plan: a buffer at %u is beyond what this machine addresses",
                                 offset);
         r->bad = r->bad || offset % r->d.alignment;
-        p->versions[p->blocks[i].version].offset = (size_t)offset;
+        b->offset = (size_t)offset;
+        d->arena = b->offset + b->size > d->arena ? b->offset + b->size : d->arena;
     }
     uint64_t check = r->check;
     if (gckpti_get_number(r) != check && !r->bad && !r->ended)
         return gckpti_error(p->g, GCKPT_E_DATA, "load plan: the file is damaged (its hash)");
-    n = gckpti_list_blocks(p);
-    int *live = (int *)gckpti_scratch_new(p, n, sizeof(int));
-    p->arena = 0;
-    for (size_t i = 0; i < n && gckpti_reader_result(r) == GCKPT_OK; i++) { /* by start */
-        const gckpti_block *b = &p->blocks[i];
-        size_t kept = 0, end = b->offset + b->size;
-        r->bad = i > 0 && b[-1].start > b->start;
-        for (size_t k = 0; k < count; k++) {
-            const gckpti_block *o = &p->blocks[live[k]];
-            if (o->end < b->start)
-                continue;
-            live[kept++] = live[k];
-            r->bad = r->bad || (o->offset < end && b->offset < o->offset + o->size);
-        }
-        live[kept] = (int)i;
-        count = kept + 1;
-        p->arena = end > p->arena ? end : p->arena;
-    }
+    int *live = (int *)gckpti_scratch_take(&d->scratch, n + 1, sizeof(int)); /* by offset */
+    for (size_t i = 0; i < n && gckpti_reader_result(r) == GCKPT_OK; i++)
+        r->bad = r->bad || !gckpti_is_apart(d->buffers, (int)i, live, &count);
     return gckpti_reader_result(r);
 }
 
@@ -14566,21 +14860,16 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
 {
     gckpti_planner *p = &r->p;
     size_t n = p->g->count;
-    r->costs = (gckpt_cost *)gckpti_scratch_new(p, n, sizeof *r->costs);
-    r->terms = (gckpt_term *)gckpti_scratch_new(p, n, sizeof *r->terms);
-    r->picks = (gckpt_pick *)gckpti_scratch_new(p, 2 * n, sizeof *r->picks);
+    r->costs = (gckpt_cost *)gckpti_scratch_take(&r->scratch, n, sizeof *r->costs);
+    r->terms = (gckpt_term *)gckpti_scratch_take(&r->scratch, n, sizeof *r->terms);
+    r->picks = (gckpt_pick *)gckpti_scratch_take(&r->scratch, 2 * n, sizeof *r->picks);
     if (p->failed || gckpti_read_graph(r) != GCKPT_OK || gckpti_read_request(r) != GCKPT_OK)
         return NULL;
-    p->desc = &r->d;
-    p->terms = r->terms;
-    p->n = (int)n;
-    p->threads = r->d.threads ? r->d.threads : 1;
-    p->inference = r->mode == GCKPT_INFERENCE;
-    p->looped = !p->inference && r->d.batch > p->g->rows;
-    if (gckpti_planner_start(p) != GCKPT_OK || gckpti_read_trained(r) != GCKPT_OK ||
-        gckpti_try(p, GCKPT_SCHEDULE, 0) != GCKPT_OK || gckpti_read_offsets(r) != GCKPT_OK)
+    if (gckpti_planner_open(p, p->memory, p->g, r->terms, p->term_count, &r->d) != GCKPT_OK ||
+        gckpti_read_trained(r) != GCKPT_OK ||
+        gckpti_draft_mode(p, GCKPT_SCHEDULE, 0) != GCKPT_OK || gckpti_read_offsets(r) != GCKPT_OK)
         return NULL;
-    return gckpti_encode(p, r->mode);
+    return gckpti_encode(p, &p->draft, r->mode);
 }
 
 GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, void *user,
@@ -14603,11 +14892,11 @@ GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, vo
     r.check = GCKPTI_FNV_START;
     r.p.g = graph;
     r.p.memory = &a;
+    r.scratch = gckpti_scratch_new(&a, &r.p.failed);
     gckpti_ok(graph);
     gckpt_plan *plan = gckpti_read_plan(&r);
     gckpti_planner_free(&r.p);
-    if (r.list)
-        gckpti_resize(&a, r.list, r.capacity * sizeof *r.list, 0);
+    gckpti_scratch_free(&r.scratch);
     if (!plan &&
         (r.p.failed || graph->object.last == GCKPT_OK || graph->object.last == GCKPT_E_MEMORY))
         gckpti_error(graph, GCKPT_E_MEMORY, "load plan: no memory for it");
@@ -15011,6 +15300,7 @@ static inline gckpti_fetch gckpti_fetch_block(const gckpti_product *t, int64_t p
     return f;
 }
 
+/* What is due before a tile. */
 static inline void gckpti_fetch_some(gckpti_fetch *f)
 {
     for (int64_t n = f->rows > 0 ? f->pace : 0; n > 0; n--) {
@@ -15150,12 +15440,13 @@ typedef struct {
     int64_t n, next, block;
 } gckpti_items;
 
+/* What a worker does: it claims `block` items at a time until none is left. */
 static void gckpti_work_on(void *context, int64_t worker)
 {
     gckpti_items *s = (gckpti_items *)context;
     for (;;) {
         int64_t i = __atomic_fetch_add(&s->next, s->block, __ATOMIC_RELAXED);
-        int64_t end = i + gckpti_part(s->n - i, s->block);
+        int64_t end = i + gckpti_min(s->n - i, s->block);
         if (i >= s->n)
             return;
         for (; i < end; i++)
@@ -15163,13 +15454,7 @@ static void gckpti_work_on(void *context, int64_t worker)
     }
 }
 
-static void gckpti_spread(const gckpt_call *call, int64_t n, int64_t work,
-                          void (*body)(void *context, int64_t item, int64_t worker), void *context)
-{
-    gckpt_parallel(call, n, work, body, context);
-}
-
-/* The same where items need no scratch and nothing but the call: item(call, 0..n-1). */
+/* Items that need no scratch and nothing but the call: item(call, 0..n-1). */
 typedef struct {
     const gckpt_call *call;
     void (*item)(const gckpt_call *call, int64_t i);
@@ -15186,7 +15471,7 @@ static void gckpti_each(const gckpt_call *call, int64_t n, int64_t work,
                         void (*item)(const gckpt_call *call, int64_t i))
 {
     gckpti_call_items s = { call, item };
-    gckpti_spread(call, n, work, gckpti_call_item, &s);
+    gckpt_parallel(call, n, work, gckpti_call_item, &s);
 }
 
 static void gckpti_each_row(const gckpt_call *call, void (*row)(const gckpt_call *call, int64_t r))
@@ -15227,6 +15512,7 @@ static void gckpti_openblas_piece(const gckpti_product *t, int64_t i0, int64_t i
 }
 #endif
 
+/* Piece i of all products: from its number to its rows and columns. */
 static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *pack, int64_t room)
 {
     gckpti_product t = s->t;
@@ -15235,7 +15521,7 @@ static void gckpti_products_piece(const gckpti_products *s, int64_t i, float *pa
     t.a += at * s->a_next, t.b += at * s->b_next, t.c += at * s->c_next;
     if (t.from && t.from_row)
         t.from += at * s->c_next;
-    int64_t i1 = i0 + gckpti_part(t.m - i0, s->rows), j1 = j0 + gckpti_part(t.n - j0, s->cols);
+    int64_t i1 = i0 + gckpti_min(t.m - i0, s->rows), j1 = j0 + gckpti_min(t.n - j0, s->cols);
 #ifdef GCKPT_OPENBLAS
     if (t.m <= INT32_MAX && t.n <= INT32_MAX && t.k <= INT32_MAX && t.k > 0 &&
         (t.a_step == 1 || t.a_row == 1) && (t.b_step == 1 || t.b_col == 1)) {
@@ -15291,8 +15577,8 @@ static void gckpti_products_run(const gckpt_call *call, const gckpti_product *t,
     s.a_next = a_next, s.b_next = b_next, s.c_next = t->m * t->c_row;
     s.pack = pack, s.room = gckpti_product_room(t->m, t->n, t->k);
     gckpti_products_cut(&s);
-    gckpti_spread(call, batch * s.down * s.across, s.rows * s.cols * t->k,
-                  s.room ? gckpti_products_item : gckpti_products_small_item, &s);
+    gckpt_parallel(call, batch * s.down * s.across, s.rows * s.cols * t->k,
+                   s.room ? gckpti_products_item : gckpti_products_small_item, &s);
 }
 
 /* What gckpti_fp32_plain does. */
@@ -15324,11 +15610,11 @@ static void gckpti_mixed_pack_item(void *context, int64_t i, int64_t worker)
     const gckpti_factors *t = s->t;
     int64_t matrix = i / s->packs, at = i % s->packs, pairs = (t->k + 1) / 2;
     int64_t j0 = t->b.row == 1 ? 0 : at * GCKPTI_PANEL, p = t->b.row == 1 ? 16 * at : 0;
-    int64_t j1 = t->b.row == 1 ? t->n : j0 + gckpti_part(t->n - j0, GCKPTI_PANEL);
-    int64_t k = t->b.row == 1 ? gckpti_part(t->k - p, 16) : t->k;
+    int64_t j1 = t->b.row == 1 ? t->n : j0 + gckpti_min(t->n - j0, GCKPTI_PANEL);
+    int64_t k = t->b.row == 1 ? gckpti_min(t->k - p, 16) : t->k;
     (void)worker;
     for (int64_t j = j0, n; j < j1; j += n) {
-        n = gckpti_part(j1 - j, GCKPTI_PANEL);
+        n = gckpti_min(j1 - j, GCKPTI_PANEL);
         s->kernels->pack(&t->b, matrix * t->b.next + j * t->b.row + p * t->b.step, n, k, 0,
                          t->words + matrix * s->words + j * pairs + p / 2 * gckpti_multiple(n, 16),
                          gckpti_multiple(n, 16));
@@ -15353,6 +15639,7 @@ static void gckpti_mixed_rest(const gckpti_mixed_job *s, int64_t at, int64_t j, 
         memcpy(rest, t->start + j, bytes);
 }
 
+/* Chains of such a piece of c go on in `rest` over the packed a and b, 256 links at a time. */
 static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
 {
     const gckpti_mixed_job *s = (const gckpti_mixed_job *)context;
@@ -15360,8 +15647,8 @@ static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
     uint32_t packed[GCKPTI_MIXED_DOWN * GCKPTI_MIXED_LINKS / 2 + 16];
     float rest[GCKPTI_MIXED_DOWN * GCKPTI_MIXED_COLS];
     int64_t matrix = item / (s->down * s->across), i = item % s->down * GCKPTI_MIXED_DOWN;
-    int64_t j0 = item / s->down % s->across * s->cols, cols = gckpti_part(t->n - j0, s->cols);
-    int64_t m = gckpti_part(t->m - i, GCKPTI_MIXED_DOWN), at = (matrix * t->m + i) * t->n + j0;
+    int64_t j0 = item / s->down % s->across * s->cols, cols = gckpti_min(t->n - j0, s->cols);
+    int64_t m = gckpti_min(t->m - i, GCKPTI_MIXED_DOWN), at = (matrix * t->m + i) * t->n + j0;
     int64_t wide = gckpti_multiple(cols, 16), high = gckpti_multiple(m, 8), pairs = (t->k + 1) / 2;
     const uint32_t *b = t->words + matrix * s->words + j0 * pairs;
     (void)worker;
@@ -15369,11 +15656,11 @@ static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
     for (int64_t r = 0; r < m; r++)
         gckpti_mixed_rest(s, at + r * t->n, j0, cols, rest + r * wide, 0);
     for (int64_t p = 0, k; p < t->k; p += k) {
-        k = gckpti_part(t->k - p, GCKPTI_MIXED_LINKS);
+        k = gckpti_min(t->k - p, GCKPTI_MIXED_LINKS);
         s->kernels->pack(&t->a, matrix * t->a.next + i * t->a.row + p * t->a.step, m, k, 0x8000,
                          packed, high);
         for (int64_t j = 0; j < wide; j += GCKPTI_PANEL) {
-            int64_t width = gckpti_part(wide - j, GCKPTI_PANEL);
+            int64_t width = gckpti_min(wide - j, GCKPTI_PANEL);
             for (int64_t r = 0; r < high; r += 8)
                 s->kernels->tile((k + 1) / 2, packed + r, high, b + j * pairs + p / 2 * width,
                                  width, rest + r * wide + j, wide);
@@ -15383,6 +15670,7 @@ static void gckpti_mixed_item(void *context, int64_t item, int64_t worker)
         gckpti_mixed_rest(s, at + r * t->n, j0, cols, rest + r * wide, 1);
 }
 
+/* As few items across as may be, of equal width; where there is no tile for bf16, plainly. */
 static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t)
 {
     gckpti_mixed_job s = {
@@ -15398,9 +15686,9 @@ static void gckpti_mixed_fast(const gckpt_call *call, const gckpti_factors *t)
     s.across = (t->n + s.cols - 1) / s.cols;
     s.down = (t->m + GCKPTI_MIXED_DOWN - 1) / GCKPTI_MIXED_DOWN;
     s.packs = t->b.row == 1 ? (t->k + 15) / 16 : (t->n + unit - 1) / unit;
-    gckpti_spread(call, t->batch * s.packs, t->k * t->n / s.packs * 4, gckpti_mixed_pack_item, &s);
-    gckpti_spread(call, t->batch * s.down * s.across, GCKPTI_MIXED_DOWN * s.cols * t->k,
-                  gckpti_mixed_item, &s);
+    gckpt_parallel(call, t->batch * s.packs, t->k * t->n / s.packs * 4, gckpti_mixed_pack_item, &s);
+    gckpt_parallel(call, t->batch * s.down * s.across, GCKPTI_MIXED_DOWN * s.cols * t->k,
+                   gckpti_mixed_item, &s);
 }
 
 static gckpti_product_run gckpti_fast_products(const gckpt_call *call)
@@ -15440,13 +15728,14 @@ typedef struct {
     int kind;
 } gckpti_pieces;
 
+/* The kernel sees a call of one axis, with pointers to where the piece begins. */
 static void gckpti_piece_item(void *context, int64_t i, int64_t worker)
 {
     const gckpti_pieces *s = (const gckpti_pieces *)context;
     int64_t at = i * GCKPTI_ELEMENTS, n = gckpti_elements(&s->call->shape) - at;
     gckpt_call c = *s->call;
     (void)worker;
-    c.shape = gckpt_shape1(gckpti_part(n, GCKPTI_ELEMENTS));
+    c.shape = gckpt_shape1(gckpti_min(n, GCKPTI_ELEMENTS));
     c.out = c.out ? c.out + at : NULL;
     c.grad_out = c.grad_out ? c.grad_out + at : NULL;
     for (int k = 0; k < c.inputs; k++) {
@@ -15468,8 +15757,8 @@ static int gckpti_elementwise(const gckpt_call *call, int kind,
     for (int i = 0; i < call->inputs; i++)
         if (gckpti_elements(&call->in[i].shape) != n || call->in[i].low)
             return 0;
-    gckpti_spread(call, (n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS, work * GCKPTI_ELEMENTS,
-                  gckpti_piece_item, &s);
+    gckpt_parallel(call, (n + GCKPTI_ELEMENTS - 1) / GCKPTI_ELEMENTS, work * GCKPTI_ELEMENTS,
+                   gckpti_piece_item, &s);
     return 1;
 }
 
@@ -15530,14 +15819,14 @@ static void gckpti_embed_row(const gckpt_call *call, int64_t r)
 static void gckpti_embed_clear(const gckpt_call *call, int64_t i)
 {
     int64_t n = gckpti_last(&call->shape), first = i * GCKPTI_EMBED_ITEM;
-    int64_t rows = gckpti_part(call->in[0].shape.d[0] - first, GCKPTI_EMBED_ITEM);
+    int64_t rows = gckpti_min(call->in[0].shape.d[0] - first, GCKPTI_EMBED_ITEM);
     gckpti_start(call->in[0].grad + first * n, rows * n, 0);
 }
 
 static void gckpti_embed_columns(const gckpt_call *call, int64_t i)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    int64_t j = i * GCKPTI_EMBED_ITEM, width = gckpti_part(n - j, GCKPTI_EMBED_ITEM);
+    int64_t j = i * GCKPTI_EMBED_ITEM, width = gckpti_min(n - j, GCKPTI_EMBED_ITEM);
     for (int64_t r = 0; r < rows; r++)
         gckpti_kernels_of(call)->add(call->in[0].grad + call->in[1].index[r] * n + j,
                                      call->grad_out + r * n + j, width);
@@ -15551,6 +15840,7 @@ static void gckpti_fast_embed_forward(const gckpt_call *call)
         gckpti_each(call, gckpti_rows(&call->shape), gckpti_last(&call->shape), gckpti_embed_row);
 }
 
+/* A table that is not added to is cleared first, in items of its own. */
 static void gckpti_fast_embed_backward(const gckpt_call *call)
 {
     const gckpt_arg *table = &call->in[0];
@@ -15588,7 +15878,7 @@ static void gckpti_columns_item(void *context, int64_t i, int64_t worker)
     const gckpti_columns *s = (const gckpti_columns *)context;
     int64_t n = gckpti_last(&s->call->shape), first = i * GCKPTI_COLUMNS;
     (void)worker;
-    gckpti_kernels_of(s->call)->columns(s, first, first + gckpti_part(n - first, GCKPTI_COLUMNS));
+    gckpti_kernels_of(s->call)->columns(s, first, first + gckpti_min(n - first, GCKPTI_COLUMNS));
 }
 
 /* gain, bias: numbers of the inputs, 0 for none. A single row may have no low parts: then they stay
@@ -15607,8 +15897,8 @@ static void gckpti_columns_run(const gckpt_call *call, int gain, int bias)
     if (s.bias)
         gckpti_start(s.bias, n, b->accumulate);
     if (s.gain || s.bias)
-        gckpti_spread(call, items, gckpti_rows(&call->shape) * GCKPTI_COLUMNS, gckpti_columns_item,
-                      &s);
+        gckpt_parallel(call, items, gckpti_rows(&call->shape) * GCKPTI_COLUMNS, gckpti_columns_item,
+                       &s);
 }
 
 static void gckpti_fast_linear_backward(const gckpt_call *call)
@@ -15690,11 +15980,11 @@ static void gckpti_fast_attention_forward(const gckpt_call *call)
 {
     gckpti_heads h = gckpti_heads_of(call);
     if (gckpti_attention_is_fast(call))
-        gckpti_spread(call, call->shape.d[0] * h.heads * h.blocks, GCKPTI_BLOCK * h.s * h.d,
-                      gckpti_attention_forward_item, &h);
+        gckpt_parallel(call, call->shape.d[0] * h.heads * h.blocks, GCKPTI_BLOCK * h.s * h.d,
+                       gckpti_attention_forward_item, &h);
     else
-        gckpti_spread(call, call->shape.d[0] * h.heads, 16 * h.t * h.s * h.d,
-                      gckpti_attention_plain_item, &h);
+        gckpt_parallel(call, call->shape.d[0] * h.heads, 16 * h.t * h.s * h.d,
+                       gckpti_attention_plain_item, &h);
 }
 
 static void gckpti_attention_backward_item(void *context, int64_t i, int64_t worker)
@@ -15710,15 +16000,15 @@ static void gckpti_fast_attention_backward(const gckpt_call *call)
     int fast = gckpti_attention_is_fast(call);
     if (!fast)
         gckpti_attention_start(call);
-    gckpti_spread(call, call->shape.d[0] * h.heads, h.t * h.s * h.d,
-                  fast ? gckpti_attention_backward_item : gckpti_attention_plain_item, &h);
+    gckpt_parallel(call, call->shape.d[0] * h.heads, h.t * h.s * h.d,
+                   fast ? gckpti_attention_backward_item : gckpti_attention_plain_item, &h);
 }
 
 /* ---- cross_entropy, linear_cross_entropy: an item is a row ---- */
 static gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
-    gckpti_loss_kernels by = { gckpti_fast_products(call), gckpti_spread,   k->online,
+    gckpti_loss_kernels by = { gckpti_fast_products(call), gckpt_parallel,  k->online,
                                k->classes_backward,        k->mixed->widen, k->mixed->narrow };
     return by;
 }
@@ -15899,7 +16189,7 @@ static void gckpti_fast_convert_item(void *context, int64_t item)
     const gckpti_converting *s = (const gckpti_converting *)context;
     const gckpti_mixed_kernels *kernels = gckpti_kernels_of(s->call)->mixed;
     const gckpt_conversion *c = s->c;
-    int64_t at = item * GCKPTI_JOB, n = gckpti_part(c->n - at, GCKPTI_JOB);
+    int64_t at = item * GCKPTI_JOB, n = gckpti_min(c->n - at, GCKPTI_JOB);
     if (c->kind == GCKPT_WIDEN)
         kernels->widen(c->from + at, c->x + at, n);
     else
@@ -15959,9 +16249,9 @@ GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t wor
 #if GCKPTI_HAS_FAST
     if (call && item) {
         gckpti_items s = { item, context, items, 0, 1 };
-        s.block += 65536 / (1 + (work > 0 ? gckpti_part(work, 65536) : 0));
+        s.block += 65536 / (1 + (work > 0 ? gckpti_min(work, 65536) : 0));
         int64_t workers = items / s.block + (items % s.block != 0);
-        gckpti_parallel(call, gckpti_part(workers, call->threads), gckpti_work_on, &s);
+        gckpti_job(call, gckpti_min(workers, call->threads), gckpti_work_on, &s);
     }
 #else
     (void)call, (void)work;
@@ -16005,6 +16295,7 @@ static void gckpti_product_row(void *context, int64_t i, int64_t worker)
             c[j * t->c_col] = gckpti_fma(*a, b[j * t->b_col], c[j * t->c_col]);
 }
 
+/* The vector kernels want a row of c side by side: where it is a column, the product is turned. */
 GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *desc)
 {
     if (!call || !desc || desc->m <= 0 || desc->n <= 0)
@@ -16489,10 +16780,11 @@ static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b
     const int64_t some = t->b_col == 1 ? 8 : deep;
     for (int64_t p = 0; p < k; p += some)
         for (int64_t q = first, j, width; j = V(panel)(n, q), j < n; q++) {
+            const float *from = b + p * t->b_step + j * t->b_col;
             width = V(panel)(n, q + 1) - j;
             V(pack)
-            (b + p * t->b_step + j * t->b_col, t->b_step, t->b_col, gckpti_part(n - j, width),
-             gckpti_part(k - p, some), d + j * deep + p * width, width);
+            (from, t->b_step, t->b_col, gckpti_min(n - j, width), gckpti_min(k - p, some),
+             d + j * deep + p * width, width);
         }
 }
 
@@ -16517,13 +16809,13 @@ static GCKPTI_TARGET void V(pack_strip)(const float *a, int64_t step, int64_t n,
 static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_t room)
 {
     const int64_t few = t->b_step % 512 ? 128 : 16;
-    const int64_t deepest = gckpti_part(t->a_step == 1 ? GCKPTI_KC : GCKPTI_KC_ACROSS,
-                                        room / (GCKPTI_PANEL + GCKPTI_STRIP) / 16 * 16);
+    const int64_t deepest = gckpti_min(t->a_step == 1 ? GCKPTI_KC : GCKPTI_KC_ACROSS,
+                                       room / (GCKPTI_PANEL + GCKPTI_STRIP) / 16 * 16);
     const int64_t blocks = (t->k + deepest - 1) / deepest;
     gckpti_blocking by;
     by.deep = t->k ? gckpti_multiple((t->k + blocks - 1) / blocks, 16) : 16;
-    by.wide = gckpti_part(t->a_step == 1 && t->k <= GCKPTI_KC_ACROSS ? GCKPTI_PANEL : GCKPTI_NC,
-                          (room / by.deep - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
+    by.wide = gckpti_min(t->a_step == 1 && t->k <= GCKPTI_KC_ACROSS ? GCKPTI_PANEL : GCKPTI_NC,
+                         (room / by.deep - GCKPTI_STRIP) / GCKPTI_PANEL * GCKPTI_PANEL);
     by.in_place = t->b_col == 1 && (W >= 16 || rows <= few);
     by.strips = W < 16 && t->a_step != 1 && t->a_row == 1 && rows > GCKPTI_STRIP;
     return by;
@@ -16547,22 +16839,22 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
     int64_t p = 0, j = j0, next_p, next_j;
     do {
         const float *a = t->a + p * t->a_step, *b = t->b + p * t->b_step + j * t->b_col;
-        const int64_t n = gckpti_part(j1 - j, by.wide), k = gckpti_part(t->k - p, by.deep);
+        const int64_t n = gckpti_min(j1 - j, by.wide), k = gckpti_min(t->k - p, by.deep);
         const int64_t count = (n + most - 1) / most;
         gckpti_tile u = { k, a, t->a_row, t->a_step, b, 0, NULL, 0, NULL, t->c_row, 0, NULL };
         gckpti_fetch ahead = { NULL, 0, 0, 0, 0, 0 }, below = { NULL, t->a_step, 0, 1, 0, 0 };
         next_j = j + n < j1 ? j + n : j0;
         next_p = j + n < j1 ? p : p + by.deep;
         if (next_p < t->k)
-            ahead = gckpti_fetch_block(t, next_p, gckpti_part(t->k - next_p, by.deep), next_j,
-                                       gckpti_part(j1 - next_j, by.wide),
+            ahead = gckpti_fetch_block(t, next_p, gckpti_min(t->k - next_p, by.deep), next_j,
+                                       gckpti_min(j1 - next_j, by.wide),
                                        (i1 - i0 + high - 1) / high * count);
         if (!by.in_place || n % W)
             V(pack_panels)(t, b, n, k, by.in_place ? count - 1 : 0, panels, by.deep);
         for (int64_t i = i0, rows; i < i1; i += rows) {
             float *c = t->c + i * t->c_row + j;
             const int64_t in_strip = (i - i0) % GCKPTI_STRIP;
-            rows = gckpti_part(i1 - i, high);
+            rows = gckpti_min(i1 - i, high);
             u.a = a + i * t->a_row;
             if (!by.strips && t->a_step == 1 && t->m >= MANY && j == j0 && i + 2 * high <= i1) {
                 below.x = u.a + high * t->a_row, below.row = t->a_row, below.rows = high;
@@ -16574,12 +16866,12 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
                 below.pace = 1 + k * high / (GCKPTI_STRIP * count);
             }
             if (by.strips && in_strip == 0)
-                V(pack_strip)(u.a, t->a_step, gckpti_part(i1 - i, GCKPTI_STRIP), k, pack, by.deep);
+                V(pack_strip)(u.a, t->a_step, gckpti_min(i1 - i, GCKPTI_STRIP), k, pack, by.deep);
             if (by.strips)
                 u.a = pack + in_strip * by.deep, u.a_row = 1, u.a_step = high;
             for (int64_t q = 0; q < count; q++) {
                 int64_t at = V(panel)(n, q), width = V(panel)(n, q + 1) - at;
-                u.last = gckpti_part(n - at - width + W, W);
+                u.last = gckpti_min(n - at - width + W, W);
                 u.b = panels + at * by.deep, u.b_step = width;
                 if (by.in_place && u.last == W)
                     u.b = b + at, u.b_step = t->b_step;
@@ -16623,6 +16915,7 @@ GCKPTI_INLINED FLOATS V(exp_reduce)(FLOATS x, FLOATS *r, INTS *n)
     return V(fma)(V(poly)(gckpti_exp_c, 5, *r), *r, V(set1)(1.0f));
 }
 
+/* gckpti_exp: 2^n = 2^half 2^(n - half), so that neither leaves the range. */
 GCKPTI_INLINED FLOATS V(exp)(FLOATS x)
 {
     FLOATS r, p, s;
@@ -16637,6 +16930,7 @@ GCKPTI_INLINED FLOATS V(exp)(FLOATS x)
     return V(fma)(p, V(exponent)(n - half), V(zero)());
 }
 
+/* gckpti_tanh, gckpti_erf: of |x|, near 0 by a polynomial, else by exp; both are computed. */
 GCKPTI_INLINED FLOATS V(tanh)(FLOATS x)
 {
     const FLOATS one = V(set1)(1.0f), two = V(set1)(2.0f);
@@ -16729,6 +17023,7 @@ GCKPTI_INLINED FLOATS V(term)(const gckpti_row *row, int64_t at, int64_t left, F
     return V(fma)(y, x, sum);
 }
 
+/* All terms of a row into its lanes, and these folded by halves: the sum, or the greatest. */
 GCKPTI_INLINED float V(reduce)(const gckpti_row *row, int64_t n)
 {
 #define GCKPTI_LANE_START(i) FLOATS lane##i = start;
@@ -16811,6 +17106,7 @@ static GCKPTI_TARGET void V(add_to)(float *to, const float *from, int64_t n)
 
 static GCKPTI_TARGET float V(square_sum)(const float *x, int64_t n) { return V(dot)(x, x, n); }
 
+/* gckpti_plain_adamw */
 static GCKPTI_TARGET void V(adamw)(float *w, const float *g, float *m, float *v, int64_t n,
                                    const gckpti_adamw *a)
 {
@@ -16892,7 +17188,7 @@ GCKPTI_INLINED FLOATS V(slope)(int kind, FLOATS x)
     return V(fma)(x, u, V(fma)(half, t, half));
 }
 
-/* A loop for each kind, so that `kind` is a constant in it. */
+/* An elementwise op has a loop for each kind, so that `kind` is a constant in it. */
 #define GCKPTI_EACH_CURVE(X)                                                                       \
     X(GCKPTI_RELU) X(GCKPTI_GELU) X(GCKPTI_GELU_ERF) X(GCKPTI_SILU) X(GCKPTI_TANH) X(GCKPTI_SIGMOID)
 static GCKPTI_TARGET void V(elementwise_forward)(const gckpt_call *call, int kind)
@@ -16983,6 +17279,7 @@ static GCKPTI_TARGET void V(softmax_backward)(const gckpt_call *call, int64_t r)
         V(put)(d + j, V(load_n)(y + j, n - j), V(load_n)(g + j, n - j) - dot, accumulate, n - j);
 }
 
+/* Formulas and aux of these two: see layernorm among the plain ops. */
 static GCKPTI_TARGET void V(norm_forward)(const gckpt_call *call, int64_t r)
 {
     const gckpti_norm *o = (const gckpti_norm *)call->attributes;
@@ -17066,6 +17363,7 @@ static GCKPTI_TARGET void V(widen)(const uint16_t *x, float *y, int64_t n)
         V(store_n)(y + i, V(load_bf16)(x + i, n - i), n - i);
 }
 
+/* gckpti_to_bf16: to nearest even; NaN stays NaN, subnormals become zeros of their sign. */
 static GCKPTI_TARGET void V(narrow)(const float *x, uint16_t *y, int64_t n)
 {
     int64_t i = 0;
@@ -17213,6 +17511,7 @@ GCKPTI_INLINED_BF16 __m512i gckpti_mixed_pair(__m256i first, __m256i second)
                            _mm512_cvtepu16_epi32(second));
 }
 
+/* gckpti_mixed_pack: lanes that lie side by side two links at a time, else 8 lanes of 32 links. */
 static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_bf16(const gckpti_factor *x, int64_t at, int64_t n,
                                                       int64_t k, uint16_t odd, uint32_t *d,
                                                       int64_t width)
@@ -17220,7 +17519,7 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_bf16(const gckpti_factor *x, in
     const __m512i none = _mm512_set1_epi16((short)odd);
     for (int64_t p = 0; p < k && x->row == 1; p += 2, d += width)
         for (int64_t i = 0; i < width; i += 32) {
-            int64_t lanes = gckpti_part(n - i, 32), from = at + i + p * x->step;
+            int64_t lanes = gckpti_min(n - i, 32), from = at + i + p * x->step;
             __m512i first = gckpti_mixed_load(x, from, lanes);
             __m512i second = p + 1 < k ? gckpti_mixed_load(x, from + x->step, lanes) : none;
             __m512i low =
@@ -17246,7 +17545,7 @@ static GCKPTI_TARGET_BF16 void gckpti_mixed_pack_bf16(const gckpti_factor *x, in
                     r[l] = _mm512_mask_or_epi32(r[l], (__mmask16)(1u << (k - p) / 2), r[l],
                                                 _mm512_set1_epi32(odd));
             }
-            gckpti_mixed_turn(r, gckpti_part((k - p + 1) / 2, 16), d + p / 2 * width + i, width);
+            gckpti_mixed_turn(r, gckpti_min((k - p + 1) / 2, 16), d + p / 2 * width + i, width);
         }
 }
 
@@ -17287,6 +17586,7 @@ GCKPTI_INLINED void V(sum_store)(float *d, int64_t at, FLOATS x, int64_t n)
 }
 
 #define GCKPTI_EACH_SUM(X) X(0) X(1) X(2) X(3)
+/* Columns j..j+n-1, at most 4 vectors; gain, bias: whether there is one, constants where it pays. */
 GCKPTI_INLINED void V(columns_of)(const gckpti_columns *s, int64_t j, int64_t n, int gain, int bias)
 {
     const int64_t c = gckpti_last(&s->call->shape), rows = gckpti_rows(&s->call->shape);
@@ -17339,7 +17639,7 @@ GCKPTI_INLINED void V(columns_of)(const gckpti_columns *s, int64_t j, int64_t n,
 static GCKPTI_TARGET void V(columns)(const gckpti_columns *s, int64_t first, int64_t end)
 {
     for (int64_t j = first, n; j < end; j += n) {
-        n = gckpti_part(end - j, 4 * W);
+        n = gckpti_min(end - j, 4 * W);
         if (!s->gain && n == 4 * W)
             V(columns_of)(s, j, 4 * W, 0, 1);
         else
@@ -17421,17 +17721,17 @@ static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, i
                                     const float *a, const float *b, float *c)
 {
     for (int64_t i = 0; i < m; i += GCKPTI_BAND) {
-        int64_t rows = gckpti_part(m - i, GCKPTI_BAND), links = k, skip = 0, corner = 0;
+        int64_t rows = gckpti_min(m - i, GCKPTI_BAND), links = k, skip = 0, corner = 0;
         if (s->edge == GCKPTI_AFTER || s->edge == GCKPTI_BEFORE) {
-            corner = i < k ? gckpti_part(k - i, rows) : 0;
-            links = s->edge == GCKPTI_AFTER ? gckpti_part(i, k) : k - i - corner;
+            corner = i < k ? gckpti_min(k - i, rows) : 0;
+            links = s->edge == GCKPTI_AFTER ? gckpti_min(i, k) : k - i - corner;
             skip = s->edge == GCKPTI_AFTER ? 0 : i;
             if (links < 0)
                 return; /* no link is left */
         }
         for (int64_t j = s->edge == GCKPTI_ABOVE ? i - i % (2 * W) : 0; j < n; j += 2 * W)
             V(band)
-            (s, rows, gckpti_part(n - j, 2 * W), links, corner, a + i * s->a_row + skip * s->a_step,
+            (s, rows, gckpti_min(n - j, 2 * W), links, corner, a + i * s->a_row + skip * s->a_step,
              b + skip * s->b_step + j, c + i * s->c_row + j);
     }
 }
@@ -17529,28 +17829,28 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
     const gckpt_call *call = h->call;
     gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
     gckpti_band values = { 1, GCKPTI_BLOCK, h->wide, h->c, 0, GCKPTI_NO_EDGE };
-    int64_t m = gckpti_part(h->t - first, GCKPTI_BLOCK), seen = h->causal ? first + m : h->s;
+    int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), seen = h->causal ? first + m : h->s;
     int64_t at = (row * h->t + first) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
     float *q = room, *v = q + GCKPTI_BLOCK * (h->d + W), *p = v + GCKPTI_BLOCK * h->wide;
     float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
     float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
-    seen = gckpti_part(seen, h->s);
+    seen = gckpti_min(seen, h->s);
     V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
     for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
-        int64_t n = gckpti_part(seen - j, GCKPTI_BLOCK), all = GCKPTI_BLOCK;
+        int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK), all = GCKPTI_BLOCK;
         int edge = h->causal && j == first;
         scores.edge = edge * GCKPTI_ABOVE;
         V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
         for (int64_t i = 0; i < m; i += W)
-            V(online_down)
-            (p + i, n, edge ? i : all, h->scale, j == 0, max + i, sum + i, factor + i);
+            V(online_down)(p + i, n, edge ? i : all, h->scale, j == 0, max + i, sum + i,
+                           factor + i);
         if (!out)
             continue;
         for (int64_t r = 0; j && r < m; r++)
-            for (int64_t e = 0; factor[r] != 1.0f && e < h->d; e += W)
-                V(put)
-                (out + r * h->c + e, V(load_n)(out + r * h->c + e, h->d - e), V(set1)(factor[r]), 0,
-                 h->d - e);
+            for (int64_t e = 0; factor[r] != 1.0f && e < h->d; e += W) {
+                float *o = out + r * h->c + e;
+                V(store_n)(o, V(load_n)(o, h->d - e) * V(set1)(factor[r]), h->d - e);
+            }
         V(head_factors)(h, p, n);
         V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
         values.fresh = j == 0;
@@ -17571,12 +17871,27 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
             aux[r] = max[r] + gckpti_log(sum[r]);
 }
 
+/* A key's scores of queries from..m-1 become probabilities p = exp(s scale - lse), and its dp become
+ * ds = p (dp - delta) scale, where delta = sum(g out) of the query. */
+static GCKPTI_TARGET void V(head_slopes)(float factor, int64_t from, int64_t m, const float *lse,
+                                         const float *delta, float *p, float *ds)
+{
+    const FLOATS scale = V(set1)(factor), zero = V(zero)();
+    for (int64_t i = from; i < m; i += W) {
+        FLOATS x = V(exp)(V(fma)(V(load)(p + i), scale, zero) - V(load)(lse + i));
+        V(store)(p + i, x);
+        if (ds)
+            V(store)(ds + i, x * (V(load)(ds + i) - V(load)(delta + i)) * scale);
+    }
+}
+
+/* A head: for each block of 64 queries, over all blocks of keys that it sees, the scores and the
+ * gradients of probabilities (both transposed), and from these what they add to dv, dq and dk. */
 static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t row, int64_t head,
                                                 float *room)
 {
     const gckpt_call *call = h->call;
     gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
-    const FLOATS scale = V(set1)(h->scale), zero = V(zero)();
     int64_t c = h->c, packed = GCKPTI_BLOCK * (h->d + W), rows = GCKPTI_BLOCK * h->wide;
     int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
     float *qt = room, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
@@ -17584,8 +17899,8 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
     float lse[GCKPTI_BLOCK] = { 0.0f }, delta[GCKPTI_BLOCK] = { 0.0f };
     float *dq = call->in[0].grad, *dk = call->in[1].grad, *dv = call->in[2].grad;
     for (int64_t first = 0; first < h->t; first += GCKPTI_BLOCK) {
-        int64_t m = gckpti_part(h->t - first, GCKPTI_BLOCK), at = at_q + first * c;
-        int64_t seen = gckpti_part(h->causal ? first + m : h->s, h->s);
+        int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), at = at_q + first * c;
+        int64_t seen = gckpti_min(h->causal ? first + m : h->s, h->s);
         const float *grad = call->grad_out + at;
         memcpy(lse, (const float *)call->aux + (row * h->heads + head) * h->t + first,
                (size_t)m * sizeof *lse);
@@ -17598,7 +17913,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
         for (int64_t r = 0; (dq || dk) && r < m; r++)
             delta[r] = V(dot)(grad + r * c, call->out + at + r * c, h->d);
         for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
-            int64_t n = gckpti_part(seen - j, GCKPTI_BLOCK), key = at_k + j * c;
+            int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK), key = at_k + j * c;
             int edge = h->causal && j == first;
             gckpti_band over_queries = { GCKPTI_BLOCK, 1, h->wide, c, 0, GCKPTI_NO_EDGE };
             gckpti_band over_keys = { 1, GCKPTI_BLOCK, h->wide, c, 0, GCKPTI_NO_EDGE };
@@ -17608,17 +17923,10 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
             V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + key, qt, p);
             if (dq || dk)
                 V(head_bands)(h, &scores, n, m, h->d, call->in[2].data + key, gt, ds);
-            for (int64_t r = 0; r < n; r++)
-                for (int64_t i = edge ? r - r % W : 0; i < m; i += W) {
-                    float *pe = p + r * GCKPTI_BLOCK + i, *de = ds + r * GCKPTI_BLOCK + i;
-                    FLOATS x = V(fma)(V(load)(pe), scale, zero), y;
-                    x = V(exp)(x - V(load)(lse + i));
-                    V(store)(pe, x);
-                    if (!dq && !dk)
-                        continue;
-                    y = V(load)(de) - V(load)(delta + i);
-                    V(store)(de, x * y * scale);
-                }
+            for (int64_t r = 0; r < n; r++) {
+                float *pr = p + r * GCKPTI_BLOCK, *dr = dq || dk ? ds + r * GCKPTI_BLOCK : NULL;
+                V(head_slopes)(h->scale, edge ? r - r % W : 0, m, lse, delta, pr, dr);
+            }
             V(head_factors)(h, p, n);
             if (dq || dk)
                 V(head_factors)(h, ds, n);

@@ -232,7 +232,7 @@ typedef struct {
 static void outer(void *context, int64_t i)
 {
     nesting *n = (nesting *)context;
-    gckpti_parallel(n->call, 4, inner, n->counts[i]);
+    gckpti_job(n->call, 4, inner, n->counts[i]);
 }
 
 static void stress(int rounds)
@@ -258,7 +258,7 @@ static void stress(int rounds)
         memset(j, 0, sizeof *j);
         j->n = n;
         j->values = values;
-        gckpti_parallel(&call, n, item, j);
+        gckpti_job(&call, n, item, j);
         for (int64_t i = 0; i < MOST; i++)
             wrong += j->ran[i] != (i < n) || (i < n && j->squares[i] != values[i] * values[i]);
         if (r % 64 == 0) /* let them fall asleep */
@@ -267,7 +267,7 @@ static void stress(int rounds)
     }
     CHECK_MSG(wrong == 0, "%ld items not run exactly once, or not seen", wrong);
     nesting nest = { .call = &call };
-    gckpti_parallel(&call, 8, outer, &nest);
+    gckpti_job(&call, 8, outer, &nest);
     for (int i = 0; i < 32; i++)
         CHECK(nest.counts[i / 4][i % 4] == 1);
     gckpti_team_end(team, started);

@@ -41,6 +41,7 @@ typedef struct {
     const gckpt_graph *g;
     char text[256];
     int failed, round, rounds, x, backward_seen;
+    int staged; /* parameters are read from copies in the arena */
     size_t top;
     unsigned char *active, *updated, *backwards, *forwards, *reaches;
     int *expected, *parts, *last_read, *next_buffer, *first_buffer, *claimed;
@@ -288,6 +289,11 @@ static inline void verify_shape_call(const verifier *v, const gckpti_node *node,
     node->op->shape(call);
 }
 
+static inline int verify_in_arena(const verifier *v, const gckpti_node *q)
+{
+    return q->kind == GCKPTI_OP || (q->kind == GCKPTI_PARAM && v->staged);
+}
+
 /* Values of inputs in `mask`; others and what is not in the arena have no place. */
 static inline int verify_inputs(verifier *v, const gckpti_node *node, unsigned mask,
                                 const size_t *at, size_t stride, verify_range *reads)
@@ -298,7 +304,7 @@ static inline int verify_inputs(verifier *v, const gckpti_node *node, unsigned m
         int id = verify_base_id(v->p, node, i);
         if (q->kind == GCKPTI_PARAM && mask & GCKPT_IN(i) && v->updated[id])
             verify_say(v, "reads parameter %d after its update", id);
-        if (q->kind != GCKPTI_OP || !(mask & GCKPT_IN(i))) {
+        if (!verify_in_arena(v, q) || !(mask & GCKPT_IN(i))) {
             if (at[(size_t)i * stride] != VERIFY_NONE)
                 verify_say(v, "input %d has a place, but is not in the arena or not read", i);
             continue;
@@ -403,7 +409,7 @@ static inline void verify_forward(verifier *v, const gckpti_ins *ins)
     verify_apart(v, node, reads, read_count, writes, count, verify_in_place);
     for (int i = 0; i < node->inputs && writes_out; i++) {
         const verify_content *c = verify_slot(v, verify_base_id(p, node, i), VERIFY_VALUE);
-        if (verify_base(p, node, i)->kind == GCKPTI_OP && c->at == o[0] && c->size == out_size)
+        if (verify_in_arena(v, verify_base(p, node, i)) && c->at == o[0] && c->size == out_size)
             shared = c->buffer;
     }
     for (int w = 0; w < count; w++)
@@ -414,6 +420,28 @@ static inline void verify_forward(verifier *v, const gckpti_ins *ins)
     if (writes_aux)
         verify_put(v, id, VERIFY_AUX, o[1], node->aux_bytes,
                    verify_buffer(v, o[1], node->aux_bytes, id, GCKPT_BUFFER_AUX, -1, v->x));
+}
+
+/* A parameter is brought in: its own value, as long as that is the one that the step began with. */
+static inline void verify_copy(verifier *v, const gckpti_ins *ins)
+{
+    const gckpti_node *node = &v->p->nodes[ins->id];
+    const size_t *o = v->p->operands + ins->operands;
+    size_t size = verify_bytes(node);
+    int id = ins->id;
+    if (v->updated[id])
+        verify_say(v, "brings parameter %d in after its update", id);
+    if (ins->first != !v->forwards[id] && v->round == 0)
+        verify_say(v, "copy of parameter %d: the flag `first` is wrong", id);
+    if (o[1] != VERIFY_NONE || o[2] != VERIFY_NONE)
+        verify_say(v, "the copy of parameter %d has aux or workspace", id);
+    v->forwards[id] = 1;
+    verify_touch(v, o[0], size, "copy");
+    if (v->failed)
+        return;
+    verify_destroy(v, o[0], size, -1);
+    verify_put(v, id, VERIFY_VALUE, o[0], size,
+               verify_buffer(v, o[0], size, id, GCKPT_BUFFER_VALUE, -1, v->x));
 }
 
 /* ---- backward ---- */
@@ -639,7 +667,10 @@ static inline void verify_instruction(verifier *v, int x)
     const gckpti_node *node = ins->kind == GCKPT_UPDATE ? NULL : &p->nodes[ins->id];
     int part = x < p->body ? 0 : x < p->epilogue ? 1 : 2;
     v->x = x;
-    if (node && node->kind != GCKPTI_OP)
+    int copy = node && node->kind == GCKPTI_PARAM && ins->kind == GCKPT_FORWARD && part < 2;
+    if (copy)
+        verify_copy(v, ins);
+    else if (node && node->kind != GCKPTI_OP)
         verify_say(v, "tensor %d is not an op's", ins->id);
     else if (node && node->batchless != (part != 1))
         verify_say(v, "tensor %d is in the wrong part of the list", ins->id);
@@ -660,13 +691,17 @@ static inline void verify_instruction(verifier *v, int x)
 
 static inline void verify_round_start(verifier *v)
 {
-    for (size_t i = 0; i < v->p->node_count; i++)
+    for (size_t i = 0; i < v->p->node_count; i++) {
+        verify_content *value = verify_slot(v, (int)i, VERIFY_VALUE);
+        if (value->held && v->p->nodes[i].kind == GCKPTI_PARAM && !value->before_body)
+            verify_forget(v, (int)i * VERIFY_SLOTS + VERIFY_VALUE);
         for (int s = 0; s < VERIFY_USE && !v->p->nodes[i].batchless; s++) {
             v->parts[i] = 0;
             v->backwards[i] = 0;
             if (verify_slot(v, (int)i, s)->held)
                 verify_forget(v, (int)i * VERIFY_SLOTS + s);
         }
+    }
     v->backward_seen = 0;
 }
 
@@ -786,6 +821,9 @@ static inline int verify_start(verifier *v)
         v->first_buffer[p->lives[b].start] = (int)b;
     }
     verify_find_active(v);
+    for (size_t x = 0; x < p->length; x++)
+        v->staged = v->staged || (p->list[x].kind == GCKPT_FORWARD &&
+                                  p->nodes[p->list[x].id].kind == GCKPTI_PARAM);
     for (size_t i = 0; i < n && p->looped; i++) /* cleared when a step starts */
         for (int k = 0; p->nodes[i].kind == GCKPTI_OP && v->active[i] && k < p->nodes[i].inputs;
              k++) {

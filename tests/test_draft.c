@@ -1,0 +1,175 @@
+/* test_draft.c - the two that say what a schedule takes agree: the search's evaluation
+ * (gckpti_evaluate) and the draft that a plan is made of, on every position of schedules of every
+ * mode and of the search's own; a draft is a function of its schedule; what gckpt_fit
+ * knows it does not plan again.        build/test_draft [first seed] [graphs] */
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+
+#include "net.h"
+
+static gckpti_planner p;
+static gckpti_search s;
+static gckpti_allocator memory;
+static long positions;
+
+/* Live bytes of the draft, each buffer rounded up, at instruction x. */
+static int64_t live_at(const gckpti_draft *d, int x)
+{
+    int64_t sum = 0;
+    for (size_t i = 0; i < d->buffer_count; i++)
+        if (d->buffers[i].start <= x && x <= d->buffers[i].end)
+            sum += (int64_t)gckpti_round_up(d->buffers[i].size, p.alignment);
+    return sum;
+}
+
+/* The draft just made against an evaluation of its schedule. */
+static void compare(const char *what)
+{
+    const gckpti_draft *d = &p.draft;
+    gckpti_schedule *t = &s.now;
+    if (!CHECK(gckpti_search_room(&s, t, d->s.length)))
+        return;
+    memcpy(t->item, d->s.item, (size_t)d->s.length * sizeof(int));
+    t->length = d->s.length;
+    gckpti_drop_evaluate(&s, t);
+    CHECK_MSG(t->length == d->s.length, "%s: drops again", what);
+    CHECK_MSG(t->extra == d->work - d->least_work, "%s: work %lu, %lu", what,
+              (unsigned long)t->extra, (unsigned long)(d->work - d->least_work));
+    for (int x = 0; x < t->length && t->length == d->s.length; x++, positions++)
+        CHECK_MSG(t->live[x] == live_at(d, d->place[x]), "%s: position %d: %ld bytes, drafted %ld",
+                  what, x, (long)t->live[x], (long)live_at(d, d->place[x]));
+}
+
+/* The same schedule again comes to the same. */
+static void again(const char *what)
+{
+    gckpti_draft first = p.draft;
+    p.draft = p.best;
+    p.best = first;
+    first = p.best;
+    int result = gckpti_make_draft(&p, first.s.item, first.s.length);
+    CHECK_MSG(
+        result == GCKPT_OK && p.draft.length == first.length &&
+            p.draft.buffer_count == first.buffer_count && p.draft.bound == first.bound &&
+            !memcmp(p.draft.ins, first.ins, first.length * sizeof *first.ins) &&
+            !memcmp(p.draft.operands, first.operands, first.operand_count * sizeof *first.operands),
+        "%s: a draft depends on more than its schedule", what);
+}
+
+static void test_graph(unsigned seed, int how)
+{
+    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SEGMENTS,
+                                        GCKPT_SQRT, GCKPT_SCHEDULE };
+    static gckpt_instruction list[20000];
+    char what[64];
+    build(seed, how & 1 ? 1 : 0);
+    random_state = seed;
+    for (int i = 0; i < net.count && how & 4; i++)
+        if (net.nodes[i].t && net.nodes[i].is_op && chance(25))
+            (chance(50) ? gckpt_keep : gckpt_recompute)(net.nodes[i].t);
+    gckpt_plan_desc d = { .batch = net.batch,
+                          .stage_parameters = how >> 1 & 1,
+                          .update_in_backward = how == 8,
+                          .alignment = how & 2 ? 4 : 64,
+                          .precision = how == 5 ? GCKPT_BF16 : GCKPT_FP32,
+                          .schedule = list };
+    memset(&memory, 0, sizeof memory);
+    memset(&s, 0, sizeof s);
+    for (int k = 0; k < (how == 8 ? 4 : 5); k++) {
+        snprintf(what, sizeof what, "seed %u, way %d, mode %d", seed, how, (int)modes[k]);
+        d.mode = modes[k];
+        if (k == 4)
+            d.instructions = random_schedule(net.g, net.term, net.terms, list, 3000);
+        CHECK(gckpti_planner_open(&p, &memory, net.g, net.term, net.terms, &d) == GCKPT_OK);
+        s.p = &p;
+        s.scratch = gckpti_scratch_new(&memory, &p.failed);
+        gckpti_sum_gradients(&s);
+        if (CHECK_MSG(gckpti_draft_mode(&p, d.mode, k == 3 ? 3 : 0) == GCKPT_OK, "%s: %s", what,
+                      gckpt_error_text(net.g))) {
+            compare(what);
+            again(what);
+        }
+        gckpti_scratch_free(&s.scratch);
+        memset(&s, 0, sizeof s);
+        gckpti_planner_free(&p);
+    }
+    d.mode = GCKPT_OPTIMAL;
+    snprintf(what, sizeof what, "seed %u, way %d, the search", seed, how);
+    CHECK(gckpti_planner_open(&p, &memory, net.g, net.term, net.terms, &d) == GCKPT_OK);
+    s.p = &p;
+    s.scratch = gckpti_scratch_new(&memory, &p.failed);
+    CHECK(gckpti_sweep(&s) == GCKPT_OK);
+    for (int i = 0; i < s.slots; i++)
+        if (s.slot[i].length) {
+            CHECK(gckpti_make_draft(&p, s.slot[i].item, s.slot[i].length) == GCKPT_OK);
+            compare(what);
+        }
+    gckpti_scratch_free(&s.scratch);
+    memset(&s, 0, sizeof s);
+    gckpti_planner_free(&p);
+    destroy();
+}
+
+/* ---- gckpt_fit that finds nothing: sizes that named their least bytes are not built again ---- */
+static int builds, hopeless;
+static size_t limit; /* a size with a floor above it was not searched */
+
+static int build_chain(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
+{
+    static const gckpt_init none = { 0, 0, 0 };
+    gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .batch = 60, .optimiser = GCKPT_SGD };
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(rows, 16));
+    (void)user;
+    for (int i = 0; i < 8; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "w%d", i);
+        x = gckpt_tanh(gckpt_linear(x, gckpt_param(g, name, gckpt_shape2(16, 16), none), NULL));
+    }
+    terms[0].loss = gckpt_sum_loss(x);
+    terms[0].weight = 1;
+    builds++;
+    memset(&memory, 0, sizeof memory);
+    CHECK(gckpti_planner_open(&p, &memory, g, terms, 1, &d) == GCKPT_OK &&
+          gckpti_plan_mode(&p, GCKPT_STORE_ALL) == GCKPT_OK);
+    hopeless += gckpti_floor(&p, &p.best) > limit;
+    gckpti_planner_free(&p);
+    return 1;
+}
+
+static void test_hunt(void)
+{
+    enum { SIZES = 12 }; /* divisors of 60 */
+    gckpt_store *store = gckpt_store_new(NULL);
+    gckpt_plan_desc d = { .optimiser = GCKPT_SGD, .budget = 1 };
+    limit = 1;
+    CHECK(!gckpt_fit(store, build_chain, NULL, 60, &d, NULL) && hopeless == 2 * SIZES);
+    CHECK_MSG(builds == 2 * SIZES, "%d builds", builds); /* none could be searched at first */
+    const char *at = strstr(gckpt_error_text(store), "at least ");
+    size_t least = at ? (size_t)strtoul(at + 9, NULL, 10) : 0;
+    char text[64];
+    snprintf(text, sizeof text, "at least %lu,", (unsigned long)least);
+    limit = d.budget = least - 1;
+    builds = hopeless = 0;
+    CHECK(!gckpt_fit(store, build_chain, NULL, 60, &d, NULL) &&
+          strstr(gckpt_error_text(store), text));
+    int again = builds - SIZES; /* each of these twice */
+    CHECK_MSG(again > 0 && again < SIZES && hopeless == 2 * again, "%d builds, %d hopeless", builds,
+              hopeless);
+    d.budget = least;
+    gckpt_plan *plan = gckpt_fit(store, build_chain, NULL, 60, &d, NULL);
+    CHECK(plan && gckpt_plan_bytes(plan) == least);
+    gckpt_plan_free(plan);
+    gckpt_store_free(store);
+}
+
+int main(int argc, char **argv)
+{
+    unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
+    unsigned graphs = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 6;
+    for (unsigned seed = first; seed < first + graphs; seed++)
+        for (int how = 0; how < 9; how++)
+            test_graph(seed, how);
+    test_hunt();
+    printf("%ld positions\n", positions);
+    return check_report("test_draft");
+}
