@@ -11427,19 +11427,13 @@ static size_t gckpti_stage_bytes(const gckpt_exec *e)
             continue;
         gckpti_call_start(e, node, (int)id, p->rows, &c);
         c.plain = 1;
-        size_t used = 0, out = (size_t)gckpti_elements(&node->shape);
         (void)node->op->shape(&c);
-        c.shape = node->shape;
+        size_t bytes = c.work_forward > c.work_backward ? c.work_forward : c.work_backward;
+        bytes += node->aux_bytes + 8 * (size_t)gckpti_elements(&node->shape);
         for (int i = 0; i < node->inputs; i++) /* values, gradient, low part */
-            for (int k = 0; k < 3; k++)
-                gckpti_carve(NULL, &used, (size_t)gckpti_elements(&c.in[i].shape), 4);
-        gckpti_carve(NULL, &used, out, 4);
-        gckpti_carve(NULL, &used, out, 4);
-        gckpti_carve(NULL, &used, node->aux_bytes, 1);
-        gckpti_carve(NULL, &used, c.work_forward, 1);
-        gckpti_carve(NULL, &used, c.work_backward, 1);
-        gckpti_carve(NULL, &used, 2 * GCKPTI_ALIGN, 1);
-        most = used > most ? used : most;
+            bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
+        bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
+        most = bytes > most ? bytes : most;
     }
     return most;
 }

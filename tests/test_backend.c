@@ -92,7 +92,7 @@ typedef struct {
     const gckpt_backend *backend;
     gckpt_optimiser optimiser;
     gckpt_precision precision;
-    int micro, odd, copy_feeds;
+    int micro, odd, copy_feeds, stage;
     unsigned debug;
     gckpt_mode mode;
     gckpt_store *store; /* NULL: its own */
@@ -139,7 +139,7 @@ static small make(const setting *o, int wanted)
         terms[0].loss = gckpt_apply(odd_loss_of, &logits, 1, NULL, 0);
     gckpt_pick fetch[3] = { { h, 0 }, { h, 1 }, { w, 1 } };
     gckpt_plan_desc d = { .mode = o->mode, .batch = ROWS, .optimiser = o->optimiser, .own_state = 1,
-                          .precision = o->precision, .fetch = fetch, .fetches = 3, .backend = o->backend };
+                          .stage_parameters = o->stage, .precision = o->precision, .fetch = fetch, .fetches = 3, .backend = o->backend };
     if (o->optimiser != GCKPT_OWN_OPTIMISER)
         d.own_state = 0;
     m.x = gckpt_id(x), m.targets = gckpt_id(t);
@@ -214,7 +214,7 @@ static void test_small(void)
                 setting o = { .optimiser = (gckpt_optimiser)optimiser, .micro = way % 2 * 4,
                               .precision = (gckpt_precision)precision, .odd = way / 4,
                               .mode = way % 4 < 2 ? GCKPT_STORE_ALL : GCKPT_MEMORY_POOR,
-                              .copy_feeds = way % 3 == 0 };
+                              .copy_feeds = way % 3 == 0, .stage = way % 5 == 3 };
                 uint64_t want = small_run(&o, way % 2 ? 0.1f : 0);
                 for (int fast = 0; fast < 2; fast++) {
                     device *d = fast ? &fast_device : &plain_device;
