@@ -14716,8 +14716,8 @@ static void gckpti_read_list(gckpti_plan_reader *r)
         if (in.kind >= GCKPT_UPDATE || (t->batchless && t->kind == GCKPTI_OP))
             continue;
         r->d.stage_parameters = r->d.stage_parameters || t->kind == GCKPTI_PARAM;
-        r->list = (gckpt_instruction *)gckpti_want(&r->scratch, &r->room, (size_t)x + 1,
-                                                   sizeof *r->list);
+        r->list =
+            (gckpt_instruction *)gckpti_want(&r->scratch, &r->room, (size_t)x + 1, sizeof *r->list);
         if (r->list)
             r->list[r->d.instructions++] = in;
     }
@@ -14860,8 +14860,8 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
     if (p->failed || gckpti_read_graph(r) != GCKPT_OK || gckpti_read_request(r) != GCKPT_OK)
         return NULL;
     if (gckpti_planner_open(p, p->memory, p->g, r->terms, p->term_count, &r->d) != GCKPT_OK ||
-        gckpti_read_trained(r) != GCKPT_OK ||
-        gckpti_draft_mode(p, GCKPT_SCHEDULE, 0) != GCKPT_OK || gckpti_read_offsets(r) != GCKPT_OK)
+        gckpti_read_trained(r) != GCKPT_OK || gckpti_draft_mode(p, GCKPT_SCHEDULE, 0) != GCKPT_OK ||
+        gckpti_read_offsets(r) != GCKPT_OK)
         return NULL;
     return gckpti_encode(p, &p->draft, r->mode);
 }
@@ -17725,8 +17725,8 @@ static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, i
         }
         for (int64_t j = s->edge == GCKPTI_ABOVE ? i - i % (2 * W) : 0; j < n; j += 2 * W)
             V(band)
-            (s, rows, gckpti_min(n - j, 2 * W), links, corner, a + i * s->a_row + skip * s->a_step,
-             b + skip * s->b_step + j, c + i * s->c_row + j);
+        (s, rows, gckpti_min(n - j, 2 * W), links, corner, a + i * s->a_row + skip * s->a_step,
+         b + skip * s->b_step + j, c + i * s->c_row + j);
     }
 }
 
@@ -17836,8 +17836,8 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
         scores.edge = edge * GCKPTI_ABOVE;
         V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
         for (int64_t i = 0; i < m; i += W)
-            V(online_down)(p + i, n, edge ? i : all, h->scale, j == 0, max + i, sum + i,
-                           factor + i);
+            V(online_down)
+            (p + i, n, edge ? i : all, h->scale, j == 0, max + i, sum + i, factor + i);
         if (!out)
             continue;
         for (int64_t r = 0; j && r < m; r++)

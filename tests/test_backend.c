@@ -138,8 +138,15 @@ static small make(const setting *o, int wanted)
     if (o->odd)
         terms[0].loss = gckpt_apply(odd_loss_of, &logits, 1, NULL, 0);
     gckpt_pick fetch[3] = { { h, 0 }, { h, 1 }, { w, 1 } };
-    gckpt_plan_desc d = { .mode = o->mode, .batch = ROWS, .optimiser = o->optimiser, .own_state = 1,
-                          .stage_parameters = o->stage, .precision = o->precision, .fetch = fetch, .fetches = 3, .backend = o->backend };
+    gckpt_plan_desc d = { .mode = o->mode,
+                          .batch = ROWS,
+                          .optimiser = o->optimiser,
+                          .own_state = 1,
+                          .stage_parameters = o->stage,
+                          .precision = o->precision,
+                          .fetch = fetch,
+                          .fetches = 3,
+                          .backend = o->backend };
     if (o->optimiser != GCKPT_OWN_OPTIMISER)
         d.own_state = 0;
     m.x = gckpt_id(x), m.targets = gckpt_id(t);
@@ -211,10 +218,13 @@ static void test_small(void)
     for (int optimiser = 0; optimiser <= GCKPT_OWN_OPTIMISER; optimiser++)
         for (int precision = 0; precision <= GCKPT_BF16_STOCHASTIC; precision++)
             for (int way = 0; way < 8; way++) {
-                setting o = { .optimiser = (gckpt_optimiser)optimiser, .micro = way % 2 * 4,
-                              .precision = (gckpt_precision)precision, .odd = way / 4,
+                setting o = { .optimiser = (gckpt_optimiser)optimiser,
+                              .micro = way % 2 * 4,
+                              .precision = (gckpt_precision)precision,
+                              .odd = way / 4,
                               .mode = way % 4 < 2 ? GCKPT_STORE_ALL : GCKPT_MEMORY_POOR,
-                              .copy_feeds = way % 3 == 0, .stage = way % 5 == 3 };
+                              .copy_feeds = way % 3 == 0,
+                              .stage = way % 5 == 3 };
                 uint64_t want = small_run(&o, way % 2 ? 0.1f : 0);
                 for (int fast = 0; fast < 2; fast++) {
                     device *d = fast ? &fast_device : &plain_device;
