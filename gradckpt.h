@@ -11132,7 +11132,7 @@ struct gckpt_exec {
     gckpti_exec_input *inputs;
     gckpti_exec_term *terms;
     uint64_t *hashes;             /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
-    unsigned char *stage, *picks; /* own memory: copies of what the host looks at, of the picks */
+    unsigned char *borrowed, *picks; /* own memory: copies of what the host looks at, of the picks */
     gckpti_loss_total *losses;    /* by term */
     float *squares;               /* square sums by block, of all parameters */
     size_t square_count;
@@ -11411,9 +11411,9 @@ static gckpt_result gckpti_exec_arena(gckpt_exec *e)
 
 /* ---- own memory: what the host does itself, it does on copies ---- */
 
-/* What may be staged at once: a parameter's gradient, all square sums, or the operands of an op that
+/* What the host may borrow at once: a parameter's gradient, all square sums, or the operands of an op that
  * the backend has no kernel for. */
-static size_t gckpti_stage_bytes(const gckpt_exec *e)
+static size_t gckpti_borrow_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     size_t most = e->square_count * sizeof(float);
@@ -11443,8 +11443,8 @@ static const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n
 {
     if (!e->backend.own_memory)
         return x;
-    e->backend.copy_out(e->backend.context, e->stage, x, n * sizeof *x);
-    return (const float *)(const void *)e->stage;
+    e->backend.copy_out(e->backend.context, e->borrowed, x, n * sizeof *x);
+    return (const float *)(const void *)e->borrowed;
 }
 
 /* As gckpti_exec_tables, for copies on the host: desc.copy_feeds of the whole batch of every input
@@ -11452,14 +11452,14 @@ static const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n
 static size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
-    size_t used = 0, picked = 0, staged = e->backend.own_memory ? gckpti_stage_bytes(e) : 0;
+    size_t used = 0, picked = 0, borrowed = e->backend.own_memory ? gckpti_borrow_bytes(e) : 0;
     for (size_t i = 0; i < p->inputs && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++)
         if (e->inputs[i].node >= 0)
             e->inputs[i].copy = (unsigned char *)gckpti_carve(
                 base, &used, (size_t)p->batch, gckpti_row_bytes(p, &p->nodes[e->inputs[i].node]));
     for (size_t i = 0; i < p->pick_count && e->backend.own_memory; i++)
         gckpti_carve(NULL, &picked, gckpti_pick_bytes(p, &p->picks[i]), 1);
-    e->stage = (unsigned char *)gckpti_carve(base, &used, staged, 1);
+    e->borrowed = (unsigned char *)gckpti_carve(base, &used, borrowed, 1);
     e->picks = (unsigned char *)gckpti_carve(base, &used, picked, 1);
     return used;
 }
@@ -11473,10 +11473,10 @@ typedef struct {
         void *to, *here; /* to: where it goes back; NULL: it was read only */
         size_t bytes;
     } pieces[4 * GCKPT_MAX_INPUTS + 8];
-} gckpti_staging;
+} gckpti_borrowing;
 
 /* The host's copy of an operand; the same one for the same address. */
-static void *gckpti_staged(gckpti_staging *s, const void *from, void *to, size_t bytes)
+static void *gckpti_borrow(gckpti_borrowing *s, const void *from, void *to, size_t bytes)
 {
     int i = 0;
     if (!from)
@@ -11484,7 +11484,7 @@ static void *gckpti_staged(gckpti_staging *s, const void *from, void *to, size_t
     while (i < s->count && s->pieces[i].from != from)
         i++;
     if (i == s->count) {
-        s->pieces[s->count].here = gckpti_carve(s->e->stage, &s->used, bytes, 1);
+        s->pieces[s->count].here = gckpti_carve(s->e->borrowed, &s->used, bytes, 1);
         s->pieces[s->count].from = from;
         s->pieces[s->count].to = NULL;
         s->pieces[s->count++].bytes = bytes;
@@ -11495,37 +11495,37 @@ static void *gckpti_staged(gckpti_staging *s, const void *from, void *to, size_t
     return s->pieces[i].here;
 }
 
-static void *gckpti_stage_out(gckpti_staging *s, void *at, size_t bytes)
+static void *gckpti_borrow_out(gckpti_borrowing *s, void *at, size_t bytes)
 {
-    return gckpti_staged(s, at, at, bytes);
+    return gckpti_borrow(s, at, at, bytes);
 }
 
 /* Runs an op's own kernel on copies of its operands. */
 static void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call)
 {
     gckpt_call c = *call;
-    gckpti_staging s;
+    gckpti_borrowing s;
     size_t n = (size_t)gckpti_elements(&c.shape);
     memset(&s, 0, sizeof s);
     s.e = e;
     for (int i = 0; i < c.inputs; i++) {
         gckpt_arg *arg = &c.in[i];
         size_t size = (size_t)gckpti_elements(&arg->shape);
-        arg->data = (const float *)gckpti_staged(&s, arg->data, NULL, size * 4);
-        arg->index = (const int32_t *)gckpti_staged(&s, arg->index, NULL, size * 4);
-        arg->bf16 = (const uint16_t *)gckpti_staged(&s, arg->bf16, NULL, size * 2);
-        arg->grad = (float *)gckpti_stage_out(&s, arg->grad, size * 4);
-        arg->low = (float *)gckpti_stage_out(&s, arg->low, size * 4);
-        arg->grad_bf16 = (uint16_t *)gckpti_stage_out(&s, arg->grad_bf16, size * 2);
+        arg->data = (const float *)gckpti_borrow(&s, arg->data, NULL, size * 4);
+        arg->index = (const int32_t *)gckpti_borrow(&s, arg->index, NULL, size * 4);
+        arg->bf16 = (const uint16_t *)gckpti_borrow(&s, arg->bf16, NULL, size * 2);
+        arg->grad = (float *)gckpti_borrow_out(&s, arg->grad, size * 4);
+        arg->low = (float *)gckpti_borrow_out(&s, arg->low, size * 4);
+        arg->grad_bf16 = (uint16_t *)gckpti_borrow_out(&s, arg->grad_bf16, size * 2);
     }
-    c.grad_out = (const float *)gckpti_staged(&s, c.grad_out, NULL, n * 4);
-    c.grad_out_bf16 = (const uint16_t *)gckpti_staged(&s, c.grad_out_bf16, NULL, n * 2);
-    c.out = (float *)gckpti_stage_out(&s, c.out, n * 4);
-    c.out_bf16 = (uint16_t *)gckpti_stage_out(&s, c.out_bf16, n * 2);
-    c.aux = gckpti_stage_out(&s, c.aux, e->plan->nodes[c.id].aux_bytes);
-    c.loss_sum = (double *)gckpti_stage_out(&s, c.loss_sum, sizeof *c.loss_sum);
-    c.loss_count = (int64_t *)gckpti_stage_out(&s, c.loss_count, sizeof *c.loss_count);
-    c.work = c.work ? e->stage + s.used : NULL; /* all the rest */
+    c.grad_out = (const float *)gckpti_borrow(&s, c.grad_out, NULL, n * 4);
+    c.grad_out_bf16 = (const uint16_t *)gckpti_borrow(&s, c.grad_out_bf16, NULL, n * 2);
+    c.out = (float *)gckpti_borrow_out(&s, c.out, n * 4);
+    c.out_bf16 = (uint16_t *)gckpti_borrow_out(&s, c.out_bf16, n * 2);
+    c.aux = gckpti_borrow_out(&s, c.aux, e->plan->nodes[c.id].aux_bytes);
+    c.loss_sum = (double *)gckpti_borrow_out(&s, c.loss_sum, sizeof *c.loss_sum);
+    c.loss_count = (int64_t *)gckpti_borrow_out(&s, c.loss_count, sizeof *c.loss_count);
+    c.work = c.work ? e->borrowed + s.used : NULL; /* all the rest */
     c.plain = 1;
     c.kernels = NULL;
     kernel(&c);

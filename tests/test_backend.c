@@ -557,8 +557,8 @@ int main(int argc, char **argv)
     int widest = GCKPT_ISA_COUNT - 1;
     while (!gckpt_isa_available((gckpt_isa)widest))
         widest--;
-    if (!device_start(&plain_device, &plain_backend, GCKPT_ISA_PLAIN) ||
-        !device_start(&fast_device, &fast_backend, (gckpt_isa)widest)) {
+    if (!device_start(&plain_device, &plain_backend, "plain pages", GCKPT_ISA_PLAIN) ||
+        !device_start(&fast_device, &fast_backend, "fast pages", (gckpt_isa)widest)) {
         printf("backend: 0 passed, 0 failed (no pages without access here)\n");
         return 0;
     }
