@@ -11132,7 +11132,8 @@ struct gckpt_exec {
     gckpti_exec_input *inputs;
     gckpti_exec_term *terms;
     uint64_t *hashes;             /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
-    unsigned char *borrowed, *picks; /* own memory: copies of what the host looks at, of the picks */
+    unsigned char *borrowed,
+        *picks;                   /* own memory: copies of what the host looks at, of the picks */
     gckpti_loss_total *losses;    /* by term */
     float *squares;               /* square sums by block, of all parameters */
     size_t square_count;
@@ -17837,7 +17838,7 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
         V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
         for (int64_t i = 0; i < m; i += W)
             V(online_down)
-            (p + i, n, edge ? i : all, h->scale, j == 0, max + i, sum + i, factor + i);
+        (p + i, n, edge ? i : all, h->scale, j == 0, max + i, sum + i, factor + i);
         if (!out)
             continue;
         for (int64_t r = 0; j && r < m; r++)
