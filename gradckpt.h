@@ -1002,8 +1002,8 @@ typedef struct {
     size_t arena_size;
     unsigned debug;
     gckpt_isa isa; /* kernels to use; for tests and measurements. E_ARG if they cannot run here */
-    /* The one the plan was made for. It must live as long as the executor, whose arena (a given one,
-     * too) it has; parameters and state are copied to it and, when the last executor with it is
+    /* The one the plan was made for. It must live as long as the executor, whose arena, also a
+     * given one, it has; parameters and state are copied to it and, when the last executor with it is
      * freed, back. Room for a micro-batch of the feeds, constants and sums comes on top. */
     const gckpt_backend *backend;
     /* 0: feeds are read where they are until the step ends; 1: a training step copies them at once
@@ -11412,8 +11412,8 @@ static gckpt_result gckpti_exec_arena(gckpt_exec *e)
 
 /* ---- own memory: what the host does itself, it does on copies ---- */
 
-/* What the host may borrow at once: a parameter's gradient, all square sums, or the operands of an op that
- * the backend has no kernel for. */
+/* What the host may borrow at once: a parameter's gradient, all square sums, or the operands of an
+ * op that the backend has no kernel for. */
 static size_t gckpti_borrow_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
