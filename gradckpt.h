@@ -1003,8 +1003,8 @@ typedef struct {
     unsigned debug;
     gckpt_isa isa; /* kernels to use; for tests and measurements. E_ARG if they cannot run here */
     /* The one the plan was made for. It must live as long as the executor, whose arena, also a
-     * given one, it has; parameters and state are copied to it and, when the last executor with it is
-     * freed, back. Room for a micro-batch of the feeds, constants and sums comes on top. */
+     * given one, it has; parameters and state are copied to it and, when the last executor with it
+     * is freed, back. Room for a micro-batch of the feeds, constants and sums comes on top. */
     const gckpt_backend *backend;
     /* 0: feeds are read where they are until the step ends; 1: a training step copies them at once
      * (into memory for desc.batch rows, taken when the executor is made and not in plan_bytes). */
@@ -12550,7 +12550,7 @@ static int64_t gckpti_expected_count(const gckpt_exec *e, const gckpti_node *nod
 }
 
 /* Adds what each loss will count over the rows just fed, where a rule says what that is: the loss
- * has GCKPT_COUNTS_FEEDS, or there are several, which then must keep to it (gckpti_check_counts). */
+ * has GCKPT_COUNTS_FEEDS, or there are several, which then must keep to it (check_counts). */
 static void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
@@ -12758,7 +12758,7 @@ static gckpt_result gckpti_settle_counts(gckpt_exec *e)
     return result;
 }
 
-/* At the end of a micro-batch: on to the next one. 0: the rows at hand are done, others may come. */
+/* At the end of a micro-batch: to the next one. 0: the rows at hand are done, others may come. */
 static int gckpti_next_rows(gckpt_exec *e)
 {
     e->row += gckpti_micro_rows(e);
@@ -13116,7 +13116,7 @@ static int64_t gckpti_most_elements(const gckpt_plan *p)
     return most;
 }
 
-/* Where a parameter's update finds its gradient, divided by now; the host's copy, until the next. */
+/* Where a parameter's update finds its gradient, divided by now; on the host, until the next. */
 static const float *gckpti_gradient_of(const gckpt_exec *e, int param)
 {
     gckpti_operands o;
