@@ -1002,9 +1002,9 @@ typedef struct {
     size_t arena_size;
     unsigned debug;
     gckpt_isa isa; /* kernels to use; for tests and measurements. E_ARG if they cannot run here */
-    /* The one the plan was made for. It must live as long as the executor, whose arena (a given one,
-     * too) it has; parameters and state are copied to it and, when the last executor with it is
-     * freed, back. Room for a micro-batch of the feeds, constants and sums comes on top. */
+    /* The one the plan was made for. It must live as long as the executor, whose arena, also a
+     * given one, it has; parameters and state are copied to it and, when the last executor with it
+     * is freed, back. Room for a micro-batch of the feeds, constants and sums comes on top. */
     const gckpt_backend *backend;
     /* 0: feeds are read where they are until the step ends; 1: a training step copies them at once
      * (into memory for desc.batch rows, taken when the executor is made and not in plan_bytes). */
@@ -11132,7 +11132,8 @@ struct gckpt_exec {
     gckpti_exec_input *inputs;
     gckpti_exec_term *terms;
     uint64_t *hashes;             /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
-    unsigned char *stage, *picks; /* own memory: copies of what the host looks at, of the picks */
+    unsigned char *borrowed,
+        *picks;                   /* own memory: copies of what the host looks at, of the picks */
     gckpti_loss_total *losses;    /* by term */
     float *squares;               /* square sums by block, of all parameters */
     size_t square_count;
@@ -11411,9 +11412,9 @@ static gckpt_result gckpti_exec_arena(gckpt_exec *e)
 
 /* ---- own memory: what the host does itself, it does on copies ---- */
 
-/* What may be staged at once: a parameter's gradient, all square sums, or the operands of an op that
- * the backend has no kernel for. */
-static size_t gckpti_stage_bytes(const gckpt_exec *e)
+/* What the host may borrow at once: a parameter's gradient, all square sums, or the operands of an
+ * op that the backend has no kernel for. */
+static size_t gckpti_borrow_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     size_t most = e->square_count * sizeof(float);
@@ -11427,19 +11428,13 @@ static size_t gckpti_stage_bytes(const gckpt_exec *e)
             continue;
         gckpti_call_start(e, node, (int)id, p->rows, &c);
         c.plain = 1;
-        size_t used = 0, out = (size_t)gckpti_elements(&node->shape);
         (void)node->op->shape(&c);
-        c.shape = node->shape;
+        size_t bytes = c.work_forward > c.work_backward ? c.work_forward : c.work_backward;
+        bytes += node->aux_bytes + 8 * (size_t)gckpti_elements(&node->shape);
         for (int i = 0; i < node->inputs; i++) /* values, gradient, low part */
-            for (int k = 0; k < 3; k++)
-                gckpti_carve(NULL, &used, (size_t)gckpti_elements(&c.in[i].shape), 4);
-        gckpti_carve(NULL, &used, out, 4);
-        gckpti_carve(NULL, &used, out, 4);
-        gckpti_carve(NULL, &used, node->aux_bytes, 1);
-        gckpti_carve(NULL, &used, c.work_forward, 1);
-        gckpti_carve(NULL, &used, c.work_backward, 1);
-        gckpti_carve(NULL, &used, 2 * GCKPTI_ALIGN, 1);
-        most = used > most ? used : most;
+            bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
+        bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
+        most = bytes > most ? bytes : most;
     }
     return most;
 }
@@ -11449,8 +11444,8 @@ static const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n
 {
     if (!e->backend.own_memory)
         return x;
-    e->backend.copy_out(e->backend.context, e->stage, x, n * sizeof *x);
-    return (const float *)(const void *)e->stage;
+    e->backend.copy_out(e->backend.context, e->borrowed, x, n * sizeof *x);
+    return (const float *)(const void *)e->borrowed;
 }
 
 /* As gckpti_exec_tables, for copies on the host: desc.copy_feeds of the whole batch of every input
@@ -11458,14 +11453,14 @@ static const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n
 static size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
-    size_t used = 0, picked = 0, staged = e->backend.own_memory ? gckpti_stage_bytes(e) : 0;
+    size_t used = 0, picked = 0, borrowed = e->backend.own_memory ? gckpti_borrow_bytes(e) : 0;
     for (size_t i = 0; i < p->inputs && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++)
         if (e->inputs[i].node >= 0)
             e->inputs[i].copy = (unsigned char *)gckpti_carve(
                 base, &used, (size_t)p->batch, gckpti_row_bytes(p, &p->nodes[e->inputs[i].node]));
     for (size_t i = 0; i < p->pick_count && e->backend.own_memory; i++)
         gckpti_carve(NULL, &picked, gckpti_pick_bytes(p, &p->picks[i]), 1);
-    e->stage = (unsigned char *)gckpti_carve(base, &used, staged, 1);
+    e->borrowed = (unsigned char *)gckpti_carve(base, &used, borrowed, 1);
     e->picks = (unsigned char *)gckpti_carve(base, &used, picked, 1);
     return used;
 }
@@ -11479,10 +11474,10 @@ typedef struct {
         void *to, *here; /* to: where it goes back; NULL: it was read only */
         size_t bytes;
     } pieces[4 * GCKPT_MAX_INPUTS + 8];
-} gckpti_staging;
+} gckpti_borrowing;
 
 /* The host's copy of an operand; the same one for the same address. */
-static void *gckpti_staged(gckpti_staging *s, const void *from, void *to, size_t bytes)
+static void *gckpti_borrow(gckpti_borrowing *s, const void *from, void *to, size_t bytes)
 {
     int i = 0;
     if (!from)
@@ -11490,7 +11485,7 @@ static void *gckpti_staged(gckpti_staging *s, const void *from, void *to, size_t
     while (i < s->count && s->pieces[i].from != from)
         i++;
     if (i == s->count) {
-        s->pieces[s->count].here = gckpti_carve(s->e->stage, &s->used, bytes, 1);
+        s->pieces[s->count].here = gckpti_carve(s->e->borrowed, &s->used, bytes, 1);
         s->pieces[s->count].from = from;
         s->pieces[s->count].to = NULL;
         s->pieces[s->count++].bytes = bytes;
@@ -11501,37 +11496,37 @@ static void *gckpti_staged(gckpti_staging *s, const void *from, void *to, size_t
     return s->pieces[i].here;
 }
 
-static void *gckpti_stage_out(gckpti_staging *s, void *at, size_t bytes)
+static void *gckpti_borrow_out(gckpti_borrowing *s, void *at, size_t bytes)
 {
-    return gckpti_staged(s, at, at, bytes);
+    return gckpti_borrow(s, at, at, bytes);
 }
 
 /* Runs an op's own kernel on copies of its operands. */
 static void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call)
 {
     gckpt_call c = *call;
-    gckpti_staging s;
+    gckpti_borrowing s;
     size_t n = (size_t)gckpti_elements(&c.shape);
     memset(&s, 0, sizeof s);
     s.e = e;
     for (int i = 0; i < c.inputs; i++) {
         gckpt_arg *arg = &c.in[i];
         size_t size = (size_t)gckpti_elements(&arg->shape);
-        arg->data = (const float *)gckpti_staged(&s, arg->data, NULL, size * 4);
-        arg->index = (const int32_t *)gckpti_staged(&s, arg->index, NULL, size * 4);
-        arg->bf16 = (const uint16_t *)gckpti_staged(&s, arg->bf16, NULL, size * 2);
-        arg->grad = (float *)gckpti_stage_out(&s, arg->grad, size * 4);
-        arg->low = (float *)gckpti_stage_out(&s, arg->low, size * 4);
-        arg->grad_bf16 = (uint16_t *)gckpti_stage_out(&s, arg->grad_bf16, size * 2);
+        arg->data = (const float *)gckpti_borrow(&s, arg->data, NULL, size * 4);
+        arg->index = (const int32_t *)gckpti_borrow(&s, arg->index, NULL, size * 4);
+        arg->bf16 = (const uint16_t *)gckpti_borrow(&s, arg->bf16, NULL, size * 2);
+        arg->grad = (float *)gckpti_borrow_out(&s, arg->grad, size * 4);
+        arg->low = (float *)gckpti_borrow_out(&s, arg->low, size * 4);
+        arg->grad_bf16 = (uint16_t *)gckpti_borrow_out(&s, arg->grad_bf16, size * 2);
     }
-    c.grad_out = (const float *)gckpti_staged(&s, c.grad_out, NULL, n * 4);
-    c.grad_out_bf16 = (const uint16_t *)gckpti_staged(&s, c.grad_out_bf16, NULL, n * 2);
-    c.out = (float *)gckpti_stage_out(&s, c.out, n * 4);
-    c.out_bf16 = (uint16_t *)gckpti_stage_out(&s, c.out_bf16, n * 2);
-    c.aux = gckpti_stage_out(&s, c.aux, e->plan->nodes[c.id].aux_bytes);
-    c.loss_sum = (double *)gckpti_stage_out(&s, c.loss_sum, sizeof *c.loss_sum);
-    c.loss_count = (int64_t *)gckpti_stage_out(&s, c.loss_count, sizeof *c.loss_count);
-    c.work = c.work ? e->stage + s.used : NULL; /* all the rest */
+    c.grad_out = (const float *)gckpti_borrow(&s, c.grad_out, NULL, n * 4);
+    c.grad_out_bf16 = (const uint16_t *)gckpti_borrow(&s, c.grad_out_bf16, NULL, n * 2);
+    c.out = (float *)gckpti_borrow_out(&s, c.out, n * 4);
+    c.out_bf16 = (uint16_t *)gckpti_borrow_out(&s, c.out_bf16, n * 2);
+    c.aux = gckpti_borrow_out(&s, c.aux, e->plan->nodes[c.id].aux_bytes);
+    c.loss_sum = (double *)gckpti_borrow_out(&s, c.loss_sum, sizeof *c.loss_sum);
+    c.loss_count = (int64_t *)gckpti_borrow_out(&s, c.loss_count, sizeof *c.loss_count);
+    c.work = c.work ? e->borrowed + s.used : NULL; /* all the rest */
     c.plain = 1;
     c.kernels = NULL;
     kernel(&c);
@@ -12555,7 +12550,7 @@ static int64_t gckpti_expected_count(const gckpt_exec *e, const gckpti_node *nod
 }
 
 /* Adds what each loss will count over the rows just fed, where a rule says what that is: the loss
- * has GCKPT_COUNTS_FEEDS, or there are several, which then must keep to it (gckpti_check_counts). */
+ * has GCKPT_COUNTS_FEEDS, or there are several, which then must keep to it (check_counts). */
 static void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
@@ -12763,7 +12758,7 @@ static gckpt_result gckpti_settle_counts(gckpt_exec *e)
     return result;
 }
 
-/* At the end of a micro-batch: on to the next one. 0: the rows at hand are done, others may come. */
+/* At the end of a micro-batch: to the next one. 0: the rows at hand are done, others may come. */
 static int gckpti_next_rows(gckpt_exec *e)
 {
     e->row += gckpti_micro_rows(e);
@@ -13082,6 +13077,8 @@ static gckpt_result gckpti_batch_end(const gckpti_batch *b, gckpt_result result,
 {
     gckpt_exec *e = b->e;
     e->state = GCKPTI_IDLE;
+    if (result == GCKPT_OK)
+        result = gckpti_settle_counts(e);
     if (result != GCKPT_OK)
         return result;
     if (!gckpti_count(e))
@@ -13119,7 +13116,7 @@ static int64_t gckpti_most_elements(const gckpt_plan *p)
     return most;
 }
 
-/* Where a parameter's update finds its gradient, divided by now; the host's copy, until the next. */
+/* Where a parameter's update finds its gradient, divided by now; on the host, until the next. */
 static const float *gckpti_gradient_of(const gckpt_exec *e, int param)
 {
     gckpti_operands o;
@@ -14720,8 +14717,8 @@ static void gckpti_read_list(gckpti_plan_reader *r)
         if (in.kind >= GCKPT_UPDATE || (t->batchless && t->kind == GCKPTI_OP))
             continue;
         r->d.stage_parameters = r->d.stage_parameters || t->kind == GCKPTI_PARAM;
-        r->list = (gckpt_instruction *)gckpti_want(&r->scratch, &r->room, (size_t)x + 1,
-                                                   sizeof *r->list);
+        r->list =
+            (gckpt_instruction *)gckpti_want(&r->scratch, &r->room, (size_t)x + 1, sizeof *r->list);
         if (r->list)
             r->list[r->d.instructions++] = in;
     }
@@ -14864,8 +14861,8 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
     if (p->failed || gckpti_read_graph(r) != GCKPT_OK || gckpti_read_request(r) != GCKPT_OK)
         return NULL;
     if (gckpti_planner_open(p, p->memory, p->g, r->terms, p->term_count, &r->d) != GCKPT_OK ||
-        gckpti_read_trained(r) != GCKPT_OK ||
-        gckpti_draft_mode(p, GCKPT_SCHEDULE, 0) != GCKPT_OK || gckpti_read_offsets(r) != GCKPT_OK)
+        gckpti_read_trained(r) != GCKPT_OK || gckpti_draft_mode(p, GCKPT_SCHEDULE, 0) != GCKPT_OK ||
+        gckpti_read_offsets(r) != GCKPT_OK)
         return NULL;
     return gckpti_encode(p, &p->draft, r->mode);
 }
@@ -17729,8 +17726,8 @@ static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, i
         }
         for (int64_t j = s->edge == GCKPTI_ABOVE ? i - i % (2 * W) : 0; j < n; j += 2 * W)
             V(band)
-            (s, rows, gckpti_min(n - j, 2 * W), links, corner, a + i * s->a_row + skip * s->a_step,
-             b + skip * s->b_step + j, c + i * s->c_row + j);
+        (s, rows, gckpti_min(n - j, 2 * W), links, corner, a + i * s->a_row + skip * s->a_step,
+         b + skip * s->b_step + j, c + i * s->c_row + j);
     }
 }
 
@@ -17840,8 +17837,8 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
         scores.edge = edge * GCKPTI_ABOVE;
         V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
         for (int64_t i = 0; i < m; i += W)
-            V(online_down)(p + i, n, edge ? i : all, h->scale, j == 0, max + i, sum + i,
-                           factor + i);
+            V(online_down)
+        (p + i, n, edge ? i : all, h->scale, j == 0, max + i, sum + i, factor + i);
         if (!out)
             continue;
         for (int64_t r = 0; j && r < m; r++)
