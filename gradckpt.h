@@ -30,7 +30,7 @@
  *     >>store      parameters and optimiser state                                434     440
  *     >>graph      tensors, views, segments, gckpt_apply                         574     580
  *     >>ops        elementwise, broadcasting, shapes: a block an op              896     920
- *     >>ops-layers embed, matmul, linear, norms, attention, losses              1569    1570
+ *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses        1569    1570
  *     >>plan       what needs gradients, schedules, lifetimes, layout           2067    2100
  *     >>optimal    the least work for every budget                              1706    1710
  *     >>plans      from a request to a plan; the frontier; the micro-batch       669     700
@@ -1004,9 +1004,9 @@ typedef struct {
     size_t arena_size;
     unsigned debug;
     gckpt_isa isa; /* kernels to use; for tests and measurements. E_ARG if they cannot run here */
-    /* The one the plan was made for. It must live as long as the executor, whose arena (a given one,
-     * too) it has; parameters and state are copied to it and, when the last executor with it is
-     * freed, back. Room for a micro-batch of the feeds, constants and sums comes on top. */
+    /* The one the plan was made for. It must live as long as the executor, whose arena, also a
+     * given one, it has; parameters and state are copied to it and, when the last executor with it
+     * is freed, back. Room for a micro-batch of the feeds, constants and sums comes on top. */
     const gckpt_backend *backend;
     /* 0: feeds are read where they are until the step ends; 1: a training step copies them at once
      * (into memory for desc.batch rows, taken when the executor is made and not in plan_bytes). */
@@ -3686,7 +3686,7 @@ struct gckpti_kernels {
     plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
     plain(mean_squared_error) plain(sum_loss)
 
-/* The gckpt_op of a listed op: its kernels are gckpti_<name>_forward and _backward, and GCKPTI_FAST
+/* The gckpt_op of an op (one that is not listed does not compile): its kernels are gckpti_<name>_forward and _backward, and GCKPTI_FAST
  * or _PLAIN as listed; last what each input's gradient reads. */
 #define GCKPTI_ROW_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)          \
     static const gckpt_op gckpti_op_##name = {                                                     \
@@ -4424,17 +4424,18 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
  *
  * The plain kernels here are the definition of the numbers (manual, 5); a faster kernel must return
  * the same bits. "Chain": d = fma(a, b, d), one product after the other, from d's present value.
- * "Lanes": the 32 partial sums of gckpti_sum. "put(a, b)": gckpti_put_product.
+ * "Lanes": the 32 partial sums of gckpti_sum. "put(a, b)": gckpti_put_product, d = a b or d += a b.
+ * "Mixed": of bf16 plans, whose products have factors rounded to bf16 and chains in f32.
  * ============================================================================================== */
 enum {
     GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
     GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
 #ifndef GCKPT_NO_FAST
-    GCKPTI_LOSS_ROWS = 256,  /* rows that share one pass over a chunk of w: speed only */
-    GCKPTI_MIXED_ROWS = 1024 /* the same in bf16 plans, which pack the chunk each time */
+    GCKPTI_LOSS_ROWS = 256,      /* rows that share one pass over a chunk of w: speed only */
+    GCKPTI_LOSS_ROWS_MOST = 1024 /* in bf16 plans, which pack w's chunk each time; without w */
 #else
-    GCKPTI_LOSS_ROWS = 1,
-    GCKPTI_MIXED_ROWS = 1
+    GCKPTI_LOSS_ROWS = 1, /* plain plans take one row in any case: this spares the stack */
+    GCKPTI_LOSS_ROWS_MOST = 1
 #endif
 };
 
@@ -4477,7 +4478,7 @@ static int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t
 
 /* A product forward (m,k) (k,n) and its two gradients; that of b may be transposed, for which f32
  * plans have room in any case. */
-static void gckpti_product_work(gckpt_call *call, int64_t matrices, int64_t m, int64_t n, int64_t k)
+static void gckpti_matmul_work(gckpt_call *call, int64_t matrices, int64_t m, int64_t n, int64_t k)
 {
     int mixed = call->precision != GCKPT_FP32;
     int turned = mixed ? *(const int *)call->attributes : k > n;
@@ -4590,7 +4591,7 @@ static void gckpti_embed_backward(const gckpt_call *call)
             table[call->in[1].index[r] * n + i] += gckpti_grad_out(call, r * n + i);
 }
 
-/* Input i holds rows of the one before it: embed, linear_cross_entropy. */
+/* Input i holds numbers of rows of input i - 1: embed, linear_cross_entropy. */
 static int64_t gckpti_table_rows(const gckpt_call *call, int i)
 {
     return call->in[i - 1].shape.d[0];
@@ -4648,7 +4649,7 @@ static gckpt_result gckpti_matmul_shape(gckpt_call *call)
     call->shape = *a;
     call->shape.d[a->n - 1] = b->d[b->n - 1 - transposed];
     gckpti_sizes sizes = gckpti_matmul_sizes(call);
-    gckpti_product_work(call, sizes.matrices, sizes.m, sizes.n, sizes.k);
+    gckpti_matmul_work(call, sizes.matrices, sizes.m, sizes.n, sizes.k);
     return GCKPT_OK;
 }
 
@@ -4861,7 +4862,7 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
     call->shape = *x;
     call->shape.d[x->n - 1] = outputs;
     call->mixes_rows = x->n < 2;
-    gckpti_product_work(call, 1, gckpti_rows(x), outputs, inner);
+    gckpti_matmul_work(call, 1, gckpti_rows(x), outputs, inner);
     return GCKPT_OK;
 }
 
@@ -5413,7 +5414,7 @@ typedef struct {
                  void *context); /* body for i = 0..n-1, worth `work` multiply-adds each */
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     void (*gradient)(const float *x, float *d, int64_t n, float max, float log_sum, float scale,
-                     int accumulate); /* of classes that are not the target */
+                     int accumulate); /* as if no class were the target */
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
 } gckpti_loss_kernels;
@@ -5451,11 +5452,11 @@ typedef struct {
     const float *x;              /* their logits (rows,n) */
     float *d;                    /* backward: the logits' gradient; may be x */
     int accumulate;
-    float max[GCKPTI_MIXED_ROWS], sum[GCKPTI_MIXED_ROWS], hit[GCKPTI_MIXED_ROWS];
+    float max[GCKPTI_LOSS_ROWS_MOST], sum[GCKPTI_LOSS_ROWS_MOST], hit[GCKPTI_LOSS_ROWS_MOST];
 } gckpti_loss;
 
 /* The forward of row r: its classes so far, and these. */
-static void gckpti_loss_look(void *context, int64_t r, int64_t worker)
+static void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
 {
     gckpti_loss *l = (gckpti_loss *)context;
     const float *x = l->x + r * l->n;
@@ -5469,7 +5470,7 @@ static void gckpti_loss_look(void *context, int64_t r, int64_t worker)
 }
 
 /* The backward of row r: d from x, the target's apart. */
-static void gckpti_loss_slope(void *context, int64_t r, int64_t worker)
+static void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
 {
     const gckpti_loss *l = (const gckpti_loss *)context;
     const float *x = l->x + r * l->n, *aux = (const float *)l->call->aux + 2 * (l->row + r);
@@ -5481,7 +5482,7 @@ static void gckpti_loss_slope(void *context, int64_t r, int64_t worker)
         gckpti_start(d, l->n, l->accumulate);
         return;
     }
-    if (here)
+    if (here) /* d may be x; what it held the target's own contribution is added to */
         logit = x[at], held = d[at];
     l->by.gradient(x, d, l->n, aux[0], aux[1], scale, l->accumulate);
     if (here) {
@@ -5534,10 +5535,11 @@ static void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels 
     int64_t v = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape);
     gckpti_loss l;
     l.call = call, l.by = by, l.first = 0, l.n = v, l.accumulate = x->accumulate;
-    for (int64_t row = 0; row < rows && (x->grad || !backward); row += GCKPTI_MIXED_ROWS) {
-        gckpti_loss_begin(&l, row, gckpti_min(rows - row, GCKPTI_MIXED_ROWS));
+    for (int64_t row = 0; row < rows && (x->grad || !backward); row += GCKPTI_LOSS_ROWS_MOST) {
+        gckpti_loss_begin(&l, row, gckpti_min(rows - row, GCKPTI_LOSS_ROWS_MOST));
         l.x = x->data + row * v, l.d = x->grad ? x->grad + row * v : NULL;
-        by.each(call, l.rows, 16 * v, backward ? gckpti_loss_slope : gckpti_loss_look, &l);
+        by.each(call, l.rows, 16 * v, backward ? gckpti_loss_backward_row : gckpti_loss_forward_row,
+                &l);
         if (!backward)
             gckpti_loss_finish(&l);
     }
@@ -5569,17 +5571,19 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
     return gckpt_apply(&gckpti_op_cross_entropy, in, 2, NULL, 0);
 }
 
-/* ---- linear_cross_entropy: cross_entropy(linear_transposed(x, w)) to the same bits ----
+/* ---- linear_cross_entropy: cross_entropy(linear_transposed(x, w)), in f32 plans to the same bits
+ * (in bf16 plans its logits are not rounded: manual, 5l) ----
  * Logits: chains over C from +0. Backward, d being the logits' gradient: chains dx += d w over the
  * classes, dw += d x over the rows. Rows left out take part with d = +0, as in the two ops: else a
- * -0 could stay in the accumulator, or an infinity in w stay hidden. work: a block of rows (one in
- * a plain plan) times a chunk of classes; bf16 plans: then a block of dx, which is rounded when all
- * classes are added. d is rounded where it enters the products. */
+ * -0 could stay in the accumulator, or an infinity in w stay hidden. d is rounded where it enters
+ * the products. */
 typedef struct {
     int64_t block, logits, dx, size; /* rows at a time; in floats: where parts of work begin; all */
 } gckpti_loss_parts;
 
-/* work: scratch of the products, logits, dx. */
+/* work: scratch of the products, where these look for it; the logits of a block of rows (one in a
+ * plain plan) and a chunk of classes; in bf16 plans dx of the block, rounded when all classes are
+ * added. */
 static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backward)
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
@@ -5587,13 +5591,14 @@ static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backwa
     int mixed = call->precision != GCKPT_FP32;
     gckpti_loss_parts p = { 1, 0, 0, 0 };
     if (!call->plain)
-        p.block = gckpti_min(rows, mixed ? GCKPTI_MIXED_ROWS : GCKPTI_LOSS_ROWS);
-    p.logits = gckpti_product_scratch(call, p.block, n, c);
+        p.block = gckpti_min(rows, mixed ? GCKPTI_LOSS_ROWS_MOST : GCKPTI_LOSS_ROWS);
+    int64_t products = gckpti_product_scratch(call, p.block, n, c);
     if (backward) {
         int64_t dx = gckpti_product_scratch(call, p.block, c, n);
         int64_t dw = gckpti_product_scratch(call, n, c, p.block), most = dx > dw ? dx : dw;
-        p.logits = p.logits > most ? p.logits : most;
+        products = products > most ? products : most;
     }
+    p.logits = products;
     p.dx = p.logits + p.block * n;
     p.size = p.dx + (mixed && backward ? p.block * c : 0);
     return p;
@@ -5638,7 +5643,8 @@ static void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_loss_k
             gckpti_factor b = gckpti_factor_of(w, l.first * c, c, 1, 0);
             if (l.counted > 0)
                 gckpti_product_to(call, by.product, l.rows, l.n, c, a, b, l.d, 0);
-            by.each(call, l.rows, 16 * l.n, backward ? gckpti_loss_slope : gckpti_loss_look, &l);
+            by.each(call, l.rows, 16 * l.n,
+                    backward ? gckpti_loss_backward_row : gckpti_loss_forward_row, &l);
             if (dx)
                 gckpti_product_to(call, by.product, l.rows, c, l.n, d, gckpti_turned(b), dx,
                                   x->accumulate || l.first > 0);
@@ -11184,7 +11190,8 @@ struct gckpt_exec {
     gckpti_exec_input *inputs;
     gckpti_exec_term *terms;
     uint64_t *hashes;             /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
-    unsigned char *stage, *picks; /* own memory: copies of what the host looks at, of the picks */
+    unsigned char *borrowed,
+        *picks;                   /* own memory: copies of what the host looks at, of the picks */
     gckpti_loss_total *losses;    /* by term */
     float *squares;               /* square sums by block, of all parameters */
     size_t square_count;
@@ -11463,9 +11470,9 @@ static gckpt_result gckpti_exec_arena(gckpt_exec *e)
 
 /* ---- own memory: what the host does itself, it does on copies ---- */
 
-/* What may be staged at once: a parameter's gradient, all square sums, or the operands of an op that
- * the backend has no kernel for. */
-static size_t gckpti_stage_bytes(const gckpt_exec *e)
+/* What the host may borrow at once: a parameter's gradient, all square sums, or the operands of an
+ * op that the backend has no kernel for. */
+static size_t gckpti_borrow_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     size_t most = e->square_count * sizeof(float);
@@ -11479,19 +11486,13 @@ static size_t gckpti_stage_bytes(const gckpt_exec *e)
             continue;
         gckpti_call_start(e, node, (int)id, p->rows, &c);
         c.plain = 1;
-        size_t used = 0, out = (size_t)gckpti_elements(&node->shape);
         (void)node->op->shape(&c);
-        c.shape = node->shape;
+        size_t bytes = c.work_forward > c.work_backward ? c.work_forward : c.work_backward;
+        bytes += node->aux_bytes + 8 * (size_t)gckpti_elements(&node->shape);
         for (int i = 0; i < node->inputs; i++) /* values, gradient, low part */
-            for (int k = 0; k < 3; k++)
-                gckpti_carve(NULL, &used, (size_t)gckpti_elements(&c.in[i].shape), 4);
-        gckpti_carve(NULL, &used, out, 4);
-        gckpti_carve(NULL, &used, out, 4);
-        gckpti_carve(NULL, &used, node->aux_bytes, 1);
-        gckpti_carve(NULL, &used, c.work_forward, 1);
-        gckpti_carve(NULL, &used, c.work_backward, 1);
-        gckpti_carve(NULL, &used, 2 * GCKPTI_ALIGN, 1);
-        most = used > most ? used : most;
+            bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
+        bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
+        most = bytes > most ? bytes : most;
     }
     return most;
 }
@@ -11501,8 +11502,8 @@ static const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n
 {
     if (!e->backend.own_memory)
         return x;
-    e->backend.copy_out(e->backend.context, e->stage, x, n * sizeof *x);
-    return (const float *)(const void *)e->stage;
+    e->backend.copy_out(e->backend.context, e->borrowed, x, n * sizeof *x);
+    return (const float *)(const void *)e->borrowed;
 }
 
 /* As gckpti_exec_tables, for copies on the host: desc.copy_feeds of the whole batch of every input
@@ -11510,14 +11511,14 @@ static const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n
 static size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
-    size_t used = 0, picked = 0, staged = e->backend.own_memory ? gckpti_stage_bytes(e) : 0;
+    size_t used = 0, picked = 0, borrowed = e->backend.own_memory ? gckpti_borrow_bytes(e) : 0;
     for (size_t i = 0; i < p->inputs && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++)
         if (e->inputs[i].node >= 0)
             e->inputs[i].copy = (unsigned char *)gckpti_carve(
                 base, &used, (size_t)p->batch, gckpti_row_bytes(p, &p->nodes[e->inputs[i].node]));
     for (size_t i = 0; i < p->pick_count && e->backend.own_memory; i++)
         gckpti_carve(NULL, &picked, gckpti_pick_bytes(p, &p->picks[i]), 1);
-    e->stage = (unsigned char *)gckpti_carve(base, &used, staged, 1);
+    e->borrowed = (unsigned char *)gckpti_carve(base, &used, borrowed, 1);
     e->picks = (unsigned char *)gckpti_carve(base, &used, picked, 1);
     return used;
 }
@@ -11531,10 +11532,10 @@ typedef struct {
         void *to, *here; /* to: where it goes back; NULL: it was read only */
         size_t bytes;
     } pieces[4 * GCKPT_MAX_INPUTS + 8];
-} gckpti_staging;
+} gckpti_borrowing;
 
 /* The host's copy of an operand; the same one for the same address. */
-static void *gckpti_staged(gckpti_staging *s, const void *from, void *to, size_t bytes)
+static void *gckpti_borrow(gckpti_borrowing *s, const void *from, void *to, size_t bytes)
 {
     int i = 0;
     if (!from)
@@ -11542,7 +11543,7 @@ static void *gckpti_staged(gckpti_staging *s, const void *from, void *to, size_t
     while (i < s->count && s->pieces[i].from != from)
         i++;
     if (i == s->count) {
-        s->pieces[s->count].here = gckpti_carve(s->e->stage, &s->used, bytes, 1);
+        s->pieces[s->count].here = gckpti_carve(s->e->borrowed, &s->used, bytes, 1);
         s->pieces[s->count].from = from;
         s->pieces[s->count].to = NULL;
         s->pieces[s->count++].bytes = bytes;
@@ -11553,37 +11554,37 @@ static void *gckpti_staged(gckpti_staging *s, const void *from, void *to, size_t
     return s->pieces[i].here;
 }
 
-static void *gckpti_stage_out(gckpti_staging *s, void *at, size_t bytes)
+static void *gckpti_borrow_out(gckpti_borrowing *s, void *at, size_t bytes)
 {
-    return gckpti_staged(s, at, at, bytes);
+    return gckpti_borrow(s, at, at, bytes);
 }
 
 /* Runs an op's own kernel on copies of its operands. */
 static void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call)
 {
     gckpt_call c = *call;
-    gckpti_staging s;
+    gckpti_borrowing s;
     size_t n = (size_t)gckpti_elements(&c.shape);
     memset(&s, 0, sizeof s);
     s.e = e;
     for (int i = 0; i < c.inputs; i++) {
         gckpt_arg *arg = &c.in[i];
         size_t size = (size_t)gckpti_elements(&arg->shape);
-        arg->data = (const float *)gckpti_staged(&s, arg->data, NULL, size * 4);
-        arg->index = (const int32_t *)gckpti_staged(&s, arg->index, NULL, size * 4);
-        arg->bf16 = (const uint16_t *)gckpti_staged(&s, arg->bf16, NULL, size * 2);
-        arg->grad = (float *)gckpti_stage_out(&s, arg->grad, size * 4);
-        arg->low = (float *)gckpti_stage_out(&s, arg->low, size * 4);
-        arg->grad_bf16 = (uint16_t *)gckpti_stage_out(&s, arg->grad_bf16, size * 2);
+        arg->data = (const float *)gckpti_borrow(&s, arg->data, NULL, size * 4);
+        arg->index = (const int32_t *)gckpti_borrow(&s, arg->index, NULL, size * 4);
+        arg->bf16 = (const uint16_t *)gckpti_borrow(&s, arg->bf16, NULL, size * 2);
+        arg->grad = (float *)gckpti_borrow_out(&s, arg->grad, size * 4);
+        arg->low = (float *)gckpti_borrow_out(&s, arg->low, size * 4);
+        arg->grad_bf16 = (uint16_t *)gckpti_borrow_out(&s, arg->grad_bf16, size * 2);
     }
-    c.grad_out = (const float *)gckpti_staged(&s, c.grad_out, NULL, n * 4);
-    c.grad_out_bf16 = (const uint16_t *)gckpti_staged(&s, c.grad_out_bf16, NULL, n * 2);
-    c.out = (float *)gckpti_stage_out(&s, c.out, n * 4);
-    c.out_bf16 = (uint16_t *)gckpti_stage_out(&s, c.out_bf16, n * 2);
-    c.aux = gckpti_stage_out(&s, c.aux, e->plan->nodes[c.id].aux_bytes);
-    c.loss_sum = (double *)gckpti_stage_out(&s, c.loss_sum, sizeof *c.loss_sum);
-    c.loss_count = (int64_t *)gckpti_stage_out(&s, c.loss_count, sizeof *c.loss_count);
-    c.work = c.work ? e->stage + s.used : NULL; /* all the rest */
+    c.grad_out = (const float *)gckpti_borrow(&s, c.grad_out, NULL, n * 4);
+    c.grad_out_bf16 = (const uint16_t *)gckpti_borrow(&s, c.grad_out_bf16, NULL, n * 2);
+    c.out = (float *)gckpti_borrow_out(&s, c.out, n * 4);
+    c.out_bf16 = (uint16_t *)gckpti_borrow_out(&s, c.out_bf16, n * 2);
+    c.aux = gckpti_borrow_out(&s, c.aux, e->plan->nodes[c.id].aux_bytes);
+    c.loss_sum = (double *)gckpti_borrow_out(&s, c.loss_sum, sizeof *c.loss_sum);
+    c.loss_count = (int64_t *)gckpti_borrow_out(&s, c.loss_count, sizeof *c.loss_count);
+    c.work = c.work ? e->borrowed + s.used : NULL; /* all the rest */
     c.plain = 1;
     c.kernels = NULL;
     kernel(&c);
@@ -12607,7 +12608,7 @@ static int64_t gckpti_expected_count(const gckpt_exec *e, const gckpti_node *nod
 }
 
 /* Adds what each loss will count over the rows just fed, where a rule says what that is: the loss
- * has GCKPT_COUNTS_FEEDS, or there are several, which then must keep to it (gckpti_check_counts). */
+ * has GCKPT_COUNTS_FEEDS, or there are several, which then must keep to it (check_counts). */
 static void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
@@ -12815,7 +12816,7 @@ static gckpt_result gckpti_settle_counts(gckpt_exec *e)
     return result;
 }
 
-/* At the end of a micro-batch: on to the next one. 0: the rows at hand are done, others may come. */
+/* At the end of a micro-batch: to the next one. 0: the rows at hand are done, others may come. */
 static int gckpti_next_rows(gckpt_exec *e)
 {
     e->row += gckpti_micro_rows(e);
@@ -13134,6 +13135,8 @@ static gckpt_result gckpti_batch_end(const gckpti_batch *b, gckpt_result result,
 {
     gckpt_exec *e = b->e;
     e->state = GCKPTI_IDLE;
+    if (result == GCKPT_OK)
+        result = gckpti_settle_counts(e);
     if (result != GCKPT_OK)
         return result;
     if (!gckpti_count(e))
@@ -13171,7 +13174,7 @@ static int64_t gckpti_most_elements(const gckpt_plan *p)
     return most;
 }
 
-/* Where a parameter's update finds its gradient, divided by now; the host's copy, until the next. */
+/* Where a parameter's update finds its gradient, divided by now; on the host, until the next. */
 static const float *gckpti_gradient_of(const gckpt_exec *e, int param)
 {
     gckpti_operands o;
@@ -14772,8 +14775,8 @@ static void gckpti_read_list(gckpti_plan_reader *r)
         if (in.kind >= GCKPT_UPDATE || (t->batchless && t->kind == GCKPTI_OP))
             continue;
         r->d.stage_parameters = r->d.stage_parameters || t->kind == GCKPTI_PARAM;
-        r->list = (gckpt_instruction *)gckpti_want(&r->scratch, &r->room, (size_t)x + 1,
-                                                   sizeof *r->list);
+        r->list =
+            (gckpt_instruction *)gckpti_want(&r->scratch, &r->room, (size_t)x + 1, sizeof *r->list);
         if (r->list)
             r->list[r->d.instructions++] = in;
     }
@@ -14916,8 +14919,8 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
     if (p->failed || gckpti_read_graph(r) != GCKPT_OK || gckpti_read_request(r) != GCKPT_OK)
         return NULL;
     if (gckpti_planner_open(p, p->memory, p->g, r->terms, p->term_count, &r->d) != GCKPT_OK ||
-        gckpti_read_trained(r) != GCKPT_OK ||
-        gckpti_draft_mode(p, GCKPT_SCHEDULE, 0) != GCKPT_OK || gckpti_read_offsets(r) != GCKPT_OK)
+        gckpti_read_trained(r) != GCKPT_OK || gckpti_draft_mode(p, GCKPT_SCHEDULE, 0) != GCKPT_OK ||
+        gckpti_read_offsets(r) != GCKPT_OK)
         return NULL;
     return gckpti_encode(p, &p->draft, r->mode);
 }
@@ -15302,10 +15305,10 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 /* =================================================================================================
  * >>fast: the kernels again for the processor's vectors, same bits
  *
- * Each gckpti_fast_<op> returns the bits of the plain gckpti_<op>, its definition. Here work is cut
- * into items (a row, a piece of a matrix, a head); what is done with one is in kernels, compiled
- * for each instruction set function by function and chosen when an executor is made, so that a
- * plain `cc -O2` is enough.
+ * gckpti_fast_<op>_forward and _backward return the bits of gckpti_<op>_forward and _backward, their
+ * definition. Here work is cut into items (a row, a piece of a matrix, a head); what is done with
+ * one is in kernels, compiled for each instruction set function by function and chosen when an
+ * executor is made, so that a plain `cc -O2` is enough.
  * ============================================================================================== */
 #if GCKPTI_HAS_FAST
 /* GCKPTI_BF16: the compiler knows AVX512-BF16. */
@@ -15389,12 +15392,12 @@ typedef struct gckpti_columns {
     float *gain_low, *bias_low;
 } gckpti_columns;
 
-enum {
-    GCKPTI_BLOCK = GCKPTI_KEY_TILE,
-    GCKPTI_NO_EDGE = 0,
-    GCKPTI_AFTER,
-    GCKPTI_BEFORE,
-    GCKPTI_ABOVE
+enum { /* of a square that the diagonal cuts, a causal product needs of row i: */
+       GCKPTI_BLOCK = GCKPTI_KEY_TILE,
+       GCKPTI_WHOLE = 0,
+       GCKPTI_LINKS_TO,    /* links 0..i */
+       GCKPTI_LINKS_FROM,  /* links from i on */
+       GCKPTI_COLUMNS_FROM /* columns from i on */
 };
 
 typedef struct gckpti_heads { /* an attention call's */
@@ -16054,7 +16057,7 @@ static void gckpti_fast_attention_backward(const gckpt_call *call)
                    fast ? gckpti_attention_backward_item : gckpti_attention_plain_item, &h);
 }
 
-/* ---- cross_entropy, linear_cross_entropy: an item is a row ---- */
+/* ---- cross_entropy, linear_cross_entropy: an item is a row (of products, as in matmul) ---- */
 static gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
@@ -17190,7 +17193,8 @@ GCKPTI_INLINED FLOATS V(one_and_exp)(FLOATS x)
     return V(set1)(1.0f) + x;
 }
 
-/* The value of an elementwise op; of curves y is not used. */
+/* The value of an elementwise op, by the steps of gckpti_gelu and the others in >>ops (a change of
+ * one is a change of both); of curves y is not used. */
 GCKPTI_INLINED FLOATS V(value)(int kind, FLOATS x, FLOATS y)
 {
     const FLOATS zero = V(zero)(), one = V(set1)(1.0f), half = V(set1)(0.5f) * x;
@@ -17729,7 +17733,7 @@ GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int64_t n, in
     l##i = V(fma)(x, b0, l##i), h##i = V(fma)(x, b1, h##i);
 #define GCKPTI_ROW_CORNER(i)                                                                       \
     x = V(set1)(*a##i), a##i += a_step;                                                            \
-    if (s->edge == GCKPTI_AFTER ? p <= (i) : p >= (i))                                             \
+    if (s->edge == GCKPTI_LINKS_TO ? p <= (i) : p >= (i))                                          \
         l##i = V(fma)(x, b0, l##i), h##i = V(fma)(x, b1, h##i);
 #define GCKPTI_ROW_STORE(i)                                                                        \
     if ((i) < rows) {                                                                              \
@@ -17743,10 +17747,10 @@ GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int64_t n, in
         GCKPTI_EACH_ROW(ROW)                                                                       \
     }
     GCKPTI_EACH_ROW(GCKPTI_ROW_START)
-    if (s->edge == GCKPTI_BEFORE)
+    if (s->edge == GCKPTI_LINKS_FROM)
         GCKPTI_LINKS(corner, GCKPTI_ROW_CORNER)
     GCKPTI_LINKS(k, GCKPTI_ROW_LINK)
-    if (s->edge == GCKPTI_AFTER)
+    if (s->edge == GCKPTI_LINKS_TO)
         GCKPTI_LINKS(corner, GCKPTI_ROW_CORNER)
     GCKPTI_EACH_ROW(GCKPTI_ROW_STORE)
 #undef GCKPTI_ROW_START
@@ -17765,24 +17769,23 @@ static GCKPTI_TARGET void V(band)(const gckpti_band *s, int64_t rows, int64_t n,
         V(band_of)(s, rows, n, k, corner, a, b, c);
 }
 
-/* The same for c (m,n). At an edge row i has the links 0..i (GCKPTI_AFTER) or i..k-1 of the k
- * (GCKPTI_BEFORE), or its columns before i are of no use (GCKPTI_ABOVE). */
+/* The same for c (m,n), or for what the diagonal leaves of it. */
 static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, int64_t k,
                                     const float *a, const float *b, float *c)
 {
     for (int64_t i = 0; i < m; i += GCKPTI_BAND) {
         int64_t rows = gckpti_min(m - i, GCKPTI_BAND), links = k, skip = 0, corner = 0;
-        if (s->edge == GCKPTI_AFTER || s->edge == GCKPTI_BEFORE) {
+        if (s->edge == GCKPTI_LINKS_TO || s->edge == GCKPTI_LINKS_FROM) {
             corner = i < k ? gckpti_min(k - i, rows) : 0;
-            links = s->edge == GCKPTI_AFTER ? gckpti_min(i, k) : k - i - corner;
-            skip = s->edge == GCKPTI_AFTER ? 0 : i;
+            links = s->edge == GCKPTI_LINKS_TO ? gckpti_min(i, k) : k - i - corner;
+            skip = s->edge == GCKPTI_LINKS_TO ? 0 : i;
             if (links < 0)
                 return; /* no link is left */
         }
-        for (int64_t j = s->edge == GCKPTI_ABOVE ? i - i % (2 * W) : 0; j < n; j += 2 * W)
+        for (int64_t j = s->edge == GCKPTI_COLUMNS_FROM ? i - i % (2 * W) : 0; j < n; j += 2 * W)
             V(band)
-            (s, rows, gckpti_min(n - j, 2 * W), links, corner, a + i * s->a_row + skip * s->a_step,
-             b + skip * s->b_step + j, c + i * s->c_row + j);
+        (s, rows, gckpti_min(n - j, 2 * W), links, corner, a + i * s->a_row + skip * s->a_step,
+         b + skip * s->b_step + j, c + i * s->c_row + j);
     }
 }
 
@@ -17825,18 +17828,18 @@ static GCKPTI_TARGET void V(head_factors)(const gckpti_heads *h, float *x, int64
 }
 
 /* gckpti_online down W columns of x, [64][64] scores of which n rows exist: they become
- * their exponentials. edge: column i sees the rows 0..i+edge only (>= 63: all). */
-static GCKPTI_TARGET void V(online_down)(float *x, int64_t n, int64_t edge, float scale, int first,
-                                         float *max, float *sum, float *factor)
+ * their exponentials. Column i sees the rows 0..i+diagonal only (63 or more: all). */
+static GCKPTI_TARGET void V(online_down)(float *x, int64_t n, int64_t diagonal, float scale,
+                                         int first, float *max, float *sum, float *factor)
 {
     const FLOATS zero = V(zero)(), least = V(set1)(-GCKPTI_INFINITY);
     FLOATS top = least, other = least, shift, e[16], change = zero;
-    n = edge + W < n ? edge + W : n;
+    n = diagonal + W < n ? diagonal + W : n;
     for (int64_t j = 0; j < n; j++) {
         FLOATS s = V(load)(x + j * GCKPTI_BLOCK);
         s = V(fma)(s, V(set1)(scale), zero);
-        if (j > edge)
-            s = V(upto)(j - edge, least, s);
+        if (j > diagonal)
+            s = V(upto)(j - diagonal, least, s);
         V(store)(x + j * GCKPTI_BLOCK, s);
         if (j & 1)
             other = V(max)(s, other);
@@ -17853,12 +17856,13 @@ static GCKPTI_TARGET void V(online_down)(float *x, int64_t n, int64_t edge, floa
         change = V(exp)(other - shift);
     for (int64_t j = 0; j < n; j++) {
         FLOATS s = V(exp)(V(load)(x + j * GCKPTI_BLOCK) - shift);
-        if (j > edge)
-            s = V(upto)(j - edge, zero, s);
+        if (j > diagonal)
+            s = V(upto)(j - diagonal, zero, s);
         V(store)(x + j * GCKPTI_BLOCK, s);
     }
     for (int64_t j = n; j < GCKPTI_BLOCK; j++)
         V(store)(x + j * GCKPTI_BLOCK, zero);
+    /* the 32 lanes of a column's sum: l has rows l and l + 32; the first fold adds lane l + 16 */
     for (int l = 0; l < 16; l++, x += GCKPTI_BLOCK)
         e[l] = V(load)(x) + V(load)(x + 32 * GCKPTI_BLOCK) +
                (V(load)(x + 16 * GCKPTI_BLOCK) + V(load)(x + 48 * GCKPTI_BLOCK));
@@ -17877,8 +17881,8 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
                                                int64_t first, float *room)
 {
     const gckpt_call *call = h->call;
-    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
-    gckpti_band values = { 1, GCKPTI_BLOCK, h->wide, h->c, 0, GCKPTI_NO_EDGE };
+    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_WHOLE };
+    gckpti_band values = { 1, GCKPTI_BLOCK, h->wide, h->c, 0, GCKPTI_WHOLE };
     int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), seen = h->causal ? first + m : h->s;
     int64_t at = (row * h->t + first) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
     float *q = room, *v = q + GCKPTI_BLOCK * (h->d + W), *p = v + GCKPTI_BLOCK * h->wide;
@@ -17888,23 +17892,26 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
     V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
     for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
         int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK), all = GCKPTI_BLOCK;
-        int edge = h->causal && j == first;
-        scores.edge = edge * GCKPTI_ABOVE;
+        int diagonal = h->causal && j == first;
+        scores.edge = diagonal ? GCKPTI_COLUMNS_FROM : GCKPTI_WHOLE;
         V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
         for (int64_t i = 0; i < m; i += W)
-            V(online_down)(p + i, n, edge ? i : all, h->scale, j == 0, max + i, sum + i,
-                           factor + i);
+            V(online_down)
+            (p + i, n, diagonal ? i : all, h->scale, j == 0, max + i, sum + i, factor + i);
         if (!out)
             continue;
-        for (int64_t r = 0; j && r < m; r++)
-            for (int64_t e = 0; factor[r] != 1.0f && e < h->d; e += W) {
+        for (int64_t r = 0; j && r < m; r++) {
+            if (factor[r] == 1.0f) /* changes nothing */
+                continue;
+            for (int64_t e = 0; e < h->d; e += W) {
                 float *o = out + r * h->c + e;
                 V(store_n)(o, V(load_n)(o, h->d - e) * V(set1)(factor[r]), h->d - e);
             }
+        }
         V(head_factors)(h, p, n);
         V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
         values.fresh = j == 0;
-        values.edge = edge * GCKPTI_AFTER;
+        values.edge = diagonal ? GCKPTI_LINKS_TO : GCKPTI_WHOLE;
         V(head_bands)(h, &values, m, h->d, n, p, v, out);
     }
     for (int64_t r = 0; r < m; r++)
@@ -17916,7 +17923,7 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
     aux += (row * h->heads + head) * h->t + first;
     for (int64_t i = 0; i < m; i += W)
         V(store_n)(aux + i, V(load)(max + i) + V(log)(V(load)(sum + i)), m - i);
-    for (int64_t r = 0; r < m; r++) /* sums are 1 or more, but for NaN */
+    for (int64_t r = 0; r < m; r++) /* V(log) is right for what is finite and 1 or more */
         if (!(sum[r] < GCKPTI_INFINITY))
             aux[r] = max[r] + gckpti_log(sum[r]);
 }
@@ -17941,7 +17948,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
                                                 float *room)
 {
     const gckpt_call *call = h->call;
-    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
+    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_WHOLE };
     int64_t c = h->c, packed = GCKPTI_BLOCK * (h->d + W), rows = GCKPTI_BLOCK * h->wide;
     int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
     float *qt = room, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
@@ -17964,18 +17971,18 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
             delta[r] = V(dot)(grad + r * c, call->out + at + r * c, h->d);
         for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
             int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK), key = at_k + j * c;
-            int edge = h->causal && j == first;
-            gckpti_band over_queries = { GCKPTI_BLOCK, 1, h->wide, c, 0, GCKPTI_NO_EDGE };
-            gckpti_band over_keys = { 1, GCKPTI_BLOCK, h->wide, c, 0, GCKPTI_NO_EDGE };
-            over_queries.edge = edge * GCKPTI_BEFORE;
-            over_keys.edge = edge * GCKPTI_AFTER;
-            scores.edge = edge * GCKPTI_ABOVE;
+            int diagonal = h->causal && j == first;
+            gckpti_band over_queries = { GCKPTI_BLOCK, 1, h->wide, c, 0, GCKPTI_WHOLE };
+            gckpti_band over_keys = { 1, GCKPTI_BLOCK, h->wide, c, 0, GCKPTI_WHOLE };
+            over_queries.edge = diagonal ? GCKPTI_LINKS_FROM : GCKPTI_WHOLE;
+            over_keys.edge = diagonal ? GCKPTI_LINKS_TO : GCKPTI_WHOLE;
+            scores.edge = diagonal ? GCKPTI_COLUMNS_FROM : GCKPTI_WHOLE;
             V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + key, qt, p);
             if (dq || dk)
                 V(head_bands)(h, &scores, n, m, h->d, call->in[2].data + key, gt, ds);
             for (int64_t r = 0; r < n; r++) {
                 float *pr = p + r * GCKPTI_BLOCK, *dr = dq || dk ? ds + r * GCKPTI_BLOCK : NULL;
-                V(head_slopes)(h->scale, edge ? r - r % W : 0, m, lse, delta, pr, dr);
+                V(head_slopes)(h->scale, diagonal ? r - r % W : 0, m, lse, delta, pr, dr);
             }
             V(head_factors)(h, p, n);
             if (dq || dk)
