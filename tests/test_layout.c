@@ -254,8 +254,8 @@ static void test_memory(void)
         memory.desc.resize = resize;
         memory.desc.user = &h;
         gckpti_scratch scratch = gckpti_scratch_new(&memory, &failed);
-        make(ANY, 500);
-        size_t arena = gckpti_place(&scratch, blocks, 500, ALIGN);
+        make(ANY, 3000);
+        size_t arena = gckpti_place(&scratch, blocks, 3000, ALIGN);
         CHECK((arena == SIZE_MAX) == (failed != 0));
         gckpti_scratch_free(&scratch);
         CHECK(h.pieces == 0);
