@@ -228,6 +228,15 @@
  *    desc.threads with -fopenmp, or gckpt_exec_desc.parallel_for. A loss of linear + cross_entropy
  *    keeps the logits and is a tenth faster than linear_cross_entropy, which computes them again.
  *    docs/speed.md has figures, `make bench` measures this machine.
+ *
+ * 11. Backends
+ *    An executor interprets a plan; what computes is a table of functions (gckpt_backend): memory,
+ *    the kernels of ops, and what is done between ops. The processor's is taken unless desc.backend
+ *    names another, of plan and executor alike, since workspace differs. Where a backend has memory
+ *    of its own, arena, parameters and state live there, all executors on it share them, and the
+ *    store knows which copy is the newest: gckpt_store_get, saving, loading and hashing fetch what
+ *    they need; a pointer that was kept is the host's copy, as of the last gckpt_store_pull, and
+ *    what is written through it counts after gckpt_store_push.
  */
 #ifndef GRADCKPT_H
 #define GRADCKPT_H
