@@ -693,7 +693,7 @@ typedef struct {
     int update_in_backward;
     int threads;      /* 0: 1 */
     size_t alignment; /* of every offset; a power of two; 0: 64 */
-    /* 1: a FORWARD of a parameter brings a copy of its value into the arena, where ops read it. That
+    /* 1: a FORWARD of a parameter brings a copy of its value into the arena, where ops read it. It
      * is planned like any value: it has bytes, work (10 x bytes read and written, + 16384; or its
      * entry in costs), may be let go and brought again; pins hold for it; a schedule may say when,
      * else it comes before its first reader. Updates act on the parameter itself. */
@@ -882,15 +882,20 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_
 
 /* >>api-backend -----------------------------------------------------------------------------------
  * By what a plan is computed, and where: the processor, unless gckpt_plan_desc.backend and
- * gckpt_exec_desc.backend name another. A backend is a table of functions, constant while executors
- * have it. The executor interprets the plan and calls them; nothing else touches the arena,
- * parameters, optimiser state, feeds and sums of losses, where these lie in memory of its own.
+ * gckpt_exec_desc.backend name another. A backend is a table of functions, one constant object for
+ * all that use it (it is known by its address). The executor interprets the plan and calls them;
+ * where arena, parameters, optimiser state, feeds and sums of losses lie in memory of its own,
+ * nothing else touches them (of parameters and state the store copies, too, between steps).
  *
- * Calls take effect in the order they are made in, but may return before they have (a stream): all
- * but copy_in, which has read the host's bytes, copy_out, which has written them, and finish. A
- * step waits for its report and what is fetched; before its first update only when it clips or when
- * a loss does not have GCKPT_COUNTS_FEEDS; and for ops and optimisers that run on the host.
- * Whatever computes, the numbers are those of the contract (manual, 5). */
+ * An executor calls from one thread, several executors from several; one store's executors on
+ * different backends take turns by whole steps. Calls take effect in the order they are made in,
+ * but may return before they have: all but copy_in, which has read the host's bytes, copy_out,
+ * which has written them, and finish. Waited is: for a step's report; for each gckpt_fetch; before
+ * the first update if the step clips or a loss lacks GCKPT_COUNTS_FEEDS; for what runs on the host.
+ * A call, what it points to on the host (attributes, shapes) and the structs below live until the
+ * function returns; their other pointers are the backend's. Whatever computes, the numbers are
+ * those of the contract (manual, 5). An error that is found at a step's end comes after its
+ * updates: weights may have changed where the step is not counted; go back to what was saved. */
 typedef void (*gckpt_kernel)(const gckpt_call *call);
 
 typedef enum {
@@ -899,7 +904,10 @@ typedef enum {
     GCKPT_NARROW,    /* to = x, rounded */
     GCKPT_ROUND      /* x = x, rounded, as floats */
 } gckpt_conversion_kind;
-/* n floats and n bf16. Rounding is as call->precision and `stream` say (manual, 5l). */
+/* n floats and n bf16. Rounding is as call->precision says (manual, 5l); by chance, element i of
+ * the micro-batch is number c = row * (n / rows) + i of the batch and takes the low (c even) or
+ * high half of word c / 2 % 4 of Philox4x32-10, keyed by the seed, of counter (c / 8, stream,
+ * step). */
 typedef struct {
     gckpt_conversion_kind kind;
     float *x;
@@ -909,7 +917,8 @@ typedef struct {
     uint32_t stream;
 } gckpt_conversion;
 
-/* Constants of an update; the formulas stand above gckpti_plain_adamw. */
+/* Constants of an update, for the formulas above gckpti_plain_adamw: g is what was divided times
+ * `scale` (of clipping), d `decay`; rest1 = 1 - beta1; correct2 = 1 / (1 - beta2^t). */
 typedef struct {
     float scale, decay, beta1, rest1, beta2, rest2, eps, rate, correct2;
 } gckpt_rates;
@@ -924,7 +933,7 @@ typedef struct {
     const size_t *more;
     int adds;       /* so many of them */
     float count;    /* to divide by; 0: divided it is already */
-    int keep;       /* 1: what was divided replaces the sum, which stays if 0 (but see `keeps`) */
+    int write_back; /* 1: what was divided is to stand in `gradient` after this, 0: the sum */
     float *squares; /* square sums, by block; NULL: not wanted */
     int update;     /* 0: no; what follows is unused */
     gckpt_optimiser optimiser;
@@ -935,19 +944,26 @@ typedef struct {
 
 struct gckpt_backend {
     const char *name; /* a plan that was made for it runs on backends of this name only */
-    void *context;    /* for the functions; kernels find it in call->backend */
-    int own_memory;   /* 1: memory the host cannot use. Then all functions but workspace are
-                          needed; else those that are NULL are the plain ones of the processor */
-    int keeps;        /* 1: update always does as if `keep` were 1 (and needs no scratch) */
+    void *context;   /* for the functions, not NULL; kernels find it in call->backend, which is NULL
+                          where the processor runs them */
+    int own_memory;  /* 1: memory the host cannot use. Then all functions but workspace are
+                          needed; else those that are NULL are the plain ones of the processor, and
+                          so are kernels that `find` has not */
+    int writes_back; /* 1: update always does as if write_back were 1 (and needs no scratch) */
     void *(*get)(void *context, size_t bytes, size_t alignment); /* NULL: there is none */
     void (*release)(void *context, void *memory, size_t bytes);
+    /* Any bytes at any address, between steps, too: */
     void (*copy_in)(void *context, void *to, const void *host, size_t bytes);
     void (*copy_out)(void *context, void *host, const void *from, size_t bytes);
     void (*copy)(void *context, void *to, const void *from, size_t bytes);
-    /* Planning: call is as op->shape left it for plain kernels; changes work_forward, _backward. */
+    /* Planning: call is as op->shape left it for plain kernels; changes work_forward, _backward. A
+     * function of op, call and the backend's name only. Kernels find `work` a multiple of 64 behind
+     * the executor's own copies, which begin at the plan's alignment. */
     gckpt_result (*workspace)(void *context, const gckpt_op *op, gckpt_call *call);
-    /* The kernel of an op's forward or backward. NULL: there is none, and the op's own runs, with
-     * memory of its own on copies (slow). */
+    /* The kernel of an op's forward or backward, by op->name or, of users' ops, by op; asked for
+     * each instruction when an executor is made. NULL: there is none, and the op's own runs, with
+     * memory of its own on copies (slow). Forward and backward share aux, whose layout the op's own
+     * kernels define: a backend that lays it out otherwise has both. */
     gckpt_kernel (*find)(void *context, const gckpt_op *op, gckpt_kind kind);
     /* Between ops; of the call, only backend, threads, seed, step, row, rows and precision count.
      * fill: word, n times, from an address that is a multiple of 4. */
@@ -955,7 +971,9 @@ struct gckpt_backend {
     void (*add)(const gckpt_call *call, float *to, const float *from, int64_t n); /* to += from */
     void (*convert)(const gckpt_call *call, const gckpt_conversion *conversion);
     void (*update)(const gckpt_call *call, const gckpt_pass *pass);
-    const char *(*finish)(void *context); /* waits for all; what went wrong since, NULL: nothing */
+    /* Waits for all. The first thing that went wrong since the backend was made, and from then on
+     * in each call; NULL: nothing. */
+    const char *(*finish)(void *context);
 };
 
 /* >>api-run ------------------------------------------------------------------------------------ */
@@ -3695,8 +3713,9 @@ struct gckpti_kernels {
     plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
     plain(mean_squared_error) plain(sum_loss)
 
-/* The gckpt_op of an op (one that is not listed does not compile): its kernels are gckpti_<name>_forward and _backward, and GCKPTI_FAST
- * or _PLAIN as listed; last what each input's gradient reads. */
+/* The gckpt_op of an op (one that is not listed does not compile): its kernels are
+ * gckpti_<name>_forward and _backward, and GCKPTI_FAST or _PLAIN as listed; last what each input's
+ * gradient reads. */
 #define GCKPTI_ROW_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)          \
     static const gckpt_op gckpti_op_##name = {                                                     \
         #name, shape, gckpti_##name##_forward, gckpti_##name##_backward, flops, classes,           \
@@ -6106,8 +6125,8 @@ typedef struct {
     size_t size;
 } gckpti_gradient;
 
-/* Where the backward of a rank puts the gradient of an input; with a total it is scratch to be added
- * to that. Numbers of gradients, or -1. */
+/* Where the backward of a rank puts the gradient of an input; with a total it is scratch to be
+ * added to that. Numbers of gradients, or -1. */
 typedef struct {
     int rank, gradient, total;
 } gckpti_target;
@@ -11093,7 +11112,7 @@ static void gckpti_cpu_update_blocks(const gckpti_passing *s, int64_t i, float *
             gckpti_add_into(g, (const float *)more + at, n);
         }
         if (p->count > 0) {
-            if (room && !p->keep)
+            if (room && !p->write_back)
                 g = (float *)memcpy(room, g, (size_t)n * sizeof *g);
             s->divide(g, p->count, n);
         }
@@ -11170,7 +11189,7 @@ typedef struct {
 typedef struct {
     int node;                    /* of the plan; -1: no instruction reads it */
     const unsigned char *feed;   /* the program's rows, or copies of them, from feed_row on */
-    unsigned char *copy, *there; /* desc.copy_feeds; a micro-batch in the backend's own memory */
+    unsigned char *copy, *on_backend; /* desc.copy_feeds; a micro-batch in memory of its own */
 } gckpti_exec_input;
 
 typedef struct {
@@ -11214,9 +11233,9 @@ struct gckpt_exec {
     int64_t row, row_end, feed_row; /* this micro-batch; end of the rows fed; the feeds' first */
     int accumulators_cleared;
     int streamed; /* rows stream in: nothing is known of those to come */
-    int settled;  /* what the losses counted is known */
+    int counts_settled; /* what the losses counted was checked, or is promised (COUNTS_FEEDS) */
     int updating; /* a parameter was changed, or the sums were divided */
-    int keeps;    /* divided gradients are written back: they are read, or the backend does so */
+    int writes_back;   /* divided gradients: they are read, or the backend does so anyway */
     size_t next_death; /* of plan->lives */
     int painted_steps; /* GCKPT_DEBUG_MEASURE */
     size_t touched;
@@ -11339,7 +11358,7 @@ static void gckpti_bind_nodes(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const gckpt_backend *b = &e->backend;
-    int host = e->desc.debug & GCKPT_DEBUG_PLAIN || !b->find;
+    int none = e->desc.debug & GCKPT_DEBUG_PLAIN || !b->find;
     for (size_t i = 0; i < p->inputs; i++)
         e->inputs[i].node = -1;
     for (size_t x = 0; x < p->length; x++) {
@@ -11353,8 +11372,8 @@ static void gckpti_bind_nodes(gckpt_exec *e)
                 e->inputs[p->nodes[base].index].node = base;
         }
         gckpti_exec_node *n = &e->nodes[ins->id];
-        n->forward = host ? NULL : b->find(b->context, node->op, GCKPT_FORWARD);
-        n->backward = host ? NULL : b->find(b->context, node->op, GCKPT_BACKWARD);
+        n->forward = none ? NULL : b->find(b->context, node->op, GCKPT_FORWARD);
+        n->backward = none ? NULL : b->find(b->context, node->op, GCKPT_BACKWARD);
         if (!n->forward && !b->own_memory)
             n->forward = node->op->forward;
         if (!n->backward && !b->own_memory)
@@ -11391,8 +11410,9 @@ static size_t gckpti_row_bytes(const gckpt_plan *p, const gckpti_node *q)
     return (size_t)gckpti_elements(&q->shape) / (size_t)p->rows * 4;
 }
 
-/* The same for what the backend has beside the arena: what losses and updates leave for the host;
- * in memory of its own a micro-batch of the feeds and the constants, which are copied there. */
+/* Bytes of what the backend has beside the arena, with `base` their places in it: what losses and
+ * updates leave for the host; in memory of its own a micro-batch of the feeds and the constants,
+ * which are then copied there. */
 static size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
@@ -11407,7 +11427,7 @@ static size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
         if (!e->backend.own_memory || (q->kind == GCKPTI_INPUT && e->inputs[q->index].node < 0))
             continue;
         if (q->kind == GCKPTI_INPUT)
-            e->inputs[q->index].there = (unsigned char *)gckpti_carve(base, &used, bytes, 1);
+            e->inputs[q->index].on_backend = (unsigned char *)gckpti_carve(base, &used, bytes, 1);
         void *to = q->kind == GCKPTI_CONSTANT ? gckpti_carve(base, &used, bytes, 1) : NULL;
         if (to) {
             e->backend.copy_in(e->backend.context, to, q->data, bytes);
@@ -11446,8 +11466,10 @@ static void gckpti_fill(const gckpt_exec *e, void *to, uint32_t word, size_t byt
 {
     gckpt_call c;
     gckpti_bare_call(e, &c);
-    e->backend.fill(&c, to, word, (int64_t)(bytes / 4));
-    e->backend.copy_in(c.backend, (unsigned char *)to + bytes / 4 * 4, &word, bytes % 4);
+    if (bytes / 4)
+        e->backend.fill(&c, to, word, (int64_t)(bytes / 4));
+    if (bytes % 4)
+        e->backend.copy_in(c.backend, (unsigned char *)to + bytes / 4 * 4, &word, bytes % 4);
 }
 
 /* The arena: the one given, or one of its own with a canary behind, which a kernel that writes too
@@ -11515,8 +11537,9 @@ static const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n
     return (const float *)(const void *)e->borrowed;
 }
 
-/* As gckpti_exec_tables, for copies on the host: desc.copy_feeds of the whole batch of every input
- * that is fed; of what is in a backend's own memory, what is looked at and what was picked. */
+/* As gckpti_exec_tables, for copies on the host: with desc.copy_feeds the whole batch of every
+ * input that is fed; beside memory of a backend's own, room for gckpti_on_host and gckpti_borrow,
+ * and for what gckpt_fetch returns. */
 static size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
@@ -11596,6 +11619,7 @@ static void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const g
     c.work = c.work ? e->borrowed + s.used : NULL; /* all the rest */
     c.plain = 1;
     c.kernels = NULL;
+    c.backend = NULL;
     kernel(&c);
     for (int i = 0; i < s.count; i++)
         if (s.pieces[i].to)
@@ -11717,9 +11741,10 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
                             "exec: backend %s has memory of its own, so all its functions but "
                             "workspace are needed",
                             b->name);
+    e->isa = GCKPT_ISA_PLAIN;
     e->kernels = NULL;
     e->backend = *b;
-    e->backend.keeps = b->update ? b->keeps : plain->keeps;
+    e->backend.writes_back = b->update ? b->writes_back : plain->writes_back;
     e->backend.copy_in = b->copy_in ? b->copy_in : plain->copy_in;
     e->backend.copy_out = b->copy_out ? b->copy_out : plain->copy_out;
     e->backend.copy = b->copy ? b->copy : plain->copy;
@@ -11751,7 +11776,8 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
                 ((size_t)p->params[i].elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
     }
     e->side_size = gckpti_exec_side(e, NULL);
-    e->side = gckpti_take(e, e->side_size ? e->side_size : 1, GCKPTI_ALIGN);
+    e->side_size += !e->side_size; /* for a pointer that is not NULL */
+    e->side = gckpti_take(e, e->side_size, GCKPTI_ALIGN);
     if (!e->side)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
                             "exec: no memory for %z bytes of sums, feeds and constants",
@@ -11860,9 +11886,9 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     }
     int team = !e->backend.own_memory && plan->threads > 1 && gckpti_worth_a_team(e);
     e->team = team ? plan->threads : 1;
-    e->keeps = e->backend.keeps || plan->optimiser == GCKPT_OWN_OPTIMISER;
+    e->writes_back = e->backend.writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER;
     for (size_t i = 0; i < plan->pick_count; i++)
-        e->keeps = e->keeps || plan->picks[i].gradient;
+        e->writes_back = e->writes_back || plan->picks[i].gradient;
     gckpti_ok(store);
     return e;
 }
@@ -12135,12 +12161,20 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
     return e->hashes ? gckpti_compare(e, ins, &c, narrow) : GCKPT_OK;
 }
 
+/* Until all that was asked of the backend is done. */
+static gckpt_result gckpti_wait(gckpt_exec *e)
+{
+    const char *problem = e->backend.finish(e->backend.context);
+    return !problem ? GCKPT_OK
+                    : gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", e->backend.name, problem);
+}
+
 /* What the losses counted and summed up so far; the backend is waited for. */
 static gckpt_result gckpti_read_losses(gckpt_exec *e)
 {
-    const char *problem = e->backend.finish(e->backend.context);
-    if (problem)
-        return gckpti_error(e, GCKPT_E_BACKEND, "step: %s: %s", e->backend.name, problem);
+    gckpt_result result = gckpti_wait(e);
+    if (result != GCKPT_OK)
+        return result;
     for (size_t i = 0; i < e->plan->term_count; i++)
         e->backend.copy_out(e->backend.context, &e->terms[i].seen, &e->losses[i],
                             sizeof *e->losses);
@@ -12269,7 +12303,8 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
 /* =================================================================================================
  * >>training: division, norm, clipping, optimisers, steps
  * ============================================================================================== */
-static float gckpti_or(float value, float fallback)
+/* Of gckpt_hyper: 0 is the default, negative is none. */
+static float gckpti_setting(float value, float fallback)
 {
     return value < 0 ? 0 : value > 0 ? value : fallback;
 }
@@ -12297,7 +12332,7 @@ static void gckpti_pass_start(const gckpt_exec *e, const gckpti_ins *ins, gckpt_
     pass->more = o.more;
     pass->adds = ins->uses - 1;
     pass->count = (float)gckpti_count(e);
-    pass->keep = e->keeps;
+    pass->write_back = e->writes_back;
     pass->squares = e->squares + e->params[ins->id].square;
 }
 
@@ -12341,8 +12376,8 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
     const gckpt_plan *p = e->plan;
     const gckpt_hyper *h = &e->hyper;
     gckpti_param *q = &e->store->params[e->params[ins->id].index];
-    float lr = h->lr * q->p.lr_scale, beta1 = gckpti_or(h->beta1, 0.9f),
-          beta2 = gckpti_or(h->beta2, 0.999f);
+    float lr = h->lr * q->p.lr_scale, beta1 = gckpti_setting(h->beta1, 0.9f),
+          beta2 = gckpti_setting(h->beta2, 0.999f);
     uint64_t step = e->step + 1;
     gckpt_call c;
     gckpt_pass pass;
@@ -12362,14 +12397,14 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
     if (are == GCKPTI_DIVIDED) { /* where it was not kept it is divided again */
         pass.adds = 0;
         pass.squares = NULL;
-        pass.count = e->keeps ? 0 : pass.count;
+        pass.count = e->writes_back ? 0 : pass.count;
     }
     pass.update = 1;
     pass.optimiser = p->optimiser;
     pass.values = gckpti_values_here(e, q, -1);
     for (int i = 0; i < p->state_slots; i++)
         pass.state[i] = gckpti_values_here(e, q, i);
-    pass.momentum = gckpti_or(h->momentum, 0.9f);
+    pass.momentum = gckpti_setting(h->momentum, 0.9f);
     pass.rates.scale = e->clip_scale;
     pass.rates.decay = lr * h->weight_decay * q->p.decay_scale;
     pass.rates.rate = lr;
@@ -12378,7 +12413,7 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
         pass.rates.rest1 = (float)(1 - (double)beta1);
         pass.rates.beta2 = beta2;
         pass.rates.rest2 = (float)(1 - (double)beta2);
-        pass.rates.eps = gckpti_or(h->eps, 1e-8f);
+        pass.rates.eps = gckpti_setting(h->eps, 1e-8f);
         pass.rates.rate = (float)((double)lr / (1 - gckpti_powi((double)beta1, step)));
         pass.rates.correct2 = (float)(1 / (1 - gckpti_powi((double)beta2, step)));
     }
@@ -12408,12 +12443,15 @@ static void gckpti_total_norm(gckpt_exec *e)
 }
 
 /* Before the first update of a step that clips: all gradients, then norm and clipping factor. */
-static void gckpti_finish_gradients(gckpt_exec *e)
+static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
 {
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->list[x]);
-    gckpti_total_norm(e);
+    gckpt_result result = gckpti_wait(e);
+    if (result == GCKPT_OK)
+        gckpti_total_norm(e);
+    return result;
 }
 
 /* ---- debug aids around an instruction ---- */
@@ -12569,10 +12607,10 @@ static void gckpti_feed_rows(gckpt_exec *e)
             continue;
         size_t row = gckpti_row_bytes(p, &p->nodes[in->node]);
         const unsigned char *rows = in->feed + (size_t)(e->row - e->feed_row) * row;
-        if (in->there)
-            e->backend.copy_in(e->backend.context, in->there, rows,
+        if (in->on_backend)
+            e->backend.copy_in(e->backend.context, in->on_backend, rows,
                                row * (size_t)gckpti_micro_rows(e));
-        e->nodes[in->node].data = in->there ? in->there : rows;
+        e->nodes[in->node].data = in->on_backend ? in->on_backend : rows;
     }
 }
 
@@ -12775,7 +12813,7 @@ static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int in
     e->pc = 0;
     e->step = e->store->step;
     e->streamed = 0;
-    e->settled = 0;
+    e->counts_settled = 0;
     e->updating = 0;
     e->next_death = 0;
     e->row = e->row_end = e->feed_row = 0;
@@ -12817,11 +12855,11 @@ static gckpt_result gckpti_settle_counts(gckpt_exec *e)
     for (size_t i = 0; i < p->term_count; i++)
         promised = promised && (p->terms[i].regulariser ||
                                 p->nodes[p->terms[i].id].op->flags & GCKPT_COUNTS_FEEDS);
-    if (!e->settled && !promised)
+    if (!e->counts_settled && !promised)
         result = gckpti_read_losses(e);
-    if (!e->settled && !promised && result == GCKPT_OK)
+    if (!e->counts_settled && !promised && result == GCKPT_OK)
         result = gckpti_check_counts(e);
-    e->settled = result == GCKPT_OK;
+    e->counts_settled = result == GCKPT_OK;
     return result;
 }
 
@@ -12860,8 +12898,9 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_run_backward(e, ins);
         return GCKPT_OK;
     }
-    if (clips && !e->updating)
-        gckpti_finish_gradients(e);
+    gckpt_result result = clips && !e->updating ? gckpti_finish_gradients(e) : GCKPT_OK;
+    if (result != GCKPT_OK)
+        return result;
     e->updating = 1;
     gckpti_run_update(e, ins, clips ? GCKPTI_DIVIDED : GCKPTI_SUMS);
     return GCKPT_OK;
@@ -13151,8 +13190,9 @@ static gckpt_result gckpti_batch_end(const gckpti_batch *b, gckpt_result result,
     if (!gckpti_count(e))
         return gckpti_error(e, GCKPT_E_DATA, "%s: no valid target in these rows", who);
     uint64_t step = e->store->step;
-    gckpti_finish_gradients(e);
-    result = gckpti_finish_step(e, report);
+    result = gckpti_finish_gradients(e);
+    if (result == GCKPT_OK)
+        result = gckpti_finish_step(e, report);
     e->store->step = step;
     return result;
 }
@@ -13165,10 +13205,10 @@ static gckpt_result gckpti_gradients(const gckpti_batch *b, double *loss)
     if (result != GCKPT_OK)
         return result;
     result = gckpti_run(b->e, INT64_MAX, GCKPTI_GRADIENTS);
-    int keeps = b->e->keeps;
-    b->e->keeps = 1;
+    int keeps = b->e->writes_back;
+    b->e->writes_back = 1;
     result = gckpti_batch_end(b, result, "check_gradients", &report);
-    b->e->keeps = keeps;
+    b->e->writes_back = keeps;
     *loss = result == GCKPT_OK ? report.loss : 0;
     return result;
 }

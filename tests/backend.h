@@ -206,7 +206,7 @@ static int device_start(device *d, gckpt_backend *b, const char *name, gckpt_isa
     b->name = name;
     b->context = d;
     b->own_memory = 1;
-    b->keeps = d->cpu->keeps;
+    b->writes_back = d->cpu->writes_back;
     b->get = device_get;
     b->release = device_release;
     b->copy_in = device_copy_in;
