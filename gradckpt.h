@@ -23,28 +23,29 @@
  * Priorities, in this order: right gradients; the same bits; exact bytes; a small header that can
  * be read; speed.
  *
- * Contents (grep -n '>>[a-z]' gradckpt.h):                                           lines  budget
- *     >>api        public API: every function, where it is declared              764     770
- *     >>base       configuration, errors, memory, shapes, threads                758     760
- *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash   595     600
- *     >>store      parameters and optimiser state                                434     440
- *     >>graph      tensors, views, segments, gckpt_apply                         574     580
- *     >>ops        elementwise, broadcasting, shapes: a block an op              896     920
- *     >>ops-layers embed, matmul, linear, norms, attention, losses              1569    1570
- *     >>plan       what needs gradients, schedules, lifetimes, layout           2067    2100
- *     >>optimal    the least work for every budget                              1706    1710
- *     >>plans      from a request to a plan; the frontier; the micro-batch       669     700
- *     >>plan-tells what a plan tells                                             188     200
- *     >>pictures   a plan's memory as SVG, its instructions, the frontier        804     810
- *     >>exec       runs a plan over one arena                                    848     850
- *     >>training   division, norm, clipping, optimisers, steps                   810     810
- *     >>check      gradients against finite differences                          445     450
- *     >>files      safetensors                                                   989     990
- *     >>tables     plans as files and as C constants                             724     740
- *     >>fast       fast ops: work cut into items for threads                    1244    1250
- *     >>kernels    what is done with an item, for each instruction set          1666    1950
- *     manual       this comment                                                  231     240
- *                  in all                                                      17981   18000
+ * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
+ *     >>api        public API: every function, where it is declared                      770
+ *     >>base       configuration, errors, memory, shapes, threads                        760
+ *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           600
+ *     >>store      parameters and optimiser state                                        440
+ *     >>graph      tensors, views, segments, gckpt_apply                                 580
+ *     >>ops        elementwise, broadcasting, shapes: a block an op                      920
+ *     >>ops-layers embed, matmul, linear, norms, attention, losses                      1570
+ *     >>plan       what needs gradients, schedules, lifetimes, layout                   2100
+ *     >>optimal    the least work for every budget                                      1710
+ *     >>plan-tells what a plan tells                                                     200
+ *     >>plans      from a request to a plan; the frontier; the micro-batch               700
+ *     >>pictures   a plan as a trace, the frontier as text and JSON                      810
+ *     >>cpu        the processor as a backend                                            230
+ *     >>exec       runs a plan over one arena                                            850
+ *     >>training   division, norm, clipping, optimisers, steps                           810
+ *     >>check      gradients against finite differences                                  450
+ *     >>files      safetensors                                                           990
+ *     >>tables     plans as files and as C constants                                     740
+ *     >>fast       fast ops: work cut into items for threads                            1250
+ *     >>kernels    what is done with an item, for each instruction set                  1950
+ *     manual       this comment                                                          240
+ *                  in all                                                              18000
  *
  * == MANUAL =======================================================================================
  *
@@ -9643,6 +9644,197 @@ static gckpt_result gckpti_sweep(gckpti_search *s)
 }
 
 /* =================================================================================================
+ * >>plan-tells: what a plan tells
+ * ============================================================================================== */
+GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan) { return plan ? plan->arena : 0; }
+GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan) { return plan ? plan->bound : 0; }
+GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan) { return plan ? plan->recompute : 0; }
+GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan) { return plan ? plan->work : 0; }
+GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan) { return plan ? plan->rows : 0; }
+GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan) { return plan ? plan->batch : 0; }
+GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan)
+{
+    return plan && plan->update_in_backward;
+}
+
+static int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
+{
+    return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
+}
+
+GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out)
+{
+    if (!plan || !out || i < 0 || (size_t)i >= plan->length)
+        return GCKPT_E_ARG;
+    const gckpti_ins *ins = &plan->list[i];
+    const gckpt_cost *cost = &plan->nodes[gckpti_ins_tensor(plan, ins)].cost;
+    out->work = ins->kind == GCKPT_FORWARD    ? cost->forward
+                : ins->kind == GCKPT_BACKWARD ? cost->backward
+                                              : 0;
+    out->live = ins->live;
+    out->again = ins->kind == GCKPT_FORWARD && !ins->first;
+    out->once = i < plan->body || i >= plan->epilogue;
+    return GCKPT_OK;
+}
+
+GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan)
+{
+    uint64_t body = 0, once = 0;
+    gckpt_usage u;
+    if (!plan)
+        return 0;
+    for (int i = 0; gckpt_plan_usage(plan, i, &u) == GCKPT_OK; i++) {
+        uint64_t *sum = u.once ? &once : &body;
+        *sum = gckpti_add_work(*sum, u.work);
+    }
+    uint64_t rows = (uint64_t)plan->rows, batch = (uint64_t)plan->batch;
+    if (body / rows >= UINT64_MAX / 2 / batch)
+        return UINT64_MAX;
+    body = body / rows * batch + body % rows * batch / rows; /* a short one: in proportion */
+    return gckpti_add_work(once, body);
+}
+
+GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan)
+{
+    return plan && plan->least_work
+               ? (double)(plan->work - plan->least_work) / (double)plan->least_work
+               : 0;
+}
+
+GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan)
+{
+    return plan ? plan->mode : GCKPT_AUTO;
+}
+GCKPT_API int gckpt_plan_length(const gckpt_plan *plan) { return plan ? (int)plan->length : 0; }
+
+GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
+{
+    return plan ? plan->kind_bytes[GCKPT_BYTES_PARAMETERS] + plan->kind_bytes[GCKPT_BYTES_STATE] +
+                      plan->arena
+                : 0;
+}
+
+GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind)
+{
+    if (!plan || kind < 0 || kind >= GCKPT_BYTES_KINDS)
+        return 0;
+    if (kind == GCKPT_BYTES_TABLES)
+        return gckpti_parts_of(plan, NULL).size;
+    return plan->kind_bytes[kind];
+}
+
+GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out)
+{
+    if (!plan || !out || i < 0 || (size_t)i >= plan->length)
+        return GCKPT_E_ARG;
+    out->kind = (gckpt_kind)plan->list[i].kind;
+    out->id = gckpti_ins_tensor(plan, &plan->list[i]);
+    return GCKPT_OK;
+}
+
+static const char *gckpti_node_name(const gckpt_plan *plan, int id)
+{
+    const gckpti_node *node = &plan->nodes[id];
+    return node->name != GCKPTI_NONE ? plan->names + node->name : node->op ? node->op->name : "";
+}
+
+GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id)
+{
+    return plan && id >= 0 && (size_t)id < plan->node_count ? gckpti_node_name(plan, id) : "";
+}
+
+GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id)
+{
+    const gckpt_op *op =
+        plan && id >= 0 && (size_t)id < plan->node_count ? plan->nodes[id].op : NULL;
+    return op ? op->name : "";
+}
+
+GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan) { return plan ? plan->hash : 0; }
+
+GCKPT_API int gckpt_plan_buffers(const gckpt_plan *plan)
+{
+    return plan ? (int)plan->life_count : 0;
+}
+
+GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out)
+{
+    if (!plan || !out || i < 0 || (size_t)i >= plan->life_count)
+        return GCKPT_E_ARG;
+    *out = plan->lives[i];
+    return GCKPT_OK;
+}
+
+GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op)
+{
+    int exact = plan && plan->mixer < 0;
+    if (op)
+        *op = !plan || exact ? NULL : gckpti_node_name(plan, plan->mixer);
+    return exact;
+}
+
+GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
+{
+    static const char *const names[] = { "auto", "store-all", "memory-poor", "segments",
+                                         "sqrt", "optimal",   "schedule",    "inference" };
+    return (unsigned)mode <= GCKPT_INFERENCE ? names[mode] : "not a gckpt_mode";
+}
+
+/* What runs, on which tensor, what it writes where: one line of gckpt_plan_print. */
+static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
+{
+    static const char *const verbs[] = { "forward ", "backward", "update  " };
+    const gckpti_ins *ins = &plan->list[x];
+    int id = gckpti_ins_tensor(plan, ins);
+    const gckpti_node *node = &plan->nodes[id];
+    gckpti_operands o;
+    gckpt_usage u;
+    gckpt_plan_usage(plan, x, &u);
+    gckpti_operands_of(plan->operands, ins, node->inputs, &o);
+    gckpti_print(k, "%i\t%s %s #%i %s %S%s", x, verbs[ins->kind],
+                 node->op ? node->op->name : "param", id,
+                 node->name != GCKPTI_NONE ? plan->names + node->name : "", &node->shape,
+                 u.again ? " again" : "");
+    if (ins->kind == GCKPT_FORWARD && o.out != GCKPTI_NONE)
+        gckpti_print(k, " at %z", o.out);
+    for (int i = 0; i < node->inputs; i++)
+        if (o.in[i].gradient != GCKPTI_NONE)
+            gckpti_print(k, "%s #%i at %z", ins->accumulate & (1 << i) ? " adds to" : " writes",
+                         node->in[i], o.in[i].gradient);
+    if (ins->kind == GCKPT_UPDATE)
+        gckpti_print(k, " from %z", o.gradient);
+    gckpti_print(k, ", %z live\n", u.live);
+}
+
+GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user)
+{
+    static const char *const kinds[] = { "parameters", "optimiser state", "gradients",
+                                         "activations", "workspace" };
+    static const char *const precisions[] = { "", ", bf16", ", bf16 rounded by chance" };
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
+    if (!plan || !write)
+        return GCKPT_E_ARG;
+    gckpti_print(&k,
+                 "plan %s: %z bytes (parameters + state + arena of %z, lower bound %z), "
+                 "%g %% recomputed, %i instructions\n",
+                 gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->bound,
+                 100 * plan->recompute, (int)plan->length);
+    gckpti_print(&k, "micro-batch %I of a batch of %I, %i threads, offsets aligned to %z%s\n",
+                 plan->rows, plan->batch, plan->threads, plan->alignment,
+                 precisions[plan->precision]);
+    for (int i = 0; i < GCKPT_BYTES_TABLES; i++)
+        gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
+    for (int x = 0; x < (int)plan->length && !k.failed; x++) {
+        if (x == plan->epilogue)
+            gckpti_print(&k, "-- once a step, at the end\n");
+        else if (x == plan->body)
+            gckpti_print(&k, plan->looped ? "-- for each micro-batch\n" : "-- batch\n");
+        gckpti_print_instruction(&k, plan, x);
+    }
+    return gckpti_sink_flush(&k);
+}
+
+/* =================================================================================================
  * >>plans: from a request to a plan; the frontier; the micro-batch
  *
  * gckpti_planner_open makes the model of a request that gckpti_check_request has seen.
@@ -10450,197 +10642,6 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *use
     gckpt_plan_free(f.best);
     gckpti_store_shrink(store, before);
     return NULL;
-}
-
-/* =================================================================================================
- * >>plan-tells: what a plan tells
- * ============================================================================================== */
-GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan) { return plan ? plan->arena : 0; }
-GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan) { return plan ? plan->bound : 0; }
-GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan) { return plan ? plan->recompute : 0; }
-GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan) { return plan ? plan->work : 0; }
-GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan) { return plan ? plan->rows : 0; }
-GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan) { return plan ? plan->batch : 0; }
-GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan)
-{
-    return plan && plan->update_in_backward;
-}
-
-static int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
-{
-    return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
-}
-
-GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out)
-{
-    if (!plan || !out || i < 0 || (size_t)i >= plan->length)
-        return GCKPT_E_ARG;
-    const gckpti_ins *ins = &plan->list[i];
-    const gckpt_cost *cost = &plan->nodes[gckpti_ins_tensor(plan, ins)].cost;
-    out->work = ins->kind == GCKPT_FORWARD    ? cost->forward
-                : ins->kind == GCKPT_BACKWARD ? cost->backward
-                                              : 0;
-    out->live = ins->live;
-    out->again = ins->kind == GCKPT_FORWARD && !ins->first;
-    out->once = i < plan->body || i >= plan->epilogue;
-    return GCKPT_OK;
-}
-
-GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan)
-{
-    uint64_t body = 0, once = 0;
-    gckpt_usage u;
-    if (!plan)
-        return 0;
-    for (int i = 0; gckpt_plan_usage(plan, i, &u) == GCKPT_OK; i++) {
-        uint64_t *sum = u.once ? &once : &body;
-        *sum = gckpti_add_work(*sum, u.work);
-    }
-    uint64_t rows = (uint64_t)plan->rows, batch = (uint64_t)plan->batch;
-    if (body / rows >= UINT64_MAX / 2 / batch)
-        return UINT64_MAX;
-    body = body / rows * batch + body % rows * batch / rows; /* a short one: in proportion */
-    return gckpti_add_work(once, body);
-}
-
-GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan)
-{
-    return plan && plan->least_work
-               ? (double)(plan->work - plan->least_work) / (double)plan->least_work
-               : 0;
-}
-
-GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan)
-{
-    return plan ? plan->mode : GCKPT_AUTO;
-}
-GCKPT_API int gckpt_plan_length(const gckpt_plan *plan) { return plan ? (int)plan->length : 0; }
-
-GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
-{
-    return plan ? plan->kind_bytes[GCKPT_BYTES_PARAMETERS] + plan->kind_bytes[GCKPT_BYTES_STATE] +
-                      plan->arena
-                : 0;
-}
-
-GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind)
-{
-    if (!plan || kind < 0 || kind >= GCKPT_BYTES_KINDS)
-        return 0;
-    if (kind == GCKPT_BYTES_TABLES)
-        return gckpti_parts_of(plan, NULL).size;
-    return plan->kind_bytes[kind];
-}
-
-GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out)
-{
-    if (!plan || !out || i < 0 || (size_t)i >= plan->length)
-        return GCKPT_E_ARG;
-    out->kind = (gckpt_kind)plan->list[i].kind;
-    out->id = gckpti_ins_tensor(plan, &plan->list[i]);
-    return GCKPT_OK;
-}
-
-static const char *gckpti_node_name(const gckpt_plan *plan, int id)
-{
-    const gckpti_node *node = &plan->nodes[id];
-    return node->name != GCKPTI_NONE ? plan->names + node->name : node->op ? node->op->name : "";
-}
-
-GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id)
-{
-    return plan && id >= 0 && (size_t)id < plan->node_count ? gckpti_node_name(plan, id) : "";
-}
-
-GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id)
-{
-    const gckpt_op *op =
-        plan && id >= 0 && (size_t)id < plan->node_count ? plan->nodes[id].op : NULL;
-    return op ? op->name : "";
-}
-
-GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan) { return plan ? plan->hash : 0; }
-
-GCKPT_API int gckpt_plan_buffers(const gckpt_plan *plan)
-{
-    return plan ? (int)plan->life_count : 0;
-}
-
-GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out)
-{
-    if (!plan || !out || i < 0 || (size_t)i >= plan->life_count)
-        return GCKPT_E_ARG;
-    *out = plan->lives[i];
-    return GCKPT_OK;
-}
-
-GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op)
-{
-    int exact = plan && plan->mixer < 0;
-    if (op)
-        *op = !plan || exact ? NULL : gckpti_node_name(plan, plan->mixer);
-    return exact;
-}
-
-GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
-{
-    static const char *const names[] = { "auto", "store-all", "memory-poor", "segments",
-                                         "sqrt", "optimal",   "schedule",    "inference" };
-    return (unsigned)mode <= GCKPT_INFERENCE ? names[mode] : "not a gckpt_mode";
-}
-
-/* What runs, on which tensor, what it writes where: one line of gckpt_plan_print. */
-static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
-{
-    static const char *const verbs[] = { "forward ", "backward", "update  " };
-    const gckpti_ins *ins = &plan->list[x];
-    int id = gckpti_ins_tensor(plan, ins);
-    const gckpti_node *node = &plan->nodes[id];
-    gckpti_operands o;
-    gckpt_usage u;
-    gckpt_plan_usage(plan, x, &u);
-    gckpti_operands_of(plan->operands, ins, node->inputs, &o);
-    gckpti_print(k, "%i\t%s %s #%i %s %S%s", x, verbs[ins->kind],
-                 node->op ? node->op->name : "param", id,
-                 node->name != GCKPTI_NONE ? plan->names + node->name : "", &node->shape,
-                 u.again ? " again" : "");
-    if (ins->kind == GCKPT_FORWARD && o.out != GCKPTI_NONE)
-        gckpti_print(k, " at %z", o.out);
-    for (int i = 0; i < node->inputs; i++)
-        if (o.in[i].gradient != GCKPTI_NONE)
-            gckpti_print(k, "%s #%i at %z", ins->accumulate & (1 << i) ? " adds to" : " writes",
-                         node->in[i], o.in[i].gradient);
-    if (ins->kind == GCKPT_UPDATE)
-        gckpti_print(k, " from %z", o.gradient);
-    gckpti_print(k, ", %z live\n", u.live);
-}
-
-GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user)
-{
-    static const char *const kinds[] = { "parameters", "optimiser state", "gradients",
-                                         "activations", "workspace" };
-    static const char *const precisions[] = { "", ", bf16", ", bf16 rounded by chance" };
-    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
-    if (!plan || !write)
-        return GCKPT_E_ARG;
-    gckpti_print(&k,
-                 "plan %s: %z bytes (parameters + state + arena of %z, lower bound %z), "
-                 "%g %% recomputed, %i instructions\n",
-                 gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->bound,
-                 100 * plan->recompute, (int)plan->length);
-    gckpti_print(&k, "micro-batch %I of a batch of %I, %i threads, offsets aligned to %z%s\n",
-                 plan->rows, plan->batch, plan->threads, plan->alignment,
-                 precisions[plan->precision]);
-    for (int i = 0; i < GCKPT_BYTES_TABLES; i++)
-        gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
-    for (int x = 0; x < (int)plan->length && !k.failed; x++) {
-        if (x == plan->epilogue)
-            gckpti_print(&k, "-- once a step, at the end\n");
-        else if (x == plan->body)
-            gckpti_print(&k, plan->looped ? "-- for each micro-batch\n" : "-- batch\n");
-        gckpti_print_instruction(&k, plan, x);
-    }
-    return gckpti_sink_flush(&k);
 }
 
 /* =================================================================================================
