@@ -257,11 +257,9 @@
 extern "C" {
 #endif
 
-/* named parameters and optimiser state; outlives graphs and executors */
-typedef struct gckpt_store gckpt_store;
-typedef struct gckpt_graph gckpt_graph; /* tensors and ops for one set of shapes */
-/* a value in a graph: knows its graph, op, shape, name */
-typedef struct gckpt_tensor gckpt_tensor;
+typedef struct gckpt_store gckpt_store;       /* named parameters and optimiser state */
+typedef struct gckpt_graph gckpt_graph;       /* tensors and ops for one set of shapes */
+typedef struct gckpt_tensor gckpt_tensor;     /* a value in a graph: its op, shape, name */
 typedef struct gckpt_plan gckpt_plan;         /* schedule and offsets: constant data */
 typedef struct gckpt_frontier gckpt_frontier; /* bytes against work, all of it */
 typedef struct gckpt_exec gckpt_exec;         /* a plan bound to memory, a store and a backend */
@@ -330,7 +328,7 @@ typedef struct {
     gckpt_memory memory;
     uint64_t seed;
 } gckpt_store_desc;
-/* NULL desc: all defaults */
+/* NULL desc: all defaults. The store outlives its graphs and executors. */
 GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc);
 /* Graphs and executors of a freed store can only be freed. */
 GCKPT_API void gckpt_store_free(gckpt_store *store);
@@ -373,8 +371,7 @@ GCKPT_API gckpt_result gckpt_store_pull(gckpt_store *store, const char *pattern)
 GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern);
 /* values, made or not, and state that it owns */
 GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store);
-/* updates done so far */
-GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store);
+GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store); /* updates done so far */
 /* FNV-1a 64 over the parameters' values, made or not, in creation order (manual, 5k). */
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 
@@ -496,17 +493,16 @@ typedef struct {
     int regulariser; /* a function of parameters only; enters once a step, undivided */
 } gckpt_term;
 
-/* >>api-segments ------------------------------------------------------------------------------- */
-/* Builds block(x, user) as one segment: in GCKPT_SEGMENTS plans its inside is recomputed in the
+/* >>api-segments ----------------------------------------------------------------------------------
+ * Builds block(x, user) as one segment: in GCKPT_SEGMENTS plans its inside is recomputed in the
  * backward. May nest. NULL x: the block is skipped and NULL returned. Chen 2016. */
 typedef gckpt_tensor *(*gckpt_block)(gckpt_tensor *x, void *user);
 GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block block, gckpt_tensor *x, void *user);
 GCKPT_API void gckpt_segment_begin(gckpt_graph *graph);
 GCKPT_API void gckpt_segment_end(gckpt_graph *graph);
-/* computed once, whatever the plan; returns x */
-GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x);
-/* never kept from forward to backward; returns x */
-GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x);
+/* Both return x. */
+GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x);      /* computed once, whatever the plan */
+GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x); /* never kept for the backward */
 
 /* >>api-user-ops ----------------------------------------------------------------------------------
  * A user's op is a row like ours. Kernels see the shapes of the present micro-batch. */
@@ -565,23 +561,21 @@ struct gckpt_call {
 #define GCKPT_SUMS (1u << 10)
 /* flags: */
 #define GCKPT_INPLACE(i) (1u << (i)) /* out may be the same bytes as input i (elementwise) */
-#define GCKPT_PASSES(i)                                                                            \
-    (1u << (8 + (i)))                 /* the gradient of input i is grad_out itself when
-                                                   shapes agree: grad == grad_out: nothing to do */
+/* the gradient of input i is grad_out itself when shapes agree: grad == grad_out: nothing to do */
+#define GCKPT_PASSES(i)    (1u << (8 + (i)))
 #define GCKPT_INPLACE_GRAD (1u << 16) /* in[0].grad may be the bytes of grad_out (elementwise) */
 /* A (sum, count) loss; shape() leaves shape.n = 0. Beside other losses of a plan it must count the
  * elements of input 0 or, with i32 inputs, those of the last one that are not < 0. */
 #define GCKPT_LOSS         (1u << 17)
+#define GCKPT_COUNTS_FEEDS (1u << 23) /* it always counts like that, so before it runs */
 #define GCKPT_SIDE_EFFECT  (1u << 18) /* forward runs exactly once a micro-batch */
-#define GCKPT_COUNTS_FEEDS                                                                         \
-    (1u << 23) /* a loss that always counts like that: its count is known before it runs */
-#define GCKPT_TAKES_BF16                                                                           \
-    (1u << 19) /* kernels read and write bf16 where out, in[0] or in[1] have it; else f32 copies */
+/* kernels read and write bf16 where out, in[0] or in[1] have it; else on f32 copies */
+#define GCKPT_TAKES_BF16 (1u << 19)
 #define GCKPT_INDEX(i) (1u << (24 + (i))) /* input i is i32 (all others are f32) */
 typedef struct {
     const char *name;
-    gckpt_result (*shape)(
-        gckpt_call *call); /* from in[].shape: shape, aux_bytes, work; or gckpt_fail */
+    /* from in[].shape: shape, aux_bytes, work; or gckpt_fail */
+    gckpt_result (*shape)(gckpt_call *call);
     void (*forward)(const gckpt_call *call);
     void (*backward)(const gckpt_call *call);  /* NULL: no gradients */
     uint64_t (*flops)(const gckpt_call *call); /* of the forward; NULL: one per output element */
@@ -665,10 +659,9 @@ typedef struct {
     int gradient;
 } gckpt_pick;
 typedef enum { GCKPT_FORWARD, GCKPT_BACKWARD, GCKPT_UPDATE } gckpt_kind;
-/* id of the tensor; UPDATE: of the parameter */
 typedef struct {
     gckpt_kind kind;
-    int id;
+    int id; /* of the tensor; UPDATE: of the parameter */
 } gckpt_instruction;
 /* Work of one op over one micro-batch, in any unit that is the same for all ops of the graph. */
 typedef struct {
@@ -697,9 +690,8 @@ typedef struct {
     gckpt_precision precision; /* of activations and their gradients */
     /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: fewest bytes */
     int group;
-    const gckpt_instruction
-        *schedule; /* GCKPT_SCHEDULE: forwards (repeated at will) and backwards in
-                                           reverse order; updates are added by the library */
+    /* GCKPT_SCHEDULE: forwards (repeated at will) and backwards in reverse order, but no updates */
+    const gckpt_instruction *schedule;
     int instructions;
     const gckpt_pick *fetch;
     int fetches;
@@ -718,11 +710,9 @@ typedef struct {
 GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                      const gckpt_plan_desc *desc);
 GCKPT_API void gckpt_plan_free(const gckpt_plan *plan);
-/* parameters + state + step arena */
-GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan);
+GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan); /* parameters + state + step arena */
 GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan); /* the step arena alone */
-/* greatest sum of live arena bytes */
-GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan);
+GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan); /* greatest sum of live arena bytes */
 enum {
     GCKPT_BYTES_PARAMETERS,
     GCKPT_BYTES_STATE,
@@ -780,8 +770,7 @@ GCKPT_API int gckpt_plan_buffers(const gckpt_plan *plan); /* how many */
 GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out);
 /* Of the tensor with this id: its name, else its op's; "" when it has neither. The plan's. */
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
-/* of its op; "" when it has none */
-GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id);
+GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id); /* its op's; "": it has none */
 /* Prints header, then every instruction with what it writes and the live bytes. (Plans and
  * frontiers are drawn by examples/pictures.h.) E_FILE, here and below: the callback failed. */
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user);
@@ -979,12 +968,10 @@ typedef struct {
 } gckpt_progress;
 
 /* Debug aids, off in plain use; each costs time, none changes the result: */
-#define GCKPT_DEBUG_PAINT 1u /* fill what is dead with NaN after its last use */
-#define GCKPT_DEBUG_RECOMPUTE                                                                      \
-    2u /* hash every value when computed first and again: E_DATA names the op */
-#define GCKPT_DEBUG_MEASURE                                                                        \
-    4u /* paint the arena before the first two steps and see what was touched */
-#define GCKPT_DEBUG_PLAIN 8u /* plain kernels only */
+#define GCKPT_DEBUG_PAINT     1u /* fill what is dead with NaN after its last use */
+#define GCKPT_DEBUG_RECOMPUTE 2u /* hash values when first computed and again: E_DATA names the op */
+#define GCKPT_DEBUG_MEASURE   4u /* paint the arena before two steps, see what they touched */
+#define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
 /* Instruction sets that there are kernels for; all give the same bits. */
 typedef enum {
     GCKPT_ISA_AUTO,  /* the fastest that the processor has */
@@ -1003,8 +990,8 @@ typedef struct {
     size_t arena_size;
     unsigned debug;
     gckpt_isa isa; /* kernels to use; for tests and measurements. E_ARG if they cannot run here */
-    /* The one the plan was made for. It must live as long as the executor, whose arena (a given one,
-     * too) it has; parameters and state are copied to it and, when the last executor with it is
+    /* The one the plan was made for. It must live as long as the executor, whose arena (even a given
+     * one) it has; parameters and state are copied to it and, when the last executor with it is
      * freed, back. Room for a micro-batch of the feeds, constants and sums comes on top. */
     const gckpt_backend *backend;
     /* 0: feeds are read where they are until the step ends; 1: a training step copies them at once
@@ -1013,14 +1000,14 @@ typedef struct {
     int (*progress)(void *user, const gckpt_progress *);
     void (*own_optimiser)(void *user, const gckpt_update *);
     void *user; /* for the callbacks */
-    void (*parallel_for)(void *user, int64_t n, void (*body)(void *context, int64_t i),
-                         void *context);
-    /* ^ the program's own thread pool: call body(context, 0..n-1) in any order, return when all are
+    /* The program's own thread pool: call body(context, 0..n-1) in any order, return when all are
      * done; used when the plan has threads > 1; NULL: OpenMP when compiled in, else serial.
      * With OpenMP a whole call (gckpt_step, gckpt_forward, ...) is one parallel region, unless the
      * step is so small that waking threads would cost more. The callbacks above and the kernels of
      * user ops run in it, on the calling thread; a region of their own has one thread (unless
      * omp_set_max_active_levels allows more), and they must return. */
+    void (*parallel_for)(void *user, int64_t n, void (*body)(void *context, int64_t i),
+                         void *context);
 } gckpt_exec_desc;
 /* NULL on error, which is then the store's. Creates values and optimiser state, from the store's
  * memory, where they are missing, all or none; refuses state of another optimiser
@@ -1031,10 +1018,9 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc);
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec);
 
-/* gckpt_id of an input; all rows of it */
 typedef struct {
-    int input;
-    const void *data;
+    int input;        /* gckpt_id */
+    const void *data; /* all rows of it */
 } gckpt_feed;
 typedef struct {
     double loss;      /* sum over terms of weight * sum / count */
@@ -1060,8 +1046,7 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report);
 GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                         int64_t rows, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report);
-/* what run_some would run next; id -1: none */
-GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec);
+GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec); /* run_some's next; id -1: none */
 /* A tensor or gradient of desc.fetch, valid until the next step starts; NULL: not picked. */
 GCKPT_API const float *gckpt_fetch(const gckpt_exec *exec, int id, int gradient);
 /* With GCKPT_DEBUG_MEASURE, after two steps: store bytes + the highest arena byte that was touched
@@ -1855,10 +1840,13 @@ static void gckpti_team_run(gckpti_team *t, int64_t n, void (*body)(void *contex
 }
 #endif
 
+#endif
+
 /* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
 static void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
                        void *context)
 {
+#if GCKPTI_HAS_FAST
     const gckpti_runner *runner = (const gckpti_runner *)call->runner;
     if (n > 1 && call->threads > 1 && runner) {
         if (runner->parallel_for) {
@@ -1878,18 +1866,11 @@ static void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *con
         return;
 #endif
     }
-    for (int64_t i = 0; i < n; i++)
-        body(context, i);
-}
-#else
-static void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
-                       void *context)
-{
+#endif
     (void)call;
     for (int64_t i = 0; i < n; i++)
         body(context, i);
 }
-#endif
 
 /* Runs main(context) on this thread, with a team of up to `threads` (this one included) for what it
  * calls gckpti_job for. */
@@ -15198,54 +15179,46 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
                                     void *user)
 {
     gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
-    int good = 1;
+    const char *wrong = NULL;
+    size_t i = 0;
     if (!plan || !name || !write)
         return GCKPT_E_ARG;
-    if (plan->made_for > GCKPTI_FOR_PLAIN) {
-        good = 0;
-        gckpti_print(&k, "#error \"plan: it was made for another backend than the processor\"\n");
-    } else if (!gckpti_c_identifier(name) || strlen(name) > 60) {
-        good = 0;
+    if (plan->made_for > GCKPTI_FOR_PLAIN)
+        wrong = "#error \"plan: it was made for another backend than the processor\"\n";
+    else if (!gckpti_c_identifier(name) || strlen(name) > 60)
+        wrong = "#error \"plan: its name must be a C identifier of at most 60 letters\"\n";
+    for (const gckpt_op *op; i < plan->node_count && !wrong; i += !wrong) {
+        op = plan->nodes[i].op;
+        if (op && !gckpti_c_ours(op) && !gckpti_c_identifier(op->name))
+            wrong = "#error \"plan %s: the op of tensor %z must have the name of the C variable "
+                    "that holds its row\"\n";
+    }
+    if (wrong) {
+        gckpti_print(&k, wrong, name, i);
+        gckpti_sink_flush(&k);
+        return GCKPT_E_ARG;
+    }
+    gckpti_print(&k,
+                 "/* Plan %s, printed by gckpt_plan_c: compile it in the file that holds the\n"
+                 " * implementation of gradckpt.h, after the #include. Not to be edited. */\n"
+                 "#if GCKPT_PLAN_FORMAT != %i || GCKPT_CONTRACT != %i\n#error \"plan %s: printed "
+                 "by another version of gradckpt.h: print it again (gckpt_plan_c)\"\n#endif\n",
+                 name, plan->format, plan->contract, name);
+    gckpti_print(&k,
+                 "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
+                 "addresses\"\n#endif\n",
+                 gckpt_plan_bytes(plan), name);
+    if (plan->made_for == GCKPTI_FOR_CPU)
         gckpti_print(&k,
-                     "#error \"plan: its name must be a C identifier of at most 60 letters\"\n");
-    }
-    for (size_t i = 0; i < plan->node_count && good; i++) {
-        const gckpti_node *q = &plan->nodes[i];
-        if (q->op && !gckpti_c_ours(q->op) && !gckpti_c_identifier(q->op->name)) {
-            good = 0;
-            gckpti_print(
-                &k,
-                "#error \"plan %s: the op of tensor %z must have the name of the C variable that "
-                "holds its row\"\n",
-                name, i);
-        }
-    }
-    if (good) {
-        gckpti_print(
-            &k,
-            "/* Plan %s, printed by gckpt_plan_c: compile it in the file that holds the\n"
-            " * implementation of gradckpt.h, after the #include. Not to be edited. */\n"
-            "#if GCKPT_PLAN_FORMAT != %i || GCKPT_CONTRACT != %i\n#error \"plan %s: printed by "
-            "another version of gradckpt.h: print it again (gckpt_plan_c)\"\n#endif\n",
-            name, plan->format, plan->contract, name);
-        gckpti_print(&k,
-                     "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
-                     "addresses\"\n#endif\n",
-                     gckpt_plan_bytes(plan), name);
-        if (plan->made_for == GCKPTI_FOR_CPU)
-            gckpti_print(
-                &k,
-                "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
-                "with gckpt_plan_desc.plain = 1\"\n#endif\n",
-                name);
-        gckpti_c_enum(&k, plan, name);
-        gckpti_c_nodes(&k, plan, name);
-        gckpti_c_arrays(&k, plan, name);
-        gckpti_c_words_and_names(&k, plan, name);
-        gckpti_c_plan(&k, plan, name);
-    }
-    gckpt_result written = gckpti_sink_flush(&k);
-    return good ? written : GCKPT_E_ARG;
+                     "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
+                     "with gckpt_plan_desc.plain = 1\"\n#endif\n",
+                     name);
+    gckpti_c_enum(&k, plan, name);
+    gckpti_c_nodes(&k, plan, name);
+    gckpti_c_arrays(&k, plan, name);
+    gckpti_c_words_and_names(&k, plan, name);
+    gckpti_c_plan(&k, plan, name);
+    return gckpti_sink_flush(&k);
 }
 
 /* =================================================================================================
