@@ -434,8 +434,7 @@ GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_ten
 /* The same with w as (O,I), as PyTorch keeps it. */
 GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w,
                                                 gckpt_tensor *bias);
-/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias over the last axis (Ba 2016); gain, bias: (C),
- * or NULL for none. */
+/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias; gain, bias (C) or NULL. Ba et al. 2016. */
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias);
 /* x * rsqrt(mean(x^2) + 1e-5) * gain; gain (C) or NULL. Zhang & Sennrich 2019. */
 GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain);
@@ -606,9 +605,8 @@ GCKPT_API void gckpt_sum_add(float *sum, float *low, float x);
  * call->threads threads, and returns when all are done. Items may be under way at the same time:
  * none may write what another one reads or writes. `worker`, 0..call->threads-1, differs for those
  * under way, so that scratch may have a part for each (let shape() ask for call->threads parts).
- * work: multiply-adds an item is worth, about; where all of them are worth little, no thread is
- * woken. An item that wants gckpt_parallel or gckpt_product itself passes them a copy of the call
- * whose threads are 1. */
+ * work: multiply-adds an item is worth, about; where all are worth little, no thread is woken.
+ * An item that uses gckpt_parallel or gckpt_product passes them a copy of call with threads 1. */
 GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t work,
                               void (*item)(void *context, int64_t i, int64_t worker),
                               void *context);
@@ -619,8 +617,7 @@ GCKPT_API float gckpt_fma(float a, float b, float c);
 GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y, int64_t n);
 /* C (m,n) = A (m,k) B (k,n): each element is one chain of fma over k ascending (manual, 5c), from
  * what C holds (accumulate) or +0. Strides count elements, are any numbers, and transpose for free:
- * A(i,p) = a[i * a_row + p * a_col]. Fast: c_col or c_row 1 and C apart from A and B; fastest: one
- * stride of each of the three is 1. */
+ * A(i,p) = a[i * a_row + p * a_col]. Fast: C apart, c_col or c_row 1; fastest: one stride of each. */
 typedef struct {
     int64_t m, n, k;
     const float *a;
@@ -851,9 +848,8 @@ GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *frontier);
  * gckpt_plan_new makes with GCKPT_OPTIMAL and that budget. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
-/* The frontier as text (at most 80 columns, about 20 rows), and as JSON: an object with points
- * (gckpt_point, ascending bytes), marked (the point that the budget `mark` gets, or null; mark 0:
- * none) and complete. */
+/* The frontier as text (80 columns, some 20 rows), and as JSON: an object with points (gckpt_point,
+ * ascending bytes), marked (the point that the budget `mark` gets, or null) and complete. */
 GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *frontier, size_t mark,
                                             gckpt_write_fn write, void *user);
 GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_t mark,
@@ -969,7 +965,7 @@ typedef struct {
 
 /* Debug aids, off in plain use; each costs time, none changes the result: */
 #define GCKPT_DEBUG_PAINT     1u /* fill what is dead with NaN after its last use */
-#define GCKPT_DEBUG_RECOMPUTE 2u /* hash values when first computed and again: E_DATA names the op */
+#define GCKPT_DEBUG_RECOMPUTE 2u /* hash values when first computed and again; E_DATA: the op */
 #define GCKPT_DEBUG_MEASURE   4u /* paint the arena before two steps, see what they touched */
 #define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
 /* Instruction sets that there are kernels for; all give the same bits. */
@@ -1035,8 +1031,7 @@ GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int
 GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                      int64_t rows, gckpt_report *report);
 /* Rows that arrive bit by bit (a sensor): same bits as one gckpt_step over all of them. Feeds are
- * read during the call only. desc.batch must be larger than the graph's rows; several losses must
- * share their targets. */
+ * read in the call only. desc.batch exceeds the graph's rows; losses must share their targets. */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                       int64_t rows);
@@ -1185,10 +1180,9 @@ extern int madvise(void *start, size_t size, int advice);
 #pragma fp_contract(off)
 #endif
 
-/* Vector instructions come after the pragmas, which hold for their inline functions too.
- * GCKPTI_HAS_FAST: the kernels of section fast exist here. GCKPTI_X86: those for AVX too (gcc on
- * Windows misaligns vectors: its bug 54412). GCKPTI_SQRT: square roots by SSE2 (1), NEON (2) or
- * integers (0). */
+/* Vector instructions come after the pragmas, which hold for their inline functions too. HAS_FAST:
+ * the kernels of section fast exist here. X86: those for AVX too (gcc on Windows misaligns vectors:
+ * its bug 54412). SQRT: square roots by SSE2 (1), NEON (2) or integers (0). */
 #if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
     UINTPTR_MAX < UINT64_MAX
 #define GCKPTI_HAS_FAST 0
@@ -1290,8 +1284,7 @@ static void gckpti_text_int(gckpti_text *t, int64_t value)
     gckpti_text_uint(t, value < 0 ? 0 - (uint64_t)value : (uint64_t)value);
 }
 
-/* Six significant digits, e.g. 0.0123457, 12345.7, 1.5e-09: for people, not for exact round
- * trips. */
+/* Six significant digits, e.g. 0.0123457, 12345.7, 1.5e-09: for people, not to be read back. */
 static void gckpti_text_double(gckpti_text *t, double value)
 {
     int exponent = 0;
@@ -1355,12 +1348,9 @@ static void gckpti_text_format(gckpti_text *t, const char *format, va_list args)
             gckpti_text_put(t, f, 1);
             continue;
         }
-        const char *s = "%";
+        const char *s = NULL;
         switch (*++f) {
-        case 's':
-            s = va_arg(args, const char *);
-            gckpti_text_put(t, s, strlen(s));
-            break;
+        case 's': s = va_arg(args, const char *); break;
         case 'i': gckpti_text_int(t, va_arg(args, int)); break;
         case 'I': gckpti_text_int(t, va_arg(args, int64_t)); break;
         case 'z': gckpti_text_uint(t, va_arg(args, size_t)); break;
@@ -1369,11 +1359,12 @@ static void gckpti_text_format(gckpti_text *t, const char *format, va_list args)
         case 'S': gckpti_text_shape(t, va_arg(args, const gckpt_shape *)); break;
         case 'T':
             s = gckpti_tensor_label(va_arg(args, const gckpt_tensor *), label, sizeof label);
-            gckpti_text_put(t, s, strlen(s));
             break;
         case 0: return;
         default: gckpti_text_put(t, f, 1); break;
         }
+        if (s)
+            gckpti_text_put(t, s, strlen(s));
     }
 }
 
@@ -1499,8 +1490,7 @@ static void gckpti_wish_huge(void *ptr, size_t size)
 #endif
 
 /* As realloc, told the old size; new_size 0 frees and returns NULL. In a block, only the last piece
- * can grow in place or be given back; the block is meant for objects that live as long as it
- * does. */
+ * can grow in place or be given back; it is meant for objects that live as long as it does. */
 static void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size_t new_size)
 {
     if (new_size > PTRDIFF_MAX - 64)
@@ -1588,8 +1578,7 @@ static int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_
     return 1;
 }
 
-/* ---- sorting: heap sort, without recursion, the same on every machine when no two are equal
- * ---- */
+/* ---- heap sort: without recursion, the same on every machine when no two are equal ---- */
 typedef int (*gckpti_before)(const void *a, const void *b, const void *context);
 
 static void gckpti_swap(unsigned char *a, unsigned char *b, size_t size)
@@ -1644,23 +1633,17 @@ GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d)
     return gckpti_shape(4, a, b, c, d);
 }
 
-GCKPTI_INLINE int64_t gckpti_elements(const gckpt_shape *s)
+/* Elements of the first axes; of all of them; rows of the last axis; elements of such a row. */
+GCKPTI_INLINE int64_t gckpti_axes_product(const gckpt_shape *s, int axes)
 {
     int64_t n = 1;
-    for (int i = 0; i < s->n; i++)
+    for (int i = 0; i < axes; i++)
         n *= s->d[i];
     return n;
 }
-
+GCKPTI_INLINE int64_t gckpti_elements(const gckpt_shape *s) { return gckpti_axes_product(s, s->n); }
+GCKPTI_INLINE int64_t gckpti_rows(const gckpt_shape *s) { return gckpti_axes_product(s, s->n - 1); }
 GCKPTI_INLINE int64_t gckpti_last(const gckpt_shape *s) { return s->n ? s->d[s->n - 1] : 1; }
-
-GCKPTI_INLINE int64_t gckpti_rows(const gckpt_shape *s) /* rows of the last axis */
-{
-    int64_t n = 1;
-    for (int i = 0; i + 1 < s->n; i++)
-        n *= s->d[i];
-    return n;
-}
 
 static int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b)
 {
@@ -1723,8 +1706,7 @@ typedef struct {
 
 #if GCKPTI_HAS_FAST
 /* GCKPTI_TEAMS: one OpenMP region lasts for a run, and its threads share out the jobs of all its
- * instructions among themselves (elsewhere: a region for each job). Tests set it to 1 to bring
- * threads of their own. */
+ * instructions (elsewhere: a region for each job). Tests set it to 1 to bring their own threads. */
 #ifndef GCKPTI_TEAMS
 #if (defined(__unix__) || defined(__APPLE__)) && defined(_OPENMP)
 #define GCKPTI_TEAMS 1
@@ -1872,8 +1854,7 @@ static void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *con
         body(context, i);
 }
 
-/* Runs main(context) on this thread, with a team of up to `threads` (this one included) for what it
- * calls gckpti_job for. */
+/* Runs main(context) on this thread, with a team of up to `threads`, this one too, for its jobs. */
 static void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(void *context),
                              void *context)
 {
@@ -9697,11 +9678,9 @@ GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
 
 GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind)
 {
-    if (!plan || kind < 0 || kind >= GCKPT_BYTES_KINDS)
-        return 0;
-    if (kind == GCKPT_BYTES_TABLES)
+    if (plan && kind == GCKPT_BYTES_TABLES)
         return gckpti_parts_of(plan, NULL).size;
-    return plan->kind_bytes[kind];
+    return plan && kind >= 0 && kind < GCKPT_BYTES_KINDS ? plan->kind_bytes[kind] : 0;
 }
 
 GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out)
@@ -10658,8 +10637,7 @@ static const size_t *gckpti_live(const gckpt_plan *plan, gckpti_window *window, 
     return window->live[x - from];
 }
 
-/* What JSON and the programs that read it take: quotes escaped, what is no character, or none to
- * be seen, as "?". */
+/* What JSON's readers take: quotes escaped; what is no character, or cannot be seen, as "?". */
 static void gckpti_print_name(gckpti_sink *k, const char *s)
 {
     for (int n; *s; s += n ? n : 1) {
@@ -13053,8 +13031,7 @@ typedef struct {
 
 static gckpt_result gckpti_batch_begin(const gckpti_batch *b)
 {
-    gckpt_hyper hyper;
-    memset(&hyper, 0, sizeof hyper);
+    const gckpt_hyper hyper = { 0, 0, 0, 0, 0, 0, 0 };
     return gckpti_prepare(b->e, b->feeds, b->count, b->rows, &hyper, 0);
 }
 
@@ -13101,7 +13078,7 @@ static int64_t gckpti_most_elements(const gckpt_plan *p)
     return most;
 }
 
-/* Where a parameter's update finds its gradient, divided by now; the host's copy, until the next. */
+/* Where a parameter's update finds its gradient, divided by now; the host's copy, till the next. */
 static const float *gckpti_gradient_of(const gckpt_exec *e, int param)
 {
     gckpti_operands o;
@@ -13801,8 +13778,7 @@ static char *gckpti_json_string(gckpti_loader *l)
     return s;
 }
 
-/* The next key of an object with its ':'; NULL when the object ends or is wrong (l->result).
- * count: 0 before the first. */
+/* The next key of an object and its ':' (*count: 0 before the first); NULL: it ends or is wrong. */
 static char *gckpti_json_key(gckpti_loader *l, int *count)
 {
     if (*count == 0 && !gckpti_json_need(l, '{'))
@@ -13883,8 +13859,8 @@ static int gckpti_load_metadata(gckpti_loader *l)
 {
     static const char *const keys[] = { "format", "contract", "step", "seed", "optimiser" };
     size_t tensors = l->count;
+    uint64_t *const numbers[] = { NULL, &l->contract, &l->step, &l->seed, &l->optimiser };
     char *key, *found[5] = { NULL, NULL, NULL, NULL, NULL };
-    uint64_t number[5] = { 0, 0, 0, 0, 0 };
     for (int n = 0; (key = gckpti_json_key(l, &n)) != NULL;) {
         char *value = gckpti_json_string(l);
         for (int i = 0; value && i < 5; i++) {
@@ -13901,17 +13877,13 @@ static int gckpti_load_metadata(gckpti_loader *l)
     l->count = l->ours ? l->count : tensors;
     for (int i = 1; l->ours && i < 5; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
-        if (!end || gckpti_digits(found[i], end, &number[i]) != end)
+        if (!end || gckpti_digits(found[i], end, numbers[i]) != end)
             return gckpti_refuse(l, GCKPT_E_DATA, NULL,
                                  "__metadata__: %s must be a whole number < 2^64, in quotes",
                                  keys[i]);
     }
-    if (l->ours && number[4] > GCKPT_OWN_OPTIMISER + 1)
+    if (l->optimiser > GCKPT_OWN_OPTIMISER + 1)
         return gckpti_refuse(l, GCKPT_E_DATA, NULL, "__metadata__: optimiser must be 0 to 4");
-    l->contract = number[1];
-    l->step = number[2];
-    l->seed = number[3];
-    l->optimiser = number[4];
     return l->result == GCKPT_OK;
 }
 
@@ -13921,7 +13893,7 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
     const char *key;
     char *type = NULL;
     int axes = -1, offsets = -1;
-    for (int n = 0; (key = gckpti_json_key(l, &n)) != NULL;) {
+    for (int n = 0; l->result == GCKPT_OK && (key = gckpti_json_key(l, &n)) != NULL;) {
         if (!type && !strcmp(key, "dtype"))
             type = gckpti_json_string(l);
         else if (axes < 0 && !strcmp(key, "shape"))
@@ -13930,8 +13902,6 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
             offsets = gckpti_json_numbers(l, e->offsets, 2);
         else
             gckpti_json_fail(l, "a tensor has dtype, shape and data_offsets, once each");
-        if (l->result != GCKPT_OK)
-            return 0;
     }
     if (l->result != GCKPT_OK)
         return 0;
@@ -14291,8 +14261,7 @@ static size_t gckpti_file_write(void *user, const void *bytes, size_t size)
 int flock(int fd, int operation);
 #endif
 
-/* Follows links: from `path`, in a block of `room` bytes, to what they end at, be it there or not.
- * 0: they lead nowhere (errno). */
+/* Follows links from `path`, in `room` bytes, to what they end at, be it there or not. 0: errno. */
 static int gckpti_follow(char *path, size_t room)
 {
     for (int links = 0; links < 40; links++) {
@@ -14312,8 +14281,7 @@ static int gckpti_follow(char *path, size_t room)
     return 0;
 }
 
-/* 1: fd is locked, and still what `name` stands for; 0: another save has it, or had it; -1: this
- * file system has no locks. */
+/* 1: fd is locked, and still what `name` stands for; 0: another save's by now; -1: no locks. */
 static int gckpti_lock(int fd, const char *name)
 {
     struct stat a, b;
@@ -14775,8 +14743,7 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
     return gckpti_reader_result(r);
 }
 
-/* Whether a buffer lies apart from those that live with it; `live` lists these by offset, and then
- * it too. */
+/* Whether a buffer lies apart from those that live with it: `live`, by offset, which it joins. */
 static int gckpti_is_apart(const gckpt_buffer *all, int number, int *live, size_t *count)
 {
     const gckpt_buffer *b = &all[number];
@@ -14795,8 +14762,7 @@ static int gckpti_is_apart(const gckpt_buffer *all, int number, int *live, size_
     return apart;
 }
 
-/* Takes the offsets instead of a layout's: aligned, addressable, and no two buffers that live at the
- * same time overlap. */
+/* Takes the offsets instead of a layout's: aligned, addressable, without overlaps at any time. */
 static gckpt_result gckpti_read_offsets(gckpti_plan_reader *r)
 {
     gckpti_planner *p = &r->p;
@@ -14834,8 +14800,7 @@ static gckpt_result gckpti_read_offsets(gckpti_plan_reader *r)
     return gckpti_reader_result(r);
 }
 
-/* The steps of planning, with the file's decisions for the planner's; NULL: see the graph, or no
- * memory. */
+/* The steps of planning, with the file's decisions; NULL: the graph's error, or no memory. */
 static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
 {
     gckpti_planner *p = &r->p;
