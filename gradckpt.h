@@ -434,7 +434,8 @@ GCKPT_API gckpt_tensor *gckpt_linear(gckpt_tensor *x, gckpt_tensor *w, gckpt_ten
 /* The same with w as (O,I), as PyTorch keeps it. */
 GCKPT_API gckpt_tensor *gckpt_linear_transposed(gckpt_tensor *x, gckpt_tensor *w,
                                                 gckpt_tensor *bias);
-/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias; gain, bias (C) or NULL. Ba et al. 2016. */
+/* (x - mean) * rsqrt(variance + 1e-5) * gain + bias over the last axis (Ba 2016); gain, bias: (C),
+ * or NULL for none. */
 GCKPT_API gckpt_tensor *gckpt_layernorm(gckpt_tensor *x, gckpt_tensor *gain, gckpt_tensor *bias);
 /* x * rsqrt(mean(x^2) + 1e-5) * gain; gain (C) or NULL. Zhang & Sennrich 2019. */
 GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain);
@@ -617,7 +618,8 @@ GCKPT_API float gckpt_fma(float a, float b, float c);
 GCKPT_API float gckpt_dot(const gckpt_call *call, const float *x, const float *y, int64_t n);
 /* C (m,n) = A (m,k) B (k,n): each element is one chain of fma over k ascending (manual, 5c), from
  * what C holds (accumulate) or +0. Strides count elements, are any numbers, and transpose for free:
- * A(i,p) = a[i * a_row + p * a_col]. Fast: C apart, c_col or c_row 1; fastest: one stride of each. */
+ * A(i,p) = a[i * a_row + p * a_col]. Fast: c_col or c_row 1 and C apart from A and B; fastest: one
+ * stride of each of the three is 1. */
 typedef struct {
     int64_t m, n, k;
     const float *a;
@@ -849,7 +851,7 @@ GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *frontier);
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
 /* The frontier as text (80 columns, some 20 rows), and as JSON: an object with points (gckpt_point,
- * ascending bytes), marked (the point that the budget `mark` gets, or null) and complete. */
+ * ascending bytes), marked (the point of the budget `mark`; null: none, or mark 0) and complete. */
 GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *frontier, size_t mark,
                                             gckpt_write_fn write, void *user);
 GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_t mark,
@@ -1031,7 +1033,7 @@ GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int
 GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                      int64_t rows, gckpt_report *report);
 /* Rows that arrive bit by bit (a sensor): same bits as one gckpt_step over all of them. Feeds are
- * read in the call only. desc.batch exceeds the graph's rows; losses must share their targets. */
+ * read in the call only. desc.batch must exceed the graph's rows, losses share their targets. */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                       int64_t rows);
