@@ -730,8 +730,7 @@ GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* recomputed wor
 GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
 /* Work of a whole step of desc.batch rows: that of its micro-batches and, once, of what depends on
- * parameters only; UINT64_MAX: at least that. With costs in nanoseconds a step takes 1e-9 * (this
- * + *update) seconds: see gckpt_calibrate. */
+ * parameters only; UINT64_MAX: at least that. In seconds: manual, 7. */
 GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan);
 GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);    /* of a micro-batch */
 GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan);   /* of a step, at most */
@@ -795,13 +794,12 @@ GCKPT_API gckpt_result gckpt_plan_save(const gckpt_plan *plan, const char *path)
 GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
                                       const gckpt_memory *memory);
 #endif
-/* Prints the plan as a C constant, `const gckpt_plan NAME`, all of it read-only: a firmware
- * compiles it (C99, C++11) in the file that holds the implementation, after the #include, creates
- * parameters with gckpt_plan_params and runs gckpt_exec_new(&NAME, ...): no graph, and no planner
- * linked. An enum gives ids their names: NAME_tokens of input "tokens", and so for desc.fetch. A
- * user's op is printed as the variable its name says, which must be declared by then, with the
- * needs and flags it was planned with, and attributes as gckpt_apply says. Mind desc.plain and the
- * store's seed. E_ARG: it cannot be printed; an #error that says why is printed instead. */
+/* Prints the plan as a C constant, `const gckpt_plan NAME`, all of it read-only, to be compiled
+ * (C99, C++11) in the file that holds the implementation, after the #include (manual, 8). An enum
+ * gives ids their names: NAME_tokens of input "tokens", and so for desc.fetch. A user's op is
+ * printed as the variable its name says, which must be declared by then, with the needs and flags
+ * it was planned with, and attributes as gckpt_apply says. Mind desc.plain and the store's seed.
+ * E_ARG: it cannot be printed; an #error that says why is printed instead. */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
 /* Creates the plan's parameters in the store, as gckpt_param did when the graph was built: in that
@@ -1289,7 +1287,7 @@ static void gckpti_text_int(gckpti_text *t, int64_t value)
 /* Six significant digits, e.g. 0.0123457, 12345.7, 1.5e-09: for people, not to be read back. */
 static void gckpti_text_double(gckpti_text *t, double value)
 {
-    int exponent = 0;
+    int point = 6; /* digits before the decimal point */
     if (value < 0) {
         gckpti_text_put(t, "-", 1);
         value = -value;
@@ -1298,24 +1296,20 @@ static void gckpti_text_double(gckpti_text *t, double value)
         gckpti_text_put(t, value > DBL_MAX ? "inf" : "nan", 3);
         return;
     }
-    for (; value >= 1e6; exponent++)
+    for (; value >= 1e6; point++)
         value /= 10;
-    for (; value > 0 && value < 1e5; exponent--)
+    for (; value > 0 && value < 1e5; point--)
         value *= 10;
     uint64_t digits = (uint64_t)(value + 0.5); /* six of them, or 1000000, or 0 */
-    int point = 6 + exponent;                  /* digits before the decimal point */
-    if (digits >= 1000000) {
-        digits /= 10;
-        point++;
-    }
-    exponent = digits && (point > 9 || point < -3) ? point - 1 : 0;
-    point = exponent || !digits ? 1 : point;
-    while (digits >= 10 && digits % 10 == 0)
-        digits /= 10;
     char d[24];
     gckpti_text number = { d, sizeof d - 1 };
     gckpti_text_uint(&number, digits);
     int n = (int)(number.at - d);
+    point += n > 6;
+    int exponent = digits && (point > 9 || point < -3) ? point - 1 : 0;
+    point = exponent || !digits ? 1 : point;
+    while (n > 1 && d[n - 1] == '0')
+        n--;
     for (int i = point < 1 ? point - 1 : 0; i < n || i < point; i++) {
         if (i == point)
             gckpti_text_put(t, ".", 1);
@@ -1674,9 +1668,8 @@ static int gckpti_shape_fits(const gckpt_shape *s)
 /* An input gradient's element: add to it or store it first (manual, 5f). */
 GCKPTI_INLINE void gckpti_put(float *d, float v, int accumulate) { *d = accumulate ? *d + v : v; }
 
-/* *d += x with compensation (Kahan 1965): what the last addition rounded off, kept in low, goes
- * into this one, so that a sum of any length is right to an ulp or two of the sum of magnitudes.
- * NULL low: there is just one x. */
+/* *d += x (manual, 5e): what the last addition rounded off, kept in low, goes into this one, so that
+ * sums are right to an ulp or two of the sum of magnitudes. NULL low: there is just one x. */
 GCKPTI_INLINE void gckpti_sum_add(float *d, float *low, float x)
 {
     float y = low ? x - *low : x, s = *d + y;
@@ -2408,9 +2401,8 @@ GCKPTI_INLINE float gckpti_max(const float *x, int64_t n)
     return lane[0];
 }
 
-/* What a softmax subtracts from scores whose greatest is `top`: where all are -inf, nothing. Then
- * their exponentials and the sum are 0; in the end the sum is taken as 1, so that all probabilities
- * are 0, and the maximum as 0. */
+/* What a softmax subtracts from scores whose greatest is `top`; where all are -inf, nothing, and in
+ * the end their sum 0 is taken as 1, so that all probabilities are 0 (manual, 5h). */
 GCKPTI_INLINE float gckpti_shift(float top) { return top > -GCKPTI_INFINITY ? top : 0.0f; }
 
 GCKPTI_INLINE void gckpti_softmax_end(float *max, float *sum)
@@ -14499,8 +14491,8 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
  *     terms; for each: id, bits of the weight, regulariser       picks; for each: id, gradient
  *     instructions; for each: 4 id of the tensor + kind          parameters; for each: trained
  *     buffers, by end; for each: offset                          hash of all numbers before
- * So it holds decisions only: what runs when, what lies where. The rest is derived from the graph
- * by the code that plans, and what lies where is checked: no file can make a plan that is wrong.
+ * So it holds decisions only: what runs when, what lies where. The rest is derived from the graph,
+ * by the code that plans.
  * ============================================================================================== */
 #define GCKPTI_PLAN_MAGIC UINT64_C(0x6e6c707470636b67)
 
