@@ -30,7 +30,7 @@
  *     >>store      parameters and optimiser state                                        440
  *     >>graph      tensors, views, segments, gckpt_apply                                 580
  *     >>ops        elementwise, broadcasting, shapes: a block an op                      920
- *     >>ops-layers embed, matmul, linear, norms, attention, losses                      1570
+ *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1570
  *     >>plan       what needs gradients, schedules, lifetimes, layout                   2100
  *     >>optimal    the least work for every budget                                      1710
  *     >>plan-tells what a plan tells                                                     200
@@ -229,6 +229,15 @@
  *    desc.threads with -fopenmp, or gckpt_exec_desc.parallel_for. A loss of linear + cross_entropy
  *    keeps the logits and is a tenth faster than linear_cross_entropy, which computes them again.
  *    docs/speed.md has figures, `make bench` measures this machine.
+ *
+ * 11. Backends
+ *    An executor interprets a plan; what computes is a table of functions (gckpt_backend): memory,
+ *    the kernels of ops, and what is done between ops. The processor's is taken unless desc.backend
+ *    names another, of plan and executor alike, since workspace differs. Where a backend has memory
+ *    of its own, arena, parameters and state live there, all executors on it share them, and the
+ *    store knows which copy is the newest: gckpt_store_get, saving, loading and hashing fetch what
+ *    they need; a pointer that was kept is the host's copy, as of the last gckpt_store_pull, and
+ *    what is written through it counts after gckpt_store_push.
  */
 #ifndef GRADCKPT_H
 #define GRADCKPT_H
@@ -677,8 +686,10 @@ typedef struct {
     int update_in_backward;
     int threads;      /* 0: 1 */
     size_t alignment; /* of every offset; a power of two; 0: 64 */
-    /* 1: ops read parameters from the arena, where forwards of the parameters bring copies (and may
-     * bring them again), instead of from the store */
+    /* 1: a FORWARD of a parameter brings a copy of its value into the arena, where ops read it. That
+     * is planned like any value: it has bytes, work (10 x bytes read and written, + 16384; or its
+     * entry in costs), may be let go and brought again; pins hold for it; a schedule may say when,
+     * else it comes before its first reader. Updates act on the parameter itself. */
     int stage_parameters;
     /* 1: workspace for the plain kernels only, and they run: what a GCKPT_NO_FAST build needs
      * (there it is always 1), so set it when this plan is made for one */
@@ -986,9 +997,9 @@ typedef struct {
     size_t arena_size;
     unsigned debug;
     gckpt_isa isa; /* kernels to use; for tests and measurements. E_ARG if they cannot run here */
-    /* The one the plan was made for. It must live as long as the executor, whose arena (even a given
-     * one) it has; parameters and state are copied to it and, when the last executor with it is
-     * freed, back. Room for a micro-batch of the feeds, constants and sums comes on top. */
+    /* The one the plan was made for. It must live as long as the executor, whose arena, also a
+     * given one, it has; parameters and state are copied to it and, when the last executor with it
+     * is freed, back. Room for a micro-batch of the feeds, constants and sums comes on top. */
     const gckpt_backend *backend;
     /* 0: feeds are read where they are until the step ends; 1: a training step copies them at once
      * (into memory for desc.batch rows, taken when the executor is made and not in plan_bytes). */
@@ -1668,8 +1679,8 @@ static int gckpti_shape_fits(const gckpt_shape *s)
 /* An input gradient's element: add to it or store it first (manual, 5f). */
 GCKPTI_INLINE void gckpti_put(float *d, float v, int accumulate) { *d = accumulate ? *d + v : v; }
 
-/* *d += x (manual, 5e): what the last addition rounded off, kept in low, goes into this one, so that
- * sums are right to an ulp or two of the sum of magnitudes. NULL low: there is just one x. */
+/* *d += x (manual, 5e): what the last addition rounded off, kept in low, goes into this one, so
+ * that sums are right to an ulp or two of the sum of magnitudes. NULL low: there is just one x. */
 GCKPTI_INLINE void gckpti_sum_add(float *d, float *low, float x)
 {
     float y = low ? x - *low : x, s = *d + y;
@@ -3641,7 +3652,7 @@ struct gckpti_kernels {
     plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
     plain(mean_squared_error) plain(sum_loss)
 
-/* The gckpt_op of a listed op: its kernels are gckpti_<name>_forward and _backward, and GCKPTI_FAST
+/* The gckpt_op of an op (one that is not listed does not compile): its kernels are gckpti_<name>_forward and _backward, and GCKPTI_FAST
  * or _PLAIN as listed; last what each input's gradient reads. */
 #define GCKPTI_ROW_WITH(name, kernels, shape, flops, flops_backward, classes, flags, ...)          \
     static const gckpt_op gckpti_op_##name = {                                                     \
@@ -4379,17 +4390,18 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis)
  *
  * The plain kernels here are the definition of the numbers (manual, 5); a faster kernel must return
  * the same bits. "Chain": d = fma(a, b, d), one product after the other, from d's present value.
- * "Lanes": the 32 partial sums of gckpti_sum. "put(a, b)": gckpti_put_product.
+ * "Lanes": the 32 partial sums of gckpti_sum. "put(a, b)": gckpti_put_product, d = a b or d += a b.
+ * "Mixed": of bf16 plans, whose products have factors rounded to bf16 and chains in f32.
  * ============================================================================================== */
 enum {
     GCKPTI_KEY_TILE = 64,     /* keys an attention step takes at once: part of the contract */
     GCKPTI_LOSS_CHUNK = 1024, /* classes a cross-entropy step takes at once: the same */
 #ifndef GCKPT_NO_FAST
-    GCKPTI_LOSS_ROWS = 256,  /* rows that share one pass over a chunk of w: speed only */
-    GCKPTI_MIXED_ROWS = 1024 /* the same in bf16 plans, which pack the chunk each time */
+    GCKPTI_LOSS_ROWS = 256,      /* rows that share one pass over a chunk of w: speed only */
+    GCKPTI_LOSS_ROWS_MOST = 1024 /* in bf16 plans, which pack w's chunk each time; without w */
 #else
-    GCKPTI_LOSS_ROWS = 1,
-    GCKPTI_MIXED_ROWS = 1
+    GCKPTI_LOSS_ROWS = 1, /* plain plans take one row in any case: this spares the stack */
+    GCKPTI_LOSS_ROWS_MOST = 1
 #endif
 };
 
@@ -4432,7 +4444,7 @@ static int64_t gckpti_product_scratch(const gckpt_call *call, int64_t m, int64_t
 
 /* A product forward (m,k) (k,n) and its two gradients; that of b may be transposed, for which f32
  * plans have room in any case. */
-static void gckpti_product_work(gckpt_call *call, int64_t matrices, int64_t m, int64_t n, int64_t k)
+static void gckpti_matmul_work(gckpt_call *call, int64_t matrices, int64_t m, int64_t n, int64_t k)
 {
     int mixed = call->precision != GCKPT_FP32;
     int turned = mixed ? *(const int *)call->attributes : k > n;
@@ -4545,7 +4557,7 @@ static void gckpti_embed_backward(const gckpt_call *call)
             table[call->in[1].index[r] * n + i] += gckpti_grad_out(call, r * n + i);
 }
 
-/* Input i holds rows of the one before it: embed, linear_cross_entropy. */
+/* Input i holds numbers of rows of input i - 1: embed, linear_cross_entropy. */
 static int64_t gckpti_table_rows(const gckpt_call *call, int i)
 {
     return call->in[i - 1].shape.d[0];
@@ -4603,7 +4615,7 @@ static gckpt_result gckpti_matmul_shape(gckpt_call *call)
     call->shape = *a;
     call->shape.d[a->n - 1] = b->d[b->n - 1 - transposed];
     gckpti_sizes sizes = gckpti_matmul_sizes(call);
-    gckpti_product_work(call, sizes.matrices, sizes.m, sizes.n, sizes.k);
+    gckpti_matmul_work(call, sizes.matrices, sizes.m, sizes.n, sizes.k);
     return GCKPT_OK;
 }
 
@@ -4816,7 +4828,7 @@ static gckpt_result gckpti_linear_shape(gckpt_call *call)
     call->shape = *x;
     call->shape.d[x->n - 1] = outputs;
     call->mixes_rows = x->n < 2;
-    gckpti_product_work(call, 1, gckpti_rows(x), outputs, inner);
+    gckpti_matmul_work(call, 1, gckpti_rows(x), outputs, inner);
     return GCKPT_OK;
 }
 
@@ -5368,7 +5380,7 @@ typedef struct {
                  void *context); /* body for i = 0..n-1, worth `work` multiply-adds each */
     float (*online)(const float *x, float *p, int64_t n, int first, float *max, float *sum);
     void (*gradient)(const float *x, float *d, int64_t n, float max, float log_sum, float scale,
-                     int accumulate); /* of classes that are not the target */
+                     int accumulate); /* as if no class were the target */
     void (*widen)(const uint16_t *x, float *y, int64_t n);
     void (*narrow)(const float *x, uint16_t *y, int64_t n);
 } gckpti_loss_kernels;
@@ -5406,11 +5418,11 @@ typedef struct {
     const float *x;              /* their logits (rows,n) */
     float *d;                    /* backward: the logits' gradient; may be x */
     int accumulate;
-    float max[GCKPTI_MIXED_ROWS], sum[GCKPTI_MIXED_ROWS], hit[GCKPTI_MIXED_ROWS];
+    float max[GCKPTI_LOSS_ROWS_MOST], sum[GCKPTI_LOSS_ROWS_MOST], hit[GCKPTI_LOSS_ROWS_MOST];
 } gckpti_loss;
 
 /* The forward of row r: its classes so far, and these. */
-static void gckpti_loss_look(void *context, int64_t r, int64_t worker)
+static void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
 {
     gckpti_loss *l = (gckpti_loss *)context;
     const float *x = l->x + r * l->n;
@@ -5424,7 +5436,7 @@ static void gckpti_loss_look(void *context, int64_t r, int64_t worker)
 }
 
 /* The backward of row r: d from x, the target's apart. */
-static void gckpti_loss_slope(void *context, int64_t r, int64_t worker)
+static void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
 {
     const gckpti_loss *l = (const gckpti_loss *)context;
     const float *x = l->x + r * l->n, *aux = (const float *)l->call->aux + 2 * (l->row + r);
@@ -5436,7 +5448,7 @@ static void gckpti_loss_slope(void *context, int64_t r, int64_t worker)
         gckpti_start(d, l->n, l->accumulate);
         return;
     }
-    if (here)
+    if (here) /* d may be x; what it held the target's own contribution is added to */
         logit = x[at], held = d[at];
     l->by.gradient(x, d, l->n, aux[0], aux[1], scale, l->accumulate);
     if (here) {
@@ -5489,10 +5501,11 @@ static void gckpti_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels 
     int64_t v = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape);
     gckpti_loss l;
     l.call = call, l.by = by, l.first = 0, l.n = v, l.accumulate = x->accumulate;
-    for (int64_t row = 0; row < rows && (x->grad || !backward); row += GCKPTI_MIXED_ROWS) {
-        gckpti_loss_begin(&l, row, gckpti_min(rows - row, GCKPTI_MIXED_ROWS));
+    for (int64_t row = 0; row < rows && (x->grad || !backward); row += GCKPTI_LOSS_ROWS_MOST) {
+        gckpti_loss_begin(&l, row, gckpti_min(rows - row, GCKPTI_LOSS_ROWS_MOST));
         l.x = x->data + row * v, l.d = x->grad ? x->grad + row * v : NULL;
-        by.each(call, l.rows, 16 * v, backward ? gckpti_loss_slope : gckpti_loss_look, &l);
+        by.each(call, l.rows, 16 * v, backward ? gckpti_loss_backward_row : gckpti_loss_forward_row,
+                &l);
         if (!backward)
             gckpti_loss_finish(&l);
     }
@@ -5524,17 +5537,19 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
     return gckpt_apply(&gckpti_op_cross_entropy, in, 2, NULL, 0);
 }
 
-/* ---- linear_cross_entropy: cross_entropy(linear_transposed(x, w)) to the same bits ----
+/* ---- linear_cross_entropy: cross_entropy(linear_transposed(x, w)), in f32 plans to the same bits
+ * (in bf16 plans its logits are not rounded: manual, 5l) ----
  * Logits: chains over C from +0. Backward, d being the logits' gradient: chains dx += d w over the
  * classes, dw += d x over the rows. Rows left out take part with d = +0, as in the two ops: else a
- * -0 could stay in the accumulator, or an infinity in w stay hidden. work: a block of rows (one in
- * a plain plan) times a chunk of classes; bf16 plans: then a block of dx, which is rounded when all
- * classes are added. d is rounded where it enters the products. */
+ * -0 could stay in the accumulator, or an infinity in w stay hidden. d is rounded where it enters
+ * the products. */
 typedef struct {
     int64_t block, logits, dx, size; /* rows at a time; in floats: where parts of work begin; all */
 } gckpti_loss_parts;
 
-/* work: scratch of the products, logits, dx. */
+/* work: scratch of the products, where these look for it; the logits of a block of rows (one in a
+ * plain plan) and a chunk of classes; in bf16 plans dx of the block, rounded when all classes are
+ * added. */
 static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backward)
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
@@ -5542,13 +5557,14 @@ static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backwa
     int mixed = call->precision != GCKPT_FP32;
     gckpti_loss_parts p = { 1, 0, 0, 0 };
     if (!call->plain)
-        p.block = gckpti_min(rows, mixed ? GCKPTI_MIXED_ROWS : GCKPTI_LOSS_ROWS);
-    p.logits = gckpti_product_scratch(call, p.block, n, c);
+        p.block = gckpti_min(rows, mixed ? GCKPTI_LOSS_ROWS_MOST : GCKPTI_LOSS_ROWS);
+    int64_t products = gckpti_product_scratch(call, p.block, n, c);
     if (backward) {
         int64_t dx = gckpti_product_scratch(call, p.block, c, n);
         int64_t dw = gckpti_product_scratch(call, n, c, p.block), most = dx > dw ? dx : dw;
-        p.logits = p.logits > most ? p.logits : most;
+        products = products > most ? products : most;
     }
+    p.logits = products;
     p.dx = p.logits + p.block * n;
     p.size = p.dx + (mixed && backward ? p.block * c : 0);
     return p;
@@ -5593,7 +5609,8 @@ static void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_loss_k
             gckpti_factor b = gckpti_factor_of(w, l.first * c, c, 1, 0);
             if (l.counted > 0)
                 gckpti_product_to(call, by.product, l.rows, l.n, c, a, b, l.d, 0);
-            by.each(call, l.rows, 16 * l.n, backward ? gckpti_loss_slope : gckpti_loss_look, &l);
+            by.each(call, l.rows, 16 * l.n,
+                    backward ? gckpti_loss_backward_row : gckpti_loss_forward_row, &l);
             if (dx)
                 gckpti_product_to(call, by.product, l.rows, c, l.n, d, gckpti_turned(b), dx,
                                   x->accumulate || l.first > 0);
@@ -5927,44 +5944,13 @@ typedef struct {
     gckpti_allocator *memory;
     int *failed; /* set when there is no memory */
     gckpti_piece *first, *now;
+    size_t ahead; /* the next piece has as many bytes, at least */
 } gckpti_scratch;
 
 static gckpti_scratch gckpti_scratch_new(gckpti_allocator *memory, int *failed)
 {
-    gckpti_scratch s = { memory, failed, NULL, NULL };
+    gckpti_scratch s = { memory, failed, NULL, NULL, 2048 };
     return s;
-}
-
-/* n items of `size` bytes, all 0, or NULL. On the heap each new piece doubles what there is. */
-static void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size)
-{
-    const size_t head = gckpti_round_up(sizeof(gckpti_piece), GCKPTI_ALIGN);
-    size_t bytes = n < PTRDIFF_MAX / 4 / size ? gckpti_round_up(n * size, GCKPTI_ALIGN) : SIZE_MAX;
-    while (s->now && s->now->size - s->now->used < bytes && s->now->next)
-        s->now = s->now->next;
-    if (!s->now || s->now->size - s->now->used < bytes) {
-        gckpti_piece piece = { NULL, s->now && !s->memory->desc.memory ? 2 * s->now->size : 2048,
-                               0 };
-        piece.size = piece.size > bytes && bytes < SIZE_MAX ? piece.size : bytes;
-        void *at = bytes < SIZE_MAX ? gckpti_resize(s->memory, NULL, 0, head + piece.size) : NULL;
-        if (!at) {
-            *s->failed = 1;
-            return NULL;
-        }
-        memcpy(at, &piece, sizeof piece);
-        *(s->now ? &s->now->next : &s->first) = (gckpti_piece *)at;
-        s->now = (gckpti_piece *)at;
-    }
-    void *at = (unsigned char *)s->now + head + s->now->used;
-    s->now->used += bytes;
-    return memset(at, 0, bytes);
-}
-
-static void gckpti_scratch_clear(gckpti_scratch *s)
-{
-    for (gckpti_piece *piece = s->first; piece; piece = piece->next)
-        piece->used = 0;
-    s->now = s->first;
 }
 
 static void gckpti_scratch_free(gckpti_scratch *s)
@@ -5976,6 +5962,50 @@ static void gckpti_scratch_free(gckpti_scratch *s)
         gckpti_resize(s->memory, piece, head + piece->size, 0);
     }
     s->now = NULL;
+}
+
+/* Begins again, in one piece instead of several (a block of memory takes nothing back). */
+static void gckpti_scratch_clear(gckpti_scratch *s)
+{
+    int several = s->first && s->first->next && !s->memory->desc.memory;
+    for (gckpti_piece *piece = s->first; piece; piece = piece->next) {
+        s->ahead += several ? piece->used : 0;
+        piece->used = 0;
+    }
+    if (several)
+        gckpti_scratch_free(s);
+    s->now = s->first;
+}
+
+/* n items of `size` bytes, all 0, or NULL. */
+static void *gckpti_scratch_take(gckpti_scratch *s, size_t n, size_t size)
+{
+    const size_t head = gckpti_round_up(sizeof(gckpti_piece), GCKPTI_ALIGN);
+    size_t bytes = n < PTRDIFF_MAX / 4 / size ? gckpti_round_up(n * size, GCKPTI_ALIGN) : SIZE_MAX;
+    while (s->now && s->now->size - s->now->used < bytes && s->now->next)
+        s->now = s->now->next;
+    if (!s->now || s->now->size - s->now->used < bytes) {
+        gckpti_piece piece = { NULL, s->ahead > bytes ? s->ahead : bytes, 0 };
+        void *at = bytes < SIZE_MAX ? gckpti_resize(s->memory, NULL, 0, head + piece.size) : NULL;
+        if (!at) {
+            *s->failed = 1;
+            return NULL;
+        }
+        memcpy(at, &piece, sizeof piece);
+        *(s->now ? &s->now->next : &s->first) = (gckpti_piece *)at;
+        s->now = (gckpti_piece *)at;
+        s->ahead = s->memory->desc.memory ? 2048 : 65536;
+    }
+    void *at = (unsigned char *)s->now + head + s->now->used;
+    s->now->used += bytes;
+    return memset(at, 0, bytes);
+}
+
+/* The same as n items that lie elsewhere. */
+static void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t n, size_t size)
+{
+    void *to = gckpti_scratch_take(s, n, size);
+    return to && n > 0 ? memcpy(to, from, n * size) : to;
 }
 
 /* An array that grows and keeps its contents; what it had before stays in the scratch, unused. */
@@ -6138,6 +6168,8 @@ static size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tensor 
     return gckpti_bytes(p, t, GCKPTI_NARROW_GRADIENT);
 }
 
+/* Marks what a bf16 plan rounds and keeps narrow: what ops of the batch make, but not what is
+ * fetched. */
 static void gckpti_mark_kept(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && p->desc->precision != GCKPT_FP32; i++) {
@@ -6241,6 +6273,7 @@ static int gckpti_repeats(const gckpt_tensor *t, int i)
     return 0;
 }
 
+/* Bytes of an op's copies and low parts in front of its workspace, forward or backward. */
 static size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward)
 {
     int kept[1 + GCKPT_MAX_INPUTS];
@@ -6497,6 +6530,7 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
     }
 }
 
+/* All units; what losses and fetches ask of them; the ranks of their backwards. */
 static void gckpti_model_units(gckpti_planner *p)
 {
     unsigned char *needed = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
@@ -7139,7 +7173,6 @@ static int gckpti_last_touch(const gckpti_planner *p, const gckpti_draft *d, int
             counted = x;
         if (i >= 0)
             d->latest[u] = 1;
-        last[t->id] = x;
         for (int k = 0; k < t->inputs; k++)
             last[t->in[k]->base->id] = x;
     }
@@ -8169,9 +8202,9 @@ typedef struct {
     gckpti_planner *p;
     gckpti_scratch scratch;
     gckpti_room room[GCKPTI_ROOMS];
-    int64_t *at, *between; /* bytes of gradients and workspace, by rank: at a backward; between it
-                              and the one before */
-    int64_t grain;         /* common divisor of all sizes */
+    /* bytes of gradients and workspaces, by rank: at a backward; between it and the one before */
+    int64_t *gradient_at, *gradient_between;
+    int64_t grain; /* common divisor of all sizes */
     gckpti_schedule now, next;
     int first_backward;           /* its position in the present schedule */
     int *of_unit, *unit_start;    /* spans of a unit, ascending */
@@ -8200,6 +8233,12 @@ typedef struct {
     int barred;            /* a unit whose gaps stay open; -1: none */
 } gckpti_search;
 
+/* Room for n items in one of the search's arrays. */
+static void *gckpti_search_array(gckpti_search *s, int array, size_t n, size_t size)
+{
+    return gckpti_want(&s->scratch, &s->room[array], n, size);
+}
+
 static int gckpti_search_room(gckpti_search *s, gckpti_schedule *t, int length)
 {
     return gckpti_schedule_room(&s->scratch, t, length, s->p->sources);
@@ -8220,10 +8259,10 @@ static int64_t gckpti_divisor(int64_t a, int64_t b)
 static void gckpti_add_bytes(gckpti_search *s, const gckpti_gradient *v)
 {
     int64_t size = (int64_t)gckpti_round_up(v->size, s->p->alignment);
-    s->at[v->first] += size;
-    s->at[v->until + 1] -= size;
-    s->between[v->resident ? v->first : v->first + 1] += size;
-    s->between[v->until + 1] -= size;
+    s->gradient_at[v->first] += size;
+    s->gradient_at[v->until + 1] -= size;
+    s->gradient_between[v->resident ? v->first : v->first + 1] += size;
+    s->gradient_between[v->until + 1] -= size;
     s->grain = gckpti_divisor(s->grain, size);
 }
 
@@ -8233,21 +8272,22 @@ static void gckpti_sum_gradients(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
     size_t n = (size_t)p->ranks + 3;
-    s->at = (int64_t *)gckpti_scratch_take(&s->scratch, n, sizeof *s->at);
-    s->between = (int64_t *)gckpti_scratch_take(&s->scratch, n, sizeof *s->between);
+    s->gradient_at = (int64_t *)gckpti_scratch_take(&s->scratch, n, sizeof *s->gradient_at);
+    s->gradient_between =
+        (int64_t *)gckpti_scratch_take(&s->scratch, n, sizeof *s->gradient_between);
     if (p->failed)
         return;
     for (int v = 0; v < p->gradients; v++)
         if (p->gradient[v].storage == v)
             gckpti_add_bytes(s, &p->gradient[v]);
     for (int r = 1; r <= p->ranks; r++) {
-        s->at[r] += s->at[r - 1];
-        s->between[r] += s->between[r - 1];
+        s->gradient_at[r] += s->gradient_at[r - 1];
+        s->gradient_between[r] += s->gradient_between[r - 1];
     }
     for (int r = 0; r < p->ranks; r++) {
         size_t bytes = p->work_backward[p->unit[p->backward[r]].id];
         int64_t work = (int64_t)gckpti_round_up(bytes, p->alignment);
-        s->at[r] += work;
+        s->gradient_at[r] += work;
         s->grain = gckpti_divisor(s->grain, work);
     }
     for (int u = 0; u < p->units; u++) {
@@ -8286,7 +8326,8 @@ static void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
     for (int x = 0; x < length; x++) {
         int i = t->item[x];
         sum += t->live[x];
-        t->live[x] = sum + (i < 0 ? s->at[rank++] : s->between[rank] + p->unit[i].work);
+        t->live[x] =
+            sum + (i < 0 ? s->gradient_at[rank++] : s->gradient_between[rank] + p->unit[i].work);
         if (t->live[x] > t->peak)
             t->peak = t->live[x];
     }
@@ -8322,12 +8363,11 @@ static int gckpti_index_room(gckpti_search *s)
         most += (size_t)count + (t->item[x] < 0);
     }
     s->looked += t->length + (int64_t)most;
-    gckpti_scratch *scratch = &s->scratch;
     size_t of_spans = 2 * spans + (size_t)p->units + length + 5;
-    s->of_unit = (int *)gckpti_want(scratch, &s->room[GCKPTI_ROOM_SPANS], of_spans, sizeof(int));
-    s->use = (int *)gckpti_want(scratch, &s->room[GCKPTI_ROOM_USES], 3 * most, sizeof(int));
-    s->excess = (int64_t *)gckpti_want(scratch, &s->room[GCKPTI_ROOM_EXCESS], 3 * length + 6,
-                                       sizeof *s->excess);
+    s->of_unit = (int *)gckpti_search_array(s, GCKPTI_ROOM_SPANS, of_spans, sizeof(int));
+    s->use = (int *)gckpti_search_array(s, GCKPTI_ROOM_USES, 3 * most, sizeof(int));
+    s->excess =
+        (int64_t *)gckpti_search_array(s, GCKPTI_ROOM_EXCESS, 3 * length + 6, sizeof *s->excess);
     if (p->failed)
         return 0;
     s->use_start = s->of_unit + spans + 1;
@@ -8394,6 +8434,7 @@ static void gckpti_sort_reads(gckpti_search *s, int uses)
     s->unit_start[units] = (int)spans;
 }
 
+/* Indexes the present schedule, with its excess over a limit. */
 static void gckpti_index(gckpti_search *s, int64_t limit)
 {
     if (!gckpti_index_room(s))
@@ -8424,9 +8465,9 @@ static int gckpti_version_at(const gckpti_search *s, int unit, int x)
 }
 
 /* ---- moves ---- */
+#define GCKPTI_TWICE (UINT64_C(1) << 32)
 /* cost / gain as an integer that orders like a floating-point number: 6 bits of exponent and more
  * above 32 bits of mantissa, so that adding GCKPTI_TWICE doubles it. */
-#define GCKPTI_TWICE (UINT64_C(1) << 32)
 static uint64_t gckpti_score(uint64_t cost, int64_t gain)
 {
     uint64_t a = cost + 1, b = (uint64_t)gain;
@@ -8456,9 +8497,9 @@ static void gckpti_sort_moves(gckpti_search *s)
 {
     size_t n = (size_t)s->moves;
     gckpti_keyed *keys =
-        (gckpti_keyed *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_KEYS], 2 * n, sizeof *keys);
+        (gckpti_keyed *)gckpti_search_array(s, GCKPTI_ROOM_KEYS, 2 * n, sizeof *keys);
     gckpti_move *sorted =
-        (gckpti_move *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_SORTED], n, sizeof *sorted);
+        (gckpti_move *)gckpti_search_array(s, GCKPTI_ROOM_SORTED, n, sizeof *sorted);
     if (s->p->failed)
         return;
     for (size_t i = 0; i < n; i++) {
@@ -8536,8 +8577,8 @@ static int64_t gckpti_gain(const gckpti_search *s, const gckpti_span *v, int fro
 static void gckpti_add_move(gckpti_search *s, uint64_t key, int unit, int span, int to, int policy)
 {
     gckpti_move m = { key, unit, span, to, policy };
-    gckpti_move *all = (gckpti_move *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_MOVES],
-                                                  (size_t)s->moves + 1, sizeof *all);
+    gckpti_move *all =
+        (gckpti_move *)gckpti_search_array(s, GCKPTI_ROOM_MOVES, (size_t)s->moves + 1, sizeof *all);
     if (!all)
         return;
     s->move = all;
@@ -8579,9 +8620,8 @@ static void gckpti_find_gaps(gckpti_search *s, int all)
 /* Notes that the units of s->set are to be computed before position x. */
 static void gckpti_insert_set(gckpti_search *s, int x)
 {
-    gckpti_keyed *all =
-        (gckpti_keyed *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_INSERTS],
-                                    (size_t)(s->inserts + s->set_count), sizeof *all);
+    gckpti_keyed *all = (gckpti_keyed *)gckpti_search_array(
+        s, GCKPTI_ROOM_INSERTS, (size_t)(s->inserts + s->set_count), sizeof *all);
     s->insert = all ? all : s->insert;
     for (int i = 0; i < s->set_count && all; i++) {
         gckpti_keyed m = { (uint64_t)x << 32 | (uint64_t)s->set[i], s->set[i] };
@@ -8595,8 +8635,8 @@ static void gckpti_try_inserts(gckpti_search *s)
 {
     const gckpti_schedule *t = &s->now;
     int k = 0, n = 0;
-    gckpti_keyed *spare = (gckpti_keyed *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_KEYS],
-                                                      (size_t)s->inserts, sizeof *spare);
+    gckpti_keyed *spare =
+        (gckpti_keyed *)gckpti_search_array(s, GCKPTI_ROOM_KEYS, (size_t)s->inserts, sizeof *spare);
     if (!gckpti_search_room(s, &s->next, t->length + s->inserts))
         return;
     gckpti_sort_keys(s->insert, spare, (size_t)s->inserts);
@@ -8660,8 +8700,8 @@ static int gckpti_cut_chunks(gckpti_search *s)
     for (s->shift = 0; s->now.length >> s->shift > 2048;)
         s->shift++;
     size_t chunks = ((size_t)s->now.length >> s->shift) + 1;
-    s->chunk_left = (int64_t *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_CHUNKS], 2 * chunks,
-                                           sizeof *s->chunk_left);
+    s->chunk_left =
+        (int64_t *)gckpti_search_array(s, GCKPTI_ROOM_CHUNKS, 2 * chunks, sizeof *s->chunk_left);
     if (s->p->failed)
         return 0;
     s->chunk_count = (int *)(s->chunk_left + chunks);
@@ -8823,8 +8863,7 @@ static int gckpti_stretch(gckpti_search *s, const gckpti_span *before, const gck
 static void gckpti_try_without(gckpti_search *s, const int *position, int n)
 {
     size_t length = (size_t)s->now.length;
-    unsigned char *gone =
-        (unsigned char *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_GONE], length, 1);
+    unsigned char *gone = (unsigned char *)gckpti_search_array(s, GCKPTI_ROOM_GONE, length, 1);
     if (!gone || !gckpti_search_room(s, &s->next, s->now.length))
         return;
     memset(gone, 0, length);
@@ -8877,10 +8916,8 @@ static int gckpti_polish_single(gckpti_search *s, int64_t limit)
 static int gckpti_polish_many(gckpti_search *s, int64_t limit)
 {
     size_t length = (size_t)s->now.length;
-    s->space =
-        (int64_t *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_SPACE], length, sizeof *s->space);
-    s->removal = (int *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_REMOVALS], (size_t)s->moves,
-                                    sizeof(int));
+    s->space = (int64_t *)gckpti_search_array(s, GCKPTI_ROOM_SPACE, length, sizeof *s->space);
+    s->removal = (int *)gckpti_search_array(s, GCKPTI_ROOM_REMOVALS, (size_t)s->moves, sizeof(int));
     if (s->p->failed)
         return 0;
     memset(s->touched, 0, (size_t)s->p->units * sizeof(int));
@@ -8948,8 +8985,7 @@ static int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
 
 static gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count, int room)
 {
-    gckpti_slot *all =
-        (gckpti_slot *)gckpti_want(&s->scratch, &s->room[room], (size_t)*count + 1, sizeof *all);
+    gckpti_slot *all = (gckpti_slot *)gckpti_search_array(s, room, (size_t)*count + 1, sizeof *all);
     if (!all)
         return NULL;
     *slots = all;
@@ -8995,24 +9031,29 @@ typedef struct {
     uint64_t cost;          /* of its forwards */
 } gckpti_stage;
 
-/* The last unit of the body that reads u's value: forward only, or in either direction. */
-static void gckpti_last_readers(const gckpti_search *s, int *forward, int *either, int *rank)
+/* By unit: the last unit of the body that reads its value, forward only or in either direction; the
+ * last rank that does, or -1. */
+typedef struct {
+    int *forward, *either, *rank;
+} gckpti_readers;
+
+static void gckpti_last_readers(const gckpti_search *s, const gckpti_readers *by)
 {
     for (int u = 0; u < s->p->units; u++) {
-        forward[u] = either[u] = u;
-        rank[u] = -1;
+        by->forward[u] = by->either[u] = u;
+        by->rank[u] = -1;
     }
     for (int u = 0; u < s->p->units; u++) {
         const gckpti_unit *q = &s->p->unit[u];
         for (int k = q->in; k < q->in + q->inputs; k++)
-            forward[s->p->links[k]] = either[s->p->links[k]] = u;
+            by->forward[s->p->links[k]] = by->either[s->p->links[k]] = u;
     }
     for (int u = 0; u < s->p->units; u++) {
         const gckpti_unit *q = &s->p->unit[u];
         for (int k = q->read; q->rank >= 0 && k < q->read + q->reads; k++) {
             int v = s->p->links[k];
-            either[v] = either[v] > u ? either[v] : u;
-            rank[v] = rank[v] > q->rank ? rank[v] : q->rank;
+            by->either[v] = by->either[v] > u ? by->either[v] : u;
+            by->rank[v] = by->rank[v] > q->rank ? by->rank[v] : q->rank;
         }
     }
 }
@@ -9051,58 +9092,75 @@ static int gckpti_cut(gckpti_search *s, int by_unit, const int64_t *enters, gckp
     return count;
 }
 
+/* What a stage takes and costs while it runs forward; `whole`: its tape keeps every result. */
+static void gckpti_stage_forward(const gckpti_search *s, const gckpti_readers *by, int whole,
+                                 gckpti_stage *q)
+{
+    int64_t taped = 0, through = 0;
+    for (int u = q->first; u < q->end; u++) {
+        const gckpti_unit *w = &s->p->unit[u];
+        taped += w->out + (w->reads_aux ? w->aux : 0);
+        through += w->out;
+        q->taped = taped + w->work > q->taped ? taped + w->work : q->taped;
+        q->through = through + w->work > q->through ? through + w->work : q->through;
+        q->cost += w->cost;
+        q->kept += (whole || by->rank[u] >= 0 || by->either[u] >= q->end ? w->out : 0) +
+                   (w->reads_aux ? w->aux : 0);
+        for (int v = q->first; v <= u; v++) /* what u read last */
+            if (by->forward[v] == u && by->either[v] < q->end) {
+                through -= s->p->unit[v].out;
+                taped -= by->rank[v] < 0 ? s->p->unit[v].out : 0;
+            }
+    }
+}
+
+/* What it takes during its backwards, which begin with rank q->back. */
+static void gckpti_stage_backward(const gckpti_search *s, const gckpti_readers *by, int whole,
+                                  gckpti_stage *q)
+{
+    const gckpti_planner *p = s->p;
+    int64_t live = q->kept, resident = s->gradient_between[0];
+    int back = q->back;
+    q->gradient = s->gradient_between[back] - resident;
+    for (int v = q->first; v < q->end; v++)
+        live -= !whole && by->rank[v] < back && by->either[v] >= q->end ? p->unit[v].out : 0;
+    for (; back < p->body_ranks && p->backward[back] >= q->first; back++) {
+        int64_t most = live + s->gradient_at[back] - resident;
+        q->backwards = most > q->backwards ? most : q->backwards;
+        for (int v = q->first; v < q->end; v++)
+            live -= !whole && by->rank[v] == back ? p->unit[v].out : 0;
+    }
+    q->back_end = back;
+}
+
+/* Cuts the body into stages and finds what each takes. Returns how many. */
 static int gckpti_stages(gckpti_search *s, int by_unit, int whole, gckpti_stage *stage)
 {
-    size_t n = (size_t)s->p->units;
-    int *forward =
-        (int *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_READERS], 3 * n, sizeof(int));
-    int64_t *enters =
-        (int64_t *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_ENTERS], n + 2, sizeof *enters);
-    if (s->p->failed)
+    const gckpti_planner *p = s->p;
+    size_t n = (size_t)p->units;
+    gckpti_readers by;
+    by.forward = (int *)gckpti_search_array(s, GCKPTI_ROOM_READERS, 3 * n, sizeof(int));
+    int64_t *enters = (int64_t *)gckpti_search_array(s, GCKPTI_ROOM_ENTERS, n + 2, sizeof *enters);
+    if (p->failed)
         return 0;
-    int *either = forward + n, *rank = either + n;
-    gckpti_last_readers(s, forward, either, rank);
+    by.either = by.forward + n;
+    by.rank = by.either + n;
+    gckpti_last_readers(s, &by);
     memset(enters, 0, (n + 2) * sizeof *enters);
-    for (int u = s->p->prologue; u < s->p->units; u++) {
-        enters[u + 1] += s->p->unit[u].out;
-        enters[either[u] + 1] -= s->p->unit[u].out;
+    for (int u = p->prologue; u < p->units; u++) {
+        enters[u + 1] += p->unit[u].out;
+        enters[by.either[u] + 1] -= p->unit[u].out;
     }
-    for (int u = 1; u < s->p->units; u++)
+    for (int u = 1; u < p->units; u++)
         enters[u] += enters[u - 1];
-    int count = gckpti_cut(s, by_unit, enters, stage), back = 0;
+    int count = gckpti_cut(s, by_unit, enters, stage);
     for (int k = count; k-- > 0;) {
-        gckpti_stage *q = &stage[k];
-        int64_t taped = 0, through = 0, resident = s->between[0];
-        q->enters = enters[q->first];
-        q->back = back;
-        q->gradient = s->between[back] - resident;
-        q->kept = q->taped = q->through = q->backwards = 0;
-        q->cost = 0;
-        for (int u = q->first; u < q->end; u++) {
-            const gckpti_unit *w = &s->p->unit[u];
-            taped += w->out + (w->reads_aux ? w->aux : 0);
-            through += w->out;
-            q->taped = taped + w->work > q->taped ? taped + w->work : q->taped;
-            q->through = through + w->work > q->through ? through + w->work : q->through;
-            q->cost += w->cost;
-            q->kept += (whole || rank[u] >= 0 || either[u] >= q->end ? w->out : 0) +
-                       (w->reads_aux ? w->aux : 0);
-            for (int v = q->first; v <= u; v++) /* what u read last */
-                if (forward[v] == u && either[v] < q->end) {
-                    through -= s->p->unit[v].out;
-                    taped -= rank[v] < 0 ? s->p->unit[v].out : 0;
-                }
-        }
-        int64_t live = q->kept;
-        for (int v = q->first; v < q->end; v++)
-            live -= !whole && rank[v] < q->back && either[v] >= q->end ? s->p->unit[v].out : 0;
-        for (; back < s->p->body_ranks && s->p->backward[back] >= q->first; back++) {
-            int64_t most = live + s->at[back] - resident;
-            q->backwards = most > q->backwards ? most : q->backwards;
-            for (int v = q->first; v < q->end; v++)
-                live -= !whole && rank[v] == back ? s->p->unit[v].out : 0;
-        }
-        q->back_end = back;
+        gckpti_stage q = { stage[k].first, stage[k].end, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
+        q.enters = enters[q.first];
+        q.back = k + 1 < count ? stage[k + 1].back_end : 0;
+        gckpti_stage_forward(s, &by, whole, &q);
+        gckpti_stage_backward(s, &by, whole, &q);
+        stage[k] = q;
     }
     return count;
 }
@@ -9129,6 +9187,7 @@ static size_t gckpti_cell(const gckpti_table *t, int a, int b, int m)
     return ((size_t)a * (size_t)t->n + (size_t)b) * ((size_t)t->steps + 1) + (size_t)m;
 }
 
+/* Fills in least work and choices for all runs of stages, short ones first. */
 static void gckpti_fill_table(gckpti_table *t)
 {
     const gckpti_stage *stage = t->stage;
@@ -9202,8 +9261,8 @@ static void gckpti_emit_table(gckpti_search *s, const gckpti_table *t, int m)
 /* The programme's schedules for all amounts of memory become seeds. */
 static void gckpti_seed_chain(gckpti_search *s, int by_unit, int whole, int64_t most)
 {
-    gckpti_stage *stage = (gckpti_stage *)gckpti_want(&s->scratch, &s->room[GCKPTI_ROOM_STAGES],
-                                                      GCKPTI_STAGES + 1, sizeof *stage);
+    gckpti_stage *stage = (gckpti_stage *)gckpti_search_array(s, GCKPTI_ROOM_STAGES,
+                                                              GCKPTI_STAGES + 1, sizeof *stage);
     gckpti_table t;
     memset(&t, 0, sizeof t);
     t.n = stage ? gckpti_stages(s, by_unit, whole, stage) : 0;
@@ -9283,7 +9342,7 @@ static void gckpti_find_seeds(gckpti_search *s)
     p->made_length = 0;
     gckpti_make_store_all(p);
     gckpti_seed(s);
-    int64_t most = s->seed ? s->seed[0].peak - s->between[0] : 0;
+    int64_t most = s->seed ? s->seed[0].peak - s->gradient_between[0] : 0;
     for (size_t i = 0; i <= groups && !p->failed; i++) {
         if (i < groups && gckpti_group_repeats(p, i))
             continue;
@@ -9309,9 +9368,11 @@ static void gckpti_find_seeds(gckpti_search *s)
     }
 }
 
+/* The ladder: limits from store-all's peak down to the least seed's. */
 static void gckpti_make_rungs(gckpti_search *s)
 {
-    int64_t most = s->seed[0].peak, least = most, resident = s->between[0]; /* 0: store-all */
+    int64_t most = s->seed[0].peak, least = most,
+            resident = s->gradient_between[0]; /* 0: store-all */
     for (int i = 1; i < s->seeds; i++)
         least = s->seed[i].peak < least ? s->seed[i].peak : least;
     gckpti_sort(s->seed, (size_t)s->seeds, sizeof *s->seed, gckpti_slot_before, NULL);
@@ -9797,6 +9858,38 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
  * search's schedules, and drafts a point when it is asked for its plan. gckpt_fit does all of it
  * for each micro-batch size.
  * ============================================================================================== */
+/* What can be wrong with term i of a request. */
+static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, int i, int inference)
+{
+    const gckpt_tensor *t = terms[i].loss;
+    if (!t || t->graph != g)
+        return gckpti_error(g, GCKPT_E_ARG, "plan: the loss of term %i is %s", i,
+                            t ? "of another graph" : "NULL");
+    if (!gckpti_is_loss(t))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: term %i: %T is not a loss; gckpt_sum_loss makes one of it", i,
+                            t);
+    if (i == 0 && (terms[0].regulariser || t->batchless) && !inference)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: the first term counts the step and must depend on an input");
+    if (!(terms[i].weight >= -FLT_MAX && terms[i].weight <= FLT_MAX))
+        return gckpti_error(g, GCKPT_E_ARG, "plan: the weight of term %i is not finite", i);
+    if (terms[i].regulariser && !t->batchless)
+        return gckpti_error(
+            g, GCKPT_E_ARG,
+            "plan: term %i: a regulariser may depend on parameters only, %T depends on "
+            "inputs",
+            i, t);
+    if (!terms[i].regulariser && t->batchless)
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: term %i: %T depends on parameters only; mark it as regulariser",
+                            i, t);
+    for (int k = 0; k < i; k++)
+        if (terms[k].loss == t)
+            return gckpti_error(g, GCKPT_E_ARG, "plan: terms %i and %i are the same loss", k, i);
+    return GCKPT_OK;
+}
+
 /* What can be wrong with a request before any planning. */
 static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms, int count,
                                          const gckpt_plan_desc *d)
@@ -9834,35 +9927,9 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
     if (g->segment >= 0)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: a segment is still open; gckpt_segment_end is missing");
-    for (int i = 0; i < count; i++) {
-        const gckpt_tensor *t = terms[i].loss;
-        if (!t || t->graph != g)
-            return gckpti_error(g, GCKPT_E_ARG, "plan: the loss of term %i is %s", i,
-                                t ? "of another graph" : "NULL");
-        if (!gckpti_is_loss(t))
-            return gckpti_error(g, GCKPT_E_ARG,
-                                "plan: term %i: %T is not a loss; gckpt_sum_loss makes one of it",
-                                i, t);
-        if (i == 0 && (terms[0].regulariser || t->batchless) && !inference)
-            return gckpti_error(g, GCKPT_E_ARG,
-                                "plan: the first term counts the step and must depend on an input");
-        if (!(terms[i].weight >= -FLT_MAX && terms[i].weight <= FLT_MAX))
-            return gckpti_error(g, GCKPT_E_ARG, "plan: the weight of term %i is not finite", i);
-        if (terms[i].regulariser && !t->batchless)
-            return gckpti_error(
-                g, GCKPT_E_ARG,
-                "plan: term %i: a regulariser may depend on parameters only, %T depends on "
-                "inputs",
-                i, t);
-        if (!terms[i].regulariser && t->batchless)
-            return gckpti_error(
-                g, GCKPT_E_ARG,
-                "plan: term %i: %T depends on parameters only; mark it as regulariser", i, t);
-        for (int k = 0; k < i; k++)
-            if (terms[k].loss == t)
-                return gckpti_error(g, GCKPT_E_ARG, "plan: terms %i and %i are the same loss", k,
-                                    i);
-    }
+    for (int i = 0; i < count; i++)
+        if (gckpti_check_term(g, terms, i, inference) != GCKPT_OK)
+            return GCKPT_E_ARG;
     if (d->update_in_backward == GCKPT_IF_USEFUL)
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: update_in_backward must be 0 or 1; gckpt_fit can choose");
@@ -9875,6 +9942,7 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
     return GCKPT_OK;
 }
 
+/* Whether all that is to be fetched has a value or a gradient in the arena. */
 static gckpt_result gckpti_check_fetches(gckpti_planner *p)
 {
     for (int i = 0; i < p->desc->fetches; i++) {
@@ -10164,24 +10232,16 @@ GCKPT_API void gckpt_frontier_free(gckpt_frontier *f)
 static gckpt_result gckpti_frontier_request(gckpt_frontier *f)
 {
     gckpti_planner *p = &f->p;
-    size_t n = (size_t)p->n, fetches = (size_t)f->desc.fetches;
-    gckpt_cost *costs = (gckpt_cost *)gckpti_scratch_take(&p->scratch, n, sizeof *costs);
-    gckpt_pick *picks = (gckpt_pick *)gckpti_scratch_take(&p->scratch, fetches, sizeof *picks);
+    gckpt_plan_desc *d = &f->desc;
+    size_t n = d->costs ? (size_t)p->n : 0, terms = (size_t)p->term_count;
+    gckpti_scratch *s = &p->scratch;
+    void *costs = gckpti_scratch_copy(s, d->costs, n, sizeof *d->costs);
+    d->costs = n ? (gckpt_cost *)costs : NULL;
+    d->fetch = (gckpt_pick *)gckpti_scratch_copy(s, d->fetch, (size_t)d->fetches, sizeof *d->fetch);
+    f->terms = (gckpt_term *)gckpti_scratch_copy(s, p->terms, terms, sizeof *f->terms);
     f->term_count = p->term_count;
-    f->terms =
-        (gckpt_term *)gckpti_scratch_take(&p->scratch, (size_t)f->term_count, sizeof *f->terms);
-    if (p->failed)
-        return GCKPT_E_MEMORY;
-    memcpy(f->terms, p->terms, (size_t)f->term_count * sizeof *f->terms);
-    if (f->desc.costs)
-        memcpy(costs, f->desc.costs, n * sizeof *costs);
-    if (fetches)
-        memcpy(picks, f->desc.fetch, fetches * sizeof *picks);
-    f->desc.costs = f->desc.costs ? costs : NULL;
-    f->desc.fetch = picks;
-    p->desc = &f->desc;
     p->terms = f->terms;
-    return GCKPT_OK;
+    return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
 /* Copies the points of a search that is laid out. */
@@ -10533,6 +10593,24 @@ static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
     return result;
 }
 
+/* What can be wrong with a request before anything is built. */
+static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build build, int64_t batch,
+                                     const gckpt_plan_desc *d)
+{
+    if (!build || batch < 1 || batch > INT32_MAX)
+        return gckpti_error(store, GCKPT_E_ARG, "fit: %s",
+                            build ? "the batch must be 1 to 2147483647" : "build is NULL");
+    if (d->fetches || d->costs || d->mode == GCKPT_SCHEDULE || d->mode == GCKPT_INFERENCE ||
+        d->memory.memory)
+        return gckpti_error(store, GCKPT_E_ARG,
+                            "fit: fetch, costs, a schedule and memory in a block belong to one "
+                            "graph, and inference has no batch: use gckpt_plan_new");
+    if (d->update_in_backward < 0 || d->update_in_backward > GCKPT_IF_USEFUL)
+        return gckpti_error(store, GCKPT_E_ARG,
+                            "fit: update_in_backward must be 0, 1 or GCKPT_IF_USEFUL");
+    return GCKPT_OK;
+}
+
 GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
                                 const gckpt_plan_desc *desc, gckpt_measure measure)
 {
@@ -10545,18 +10623,7 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *use
     unsigned char named[1536 / 8] = { 0 }; /* by divisor, descending; no batch has more */
     int sizes = 0;
     size_t before = store->count;
-    gckpt_result result = GCKPT_OK;
-    if (!build || batch < 1 || batch > INT32_MAX)
-        result = gckpti_error(store, GCKPT_E_ARG, "fit: %s",
-                              build ? "the batch must be 1 to 2147483647" : "build is NULL");
-    else if (f.desc.fetches || f.desc.costs || f.desc.mode == GCKPT_SCHEDULE ||
-             f.desc.mode == GCKPT_INFERENCE || f.desc.memory.memory)
-        result = gckpti_error(store, GCKPT_E_ARG,
-                              "fit: fetch, costs, a schedule and memory in a block belong to one "
-                              "graph, and inference has no batch: use gckpt_plan_new");
-    else if (f.desc.update_in_backward < 0 || f.desc.update_in_backward > GCKPT_IF_USEFUL)
-        result = gckpti_error(store, GCKPT_E_ARG,
-                              "fit: update_in_backward must be 0, 1 or GCKPT_IF_USEFUL");
+    gckpt_result result = gckpti_check_fit(store, build, batch, &f.desc);
     f.store = store;
     f.build = build;
     f.measure = measure;
@@ -11086,7 +11153,8 @@ struct gckpt_exec {
     gckpti_exec_input *inputs;
     gckpti_exec_term *terms;
     uint64_t *hashes;             /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
-    unsigned char *stage, *picks; /* own memory: copies of what the host looks at, of the picks */
+    unsigned char *borrowed,
+        *picks;                   /* own memory: copies of what the host looks at, of the picks */
     gckpti_loss_total *losses;    /* by term */
     float *squares;               /* square sums by block, of all parameters */
     size_t square_count;
@@ -11365,9 +11433,9 @@ static gckpt_result gckpti_exec_arena(gckpt_exec *e)
 
 /* ---- own memory: what the host does itself, it does on copies ---- */
 
-/* What may be staged at once: a parameter's gradient, all square sums, or the operands of an op that
- * the backend has no kernel for. */
-static size_t gckpti_stage_bytes(const gckpt_exec *e)
+/* What the host may borrow at once: a parameter's gradient, all square sums, or the operands of an
+ * op that the backend has no kernel for. */
+static size_t gckpti_borrow_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     size_t most = e->square_count * sizeof(float);
@@ -11381,19 +11449,13 @@ static size_t gckpti_stage_bytes(const gckpt_exec *e)
             continue;
         gckpti_call_start(e, node, (int)id, p->rows, &c);
         c.plain = 1;
-        size_t used = 0, out = (size_t)gckpti_elements(&node->shape);
         (void)node->op->shape(&c);
-        c.shape = node->shape;
+        size_t bytes = c.work_forward > c.work_backward ? c.work_forward : c.work_backward;
+        bytes += node->aux_bytes + 8 * (size_t)gckpti_elements(&node->shape);
         for (int i = 0; i < node->inputs; i++) /* values, gradient, low part */
-            for (int k = 0; k < 3; k++)
-                gckpti_carve(NULL, &used, (size_t)gckpti_elements(&c.in[i].shape), 4);
-        gckpti_carve(NULL, &used, out, 4);
-        gckpti_carve(NULL, &used, out, 4);
-        gckpti_carve(NULL, &used, node->aux_bytes, 1);
-        gckpti_carve(NULL, &used, c.work_forward, 1);
-        gckpti_carve(NULL, &used, c.work_backward, 1);
-        gckpti_carve(NULL, &used, 2 * GCKPTI_ALIGN, 1);
-        most = used > most ? used : most;
+            bytes += 12 * (size_t)gckpti_elements(&c.in[i].shape);
+        bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
+        most = bytes > most ? bytes : most;
     }
     return most;
 }
@@ -11403,8 +11465,8 @@ static const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n
 {
     if (!e->backend.own_memory)
         return x;
-    e->backend.copy_out(e->backend.context, e->stage, x, n * sizeof *x);
-    return (const float *)(const void *)e->stage;
+    e->backend.copy_out(e->backend.context, e->borrowed, x, n * sizeof *x);
+    return (const float *)(const void *)e->borrowed;
 }
 
 /* As gckpti_exec_tables, for copies on the host: desc.copy_feeds of the whole batch of every input
@@ -11412,14 +11474,14 @@ static const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n
 static size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
-    size_t used = 0, picked = 0, staged = e->backend.own_memory ? gckpti_stage_bytes(e) : 0;
+    size_t used = 0, picked = 0, borrowed = e->backend.own_memory ? gckpti_borrow_bytes(e) : 0;
     for (size_t i = 0; i < p->inputs && e->desc.copy_feeds && p->mode != GCKPT_INFERENCE; i++)
         if (e->inputs[i].node >= 0)
             e->inputs[i].copy = (unsigned char *)gckpti_carve(
                 base, &used, (size_t)p->batch, gckpti_row_bytes(p, &p->nodes[e->inputs[i].node]));
     for (size_t i = 0; i < p->pick_count && e->backend.own_memory; i++)
         gckpti_carve(NULL, &picked, gckpti_pick_bytes(p, &p->picks[i]), 1);
-    e->stage = (unsigned char *)gckpti_carve(base, &used, staged, 1);
+    e->borrowed = (unsigned char *)gckpti_carve(base, &used, borrowed, 1);
     e->picks = (unsigned char *)gckpti_carve(base, &used, picked, 1);
     return used;
 }
@@ -11433,10 +11495,10 @@ typedef struct {
         void *to, *here; /* to: where it goes back; NULL: it was read only */
         size_t bytes;
     } pieces[4 * GCKPT_MAX_INPUTS + 8];
-} gckpti_staging;
+} gckpti_borrowing;
 
 /* The host's copy of an operand; the same one for the same address. */
-static void *gckpti_staged(gckpti_staging *s, const void *from, void *to, size_t bytes)
+static void *gckpti_borrow(gckpti_borrowing *s, const void *from, void *to, size_t bytes)
 {
     int i = 0;
     if (!from)
@@ -11444,7 +11506,7 @@ static void *gckpti_staged(gckpti_staging *s, const void *from, void *to, size_t
     while (i < s->count && s->pieces[i].from != from)
         i++;
     if (i == s->count) {
-        s->pieces[s->count].here = gckpti_carve(s->e->stage, &s->used, bytes, 1);
+        s->pieces[s->count].here = gckpti_carve(s->e->borrowed, &s->used, bytes, 1);
         s->pieces[s->count].from = from;
         s->pieces[s->count].to = NULL;
         s->pieces[s->count++].bytes = bytes;
@@ -11455,37 +11517,37 @@ static void *gckpti_staged(gckpti_staging *s, const void *from, void *to, size_t
     return s->pieces[i].here;
 }
 
-static void *gckpti_stage_out(gckpti_staging *s, void *at, size_t bytes)
+static void *gckpti_borrow_out(gckpti_borrowing *s, void *at, size_t bytes)
 {
-    return gckpti_staged(s, at, at, bytes);
+    return gckpti_borrow(s, at, at, bytes);
 }
 
 /* Runs an op's own kernel on copies of its operands. */
 static void gckpti_run_on_host(const gckpt_exec *e, gckpt_kernel kernel, const gckpt_call *call)
 {
     gckpt_call c = *call;
-    gckpti_staging s;
+    gckpti_borrowing s;
     size_t n = (size_t)gckpti_elements(&c.shape);
     memset(&s, 0, sizeof s);
     s.e = e;
     for (int i = 0; i < c.inputs; i++) {
         gckpt_arg *arg = &c.in[i];
         size_t size = (size_t)gckpti_elements(&arg->shape);
-        arg->data = (const float *)gckpti_staged(&s, arg->data, NULL, size * 4);
-        arg->index = (const int32_t *)gckpti_staged(&s, arg->index, NULL, size * 4);
-        arg->bf16 = (const uint16_t *)gckpti_staged(&s, arg->bf16, NULL, size * 2);
-        arg->grad = (float *)gckpti_stage_out(&s, arg->grad, size * 4);
-        arg->low = (float *)gckpti_stage_out(&s, arg->low, size * 4);
-        arg->grad_bf16 = (uint16_t *)gckpti_stage_out(&s, arg->grad_bf16, size * 2);
+        arg->data = (const float *)gckpti_borrow(&s, arg->data, NULL, size * 4);
+        arg->index = (const int32_t *)gckpti_borrow(&s, arg->index, NULL, size * 4);
+        arg->bf16 = (const uint16_t *)gckpti_borrow(&s, arg->bf16, NULL, size * 2);
+        arg->grad = (float *)gckpti_borrow_out(&s, arg->grad, size * 4);
+        arg->low = (float *)gckpti_borrow_out(&s, arg->low, size * 4);
+        arg->grad_bf16 = (uint16_t *)gckpti_borrow_out(&s, arg->grad_bf16, size * 2);
     }
-    c.grad_out = (const float *)gckpti_staged(&s, c.grad_out, NULL, n * 4);
-    c.grad_out_bf16 = (const uint16_t *)gckpti_staged(&s, c.grad_out_bf16, NULL, n * 2);
-    c.out = (float *)gckpti_stage_out(&s, c.out, n * 4);
-    c.out_bf16 = (uint16_t *)gckpti_stage_out(&s, c.out_bf16, n * 2);
-    c.aux = gckpti_stage_out(&s, c.aux, e->plan->nodes[c.id].aux_bytes);
-    c.loss_sum = (double *)gckpti_stage_out(&s, c.loss_sum, sizeof *c.loss_sum);
-    c.loss_count = (int64_t *)gckpti_stage_out(&s, c.loss_count, sizeof *c.loss_count);
-    c.work = c.work ? e->stage + s.used : NULL; /* all the rest */
+    c.grad_out = (const float *)gckpti_borrow(&s, c.grad_out, NULL, n * 4);
+    c.grad_out_bf16 = (const uint16_t *)gckpti_borrow(&s, c.grad_out_bf16, NULL, n * 2);
+    c.out = (float *)gckpti_borrow_out(&s, c.out, n * 4);
+    c.out_bf16 = (uint16_t *)gckpti_borrow_out(&s, c.out_bf16, n * 2);
+    c.aux = gckpti_borrow_out(&s, c.aux, e->plan->nodes[c.id].aux_bytes);
+    c.loss_sum = (double *)gckpti_borrow_out(&s, c.loss_sum, sizeof *c.loss_sum);
+    c.loss_count = (int64_t *)gckpti_borrow_out(&s, c.loss_count, sizeof *c.loss_count);
+    c.work = c.work ? e->borrowed + s.used : NULL; /* all the rest */
     c.plain = 1;
     c.kernels = NULL;
     kernel(&c);
@@ -12509,7 +12571,7 @@ static int64_t gckpti_expected_count(const gckpt_exec *e, const gckpti_node *nod
 }
 
 /* Adds what each loss will count over the rows just fed, where a rule says what that is: the loss
- * has GCKPT_COUNTS_FEEDS, or there are several, which then must keep to it (gckpti_check_counts). */
+ * has GCKPT_COUNTS_FEEDS, or there are several, which then must keep to it (check_counts). */
 static void gckpti_expect_counts(gckpt_exec *e, int64_t rows)
 {
     const gckpt_plan *p = e->plan;
@@ -12717,7 +12779,7 @@ static gckpt_result gckpti_settle_counts(gckpt_exec *e)
     return result;
 }
 
-/* At the end of a micro-batch: on to the next one. 0: the rows at hand are done, others may come. */
+/* At the end of a micro-batch: to the next one. 0: the rows at hand are done, others may come. */
 static int gckpti_next_rows(gckpt_exec *e)
 {
     e->row += gckpti_micro_rows(e);
@@ -13035,6 +13097,8 @@ static gckpt_result gckpti_batch_end(const gckpti_batch *b, gckpt_result result,
 {
     gckpt_exec *e = b->e;
     e->state = GCKPTI_IDLE;
+    if (result == GCKPT_OK)
+        result = gckpti_settle_counts(e);
     if (result != GCKPT_OK)
         return result;
     if (!gckpti_count(e))
@@ -13072,7 +13136,7 @@ static int64_t gckpti_most_elements(const gckpt_plan *p)
     return most;
 }
 
-/* Where a parameter's update finds its gradient, divided by now; the host's copy, till the next. */
+/* Where a parameter's update finds its gradient, divided by now; on the host, until the next. */
 static const float *gckpti_gradient_of(const gckpt_exec *e, int param)
 {
     gckpti_operands o;
@@ -14664,8 +14728,8 @@ static void gckpti_read_list(gckpti_plan_reader *r)
         if (in.kind >= GCKPT_UPDATE || (t->batchless && t->kind == GCKPTI_OP))
             continue;
         r->d.stage_parameters = r->d.stage_parameters || t->kind == GCKPTI_PARAM;
-        r->list = (gckpt_instruction *)gckpti_want(&r->scratch, &r->room, (size_t)x + 1,
-                                                   sizeof *r->list);
+        r->list =
+            (gckpt_instruction *)gckpti_want(&r->scratch, &r->room, (size_t)x + 1, sizeof *r->list);
         if (r->list)
             r->list[r->d.instructions++] = in;
     }
@@ -14805,8 +14869,8 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
     if (p->failed || gckpti_read_graph(r) != GCKPT_OK || gckpti_read_request(r) != GCKPT_OK)
         return NULL;
     if (gckpti_planner_open(p, p->memory, p->g, r->terms, p->term_count, &r->d) != GCKPT_OK ||
-        gckpti_read_trained(r) != GCKPT_OK ||
-        gckpti_draft_mode(p, GCKPT_SCHEDULE, 0) != GCKPT_OK || gckpti_read_offsets(r) != GCKPT_OK)
+        gckpti_read_trained(r) != GCKPT_OK || gckpti_draft_mode(p, GCKPT_SCHEDULE, 0) != GCKPT_OK ||
+        gckpti_read_offsets(r) != GCKPT_OK)
         return NULL;
     return gckpti_encode(p, &p->draft, r->mode);
 }
@@ -15183,10 +15247,10 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 /* =================================================================================================
  * >>fast: the kernels again for the processor's vectors, same bits
  *
- * Each gckpti_fast_<op> returns the bits of the plain gckpti_<op>, its definition. Here work is cut
- * into items (a row, a piece of a matrix, a head); what is done with one is in kernels, compiled
- * for each instruction set function by function and chosen when an executor is made, so that a
- * plain `cc -O2` is enough.
+ * gckpti_fast_<op>_forward and _backward return the bits of gckpti_<op>_forward and _backward, their
+ * definition. Here work is cut into items (a row, a piece of a matrix, a head); what is done with
+ * one is in kernels, compiled for each instruction set function by function and chosen when an
+ * executor is made, so that a plain `cc -O2` is enough.
  * ============================================================================================== */
 #if GCKPTI_HAS_FAST
 /* GCKPTI_BF16: the compiler knows AVX512-BF16. */
@@ -15270,12 +15334,12 @@ typedef struct gckpti_columns {
     float *gain_low, *bias_low;
 } gckpti_columns;
 
-enum {
-    GCKPTI_BLOCK = GCKPTI_KEY_TILE,
-    GCKPTI_NO_EDGE = 0,
-    GCKPTI_AFTER,
-    GCKPTI_BEFORE,
-    GCKPTI_ABOVE
+enum { /* of a square that the diagonal cuts, a causal product needs of row i: */
+       GCKPTI_BLOCK = GCKPTI_KEY_TILE,
+       GCKPTI_WHOLE = 0,
+       GCKPTI_LINKS_TO,    /* links 0..i */
+       GCKPTI_LINKS_FROM,  /* links from i on */
+       GCKPTI_COLUMNS_FROM /* columns from i on */
 };
 
 typedef struct gckpti_heads { /* an attention call's */
@@ -15935,7 +15999,7 @@ static void gckpti_fast_attention_backward(const gckpt_call *call)
                    fast ? gckpti_attention_backward_item : gckpti_attention_plain_item, &h);
 }
 
-/* ---- cross_entropy, linear_cross_entropy: an item is a row ---- */
+/* ---- cross_entropy, linear_cross_entropy: an item is a row (of products, as in matmul) ---- */
 static gckpti_loss_kernels gckpti_fast_loss(const gckpt_call *call)
 {
     const gckpti_kernels *k = gckpti_kernels_of(call);
@@ -17071,7 +17135,8 @@ GCKPTI_INLINED FLOATS V(one_and_exp)(FLOATS x)
     return V(set1)(1.0f) + x;
 }
 
-/* The value of an elementwise op; of curves y is not used. */
+/* The value of an elementwise op, by the steps of gckpti_gelu and the others in >>ops (a change of
+ * one is a change of both); of curves y is not used. */
 GCKPTI_INLINED FLOATS V(value)(int kind, FLOATS x, FLOATS y)
 {
     const FLOATS zero = V(zero)(), one = V(set1)(1.0f), half = V(set1)(0.5f) * x;
@@ -17610,7 +17675,7 @@ GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int64_t n, in
     l##i = V(fma)(x, b0, l##i), h##i = V(fma)(x, b1, h##i);
 #define GCKPTI_ROW_CORNER(i)                                                                       \
     x = V(set1)(*a##i), a##i += a_step;                                                            \
-    if (s->edge == GCKPTI_AFTER ? p <= (i) : p >= (i))                                             \
+    if (s->edge == GCKPTI_LINKS_TO ? p <= (i) : p >= (i))                                          \
         l##i = V(fma)(x, b0, l##i), h##i = V(fma)(x, b1, h##i);
 #define GCKPTI_ROW_STORE(i)                                                                        \
     if ((i) < rows) {                                                                              \
@@ -17624,10 +17689,10 @@ GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int64_t n, in
         GCKPTI_EACH_ROW(ROW)                                                                       \
     }
     GCKPTI_EACH_ROW(GCKPTI_ROW_START)
-    if (s->edge == GCKPTI_BEFORE)
+    if (s->edge == GCKPTI_LINKS_FROM)
         GCKPTI_LINKS(corner, GCKPTI_ROW_CORNER)
     GCKPTI_LINKS(k, GCKPTI_ROW_LINK)
-    if (s->edge == GCKPTI_AFTER)
+    if (s->edge == GCKPTI_LINKS_TO)
         GCKPTI_LINKS(corner, GCKPTI_ROW_CORNER)
     GCKPTI_EACH_ROW(GCKPTI_ROW_STORE)
 #undef GCKPTI_ROW_START
@@ -17646,24 +17711,23 @@ static GCKPTI_TARGET void V(band)(const gckpti_band *s, int64_t rows, int64_t n,
         V(band_of)(s, rows, n, k, corner, a, b, c);
 }
 
-/* The same for c (m,n). At an edge row i has the links 0..i (GCKPTI_AFTER) or i..k-1 of the k
- * (GCKPTI_BEFORE), or its columns before i are of no use (GCKPTI_ABOVE). */
+/* The same for c (m,n), or for what the diagonal leaves of it. */
 static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, int64_t k,
                                     const float *a, const float *b, float *c)
 {
     for (int64_t i = 0; i < m; i += GCKPTI_BAND) {
         int64_t rows = gckpti_min(m - i, GCKPTI_BAND), links = k, skip = 0, corner = 0;
-        if (s->edge == GCKPTI_AFTER || s->edge == GCKPTI_BEFORE) {
+        if (s->edge == GCKPTI_LINKS_TO || s->edge == GCKPTI_LINKS_FROM) {
             corner = i < k ? gckpti_min(k - i, rows) : 0;
-            links = s->edge == GCKPTI_AFTER ? gckpti_min(i, k) : k - i - corner;
-            skip = s->edge == GCKPTI_AFTER ? 0 : i;
+            links = s->edge == GCKPTI_LINKS_TO ? gckpti_min(i, k) : k - i - corner;
+            skip = s->edge == GCKPTI_LINKS_TO ? 0 : i;
             if (links < 0)
                 return; /* no link is left */
         }
-        for (int64_t j = s->edge == GCKPTI_ABOVE ? i - i % (2 * W) : 0; j < n; j += 2 * W)
+        for (int64_t j = s->edge == GCKPTI_COLUMNS_FROM ? i - i % (2 * W) : 0; j < n; j += 2 * W)
             V(band)
-            (s, rows, gckpti_min(n - j, 2 * W), links, corner, a + i * s->a_row + skip * s->a_step,
-             b + skip * s->b_step + j, c + i * s->c_row + j);
+        (s, rows, gckpti_min(n - j, 2 * W), links, corner, a + i * s->a_row + skip * s->a_step,
+         b + skip * s->b_step + j, c + i * s->c_row + j);
     }
 }
 
@@ -17706,18 +17770,18 @@ static GCKPTI_TARGET void V(head_factors)(const gckpti_heads *h, float *x, int64
 }
 
 /* gckpti_online down W columns of x, [64][64] scores of which n rows exist: they become
- * their exponentials. edge: column i sees the rows 0..i+edge only (>= 63: all). */
-static GCKPTI_TARGET void V(online_down)(float *x, int64_t n, int64_t edge, float scale, int first,
-                                         float *max, float *sum, float *factor)
+ * their exponentials. Column i sees the rows 0..i+diagonal only (63 or more: all). */
+static GCKPTI_TARGET void V(online_down)(float *x, int64_t n, int64_t diagonal, float scale,
+                                         int first, float *max, float *sum, float *factor)
 {
     const FLOATS zero = V(zero)(), least = V(set1)(-GCKPTI_INFINITY);
     FLOATS top = least, other = least, shift, e[16], change = zero;
-    n = edge + W < n ? edge + W : n;
+    n = diagonal + W < n ? diagonal + W : n;
     for (int64_t j = 0; j < n; j++) {
         FLOATS s = V(load)(x + j * GCKPTI_BLOCK);
         s = V(fma)(s, V(set1)(scale), zero);
-        if (j > edge)
-            s = V(upto)(j - edge, least, s);
+        if (j > diagonal)
+            s = V(upto)(j - diagonal, least, s);
         V(store)(x + j * GCKPTI_BLOCK, s);
         if (j & 1)
             other = V(max)(s, other);
@@ -17734,12 +17798,13 @@ static GCKPTI_TARGET void V(online_down)(float *x, int64_t n, int64_t edge, floa
         change = V(exp)(other - shift);
     for (int64_t j = 0; j < n; j++) {
         FLOATS s = V(exp)(V(load)(x + j * GCKPTI_BLOCK) - shift);
-        if (j > edge)
-            s = V(upto)(j - edge, zero, s);
+        if (j > diagonal)
+            s = V(upto)(j - diagonal, zero, s);
         V(store)(x + j * GCKPTI_BLOCK, s);
     }
     for (int64_t j = n; j < GCKPTI_BLOCK; j++)
         V(store)(x + j * GCKPTI_BLOCK, zero);
+    /* the 32 lanes of a column's sum: l has rows l and l + 32; the first fold adds lane l + 16 */
     for (int l = 0; l < 16; l++, x += GCKPTI_BLOCK)
         e[l] = V(load)(x) + V(load)(x + 32 * GCKPTI_BLOCK) +
                (V(load)(x + 16 * GCKPTI_BLOCK) + V(load)(x + 48 * GCKPTI_BLOCK));
@@ -17758,8 +17823,8 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
                                                int64_t first, float *room)
 {
     const gckpt_call *call = h->call;
-    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
-    gckpti_band values = { 1, GCKPTI_BLOCK, h->wide, h->c, 0, GCKPTI_NO_EDGE };
+    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_WHOLE };
+    gckpti_band values = { 1, GCKPTI_BLOCK, h->wide, h->c, 0, GCKPTI_WHOLE };
     int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), seen = h->causal ? first + m : h->s;
     int64_t at = (row * h->t + first) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
     float *q = room, *v = q + GCKPTI_BLOCK * (h->d + W), *p = v + GCKPTI_BLOCK * h->wide;
@@ -17769,23 +17834,26 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
     V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
     for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
         int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK), all = GCKPTI_BLOCK;
-        int edge = h->causal && j == first;
-        scores.edge = edge * GCKPTI_ABOVE;
+        int diagonal = h->causal && j == first;
+        scores.edge = diagonal ? GCKPTI_COLUMNS_FROM : GCKPTI_WHOLE;
         V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
         for (int64_t i = 0; i < m; i += W)
-            V(online_down)(p + i, n, edge ? i : all, h->scale, j == 0, max + i, sum + i,
-                           factor + i);
+            V(online_down)
+            (p + i, n, diagonal ? i : all, h->scale, j == 0, max + i, sum + i, factor + i);
         if (!out)
             continue;
-        for (int64_t r = 0; j && r < m; r++)
-            for (int64_t e = 0; factor[r] != 1.0f && e < h->d; e += W) {
+        for (int64_t r = 0; j && r < m; r++) {
+            if (factor[r] == 1.0f) /* changes nothing */
+                continue;
+            for (int64_t e = 0; e < h->d; e += W) {
                 float *o = out + r * h->c + e;
                 V(store_n)(o, V(load_n)(o, h->d - e) * V(set1)(factor[r]), h->d - e);
             }
+        }
         V(head_factors)(h, p, n);
         V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
         values.fresh = j == 0;
-        values.edge = edge * GCKPTI_AFTER;
+        values.edge = diagonal ? GCKPTI_LINKS_TO : GCKPTI_WHOLE;
         V(head_bands)(h, &values, m, h->d, n, p, v, out);
     }
     for (int64_t r = 0; r < m; r++)
@@ -17797,7 +17865,7 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
     aux += (row * h->heads + head) * h->t + first;
     for (int64_t i = 0; i < m; i += W)
         V(store_n)(aux + i, V(load)(max + i) + V(log)(V(load)(sum + i)), m - i);
-    for (int64_t r = 0; r < m; r++) /* sums are 1 or more, but for NaN */
+    for (int64_t r = 0; r < m; r++) /* V(log) is right for what is finite and 1 or more */
         if (!(sum[r] < GCKPTI_INFINITY))
             aux[r] = max[r] + gckpti_log(sum[r]);
 }
@@ -17822,7 +17890,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
                                                 float *room)
 {
     const gckpt_call *call = h->call;
-    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_NO_EDGE };
+    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_WHOLE };
     int64_t c = h->c, packed = GCKPTI_BLOCK * (h->d + W), rows = GCKPTI_BLOCK * h->wide;
     int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
     float *qt = room, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
@@ -17845,18 +17913,18 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
             delta[r] = V(dot)(grad + r * c, call->out + at + r * c, h->d);
         for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
             int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK), key = at_k + j * c;
-            int edge = h->causal && j == first;
-            gckpti_band over_queries = { GCKPTI_BLOCK, 1, h->wide, c, 0, GCKPTI_NO_EDGE };
-            gckpti_band over_keys = { 1, GCKPTI_BLOCK, h->wide, c, 0, GCKPTI_NO_EDGE };
-            over_queries.edge = edge * GCKPTI_BEFORE;
-            over_keys.edge = edge * GCKPTI_AFTER;
-            scores.edge = edge * GCKPTI_ABOVE;
+            int diagonal = h->causal && j == first;
+            gckpti_band over_queries = { GCKPTI_BLOCK, 1, h->wide, c, 0, GCKPTI_WHOLE };
+            gckpti_band over_keys = { 1, GCKPTI_BLOCK, h->wide, c, 0, GCKPTI_WHOLE };
+            over_queries.edge = diagonal ? GCKPTI_LINKS_FROM : GCKPTI_WHOLE;
+            over_keys.edge = diagonal ? GCKPTI_LINKS_TO : GCKPTI_WHOLE;
+            scores.edge = diagonal ? GCKPTI_COLUMNS_FROM : GCKPTI_WHOLE;
             V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + key, qt, p);
             if (dq || dk)
                 V(head_bands)(h, &scores, n, m, h->d, call->in[2].data + key, gt, ds);
             for (int64_t r = 0; r < n; r++) {
                 float *pr = p + r * GCKPTI_BLOCK, *dr = dq || dk ? ds + r * GCKPTI_BLOCK : NULL;
-                V(head_slopes)(h->scale, edge ? r - r % W : 0, m, lse, delta, pr, dr);
+                V(head_slopes)(h->scale, diagonal ? r - r % W : 0, m, lse, delta, pr, dr);
             }
             V(head_factors)(h, p, n);
             if (dq || dk)

@@ -193,8 +193,8 @@ static gckpt_result device_workspace(void *context, const gckpt_op *op, gckpt_ca
     return op->shape(call);
 }
 
-/* isa PLAIN: plain kernels. 0: the system has no such pages. */
-static int device_start(device *d, gckpt_backend *b, gckpt_isa isa)
+/* With kernels of this instruction set. 0: the system has no such pages. */
+static int device_start(device *d, gckpt_backend *b, const char *name, gckpt_isa isa)
 {
     memset(d, 0, sizeof *d);
     memset(b, 0, sizeof *b);
@@ -203,7 +203,7 @@ static int device_start(device *d, gckpt_backend *b, gckpt_isa isa)
         return 0;
     d->base = (unsigned char *)base;
     d->cpu = gckpti_cpu_backend(isa, &d->kernels);
-    b->name = d->kernels ? "fast pages" : "plain pages";
+    b->name = name;
     b->context = d;
     b->own_memory = 1;
     b->keeps = d->cpu->keeps;

@@ -77,6 +77,8 @@ static void odd_loss_backward(const gckpt_call *call)
 static const gckpt_op odd_loss_op = { .name = "odd_loss", .shape = odd_loss_shape, .forward = odd_loss_forward,
                                       .backward = odd_loss_backward, .needs = { GCKPT_IN(0) }, .flags = GCKPT_LOSS };
 
+static const gckpt_op *odd_loss_of = &odd_loss_op;
+
 typedef struct {
     gckpt_store *s;
     gckpt_graph *g;
@@ -90,7 +92,7 @@ typedef struct {
     const gckpt_backend *backend;
     gckpt_optimiser optimiser;
     gckpt_precision precision;
-    int micro, odd, copy_feeds;
+    int micro, odd, copy_feeds, stage;
     unsigned debug;
     gckpt_mode mode;
     gckpt_store *store; /* NULL: its own */
@@ -134,10 +136,17 @@ static small make(const setting *o, int wanted)
                             { gckpt_sum_loss(gckpt_mul(v, v)), 0.01f, 1 },
                             { NULL, 0.5f, 0 } };
     if (o->odd)
-        terms[0].loss = gckpt_apply(&odd_loss_op, &logits, 1, NULL, 0);
+        terms[0].loss = gckpt_apply(odd_loss_of, &logits, 1, NULL, 0);
     gckpt_pick fetch[3] = { { h, 0 }, { h, 1 }, { w, 1 } };
-    gckpt_plan_desc d = { .mode = o->mode, .batch = ROWS, .optimiser = o->optimiser, .own_state = 1,
-                          .precision = o->precision, .fetch = fetch, .fetches = 3, .backend = o->backend };
+    gckpt_plan_desc d = { .mode = o->mode,
+                          .batch = ROWS,
+                          .optimiser = o->optimiser,
+                          .own_state = 1,
+                          .stage_parameters = o->stage,
+                          .precision = o->precision,
+                          .fetch = fetch,
+                          .fetches = 3,
+                          .backend = o->backend };
     if (o->optimiser != GCKPT_OWN_OPTIMISER)
         d.own_state = 0;
     m.x = gckpt_id(x), m.targets = gckpt_id(t);
@@ -209,10 +218,13 @@ static void test_small(void)
     for (int optimiser = 0; optimiser <= GCKPT_OWN_OPTIMISER; optimiser++)
         for (int precision = 0; precision <= GCKPT_BF16_STOCHASTIC; precision++)
             for (int way = 0; way < 8; way++) {
-                setting o = { .optimiser = (gckpt_optimiser)optimiser, .micro = way % 2 * 4,
-                              .precision = (gckpt_precision)precision, .odd = way / 4,
+                setting o = { .optimiser = (gckpt_optimiser)optimiser,
+                              .micro = way % 2 * 4,
+                              .precision = (gckpt_precision)precision,
+                              .odd = way / 4,
                               .mode = way % 4 < 2 ? GCKPT_STORE_ALL : GCKPT_MEMORY_POOR,
-                              .copy_feeds = way % 3 == 0 };
+                              .copy_feeds = way % 3 == 0,
+                              .stage = way % 5 == 3 };
                 uint64_t want = small_run(&o, way % 2 ? 0.1f : 0);
                 for (int fast = 0; fast < 2; fast++) {
                     device *d = fast ? &fast_device : &plain_device;
@@ -383,6 +395,111 @@ static void test_refusals(void)
     small_free(&m, 0);
 }
 
+/* A loss that promises to count its feeds and does not: seen before anything is changed where nothing is
+ * waited for anyway, else at the end of the step. */
+static void test_promise(void)
+{
+    gckpt_op liar = odd_loss_op;
+    liar.flags |= GCKPT_COUNTS_FEEDS;
+    odd_loss_of = &liar;
+    for (int way = 0; way < 2; way++) {
+        setting o = { .backend = way ? &plain_backend : NULL, .odd = 1 };
+        small m = make(&o, 1);
+        gckpt_feed feeds[2] = { { m.x, small_x }, { m.targets, small_targets } };
+        gckpt_hyper hyper = { .lr = 0.01f };
+        uint64_t hash = gckpt_store_hash(m.s);
+        CHECK(gckpt_step(m.e, feeds, 2, ROWS, &hyper, NULL) == GCKPT_E_DATA);
+        CHECK_MSG(strstr(gckpt_error_text(m.e), "counted 18"), "%s", gckpt_error_text(m.e));
+        CHECK((gckpt_store_hash(m.s) == hash) == (way == 0));
+        small_free(&m, 0);
+    }
+    odd_loss_of = &odd_loss_op;
+}
+
+/* Spoils the store's values while the version in the arena is what counts. */
+static int spoil(void *user, const gckpt_progress *at)
+{
+    static float kept;
+    float *values = (float *)user;
+    if (at->instruction == 1 && at->row == 0)
+        kept = values[0], values[0] = 1e9f;
+    if (at->kind == GCKPT_UPDATE && values[0] > 1e8f)
+        values[0] = kept;
+    return 0;
+}
+
+/* A parameter's version: the plan of `o` with a FORWARD of parameter w, which brings it into the arena,
+ * where all its users read it. */
+static uint64_t versions_run(const setting *o)
+{
+    static gckpti_ins list[200];
+    static size_t operands[4000];
+    small m = make(o, 0);
+    gckpt_plan p = *m.p;
+    int w = -1;
+    for (size_t i = 0; i < p.node_count; i++)
+        w = p.nodes[i].kind == GCKPTI_PARAM && w < 0 ? (int)i : w;
+    size_t at = (p.arena + 63) / 64 * 64;
+    memcpy(list + 1, p.list, p.length * sizeof *list);
+    memcpy(operands, p.operands, p.operand_count * sizeof *operands);
+    for (size_t x = 1; x <= p.length; x++) {
+        const gckpti_node *node = list[x].kind == GCKPT_UPDATE ? NULL : &p.nodes[list[x].id];
+        size_t *first = operands + list[x].operands;
+        for (int i = 0; node && i < node->inputs; i++)
+            if (p.nodes[node->in[i]].base == w)
+                first[list[x].kind == GCKPT_FORWARD ? 3 + i : 4 + 3 * i] = at;
+    }
+    memset(&list[0], 0, sizeof list[0]);
+    list[0].kind = GCKPT_FORWARD;
+    list[0].first = 1;
+    list[0].id = w;
+    list[0].operands = p.operand_count;
+    operands[p.operand_count] = at;
+    operands[p.operand_count + 1] = operands[p.operand_count + 2] = SIZE_MAX;
+    p.block = NULL; /* as a constant of the program */
+    p.list = list, p.operands = operands;
+    p.length++, p.body++, p.epilogue++, p.operand_count += 3;
+    p.arena = at + (size_t)gckpti_elements(&p.nodes[w].shape) * sizeof(float);
+    p.life_count = 0;
+    gckpt_exec_desc x = { .backend = o->backend };
+    gckpt_parameter q;
+    CHECK(gckpt_store_get(m.s, 0, &q) == GCKPT_OK && !strcmp(q.name, "w"));
+    x.progress = o->backend ? NULL : spoil;
+    x.user = q.values;
+    m.e = gckpt_exec_new(&p, m.s, &x);
+    CHECK_MSG(m.e != NULL, "%s", gckpt_error_text(m.s));
+    double loss = 0;
+    for (int step = 0; step < 3; step++)
+        loss += small_step(&m, step, 0.1f).loss;
+    uint64_t hash = gckpti_fnv(gckpt_store_hash(m.s), &loss, sizeof loss);
+    gckpt_exec_free(m.e);
+    x.progress = NULL;
+    m.e = gckpt_exec_new(m.p, m.s, &x); /* and the plan itself goes on */
+    small_step(&m, 3, 0.1f);
+    hash ^= gckpt_store_hash(m.s);
+    small_free(&m, 0);
+    return hash;
+}
+
+static void test_versions(void)
+{
+    for (int way = 0; way < 2; way++) {
+        setting o = { .micro = 4 * way };
+        uint64_t want = 0;
+        small m = make(&o, 1);
+        double loss = 0;
+        for (int step = 0; step < 3; step++)
+            loss += small_step(&m, step, 0.1f).loss;
+        want = gckpti_fnv(gckpt_store_hash(m.s), &loss, sizeof loss);
+        small_step(&m, 3, 0.1f);
+        want ^= gckpt_store_hash(m.s);
+        small_free(&m, 0);
+        CHECK(versions_run(&o) == want);
+        o.backend = &fast_backend;
+        CHECK(versions_run(&o) == want);
+    }
+}
+
 /* A table of the program's memory may say only what it does better. */
 static long found;
 static gckpt_kernel find_some(void *context, const gckpt_op *op, gckpt_kind kind)
@@ -440,8 +557,8 @@ int main(int argc, char **argv)
     int widest = GCKPT_ISA_COUNT - 1;
     while (!gckpt_isa_available((gckpt_isa)widest))
         widest--;
-    if (!device_start(&plain_device, &plain_backend, GCKPT_ISA_PLAIN) ||
-        !device_start(&fast_device, &fast_backend, (gckpt_isa)widest)) {
+    if (!device_start(&plain_device, &plain_backend, "plain pages", GCKPT_ISA_PLAIN) ||
+        !device_start(&fast_device, &fast_backend, "fast pages", (gckpt_isa)widest)) {
         printf("backend: 0 passed, 0 failed (no pages without access here)\n");
         return 0;
     }
@@ -452,6 +569,8 @@ int main(int argc, char **argv)
     test_tools();
     test_refusals();
     test_partial();
+    test_promise();
+    test_versions();
     for (unsigned i = 0; i < count; i++) {
         backend_of_graph = i % 2 ? &plain_backend : &fast_backend;
         test_graph(first + i);
