@@ -23,28 +23,29 @@
  * Priorities, in this order: right gradients; the same bits; exact bytes; a small header that can
  * be read; speed.
  *
- * Contents (grep -n '>>[a-z]' gradckpt.h):                                           lines  budget
- *     >>api        public API: every function, where it is declared              764     770
- *     >>base       configuration, errors, memory, shapes, threads                758     760
- *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash   595     600
- *     >>store      parameters and optimiser state                                434     440
- *     >>graph      tensors, views, segments, gckpt_apply                         574     580
- *     >>ops        elementwise, broadcasting, shapes: a block an op              896     920
- *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses        1569    1570
- *     >>plan       what needs gradients, schedules, lifetimes, layout           2067    2100
- *     >>optimal    the least work for every budget                              1706    1710
- *     >>plans      from a request to a plan; the frontier; the micro-batch       669     700
- *     >>plan-tells what a plan tells                                             188     200
- *     >>pictures   a plan's memory as SVG, its instructions, the frontier        804     810
- *     >>exec       runs a plan over one arena                                    848     850
- *     >>training   division, norm, clipping, optimisers, steps                   810     810
- *     >>check      gradients against finite differences                          445     450
- *     >>files      safetensors                                                   989     990
- *     >>tables     plans as files and as C constants                             724     740
- *     >>fast       fast ops: work cut into items for threads                    1244    1250
- *     >>kernels    what is done with an item, for each instruction set          1666    1950
- *     manual       this comment                                                  231     240
- *                  in all                                                      17981   18000
+ * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
+ *     >>api        public API: every function, where it is declared                      770
+ *     >>base       configuration, errors, memory, shapes, threads                        760
+ *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           600
+ *     >>store      parameters and optimiser state                                        440
+ *     >>graph      tensors, views, segments, gckpt_apply                                 580
+ *     >>ops        elementwise, broadcasting, shapes: a block an op                      920
+ *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1570
+ *     >>plan       what needs gradients, schedules, lifetimes, layout                   2100
+ *     >>optimal    the least work for every budget                                      1710
+ *     >>plan-tells what a plan tells                                                     200
+ *     >>plans      from a request to a plan; the frontier; the micro-batch               700
+ *     >>pictures   a plan as a trace, the frontier as text and JSON                      810
+ *     >>cpu        the processor as a backend                                            230
+ *     >>exec       runs a plan over one arena                                            850
+ *     >>training   division, norm, clipping, optimisers, steps                           810
+ *     >>check      gradients against finite differences                                  450
+ *     >>files      safetensors                                                           990
+ *     >>tables     plans as files and as C constants                                     740
+ *     >>fast       fast ops: work cut into items for threads                            1250
+ *     >>kernels    what is done with an item, for each instruction set                  1950
+ *     manual       this comment                                                          240
+ *                  in all                                                              18000
  *
  * == MANUAL =======================================================================================
  *
@@ -265,11 +266,9 @@
 extern "C" {
 #endif
 
-/* named parameters and optimiser state; outlives graphs and executors */
-typedef struct gckpt_store gckpt_store;
-typedef struct gckpt_graph gckpt_graph; /* tensors and ops for one set of shapes */
-/* a value in a graph: knows its graph, op, shape, name */
-typedef struct gckpt_tensor gckpt_tensor;
+typedef struct gckpt_store gckpt_store;       /* named parameters and optimiser state */
+typedef struct gckpt_graph gckpt_graph;       /* tensors and ops for one set of shapes */
+typedef struct gckpt_tensor gckpt_tensor;     /* a value in a graph: its op, shape, name */
 typedef struct gckpt_plan gckpt_plan;         /* schedule and offsets: constant data */
 typedef struct gckpt_frontier gckpt_frontier; /* bytes against work, all of it */
 typedef struct gckpt_exec gckpt_exec;         /* a plan bound to memory, a store and a backend */
@@ -338,7 +337,7 @@ typedef struct {
     gckpt_memory memory;
     uint64_t seed;
 } gckpt_store_desc;
-/* NULL desc: all defaults */
+/* NULL desc: all defaults. The store outlives its graphs and executors. */
 GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc);
 /* Graphs and executors of a freed store can only be freed. */
 GCKPT_API void gckpt_store_free(gckpt_store *store);
@@ -381,8 +380,7 @@ GCKPT_API gckpt_result gckpt_store_pull(gckpt_store *store, const char *pattern)
 GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern);
 /* values, made or not, and state that it owns */
 GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store);
-/* updates done so far */
-GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store);
+GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store); /* updates done so far */
 /* FNV-1a 64 over the parameters' values, made or not, in creation order (manual, 5k). */
 GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 
@@ -504,17 +502,16 @@ typedef struct {
     int regulariser; /* a function of parameters only; enters once a step, undivided */
 } gckpt_term;
 
-/* >>api-segments ------------------------------------------------------------------------------- */
-/* Builds block(x, user) as one segment: in GCKPT_SEGMENTS plans its inside is recomputed in the
+/* >>api-segments ----------------------------------------------------------------------------------
+ * Builds block(x, user) as one segment: in GCKPT_SEGMENTS plans its inside is recomputed in the
  * backward. May nest. NULL x: the block is skipped and NULL returned. Chen 2016. */
 typedef gckpt_tensor *(*gckpt_block)(gckpt_tensor *x, void *user);
 GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block block, gckpt_tensor *x, void *user);
 GCKPT_API void gckpt_segment_begin(gckpt_graph *graph);
 GCKPT_API void gckpt_segment_end(gckpt_graph *graph);
-/* computed once, whatever the plan; returns x */
-GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x);
-/* never kept from forward to backward; returns x */
-GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x);
+/* Both return x. */
+GCKPT_API gckpt_tensor *gckpt_keep(gckpt_tensor *x);      /* computed once, whatever the plan */
+GCKPT_API gckpt_tensor *gckpt_recompute(gckpt_tensor *x); /* never kept for the backward */
 
 /* >>api-user-ops ----------------------------------------------------------------------------------
  * A user's op is a row like ours. Kernels see the shapes of the present micro-batch. */
@@ -573,23 +570,21 @@ struct gckpt_call {
 #define GCKPT_SUMS (1u << 10)
 /* flags: */
 #define GCKPT_INPLACE(i) (1u << (i)) /* out may be the same bytes as input i (elementwise) */
-#define GCKPT_PASSES(i)                                                                            \
-    (1u << (8 + (i)))                 /* the gradient of input i is grad_out itself when
-                                                   shapes agree: grad == grad_out: nothing to do */
+/* the gradient of input i is grad_out itself when shapes agree: grad == grad_out: nothing to do */
+#define GCKPT_PASSES(i)    (1u << (8 + (i)))
 #define GCKPT_INPLACE_GRAD (1u << 16) /* in[0].grad may be the bytes of grad_out (elementwise) */
 /* A (sum, count) loss; shape() leaves shape.n = 0. Beside other losses of a plan it must count the
  * elements of input 0 or, with i32 inputs, those of the last one that are not < 0. */
 #define GCKPT_LOSS         (1u << 17)
+#define GCKPT_COUNTS_FEEDS (1u << 23) /* it always counts like that, so before it runs */
 #define GCKPT_SIDE_EFFECT  (1u << 18) /* forward runs exactly once a micro-batch */
-#define GCKPT_COUNTS_FEEDS                                                                         \
-    (1u << 23) /* a loss that always counts like that: its count is known before it runs */
-#define GCKPT_TAKES_BF16                                                                           \
-    (1u << 19) /* kernels read and write bf16 where out, in[0] or in[1] have it; else f32 copies */
+/* kernels read and write bf16 where out, in[0] or in[1] have it; else on f32 copies */
+#define GCKPT_TAKES_BF16 (1u << 19)
 #define GCKPT_INDEX(i) (1u << (24 + (i))) /* input i is i32 (all others are f32) */
 typedef struct {
     const char *name;
-    gckpt_result (*shape)(
-        gckpt_call *call); /* from in[].shape: shape, aux_bytes, work; or gckpt_fail */
+    /* from in[].shape: shape, aux_bytes, work; or gckpt_fail */
+    gckpt_result (*shape)(gckpt_call *call);
     void (*forward)(const gckpt_call *call);
     void (*backward)(const gckpt_call *call);  /* NULL: no gradients */
     uint64_t (*flops)(const gckpt_call *call); /* of the forward; NULL: one per output element */
@@ -620,9 +615,8 @@ GCKPT_API void gckpt_sum_add(float *sum, float *low, float x);
  * call->threads threads, and returns when all are done. Items may be under way at the same time:
  * none may write what another one reads or writes. `worker`, 0..call->threads-1, differs for those
  * under way, so that scratch may have a part for each (let shape() ask for call->threads parts).
- * work: multiply-adds an item is worth, about; where all of them are worth little, no thread is
- * woken. An item that wants gckpt_parallel or gckpt_product itself passes them a copy of the call
- * whose threads are 1. */
+ * work: multiply-adds an item is worth, about; where all are worth little, no thread is woken.
+ * An item that uses gckpt_parallel or gckpt_product passes them a copy of call with threads 1. */
 GCKPT_API void gckpt_parallel(const gckpt_call *call, int64_t items, int64_t work,
                               void (*item)(void *context, int64_t i, int64_t worker),
                               void *context);
@@ -673,10 +667,9 @@ typedef struct {
     int gradient;
 } gckpt_pick;
 typedef enum { GCKPT_FORWARD, GCKPT_BACKWARD, GCKPT_UPDATE } gckpt_kind;
-/* id of the tensor; UPDATE: of the parameter */
 typedef struct {
     gckpt_kind kind;
-    int id;
+    int id; /* of the tensor; UPDATE: of the parameter */
 } gckpt_instruction;
 /* Work of one op over one micro-batch, in any unit that is the same for all ops of the graph. */
 typedef struct {
@@ -707,9 +700,8 @@ typedef struct {
     gckpt_precision precision; /* of activations and their gradients */
     /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: fewest bytes */
     int group;
-    const gckpt_instruction
-        *schedule; /* GCKPT_SCHEDULE: forwards (repeated at will) and backwards in
-                                           reverse order; updates are added by the library */
+    /* GCKPT_SCHEDULE: forwards (repeated at will) and backwards in reverse order, but no updates */
+    const gckpt_instruction *schedule;
     int instructions;
     const gckpt_pick *fetch;
     int fetches;
@@ -728,11 +720,9 @@ typedef struct {
 GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                      const gckpt_plan_desc *desc);
 GCKPT_API void gckpt_plan_free(const gckpt_plan *plan);
-/* parameters + state + step arena */
-GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan);
+GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan); /* parameters + state + step arena */
 GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan); /* the step arena alone */
-/* greatest sum of live arena bytes */
-GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan);
+GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan); /* greatest sum of live arena bytes */
 enum {
     GCKPT_BYTES_PARAMETERS,
     GCKPT_BYTES_STATE,
@@ -751,8 +741,7 @@ GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* recomputed wor
 GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
 /* Work of a whole step of desc.batch rows: that of its micro-batches and, once, of what depends on
- * parameters only; UINT64_MAX: at least that. With costs in nanoseconds a step takes 1e-9 * (this
- * + *update) seconds: see gckpt_calibrate. */
+ * parameters only; UINT64_MAX: at least that. In seconds: manual, 7. */
 GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan);
 GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan);    /* of a micro-batch */
 GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan);   /* of a step, at most */
@@ -790,8 +779,7 @@ GCKPT_API int gckpt_plan_buffers(const gckpt_plan *plan); /* how many */
 GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out);
 /* Of the tensor with this id: its name, else its op's; "" when it has neither. The plan's. */
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
-/* of its op; "" when it has none */
-GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id);
+GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id); /* its op's; "": it has none */
 /* Prints header, then every instruction with what it writes and the live bytes. (Plans and
  * frontiers are drawn by examples/pictures.h.) E_FILE, here and below: the callback failed. */
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user);
@@ -817,13 +805,12 @@ GCKPT_API gckpt_result gckpt_plan_save(const gckpt_plan *plan, const char *path)
 GCKPT_API gckpt_plan *gckpt_plan_load(gckpt_graph *graph, const char *path,
                                       const gckpt_memory *memory);
 #endif
-/* Prints the plan as a C constant, `const gckpt_plan NAME`, all of it read-only: a firmware
- * compiles it (C99, C++11) in the file that holds the implementation, after the #include, creates
- * parameters with gckpt_plan_params and runs gckpt_exec_new(&NAME, ...): no graph, and no planner
- * linked. An enum gives ids their names: NAME_tokens of input "tokens", and so for desc.fetch. A
- * user's op is printed as the variable its name says, which must be declared by then, with the
- * needs and flags it was planned with, and attributes as gckpt_apply says. Mind desc.plain and the
- * store's seed. E_ARG: it cannot be printed; an #error that says why is printed instead. */
+/* Prints the plan as a C constant, `const gckpt_plan NAME`, all of it read-only, to be compiled
+ * (C99, C++11) in the file that holds the implementation, after the #include (manual, 8). An enum
+ * gives ids their names: NAME_tokens of input "tokens", and so for desc.fetch. A user's op is
+ * printed as the variable its name says, which must be declared by then, with the needs and flags
+ * it was planned with, and attributes as gckpt_apply says. Mind desc.plain and the store's seed.
+ * E_ARG: it cannot be printed; an #error that says why is printed instead. */
 GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gckpt_write_fn write,
                                     void *user);
 /* Creates the plan's parameters in the store, as gckpt_param did when the graph was built: in that
@@ -872,9 +859,8 @@ GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *frontier);
  * gckpt_plan_new makes with GCKPT_OPTIMAL and that budget. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
-/* The frontier as text (at most 80 columns, about 20 rows), and as JSON: an object with points
- * (gckpt_point, ascending bytes), marked (the point that the budget `mark` gets, or null; mark 0:
- * none) and complete. */
+/* The frontier as text (80 columns, some 20 rows), and as JSON: an object with points (gckpt_point,
+ * ascending bytes), marked (the point of the budget `mark`; null: none, or mark 0) and complete. */
 GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *frontier, size_t mark,
                                             gckpt_write_fn write, void *user);
 GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_t mark,
@@ -1007,12 +993,10 @@ typedef struct {
 } gckpt_progress;
 
 /* Debug aids, off in plain use; each costs time, none changes the result: */
-#define GCKPT_DEBUG_PAINT 1u /* fill what is dead with NaN after its last use */
-#define GCKPT_DEBUG_RECOMPUTE                                                                      \
-    2u /* hash every value when computed first and again: E_DATA names the op */
-#define GCKPT_DEBUG_MEASURE                                                                        \
-    4u /* paint the arena before the first two steps and see what was touched */
-#define GCKPT_DEBUG_PLAIN 8u /* plain kernels only */
+#define GCKPT_DEBUG_PAINT     1u /* fill what is dead with NaN after its last use */
+#define GCKPT_DEBUG_RECOMPUTE 2u /* hash values when first computed and again; E_DATA: the op */
+#define GCKPT_DEBUG_MEASURE   4u /* paint the arena before two steps, see what they touched */
+#define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
 /* Instruction sets that there are kernels for; all give the same bits. */
 typedef enum {
     GCKPT_ISA_AUTO,  /* the fastest that the processor has */
@@ -1041,14 +1025,14 @@ typedef struct {
     int (*progress)(void *user, const gckpt_progress *);
     void (*own_optimiser)(void *user, const gckpt_update *);
     void *user; /* for the callbacks */
-    void (*parallel_for)(void *user, int64_t n, void (*body)(void *context, int64_t i),
-                         void *context);
-    /* ^ the program's own thread pool: call body(context, 0..n-1) in any order, return when all are
+    /* The program's own thread pool: call body(context, 0..n-1) in any order, return when all are
      * done; used when the plan has threads > 1; NULL: OpenMP when compiled in, else serial.
      * With OpenMP a whole call (gckpt_step, gckpt_forward, ...) is one parallel region, unless the
      * step is so small that waking threads would cost more. The callbacks above and the kernels of
      * user ops run in it, on the calling thread; a region of their own has one thread (unless
      * omp_set_max_active_levels allows more), and they must return. */
+    void (*parallel_for)(void *user, int64_t n, void (*body)(void *context, int64_t i),
+                         void *context);
 } gckpt_exec_desc;
 /* NULL on error, which is then the store's. Creates values and optimiser state, from the store's
  * memory, where they are missing, all or none; refuses state of another optimiser
@@ -1059,10 +1043,9 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc);
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec);
 
-/* gckpt_id of an input; all rows of it */
 typedef struct {
-    int input;
-    const void *data;
+    int input;        /* gckpt_id */
+    const void *data; /* all rows of it */
 } gckpt_feed;
 typedef struct {
     double loss;      /* sum over terms of weight * sum / count */
@@ -1077,8 +1060,7 @@ GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int
 GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                      int64_t rows, gckpt_report *report);
 /* Rows that arrive bit by bit (a sensor): same bits as one gckpt_step over all of them. Feeds are
- * read during the call only. desc.batch must be larger than the graph's rows; several losses must
- * share their targets. */
+ * read in the call only. desc.batch must exceed the graph's rows, losses share their targets. */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_step_add(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                       int64_t rows);
@@ -1088,8 +1070,7 @@ GCKPT_API gckpt_result gckpt_step_end(gckpt_exec *exec, gckpt_report *report);
 GCKPT_API gckpt_result gckpt_step_start(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                         int64_t rows, const gckpt_hyper *hyper);
 GCKPT_API gckpt_result gckpt_run_some(gckpt_exec *exec, int instructions, gckpt_report *report);
-/* what run_some would run next; id -1: none */
-GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec);
+GCKPT_API gckpt_instruction gckpt_next(const gckpt_exec *exec); /* run_some's next; id -1: none */
 /* A tensor or gradient of desc.fetch, valid until the next step starts; NULL: not picked. */
 GCKPT_API const float *gckpt_fetch(const gckpt_exec *exec, int id, int gradient);
 /* With GCKPT_DEBUG_MEASURE, after two steps: store bytes + the highest arena byte that was touched
@@ -1228,10 +1209,9 @@ extern int madvise(void *start, size_t size, int advice);
 #pragma fp_contract(off)
 #endif
 
-/* Vector instructions come after the pragmas, which hold for their inline functions too.
- * GCKPTI_HAS_FAST: the kernels of section fast exist here. GCKPTI_X86: those for AVX too (gcc on
- * Windows misaligns vectors: its bug 54412). GCKPTI_SQRT: square roots by SSE2 (1), NEON (2) or
- * integers (0). */
+/* Vector instructions come after the pragmas, which hold for their inline functions too. HAS_FAST:
+ * the kernels of section fast exist here. X86: those for AVX too (gcc on Windows misaligns vectors:
+ * its bug 54412). SQRT: square roots by SSE2 (1), NEON (2) or integers (0). */
 #if defined(GCKPT_NO_FAST) || defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||               \
     UINTPTR_MAX < UINT64_MAX
 #define GCKPTI_HAS_FAST 0
@@ -1333,11 +1313,10 @@ static void gckpti_text_int(gckpti_text *t, int64_t value)
     gckpti_text_uint(t, value < 0 ? 0 - (uint64_t)value : (uint64_t)value);
 }
 
-/* Six significant digits, e.g. 0.0123457, 12345.7, 1.5e-09: for people, not for exact round
- * trips. */
+/* Six significant digits, e.g. 0.0123457, 12345.7, 1.5e-09: for people, not to be read back. */
 static void gckpti_text_double(gckpti_text *t, double value)
 {
-    int exponent = 0;
+    int point = 6; /* digits before the decimal point */
     if (value < 0) {
         gckpti_text_put(t, "-", 1);
         value = -value;
@@ -1346,24 +1325,20 @@ static void gckpti_text_double(gckpti_text *t, double value)
         gckpti_text_put(t, value > DBL_MAX ? "inf" : "nan", 3);
         return;
     }
-    for (; value >= 1e6; exponent++)
+    for (; value >= 1e6; point++)
         value /= 10;
-    for (; value > 0 && value < 1e5; exponent--)
+    for (; value > 0 && value < 1e5; point--)
         value *= 10;
     uint64_t digits = (uint64_t)(value + 0.5); /* six of them, or 1000000, or 0 */
-    int point = 6 + exponent;                  /* digits before the decimal point */
-    if (digits >= 1000000) {
-        digits /= 10;
-        point++;
-    }
-    exponent = digits && (point > 9 || point < -3) ? point - 1 : 0;
-    point = exponent || !digits ? 1 : point;
-    while (digits >= 10 && digits % 10 == 0)
-        digits /= 10;
     char d[24];
     gckpti_text number = { d, sizeof d - 1 };
     gckpti_text_uint(&number, digits);
     int n = (int)(number.at - d);
+    point += n > 6;
+    int exponent = digits && (point > 9 || point < -3) ? point - 1 : 0;
+    point = exponent || !digits ? 1 : point;
+    while (n > 1 && d[n - 1] == '0')
+        n--;
     for (int i = point < 1 ? point - 1 : 0; i < n || i < point; i++) {
         if (i == point)
             gckpti_text_put(t, ".", 1);
@@ -1398,12 +1373,9 @@ static void gckpti_text_format(gckpti_text *t, const char *format, va_list args)
             gckpti_text_put(t, f, 1);
             continue;
         }
-        const char *s = "%";
+        const char *s = NULL;
         switch (*++f) {
-        case 's':
-            s = va_arg(args, const char *);
-            gckpti_text_put(t, s, strlen(s));
-            break;
+        case 's': s = va_arg(args, const char *); break;
         case 'i': gckpti_text_int(t, va_arg(args, int)); break;
         case 'I': gckpti_text_int(t, va_arg(args, int64_t)); break;
         case 'z': gckpti_text_uint(t, va_arg(args, size_t)); break;
@@ -1412,11 +1384,12 @@ static void gckpti_text_format(gckpti_text *t, const char *format, va_list args)
         case 'S': gckpti_text_shape(t, va_arg(args, const gckpt_shape *)); break;
         case 'T':
             s = gckpti_tensor_label(va_arg(args, const gckpt_tensor *), label, sizeof label);
-            gckpti_text_put(t, s, strlen(s));
             break;
         case 0: return;
         default: gckpti_text_put(t, f, 1); break;
         }
+        if (s)
+            gckpti_text_put(t, s, strlen(s));
     }
 }
 
@@ -1542,8 +1515,7 @@ static void gckpti_wish_huge(void *ptr, size_t size)
 #endif
 
 /* As realloc, told the old size; new_size 0 frees and returns NULL. In a block, only the last piece
- * can grow in place or be given back; the block is meant for objects that live as long as it
- * does. */
+ * can grow in place or be given back; it is meant for objects that live as long as it does. */
 static void *gckpti_resize(gckpti_allocator *a, void *ptr, size_t old_size, size_t new_size)
 {
     if (new_size > PTRDIFF_MAX - 64)
@@ -1631,8 +1603,7 @@ static int gckpti_grow(gckpti_allocator *a, void *array, size_t *capacity, size_
     return 1;
 }
 
-/* ---- sorting: heap sort, without recursion, the same on every machine when no two are equal
- * ---- */
+/* ---- heap sort: without recursion, the same on every machine when no two are equal ---- */
 typedef int (*gckpti_before)(const void *a, const void *b, const void *context);
 
 static void gckpti_swap(unsigned char *a, unsigned char *b, size_t size)
@@ -1687,23 +1658,17 @@ GCKPT_API gckpt_shape gckpt_shape4(int64_t a, int64_t b, int64_t c, int64_t d)
     return gckpti_shape(4, a, b, c, d);
 }
 
-GCKPTI_INLINE int64_t gckpti_elements(const gckpt_shape *s)
+/* Elements of the first axes; of all of them; rows of the last axis; elements of such a row. */
+GCKPTI_INLINE int64_t gckpti_axes_product(const gckpt_shape *s, int axes)
 {
     int64_t n = 1;
-    for (int i = 0; i < s->n; i++)
+    for (int i = 0; i < axes; i++)
         n *= s->d[i];
     return n;
 }
-
+GCKPTI_INLINE int64_t gckpti_elements(const gckpt_shape *s) { return gckpti_axes_product(s, s->n); }
+GCKPTI_INLINE int64_t gckpti_rows(const gckpt_shape *s) { return gckpti_axes_product(s, s->n - 1); }
 GCKPTI_INLINE int64_t gckpti_last(const gckpt_shape *s) { return s->n ? s->d[s->n - 1] : 1; }
-
-GCKPTI_INLINE int64_t gckpti_rows(const gckpt_shape *s) /* rows of the last axis */
-{
-    int64_t n = 1;
-    for (int i = 0; i + 1 < s->n; i++)
-        n *= s->d[i];
-    return n;
-}
 
 static int gckpti_same_shape(const gckpt_shape *a, const gckpt_shape *b)
 {
@@ -1732,9 +1697,8 @@ static int gckpti_shape_fits(const gckpt_shape *s)
 /* An input gradient's element: add to it or store it first (manual, 5f). */
 GCKPTI_INLINE void gckpti_put(float *d, float v, int accumulate) { *d = accumulate ? *d + v : v; }
 
-/* *d += x with compensation (Kahan 1965): what the last addition rounded off, kept in low, goes
- * into this one, so that a sum of any length is right to an ulp or two of the sum of magnitudes.
- * NULL low: there is just one x. */
+/* *d += x (manual, 5e): what the last addition rounded off, kept in low, goes into this one, so
+ * that sums are right to an ulp or two of the sum of magnitudes. NULL low: there is just one x. */
 GCKPTI_INLINE void gckpti_sum_add(float *d, float *low, float x)
 {
     float y = low ? x - *low : x, s = *d + y;
@@ -1766,8 +1730,7 @@ typedef struct {
 
 #if GCKPTI_HAS_FAST
 /* GCKPTI_TEAMS: one OpenMP region lasts for a run, and its threads share out the jobs of all its
- * instructions among themselves (elsewhere: a region for each job). Tests set it to 1 to bring
- * threads of their own. */
+ * instructions (elsewhere: a region for each job). Tests set it to 1 to bring their own threads. */
 #ifndef GCKPTI_TEAMS
 #if (defined(__unix__) || defined(__APPLE__)) && defined(_OPENMP)
 #define GCKPTI_TEAMS 1
@@ -1883,10 +1846,13 @@ static void gckpti_team_run(gckpti_team *t, int64_t n, void (*body)(void *contex
 }
 #endif
 
+#endif
+
 /* Runs body(context, i) for i = 0..n-1 on up to call->threads threads, in any order. */
 static void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
                        void *context)
 {
+#if GCKPTI_HAS_FAST
     const gckpti_runner *runner = (const gckpti_runner *)call->runner;
     if (n > 1 && call->threads > 1 && runner) {
         if (runner->parallel_for) {
@@ -1906,21 +1872,13 @@ static void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *con
         return;
 #endif
     }
-    for (int64_t i = 0; i < n; i++)
-        body(context, i);
-}
-#else
-static void gckpti_job(const gckpt_call *call, int64_t n, void (*body)(void *context, int64_t i),
-                       void *context)
-{
+#endif
     (void)call;
     for (int64_t i = 0; i < n; i++)
         body(context, i);
 }
-#endif
 
-/* Runs main(context) on this thread, with a team of up to `threads` (this one included) for what it
- * calls gckpti_job for. */
+/* Runs main(context) on this thread, with a team of up to `threads`, this one too, for its jobs. */
 static void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(void *context),
                              void *context)
 {
@@ -2472,9 +2430,8 @@ GCKPTI_INLINE float gckpti_max(const float *x, int64_t n)
     return lane[0];
 }
 
-/* What a softmax subtracts from scores whose greatest is `top`: where all are -inf, nothing. Then
- * their exponentials and the sum are 0; in the end the sum is taken as 1, so that all probabilities
- * are 0, and the maximum as 0. */
+/* What a softmax subtracts from scores whose greatest is `top`; where all are -inf, nothing, and in
+ * the end their sum 0 is taken as 1, so that all probabilities are 0 (manual, 5h). */
 GCKPTI_INLINE float gckpti_shift(float top) { return top > -GCKPTI_INFINITY ? top : 0.0f; }
 
 GCKPTI_INLINE void gckpti_softmax_end(float *max, float *sum)
@@ -9723,6 +9680,195 @@ static gckpt_result gckpti_sweep(gckpti_search *s)
 }
 
 /* =================================================================================================
+ * >>plan-tells: what a plan tells
+ * ============================================================================================== */
+GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan) { return plan ? plan->arena : 0; }
+GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan) { return plan ? plan->bound : 0; }
+GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan) { return plan ? plan->recompute : 0; }
+GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan) { return plan ? plan->work : 0; }
+GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan) { return plan ? plan->rows : 0; }
+GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan) { return plan ? plan->batch : 0; }
+GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan)
+{
+    return plan && plan->update_in_backward;
+}
+
+static int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
+{
+    return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
+}
+
+GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out)
+{
+    if (!plan || !out || i < 0 || (size_t)i >= plan->length)
+        return GCKPT_E_ARG;
+    const gckpti_ins *ins = &plan->list[i];
+    const gckpt_cost *cost = &plan->nodes[gckpti_ins_tensor(plan, ins)].cost;
+    out->work = ins->kind == GCKPT_FORWARD    ? cost->forward
+                : ins->kind == GCKPT_BACKWARD ? cost->backward
+                                              : 0;
+    out->live = ins->live;
+    out->again = ins->kind == GCKPT_FORWARD && !ins->first;
+    out->once = i < plan->body || i >= plan->epilogue;
+    return GCKPT_OK;
+}
+
+GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan)
+{
+    uint64_t body = 0, once = 0;
+    gckpt_usage u;
+    if (!plan)
+        return 0;
+    for (int i = 0; gckpt_plan_usage(plan, i, &u) == GCKPT_OK; i++) {
+        uint64_t *sum = u.once ? &once : &body;
+        *sum = gckpti_add_work(*sum, u.work);
+    }
+    uint64_t rows = (uint64_t)plan->rows, batch = (uint64_t)plan->batch;
+    if (body / rows >= UINT64_MAX / 2 / batch)
+        return UINT64_MAX;
+    body = body / rows * batch + body % rows * batch / rows; /* a short one: in proportion */
+    return gckpti_add_work(once, body);
+}
+
+GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan)
+{
+    return plan && plan->least_work
+               ? (double)(plan->work - plan->least_work) / (double)plan->least_work
+               : 0;
+}
+
+GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan)
+{
+    return plan ? plan->mode : GCKPT_AUTO;
+}
+GCKPT_API int gckpt_plan_length(const gckpt_plan *plan) { return plan ? (int)plan->length : 0; }
+
+GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
+{
+    return plan ? plan->kind_bytes[GCKPT_BYTES_PARAMETERS] + plan->kind_bytes[GCKPT_BYTES_STATE] +
+                      plan->arena
+                : 0;
+}
+
+GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind)
+{
+    if (plan && kind == GCKPT_BYTES_TABLES)
+        return gckpti_parts_of(plan, NULL).size;
+    return plan && kind >= 0 && kind < GCKPT_BYTES_KINDS ? plan->kind_bytes[kind] : 0;
+}
+
+GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out)
+{
+    if (!plan || !out || i < 0 || (size_t)i >= plan->length)
+        return GCKPT_E_ARG;
+    out->kind = (gckpt_kind)plan->list[i].kind;
+    out->id = gckpti_ins_tensor(plan, &plan->list[i]);
+    return GCKPT_OK;
+}
+
+static const char *gckpti_node_name(const gckpt_plan *plan, int id)
+{
+    const gckpti_node *node = &plan->nodes[id];
+    return node->name != GCKPTI_NONE ? plan->names + node->name : node->op ? node->op->name : "";
+}
+
+GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id)
+{
+    return plan && id >= 0 && (size_t)id < plan->node_count ? gckpti_node_name(plan, id) : "";
+}
+
+GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id)
+{
+    const gckpt_op *op =
+        plan && id >= 0 && (size_t)id < plan->node_count ? plan->nodes[id].op : NULL;
+    return op ? op->name : "";
+}
+
+GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan) { return plan ? plan->hash : 0; }
+
+GCKPT_API int gckpt_plan_buffers(const gckpt_plan *plan)
+{
+    return plan ? (int)plan->life_count : 0;
+}
+
+GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out)
+{
+    if (!plan || !out || i < 0 || (size_t)i >= plan->life_count)
+        return GCKPT_E_ARG;
+    *out = plan->lives[i];
+    return GCKPT_OK;
+}
+
+GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op)
+{
+    int exact = plan && plan->mixer < 0;
+    if (op)
+        *op = !plan || exact ? NULL : gckpti_node_name(plan, plan->mixer);
+    return exact;
+}
+
+GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
+{
+    static const char *const names[] = { "auto", "store-all", "memory-poor", "segments",
+                                         "sqrt", "optimal",   "schedule",    "inference" };
+    return (unsigned)mode <= GCKPT_INFERENCE ? names[mode] : "not a gckpt_mode";
+}
+
+/* What runs, on which tensor, what it writes where: one line of gckpt_plan_print. */
+static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
+{
+    static const char *const verbs[] = { "forward ", "backward", "update  " };
+    const gckpti_ins *ins = &plan->list[x];
+    int id = gckpti_ins_tensor(plan, ins);
+    const gckpti_node *node = &plan->nodes[id];
+    gckpti_operands o;
+    gckpt_usage u;
+    gckpt_plan_usage(plan, x, &u);
+    gckpti_operands_of(plan->operands, ins, node->inputs, &o);
+    gckpti_print(k, "%i\t%s %s #%i %s %S%s", x, verbs[ins->kind],
+                 node->op ? node->op->name : "param", id,
+                 node->name != GCKPTI_NONE ? plan->names + node->name : "", &node->shape,
+                 u.again ? " again" : "");
+    if (ins->kind == GCKPT_FORWARD && o.out != GCKPTI_NONE)
+        gckpti_print(k, " at %z", o.out);
+    for (int i = 0; i < node->inputs; i++)
+        if (o.in[i].gradient != GCKPTI_NONE)
+            gckpti_print(k, "%s #%i at %z", ins->accumulate & (1 << i) ? " adds to" : " writes",
+                         node->in[i], o.in[i].gradient);
+    if (ins->kind == GCKPT_UPDATE)
+        gckpti_print(k, " from %z", o.gradient);
+    gckpti_print(k, ", %z live\n", u.live);
+}
+
+GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user)
+{
+    static const char *const kinds[] = { "parameters", "optimiser state", "gradients",
+                                         "activations", "workspace" };
+    static const char *const precisions[] = { "", ", bf16", ", bf16 rounded by chance" };
+    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
+    if (!plan || !write)
+        return GCKPT_E_ARG;
+    gckpti_print(&k,
+                 "plan %s: %z bytes (parameters + state + arena of %z, lower bound %z), "
+                 "%g %% recomputed, %i instructions\n",
+                 gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->bound,
+                 100 * plan->recompute, (int)plan->length);
+    gckpti_print(&k, "micro-batch %I of a batch of %I, %i threads, offsets aligned to %z%s\n",
+                 plan->rows, plan->batch, plan->threads, plan->alignment,
+                 precisions[plan->precision]);
+    for (int i = 0; i < GCKPT_BYTES_TABLES; i++)
+        gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
+    for (int x = 0; x < (int)plan->length && !k.failed; x++) {
+        if (x == plan->epilogue)
+            gckpti_print(&k, "-- once a step, at the end\n");
+        else if (x == plan->body)
+            gckpti_print(&k, plan->looped ? "-- for each micro-batch\n" : "-- batch\n");
+        gckpti_print_instruction(&k, plan, x);
+    }
+    return gckpti_sink_flush(&k);
+}
+
+/* =================================================================================================
  * >>plans: from a request to a plan; the frontier; the micro-batch
  *
  * gckpti_planner_open makes the model of a request that gckpti_check_request has seen.
@@ -10539,197 +10685,6 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *use
 }
 
 /* =================================================================================================
- * >>plan-tells: what a plan tells
- * ============================================================================================== */
-GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan) { return plan ? plan->arena : 0; }
-GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan) { return plan ? plan->bound : 0; }
-GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan) { return plan ? plan->recompute : 0; }
-GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan) { return plan ? plan->work : 0; }
-GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan) { return plan ? plan->rows : 0; }
-GCKPT_API int64_t gckpt_plan_batch(const gckpt_plan *plan) { return plan ? plan->batch : 0; }
-GCKPT_API int gckpt_plan_in_backward(const gckpt_plan *plan)
-{
-    return plan && plan->update_in_backward;
-}
-
-static int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
-{
-    return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
-}
-
-GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out)
-{
-    if (!plan || !out || i < 0 || (size_t)i >= plan->length)
-        return GCKPT_E_ARG;
-    const gckpti_ins *ins = &plan->list[i];
-    const gckpt_cost *cost = &plan->nodes[gckpti_ins_tensor(plan, ins)].cost;
-    out->work = ins->kind == GCKPT_FORWARD    ? cost->forward
-                : ins->kind == GCKPT_BACKWARD ? cost->backward
-                                              : 0;
-    out->live = ins->live;
-    out->again = ins->kind == GCKPT_FORWARD && !ins->first;
-    out->once = i < plan->body || i >= plan->epilogue;
-    return GCKPT_OK;
-}
-
-GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan)
-{
-    uint64_t body = 0, once = 0;
-    gckpt_usage u;
-    if (!plan)
-        return 0;
-    for (int i = 0; gckpt_plan_usage(plan, i, &u) == GCKPT_OK; i++) {
-        uint64_t *sum = u.once ? &once : &body;
-        *sum = gckpti_add_work(*sum, u.work);
-    }
-    uint64_t rows = (uint64_t)plan->rows, batch = (uint64_t)plan->batch;
-    if (body / rows >= UINT64_MAX / 2 / batch)
-        return UINT64_MAX;
-    body = body / rows * batch + body % rows * batch / rows; /* a short one: in proportion */
-    return gckpti_add_work(once, body);
-}
-
-GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan)
-{
-    return plan && plan->least_work
-               ? (double)(plan->work - plan->least_work) / (double)plan->least_work
-               : 0;
-}
-
-GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan)
-{
-    return plan ? plan->mode : GCKPT_AUTO;
-}
-GCKPT_API int gckpt_plan_length(const gckpt_plan *plan) { return plan ? (int)plan->length : 0; }
-
-GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
-{
-    return plan ? plan->kind_bytes[GCKPT_BYTES_PARAMETERS] + plan->kind_bytes[GCKPT_BYTES_STATE] +
-                      plan->arena
-                : 0;
-}
-
-GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind)
-{
-    if (!plan || kind < 0 || kind >= GCKPT_BYTES_KINDS)
-        return 0;
-    if (kind == GCKPT_BYTES_TABLES)
-        return gckpti_parts_of(plan, NULL).size;
-    return plan->kind_bytes[kind];
-}
-
-GCKPT_API gckpt_result gckpt_plan_get(const gckpt_plan *plan, int i, gckpt_instruction *out)
-{
-    if (!plan || !out || i < 0 || (size_t)i >= plan->length)
-        return GCKPT_E_ARG;
-    out->kind = (gckpt_kind)plan->list[i].kind;
-    out->id = gckpti_ins_tensor(plan, &plan->list[i]);
-    return GCKPT_OK;
-}
-
-static const char *gckpti_node_name(const gckpt_plan *plan, int id)
-{
-    const gckpti_node *node = &plan->nodes[id];
-    return node->name != GCKPTI_NONE ? plan->names + node->name : node->op ? node->op->name : "";
-}
-
-GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id)
-{
-    return plan && id >= 0 && (size_t)id < plan->node_count ? gckpti_node_name(plan, id) : "";
-}
-
-GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id)
-{
-    const gckpt_op *op =
-        plan && id >= 0 && (size_t)id < plan->node_count ? plan->nodes[id].op : NULL;
-    return op ? op->name : "";
-}
-
-GCKPT_API uint64_t gckpt_plan_hash(const gckpt_plan *plan) { return plan ? plan->hash : 0; }
-
-GCKPT_API int gckpt_plan_buffers(const gckpt_plan *plan)
-{
-    return plan ? (int)plan->life_count : 0;
-}
-
-GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out)
-{
-    if (!plan || !out || i < 0 || (size_t)i >= plan->life_count)
-        return GCKPT_E_ARG;
-    *out = plan->lives[i];
-    return GCKPT_OK;
-}
-
-GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op)
-{
-    int exact = plan && plan->mixer < 0;
-    if (op)
-        *op = !plan || exact ? NULL : gckpti_node_name(plan, plan->mixer);
-    return exact;
-}
-
-GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
-{
-    static const char *const names[] = { "auto", "store-all", "memory-poor", "segments",
-                                         "sqrt", "optimal",   "schedule",    "inference" };
-    return (unsigned)mode <= GCKPT_INFERENCE ? names[mode] : "not a gckpt_mode";
-}
-
-/* What runs, on which tensor, what it writes where: one line of gckpt_plan_print. */
-static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
-{
-    static const char *const verbs[] = { "forward ", "backward", "update  " };
-    const gckpti_ins *ins = &plan->list[x];
-    int id = gckpti_ins_tensor(plan, ins);
-    const gckpti_node *node = &plan->nodes[id];
-    gckpti_operands o;
-    gckpt_usage u;
-    gckpt_plan_usage(plan, x, &u);
-    gckpti_operands_of(plan->operands, ins, node->inputs, &o);
-    gckpti_print(k, "%i\t%s %s #%i %s %S%s", x, verbs[ins->kind],
-                 node->op ? node->op->name : "param", id,
-                 node->name != GCKPTI_NONE ? plan->names + node->name : "", &node->shape,
-                 u.again ? " again" : "");
-    if (ins->kind == GCKPT_FORWARD && o.out != GCKPTI_NONE)
-        gckpti_print(k, " at %z", o.out);
-    for (int i = 0; i < node->inputs; i++)
-        if (o.in[i].gradient != GCKPTI_NONE)
-            gckpti_print(k, "%s #%i at %z", ins->accumulate & (1 << i) ? " adds to" : " writes",
-                         node->in[i], o.in[i].gradient);
-    if (ins->kind == GCKPT_UPDATE)
-        gckpti_print(k, " from %z", o.gradient);
-    gckpti_print(k, ", %z live\n", u.live);
-}
-
-GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user)
-{
-    static const char *const kinds[] = { "parameters", "optimiser state", "gradients",
-                                         "activations", "workspace" };
-    static const char *const precisions[] = { "", ", bf16", ", bf16 rounded by chance" };
-    gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
-    if (!plan || !write)
-        return GCKPT_E_ARG;
-    gckpti_print(&k,
-                 "plan %s: %z bytes (parameters + state + arena of %z, lower bound %z), "
-                 "%g %% recomputed, %i instructions\n",
-                 gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->bound,
-                 100 * plan->recompute, (int)plan->length);
-    gckpti_print(&k, "micro-batch %I of a batch of %I, %i threads, offsets aligned to %z%s\n",
-                 plan->rows, plan->batch, plan->threads, plan->alignment,
-                 precisions[plan->precision]);
-    for (int i = 0; i < GCKPT_BYTES_TABLES; i++)
-        gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
-    for (int x = 0; x < (int)plan->length && !k.failed; x++) {
-        if (x == plan->epilogue)
-            gckpti_print(&k, "-- once a step, at the end\n");
-        else if (x == plan->body)
-            gckpti_print(&k, plan->looped ? "-- for each micro-batch\n" : "-- batch\n");
-        gckpti_print_instruction(&k, plan, x);
-    }
-    return gckpti_sink_flush(&k);
-}
-
-/* =================================================================================================
  * >>pictures: a plan as a trace, the frontier as text; drawings are examples/pictures.h's
  * ============================================================================================== */
 /* ---- Chrome's trace events ---- */
@@ -10762,8 +10717,7 @@ static const size_t *gckpti_live(const gckpt_plan *plan, gckpti_window *window, 
     return window->live[x - from];
 }
 
-/* What JSON and the programs that read it take: quotes escaped, what is no character, or none to
- * be seen, as "?". */
+/* What JSON's readers take: quotes escaped; what is no character, or cannot be seen, as "?". */
 static void gckpti_print_name(gckpti_sink *k, const char *s)
 {
     for (int n; *s; s += n ? n : 1) {
@@ -13172,8 +13126,7 @@ typedef struct {
 
 static gckpt_result gckpti_batch_begin(const gckpti_batch *b)
 {
-    gckpt_hyper hyper;
-    memset(&hyper, 0, sizeof hyper);
+    const gckpt_hyper hyper = { 0, 0, 0, 0, 0, 0, 0 };
     return gckpti_prepare(b->e, b->feeds, b->count, b->rows, &hyper, 0);
 }
 
@@ -13923,8 +13876,7 @@ static char *gckpti_json_string(gckpti_loader *l)
     return s;
 }
 
-/* The next key of an object with its ':'; NULL when the object ends or is wrong (l->result).
- * count: 0 before the first. */
+/* The next key of an object and its ':' (*count: 0 before the first); NULL: it ends or is wrong. */
 static char *gckpti_json_key(gckpti_loader *l, int *count)
 {
     if (*count == 0 && !gckpti_json_need(l, '{'))
@@ -14005,8 +13957,8 @@ static int gckpti_load_metadata(gckpti_loader *l)
 {
     static const char *const keys[] = { "format", "contract", "step", "seed", "optimiser" };
     size_t tensors = l->count;
+    uint64_t *const numbers[] = { NULL, &l->contract, &l->step, &l->seed, &l->optimiser };
     char *key, *found[5] = { NULL, NULL, NULL, NULL, NULL };
-    uint64_t number[5] = { 0, 0, 0, 0, 0 };
     for (int n = 0; (key = gckpti_json_key(l, &n)) != NULL;) {
         char *value = gckpti_json_string(l);
         for (int i = 0; value && i < 5; i++) {
@@ -14023,17 +13975,13 @@ static int gckpti_load_metadata(gckpti_loader *l)
     l->count = l->ours ? l->count : tensors;
     for (int i = 1; l->ours && i < 5; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
-        if (!end || gckpti_digits(found[i], end, &number[i]) != end)
+        if (!end || gckpti_digits(found[i], end, numbers[i]) != end)
             return gckpti_refuse(l, GCKPT_E_DATA, NULL,
                                  "__metadata__: %s must be a whole number < 2^64, in quotes",
                                  keys[i]);
     }
-    if (l->ours && number[4] > GCKPT_OWN_OPTIMISER + 1)
+    if (l->optimiser > GCKPT_OWN_OPTIMISER + 1)
         return gckpti_refuse(l, GCKPT_E_DATA, NULL, "__metadata__: optimiser must be 0 to 4");
-    l->contract = number[1];
-    l->step = number[2];
-    l->seed = number[3];
-    l->optimiser = number[4];
     return l->result == GCKPT_OK;
 }
 
@@ -14043,7 +13991,7 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
     const char *key;
     char *type = NULL;
     int axes = -1, offsets = -1;
-    for (int n = 0; (key = gckpti_json_key(l, &n)) != NULL;) {
+    for (int n = 0; l->result == GCKPT_OK && (key = gckpti_json_key(l, &n)) != NULL;) {
         if (!type && !strcmp(key, "dtype"))
             type = gckpti_json_string(l);
         else if (axes < 0 && !strcmp(key, "shape"))
@@ -14052,8 +14000,6 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
             offsets = gckpti_json_numbers(l, e->offsets, 2);
         else
             gckpti_json_fail(l, "a tensor has dtype, shape and data_offsets, once each");
-        if (l->result != GCKPT_OK)
-            return 0;
     }
     if (l->result != GCKPT_OK)
         return 0;
@@ -14413,8 +14359,7 @@ static size_t gckpti_file_write(void *user, const void *bytes, size_t size)
 int flock(int fd, int operation);
 #endif
 
-/* Follows links: from `path`, in a block of `room` bytes, to what they end at, be it there or not.
- * 0: they lead nowhere (errno). */
+/* Follows links from `path`, in `room` bytes, to what they end at, be it there or not. 0: errno. */
 static int gckpti_follow(char *path, size_t room)
 {
     for (int links = 0; links < 40; links++) {
@@ -14434,8 +14379,7 @@ static int gckpti_follow(char *path, size_t room)
     return 0;
 }
 
-/* 1: fd is locked, and still what `name` stands for; 0: another save has it, or had it; -1: this
- * file system has no locks. */
+/* 1: fd is locked, and still what `name` stands for; 0: another save's by now; -1: no locks. */
 static int gckpti_lock(int fd, const char *name)
 {
     struct stat a, b;
@@ -14651,8 +14595,8 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
  *     terms; for each: id, bits of the weight, regulariser       picks; for each: id, gradient
  *     instructions; for each: 4 id of the tensor + kind          parameters; for each: trained
  *     buffers, by end; for each: offset                          hash of all numbers before
- * So it holds decisions only: what runs when, what lies where. The rest is derived from the graph
- * by the code that plans, and what lies where is checked: no file can make a plan that is wrong.
+ * So it holds decisions only: what runs when, what lies where. The rest is derived from the graph,
+ * by the code that plans.
  * ============================================================================================== */
 #define GCKPTI_PLAN_MAGIC UINT64_C(0x6e6c707470636b67)
 
@@ -14897,8 +14841,7 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
     return gckpti_reader_result(r);
 }
 
-/* Whether a buffer lies apart from those that live with it; `live` lists these by offset, and then
- * it too. */
+/* Whether a buffer lies apart from those that live with it: `live`, by offset, which it joins. */
 static int gckpti_is_apart(const gckpt_buffer *all, int number, int *live, size_t *count)
 {
     const gckpt_buffer *b = &all[number];
@@ -14917,8 +14860,7 @@ static int gckpti_is_apart(const gckpt_buffer *all, int number, int *live, size_
     return apart;
 }
 
-/* Takes the offsets instead of a layout's: aligned, addressable, and no two buffers that live at the
- * same time overlap. */
+/* Takes the offsets instead of a layout's: aligned, addressable, without overlaps at any time. */
 static gckpt_result gckpti_read_offsets(gckpti_plan_reader *r)
 {
     gckpti_planner *p = &r->p;
@@ -14956,8 +14898,7 @@ static gckpt_result gckpti_read_offsets(gckpti_plan_reader *r)
     return gckpti_reader_result(r);
 }
 
-/* The steps of planning, with the file's decisions for the planner's; NULL: see the graph, or no
- * memory. */
+/* The steps of planning, with the file's decisions; NULL: the graph's error, or no memory. */
 static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
 {
     gckpti_planner *p = &r->p;
@@ -15301,54 +15242,46 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
                                     void *user)
 {
     gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
-    int good = 1;
+    const char *wrong = NULL;
+    size_t i = 0;
     if (!plan || !name || !write)
         return GCKPT_E_ARG;
-    if (plan->made_for > GCKPTI_FOR_PLAIN) {
-        good = 0;
-        gckpti_print(&k, "#error \"plan: it was made for another backend than the processor\"\n");
-    } else if (!gckpti_c_identifier(name) || strlen(name) > 60) {
-        good = 0;
+    if (plan->made_for > GCKPTI_FOR_PLAIN)
+        wrong = "#error \"plan: it was made for another backend than the processor\"\n";
+    else if (!gckpti_c_identifier(name) || strlen(name) > 60)
+        wrong = "#error \"plan: its name must be a C identifier of at most 60 letters\"\n";
+    for (const gckpt_op *op; i < plan->node_count && !wrong; i += !wrong) {
+        op = plan->nodes[i].op;
+        if (op && !gckpti_c_ours(op) && !gckpti_c_identifier(op->name))
+            wrong = "#error \"plan %s: the op of tensor %z must have the name of the C variable "
+                    "that holds its row\"\n";
+    }
+    if (wrong) {
+        gckpti_print(&k, wrong, name, i);
+        gckpti_sink_flush(&k);
+        return GCKPT_E_ARG;
+    }
+    gckpti_print(&k,
+                 "/* Plan %s, printed by gckpt_plan_c: compile it in the file that holds the\n"
+                 " * implementation of gradckpt.h, after the #include. Not to be edited. */\n"
+                 "#if GCKPT_PLAN_FORMAT != %i || GCKPT_CONTRACT != %i\n#error \"plan %s: printed "
+                 "by another version of gradckpt.h: print it again (gckpt_plan_c)\"\n#endif\n",
+                 name, plan->format, plan->contract, name);
+    gckpti_print(&k,
+                 "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
+                 "addresses\"\n#endif\n",
+                 gckpt_plan_bytes(plan), name);
+    if (plan->made_for == GCKPTI_FOR_CPU)
         gckpti_print(&k,
-                     "#error \"plan: its name must be a C identifier of at most 60 letters\"\n");
-    }
-    for (size_t i = 0; i < plan->node_count && good; i++) {
-        const gckpti_node *q = &plan->nodes[i];
-        if (q->op && !gckpti_c_ours(q->op) && !gckpti_c_identifier(q->op->name)) {
-            good = 0;
-            gckpti_print(
-                &k,
-                "#error \"plan %s: the op of tensor %z must have the name of the C variable that "
-                "holds its row\"\n",
-                name, i);
-        }
-    }
-    if (good) {
-        gckpti_print(
-            &k,
-            "/* Plan %s, printed by gckpt_plan_c: compile it in the file that holds the\n"
-            " * implementation of gradckpt.h, after the #include. Not to be edited. */\n"
-            "#if GCKPT_PLAN_FORMAT != %i || GCKPT_CONTRACT != %i\n#error \"plan %s: printed by "
-            "another version of gradckpt.h: print it again (gckpt_plan_c)\"\n#endif\n",
-            name, plan->format, plan->contract, name);
-        gckpti_print(&k,
-                     "#if SIZE_MAX / 16 < %z\n#error \"plan %s: too large for this machine's "
-                     "addresses\"\n#endif\n",
-                     gckpt_plan_bytes(plan), name);
-        if (plan->made_for == GCKPTI_FOR_CPU)
-            gckpti_print(
-                &k,
-                "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
-                "with gckpt_plan_desc.plain = 1\"\n#endif\n",
-                name);
-        gckpti_c_enum(&k, plan, name);
-        gckpti_c_nodes(&k, plan, name);
-        gckpti_c_arrays(&k, plan, name);
-        gckpti_c_words_and_names(&k, plan, name);
-        gckpti_c_plan(&k, plan, name);
-    }
-    gckpt_result written = gckpti_sink_flush(&k);
-    return good ? written : GCKPT_E_ARG;
+                     "#ifdef GCKPT_NO_FAST\n#error \"plan %s: made for the fast kernels: make it "
+                     "with gckpt_plan_desc.plain = 1\"\n#endif\n",
+                     name);
+    gckpti_c_enum(&k, plan, name);
+    gckpti_c_nodes(&k, plan, name);
+    gckpti_c_arrays(&k, plan, name);
+    gckpti_c_words_and_names(&k, plan, name);
+    gckpti_c_plan(&k, plan, name);
+    return gckpti_sink_flush(&k);
 }
 
 /* =================================================================================================
