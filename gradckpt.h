@@ -995,7 +995,7 @@ typedef struct {
 /* Debug aids, off in plain use; each costs time, none changes the result: */
 #define GCKPT_DEBUG_PAINT     1u /* fill what is dead with NaN after its last use */
 #define GCKPT_DEBUG_RECOMPUTE 2u /* hash values when first computed and again; E_DATA: the op */
-#define GCKPT_DEBUG_MEASURE   4u /* paint the arena before two steps, see what they touched */
+#define GCKPT_DEBUG_MEASURE   4u /* paint the arena before the first 2 steps, see what they touch */
 #define GCKPT_DEBUG_PLAIN     8u /* plain kernels only */
 /* Instruction sets that there are kernels for; all give the same bits. */
 typedef enum {
