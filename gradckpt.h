@@ -15287,9 +15287,9 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
 /* =================================================================================================
  * >>fast: the kernels again for the processor's vectors, same bits
  *
- * gckpti_fast_<op>_forward and _backward return the bits of gckpti_<op>_forward and _backward, their
- * definition. Here work is cut into items (a row, a piece of a matrix, a head); what is done with
- * one is in kernels, compiled for each instruction set function by function and chosen when an
+ * gckpti_fast_<op>_forward and _backward return the bits of gckpti_<op>_forward and _backward,
+ * their definition. Here work is cut into items (a row, a piece of a matrix, a head); what is done
+ * with one is in kernels, compiled for each instruction set function by function and chosen when an
  * executor is made, so that a plain `cc -O2` is enough.
  * ============================================================================================== */
 #if GCKPTI_HAS_FAST
@@ -15394,7 +15394,7 @@ typedef struct {
     int fresh, edge;
 } gckpti_band;
 
-/* How a piece of c is gone over: in blocks of b, `wide` columns and `deep` links, that stay in L2. */
+/* How a piece of c is gone over: in blocks of b, `wide` columns and `deep` links, that L2 holds. */
 typedef struct {
     int64_t deep, wide;
     int in_place; /* full vectors of b are read where they are, not packed */
@@ -16670,9 +16670,10 @@ static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, float *d, in
     X(1, a + row)                                                                                  \
     X(2, a + 2 * row) X(3, a + row3) X(4, a4) X(5, a4 + row) X(6, a4 + 2 * row) X(7, a4 + row3)
 
-/* A tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each link sets an element of
- * a against b's vectors, row by row; stores c. Of the last vector t->last columns exist. l, m, h are
- * a row's vectors, named one by one, since gcc spills arrays of them. rows, vectors: constants. */
+/* A tile of at most 8 rows and 3 vectors: loads c, or starts at +0; for each link sets an element
+ * of a against b's vectors, row by row; stores c. Of the last vector t->last columns exist. l, m, h
+ * are a row's vectors, named one by one, since gcc spills arrays of them. rows, vectors: constants.
+ */
 GCKPTI_INLINED void V(tile)(const gckpti_tile *t, int rows, int vectors)
 {
     const int64_t row = t->a_row, row3 = 3 * row, step = t->a_step, b_step = t->b_step;
@@ -16817,9 +16818,9 @@ static GCKPTI_TARGET void V(pack_panels)(const gckpti_product *t, const float *b
         for (int64_t q = first, j, width; j = V(panel)(n, q), j < n; q++) {
             const float *from = b + p * t->b_step + j * t->b_col;
             width = V(panel)(n, q + 1) - j;
-            V(pack)
-            (from, t->b_step, t->b_col, gckpti_min(n - j, width), gckpti_min(k - p, some),
-             d + j * deep + p * width, width);
+            int64_t cols = gckpti_min(n - j, width), links = gckpti_min(k - p, some);
+            float *to = d + j * deep + p * width;
+            V(pack)(from, t->b_step, t->b_col, cols, links, to, width);
         }
 }
 
@@ -16863,7 +16864,7 @@ static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_
  * (q). There a tile, some rows and vectors of c in registers, takes k links. From one block of
  * links to the next a chain rests in c; in the first it begins at `from`. So a tile reads a's
  * rows, which the next panel reads again, and a panel of b, which the next rows read again.
- * Meanwhile lines of what comes next are fetched: `ahead` of b's next block, `below` of a's rows. */
+ * Meanwhile what comes next is fetched: lines `ahead` of b's next block, `below` of a's rows. */
 static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, int64_t i1,
                                            int64_t j0, int64_t j1, float *pack, int64_t room)
 {
@@ -17622,7 +17623,7 @@ GCKPTI_INLINED void V(sum_store)(float *d, int64_t at, FLOATS x, int64_t n)
 }
 
 #define GCKPTI_EACH_SUM(X) X(0) X(1) X(2) X(3)
-/* Columns j..j+n-1, at most 4 vectors; gain, bias: whether there is one, constants where it pays. */
+/* Columns j..j+n-1, at most 4 vectors; gain, bias: whether there is one, constants if it pays. */
 GCKPTI_INLINED void V(columns_of)(const gckpti_columns *s, int64_t j, int64_t n, int gain, int bias)
 {
     const int64_t c = gckpti_last(&s->call->shape), rows = gckpti_rows(&s->call->shape);
@@ -17764,10 +17765,10 @@ static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, i
             if (links < 0)
                 return; /* no link is left */
         }
-        for (int64_t j = s->edge == GCKPTI_COLUMNS_FROM ? i - i % (2 * W) : 0; j < n; j += 2 * W)
-            V(band)
-        (s, rows, gckpti_min(n - j, 2 * W), links, corner, a + i * s->a_row + skip * s->a_step,
-         b + skip * s->b_step + j, c + i * s->c_row + j);
+        const float *from = a + i * s->a_row + skip * s->a_step, *by = b + skip * s->b_step;
+        int64_t first = s->edge == GCKPTI_COLUMNS_FROM ? i - i % (2 * W) : 0;
+        for (int64_t j = first, cols; cols = gckpti_min(n - j, 2 * W), j < n; j += 2 * W)
+            V(band)(s, rows, cols, links, corner, from, by + j, c + i * s->c_row + j);
     }
 }
 
@@ -17877,9 +17878,8 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
         int diagonal = h->causal && j == first;
         scores.edge = diagonal ? GCKPTI_COLUMNS_FROM : GCKPTI_WHOLE;
         V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
-        for (int64_t i = 0; i < m; i += W)
-            V(online_down)
-            (p + i, n, diagonal ? i : all, h->scale, j == 0, max + i, sum + i, factor + i);
+        for (int64_t i = 0, sees; sees = diagonal ? i : all, i < m; i += W)
+            V(online_down)(p + i, n, sees, h->scale, j == 0, max + i, sum + i, factor + i);
         if (!out)
             continue;
         for (int64_t r = 0; j && r < m; r++) {
@@ -17910,7 +17910,7 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
             aux[r] = max[r] + gckpti_log(sum[r]);
 }
 
-/* A key's scores of queries from..m-1 become probabilities p = exp(s scale - lse), and its dp become
+/* A key's scores of queries from..m-1 become probabilities p = exp(s scale - lse), its dp become
  * ds = p (dp - delta) scale, where delta = sum(g out) of the query. */
 static GCKPTI_TARGET void V(head_slopes)(float factor, int64_t from, int64_t m, const float *lse,
                                          const float *delta, float *p, float *ds)
