@@ -6929,12 +6929,10 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
         if (seen[p->unit[p->backward[p->body_ranks - 1 - r]].id] != (FORWARD | BACKWARD))
             return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward and a backward",
                                 p->g->tensors[p->unit[p->backward[p->body_ranks - 1 - r]].id]);
-    for (int i = 0; i < p->term_count + p->desc->fetches && seen; i++) {
-        const gckpt_tensor *t =
-            i < p->term_count ? p->terms[i].loss : p->desc->fetch[i - p->term_count].tensor->base;
-        if (t->kind == GCKPTI_OP && p->of[t->id] >= p->prologue && !seen[t->id])
-            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward", t);
-    }
+    for (int u = p->prologue; u < p->units && seen; u++) /* losses, side effects, what is fetched */
+        if ((p->unit[u].effect || p->unit[u].fetched) && !seen[p->unit[u].id])
+            return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward",
+                                p->g->tensors[p->unit[u].id]);
     return GCKPT_OK;
 }
 
@@ -8127,6 +8125,7 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
             break;
         bound[next] = SIZE_MAX;
         result = gckpti_place_mode(p, GCKPT_SQRT, gckpti_group(p, next));
+        result = gckpti_too_large(p, result) ? GCKPT_OK : result;
         if (result == GCKPT_OK && p->draft.arena < least) {
             least = p->draft.arena;
             gckpti_keep_draft(p);

@@ -162,6 +162,45 @@ static void test_hunt(void)
     gckpt_store_free(store);
 }
 
+/* ---- a schedule must run what acts on the outside: what alone it reads would be left out ---- */
+static gckpt_result probe_shape(gckpt_call *call)
+{
+    call->shape = call->in[0].shape;
+    return GCKPT_OK;
+}
+static void probe_forward(const gckpt_call *call) { (void)call; }
+
+static void test_missing_effect(void)
+{
+    static gckpt_op probe; /* reads tanh(w), which nobody else does */
+    probe.name = "probe";
+    probe.shape = probe_shape;
+    probe.forward = probe_forward;
+    probe.flags = GCKPT_SIDE_EFFECT;
+    const gckpt_init one = { 0, 0, 1 };
+    gckpt_store *store = gckpt_store_new(NULL);
+    gckpt_graph *g = gckpt_graph_new(store, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 1));
+    gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(1, 1), one);
+    gckpt_tensor *h = gckpt_mul(x, w), *in[2] = { h, gckpt_tanh(w) };
+    gckpt_tensor *told = gckpt_apply(&probe, in, 2, NULL, 0);
+    gckpt_term loss = { gckpt_sum_loss(h), 1, 0 };
+    const gckpt_instruction list[5] = { { GCKPT_FORWARD, gckpt_id(h) },
+                                        { GCKPT_FORWARD, gckpt_id(loss.loss) },
+                                        { GCKPT_BACKWARD, gckpt_id(loss.loss) },
+                                        { GCKPT_BACKWARD, gckpt_id(h) },
+                                        { GCKPT_FORWARD, gckpt_id(told) } };
+    gckpt_plan_desc desc = { .mode = GCKPT_SCHEDULE, .schedule = list, .batch = 4 };
+    for (desc.instructions = 4; desc.instructions <= 5; desc.instructions++) {
+        gckpt_plan *plan = gckpt_plan_new(g, &loss, 1, &desc);
+        CHECK((plan != NULL) == (desc.instructions == 5));
+        CHECK(plan || strstr(gckpt_error_text(g), "needs a forward"));
+        gckpt_plan_free(plan);
+    }
+    gckpt_graph_free(g);
+    gckpt_store_free(store);
+}
+
 int main(int argc, char **argv)
 {
     unsigned first = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : 1;
@@ -170,6 +209,7 @@ int main(int argc, char **argv)
         for (int how = 0; how < 9; how++)
             test_graph(seed, how);
     test_hunt();
+    test_missing_effect();
     printf("%ld positions\n", positions);
     return check_report("test_draft");
 }
