@@ -6042,26 +6042,28 @@ static void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t n, 
     return to && n > 0 ? memcpy(to, from, n * size) : to;
 }
 
-/* An array that grows and keeps its contents; what it had before stays in the scratch, unused. */
-typedef struct {
-    void *at;
-    size_t bytes;
-} gckpti_room;
-
-/* Room for n items of `size` bytes and one more. NULL (and `failed`): out of memory. */
-static void *gckpti_want(gckpti_scratch *s, gckpti_room *r, size_t n, size_t size)
+/* Room for n items and one more in an array that keeps its contents: `array` is the address of a
+ * pointer of some type, NULL at first. In front of the items stands how many bytes they have; where
+ * they lay before stays in the scratch, unused. 0 (and `failed`): out of memory. */
+static int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
 {
-    size_t need = n + 1 > PTRDIFF_MAX / 8 / size ? SIZE_MAX / 4 : (n + 1) * size;
-    if (need <= r->bytes)
-        return r->at;
-    void *at = gckpti_scratch_take(s, 2 * need, 1);
-    if (!at)
-        return NULL;
-    if (r->bytes)
-        memcpy(at, r->at, r->bytes);
-    r->at = at;
-    r->bytes = 2 * need;
-    return at;
+    size_t need = n + 1 > PTRDIFF_MAX / 8 / size ? SIZE_MAX / 4 : (n + 1) * size, bytes = 0;
+    unsigned char *at, *more;
+    memcpy(&at, array, sizeof at);
+    if (at)
+        memcpy(&bytes, at - GCKPTI_ALIGN, sizeof bytes);
+    if (need <= bytes)
+        return 1;
+    need *= 2;
+    more = (unsigned char *)gckpti_scratch_take(s, need + GCKPTI_ALIGN, 1);
+    if (!more)
+        return 0;
+    memcpy(more, &need, sizeof need);
+    more += GCKPTI_ALIGN;
+    if (at)
+        memcpy(more, at, bytes);
+    memcpy(array, &more, sizeof more);
+    return 1;
 }
 
 /* ---- the model of a request, made once and then only read; and the planner that holds it ---- */
@@ -6111,7 +6113,6 @@ typedef struct {
 
 /* A schedule, and which versions its items make and read (gckpti_find_spans). */
 typedef struct {
-    gckpti_room room[5];
     int *item, length; /* u: forward of unit u; ~u: its backward */
     gckpti_span *span;
     int spans, *source;
@@ -6966,11 +6967,11 @@ static int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int
                                 int sources)
 {
     size_t n = (size_t)length + 2;
-    s->item = (int *)gckpti_want(scratch, &s->room[0], n, sizeof *s->item);
-    s->span = (gckpti_span *)gckpti_want(scratch, &s->room[1], n, sizeof *s->span);
-    s->at = (int *)gckpti_want(scratch, &s->room[2], n, sizeof *s->at);
-    s->source = (int *)gckpti_want(scratch, &s->room[3], n * (size_t)sources, sizeof *s->source);
-    s->live = (int64_t *)gckpti_want(scratch, &s->room[4], n, sizeof *s->live);
+    gckpti_want(scratch, &s->item, n, sizeof *s->item);
+    gckpti_want(scratch, &s->span, n, sizeof *s->span);
+    gckpti_want(scratch, &s->at, n, sizeof *s->at);
+    gckpti_want(scratch, &s->source, n * (size_t)sources, sizeof *s->source);
+    gckpti_want(scratch, &s->live, n, sizeof *s->live);
     return !*scratch->failed;
 }
 
@@ -8198,7 +8199,6 @@ enum {
 
 /* A schedule that is kept: the best under a limit, or a seed. */
 typedef struct {
-    gckpti_room room;
     int *item, length;
     int64_t limit, peak;
     uint64_t extra;
@@ -8213,29 +8213,9 @@ typedef struct {
     int unit, span, to, policy;
 } gckpti_move;
 
-enum {
-    GCKPTI_ROOM_SPANS,
-    GCKPTI_ROOM_USES,
-    GCKPTI_ROOM_EXCESS,
-    GCKPTI_ROOM_CHUNKS,
-    GCKPTI_ROOM_SPACE,
-    GCKPTI_ROOM_GONE,
-    GCKPTI_ROOM_MOVES,
-    GCKPTI_ROOM_SORTED,
-    GCKPTI_ROOM_KEYS,
-    GCKPTI_ROOM_INSERTS,
-    GCKPTI_ROOM_REMOVALS,
-    GCKPTI_ROOM_SLOTS,
-    GCKPTI_ROOM_SEEDS,
-    GCKPTI_ROOM_STAGES,
-    GCKPTI_ROOM_READERS,
-    GCKPTI_ROOM_ENTERS,
-    GCKPTI_ROOMS
-};
 typedef struct {
     gckpti_planner *p;
     gckpti_scratch scratch;
-    gckpti_room room[GCKPTI_ROOMS];
     /* bytes of gradients and workspaces, by rank: at a backward; between it and the one before */
     int64_t *gradient_at, *gradient_between;
     int64_t grain; /* common divisor of all sizes */
@@ -8248,14 +8228,19 @@ typedef struct {
     int64_t *excess, *excess_sum; /* bytes over the limit at a position; before it */
     int *excess_count;            /* positions with excess before it */
     int64_t *seen, stamp;         /* units that a closure has seen have its stamp */
+    int *last_forward;            /* by unit: the last of the body that reads its value, forward */
+    int *last_either, *last_rank; /* only; or in either direction; the last rank that does, or -1 */
+    int64_t *enters;              /* bytes of values from before a unit that it or later ones read */
     int *set, set_count;          /* of gckpti_closure: units; of gckpti_saving: positions */
     int set_cut;                  /* it would have been larger */
     int cut;                      /* one that was used would, or the search ended early */
     int *touched;                 /* units that moves chosen so far compute or read */
     int64_t *space;               /* gckpti_polish: bytes left below the limit at a position */
+    unsigned char *gone;          /* gckpti_try_without: positions that go */
     int shift, *chunk_count;      /* gckpti_relief: 2^shift positions a chunk; those with excess */
     int64_t *chunk_left;          /* excess in a chunk that moves have not taken off yet */
-    gckpti_move *move;
+    gckpti_move *move, *sorted;
+    gckpti_keyed *key;    /* to sort with */
     gckpti_keyed *insert; /* key: position << 32 | unit; item: unit */
     int *removal;         /* positions */
     int moves, inserts, removals;
@@ -8266,12 +8251,6 @@ typedef struct {
     int64_t swept[2];      /* the same when laying out began */
     int barred;            /* a unit whose gaps stay open; -1: none */
 } gckpti_search;
-
-/* Room for n items in one of the search's arrays. */
-static void *gckpti_search_array(gckpti_search *s, int array, size_t n, size_t size)
-{
-    return gckpti_want(&s->scratch, &s->room[array], n, size);
-}
 
 static int gckpti_search_room(gckpti_search *s, gckpti_schedule *t, int length)
 {
@@ -8397,21 +8376,18 @@ static int gckpti_index_room(gckpti_search *s)
         most += (size_t)count + (t->item[x] < 0);
     }
     s->looked += t->length + (int64_t)most;
-    size_t of_spans = 2 * spans + (size_t)p->units + length + 5;
-    s->of_unit = (int *)gckpti_search_array(s, GCKPTI_ROOM_SPANS, of_spans, sizeof(int));
-    s->use = (int *)gckpti_search_array(s, GCKPTI_ROOM_USES, 3 * most, sizeof(int));
-    s->excess =
-        (int64_t *)gckpti_search_array(s, GCKPTI_ROOM_EXCESS, 3 * length + 6, sizeof *s->excess);
-    if (p->failed)
-        return 0;
-    s->use_start = s->of_unit + spans + 1;
-    s->unit_start = s->use_start + spans + 1;
-    s->read_start = s->unit_start + p->units + 1;
-    s->read = s->use + most;
-    s->reader = s->read + most;
-    s->excess_sum = s->excess + length + 1;
-    s->excess_count = (int *)(s->excess_sum + length + 2);
-    return 1;
+    gckpti_scratch *a = &s->scratch;
+    gckpti_want(a, &s->of_unit, spans, sizeof(int));
+    gckpti_want(a, &s->unit_start, (size_t)p->units + 1, sizeof(int));
+    gckpti_want(a, &s->use, most, sizeof(int));
+    gckpti_want(a, &s->use_start, spans + 1, sizeof(int));
+    gckpti_want(a, &s->read, most, sizeof(int));
+    gckpti_want(a, &s->read_start, length, sizeof(int));
+    gckpti_want(a, &s->reader, most, sizeof(int));
+    gckpti_want(a, &s->excess, length, sizeof *s->excess);
+    gckpti_want(a, &s->excess_sum, length + 1, sizeof *s->excess_sum);
+    gckpti_want(a, &s->excess_count, length + 1, sizeof(int));
+    return !p->failed;
 }
 
 /* Lists what each position reads: the values of its links, and its aux if no value of its own.
@@ -8530,23 +8506,19 @@ static uint64_t gckpti_score(uint64_t cost, int64_t gain)
 static void gckpti_sort_moves(gckpti_search *s)
 {
     size_t n = (size_t)s->moves;
-    gckpti_keyed *keys =
-        (gckpti_keyed *)gckpti_search_array(s, GCKPTI_ROOM_KEYS, 2 * n, sizeof *keys);
-    gckpti_move *sorted =
-        (gckpti_move *)gckpti_search_array(s, GCKPTI_ROOM_SORTED, n, sizeof *sorted);
-    if (s->p->failed)
+    if (!gckpti_want(&s->scratch, &s->key, 2 * n, sizeof *s->key) ||
+        !gckpti_want(&s->scratch, &s->sorted, n, sizeof *s->sorted))
         return;
     for (size_t i = 0; i < n; i++) {
-        keys[i].key = s->move[i].key;
-        keys[i].item = (int)i;
+        s->key[i].key = s->move[i].key;
+        s->key[i].item = (int)i;
     }
-    gckpti_sort_keys(keys, keys + n, n);
+    gckpti_sort_keys(s->key, s->key + n, n);
     for (size_t i = 0; i < n; i++)
-        sorted[i] = s->move[keys[i].item];
-    gckpti_room swap = s->room[GCKPTI_ROOM_MOVES];
-    s->room[GCKPTI_ROOM_MOVES] = s->room[GCKPTI_ROOM_SORTED];
-    s->room[GCKPTI_ROOM_SORTED] = swap;
-    s->move = sorted;
+        s->sorted[i] = s->move[s->key[i].item];
+    gckpti_move *swap = s->move;
+    s->move = s->sorted;
+    s->sorted = swap;
 }
 
 /* The forwards that give `unit` anew at position x, in s->set; their cost. An input that is not
@@ -8611,12 +8583,8 @@ static int64_t gckpti_gain(const gckpti_search *s, const gckpti_span *v, int fro
 static void gckpti_add_move(gckpti_search *s, uint64_t key, int unit, int span, int to, int policy)
 {
     gckpti_move m = { key, unit, span, to, policy };
-    gckpti_move *all =
-        (gckpti_move *)gckpti_search_array(s, GCKPTI_ROOM_MOVES, (size_t)s->moves + 1, sizeof *all);
-    if (!all)
-        return;
-    s->move = all;
-    s->move[s->moves++] = m;
+    if (gckpti_want(&s->scratch, &s->move, (size_t)s->moves + 1, sizeof m))
+        s->move[s->moves++] = m;
 }
 
 /* All gaps of the present schedule that would lower the excess, each with its best policy, or with
@@ -8654,10 +8622,9 @@ static void gckpti_find_gaps(gckpti_search *s, int all)
 /* Notes that the units of s->set are to be computed before position x. */
 static void gckpti_insert_set(gckpti_search *s, int x)
 {
-    gckpti_keyed *all = (gckpti_keyed *)gckpti_search_array(
-        s, GCKPTI_ROOM_INSERTS, (size_t)(s->inserts + s->set_count), sizeof *all);
-    s->insert = all ? all : s->insert;
-    for (int i = 0; i < s->set_count && all; i++) {
+    size_t most = (size_t)(s->inserts + s->set_count);
+    int room = gckpti_want(&s->scratch, &s->insert, most, sizeof *s->insert);
+    for (int i = 0; i < s->set_count && room; i++) {
         gckpti_keyed m = { (uint64_t)x << 32 | (uint64_t)s->set[i], s->set[i] };
         s->insert[s->inserts++] = m;
     }
@@ -8669,11 +8636,10 @@ static void gckpti_try_inserts(gckpti_search *s)
 {
     const gckpti_schedule *t = &s->now;
     int k = 0, n = 0;
-    gckpti_keyed *spare =
-        (gckpti_keyed *)gckpti_search_array(s, GCKPTI_ROOM_KEYS, (size_t)s->inserts, sizeof *spare);
-    if (!gckpti_search_room(s, &s->next, t->length + s->inserts))
+    if (!gckpti_search_room(s, &s->next, t->length + s->inserts) ||
+        !gckpti_want(&s->scratch, &s->key, (size_t)s->inserts, sizeof *s->key))
         return;
-    gckpti_sort_keys(s->insert, spare, (size_t)s->inserts);
+    gckpti_sort_keys(s->insert, s->key, (size_t)s->inserts);
     int *out = s->next.item;
     for (int x = 0; x < t->length; x++) {
         for (int start = n; k < s->inserts && s->insert[k].key >> 32 == (uint64_t)x; k++)
@@ -8734,12 +8700,11 @@ static int gckpti_cut_chunks(gckpti_search *s)
     for (s->shift = 0; s->now.length >> s->shift > 2048;)
         s->shift++;
     size_t chunks = ((size_t)s->now.length >> s->shift) + 1;
-    s->chunk_left =
-        (int64_t *)gckpti_search_array(s, GCKPTI_ROOM_CHUNKS, 2 * chunks, sizeof *s->chunk_left);
-    if (s->p->failed)
+    if (!gckpti_want(&s->scratch, &s->chunk_left, chunks, sizeof *s->chunk_left) ||
+        !gckpti_want(&s->scratch, &s->chunk_count, chunks, sizeof *s->chunk_count))
         return 0;
-    s->chunk_count = (int *)(s->chunk_left + chunks);
-    memset(s->chunk_left, 0, 2 * chunks * sizeof *s->chunk_left);
+    memset(s->chunk_left, 0, chunks * sizeof *s->chunk_left);
+    memset(s->chunk_count, 0, chunks * sizeof *s->chunk_count);
     for (int x = 0; x < s->now.length; x++) {
         s->chunk_left[x >> s->shift] += s->excess[x];
         s->chunk_count[x >> s->shift] += s->excess[x] > 0;
@@ -8897,15 +8862,15 @@ static int gckpti_stretch(gckpti_search *s, const gckpti_span *before, const gck
 static void gckpti_try_without(gckpti_search *s, const int *position, int n)
 {
     size_t length = (size_t)s->now.length;
-    unsigned char *gone = (unsigned char *)gckpti_search_array(s, GCKPTI_ROOM_GONE, length, 1);
-    if (!gone || !gckpti_search_room(s, &s->next, s->now.length))
+    if (!gckpti_want(&s->scratch, &s->gone, length, 1) ||
+        !gckpti_search_room(s, &s->next, s->now.length))
         return;
-    memset(gone, 0, length);
+    memset(s->gone, 0, length);
     for (int i = 0; i < n; i++)
-        gone[position[i]] = 1;
+        s->gone[position[i]] = 1;
     s->next.length = 0;
     for (size_t x = 0; x < length; x++)
-        if (!gone[x])
+        if (!s->gone[x])
             s->next.item[s->next.length++] = s->now.item[x];
     gckpti_drop_evaluate(s, &s->next);
 }
@@ -8950,9 +8915,8 @@ static int gckpti_polish_single(gckpti_search *s, int64_t limit)
 static int gckpti_polish_many(gckpti_search *s, int64_t limit)
 {
     size_t length = (size_t)s->now.length;
-    s->space = (int64_t *)gckpti_search_array(s, GCKPTI_ROOM_SPACE, length, sizeof *s->space);
-    s->removal = (int *)gckpti_search_array(s, GCKPTI_ROOM_REMOVALS, (size_t)s->moves, sizeof(int));
-    if (s->p->failed)
+    if (!gckpti_want(&s->scratch, &s->space, length, sizeof *s->space) ||
+        !gckpti_want(&s->scratch, &s->removal, (size_t)s->moves, sizeof(int)))
         return 0;
     memset(s->touched, 0, (size_t)s->p->units * sizeof(int));
     for (size_t x = 0; x < length; x++)
@@ -8996,11 +8960,9 @@ static void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
 static void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_schedule *t)
 {
     size_t n = (size_t)t->length;
-    int *item = (int *)gckpti_want(&s->scratch, &slot->room, n, sizeof(int));
-    if (!item)
+    if (!gckpti_want(&s->scratch, &slot->item, n, sizeof(int)))
         return;
-    memcpy(item, t->item, n * sizeof(int));
-    slot->item = item;
+    memcpy(slot->item, t->item, n * sizeof(int));
     slot->length = t->length;
     slot->peak = t->peak;
     slot->extra = t->extra;
@@ -9017,13 +8979,11 @@ static int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
     return 1;
 }
 
-static gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count, int room)
+static gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count)
 {
-    gckpti_slot *all = (gckpti_slot *)gckpti_search_array(s, room, (size_t)*count + 1, sizeof *all);
-    if (!all)
+    if (!gckpti_want(&s->scratch, slots, (size_t)*count + 1, sizeof **slots))
         return NULL;
-    *slots = all;
-    gckpti_slot *slot = &all[(*count)++];
+    gckpti_slot *slot = &(*slots)[(*count)++];
     memset(slot, 0, sizeof *slot);
     return slot;
 }
@@ -9045,7 +9005,7 @@ static void gckpti_seed(gckpti_search *s)
             return;
         dominated = dominated || (q->peak <= s->now.peak && q->extra <= t->extra);
     }
-    gckpti_slot *slot = gckpti_slot_new(s, &s->seed, &s->seeds, GCKPTI_ROOM_SEEDS);
+    gckpti_slot *slot = gckpti_slot_new(s, &s->seed, &s->seeds);
     if (!slot)
         return;
     gckpti_slot_store(s, slot, &s->now);
@@ -9065,36 +9025,31 @@ typedef struct {
     uint64_t cost;          /* of its forwards */
 } gckpti_stage;
 
-/* By unit: the last unit of the body that reads its value, forward only or in either direction; the
- * last rank that does, or -1. */
-typedef struct {
-    int *forward, *either, *rank;
-} gckpti_readers;
-
-static void gckpti_last_readers(const gckpti_search *s, const gckpti_readers *by)
+/* Finds, for each unit, who reads its value last: s->last_forward, .. */
+static void gckpti_last_readers(const gckpti_search *s)
 {
     for (int u = 0; u < s->p->units; u++) {
-        by->forward[u] = by->either[u] = u;
-        by->rank[u] = -1;
+        s->last_forward[u] = s->last_either[u] = u;
+        s->last_rank[u] = -1;
     }
     for (int u = 0; u < s->p->units; u++) {
         const gckpti_unit *q = &s->p->unit[u];
         for (int k = q->in; k < q->in + q->inputs; k++)
-            by->forward[s->p->links[k]] = by->either[s->p->links[k]] = u;
+            s->last_forward[s->p->links[k]] = s->last_either[s->p->links[k]] = u;
     }
     for (int u = 0; u < s->p->units; u++) {
         const gckpti_unit *q = &s->p->unit[u];
         for (int k = q->read; q->rank >= 0 && k < q->read + q->reads; k++) {
             int v = s->p->links[k];
-            by->either[v] = by->either[v] > u ? by->either[v] : u;
-            by->rank[v] = by->rank[v] > q->rank ? by->rank[v] : q->rank;
+            s->last_either[v] = s->last_either[v] > u ? s->last_either[v] : u;
+            s->last_rank[v] = s->last_rank[v] > q->rank ? s->last_rank[v] : q->rank;
         }
     }
 }
 
 /* Cuts the body into stages: at the user's outermost segments, or (by_unit) at every unit; when
  * these are too many, at the cheapest cut of each of GCKPTI_STAGES windows. Returns how many. */
-static int gckpti_cut(gckpti_search *s, int by_unit, const int64_t *enters, gckpti_stage *stage)
+static int gckpti_cut(gckpti_search *s, int by_unit, gckpti_stage *stage)
 {
     const gckpt_graph *g = s->p->g;
     int count = 0, cuts = 0, body = s->p->units - s->p->prologue;
@@ -9113,7 +9068,7 @@ static int gckpti_cut(gckpti_search *s, int by_unit, const int64_t *enters, gckp
                 cuts++;
                 continue;
             }
-            if (i == 0 || best < 0 || enters[u] < enters[best])
+            if (i == 0 || best < 0 || s->enters[u] < s->enters[best])
                 best = u;
             if (i == 0 || ++seen % window == 0) {
                 stage[count++].first = best;
@@ -9127,7 +9082,7 @@ static int gckpti_cut(gckpti_search *s, int by_unit, const int64_t *enters, gckp
 }
 
 /* What a stage takes and costs while it runs forward; `whole`: its tape keeps every result. */
-static void gckpti_stage_forward(const gckpti_search *s, const gckpti_readers *by, int whole,
+static void gckpti_stage_forward(const gckpti_search *s, int whole,
                                  gckpti_stage *q)
 {
     int64_t taped = 0, through = 0;
@@ -9138,18 +9093,18 @@ static void gckpti_stage_forward(const gckpti_search *s, const gckpti_readers *b
         q->taped = taped + w->work > q->taped ? taped + w->work : q->taped;
         q->through = through + w->work > q->through ? through + w->work : q->through;
         q->cost += w->cost;
-        q->kept += (whole || by->rank[u] >= 0 || by->either[u] >= q->end ? w->out : 0) +
+        q->kept += (whole || s->last_rank[u] >= 0 || s->last_either[u] >= q->end ? w->out : 0) +
                    (w->reads_aux ? w->aux : 0);
         for (int v = q->first; v <= u; v++) /* what u read last */
-            if (by->forward[v] == u && by->either[v] < q->end) {
+            if (s->last_forward[v] == u && s->last_either[v] < q->end) {
                 through -= s->p->unit[v].out;
-                taped -= by->rank[v] < 0 ? s->p->unit[v].out : 0;
+                taped -= s->last_rank[v] < 0 ? s->p->unit[v].out : 0;
             }
     }
 }
 
 /* What it takes during its backwards, which begin with rank q->back. */
-static void gckpti_stage_backward(const gckpti_search *s, const gckpti_readers *by, int whole,
+static void gckpti_stage_backward(const gckpti_search *s, int whole,
                                   gckpti_stage *q)
 {
     const gckpti_planner *p = s->p;
@@ -9157,12 +9112,12 @@ static void gckpti_stage_backward(const gckpti_search *s, const gckpti_readers *
     int back = q->back;
     q->gradient = s->gradient_between[back] - resident;
     for (int v = q->first; v < q->end; v++)
-        live -= !whole && by->rank[v] < back && by->either[v] >= q->end ? p->unit[v].out : 0;
+        live -= !whole && s->last_rank[v] < back && s->last_either[v] >= q->end ? p->unit[v].out : 0;
     for (; back < p->body_ranks && p->backward[back] >= q->first; back++) {
         int64_t most = live + s->gradient_at[back] - resident;
         q->backwards = most > q->backwards ? most : q->backwards;
         for (int v = q->first; v < q->end; v++)
-            live -= !whole && by->rank[v] == back ? p->unit[v].out : 0;
+            live -= !whole && s->last_rank[v] == back ? p->unit[v].out : 0;
     }
     q->back_end = back;
 }
@@ -9172,28 +9127,26 @@ static int gckpti_stages(gckpti_search *s, int by_unit, int whole, gckpti_stage 
 {
     const gckpti_planner *p = s->p;
     size_t n = (size_t)p->units;
-    gckpti_readers by;
-    by.forward = (int *)gckpti_search_array(s, GCKPTI_ROOM_READERS, 3 * n, sizeof(int));
-    int64_t *enters = (int64_t *)gckpti_search_array(s, GCKPTI_ROOM_ENTERS, n + 2, sizeof *enters);
-    if (p->failed)
+    gckpti_want(&s->scratch, &s->last_forward, n, sizeof(int));
+    gckpti_want(&s->scratch, &s->last_either, n, sizeof(int));
+    gckpti_want(&s->scratch, &s->last_rank, n, sizeof(int));
+    if (!gckpti_want(&s->scratch, &s->enters, n + 2, sizeof *s->enters) || p->failed)
         return 0;
-    by.either = by.forward + n;
-    by.rank = by.either + n;
-    gckpti_last_readers(s, &by);
-    memset(enters, 0, (n + 2) * sizeof *enters);
+    gckpti_last_readers(s);
+    memset(s->enters, 0, (n + 2) * sizeof *s->enters);
     for (int u = p->prologue; u < p->units; u++) {
-        enters[u + 1] += p->unit[u].out;
-        enters[by.either[u] + 1] -= p->unit[u].out;
+        s->enters[u + 1] += p->unit[u].out;
+        s->enters[s->last_either[u] + 1] -= p->unit[u].out;
     }
     for (int u = 1; u < p->units; u++)
-        enters[u] += enters[u - 1];
-    int count = gckpti_cut(s, by_unit, enters, stage);
+        s->enters[u] += s->enters[u - 1];
+    int count = gckpti_cut(s, by_unit, stage);
     for (int k = count; k-- > 0;) {
         gckpti_stage q = { stage[k].first, stage[k].end, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
-        q.enters = enters[q.first];
+        q.enters = s->enters[q.first];
         q.back = k + 1 < count ? stage[k + 1].back_end : 0;
-        gckpti_stage_forward(s, &by, whole, &q);
-        gckpti_stage_backward(s, &by, whole, &q);
+        gckpti_stage_forward(s, whole, &q);
+        gckpti_stage_backward(s, whole, &q);
         stage[k] = q;
     }
     return count;
@@ -9295,11 +9248,10 @@ static void gckpti_emit_table(gckpti_search *s, const gckpti_table *t, int m)
 /* The programme's schedules for all amounts of memory become seeds. */
 static void gckpti_seed_chain(gckpti_search *s, int by_unit, int whole, int64_t most)
 {
-    gckpti_stage *stage = (gckpti_stage *)gckpti_search_array(s, GCKPTI_ROOM_STAGES,
-                                                              GCKPTI_STAGES + 1, sizeof *stage);
+    gckpti_stage stage[GCKPTI_STAGES + 1];
     gckpti_table t;
     memset(&t, 0, sizeof t);
-    t.n = stage ? gckpti_stages(s, by_unit, whole, stage) : 0;
+    t.n = gckpti_stages(s, by_unit, whole, stage);
     if (t.n < 2 || most < s->grain)
         return;
     t.stage = stage;
@@ -9412,7 +9364,7 @@ static void gckpti_make_rungs(gckpti_search *s)
     gckpti_sort(s->seed, (size_t)s->seeds, sizeof *s->seed, gckpti_slot_before, NULL);
     int every = (most - least) / s->grain <= 96;
     for (int64_t limit = most;;) {
-        gckpti_slot *slot = gckpti_slot_new(s, &s->slot, &s->slots, GCKPTI_ROOM_SLOTS);
+        gckpti_slot *slot = gckpti_slot_new(s, &s->slot, &s->slots);
         if (!slot)
             return;
         slot->limit = limit;
@@ -9542,7 +9494,7 @@ static gckpt_result gckpti_lay_slot(gckpti_search *s, int k)
         result = s->p->failed ? GCKPT_E_MEMORY : gckpti_lay(s, &slot);
         gckpti_slot *kept = result == GCKPT_OK && slot.extra >= s->slot[k].extra &&
                                     (int64_t)slot.arena > gckpti_rung(s, k, 2)
-                                ? gckpti_slot_new(s, &s->slot, &s->slots, GCKPTI_ROOM_SLOTS)
+                                ? gckpti_slot_new(s, &s->slot, &s->slots)
                                 : NULL;
         if (kept) {
             *kept = slot;
@@ -9565,7 +9517,7 @@ static void gckpti_slots_from_seeds(gckpti_search *s)
             !gckpti_slot_before(&s->slot[k + 1], &s->slot[k], NULL))
             s->slot[k].length = 0;
     for (int i = 0; i < s->seeds && !s->p->failed; i++) {
-        gckpti_slot *slot = gckpti_slot_new(s, &s->slot, &s->slots, GCKPTI_ROOM_SLOTS);
+        gckpti_slot *slot = gckpti_slot_new(s, &s->slot, &s->slots);
         if (!slot)
             return;
         *slot = s->seed[i];
@@ -14680,7 +14632,6 @@ typedef struct {
     gckpt_pick *picks;
     gckpt_instruction *list;
     gckpti_scratch scratch; /* of the arrays above */
-    gckpti_room room;       /* of the list */
 } gckpti_plan_reader;
 
 static uint64_t gckpti_get_number(gckpti_plan_reader *r)
@@ -14775,9 +14726,7 @@ static void gckpti_read_list(gckpti_plan_reader *r)
         if (in.kind >= GCKPT_UPDATE || (t->batchless && t->kind == GCKPTI_OP))
             continue;
         r->d.stage_parameters = r->d.stage_parameters || t->kind == GCKPTI_PARAM;
-        r->list =
-            (gckpt_instruction *)gckpti_want(&r->scratch, &r->room, (size_t)x + 1, sizeof *r->list);
-        if (r->list)
+        if (gckpti_want(&r->scratch, &r->list, (size_t)x + 1, sizeof *r->list))
             r->list[r->d.instructions++] = in;
     }
 }
