@@ -6103,6 +6103,7 @@ typedef struct {
  * to that. Numbers of gradients, or -1. */
 typedef struct {
     int rank, gradient, total;
+    int next; /* target, by rank, for the gradient of the same tensor, or -1 */
 } gckpti_target;
 
 /* One version of a unit's results, from its forward to its last uses; -1: none. */
@@ -6168,8 +6169,9 @@ typedef struct {
     gckpti_gradient *gradient;
     int gradients;
     gckpti_target *target;
-    int *use_start, *use; /* by id: targets of all backwards that add to its gradient, by rank */
-    int *whole;           /* by id: the gradient that all of it is added up in, or -1 */
+    int targets;
+    int *first_use; /* by id: the first target of backwards that add to its gradient, or -1 */
+    int *whole;     /* by id: the gradient that all of it is added up in, or -1 */
     /* what passes over a schedule note of units: forwards still to come and what is read behind
      * (gckpti_drop), the latest span (gckpti_find_spans); of pins: was there a forward, is its
      * result let go, what to compute again */
@@ -6622,9 +6624,8 @@ static void gckpti_add_accumulators(gckpti_planner *p)
         }
     }
     for (int id = 0; id < p->n; id++)
-        if (p->active[id] && gckpti_sums_uses(p->g->tensors[id]) &&
-            p->use_start[id] < p->use_start[id + 1])
-            p->whole[id] = p->target[p->use[p->use_start[id]]].gradient;
+        if (p->active[id] && gckpti_sums_uses(p->g->tensors[id]) && p->first_use[id] >= 0)
+            p->whole[id] = p->target[p->first_use[id]].gradient;
 }
 
 /* Where unit u's backward puts the gradient of input i of its op t. */
@@ -6659,58 +6660,40 @@ static void gckpti_find_target(gckpti_planner *p, gckpti_unit *u, const gckpt_te
     p->gradient[*whole].last = u->rank;
 }
 
-/* Numbers the targets, and lists them by the tensor whose gradient they are part of. */
+/* Numbers the targets, and links those of the tensor whose gradient they are part of, by rank: users
+ * that depend on the batch in reverse order, then the others in reverse order, inputs of one op
+ * ascending. */
 static void gckpti_list_uses(gckpti_planner *p)
 {
-    int targets = 0;
     for (int r = 0; r < p->ranks; r++) {
         gckpti_unit *u = &p->unit[p->backward[r]];
-        const gckpt_tensor *t = p->g->tensors[u->id];
-        u->target = targets;
-        targets += t->inputs;
-        for (int i = 0; i < t->inputs; i++)
-            p->use_start[t->in[i]->base->id + 1]++;
+        u->target = p->targets;
+        p->targets += p->g->tensors[u->id]->inputs;
     }
-    for (int id = 0; id < p->n; id++)
-        p->use_start[id + 1] += p->use_start[id];
-    size_t n = (size_t)targets;
+    size_t n = (size_t)p->targets, ids = (size_t)p->n * sizeof(int);
     p->gradient = (gckpti_gradient *)gckpti_scratch_take(&p->scratch, n, sizeof *p->gradient);
     p->target = (gckpti_target *)gckpti_scratch_take(&p->scratch, n, sizeof *p->target);
-    p->use = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
-    for (int r = p->ranks; r-- > 0 && !p->failed;) { /* from the back: ends move down to starts */
+    memset(p->first_use, 0xff, ids);
+    memset(p->whole, 0xff, ids);
+    for (int r = p->ranks; r-- > 0 && !p->failed;) {
         const gckpti_unit *u = &p->unit[p->backward[r]];
         const gckpt_tensor *t = p->g->tensors[u->id];
         for (int i = t->inputs; i-- > 0;) {
-            const gckpti_target none = { r, -1, -1 };
-            p->target[u->target + i] = none;
-            p->use[--p->use_start[t->in[i]->base->id + 1]] = u->target + i;
+            int *first = &p->first_use[t->in[i]->base->id];
+            const gckpti_target target = { r, -1, -1, *first };
+            p->target[u->target + i] = target;
+            *first = u->target + i;
         }
     }
-    for (int id = 0; id < p->n; id++) /* entry id + 1 now holds the start of id */
-        p->use_start[id] = p->use_start[id + 1];
-    p->use_start[p->n] = targets;
-    memset(p->whole, 0xff, (size_t)p->n * sizeof *p->whole);
-}
-
-/* The k-th of the gradients that add up to that of a tensor, or -1: its accumulators, by rank (that
- * is, of users that depend on the batch in reverse order, then of the others in reverse order,
- * inputs of one op ascending); without accumulators the only one. */
-static int gckpti_sum_part(const gckpti_planner *p, int id, int k)
-{
-    int several = p->looped && gckpti_sums_uses(p->g->tensors[id]);
-    if (k == 0 || !several)
-        return k == 0 ? p->whole[id] : -1;
-    k += p->use_start[id];
-    return k < p->use_start[id + 1] ? p->target[p->use[k]].gradient : -1;
 }
 
 /* The rank of the next backward after `rank` that adds to the gradient of `id`, an activation, or
  * INT32_MAX; id -1: nobody does. */
 static int gckpti_next_write(const gckpti_planner *p, int id, int rank)
 {
-    for (int k = id < 0 ? 0 : p->use_start[id]; id >= 0 && k < p->use_start[id + 1]; k++)
-        if (p->target[p->use[k]].rank > rank)
-            return p->target[p->use[k]].rank;
+    for (int k = id < 0 ? -1 : p->first_use[id]; k >= 0; k = p->target[k].next)
+        if (p->target[k].rank > rank)
+            return p->target[k].rank;
     return INT32_MAX;
 }
 
@@ -7153,11 +7136,10 @@ static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
     for (int x = 0; x < d->s.length; x++) {
         int i = d->s.item[x], id = p->unit[i < 0 ? ~i : i].id;
         size_t inputs = (size_t)p->g->tensors[id]->inputs;
-        operands +=
-            i < 0 ? 4 + 3 * inputs + (size_t)(p->use_start[id + 1] - p->use_start[id]) : 3 + inputs;
+        operands += i < 0 ? 4 + 3 * inputs : 3 + inputs;
     }
     gckpti_scratch *s = &d->scratch;
-    operands += (size_t)(p->use_start[p->n] + p->n); /* of updates */
+    operands += (size_t)(2 * p->targets + p->n); /* what is added up, and of updates */
     d->place = (int *)gckpti_scratch_take(s, n, sizeof(int));
     d->ins = (gckpti_ins *)gckpti_scratch_take(s, n + (size_t)p->n, sizeof *d->ins);
     d->buffers =
@@ -7322,13 +7304,16 @@ static void gckpti_forward_buffers(gckpti_planner *p, gckpti_draft *d, int v, in
 }
 
 /* Operands that are added up to the gradient of a tensor (none of a loss): the first one, or the
- * others. Returns how many there are in all. */
+ * others, which only a looped plan's sums over uses have. Returns how many there are in all. */
 static int gckpti_sum_operands(const gckpti_planner *p, gckpti_draft *d, int id, int others, int x)
 {
-    int k = others, part = gckpti_sum_part(p, id, k);
-    for (; k == 0 || (others && part >= 0); part = gckpti_sum_part(p, id, ++k))
-        gckpti_operand(d, gckpti_gradient_buffer(p, d, part, x), x);
-    return k;
+    int count = 1, several = p->looped && gckpti_sums_uses(p->g->tensors[id]);
+    int use = others && several ? p->first_use[id] : -1;
+    if (!others)
+        gckpti_operand(d, gckpti_gradient_buffer(p, d, p->whole[id], x), x);
+    for (use = use < 0 ? -1 : p->target[use].next; use >= 0; use = p->target[use].next, count++)
+        gckpti_operand(d, gckpti_gradient_buffer(p, d, p->target[use].gradient, x), x);
+    return count;
 }
 
 /* Buffers and operands of the backward of unit u. */
@@ -8994,7 +8979,9 @@ static void gckpti_seed(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
     gckpti_schedule *t = &s->now;
-    if (!gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, t))
+    int made = gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, t);
+    p->made_length = 0;
+    if (!made)
         return;
     s->items += t->length;
     gckpti_evaluate(s, &s->now);
@@ -9276,7 +9263,6 @@ static void gckpti_seed_chain(gckpti_search *s, int by_unit, int whole, int64_t 
                 continue; /* (the same work, another list: it may lie in fewer bytes) */
             last = cost;
             before = m;
-            s->p->made_length = 0;
             gckpti_emit_table(s, &t, m);
             gckpti_seed(s);
         }
@@ -9332,7 +9318,6 @@ static void gckpti_find_seeds(gckpti_search *s)
     for (size_t i = 0; i <= groups && !p->failed; i++) {
         if (i < groups && gckpti_group_repeats(p, i))
             continue;
-        p->made_length = 0;
         gckpti_make_segments(p, i < groups ? gckpti_group(p, i) : 0);
         gckpti_seed(s);
     }
@@ -9348,7 +9333,6 @@ static void gckpti_find_seeds(gckpti_search *s)
             gckpti_seed_chain(s, by_unit, 1, most + outs);
     }
     if (s->p->units <= GCKPTI_POOR && !p->failed) {
-        p->made_length = 0;
         gckpti_make_memory_poor(p);
         gckpti_seed(s);
     }
@@ -9649,7 +9633,7 @@ static gckpt_result gckpti_sweep(gckpti_search *s)
 /* =================================================================================================
  * >>plans: from a request to a plan; the frontier; the micro-batch
  *
- * gckpti_planner_open makes the model of a request that gckpti_check_request has seen.
+ * gckpti_planner_open checks a request (gckpti_check_request) and makes its model.
  * gckpti_plan_request decides: store-all if it fits, else the search, or the mode asked for; either
  * way p->best is a draft that is placed, and is encoded. A frontier keeps the model and the
  * search's schedules, and drafts a point when it is asked for its plan. gckpt_fit does all of it
@@ -9804,7 +9788,7 @@ static gckpt_result gckpti_planner_memory(gckpti_planner *p)
     p->of = (int *)gckpti_scratch_take(s, n, sizeof(int));
     p->links = (int *)gckpti_scratch_take(s, n * (2 * GCKPT_MAX_INPUTS + 1), sizeof(int));
     p->backward = (int *)gckpti_scratch_take(s, n, sizeof(int));
-    p->use_start = (int *)gckpti_scratch_take(s, n + 1, sizeof(int));
+    p->first_use = (int *)gckpti_scratch_take(s, n, sizeof(int));
     p->whole = (int *)gckpti_scratch_take(s, n, sizeof(int));
     p->left = (int *)gckpti_scratch_take(s, n, sizeof(int));
     p->latest = (int *)gckpti_scratch_take(s, n, sizeof(int));
@@ -9843,7 +9827,7 @@ static gckpt_result gckpti_make_model(gckpti_planner *p)
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
-/* Readies a planner for a request that was checked; the caller frees it either way. */
+/* Checks a request and readies a planner for it; the caller frees it either way. */
 static gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
                                         gckpt_graph *graph, const gckpt_term *terms, int count,
                                         const gckpt_plan_desc *d)
@@ -9865,7 +9849,9 @@ static gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *mem
 #else
     p->plain = d->plain != 0 || d->backend;
 #endif
-    gckpt_result result = gckpti_make_model(p);
+    gckpt_result result = gckpti_check_request(graph, terms, count, d);
+    if (result == GCKPT_OK)
+        result = gckpti_make_model(p);
     return result == GCKPT_OK ? gckpti_check_work(p) : result;
 }
 
@@ -9969,21 +9955,16 @@ static gckpt_plan *gckpti_plan_new(gckpt_graph *graph, const gckpt_term *terms, 
 {
     gckpt_plan_desc d;
     gckpti_planner p;
-    gckpti_allocator memory;
     gckpt_plan *plan = NULL;
     size_t least = 0;
     *too_large = 0;
     if (!graph || graph->object.sticky != GCKPT_OK)
         return NULL;
     memset(&d, 0, sizeof d);
-    memset(&memory, 0, sizeof memory);
     if (desc)
         d = *desc;
-    memory.desc = d.memory;
-    gckpt_result result = gckpti_check_request(graph, terms, count, &d);
-    if (result != GCKPT_OK)
-        return NULL;
-    result = gckpti_planner_open(&p, &memory, graph, terms, count, &d);
+    gckpti_allocator memory = { d.memory, 0 };
+    gckpt_result result = gckpti_planner_open(&p, &memory, graph, terms, count, &d);
     if (result == GCKPT_OK)
         plan = gckpti_plan_request(&p, 0, &result, &least);
     gckpti_planner_free(&p);
@@ -10005,15 +9986,13 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
 struct gckpt_frontier {
     gckpti_object object;
     gckpti_allocator memory;
-    gckpt_graph *graph;
     gckpti_planner p;     /* its model serves for the plans of all points */
     gckpt_plan_desc desc; /* with copies of what it points to */
-    gckpt_term *terms;
     gckpt_point *points;
     size_t *first;          /* of a point's items */
     int *items;             /* the schedules */
     size_t count, resident; /* resident: bytes of parameters and optimiser state */
-    int term_count, complete;
+    int complete;
 };
 
 GCKPT_API void gckpt_frontier_free(gckpt_frontier *f)
@@ -10035,9 +10014,7 @@ static gckpt_result gckpti_frontier_request(gckpt_frontier *f)
     void *costs = gckpti_scratch_copy(s, d->costs, n, sizeof *d->costs);
     d->costs = n ? (gckpt_cost *)costs : NULL;
     d->fetch = (gckpt_pick *)gckpti_scratch_copy(s, d->fetch, (size_t)d->fetches, sizeof *d->fetch);
-    f->terms = (gckpt_term *)gckpti_scratch_copy(s, p->terms, terms, sizeof *f->terms);
-    f->term_count = p->term_count;
-    p->terms = f->terms;
+    p->terms = (gckpt_term *)gckpti_scratch_copy(s, p->terms, terms, sizeof *p->terms);
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
@@ -10094,14 +10071,12 @@ GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_ter
                                              const gckpt_plan_desc *desc)
 {
     gckpt_plan_desc d;
-    gckpti_allocator memory;
     if (!graph || graph->object.sticky != GCKPT_OK)
         return NULL;
     memset(&d, 0, sizeof d);
-    memset(&memory, 0, sizeof memory);
     if (desc)
         d = *desc;
-    memory.desc = d.memory;
+    gckpti_allocator memory = { d.memory, 0 };
     if (d.mode == GCKPT_INFERENCE || d.memory.memory) {
         gckpti_error(graph, GCKPT_E_ARG, "frontier: %s",
                      d.memory.memory
@@ -10111,8 +10086,6 @@ GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_ter
     }
     d.mode = GCKPT_OPTIMAL;
     d.budget = 0;
-    if (gckpti_check_request(graph, terms, count, &d) != GCKPT_OK)
-        return NULL;
     gckpt_frontier *f = (gckpt_frontier *)gckpti_new(&memory, 1, sizeof *f);
     if (!f) {
         gckpti_error(graph, GCKPT_E_MEMORY, "plan: no memory to plan %z tensors", graph->count);
@@ -10120,7 +10093,6 @@ GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_ter
     }
     f->object.magic = GCKPTI_MAGIC;
     f->memory = memory;
-    f->graph = graph;
     f->desc = d;
     gckpt_result result = gckpti_planner_open(&f->p, &f->memory, graph, terms, count, &f->desc);
     if (result == GCKPT_OK)
@@ -10157,11 +10129,11 @@ GCKPT_API int gckpt_frontier_find(const gckpt_frontier *f, size_t budget)
 
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget)
 {
-    if (!f || f->graph->object.sticky != GCKPT_OK)
+    if (!f || f->p.g->object.sticky != GCKPT_OK)
         return NULL;
     int i = gckpt_frontier_find(f, budget);
     if (i < 0) {
-        gckpti_error(f->graph, GCKPT_E_BUDGET,
+        gckpti_error(f->p.g, GCKPT_E_BUDGET,
                      "budget %z bytes is too small: this graph needs at least %z", budget,
                      f->count ? f->points[0].bytes : (size_t)0);
         return NULL;
@@ -10340,9 +10312,6 @@ static gckpt_result gckpti_fit_rules(gckpti_fitting *f, gckpt_graph *g, const gc
         if (rule ? !in_backward || g->rows != d.batch : in_backward == 1)
             continue;
         d.update_in_backward = rule;
-        result = gckpti_check_request(g, terms, count, &d);
-        if (result != GCKPT_OK)
-            return result;
         result = gckpti_planner_open(&p, &memory, g, terms, count, &d);
         if (result == GCKPT_OK)
             result = gckpti_fit_plan(f, &p);
@@ -14774,7 +14743,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     d->cost_count = (int)n;
     d->fetch = r->picks;
     d->schedule = r->list;
-    return gckpti_check_request(g, r->terms, r->p.term_count, d);
+    return GCKPT_OK;
 }
 
 /* Are the parameters trained that were when it was made? Their gradients are in the list. */
