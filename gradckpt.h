@@ -7779,70 +7779,44 @@ static void gckpti_keep_draft(gckpti_planner *p)
 }
 
 /* ---- from draft to plan ---- */
-/* The arrays of a plan, to be filled, and the bytes of all of it. */
-typedef struct {
-    gckpti_node *nodes;
-    gckpti_plan_param *params;
-    gckpti_ins *list;
-    size_t *operands;
-    gckpti_plan_term *terms;
-    gckpti_plan_pick *picks;
-    gckpt_buffer *lives;
-    uint32_t *words;
-    char *names;
-    size_t size;
-} gckpti_parts;
-
-static void *gckpti_part_new(void *block, size_t *used, size_t n, size_t size)
+/* Copies an array of a plan to where it lies in the plan's block, *used bytes in; NULL block: only
+ * counts its bytes. */
+static void *gckpti_part(void *block, size_t *used, const void *from, size_t n, size_t size)
 {
-    size_t at = gckpti_round_up(*used, GCKPTI_ALIGN);
-    *used = at + n * size;
-    return block ? (unsigned char *)block + at : NULL;
+    unsigned char *to = block ? (unsigned char *)block + gckpti_round_up(*used, GCKPTI_ALIGN) : NULL;
+    *used = gckpti_round_up(*used, GCKPTI_ALIGN) + n * size;
+    return to && n > 0 ? memmove(to, from, n * size) : to;
 }
 
-/* Where the arrays lie in the plan's block; NULL block: only the size. */
-static gckpti_parts gckpti_parts_of(const gckpt_plan *p, void *block)
+/* Copies a plan and its arrays, wherever these lie, into one block; NULL block: nothing. Returns its
+ * bytes. What is one block already may overlap it, further back. */
+static size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
 {
-    gckpti_parts q;
-    size_t *n = &q.size;
-    *n = sizeof *p;
-    q.nodes = (gckpti_node *)gckpti_part_new(block, n, p->node_count, sizeof *q.nodes);
-    q.params = (gckpti_plan_param *)gckpti_part_new(block, n, p->param_count, sizeof *q.params);
-    q.list = (gckpti_ins *)gckpti_part_new(block, n, p->length, sizeof *q.list);
-    q.operands = (size_t *)gckpti_part_new(block, n, p->operand_count, sizeof *q.operands);
-    q.terms = (gckpti_plan_term *)gckpti_part_new(block, n, p->term_count, sizeof *q.terms);
-    q.picks = (gckpti_plan_pick *)gckpti_part_new(block, n, p->pick_count, sizeof *q.picks);
-    q.lives = (gckpt_buffer *)gckpti_part_new(block, n, p->life_count, sizeof *q.lives);
-    q.words = (uint32_t *)gckpti_part_new(block, n, p->word_count, sizeof *q.words);
-    q.names = (char *)gckpti_part_new(block, n, p->name_bytes, 1);
-    return q;
+    gckpt_plan p = *from;
+    size_t n = sizeof p;
+    p.block = block;
+    p.nodes = (gckpti_node *)gckpti_part(block, &n, p.nodes, p.node_count, sizeof *p.nodes);
+    p.params =
+        (gckpti_plan_param *)gckpti_part(block, &n, p.params, p.param_count, sizeof *p.params);
+    p.list = (gckpti_ins *)gckpti_part(block, &n, p.list, p.length, sizeof *p.list);
+    p.operands = (size_t *)gckpti_part(block, &n, p.operands, p.operand_count, sizeof *p.operands);
+    p.terms = (gckpti_plan_term *)gckpti_part(block, &n, p.terms, p.term_count, sizeof *p.terms);
+    p.picks = (gckpti_plan_pick *)gckpti_part(block, &n, p.picks, p.pick_count, sizeof *p.picks);
+    p.lives = (gckpt_buffer *)gckpti_part(block, &n, p.lives, p.life_count, sizeof *p.lives);
+    p.words = (uint32_t *)gckpti_part(block, &n, p.words, p.word_count, sizeof *p.words);
+    p.names = (char *)gckpti_part(block, &n, p.names, p.name_bytes, 1);
+    if (block)
+        memcpy(block, &p, sizeof p);
+    return n;
 }
 
-/* The plan that begins at `block`, with `head` as its numbers and its arrays, `parts`, yet to be
- * filled. */
-static gckpt_plan *gckpti_plan_at(void *block, const gckpt_plan *head, gckpti_parts *parts)
-{
-    gckpt_plan *plan = (gckpt_plan *)block;
-    *parts = gckpti_parts_of(head, block);
-    *plan = *head;
-    plan->block = block;
-    plan->nodes = parts->nodes;
-    plan->params = parts->params;
-    plan->list = parts->list;
-    plan->operands = parts->operands;
-    plan->terms = parts->terms;
-    plan->picks = parts->picks;
-    plan->lives = parts->lives;
-    plan->words = parts->words;
-    plan->names = parts->names;
-    return plan;
-}
-
-static size_t gckpti_name_add(gckpt_plan *plan, const gckpti_parts *parts, const char *name)
+/* Appends a name to the plan's. Returns where it begins. */
+static size_t gckpti_name_add(gckpti_scratch *s, gckpt_plan *plan, char **names, const char *name)
 {
     size_t at = plan->name_bytes, size = strlen(name) + 1;
-    if (parts)
-        memcpy(parts->names + at, name, size);
+    if (gckpti_want(s, names, at + size, 1))
+        memcpy(*names + at, name, size);
+    plan->names = *names;
     plan->name_bytes = at + size;
     return at;
 }
@@ -7877,42 +7851,44 @@ static uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
                                                      : t->name);
 }
 
-/* Names and attributes of everything; called twice: to measure (no parts yet), then to fill. */
-static void gckpti_encode_nodes(gckpti_planner *p, gckpt_plan *plan, const gckpti_parts *parts)
+/* Nodes, parameters, names and attributes of everything. */
+static void gckpti_encode_nodes(gckpti_planner *p, gckpti_scratch *s, gckpt_plan *plan)
 {
-    int param = 0, input = 0;
-    plan->word_count = plan->name_bytes = 0;
-    for (int i = 0; i < p->n; i++) {
+    gckpti_node *nodes = (gckpti_node *)gckpti_scratch_take(s, (size_t)p->n, sizeof *nodes);
+    gckpti_plan_param *params = NULL;
+    uint32_t *words = NULL;
+    char *names = NULL;
+    for (int i = 0; i < p->n && !p->failed; i++) {
         const gckpt_tensor *t = p->g->tensors[i];
-        gckpti_node node = gckpti_node_of(t);
-        node.attributes = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
-        plan->word_count = node.attributes + (t->attribute_bytes + 3) / 4;
-        if (parts && t->attribute_bytes)
-            memcpy(parts->words + node.attributes, t->attributes, t->attribute_bytes);
-        node.name = t->name ? gckpti_name_add(plan, parts, t->name) : GCKPTI_NONE;
-        node.cost = p->cost[i];
-        node.kept = p->kept[i];
-        if (t->kind == GCKPTI_PARAM) {
-            const char *name =
-                p->g->store->params[t->index].p.name; /* gckpt_name may have changed t's */
-            gckpti_plan_param q = { gckpti_name_add(plan, parts, name),
-                                    gckpti_elements(&t->shape),
-                                    p->active[i],
-                                    i,
-                                    t->index,
-                                    { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
-                                      gckpti_bits(t->init.constant) } };
-            if (parts)
-                parts->params[param] = q;
-            node.index = param++;
-        } else if (t->kind == GCKPTI_INPUT) {
-            node.index = input++;
-        }
-        if (parts)
-            parts->nodes[i] = node;
+        size_t at = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
+        nodes[i] = gckpti_node_of(t);
+        nodes[i].attributes = at;
+        plan->word_count = at + (t->attribute_bytes + 3) / 4;
+        if (gckpti_want(s, &words, plan->word_count, sizeof *words) && t->attribute_bytes)
+            memcpy(words + at, t->attributes, t->attribute_bytes);
+        nodes[i].name = t->name ? gckpti_name_add(s, plan, &names, t->name) : GCKPTI_NONE;
+        nodes[i].cost = p->cost[i];
+        nodes[i].kept = p->kept[i];
+        if (t->kind == GCKPTI_INPUT)
+            nodes[i].index = (int)plan->inputs++;
+        if (t->kind != GCKPTI_PARAM)
+            continue;
+        const char *name = p->g->store->params[t->index].p.name; /* t's may have changed */
+        gckpti_plan_param q = { gckpti_name_add(s, plan, &names, name),
+                                gckpti_elements(&t->shape),
+                                p->active[i],
+                                i,
+                                t->index,
+                                { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
+                                  gckpti_bits(t->init.constant) } };
+        nodes[i].index = (int)plan->param_count;
+        if (gckpti_want(s, &params, plan->param_count + 1, sizeof q))
+            params[plan->param_count++] = q;
     }
-    plan->param_count = (size_t)param;
-    plan->inputs = (size_t)input;
+    plan->node_count = (size_t)p->n;
+    plan->nodes = nodes;
+    plan->params = params;
+    plan->words = words;
 }
 
 /* The first op of the list that mixes rows, itself or through a view it reads; -1 when none
@@ -7962,12 +7938,11 @@ static gckpt_plan *gckpti_plan_settle(gckpt_plan *plan)
 {
     if (!plan || !plan->memory.desc.memory)
         return plan;
-    size_t size = gckpti_parts_of(plan, NULL).size;
+    size_t size = gckpti_plan_copy(NULL, plan);
     plan->memory.used = 0;
     void *first = gckpti_resize(&plan->memory, NULL, 0, size); /* lower than the plan, so it fits */
-    gckpt_plan *moved = (gckpt_plan *)memmove(first, plan, size);
-    gckpti_parts parts;
-    return gckpti_plan_at(moved, moved, &parts);
+    gckpti_plan_copy(first, plan);
+    return (gckpt_plan *)first;
 }
 
 /* Orders buffers, given by numbers, as a plan has them: by end; then smaller, then younger. */
@@ -8021,42 +7996,51 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->mixer = gckpti_find_mixer(p, d);
     memcpy(plan->kind_bytes, d->kind_bytes, sizeof plan->kind_bytes);
     gckpti_resident(p, plan->kind_bytes);
-    gckpti_encode_nodes(p, plan, NULL);
-    plan->node_count = (size_t)p->n;
-    plan->length = d->length;
-    plan->operand_count = d->operand_count;
-    plan->term_count = (size_t)p->term_count;
-    plan->pick_count = (size_t)desc->fetches;
-    plan->life_count = d->buffer_count;
 }
 
-/* Fills a plan's arrays: instructions, operands, terms, what is fetched, buffers. */
-static void gckpti_encode_arrays(gckpti_planner *p, const gckpti_draft *d, const int *order,
-                                 const gckpt_plan *plan, const gckpti_parts *parts)
+/* The plan's other arrays: instructions, operands, terms, what is fetched, buffers. */
+static void gckpti_encode_arrays(gckpti_planner *p, gckpti_draft *d, gckpt_plan *plan)
 {
-    for (size_t x = 0; x < d->length; x++) {
-        parts->list[x] = d->ins[x];
-        if (d->ins[x].kind == GCKPT_UPDATE)
-            parts->list[x].id = plan->nodes[d->ins[x].id].index;
-    }
+    gckpti_scratch *s = &d->scratch;
+    size_t picked = (size_t)p->desc->fetches, terms = (size_t)p->term_count;
+    const int *order = gckpti_buffers_by_end(d);
+    gckpti_ins *list = (gckpti_ins *)gckpti_scratch_copy(s, d->ins, d->length, sizeof *list);
+    size_t *operand = (size_t *)gckpti_scratch_take(s, d->operand_count, sizeof *operand);
+    gckpti_plan_term *term = (gckpti_plan_term *)gckpti_scratch_take(s, terms, sizeof *term);
+    gckpti_plan_pick *pick = (gckpti_plan_pick *)gckpti_scratch_take(s, picked, sizeof *pick);
+    gckpt_buffer *lives = (gckpt_buffer *)gckpti_scratch_take(s, d->buffer_count, sizeof *lives);
+    if (p->failed)
+        return;
+    for (plan->list = list; plan->length < d->length; plan->length++)
+        if (list[plan->length].kind == GCKPT_UPDATE)
+            list[plan->length].id = plan->nodes[list[plan->length].id].index;
     for (size_t i = 0; i < d->operand_count; i++)
-        parts->operands[i] =
+        operand[i] =
             d->operands[i] == GCKPTI_NONE ? GCKPTI_NONE : d->buffers[d->operands[i]].offset;
-    for (int i = 0; i < p->term_count; i++) {
-        parts->terms[i].id = p->terms[i].loss->id;
-        parts->terms[i].weight = gckpti_bits(p->terms[i].weight);
-        parts->terms[i].regulariser = p->terms[i].regulariser;
+    for (size_t i = 0; i < terms; i++) {
+        gckpti_plan_term q = { p->terms[i].loss->id, gckpti_bits(p->terms[i].weight),
+                               p->terms[i].regulariser };
+        term[i] = q;
     }
-    for (int i = 0; i < p->desc->fetches; i++) {
-        const gckpt_pick *pick = &p->desc->fetch[i];
-        int id = pick->tensor->base->id;
-        int buffer = pick->gradient ? d->gradient[p->whole[id]] : d->value[d->latest[p->of[id]]];
-        parts->picks[i].id = pick->tensor->id;
-        parts->picks[i].gradient = pick->gradient;
-        parts->picks[i].offset = d->buffers[buffer].offset;
+    for (size_t i = 0; i < picked; i++) {
+        const gckpt_pick *q = &p->desc->fetch[i];
+        int id = q->tensor->base->id;
+        pick[i].id = q->tensor->id;
+        pick[i].gradient = q->gradient;
+        pick[i].offset =
+            d->buffers[q->gradient ? d->gradient[p->whole[id]] : d->value[d->latest[p->of[id]]]]
+                .offset;
     }
     for (size_t i = 0; i < d->buffer_count; i++)
-        parts->lives[i] = d->buffers[order[i]];
+        lives[i] = d->buffers[order[i]];
+    plan->operands = operand;
+    plan->operand_count = d->operand_count;
+    plan->terms = term;
+    plan->term_count = terms;
+    plan->picks = pick;
+    plan->pick_count = picked;
+    plan->lives = lives;
+    plan->life_count = d->buffer_count;
 }
 
 /* The plan of a draft that is placed; NULL without memory. */
@@ -8065,19 +8049,15 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpti_draft *d, gckpt_mode 
     gckpt_plan head;
     gckpti_encode_head(p, d, &head);
     head.mode = mode;
-    const int *order = gckpti_buffers_by_end(d);
-    gckpti_allocator memory = *p->memory;
-    void *block = order ? gckpti_new(&memory, gckpti_parts_of(&head, NULL).size, 1) : NULL;
-    *p->memory = memory;
-    p->failed = p->failed || !block;
+    gckpti_encode_nodes(p, &d->scratch, &head);
+    gckpti_encode_arrays(p, d, &head);
+    void *block = p->failed ? NULL : gckpti_new(p->memory, gckpti_plan_copy(NULL, &head), 1);
+    p->failed = !block;
     if (!block)
         return NULL;
-    gckpti_parts parts;
-    gckpt_plan *plan = gckpti_plan_at(block, &head, &parts);
-    plan->memory = memory;
-    gckpti_encode_nodes(p, plan, &parts);
-    gckpti_encode_arrays(p, d, order, plan, &parts);
-    return plan;
+    head.memory = *p->memory;
+    gckpti_plan_copy(block, &head);
+    return (gckpt_plan *)block;
 }
 
 GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
@@ -8085,7 +8065,7 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
     if (!plan || !plan->block)
         return;
     gckpti_allocator a = plan->memory;
-    gckpti_delete(&a, plan->block, gckpti_parts_of(plan, NULL).size, 1);
+    gckpti_delete(&a, plan->block, gckpti_plan_copy(NULL, plan), 1);
 }
 
 /* The i-th uniform segmentation: groups of 1, 2, ... ops, then of 1, 2, ... of the user's outermost
@@ -10507,7 +10487,7 @@ GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind)
     if (!plan || kind < 0 || kind >= GCKPT_BYTES_KINDS)
         return 0;
     if (kind == GCKPT_BYTES_TABLES)
-        return gckpti_parts_of(plan, NULL).size;
+        return gckpti_plan_copy(NULL, plan);
     return plan->kind_bytes[kind];
 }
 
@@ -11165,7 +11145,7 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_give(exec, exec->owned, exec->owned_size);
     gckpti_delete(&a, exec->copies, exec->copies_size, 1);
     gckpti_delete(&a, exec->tables, exec->tables_size, 1);
-    gckpti_delete(&a, p->block, gckpti_parts_of(p, NULL).size, 1);
+    gckpti_delete(&a, p->block, gckpti_plan_copy(NULL, p), 1);
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
 
@@ -11717,12 +11697,11 @@ static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc)
 {
     gckpti_allocator a;
-    gckpti_parts parts;
     memset(&a, 0, sizeof a);
     if (desc)
         a.desc = desc->memory;
     gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
-    size_t tables = plan->block ? gckpti_parts_of(plan, NULL).size : 0;
+    size_t tables = plan->block ? gckpti_plan_copy(NULL, plan) : 0;
     void *block = e && tables ? gckpti_resize(&a, NULL, 0, tables) : NULL;
     if (!e || (tables && !block)) {
         gckpti_delete(&a, e, 1, sizeof *e);
@@ -11730,10 +11709,10 @@ static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
         return NULL;
     }
     if (block)
-        memcpy(block, plan->block, tables);
+        gckpti_plan_copy(block, plan);
     e->object.magic = GCKPTI_MAGIC;
     e->memory = a;
-    e->plan = block ? gckpti_plan_at(block, plan, &parts) : plan;
+    e->plan = block ? (gckpt_plan *)block : plan;
     e->store = store;
     if (desc)
         e->desc = *desc;
