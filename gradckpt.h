@@ -6535,13 +6535,6 @@ static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prolog
         gckpti_link_unit(p, u, t);
 }
 
-/* Bytes that a staged parameter moves when it is brought in, as work (gckpti_model_cost). */
-static gckpt_cost gckpti_copy_cost(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    gckpt_cost cost = { 20 * (uint64_t)gckpti_value_bytes(p, t) + GCKPTI_INSTRUCTION_WORK, 0 };
-    return p->desc->costs ? p->desc->costs[t->id] : cost;
-}
-
 /* The units of one part: of the prologue, which depends on parameters only and is computed once a
  * step, or of the body. A staged parameter stands before its first reader, and belongs to the
  * prologue if that does. */
@@ -6555,7 +6548,10 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
             const gckpt_tensor *q = t->in[k]->base;
             if (q->kind != GCKPTI_PARAM || p->of[q->id] >= 0)
                 continue;
-            p->cost[q->id] = gckpti_copy_cost(p, q);
+            const gckpt_cost copy = { /* as gckpti_model_cost has it */
+                20 * (uint64_t)gckpti_value_bytes(p, q) + GCKPTI_INSTRUCTION_WORK, 0
+            };
+            p->cost[q->id] = p->desc->costs ? p->desc->costs[q->id] : copy;
             gckpti_add_unit(p, q, prologue);
             if (!prologue)
                 p->body[p->body_count++] = q->id;
@@ -8233,17 +8229,6 @@ static int64_t gckpti_divisor(int64_t a, int64_t b)
     return a;
 }
 
-/* Adds a gradient to all ranks that it lives through. */
-static void gckpti_add_bytes(gckpti_search *s, const gckpti_gradient *v)
-{
-    int64_t size = (int64_t)gckpti_round_up(v->size, s->p->alignment);
-    s->gradient_at[v->first] += size;
-    s->gradient_at[v->until + 1] -= size;
-    s->gradient_between[v->resident ? v->first : v->first + 1] += size;
-    s->gradient_between[v->until + 1] -= size;
-    s->grain = gckpti_divisor(s->grain, size);
-}
-
 /* What gradients and workspaces of backwards take depends on the backwards alone, whose order is
  * fixed: by rank. */
 static void gckpti_sum_gradients(gckpti_search *s)
@@ -8256,8 +8241,15 @@ static void gckpti_sum_gradients(gckpti_search *s)
     if (p->failed)
         return;
     for (int v = 0; v < p->gradients; v++)
-        if (p->gradient[v].storage == v)
-            gckpti_add_bytes(s, &p->gradient[v]);
+        if (p->gradient[v].storage == v) {
+            const gckpti_gradient *q = &p->gradient[v];
+            int64_t size = (int64_t)gckpti_round_up(q->size, p->alignment);
+            s->gradient_at[q->first] += size;
+            s->gradient_at[q->until + 1] -= size;
+            s->gradient_between[q->resident ? q->first : q->first + 1] += size;
+            s->gradient_between[q->until + 1] -= size;
+            s->grain = gckpti_divisor(s->grain, size);
+        }
     for (int r = 1; r <= p->ranks; r++) {
         s->gradient_at[r] += s->gradient_at[r - 1];
         s->gradient_between[r] += s->gradient_between[r - 1];
@@ -9254,36 +9246,29 @@ static void gckpti_seed_chain(gckpti_search *s, int by_unit, int whole, int64_t 
 }
 
 /* ---- the ladder ---- */
-/* Number by number: as bytes the order would depend on the machine. */
-static int gckpti_list_before(const gckpti_slot *a, const gckpti_slot *b)
-{
-    int x = 0;
-    while (x < a->length && a->item[x] == b->item[x])
-        x++;
-    return x < a->length && a->item[x] < b->item[x];
-}
-
-/* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart. */
+/* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart
+ * (number by number: as bytes the order would depend on the machine). */
 static int gckpti_slot_before(const void *first, const void *second, const void *context)
 {
     const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
+    int x = 0;
     (void)context;
+    while (a->length == b->length && x < a->length && a->item[x] == b->item[x])
+        x++;
     return a->arena != b->arena     ? a->arena < b->arena
            : a->extra != b->extra   ? a->extra < b->extra
            : a->length != b->length ? a->length < b->length
-                                    : gckpti_list_before(a, b);
+                                    : x < a->length && a->item[x] < b->item[x];
 }
 
-static int gckpti_better(const gckpti_schedule *t, const gckpti_slot *slot)
-{
-    return slot->length == 0 || t->extra < slot->extra ||
-           (t->extra == slot->extra && t->peak < slot->peak);
-}
-
+/* Gives the present schedule to a slot if it fits there and is better than what the slot has. */
 static void gckpti_offer(gckpti_search *s, gckpti_slot *slot)
 {
-    if (s->now.peak <= slot->limit && gckpti_better(&s->now, slot) && !s->p->failed)
-        gckpti_slot_store(s, slot, &s->now);
+    const gckpti_schedule *t = &s->now;
+    int better = slot->length == 0 || t->extra < slot->extra ||
+                 (t->extra == slot->extra && t->peak < slot->peak);
+    if (t->peak <= slot->limit && better && !s->p->failed)
+        gckpti_slot_store(s, slot, t);
 }
 
 /* Store-all, uniform segments, the user's, the chain's, memory-poor. */
@@ -9594,17 +9579,15 @@ static gckpt_result gckpti_sweep(gckpti_search *s)
     s->touched = (int *)gckpti_scratch_take(&s->scratch, n, sizeof(int));
     if (!p->failed)
         gckpti_find_seeds(s);
-    if (!p->failed)
-        gckpti_make_rungs(s);
-    if (!p->failed)
-        gckpti_climb(s, 1);
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    gckpti_make_rungs(s);
+    gckpti_climb(s, 1);
     int exact = s->p->units <= GCKPTI_EXACT;
     for (int k = 0; k < s->slots && s->p->units <= GCKPTI_SMALL && !p->failed; k++)
         gckpti_shake(s, &s->slot[k], exact ? s->p->units : GCKPTI_SHAKES, exact);
-    if (!p->failed)
-        gckpti_climb(s, 0);
-    if (!p->failed)
-        gckpti_slots_from_seeds(s);
+    gckpti_climb(s, 0);
+    gckpti_slots_from_seeds(s);
     s->swept[0] = s->items;
     s->swept[1] = s->looked;
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
@@ -9928,16 +9911,13 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *p, int drafted, gckpt_res
     return NULL;
 }
 
-/* *too_large: there is memory enough for planning, but more bytes in the arena than this machine
- * addresses. */
-static gckpt_plan *gckpti_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
-                                   const gckpt_plan_desc *desc, int *too_large)
+GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
+                                     const gckpt_plan_desc *desc)
 {
     gckpt_plan_desc d;
     gckpti_planner p;
     gckpt_plan *plan = NULL;
     size_t least = 0;
-    *too_large = 0;
     if (!graph || graph->object.sticky != GCKPT_OK)
         return NULL;
     memset(&d, 0, sizeof d);
@@ -9951,15 +9931,7 @@ static gckpt_plan *gckpti_plan_new(gckpt_graph *graph, const gckpt_term *terms, 
     gckpti_planner_report(&p, result);
     if (result == GCKPT_OK && !plan)
         gckpti_too_small(&p, least);
-    *too_large = gckpti_too_large(&p, result);
     return gckpti_plan_settle(plan);
-}
-
-GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
-                                     const gckpt_plan_desc *desc)
-{
-    int too_large;
-    return gckpti_plan_new(graph, terms, count, desc, &too_large);
 }
 
 /* ---- the frontier ---- */
