@@ -6145,6 +6145,9 @@ typedef struct {
     uint64_t key;
     int item; /* what the key stands for */
 } gckpti_keyed;
+typedef struct {
+    int segment, low, at; /* entries low to at of the body, yet to be written */
+} gckpti_segment_part;
 
 typedef struct {
     gckpt_graph *g;
@@ -6178,6 +6181,7 @@ typedef struct {
     int *left, *latest, *queue;
     unsigned char *behind, *computed, *stale;
     /* what a maker writes: the body of a schedule */
+    gckpti_segment_part *inside; /* gckpti_make_segments: the segments it is in */
     int *made;
     size_t made_length, made_capacity;
     gckpti_draft draft, best; /* the latest; the one to keep */
@@ -6380,11 +6384,8 @@ static gckpt_result gckpti_check_work(const gckpti_planner *p)
     uint64_t most = UINT64_MAX / 2 / ((uint64_t)p->n + 1), sum = 0;
     most = most < UINT64_C(1) << 53 ? most : UINT64_C(1) << 53;
     for (int i = 0; i < p->n; i++) {
-        const gckpt_cost *c = &p->cost[i]; /* 0 for what is no op */
-        if (c->forward > most || c->backward > most || sum > most)
-            sum = most + 1;
-        else
-            sum += c->forward + c->backward;
+        sum = gckpti_add_work(sum, p->cost[i].forward); /* 0 for what is no op */
+        sum = gckpti_add_work(sum, p->cost[i].backward);
     }
     return sum <= most
                ? GCKPT_OK
@@ -6837,21 +6838,16 @@ static int gckpti_child(const gckpti_planner *p, int group, int segment, int at)
  * segments in turn. A segment at the very end of what was just computed is still fresh. */
 static void gckpti_make_segments(gckpti_planner *p, int group)
 {
-    typedef struct {
-        int segment, low, at;
-    } frame;
-    size_t deepest = (size_t)p->g->deepest + 2;
-    frame *stack = (frame *)gckpti_new(p->memory, deepest, sizeof *stack);
-    if (!stack) {
-        p->failed = 1;
+    if (!gckpti_want(&p->scratch, &p->inside, (size_t)p->g->deepest + 2, sizeof *p->inside))
         return;
-    }
+    gckpti_segment_part *stack = p->inside;
     gckpti_emit_forwards(p, 0, p->body_count);
     int depth = 1, high = p->body_count; /* what was just computed ends at high */
     stack[0].segment = -1;
+    stack[0].low = 0;
     stack[0].at = p->body_count - 1;
     while (depth > 0) {
-        frame *f = &stack[depth - 1];
+        gckpti_segment_part *f = &stack[depth - 1];
         if (f->at < f->low) {
             depth--;
             continue;
@@ -6871,7 +6867,6 @@ static void gckpti_make_segments(gckpti_planner *p, int group)
         stack[depth].low = low;
         stack[depth++].at = end - 1;
     }
-    gckpti_delete(p->memory, stack, deepest, sizeof *stack);
 }
 
 /* Whether instruction i of the user's schedule can be one; *previous: the last backward's id. */
