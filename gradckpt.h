@@ -6549,9 +6549,8 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
             const gckpt_tensor *q = t->in[k]->base;
             if (q->kind != GCKPTI_PARAM || p->of[q->id] >= 0)
                 continue;
-            const gckpt_cost copy = { /* as gckpti_model_cost has it */
-                20 * (uint64_t)gckpti_value_bytes(p, q) + GCKPTI_INSTRUCTION_WORK, 0
-            };
+            const uint64_t moved = 2 * (uint64_t)gckpti_value_bytes(p, q);
+            const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_WORK, 0 };
             p->cost[q->id] = p->desc->costs ? p->desc->costs[q->id] : copy;
             gckpti_add_unit(p, q, prologue);
             if (!prologue)
@@ -6657,8 +6656,8 @@ static void gckpti_find_target(gckpti_planner *p, gckpti_unit *u, const gckpt_te
     p->gradient[*whole].last = u->rank;
 }
 
-/* Numbers the targets, and links those of the tensor whose gradient they are part of, by rank: users
- * that depend on the batch in reverse order, then the others in reverse order, inputs of one op
+/* Numbers the targets, and links those that are part of one tensor's gradient, by rank: users that
+ * depend on the batch in reverse order, then the others in reverse order, inputs of one op
  * ascending. */
 static void gckpti_list_uses(gckpti_planner *p)
 {
@@ -7774,13 +7773,14 @@ static void gckpti_keep_draft(gckpti_planner *p)
  * counts its bytes. */
 static void *gckpti_part(void *block, size_t *used, const void *from, size_t n, size_t size)
 {
-    unsigned char *to = block ? (unsigned char *)block + gckpti_round_up(*used, GCKPTI_ALIGN) : NULL;
-    *used = gckpti_round_up(*used, GCKPTI_ALIGN) + n * size;
+    size_t at = gckpti_round_up(*used, GCKPTI_ALIGN);
+    void *to = block ? (unsigned char *)block + at : NULL;
+    *used = at + n * size;
     return to && n > 0 ? memmove(to, from, n * size) : to;
 }
 
-/* Copies a plan and its arrays, wherever these lie, into one block; NULL block: nothing. Returns its
- * bytes. What is one block already may overlap it, further back. */
+/* Copies a plan and its arrays, wherever these lie, into one block; NULL block: nothing. Returns
+ * its bytes. What is one block already may overlap it, further back. */
 static size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
 {
     gckpt_plan p = *from;
@@ -8186,7 +8186,7 @@ typedef struct {
     int64_t *seen, stamp;         /* units that a closure has seen have its stamp */
     int *last_forward;            /* by unit: the last of the body that reads its value, forward */
     int *last_either, *last_rank; /* only; or in either direction; the last rank that does, or -1 */
-    int64_t *enters;              /* bytes of values from before a unit that it or later ones read */
+    int64_t *enters; /* bytes of values from before a unit that it or later ones read */
     int *set, set_count;          /* of gckpti_closure: units; of gckpti_saving: positions */
     int set_cut;                  /* it would have been larger */
     int cut;                      /* one that was used would, or the search ended early */
@@ -9036,8 +9036,7 @@ static int gckpti_cut(gckpti_search *s, int by_unit, gckpti_stage *stage)
 }
 
 /* What a stage takes and costs while it runs forward; `whole`: its tape keeps every result. */
-static void gckpti_stage_forward(const gckpti_search *s, int whole,
-                                 gckpti_stage *q)
+static void gckpti_stage_forward(const gckpti_search *s, int whole, gckpti_stage *q)
 {
     int64_t taped = 0, through = 0;
     for (int u = q->first; u < q->end; u++) {
@@ -9058,15 +9057,15 @@ static void gckpti_stage_forward(const gckpti_search *s, int whole,
 }
 
 /* What it takes during its backwards, which begin with rank q->back. */
-static void gckpti_stage_backward(const gckpti_search *s, int whole,
-                                  gckpti_stage *q)
+static void gckpti_stage_backward(const gckpti_search *s, int whole, gckpti_stage *q)
 {
     const gckpti_planner *p = s->p;
     int64_t live = q->kept, resident = s->gradient_between[0];
     int back = q->back;
     q->gradient = s->gradient_between[back] - resident;
     for (int v = q->first; v < q->end; v++)
-        live -= !whole && s->last_rank[v] < back && s->last_either[v] >= q->end ? p->unit[v].out : 0;
+        live -=
+            !whole && s->last_rank[v] < back && s->last_either[v] >= q->end ? p->unit[v].out : 0;
     for (; back < p->body_ranks && p->backward[back] >= q->first; back++) {
         int64_t most = live + s->gradient_at[back] - resident;
         q->backwards = most > q->backwards ? most : q->backwards;
@@ -17761,7 +17760,7 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
         V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
         for (int64_t i = 0; i < m; i += W)
             V(online_down)
-            (p + i, n, diagonal ? i : all, h->scale, j == 0, max + i, sum + i, factor + i);
+        (p + i, n, diagonal ? i : all, h->scale, j == 0, max + i, sum + i, factor + i);
         if (!out)
             continue;
         for (int64_t r = 0; j && r < m; r++) {
