@@ -24,28 +24,28 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
- *     >>api        public API: every function, where it is declared                      770
- *     >>base       configuration, errors, memory, shapes, threads                        760
- *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           600
- *     >>store      parameters and optimiser state                                        440
- *     >>graph      tensors, views, segments, gckpt_apply                                 580
- *     >>ops        elementwise, broadcasting, shapes: a block an op                      920
- *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1570
- *     >>plan       what needs gradients, schedules, lifetimes, layout                   2100
- *     >>optimal    the least work for every budget                                      1710
+ *     >>api        public API: every function, where it is declared                      890
+ *     >>base       configuration, errors, memory, shapes, threads                        780
+ *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           610
+ *     >>store      parameters and optimiser state                                        610
+ *     >>graph      tensors, views, segments, gckpt_apply                                 550
+ *     >>ops        elementwise, broadcasting, shapes: a block an op                      760
+ *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1370
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  2340
+ *     >>optimal    the least work for every budget                                      1490
  *     >>plan-tells what a plan tells                                                     200
- *     >>plans      from a request to a plan; the frontier; the micro-batch               700
- *     >>pictures   a plan as a trace, the frontier as text and JSON                      810
+ *     >>plans      from a request to a plan; the frontier; the micro-batch               800
+ *     >>pictures   a plan as a trace, the frontier as text and JSON                      210
  *     >>cpu        the processor as a backend                                            230
- *     >>exec       runs a plan over one arena                                            850
- *     >>training   division, norm, clipping, optimisers, steps                           810
- *     >>check      gradients against finite differences                                  450
- *     >>files      safetensors                                                           990
- *     >>tables     plans as files and as C constants                                     740
- *     >>fast       fast ops: work cut into items for threads                            1250
- *     >>kernels    what is done with an item, for each instruction set                  1950
- *     manual       this comment                                                          240
- *                  in all                                                              18000
+ *     >>exec       runs a plan over one arena                                           1150
+ *     >>training   division, norm, clipping, optimisers, steps                           860
+ *     >>check      gradients against finite differences                                  510
+ *     >>files      safetensors                                                           980
+ *     >>tables     plans as files and as C constants                                     700
+ *     >>fast       fast ops: work cut into items for threads                            1130
+ *     >>kernels    what is done with an item, for each instruction set                  1620
+ *     manual       this comment                                                          250
+ *                  in all                                                              17950
  *
  * == MANUAL =======================================================================================
  *
@@ -852,8 +852,9 @@ GCKPT_API void gckpt_frontier_free(gckpt_frontier *frontier);
 /* Points by ascending bytes and descending work; the last one recomputes nothing. */
 GCKPT_API int gckpt_frontier_points(const gckpt_frontier *frontier);
 GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *frontier, int i, gckpt_point *out);
-/* 1; 0 when the search stopped at its limit of work (very deep graphs) or gave up a move (a value
- * that takes more than 400 forwards to compute again): points may then cost more than they need. */
+/* 1; 0 when the search stopped at a limit (of its work, on very deep graphs; of the rounds for one
+ * budget) or closed a gap with less than it wanted (a value that takes more than 400 forwards to
+ * compute again): points may then cost more than they need. */
 GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *frontier);
 /* The point that a budget gets (0: no limit), -1: it is too small; and its plan: what
  * gckpt_plan_new makes with GCKPT_OPTIMAL and that budget. */
@@ -5770,7 +5771,7 @@ GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
  *
  * From a request to a plan each step is a function of the one before:
  *   model     (gckpti_make_model) what planning knows of a request, made once and then only read. A
- *             unit is an op whose result somebody reads (or a parameter that is staged: copied into
+ *             unit is an op that every plan runs (or a parameter that is staged: copied into
  *             the arena); links say which units its forward and its backward read. Backwards have
  *             one fixed order; a backward's place in it is its rank. So which gradients there are,
  *             which share memory and how long they live, counted in ranks, is known here already.
@@ -5893,7 +5894,7 @@ struct gckpt_plan {
     const size_t *operands; /* of all instructions */
     const gckpti_plan_term *terms;
     const gckpti_plan_pick *picks;
-    const gckpt_buffer *lives; /* storages, by end */
+    const gckpt_buffer *lives; /* buffers, by end */
     const uint32_t *words;     /* attributes */
     const char *names;
     size_t node_count, param_count, length, operand_count, term_count, pick_count, life_count,
@@ -6027,26 +6028,28 @@ static void *gckpti_scratch_copy(gckpti_scratch *s, const void *from, size_t n, 
     return to && n > 0 ? memcpy(to, from, n * size) : to;
 }
 
-/* An array that grows and keeps its contents; what it had before stays in the scratch, unused. */
-typedef struct {
-    void *at;
-    size_t bytes;
-} gckpti_room;
-
-/* Room for n items of `size` bytes and one more. NULL (and `failed`): out of memory. */
-static void *gckpti_want(gckpti_scratch *s, gckpti_room *r, size_t n, size_t size)
+/* Room for n items and one more in an array that keeps its contents: `array` is the address of a
+ * pointer of some type, NULL at first. In front of the items stands how many bytes they have; where
+ * they lay before stays in the scratch, unused. 0 (and `failed`): out of memory. */
+static int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
 {
-    size_t need = n + 1 > PTRDIFF_MAX / 8 / size ? SIZE_MAX / 4 : (n + 1) * size;
-    if (need <= r->bytes)
-        return r->at;
-    void *at = gckpti_scratch_take(s, 2 * need, 1);
-    if (!at)
-        return NULL;
-    if (r->bytes)
-        memcpy(at, r->at, r->bytes);
-    r->at = at;
-    r->bytes = 2 * need;
-    return at;
+    size_t need = n + 1 > PTRDIFF_MAX / 8 / size ? SIZE_MAX / 4 : (n + 1) * size, bytes = 0;
+    unsigned char *at, *more;
+    memcpy(&at, array, sizeof at);
+    if (at)
+        memcpy(&bytes, at - GCKPTI_ALIGN, sizeof bytes);
+    if (need <= bytes)
+        return 1;
+    need *= 2;
+    more = (unsigned char *)gckpti_scratch_take(s, need + GCKPTI_ALIGN, 1);
+    if (!more)
+        return 0;
+    memcpy(more, &need, sizeof need);
+    more += GCKPTI_ALIGN;
+    if (at)
+        memcpy(more, at, bytes);
+    memcpy(array, &more, sizeof more);
+    return 1;
 }
 
 /* ---- the model of a request, made once and then only read; and the planner that holds it ---- */
@@ -6065,7 +6068,7 @@ typedef struct {
     unsigned char reads_aux;        /* the backward does */
     unsigned char fixed;            /* computed once: pins, side effects, the prologue */
     unsigned char effect;           /* the first forward stays, read or not */
-    unsigned char fresh;            /* gckpt_recompute: computed anew for the backwards */
+    unsigned char recompute;        /* gckpt_recompute: computed anew for the backwards */
     unsigned char fetched;          /* its last value is read at the end */
     unsigned char in_place;         /* bit i: the result may replace the value of links[in + i] */
 } gckpti_unit;
@@ -6076,8 +6079,10 @@ typedef struct {
     int id, owner;   /* the tensor it is for; the activation whose whole gradient it is, or -1 */
     int first, last; /* ranks of the backwards that write it first and use it last */
     int resident;    /* it lives through the whole step */
-    int storage, sharer; /* the gradient whose bytes it has, its own or one passed on; next such */
-    int tail, alive, until; /* of a storage: the last such, the first still used, their last use */
+    /* Gradients that have the same bytes (one is written in place of another, or is passed on) are
+     * a list that begins at `storage`, by the rank they begin at. Of a gradient: */
+    int storage, sharer;    /* where its list begins, itself if it is alone; the next in it */
+    int tail, alive, until; /* of the one that begins it: last; first still used; their last use */
     gckpt_buffer_kind kind;
     size_t size;
 } gckpti_gradient;
@@ -6086,6 +6091,7 @@ typedef struct {
  * added to that. Numbers of gradients, or -1. */
 typedef struct {
     int rank, gradient, total;
+    int next; /* target, by rank, for the gradient of the same tensor, or -1 */
 } gckpti_target;
 
 /* One version of a unit's results, from its forward to its last uses; -1: none. */
@@ -6096,7 +6102,6 @@ typedef struct {
 
 /* A schedule, and which versions its items make and read (gckpti_find_spans). */
 typedef struct {
-    gckpti_room room[5];
     int *item, length; /* u: forward of unit u; ~u: its backward */
     gckpti_span *span;
     int spans, *source;
@@ -6128,6 +6133,9 @@ typedef struct {
     uint64_t key;
     int item; /* what the key stands for */
 } gckpti_keyed;
+typedef struct {
+    int segment, low, at; /* entries low to at of the body, yet to be written */
+} gckpti_segment_part;
 
 typedef struct {
     gckpt_graph *g;
@@ -6152,14 +6160,16 @@ typedef struct {
     gckpti_gradient *gradient;
     int gradients;
     gckpti_target *target;
-    int *use_start, *use; /* by id: targets of all backwards that add to its gradient, by rank */
-    int *whole;           /* by id: the gradient that all of it is added up in, or -1 */
+    int targets;
+    int *first_use; /* by id: the first target of backwards that add to its gradient, or -1 */
+    int *whole;     /* by id: the gradient that all of it is added up in, or -1 */
     /* what passes over a schedule note of units: forwards still to come and what is read behind
      * (gckpti_drop), the latest span (gckpti_find_spans); of pins: was there a forward, is its
      * result let go, what to compute again */
     int *left, *latest, *queue;
     unsigned char *behind, *computed, *stale;
     /* what a maker writes: the body of a schedule */
+    gckpti_segment_part *inside; /* gckpti_make_segments: the segments it is in */
     int *made;
     size_t made_length, made_capacity;
     gckpti_draft draft, best; /* the latest; the one to keep */
@@ -6362,11 +6372,8 @@ static gckpt_result gckpti_check_work(const gckpti_planner *p)
     uint64_t most = UINT64_MAX / 2 / ((uint64_t)p->n + 1), sum = 0;
     most = most < UINT64_C(1) << 53 ? most : UINT64_C(1) << 53;
     for (int i = 0; i < p->n; i++) {
-        const gckpt_cost *c = &p->cost[i]; /* 0 for what is no op */
-        if (c->forward > most || c->backward > most || sum > most)
-            sum = most + 1;
-        else
-            sum += c->forward + c->backward;
+        sum = gckpti_add_work(sum, p->cost[i].forward); /* 0 for what is no op */
+        sum = gckpti_add_work(sum, p->cost[i].backward);
     }
     return sum <= most
                ? GCKPT_OK
@@ -6510,18 +6517,11 @@ static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prolog
     u->work = (int64_t)gckpti_round_up(p->work_forward[t->id], p->alignment);
     u->cost = p->cost[t->id].forward;
     u->fixed = prologue || t->keep || effect;
-    u->fresh = (unsigned char)(t->recompute && !u->fixed);
+    u->recompute = (unsigned char)(t->recompute && !u->fixed);
     u->effect = (unsigned char)effect;
     p->of[t->id] = p->units++;
     if (t->kind == GCKPTI_OP)
         gckpti_link_unit(p, u, t);
-}
-
-/* Bytes that a staged parameter moves when it is brought in, as work (gckpti_model_cost). */
-static gckpt_cost gckpti_copy_cost(const gckpti_planner *p, const gckpt_tensor *t)
-{
-    gckpt_cost cost = { 20 * (uint64_t)gckpti_value_bytes(p, t) + GCKPTI_INSTRUCTION_WORK, 0 };
-    return p->desc->costs ? p->desc->costs[t->id] : cost;
 }
 
 /* The units of one part: of the prologue, which depends on parameters only and is computed once a
@@ -6537,7 +6537,9 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
             const gckpt_tensor *q = t->in[k]->base;
             if (q->kind != GCKPTI_PARAM || p->of[q->id] >= 0)
                 continue;
-            p->cost[q->id] = gckpti_copy_cost(p, q);
+            const uint64_t moved = 2 * (uint64_t)gckpti_value_bytes(p, q);
+            const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_WORK, 0 };
+            p->cost[q->id] = p->desc->costs ? p->desc->costs[q->id] : copy;
             gckpti_add_unit(p, q, prologue);
             if (!prologue)
                 p->body[p->body_count++] = q->id;
@@ -6606,9 +6608,8 @@ static void gckpti_add_accumulators(gckpti_planner *p)
         }
     }
     for (int id = 0; id < p->n; id++)
-        if (p->active[id] && gckpti_sums_uses(p->g->tensors[id]) &&
-            p->use_start[id] < p->use_start[id + 1])
-            p->whole[id] = p->target[p->use[p->use_start[id]]].gradient;
+        if (p->active[id] && gckpti_sums_uses(p->g->tensors[id]) && p->first_use[id] >= 0)
+            p->whole[id] = p->target[p->first_use[id]].gradient;
 }
 
 /* Where unit u's backward puts the gradient of input i of its op t. */
@@ -6643,58 +6644,40 @@ static void gckpti_find_target(gckpti_planner *p, gckpti_unit *u, const gckpt_te
     p->gradient[*whole].last = u->rank;
 }
 
-/* Numbers the targets, and lists them by the tensor whose gradient they are part of. */
+/* Numbers the targets, and links those that are part of one tensor's gradient, by rank: users that
+ * depend on the batch in reverse order, then the others in reverse order, inputs of one op
+ * ascending. */
 static void gckpti_list_uses(gckpti_planner *p)
 {
-    int targets = 0;
     for (int r = 0; r < p->ranks; r++) {
         gckpti_unit *u = &p->unit[p->backward[r]];
-        const gckpt_tensor *t = p->g->tensors[u->id];
-        u->target = targets;
-        targets += t->inputs;
-        for (int i = 0; i < t->inputs; i++)
-            p->use_start[t->in[i]->base->id + 1]++;
+        u->target = p->targets;
+        p->targets += p->g->tensors[u->id]->inputs;
     }
-    for (int id = 0; id < p->n; id++)
-        p->use_start[id + 1] += p->use_start[id];
-    size_t n = (size_t)targets;
+    size_t n = (size_t)p->targets, ids = (size_t)p->n * sizeof(int);
     p->gradient = (gckpti_gradient *)gckpti_scratch_take(&p->scratch, n, sizeof *p->gradient);
     p->target = (gckpti_target *)gckpti_scratch_take(&p->scratch, n, sizeof *p->target);
-    p->use = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
-    for (int r = p->ranks; r-- > 0 && !p->failed;) { /* from the back: ends move down to starts */
+    memset(p->first_use, 0xff, ids);
+    memset(p->whole, 0xff, ids);
+    for (int r = p->ranks; r-- > 0 && !p->failed;) {
         const gckpti_unit *u = &p->unit[p->backward[r]];
         const gckpt_tensor *t = p->g->tensors[u->id];
         for (int i = t->inputs; i-- > 0;) {
-            const gckpti_target none = { r, -1, -1 };
-            p->target[u->target + i] = none;
-            p->use[--p->use_start[t->in[i]->base->id + 1]] = u->target + i;
+            int *first = &p->first_use[t->in[i]->base->id];
+            const gckpti_target target = { r, -1, -1, *first };
+            p->target[u->target + i] = target;
+            *first = u->target + i;
         }
     }
-    for (int id = 0; id < p->n; id++) /* entry id + 1 now holds the start of id */
-        p->use_start[id] = p->use_start[id + 1];
-    p->use_start[p->n] = targets;
-    memset(p->whole, 0xff, (size_t)p->n * sizeof *p->whole);
-}
-
-/* The k-th of the gradients that add up to that of a tensor, or -1: its accumulators, by rank (that
- * is, of users that depend on the batch in reverse order, then of the others in reverse order,
- * inputs of one op ascending); without accumulators the only one. */
-static int gckpti_sum_part(const gckpti_planner *p, int id, int k)
-{
-    int several = p->looped && gckpti_sums_uses(p->g->tensors[id]);
-    if (k == 0 || !several)
-        return k == 0 ? p->whole[id] : -1;
-    k += p->use_start[id];
-    return k < p->use_start[id + 1] ? p->target[p->use[k]].gradient : -1;
 }
 
 /* The rank of the next backward after `rank` that adds to the gradient of `id`, an activation, or
  * INT32_MAX; id -1: nobody does. */
 static int gckpti_next_write(const gckpti_planner *p, int id, int rank)
 {
-    for (int k = id < 0 ? 0 : p->use_start[id]; id >= 0 && k < p->use_start[id + 1]; k++)
-        if (p->target[p->use[k]].rank > rank)
-            return p->target[p->use[k]].rank;
+    for (int k = id < 0 ? -1 : p->first_use[id]; k >= 0; k = p->target[k].next)
+        if (p->target[k].rank > rank)
+            return p->target[k].rank;
     return INT32_MAX;
 }
 
@@ -6839,24 +6822,19 @@ static int gckpti_child(const gckpti_planner *p, int group, int segment, int at)
 }
 
 /* Chen 2016, nested: a segment's inside is computed again just before its backwards, then its child
- * segments in turn. A segment at the very end of what was just computed is still fresh. */
+ * segments in turn. A segment at the very end of what was just computed is still there. */
 static void gckpti_make_segments(gckpti_planner *p, int group)
 {
-    typedef struct {
-        int segment, low, at;
-    } frame;
-    size_t deepest = (size_t)p->g->deepest + 2;
-    frame *stack = (frame *)gckpti_new(p->memory, deepest, sizeof *stack);
-    if (!stack) {
-        p->failed = 1;
+    if (!gckpti_want(&p->scratch, &p->inside, (size_t)p->g->deepest + 2, sizeof *p->inside))
         return;
-    }
+    gckpti_segment_part *stack = p->inside;
     gckpti_emit_forwards(p, 0, p->body_count);
     int depth = 1, high = p->body_count; /* what was just computed ends at high */
     stack[0].segment = -1;
+    stack[0].low = 0;
     stack[0].at = p->body_count - 1;
     while (depth > 0) {
-        frame *f = &stack[depth - 1];
+        gckpti_segment_part *f = &stack[depth - 1];
         if (f->at < f->low) {
             depth--;
             continue;
@@ -6876,7 +6854,6 @@ static void gckpti_make_segments(gckpti_planner *p, int group)
         stack[depth].low = low;
         stack[depth++].at = end - 1;
     }
-    gckpti_delete(p->memory, stack, deepest, sizeof *stack);
 }
 
 /* Whether instruction i of the user's schedule can be one; *previous: the last backward's id. */
@@ -6949,11 +6926,11 @@ static int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int
                                 int sources)
 {
     size_t n = (size_t)length + 2;
-    s->item = (int *)gckpti_want(scratch, &s->room[0], n, sizeof *s->item);
-    s->span = (gckpti_span *)gckpti_want(scratch, &s->room[1], n, sizeof *s->span);
-    s->at = (int *)gckpti_want(scratch, &s->room[2], n, sizeof *s->at);
-    s->source = (int *)gckpti_want(scratch, &s->room[3], n * (size_t)sources, sizeof *s->source);
-    s->live = (int64_t *)gckpti_want(scratch, &s->room[4], n, sizeof *s->live);
+    gckpti_want(scratch, &s->item, n, sizeof *s->item);
+    gckpti_want(scratch, &s->span, n, sizeof *s->span);
+    gckpti_want(scratch, &s->at, n, sizeof *s->at);
+    gckpti_want(scratch, &s->source, n * (size_t)sources, sizeof *s->source);
+    gckpti_want(scratch, &s->live, n, sizeof *s->live);
     return !*scratch->failed;
 }
 
@@ -6999,7 +6976,7 @@ static void gckpti_add_pins(gckpti_planner *p, const int *made, int length, gckp
             continue;
         if (i < 0 && !backward_seen++)
             for (int k = p->prologue; k < p->units; k++)
-                p->stale[k] = p->unit[k].fresh;
+                p->stale[k] = p->unit[k].recompute;
         if (backward_seen)
             gckpti_refresh(p, i, s);
         if (i >= 0) {
@@ -7135,11 +7112,10 @@ static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
     for (int x = 0; x < d->s.length; x++) {
         int i = d->s.item[x], id = p->unit[i < 0 ? ~i : i].id;
         size_t inputs = (size_t)p->g->tensors[id]->inputs;
-        operands +=
-            i < 0 ? 4 + 3 * inputs + (size_t)(p->use_start[id + 1] - p->use_start[id]) : 3 + inputs;
+        operands += i < 0 ? 4 + 3 * inputs : 3 + inputs;
     }
     gckpti_scratch *s = &d->scratch;
-    operands += (size_t)(p->use_start[p->n] + p->n); /* of updates */
+    operands += (size_t)(2 * p->targets + p->n); /* what is added up, and of updates */
     d->place = (int *)gckpti_scratch_take(s, n, sizeof(int));
     d->ins = (gckpti_ins *)gckpti_scratch_take(s, n + (size_t)p->n, sizeof *d->ins);
     d->buffers =
@@ -7304,13 +7280,16 @@ static void gckpti_forward_buffers(gckpti_planner *p, gckpti_draft *d, int v, in
 }
 
 /* Operands that are added up to the gradient of a tensor (none of a loss): the first one, or the
- * others. Returns how many there are in all. */
+ * others, which only a looped plan's sums over uses have. Returns how many there are in all. */
 static int gckpti_sum_operands(const gckpti_planner *p, gckpti_draft *d, int id, int others, int x)
 {
-    int k = others, part = gckpti_sum_part(p, id, k);
-    for (; k == 0 || (others && part >= 0); part = gckpti_sum_part(p, id, ++k))
-        gckpti_operand(d, gckpti_gradient_buffer(p, d, part, x), x);
-    return k;
+    int count = 1, several = p->looped && gckpti_sums_uses(p->g->tensors[id]);
+    int use = others && several ? p->first_use[id] : -1;
+    if (!others)
+        gckpti_operand(d, gckpti_gradient_buffer(p, d, p->whole[id], x), x);
+    for (use = use < 0 ? -1 : p->target[use].next; use >= 0; use = p->target[use].next, count++)
+        gckpti_operand(d, gckpti_gradient_buffer(p, d, p->target[use].gradient, x), x);
+    return count;
 }
 
 /* Buffers and operands of the backward of unit u. */
@@ -7461,7 +7440,7 @@ static int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
     return result == GCKPT_E_MEMORY && !p->failed;
 }
 
-/* ---- step 5: offsets ----
+/* ---- place: offsets ----
  * Seen over the instructions, what is placed has a skyline. Its lowest level (a run of instructions
  * of one height) gets, of the blocks that live within it, the one whose turn is first; when there
  * is none, it rises to its lower neighbour and joins it: best fit on a skyline (Burke, Kendall and
@@ -7661,7 +7640,7 @@ static void gckpti_first_turns(gckpti_skyline *s, int order)
                                                                  : size);
     }
     gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
-    for (size_t i = 0; i < s->n; i++) /* room for 32 moves to the front */
+    for (size_t i = 0; i < s->n; i++) /* 32 moves to the front differ, later ones tie at 0 */
         s->candidates[s->keys[i].item].turn = (uint64_t)(i + 1) << 32;
 }
 
@@ -7776,70 +7755,45 @@ static void gckpti_keep_draft(gckpti_planner *p)
 }
 
 /* ---- from draft to plan ---- */
-/* The arrays of a plan, to be filled, and the bytes of all of it. */
-typedef struct {
-    gckpti_node *nodes;
-    gckpti_plan_param *params;
-    gckpti_ins *list;
-    size_t *operands;
-    gckpti_plan_term *terms;
-    gckpti_plan_pick *picks;
-    gckpt_buffer *lives;
-    uint32_t *words;
-    char *names;
-    size_t size;
-} gckpti_parts;
-
-static void *gckpti_part_new(void *block, size_t *used, size_t n, size_t size)
+/* Copies an array of a plan to where it lies in the plan's block, *used bytes in; NULL block: only
+ * counts its bytes. */
+static void *gckpti_part(void *block, size_t *used, const void *from, size_t n, size_t size)
 {
     size_t at = gckpti_round_up(*used, GCKPTI_ALIGN);
+    void *to = block ? (unsigned char *)block + at : NULL;
     *used = at + n * size;
-    return block ? (unsigned char *)block + at : NULL;
+    return to && n > 0 ? memmove(to, from, n * size) : to;
 }
 
-/* Where the arrays lie in the plan's block; NULL block: only the size. */
-static gckpti_parts gckpti_parts_of(const gckpt_plan *p, void *block)
+/* Copies a plan and its arrays, wherever these lie, into one block; NULL block: nothing. Returns
+ * its bytes. What is one block already may overlap it, further back. */
+static size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
 {
-    gckpti_parts q;
-    size_t *n = &q.size;
-    *n = sizeof *p;
-    q.nodes = (gckpti_node *)gckpti_part_new(block, n, p->node_count, sizeof *q.nodes);
-    q.params = (gckpti_plan_param *)gckpti_part_new(block, n, p->param_count, sizeof *q.params);
-    q.list = (gckpti_ins *)gckpti_part_new(block, n, p->length, sizeof *q.list);
-    q.operands = (size_t *)gckpti_part_new(block, n, p->operand_count, sizeof *q.operands);
-    q.terms = (gckpti_plan_term *)gckpti_part_new(block, n, p->term_count, sizeof *q.terms);
-    q.picks = (gckpti_plan_pick *)gckpti_part_new(block, n, p->pick_count, sizeof *q.picks);
-    q.lives = (gckpt_buffer *)gckpti_part_new(block, n, p->life_count, sizeof *q.lives);
-    q.words = (uint32_t *)gckpti_part_new(block, n, p->word_count, sizeof *q.words);
-    q.names = (char *)gckpti_part_new(block, n, p->name_bytes, 1);
-    return q;
+    gckpt_plan p = *from;
+    size_t n = sizeof p;
+    p.block = block;
+    p.nodes = (gckpti_node *)gckpti_part(block, &n, p.nodes, p.node_count, sizeof *p.nodes);
+    p.params =
+        (gckpti_plan_param *)gckpti_part(block, &n, p.params, p.param_count, sizeof *p.params);
+    p.list = (gckpti_ins *)gckpti_part(block, &n, p.list, p.length, sizeof *p.list);
+    p.operands = (size_t *)gckpti_part(block, &n, p.operands, p.operand_count, sizeof *p.operands);
+    p.terms = (gckpti_plan_term *)gckpti_part(block, &n, p.terms, p.term_count, sizeof *p.terms);
+    p.picks = (gckpti_plan_pick *)gckpti_part(block, &n, p.picks, p.pick_count, sizeof *p.picks);
+    p.lives = (gckpt_buffer *)gckpti_part(block, &n, p.lives, p.life_count, sizeof *p.lives);
+    p.words = (uint32_t *)gckpti_part(block, &n, p.words, p.word_count, sizeof *p.words);
+    p.names = (char *)gckpti_part(block, &n, p.names, p.name_bytes, 1);
+    if (block)
+        memcpy(block, &p, sizeof p);
+    return n;
 }
 
-/* The plan that begins at `block`, with `head` as its numbers and its arrays, `parts`, yet to be
- * filled. */
-static gckpt_plan *gckpti_plan_at(void *block, const gckpt_plan *head, gckpti_parts *parts)
-{
-    gckpt_plan *plan = (gckpt_plan *)block;
-    *parts = gckpti_parts_of(head, block);
-    *plan = *head;
-    plan->block = block;
-    plan->nodes = parts->nodes;
-    plan->params = parts->params;
-    plan->list = parts->list;
-    plan->operands = parts->operands;
-    plan->terms = parts->terms;
-    plan->picks = parts->picks;
-    plan->lives = parts->lives;
-    plan->words = parts->words;
-    plan->names = parts->names;
-    return plan;
-}
-
-static size_t gckpti_name_add(gckpt_plan *plan, const gckpti_parts *parts, const char *name)
+/* Appends a name to the plan's. Returns where it begins. */
+static size_t gckpti_name_add(gckpti_scratch *s, gckpt_plan *plan, char **names, const char *name)
 {
     size_t at = plan->name_bytes, size = strlen(name) + 1;
-    if (parts)
-        memcpy(parts->names + at, name, size);
+    if (gckpti_want(s, names, at + size, 1))
+        memcpy(*names + at, name, size);
+    plan->names = *names;
     plan->name_bytes = at + size;
     return at;
 }
@@ -7874,42 +7828,44 @@ static uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
                                                      : t->name);
 }
 
-/* Names and attributes of everything; called twice: to measure (no parts yet), then to fill. */
-static void gckpti_encode_nodes(gckpti_planner *p, gckpt_plan *plan, const gckpti_parts *parts)
+/* Nodes, parameters, names and attributes of everything. */
+static void gckpti_encode_nodes(gckpti_planner *p, gckpti_scratch *s, gckpt_plan *plan)
 {
-    int param = 0, input = 0;
-    plan->word_count = plan->name_bytes = 0;
-    for (int i = 0; i < p->n; i++) {
+    gckpti_node *nodes = (gckpti_node *)gckpti_scratch_take(s, (size_t)p->n, sizeof *nodes);
+    gckpti_plan_param *params = NULL;
+    uint32_t *words = NULL;
+    char *names = NULL;
+    for (int i = 0; i < p->n && !p->failed; i++) {
         const gckpt_tensor *t = p->g->tensors[i];
-        gckpti_node node = gckpti_node_of(t);
-        node.attributes = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
-        plan->word_count = node.attributes + (t->attribute_bytes + 3) / 4;
-        if (parts && t->attribute_bytes)
-            memcpy(parts->words + node.attributes, t->attributes, t->attribute_bytes);
-        node.name = t->name ? gckpti_name_add(plan, parts, t->name) : GCKPTI_NONE;
-        node.cost = p->cost[i];
-        node.kept = p->kept[i];
-        if (t->kind == GCKPTI_PARAM) {
-            const char *name =
-                p->g->store->params[t->index].p.name; /* gckpt_name may have changed t's */
-            gckpti_plan_param q = { gckpti_name_add(plan, parts, name),
-                                    gckpti_elements(&t->shape),
-                                    p->active[i],
-                                    i,
-                                    t->index,
-                                    { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
-                                      gckpti_bits(t->init.constant) } };
-            if (parts)
-                parts->params[param] = q;
-            node.index = param++;
-        } else if (t->kind == GCKPTI_INPUT) {
-            node.index = input++;
-        }
-        if (parts)
-            parts->nodes[i] = node;
+        size_t at = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
+        nodes[i] = gckpti_node_of(t);
+        nodes[i].attributes = at;
+        plan->word_count = at + (t->attribute_bytes + 3) / 4;
+        if (gckpti_want(s, &words, plan->word_count, sizeof *words) && t->attribute_bytes)
+            memcpy(words + at, t->attributes, t->attribute_bytes);
+        nodes[i].name = t->name ? gckpti_name_add(s, plan, &names, t->name) : GCKPTI_NONE;
+        nodes[i].cost = p->cost[i];
+        nodes[i].kept = p->kept[i];
+        if (t->kind == GCKPTI_INPUT)
+            nodes[i].index = (int)plan->inputs++;
+        if (t->kind != GCKPTI_PARAM)
+            continue;
+        const char *name = p->g->store->params[t->index].p.name; /* t's may have changed */
+        gckpti_plan_param q = { gckpti_name_add(s, plan, &names, name),
+                                gckpti_elements(&t->shape),
+                                p->active[i],
+                                i,
+                                t->index,
+                                { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
+                                  gckpti_bits(t->init.constant) } };
+        nodes[i].index = (int)plan->param_count;
+        if (gckpti_want(s, &params, plan->param_count + 1, sizeof q))
+            params[plan->param_count++] = q;
     }
-    plan->param_count = (size_t)param;
-    plan->inputs = (size_t)input;
+    plan->node_count = (size_t)p->n;
+    plan->nodes = nodes;
+    plan->params = params;
+    plan->words = words;
 }
 
 /* The first op of the list that mixes rows, itself or through a view it reads; -1 when none
@@ -7959,12 +7915,11 @@ static gckpt_plan *gckpti_plan_settle(gckpt_plan *plan)
 {
     if (!plan || !plan->memory.desc.memory)
         return plan;
-    size_t size = gckpti_parts_of(plan, NULL).size;
+    size_t size = gckpti_plan_copy(NULL, plan);
     plan->memory.used = 0;
     void *first = gckpti_resize(&plan->memory, NULL, 0, size); /* lower than the plan, so it fits */
-    gckpt_plan *moved = (gckpt_plan *)memmove(first, plan, size);
-    gckpti_parts parts;
-    return gckpti_plan_at(moved, moved, &parts);
+    gckpti_plan_copy(first, plan);
+    return (gckpt_plan *)first;
 }
 
 /* Orders buffers, given by numbers, as a plan has them: by end; then smaller, then younger. */
@@ -8018,42 +7973,51 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->mixer = gckpti_find_mixer(p, d);
     memcpy(plan->kind_bytes, d->kind_bytes, sizeof plan->kind_bytes);
     gckpti_resident(p, plan->kind_bytes);
-    gckpti_encode_nodes(p, plan, NULL);
-    plan->node_count = (size_t)p->n;
-    plan->length = d->length;
-    plan->operand_count = d->operand_count;
-    plan->term_count = (size_t)p->term_count;
-    plan->pick_count = (size_t)desc->fetches;
-    plan->life_count = d->buffer_count;
 }
 
-/* Fills a plan's arrays: instructions, operands, terms, what is fetched, buffers. */
-static void gckpti_encode_arrays(gckpti_planner *p, const gckpti_draft *d, const int *order,
-                                 const gckpt_plan *plan, const gckpti_parts *parts)
+/* The plan's other arrays: instructions, operands, terms, what is fetched, buffers. */
+static void gckpti_encode_arrays(gckpti_planner *p, gckpti_draft *d, gckpt_plan *plan)
 {
-    for (size_t x = 0; x < d->length; x++) {
-        parts->list[x] = d->ins[x];
-        if (d->ins[x].kind == GCKPT_UPDATE)
-            parts->list[x].id = plan->nodes[d->ins[x].id].index;
-    }
+    gckpti_scratch *s = &d->scratch;
+    size_t picked = (size_t)p->desc->fetches, terms = (size_t)p->term_count;
+    const int *order = gckpti_buffers_by_end(d);
+    gckpti_ins *list = (gckpti_ins *)gckpti_scratch_copy(s, d->ins, d->length, sizeof *list);
+    size_t *operand = (size_t *)gckpti_scratch_take(s, d->operand_count, sizeof *operand);
+    gckpti_plan_term *term = (gckpti_plan_term *)gckpti_scratch_take(s, terms, sizeof *term);
+    gckpti_plan_pick *pick = (gckpti_plan_pick *)gckpti_scratch_take(s, picked, sizeof *pick);
+    gckpt_buffer *lives = (gckpt_buffer *)gckpti_scratch_take(s, d->buffer_count, sizeof *lives);
+    if (p->failed)
+        return;
+    for (plan->list = list; plan->length < d->length; plan->length++)
+        if (list[plan->length].kind == GCKPT_UPDATE)
+            list[plan->length].id = plan->nodes[list[plan->length].id].index;
     for (size_t i = 0; i < d->operand_count; i++)
-        parts->operands[i] =
+        operand[i] =
             d->operands[i] == GCKPTI_NONE ? GCKPTI_NONE : d->buffers[d->operands[i]].offset;
-    for (int i = 0; i < p->term_count; i++) {
-        parts->terms[i].id = p->terms[i].loss->id;
-        parts->terms[i].weight = gckpti_bits(p->terms[i].weight);
-        parts->terms[i].regulariser = p->terms[i].regulariser;
+    for (size_t i = 0; i < terms; i++) {
+        gckpti_plan_term q = { p->terms[i].loss->id, gckpti_bits(p->terms[i].weight),
+                               p->terms[i].regulariser };
+        term[i] = q;
     }
-    for (int i = 0; i < p->desc->fetches; i++) {
-        const gckpt_pick *pick = &p->desc->fetch[i];
-        int id = pick->tensor->base->id;
-        int buffer = pick->gradient ? d->gradient[p->whole[id]] : d->value[d->latest[p->of[id]]];
-        parts->picks[i].id = pick->tensor->id;
-        parts->picks[i].gradient = pick->gradient;
-        parts->picks[i].offset = d->buffers[buffer].offset;
+    for (size_t i = 0; i < picked; i++) {
+        const gckpt_pick *q = &p->desc->fetch[i];
+        int id = q->tensor->base->id;
+        pick[i].id = q->tensor->id;
+        pick[i].gradient = q->gradient;
+        pick[i].offset =
+            d->buffers[q->gradient ? d->gradient[p->whole[id]] : d->value[d->latest[p->of[id]]]]
+                .offset;
     }
     for (size_t i = 0; i < d->buffer_count; i++)
-        parts->lives[i] = d->buffers[order[i]];
+        lives[i] = d->buffers[order[i]];
+    plan->operands = operand;
+    plan->operand_count = d->operand_count;
+    plan->terms = term;
+    plan->term_count = terms;
+    plan->picks = pick;
+    plan->pick_count = picked;
+    plan->lives = lives;
+    plan->life_count = d->buffer_count;
 }
 
 /* The plan of a draft that is placed; NULL without memory. */
@@ -8062,19 +8026,15 @@ static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpti_draft *d, gckpt_mode 
     gckpt_plan head;
     gckpti_encode_head(p, d, &head);
     head.mode = mode;
-    const int *order = gckpti_buffers_by_end(d);
-    gckpti_allocator memory = *p->memory;
-    void *block = order ? gckpti_new(&memory, gckpti_parts_of(&head, NULL).size, 1) : NULL;
-    *p->memory = memory;
-    p->failed = p->failed || !block;
+    gckpti_encode_nodes(p, &d->scratch, &head);
+    gckpti_encode_arrays(p, d, &head);
+    void *block = p->failed ? NULL : gckpti_new(p->memory, gckpti_plan_copy(NULL, &head), 1);
+    p->failed = !block;
     if (!block)
         return NULL;
-    gckpti_parts parts;
-    gckpt_plan *plan = gckpti_plan_at(block, &head, &parts);
-    plan->memory = memory;
-    gckpti_encode_nodes(p, plan, &parts);
-    gckpti_encode_arrays(p, d, order, plan, &parts);
-    return plan;
+    head.memory = *p->memory;
+    gckpti_plan_copy(block, &head);
+    return (gckpt_plan *)block;
 }
 
 GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
@@ -8082,7 +8042,7 @@ GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
     if (!plan || !plan->block)
         return;
     gckpti_allocator a = plan->memory;
-    gckpti_delete(&a, plan->block, gckpti_parts_of(plan, NULL).size, 1);
+    gckpti_delete(&a, plan->block, gckpti_plan_copy(NULL, plan), 1);
 }
 
 /* The i-th uniform segmentation: groups of 1, 2, ... ops, then of 1, 2, ... of the user's outermost
@@ -8165,12 +8125,12 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
  * ============================================================================================== */
 enum {
     GCKPTI_STAGES = 65, /* most stages of the dynamic programme */
-    GCKPTI_STEPS = 200, /* its steps of memory, more when the work allows: */
+    GCKPTI_STEPS = 200, /* its steps of memory are TABLE / stages^3, at least STEPS, at most FINE */
     GCKPTI_TABLE = 24000000,
     GCKPTI_FINE = 1024,
-    GCKPTI_POOR = 400,   /* most ops for which memory-poor, whose list is quadratic, is a seed */
-    GCKPTI_EXACT = 32,   /* most ops for which every single move is tried */
-    GCKPTI_SMALL = 100,  /* most ops for which slots are shaken, */
+    GCKPTI_POOR = 400,   /* most units for memory-poor (a quadratic list), for chains of units */
+    GCKPTI_EXACT = 32,   /* most units for which every single move is tried */
+    GCKPTI_SMALL = 100,  /* most units for which slots are shaken, and tapes are kept whole, too */
     GCKPTI_SHAKES = 4,   /* this often */
     GCKPTI_TRIED = 24,   /* most seeds that an exact rung polishes */
     GCKPTI_CLOSURE = 400 /* most forwards that one gap may cost */
@@ -8182,7 +8142,6 @@ enum {
 
 /* A schedule that is kept: the best under a limit, or a seed. */
 typedef struct {
-    gckpti_room room;
     int *item, length;
     int64_t limit, peak;
     uint64_t extra;
@@ -8197,29 +8156,9 @@ typedef struct {
     int unit, span, to, policy;
 } gckpti_move;
 
-enum {
-    GCKPTI_ROOM_SPANS,
-    GCKPTI_ROOM_USES,
-    GCKPTI_ROOM_EXCESS,
-    GCKPTI_ROOM_CHUNKS,
-    GCKPTI_ROOM_SPACE,
-    GCKPTI_ROOM_GONE,
-    GCKPTI_ROOM_MOVES,
-    GCKPTI_ROOM_SORTED,
-    GCKPTI_ROOM_KEYS,
-    GCKPTI_ROOM_INSERTS,
-    GCKPTI_ROOM_REMOVALS,
-    GCKPTI_ROOM_SLOTS,
-    GCKPTI_ROOM_SEEDS,
-    GCKPTI_ROOM_STAGES,
-    GCKPTI_ROOM_READERS,
-    GCKPTI_ROOM_ENTERS,
-    GCKPTI_ROOMS
-};
 typedef struct {
     gckpti_planner *p;
     gckpti_scratch scratch;
-    gckpti_room room[GCKPTI_ROOMS];
     /* bytes of gradients and workspaces, by rank: at a backward; between it and the one before */
     int64_t *gradient_at, *gradient_between;
     int64_t grain; /* common divisor of all sizes */
@@ -8232,14 +8171,19 @@ typedef struct {
     int64_t *excess, *excess_sum; /* bytes over the limit at a position; before it */
     int *excess_count;            /* positions with excess before it */
     int64_t *seen, stamp;         /* units that a closure has seen have its stamp */
+    int *last_forward;            /* by unit: the last of the body that reads its value, forward */
+    int *last_either, *last_rank; /* only; or in either direction; the last rank that does, or -1 */
+    int64_t *enters; /* bytes of values from before a unit that it or later ones read */
     int *set, set_count;          /* of gckpti_closure: units; of gckpti_saving: positions */
     int set_cut;                  /* it would have been larger */
     int cut;                      /* one that was used would, or the search ended early */
     int *touched;                 /* units that moves chosen so far compute or read */
     int64_t *space;               /* gckpti_polish: bytes left below the limit at a position */
+    unsigned char *gone;          /* gckpti_try_without: positions that go */
     int shift, *chunk_count;      /* gckpti_relief: 2^shift positions a chunk; those with excess */
     int64_t *chunk_left;          /* excess in a chunk that moves have not taken off yet */
-    gckpti_move *move;
+    gckpti_move *move, *sorted;
+    gckpti_keyed *key;    /* to sort with */
     gckpti_keyed *insert; /* key: position << 32 | unit; item: unit */
     int *removal;         /* positions */
     int moves, inserts, removals;
@@ -8250,12 +8194,6 @@ typedef struct {
     int64_t swept[2];      /* the same when laying out began */
     int barred;            /* a unit whose gaps stay open; -1: none */
 } gckpti_search;
-
-/* Room for n items in one of the search's arrays. */
-static void *gckpti_search_array(gckpti_search *s, int array, size_t n, size_t size)
-{
-    return gckpti_want(&s->scratch, &s->room[array], n, size);
-}
 
 static int gckpti_search_room(gckpti_search *s, gckpti_schedule *t, int length)
 {
@@ -8273,17 +8211,6 @@ static int64_t gckpti_divisor(int64_t a, int64_t b)
     return a;
 }
 
-/* Adds a gradient to all ranks that it lives through. */
-static void gckpti_add_bytes(gckpti_search *s, const gckpti_gradient *v)
-{
-    int64_t size = (int64_t)gckpti_round_up(v->size, s->p->alignment);
-    s->gradient_at[v->first] += size;
-    s->gradient_at[v->until + 1] -= size;
-    s->gradient_between[v->resident ? v->first : v->first + 1] += size;
-    s->gradient_between[v->until + 1] -= size;
-    s->grain = gckpti_divisor(s->grain, size);
-}
-
 /* What gradients and workspaces of backwards take depends on the backwards alone, whose order is
  * fixed: by rank. */
 static void gckpti_sum_gradients(gckpti_search *s)
@@ -8296,8 +8223,15 @@ static void gckpti_sum_gradients(gckpti_search *s)
     if (p->failed)
         return;
     for (int v = 0; v < p->gradients; v++)
-        if (p->gradient[v].storage == v)
-            gckpti_add_bytes(s, &p->gradient[v]);
+        if (p->gradient[v].storage == v) {
+            const gckpti_gradient *q = &p->gradient[v];
+            int64_t size = (int64_t)gckpti_round_up(q->size, p->alignment);
+            s->gradient_at[q->first] += size;
+            s->gradient_at[q->until + 1] -= size;
+            s->gradient_between[q->resident ? q->first : q->first + 1] += size;
+            s->gradient_between[q->until + 1] -= size;
+            s->grain = gckpti_divisor(s->grain, size);
+        }
     for (int r = 1; r <= p->ranks; r++) {
         s->gradient_at[r] += s->gradient_at[r - 1];
         s->gradient_between[r] += s->gradient_between[r - 1];
@@ -8381,21 +8315,18 @@ static int gckpti_index_room(gckpti_search *s)
         most += (size_t)count + (t->item[x] < 0);
     }
     s->looked += t->length + (int64_t)most;
-    size_t of_spans = 2 * spans + (size_t)p->units + length + 5;
-    s->of_unit = (int *)gckpti_search_array(s, GCKPTI_ROOM_SPANS, of_spans, sizeof(int));
-    s->use = (int *)gckpti_search_array(s, GCKPTI_ROOM_USES, 3 * most, sizeof(int));
-    s->excess =
-        (int64_t *)gckpti_search_array(s, GCKPTI_ROOM_EXCESS, 3 * length + 6, sizeof *s->excess);
-    if (p->failed)
-        return 0;
-    s->use_start = s->of_unit + spans + 1;
-    s->unit_start = s->use_start + spans + 1;
-    s->read_start = s->unit_start + p->units + 1;
-    s->read = s->use + most;
-    s->reader = s->read + most;
-    s->excess_sum = s->excess + length + 1;
-    s->excess_count = (int *)(s->excess_sum + length + 2);
-    return 1;
+    gckpti_scratch *a = &s->scratch;
+    gckpti_want(a, &s->of_unit, spans, sizeof(int));
+    gckpti_want(a, &s->unit_start, (size_t)p->units + 1, sizeof(int));
+    gckpti_want(a, &s->use, most, sizeof(int));
+    gckpti_want(a, &s->use_start, spans + 1, sizeof(int));
+    gckpti_want(a, &s->read, most, sizeof(int));
+    gckpti_want(a, &s->read_start, length, sizeof(int));
+    gckpti_want(a, &s->reader, most, sizeof(int));
+    gckpti_want(a, &s->excess, length, sizeof *s->excess);
+    gckpti_want(a, &s->excess_sum, length + 1, sizeof *s->excess_sum);
+    gckpti_want(a, &s->excess_count, length + 1, sizeof(int));
+    return !p->failed;
 }
 
 /* Lists what each position reads: the values of its links, and its aux if no value of its own.
@@ -8514,23 +8445,19 @@ static uint64_t gckpti_score(uint64_t cost, int64_t gain)
 static void gckpti_sort_moves(gckpti_search *s)
 {
     size_t n = (size_t)s->moves;
-    gckpti_keyed *keys =
-        (gckpti_keyed *)gckpti_search_array(s, GCKPTI_ROOM_KEYS, 2 * n, sizeof *keys);
-    gckpti_move *sorted =
-        (gckpti_move *)gckpti_search_array(s, GCKPTI_ROOM_SORTED, n, sizeof *sorted);
-    if (s->p->failed)
+    if (!gckpti_want(&s->scratch, &s->key, 2 * n, sizeof *s->key) ||
+        !gckpti_want(&s->scratch, &s->sorted, n, sizeof *s->sorted))
         return;
     for (size_t i = 0; i < n; i++) {
-        keys[i].key = s->move[i].key;
-        keys[i].item = (int)i;
+        s->key[i].key = s->move[i].key;
+        s->key[i].item = (int)i;
     }
-    gckpti_sort_keys(keys, keys + n, n);
+    gckpti_sort_keys(s->key, s->key + n, n);
     for (size_t i = 0; i < n; i++)
-        sorted[i] = s->move[keys[i].item];
-    gckpti_room swap = s->room[GCKPTI_ROOM_MOVES];
-    s->room[GCKPTI_ROOM_MOVES] = s->room[GCKPTI_ROOM_SORTED];
-    s->room[GCKPTI_ROOM_SORTED] = swap;
-    s->move = sorted;
+        s->sorted[i] = s->move[s->key[i].item];
+    gckpti_move *swap = s->move;
+    s->move = s->sorted;
+    s->sorted = swap;
 }
 
 /* The forwards that give `unit` anew at position x, in s->set; their cost. An input that is not
@@ -8559,7 +8486,7 @@ static uint64_t gckpti_closure(gckpti_search *s, int unit, int x, int policy, in
             if (v->value_end >= x)
                 continue;
             int stale =
-                s->p->unit[q].fresh && v->start < s->first_backward && x > s->first_backward;
+                s->p->unit[q].recompute && v->start < s->first_backward && x > s->first_backward;
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
             *choice = 1;
@@ -8595,12 +8522,8 @@ static int64_t gckpti_gain(const gckpti_search *s, const gckpti_span *v, int fro
 static void gckpti_add_move(gckpti_search *s, uint64_t key, int unit, int span, int to, int policy)
 {
     gckpti_move m = { key, unit, span, to, policy };
-    gckpti_move *all =
-        (gckpti_move *)gckpti_search_array(s, GCKPTI_ROOM_MOVES, (size_t)s->moves + 1, sizeof *all);
-    if (!all)
-        return;
-    s->move = all;
-    s->move[s->moves++] = m;
+    if (gckpti_want(&s->scratch, &s->move, (size_t)s->moves + 1, sizeof m))
+        s->move[s->moves++] = m;
 }
 
 /* All gaps of the present schedule that would lower the excess, each with its best policy, or with
@@ -8638,10 +8561,9 @@ static void gckpti_find_gaps(gckpti_search *s, int all)
 /* Notes that the units of s->set are to be computed before position x. */
 static void gckpti_insert_set(gckpti_search *s, int x)
 {
-    gckpti_keyed *all = (gckpti_keyed *)gckpti_search_array(
-        s, GCKPTI_ROOM_INSERTS, (size_t)(s->inserts + s->set_count), sizeof *all);
-    s->insert = all ? all : s->insert;
-    for (int i = 0; i < s->set_count && all; i++) {
+    size_t most = (size_t)(s->inserts + s->set_count);
+    int room = gckpti_want(&s->scratch, &s->insert, most, sizeof *s->insert);
+    for (int i = 0; i < s->set_count && room; i++) {
         gckpti_keyed m = { (uint64_t)x << 32 | (uint64_t)s->set[i], s->set[i] };
         s->insert[s->inserts++] = m;
     }
@@ -8653,11 +8575,10 @@ static void gckpti_try_inserts(gckpti_search *s)
 {
     const gckpti_schedule *t = &s->now;
     int k = 0, n = 0;
-    gckpti_keyed *spare =
-        (gckpti_keyed *)gckpti_search_array(s, GCKPTI_ROOM_KEYS, (size_t)s->inserts, sizeof *spare);
-    if (!gckpti_search_room(s, &s->next, t->length + s->inserts))
+    if (!gckpti_search_room(s, &s->next, t->length + s->inserts) ||
+        !gckpti_want(&s->scratch, &s->key, (size_t)s->inserts, sizeof *s->key))
         return;
-    gckpti_sort_keys(s->insert, spare, (size_t)s->inserts);
+    gckpti_sort_keys(s->insert, s->key, (size_t)s->inserts);
     int *out = s->next.item;
     for (int x = 0; x < t->length; x++) {
         for (int start = n; k < s->inserts && s->insert[k].key >> 32 == (uint64_t)x; k++)
@@ -8718,12 +8639,11 @@ static int gckpti_cut_chunks(gckpti_search *s)
     for (s->shift = 0; s->now.length >> s->shift > 2048;)
         s->shift++;
     size_t chunks = ((size_t)s->now.length >> s->shift) + 1;
-    s->chunk_left =
-        (int64_t *)gckpti_search_array(s, GCKPTI_ROOM_CHUNKS, 2 * chunks, sizeof *s->chunk_left);
-    if (s->p->failed)
+    if (!gckpti_want(&s->scratch, &s->chunk_left, chunks, sizeof *s->chunk_left) ||
+        !gckpti_want(&s->scratch, &s->chunk_count, chunks, sizeof *s->chunk_count))
         return 0;
-    s->chunk_count = (int *)(s->chunk_left + chunks);
-    memset(s->chunk_left, 0, 2 * chunks * sizeof *s->chunk_left);
+    memset(s->chunk_left, 0, chunks * sizeof *s->chunk_left);
+    memset(s->chunk_count, 0, chunks * sizeof *s->chunk_count);
     for (int x = 0; x < s->now.length; x++) {
         s->chunk_left[x >> s->shift] += s->excess[x];
         s->chunk_count[x >> s->shift] += s->excess[x] > 0;
@@ -8881,20 +8801,20 @@ static int gckpti_stretch(gckpti_search *s, const gckpti_span *before, const gck
 static void gckpti_try_without(gckpti_search *s, const int *position, int n)
 {
     size_t length = (size_t)s->now.length;
-    unsigned char *gone = (unsigned char *)gckpti_search_array(s, GCKPTI_ROOM_GONE, length, 1);
-    if (!gone || !gckpti_search_room(s, &s->next, s->now.length))
+    if (!gckpti_want(&s->scratch, &s->gone, length, 1) ||
+        !gckpti_search_room(s, &s->next, s->now.length))
         return;
-    memset(gone, 0, length);
+    memset(s->gone, 0, length);
     for (int i = 0; i < n; i++)
-        gone[position[i]] = 1;
+        s->gone[position[i]] = 1;
     s->next.length = 0;
     for (size_t x = 0; x < length; x++)
-        if (!gone[x])
+        if (!s->gone[x])
             s->next.item[s->next.length++] = s->now.item[x];
     gckpti_drop_evaluate(s, &s->next);
 }
 
-/* Repeated forwards of the present schedule, largest saving first, in s->move: `from` is the
+/* Repeated forwards of the present schedule, largest saving first, in s->move: `span` is the
  * version before. */
 static void gckpti_find_repeats(gckpti_search *s)
 {
@@ -8903,7 +8823,8 @@ static void gckpti_find_repeats(gckpti_search *s)
         for (int k = s->unit_start[i] + 1; k < s->unit_start[i + 1]; k++) {
             const gckpti_span *before = &s->now.span[s->of_unit[k - 1]];
             int x = s->now.span[s->of_unit[k]].start;
-            if (!s->p->unit[i].fresh || before->start > s->first_backward || x < s->first_backward)
+            if (!s->p->unit[i].recompute || before->start > s->first_backward ||
+                x < s->first_backward)
                 gckpti_add_move(s, UINT64_MAX - gckpti_saving(s, x), i, s->of_unit[k - 1], x, 0);
         }
     gckpti_sort_moves(s);
@@ -8934,9 +8855,8 @@ static int gckpti_polish_single(gckpti_search *s, int64_t limit)
 static int gckpti_polish_many(gckpti_search *s, int64_t limit)
 {
     size_t length = (size_t)s->now.length;
-    s->space = (int64_t *)gckpti_search_array(s, GCKPTI_ROOM_SPACE, length, sizeof *s->space);
-    s->removal = (int *)gckpti_search_array(s, GCKPTI_ROOM_REMOVALS, (size_t)s->moves, sizeof(int));
-    if (s->p->failed)
+    if (!gckpti_want(&s->scratch, &s->space, length, sizeof *s->space) ||
+        !gckpti_want(&s->scratch, &s->removal, (size_t)s->moves, sizeof(int)))
         return 0;
     memset(s->touched, 0, (size_t)s->p->units * sizeof(int));
     for (size_t x = 0; x < length; x++)
@@ -8980,11 +8900,9 @@ static void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
 static void gckpti_slot_store(gckpti_search *s, gckpti_slot *slot, const gckpti_schedule *t)
 {
     size_t n = (size_t)t->length;
-    int *item = (int *)gckpti_want(&s->scratch, &slot->room, n, sizeof(int));
-    if (!item)
+    if (!gckpti_want(&s->scratch, &slot->item, n, sizeof(int)))
         return;
-    memcpy(item, t->item, n * sizeof(int));
-    slot->item = item;
+    memcpy(slot->item, t->item, n * sizeof(int));
     slot->length = t->length;
     slot->peak = t->peak;
     slot->extra = t->extra;
@@ -9001,13 +8919,11 @@ static int gckpti_slot_load(gckpti_search *s, const gckpti_slot *slot)
     return 1;
 }
 
-static gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count, int room)
+static gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *count)
 {
-    gckpti_slot *all = (gckpti_slot *)gckpti_search_array(s, room, (size_t)*count + 1, sizeof *all);
-    if (!all)
+    if (!gckpti_want(&s->scratch, slots, (size_t)*count + 1, sizeof **slots))
         return NULL;
-    *slots = all;
-    gckpti_slot *slot = &all[(*count)++];
+    gckpti_slot *slot = &(*slots)[(*count)++];
     memset(slot, 0, sizeof *slot);
     return slot;
 }
@@ -9018,7 +8934,9 @@ static void gckpti_seed(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
     gckpti_schedule *t = &s->now;
-    if (!gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, t))
+    int made = gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, t);
+    p->made_length = 0;
+    if (!made)
         return;
     s->items += t->length;
     gckpti_evaluate(s, &s->now);
@@ -9029,7 +8947,7 @@ static void gckpti_seed(gckpti_search *s)
             return;
         dominated = dominated || (q->peak <= s->now.peak && q->extra <= t->extra);
     }
-    gckpti_slot *slot = gckpti_slot_new(s, &s->seed, &s->seeds, GCKPTI_ROOM_SEEDS);
+    gckpti_slot *slot = gckpti_slot_new(s, &s->seed, &s->seeds);
     if (!slot)
         return;
     gckpti_slot_store(s, slot, &s->now);
@@ -9049,36 +8967,31 @@ typedef struct {
     uint64_t cost;          /* of its forwards */
 } gckpti_stage;
 
-/* By unit: the last unit of the body that reads its value, forward only or in either direction; the
- * last rank that does, or -1. */
-typedef struct {
-    int *forward, *either, *rank;
-} gckpti_readers;
-
-static void gckpti_last_readers(const gckpti_search *s, const gckpti_readers *by)
+/* Finds, for each unit, who reads its value last: s->last_forward, .. */
+static void gckpti_last_readers(const gckpti_search *s)
 {
     for (int u = 0; u < s->p->units; u++) {
-        by->forward[u] = by->either[u] = u;
-        by->rank[u] = -1;
+        s->last_forward[u] = s->last_either[u] = u;
+        s->last_rank[u] = -1;
     }
     for (int u = 0; u < s->p->units; u++) {
         const gckpti_unit *q = &s->p->unit[u];
         for (int k = q->in; k < q->in + q->inputs; k++)
-            by->forward[s->p->links[k]] = by->either[s->p->links[k]] = u;
+            s->last_forward[s->p->links[k]] = s->last_either[s->p->links[k]] = u;
     }
     for (int u = 0; u < s->p->units; u++) {
         const gckpti_unit *q = &s->p->unit[u];
         for (int k = q->read; q->rank >= 0 && k < q->read + q->reads; k++) {
             int v = s->p->links[k];
-            by->either[v] = by->either[v] > u ? by->either[v] : u;
-            by->rank[v] = by->rank[v] > q->rank ? by->rank[v] : q->rank;
+            s->last_either[v] = s->last_either[v] > u ? s->last_either[v] : u;
+            s->last_rank[v] = s->last_rank[v] > q->rank ? s->last_rank[v] : q->rank;
         }
     }
 }
 
 /* Cuts the body into stages: at the user's outermost segments, or (by_unit) at every unit; when
  * these are too many, at the cheapest cut of each of GCKPTI_STAGES windows. Returns how many. */
-static int gckpti_cut(gckpti_search *s, int by_unit, const int64_t *enters, gckpti_stage *stage)
+static int gckpti_cut(gckpti_search *s, int by_unit, gckpti_stage *stage)
 {
     const gckpt_graph *g = s->p->g;
     int count = 0, cuts = 0, body = s->p->units - s->p->prologue;
@@ -9097,7 +9010,7 @@ static int gckpti_cut(gckpti_search *s, int by_unit, const int64_t *enters, gckp
                 cuts++;
                 continue;
             }
-            if (i == 0 || best < 0 || enters[u] < enters[best])
+            if (i == 0 || best < 0 || s->enters[u] < s->enters[best])
                 best = u;
             if (i == 0 || ++seen % window == 0) {
                 stage[count++].first = best;
@@ -9111,8 +9024,7 @@ static int gckpti_cut(gckpti_search *s, int by_unit, const int64_t *enters, gckp
 }
 
 /* What a stage takes and costs while it runs forward; `whole`: its tape keeps every result. */
-static void gckpti_stage_forward(const gckpti_search *s, const gckpti_readers *by, int whole,
-                                 gckpti_stage *q)
+static void gckpti_stage_forward(const gckpti_search *s, int whole, gckpti_stage *q)
 {
     int64_t taped = 0, through = 0;
     for (int u = q->first; u < q->end; u++) {
@@ -9122,31 +9034,31 @@ static void gckpti_stage_forward(const gckpti_search *s, const gckpti_readers *b
         q->taped = taped + w->work > q->taped ? taped + w->work : q->taped;
         q->through = through + w->work > q->through ? through + w->work : q->through;
         q->cost += w->cost;
-        q->kept += (whole || by->rank[u] >= 0 || by->either[u] >= q->end ? w->out : 0) +
+        q->kept += (whole || s->last_rank[u] >= 0 || s->last_either[u] >= q->end ? w->out : 0) +
                    (w->reads_aux ? w->aux : 0);
         for (int v = q->first; v <= u; v++) /* what u read last */
-            if (by->forward[v] == u && by->either[v] < q->end) {
+            if (s->last_forward[v] == u && s->last_either[v] < q->end) {
                 through -= s->p->unit[v].out;
-                taped -= by->rank[v] < 0 ? s->p->unit[v].out : 0;
+                taped -= s->last_rank[v] < 0 ? s->p->unit[v].out : 0;
             }
     }
 }
 
 /* What it takes during its backwards, which begin with rank q->back. */
-static void gckpti_stage_backward(const gckpti_search *s, const gckpti_readers *by, int whole,
-                                  gckpti_stage *q)
+static void gckpti_stage_backward(const gckpti_search *s, int whole, gckpti_stage *q)
 {
     const gckpti_planner *p = s->p;
     int64_t live = q->kept, resident = s->gradient_between[0];
     int back = q->back;
     q->gradient = s->gradient_between[back] - resident;
     for (int v = q->first; v < q->end; v++)
-        live -= !whole && by->rank[v] < back && by->either[v] >= q->end ? p->unit[v].out : 0;
+        live -=
+            !whole && s->last_rank[v] < back && s->last_either[v] >= q->end ? p->unit[v].out : 0;
     for (; back < p->body_ranks && p->backward[back] >= q->first; back++) {
         int64_t most = live + s->gradient_at[back] - resident;
         q->backwards = most > q->backwards ? most : q->backwards;
         for (int v = q->first; v < q->end; v++)
-            live -= !whole && by->rank[v] == back ? p->unit[v].out : 0;
+            live -= !whole && s->last_rank[v] == back ? p->unit[v].out : 0;
     }
     q->back_end = back;
 }
@@ -9156,28 +9068,26 @@ static int gckpti_stages(gckpti_search *s, int by_unit, int whole, gckpti_stage 
 {
     const gckpti_planner *p = s->p;
     size_t n = (size_t)p->units;
-    gckpti_readers by;
-    by.forward = (int *)gckpti_search_array(s, GCKPTI_ROOM_READERS, 3 * n, sizeof(int));
-    int64_t *enters = (int64_t *)gckpti_search_array(s, GCKPTI_ROOM_ENTERS, n + 2, sizeof *enters);
-    if (p->failed)
+    gckpti_want(&s->scratch, &s->last_forward, n, sizeof(int));
+    gckpti_want(&s->scratch, &s->last_either, n, sizeof(int));
+    gckpti_want(&s->scratch, &s->last_rank, n, sizeof(int));
+    if (!gckpti_want(&s->scratch, &s->enters, n + 2, sizeof *s->enters) || p->failed)
         return 0;
-    by.either = by.forward + n;
-    by.rank = by.either + n;
-    gckpti_last_readers(s, &by);
-    memset(enters, 0, (n + 2) * sizeof *enters);
+    gckpti_last_readers(s);
+    memset(s->enters, 0, (n + 2) * sizeof *s->enters);
     for (int u = p->prologue; u < p->units; u++) {
-        enters[u + 1] += p->unit[u].out;
-        enters[by.either[u] + 1] -= p->unit[u].out;
+        s->enters[u + 1] += p->unit[u].out;
+        s->enters[s->last_either[u] + 1] -= p->unit[u].out;
     }
     for (int u = 1; u < p->units; u++)
-        enters[u] += enters[u - 1];
-    int count = gckpti_cut(s, by_unit, enters, stage);
+        s->enters[u] += s->enters[u - 1];
+    int count = gckpti_cut(s, by_unit, stage);
     for (int k = count; k-- > 0;) {
         gckpti_stage q = { stage[k].first, stage[k].end, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
-        q.enters = enters[q.first];
+        q.enters = s->enters[q.first];
         q.back = k + 1 < count ? stage[k + 1].back_end : 0;
-        gckpti_stage_forward(s, &by, whole, &q);
-        gckpti_stage_backward(s, &by, whole, &q);
+        gckpti_stage_forward(s, whole, &q);
+        gckpti_stage_backward(s, whole, &q);
         stage[k] = q;
     }
     return count;
@@ -9279,11 +9189,10 @@ static void gckpti_emit_table(gckpti_search *s, const gckpti_table *t, int m)
 /* The programme's schedules for all amounts of memory become seeds. */
 static void gckpti_seed_chain(gckpti_search *s, int by_unit, int whole, int64_t most)
 {
-    gckpti_stage *stage = (gckpti_stage *)gckpti_search_array(s, GCKPTI_ROOM_STAGES,
-                                                              GCKPTI_STAGES + 1, sizeof *stage);
+    gckpti_stage stage[GCKPTI_STAGES + 1];
     gckpti_table t;
     memset(&t, 0, sizeof t);
-    t.n = stage ? gckpti_stages(s, by_unit, whole, stage) : 0;
+    t.n = gckpti_stages(s, by_unit, whole, stage);
     if (t.n < 2 || most < s->grain)
         return;
     t.stage = stage;
@@ -9308,7 +9217,6 @@ static void gckpti_seed_chain(gckpti_search *s, int by_unit, int whole, int64_t 
                 continue; /* (the same work, another list: it may lie in fewer bytes) */
             last = cost;
             before = m;
-            s->p->made_length = 0;
             gckpti_emit_table(s, &t, m);
             gckpti_seed(s);
         }
@@ -9320,36 +9228,29 @@ static void gckpti_seed_chain(gckpti_search *s, int by_unit, int whole, int64_t 
 }
 
 /* ---- the ladder ---- */
-/* Number by number: as bytes the order would depend on the machine. */
-static int gckpti_list_before(const gckpti_slot *a, const gckpti_slot *b)
-{
-    int x = 0;
-    while (x < a->length && a->item[x] == b->item[x])
-        x++;
-    return x < a->length && a->item[x] < b->item[x];
-}
-
-/* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart. */
+/* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart
+ * (number by number: as bytes the order would depend on the machine). */
 static int gckpti_slot_before(const void *first, const void *second, const void *context)
 {
     const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
+    int x = 0;
     (void)context;
+    while (a->length == b->length && x < a->length && a->item[x] == b->item[x])
+        x++;
     return a->arena != b->arena     ? a->arena < b->arena
            : a->extra != b->extra   ? a->extra < b->extra
            : a->length != b->length ? a->length < b->length
-                                    : gckpti_list_before(a, b);
+                                    : x < a->length && a->item[x] < b->item[x];
 }
 
-static int gckpti_better(const gckpti_schedule *t, const gckpti_slot *slot)
-{
-    return slot->length == 0 || t->extra < slot->extra ||
-           (t->extra == slot->extra && t->peak < slot->peak);
-}
-
+/* Gives the present schedule to a slot if it fits there and is better than what the slot has. */
 static void gckpti_offer(gckpti_search *s, gckpti_slot *slot)
 {
-    if (s->now.peak <= slot->limit && gckpti_better(&s->now, slot) && !s->p->failed)
-        gckpti_slot_store(s, slot, &s->now);
+    const gckpti_schedule *t = &s->now;
+    int better = slot->length == 0 || t->extra < slot->extra ||
+                 (t->extra == slot->extra && t->peak < slot->peak);
+    if (t->peak <= slot->limit && better && !s->p->failed)
+        gckpti_slot_store(s, slot, t);
 }
 
 /* Store-all, uniform segments, the user's, the chain's, memory-poor. */
@@ -9364,7 +9265,6 @@ static void gckpti_find_seeds(gckpti_search *s)
     for (size_t i = 0; i <= groups && !p->failed; i++) {
         if (i < groups && gckpti_group_repeats(p, i))
             continue;
-        p->made_length = 0;
         gckpti_make_segments(p, i < groups ? gckpti_group(p, i) : 0);
         gckpti_seed(s);
     }
@@ -9380,7 +9280,6 @@ static void gckpti_find_seeds(gckpti_search *s)
             gckpti_seed_chain(s, by_unit, 1, most + outs);
     }
     if (s->p->units <= GCKPTI_POOR && !p->failed) {
-        p->made_length = 0;
         gckpti_make_memory_poor(p);
         gckpti_seed(s);
     }
@@ -9396,7 +9295,7 @@ static void gckpti_make_rungs(gckpti_search *s)
     gckpti_sort(s->seed, (size_t)s->seeds, sizeof *s->seed, gckpti_slot_before, NULL);
     int every = (most - least) / s->grain <= 96;
     for (int64_t limit = most;;) {
-        gckpti_slot *slot = gckpti_slot_new(s, &s->slot, &s->slots, GCKPTI_ROOM_SLOTS);
+        gckpti_slot *slot = gckpti_slot_new(s, &s->slot, &s->slots);
         if (!slot)
             return;
         slot->limit = limit;
@@ -9526,7 +9425,7 @@ static gckpt_result gckpti_lay_slot(gckpti_search *s, int k)
         result = s->p->failed ? GCKPT_E_MEMORY : gckpti_lay(s, &slot);
         gckpti_slot *kept = result == GCKPT_OK && slot.extra >= s->slot[k].extra &&
                                     (int64_t)slot.arena > gckpti_rung(s, k, 2)
-                                ? gckpti_slot_new(s, &s->slot, &s->slots, GCKPTI_ROOM_SLOTS)
+                                ? gckpti_slot_new(s, &s->slot, &s->slots)
                                 : NULL;
         if (kept) {
             *kept = slot;
@@ -9549,7 +9448,7 @@ static void gckpti_slots_from_seeds(gckpti_search *s)
             !gckpti_slot_before(&s->slot[k + 1], &s->slot[k], NULL))
             s->slot[k].length = 0;
     for (int i = 0; i < s->seeds && !s->p->failed; i++) {
-        gckpti_slot *slot = gckpti_slot_new(s, &s->slot, &s->slots, GCKPTI_ROOM_SLOTS);
+        gckpti_slot *slot = gckpti_slot_new(s, &s->slot, &s->slots);
         if (!slot)
             return;
         *slot = s->seed[i];
@@ -9662,17 +9561,15 @@ static gckpt_result gckpti_sweep(gckpti_search *s)
     s->touched = (int *)gckpti_scratch_take(&s->scratch, n, sizeof(int));
     if (!p->failed)
         gckpti_find_seeds(s);
-    if (!p->failed)
-        gckpti_make_rungs(s);
-    if (!p->failed)
-        gckpti_climb(s, 1);
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    gckpti_make_rungs(s);
+    gckpti_climb(s, 1);
     int exact = s->p->units <= GCKPTI_EXACT;
     for (int k = 0; k < s->slots && s->p->units <= GCKPTI_SMALL && !p->failed; k++)
         gckpti_shake(s, &s->slot[k], exact ? s->p->units : GCKPTI_SHAKES, exact);
-    if (!p->failed)
-        gckpti_climb(s, 0);
-    if (!p->failed)
-        gckpti_slots_from_seeds(s);
+    gckpti_climb(s, 0);
+    gckpti_slots_from_seeds(s);
     s->swept[0] = s->items;
     s->swept[1] = s->looked;
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
@@ -9752,7 +9649,7 @@ GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
 GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind)
 {
     if (plan && kind == GCKPT_BYTES_TABLES)
-        return gckpti_parts_of(plan, NULL).size;
+        return gckpti_plan_copy(NULL, plan);
     return plan && kind >= 0 && kind < GCKPT_BYTES_KINDS ? plan->kind_bytes[kind] : 0;
 }
 
@@ -9870,7 +9767,7 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
 /* =================================================================================================
  * >>plans: from a request to a plan; the frontier; the micro-batch
  *
- * gckpti_planner_open makes the model of a request that gckpti_check_request has seen.
+ * gckpti_planner_open checks a request (gckpti_check_request) and makes its model.
  * gckpti_plan_request decides: store-all if it fits, else the search, or the mode asked for; either
  * way p->best is a draft that is placed, and is encoded. A frontier keeps the model and the
  * search's schedules, and drafts a point when it is asked for its plan. gckpt_fit does all of it
@@ -10025,7 +9922,7 @@ static gckpt_result gckpti_planner_memory(gckpti_planner *p)
     p->of = (int *)gckpti_scratch_take(s, n, sizeof(int));
     p->links = (int *)gckpti_scratch_take(s, n * (2 * GCKPT_MAX_INPUTS + 1), sizeof(int));
     p->backward = (int *)gckpti_scratch_take(s, n, sizeof(int));
-    p->use_start = (int *)gckpti_scratch_take(s, n + 1, sizeof(int));
+    p->first_use = (int *)gckpti_scratch_take(s, n, sizeof(int));
     p->whole = (int *)gckpti_scratch_take(s, n, sizeof(int));
     p->left = (int *)gckpti_scratch_take(s, n, sizeof(int));
     p->latest = (int *)gckpti_scratch_take(s, n, sizeof(int));
@@ -10064,7 +9961,7 @@ static gckpt_result gckpti_make_model(gckpti_planner *p)
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
-/* Readies a planner for a request that was checked; the caller frees it either way. */
+/* Checks a request and readies a planner for it; the caller frees it either way. */
 static gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
                                         gckpt_graph *graph, const gckpt_term *terms, int count,
                                         const gckpt_plan_desc *d)
@@ -10086,7 +9983,9 @@ static gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *mem
 #else
     p->plain = d->plain != 0 || d->backend;
 #endif
-    gckpt_result result = gckpti_make_model(p);
+    gckpt_result result = gckpti_check_request(graph, terms, count, d);
+    if (result == GCKPT_OK)
+        result = gckpti_make_model(p);
     return result == GCKPT_OK ? gckpti_check_work(p) : result;
 }
 
@@ -10183,58 +10082,40 @@ static gckpt_plan *gckpti_plan_request(gckpti_planner *p, int drafted, gckpt_res
     return NULL;
 }
 
-/* *too_large: there is memory enough for planning, but more bytes in the arena than this machine
- * addresses. */
-static gckpt_plan *gckpti_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
-                                   const gckpt_plan_desc *desc, int *too_large)
+GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
+                                     const gckpt_plan_desc *desc)
 {
     gckpt_plan_desc d;
     gckpti_planner p;
-    gckpti_allocator memory;
     gckpt_plan *plan = NULL;
     size_t least = 0;
-    *too_large = 0;
     if (!graph || graph->object.sticky != GCKPT_OK)
         return NULL;
     memset(&d, 0, sizeof d);
-    memset(&memory, 0, sizeof memory);
     if (desc)
         d = *desc;
-    memory.desc = d.memory;
-    gckpt_result result = gckpti_check_request(graph, terms, count, &d);
-    if (result != GCKPT_OK)
-        return NULL;
-    result = gckpti_planner_open(&p, &memory, graph, terms, count, &d);
+    gckpti_allocator memory = { d.memory, 0 };
+    gckpt_result result = gckpti_planner_open(&p, &memory, graph, terms, count, &d);
     if (result == GCKPT_OK)
         plan = gckpti_plan_request(&p, 0, &result, &least);
     gckpti_planner_free(&p);
     gckpti_planner_report(&p, result);
     if (result == GCKPT_OK && !plan)
         gckpti_too_small(&p, least);
-    *too_large = gckpti_too_large(&p, result);
     return gckpti_plan_settle(plan);
-}
-
-GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
-                                     const gckpt_plan_desc *desc)
-{
-    int too_large;
-    return gckpti_plan_new(graph, terms, count, desc, &too_large);
 }
 
 /* ---- the frontier ---- */
 struct gckpt_frontier {
     gckpti_object object;
     gckpti_allocator memory;
-    gckpt_graph *graph;
     gckpti_planner p;     /* its model serves for the plans of all points */
     gckpt_plan_desc desc; /* with copies of what it points to */
-    gckpt_term *terms;
     gckpt_point *points;
     size_t *first;          /* of a point's items */
     int *items;             /* the schedules */
     size_t count, resident; /* resident: bytes of parameters and optimiser state */
-    int term_count, complete;
+    int complete;
 };
 
 GCKPT_API void gckpt_frontier_free(gckpt_frontier *f)
@@ -10256,9 +10137,7 @@ static gckpt_result gckpti_frontier_request(gckpt_frontier *f)
     void *costs = gckpti_scratch_copy(s, d->costs, n, sizeof *d->costs);
     d->costs = n ? (gckpt_cost *)costs : NULL;
     d->fetch = (gckpt_pick *)gckpti_scratch_copy(s, d->fetch, (size_t)d->fetches, sizeof *d->fetch);
-    f->terms = (gckpt_term *)gckpti_scratch_copy(s, p->terms, terms, sizeof *f->terms);
-    f->term_count = p->term_count;
-    p->terms = f->terms;
+    p->terms = (gckpt_term *)gckpti_scratch_copy(s, p->terms, terms, sizeof *p->terms);
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
@@ -10315,14 +10194,12 @@ GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_ter
                                              const gckpt_plan_desc *desc)
 {
     gckpt_plan_desc d;
-    gckpti_allocator memory;
     if (!graph || graph->object.sticky != GCKPT_OK)
         return NULL;
     memset(&d, 0, sizeof d);
-    memset(&memory, 0, sizeof memory);
     if (desc)
         d = *desc;
-    memory.desc = d.memory;
+    gckpti_allocator memory = { d.memory, 0 };
     if (d.mode == GCKPT_INFERENCE || d.memory.memory) {
         gckpti_error(graph, GCKPT_E_ARG, "frontier: %s",
                      d.memory.memory
@@ -10332,8 +10209,6 @@ GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_ter
     }
     d.mode = GCKPT_OPTIMAL;
     d.budget = 0;
-    if (gckpti_check_request(graph, terms, count, &d) != GCKPT_OK)
-        return NULL;
     gckpt_frontier *f = (gckpt_frontier *)gckpti_new(&memory, 1, sizeof *f);
     if (!f) {
         gckpti_error(graph, GCKPT_E_MEMORY, "plan: no memory to plan %z tensors", graph->count);
@@ -10341,7 +10216,6 @@ GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_ter
     }
     f->object.magic = GCKPTI_MAGIC;
     f->memory = memory;
-    f->graph = graph;
     f->desc = d;
     gckpt_result result = gckpti_planner_open(&f->p, &f->memory, graph, terms, count, &f->desc);
     if (result == GCKPT_OK)
@@ -10378,11 +10252,11 @@ GCKPT_API int gckpt_frontier_find(const gckpt_frontier *f, size_t budget)
 
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget)
 {
-    if (!f || f->graph->object.sticky != GCKPT_OK)
+    if (!f || f->p.g->object.sticky != GCKPT_OK)
         return NULL;
     int i = gckpt_frontier_find(f, budget);
     if (i < 0) {
-        gckpti_error(f->graph, GCKPT_E_BUDGET,
+        gckpti_error(f->p.g, GCKPT_E_BUDGET,
                      "budget %z bytes is too small: this graph needs at least %z", budget,
                      f->count ? f->points[0].bytes : (size_t)0);
         return NULL;
@@ -10561,9 +10435,6 @@ static gckpt_result gckpti_fit_rules(gckpti_fitting *f, gckpt_graph *g, const gc
         if (rule ? !in_backward || g->rows != d.batch : in_backward == 1)
             continue;
         d.update_in_backward = rule;
-        result = gckpti_check_request(g, terms, count, &d);
-        if (result != GCKPT_OK)
-            return result;
         result = gckpti_planner_open(&p, &memory, g, terms, count, &d);
         if (result == GCKPT_OK)
             result = gckpti_fit_plan(f, &p);
@@ -11225,7 +11096,7 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     gckpti_give(exec, exec->owned, exec->owned_size);
     gckpti_delete(&a, exec->copies, exec->copies_size, 1);
     gckpti_delete(&a, exec->tables, exec->tables_size, 1);
-    gckpti_delete(&a, p->block, gckpti_parts_of(p, NULL).size, 1);
+    gckpti_delete(&a, p->block, gckpti_plan_copy(NULL, p), 1);
     gckpti_delete(&a, exec, 1, sizeof *exec);
 }
 
@@ -11784,12 +11655,11 @@ static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
                                      const gckpt_exec_desc *desc)
 {
     gckpti_allocator a;
-    gckpti_parts parts;
     memset(&a, 0, sizeof a);
     if (desc)
         a.desc = desc->memory;
     gckpt_exec *e = (gckpt_exec *)gckpti_new(&a, 1, sizeof *e);
-    size_t tables = plan->block ? gckpti_parts_of(plan, NULL).size : 0;
+    size_t tables = plan->block ? gckpti_plan_copy(NULL, plan) : 0;
     void *block = e && tables ? gckpti_resize(&a, NULL, 0, tables) : NULL;
     if (!e || (tables && !block)) {
         gckpti_delete(&a, e, 1, sizeof *e);
@@ -11797,10 +11667,10 @@ static gckpt_exec *gckpti_exec_start(const gckpt_plan *plan, gckpt_store *store,
         return NULL;
     }
     if (block)
-        memcpy(block, plan->block, tables);
+        gckpti_plan_copy(block, plan);
     e->object.magic = GCKPTI_MAGIC;
     e->memory = a;
-    e->plan = block ? gckpti_plan_at(block, plan, &parts) : plan;
+    e->plan = block ? (gckpt_plan *)block : plan;
     e->store = store;
     if (desc)
         e->desc = *desc;
@@ -14672,7 +14542,6 @@ typedef struct {
     gckpt_pick *picks;
     gckpt_instruction *list;
     gckpti_scratch scratch; /* of the arrays above */
-    gckpti_room room;       /* of the list */
 } gckpti_plan_reader;
 
 static uint64_t gckpti_get_number(gckpti_plan_reader *r)
@@ -14767,9 +14636,7 @@ static void gckpti_read_list(gckpti_plan_reader *r)
         if (in.kind >= GCKPT_UPDATE || (t->batchless && t->kind == GCKPTI_OP))
             continue;
         r->d.stage_parameters = r->d.stage_parameters || t->kind == GCKPTI_PARAM;
-        r->list =
-            (gckpt_instruction *)gckpti_want(&r->scratch, &r->room, (size_t)x + 1, sizeof *r->list);
-        if (r->list)
+        if (gckpti_want(&r->scratch, &r->list, (size_t)x + 1, sizeof *r->list))
             r->list[r->d.instructions++] = in;
     }
 }
@@ -14817,7 +14684,7 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     d->cost_count = (int)n;
     d->fetch = r->picks;
     d->schedule = r->list;
-    return gckpti_check_request(g, r->terms, r->p.term_count, d);
+    return GCKPT_OK;
 }
 
 /* Are the parameters trained that were when it was made? Their gradients are in the list. */
