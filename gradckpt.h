@@ -5806,7 +5806,7 @@ typedef struct {
     int base, kind, index, inputs; /* index: of the parameter or input in the plan */
     int in[GCKPT_MAX_INPUTS];
     gckpt_type type;
-    int batchless, kept; /* kept: GCKPTI_ROUNDED, .. */
+    int batchless, rounding; /* rounding: GCKPTI_ROUNDED, .. */
     gckpt_cost cost;
 } gckpti_node;
 
@@ -6147,7 +6147,7 @@ typedef struct {
     int failed; /* out of memory somewhere */
     gckpti_scratch scratch;
     /* the model */
-    unsigned char *active, *kept; /* by id: needs a gradient; GCKPTI_ROUNDED, .. */
+    unsigned char *active, *rounding; /* by id: needs a gradient; GCKPTI_ROUNDED, .. */
     size_t *work_forward, *work_backward;
     gckpt_cost *cost;
     int *body, body_count; /* ids of what a body's schedule is made of, read by anybody or not */
@@ -6184,7 +6184,8 @@ enum { GCKPTI_ROUNDED = 1, GCKPTI_NARROW_VALUE = 2, GCKPTI_NARROW_GRADIENT = 4 }
 
 static size_t gckpti_bytes(const gckpti_planner *p, const gckpt_tensor *t, int narrow)
 {
-    return (size_t)gckpti_elements(&t->shape) * (p->kept[t->base->id] & narrow ? 2 : sizeof(float));
+    return (size_t)gckpti_elements(&t->shape) *
+           (p->rounding[t->base->id] & narrow ? 2 : sizeof(float));
 }
 
 static size_t gckpti_value_bytes(const gckpti_planner *p, const gckpt_tensor *t)
@@ -6199,18 +6200,18 @@ static size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tensor 
 
 /* Marks what a bf16 plan rounds and keeps narrow: what ops of the batch make, but not what is
  * fetched. */
-static void gckpti_mark_kept(gckpti_planner *p)
+static void gckpti_mark_rounding(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && p->desc->precision != GCKPT_FP32; i++) {
         const gckpt_tensor *t = p->g->tensors[i];
         if (t->kind == GCKPTI_OP && !t->batchless && !gckpti_is_loss(t))
-            p->kept[i] = GCKPTI_ROUNDED | GCKPTI_NARROW_VALUE | GCKPTI_NARROW_GRADIENT;
+            p->rounding[i] = GCKPTI_ROUNDED | GCKPTI_NARROW_VALUE | GCKPTI_NARROW_GRADIENT;
     }
     for (int i = 0; i < p->desc->fetches; i++) {
         const gckpt_pick *pick = &p->desc->fetch[i];
         int narrow = pick->gradient ? GCKPTI_NARROW_GRADIENT : GCKPTI_NARROW_VALUE;
         if (pick->tensor && pick->tensor->graph == p->g)
-            p->kept[pick->tensor->base->id] &= (unsigned char)~narrow;
+            p->rounding[pick->tensor->base->id] &= (unsigned char)~narrow;
     }
 }
 
@@ -6239,36 +6240,37 @@ static void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements)
     c->bytes = *at + (size_t)elements * sizeof(float);
 }
 
-/* kept, n (elements): by index as above. backward: `reads` has GCKPT_IN and GCKPT_OUT bits,
+/* rounding, n (elements): by index as above. backward: `reads` has GCKPT_IN and GCKPT_OUT bits,
  * `wanted` bit i where input i's gradient is, `sums` bit i where it ends a sum. An op that takes
  * bf16 itself (inputs 0 and 1) leaves only what is rounded by chance to the executor. */
-static void gckpti_copies_of(const gckpt_op *op, int inputs, const int *kept, const int64_t *n,
+static void gckpti_copies_of(const gckpt_op *op, int inputs, const int *rounding, const int64_t *n,
                              int by_chance, int backward, unsigned reads, unsigned wanted,
                              unsigned sums, gckpti_copies *c)
 {
     int takes = (op->flags & GCKPT_TAKES_BF16) != 0, out = !takes || by_chance;
     memset(c, 0xff, sizeof *c);
     c->bytes = 0;
-    out = out && kept[0] & GCKPTI_NARROW_VALUE;
+    out = out && rounding[0] & GCKPTI_NARROW_VALUE;
     for (int i = 0; i < inputs && !backward && out && !takes; i++)
-        if (op->flags & GCKPT_INPLACE(i) && kept[1 + i] & GCKPTI_NARROW_VALUE && n[1 + i] == n[0]) {
+        if (op->flags & GCKPT_INPLACE(i) && rounding[1 + i] & GCKPTI_NARROW_VALUE &&
+            n[1 + i] == n[0]) {
             gckpti_copy_add(c, &c->value[1 + i], n[0]);
             c->value[0] = c->value[1 + i];
             out = 0;
         }
     if (!backward && out)
         gckpti_copy_add(c, &c->value[0], n[0]);
-    else if (backward && !takes && reads & GCKPT_OUT && kept[0] & GCKPTI_NARROW_VALUE)
+    else if (backward && !takes && reads & GCKPT_OUT && rounding[0] & GCKPTI_NARROW_VALUE)
         gckpti_copy_add(c, &c->value[0], n[0]);
     for (int i = 0; i < inputs; i++)
-        if ((!takes || i > 1) && kept[1 + i] & GCKPTI_NARROW_VALUE &&
+        if ((!takes || i > 1) && rounding[1 + i] & GCKPTI_NARROW_VALUE &&
             c->value[1 + i] == GCKPTI_NONE && (!backward || reads & GCKPT_IN(i)))
             gckpti_copy_add(c, &c->value[1 + i], n[1 + i]);
     for (int i = 0; i < inputs && backward; i++)
-        if ((!takes || i > 1 || by_chance) && kept[1 + i] & GCKPTI_NARROW_GRADIENT &&
+        if ((!takes || i > 1 || by_chance) && rounding[1 + i] & GCKPTI_NARROW_GRADIENT &&
             wanted >> i & 1)
             gckpti_copy_add(c, &c->gradient[1 + i], n[1 + i]);
-    if (backward && !takes && kept[0] & GCKPTI_NARROW_GRADIENT)
+    if (backward && !takes && rounding[0] & GCKPTI_NARROW_GRADIENT)
         gckpti_copy_add(c, &c->gradient[0], n[0]);
     for (int i = 0; i < inputs; i++)
         if (sums >> i & 1)
@@ -6305,13 +6307,13 @@ static int gckpti_repeats(const gckpt_tensor *t, int i)
 /* Bytes of an op's copies and low parts in front of its workspace, forward or backward. */
 static size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, int backward)
 {
-    int kept[1 + GCKPT_MAX_INPUTS];
+    int rounding[1 + GCKPT_MAX_INPUTS];
     int64_t n[1 + GCKPT_MAX_INPUTS];
     unsigned wanted = 0, sums = 0;
     gckpti_copies c;
     for (int i = -1; i < t->inputs; i++) {
         const gckpt_tensor *q = i < 0 ? t : t->in[i];
-        kept[1 + i] = p->kept[q->base->id];
+        rounding[1 + i] = p->rounding[q->base->id];
         n[1 + i] = gckpti_elements(&q->shape);
         if (i < 0 || !p->active[q->base->id])
             continue;
@@ -6320,7 +6322,7 @@ static size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, 
         if (backward && gckpti_sums(p, t, i) == GCKPTI_SUM_HERE)
             sums |= 1u << i;
     }
-    gckpti_copies_of(t->op, t->inputs, kept, n, p->desc->precision == GCKPT_BF16_STOCHASTIC,
+    gckpti_copies_of(t->op, t->inputs, rounding, n, p->desc->precision == GCKPT_BF16_STOCHASTIC,
                      backward, gckpti_needs(p, t), wanted, sums, &c);
     return c.bytes;
 }
@@ -7845,7 +7847,7 @@ static void gckpti_encode_nodes(gckpti_planner *p, gckpti_scratch *s, gckpt_plan
             memcpy(words + at, t->attributes, t->attribute_bytes);
         nodes[i].name = t->name ? gckpti_name_add(s, plan, &names, t->name) : GCKPTI_NONE;
         nodes[i].cost = p->cost[i];
-        nodes[i].kept = p->kept[i];
+        nodes[i].rounding = p->rounding[i];
         if (t->kind == GCKPTI_INPUT)
             nodes[i].index = (int)plan->inputs++;
         if (t->kind != GCKPTI_PARAM)
@@ -9913,7 +9915,7 @@ static gckpt_result gckpti_planner_memory(gckpti_planner *p)
     *s = gckpti_scratch_new(p->memory, &p->failed);
     gckpti_planner_drafts(p);
     p->active = (unsigned char *)gckpti_scratch_take(s, n, 1);
-    p->kept = (unsigned char *)gckpti_scratch_take(s, n, 1);
+    p->rounding = (unsigned char *)gckpti_scratch_take(s, n, 1);
     p->work_forward = (size_t *)gckpti_scratch_take(s, n, sizeof(size_t));
     p->work_backward = (size_t *)gckpti_scratch_take(s, n, sizeof(size_t));
     p->cost = (gckpt_cost *)gckpti_scratch_take(s, n, sizeof *p->cost);
@@ -9940,7 +9942,7 @@ static gckpt_result gckpti_make_model(gckpti_planner *p)
     int trains = p->inference;
     if (result != GCKPT_OK)
         return result;
-    gckpti_mark_kept(p);
+    gckpti_mark_rounding(p);
     gckpti_find_active(p);
     for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK; i++) {
         if (p->g->tensors[i]->kind == GCKPTI_OP)
@@ -11764,8 +11766,9 @@ static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int 
     c->id = id;
     c->precision = node->batchless ? GCKPT_FP32 : p->precision;
     for (int i = 0; i < node->inputs; i++)
-        c->rounded |= p->nodes[p->nodes[node->in[i]].base].kept & GCKPTI_ROUNDED ? GCKPT_IN(i) : 0;
-    c->rounded |= node->kept & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
+        c->rounded |=
+            p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED ? GCKPT_IN(i) : 0;
+    c->rounded |= node->rounding & GCKPTI_ROUNDED ? GCKPT_OUT : 0;
 }
 
 /* The values of input i: in the arena, where it has been brought there, else a leaf's. */
@@ -11775,7 +11778,7 @@ static void gckpti_call_value(const gckpt_exec *e, const gckpti_node *node, int 
     int base = e->plan->nodes[node->in[i]].base;
     const gckpti_node *q = &e->plan->nodes[base];
     const void *data = offset != GCKPTI_NONE ? gckpti_at_any(e, offset) : e->nodes[base].data;
-    if (q->kept & GCKPTI_NARROW_VALUE)
+    if (q->rounding & GCKPTI_NARROW_VALUE)
         arg->bf16 = (const uint16_t *)data;
     else if (q->type == GCKPT_I32)
         arg->index = (const int32_t *)data;
@@ -11827,13 +11830,13 @@ static void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins, const g
 {
     const gckpt_plan *p = e->plan;
     const gckpti_node *node = &p->nodes[ins->id];
-    int kept[1 + GCKPT_MAX_INPUTS], backward = ins->kind == GCKPT_BACKWARD;
+    int rounding[1 + GCKPT_MAX_INPUTS], backward = ins->kind == GCKPT_BACKWARD;
     int64_t n[1 + GCKPT_MAX_INPUTS];
     unsigned reads = backward && o->out != GCKPTI_NONE ? GCKPT_OUT : 0, wanted = 0, sums = 0;
-    kept[0] = node->kept;
+    rounding[0] = node->rounding;
     n[0] = gckpti_elements(&node->shape);
     for (int i = 0; i < node->inputs; i++) {
-        kept[1 + i] = p->nodes[p->nodes[node->in[i]].base].kept;
+        rounding[1 + i] = p->nodes[p->nodes[node->in[i]].base].rounding;
         n[1 + i] = gckpti_elements(&p->nodes[node->in[i]].shape);
         if (backward && o->in[i].value != GCKPTI_NONE)
             reads |= GCKPT_IN(i);
@@ -11844,7 +11847,7 @@ static void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins, const g
         if (gckpti_sums_of(p, node, i) == GCKPTI_SUM_HERE)
             sums |= 1u << i;
     }
-    gckpti_copies_of(node->op, node->inputs, kept, n, p->precision == GCKPT_BF16_STOCHASTIC,
+    gckpti_copies_of(node->op, node->inputs, rounding, n, p->precision == GCKPT_BF16_STOCHASTIC,
                      backward, reads, wanted, sums, c);
 }
 
@@ -11956,9 +11959,10 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
                         (size_t)gckpti_elements(&node->shape) * sizeof(float));
         return GCKPT_OK;
     }
-    int first = ins->first && !(node->batchless && e->row > 0); /* inference repeats the prologue */
+    int prologue = ins < p->list + p->body; /* which inference repeats */
+    int first = ins->first && !(prologue && e->row > 0);
     int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
-    uint16_t *narrow = node->kept & GCKPTI_NARROW_VALUE ? gckpti_at_bf16(e, o.out) : NULL;
+    uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? gckpti_at_bf16(e, o.out) : NULL;
     gckpti_call_start(e, node, ins->id, gckpti_micro_rows(e), &c);
     c.out = gckpti_at(e, o.out);
     c.aux = gckpti_at(e, o.aux);
@@ -11979,7 +11983,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
         c.loss_count = &e->losses[term].count;
     }
     gckpti_run_kernel(e, ins, &c);
-    if (c.out && node->kept & GCKPTI_ROUNDED)
+    if (c.out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round(e, &c, gckpti_stream(ins->id, 0), c.out, narrow, gckpti_elements(&c.shape));
     return e->hashes ? gckpti_compare(e, ins, &c, narrow) : GCKPT_OK;
 }
@@ -12046,7 +12050,7 @@ static void gckpti_gradient_start(gckpt_exec *e, const gckpti_ins *ins, const gc
         else if (copies->gradient[0] != GCKPTI_NONE && node->op->flags & GCKPT_PASSES(i) &&
                  gckpti_same_shape(&arg->shape, &c->shape))
             arg->grad = gckpti_copy_at(c, copies->gradient[0]);
-    } else if (arg->grad && q->kept & GCKPTI_NARROW_GRADIENT && o->in[i].total == GCKPTI_NONE) {
+    } else if (arg->grad && q->rounding & GCKPTI_NARROW_GRADIENT && o->in[i].total == GCKPTI_NONE) {
         arg->grad_bf16 = gckpti_at_bf16(e, o->in[i].gradient);
         arg->grad = NULL;
     }
@@ -12068,14 +12072,14 @@ static void gckpti_gradient_end(gckpt_exec *e, const gckpti_ins *ins, const gckp
     int64_t n = gckpti_elements(&c->in[i].shape);
     float *x = c->in[i].grad;
     size_t to = o->in[i].total != GCKPTI_NONE ? o->in[i].total : o->in[i].gradient;
-    uint16_t *narrow = q->kept & GCKPTI_NARROW_GRADIENT ? gckpti_at_bf16(e, to) : NULL;
+    uint16_t *narrow = q->rounding & GCKPTI_NARROW_GRADIENT ? gckpti_at_bf16(e, to) : NULL;
     if (o->in[i].total != GCKPTI_NONE && narrow) {
         gckpti_widen(e, c, GCKPT_WIDEN_ADD, narrow, x, n);
     } else if (o->in[i].total != GCKPTI_NONE) {
         e->backend.add(c, gckpti_at(e, to), x, n);
         x = gckpti_at(e, to);
     }
-    if (x && q->kept & GCKPTI_ROUNDED && (x != c->grad_out || o->in[i].gradient != o->gradient))
+    if (x && q->rounding & GCKPTI_ROUNDED && (x != c->grad_out || o->in[i].gradient != o->gradient))
         gckpti_round(e, c, gckpti_stream(ins->id, 1 + i), x, narrow, n);
 }
 
@@ -12103,12 +12107,12 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
     if (c.precision != GCKPT_FP32) {
         int64_t n = gckpti_elements(&c.shape);
         gckpti_widen_inputs(e, &c, &copies);
-        if (c.out && node->kept & GCKPTI_NARROW_VALUE) {
+        if (c.out && node->rounding & GCKPTI_NARROW_VALUE) {
             const uint16_t *narrow = gckpti_at_bf16(e, o.out);
             c.out = gckpti_widen_copy(e, &c, copies.value[0], &narrow, n);
             c.out_bf16 = narrow ? gckpti_at_bf16(e, o.out) : NULL;
         }
-        if (c.grad_out && node->kept & GCKPTI_NARROW_GRADIENT) {
+        if (c.grad_out && node->rounding & GCKPTI_NARROW_GRADIENT) {
             c.grad_out_bf16 = gckpti_at_bf16(e, o.gradient);
             c.grad_out = gckpti_widen_copy(e, &c, copies.gradient[0], &c.grad_out_bf16, n);
         }
@@ -14993,7 +14997,7 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
         for (int d = 0; d < GCKPT_MAX_INPUTS; d++)
             gckpti_print(k, d ? ", %i" : " %i", q->in[d]);
         gckpti_print(k, " }, (gckpt_type)%i, %i, %i, { UINT64_C(%u), UINT64_C(%u) } },\n",
-                     (int)q->type, q->batchless, q->kept, q->cost.forward, q->cost.backward);
+                     (int)q->type, q->batchless, q->rounding, q->cost.forward, q->cost.backward);
     }
     gckpti_print(k, "};\n");
 }
