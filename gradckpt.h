@@ -845,7 +845,8 @@ typedef struct {
     double recompute, overhead; /* gckpt_plan_recompute, gckpt_plan_overhead */
 } gckpt_point;
 /* All points of GCKPT_OPTIMAL at once; desc as for gckpt_plan_new, its mode and budget unused and
- * its memory no block. The graph must live as long. NULL on error, which is then the graph's. */
+ * its memory no block. Graph and desc.backend must live as long; a thread at a time may use it.
+ * NULL on error, which is then the graph's. */
 GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_term *terms, int count,
                                              const gckpt_plan_desc *desc);
 GCKPT_API void gckpt_frontier_free(gckpt_frontier *frontier);
@@ -875,10 +876,13 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_
  * nothing else touches them (of parameters and state the store copies, too, between steps).
  *
  * An executor calls from one thread, several executors from several; one store's executors on
- * different backends take turns by whole steps. Calls take effect in the order they are made in,
- * but may return before they have: all but copy_in, which has read the host's bytes, copy_out,
- * which has written them, and finish. Waited is: for a step's report; for each gckpt_fetch; before
- * the first update if the step clips or a loss lacks GCKPT_COUNTS_FEEDS; for what runs on the host.
+ * different backends take turns by whole steps. Calls take effect in the order they are made in. In
+ * memory of its own a backend may return before that; three may not: copy_in returns when it has
+ * read the host's bytes, copy_out when it has written them, finish when all is done. finish is
+ * called at a step's end, before the report; before the first update, if the step clips or a loss
+ * that is no regulariser lacks GCKPT_COUNTS_FEEDS; before a regulariser's gradient, if the first
+ * loss's count is not known from the feeds. copy_out waits for gckpt_fetch and for what runs on the
+ * host. Without memory of its own each call has taken effect when it returns.
  * A call, what it points to on the host (attributes, shapes) and the structs below live until the
  * function returns; their other pointers are the backend's. Whatever computes, the numbers are
  * those of the contract (manual, 5). An error that is found at a step's end comes after its
@@ -5787,8 +5791,8 @@ GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
  *             A value may take over the buffer of one that dies where it begins.
  *   place     (gckpti_place) an offset for each buffer.
  *   encode    (gckpti_encode) the plan: constant data that points to no graph.
- * A draft owns all it points to; gckpti_planner has the model and two drafts, the latest and the
- * best so far. Nothing else is left from one step to another.
+ * A draft owns its arrays (its numbers of units and gradients are the model's); gckpti_planner has
+ * the model and two drafts, the latest and the best so far.
  *
  * A schedule has three parts. The prologue computes what depends on parameters only, once a step;
  * the body runs for each micro-batch; the epilogue sends gradients through the prologue's ops and
@@ -5828,7 +5832,7 @@ typedef struct {
     size_t operands;                /* where its offsets begin: gckpti_operands_of */
 } gckpti_ins;
 
-/* Where an instruction's operands lie, by name: offsets into the arena (in the planner: versions),
+/* Where an instruction's operands lie, by name: offsets into the arena (in a draft: its buffers),
  * or GCKPTI_NONE. `gradient` is that of the output, of an UPDATE the parameter's; it has uses - 1
  * `more` accumulators. An input's gradient that has a `total` is scratch, to be added to that. */
 typedef struct {
@@ -6123,7 +6127,7 @@ typedef struct {
     size_t *operands; /* numbers of buffers */
     size_t operand_count;
     int *value, *aux, *gradient; /* buffers, by span and by gradient; -1: none */
-    int *latest;                 /* by unit: the span that is read now, or -1 */
+    int *latest; /* by unit: has it run; when buffers are listed: the span that is read now */
     size_t bound, arena, kind_bytes[GCKPT_BYTES_KINDS];
     double most, recompute; /* most: the bound, even when this machine cannot address it */
     uint64_t work, least_work;
@@ -6278,15 +6282,17 @@ static void gckpti_copies_of(const gckpt_op *op, int inputs, const int *rounding
 }
 
 /* Whether the gradient of an op's input is a sum with a low part, over rows of the batch or over
- * repetitions: with the instruction (1), or with the step, in a looped plan (2); then the low part
- * lies behind the accumulator. */
+ * repetitions. HERE: it begins and ends with the instruction, its low part lies in the workspace;
+ * ON: in a looped plan it goes on through the step, its low part lies behind the accumulator. */
 enum { GCKPTI_SUM_HERE = 1, GCKPTI_SUM_ON = 2 };
-static int gckpti_sum_kind(const gckpt_op *op, int i, int once, const gckpt_shape *shape,
-                           int once_in, const gckpt_shape *in, int looped)
+static int gckpti_sum_kind(const gckpt_op *op, int i, int batchless, const gckpt_shape *shape,
+                           int batchless_in, const gckpt_shape *in, int looped)
 {
-    if (op->needs[i] & GCKPT_SUMS && once_in && !once)
+    if (!(op->needs[i] & GCKPT_SUMS))
+        return 0;
+    if (batchless_in && !batchless)
         return looped ? GCKPTI_SUM_ON : GCKPTI_SUM_HERE;
-    return op->needs[i] & GCKPT_SUMS && gckpti_elements(in) != gckpti_elements(shape);
+    return gckpti_elements(in) != gckpti_elements(shape) ? GCKPTI_SUM_HERE : 0;
 }
 
 static int gckpti_sums(const gckpti_planner *p, const gckpt_tensor *t, int i)
@@ -6418,6 +6424,9 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
                           t->batchless ? GCKPT_FP32 : p->desc->precision, NULL, &call);
     if (result == GCKPT_OK && p->desc->backend && p->desc->backend->workspace)
         result = p->desc->backend->workspace(p->desc->backend->context, t->op, &call);
+    if (result != GCKPT_OK && p->desc->backend)
+        return gckpti_error(p->g, result, "%T: backend %s does not plan it", t,
+                            p->desc->backend->name);
     if (result != GCKPT_OK || call.work_forward > PTRDIFF_MAX / 4 ||
         call.work_backward > PTRDIFF_MAX / 4)
         return gckpti_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
@@ -6614,7 +6623,10 @@ static void gckpti_add_accumulators(gckpti_planner *p)
             p->whole[id] = p->target[p->first_use[id]].gradient;
 }
 
-/* Where unit u's backward puts the gradient of input i of its op t. */
+/* Where unit u's backward puts the gradient of input i of its op t. A looped sum has its
+ * accumulator already. Else the first use makes the gradient (cleared if it is a sum over uses) and
+ * a later one adds to it in place; but one of a sum over uses, or of an input that occurs twice, is
+ * scratch that is added to it (total). */
 static void gckpti_find_target(gckpti_planner *p, gckpti_unit *u, const gckpt_tensor *t, int i)
 {
     const gckpt_tensor *q = t->in[i]->base;
@@ -6683,9 +6695,9 @@ static int gckpti_next_write(const gckpti_planner *p, int id, int rank)
     return INT32_MAX;
 }
 
-/* Gives gradient v the bytes of gradient w when they have the same size and, from a backward on,
- * whoever writes to one finds the others dead. `copy`: both hold the same values there (passed
- * on), else all that has these bytes must end there. */
+/* Gives gradient v, which begins at `rank`, the bytes of w, which ends or is passed on there, when
+ * they have the same size. `copy` (passed on): v and all that has these bytes may go on together
+ * until one of them is written again; by then the others must be dead. Else all must end there. */
 static void gckpti_share_gradient(gckpti_planner *p, int v, int w, int rank, int copy)
 {
     gckpti_gradient *all = p->gradient;
@@ -7183,7 +7195,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
     if (early && last)
         counted = gckpti_last_touch(p, d, last);
     memset(d->latest, 0, (size_t)p->units * sizeof(int));
-    d->body = (size_t)p->prologue;
+    d->body = (size_t)p->prologue; /* each runs once and is needed: gckpti_drop leaves them all */
     for (int x = 0; x < d->s.length && !p->failed; x++) {
         int i = d->s.item[x], u = i < 0 ? ~i : i;
         const gckpt_cost *cost = &p->cost[p->unit[u].id];
@@ -7490,7 +7502,8 @@ typedef struct {
     uint64_t turn;  /* earliest end, the first turn */
 } gckpti_branch;
 typedef struct {
-    size_t n, length, alignment, goal, work; /* goal: greatest live sum; work: nodes looked at */
+    size_t n, length, alignment, work; /* work: nodes looked at */
+    size_t goal; /* greatest sum of live sizes, rounded up: the bound or a little more */
     gckpti_level *level;                     /* by instruction */
     int *lowest;         /* tournament of levels: 1 has the winner, length + x instruction x */
     gckpti_branch *tree; /* 1 is the root, n + i belongs to leaf i */
@@ -10264,7 +10277,7 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
         return NULL;
     }
     gckpti_allocator memory = f->memory;
-    gckpti_planner p = f->p; /* the model is shared, what it drafts is its own */
+    gckpti_planner p = f->p; /* shares the model, and the marks of passes over it */
     p.memory = &memory;
     gckpti_planner_drafts(&p);
     gckpt_result result =
@@ -10990,7 +11003,7 @@ static const gckpt_backend gckpti_backend_plain = {
  * the arena, leaves where they are) and hands it to the kernel that its backend found for the op.
  * What happens between ops (fill, add, convert, update) are calls of the backend too. No function
  * here reads or writes what lies in the arena, or in a parameter, a feed or a loss's sum where the
- * backend has them: it copies.
+ * backend has them, but through gckpti_on_host, which copies where it must.
  * ============================================================================================== */
 enum { GCKPTI_IDLE, GCKPTI_RUNNING, GCKPTI_STREAMING };
 enum { GCKPTI_CANARY = 64, GCKPTI_CANARY_BYTE = 0xc5 };
@@ -11059,7 +11072,7 @@ struct gckpt_exec {
     int64_t row, row_end, feed_row; /* this micro-batch; end of the rows fed; the feeds' first */
     int accumulators_cleared;
     int streamed; /* rows stream in: nothing is known of those to come */
-    int counts_settled; /* what the losses counted was checked, or is promised (COUNTS_FEEDS) */
+    int counts_settled; /* what the losses counted was checked, or is promised: it may update */
     int updating; /* a parameter was changed, or the sums were divided */
     int writes_back;   /* divided gradients: they are read, or the backend does so anyway */
     size_t next_death; /* of plan->lives */
@@ -11616,7 +11629,7 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
     if (e->copies_size && !e->copies)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
                             large ? "exec: copies of the feeds are too large"
-                                  : "exec: no memory for %z bytes of copied feeds",
+                                  : "exec: no memory for %z bytes of copied feeds and operands",
                             e->copies_size);
     if (e->copies)
         gckpti_exec_copies(e, (unsigned char *)e->copies);
