@@ -24,14 +24,14 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
- *     >>api        public API: every function, where it is declared                      890
+ *     >>api        public API: every function, where it is declared                      900
  *     >>base       configuration, errors, memory, shapes, threads                        780
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           610
  *     >>store      parameters and optimiser state                                        610
  *     >>graph      tensors, views, segments, gckpt_apply                                 550
  *     >>ops        elementwise, broadcasting, shapes: a block an op                      760
  *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1370
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  2340
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  2350
  *     >>optimal    the least work for every budget                                      1490
  *     >>plan-tells what a plan tells                                                     200
  *     >>plans      from a request to a plan; the frontier; the micro-batch               800
@@ -45,7 +45,7 @@
  *     >>fast       fast ops: work cut into items for threads                            1130
  *     >>kernels    what is done with an item, for each instruction set                  1620
  *     manual       this comment                                                          250
- *                  in all                                                              17950
+ *                  in all                                                              17960
  *
  * == MANUAL =======================================================================================
  *
