@@ -50,6 +50,7 @@ help:
 	@echo 'make accuracy  how far sums over many rows are from binary64: docs/accuracy.md'
 	@echo 'make threads   milliseconds a step while other programs want the processor too: docs/threads.md'
 	@echo 'make predict   predicted beside measured time of a step, at five budgets'
+	@echo 'make fastest   the plan predicted best beside the fastest of its trials, at ten settings'
 	@echo 'make depth     memory and time over depth and plan: docs/depth.md, docs/depth.svg'
 	@echo 'make plans     bytes against time for every way to plan: docs/plans.md, docs/plans.svg'
 	@echo 'make pictures  what strategies keep, timelines, a frontier: docs/steps.svg, docs/timeline*.svg, ...'
@@ -83,6 +84,9 @@ bench: build/bench
 
 predict: build/predict
 	build/predict
+
+fastest: build/fastest
+	build/fastest
 
 accuracy: build/accuracy
 	build/accuracy
@@ -142,7 +146,7 @@ $(SCRIPTS:=.log): build/%.log: tests/%.sh $(EXAMPLES)
 	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o $(BLAS_LIBS)' sh $< > $@ 2>&1; \
 	    echo "exit status $$?" >> $@
 
-build/accuracy build/bench build/depth build/predict build/threads: build/%: tests/bench/%.c tests/bench/model.h $(wildcard examples/*.h) gradckpt.h build/options
+build/accuracy build/bench build/depth build/fastest build/predict build/threads: build/%: tests/bench/%.c tests/bench/model.h $(wildcard examples/*.h) gradckpt.h build/options
 	$(COMPILE) -Iexamples -o $@ $< $(BLAS_LIBS) -lm
 
 build/bench: tests/bench/peak.h examples/convolution.h
@@ -166,4 +170,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples run test check coverage bench accuracy threads predict depth plans curves pictures readme install clean
+.PHONY: always all help examples run test check coverage bench accuracy threads predict fastest depth plans curves pictures readme install clean

@@ -24,28 +24,29 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
- *     >>api        public API: every function, where it is declared                      900
+ *     >>api        public API: every function, where it is declared                      955
  *     >>base       configuration, errors, memory, shapes, threads                        780
  *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           610
  *     >>store      parameters and optimiser state                                        610
  *     >>graph      tensors, views, segments, gckpt_apply                                 550
  *     >>ops        elementwise, broadcasting, shapes: a block an op                      760
- *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1370
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  2350
- *     >>optimal    the least work for every budget                                      1490
- *     >>plan-tells what a plan tells                                                     200
- *     >>plans      from a request to a plan; the frontier; the micro-batch               800
- *     >>pictures   a plan as a trace, the frontier as text and JSON                      210
+ *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1410
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  2840
+ *     >>bound      work and bytes that no schedule can do without                        495
+ *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2250
+ *     >>plan-tells what a plan tells                                                     215
+ *     >>plans      from a request to a plan; the frontier; the micro-batch              1100
+ *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            230
  *     >>exec       runs a plan over one arena                                           1150
  *     >>training   division, norm, clipping, optimisers, steps                           860
- *     >>check      gradients against finite differences                                  510
+ *     >>check      gradients against finite differences                                  690
  *     >>files      safetensors                                                           980
- *     >>tables     plans as files and as C constants                                     700
- *     >>fast       fast ops: work cut into items for threads                            1130
+ *     >>tables     plans as files and as C constants                                     750
+ *     >>fast       fast ops: work cut into items for threads                            1140
  *     >>kernels    what is done with an item, for each instruction set                  1620
- *     manual       this comment                                                          250
- *                  in all                                                              17960
+ *     manual       this comment                                                          275
+ *                  in all                                                              20400
  *
  * == MANUAL =======================================================================================
  *
@@ -187,8 +188,11 @@
  *    The forward and the backward of an op have a work (gckpt_cost): by a model that is the same on
  *    every machine, or in nanoseconds measured on this one (gckpt_calibrate, then desc.costs).
  *    gckpt_plan_step_work adds it up over all micro-batches, recomputes included. Under a budget a
- *    plan has the least work that fits; gckpt_fit chooses micro-batch and update rule with it. A
+ *    plan has the least work found to fit; gckpt_fit chooses micro-batch and update rule with it. A
  *    step takes 1e-9 * (gckpt_plan_step_work + *update) seconds, *update from gckpt_calibrate.
+ *    A sum over ops cannot show what stays in the caches. gckpt_fit_timed runs gckpt_fit's plan,
+ *    those for fewer bytes and those of larger micro-batches, and takes the fastest: the one choice
+ *    that is not the same on every machine (its results are). docs/time.md has figures.
  *
  * 8. Plans as data
  *    A plan can be made once and kept. As a file (gckpt_plan_write, gckpt_plan_read; by path
@@ -206,19 +210,41 @@
  *    Compile the device's file with -ffunction-sections and link with --gc-sections.
  *
  * 9. Planning
- *    A plan for a budget comes from a frontier: schedules for byte limits a few percent apart, from
- *    store-all down to the least that was found (section optimal says how). It is exact about
- *    bytes, not proven optimal about work: on chains small enough to search them all it is optimal
- *    in 99.8 % of cases, on other small graphs in about 90 %, mostly within a few percent. What
- *    holds always: never over the budget; more bytes never cost more work; never more work than
- *    store-all, memory-poor (up to 400 ops), segments or sqrt in the same bytes; the same plan on
- *    every machine; the least budget that an error names works. Segments are no limits but hints:
- *    their schedules are among those to start from. gckpt_keep and gckpt_recompute are obeyed.
- *    Planning takes about 0.5 to 2 ms an op for all budgets at once (gckpt_frontier_new), half of
- *    it for one, and 10 to 20 MB (100 MB for some thousand ops). Up to 32 ops are searched more
- *    thoroughly, for up to some tenths of a second. A limit of list items looked at ends the search
- *    on graphs of many thousand ops (gckpt_frontier_complete); layouts come on top. Without a
- *    budget there is no search.
+ *    For a budget a minimal cut says what to keep; its schedule is improved until it is proven to
+ *    be good enough, or else others are, for byte limits a few percent apart that no budget changes
+ *    (section optimal says how). Beside every plan and point stands what is proven: no schedule in
+ *    its bytes has less work than gckpt_plan_proven_work, none fits in fewer than
+ *    gckpt_plan_proven_bytes. That is said of every schedule of the request, whoever finds it:
+ *    forwards in any order and number, any value let go and computed again at any time, as long as
+ *    backwards run in an order of this library and values stay whole; graph, micro-batch, update
+ *    rule, precision, pins and alignment are given. The proof is a minimal cut at one backward
+ *    (section bound). On transformers it leaves no gap above about a fifth of store-all's bytes
+ *    (MLP a quarter, U-Net half). Below, it is weak: the gap is what nobody knows, not what is
+ *    lost. Of plans for graphs small enough to search them through, 99.8 % are optimal.
+ *    What holds always: never over the budget; more bytes never cost more work; never more work
+ *    than store-all, nor, in the same bytes, than memory-poor (up to 400 ops), segments or sqrt,
+ *    but for less than 0.1 % of a step where a plan is proven to be that close to the best possible
+ *    (there the search ends); the same plan on every machine; the least budget that an error names
+ *    works; gckpt_plan_new has no more work than the frontier's point in these bytes, and between
+ *    points it may have less. Segments are no limits but hints: their schedules are among those to
+ *    start from. gckpt_keep and gckpt_recompute are obeyed.
+ *    Where a graph branches, backwards may come in another order than the reverse of creation, one
+ *    branch after the other, and what one of several losses keeps may be gone before the next is
+ *    computed; what is added to a gradient keeps its order (5f), so the bits are the same.
+ *    Planning for one budget takes, as a median, 1.5 ms for 148 ops as built, some 5 ms with forms,
+ *    15 ms for 2,002 ops and 0.15 s for 12,004; in few bytes, where proofs are weak, up to 40 ms,
+ *    0.1 s, 0.3 s and 4 s. All budgets at once (gckpt_frontier_new): 0.2 s, 0.5 s, 0.6 s and 12 s;
+ *    memory is 5 to 20 MB, 25 MB and 260 MB. Graphs up to 64 ops are searched more thoroughly. What
+ *    is looked at for one byte limit is limited and counted, never timed (gckpt_frontier_complete).
+ *    Without a budget there is no search.
+ *
+ *    Some ops have forms: other ways to the same bits, with other bytes and work. AUTO, OPTIMAL,
+ *    frontiers and gckpt_fit choose the one that runs, for all ops alike (desc.as_built: they do
+ *    not); the other modes run the graph as it was built. linear_cross_entropy computes its logits
+ *    twice, in chunks of classes; its other forms do so once, in the backward, of 256, 64 or 16
+ *    rows at a time, and the forward only counts. A linear layer (w as (V,C), no bias) and
+ *    cross_entropy can run as any of these in fp32 plans, if nothing else reads, fetches or pins
+ *    the logits and nothing built between the two reads x or w.
  *
  * 10. Speed
  *    With gcc or clang for a 64-bit processor, products, attention, norms, losses, activations and
@@ -226,9 +252,8 @@
  *    where the compiler has an fma instruction. The executor takes the widest that the processor
  *    has, so -march is not needed, but -O2 is (gckpt_exec_desc.isa forces one kind). For this the
  *    header includes itself: under another name than gradckpt.h, define GRADCKPT_FILE. Threads:
- *    desc.threads with -fopenmp, or gckpt_exec_desc.parallel_for. A loss of linear + cross_entropy
- *    keeps the logits and is a tenth faster than linear_cross_entropy, which computes them again.
- *    docs/speed.md has figures, `make bench` measures this machine.
+ *    desc.threads with -fopenmp, or gckpt_exec_desc.parallel_for. docs/speed.md has figures, `make
+ *    bench` measures this machine.
  *
  * 11. Backends
  *    An executor interprets a plan; what computes is a table of functions (gckpt_backend): memory,
@@ -250,7 +275,7 @@
 #define GCKPT_VERSION_MINOR    1
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      2 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      3 /* version of saved and printed plans */
 
 #ifndef GCKPT_API
 #if defined(GCKPT_STATIC) && defined(__GNUC__)
@@ -488,7 +513,8 @@ GCKPT_API gckpt_tensor *gckpt_mean(gckpt_tensor *x, int axis);
  * A loss is a (sum, count) pair and only a gckpt_term can use it (manual, 3). */
 /* logits (..,V), targets i32 (..): sum of -log softmax[target]; targets < 0 do not count. */
 GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *targets);
-/* The same from x (..,C) and w (V,C) (an embedding table: tied heads), never holding all logits. */
+/* The same from x (..,C) and w (V,C) (an embedding table: tied heads), holding the logits of some
+ * rows or classes at a time. */
 GCKPT_API gckpt_tensor *gckpt_linear_cross_entropy(gckpt_tensor *x, gckpt_tensor *w,
                                                    gckpt_tensor *targets);
 /* sum of (prediction - target)^2 over elements; count = elements. */
@@ -580,7 +606,7 @@ struct gckpt_call {
 #define GCKPT_SIDE_EFFECT  (1u << 18) /* forward runs exactly once a micro-batch */
 /* kernels read and write bf16 where out, in[0] or in[1] have it; else on f32 copies */
 #define GCKPT_TAKES_BF16 (1u << 19)
-#define GCKPT_INDEX(i) (1u << (24 + (i))) /* input i is i32 (all others are f32) */
+#define GCKPT_INDEX(i)   (1u << (24 + (i))) /* input i is i32 (all others are f32) */
 typedef struct {
     const char *name;
     /* from in[].shape: shape, aux_bytes, work; or gckpt_fail */
@@ -684,6 +710,9 @@ typedef struct {
     int own_state; /* GCKPT_OWN_OPTIMISER: floats of state per element, 0..4 */
     /* update parameters as soon as gradients are complete: 0, 1; gckpt_fit: GCKPT_IF_USEFUL */
     int update_in_backward;
+    /* 1: what runs is the graph as it was built; 0: AUTO, OPTIMAL, frontiers and gckpt_fit choose
+     * among forms of ops and orders of backwards that give the same bits (manual, 9) */
+    int as_built;
     int threads;      /* 0: 1 */
     size_t alignment; /* of every offset; a power of two; 0: 64 */
     /* 1: a FORWARD of a parameter brings a copy of its value into the arena, where ops read it. It
@@ -700,12 +729,14 @@ typedef struct {
     gckpt_precision precision; /* of activations and their gradients */
     /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: fewest bytes */
     int group;
-    /* GCKPT_SCHEDULE: forwards (repeated at will) and backwards in reverse order, but no updates */
+    /* GCKPT_SCHEDULE: forwards (repeated at will) and backwards, but no updates. Reverse order will
+     * do, as will any in which a backward comes after those of what reads its result, and of what
+     * adds to the same gradients before it (manual, 5f) */
     const gckpt_instruction *schedule;
     int instructions;
     const gckpt_pick *fetch;
     int fetches;
-    /* by tensor id, cost_count = highest id + 1 (timings: gckpt_calibrate); NULL: the
+    /* of the graph as built, by id, cost_count = highest id + 1 (gckpt_calibrate); NULL: the
      * larger of flops and 10 x bytes moved, + 16384 an instruction, the same on every machine */
     const gckpt_cost *costs;
     int cost_count;
@@ -737,9 +768,22 @@ enum {
 GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind);
 GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* recomputed work / forward work */
 /* Work (gckpt_cost) of a micro-batch's forwards and backwards, recomputes included; overhead: what
- * recomputes add to the work of a store-all plan, as a fraction of it. */
+ * it is above the least that computes nothing twice, in any form that the plan could choose
+ * (manual, 9), as a fraction of that. */
 GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
+/* What is proven about all schedules (manual, 9), whoever finds them: none within the plan's budget
+ * has less work than proven_work (a micro-batch's, as gckpt_plan_work), and none has fewer bytes
+ * than proven_bytes (as gckpt_plan_bytes). The budget: desc.budget of AUTO and OPTIMAL, that of
+ * gckpt_frontier_plan; without one, and in other modes, the plan's own bytes. gap: by how much the
+ * plan's work exceeds proven_work, as a fraction of a store-all plan's; 0: no schedule is better.
+ * The least possible may lie anywhere between. It is never less than what is proven, but may be
+ * more: in few bytes, where forwards must run a third time; with gckpt_recompute, which no schedule
+ * is held to here; where updates in the backward or a loop keep things longer; where an op may run
+ * for the first time late (several losses). */
+GCKPT_API uint64_t gckpt_plan_proven_work(const gckpt_plan *plan);
+GCKPT_API size_t gckpt_plan_proven_bytes(const gckpt_plan *plan);
+GCKPT_API double gckpt_plan_gap(const gckpt_plan *plan);
 /* Work of a whole step of desc.batch rows: that of its micro-batches and, once, of what depends on
  * parameters only; UINT64_MAX: at least that. In seconds: manual, 7. */
 GCKPT_API uint64_t gckpt_plan_step_work(const gckpt_plan *plan);
@@ -779,7 +823,7 @@ GCKPT_API int gckpt_plan_buffers(const gckpt_plan *plan); /* how many */
 GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_buffer *out);
 /* Of the tensor with this id: its name, else its op's; "" when it has neither. The plan's. */
 GCKPT_API const char *gckpt_plan_name(const gckpt_plan *plan, int id);
-GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id); /* its op's; "": it has none */
+GCKPT_API const char *gckpt_plan_op(const gckpt_plan *plan, int id); /* its op's, as it runs */
 /* Prints header, then every instruction with what it writes and the live bytes. (Plans and
  * frontiers are drawn by examples/pictures.h.) E_FILE, here and below: the callback failed. */
 GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn write, void *user);
@@ -843,6 +887,7 @@ typedef struct {
     size_t bytes;
     uint64_t work;              /* gckpt_plan_work */
     double recompute, overhead; /* gckpt_plan_recompute, gckpt_plan_overhead */
+    uint64_t proven_work;       /* gckpt_plan_proven_work within these bytes */
 } gckpt_point;
 /* All points of GCKPT_OPTIMAL at once; desc as for gckpt_plan_new, its mode and budget unused and
  * its memory no block. Graph and desc.backend must live as long; a thread at a time may use it.
@@ -853,16 +898,19 @@ GCKPT_API void gckpt_frontier_free(gckpt_frontier *frontier);
 /* Points by ascending bytes and descending work; the last one recomputes nothing. */
 GCKPT_API int gckpt_frontier_points(const gckpt_frontier *frontier);
 GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *frontier, int i, gckpt_point *out);
-/* 1; 0 when the search stopped at a limit (of its work, on very deep graphs; of the rounds for one
- * budget) or closed a gap with less than it wanted (a value that takes more than 400 forwards to
- * compute again): points may then cost more than they need. */
+/* 1; 0 when the search for some byte limit stopped at a limit of its own (what it looks at, rounds)
+ * or closed a gap with less than it wanted (a value that takes more than 400 forwards to compute
+ * again), as on most graphs of more than some tens of ops: how far points may be from the best
+ * possible is what proven_work says. */
 GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *frontier);
-/* The point that a budget gets (0: no limit), -1: it is too small; and its plan: what
- * gckpt_plan_new makes with GCKPT_OPTIMAL and that budget. */
+GCKPT_API size_t gckpt_frontier_proven_bytes(const gckpt_frontier *frontier);
+/* The point that a budget gets (0: no limit), -1: it is too small; and its plan. What
+ * gckpt_plan_new makes with GCKPT_OPTIMAL has no more work, and between points it may have less. */
 GCKPT_API int gckpt_frontier_find(const gckpt_frontier *frontier, size_t budget);
 GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *frontier, size_t budget);
 /* The frontier as text (80 columns, some 20 rows), and as JSON: an object with points (gckpt_point,
- * ascending bytes), marked (the point of the budget `mark`; null: none, or mark 0) and complete. */
+ * ascending bytes), marked (the point of the budget `mark`; null: none, or mark 0), complete and
+ * proven_bytes. */
 GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *frontier, size_t mark,
                                             gckpt_write_fn write, void *user);
 GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_t mark,
@@ -1117,12 +1165,45 @@ GCKPT_API gckpt_result gckpt_check_gradients(gckpt_exec *exec, const gckpt_feed 
  * of its micro-batch. Of 6 to 32 runs (a quarter of a second, unless 6 take longer) the first is
  * discarded; each op gets its median. Nothing is updated: weights, state and step stay as they are,
  * bit for bit (each parameter in turn is updated, timed and put back; an own optimiser is not
- * called). Ops that the plan does not run get the plan's own cost in the unit of the others. A
- * recompute is taken to last as long as the first forward; with cold caches it takes more, when it
- * leaves only what the backward needs, less. */
+ * called). Costs are those of the graph as it was built: where another form of an op was timed, in
+ * proportion to the model's. Ops that the plan does not run get the plan's own cost in the unit of
+ * the others. A recompute is taken to last as long as the first forward; with cold caches it takes
+ * more, when it leaves only what the backward needs, less. */
 GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                        int64_t rows, double (*seconds)(void *user), void *user,
                                        gckpt_cost *costs, int cost_count, uint64_t *update);
+/* A plan that gckpt_fit_timed tried. */
+typedef struct {
+    int64_t rows;    /* gckpt_plan_rows */
+    size_t bytes;    /* gckpt_plan_bytes */
+    uint64_t work;   /* gckpt_plan_step_work: the prediction */
+    double overhead; /* gckpt_plan_overhead */
+    double seconds;  /* of a step but for its updates, the least of `runs` */
+    int runs;        /* 0: the time was over */
+} gckpt_trial;
+enum { GCKPT_MAX_TRIALS = 16 };
+typedef struct {
+    double (*seconds)(void *user); /* a clock that starts anywhere */
+    void *user;
+    double limit;            /* seconds; a step that was begun is ended. 0: nothing is tried */
+    const gckpt_feed *feeds; /* of a whole batch; build may fill in the ids */
+    int feed_count;
+    /* how steps will run, or NULL; unused: progress, copy_feeds, debug but for DEBUG_PLAIN */
+    const gckpt_exec_desc *exec;
+    /* what came of it; the first is gckpt_fit's plan, trials[fastest] the one that is returned */
+    gckpt_trial trials[GCKPT_MAX_TRIALS];
+    int count, fastest;
+} gckpt_timed;
+/* As gckpt_fit, but of the plans predicted best the one that runs fastest here. Work adds up op by
+ * op and cannot show what all that is live does to the caches: smaller micro-batches, or
+ * recomputing, may be faster than predicted. So gckpt_fit's plans for fewer and fewer bytes, and
+ * those for larger micro-batches, are tried while they have at most a quarter more work; they take
+ * turns, slow ones drop out; a gain below 1/64 counts as chance. The choice is this machine's and
+ * moment's; results are the same bits. Steps run within the budget on the store's parameters, but
+ * do not update: values, state and step stay, bit for bit. Half the limit may go into planning. */
+GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, void *user,
+                                      int64_t batch, const gckpt_plan_desc *desc,
+                                      gckpt_measure measure, gckpt_timed *timed);
 
 #ifdef __cplusplus
 }
@@ -2463,9 +2544,11 @@ GCKPTI_INLINE uint64_t gckpti_fnv_bits(uint64_t hash, uint64_t value, int bits)
     return hash;
 }
 
+/* Most numbers are a byte; the seven zeros behind it are multiplications only. */
 GCKPTI_INLINE uint64_t gckpti_fnv_number(uint64_t hash, uint64_t value)
 {
-    return gckpti_fnv_bits(hash, value, 64);
+    return value < 256 ? (hash ^ value) * UINT64_C(0x1efac7090aef4a21)
+                       : gckpti_fnv_bits(hash, value, 64);
 }
 
 GCKPTI_INLINE uint64_t gckpti_hash_floats(uint64_t hash, const float *x, int64_t n)
@@ -2544,7 +2627,7 @@ struct gckpt_store {
     uint64_t seed, step;
     gckpti_param *params;
     size_t count, capacity;
-    size_t elements; /* of all values but external ones */
+    size_t elements;        /* of all values but external ones */
     gckpti_mirror *mirrors; /* by parameter; fewer, or none, where executors need none */
     size_t mirror_count;
     gckpti_binding *bindings; /* those who need them */
@@ -2914,8 +2997,7 @@ static void gckpti_values_draw(gckpt_store *s)
 {
     for (size_t i = 0; i < s->count; i++)
         if (s->params[i].raw) {
-            gckpti_draw_values(s, &s->params[i], 0, s->params[i].p.elements,
-                               s->params[i].p.values);
+            gckpti_draw_values(s, &s->params[i], 0, s->params[i].p.elements, s->params[i].p.values);
             s->params[i].raw = 0;
         }
 }
@@ -3690,6 +3772,8 @@ struct gckpti_kernels {
 #define GCKPTI_OWN(name) GCKPTI_OWN_##name = 1 << 20,
 enum { GCKPTI_OPS(GCKPTI_OWN, GCKPTI_OWN) GCKPTI_OWN_ROW = 1 << 20 };
 #undef GCKPTI_OWN
+/* A loss whose backward, when it has attributes, adds to the loss's sum; its forward counts. */
+enum { GCKPTI_LATE = 1 << 21 };
 
 #define GCKPTI_PLAIN(name) NULL, NULL
 #if GCKPTI_HAS_FAST
@@ -5441,6 +5525,7 @@ typedef struct {
     const int32_t *target;       /* of each row */
     const float *x;              /* their logits (rows,n) */
     float *d;                    /* backward: the logits' gradient; may be x */
+    float *aux;                  /* (rows,2): max, log(sum); forward: NULL when not wanted */
     int accumulate;
     float max[GCKPTI_LOSS_ROWS_MOST], sum[GCKPTI_LOSS_ROWS_MOST], hit[GCKPTI_LOSS_ROWS_MOST];
 } gckpti_loss;
@@ -5463,7 +5548,7 @@ static void gckpti_loss_forward_row(void *context, int64_t r, int64_t worker)
 static void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
 {
     const gckpti_loss *l = (const gckpti_loss *)context;
-    const float *x = l->x + r * l->n, *aux = (const float *)l->call->aux + 2 * (l->row + r);
+    const float *x = l->x + r * l->n, *aux = l->aux + 2 * r;
     float *d = l->d + r * l->n, logit = 0.0f, held = 0.0f, scale = l->call->loss_scale;
     int64_t target = l->target[r], at = target - l->first;
     int here = at >= 0 && at < l->n;
@@ -5485,6 +5570,7 @@ static void gckpti_loss_backward_row(void *context, int64_t r, int64_t worker)
 static void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
 {
     l->row = row, l->rows = rows, l->counted = 0;
+    l->aux = l->call->aux ? (float *)l->call->aux + 2 * row : NULL;
     l->target = l->call->in[l->call->inputs - 1].index + row;
     for (int64_t r = 0; r < rows; r++) {
         l->counted += l->target[r] >= 0;
@@ -5495,15 +5581,14 @@ static void gckpti_loss_begin(gckpti_loss *l, int64_t row, int64_t rows)
 /* The losses of the block's rows, and aux for the backward. */
 static void gckpti_loss_finish(const gckpti_loss *l)
 {
-    float *aux = l->call->aux ? (float *)l->call->aux + 2 * l->row : NULL;
     for (int64_t r = 0; r < l->rows; r++) {
         float max = l->max[r], sum = l->sum[r];
         gckpti_softmax_end(&max, &sum);
         float log_sum = gckpti_log(sum);
         if (l->target[r] >= 0)
             gckpti_loss_add(l->call, log_sum - (l->hit[r] - max), 1);
-        if (aux)
-            aux[2 * r] = max, aux[2 * r + 1] = log_sum;
+        if (l->aux)
+            l->aux[2 * r] = max, l->aux[2 * r + 1] = log_sum;
     }
 }
 
@@ -5566,22 +5651,28 @@ GCKPT_API gckpt_tensor *gckpt_cross_entropy(gckpt_tensor *logits, gckpt_tensor *
  * Logits: chains over C from +0. Backward, d being the logits' gradient: chains dx += d w over the
  * classes, dw += d x over the rows. Rows left out take part with d = +0, as in the two ops: else a
  * -0 could stay in the accumulator, or an infinity in w stay hidden. d is rounded where it enters
- * the products. */
+ * the products.
+ * A form of it (gckpti_head_form) has one attribute: the backward computes loss and gradient of so
+ * many rows at a time, whose logits are computed once, and kept meanwhile; the forward counts. */
 typedef struct {
-    int64_t block, logits, dx, size; /* rows at a time; in floats: where parts of work begin; all */
+    int64_t block, logits, dx, aux, size; /* rows at a time; in floats: where parts of work begin;
+                                             all */
 } gckpti_loss_parts;
 
 /* work: scratch of the products, where these look for it; the logits of a block of rows (one in a
- * plain plan) and a chunk of classes; in bf16 plans dx of the block, rounded when all classes are
- * added. */
+ * plain plan) and a chunk of classes, or all chunks; in bf16 plans dx of the block, rounded when
+ * all classes are added; what is aux otherwise. */
 static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backward)
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
     int64_t n = gckpti_min(call->in[1].shape.d[0], GCKPTI_LOSS_CHUNK);
     int mixed = call->precision != GCKPT_FP32;
-    gckpti_loss_parts p = { 1, 0, 0, 0 };
+    const int *once = (const int *)call->attributes;
+    gckpti_loss_parts p = { 1, 0, 0, 0, 0 };
+    if (once && !backward)
+        return p;
     if (!call->plain)
-        p.block = gckpti_min(rows, mixed ? GCKPTI_LOSS_ROWS_MOST : GCKPTI_LOSS_ROWS);
+        p.block = gckpti_min(rows, once ? *once : mixed ? GCKPTI_LOSS_ROWS_MOST : GCKPTI_LOSS_ROWS);
     int64_t products = gckpti_product_scratch(call, p.block, n, c);
     if (backward) {
         int64_t dx = gckpti_product_scratch(call, p.block, c, n);
@@ -5589,8 +5680,9 @@ static gckpti_loss_parts gckpti_loss_parts_of(const gckpt_call *call, int backwa
         products = products > most ? products : most;
     }
     p.logits = products;
-    p.dx = p.logits + p.block * n;
-    p.size = p.dx + (mixed && backward ? p.block * c : 0);
+    p.dx = p.logits + p.block * (once ? call->in[1].shape.d[0] : n);
+    p.aux = p.dx + (mixed && backward ? p.block * c : 0);
+    p.size = p.aux + (once ? 2 * p.block : 0);
     return p;
 }
 
@@ -5604,7 +5696,7 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
                           "linear_cross_entropy: x %S, w %S, targets %S must be (..,C), (V,C), "
                           "(..)",
                           x, w, targets);
-    call->aux_bytes = (size_t)gckpti_rows(x) * 2 * sizeof(float);
+    call->aux_bytes = call->attributes ? 0 : (size_t)gckpti_rows(x) * 2 * sizeof(float);
     call->work_forward = (size_t)gckpti_loss_parts_of(call, 0).size * sizeof(float);
     call->work_backward = (size_t)gckpti_loss_parts_of(call, 1).size * sizeof(float);
     return GCKPT_OK;
@@ -5612,40 +5704,59 @@ static gckpt_result gckpti_linear_cross_entropy_shape(gckpt_call *call)
 
 /* Three products for each block and chunk: logits = x w', dx += d w, dw += d' x. In bf16 plans dx
  * has its chains in work, since it is rounded once, when all classes are added. */
+static void gckpti_loss_products(gckpti_loss *l, const gckpti_loss_parts *parts, int backward)
+{
+    const gckpt_call *call = l->call;
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = l->row * c;
+    int have = backward && call->attributes;
+    float *work = (float *)call->work, *dw = backward ? w->grad : NULL;
+    uint16_t *rounded = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
+    float *dx = rounded ? work + parts->dx : backward && x->grad ? x->grad + at : NULL;
+    if (rounded && x->accumulate)
+        l->by.widen(rounded, dx, l->rows * c);
+    for (l->first = 0; l->first < v; l->first += l->n) {
+        l->n = gckpti_min(v - l->first, GCKPTI_LOSS_CHUNK);
+        l->x = l->d = work + parts->logits + (call->attributes ? l->rows * l->first : 0);
+        gckpti_factor a = gckpti_factor_of(x, at, c, 1, 0), d = { l->d, NULL, l->n, 1, 0 };
+        gckpti_factor b = gckpti_factor_of(w, l->first * c, c, 1, 0);
+        if (l->counted > 0 && !have)
+            gckpti_product_to(call, l->by.product, l->rows, l->n, c, a, b, l->d, 0);
+        l->by.each(call, l->rows, 16 * l->n,
+                   backward ? gckpti_loss_backward_row : gckpti_loss_forward_row, l);
+        if (dx)
+            gckpti_product_to(call, l->by.product, l->rows, c, l->n, d, gckpti_turned(b), dx,
+                              x->accumulate || l->first > 0);
+        if (dw)
+            gckpti_product_to(call, l->by.product, l->n, c, l->rows, gckpti_turned(d),
+                              gckpti_turned(a), dw + l->first * c, w->accumulate || l->row > 0);
+    }
+    if (rounded)
+        l->by.narrow(dx, rounded, l->rows * c);
+}
+
 static void gckpti_linear_cross_entropy_by(const gckpt_call *call, gckpti_loss_kernels by,
                                            int backward)
 {
-    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
-    int64_t c = gckpti_last(&x->shape), rows = gckpti_rows(&x->shape), v = w->shape.d[0];
     const gckpti_loss_parts parts = gckpti_loss_parts_of(call, backward);
-    float *work = (float *)call->work, *dw = backward ? w->grad : NULL;
+    int64_t rows = gckpti_rows(&call->in[0].shape);
+    int once = call->attributes != NULL;
     gckpti_loss l;
-    l.call = call, l.by = by, l.x = l.d = work + parts.logits, l.accumulate = 0;
+    l.call = call, l.by = by, l.accumulate = 0;
     for (int64_t row = 0; row < rows; row += parts.block) {
         gckpti_loss_begin(&l, row, gckpti_min(rows - row, parts.block));
-        uint16_t *rounded = backward && x->grad_bf16 ? x->grad_bf16 + row * c : NULL;
-        float *dx = rounded ? work + parts.dx : backward && x->grad ? x->grad + row * c : NULL;
-        if (rounded && x->accumulate)
-            by.widen(rounded, dx, l.rows * c);
-        for (l.first = 0; l.first < v; l.first += l.n) {
-            l.n = gckpti_min(v - l.first, GCKPTI_LOSS_CHUNK);
-            gckpti_factor a = gckpti_factor_of(x, row * c, c, 1, 0), d = { l.d, NULL, l.n, 1, 0 };
-            gckpti_factor b = gckpti_factor_of(w, l.first * c, c, 1, 0);
-            if (l.counted > 0)
-                gckpti_product_to(call, by.product, l.rows, l.n, c, a, b, l.d, 0);
-            by.each(call, l.rows, 16 * l.n,
-                    backward ? gckpti_loss_backward_row : gckpti_loss_forward_row, &l);
-            if (dx)
-                gckpti_product_to(call, by.product, l.rows, c, l.n, d, gckpti_turned(b), dx,
-                                  x->accumulate || l.first > 0);
-            if (dw)
-                gckpti_product_to(call, by.product, l.n, c, l.rows, gckpti_turned(d),
-                                  gckpti_turned(a), dw + l.first * c, w->accumulate || row > 0);
+        if (once && !backward) {
+            if (call->loss_count)
+                *call->loss_count += l.counted;
+            continue;
         }
-        if (rounded)
-            by.narrow(dx, rounded, l.rows * c);
-        if (!backward)
+        l.aux = once ? (float *)call->work + parts.aux : l.aux;
+        if (once || !backward) {
+            gckpti_loss_products(&l, &parts, 0);
             gckpti_loss_finish(&l);
+        }
+        if (backward)
+            gckpti_loss_products(&l, &parts, 1);
     }
 }
 
@@ -5666,17 +5777,24 @@ static uint64_t gckpti_linear_cross_entropy_flops(const gckpt_call *call)
     return logits * (2 * (uint64_t)gckpti_last(x) + 13);
 }
 
-/* The logits are computed again. */
+/* The logits are computed again, or here only; blocks smaller than usual go over w and dw more
+ * often, which moves as much as if dw were written that often. */
 static uint64_t gckpti_linear_cross_entropy_flops_backward(const gckpt_call *call)
 {
-    uint64_t forward = gckpti_linear_cross_entropy_flops(call);
-    return gckpti_gradients_flops(call, forward) + forward;
+    const int *once = (const int *)call->attributes;
+    uint64_t forward = gckpti_linear_cross_entropy_flops(call), more = 0;
+    uint64_t rows = (uint64_t)gckpti_rows(&call->in[0].shape);
+    if (once && !call->plain && *once < GCKPTI_LOSS_ROWS)
+        more = (rows + (uint64_t)*once - 1) / (uint64_t)*once -
+               (rows + GCKPTI_LOSS_ROWS - 1) / GCKPTI_LOSS_ROWS;
+    return gckpti_gradients_flops(call, forward) + forward +
+           more * 40 * (uint64_t)gckpti_elements(&call->in[1].shape);
 }
 
 GCKPTI_ROW_WITH(linear_cross_entropy, GCKPTI_FAST, gckpti_linear_cross_entropy_shape,
                 gckpti_linear_cross_entropy_flops, gckpti_linear_cross_entropy_flops_backward,
                 gckpti_table_rows,
-                GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2),
+                GCKPT_LOSS | GCKPT_COUNTS_FEEDS | GCKPT_TAKES_BF16 | GCKPT_INDEX(2) | GCKPTI_LATE,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_AUX);
 
@@ -5774,11 +5892,12 @@ GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
  * >>plan: the model of a request, schedules, drafts, layout, plans
  *
  * From a request to a plan each step is a function of the one before:
- *   model     (gckpti_make_model) what planning knows of a request, made once and then only read. A
- *             unit is an op that every plan runs (or a parameter that is staged: copied into
- *             the arena); links say which units its forward and its backward read. Backwards have
- *             one fixed order; a backward's place in it is its rank. So which gradients there are,
- *             which share memory and how long they live, counted in ranks, is known here already.
+ *   model     (gckpti_make_model) what planning knows of one variant of a request (forms of ops,
+ *             an order of backwards), made once and then only read. A unit is an op that every plan
+ *             runs (or a parameter that is staged: copied into the arena); links say which units
+ *             its forward and its backward read. A backward's place in the order is its rank. So
+ *             which gradients there are, which share memory and how long they live, counted in
+ *             ranks, is known here already.
  *   schedule  a list of ints: u is the forward of unit u (a forward may be repeated), ~u its
  *             backward. Makers (store-all, memory-poor, segments, the user, a file, >>optimal)
  *             write the body; gckpti_finish adds the rest and what pins ask for, and drops every
@@ -5792,7 +5911,7 @@ GCKPT_API gckpt_tensor *gckpt_sum_loss(gckpt_tensor *x)
  *   place     (gckpti_place) an offset for each buffer.
  *   encode    (gckpti_encode) the plan: constant data that points to no graph.
  * A draft owns its arrays (its numbers of units and gradients are the model's); gckpti_planner has
- * the model and two drafts, the latest and the best so far.
+ * the model, what is proven about it (>>bound), and two drafts, the latest and the best so far.
  *
  * A schedule has three parts. The prologue computes what depends on parameters only, once a step;
  * the body runs for each micro-batch; the epilogue sends gradients through the prologue's ops and
@@ -5806,12 +5925,14 @@ typedef struct {
     size_t attributes, attribute_bytes; /* first of the plan's words */
     size_t name;                        /* offset into the plan's names; GCKPTI_NONE: none */
     size_t aux_bytes;
-    gckpt_shape shape;             /* with all rows of the micro-batch */
-    int base, kind, index, inputs; /* index: of the parameter or input in the plan */
+    gckpt_shape shape; /* with all rows of the micro-batch */
+    int base, kind, inputs;
+    int index; /* of the parameter or input in the plan; -1: of an op that does not run */
     int in[GCKPT_MAX_INPUTS];
     gckpt_type type;
     int batchless, rounding; /* rounding: GCKPTI_ROUNDED, .. */
     gckpt_cost cost;
+    uint64_t hash; /* of the graph up to it, as it was built: this is what runs */
 } gckpti_node;
 
 typedef struct {
@@ -5867,10 +5988,17 @@ static void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int 
     o->more = stored;
 }
 
+/* What a request leaves open before there is any schedule; all 0: the graph as it was built. */
+typedef struct {
+    int form;  /* of the ops that have several (gckpti_take_form) */
+    int order; /* of backwards; 0: reverse order of creation */
+} gckpti_variant;
+
 typedef struct {
     int id;
     uint32_t weight; /* bits of a float */
     int regulariser;
+    gckpt_cost built; /* of the op that was built, if not of the one that runs */
 } gckpti_plan_term;
 typedef struct {
     int id, gradient;
@@ -5882,8 +6010,9 @@ struct gckpt_plan {
     gckpti_object object;
     int format, contract; /* GCKPT_PLAN_FORMAT, GCKPT_CONTRACT */
     gckpti_allocator memory;
-    void *block;   /* this; NULL: a constant of the program */
-    uint64_t hash; /* gckpt_plan_hash */
+    void *block;          /* this; NULL: a constant of the program */
+    uint64_t hash, check; /* gckpt_plan_hash; the same of what runs */
+    gckpti_variant variant;
     gckpt_mode mode;
     gckpt_optimiser optimiser;
     int looped, update_in_backward, threads, made_for, state_slots;
@@ -5891,7 +6020,8 @@ struct gckpt_plan {
     int64_t rows, batch;
     size_t alignment, arena, bound, kind_bytes[GCKPT_BYTES_KINDS];
     double recompute;
-    uint64_t work, least_work;
+    uint64_t work, least_work, proven_work;
+    size_t proven_bytes;
     const gckpti_node *nodes;
     const gckpti_plan_param *params;
     const gckpti_ins *list;
@@ -5950,10 +6080,12 @@ static uint64_t gckpti_hash_node(uint64_t hash, const gckpti_node *q, const void
 
 static uint64_t gckpti_hash_planned(uint64_t hash, const gckpt_plan *p, size_t i)
 {
-    const gckpti_node *q = &p->nodes[i];
+    gckpti_node node = p->nodes[i], *q = &node;
     const char *name = q->name == GCKPTI_NONE ? NULL : p->names + q->name;
     if (q->kind == GCKPTI_PARAM)
         name = p->names + p->params[q->index].name;
+    if (q->index < 0)
+        q->op = NULL;
     return gckpti_hash_node(hash, q, q->attribute_bytes ? p->words + q->attributes : NULL,
                             q->kind == GCKPTI_VIEW ? NULL : name);
 }
@@ -6044,7 +6176,7 @@ static int gckpti_want(gckpti_scratch *s, void *array, size_t n, size_t size)
         memcpy(&bytes, at - GCKPTI_ALIGN, sizeof bytes);
     if (need <= bytes)
         return 1;
-    need *= 2;
+    need = need > 2 * bytes ? need : 2 * bytes;
     more = (unsigned char *)gckpti_scratch_take(s, need + GCKPTI_ALIGN, 1);
     if (!more)
         return 0;
@@ -6091,11 +6223,11 @@ typedef struct {
     size_t size;
 } gckpti_gradient;
 
-/* Where the backward of a rank puts the gradient of an input; with a total it is scratch to be
+/* Where the backward of a unit puts the gradient of an input; with a total it is scratch to be
  * added to that. Numbers of gradients, or -1. */
 typedef struct {
-    int rank, gradient, total;
-    int next; /* target, by rank, for the gradient of the same tensor, or -1 */
+    int unit, gradient, total;
+    int next; /* target for the gradient of the same tensor, as the contract adds them, or -1 */
 } gckpti_target;
 
 /* One version of a unit's results, from its forward to its last uses; -1: none. */
@@ -6109,9 +6241,10 @@ typedef struct {
     int *item, length; /* u: forward of unit u; ~u: its backward */
     gckpti_span *span;
     int spans, *source;
-    int *at;             /* by position: the span that begins there, or -1 */
-    uint64_t extra;      /* cost of all forwards but the first ones */
-    int64_t *live, peak; /* bytes at each position, when the search has evaluated it */
+    int *at;                  /* by position: the span that begins there, or -1 */
+    uint64_t extra;           /* cost of all forwards but the first ones */
+    int64_t *live, peak;      /* bytes at each position, when the search has evaluated it */
+    int *value_end, *aux_end; /* likewise, by position of a forward: last uses, or -1 */
 } gckpti_schedule;
 
 /* What a schedule comes to: instructions, and the buffers they use, yet to be placed. It owns all
@@ -6141,11 +6274,16 @@ typedef struct {
     int segment, low, at; /* entries low to at of the body, yet to be written */
 } gckpti_segment_part;
 
-typedef struct {
+typedef struct gckpti_planner {
+    struct gckpti_planner *next; /* of the request's next variant, or NULL */
     gckpt_graph *g;
+    const gckpt_tensor **tensors; /* the graph's, or what runs instead */
     const gckpt_plan_desc *desc;
     const gckpt_term *terms;
+    gckpti_variant variant;
+    uint64_t least_work; /* of a step that computes nothing twice, whatever the variant */
     int term_count, n, threads, plain, looped, inference, staged;
+    int orders; /* bit i: order i of backwards may take fewer bytes than order 0, which it has */
     size_t alignment;
     gckpti_allocator *memory;
     int failed; /* out of memory somewhere */
@@ -6153,10 +6291,12 @@ typedef struct {
     /* the model */
     unsigned char *active, *rounding; /* by id: needs a gradient; GCKPTI_ROUNDED, .. */
     size_t *work_forward, *work_backward;
-    gckpt_cost *cost;
+    gckpt_cost *cost, *model;              /* model: by the model, whatever desc.costs say */
+    const gckpt_cost *built, *built_model; /* the same of the graph as it was built, if it is not */
     int *body, body_count; /* ids of what a body's schedule is made of, read by anybody or not */
     gckpti_unit *unit;
     int units, prologue; /* prologue: the first units, computed once a step */
+    int pinned;          /* how many have gckpt_recompute */
     int *of;             /* unit of a tensor id, or -1 */
     int *links, link_count;
     int sources;                      /* inputs of a unit that it may replace, at most; 1 or more */
@@ -6165,8 +6305,11 @@ typedef struct {
     int gradients;
     gckpti_target *target;
     int targets;
-    int *first_use; /* by id: the first target of backwards that add to its gradient, or -1 */
+    int64_t *gradient_at, *gradient_between; /* bytes of gradients, by rank */
+    struct gckpti_bound *bound;              /* NULL: nobody has asked yet (gckpti_open_bounds) */
+    int *first_use; /* by id: the first target for its gradient, as the contract has it, or -1 */
     int *whole;     /* by id: the gradient that all of it is added up in, or -1 */
+    int offered;    /* some op has this form */
     /* what passes over a schedule note of units: forwards still to come and what is read behind
      * (gckpti_drop), the latest span (gckpti_find_spans); of pins: was there a forward, is its
      * result let go, what to compute again */
@@ -6174,9 +6317,11 @@ typedef struct {
     unsigned char *behind, *computed, *stale;
     /* what a maker writes: the body of a schedule */
     gckpti_segment_part *inside; /* gckpti_make_segments: the segments it is in */
+    int *late, *turn, *when; /* gckpti_find_late: units in its order; by unit: turns, first ranks */
     int *made;
     size_t made_length, made_capacity;
     gckpti_draft draft, best; /* the latest; the one to keep */
+    gckpti_scratch pass;      /* for one pass over a draft, cleared by the next that needs it */
     double most;              /* of store-all; 0: not drafted yet */
 } gckpti_planner;
 
@@ -6207,7 +6352,7 @@ static size_t gckpti_gradient_bytes(const gckpti_planner *p, const gckpt_tensor 
 static void gckpti_mark_rounding(gckpti_planner *p)
 {
     for (int i = 0; i < p->n && p->desc->precision != GCKPT_FP32; i++) {
-        const gckpt_tensor *t = p->g->tensors[i];
+        const gckpt_tensor *t = p->tensors[i];
         if (t->kind == GCKPTI_OP && !t->batchless && !gckpti_is_loss(t))
             p->rounding[i] = GCKPTI_ROUNDED | GCKPTI_NARROW_VALUE | GCKPTI_NARROW_GRADIENT;
     }
@@ -6358,6 +6503,8 @@ static gckpt_cost gckpti_model_cost(const gckpti_planner *p, const gckpt_tensor 
     }
     backward += needs & GCKPT_OUT ? out : 0;
     gckpt_cost cost = { flops > 10 * forward ? flops : 10 * forward, 0 };
+    if (t->op->flags & GCKPTI_LATE && t->attribute_bytes)
+        cost.forward = 0; /* the backward does it all */
     cost.forward += GCKPTI_INSTRUCTION_WORK;
     if (gradients == 0)
         return cost;
@@ -6390,28 +6537,147 @@ static gckpt_result gckpti_check_work(const gckpti_planner *p)
                               p->desc->costs ? "give costs in a larger unit" : "use fewer rows");
 }
 
+/* ---- forms: what else returns the bits of an op, with other bytes and other work ---- */
+enum { GCKPTI_FORMS = 5 }; /* form 0 is the graph as it was built */
+
+/* Makes of a copy of a loss what runs in its place; 0: it has no such form. Forms 1 to 3 of a head
+ * compute each logit once, of so many rows at a time; the last computes them twice, in chunks. */
+static int gckpti_form(gckpt_tensor *t, int form)
+{
+    static const int rows[] = { 256, 64, 16 };
+    const gckpt_tensor *logits = t->in[0];
+    if (t->op == &gckpti_op_cross_entropy) {
+        if ((logits->op != &gckpti_op_matmul && logits->op != &gckpti_op_linear) ||
+            logits->inputs != 2 || !*(const int *)logits->attributes || logits->mixes ||
+            logits->batchless || logits->in[1]->shape.n != 2 || !logits->in[1]->batchless)
+            return 0;
+        t->op = &gckpti_op_linear_cross_entropy;
+        t->in[2] = t->in[1];
+        t->in[1] = logits->in[1];
+        t->in[0] = logits->in[0];
+        t->inputs = 3;
+    } else if (t->op != &gckpti_op_linear_cross_entropy || form == 4) {
+        return 0;
+    }
+    if (form < 4) {
+        t->attributes = &rows[form - 1];
+        t->attribute_bytes = sizeof *rows;
+        t->aux_bytes = 0;
+    }
+    return 1;
+}
+
+/* Whether `as` may run in place of t. A tensor it does not read any more is not computed: nobody
+ * else may want it, nor may its rounding be part of the numbers; and what sent gradients to the
+ * inputs of that tensor sends them from t, so nobody may add to them in between. */
+static int gckpti_form_fits(const gckpti_planner *p, const gckpt_tensor *t, const gckpt_tensor *as)
+{
+    const gckpt_tensor *gone = t->in[0]->base;
+    if (t->batchless || !p->active[t->id])
+        return 0;
+    if (as->in[0]->base == gone)
+        return 1;
+    if (gone->keep || gone->recompute || p->rounding[gone->id])
+        return 0;
+    for (int i = 0; i < p->desc->fetches; i++)
+        if (p->desc->fetch[i].tensor && p->desc->fetch[i].tensor->base == gone)
+            return 0;
+    for (int i = gone->id + 1; i < p->n; i++) {
+        const gckpt_tensor *user = p->g->tensors[i];
+        for (int k = 0; user != t && user->kind == GCKPTI_OP && k < user->inputs; k++) {
+            const gckpt_tensor *q = user->in[k]->base;
+            if (q == gone || (i < t->id && (q == as->in[0]->base || q == as->in[1]->base)))
+                return 0;
+        }
+    }
+    return 1;
+}
+
+/* Puts what runs in the planner's form in place of what was built: an op that has fewer forms takes
+ * its last. */
+static void gckpti_take_form(gckpti_planner *p)
+{
+    for (int i = 0; i < p->n && !p->failed; i++) {
+        const gckpt_tensor *t = p->g->tensors[i];
+        for (int form = gckpti_is_loss(t) ? p->variant.form : 0; form > 0; form--) {
+            gckpt_tensor as = *t;
+            if (!gckpti_form(&as, form) || !gckpti_form_fits(p, t, &as))
+                continue;
+            p->tensors[i] =
+                (const gckpt_tensor *)gckpti_scratch_copy(&p->scratch, &as, 1, sizeof as);
+            p->offered = p->offered || form == p->variant.form;
+            break;
+        }
+    }
+}
+
+/* Bytes that an op, which runs forward and backward once, takes beside its operands. */
+static size_t gckpti_bytes_beside(const gckpti_planner *p, int id)
+{
+    size_t forward = p->work_forward[id], backward = p->work_backward[id];
+    return p->tensors[id]->aux_bytes + (forward > backward ? forward : backward);
+}
+
+/* Whether q's model, of another form of p's request, is worth a search: some op of it has less work
+ * or fewer bytes. */
+static int gckpti_is_of_use(const gckpti_planner *q, const gckpti_planner *p)
+{
+    int better = p->units != q->units || p->link_count != q->link_count;
+    for (int i = 0; i < p->n && !better; i++)
+        better =
+            q->cost[i].forward + q->cost[i].backward < p->cost[i].forward + p->cost[i].backward ||
+            gckpti_bytes_beside(q, i) < gckpti_bytes_beside(p, i);
+    return better;
+}
+
 /* ---- the model ---- */
 /* Which tensors get a gradient: they depend on a trainable parameter and reach a loss. */
 static void gckpti_find_active(gckpti_planner *p)
 {
-    gckpt_graph *g = p->g;
     unsigned char *reach = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
+    memset(p->active, 0, (size_t)p->n);
     for (int i = 0; i < p->term_count && reach; i++)
         reach[p->terms[i].loss->id] = 1;
     for (int i = p->n; i-- > 0 && reach;) {
-        const gckpt_tensor *t = g->tensors[i];
+        const gckpt_tensor *t = p->tensors[i];
         for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++)
             if (reach[i] && t->op->backward)
                 reach[t->in[k]->base->id] = 1;
     }
     for (int i = 0; i < p->n && reach; i++) {
-        const gckpt_tensor *t = g->tensors[i];
+        const gckpt_tensor *t = p->tensors[i];
         if (t->kind == GCKPTI_PARAM)
-            p->active[i] = reach[i] && !p->inference && !g->store->params[t->index].p.frozen;
+            p->active[i] = reach[i] && !p->inference && !p->g->store->params[t->index].p.frozen;
         for (int k = 0; t->kind == GCKPTI_OP && k < t->inputs; k++)
             if (reach[i] && t->op->backward && p->active[t->in[k]->base->id])
                 p->active[i] = 1;
     }
+}
+
+/* x * a / b, cut down, for a / b that is not much more than 1; b > 0. */
+static uint64_t gckpti_in_proportion(uint64_t x, uint64_t a, uint64_t b)
+{
+    for (; a >> 31 || b >> 31; a /= 2)
+        b = b / 2 + (b < 2);
+    return x / b * a + x % b * a / b;
+}
+
+/* What op t, a form, would cost by desc.costs, which are of the graph as it was built: as much as
+ * what it runs in place of, in proportion to the model's. */
+static gckpt_cost gckpti_form_cost(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    const gckpt_tensor *gone = p->g->tensors[t->id]->in[0]->base;
+    const gckpt_cost *given = p->desc->costs, *model = p->built_model, *own = &p->model[t->id];
+    uint64_t before = model[t->id].forward + model[t->id].backward;
+    uint64_t cost = gckpti_add_work(given[t->id].forward, given[t->id].backward);
+    if (gone != t->in[0]->base) {
+        before += model[gone->id].forward + model[gone->id].backward;
+        cost = gckpti_add_work(cost,
+                               gckpti_add_work(given[gone->id].forward, given[gone->id].backward));
+    }
+    gckpt_cost c = { gckpti_in_proportion(cost, own->forward, before),
+                     gckpti_in_proportion(cost, own->backward, before) };
+    return c;
 }
 
 /* Asks op t for its workspace at this thread count and its work. */
@@ -6438,7 +6704,10 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
     p->work_forward[i] += call.work_forward ? gckpti_round_up(forward, 64) : forward;
     p->work_backward[i] += call.work_backward ? gckpti_round_up(backward, 64) : backward;
     call.shape = t->shape;
-    p->cost[i] = p->desc->costs ? p->desc->costs[i] : gckpti_model_cost(p, t, &call);
+    p->model[i] = gckpti_model_cost(p, t, &call);
+    p->cost[i] = !p->desc->costs                           ? p->model[i]
+                 : p->built_model && t != p->g->tensors[i] ? gckpti_form_cost(p, t)
+                                                           : p->desc->costs[i];
     return GCKPT_OK;
 }
 
@@ -6462,7 +6731,7 @@ static void gckpti_find_needed(const gckpti_planner *p, unsigned char *needed)
         if (!p->desc->fetch[i].gradient)
             needed[p->desc->fetch[i].tensor->base->id] = 1;
     for (int i = p->n; i-- > 0;) {
-        const gckpt_tensor *t = p->g->tensors[i];
+        const gckpt_tensor *t = p->tensors[i];
         if (t->kind != GCKPTI_OP)
             continue;
         unsigned mask = p->active[i] ? gckpti_needs(p, t) : 0;
@@ -6515,20 +6784,30 @@ static void gckpti_link_unit(gckpti_planner *p, gckpti_unit *u, const gckpt_tens
     u->reads_aux = mask & GCKPT_AUX && t->aux_bytes > 0;
 }
 
+/* Bytes of a store-all plan that are searched below, at most: sums stay below 2^63. */
+#define GCKPTI_SEARCHED 17592186044416.0
+/* Bytes, rounded up. What takes more than can be searched counts as so many, so that sums stay
+ * whole numbers. */
+static int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
+{
+    const size_t most = sizeof(size_t) > 4 ? (size_t)((uint64_t)GCKPTI_SEARCHED) : SIZE_MAX / 2;
+    return (int64_t)gckpti_round_up(bytes < most ? bytes : most, p->alignment);
+}
+
 /* Appends tensor t, an op or a staged parameter, to the units; prologue: it is computed there. */
 static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prologue)
 {
     gckpti_unit *u = &p->unit[p->units];
     int effect = t->op && t->op->flags & GCKPT_SIDE_EFFECT;
     u->id = t->id;
-    u->rank = -1;
-    u->out =
-        gckpti_is_loss(t) ? 0 : (int64_t)gckpti_round_up(gckpti_value_bytes(p, t), p->alignment);
-    u->aux = (int64_t)gckpti_round_up(t->aux_bytes, p->alignment);
-    u->work = (int64_t)gckpti_round_up(p->work_forward[t->id], p->alignment);
+    u->rank = t->kind == GCKPTI_OP && p->active[t->id] ? 0 : -1;
+    u->out = gckpti_is_loss(t) ? 0 : gckpti_model_size(p, gckpti_value_bytes(p, t));
+    u->aux = gckpti_model_size(p, t->aux_bytes);
+    u->work = gckpti_model_size(p, p->work_forward[t->id]);
     u->cost = p->cost[t->id].forward;
     u->fixed = prologue || t->keep || effect;
     u->recompute = (unsigned char)(t->recompute && !u->fixed);
+    p->pinned += u->recompute;
     u->effect = (unsigned char)effect;
     p->of[t->id] = p->units++;
     if (t->kind == GCKPTI_OP)
@@ -6541,7 +6820,7 @@ static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prolog
 static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char *needed)
 {
     for (int i = 0; i < p->n; i++) {
-        const gckpt_tensor *t = p->g->tensors[i];
+        const gckpt_tensor *t = p->tensors[i];
         if (t->kind != GCKPTI_OP || t->batchless != prologue)
             continue;
         for (int k = 0; k < t->inputs && p->staged && needed[i]; k++) {
@@ -6562,11 +6841,256 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
     }
 }
 
+/* Numbers the targets, and links those that are part of one tensor's gradient in the contract's
+ * order: users that depend on the batch in reverse order, then the others in reverse order, inputs
+ * of one op ascending. */
+static void gckpti_list_uses(gckpti_planner *p)
+{
+    size_t ids = (size_t)p->n * sizeof(int), n = 0;
+    for (int u = 0; u < p->units; u++)
+        n += p->unit[u].rank < 0 ? 0 : (size_t)p->tensors[p->unit[u].id]->inputs;
+    p->gradient = (gckpti_gradient *)gckpti_scratch_take(&p->scratch, n, sizeof *p->gradient);
+    p->target = (gckpti_target *)gckpti_scratch_take(&p->scratch, n, sizeof *p->target);
+    memset(p->first_use, 0xff, ids);
+    memset(p->whole, 0xff, ids);
+    for (int u = 0; u < p->units && !p->failed; u++) { /* the list begins with the last */
+        const gckpt_tensor *t = p->tensors[p->unit[u].id];
+        if (p->unit[u].rank < 0)
+            continue;
+        p->unit[u].target = p->targets;
+        p->targets += t->inputs;
+        for (int i = t->inputs; i-- > 0;) {
+            int *first = &p->first_use[t->in[i]->base->id];
+            const gckpti_target target = { u, -1, -1, *first };
+            p->target[p->unit[u].target + i] = target;
+            *first = p->unit[u].target + i;
+        }
+    }
+}
+
+/* ---- the order of backwards ----
+ * A backward comes after those of all that reads its result, and what is added to one activation's
+ * gradient comes in the contract's order (manual, 5f): a later part goes on from the sum that is
+ * there, as a chain of fma, so it cannot be computed before its turn; what waits instead is the
+ * gradient that it is computed from. The parts of a sum over uses are computed apart: in a looped
+ * plan in any order; else the first two may change places, since a + b = b + a.
+ *   order 0  the reverse of creation.
+ *   order 1  next is what leaves no more bytes than there are, with the least on the way; else what
+ *            became possible last, so that one branch is finished before the next begins. As if
+ *            values were kept until they are read for the last time.
+ *   order 2  the same for gradients alone, as where values are computed anew.
+ * A user's schedule has its own. The prologue's backwards come last, in reverse. */
+enum { GCKPTI_ORDER_COUNT = 3 };
+typedef struct {
+    int to, next;
+} gckpti_edge;
+typedef struct {
+    gckpti_planner *p;
+    int *waits, *head;        /* by unit: for how many it waits; its first edge */
+    int *left;                /* by unit: backwards that are still to read its value */
+    gckpti_edge *edge;        /* to units that wait for it */
+    unsigned char *made;      /* by id: its gradient is there */
+    int *ready;               /* units whose turn may be next */
+    int edges, count, values; /* count: of ready; values: they have bytes */
+} gckpti_ordering;
+
+static void gckpti_order_edge(gckpti_ordering *o, int from, int to)
+{
+    const gckpti_edge edge = { to, o->head[from] };
+    if (from == to || to < o->p->prologue)
+        return;
+    o->edge[o->edges] = edge;
+    o->head[from] = o->edges++;
+    o->waits[to]++;
+}
+
+/* Begins anew: who waits for whom in the body, and what may be first. */
+static void gckpti_order_begin(gckpti_ordering *o)
+{
+    const gckpti_planner *p = o->p;
+    o->edges = o->count = 0;
+    memset(o->made, 0, (size_t)p->n);
+    memset(o->head, 0xff, (size_t)p->units * sizeof(int));
+    memset(o->waits, 0, (size_t)p->units * sizeof(int));
+    memset(o->left, 0, (size_t)p->units * sizeof(int));
+    for (int id = 0; id < p->n; id++) {
+        int apart = gckpti_sums_uses(p->tensors[id]), k = p->active[id] ? p->first_use[id] : -1;
+        for (int n = 0, u; k >= 0 && (u = p->target[k].unit) >= p->prologue; n++) {
+            int next = p->target[k].next, later = next;
+            if (apart && n == 0 && next >= 0)
+                later = p->target[next].next;
+            if (later >= 0 && !(apart && p->looped))
+                gckpti_order_edge(o, u, p->target[later].unit);
+            if (p->tensors[id]->kind == GCKPTI_OP)
+                gckpti_order_edge(o, u, p->of[id]);
+            k = next;
+        }
+    }
+    for (int u = 0; u < p->units; u++) {
+        const gckpti_unit *q = &p->unit[u];
+        if (q->rank >= 0 && u >= p->prologue && o->waits[u] == 0)
+            o->ready[o->count++] = u;
+        for (int k = q->read; k < q->read + q->reads && q->rank >= 0; k++)
+            o->left[p->links[k]]++;
+    }
+}
+
+/* Bytes of a gradient while it lives; 0 where no order changes that. */
+static int64_t gckpti_order_bytes(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    int fixed = gckpti_sums_uses(t) && (p->looped || p->desc->update_in_backward);
+    if (gckpti_is_loss(t) || fixed)
+        return 0;
+    return gckpti_model_size(p, gckpti_gradient_bytes(p, t));
+}
+
+/* By how many bytes fewer there are after the backward of unit u; *peak: how many more while it
+ * runs, with what it reads where values count nothing. */
+static int64_t gckpti_order_look(const gckpti_ordering *o, int u, int64_t *peak)
+{
+    const gckpti_planner *p = o->p;
+    const gckpti_unit *q = &p->unit[u];
+    const gckpt_tensor *t = p->tensors[q->id];
+    int64_t made = 0, last = q->reads_aux ? q->aux : 0, reads = last;
+    for (int i = 0; i < t->inputs; i++)
+        if (p->active[t->in[i]->base->id] && !o->made[t->in[i]->base->id] && !gckpti_repeats(t, i))
+            made += gckpti_order_bytes(p, t->in[i]->base);
+    for (int k = q->read; k < q->read + q->reads; k++) {
+        int v = p->links[k];
+        reads += p->unit[v].out;
+        last += o->left[v] == 1 && v >= p->prologue ? p->unit[v].out : 0;
+    }
+    *peak = made + gckpti_model_size(p, p->work_backward[q->id]) + (o->values ? 0 : reads);
+    return gckpti_order_bytes(p, t) - made + (o->values ? last : 0);
+}
+
+/* The backward of unit u is next. */
+static void gckpti_order_run(gckpti_ordering *o, int u)
+{
+    const gckpti_unit *q = &o->p->unit[u];
+    const gckpt_tensor *t = o->p->tensors[q->id];
+    for (int i = 0; i < t->inputs; i++)
+        o->made[t->in[i]->base->id] = 1;
+    for (int k = q->read; k < q->read + q->reads; k++)
+        o->left[o->p->links[k]]--;
+    for (int e = o->head[u]; e >= 0; e = o->edge[e].next)
+        if (--o->waits[o->edge[e].to] == 0)
+            o->ready[o->count++] = o->edge[e].to;
+    o->waits[u] = -1;
+}
+
+/* The place in `ready` of what is next. Only the newest are looked at. */
+static int gckpti_order_choose(const gckpti_ordering *o)
+{
+    int64_t peak, least = INT64_MAX;
+    int best = o->count - 1;
+    for (int i = o->count; i-- > 0 && i > o->count - 64 && o->count > 1;)
+        if (gckpti_order_look(o, o->ready[i], &peak) >= 0 && peak < least) {
+            least = peak;
+            best = i;
+        }
+    return best;
+}
+
+/* Finds an order, or (given) goes through one. *most: its bytes, beyond those at the beginning.
+ * Returns whether there was a choice. */
+static int gckpti_order_find(gckpti_ordering *o, int values, int given, int *order, int64_t *most)
+{
+    int64_t live = 0, peak;
+    int choice = 0;
+    *most = 0;
+    o->values = values;
+    gckpti_order_begin(o);
+    for (int r = 0; r < o->p->body_ranks; r++) {
+        int i = given ? 0 : gckpti_order_choose(o);
+        choice = choice || o->count > 1;
+        if (!given) {
+            order[r] = o->ready[i];
+            for (o->count--; i < o->count; i++)
+                o->ready[i] = o->ready[i + 1];
+        }
+        int64_t fewer = gckpti_order_look(o, order[r], &peak);
+        *most = live + peak > *most ? live + peak : *most;
+        live -= fewer;
+        gckpti_order_run(o, order[r]);
+    }
+    return choice;
+}
+
+/* The user's order as far as it is one, and what is left in reverse (gckpti_make_user compares). */
+static void gckpti_order_user(gckpti_ordering *o)
+{
+    gckpti_planner *p = o->p;
+    int n = 0;
+    gckpti_order_begin(o);
+    for (int i = 0; i < p->desc->instructions; i++) {
+        gckpt_instruction in = p->desc->schedule[i];
+        int u = in.kind == GCKPT_BACKWARD && in.id >= 0 && in.id < p->n ? p->of[in.id] : -1;
+        if (u < p->prologue || p->unit[u].rank < 0 || o->waits[u] != 0)
+            continue;
+        gckpti_order_run(o, u);
+        p->backward[n++] = u;
+    }
+    for (int u = p->units; u-- > p->prologue;)
+        if (p->unit[u].rank >= 0 && o->waits[u] >= 0)
+            p->backward[n++] = u;
+}
+
+/* Finds the model's order; of order 0, which others promise fewer bytes. */
+static void gckpti_order_choices(gckpti_ordering *o)
+{
+    gckpti_planner *p = o->p;
+    size_t n = (size_t)p->body_ranks, bytes = n * sizeof(int);
+    int64_t most, least;
+    int own = p->variant.order, *order = (int *)gckpti_scratch_take(&p->scratch, 2 * n, sizeof own);
+    if (own && order)
+        gckpti_order_find(o, own == 1, 0, p->backward, &least);
+    for (int k = 1; k < GCKPTI_ORDER_COUNT && !own && order; k++, order += n) {
+        if (!gckpti_order_find(o, k == 1, 0, order, &least))
+            return;
+        if (!memcmp(order, p->backward, bytes) || (p->orders && !memcmp(order, order - n, bytes)))
+            continue;
+        gckpti_order_find(o, k == 1, 1, p->backward, &most);
+        p->orders |= (least < most) << k;
+    }
+}
+
+/* Orders the backwards: their ranks. */
+static void gckpti_order_backwards(gckpti_planner *p)
+{
+    gckpti_ordering o;
+    size_t n = (size_t)p->units + 1, edges = 2 * (size_t)p->targets;
+    gckpt_mode mode = p->desc->mode;
+    memset(&o, 0, sizeof o);
+    o.p = p;
+    o.waits = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    o.head = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    o.left = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    o.ready = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    o.made = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
+    o.edge = (gckpti_edge *)gckpti_scratch_take(&p->scratch, edges, sizeof *o.edge);
+    for (int u = p->units; u-- > 0 && !p->failed;)
+        if (p->unit[u].rank >= 0) {
+            p->backward[p->ranks++] = u;
+            p->body_ranks += u >= p->prologue;
+        }
+    if (!p->failed && mode == GCKPT_SCHEDULE)
+        gckpti_order_user(&o);
+    else if (!p->failed && (mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL) && !p->desc->as_built)
+        gckpti_order_choices(&o);
+    for (int r = 0; r < p->ranks; r++)
+        p->unit[p->backward[r]].rank = r;
+}
+
 /* All units; what losses and fetches ask of them; the ranks of their backwards. */
 static void gckpti_model_units(gckpti_planner *p)
 {
     unsigned char *needed = (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1);
-    if (!needed)
+    size_t links = 0;
+    for (int i = 0; i < p->n; i++)
+        links += p->tensors[i]->kind == GCKPTI_OP ? 2 * (size_t)p->tensors[i]->inputs + 1 : 0;
+    p->links = (int *)gckpti_scratch_take(&p->scratch, links, sizeof(int));
+    if (p->failed)
         return;
     gckpti_find_needed(p, needed);
     memset(p->of, 0xff, (size_t)p->n * sizeof(int));
@@ -6579,14 +7103,9 @@ static void gckpti_model_units(gckpti_planner *p)
     for (int i = 0; i < p->desc->fetches; i++)
         if (!p->desc->fetch[i].gradient)
             p->unit[p->of[p->desc->fetch[i].tensor->base->id]].fetched = 1;
-    for (int prologue = 0; prologue < 2; prologue++) { /* its backwards come last, once a step */
-        for (int u = prologue ? p->prologue : p->units; u-- > (prologue ? 0 : p->prologue);)
-            if (p->g->tensors[p->unit[u].id]->kind == GCKPTI_OP && p->active[p->unit[u].id]) {
-                p->backward[p->ranks] = u;
-                p->unit[u].rank = p->ranks++;
-            }
-        p->body_ranks = prologue ? p->body_ranks : p->ranks;
-    }
+    gckpti_list_uses(p);
+    if (!p->failed)
+        gckpti_order_backwards(p);
 }
 
 /* ---- the model's gradients ---- */
@@ -6606,7 +7125,7 @@ static int gckpti_gradient_new(gckpti_planner *p, const gckpt_tensor *t, size_t 
 static void gckpti_add_accumulators(gckpti_planner *p)
 {
     for (int i = 0; i < p->n; i++) {
-        const gckpt_tensor *t = p->g->tensors[i];
+        const gckpt_tensor *t = p->tensors[i];
         for (int k = 0; t->kind == GCKPTI_OP && p->active[i] && k < t->inputs; k++) {
             const gckpt_tensor *q = t->in[k]->base;
             if (!p->active[q->id] || !gckpti_sums_uses(q))
@@ -6619,7 +7138,7 @@ static void gckpti_add_accumulators(gckpti_planner *p)
         }
     }
     for (int id = 0; id < p->n; id++)
-        if (p->active[id] && gckpti_sums_uses(p->g->tensors[id]) && p->first_use[id] >= 0)
+        if (p->active[id] && gckpti_sums_uses(p->tensors[id]) && p->first_use[id] >= 0)
             p->whole[id] = p->target[p->first_use[id]].gradient;
 }
 
@@ -6658,40 +7177,13 @@ static void gckpti_find_target(gckpti_planner *p, gckpti_unit *u, const gckpt_te
     p->gradient[*whole].last = u->rank;
 }
 
-/* Numbers the targets, and links those that are part of one tensor's gradient, by rank: users that
- * depend on the batch in reverse order, then the others in reverse order, inputs of one op
- * ascending. */
-static void gckpti_list_uses(gckpti_planner *p)
-{
-    for (int r = 0; r < p->ranks; r++) {
-        gckpti_unit *u = &p->unit[p->backward[r]];
-        u->target = p->targets;
-        p->targets += p->g->tensors[u->id]->inputs;
-    }
-    size_t n = (size_t)p->targets, ids = (size_t)p->n * sizeof(int);
-    p->gradient = (gckpti_gradient *)gckpti_scratch_take(&p->scratch, n, sizeof *p->gradient);
-    p->target = (gckpti_target *)gckpti_scratch_take(&p->scratch, n, sizeof *p->target);
-    memset(p->first_use, 0xff, ids);
-    memset(p->whole, 0xff, ids);
-    for (int r = p->ranks; r-- > 0 && !p->failed;) {
-        const gckpti_unit *u = &p->unit[p->backward[r]];
-        const gckpt_tensor *t = p->g->tensors[u->id];
-        for (int i = t->inputs; i-- > 0;) {
-            int *first = &p->first_use[t->in[i]->base->id];
-            const gckpti_target target = { r, -1, -1, *first };
-            p->target[u->target + i] = target;
-            *first = u->target + i;
-        }
-    }
-}
-
 /* The rank of the next backward after `rank` that adds to the gradient of `id`, an activation, or
  * INT32_MAX; id -1: nobody does. */
 static int gckpti_next_write(const gckpti_planner *p, int id, int rank)
 {
     for (int k = id < 0 ? -1 : p->first_use[id]; k >= 0; k = p->target[k].next)
-        if (p->target[k].rank > rank)
-            return p->target[k].rank;
+        if (p->unit[p->target[k].unit].rank > rank)
+            return p->unit[p->target[k].unit].rank;
     return INT32_MAX;
 }
 
@@ -6702,8 +7194,8 @@ static void gckpti_share_gradient(gckpti_planner *p, int v, int w, int rank, int
 {
     gckpti_gradient *all = p->gradient;
     if (v < 0 || w < 0 || all[v].size != all[w].size ||
-        gckpti_elements(&p->g->tensors[all[v].id]->shape) !=
-            gckpti_elements(&p->g->tensors[all[w].id]->shape))
+        gckpti_elements(&p->tensors[all[v].id]->shape) !=
+            gckpti_elements(&p->tensors[all[w].id]->shape))
         return;
     gckpti_gradient *root = &all[all[w].storage];
     if (!copy && root->until != rank)
@@ -6723,7 +7215,7 @@ static void gckpti_share_gradient(gckpti_planner *p, int v, int w, int rank, int
 /* Lets the backward of unit u write into the gradient that comes in where its op allows it. */
 static void gckpti_share_targets(gckpti_planner *p, const gckpti_unit *u)
 {
-    const gckpt_tensor *t = p->g->tensors[u->id];
+    const gckpt_tensor *t = p->tensors[u->id];
     int comes_in = p->whole[u->id];
     for (int i = 0; i < t->inputs && !gckpti_sums_uses(t); i++) {
         const gckpt_tensor *q = t->in[i]->base;
@@ -6740,17 +7232,39 @@ static void gckpti_share_targets(gckpti_planner *p, const gckpti_unit *u)
     }
 }
 
+/* What gradients and workspaces of backwards take depends on the backwards alone: by rank, rounded
+ * up. gradient_at: at a backward; gradient_between: between it and the one before. */
+static void gckpti_model_bytes(gckpti_planner *p)
+{
+    size_t n = (size_t)p->ranks + 3;
+    p->gradient_at = (int64_t *)gckpti_scratch_take(&p->scratch, n, sizeof *p->gradient_at);
+    p->gradient_between = (int64_t *)gckpti_scratch_take(&p->scratch, n, sizeof(int64_t));
+    for (int v = 0; v < p->gradients && !p->failed; v++) {
+        const gckpti_gradient *q = &p->gradient[v];
+        int64_t size = gckpti_model_size(p, q->size);
+        if (q->storage != v)
+            continue;
+        p->gradient_at[q->first] += size;
+        p->gradient_at[q->until + 1] -= size;
+        p->gradient_between[q->resident ? q->first : q->first + 1] += size;
+        p->gradient_between[q->until + 1] -= size;
+    }
+    for (int r = 1; r <= p->ranks && !p->failed; r++) {
+        p->gradient_at[r] += p->gradient_at[r - 1];
+        p->gradient_between[r] += p->gradient_between[r - 1];
+    }
+    for (int r = 0; r < p->ranks && !p->failed; r++)
+        p->gradient_at[r] += gckpti_model_size(p, p->work_backward[p->unit[p->backward[r]].id]);
+}
+
 /* All gradients, by rank: targets, sums, what shares bytes. */
 static void gckpti_model_gradients(gckpti_planner *p)
 {
-    gckpti_list_uses(p);
-    if (p->failed)
-        return;
     if (p->looped)
         gckpti_add_accumulators(p);
     for (int r = 0; r < p->ranks; r++) {
         gckpti_unit *u = &p->unit[p->backward[r]];
-        const gckpt_tensor *t = p->g->tensors[u->id];
+        const gckpt_tensor *t = p->tensors[u->id];
         int whole = p->whole[u->id];
         if (whole >= 0 && !p->gradient[whole].resident)
             p->gradient[whole].last = r;
@@ -6758,7 +7272,7 @@ static void gckpti_model_gradients(gckpti_planner *p)
             gckpti_find_target(p, u, t, i);
     }
     for (int i = 0; i < p->n; i++) /* read by an update, if not as soon as it is complete */
-        if (p->g->tensors[i]->kind == GCKPTI_PARAM && p->active[i] && !p->looped &&
+        if (p->tensors[i]->kind == GCKPTI_PARAM && p->active[i] && !p->looped &&
             !p->desc->update_in_backward)
             p->gradient[p->whole[i]].last = p->ranks - 1;
     for (int i = 0; i < p->desc->fetches; i++)
@@ -6768,9 +7282,24 @@ static void gckpti_model_gradients(gckpti_planner *p)
         p->gradient[v].until = p->gradient[v].last;
     for (int r = 0; r < p->ranks; r++)
         gckpti_share_targets(p, &p->unit[p->backward[r]]);
+    gckpti_model_bytes(p);
 }
 
 /* ---- schedules. A maker writes the body, p->made; gckpti_finish makes a schedule of it. ---- */
+/* Merge sort by key, bottom up, stable; `spare` has room for n. */
+static void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
+{
+    for (size_t width = 1; width < n; width *= 2)
+        for (size_t low = 0; low + width < n; low += 2 * width) {
+            size_t middle = low + width, high = middle + width < n ? middle + width : n;
+            if (v[middle - 1].key <= v[middle].key)
+                continue;
+            memcpy(spare, v + low, width * sizeof *v);
+            for (size_t i = 0, j = middle, k = low; i < width; k++)
+                v[k] = j < high && v[j].key < spare[i].key ? v[j++] : spare[i++];
+        }
+}
+
 static void gckpti_emit(gckpti_planner *p, int item)
 {
     if (p->failed)
@@ -6789,45 +7318,93 @@ static void gckpti_emit_forwards(gckpti_planner *p, int begin, int end)
             gckpti_emit(p, p->of[p->body[i]]);
 }
 
-/* Returns whether there is such a backward. */
-static int gckpti_emit_backward(gckpti_planner *p, int i)
-{
-    int u = p->of[p->body[i]];
-    if (u < 0 || p->unit[u].rank < 0)
-        return 0;
-    gckpti_emit(p, ~u);
-    return 1;
-}
-
 static void gckpti_make_store_all(gckpti_planner *p)
 {
     gckpti_emit_forwards(p, 0, p->body_count);
-    for (int i = p->body_count; i-- > 0;)
-        gckpti_emit_backward(p, i);
+    for (int r = 0; r < p->body_ranks; r++)
+        gckpti_emit(p, ~p->backward[r]);
 }
 
-static void gckpti_make_memory_poor(gckpti_planner *p)
+static void gckpti_lower(int *to, int value) { *to = value < *to ? value : *to; }
+
+/* Finds p->late, the body's forwards, each as late as it may come: before the first backward (of
+ * rank p->when) that needs it for what it reads, or for its loss; and, where its first reader is
+ * far away, just before that. What one loss keeps is gone, then, before the next is computed. Side
+ * effects stay where they are, and losses that updates wait for. */
+static void gckpti_find_late(gckpti_planner *p)
 {
-    gckpti_emit_forwards(p, 0, p->body_count);
-    for (int i = p->body_count; i-- > 0;) {
-        int u = p->of[p->body[i]];
-        if (u >= 0 && p->unit[u].rank >= 0 && i < p->body_count - 1)
-            gckpti_emit_forwards(p, 0, i + 1);
-        gckpti_emit_backward(p, i);
+    enum { FAR = 8 };
+    size_t n = (size_t)p->units, from = (size_t)p->prologue;
+    int *reader = p->left, *place = p->latest, fixed = 0;
+    gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_take(&p->scratch, 2 * n, sizeof *key);
+    p->late = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    p->turn = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    p->when = (int *)gckpti_scratch_take(&p->scratch, n, sizeof(int));
+    for (int u = 0; u < p->units && !p->failed; u++) {
+        fixed = fixed || (p->unit[u].effect && !gckpti_is_loss(p->tensors[p->unit[u].id]));
+        reader[u] = place[u] = u;
+        p->when[u] = INT32_MAX;
+    }
+    for (int u = p->prologue; u < p->units && !p->failed; u++) {
+        const gckpti_unit *q = &p->unit[u];
+        for (int k = q->read; k < q->read + q->reads && q->rank >= 0; k++)
+            gckpti_lower(&p->when[p->links[k]], q->rank);
+        if (q->rank >= 0 && (q->effect || q->reads_aux))
+            gckpti_lower(&p->when[u], q->rank);
+    }
+    for (int u = p->units; u-- > p->prologue && !p->failed;) {
+        const gckpti_unit *q = &p->unit[u];
+        if (fixed || p->when[u] == INT32_MAX || (q->effect && p->desc->update_in_backward))
+            p->when[u] = 0;
+        place[u] = fixed || reader[u] - u <= FAR ? u : place[u];
+        for (int k = q->in; k < q->in + q->inputs; k++) {
+            int v = p->links[k];
+            gckpti_lower(&p->when[v], p->when[u]);
+            place[v] = place[v] == v ? place[u] : place[v];
+            gckpti_lower(&place[v], place[u]);
+            reader[v] = u;
+        }
+        key[u].item = u;
+        key[u].key = (uint64_t)p->when[u] << 32 | (uint64_t)place[u];
+    }
+    if (p->failed)
+        return;
+    gckpti_sort_keys(key + from, key + n, n - from);
+    for (size_t i = from; i < n; i++) {
+        p->late[i] = key[i].item;
+        p->turn[key[i].item] = (int)i;
+    }
+}
+
+/* Late forwards, each kept till its last use (group 0), or computed anew with every backward (less
+ * than 0: memory-poor), or where backwards enter a group of so many: Chen's uniform segments, for
+ * any order of backwards. */
+static void gckpti_make_late(gckpti_planner *p, int group)
+{
+    int next = p->prologue, before = -1;
+    for (int r = 0; r < p->body_ranks; r++) {
+        int turn = p->turn[p->backward[r]], now = group > 0 ? (turn - p->prologue) / group : r;
+        int i = group > 0 ? p->prologue + now * group : p->prologue;
+        int end = group > 0 ? i + group : group < 0 ? turn + 1 : 0;
+        gckpti_lower(&end, next);
+        for (; i < end && now != before; i++)
+            gckpti_emit(p, p->late[i]);
+        for (; next < p->units && p->when[p->late[next]] <= r; next++)
+            gckpti_emit(p, p->late[next]);
+        gckpti_emit(p, ~p->backward[r]);
+        before = now;
     }
 }
 
 /* The segment directly inside `segment` (-1: the whole body) that entry `at` of the body belongs
- * to, or -1; a staged parameter to that of its first reader. group 0: the user's; n > 0: segments
- * of n entries; -n: of n of the user's outermost segments. */
+ * to, or -1; a staged parameter to that of its first reader. group 0: the user's; -n: of n of the
+ * user's outermost segments. */
 static int gckpti_child(const gckpti_planner *p, int group, int segment, int at)
 {
     int child = -1;
-    if (group > 0)
-        return segment < 0 ? at / group : -1;
-    while (p->g->tensors[p->body[at]]->kind == GCKPTI_PARAM)
+    while (p->tensors[p->body[at]]->kind == GCKPTI_PARAM)
         at++;
-    for (int s = p->g->tensors[p->body[at]]->segment; s >= 0 && s != segment;
+    for (int s = p->tensors[p->body[at]]->segment; s >= 0 && s != segment;
          s = p->g->segments[s].parent)
         child = s;
     if (group < 0)
@@ -6836,9 +7413,14 @@ static int gckpti_child(const gckpti_planner *p, int group, int segment, int at)
 }
 
 /* Chen 2016, nested: a segment's inside is computed again just before its backwards, then its child
- * segments in turn. A segment at the very end of what was just computed is still there. */
+ * segments in turn. A segment at the very end of what was just computed is still there. group as
+ * for gckpti_child, for order 0; or n > 0: uniform. */
 static void gckpti_make_segments(gckpti_planner *p, int group)
 {
+    if (group > 0) {
+        gckpti_make_late(p, group);
+        return;
+    }
     if (!gckpti_want(&p->scratch, &p->inside, (size_t)p->g->deepest + 2, sizeof *p->inside))
         return;
     gckpti_segment_part *stack = p->inside;
@@ -6855,7 +7437,9 @@ static void gckpti_make_segments(gckpti_planner *p, int group)
         }
         int child = gckpti_child(p, group, f->segment, f->at), low = f->at, end = f->at + 1;
         if (child < 0) {
-            gckpti_emit_backward(p, f->at--);
+            int u = p->of[p->body[f->at--]];
+            if (u >= 0 && p->unit[u].rank >= 0)
+                gckpti_emit(p, ~u);
             continue;
         }
         while (low > f->low && gckpti_child(p, group, f->segment, low - 1) == child)
@@ -6870,24 +7454,24 @@ static void gckpti_make_segments(gckpti_planner *p, int group)
     }
 }
 
-/* Whether instruction i of the user's schedule can be one; *previous: the last backward's id. */
-static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int *previous)
+/* Whether instruction i of the user's schedule can be one; *rank: of the next backward. */
+static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int *rank)
 {
     gckpt_instruction in = p->desc->schedule[i];
-    const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->g->tensors[in.id];
+    const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->tensors[in.id];
     int copies = t && t->kind == GCKPTI_PARAM && p->staged && in.kind == GCKPT_FORWARD;
     if (!copies &&
         (!t || t->kind != GCKPTI_OP || (in.kind != GCKPT_FORWARD && in.kind != GCKPT_BACKWARD)))
         return gckpti_error(p->g, GCKPT_E_ARG,
                             "schedule: instruction %i: %i is not the id of an op's result", i,
                             in.id);
-    if (in.kind == GCKPT_BACKWARD && in.id >= *previous)
+    int u = in.kind == GCKPT_BACKWARD ? p->of[in.id] : -1;
+    if (u >= p->prologue && p->unit[u].rank >= 0 && p->unit[u].rank != (*rank)++)
         return gckpti_error(p->g, GCKPT_E_ARG,
-                            "schedule: instruction %i: backward of %T comes after that of "
-                            "tensor %i; backwards go in reverse order",
-                            i, t, *previous);
-    if (in.kind == GCKPT_BACKWARD)
-        *previous = in.id;
+                            "schedule: instruction %i: backward of %T is there twice, or comes "
+                            "before that of what reads it or of what adds to a gradient before it "
+                            "(users in reverse order of creation)",
+                            i, t);
     return GCKPT_OK;
 }
 
@@ -6898,18 +7482,18 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
     enum { FORWARD = 1, BACKWARD = 2 };
     unsigned char *seen =
         (unsigned char *)gckpti_scratch_take(&p->scratch, (size_t)p->n, 1); /* by id */
-    int previous = p->n;
+    int rank = 0;
     for (int i = 0; i < p->desc->instructions && seen; i++) {
         gckpt_instruction in = p->desc->schedule[i];
-        gckpt_result result = gckpti_check_instruction(p, i, &previous);
+        gckpt_result result = gckpti_check_instruction(p, i, &rank);
         if (result != GCKPT_OK)
             return result;
-        const gckpt_tensor *t = p->g->tensors[in.id];
+        const gckpt_tensor *t = p->tensors[in.id];
         for (int k = 0; k < t->inputs && p->staged; k++) {
             int q = t->in[k]->base->id;
-            if (p->g->tensors[q]->kind == GCKPTI_PARAM && p->of[q] >= p->prologue && !seen[q])
+            if (p->tensors[q]->kind == GCKPTI_PARAM && p->of[q] >= p->prologue && !seen[q])
                 gckpti_emit(p, p->of[q]);
-            seen[q] |= p->g->tensors[q]->kind == GCKPTI_PARAM;
+            seen[q] |= p->tensors[q]->kind == GCKPTI_PARAM;
         }
         seen[in.id] |= in.kind == GCKPT_FORWARD ? FORWARD : BACKWARD;
         int u = p->of[in.id];
@@ -6919,11 +7503,11 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
     for (int r = 0; r < p->body_ranks && seen; r++)
         if (seen[p->unit[p->backward[p->body_ranks - 1 - r]].id] != (FORWARD | BACKWARD))
             return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward and a backward",
-                                p->g->tensors[p->unit[p->backward[p->body_ranks - 1 - r]].id]);
+                                p->tensors[p->unit[p->backward[p->body_ranks - 1 - r]].id]);
     for (int u = p->prologue; u < p->units && seen; u++) /* losses, side effects, what is fetched */
         if ((p->unit[u].effect || p->unit[u].fetched) && !seen[p->unit[u].id])
             return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %T needs a forward",
-                                p->g->tensors[p->unit[u].id]);
+                                p->tensors[p->unit[u].id]);
     return GCKPT_OK;
 }
 
@@ -6944,7 +7528,6 @@ static int gckpti_schedule_room(gckpti_scratch *scratch, gckpti_schedule *s, int
     gckpti_want(scratch, &s->span, n, sizeof *s->span);
     gckpti_want(scratch, &s->at, n, sizeof *s->at);
     gckpti_want(scratch, &s->source, n * (size_t)sources, sizeof *s->source);
-    gckpti_want(scratch, &s->live, n, sizeof *s->live);
     return !*scratch->failed;
 }
 
@@ -7039,7 +7622,7 @@ static int gckpti_drop(gckpti_planner *p, int *item, int length)
 static int gckpti_finish(gckpti_planner *p, const int *made, int length, gckpti_scratch *scratch,
                          gckpti_schedule *s)
 {
-    int most = length + p->units + p->prologue + p->ranks - p->body_ranks;
+    int most = length + p->pinned + p->prologue + p->ranks - p->body_ranks;
     if (p->failed || !gckpti_schedule_room(scratch, s, most, p->sources))
         return 0;
     gckpti_add_pins(p, made, length, s);
@@ -7111,12 +7694,12 @@ static int gckpti_find_spans(const gckpti_planner *p, gckpti_schedule *s)
 static gckpt_result gckpti_missing(const gckpti_planner *p, int item)
 {
     int count, missing = item < 0 ? ~item : item;
-    const gckpt_tensor *t = p->g->tensors[p->unit[missing].id];
+    const gckpt_tensor *t = p->tensors[p->unit[missing].id];
     const int *links = gckpti_reads(p, item, &count);
     while (count-- > 0)
         missing = p->latest[links[count]] < 0 ? links[count] : missing;
     return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
-                        item < 0 ? "backward" : "forward", t, p->g->tensors[p->unit[missing].id]);
+                        item < 0 ? "backward" : "forward", t, p->tensors[p->unit[missing].id]);
 }
 
 /* ---- drafts: a schedule's instructions, the buffers they use, and how long these live ---- */
@@ -7125,15 +7708,15 @@ static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
     size_t n = (size_t)d->s.length + 1, spans = (size_t)d->s.spans, operands = 0;
     for (int x = 0; x < d->s.length; x++) {
         int i = d->s.item[x], id = p->unit[i < 0 ? ~i : i].id;
-        size_t inputs = (size_t)p->g->tensors[id]->inputs;
+        size_t inputs = (size_t)p->tensors[id]->inputs;
         operands += i < 0 ? 4 + 3 * inputs : 3 + inputs;
     }
     gckpti_scratch *s = &d->scratch;
     operands += (size_t)(2 * p->targets + p->n); /* what is added up, and of updates */
     d->place = (int *)gckpti_scratch_take(s, n, sizeof(int));
     d->ins = (gckpti_ins *)gckpti_scratch_take(s, n + (size_t)p->n, sizeof *d->ins);
-    d->buffers =
-        (gckpt_buffer *)gckpti_scratch_take(s, 3 * n + (size_t)p->gradients, sizeof *d->buffers);
+    d->buffers = (gckpt_buffer *)gckpti_scratch_take(s, n + 2 * spans + (size_t)p->gradients,
+                                                     sizeof *d->buffers);
     d->operands = (size_t *)gckpti_scratch_take(s, operands, sizeof *d->operands);
     d->value = (int *)gckpti_scratch_take(s, spans, sizeof(int));
     d->aux = (int *)gckpti_scratch_take(s, spans, sizeof(int));
@@ -7157,11 +7740,11 @@ static void gckpti_add_instruction(gckpti_draft *d, gckpt_kind kind, int id)
 static void gckpti_update_behind(gckpti_planner *p, gckpti_draft *d, int x, int counted, int *last)
 {
     int i = d->s.item[x];
-    const gckpt_tensor *t = p->g->tensors[p->unit[i < 0 ? ~i : i].id];
+    const gckpt_tensor *t = p->tensors[p->unit[i < 0 ? ~i : i].id];
     int all = x == counted;
     for (int k = 0; k < (all ? p->n : t->inputs) && x >= counted; k++) {
         int q = all ? k : t->in[k]->base->id;
-        if (p->g->tensors[q]->kind != GCKPTI_PARAM || !p->active[q] || last[q] < 0 || last[q] > x)
+        if (p->tensors[q]->kind != GCKPTI_PARAM || !p->active[q] || last[q] < 0 || last[q] > x)
             continue;
         gckpti_add_instruction(d, GCKPT_UPDATE, q);
         last[q] = -1;
@@ -7175,7 +7758,7 @@ static int gckpti_last_touch(const gckpti_planner *p, const gckpti_draft *d, int
     int counted = 0;
     for (int x = 0; x < d->s.length; x++) {
         int i = d->s.item[x], u = i < 0 ? ~i : i;
-        const gckpt_tensor *t = p->g->tensors[p->unit[u].id];
+        const gckpt_tensor *t = p->tensors[p->unit[u].id];
         if (i >= p->prologue && gckpti_is_loss(t) && !d->latest[u])
             counted = x;
         if (i >= 0)
@@ -7217,7 +7800,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
     if (p->body_ranks == p->ranks)
         d->epilogue = d->length;
     for (int id = 0; id < p->n && !p->inference && !early; id++)
-        if (p->g->tensors[id]->kind == GCKPTI_PARAM && p->active[id])
+        if (p->tensors[id]->kind == GCKPTI_PARAM && p->active[id])
             gckpti_add_instruction(d, GCKPT_UPDATE, id);
     d->place[d->s.length] = (int)d->length;
     d->least_work = gckpti_add_work(backward, once);
@@ -7267,7 +7850,7 @@ static int gckpti_value_buffer(const gckpti_planner *p, const gckpti_draft *d, i
 static void gckpti_forward_buffers(gckpti_planner *p, gckpti_draft *d, int v, int x)
 {
     const gckpti_span *span = &d->s.span[v];
-    const gckpt_tensor *t = p->g->tensors[p->unit[span->unit].id];
+    const gckpt_tensor *t = p->tensors[p->unit[span->unit].id];
     int out = -1, aux = -1, work = -1;
     if (span->value_end >= 0) {
         for (int k = span->source; k < span->source + span->sources && out < 0; k++)
@@ -7297,7 +7880,7 @@ static void gckpti_forward_buffers(gckpti_planner *p, gckpti_draft *d, int v, in
  * others, which only a looped plan's sums over uses have. Returns how many there are in all. */
 static int gckpti_sum_operands(const gckpti_planner *p, gckpti_draft *d, int id, int others, int x)
 {
-    int count = 1, several = p->looped && gckpti_sums_uses(p->g->tensors[id]);
+    int count = 1, several = p->looped && gckpti_sums_uses(p->tensors[id]);
     int use = others && several ? p->first_use[id] : -1;
     if (!others)
         gckpti_operand(d, gckpti_gradient_buffer(p, d, p->whole[id], x), x);
@@ -7310,7 +7893,7 @@ static int gckpti_sum_operands(const gckpti_planner *p, gckpti_draft *d, int id,
 static void gckpti_backward_buffers(gckpti_planner *p, gckpti_draft *d, int unit, int x)
 {
     const gckpti_unit *u = &p->unit[unit];
-    const gckpt_tensor *t = p->g->tensors[u->id];
+    const gckpt_tensor *t = p->tensors[u->id];
     unsigned mask = gckpti_needs(p, t);
     int work = -1;
     gckpti_ins *ins = &d->ins[x];
@@ -7371,7 +7954,8 @@ static gckpt_result gckpti_sum_live(gckpti_planner *p, gckpti_draft *d)
 {
     typedef double kinds[GCKPT_BYTES_KINDS];
     size_t slots = d->length + 2;
-    kinds *change = (kinds *)gckpti_scratch_take(&d->scratch, slots, sizeof *change), live;
+    gckpti_scratch_clear(&p->pass);
+    kinds *change = (kinds *)gckpti_scratch_take(&p->pass, slots, sizeof *change), live;
     if (!change)
         return GCKPT_E_MEMORY;
     for (size_t i = 0; i < d->buffer_count; i++) {
@@ -7433,7 +8017,7 @@ static gckpt_result gckpti_draft_mode(gckpti_planner *p, gckpt_mode mode, int gr
     gckpt_result result = GCKPT_OK;
     p->made_length = 0;
     switch (mode) {
-    case GCKPT_MEMORY_POOR: gckpti_make_memory_poor(p); break;
+    case GCKPT_MEMORY_POOR: gckpti_make_late(p, -1); break;
     case GCKPT_SEGMENTS: gckpti_make_segments(p, 0); break;
     case GCKPT_SQRT: gckpti_make_segments(p, group); break;
     case GCKPT_SCHEDULE: result = gckpti_make_user(p); break;
@@ -7455,108 +8039,57 @@ static int gckpti_too_large(const gckpti_planner *p, gckpt_result result)
 }
 
 /* ---- place: offsets ----
- * Seen over the instructions, what is placed has a skyline. Its lowest level (a run of instructions
- * of one height) gets, of the blocks that live within it, the one whose turn is first; when there
- * is none, it rises to its lower neighbour and joins it: best fit on a skyline (Burke, Kendall and
- * Whitwell 2004; for tensors Sekiyama and others 2018, "Profile-guided memory optimization for deep
- * neural networks"). The first turns go by size x lifetime. So values whose backwards go in
- * reverse, which nest, are stacked without a gap, the last to die at the bottom. While something
- * sticks out above the greatest sum of live bytes, what does moves half way to the front and all is
- * placed again (squeaky wheel: Joslin and Clements 1999); at last from two other orders.
+ * Seen over the instructions, what is placed has a skyline. A level of it (a run of instructions of
+ * one height) that is lower than both neighbours gets, of the blocks that live within it, the one
+ * whose turn is first; when there is none, it rises to its lower neighbour and joins it: best fit
+ * on a skyline (Burke, Kendall and Whitwell 2004; for tensors Sekiyama and others 2018,
+ * "Profile-guided memory optimization for deep neural networks"). The first turns go by size x
+ * lifetime. So values whose backwards go in reverse, which nest, are stacked without a gap, the
+ * last to die at the bottom. While something sticks out above the greatest sum of live bytes, what
+ * does moves half way to the front and all is placed again (squeaky wheel: Joslin and Clements
+ * 1999); at last from two other orders. What lives all the time lies below and takes no part.
  *
+ * What happens in one valley changes no other, so they are filled as they come, always downhill.
  * Near-linear: a block divides a level into at most three and every rise ends one, so there are at
- * most 3 n of each; the lowest is known from a tournament. The block comes from a tree whose leaves
- * are in Z-order of (start, end) (Morton 1966), so that lifetimes below a node are near each other:
- * only nodes are looked into where one may fit and come before the best found. Nodes looked at are
- * counted, never timed, so that a layout is the same on every machine.
+ * most 3 n of each. Where few blocks begin, these are looked at; else the block comes from a tree
+ * whose leaves are in Z-order of (start, end) (Morton 1966), so that lifetimes below a node are
+ * near each other: only nodes are looked into where one may fit and come before the best found.
+ * All that is looked at is counted, never timed, so that a layout is the same on every machine.
  *
- * Invariants: levels cover all instructions, and neighbours differ in height; what is placed lies
- * below the levels of its lifetime. */
+ * Invariants: levels cover all instructions; what is placed lies below the levels of its lifetime.
+ */
 enum { GCKPTI_BY_AREA, GCKPTI_BY_LIFE, GCKPTI_BY_SIZE, GCKPTI_ORDERS };
-
-/* Merge sort by key, bottom up, stable; `spare` has room for n. */
-static void gckpti_sort_keys(gckpti_keyed *v, gckpti_keyed *spare, size_t n)
-{
-    for (size_t width = 1; width < n; width *= 2)
-        for (size_t low = 0; low + width < n; low += 2 * width) {
-            size_t middle = low + width, high = middle + width < n ? middle + width : n;
-            if (v[middle - 1].key <= v[middle].key)
-                continue;
-            memcpy(spare, v + low, width * sizeof *v);
-            for (size_t i = 0, j = middle, k = low; i < width; k++)
-                v[k] = j < high && v[j].key < spare[i].key ? v[j++] : spare[i++];
-        }
-}
+enum { GCKPTI_FEW = 128 };
 
 typedef struct {
-    size_t height;  /* at its first instruction; SIZE_MAX where no level begins */
+    size_t height;  /* at its first instruction */
     int begin, end; /* its last instruction knows the first, the first knows the last */
 } gckpti_level;
 typedef struct {
-    gckpt_buffer *buffer;
-    uint64_t turn;
-    size_t offset; /* of this round; the block has the best */
-} gckpti_candidate;
-typedef struct {
     int start, end; /* of the blocks below it that have no place yet: the latest start, the */
-    uint64_t turn;  /* earliest end, the first turn */
+    uint32_t turn;  /* earliest end, the first turn */
 } gckpti_branch;
 typedef struct {
-    size_t n, length, alignment, work; /* work: nodes looked at */
-    size_t goal; /* greatest sum of live sizes, rounded up: the bound or a little more */
-    gckpti_level *level;                     /* by instruction */
-    int *lowest;         /* tournament of levels: 1 has the winner, length + x instruction x */
-    gckpti_branch *tree; /* 1 is the root, n + i belongs to leaf i */
-    gckpti_candidate *candidates;
-    gckpti_keyed *keys; /* to sort, and as many to spare */
+    gckpt_buffer *buffer;
+    size_t offset; /* of this round; the block has the best */
+    uint32_t turn;
+} gckpti_candidate;
+typedef struct {
+    size_t n, length, alignment, work; /* work: nodes and levels looked at */
+    size_t goal;         /* greatest sum of live sizes, rounded up: the bound or a little more */
+    size_t under;        /* bytes of what lives all the time; n, goal and offsets are without it */
+    gckpti_level *level; /* by instruction */
+    gckpti_branch *tree; /* 1 is the root, n + i belongs to candidate i */
+    gckpti_candidate *candidates; /* in Z-order */
+    int *first, *begins; /* begins[first[x]..]: candidates that begin with instruction x or later */
+    gckpti_keyed *keys;  /* to sort, and as many to spare */
 } gckpti_skyline;
-
-/* Sets what the level that begins at x is worth in the tournament. */
-static void gckpti_set_height(gckpti_skyline *s, int x, size_t height)
-{
-    s->level[x].height = height;
-    for (size_t i = (s->length + (size_t)x) / 2; i > 0; i /= 2, s->work++) {
-        int a = s->lowest[2 * i], b = s->lowest[2 * i + 1], before = s->lowest[i];
-        size_t first = s->level[a].height, second = s->level[b].height;
-        s->lowest[i] = first < second || (first == second && a < b) ? a : b;
-        if (s->lowest[i] == before && before != x)
-            break; /* nothing changes above */
-    }
-}
 
 static void gckpti_put_level(gckpti_skyline *s, int begin, int end, size_t height)
 {
     s->level[begin].end = end;
     s->level[end].begin = begin;
-    if (s->level[begin].height != height)
-        gckpti_set_height(s, begin, height);
-}
-
-/* Puts a level, joined with neighbours that are as high. */
-static void gckpti_join_level(gckpti_skyline *s, int begin, int end, size_t height)
-{
-    if ((size_t)end + 1 < s->length && s->level[end + 1].height == height) {
-        int right = end + 1;
-        end = s->level[right].end;
-        gckpti_set_height(s, right, SIZE_MAX);
-    }
-    if (begin > 0 && s->level[s->level[begin - 1].begin].height == height) {
-        int left = s->level[begin - 1].begin;
-        gckpti_set_height(s, begin, SIZE_MAX);
-        begin = left;
-    }
-    gckpti_put_level(s, begin, end, height);
-}
-
-/* Raises the level begin..end to its lower neighbour. */
-static void gckpti_raise_level(gckpti_skyline *s, int begin, int end)
-{
-    size_t left = SIZE_MAX, right = SIZE_MAX;
-    if (begin > 0)
-        left = s->level[s->level[begin - 1].begin].height;
-    if ((size_t)end + 1 < s->length)
-        right = s->level[end + 1].height;
-    gckpti_join_level(s, begin, end, left < right ? left : right);
+    s->level[begin].height = height;
 }
 
 /* What is below node i; 0: the same as before. */
@@ -7567,16 +8100,21 @@ static int gckpti_join_branches(gckpti_skyline *s, size_t i)
     to->start = a->start > b->start ? a->start : b->start;
     to->end = a->end < b->end ? a->end : b->end;
     to->turn = a->turn < b->turn ? a->turn : b->turn;
+    s->work++;
     return to->start != before.start || to->end != before.end || to->turn != before.turn;
 }
 
 /* The block whose turn is first of those that live within begin..end, taken out of the tree; NULL:
- * there is none. */
+ * there is none. Where few begin, they are looked at one by one. */
 static gckpti_candidate *gckpti_take_first(gckpti_skyline *s, int begin, int end)
 {
-    size_t stack[2 * 8 * sizeof(size_t)], count = 1, found = 0;
-    uint64_t turn = UINT64_MAX;
-    stack[0] = 1;
+    size_t stack[2 * 8 * sizeof(size_t)], count = 0, found = 0;
+    uint32_t turn = UINT32_MAX;
+    int few = s->first[end + 1] - s->first[begin] <= GCKPTI_FEW;
+    for (int k = s->first[begin]; few && k < s->first[end + 1]; k++)
+        stack[count++] = s->n + (size_t)s->begins[k];
+    if (!few)
+        stack[count++] = 1;
     while (count > 0) {
         size_t i = stack[--count];
         const gckpti_branch *b = &s->tree[i];
@@ -7594,24 +8132,39 @@ static gckpti_candidate *gckpti_take_first(gckpti_skyline *s, int begin, int end
     }
     if (!found)
         return NULL;
-    const gckpti_branch none = { -1, INT32_MAX, UINT64_MAX };
+    const gckpti_branch none = { -1, INT32_MAX, UINT32_MAX };
     s->tree[found] = none;
-    for (size_t i = found / 2; i > 0 && gckpti_join_branches(s, i); i /= 2)
-        s->work++;
+    for (size_t i = found / 2; i > 0 && gckpti_join_branches(s, i);)
+        i /= 2;
     return &s->candidates[found - s->n];
+}
+
+/* From the level at `begin` to one that is lower than both neighbours: where it begins. Joins those
+ * of the same height on the way. *above: the lower of its neighbours, SIZE_MAX when it has none. */
+static int gckpti_walk_down(gckpti_skyline *s, int begin, size_t *above)
+{
+    for (;; s->work++) {
+        int end = s->level[begin].end, before = begin > 0 ? s->level[begin - 1].begin : -1;
+        int behind = (size_t)end + 1 < s->length ? end + 1 : -1;
+        size_t height = s->level[begin].height;
+        size_t left = before < 0 ? SIZE_MAX : s->level[before].height;
+        size_t right = behind < 0 ? SIZE_MAX : s->level[behind].height;
+        *above = left < right ? left : right;
+        if (*above > height)
+            return begin;
+        if (left == height)
+            gckpti_put_level(s, before, end, height);
+        else if (left > height && right == height)
+            gckpti_put_level(s, begin, s->level[behind].end, height);
+        begin = left <= height ? before : right < height ? behind : begin;
+    }
 }
 
 /* Places all by their turns. Returns the arena; SIZE_MAX: more than can be addressed. */
 static size_t gckpti_place_all(gckpti_skyline *s)
 {
-    size_t arena = 0;
-    for (size_t x = 0; x < s->length; x++) {
-        s->level[x].height = SIZE_MAX;
-        s->lowest[s->length + x] = (int)x;
-    }
-    for (size_t i = s->length; i-- > 1;)
-        s->lowest[i] = s->lowest[2 * i];
-    gckpti_put_level(s, 0, (int)s->length - 1, 0);
+    size_t arena = 0, above;
+    int begin = 0;
     for (size_t i = 0; i < s->n; i++) {
         gckpti_branch b = { s->candidates[i].buffer->start, s->candidates[i].buffer->end,
                             s->candidates[i].turn };
@@ -7619,17 +8172,19 @@ static size_t gckpti_place_all(gckpti_skyline *s)
     }
     for (size_t i = s->n; i-- > 1;)
         gckpti_join_branches(s, i);
+    gckpti_put_level(s, 0, (int)s->length - 1, 0);
     for (size_t left = s->n; left > 0;) {
-        int begin = s->lowest[1], end = s->level[begin].end;
+        begin = gckpti_walk_down(s, begin, &above);
+        int end = s->level[begin].end;
         size_t height = s->level[begin].height;
         gckpti_candidate *next = gckpti_take_first(s, begin, end);
         if (!next) {
-            gckpti_raise_level(s, begin, end);
+            s->level[begin].height = above;
             continue;
         }
         const gckpt_buffer *b = next->buffer;
         size_t top = height + b->size;
-        if (top > PTRDIFF_MAX / 2)
+        if (top > PTRDIFF_MAX / 2 - s->under)
             return SIZE_MAX;
         next->offset = height;
         arena = top > arena ? top : arena;
@@ -7637,7 +8192,7 @@ static size_t gckpti_place_all(gckpti_skyline *s)
             gckpti_put_level(s, begin, b->start - 1, height);
         if (b->end < end)
             gckpti_put_level(s, b->end + 1, end, height);
-        gckpti_join_level(s, b->start, b->end, gckpti_round_up(top, s->alignment));
+        gckpti_put_level(s, b->start, b->end, gckpti_round_up(top, s->alignment));
         left--;
     }
     return arena;
@@ -7655,8 +8210,9 @@ static void gckpti_first_turns(gckpti_skyline *s, int order)
                                                                  : size);
     }
     gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
-    for (size_t i = 0; i < s->n; i++) /* 32 moves to the front differ, later ones tie at 0 */
-        s->candidates[s->keys[i].item].turn = (uint64_t)(i + 1) << 32;
+    for (size_t i = 0; i < s->n; i++) /* far apart: moves to the front differ */
+        s->candidates[s->keys[i].item].turn =
+            (uint32_t)(i + 1) * (uint32_t)(UINT32_MAX / (s->n + 1));
 }
 
 /* The bits of both in turn. */
@@ -7673,43 +8229,54 @@ static uint64_t gckpti_interleave(int first, int second)
     return a << 1 | b;
 }
 
-/* A skyline's memory, from the scratch; buffers in Z-order; the greatest live sum.
- * 0: out of memory. */
+/* Readies a skyline, its memory from the scratch: candidates, the greatest live sum. What lives all
+ * the time gets its offset. 0: out of memory, or more than can be addressed. */
 static int gckpti_skyline_new(gckpti_scratch *scratch, gckpti_skyline *s, gckpt_buffer *buffers,
                               size_t n, size_t alignment)
 {
     memset(s, 0, sizeof *s);
-    s->n = n;
     s->alignment = alignment;
     s->length = 1;
     for (size_t i = 0; i < n; i++)
         s->length = (size_t)buffers[i].end >= s->length ? (size_t)buffers[i].end + 1 : s->length;
     s->level = (gckpti_level *)gckpti_scratch_take(scratch, s->length, sizeof *s->level);
-    s->lowest = (int *)gckpti_scratch_take(scratch, 2 * s->length, sizeof *s->lowest);
     s->tree = (gckpti_branch *)gckpti_scratch_take(scratch, 2 * n, sizeof *s->tree);
     s->candidates = (gckpti_candidate *)gckpti_scratch_take(scratch, n, sizeof *s->candidates);
     s->keys = (gckpti_keyed *)gckpti_scratch_take(scratch, 2 * n, sizeof *s->keys);
+    s->first = (int *)gckpti_scratch_take(scratch, s->length + 2, sizeof *s->first);
+    s->begins = (int *)gckpti_scratch_take(scratch, n, sizeof *s->begins);
     size_t *live = (size_t *)gckpti_scratch_take(scratch, s->length + 1, sizeof *live);
     if (*scratch->failed)
         return 0;
     for (size_t i = 0; i < n; i++) {
-        size_t size = gckpti_round_up(buffers[i].size, alignment);
-        live[buffers[i].start] += size;
-        live[buffers[i].end + 1] -= size; /* wraps, and back when summed */
-        s->keys[i].item = (int)i;
-        s->keys[i].key = gckpti_interleave(buffers[i].start, buffers[i].end);
+        gckpt_buffer *b = &buffers[i];
+        size_t size = gckpti_round_up(b->size, alignment);
+        if (b->start == 0 && (size_t)b->end + 1 == s->length) {
+            b->offset = gckpti_round_up(s->under, alignment);
+            s->under = b->offset + b->size;
+            if (s->under > PTRDIFF_MAX / 2)
+                return 0;
+            continue;
+        }
+        live[b->start] += size;
+        live[b->end + 1] -= size; /* wraps, and back when summed */
+        s->first[b->start + 2]++;
+        s->keys[s->n].item = (int)i;
+        s->keys[s->n++].key = gckpti_interleave(b->start, b->end);
     }
     for (size_t x = 0; x < s->length; x++) {
         live[x + 1] += live[x];
+        s->first[x + 2] += s->first[x + 1];
         s->goal = live[x] > s->goal ? live[x] : s->goal;
     }
-    gckpti_sort_keys(s->keys, s->keys + n, n);
-    for (size_t i = 0; i < n; i++) {
+    gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
+    for (size_t i = 0; i < s->n; i++) {
         s->candidates[i].buffer = &buffers[s->keys[i].item];
+        s->begins[s->first[s->candidates[i].buffer->start + 1]++] = (int)i;
         s->keys[i].item = (int)i;
         s->keys[i].key = s->length - (size_t)s->candidates[i].buffer->end;
     }
-    gckpti_sort_keys(s->keys, s->keys + n, n);
+    gckpti_sort_keys(s->keys, s->keys + s->n, s->n);
     return 1;
 }
 
@@ -7719,9 +8286,10 @@ static size_t gckpti_place(gckpti_scratch *scratch, gckpt_buffer *buffers, size_
                            size_t alignment)
 {
     gckpti_skyline s;
-    size_t best = n > 0 ? SIZE_MAX : 0;
-    int memory = gckpti_skyline_new(scratch, &s, buffers, n, alignment);
-    for (int order = 0; order < GCKPTI_ORDERS && best > s.goal && memory; order++) {
+    if (!gckpti_skyline_new(scratch, &s, buffers, n, alignment))
+        return SIZE_MAX;
+    size_t best = s.n > 0 ? SIZE_MAX : 0, base = gckpti_round_up(s.under, alignment);
+    for (int order = 0; order < GCKPTI_ORDERS && best > s.goal; order++) {
         size_t most = order == GCKPTI_BY_AREA ? 1 << 22 : 1 << 20; /* nodes; and rounds: */
         int rounds = order == GCKPTI_BY_AREA ? 40 : 200;
         gckpti_first_turns(&s, order);
@@ -7730,24 +8298,25 @@ static size_t gckpti_place(gckpti_scratch *scratch, gckpt_buffer *buffers, size_
             size_t arena = gckpti_place_all(&s);
             if (arena == SIZE_MAX)
                 break;
-            for (size_t i = 0; i < n; i++) {
+            for (size_t i = 0; i < s.n; i++) {
                 gckpti_candidate *c = &s.candidates[i];
                 if (arena < best)
-                    c->buffer->offset = c->offset;
+                    c->buffer->offset = base + c->offset;
                 if (c->offset + c->buffer->size > s.goal)
                     c->turn /= 2;
             }
             best = arena < best ? arena : best;
         }
     }
-    return best;
+    return best == SIZE_MAX ? SIZE_MAX : s.n > 0 ? base + best : s.under;
 }
 
 /* Places the draft's buffers. */
 static gckpt_result gckpti_place_draft(gckpti_planner *p)
 {
     gckpti_draft *d = &p->draft;
-    d->arena = gckpti_place(&d->scratch, d->buffers, d->buffer_count, p->alignment);
+    gckpti_scratch_clear(&p->pass);
+    d->arena = gckpti_place(&p->pass, d->buffers, d->buffer_count, p->alignment);
     if (p->failed || d->arena < SIZE_MAX)
         return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
     return gckpti_error(p->g, GCKPT_E_MEMORY,
@@ -7770,14 +8339,14 @@ static void gckpti_keep_draft(gckpti_planner *p)
 }
 
 /* ---- from draft to plan ---- */
-/* Copies an array of a plan to where it lies in the plan's block, *used bytes in; NULL block: only
- * counts its bytes. */
+/* Copies an array of a plan (NULL: yet to be written) to where it lies in the plan's block, *used
+ * bytes in; NULL block: only counts its bytes. */
 static void *gckpti_part(void *block, size_t *used, const void *from, size_t n, size_t size)
 {
     size_t at = gckpti_round_up(*used, GCKPTI_ALIGN);
     void *to = block ? (unsigned char *)block + at : NULL;
     *used = at + n * size;
-    return to && n > 0 ? memmove(to, from, n * size) : to;
+    return to && from && n > 0 ? memmove(to, from, n * size) : to;
 }
 
 /* Copies a plan and its arrays, wherever these lie, into one block; NULL block: nothing. Returns
@@ -7802,13 +8371,19 @@ static size_t gckpti_plan_copy(void *block, const gckpt_plan *from)
     return n;
 }
 
-/* Appends a name to the plan's. Returns where it begins. */
-static size_t gckpti_name_add(gckpti_scratch *s, gckpt_plan *plan, char **names, const char *name)
+/* An array of a plan that is being written, in its block. */
+static void *gckpti_written(gckpt_plan *plan, const void *part)
+{
+    return (unsigned char *)plan + ((const unsigned char *)part - (const unsigned char *)plan);
+}
+
+/* Appends a name to the plan's, or only counts its bytes while the plan has no block. Returns where
+ * it begins. */
+static size_t gckpti_name_add(gckpt_plan *plan, const char *name)
 {
     size_t at = plan->name_bytes, size = strlen(name) + 1;
-    if (gckpti_want(s, names, at + size, 1))
-        memcpy(*names + at, name, size);
-    plan->names = *names;
+    if (plan->block)
+        memcpy((char *)gckpti_written(plan, plan->names) + at, name, size);
     plan->name_bytes = at + size;
     return at;
 }
@@ -7843,44 +8418,50 @@ static uint64_t gckpti_hash_tensor(uint64_t hash, const gckpt_tensor *t)
                                                      : t->name);
 }
 
-/* Nodes, parameters, names and attributes of everything. */
-static void gckpti_encode_nodes(gckpti_planner *p, gckpti_scratch *s, gckpt_plan *plan)
+/* Nodes, parameters, names and attributes of everything; while the plan has no block: how many
+ * there are. */
+static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
 {
-    gckpti_node *nodes = (gckpti_node *)gckpti_scratch_take(s, (size_t)p->n, sizeof *nodes);
-    gckpti_plan_param *params = NULL;
-    uint32_t *words = NULL;
-    char *names = NULL;
-    for (int i = 0; i < p->n && !p->failed; i++) {
-        const gckpt_tensor *t = p->g->tensors[i];
-        size_t at = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
-        nodes[i] = gckpti_node_of(t);
-        nodes[i].attributes = at;
-        plan->word_count = at + (t->attribute_bytes + 3) / 4;
-        if (gckpti_want(s, &words, plan->word_count, sizeof *words) && t->attribute_bytes)
-            memcpy(words + at, t->attributes, t->attribute_bytes);
-        nodes[i].name = t->name ? gckpti_name_add(s, plan, &names, t->name) : GCKPTI_NONE;
-        nodes[i].cost = p->cost[i];
-        nodes[i].rounding = p->rounding[i];
-        if (t->kind == GCKPTI_INPUT)
-            nodes[i].index = (int)plan->inputs++;
-        if (t->kind != GCKPTI_PARAM)
-            continue;
-        const char *name = p->g->store->params[t->index].p.name; /* t's may have changed */
-        gckpti_plan_param q = { gckpti_name_add(s, plan, &names, name),
-                                gckpti_elements(&t->shape),
-                                p->active[i],
-                                i,
-                                t->index,
-                                { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
-                                  gckpti_bits(t->init.constant) } };
-        nodes[i].index = (int)plan->param_count;
-        if (gckpti_want(s, &params, plan->param_count + 1, sizeof q))
-            params[plan->param_count++] = q;
-    }
     plan->node_count = (size_t)p->n;
-    plan->nodes = nodes;
-    plan->params = params;
-    plan->words = words;
+    plan->param_count = plan->inputs = plan->word_count = plan->name_bytes = 0;
+    for (int i = 0; i < p->n; i++) {
+        const gckpt_tensor *t = p->tensors[i];
+        size_t at = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
+        size_t name = t->name ? gckpti_name_add(plan, t->name) : GCKPTI_NONE;
+        int index = t->kind == GCKPTI_OP && p->of[i] < 0 ? -1 : 0;
+        plan->word_count = at + (t->attribute_bytes + 3) / 4;
+        if (t->kind == GCKPTI_INPUT)
+            index = (int)plan->inputs++;
+        if (t->kind == GCKPTI_PARAM) {
+            const char *stored = p->g->store->params[t->index].p.name; /* t's may have changed */
+            gckpti_plan_param q = { gckpti_name_add(plan, stored),
+                                    gckpti_elements(&t->shape),
+                                    p->active[i],
+                                    i,
+                                    t->index,
+                                    { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
+                                      gckpti_bits(t->init.constant) } };
+            index = (int)plan->param_count++;
+            if (plan->block)
+                ((gckpti_plan_param *)gckpti_written(plan, plan->params))[index] = q;
+        }
+        if (!plan->block)
+            continue;
+        plan->hash = gckpti_hash_tensor(plan->hash, p->g->tensors[i]);
+        gckpti_node *node = (gckpti_node *)gckpti_written(plan, plan->nodes) + i;
+        *node = gckpti_node_of(t);
+        node->hash = plan->hash;
+        node->attributes = at;
+        node->name = name;
+        node->index = index;
+        node->cost = index < 0 && p->built ? p->built[i] : p->cost[i];
+        node->rounding = p->rounding[i];
+        if (t->attribute_bytes)
+            memcpy((uint32_t *)gckpti_written(plan, plan->words) + at, t->attributes,
+                   t->attribute_bytes);
+    }
+    for (size_t i = 0; i < plan->node_count && plan->block; i++)
+        plan->check = gckpti_hash_planned(plan->check, plan, i);
 }
 
 /* The first op of the list that mixes rows, itself or through a view it reads; -1 when none
@@ -7888,7 +8469,7 @@ static void gckpti_encode_nodes(gckpti_planner *p, gckpti_scratch *s, gckpt_plan
 static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_draft *d)
 {
     for (size_t x = 0; x < d->length; x++) {
-        const gckpt_tensor *t = p->g->tensors[d->ins[x].id];
+        const gckpt_tensor *t = p->tensors[d->ins[x].id];
         if (t->mixes)
             return t->id;
         for (int i = 0; i < t->inputs; i++)
@@ -7912,7 +8493,7 @@ static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
     const gckpt_store *s = p->g->store;
     size_t parameters = s->elements * sizeof(float), state = gckpt_store_bytes(s) - parameters;
     for (int i = 0; i < p->n; i++) {
-        const gckpt_tensor *t = p->g->tensors[i];
+        const gckpt_tensor *t = p->tensors[i];
         if (t->kind != GCKPTI_PARAM || !p->active[i])
             continue;
         const gckpti_param *q = &s->params[t->index];
@@ -7937,23 +8518,26 @@ static gckpt_plan *gckpti_plan_settle(gckpt_plan *plan)
     return (gckpt_plan *)first;
 }
 
-/* Orders buffers, given by numbers, as a plan has them: by end; then smaller, then younger. */
-static int gckpti_buffer_before(const void *first, const void *second, const void *context)
+/* The numbers of a draft's buffers as a plan has them: by end; then smaller, then younger. NULL
+ * without memory. */
+static int *gckpti_buffers_by_end(gckpti_planner *p, const gckpti_draft *d)
 {
-    const gckpt_buffer *all = (const gckpt_buffer *)context;
-    int i = *(const int *)first, j = *(const int *)second;
-    const gckpt_buffer *a = &all[i], *b = &all[j];
-    return a->end != b->end ? a->end < b->end : a->size != b->size ? a->size < b->size : i > j;
-}
-
-/* The numbers of a draft's buffers in that order; NULL without memory. */
-static int *gckpti_buffers_by_end(gckpti_draft *d)
-{
-    int *order = (int *)gckpti_scratch_take(&d->scratch, d->buffer_count, sizeof(int));
-    for (size_t i = 0; i < d->buffer_count && order; i++)
-        order[i] = (int)i;
-    if (order)
-        gckpti_sort(order, d->buffer_count, sizeof *order, gckpti_buffer_before, d->buffers);
+    size_t n = d->buffer_count, ends = d->length + 3;
+    int *order = (int *)gckpti_scratch_take(&p->pass, n, sizeof *order);
+    int *first = (int *)gckpti_scratch_take(&p->pass, ends, sizeof *first); /* of those that end */
+    gckpti_keyed *key = (gckpti_keyed *)gckpti_scratch_take(&p->pass, 2 * n, sizeof *key);
+    if (p->failed)
+        return NULL;
+    for (size_t i = 0; i < n; i++) {
+        key[i].item = (int)(n - 1 - i);
+        key[i].key = d->buffers[n - 1 - i].size;
+        first[d->buffers[i].end + 1]++;
+    }
+    gckpti_sort_keys(key, key + n, n);
+    for (size_t x = 1; x < ends; x++)
+        first[x] += first[x - 1];
+    for (size_t i = 0; i < n; i++)
+        order[first[d->buffers[key[i].item].end]++] = key[i].item;
     return order;
 }
 
@@ -7965,9 +8549,8 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->object.magic = GCKPTI_MAGIC;
     plan->format = GCKPT_PLAN_FORMAT;
     plan->contract = GCKPT_CONTRACT;
-    plan->hash = GCKPTI_FNV_START;
-    for (int i = 0; i < p->n; i++)
-        plan->hash = gckpti_hash_tensor(plan->hash, p->g->tensors[i]);
+    plan->hash = plan->check = GCKPTI_FNV_START;
+    plan->variant = p->variant;
     plan->optimiser = desc->optimiser;
     plan->state_slots = gckpti_state_floats(desc);
     plan->looped = p->looped;
@@ -7982,39 +8565,43 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->bound = d->bound;
     plan->recompute = d->recompute;
     plan->work = d->work;
-    plan->least_work = d->least_work;
+    plan->least_work = p->least_work;
     plan->body = (int)d->body;
     plan->epilogue = (int)d->epilogue;
     plan->mixer = gckpti_find_mixer(p, d);
+    plan->length = d->length;
+    plan->operand_count = d->operand_count;
+    plan->term_count = (size_t)p->term_count;
+    plan->pick_count = (size_t)desc->fetches;
+    plan->life_count = d->buffer_count;
     memcpy(plan->kind_bytes, d->kind_bytes, sizeof plan->kind_bytes);
     gckpti_resident(p, plan->kind_bytes);
 }
 
-/* The plan's other arrays: instructions, operands, terms, what is fetched, buffers. */
-static void gckpti_encode_arrays(gckpti_planner *p, gckpti_draft *d, gckpt_plan *plan)
+/* The plan's other arrays: instructions, operands, terms, what is fetched, buffers in an order. */
+static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_draft *d, const int *order,
+                                 gckpt_plan *plan)
 {
-    gckpti_scratch *s = &d->scratch;
-    size_t picked = (size_t)p->desc->fetches, terms = (size_t)p->term_count;
-    const int *order = gckpti_buffers_by_end(d);
-    gckpti_ins *list = (gckpti_ins *)gckpti_scratch_copy(s, d->ins, d->length, sizeof *list);
-    size_t *operand = (size_t *)gckpti_scratch_take(s, d->operand_count, sizeof *operand);
-    gckpti_plan_term *term = (gckpti_plan_term *)gckpti_scratch_take(s, terms, sizeof *term);
-    gckpti_plan_pick *pick = (gckpti_plan_pick *)gckpti_scratch_take(s, picked, sizeof *pick);
-    gckpt_buffer *lives = (gckpt_buffer *)gckpti_scratch_take(s, d->buffer_count, sizeof *lives);
-    if (p->failed)
-        return;
-    for (plan->list = list; plan->length < d->length; plan->length++)
-        if (list[plan->length].kind == GCKPT_UPDATE)
-            list[plan->length].id = plan->nodes[list[plan->length].id].index;
+    gckpti_ins *list = (gckpti_ins *)gckpti_written(plan, plan->list);
+    size_t *operand = (size_t *)gckpti_written(plan, plan->operands);
+    gckpti_plan_term *term = (gckpti_plan_term *)gckpti_written(plan, plan->terms);
+    gckpti_plan_pick *pick = (gckpti_plan_pick *)gckpti_written(plan, plan->picks);
+    gckpt_buffer *lives = (gckpt_buffer *)gckpti_written(plan, plan->lives);
+    for (size_t x = 0; x < d->length; x++) {
+        list[x] = d->ins[x];
+        if (list[x].kind == GCKPT_UPDATE)
+            list[x].id = plan->nodes[list[x].id].index;
+    }
     for (size_t i = 0; i < d->operand_count; i++)
         operand[i] =
             d->operands[i] == GCKPTI_NONE ? GCKPTI_NONE : d->buffers[d->operands[i]].offset;
-    for (size_t i = 0; i < terms; i++) {
-        gckpti_plan_term q = { p->terms[i].loss->id, gckpti_bits(p->terms[i].weight),
-                               p->terms[i].regulariser };
+    for (size_t i = 0; i < plan->term_count; i++) {
+        int id = p->terms[i].loss->id;
+        gckpti_plan_term q = { id, gckpti_bits(p->terms[i].weight), p->terms[i].regulariser,
+                               p->built ? p->built[id] : p->cost[id] };
         term[i] = q;
     }
-    for (size_t i = 0; i < picked; i++) {
+    for (size_t i = 0; i < plan->pick_count; i++) {
         const gckpt_pick *q = &p->desc->fetch[i];
         int id = q->tensor->base->id;
         pick[i].id = q->tensor->id;
@@ -8025,31 +8612,27 @@ static void gckpti_encode_arrays(gckpti_planner *p, gckpti_draft *d, gckpt_plan 
     }
     for (size_t i = 0; i < d->buffer_count; i++)
         lives[i] = d->buffers[order[i]];
-    plan->operands = operand;
-    plan->operand_count = d->operand_count;
-    plan->terms = term;
-    plan->term_count = terms;
-    plan->picks = pick;
-    plan->pick_count = picked;
-    plan->lives = lives;
-    plan->life_count = d->buffer_count;
 }
 
-/* The plan of a draft that is placed; NULL without memory. */
-static gckpt_plan *gckpti_encode(gckpti_planner *p, gckpti_draft *d, gckpt_mode mode)
+/* The plan of a draft that is placed, written where it stays; NULL without memory. */
+static gckpt_plan *gckpti_encode(gckpti_planner *p, const gckpti_draft *d, gckpt_mode mode)
 {
-    gckpt_plan head;
+    gckpt_plan head, *plan = NULL;
+    gckpti_scratch_clear(&p->pass);
+    const int *order = gckpti_buffers_by_end(p, d);
     gckpti_encode_head(p, d, &head);
     head.mode = mode;
-    gckpti_encode_nodes(p, &d->scratch, &head);
-    gckpti_encode_arrays(p, d, &head);
-    void *block = p->failed ? NULL : gckpti_new(p->memory, gckpti_plan_copy(NULL, &head), 1);
-    p->failed = !block;
-    if (!block)
+    gckpti_encode_nodes(p, &head);
+    if (order)
+        plan = (gckpt_plan *)gckpti_new(p->memory, gckpti_plan_copy(NULL, &head), 1);
+    p->failed = !plan;
+    if (!plan)
         return NULL;
     head.memory = *p->memory;
-    gckpti_plan_copy(block, &head);
-    return (gckpt_plan *)block;
+    gckpti_plan_copy(plan, &head);
+    gckpti_encode_nodes(p, plan);
+    gckpti_encode_arrays(p, d, order, plan);
+    return plan;
 }
 
 GCKPT_API void gckpt_plan_free(const gckpt_plan *plan)
@@ -8112,64 +8695,587 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
 }
 
 /* =================================================================================================
- * >>optimal: the least work for every budget, by a sweep over slots
+ * >>bound: work and bytes that no schedule can do without, from minimal cuts
+ *
+ * Take any schedule whose live bytes never exceed M, and an instant: the backward of some rank. Let
+ * r(u) be 1 where unit u runs again behind it. Whatever a later backward, a fetch or a later run
+ * reads is either in the arena at the instant or made by such a run. So with n(u) = 1 where a
+ * backward from this rank on, or a run j with r(j) = 1, reads the value of u, all values with
+ * n(u) = 1 and r(u) = 0 lie in the arena, and aux likewise, beside the gradients and the workspace
+ * of that backward, which are the same in every schedule; what it reads itself lies there whatever
+ * r is. Each u that has surely run before costs its work again. Hence no schedule within M repeats
+ * less work than, for any instant,
+ *     min sum work(u) r(u)  where  sum out(u) n(u) (1 - r(u)) + aux(u) (1 - r(u)) <= M - gradients.
+ * This is a cut (project selection, Picard 1976) with a knapsack. A programme over the units from
+ * last to first solves it for all M at once: its states are the sets of values that only repeated
+ * forwards would read, few at a time (beyond GCKPTI_OPEN the others are free, which only lowers the
+ * bound), and each has a list of cuts, (bytes, work) pairs of which none is better than another
+ * (Nemhauser and Ullmann 1969). Such lists may be long. Their lower convex hulls are short, and as
+ * pairs are only moved and united, the hull of the last list comes from the hulls of those before:
+ * all prices of a byte together (Gallo, Grigoriadis and Tarjan 1989). Lines between its corners are
+ * a bound too. So each instant has its hull, and where one decides, and the graph is small enough,
+ * all its cuts.
+ *
+ * Instants that matter are those at which more lies in the arena whatever a schedule does than at
+ * any before: behind another they have less to give up and no less room. Where gradients of
+ * parameters pile up these are many: some are taken.
+ *
+ * It holds for all schedules of the model, that is, for its order of backwards and its forms of
+ * ops. Of two values that share bytes (in place) only one is read later, so that both never count.
+ * It is optimistic, never wrong, about gckpt_recompute, what a loop keeps from the prologue,
+ * updates in the backward, and ops that may run for the first time behind the instant (free).
+ *
+ * Bytes that no schedule can do without: the most of any instant, with the closure that keeps
+ * least, of any backward, and of any forward that has its inputs and its result in the arena.
+ * ============================================================================================== */
+enum {
+    GCKPTI_OPEN = 6,
+    GCKPTI_INSTANTS = 8,
+    GCKPTI_HULL_CUTS = 1024, /* cuts behind a unit, at the most, on hulls; in all */
+    GCKPTI_ALL_CUTS = 16384,
+    GCKPTI_COUNTED = 256, /* most units for lists of all cuts; in them late units cost more, */
+    GCKPTI_SLANT = 14     /* by up to 2^-14: of nearly equal cuts that is found which keeps them */
+};
+
+/* What an instant knows of a unit: is its value read from there on, by that backward itself; its
+ * aux; has it run before; only once. */
+enum {
+    GCKPTI_READ = 1,
+    GCKPTI_HELD = 2,
+    GCKPTI_READ_AUX = 4,
+    GCKPTI_HELD_AUX = 8,
+    GCKPTI_RAN = 16,
+    GCKPTI_STAYS = 32
+};
+typedef struct {
+    unsigned char opens,
+        own; /* bits of values that only repeated forwards read: inputs', its own */
+    unsigned char flags;
+} gckpti_cut_unit;
+
+/* Bytes kept and work repeated; from: the cut it continues (bit 31: r of the unit between). */
+typedef struct {
+    int64_t bytes;
+    uint64_t work;
+    uint32_t from;
+} gckpti_kept;
+typedef struct {
+    gckpti_kept *cut; /* by rising bytes and falling work */
+    int n;
+} gckpti_kept_list;
+
+/* The cuts of an instant, all or those of the hull; and of all before: behind unit i from[i]. */
+typedef struct {
+    gckpti_kept_list last;
+    uint32_t *from;
+    size_t *first;
+} gckpti_cut_table;
+
+typedef struct {
+    int rank;
+    int64_t gradients; /* bytes of them and of the workspace, then */
+    gckpti_cut_unit *unit;
+    gckpti_cut_table hull, all; /* all: made when asked for; n 0: too many */
+    int tried;
+} gckpti_instant;
+
+typedef struct gckpti_bound {
+    const gckpti_planner *p;
+    gckpti_scratch *scratch;
+    gckpti_instant instant[GCKPTI_INSTANTS];
+    size_t room;          /* of a pool */
+    int instants, hulls;  /* hulls: lists have their hulls' cuts */
+    int64_t least;        /* bytes that no schedule can do without */
+    int64_t spare;        /* by which live sizes, rounded up, may exceed an arena */
+    uint64_t work;        /* of a step that computes nothing twice */
+    gckpti_kept *pool[3]; /* cuts in front of a unit, behind it, and of a merge */
+    unsigned char *again; /* r of the cut that was asked for last */
+    int64_t items;        /* cuts looked at */
+} gckpti_bound;
+
+/* Marks what an instant knows. */
+static void gckpti_instant_marks(const gckpti_planner *p, gckpti_instant *t)
+{
+    for (int i = 0; i < p->units; i++) {
+        const gckpti_unit *u = &p->unit[i];
+        int then = u->rank == t->rank, later = u->rank >= t->rank;
+        int sooner = u->rank >= 0 && u->rank <= t->rank;
+        unsigned char *flags = &t->unit[i].flags;
+        *flags |= u->fetched ? GCKPTI_READ : 0;
+        *flags |= i < p->prologue || (sooner && u->reads_aux) ? GCKPTI_RAN : 0;
+        *flags |= later && u->reads_aux ? GCKPTI_READ_AUX : 0;
+        *flags |= then && u->reads_aux ? GCKPTI_HELD_AUX : 0;
+        for (int k = u->read; k < u->read + u->reads && u->rank >= 0; k++) {
+            flags = &t->unit[p->links[k]].flags;
+            *flags |= later ? GCKPTI_READ : 0;
+            *flags |= then ? GCKPTI_HELD : 0;
+            *flags |= sooner ? GCKPTI_RAN : 0;
+        }
+    }
+    for (int i = p->units; i-- > 0;) {
+        const gckpti_unit *u = &p->unit[i];
+        unsigned char *flags = &t->unit[i].flags;
+        for (int k = u->in; k < u->in + u->inputs && *flags & GCKPTI_RAN; k++)
+            t->unit[p->links[k]].flags |= GCKPTI_RAN;
+        *flags |= u->fixed && *flags & GCKPTI_RAN ? GCKPTI_STAYS : 0;
+    }
+}
+
+/* Gives bits to values that only repeated forwards read, from their last reader back to their unit;
+ * without one such a value is free. */
+static void gckpti_instant_bits(const gckpti_planner *p, gckpti_instant *t)
+{
+    unsigned taken = 0;
+    for (int i = p->units; i-- > 0;) {
+        const gckpti_unit *u = &p->unit[i];
+        gckpti_cut_unit *c = &t->unit[i];
+        for (int k = u->in; k < u->in + u->inputs && !(c->flags & GCKPTI_STAYS); k++) {
+            gckpti_cut_unit *q = &t->unit[p->links[k]];
+            unsigned bit = ~taken & (taken + 1);
+            if (q->flags & GCKPTI_READ || (!q->own && bit >> GCKPTI_OPEN))
+                continue;
+            q->own = q->own ? q->own : (unsigned char)bit;
+            taken |= q->own;
+            c->opens |= q->own;
+        }
+        taken &= ~(unsigned)c->own;
+    }
+}
+
+/* Whether a * b <= c * d, in 128 bits. */
+static int gckpti_product_within(uint64_t a, uint64_t b, uint64_t c, uint64_t d)
+{
+    uint64_t high[2], low[2];
+    for (int i = 0; i < 2; i++, a = c, b = d) {
+        uint64_t a0 = a & 0xffffffffu, a1 = a >> 32, b0 = b & 0xffffffffu, b1 = b >> 32;
+        uint64_t middle = a1 * b0 + (a0 * b0 >> 32), other = a0 * b1 + (middle & 0xffffffffu);
+        high[i] = a1 * b1 + (middle >> 32) + (other >> 32);
+        low[i] = a * b;
+    }
+    return high[0] < high[1] || (high[0] == high[1] && low[0] <= low[1]);
+}
+
+/* Appends a cut with more bytes to a list if it has less work than all there; with hull, corners
+ * that are none any more go. */
+static int gckpti_cut_append(gckpti_kept *v, int n, const gckpti_kept *q, int hull)
+{
+    if (n > 0 && q->work >= v[n - 1].work)
+        return n;
+    while (hull && n > 1 &&
+           gckpti_product_within(v[n - 2].work - v[n - 1].work,
+                                 (uint64_t)(q->bytes - v[n - 1].bytes), v[n - 1].work - q->work,
+                                 (uint64_t)(v[n - 1].bytes - v[n - 2].bytes)))
+        n--;
+    v[n] = *q;
+    return n + 1;
+}
+
+/* Adds `more`, continued by a unit with such bytes and work, to a list; its cuts are numbered from
+ * `first`. */
+static void gckpti_cut_merge(gckpti_bound *b, gckpti_kept_list *to, const gckpti_kept_list *more,
+                             int64_t bytes, uint64_t work, uint32_t first)
+{
+    gckpti_kept *out = b->pool[2], *at = to->cut, *end = at + to->n;
+    int n = 0;
+    b->items += to->n + more->n;
+    for (int k = 0; k < more->n; k++) {
+        gckpti_kept q = { more->cut[k].bytes + bytes, more->cut[k].work + work,
+                          first + (uint32_t)k };
+        while (at < end && (at->bytes < q.bytes || (at->bytes == q.bytes && at->work < q.work)))
+            n = gckpti_cut_append(out, n, at++, b->hulls);
+        n = gckpti_cut_append(out, n, &q, b->hulls);
+    }
+    while (at < end)
+        n = gckpti_cut_append(out, n, at++, b->hulls);
+    to->n = n;
+    memcpy(to->cut, out, (size_t)n * sizeof *out);
+}
+
+/* The lists behind unit i, by state, from those in front of it. */
+static void gckpti_cut_step(gckpti_bound *b, gckpti_instant *t, int i, unsigned open,
+                            const gckpti_kept_list *now, gckpti_kept_list *next)
+{
+    const gckpti_unit *u = &b->p->unit[i];
+    const gckpti_cut_unit *c = &t->unit[i];
+    unsigned x = 0;
+    int64_t aux = c->flags & GCKPTI_READ_AUX ? u->aux : 0;
+    int64_t held = (c->flags & GCKPTI_HELD ? u->out : 0) + (c->flags & GCKPTI_HELD_AUX ? aux : 0);
+    uint64_t work = c->flags & GCKPTI_RAN ? u->cost : 0;
+    if (!b->hulls)
+        work += (work >> GCKPTI_SLANT) * (uint64_t)i / (uint64_t)b->p->units;
+    do {
+        int needed = c->flags & GCKPTI_READ || x & c->own;
+        int64_t bytes = (needed ? u->out : 0) + aux;
+        uint32_t first = (uint32_t)(now[x].cut - now[0].cut);
+        gckpti_cut_merge(b, &next[x & ~(unsigned)c->own], &now[x], bytes, 0, first);
+        if (bytes > 0 && !(c->flags & GCKPTI_STAYS))
+            gckpti_cut_merge(b, &next[(x | c->opens) & ~(unsigned)c->own], &now[x], held, work,
+                             first | UINT32_C(1) << 31);
+        x = (x - open) & open;
+    } while (x);
+}
+
+/* Readies lists of hulls, or of all cuts. 0: out of memory. */
+static int gckpti_bound_lists(gckpti_bound *b, int hulls)
+{
+    size_t before = b->room, most = hulls ? GCKPTI_HULL_CUTS : GCKPTI_ALL_CUTS;
+    size_t units = (size_t)b->p->units; /* small graphs are planned in small blocks */
+    b->hulls = hulls;
+    b->room = units < 40 ? 64 + (hulls ? 32 : 64) * units : most;
+    b->room = b->room < most ? b->room : most;
+    for (int k = 0; k < 3 && b->room != before; k++)
+        b->pool[k] = (gckpti_kept *)gckpti_scratch_take(b->scratch, b->room, sizeof **b->pool);
+    return !b->p->failed;
+}
+
+/* Finds all cuts of an instant, or those of the hull. 0: there are too many. */
+static int gckpti_find_cuts(gckpti_bound *b, gckpti_instant *t, gckpti_cut_table *table)
+{
+    gckpti_kept_list lists[2][1 << GCKPTI_OPEN], *now = lists[0], *next = lists[1];
+    gckpti_kept *front = b->pool[0], *behind = b->pool[1];
+    unsigned open = 0, x = 0;
+    size_t used = 0, n = 1;
+    table->first = (size_t *)gckpti_scratch_take(b->scratch, (size_t)b->p->units, sizeof(size_t));
+    memset(front, 0, sizeof *front);
+    now[0].cut = front;
+    now[0].n = 1;
+    for (int i = b->p->units; i-- > 0 && !b->p->failed;) {
+        const gckpti_cut_unit *c = &t->unit[i];
+        const unsigned own = c->own, after = (open | c->opens) & ~own;
+        int room[1 << GCKPTI_OPEN] = { 0 };
+        if (2 * n > b->room ||
+            !gckpti_want(b->scratch, &table->from, used + 2 * n, sizeof(uint32_t)))
+            return 0;
+        do { /* room for as many as there may be */
+            room[x & ~own] += now[x].n;
+            room[(x | c->opens) & ~own] += now[x].n;
+            x = (x - open) & open;
+        } while (x);
+        n = 0;
+        do {
+            next[x].cut = behind + n;
+            next[x].n = 0;
+            n += (size_t)room[x];
+            x = (x - after) & after;
+        } while (x);
+        gckpti_cut_step(b, t, i, open, now, next);
+        n = 0;
+        do { /* side by side, so that they are numbered through */
+            memmove(behind + n, next[x].cut, (size_t)next[x].n * sizeof *behind);
+            next[x].cut = behind + n;
+            n += (size_t)next[x].n;
+            x = (x - after) & after;
+        } while (x);
+        table->first[i] = used;
+        for (size_t k = 0; k < n; k++)
+            table->from[used++] = behind[k].from;
+        gckpti_kept_list *lists_in_front = now;
+        gckpti_kept *kept_in_front = front;
+        now = next, next = lists_in_front;
+        front = behind, behind = kept_in_front;
+        open = after;
+    }
+    table->last.cut = (gckpti_kept *)gckpti_scratch_copy(b->scratch, front, n, sizeof *front);
+    table->last.n = table->last.cut ? (int)n : 0;
+    return table->last.n;
+}
+
+/* The last cut that keeps no more than `room` bytes; -1: there is none. */
+static int gckpti_cut_within(const gckpti_kept_list *v, int64_t room)
+{
+    int low = -1, high = v->n - 1;
+    while (low < high) {
+        int middle = high - (high - low) / 2;
+        if (v->cut[middle].bytes <= room)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+/* The work of one of an instant's cuts, without what its lateness added. */
+static uint64_t gckpti_cut_work(const gckpti_instant *t, int cut)
+{
+    uint64_t work = t->all.last.cut[cut].work;
+    return work - (work >> GCKPTI_SLANT);
+}
+
+/* Notes in b->again what a cut computes again. */
+static void gckpti_cut_mark(gckpti_bound *b, const gckpti_cut_table *table, int cut)
+{
+    uint32_t k = (uint32_t)cut;
+    for (int i = 0; i < b->p->units; i++) {
+        uint32_t from = table->from[table->first[i] + k];
+        b->again[i] = (unsigned char)(from >> 31);
+        k = from & 0x7fffffff;
+    }
+}
+
+/* The least work on an instant's hull for so many bytes, rounded down a little. */
+static uint64_t gckpti_hull_work(const gckpti_kept_list *hull, int64_t room)
+{
+    int i = gckpti_cut_within(hull, room), shift = 0;
+    if (hull->n == 0)
+        return 0; /* it had too many corners: nothing is known */
+    if (i < 0 || i == hull->n - 1)
+        return i < 0 ? UINT64_MAX : hull->cut[i].work;
+    const gckpti_kept *a = &hull->cut[i], *z = a + 1;
+    uint64_t work = a->work - z->work, bytes = (uint64_t)(room - a->bytes), off;
+    while ((work >> shift) + 1 > (UINT64_C(1) << 62) / (bytes + 1))
+        shift++;
+    off = (((work >> shift) + 1) * bytes / (uint64_t)(z->bytes - a->bytes) + 1) << shift;
+    return off < work ? a->work - off : z->work;
+}
+
+/* All cuts of an instant; none when there are too many. */
+static const gckpti_kept_list *gckpti_all_cuts(gckpti_bound *b, int at)
+{
+    gckpti_instant *t = &b->instant[at];
+    if (!t->tried++ && b->p->units <= GCKPTI_COUNTED && gckpti_bound_lists(b, 0))
+        gckpti_find_cuts(b, t, &t->all);
+    return &t->all.last;
+}
+
+/* The work that no schedule within `limit` live bytes can do without repeating, by hulls;
+ * UINT64_MAX: there is no such schedule. *at: the instant that decides. */
+static uint64_t gckpti_hulls_work(const gckpti_bound *b, int64_t limit, int *at)
+{
+    uint64_t most = 0;
+    *at = 0;
+    if (limit < b->least)
+        return UINT64_MAX;
+    for (int k = 0; k < b->instants; k++) {
+        uint64_t work = gckpti_hull_work(&b->instant[k].hull.last, limit - b->instant[k].gradients);
+        if (work >= most) {
+            most = work;
+            *at = k;
+        }
+    }
+    return most;
+}
+
+/* The same, and by all cuts of the instant that decides. */
+static uint64_t gckpti_bound_work(gckpti_bound *b, int64_t limit, int *at)
+{
+    uint64_t most = gckpti_hulls_work(b, limit, at), work = 0;
+    if (most == UINT64_MAX || b->instants == 0)
+        return most;
+    int cut = gckpti_cut_within(gckpti_all_cuts(b, *at), limit - b->instant[*at].gradients);
+    if (cut >= 0)
+        work = gckpti_cut_work(&b->instant[*at], cut);
+    return work > most ? work : most;
+}
+
+/* Bytes that are live in every schedule at a backward, or at some forward of a unit; read: units
+ * whose values somebody reads. */
+static int64_t gckpti_bytes_at(const gckpti_planner *p, int item, const unsigned char *read)
+{
+    const gckpti_unit *u = &p->unit[item < 0 ? ~item : item];
+    int count;
+    const int *links = gckpti_reads(p, item, &count);
+    int64_t bytes = u->reads_aux ? u->aux : 0;
+    if (item >= 0 && !u->in_place && read[item] && u->out > bytes)
+        bytes = u->out; /* versions may differ: one is read, the other leaves aux */
+    bytes += item < 0 ? p->gradient_at[u->rank] : p->gradient_between[0] + u->work;
+    while (count-- > 0)
+        bytes += p->unit[links[count]].out;
+    return bytes;
+}
+
+/* Sums over the model, and what is live at its items. */
+static void gckpti_bound_sums(gckpti_bound *b)
+{
+    const gckpti_planner *p = b->p;
+    unsigned char *read = (unsigned char *)gckpti_scratch_take(b->scratch, (size_t)p->units, 1);
+    size_t sizes = p->alignment; /* all of them: they are multiples of its lowest bit */
+    for (int i = 0; i < p->link_count && read; i++)
+        read[p->links[i]] = 1;
+    for (int i = 0; i < p->gradients; i++)
+        sizes |= p->gradient[i].size;
+    for (int i = 0; i < p->units && read; i++) {
+        const gckpti_unit *u = &p->unit[i];
+        const gckpt_tensor *t = p->tensors[u->id];
+        read[i] |= u->fetched;
+        b->work = gckpti_add_work(b->work, u->cost);
+        sizes |= (u->out ? gckpti_value_bytes(p, t) : 0) | (u->reads_aux ? t->aux_bytes : 0) |
+                 p->work_forward[u->id];
+        for (int k = 0; k < 1 + (u->rank >= 0); k++) {
+            int64_t bytes = gckpti_bytes_at(p, k ? ~i : i, read);
+            b->least = bytes > b->least ? bytes : b->least;
+        }
+        if (u->rank >= 0) {
+            b->work = gckpti_add_work(b->work, p->cost[u->id].backward);
+            sizes |= p->work_backward[u->id];
+        }
+    }
+    b->spare = (int64_t)(p->alignment - (sizes & (~sizes + 1)));
+}
+
+/* Readies the bound of a model. */
+static void gckpti_bound_open(gckpti_bound *b, const gckpti_planner *p, gckpti_scratch *scratch)
+{
+    size_t n = (size_t)p->units;
+    int64_t most = -1;
+    memset(b, 0, sizeof *b);
+    b->p = p;
+    b->scratch = scratch;
+    gckpti_bound_sums(b);
+    b->again = (unsigned char *)gckpti_scratch_take(scratch, n, 1);
+    int *record = (int *)gckpti_scratch_take(scratch, (size_t)p->body_ranks, sizeof(int));
+    int count = 0;
+    for (int r = 0; r < p->body_ranks && record; r++) {
+        int64_t held = gckpti_bytes_at(p, ~p->backward[r], NULL);
+        if (held > most)
+            record[count++] = r;
+        most = held > most ? held : most;
+    }
+    b->instants = count < GCKPTI_INSTANTS ? count : GCKPTI_INSTANTS;
+    for (int k = 0; k < b->instants; k++) { /* the first ones, then evenly to the last */
+        const int first = GCKPTI_INSTANTS / 2 - 1;
+        int far = (int)((int64_t)(k - first) * (count - 1 - first) / (GCKPTI_INSTANTS - 1 - first));
+        b->instant[k].rank = record[k <= first || count <= GCKPTI_INSTANTS ? k : first + far];
+    }
+    for (int k = 0; k < b->instants; k++) {
+        gckpti_instant *t = &b->instant[k];
+        t->gradients = p->gradient_at[t->rank];
+        t->unit = (gckpti_cut_unit *)gckpti_scratch_take(scratch, n, sizeof *t->unit);
+        if (!t->unit)
+            return;
+        gckpti_instant_marks(p, t);
+        gckpti_instant_bits(p, t);
+    }
+    gckpti_bound_lists(b, 1);
+    for (int k = 0; k < b->instants && !p->failed; k++) {
+        gckpti_instant *t = &b->instant[k];
+        if (gckpti_find_cuts(b, t, &t->hull) && t->gradients + t->hull.last.cut[0].bytes > b->least)
+            b->least = t->gradients + t->hull.last.cut[0].bytes;
+    }
+}
+
+/* Opens the bounds of a planner's model and of its other variants', if nobody has. */
+static void gckpti_open_bounds(gckpti_planner *p)
+{
+    for (; p; p = p->next) {
+        if (p->bound)
+            continue;
+        p->bound = (gckpti_bound *)gckpti_scratch_take(&p->scratch, 1, sizeof *p->bound);
+        if (p->bound)
+            gckpti_bound_open(p->bound, p, &p->scratch);
+    }
+}
+
+/* The work of a micro-batch that no schedule of the model within `arena` bytes can do without;
+ * UINT64_MAX: there is none. */
+static uint64_t gckpti_prove_work(gckpti_bound *b, size_t arena)
+{
+    int at;
+    int64_t most = arena < PTRDIFF_MAX / 2 ? (int64_t)arena : PTRDIFF_MAX / 2;
+    return gckpti_add_work(gckpti_bound_work(b, most + b->spare, &at), b->work);
+}
+
+/* The bytes of an arena that no schedule of the model can do without. */
+static size_t gckpti_prove_bytes(const gckpti_bound *b)
+{
+    int64_t least = b->least - b->spare;
+    return least < 0 ? 0 : least < PTRDIFF_MAX ? (size_t)least : (size_t)PTRDIFF_MAX;
+}
+
+/* =================================================================================================
+ * >>optimal: the least work for every budget: cuts, seeds, squeeze, polish
  *
  * The same model and the same schedules as in >>plan. The search needs only a schedule's live bytes
- * and its repeated work (gckpti_evaluate), thousands of times; drafts are made of what may be the
- * answer. A ladder of rungs (byte limits, each a little below the one above) holds in slots the
- * best schedule found for each:
- *   seeds    store-all, the user's segments, uniform segments, memory-poor, and the optimal
- *            persistent schedules of a chain of stages (a dynamic programme after Beaumont et al.
- *            2019, "Optimal checkpointing for heterogeneous chains": rotor).
+ * and its repeated work (gckpti_evaluate). A ladder of rungs, which depends on the model alone, has
+ * byte limits each a little below the one above, from store-all's down to what is proven to be
+ * needed. A rung is solved once, when a budget asks for it (gckpti_solve):
+ *   bound    what is proven for its limit, and the instant that decides it (>>bound).
+ *   cuts     that instant's cut says what to keep through the turn; the rest is computed again just
+ *            before its first reader. Where all cuts are known these are tried, else the two of the
+ *            hull around the limit, with a part of their ties, what only one of them keeps. What is
+ *            within 0.1 % of a step of the bound is certified, and the rung is done.
+ *   seeds    else schedules that know no limit, made once: store-all, segments, memory-poor, and
+ *            those of a dynamic programme over a chain of stages, for many amounts of memory (after
+ *            Beaumont et al. 2019, "Optimal checkpointing for heterogeneous chains": rotor). The
+ *            best that fits is polished; a few that do not, and what the rung above has, are
+ *            squeezed first. At most GCKPTI_GROUP rungs depend on one another.
  *   squeeze  takes a schedule below a limit: every gap between two uses of a value may be closed by
  *            computing the value again before the second one, together with what that reads and is
  *            gone (its closure). Gaps are scored by work added per excess byte removed; all that
  *            are within twice the best and do not touch one another are closed at once, unread
  *            forwards dropped, the result evaluated exactly.
  *   polish   takes repeated forwards out again, largest saving first, while the limit holds.
- * Down the ladder each rung squeezes the one above, up the ladder each polishes the one below with
- * its own room. Then slots are drafted and placed, and what counts is the arena: a point of the
- * frontier is (arena, work), and a budget gets the point with least work that fits, whose draft is
- * kept. Rungs and candidates never depend on the budget asked for, so more bytes never cost more
- * work. Which slot is what: those below s->rungs are rungs, by falling limit; behind them are
- * seeds, then what laying out added.
+ * A budget gets the least work of what counts for it (gckpti_choose): of cuts themselves; and of
+ * rungs, from the one above it down, until the next is proven to have no less work than the best so
+ * far. Only what may be the best is drafted and placed: what counts is its arena or, where that is
+ * larger, the limit of the rung below. So what counts for a budget does for all larger ones: more
+ * bytes never cost more work. Up to GCKPTI_LITTLE units all seeds and rungs always count.
  *
  * Invariants: gckpti_evaluate finds at each position the bytes that are live in the draft of the
- * same schedule (sizes rounded up to the alignment). Work limits are counted in list items, never
+ * same schedule (sizes rounded up to the alignment). What a rung has is within its limit, and never
+ * depends on the budget or on what was asked before. Work limits are counted in list items, never
  * timed, and there are integers only, so that a plan is the same on every machine.
  * ============================================================================================== */
 enum {
-    GCKPTI_STAGES = 65, /* most stages of the dynamic programme */
-    GCKPTI_STEPS = 200, /* its steps of memory are TABLE / stages^3, at least STEPS, at most FINE */
-    GCKPTI_TABLE = 24000000,
+    GCKPTI_STAGES = 257, /* most stages of the chain programme */
+    GCKPTI_ROWS = 40000, /* most rows of its table times stages; else stages are fewer */
+    GCKPTI_STEPS = 256,  /* its steps of memory; or up to FINE, when they are exact */
     GCKPTI_FINE = 1024,
-    GCKPTI_POOR = 400,   /* most units for memory-poor (a quadratic list), for chains of units */
-    GCKPTI_EXACT = 32,   /* most units for which every single move is tried */
-    GCKPTI_SMALL = 100,  /* most units for which slots are shaken, and tapes are kept whole, too */
-    GCKPTI_SHAKES = 4,   /* this often */
-    GCKPTI_TRIED = 24,   /* most seeds that an exact rung polishes */
-    GCKPTI_CLOSURE = 400 /* most forwards that one gap may cost */
+    GCKPTI_OPTIONS = 128,   /* most ways to run a stage */
+    GCKPTI_TRIALS = 300000, /* items of lists looked at to find them, for all stages */
+    GCKPTI_SEEDS = 11000,   /* its seeds are units / SEEDS of their bytes apart, 1/50 to 1/8 */
+    GCKPTI_POOR = 400,      /* most units for memory-poor (a quadratic list) */
+    GCKPTI_SMALL = 100,     /* most units for which rungs are shaken, and each is a stage, too */
+    GCKPTI_LITTLE = 64,     /* most units for which all that was found counts for every budget */
+    GCKPTI_EXACT = 32,      /* most units for which every single move is tried */
+    GCKPTI_TRIED = 12,      /* most seeds that a rung polishes exactly */
+    GCKPTI_SINKS = 16,      /* most seeds that are squeezed a little */
+    GCKPTI_SHAKES = 4,      /* this often */
+    GCKPTI_GROUP = 4,       /* rungs that depend on one another, at the most */
+    GCKPTI_CLOSURE = 400    /* most forwards that one gap may cost */
 };
-#define GCKPTI_WORK_LIMIT INT64_C(200000000)  /* list items evaluated, in all; besides, */
-#define GCKPTI_LOOK_LIMIT INT64_C(1000000000) /* items and links looked at to find moves */
-/* bytes of a store-all plan, at most: sums over all instructions stay below 2^63 */
-#define GCKPTI_SEARCHED 17592186044416.0
+/* What one rung may cost, for each unit: list items evaluated; four times as many items and links
+ * looked at to find moves. */
+#define GCKPTI_WORK_LIMIT INT64_C(700)
 
-/* A schedule that is kept: the best under a limit, or a seed. */
-typedef struct {
+/* A schedule that is kept: the best found under a rung's limit, or a seed. */
+enum { GCKPTI_NEW, GCKPTI_BEGUN, GCKPTI_DONE };
+typedef struct gckpti_slot {
     int *item, length;
     int64_t limit, peak;
-    uint64_t extra;
-    size_t arena;  /* 0 until it is laid out */
-    int dominated; /* a seed: another is as good in bytes and work */
+    uint64_t extra, bound;     /* bound: proven for the limit */
+    size_t arena;              /* 0 until it is laid out */
+    int state, dominated;      /* of a rung; of a seed: another is as good in bytes and work */
+    struct gckpti_slot *tight; /* of a rung whose arena exceeds its limit: one that may not */
 } gckpti_slot;
 
-/* A gap between two uses of a span to be closed by computing its unit again before position `to`;
- * or the repeated forward at `to` to be taken out, `span` being the version before it. */
+/* What was found of a cut's schedule; 0: nothing yet. */
+typedef struct {
+    int64_t peak;
+    size_t arena;
+} gckpti_known;
+
+/* A gap between two uses of a value, at `from` and `to`, to be closed by computing its unit again
+ * before the second, with its closure; or the repeated forward at `to`, to be taken out. `start` is
+ * the forward that the value is from; or the one before. */
 typedef struct {
     uint64_t key; /* the least is tried first */
-    int unit, span, to, policy;
+    int unit, start, from, to;
+    int set, units, cut; /* its closure: s->set[set..]; it would have been larger. Or what goes */
+    uint64_t cost;       /* of that */
+    int64_t penalty;     /* excess that keeping its inputs adds */
+    int64_t value, aux;  /* bytes that go behind from and start, or that must fit */
 } gckpti_move;
+
+/* What a pass over a schedule notes of a unit; of its version where the pass is, or -1 for none. */
+typedef struct {
+    int64_t out, aux;       /* bytes */
+    int value_end, aux_end; /* last uses */
+    int start, from;        /* its forward; the use before, or start */
+    int runs;               /* forwards before the position */
+    int touched;            /* moves chosen so far compute or read it */
+    int held;               /* of the prologue, and every micro-batch reads its value */
+    int64_t seen;           /* the stamp of the last closure that has seen it */
+} gckpti_note;
 
 typedef struct {
     gckpti_planner *p;
@@ -8177,45 +9283,53 @@ typedef struct {
     /* bytes of gradients and workspaces, by rank: at a backward; between it and the one before */
     int64_t *gradient_at, *gradient_between;
     int64_t grain; /* common divisor of all sizes */
+    int effects;   /* there are units whose first forward stays */
     gckpti_schedule now, next;
-    int first_backward;           /* its position in the present schedule */
-    int *of_unit, *unit_start;    /* spans of a unit, ascending */
-    int *use, *use_start;         /* positions that use a span, ascending */
-    int *read, *read_start;       /* spans that a position uses, in the order of its links */
-    int *reader;                  /* the position of each of these reads */
-    int64_t *excess, *excess_sum; /* bytes over the limit at a position; before it */
-    int *excess_count;            /* positions with excess before it */
-    int64_t *seen, stamp;         /* units that a closure has seen have its stamp */
-    int *last_forward;            /* by unit: the last of the body that reads its value, forward */
-    int *last_either, *last_rank; /* only; or in either direction; the last rank that does, or -1 */
-    int64_t *enters; /* bytes of values from before a unit that it or later ones read */
-    int *set, set_count;          /* of gckpti_closure: units; of gckpti_saving: positions */
-    int set_cut;                  /* it would have been larger */
-    int cut;                      /* one that was used would, or the search ended early */
-    int *touched;                 /* units that moves chosen so far compute or read */
-    int64_t *space;               /* gckpti_polish: bytes left below the limit at a position */
-    unsigned char *gone;          /* gckpti_try_without: positions that go */
-    int shift, *chunk_count;      /* gckpti_relief: 2^shift positions a chunk; those with excess */
-    int64_t *chunk_left;          /* excess in a chunk that moves have not taken off yet */
+    gckpti_note *note;   /* by unit */
+    int64_t stamp;       /* closures so far */
+    int first_backward;  /* its position in the present schedule, when passed */
+    int64_t *excess_sum; /* bytes over the limit before a position */
+    int *excess_count;   /* positions with excess before it */
+    int *last_either; /* by unit: the last of the body that reads its value, in either direction */
+    int64_t *enters;  /* bytes of values from before a unit that it or later ones read */
+    int *set, sets;   /* of moves: closures; or what goes too */
+    int cut;          /* one that was used would be larger, or the search ended early */
+    int64_t *room;    /* gckpti_room_..: bytes left below the limit */
+    int leaves;
+    uint64_t *saving; /* by position of a repeated forward: work that goes with it */
+    int shift;        /* gckpti_relief: 2^shift positions above the limit a chunk; */
+    int64_t *chunk_left, excess_left; /* excess of a chunk, of all, not taken off yet */
     gckpti_move *move, *sorted;
+    uint64_t worst;       /* moves with a greater key are not kept; */
+    int wide;             /* is no limit */
     gckpti_keyed *key;    /* to sort with */
     gckpti_keyed *insert; /* key: position << 32 | unit; item: unit */
-    int *removal;         /* positions */
-    int moves, inserts, removals;
-    gckpti_slot *slot, *seed, winner; /* winner: has least work in most bytes, and is p->best */
-    int slots, seeds, rungs;
-    size_t most;
-    int64_t items, looked; /* counted so far, for GCKPTI_WORK_LIMIT and GCKPTI_LOOK_LIMIT */
-    int64_t swept[2];      /* the same when laying out began */
+    int *chosen;          /* moves */
+    int moves;
+    gckpti_bound *bound;
+    uint64_t enough;             /* so little above the bound is good enough */
+    unsigned char *fewer, *more; /* gckpti_keep_ties: what two cuts compute again */
+    gckpti_known *known[GCKPTI_INSTANTS];
+    gckpti_slot *slot, *seed, winner, trial; /* slot: of rungs, by falling limit */
+    int slots, seeds, hunting, whole;
+    unsigned deciders;     /* bits of instants that decide for some budget */
+    int late;              /* some forwards come late: a cut may then repeat less than it says */
+    size_t bytes;          /* the least budget for which the winner counts */
+    int64_t items, looked; /* counted so far, for gckpti_spent; */
+    int64_t attempt;       /* and when one attempt of several began, or -1 */
     int barred;            /* a unit whose gaps stay open; -1: none */
 } gckpti_search;
 
 static int gckpti_search_room(gckpti_search *s, gckpti_schedule *t, int length)
 {
-    return gckpti_schedule_room(&s->scratch, t, length, s->p->sources);
+    size_t n = (size_t)length + 1;
+    return gckpti_want(&s->scratch, &t->item, n, sizeof(int)) &&
+           gckpti_want(&s->scratch, &t->value_end, n, sizeof(int)) &&
+           gckpti_want(&s->scratch, &t->aux_end, n, sizeof(int)) &&
+           gckpti_want(&s->scratch, &t->live, n, sizeof *t->live);
 }
 
-/* ---- what gradients take ---- */
+/* ---- what gradients take, and what a pass notes of units ---- */
 static int64_t gckpti_divisor(int64_t a, int64_t b)
 {
     while (b) {
@@ -8226,86 +9340,131 @@ static int64_t gckpti_divisor(int64_t a, int64_t b)
     return a;
 }
 
-/* What gradients and workspaces of backwards take depends on the backwards alone, whose order is
- * fixed: by rank. */
-static void gckpti_sum_gradients(gckpti_search *s)
+/* Readies the search for a model: what gradients take, the bytes of units, what all sizes are
+ * multiples of, and which of the prologue's values every micro-batch reads. */
+static void gckpti_search_sizes(gckpti_search *s)
 {
-    gckpti_planner *p = s->p;
-    size_t n = (size_t)p->ranks + 3;
-    s->gradient_at = (int64_t *)gckpti_scratch_take(&s->scratch, n, sizeof *s->gradient_at);
-    s->gradient_between =
-        (int64_t *)gckpti_scratch_take(&s->scratch, n, sizeof *s->gradient_between);
-    if (p->failed)
-        return;
-    for (int v = 0; v < p->gradients; v++)
-        if (p->gradient[v].storage == v) {
-            const gckpti_gradient *q = &p->gradient[v];
-            int64_t size = (int64_t)gckpti_round_up(q->size, p->alignment);
-            s->gradient_at[q->first] += size;
-            s->gradient_at[q->until + 1] -= size;
-            s->gradient_between[q->resident ? q->first : q->first + 1] += size;
-            s->gradient_between[q->until + 1] -= size;
-            s->grain = gckpti_divisor(s->grain, size);
-        }
-    for (int r = 1; r <= p->ranks; r++) {
-        s->gradient_at[r] += s->gradient_at[r - 1];
-        s->gradient_between[r] += s->gradient_between[r - 1];
-    }
-    for (int r = 0; r < p->ranks; r++) {
-        size_t bytes = p->work_backward[p->unit[p->backward[r]].id];
-        int64_t work = (int64_t)gckpti_round_up(bytes, p->alignment);
-        s->gradient_at[r] += work;
-        s->grain = gckpti_divisor(s->grain, work);
-    }
-    for (int u = 0; u < p->units; u++) {
-        s->grain = gckpti_divisor(s->grain, p->unit[u].out);
-        s->grain = gckpti_divisor(gckpti_divisor(s->grain, p->unit[u].aux), p->unit[u].work);
+    const gckpti_planner *p = s->p;
+    s->gradient_at = p->gradient_at;
+    s->gradient_between = p->gradient_between;
+    for (int r = 0; r <= p->ranks; r++)
+        s->grain =
+            gckpti_divisor(gckpti_divisor(s->grain, p->gradient_at[r]), p->gradient_between[r]);
+    s->note = (gckpti_note *)gckpti_scratch_take(&s->scratch, (size_t)p->units, sizeof *s->note);
+    for (int u = 0; u < p->units && !p->failed; u++) {
+        const gckpti_unit *q = &p->unit[u];
+        s->note[u].out = q->out;
+        s->note[u].aux = q->aux;
+        s->grain = gckpti_divisor(gckpti_divisor(s->grain, q->out), q->aux);
+        s->grain = gckpti_divisor(s->grain, q->work);
+        s->effects = s->effects || q->effect;
+        for (int k = q->in; k < q->in + q->inputs && p->looped && u >= p->prologue; k++)
+            s->note[p->links[k]].held = p->links[k] < p->prologue;
+        for (int k = q->read; k < q->read + q->reads && p->looped && u >= p->prologue; k++)
+            s->note[p->links[k]].held = p->links[k] < p->prologue;
     }
 }
 
 /* ---- evaluation ---- */
-/* Live bytes of a schedule at each position, and their peak: what gckpti_sum_live finds for its
- * draft, but that sizes are rounded up. */
-static void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
+/* Forgets what the pass before noted; from the end of a schedule, `length` is where what is fetched
+ * is read. Returns their bytes. */
+static int64_t gckpti_begin_pass(gckpti_search *s, int length)
 {
-    const gckpti_planner *p = s->p;
-    int length = t->length, rank = 0;
-    gckpti_find_spans(p, t);
-    memset(t->live, 0, ((size_t)length + 2) * sizeof *t->live);
-    t->peak = 0;
-    s->items += length;
-    for (int i = 0; i < t->spans; i++) {
-        const gckpti_span *v = &t->span[i];
-        const gckpti_unit *u = &p->unit[v->unit];
-        if (v->value_end >= 0) {
-            int from = v->start;
-            for (int k = v->source; k < v->source + v->sources && from == v->start; k++)
-                from += gckpti_takes_over(p, v, &t->span[t->source[k]]);
-            t->live[from] += u->out;
-            t->live[v->value_end + 1] -= u->out;
-        }
-        if (v->aux_end >= 0) {
-            t->live[v->start] += u->aux;
-            t->live[v->aux_end + 1] -= u->aux;
-        }
+    int64_t fetched = 0;
+    for (int u = 0; u < s->p->units; u++) {
+        gckpti_note *v = &s->note[u];
+        int read = length >= 0 && s->p->unit[u].fetched;
+        v->value_end = read ? length : -1;
+        v->aux_end = v->start = v->from = -1;
+        v->runs = 0;
+        fetched += read ? v->out : 0;
     }
-    int64_t sum = 0;
-    for (int x = 0; x < length; x++) {
-        int i = t->item[x];
-        sum += t->live[x];
-        t->live[x] =
-            sum + (i < 0 ? s->gradient_at[rank++] : s->gradient_between[rank] + p->unit[i].work);
-        if (t->live[x] > t->peak)
-            t->peak = t->live[x];
+    return fetched;
+}
+
+/* Moves the items that an evaluation kept to the front. */
+static void gckpti_close_up(gckpti_schedule *t, int dropped)
+{
+    t->length -= dropped;
+    for (int x = 0; x < t->length && dropped > 0; x++) {
+        int value_end = t->value_end[x + dropped], aux_end = t->aux_end[x + dropped];
+        t->item[x] = t->item[x + dropped];
+        t->live[x] = t->live[x + dropped];
+        t->value_end[x] = value_end < 0 ? -1 : value_end - dropped;
+        t->aux_end[x] = aux_end < 0 ? -1 : aux_end - dropped;
     }
 }
 
-/* Drops what nobody reads, and evaluates the rest. */
-static void gckpti_drop_evaluate(gckpti_search *s, gckpti_schedule *t)
+/* What the prologue leaves is read by every micro-batch, so it lives to the end of the body, where
+ * the pass is now. Returns the bytes. */
+static int64_t gckpti_hold(gckpti_search *s, int end)
 {
-    t->length = gckpti_drop(s->p, t->item, t->length);
-    s->items += t->length;
-    gckpti_evaluate(s, t);
+    int64_t held = 0;
+    for (int u = 0; u < s->p->prologue; u++)
+        if (s->note[u].held && s->note[u].value_end < 0) {
+            s->note[u].value_end = end;
+            held += s->note[u].out;
+        }
+    return held;
+}
+
+/* Drops what nobody reads, as gckpti_drop does, and finds the live bytes at each position, their
+ * peak and the work: what gckpti_sum_live finds for the draft, but that sizes are rounded up. One
+ * pass from the end, which comes to a value's last use first. */
+static void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
+{
+    const gckpti_planner *p = s->p;
+    int kept = t->length, rank = p->ranks, hold = p->looped ? p->body_ranks : -1, count;
+    int64_t live = gckpti_begin_pass(s, kept);
+    t->peak = 0;
+    t->extra = 0;
+    if (!gckpti_search_room(s, t, kept))
+        return;
+    s->items += kept;
+    for (int x = 0; x < t->length && s->effects; x++)
+        if (t->item[x] >= 0)
+            s->note[t->item[x]].runs++;
+    for (int x = t->length; x-- > 0;) {
+        int i = t->item[x], in_place = 0;
+        const gckpti_unit *u = &p->unit[i < 0 ? ~i : i];
+        gckpti_note *v = &s->note[i < 0 ? ~i : i];
+        if (rank == hold) {
+            live += gckpti_hold(s, kept - 1);
+            hold = -1;
+        }
+        v->runs -= i >= 0;
+        if (i >= 0 && v->value_end < 0 && v->aux_end < 0 && !(u->effect && v->runs == 0))
+            continue;
+        kept--;
+        const int *links = gckpti_reads(p, i, &count);
+        for (int k = 0; k < count; k++) {
+            gckpti_note *q = &s->note[links[k]];
+            if (q->value_end >= 0)
+                continue;
+            q->value_end = kept;
+            live += q->out;
+            in_place |= u->in_place >> k; /* who read that dies here */
+        }
+        if (i < 0 && u->reads_aux && v->aux_end < 0) {
+            v->aux_end = kept;
+            live += v->aux;
+        }
+        int64_t sum = live + (i < 0 ? s->gradient_at[--rank] : s->gradient_between[rank] + u->work);
+        t->item[kept] = i;
+        if (i >= 0) {
+            int64_t out = v->value_end < 0 ? 0 : v->out;
+            sum -= in_place & 1 ? out : 0;
+            live -= out + (v->aux_end < 0 ? 0 : v->aux);
+            t->value_end[kept] = v->value_end;
+            t->aux_end[kept] = v->aux_end;
+            t->extra = v->start < 0 ? t->extra : gckpti_add_work(t->extra, u->cost);
+            v->value_end = v->aux_end = -1;
+            v->start = kept;
+        }
+        t->live[kept] = sum;
+        t->peak = sum > t->peak ? sum : t->peak;
+    }
+    gckpti_close_up(t, kept);
 }
 
 /* Bytes by which a schedule exceeds the limit, summed over its positions. */
@@ -8317,115 +9476,55 @@ static int64_t gckpti_excess(const gckpti_schedule *t, int64_t limit)
     return sum;
 }
 
-/* ---- the index: uses of each span, spans of each unit, excess, of the present schedule ---- */
-static int gckpti_index_room(gckpti_search *s)
+/* ---- passes from the front of the present schedule: s->note has the versions where it is ---- */
+/* Passes position x. */
+static void gckpti_step(gckpti_search *s, int x)
 {
     const gckpti_schedule *t = &s->now;
-    const gckpti_planner *p = s->p;
-    size_t length = (size_t)t->length, spans = (size_t)t->spans, most = 0;
-    s->first_backward = t->length;
-    for (int x = t->length, count; x-- > 0;) {
-        gckpti_reads(p, t->item[x], &count);
-        s->first_backward = t->item[x] < 0 ? x : s->first_backward;
-        most += (size_t)count + (t->item[x] < 0);
-    }
-    s->looked += t->length + (int64_t)most;
-    gckpti_scratch *a = &s->scratch;
-    gckpti_want(a, &s->of_unit, spans, sizeof(int));
-    gckpti_want(a, &s->unit_start, (size_t)p->units + 1, sizeof(int));
-    gckpti_want(a, &s->use, most, sizeof(int));
-    gckpti_want(a, &s->use_start, spans + 1, sizeof(int));
-    gckpti_want(a, &s->read, most, sizeof(int));
-    gckpti_want(a, &s->read_start, length, sizeof(int));
-    gckpti_want(a, &s->reader, most, sizeof(int));
-    gckpti_want(a, &s->excess, length, sizeof *s->excess);
-    gckpti_want(a, &s->excess_sum, length + 1, sizeof *s->excess_sum);
-    gckpti_want(a, &s->excess_count, length + 1, sizeof(int));
-    return !p->failed;
-}
-
-/* Lists what each position reads: the values of its links, and its aux if no value of its own.
- * Returns how many reads there are. */
-static int gckpti_list_reads(gckpti_search *s)
-{
-    const gckpti_schedule *t = &s->now;
-    const gckpti_planner *p = s->p;
-    int uses = 0, *latest = p->latest;
-    for (int u = 0; u < p->units; u++)
-        latest[u] = -1;
-    for (int x = 0; x < t->length; x++) {
-        int i = t->item[x], self = i < 0 ? ~i : -1, count;
-        const int *links = gckpti_reads(p, i, &count);
-        s->read_start[x] = uses;
-        for (int k = 0; k < count; k++) {
-            self = links[k] == self ? -1 : self;
-            s->read[uses] = latest[links[k]];
-            s->reader[uses++] = x;
-        }
-        if (self >= 0 && p->unit[self].reads_aux) {
-            s->read[uses] = latest[self];
-            s->reader[uses++] = x;
-        }
-        if (i >= 0)
-            latest[i] = t->at[x];
-    }
-    return uses;
-}
-
-/* Sorts reads by span and spans by unit, counting first. Afterwards start[i + 1] of each is the
- * beginning of i, and moves to its place. */
-static void gckpti_sort_reads(gckpti_search *s, int uses)
-{
-    const gckpti_schedule *t = &s->now;
-    size_t spans = (size_t)t->spans, units = (size_t)s->p->units;
-    memset(s->use_start, 0, (spans + 1) * sizeof(int));
-    memset(s->unit_start, 0, (units + 1) * sizeof(int));
-    for (int k = 0; k < uses; k++)
-        s->use_start[s->read[k] + 1]++;
-    for (size_t i = 0; i < spans; i++) {
-        s->use_start[i + 1] += s->use_start[i];
-        s->unit_start[t->span[i].unit + 1]++;
-    }
-    for (size_t i = 0; i < units; i++)
-        s->unit_start[i + 1] += s->unit_start[i];
-    for (int k = uses; k-- > 0;)
-        s->use[--s->use_start[s->read[k] + 1]] = s->reader[k];
-    for (size_t i = spans; i-- > 0;)
-        s->of_unit[--s->unit_start[t->span[i].unit + 1]] = (int)i;
-    memmove(s->use_start, s->use_start + 1, spans * sizeof(int));
-    memmove(s->unit_start, s->unit_start + 1, units * sizeof(int));
-    s->use_start[spans] = uses;
-    s->unit_start[units] = (int)spans;
-}
-
-/* Indexes the present schedule, with its excess over a limit. */
-static void gckpti_index(gckpti_search *s, int64_t limit)
-{
-    if (!gckpti_index_room(s))
+    int i = t->item[x], count;
+    const int *links = gckpti_reads(s->p, i, &count);
+    for (int k = 0; k < count; k++)
+        s->note[links[k]].from = x;
+    s->looked += count + 1;
+    if (i < 0) {
+        s->note[~i].from = s->p->unit[~i].reads_aux ? x : s->note[~i].from;
+        s->first_backward = s->first_backward < 0 ? x : s->first_backward;
         return;
-    gckpti_sort_reads(s, gckpti_list_reads(s));
+    }
+    gckpti_note *v = &s->note[i];
+    v->value_end = t->value_end[x];
+    v->aux_end = t->aux_end[x];
+    v->start = v->from = x;
+    v->runs++;
+}
+
+/* Sums the excess over a limit, and begins a pass. */
+static int gckpti_index(gckpti_search *s, int64_t limit)
+{
+    const gckpti_schedule *t = &s->now;
+    size_t n = (size_t)t->length + 1;
+    if (!gckpti_want(&s->scratch, &s->excess_sum, n, sizeof *s->excess_sum) ||
+        !gckpti_want(&s->scratch, &s->excess_count, n, sizeof(int)))
+        return 0;
     s->excess_sum[0] = 0;
     s->excess_count[0] = 0;
-    for (int x = 0; x < s->now.length; x++) {
-        int64_t live = s->now.live[x];
-        s->excess[x] = live > limit ? live - limit : 0;
-        s->excess_sum[x + 1] = s->excess_sum[x] + s->excess[x];
-        s->excess_count[x + 1] = s->excess_count[x] + (s->excess[x] > 0);
+    for (int x = 0; x < t->length; x++) {
+        int64_t excess = t->live[x] > limit ? t->live[x] - limit : 0;
+        s->excess_sum[x + 1] = s->excess_sum[x] + excess;
+        s->excess_count[x + 1] = s->excess_count[x] + (excess > 0);
     }
+    s->moves = s->sets = 0;
+    s->worst = UINT64_MAX;
+    s->first_backward = -1;
+    gckpti_begin_pass(s, -1);
+    return 1;
 }
 
-/* The version of a unit that position x reads. */
-static int gckpti_version_at(const gckpti_search *s, int unit, int x)
+/* Whether gckpt_recompute asks for a unit's value anew: the last is from before the backwards. */
+static int gckpti_is_stale(const gckpti_search *s, int unit)
 {
-    int low = s->unit_start[unit], high = s->unit_start[unit + 1] - 1;
-    while (low < high) {
-        int middle = (low + high + 1) / 2;
-        if (s->now.span[s->of_unit[middle]].start < x)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    return s->of_unit[low];
+    return s->p->unit[unit].recompute && s->first_backward >= 0 &&
+           s->note[unit].start < s->first_backward;
 }
 
 /* ---- moves ---- */
@@ -8434,21 +9533,18 @@ static int gckpti_version_at(const gckpti_search *s, int unit, int x)
  * above 32 bits of mantissa, so that adding GCKPTI_TWICE doubles it. */
 static uint64_t gckpti_score(uint64_t cost, int64_t gain)
 {
-    uint64_t a = cost + 1, b = (uint64_t)gain;
-    uint64_t exponent = 128;
-    while (a < UINT64_C(1) << 62) {
-        a <<= 1;
-        exponent--;
+    uint64_t a = cost + 1, b = (uint64_t)gain, exponent = 128 - 33;
+    for (int k = 32; k > 0; k /= 2) { /* to 2^62 .. 2^63 */
+        if (a >> (63 - k) == 0) {
+            a <<= k;
+            exponent -= (uint64_t)k;
+        }
+        if (b >> (63 - k) == 0) {
+            b <<= k;
+            exponent += (uint64_t)k;
+        }
     }
-    while (b >= UINT64_C(1) << 30) { /* (gains differ in their upper bits) */
-        b >>= 1;
-        exponent--;
-    }
-    while (b < UINT64_C(1) << 29) {
-        b <<= 1;
-        exponent++;
-    }
-    a /= b; /* 2^32 .. 2^34 */
+    a /= b >> 33; /* 2^32 .. 2^34 */
     while (a >= UINT64_C(1) << 33) {
         a >>= 1;
         exponent++;
@@ -8456,7 +9552,7 @@ static uint64_t gckpti_score(uint64_t cost, int64_t gain)
     return exponent * GCKPTI_TWICE + (a - GCKPTI_TWICE);
 }
 
-/* Sorts s->move by key; what has the same keeps its order. */
+/* Sorts s->move by key; of those with the same, what is later in the schedule comes first. */
 static void gckpti_sort_moves(gckpti_search *s)
 {
     size_t n = (size_t)s->moves;
@@ -8464,8 +9560,8 @@ static void gckpti_sort_moves(gckpti_search *s)
         !gckpti_want(&s->scratch, &s->sorted, n, sizeof *s->sorted))
         return;
     for (size_t i = 0; i < n; i++) {
-        s->key[i].key = s->move[i].key;
-        s->key[i].item = (int)i;
+        s->key[i].key = s->move[n - 1 - i].key;
+        s->key[i].item = (int)(n - 1 - i);
     }
     gckpti_sort_keys(s->key, s->key + n, n);
     for (size_t i = 0; i < n; i++)
@@ -8475,134 +9571,158 @@ static void gckpti_sort_moves(gckpti_search *s)
     s->sorted = swap;
 }
 
-/* The forwards that give `unit` anew at position x, in s->set; their cost. An input that is not
- * live there is computed as well or kept until x. policy 0: kept where that exceeds nothing; 1:
- * always computed; 2: always kept. *penalty: excess that keeping adds. *choice: policies differ. */
-static uint64_t gckpti_closure(gckpti_search *s, int unit, int x, int policy, int64_t *penalty,
-                               int *choice)
+/* The forwards that give m's unit anew at the position of the pass, into s->set behind `first`;
+ * m->cost. An input that is not live there is computed as well or kept until then. policy 0: kept
+ * where that exceeds nothing; 1: always computed; 2: always kept. m->penalty: excess that keeping
+ * adds. Returns whether policies differ. */
+static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int policy)
 {
-    uint64_t cost = 0;
-    s->stamp++;
-    s->set[0] = unit;
-    s->set_count = 1;
-    s->seen[unit] = s->stamp;
-    *penalty = 0;
-    *choice = 0;
-    int h = 0;
-    for (; h < s->set_count && s->set_count < GCKPTI_CLOSURE; h++) {
+    int choice = 0, h = first, end = first, x = m->to;
+    m->cost = 0;
+    m->penalty = 0;
+    if (!gckpti_want(&s->scratch, &s->set, (size_t)first + GCKPTI_CLOSURE + GCKPT_MAX_INPUTS,
+                     sizeof(int)))
+        return 0;
+    s->note[m->unit].seen = ++s->stamp;
+    s->set[end++] = m->unit;
+    for (; h < end && end - first < GCKPTI_CLOSURE; h++) {
         const gckpti_unit *u = &s->p->unit[s->set[h]];
-        cost += u->cost;
+        m->cost += u->cost;
         s->looked += u->inputs;
         for (int k = u->in; k < u->in + u->inputs; k++) {
             int q = s->p->links[k];
-            if (s->seen[q] == s->stamp || s->p->unit[q].fixed)
+            gckpti_note *v = &s->note[q];
+            if (v->value_end >= x || v->seen == s->stamp || s->p->unit[q].fixed)
                 continue;
-            const gckpti_span *v = &s->now.span[gckpti_version_at(s, q, x)];
-            if (v->value_end >= x)
-                continue;
-            int stale =
-                s->p->unit[q].recompute && v->start < s->first_backward && x > s->first_backward;
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
-            *choice = 1;
-            s->seen[q] = s->stamp;
-            if (!stale && ((excess == 0 && policy != 1) || policy == 2))
-                *penalty += excess * s->p->unit[q].out;
+            choice = 1;
+            v->seen = s->stamp;
+            if (!gckpti_is_stale(s, q) && ((excess == 0 && policy != 1) || policy == 2))
+                m->penalty += excess * v->out;
             else
-                s->set[s->set_count++] = q;
+                s->set[end++] = q;
         }
     }
-    s->set_cut = h < s->set_count;
-    return cost;
+    m->set = first;
+    m->units = end - first;
+    m->cut = h < end;
+    return choice;
 }
 
-/* Excess that closing the gap before position x removes: `value` bytes behind `from`, `aux` bytes
- * behind the version's start. */
-static int64_t gckpti_gain(const gckpti_search *s, const gckpti_span *v, int from, int x)
+/* Excess over positions low to x - 1 that `size` bytes less remove. */
+static int64_t gckpti_gain(const gckpti_search *s, int low, int x, int64_t size)
 {
-    const gckpti_unit *u = &s->p->unit[v->unit];
-    int64_t gain = 0;
-    for (int aux = 0; aux < 2; aux++) {
-        int low = (aux ? v->start : from) + 1;
-        int64_t size = aux ? u->aux : u->out, sum, most;
-        if (low >= x || (aux ? v->aux_end : v->value_end) < x)
+    if (low >= x)
+        return 0;
+    int64_t sum = s->excess_sum[x] - s->excess_sum[low];
+    int64_t most = size * (s->excess_count[x] - s->excess_count[low]);
+    return sum < most ? sum : most;
+}
+
+static void gckpti_add_move(gckpti_search *s, const gckpti_move *m)
+{
+    if (gckpti_want(&s->scratch, &s->move, (size_t)s->moves + 1, sizeof *m))
+        s->move[s->moves++] = *m;
+}
+
+/* The gap of `unit` before position x, where the pass is, if closing it lowers the excess: with its
+ * best policy, unless that is far worse than the best move so far; all: with each. */
+static void gckpti_try_gap(gckpti_search *s, int unit, int x, int all)
+{
+    const gckpti_note *v = &s->note[unit];
+    gckpti_move best, m;
+    if (s->p->unit[unit].fixed || unit == s->barred)
+        return;
+    memset(&m, 0, sizeof m);
+    m.unit = unit;
+    m.start = v->start;
+    m.from = v->from;
+    m.to = x;
+    m.value = v->value_end >= x ? v->out : 0;
+    m.aux = v->aux_end >= x ? v->aux : 0;
+    int64_t gain = gckpti_gain(s, v->from + 1, x, m.value) + gckpti_gain(s, v->start + 1, x, m.aux);
+    if (gain <= 0 || gckpti_score(s->p->unit[unit].cost, gain) > s->worst)
+        return;
+    best.key = UINT64_MAX;
+    for (int policy = 0, choice = 1; policy < 3 && choice && !s->p->failed; policy++) {
+        choice = gckpti_closure(s, &m, s->sets, policy);
+        m.key = gain > m.penalty ? gckpti_score(m.cost, gain - m.penalty) : UINT64_MAX;
+        if (m.key >= best.key && !(all && m.key < UINT64_MAX))
             continue;
-        sum = s->excess_sum[x] - s->excess_sum[low];
-        most = size * (s->excess_count[x] - s->excess_count[low]);
-        gain += sum < most ? sum : most;
+        best = m;
+        s->sets += m.units;
+        if (all)
+            gckpti_add_move(s, &m);
     }
-    return gain;
+    if (all || best.key > s->worst)
+        return;
+    if (!s->wide && best.key < s->worst - GCKPTI_TWICE)
+        s->worst = best.key + GCKPTI_TWICE;
+    gckpti_add_move(s, &best);
 }
 
-static void gckpti_add_move(gckpti_search *s, uint64_t key, int unit, int span, int to, int policy)
+/* The gaps of the present schedule that would lower the excess, best first: those within twice the
+ * best; wide: all of them. */
+static void gckpti_find_gaps(gckpti_search *s, int64_t limit, int wide, int all)
 {
-    gckpti_move m = { key, unit, span, to, policy };
-    if (gckpti_want(&s->scratch, &s->move, (size_t)s->moves + 1, sizeof m))
-        s->move[s->moves++] = m;
-}
-
-/* All gaps of the present schedule that would lower the excess, each with its best policy, or with
- * all of them. */
-static void gckpti_find_gaps(gckpti_search *s, int all)
-{
-    s->moves = 0;
-    for (int i = 0; i < s->now.spans && !s->p->failed; i++) {
-        const gckpti_span *v = &s->now.span[i];
-        int from = v->start;
-        if (s->p->unit[v->unit].fixed || v->unit == s->barred)
-            continue;
-        for (int k = s->use_start[i]; k < s->use_start[i + 1]; from = s->use[k++]) {
-            int x = s->use[k], best = -1, choice = 1;
-            uint64_t least = UINT64_MAX;
-            int64_t gain = gckpti_gain(s, v, from, x), penalty;
-            for (int policy = 0; policy < 3 && choice && gain > 0; policy++) {
-                uint64_t cost = gckpti_closure(s, v->unit, x, policy, &penalty, &choice);
-                if (gain <= penalty)
-                    continue;
-                uint64_t score = gckpti_score(cost, gain - penalty);
-                if (all)
-                    gckpti_add_move(s, score, v->unit, i, x, policy);
-                else if (score < least) {
-                    least = score;
-                    best = policy;
-                }
-            }
-            if (best >= 0)
-                gckpti_add_move(s, least, v->unit, i, x, best);
+    int last = 0, kept = 0;
+    s->wide = wide;
+    if (!gckpti_index(s, limit))
+        return;
+    for (int x = 0; x < s->now.length; x++)
+        last = s->now.live[x] > limit ? x : last;
+    for (int x = 0; x < s->now.length && !s->p->failed; x++) {
+        int i = s->now.item[x], self = i < 0 && s->p->unit[~i].reads_aux ? ~i : -1, count;
+        const int *links = gckpti_reads(s->p, i, &count);
+        for (int k = 0; k < count && s->excess_count[x] > 0; k++) {
+            const gckpti_note *v = &s->note[links[k]];
+            self = links[k] == self ? -1 : self;
+            if (v->from < last || (v->start < last && v->aux_end >= x))
+                gckpti_try_gap(s, links[k], x, all);
         }
+        if (self >= 0 && s->excess_count[x] > 0)
+            gckpti_try_gap(s, self, x, all);
+        gckpti_step(s, x);
     }
+    for (int m = 0; m < s->moves; m++)
+        if (s->move[m].key <= s->worst)
+            s->move[kept++] = s->move[m];
+    s->moves = kept;
+    gckpti_sort_moves(s);
 }
 
-/* Notes that the units of s->set are to be computed before position x. */
-static void gckpti_insert_set(gckpti_search *s, int x)
-{
-    size_t most = (size_t)(s->inserts + s->set_count);
-    int room = gckpti_want(&s->scratch, &s->insert, most, sizeof *s->insert);
-    for (int i = 0; i < s->set_count && room; i++) {
-        gckpti_keyed m = { (uint64_t)x << 32 | (uint64_t)s->set[i], s->set[i] };
-        s->insert[s->inserts++] = m;
-    }
-    s->cut = s->cut || s->set_cut;
-}
-
-/* s->next = s->now with the noted forwards, without what nobody reads; evaluated. */
-static void gckpti_try_inserts(gckpti_search *s)
+/* s->next = s->now with the forwards of n moves, without what nobody reads; evaluated. */
+static void gckpti_try_inserts(gckpti_search *s, const int *move, int n)
 {
     const gckpti_schedule *t = &s->now;
-    int k = 0, n = 0;
-    if (!gckpti_search_room(s, &s->next, t->length + s->inserts) ||
-        !gckpti_want(&s->scratch, &s->key, (size_t)s->inserts, sizeof *s->key))
+    size_t most = 0, k = 0, length = 0;
+    for (int i = 0; i < n; i++)
+        most += (size_t)s->move[move[i]].units;
+    if (!gckpti_want(&s->scratch, &s->insert, 2 * most, sizeof *s->insert) ||
+        !gckpti_search_room(s, &s->next, t->length + (int)most))
         return;
-    gckpti_sort_keys(s->insert, s->key, (size_t)s->inserts);
-    int *out = s->next.item;
-    for (int x = 0; x < t->length; x++) {
-        for (int start = n; k < s->inserts && s->insert[k].key >> 32 == (uint64_t)x; k++)
-            if (n == start || out[n - 1] != s->insert[k].item)
-                out[n++] = s->insert[k].item;
-        out[n++] = t->item[x];
+    for (int i = 0; i < n; i++) {
+        const gckpti_move *m = &s->move[move[i]];
+        for (int j = m->set; j < m->set + m->units; j++, k++) {
+            s->insert[k].key = (uint64_t)m->to << 32 | (uint64_t)s->set[j];
+            s->insert[k].item = s->set[j];
+        }
+        s->cut = s->cut || m->cut;
     }
-    s->next.length = n;
-    gckpti_drop_evaluate(s, &s->next);
+    gckpti_sort_keys(s->insert, s->insert + most, most);
+    int *out = s->next.item, x = 0;
+    for (k = 0; k < most; k++) {
+        int to = (int)(s->insert[k].key >> 32);
+        memcpy(out + length, t->item + x, (size_t)(to - x) * sizeof *out);
+        length += (size_t)(to - x);
+        x = to;
+        if (k == 0 || s->insert[k].key != s->insert[k - 1].key)
+            out[length++] = s->insert[k].item;
+    }
+    memcpy(out + length, t->item + x, (size_t)(t->length - x) * sizeof *out);
+    s->next.length = (int)length + t->length - x;
+    gckpti_evaluate(s, &s->next);
 }
 
 static void gckpti_accept(gckpti_search *s)
@@ -8612,112 +9732,102 @@ static void gckpti_accept(gckpti_search *s)
     s->next = swap;
 }
 
-/* Excess that a move takes off: `aux` bytes from position low to high - 1, `value` bytes behind
- * `from`. In chunks of positions, one each up to some thousands, so that long gaps stay cheap. */
-static int64_t gckpti_relief(gckpti_search *s, int low, int from, int high, int64_t value,
-                             int64_t aux, int take)
+/* Excess that `size` bytes less take off, of what moves have left over, at those positions above
+ * the limit that are number a to b - 1; in chunks of them, one each up to some hundreds. */
+static int64_t gckpti_relief(gckpti_search *s, int a, int b, int64_t size, int take)
 {
     int64_t gain = 0;
-    for (int x = low; x < high;) {
-        int c = x >> s->shift, end = (c + 1) << s->shift;
-        int64_t sum = s->chunk_left[c], most = (aux + (x > from ? value : 0)) * s->chunk_count[c];
-        end = end < high ? end : high;
-        if (end - x < 1 << s->shift) { /* its share of the chunk */
-            most = most * (end - x) >> s->shift;
-            sum = sum * (end - x) >> s->shift;
-        }
+    for (int end; a < b; a = end) {
+        int c = a >> s->shift;
+        int64_t sum = s->chunk_left[c], most;
+        end = (c + 1) << s->shift;
+        end = end < b ? end : b;
+        most = size * (end - a);
+        if (end - a < 1 << s->shift) /* its share of the chunk */
+            sum = sum * (end - a) >> s->shift;
         sum = sum < most ? sum : most;
         gain += sum;
         s->chunk_left[c] -= take ? sum : 0;
         s->looked++;
-        x = end;
     }
+    s->excess_left -= take ? gain : 0;
     return gain;
+}
+
+/* The same for all that a move takes off. */
+static int64_t gckpti_move_relief(gckpti_search *s, const gckpti_move *m, int take)
+{
+    const int *count = s->excess_count;
+    int from = m->from + 1 < m->to ? m->from + 1 : m->to;
+    return (m->aux ? gckpti_relief(s, count[m->start + 1], count[from], m->aux, take) : 0) +
+           gckpti_relief(s, count[from], count[m->to], m->value + m->aux, take);
 }
 
 /* Whether a unit or one of those its forward reads was touched; then notes that they all are. */
 static int gckpti_touch(gckpti_search *s, int unit, int note)
 {
     const gckpti_unit *u = &s->p->unit[unit];
-    int touched = s->touched[unit];
-    s->touched[unit] = touched || note;
+    int touched = s->note[unit].touched;
+    s->note[unit].touched = touched || note;
     for (int k = u->in; k < u->in + u->inputs; k++) {
-        touched = touched || s->touched[s->p->links[k]];
-        s->touched[s->p->links[k]] |= note;
+        touched = touched || s->note[s->p->links[k]].touched;
+        s->note[s->p->links[k]].touched |= note;
     }
     return touched;
 }
 
-/* Cuts the positions into chunks and sums the excess of each, for gckpti_relief. */
+/* Cuts the positions above the limit into chunks and sums the excess of each, for gckpti_relief. */
 static int gckpti_cut_chunks(gckpti_search *s)
 {
-    for (s->shift = 0; s->now.length >> s->shift > 2048;)
+    int over = s->excess_count[s->now.length];
+    for (s->shift = 0; over >> s->shift > 512;)
         s->shift++;
-    size_t chunks = ((size_t)s->now.length >> s->shift) + 1;
+    size_t chunks = (size_t)(over >> s->shift) + 1;
     if (!gckpti_want(&s->scratch, &s->chunk_left, chunks, sizeof *s->chunk_left) ||
-        !gckpti_want(&s->scratch, &s->chunk_count, chunks, sizeof *s->chunk_count))
+        !gckpti_want(&s->scratch, &s->chosen, (size_t)s->moves, sizeof(int)))
         return 0;
     memset(s->chunk_left, 0, chunks * sizeof *s->chunk_left);
-    memset(s->chunk_count, 0, chunks * sizeof *s->chunk_count);
-    for (int x = 0; x < s->now.length; x++) {
-        s->chunk_left[x >> s->shift] += s->excess[x];
-        s->chunk_count[x >> s->shift] += s->excess[x] > 0;
-    }
+    for (int x = 0; x < s->now.length; x++)
+        s->chunk_left[s->excess_count[x] >> s->shift] += s->excess_sum[x + 1] - s->excess_sum[x];
+    s->excess_left = s->excess_sum[s->now.length];
     return 1;
 }
 
-/* Closes the gaps of s->move (in order) that score at most `worst` and touch no unit of another. */
-static void gckpti_choose_gaps(gckpti_search *s, uint64_t worst)
+/* Chooses gaps to close from s->move, in order, that score within twice the best and touch no unit
+ * of another, until nothing is left over. Returns how many. */
+static int gckpti_choose_gaps(gckpti_search *s)
 {
-    memset(s->touched, 0, (size_t)s->p->units * sizeof(int));
-    s->inserts = 0;
-    if (!gckpti_cut_chunks(s))
-        return;
-    for (int m = 0; m < s->moves && s->move[m].key <= worst && !s->p->failed; m++) {
-        const gckpti_move *g = &s->move[m];
-        const gckpti_span *v = &s->now.span[g->span];
-        const gckpti_unit *u = &s->p->unit[g->unit];
-        int64_t value = v->value_end >= g->to ? u->out : 0, penalty;
-        int64_t aux = v->aux_end >= g->to ? u->aux : 0;
-        int from = v->start, choice, clash = 0;
-        if (s->touched[g->unit])
+    int n = 0;
+    if (s->moves == 0 || !gckpti_cut_chunks(s))
+        return 0;
+    uint64_t worst = s->move[0].key + GCKPTI_TWICE;
+    for (int u = 0; u < s->p->units; u++)
+        s->note[u].touched = 0;
+    for (int i = 0; i < s->moves && s->move[i].key <= worst && s->excess_left > 0; i++) {
+        const gckpti_move *m = &s->move[i];
+        int clash = s->note[m->unit].touched;
+        for (int j = m->set; j < m->set + m->units && !clash; j++)
+            clash = gckpti_touch(s, s->set[j], 0);
+        int64_t gain = clash ? 0 : gckpti_move_relief(s, m, 0);
+        if (gain <= m->penalty || gckpti_score(m->cost, gain - m->penalty) > worst)
             continue;
-        for (int k = s->use_start[g->span]; s->use[k] < g->to; k++)
-            from = s->use[k];
-        int low = (aux ? v->start : from) + 1;
-        int64_t gain = gckpti_relief(s, low, from, g->to, value, aux, 0);
-        uint64_t cost = gckpti_closure(s, g->unit, g->to, g->policy, &penalty, &choice);
-        if (gain <= penalty || gckpti_score(cost, gain - penalty) > worst)
-            continue;
-        for (int i = 0; i < s->set_count; i++)
-            clash = clash || gckpti_touch(s, s->set[i], 0);
-        if (clash)
-            continue;
-        for (int i = 0; i < s->set_count; i++)
-            gckpti_touch(s, s->set[i], 1);
-        gckpti_relief(s, low, from, g->to, value, aux, 1);
-        gckpti_insert_set(s, g->to);
+        for (int j = m->set; j < m->set + m->units; j++)
+            gckpti_touch(s, s->set[j], 1);
+        gckpti_move_relief(s, m, 1);
+        s->chosen[n++] = i;
     }
+    return n;
 }
 
 /* Tries moves one at a time, in order, and takes the one with least work per excess byte removed:
  * of `most` that help, among the first `tries`. Returns 0 when none helps. */
 static int gckpti_best_single(gckpti_search *s, int64_t limit, int tries, int most)
 {
-    int64_t excess = gckpti_excess(&s->now, limit), penalty;
+    int64_t excess = gckpti_excess(&s->now, limit);
     uint64_t least = UINT64_MAX;
-    int best = -1, choice, helped = 0;
-    for (int m = 0; m <= s->moves && helped <= most && !s->p->failed; m++) {
-        int last = m == s->moves || m == tries || helped == most;
-        if (last && best < 0)
-            return 0;
-        const gckpti_move *g = &s->move[last ? best : m];
-        s->inserts = 0;
-        gckpti_closure(s, g->unit, g->to, g->policy, &penalty, &choice);
-        gckpti_insert_set(s, g->to);
-        gckpti_try_inserts(s);
-        if (last)
-            break;
+    int best = -1, helped = 0;
+    for (int m = 0; m < s->moves && m < tries && helped < most && !s->p->failed; m++) {
+        gckpti_try_inserts(s, &m, 1);
         int64_t now = gckpti_excess(&s->next, limit);
         if (now >= excess)
             continue;
@@ -8729,6 +9839,9 @@ static int gckpti_best_single(gckpti_search *s, int64_t limit, int tries, int mo
             best = m;
         }
     }
+    if (best < 0)
+        return 0;
+    gckpti_try_inserts(s, &best, 1);
     gckpti_accept(s);
     return !s->p->failed;
 }
@@ -8736,7 +9849,9 @@ static int gckpti_best_single(gckpti_search *s, int64_t limit, int tries, int mo
 /* Whether the search has counted as much as it may; then it ends, wherever it is. */
 static int gckpti_spent(gckpti_search *s)
 {
-    int spent = s->items > GCKPTI_WORK_LIMIT || s->looked > GCKPTI_LOOK_LIMIT;
+    int64_t units = (s->p->units + 200) * (s->whole ? 20 : 1), most = GCKPTI_WORK_LIMIT * units;
+    int spent = s->items > most || s->looked > 4 * most ||
+                (s->attempt >= 0 && s->items + s->looked / 4 > s->attempt + most / 8);
     s->cut = s->cut || spent;
     return spent;
 }
@@ -8745,103 +9860,178 @@ static int gckpti_spent(gckpti_search *s)
 static int gckpti_squeeze(gckpti_search *s, int64_t limit, int exact)
 {
     for (int round = 0; s->now.peak > limit && !s->p->failed; round++) {
+        int64_t excess = gckpti_excess(&s->now, limit);
+        int helped = 0;
         s->cut = s->cut || round > 300;
         if (round > 300 || gckpti_spent(s))
             return 0;
-        int64_t excess = gckpti_excess(&s->now, limit);
-        gckpti_index(s, limit);
-        gckpti_find_gaps(s, exact);
-        if (s->moves == 0)
-            return 0;
-        gckpti_sort_moves(s);
-        if (!exact) {
-            gckpti_choose_gaps(s, s->move[0].key + GCKPTI_TWICE);
-            if (s->inserts > 0) {
-                gckpti_try_inserts(s);
-                if (gckpti_excess(&s->next, limit) < excess) {
-                    gckpti_accept(s);
-                    continue;
-                }
-            }
+        gckpti_find_gaps(s, limit, exact, exact);
+        for (int n = exact ? 0 : gckpti_choose_gaps(s); n > 0 && !helped && !s->p->failed; n /= 2) {
+            gckpti_try_inserts(s, s->chosen, n);
+            helped = gckpti_excess(&s->next, limit) < excess;
         }
+        if (helped) {
+            gckpti_accept(s);
+            continue;
+        }
+        if (!exact)
+            gckpti_find_gaps(s, limit, 1, 0);
         if (!gckpti_best_single(s, limit, exact ? s->moves : 200, exact ? s->moves : 8))
             return 0;
     }
     return !s->p->failed;
 }
 
-/* Work that goes when the repeated forward at position x goes: its own, and that of repeated
- * forwards only it reads. */
-static uint64_t gckpti_saving(gckpti_search *s, int x)
+/* ---- room below the limit by position: a tree of minima. What a node holds is relative to its
+ * parent; leaf size + 1 + x is position x ---- */
+static int64_t gckpti_room_least(const gckpti_search *s, int from, int to)
 {
-    uint64_t saving = 0;
-    s->set[0] = x;
-    s->set_count = 1;
-    for (int h = 0; h < s->set_count && s->set_count < GCKPTI_CLOSURE; h++) {
-        const gckpti_unit *u = &s->p->unit[s->now.item[s->set[h]]];
-        saving += u->cost;
-        for (int k = 0; k < u->inputs; k++) {
-            int i = s->read[s->read_start[s->set[h]] + k];
-            const gckpti_span *v = &s->now.span[i];
-            if (s->use_start[i + 1] - s->use_start[i] == 1 && v->aux_end < 0 &&
-                i != s->of_unit[s->unit_start[v->unit]])
-                s->set[s->set_count++] = v->start;
-        }
-        s->looked += u->inputs;
+    int64_t left = INT64_MAX / 2, right = left;
+    int a = s->leaves + from, b = s->leaves + to + 2;
+    for (; (a ^ b) > 1; a /= 2, b /= 2) {
+        left = !(a & 1) && s->room[a ^ 1] < left ? s->room[a ^ 1] : left;
+        right = b & 1 && s->room[b ^ 1] < right ? s->room[b ^ 1] : right;
+        left += s->room[a / 2];
+        right += s->room[b / 2];
     }
-    return saving;
+    for (left = left < right ? left : right; (a /= 2) > 0;)
+        left += s->room[a];
+    return left;
 }
 
-/* Whether the version before v can serve v's uses too: its bytes must fit between, in s->space;
- * takes them when they do. */
-static int gckpti_stretch(gckpti_search *s, const gckpti_span *before, const gckpti_span *v)
+/* Makes a node hold the least of its children's. */
+static void gckpti_room_lift(int64_t *room, int node)
 {
-    const gckpti_unit *u = &s->p->unit[v->unit];
-    for (int take = 0; take < 2; take++)
-        for (int aux = 0; aux < 2; aux++) {
-            int end = aux ? before->aux_end : before->value_end;
-            int64_t size = aux ? u->aux : u->out;
-            if ((aux ? v->aux_end : v->value_end) < 0)
-                continue;
-            for (int x = end > before->start ? end + 1 : before->start + 1; x < v->start; x++) {
-                if (s->space[x] < size)
-                    return 0;
-                s->space[x] -= take ? size : 0;
-            }
-        }
+    int64_t a = room[2 * node], b = room[2 * node + 1], least = a < b ? a : b;
+    room[2 * node] -= least;
+    room[2 * node + 1] -= least;
+    room[node] += least;
+}
+
+static void gckpti_room_add(gckpti_search *s, int from, int to, int64_t bytes)
+{
+    int a = s->leaves + from, b = s->leaves + to + 2;
+    for (; (a ^ b) > 1; a /= 2, b /= 2) {
+        s->room[a ^ 1] += a & 1 ? 0 : bytes;
+        s->room[b ^ 1] += b & 1 ? bytes : 0;
+        gckpti_room_lift(s->room, a / 2);
+        gckpti_room_lift(s->room, b / 2);
+    }
+    while ((a /= 2) > 0)
+        gckpti_room_lift(s->room, a);
+}
+
+static int gckpti_room_build(gckpti_search *s, int64_t limit)
+{
+    for (s->leaves = 2; s->leaves < s->now.length + 2;)
+        s->leaves *= 2;
+    if (!gckpti_want(&s->scratch, &s->room, 2 * (size_t)s->leaves, sizeof *s->room))
+        return 0;
+    memset(s->room, 0, 2 * (size_t)s->leaves * sizeof *s->room);
+    for (int x = 0; x < s->now.length; x++)
+        s->room[s->leaves + 1 + x] = limit - s->now.live[x];
+    for (int node = s->leaves - 1; node > 0; node--)
+        gckpti_room_lift(s->room, node);
     return 1;
 }
 
-/* s->next = s->now without the forwards at n positions, and what only they read; evaluated. */
-static void gckpti_try_without(gckpti_search *s, const int *position, int n)
+/* Gives or takes back the bytes of what only the repeated forward still keeps. */
+static void gckpti_free_inputs(gckpti_search *s, const gckpti_move *m, int sign)
 {
-    size_t length = (size_t)s->now.length;
-    if (!gckpti_want(&s->scratch, &s->gone, length, 1) ||
-        !gckpti_search_room(s, &s->next, s->now.length))
-        return;
-    memset(s->gone, 0, length);
-    for (int i = 0; i < n; i++)
-        s->gone[position[i]] = 1;
-    s->next.length = 0;
-    for (size_t x = 0; x < length; x++)
-        if (!s->gone[x])
-            s->next.item[s->next.length++] = s->now.item[x];
-    gckpti_drop_evaluate(s, &s->next);
+    for (int k = m->set; k < m->set + m->units; k += 2)
+        gckpti_room_add(s, s->set[k + 1], m->to, sign * s->note[s->set[k]].out);
 }
 
-/* Repeated forwards of the present schedule, largest saving first, in s->move: `span` is the
- * version before. */
-static void gckpti_find_repeats(gckpti_search *s)
+/* Whether the version before can serve the repeated forward's uses too: its bytes must fit between;
+ * take: takes them. */
+static int gckpti_stretch(gckpti_search *s, const gckpti_move *m, int take)
 {
-    s->moves = 0;
-    for (int i = 0; i < s->p->units && !s->p->failed; i++)
-        for (int k = s->unit_start[i] + 1; k < s->unit_start[i + 1]; k++) {
-            const gckpti_span *before = &s->now.span[s->of_unit[k - 1]];
-            int x = s->now.span[s->of_unit[k]].start;
-            if (!s->p->unit[i].recompute || before->start > s->first_backward ||
-                x < s->first_backward)
-                gckpti_add_move(s, UINT64_MAX - gckpti_saving(s, x), i, s->of_unit[k - 1], x, 0);
+    const gckpti_schedule *t = &s->now;
+    int fits = 1;
+    gckpti_free_inputs(s, m, 1);
+    for (int aux = 0; aux < 2 && fits; aux++) {
+        const int *end = aux ? t->aux_end : t->value_end;
+        int from = (end[m->start] > m->start ? end[m->start] : m->start) + 1;
+        int64_t size = aux ? m->aux : m->value;
+        if (end[m->to] < 0 || from >= m->to || size == 0)
+            continue;
+        fits = gckpti_room_least(s, from, m->to - 1) >= size;
+        if (fits && take)
+            gckpti_room_add(s, from, m->to - 1, -size);
+    }
+    if (!fits || !take)
+        gckpti_free_inputs(s, m, -1);
+    s->looked += 16 * (1 + m->units);
+    return fits;
+}
+
+/* s->next = s->now without the forwards of n moves, and what only they read; evaluated. */
+static void gckpti_try_without(gckpti_search *s, const int *move, int n)
+{
+    int length = s->now.length;
+    if (!gckpti_search_room(s, &s->next, length))
+        return;
+    memcpy(s->next.item, s->now.item, (size_t)length * sizeof(int));
+    for (int i = 0; i < n; i++)
+        s->next.item[s->move[move[i]].to] = INT32_MAX; /* goes */
+    s->next.length = 0;
+    for (int x = 0; x < length; x++)
+        if (s->next.item[x] != INT32_MAX)
+            s->next.item[s->next.length++] = s->next.item[x];
+    gckpti_evaluate(s, &s->next);
+}
+
+/* Notes what only the repeated forward at m->to still keeps: pairs of a unit and the position from
+ * which its value goes, too. */
+static void gckpti_note_freed(gckpti_search *s, gckpti_move *m)
+{
+    const gckpti_unit *u = &s->p->unit[m->unit];
+    m->set = s->sets;
+    if (!gckpti_want(&s->scratch, &s->set, (size_t)s->sets + 2 * GCKPT_MAX_INPUTS, sizeof(int)))
+        return;
+    for (int k = u->in; k < u->in + u->inputs; k++) {
+        const gckpti_note *q = &s->note[s->p->links[k]];
+        if (q->value_end != m->to)
+            continue;
+        s->set[s->sets++] = s->p->links[k];
+        s->set[s->sets++] = q->from + (q->from > q->start || s->saving[q->start] == 0);
+    }
+    m->units = s->sets - m->set;
+}
+
+/* Repeated forwards of the present schedule, largest saving first, in s->move: `start` is the
+ * version before; with a limit only those whose bytes fit below it. What only a repeated forward
+ * reads goes with it; such forwards are a tree, so each is counted once. */
+static void gckpti_find_repeats(gckpti_search *s, int64_t limit)
+{
+    if (!gckpti_index(s, limit) || !gckpti_room_build(s, limit) ||
+        !gckpti_want(&s->scratch, &s->saving, (size_t)s->now.length, sizeof *s->saving))
+        return;
+    for (int x = 0; x < s->now.length && !s->p->failed; gckpti_step(s, x++)) {
+        int i = s->now.item[x], count;
+        const int *links = gckpti_reads(s->p, i, &count);
+        if (i < 0)
+            continue;
+        s->saving[x] = s->note[i].runs > 0 ? s->p->unit[i].cost : 0;
+        for (int k = 0; k < count && s->note[i].runs > 0; k++) {
+            const gckpti_note *q = &s->note[links[k]];
+            if (q->value_end == x && q->from == q->start && q->aux_end < 0)
+                s->saving[x] += s->saving[q->start];
         }
+        if (s->note[i].runs == 0 || gckpti_is_stale(s, i))
+            continue;
+        gckpti_move m;
+        memset(&m, 0, sizeof m);
+        m.key = UINT64_MAX - s->saving[x];
+        m.unit = i;
+        m.start = s->note[i].start;
+        m.to = x;
+        m.value = s->note[i].out;
+        m.aux = s->note[i].aux;
+        gckpti_note_freed(s, &m);
+        if (limit == INT64_MAX || gckpti_stretch(s, &m, 0))
+            gckpti_add_move(s, &m);
+    }
     gckpti_sort_moves(s);
 }
 
@@ -8852,7 +10042,7 @@ static int gckpti_polish_single(gckpti_search *s, int64_t limit)
     uint64_t least = s->now.extra;
     int best = -1;
     for (int m = 0; m < s->moves && !s->p->failed; m++) {
-        gckpti_try_without(s, &s->move[m].to, 1);
+        gckpti_try_without(s, &m, 1);
         if (s->next.peak <= limit && s->next.extra < least) {
             least = s->next.extra;
             best = m;
@@ -8860,34 +10050,23 @@ static int gckpti_polish_single(gckpti_search *s, int64_t limit)
     }
     if (best < 0 || s->p->failed)
         return 0;
-    gckpti_try_without(s, &s->move[best].to, 1);
+    gckpti_try_without(s, &best, 1);
     gckpti_accept(s);
     return 1;
 }
 
-/* Takes out all repeated forwards that touch no unit of another and whose predecessors' bytes fit;
- * half of these until it helps. Returns 0 when none may go. */
+/* Takes out all repeated forwards whose predecessors' bytes fit, one after another; half of these
+ * until it helps. Returns 0 when none may go. */
 static int gckpti_polish_many(gckpti_search *s, int64_t limit)
 {
-    size_t length = (size_t)s->now.length;
-    if (!gckpti_want(&s->scratch, &s->space, length, sizeof *s->space) ||
-        !gckpti_want(&s->scratch, &s->removal, (size_t)s->moves, sizeof(int)))
+    int n = 0;
+    if (!gckpti_want(&s->scratch, &s->chosen, (size_t)s->moves, sizeof(int)))
         return 0;
-    memset(s->touched, 0, (size_t)s->p->units * sizeof(int));
-    for (size_t x = 0; x < length; x++)
-        s->space[x] = limit - s->now.live[x];
-    s->removals = 0;
-    for (int m = 0; m < s->moves; m++) {
-        const gckpti_move *g = &s->move[m];
-        const gckpti_schedule *t = &s->now;
-        if (gckpti_touch(s, g->unit, 0) ||
-            !gckpti_stretch(s, &t->span[g->span], &t->span[t->at[g->to]]))
-            continue;
-        gckpti_touch(s, g->unit, 1);
-        s->removal[s->removals++] = g->to;
-    }
-    for (int n = s->removals; n > 0 && !s->p->failed; n /= 2) {
-        gckpti_try_without(s, s->removal, n);
+    for (int m = 0; m < s->moves; m++)
+        if (gckpti_stretch(s, &s->move[m], 1))
+            s->chosen[n++] = m;
+    for (; n > 0 && !s->p->failed; n /= 2) {
+        gckpti_try_without(s, s->chosen, n);
         if (s->next.peak <= limit && s->next.extra < s->now.extra && !s->p->failed) {
             gckpti_accept(s);
             return 1;
@@ -8901,10 +10080,7 @@ static int gckpti_polish_many(gckpti_search *s, int64_t limit)
 static void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
 {
     for (int round = 0; (exact || round < 6) && s->now.extra > 0; round++) {
-        gckpti_index(s, limit);
-        if (s->p->failed)
-            return;
-        gckpti_find_repeats(s);
+        gckpti_find_repeats(s, exact ? INT64_MAX : limit);
         if (s->p->failed || gckpti_spent(s) ||
             !(exact ? gckpti_polish_single(s, limit) : gckpti_polish_many(s, limit)))
             return;
@@ -8969,126 +10145,79 @@ static void gckpti_seed(gckpti_search *s)
     slot->dominated = dominated;
 }
 
-/* ---- the dynamic programme over a chain of stages ---- */
+/* ---- the chain programme ----
+ * The body is cut into stages. A stage by itself can run in many ways (options), from keeping all
+ * to keeping nothing: each of its units has a level, which says behind how many of its runs its
+ * results are let go again; 0: they are kept while the rest of the chain runs forward and backward;
+ * 1: they are held when they have run again; .. Options are looked for once for all stages that are
+ * the same: among those that differ in one level from an option that no other beats.
+ *
+ * A dynamic programme combines them (Beaumont et al. 2019; with options as in Zhao et al. 2023,
+ * "Rockmate"). To run stages a to b forward and backward, either a runs by one of its options, and
+ * a + 1 to b in the middle of that; or all run forward to some stage k keeping only what crosses
+ * there, then k to b runs, then a to k - 1. Bytes are counted in steps, without what enters a, and
+ * above the gradients that wait when the backwards of b begin: so equal runs of stages have equal
+ * rows of the table, and share them. What the table says is an estimate; its schedules are seeds,
+ * evaluated like all others. */
+enum { GCKPTI_KEPT, GCKPTI_BEFORE, GCKPTI_BEHIND, GCKPTI_FIGURES };
+#define GCKPTI_REST  INT32_MAX           /* in a stage's list: where the rest of the chain runs */
+#define GCKPTI_NEVER (UINT64_C(1) << 62) /* more than any work */
+enum { GCKPTI_LEVELS = 4 };
+static const unsigned char gckpti_stage_levels[GCKPTI_LEVELS] = { 0, 1, 2, 255 }; /* are tried */
+
+/* One way to run a stage. Bytes are its own, and gradients' above those that wait. */
 typedef struct {
-    int first, end;         /* units */
-    int back, back_end;     /* ranks of its backwards */
-    int64_t enters;         /* bytes of values from before it that it or later stages read */
-    int64_t kept;           /* bytes of its results that backwards or later stages read */
-    int64_t taped, through; /* most bytes of its own while it runs forward: keeping `kept`; or
-                               only what leaves it */
-    int64_t backwards;      /* most bytes during its backwards, `enters` apart */
-    int64_t gradient;       /* bytes of gradients when its backwards begin */
-    uint64_t cost;          /* of its forwards */
+    int64_t bytes[GCKPTI_FIGURES]; /* while the rest runs; at most, before it and behind it */
+    int64_t steps[GCKPTI_FIGURES]; /* the same in steps of the present table */
+    uint64_t cost;
+    int level, flipped; /* where its levels begin; whether others were made of it */
+    int dropped;        /* in steps another is as good */
+} gckpti_option;
+
+typedef struct {
+    int first, end, back, back_end; /* units; ranks of their backwards */
+    int owner, kind;     /* the first stage that is the same inside; and in what it sends on, too */
+    int option, options; /* of the owner */
+    int64_t waits;       /* bytes of gradients that wait when its backwards begin */
+    int64_t pass;        /* most bytes of its own while it runs forward and keeps what leaves it */
+    uint64_t cost, least; /* work of that; of its cheapest option */
 } gckpti_stage;
 
-/* Finds, for each unit, who reads its value last: s->last_forward, .. */
-static void gckpti_last_readers(const gckpti_search *s)
-{
-    for (int u = 0; u < s->p->units; u++) {
-        s->last_forward[u] = s->last_either[u] = u;
-        s->last_rank[u] = -1;
-    }
-    for (int u = 0; u < s->p->units; u++) {
-        const gckpti_unit *q = &s->p->unit[u];
-        for (int k = q->in; k < q->in + q->inputs; k++)
-            s->last_forward[s->p->links[k]] = s->last_either[s->p->links[k]] = u;
-    }
-    for (int u = 0; u < s->p->units; u++) {
-        const gckpti_unit *q = &s->p->unit[u];
-        for (int k = q->read; q->rank >= 0 && k < q->read + q->reads; k++) {
-            int v = s->p->links[k];
-            s->last_either[v] = s->last_either[v] > u ? s->last_either[v] : u;
-            s->last_rank[v] = s->last_rank[v] > q->rank ? s->last_rank[v] : q->rank;
-        }
-    }
-}
+typedef struct {
+    gckpti_search *s;
+    gckpti_scratch scratch;
+    gckpti_stage stage[GCKPTI_STAGES + 1];
+    int n, borders;    /* stages; borders that there were */
+    int64_t *crossing; /* [a * (n + 1) + k]: bytes that stages a to k - 1 make and k, .. read */
+    gckpti_option *option;
+    int options, levels;
+    unsigned char *level, *trial; /* by unit of the stage: of options; of the one that is tried */
+    unsigned char *has, *wants;   /* by unit: results that are there; that backwards read */
+    int *runs;                    /* by unit: so far */
+    int *item, length, room;      /* a stage's list */
+    int *row, rows;               /* [a * (n + 1) + b - a]: the row of stages a to b */
+    int *first;                   /* by row: the fewest steps that do */
+    uint64_t *cost;               /* [row * (steps + 1) + m]: least work in m steps */
+    int steps;
+    int64_t step;
+} gckpti_chain;
 
-/* Cuts the body into stages: at the user's outermost segments, or (by_unit) at every unit; when
- * these are too many, at the cheapest cut of each of GCKPTI_STAGES windows. Returns how many. */
-static int gckpti_cut(gckpti_search *s, int by_unit, gckpti_stage *stage)
-{
-    const gckpt_graph *g = s->p->g;
-    int count = 0, cuts = 0, body = s->p->units - s->p->prologue;
-    for (int pass = 0; pass < 2; pass++) {
-        int window = cuts > GCKPTI_STAGES ? (cuts + GCKPTI_STAGES - 1) / GCKPTI_STAGES : 1;
-        int before = -2, seen = 0, best = -1;
-        for (int i = 0; i < body; i++) {
-            int u = s->p->prologue + i, segment = g->tensors[s->p->unit[u].id]->segment;
-            while (segment >= 0 && g->segments[segment].parent >= 0)
-                segment = g->segments[segment].parent;
-            int cut = by_unit || segment != before;
-            before = segment;
-            if (!cut)
-                continue;
-            if (pass == 0) {
-                cuts++;
-                continue;
-            }
-            if (i == 0 || best < 0 || s->enters[u] < s->enters[best])
-                best = u;
-            if (i == 0 || ++seen % window == 0) {
-                stage[count++].first = best;
-                best = -1;
-            }
-        }
-    }
-    for (int k = 0; k < count; k++)
-        stage[k].end = k + 1 < count ? stage[k + 1].first : s->p->units;
-    return count;
-}
-
-/* What a stage takes and costs while it runs forward; `whole`: its tape keeps every result. */
-static void gckpti_stage_forward(const gckpti_search *s, int whole, gckpti_stage *q)
-{
-    int64_t taped = 0, through = 0;
-    for (int u = q->first; u < q->end; u++) {
-        const gckpti_unit *w = &s->p->unit[u];
-        taped += w->out + (w->reads_aux ? w->aux : 0);
-        through += w->out;
-        q->taped = taped + w->work > q->taped ? taped + w->work : q->taped;
-        q->through = through + w->work > q->through ? through + w->work : q->through;
-        q->cost += w->cost;
-        q->kept += (whole || s->last_rank[u] >= 0 || s->last_either[u] >= q->end ? w->out : 0) +
-                   (w->reads_aux ? w->aux : 0);
-        for (int v = q->first; v <= u; v++) /* what u read last */
-            if (s->last_forward[v] == u && s->last_either[v] < q->end) {
-                through -= s->p->unit[v].out;
-                taped -= s->last_rank[v] < 0 ? s->p->unit[v].out : 0;
-            }
-    }
-}
-
-/* What it takes during its backwards, which begin with rank q->back. */
-static void gckpti_stage_backward(const gckpti_search *s, int whole, gckpti_stage *q)
-{
-    const gckpti_planner *p = s->p;
-    int64_t live = q->kept, resident = s->gradient_between[0];
-    int back = q->back;
-    q->gradient = s->gradient_between[back] - resident;
-    for (int v = q->first; v < q->end; v++)
-        live -=
-            !whole && s->last_rank[v] < back && s->last_either[v] >= q->end ? p->unit[v].out : 0;
-    for (; back < p->body_ranks && p->backward[back] >= q->first; back++) {
-        int64_t most = live + s->gradient_at[back] - resident;
-        q->backwards = most > q->backwards ? most : q->backwards;
-        for (int v = q->first; v < q->end; v++)
-            live -= !whole && s->last_rank[v] == back ? p->unit[v].out : 0;
-    }
-    q->back_end = back;
-}
-
-/* Cuts the body into stages and finds what each takes. Returns how many. */
-static int gckpti_stages(gckpti_search *s, int by_unit, int whole, gckpti_stage *stage)
+/* Finds who reads each value last, and the bytes that cross the border before each unit; INT64_MAX
+ * where backwards do not come in the order of the units on both sides. */
+static int gckpti_find_borders(gckpti_search *s)
 {
     const gckpti_planner *p = s->p;
     size_t n = (size_t)p->units;
-    gckpti_want(&s->scratch, &s->last_forward, n, sizeof(int));
+    int count, last = -1, ranks = 0;
     gckpti_want(&s->scratch, &s->last_either, n, sizeof(int));
-    gckpti_want(&s->scratch, &s->last_rank, n, sizeof(int));
     if (!gckpti_want(&s->scratch, &s->enters, n + 2, sizeof *s->enters) || p->failed)
         return 0;
-    gckpti_last_readers(s);
+    for (int u = 0; u < p->units; u++) {
+        s->last_either[u] = u;
+        for (int way = 0; way < 1 + (p->unit[u].rank >= 0); way++)
+            for (const int *q = gckpti_reads(p, way ? ~u : u, &count); count-- > 0; q++)
+                s->last_either[*q] = u;
+    }
     memset(s->enters, 0, (n + 2) * sizeof *s->enters);
     for (int u = p->prologue; u < p->units; u++) {
         s->enters[u + 1] += p->unit[u].out;
@@ -9096,153 +10225,600 @@ static int gckpti_stages(gckpti_search *s, int by_unit, int whole, gckpti_stage 
     }
     for (int u = 1; u < p->units; u++)
         s->enters[u] += s->enters[u - 1];
-    int count = gckpti_cut(s, by_unit, stage);
-    for (int k = count; k-- > 0;) {
-        gckpti_stage q = { stage[k].first, stage[k].end, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
-        q.enters = s->enters[q.first];
-        q.back = k + 1 < count ? stage[k + 1].back_end : 0;
-        gckpti_stage_forward(s, whole, &q);
-        gckpti_stage_backward(s, whole, &q);
-        stage[k] = q;
+    for (int u = p->units; u-- > p->prologue;) {
+        last = p->unit[u].rank > last ? p->unit[u].rank : last;
+        ranks += p->unit[u].rank >= 0;
+        s->enters[u] = last + 1 == ranks ? s->enters[u] : INT64_MAX;
     }
-    return count;
+    return 1;
 }
 
-/* cost[(a * n + b) * (steps + 1) + m]: least work of forwards and backwards of stages a to b with m
- * steps of memory, what enters a not counted; choice: 0: a keeps its tape; k: run to stage k and
- * keep what enters it. Rotor's recurrence. */
-typedef struct {
-    const gckpti_stage *stage;
-    uint64_t *cost;
-    unsigned char *choice;
-    int n, steps;
-    int64_t step;
-} gckpti_table;
-
-static int gckpti_steps(const gckpti_table *t, int64_t bytes)
+/* Whether a border of stages may be before unit u: where the user's outermost segments have one;
+ * where no more bytes cross than at such a border, and fewer than before; or everywhere. */
+enum { GCKPTI_AT_SEGMENTS, GCKPTI_AT_NARROW, GCKPTI_AT_UNITS, GCKPTI_BORDERS };
+static int gckpti_is_border(const gckpti_search *s, int how, int u, int64_t widest)
 {
-    int64_t n = bytes <= 0 ? 0 : (bytes + t->step - 1) / t->step;
-    return n > t->steps ? t->steps + 1 : (int)n;
+    int segment[2];
+    for (int k = 0; k < 2; k++) {
+        segment[k] = s->p->g->tensors[s->p->unit[u - k].id]->segment;
+        while (segment[k] >= 0 && s->p->g->segments[segment[k]].parent >= 0)
+            segment[k] = s->p->g->segments[segment[k]].parent;
+    }
+    if (s->enters[u] == INT64_MAX)
+        return 0;
+    return how == GCKPTI_AT_UNITS ||
+           (how == GCKPTI_AT_SEGMENTS ? segment[0] != segment[1]
+                                      : s->enters[u] <= widest && s->enters[u] < s->enters[u - 1] &&
+                                            s->enters[u] <= s->enters[u + 1]);
 }
 
-static size_t gckpti_cell(const gckpti_table *t, int a, int b, int m)
+/* Makes stages of the body; when they are too many, at the cheapest border of each window. */
+static void gckpti_find_stages(gckpti_chain *c, int how, int most)
 {
-    return ((size_t)a * (size_t)t->n + (size_t)b) * ((size_t)t->steps + 1) + (size_t)m;
+    const gckpti_search *s = c->s;
+    const gckpti_planner *p = s->p;
+    int64_t widest = p->g->outermost < 2 ? INT64_MAX : 0;
+    int borders = 1, window, seen = 0, best = -1, back = 0;
+    for (int u = p->prologue + 1; u < p->units; u++)
+        if (gckpti_is_border(s, GCKPTI_AT_SEGMENTS, u, 0) && s->enters[u] > widest)
+            widest = s->enters[u];
+    for (int u = p->prologue + 1; u < p->units; u++)
+        borders += gckpti_is_border(s, how, u, widest);
+    window = (borders + most - 1) / most;
+    c->borders = borders;
+    c->stage[0].first = p->prologue;
+    c->n = 1;
+    for (int u = p->prologue + 1; u < p->units; u++) {
+        if (!gckpti_is_border(s, how, u, widest))
+            continue;
+        best = best < 0 || s->enters[u] < s->enters[best] ? u : best;
+        if (++seen % window == 0) {
+            c->stage[c->n++].first = best;
+            best = -1;
+        }
+    }
+    for (int k = c->n; k-- > 0;) {
+        gckpti_stage *q = &c->stage[k];
+        q->end = k + 1 < c->n ? c->stage[k + 1].first : p->units;
+        q->back = back;
+        while (back < p->body_ranks && p->backward[back] >= q->first)
+            back++;
+        q->back_end = back;
+        q->waits = s->gradient_between[q->back] - s->gradient_between[0];
+    }
 }
 
-/* Fills in least work and choices for all runs of stages, short ones first. */
-static void gckpti_fill_table(gckpti_table *t)
+/* Whether two runs of links lead to the same places of their stages, or out of them. */
+static int gckpti_same_links(const int *a, int first_a, const int *b, int first_b, int n)
 {
-    const gckpti_stage *stage = t->stage;
-    for (int length = 1; length <= t->n; length++)
-        for (int a = 0; a + length <= t->n; a++) {
-            int b = a + length - 1, kept = gckpti_steps(t, stage[a].kept);
-            uint64_t *cost = t->cost + gckpti_cell(t, a, b, 0), ahead = 0;
-            unsigned char *choice = t->choice + gckpti_cell(t, a, b, 0);
-            int64_t taped = stage[b].gradient + stage[a].taped, through = 0;
-            int need = gckpti_steps(t, taped > stage[a].backwards ? taped : stage[a].backwards);
-            const uint64_t *rest = length > 1 ? t->cost + gckpti_cell(t, a + 1, b, 0) : NULL;
-            for (int m = 0; m <= t->steps; m++)
-                cost[m] = UINT64_MAX;
-            for (int m = need > kept ? need : kept; m <= t->steps; m++)
-                if (!rest || rest[m - kept] != UINT64_MAX)
-                    cost[m] = stage[a].cost + (rest ? rest[m - kept] : 0);
-            for (int k = a + 1; k <= b; k++) {
-                int64_t run = stage[b].gradient + stage[k - 1].through +
-                              (k - 1 > a ? stage[k - 1].enters : 0);
-                through = run > through ? run : through;
-                ahead += stage[k - 1].cost;
-                int enters = gckpti_steps(t, stage[k].enters), least = gckpti_steps(t, through);
-                const uint64_t *later = t->cost + gckpti_cell(t, k, b, 0) - enters;
-                const uint64_t *sooner = t->cost + gckpti_cell(t, a, k - 1, 0);
-                for (int m = least > enters ? least : enters; m <= t->steps; m++) {
-                    if (later[m] == UINT64_MAX || sooner[m] == UINT64_MAX)
-                        continue;
-                    uint64_t sum = ahead + later[m] + sooner[m];
-                    if (sum < cost[m]) {
-                        cost[m] = sum;
-                        choice[m] = (unsigned char)k;
-                    }
+    int k = 0;
+    while (k < n && (a[k] - first_a == b[k] - first_b || (a[k] < first_a && b[k] < first_b)))
+        k++;
+    return k == n;
+}
+
+/* Whether two stages are the same inside. */
+static int gckpti_same_stage(const gckpti_search *s, const gckpti_stage *a, const gckpti_stage *b)
+{
+    const gckpti_planner *p = s->p;
+    int same =
+        b->end - b->first == a->end - a->first && b->back_end - b->back == a->back_end - a->back;
+    int64_t more = b->waits - a->waits;
+    for (int i = 0; same && i < a->end - a->first; i++) {
+        const gckpti_unit *x = &p->unit[a->first + i], *y = &p->unit[b->first + i];
+        same =
+            x->out == y->out && x->aux == y->aux && x->work == y->work && x->cost == y->cost &&
+            x->inputs == y->inputs && x->in_place == y->in_place && x->fixed == y->fixed &&
+            x->reads_aux == y->reads_aux && (x->rank < 0) == (y->rank < 0) &&
+            (x->rank < 0 || (x->reads == y->reads && x->rank - a->back == y->rank - b->back)) &&
+            (s->last_either[a->first + i] < a->end) == (s->last_either[b->first + i] < b->end) &&
+            gckpti_same_links(p->links + x->in, a->first, p->links + y->in, b->first, x->inputs) &&
+            (x->rank < 0 || gckpti_same_links(p->links + x->read, a->first, p->links + y->read,
+                                              b->first, x->reads));
+    }
+    for (int i = a->back, k = b->back; same && i <= a->back_end; i++, k++)
+        same = s->gradient_between[k] - s->gradient_between[i] == more &&
+               (i == a->back_end || s->gradient_at[k] - s->gradient_at[i] == more);
+    return same;
+}
+
+/* What each run of stages sends on; which stages, and which runs of them, are the same. */
+static void gckpti_compare_stages(gckpti_chain *c)
+{
+    const int n = c->n, wide = n + 1;
+    int64_t *sends = c->crossing;
+    for (int a = 0; a < n; a++)
+        for (int u = c->stage[a].first; u < c->stage[a].end; u++)
+            for (int k = a + 1; k < n && c->stage[k].first <= c->s->last_either[u]; k++)
+                sends[a * wide + k] += c->s->p->unit[u].out;
+    for (int a = 0; a < n; a++) {
+        gckpti_stage *q = &c->stage[a];
+        for (q->owner = 0; q->owner < a; q->owner++)
+            if (c->stage[q->owner].owner == q->owner &&
+                gckpti_same_stage(c->s, &c->stage[q->owner], q))
+                break;
+        for (q->kind = q->owner; q->kind < a; q->kind++) {
+            int same = c->stage[q->kind].owner == q->owner && c->stage[q->kind].kind == q->kind;
+            for (int k = 1; same && q->kind + k < n; k++)
+                same = sends[q->kind * wide + q->kind + k] ==
+                       (a + k < n ? sends[a * wide + a + k] : 0);
+            if (same)
+                break;
+        }
+    }
+    for (int a = n - 1; a-- > 0;)
+        for (int k = a + 2; k < n; k++)
+            sends[a * wide + k] += sends[(a + 1) * wide + k];
+    for (int length = 1; length <= n; length++)
+        for (int a = 0; a + length <= n; a++) { /* the same but for its last stage, and there */
+            int k = 0, b = length - 1, *row = c->row + b;
+            while (k < a && (c->stage[k + b].kind != c->stage[a + b].kind ||
+                             (b > 0 && row[k * wide - 1] != row[a * wide - 1])))
+                k++;
+            row[a * wide] = k < a ? row[k * wide] : c->rows++;
+        }
+}
+
+/* ---- options of a stage ---- */
+/* Finds what the list of a stage takes: from its end, with what is read from there on. */
+static void gckpti_weigh(gckpti_chain *c, const gckpti_stage *q, gckpti_option *o)
+{
+    enum { VALUE = 1, AUX = 2 };
+    const gckpti_search *s = c->s;
+    const gckpti_planner *p = s->p;
+    int64_t live = 0, gradients = 0, base = s->gradient_between[q->back];
+    unsigned char *read = c->has;
+    int part = GCKPTI_BEHIND, count;
+    memset(o, 0, sizeof *o);
+    memset(read + q->first, 0, (size_t)(q->end - q->first));
+    for (int x = c->length; x-- > 0;) {
+        int i = c->item[x], u = i < 0 ? ~i : i;
+        for (int v = q->first; i == GCKPTI_REST && v < q->end; v++)
+            if (s->last_either[v] >= q->end && !(read[v] & VALUE)) {
+                read[v] |= VALUE;
+                live += p->unit[v].out;
+            }
+        if (i == GCKPTI_REST) {
+            o->bytes[GCKPTI_KEPT] = live;
+            part = GCKPTI_BEFORE;
+            gradients = 0;
+            continue;
+        }
+        const gckpti_unit *w = &p->unit[u];
+        const int *links = gckpti_reads(p, i, &count);
+        int64_t over = 0; /* bytes that its value takes over */
+        if (i >= 0 && !read[u] && !w->effect)
+            continue;
+        for (int k = 0; k < count; k++) {
+            if (links[k] < q->first || read[links[k]] & VALUE)
+                continue;
+            read[links[k]] |= VALUE;
+            live += p->unit[links[k]].out;
+            over = i >= 0 && w->in_place >> k & 1 && read[u] & VALUE ? w->out : over;
+        }
+        if (i < 0 && w->reads_aux && !(read[u] & AUX)) {
+            read[u] |= AUX;
+            live += w->aux;
+        }
+        int64_t now = live + (i < 0 ? s->gradient_at[w->rank] - base : gradients + w->work - over);
+        o->bytes[part] = now > o->bytes[part] ? now : o->bytes[part];
+        if (i < 0) {
+            gradients = s->gradient_between[w->rank] - base;
+            continue;
+        }
+        o->cost += w->cost;
+        live -= (read[u] & VALUE ? w->out : 0) + (read[u] & AUX ? w->aux : 0);
+        read[u] = 0;
+    }
+}
+
+/* Appends unit i to the list, behind what it reads and is not there. */
+static void gckpti_run_unit(gckpti_chain *c, const gckpti_stage *q, int i)
+{
+    enum { THERE = 1, WANTED = 2 };
+    const gckpti_planner *p = c->s->p;
+    int low = i, open = 1;
+    c->has[i] = WANTED;
+    for (; open > 0; low--)
+        if (c->has[low] == WANTED) {
+            const gckpti_unit *u = &p->unit[low];
+            open--;
+            for (int k = u->in; k < u->in + u->inputs; k++)
+                if (p->links[k] >= q->first && !c->has[p->links[k]]) {
+                    c->has[p->links[k]] = WANTED;
+                    open++;
                 }
+        }
+    while (++low <= i)
+        if (c->has[low] == WANTED) {
+            c->has[low] = THERE;
+            c->runs[low]++;
+            c->item[c->length++] = low;
+        }
+}
+
+/* Lists a stage by levels: its forwards, the rest, then its backwards, with what runs again for
+ * them. 0: that is too long. */
+static int gckpti_list_stage(gckpti_chain *c, const gckpti_stage *q, const unsigned char *level)
+{
+    const gckpti_planner *p = c->s->p;
+    int count;
+    c->length = 0;
+    for (int u = q->first; u < q->end; u++) {
+        c->item[c->length++] = u;
+        c->has[u] = level[u - q->first] == 0;
+        c->runs[u] = 1;
+    }
+    c->item[c->length++] = GCKPTI_REST;
+    for (int r = q->back; r < q->back_end; r++) {
+        int u = p->backward[r], before = c->length;
+        const int *links = gckpti_reads(p, ~u, &count);
+        for (int k = 0; k < count; k++)
+            if (links[k] >= q->first && !c->has[links[k]])
+                gckpti_run_unit(c, q, links[k]);
+        if (p->unit[u].reads_aux && !c->has[u])
+            gckpti_run_unit(c, q, u);
+        for (int x = before; x < c->length; x++)
+            c->has[c->item[x]] = c->runs[c->item[x]] > level[c->item[x] - q->first];
+        c->item[c->length++] = ~u;
+        if (c->length > c->room)
+            return 0;
+    }
+    return 1;
+}
+
+static int gckpti_as_good(const int64_t *a, uint64_t cost_a, const int64_t *b, uint64_t cost_b)
+{
+    return cost_a <= cost_b && a[GCKPTI_KEPT] <= b[GCKPTI_KEPT] &&
+           a[GCKPTI_BEFORE] <= b[GCKPTI_BEFORE] && a[GCKPTI_BEHIND] <= b[GCKPTI_BEHIND];
+}
+
+/* The levels of c->trial become an option, unless one is as good in all. */
+static void gckpti_try_levels(gckpti_chain *c, gckpti_stage *q)
+{
+    size_t size = (size_t)(q->end - q->first);
+    gckpti_option o;
+    int good = gckpti_list_stage(c, q, c->trial), kept = q->option;
+    c->s->looked += 2 * c->length;
+    if (!good)
+        return;
+    gckpti_weigh(c, q, &o);
+    for (int i = q->option; i < c->options; i++) {
+        gckpti_option *b = &c->option[i];
+        if (gckpti_as_good(b->bytes, b->cost, o.bytes, o.cost))
+            return;
+        if (!gckpti_as_good(o.bytes, o.cost, b->bytes, b->cost))
+            c->option[kept++] = *b;
+    }
+    c->options = kept;
+    if (kept - q->option == GCKPTI_OPTIONS ||
+        !gckpti_want(&c->scratch, &c->option, (size_t)kept + 1, sizeof o) ||
+        !gckpti_want(&c->scratch, &c->level, (size_t)c->levels + size, 1))
+        return;
+    o.level = c->levels;
+    c->levels += (int)size;
+    memcpy(c->level + o.level, c->trial, size);
+    c->option[c->options++] = o;
+}
+
+/* Tries levels to begin with: none let go; all on the same level, but what is at every border of
+ * segments, or at every 2nd, 4th, .. */
+static void gckpti_first_options(gckpti_chain *c, gckpti_stage *q)
+{
+    const gckpti_unit *unit = &c->s->p->unit[q->first];
+    int size = q->end - q->first;
+    memset(c->trial, 0, (size_t)size);
+    gckpti_try_levels(c, q);
+    for (int apart = 1; apart <= size && !c->s->p->failed; apart *= 2)
+        for (int l = 1; l < GCKPTI_LEVELS; l++) {
+            for (int i = 0, borders = 0; i < size; i++) {
+                int u = q->first + i + 1;
+                int border = u < q->end && gckpti_is_border(c->s, GCKPTI_AT_SEGMENTS, u, 0);
+                borders += border;
+                c->trial[i] = gckpti_stage_levels[c->wants[u - 1] ? l : GCKPTI_LEVELS - 1];
+                if (unit[i].fixed || (border && borders % apart == 0))
+                    c->trial[i] = 0;
+            }
+            gckpti_try_levels(c, q);
+        }
+}
+
+/* Finds the options of a stage that owns them, within some work. */
+static void gckpti_find_options(gckpti_chain *c, gckpti_stage *q, int64_t work)
+{
+    const gckpti_search *s = c->s;
+    const gckpti_planner *p = s->p;
+    int size = q->end - q->first, count;
+    gckpti_option pass;
+    for (int u = q->first; u < q->end; u++)
+        c->item[u - q->first] = u;
+    c->item[size] = GCKPTI_REST;
+    c->length = size + 1;
+    gckpti_weigh(c, q, &pass);
+    q->pass = pass.bytes[GCKPTI_BEFORE];
+    q->cost = pass.cost;
+    for (int r = q->back; r < q->back_end; r++) {
+        c->wants[p->backward[r]] |= p->unit[p->backward[r]].reads_aux;
+        for (const int *v = gckpti_reads(p, ~p->backward[r], &count); count-- > 0; v++)
+            c->wants[*v] = 1;
+    }
+    q->option = c->options;
+    work += s->looked;
+    gckpti_first_options(c, q);
+    for (int i = q->option; i < c->options && s->looked < work; i++) {
+        int level = c->option[i].level;
+        if (c->option[i].flipped)
+            continue;
+        c->option[i].flipped = 1;
+        for (int k = 0; k < GCKPTI_LEVELS * size && s->looked < work && !p->failed; k++) {
+            int u = k / GCKPTI_LEVELS;
+            memcpy(c->trial, c->level + level, (size_t)size);
+            if (!c->wants[q->first + u] || p->unit[q->first + u].fixed ||
+                c->trial[u] == gckpti_stage_levels[k % GCKPTI_LEVELS])
+                continue;
+            c->trial[u] = gckpti_stage_levels[k % GCKPTI_LEVELS];
+            gckpti_try_levels(c, q);
+        }
+        i = q->option - 1; /* options before it may have gone */
+    }
+    q->options = c->options - q->option;
+    q->least = GCKPTI_NEVER;
+    for (int i = q->option; i < c->options; i++)
+        q->least = c->option[i].cost < q->least ? c->option[i].cost : q->least;
+}
+
+/* ---- the table ---- */
+/* Steps for some bytes; a small part of a step does not count. */
+static int gckpti_steps(const gckpti_chain *c, int64_t bytes)
+{
+    int64_t n = bytes <= 0 ? 0 : (bytes + c->step - 1 - c->step / 16) / c->step;
+    return n > c->steps ? c->steps + 1 : (int)n;
+}
+
+static size_t gckpti_cells(const gckpti_chain *c, int rows)
+{
+    return (size_t)rows * ((size_t)c->steps + 1);
+}
+
+/* Steps that a run which ends with stage k has more than one that ends with b. */
+static int gckpti_more_steps(const gckpti_chain *c, int k, int b)
+{
+    int64_t more = c->stage[b].waits - c->stage[k].waits;
+    return more < 0                    ? -gckpti_steps(c, -more)
+           : more / c->step > c->steps ? c->steps
+                                       : (int)(more / c->step);
+}
+
+/* One way to run stages a to b: the i-th option of a; or, behind these, one for each stage to keep
+ * what enters it. In m steps, at least `need`, it costs `work` and, by rows of the table, what
+ * `later` does in m - kept and `sooner` in m + more. */
+typedef struct {
+    int a, b, i, need, kept, more;
+    const uint64_t *later, *sooner;
+    uint64_t work, ahead;
+    int64_t through; /* most bytes on the way forward */
+} gckpti_way;
+
+/* The next way to run w->a to w->b; 0: no more. Begins with i = -1. */
+static int gckpti_next_way(const gckpti_chain *c, gckpti_way *w)
+{
+    const gckpti_stage *stage = c->stage, *q = &stage[stage[w->a].owner];
+    const gckpti_option *o = &c->option[q->option];
+    const uint64_t *none = c->cost + gckpti_cells(c, c->rows);
+    int wide = c->n + 1, k = w->a;
+    do
+        w->i++;
+    while (w->i < q->options && o[w->i].dropped);
+    w->later = w->sooner = none;
+    w->kept = w->more = 0;
+    if (w->i < q->options) {
+        int behind =
+            gckpti_steps(c, o[w->i].bytes[GCKPTI_BEHIND] + stage[k].waits - stage[w->b].waits);
+        w->need = (int)o[w->i].steps[GCKPTI_BEFORE];
+        w->need = behind > w->need ? behind : w->need;
+        w->work = o[w->i].cost;
+        k++;
+        if (k > w->b)
+            return 1;
+        w->kept = (int)o[w->i].steps[GCKPTI_KEPT];
+    } else {
+        k += w->i - q->options + 1;
+        if (k > w->b)
+            return 0;
+        const gckpti_stage *last = &stage[stage[k - 1].owner];
+        int64_t run = c->crossing[w->a * wide + k - 1] + last->pass;
+        w->through = run > w->through ? run : w->through;
+        w->work = w->ahead += last->cost;
+        w->need = gckpti_steps(c, w->through);
+        w->kept = gckpti_steps(c, c->crossing[w->a * wide + k]);
+        w->more = gckpti_more_steps(c, k - 1, w->b);
+        int row = c->row[w->a * wide + k - 1 - w->a];
+        w->sooner = c->cost + gckpti_cells(c, row);
+        w->need = c->first[row] - w->more > w->need ? c->first[row] - w->more : w->need;
+    }
+    int row = c->row[k * wide + w->b - k];
+    w->later = c->cost + gckpti_cells(c, row);
+    w->need = c->first[row] + w->kept > w->need ? c->first[row] + w->kept : w->need;
+    return 1;
+}
+
+/* Fills in the row of stages a to b: checkpoints only where options take more than least work. */
+static void gckpti_fill_row(gckpti_chain *c, int a, int b, int row)
+{
+    uint64_t *cost = c->cost + gckpti_cells(c, row), least = 0;
+    gckpti_way w = { a, b, -1, 0, 0, 0, NULL, NULL, 0, 0, 0 };
+    int top = c->steps + 1, *first = &c->first[row], options = c->stage[c->stage[a].owner].options;
+    for (int m = 0; m <= c->steps; m++)
+        cost[m] = GCKPTI_NEVER;
+    for (int k = a; k <= b; k++)
+        least += c->stage[c->stage[k].owner].least;
+    while (gckpti_next_way(c, &w)) {
+        if (w.i == options)
+            for (top = 0; top <= c->steps && cost[top] > least;)
+                top++;
+        for (int m = w.need; m < top; m++) {
+            int sooner = m + w.more < c->steps ? m + w.more : c->steps;
+            uint64_t sum = w.work + w.later[m - w.kept] + w.sooner[sooner];
+            cost[m] = sum < cost[m] ? sum : cost[m];
+        }
+    }
+    for (*first = 0; *first <= c->steps && cost[*first] == GCKPTI_NEVER;)
+        ++*first;
+}
+
+/* A step for up to `most` bytes: the grain, if few sizes differ; else it divides the smallest large
+ * result. The options in these steps; what another is as good as drops out. */
+static void gckpti_choose_step(gckpti_chain *c, int64_t most)
+{
+    const gckpti_planner *p = c->s->p;
+    int64_t grain = c->s->grain, large = most;
+    c->step = most / GCKPTI_STEPS > grain ? most / GCKPTI_STEPS : grain;
+    for (int u = p->prologue; u < p->units; u++)
+        large = p->unit[u].out > most / 100 && p->unit[u].out < large ? p->unit[u].out : large;
+    c->step = large > c->step ? large / (large / c->step) : c->step;
+    c->step = most / grain <= GCKPTI_FINE ? grain : c->step;
+    c->steps = (int)(most / c->step);
+    for (int a = 0; a < c->n; a++)
+        for (int i = 0; c->stage[a].owner == a && i < c->stage[a].options; i++) {
+            gckpti_option *first = c->option + c->stage[a].option, *o = first + i;
+            for (int k = 0; k < GCKPTI_FIGURES; k++)
+                o->steps[k] = gckpti_steps(c, o->bytes[k]);
+            o->dropped = 0;
+            for (int k = 0; k < i && !o->dropped; k++) {
+                o->dropped = !first[k].dropped &&
+                             gckpti_as_good(first[k].steps, first[k].cost, o->steps, o->cost);
+                first[k].dropped |=
+                    !o->dropped && gckpti_as_good(o->steps, o->cost, first[k].steps, first[k].cost);
             }
         }
 }
 
-/* Makes the schedule of the table's last cell with m steps. */
-static void gckpti_emit_table(gckpti_search *s, const gckpti_table *t, int m)
+/* Makes the schedule of all stages in m steps. */
+static void gckpti_emit_table(gckpti_chain *c, int m)
 {
+    gckpti_planner *p = c->s->p;
     struct {
-        int a, b, m; /* b < 0: the backwards of stage a */
-    } todo[3 * GCKPTI_STAGES + 3];
-    int count = 1;
-    todo[0].a = 0;
-    todo[0].b = t->n - 1;
-    todo[0].m = m;
-    while (count > 0) {
-        int a = todo[--count].a, b = todo[count].b;
-        m = todo[count].m;
-        const gckpti_stage *stage = &t->stage[a];
-        if (b < 0) {
-            for (int r = stage->back; r < stage->back_end; r++)
-                gckpti_emit(s->p, ~s->p->backward[r]);
+        int a, b, m; /* b < 0: what stage a does behind the rest by option m */
+    } todo[2 * GCKPTI_STAGES + 3], now = { 0, c->n - 1, m };
+    todo[0] = now;
+    for (int count = 1; count > 0;) {
+        now = todo[--count];
+        const gckpti_stage *q = &c->stage[now.a], *owner = &c->stage[q->owner];
+        if (now.b < 0) {
+            gckpti_list_stage(c, q, c->level + c->option[owner->option + now.m].level);
+            for (int x = q->end - q->first + 1; x < c->length; x++)
+                gckpti_emit(p, c->item[x]);
             continue;
         }
-        int k = t->choice[gckpti_cell(t, a, b, m)];
-        for (int u = stage->first; u < (k ? t->stage[k].first : stage->end); u++)
-            gckpti_emit(s->p, u);
-        todo[count].a = a;
-        todo[count].b = k ? k - 1 : -1;
-        todo[count++].m = m;
-        if (k == 0 && a == b)
-            continue;
-        todo[count].a = k ? k : a + 1;
-        todo[count].b = b;
-        todo[count++].m = m - gckpti_steps(t, k ? t->stage[k].enters : stage->kept);
+        gckpti_way w = { now.a, now.b, -1, 0, 0, 0, NULL, NULL, 0, 0, 0 };
+        uint64_t cost =
+            c->cost[gckpti_cells(c, c->row[now.a * (c->n + 1) + now.b - now.a]) + (size_t)now.m];
+        int sooner = 0;
+        while (gckpti_next_way(c, &w)) {
+            sooner = now.m + w.more < c->steps ? now.m + w.more : c->steps;
+            if (w.need <= now.m && w.work + w.later[now.m - w.kept] + w.sooner[sooner] == cost)
+                break;
+        }
+        int k = w.i < owner->options ? now.a + 1 : now.a + 1 + w.i - owner->options;
+        for (int u = q->first; u < c->stage[k - 1].end; u++)
+            gckpti_emit(p, u);
+        todo[count].a = now.a;
+        todo[count].b = w.i < owner->options ? -1 : k - 1;
+        todo[count++].m = w.i < owner->options ? w.i : sooner;
+        now.a = k;
+        now.m -= w.kept;
+        if (k <= now.b)
+            todo[count++] = now;
     }
 }
 
-/* The programme's schedules for all amounts of memory become seeds. */
-static void gckpti_seed_chain(gckpti_search *s, int by_unit, int whole, int64_t most)
+/* The schedules for amounts of memory from `least` up to `most` become seeds. */
+static void gckpti_seed_table(gckpti_chain *c, int64_t least, int64_t most)
 {
-    gckpti_stage stage[GCKPTI_STAGES + 1];
-    gckpti_table t;
-    memset(&t, 0, sizeof t);
-    t.n = gckpti_stages(s, by_unit, whole, stage);
-    if (t.n < 2 || most < s->grain)
-        return;
-    t.stage = stage;
-    int64_t steps = GCKPTI_TABLE / (t.n * t.n * t.n);
-    steps = steps < GCKPTI_STEPS ? (int)GCKPTI_STEPS : steps;
-    if (steps > GCKPTI_FINE || most / s->grain <= GCKPTI_FINE)
-        steps = GCKPTI_FINE; /* few different sizes: exact */
-    t.step = s->grain * ((most / s->grain + steps - 1) / steps);
-    t.steps = (int)(most / t.step);
-    size_t cells = (size_t)t.n * (size_t)t.n * ((size_t)t.steps + 1);
-    t.cost = (uint64_t *)gckpti_new(s->p->memory, cells, sizeof *t.cost);
-    t.choice = (unsigned char *)gckpti_new(s->p->memory, cells, 1);
-    if (t.cost && t.choice) {
-        gckpti_fill_table(&t);
-        s->items += (int64_t)cells * t.n / 24;
-        uint64_t last = UINT64_MAX;
-        for (int m = 0, before = 0; m <= t.steps && !s->p->failed; m++) {
-            uint64_t cost = t.cost[gckpti_cell(&t, 0, t.n - 1, m)];
-            int again = t.step == s->grain && s->p->units <= GCKPTI_SMALL && cost == last;
-            if (cost == UINT64_MAX || (cost >= last && !again) ||
-                (s->p->units > GCKPTI_SMALL && (m - before) * 33 < before))
-                continue; /* (the same work, another list: it may lie in fewer bytes) */
-            last = cost;
-            before = m;
-            gckpti_emit_table(s, &t, m);
-            gckpti_seed(s);
-        }
-    } else {
-        s->p->failed = 1;
+    gckpti_search *s = c->s;
+    gckpti_choose_step(c, most);
+    size_t cells = ((size_t)c->rows + 1) * ((size_t)c->steps + 1); /* one of zeros */
+    int rows = 0, small = s->p->units <= GCKPTI_SMALL;
+    gckpti_want(&c->scratch, &c->cost, cells, sizeof *c->cost);
+    gckpti_want(&c->scratch, &c->first, (size_t)c->rows, sizeof(int));
+    if (!s->p->failed)
+        memset(c->cost + gckpti_cells(c, c->rows), 0, gckpti_cells(c, 1) * sizeof *c->cost);
+    for (int length = 1; length <= c->n && !s->p->failed; length++)
+        for (int a = 0; a + length <= c->n; a++)
+            if (c->row[a * (c->n + 1) + length - 1] == rows) {
+                gckpti_fill_row(c, a, a + length - 1, rows);
+                rows++;
+            }
+    s->items += (int64_t)cells * c->n / 24;
+    int spaced = GCKPTI_SEEDS / s->p->units;
+    spaced = spaced < 8 ? 8 : spaced > 50 ? 50 : spaced;
+    uint64_t last = UINT64_MAX;
+    for (int m = (int)(least / c->step), before = 0; m <= c->steps && !s->p->failed; m++) {
+        uint64_t cost = c->cost[gckpti_cells(c, c->row[c->n - 1]) + (size_t)m];
+        int again = small && c->step == s->grain && cost == last; /* it may lie in fewer bytes */
+        if (cost == GCKPTI_NEVER || (cost >= last && !again) ||
+            (!small && (int64_t)(m - before) * spaced < before))
+            continue;
+        last = cost;
+        before = m;
+        gckpti_emit_table(c, m);
+        gckpti_seed(s);
     }
-    gckpti_delete(s->p->memory, t.choice, cells, 1);
-    gckpti_delete(s->p->memory, t.cost, cells, sizeof *t.cost);
 }
 
-/* ---- the ladder ---- */
+/* The programme on the stages of one way to cut: seeds. 0: there are no stages. */
+static int gckpti_seed_chain(gckpti_search *s, int how, int64_t most)
+{
+    gckpti_planner *p = s->p;
+    size_t n = (size_t)p->units;
+    gckpti_chain c;
+    memset(&c, 0, sizeof c);
+    if (most < s->grain || !gckpti_find_borders(s))
+        return 0;
+    c.s = s;
+    c.scratch = gckpti_scratch_new(p->memory, &p->failed);
+    for (int stages = GCKPTI_STAGES; !p->failed; stages /= 2) {
+        gckpti_find_stages(&c, how, stages);
+        n = ((size_t)c.n + 1) * ((size_t)c.n + 1);
+        c.crossing = (int64_t *)gckpti_scratch_take(&c.scratch, n, sizeof(int64_t));
+        c.row = (int *)gckpti_scratch_take(&c.scratch, n, sizeof(int));
+        c.rows = 0;
+        if (!p->failed)
+            gckpti_compare_stages(&c);
+        if (stages < 64 || (int64_t)c.rows * c.n <= GCKPTI_ROWS)
+            break;
+    }
+    if (c.n < 2 || (how == GCKPTI_AT_NARROW && c.borders > c.n)) {
+        gckpti_scratch_free(&c.scratch);
+        return c.n > 1;
+    }
+    int64_t units = 0, trials = GCKPTI_TRIALS;
+    for (int a = 0; a < c.n; a++) {
+        int size = c.stage[a].end - c.stage[a].first;
+        c.room = size > c.room ? size : c.room;
+        units += c.stage[a].owner == a ? size : 0;
+    }
+    n = (size_t)p->units;
+    c.trial = (unsigned char *)gckpti_scratch_take(&c.scratch, (size_t)c.room, 1);
+    c.room = 5 * c.room + 64;
+    c.item = (int *)gckpti_scratch_take(&c.scratch, (size_t)c.room * 2, sizeof(int));
+    c.has = (unsigned char *)gckpti_scratch_take(&c.scratch, n, 1);
+    c.wants = (unsigned char *)gckpti_scratch_take(&c.scratch, n, 1);
+    c.runs = (int *)gckpti_scratch_take(&c.scratch, n, sizeof(int));
+    for (int a = 0; a < c.n && !p->failed; a++)
+        if (c.stage[a].owner == a) {
+            int64_t size = c.stage[a].end - c.stage[a].first, before = s->looked;
+            gckpti_find_options(&c, &c.stage[a], trials * size / units);
+            trials -= s->looked - before;
+            units -= size;
+        }
+    for (int part = 1; part <= 16 && !p->failed; part *= 4)
+        gckpti_seed_table(&c, part < 16 ? most / part / 4 : 0, most / part);
+    gckpti_scratch_free(&c.scratch);
+    return 1;
+}
+
+/* ---- offers and seeds ---- */
 /* Orders schedules that are laid out: by bytes, then work, then anything that tells them apart
  * (number by number: as bytes the order would depend on the machine). */
 static int gckpti_slot_before(const void *first, const void *second, const void *context)
@@ -9268,7 +10844,40 @@ static void gckpti_offer(gckpti_search *s, gckpti_slot *slot)
         gckpti_slot_store(s, slot, t);
 }
 
-/* Store-all, uniform segments, the user's, the chain's, memory-poor. */
+/* Orders seeds: by live bytes, then work. */
+static int gckpti_seed_before(const void *first, const void *second, const void *context)
+{
+    const gckpti_slot *a = (const gckpti_slot *)first, *b = (const gckpti_slot *)second;
+    return a->peak != b->peak     ? a->peak < b->peak
+           : a->extra != b->extra ? a->extra < b->extra
+                                  : gckpti_slot_before(a, b, context);
+}
+
+/* Where bytes are fewest, a little less may lead far: seeds squeezed by 1/1000 are seeds, too. */
+static void gckpti_sink_seeds(gckpti_search *s)
+{
+    const gckpti_planner *p = s->p;
+    uint64_t least = UINT64_MAX;
+    for (int i = 0, tried = 0, n = s->seeds; i < n && tried < GCKPTI_SINKS && !p->failed; i++) {
+        if (s->seed[i].extra / 8 * 7 >= least || s->seed[i].extra < p->least_work / 4 ||
+            s->seed[i].extra / 4 > p->least_work)
+            continue;
+        least = s->seed[i].extra < least ? s->seed[i].extra : least;
+        tried++;
+        s->items = s->looked = 0;
+        int64_t limit = s->seed[i].peak - (s->seed[i].peak - s->gradient_between[0]) / 1000 - 1;
+        if (!gckpti_slot_load(s, &s->seed[i]) || !gckpti_squeeze(s, limit, 0))
+            continue;
+        gckpti_polish(s, limit, 0);
+        gckpti_slot *slot = gckpti_slot_new(s, &s->seed, &s->seeds);
+        if (slot)
+            gckpti_slot_store(s, slot, &s->now);
+    }
+    gckpti_sort(s->seed, (size_t)s->seeds, sizeof *s->seed, gckpti_seed_before, NULL);
+}
+
+/* Store-all, the same with late forwards, uniform segments, the user's, the chain's, memory-poor;
+ * the user's and the chain's for backwards in order 0. */
 static void gckpti_find_seeds(gckpti_search *s)
 {
     gckpti_planner *p = s->p;
@@ -9277,85 +10886,25 @@ static void gckpti_find_seeds(gckpti_search *s)
     gckpti_make_store_all(p);
     gckpti_seed(s);
     int64_t most = s->seed ? s->seed[0].peak - s->gradient_between[0] : 0;
+    gckpti_make_late(p, 0);
+    gckpti_seed(s);
     for (size_t i = 0; i <= groups && !p->failed; i++) {
-        if (i < groups && gckpti_group_repeats(p, i))
+        if ((i >= n && p->variant.order) || (i < groups && gckpti_group_repeats(p, i)))
             continue;
         gckpti_make_segments(p, i < groups ? gckpti_group(p, i) : 0);
         gckpti_seed(s);
     }
-    int64_t outs = 0;
-    for (int u = 0; u < s->p->units; u++)
-        outs += s->p->unit[u].out;
-    for (int by_unit = 0; by_unit < 2 && !p->failed; by_unit++) {
-        if (by_unit ? s->p->units > GCKPTI_POOR && p->g->outermost >= 2 : p->g->outermost < 2)
-            continue;
-        for (int part = 1; part <= 16; part *= 4)
-            gckpti_seed_chain(s, by_unit, 0, most / part);
-        if (s->p->units <= GCKPTI_SMALL) /* as the literature has it: a tape keeps every result */
-            gckpti_seed_chain(s, by_unit, 1, most + outs);
+    for (int how = 0, finer = 0; how < GCKPTI_BORDERS && !p->variant.order && !p->failed; how++) {
+        if (how == GCKPTI_AT_UNITS && p->units > (finer ? GCKPTI_SMALL : GCKPTI_POOR))
+            break;
+        finer = gckpti_seed_chain(s, how, most);
     }
     if (s->p->units <= GCKPTI_POOR && !p->failed) {
-        gckpti_make_memory_poor(p);
+        gckpti_make_late(p, -1);
         gckpti_seed(s);
     }
-}
-
-/* The ladder: limits from store-all's peak down to the least seed's. */
-static void gckpti_make_rungs(gckpti_search *s)
-{
-    int64_t most = s->seed[0].peak, least = most,
-            resident = s->gradient_between[0]; /* 0: store-all */
-    for (int i = 1; i < s->seeds; i++)
-        least = s->seed[i].peak < least ? s->seed[i].peak : least;
-    gckpti_sort(s->seed, (size_t)s->seeds, sizeof *s->seed, gckpti_slot_before, NULL);
-    int every = (most - least) / s->grain <= 96;
-    for (int64_t limit = most;;) {
-        gckpti_slot *slot = gckpti_slot_new(s, &s->slot, &s->slots);
-        if (!slot)
-            return;
-        slot->limit = limit;
-        if (limit <= least)
-            break;
-        int64_t step = every ? s->grain : (limit - resident) / (s->p->units > 500 ? 10 : 33);
-        limit = limit - least > step && step > 0 ? limit - step : least;
-    }
-}
-
-/* Down: squeeze the rung above, and the one above that, which often ends elsewhere, and polish the
- * best seed; up: polish the rung below. */
-static void gckpti_climb(gckpti_search *s, int down)
-{
-    int exact = s->p->units <= GCKPTI_EXACT, polished = -1;
-    for (int i = 0; i < s->slots && !s->p->failed; i++) {
-        int k = down ? i : s->slots - 1 - i, from = down ? k - 1 : k + 1, best = -1, tried = 0;
-        gckpti_slot *slot = &s->slot[k];
-        if (gckpti_spent(s))
-            exact = 0;
-        for (int j = 0; j < s->seeds && down; j++) {
-            if (s->seed[j].peak > slot->limit || s->seed[j].dominated)
-                continue;
-            if (best < 0 || s->seed[j].extra < s->seed[best].extra)
-                best = j;
-            if (exact && ++tried <= GCKPTI_TRIED && gckpti_slot_load(s, &s->seed[j])) {
-                gckpti_polish(s, slot->limit, 1);
-                gckpti_offer(s, slot);
-            }
-        }
-        /* the same seed ends much the same one rung further down */
-        if (best >= 0 && (best != polished || k % 4 == 0 || k == s->slots - 1) &&
-            gckpti_slot_load(s, &s->seed[best])) {
-            polished = best;
-            gckpti_polish(s, slot->limit, 0);
-            gckpti_offer(s, slot);
-        }
-        for (int how = -down; how <= exact && from >= 0 && from < s->slots; how++) {
-            const gckpti_slot *source = &s->slot[how < 0 && from > 0 ? from - 1 : from];
-            if (!gckpti_slot_load(s, source) || !gckpti_squeeze(s, slot->limit, how > 0))
-                continue;
-            gckpti_polish(s, slot->limit, how > 0);
-            gckpti_offer(s, slot);
-        }
-    }
+    gckpti_sort(s->seed, (size_t)s->seeds, sizeof *s->seed, gckpti_seed_before, NULL);
+    gckpti_sink_seeds(s);
 }
 
 /* Takes one repeated forward out of a slot's schedule, over the limit if need be, and squeezes it
@@ -9367,12 +10916,11 @@ static void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exa
         uint64_t before = slot->extra;
         if (!gckpti_slot_load(s, slot))
             return;
-        gckpti_index(s, slot->limit);
-        gckpti_find_repeats(s);
+        gckpti_find_repeats(s, INT64_MAX);
         if (i >= s->moves || s->p->failed)
             return;
         s->barred = s->move[i].unit;
-        gckpti_try_without(s, &s->move[i].to, 1);
+        gckpti_try_without(s, &i, 1);
         gckpti_accept(s);
         int fits = gckpti_squeeze(s, slot->limit, exact);
         s->barred = -1;
@@ -9384,8 +10932,264 @@ static void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exa
     }
 }
 
+/* ---- cuts as schedules ---- */
+/* Writes the body that computes all, as late as it is needed, keeps through the turn what `again`
+ * does not mark, and computes the rest again just before the first backward that needs it. */
+static void gckpti_make_again(gckpti_planner *p, const unsigned char *again)
+{
+    int *stack = p->queue, next = p->prologue;
+    unsigned char *there = p->computed;
+    p->made_length = 0;
+    for (int u = 0; u < p->units; u++)
+        there[u] = !again[u] || p->when[u] > 0;
+    for (int r = 0; r < p->body_ranks; r++) {
+        const gckpti_unit *u = &p->unit[p->backward[r]];
+        for (; next < p->units && p->when[p->late[next]] <= r; next++)
+            gckpti_emit(p, p->late[next]);
+        for (int k = 0; k < u->reads + u->reads_aux; k++) {
+            int depth = 1;
+            stack[0] = k < u->reads ? p->links[u->read + k] : p->backward[r];
+            while (depth > 0) {
+                const gckpti_unit *q = &p->unit[stack[depth - 1]];
+                int missing = -1;
+                for (int i = q->in; i < q->in + q->inputs && missing < 0; i++)
+                    missing = there[p->links[i]] ? -1 : p->links[i];
+                if (there[stack[depth - 1]]) {
+                    depth--;
+                } else if (missing >= 0) {
+                    stack[depth++] = missing;
+                } else {
+                    there[stack[--depth]] = 1;
+                    gckpti_emit(p, stack[depth]);
+                }
+            }
+        }
+        gckpti_emit(p, ~p->backward[r]);
+    }
+}
+
+/* Makes the present schedule of such a body. */
+static int64_t gckpti_try_late(gckpti_search *s, const unsigned char *again)
+{
+    gckpti_planner *p = s->p;
+    gckpti_make_again(p, again);
+    if (!gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, &s->now))
+        return INT64_MAX;
+    s->items += s->now.length;
+    gckpti_evaluate(s, &s->now);
+    return s->now.peak;
+}
+
+/* Gives the present schedule to a slot, squeezed if it must be and is not far above the limit, and
+ * polished. */
+static void gckpti_improve(gckpti_search *s, gckpti_slot *slot, int exact)
+{
+    if (s->now.peak / 5 * 4 > slot->limit)
+        return;
+    s->attempt = exact ? -1 : s->items + s->looked / 4; /* one of many: an eighth of it all */
+    if (gckpti_squeeze(s, slot->limit, exact)) {
+        gckpti_polish(s, slot->limit, exact);
+        gckpti_offer(s, slot);
+    }
+    s->attempt = -1;
+}
+
+/* Whether a slot's schedule is as good as proven, nearly. */
+static int gckpti_certified(const gckpti_search *s, const gckpti_slot *slot)
+{
+    return slot->length > 0 && slot->extra - slot->bound <= s->enough;
+}
+
+/* A slot's schedule from all cuts of the instant that decides: the first that fits; else, or when
+ * it is not good enough, those that keep a little more, squeezed. */
+static void gckpti_solve_counted(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t)
+{
+    const gckpti_kept_list *all = &t->all.last;
+    int64_t room = slot->limit - t->gradients;
+    int cut = gckpti_cut_within(all, room), fits = 0;
+    for (int tried = 0; cut >= 0 && tried < 6 && !fits && !s->p->failed; cut--, tried++) {
+        gckpti_cut_mark(s->bound, &t->all, cut);
+        fits = gckpti_try_late(s, s->bound->again) <= slot->limit;
+        if (fits)
+            gckpti_offer(s, slot);
+        if ((fits || tried == 0) && !gckpti_certified(s, slot))
+            gckpti_improve(s, slot, 0);
+    }
+    for (int part = 80; all->n > 0 && part >= 20 && !gckpti_certified(s, slot); part /= 2) {
+        cut = gckpti_cut_within(all, room + slot->limit / part);
+        if (cut < 0)
+            continue;
+        gckpti_cut_mark(s->bound, &t->all, cut);
+        gckpti_try_late(s, s->bound->again);
+        gckpti_improve(s, slot, 0);
+    }
+}
+
+/* Marks in `out` what is computed again when of the ties between two cuts of a hull, from the last
+ * unit to the first, `bytes` are kept: as late as possible (way 0), with gaps that grow with the
+ * root of what the backwards have freed (1), or evenly (2). */
+static void gckpti_keep_ties(gckpti_search *s, int way, int64_t ties, int64_t bytes,
+                             unsigned char *out)
+{
+    const gckpti_planner *p = s->p;
+    int64_t seen = 0, kept = 0;
+    int shift = 0;
+    while (ties >> shift >= 1 << 20)
+        shift++;
+    memcpy(out, s->fewer, (size_t)p->units);
+    for (int u = p->units; u-- > 0;) {
+        int64_t size = p->unit[u].out + p->unit[u].aux, now = (kept + size) >> shift;
+        if (!s->fewer[u] || s->more[u])
+            continue;
+        seen += size;
+        int64_t most = bytes >> shift, all = ties >> shift, part = seen >> shift;
+        if (way == 0   ? kept + size > bytes
+            : way == 1 ? now * now * (all + 1) > most * most * (part + 1)
+                       : now * (all + 1) > most * (part + 1))
+            continue;
+        kept += size;
+        out[u] = 0;
+    }
+}
+
+/* A slot's schedule from the two cuts of the hull around its limit: what one keeps and the other
+ * does not may be kept in part. */
+static void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t)
+{
+    const gckpti_kept_list *hull = &t->hull.last;
+    int64_t room = slot->limit - t->gradients, ties = 0;
+    int cut = gckpti_cut_within(hull, room);
+    if (cut < 0)
+        return;
+    gckpti_cut_mark(s->bound, &t->hull, cut);
+    memcpy(s->fewer, s->bound->again, (size_t)s->p->units);
+    memset(s->more, 0, (size_t)s->p->units);
+    if (cut + 1 < hull->n) {
+        gckpti_cut_mark(s->bound, &t->hull, cut + 1);
+        memcpy(s->more, s->bound->again, (size_t)s->p->units);
+    }
+    for (int u = 0; u < s->p->units; u++)
+        ties += s->fewer[u] && !s->more[u] ? s->p->unit[u].out + s->p->unit[u].aux : 0;
+    for (int way = 0; way < 3 && !s->p->failed; way++) {
+        int64_t bytes = room - hull->cut[cut].bytes, over = 0;
+        for (int tries = 0; tries < 2 && bytes >= 0; tries++, bytes -= over) {
+            if (gckpti_certified(s, slot) || gckpti_spent(s))
+                return;
+            gckpti_keep_ties(s, way, ties, bytes < ties ? bytes : ties, s->bound->again);
+            over = gckpti_try_late(s, s->bound->again) - slot->limit;
+            if (over > slot->limit / 4)
+                return; /* far above whatever is kept */
+            gckpti_improve(s, slot, 0);
+            if (over <= 0)
+                break;
+        }
+    }
+}
+
+/* ---- the ladder ---- */
+/* The limits: from store-all's bytes down to what is proven to be needed, each a little below the
+ * one above. Rungs never depend on a budget. */
+static void gckpti_make_rungs(gckpti_search *s, int64_t most)
+{
+    int64_t resident = s->gradient_between[0], least = s->bound->least;
+    int units = s->p->units, part = units <= 300 ? 40 : units <= 1000 ? 25 : 12, at;
+    int every = (most - least) / s->grain <= 96;
+    uint64_t deep = gckpti_hulls_work(s->bound, least, &at) / 8 * 7;
+    for (int64_t limit = most; limit >= least;) {
+        gckpti_slot *slot = gckpti_slot_new(s, &s->slot, &s->slots);
+        int64_t step = every ? s->grain : (limit - resident) / part;
+        if (!slot)
+            return;
+        slot->limit = limit;
+        if (!every && gckpti_hulls_work(s->bound, limit, &at) > deep)
+            step *= units <= 300 ? 2 : 3;  /* where proofs are weak, rungs are dear */
+        step = step / s->grain * s->grain; /* as live bytes are */
+        step = step > 0 ? step : s->grain;
+        limit = limit - least > step ? limit - step : limit > least ? least : least - 1;
+    }
+    for (int k = 0; k < s->slots; k++)
+        if (gckpti_hulls_work(s->bound, s->slot[k].limit, &at) < UINT64_MAX)
+            s->deciders |= 1u << at;
+}
+
+/* Begins a rung: what its limit proves, and what cuts find. Returns whether more may be found. */
+static int gckpti_begin_rung(gckpti_search *s, gckpti_slot *slot)
+{
+    int at;
+    if (slot->state != GCKPTI_NEW)
+        return slot->state == GCKPTI_BEGUN;
+    s->items = s->looked = 0;
+    slot->state = GCKPTI_BEGUN;
+    slot->bound = gckpti_bound_work(s->bound, slot->limit, &at);
+    if (slot->bound < UINT64_MAX) {
+        gckpti_solve_counted(s, slot, &s->bound->instant[at]);
+        if (!gckpti_certified(s, slot))
+            gckpti_solve_ties(s, slot, &s->bound->instant[at]);
+    }
+    if (slot->bound == UINT64_MAX || gckpti_certified(s, slot))
+        slot->state = GCKPTI_DONE;
+    return slot->state == GCKPTI_BEGUN;
+}
+
+/* Whether a rung takes up what the one above found. */
+static int gckpti_follows(const gckpti_search *s, int k)
+{
+    return s->whole ? k > 0 : k % GCKPTI_GROUP != 0;
+}
+
+/* Ends it: the best seed within its limit, polished; seeds not far above it and the rung above,
+ * squeezed. */
+static void gckpti_end_rung(gckpti_search *s, int k)
+{
+    gckpti_slot *slot = &s->slot[k];
+    int exact = s->p->units <= GCKPTI_EXACT, best = -1, above = 0, tried = 0;
+    if (slot->state != GCKPTI_BEGUN)
+        return;
+    s->items = s->looked = 0;
+    if (s->seeds == 0)
+        gckpti_find_seeds(s);
+    s->items = s->looked = 0;
+    slot->state = GCKPTI_DONE;
+    for (; above < s->seeds && s->seed[above].peak <= slot->limit; above++) {
+        if (best < 0 || s->seed[above].extra <= s->seed[best].extra)
+            best = above;
+    }
+    for (int i = above, most = GCKPTI_TRIED; exact && i-- > 0 && most > 0;)
+        if (!s->seed[i].dominated && most-- && gckpti_slot_load(s, &s->seed[i]))
+            gckpti_improve(s, slot, 1);
+    if (best >= 0 && gckpti_slot_load(s, &s->seed[best])) {
+        gckpti_offer(s, slot);
+        gckpti_improve(s, slot, 0);
+    }
+    if (gckpti_follows(s, k) && s->slot[k - 1].length == 0)
+        return; /* with more bytes nothing was found */
+    for (uint64_t least = UINT64_MAX; above < s->seeds && tried < 4; above++)
+        if (s->seed[above].extra / 8 * 7 <= least && s->seed[above].extra / 4 <= s->p->least_work &&
+            gckpti_slot_load(s, &s->seed[above])) {
+            least = s->seed[above].extra < least ? s->seed[above].extra : least;
+            gckpti_improve(s, slot, 0);
+            tried++;
+        }
+    for (int how = 0; how <= exact && gckpti_follows(s, k); how++)
+        if (gckpti_slot_load(s, &s->slot[k - 1]))
+            gckpti_improve(s, slot, how);
+    if (s->p->units <= GCKPTI_SMALL)
+        gckpti_shake(s, slot, exact ? s->p->units : GCKPTI_SHAKES, exact);
+}
+
+/* Finds the schedule of rung k. The rung above has a part in it, unless that is certified or
+ * belongs to another group. */
+static void gckpti_solve(gckpti_search *s, int k)
+{
+    int top = k;
+    while (gckpti_begin_rung(s, &s->slot[top]) && gckpti_follows(s, top) && !s->p->failed)
+        top--;
+    for (; top <= k && !s->p->failed; top++)
+        gckpti_end_rung(s, top);
+}
+
 /* ---- exact bytes ---- */
-/* Drafts and places a slot's schedule; slot->arena, p->draft. */
+/* Drafts and places a slot's schedule: slot->arena, p->draft. */
 static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
 {
     gckpti_planner *p = s->p;
@@ -9398,168 +11202,171 @@ static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
     return large ? GCKPT_OK : result;
 }
 
-/* Notes a slot that was just laid out if it is the best so far that fits in s->most bytes: has
- * least work, and then the fewest bytes. Its draft is kept. */
-static void gckpti_consider(gckpti_search *s, const gckpti_slot *slot)
+/* Makes a slot the winner if it fits in `most` bytes, `floor` being the least it counts for, and
+ * has less work than the one before, or as much in fewer bytes; s->hunting: fewer bytes. */
+static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, int64_t floor, size_t most)
 {
     const gckpti_slot *old = &s->winner;
-    if (slot->arena > s->most ||
-        (old->length && (slot->extra > old->extra ||
-                         (slot->extra == old->extra && !gckpti_slot_before(slot, old, NULL)))))
-        return;
-    s->winner = *slot;
-    gckpti_keep_draft(s->p);
+    gckpt_result result = GCKPT_OK;
+    if (slot->length == 0 || (old->length && !s->hunting && slot->extra > old->extra))
+        return GCKPT_OK;
+    if (slot->arena == 0 && (uint64_t)slot->peak >= (uint64_t)most + s->p->alignment)
+        return GCKPT_OK; /* an arena is hardly smaller */
+    if (slot->arena == 0)
+        result = gckpti_lay(s, slot);
+    size_t bytes = slot->arena > (size_t)floor ? slot->arena : (size_t)floor;
+    int better = !old->length ||
+                 (s->hunting ? bytes < s->bytes
+                             : slot->extra < old->extra || gckpti_slot_before(slot, old, NULL));
+    if (result == GCKPT_OK && bytes <= most && better) {
+        s->winner = *slot;
+        s->bytes = bytes;
+    }
+    return result;
 }
 
-/* The rung `below` steps under rung k; the last one for lack of others. */
-static int64_t gckpti_rung(const gckpti_search *s, int k, int below)
+/* The least budget for which rung k counts: the limit of the rung below. */
+static int64_t gckpti_below(const gckpti_search *s, int k)
 {
-    return k + below < s->rungs ? s->slot[k + below].limit : 0;
+    return k + 1 < s->slots && !s->whole ? s->slot[k + 1].limit : 0;
 }
 
-/* Lays slot k out. A rung whose arena exceeds its limit is squeezed a little further, which often
- * fits: that schedule becomes a slot of its own, unless it belongs two rungs further down or has
- * less work, so that gckpti_choose knows where to look. */
-static gckpt_result gckpti_lay_slot(gckpti_search *s, int k)
+/* Considers what rung k offers, for budgets above the rung below: its schedule; when that has a
+ * larger arena than the limit, the same squeezed a little further; and, where it is not certified,
+ * the seeds between the two rungs. */
+static gckpt_result gckpti_consider_rung(gckpti_search *s, int k, size_t most)
 {
-    s->items = s->swept[0]; /* whatever was laid out before: a slot ends the same for any budget */
-    s->looked = s->swept[1];
-    gckpt_result result = gckpti_lay(s, &s->slot[k]);
+    gckpti_solve(s, k);
+    gckpti_slot *slot = &s->slot[k];
+    int64_t below = gckpti_below(s, k);
+    gckpt_result result = s->p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
+    if (result == GCKPT_OK && slot->length && slot->arena == 0) /* it tells of all that follows */
+        result = gckpti_lay(s, slot);
     if (result == GCKPT_OK)
-        gckpti_consider(s, &s->slot[k]);
-    size_t limit = (size_t)s->slot[k].limit, arena = s->slot[k].arena;
-    int over = k < s->rungs && arena > limit && arena < SIZE_MAX;
-    for (int more = 1; more <= 2 && over && result == GCKPT_OK; more++) {
-        int64_t below = s->slot[k].limit - (int64_t)(arena - limit) * more / 2;
-        gckpti_slot slot;
-        memset(&slot, 0, sizeof slot);
-        if (!gckpti_slot_load(s, &s->slot[k]) || !gckpti_squeeze(s, below, 0))
-            break;
-        gckpti_polish(s, below, 0);
-        gckpti_slot_store(s, &slot, &s->now);
-        result = s->p->failed ? GCKPT_E_MEMORY : gckpti_lay(s, &slot);
-        gckpti_slot *kept = result == GCKPT_OK && slot.extra >= s->slot[k].extra &&
-                                    (int64_t)slot.arena > gckpti_rung(s, k, 2)
-                                ? gckpti_slot_new(s, &s->slot, &s->slots)
-                                : NULL;
-        if (kept) {
-            *kept = slot;
-            gckpti_consider(s, kept);
+        result = gckpti_consider(s, slot, below, most);
+    if (slot->arena > (size_t)slot->limit && slot->arena < SIZE_MAX && !slot->tight) {
+        int64_t limit = 2 * slot->limit - (int64_t)slot->arena;
+        s->items = s->looked = 0;
+        slot->tight = (gckpti_slot *)gckpti_scratch_take(&s->scratch, 1, sizeof *slot);
+        if (slot->tight && gckpti_slot_load(s, slot) && gckpti_squeeze(s, limit, 0)) {
+            gckpti_polish(s, limit, 0);
+            gckpti_slot_store(s, slot->tight, &s->now);
         }
-        if (slot.arena <= limit)
+    }
+    if (result == GCKPT_OK && slot->tight)
+        result = gckpti_consider(s, slot->tight, below, most);
+    for (int i = 0; i < s->seeds && result == GCKPT_OK; i++)
+        if (s->whole || (!gckpti_certified(s, slot) && s->seed[i].peak > below &&
+                         s->seed[i].peak <= slot->limit))
+            result = gckpti_consider(s, &s->seed[i], below, most);
+    return s->p->failed ? GCKPT_E_MEMORY : result;
+}
+
+/* Considers cuts of an instant themselves, `tries` of them at the most: those with least work that
+ * may lie within `most` bytes. */
+static gckpt_result gckpti_consider_cuts(gckpti_search *s, int at, size_t most, int tries)
+{
+    const gckpti_instant *t = &s->bound->instant[at];
+    const gckpti_kept_list *all = gckpti_all_cuts(s->bound, at);
+    int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
+    gckpti_known *known = s->known[at];
+    gckpt_result result = GCKPT_OK;
+    if (!known && all->n > 0)
+        s->known[at] = known =
+            (gckpti_known *)gckpti_scratch_take(&s->scratch, (size_t)all->n, sizeof *known);
+    for (int e = gckpti_cut_within(all, limit - t->gradients);
+         known && e >= 0 && tries > 0 && result == GCKPT_OK && !s->p->failed; e--) {
+        if (s->winner.length && !s->hunting && !s->late && gckpti_cut_work(t, e) >= s->winner.extra)
             break;
+        if (known[e].arena > most || known[e].peak > limit)
+            continue;
+        gckpti_cut_mark(s->bound, &t->all, e);
+        known[e].peak = gckpti_try_late(s, s->bound->again);
+        tries--;
+        if (known[e].peak > limit || s->p->failed)
+            continue;
+        gckpti_slot slot = s->trial;
+        gckpti_slot_store(s, &slot, &s->now);
+        result = s->p->failed ? GCKPT_E_MEMORY : gckpti_consider(s, &slot, 0, most);
+        known[e].arena = slot.arena;
+        s->trial = slot;
+        if (s->winner.item == slot.item)
+            memset(&s->trial, 0, sizeof s->trial); /* the winner keeps the list */
     }
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
-/* Seeds join the rungs, each at its own bytes. Of rungs with the same schedule the lowest keeps
- * it. */
-static void gckpti_slots_from_seeds(gckpti_search *s)
+/* Considers cuts of all instants that decide for some budget. */
+static gckpt_result gckpti_consider_instants(gckpti_search *s, size_t most, int tries)
 {
-    s->rungs = s->slots;
-    for (int k = 0; k + 1 < s->rungs; k++)
-        if (s->slot[k].length == s->slot[k + 1].length &&
-            !gckpti_slot_before(&s->slot[k], &s->slot[k + 1], NULL) &&
-            !gckpti_slot_before(&s->slot[k + 1], &s->slot[k], NULL))
-            s->slot[k].length = 0;
-    for (int i = 0; i < s->seeds && !s->p->failed; i++) {
-        gckpti_slot *slot = gckpti_slot_new(s, &s->slot, &s->slots);
-        if (!slot)
-            return;
-        *slot = s->seed[i];
-        slot->limit = slot->peak;
-    }
-    s->seeds = 0;
+    gckpt_result result = GCKPT_OK;
+    for (int at = 0; at < s->bound->instants && result == GCKPT_OK; at++)
+        if (s->deciders >> at & 1)
+            result = gckpti_consider_cuts(s, at, most, tries);
+    return result;
 }
 
-/* An arena is at least this. */
-static size_t gckpti_slot_bound(const gckpti_search *s, const gckpti_slot *slot)
-{
-    int64_t least = slot->peak + 1 - (int64_t)s->p->alignment;
-    return least < 0 ? 0 : least < PTRDIFF_MAX ? (size_t)least : SIZE_MAX;
-}
-
-/* Whether laying out slot i may give an arena of at most `most` bytes: what is within bounds may,
- * and the two rungs above, which may be squeezed into them. */
-static int gckpti_may_fit(const gckpti_search *s, int i, size_t most)
-{
-    const gckpti_slot *slot = &s->slot[i];
-    return slot->length && !slot->arena &&
-           (gckpti_slot_bound(s, slot) <= most ||
-            (i < s->rungs && gckpti_rung(s, i, 2) < (int64_t)most));
-}
-
-/* Finds the slot with least work that fits in `most` bytes, the smallest of these: s->winner, whose
- * length is 0 when there is none; its draft is p->best. Only what may win is laid out. */
+/* Finds what has least work in an arena of `most` bytes: s->winner, whose length is 0 when there is
+ * nothing; s->bytes: the least budget for which it counts. What counts is the same for all budgets:
+ * cuts, and what a rung offers down to the rung below. That is looked at which may be better than
+ * the best so far, as a rung with a greater bound is not. */
 static gckpt_result gckpti_choose(gckpti_search *s, size_t most)
 {
     gckpt_result result = GCKPT_OK;
-    for (s->most = most; result == GCKPT_OK;) {
-        int next = -1;
-        for (int i = 0; i < s->slots; i++)
-            if (gckpti_may_fit(s, i, most) && (next < 0 || s->slot[i].extra < s->slot[next].extra))
-                next = i;
-        if (next < 0 || (s->winner.length && s->winner.extra < s->slot[next].extra))
+    int k = 0, at;
+    most = most < PTRDIFF_MAX / 2 ? most : PTRDIFF_MAX / 2;
+    const int64_t limit = (int64_t)gckpti_round_up(most, s->p->alignment);
+    memset(&s->winner, 0, sizeof s->winner);
+    s->hunting = 0;
+    while (k < s->slots && s->slot[k].limit > limit)
+        k++;
+    k = s->whole || k == 0 ? 0 : k - 1;
+    uint64_t bound = gckpti_bound_work(s->bound, limit, &at);
+    if (bound < UINT64_MAX)
+        result = gckpti_consider_instants(s, most, 8);
+    for (int i = k; i < s->slots && result == GCKPT_OK && !s->p->failed; i++) {
+        if (s->slot[i].limit <= limit)
+            bound = gckpti_bound_work(s->bound, s->slot[i].limit, &at);
+        if (bound == UINT64_MAX || (s->winner.length && s->winner.extra <= bound))
             break;
-        result = gckpti_lay_slot(s, next);
+        result = gckpti_consider_rung(s, i, most);
     }
-    s->most = 0;
-    return result;
+    if (result == GCKPT_OK)
+        result = gckpti_consider_instants(s, most, INT32_MAX);
+    return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
-/* The least arena; lays out only what may have it. */
+/* The least budget for which gckpti_choose finds something. */
 static gckpt_result gckpti_find_least(gckpti_search *s, size_t *least)
 {
     gckpt_result result = GCKPT_OK;
-    *least = SIZE_MAX;
-    while (result == GCKPT_OK) {
-        int next = -1;
-        for (int i = 0; i < s->slots; i++)
-            if (s->slot[i].arena && s->slot[i].arena < *least)
-                *least = s->slot[i].arena;
-        for (int i = 0; i < s->slots; i++)
-            if (gckpti_may_fit(s, i, *least) && (next < 0 || s->slot[i].peak < s->slot[next].peak))
-                next = i;
-        if (next < 0)
+    const size_t most = SIZE_MAX / 4;
+    memset(&s->winner, 0, sizeof s->winner);
+    s->hunting = 1;
+    for (int k = s->slots; k-- > 0 && result == GCKPT_OK;) {
+        result = gckpti_consider_rung(s, k, most);
+        if (s->winner.length && s->bytes <= (size_t)s->slot[k].limit && !s->whole)
             break;
-        result = gckpti_lay_slot(s, next);
     }
-    return result;
+    if (s->winner.length && result == GCKPT_OK)
+        result = gckpti_consider_instants(s, s->bytes - 1, INT32_MAX);
+    *least = s->winner.length ? s->bytes : SIZE_MAX;
+    return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
-/* Lays all schedules out, sorts by bytes and keeps what has less work than all below. */
-static gckpt_result gckpti_lay_all(gckpti_search *s)
+/* Readies a search: sizes, the bound, the ladder, whose first rung is store-all. */
+static gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
 {
-    int base = s->slots, kept = 0;
-    for (int k = 0; k < base; k++) {
-        int known = s->slot[k].length == 0 || s->slot[k].arena > 0;
-        for (int j = 0; j < s->slots && !known; j++) /* it cannot beat one that is laid out */
-            known = s->slot[j].arena > 0 && s->slot[j].extra <= s->slot[k].extra &&
-                    s->slot[j].arena < gckpti_slot_bound(s, &s->slot[k]) &&
-                    (k >= s->rungs || (int64_t)s->slot[j].arena <= gckpti_rung(s, k, 2));
-        gckpt_result result = known ? GCKPT_OK : gckpti_lay_slot(s, k);
-        if (result != GCKPT_OK)
-            return result;
-    }
-    gckpti_sort(s->slot, (size_t)s->slots, sizeof *s->slot, gckpti_slot_before, NULL);
-    for (int i = 0; i < s->slots; i++) {
-        gckpti_slot swap = s->slot[i];
-        if (swap.arena == 0 || swap.arena == SIZE_MAX ||
-            (kept > 0 && s->slot[kept - 1].extra <= swap.extra))
-            continue;
-        s->slot[i] = s->slot[kept];
-        s->slot[kept++] = swap;
-    }
-    s->slots = kept;
-    return kept > 0 ? GCKPT_OK : GCKPT_E_MEMORY; /* the error is there */
-}
-
-/* All of it but the layouts: s->slot holds rungs and seeds. */
-static gckpt_result gckpti_sweep(gckpti_search *s)
-{
-    gckpti_planner *p = s->p;
     size_t n = (size_t)p->units;
+    memset(s, 0, sizeof *s);
+    s->p = p;
+    s->scratch = gckpti_scratch_new(p->memory, &p->failed);
     s->barred = -1;
+    s->attempt = -1;
+    for (int u = p->prologue; u < p->units; u++)
+        s->late = s->late || p->when[u] > 0;
+    s->whole = p->units <= GCKPTI_LITTLE;
+    s->enough = s->whole ? 0 : p->least_work / 1000;
     gckpt_result result = p->most > 0 ? GCKPT_OK : gckpti_draft_mode(p, GCKPT_STORE_ALL, 0);
     if (p->most > GCKPTI_SEARCHED && p->most <= (double)GCKPTI_ADDRESSABLE)
         return gckpti_error(p->g, GCKPT_E_MEMORY,
@@ -9569,24 +11376,21 @@ static gckpt_result gckpti_sweep(gckpti_search *s)
     if (p->failed || p->most > GCKPTI_SEARCHED ||
         (result != GCKPT_OK && !gckpti_too_large(p, result)))
         return GCKPT_E_MEMORY;
-    gckpti_sum_gradients(s);
-    s->seen = (int64_t *)gckpti_scratch_take(&s->scratch, n, sizeof *s->seen);
-    s->set =
-        (int *)gckpti_scratch_take(&s->scratch, n + GCKPTI_CLOSURE + GCKPT_MAX_INPUTS, sizeof(int));
-    s->touched = (int *)gckpti_scratch_take(&s->scratch, n, sizeof(int));
-    if (!p->failed)
-        gckpti_find_seeds(s);
+    gckpti_search_sizes(s);
+    s->fewer = (unsigned char *)gckpti_scratch_take(&s->scratch, n, 1);
+    s->more = (unsigned char *)gckpti_scratch_take(&s->scratch, n, 1);
     if (p->failed)
         return GCKPT_E_MEMORY;
-    gckpti_make_rungs(s);
-    gckpti_climb(s, 1);
-    int exact = s->p->units <= GCKPTI_EXACT;
-    for (int k = 0; k < s->slots && s->p->units <= GCKPTI_SMALL && !p->failed; k++)
-        gckpti_shake(s, &s->slot[k], exact ? s->p->units : GCKPTI_SHAKES, exact);
-    gckpti_climb(s, 0);
-    gckpti_slots_from_seeds(s);
-    s->swept[0] = s->items;
-    s->swept[1] = s->looked;
+    gckpti_open_bounds(p);
+    s->bound = p->bound;
+    memset(s->more, 0, n);
+    int64_t most = p->failed ? 0 : gckpti_try_late(s, s->more);
+    if (!p->failed)
+        gckpti_make_rungs(s, most);
+    if (!p->failed)
+        gckpti_offer(s, &s->slot[0]);
+    if (!p->failed && s->whole)
+        gckpti_find_seeds(s);
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
@@ -9648,6 +11452,18 @@ GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan)
                : 0;
 }
 
+GCKPT_API uint64_t gckpt_plan_proven_work(const gckpt_plan *plan)
+{
+    return plan ? plan->proven_work : 0;
+}
+
+GCKPT_API double gckpt_plan_gap(const gckpt_plan *plan)
+{
+    return plan && plan->least_work
+               ? (double)(plan->work - plan->proven_work) / (double)plan->least_work
+               : 0;
+}
+
 GCKPT_API gckpt_mode gckpt_plan_mode(const gckpt_plan *plan)
 {
     return plan ? plan->mode : GCKPT_AUTO;
@@ -9659,6 +11475,11 @@ GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
     return plan ? plan->kind_bytes[GCKPT_BYTES_PARAMETERS] + plan->kind_bytes[GCKPT_BYTES_STATE] +
                       plan->arena
                 : 0;
+}
+
+GCKPT_API size_t gckpt_plan_proven_bytes(const gckpt_plan *plan)
+{
+    return plan ? plan->proven_bytes : 0;
 }
 
 GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind)
@@ -9764,6 +11585,10 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
                  "%g %% recomputed, %i instructions\n",
                  gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->bound,
                  100 * plan->recompute, (int)plan->length);
+    gckpti_print(&k,
+                 "work %u a micro-batch; proven: no schedule in its budget has less than %u, none "
+                 "fits in less than %z bytes\n",
+                 plan->work, plan->proven_work, gckpt_plan_proven_bytes(plan));
     gckpti_print(&k, "micro-batch %I of a batch of %I, %i threads, offsets aligned to %z%s\n",
                  plan->rows, plan->batch, plan->threads, plan->alignment,
                  precisions[plan->precision]);
@@ -9782,11 +11607,14 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
 /* =================================================================================================
  * >>plans: from a request to a plan; the frontier; the micro-batch
  *
- * gckpti_planner_open checks a request (gckpti_check_request) and makes its model.
- * gckpti_plan_request decides: store-all if it fits, else the search, or the mode asked for; either
- * way p->best is a draft that is placed, and is encoded. A frontier keeps the model and the
- * search's schedules, and drafts a point when it is asked for its plan. gckpt_fit does all of it
- * for each micro-batch size.
+ * gckpti_planner_open checks a request (gckpti_check_request) and makes the model of the graph as
+ * it was built; gckpti_add_variants, where the plan may choose, those of other variants, a planner
+ * each. gckpti_plan_request decides: the mode asked for; or store-all if it fits, else the search,
+ * first of the variant whose proven work is least, then of those that may still have less than the
+ * best so far. Each time p->best is a draft that is placed. The best of all is encoded, and
+ * gckpti_prove_plan notes what is proven about all of them. A frontier asks the searches for budget
+ * after budget from the largest down, keeps models and schedules, and drafts a point when it is
+ * asked for its plan. gckpt_fit does all of it for each micro-batch size.
  * ============================================================================================== */
 /* What can be wrong with term i of a request. */
 static gckpt_result gckpti_check_term(gckpt_graph *g, const gckpt_term *terms, int i, int inference)
@@ -9900,7 +11728,7 @@ static gckpt_result gckpti_check_fetches(gckpti_planner *p)
 static void gckpti_planner_drafts(gckpti_planner *p)
 {
     memset(&p->draft, 0, sizeof p->draft);
-    p->draft.scratch = gckpti_scratch_new(p->memory, &p->failed);
+    p->draft.scratch = p->pass = gckpti_scratch_new(p->memory, &p->failed);
     p->best = p->draft;
 }
 
@@ -9910,45 +11738,60 @@ static void gckpti_planner_rest(gckpti_planner *p)
     gckpti_delete(p->memory, p->made, p->made_capacity, sizeof *p->made);
     gckpti_scratch_free(&p->draft.scratch);
     gckpti_scratch_free(&p->best.scratch);
+    gckpti_scratch_free(&p->pass);
     p->made = NULL;
     p->made_capacity = 0;
 }
 
+/* Frees what a planner has, and those of other variants behind it. */
 static void gckpti_planner_free(gckpti_planner *p)
 {
     gckpti_planner_rest(p);
     gckpti_scratch_free(&p->scratch);
+    while (p->next) {
+        gckpti_planner *q = p->next;
+        p->next = q->next;
+        gckpti_planner_rest(q);
+        gckpti_scratch_free(&q->scratch);
+        gckpti_delete(p->memory, q, 1, sizeof *q);
+    }
 }
 
 /* Takes what lives as long as a planner of p->n tensors. */
 static gckpt_result gckpti_planner_memory(gckpti_planner *p)
 {
     gckpti_scratch *s = &p->scratch;
-    size_t n = (size_t)p->n;
+    size_t n = (size_t)p->n, units = 0;
+    for (size_t i = 0; i < n; i++)
+        units += p->g->tensors[i]->kind == GCKPTI_OP ||
+                 (p->g->tensors[i]->kind == GCKPTI_PARAM && p->staged);
     *s = gckpti_scratch_new(p->memory, &p->failed);
     gckpti_planner_drafts(p);
+    p->tensors = (const gckpt_tensor **)gckpti_scratch_take(s, n, sizeof *p->tensors);
+    for (size_t i = 0; i < n && p->tensors; i++)
+        p->tensors[i] = p->g->tensors[i];
     p->active = (unsigned char *)gckpti_scratch_take(s, n, 1);
     p->rounding = (unsigned char *)gckpti_scratch_take(s, n, 1);
     p->work_forward = (size_t *)gckpti_scratch_take(s, n, sizeof(size_t));
     p->work_backward = (size_t *)gckpti_scratch_take(s, n, sizeof(size_t));
     p->cost = (gckpt_cost *)gckpti_scratch_take(s, n, sizeof *p->cost);
-    p->body = (int *)gckpti_scratch_take(s, n, sizeof(int));
-    p->unit = (gckpti_unit *)gckpti_scratch_take(s, n, sizeof *p->unit);
+    p->model = (gckpt_cost *)gckpti_scratch_take(s, n, sizeof *p->model);
+    p->body = (int *)gckpti_scratch_take(s, units, sizeof(int));
+    p->unit = (gckpti_unit *)gckpti_scratch_take(s, units, sizeof *p->unit);
     p->of = (int *)gckpti_scratch_take(s, n, sizeof(int));
-    p->links = (int *)gckpti_scratch_take(s, n * (2 * GCKPT_MAX_INPUTS + 1), sizeof(int));
-    p->backward = (int *)gckpti_scratch_take(s, n, sizeof(int));
+    p->backward = (int *)gckpti_scratch_take(s, units, sizeof(int));
     p->first_use = (int *)gckpti_scratch_take(s, n, sizeof(int));
     p->whole = (int *)gckpti_scratch_take(s, n, sizeof(int));
-    p->left = (int *)gckpti_scratch_take(s, n, sizeof(int));
-    p->latest = (int *)gckpti_scratch_take(s, n, sizeof(int));
-    p->queue = (int *)gckpti_scratch_take(s, n, sizeof(int));
-    p->behind = (unsigned char *)gckpti_scratch_take(s, n, 1);
-    p->computed = (unsigned char *)gckpti_scratch_take(s, n, 1);
-    p->stale = (unsigned char *)gckpti_scratch_take(s, n, 1);
+    p->left = (int *)gckpti_scratch_take(s, units, sizeof(int));
+    p->latest = (int *)gckpti_scratch_take(s, units, sizeof(int));
+    p->queue = (int *)gckpti_scratch_take(s, units, sizeof(int));
+    p->behind = (unsigned char *)gckpti_scratch_take(s, units, 1);
+    p->computed = (unsigned char *)gckpti_scratch_take(s, units, 1);
+    p->stale = (unsigned char *)gckpti_scratch_take(s, units, 1);
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
-/* Makes the model of a request that was checked. */
+/* Makes the model of a request that was checked, for p->variant; none when that is not offered. */
 static gckpt_result gckpti_make_model(gckpti_planner *p)
 {
     gckpt_result result = gckpti_planner_memory(p);
@@ -9957,10 +11800,16 @@ static gckpt_result gckpti_make_model(gckpti_planner *p)
         return result;
     gckpti_mark_rounding(p);
     gckpti_find_active(p);
+    if (p->variant.form) {
+        gckpti_take_form(p);
+        gckpti_find_active(p);
+    }
+    if (p->variant.form && !p->offered)
+        return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
     for (int i = 0; i < p->n && !p->failed && result == GCKPT_OK; i++) {
-        if (p->g->tensors[i]->kind == GCKPTI_OP)
-            result = gckpti_ask_op(p, p->g->tensors[i]);
-        trains = trains || (p->g->tensors[i]->kind == GCKPTI_PARAM && p->active[i]);
+        if (p->tensors[i]->kind == GCKPTI_OP)
+            result = gckpti_ask_op(p, p->tensors[i]);
+        trains = trains || (p->tensors[i]->kind == GCKPTI_PARAM && p->active[i]);
     }
     if (result == GCKPT_OK && !p->failed)
         result = gckpti_check_fetches(p);
@@ -9973,15 +11822,24 @@ static gckpt_result gckpti_make_model(gckpti_planner *p)
     gckpti_model_units(p);
     if (!p->failed)
         gckpti_model_gradients(p);
-    return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
+    gckpti_find_late(p);
+    for (int u = 0; u < p->units; u++) {
+        const gckpt_cost *cost = &p->cost[p->unit[u].id];
+        p->least_work = gckpti_add_work(p->least_work, cost->forward);
+        p->least_work = gckpti_add_work(p->least_work, p->unit[u].rank < 0 ? 0 : cost->backward);
+    }
+    if (p->failed)
+        return GCKPT_E_MEMORY;
+    return gckpti_check_work(p);
 }
 
-/* Checks a request and readies a planner for it; the caller frees it either way. */
-static gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
-                                        gckpt_graph *graph, const gckpt_term *terms, int count,
-                                        const gckpt_plan_desc *d)
+/* Checks a request; readies a planner of one of its variants, yet without the model. */
+static gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *memory,
+                                         gckpt_graph *graph, const gckpt_term *terms, int count,
+                                         const gckpt_plan_desc *d, gckpti_variant variant)
 {
     memset(p, 0, sizeof *p);
+    p->variant = variant;
     p->memory = memory;
     p->g = graph;
     p->desc = d;
@@ -9998,16 +11856,80 @@ static gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *mem
 #else
     p->plain = d->plain != 0 || d->backend;
 #endif
-    gckpt_result result = gckpti_check_request(graph, terms, count, d);
-    if (result == GCKPT_OK)
-        result = gckpti_make_model(p);
-    return result == GCKPT_OK ? gckpti_check_work(p) : result;
+    return gckpti_check_request(graph, terms, count, d);
+}
+
+/* Checks a request and readies a planner of the graph as it was built; the caller frees it either
+ * way. */
+static gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *memory,
+                                        gckpt_graph *graph, const gckpt_term *terms, int count,
+                                        const gckpt_plan_desc *d)
+{
+    const gckpti_variant built = { 0, 0 };
+    gckpt_result result = gckpti_planner_start(p, memory, graph, terms, count, d, built);
+    return result == GCKPT_OK ? gckpti_make_model(p) : result;
+}
+
+/* Adds the planner of one more variant of p's request behind the last one, where it is offered and
+ * of use. */
+static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last, gckpti_variant v)
+{
+    gckpti_planner *q = (gckpti_planner *)gckpti_new(p->memory, 1, sizeof *q);
+    gckpt_result result =
+        q ? gckpti_planner_start(q, p->memory, p->g, p->terms, p->term_count, p->desc, v)
+          : GCKPT_E_MEMORY;
+    if (result == GCKPT_OK) {
+        q->built = p->cost;
+        q->built_model = p->model;
+        result = gckpti_make_model(q);
+    }
+    int of_use = result == GCKPT_OK && (v.order > 0 || q->offered);
+    for (const gckpti_planner *r = p; r && of_use && v.order == 0; r = r->next)
+        of_use = gckpti_is_of_use(q, r);
+    p->failed = result == GCKPT_E_MEMORY;
+    if (of_use) {
+        *last = (*last)->next = q;
+        p->least_work = q->least_work < p->least_work ? q->least_work : p->least_work;
+        return GCKPT_OK;
+    }
+    if (q)
+        gckpti_planner_free(q);
+    gckpti_delete(p->memory, q, 1, sizeof *q);
+    return result;
+}
+
+/* Adds planners behind an open one, for the other variants that its request may choose from: forms,
+ * and of each the orders that promise fewer bytes. Backends may have kernels of their own; what
+ * OpenBLAS adds up depends on sizes. */
+static gckpt_result gckpti_add_variants(gckpti_planner *p)
+{
+    const gckpt_plan_desc *d = p->desc;
+    gckpti_planner *last = p;
+    gckpt_result result = GCKPT_OK;
+    gckpti_variant v = { 1, 0 };
+    int optimal = d->mode == GCKPT_AUTO || d->mode == GCKPT_OPTIMAL;
+    int chooses = optimal && !d->as_built && !d->backend;
+#ifdef GCKPT_OPENBLAS
+    chooses = 0;
+#endif
+    for (; chooses && v.form < GCKPTI_FORMS && result == GCKPT_OK; v.form++)
+        result = gckpti_add_variant(p, &last, v);
+    for (const gckpti_planner *form = p; form; form = form->next)
+        for (v.form = form->variant.form, v.order = 1; v.order < GCKPTI_ORDER_COUNT; v.order++)
+            if (form->orders >> v.order & 1 && result == GCKPT_OK)
+                result = gckpti_add_variant(p, &last, v);
+    for (gckpti_planner *q = p->next; q; q = q->next)
+        q->least_work = p->least_work;
+    return result;
 }
 
 /* Reports what a planner ended with on its graph; other errors are there already. */
 static void gckpti_planner_report(const gckpti_planner *p, gckpt_result result)
 {
-    if (p->failed)
+    int failed = 0;
+    for (const gckpti_planner *q = p; q; q = q->next)
+        failed = failed || q->failed;
+    if (failed)
         gckpti_error(p->g, GCKPT_E_MEMORY, "plan: no memory to plan %z tensors", p->g->count);
     else if (result == GCKPT_OK)
         gckpti_ok(p->g);
@@ -10037,19 +11959,20 @@ static gckpt_result gckpti_plan_mode(gckpti_planner *p, gckpt_mode mode)
     return result;
 }
 
-/* Drafts what has least work in most_bytes of the arena, by the sweep: p->best, placed. Otherwise
+/* Drafts what has least work in most_bytes of the arena, by a search: p->best, placed. Otherwise
  * *least is what the smallest needs. */
 static gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, size_t *least)
 {
     gckpti_search s;
-    memset(&s, 0, sizeof s);
-    s.p = p;
-    s.scratch = gckpti_scratch_new(p->memory, &p->failed);
     *least = 0;
-    gckpt_result result = gckpti_sweep(&s);
+    gckpt_result result = gckpti_search_open(&s, p);
     if (result == GCKPT_OK && most_bytes > 0)
         result = gckpti_choose(&s, most_bytes);
-    if (result == GCKPT_OK && s.winner.length == 0) {
+    if (result == GCKPT_OK && s.winner.length > 0) {
+        *least = s.bytes;
+        result = gckpti_lay(&s, &s.winner);
+        gckpti_keep_draft(p);
+    } else if (result == GCKPT_OK) {
         result = gckpti_find_least(&s, least);
         if (result == GCKPT_OK && *least == SIZE_MAX)
             result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
@@ -10067,34 +11990,130 @@ static size_t gckpti_arena_budget(const gckpti_planner *p)
     return left < PTRDIFF_MAX ? left : (size_t)PTRDIFF_MAX;
 }
 
-/* Plans what an open planner was asked for; `drafted`: its store-all draft is p->best already.
- * NULL: *result says why, or the budget is too small and *least bytes would do. */
-static gckpt_plan *gckpti_plan_request(gckpti_planner *p, int drafted, gckpt_result *result,
-                                       size_t *least)
+/* Drafts what one variant is asked for: p->best, placed. *needed: bytes of the arena, SIZE_MAX when
+ * this machine cannot address them. */
+static gckpt_result gckpti_plan_variant(gckpti_planner *p, gckpt_mode mode, size_t arena,
+                                        size_t *needed)
 {
-    gckpt_mode mode = p->desc->mode;
-    int optimal = mode == GCKPT_AUTO || mode == GCKPT_OPTIMAL;
-    size_t kinds[GCKPT_BYTES_KINDS], arena = gckpti_arena_budget(p), needed = SIZE_MAX;
-    *result = GCKPT_OK;
-    if (mode == GCKPT_AUTO)
-        mode = GCKPT_STORE_ALL;
-    if (mode != GCKPT_OPTIMAL && !drafted)
-        *result = gckpti_plan_mode(p, mode);
-    if (optimal && p->desc->budget && gckpti_too_large(p, *result))
-        *result = GCKPT_OK;
+    gckpt_result result =
+        mode == GCKPT_OPTIMAL ? gckpti_plan_optimal(p, arena, needed) : gckpti_plan_mode(p, mode);
+    if (result != GCKPT_OK)
+        *needed = SIZE_MAX;
     else if (mode != GCKPT_OPTIMAL)
-        needed = p->best.arena;
-    if (*result == GCKPT_OK && optimal && needed > arena) {
-        mode = GCKPT_OPTIMAL;
-        *result = gckpti_plan_optimal(p, arena, &needed);
+        *needed = p->best.arena;
+    return result;
+}
+
+/* What is proven about all plans of a request within the bytes of each of n points, and *least, the
+ * bytes that none can do without: the least of all its variants. Other modes are planned in little
+ * memory, so their hulls will do. */
+static gckpt_result gckpti_prove(const gckpti_planner *first, gckpt_point *point, size_t n,
+                                 size_t *least)
+{
+    int searched = first->desc->mode == GCKPT_AUTO || first->desc->mode == GCKPT_OPTIMAL;
+    size_t kinds[GCKPT_BYTES_KINDS], resident = gckpti_resident(first, kinds);
+    *least = SIZE_MAX;
+    for (const gckpti_planner *p = first; p; p = p->next) {
+        gckpti_bound *b = p->bound;
+        if (p->failed)
+            return GCKPT_E_MEMORY;
+        for (int k = 0; b && k < b->instants && !searched; k++)
+            b->instant[k].tried = 1;
+        for (size_t i = 0; i < n; i++) {
+            uint64_t work = gckpti_prove_work(b, point[i].bytes - resident);
+            if (p == first || work < point[i].proven_work)
+                point[i].proven_work = work;
+        }
+        size_t bytes = resident + gckpti_prove_bytes(b);
+        *least = bytes < *least ? bytes : *least;
     }
-    if (*result == GCKPT_OK && needed <= arena) {
-        gckpt_plan *plan = gckpti_encode(p, &p->best, mode);
-        *result = plan ? GCKPT_OK : GCKPT_E_MEMORY;
-        return plan;
+    return GCKPT_OK;
+}
+
+/* Notes it for a plan and its budget (0: its own bytes). NULL, and the plan is gone: no memory. */
+static gckpt_plan *gckpti_prove_plan(const gckpti_planner *first, size_t budget, gckpt_plan *plan)
+{
+    gckpt_point at = { budget ? budget : gckpt_plan_bytes(plan), 0, 0, 0, 0 };
+    size_t least;
+    if (plan && gckpti_prove(first, &at, 1, &least) != GCKPT_OK) {
+        gckpt_plan_free(plan);
+        return NULL;
     }
-    *least = gckpti_resident(p, kinds) + needed;
-    return NULL;
+    if (plan) {
+        plan->proven_work = at.proven_work;
+        plan->proven_bytes = least;
+    }
+    return plan;
+}
+
+/* Whether a draft is better than another: it has less work or, with as much, fewer bytes. */
+static int gckpti_is_better(const gckpti_draft *d, const gckpti_draft *than)
+{
+    return d->work != than->work ? d->work < than->work : d->arena < than->arena;
+}
+
+/* The variant whose proven work is least; their bounds are open afterwards. */
+static gckpti_planner *gckpti_promising(gckpti_planner *first, const gckpti_planner *end,
+                                        size_t arena)
+{
+    gckpti_planner *least = first;
+    gckpti_open_bounds(first);
+    for (gckpti_planner *p = first; p != end && !p->failed; p = p->next)
+        if (gckpti_prove_work(p->bound, arena) < gckpti_prove_work(least->bound, arena))
+            least = p;
+    return least;
+}
+
+/* The variant to look at behind p: `promising`, then the others in their order. */
+static gckpti_planner *gckpti_next_variant(gckpti_planner *p, const gckpti_planner *promising,
+                                           gckpti_planner *first, const gckpti_planner *end)
+{
+    p = p == promising ? first : p->next;
+    p = p && p != end && p == promising ? p->next : p;
+    return p == end ? NULL : p;
+}
+
+/* Plans what open planners were asked for, from `first` up to `end`; `drafted`: the store-all draft
+ * of the first is its best already. NULL: *result says why, or the budget is too small and *least
+ * bytes would do. */
+static gckpt_plan *gckpti_plan_request(gckpti_planner *first, const gckpti_planner *end,
+                                       int drafted, gckpt_result *result, size_t *least)
+{
+    gckpt_mode mode = first->desc->mode;
+    int automatic = mode == GCKPT_AUTO, too_large = 0;
+    size_t kinds[GCKPT_BYTES_KINDS], arena = gckpti_arena_budget(first), needed, own;
+    gckpti_planner *best;
+    for (mode = automatic ? GCKPT_STORE_ALL : mode;; mode = GCKPT_OPTIMAL) {
+        best = NULL;
+        needed = SIZE_MAX;
+        gckpti_planner *promising =
+            mode == GCKPT_OPTIMAL ? gckpti_promising(first, end, arena) : first;
+        for (gckpti_planner *p = promising; p; p = gckpti_next_variant(p, promising, first, end)) {
+            *result = p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
+            if (p->failed)
+                return NULL;
+            if (mode == GCKPT_OPTIMAL && best &&
+                best->best.work <= gckpti_prove_work(p->bound, arena))
+                continue;
+            own = p->best.arena;
+            *result = drafted ? GCKPT_OK : gckpti_plan_variant(p, mode, arena, &own);
+            too_large = too_large || gckpti_too_large(p, *result);
+            if (*result != GCKPT_OK && !gckpti_too_large(p, *result))
+                return NULL;
+            if (own <= arena && (!best || gckpti_is_better(&p->best, &best->best)))
+                best = p;
+            needed = own < needed ? own : needed;
+            drafted = 0;
+        }
+        if (best || !automatic || mode == GCKPT_OPTIMAL || !first->desc->budget)
+            break;
+    }
+    *result = !best && too_large && needed == SIZE_MAX ? GCKPT_E_MEMORY : GCKPT_OK;
+    *least = gckpti_resident(first, kinds) + needed;
+    gckpt_plan *plan = best ? gckpti_encode(best, &best->best, mode) : NULL;
+    if (best && !plan)
+        *result = GCKPT_E_MEMORY;
+    return plan;
 }
 
 GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms, int count,
@@ -10112,24 +12131,39 @@ GCKPT_API gckpt_plan *gckpt_plan_new(gckpt_graph *graph, const gckpt_term *terms
     gckpti_allocator memory = { d.memory, 0 };
     gckpt_result result = gckpti_planner_open(&p, &memory, graph, terms, count, &d);
     if (result == GCKPT_OK)
-        plan = gckpti_plan_request(&p, 0, &result, &least);
-    gckpti_planner_free(&p);
+        result = gckpti_add_variants(&p);
+    if (result == GCKPT_OK)
+        plan = gckpti_plan_request(&p, NULL, 0, &result, &least);
+    if (plan) {
+        int budget = d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL;
+        gckpti_open_bounds(&p);
+        plan = gckpti_prove_plan(&p, budget ? d.budget : 0, plan);
+        p.failed = !plan;
+    }
     gckpti_planner_report(&p, result);
-    if (result == GCKPT_OK && !plan)
+    gckpti_planner_free(&p);
+    if (result == GCKPT_OK && !plan && !p.failed)
         gckpti_too_small(&p, least);
     return gckpti_plan_settle(plan);
 }
 
 /* ---- the frontier ---- */
+/* Where a point comes from: a body of a variant's schedule. */
+typedef struct {
+    gckpt_point point;
+    gckpti_planner *p;
+    int *item, length;
+} gckpti_found;
+
 struct gckpt_frontier {
     gckpti_object object;
     gckpti_allocator memory;
-    gckpti_planner p;     /* its model serves for the plans of all points */
+    gckpti_planner p;     /* and those behind it: their models serve for the plans of all points */
     gckpt_plan_desc desc; /* with copies of what it points to */
     gckpt_point *points;
-    size_t *first;          /* of a point's items */
-    int *items;             /* the schedules */
+    gckpti_found *found;    /* the same, with their schedules */
     size_t count, resident; /* resident: bytes of parameters and optimiser state */
+    size_t proven_bytes;
     int complete;
 };
 
@@ -10138,7 +12172,7 @@ GCKPT_API void gckpt_frontier_free(gckpt_frontier *f)
     if (!f)
         return;
     gckpti_allocator a = f->memory;
-    gckpti_scratch_free(&f->p.scratch);
+    gckpti_planner_free(&f->p);
     gckpti_delete(&a, f, 1, sizeof *f);
 }
 
@@ -10156,52 +12190,101 @@ static gckpt_result gckpti_frontier_request(gckpt_frontier *f)
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
-/* Copies the points of a search that is laid out. */
-static gckpt_result gckpti_frontier_keep(gckpt_frontier *f, const gckpti_search *s)
+/* Adds the points of a variant's search, which is laid out. */
+static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
 {
-    gckpti_planner *p = &f->p;
-    size_t kinds[GCKPT_BYTES_KINDS], resident = gckpti_resident(p, kinds), items = 0, at = 0;
-    uint64_t forward = 0, least = p->draft.least_work; /* of any schedule */
-    for (int k = 0; k < s->slots; k++)
-        items += (size_t)s->slot[k].length;
+    gckpti_planner *p = s->p;
+    uint64_t forward = 0, least = p->least_work, own = p->draft.least_work;
     for (int u = 0; u < p->units; u++)
         forward += p->unit[u].cost;
-    f->count = (size_t)s->slots;
-    f->complete = !s->cut;
-    f->resident = resident;
-    f->points = (gckpt_point *)gckpti_scratch_take(&p->scratch, f->count, sizeof *f->points);
-    f->first = (size_t *)gckpti_scratch_take(&p->scratch, f->count + 1, sizeof *f->first);
-    f->items = (int *)gckpti_scratch_take(&p->scratch, items, sizeof *f->items);
-    if (p->failed)
-        return GCKPT_E_MEMORY;
-    for (int k = 0; k < s->slots; k++) {
-        const gckpti_slot *slot = &s->slot[k];
-        gckpt_point *point = &f->points[k];
+    size_t budget = 0;
+    gckpt_result result = gckpti_find_least(s, &budget);
+    if (result == GCKPT_OK && budget == SIZE_MAX)
+        result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
+    size_t least_bytes = budget, k = 0;
+    for (budget = SIZE_MAX; result == GCKPT_OK;
+         budget = budget > least_bytes ? budget : least_bytes) {
+        result = gckpti_choose(s, budget);
+        const gckpti_slot *slot = &s->winner;
+        if (result != GCKPT_OK || slot->length == 0)
+            break;
+        own = p->draft.least_work;
+        uint64_t work = own + slot->extra;
+        double recompute = forward ? (double)slot->extra / (double)forward : 0;
+        gckpti_found next = { { f->resident + s->bytes, work, recompute, 0, 0 }, p, NULL, 0 };
+        next.point.overhead = least ? (double)(work - least) / (double)least : 0;
+        next.item = (int *)gckpti_scratch_take(&p->scratch, (size_t)slot->length, sizeof(int));
+        if (!next.item || !gckpti_want(&f->p.scratch, &f->found, f->count, sizeof next))
+            return GCKPT_E_MEMORY;
         for (int x = 0; x < slot->length; x++) /* what runs once a step is no choice */
             if ((slot->item[x] < 0 ? ~slot->item[x] : slot->item[x]) >= p->prologue)
-                f->items[at++] = slot->item[x];
-        f->first[k + 1] = at;
-        point->bytes = resident + slot->arena;
-        point->work = least + slot->extra;
-        point->recompute = forward ? (double)slot->extra / (double)forward : 0;
-        point->overhead = least ? (double)slot->extra / (double)least : 0;
+                next.item[next.length++] = slot->item[x];
+        f->found[f->count++] = next;
+        if (s->bytes <= least_bytes)
+            break;
+        budget = s->bytes - 1;
+        while (!s->whole && k + 1 < (size_t)s->slots && (size_t)s->slot[k].limit > budget)
+            k++;
+        if (!s->whole && budget > (size_t)s->slot[k].limit)
+            budget = (size_t)s->slot[k].limit;
     }
+    f->complete = f->complete && !s->cut;
+    return result;
+}
+
+/* By bytes, then work, then variant. */
+static int gckpti_found_before(const void *first, const void *second, const void *context)
+{
+    const gckpti_found *a = (const gckpti_found *)first, *b = (const gckpti_found *)second;
+    (void)context;
+    if (a->point.bytes != b->point.bytes)
+        return a->point.bytes < b->point.bytes;
+    const gckpti_variant *v = &a->p->variant, *w = &b->p->variant;
+    return a->point.work != b->point.work ? a->point.work < b->point.work
+           : v->form != w->form           ? v->form < w->form
+                                          : v->order < w->order;
+}
+
+/* Leaves of all points those that no other one is better than. */
+static gckpt_result gckpti_frontier_merge(gckpt_frontier *f)
+{
+    size_t n = f->count;
+    f->points = (gckpt_point *)gckpti_scratch_take(&f->p.scratch, n, sizeof *f->points);
+    if (!f->points)
+        return GCKPT_E_MEMORY;
+    gckpti_sort(f->found, n, sizeof *f->found, gckpti_found_before, NULL);
+    f->count = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!f->count || f->found[i].point.work < f->points[f->count - 1].work) {
+            f->found[f->count] = f->found[i];
+            f->points[f->count++] = f->found[i].point;
+        }
     return GCKPT_OK;
 }
 
-/* Searches, lays everything out, and keeps the points. */
+/* Searches all variants, lays everything out, and keeps the points. */
 static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
 {
-    gckpti_search s;
-    memset(&s, 0, sizeof s);
-    s.p = &f->p;
-    s.scratch = gckpti_scratch_new(&f->memory, &f->p.failed);
-    gckpt_result result = gckpti_sweep(&s);
+    size_t kinds[GCKPT_BYTES_KINDS];
+    gckpt_result result = GCKPT_OK;
+    f->resident = gckpti_resident(&f->p, kinds);
+    f->complete = 1;
+    for (gckpti_planner *p = &f->p; p && result == GCKPT_OK; p = p->next) {
+        gckpti_search s;
+        result = gckpti_search_open(&s, p);
+        if (result == GCKPT_OK)
+            result = gckpti_frontier_add(f, &s);
+        gckpti_scratch_free(&s.scratch);
+        gckpti_planner_rest(p);
+    }
     if (result == GCKPT_OK)
-        result = gckpti_lay_all(&s);
+        result = gckpti_frontier_merge(f);
     if (result == GCKPT_OK)
-        result = gckpti_frontier_keep(f, &s);
-    gckpti_scratch_free(&s.scratch);
+        result = gckpti_prove(&f->p, f->points, f->count, &f->proven_bytes);
+    for (size_t i = f->count; result == GCKPT_OK && i-- > 1;) /* holds in fewer bytes, too */
+        if (f->points[i - 1].proven_work < f->points[i].proven_work)
+            f->points[i - 1].proven_work = f->points[i].proven_work;
+    f->p.failed = f->p.failed || result == GCKPT_E_MEMORY;
     return result;
 }
 
@@ -10236,8 +12319,9 @@ GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_ter
     if (result == GCKPT_OK)
         result = gckpti_frontier_request(f);
     if (result == GCKPT_OK)
+        result = gckpti_add_variants(&f->p);
+    if (result == GCKPT_OK)
         result = gckpti_frontier_search(f);
-    gckpti_planner_rest(&f->p);
     gckpti_planner_report(&f->p, result);
     if (result == GCKPT_OK)
         return f;
@@ -10248,6 +12332,11 @@ GCKPT_API gckpt_frontier *gckpt_frontier_new(gckpt_graph *graph, const gckpt_ter
 GCKPT_API int gckpt_frontier_points(const gckpt_frontier *f) { return f ? (int)f->count : 0; }
 
 GCKPT_API int gckpt_frontier_complete(const gckpt_frontier *f) { return f ? f->complete : 0; }
+
+GCKPT_API size_t gckpt_frontier_proven_bytes(const gckpt_frontier *f)
+{
+    return f ? f->proven_bytes : 0;
+}
 
 GCKPT_API gckpt_result gckpt_frontier_get(const gckpt_frontier *f, int i, gckpt_point *out)
 {
@@ -10277,14 +12366,21 @@ GCKPT_API gckpt_plan *gckpt_frontier_plan(const gckpt_frontier *f, size_t budget
         return NULL;
     }
     gckpti_allocator memory = f->memory;
-    gckpti_planner p = f->p; /* shares the model, and the marks of passes over it */
+    gckpti_planner p = *f->found[i].p; /* shares the model, and the marks of passes over it */
     p.memory = &memory;
+    p.next = NULL;
     gckpti_planner_drafts(&p);
-    gckpt_result result =
-        gckpti_make_draft(&p, f->items + f->first[i], (int)(f->first[i + 1] - f->first[i]));
+    gckpt_result result = gckpti_make_draft(&p, f->found[i].item, f->found[i].length);
     if (result == GCKPT_OK)
         result = gckpti_place_draft(&p);
     gckpt_plan *plan = result == GCKPT_OK ? gckpti_encode(&p, &p.draft, GCKPT_OPTIMAL) : NULL;
+    if (plan) {
+        const gckpt_point *next = budget && (size_t)i + 1 < f->count ? &f->points[i + 1] : NULL;
+        plan = gckpti_prove_plan(&f->p, budget, plan);
+        if (plan && next && next->proven_work > plan->proven_work)
+            plan->proven_work = next->proven_work;
+        p.failed = !plan;
+    }
     gckpti_planner_rest(&p);
     gckpti_planner_report(&p, result);
     return plan;
@@ -10297,9 +12393,11 @@ typedef struct {
     gckpt_measure measure;
     void *user;
     gckpt_plan_desc desc;
+    int64_t least_rows; /* of a micro-batch */
     gckpt_plan *best;
     uint64_t key;         /* of the first graph; 0: none yet */
     size_t params, least; /* parameters it left in the store; bytes that some size can do with */
+    int unproven;         /* gckpti_prove has not seen the best yet */
     int hunting;          /* nothing fits: what is the least? */
     int named;            /* the size that was tried last has its part in `least` */
     int too_large;        /* some size has more bytes than this machine addresses */
@@ -10374,10 +12472,11 @@ static void gckpti_fit_keep(gckpti_fitting *f, gckpt_plan *plan)
         better = 0;
     gckpt_plan_free(better ? best : plan);
     f->best = better ? plan : f->best;
+    f->unproven = better || f->unproven;
 }
 
-/* Plans what an open planner was asked for. Store-all has the least work of all plans: it is done
- * when it fits, and when it is too slow, so are all others. */
+/* Plans what an open planner was asked for, in its variant. Store-all has the least work of all its
+ * plans: it is done when it fits, and when it is too slow, so are all others. */
 static gckpt_result gckpti_fit_plan(gckpti_fitting *f, gckpti_planner *p)
 {
     gckpt_mode mode = p->desc->mode;
@@ -10401,7 +12500,7 @@ static gckpt_result gckpti_fit_plan(gckpti_fitting *f, gckpti_planner *p)
         return GCKPT_E_MEMORY;
     f->named = f->named && !hopeless;
     if (!plan && !hopeless) {
-        plan = gckpti_plan_request(p, drafted && whole, &result, &least);
+        plan = gckpti_plan_request(p, p->next, drafted && whole, &result, &least);
         f->too_large = f->too_large || gckpti_too_large(p, result);
         if (result != GCKPT_OK)
             return gckpti_too_large(p, result) ? GCKPT_OK : result;
@@ -10452,9 +12551,20 @@ static gckpt_result gckpti_fit_rules(gckpti_fitting *f, gckpt_graph *g, const gc
         d.update_in_backward = rule;
         result = gckpti_planner_open(&p, &memory, g, terms, count, &d);
         if (result == GCKPT_OK)
-            result = gckpti_fit_plan(f, &p);
-        gckpti_planner_free(&p);
+            result = gckpti_add_variants(&p);
+        for (gckpti_planner *q = &p; q && result == GCKPT_OK; q = q->next)
+            result = gckpti_fit_plan(f, q);
+        if (f->best && f->unproven) {
+            int budget = d.mode == GCKPT_AUTO || d.mode == GCKPT_OPTIMAL;
+            gckpti_open_bounds(&p);
+            f->best = gckpti_prove_plan(&p, budget ? d.budget : 0, f->best);
+            f->unproven = 0;
+            p.failed = !f->best;
+        }
+        if (p.failed)
+            result = GCKPT_E_MEMORY;
         gckpti_planner_report(&p, result);
+        gckpti_planner_free(&p);
     }
     return result;
 }
@@ -10469,7 +12579,7 @@ static gckpt_result gckpti_fit_rows(gckpti_fitting *f, int64_t rows)
     size_t before = f->store->count;
     int count = 0;
     f->named = 1;
-    if (f->desc.update_in_backward == 1 && rows < f->desc.batch)
+    if (rows < f->least_rows || (f->desc.update_in_backward == 1 && rows < f->desc.batch))
         return GCKPT_OK;
     memset(terms, 0, sizeof terms);
     gckpt_graph *g = gckpt_graph_new(f->store, &f->desc.memory);
@@ -10515,8 +12625,10 @@ static gckpt_result gckpti_check_fit(gckpt_store *store, gckpt_build build, int6
     return GCKPT_OK;
 }
 
-GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
-                                const gckpt_plan_desc *desc, gckpt_measure measure)
+/* gckpt_fit, of micro-batches that have so many rows or more. */
+static gckpt_plan *gckpti_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
+                              const gckpt_plan_desc *desc, gckpt_measure measure,
+                              int64_t least_rows)
 {
     gckpti_fitting f;
     memset(&f, 0, sizeof f);
@@ -10533,6 +12645,7 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *use
     f.measure = measure;
     f.user = user;
     f.desc.batch = batch;
+    f.least_rows = least_rows;
     f.least = SIZE_MAX;
     for (; f.hunting < 2 && !f.best && result == GCKPT_OK; f.hunting++) { /* then from 1 row up */
         int at = f.hunting ? sizes : 0;
@@ -10567,6 +12680,12 @@ GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *use
     gckpt_plan_free(f.best);
     gckpti_store_shrink(store, before);
     return NULL;
+}
+
+GCKPT_API gckpt_plan *gckpt_fit(gckpt_store *store, gckpt_build build, void *user, int64_t batch,
+                                const gckpt_plan_desc *desc, gckpt_measure measure)
+{
+    return gckpti_fit(store, build, user, batch, desc, measure, 1);
 }
 
 /* =================================================================================================
@@ -10649,8 +12768,10 @@ GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn w
         return GCKPT_E_ARG;
     gckpti_print(&k,
                  "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"mode\":\"%s\",\"bytes\":%z,"
-                 "\"arena\":%z,\"lower_bound\":%z},\"traceEvents\":[\n",
-                 gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->bound);
+                 "\"arena\":%z,\"lower_bound\":%z,\"work\":%u,\"proven_work\":%u,"
+                 "\"proven_bytes\":%z},\"traceEvents\":[\n",
+                 gckpt_mode_name(plan->mode), gckpt_plan_bytes(plan), plan->arena, plan->bound,
+                 plan->work, plan->proven_work, gckpt_plan_proven_bytes(plan));
     gckpti_print(&k, "{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",\"args\":{\"name\":"
                      "\"plan: 1 ns is one unit of work\"}},\n"
                      "{\"ph\":\"M\",\"pid\":1,\"tid\":1,\"name\":\"thread_name\",\"args\":{"
@@ -10724,32 +12845,39 @@ GCKPT_API gckpt_result gckpt_frontier_print(const gckpt_frontier *f, size_t mark
     if (!f || !write)
         return GCKPT_E_ARG;
     size_t n = f->count, rows = 20;
+    double least = f->p.least_work ? (double)f->p.least_work : 1;
     int marked = mark ? gckpt_frontier_find(f, mark) : -1;
     double top = f->points[0].overhead,
            unit = gckpti_byte_unit((double)f->points[0].bytes / 10, &name);
     top = top < 0.01 ? 0.01 : top < 0.6 ? top : 0.6; /* more is paid only where nothing else fits */
     gckpti_print(&k,
                  "What bytes cost in time: %i plan%s. Bytes are parameters, optimiser state (both\n"
-                 "%s) and step arena. Extra time is that of a step; a full bar is %g %%.\n",
+                 "%s) and step arena. Extra time is that of a step; a full bar is %g %%,\n"
+                 "'#' is proven: no schedule takes less in these bytes. None fits in",
                  (int)n, n == 1 ? "" : "s", gckpti_round_bytes(f->resident, text),
                  (double)(int)(1000 * top + 0.5) / 10);
+    gckpti_print(&k, "\nless than %s.\n", gckpti_round_bytes(f->proven_bytes, text));
     if (mark)
         gckpti_print(
             &k, marked < 0 ? "A budget of %s is too small.\n" : "> is what a budget of %s gets.\n",
             gckpti_round_bytes(mark, text));
     if (!f->complete)
         gckpti_print(&k, "The search stopped at its limit: plans may cost more than they need.\n");
-    gckpti_print(&k, "\n%s%s  extra time  recomputed\n", unit > 1 ? "         " : "       ", name);
+    gckpti_print(&k, "\n%s%s  extra time    at least  recomputed\n",
+                 unit > 1 ? "         " : "       ", name);
     for (size_t i = n; i-- > 0;) {
-        char bar[] = "###################################";
+        char bar[] = "---------------------------";
         const gckpt_point *p = &f->points[i];
-        double part = p->overhead / top;
+        double proven = p->overhead - (double)(p->work - p->proven_work) / least,
+               part = p->overhead / top, sure = proven / top;
         if (i && i + 1 < n && (int)i != marked && i * rows / n == (i - 1) * rows / n)
             continue; /* many points: the least of each run of them */
-        bar[part < 1 ? (int)(part * 35 + 0.5) : 35] = 0;
-        bar[34] = part > 1.0001 ? '>' : bar[34];
+        bar[part < 1 ? (int)(part * 27 + 0.5) : 27] = 0;
+        memset(bar, '#', (size_t)(sure < 1 ? (int)(sure * 27 + 0.5) : 27));
+        bar[26] = part > 1.0001 ? '>' : bar[26];
         gckpti_print_tenths(&k, "", (double)p->bytes / unit, "");
         gckpti_print_tenths(&k, "+", 100 * p->overhead, " %");
+        gckpti_print_tenths(&k, "+", 100 * proven, " %");
         gckpti_print_tenths(&k, "", 100 * p->recompute, " %");
         gckpti_print(&k, (int)i == marked ? " > |%s\n" : "   |%s\n", bar);
     }
@@ -10765,11 +12893,13 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *f, size_t mark,
     int marked = mark ? gckpt_frontier_find(f, mark) : -1;
     for (size_t i = 0; i < f->count; i++) {
         const gckpt_point *p = &f->points[i];
-        gckpti_print(&k, "%s\n{\"bytes\":%z,\"work\":%u,\"recompute\":%g,\"overhead\":%g}",
+        gckpti_print(&k, "%s\n{\"bytes\":%z,\"work\":%u,\"recompute\":%g,\"overhead\":%g,",
                      i ? "," : "{\"points\":[", p->bytes, p->work, p->recompute, p->overhead);
+        gckpti_print(&k, "\"proven_work\":%u}", p->proven_work);
     }
     gckpti_print(&k, marked < 0 ? "],\n\"marked\":null" : "],\n\"marked\":%i", marked);
-    gckpti_print(&k, ",\"complete\":%s}\n", f->complete ? "true" : "false");
+    gckpti_print(&k, ",\"complete\":%s,\"proven_bytes\":%z}\n", f->complete ? "true" : "false",
+                 f->proven_bytes);
     return gckpti_sink_flush(&k);
 }
 
@@ -11026,8 +13156,8 @@ typedef struct {
 } gckpti_exec_param;
 
 typedef struct {
-    int node;                    /* of the plan; -1: no instruction reads it */
-    const unsigned char *feed;   /* the program's rows, or copies of them, from feed_row on */
+    int node;                         /* of the plan; -1: no instruction reads it */
+    const unsigned char *feed;        /* the program's rows, or copies of them, from feed_row on */
     unsigned char *copy, *on_backend; /* desc.copy_feeds; a micro-batch in memory of its own */
 } gckpti_exec_input;
 
@@ -11056,11 +13186,11 @@ struct gckpt_exec {
     gckpti_exec_param *params;
     gckpti_exec_input *inputs;
     gckpti_exec_term *terms;
-    uint64_t *hashes;             /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
+    uint64_t *hashes; /* GCKPT_DEBUG_RECOMPUTE: by node, value and aux */
     unsigned char *borrowed,
-        *picks;                   /* own memory: copies of what the host looks at, of the picks */
-    gckpti_loss_total *losses;    /* by term */
-    float *squares;               /* square sums by block, of all parameters */
+        *picks;                /* own memory: copies of what the host looks at, of the picks */
+    gckpti_loss_total *losses; /* by term */
+    float *squares;            /* square sums by block, of all parameters */
     size_t square_count;
     /* this step */
     int state;
@@ -11071,12 +13201,12 @@ struct gckpt_exec {
     int pc;
     int64_t row, row_end, feed_row; /* this micro-batch; end of the rows fed; the feeds' first */
     int accumulators_cleared;
-    int streamed; /* rows stream in: nothing is known of those to come */
+    int streamed;       /* rows stream in: nothing is known of those to come */
     int counts_settled; /* what the losses counted was checked, or is promised: it may update */
-    int updating; /* a parameter was changed, or the sums were divided */
-    int writes_back;   /* divided gradients: they are read, or the backend does so anyway */
-    size_t next_death; /* of plan->lives */
-    int painted_steps; /* GCKPT_DEBUG_MEASURE */
+    int updating;       /* a parameter was changed, or the sums were divided */
+    int writes_back;    /* divided gradients: they are read, or the backend does so anyway */
+    size_t next_death;  /* of plan->lives */
+    int painted_steps;  /* GCKPT_DEBUG_MEASURE */
     size_t touched;
 };
 
@@ -11154,8 +13284,7 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
             result = gckpti_error(s, GCKPT_E_MEMORY,
                                   "exec: no memory for the optimiser state "
                                   "of \"%s\": %i times %z bytes",
-                                  q->p.name, p->state_slots,
-                                  (size_t)q->p.elements * sizeof(float));
+                                  q->p.name, p->state_slots, (size_t)q->p.elements * sizeof(float));
     }
     if (result == GCKPT_OK) {
         gckpti_values_draw(s);
@@ -11478,7 +13607,7 @@ static gckpt_result gckpti_check_plan(gckpt_store *s, const gckpt_plan *p)
                             p->format, p->contract, GCKPT_PLAN_FORMAT, GCKPT_CONTRACT);
     for (size_t i = 0; i < p->node_count; i++)
         hash = gckpti_hash_planned(hash, p, i);
-    if (hash != p->hash)
+    if (hash != p->check || (p->node_count && p->nodes[p->node_count - 1].hash != p->hash))
         return gckpti_error(s, GCKPT_E_ARG,
                             "plan: the graph's hash is not what it was made with: an op or the "
                             "table was changed; print it again with gckpt_plan_c");
@@ -12133,8 +14262,11 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
     for (int i = 0; i < node->inputs; i++)
         gckpti_gradient_start(e, ins, &o, &copies, &c, i);
     gckpti_own_work(&c, &copies);
-    if (node->op->flags & GCKPT_LOSS)
-        c.loss_scale = gckpti_loss_scale(e, gckpti_term_of(p, ins->id));
+    if (node->op->flags & GCKPT_LOSS) {
+        int term = gckpti_term_of(p, ins->id);
+        c.loss_scale = gckpti_loss_scale(e, term);
+        c.loss_sum = node->op->flags & GCKPTI_LATE ? &e->losses[term].sum : NULL;
+    }
     gckpti_run_kernel(e, ins, &c);
     for (int i = 0; i < node->inputs; i++)
         gckpti_gradient_end(e, ins, &o, &c, i);
@@ -12746,8 +14878,8 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
     return GCKPT_OK;
 }
 
-/* How far a run goes: the whole step, or what comes before its first update. */
-typedef enum { GCKPTI_WHOLE_STEP, GCKPTI_GRADIENTS } gckpti_extent;
+/* How far a run goes: the whole step, what comes before its first update, or all but updates. */
+typedef enum { GCKPTI_WHOLE_STEP, GCKPTI_GRADIENTS, GCKPTI_NO_UPDATES } gckpti_extent;
 
 /* Runs one instruction and moves on. Returns MORE, OK at the end of the extent (or of the rows at
  * hand when streaming), CANCELLED or an error. */
@@ -12765,7 +14897,7 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
     const gckpti_ins *ins = &p->list[e->pc];
     if (ins->kind == GCKPT_UPDATE) {
         result = gckpti_settle_counts(e);
-        if (result == GCKPT_OK && (extent == GCKPTI_GRADIENTS || !gckpti_count(e))) {
+        if (result == GCKPT_OK && (extent != GCKPTI_WHOLE_STEP || !gckpti_count(e))) {
             e->pc++;
             return extent == GCKPTI_GRADIENTS && gckpti_count(e) ? GCKPT_OK : GCKPT_MORE;
         }
@@ -13446,6 +15578,15 @@ static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_c
         else if (ins->kind == GCKPT_BACKWARD)
             costs[ins->id].backward = gckpti_nanoseconds(median[x]);
     }
+    for (size_t i = 0; i < p->term_count && p->variant.form; i++) { /* a form's, as built */
+        const gckpt_cost *built = &p->terms[i].built, *ran = &p->nodes[p->terms[i].id].cost;
+        gckpt_cost *c = &costs[p->terms[i].id];
+        if (built->forward == ran->forward && built->backward == ran->backward)
+            continue;
+        unit = 1e-9 * (double)(c->forward + c->backward) / (double)(ran->forward + ran->backward);
+        c->forward = gckpti_nanoseconds((double)built->forward * unit);
+        c->backward = gckpti_nanoseconds((double)built->backward * unit);
+    }
 }
 
 GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds, int count,
@@ -13497,6 +15638,173 @@ GCKPT_API gckpt_result gckpt_calibrate(gckpt_exec *exec, const gckpt_feed *feeds
     gckpti_delete(&exec->memory, samples, GCKPTI_RUNS_MOST, stride * sizeof *samples);
     gckpti_delete(&exec->memory, t.copy, room, sizeof(float));
     return result;
+}
+
+/* ---- the fastest plan here: those predicted best take turns on the clock ---- */
+enum { GCKPTI_ROUNDS = 32 };
+
+typedef struct {
+    gckpt_store *store;
+    gckpt_timed *timed;
+    gckpt_plan *plan[GCKPT_MAX_TRIALS];
+    gckpt_exec *exec[GCKPT_MAX_TRIALS];
+    int count;
+} gckpti_trials;
+
+static double gckpti_clock(const gckpti_trials *r) { return r->timed->seconds(r->timed->user); }
+
+/* Keeps a plan for trial; 0: there is none, or it has a quarter more work than the first. */
+static int gckpti_enter(gckpti_trials *r, gckpt_plan *plan)
+{
+    uint64_t least = gckpt_plan_step_work(r->plan[0]), work = gckpt_plan_step_work(plan);
+    if (!plan || (r->count > 0 && work > least + least / 4)) {
+        gckpt_plan_free(plan);
+        return 0;
+    }
+    gckpt_trial *t = &r->timed->trials[r->count];
+    memset(t, 0, sizeof *t);
+    t->rows = plan->rows;
+    t->bytes = gckpt_plan_bytes(plan);
+    t->work = work;
+    t->overhead = gckpt_plan_overhead(plan);
+    r->plan[r->count++] = plan;
+    return 1;
+}
+
+/* Executors in one arena, that of `most`, the plan with the largest, which is made first. */
+static gckpt_result gckpti_bind_trials(gckpti_trials *r, int most)
+{
+    gckpt_exec_desc d;
+    memset(&d, 0, sizeof d);
+    if (r->timed->exec)
+        d = *r->timed->exec;
+    d.debug &= GCKPT_DEBUG_PLAIN;
+    d.progress = NULL;
+    d.copy_feeds = 0;
+    for (int n = -1; n < r->count; n++) {
+        int i = n < 0 ? most : n;
+        if (!r->exec[i])
+            r->exec[i] = gckpt_exec_new(r->plan[i], r->store, &d);
+        if (!r->exec[i])
+            return gckpt_error(r->store);
+        d.arena = r->exec[most]->arena;
+        d.arena_size = r->plan[most]->arena;
+    }
+    return GCKPT_OK;
+}
+
+/* Seconds of a step without its updates. */
+static gckpt_result gckpti_time_trial(const gckpti_trials *r, gckpt_exec *e, double *seconds)
+{
+    const gckpti_batch b = { e, r->timed->feeds, r->timed->feed_count, e->plan->batch };
+    double start = gckpti_clock(r);
+    gckpt_result result = gckpti_batch_begin(&b);
+    if (result == GCKPT_OK)
+        result = gckpti_run(e, INT64_MAX, GCKPTI_NO_UPDATES);
+    if (result == GCKPT_OK)
+        result = gckpti_wait(e);
+    e->state = GCKPTI_IDLE;
+    double end = gckpti_clock(r);
+    *seconds = end > start ? end - start : 0;
+    if (result != GCKPT_OK)
+        gckpti_error(r->store, result, "fit_timed: %s", gckpt_error_text(e));
+    return result;
+}
+
+/* In rounds; after two, who is slower than the fastest by a half, then a quarter, then an eighth
+ * drops out. */
+static gckpt_result gckpti_race(gckpti_trials *r, double until)
+{
+    gckpt_trial *t = r->timed->trials;
+    int *fastest = &r->timed->fastest;
+    for (int round = 0, turns = 2; round < GCKPTI_ROUNDS && turns > (round > 3); round++) {
+        double seconds, slack = 1 + 2.0 / (1 << (round < 4 ? round : 4));
+        turns = 0;
+        for (int i = 0; i < r->count; i++) {
+            if (t[*fastest].runs && gckpti_clock(r) + t[*fastest].seconds > until)
+                return GCKPT_OK;
+            if (t[i].runs < round || (round > 1 && t[i].seconds > slack * t[*fastest].seconds))
+                continue;
+            gckpt_result result = gckpti_time_trial(r, r->exec[i], &seconds);
+            if (result != GCKPT_OK)
+                return result;
+            t[i].seconds = t[i].runs && t[i].seconds < seconds ? t[i].seconds : seconds;
+            *fastest = t[i].seconds < t[*fastest].seconds ? i : *fastest;
+            t[i].runs++;
+            turns++;
+        }
+    }
+    return GCKPT_OK;
+}
+
+/* Times what was entered, and leaves the store as it was. Of those that are as fast as the fastest
+ * but for 1/64 the first one is taken: that is likely chance. */
+static gckpt_result gckpti_time_trials(gckpti_trials *r, double until)
+{
+    double seconds;
+    int most = 0;
+    for (int i = 1; i < r->count; i++)
+        most = r->plan[i]->arena > r->plan[most]->arena ? i : most;
+    gckpt_result result = gckpti_bind_trials(r, most);
+    const gckpt_exec *e = r->exec[most];
+    if (result == GCKPT_OK) /* the first use of an arena takes longer than all others */
+        result = gckpti_time_trial(r, r->exec[most], &seconds);
+    if (result == GCKPT_OK)
+        result = gckpti_race(r, until);
+    const gckpt_trial *t = r->timed->trials, least = t[r->timed->fastest];
+    for (r->timed->fastest = 0; t[r->timed->fastest].seconds > least.seconds * 65 / 64;)
+        r->timed->fastest++;
+    for (size_t i = e ? e->plan->param_count : 0; i-- > 0;) /* state that was made for them */
+        gckpti_state_shrink(r->store, &r->store->params[e->params[i].index], e->params[i].had);
+    for (int i = 0; i < r->count; i++)
+        gckpt_exec_free(r->exec[i]);
+    return result;
+}
+
+GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, void *user,
+                                      int64_t batch, const gckpt_plan_desc *desc,
+                                      gckpt_measure measure, gckpt_timed *timed)
+{
+    gckpti_trials r;
+    gckpt_plan_desc d;
+    memset(&r, 0, sizeof r);
+    memset(&d, 0, sizeof d);
+    r.store = store;
+    r.timed = timed;
+    if (!store || !timed || !timed->seconds || (timed->exec && timed->exec->memory.memory)) {
+        gckpti_error(store, GCKPT_E_ARG,
+                     "fit_timed: needs a clock; executors share no block of memory");
+        return NULL;
+    }
+    if (desc)
+        d = *desc;
+    const size_t before = store->count;
+    timed->count = timed->fastest = 0;
+    if (!gckpti_enter(&r, gckpt_fit(store, build, user, batch, &d, measure)) || !(timed->limit > 0))
+        return r.plan[0];
+    const double start = gckpti_clock(&r), late = start + timed->limit / 2;
+    const gckpt_plan *p = r.plan[0];
+    int64_t rows = p->rows + 1; /* first larger micro-batches; then, with 1, fewer bytes */
+    while (r.count < GCKPT_MAX_TRIALS && gckpti_clock(&r) < late) {
+        if (rows == 1)
+            d.budget = gckpt_plan_bytes(p) - p->arena / 8 - 1;
+        int more = rows <= batch &&
+                   gckpti_enter(&r, gckpti_fit(store, build, user, batch, &d, measure, rows));
+        if (!more && rows == 1)
+            break;
+        p = r.plan[more ? r.count - 1 : 0];
+        rows = more && rows > 1 ? p->rows + 1 : 1;
+    }
+    gckpt_result result = gckpt_error(store) == GCKPT_E_MEMORY ? GCKPT_E_MEMORY : GCKPT_OK;
+    if (result == GCKPT_OK)
+        result = gckpti_time_trials(&r, start + timed->limit);
+    timed->count = r.count;
+    for (int i = 0; i < r.count; i++)
+        if (i != timed->fastest || result != GCKPT_OK)
+            gckpt_plan_free(r.plan[i]);
+    if (result != GCKPT_OK)
+        gckpti_store_shrink(store, before);
+    return result == GCKPT_OK && gckpti_ok(store) == GCKPT_OK ? r.plan[timed->fastest] : NULL;
 }
 
 /* =================================================================================================
@@ -13641,7 +15949,7 @@ typedef struct {
     int64_t data_bytes;
     gckpti_saved *entries;
     size_t count, capacity, values; /* values: how many entries are that */
-    int ours, empty; /* written by this library; the store had no parameters */
+    int ours, empty;                /* written by this library; the store had no parameters */
     uint64_t contract, step, seed, optimiser;
 } gckpti_loader;
 
@@ -14477,8 +16785,11 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
  * A file is a run of 64-bit numbers, little-endian:
  *     "gckptpln", GCKPT_PLAN_FORMAT, GCKPT_CONTRACT
  *     tensors; for each: the graph's hash up to it, work forward, work backward
- *     mode, optimiser, state slots, update_in_backward, threads, alignment, batch, plain, precision
- *     terms; for each: id, bits of the weight, regulariser       picks; for each: id, gradient
+ *     mode, optimiser, state slots, update_in_backward, threads, alignment, batch, plain,
+ *     precision, form, least work of a step that computes nothing twice; work and bytes that are
+ *     proven
+ *     terms; for each: id, bits of the weight, regulariser, work of its op as built
+ *     picks; for each: id, gradient
  *     instructions; for each: 4 id of the tensor + kind          parameters; for each: trained
  *     buffers, by end; for each: offset                          hash of all numbers before
  * So it holds decisions only: what runs when, what lies where. The rest is derived from the graph,
@@ -14502,7 +16813,7 @@ static void gckpti_put_number(gckpti_sink *k, uint64_t *check, uint64_t number)
 
 GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
-    uint64_t check = GCKPTI_FNV_START, hash = GCKPTI_FNV_START;
+    uint64_t check = GCKPTI_FNV_START;
     gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
     gckpt_instruction in;
     if (!plan || !write || plan->made_for > GCKPTI_FOR_PLAIN)
@@ -14512,20 +16823,29 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     gckpti_put_numbers(&k, &check, head, 4);
     for (size_t i = 0; i < plan->node_count; i++) {
         const gckpt_cost *cost = &plan->nodes[i].cost;
-        hash = gckpti_hash_planned(hash, plan, i);
-        const uint64_t tensor[] = { hash, cost->forward, cost->backward };
+        const uint64_t tensor[] = { plan->nodes[i].hash, cost->forward, cost->backward };
         gckpti_put_numbers(&k, &check, tensor, 3);
     }
-    const uint64_t request[] = { (uint64_t)plan->mode,        (uint64_t)plan->optimiser,
-                                 (uint64_t)plan->state_slots, plan->update_in_backward != 0,
-                                 (uint64_t)plan->threads,     plan->alignment,
-                                 (uint64_t)plan->batch,       (uint64_t)plan->made_for,
-                                 (uint64_t)plan->precision,   plan->term_count };
-    gckpti_put_numbers(&k, &check, request, 10);
+    const uint64_t request[] = { (uint64_t)plan->mode,
+                                 (uint64_t)plan->optimiser,
+                                 (uint64_t)plan->state_slots,
+                                 plan->update_in_backward != 0,
+                                 (uint64_t)plan->threads,
+                                 plan->alignment,
+                                 (uint64_t)plan->batch,
+                                 (uint64_t)plan->made_for,
+                                 (uint64_t)plan->precision,
+                                 (uint64_t)plan->variant.form,
+                                 plan->least_work,
+                                 plan->proven_work,
+                                 plan->proven_bytes,
+                                 plan->term_count };
+    gckpti_put_numbers(&k, &check, request, 14);
     for (size_t i = 0; i < plan->term_count; i++) {
         const gckpti_plan_term *t = &plan->terms[i];
-        const uint64_t term[] = { (uint64_t)t->id, t->weight, t->regulariser != 0 };
-        gckpti_put_numbers(&k, &check, term, 3);
+        const uint64_t term[] = { (uint64_t)t->id, t->weight, t->regulariser != 0, t->built.forward,
+                                  t->built.backward };
+        gckpti_put_numbers(&k, &check, term, 5);
     }
     gckpti_put_number(&k, &check, plan->pick_count);
     for (size_t i = 0; i < plan->pick_count; i++) {
@@ -14548,13 +16868,15 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
 typedef struct {
     gckpt_read_fn read;
     void *user;
-    uint64_t check, list_hash;
+    uint64_t check, list_hash, proven_work, proven_bytes;
     size_t at;      /* bytes read */
     int ended, bad; /* nothing more to read; a number was out of range */
     gckpti_planner p;
+    gckpti_variant variant;
+    uint64_t least_work;
     gckpt_plan_desc d;
     gckpt_mode mode;
-    gckpt_cost *costs;
+    gckpt_cost *costs, *built;
     gckpt_term *terms;
     gckpt_pick *picks;
     gckpt_instruction *list;
@@ -14676,11 +16998,18 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     d->batch = batch < (uint64_t)GCKPTI_ADDRESSABLE ? (int64_t)batch : -1;
     d->plain = gckpti_get_below(r, 2);
     d->precision = (gckpt_precision)gckpti_get_below(r, GCKPT_BF16_STOCHASTIC + 1);
+    r->variant.form = gckpti_get_below(r, GCKPTI_FORMS);
+    r->least_work = gckpti_get_number(r);
+    r->proven_work = gckpti_get_number(r);
+    r->proven_bytes = gckpti_get_number(r);
     r->p.term_count = gckpti_get_below(r, n + 1);
     for (int i = 0; i < r->p.term_count; i++) {
-        r->terms[i].loss = g->tensors[gckpti_get_below(r, n)];
+        int id = gckpti_get_below(r, n);
+        r->terms[i].loss = g->tensors[id];
         r->terms[i].weight = gckpti_float((uint32_t)gckpti_get_number(r));
         r->terms[i].regulariser = gckpti_get_below(r, 2);
+        r->built[id].forward = gckpti_get_number(r);
+        r->built[id].backward = gckpti_get_number(r);
     }
     d->fetches = gckpti_get_below(r, 2 * n + 1);
     for (int i = 0; i < d->fetches; i++) {
@@ -14760,7 +17089,7 @@ static gckpt_result gckpti_read_offsets(gckpti_plan_reader *r)
             p->g, GCKPT_E_DATA,
             "load plan: this graph keeps or recomputes other tensors (gckpt_keep, "
             "gckpt_recompute) than the plan, or the file is damaged; make it again");
-    const int *order = gckpti_buffers_by_end(d);
+    const int *order = gckpti_buffers_by_end(p, d);
     for (size_t i = 0; i < n && order; i++) {
         gckpt_buffer *b = &d->buffers[order[i]];
         uint64_t offset = gckpti_get_number(r);
@@ -14787,15 +17116,33 @@ static gckpt_plan *gckpti_read_plan(gckpti_plan_reader *r)
     gckpti_planner *p = &r->p;
     size_t n = p->g->count;
     r->costs = (gckpt_cost *)gckpti_scratch_take(&r->scratch, n, sizeof *r->costs);
+    r->built = (gckpt_cost *)gckpti_scratch_take(&r->scratch, n + 1, sizeof *r->built);
     r->terms = (gckpt_term *)gckpti_scratch_take(&r->scratch, n, sizeof *r->terms);
     r->picks = (gckpt_pick *)gckpti_scratch_take(&r->scratch, 2 * n, sizeof *r->picks);
     if (p->failed || gckpti_read_graph(r) != GCKPT_OK || gckpti_read_request(r) != GCKPT_OK)
         return NULL;
-    if (gckpti_planner_open(p, p->memory, p->g, r->terms, p->term_count, &r->d) != GCKPT_OK ||
-        gckpti_read_trained(r) != GCKPT_OK || gckpti_draft_mode(p, GCKPT_SCHEDULE, 0) != GCKPT_OK ||
-        gckpti_read_offsets(r) != GCKPT_OK)
+    if (gckpti_planner_start(p, p->memory, p->g, r->terms, p->term_count, &r->d, r->variant) !=
+            GCKPT_OK ||
+        gckpti_make_model(p) != GCKPT_OK || gckpti_read_trained(r) != GCKPT_OK)
         return NULL;
-    return gckpti_encode(p, &p->draft, r->mode);
+    r->bad = (r->variant.form && !p->offered) || r->least_work > p->least_work;
+    p->least_work = r->least_work;
+    for (int i = 0; i < p->n; i++) /* of what does not run as well */
+        r->built[i] = p->of[i] < 0 ? p->cost[i] : r->built[i];
+    p->built = r->built;
+    if (gckpti_reader_result(r) != GCKPT_OK ||
+        gckpti_draft_mode(p, GCKPT_SCHEDULE, 0) != GCKPT_OK || gckpti_read_offsets(r) != GCKPT_OK)
+        return NULL;
+    gckpt_plan *plan = gckpti_encode(p, &p->draft, r->mode);
+    r->bad = plan && (r->proven_work > plan->work || r->proven_bytes > gckpt_plan_bytes(plan));
+    if (plan) {
+        plan->proven_work = r->proven_work;
+        plan->proven_bytes = (size_t)r->proven_bytes;
+    }
+    if (gckpti_reader_result(r) == GCKPT_OK)
+        return plan;
+    gckpt_plan_free(plan);
+    return NULL;
 }
 
 GCKPT_API gckpt_plan *gckpt_plan_read(gckpt_graph *graph, gckpt_read_fn read, void *user,
@@ -14998,19 +17345,23 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
     gckpti_print(k, "static const gckpti_node gckpti_%s_nodes[] = {\n", name);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
-        const char *prefix = q->op && gckpti_c_ours(q->op) ? "gckpti_op_" : "";
-        gckpti_print(k, q->op ? "    { &%s%s, " : "    { NULL, ", prefix, q->op ? q->op->name : "");
+        const gckpt_op *op = q->index < 0 ? NULL : q->op; /* what does not run is not linked */
+        const char *prefix = op && gckpti_c_ours(op) ? "gckpti_op_" : "";
+        gckpti_print(k, op ? "    { &%s%s, " : "    { NULL, ", prefix, op ? op->name : "");
         gckpti_print(k, q->kind == GCKPTI_CONSTANT ? "gckpti_%s_data%z" : "NULL", name, i);
         gckpti_print(k, ", %z, %z, ", q->attributes, q->attribute_bytes);
         gckpti_c_offset(k, q->name, ", ");
         gckpti_print(k, "%z, { %i, {", q->aux_bytes, q->shape.n);
         for (int d = 0; d < GCKPT_MAX_DIMS; d++)
             gckpti_print(k, d ? ", %I" : " %I", q->shape.d[d]);
-        gckpti_print(k, " } }, %i, %i, %i, %i, {", q->base, q->kind, q->index, q->inputs);
+        gckpti_print(k, " } }, %i, %i, %i, %i, {", q->base, q->kind, q->inputs, q->index);
         for (int d = 0; d < GCKPT_MAX_INPUTS; d++)
             gckpti_print(k, d ? ", %i" : " %i", q->in[d]);
-        gckpti_print(k, " }, (gckpt_type)%i, %i, %i, { UINT64_C(%u), UINT64_C(%u) } },\n",
-                     (int)q->type, q->batchless, q->rounding, q->cost.forward, q->cost.backward);
+        gckpti_print(k,
+                     " }, (gckpt_type)%i, %i, %i, { UINT64_C(%u), UINT64_C(%u) }, UINT64_C(%u) "
+                     "},\n",
+                     (int)q->type, q->batchless, q->rounding, q->cost.forward, q->cost.backward,
+                     q->hash);
     }
     gckpti_print(k, "};\n");
 }
@@ -15049,8 +17400,9 @@ static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *nam
     gckpti_c_end(k, p->operand_count);
     gckpti_c_begin(k, "gckpti_plan_term", name, "terms", p->term_count);
     for (size_t i = 0; i < p->term_count; i++)
-        gckpti_print(k, "    { %i, %zU, %i },\n", p->terms[i].id, (size_t)p->terms[i].weight,
-                     p->terms[i].regulariser);
+        gckpti_print(k, "    { %i, %zU, %i, { UINT64_C(%u), UINT64_C(%u) } },\n", p->terms[i].id,
+                     (size_t)p->terms[i].weight, p->terms[i].regulariser, p->terms[i].built.forward,
+                     p->terms[i].built.backward);
     gckpti_c_end(k, p->term_count);
     gckpti_c_begin(k, "gckpti_plan_pick", name, "picks", p->pick_count);
     for (size_t i = 0; i < p->pick_count; i++) {
@@ -15094,25 +17446,27 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
     const size_t counts[] = { p->node_count,    p->param_count, p->length,
                               p->operand_count, p->term_count,  p->pick_count,
                               p->life_count,    p->word_count,  p->name_bytes };
-    uint64_t once = 0; /* work of the forwards, each once */
+    uint64_t work[2] = { 0, 0 }; /* of forwards: again, the first time */
     for (size_t x = 0; x < p->length; x++)
-        if (p->list[x].kind == GCKPT_FORWARD && p->list[x].first)
-            once += p->nodes[p->list[x].id].cost.forward;
-    gckpti_print(k,
-                 "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
-                 "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
-                 "    { { NULL, NULL, NULL, 0 }, 0 }, NULL, UINT64_C(%u),\n"
-                 "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, ",
-                 name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash, (int)p->mode,
-                 (int)p->optimiser, p->looped, p->update_in_backward, p->threads, p->made_for,
-                 p->state_slots);
+        if (p->list[x].kind == GCKPT_FORWARD)
+            work[p->list[x].first] += p->nodes[p->list[x].id].cost.forward;
+    gckpti_print(
+        k,
+        "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
+        "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
+        "    { { NULL, NULL, NULL, 0 }, 0 }, NULL, UINT64_C(%u), UINT64_C(%u), { %i, %i },\n"
+        "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, ",
+        name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash, p->check,
+        p->variant.form, p->variant.order, (int)p->mode, (int)p->optimiser, p->looped,
+        p->update_in_backward, p->threads, p->made_for, p->state_slots);
     gckpti_print(k, "(gckpt_precision)%i, %I, %I, %z, %z, %z,\n    {", (int)p->precision, p->rows,
                  p->batch, p->alignment, p->arena, p->bound);
     for (int i = 0; i < GCKPT_BYTES_KINDS; i++)
         gckpti_print(k, i ? ", %z" : " %z", p->kind_bytes[i]);
     gckpti_print(
-        k, " },\n    (double)UINT64_C(%u) / (double)UINT64_C(%u), UINT64_C(%u), UINT64_C(%u),\n   ",
-        p->work - p->least_work, once ? once : 1, p->work, p->least_work);
+        k, " },\n    (double)UINT64_C(%u) / (double)UINT64_C(%u), UINT64_C(%u), UINT64_C(%u),\n",
+        work[0], work[1] ? work[1] : 1, p->work, p->least_work);
+    gckpti_print(k, "    UINT64_C(%u), %z,\n   ", p->proven_work, p->proven_bytes);
     for (int i = 0; i < 7; i++)
         gckpti_print(k, counts[i] ? " gckpti_%s_%s," : " NULL,", name, arrays[i]);
     gckpti_print(k, "\n    gckpti_%s_words.words, gckpti_%s_names,\n   ", name, name);
@@ -15134,7 +17488,7 @@ GCKPT_API gckpt_result gckpt_plan_c(const gckpt_plan *plan, const char *name, gc
     else if (!gckpti_c_identifier(name) || strlen(name) > 60)
         wrong = "#error \"plan: its name must be a C identifier of at most 60 letters\"\n";
     for (const gckpt_op *op; i < plan->node_count && !wrong; i += !wrong) {
-        op = plan->nodes[i].op;
+        op = plan->nodes[i].index < 0 ? NULL : plan->nodes[i].op;
         if (op && !gckpti_c_ours(op) && !gckpti_c_identifier(op->name))
             wrong = "#error \"plan %s: the op of tensor %z must have the name of the C variable "
                     "that holds its row\"\n";
@@ -15210,8 +17564,12 @@ static inline gckpti_fetch gckpti_fetch_block(const gckpti_product *t, int64_t p
                                               int64_t j, int64_t n, int64_t tiles)
 {
     int rows = t->b_col == 1; /* its lines hold columns; else links */
-    gckpti_fetch f = { t->b + p * t->b_step + j * t->b_col, rows ? t->b_step : t->b_col,
-                       rows ? k : n, rows ? n : k, 0, 0 };
+    gckpti_fetch f = { t->b + p * t->b_step + j * t->b_col,
+                       rows ? t->b_step : t->b_col,
+                       rows ? k : n,
+                       rows ? n : k,
+                       0,
+                       0 };
     if (!rows && t->b_step != 1)
         f.rows = 0;
     f.pace = 1 + f.rows * ((f.width + 15) / 16) / tiles;
@@ -16276,9 +18634,10 @@ GCKPT_API void gckpt_product(const gckpt_call *call, const gckpt_product_desc *d
 #undef GCKPTI_UNARY_FLAGS
 #undef GCKPTI_X86
 #undef GCKPTI_WORK_LIMIT
-#undef GCKPTI_LOOK_LIMIT
 #undef GCKPTI_SEARCHED
 #undef GCKPTI_TWICE
+#undef GCKPTI_REST
+#undef GCKPTI_NEVER
 
 #ifdef __cplusplus
 }
@@ -17157,8 +19516,8 @@ static GCKPTI_TARGET void V(slopes)(const gckpt_call *call, int kind, int i)
 #define GCKPTI_KIND(k)                                                                             \
     case k:                                                                                        \
         for (int64_t j = 0; j < n; j += W)                                                         \
-            V(put_slope)(k, d + j, V(load_n)(g + j, n - j), V(load_n)(x + j, n - j),               \
-                         accumulate, n - j);                                                       \
+            V(put_slope)                                                                           \
+        (k, d + j, V(load_n)(g + j, n - j), V(load_n)(x + j, n - j), accumulate, n - j);           \
         break;
     switch (kind) {
         GCKPTI_EACH_CURVE(GCKPTI_KIND)
@@ -17583,7 +19942,7 @@ static GCKPTI_TARGET void V(columns)(const gckpti_columns *s, int64_t first, int
  * columns: k links, and at the triangle's edge a corner of links that not all rows have: row i the
  * links 0..i of it, after the others, or i.. of it, before them. b is read in whole vectors. */
 GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int64_t n, int64_t k,
-                                int64_t corner, const float *a, const float *b, float *c)
+                               int64_t corner, const float *a, const float *b, float *c)
 {
     const int64_t a_step = s->a_step, b_step = s->b_step, c_row = s->c_row;
 #define GCKPTI_ROW_START(i)                                                                        \
@@ -17627,7 +19986,7 @@ GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int64_t n, in
 }
 
 static GCKPTI_TARGET void V(band)(const gckpti_band *s, int64_t rows, int64_t n, int64_t k,
-                                   int64_t corner, const float *a, const float *b, float *c)
+                                  int64_t corner, const float *a, const float *b, float *c)
 {
     if (rows == GCKPTI_BAND && n == 2 * W)
         V(band_of)(s, GCKPTI_BAND, 2 * W, k, corner, a, b, c);
@@ -17637,7 +19996,7 @@ static GCKPTI_TARGET void V(band)(const gckpti_band *s, int64_t rows, int64_t n,
 
 /* The same for c (m,n), or for what the diagonal leaves of it. */
 static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, int64_t k,
-                                    const float *a, const float *b, float *c)
+                                   const float *a, const float *b, float *c)
 {
     for (int64_t i = 0; i < m; i += GCKPTI_BAND) {
         int64_t rows = gckpti_min(m - i, GCKPTI_BAND), links = k, skip = 0, corner = 0;
@@ -17665,8 +20024,8 @@ static GCKPTI_TARGET void V(gather)(const gckpti_heads *h, const float *x, int64
 
 /* bands of attention: in bf16 plans with subnormals flushed. */
 static GCKPTI_TARGET void V(head_bands)(const gckpti_heads *h, const gckpti_band *s, int64_t m,
-                                         int64_t n, int64_t k, const float *a, const float *b,
-                                         float *c)
+                                        int64_t n, int64_t k, const float *a, const float *b,
+                                        float *c)
 {
 #if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
     if (h->mixed) {

@@ -38,7 +38,7 @@ static const double temperature = 0.8; /* of sampling: below 1 prefers likely by
 static struct {
     int64_t layers, heads, dim, context, batch, micro_batch, steps, warmup, seed, threads, tie;
     int64_t checkpoint, budget, bf16, plan, sample, eval_every, help;
-    double lr, min_lr, weight_decay, beta1, beta2, clip, dropout;
+    double lr, min_lr, weight_decay, beta1, beta2, clip, dropout, fastest;
     const char *save, *resume, *prompt, *data, *json, *timeline, *frontier;
 } o = { .min_lr = -1 };
 
@@ -58,6 +58,8 @@ static const options_row allowed[] = {
     { "micro-batch", OPTIONS_WHOLE_OR_AUTO, &o.micro_batch, "0", 0, 1 << 20, NULL,
       "windows computed at once; changes bytes, never results; 0: --batch; auto: the divisor of it "
       "that is fastest within --budget" },
+    { "fastest", OPTIONS_REAL, &o.fastest, "0", 0, 1e6, NULL,
+      "seconds for trials: of the plans that --micro-batch auto finds best, the fastest here" },
     { "steps", OPTIONS_WHOLE, &o.steps, "1000", 0, 1e12, NULL,
       "steps in all, those of a resumed file included" },
     { "lr", OPTIONS_REAL, &o.lr, "1e-3", 0, 10, NULL, "learning rate after the warm-up" },
@@ -133,8 +135,10 @@ static int parse_options(int argc, char **argv)
 {
     if (options_parse(&options, argc, argv) != 0)
         return 2;
+    if (o.fastest > 0 && o.micro_batch > 0)
+        return complain(2, "--fastest chooses the micro-batch; allowed is --micro-batch auto");
     if (o.micro_batch == 0)
-        o.micro_batch = o.batch;
+        o.micro_batch = o.fastest > 0 ? OPTIONS_AUTO : o.batch;
     if (o.min_lr < 0)
         o.min_lr = o.lr;
     if (o.dim % (2 * o.heads) != 0) /* rotary positions turn pairs of a head's numbers */
@@ -305,6 +309,7 @@ typedef struct {
     gckpt_plan *plan;
     gckpt_exec *exec;
     int tokens, targets, probabilities; /* ids */
+    gckpt_feed feeds[2];                /* of tokens and targets */
     gckpt_tensor *loss;                 /* of the graph above */
 } model;
 
@@ -415,7 +420,65 @@ static int with_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
     term->weight = 1;
     m->loss = term->loss;
     m->targets = gckpt_id(targets);
+    m->feeds[0].input = m->tokens;
+    m->feeds[1].input = m->targets;
     return 1;
+}
+
+/* ---- the run ---- */
+static struct {
+    gckpt_store *store;
+    model models[PURPOSES];    /* by purpose; those that this run needs */
+    void *arena;               /* one block for all of them */
+    int32_t *tokens, *targets; /* (batch,T) feeds */
+    FILE *out, *json;          /* people read out; NULL json: none */
+    gckpt_frontier *frontier;  /* of training, when asked for */
+    pictures_modes modes;      /* beside it */
+    gckpt_timed timed;         /* --fastest: what was tried */
+    int terminal;
+    double start;
+    uint64_t first_step;
+} run;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Memory for a batch; its first windows. */
+static int make_batch(void)
+{
+    const size_t T = (size_t)o.context, bytes = (size_t)o.batch * T * sizeof(int32_t);
+    run.tokens = malloc(bytes);
+    run.targets = malloc(bytes);
+    if (run.tokens == NULL || run.targets == NULL)
+        return complain(1, "out of memory: a batch has %zu bytes", 2 * bytes);
+    for (size_t i = 0; i < (size_t)o.batch; i++)
+        put_window(run.tokens + i * T, run.targets + i * T, draw(0, i) % (text.train - T),
+                   text.train);
+    return 0;
+}
+
+/* For trials: with one thread the processor's own, which stands still while others have it. */
+static double seconds(void *user)
+{
+    struct timespec t;
+    clock_gettime(o.threads > 1 ? CLOCK_MONOTONIC : CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (void)user, (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* The plan and its micro-batch, for --micro-batch auto and --fastest. */
+static gckpt_plan *choose_plan(model *m, gckpt_store *store, const gckpt_plan_desc *desc)
+{
+    m->feeds[0].data = run.tokens;
+    m->feeds[1].data = run.targets;
+    run.timed.seconds = seconds;
+    run.timed.limit = o.fastest; /* 0: no trials */
+    run.timed.feeds = m->feeds;
+    run.timed.feed_count = 2;
+    return gckpt_fit_timed(store, with_loss, m, o.batch, desc, NULL, &run.timed);
 }
 
 static int make_model(model *m, gckpt_store *store, purpose why)
@@ -427,7 +490,7 @@ static int make_model(model *m, gckpt_store *store, purpose why)
     desc.budget = why == TRAINING ? (size_t)o.budget : 0;
     if (why == TRAINING && o.micro_batch == OPTIONS_AUTO) {
         desc.update_in_backward = o.clip > 0 ? 0 : GCKPT_IF_USEFUL;
-        m->plan = gckpt_fit(store, with_loss, m, o.batch, &desc, NULL);
+        m->plan = choose_plan(m, store, &desc);
         if (m->plan == NULL)
             return complain(1, "%s", gckpt_error_text(store));
         o.micro_batch = gckpt_plan_rows(m->plan);
@@ -464,33 +527,12 @@ static void free_model(model *m)
     gckpt_graph_free(m->graph);
 }
 
-/* ---- the run ---- */
-static struct {
-    gckpt_store *store;
-    model models[PURPOSES];    /* by purpose; those that this run needs */
-    void *arena;               /* one block for all of them */
-    int32_t *tokens, *targets; /* (batch,T) feeds */
-    FILE *out, *json;          /* people read out; NULL json: none */
-    gckpt_frontier *frontier; /* of training, when asked for */
-    pictures_modes modes;     /* beside it */
-    int terminal;
-    double start;
-    uint64_t first_step;
-} run;
-
 static volatile sig_atomic_t interrupted;
 
 static void interrupt(int number)
 {
     (void)number;
     interrupted = 1;
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* Did everything written so far arrive? Complains the first time it did not. */
@@ -527,6 +569,36 @@ static size_t print_plan_text(void *user, const void *bytes, size_t size)
     return fwrite(bytes, 1, size, (FILE *)user);
 }
 
+/* --fastest: what was predicted, as seconds of the first, beside what was measured. */
+static void report_trials(void)
+{
+    const gckpt_timed *t = &run.timed;
+    for (int i = 0; i < t->count; i++) {
+        const gckpt_trial *a = &t->trials[i];
+        double predicted = t->trials[0].seconds * (double)a->work / (double)t->trials[0].work;
+        fprintf(run.out,
+                "trial  micro-batch %lld, %zu bytes, %.1f %% overhead: predicted %.2f ms, measured "
+                "%.2f%s\n",
+                (long long)a->rows, a->bytes, 100 * a->overhead, 1e3 * predicted, 1e3 * a->seconds,
+                i == t->fastest ? ", the fastest" : "");
+        event("{\"event\":\"trial\",\"micro_batch\":%lld,\"bytes\":%zu,\"work\":%llu,"
+              "\"seconds\":%.9g,\"runs\":%d}\n",
+              (long long)a->rows, a->bytes, (unsigned long long)a->work, a->seconds, a->runs);
+    }
+}
+
+/* How far the plan may be from the best one: of this micro-batch, in these bytes. */
+static void report_proof(const gckpt_plan *p)
+{
+    const double gap = 100 * gckpt_plan_gap(p);
+    if (gckpt_plan_proven_work(p) == gckpt_plan_work(p))
+        fprintf(run.out, "proof  no schedule is faster in these bytes, ");
+    else
+        fprintf(run.out, "proof  within %.1f %% of the best possible in these bytes, ",
+                gap < 0.1 ? 0.1 : gap);
+    fprintf(run.out, "none needs less than %zu\n", gckpt_plan_proven_bytes(p));
+}
+
 static void report_plan(void)
 {
     const gckpt_plan *p = run.models[TRAINING].plan;
@@ -555,12 +627,15 @@ static void report_plan(void)
             gckpt_plan_kind_bytes(p, GCKPT_BYTES_GRADIENTS),
             gckpt_plan_kind_bytes(p, GCKPT_BYTES_ACTIVATIONS),
             gckpt_plan_kind_bytes(p, GCKPT_BYTES_WORKSPACE));
+    report_trials();
+    report_proof(p);
     event(
         "{\"event\":\"plan\",\"bytes\":%zu,\"lower_bound\":%zu,\"recompute\":%.9g,\"checkpoint\":\"%s\","
-        "\"micro_batch\":%lld,\"parameters\":%lld,\"budget\":%lld,\"overhead\":%.9g",
+        "\"micro_batch\":%lld,\"parameters\":%lld,\"budget\":%lld,\"overhead\":%.9g,"
+        "\"gap\":%.9g,\"proven_bytes\":%zu",
         gckpt_plan_bytes(p), gckpt_plan_bytes(p) - gckpt_plan_arena(p) + gckpt_plan_bound(p),
         gckpt_plan_recompute(p), name, (long long)o.micro_batch, (long long)parameters,
-        (long long)o.budget, gckpt_plan_overhead(p));
+        (long long)o.budget, gckpt_plan_overhead(p), gckpt_plan_gap(p), gckpt_plan_proven_bytes(p));
     gckpt_point at;
     for (int i = 0; o.frontier != NULL && gckpt_frontier_get(run.frontier, i, &at) == GCKPT_OK; i++)
         event("%s[%zu,%.9g]", i == 0 ? ",\"frontier\":[" : ",", at.bytes, at.overhead);
@@ -634,6 +709,8 @@ static int prepare(void)
     run.store = gckpt_store_new(&desc);
     if (run.store == NULL)
         return complain(1, "out of memory");
+    if (make_batch())
+        return 1;
     const int needed[PURPOSES] = { 1, o.eval_every > 0 && !o.plan, o.sample > 0 && !o.plan };
     size_t bytes = 0;
     for (int i = 0; i < PURPOSES; i++) {
@@ -668,14 +745,9 @@ static int prepare(void)
                         (long long)o.budget, total);
     if (bytes > gckpt_plan_arena(training))
         fprintf(run.out, "bytes  evaluation or sampling need %zu\n", total);
-    size_t batch = (size_t)o.batch * (size_t)o.context * sizeof(int32_t);
     run.arena = malloc(bytes + 64);
-    run.tokens = malloc(batch);
-    run.targets = malloc(batch);
-    if (run.arena == NULL || run.tokens == NULL || run.targets == NULL)
-        return complain(1, "out of memory: the step arena is %zu bytes, the batch %zu", bytes,
-                        2 * batch);
-
+    if (run.arena == NULL)
+        return complain(1, "out of memory: the step arena is %zu bytes", bytes);
     gckpt_result loaded = o.resume != NULL ? gckpt_store_load(run.store, o.resume) : GCKPT_OK;
     if (loaded == GCKPT_OTHER_CONTRACT)
         fprintf(run.out, "note   %s\n", gckpt_error_text(run.store));

@@ -638,6 +638,7 @@ typedef struct {
     const gckpt_frontier *f;
     const pictures_modes *modes;
     double top, least, most, unit; /* extra time at the top; bytes */
+    double step;                   /* work of the fastest plan that computes nothing twice */
     const char *unit_name;
     int log; /* the axis of bytes is logarithmic: they differ by more than a factor of four */
 } pictures_chart;
@@ -658,6 +659,7 @@ static inline gckpt_result pictures_chart_open(pictures_chart *c, const gckpt_fr
     c->modes = modes;
     c->top = first.overhead > 0.01 ? first.overhead : 0.01;
     c->top = c->top < 0.6 ? c->top : 0.6; /* more is paid only where nothing else fits */
+    c->step = (double)last.work / (1 + last.overhead);
     c->least = (double)first.bytes;
     c->most = (double)last.bytes;
     c->unit = pictures_unit(c->least / 10, &c->unit_name);
@@ -682,6 +684,13 @@ static inline void pictures_column(pictures_out *o, const char *before, double v
     pictures_put(o, number, n);
 }
 
+/* Extra time of so much work. That of a mode is against the frontier's step: its own may be longer,
+ * where the frontier chose a faster form of an op. */
+static inline double pictures_extra(const pictures_chart *c, uint64_t work)
+{
+    return c->step > 0 && (double)work > c->step ? (double)work / c->step - 1 : 0;
+}
+
 /* A line of the tables: bytes, extra time, what is recomputed, and the least extra time in as many
  * bytes. */
 static inline void pictures_row(pictures_chart *c, const gckpt_point *p, const char *name)
@@ -689,7 +698,7 @@ static inline void pictures_row(pictures_chart *c, const gckpt_point *p, const c
     gckpt_point least;
     int at = gckpt_frontier_find(c->f, p->bytes);
     pictures_column(&c->out, "", (double)p->bytes / c->unit, "");
-    pictures_column(&c->out, "+", 100 * p->overhead, " %");
+    pictures_column(&c->out, "+", 100 * pictures_extra(c, p->work), " %");
     pictures_column(&c->out, "", 100 * p->recompute, " %");
     if (gckpt_frontier_get(c->f, at, &least) == GCKPT_OK)
         pictures_column(&c->out, "+", 100 * least.overhead, " %");
@@ -777,6 +786,25 @@ static inline void pictures_axes(pictures_chart *c)
                      "extra time of a step</text>\n");
 }
 
+/* Shaded: from the line down to the least extra time that is proven for so many bytes. Between two
+ * points that of the next one holds. */
+static inline void pictures_unknown(pictures_chart *c)
+{
+    pictures_out *o = &c->out;
+    gckpt_point p;
+    int last = gckpt_frontier_points(c->f) - 1;
+    gckpt_frontier_get(c->f, 0, &p);
+    pictures_draw(o, "<path fill=\"#f6d9c0\" d=\"M%g %g", pictures_chart_x(c, (double)p.bytes),
+                  pictures_chart_y(c, p.overhead));
+    for (int i = 0; gckpt_frontier_get(c->f, i, &p) == GCKPT_OK; i++)
+        pictures_draw(o, "H%gV%g", pictures_chart_x(c, (double)p.bytes),
+                      pictures_chart_y(c, p.overhead));
+    for (int i = last; gckpt_frontier_get(c->f, i, &p) == GCKPT_OK; i--)
+        pictures_draw(o, "H%gV%g", pictures_chart_x(c, (double)p.bytes),
+                      pictures_chart_y(c, pictures_extra(c, p.proven_work)));
+    pictures_draw(o, "z\"/>\n");
+}
+
 /* The line, and its points as dots. */
 static inline void pictures_line(pictures_chart *c)
 {
@@ -806,13 +834,14 @@ static inline void pictures_point(pictures_chart *c, int i, const gckpt_point *p
     };
     pictures_out *o = &c->out;
     pictures_draw(o, "<path class=\"w\" transform=\"translate(%g %g)\" stroke=\"%s\"/>",
-                  pictures_chart_x(c, (double)p->bytes), pictures_chart_y(c, p->overhead),
-                  looks[i]);
+                  pictures_chart_x(c, (double)p->bytes),
+                  pictures_chart_y(c, pictures_extra(c, p->work)), looks[i]);
     pictures_draw(o, "<path class=\"w\" transform=\"translate(104 %g)\" stroke=\"%s\"/>\n", y - 5,
                   looks[i]);
     pictures_draw(o, "<text x=\"100\" y=\"%g\" class=\"m\" xml:space=\"preserve\">", y);
     pictures_row(c, p, pictures_mode_names[i]);
-    pictures_draw(o, "%s</text>\n", p->overhead > c->top ? ", at the upper edge" : "");
+    pictures_draw(o, "%s</text>\n",
+                  pictures_extra(c, p->work) > c->top ? ", at the upper edge" : "");
 }
 
 /* Draws what every budget costs, beside the modes (NULL: none) and the plan that a budget of `mark`
@@ -834,8 +863,9 @@ static inline gckpt_result pictures_frontier(const gckpt_frontier *f, const pict
                      "</style>\n<path fill=\"#fff\" d=\"M0 0h800v640H0z\"/>\n");
     pictures_text(o, 16, 34, " font-size=\"20\" class=\"b\"", "What bytes cost in time");
     pictures_text(o, 16, 58, "",
-                  "The line is the least extra time that a budget allows, a dot a plan.%s",
+                  "A dot is a plan. Below what is shaded there is none: that is proven.%s",
                   gckpt_frontier_complete(f) ? "" : " The search stopped early.");
+    pictures_unknown(&c);
     pictures_axes(&c);
     pictures_line(&c);
     pictures_text(o, 100, y, " class=\"m\" xml:space=\"preserve\"",

@@ -68,7 +68,7 @@ static gckpt_plan *plan(const network *n, gckpt_mode mode, size_t budget)
  * recomputed work over that of the forward, or over that of forward and backward. */
 static gckpt_point cheapest(const gckpt_frontier *f, double most, int over_forward_only)
 {
-    gckpt_point p = { 0, 0, 0, 0 };
+    gckpt_point p = { 0, 0, 0, 0, 0 };
     for (int i = 0; gckpt_frontier_get(f, i, &p) == GCKPT_OK; i++)
         if ((over_forward_only ? p.recompute : p.overhead) <= most)
             break;
@@ -149,7 +149,7 @@ static int compare(int layers)
     int good = 1;
     network any = network_new(layers);
     gckpt_frontier *f = frontier(&any);
-    gckpt_point least = { 0, 0, 0, 0 }, most = least;
+    gckpt_point least = { 0, 0, 0, 0, 0 }, most = least;
     gckpt_frontier_get(f, 0, &least);
     gckpt_frontier_get(f, gckpt_frontier_points(f) - 1, &most);
     gckpt_frontier_free(f);

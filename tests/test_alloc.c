@@ -165,7 +165,7 @@ static void every_planning(int layers)
     gckpt_term term = { gckpt_mean_squared_error(gckpt_add(x, first), y), 1, 0 };
     gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
     gckpt_frontier *f = gckpt_frontier_new(g, &term, 1, &d);
-    gckpt_point least = { 0, 0, 0, 0 };
+    gckpt_point least = { 0, 0, 0, 0, 0 };
     CHECK(gckpt_frontier_get(f, 0, &least) == GCKPT_OK && least.bytes < gckpt_plan_bytes(p));
     for (int what = 0; what < 2; what++)
         planning(&memory, &h, g, &term, what, (least.bytes + gckpt_plan_bytes(p)) / 2, NULL);

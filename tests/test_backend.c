@@ -500,6 +500,54 @@ static void test_versions(void)
     }
 }
 
+/* gckpt_fit_timed's executors share the backend's memory with one that trains, and change nothing. */
+static int build_rows(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
+{
+    gckpt_feed *feeds = (gckpt_feed *)user;
+    const gckpt_init init = { 0.3f, 0, 0 };
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(rows, WIDTH)), *x = in;
+    gckpt_tensor *target = gckpt_input(g, "y", GCKPT_I32, gckpt_shape1(rows));
+    gckpt_tensor *w = gckpt_param(g, "w", gckpt_shape2(WIDTH, WIDTH), init);
+    for (int i = 0; i < 4; i++)
+        x = gckpt_gelu(gckpt_linear(x, w, NULL));
+    term->loss = gckpt_cross_entropy(x, target);
+    term->weight = 1;
+    feeds[0].input = gckpt_id(in);
+    feeds[1].input = gckpt_id(target);
+    return 1;
+}
+
+static void test_trials(void)
+{
+    uint64_t hash[2];
+    small_data(0);
+    for (int timed = 0; timed < 2; timed++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_feed feeds[2] = { { 0, small_x }, { 0, small_targets } };
+        const gckpt_plan_desc d = { .backend = &fast_backend };
+        const gckpt_exec_desc how = { .backend = &fast_backend };
+        const gckpt_hyper hyper = { .lr = 0.01f };
+        double dt = 1;
+        gckpt_timed t = { .seconds = ticks, .user = &dt, .limit = 100, .feeds = feeds,
+                .feed_count = 2, .exec = &how };
+        gckpt_exec *e = NULL;
+        for (int step = 0; step < 4; step++) {
+            gckpt_plan *p = timed && step % 2 == 0
+                                ? gckpt_fit_timed(s, build_rows, feeds, ROWS, &d, NULL, &t)
+                                : gckpt_fit(s, build_rows, feeds, ROWS, &d, NULL);
+            CHECK_MSG(p != NULL, "%s", gckpt_error_text(s));
+            e = e ? e : gckpt_exec_new(p, s, &how);
+            CHECK(gckpt_step(e, feeds, 2, ROWS, &hyper, NULL) == GCKPT_OK);
+            gckpt_plan_free(p);
+        }
+        hash[timed] = gckpt_store_hash(s);
+        CHECK(!timed || (t.count > 1 && t.trials[0].runs > 0));
+        rig_free(e, NULL, NULL, s);
+        CHECK(fast_device.live == 0);
+    }
+    CHECK(hash[0] == hash[1]);
+}
+
 /* A table of the program's memory may say only what it does better. */
 static long found;
 static gckpt_kernel find_some(void *context, const gckpt_op *op, gckpt_kind kind)
@@ -571,6 +619,7 @@ int main(int argc, char **argv)
     test_partial();
     test_promise();
     test_versions();
+    test_trials();
     for (unsigned i = 0; i < count; i++) {
         backend_of_graph = i % 2 ? &plain_backend : &fast_backend;
         test_graph(first + i);

@@ -576,7 +576,7 @@ static uint64_t train(trial *o)
     gckpt_plan *p = NULL;
     if (desc.mode == GCKPT_OPTIMAL) {
         gckpt_frontier *f = gckpt_frontier_new(g, terms, 3, &desc);
-        gckpt_point point = { 0, 0, 0, 0 };
+        gckpt_point point = { 0, 0, 0, 0, 0 };
         gckpt_frontier_get(f, (gckpt_frontier_points(f) - 1) * o->quarter / 4, &point);
         p = gckpt_frontier_plan(f, point.bytes);
         CHECK(p && gckpt_plan_bytes(p) == point.bytes);
@@ -867,7 +867,7 @@ static void test_rest(void)
         desc.budget = 0;
         desc.batch = 0;
         gckpt_frontier *f = gckpt_frontier_new(g, &term, 1, &desc);
-        gckpt_point point = { 0, 0, 0, 0 };
+        gckpt_point point = { 0, 0, 0, 0, 0 };
         int n = gckpt_frontier_points(f);
         CHECK(gckpt_frontier_get(f, n - 1, &point) == GCKPT_OK);
         most[precision] = point.bytes;

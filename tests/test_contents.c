@@ -19,6 +19,7 @@ static const struct {
     { "graph", "gckpti_heads", "the same" },
     { "graph", "gckpti_mixed_kernels", "the same" },
     { "graph", "gckpti_kernels_for", "fast kernels can be left out, so they come last" },
+    { "plan", "gckpti_bound", "what is proven about a model is kept beside it" },
     { "exec", "gckpti_cpu_backend", "the same" },
 };
 enum { AHEAD = sizeof ahead / sizeof ahead[0], SECTIONS = 40, NAMES = 8192, MOST = 400 };

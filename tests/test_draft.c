@@ -31,7 +31,7 @@ static void compare(const char *what)
         return;
     memcpy(t->item, d->s.item, (size_t)d->s.length * sizeof(int));
     t->length = d->s.length;
-    gckpti_drop_evaluate(&s, t);
+    gckpti_evaluate(&s, t);
     CHECK_MSG(t->length == d->s.length, "%s: drops again", what);
     CHECK_MSG(t->extra == d->work - d->least_work, "%s: work %lu, %lu", what,
               (unsigned long)t->extra, (unsigned long)(d->work - d->least_work));
@@ -83,7 +83,7 @@ static void test_graph(unsigned seed, int how)
         CHECK(gckpti_planner_open(&p, &memory, net.g, net.term, net.terms, &d) == GCKPT_OK);
         s.p = &p;
         s.scratch = gckpti_scratch_new(&memory, &p.failed);
-        gckpti_sum_gradients(&s);
+        gckpti_search_sizes(&s);
         if (CHECK_MSG(gckpti_draft_mode(&p, d.mode, k == 3 ? 3 : 0) == GCKPT_OK, "%s: %s", what,
                       gckpt_error_text(net.g))) {
             compare(what);
@@ -96,11 +96,9 @@ static void test_graph(unsigned seed, int how)
     d.mode = GCKPT_OPTIMAL;
     snprintf(what, sizeof what, "seed %u, way %d, the search", seed, how);
     CHECK(gckpti_planner_open(&p, &memory, net.g, net.term, net.terms, &d) == GCKPT_OK);
-    s.p = &p;
-    s.scratch = gckpti_scratch_new(&memory, &p.failed);
-    CHECK(gckpti_sweep(&s) == GCKPT_OK);
+    CHECK(gckpti_search_open(&s, &p) == GCKPT_OK);
     for (int i = 0; i < s.slots; i++)
-        if (s.slot[i].length) {
+        if (gckpti_solve(&s, i), s.slot[i].length) {
             CHECK(gckpti_make_draft(&p, s.slot[i].item, s.slot[i].length) == GCKPT_OK);
             compare(what);
         }

@@ -14,6 +14,7 @@ typedef struct {
     int64_t refuse, spoil, odd, junk;   /* at this many rows: < 0, an error, another graph, another parameter   */
     int64_t wrong_rows, too_many, mixes, no_memory;
     gckpt_result measure_result;
+    int as_built;
     gckpt_store *store;                 /* for measure                                                           */
     int input, target;                  /* ids                                                                   */
 } model;
@@ -462,7 +463,8 @@ static gckpt_result measure(gckpt_graph *g, const gckpt_term *terms, int count, 
     gckpt_result result = m->measure_result;
     double dt = 1e-6;
     m->measured++;
-    gckpt_plan *p = gckpt_plan_new(g, terms, count, NULL);
+    gckpt_plan_desc d = { .as_built = m->as_built };
+    gckpt_plan *p = gckpt_plan_new(g, terms, count, &d);
     gckpt_exec *e = gckpt_exec_new(p, m->store, NULL);
     gckpt_feed feeds[2] = { { m->input, tokens }, { m->target, targets } };
     if (result == GCKPT_OK)
@@ -474,12 +476,18 @@ static gckpt_result measure(gckpt_graph *g, const gckpt_term *terms, int count, 
 static void test_measure(void)
 {
     model m = plain();
-    gckpt_plan_desc d = { 0 };
+    gckpt_plan_desc d = { .as_built = 1 };
     gckpt_store *s = gckpt_store_new(NULL);
     m.store = s;
-    gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, measure);
+    m.as_built = 1;
+    gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, measure), *q;
     CHECK_MSG(p && gckpt_plan_rows(p) == B && m.measured == 6, "%s", gckpt_error_text(s));
     CHECK(gckpt_plan_step_work(p) % 1000 == 0);     /* ticks: the fewest instructions win                        */
+    m.as_built = d.as_built = 0;                    /* another form is timed: it costs what it took  */
+    q = gckpt_fit(s, build, &m, B, &d, measure);
+    CHECK_MSG(q && gckpt_plan_step_work(q) <= gckpt_plan_step_work(p) + 100 &&
+              gckpt_plan_step_work(q) + 100 >= gckpt_plan_step_work(p), "%lu, %lu", (unsigned long)gckpt_plan_step_work(q), (unsigned long)gckpt_plan_step_work(p));
+    gckpt_plan_free(q);
     rig_free(NULL, p, NULL, s);
     m.store = s = gckpt_store_new(NULL);
     m.measure_result = GCKPT_E_DATA;
@@ -513,6 +521,7 @@ static void test_allocations(void)
         CHECK(!worked || p);
         gckpt_plan_free(p);
         d.update_in_backward = 0;
+        d.as_built = 1;                                     /* what is timed                                 */
         p = gckpt_fit(s, build, &m, B, &d, NULL);
         CHECK_MSG(p != NULL, "%s", gckpt_error_text(s));
         gckpt_exec *e = gckpt_exec_new(p, s, &ed);

@@ -73,6 +73,8 @@ static void check_text(const gckpt_frontier *f, size_t mark, const text *t)
         CHECK_MSG(n <= 80 && s[n] == '\n' && (n == 0 || s[n - 1] != ' '), "%.*s", (int)n, s);
         rows += bar != NULL;
         marks += bar != NULL && bar[-2] == '>';
+        for (size_t i = bar ? (size_t)(bar - s) + 1 : n; i + 1 < n; i++) /* proven comes first */
+            CHECK(s[i] == '#' || s[i + 1] != '#');
         s += n;
     }
     for (size_t i = 0; i < t->size; i++)
@@ -126,15 +128,15 @@ static int alike(double a, double b)
 }
 
 /* The point that begins at the next {"bytes": */
-static int same_point(const char **s, size_t bytes, uint64_t work, double recompute,
-                      double overhead)
+static int same_point(const char **s, const gckpt_point *p)
 {
     char *end;
     *s = find(*s, "{\"bytes\":");
-    if (!*s || (size_t)strtoull(*s + 9, &end, 10) != bytes || strncmp(end, ",\"work\":", 8) ||
-        strtoull(end + 8, &end, 10) != work || strncmp(end, ",\"recompute\":", 13) ||
-        !alike(strtod(end + 13, &end), recompute) || strncmp(end, ",\"overhead\":", 12) ||
-        !alike(strtod(end + 12, &end), overhead) || *end != '}')
+    if (!*s || (size_t)strtoull(*s + 9, &end, 10) != p->bytes || strncmp(end, ",\"work\":", 8) ||
+        strtoull(end + 8, &end, 10) != p->work || strncmp(end, ",\"recompute\":", 13) ||
+        !alike(strtod(end + 13, &end), p->recompute) || strncmp(end, ",\"overhead\":", 12) ||
+        !alike(strtod(end + 12, &end), p->overhead) || strncmp(end, ",\"proven_work\":", 15) ||
+        strtoull(end + 15, &end, 10) != p->proven_work || *end != '}')
         return 0;
     *s = end;
     return 1;
@@ -148,13 +150,11 @@ static void check_json(const gckpt_frontier *f, size_t mark, const text *t)
     int at = mark ? gckpt_frontier_find(f, mark) : -1;
     CHECK(json_fits(t));
     for (int i = 0; gckpt_frontier_get(f, i, &p) == GCKPT_OK; i++)
-        CHECK(same_point(&s, p.bytes, p.work, p.recompute, p.overhead));
-    if (at < 0)
-        snprintf(wanted, sizeof wanted, "\"marked\":null,\"complete\":%s}",
-                 gckpt_frontier_complete(f) ? "true" : "false");
-    else
-        snprintf(wanted, sizeof wanted, "\"marked\":%d,\"complete\":%s}", at,
-                 gckpt_frontier_complete(f) ? "true" : "false");
+        CHECK(same_point(&s, &p) && p.proven_work <= p.work);
+    int n = at < 0 ? snprintf(wanted, sizeof wanted, "\"marked\":null,")
+                   : snprintf(wanted, sizeof wanted, "\"marked\":%d,", at);
+    snprintf(wanted + n, sizeof wanted - (size_t)n, "\"complete\":%s,\"proven_bytes\":%zu}",
+             gckpt_frontier_complete(f) ? "true" : "false", gckpt_frontier_proven_bytes(f));
     CHECK_MSG(find(s, wanted) != NULL, "no %s", wanted);
     CHECK(!find(s, "{\"bytes\":"));
 }

@@ -13,7 +13,7 @@
 #define GOLDEN UINT64_C(0x226066a7e94b0b8b)
 /* Of plans under budgets: what the planner finds may change with every improvement of it, but never
  * with the machine. After such a change run this test and put the number it prints here. */
-#define PLANS UINT64_C(0xeeb82c243562a54e)
+#define PLANS UINT64_C(0xacad648ebb6c9c92)
 
 enum { BATCH = 3, T = 66, C = 16, V = 1030, STEPS = 3 };
 
@@ -218,7 +218,7 @@ static uint64_t plans(int threads)
         int n = gckpt_frontier_points(f);
         CHECK_MSG(n > 0, "%s", gckpt_error_text(g));
         for (int k = 0; k < n; k++) {
-            gckpt_point point = { 0, 0, 0, 0 };
+            gckpt_point point = { 0, 0, 0, 0, 0 };
             gckpt_frontier_get(f, k, &point);
             hash = mix(mix(hash, point.bytes), point.work);
             gckpt_plan *p = k % 4 == 0 ? gckpt_frontier_plan(f, point.bytes) : NULL;

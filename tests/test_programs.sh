@@ -116,11 +116,11 @@ check "strategies on a full disk" sh -c "test ! -w /dev/full || ! build/strategi
 # ---- gpt: options ----------------------------------------------------------------------------------------
 small="--layers 3 --heads 2 --dim 32 --context 32 --batch 8 --threads 1"
 check "--help" sh -c "build/gpt --help > $work/help"
-for name in layers heads dim context batch micro-batch steps lr min-lr warmup weight-decay beta1 beta2 clip \
+for name in layers heads dim context batch micro-batch fastest steps lr min-lr warmup weight-decay beta1 beta2 clip \
     dropout seed threads tie checkpoint budget plan frontier timeline save resume sample prompt data eval-every json help; do
     check "--help names --$name" grep -q -e "--$name " "$work/help"
 done
-for option in layers heads dim context batch micro-batch steps lr min-lr warmup weight-decay beta1 beta2 clip \
+for option in layers heads dim context batch micro-batch fastest steps lr min-lr warmup weight-decay beta1 beta2 clip \
     dropout seed threads tie checkpoint budget sample eval-every; do
     check "--$option wants a value" fails_with 2 "needs a value" build/gpt --$option
     check "--$option banana" fails_with 2 "allowed is" build/gpt --$option banana
@@ -143,7 +143,7 @@ check "--checkpoint lists its modes" fails_with 2 "auto, store-all, memory-poor,
 # ---- gpt: JSON -------------------------------------------------------------------------------------------
 number='-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?'
 check "--json -" sh -c "build/gpt $small --steps 20 --eval-every 10 --sample 5 --json - > $work/a.json"
-check "plan event" grep -qE "^\{\"event\":\"plan\",\"bytes\":[0-9]+,\"lower_bound\":[0-9]+,\"recompute\":$number,\"checkpoint\":\"store-all\",\"micro_batch\":8,\"parameters\":[0-9]+,\"budget\":0,\"overhead\":$number\}\$" "$work/a.json"
+check "plan event" grep -qE "^\{\"event\":\"plan\",\"bytes\":[0-9]+,\"lower_bound\":[0-9]+,\"recompute\":$number,\"checkpoint\":\"store-all\",\"micro_batch\":8,\"parameters\":[0-9]+,\"budget\":0,\"overhead\":$number,\"gap\":0,\"proven_bytes\":[0-9]+\}\$" "$work/a.json"
 check "step events" test "$(grep -cE "^\{\"event\":\"step\",\"step\":[0-9]+,\"loss\":$number,\"grad_norm\":$number,\"tokens_per_second\":$number\}\$" "$work/a.json")" -eq 20
 check "eval events" test "$(grep -cE "^\{\"event\":\"eval\",\"step\":[12]0,\"val_loss\":$number\}\$" "$work/a.json")" -eq 2
 check "end event" grep -qE "^\{\"event\":\"end\",\"bytes_measured\":[0-9]+,\"weights_hash\":\"[0-9a-f]{16}\",\"seconds\":$number\}\$" "$work/a.json"
@@ -196,9 +196,12 @@ for clip in 1 0; do
     check "--micro-batch auto: $free, whole without a limit" test -n "$h" -a "$free" = "8 $h"
     check "--micro-batch auto: $least, the same hash in the least bytes" test "${least#* }" = "$h"
     check "a small micro-batch in the least bytes: $least" test "${least% *}" -lt 8
+    timed=$(auto 0 --clip $clip --fastest 0.2)
+    check "--fastest: $timed, the same hash" test "${timed#* }" = "$h" -a "$(grep -c '"trial"' "$work/auto.json")" -ge 1
 done
 check "--micro-batch auto with too few bytes" fails_with 1 "at least" \
     build/gpt $small --micro-batch auto --budget 1
+check "--fastest chooses the micro-batch" fails_with 2 "micro-batch auto" build/gpt --fastest 1 --micro-batch 2
 check "auto is no number of layers" fails_with 2 "allowed is" build/gpt --layers auto
 check "--micro-batch names auto" fails_with 2 "or auto" build/gpt --micro-batch x
 

@@ -29,21 +29,29 @@ typedef struct { double loss[STEPS], norm[STEPS]; int64_t count; uint64_t hash; 
 static struct { int id, gradient, data; int64_t n; float *values; } picks[PICKS];
 static int pick_count, not_finite;
 
-/* Forwards follow those of their inputs; backwards come once, in descending order, what depends on the batch first, and
- * before the updates of their inputs; every loss is run. */
+/* Forwards follow those of their inputs; backwards come once, before those of their inputs, what depends on the batch
+ * first, and before the updates of their inputs; every loss is run. */
 static void verify(const gckpt_plan *p, const char *what)
 {
-    unsigned char seen[MOST] = { 0 }, back[MOST] = { 0 }, updated[MOST] = { 0 };
-    int last[2] = { MOST, MOST };
+    unsigned char seen[MOST] = { 0 }, back[MOST] = { 0 }, updated[MOST] = { 0 }, runs[MOST] = { 0 };
+    int epilogue = 0;
     gckpt_instruction in;
+    for (int i = 0; gckpt_plan_get(p, i, &in) == GCKPT_OK; i++)
+        runs[in.id] = 1;
     for (int i = 0; i < gckpt_plan_length(p); i++) {
         int good = gckpt_plan_get(p, i, &in) == GCKPT_OK, q = in.id, once = !net.nodes[q].data;
         for (int k = 0, from; k < 3; k++)
-            if ((from = net.nodes[q].in[k]) >= 0)
-                good = good && !(in.kind == GCKPT_FORWARD && net.nodes[from].is_op && !seen[from]) && !updated[from];
+            if ((from = net.nodes[q].in[k]) >= 0) {
+                int form = net.nodes[from].is_op && !runs[from]; /* what the form of a head reads instead: */
+                for (int j = 0, read; j < (form ? 2 : 1); j++) {
+                    read = form ? net.nodes[from].in[j] : from;
+                    good = good && !(in.kind == GCKPT_FORWARD && net.nodes[read].is_op && !seen[read]) && !updated[read] &&
+                           !(in.kind == GCKPT_BACKWARD && back[read]);
+                }
+            }
         if (in.kind == GCKPT_BACKWARD) {
-            good = good && !back[q]++ && q < last[once] && (once || last[1] == MOST);
-            last[once] = q;
+            good = good && !back[q]++ && once >= epilogue;
+            epilogue = once;
         } else {
             good = good && (in.kind == GCKPT_FORWARD ? net.nodes[q].is_op : !updated[q] && !net.nodes[q].is_op);
             *(in.kind == GCKPT_UPDATE ? &updated[q] : &seen[q]) = 1;

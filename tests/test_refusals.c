@@ -751,7 +751,7 @@ static void feeds(void)
     tokens[4] = 0;
     targets[5] = V;
     STEP_REFUSED(x, y, 2, GCKPT_E_DATA,
-                 "\"targets\": index 5 at row 1, position 2: cross_entropy #");
+                 "\"targets\": index 5 at row 1, position 2: linear_cross_entropy #"); /* its form */
     STEP_REFUSED(x, y, 2, GCKPT_E_DATA, "takes 0 to 4");
     targets[5] = INT32_MIN;
     gckpt_report report;

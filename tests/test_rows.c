@@ -199,7 +199,8 @@ static void own(void)
         if (frozen)
             gckpt_store_freeze(s, "head", 1);
         gckpt_term term = { gckpt_linear_cross_entropy(y, w, ids), 1, 0 };
-        gckpt_plan *p = gckpt_plan_new(g, &term, 1, NULL);
+        gckpt_plan_desc built = { .as_built = 1 };
+        gckpt_plan *p = gckpt_plan_new(g, &term, 1, &built);
         uint64_t flops = 512 * 512 * (4 * 64 + 14), gradients = frozen ? 1 : 2;
         if (!CHECK_MSG(p != NULL, "%s", gckpt_error_text(g)))
             return;

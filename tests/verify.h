@@ -227,8 +227,8 @@ static inline verify_content *verify_read(verifier *v, int id, int slot, size_t 
     return v->failed ? NULL : c;
 }
 
-/* The k-th use of what does not depend on the batch, as node * 8 + input: users that depend on the
- * batch first, each group in reverse order, inputs ascending (manual, 5f). -1: no more. */
+/* The k-th use of a tensor, as node * 8 + input: users that depend on the batch first, each group in
+ * reverse order, inputs ascending (manual, 5f). -1: no more. */
 static inline int verify_use(const verifier *v, int id, int k)
 {
     const gckpt_plan *p = v->p;
@@ -453,6 +453,17 @@ static inline int verify_passed_on(const gckpti_node *node, const verify_range *
            (write->plain || (write->input == 0 && node->op->flags & GCKPT_INPLACE_GRAD));
 }
 
+/* Contributions come in the contract's order. The first two of a sum over uses may change places:
+ * they are computed apart, and a + b = b + a; in looped plans all have accumulators of their own. */
+static inline void verify_turn(verifier *v, int user, int i, int id)
+{
+    int use = user * GCKPT_MAX_INPUTS + i, batchless = v->p->nodes[id].batchless, k = v->parts[id];
+    if ((batchless && v->p->looped) || use == verify_use(v, id, k) ||
+        (batchless && k < 2 && use == verify_use(v, id, 1 - k)))
+        return;
+    verify_say(v, "contribution %d to the gradient of tensor %d is out of its turn", k, id);
+}
+
 /* Where input i's gradient goes: a new gradient, one that is added to, or scratch that is added to
  * the total. Appends to writes. */
 static inline int verify_gradient(verifier *v, const gckpti_ins *ins, int i, verify_range *writes)
@@ -468,6 +479,7 @@ static inline int verify_gradient(verifier *v, const gckpti_ins *ins, int i, ver
             verify_say(v, "input %d needs no gradient, but has a place for one", i);
         return 0;
     }
+    verify_turn(v, ins->id, i, id);
     if (p->looped && q->batchless) {
         verify_read(v, ins->id, VERIFY_USE + i, gradient, "accumulator");
         want_add = 1, want_zero = 0;
@@ -561,10 +573,6 @@ static inline void verify_backward(verifier *v, const gckpti_ins *ins)
         verify_say(v, "backward of tensor %d, which needs none", id);
     if (v->backwards[id]++)
         verify_say(v, "backward of tensor %d a second time", id);
-    for (size_t k = 0; k < (size_t)id; k++)
-        if (p->nodes[k].kind == GCKPTI_OP && p->nodes[k].batchless == node->batchless &&
-            v->backwards[k])
-            verify_say(v, "backward of tensor %d after that of tensor %d", id, (int)k);
     int read_count = verify_inputs(v, node, mask, o + 4, 3, reads);
     memset(reads + read_count, 0, 3 * sizeof *reads);
     memset(writes, 0, sizeof writes);
@@ -736,11 +744,11 @@ static inline void verify_end(verifier *v)
         work += forward + backward;
         least += (ins->first ? forward : 0) + backward;
     }
-    if (gckpt_plan_work(p) != work || p->least_work != least)
+    if (gckpt_plan_work(p) != work || p->least_work > least || (!p->least_work && least))
         verify_say(v, "work is told as %lu; it is %lu", (unsigned long)gckpt_plan_work(p),
                    (unsigned long)work);
     double recompute = once ? (double)again / (double)once : 0, told = gckpt_plan_recompute(p);
-    double overhead = least ? (double)(work - least) / (double)least : 0;
+    double overhead = least ? (double)(work - p->least_work) / (double)p->least_work : 0;
     if (told < recompute - 1e-9 || told > recompute + 1e-9 ||
         gckpt_plan_overhead(p) < overhead - 1e-9 || gckpt_plan_overhead(p) > overhead + 1e-9)
         verify_say(v, "recompute or overhead is told wrong");

@@ -15,19 +15,57 @@ enum { STORE_ALL, PER_BLOCK, SQRT, ROTOR, ROTOR_OPTIONS, OPTIMAL, PLANNERS, NETS
 static const char *const planners[PLANNERS] = { "store-all", "per block",          "sqrt",
                                                 "rotor",     "rotor with options", "optimal" };
 static const double extras[EXTRAS] = { 0, 0.05, 0.10, 0.15, 0.17, 0.20, 0.33, 0.60 };
+static const double few_megabytes[] = { 220, 202, 190, 180, 165, 155, 145 }; /* of the first */
+enum { FEW = sizeof few_megabytes / sizeof *few_megabytes };
 
-/* Megabytes for GPT-2 at batch 4 at +10, 15, 17, 20 %, and the least. */
-enum { GOALS = 5 };
-static const struct {
-    double extra, megabytes;
-} goals[GOALS] = { { 0.10, 840 }, { 0.15, 403 }, { 0.17, 316 }, { 0.20, 280 }, { 1e9, 139 } };
+/* BUDGETS are timed, CERTIFIED ones looked at for proofs, SAMPLES of the first network drawn. */
+enum { BUDGETS = 10, CERTIFIED = 40, SAMPLES = 400 };
 
-/* How long planning a network takes, in milliseconds. */
+/* The budgets of a network, as gckpt_plan_bytes counts them. */
+typedef struct {
+    const net *n;
+    int as_built;      /* or forms and orders are the plan's choice */
+    size_t least, all; /* where its frontier ends */
+    size_t others;     /* of parameters: what net_bytes leaves out */
+    size_t proven;     /* no schedule has fewer */
+    uint64_t step;     /* work of a step that computes nothing twice */
+    int certified; /* how many of CERTIFIED budgets have a plan that is within 0.1 % of a step */
+    int points, above,
+        below;   /* of the frontier; more, less work than the plan for the same bytes */
+    double most; /* by how much of a step at most it is above */
+} range;
+
+/* The fewest bytes at some extra time; none: nothing is that fast. */
+typedef struct {
+    int none;
+    size_t bytes, proven; /* of the plan; in as many or fewer it cannot be done */
+    double gap;           /* of that plan */
+} column;
+
+/* Points of another planner against the plans in the same bytes. */
+typedef struct {
+    int points, slower, clearly, none; /* clearly: by 0.1 % of a step; none: no plan at all */
+    double mean, worst;                /* our time relative to theirs, - 1 */
+} duel;
+
+/* In milliseconds; [1]: forms and orders are chosen. */
 typedef struct {
     char name[40];
-    int ops, points, complete;
-    double plain, budget, frontier;
+    int ops, points[2], complete[2];
+    double plain, budget[2], slowest[2], frontier[2];
 } timing;
+
+typedef struct {
+    net n;
+    range built, formed;        /* formed: n is NULL where it was not asked for */
+    curve lines[PLANNERS];      /* [OPTIMAL]: of the frontier; not used but in the picture */
+    curve least;                /* what is proven in many budgets */
+    column columns[EXTRAS + 1]; /* the last one: the least bytes */
+    column chosen[EXTRAS + 1];  /* [0]: the fastest there is */
+    double fastest;             /* of chosen[0] against a step as built */
+    double last, chosen_last;   /* extra time of the least bytes */
+    duel duels[PLANNERS];
+} subject;
 
 /* Of this program alone: the machine may be busy. */
 static double now(void)
@@ -37,20 +75,149 @@ static double now(void)
     return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
 }
 
-/* The fewest bytes at no more than this extra time; NULL: nothing is that fast. */
-static const point *at_most(const curve *c, double extra)
-{
-    const point *best = NULL;
-    for (int i = c->n; i-- > 0;) /* fewer bytes towards 0 */
-        if (c->p[i].overhead <= extra + 1e-9)
-            best = &c->p[i];
-    return best;
-}
-
-static int one_plan(const net *n, gckpt_mode mode, curve *c)
+static gckpt_plan *plan_of(const net *n, gckpt_mode mode, int as_built, size_t budget)
 {
     gckpt_plan_desc desc = net_desc(n, mode);
-    gckpt_plan *p = gckpt_plan_new(n->graph, &n->loss, 1, &desc);
+    desc.as_built = as_built;
+    desc.budget = budget;
+    return gckpt_plan_new(n->graph, &n->loss, 1, &desc);
+}
+
+/* The plan for a budget that has one. */
+static gckpt_plan *plan_in(const range *r, size_t budget)
+{
+    gckpt_plan *p = plan_of(r->n, GCKPT_OPTIMAL, r->as_built, budget);
+    if (p == NULL || gckpt_plan_bytes(p) > budget) {
+        fprintf(stderr, "plans: %s, %zu bytes: %s\n", r->n->name, budget,
+                gckpt_error_text(r->n->graph));
+        exit(1);
+    }
+    return p;
+}
+
+static gckpt_frontier *frontier_of(const net *n, int as_built)
+{
+    gckpt_plan_desc desc = net_desc(n, GCKPT_OPTIMAL);
+    desc.as_built = as_built;
+    return gckpt_frontier_new(n->graph, &n->loss, 1, &desc);
+}
+
+/* ---- what the optimal planner finds ---- */
+
+/* All points of the frontier: each is planned, and must be what the point says. */
+static int open_range(range *r, const net *n, int as_built, curve *c)
+{
+    gckpt_frontier *f = frontier_of(n, as_built);
+    gckpt_point at = { 0 };
+    int good = f != NULL;
+    r->n = n;
+    r->as_built = as_built;
+    for (int i = 0; good && gckpt_frontier_get(f, i, &at) == GCKPT_OK; i++) {
+        gckpt_plan *p = gckpt_frontier_plan(f, at.bytes);
+        good = p != NULL && gckpt_plan_bytes(p) <= at.bytes && gckpt_plan_work(p) == at.work;
+        if (good) {
+            gckpt_plan *alone = plan_in(r, at.bytes);
+            r->least = i == 0 ? at.bytes : r->least;
+            r->others = gckpt_plan_bytes(p) - net_bytes(p);
+            curve_add(c, net_bytes(p), gckpt_plan_overhead(p));
+            const double more = at.overhead - gckpt_plan_overhead(alone);
+            r->points++;
+            r->above += at.work > gckpt_plan_work(alone);
+            r->below += at.work < gckpt_plan_work(alone);
+            r->most = more > r->most ? more : r->most;
+            gckpt_plan_free(alone);
+        } else {
+            fprintf(stderr, "plans: %s: point %d, %zu bytes, is not kept\n", n->name, i, at.bytes);
+        }
+        gckpt_plan_free(p);
+    }
+    r->all = at.bytes;
+    r->step = (uint64_t)((double)at.work / (1 + at.overhead) + 0.5);
+    r->proven = gckpt_frontier_proven_bytes(f);
+    gckpt_frontier_free(f);
+    for (int i = 0; i < CERTIFIED && good; i++) {
+        gckpt_plan *p =
+            plan_in(r, r->least + (size_t)((double)(r->all - r->least) * i / (CERTIFIED - 1)));
+        r->certified += gckpt_plan_gap(p) <= 0.001;
+        gckpt_plan_free(p);
+    }
+    return good;
+}
+
+/* The fewest bytes of a plan with no more work than this, to within 0.2 %; proven: the most bytes
+ * that are proven to be too few for it. */
+static size_t fewest(const range *r, uint64_t work, int proven)
+{
+    size_t few = r->least, many = r->all;
+    for (int first = 1; first || many > few + (many - r->others) / 500; first = 0) {
+        size_t middle = first ? few : few + (many - few) / 2;
+        gckpt_plan *p = plan_in(r, middle);
+        int enough = (proven ? gckpt_plan_proven_work(p) : gckpt_plan_work(p)) <= work;
+        size_t bytes = gckpt_plan_bytes(p);
+        gckpt_plan_free(p);
+        if (first && enough)
+            return proven ? r->proven : few;
+        if (enough)
+            many = proven ? middle : bytes;
+        else
+            few = middle;
+    }
+    return proven ? few : many;
+}
+
+/* The column of plans that have no more work than this. */
+static column column_of(const range *r, uint64_t work)
+{
+    column c = { 0, 0, 0, 0 };
+    gckpt_plan *p = plan_in(r, r->all);
+    c.none = gckpt_plan_work(p) > work;
+    gckpt_plan_free(p);
+    if (c.none)
+        return c;
+    c.bytes = fewest(r, work, 0);
+    c.proven = fewest(r, work, 1);
+    p = plan_in(r, c.bytes);
+    c.gap = gckpt_plan_gap(p);
+    gckpt_plan_free(p);
+    return c;
+}
+
+/* The least bytes there are, and their extra time against a step as built. */
+static column last_column(const range *r, uint64_t step, double *extra)
+{
+    gckpt_plan *p = plan_in(r, r->least);
+    column c = { 0, r->least, r->proven, gckpt_plan_gap(p) };
+    *extra = (double)gckpt_plan_work(p) / (double)step - 1;
+    gckpt_plan_free(p);
+    return c;
+}
+
+static uint64_t work_with(uint64_t step, double extra)
+{
+    return step + (uint64_t)(extra * (double)step);
+}
+
+/* What is drawn: more budgets where bytes are few. */
+static void sample(subject *s)
+{
+    /* what holds for the least bytes found holds below, too */
+    curve_add(&s->least, s->built.proven - s->built.others, s->last - s->columns[EXTRAS].gap);
+    for (int i = 0; i < SAMPLES; i++) {
+        const double at = (double)i / (SAMPLES - 1);
+        const range *r = &s->built;
+        const size_t budget = r->least + (size_t)((double)(r->all - r->least) * at * at * at);
+        gckpt_plan *p = plan_in(r, budget);
+        curve_add(&s->lines[OPTIMAL], net_bytes(p), gckpt_plan_overhead(p));
+        curve_add(&s->least, budget - r->others, gckpt_plan_overhead(p) - gckpt_plan_gap(p));
+        gckpt_plan_free(p);
+    }
+    curve_finish(&s->lines[OPTIMAL]);
+}
+
+/* ---- the others ---- */
+static int one_plan(const net *n, gckpt_mode mode, curve *c)
+{
+    gckpt_plan *p = plan_of(n, mode, 1, 0);
     if (p == NULL) {
         fprintf(stderr, "plans: %s: %s\n", n->name, gckpt_error_text(n->graph));
         return 0;
@@ -60,201 +227,360 @@ static int one_plan(const net *n, gckpt_mode mode, curve *c)
     return 1;
 }
 
-/* All points of the optimal planner; each is planned, and must be what the point says. */
-static int optimal(const net *n, curve *c)
+/* Each point of a line against the plan for exactly its bytes. */
+static duel fight(const range *r, const curve *theirs)
 {
-    const gckpt_plan_desc desc = net_desc(n, GCKPT_OPTIMAL);
-    gckpt_frontier *f = gckpt_frontier_new(n->graph, &n->loss, 1, &desc);
-    int good = f != NULL;
-    for (int i = 0; good && i < gckpt_frontier_points(f); i++) {
-        gckpt_point at;
-        gckpt_frontier_get(f, i, &at);
-        gckpt_plan *p = gckpt_frontier_plan(f, at.bytes);
-        good = p != NULL && gckpt_plan_bytes(p) <= at.bytes && gckpt_plan_work(p) == at.work;
-        if (good)
-            curve_add(c, net_bytes(p), gckpt_plan_overhead(p));
-        else
-            fprintf(stderr, "plans: %s: point %d, %zu bytes, is not kept: its plan has %zu\n",
-                    n->name, i, at.bytes, gckpt_plan_bytes(p));
+    duel d = { theirs->n, 0, 0, 0, 0, -1 };
+    for (int i = 0; i < theirs->n; i++) {
+        gckpt_plan *p = plan_of(r->n, GCKPT_OPTIMAL, 1, theirs->p[i].bytes + r->others);
+        if (p != NULL) {
+            const double more = gckpt_plan_overhead(p) - theirs->p[i].overhead;
+            const double ratio = more / (1 + theirs->p[i].overhead);
+            d.slower += more > 0;
+            d.clearly += more > 0.001;
+            d.mean += ratio / theirs->n;
+            d.worst = ratio > d.worst ? ratio : d.worst;
+        }
+        d.none += p == NULL;
         gckpt_plan_free(p);
     }
-    if (f == NULL)
-        fprintf(stderr, "plans: %s: %s\n", n->name, gckpt_error_text(n->graph));
-    gckpt_frontier_free(f);
-    return good;
+    return d;
 }
 
-static int all_planners(const net *n, curve *c)
+static int examine(subject *s, int formed)
 {
-    int good = one_plan(n, GCKPT_STORE_ALL, &c[STORE_ALL]) &&
-               one_plan(n, GCKPT_SEGMENTS, &c[PER_BLOCK]) && one_plan(n, GCKPT_SQRT, &c[SQRT]) &&
-               optimal(n, &c[OPTIMAL]);
+    net *n = &s->n;
+    if (!one_plan(n, GCKPT_STORE_ALL, &s->lines[STORE_ALL]) ||
+        !one_plan(n, GCKPT_SEGMENTS, &s->lines[PER_BLOCK]) ||
+        !one_plan(n, GCKPT_SQRT, &s->lines[SQRT]) ||
+        !open_range(&s->built, n, 1, &s->lines[OPTIMAL]))
+        return 0;
+    s->lines[ROTOR] = rotor_curve(n, 0);
+    s->lines[ROTOR_OPTIONS] = rotor_curve(n, 1);
+    curve_finish(&s->lines[OPTIMAL]);
+    for (int k = 0; k < OPTIMAL; k++) {
+        if (s->lines[k].n == 0)
+            return 0;
+        s->duels[k] = fight(&s->built, &s->lines[k]);
+    }
+    for (int x = 0; x < EXTRAS; x++)
+        s->columns[x] = column_of(&s->built, work_with(s->built.step, extras[x]));
+    s->columns[EXTRAS] = last_column(&s->built, s->built.step, &s->last);
+    if (!formed)
+        return 1;
+    curve unused = { NULL, 0, 0 };
+    int good = open_range(&s->formed, n, 0, &unused);
+    free(unused.p);
     if (!good)
         return 0;
-    c[ROTOR] = rotor_curve(n, 0);
-    c[ROTOR_OPTIONS] = rotor_curve(n, 1);
-    curve_finish(&c[OPTIMAL]);
-    for (int k = 0; k < PLANNERS; k++)
-        if (c[k].n == 0)
-            return 0;
+    s->fastest = (double)s->formed.step / (double)s->built.step - 1;
+    s->chosen[0] = column_of(&s->formed, s->formed.step);
+    for (int x = 1; x < EXTRAS; x++)
+        s->chosen[x] = column_of(&s->formed, work_with(s->built.step, extras[x - 1]));
+    s->chosen[EXTRAS] = last_column(&s->formed, s->built.step, &s->chosen_last);
     return 1;
 }
 
-/* Times a store-all plan, the whole frontier, and one in a quarter of the bytes or the least. */
+/* ---- time ---- */
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The whole frontier, and ten budgets from the least to store-all's bytes. Where planning is short,
+ * the least of three times. */
+static int measure_choice(const net *n, timing *t, size_t all, int chosen)
+{
+    const int tries = t->ops < 1000 ? 3 : 1;
+    double times[BUDGETS], start;
+    gckpt_point least = { 0 };
+    int good = 1;
+    t->frontier[chosen] = 1e9;
+    for (int k = 0; k < tries && good; k++) {
+        start = now();
+        gckpt_frontier *f = frontier_of(n, !chosen);
+        start = now() - start;
+        t->frontier[chosen] = start < t->frontier[chosen] ? start : t->frontier[chosen];
+        t->points[chosen] = gckpt_frontier_points(f);
+        t->complete[chosen] = gckpt_frontier_complete(f);
+        good = gckpt_frontier_get(f, 0, &least) == GCKPT_OK;
+        gckpt_frontier_free(f);
+    }
+    for (int i = 0; i < BUDGETS * tries && good; i++) {
+        double *at = &times[i / tries];
+        size_t budget = least.bytes + (size_t)((double)(all - least.bytes) * (i / tries) / BUDGETS);
+        start = now();
+        gckpt_plan *p = plan_of(n, GCKPT_OPTIMAL, !chosen, budget);
+        start = now() - start;
+        *at = i % tries == 0 || start < *at ? start : *at;
+        good = p != NULL;
+        gckpt_plan_free(p);
+    }
+    if (!good) {
+        fprintf(stderr, "plans: %s: %s\n", n->name, gckpt_error_text(n->graph));
+        return 0;
+    }
+    qsort(times, BUDGETS, sizeof *times, by_size);
+    t->budget[chosen] = (times[BUDGETS / 2 - 1] + times[BUDGETS / 2]) / 2;
+    t->slowest[chosen] = times[BUDGETS - 1];
+    printf("%-30s %6d ops, %s: %8.1f ms a budget (%.1f), %8.1f ms the frontier of %d points\n",
+           n->name, t->ops, chosen ? "chosen  " : "as built", t->budget[chosen], t->slowest[chosen],
+           t->frontier[chosen], t->points[chosen]);
+    fflush(stdout);
+    return 1;
+}
+
 static int measure(const net *n, timing *t)
 {
-    gckpt_plan_desc desc = net_desc(n, GCKPT_STORE_ALL);
     gckpt_instruction ins;
     double start = now();
-    gckpt_plan *p = gckpt_plan_new(n->graph, &n->loss, 1, &desc);
+    gckpt_plan *p = plan_of(n, GCKPT_STORE_ALL, 1, 0);
     t->plain = now() - start;
     snprintf(t->name, sizeof t->name, "%s", n->name);
     for (int i = 0; gckpt_plan_get(p, i, &ins) == GCKPT_OK; i++)
         t->ops += ins.kind == GCKPT_FORWARD;
-    desc.mode = GCKPT_OPTIMAL;
-    desc.budget = gckpt_plan_bytes(p) - net_bytes(p) / 4 * 3;
+    const size_t all = gckpt_plan_bytes(p);
     gckpt_plan_free(p);
-    start = now();
-    gckpt_frontier *f = gckpt_frontier_new(n->graph, &n->loss, 1, &desc);
-    t->frontier = now() - start;
-    t->points = gckpt_frontier_points(f);
-    t->complete = gckpt_frontier_complete(f);
-    gckpt_point least = { 0, 0, 0, 0 };
-    gckpt_frontier_get(f, 0, &least);
-    desc.budget = desc.budget > least.bytes ? desc.budget : least.bytes;
-    start = now();
-    p = gckpt_plan_new(n->graph, &n->loss, 1, &desc);
-    t->budget = now() - start;
-    int good = p != NULL && f != NULL;
-    if (!good)
-        fprintf(stderr, "plans: %s: %s\n", n->name, gckpt_error_text(n->graph));
-    gckpt_plan_free(p);
-    gckpt_frontier_free(f);
-    return good;
+    return measure_choice(n, t, all, 0) && measure_choice(n, t, all, 1);
+}
+/* ---- what is written ---- */
+static double unit_of(const subject *s)
+{
+    return s->lines[STORE_ALL].p[0].bytes < 1000000 ? 1e3 : 1e6;
 }
 
-/* ---- what is written ---- */
-static void print_table(FILE *f, const net *n, const curve *c)
+/* The fewest bytes of a line at no more than this extra time; NULL: nothing is that fast. */
+static const point *at_most(const curve *c, double extra)
 {
-    double unit = c[STORE_ALL].p[0].bytes < 1000000 ? 1e3 : 1e6;
-    fprintf(f, "\n### %s, %s\n\n| planner |", n->name, unit < 1e4 ? "KB" : "MB");
+    const point *best = NULL;
+    for (int i = c->n; i-- > 0;) /* fewer bytes towards 0 */
+        if (c->p[i].overhead <= extra + 1e-9)
+            best = &c->p[i];
+    return best;
+}
+
+/* Rows of columns: bytes; those that are proven to be too few; what the gap is. */
+static void print_columns(FILE *f, const char *name, const column *c, const range *r, double unit,
+                          double last)
+{
+    fprintf(f, "\n| **%s** |", name);
+    for (int x = 0; x <= EXTRAS; x++) {
+        if (c[x].none)
+            fprintf(f, " |");
+        else
+            fprintf(f, x < EXTRAS ? " %.1f |" : " %.1f at %+.1f %% |",
+                    (double)(c[x].bytes - r->others) / unit, 100 * last);
+    }
+    fprintf(f, "\n| *proven: none in* |");
+    for (int x = 0; x <= EXTRAS; x++) {
+        if (c[x].none)
+            fprintf(f, " |");
+        else
+            fprintf(f, " *%.1f* |", (double)(c[x].proven - r->others) / unit);
+    }
+    fprintf(f, "\n| *gap, %% of a step* |");
+    for (int x = 0; x <= EXTRAS; x++) {
+        if (c[x].none)
+            fprintf(f, " |");
+        else
+            fprintf(f, " *%.2f* |", 100 * c[x].gap);
+    }
+}
+
+static void print_table(FILE *f, const subject *s)
+{
+    const double unit = unit_of(s);
+    fprintf(f, "\n### %s, %s\n\n| planner |", s->n.name, unit < 1e4 ? "KB" : "MB");
     for (int x = 0; x < EXTRAS; x++)
         fprintf(f, " +%.0f %% |", 100 * extras[x]);
     fprintf(f, " least |\n|---|");
     for (int x = 0; x <= EXTRAS; x++)
         fprintf(f, "---|");
-    for (int k = 0; k < PLANNERS; k++) {
-        fprintf(f, "\n| %s%s%s |", k == OPTIMAL ? "**" : "", planners[k], k == OPTIMAL ? "**" : "");
+    for (int k = 0; k < OPTIMAL; k++) {
+        const point *least = &s->lines[k].p[0];
+        fprintf(f, "\n| %s |", planners[k]);
         for (int x = 0; x < EXTRAS; x++) {
-            const point *p = at_most(&c[k], extras[x]);
+            const point *p = at_most(&s->lines[k], extras[x]);
             if (p != NULL)
                 fprintf(f, " %.1f |", (double)p->bytes / unit);
             else
                 fprintf(f, " |");
         }
-        fprintf(f, " %.1f at +%.1f %% |", (double)c[k].p[0].bytes / unit, 100 * c[k].p[0].overhead);
+        fprintf(f, " %.1f at +%.1f %% |", (double)least->bytes / unit, 100 * least->overhead);
     }
+    print_columns(f, planners[OPTIMAL], s->columns, &s->built, unit, s->last);
     fprintf(f, "\n");
+}
+
+/* The extra time of a line in so many bytes. */
+static void print_extra(FILE *f, const curve *c, double bytes)
+{
+    double extra = -1;
+    for (int i = 0; i < c->n && (double)c->p[i].bytes <= bytes; i++)
+        extra = 100 * c->p[i].overhead;
+    if (extra < 0)
+        fprintf(f, " |");
+    else
+        fprintf(f, " +%.1f %% |", extra);
+}
+
+/* The other way round, where bytes are few. */
+static void print_few(FILE *f, const subject *s)
+{
+    fprintf(f,
+            "\n## In few bytes\n\n"
+            "%s: the extra time in so many MB. One moment of a step does not show that some\n"
+            "forwards have to run a third time, so that what is proven is weak here.\n\n"
+            "| MB | rotor | rotor with options | **optimal** | *proven: not below* |\n"
+            "|---|---|---|---|---|\n",
+            s->n.name);
+    for (int i = 0; i < FEW; i++) {
+        const double bytes = 1e6 * few_megabytes[i];
+        const size_t budget = (size_t)bytes + s->built.others;
+        fprintf(f, "| %.0f |", few_megabytes[i]);
+        print_extra(f, &s->lines[ROTOR], bytes);
+        print_extra(f, &s->lines[ROTOR_OPTIONS], bytes);
+        if (budget < s->built.least) {
+            fprintf(f, " | |\n");
+            continue;
+        }
+        gckpt_plan *p = plan_in(&s->built, budget);
+        fprintf(f, " +%.1f %% | *+%.1f %%* |\n", 100 * gckpt_plan_overhead(p),
+                100 * (gckpt_plan_overhead(p) - gckpt_plan_gap(p)));
+        gckpt_plan_free(p);
+    }
+}
+
+/* Is a point of a frontier what a plan for its bytes alone is? */
+static void print_points(FILE *f, const subject *s)
+{
+    int points = 0, above = 0, below = 0;
+    double most = 0;
+    for (int i = 0; i < 2 * NETS; i++) {
+        const range *r = i % 2 ? &s[i / 2].formed : &s[i / 2].built;
+        points += r->points;
+        above += r->above;
+        below += r->below;
+        most = r->most > most ? r->most : most;
+    }
+    fprintf(
+        f,
+        "\nA frontier is made at once, a plan for one budget alone. Of the %d points of these\n"
+        "networks' frontiers, as built and chosen, %d have more work than `gckpt_plan_new` needs\n"
+        "in the same bytes (at most %.1f %% of a step more) and %d less.\n",
+        points, above, 100 * most, below);
+}
+
+static void print_proofs(FILE *f, const subject *s)
+{
+    fprintf(f,
+            "\n## What is proven\n\n"
+            "Beside each plan stands the least extra time that any schedule in its bytes can have\n"
+            "([what that means](proof.md)). Of %d budgets, evenly from the least bytes to\n"
+            "store-all's, so many get a plan within 0.1 %% of a step of it, as built and, in the\n"
+            "second column, with forms and orders of choice. Then the fewest bytes found, as\n"
+            "built, beside the fewest there can be.\n\n"
+            "| network | certified | chosen | least bytes | proven | ratio |\n"
+            "|---|---|---|---|---|---|\n",
+            CERTIFIED);
+    for (int i = 0; i < NETS; i++) {
+        const range *r = &s[i].built;
+        const double least = (double)(r->least - r->others), none = (double)(r->proven - r->others);
+        fprintf(f, "| %s | %d of %d |", s[i].n.name, r->certified, CERTIFIED);
+        if (s[i].formed.n != NULL)
+            fprintf(f, " %d of %d |", s[i].formed.certified, CERTIFIED);
+        else
+            fprintf(f, " |");
+        fprintf(f, " %.0f | %.0f | %.2f |\n", least, none, least / none);
+    }
+    print_points(f, s);
+}
+
+/* Is the optimal planner ever worse, in the same bytes? */
+static void print_duels(FILE *f, const subject *s)
+{
+    fprintf(
+        f,
+        "\n## In the same bytes\n\n"
+        "Each point of the others against the plan that exactly its bytes get\n"
+        "(`gckpt_plan_new`, as built): how many points there are, in how many of them the plan\n"
+        "takes more time, however little, in how many of those by over 0.1 %% of a step, and its\n"
+        "time relative to theirs: the mean over all points and the worst.\n\n"
+        "| network | planner | points | slower | by over 0.1 %% | mean | worst |\n"
+        "|---|---|---|---|---|---|---|\n");
+    for (int i = 0; i < NETS; i++)
+        for (int k = 0; k < OPTIMAL; k++) {
+            const duel *d = &s[i].duels[k];
+            fprintf(f, "| %s | %s | %d | %d | %d | %+.2f %% | %+.2f %%", s[i].n.name, planners[k],
+                    d->points, d->slower + d->none, d->clearly + d->none, 100 * d->mean,
+                    100 * d->worst);
+            if (d->none > 0)
+                fprintf(f, "; no plan in %d", d->none);
+            fprintf(f, " |\n");
+        }
+}
+
+/* What forms and orders give. */
+static void print_chosen(FILE *f, const subject *s)
+{
+    fprintf(
+        f, "\n## As built, and as the plan chooses\n\n"
+           "All of the above runs every op as it was built, and backwards in the reverse order of\n"
+           "creation, as the other planners do. By default a plan also chooses forms of ops and\n"
+           "orders of backwards that give the same bits (manual, section 9). The transformers\n"
+           "here are built with `gckpt_linear_cross_entropy`, which needs no room for logits and\n"
+           "computes them twice; a plan that may choose computes them once, a few rows at a time\n"
+           "or, where they fit, all at once. Times are against a step as built that computes\n"
+           "nothing twice, so they can be below it; what is proven holds for all forms and\n"
+           "orders. MB at no more than so much time, and the fastest there is.\n");
+    for (int i = 0; i < NETS; i++) {
+        if (s[i].formed.n == NULL)
+            continue;
+        fprintf(f, "\n### %s\n\n| | %+.1f %% |", s[i].n.name, 100 * s[i].fastest);
+        column built[EXTRAS + 1] = { { 1, 0, 0, 0 } };
+        memcpy(built + 1, s[i].columns, (EXTRAS - 1) * sizeof *built);
+        built[EXTRAS] = s[i].columns[EXTRAS];
+        for (int x = 1; x < EXTRAS; x++)
+            fprintf(f, " +%.0f %% |", 100 * extras[x - 1]);
+        fprintf(f, " least |\n|---|");
+        for (int x = 0; x <= EXTRAS; x++)
+            fprintf(f, "---|");
+        built[0].none = s[i].fastest < 0;
+        if (!built[0].none)
+            built[0] = s[i].columns[0];
+        print_columns(f, "as built", built, &s[i].built, 1e6, s[i].last);
+        print_columns(f, "chosen", s[i].chosen, &s[i].formed, 1e6, s[i].chosen_last);
+        fprintf(f, "\n");
+    }
 }
 
 static void print_timings(FILE *f, const timing *t, int n)
 {
     fprintf(f,
             "\n## Time to plan, ms\n\n"
-            "One thread, processor time. The budget is a quarter of what a store-all plan needs,\n"
-            "or the least that was found.\n"
-            "A star: the search stopped at its limit of work, which is counted and not timed, so\n"
-            "that plans do not depend on the machine.\n\n"
-            "| network | ops | store-all | a budget | per 1,000 ops | frontier | per 1,000 ops | "
-            "points |\n|---|---|---|---|---|---|---|---|\n");
-    for (int i = 0; i < n; i++)
-        fprintf(f, "| %s | %d | %.1f | %.1f | %.1f | %.1f | %.1f | %d%s |\n", t[i].name, t[i].ops,
-                t[i].plain, t[i].budget, 1e3 * t[i].budget / t[i].ops, t[i].frontier,
-                1e3 * t[i].frontier / t[i].ops, t[i].points, t[i].complete ? "" : " *");
-}
-
-/* Is the optimal planner ever worse, in the same bytes? */
-static void print_duel(FILE *f, const net *nets, curve c[NETS][PLANNERS])
-{
-    fprintf(
-        f,
-        "\n## In the same bytes\n\n"
-        "Each point of the others against the optimal plan in no more bytes: how many points\n"
-        "there are, in how many of them the optimal plan takes more time (by 0.1 %% or more\n"
-        "of a step), and its time relative to theirs: the mean over all points and the worst.\n\n"
-        "| network | planner | points | slower | mean | worst |\n|---|---|---|---|---|---|\n");
-    for (int i = 0; i < NETS; i++)
-        for (int k = PER_BLOCK; k < OPTIMAL; k += k == PER_BLOCK ? 2 : 1) {
-            const curve *theirs = &c[i][k], *ours = &c[i][OPTIMAL];
-            const point *worst_at = &theirs->p[0];
-            double sum = 0, worst = -1;
-            int slower = 0;
-            for (int j = 0; j < theirs->n; j++) {
-                double least = 1e9;
-                for (int o = 0; o < ours->n && ours->p[o].bytes <= theirs->p[j].bytes; o++)
-                    least = ours->p[o].overhead;
-                double relative = (1 + least) / (1 + theirs->p[j].overhead) - 1;
-                slower += least > theirs->p[j].overhead + 0.001;
-                sum += relative;
-                if (relative > worst) {
-                    worst = relative;
-                    worst_at = &theirs->p[j];
-                }
-            }
-            if (worst > 1e6)
-                fprintf(f, "| %s | %s | %d | %d | | nothing in %zu bytes |\n", nets[i].name,
-                        planners[k], theirs->n, slower, worst_at->bytes);
-            else
-                fprintf(f, "| %s | %s | %d | %d | %+.1f %% | %+.1f %% |\n", nets[i].name,
-                        planners[k], theirs->n, slower, 100 * sum / theirs->n, 100 * worst);
-        }
-}
-
-/* The work model has changed since the goals were set: one checkpoint a block was 16.7 % extra
- * then. Times are scaled by what it is now, which makes the goals as hard as they were. */
-static void print_goals(FILE *f, const char *name, const curve *c)
-{
-    const double scale = c[PER_BLOCK].p[0].overhead / 0.167;
-    fprintf(f,
-            "\n## Goals\n\n"
-            "Set for %s before the planner was written, in MB. The work model was refined since:\n"
-            "one checkpoint a block counted as 16.7 %% extra time then and %.1f %% now, so times\n"
-            "are scaled by the ratio.\n\n"
-            "| extra time then | now | goal | measured | |\n|---|---|---|---|---|\n",
-            name, 100 * c[PER_BLOCK].p[0].overhead);
-    for (int i = 0; i < GOALS; i++) {
-        const point *p = at_most(&c[OPTIMAL], goals[i].extra * scale);
-        double megabytes = p == NULL ? 1e9 : (double)p->bytes / 1e6;
-        if (goals[i].extra < 1)
-            fprintf(f, "| +%.0f %% | +%.1f %% |", 100 * goals[i].extra,
-                    100 * goals[i].extra * scale);
-        else
-            fprintf(f, "| any | any |");
-        fprintf(f, " %.0f | %.1f | %s |\n", goals[i].megabytes, megabytes,
-                megabytes <= goals[i].megabytes ? "met" : "missed");
+            "One thread, processor time, the least of three measurements below 1,000 ops. A\n"
+            "budget: the median of ten, evenly from the least to what a store-all plan needs, and\n"
+            "the slowest of them. A star: the search met a limit of its work or of its rounds\n"
+            "(`gckpt_frontier_complete`); they are counted and not timed, so that plans do not\n"
+            "depend on the machine. The lower table is of plans that choose forms and orders.\n");
+    for (int chosen = 0; chosen < 2; chosen++) {
+        fprintf(f,
+                "\n| %s | ops | store-all | a budget | slowest | per 1,000 ops | frontier | per "
+                "1,000 ops | points |\n|---|---|---|---|---|---|---|---|---|\n",
+                chosen ? "forms and orders chosen" : "as built");
+        for (int i = 0; i < n; i++)
+            fprintf(f, "| %s | %d | %.1f | %.1f | %.1f | %.1f | %.1f | %.1f | %d%s |\n", t[i].name,
+                    t[i].ops, t[i].plain, t[i].budget[chosen], t[i].slowest[chosen],
+                    1e3 * t[i].budget[chosen] / t[i].ops, t[i].frontier[chosen],
+                    1e3 * t[i].frontier[chosen] / t[i].ops, t[i].points[chosen],
+                    t[i].complete[chosen] ? "" : " *");
     }
 }
 
-static void print_all(FILE *f, const net *nets, curve c[NETS][PLANNERS], const timing *t, int timed)
+/* What the tables mean. */
+static void print_terms(FILE *f)
 {
-    const point *all = &c[0][STORE_ALL].p[0], *block = &c[0][PER_BLOCK].p[0];
-    const point *same = at_most(&c[0][OPTIMAL], block->overhead);
-    const point *ten = at_most(&c[0][OPTIMAL], 0.10);
-    fprintf(
-        f,
-        "# What bytes cost in time\n\n"
-        "A training step keeps what its backward will read. A plan that keeps less computes\n"
-        "some of it again. Each line below is one way to decide what, and each number is the\n"
-        "fewest bytes it offers at no more than that much extra time. `make plans` writes\n"
-        "this page. It only plans and runs nothing, so any machine prints the same tables (but\n"
-        "for the time to plan).\n\n"
-        "![curves](plans.svg)\n\n"
-        "%s: keeping everything takes %.0f MB. One checkpoint a block, as is usual, takes\n"
-        "%.0f MB and %.1f %% more time; the optimal plan takes %.0f MB in no more time than\n"
-        "that. In 10 %% more time it takes %.0f MB, %.1f times less than everything.\n\n",
-        nets[0].name, (double)all->bytes / 1e6, (double)block->bytes / 1e6, 100 * block->overhead,
-        (double)same->bytes / 1e6, (double)ten->bytes / 1e6,
-        (double)all->bytes / (double)ten->bytes);
     fprintf(
         f,
         "**Bytes** are those a schedule decides about: activations, their gradients and\n"
@@ -276,19 +602,53 @@ static void print_all(FILE *f, const net *nets, curve c[NETS][PLANNERS], const t
         "2019) |\n"
         "| rotor with options | the same, when each block has a few dozen ways to run, from "
         "keeping all to keeping nothing |\n"
-        "| **optimal** | what `GCKPT_OPTIMAL`, and `GCKPT_AUTO` under a budget, finds "
-        "(`gckpt_frontier_new`) |\n\n"
-        "Optimal is what the search aims at; on networks of this size nobody knows how far\n"
-        "from it a plan is. rotor is written anew here (`tests/bench/rotor.h`, memory in 400\n"
+        "| **optimal** | what `GCKPT_OPTIMAL`, and `GCKPT_AUTO` under a budget, finds with "
+        "`desc.as_built` |\n"
+        "| *proven: none in* | no schedule at all that fits in these bytes is as fast "
+        "(`gckpt_plan_proven_work`); in the last column, none fits "
+        "(`gckpt_plan_proven_bytes`) |\n"
+        "| *gap* | by how much the optimal plan of that column may take too long for its bytes "
+        "(`gckpt_plan_gap`): what nobody knows, not what is lost |\n\n"
+        "The fewest bytes of optimal are found by halving intervals of budgets, each with a plan\n"
+        "of its own, and so are those of the proof, both to within 0.2 %%.\n"
+        "rotor is written anew here (`tests/bench/rotor.h`, memory in 400\n"
         "slots of three sizes), it is not its authors' program; all lines go through the same\n"
         "layout and are counted alike. It works on chains; where a network is none (the\n"
         "decoder's cross-attention, the long skips of a U-Net) what crosses a cut is kept\n"
         "with the cut. An empty field: nothing that fast. The last column is the end of each\n"
         "line: the fewest bytes there are, and their time.\n");
+}
+
+static void print_all(FILE *f, const subject *s, const timing *t, int timed)
+{
+    const point *all = &s->lines[STORE_ALL].p[0], *block = &s->lines[PER_BLOCK].p[0];
+    const column same = column_of(&s->built, work_with(s->built.step, block->overhead));
+    const size_t others = s->built.others, ten = s->columns[2].bytes - others;
+    fprintf(
+        f,
+        "# What bytes cost in time\n\n"
+        "A training step keeps what its backward will read. A plan that keeps less computes\n"
+        "some of it again. Each line below is one way to decide what, and each number is the\n"
+        "fewest bytes it offers at no more than that much extra time; beside them stands what\n"
+        "is proven: how few bytes, and how little time, no schedule at all can do with.\n"
+        "`make plans` writes this page. It only plans and runs nothing, so any machine prints\n"
+        "the same tables (but for the time to plan).\n\n"
+        "![frontiers, and what is proven](plans.svg)\n\n"
+        "%s: keeping everything takes %.0f MB. One checkpoint a block, as is usual, takes\n"
+        "%.0f MB and %.1f %% more time; the optimal plan takes %.0f MB in no more time than\n"
+        "that, and no schedule does with %.0f. In 10 %% more time it takes %.0f MB, %.1f times\n"
+        "less than everything. The shaded space is what nobody knows: the best possible plan lies in\n"
+        "it, between the plans found and the proof.\n\n",
+        s->n.name, (double)all->bytes / 1e6, (double)block->bytes / 1e6, 100 * block->overhead,
+        (double)(same.bytes - others) / 1e6, (double)(same.proven - others) / 1e6,
+        (double)ten / 1e6, (double)all->bytes / (double)ten);
+    print_terms(f);
     for (int i = 0; i < NETS; i++)
-        print_table(f, &nets[i], c[i]);
-    print_duel(f, nets, c);
-    print_goals(f, nets[0].name, c[0]);
+        print_table(f, &s[i]);
+    print_few(f, s);
+    print_proofs(f, s);
+    print_duels(f, s);
+    print_chosen(f, s);
     print_timings(f, t, timed);
 }
 
@@ -309,9 +669,40 @@ static void draw_curve(plot *p, const char *name, double width, const curve *c, 
         x[n] = megabytes;
         y[n++] = percent;
     }
-    plot_line(p, name, width, x, y, n, 0.58, 0.06);
+    plot_line(p, name, width, x, y, n, 0.5, 0.06);
     free(x);
     free(y);
+}
+
+/* What nobody knows: from the frontier down to what is proven. */
+static void draw_gap(const plot *p, const subject *s)
+{
+    const curve *c = &s->lines[OPTIMAL];
+    const double left = (double)c->p[0].bytes / 1e6;
+    const double none = (double)(s->built.proven - s->built.others) / 1e6;
+    const double bare = none > p->x0 ? none : p->x0;
+    fprintf(p->file, "<path fill=\"#f3c9a5\" fill-opacity=\"0.7\" d=\"M%.1f %.1fH%.1f",
+            plot_x(p, bare), plot_y(p, p->y1), plot_x(p, left));
+    for (int i = 0; i < c->n; i++) { /* stairs down, towards many bytes */
+        double x = (double)c->p[i].bytes / 1e6, y = 100 * c->p[i].overhead;
+        if (x <= p->x1)
+            fprintf(p->file, "H%.1fV%.1f", plot_x(p, x), plot_y(p, y < p->y1 ? y : p->y1));
+    }
+    fprintf(p->file, "H%.1f", plot_x(p, p->x1));
+    for (int i = s->least.n; i-- > 0;) { /* and back */
+        double x = (double)s->least.p[i].bytes / 1e6, y = 100 * s->least.p[i].overhead;
+        if (x <= p->x1)
+            fprintf(p->file, "L%.1f %.1f", plot_x(p, x), plot_y(p, y < p->y1 ? y : p->y1));
+    }
+    fprintf(p->file, "H%.1fz\"/>\n", plot_x(p, bare));
+    double right = bare; /* where half the height is left for words */
+    for (int i = 0; i < c->n && 100 * c->p[i].overhead > p->y1 / 2; i++)
+        right = (double)c->p[i].bytes / 1e6;
+    if (plot_x(p, right) - plot_x(p, bare) > 40)
+        fprintf(p->file,
+                "<text transform=\"translate(%.1f %.1f) rotate(-90)\" text-anchor=\"middle\" "
+                "fill=\"#8a4b1c\">nobody knows</text>\n",
+                (plot_x(p, bare) + plot_x(p, right)) / 2, plot_y(p, 0.5 * p->y1));
 }
 
 /* A planner of a single point: a dot, and its name `up` pixels above. */
@@ -327,11 +718,12 @@ static void draw_dot(const plot *p, const curve *c, const char *label, int up)
             plot_x(p, x) + (left ? 4 : 8), plot_y(p, y) - up, left ? "end" : "start", label);
 }
 
-static void draw(FILE *f, const net *n, const curve *c)
+static void draw(FILE *f, const subject *s)
 {
+    const curve *c = s->lines;
     char title[2][80], label[80];
-    snprintf(title[0], sizeof title[0], "%s: all of it", n->name);
-    snprintf(title[1], sizeof title[1], "%s: few bytes", n->name);
+    snprintf(title[0], sizeof title[0], "%s: all of it", s->n.name);
+    snprintf(title[1], sizeof title[1], "%s: few bytes", s->n.name);
     double all = (double)c[STORE_ALL].p[0].bytes / 1e6;
     plot p[2] = { { title[0], "MB of activations, their gradients, workspace", "extra time, %", 0,
                     all * 1.04, 0, 50, NULL, 0, 0 },
@@ -342,10 +734,12 @@ static void draw(FILE *f, const net *n, const curve *c)
     plot_open(f, 2);
     for (int i = 0; i < 2; i++) {
         plot_axes(&p[i], f, i);
+        draw_gap(&p[i], s);
         draw_curve(&p[i], planners[OPTIMAL], 3, &c[OPTIMAL], p[i].x1);
         draw_curve(&p[i], planners[ROTOR_OPTIONS], -2, &c[ROTOR_OPTIONS], p[i].x1);
         draw_curve(&p[i], planners[ROTOR], 1.5, &c[ROTOR], p[i].x1);
-        draw_dot(&p[i], &c[STORE_ALL], planners[STORE_ALL], 18);
+        draw_curve(&p[i], "proven: no schedule is below", -1, &s->least, p[i].x1);
+        draw_dot(&p[i], &c[STORE_ALL], planners[STORE_ALL], 30);
         draw_dot(&p[i], &c[PER_BLOCK], label, 6);
         if (!same)
             draw_dot(&p[i], &c[SQRT], planners[SQRT], -16);
@@ -353,65 +747,59 @@ static void draw(FILE *f, const net *n, const curve *c)
     plot_close(f);
 }
 
-static int time_net(int made, net *n, timing *t, int *count)
+static void close_subject(subject *s)
 {
-    if (made && (made = measure(n, &t[*count]))) {
-        printf("%-30s %6d ops: %8.1f ms a budget, %8.1f ms the frontier of %d points\n", n->name,
-               t[*count].ops, t[*count].budget, t[*count].frontier, t[*count].points);
-        fflush(stdout);
-        ++*count;
-    }
-    return made;
+    for (int k = 0; k < PLANNERS; k++)
+        free(s->lines[k].p);
+    free(s->least.p);
+    net_free(&s->n);
 }
 
 int main(int argc, char **argv)
 {
-    static curve c[NETS][PLANNERS];
-    static net nets[NETS];
+    static subject s[NETS];
     timing times[NETS + 3] = { 0 };
-    int timed = 0;
     gpt_size four = gpt2_124m;
     four.batch = 4;
     if (argc != 3) {
         fprintf(stderr, "usage: plans TABLES.md CURVES.svg\n");
         return 2;
     }
-    int good = net_gpt(&nets[0], "GPT-2 124M, batch 4 of 1,024", &four) &&
-               net_gpt(&nets[1], "GPT-2 124M, batch 1 of 1,024", &gpt2_124m) &&
-               net_encoder_decoder(&nets[2], "encoder-decoder, 6 + 6 layers", 6) &&
-               net_unet(&nets[3], "U-Net, batch 8 of 256 x 256") &&
-               net_mlp(&nets[4], "MLP, 64 layers", 64) && net_gpt(&nets[5], "tiny GPT", &gpt_mcu);
+    int good = net_gpt(&s[0].n, "GPT-2 124M, batch 4 of 1,024", &four) &&
+               net_gpt(&s[1].n, "GPT-2 124M, batch 1 of 1,024", &gpt2_124m) &&
+               net_encoder_decoder(&s[2].n, "encoder-decoder, 6 + 6 layers", 6) &&
+               net_unet(&s[3].n, "U-Net, batch 8 of 256 x 256") &&
+               net_mlp(&s[4].n, "MLP, 64 layers", 64) && net_gpt(&s[5].n, "tiny GPT", &gpt_mcu);
     for (int i = 0; i < NETS && good; i++) {
-        good = time_net(1, &nets[i], times, &timed) && all_planners(&nets[i], c[i]);
+        good = measure(&s[i].n, &times[i]) && examine(&s[i], i == 0 || i == 2);
         if (good)
-            print_table(stdout, &nets[i], c[i]);
+            print_table(stdout, &s[i]);
         fflush(stdout);
     }
+    if (good)
+        sample(&s[0]);
     for (int i = 0; i < 3 && good; i++) {
         net n;
         gpt_size xl = { 48, 25, 1600, 1024, 50257, 1 }, deep = gpt2_124m;
         deep.layers = 1000;
-        good = time_net(i == 0   ? net_gpt(&n, "GPT-2 1.5B, 48 layers", &xl)
-                        : i == 1 ? net_mlp(&n, "MLP, 1,000 layers", 1000)
-                                 : net_gpt(&n, "GPT, 1,000 layers", &deep),
-                        &n, times, &timed);
+        good = (i == 0   ? net_gpt(&n, "GPT-2 1.5B, 48 layers", &xl)
+                : i == 1 ? net_mlp(&n, "MLP, 1,000 layers", 1000)
+                         : net_gpt(&n, "GPT, 1,000 layers", &deep)) &&
+               measure(&n, &times[NETS + i]);
         net_free(&n);
     }
     for (int i = 1; i < 3 && good; i++) {
         FILE *f = fopen(argv[i], "w");
         if (f != NULL && i == 1)
-            print_all(f, nets, c, times, timed);
+            print_all(f, s, times, NETS + 3);
         else if (f != NULL)
-            draw(f, &nets[0], c[0]);
+            draw(f, &s[0]);
         if (f == NULL || ferror(f) || fclose(f) != 0) {
             fprintf(stderr, "plans: cannot write %s\n", argv[i]);
             good = 0;
         }
     }
-    for (int i = 0; i < NETS; i++) {
-        for (int k = 0; k < PLANNERS; k++)
-            free(c[i][k].p);
-        net_free(&nets[i]);
-    }
+    for (int i = 0; i < NETS; i++)
+        close_subject(&s[i]);
     return !good;
 }

@@ -55,9 +55,9 @@ static int plan_point(bench *b, point *q, size_t budget, gckpt_cost *costs, int 
 /* The least bytes that any plan can do with. */
 static size_t least_bytes(bench *b, int threads)
 {
-    gckpt_plan_desc desc = { .threads = threads };
+    gckpt_plan_desc desc = { .threads = threads, .as_built = 1 }; /* as with measured costs */
     gckpt_frontier *f = gckpt_frontier_new(b->graph, &b->loss, 1, &desc);
-    gckpt_point least = { 0, 0, 0, 0 };
+    gckpt_point least = { 0, 0, 0, 0, 0 };
     gckpt_frontier_get(f, 0, &least);
     gckpt_frontier_free(f);
     return least.bytes;

@@ -73,7 +73,7 @@ int main(int argc, char **argv)
     terms[1].regulariser = 1;
     gckpt_pick pick = { x, 1 };
     static gckpt_plan_desc desc;
-    desc.mode = GCKPT_SEGMENTS;
+    desc.mode = argc > 3 ? GCKPT_AUTO : GCKPT_SEGMENTS; /* "auto": may choose another form of the loss */
     desc.batch = BATCH;
     desc.plain = 1;
     desc.alignment = 8;

@@ -1,0 +1,119 @@
+/* fastest.c - what gckpt_fit predicts to be fastest beside what gckpt_fit_timed finds, at ten
+ * settings: a table for docs/time.md.
+ *
+ *     make fastest                      prints the table
+ *     build/fastest SECONDS             with another limit for the trials of a setting
+ *
+ * Predictions are sums of what gckpt_calibrate found for each op, in a store-all plan of the whole
+ * batch. Both plans are then stepped in turns, updates included; medians are compared, by the clock
+ * of the process, which stands still while others have the processor.
+ */
+#include "model.h"
+
+enum { SETTINGS = 10, MOST_ROUNDS = 41, PLANS = 2 };
+
+static const struct {
+    size z;
+    double part; /* budget, of what store-all takes for the whole batch; 0: none */
+} settings[SETTINGS] = {
+    { { 4, 4, 128, 64, 12, 256, 0, 0 }, 0 },    { { 4, 4, 128, 64, 12, 256, 0, 0 }, 0.4 },
+    { { 2, 2, 64, 64, 64, 64, 1, 0 }, 0 },      { { 2, 2, 64, 64, 64, 64, 1, 0 }, 0.1 },
+    { { 12, 4, 128, 64, 8, 256, 0, 0 }, 0 },    { { 12, 4, 128, 64, 8, 256, 0, 0 }, 0.52 },
+    { { 4, 6, 384, 128, 8, 256, 1, 0 }, 0 },    { { 6, 6, 192, 256, 16, 256, 1, 0 }, 0 },
+    { { 6, 6, 192, 256, 16, 256, 1, 0 }, 0.5 }, { { 6, 6, 192, 256, 16, 256, 1, 0 }, 0.2 },
+};
+
+static double seconds(void *user)
+{
+    (void)user;
+    bench_clock = CLOCK_PROCESS_CPUTIME_ID;
+    return now();
+}
+
+/* A plan's step by these costs of whole-batch ops, in seconds. */
+static double predict(const gckpt_plan *p, const gckpt_cost *costs, uint64_t update)
+{
+    double ns = (double)update;
+    gckpt_instruction in;
+    for (int i = 0; gckpt_plan_get(p, i, &in) == GCKPT_OK; i++)
+        if (in.kind != GCKPT_UPDATE)
+            ns += (double)(in.kind == GCKPT_FORWARD ? costs[in.id].forward : costs[in.id].backward);
+    return 1e-9 * ns;
+}
+
+/* Steps all plans in turns for some seconds; how many rounds, 0: error. */
+static int step_all(bench *b, gckpt_exec *const *exec, double (*took)[MOST_ROUNDS], double limit)
+{
+    const gckpt_hyper adamw = { .lr = 1e-4f, .clip = 1 };
+    int rounds = 0;
+    double start = seconds(NULL);
+    for (; rounds < 7 || (rounds < MOST_ROUNDS && seconds(NULL) - start < limit); rounds++)
+        for (int i = 0; i < PLANS; i++)
+            for (int warm = 0; warm < 2; warm++) { /* the first brings the caches into its state */
+                double t = seconds(NULL);
+                if (gckpt_step(exec[i], b->feeds, 2, b->z->batch, &adamw, NULL) != GCKPT_OK)
+                    return 0;
+                took[i][rounds] = seconds(NULL) - t;
+            }
+    return rounds;
+}
+
+/* One row of the table; 0 after saying what went wrong. */
+static int run(bench *b, const size *z, double part, double limit)
+{
+    static double took[PLANS][MOST_ROUNDS];
+    gckpt_plan *plan[PLANS] = { NULL, NULL };
+    gckpt_exec *exec[PLANS] = { NULL, NULL };
+    uint64_t update = 0;
+    if (!bench_new(b, z, GCKPT_STORE_ALL, 1))
+        return 0;
+    const int count = gckpt_id(b->loss.loss) + 1;
+    gckpt_cost *costs = calloc((size_t)count, sizeof *costs);
+    gckpt_plan_desc desc = { .budget = (size_t)(part * (double)gckpt_plan_bytes(b->plan)) };
+    gckpt_timed timed = { .seconds = seconds, .limit = limit, .feeds = b->feeds, .feed_count = 2 };
+    gckpt_calibrate(b->exec, b->feeds, 2, z->batch, seconds, NULL, costs, count, &update);
+    gckpt_exec_free(b->exec);
+    b->exec = NULL;
+    plan[0] = gckpt_fit(b->store, bench_build, b, z->batch, &desc, NULL);
+    plan[1] = gckpt_fit_timed(b->store, bench_build, b, z->batch, &desc, NULL, &timed);
+    for (int i = 0; i < PLANS && plan[i] != NULL; i++)
+        exec[i] = gckpt_exec_new(plan[i], b->store, NULL);
+    int rounds = exec[0] != NULL && exec[1] != NULL ? step_all(b, exec, took, limit) : 0;
+    if (rounds == 0)
+        fprintf(stderr, "fastest: %s\n", gckpt_error_text(b->store));
+    for (int i = 0; i < PLANS && rounds > 0; i++) {
+        const gckpt_plan *p = plan[i];
+        if (i == 0)
+            printf("| %d x %d, T%d, B%d | ", z->layers, z->dim, z->context, z->batch);
+        if (i == 0)
+            printf(part > 0 ? "%.1f |" : "none |", 1e-6 * (double)desc.budget);
+        printf(" %d x %d | %.1f | %.1f %% | %.1f | %.1f |",
+               (int)(gckpt_plan_batch(p) / gckpt_plan_rows(p)), (int)gckpt_plan_rows(p),
+               1e-6 * (double)gckpt_plan_bytes(p), 100 * gckpt_plan_overhead(p),
+               1e3 * predict(p, costs, update), 1e3 * median(took[i], rounds));
+    }
+    for (int i = 0; i < PLANS; i++) {
+        gckpt_exec_free(exec[i]);
+        gckpt_plan_free(plan[i]);
+    }
+    free(costs);
+    if (rounds > 0)
+        printf(" %d of %d |\n", timed.fastest + 1, timed.count);
+    fflush(stdout);
+    return rounds > 0;
+}
+
+int main(int argc, char **argv)
+{
+    const double limit = argc > 1 ? atof(argv[1]) : 20;
+    int good = 1;
+    printf("| layers x dim | budget | predicted best | MB | recomputed | predicted ms | measured "
+           "| fastest | MB | recomputed | predicted | measured | trial |\n"
+           "|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+    for (int i = 0; i < SETTINGS && good; i++) {
+        bench b = { 0 };
+        good = run(&b, &settings[i].z, settings[i].part, limit);
+        bench_free(&b);
+    }
+    return !good;
+}

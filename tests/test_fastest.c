@@ -1,0 +1,428 @@
+/* test_fastest.c - gckpt_fit_timed: what it tries and returns, what it leaves in the store, same bits
+ * for whatever it picks, its errors, every allocation failing. Nothing about time: the clock is a
+ * counter, or says what the test wants it to. */
+#include "gradckpt.h"
+
+#include "rig.h"
+
+enum { B = 12, T = 5, C = 8, H = 16, V = 11 };
+
+static int32_t tokens[B * T], targets[B * T];
+
+typedef struct {
+    int layers, mixes;
+    int64_t refuse; /* at this many rows: not wanted */
+    gckpt_feed feeds[2];
+    gckpt_tensor *slow; /* of build_slow's graph */
+} model;
+
+static gckpt_tensor *block(gckpt_tensor *x, void *user)
+{
+    gckpt_graph *g = gckpt_graph_of(x);
+    gckpt_init init = { 0.3f, 0, 0 };
+    char name[16];
+    snprintf(name, sizeof name, "up.%d", *(int *)user);
+    gckpt_tensor *w = gckpt_param(g, name, gckpt_shape2(C, H), init);
+    snprintf(name, sizeof name, "down.%d", *(int *)user);
+    gckpt_tensor *h = gckpt_gelu(gckpt_linear(gckpt_rmsnorm(x, NULL), w, NULL));
+    return gckpt_add(x, gckpt_linear(h, gckpt_param(g, name, gckpt_shape2(H, C), init), NULL));
+}
+
+static int build(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
+{
+    model *m = (model *)user;
+    gckpt_init init = { 0.3f, 0, 0 };
+    gckpt_tensor *in = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(rows, T));
+    gckpt_tensor *target = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(rows, T));
+    gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(V, C), init);
+    gckpt_tensor *x = gckpt_embed(table, in);
+    m->feeds[0].input = gckpt_id(in), m->feeds[1].input = gckpt_id(target);
+    for (int i = 0; i < m->layers; i++)
+        x = gckpt_checkpoint(block, x, &i);
+    if (m->mixes)
+        x = gckpt_sub(x, gckpt_mean(x, 0));
+    term->loss = gckpt_linear_cross_entropy(x, table, target);
+    term->weight = 1;
+    return rows == m->refuse ? -1 : 1;
+}
+
+static model plain(void)
+{
+    model m = { 2, 0, 0, { { 0, tokens }, { 0, targets } }, NULL };
+    return m;
+}
+
+/* A clock that moves by *user whenever it is read. */
+static double ticks;
+static double tick(void *user) { return ticks += *(double *)user; }
+static double second = 1;
+
+static gckpt_timed timing(const model *m, double limit)
+{
+    gckpt_timed t = { .seconds = tick, .user = &second, .limit = limit, .feeds = m->feeds,
+            .feed_count = 2 };
+    return t;
+}
+
+/* Values and state of all parameters, and the step. */
+static uint64_t everything(const gckpt_store *s)
+{
+    gckpt_parameter q;
+    uint64_t hash = gckpt_store_hash(s) ^ gckpt_store_step(s) ^ (uint64_t)gckpt_store_bytes(s) << 20;
+    for (int i = 0; gckpt_store_peek(s, i, &q) == GCKPT_OK; i++)
+        for (int k = 0; k < 4 && q.state[k]; k++)
+            for (int64_t j = 0; j < q.elements; j++)
+                hash = (hash ^ bits_of(q.state[k][j])) * 1099511628211u;
+    return hash;
+}
+
+/* Three steps, and then the weights. */
+static uint64_t train(gckpt_store *s, const gckpt_plan *p, const model *m)
+{
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    const gckpt_hyper hyper = { .lr = 0.01f };
+    for (int i = 0; i < 3; i++)
+        CHECK(gckpt_step(e, m->feeds, 2, B, &hyper, NULL) == GCKPT_OK);
+    gckpt_exec_free(e);
+    return gckpt_store_hash(s);
+}
+
+/* The report: gckpt_fit's plan first, all within the budget, nothing twice; the plan is the fastest
+ * of those that ran, but for 1/64, and none before it is. */
+static void check_report_of(const gckpt_timed *t, const gckpt_plan *p, const gckpt_plan *fit,
+                            size_t budget)
+{
+    CHECK(t->count >= 1 && t->count <= GCKPT_MAX_TRIALS && t->fastest >= 0 && t->fastest < t->count);
+    const gckpt_trial *mine = &t->trials[t->fastest], *first = &t->trials[0];
+    CHECK(mine->rows == gckpt_plan_rows(p) && mine->bytes == gckpt_plan_bytes(p) &&
+          mine->work == gckpt_plan_step_work(p) && mine->runs > 0);
+    CHECK(first->rows == gckpt_plan_rows(fit) && first->bytes == gckpt_plan_bytes(fit) &&
+          first->work == gckpt_plan_step_work(fit));
+    for (int i = 0; i < t->count; i++) {
+        const gckpt_trial *a = &t->trials[i];
+        CHECK_MSG(!budget || a->bytes <= budget, "trial %d: %lu bytes", i, (unsigned long)a->bytes);
+        CHECK(a->work <= first->work + first->work / 4 && B % a->rows == 0);
+        CHECK(a->runs == 0 || a->seconds * 65 / 64 >= mine->seconds);
+        CHECK(i >= t->fastest || a->seconds > mine->seconds);
+        for (int k = 0; k < i; k++)
+            CHECK(a->rows != t->trials[k].rows || a->work != t->trials[k].work);
+    }
+}
+
+/* Budgets from too small to none, modes and update rules: the error is gckpt_fit's, the store stays,
+ * and training goes on to the weights of store-all. */
+static void test_budgets(void)
+{
+    static const gckpt_mode modes[] = { GCKPT_AUTO, GCKPT_OPTIMAL, GCKPT_STORE_ALL, GCKPT_SEGMENTS };
+    model m = plain();
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL };
+    gckpt_plan *fit = gckpt_fit(s, build, &m, B, &d, NULL);
+    const size_t most = gckpt_plan_bytes(fit);
+    const uint64_t hash = train(s, fit, &m);
+    rig_free(NULL, fit, NULL, s);
+    int several = 0;
+    for (int setting = 0; setting < 3 * 6 + 3 * 6; setting++) {
+        const int mode = setting < 18 ? 0 : setting / 6 - 2, part = setting % 6;
+        d = (gckpt_plan_desc){ .mode = modes[mode], .update_in_backward = mode ? 0 : setting / 6 };
+        d.budget = part == 5 ? 0 : most * (size_t)(part + 1) / 5;
+        s = gckpt_store_new(NULL);
+        fit = gckpt_fit(s, build, &m, B, &d, NULL);
+        char text[512] = "";
+        strncat(text, gckpt_error_text(s), sizeof text - 1);
+        gckpt_result why = gckpt_error(s);
+        gckpt_store_free(s);
+        s = gckpt_store_new(NULL);
+        gckpt_timed t = timing(&m, 100);
+        ticks = 0;
+        gckpt_plan *p = gckpt_fit_timed(s, build, &m, B, &d, NULL, &t);
+        CHECK_MSG(!p == !fit, "setting %d: %s", setting, gckpt_error_text(s));
+        CHECK_MSG(gckpt_error(s) == why && !strcmp(text, gckpt_error_text(s)), "%s / %s", text,
+                  gckpt_error_text(s));
+        if (p) {
+            check_report_of(&t, p, fit, d.budget);
+            several += t.count > 3;
+            CHECK_MSG(ticks < 110, "%g ticks for a limit of 100", ticks);
+            CHECK(train(s, p, &m) == hash);
+        } else {
+            CHECK(gckpt_store_count(s) == 0 && t.count == 0);
+        }
+        gckpt_plan_free(fit);
+        rig_free(NULL, p, NULL, s);
+    }
+    CHECK_MSG(several > 8, "%d", several);
+}
+
+/* Before training nothing is left but the parameters, without state; within it, the next steps are
+ * the same bits as without it. */
+static void test_store(void)
+{
+    model m = plain();
+    uint64_t hash[2];
+    for (int timed = 0; timed < 2; timed++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_plan_desc d = { 0 };
+        gckpt_plan *p = gckpt_fit(s, build, &m, B, &d, NULL);
+        for (int i = 0; i < 2; i++) {
+            uint64_t before = everything(s);
+            gckpt_timed t = timing(&m, 200);
+            gckpt_plan *q = timed ? gckpt_fit_timed(s, build, &m, B, &d, NULL, &t) : NULL;
+            CHECK_MSG(everything(s) == before, "%d", i);
+            gckpt_plan_free(q);
+            hash[timed] = train(s, p, &m);
+        }
+        CHECK(gckpt_store_step(s) == 6);
+        rig_free(NULL, p, NULL, s);
+    }
+    CHECK(hash[0] == hash[1]);
+}
+
+/* The clock: none, no time, very little, standing still, running backwards. */
+static void test_clock(void)
+{
+    static const double steps[] = { 1, 1, 1, 0, -1, 1e300 }, limits[] = { 0, -1, 1e-9, 1, 1, 1 };
+    for (int i = 0; i < 6; i++) {
+        model m = plain();
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_plan_desc d = { .budget = 40000 };
+        gckpt_timed t = timing(&m, limits[i]);
+        double step = steps[i];
+        t.user = &step;
+        t.count = 77;
+        ticks = 0;
+        gckpt_plan *p = gckpt_fit_timed(s, build, &m, B, &d, NULL, &t);
+        gckpt_plan *fit = gckpt_fit(s, build, &m, B, &d, NULL);
+        CHECK_MSG(p && fit && gckpt_plan_bytes(p) <= d.budget, "%s", gckpt_error_text(s));
+        if (i < 2)
+            CHECK(t.count == 0 && t.fastest == 0 && ticks == 0);
+        else
+            check_report_of(&t, p, fit, d.budget);
+        if (i < 3)
+            CHECK(gckpt_plan_rows(p) == gckpt_plan_rows(fit) &&
+                  gckpt_plan_step_work(p) == gckpt_plan_step_work(fit));
+        gckpt_plan_free(fit);
+        rig_free(NULL, p, NULL, s);
+    }
+}
+
+/* An op by which the clock goes on: as much as its rows say, in each forward. */
+static double of_rows[B + 1];
+static gckpt_result same_shape(gckpt_call *call)
+{
+    call->shape = call->in[0].shape;
+    return GCKPT_OK;
+}
+static void slow_forward(const gckpt_call *call)
+{
+    ticks += of_rows[call->rows];
+    memcpy(call->out, call->in[0].data, (size_t)count_of(&call->shape) * sizeof(float));
+}
+static void slow_backward(const gckpt_call *call)
+{
+    const size_t n = (size_t)count_of(&call->shape);
+    for (size_t i = 0; i < n && call->in[0].grad; i++)
+        call->in[0].grad[i] = call->grad_out[i] + (call->in[0].accumulate ? call->in[0].grad[i] : 0);
+}
+
+static int build_slow(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
+{
+    static const gckpt_op slow = { .name = "slow", .shape = same_shape, .forward = slow_forward,
+            .backward = slow_backward };
+    model *m = (model *)user;
+    gckpt_init init = { 0.3f, 0, 0 };
+    gckpt_tensor *in = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(rows, T));
+    gckpt_tensor *target = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(rows, T));
+    gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(V, C), init);
+    gckpt_tensor *x = gckpt_embed(table, in);
+    x = m->slow = gckpt_apply(&slow, &x, 1, NULL, 0);
+    m->feeds[0].input = gckpt_id(in), m->feeds[1].input = gckpt_id(target);
+    term->loss = gckpt_linear_cross_entropy(x, table, target);
+    term->weight = 1;
+    return 1;
+}
+
+/* By these costs all micro-batches take the same time. */
+static gckpt_result even(gckpt_graph *g, const gckpt_term *terms, int count, gckpt_cost *costs, int n,
+                         void *user)
+{
+    const gckpt_shape shape = gckpt_shape_of(((model *)user)->slow);
+    (void)g, (void)terms, (void)count;
+    for (int i = 0; i < n; i++)
+        costs[i].forward = costs[i].backward = 1000 * (uint64_t)shape.d[0];
+    return GCKPT_OK;
+}
+
+/* Micro-batches of one size are fast by the clock, each size in turn. */
+static void test_choice(void)
+{
+    for (int64_t rows = 1; rows <= B; rows++) {
+        if (B % rows != 0)
+            continue;
+        model m = plain();
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_timed t = timing(&m, 1e5);
+        for (int i = 1; i <= B; i++)
+            of_rows[i] = i == rows ? 10 * i : 20 * i;
+        ticks = 0;
+        gckpt_plan *p = gckpt_fit_timed(s, build_slow, &m, B, NULL, even, &t);
+        CHECK_MSG(p && gckpt_plan_rows(p) == rows, "%s", gckpt_error_text(s));
+        CHECK(t.count >= 6 && t.trials[t.fastest].runs > t.trials[t.fastest ? 0 : 1].runs);
+        gckpt_plan_free(p);
+        for (int i = 1; i <= B; i++) /* a hundredth is chance */
+            of_rows[i] = i == rows ? 990 * i : 1000 * i;
+        t.limit = 1e7;
+        p = gckpt_fit_timed(s, build_slow, &m, B, NULL, even, &t);
+        CHECK_MSG(p && t.fastest == 0, "%s", gckpt_error_text(s));
+        rig_free(NULL, p, NULL, s);
+    }
+}
+
+/* Large values: the executors share one arena, so what they take is hardly more than the largest. */
+static int build_wide(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
+{
+    model *m = (model *)user;
+    gckpt_init init = { 0.3f, 0, 1 };
+    gckpt_tensor *in = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(rows, 4096));
+    gckpt_tensor *target = gckpt_input(g, "y", GCKPT_F32, gckpt_shape2(rows, 4096)), *x = in;
+    for (int i = 0; i < 4; i++)
+        x = gckpt_gelu(gckpt_mul(x, gckpt_param(g, "gain", gckpt_shape1(4096), init)));
+    m->feeds[0].input = gckpt_id(in), m->feeds[1].input = gckpt_id(target);
+    term->loss = gckpt_mean_squared_error(x, target);
+    term->weight = 1;
+    return 1;
+}
+
+static void test_arena(void)
+{
+    static float x[B * 4096];
+    heap h = { 0 };
+    model m = { .feeds = { { 0, x }, { 0, x } } };
+    gckpt_exec_desc how = { .memory = heap_memory(&h) };
+    gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_timed t = timing(&m, 200);
+    t.exec = &how;
+    ticks = 0;
+    gckpt_plan *p = gckpt_fit_timed(s, build_wide, &m, B, NULL, NULL, &t);
+    size_t most = 0;
+    for (int i = 0; i < t.count; i++)
+        most = t.trials[i].bytes > most ? t.trials[i].bytes : most;
+    CHECK_MSG(p && t.count > 3 && h.peak > most / 2 && h.peak < most + most / 5,
+              "%d trials, %lu bytes for %lu", t.count, (unsigned long)h.peak, (unsigned long)most);
+    CHECK(h.blocks == 0);
+    rig_free(NULL, p, NULL, s);
+}
+
+/* What is wrong is said, and the store is as it was: with parameters of its own, and state. */
+static void test_errors(void)
+{
+    static unsigned char room[1 << 16];
+    static const struct {
+        const char *says;
+        gckpt_result result;
+    } cases[] = {
+        { "needs a clock", GCKPT_E_ARG },        { "needs a clock", GCKPT_E_ARG },
+        { "block of memory", GCKPT_E_ARG },      { "not fed", GCKPT_E_ARG },
+        { "takes 0 to 10", GCKPT_E_DATA },       { "another optimiser", GCKPT_E_ARG },
+        { "build is NULL", GCKPT_E_ARG },        { "too small", GCKPT_E_BUDGET },
+        { "own_optimiser", GCKPT_E_ARG },        { "the arena given", GCKPT_E_ARG },
+        { "no divisor", GCKPT_E_ARG },
+    };
+    model m = plain();
+    gckpt_store *s = gckpt_store_new(NULL);
+    CHECK(gckpt_fit_timed(NULL, build, &m, B, NULL, NULL, NULL) == NULL);
+    gckpt_plan *p = gckpt_fit(s, build, &m, B, NULL, NULL);
+    train(s, p, &m);
+    gckpt_plan_free(p);
+    const uint64_t before = everything(s);
+    for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
+        gckpt_timed t = timing(&m, 100);
+        gckpt_plan_desc d = { 0 };
+        gckpt_exec_desc how = { 0 };
+        gckpt_build made_by = i == 6 ? NULL : build;
+        t.exec = &how;
+        t.seconds = i == 1 ? NULL : tick;
+        t.feed_count = i == 3 ? 1 : 2;
+        d.budget = i == 7;
+        how.memory.memory = i == 2 ? room : NULL;
+        how.memory.size = sizeof room;
+        how.arena = i == 9 ? room : NULL;
+        how.arena_size = 64;
+        tokens[7] = i == 4 ? V : 0;
+        m.refuse = i == 10;
+        d.optimiser = i == 5 ? GCKPT_MOMENTUM : GCKPT_ADAMW;
+        if (i == 8)
+            d.optimiser = GCKPT_OWN_OPTIMISER;
+        p = gckpt_fit_timed(s, made_by, &m, i == 10 ? 1 : B, &d, NULL, i ? &t : NULL);
+        CHECK_MSG(!p && gckpt_error(s) == cases[i].result &&
+                      strstr(gckpt_error_text(s), cases[i].says) != NULL,
+                  "case %d: %s", i, gckpt_error_text(s));
+        CHECK_MSG(everything(s) == before, "case %d", i);
+        gckpt_plan_free(p);
+    }
+    tokens[7] = 0;
+    m = plain();
+    m.mixes = 1; /* is not cut, whatever it costs */
+    gckpt_timed t = timing(&m, 100);
+    p = gckpt_fit_timed(s, build, &m, B, NULL, NULL, &t);
+    CHECK_MSG(p && gckpt_plan_rows(p) == B && t.count >= 1, "%s", gckpt_error_text(s));
+    for (int i = 0; i < t.count; i++)
+        CHECK(t.trials[i].rows == B);
+    gckpt_plan_free(p);
+    m = plain();
+    m.refuse = 6; /* a size that is not wanted */
+    p = gckpt_fit_timed(s, build, &m, B, NULL, NULL, &t);
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(s));
+    for (int i = 0; i < t.count; i++)
+        CHECK(t.trials[i].rows != 6);
+    CHECK(everything(s) == before);
+    rig_free(NULL, p, NULL, s);
+}
+
+/* The n-th allocation fails: a plan, or E_MEMORY and the store as it was; nothing leaks. */
+static void test_allocations(void)
+{
+    int worked = 0, failed = 0;
+    for (long n = 1; !worked && n < 200000; n += 1 + n / 10) {
+        heap h = { 0 };
+        model m = plain();
+        gckpt_store_desc sd = { .memory = heap_memory(&h) };
+        gckpt_exec_desc how = { .memory = sd.memory };
+        gckpt_plan_desc d = { .memory = sd.memory, .budget = 20000 };
+        gckpt_timed t = timing(&m, 60);
+        m.layers = 1;
+        t.exec = &how;
+        ticks = 0;
+        gckpt_store *s = gckpt_store_new(&sd);
+        h.fail_at = h.calls + n;
+        gckpt_plan *p = gckpt_fit_timed(s, build, &m, B, &d, NULL, &t);
+        worked = h.calls < h.fail_at;
+        h.fail_at = 0;
+        CHECK(!worked || p);
+        failed += !p;
+        if (!p)
+            CHECK_MSG(gckpt_error(s) == GCKPT_E_MEMORY && gckpt_store_count(s) == 0,
+                      "allocation %ld: %s", n, gckpt_error_text(s));
+        else
+            CHECK(gckpt_error(s) == GCKPT_OK && gckpt_plan_bytes(p) <= d.budget);
+        rig_free(NULL, p, NULL, s);
+        CHECK_MSG(h.blocks == 0 && h.wrong_sizes == 0, "allocation %ld: %ld blocks leaked", n,
+                  h.blocks);
+    }
+    CHECK(worked && failed > 10);
+}
+
+int main(void)
+{
+    for (int i = 0; i < B * T; i++) {
+        tokens[i] = (i * 7 + i / 3) % V;
+        targets[i] = i % 9 == 4 ? -1 : (i * 5 + 1) % V;
+    }
+    test_budgets();
+    test_store();
+    test_clock();
+    test_choice();
+    test_arena();
+    test_errors();
+    test_allocations();
+    return check_report("test_fastest");
+}
