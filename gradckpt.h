@@ -8108,7 +8108,7 @@ static int gckpti_join_branches(gckpti_skyline *s, size_t i)
  * there is none. Where few begin, they are looked at one by one. */
 static gckpti_candidate *gckpti_take_first(gckpti_skyline *s, int begin, int end)
 {
-    size_t stack[2 * 8 * sizeof(size_t)], count = 0, found = 0;
+    size_t stack[GCKPTI_FEW], count = 0, found = 0; /* the tree needs its depth and one */
     uint32_t turn = UINT32_MAX;
     int few = s->first[end + 1] - s->first[begin] <= GCKPTI_FEW;
     for (int k = s->first[begin]; few && k < s->first[end + 1]; k++)
