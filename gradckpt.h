@@ -1015,6 +1015,10 @@ struct gckpt_backend {
     const char *(*finish)(void *context);
 };
 
+/* In gradckpt_cuda.cu, which a program that wants it compiles by nvcc and links: the backend of a
+ * CUDA device (from 0 on), the same one each time. NULL: there is none, *error says why. */
+extern const gckpt_backend *gckpt_cuda_backend(int device, const char **error);
+
 /* >>api-run ------------------------------------------------------------------------------------ */
 /* A step refuses what is not finite or out of range, by name. */
 typedef struct {
@@ -1310,7 +1314,8 @@ extern int madvise(void *start, size_t size, int advice);
 #else
 #define GCKPTI_X86 0
 #endif
-#if !defined(GCKPT_FORCE_SOFT_FMA) && (defined(__SSE2__) || defined(_M_X64))
+#if defined(GCKPTI_SQRT)
+#elif !defined(GCKPT_FORCE_SOFT_FMA) && (defined(__SSE2__) || defined(_M_X64))
 #define GCKPTI_SQRT 1
 #include <emmintrin.h>
 #elif !defined(GCKPT_FORCE_SOFT_FMA) && defined(__aarch64__)
@@ -1324,7 +1329,13 @@ extern int madvise(void *start, size_t size, int advice);
 extern "C" {
 #endif
 
-#define GCKPTI_INLINE      static inline
+/* For a device that has a compiler of its own (gradckpt_cuda.cu): what stands before functions that
+ * it takes, too, and before their tables; GCKPTI_FMA and GCKPTI_SQRT are 3 there: fmaf, sqrtf. */
+#ifndef GCKPTI_DEVICE
+#define GCKPTI_DEVICE
+#define GCKPTI_TABLE static const
+#endif
+#define GCKPTI_INLINE      GCKPTI_DEVICE static inline
 #define GCKPTI_ADDRESSABLE (PTRDIFF_MAX / 8) /* bytes in a step arena, at most */
 #define GCKPTI_NONE        SIZE_MAX          /* "no offset" */
 #define GCKPTI_TEXT        256               /* bytes of an error text */
@@ -2004,6 +2015,7 @@ static void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(vo
 /* 1: the builtin is one instruction; 2: clang would call libm's fmaf, which may be wrong (no glibc
  * and -fmath-errno: firmware, musl), so the instruction is written out; 0: emulation.
  * GCKPT_FORCE_SOFT_FMA chooses the emulation and the integer square root, for tests. */
+#ifndef GCKPTI_FMA
 #if defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||                                         \
     !(defined(__FP_FAST_FMAF) || defined(__FMA__) || defined(__ARM_FEATURE_FMA))
 #define GCKPTI_FMA 0
@@ -2013,6 +2025,7 @@ static void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(vo
 #define GCKPTI_FMA 2
 #else
 #define GCKPTI_FMA 0
+#endif
 #endif
 
 GCKPTI_INLINE uint32_t gckpti_bits(float x)
@@ -2053,7 +2066,9 @@ GCKPTI_INLINE double gckpti_double(uint64_t u)
  * 2008), after which the second rounding is right. */
 GCKPTI_INLINE float gckpti_fma(float a, float b, float c)
 {
-#if GCKPTI_FMA == 1
+#if GCKPTI_FMA == 3
+    return fmaf(a, b, c);
+#elif GCKPTI_FMA == 1
     return __builtin_fmaf(a, b, c);
 #elif GCKPTI_FMA == 2 && defined(__aarch64__)
     __asm__("fmadd %s0, %s1, %s2, %s0" : "+w"(c) : "w"(a), "w"(b));
@@ -2105,7 +2120,9 @@ GCKPTI_INLINE uint64_t gckpti_root(uint64_t m, int digits)
 /* Correctly rounded square root. */
 GCKPTI_INLINE float gckpti_sqrt(float x)
 {
-#if GCKPTI_SQRT == 1
+#if GCKPTI_SQRT == 3
+    return sqrtf(x);
+#elif GCKPTI_SQRT == 1
     return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x)));
 #elif GCKPTI_SQRT == 2
     return vget_lane_f32(vsqrt_f32(vdup_n_f32(x)), 0);
@@ -2123,7 +2140,9 @@ GCKPTI_INLINE float gckpti_sqrt(float x)
 /* The same in double. */
 GCKPTI_INLINE double gckpti_sqrt_double(double x)
 {
-#if GCKPTI_SQRT == 1
+#if GCKPTI_SQRT == 3
+    return sqrt(x);
+#elif GCKPTI_SQRT == 1
     return _mm_cvtsd_f64(_mm_sqrt_sd(_mm_setzero_pd(), _mm_set_sd(x)));
 #elif GCKPTI_SQRT == 2
     return vget_lane_f64(vsqrt_f64(vdup_n_f64(x)), 0);
@@ -2150,20 +2169,20 @@ GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 #define GCKPTI_EXP_MAX 89.0f     /* inf above */
 
 /* (exp(r) - 1 - r) / r^2 on [-0.347, 0.347], fit 2^-28 of exp(r) */
-static const float gckpti_exp_c[5] = { 0.49999994f, 0.166665211f, 0.041668281f, 0.0083686905f,
+GCKPTI_TABLE float gckpti_exp_c[5] = { 0.49999994f, 0.166665211f, 0.041668281f, 0.0083686905f,
                                        0.00138194906f };
 /* (tanh(x)/x - 1) / x^2 in x^2, |x| <= 1, fit 2^-28 */
-static const float gckpti_tanh_c[7] = { -0.333332956f,   0.133323461f,    -0.0538798459f,
+GCKPTI_TABLE float gckpti_tanh_c[7] = { -0.333332956f,   0.133323461f,    -0.0538798459f,
                                         0.0214866754f,   -0.00794600882f, 0.00230121962f,
                                         -0.000358392805f };
 #define GCKPTI_TANH_SPLIT 1.0f
 #define GCKPTI_TANH_MAX   20.0f /* of 2|x|: tanh is 1 from 9.02 on */
 /* erf(x)/x - 1 in x^2, |x| <= 1, fit 2^-29 */
-static const float gckpti_erf_c[7] = { 0.128379166f,   -0.37612626f,  0.112835787f,
+GCKPTI_TABLE float gckpti_erf_c[7] = { 0.128379166f,   -0.37612626f,  0.112835787f,
                                        -0.0268533472f, 0.0051871622f, -0.00079978531f,
                                        7.80690316e-05f };
 /* -log(erfc(x))/x in x, 1 <= x <= 4, fit 2^-31 of erf */
-static const float gckpti_erfc_c[7] = { 1.1286943f,     0.634969711f,   0.106530547f,
+GCKPTI_TABLE float gckpti_erfc_c[7] = { 1.1286943f,     0.634969711f,   0.106530547f,
                                         -0.0240097791f, 0.00375733338f, -0.000350555201f,
                                         1.39585973e-05f };
 #define GCKPTI_ERF_SPLIT 1.0f
@@ -2257,7 +2276,7 @@ GCKPTI_INLINE float gckpti_split(float x, float *n)
 }
 
 /* (log(1+f) - f + f^2/2) / f^3 on [-1/3, 1/3], fit 2^-30 of log(1+f) */
-static const float gckpti_log_c[9] = { 0.333333343f,  -0.249998271f, 0.199996814f,
+GCKPTI_TABLE float gckpti_log_c[9] = { 0.333333343f,  -0.249998271f, 0.199996814f,
                                        -0.166792959f, 0.143027171f,  -0.121994182f,
                                        0.107695557f,  -0.128301099f, 0.119584598f };
 
