@@ -60,7 +60,7 @@ enum { TEXT = 256 }; /* bytes of an error */
 /* What may differ when a recorded micro-batch is repeated. So kernels that need a call's row, seed,
  * step or loss_scale do not get them as arguments: they get moment_of(call), an address in the
  * device's memory, and read them there. Host code must not depend on them. All else (shapes, rows,
- * addresses) is the same in each repetition, as are the numbers of an update (gckpt_pass). */
+ * addresses) is the same in each repetition. An update is never repeated: it takes its gckpt_pass. */
 struct Moment {
     int64_t row;
     uint64_t seed, step;
