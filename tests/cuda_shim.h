@@ -37,13 +37,13 @@ enum {
 typedef struct {
     int schedule;
     unsigned seed;
-    int lazy;                   /* a stream's work runs only when something waits for it */
-    int protect;                /* host code that touches device memory faults */
-    long fail_malloc;           /* 1: the next cudaMalloc fails; n: the n-th from now; 0: none */
-    long fail_pinned;           /* the same of cudaMallocHost and cudaHostRegister */
-    long fail_launch;           /* this kernel ends in an asynchronous error, which stays */
-    long fail_copy;             /* this copy or fill does */
-    int fail_always;            /* and all after it */
+    int lazy;         /* a stream's work runs only when something waits for it */
+    int protect;      /* host code that touches device memory, after a call that waits, faults */
+    long fail_malloc; /* 1: the next cudaMalloc fails; n: the n-th from now; 0: none */
+    long fail_pinned; /* the same of cudaMallocHost and cudaHostRegister */
+    long fail_launch; /* this kernel ends in an asynchronous error, which stays */
+    long fail_copy;   /* this copy or fill does */
+    int fail_always;  /* and all after it */
     unsigned long device_bytes; /* what each device has */
     int multiprocessors;
     /* Counted: kernels and copies when they run, replays too; calls that wait; changes of fibers. */
@@ -1029,8 +1029,6 @@ inline char *device_take(size_t bytes)
     memset(at, 0xFF, bytes);
     ASAN_POISON_MEMORY_REGION(c.next, pages);
     ASAN_UNPOISON_MEMORY_REGION(at, bytes);
-    if (cuda_shim.protect)
-        a.open = mprotect(c.next, pages, PROT_NONE) != 0;
     c.next += pages + PAGE;
     c.used[device] += bytes;
     c.memory[at] = a;
@@ -1048,11 +1046,9 @@ inline void device_release(std::map<char *, allocation>::iterator it)
     c.memory.erase(it);
     cuda_shim.live_device--;
 }
-/* Memory of one device (or ALL_MEMORY) can be touched, or (protect) none can. */
+/* Memory of one device (or ALL_MEMORY) can be touched, or cannot. */
 inline void set_access(int of, bool open)
 {
-    if (of == NO_MEMORY || (!open && !cuda_shim.protect))
-        return;
     for (auto &it : c.memory) {
         allocation &a = it.second;
         if (a.open == open || (of != ALL_MEMORY && a.device != of))
@@ -1078,12 +1074,16 @@ inline cudaError_t broken(const capturing &k, cudaError_t e)
 }
 
 /* Every call holds the lock, and answers with the device's error once it has one. A call that waits or
- * allocates ends a capture that this thread (or in global mode any thread) has begun. */
+ * allocates is UNSAFE: it ends a capture that this thread (or in global mode any thread) has begun, and
+ * (protect) closes device memory to the host until work runs again; doing so after each piece of work
+ * would take longer than the work. */
 enum manner { SAFE, UNSAFE };
 struct entry {
     std::lock_guard<std::recursive_mutex> lock;
+    bool closes;
     cudaError_t error;
-    explicit entry(manner how = SAFE) : lock(c.mutex), error(note(c.sticky[device]))
+    explicit entry(manner how = SAFE)
+        : lock(c.mutex), closes(how == UNSAFE && cuda_shim.protect), error(note(c.sticky[device]))
     {
         for (cudaStream_t s : c.streams) {
             const capturing &k = s->capture;
@@ -1092,6 +1092,11 @@ struct entry {
                 k->mode <= (ours ? cudaStreamCaptureModeThreadLocal : cudaStreamCaptureModeGlobal))
                 error = broken(k, cudaErrorStreamCaptureUnsupported);
         }
+    }
+    ~entry()
+    {
+        if (closes)
+            set_access(ALL_MEMORY, false);
     }
 };
 
@@ -1108,9 +1113,9 @@ template <class W> inline void run_work(const W &w)
 {
     if (c.sticky[w.device])
         return;
-    set_access(w.opens, true);
+    if (w.opens != NO_MEMORY)
+        set_access(w.opens, true);
     w.run();
-    set_access(w.opens, false);
 }
 
 /* Runs what this waits for, and it. */
