@@ -238,6 +238,13 @@ const Moment *moment_of(const gckpt_call *call)
     return &d->moments->at[0];
 }
 
+/* 1: within a recording, which cannot have what the host takes part in. */
+int unrecordable(Device *d)
+{
+    d->unrecordable = 1;
+    return d->recording != NULL;
+}
+
 /* ---- memory ---- */
 thread_local char no_room[TEXT]; /* why the thread's last `get` found none */
 
@@ -249,6 +256,8 @@ void *get(void *context, size_t bytes, size_t alignment)
     size_t unused = 0, all = 0;
     (void)alignment; /* 256 bytes at least */
     no_room[0] = 0;
+    if (unrecordable(d))
+        return NULL;
     cudaError_t error = cudaMalloc(&p, bytes ? bytes : 1);
     if (error == cudaSuccess)
         return p;
@@ -274,7 +283,7 @@ const char *shortage(void *context)
 /* Until all that was asked for is done; then all slots are free. */
 void settle(Device *d, const char *what)
 {
-    if (!d->busy)
+    if (!d->busy || unrecordable(d))
         return;
     check(d, cudaStreamSynchronize(d->stream), what);
     d->busy = 0;
@@ -296,7 +305,7 @@ void copy_in(void *context, void *to, const void *host, size_t bytes)
 {
     Device *d = (Device *)context;
     Hold hold(d);
-    for (size_t at = 0, n; at < bytes && !d->problem[0]; at += n) {
+    for (size_t at = 0, n; at < bytes && !d->problem[0] && !unrecordable(d); at += n) {
         Slot *s = &d->slots[d->slot];
         char *pinned = d->pinned + (size_t)d->slot * SLOT_BYTES;
         char *staged = d->staged + (size_t)d->slot * SLOT_BYTES;
@@ -322,10 +331,11 @@ void copy_out(void *context, void *host, const void *from, size_t bytes)
 {
     Device *d = (Device *)context;
     Hold hold(d);
-    check(d, cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, d->stream), "copy out");
+    if (!unrecordable(d))
+        check(d, cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, d->stream), "copy out");
     d->busy = 1;
     settle(d, "copy out");
-    if (d->problem[0])
+    if (d->problem[0] || d->recording)
         memset(host, 0, bytes);
 }
 
