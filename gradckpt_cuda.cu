@@ -57,9 +57,20 @@ namespace {
 /* ---- >>device -------------------------------------------------------------------------------- */
 enum { TEXT = 256 }; /* bytes of an error */
 
+/* What may differ when a recorded micro-batch is repeated. So kernels that need a call's row, seed,
+ * step or loss_scale do not get them as arguments: they get moment_of(call), an address in the
+ * device's memory, and read them there. Host code must not depend on them. All else (shapes, rows,
+ * addresses) is the same in each repetition. An update is never repeated: it takes its gckpt_pass. */
+struct Moment {
+    int64_t row;
+    uint64_t seed, step;
+    float loss_scale;
+};
+
 struct Device {
     int number;
     cudaStream_t stream; /* what is computed, in the order of calls */
+    Moment now, *moment; /* the latter holds, or soon, the former */
     char problem[TEXT];
     gckpt_backend backend;
 };
@@ -91,6 +102,21 @@ dim3 blocks_for(int64_t n, int threads)
         LAUNCH(kernel, grid, block, shared, device_of(call)->stream, __VA_ARGS__);                 \
         check(device_of(call), cudaGetLastError(), #kernel);                                       \
     } while (0)
+
+__global__ void moment_kernel(Moment *to, Moment now) { *to = now; }
+
+/* For a kernel of this call: its row, seed, step and loss_scale, until the next call. */
+const Moment *moment_of(const gckpt_call *call)
+{
+    Device *d = device_of(call);
+    Moment m = { call->row, call->seed, call->step, call->loss_scale }, *now = &d->now;
+    if (m.row != now->row || m.seed != now->seed || m.step != now->step ||
+        gckpti_bits(m.loss_scale) != gckpti_bits(now->loss_scale)) {
+        RUN(call, moment_kernel, 1, 1, 0, d->moment, m);
+        *now = m;
+    }
+    return d->moment;
+}
 
 void *get(void *context, size_t bytes, size_t alignment)
 {
@@ -242,9 +268,8 @@ void add(const gckpt_call *call, float *to, const float *from, int64_t n)
 /* Random bits are drawn for 8 elements of the batch at a time; those of a pack may begin among them. */
 struct Converting {
     gckpt_conversion c;
-    int64_t row, each; /* elements of a row */
-    uint64_t seed, step;
-    int by_chance;
+    int64_t each;      /* elements of a row */
+    const Moment *now; /* NULL: to nearest */
 };
 
 template <int N> __device__ void convert_at(const Converting &o, int64_t i)
@@ -263,13 +288,13 @@ template <int N> __device__ void convert_at(const Converting &o, int64_t i)
         store(c.x + i, x);
         return;
     }
-    uint64_t at = (uint64_t)(i + o.row * o.each);
+    uint64_t at = (uint64_t)(i + (o.now ? o.now->row * o.each : 0));
     uint32_t word[4];
     for (int k = 0; k < N; k++, at++) {
-        if (o.by_chance && (k == 0 || at % 8 == 0))
-            gckpti_philox(o.seed, at / 8, c.stream, (uint32_t)o.step, word);
+        if (o.now && (k == 0 || at % 8 == 0))
+            gckpti_philox(o.now->seed, at / 8, c.stream, (uint32_t)o.now->step, word);
         uint32_t pair = at & 4 ? (at & 2 ? word[3] : word[2]) : (at & 2 ? word[1] : word[0]);
-        half.v[k] = o.by_chance
+        half.v[k] = o.now
                         ? gckpti_halve(gckpti_bits(x.v[k]), pair >> 16 * (at % 2) & 0xffffu)
                         : gckpti_to_bf16(x.v[k]);
         x.v[k] = gckpti_from_bf16(half.v[k]);
@@ -290,8 +315,8 @@ template <int N> __global__ void convert_kernel(Converting o)
 
 void convert(const gckpt_call *call, const gckpt_conversion *c)
 {
-    Converting o = { *c, call->row, call->rows ? c->n / call->rows : 0, call->seed, call->step,
-                     call->precision == GCKPT_BF16_STOCHASTIC };
+    int by_chance = call->precision == GCKPT_BF16_STOCHASTIC;
+    Converting o = { *c, by_chance ? c->n / call->rows : 0, by_chance ? moment_of(call) : NULL };
     if (c->n > 0 && wide(c->x, c->from, c->to))
         RUN(call, convert_kernel<8>, blocks_for((c->n + 7) / 8, 256), 256, 0, o);
     else if (c->n > 0)
@@ -470,22 +495,22 @@ void scale_backward(const gckpt_call *call)
 /* Four elements of the batch share random bits; those of a pack may begin among them. */
 struct Mask {
     float p, factor;
-    int64_t row, each; /* elements of a row */
-    uint64_t seed, step;
+    int64_t each; /* elements of a row */
     int id;
+    const Moment *now;
 };
 
 template <int N>
 __device__ void dropout_at(const Mask &o, const float *x, float *y, int64_t i, int accumulate)
 {
     Pack<float, N> from = load<N>(x + i), to = {};
-    uint64_t at = (uint64_t)(i + o.row * o.each);
+    uint64_t at = (uint64_t)(i + o.now->row * o.each);
     uint32_t word[4];
     if (accumulate)
         to = load<N>(y + i);
     for (int k = 0; k < N; k++, at++) {
         if (k == 0 || at % 4 == 0)
-            gckpti_philox(o.seed, at / 4, (uint32_t)o.id, (uint32_t)o.step, word);
+            gckpti_philox(o.now->seed, at / 4, (uint32_t)o.id, (uint32_t)o.now->step, word);
         uint32_t own = at & 2 ? (at & 1 ? word[3] : word[2]) : (at & 1 ? word[1] : word[0]);
         if (gckpti_uniform(own) >= o.p)
             gckpti_put_product(&to.v[k], o.factor, from.v[k], accumulate);
@@ -508,7 +533,7 @@ void dropout_mask(const gckpt_call *call, const float *x, float *y, int accumula
 {
     int64_t n = gckpti_elements(&call->shape);
     float p = *(const float *)call->attributes;
-    Mask o = { p, 1.0f / (1.0f - p), call->row, n / call->rows, call->seed, call->step, call->id };
+    Mask o = { p, 1.0f / (1.0f - p), n / call->rows, call->id, moment_of(call) };
     if (y && wide(x, y))
         RUN(call, dropout_kernel<4>, blocks_for((n + 3) / 4, 256), 256, 0, o, x, y, n, accumulate);
     else if (y)
@@ -1217,28 +1242,29 @@ void sum_of_loss(const gckpt_call *call, const float *y)
 void sum_loss_forward(const gckpt_call *call) { sum_of_loss(call, NULL); }
 void mean_squared_error_forward(const gckpt_call *call) { sum_of_loss(call, call->in[1].data); }
 
-struct Constant {
+struct LossScale {
     static constexpr int READS = READS_NONE;
-    float value;
+    const Moment *now;
     __device__ void operator()(float *d, float, float, int accumulate) const
     {
-        gckpti_put(d, value, accumulate);
+        gckpti_put(d, now->loss_scale, accumulate);
     }
 };
 
 void sum_loss_backward(const gckpt_call *call)
 {
-    Constant f = { call->loss_scale };
+    LossScale f = { moment_of(call) };
     map(call, f, NULL, NULL, call->in[0].grad, gckpti_elements(&call->in[0].shape),
         call->in[0].accumulate);
 }
 
 struct Difference {
     static constexpr int READS = READS_BOTH;
-    float twice, scale; /* 2, or -2 */
+    float twice; /* 2, or -2 */
+    const Moment *now;
     __device__ void operator()(float *d, float x, float y, int accumulate) const
     {
-        gckpti_put_product(d, twice * (x - y), scale, accumulate);
+        gckpti_put_product(d, twice * (x - y), now->loss_scale, accumulate);
     }
 };
 
@@ -1246,7 +1272,7 @@ void mean_squared_error_backward(const gckpt_call *call)
 {
     const float *x = call->in[0].data, *y = call->in[1].data;
     int64_t n = gckpti_elements(&call->in[0].shape);
-    Difference up = { 2.0f, call->loss_scale }, down = { -2.0f, call->loss_scale };
+    Difference up = { 2.0f, moment_of(call) }, down = { -2.0f, up.now };
     map(call, up, x, y, call->in[0].grad, n, call->in[0].accumulate);
     map(call, down, x, y, call->in[1].grad, n, call->in[1].accumulate);
 }
@@ -1309,13 +1335,17 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
     result = cudaSetDevice(device);
     if (result == cudaSuccess)
         result = cudaStreamCreate(&d->stream);
+    if (result == cudaSuccess)
+        result = cudaMalloc(&d->moment, sizeof *d->moment);
+    if (result == cudaSuccess)
+        result = cudaMemsetAsync(d->moment, 0, sizeof *d->moment, d->stream);
     if (result != cudaSuccess) {
         snprintf(problem, sizeof problem, "CUDA device %d: %s", device,
                  cudaGetErrorString(result));
         return NULL;
     }
     gckpt_backend b = { "cuda", d,    1,         0,    get, release, copy_in, copy_out, copy,
-                        workspace, find, fill, add, convert, update, finish };
+                        workspace, find, fill, add, convert, update, finish, NULL, NULL, NULL, NULL };
     d->backend = b;
     return &d->backend;
 }
