@@ -5400,7 +5400,7 @@ static double gckpti_rotary_ratio(float base, int64_t n)
 
 /* The angle of p, a turn being 2^64, to 5e-8: q = (p + 2^61) >> 62 quadrants, and with the sign of
  * p - 2^62 q and its size m: fma(m >> 38, pi/2 2^-24, mul(next 24 bits of m, pi/2 2^-48)). */
-static gckpti_angle gckpti_rotary_angle(uint64_t p)
+GCKPTI_INLINE gckpti_angle gckpti_rotary_angle(uint64_t p)
 {
     gckpti_angle r = { (uint32_t)((p + (UINT64_C(1) << 61)) >> 62), 0.0f, 0.0f };
     p -= (uint64_t)r.quadrant << 62;
@@ -5411,8 +5411,9 @@ static gckpti_angle gckpti_rotary_angle(uint64_t p)
     return r;
 }
 
+#define GCKPTI_ROTARY_FIRST 2935890503282001226.0 /* 2^64 / 2 pi */
 /* Of x >= 0 counts of 2^-64 of a turn, whole turns left out; the fraction is cut. */
-static uint64_t gckpti_rotary_frequency(double x)
+GCKPTI_INLINE uint64_t gckpti_rotary_frequency(double x)
 {
     const double turn = 18446744073709551616.0;
     if (!(x < turn * 4503599627370496.0)) /* then whole turns are all it can hold */
@@ -5447,7 +5448,7 @@ static void gckpti_rotary_turn(const gckpt_call *call, const float *x, float *y,
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads, half = d / 2;
     float *table = (float *)call->work;
-    double ratio = gckpti_rotary_ratio(o->base, half), count = 2935890503282001226.0; /* 2^64/2pi */
+    double ratio = gckpti_rotary_ratio(o->base, half), count = GCKPTI_ROTARY_FIRST;
     for (int64_t i = 0; i < half; i++, count *= ratio) {
         uint64_t frequency = gckpti_rotary_frequency(count);
         float sine, cosine;
