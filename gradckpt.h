@@ -809,7 +809,8 @@ typedef struct {
     int once;      /* 1: runs once a step; 0: for each micro-batch */
 } gckpt_usage;
 GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out);
-/* 1: every split of the batch gives the same bits; 0: not, as the tensor *op mixes rows. */
+/* 1: every split of the batch (manual, 5m: that this holds for) gives the same bits; 0: not, as the
+ * tensor *op mixes rows. */
 GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op);
 /* What the step arena holds: buffers, by the instruction they end with. Those live at an
  * instruction add up to its live bytes (gckpt_plan_usage); no two live ones overlap. */
@@ -1003,8 +1004,9 @@ struct gckpt_backend {
     void (*copy_out)(void *context, void *host, const void *from, size_t bytes);
     void (*copy)(void *context, void *to, const void *from, size_t bytes);
     /* Planning: call is as op->shape left it for plain kernels; changes work_forward, _backward,
-     * and sets mixes_rows where fast kernels give a micro-batch of these rows other bits than
-     * another split. A function of op, call and the backend's name only. Kernels find `work` a multiple of 64 behind
+     * and sets mixes_rows where the bits of fast kernels depend on micro-batches of this size.
+     * in[i].bf16, out_bf16 and grad_out_bf16 say what the plan keeps so (they are not to be read).
+     * A function of op, call and the backend's name only. Kernels find `work` a multiple of 64 behind
      * the executor's own copies, which begin at the plan's alignment. */
     gckpt_result (*workspace)(void *context, const gckpt_op *op, gckpt_call *call);
     /* The kernel of an op's forward or backward, by op->name or, of users' ops, by op; asked for
@@ -6733,6 +6735,7 @@ static gckpt_cost gckpti_form_cost(const gckpti_planner *p, const gckpt_tensor *
 static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
 {
     int i = t->id;
+    uint16_t narrow;
     gckpt_call call;
     gckpt_result result =
         gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, p->threads, p->plain,
@@ -6740,6 +6743,11 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
                                               p->desc->precision),
                           NULL, &call);
     int mixes = call.mixes_rows;
+    for (int k = 0; k < t->inputs; k++)
+        if (p->rounding[t->in[k]->base->id] & GCKPTI_NARROW_VALUE)
+            call.in[k].bf16 = &narrow;
+    call.out_bf16 = p->rounding[i] & GCKPTI_NARROW_VALUE ? &narrow : NULL;
+    call.grad_out_bf16 = p->rounding[i] & GCKPTI_NARROW_GRADIENT ? &narrow : NULL;
     if (result == GCKPT_OK && p->desc->backend && p->desc->backend->workspace)
         result = p->desc->backend->workspace(p->desc->backend->context, t->op, &call);
     if (result != GCKPT_OK && p->desc->backend)
@@ -6749,7 +6757,8 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
         call.work_backward > PTRDIFF_MAX / 4)
         return gckpti_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
                             p->threads);
-    p->rounding[i] |= call.mixes_rows > mixes ? GCKPTI_MIXES : 0;
+    if (p->active[i] && call.mixes_rows > mixes)
+        p->rounding[i] |= GCKPTI_MIXES;
     p->work_forward[i] = call.work_forward;
     p->work_backward[i] = call.work_backward;
     size_t forward = gckpti_copy_bytes(p, t, 0);
@@ -8523,7 +8532,7 @@ static int gckpti_find_mixer(const gckpti_planner *p, const gckpti_draft *d)
 {
     for (size_t x = 0; x < d->length; x++) {
         const gckpt_tensor *t = p->tensors[d->ins[x].id];
-        if (t->mixes || p->rounding[t->id] & GCKPTI_MIXES)
+        if (t->mixes)
             return t->id;
         for (int i = 0; i < t->inputs; i++)
             if (t->in[i]->kind == GCKPTI_VIEW && t->in[i]->mixes)
@@ -11586,10 +11595,12 @@ GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_bu
 
 GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op)
 {
-    int exact = plan && plan->mixer < 0;
+    int mixer = plan ? plan->mixer : -1;
+    for (size_t i = 0; plan && mixer < 0 && i < plan->node_count; i++)
+        mixer = plan->nodes[i].rounding & GCKPTI_MIXES ? (int)i : -1;
     if (op)
-        *op = !plan || exact ? NULL : gckpti_node_name(plan, plan->mixer);
-    return exact;
+        *op = mixer < 0 ? NULL : gckpti_node_name(plan, mixer);
+    return plan && mixer < 0;
 }
 
 GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
