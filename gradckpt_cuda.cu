@@ -58,9 +58,20 @@ namespace {
 /* ---- >>device -------------------------------------------------------------------------------- */
 enum { TEXT = 256 }; /* bytes of an error */
 
+/* What may differ when a recorded micro-batch is repeated. So kernels that need a call's row, seed,
+ * step or loss_scale do not get them as arguments: they get moment_of(call), an address in the
+ * device's memory, and read them there. Host code must not depend on them. All else (shapes, rows,
+ * addresses) is the same in each repetition. An update is never repeated: it takes its gckpt_pass. */
+struct Moment {
+    int64_t row;
+    uint64_t seed, step;
+    float loss_scale;
+};
+
 struct Device {
     int number;
     cudaStream_t stream; /* what is computed, in the order of calls */
+    Moment now, *moment; /* the latter holds, or soon, the former */
     char problem[TEXT];
     gckpt_backend backend;
 };
@@ -92,6 +103,21 @@ dim3 blocks_for(int64_t n, int threads)
         LAUNCH(kernel, grid, block, shared, device_of(call)->stream, __VA_ARGS__);                 \
         check(device_of(call), cudaGetLastError(), #kernel);                                       \
     } while (0)
+
+__global__ void moment_kernel(Moment *to, Moment now) { *to = now; }
+
+/* For a kernel of this call: its row, seed, step and loss_scale, until the next call. */
+const Moment *moment_of(const gckpt_call *call)
+{
+    Device *d = device_of(call);
+    Moment m = { call->row, call->seed, call->step, call->loss_scale }, *now = &d->now;
+    if (m.row != now->row || m.seed != now->seed || m.step != now->step ||
+        gckpti_bits(m.loss_scale) != gckpti_bits(now->loss_scale)) {
+        RUN(call, moment_kernel, 1, 1, 0, d->moment, m);
+        *now = m;
+    }
+    return d->moment;
+}
 
 void *get(void *context, size_t bytes, size_t alignment)
 {
@@ -167,8 +193,7 @@ void add(const gckpt_call *call, float *to, const float *from, int64_t n)
         RUN(call, add_kernel, blocks_for(n, 256), 256, 0, to, from, n);
 }
 
-__global__ void convert_kernel(gckpt_conversion c, int64_t row, int64_t rows, uint64_t seed,
-                               uint64_t step, int by_chance)
+__global__ void convert_kernel(gckpt_conversion c, int64_t rows, const Moment *now, int by_chance)
 {
     for (EACH(i, c.n)) {
         if (c.kind == GCKPT_WIDEN || c.kind == GCKPT_WIDEN_ADD) {
@@ -178,9 +203,9 @@ __global__ void convert_kernel(gckpt_conversion c, int64_t row, int64_t rows, ui
         }
         uint16_t half = gckpti_to_bf16(c.x[i]);
         if (by_chance) {
-            uint64_t at = (uint64_t)(i + (row ? row * (c.n / rows) : 0));
+            uint64_t at = (uint64_t)(i + (now->row ? now->row * (c.n / rows) : 0));
             uint32_t word[4];
-            gckpti_philox(seed, at / 8, c.stream, (uint32_t)step, word);
+            gckpti_philox(now->seed, at / 8, c.stream, (uint32_t)now->step, word);
             half = gckpti_halve(gckpti_bits(c.x[i]), word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu);
         }
         if (c.kind == GCKPT_NARROW)
@@ -192,9 +217,10 @@ __global__ void convert_kernel(gckpt_conversion c, int64_t row, int64_t rows, ui
 
 void convert(const gckpt_call *call, const gckpt_conversion *c)
 {
+    int by_chance = call->precision == GCKPT_BF16_STOCHASTIC;
+    const Moment *now = by_chance ? moment_of(call) : NULL;
     if (c->n > 0)
-        RUN(call, convert_kernel, blocks_for(c->n, 256), 256, 0, *c, call->row, call->rows,
-            call->seed, call->step, call->precision == GCKPT_BF16_STOCHASTIC);
+        RUN(call, convert_kernel, blocks_for(c->n, 256), 256, 0, *c, call->rows, now, by_chance);
 }
 
 struct More { /* further accumulators of a pass */
@@ -357,11 +383,12 @@ __device__ inline void gckpti_ldmatrix_x4_trans(uint32_t r[4], const void *row)
                  : "memory");
 }
 
-__device__ inline void gckpti_cp_async16(void *to, const void *from)
+/* 16 bytes, of which those from `valid` on become 0. */
+__device__ inline void gckpti_cp_async16(void *to, const void *from, int valid)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
                      (uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(__cvta_generic_to_global(from))
+                 "l"(__cvta_generic_to_global(from)), "r"(valid)
                  : "memory");
 }
 
@@ -482,12 +509,14 @@ __device__ inline void fast_bring(const Matrix &x, int64_t line, int lines, int 
                                   uint16_t *to)
 {
     const uint16_t *from = x.x + line * x.stride + at;
-    if (x.aligned && line < lines && at + 8 <= length) {
-        gckpti_cp_async16(to, from);
+    int there = line < lines ? length - at : 0;
+    there = there < 0 ? 0 : there < 8 ? there : 8;
+    if (x.aligned) {
+        gckpti_cp_async16(to, there ? from : x.x, there * 2);
         return;
     }
     for (int i = 0; i < 8; i++)
-        to[i] = line < lines && at + i < length ? from[i] : (uint16_t)0;
+        to[i] = i < there ? from[i] : (uint16_t)0;
 }
 
 /* Where 8 elements lie in a tile with lines of `wide` elements: their places are exchanged from line
@@ -829,13 +858,18 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
     result = cudaSetDevice(device);
     if (result == cudaSuccess)
         result = cudaStreamCreate(&d->stream);
+    if (result == cudaSuccess)
+        result = cudaMalloc(&d->moment, sizeof *d->moment);
+    if (result == cudaSuccess)
+        result = cudaMemsetAsync(d->moment, 0, sizeof *d->moment, d->stream);
     if (result != cudaSuccess) {
         snprintf(problem, sizeof problem, "CUDA device %d: %s", device,
                  cudaGetErrorString(result));
         return NULL;
     }
     gckpt_backend b = { "cuda", d,    1,         1,    get, release, copy_in, copy_out, copy,
-                        workspace, find, fill, add, convert, update, finish, find_fast };
+                        workspace, find, fill, add, convert, update, finish, NULL, NULL, NULL, NULL,
+                        find_fast };
     d->backend = b;
     return &d->backend;
 }
