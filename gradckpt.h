@@ -9250,6 +9250,7 @@ enum {
     GCKPTI_SINKS = 16,      /* most seeds that are squeezed a little */
     GCKPTI_SHAKES = 4,      /* this often */
     GCKPTI_GROUP = 4,       /* rungs that depend on one another, at the most */
+    GCKPTI_ATTEMPTS = 64,   /* most schedules of a rung that are remembered */
     GCKPTI_CLOSURE = 400    /* most forwards that one gap may cost */
 };
 /* What one rung may cost, for each unit: list items evaluated; four times as many items and links
@@ -9336,6 +9337,8 @@ typedef struct {
     size_t bytes;          /* the least budget for which the winner counts */
     int64_t items, looked; /* counted so far, for gckpti_spent; */
     int64_t attempt;       /* and when one attempt of several began, or -1 */
+    uint64_t tried[GCKPTI_ATTEMPTS]; /* hashes of what was improved for the present rung, */
+    int attempts;                    /* so that nothing is twice */
     int barred;            /* a unit whose gaps stay open; -1: none */
 } gckpti_search;
 
@@ -10999,14 +11002,29 @@ static int64_t gckpti_try_late(gckpti_search *s, const unsigned char *again)
     return s->now.peak;
 }
 
+/* Whether the present schedule was to be improved for this rung already: then it ends as before. */
+static int gckpti_again(gckpti_search *s, int exact)
+{
+    uint64_t hash = GCKPTI_FNV_START + (uint64_t)exact;
+    for (int x = 0; x < s->now.length; x++)
+        hash = (hash ^ (uint32_t)s->now.item[x]) * UINT64_C(0x100000001b3);
+    for (int i = 0; i < s->attempts; i++)
+        if (s->tried[i] == hash)
+            return 1;
+    if (s->attempts < GCKPTI_ATTEMPTS)
+        s->tried[s->attempts++] = hash;
+    return 0;
+}
+
 /* Gives the present schedule to a slot, squeezed if it must be and is not far above the limit, and
  * polished. */
 static void gckpti_improve(gckpti_search *s, gckpti_slot *slot, int exact)
 {
-    if (s->now.peak / 5 * 4 > slot->limit)
+    if (s->now.peak / 5 * 4 > slot->limit || gckpti_again(s, exact))
         return;
+    int above = s->now.peak > slot->limit;
     s->attempt = exact ? -1 : s->items + s->looked / 4; /* one of many: an eighth of it all */
-    if (gckpti_squeeze(s, slot->limit, exact)) {
+    if (gckpti_squeeze(s, slot->limit, exact) && !(above && gckpti_again(s, exact))) {
         gckpti_polish(s, slot->limit, exact);
         gckpti_offer(s, slot);
     }
@@ -11137,7 +11155,7 @@ static int gckpti_begin_rung(gckpti_search *s, gckpti_slot *slot)
     int at;
     if (slot->state != GCKPTI_NEW)
         return slot->state == GCKPTI_BEGUN;
-    s->items = s->looked = 0;
+    s->items = s->looked = s->attempts = 0;
     slot->state = GCKPTI_BEGUN;
     slot->bound = gckpti_bound_work(s->bound, slot->limit, &at);
     if (slot->bound < UINT64_MAX) {
@@ -11167,7 +11185,7 @@ static void gckpti_end_rung(gckpti_search *s, int k)
     s->items = s->looked = 0;
     if (s->seeds == 0)
         gckpti_find_seeds(s);
-    s->items = s->looked = 0;
+    s->items = s->looked = s->attempts = 0;
     slot->state = GCKPTI_DONE;
     for (; above < s->seeds && s->seed[above].peak <= slot->limit; above++) {
         if (best < 0 || s->seed[above].extra <= s->seed[best].extra)
