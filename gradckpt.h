@@ -9596,7 +9596,7 @@ static void gckpti_sort_moves(gckpti_search *s)
 /* The forwards that give m's unit anew at the position of the pass, into s->set behind `first`;
  * m->cost. An input that is not live there is computed as well or kept until then. policy 0: kept
  * where that exceeds nothing; 1: always computed; 2: always kept. m->penalty: excess that keeping
- * adds. Returns whether policies differ. */
+ * adds. Returns 1 where one is kept, 2 where one is computed, 0: policies do not differ. */
 static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int policy)
 {
     int choice = 0, h = first, end = first, x = m->to;
@@ -9618,9 +9618,11 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
                 continue;
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
-            choice = 1;
+            int stale = gckpti_is_stale(s, q);
+            int kept = !stale && ((excess == 0 && policy != 1) || policy == 2);
             v->seen = s->stamp;
-            if (!gckpti_is_stale(s, q) && ((excess == 0 && policy != 1) || policy == 2))
+            choice |= kept ? 1 : stale ? 0 : 2;
+            if (kept)
                 m->penalty += excess * v->out;
             else
                 s->set[end++] = q;
@@ -9667,7 +9669,9 @@ static void gckpti_try_gap(gckpti_search *s, int unit, int x, int all)
     if (gain <= 0 || gckpti_score(s->p->unit[unit].cost, gain) > s->worst)
         return;
     best.key = UINT64_MAX;
-    for (int policy = 0, choice = 1; policy < 3 && choice && !s->p->failed; policy++) {
+    /* of each alone 1 costs no less than 0; and 2 is the same as 0 where that computes nothing */
+    for (int policy = 0, choice = 3; policy < 3 && choice & (all ? 3 : 2) && !s->p->failed;
+         policy += all ? 1 : 2) {
         choice = gckpti_closure(s, &m, s->sets, policy);
         m.key = gain > m.penalty ? gckpti_score(m.cost, gain - m.penalty) : UINT64_MAX;
         if (m.key >= best.key && !(all && m.key < UINT64_MAX))
