@@ -8127,15 +8127,15 @@ static int gckpti_join_branches(gckpti_skyline *s, size_t i)
  * there is none. Where few begin, they are looked at one by one. */
 static gckpti_candidate *gckpti_take_first(gckpti_skyline *s, int begin, int end)
 {
-    size_t stack[GCKPTI_FEW], count = 0, found = 0; /* the tree needs its depth and one */
+    size_t stack[8 * sizeof(size_t)], count = 0, found = 0; /* the tree's depth and one */
     uint32_t turn = UINT32_MAX;
-    int few = s->first[end + 1] - s->first[begin] <= GCKPTI_FEW;
-    for (int k = s->first[begin]; few && k < s->first[end + 1]; k++)
-        stack[count++] = s->n + (size_t)s->begins[k];
-    if (!few)
+    int k = s->first[begin], last = s->first[end + 1];
+    if (last - k > GCKPTI_FEW) {
         stack[count++] = 1;
-    while (count > 0) {
-        size_t i = stack[--count];
+        last = k;
+    }
+    while (count > 0 || k < last) {
+        size_t i = count > 0 ? stack[--count] : s->n + (size_t)s->begins[k++];
         const gckpti_branch *b = &s->tree[i];
         s->work++;
         if (b->start < begin || b->end > end || b->turn >= turn)
@@ -9493,7 +9493,9 @@ static void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
 static int64_t gckpti_excess(const gckpti_schedule *t, int64_t limit)
 {
     int64_t sum = 0;
-    for (int x = 0; x < t->length && t->peak > limit; x++)
+    if (t->peak <= limit)
+        return 0;
+    for (int x = 0; x < t->length; x++)
         sum += t->live[x] > limit ? t->live[x] - limit : 0;
     return sum;
 }
@@ -11251,8 +11253,12 @@ static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, int64_t
     gckpt_result result = GCKPT_OK;
     if (slot->length == 0 || (old->length && !s->hunting && slot->extra > old->extra))
         return GCKPT_OK;
-    if (slot->arena == 0 && (uint64_t)slot->peak >= (uint64_t)most + s->p->alignment)
-        return GCKPT_OK; /* an arena is hardly smaller */
+    int64_t least = slot->peak - s->bound->spare; /* bytes of its arena */
+    int equal = old->length && (s->hunting ? least >= (int64_t)s->bytes
+                                           : slot->extra == old->extra &&
+                                                 least >= (int64_t)old->arena);
+    if (slot->arena == 0 && (equal || least > (int64_t)most))
+        return GCKPT_OK;
     if (slot->arena == 0)
         result = gckpti_lay(s, slot);
     size_t bytes = slot->arena > (size_t)floor ? slot->arena : (size_t)floor;
