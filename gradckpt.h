@@ -6016,6 +6016,7 @@ static void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int 
 typedef struct {
     int form;  /* of the ops that have several (gckpti_take_form) */
     int order; /* of backwards; 0: reverse order of creation */
+    int near;  /* nothing is offloaded, though the request allows it */
 } gckpti_variant;
 
 typedef struct {
@@ -12143,7 +12144,7 @@ static gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *me
     p->inference = d->mode == GCKPT_INFERENCE;
     p->looped = !p->inference && d->batch > graph->rows;
     p->staged = d->stage_parameters;
-    if (!p->inference && !d->update_in_backward)
+    if (!p->inference && !d->update_in_backward && !variant.near)
         p->far = (int64_t)(d->offload_bytes < PTRDIFF_MAX / 2 ? d->offload_bytes
                                                               : (size_t)PTRDIFF_MAX / 2);
 #ifdef GCKPT_NO_FAST
@@ -12160,7 +12161,7 @@ static gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *mem
                                         gckpt_graph *graph, const gckpt_term *terms, int count,
                                         const gckpt_plan_desc *d)
 {
-    const gckpti_variant built = { 0, 0 };
+    const gckpti_variant built = { 0, 0, 0 };
     gckpt_result result = gckpti_planner_start(p, memory, graph, terms, count, d, built);
     return result == GCKPT_OK ? gckpti_make_model(p) : result;
 }
@@ -12178,8 +12179,8 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last,
         q->built_model = p->model;
         result = gckpti_make_model(q);
     }
-    int of_use = result == GCKPT_OK && (v.order > 0 || q->offered);
-    for (const gckpti_planner *r = p; r && of_use && v.order == 0; r = r->next)
+    int of_use = result == GCKPT_OK && (v.order > 0 || v.near || q->offered);
+    for (const gckpti_planner *r = p; r && of_use && v.order == 0 && !v.near; r = r->next)
         of_use = gckpti_is_of_use(q, r);
     p->failed = result == GCKPT_E_MEMORY;
     if (of_use) {
@@ -12194,14 +12195,15 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last,
 }
 
 /* Adds planners behind an open one, for the other variants that its request may choose from: forms,
- * and of each the orders that promise fewer bytes. Backends may have kernels of their own; what
+ * of each the orders that promise fewer bytes, and all of these without slower memory, which a
+ * search without it may find more for. Backends may have kernels of their own; what
  * OpenBLAS adds up depends on sizes. */
 static gckpt_result gckpti_add_variants(gckpti_planner *p)
 {
     const gckpt_plan_desc *d = p->desc;
     gckpti_planner *last = p;
     gckpt_result result = GCKPT_OK;
-    gckpti_variant v = { 1, 0 };
+    gckpti_variant v = { 1, 0, 0 };
     int optimal = d->mode == GCKPT_AUTO || d->mode == GCKPT_OPTIMAL;
     int chooses = optimal && !d->as_built && !d->backend;
 #ifdef GCKPT_OPENBLAS
@@ -12213,6 +12215,14 @@ static gckpt_result gckpti_add_variants(gckpti_planner *p)
         for (v.form = form->variant.form, v.order = 1; v.order < GCKPTI_ORDER_COUNT; v.order++)
             if (form->orders >> v.order & 1 && result == GCKPT_OK)
                 result = gckpti_add_variant(p, &last, v);
+    for (const gckpti_planner *q = p, *end = last; optimal && p->far > 0 && result == GCKPT_OK;
+         q = q->next) {
+        v = q->variant;
+        v.near = 1;
+        result = gckpti_add_variant(p, &last, v);
+        if (q == end)
+            break;
+    }
     for (gckpti_planner *q = p->next; q; q = q->next)
         q->least_work = p->least_work;
     return result;
@@ -12537,7 +12547,8 @@ static int gckpti_found_before(const void *first, const void *second, const void
     const gckpti_variant *v = &a->p->variant, *w = &b->p->variant;
     return a->point.work != b->point.work ? a->point.work < b->point.work
            : v->form != w->form           ? v->form < w->form
-                                          : v->order < w->order;
+           : v->order != w->order         ? v->order < w->order
+                                          : v->near < w->near;
 }
 
 /* Leaves of all points those that no other one is better than. */
@@ -17825,7 +17836,7 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
         k,
         "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
         "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
-        "    { { NULL, NULL, NULL, 0 }, 0 }, NULL, UINT64_C(%u), UINT64_C(%u), { %i, %i },\n"
+        "    { { NULL, NULL, NULL, 0 }, 0 }, NULL, UINT64_C(%u), UINT64_C(%u), { %i, %i, 0 },\n"
         "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, ",
         name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash, p->check,
         p->variant.form, p->variant.order, (int)p->mode, (int)p->optimiser, p->looped,
