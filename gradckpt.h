@@ -8876,6 +8876,7 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
 enum {
     GCKPTI_OPEN = 6,
     GCKPTI_INSTANTS = 8,
+    GCKPTI_CHEAP = 2,
     GCKPTI_HULL_CUTS = 1024, /* cuts behind a unit, at the most, on hulls; in all */
     GCKPTI_ALL_CUTS = 16384,
     GCKPTI_COUNTED = 256, /* most units for lists of all cuts; in them late units cost more, */
@@ -8922,7 +8923,8 @@ typedef struct {
     int64_t gradients; /* bytes of them and of the workspace, then */
     gckpti_cut_unit *unit;
     gckpti_cut_table hull, all; /* all: made when asked for; n 0: too many */
-    int tried;
+    gckpti_cut_table cheap[GCKPTI_CHEAP]; /* hulls, as if copies had 1/2, 1/4 of their work: no bound */
+    int tried, tried_cheap;
 } gckpti_instant;
 
 enum { GCKPTI_AGAIN = 1, GCKPTI_FAR };
@@ -8931,7 +8933,8 @@ typedef struct gckpti_bound {
     gckpti_scratch *scratch;
     gckpti_instant instant[GCKPTI_INSTANTS];
     size_t room;          /* of a pool */
-    int instants, hulls;  /* hulls: lists have their hulls' cuts */
+    int instants, hulls;  /* hulls: lists have their hulls' cuts; */
+    int cheap;            /* copies count for 2^-cheap of their work */
     int64_t least;        /* bytes that no schedule can do without */
     int64_t spare;        /* by which live sizes, rounded up, may exceed an arena */
     uint64_t work;        /* of a step that computes nothing twice */
@@ -9061,7 +9064,8 @@ static void gckpti_cut_step(gckpti_bound *b, gckpti_instant *t, int i, unsigned 
         for (int part = far; part > 0 && u->offloads; part = (part - 1) & far)
             gckpti_cut_merge(b, &next[x & ~(unsigned)c->own], &now[x],
                              bytes - gckpti_parts_bytes(u, part),
-                             2 * gckpti_parts_work(b->p, i, part), first | UINT32_C(1) << 30);
+                             2 * gckpti_parts_work(b->p, i, part) >> b->cheap,
+                             first | UINT32_C(1) << 30);
         if (bytes > 0 && !(c->flags & GCKPTI_STAYS))
             gckpti_cut_merge(b, &next[(x | c->opens) & ~(unsigned)c->own], &now[x], held, work,
                              first | UINT32_C(1) << 31);
@@ -9190,6 +9194,19 @@ static const gckpti_kept_list *gckpti_all_cuts(gckpti_bound *b, int at)
     if (!t->tried++ && b->p->units <= GCKPTI_COUNTED && gckpti_bound_lists(b, 0))
         gckpti_find_cuts(b, t, &t->all);
     return &t->all.last;
+}
+
+/* The hull of an instant if copies had less work. Where several values would have to be computed
+ * again one after the other, a cut, which counts each once, offloads too few. */
+static const gckpti_cut_table *gckpti_cheap_cuts(gckpti_bound *b, gckpti_instant *t, int cheap)
+{
+    if (!(t->tried_cheap >> cheap & 1) && gckpti_bound_lists(b, 1)) {
+        b->cheap = cheap;
+        gckpti_find_cuts(b, t, &t->cheap[cheap - 1]);
+        b->cheap = 0;
+    }
+    t->tried_cheap |= 1 << cheap;
+    return &t->cheap[cheap - 1];
 }
 
 /* The work that no schedule within `limit` live bytes can do without repeating, by hulls;
@@ -10362,17 +10379,46 @@ static gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *
 }
 
 /* ---- seeds ---- */
-/* What a maker wrote becomes the present schedule and a seed. */
-static void gckpti_seed(gckpti_search *s)
+/* Makes the present schedule reload what it keeps from its forwards to its backwards: as much as
+ * slower memory holds, from the first forwards on. */
+static void gckpti_reload_kept(gckpti_search *s)
 {
-    gckpti_planner *p = s->p;
-    gckpti_schedule *t = &s->now;
-    int made = gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, t);
-    p->made_length = 0;
-    if (!made)
+    int64_t far = s->now.far;
+    int n = 0;
+    if (!gckpti_index(s, INT64_MAX))
         return;
-    s->items += t->length;
-    gckpti_evaluate(s, &s->now);
+    for (int x = 0; x < s->now.length && !s->p->failed; gckpti_step(s, x++)) {
+        int i = s->now.item[x], self = i < 0 && s->p->unit[~i].reads_aux ? ~i : -1, count;
+        const int *links = gckpti_reads(s->p, i, &count);
+        for (int k = 0; k < count + (self >= 0) && s->first_backward >= 0; k++) {
+            gckpti_move m;
+            memset(&m, 0, sizeof m);
+            m.unit = k < count ? links[k] : self;
+            m.to = x;
+            if (s->note[m.unit].from >= s->first_backward || !s->p->unit[m.unit].offloads)
+                continue;
+            gckpti_closure(s, &m, s->sets, 3);
+            s->sets += m.units;
+            gckpti_add_move(s, &m);
+        }
+    }
+    if (s->p->failed || !gckpti_want(&s->scratch, &s->chosen, (size_t)s->moves, sizeof(int)))
+        return;
+    for (int m = s->moves; m-- > 0;) {
+        int64_t bytes = gckpti_parts_bytes(&s->p->unit[s->move[m].unit], GCKPTI_VALUE | GCKPTI_AUX);
+        if (far > s->p->far - bytes)
+            continue;
+        far += bytes;
+        s->chosen[n++] = m;
+    }
+    gckpti_try_inserts(s, s->chosen, n);
+    gckpti_accept(s);
+}
+
+/* Makes a seed of the present schedule, unless it is one. */
+static void gckpti_seed_now(gckpti_search *s)
+{
+    const gckpti_schedule *t = &s->now;
     int dominated = 0;
     for (int i = 0; i < s->seeds; i++) {
         const gckpti_slot *q = &s->seed[i];
@@ -10385,6 +10431,24 @@ static void gckpti_seed(gckpti_search *s)
         return;
     gckpti_slot_store(s, slot, &s->now);
     slot->dominated = dominated;
+}
+
+/* What a maker wrote becomes the present schedule and a seed; with reloads another one. */
+static void gckpti_seed(gckpti_search *s)
+{
+    gckpti_planner *p = s->p;
+    int made = gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, &s->now);
+    p->made_length = 0;
+    if (!made)
+        return;
+    s->items += s->now.length;
+    gckpti_evaluate(s, &s->now);
+    gckpti_seed_now(s);
+    if (!p->offloads || p->failed)
+        return;
+    gckpti_reload_kept(s);
+    if (!p->failed && s->now.peak < INT64_MAX)
+        gckpti_seed_now(s);
 }
 
 /* ---- the chain programme ----
@@ -11322,20 +11386,21 @@ static void gckpti_keep_ties(gckpti_search *s, int way, int64_t ties, int64_t by
     }
 }
 
-/* A slot's schedule from the two cuts of the hull around its limit: what one keeps and the other
- * does not may be kept in part. */
-static void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t)
+/* A slot's schedule from the two cuts of a hull around its limit: what one keeps and the other does
+ * not may be kept in part. */
+static void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t,
+                              const gckpti_cut_table *cuts)
 {
-    const gckpti_kept_list *hull = &t->hull.last;
+    const gckpti_kept_list *hull = &cuts->last;
     int64_t room = slot->limit - t->gradients, ties = 0;
     int cut = gckpti_cut_within(hull, room);
     if (cut < 0)
         return;
-    gckpti_cut_mark(s->bound, &t->hull, cut);
+    gckpti_cut_mark(s->bound, cuts, cut);
     memcpy(s->fewer, s->bound->again, (size_t)s->p->units);
     memset(s->more, 0, (size_t)s->p->units);
     if (cut + 1 < hull->n) {
-        gckpti_cut_mark(s->bound, &t->hull, cut + 1);
+        gckpti_cut_mark(s->bound, cuts, cut + 1);
         memcpy(s->more, s->bound->again, (size_t)s->p->units);
     }
     for (int u = 0; u < s->p->units; u++)
@@ -11392,9 +11457,12 @@ static int gckpti_begin_rung(gckpti_search *s, gckpti_slot *slot)
     slot->state = GCKPTI_BEGUN;
     slot->bound = gckpti_bound_work(s->bound, slot->limit, &at);
     if (slot->bound < UINT64_MAX) {
-        gckpti_solve_counted(s, slot, &s->bound->instant[at]);
+        gckpti_instant *t = &s->bound->instant[at];
+        gckpti_solve_counted(s, slot, t);
         if (!gckpti_certified(s, slot))
-            gckpti_solve_ties(s, slot, &s->bound->instant[at]);
+            gckpti_solve_ties(s, slot, t, &t->hull);
+        for (int c = 1; c <= GCKPTI_CHEAP && s->p->offloads && !gckpti_certified(s, slot); c++)
+            gckpti_solve_ties(s, slot, t, gckpti_cheap_cuts(s->bound, t, c));
     }
     if (slot->bound == UINT64_MAX || gckpti_certified(s, slot))
         slot->state = GCKPTI_DONE;
