@@ -310,14 +310,548 @@ CURVE(sigmoid, GCKPT_OUT)
 
 /* ---- >>shapes -------------------------------------------------------------------------------- */
 
-/* ---- >>products ------------------------------------------------------------------------------ */
+/* ---- >>products ------------------------------------------------------------------------------
+ * C (m,n) = A (m,k) B (k,n) of gckpti_factors: gckpti_fp32_plain and gckpti_mixed_plain for a
+ * device, so that all ops that are made of products take them from there, by name `products`.
+ *
+ * A block computes a tile of C, a thread TM x TN elements of it: each one chain over k, in one
+ * register, from its start to its end. Tiles go over rows and columns, never over k (manual, 5c).
+ * A and B come through shared memory, DEPTH links at a time, STAGES of these in a ring: while one
+ * is worked on, the others are on their way.
+ *
+ * What an H200 (132 processors of 4 x 32 lanes) should do with it; reasoned, not confirmed on a
+ * device. A link of a warp is TM TN fma and TM/4 + TN/4 loads of 16 bytes a lane, in as many issue
+ * slots; 8 x 8: 64 fma, 4 loads, and about 1 for all else: 92 % of the slots are fma. Lanes lie
+ * in Z-order, 4 x 8 of them, so that neighbours (i, i^1) share rows and (i, i^2) columns: a load is
+ * 2 passes over shared memory instead of 4, a link of 4 warps is 32 passes in 69 cycles. Lines are
+ * WIDE + 4 floats long: 4 lines further is 16 banks further, so that what lies along k in memory is
+ * written across without conflicts, too. 128 x 128 elements need 8 floats from L2 for 128 fma (a
+ * cycle), 64 x 64 need 16: L2 gives some 24. 128 registers: two blocks of 256 on a processor. */
+enum { DEPTH = 8 };
+
+#ifndef GCKPT_CUDA_SHIM
+/* cp.async: 16 bytes to shared memory past the registers; what is beyond `valid` becomes 0. */
+__device__ __forceinline__ void gckpti_cp_async16(void *to, const void *from, int valid)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                     (unsigned)__cvta_generic_to_shared(to)),
+                 "l"(from), "r"(valid)
+                 : "memory");
+}
+/* What was asked for since the last one is a group. */
+__device__ __forceinline__ void gckpti_cp_async_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/* Waits until all but the last N groups are there. */
+template <int N> __device__ __forceinline__ void gckpti_cp_async_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL
+#define __grid_constant__
+#endif
+
+/* How chunks of 4 elements of a factor are read. */
+enum {
+    ALONG = 1, /* they lie along k, else along rows of C (columns for B) */
+    WIDE = 2,  /* by one load */
+    ASYNC = 4  /* by cp.async */
+};
+
+int way_of(const gckpti_factor *x, int mixed)
+{
+    uintptr_t base = x->bf16 ? (uintptr_t)x->bf16 / 2 : (uintptr_t)x->f32 / 4;
+    int along = x->step < x->row;
+    int64_t unit = along ? x->step : x->row, pitch = along ? x->row : x->step;
+    int wide = unit == 1 && pitch % 4 == 0 && x->next % 4 == 0 && base % 4 == 0;
+    return (along ? ALONG : 0) | (wide ? WIDE : 0) | (wide && !along && !mixed ? ASYNC : 0);
+}
+
+struct Product {
+    gckpti_factors t;
+    int a, b; /* the factors' ways */
+    int wide; /* rows of c may be written 16 bytes at a time */
+};
+
+/* One factor's part of a stage: DEPTH lines of WIDTH elements, of which a thread reads CHUNKS. */
+template <int WIDTH, int THREADS, bool MIXED> struct Panel {
+    enum {
+        LINE = WIDTH + 4,
+        ALL = WIDTH * DEPTH / 4,
+        CHUNKS = (ALL + THREADS - 1) / THREADS,
+        BYTES = DEPTH * LINE * 4
+    };
+    const char *from[CHUNKS];
+    int p[CHUNKS], x[CHUNKS], valid[CHUNKS]; /* where in the panel; elements that are in the factor */
+    float4 held[CHUNKS];
+    int64_t stride, next; /* in bytes: to the next of a chunk, to the next panel */
+    int way;
+    bool narrow;
+
+    /* Rows (columns) x0.. of `all`. */
+    __device__ __forceinline__ void begin(const gckpti_factor &f, int how, int64_t matrix,
+                                          int64_t x0, int64_t all)
+    {
+        way = how;
+        narrow = MIXED && f.bf16;
+        const char *base = narrow ? (const char *)f.bf16 : (const char *)f.f32;
+        int64_t size = narrow ? 2 : 4;
+        stride = (way & ALONG ? f.step : f.row) * size;
+        next = DEPTH * f.step * size;
+        UNROLL for (int i = 0; i < CHUNKS; i++)
+        {
+            int c = (int)threadIdx.x + i * THREADS;
+            p[i] = way & ALONG ? c % (DEPTH / 4) * 4 : c / (WIDTH / 4);
+            x[i] = way & ALONG ? c / (DEPTH / 4) : c % (WIDTH / 4) * 4;
+            int64_t left = c < ALL ? all - x0 - x[i] : 0;
+            valid[i] = left <= 0 ? 0 : way & ALONG ? 4 : (int)(left < 4 ? left : 4);
+            from[i] = base + (matrix * f.next + (x0 + x[i]) * f.row + p[i] * f.step) * size;
+        }
+    }
+    __device__ __forceinline__ float element(const char *at) const
+    {
+        if (!MIXED)
+            return *(const float *)at;
+        if (narrow)
+            return gckpti_flush(gckpti_from_bf16(*(const uint16_t *)at));
+        return gckpti_from_bf16(gckpti_to_bf16(*(const float *)at));
+    }
+    /* Reads the next panel, of `links` lines at least: to where it belongs, or into registers. */
+    __device__ __forceinline__ void fetch(float *to, int links)
+    {
+        UNROLL for (int i = 0; i < CHUNKS; i++)
+        {
+            int left = links - p[i], n = valid[i];
+            n = left <= 0 ? 0 : way & ALONG && left < n ? left : n;
+            if (!MIXED && way & ASYNC) {
+                if (i + 1 < CHUNKS || ALL % THREADS == 0 || p[i] < DEPTH)
+                    gckpti_cp_async16(to + p[i] * LINE + x[i], from[i], 4 * n);
+            } else if (!MIXED && way & WIDE && n == 4) {
+                held[i] = *(const float4 *)from[i];
+            } else {
+                held[i].x = n > 0 ? element(from[i]) : 0.0f;
+                held[i].y = n > 1 ? element(from[i] + stride) : 0.0f;
+                held[i].z = n > 2 ? element(from[i] + 2 * stride) : 0.0f;
+                held[i].w = n > 3 ? element(from[i] + 3 * stride) : 0.0f;
+            }
+            from[i] += next;
+        }
+    }
+    /* Writes what is held in registers. */
+    __device__ __forceinline__ void put(float *to)
+    {
+        if (!MIXED && way & ASYNC)
+            return;
+        UNROLL for (int i = 0; i < CHUNKS; i++)
+        {
+            float *at = to + p[i] * LINE + x[i];
+            if (ALL % THREADS && (int)threadIdx.x + i * THREADS >= ALL)
+                continue;
+            if (way & ALONG) {
+                at[0] = held[i].x;
+                at[LINE] = held[i].y;
+                at[2 * LINE] = held[i].z;
+                at[3 * LINE] = held[i].w;
+            } else {
+                *(float4 *)at = held[i];
+            }
+        }
+    }
+};
+
+/* Element i of lane `lane` of LANES: T elements a lane, in chunks of 4 (the last may be 2), the
+ * lanes' chunks side by side. */
+template <int T, int LANES> __device__ __forceinline__ int place(int lane, int i)
+{
+    return i / 4 * 4 * LANES + lane * (T - i / 4 * 4 < 4 ? T % 4 : 4) + i % 4;
+}
+
+template <int T, int LANES>
+__device__ __forceinline__ void fragment(const float *line, int lane, float *x)
+{
+    UNROLL for (int i = 0; i + 4 <= T; i += 4)
+    {
+        float4 v = *(const float4 *)(line + place<T, LANES>(lane, i));
+        x[i] = v.x, x[i + 1] = v.y, x[i + 2] = v.z, x[i + 3] = v.w;
+    }
+    if (T % 4) {
+        float2 v = *(const float2 *)(line + place<T, LANES>(lane, T / 4 * 4));
+        x[T - 2] = v.x, x[T - 1] = v.y;
+    }
+}
+
+/* One link of all chains of a thread: the column a times the row b. */
+template <int TM, int TN, bool MIXED>
+__device__ __forceinline__ void link(const float *a, const float *b, float (*c)[TN])
+{
+    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++)
+    {
+        float d = gckpti_fma(a[i], b[j], c[i][j]);
+        c[i][j] = MIXED ? gckpti_flush(d) : d;
+    }
+}
+
+/* Where the chain of element `at`, in column j, begins: gckpti_mixed_start, and the fp32 one. */
+template <bool MIXED>
+__device__ __forceinline__ float product_start(const gckpti_factors &t, int64_t at, int64_t j)
+{
+    float d = t.accumulate ? (!MIXED || t.c ? t.c[at] : gckpti_from_bf16(t.c_bf16[at]))
+              : t.start    ? t.start[j]
+                           : 0.0f;
+    return MIXED ? gckpti_flush(d) : d;
+}
+
+/* A tile of BM x BN. Blocks take 8 rows of tiles at a time, column after column, so that those that
+ * run together share lines of A and B in L2. The last links of a chain, when they do not fill a
+ * stage, go one by one: a link of zeros more would make a +0 of a -0. */
+template <int BM, int BN, int TM, int TN, int STAGES, bool MIXED>
+__global__ void __launch_bounds__(BM *BN / (TM * TN), BM *BN / (TM * TN) > 128 ? 2 : 4)
+    product_kernel(const __grid_constant__ Product q)
+{
+    enum { THREADS = BM * BN / (TM * TN), ROW_LANES = 4, COLUMN_LANES = 8 };
+    typedef Panel<BM, THREADS, MIXED> PanelA;
+    typedef Panel<BN, THREADS, MIXED> PanelB;
+    SHARED(float4, stages, [STAGES * (PanelA::BYTES + PanelB::BYTES) / 16]);
+    const gckpti_factors &t = q.t;
+    int64_t down = (t.m + BM - 1) / BM, across = (t.n + BN - 1) / BN;
+    int64_t matrix = blockIdx.x / (down * across), tile = blockIdx.x % (down * across);
+    int64_t first = tile / (8 * across) * 8, high = down - first < 8 ? down - first : 8;
+    int64_t i0 = (first + (tile - first * across) % high) * BM;
+    int64_t j0 = (tile - first * across) / high * BN;
+
+    /* Lane bits 0, 2, 4 number columns, 1 and 3 rows. */
+    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    int column = (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4), row = (lane >> 1 & 1) | (lane >> 2 & 2);
+    int row0 = warp / (BN / (COLUMN_LANES * TN)) * (ROW_LANES * TM);
+    int column0 = warp % (BN / (COLUMN_LANES * TN)) * (COLUMN_LANES * TN);
+
+    float c[TM][TN];
+    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++)
+    {
+        int64_t y = i0 + row0 + place<TM, ROW_LANES>(row, i);
+        int64_t x = j0 + column0 + place<TN, COLUMN_LANES>(column, j);
+        c[i][j] = y < t.m && x < t.n ? product_start<MIXED>(t, (matrix * t.m + y) * t.n + x, x) : 0.0f;
+    }
+
+    float *ring = (float *)stages;
+    enum { STAGE = (PanelA::BYTES + PanelB::BYTES) / 4, B = PanelA::BYTES / 4 };
+    PanelA a;
+    PanelB b;
+    a.begin(t.a, q.a, matrix, i0, t.m);
+    b.begin(t.b, q.b, matrix, j0, t.n);
+    int64_t unread = t.k; /* links of which no panel was asked for yet */
+    for (int s = 0; s < STAGES - 1; s++) {
+        if (unread > 0) {
+            int links = (int)(unread < DEPTH ? unread : DEPTH);
+            a.fetch(ring + s * STAGE, links);
+            b.fetch(ring + s * STAGE + B, links);
+            a.put(ring + s * STAGE);
+            b.put(ring + s * STAGE + B);
+        }
+        unread -= DEPTH;
+        gckpti_cp_async_commit();
+    }
+    int now = 0, then = STAGES - 1;
+    for (int64_t left = t.k; left > 0; left -= DEPTH) {
+        float *line = ring + now * STAGE, *free = ring + then * STAGE;
+        gckpti_cp_async_wait<STAGES - 2>();
+        __syncthreads(); /* this stage is there, and nobody reads the one before any more */
+        if (unread > 0) {
+            int links = (int)(unread < DEPTH ? unread : DEPTH);
+            a.fetch(free, links);
+            b.fetch(free + B, links);
+        }
+        gckpti_cp_async_commit();
+        if (left >= DEPTH) {
+            float x[2][TM], y[2][TN];
+            fragment<TM, ROW_LANES>(line + row0, row, x[0]);
+            fragment<TN, COLUMN_LANES>(line + B + column0, column, y[0]);
+            UNROLL for (int p = 0; p < DEPTH; p++)
+            {
+                if (p + 1 < DEPTH) {
+                    fragment<TM, ROW_LANES>(line + (p + 1) * PanelA::LINE + row0, row,
+                                            x[(p + 1) % 2]);
+                    fragment<TN, COLUMN_LANES>(line + B + (p + 1) * PanelB::LINE + column0, column,
+                                               y[(p + 1) % 2]);
+                }
+                link<TM, TN, MIXED>(x[p % 2], y[p % 2], c);
+            }
+        } else {
+            for (int p = 0; p < (int)left; p++) {
+                float x[TM], y[TN];
+                fragment<TM, ROW_LANES>(line + p * PanelA::LINE + row0, row, x);
+                fragment<TN, COLUMN_LANES>(line + B + p * PanelB::LINE + column0, column, y);
+                link<TM, TN, MIXED>(x, y, c);
+            }
+        }
+        if (unread > 0) {
+            a.put(free);
+            b.put(free + B);
+        }
+        unread -= DEPTH;
+        now = now + 1 < STAGES ? now + 1 : 0;
+        then = then + 1 < STAGES ? then + 1 : 0;
+    }
+    gckpti_cp_async_wait<0>();
+
+    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j += 4)
+    {
+        int64_t y = i0 + row0 + place<TM, ROW_LANES>(row, i);
+        int64_t x = j0 + column0 + place<TN, COLUMN_LANES>(column, j);
+        int64_t at = (matrix * t.m + y) * t.n + x;
+        if (!MIXED && q.wide && j + 4 <= TN && y < t.m && x + 4 <= t.n) {
+            *(float4 *)(t.c + at) = make_float4(c[i][j], c[i][j + 1], c[i][j + 2], c[i][j + 3]);
+            continue;
+        }
+        UNROLL for (int l = 0; l < 4 && j + l < TN; l++)
+        {
+            if (y < t.m && x + l < t.n && (!MIXED || t.c))
+                t.c[at + l] = c[i][j + l];
+            else if (y < t.m && x + l < t.n)
+                t.c_bf16[at + l] = gckpti_to_bf16(c[i][j + l]);
+        }
+    }
+}
+
+template <int BM, int BN, int TM, int TN, int STAGES, bool MIXED>
+void run_tile(const gckpt_call *call, const Product *q)
+{
+    int64_t tiles = (q->t.m + BM - 1) / BM * ((q->t.n + BN - 1) / BN) * q->t.batch;
+    RUN(call, (product_kernel<BM, BN, TM, TN, STAGES, MIXED>), dim3((unsigned)tiles),
+        BM * BN / (TM * TN), 0, *q);
+}
+
+struct Tile {
+    int m, n;
+    double speed; /* fma of a hundred slots, as it should be; small ones wait for L2 */
+    void (*run)(const gckpt_call *call, const Product *q);
+};
+const Tile EXACT_TILES[] = {
+    { 128, 128, 92, run_tile<128, 128, 8, 8, 4, false> },
+    { 128, 64, 90, run_tile<128, 64, 8, 8, 4, false> },
+    { 96, 48, 84, run_tile<96, 48, 6, 6, 6, false> },
+    { 64, 64, 82, run_tile<64, 64, 4, 8, 6, false> },
+    { 32, 64, 65, run_tile<32, 64, 4, 4, 6, false> },
+    { 32, 32, 50, run_tile<32, 32, 4, 4, 6, false> },
+};
+/* Flushing takes two slots more for each fma, beside which the rest does not count. */
+const Tile MIXED_TILES[] = {
+    { 64, 64, 30, run_tile<64, 64, 4, 8, 2, true> },
+    { 32, 32, 25, run_tile<32, 32, 4, 4, 2, true> },
+};
+
+/* The tile with which the processor that has most of them is done first. Small gradients need small
+ * ones: of a weight of 768 x 768, 36 blocks of 128 x 128 leave 96 processors idle; 128 of 96 x 48
+ * use 132 to 97 %, as they do for 768 x 2304 and 768 x 3072. */
+const Tile *best_tile(const Tile *tiles, int count, const gckpti_factors *t, int processors)
+{
+    const Tile *best = NULL;
+    double least = 0;
+    for (const Tile *i = tiles; i < tiles + count; i++) {
+        int64_t n = (t->m + i->m - 1) / i->m * ((t->n + i->n - 1) / i->n) * t->batch;
+        double rounds = (double)((n + processors - 1) / processors);
+        double time = rounds * i->m * i->n / i->speed;
+        if (!best || time < least)
+            best = i, least = time;
+    }
+    return best;
+}
+
+int processors_of(const gckpt_call *call)
+{
+    int n = 1;
+    check(device_of(call),
+          cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device_of(call)->number),
+          "the number of processors");
+    return n;
+}
+
+/* A gckpti_product_run. */
+void products(const gckpt_call *call, const gckpti_factors *t)
+{
+    int mixed = call->precision != GCKPT_FP32;
+    Product q = { *t, way_of(&t->a, mixed), way_of(&t->b, mixed),
+                  t->n % 4 == 0 && (uintptr_t)t->c % 16 == 0 };
+    const Tile *tile = mixed ? best_tile(MIXED_TILES, 2, t, processors_of(call))
+                             : best_tile(EXACT_TILES, 6, t, processors_of(call));
+    tile->run(call, &q);
+}
+
+void matmul_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
+void matmul_backward(const gckpt_call *call) { gckpti_linear_gradients(call, products); }
+
+/* Sums of rows of x (rows,n), f32 or bf16, in the order of rows (manual, 5e); a thread has a column.
+ * It waits for its own four additions a row, not for memory: the next rows are read meanwhile. Warps
+ * are blocks, to be spread over all processors. */
+__global__ void sum_rows_kernel(const float *x, const uint16_t *bf16, int64_t rows, int64_t n,
+                                float *sum, float *low, int accumulate)
+{
+    enum { AHEAD = 32 };
+    int64_t j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    float next[AHEAD], s, l;
+    if (j >= n)
+        return;
+    s = accumulate ? sum[j] : 0.0f;
+    l = low ? low[j] : 0.0f;
+    for (int64_t r = -AHEAD; r < rows; r += AHEAD) {
+        float here[AHEAD];
+        UNROLL for (int i = 0; i < AHEAD; i++)
+        {
+            int64_t at = r + AHEAD + i < rows ? (r + AHEAD + i) * n + j : j;
+            here[i] = next[i];
+            next[i] = x ? x[at] : gckpti_from_bf16(bf16[at]);
+        }
+        UNROLL for (int i = 0; i < AHEAD; i++) if (r + i >= 0 && r + i < rows)
+            gckpti_sum_add(&s, low ? &l : NULL, here[i]);
+    }
+    sum[j] = s;
+    if (low)
+        low[j] = l;
+}
+
+void linear_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
+
+void linear_backward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    const gckpt_arg *bias = &call->in[2];
+    gckpti_linear_gradients(call, products);
+    if (call->inputs == 3 && bias->grad)
+        RUN(call, sum_rows_kernel, dim3((unsigned)((n + 31) / 32)), 32, 0, call->grad_out,
+            call->grad_out_bf16, rows, n, bias->grad, bias->low, bias->accumulate);
+}
+
+/* embed: a warp copies a row. */
+__global__ void embed_forward_kernel(const float *table, const int32_t *index, float *out,
+                                     uint16_t *out_bf16, int64_t rows, int64_t n)
+{
+    int64_t warps = (int64_t)gridDim.x * blockDim.x / 32, lane = threadIdx.x % 32;
+    int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    for (; r < rows; r += warps) {
+        const float *from = table + index[r] * n;
+        for (int64_t i = lane; i < n; i += 32) {
+            if (out)
+                out[r * n + i] = from[i];
+            else
+                out_bf16[r * n + i] = gckpti_to_bf16(from[i]);
+        }
+    }
+}
+
+void embed_forward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    RUN(call, embed_forward_kernel, blocks_for(32 * rows, 256), 256, 0, call->in[0].data,
+        call->in[1].index, call->out, call->out_bf16, rows, n);
+}
+
+/* The gradient of a row of the table adds up rows of g in their order. So these are first listed by
+ * the row of the table that they go to, each list sorted. Where a list lies, and in which order it
+ * is filled, is by chance (integer atomics); what comes out of sorting is not. */
+struct Lists {
+    unsigned *count, *used;  /* of each row of the table; elements of `list` given away */
+    unsigned *begin;         /* of each list */
+    unsigned *place;         /* of each row of g in its list; later the lists, sorted */
+    unsigned *list;          /* one list after the other */
+};
+
+int64_t lists_words(int64_t table, int64_t rows) { return 2 * table + 1 + 2 * rows; }
+
+Lists lists_of(const gckpt_call *call, int64_t table, int64_t rows)
+{
+    unsigned *work = (unsigned *)call->work;
+    Lists l = { work, work + table, work + table + 1, work + 2 * table + 1,
+                work + 2 * table + 1 + rows };
+    return l;
+}
+
+__global__ void lists_count_kernel(Lists l, const int32_t *index, int64_t rows)
+{
+    for (EACH(r, rows))
+        l.place[r] = atomicAdd(&l.count[index[r]], 1u);
+}
+
+__global__ void lists_begin_kernel(Lists l, int64_t table)
+{
+    for (EACH(v, table))
+        l.begin[v] = l.count[v] ? atomicAdd(l.used, l.count[v]) : 0;
+}
+
+__global__ void lists_fill_kernel(Lists l, const int32_t *index, int64_t rows)
+{
+    for (EACH(r, rows))
+        l.list[l.begin[index[r]] + l.place[r]] = (unsigned)r;
+}
+
+/* A row's place is the number of those before it. Quadratic in a list's length, but all rows work
+ * at once: 65536 rows of one token take about a millisecond (not confirmed on a device). */
+__global__ void lists_sort_kernel(Lists l, const int32_t *index, int64_t rows)
+{
+    for (EACH(r, rows)) {
+        unsigned begin = l.begin[index[r]], count = l.count[index[r]], before = 0;
+        for (unsigned i = 0; i < count; i++)
+            before += l.list[begin + i] < (unsigned)r;
+        l.place[begin + before] = (unsigned)r;
+    }
+}
+
+/* A block goes over rows of the table, a thread has a column and reads some rows of g ahead. */
+__global__ void embed_backward_kernel(Lists l, const float *g, const uint16_t *bf16, float *d,
+                                      int64_t table, int64_t n, int accumulate)
+{
+    enum { AHEAD = 8 };
+    int64_t j = (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
+    if (j >= n)
+        return;
+    for (int64_t v = blockIdx.x; v < table; v += gridDim.x) {
+        unsigned count = l.count[v];
+        if (!count && accumulate)
+            continue;
+        const unsigned *row = l.place + l.begin[v];
+        float sum = accumulate ? d[v * n + j] : 0.0f;
+        for (unsigned r = 0; r < count; r += AHEAD) {
+            float x[AHEAD];
+            UNROLL for (unsigned i = 0; i < AHEAD; i++) if (r + i < count)
+            {
+                int64_t at = row[r + i] * n + j;
+                x[i] = g ? g[at] : gckpti_from_bf16(bf16[at]);
+            }
+            UNROLL for (unsigned i = 0; i < AHEAD; i++) if (r + i < count) sum += x[i];
+        }
+        d[v * n + j] = sum;
+    }
+}
+
+void embed_backward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    int64_t table = call->in[0].shape.d[0];
+    const int32_t *index = call->in[1].index;
+    float *d = call->in[0].grad;
+    if (!d)
+        return;
+    Lists l = lists_of(call, table, rows);
+    dim3 grid = blocks_for(rows, 256);
+    fill(call, l.count, 0, table + 1);
+    RUN(call, lists_count_kernel, grid, 256, 0, l, index, rows);
+    RUN(call, lists_begin_kernel, blocks_for(table, 256), 256, 0, l, table);
+    RUN(call, lists_fill_kernel, grid, 256, 0, l, index, rows);
+    RUN(call, lists_sort_kernel, grid, 256, 0, l, index, rows);
+    grid = blocks_for(table, 1);
+    grid.y = (unsigned)((n + 255) / 256);
+    RUN(call, embed_backward_kernel, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, d, table,
+        n, call->in[0].accumulate);
+}
 
 /* ---- >>rows ---------------------------------------------------------------------------------- */
 
 /* ---- >>attention ----------------------------------------------------------------------------- */
 
 /* ---- >>backend ------------------------------------------------------------------------------- */
-#define OPS(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid)
+#define OPS(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(embed) X(matmul) X(linear)
 
 gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
 {
@@ -332,7 +866,10 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
 
 gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
 {
-    (void)context, (void)op, (void)call;
+    (void)context;
+    if (!strcmp(op->name, "embed") && (op->flags & GCKPTI_OWN_ROW))
+        call->work_backward = (size_t)lists_words(call->in[0].shape.d[0], gckpti_rows(&call->shape)) *
+                              sizeof(unsigned);
     return GCKPT_OK;
 }
 
