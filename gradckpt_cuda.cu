@@ -327,16 +327,21 @@ CURVE(sigmoid, GCKPT_OUT)
  * WIDE + 4 floats long: 4 lines further is 16 banks further, so that what lies along k in memory is
  * written across without conflicts, too. 128 x 128 elements need 8 floats from L2 for 128 fma (a
  * cycle), 64 x 64 need 16: L2 gives some 24. 128 registers: two blocks of 256 on a processor. */
-enum { DEPTH = 8 };
+enum { DEPTH = 8, STAGES = 4 };
 
 #ifndef GCKPT_CUDA_SHIM
 /* cp.async: 16 bytes to shared memory past the registers; what is beyond `valid` becomes 0. */
 __device__ __forceinline__ void gckpti_cp_async16(void *to, const void *from, int valid)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                     (unsigned)__cvta_generic_to_shared(to)),
-                 "l"(from), "r"(valid)
+    unsigned at = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(valid)
                  : "memory");
+}
+/* All 16: ten instructions fewer. */
+__device__ __forceinline__ void gckpti_cp_async16(void *to, const void *from)
+{
+    unsigned at = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
 }
 /* What was asked for since the last one is a group. */
 __device__ __forceinline__ void gckpti_cp_async_commit(void)
@@ -348,109 +353,147 @@ template <int N> __device__ __forceinline__ void gckpti_cp_async_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
+/* threadIdx.x and blockIdx.x, read again: what follows from them is then computed again after a long
+ * loop, instead of being kept in registers throughout. */
+__device__ __forceinline__ int gckpti_thread_again(void)
+{
+    int i;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(i));
+    return i;
+}
+__device__ __forceinline__ int gckpti_block_again(void)
+{
+    int i;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(i));
+    return i;
+}
 #define UNROLL _Pragma("unroll")
 #else
+int gckpti_thread_again(void) { return (int)threadIdx.x; }
+int gckpti_block_again(void) { return (int)blockIdx.x; }
 #define UNROLL
 #define __grid_constant__
+void gckpti_cp_async16(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
 #endif
 
 /* How chunks of 4 elements of a factor are read. */
 enum {
-    ALONG = 1, /* they lie along k, else along rows of C (columns for B) */
-    WIDE = 2,  /* by one load */
-    ASYNC = 4  /* by cp.async */
+    ALONG = 1,  /* they lie along k, else along rows of C (columns for B) */
+    WIDE = 2,   /* one load reads them */
+    NARROW = 4, /* they are bf16 */
+    ASYNC = 8   /* by cp.async */
 };
 
-int way_of(const gckpti_factor *x, int mixed)
-{
-    uintptr_t base = x->bf16 ? (uintptr_t)x->bf16 / 2 : (uintptr_t)x->f32 / 4;
-    int along = x->step < x->row;
-    int64_t unit = along ? x->step : x->row, pitch = along ? x->row : x->step;
-    int wide = unit == 1 && pitch % 4 == 0 && x->next % 4 == 0 && base % 4 == 0;
-    return (along ? ALONG : 0) | (wide ? WIDE : 0) | (wide && !along && !mixed ? ASYNC : 0);
-}
+/* A factor as a kernel reads it, from constant memory; in bytes. */
+struct Factor {
+    const char *base;
+    int64_t row, step, matrix; /* to the next */
+    int64_t element, panel;    /* to the next one of a chunk; DEPTH links on */
+    int way;
+};
 
 struct Product {
     gckpti_factors t;
-    int a, b; /* the factors' ways */
+    Factor a, b;
     int wide; /* rows of c may be written 16 bytes at a time */
 };
 
+/* all: rows of C for A, columns for B. */
+Factor factor_of(const gckpti_factor *x, int64_t all, int64_t k, int mixed)
+{
+    int64_t size = x->bf16 ? 2 : 4, along = x->step < x->row, unit = along ? x->step : x->row;
+    int64_t pitch = along ? x->row : x->step, count = along ? k : all;
+    const char *base = x->bf16 ? (const char *)x->bf16 : (const char *)x->f32;
+    int way = (along ? ALONG : 0) | (x->bf16 ? NARROW : 0);
+    if (!mixed && unit == 1 && count % 4 == 0 && pitch % 4 == 0 && x->next % 4 == 0 &&
+        (uintptr_t)base % 16 == 0)
+        way |= WIDE | (along ? 0 : ASYNC);
+    Factor f = { base, x->row * size, x->step * size, x->next * size, 0, DEPTH * x->step * size, way };
+    f.element = unit * size;
+    return f;
+}
+
 /* One factor's part of a stage: DEPTH lines of WIDTH elements, of which a thread reads CHUNKS. */
-template <int WIDTH, int THREADS, bool MIXED> struct Panel {
+template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
     enum {
         LINE = WIDTH + 4,
         ALL = WIDTH * DEPTH / 4,
         CHUNKS = (ALL + THREADS - 1) / THREADS,
-        BYTES = DEPTH * LINE * 4
+        FLOATS = DEPTH * LINE
     };
     const char *from[CHUNKS];
-    int p[CHUNKS], x[CHUNKS], valid[CHUNKS]; /* where in the panel; elements that are in the factor */
+    int valid[CHUNKS]; /* elements that the factor has there: for loads one by one */
     float4 held[CHUNKS];
-    int64_t stride, next; /* in bytes: to the next of a chunk, to the next panel */
-    int way;
-    bool narrow;
 
-    /* Rows (columns) x0.. of `all`. */
-    __device__ __forceinline__ void begin(const gckpti_factor &f, int how, int64_t matrix,
-                                          int64_t x0, int64_t all)
+    /* Where chunk i of this thread is: its first link, and row (column for B). */
+    static __device__ __forceinline__ int link_of(int i, bool along)
     {
-        way = how;
-        narrow = MIXED && f.bf16;
-        const char *base = narrow ? (const char *)f.bf16 : (const char *)f.f32;
-        int64_t size = narrow ? 2 : 4;
-        stride = (way & ALONG ? f.step : f.row) * size;
-        next = DEPTH * f.step * size;
+        int c = (int)threadIdx.x + i * THREADS;
+        return along ? c % (DEPTH / 4) * 4 : c / (WIDTH / 4);
+    }
+    static __device__ __forceinline__ int row_of(int i, bool along)
+    {
+        int c = (int)threadIdx.x + i * THREADS;
+        return along ? c / (DEPTH / 4) : c % (WIDTH / 4) * 4;
+    }
+    static __device__ __forceinline__ bool is_there(int i)
+    {
+        return ALL % THREADS == 0 || (int)threadIdx.x + i * THREADS < ALL;
+    }
+    /* Begins at rows x0.. of `all`. Behind the last one the first is read: into elements of C that
+     * are not written. */
+    __device__ __forceinline__ void begin(const Factor &f, int64_t matrix, int64_t x0, int64_t all)
+    {
+        bool along = !BY_ASYNC && f.way & ALONG;
         UNROLL for (int i = 0; i < CHUNKS; i++)
         {
-            int c = (int)threadIdx.x + i * THREADS;
-            p[i] = way & ALONG ? c % (DEPTH / 4) * 4 : c / (WIDTH / 4);
-            x[i] = way & ALONG ? c / (DEPTH / 4) : c % (WIDTH / 4) * 4;
-            int64_t left = c < ALL ? all - x0 - x[i] : 0;
-            valid[i] = left <= 0 ? 0 : way & ALONG ? 4 : (int)(left < 4 ? left : 4);
-            from[i] = base + (matrix * f.next + (x0 + x[i]) * f.row + p[i] * f.step) * size;
+            int64_t x = x0 + row_of(i, along), left = is_there(i) ? all - x : 0;
+            valid[i] = along || left <= 0 || left > 4 ? 4 : (int)left;
+            x = left > 0 ? x : 0;
+            from[i] = f.base + matrix * f.matrix + x * f.row + link_of(i, along) * f.step;
         }
     }
-    __device__ __forceinline__ float element(const char *at) const
+    static __device__ __forceinline__ float element(const Factor &f, const char *at)
     {
         if (!MIXED)
             return *(const float *)at;
-        if (narrow)
+        if (f.way & NARROW)
             return gckpti_flush(gckpti_from_bf16(*(const uint16_t *)at));
         return gckpti_from_bf16(gckpti_to_bf16(*(const float *)at));
     }
-    /* Reads the next panel, of `links` lines at least: to where it belongs, or into registers. */
-    __device__ __forceinline__ void fetch(float *to, int links)
+    /* Reads the next panel, of so many links: to where it belongs, or into registers. */
+    __device__ __forceinline__ void fetch(const Factor &f, float *to, int links)
     {
+        bool along = !BY_ASYNC && f.way & ALONG;
         UNROLL for (int i = 0; i < CHUNKS; i++)
         {
-            int left = links - p[i], n = valid[i];
-            n = left <= 0 ? 0 : way & ALONG && left < n ? left : n;
-            if (!MIXED && way & ASYNC) {
-                if (i + 1 < CHUNKS || ALL % THREADS == 0 || p[i] < DEPTH)
-                    gckpti_cp_async16(to + p[i] * LINE + x[i], from[i], 4 * n);
-            } else if (!MIXED && way & WIDE && n == 4) {
-                held[i] = *(const float4 *)from[i];
-            } else {
-                held[i].x = n > 0 ? element(from[i]) : 0.0f;
-                held[i].y = n > 1 ? element(from[i] + stride) : 0.0f;
-                held[i].z = n > 2 ? element(from[i] + 2 * stride) : 0.0f;
-                held[i].w = n > 3 ? element(from[i] + 3 * stride) : 0.0f;
+            int p = link_of(i, along);
+            if (is_there(i) && p < links) {
+                if (BY_ASYNC) {
+                    gckpti_cp_async16(to + p * LINE + row_of(i, along), from[i]);
+                } else if (!MIXED && f.way & WIDE) {
+                    held[i] = *(const float4 *)from[i];
+                } else {
+                    int n = along && links - p < 4 ? links - p : valid[i];
+                    held[i].x = element(f, from[i]);
+                    held[i].y = n > 1 ? element(f, from[i] + f.element) : 0.0f;
+                    held[i].z = n > 2 ? element(f, from[i] + 2 * f.element) : 0.0f;
+                    held[i].w = n > 3 ? element(f, from[i] + 3 * f.element) : 0.0f;
+                }
             }
-            from[i] += next;
+            from[i] += f.panel;
         }
     }
     /* Writes what is held in registers. */
-    __device__ __forceinline__ void put(float *to)
+    __device__ __forceinline__ void put(const Factor &f, float *to)
     {
-        if (!MIXED && way & ASYNC)
-            return;
-        UNROLL for (int i = 0; i < CHUNKS; i++)
+        bool along = f.way & ALONG;
+        UNROLL for (int i = 0; i < CHUNKS && !BY_ASYNC; i++)
         {
-            float *at = to + p[i] * LINE + x[i];
-            if (ALL % THREADS && (int)threadIdx.x + i * THREADS >= ALL)
+            float *at = to + link_of(i, along) * LINE + row_of(i, along);
+            if (!is_there(i))
                 continue;
-            if (way & ALONG) {
+            if (along) {
                 at[0] = held[i].x;
                 at[LINE] = held[i].y;
                 at[2 * LINE] = held[i].z;
@@ -494,134 +537,185 @@ __device__ __forceinline__ void link(const float *a, const float *b, float (*c)[
     }
 }
 
-/* Where the chain of element `at`, in column j, begins: gckpti_mixed_start, and the fp32 one. */
-template <bool MIXED>
-__device__ __forceinline__ float product_start(const gckpti_factors &t, int64_t at, int64_t j)
+/* Which part of C a thread has. Blocks take 8 rows of tiles at a time, column after column, so that
+ * those that run together share lines of A and B in L2. Lane bits 0, 2, 4 number columns, 1 and 3
+ * rows: see above. */
+template <int BM, int BN, int TM, int TN> struct Spot {
+    enum { ROW_LANES = 4, COLUMN_LANES = 8, ACROSS = BN / (COLUMN_LANES * TN) };
+    int matrix, tile_row, tile_column;
+    int row0, column0; /* of the warp, in the tile */
+    int row, column;   /* of the lane */
+
+    __device__ __forceinline__ Spot(const gckpti_factors &t, int thread, int block)
+    {
+        int down = (int)((t.m + BM - 1) / BM), across = (int)((t.n + BN - 1) / BN);
+        int tile = block % (down * across), first = tile / (8 * across) * 8;
+        int high = down - first < 8 ? down - first : 8, lane = thread % 32, warp = thread / 32;
+        matrix = block / (down * across);
+        tile_row = first + (tile - first * across) % high;
+        tile_column = (tile - first * across) / high;
+        row0 = warp / ACROSS * (ROW_LANES * TM);
+        column0 = warp % ACROSS * (COLUMN_LANES * TN);
+        row = (lane >> 1 & 1) | (lane >> 2 & 2);
+        column = (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4);
+    }
+    /* Element (i,j) of the thread, in the tile. */
+    __device__ __forceinline__ int y(int i) const { return row0 + place<TM, ROW_LANES>(row, i); }
+    __device__ __forceinline__ int x(int j) const
+    {
+        return column0 + place<TN, COLUMN_LANES>(column, j);
+    }
+    /* Where the tile begins in C, and what C has from there on. */
+    __device__ __forceinline__ int64_t corner(const gckpti_factors &t) const
+    {
+        return (matrix * t.m + (int64_t)tile_row * BM) * t.n + (int64_t)tile_column * BN;
+    }
+    __device__ __forceinline__ int rows(const gckpti_factors &t) const
+    {
+        return (int)gckpti_min(t.m - (int64_t)tile_row * BM, BM);
+    }
+    __device__ __forceinline__ int columns(const gckpti_factors &t) const
+    {
+        return (int)gckpti_min(t.n - (int64_t)tile_column * BN, BN);
+    }
+};
+
+/* Where chains begin: at what C holds, at the bias, or at +0 (gckpti_mixed_start). */
+template <int BM, int BN, int TM, int TN, bool MIXED>
+__device__ __forceinline__ void product_start(const gckpti_factors &t, float (*c)[TN])
 {
-    float d = t.accumulate ? (!MIXED || t.c ? t.c[at] : gckpti_from_bf16(t.c_bf16[at]))
-              : t.start    ? t.start[j]
-                           : 0.0f;
-    return MIXED ? gckpti_flush(d) : d;
-}
-
-/* A tile of BM x BN. Blocks take 8 rows of tiles at a time, column after column, so that those that
- * run together share lines of A and B in L2. The last links of a chain, when they do not fill a
- * stage, go one by one: a link of zeros more would make a +0 of a -0. */
-template <int BM, int BN, int TM, int TN, int STAGES, bool MIXED>
-__global__ void __launch_bounds__(BM *BN / (TM * TN), BM *BN / (TM * TN) > 128 ? 2 : 4)
-    product_kernel(const __grid_constant__ Product q)
-{
-    enum { THREADS = BM * BN / (TM * TN), ROW_LANES = 4, COLUMN_LANES = 8 };
-    typedef Panel<BM, THREADS, MIXED> PanelA;
-    typedef Panel<BN, THREADS, MIXED> PanelB;
-    SHARED(float4, stages, [STAGES * (PanelA::BYTES + PanelB::BYTES) / 16]);
-    const gckpti_factors &t = q.t;
-    int64_t down = (t.m + BM - 1) / BM, across = (t.n + BN - 1) / BN;
-    int64_t matrix = blockIdx.x / (down * across), tile = blockIdx.x % (down * across);
-    int64_t first = tile / (8 * across) * 8, high = down - first < 8 ? down - first : 8;
-    int64_t i0 = (first + (tile - first * across) % high) * BM;
-    int64_t j0 = (tile - first * across) / high * BN;
-
-    /* Lane bits 0, 2, 4 number columns, 1 and 3 rows. */
-    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    int column = (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4), row = (lane >> 1 & 1) | (lane >> 2 & 2);
-    int row0 = warp / (BN / (COLUMN_LANES * TN)) * (ROW_LANES * TM);
-    int column0 = warp % (BN / (COLUMN_LANES * TN)) * (COLUMN_LANES * TN);
-
-    float c[TM][TN];
+    const Spot<BM, BN, TM, TN> here(t, gckpti_thread_again(), gckpti_block_again());
+    int64_t corner = here.corner(t), pitch = t.accumulate ? t.n : 0;
+    int rows = here.rows(t), columns = here.columns(t), narrow = MIXED && t.accumulate && !t.c;
+    const float *from = t.accumulate ? t.c + corner
+                        : t.start    ? t.start + (int64_t)here.tile_column * BN
+                                     : NULL;
     UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++)
     {
-        int64_t y = i0 + row0 + place<TM, ROW_LANES>(row, i);
-        int64_t x = j0 + column0 + place<TN, COLUMN_LANES>(column, j);
-        c[i][j] = y < t.m && x < t.n ? product_start<MIXED>(t, (matrix * t.m + y) * t.n + x, x) : 0.0f;
+        bool inside = here.y(i) < rows && here.x(j) < columns;
+        int64_t at = here.y(i) * pitch + here.x(j);
+        float d = from && !narrow && inside ? from[at] : 0.0f;
+        if (narrow && inside)
+            d = gckpti_from_bf16(t.c_bf16[corner + at]);
+        c[i][j] = MIXED ? gckpti_flush(d) : d;
     }
+}
 
-    float *ring = (float *)stages;
-    enum { STAGE = (PanelA::BYTES + PanelB::BYTES) / 4, B = PanelA::BYTES / 4 };
-    PanelA a;
-    PanelB b;
-    a.begin(t.a, q.a, matrix, i0, t.m);
-    b.begin(t.b, q.b, matrix, j0, t.n);
-    int64_t unread = t.k; /* links of which no panel was asked for yet */
-    for (int s = 0; s < STAGES - 1; s++) {
-        if (unread > 0) {
-            int links = (int)(unread < DEPTH ? unread : DEPTH);
-            a.fetch(ring + s * STAGE, links);
-            b.fetch(ring + s * STAGE + B, links);
-            a.put(ring + s * STAGE);
-            b.put(ring + s * STAGE + B);
-        }
-        unread -= DEPTH;
-        gckpti_cp_async_commit();
-    }
-    int now = 0, then = STAGES - 1;
-    for (int64_t left = t.k; left > 0; left -= DEPTH) {
-        float *line = ring + now * STAGE, *free = ring + then * STAGE;
-        gckpti_cp_async_wait<STAGES - 2>();
-        __syncthreads(); /* this stage is there, and nobody reads the one before any more */
-        if (unread > 0) {
-            int links = (int)(unread < DEPTH ? unread : DEPTH);
-            a.fetch(free, links);
-            b.fetch(free + B, links);
-        }
-        gckpti_cp_async_commit();
-        if (left >= DEPTH) {
-            float x[2][TM], y[2][TN];
-            fragment<TM, ROW_LANES>(line + row0, row, x[0]);
-            fragment<TN, COLUMN_LANES>(line + B + column0, column, y[0]);
-            UNROLL for (int p = 0; p < DEPTH; p++)
-            {
-                if (p + 1 < DEPTH) {
-                    fragment<TM, ROW_LANES>(line + (p + 1) * PanelA::LINE + row0, row,
-                                            x[(p + 1) % 2]);
-                    fragment<TN, COLUMN_LANES>(line + B + (p + 1) * PanelB::LINE + column0, column,
-                                               y[(p + 1) % 2]);
-                }
-                link<TM, TN, MIXED>(x[p % 2], y[p % 2], c);
-            }
-        } else {
-            for (int p = 0; p < (int)left; p++) {
-                float x[TM], y[TN];
-                fragment<TM, ROW_LANES>(line + p * PanelA::LINE + row0, row, x);
-                fragment<TN, COLUMN_LANES>(line + B + p * PanelB::LINE + column0, column, y);
-                link<TM, TN, MIXED>(x, y, c);
-            }
-        }
-        if (unread > 0) {
-            a.put(free);
-            b.put(free + B);
-        }
-        unread -= DEPTH;
-        now = now + 1 < STAGES ? now + 1 : 0;
-        then = then + 1 < STAGES ? then + 1 : 0;
-    }
-    gckpti_cp_async_wait<0>();
-
+template <int BM, int BN, int TM, int TN, bool MIXED>
+__device__ __forceinline__ void product_end(const Product &q, const float (*c)[TN])
+{
+    const gckpti_factors &t = q.t;
+    const Spot<BM, BN, TM, TN> here(t, gckpti_thread_again(), gckpti_block_again());
+    int64_t corner = here.corner(t);
+    int rows = here.rows(t), columns = here.columns(t);
     UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j += 4)
     {
-        int64_t y = i0 + row0 + place<TM, ROW_LANES>(row, i);
-        int64_t x = j0 + column0 + place<TN, COLUMN_LANES>(column, j);
-        int64_t at = (matrix * t.m + y) * t.n + x;
-        if (!MIXED && q.wide && j + 4 <= TN && y < t.m && x + 4 <= t.n) {
+        int64_t at = corner + here.y(i) * t.n + here.x(j);
+        if (!MIXED && q.wide && j + 4 <= TN && here.y(i) < rows && here.x(j) + 4 <= columns) {
             *(float4 *)(t.c + at) = make_float4(c[i][j], c[i][j + 1], c[i][j + 2], c[i][j + 3]);
             continue;
         }
         UNROLL for (int l = 0; l < 4 && j + l < TN; l++)
         {
-            if (y < t.m && x + l < t.n && (!MIXED || t.c))
+            if (here.y(i) < rows && here.x(j) + l < columns && (!MIXED || t.c))
                 t.c[at + l] = c[i][j + l];
-            else if (y < t.m && x + l < t.n)
+            else if (here.y(i) < rows && here.x(j) + l < columns)
                 t.c_bf16[at + l] = gckpti_to_bf16(c[i][j + l]);
         }
     }
 }
 
-template <int BM, int BN, int TM, int TN, int STAGES, bool MIXED>
+/* On a processor together: 16 warps of 128 registers, but for those that would not do with these. */
+constexpr int blocks_wanted(int bm, int bn, int elements, int asyncs)
+{
+    return 512 * elements / (bm * bn) - (bm > bn && elements == 64 && asyncs < 2);
+}
+
+/* A tile of BM x BN. The last links of a chain, when they do not fill a stage, go one by one: a link
+ * of zeros more would make a +0 of a -0. */
+template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED>
+__global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM * TN, ASYNCS))
+    product_kernel(const __grid_constant__ Product q)
+{
+    typedef Spot<BM, BN, TM, TN> Here;
+    enum { THREADS = BM * BN / (TM * TN), ROWS = Here::ROW_LANES, COLUMNS = Here::COLUMN_LANES };
+    typedef Panel<BM, THREADS, ASYNCS == 2, MIXED> PanelA;
+    typedef Panel<BN, THREADS, ASYNCS >= 1, MIXED> PanelB;
+    enum { B = PanelA::FLOATS, STAGE = B + PanelB::FLOATS };
+    SHARED(float4, stages, [STAGES * STAGE / 4]);
+    float *ring = (float *)stages;
+    const gckpti_factors &t = q.t;
+    Here here(t, (int)threadIdx.x, (int)blockIdx.x);
+    float c[TM][TN];
+    product_start<BM, BN, TM, TN, MIXED>(t, c);
+
+    PanelA a;
+    PanelB b;
+    a.begin(q.a, here.matrix, (int64_t)here.tile_row * BM, t.m);
+    b.begin(q.b, here.matrix, (int64_t)here.tile_column * BN, t.n);
+    int left = (int)t.k; /* links not done */
+    for (int s = 0; s < STAGES - 1; s++) {
+        if (left > s * DEPTH) {
+            a.fetch(q.a, ring + s * STAGE, left - s * DEPTH);
+            b.fetch(q.b, ring + s * STAGE + B, left - s * DEPTH);
+            a.put(q.a, ring + s * STAGE);
+            b.put(q.b, ring + s * STAGE + B);
+        }
+        gckpti_cp_async_commit();
+    }
+    for (unsigned now = 0; left > 0; left -= DEPTH, now++) {
+        const float *line = ring + now % STAGES * STAGE;
+        float *free = ring + (now + STAGES - 1) % STAGES * STAGE, x[2][TM], y[2][TN];
+        int unread = left - (STAGES - 1) * DEPTH;
+        gckpti_cp_async_wait<STAGES - 2>();
+        __syncthreads(); /* this stage is there, and nobody reads the one before any more */
+        fragment<TM, ROWS>(line + here.row0, here.row, x[0]);
+        fragment<TN, COLUMNS>(line + B + here.column0, here.column, y[0]);
+        if (unread > 0) {
+            a.fetch(q.a, free, unread);
+            b.fetch(q.b, free + B, unread);
+        }
+        gckpti_cp_async_commit();
+        if (left >= DEPTH) {
+            UNROLL for (int p = 0; p < DEPTH; p++)
+            {
+                if (p + 1 < DEPTH) {
+                    const float *below = line + (p + 1) * PanelA::LINE;
+                    fragment<TM, ROWS>(below + here.row0, here.row, x[(p + 1) % 2]);
+                    below = line + B + (p + 1) * PanelB::LINE;
+                    fragment<TN, COLUMNS>(below + here.column0, here.column, y[(p + 1) % 2]);
+                }
+                link<TM, TN, MIXED>(x[p % 2], y[p % 2], c);
+            }
+        }
+        for (int p = 0; p < left && left < DEPTH; p++) {
+            fragment<TM, ROWS>(line + p * PanelA::LINE + here.row0, here.row, x[0]);
+            fragment<TN, COLUMNS>(line + B + p * PanelB::LINE + here.column0, here.column, y[0]);
+            link<TM, TN, MIXED>(x[0], y[0], c);
+        }
+        if (unread > 0) {
+            a.put(q.a, free);
+            b.put(q.b, free + B);
+        }
+    }
+    gckpti_cp_async_wait<0>();
+    product_end<BM, BN, TM, TN, MIXED>(q, c);
+}
+
+/* ASYNCS: of both factors, of b, or of none. */
+template <int BM, int BN, int TM, int TN, bool MIXED>
 void run_tile(const gckpt_call *call, const Product *q)
 {
     int64_t tiles = (q->t.m + BM - 1) / BM * ((q->t.n + BN - 1) / BN) * q->t.batch;
-    RUN(call, (product_kernel<BM, BN, TM, TN, STAGES, MIXED>), dim3((unsigned)tiles),
-        BM * BN / (TM * TN), 0, *q);
+    dim3 grid((unsigned)tiles), block(BM * BN / (TM * TN));
+    if constexpr (MIXED)
+        RUN(call, (product_kernel<BM, BN, TM, TN, 0, true>), grid, block, 0, *q);
+    else if (q->a.way & q->b.way & ASYNC)
+        RUN(call, (product_kernel<BM, BN, TM, TN, 2, false>), grid, block, 0, *q);
+    else if (q->b.way & ASYNC)
+        RUN(call, (product_kernel<BM, BN, TM, TN, 1, false>), grid, block, 0, *q);
+    else
+        RUN(call, (product_kernel<BM, BN, TM, TN, 0, false>), grid, block, 0, *q);
 }
 
 struct Tile {
@@ -630,17 +724,17 @@ struct Tile {
     void (*run)(const gckpt_call *call, const Product *q);
 };
 const Tile EXACT_TILES[] = {
-    { 128, 128, 92, run_tile<128, 128, 8, 8, 4, false> },
-    { 128, 64, 90, run_tile<128, 64, 8, 8, 4, false> },
-    { 96, 48, 84, run_tile<96, 48, 6, 6, 6, false> },
-    { 64, 64, 82, run_tile<64, 64, 4, 8, 6, false> },
-    { 32, 64, 65, run_tile<32, 64, 4, 4, 6, false> },
-    { 32, 32, 50, run_tile<32, 32, 4, 4, 6, false> },
+    { 128, 128, 92, run_tile<128, 128, 8, 8, false> },
+    { 128, 64, 90, run_tile<128, 64, 8, 8, false> },
+    { 96, 48, 84, run_tile<96, 48, 6, 6, false> },
+    { 64, 64, 82, run_tile<64, 64, 4, 8, false> },
+    { 32, 64, 65, run_tile<32, 64, 4, 4, false> },
+    { 32, 32, 50, run_tile<32, 32, 4, 4, false> },
 };
 /* Flushing takes two slots more for each fma, beside which the rest does not count. */
 const Tile MIXED_TILES[] = {
-    { 64, 64, 30, run_tile<64, 64, 4, 8, 2, true> },
-    { 32, 32, 25, run_tile<32, 32, 4, 4, 2, true> },
+    { 64, 64, 30, run_tile<64, 64, 4, 8, true> },
+    { 32, 32, 25, run_tile<32, 32, 4, 4, true> },
 };
 
 /* The tile with which the processor that has most of them is done first. Small gradients need small
@@ -673,7 +767,7 @@ int processors_of(const gckpt_call *call)
 void products(const gckpt_call *call, const gckpti_factors *t)
 {
     int mixed = call->precision != GCKPT_FP32;
-    Product q = { *t, way_of(&t->a, mixed), way_of(&t->b, mixed),
+    Product q = { *t, factor_of(&t->a, t->m, t->k, mixed), factor_of(&t->b, t->n, t->k, mixed),
                   t->n % 4 == 0 && (uintptr_t)t->c % 16 == 0 };
     const Tile *tile = mixed ? best_tile(MIXED_TILES, 2, t, processors_of(call))
                              : best_tile(EXACT_TILES, 6, t, processors_of(call));
