@@ -543,30 +543,29 @@ __device__ inline void fast_bring_tile(const Matrix &x, int start, int end, int 
     }
 }
 
-/* The factors a of 16 rows from `row` and 16 links from `link` of a tile. */
-template <int size, int along>
+/* The factors a of 16 rows from `row` and 16 links from `link` of a tile with lines of `wide`. */
+template <int wide, int along>
 __device__ inline void fast_load_a(uint32_t a[4], const uint16_t *tile, int row, int link)
 {
     int lane = threadIdx.x % 32;
     if (along)
-        gckpti_ldmatrix_x4(
-            a, tile + fast_place<LINKS>(row + lane % 16, link / 8 + lane / 16));
+        gckpti_ldmatrix_x4(a, tile + fast_place<wide>(row + lane % 16, link / 8 + lane / 16));
     else
         gckpti_ldmatrix_x4_trans(
-            a, tile + fast_place<size>(link + lane / 16 * 8 + lane % 8, row / 8 + lane / 8 % 2));
+            a, tile + fast_place<wide>(link + lane / 16 * 8 + lane % 8, row / 8 + lane / 8 % 2));
 }
 
 /* The factors b of 16 links and of columns column..column+7 (b[0], b[1]), +8..+15 (b[2], b[3]). */
-template <int size, int along>
+template <int wide, int along>
 __device__ inline void fast_load_b(uint32_t b[4], const uint16_t *tile, int column, int link)
 {
     int lane = threadIdx.x % 32;
     if (along)
-        gckpti_ldmatrix_x4(b, tile + fast_place<LINKS>(column + lane / 16 * 8 + lane % 8,
-                                                       link / 8 + lane / 8 % 2));
+        gckpti_ldmatrix_x4(b, tile + fast_place<wide>(column + lane / 16 * 8 + lane % 8,
+                                                      link / 8 + lane / 8 % 2));
     else
         gckpti_ldmatrix_x4_trans(
-            b, tile + fast_place<size>(link + lane / 8 % 2 * 8 + lane % 8, column / 8 + lane / 16));
+            b, tile + fast_place<wide>(link + lane / 8 % 2 * 8 + lane % 8, column / 8 + lane / 16));
 }
 
 /* What element (i,j) of c starts from. */
@@ -601,6 +600,7 @@ template <int size, int a_along, int b_along>
 __global__ void __launch_bounds__(128, 2) fast_product_kernel(Product p)
 {
     enum { HALF = size / 2, DOWN = HALF / 16, ACROSS = HALF / 8, TILE = size * LINKS };
+    enum { A_WIDE = a_along ? LINKS : size, B_WIDE = b_along ? LINKS : size };
     DYNAMIC_SHARED(uint4, product_tiles);
     uint16_t *tiles = (uint16_t *)product_tiles;
     int across = (p.n + size - 1) / size, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -633,10 +633,10 @@ UNROLL
             uint32_t a[DOWN][4], b[4];
 UNROLL
             for (int y = 0; y < DOWN; y++)
-                fast_load_a<size, a_along>(a[y], tile, row + y * 16, link);
+                fast_load_a<A_WIDE, a_along>(a[y], tile, row + y * 16, link);
 UNROLL
             for (int x = 0; x < ACROSS; x += 2) {
-                fast_load_b<size, b_along>(b, tile + TILE, column + x * 8, link);
+                fast_load_b<B_WIDE, b_along>(b, tile + TILE, column + x * 8, link);
 UNROLL
                 for (int y = 0; y < DOWN; y++) {
                     gckpti_mma_bf16(c[y][x], a[y], b);
@@ -781,7 +781,7 @@ void fast_linear_backward(const gckpt_call *call)
         column_sums(call, in[2], { NULL, NULL }, NULL, 0);
 }
 
-void fast_linear_room(gckpt_call *call)
+gckpt_result fast_linear_room(gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     Values x = value_of(call->in[0]), w = value_of(call->in[1]), g = grad_out_of(call);
@@ -794,6 +794,424 @@ void fast_linear_room(gckpt_call *call)
     call->work_forward = forward.used;
     call->work_backward = backward.used;
     call->mixes_rows |= s.m % TOKENS != 0;
+    return GCKPT_OK;
+}
+
+/* ---- attention (Dao 2023), for heads of up to D columns: 64 or 128, the rest zeros ----
+ * A block of four warps has 64 queries of a head (forward, dq) or 64 keys (dk, dv), a warp 16 of
+ * them; the other side comes in tiles that are brought while the one before is computed. Scores and
+ * what they become stay in registers: as an mma leaves them they are the factors of the next one.
+ * Maxima and sums are binary32, keys taken in tiles of 64 in order; the scores are computed again
+ * for dq and for dk and dv, so that each sum has one owner and one order. */
+struct Attention {
+    const uint16_t *q, *k, *v, *g;
+    int t, s, c, d, heads, causal, aligned;
+    float scale;
+    Results out, dq, dk, dv;
+    int accumulate[3];
+    float *aux;         /* (B,heads,T): max + log(sum) */
+    const float *delta; /* (B,heads,T): dot(g, out) */
+};
+
+/* 2^x; exponents are taken to base 2. */
+__device__ inline float fast_exp2(float x)
+{
+#ifdef GCKPT_CUDA_SHIM
+    return exp2f(x);
+#else
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
+/* fast_pair, subnormals left as they are: for factors that go straight into an mma. */
+__device__ inline uint32_t fast_factors(float first, float second)
+{
+#ifdef GCKPT_CUDA_SHIM
+    return fast_pair(first, second);
+#else
+    uint32_t y;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(second), "f"(first));
+    return y;
+#endif
+}
+
+#define LOG2E 1.4426950408889634f
+#define LN2   0.6931471805599453f
+
+/* n lines of a head, from line `first` of row b of a (B,lines,C) tensor. */
+template <int D, int n>
+__device__ inline void fast_bring_lines(const Attention &p, const uint16_t *x, int b, int h,
+                                        int first, int lines, uint16_t *tile)
+{
+    Matrix m = { x + ((int64_t)b * lines) * p.c + (int64_t)h * p.d, p.c, p.aligned };
+    for (int i = threadIdx.x; i < n * D / 8; i += 128) {
+        int line = i / (D / 8), eight = i % (D / 8);
+        fast_bring(m, first + line, lines, eight * 8, p.d, tile + fast_place<D>(line, eight));
+    }
+}
+
+/* s (16 rows, 8 n columns) = lines row.. of a times lines 0.. of b, along the head. */
+template <int D, int n>
+__device__ inline void fast_scores(const uint16_t *a, int row, const uint16_t *b, float s[n][4])
+{
+UNROLL
+    for (int x = 0; x < n; x++)
+        s[x][0] = s[x][1] = s[x][2] = s[x][3] = 0.0f;
+UNROLL
+    for (int link = 0; link < D; link += 16) {
+        uint32_t left[4], right[4];
+        fast_load_a<D, 1>(left, a, row, link);
+UNROLL
+        for (int x = 0; x < n; x += 2) {
+            fast_load_b<D, 1>(right, b, x * 8, link);
+            gckpti_mma_bf16(s[x], left, right);
+            gckpti_mma_bf16(s[x + 1], left, right + 2);
+        }
+    }
+}
+
+/* o (16,D) += s (16, 8 n) times lines 0.. of b. */
+template <int D, int n>
+__device__ inline void fast_add_lines(const float s[n][4], const uint16_t *b, float o[D / 8][4])
+{
+UNROLL
+    for (int link = 0; link < n / 2; link++) {
+        const float *s0 = s[2 * link], *s1 = s[2 * link + 1];
+        uint32_t left[4] = { fast_factors(s0[0], s0[1]), fast_factors(s0[2], s0[3]),
+                             fast_factors(s1[0], s1[1]), fast_factors(s1[2], s1[3]) };
+        uint32_t right[4];
+UNROLL
+        for (int x = 0; x < D / 8; x += 2) {
+            fast_load_b<D, 0>(right, b, x * 8, link * 16);
+            gckpti_mma_bf16(o[x], left, right);
+            gckpti_mma_bf16(o[x + 1], left, right + 2);
+        }
+    }
+}
+
+template <int D> __device__ inline void fast_clear(float o[D / 8][4])
+{
+UNROLL
+    for (int x = 0; x < D / 8; x++)
+        o[x][0] = o[x][1] = o[x][2] = o[x][3] = 0.0f;
+}
+
+/* Rows line + lane / 4 and 8 further of a head, times `times`. */
+template <int D>
+__device__ inline void fast_store_lines(const Attention &p, const Results &y, int accumulate, int b,
+                                        int h, int line, int lines, const float o[D / 8][4],
+                                        const float times[2])
+{
+    int lane = threadIdx.x % 32;
+UNROLL
+    for (int half = 0; half < 2; half++) {
+        int i = line + lane / 4 + half * 8;
+        int64_t at = ((int64_t)b * lines + i) * p.c + (int64_t)h * p.d;
+UNROLL
+        for (int x = 0; x < D / 8; x++) {
+            int j = x * 8 + lane % 4 * 2;
+            float v[2] = { o[x][2 * half] * times[half], o[x][2 * half + 1] * times[half] };
+            if (i >= lines || j >= p.d)
+                continue;
+            if (accumulate)
+                v[0] += fast_held(y, at + j), v[1] += j + 1 < p.d ? fast_held(y, at + j + 1) : 0.0f;
+            if (y.narrow && p.aligned) {
+                *(uint32_t *)(void *)(y.narrow + at + j) = fast_pair(v[0], v[1]);
+                continue;
+            }
+            fast_put(y, at + j, v[0]);
+            if (j + 1 < p.d)
+                fast_put(y, at + j + 1, v[1]);
+        }
+    }
+}
+
+template <int D>
+__global__ void __launch_bounds__(128) fast_attention_forward_kernel(Attention p)
+{
+    enum { TILE = 64 * D };
+    DYNAMIC_SHARED(uint4, attention_tiles);
+    uint16_t *q = (uint16_t *)attention_tiles, *k = q + TILE, *v = k + 2 * TILE;
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
+    int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
+    int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64; /* the longest first */
+    int seen = p.causal && q0 + 64 < p.s ? q0 + 64 : p.s, steps = (seen + 63) / 64;
+    float o[D / 8][4], s[8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
+    fast_clear<D>(o);
+    fast_bring_lines<D, 64>(p, p.q, b, h, q0, p.t, q);
+    for (int step = -1; step < steps; step++) {
+        if (step + 1 < steps) {
+            int to = (step + 1) % 2 * TILE;
+            fast_bring_lines<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, k + to);
+            fast_bring_lines<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, v + to);
+        }
+        gckpti_cp_async_commit();
+        if (step < 0)
+            continue;
+        gckpti_cp_async_wait<1>();
+        __syncthreads();
+        fast_scores<D, 8>(q, row, k + step % 2 * TILE, s);
+        int i = q0 + row + lane / 4, j = step * 64 + lane % 4 * 2;
+UNROLL
+        for (int half = 0; half < 2; half++, i += 8) {
+            int end = p.causal && i + 1 < p.s ? i + 1 : p.s;
+            float top = max[half], factor, shift;
+UNROLL
+            for (int x = 0; x < 16; x++) {
+                float *at = &s[x / 2][2 * half + x % 2];
+                *at = j + x / 2 * 8 + x % 2 < end ? *at * (p.scale * LOG2E) : -INFINITY;
+                top = *at > top ? *at : top;
+            }
+            for (int with = 1; with < 4; with *= 2) {
+                float other = __shfl_xor_sync(0xffffffffu, top, with);
+                top = other > top ? other : top;
+            }
+            shift = gckpti_shift(top);
+            factor = fast_exp2(max[half] - shift);
+            max[half] = top;
+            sum[half] *= factor;
+UNROLL
+            for (int x = 0; x < 16; x++) {
+                float *at = &s[x / 2][2 * half + x % 2];
+                *at = fast_exp2(*at - shift);
+                sum[half] += *at;
+            }
+UNROLL
+            for (int x = 0; x < D / 8; x++)
+                o[x][2 * half] *= factor, o[x][2 * half + 1] *= factor;
+        }
+        fast_add_lines<D, 8>(s, v + step % 2 * TILE, o);
+        __syncthreads();
+    }
+UNROLL
+    for (int half = 0; half < 2; half++) {
+        int i = q0 + row + lane / 4 + half * 8;
+        for (int with = 1; with < 4; with *= 2)
+            sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], with);
+        gckpti_softmax_end(&max[half], &sum[half]);
+        if (p.aux && i < p.t && lane % 4 == 0)
+            p.aux[(int64_t)head * p.t + i] = max[half] * LN2 + gckpti_log(sum[half]);
+        sum[half] = 1.0f / sum[half];
+    }
+    if (p.out.wide || p.out.narrow)
+        fast_store_lines<D>(p, p.out, 0, b, h, q0 + row, p.t, o, sum);
+}
+
+/* A warp takes a query of a head. */
+__global__ void fast_delta_kernel(Values g, Values out, int64_t queries, Attention p, float *delta)
+{
+    int64_t all = queries * p.heads, n = (int64_t)gridDim.x * (blockDim.x / 32);
+    int lane = threadIdx.x % 32;
+    for (int64_t i = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; i < all; i += n) {
+        int64_t head = i / p.t, b = head / p.heads, h = head % p.heads;
+        int64_t at = (b * p.t + i % p.t) * p.c + h * p.d;
+        float sum = 0.0f;
+        for (int j = lane; j < p.d; j += 32)
+            sum = gckpti_fma(fast_get(g, at + j), fast_get(out, at + j), sum);
+        for (int half = 16; half; half /= 2)
+            sum += __shfl_down_sync(0xffffffffu, sum, half);
+        if (lane == 0)
+            delta[i] = sum;
+    }
+}
+
+/* s becomes p = exp(s scale - aux), d, which is dp, becomes p (dp - delta) scale, of one element. */
+__device__ inline void fast_slope(const Attention &p, float aux, float delta, int here, float *s,
+                                  float *d)
+{
+    *s = here ? fast_exp2((*s * p.scale - aux) * LOG2E) : 0.0f;
+    *d = *s * (*d - delta) * p.scale;
+}
+
+/* dq, of 64 queries over all keys they see. */
+template <int D> __global__ void __launch_bounds__(128) fast_attention_dq_kernel(Attention p)
+{
+    enum { TILE = 64 * D };
+    DYNAMIC_SHARED(uint4, attention_tiles);
+    uint16_t *q = (uint16_t *)attention_tiles, *g = q + TILE, *k = g + TILE, *v = k + 2 * TILE;
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
+    int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
+    int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64, i = q0 + row + lane / 4;
+    int seen = p.causal && q0 + 64 < p.s ? q0 + 64 : p.s, steps = (seen + 63) / 64;
+    float o[D / 8][4], s[8][4], d[8][4], aux[2], delta[2];
+    const float once[2] = { 1.0f, 1.0f };
+UNROLL
+    for (int half = 0; half < 2; half++) {
+        int64_t at = (int64_t)head * p.t + i + half * 8;
+        aux[half] = i + half * 8 < p.t ? p.aux[at] : INFINITY;
+        delta[half] = i + half * 8 < p.t ? p.delta[at] : 0.0f;
+    }
+    fast_clear<D>(o);
+    fast_bring_lines<D, 64>(p, p.q, b, h, q0, p.t, q);
+    fast_bring_lines<D, 64>(p, p.g, b, h, q0, p.t, g);
+    for (int step = -1; step < steps; step++) {
+        if (step + 1 < steps) {
+            int to = (step + 1) % 2 * TILE;
+            fast_bring_lines<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, k + to);
+            fast_bring_lines<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, v + to);
+        }
+        gckpti_cp_async_commit();
+        if (step < 0)
+            continue;
+        gckpti_cp_async_wait<1>();
+        __syncthreads();
+        fast_scores<D, 8>(q, row, k + step % 2 * TILE, s);
+        fast_scores<D, 8>(g, row, v + step % 2 * TILE, d);
+UNROLL
+        for (int x = 0; x < 32; x++) {
+            int half = x / 2 % 2, j = step * 64 + x / 4 * 8 + lane % 4 * 2 + x % 2;
+            int here = j < p.s && (!p.causal || j <= i + half * 8);
+            fast_slope(p, aux[half], delta[half], here, &s[x / 4][x % 4], &d[x / 4][x % 4]);
+        }
+        fast_add_lines<D, 8>(d, k + step % 2 * TILE, o);
+        __syncthreads();
+    }
+    fast_store_lines<D>(p, p.dq, p.accumulate[0], b, h, q0 + row, p.t, o, once);
+}
+
+/* dk and dv, of 64 keys over all queries that see them, n at a time. Scores stand on their side:
+ * rows are keys. */
+template <int D, int n> __global__ void __launch_bounds__(128) fast_attention_dkv_kernel(Attention p)
+{
+    enum { TILE = 64 * D, PART = n * D };
+    DYNAMIC_SHARED(uint4, attention_tiles);
+    uint16_t *k = (uint16_t *)attention_tiles, *v = k + TILE, *q = v + TILE, *g = q + 2 * PART;
+    SHARED(float, aux, [2][n]);
+    SHARED(float, delta, [2][n]);
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.s + 63) / 64;
+    int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
+    int k0 = (int)(blockIdx.x % blocks) * 64, first = p.causal ? k0 / n : 0;
+    int steps = (p.t + n - 1) / n;
+    float dk[D / 8][4], dv[D / 8][4], s[n / 8][4], d[n / 8][4];
+    const float once[2] = { 1.0f, 1.0f };
+    fast_clear<D>(dk);
+    fast_clear<D>(dv);
+    fast_bring_lines<D, 64>(p, p.k, b, h, k0, p.s, k);
+    fast_bring_lines<D, 64>(p, p.v, b, h, k0, p.s, v);
+    for (int step = first - 1; step < steps; step++) {
+        if (step + 1 < steps) {
+            int to = (step + 1) % 2, i = (step + 1) * n + (int)threadIdx.x;
+            fast_bring_lines<D, n>(p, p.q, b, h, (step + 1) * n, p.t, q + to * PART);
+            fast_bring_lines<D, n>(p, p.g, b, h, (step + 1) * n, p.t, g + to * PART);
+            if (threadIdx.x < n) {
+                aux[to][threadIdx.x] = i < p.t ? p.aux[(int64_t)head * p.t + i] : INFINITY;
+                delta[to][threadIdx.x] = i < p.t ? p.delta[(int64_t)head * p.t + i] : 0.0f;
+            }
+        }
+        gckpti_cp_async_commit();
+        if (step < first)
+            continue;
+        int now = step % 2;
+        gckpti_cp_async_wait<1>();
+        __syncthreads();
+        fast_scores<D, n / 8>(k, row, q + now * PART, s);
+        fast_scores<D, n / 8>(v, row, g + now * PART, d);
+UNROLL
+        for (int x = 0; x < n / 2; x++) {
+            int j = k0 + row + lane / 4 + x / 2 % 2 * 8, i = x / 4 * 8 + lane % 4 * 2 + x % 2;
+            fast_slope(p, aux[now][i], delta[now][i], !p.causal || j <= step * n + i,
+                       &s[x / 4][x % 4], &d[x / 4][x % 4]);
+        }
+        fast_add_lines<D, n / 8>(s, g + now * PART, dv);
+        fast_add_lines<D, n / 8>(d, q + now * PART, dk);
+        __syncthreads();
+    }
+    if (p.dk.wide || p.dk.narrow)
+        fast_store_lines<D>(p, p.dk, p.accumulate[1], b, h, k0 + row, p.s, dk, once);
+    if (p.dv.wide || p.dv.narrow)
+        fast_store_lines<D>(p, p.dv, p.accumulate[2], b, h, k0 + row, p.s, dv, once);
+}
+
+/* The factors, copied where they are not bf16; out: the output's gradient (backward), its values. */
+Attention attention_of(const gckpt_call *call, Room &room, bool backward)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    const gckpt_arg *in = call->in;
+    Attention p;
+    memset(&p, 0, sizeof p);
+    int64_t queries = gckpti_elements(&in[0].shape), keys = gckpti_elements(&in[1].shape);
+    p.t = (int)in[0].shape.d[1], p.s = (int)in[1].shape.d[1], p.c = (int)in[0].shape.d[2];
+    p.heads = o->heads, p.causal = o->causal, p.d = p.c / p.heads;
+    p.scale = 1.0f / gckpti_sqrt((float)p.d);
+    p.q = factor(call, room, value_of(in[0]), queries);
+    p.k = factor(call, room, value_of(in[1]), keys);
+    p.v = factor(call, room, value_of(in[2]), keys);
+    if (backward)
+        p.g = factor(call, room, grad_out_of(call), queries);
+    p.aux = (float *)call->aux;
+    p.aligned = p.d % 8 == 0 && ((uintptr_t)p.q | (uintptr_t)p.k | (uintptr_t)p.v |
+                                 (uintptr_t)p.g) % 16 == 0;
+    return p;
+}
+
+#define HEADS(call, kernel, tiles, shared, p)                                                      \
+    do {                                                                                           \
+        int64_t heads = (call)->in[0].shape.d[0] * (p).heads;                                      \
+        check(device_of(call),                                                                     \
+              cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,            \
+                                   (int)(shared)),                                                 \
+              "shared memory");                                                                    \
+        RUN(call, (kernel), dim3((unsigned)(heads * (tiles))), 128, (size_t)(shared), p);          \
+    } while (0)
+
+template <int D> void attention_forward(const gckpt_call *call, const Attention &p)
+{
+    HEADS(call, fast_attention_forward_kernel<D>, (p.t + 63) / 64, 5 * 64 * D * 2, p);
+}
+
+template <int D> void attention_backward(const gckpt_call *call, const Attention &p)
+{
+    enum { QUERIES = D == 64 ? 64 : 32 }; /* what the registers have room for */
+    if (wanted(call->in[0]))
+        HEADS(call, fast_attention_dq_kernel<D>, (p.t + 63) / 64, 6 * 64 * D * 2, p);
+    if (wanted(call->in[1]) || wanted(call->in[2]))
+        HEADS(call, (fast_attention_dkv_kernel<D, QUERIES>), (p.s + 63) / 64,
+              (2 * 64 + 4 * QUERIES) * D * 2, p);
+}
+
+void fast_attention_forward(const gckpt_call *call)
+{
+    Room room = { (char *)call->work, 0 };
+    Attention p = attention_of(call, room, false);
+    p.out = { call->out, call->out_bf16 };
+    if (p.d <= 64)
+        attention_forward<64>(call, p);
+    else
+        attention_forward<128>(call, p);
+}
+
+void fast_attention_backward(const gckpt_call *call)
+{
+    Room room = { (char *)call->work, 0 };
+    Attention p = attention_of(call, room, true);
+    int64_t queries = call->shape.d[0] * call->shape.d[1];
+    float *delta = (float *)take(room, (size_t)(queries * p.heads) * sizeof *delta);
+    const Values out = { call->out, call->out_bf16 };
+    RUN(call, fast_delta_kernel, blocks_for(queries * p.heads, 8), 256, 0, grad_out_of(call), out,
+        queries, p, delta);
+    p.delta = delta;
+    p.dq = grad_of(call->in[0]), p.dk = grad_of(call->in[1]), p.dv = grad_of(call->in[2]);
+    for (int i = 0; i < 3; i++)
+        p.accumulate[i] = call->in[i].accumulate;
+    if (p.d <= 64)
+        attention_backward<64>(call, p);
+    else
+        attention_backward<128>(call, p);
+}
+
+gckpt_result fast_attention_room(gckpt_call *call)
+{
+    Room forward = { NULL, 0 }, backward = { NULL, 0 };
+    Attention p = attention_of(call, forward, false);
+    if (p.d > 128)
+        return GCKPT_E_SHAPE;
+    attention_of(call, backward, true);
+    take(backward, (size_t)(call->shape.d[0] * call->shape.d[1] * p.heads) * sizeof(float));
+    call->work_forward = forward.used;
+    call->work_backward = backward.used;
+    return GCKPT_OK;
 }
 
 /* ---- >>backend ------------------------------------------------------------------------------- */
@@ -811,7 +1229,7 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
 }
 
 /* Of GCKPT_BF16_FAST: those that need room; all. */
-#define FAST_ROOMS(X) X(linear)
+#define FAST_ROOMS(X) X(linear) X(attention)
 #define FAST_OPS(X)   FAST_ROOMS(X)
 
 gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
@@ -830,7 +1248,7 @@ gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
     (void)context;
 #define X(which)                                                                                   \
     if (call->precision == GCKPT_BF16_FAST && !strcmp(op->name, #which))                           \
-        fast_##which##_room(call);
+        return fast_##which##_room(call);
     FAST_ROOMS(X)
 #undef X
     return GCKPT_OK;
