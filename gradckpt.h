@@ -5415,7 +5415,7 @@ static double gckpti_rotary_ratio(float base, int64_t n)
 
 /* The angle of p, a turn being 2^64, to 5e-8: q = (p + 2^61) >> 62 quadrants, and with the sign of
  * p - 2^62 q and its size m: fma(m >> 38, pi/2 2^-24, mul(next 24 bits of m, pi/2 2^-48)). */
-static gckpti_angle gckpti_rotary_angle(uint64_t p)
+GCKPTI_INLINE gckpti_angle gckpti_rotary_angle(uint64_t p)
 {
     gckpti_angle r = { (uint32_t)((p + (UINT64_C(1) << 61)) >> 62), 0.0f, 0.0f };
     p -= (uint64_t)r.quadrant << 62;
@@ -5426,8 +5426,9 @@ static gckpti_angle gckpti_rotary_angle(uint64_t p)
     return r;
 }
 
+#define GCKPTI_ROTARY_FIRST 2935890503282001226.0 /* 2^64 / 2 pi */
 /* Of x >= 0 counts of 2^-64 of a turn, whole turns left out; the fraction is cut. */
-static uint64_t gckpti_rotary_frequency(double x)
+GCKPTI_INLINE uint64_t gckpti_rotary_frequency(double x)
 {
     const double turn = 18446744073709551616.0;
     if (!(x < turn * 4503599627370496.0)) /* then whole turns are all it can hold */
@@ -5462,7 +5463,7 @@ static void gckpti_rotary_turn(const gckpt_call *call, const float *x, float *y,
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads, half = d / 2;
     float *table = (float *)call->work;
-    double ratio = gckpti_rotary_ratio(o->base, half), count = 2935890503282001226.0; /* 2^64/2pi */
+    double ratio = gckpti_rotary_ratio(o->base, half), count = GCKPTI_ROTARY_FIRST;
     for (int64_t i = 0; i < half; i++, count *= ratio) {
         uint64_t frequency = gckpti_rotary_frequency(count);
         float sine, cosine;
@@ -8196,15 +8197,15 @@ static int gckpti_join_branches(gckpti_skyline *s, size_t i)
  * there is none. Where few begin, they are looked at one by one. */
 static gckpti_candidate *gckpti_take_first(gckpti_skyline *s, int begin, int end)
 {
-    size_t stack[GCKPTI_FEW], count = 0, found = 0; /* the tree needs its depth and one */
+    size_t stack[8 * sizeof(size_t)], count = 0, found = 0; /* the tree's depth and one */
     uint32_t turn = UINT32_MAX;
-    int few = s->first[end + 1] - s->first[begin] <= GCKPTI_FEW;
-    for (int k = s->first[begin]; few && k < s->first[end + 1]; k++)
-        stack[count++] = s->n + (size_t)s->begins[k];
-    if (!few)
+    int k = s->first[begin], last = s->first[end + 1];
+    if (last - k > GCKPTI_FEW) {
         stack[count++] = 1;
-    while (count > 0) {
-        size_t i = stack[--count];
+        last = k;
+    }
+    while (count > 0 || k < last) {
+        size_t i = count > 0 ? stack[--count] : s->n + (size_t)s->begins[k++];
         const gckpti_branch *b = &s->tree[i];
         s->work++;
         if (b->start < begin || b->end > end || b->turn >= turn)
@@ -9319,6 +9320,7 @@ enum {
     GCKPTI_SINKS = 16,      /* most seeds that are squeezed a little */
     GCKPTI_SHAKES = 4,      /* this often */
     GCKPTI_GROUP = 4,       /* rungs that depend on one another, at the most */
+    GCKPTI_ATTEMPTS = 64,   /* most schedules of a rung that are remembered */
     GCKPTI_CLOSURE = 400    /* most forwards that one gap may cost */
 };
 /* What one rung may cost, for each unit: list items evaluated; four times as many items and links
@@ -9405,6 +9407,8 @@ typedef struct {
     size_t bytes;          /* the least budget for which the winner counts */
     int64_t items, looked; /* counted so far, for gckpti_spent; */
     int64_t attempt;       /* and when one attempt of several began, or -1 */
+    uint64_t tried[GCKPTI_ATTEMPTS]; /* hashes of what was improved for the present rung, */
+    int attempts;                    /* so that nothing is twice */
     int barred;            /* a unit whose gaps stay open; -1: none */
 } gckpti_search;
 
@@ -9559,7 +9563,9 @@ static void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
 static int64_t gckpti_excess(const gckpti_schedule *t, int64_t limit)
 {
     int64_t sum = 0;
-    for (int x = 0; x < t->length && t->peak > limit; x++)
+    if (t->peak <= limit)
+        return 0;
+    for (int x = 0; x < t->length; x++)
         sum += t->live[x] > limit ? t->live[x] - limit : 0;
     return sum;
 }
@@ -9662,7 +9668,7 @@ static void gckpti_sort_moves(gckpti_search *s)
 /* The forwards that give m's unit anew at the position of the pass, into s->set behind `first`;
  * m->cost. An input that is not live there is computed as well or kept until then. policy 0: kept
  * where that exceeds nothing; 1: always computed; 2: always kept. m->penalty: excess that keeping
- * adds. Returns whether policies differ. */
+ * adds. Returns 1 where one is kept, 2 where one is computed, 0: policies do not differ. */
 static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int policy)
 {
     int choice = 0, h = first, end = first, x = m->to;
@@ -9684,9 +9690,11 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
                 continue;
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
-            choice = 1;
+            int stale = gckpti_is_stale(s, q);
+            int kept = !stale && ((excess == 0 && policy != 1) || policy == 2);
             v->seen = s->stamp;
-            if (!gckpti_is_stale(s, q) && ((excess == 0 && policy != 1) || policy == 2))
+            choice |= kept ? 1 : stale ? 0 : 2;
+            if (kept)
                 m->penalty += excess * v->out;
             else
                 s->set[end++] = q;
@@ -9733,7 +9741,9 @@ static void gckpti_try_gap(gckpti_search *s, int unit, int x, int all)
     if (gain <= 0 || gckpti_score(s->p->unit[unit].cost, gain) > s->worst)
         return;
     best.key = UINT64_MAX;
-    for (int policy = 0, choice = 1; policy < 3 && choice && !s->p->failed; policy++) {
+    /* of each alone 1 costs no less than 0; and 2 is the same as 0 where that computes nothing */
+    for (int policy = 0, choice = 3; policy < 3 && choice & (all ? 3 : 2) && !s->p->failed;
+         policy += all ? 1 : 2) {
         choice = gckpti_closure(s, &m, s->sets, policy);
         m.key = gain > m.penalty ? gckpti_score(m.cost, gain - m.penalty) : UINT64_MAX;
         if (m.key >= best.key && !(all && m.key < UINT64_MAX))
@@ -11068,14 +11078,29 @@ static int64_t gckpti_try_late(gckpti_search *s, const unsigned char *again)
     return s->now.peak;
 }
 
+/* Whether the present schedule was to be improved for this rung already: then it ends as before. */
+static int gckpti_again(gckpti_search *s, int exact)
+{
+    uint64_t hash = GCKPTI_FNV_START + (uint64_t)exact;
+    for (int x = 0; x < s->now.length; x++)
+        hash = (hash ^ (uint32_t)s->now.item[x]) * UINT64_C(0x100000001b3);
+    for (int i = 0; i < s->attempts; i++)
+        if (s->tried[i] == hash)
+            return 1;
+    if (s->attempts < GCKPTI_ATTEMPTS)
+        s->tried[s->attempts++] = hash;
+    return 0;
+}
+
 /* Gives the present schedule to a slot, squeezed if it must be and is not far above the limit, and
  * polished. */
 static void gckpti_improve(gckpti_search *s, gckpti_slot *slot, int exact)
 {
-    if (s->now.peak / 5 * 4 > slot->limit)
+    if (s->now.peak / 5 * 4 > slot->limit || gckpti_again(s, exact))
         return;
+    int above = s->now.peak > slot->limit;
     s->attempt = exact ? -1 : s->items + s->looked / 4; /* one of many: an eighth of it all */
-    if (gckpti_squeeze(s, slot->limit, exact)) {
+    if (gckpti_squeeze(s, slot->limit, exact) && !(above && gckpti_again(s, exact))) {
         gckpti_polish(s, slot->limit, exact);
         gckpti_offer(s, slot);
     }
@@ -11206,7 +11231,7 @@ static int gckpti_begin_rung(gckpti_search *s, gckpti_slot *slot)
     int at;
     if (slot->state != GCKPTI_NEW)
         return slot->state == GCKPTI_BEGUN;
-    s->items = s->looked = 0;
+    s->items = s->looked = s->attempts = 0;
     slot->state = GCKPTI_BEGUN;
     slot->bound = gckpti_bound_work(s->bound, slot->limit, &at);
     if (slot->bound < UINT64_MAX) {
@@ -11236,7 +11261,7 @@ static void gckpti_end_rung(gckpti_search *s, int k)
     s->items = s->looked = 0;
     if (s->seeds == 0)
         gckpti_find_seeds(s);
-    s->items = s->looked = 0;
+    s->items = s->looked = s->attempts = 0;
     slot->state = GCKPTI_DONE;
     for (; above < s->seeds && s->seed[above].peak <= slot->limit; above++) {
         if (best < 0 || s->seed[above].extra <= s->seed[best].extra)
@@ -11298,8 +11323,12 @@ static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, int64_t
     gckpt_result result = GCKPT_OK;
     if (slot->length == 0 || (old->length && !s->hunting && slot->extra > old->extra))
         return GCKPT_OK;
-    if (slot->arena == 0 && (uint64_t)slot->peak >= (uint64_t)most + s->p->alignment)
-        return GCKPT_OK; /* an arena is hardly smaller */
+    int64_t least = slot->peak - s->bound->spare; /* bytes of its arena */
+    int equal = old->length && (s->hunting ? least >= (int64_t)s->bytes
+                                           : slot->extra == old->extra &&
+                                                 least >= (int64_t)old->arena);
+    if (slot->arena == 0 && (equal || least > (int64_t)most))
+        return GCKPT_OK;
     if (slot->arena == 0)
         result = gckpti_lay(s, slot);
     size_t bytes = slot->arena > (size_t)floor ? slot->arena : (size_t)floor;

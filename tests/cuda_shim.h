@@ -120,6 +120,7 @@ __attribute__((used)) inline cuda_shim_settings cuda_shim = shim::first_settings
 #define __constant__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __align__(n) alignas(n)
 
 struct uint3 {
