@@ -2505,11 +2505,6 @@ void attention_backward(const gckpt_call *call) { attention_both(call); }
 namespace fast
 {
 enum { TOKENS = 16 };
-#ifdef __CUDACC__
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL
-#endif
 
 #ifndef GCKPT_CUDA_SHIM /* tests/cuda_shim.h says in full what these five do */
 /* d (16,8) += a (16,16) b (16,8), by a warp. */
@@ -2764,11 +2759,11 @@ __global__ void __launch_bounds__(128, 2) product_kernel(Product p)
     int i = i0 + row + lane / 4, j = j0 + column + lane % 4 * 2;
     int steps = (p.k + LINKS - 1) / LINKS;
     float c[DOWN][ACROSS][4];
-UNROLL
+#pragma unroll
     for (int y = 0; y < DOWN; y++)
-UNROLL
+#pragma unroll
         for (int x = 0; x < ACROSS; x++)
-UNROLL
+#pragma unroll
             for (int q = 0; q < 4; q++)
                 c[y][x][q] = start(p, i + y * 16 + q / 2 * 8, j + x * 8 + q % 2);
     for (int s = 0; s < steps + STAGES - 1; s++) {
@@ -2786,13 +2781,13 @@ UNROLL
         const uint16_t *tile = tiles + now % STAGES * 2 * TILE;
         for (int link = 0; now >= 0 && link < LINKS && now * LINKS + link < p.k; link += 16) {
             uint32_t a[DOWN][4], b[4];
-UNROLL
+#pragma unroll
             for (int y = 0; y < DOWN; y++)
                 load_a<A_WIDE, a_along>(a[y], tile, row + y * 16, link);
-UNROLL
+#pragma unroll
             for (int x = 0; x < ACROSS; x += 2) {
                 load_b<B_WIDE, b_along>(b, tile + TILE, column + x * 8, link);
-UNROLL
+#pragma unroll
                 for (int y = 0; y < DOWN; y++) {
                     gckpti_mma_bf16(c[y][x], a[y], b);
                     gckpti_mma_bf16(c[y][x + 1], a[y], b + 2);
@@ -2800,9 +2795,9 @@ UNROLL
             }
         }
     }
-UNROLL
+#pragma unroll
     for (int y = 0; y < DOWN; y++)
-UNROLL
+#pragma unroll
         for (int x = 0; x < ACROSS; x++) {
             finish(p, i + y * 16, j + x * 8, c[y][x][0], c[y][x][1]);
             finish(p, i + y * 16 + 8, j + x * 8, c[y][x][2], c[y][x][3]);
@@ -3018,14 +3013,14 @@ __device__ inline void bring_lines(const Attention &p, const uint16_t *x, int b,
 template <int D, int n>
 __device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, float s[n][4])
 {
-UNROLL
+#pragma unroll
     for (int x = 0; x < n; x++)
         s[x][0] = s[x][1] = s[x][2] = s[x][3] = 0.0f;
-UNROLL
+#pragma unroll
     for (int link = 0; link < D; link += 16) {
         uint32_t left[4], right[4];
         load_a<D, 1>(left, a, row, link);
-UNROLL
+#pragma unroll
         for (int x = 0; x < n; x += 2) {
             load_b<D, 1>(right, b, x * 8, link);
             gckpti_mma_bf16(s[x], left, right);
@@ -3038,13 +3033,13 @@ UNROLL
 template <int D, int n>
 __device__ inline void add_lines(const float s[n][4], const uint16_t *b, float o[D / 8][4])
 {
-UNROLL
+#pragma unroll
     for (int link = 0; link < n / 2; link++) {
         const float *s0 = s[2 * link], *s1 = s[2 * link + 1];
         uint32_t left[4] = { factors(s0[0], s0[1]), factors(s0[2], s0[3]),
                              factors(s1[0], s1[1]), factors(s1[2], s1[3]) };
         uint32_t right[4];
-UNROLL
+#pragma unroll
         for (int x = 0; x < D / 8; x += 2) {
             load_b<D, 0>(right, b, x * 8, link * 16);
             gckpti_mma_bf16(o[x], left, right);
@@ -3055,7 +3050,7 @@ UNROLL
 
 template <int D> __device__ inline void clear(float o[D / 8][4])
 {
-UNROLL
+#pragma unroll
     for (int x = 0; x < D / 8; x++)
         o[x][0] = o[x][1] = o[x][2] = o[x][3] = 0.0f;
 }
@@ -3067,11 +3062,11 @@ __device__ inline void store_lines(const Attention &p, const Results &y, int acc
                                         const float times[2])
 {
     int lane = threadIdx.x % 32;
-UNROLL
+#pragma unroll
     for (int half = 0; half < 2; half++) {
         int i = line + lane / 4 + half * 8;
         int64_t at = ((int64_t)b * lines + i) * p.c + (int64_t)h * p.d;
-UNROLL
+#pragma unroll
         for (int x = 0; x < D / 8; x++) {
             int j = x * 8 + lane % 4 * 2;
             float v[2] = { o[x][2 * half] * times[half], o[x][2 * half + 1] * times[half] };
@@ -3116,11 +3111,11 @@ __global__ void __launch_bounds__(128) attention_forward_kernel(Attention p)
         __syncthreads();
         scores<D, 8>(q, row, k + step % 2 * TILE, s);
         int i = q0 + row + lane / 4, j = step * 64 + lane % 4 * 2;
-UNROLL
+#pragma unroll
         for (int half = 0; half < 2; half++, i += 8) {
             int end = p.causal && i + 1 < p.s ? i + 1 : p.s;
             float top = max[half], factor, shift;
-UNROLL
+#pragma unroll
             for (int x = 0; x < 16; x++) {
                 float *at = &s[x / 2][2 * half + x % 2];
                 *at = j + x / 2 * 8 + x % 2 < end ? *at * (p.scale * LOG2E) : -INFINITY;
@@ -3134,20 +3129,20 @@ UNROLL
             factor = exp2(max[half] - shift);
             max[half] = top;
             sum[half] *= factor;
-UNROLL
+#pragma unroll
             for (int x = 0; x < 16; x++) {
                 float *at = &s[x / 2][2 * half + x % 2];
                 *at = exp2(*at - shift);
                 sum[half] += *at;
             }
-UNROLL
+#pragma unroll
             for (int x = 0; x < D / 8; x++)
                 o[x][2 * half] *= factor, o[x][2 * half + 1] *= factor;
         }
         add_lines<D, 8>(s, v + step % 2 * TILE, o);
         __syncthreads();
     }
-UNROLL
+#pragma unroll
     for (int half = 0; half < 2; half++) {
         int i = q0 + row + lane / 4 + half * 8;
         for (int with = 1; with < 4; with *= 2)
@@ -3199,7 +3194,7 @@ template <int D> __global__ void __launch_bounds__(128) attention_dq_kernel(Atte
     int seen = p.causal && q0 + 64 < p.s ? q0 + 64 : p.s, steps = (seen + 63) / 64;
     float o[D / 8][4], s[8][4], d[8][4], aux[2], delta[2];
     const float once[2] = { 1.0f, 1.0f };
-UNROLL
+#pragma unroll
     for (int half = 0; half < 2; half++) {
         int64_t at = (int64_t)head * p.t + i + half * 8;
         aux[half] = i + half * 8 < p.t ? p.aux[at] : INFINITY;
@@ -3221,7 +3216,7 @@ UNROLL
         __syncthreads();
         scores<D, 8>(q, row, k + step % 2 * TILE, s);
         scores<D, 8>(g, row, v + step % 2 * TILE, d);
-UNROLL
+#pragma unroll
         for (int x = 0; x < 32; x++) {
             int half = x / 2 % 2, j = step * 64 + x / 4 * 8 + lane % 4 * 2 + x % 2;
             int here = j < p.s && (!p.causal || j <= i + half * 8);
@@ -3270,7 +3265,7 @@ template <int D, int n> __global__ void __launch_bounds__(128) attention_dkv_ker
         __syncthreads();
         scores<D, n / 8>(k, row, q + now * PART, s);
         scores<D, n / 8>(v, row, g + now * PART, d);
-UNROLL
+#pragma unroll
         for (int x = 0; x < n / 2; x++) {
             int j = k0 + row + lane / 4 + x / 2 % 2 * 8, i = x / 4 * 8 + lane % 4 * 2 + x % 2;
             slope(p, aux[now][i], delta[now][i], !p.causal || j <= step * n + i,

@@ -8,6 +8,9 @@
 
 #include "check.h"
 #include "rig.h"
+#ifdef GCKPT_CUDA_SHIM
+#include "cuda_shim.h"
+#endif
 
 static const gckpt_backend *gpu;
 
@@ -412,6 +415,116 @@ static void test_attention(void)
     test_attention_of(1, 40, 40, 1, 24, 1, all, 0, 2);
 }
 
+/* ---- trainings: (B,T) tokens through two blocks of a transformer ---- */
+enum { BATCH = 4, CLASSES = 37, WIDTH = 24, HEADS = 3, STEPS = 3 };
+
+static gckpt_tensor *weight(gckpt_tensor *x, const char *name, int64_t a, int64_t b)
+{
+    const gckpt_init init = { 0.2f, b ? 0 : 0.1f, 0 };
+    return gckpt_param(gckpt_graph_of(x), name, b ? gckpt_shape2(a, b) : gckpt_shape1(a), init);
+}
+
+static gckpt_tensor *block(gckpt_tensor *x, void *user)
+{
+    const char *const *names = (const char *const *)user;
+    gckpt_tensor *gain = weight(x, names[0], WIDTH, 0), *bias = weight(x, names[1], WIDTH, 0);
+    gckpt_tensor *h = gckpt_layernorm(x, gain, bias);
+    gckpt_tensor *w = weight(x, names[2], WIDTH, 3 * WIDTH), *b = weight(x, names[3], 3 * WIDTH, 0);
+    h = gckpt_linear(h, w, b);
+    gckpt_tensor *q = gckpt_slice(h, -1, 0, WIDTH), *k = gckpt_slice(h, -1, WIDTH, 2 * WIDTH);
+    h = gckpt_attention(q, k, gckpt_slice(h, -1, 2 * WIDTH, 3 * WIDTH), HEADS, 1);
+    x = gckpt_add(x, gckpt_linear_transposed(h, weight(x, names[4], WIDTH, WIDTH), NULL));
+    w = weight(x, names[5], WIDTH, 4 * WIDTH), b = weight(x, names[6], 4 * WIDTH, 0);
+    h = gckpt_gelu(gckpt_linear(gckpt_rmsnorm(x, weight(x, names[7], WIDTH, 0)), w, b));
+    return gckpt_add(x, gckpt_linear(h, weight(x, names[8], 4 * WIDTH, WIDTH), NULL));
+}
+
+typedef struct {
+    int64_t tokens, micro; /* of a row; rows at a time */
+    gckpt_mode mode;
+    gckpt_precision precision;
+    int fetch, two_ops, exact; /* exact: what the plan says of splits */
+    char mixer[32];
+    size_t bytes;
+    double loss;
+} setting;
+
+static uint64_t train(setting *o)
+{
+    static const char *const names[2][9] = {
+        { "1.gain", "1.bias", "1.qkv", "1.qkv.bias", "1.proj", "1.fc", "1.fc.bias", "1.rms", "1.out" },
+        { "2.gain", "2.bias", "2.qkv", "2.qkv.bias", "2.proj", "2.fc", "2.fc.bias", "2.rms", "2.out" }
+    };
+    static int32_t tokens[BATCH * 80], targets[BATCH * 80];
+    for (int i = 0; i < BATCH * (int)o->tokens; i++) {
+        tokens[i] = (i * 379 + i / 7) % CLASSES;
+        targets[i] = i % 11 == 3 ? -1 : (i * 211 + 17) % CLASSES;
+    }
+    const gckpt_store_desc seed = { .seed = 1234 };
+    gckpt_store *s = gckpt_store_new(&seed);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(o->micro, o->tokens));
+    gckpt_tensor *target = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(o->micro, o->tokens));
+    const gckpt_init init = { 0.3f, 0, 0 };
+    gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(CLASSES, WIDTH), init);
+    gckpt_tensor *x = gckpt_embed(table, in);
+    x = gckpt_positions(x, weight(x, "places", o->tokens, WIDTH));
+    x = gckpt_checkpoint(block, x, (void *)(uintptr_t)names[0]);
+    gckpt_tensor *middle = x;
+    x = gckpt_checkpoint(block, x, (void *)(uintptr_t)names[1]);
+    x = gckpt_layernorm(x, NULL, NULL);
+    gckpt_term term = { o->two_ops ? gckpt_cross_entropy(gckpt_linear_transposed(x, table, NULL), target)
+                                   : gckpt_linear_cross_entropy(x, table, target), 1, 0 };
+    const gckpt_pick picks[2] = { { middle, 0 }, { middle, 1 } };
+    gckpt_plan_desc desc = { .mode = o->mode, .batch = BATCH, .precision = o->precision, .backend = gpu,
+                             .fetch = picks, .fetches = o->fetch ? 2 : 0 };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+    const char *mixer = NULL;
+    o->exact = gckpt_plan_split_exact(p, &mixer);
+    snprintf(o->mixer, sizeof o->mixer, "%s", mixer ? mixer : "");
+    o->bytes = gckpt_plan_bytes(p);
+    const gckpt_exec_desc how = { .backend = gpu, .debug = GCKPT_DEBUG_PAINT };
+    gckpt_exec *e = gckpt_exec_new(p, s, &how);
+    CHECK_MSG(!p || e != NULL, "%s", gckpt_error_text(s));
+    const gckpt_feed feeds[2] = { { gckpt_id(in), tokens }, { gckpt_id(target), targets } };
+    const gckpt_hyper hyper = { .lr = 0.01f, .weight_decay = 0.1f, .clip = 0.7f };
+    gckpt_report report = { 0, 0, 0, 0 };
+    for (int i = 0; i < STEPS && e; i++)
+        CHECK_MSG(gckpt_step(e, feeds, 2, BATCH, &hyper, &report) == GCKPT_OK, "%s", gckpt_error_text(e));
+    o->loss = report.loss;
+    uint64_t hash = gckpt_store_hash(s);
+    rig_free(e, p, g, s);
+    return hash;
+}
+
+static void test_training(void)
+{
+    static const gckpt_mode modes[3] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SEGMENTS };
+    setting wide = { .tokens = 16, .micro = BATCH }, exact = wide, first = wide;
+    exact.precision = GCKPT_BF16, first.precision = GCKPT_BF16_FAST;
+    train(&wide), train(&exact);
+    uint64_t want = train(&first);
+    CHECK_MSG(fabs(first.loss - wide.loss) < 0.02 * wide.loss, "loss %.9g, fp32 %.9g, bf16 %.9g", first.loss, wide.loss, exact.loss);
+    CHECK_MSG(first.exact && !*first.mixer, "16 tokens: %s ties splits", first.mixer);
+    CHECK_MSG(first.bytes <= exact.bytes, "%zu bytes, GCKPT_BF16 %zu", first.bytes, exact.bytes);
+    for (int i = 0; i < 9; i++) { /* 1 row: 16 tokens; 3 rows: then 1 */
+        setting o = first;
+        o.mode = modes[i % 3], o.micro = i / 3 == 0 ? BATCH : i / 3 == 1 ? 1 : 3, o.fetch = i % 2;
+        CHECK_MSG(train(&o) == want && (i / 3 == 2 || o.loss == first.loss) && o.exact, "mode %d, micro-batches of %d, fetch %d: other bits; loss %.17g, not %.17g",
+                  (int)o.mode, (int)o.micro, o.fetch, o.loss, first.loss);
+    }
+    setting odd = { .tokens = 66, .micro = 3, .precision = GCKPT_BF16_FAST };
+    setting whole = { .tokens = 66, .micro = BATCH, .precision = GCKPT_BF16_FAST, .mode = GCKPT_MEMORY_POOR }, same = whole;
+    same.mode = GCKPT_STORE_ALL;
+    CHECK(train(&whole) == train(&same) && whole.loss == same.loss);
+    train(&odd);
+    CHECK_MSG(!odd.exact && *odd.mixer, "66 tokens, 3 rows: splits are said to be exact");
+    setting two = first, poor = first;
+    two.two_ops = poor.two_ops = 1, poor.mode = GCKPT_MEMORY_POOR, poor.micro = 2;
+    CHECK(train(&two) == train(&poor) && two.loss == poor.loss);
+}
+
 int main(void)
 {
     const char *error;
@@ -419,6 +532,17 @@ int main(void)
     if (!CHECK_MSG(gpu != NULL, "%s", error))
         return check_report("cuda fast");
     test_linear();
+#ifdef GCKPT_CUDA_SHIM /* on a device of few processors all tiles are large */
+    int many = cuda_shim.multiprocessors;
+    cuda_shim.multiprocessors = 1;
+    test_linear();
+    cuda_shim.multiprocessors = many;
+#else
+    test_linear_of(1537, 18, 1409, 0, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 0);
+    test_linear_of(18, 1537, 1409, 1, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 2);
+    test_linear_of(1537, 1409, 18, 1, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 0);
+#endif
     test_attention();
+    test_training();
     return check_report("cuda fast");
 }
