@@ -981,12 +981,27 @@ typedef struct {
     gckpt_rates rates;
 } gckpt_pass;
 
+/* A micro-batch, for a backend that repeats what it has been asked for before. All that may differ
+ * from an earlier one of the same owner and `rows` is here: row, seed and step of its calls, and
+ * loss_scale of its losses', by gckpt_call.id. */
+typedef struct {
+    int id;
+    float scale;
+} gckpt_loss_scale;
+typedef struct {
+    const void *owner; /* the executor */
+    int64_t row, rows;
+    uint64_t seed, step;
+    const gckpt_loss_scale *scales; /* the host's */
+    int losses;
+} gckpt_moment;
+
 struct gckpt_backend {
     const char *name; /* a plan that was made for it runs on backends of this name only */
     void *context;   /* for the functions, not NULL; kernels find it in call->backend, which is NULL
                           where the processor runs them */
-    int own_memory;  /* 1: memory the host cannot use. Then all functions but workspace are
-                          needed; else those that are NULL are the plain ones of the processor, and
+    int own_memory;  /* 1: memory the host cannot use. Then all functions to `finish` but
+                          workspace are needed; else those that are NULL are the plain ones of the processor, and
                           so are kernels that `find` has not */
     int writes_back; /* 1: update always does as if write_back were 1 (and needs no scratch) */
     void *(*get)(void *context, size_t bytes, size_t alignment); /* NULL: there is none */
@@ -1013,6 +1028,17 @@ struct gckpt_backend {
     /* Waits for all. The first thing that went wrong since the backend was made, and from then on
      * in each call; NULL: nothing. */
     const char *(*finish)(void *context);
+    /* The rest may be NULL. Micro-batches all of whose kernels the backend has can be repeated
+     * without asking for each instruction again. repeat is called before the first one. 1: all of
+     * them are done as they were before, but for what `moment` says. 0: the executor asks for them,
+     * by kernels, fill, add, convert and copy only, then calls recorded. That returns 1; or 0, if
+     * nothing of it was done since it was only recorded, and could not be: the executor asks again
+     * (and repeat no more). forget: what `owner` asked for holds no longer. */
+    int (*repeat)(void *context, const gckpt_moment *moment);
+    int (*recorded)(void *context);
+    void (*forget)(void *context, const void *owner);
+    /* Why get found no memory, the last time, and what helps: what error texts end with. */
+    const char *(*shortage)(void *context);
 };
 
 /* In gradckpt_cuda.cu, which a program that wants it compiles by nvcc and links: the backend of a
@@ -5374,7 +5400,7 @@ static double gckpti_rotary_ratio(float base, int64_t n)
 
 /* The angle of p, a turn being 2^64, to 5e-8: q = (p + 2^61) >> 62 quadrants, and with the sign of
  * p - 2^62 q and its size m: fma(m >> 38, pi/2 2^-24, mul(next 24 bits of m, pi/2 2^-48)). */
-static gckpti_angle gckpti_rotary_angle(uint64_t p)
+GCKPTI_INLINE gckpti_angle gckpti_rotary_angle(uint64_t p)
 {
     gckpti_angle r = { (uint32_t)((p + (UINT64_C(1) << 61)) >> 62), 0.0f, 0.0f };
     p -= (uint64_t)r.quadrant << 62;
@@ -5385,8 +5411,9 @@ static gckpti_angle gckpti_rotary_angle(uint64_t p)
     return r;
 }
 
+#define GCKPTI_ROTARY_FIRST 2935890503282001226.0 /* 2^64 / 2 pi */
 /* Of x >= 0 counts of 2^-64 of a turn, whole turns left out; the fraction is cut. */
-static uint64_t gckpti_rotary_frequency(double x)
+GCKPTI_INLINE uint64_t gckpti_rotary_frequency(double x)
 {
     const double turn = 18446744073709551616.0;
     if (!(x < turn * 4503599627370496.0)) /* then whole turns are all it can hold */
@@ -5421,7 +5448,7 @@ static void gckpti_rotary_turn(const gckpt_call *call, const float *x, float *y,
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads, half = d / 2;
     float *table = (float *)call->work;
-    double ratio = gckpti_rotary_ratio(o->base, half), count = 2935890503282001226.0; /* 2^64/2pi */
+    double ratio = gckpti_rotary_ratio(o->base, half), count = GCKPTI_ROTARY_FIRST;
     for (int64_t i = 0; i < half; i++, count *= ratio) {
         uint64_t frequency = gckpti_rotary_frequency(count);
         float sine, cosine;
@@ -13142,7 +13169,8 @@ static const char *gckpti_cpu_finish(void *context)
 /* clang-format off */
 static const gckpt_backend gckpti_backend_plain = {
     "plain", NULL, 0, 1, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL, NULL,
-    gckpti_cpu_fill, gckpti_cpu_add, gckpti_cpu_convert, gckpti_plain_update, gckpti_cpu_finish };
+    gckpti_cpu_fill, gckpti_cpu_add, gckpti_cpu_convert, gckpti_plain_update, gckpti_cpu_finish,
+    NULL, NULL, NULL, NULL };
 /* clang-format on */
 
 /* =================================================================================================
@@ -13209,6 +13237,7 @@ struct gckpt_exec {
     unsigned char *borrowed,
         *picks;                /* own memory: copies of what the host looks at, of the picks */
     gckpti_loss_total *losses; /* by term */
+    gckpt_loss_scale *scales;  /* the same, of this micro-batch */
     float *squares;            /* square sums by block, of all parameters */
     size_t square_count;
     /* this step */
@@ -13225,6 +13254,9 @@ struct gckpt_exec {
     int updating;       /* a parameter was changed, or the sums were divided */
     int writes_back;    /* divided gradients: they are read, or the backend does so anyway */
     size_t next_death;  /* of plan->lives */
+    int repeats;        /* the backend may repeat micro-batches, */
+    int repeating;      /* and is asked to: this run is not in pieces; */
+    int recording;      /* it had none, and is told at this one's end */
     int painted_steps;  /* GCKPT_DEBUG_MEASURE */
     size_t touched;
 };
@@ -13249,12 +13281,26 @@ static void gckpti_give(gckpt_exec *e, void *memory, size_t bytes)
         gckpti_delete(&e->memory, memory, bytes, 1);
 }
 
+/* What the backend recorded holds no longer. */
+static void gckpti_forget(const gckpt_exec *e)
+{
+    if (e->backend.forget)
+        e->backend.forget(e->backend.context, e);
+}
+
+/* More about a lack of the backend's memory. */
+static const char *gckpti_shortage(const gckpt_exec *e)
+{
+    return e->backend.shortage ? e->backend.shortage(e->backend.context) : "";
+}
+
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
 {
     if (!exec)
         return;
     gckpti_allocator a = exec->memory;
     const gckpt_plan *p = exec->plan;
+    gckpti_forget(exec);
     gckpti_unbind(&exec->binding);
     gckpti_give(exec, exec->side, exec->side_size);
     gckpti_give(exec, exec->owned, exec->owned_size);
@@ -13386,6 +13432,7 @@ static size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
     e->params = (gckpti_exec_param *)gckpti_carve(base, &used, p->param_count, sizeof *e->params);
     e->inputs = (gckpti_exec_input *)gckpti_carve(base, &used, p->inputs, sizeof *e->inputs);
     e->terms = (gckpti_exec_term *)gckpti_carve(base, &used, p->term_count, sizeof *e->terms);
+    e->scales = (gckpt_loss_scale *)gckpti_carve(base, &used, p->term_count, sizeof *e->scales);
     void *at = gckpti_carve(base, &used, hashes, sizeof *e->hashes);
     e->hashes = hashes ? (uint64_t *)at : NULL;
     return used;
@@ -13478,7 +13525,8 @@ static gckpt_result gckpti_exec_arena(gckpt_exec *e)
     e->owned = p->arena < PTRDIFF_MAX / 2 ? gckpti_take(e, e->owned_size, p->alignment) : NULL;
     if (!e->owned)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            "exec: no memory for the step arena of %z bytes", p->arena);
+                            "exec: no memory for the step arena of %z bytes%s", p->arena,
+                            gckpti_shortage(e));
     size_t past = (size_t)((uintptr_t)e->owned % p->alignment);
     e->arena = (unsigned char *)e->owned + (past ? p->alignment - past : 0);
     memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
@@ -13660,6 +13708,20 @@ static gckpt_result gckpti_check_backend(gckpt_store *s, const gckpt_plan *p,
     return GCKPT_OK;
 }
 
+/* May a backend repeat micro-batches? Nothing in them may need the host. */
+static int gckpti_repeatable(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int can = e->backend.repeat && e->backend.recorded && !e->desc.debug && !e->desc.progress;
+    for (int x = p->body; x < p->epilogue && can; x++) {
+        const gckpti_ins *ins = &p->list[x];
+        const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->nodes[ins->id];
+        can = n && (!p->nodes[ins->id].op ||
+                    (ins->kind == GCKPT_FORWARD ? n->forward : n->backward));
+    }
+    return can && p->body < p->epilogue;
+}
+
 /* A team takes up to a hundred microseconds to wake and to end: is there work for it? */
 static int gckpti_worth_a_team(const gckpt_exec *e)
 {
@@ -13725,8 +13787,8 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
     if (b->own_memory && !(b->get && b->release && b->copy_in && b->copy_out && b->copy &&
                            b->find && b->fill && b->add && b->convert && b->update && b->finish))
         return gckpti_error(e->store, GCKPT_E_ARG,
-                            "exec: backend %s has memory of its own, so all its functions but "
-                            "workspace are needed",
+                            "exec: backend %s has memory of its own, so all its functions to "
+                            "finish but workspace are needed",
                             b->name);
     e->isa = GCKPT_ISA_PLAIN;
     e->kernels = NULL;
@@ -13767,8 +13829,8 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
     e->side = gckpti_take(e, e->side_size, GCKPTI_ALIGN);
     if (!e->side)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            "exec: no memory for %z bytes of sums, feeds and constants",
-                            e->side_size);
+                            "exec: no memory for %z bytes of sums, feeds and constants%s",
+                            e->side_size, gckpti_shortage(e));
     gckpti_exec_side(e, (unsigned char *)e->side);
     e->copies_size = gckpti_exec_copies(e, NULL);
     int large = e->copies_size >= (size_t)PTRDIFF_MAX / 2;
@@ -13790,8 +13852,8 @@ static gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q)
     if (!e->backend.own_memory)
         gckpti_pull(e->store, q);
     else if (!gckpti_push(e->store, q, e->desc.backend))
-        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no memory for \"%s\"",
-                            e->backend.name, q->p.name);
+        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no memory for \"%s\"%s",
+                            e->backend.name, q->p.name, gckpti_shortage(e));
     return GCKPT_OK;
 }
 
@@ -13875,6 +13937,7 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     e->writes_back = e->backend.writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER;
     for (size_t i = 0; i < plan->pick_count; i++)
         e->writes_back = e->writes_back || plan->picks[i].gradient;
+    e->repeats = gckpti_repeatable(e);
     gckpti_ok(store);
     return e;
 }
@@ -14439,10 +14502,8 @@ static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->list[x]);
-    gckpt_result result = gckpti_wait(e);
-    if (result == GCKPT_OK)
-        gckpti_total_norm(e);
-    return result;
+    gckpti_total_norm(e); /* waits */
+    return gckpti_wait(e);
 }
 
 /* ---- debug aids around an instruction ---- */
@@ -14769,9 +14830,13 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
                                 "was made; gckpt_store_reset clears it",
                                 p->names + p->params[i].name);
         if (gckpti_bring(e, q) != GCKPT_OK)
-            return gckpti_error(e, GCKPT_E_MEMORY, "step: %s has no memory for \"%s\"",
-                                e->backend.name, p->names + p->params[i].name);
-        e->nodes[p->params[i].node].data = gckpti_values_here(e, q, -1);
+            return gckpti_error(e, GCKPT_E_MEMORY, "step: %s has no memory for \"%s\"%s",
+                                e->backend.name, p->names + p->params[i].name,
+                                gckpti_shortage(e));
+        const void **data = &e->nodes[p->params[i].node].data;
+        if (*data != gckpti_values_here(e, q, -1))
+            gckpti_forget(e);
+        *data = gckpti_values_here(e, q, -1);
     }
     return GCKPT_OK;
 }
@@ -14866,6 +14931,34 @@ static int gckpti_next_rows(gckpt_exec *e)
     return 1;
 }
 
+/* Before a micro-batch's first instruction: 1: the backend has done all of them. Where a
+ * regulariser's gradient waits for a count, the backend is not asked. */
+static int gckpti_repeat(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    gckpt_moment m = { e, e->row, gckpti_micro_rows(e), e->store->seed, e->step, e->scales,
+                       (int)p->term_count };
+    for (size_t i = 0; i < p->term_count; i++) {
+        if (p->terms[i].regulariser && e->terms[0].expected < 0)
+            return 0;
+        e->scales[i].id = p->terms[i].id;
+        e->scales[i].scale = gckpti_loss_scale(e, (int)i);
+    }
+    e->recording = !e->backend.repeat(e->backend.context, &m);
+    e->pc = e->recording ? p->body : p->epilogue;
+    return !e->recording;
+}
+
+/* After its last instruction. */
+static void gckpti_recorded(gckpt_exec *e)
+{
+    e->recording = 0;
+    if (!e->backend.recorded(e->backend.context)) {
+        e->repeats = e->repeating = 0;
+        e->pc = e->plan->body;
+    }
+}
+
 /* 1: the user's callback cancels the step. */
 static int gckpti_cancelled(gckpt_exec *e, const gckpti_ins *ins)
 {
@@ -14913,6 +15006,8 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
         return GCKPT_OK;
     if (e->pc >= (int)p->length)
         return GCKPT_OK;
+    if (e->repeating && e->pc == p->body && gckpti_repeat(e))
+        return GCKPT_MORE;
     const gckpti_ins *ins = &p->list[e->pc];
     if (ins->kind == GCKPT_UPDATE) {
         result = gckpti_settle_counts(e);
@@ -14933,6 +15028,8 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
     if (e->desc.debug & GCKPT_DEBUG_PAINT)
         gckpti_paint_dead(e);
     e->pc++;
+    if (e->recording && e->pc == p->epilogue)
+        gckpti_recorded(e);
     if (result != GCKPT_OK)
         e->state = GCKPTI_IDLE;
     return result == GCKPT_OK ? GCKPT_MORE : result;
@@ -14956,7 +15053,9 @@ static void gckpti_run_here(void *context)
 static gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_extent extent)
 {
     gckpti_running r = { e, instructions, extent, GCKPT_MORE };
+    e->repeating = e->repeats && instructions == INT64_MAX;
     gckpti_with_team(&e->runner, e->team, gckpti_run_here, &r);
+    e->repeating = 0;
     return r.result;
 }
 
@@ -18518,7 +18617,7 @@ static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
 static const gckpt_backend gckpti_backend_fast = {
     "fast", NULL, 0, 0, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL,
     gckpti_fast_find, gckpti_cpu_fill, gckpti_cpu_add, gckpti_fast_convert, gckpti_fast_update,
-    gckpti_cpu_finish };
+    gckpti_cpu_finish, NULL, NULL, NULL, NULL };
 /* clang-format on */
 #endif /* GCKPTI_HAS_FAST */
 

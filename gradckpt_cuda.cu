@@ -2,7 +2,8 @@
  *
  *     nvcc -O3 -std=c++17 -fmad=false -arch=sm_90 -c gradckpt_cuda.cu
  *
- * and link the object and the CUDA runtime (-lcudart) to the program; nothing else is needed. Then
+ * and link the object, the CUDA runtime and that of C++ (-lcudart -lstdc++) to the program; nothing
+ * else is needed. Then
  *
  *     const char *error;
  *     desc.backend = gckpt_cuda_backend(0, &error);      in gckpt_plan_desc and gckpt_exec_desc
@@ -46,6 +47,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <mutex>
 #define GCKPT_STATIC
 #define GCKPT_NO_FAST
 #define GCKPT_NO_STDIO
@@ -55,24 +57,141 @@
 namespace {
 
 /* ---- >>device -------------------------------------------------------------------------------- */
-enum { TEXT = 256 }; /* bytes of an error */
+/* What may differ when a recorded micro-batch is repeated. So kernels that need a call's row, seed,
+ * step or loss_scale do not get them as arguments: they get moment_of(call), an address in the
+ * device's memory, and read them there. Host code must not depend on them. All else (shapes, rows,
+ * addresses) is the same in each repetition. An update is never repeated: it takes its gckpt_pass. */
+struct Moment {
+    int64_t row;
+    uint64_t seed, step;
+    float loss_scale;
+};
 
+enum {
+    TEXT = 256,       /* bytes of an error */
+    LOSSES = 14,      /* a plan with more is not recorded */
+    SLOTS = 64,       /* of SLOT_BYTES, by which copies come in */
+    SLOT_BYTES = 1 << 19,
+    RECORDINGS = 64   /* kept for all executors of a device; then the oldest goes */
+};
+
+/* The first: as the micro-batch has it (outside of recordings: as the present call has it); the
+ * second: of what does not depend on the batch, with row 0; then one for each loss. */
+struct Moments {
+    Moment at[2 + LOSSES];
+};
+
+/* A micro-batch of `rows` rows as a CUDA graph; the first of a batch (row 0) has its own. */
+struct Recording {
+    const void *owner; /* NULL: none */
+    int64_t rows;
+    int first, seen;       /* seen: what loads at first use has been loaded */
+    cudaGraphExec_t graph; /* NULL: not recorded yet */
+};
+
+/* A piece of pinned memory and one of the device. What comes in goes through both, on a stream of
+ * its own while others compute, and from there to its place when these are done. */
+struct Slot {
+    cudaEvent_t arrived, taken; /* at the device; from there */
+    int used;                   /* since all was last waited for */
+};
+
+/* Calls of several threads, for several executors, come one by one, into one stream. */
 struct Device {
-    int number;
-    cudaStream_t stream; /* what is computed, in the order of calls */
-    char problem[TEXT];
+    int number, ready;
+    std::recursive_mutex lock;
+    cudaStream_t stream, feeds; /* what is computed; what comes in */
+    int busy;                   /* work was asked for since all was last waited for */
+    char problem[TEXT];         /* the first one */
+    Moments now, *moments;      /* the latter hold, or soon, the former */
+    Slot slots[SLOTS];
+    int slot; /* the next one */
+    char *pinned, *staged;
+    Recording recordings[RECORDINGS], *recording; /* the one that is being made */
+    int unrecordable;                             /* it failed */
+    int ids[LOSSES], losses;                      /* whose moments->at[2], .. are */
+    int oldest;
     gckpt_backend backend;
 };
+Device devices[16];
 
 Device *device_of(const gckpt_call *call) { return (Device *)call->backend; }
 
-/* The first error stays. */
+/* What the program can do about an error. By number: toolkits differ in the names they know. */
+const char *remedy(int error)
+{
+    switch (error) {
+    case 2: /* cudaErrorMemoryAllocation */
+        return "plan with a smaller budget";
+    case 35:  /* cudaErrorInsufficientDriver */
+    case 222: /* cudaErrorUnsupportedPtxVersion */
+        return "the driver is older than nvcc: update it, or compile by an older toolkit";
+    case 46: /* cudaErrorDevicesUnavailable */
+        return "another process holds it exclusively";
+    case 98:  /* cudaErrorInvalidDeviceFunction */
+    case 209: /* cudaErrorNoKernelImageForDevice */
+        return "compile gradckpt_cuda.cu for it: nvcc -arch=native";
+    case 100: /* cudaErrorNoDevice */
+        return "nvidia-smi and CUDA_VISIBLE_DEVICES show which there are";
+    case 701: /* cudaErrorLaunchOutOfResources */
+        return "compile gradckpt_cuda.cu by nvcc -O3 -arch=native";
+    case 702: /* cudaErrorLaunchTimeout */
+        return "a device with a display stops long kernels: take smaller micro-batches";
+    case 700: /* cudaErrorIllegalAddress */
+    case 710: /* cudaErrorAssert */
+    case 714: /* cudaErrorHardwareStackError */
+    case 715: /* cudaErrorIllegalInstruction */
+    case 716: /* cudaErrorMisalignedAddress */
+    case 717: /* cudaErrorInvalidAddressSpace */
+    case 718: /* cudaErrorInvalidPc */
+    case 719: /* cudaErrorLaunchFailure */
+        return "with CUDA_LAUNCH_BLOCKING=1 this names the kernel; start again from what was saved";
+    case 214: /* cudaErrorECCUncorrectable */
+    case 220: /* cudaErrorNvlinkUncorrectable */
+    case 226: /* cudaErrorExternalDevice, as below: the device is not there any more */
+    case 721: /* cudaErrorContained */
+    case 802: /* cudaErrorSystemNotReady */
+    case 999: /* cudaErrorUnknown */
+        return "the device is lost (dmesg, nvidia-smi): start again from what was saved";
+    default: return "start again from what was saved";
+    }
+}
+
+void explain(char *text, int number, cudaError_t error, const char *what)
+{
+    snprintf(text, TEXT, "CUDA device %d: %s: %s (%s); %s", number, what, cudaGetErrorString(error),
+             cudaGetErrorName(error), remedy((int)error));
+}
+
+/* The first error stays. In a recording it only ends that: run plainly, it comes again, or not. */
 void check(Device *d, cudaError_t error, const char *what)
 {
-    if (error != cudaSuccess && !d->problem[0])
-        snprintf(d->problem, sizeof d->problem, "CUDA device %d: %s: %s", d->number, what,
-                 cudaGetErrorString(error));
+    if (error != cudaSuccess && d->recording)
+        d->unrecordable = 1;
+    else if (error != cudaSuccess && !d->problem[0])
+        explain(d->problem, d->number, error, what);
 }
+
+/* In each of the table's functions: one thread at a time, with this device as CUDA's current one.
+ * The program may have another, and an error of its own; the former is put back. */
+struct Hold {
+    Device *d;
+    int before;
+    explicit Hold(Device *device) : d(device), before(device->number)
+    {
+        d->lock.lock();
+        cudaGetDevice(&before);
+        if (before != d->number)
+            cudaSetDevice(d->number);
+        cudaGetLastError();
+    }
+    ~Hold()
+    {
+        if (before != d->number)
+            cudaSetDevice(before);
+        d->lock.unlock();
+    }
+};
 
 /* Blocks of `threads` for n items, at most so many that each processor of a large chip has 16. */
 dim3 blocks_for(int64_t n, int threads)
@@ -86,229 +205,1371 @@ dim3 blocks_for(int64_t n, int threads)
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                           \
     i += (int64_t)gridDim.x * blockDim.x
 
-#define RUN(call, kernel, grid, block, shared, ...)                                                \
+#define RUN_ON(device, kernel, grid, block, shared, ...)                                           \
     do {                                                                                           \
-        LAUNCH(kernel, grid, block, shared, device_of(call)->stream, __VA_ARGS__);                 \
-        check(device_of(call), cudaGetLastError(), #kernel);                                       \
+        LAUNCH(kernel, grid, block, shared, (device)->stream, __VA_ARGS__);                        \
+        check(device, cudaGetLastError(), #kernel);                                                \
+        (device)->busy = 1;                                                                        \
     } while (0)
+#define RUN(call, kernel, grid, block, shared, ...)                                                \
+    RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
+
+__global__ void moments_kernel(Moments *to, Moments now, int n)
+{
+    if ((int)threadIdx.x < n)
+        to->at[threadIdx.x] = now.at[threadIdx.x];
+}
+
+/* For a kernel of this call: its row, seed, step and loss_scale, until the next call. */
+const Moment *moment_of(const gckpt_call *call)
+{
+    Device *d = device_of(call);
+    Moment m = { call->row, call->seed, call->step, call->loss_scale }, *now = &d->now.at[0];
+    for (int i = 0; i < d->losses && d->recording; i++)
+        if (d->ids[i] == call->id)
+            return &d->moments->at[2 + i];
+    if (d->recording)
+        return &d->moments->at[call->row ? 0 : 1];
+    if (m.row != now->row || m.seed != now->seed || m.step != now->step ||
+        gckpti_bits(m.loss_scale) != gckpti_bits(now->loss_scale)) {
+        *now = m;
+        RUN_ON(d, moments_kernel, 1, 1, 0, d->moments, d->now, 1);
+    }
+    return &d->moments->at[0];
+}
+
+/* 1: within a recording, which cannot have what the host takes part in. */
+int unrecordable(Device *d)
+{
+    d->unrecordable = 1;
+    return d->recording != NULL;
+}
+
+/* ---- memory ---- */
+thread_local char no_room[TEXT]; /* why the thread's last `get` found none */
 
 void *get(void *context, size_t bytes, size_t alignment)
 {
     Device *d = (Device *)context;
+    Hold hold(d);
     void *p = NULL;
+    size_t unused = 0, all = 0;
     (void)alignment; /* 256 bytes at least */
-    cudaSetDevice(d->number);
-    if (cudaMalloc(&p, bytes ? bytes : 1) != cudaSuccess) {
-        cudaGetLastError();
+    no_room[0] = 0;
+    if (unrecordable(d))
         return NULL;
+    cudaError_t error = cudaMalloc(&p, bytes ? bytes : 1);
+    if (error == cudaSuccess)
+        return p;
+    cudaGetLastError();
+    if (error != cudaErrorMemoryAllocation) {
+        check(d, error, "cudaMalloc");
+        snprintf(no_room, sizeof no_room, ": %s", d->problem);
+    } else if (cudaMemGetInfo(&unused, &all) == cudaSuccess) {
+        snprintf(no_room, sizeof no_room,
+                 ": CUDA device %d has %zu of its %zu bytes left, not %zu; plan with a smaller "
+                 "budget, or end what else uses it",
+                 d->number, unused, all, bytes);
     }
-    return p;
+    return NULL;
+}
+
+const char *shortage(void *context)
+{
+    (void)context;
+    return no_room;
+}
+
+/* Until all that was asked for is done; then all slots are free. */
+void settle(Device *d, const char *what)
+{
+    if (!d->busy || unrecordable(d))
+        return;
+    check(d, cudaStreamSynchronize(d->stream), what);
+    d->busy = 0;
+    for (int i = 0; i < SLOTS; i++)
+        d->slots[i].used = 0;
 }
 
 void release(void *context, void *memory, size_t bytes)
 {
     Device *d = (Device *)context;
+    Hold hold(d);
     (void)bytes;
-    cudaSetDevice(d->number);
-    check(d, cudaStreamSynchronize(d->stream), "waiting");
+    settle(d, "release");
     check(d, cudaFree(memory), "cudaFree");
 }
 
+/* By slots. The host waits only where its bytes go to a pinned piece that is not read yet. */
 void copy_in(void *context, void *to, const void *host, size_t bytes)
 {
     Device *d = (Device *)context;
-    check(d, cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, d->stream), "copy in");
-    check(d, cudaStreamSynchronize(d->stream), "copy in");
+    Hold hold(d);
+    for (size_t at = 0, n; at < bytes && !d->problem[0] && !unrecordable(d); at += n) {
+        Slot *s = &d->slots[d->slot];
+        char *pinned = d->pinned + (size_t)d->slot * SLOT_BYTES;
+        char *staged = d->staged + (size_t)d->slot * SLOT_BYTES;
+        d->slot = (d->slot + 1) % SLOTS;
+        n = bytes - at < SLOT_BYTES ? bytes - at : SLOT_BYTES;
+        if (s->used) {
+            check(d, cudaEventSynchronize(s->arrived), "copy in");
+            check(d, cudaStreamWaitEvent(d->feeds, s->taken, 0), "copy in");
+        }
+        s->used = d->busy = 1;
+        memcpy(pinned, (const char *)host + at, n);
+        check(d, cudaMemcpyAsync(staged, pinned, n, cudaMemcpyHostToDevice, d->feeds), "copy in");
+        check(d, cudaEventRecord(s->arrived, d->feeds), "copy in");
+        check(d, cudaStreamWaitEvent(d->stream, s->arrived, 0), "copy in");
+        check(d, cudaMemcpyAsync((char *)to + at, staged, n, cudaMemcpyDeviceToDevice, d->stream),
+              "copy in");
+        check(d, cudaEventRecord(s->taken, d->stream), "copy in");
+    }
 }
 
+/* After an error zeros come out. */
 void copy_out(void *context, void *host, const void *from, size_t bytes)
 {
     Device *d = (Device *)context;
-    check(d, cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, d->stream), "copy out");
-    check(d, cudaStreamSynchronize(d->stream), "copy out");
+    Hold hold(d);
+    if (!unrecordable(d))
+        check(d, cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, d->stream), "copy out");
+    d->busy = 1;
+    settle(d, "copy out");
+    if (d->problem[0] || d->recording)
+        memset(host, 0, bytes);
 }
 
 void copy(void *context, void *to, const void *from, size_t bytes)
 {
     Device *d = (Device *)context;
+    Hold hold(d);
     check(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, d->stream), "copy");
+    d->busy = 1;
 }
 
 const char *finish(void *context)
 {
     Device *d = (Device *)context;
-    check(d, cudaStreamSynchronize(d->stream), "a step");
+    Hold hold(d);
+    settle(d, "a step");
     return d->problem[0] ? d->problem : NULL;
 }
 
-/* ---- >>between ------------------------------------------------------------------------------- */
-__global__ void fill_kernel(uint32_t *to, uint32_t word, int64_t n)
+/* ---- repeated micro-batches ---- */
+void drop(Recording *r)
 {
-    for (EACH(i, n))
-        to[i] = word;
+    if (r->graph)
+        cudaGraphExecDestroy(r->graph);
+    memset(r, 0, sizeof *r);
+}
+
+void forget(void *context, const void *owner)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    settle(d, "a step");
+    for (int i = 0; i < RECORDINGS; i++)
+        if (d->recordings[i].owner == owner)
+            drop(&d->recordings[i]);
+}
+
+/* The one of this micro-batch, or a new one. */
+Recording *recording_of(Device *d, const gckpt_moment *m)
+{
+    Recording *r = NULL;
+    for (int i = 0; i < RECORDINGS; i++) {
+        Recording *have = &d->recordings[i];
+        if (have->owner == m->owner && have->rows == m->rows && have->first == !m->row)
+            return have;
+        r = !r && !have->owner ? have : r;
+    }
+    if (!r) {
+        r = &d->recordings[d->oldest];
+        d->oldest = (d->oldest + 1) % RECORDINGS;
+        settle(d, "a step");
+        drop(r);
+    }
+    r->owner = m->owner;
+    r->rows = m->rows;
+    r->first = !m->row;
+    return r;
+}
+
+/* Puts a micro-batch's moments where its kernels read them. */
+void tell(Device *d, const gckpt_moment *m)
+{
+    Moment now = { m->row, m->seed, m->step, 0.0f };
+    d->now.at[0] = d->now.at[1] = now;
+    d->now.at[1].row = 0;
+    d->losses = m->losses;
+    for (int i = 0; i < m->losses; i++) {
+        d->now.at[2 + i] = now;
+        d->now.at[2 + i].loss_scale = m->scales[i].scale;
+        d->ids[i] = m->scales[i].id;
+    }
+    RUN_ON(d, moments_kernel, 1, 32, 0, d->moments, d->now, 2 + m->losses);
+}
+
+/* At first sight a micro-batch only runs; the second time it is recorded, with the lock kept until
+ * `recorded`, so that nothing of another thread comes between. */
+int repeat(void *context, const gckpt_moment *m)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    if (m->losses > LOSSES || d->problem[0])
+        return 0;
+    Recording *r = recording_of(d, m);
+    if (!r->seen) {
+        r->seen = 1;
+        return 0;
+    }
+    tell(d, m);
+    if (r->graph) {
+        check(d, cudaGraphLaunch(r->graph, d->stream), "a recorded micro-batch");
+        return 1;
+    }
+    if (cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess)
+        return 0;
+    d->lock.lock();
+    d->recording = r;
+    d->unrecordable = 0;
+    return 0;
+}
+
+int recorded(void *context)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    Recording *r = d->recording;
+    cudaGraph_t graph = NULL;
+    if (!r)
+        return 1;
+    check(d, cudaStreamEndCapture(d->stream, &graph), "recording");
+    if (!d->unrecordable)
+        check(d, cudaGraphInstantiate(&r->graph, graph, 0), "recording");
+    if (graph)
+        cudaGraphDestroy(graph);
+    cudaGetLastError();
+    d->recording = NULL;
+    d->lock.unlock();
+    if (d->unrecordable) {
+        r->graph = NULL;
+        return 0;
+    }
+    check(d, cudaGraphLaunch(r->graph, d->stream), "a recorded micro-batch");
+    d->busy = 1;
+    return 1;
+}
+
+/* ---- >>between -------------------------------------------------------------------------------
+ * Kernels that only move memory have threads for all of it in flight: a thread takes 16 bytes at a
+ * time where all addresses are multiples of 16, else one element. */
+template <class T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Pack {
+    T v[N];
+};
+
+template <int N, class T> __device__ Pack<T, N> load(const T *at)
+{
+    return *(const Pack<T, N> *)(const void *)at;
+}
+
+template <class T, int N> __device__ void store(T *at, const Pack<T, N> &pack)
+{
+    *(Pack<T, N> *)(void *)at = pack;
+}
+
+/* Multiples of 16, all of them; NULL is one. */
+bool wide(const void *a, const void *b = NULL, const void *c = NULL)
+{
+    return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) & 15) == 0;
+}
+
+/* d[i] = f(a[i], b[i]); f also gets d[i], if it is to be accumulated. An element is one thread's, so
+ * that bytes may coincide. F::READS: which of a and b there are. */
+enum { READS_NONE, READS_A, READS_BOTH };
+
+template <int N, class F>
+__device__ void map_at(const F &f, const float *a, const float *b, float *d, int64_t i,
+                       int accumulate)
+{
+    Pack<float, N> x = {}, y = {}, z = {};
+    if (F::READS >= READS_A)
+        x = load<N>(a + i);
+    if (F::READS >= READS_BOTH)
+        y = load<N>(b + i);
+    if (accumulate)
+        z = load<N>(d + i);
+    for (int k = 0; k < N; k++)
+        f(&z.v[k], x.v[k], y.v[k], accumulate);
+    store(d + i, z);
+}
+
+template <int N, class F>
+__global__ void map_kernel(F f, const float *a, const float *b, float *d, int64_t n, int accumulate)
+{
+    for (EACH(i, n / N))
+        map_at<N>(f, a, b, d, i * N, accumulate);
+    for (EACH(i, n % N))
+        map_at<1>(f, a, b, d, n / N * N + i, accumulate);
+}
+
+/* d NULL: nobody wants it. */
+template <class F>
+void map(const gckpt_call *call, F f, const float *a, const float *b, float *d, int64_t n,
+         int accumulate)
+{
+    if (!d || n < 1)
+        return;
+    if (wide(a, b, d))
+        RUN(call, (map_kernel<4, F>), blocks_for((n + 3) / 4, 256), 256, 0, f, a, b, d, n,
+            accumulate);
+    else
+        RUN(call, (map_kernel<1, F>), blocks_for(n, 256), 256, 0, f, a, b, d, n, accumulate);
+}
+
+template <int N> __global__ void fill_kernel(uint32_t *to, uint32_t word, int64_t n)
+{
+    Pack<uint32_t, N> pack;
+    for (int k = 0; k < N; k++)
+        pack.v[k] = word;
+    for (EACH(i, n / N))
+        store(to + i * N, pack);
+    for (EACH(i, n % N))
+        to[n / N * N + i] = word;
 }
 
 void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
 {
-    if (n > 0)
-        RUN(call, fill_kernel, blocks_for(n, 256), 256, 0, (uint32_t *)to, word, n);
+    if (n > 0 && wide(to))
+        RUN(call, fill_kernel<4>, blocks_for((n + 3) / 4, 256), 256, 0, (uint32_t *)to, word, n);
+    else if (n > 0)
+        RUN(call, fill_kernel<1>, blocks_for(n, 256), 256, 0, (uint32_t *)to, word, n);
 }
 
-__global__ void add_kernel(float *to, const float *from, int64_t n)
-{
-    for (EACH(i, n))
-        to[i] += from[i];
-}
+struct Copy {
+    static constexpr int READS = READS_A;
+    __device__ void operator()(float *d, float a, float, int accumulate) const
+    {
+        gckpti_put(d, a, accumulate);
+    }
+};
 
 void add(const gckpt_call *call, float *to, const float *from, int64_t n)
 {
-    if (n > 0)
-        RUN(call, add_kernel, blocks_for(n, 256), 256, 0, to, from, n);
+    map(call, Copy(), from, NULL, to, n, 1);
 }
 
-__global__ void convert_kernel(gckpt_conversion c, int64_t row, int64_t rows, uint64_t seed,
-                               uint64_t step, int by_chance)
+/* Random bits are drawn for 8 elements of the batch at a time; those of a pack may begin among them. */
+struct Converting {
+    gckpt_conversion c;
+    int64_t each;      /* elements of a row */
+    const Moment *now; /* NULL: to nearest */
+};
+
+template <int N> __device__ void convert_at(const Converting &o, int64_t i)
 {
-    for (EACH(i, c.n)) {
-        if (c.kind == GCKPT_WIDEN || c.kind == GCKPT_WIDEN_ADD) {
-            float wide = gckpti_from_bf16(c.from[i]);
-            c.x[i] = c.kind == GCKPT_WIDEN ? wide : wide + c.x[i];
-            continue;
+    const gckpt_conversion &c = o.c;
+    Pack<float, N> x = {};
+    Pack<uint16_t, N> half;
+    if (c.kind != GCKPT_WIDEN)
+        x = load<N>(c.x + i);
+    if (c.kind == GCKPT_WIDEN || c.kind == GCKPT_WIDEN_ADD) {
+        half = load<N>(c.from + i);
+        for (int k = 0; k < N; k++) {
+            float f = gckpti_from_bf16(half.v[k]);
+            x.v[k] = c.kind == GCKPT_WIDEN ? f : f + x.v[k];
         }
-        uint16_t half = gckpti_to_bf16(c.x[i]);
-        if (by_chance) {
-            uint64_t at = (uint64_t)(i + (row ? row * (c.n / rows) : 0));
-            uint32_t word[4];
-            gckpti_philox(seed, at / 8, c.stream, (uint32_t)step, word);
-            half = gckpti_halve(gckpti_bits(c.x[i]), word[at / 2 % 4] >> 16 * (at % 2) & 0xffffu);
-        }
-        if (c.kind == GCKPT_NARROW)
-            c.to[i] = half;
-        else
-            c.x[i] = gckpti_from_bf16(half);
+        store(c.x + i, x);
+        return;
     }
+    uint64_t at = (uint64_t)(i + (o.now ? o.now->row * o.each : 0));
+    uint32_t word[4];
+    for (int k = 0; k < N; k++, at++) {
+        if (o.now && (k == 0 || at % 8 == 0))
+            gckpti_philox(o.now->seed, at / 8, c.stream, (uint32_t)o.now->step, word);
+        uint32_t pair = at & 4 ? (at & 2 ? word[3] : word[2]) : (at & 2 ? word[1] : word[0]);
+        half.v[k] = o.now
+                        ? gckpti_halve(gckpti_bits(x.v[k]), pair >> 16 * (at % 2) & 0xffffu)
+                        : gckpti_to_bf16(x.v[k]);
+        x.v[k] = gckpti_from_bf16(half.v[k]);
+    }
+    if (c.kind == GCKPT_NARROW)
+        store(c.to + i, half);
+    else
+        store(c.x + i, x);
+}
+
+template <int N> __global__ void convert_kernel(Converting o)
+{
+    for (EACH(i, o.c.n / N))
+        convert_at<N>(o, i * N);
+    for (EACH(i, o.c.n % N))
+        convert_at<1>(o, o.c.n / N * N + i);
 }
 
 void convert(const gckpt_call *call, const gckpt_conversion *c)
 {
-    if (c->n > 0)
-        RUN(call, convert_kernel, blocks_for(c->n, 256), 256, 0, *c, call->row, call->rows,
-            call->seed, call->step, call->precision == GCKPT_BF16_STOCHASTIC);
+    int by_chance = call->precision == GCKPT_BF16_STOCHASTIC;
+    Converting o = { *c, by_chance ? c->n / call->rows : 0, by_chance ? moment_of(call) : NULL };
+    if (c->n > 0 && wide(c->x, c->from, c->to))
+        RUN(call, convert_kernel<8>, blocks_for((c->n + 7) / 8, 256), 256, 0, o);
+    else if (c->n > 0)
+        RUN(call, convert_kernel<1>, blocks_for(c->n, 256), 256, 0, o);
 }
 
-struct More { /* further accumulators of a pass */
-    size_t at[8];
+struct More { /* further accumulators of a pass, bytes from its base */
+    enum { MOST = 8 };
+    size_t at[MOST];
 };
 
-/* Adds accumulators first..first+n-1 to the first. */
-__global__ void accumulate_kernel(float *gradient, const char *base, More more, int n,
-                                  int64_t elements)
+/* All that a pass has for N elements; the divided gradient goes to `divided`, too. */
+template <int N>
+__device__ void update_at(const gckpt_pass &p, const More &more, int64_t i, float *divided)
 {
-    for (EACH(i, elements)) {
-        float g = gradient[i];
-        for (int u = 0; u < n; u++)
-            g += ((const float *)(base + more.at[u]))[i];
-        gradient[i] = g;
+    const gckpt_rates &a = p.rates;
+    Pack<float, N> g = load<N>(p.gradient + i), w, m = {}, v = {};
+    for (int u = 0; u < p.adds; u++) {
+        Pack<float, N> x = load<N>((const float *)((const char *)p.base + more.at[u]) + i);
+        for (int k = 0; k < N; k++)
+            g.v[k] += x.v[k];
     }
+    if (p.adds && !(p.count > 0 && p.write_back))
+        store(p.gradient + i, g);
+    for (int k = 0; k < N && p.count > 0; k++)
+        g.v[k] /= p.count;
+    if (p.count > 0 && p.write_back)
+        store(p.gradient + i, g);
+    if (p.squares)
+        store(divided, g);
+    if (!p.update)
+        return;
+    w = load<N>(p.values + i);
+    if (p.optimiser != GCKPT_SGD)
+        m = load<N>(p.state[0] + i);
+    if (p.optimiser == GCKPT_ADAMW)
+        v = load<N>(p.state[1] + i);
+    for (int k = 0; k < N; k++) {
+        float d = g.v[k] * a.scale, decayed = gckpti_fma(-a.decay, w.v[k], w.v[k]);
+        if (p.optimiser == GCKPT_ADAMW) {
+            m.v[k] = gckpti_fma(a.beta1, m.v[k], a.rest1 * d);
+            v.v[k] = gckpti_fma(a.beta2, v.v[k], a.rest2 * (d * d));
+            d = m.v[k] / (gckpti_sqrt(v.v[k] * a.correct2) + a.eps);
+        } else if (p.optimiser == GCKPT_MOMENTUM) {
+            m.v[k] = d = gckpti_fma(p.momentum, m.v[k], d);
+        }
+        w.v[k] = gckpti_fma(-a.rate, d, decayed);
+    }
+    store(p.values + i, w);
+    if (p.optimiser != GCKPT_SGD)
+        store(p.state[0] + i, m);
+    if (p.optimiser == GCKPT_ADAMW)
+        store(p.state[1] + i, v);
 }
 
-__global__ void divide_kernel(float *gradient, float count, int64_t elements)
+/* The threads of a block take GCKPT_UPDATE_BLOCK elements through everything, so that gradient,
+ * values and state cross memory once. The square sum's lanes (5d) are those of the first warp, which
+ * finds the divided gradient in shared memory, while others of the chip's blocks use the memory. */
+template <int N> __global__ void update_kernel(gckpt_pass p, const __grid_constant__ More more)
 {
-    for (EACH(i, elements))
-        gradient[i] /= count;
-}
-
-/* A warp takes a block of GCKPT_UPDATE_BLOCK elements; its lanes are those of the contract (5d). */
-__global__ void squares_kernel(const float *g, float *squares, int64_t elements)
-{
-    int64_t b = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-    int64_t at = b * GCKPT_UPDATE_BLOCK, end = at + GCKPT_UPDATE_BLOCK;
+    typedef Pack<float, 4> Four;
+    SHARED(Four, room, [GCKPT_UPDATE_BLOCK / 4]);
+    float *divided = (float *)(void *)room;
+    int64_t at = (int64_t)blockIdx.x * GCKPT_UPDATE_BLOCK;
+    int n = p.elements - at < GCKPT_UPDATE_BLOCK ? (int)(p.elements - at) : GCKPT_UPDATE_BLOCK;
+    for (int i = (int)threadIdx.x * N; i + N <= n; i += (int)blockDim.x * N)
+        update_at<N>(p, more, at + i, divided + i);
+    for (int i = n / N * N + (int)threadIdx.x; i < n; i += (int)blockDim.x)
+        update_at<1>(p, more, at + i, divided + i);
+    if (!p.squares)
+        return;
+    __syncthreads();
+    if (threadIdx.x >= 32)
+        return;
     float sum = 0.0f;
-    end = end < elements ? end : elements;
-    for (int64_t i = at + threadIdx.x % 32; i < end; i += 32)
-        sum = gckpti_fma(g[i], g[i], sum);
+    for (int i = (int)threadIdx.x; i < n; i += 32)
+        sum = gckpti_fma(divided[i], divided[i], sum);
     for (int half = 16; half; half /= 2)
         sum += __shfl_down_sync(0xffffffffu, sum, half);
-    if (threadIdx.x % 32 == 0 && at < elements)
-        squares[b] = sum;
+    if (threadIdx.x == 0)
+        p.squares[blockIdx.x] = sum;
 }
 
-__global__ void update_kernel(gckpt_pass p)
+void update(const gckpt_call *call, const gckpt_pass *pass)
 {
-    const gckpt_rates a = p.rates;
-    for (EACH(i, p.elements)) {
-        float w = p.values[i], g = p.gradient[i] * a.scale;
-        if (p.optimiser == GCKPT_ADAMW) {
-            float m = gckpti_fma(a.beta1, p.state[0][i], a.rest1 * g);
-            float v = gckpti_fma(a.beta2, p.state[1][i], a.rest2 * (g * g));
-            float step = m / (gckpti_sqrt(v * a.correct2) + a.eps);
-            p.state[0][i] = m;
-            p.state[1][i] = v;
-            p.values[i] = gckpti_fma(-a.rate, step, gckpti_fma(-a.decay, w, w));
-        } else {
-            if (p.optimiser == GCKPT_MOMENTUM)
-                p.state[0][i] = g = gckpti_fma(p.momentum, p.state[0][i], g);
-            p.values[i] = gckpti_fma(-a.rate, g, gckpti_fma(-a.decay, w, w));
-        }
+    gckpt_pass p = *pass;
+    More more = { { 0 } };
+    bool four = wide(p.gradient, p.values, p.state[0]) && wide(p.state[1]);
+    for (; p.adds > More::MOST; p.adds--, p.more++) /* in the same order, but on their own */
+        add(call, p.gradient, (const float *)((const char *)p.base + p.more[0]), p.elements);
+    for (int u = 0; u < p.adds; u++) {
+        more.at[u] = p.more[u];
+        four = four && wide((const char *)p.base + p.more[u]);
     }
-}
-
-void update(const gckpt_call *call, const gckpt_pass *p)
-{
-    dim3 grid = blocks_for(p->elements, 256);
-    for (int first = 0; first < p->adds; first += 8) {
-        More more;
-        int n = p->adds - first < 8 ? p->adds - first : 8;
-        memcpy(more.at, p->more + first, (size_t)n * sizeof *more.at);
-        RUN(call, accumulate_kernel, grid, 256, 0, p->gradient, (const char *)p->base, more, n,
-            p->elements);
-    }
-    if (p->count > 0)
-        RUN(call, divide_kernel, grid, 256, 0, p->gradient, p->count, p->elements);
-    int64_t blocks = (p->elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK;
-    if (p->squares)
-        RUN(call, squares_kernel, dim3((unsigned)((blocks + 7) / 8)), 256, 0, p->gradient,
-            p->squares, p->elements);
-    if (p->update)
-        RUN(call, update_kernel, grid, 256, 0, *p);
+    dim3 blocks((unsigned)((p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK));
+    if (four)
+        RUN(call, update_kernel<4>, blocks, 256, 0, p, more);
+    else
+        RUN(call, update_kernel<1>, blocks, 256, 0, p, more);
 }
 
 /* ---- >>elementwise --------------------------------------------------------------------------- */
 /* y = f(x), and dx = g slope, for f and slope of gradckpt.h; `at`: x, or y where the slope needs
- * it. An element is one thread's, so that bytes may coincide. */
-#define CURVE(name, needs)                                                                         \
-    __global__ void name##_forward_kernel(const float *x, float *y, int64_t n)                     \
-    {                                                                                              \
-        for (EACH(i, n))                                                                           \
-            y[i] = gckpti_##name(x[i]);                                                            \
-    }                                                                                              \
-    __global__ void name##_backward_kernel(const float *at, const float *g, float *d, int64_t n,   \
-                                           int accumulate)                                         \
-    {                                                                                              \
-        for (EACH(i, n))                                                                           \
-            gckpti_put_product(&d[i], g[i], gckpti_##name##_slope(at[i]), accumulate);             \
-    }                                                                                              \
-    void name##_forward(const gckpt_call *call)                                                    \
-    {                                                                                              \
-        int64_t n = gckpti_elements(&call->shape);                                                 \
-        RUN(call, name##_forward_kernel, blocks_for(n, 256), 256, 0, call->in[0].data, call->out,  \
-            n);                                                                                    \
-    }                                                                                              \
+ * it. */
+template <float (*F)(float)> struct Value {
+    static constexpr int READS = READS_A;
+    __device__ void operator()(float *d, float x, float, int) const { *d = F(x); }
+};
+
+template <float (*SLOPE)(float)> struct Slope {
+    static constexpr int READS = READS_BOTH;
+    __device__ void operator()(float *d, float at, float g, int accumulate) const
+    {
+        gckpti_put_product(d, g, SLOPE(at), accumulate);
+    }
+};
+
+/* A first input's gradient from grad_out and `at`. */
+template <class F> void map_back(const gckpt_call *call, F f, const float *at)
+{
+    map(call, f, at, call->grad_out, call->in[0].grad, gckpti_elements(&call->shape),
+        call->in[0].accumulate);
+}
+
+template <class F> void map_forward(const gckpt_call *call, F f)
+{
+    map(call, f, call->in[0].data, NULL, call->out, gckpti_elements(&call->shape), 0);
+}
+
+#define CURVE(name, at)                                                                            \
+    void name##_forward(const gckpt_call *call) { map_forward(call, Value<gckpti_##name>()); }     \
     void name##_backward(const gckpt_call *call)                                                   \
     {                                                                                              \
-        int64_t n = gckpti_elements(&call->shape);                                                 \
-        const float *at = (needs) & GCKPT_OUT ? call->out : call->in[0].data;                      \
-        RUN(call, name##_backward_kernel, blocks_for(n, 256), 256, 0, at, call->grad_out,          \
-            call->in[0].grad, n, call->in[0].accumulate);                                          \
+        map_back(call, Slope<gckpti_##name##_slope>(), at);                                        \
     }
-CURVE(gelu, GCKPT_IN(0))
-CURVE(gelu_erf, GCKPT_IN(0))
-CURVE(silu, GCKPT_IN(0))
-CURVE(tanh, GCKPT_OUT)
-CURVE(sigmoid, GCKPT_OUT)
+CURVE(gelu, call->in[0].data)
+CURVE(gelu_erf, call->in[0].data)
+CURVE(silu, call->in[0].data)
+CURVE(tanh, call->out)
+CURVE(sigmoid, call->out)
 #undef CURVE
 
+struct ReluGradient {
+    static constexpr int READS = READS_BOTH;
+    __device__ void operator()(float *d, float y, float g, int accumulate) const
+    {
+        gckpti_put(d, y > 0.0f ? g : 0.0f, accumulate);
+    }
+};
+
+void relu_forward(const gckpt_call *call) { map_forward(call, Value<gckpti_relu>()); }
+void relu_backward(const gckpt_call *call) { map_back(call, ReluGradient(), call->out); }
+
+struct Scale {
+    static constexpr int READS = READS_A;
+    float factor;
+    __device__ void operator()(float *d, float x, float, int accumulate) const
+    {
+        gckpti_put_product(d, factor, x, accumulate);
+    }
+};
+
+void scale_forward(const gckpt_call *call)
+{
+    Scale f = { *(const float *)call->attributes };
+    map_forward(call, f);
+}
+
+void scale_backward(const gckpt_call *call)
+{
+    Scale f = { *(const float *)call->attributes };
+    map(call, f, call->grad_out, NULL, call->in[0].grad, gckpti_elements(&call->shape),
+        call->in[0].accumulate);
+}
+
+/* Four elements of the batch share random bits; those of a pack may begin among them. */
+struct Mask {
+    float p, factor;
+    int64_t each; /* elements of a row */
+    int id;
+    const Moment *now;
+};
+
+template <int N>
+__device__ void dropout_at(const Mask &o, const float *x, float *y, int64_t i, int accumulate)
+{
+    Pack<float, N> from = load<N>(x + i), to = {};
+    uint64_t at = (uint64_t)(i + o.now->row * o.each);
+    uint32_t word[4];
+    if (accumulate)
+        to = load<N>(y + i);
+    for (int k = 0; k < N; k++, at++) {
+        if (k == 0 || at % 4 == 0)
+            gckpti_philox(o.now->seed, at / 4, (uint32_t)o.id, (uint32_t)o.now->step, word);
+        uint32_t own = at & 2 ? (at & 1 ? word[3] : word[2]) : (at & 1 ? word[1] : word[0]);
+        if (gckpti_uniform(own) >= o.p)
+            gckpti_put_product(&to.v[k], o.factor, from.v[k], accumulate);
+        else
+            gckpti_put(&to.v[k], 0.0f, accumulate);
+    }
+    store(y + i, to);
+}
+
+template <int N>
+__global__ void dropout_kernel(Mask o, const float *x, float *y, int64_t n, int accumulate)
+{
+    for (EACH(i, n / N))
+        dropout_at<N>(o, x, y, i * N, accumulate);
+    for (EACH(i, n % N))
+        dropout_at<1>(o, x, y, n / N * N + i, accumulate);
+}
+
+void dropout_mask(const gckpt_call *call, const float *x, float *y, int accumulate)
+{
+    int64_t n = gckpti_elements(&call->shape);
+    float p = *(const float *)call->attributes;
+    Mask o = { p, 1.0f / (1.0f - p), n / call->rows, call->id, moment_of(call) };
+    if (y && wide(x, y))
+        RUN(call, dropout_kernel<4>, blocks_for((n + 3) / 4, 256), 256, 0, o, x, y, n, accumulate);
+    else if (y)
+        RUN(call, dropout_kernel<1>, blocks_for(n, 256), 256, 0, o, x, y, n, accumulate);
+}
+
+void dropout_forward(const gckpt_call *call)
+{
+    if (call->training)
+        dropout_mask(call, call->in[0].data, call->out, 0);
+    else if (call->out != call->in[0].data)
+        map_forward(call, Copy());
+}
+
+void dropout_backward(const gckpt_call *call)
+{
+    dropout_mask(call, call->grad_out, call->in[0].grad, call->in[0].accumulate);
+}
+
+/* ---- two inputs with broadcasting, and all that copies between shapes ----
+ * Axes: places in three tensors at once, the innermost axis first; step[0] of the result, step[1]
+ * and step[2] of operands, 0 where they are repeated. I: 32-bit indexes where they suffice, since a
+ * place costs a division for each axis but the last. */
+template <class I> struct Axes {
+    int n;
+    I size[GCKPT_MAX_DIMS], step[3][GCKPT_MAX_DIMS];
+};
+
+template <class I> struct Place {
+    I at0, at1, at2;
+};
+
+template <class I> __device__ Place<I> place(const Axes<I> &x, I i)
+{
+    Place<I> p = { 0, 0, 0 };
+    for (int k = 0; k < x.n; k++) {
+        I next = k + 1 < x.n ? i / x.size[k] : 0, j = i - next * x.size[k];
+        p.at0 += j * x.step[0][k];
+        p.at1 += j * x.step[1][k];
+        p.at2 += j * x.step[2][k];
+        i = next;
+    }
+    return p;
+}
+
+/* The walk's steps as 1 and 2, and 0 in row-major order. */
+Axes<int64_t> axes_of(const gckpti_walk *w)
+{
+    Axes<int64_t> x = {};
+    int64_t size = 1;
+    x.n = w->n;
+    for (int k = 0; k < w->n; size *= w->size[k++]) {
+        x.size[k] = w->size[k];
+        x.step[0][k] = size;
+        x.step[1][k] = w->step[0][k];
+        x.step[2][k] = w->step[1][k];
+    }
+    return x;
+}
+
+void swap_steps(Axes<int64_t> *x, int a, int b)
+{
+    for (int k = 0; k < x->n; k++) {
+        int64_t step = x->step[a][k];
+        x->step[a][k] = x->step[b][k];
+        x->step[b][k] = step;
+    }
+}
+
+int64_t count_of(const Axes<int64_t> &x)
+{
+    int64_t n = 1;
+    for (int k = 0; k < x.n; k++)
+        n *= x.size[k];
+    return n;
+}
+
+/* Whether every index and number of elements is below 2^31. */
+bool small(const Axes<int64_t> &x)
+{
+    bool fits = count_of(x) < INT64_C(1) << 31;
+    for (int t = 0; t < 3; t++) {
+        int64_t last = 0;
+        for (int k = 0; k < x.n; k++)
+            last += (x.size[k] - 1) * x.step[t][k];
+        fits = fits && last < INT64_C(1) << 31;
+    }
+    return fits;
+}
+
+/* In other numbers, the innermost axis in packs of `pack`. */
+template <class I> Axes<I> axes_in(const Axes<int64_t> &x, int pack)
+{
+    Axes<I> y = {};
+    y.n = x.n;
+    for (int k = 0; k < x.n; k++) {
+        y.size[k] = (I)(k ? x.size[k] : x.size[k] / pack);
+        for (int t = 0; t < 3; t++)
+            y.step[t][k] = (I)(k ? x.step[t][k] : x.step[t][k] * pack);
+    }
+    return y;
+}
+
+/* N neighbours, or one that is repeated. */
+template <int N, class I> __device__ Pack<float, N> spread(const float *at, I step)
+{
+    Pack<float, N> x;
+    if (step)
+        return load<N>(at);
+    for (int k = 0; k < N; k++)
+        x.v[k] = *at;
+    return x;
+}
+
+enum Pairing { ADD, SUB, MUL, DIVIDE }; /* DIVIDE: a / by, and there is no b */
+
+/* d = a op b, a thread a pack of the result: one pass over memory in the result's order; what is
+ * repeated comes from caches. */
+template <int N, class I>
+__global__ void combine_kernel(const __grid_constant__ Axes<I> axes, int op, float *d, const float *a, const float *b,
+                               float by, int64_t packs, int accumulate)
+{
+    for (EACH(i, packs)) {
+        Place<I> at = place(axes, (I)i);
+        Pack<float, N> x = spread<N>(a + at.at1, axes.step[1][0]), y = {}, z = {};
+        if (op != DIVIDE)
+            y = spread<N>(b + at.at2, axes.step[2][0]);
+        if (accumulate)
+            z = load<N>(d + at.at0);
+        for (int k = 0; k < N; k++) {
+            float p = x.v[k], q = y.v[k];
+            if (op == MUL)
+                gckpti_put_product(&z.v[k], p, q, accumulate);
+            else if (op == DIVIDE)
+                gckpti_put(&z.v[k], by != 1.0f ? p / by : p, accumulate);
+            else
+                gckpti_put(&z.v[k], op == ADD ? p + q : p - q, accumulate);
+        }
+        store(d + at.at0, z);
+    }
+}
+
+void combine(const gckpt_call *call, const Axes<int64_t> &x, Pairing op, float *d, const float *a,
+             const float *b, float by, int accumulate)
+{
+    int64_t n = count_of(x);
+    bool four = wide(d, a, b) && x.n && x.size[0] % 4 == 0 && x.step[0][0] == 1;
+    for (int t = 0; t < 3; t++) {
+        bool repeated = x.step[t][0] == 0;
+        four = four && (repeated || x.step[t][0] == 1);
+        for (int k = 1; k < x.n; k++)
+            four = four && (repeated || x.step[t][k] % 4 == 0);
+    }
+    dim3 grid = blocks_for(four ? n / 4 : n, 256);
+    if (four && small(x))
+        RUN(call, (combine_kernel<4, uint32_t>), grid, 256, 0, axes_in<uint32_t>(x, 4), op, d, a, b,
+            by, n / 4, accumulate);
+    else if (four)
+        RUN(call, (combine_kernel<4, int64_t>), grid, 256, 0, axes_in<int64_t>(x, 4), op, d, a, b,
+            by, n / 4, accumulate);
+    else if (small(x))
+        RUN(call, (combine_kernel<1, uint32_t>), grid, 256, 0, axes_in<uint32_t>(x, 1), op, d, a, b,
+            by, n, accumulate);
+    else
+        RUN(call, (combine_kernel<1, int64_t>), grid, 256, 0, x, op, d, a, b, by, n, accumulate);
+}
+
+/* Sums whose order is that of the terms' places in g: of each column all rows, one after the other.
+ * steps: 0 of g, 1 of `other`. A term is g * other, or sign * g; low NULL: sums are plain. */
+template <class I> struct Sums {
+    Axes<I> column, row;
+    int64_t columns, rows;
+    const float *g, *other;
+    float sign, divide;
+    float *sum, *low;
+    int accumulate;
+};
+
+template <class I> __device__ float term_of(const Sums<I> &s, const Place<I> &column, int64_t row)
+{
+    Place<I> more = place(s.row, (I)row);
+    float g = s.g[column.at0 + more.at0];
+    return s.other ? gckpti_mul(g, s.other[column.at1 + more.at1]) : s.sign * g;
+}
+
+template <class I> __device__ void add_term(const Sums<I> &s, float *sum, float *low, float x)
+{
+    if (s.low)
+        gckpti_sum_add(sum, low, x);
+    else
+        gckpti_sum_add(sum, NULL, x);
+}
+
+template <class I> __device__ void put_sum(const Sums<I> &s, int64_t column, float sum, float low)
+{
+    s.sum[column] = s.divide != 1.0f ? sum / s.divide : sum;
+    if (s.low)
+        s.low[column] = low;
+}
+
+/* A thread a column, 8 terms under way; neighbours read neighbours. For many columns. */
+template <class I> __global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I> s)
+{
+    for (EACH(c, s.columns)) {
+        Place<I> at = place(s.column, (I)c);
+        float sum = s.accumulate ? s.sum[c] : 0.0f, low = s.low ? s.low[c] : 0.0f;
+        for (int64_t r = 0; r < s.rows; r += 8) {
+            float x[8];
+            for (int k = 0; k < 8; k++)
+                x[k] = r + k < s.rows ? term_of(s, at, r + k) : 0.0f;
+            for (int k = 0; k < 8 && r + k < s.rows; k++)
+                add_term(s, &sum, &low, x[k]);
+        }
+        put_sum(s, c, sum, low);
+    }
+}
+
+/* A block has 32 columns. Its warps bring 64 rows of them to shared memory, neighbours in g by
+ * neighbouring lanes (along: they are rows, else columns), while the first warp adds the 64 before,
+ * a lane a column. A column is one chain of four additions for each term (5e), some 16 cycles, and
+ * no number of threads makes it shorter: few columns of many rows do not fill the chip. */
+enum { SUM_ROWS = 64, SUM_WARPS = 8, SUM_EACH = SUM_ROWS / SUM_WARPS };
+template <class I> __global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int along)
+{
+    SHARED(float, tile, [2][SUM_ROWS][33]);
+    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    int64_t first = (int64_t)blockIdx.x * 32, own = first + lane;
+    int columns = s.columns - first < 32 ? (int)(s.columns - first) : 32;
+    bool adds = warp == 0 && lane < columns;
+    float sum = adds && s.accumulate ? s.sum[own] : 0.0f, low = adds && s.low ? s.low[own] : 0.0f;
+    Place<I> at[SUM_EACH / 2]; /* of the columns this thread brings */
+    for (int k = 0; k < SUM_EACH / 2; k++) {
+        int column = along ? warp + SUM_WARPS * k : lane;
+        at[k] = place(s.column, (I)(first + (column < columns ? column : 0)));
+    }
+    for (int64_t r = -SUM_ROWS; r < s.rows; r += SUM_ROWS) {
+        float x[SUM_EACH];
+        int64_t next = r + SUM_ROWS;
+        int buffer = (int)(next / SUM_ROWS % 2);
+        for (int k = 0; k < SUM_EACH; k++) {
+            int column = along ? warp + SUM_WARPS * (k % 4) : lane;
+            int64_t row = next + (along ? lane + 32 * (k / 4) : warp + SUM_WARPS * k);
+            x[k] = column < columns && row < s.rows ? term_of(s, at[k % 4], row) : 0.0f;
+        }
+        int rows = s.rows - r < SUM_ROWS ? (int)(s.rows - r) : SUM_ROWS;
+        for (int k = 0; k < rows && adds && r >= 0; k++)
+            add_term(s, &sum, &low, tile[1 - buffer][k][lane]);
+        for (int k = 0; k < SUM_EACH; k++) {
+            int column = along ? warp + SUM_WARPS * (k % 4) : lane;
+            int row = along ? lane + 32 * (k / 4) : warp + SUM_WARPS * k;
+            tile[buffer][row][column] = x[k];
+        }
+        __syncthreads();
+    }
+    if (adds)
+        put_sum(s, own, sum, low);
+}
+
+template <class I> void sums_in(const gckpt_call *call, const Sums<int64_t> &s)
+{
+    Sums<I> t = { axes_in<I>(s.column, 1), axes_in<I>(s.row, 1), s.columns, s.rows, s.g, s.other,
+                  s.sign, s.divide, s.sum, s.low, s.accumulate };
+    bool along = s.row.n && s.row.step[0][0] == 1;
+    if (!along && (s.rows <= SUM_ROWS || s.columns >= 1 << 17)) /* these fill the chip */
+        RUN(call, sums_by_thread_kernel<I>, blocks_for(s.columns, 256), 256, 0, t);
+    else
+        RUN(call, sums_by_block_kernel<I>, dim3((unsigned)((s.columns + 31) / 32)), 32 * SUM_WARPS,
+            0, t, along);
+}
+
+/* Of g at all places of `axes` (steps: 0 of g, 1 of the sum, 2 of other). */
+void sums(const gckpt_call *call, const Axes<int64_t> &axes, const float *g, const float *other,
+          float sign, float divide, float *sum, float *low, int accumulate)
+{
+    Sums<int64_t> s = { {}, {}, 1, 1, g, other, sign, divide, sum, low, accumulate };
+    for (int k = 0; k < axes.n; k++) {
+        Axes<int64_t> *to = axes.step[1][k] ? &s.column : &s.row;
+        to->size[to->n] = axes.size[k];
+        to->step[0][to->n] = axes.step[0][k];
+        to->step[1][to->n++] = axes.step[2][k];
+        *(axes.step[1][k] ? &s.columns : &s.rows) *= axes.size[k];
+    }
+    if (small(axes))
+        sums_in<uint32_t>(call, s);
+    else
+        sums_in<int64_t>(call, s);
+}
+
+Axes<int64_t> broadcast_axes(const gckpt_call *call)
+{
+    gckpti_walk w;
+    gckpti_broadcast_walk(&w, call);
+    return axes_of(&w);
+}
+
+void broadcast_forward(const gckpt_call *call, Pairing op)
+{
+    combine(call, broadcast_axes(call), op, call->out, call->in[0].data, call->in[1].data, 1.0f, 0);
+}
+
+/* Input i's gradient gets sign * g, or g * other, as gckpti_broadcast_gradient. */
+void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *other)
+{
+    const gckpt_arg *in = &call->in[i];
+    const Scale by = { sign };
+    if (!in->grad || in->grad == call->grad_out) /* passed on */
+        return;
+    Axes<int64_t> x = broadcast_axes(call);
+    if (i)
+        swap_steps(&x, 1, 2); /* 1: of this input, 2: of the other */
+    if (in->low) {
+        sums(call, x, call->grad_out, other, sign, 1.0f, in->grad, in->low, in->accumulate);
+    } else if (other) {
+        combine(call, x, MUL, in->grad, call->grad_out, other, 1.0f, in->accumulate);
+    } else {
+        map(call, by, call->grad_out, NULL, in->grad, gckpti_elements(&call->shape),
+            in->accumulate);
+    }
+}
+
+void add_forward(const gckpt_call *call) { broadcast_forward(call, ADD); }
+void sub_forward(const gckpt_call *call) { broadcast_forward(call, SUB); }
+void mul_forward(const gckpt_call *call) { broadcast_forward(call, MUL); }
+void add_backward(const gckpt_call *call)
+{
+    broadcast_gradient(call, 0, 1.0f, NULL);
+    broadcast_gradient(call, 1, 1.0f, NULL);
+}
+void sub_backward(const gckpt_call *call)
+{
+    broadcast_gradient(call, 0, 1.0f, NULL);
+    broadcast_gradient(call, 1, -1.0f, NULL);
+}
+void mul_backward(const gckpt_call *call)
+{
+    broadcast_gradient(call, 0, 1.0f, call->in[1].data);
+    broadcast_gradient(call, 1, 1.0f, call->in[0].data);
+}
+
 /* ---- >>shapes -------------------------------------------------------------------------------- */
+/* d = s, or d += s, for s / by: axes with step[0] of d and step[1] of s. */
+void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s, float by,
+               int accumulate)
+{
+    combine(call, x, DIVIDE, d, s, NULL, by, accumulate);
+}
+
+/* As gckpti_put_blocks. */
+void copy_blocks(const gckpt_call *call, float *d, int64_t d_step, const float *s, int64_t s_step,
+                 int64_t blocks, int64_t n, int accumulate)
+{
+    gckpti_walk w;
+    gckpti_walk_begin(&w);
+    gckpti_walk_axis(&w, n, 1, 1);
+    gckpti_walk_axis(&w, blocks, d_step, s_step);
+    Axes<int64_t> x = axes_of(&w);
+    swap_steps(&x, 0, 1);
+    swap_steps(&x, 1, 2);
+    copy_axes(call, x, d, s, 1.0f, accumulate);
+}
+
+/* Axis p is the one of neighbours in s, q in d: a block of 32 x 8 threads brings 32 of each through
+ * shared memory, so that warps read and write 128 bytes in one piece; rest: the other axes. */
+template <class I> struct Transposing {
+    Axes<I> rest;
+    I p, q, p_step, q_step; /* sizes; p's step in d, q's in s */
+};
+
+template <class I>
+__global__ void transpose_kernel(const __grid_constant__ Transposing<I> t, float *d, const float *s, int64_t tiles,
+                                 int accumulate)
+{
+    SHARED(float, tile, [32][33]);
+    I lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    I across = (t.p + 31) / 32, down = (t.q + 31) / 32;
+    for (int64_t i = blockIdx.x; i < tiles; i += gridDim.x) {
+        I p = (I)i % across * 32, q = (I)i / across % down * 32;
+        Place<I> at = place(t.rest, (I)i / across / down);
+        for (I k = warp; k < 32; k += 8)
+            if (p + lane < t.p && q + k < t.q)
+                tile[k][lane] = s[at.at1 + (q + k) * t.q_step + p + lane];
+        __syncthreads();
+        for (I k = warp; k < 32; k += 8)
+            if (p + k < t.p && q + lane < t.q)
+                gckpti_put(&d[at.at0 + (p + k) * t.p_step + q + lane], tile[lane][k], accumulate);
+        __syncthreads();
+    }
+}
+
+template <class I>
+void transpose_in(const gckpt_call *call, const Axes<int64_t> &x, int p, int q, float *d,
+                  const float *s, int accumulate)
+{
+    Transposing<I> t = { {}, (I)x.size[p], (I)x.size[q], (I)x.step[0][p], (I)x.step[1][q] };
+    int64_t tiles = (x.size[p] + 31) / 32 * ((x.size[q] + 31) / 32);
+    for (int k = 0; k < x.n; k++) {
+        if (k == p || k == q)
+            continue;
+        t.rest.size[t.rest.n] = (I)x.size[k];
+        t.rest.step[0][t.rest.n] = (I)x.step[0][k];
+        t.rest.step[1][t.rest.n++] = (I)x.step[1][k];
+        tiles *= x.size[k];
+    }
+    RUN(call, transpose_kernel<I>, blocks_for(tiles, 1), 256, 0, t, d, s, tiles, accumulate);
+}
+
+/* d = s where neighbours may be others in each. */
+void transpose(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s,
+               int accumulate)
+{
+    int p = 0, q = 0;
+    for (int k = 0; k < x.n; k++) {
+        p = x.step[1][k] == 1 ? k : p;
+        q = x.step[0][k] == 1 ? k : q;
+    }
+    if (p == q)
+        copy_axes(call, x, d, s, 1.0f, accumulate);
+    else if (small(x))
+        transpose_in<uint32_t>(call, x, p, q, d, s, accumulate);
+    else
+        transpose_in<int64_t>(call, x, p, q, d, s, accumulate);
+}
+
+Axes<int64_t> permute_axes(const gckpt_call *call)
+{
+    gckpti_walk w;
+    gckpti_permute_walk(&w, call);
+    return axes_of(&w);
+}
+
+void permute_forward(const gckpt_call *call)
+{
+    transpose(call, permute_axes(call), call->out, call->in[0].data, 0);
+}
+
+void permute_backward(const gckpt_call *call)
+{
+    Axes<int64_t> x = permute_axes(call);
+    swap_steps(&x, 0, 1);
+    if (call->in[0].grad)
+        transpose(call, x, call->in[0].grad, call->grad_out, call->in[0].accumulate);
+}
+
+struct Part { /* of an axis: `n` floats from `begin` of each `whole` */
+    int64_t blocks, whole, begin, n;
+};
+
+Part slice_part(const gckpt_call *call)
+{
+    const gckpti_slice *o = (const gckpti_slice *)call->attributes;
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, o->axis);
+    int64_t begin = gckpti_wide(o->begin), end = gckpti_wide(o->end);
+    Part p = { v.outer, v.size * v.inner, begin * v.inner, (end - begin) * v.inner };
+    return p;
+}
+
+void slice_forward(const gckpt_call *call)
+{
+    Part p = slice_part(call);
+    copy_blocks(call, call->out, p.n, call->in[0].data + p.begin, p.whole, p.blocks, p.n, 0);
+}
+
+/* d = g in the part, else 0: the first contribution, in one pass. */
+template <int N, class I>
+__global__ void unslice_kernel(float *d, const float *g, I whole, I begin, I part, int64_t packs)
+{
+    for (EACH(i, packs)) {
+        I block = (I)i / whole, j = (I)i - block * whole - begin;
+        Pack<float, N> x = {};
+        if (j < part) /* unsigned: from 0 on */
+            x = load<N>(g + (block * part + j) * N);
+        store(d + i * N, x);
+    }
+}
+
+void slice_backward(const gckpt_call *call)
+{
+    Part p = slice_part(call);
+    float *d = call->in[0].grad;
+    const float *g = call->grad_out;
+    int64_t n = p.blocks * p.whole;
+    bool four = wide(d, g) && p.whole % 4 == 0 && p.begin % 4 == 0 && p.n % 4 == 0;
+    dim3 grid = blocks_for(four ? n / 4 : n, 256);
+    if (!d)
+        return;
+    if (call->in[0].accumulate)
+        copy_blocks(call, d + p.begin, p.whole, g, p.n, p.blocks, p.n, 1);
+    else if (four && n < INT64_C(1) << 31)
+        RUN(call, (unslice_kernel<4, uint32_t>), grid, 256, 0, d, g, (uint32_t)(p.whole / 4),
+            (uint32_t)(p.begin / 4), (uint32_t)(p.n / 4), n / 4);
+    else
+        RUN(call, (unslice_kernel<1, uint64_t>), grid, 256, 0, d, g, (uint64_t)p.whole,
+            (uint64_t)p.begin, (uint64_t)p.n, n);
+}
+
+void concat_forward(const gckpt_call *call)
+{
+    int axis = *(const int *)call->attributes;
+    gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
+    float *o = call->out;
+    for (int i = 0; i < call->inputs; i++) {
+        int64_t n = gckpti_split_at(&call->in[i].shape, axis).size * all.inner;
+        copy_blocks(call, o, all.size * all.inner, call->in[i].data, n, all.outer, n, 0);
+        o += n;
+    }
+}
+
+void concat_backward(const gckpt_call *call)
+{
+    int axis = *(const int *)call->attributes;
+    gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
+    const float *g = call->grad_out;
+    for (int i = 0; i < call->inputs; i++) {
+        int64_t n = gckpti_split_at(&call->in[i].shape, axis).size * all.inner;
+        if (call->in[i].grad)
+            copy_blocks(call, call->in[i].grad, n, g, all.size * all.inner, all.outer, n,
+                        call->in[i].accumulate);
+        g += n;
+    }
+}
+
+/* A warp a row: the sum of x, or with y that of (x - y)^2, by the contract's lanes (5d), 8 loads
+ * under way; the result divided by `divide`. */
+__global__ void row_sums_kernel(const float *x, const float *y, float *out, int64_t rows, int64_t n,
+                                float divide)
+{
+    int64_t warps = (int64_t)gridDim.x * (blockDim.x / 32);
+    int lane = (int)threadIdx.x % 32;
+    for (int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; r < rows; r += warps) {
+        float sum = 0.0f;
+        for (int64_t i = r * n + lane, end = (r + 1) * n; i < end; i += 8 * 32) {
+            float v[8];
+            for (int k = 0; k < 8; k++) {
+                int64_t at = i + 32 * k;
+                v[k] = at < end ? (y ? x[at] - y[at] : x[at]) : 0.0f;
+            }
+            for (int k = 0; k < 8 && i + 32 * k < end; k++)
+                sum = y ? gckpti_fma(v[k], v[k], sum) : sum + v[k];
+        }
+        for (int half = 16; half; half /= 2)
+            sum += __shfl_down_sync(0xffffffffu, sum, half);
+        if (lane == 0)
+            out[r] = divide != 1.0f ? sum / divide : sum;
+    }
+}
+
+void row_sums(const gckpt_call *call, const float *x, const float *y, float *out, int64_t rows,
+              int64_t n, float divide)
+{
+    RUN(call, row_sums_kernel, blocks_for(rows * 32, 256), 256, 0, x, y, out, rows, n, divide);
+}
+
+/* The last axis by lanes, another one row after row. */
+void reduce_forward(const gckpt_call *call, bool mean)
+{
+    int axis = *(const int *)call->attributes;
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, axis);
+    float divide = mean ? (float)v.size : 1.0f;
+    if (axis == -1 || axis == call->in[0].shape.n - 1) {
+        row_sums(call, call->in[0].data, NULL, call->out, v.outer, v.size, divide);
+        return;
+    }
+    gckpti_walk w;
+    gckpti_walk_begin(&w);
+    gckpti_walk_axis(&w, v.inner, 1, 0);
+    gckpti_walk_axis(&w, v.size, 0, 0);
+    gckpti_walk_axis(&w, v.outer, v.inner, 0);
+    sums(call, axes_of(&w), call->in[0].data, NULL, 1.0f, divide, call->out, NULL, 0);
+}
+
+/* Each element of an axis gets what its sum, or mean, got. */
+void reduce_backward(const gckpt_call *call, bool mean)
+{
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
+    gckpti_walk w;
+    gckpti_walk_begin(&w);
+    gckpti_walk_axis(&w, v.inner, 1, 0);
+    gckpti_walk_axis(&w, v.size, 0, 0);
+    gckpti_walk_axis(&w, v.outer, v.inner, 0);
+    if (call->in[0].grad)
+        copy_axes(call, axes_of(&w), call->in[0].grad, call->grad_out,
+                  mean ? (float)v.size : 1.0f, call->in[0].accumulate);
+}
+
+void sum_forward(const gckpt_call *call) { reduce_forward(call, false); }
+void sum_backward(const gckpt_call *call) { reduce_backward(call, false); }
+void mean_forward(const gckpt_call *call) { reduce_forward(call, true); }
+void mean_backward(const gckpt_call *call) { reduce_backward(call, true); }
+
+/* rotary: the table (T,D/2,2) of cosines and sines, a thread a pair; `first`: frequency 0. */
+__global__ void rotary_table_kernel(float *table, double first, double ratio, int64_t t, int half,
+                                    float direction)
+{
+    for (EACH(at, t * half)) {
+        int64_t position = at / half;
+        double count = first;
+        float sine, cosine;
+        for (int i = (int)(at - position * half); i > 0; i--)
+            count *= ratio;
+        uint64_t angle = (uint64_t)position * gckpti_rotary_frequency(count);
+        gckpti_sincos_of(gckpti_rotary_angle(angle), &sine, &cosine);
+        table[2 * at] = cosine;
+        table[2 * at + 1] = direction < 0 ? -sine : sine;
+    }
+}
+
+/* A thread N pairs x_i, x_(i + half) of one head. `packs` of them in half a head. */
+template <int N>
+__global__ void rotary_kernel(const float *x, float *y, const float *table, int64_t n, int64_t t,
+                              int heads, int packs, int accumulate)
+{
+    for (EACH(at, n)) {
+        int64_t head = at / packs, place = head / heads % t;
+        int i = (int)(at - head * packs) * N, half = packs * N;
+        const float *from = x + head * 2 * half + i;
+        float *to = y + head * 2 * half + i;
+        Pack<float, N> a = load<N>(from), b = load<N>(from + half), c = {}, d = {};
+        Pack<float, N> turn[2] = { load<N>(table + 2 * (place * half + i)),
+                                   load<N>(table + 2 * (place * half + i) + N) };
+        if (accumulate) {
+            c = load<N>(to);
+            d = load<N>(to + half);
+        }
+        for (int k = 0; k < N; k++) {
+            float cosine = turn[2 * k / N].v[2 * k % N], sine = turn[(2 * k + 1) / N].v[(2 * k + 1) % N];
+            gckpti_put(&c.v[k], gckpti_fma(a.v[k], cosine, -(b.v[k] * sine)), accumulate);
+            gckpti_put(&d.v[k], gckpti_fma(b.v[k], cosine, a.v[k] * sine), accumulate);
+        }
+        store(to, c);
+        store(to + half, d);
+    }
+}
+
+void rotary_turn(const gckpt_call *call, const float *x, float *y, float direction, int accumulate)
+{
+    const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
+    int64_t t = call->shape.d[1], half = call->shape.d[2] / o->heads / 2;
+    int64_t n = gckpti_elements(&call->shape) / 2;
+    float *table = (float *)call->work;
+    double ratio = gckpti_rotary_ratio(o->base, half);
+    RUN(call, rotary_table_kernel, blocks_for(t * half, 256), 256, 0, table,
+        GCKPTI_ROTARY_FIRST, ratio, t, (int)half, direction);
+    if (half % 4 == 0 && wide(x, y, table))
+        RUN(call, rotary_kernel<4>, blocks_for(n / 4, 256), 256, 0, x, y, table, n / 4, t, o->heads,
+            (int)half / 4, accumulate);
+    else
+        RUN(call, rotary_kernel<1>, blocks_for(n, 256), 256, 0, x, y, table, n, t, o->heads,
+            (int)half, accumulate);
+}
+
+void rotary_forward(const gckpt_call *call)
+{
+    rotary_turn(call, call->in[0].data, call->out, 1.0f, 0);
+}
+
+void rotary_backward(const gckpt_call *call)
+{
+    if (call->in[0].grad)
+        rotary_turn(call, call->grad_out, call->in[0].grad, -1.0f, call->in[0].accumulate);
+}
+
+/* One warp adds the rows' losses in their order, in binary64; its lanes read 32 of them at a time,
+ * and all have the same chain. */
+__global__ void add_losses_kernel(const float *losses, int64_t rows, int64_t count, double *sum,
+                                  int64_t *counted)
+{
+    int lane = (int)threadIdx.x;
+    double total = sum ? *sum : 0.0;
+    float next = sum && lane < rows ? losses[lane] : 0.0f;
+    for (int64_t r = 0; r < rows && sum; r += 32) {
+        float own = next;
+        next = r + 32 + lane < rows ? losses[r + 32 + lane] : 0.0f;
+        for (int k = 0; k < 32 && r + k < rows; k++)
+            total += (double)__shfl_sync(0xffffffffu, own, k);
+    }
+    if (lane == 0 && sum)
+        *sum = total;
+    if (lane == 0 && counted)
+        *counted += count;
+}
+
+/* To the call's sum and count (NULL: not wanted) go `rows` losses in the device's memory. */
+void add_losses(const gckpt_call *call, const float *losses, int64_t rows, int64_t count)
+{
+    if (call->loss_sum || call->loss_count)
+        RUN(call, add_losses_kernel, dim3(1), 32, 0, losses, rows, count, call->loss_sum,
+            call->loss_count);
+}
+
+/* A loss's rows: entries of axis 0. */
+int64_t loss_rows(const gckpt_call *call)
+{
+    return call->in[0].shape.n ? call->in[0].shape.d[0] : 1;
+}
+
+/* work: a float a row. */
+void sum_of_loss(const gckpt_call *call, const float *y)
+{
+    int64_t rows = loss_rows(call), n = gckpti_elements(&call->in[0].shape);
+    float *losses = (float *)call->work;
+    if (call->loss_sum)
+        row_sums(call, call->in[0].data, y, losses, rows, n / rows, 1.0f);
+    add_losses(call, losses, rows, n);
+}
+
+void sum_loss_forward(const gckpt_call *call) { sum_of_loss(call, NULL); }
+void mean_squared_error_forward(const gckpt_call *call) { sum_of_loss(call, call->in[1].data); }
+
+struct LossScale {
+    static constexpr int READS = READS_NONE;
+    const Moment *now;
+    __device__ void operator()(float *d, float, float, int accumulate) const
+    {
+        gckpti_put(d, now->loss_scale, accumulate);
+    }
+};
+
+void sum_loss_backward(const gckpt_call *call)
+{
+    LossScale f = { moment_of(call) };
+    map(call, f, NULL, NULL, call->in[0].grad, gckpti_elements(&call->in[0].shape),
+        call->in[0].accumulate);
+}
+
+struct Difference {
+    static constexpr int READS = READS_BOTH;
+    float twice; /* 2, or -2 */
+    const Moment *now;
+    __device__ void operator()(float *d, float x, float y, int accumulate) const
+    {
+        gckpti_put_product(d, twice * (x - y), now->loss_scale, accumulate);
+    }
+};
+
+void mean_squared_error_backward(const gckpt_call *call)
+{
+    const float *x = call->in[0].data, *y = call->in[1].data;
+    int64_t n = gckpti_elements(&call->in[0].shape);
+    Difference up = { 2.0f, moment_of(call) }, down = { -2.0f, up.now };
+    map(call, up, x, y, call->in[0].grad, n, call->in[0].accumulate);
+    map(call, down, x, y, call->in[1].grad, n, call->in[1].accumulate);
+}
 
 /* ---- >>products ------------------------------------------------------------------------------ */
 
@@ -1264,15 +2525,31 @@ void attention_backward(const gckpt_call *call) { attention_both(call); }
 
 /* ---- >>backend ------------------------------------------------------------------------------- */
 #define OPS(X)                                                                                     \
-    X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid)                                                 \
-    X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy) X(attention)
+    X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(dropout) X(add) X(sub)       \
+    X(mul) X(permute) X(slice) X(concat) X(sum) X(mean) X(rotary) X(mean_squared_error)            \
+    X(sum_loss) X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy) X(attention)
+
+bool is_op(const gckpt_op *op, const char *name)
+{
+    return op->flags & GCKPTI_OWN_ROW && !strcmp(op->name, name);
+}
+
+/* A function of the table, held. */
+template <auto F> struct Held;
+template <class... A, void (*F)(const gckpt_call *, A...)> struct Held<F> {
+    static void run(const gckpt_call *call, A... arguments)
+    {
+        Hold hold(device_of(call));
+        F(call, arguments...);
+    }
+};
 
 gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
 {
     (void)context;
 #define X(which)                                                                                   \
-    if (!strcmp(op->name, #which) && (op->flags & GCKPTI_OWN_ROW))                                 \
-        return kind == GCKPT_FORWARD ? which##_forward : which##_backward;
+    if (is_op(op, #which))                                                                         \
+        return kind == GCKPT_FORWARD ? Held<which##_forward>::run : Held<which##_backward>::run;
     OPS(X)
 #undef X
     return NULL;
@@ -1281,44 +2558,181 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
 gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
 {
     (void)context;
-    if (!(op->flags & GCKPTI_OWN_ROW))
-        return GCKPT_OK;
-    if (!strcmp(op->name, "cross_entropy")) /* a loss of each row */
+    if (is_op(op, "sum_loss") || is_op(op, "mean_squared_error"))
+        call->work_forward = (size_t)loss_rows(call) * sizeof(float);
+    if (is_op(op, "cross_entropy")) /* a loss of each row */
         call->work_forward = (size_t)gckpti_rows(&call->in[0].shape) * sizeof(float);
-    if (!strcmp(op->name, "attention")) /* delta of each query of each head */
+    if (is_op(op, "attention")) /* delta of each query of each head */
         call->work_backward = call->aux_bytes;
     return GCKPT_OK;
+}
+
+/* Does the device keep the contract? 0, or what is wrong. The header's own test, and what a compiler
+ * without -fmad=false or with -use_fast_math does otherwise: a product and a sum that become one,
+ * division and root that are not rounded correctly. */
+__global__ void self_test_kernel(float near, float far, int *broken)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    *broken = gckpti_self_test();
+    if (!*broken && near * near - far != 0.0f) /* far is the square, rounded */
+        *broken = 5;
+    for (int i = 0; i < 512; i++) {
+        float a = near + (float)(i * 37 % 101), b = far + (float)(i * 61 % 89);
+        float y[3] = { a / b, gckpti_sqrt(a * b), 1e-38f / b };
+        hash = gckpti_hash_floats(hash, y, 3);
+    }
+    if (!*broken && hash != UINT64_C(0xcb0e40c9dd6231a9))
+        *broken = 6;
+}
+
+/* The reason in `text` (TEXT bytes) if the device does not keep the contract. */
+void self_test(Device *d, char *text)
+{
+    static const char *const wrong[] = { "",
+                                         "subnormals are flushed to zero",
+                                         "fma is wrong",
+                                         "sums are re-associated",
+                                         "exp, log, .. have other bits",
+                                         "products and sums are contracted",
+                                         "division or root are not rounded correctly" };
+    int broken = -1, *there = NULL;
+    cudaError_t error = cudaMalloc(&there, sizeof *there);
+    if (error == cudaSuccess) {
+        LAUNCH(self_test_kernel, 1, 1, 0, d->stream, 1.000244140625f, 1.00048828125f, there);
+        error = cudaGetLastError();
+    }
+    if (error == cudaSuccess)
+        error = cudaMemcpyAsync(&broken, there, sizeof broken, cudaMemcpyDeviceToHost, d->stream);
+    if (error == cudaSuccess)
+        error = cudaStreamSynchronize(d->stream);
+    cudaFree(there);
+    if (error != cudaSuccess)
+        explain(text, d->number, error, "self-test");
+    else if (broken)
+        snprintf(text, TEXT,
+                 "CUDA device %d: self-test: %s; compile gradckpt_cuda.cu by nvcc -fmad=false and "
+                 "without -use_fast_math",
+                 d->number, wrong[broken < 0 || broken > 6 ? 0 : broken]);
+}
+
+void device_close(Device *d)
+{
+    for (int i = 0; i < RECORDINGS; i++)
+        drop(&d->recordings[i]);
+    for (int i = 0; i < SLOTS; i++) {
+        if (d->slots[i].arrived)
+            cudaEventDestroy(d->slots[i].arrived);
+        if (d->slots[i].taken)
+            cudaEventDestroy(d->slots[i].taken);
+        memset(&d->slots[i], 0, sizeof d->slots[i]);
+    }
+    cudaFreeHost(d->pinned);
+    cudaFree(d->staged);
+    cudaFree(d->moments);
+    if (d->feeds)
+        cudaStreamDestroy(d->feeds);
+    if (d->stream)
+        cudaStreamDestroy(d->stream);
+    d->pinned = d->staged = NULL;
+    d->moments = NULL;
+    d->feeds = d->stream = NULL;
+    d->ready = 0;
+}
+
+/* At exit; what executors still have goes with the process. */
+void close_all(void)
+{
+    for (Device &d : devices)
+        if (d.ready && cudaSetDevice(d.number) == cudaSuccess)
+            device_close(&d);
+}
+
+/* Streams, slots and moments; none of them left if anything fails. */
+cudaError_t device_open(Device *d, int number)
+{
+    d->number = number;
+    cudaError_t error = cudaSetDevice(number);
+    /* not held up by what the program has in the default stream */
+    if (error == cudaSuccess)
+        error = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
+    if (error == cudaSuccess)
+        error = cudaStreamCreateWithFlags(&d->feeds, cudaStreamNonBlocking);
+    for (int i = 0; i < 2 * SLOTS && error == cudaSuccess; i++)
+        error = cudaEventCreateWithFlags(i % 2 ? &d->slots[i / 2].taken : &d->slots[i / 2].arrived,
+                                         cudaEventDisableTiming);
+    if (error == cudaSuccess)
+        error = cudaMallocHost(&d->pinned, (size_t)SLOTS * SLOT_BYTES);
+    if (error == cudaSuccess)
+        error = cudaMalloc(&d->staged, (size_t)SLOTS * SLOT_BYTES);
+    if (error == cudaSuccess)
+        error = cudaMalloc(&d->moments, sizeof *d->moments);
+    if (error == cudaSuccess)
+        error = cudaMemsetAsync(d->moments, 0, sizeof *d->moments, d->stream);
+    memset(&d->now, 0, sizeof d->now);
+    return error;
 }
 
 } // namespace
 
 extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **error)
 {
-    static Device devices[16];
-    static char problem[TEXT];
-    int count = 0;
+    static std::mutex making;
+    static thread_local char problem[TEXT];
+    std::lock_guard<std::mutex> alone(making);
+    int count = 0, before = 0, most = (int)(sizeof devices / sizeof *devices);
+    const char *ignored;
+    *(error ? error : &ignored) = problem;
+    problem[0] = 0;
     cudaError_t result = cudaGetDeviceCount(&count);
-    *error = problem;
-    if (result != cudaSuccess || device < 0 || device >= count || device >= 16) {
-        snprintf(problem, sizeof problem, "CUDA device %d of %d: %s", device, count,
-                 result != cudaSuccess ? cudaGetErrorString(result)
-                                       : "there is none; devices count from 0");
+    if (result != cudaSuccess) {
+        explain(problem, device, result, "looking for devices");
+        cudaGetLastError();
+        return NULL;
+    }
+    if (device < 0 || device >= count || device >= most) {
+        snprintf(problem, sizeof problem, "CUDA device %d: there are %d, from 0 on%s", device, count,
+                 device >= most ? ", and 16 are known here" : "");
         return NULL;
     }
     Device *d = &devices[device];
-    if (d->stream)
+    if (d->ready)
         return &d->backend;
-    d->number = device;
-    result = cudaSetDevice(device);
-    if (result == cudaSuccess)
-        result = cudaStreamCreate(&d->stream);
-    if (result != cudaSuccess) {
-        snprintf(problem, sizeof problem, "CUDA device %d: %s", device,
-                 cudaGetErrorString(result));
+    cudaGetDevice(&before);
+    result = device_open(d, device);
+    if (result != cudaSuccess)
+        explain(problem, device, result, "making streams and buffers");
+    else
+        self_test(d, problem);
+    if (problem[0])
+        device_close(d);
+    cudaGetLastError();
+    if (before != device)
+        cudaSetDevice(before);
+    if (problem[0])
         return NULL;
-    }
-    gckpt_backend b = { "cuda", d,    1,         1,    get, release, copy_in, copy_out, copy,
-                        workspace, find, fill, add, convert, update, finish };
+    static int at_exit = atexit(close_all);
+    (void)at_exit;
+    gckpt_backend b = { "cuda",
+                        d,
+                        1,
+                        0,
+                        get,
+                        release,
+                        copy_in,
+                        copy_out,
+                        copy,
+                        workspace,
+                        find,
+                        Held<fill>::run,
+                        Held<add>::run,
+                        Held<convert>::run,
+                        Held<update>::run,
+                        finish,
+                        repeat,
+                        recorded,
+                        forget,
+                        shortage };
     d->backend = b;
+    d->ready = 1;
     return &d->backend;
 }
