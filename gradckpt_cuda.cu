@@ -1740,7 +1740,7 @@ struct Sum {
     int accumulate;
 };
 
-enum { SUM_COLUMNS = 32, SUM_ROWS = 64 };
+enum { NORM_COLUMNS = 32, NORM_ROWS = 64 };
 
 /* dgain (sums of g h) and dbias (of g). The additions of a column wait for each other, so that time
  * is rows times the latency of four additions. To wait for nothing else, warps 0 and 1 add up 32
@@ -1748,17 +1748,17 @@ enum { SUM_COLUMNS = 32, SUM_ROWS = 64 };
 __global__ void norm_sums_kernel(int center, const float *x, const float *aux, const float *g,
                                  Sum gain, Sum bias, int64_t rows, int64_t n)
 {
-    SHARED(float, tile, [2][2][SUM_ROWS][SUM_COLUMNS]);
+    SHARED(float, tile, [2][2][NORM_ROWS][NORM_COLUMNS]);
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const int64_t column = (int64_t)blockIdx.x * SUM_COLUMNS + lane;
+    const int64_t column = (int64_t)blockIdx.x * NORM_COLUMNS + lane;
     const Sum mine = warp == 0 ? gain : bias;
     const bool adds = warp < 2 && mine.at && column < n;
     float sum = adds && mine.accumulate ? mine.at[column] : 0.0f;
-    float low = adds && mine.low ? mine.low[column] : 0.0f, term[2][SUM_ROWS / 8];
-    for (int64_t first = -SUM_ROWS; first < rows; first += SUM_ROWS) {
-        int now = (int)(first / SUM_ROWS & 1);
-        for (int k = 0; k < SUM_ROWS / 8; k++) { /* of the next rows */
-            int64_t r = first + SUM_ROWS + 8 * k + warp;
+    float low = adds && mine.low ? mine.low[column] : 0.0f, term[2][NORM_ROWS / 8];
+    for (int64_t first = -NORM_ROWS; first < rows; first += NORM_ROWS) {
+        int now = (int)(first / NORM_ROWS & 1);
+        for (int k = 0; k < NORM_ROWS / 8; k++) { /* of the next rows */
+            int64_t r = first + NORM_ROWS + 8 * k + warp;
             bool here = r < rows && column < n;
             term[1][k] = here ? g[r * n + column] : 0.0f;
             term[0][k] = 0.0f;
@@ -1769,13 +1769,13 @@ __global__ void norm_sums_kernel(int center, const float *x, const float *aux, c
             }
         }
         if (adds && first >= 0) {
-            const float(*from)[SUM_COLUMNS] = tile[now][warp];
-            int count = (int)(rows - first < SUM_ROWS ? rows - first : SUM_ROWS);
+            const float(*from)[NORM_COLUMNS] = tile[now][warp];
+            int count = (int)(rows - first < NORM_ROWS ? rows - first : NORM_ROWS);
 #pragma unroll 8
             for (int k = 0; k < count; k++)
                 gckpti_sum_add(&sum, mine.low ? &low : NULL, from[k][lane]);
         }
-        for (int k = 0; k < SUM_ROWS / 8; k++)
+        for (int k = 0; k < NORM_ROWS / 8; k++)
             for (int of = 0; of < 2; of++)
                 tile[!now][of][8 * k + warp][lane] = term[of][k];
         __syncthreads();
@@ -1796,7 +1796,7 @@ void layernorm_backward(const gckpt_call *call)
     Sum gain = { o->gain ? of_gain->grad : NULL, of_gain->low, of_gain->accumulate };
     Sum bias = { o->bias ? of_bias->grad : NULL, of_bias->low, of_bias->accumulate };
     if (gain.at || bias.at)
-        RUN(call, norm_sums_kernel, dim3((unsigned)((n + SUM_COLUMNS - 1) / SUM_COLUMNS)), 256, 0,
+        RUN(call, norm_sums_kernel, dim3((unsigned)((n + NORM_COLUMNS - 1) / NORM_COLUMNS)), 256, 0,
             o->center, x->data, aux, call->grad_out, gain, bias, rows, n);
     if (x->grad)
         RUN(call, norm_backward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x->data,
@@ -1871,9 +1871,10 @@ __global__ void loss_forward_kernel(LossPart l)
 }
 
 /* d may be x. */
-__global__ void loss_backward_kernel(LossPart l, float *d, float scale, int accumulate)
+__global__ void loss_backward_kernel(LossPart l, float *d, const Moment *moment, int accumulate)
 {
     enum { AT_ONCE = 4 };
+    const float scale = moment->loss_scale;
     for (EACH_ROW(r, l.rows)) {
         const int64_t target = l.target[r] - l.first, end = r * l.n + l.n;
         const bool out = l.target[r] < 0;
@@ -1955,7 +1956,7 @@ void cross_entropy_backward(const gckpt_call *call)
                    v };
     if (call->in[0].grad)
         RUN(call, loss_backward_kernel, blocks_for(32 * rows, 256), 256, 0, l, call->in[0].grad,
-            call->loss_scale, call->in[0].accumulate);
+            moment_of(call), call->in[0].accumulate);
 }
 
 /* ---- >>attention -----------------------------------------------------------------------------
@@ -1984,16 +1985,16 @@ struct Attention {
 };
 
 /* What a block has: tile `tile` of head `column / d` of row `row`, columns from `slice` on. */
-struct Place {
+struct AttentionBlock {
     int64_t row;
     int tile, head, slice;
 };
 
 /* Blocks count slices, tiles, heads, rows; queries that see most keys come first. */
-__device__ Place place_of(const Attention &a, int tiles, bool backwards)
+__device__ AttentionBlock attention_block(const Attention &a, int tiles, bool backwards)
 {
     int i = (int)blockIdx.x;
-    Place p;
+    AttentionBlock p;
     p.slice = i % a.slices;
     i /= a.slices;
     p.tile = backwards ? tiles - 1 - i % tiles : i % tiles;
@@ -2247,7 +2248,7 @@ __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
     DYNAMIC_SHARED(float4, room);
     float *q = (float *)room, *k = q + TILE * ROW, *v = k + TILE * ROW, *p = k;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
-    const Place at = place_of(a, (a.t + TILE - 1) / TILE, true);
+    const AttentionBlock at = attention_block(a, (a.t + TILE - 1) / TILE, true);
     const int first = at.tile * TILE;
     const int64_t column = (int64_t)at.head * a.d;
     const float *qs = a.q + at.row * a.t * a.c + column;
@@ -2368,7 +2369,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - MIXED : 1)
     DYNAMIC_SHARED(float4, room);
     float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW, *ds = v;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
-    const Place at = place_of(a, (a.t + TILE - 1) / TILE, true);
+    const AttentionBlock at = attention_block(a, (a.t + TILE - 1) / TILE, true);
     const int first = at.tile * TILE;
     const int64_t column = (int64_t)at.head * a.d;
     const int64_t queries = at.row * a.t * a.c + column, keys = at.row * a.s * a.c + column;
@@ -2414,7 +2415,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
     float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW;
     float *scores = v + TILE * ROW;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
-    const Place at = place_of(a, (a.s + TILE - 1) / TILE, false);
+    const AttentionBlock at = attention_block(a, (a.s + TILE - 1) / TILE, false);
     const int first = at.tile * TILE;
     const int64_t column = (int64_t)at.head * a.d;
     const int64_t queries = at.row * a.t * a.c + column, keys = at.row * a.s * a.c + column;
