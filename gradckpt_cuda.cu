@@ -21,6 +21,7 @@
  *     >>products    matmul, linear, embed
  *     >>rows        softmax, norms, losses
  *     >>attention
+ *     >>fast        GCKPT_BF16_FAST: by tensor cores, reading and writing bf16
  *     >>backend     which kernels there are; the table
  */
 #ifdef GCKPT_CUDA_SHIM /* tests/cuda_shim.h, included before, runs kernels on the processor */
@@ -1985,16 +1986,16 @@ struct Attention {
 };
 
 /* What a block has: tile `tile` of head `column / d` of row `row`, columns from `slice` on. */
-struct AttentionBlock {
+struct HeadTile {
     int64_t row;
     int tile, head, slice;
 };
 
 /* Blocks count slices, tiles, heads, rows; queries that see most keys come first. */
-__device__ AttentionBlock attention_block(const Attention &a, int tiles, bool backwards)
+__device__ HeadTile place_of(const Attention &a, int tiles, bool backwards)
 {
     int i = (int)blockIdx.x;
-    AttentionBlock p;
+    HeadTile p;
     p.slice = i % a.slices;
     i /= a.slices;
     p.tile = backwards ? tiles - 1 - i % tiles : i % tiles;
@@ -2248,7 +2249,7 @@ __global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
     DYNAMIC_SHARED(float4, room);
     float *q = (float *)room, *k = q + TILE * ROW, *v = k + TILE * ROW, *p = k;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
-    const AttentionBlock at = attention_block(a, (a.t + TILE - 1) / TILE, true);
+    const HeadTile at = place_of(a, (a.t + TILE - 1) / TILE, true);
     const int first = at.tile * TILE;
     const int64_t column = (int64_t)at.head * a.d;
     const float *qs = a.q + at.row * a.t * a.c + column;
@@ -2369,7 +2370,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - MIXED : 1)
     DYNAMIC_SHARED(float4, room);
     float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW, *ds = v;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
-    const AttentionBlock at = attention_block(a, (a.t + TILE - 1) / TILE, true);
+    const HeadTile at = place_of(a, (a.t + TILE - 1) / TILE, true);
     const int first = at.tile * TILE;
     const int64_t column = (int64_t)at.head * a.d;
     const int64_t queries = at.row * a.t * a.c + column, keys = at.row * a.s * a.c + column;
@@ -2415,7 +2416,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
     float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW;
     float *scores = v + TILE * ROW;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
-    const AttentionBlock at = attention_block(a, (a.s + TILE - 1) / TILE, false);
+    const HeadTile at = place_of(a, (a.s + TILE - 1) / TILE, false);
     const int first = at.tile * TILE;
     const int64_t column = (int64_t)at.head * a.d;
     const int64_t queries = at.row * a.t * a.c + column, keys = at.row * a.s * a.c + column;
@@ -2524,6 +2525,459 @@ void attention_both(const gckpt_call *call)
 void attention_forward(const gckpt_call *call) { attention_both(call); }
 void attention_backward(const gckpt_call *call) { attention_both(call); }
 
+/* ---- >>fast ----------------------------------------------------------------------------------
+ * Kernels of GCKPT_BF16_FAST (gradckpt.h, manual, 5m), for sm_80 and newer; names of all that runs
+ * on the device begin with fast_. Products go through the one instruction mma.m16n8k16: bf16
+ * factors, binary32 sums. What is summed over tokens is summed in groups of TOKENS, one group after
+ * the other from what the accumulator holds: so the bits are the same wherever a batch is cut
+ * between groups, and for any tile. */
+enum { TOKENS = 16 };
+#ifdef __CUDACC__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL
+#endif
+
+#ifndef GCKPT_CUDA_SHIM /* tests/cuda_shim.h says in full what these five do */
+/* d (16,8) += a (16,16) b (16,8), by a warp. */
+__device__ inline void gckpti_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* Four 8 x 8 matrices; lane l brings the address of row l % 8 of matrix l / 8. */
+__device__ inline void gckpti_ldmatrix_x4(uint32_t r[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+
+__device__ inline void gckpti_ldmatrix_x4_trans(uint32_t r[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+
+/* 16 bytes, of which those from `valid` on become 0. */
+__device__ inline void gckpti_cp_async16(void *to, const void *from, int valid)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(__cvta_generic_to_global(from)), "r"(valid)
+                 : "memory");
+}
+
+__device__ inline void gckpti_cp_async_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Until at most N groups of this thread are under way. */
+template <int N> __device__ inline void gckpti_cp_async_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+#endif
+
+/* Values, or where results go, as the plan keeps them: one of the two, or none. */
+struct Values {
+    const float *wide;
+    const uint16_t *narrow;
+};
+struct Results {
+    float *wide;
+    uint16_t *narrow;
+};
+
+__device__ inline float fast_get(const Values &x, int64_t i)
+{
+    return x.narrow ? gckpti_from_bf16(x.narrow[i]) : x.wide ? x.wide[i] : 0.0f;
+}
+
+__device__ inline float fast_held(const Results &y, int64_t i)
+{
+    return y.narrow ? gckpti_from_bf16(y.narrow[i]) : y.wide[i];
+}
+
+__device__ inline void fast_put(const Results &y, int64_t i, float v)
+{
+    if (y.narrow)
+        y.narrow[i] = gckpti_to_bf16(v);
+    else
+        y.wide[i] = v;
+}
+
+/* Two elements as a word, the first one in the lower half. */
+__device__ inline uint32_t fast_pair(float first, float second)
+{
+    return gckpti_to_bf16(first) | (uint32_t)gckpti_to_bf16(second) << 16;
+}
+
+Values value_of(const gckpt_arg &arg) { return { arg.data, arg.bf16 }; }
+Results grad_of(const gckpt_arg &arg) { return { arg.grad, arg.grad_bf16 }; }
+bool wanted(const gckpt_arg &arg) { return arg.grad || arg.grad_bf16; }
+Values grad_out_of(const gckpt_call *call) { return { call->grad_out, call->grad_out_bf16 }; }
+
+/* What a kernel's factors take of the workspace, piece by piece: the same when planning and when
+ * running. */
+struct Room {
+    char *at; /* planning: NULL */
+    size_t used;
+};
+
+void *take(Room &room, size_t bytes)
+{
+    void *piece = room.at ? room.at + room.used : NULL;
+    room.used += (bytes + 255) / 256 * 256;
+    return piece;
+}
+
+__global__ void fast_narrow_kernel(const float *x, uint16_t *y, int64_t n)
+{
+    for (EACH(i, n))
+        y[i] = gckpti_to_bf16(x[i]);
+}
+
+void narrow(const gckpt_call *call, const float *x, uint16_t *y, int64_t n)
+{
+    RUN(call, fast_narrow_kernel, blocks_for(n, 256), 256, 0, x, y, n);
+}
+
+/* x as bf16: as it is, or a copy. Weights are binary32 and are converted by each instruction that
+ * multiplies by them: 6 bytes moved an element, once for thousands of tokens, where copies that the
+ * update refreshes would be memory of their own, beside the plan's. */
+const uint16_t *factor(const gckpt_call *call, Room &room, Values x, int64_t n)
+{
+    if (x.narrow)
+        return x.narrow;
+    uint16_t *copy = (uint16_t *)take(room, (size_t)n * sizeof *copy);
+    if (copy)
+        narrow(call, x.wide, copy, n);
+    return copy;
+}
+
+/* ---- products: c (m,n) = a (m,k) b (k,n), from bias, from what c holds, or from 0 ----
+ * Lines of a matrix are along k (a: rows, b: columns), or across it (a: columns, b: rows; a line
+ * for each link), `stride` elements apart. */
+struct Matrix {
+    const uint16_t *x;
+    int64_t stride;
+    int aligned; /* 16 bytes can be copied at once */
+};
+struct Product {
+    int m, n, k;
+    Matrix a, b;
+    Values bias; /* or none */
+    int accumulate;
+    Results c; /* rows of n */
+};
+
+Matrix matrix(const uint16_t *x, int64_t stride)
+{
+    return { x, stride, (uintptr_t)x % 16 == 0 && stride % 8 == 0 };
+}
+
+enum { LINKS = 32, STAGES = 4 }; /* links in shared memory at once; so many times */
+
+/* Brings 8 elements x[at..] of line `line` to shared memory; outside the matrix there are zeros. */
+__device__ inline void fast_bring(const Matrix &x, int64_t line, int lines, int at, int length,
+                                  uint16_t *to)
+{
+    const uint16_t *from = x.x + line * x.stride + at;
+    int there = line < lines ? length - at : 0;
+    there = there < 0 ? 0 : there < 8 ? there : 8;
+    if (x.aligned) {
+        gckpti_cp_async16(to, there ? from : x.x, there * 2);
+        return;
+    }
+    for (int i = 0; i < 8; i++)
+        to[i] = i < there ? from[i] : (uint16_t)0;
+}
+
+/* Where 8 elements lie in a tile with lines of `wide` elements: their places are exchanged from line
+ * to line, so that ldmatrix finds 8 lines in 8 different groups of banks. */
+template <int wide> __device__ inline int fast_place(int line, int eight)
+{
+    int turn = wide == 32 ? line >> 1 & 3 : line & 7;
+    return line * wide + ((eight ^ turn) << 3);
+}
+
+/* A tile of `size` lines along k, or of as many elements across it, links first.. */
+template <int size, int along>
+__device__ inline void fast_bring_tile(const Matrix &x, int start, int end, int first, int k,
+                                       uint16_t *tile)
+{
+    enum { WIDE = along ? LINKS : size, EIGHTS = WIDE / 8, ALL = size * LINKS / 8 };
+    for (int i = threadIdx.x; i < ALL; i += 128) {
+        int line = i / EIGHTS, eight = i % EIGHTS;
+        uint16_t *to = tile + fast_place<WIDE>(line, eight);
+        if (along)
+            fast_bring(x, start + line, end, first + eight * 8, k, to);
+        else
+            fast_bring(x, first + line, k, start + eight * 8, end, to);
+    }
+}
+
+/* The factors a of 16 rows from `row` and 16 links from `link` of a tile. */
+template <int size, int along>
+__device__ inline void fast_load_a(uint32_t a[4], const uint16_t *tile, int row, int link)
+{
+    int lane = threadIdx.x % 32;
+    if (along)
+        gckpti_ldmatrix_x4(
+            a, tile + fast_place<LINKS>(row + lane % 16, link / 8 + lane / 16));
+    else
+        gckpti_ldmatrix_x4_trans(
+            a, tile + fast_place<size>(link + lane / 16 * 8 + lane % 8, row / 8 + lane / 8 % 2));
+}
+
+/* The factors b of 16 links and of columns column..column+7 (b[0], b[1]), +8..+15 (b[2], b[3]). */
+template <int size, int along>
+__device__ inline void fast_load_b(uint32_t b[4], const uint16_t *tile, int column, int link)
+{
+    int lane = threadIdx.x % 32;
+    if (along)
+        gckpti_ldmatrix_x4(b, tile + fast_place<LINKS>(column + lane / 16 * 8 + lane % 8,
+                                                       link / 8 + lane / 8 % 2));
+    else
+        gckpti_ldmatrix_x4_trans(
+            b, tile + fast_place<size>(link + lane / 8 % 2 * 8 + lane % 8, column / 8 + lane / 16));
+}
+
+/* What element (i,j) of c starts from. */
+__device__ inline float fast_start(const Product &p, int i, int j)
+{
+    if (i >= p.m || j >= p.n)
+        return 0.0f;
+    return p.accumulate ? fast_held(p.c, (int64_t)i * p.n + j) : fast_get(p.bias, j);
+}
+
+/* Elements (i,j) and (i,j+1). */
+__device__ inline void fast_finish(const Product &p, int i, int j, float first, float second)
+{
+    int64_t at = (int64_t)i * p.n + j;
+    if (i >= p.m || j >= p.n)
+        return;
+    if (j + 1 < p.n && p.n % 2 == 0 && p.c.narrow) {
+        *(uint32_t *)(void *)(p.c.narrow + at) = fast_pair(first, second);
+        return;
+    }
+    fast_put(p.c, at, first);
+    if (j + 1 < p.n)
+        fast_put(p.c, at + 1, second);
+}
+
+/* A block of four warps computes size x size elements, a warp a quarter of them, from STAGES tiles
+ * of LINKS links each that are on their way at once. A group of 16 links is one mma: an element's
+ * sum is a chain of them, in order, in one register, whatever the tile. 128 x 128: 64 KiB, two
+ * blocks an SM; where that leaves SMs idle, tiles are 64 x 64. Neighbouring blocks share rows of a,
+ * which stay in the L2. */
+template <int size, int a_along, int b_along>
+__global__ void __launch_bounds__(128, 2) fast_product_kernel(Product p)
+{
+    enum { HALF = size / 2, DOWN = HALF / 16, ACROSS = HALF / 8, TILE = size * LINKS };
+    DYNAMIC_SHARED(uint4, product_tiles);
+    uint16_t *tiles = (uint16_t *)product_tiles;
+    int across = (p.n + size - 1) / size, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int i0 = (int)(blockIdx.x / across) * size, j0 = (int)(blockIdx.x % across) * size;
+    int row = warp / 2 * HALF, column = warp % 2 * HALF;
+    int i = i0 + row + lane / 4, j = j0 + column + lane % 4 * 2;
+    int steps = (p.k + LINKS - 1) / LINKS;
+    float c[DOWN][ACROSS][4];
+UNROLL
+    for (int y = 0; y < DOWN; y++)
+UNROLL
+        for (int x = 0; x < ACROSS; x++)
+UNROLL
+            for (int q = 0; q < 4; q++)
+                c[y][x][q] = fast_start(p, i + y * 16 + q / 2 * 8, j + x * 8 + q % 2);
+    for (int s = 0; s < steps + STAGES - 1; s++) {
+        int now = s - (STAGES - 1); /* what is computed, once so many tiles are under way */
+        if (now >= 0) {
+            gckpti_cp_async_wait<STAGES - 2>();
+            __syncthreads();
+        }
+        if (s < steps) {
+            uint16_t *tile = tiles + s % STAGES * 2 * TILE;
+            fast_bring_tile<size, a_along>(p.a, i0, p.m, s * LINKS, p.k, tile);
+            fast_bring_tile<size, b_along>(p.b, j0, p.n, s * LINKS, p.k, tile + TILE);
+        }
+        gckpti_cp_async_commit();
+        const uint16_t *tile = tiles + now % STAGES * 2 * TILE;
+        for (int link = 0; now >= 0 && link < LINKS && now * LINKS + link < p.k; link += 16) {
+            uint32_t a[DOWN][4], b[4];
+UNROLL
+            for (int y = 0; y < DOWN; y++)
+                fast_load_a<size, a_along>(a[y], tile, row + y * 16, link);
+UNROLL
+            for (int x = 0; x < ACROSS; x += 2) {
+                fast_load_b<size, b_along>(b, tile + TILE, column + x * 8, link);
+UNROLL
+                for (int y = 0; y < DOWN; y++) {
+                    gckpti_mma_bf16(c[y][x], a[y], b);
+                    gckpti_mma_bf16(c[y][x + 1], a[y], b + 2);
+                }
+            }
+        }
+    }
+UNROLL
+    for (int y = 0; y < DOWN; y++)
+UNROLL
+        for (int x = 0; x < ACROSS; x++) {
+            fast_finish(p, i + y * 16, j + x * 8, c[y][x][0], c[y][x][1]);
+            fast_finish(p, i + y * 16 + 8, j + x * 8, c[y][x][2], c[y][x][3]);
+        }
+}
+
+template <int size, int a_along, int b_along>
+void product_by(const gckpt_call *call, const Product &p)
+{
+    int64_t blocks = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
+    int bytes = STAGES * 2 * size * LINKS * (int)sizeof(uint16_t);
+    check(device_of(call),
+          cudaFuncSetAttribute(fast_product_kernel<size, a_along, b_along>,
+                               cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+          "shared memory");
+    RUN(call, (fast_product_kernel<size, a_along, b_along>), dim3((unsigned)blocks), 128,
+        (size_t)bytes, p);
+}
+
+template <int a_along, int b_along> void product_of(const gckpt_call *call, const Product &p)
+{
+    int64_t large = (int64_t)((p.m + 127) / 128) * ((p.n + 127) / 128);
+    if (p.m < 1 || p.n < 1)
+        return;
+    if (large >= 132)
+        product_by<128, a_along, b_along>(call, p);
+    else
+        product_by<64, a_along, b_along>(call, p);
+}
+
+/* b's lines are along k where its `stride` is that of columns. */
+void product(const gckpt_call *call, const Product &p, int a_along, int b_along)
+{
+    if (a_along && b_along)
+        product_of<1, 1>(call, p);
+    else if (a_along)
+        product_of<1, 0>(call, p);
+    else
+        product_of<0, 0>(call, p);
+}
+
+/* ---- sums over tokens: of a bias, a gain ---- */
+/* A block has 32 columns, a warp TOKENS rows of them at a time; then the first warp adds the groups
+ * to the sums in their order, with low parts. h NULL: sums g, else g (x - c - mean) rstd, with
+ * `each` of these per row (a norm's aux). */
+__global__ void fast_column_sums_kernel(Values g, int64_t rows, int64_t n, Values x,
+                                        const float *aux, int each, int accumulate, Results sums,
+                                        float *low)
+{
+    SHARED(float, group, [16][32]);
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int64_t j = (int64_t)blockIdx.x * 32 + lane;
+    float sum = 0.0f, rest = 0.0f;
+    if (warp == 0 && j < n) {
+        sum = accumulate ? fast_held(sums, j) : 0.0f;
+        rest = low ? low[j] : 0.0f;
+    }
+    for (int64_t first = 0; first < rows; first += 16 * TOKENS) {
+        int64_t r = first + warp * TOKENS, end = r + TOKENS < rows ? r + TOKENS : rows;
+        float part = 0.0f;
+        for (; r < end && j < n; r++) {
+            float v = fast_get(g, r * n + j);
+            if (aux) {
+                const float *a = aux + r * each;
+                float c = each == 3 ? a[0] : 0.0f, mean = each == 3 ? a[1] : 0.0f;
+                v *= gckpti_centered(fast_get(x, r * n + j), c, mean) * a[each - 1];
+            }
+            part += v;
+        }
+        group[warp][lane] = part;
+        __syncthreads();
+        for (int w = 0; warp == 0 && w < 16 && first + w * TOKENS < rows; w++)
+            gckpti_sum_add(&sum, &rest, group[w][lane]);
+        __syncthreads();
+    }
+    if (warp == 0 && j < n) {
+        fast_put(sums, j, sum);
+        if (low)
+            low[j] = rest;
+    }
+}
+
+void column_sums(const gckpt_call *call, const gckpt_arg &to, Values x, const float *aux, int each)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    RUN(call, fast_column_sums_kernel, dim3((unsigned)((n + 31) / 32)), 512, 0, grad_out_of(call),
+        rows, n, x, aux, each, to.accumulate, grad_of(to), to.low);
+}
+
+/* ---- linear: out (rows,n) = x (rows,k) w + bias ---- */
+void fast_linear_forward(const gckpt_call *call)
+{
+    gckpti_sizes s = gckpti_matmul_sizes(call);
+    int transposed = *(const int *)call->attributes;
+    Room room = { (char *)call->work, 0 };
+    const uint16_t *x = factor(call, room, value_of(call->in[0]), s.m * s.k);
+    const uint16_t *w = factor(call, room, value_of(call->in[1]), s.n * s.k);
+    Product p = { (int)s.m,
+                  (int)s.n,
+                  (int)s.k,
+                  matrix(x, s.k),
+                  matrix(w, transposed ? s.k : s.n),
+                  value_of(call->in[2]),
+                  0,
+                  { call->out, call->out_bf16 } };
+    product(call, p, 1, transposed);
+}
+
+void fast_linear_backward(const gckpt_call *call)
+{
+    gckpti_sizes s = gckpti_matmul_sizes(call);
+    const gckpt_arg *in = call->in;
+    int transposed = *(const int *)call->attributes, m = (int)s.m, n = (int)s.n, k = (int)s.k;
+    Room room = { (char *)call->work, 0 };
+    const uint16_t *g = factor(call, room, grad_out_of(call), s.m * s.n);
+    if (wanted(in[0])) {
+        const uint16_t *w = factor(call, room, value_of(in[1]), s.n * s.k);
+        Product p = { m,    k,    n, matrix(g, s.n), matrix(w, transposed ? s.k : s.n),
+                      { NULL, NULL }, in[0].accumulate, grad_of(in[0]) };
+        product(call, p, 1, !transposed);
+    }
+    if (wanted(in[1])) {
+        const uint16_t *x = factor(call, room, value_of(in[0]), s.m * s.k);
+        Product p = { k,    n,    m, matrix(x, s.k), matrix(g, s.n),
+                      { NULL, NULL }, in[1].accumulate, grad_of(in[1]) };
+        if (transposed)
+            p.m = n, p.n = k, p.a = matrix(g, s.n), p.b = matrix(x, s.k);
+        product(call, p, 0, 0);
+    }
+    if (call->inputs == 3 && wanted(in[2]))
+        column_sums(call, in[2], { NULL, NULL }, NULL, 0);
+}
+
+void fast_linear_room(gckpt_call *call)
+{
+    gckpti_sizes s = gckpti_matmul_sizes(call);
+    Values x = value_of(call->in[0]), w = value_of(call->in[1]), g = grad_out_of(call);
+    Room forward = { NULL, 0 }, backward = { NULL, 0 };
+    factor(call, forward, x, s.m * s.k);
+    factor(call, forward, w, s.n * s.k);
+    factor(call, backward, g, s.m * s.n);
+    factor(call, backward, w, s.n * s.k);
+    factor(call, backward, x, s.m * s.k);
+    call->work_forward = forward.used;
+    call->work_backward = backward.used;
+    call->mixes_rows |= s.m % TOKENS != 0;
+}
+
 /* ---- >>backend ------------------------------------------------------------------------------- */
 #define OPS(X)                                                                                     \
     X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(dropout) X(add) X(sub)       \
@@ -2556,6 +3010,22 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
     return NULL;
 }
 
+/* Of GCKPT_BF16_FAST: those that need room; all. */
+#define FAST_ROOMS(X) X(linear)
+#define FAST_OPS(X)   FAST_ROOMS(X)
+
+gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
+{
+    (void)context;
+#define X(which)                                                                                   \
+    if (is_op(op, #which))                                                                         \
+        return kind == GCKPT_FORWARD ? Held<fast_##which##_forward>::run                           \
+                                     : Held<fast_##which##_backward>::run;
+    FAST_OPS(X)
+#undef X
+    return NULL;
+}
+
 gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
 {
     (void)context;
@@ -2565,6 +3035,11 @@ gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
         call->work_forward = (size_t)gckpti_rows(&call->in[0].shape) * sizeof(float);
     if (is_op(op, "attention")) /* delta of each query of each head */
         call->work_backward = call->aux_bytes;
+#define X(which)                                                                                   \
+    if (call->precision == GCKPT_BF16_FAST && is_op(op, #which))                                   \
+        fast_##which##_room(call);
+    FAST_ROOMS(X)
+#undef X
     return GCKPT_OK;
 }
 
@@ -2732,7 +3207,8 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
                         repeat,
                         recorded,
                         forget,
-                        shortage };
+                        shortage,
+                        find_fast };
     d->backend = b;
     d->ready = 1;
     return &d->backend;
