@@ -2499,9 +2499,10 @@ __global__ void loss_forward_kernel(LossPart l)
 }
 
 /* d may be x. */
-__global__ void loss_backward_kernel(LossPart l, float *d, float scale, int accumulate)
+__global__ void loss_backward_kernel(LossPart l, float *d, const Moment *moment, int accumulate)
 {
     enum { AT_ONCE = 4 };
+    const float scale = moment->loss_scale;
     for (EACH_ROW(r, l.rows)) {
         const int64_t target = l.target[r] - l.first, end = r * l.n + l.n;
         const bool out = l.target[r] < 0;
@@ -2583,7 +2584,7 @@ void cross_entropy_backward(const gckpt_call *call)
                    v };
     if (call->in[0].grad)
         RUN(call, loss_backward_kernel, blocks_for(32 * rows, 256), 256, 0, l, call->in[0].grad,
-            call->loss_scale, call->in[0].accumulate);
+            moment_of(call), call->in[0].accumulate);
 }
 
 /* ---- >>attention -----------------------------------------------------------------------------
@@ -2605,28 +2606,28 @@ struct Attention {
     const float *delta;
     float *dq, *dk, *dv;
     int accumulate[3];
-    int64_t t, s, c; /* queries, keys, columns of all heads */
-    int heads, d, slices, causal;
+    int64_t c; /* columns of all heads */
+    int t, s, heads, d, slices, causal;
     int vector; /* rows of a head begin at multiples of 16 bytes */
     float scale;
 };
 
 /* What a block has: tile `tile` of head `column / d` of row `row`, columns from `slice` on. */
 struct HeadTile {
-    int64_t row, tile;
-    int head, slice;
+    int64_t row;
+    int tile, head, slice;
 };
 
 /* Blocks count slices, tiles, heads, rows; queries that see most keys come first. */
-__device__ HeadTile place_of(const Attention &a, int64_t tiles, bool backwards)
+__device__ HeadTile place_of(const Attention &a, int tiles, bool backwards)
 {
-    int64_t i = blockIdx.x;
+    int i = (int)blockIdx.x;
     HeadTile p;
-    p.slice = (int)(i % a.slices);
+    p.slice = i % a.slices;
     i /= a.slices;
     p.tile = backwards ? tiles - 1 - i % tiles : i % tiles;
     i /= tiles;
-    p.head = (int)(i % a.heads);
+    p.head = i % a.heads;
     p.row = i / a.heads;
     return p;
 }
@@ -2644,28 +2645,30 @@ template <bool MIXED> __device__ float chain(float a, float b, float c)
 /* Rows first..first+63 of x, of which there are `rows`, and columns e0..e0+WIDTH-1 of the head's d;
  * +0 where there are none. */
 template <int R, int WIDTH, bool MIXED>
-__device__ void fetch_tile(float *to, const float *x, const Attention &a, int64_t first, int64_t rows,
-                      int e0)
+__device__ void fetch_tile(float *to, const float *x, const Attention &a, int first, int rows,
+                           int e0)
 {
     constexpr int THREADS = 16 * TILE / R;
+    const int d = a.d - e0, here = rows - first;
     x += first * a.c + e0;
-    rows -= first;
-    int d = a.d - e0;
     if (a.vector) {
-#pragma unroll
-        for (int i = 0; i < TILE * WIDTH / 4; i += THREADS) {
-            int row = (i + (int)threadIdx.x) / (WIDTH / 4), e = (i + (int)threadIdx.x) % (WIDTH / 4) * 4;
+        constexpr int STEP = THREADS / (WIDTH / 4); /* rows at a time */
+        const int e = (int)threadIdx.x % (WIDTH / 4) * 4, at = (int)threadIdx.x / (WIDTH / 4);
+        const float *from = x + at * a.c + e;
+        to += at * (WIDTH + 4) + e;
+#pragma unroll 4
+        for (int row = 0; row < TILE; row += STEP, from += STEP * a.c) {
             float4 f = { 0.0f, 0.0f, 0.0f, 0.0f };
-            if (row < rows && e < d)
-                f = *(const float4 *)(x + row * a.c + e);
-            *(float4 *)(to + row * (WIDTH + 4) + e) = { rounded<MIXED>(f.x), rounded<MIXED>(f.y),
-                                                       rounded<MIXED>(f.z), rounded<MIXED>(f.w) };
+            if (at + row < here && e < d)
+                f = *(const float4 *)from;
+            *(float4 *)(to + row * (WIDTH + 4)) = { rounded<MIXED>(f.x), rounded<MIXED>(f.y),
+                                                    rounded<MIXED>(f.z), rounded<MIXED>(f.w) };
         }
         return;
     }
     for (int i = (int)threadIdx.x; i < TILE * WIDTH; i += THREADS) {
         int row = i / WIDTH, e = i % WIDTH;
-        to[row * (WIDTH + 4) + e] = row < rows && e < d ? rounded<MIXED>(x[row * a.c + e]) : 0.0f;
+        to[row * (WIDTH + 4) + e] = row < here && e < d ? rounded<MIXED>(x[row * a.c + e]) : 0.0f;
     }
 }
 
@@ -2679,26 +2682,27 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
     b += threadIdx.x % 16 * ROW;
     n = n < WIDTH ? n : WIDTH;
     int e = 0;
+#pragma unroll 1
     for (; e + 4 <= n; e += 4) {
-        float4 x[R];
+        float4 y[4];
 #pragma unroll
-        for (int r = 0; r < R; r++)
-            x[r] = *(const float4 *)(a + STEP * r * ROW + e);
+        for (int c = 0; c < 4; c++)
+            y[c] = *(const float4 *)(b + 16 * c * ROW + e);
 #pragma unroll
-        for (int c = 0; c < 4; c++) {
-            float4 y = *(const float4 *)(b + 16 * c * ROW + e);
+        for (int r = 0; r < R; r++) {
+            float4 x = *(const float4 *)(a + STEP * r * ROW + e);
 #pragma unroll
-            for (int r = 0; r < R; r++)
-                s[r][c] = chain<MIXED>(x[r].x, y.x, s[r][c]);
+            for (int c = 0; c < 4; c++)
+                s[r][c] = chain<MIXED>(x.x, y[c].x, s[r][c]);
 #pragma unroll
-            for (int r = 0; r < R; r++)
-                s[r][c] = chain<MIXED>(x[r].y, y.y, s[r][c]);
+            for (int c = 0; c < 4; c++)
+                s[r][c] = chain<MIXED>(x.y, y[c].y, s[r][c]);
 #pragma unroll
-            for (int r = 0; r < R; r++)
-                s[r][c] = chain<MIXED>(x[r].z, y.z, s[r][c]);
+            for (int c = 0; c < 4; c++)
+                s[r][c] = chain<MIXED>(x.z, y[c].z, s[r][c]);
 #pragma unroll
-            for (int r = 0; r < R; r++)
-                s[r][c] = chain<MIXED>(x[r].w, y.w, s[r][c]);
+            for (int c = 0; c < 4; c++)
+                s[r][c] = chain<MIXED>(x.w, y[c].w, s[r][c]);
         }
     }
     for (; e < n; e++)
@@ -2734,6 +2738,7 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
     float y[N];
     int j = 0;
     p += row * SCORES;
+#pragma unroll 1
     for (; !diagonal && j + 4 <= keys; j += 4) {
         float4 x[R];
 #pragma unroll
@@ -2797,15 +2802,15 @@ __device__ void links_of_queries(float (&o)[R][N], const float *p, const float *
 /* What chains start from: this thread's part of a result x of `rows` rows, first, first + STEP, ..,
  * columns e0.. of the head. */
 template <int R, int N, int STEP, bool MIXED>
-__device__ void begin_rows(float (&o)[R][N], const float *x, const Attention &a, int64_t first,
-                           int64_t rows, int e0, int accumulate)
+__device__ void begin_rows(float (&o)[R][N], const float *x, const Attention &a, int first,
+                           int rows, int e0, int accumulate)
 {
 #pragma unroll
     for (int r = 0; r < R; r++)
 #pragma unroll
         for (int n = 0; n < N; n++) {
             int e = e0 + column_of(n);
-            int64_t row = first + STEP * r;
+            int row = first + STEP * r;
             o[r][n] = accumulate && row < rows && e < a.d ? x[row * a.c + e] : 0.0f;
             o[r][n] = MIXED ? gckpti_flush(o[r][n]) : o[r][n];
         }
@@ -2813,15 +2818,15 @@ __device__ void begin_rows(float (&o)[R][N], const float *x, const Attention &a,
 
 /* Stores it. */
 template <int R, int N, int STEP>
-__device__ void end_rows(const float (&o)[R][N], float *x, const Attention &a, int64_t first,
-                         int64_t rows, int e0)
+__device__ void end_rows(const float (&o)[R][N], float *x, const Attention &a, int first, int rows,
+                         int e0)
 {
 #pragma unroll
     for (int r = 0; r < R; r++)
 #pragma unroll
         for (int n = 0; n < N; n += 4) {
             int e = e0 + column_of(n);
-            int64_t row = first + STEP * r;
+            int row = first + STEP * r;
             float *to = x + row * a.c + e;
             if (a.vector && row < rows && e < a.d) {
                 *(float4 *)to = { o[r][n], o[r][n + 1], o[r][n + 2], o[r][n + 3] };
@@ -2832,6 +2837,17 @@ __device__ void end_rows(const float (&o)[R][N], float *x, const Attention &a, i
                 if (row < rows && e + k < a.d)
                     to[k] = o[r][n + k];
         }
+}
+
+/* To shared memory, as factors. */
+template <int R, bool MIXED> __device__ void put_scores(float *to, const float (&x)[R][4])
+{
+    to += threadIdx.x / 16 * SCORES + threadIdx.x % 16;
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            to[TILE / R * r * SCORES + 16 * c] = rounded<MIXED>(x[r][c]);
 }
 
 /* Sum and greatest among the 16 threads of a row, by halves 8, 4, 2, 1 of the contract's tree. */
@@ -2853,20 +2869,22 @@ __device__ float row_max(float x)
  * have the score -inf, whose exponential, +0, changes no sum; they are no links (v may be inf).
  * Exponentials take the place of k. On an H200 three blocks share a multiprocessor. */
 template <int R, int WIDTH, bool MIXED>
-__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2) attention_forward_kernel(Attention a)
+__global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
+    attention_forward_kernel(Attention a)
 {
     constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
     DYNAMIC_SHARED(float4, room);
     float *q = (float *)room, *k = q + TILE * ROW, *v = k + TILE * ROW, *p = k;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
     const HeadTile at = place_of(a, (a.t + TILE - 1) / TILE, true);
-    const int64_t first = at.tile * TILE, column = (int64_t)at.head * a.d;
+    const int first = at.tile * TILE;
+    const int64_t column = (int64_t)at.head * a.d;
     const float *qs = a.q + at.row * a.t * a.c + column;
     const float *ks = a.k + at.row * a.s * a.c + column, *vs = a.v + at.row * a.s * a.c + column;
-    const int64_t seen = a.causal ? gckpti_min(a.s, first + TILE) : a.s;
+    const int seen = a.causal ? min(a.s, first + TILE) : a.s;
     float o[R][N] = {}, max[R], sum[R];
-    for (int64_t j0 = 0; j0 < seen; j0 += TILE) {
-        const int keys = (int)gckpti_min(seen - j0, TILE);
+    for (int j0 = 0; j0 < seen; j0 += TILE) {
+        const int keys = min(seen - j0, (int)TILE);
         const bool diagonal = a.causal && j0 == first;
         float x[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
@@ -2896,10 +2914,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2) attention_forwa
             }
             const float shift = gckpti_shift(top);
 #pragma unroll
-            for (int c = 0; c < 4; c++) {
+            for (int c = 0; c < 4; c++)
                 x[r][c] = gckpti_exp(x[r][c] - shift);
-                p[row * SCORES + tx + 16 * c] = rounded<MIXED>(x[r][c]);
-            }
             const float added = row_sum((x[r][0] + x[r][2]) + (x[r][1] + x[r][3]));
             sum[r] = j0 > 0 ? gckpti_fma(sum[r], factor, added) : added;
             max[r] = top;
@@ -2908,13 +2924,14 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2) attention_forwa
                 if (j0 > 0)
                     o[r][n] = MIXED ? gckpti_flush(o[r][n] * factor) : o[r][n] * factor;
         }
+        put_scores<R, MIXED>(p, x);
         __syncwarp(); /* a warp's rows of p are its own */
         if (a.out)
             links_of_keys<R, N, MIXED>(o, p, v, keys, diagonal);
     }
 #pragma unroll
     for (int r = 0; r < R; r++) {
-        const int64_t row = first + ty + STEP * r;
+        const int row = first + ty + STEP * r;
         gckpti_softmax_end(&max[r], &sum[r]);
         if (a.aux && at.slice == 0 && tx == 0 && row < a.t)
             a.aux[(at.row * a.heads + at.head) * a.t + row] = max[r] + gckpti_log(sum[r]);
@@ -2942,28 +2959,54 @@ __global__ void attention_delta_kernel(Attention a, float *delta, int64_t querie
     }
 }
 
+/* Scores become probabilities; the first row is query `first` of the head. */
+template <int R>
+__device__ void probabilities(float (&x)[R][4], const Attention &a, int64_t of_head, int first)
+{
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        const int row = first + TILE / R * r;
+        const float lse = row < a.t ? a.aux[of_head + row] : 0.0f;
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            x[r][c] = gckpti_exp(gckpti_mul(x[r][c], a.scale) - lse);
+    }
+}
+
+/* y, their gradients, becomes ds. */
+template <int R>
+__device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const Attention &a,
+                                int64_t of_head, int first)
+{
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        const int row = first + TILE / R * r;
+        const float delta = row < a.t ? a.delta[of_head + row] : 0.0f;
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            y[r][c] = p[r][c] * (y[r][c] - delta) * a.scale;
+    }
+}
+
 /* dq of 64 queries: chains over keys ascending; ds takes the place of v. */
 template <int R, int WIDTH, bool MIXED>
-__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_kernel(Attention a)
+__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - MIXED : 1)
+    attention_dq_kernel(Attention a)
 {
     constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
     DYNAMIC_SHARED(float4, room);
     float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW, *ds = v;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
     const HeadTile at = place_of(a, (a.t + TILE - 1) / TILE, true);
-    const int64_t first = at.tile * TILE, column = (int64_t)at.head * a.d;
+    const int first = at.tile * TILE;
+    const int64_t column = (int64_t)at.head * a.d;
     const int64_t queries = at.row * a.t * a.c + column, keys = at.row * a.s * a.c + column;
-    const int64_t seen = a.causal ? gckpti_min(a.s, first + TILE) : a.s;
-    float o[R][N], lse[R], delta[R];
+    const int seen = a.causal ? min(a.s, first + TILE) : a.s;
+    const int64_t of_head = (at.row * a.heads + at.head) * a.t;
+    float o[R][N];
     begin_rows<R, N, STEP, MIXED>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH,
                                   a.accumulate[0]);
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-        const int64_t row = first + ty + STEP * r, i = (at.row * a.heads + at.head) * a.t + row;
-        lse[r] = row < a.t ? a.aux[i] : 0.0f;
-        delta[r] = row < a.t ? a.delta[i] : 0.0f;
-    }
-    for (int64_t j0 = 0; j0 < seen; j0 += TILE) {
+    for (int j0 = 0; j0 < seen; j0 += TILE) {
         float x[R][4] = {}, y[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
             __syncthreads();
@@ -2975,21 +3018,17 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
             fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, a, j0, a.s, e0);
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
+            if (e0 + WIDTH >= a.d)
+                probabilities<R>(x, a, of_head, first + ty);
             dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
         }
         __syncthreads();
         if (a.d > WIDTH)
             fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, a, j0, a.s, at.slice * WIDTH);
-#pragma unroll
-        for (int r = 0; r < R; r++)
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                const float p = gckpti_exp(gckpti_mul(x[r][c], a.scale) - lse[r]);
-                ds[(ty + STEP * r) * SCORES + tx + 16 * c] =
-                    rounded<MIXED>(p * (y[r][c] - delta[r]) * a.scale);
-            }
+        score_gradients<R>(y, x, a, of_head, first + ty);
+        put_scores<R, MIXED>(ds, y);
         __syncthreads();
-        links_of_keys<R, N, MIXED>(o, ds, k, (int)gckpti_min(seen - j0, TILE),
+        links_of_keys<R, N, MIXED>(o, ds, k, min(seen - j0, (int)TILE),
                                    a.causal && j0 == first);
     }
     end_rows<R, N, STEP>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH);
@@ -3005,7 +3044,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
     float *scores = v + TILE * ROW;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
     const HeadTile at = place_of(a, (a.s + TILE - 1) / TILE, false);
-    const int64_t first = at.tile * TILE, column = (int64_t)at.head * a.d;
+    const int first = at.tile * TILE;
+    const int64_t column = (int64_t)at.head * a.d;
     const int64_t queries = at.row * a.t * a.c + column, keys = at.row * a.s * a.c + column;
     const int64_t of_head = (at.row * a.heads + at.head) * a.t;
     const int slice = at.slice * WIDTH;
@@ -3013,8 +3053,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
     float *const to_k = a.dk ? a.dk + keys : NULL, *const to_v = a.dv ? a.dv + keys : NULL;
     begin_rows<R, N, 1, MIXED>(dk, to_k, a, first + R * ty, a.s, slice, a.accumulate[1]);
     begin_rows<R, N, 1, MIXED>(dv, to_v, a, first + R * ty, a.s, slice, a.accumulate[2]);
-    for (int64_t i0 = a.causal ? first : 0; i0 < a.t; i0 += TILE) {
-        const int n = (int)gckpti_min(a.t - i0, TILE);
+    for (int i0 = a.causal ? first : 0; i0 < a.t; i0 += TILE) {
+        const int n = min(a.t - i0, (int)TILE);
         const bool diagonal = a.causal && i0 == first;
         float x[R][4] = {}, y[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
@@ -3027,6 +3067,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
             }
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
+            if (e0 + WIDTH >= a.d)
+                probabilities<R>(x, a, of_head, i0 + ty);
             if (a.dk)
                 dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
         }
@@ -3035,29 +3077,15 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
             fetch_tile<R, WIDTH, MIXED>(q, a.q + queries, a, i0, a.t, slice);
             fetch_tile<R, WIDTH, MIXED>(g, a.g + queries, a, i0, a.t, slice);
         }
-#pragma unroll
-        for (int r = 0; r < R; r++) {
-            const int64_t row = i0 + ty + STEP * r;
-            const float lse = row < a.t ? a.aux[of_head + row] : 0.0f;
-            const float delta = a.dk && row < a.t ? a.delta[of_head + row] : 0.0f;
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                const float p = gckpti_exp(gckpti_mul(x[r][c], a.scale) - lse);
-                scores[(ty + STEP * r) * SCORES + tx + 16 * c] = rounded<MIXED>(p);
-                y[r][c] = rounded<MIXED>(p * (y[r][c] - delta) * a.scale);
-            }
-        }
+        put_scores<R, MIXED>(scores, x);
         __syncthreads();
         if (a.dv)
             links_of_queries<R, N, MIXED>(dv, scores, g, n, diagonal);
         if (!a.dk)
             continue;
         __syncthreads();
-#pragma unroll
-        for (int r = 0; r < R; r++)
-#pragma unroll
-            for (int c = 0; c < 4; c++)
-                scores[(ty + STEP * r) * SCORES + tx + 16 * c] = y[r][c];
+        score_gradients<R>(y, x, a, of_head, i0 + ty);
+        put_scores<R, MIXED>(scores, y);
         __syncthreads();
         links_of_queries<R, N, MIXED>(dk, scores, q, n, diagonal);
     }
@@ -3072,7 +3100,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
 #define RUN_TILES(call, kernel, rows, tiles, more)                                                 \
     do {                                                                                           \
         int bytes = (int)sizeof(float) * ((tiles) * TILE * (WIDTH + 4) + (more));                  \
-        int64_t blocks = ((rows) + TILE - 1) / TILE * a.heads * a.slices * call->in[0].shape.d[0]; \
+        int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * a.heads * a.slices;    \
         check(device_of(call),                                                                     \
               cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),    \
               #kernel);                                                                            \
@@ -3100,7 +3128,7 @@ void attention_both(const gckpt_call *call)
     const gckpt_shape *shape = &call->shape;
     Attention a = { q->data, k->data, v->data, call->grad_out, call->out, (float *)call->aux,
                     (const float *)call->work, NULL, NULL, NULL, { 0, 0, 0 },
-                    shape->d[1], k->shape.d[1], shape->d[2],
+                    shape->d[2], (int)shape->d[1], (int)k->shape.d[1],
                     o->heads, (int)(shape->d[2] / o->heads), 1, o->causal, 0, 0.0f };
     a.scale = 1.0f / gckpti_sqrt((float)a.d);
     if (a.g) {
@@ -3110,7 +3138,7 @@ void attention_both(const gckpt_call *call)
     }
     a.vector = a.d % 4 == 0 && by_16(a.q) && by_16(a.k) && by_16(a.v) && by_16(a.g) &&
                by_16(a.out) && by_16(a.dq) && by_16(a.dk) && by_16(a.dv);
-    int64_t queries = shape->d[0] * a.heads * a.t;
+    int64_t queries = shape->d[0] * a.heads * shape->d[1];
     if (a.dq || a.dk)
         RUN(call, attention_delta_kernel, blocks_for(32 * queries, 256), 256, 0, a,
             (float *)call->work, queries);
