@@ -174,6 +174,12 @@
  *       So here, too, the bits are the same for any plan, split, thread count and processor (bf16
  *       instructions run only where they pass a test against the emulation); but linear +
  *       cross-entropy, which never rounds its logits, is closer to fp32 than the two ops.
+ *    m. BF16_FAST is no part of a. to k.: it keeps what l. keeps and as l. rounds it, and a backend's
+ *       own kernels sum in binary32 in an order of theirs, matrix products by tensor cores. On one
+ *       kind of device and version of the kernels the bits are the same for any plan, and for any
+ *       split whose micro-batches are multiples of the kernels' tile along tokens (16 in
+ *       gradckpt_cuda.cu); where one is not, gckpt_plan_split_exact names the op. Ops that the
+ *       backend has no such kernels for run as in l. The processor has none and refuses the mode.
  *
  * 6. Bytes
  *    gckpt_plan_bytes = parameters + optimiser state + step arena. The arena (gradients,
@@ -342,8 +348,9 @@ typedef enum { GCKPT_F32, GCKPT_I32 } gckpt_type;
 /* What a plan keeps activations and their gradients as (manual, 5l). */
 typedef enum {
     GCKPT_FP32,
-    GCKPT_BF16,           /* 2 bytes an element, rounded to nearest even */
-    GCKPT_BF16_STOCHASTIC /* the same, rounded up or down by chance: unbiased */
+    GCKPT_BF16,            /* 2 bytes an element, rounded to nearest even */
+    GCKPT_BF16_STOCHASTIC, /* the same, rounded up or down by chance: unbiased */
+    GCKPT_BF16_FAST        /* as GCKPT_BF16, by a device's tensor cores (manual, 5m) */
 } gckpt_precision;
 GCKPT_API uint16_t gckpt_to_bf16(float x); /* nearest even; subnormals become 0 */
 GCKPT_API float gckpt_from_bf16(uint16_t x);
@@ -550,7 +557,7 @@ typedef struct {
     int accumulate;       /* 1: add to what grad holds (or start chains from it); 0: store */
     float *low;           /* GCKPT_SUMS: what grad's sums are rounded by; NULL: nothing is summed */
     gckpt_shape shape;
-    /* GCKPT_TAKES_BF16, in bf16 plans: where the values are, or the gradient goes, instead */
+    /* GCKPT_TAKES_BF16 and find_fast, in bf16 plans: where values are, gradients go, instead */
     const uint16_t *bf16;
     uint16_t *grad_bf16;
 } gckpt_arg;
@@ -574,7 +581,7 @@ struct gckpt_call {
     int threads;
     int plain;    /* 1: workspace for plain kernels is enough (gckpt_plan_desc.plain) */
     int training; /* 0 in inference plans */
-    gckpt_precision precision; /* of the plan; also for shape() when planning */
+    gckpt_precision precision; /* it computes in; also for shape() when planning */
     unsigned rounded;          /* to bf16: values of GCKPT_IN(i); GCKPT_OUT: grad_out */
     uint16_t *out_bf16;        /* GCKPT_TAKES_BF16: instead of out, of grad_out */
     const uint16_t *grad_out_bf16;
@@ -802,7 +809,8 @@ typedef struct {
     int once;      /* 1: runs once a step; 0: for each micro-batch */
 } gckpt_usage;
 GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out);
-/* 1: every split of the batch gives the same bits; 0: not, as the tensor *op mixes rows. */
+/* 1: every split of the batch (manual, 5m: that this holds for) gives the same bits; 0: not, as the
+ * tensor *op mixes rows. */
 GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op);
 /* What the step arena holds: buffers, by the instruction they end with. Those live at an
  * instruction add up to its live bytes (gckpt_plan_usage); no two live ones overlap. */
@@ -1010,8 +1018,10 @@ struct gckpt_backend {
     void (*copy_in)(void *context, void *to, const void *host, size_t bytes);
     void (*copy_out)(void *context, void *host, const void *from, size_t bytes);
     void (*copy)(void *context, void *to, const void *from, size_t bytes);
-    /* Planning: call is as op->shape left it for plain kernels; changes work_forward, _backward. A
-     * function of op, call and the backend's name only. Kernels find `work` a multiple of 64 behind
+    /* Planning: call is as op->shape left it for plain kernels; changes work_forward, _backward,
+     * and sets mixes_rows where the bits of fast kernels depend on micro-batches of this size.
+     * in[i].bf16, out_bf16 and grad_out_bf16 say what the plan keeps so (they are not to be read).
+     * A function of op, call and the backend's name only. Kernels find `work` a multiple of 64 behind
      * the executor's own copies, which begin at the plan's alignment. */
     gckpt_result (*workspace)(void *context, const gckpt_op *op, gckpt_call *call);
     /* The kernel of an op's forward or backward, by op->name or, of users' ops, by op; asked for
@@ -1039,6 +1049,11 @@ struct gckpt_backend {
     void (*forget)(void *context, const void *owner);
     /* Why get found no memory, the last time, and what helps: what error texts end with. */
     const char *(*shortage)(void *context);
+    /* GCKPT_BF16_FAST (manual, 5m); NULL: not here. As find, but a function of op->name or op alone
+     * and asked when planning, too: an op's kernels, both or (NULL) none. call->precision says that
+     * they are meant. Whatever the plan keeps as bf16 they read and write as such (in[i].bf16,
+     * out_bf16, ..; the other pointer is NULL); low parts may be left alone. */
+    gckpt_kernel (*find_fast)(void *context, const gckpt_op *op, gckpt_kind kind);
 };
 
 /* In gradckpt_cuda.cu, which a program that wants it compiles by nvcc and links: the backend of a
@@ -6376,6 +6391,18 @@ static int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags 
 /* ---- bf16 plans (manual, 5l): values and gradients of what depends on the batch are rounded, and
  * kept narrow unless they are fetched, as floats ---- */
 enum { GCKPTI_ROUNDED = 1, GCKPTI_NARROW_VALUE = 2, GCKPTI_NARROW_GRADIENT = 4 };
+enum { GCKPTI_MIXES = 8 }; /* its fast kernels tie the bits to the micro-batch */
+
+/* What an op computes in: fast plans leave what has no fast kernels to those of GCKPT_BF16. */
+static gckpt_precision gckpti_op_precision(const gckpt_backend *b, const gckpt_op *op,
+                                           int batchless, gckpt_precision precision)
+{
+    if (batchless)
+        return GCKPT_FP32;
+    if (precision == GCKPT_BF16_FAST && !b->find_fast(b->context, op, GCKPT_FORWARD))
+        return GCKPT_BF16;
+    return precision;
+}
 
 static size_t gckpti_bytes(const gckpti_planner *p, const gckpt_tensor *t, int narrow)
 {
@@ -6435,14 +6462,17 @@ static void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements)
     c->bytes = *at + (size_t)elements * sizeof(float);
 }
 
-/* rounding, n (elements): by index as above. backward: `reads` has GCKPT_IN and GCKPT_OUT bits,
- * `wanted` bit i where input i's gradient is, `sums` bit i where it ends a sum. An op that takes
- * bf16 itself (inputs 0 and 1) leaves only what is rounded by chance to the executor. */
+/* rounding, n (elements): by index as above. precision: what the op computes in. backward: `reads`
+ * has GCKPT_IN and GCKPT_OUT bits, `wanted` bit i where input i's gradient is, `sums` bit i where it
+ * ends a sum. An op that takes bf16 itself (inputs 0 and 1; fast kernels: all) leaves only what is
+ * rounded by chance to the executor. */
 static void gckpti_copies_of(const gckpt_op *op, int inputs, const int *rounding, const int64_t *n,
-                             int by_chance, int backward, unsigned reads, unsigned wanted,
-                             unsigned sums, gckpti_copies *c)
+                             gckpt_precision precision, int backward, unsigned reads,
+                             unsigned wanted, unsigned sums, gckpti_copies *c)
 {
-    int takes = (op->flags & GCKPT_TAKES_BF16) != 0, out = !takes || by_chance;
+    int by_chance = precision == GCKPT_BF16_STOCHASTIC, fast = precision == GCKPT_BF16_FAST;
+    int takes = fast || op->flags & GCKPT_TAKES_BF16, out = !takes || by_chance;
+    int most = fast ? GCKPT_MAX_INPUTS : 1; /* the last input it takes so */
     memset(c, 0xff, sizeof *c);
     c->bytes = 0;
     out = out && rounding[0] & GCKPTI_NARROW_VALUE;
@@ -6458,11 +6488,11 @@ static void gckpti_copies_of(const gckpt_op *op, int inputs, const int *rounding
     else if (backward && !takes && reads & GCKPT_OUT && rounding[0] & GCKPTI_NARROW_VALUE)
         gckpti_copy_add(c, &c->value[0], n[0]);
     for (int i = 0; i < inputs; i++)
-        if ((!takes || i > 1) && rounding[1 + i] & GCKPTI_NARROW_VALUE &&
+        if ((!takes || i > most) && rounding[1 + i] & GCKPTI_NARROW_VALUE &&
             c->value[1 + i] == GCKPTI_NONE && (!backward || reads & GCKPT_IN(i)))
             gckpti_copy_add(c, &c->value[1 + i], n[1 + i]);
     for (int i = 0; i < inputs && backward; i++)
-        if ((!takes || i > 1 || by_chance) && rounding[1 + i] & GCKPTI_NARROW_GRADIENT &&
+        if ((!takes || i > most || by_chance) && rounding[1 + i] & GCKPTI_NARROW_GRADIENT &&
             wanted >> i & 1)
             gckpti_copy_add(c, &c->gradient[1 + i], n[1 + i]);
     if (backward && !takes && rounding[0] & GCKPTI_NARROW_GRADIENT)
@@ -6519,8 +6549,10 @@ static size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, 
         if (backward && gckpti_sums(p, t, i) == GCKPTI_SUM_HERE)
             sums |= 1u << i;
     }
-    gckpti_copies_of(t->op, t->inputs, rounding, n, p->desc->precision == GCKPT_BF16_STOCHASTIC,
-                     backward, gckpti_needs(p, t), wanted, sums, &c);
+    gckpti_copies_of(
+        t->op, t->inputs, rounding, n,
+        gckpti_op_precision(p->desc->backend, t->op, t->batchless, p->desc->precision), backward,
+        gckpti_needs(p, t), wanted, sums, &c);
     return c.bytes;
 }
 
@@ -6730,10 +6762,19 @@ static gckpt_cost gckpti_form_cost(const gckpti_planner *p, const gckpt_tensor *
 static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
 {
     int i = t->id;
+    uint16_t narrow;
     gckpt_call call;
     gckpt_result result =
         gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, p->threads, p->plain,
-                          t->batchless ? GCKPT_FP32 : p->desc->precision, NULL, &call);
+                          gckpti_op_precision(p->desc->backend, t->op, t->batchless,
+                                              p->desc->precision),
+                          NULL, &call);
+    int mixes = call.mixes_rows;
+    for (int k = 0; k < t->inputs; k++)
+        if (p->rounding[t->in[k]->base->id] & GCKPTI_NARROW_VALUE)
+            call.in[k].bf16 = &narrow;
+    call.out_bf16 = p->rounding[i] & GCKPTI_NARROW_VALUE ? &narrow : NULL;
+    call.grad_out_bf16 = p->rounding[i] & GCKPTI_NARROW_GRADIENT ? &narrow : NULL;
     if (result == GCKPT_OK && p->desc->backend && p->desc->backend->workspace)
         result = p->desc->backend->workspace(p->desc->backend->context, t->op, &call);
     if (result != GCKPT_OK && p->desc->backend)
@@ -6743,6 +6784,8 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
         call.work_backward > PTRDIFF_MAX / 4)
         return gckpti_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
                             p->threads);
+    if (p->active[i] && call.mixes_rows > mixes)
+        p->rounding[i] |= GCKPTI_MIXES;
     p->work_forward[i] = call.work_forward;
     p->work_backward[i] = call.work_backward;
     size_t forward = gckpti_copy_bytes(p, t, 0);
@@ -8154,15 +8197,15 @@ static int gckpti_join_branches(gckpti_skyline *s, size_t i)
  * there is none. Where few begin, they are looked at one by one. */
 static gckpti_candidate *gckpti_take_first(gckpti_skyline *s, int begin, int end)
 {
-    size_t stack[GCKPTI_FEW], count = 0, found = 0; /* the tree needs its depth and one */
+    size_t stack[8 * sizeof(size_t)], count = 0, found = 0; /* the tree's depth and one */
     uint32_t turn = UINT32_MAX;
-    int few = s->first[end + 1] - s->first[begin] <= GCKPTI_FEW;
-    for (int k = s->first[begin]; few && k < s->first[end + 1]; k++)
-        stack[count++] = s->n + (size_t)s->begins[k];
-    if (!few)
+    int k = s->first[begin], last = s->first[end + 1];
+    if (last - k > GCKPTI_FEW) {
         stack[count++] = 1;
-    while (count > 0) {
-        size_t i = stack[--count];
+        last = k;
+    }
+    while (count > 0 || k < last) {
+        size_t i = count > 0 ? stack[--count] : s->n + (size_t)s->begins[k++];
         const gckpti_branch *b = &s->tree[i];
         s->work++;
         if (b->start < begin || b->end > end || b->turn >= turn)
@@ -9277,6 +9320,7 @@ enum {
     GCKPTI_SINKS = 16,      /* most seeds that are squeezed a little */
     GCKPTI_SHAKES = 4,      /* this often */
     GCKPTI_GROUP = 4,       /* rungs that depend on one another, at the most */
+    GCKPTI_ATTEMPTS = 64,   /* most schedules of a rung that are remembered */
     GCKPTI_CLOSURE = 400    /* most forwards that one gap may cost */
 };
 /* What one rung may cost, for each unit: list items evaluated; four times as many items and links
@@ -9363,6 +9407,8 @@ typedef struct {
     size_t bytes;          /* the least budget for which the winner counts */
     int64_t items, looked; /* counted so far, for gckpti_spent; */
     int64_t attempt;       /* and when one attempt of several began, or -1 */
+    uint64_t tried[GCKPTI_ATTEMPTS]; /* hashes of what was improved for the present rung, */
+    int attempts;                    /* so that nothing is twice */
     int barred;            /* a unit whose gaps stay open; -1: none */
 } gckpti_search;
 
@@ -9517,7 +9563,9 @@ static void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
 static int64_t gckpti_excess(const gckpti_schedule *t, int64_t limit)
 {
     int64_t sum = 0;
-    for (int x = 0; x < t->length && t->peak > limit; x++)
+    if (t->peak <= limit)
+        return 0;
+    for (int x = 0; x < t->length; x++)
         sum += t->live[x] > limit ? t->live[x] - limit : 0;
     return sum;
 }
@@ -9620,7 +9668,7 @@ static void gckpti_sort_moves(gckpti_search *s)
 /* The forwards that give m's unit anew at the position of the pass, into s->set behind `first`;
  * m->cost. An input that is not live there is computed as well or kept until then. policy 0: kept
  * where that exceeds nothing; 1: always computed; 2: always kept. m->penalty: excess that keeping
- * adds. Returns whether policies differ. */
+ * adds. Returns 1 where one is kept, 2 where one is computed, 0: policies do not differ. */
 static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int policy)
 {
     int choice = 0, h = first, end = first, x = m->to;
@@ -9642,9 +9690,11 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
                 continue;
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
-            choice = 1;
+            int stale = gckpti_is_stale(s, q);
+            int kept = !stale && ((excess == 0 && policy != 1) || policy == 2);
             v->seen = s->stamp;
-            if (!gckpti_is_stale(s, q) && ((excess == 0 && policy != 1) || policy == 2))
+            choice |= kept ? 1 : stale ? 0 : 2;
+            if (kept)
                 m->penalty += excess * v->out;
             else
                 s->set[end++] = q;
@@ -9691,7 +9741,9 @@ static void gckpti_try_gap(gckpti_search *s, int unit, int x, int all)
     if (gain <= 0 || gckpti_score(s->p->unit[unit].cost, gain) > s->worst)
         return;
     best.key = UINT64_MAX;
-    for (int policy = 0, choice = 1; policy < 3 && choice && !s->p->failed; policy++) {
+    /* of each alone 1 costs no less than 0; and 2 is the same as 0 where that computes nothing */
+    for (int policy = 0, choice = 3; policy < 3 && choice & (all ? 3 : 2) && !s->p->failed;
+         policy += all ? 1 : 2) {
         choice = gckpti_closure(s, &m, s->sets, policy);
         m.key = gain > m.penalty ? gckpti_score(m.cost, gain - m.penalty) : UINT64_MAX;
         if (m.key >= best.key && !(all && m.key < UINT64_MAX))
@@ -11026,14 +11078,29 @@ static int64_t gckpti_try_late(gckpti_search *s, const unsigned char *again)
     return s->now.peak;
 }
 
+/* Whether the present schedule was to be improved for this rung already: then it ends as before. */
+static int gckpti_again(gckpti_search *s, int exact)
+{
+    uint64_t hash = GCKPTI_FNV_START + (uint64_t)exact;
+    for (int x = 0; x < s->now.length; x++)
+        hash = (hash ^ (uint32_t)s->now.item[x]) * UINT64_C(0x100000001b3);
+    for (int i = 0; i < s->attempts; i++)
+        if (s->tried[i] == hash)
+            return 1;
+    if (s->attempts < GCKPTI_ATTEMPTS)
+        s->tried[s->attempts++] = hash;
+    return 0;
+}
+
 /* Gives the present schedule to a slot, squeezed if it must be and is not far above the limit, and
  * polished. */
 static void gckpti_improve(gckpti_search *s, gckpti_slot *slot, int exact)
 {
-    if (s->now.peak / 5 * 4 > slot->limit)
+    if (s->now.peak / 5 * 4 > slot->limit || gckpti_again(s, exact))
         return;
+    int above = s->now.peak > slot->limit;
     s->attempt = exact ? -1 : s->items + s->looked / 4; /* one of many: an eighth of it all */
-    if (gckpti_squeeze(s, slot->limit, exact)) {
+    if (gckpti_squeeze(s, slot->limit, exact) && !(above && gckpti_again(s, exact))) {
         gckpti_polish(s, slot->limit, exact);
         gckpti_offer(s, slot);
     }
@@ -11164,7 +11231,7 @@ static int gckpti_begin_rung(gckpti_search *s, gckpti_slot *slot)
     int at;
     if (slot->state != GCKPTI_NEW)
         return slot->state == GCKPTI_BEGUN;
-    s->items = s->looked = 0;
+    s->items = s->looked = s->attempts = 0;
     slot->state = GCKPTI_BEGUN;
     slot->bound = gckpti_bound_work(s->bound, slot->limit, &at);
     if (slot->bound < UINT64_MAX) {
@@ -11194,7 +11261,7 @@ static void gckpti_end_rung(gckpti_search *s, int k)
     s->items = s->looked = 0;
     if (s->seeds == 0)
         gckpti_find_seeds(s);
-    s->items = s->looked = 0;
+    s->items = s->looked = s->attempts = 0;
     slot->state = GCKPTI_DONE;
     for (; above < s->seeds && s->seed[above].peak <= slot->limit; above++) {
         if (best < 0 || s->seed[above].extra <= s->seed[best].extra)
@@ -11256,8 +11323,12 @@ static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, int64_t
     gckpt_result result = GCKPT_OK;
     if (slot->length == 0 || (old->length && !s->hunting && slot->extra > old->extra))
         return GCKPT_OK;
-    if (slot->arena == 0 && (uint64_t)slot->peak >= (uint64_t)most + s->p->alignment)
-        return GCKPT_OK; /* an arena is hardly smaller */
+    int64_t least = slot->peak - s->bound->spare; /* bytes of its arena */
+    int equal = old->length && (s->hunting ? least >= (int64_t)s->bytes
+                                           : slot->extra == old->extra &&
+                                                 least >= (int64_t)old->arena);
+    if (slot->arena == 0 && (equal || least > (int64_t)most))
+        return GCKPT_OK;
     if (slot->arena == 0)
         result = gckpti_lay(s, slot);
     size_t bytes = slot->arena > (size_t)floor ? slot->arena : (size_t)floor;
@@ -11579,10 +11650,12 @@ GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_bu
 
 GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op)
 {
-    int exact = plan && plan->mixer < 0;
+    int mixer = plan ? plan->mixer : -1;
+    for (size_t i = 0; plan && mixer < 0 && i < plan->node_count; i++)
+        mixer = plan->nodes[i].rounding & GCKPTI_MIXES ? (int)i : -1;
     if (op)
-        *op = !plan || exact ? NULL : gckpti_node_name(plan, plan->mixer);
-    return exact;
+        *op = mixer < 0 ? NULL : gckpti_node_name(plan, mixer);
+    return plan && mixer < 0;
 }
 
 GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
@@ -11622,7 +11695,8 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
 {
     static const char *const kinds[] = { "parameters", "optimiser state", "gradients",
                                          "activations", "workspace" };
-    static const char *const precisions[] = { "", ", bf16", ", bf16 rounded by chance" };
+    static const char *const precisions[] = { "", ", bf16", ", bf16 rounded by chance",
+                                              ", fast bf16" };
     gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
     if (!plan || !write)
         return GCKPT_E_ARG;
@@ -11701,11 +11775,16 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
     int inference = d->mode == GCKPT_INFERENCE;
     if ((unsigned)d->mode > GCKPT_INFERENCE || (unsigned)d->optimiser > GCKPT_OWN_OPTIMISER ||
         d->own_state < 0 || d->own_state > 4 || d->threads < 0 || d->threads > 1024 ||
-        d->group < -INT32_MAX || d->batch < 0 || (unsigned)d->precision > GCKPT_BF16_STOCHASTIC)
+        d->group < -INT32_MAX || d->batch < 0 || (unsigned)d->precision > GCKPT_BF16_FAST)
         return gckpti_error(
             g, GCKPT_E_ARG,
             "plan: a field of the desc is out of range (mode, optimiser, own_state 0..4, "
             "threads 0..1024, group, batch, precision)");
+    if (d->precision == GCKPT_BF16_FAST && !(d->backend && d->backend->find_fast))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: %s has no kernels of GCKPT_BF16_FAST; GCKPT_BF16 takes the same "
+                            "bytes and runs everywhere",
+                            d->backend ? d->backend->name : "the processor");
     if (d->alignment & (d->alignment - 1) || d->alignment > 65536 ||
         (d->alignment && d->alignment < sizeof(float)))
         return gckpti_error(g, GCKPT_E_ARG,
@@ -13170,7 +13249,7 @@ static const char *gckpti_cpu_finish(void *context)
 static const gckpt_backend gckpti_backend_plain = {
     "plain", NULL, 0, 1, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL, NULL,
     gckpti_cpu_fill, gckpti_cpu_add, gckpti_cpu_convert, gckpti_plain_update, gckpti_cpu_finish,
-    NULL, NULL, NULL, NULL };
+    NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
 
 /* =================================================================================================
@@ -13192,6 +13271,7 @@ typedef struct { /* what a loss's kernels add to, in the backend's memory */
 
 typedef struct {
     gckpt_kernel forward, backward; /* of an op; NULL: the backend has none, the host runs it */
+    gckpt_precision precision;      /* that they compute in */
     const void *data;               /* of a leaf: its values, where the backend reads them */
 } gckpti_exec_node;
 
@@ -13407,6 +13487,11 @@ static void gckpti_bind_nodes(gckpt_exec *e)
         gckpti_exec_node *n = &e->nodes[ins->id];
         n->forward = none ? NULL : b->find(b->context, node->op, GCKPT_FORWARD);
         n->backward = none ? NULL : b->find(b->context, node->op, GCKPT_BACKWARD);
+        n->precision = gckpti_op_precision(b, node->op, node->batchless, p->precision);
+        if (n->precision == GCKPT_BF16_FAST) {
+            n->forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
+            n->backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
+        }
         if (!n->forward && !b->own_memory)
             n->forward = node->op->forward;
         if (!n->backward && !b->own_memory)
@@ -13988,7 +14073,7 @@ static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int 
     c->row = node->batchless ? 0 : e->row;
     c->rows = node->batchless ? 1 : rows;
     c->id = id;
-    c->precision = node->batchless ? GCKPT_FP32 : p->precision;
+    c->precision = e->nodes[id].precision;
     for (int i = 0; i < node->inputs; i++)
         c->rounded |=
             p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED ? GCKPT_IN(i) : 0;
@@ -14071,8 +14156,8 @@ static void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins, const g
         if (gckpti_sums_of(p, node, i) == GCKPTI_SUM_HERE)
             sums |= 1u << i;
     }
-    gckpti_copies_of(node->op, node->inputs, rounding, n, p->precision == GCKPT_BF16_STOCHASTIC,
-                     backward, reads, wanted, sums, c);
+    gckpti_copies_of(node->op, node->inputs, rounding, n, e->nodes[ins->id].precision, backward,
+                     reads, wanted, sums, c);
 }
 
 static float *gckpti_copy_at(const gckpt_call *c, size_t offset)
@@ -18617,7 +18702,7 @@ static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
 static const gckpt_backend gckpti_backend_fast = {
     "fast", NULL, 0, 0, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL,
     gckpti_fast_find, gckpti_cpu_fill, gckpti_cpu_add, gckpti_fast_convert, gckpti_fast_update,
-    gckpti_cpu_finish, NULL, NULL, NULL, NULL };
+    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
 #endif /* GCKPTI_HAS_FAST */
 
