@@ -465,7 +465,8 @@ int recorded(void *context)
 /* ---- >>between -------------------------------------------------------------------------------
  * Kernels that only move memory have threads for all of it in flight: a thread takes 16 bytes at a
  * time where all addresses are multiples of 16, else one element. */
-template <class T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Pack {
+template <class T, int N>
+struct alignas(N < 16 / (int)sizeof(T) ? (size_t)N * sizeof(T) : 16) Pack {
     T v[N];
 };
 
@@ -485,8 +486,22 @@ bool wide(const void *a, const void *b = NULL, const void *c = NULL)
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) & 15) == 0;
 }
 
-/* d[i] = f(a[i], b[i]); f also gets d[i], if it is to be accumulated. An element is one thread's, so
- * that bytes may coincide. F::READS: which of a and b there are. */
+/* for (EACH_ROW(r, rows)): the warps of the grid share the rows. A grid: blocks_for(32 * rows). */
+#define EACH_ROW(r, rows)                                                                          \
+    int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;                             \
+    r < (rows);                                                                                    \
+    r += (int64_t)gridDim.x * blockDim.x / 32
+
+/* Lane j += lane j + h for h = 16, 8, 4, 2, 1; as a + b = b + a, each lane ends with the sum. */
+__device__ float warp_sum(float lane)
+{
+    for (int h = 16; h; h /= 2)
+        lane += __shfl_xor_sync(0xffffffffu, lane, h);
+    return lane;
+}
+
+/* d[i] = f(a[i], b[i]); f also gets d[i], if it is to be accumulated. An element is one thread's,
+ * so that bytes may coincide. F::READS: which of a and b there are. */
 enum { READS_NONE, READS_A, READS_BOTH };
 
 template <int N, class F>
@@ -560,7 +575,7 @@ void add(const gckpt_call *call, float *to, const float *from, int64_t n)
     map(call, Copy(), from, NULL, to, n, 1);
 }
 
-/* Random bits are drawn for 8 elements of the batch at a time; those of a pack may begin among them. */
+/* Random bits are drawn for 8 elements of the batch at a time; a pack's may begin among them. */
 struct Converting {
     gckpt_conversion c;
     int64_t each;      /* elements of a row */
@@ -589,9 +604,8 @@ template <int N> __device__ void convert_at(const Converting &o, int64_t i)
         if (o.now && (k == 0 || at % 8 == 0))
             gckpti_philox(o.now->seed, at / 8, c.stream, (uint32_t)o.now->step, word);
         uint32_t pair = at & 4 ? (at & 2 ? word[3] : word[2]) : (at & 2 ? word[1] : word[0]);
-        half.v[k] = o.now
-                        ? gckpti_halve(gckpti_bits(x.v[k]), pair >> 16 * (at % 2) & 0xffffu)
-                        : gckpti_to_bf16(x.v[k]);
+        half.v[k] = o.now ? gckpti_halve(gckpti_bits(x.v[k]), pair >> 16 * (at % 2) & 0xffffu)
+                          : gckpti_to_bf16(x.v[k]);
         x.v[k] = gckpti_from_bf16(half.v[k]);
     }
     if (c.kind == GCKPT_NARROW)
@@ -668,7 +682,7 @@ __device__ void update_at(const gckpt_pass &p, const More &more, int64_t i, floa
 }
 
 /* The threads of a block take GCKPT_UPDATE_BLOCK elements through everything, so that gradient,
- * values and state cross memory once. The square sum's lanes (5d) are those of the first warp, which
+ * values and state cross memory once. The square sum's lanes (5d) are the first warp's, which
  * finds the divided gradient in shared memory, while others of the chip's blocks use the memory. */
 template <int N> __global__ void update_kernel(gckpt_pass p, const __grid_constant__ More more)
 {
@@ -689,8 +703,7 @@ template <int N> __global__ void update_kernel(gckpt_pass p, const __grid_consta
     float sum = 0.0f;
     for (int i = (int)threadIdx.x; i < n; i += 32)
         sum = gckpti_fma(divided[i], divided[i], sum);
-    for (int half = 16; half; half /= 2)
-        sum += __shfl_down_sync(0xffffffffu, sum, half);
+    sum = warp_sum(sum);
     if (threadIdx.x == 0)
         p.squares[blockIdx.x] = sum;
 }
@@ -787,7 +800,7 @@ void scale_backward(const gckpt_call *call)
         call->in[0].accumulate);
 }
 
-/* Four elements of the batch share random bits; those of a pack may begin among them. */
+/* Four elements of the batch share random bits; a pack's may begin among them. */
 struct Mask {
     float p, factor;
     int64_t each; /* elements of a row */
@@ -948,8 +961,9 @@ enum Pairing { ADD, SUB, MUL, DIVIDE }; /* DIVIDE: a / by, and there is no b */
 /* d = a op b, a thread a pack of the result: one pass over memory in the result's order; what is
  * repeated comes from caches. */
 template <int N, class I>
-__global__ void combine_kernel(const __grid_constant__ Axes<I> axes, int op, float *d, const float *a, const float *b,
-                               float by, int64_t packs, int accumulate)
+__global__ void combine_kernel(const __grid_constant__ Axes<I> axes, int op, float *d,
+                               const float *a, const float *b, float by, int64_t packs,
+                               int accumulate)
 {
     for (EACH(i, packs)) {
         Place<I> at = place(axes, (I)i);
@@ -1024,7 +1038,7 @@ template <class I> __device__ void add_term(const Sums<I> &s, float *sum, float 
 
 template <class I> __device__ void put_sum(const Sums<I> &s, int64_t column, float sum, float low)
 {
-    s.sum[column] = s.divide != 1.0f ? sum / s.divide : sum;
+    s.sum[column] = sum / s.divide;
     if (s.low)
         s.low[column] = low;
 }
@@ -1051,7 +1065,8 @@ template <class I> __global__ void sums_by_thread_kernel(const __grid_constant__
  * a lane a column. A column is one chain of four additions for each term (5e), some 16 cycles, and
  * no number of threads makes it shorter: few columns of many rows do not fill the chip. */
 enum { SUM_ROWS = 64, SUM_WARPS = 8, SUM_EACH = SUM_ROWS / SUM_WARPS };
-template <class I> __global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int along)
+template <class I>
+__global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int along)
 {
     SHARED(float, tile, [2][SUM_ROWS][33]);
     int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -1198,8 +1213,8 @@ template <class I> struct Transposing {
 };
 
 template <class I>
-__global__ void transpose_kernel(const __grid_constant__ Transposing<I> t, float *d, const float *s, int64_t tiles,
-                                 int accumulate)
+__global__ void transpose_kernel(const __grid_constant__ Transposing<I> t, float *d, const float *s,
+                                 int64_t tiles, int accumulate)
 {
     SHARED(float, tile, [32][33]);
     I lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -1310,15 +1325,19 @@ void slice_backward(const gckpt_call *call)
     float *d = call->in[0].grad;
     const float *g = call->grad_out;
     int64_t n = p.blocks * p.whole;
-    bool four = wide(d, g) && p.whole % 4 == 0 && p.begin % 4 == 0 && p.n % 4 == 0;
+    bool narrow = n < INT64_C(1) << 31;
+    bool four = narrow && wide(d, g) && p.whole % 4 == 0 && p.begin % 4 == 0 && p.n % 4 == 0;
     dim3 grid = blocks_for(four ? n / 4 : n, 256);
     if (!d)
         return;
     if (call->in[0].accumulate)
         copy_blocks(call, d + p.begin, p.whole, g, p.n, p.blocks, p.n, 1);
-    else if (four && n < INT64_C(1) << 31)
+    else if (four)
         RUN(call, (unslice_kernel<4, uint32_t>), grid, 256, 0, d, g, (uint32_t)(p.whole / 4),
             (uint32_t)(p.begin / 4), (uint32_t)(p.n / 4), n / 4);
+    else if (narrow)
+        RUN(call, (unslice_kernel<1, uint32_t>), grid, 256, 0, d, g, (uint32_t)p.whole,
+            (uint32_t)p.begin, (uint32_t)p.n, n);
     else
         RUN(call, (unslice_kernel<1, uint64_t>), grid, 256, 0, d, g, (uint64_t)p.whole,
             (uint64_t)p.begin, (uint64_t)p.n, n);
@@ -1350,35 +1369,73 @@ void concat_backward(const gckpt_call *call)
     }
 }
 
-/* A warp a row: the sum of x, or with y that of (x - y)^2, by the contract's lanes (5d), 8 loads
- * under way; the result divided by `divide`. */
+/* What a row's sum adds of its element x (and y): x, or (x - y)^2. */
+__device__ float add_element(float sum, float difference, bool squares)
+{
+    return squares ? gckpti_fma(difference, difference, sum) : sum + difference;
+}
+
+/* A warp a row, its lanes those of the contract (5d), 8 loads under way: the sum of x, or with y
+ * that of (x - y)^2, divided by `divide`. */
 __global__ void row_sums_kernel(const float *x, const float *y, float *out, int64_t rows, int64_t n,
                                 float divide)
 {
-    int64_t warps = (int64_t)gridDim.x * (blockDim.x / 32);
-    int lane = (int)threadIdx.x % 32;
-    for (int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; r < rows; r += warps) {
+    for (EACH_ROW(r, rows)) {
         float sum = 0.0f;
-        for (int64_t i = r * n + lane, end = (r + 1) * n; i < end; i += 8 * 32) {
+        for (int64_t i = r * n + threadIdx.x % 32, end = (r + 1) * n; i < end; i += 8 * 32) {
             float v[8];
             for (int k = 0; k < 8; k++) {
                 int64_t at = i + 32 * k;
                 v[k] = at < end ? (y ? x[at] - y[at] : x[at]) : 0.0f;
             }
             for (int k = 0; k < 8 && i + 32 * k < end; k++)
-                sum = y ? gckpti_fma(v[k], v[k], sum) : sum + v[k];
+                sum = add_element(sum, v[k], y != NULL);
         }
-        for (int half = 16; half; half /= 2)
-            sum += __shfl_down_sync(0xffffffffu, sum, half);
-        if (lane == 0)
-            out[r] = divide != 1.0f ? sum / divide : sum;
+        sum = warp_sum(sum);
+        if (threadIdx.x % 32 == 0)
+            out[r] = sum / divide;
     }
+}
+
+/* The same, a block a row, for few long ones: its warps bring LONG elements to shared memory, while
+ * the first warp adds the LONG before; 128 links a lane take about as long as memory does. */
+enum { LONG = 4096, LONG_THREADS = 512, LONG_ROW = 2 * LONG };
+__global__ void long_row_sums_kernel(const float *x, const float *y, float *out, int64_t n,
+                                     float divide)
+{
+    SHARED(float, tile, [2][LONG]);
+    int64_t row = blockIdx.x * n;
+    int thread = (int)threadIdx.x;
+    float sum = 0.0f;
+    for (int64_t i = -LONG; i < n; i += LONG) {
+        float v[LONG / LONG_THREADS], *next = tile[i / LONG & 1 ? 0 : 1];
+        const float *now = tile[i / LONG & 1 ? 1 : 0];
+        for (int k = 0; k < LONG / LONG_THREADS; k++) {
+            int64_t at = i + LONG + k * LONG_THREADS + thread;
+            v[k] = at < n ? (y ? x[row + at] - y[row + at] : x[row + at]) : 0.0f;
+        }
+        int count = n - i < LONG ? (int)(n - i) : LONG;
+        for (int k = thread; k < count && thread < 32 && i >= 0; k += 32)
+            sum = add_element(sum, now[k], y != NULL);
+        for (int k = 0; k < LONG / LONG_THREADS; k++)
+            next[k * LONG_THREADS + thread] = v[k];
+        __syncthreads();
+    }
+    if (thread >= 32)
+        return;
+    sum = warp_sum(sum);
+    if (thread == 0)
+        out[blockIdx.x] = sum / divide;
 }
 
 void row_sums(const gckpt_call *call, const float *x, const float *y, float *out, int64_t rows,
               int64_t n, float divide)
 {
-    RUN(call, row_sums_kernel, blocks_for(rows * 32, 256), 256, 0, x, y, out, rows, n, divide);
+    if (n >= LONG_ROW && rows < 1024) /* else warps fill the chip */
+        RUN(call, long_row_sums_kernel, dim3((unsigned)rows), LONG_THREADS, 0, x, y, out, n,
+            divide);
+    else
+        RUN(call, row_sums_kernel, blocks_for(rows * 32, 256), 256, 0, x, y, out, rows, n, divide);
 }
 
 /* The last axis by lanes, another one row after row. */
@@ -1409,8 +1466,8 @@ void reduce_backward(const gckpt_call *call, bool mean)
     gckpti_walk_axis(&w, v.size, 0, 0);
     gckpti_walk_axis(&w, v.outer, v.inner, 0);
     if (call->in[0].grad)
-        copy_axes(call, axes_of(&w), call->in[0].grad, call->grad_out,
-                  mean ? (float)v.size : 1.0f, call->in[0].accumulate);
+        copy_axes(call, axes_of(&w), call->in[0].grad, call->grad_out, mean ? (float)v.size : 1.0f,
+                  call->in[0].accumulate);
 }
 
 void sum_forward(const gckpt_call *call) { reduce_forward(call, false); }
@@ -1453,7 +1510,8 @@ __global__ void rotary_kernel(const float *x, float *y, const float *table, int6
             d = load<N>(to + half);
         }
         for (int k = 0; k < N; k++) {
-            float cosine = turn[2 * k / N].v[2 * k % N], sine = turn[(2 * k + 1) / N].v[(2 * k + 1) % N];
+            float cosine = turn[2 * k / N].v[2 * k % N],
+                  sine = turn[(2 * k + 1) / N].v[(2 * k + 1) % N];
             gckpti_put(&c.v[k], gckpti_fma(a.v[k], cosine, -(b.v[k] * sine)), accumulate);
             gckpti_put(&d.v[k], gckpti_fma(b.v[k], cosine, a.v[k] * sine), accumulate);
         }
@@ -1469,8 +1527,8 @@ void rotary_turn(const gckpt_call *call, const float *x, float *y, float directi
     int64_t n = gckpti_elements(&call->shape) / 2;
     float *table = (float *)call->work;
     double ratio = gckpti_rotary_ratio(o->base, half);
-    RUN(call, rotary_table_kernel, blocks_for(t * half, 256), 256, 0, table,
-        GCKPTI_ROTARY_FIRST, ratio, t, (int)half, direction);
+    RUN(call, rotary_table_kernel, blocks_for(t * half, 256), 256, 0, table, GCKPTI_ROTARY_FIRST,
+        ratio, t, (int)half, direction);
     if (half % 4 == 0 && wide(x, y, table))
         RUN(call, rotary_kernel<4>, blocks_for(n / 4, 256), 256, 0, x, y, table, n / 4, t, o->heads,
             (int)half / 4, accumulate);
@@ -2204,19 +2262,6 @@ void embed_backward(const gckpt_call *call)
 /* ---- >>rows ----------------------------------------------------------------------------------
  * A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes in a row at a time,
  * and what a row is read for again lies in the L1. 8,000 rows are 60 warps for each of 132 SMs. */
-
-/* for (EACH_ROW(r, rows)): the warps of the grid share the rows. A grid: blocks_for(32 * rows). */
-#define EACH_ROW(r, rows)                                                                          \
-    int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; r < (rows);                 \
-    r += (int64_t)gridDim.x * blockDim.x / 32
-
-/* Lane j += lane j + h for h = 16, 8, 4, 2, 1; as a + b = b + a, each lane ends with the sum. */
-__device__ float warp_sum(float lane)
-{
-    for (int h = 16; h; h /= 2)
-        lane += __shfl_xor_sync(0xffffffffu, lane, h);
-    return lane;
-}
 
 /* gckpti_max's tree (of +0 and -0 it takes the first), for all lanes. */
 __device__ float warp_max(float lane)
