@@ -357,10 +357,12 @@ const char *finish(void *context)
 }
 
 /* ---- repeated micro-batches ---- */
-void drop(Recording *r)
+void drop(Device *d, Recording *r)
 {
-    if (r->graph)
-        cudaGraphExecDestroy(r->graph);
+    if (r->graph) {
+        settle(d, "a recorded micro-batch");
+        check(d, cudaGraphExecDestroy(r->graph), "cudaGraphExecDestroy");
+    }
     memset(r, 0, sizeof *r);
 }
 
@@ -368,10 +370,9 @@ void forget(void *context, const void *owner)
 {
     Device *d = (Device *)context;
     Hold hold(d);
-    settle(d, "a step");
     for (int i = 0; i < RECORDINGS; i++)
         if (d->recordings[i].owner == owner)
-            drop(&d->recordings[i]);
+            drop(d, &d->recordings[i]);
 }
 
 /* The one of this micro-batch, or a new one. */
@@ -387,8 +388,7 @@ Recording *recording_of(Device *d, const gckpt_moment *m)
     if (!r) {
         r = &d->recordings[d->oldest];
         d->oldest = (d->oldest + 1) % RECORDINGS;
-        settle(d, "a step");
-        drop(r);
+        drop(d, r);
     }
     r->owner = m->owner;
     r->rows = m->rows;
@@ -4193,7 +4193,7 @@ void self_test(Device *d, char *text)
 void device_close(Device *d)
 {
     for (int i = 0; i < RECORDINGS; i++)
-        drop(&d->recordings[i]);
+        drop(d, &d->recordings[i]);
     for (int i = 0; i < SLOTS; i++) {
         if (d->slots[i].arrived)
             cudaEventDestroy(d->slots[i].arrived);
