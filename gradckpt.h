@@ -12344,8 +12344,10 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
     gckpt_result result = GCKPT_OK;
     f->resident = gckpti_resident(&f->p, kinds);
     f->complete = 1;
-    for (gckpti_planner *p = &f->p; p && result == GCKPT_OK; p = p->next) {
+    gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
+    for (; p && result == GCKPT_OK; p = next) { /* what is chosen most often first */
         gckpti_search s;
+        next = p == &f->p ? NULL : p->next ? p->next : &f->p;
         result = gckpti_search_open(&s, p);
         if (result == GCKPT_OK)
             result = gckpti_frontier_add(f, &s);
