@@ -11792,14 +11792,17 @@ static gckpt_result gckpti_choose(gckpti_search *s, size_t most)
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
-/* The least budget for which gckpti_choose finds something. */
-static gckpt_result gckpti_find_least(gckpti_search *s, size_t *least)
+/* The least budget for which gckpti_choose finds something, where that is below `enough`; SIZE_MAX:
+ * it is not. */
+static gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least)
 {
     gckpt_result result = GCKPT_OK;
     const size_t most = SIZE_MAX / 4;
     memset(&s->winner, 0, sizeof s->winner);
     s->hunting = 1;
     for (int k = s->slots; k-- > 0 && result == GCKPT_OK;) {
+        if ((size_t)gckpti_below(s, k) >= enough)
+            break;
         result = gckpti_consider_rung(s, k, most);
         if (s->winner.length && s->bytes <= (size_t)s->slot[k].limit && !s->whole)
             break;
@@ -12471,7 +12474,7 @@ static gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, si
         result = gckpti_lay(&s, &s.winner);
         gckpti_keep_draft(p);
     } else if (result == GCKPT_OK) {
-        result = gckpti_find_least(&s, least);
+        result = gckpti_find_least(&s, SIZE_MAX, least);
         if (result == GCKPT_OK && *least == SIZE_MAX)
             result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
     }
@@ -12688,20 +12691,44 @@ static gckpt_result gckpti_frontier_request(gckpt_frontier *f)
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
-/* Adds the points of a variant's search, which is laid out. */
+/* The most bytes of an arena, up to `budget`, in which a variant may have less work than the points
+ * there are. */
+static size_t gckpti_frontier_skip(const gckpt_frontier *f, gckpti_bound *b, size_t budget)
+{
+    for (int found = 1; found;) {
+        uint64_t proven = gckpti_prove_work(b, budget);
+        found = 0;
+        for (size_t i = 0; i < f->count; i++) {
+            size_t bytes = f->found[i].point.bytes - f->resident;
+            if (bytes <= budget && f->found[i].point.work <= proven) {
+                budget = bytes - 1;
+                found = 1;
+            }
+        }
+    }
+    return budget;
+}
+
+/* Adds the points of a variant's search, which is laid out, where they may be better than those
+ * there are. */
 static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
 {
     gckpti_planner *p = s->p;
     uint64_t forward = 0, least = p->least_work, own = p->draft.least_work;
     for (int u = 0; u < p->units; u++)
         forward += p->unit[u].cost;
-    size_t budget = 0;
-    gckpt_result result = gckpti_find_least(s, &budget);
-    if (result == GCKPT_OK && budget == SIZE_MAX)
+    size_t budget = 0, fewest = SIZE_MAX, k = 0;
+    for (size_t i = 0; i < f->count; i++)
+        if (f->found[i].point.bytes - f->resident < fewest)
+            fewest = f->found[i].point.bytes - f->resident;
+    gckpt_result result = gckpti_find_least(s, fewest, &budget);
+    if (result == GCKPT_OK && budget == SIZE_MAX && f->count == 0)
         result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
-    size_t least_bytes = budget, k = 0;
-    for (budget = SIZE_MAX; result == GCKPT_OK;
-         budget = budget > least_bytes ? budget : least_bytes) {
+    size_t least_bytes = budget < fewest ? budget : fewest;
+    for (budget = SIZE_MAX; result == GCKPT_OK;) {
+        budget = gckpti_frontier_skip(f, s->bound, budget);
+        if (budget < least_bytes)
+            break;
         result = gckpti_choose(s, budget);
         const gckpti_slot *slot = &s->winner;
         if (result != GCKPT_OK || slot->length == 0)
@@ -12725,6 +12752,7 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
             k++;
         if (!s->whole && budget > (size_t)s->slot[k].limit)
             budget = (size_t)s->slot[k].limit;
+        budget = budget > least_bytes ? budget : least_bytes;
     }
     f->complete = f->complete && !s->cut;
     return result;
@@ -12768,8 +12796,10 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
     gckpt_result result = GCKPT_OK;
     f->resident = gckpti_resident(&f->p, kinds);
     f->complete = 1;
-    for (gckpti_planner *p = &f->p; p && result == GCKPT_OK; p = p->next) {
+    gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
+    for (; p && result == GCKPT_OK; p = next) { /* what is chosen most often first */
         gckpti_search s;
+        next = p == &f->p ? NULL : p->next ? p->next : &f->p;
         result = gckpti_search_open(&s, p);
         if (result == GCKPT_OK)
             result = gckpti_frontier_add(f, &s);
