@@ -1658,7 +1658,7 @@ __device__ __forceinline__ void gckpti_cp_async16(void *to, const void *from, in
                  : "memory");
 }
 /* All 16: ten instructions fewer. */
-__device__ __forceinline__ void gckpti_cp_async16(void *to, const void *from)
+__device__ __forceinline__ void gckpti_cp_async16_whole(void *to, const void *from)
 {
     unsigned at = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
@@ -1692,7 +1692,7 @@ __device__ __forceinline__ int gckpti_block_again(void)
 int gckpti_thread_again(void) { return (int)threadIdx.x; }
 int gckpti_block_again(void) { return (int)blockIdx.x; }
 #define UNROLL
-void gckpti_cp_async16(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
+void gckpti_cp_async16_whole(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
 #endif
 
 /* How chunks of 4 elements of a factor are read. */
@@ -1789,7 +1789,7 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
             int p = link_of(i, along);
             if (is_there(i) && p < links) {
                 if (BY_ASYNC) {
-                    gckpti_cp_async16(to + p * LINE + row_of(i, along), from[i]);
+                    gckpti_cp_async16_whole(to + p * LINE + row_of(i, along), from[i]);
                 } else if (!MIXED && f.way & WIDE) {
                     held[i] = *(const float4 *)from[i];
                 } else {
