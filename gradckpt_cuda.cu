@@ -1592,15 +1592,8 @@ void mean_squared_error_backward(const gckpt_call *call)
 enum { DEPTH = 8, STAGES = 4 };
 
 #ifndef GCKPT_CUDA_SHIM
-/* cp.async: 16 bytes to shared memory past the registers; what is beyond `valid` becomes 0. */
-__device__ __forceinline__ void gckpti_cp_async16(void *to, const void *from, int valid)
-{
-    unsigned at = (unsigned)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(valid)
-                 : "memory");
-}
-/* All 16: ten instructions fewer. */
-__device__ __forceinline__ void gckpti_cp_async16(void *to, const void *from)
+/* cp.async: 16 bytes to shared memory past the registers, and no valid bytes to count. */
+__device__ __forceinline__ void gckpti_cp_async16_whole(void *to, const void *from)
 {
     unsigned at = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
@@ -1634,7 +1627,7 @@ __device__ __forceinline__ int gckpti_block_again(void)
 int gckpti_thread_again(void) { return (int)threadIdx.x; }
 int gckpti_block_again(void) { return (int)blockIdx.x; }
 #define UNROLL
-void gckpti_cp_async16(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
+void gckpti_cp_async16_whole(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
 #endif
 
 /* How chunks of 4 elements of a factor are read. */
@@ -1731,7 +1724,7 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
             int p = link_of(i, along);
             if (is_there(i) && p < links) {
                 if (BY_ASYNC) {
-                    gckpti_cp_async16(to + p * LINE + row_of(i, along), from[i]);
+                    gckpti_cp_async16_whole(to + p * LINE + row_of(i, along), from[i]);
                 } else if (!MIXED && f.way & WIDE) {
                     held[i] = *(const float4 *)from[i];
                 } else {
