@@ -1650,14 +1650,7 @@ void mean_squared_error_backward(const gckpt_call *call)
 enum { DEPTH = 8, STAGES = 4 };
 
 #ifndef GCKPT_CUDA_SHIM
-/* cp.async: 16 bytes to shared memory past the registers; what is beyond `valid` becomes 0. */
-__device__ __forceinline__ void gckpti_cp_async16(void *to, const void *from, int valid)
-{
-    unsigned at = (unsigned)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(valid)
-                 : "memory");
-}
-/* All 16: ten instructions fewer. */
+/* cp.async: 16 bytes to shared memory past the registers, and no valid bytes to count. */
 __device__ __forceinline__ void gckpti_cp_async16_whole(void *to, const void *from)
 {
     unsigned at = (unsigned)__cvta_generic_to_shared(to);
