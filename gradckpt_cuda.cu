@@ -1572,7 +1572,627 @@ void mean_squared_error_backward(const gckpt_call *call)
     map(call, down, x, y, call->in[1].grad, n, call->in[1].accumulate);
 }
 
-/* ---- >>products ------------------------------------------------------------------------------ */
+/* ---- >>products ------------------------------------------------------------------------------
+ * C (m,n) = A (m,k) B (k,n) of gckpti_factors: gckpti_fp32_plain and gckpti_mixed_plain for a
+ * device, so that all ops that are made of products take them from there, by name `products`.
+ *
+ * A block computes a tile of C, a thread TM x TN elements of it: each one chain over k, in one
+ * register, from its start to its end. Tiles go over rows and columns, never over k (manual, 5c).
+ * A and B come through shared memory, DEPTH links at a time, STAGES of these in a ring: while one
+ * is worked on, the others are on their way.
+ *
+ * What an H200 (132 processors of 4 x 32 lanes) should do with it; reasoned, not confirmed on a
+ * device. A link of a warp is TM TN fma and TM/4 + TN/4 loads of 16 bytes a lane, in as many issue
+ * slots; 8 x 8: 64 fma, 4 loads, and about 1 for all else: 92 % of the slots are fma. Lanes lie
+ * in Z-order, 4 x 8 of them, so that neighbours (i, i^1) share rows and (i, i^2) columns: a load is
+ * 2 passes over shared memory instead of 4, a link of 4 warps is 32 passes in 69 cycles. Lines are
+ * WIDE + 4 floats long: 4 lines further is 16 banks further, so that what lies along k in memory is
+ * written across without conflicts, too. 128 x 128 elements need 8 floats from L2 for 128 fma (a
+ * cycle), 64 x 64 need 16: L2 gives some 24. 128 registers: two blocks of 256 on a processor. */
+enum { DEPTH = 8, STAGES = 4 };
+
+#ifndef GCKPT_CUDA_SHIM
+/* cp.async: 16 bytes to shared memory past the registers, and no valid bytes to count. */
+__device__ __forceinline__ void gckpti_cp_async16_whole(void *to, const void *from)
+{
+    unsigned at = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+}
+/* What was asked for since the last one is a group. */
+__device__ __forceinline__ void gckpti_cp_async_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/* Waits until all but the last N groups are there. */
+template <int N> __device__ __forceinline__ void gckpti_cp_async_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+/* threadIdx.x and blockIdx.x, read again: what follows from them is then computed again after a long
+ * loop, instead of being kept in registers throughout. */
+__device__ __forceinline__ int gckpti_thread_again(void)
+{
+    int i;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(i));
+    return i;
+}
+__device__ __forceinline__ int gckpti_block_again(void)
+{
+    int i;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(i));
+    return i;
+}
+#define UNROLL _Pragma("unroll")
+#else
+int gckpti_thread_again(void) { return (int)threadIdx.x; }
+int gckpti_block_again(void) { return (int)blockIdx.x; }
+#define UNROLL
+void gckpti_cp_async16_whole(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
+#endif
+
+/* How chunks of 4 elements of a factor are read. */
+enum {
+    ALONG = 1,  /* they lie along k, else along rows of C (columns for B) */
+    WIDE = 2,   /* one load reads them */
+    NARROW = 4, /* they are bf16 */
+    ASYNC = 8   /* by cp.async */
+};
+
+/* A factor as a kernel reads it, from constant memory; in bytes. */
+struct Factor {
+    const char *base;
+    int64_t row, step, matrix; /* to the next */
+    int64_t element, panel;    /* to the next one of a chunk; DEPTH links on */
+    int way;
+};
+
+struct Product {
+    gckpti_factors t;
+    Factor a, b;
+    int wide; /* rows of c may be written 16 bytes at a time */
+};
+
+/* all: rows of C for A, columns for B. */
+Factor factor_of(const gckpti_factor *x, int64_t all, int64_t k, int mixed)
+{
+    int64_t size = x->bf16 ? 2 : 4, along = x->step < x->row, unit = along ? x->step : x->row;
+    int64_t pitch = along ? x->row : x->step, count = along ? k : all;
+    const char *base = x->bf16 ? (const char *)x->bf16 : (const char *)x->f32;
+    int way = (along ? ALONG : 0) | (x->bf16 ? NARROW : 0);
+    if (!mixed && unit == 1 && count % 4 == 0 && pitch % 4 == 0 && x->next % 4 == 0 &&
+        (uintptr_t)base % 16 == 0)
+        way |= WIDE | (along ? 0 : ASYNC);
+    Factor f = { base, x->row * size, x->step * size, x->next * size, 0, DEPTH * x->step * size, way };
+    f.element = unit * size;
+    return f;
+}
+
+/* One factor's part of a stage: DEPTH lines of WIDTH elements, of which a thread reads CHUNKS. */
+template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
+    enum {
+        LINE = WIDTH + 4,
+        ALL = WIDTH * DEPTH / 4,
+        CHUNKS = (ALL + THREADS - 1) / THREADS,
+        FLOATS = DEPTH * LINE
+    };
+    const char *from[CHUNKS];
+    int valid[CHUNKS]; /* elements that the factor has there: for loads one by one */
+    float4 held[CHUNKS];
+
+    /* Where chunk i of this thread is: its first link, and row (column for B). */
+    static __device__ __forceinline__ int link_of(int i, bool along)
+    {
+        int c = (int)threadIdx.x + i * THREADS;
+        return along ? c % (DEPTH / 4) * 4 : c / (WIDTH / 4);
+    }
+    static __device__ __forceinline__ int row_of(int i, bool along)
+    {
+        int c = (int)threadIdx.x + i * THREADS;
+        return along ? c / (DEPTH / 4) : c % (WIDTH / 4) * 4;
+    }
+    static __device__ __forceinline__ bool is_there(int i)
+    {
+        return ALL % THREADS == 0 || (int)threadIdx.x + i * THREADS < ALL;
+    }
+    /* Begins at rows x0.. of `all`. Behind the last one the first is read: into elements of C that
+     * are not written. */
+    __device__ __forceinline__ void begin(const Factor &f, int64_t matrix, int64_t x0, int64_t all)
+    {
+        bool along = !BY_ASYNC && f.way & ALONG;
+        UNROLL for (int i = 0; i < CHUNKS; i++)
+        {
+            int64_t x = x0 + row_of(i, along), left = is_there(i) ? all - x : 0;
+            valid[i] = along || left <= 0 || left > 4 ? 4 : (int)left;
+            x = left > 0 ? x : 0;
+            from[i] = f.base + matrix * f.matrix + x * f.row + link_of(i, along) * f.step;
+        }
+    }
+    static __device__ __forceinline__ float element(const Factor &f, const char *at)
+    {
+        if (!MIXED)
+            return *(const float *)at;
+        if (f.way & NARROW)
+            return gckpti_flush(gckpti_from_bf16(*(const uint16_t *)at));
+        return gckpti_from_bf16(gckpti_to_bf16(*(const float *)at));
+    }
+    /* Reads the next panel, of so many links: to where it belongs, or into registers. */
+    __device__ __forceinline__ void fetch(const Factor &f, float *to, int links)
+    {
+        bool along = !BY_ASYNC && f.way & ALONG;
+        UNROLL for (int i = 0; i < CHUNKS; i++)
+        {
+            int p = link_of(i, along);
+            if (is_there(i) && p < links) {
+                if (BY_ASYNC) {
+                    gckpti_cp_async16_whole(to + p * LINE + row_of(i, along), from[i]);
+                } else if (!MIXED && f.way & WIDE) {
+                    held[i] = *(const float4 *)from[i];
+                } else {
+                    int n = along && links - p < 4 ? links - p : valid[i];
+                    held[i].x = element(f, from[i]);
+                    held[i].y = n > 1 ? element(f, from[i] + f.element) : 0.0f;
+                    held[i].z = n > 2 ? element(f, from[i] + 2 * f.element) : 0.0f;
+                    held[i].w = n > 3 ? element(f, from[i] + 3 * f.element) : 0.0f;
+                }
+            }
+            from[i] += f.panel;
+        }
+    }
+    /* Writes what is held in registers. */
+    __device__ __forceinline__ void put(const Factor &f, float *to)
+    {
+        bool along = f.way & ALONG;
+        UNROLL for (int i = 0; i < CHUNKS && !BY_ASYNC; i++)
+        {
+            float *at = to + link_of(i, along) * LINE + row_of(i, along);
+            if (!is_there(i))
+                continue;
+            if (along) {
+                at[0] = held[i].x;
+                at[LINE] = held[i].y;
+                at[2 * LINE] = held[i].z;
+                at[3 * LINE] = held[i].w;
+            } else {
+                *(float4 *)at = held[i];
+            }
+        }
+    }
+};
+
+/* Element i of lane `lane` of LANES: T elements a lane, in chunks of 4 (the last may be 2), the
+ * lanes' chunks side by side. */
+template <int T, int LANES> __device__ __forceinline__ int place(int lane, int i)
+{
+    return i / 4 * 4 * LANES + lane * (T - i / 4 * 4 < 4 ? T % 4 : 4) + i % 4;
+}
+
+template <int T, int LANES>
+__device__ __forceinline__ void fragment(const float *line, int lane, float *x)
+{
+    UNROLL for (int i = 0; i + 4 <= T; i += 4)
+    {
+        float4 v = *(const float4 *)(line + place<T, LANES>(lane, i));
+        x[i] = v.x, x[i + 1] = v.y, x[i + 2] = v.z, x[i + 3] = v.w;
+    }
+    if (T % 4) {
+        float2 v = *(const float2 *)(line + place<T, LANES>(lane, T / 4 * 4));
+        x[T - 2] = v.x, x[T - 1] = v.y;
+    }
+}
+
+/* One link of all chains of a thread: the column a times the row b. */
+template <int TM, int TN, bool MIXED>
+__device__ __forceinline__ void link(const float *a, const float *b, float (*c)[TN])
+{
+    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++)
+    {
+        float d = gckpti_fma(a[i], b[j], c[i][j]);
+        c[i][j] = MIXED ? gckpti_flush(d) : d;
+    }
+}
+
+/* Which part of C a thread has. Blocks take 8 rows of tiles at a time, column after column, so that
+ * those that run together share lines of A and B in L2. Lane bits 0, 2, 4 number columns, 1 and 3
+ * rows: see above. */
+template <int BM, int BN, int TM, int TN> struct Spot {
+    enum { ROW_LANES = 4, COLUMN_LANES = 8, ACROSS = BN / (COLUMN_LANES * TN) };
+    int matrix, tile_row, tile_column;
+    int row0, column0; /* of the warp, in the tile */
+    int row, column;   /* of the lane */
+
+    __device__ __forceinline__ Spot(const gckpti_factors &t, int thread, int block)
+    {
+        int down = (int)((t.m + BM - 1) / BM), across = (int)((t.n + BN - 1) / BN);
+        int tile = block % (down * across), first = tile / (8 * across) * 8;
+        int high = down - first < 8 ? down - first : 8, lane = thread % 32, warp = thread / 32;
+        matrix = block / (down * across);
+        tile_row = first + (tile - first * across) % high;
+        tile_column = (tile - first * across) / high;
+        row0 = warp / ACROSS * (ROW_LANES * TM);
+        column0 = warp % ACROSS * (COLUMN_LANES * TN);
+        row = (lane >> 1 & 1) | (lane >> 2 & 2);
+        column = (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4);
+    }
+    /* Element (i,j) of the thread, in the tile. */
+    __device__ __forceinline__ int y(int i) const { return row0 + place<TM, ROW_LANES>(row, i); }
+    __device__ __forceinline__ int x(int j) const
+    {
+        return column0 + place<TN, COLUMN_LANES>(column, j);
+    }
+    /* Where the tile begins in C, and what C has from there on. */
+    __device__ __forceinline__ int64_t corner(const gckpti_factors &t) const
+    {
+        return (matrix * t.m + (int64_t)tile_row * BM) * t.n + (int64_t)tile_column * BN;
+    }
+    __device__ __forceinline__ int rows(const gckpti_factors &t) const
+    {
+        return (int)gckpti_min(t.m - (int64_t)tile_row * BM, BM);
+    }
+    __device__ __forceinline__ int columns(const gckpti_factors &t) const
+    {
+        return (int)gckpti_min(t.n - (int64_t)tile_column * BN, BN);
+    }
+};
+
+/* Where chains begin: at what C holds, at the bias, or at +0 (gckpti_mixed_start). */
+template <int BM, int BN, int TM, int TN, bool MIXED>
+__device__ __forceinline__ void product_start(const gckpti_factors &t, float (*c)[TN])
+{
+    const Spot<BM, BN, TM, TN> here(t, gckpti_thread_again(), gckpti_block_again());
+    int64_t corner = here.corner(t), pitch = t.accumulate ? t.n : 0;
+    int rows = here.rows(t), columns = here.columns(t), narrow = MIXED && t.accumulate && !t.c;
+    const float *from = t.accumulate ? t.c + corner
+                        : t.start    ? t.start + (int64_t)here.tile_column * BN
+                                     : NULL;
+    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++)
+    {
+        bool inside = here.y(i) < rows && here.x(j) < columns;
+        int64_t at = here.y(i) * pitch + here.x(j);
+        float d = from && !narrow && inside ? from[at] : 0.0f;
+        if (narrow && inside)
+            d = gckpti_from_bf16(t.c_bf16[corner + at]);
+        c[i][j] = MIXED ? gckpti_flush(d) : d;
+    }
+}
+
+template <int BM, int BN, int TM, int TN, bool MIXED>
+__device__ __forceinline__ void product_end(const Product &q, const float (*c)[TN])
+{
+    const gckpti_factors &t = q.t;
+    const Spot<BM, BN, TM, TN> here(t, gckpti_thread_again(), gckpti_block_again());
+    int64_t corner = here.corner(t);
+    int rows = here.rows(t), columns = here.columns(t);
+    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j += 4)
+    {
+        int64_t at = corner + here.y(i) * t.n + here.x(j);
+        if (!MIXED && q.wide && j + 4 <= TN && here.y(i) < rows && here.x(j) + 4 <= columns) {
+            *(float4 *)(t.c + at) = make_float4(c[i][j], c[i][j + 1], c[i][j + 2], c[i][j + 3]);
+            continue;
+        }
+        UNROLL for (int l = 0; l < 4 && j + l < TN; l++)
+        {
+            if (here.y(i) < rows && here.x(j) + l < columns && (!MIXED || t.c))
+                t.c[at + l] = c[i][j + l];
+            else if (here.y(i) < rows && here.x(j) + l < columns)
+                t.c_bf16[at + l] = gckpti_to_bf16(c[i][j + l]);
+        }
+    }
+}
+
+/* On a processor together: 16 warps of 128 registers, but for those that would not do with these. */
+constexpr int blocks_wanted(int bm, int bn, int elements, int asyncs)
+{
+    return 512 * elements / (bm * bn) - (bm > bn && elements == 64 && asyncs < 2);
+}
+
+/* A tile of BM x BN. The last links of a chain, when they do not fill a stage, go one by one: a link
+ * of zeros more would make a +0 of a -0. */
+template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED>
+__global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM * TN, ASYNCS))
+    product_kernel(const __grid_constant__ Product q)
+{
+    typedef Spot<BM, BN, TM, TN> Here;
+    enum { THREADS = BM * BN / (TM * TN), ROWS = Here::ROW_LANES, COLUMNS = Here::COLUMN_LANES };
+    typedef Panel<BM, THREADS, ASYNCS == 2, MIXED> PanelA;
+    typedef Panel<BN, THREADS, ASYNCS >= 1, MIXED> PanelB;
+    enum { B = PanelA::FLOATS, STAGE = B + PanelB::FLOATS };
+    SHARED(float4, stages, [STAGES * STAGE / 4]);
+    float *ring = (float *)stages;
+    const gckpti_factors &t = q.t;
+    Here here(t, (int)threadIdx.x, (int)blockIdx.x);
+    float c[TM][TN];
+    product_start<BM, BN, TM, TN, MIXED>(t, c);
+
+    PanelA a;
+    PanelB b;
+    a.begin(q.a, here.matrix, (int64_t)here.tile_row * BM, t.m);
+    b.begin(q.b, here.matrix, (int64_t)here.tile_column * BN, t.n);
+    int left = (int)t.k; /* links not done */
+    for (int s = 0; s < STAGES - 1; s++) {
+        if (left > s * DEPTH) {
+            a.fetch(q.a, ring + s * STAGE, left - s * DEPTH);
+            b.fetch(q.b, ring + s * STAGE + B, left - s * DEPTH);
+            a.put(q.a, ring + s * STAGE);
+            b.put(q.b, ring + s * STAGE + B);
+        }
+        gckpti_cp_async_commit();
+    }
+    for (unsigned now = 0; left > 0; left -= DEPTH, now++) {
+        const float *line = ring + now % STAGES * STAGE;
+        float *free = ring + (now + STAGES - 1) % STAGES * STAGE, x[2][TM], y[2][TN];
+        int unread = left - (STAGES - 1) * DEPTH;
+        gckpti_cp_async_wait<STAGES - 2>();
+        __syncthreads(); /* this stage is there, and nobody reads the one before any more */
+        fragment<TM, ROWS>(line + here.row0, here.row, x[0]);
+        fragment<TN, COLUMNS>(line + B + here.column0, here.column, y[0]);
+        if (unread > 0) {
+            a.fetch(q.a, free, unread);
+            b.fetch(q.b, free + B, unread);
+        }
+        gckpti_cp_async_commit();
+        if (left >= DEPTH) {
+            UNROLL for (int p = 0; p < DEPTH; p++)
+            {
+                if (p + 1 < DEPTH) {
+                    const float *below = line + (p + 1) * PanelA::LINE;
+                    fragment<TM, ROWS>(below + here.row0, here.row, x[(p + 1) % 2]);
+                    below = line + B + (p + 1) * PanelB::LINE;
+                    fragment<TN, COLUMNS>(below + here.column0, here.column, y[(p + 1) % 2]);
+                }
+                link<TM, TN, MIXED>(x[p % 2], y[p % 2], c);
+            }
+        }
+        for (int p = 0; p < left && left < DEPTH; p++) {
+            fragment<TM, ROWS>(line + p * PanelA::LINE + here.row0, here.row, x[0]);
+            fragment<TN, COLUMNS>(line + B + p * PanelB::LINE + here.column0, here.column, y[0]);
+            link<TM, TN, MIXED>(x[0], y[0], c);
+        }
+        if (unread > 0) {
+            a.put(q.a, free);
+            b.put(q.b, free + B);
+        }
+    }
+    gckpti_cp_async_wait<0>();
+    product_end<BM, BN, TM, TN, MIXED>(q, c);
+}
+
+/* ASYNCS: of both factors, of b, or of none. */
+template <int BM, int BN, int TM, int TN, bool MIXED>
+void run_tile(const gckpt_call *call, const Product *q)
+{
+    int64_t tiles = (q->t.m + BM - 1) / BM * ((q->t.n + BN - 1) / BN) * q->t.batch;
+    dim3 grid((unsigned)tiles), block(BM * BN / (TM * TN));
+    if constexpr (MIXED)
+        RUN(call, (product_kernel<BM, BN, TM, TN, 0, true>), grid, block, 0, *q);
+    else if (q->a.way & q->b.way & ASYNC)
+        RUN(call, (product_kernel<BM, BN, TM, TN, 2, false>), grid, block, 0, *q);
+    else if (q->b.way & ASYNC)
+        RUN(call, (product_kernel<BM, BN, TM, TN, 1, false>), grid, block, 0, *q);
+    else
+        RUN(call, (product_kernel<BM, BN, TM, TN, 0, false>), grid, block, 0, *q);
+}
+
+struct Tile {
+    int m, n;
+    double speed; /* fma of a hundred slots, as it should be; small ones wait for L2 */
+    void (*run)(const gckpt_call *call, const Product *q);
+};
+const Tile EXACT_TILES[] = {
+    { 128, 128, 92, run_tile<128, 128, 8, 8, false> },
+    { 128, 64, 90, run_tile<128, 64, 8, 8, false> },
+    { 96, 48, 84, run_tile<96, 48, 6, 6, false> },
+    { 64, 64, 82, run_tile<64, 64, 4, 8, false> },
+    { 32, 64, 65, run_tile<32, 64, 4, 4, false> },
+    { 32, 32, 50, run_tile<32, 32, 4, 4, false> },
+};
+/* Flushing takes two slots more for each fma, beside which the rest does not count. */
+const Tile MIXED_TILES[] = {
+    { 64, 64, 30, run_tile<64, 64, 4, 8, true> },
+    { 32, 32, 25, run_tile<32, 32, 4, 4, true> },
+};
+
+/* The tile with which the processor that has most of them is done first. Small gradients need small
+ * ones: of a weight of 768 x 768, 36 blocks of 128 x 128 leave 96 processors idle; 128 of 96 x 48
+ * use 132 to 97 %, as they do for 768 x 2304 and 768 x 3072. */
+const Tile *best_tile(const Tile *tiles, int count, const gckpti_factors *t, int processors)
+{
+    const Tile *best = NULL;
+    double least = 0;
+    for (const Tile *i = tiles; i < tiles + count; i++) {
+        int64_t n = (t->m + i->m - 1) / i->m * ((t->n + i->n - 1) / i->n) * t->batch;
+        double rounds = (double)((n + processors - 1) / processors);
+        double time = rounds * i->m * i->n / i->speed;
+        if (!best || time < least)
+            best = i, least = time;
+    }
+    return best;
+}
+
+int processors_of(const gckpt_call *call)
+{
+    int n = 1;
+    check(device_of(call),
+          cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device_of(call)->number),
+          "the number of processors");
+    return n;
+}
+
+/* A gckpti_product_run. */
+void products(const gckpt_call *call, const gckpti_factors *t)
+{
+    int mixed = call->precision != GCKPT_FP32;
+    Product q = { *t, factor_of(&t->a, t->m, t->k, mixed), factor_of(&t->b, t->n, t->k, mixed),
+                  t->n % 4 == 0 && (uintptr_t)t->c % 16 == 0 };
+    const Tile *tile = mixed ? best_tile(MIXED_TILES, 2, t, processors_of(call))
+                             : best_tile(EXACT_TILES, 6, t, processors_of(call));
+    tile->run(call, &q);
+}
+
+void matmul_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
+void matmul_backward(const gckpt_call *call) { gckpti_linear_gradients(call, products); }
+
+/* Sums of rows of x (rows,n), f32 or bf16, in the order of rows (manual, 5e); a thread has a column.
+ * It waits for its own four additions a row, not for memory: the next rows are read meanwhile. Warps
+ * are blocks, to be spread over all processors. */
+__global__ void sum_rows_kernel(const float *x, const uint16_t *bf16, int64_t rows, int64_t n,
+                                float *sum, float *low, int accumulate)
+{
+    enum { AHEAD = 32 };
+    int64_t j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    float next[AHEAD], s, l;
+    if (j >= n)
+        return;
+    s = accumulate ? sum[j] : 0.0f;
+    l = low ? low[j] : 0.0f;
+    for (int64_t r = -AHEAD; r < rows; r += AHEAD) {
+        float here[AHEAD];
+        UNROLL for (int i = 0; i < AHEAD; i++)
+        {
+            int64_t at = r + AHEAD + i < rows ? (r + AHEAD + i) * n + j : j;
+            here[i] = next[i];
+            next[i] = x ? x[at] : gckpti_from_bf16(bf16[at]);
+        }
+        UNROLL for (int i = 0; i < AHEAD; i++) if (r + i >= 0 && r + i < rows)
+            gckpti_sum_add(&s, low ? &l : NULL, here[i]);
+    }
+    sum[j] = s;
+    if (low)
+        low[j] = l;
+}
+
+void linear_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
+
+void linear_backward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    const gckpt_arg *bias = &call->in[2];
+    gckpti_linear_gradients(call, products);
+    if (call->inputs == 3 && bias->grad)
+        RUN(call, sum_rows_kernel, dim3((unsigned)((n + 31) / 32)), 32, 0, call->grad_out,
+            call->grad_out_bf16, rows, n, bias->grad, bias->low, bias->accumulate);
+}
+
+/* embed: a warp copies a row. */
+__global__ void embed_forward_kernel(const float *table, const int32_t *index, float *out,
+                                     uint16_t *out_bf16, int64_t rows, int64_t n)
+{
+    int64_t warps = (int64_t)gridDim.x * blockDim.x / 32, lane = threadIdx.x % 32;
+    int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    for (; r < rows; r += warps) {
+        const float *from = table + index[r] * n;
+        for (int64_t i = lane; i < n; i += 32) {
+            if (out)
+                out[r * n + i] = from[i];
+            else
+                out_bf16[r * n + i] = gckpti_to_bf16(from[i]);
+        }
+    }
+}
+
+void embed_forward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    RUN(call, embed_forward_kernel, blocks_for(32 * rows, 256), 256, 0, call->in[0].data,
+        call->in[1].index, call->out, call->out_bf16, rows, n);
+}
+
+/* The gradient of a row of the table adds up rows of g in their order. So these are first listed by
+ * the row of the table that they go to, each list sorted. Where a list lies, and in which order it
+ * is filled, is by chance (integer atomics); what comes out of sorting is not. */
+struct Lists {
+    unsigned *count, *used;  /* of each row of the table; elements of `list` given away */
+    unsigned *begin;         /* of each list */
+    unsigned *place;         /* of each row of g in its list; later the lists, sorted */
+    unsigned *list;          /* one list after the other */
+};
+
+int64_t lists_words(int64_t table, int64_t rows) { return 2 * table + 1 + 2 * rows; }
+
+Lists lists_of(const gckpt_call *call, int64_t table, int64_t rows)
+{
+    unsigned *work = (unsigned *)call->work;
+    Lists l = { work, work + table, work + table + 1, work + 2 * table + 1,
+                work + 2 * table + 1 + rows };
+    return l;
+}
+
+__global__ void lists_count_kernel(Lists l, const int32_t *index, int64_t rows)
+{
+    for (EACH(r, rows))
+        l.place[r] = atomicAdd(&l.count[index[r]], 1u);
+}
+
+__global__ void lists_begin_kernel(Lists l, int64_t table)
+{
+    for (EACH(v, table))
+        l.begin[v] = l.count[v] ? atomicAdd(l.used, l.count[v]) : 0;
+}
+
+__global__ void lists_fill_kernel(Lists l, const int32_t *index, int64_t rows)
+{
+    for (EACH(r, rows))
+        l.list[l.begin[index[r]] + l.place[r]] = (unsigned)r;
+}
+
+/* A row's place is the number of those before it. Quadratic in a list's length, but all rows work
+ * at once: 65536 rows of one token take about a millisecond (not confirmed on a device). */
+__global__ void lists_sort_kernel(Lists l, const int32_t *index, int64_t rows)
+{
+    for (EACH(r, rows)) {
+        unsigned begin = l.begin[index[r]], count = l.count[index[r]], before = 0;
+        for (unsigned i = 0; i < count; i++)
+            before += l.list[begin + i] < (unsigned)r;
+        l.place[begin + before] = (unsigned)r;
+    }
+}
+
+/* A block goes over rows of the table, a thread has a column and reads some rows of g ahead. */
+__global__ void embed_backward_kernel(Lists l, const float *g, const uint16_t *bf16, float *d,
+                                      int64_t table, int64_t n, int accumulate)
+{
+    enum { AHEAD = 8 };
+    int64_t j = (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
+    if (j >= n)
+        return;
+    for (int64_t v = blockIdx.x; v < table; v += gridDim.x) {
+        unsigned count = l.count[v];
+        if (!count && accumulate)
+            continue;
+        const unsigned *row = l.place + l.begin[v];
+        float sum = accumulate ? d[v * n + j] : 0.0f;
+        for (unsigned r = 0; r < count; r += AHEAD) {
+            float x[AHEAD];
+            UNROLL for (unsigned i = 0; i < AHEAD; i++) if (r + i < count)
+            {
+                int64_t at = row[r + i] * n + j;
+                x[i] = g ? g[at] : gckpti_from_bf16(bf16[at]);
+            }
+            UNROLL for (unsigned i = 0; i < AHEAD; i++) if (r + i < count) sum += x[i];
+        }
+        d[v * n + j] = sum;
+    }
+}
+
+void embed_backward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    int64_t table = call->in[0].shape.d[0];
+    const int32_t *index = call->in[1].index;
+    float *d = call->in[0].grad;
+    if (!d)
+        return;
+    Lists l = lists_of(call, table, rows);
+    dim3 grid = blocks_for(rows, 256);
+    fill(call, l.count, 0, table + 1);
+    RUN(call, lists_count_kernel, grid, 256, 0, l, index, rows);
+    RUN(call, lists_begin_kernel, blocks_for(table, 256), 256, 0, l, table);
+    RUN(call, lists_fill_kernel, grid, 256, 0, l, index, rows);
+    RUN(call, lists_sort_kernel, grid, 256, 0, l, index, rows);
+    grid = blocks_for(table, 1);
+    grid.y = (unsigned)((n + 255) / 256);
+    RUN(call, embed_backward_kernel, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, d, table,
+        n, call->in[0].accumulate);
+}
 
 /* ---- >>rows ----------------------------------------------------------------------------------
  * A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes in a row at a time,
@@ -2526,17 +3146,13 @@ void attention_forward(const gckpt_call *call) { attention_both(call); }
 void attention_backward(const gckpt_call *call) { attention_both(call); }
 
 /* ---- >>fast ----------------------------------------------------------------------------------
- * Kernels of GCKPT_BF16_FAST (gradckpt.h, manual, 5m), for sm_80 and newer; names of all that runs
- * on the device begin with fast_. Products go through the one instruction mma.m16n8k16: bf16
- * factors, binary32 sums. What is summed over tokens is summed in groups of TOKENS, one group after
+ * Kernels of GCKPT_BF16_FAST (gradckpt.h, manual, 5m), for sm_80 and newer; -arch names one of them.
+ * Products go through the one instruction mma.m16n8k16: bf16 factors, binary32 sums. What is summed over tokens is summed in groups of TOKENS, one group after
  * the other from what the accumulator holds: so the bits are the same wherever a batch is cut
  * between groups, and for any tile. */
+namespace fast
+{
 enum { TOKENS = 16 };
-#ifdef __CUDACC__
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL
-#endif
 
 #ifndef GCKPT_CUDA_SHIM /* tests/cuda_shim.h says in full what these five do */
 /* d (16,8) += a (16,16) b (16,8), by a warp. */
@@ -2596,17 +3212,17 @@ struct Results {
     uint16_t *narrow;
 };
 
-__device__ inline float fast_get(const Values &x, int64_t i)
+__device__ inline float get(const Values &x, int64_t i)
 {
     return x.narrow ? gckpti_from_bf16(x.narrow[i]) : x.wide ? x.wide[i] : 0.0f;
 }
 
-__device__ inline float fast_held(const Results &y, int64_t i)
+__device__ inline float held(const Results &y, int64_t i)
 {
     return y.narrow ? gckpti_from_bf16(y.narrow[i]) : y.wide[i];
 }
 
-__device__ inline void fast_put(const Results &y, int64_t i, float v)
+__device__ inline void put(const Results &y, int64_t i, float v)
 {
     if (y.narrow)
         y.narrow[i] = gckpti_to_bf16(v);
@@ -2615,7 +3231,7 @@ __device__ inline void fast_put(const Results &y, int64_t i, float v)
 }
 
 /* Two elements as a word, the first one in the lower half. */
-__device__ inline uint32_t fast_pair(float first, float second)
+__device__ inline uint32_t pair(float first, float second)
 {
     return gckpti_to_bf16(first) | (uint32_t)gckpti_to_bf16(second) << 16;
 }
@@ -2639,7 +3255,7 @@ void *take(Room &room, size_t bytes)
     return piece;
 }
 
-__global__ void fast_narrow_kernel(const float *x, uint16_t *y, int64_t n)
+__global__ void narrow_kernel(const float *x, uint16_t *y, int64_t n)
 {
     for (EACH(i, n))
         y[i] = gckpti_to_bf16(x[i]);
@@ -2647,7 +3263,7 @@ __global__ void fast_narrow_kernel(const float *x, uint16_t *y, int64_t n)
 
 void narrow(const gckpt_call *call, const float *x, uint16_t *y, int64_t n)
 {
-    RUN(call, fast_narrow_kernel, blocks_for(n, 256), 256, 0, x, y, n);
+    RUN(call, narrow_kernel, blocks_for(n, 256), 256, 0, x, y, n);
 }
 
 /* x as bf16: as it is, or a copy. Weights are binary32 and are converted by each instruction that
@@ -2687,7 +3303,7 @@ Matrix matrix(const uint16_t *x, int64_t stride)
 enum { LINKS = 32, STAGES = 4 }; /* links in shared memory at once; so many times */
 
 /* Brings 8 elements x[at..] of line `line` to shared memory; outside the matrix there are zeros. */
-__device__ inline void fast_bring(const Matrix &x, int64_t line, int lines, int at, int length,
+__device__ inline void bring(const Matrix &x, int64_t line, int lines, int at, int length,
                                   uint16_t *to)
 {
     const uint16_t *from = x.x + line * x.stride + at;
@@ -2703,7 +3319,7 @@ __device__ inline void fast_bring(const Matrix &x, int64_t line, int lines, int 
 
 /* Where 8 elements lie in a tile with lines of `wide` elements: their places are exchanged from line
  * to line, so that ldmatrix finds 8 lines in 8 different groups of banks. */
-template <int wide> __device__ inline int fast_place(int line, int eight)
+template <int wide> __device__ inline int place(int line, int eight)
 {
     int turn = wide == 32 ? line >> 1 & 3 : line & 7;
     return line * wide + ((eight ^ turn) << 3);
@@ -2711,67 +3327,66 @@ template <int wide> __device__ inline int fast_place(int line, int eight)
 
 /* A tile of `size` lines along k, or of as many elements across it, links first.. */
 template <int size, int along>
-__device__ inline void fast_bring_tile(const Matrix &x, int start, int end, int first, int k,
+__device__ inline void bring_tile(const Matrix &x, int start, int end, int first, int k,
                                        uint16_t *tile)
 {
     enum { WIDE = along ? LINKS : size, EIGHTS = WIDE / 8, ALL = size * LINKS / 8 };
     for (int i = threadIdx.x; i < ALL; i += 128) {
         int line = i / EIGHTS, eight = i % EIGHTS;
-        uint16_t *to = tile + fast_place<WIDE>(line, eight);
+        uint16_t *to = tile + place<WIDE>(line, eight);
         if (along)
-            fast_bring(x, start + line, end, first + eight * 8, k, to);
+            bring(x, start + line, end, first + eight * 8, k, to);
         else
-            fast_bring(x, first + line, k, start + eight * 8, end, to);
+            bring(x, first + line, k, start + eight * 8, end, to);
     }
 }
 
-/* The factors a of 16 rows from `row` and 16 links from `link` of a tile. */
-template <int size, int along>
-__device__ inline void fast_load_a(uint32_t a[4], const uint16_t *tile, int row, int link)
+/* The factors a of 16 rows from `row` and 16 links from `link` of a tile with lines of `wide`. */
+template <int wide, int along>
+__device__ inline void load_a(uint32_t a[4], const uint16_t *tile, int row, int link)
 {
     int lane = threadIdx.x % 32;
     if (along)
-        gckpti_ldmatrix_x4(
-            a, tile + fast_place<LINKS>(row + lane % 16, link / 8 + lane / 16));
+        gckpti_ldmatrix_x4(a, tile + place<wide>(row + lane % 16, link / 8 + lane / 16));
     else
         gckpti_ldmatrix_x4_trans(
-            a, tile + fast_place<size>(link + lane / 16 * 8 + lane % 8, row / 8 + lane / 8 % 2));
+            a, tile + place<wide>(link + lane / 16 * 8 + lane % 8, row / 8 + lane / 8 % 2));
 }
 
 /* The factors b of 16 links and of columns column..column+7 (b[0], b[1]), +8..+15 (b[2], b[3]). */
-template <int size, int along>
-__device__ inline void fast_load_b(uint32_t b[4], const uint16_t *tile, int column, int link)
+template <int wide, int along>
+__device__ inline void load_b(uint32_t b[4], const uint16_t *tile, int column, int link)
 {
     int lane = threadIdx.x % 32;
     if (along)
-        gckpti_ldmatrix_x4(b, tile + fast_place<LINKS>(column + lane / 16 * 8 + lane % 8,
-                                                       link / 8 + lane / 8 % 2));
+        gckpti_ldmatrix_x4(b, tile + place<wide>(column + lane / 16 * 8 + lane % 8,
+                                                      link / 8 + lane / 8 % 2));
     else
         gckpti_ldmatrix_x4_trans(
-            b, tile + fast_place<size>(link + lane / 8 % 2 * 8 + lane % 8, column / 8 + lane / 16));
+            b, tile + place<wide>(link + lane / 8 % 2 * 8 + lane % 8, column / 8 + lane / 16));
 }
 
 /* What element (i,j) of c starts from. */
-__device__ inline float fast_start(const Product &p, int i, int j)
+__device__ inline float start(const Product &p, int i, int j)
 {
     if (i >= p.m || j >= p.n)
         return 0.0f;
-    return p.accumulate ? fast_held(p.c, (int64_t)i * p.n + j) : fast_get(p.bias, j);
+    return p.accumulate ? held(p.c, (int64_t)i * p.n + j) : get(p.bias, j);
 }
 
 /* Elements (i,j) and (i,j+1). */
-__device__ inline void fast_finish(const Product &p, int i, int j, float first, float second)
+__device__ inline void finish(const Product &p, int i, int j, float first, float second)
 {
     int64_t at = (int64_t)i * p.n + j;
     if (i >= p.m || j >= p.n)
         return;
     if (j + 1 < p.n && p.n % 2 == 0 && p.c.narrow) {
-        *(uint32_t *)(void *)(p.c.narrow + at) = fast_pair(first, second);
+        *(uint32_t *)(void *)(p.c.narrow + at) = pair(first, second);
         return;
     }
-    fast_put(p.c, at, first);
+    put(p.c, at, first);
     if (j + 1 < p.n)
-        fast_put(p.c, at + 1, second);
+        put(p.c, at + 1, second);
 }
 
 /* A block of four warps computes size x size elements, a warp a quarter of them, from STAGES tiles
@@ -2780,9 +3395,10 @@ __device__ inline void fast_finish(const Product &p, int i, int j, float first, 
  * blocks an SM; where that leaves SMs idle, tiles are 64 x 64. Neighbouring blocks share rows of a,
  * which stay in the L2. */
 template <int size, int a_along, int b_along>
-__global__ void __launch_bounds__(128, 2) fast_product_kernel(Product p)
+__global__ void __launch_bounds__(128, 2) product_kernel(Product p)
 {
     enum { HALF = size / 2, DOWN = HALF / 16, ACROSS = HALF / 8, TILE = size * LINKS };
+    enum { A_WIDE = a_along ? LINKS : size, B_WIDE = b_along ? LINKS : size };
     DYNAMIC_SHARED(uint4, product_tiles);
     uint16_t *tiles = (uint16_t *)product_tiles;
     int across = (p.n + size - 1) / size, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -2791,13 +3407,13 @@ __global__ void __launch_bounds__(128, 2) fast_product_kernel(Product p)
     int i = i0 + row + lane / 4, j = j0 + column + lane % 4 * 2;
     int steps = (p.k + LINKS - 1) / LINKS;
     float c[DOWN][ACROSS][4];
-UNROLL
+#pragma unroll
     for (int y = 0; y < DOWN; y++)
-UNROLL
+#pragma unroll
         for (int x = 0; x < ACROSS; x++)
-UNROLL
+#pragma unroll
             for (int q = 0; q < 4; q++)
-                c[y][x][q] = fast_start(p, i + y * 16 + q / 2 * 8, j + x * 8 + q % 2);
+                c[y][x][q] = start(p, i + y * 16 + q / 2 * 8, j + x * 8 + q % 2);
     for (int s = 0; s < steps + STAGES - 1; s++) {
         int now = s - (STAGES - 1); /* what is computed, once so many tiles are under way */
         if (now >= 0) {
@@ -2806,20 +3422,20 @@ UNROLL
         }
         if (s < steps) {
             uint16_t *tile = tiles + s % STAGES * 2 * TILE;
-            fast_bring_tile<size, a_along>(p.a, i0, p.m, s * LINKS, p.k, tile);
-            fast_bring_tile<size, b_along>(p.b, j0, p.n, s * LINKS, p.k, tile + TILE);
+            bring_tile<size, a_along>(p.a, i0, p.m, s * LINKS, p.k, tile);
+            bring_tile<size, b_along>(p.b, j0, p.n, s * LINKS, p.k, tile + TILE);
         }
         gckpti_cp_async_commit();
         const uint16_t *tile = tiles + now % STAGES * 2 * TILE;
         for (int link = 0; now >= 0 && link < LINKS && now * LINKS + link < p.k; link += 16) {
             uint32_t a[DOWN][4], b[4];
-UNROLL
+#pragma unroll
             for (int y = 0; y < DOWN; y++)
-                fast_load_a<size, a_along>(a[y], tile, row + y * 16, link);
-UNROLL
+                load_a<A_WIDE, a_along>(a[y], tile, row + y * 16, link);
+#pragma unroll
             for (int x = 0; x < ACROSS; x += 2) {
-                fast_load_b<size, b_along>(b, tile + TILE, column + x * 8, link);
-UNROLL
+                load_b<B_WIDE, b_along>(b, tile + TILE, column + x * 8, link);
+#pragma unroll
                 for (int y = 0; y < DOWN; y++) {
                     gckpti_mma_bf16(c[y][x], a[y], b);
                     gckpti_mma_bf16(c[y][x + 1], a[y], b + 2);
@@ -2827,12 +3443,12 @@ UNROLL
             }
         }
     }
-UNROLL
+#pragma unroll
     for (int y = 0; y < DOWN; y++)
-UNROLL
+#pragma unroll
         for (int x = 0; x < ACROSS; x++) {
-            fast_finish(p, i + y * 16, j + x * 8, c[y][x][0], c[y][x][1]);
-            fast_finish(p, i + y * 16 + 8, j + x * 8, c[y][x][2], c[y][x][3]);
+            finish(p, i + y * 16, j + x * 8, c[y][x][0], c[y][x][1]);
+            finish(p, i + y * 16 + 8, j + x * 8, c[y][x][2], c[y][x][3]);
         }
 }
 
@@ -2842,19 +3458,26 @@ void product_by(const gckpt_call *call, const Product &p)
     int64_t blocks = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
     int bytes = STAGES * 2 * size * LINKS * (int)sizeof(uint16_t);
     check(device_of(call),
-          cudaFuncSetAttribute(fast_product_kernel<size, a_along, b_along>,
+          cudaFuncSetAttribute(product_kernel<size, a_along, b_along>,
                                cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
           "shared memory");
-    RUN(call, (fast_product_kernel<size, a_along, b_along>), dim3((unsigned)blocks), 128,
+    RUN(call, (product_kernel<size, a_along, b_along>), dim3((unsigned)blocks), 128,
         (size_t)bytes, p);
+}
+
+int processors_of(const gckpt_call *call)
+{
+    int n = 1;
+    check(device_of(call),
+          cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device_of(call)->number),
+          "the number of processors");
+    return n;
 }
 
 template <int a_along, int b_along> void product_of(const gckpt_call *call, const Product &p)
 {
     int64_t large = (int64_t)((p.m + 127) / 128) * ((p.n + 127) / 128);
-    if (p.m < 1 || p.n < 1)
-        return;
-    if (large >= 132)
+    if (large >= processors_of(call))
         product_by<128, a_along, b_along>(call, p);
     else
         product_by<64, a_along, b_along>(call, p);
@@ -2875,7 +3498,7 @@ void product(const gckpt_call *call, const Product &p, int a_along, int b_along)
 /* A block has 32 columns, a warp TOKENS rows of them at a time; then the first warp adds the groups
  * to the sums in their order, with low parts. h NULL: sums g, else g (x - c - mean) rstd, with
  * `each` of these per row (a norm's aux). */
-__global__ void fast_column_sums_kernel(Values g, int64_t rows, int64_t n, Values x,
+__global__ void column_sums_kernel(Values g, int64_t rows, int64_t n, Values x,
                                         const float *aux, int each, int accumulate, Results sums,
                                         float *low)
 {
@@ -2884,18 +3507,18 @@ __global__ void fast_column_sums_kernel(Values g, int64_t rows, int64_t n, Value
     int64_t j = (int64_t)blockIdx.x * 32 + lane;
     float sum = 0.0f, rest = 0.0f;
     if (warp == 0 && j < n) {
-        sum = accumulate ? fast_held(sums, j) : 0.0f;
+        sum = accumulate ? held(sums, j) : 0.0f;
         rest = low ? low[j] : 0.0f;
     }
     for (int64_t first = 0; first < rows; first += 16 * TOKENS) {
         int64_t r = first + warp * TOKENS, end = r + TOKENS < rows ? r + TOKENS : rows;
         float part = 0.0f;
         for (; r < end && j < n; r++) {
-            float v = fast_get(g, r * n + j);
+            float v = get(g, r * n + j);
             if (aux) {
                 const float *a = aux + r * each;
                 float c = each == 3 ? a[0] : 0.0f, mean = each == 3 ? a[1] : 0.0f;
-                v *= gckpti_centered(fast_get(x, r * n + j), c, mean) * a[each - 1];
+                v *= gckpti_centered(get(x, r * n + j), c, mean) * a[each - 1];
             }
             part += v;
         }
@@ -2906,7 +3529,7 @@ __global__ void fast_column_sums_kernel(Values g, int64_t rows, int64_t n, Value
         __syncthreads();
     }
     if (warp == 0 && j < n) {
-        fast_put(sums, j, sum);
+        put(sums, j, sum);
         if (low)
             low[j] = rest;
     }
@@ -2915,12 +3538,12 @@ __global__ void fast_column_sums_kernel(Values g, int64_t rows, int64_t n, Value
 void column_sums(const gckpt_call *call, const gckpt_arg &to, Values x, const float *aux, int each)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN(call, fast_column_sums_kernel, dim3((unsigned)((n + 31) / 32)), 512, 0, grad_out_of(call),
+    RUN(call, column_sums_kernel, dim3((unsigned)((n + 31) / 32)), 512, 0, grad_out_of(call),
         rows, n, x, aux, each, to.accumulate, grad_of(to), to.low);
 }
 
 /* ---- linear: out (rows,n) = x (rows,k) w + bias ---- */
-void fast_linear_forward(const gckpt_call *call)
+void linear_forward(const gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     int transposed = *(const int *)call->attributes;
@@ -2938,7 +3561,7 @@ void fast_linear_forward(const gckpt_call *call)
     product(call, p, 1, transposed);
 }
 
-void fast_linear_backward(const gckpt_call *call)
+void linear_backward(const gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *in = call->in;
@@ -2963,7 +3586,7 @@ void fast_linear_backward(const gckpt_call *call)
         column_sums(call, in[2], { NULL, NULL }, NULL, 0);
 }
 
-void fast_linear_room(gckpt_call *call)
+gckpt_result linear_room(gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     Values x = value_of(call->in[0]), w = value_of(call->in[1]), g = grad_out_of(call);
@@ -2976,13 +3599,434 @@ void fast_linear_room(gckpt_call *call)
     call->work_forward = forward.used;
     call->work_backward = backward.used;
     call->mixes_rows |= s.m % TOKENS != 0;
+    return GCKPT_OK;
 }
+
+/* ---- attention (Dao 2023), for heads of up to D columns: 64 or 128, the rest zeros ----
+ * A block of four warps has 64 queries of a head (forward, dq) or 64 keys (dk, dv), a warp 16 of
+ * them; the other side comes in tiles that are brought while the one before is computed. Scores and
+ * what they become stay in registers: as an mma leaves them they are the factors of the next one.
+ * Maxima and sums are binary32, keys taken in tiles of 64 in order; the scores are computed again
+ * for dq and for dk and dv, so that each sum has one owner and one order. */
+struct Attention {
+    const uint16_t *q, *k, *v, *g;
+    int t, s, c, d, heads, causal, aligned;
+    float scale;
+    Results out, dq, dk, dv;
+    int accumulate[3];
+    float *aux;         /* (B,heads,T): max + log(sum) */
+    const float *delta; /* (B,heads,T): dot(g, out) */
+};
+
+/* 2^x; exponents are taken to base 2. */
+__device__ inline float exp2(float x)
+{
+#ifdef GCKPT_CUDA_SHIM
+    return exp2f(x);
+#else
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
+/* pair, subnormals left as they are: for factors that go straight into an mma. */
+__device__ inline uint32_t factors(float first, float second)
+{
+#ifdef GCKPT_CUDA_SHIM
+    return pair(first, second);
+#else
+    uint32_t y;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(second), "f"(first));
+    return y;
+#endif
+}
+
+#define LOG2E 1.4426950408889634f
+#define LN2   0.6931471805599453f
+
+/* n lines of a head, from line `first` of row b of a (B,lines,C) tensor. */
+template <int D, int n>
+__device__ inline void bring_lines(const Attention &p, const uint16_t *x, int b, int h,
+                                        int first, int lines, uint16_t *tile)
+{
+    Matrix m = { x + ((int64_t)b * lines) * p.c + (int64_t)h * p.d, p.c, p.aligned };
+    for (int i = threadIdx.x; i < n * D / 8; i += 128) {
+        int line = i / (D / 8), eight = i % (D / 8);
+        bring(m, first + line, lines, eight * 8, p.d, tile + place<D>(line, eight));
+    }
+}
+
+/* s (16 rows, 8 n columns) = lines row.. of a times lines 0.. of b, along the head. */
+template <int D, int n>
+__device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, float s[n][4])
+{
+#pragma unroll
+    for (int x = 0; x < n; x++)
+        s[x][0] = s[x][1] = s[x][2] = s[x][3] = 0.0f;
+#pragma unroll
+    for (int link = 0; link < D; link += 16) {
+        uint32_t left[4], right[4];
+        load_a<D, 1>(left, a, row, link);
+#pragma unroll
+        for (int x = 0; x < n; x += 2) {
+            load_b<D, 1>(right, b, x * 8, link);
+            gckpti_mma_bf16(s[x], left, right);
+            gckpti_mma_bf16(s[x + 1], left, right + 2);
+        }
+    }
+}
+
+/* o (16,D) += s (16, 8 n) times lines 0.. of b. */
+template <int D, int n>
+__device__ inline void add_lines(const float s[n][4], const uint16_t *b, float o[D / 8][4])
+{
+#pragma unroll
+    for (int link = 0; link < n / 2; link++) {
+        const float *s0 = s[2 * link], *s1 = s[2 * link + 1];
+        uint32_t left[4] = { factors(s0[0], s0[1]), factors(s0[2], s0[3]),
+                             factors(s1[0], s1[1]), factors(s1[2], s1[3]) };
+        uint32_t right[4];
+#pragma unroll
+        for (int x = 0; x < D / 8; x += 2) {
+            load_b<D, 0>(right, b, x * 8, link * 16);
+            gckpti_mma_bf16(o[x], left, right);
+            gckpti_mma_bf16(o[x + 1], left, right + 2);
+        }
+    }
+}
+
+template <int D> __device__ inline void clear(float o[D / 8][4])
+{
+#pragma unroll
+    for (int x = 0; x < D / 8; x++)
+        o[x][0] = o[x][1] = o[x][2] = o[x][3] = 0.0f;
+}
+
+/* Rows line + lane / 4 and 8 further of a head, times `times`. */
+template <int D>
+__device__ inline void store_lines(const Attention &p, const Results &y, int accumulate, int b,
+                                        int h, int line, int lines, const float o[D / 8][4],
+                                        const float times[2])
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int i = line + lane / 4 + half * 8;
+        int64_t at = ((int64_t)b * lines + i) * p.c + (int64_t)h * p.d;
+#pragma unroll
+        for (int x = 0; x < D / 8; x++) {
+            int j = x * 8 + lane % 4 * 2;
+            float v[2] = { o[x][2 * half] * times[half], o[x][2 * half + 1] * times[half] };
+            if (i >= lines || j >= p.d)
+                continue;
+            if (accumulate)
+                v[0] += held(y, at + j), v[1] += j + 1 < p.d ? held(y, at + j + 1) : 0.0f;
+            if (y.narrow && p.aligned) {
+                *(uint32_t *)(void *)(y.narrow + at + j) = pair(v[0], v[1]);
+                continue;
+            }
+            put(y, at + j, v[0]);
+            if (j + 1 < p.d)
+                put(y, at + j + 1, v[1]);
+        }
+    }
+}
+
+template <int D>
+__global__ void __launch_bounds__(128) attention_forward_kernel(Attention p)
+{
+    enum { TILE = 64 * D };
+    DYNAMIC_SHARED(uint4, attention_tiles);
+    uint16_t *q = (uint16_t *)attention_tiles, *k = q + TILE, *v = k + 2 * TILE;
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
+    int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
+    int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64; /* the longest first */
+    int seen = p.causal && q0 + 64 < p.s ? q0 + 64 : p.s, steps = (seen + 63) / 64;
+    float o[D / 8][4], s[8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
+    clear<D>(o);
+    bring_lines<D, 64>(p, p.q, b, h, q0, p.t, q);
+    for (int step = -1; step < steps; step++) {
+        if (step + 1 < steps) {
+            int to = (step + 1) % 2 * TILE;
+            bring_lines<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, k + to);
+            bring_lines<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, v + to);
+        }
+        gckpti_cp_async_commit();
+        if (step < 0)
+            continue;
+        gckpti_cp_async_wait<1>();
+        __syncthreads();
+        scores<D, 8>(q, row, k + step % 2 * TILE, s);
+        int i = q0 + row + lane / 4, j = step * 64 + lane % 4 * 2;
+#pragma unroll
+        for (int half = 0; half < 2; half++, i += 8) {
+            int end = p.causal && i + 1 < p.s ? i + 1 : p.s;
+            float top = max[half], factor, shift;
+#pragma unroll
+            for (int x = 0; x < 16; x++) {
+                float *at = &s[x / 2][2 * half + x % 2];
+                *at = j + x / 2 * 8 + x % 2 < end ? *at * (p.scale * LOG2E) : -INFINITY;
+                top = *at > top ? *at : top;
+            }
+            for (int with = 1; with < 4; with *= 2) {
+                float other = __shfl_xor_sync(0xffffffffu, top, with);
+                top = other > top ? other : top;
+            }
+            shift = gckpti_shift(top);
+            factor = exp2(max[half] - shift);
+            max[half] = top;
+            sum[half] *= factor;
+#pragma unroll
+            for (int x = 0; x < 16; x++) {
+                float *at = &s[x / 2][2 * half + x % 2];
+                *at = exp2(*at - shift);
+                sum[half] += *at;
+            }
+#pragma unroll
+            for (int x = 0; x < D / 8; x++)
+                o[x][2 * half] *= factor, o[x][2 * half + 1] *= factor;
+        }
+        add_lines<D, 8>(s, v + step % 2 * TILE, o);
+        __syncthreads();
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int i = q0 + row + lane / 4 + half * 8;
+        for (int with = 1; with < 4; with *= 2)
+            sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], with);
+        gckpti_softmax_end(&max[half], &sum[half]);
+        if (p.aux && i < p.t && lane % 4 == 0)
+            p.aux[(int64_t)head * p.t + i] = max[half] * LN2 + gckpti_log(sum[half]);
+        sum[half] = 1.0f / sum[half];
+    }
+    if (p.out.wide || p.out.narrow)
+        store_lines<D>(p, p.out, 0, b, h, q0 + row, p.t, o, sum);
+}
+
+/* A warp takes a query of a head. */
+__global__ void delta_kernel(Values g, Values out, int64_t queries, Attention p, float *delta)
+{
+    int64_t all = queries * p.heads, n = (int64_t)gridDim.x * (blockDim.x / 32);
+    int lane = threadIdx.x % 32;
+    for (int64_t i = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; i < all; i += n) {
+        int64_t head = i / p.t, b = head / p.heads, h = head % p.heads;
+        int64_t at = (b * p.t + i % p.t) * p.c + h * p.d;
+        float sum = 0.0f;
+        for (int j = lane; j < p.d; j += 32)
+            sum = gckpti_fma(get(g, at + j), get(out, at + j), sum);
+        for (int half = 16; half; half /= 2)
+            sum += __shfl_down_sync(0xffffffffu, sum, half);
+        if (lane == 0)
+            delta[i] = sum;
+    }
+}
+
+/* s becomes p = exp(s scale - aux), d, which is dp, becomes p (dp - delta) scale, of one element. */
+__device__ inline void slope(const Attention &p, float aux, float delta, int here, float *s,
+                                  float *d)
+{
+    *s = here ? exp2((*s * p.scale - aux) * LOG2E) : 0.0f;
+    *d = *s * (*d - delta) * p.scale;
+}
+
+/* dq, of 64 queries over all keys they see. */
+template <int D> __global__ void __launch_bounds__(128) attention_dq_kernel(Attention p)
+{
+    enum { TILE = 64 * D };
+    DYNAMIC_SHARED(uint4, attention_tiles);
+    uint16_t *q = (uint16_t *)attention_tiles, *g = q + TILE, *k = g + TILE, *v = k + 2 * TILE;
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
+    int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
+    int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64, i = q0 + row + lane / 4;
+    int seen = p.causal && q0 + 64 < p.s ? q0 + 64 : p.s, steps = (seen + 63) / 64;
+    float o[D / 8][4], s[8][4], d[8][4], aux[2], delta[2];
+    const float once[2] = { 1.0f, 1.0f };
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int64_t at = (int64_t)head * p.t + i + half * 8;
+        aux[half] = i + half * 8 < p.t ? p.aux[at] : INFINITY;
+        delta[half] = i + half * 8 < p.t ? p.delta[at] : 0.0f;
+    }
+    clear<D>(o);
+    bring_lines<D, 64>(p, p.q, b, h, q0, p.t, q);
+    bring_lines<D, 64>(p, p.g, b, h, q0, p.t, g);
+    for (int step = -1; step < steps; step++) {
+        if (step + 1 < steps) {
+            int to = (step + 1) % 2 * TILE;
+            bring_lines<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, k + to);
+            bring_lines<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, v + to);
+        }
+        gckpti_cp_async_commit();
+        if (step < 0)
+            continue;
+        gckpti_cp_async_wait<1>();
+        __syncthreads();
+        scores<D, 8>(q, row, k + step % 2 * TILE, s);
+        scores<D, 8>(g, row, v + step % 2 * TILE, d);
+#pragma unroll
+        for (int x = 0; x < 32; x++) {
+            int half = x / 2 % 2, j = step * 64 + x / 4 * 8 + lane % 4 * 2 + x % 2;
+            int here = j < p.s && (!p.causal || j <= i + half * 8);
+            slope(p, aux[half], delta[half], here, &s[x / 4][x % 4], &d[x / 4][x % 4]);
+        }
+        add_lines<D, 8>(d, k + step % 2 * TILE, o);
+        __syncthreads();
+    }
+    store_lines<D>(p, p.dq, p.accumulate[0], b, h, q0 + row, p.t, o, once);
+}
+
+/* dk and dv, of 64 keys over all queries that see them, n at a time. Scores stand on their side:
+ * rows are keys. */
+template <int D, int n> __global__ void __launch_bounds__(128) attention_dkv_kernel(Attention p)
+{
+    enum { TILE = 64 * D, PART = n * D };
+    DYNAMIC_SHARED(uint4, attention_tiles);
+    uint16_t *k = (uint16_t *)attention_tiles, *v = k + TILE, *q = v + TILE, *g = q + 2 * PART;
+    SHARED(float, aux, [2][n]);
+    SHARED(float, delta, [2][n]);
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.s + 63) / 64;
+    int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
+    int k0 = (int)(blockIdx.x % blocks) * 64, first = p.causal ? k0 / n : 0;
+    int steps = (p.t + n - 1) / n;
+    float dk[D / 8][4], dv[D / 8][4], s[n / 8][4], d[n / 8][4];
+    const float once[2] = { 1.0f, 1.0f };
+    clear<D>(dk);
+    clear<D>(dv);
+    bring_lines<D, 64>(p, p.k, b, h, k0, p.s, k);
+    bring_lines<D, 64>(p, p.v, b, h, k0, p.s, v);
+    for (int step = first - 1; step < steps; step++) {
+        if (step + 1 < steps) {
+            int to = (step + 1) % 2, i = (step + 1) * n + (int)threadIdx.x;
+            bring_lines<D, n>(p, p.q, b, h, (step + 1) * n, p.t, q + to * PART);
+            bring_lines<D, n>(p, p.g, b, h, (step + 1) * n, p.t, g + to * PART);
+            if (threadIdx.x < n) {
+                aux[to][threadIdx.x] = i < p.t ? p.aux[(int64_t)head * p.t + i] : INFINITY;
+                delta[to][threadIdx.x] = i < p.t ? p.delta[(int64_t)head * p.t + i] : 0.0f;
+            }
+        }
+        gckpti_cp_async_commit();
+        if (step < first)
+            continue;
+        int now = step % 2;
+        gckpti_cp_async_wait<1>();
+        __syncthreads();
+        scores<D, n / 8>(k, row, q + now * PART, s);
+        scores<D, n / 8>(v, row, g + now * PART, d);
+#pragma unroll
+        for (int x = 0; x < n / 2; x++) {
+            int j = k0 + row + lane / 4 + x / 2 % 2 * 8, i = x / 4 * 8 + lane % 4 * 2 + x % 2;
+            slope(p, aux[now][i], delta[now][i], !p.causal || j <= step * n + i,
+                       &s[x / 4][x % 4], &d[x / 4][x % 4]);
+        }
+        add_lines<D, n / 8>(s, g + now * PART, dv);
+        add_lines<D, n / 8>(d, q + now * PART, dk);
+        __syncthreads();
+    }
+    if (p.dk.wide || p.dk.narrow)
+        store_lines<D>(p, p.dk, p.accumulate[1], b, h, k0 + row, p.s, dk, once);
+    if (p.dv.wide || p.dv.narrow)
+        store_lines<D>(p, p.dv, p.accumulate[2], b, h, k0 + row, p.s, dv, once);
+}
+
+/* The factors, copied where they are not bf16; out: the output's gradient (backward), its values. */
+Attention attention_of(const gckpt_call *call, Room &room, bool backward)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    const gckpt_arg *in = call->in;
+    Attention p;
+    memset(&p, 0, sizeof p);
+    int64_t queries = gckpti_elements(&in[0].shape), keys = gckpti_elements(&in[1].shape);
+    p.t = (int)in[0].shape.d[1], p.s = (int)in[1].shape.d[1], p.c = (int)in[0].shape.d[2];
+    p.heads = o->heads, p.causal = o->causal, p.d = p.c / p.heads;
+    p.scale = 1.0f / gckpti_sqrt((float)p.d);
+    p.q = factor(call, room, value_of(in[0]), queries);
+    p.k = factor(call, room, value_of(in[1]), keys);
+    p.v = factor(call, room, value_of(in[2]), keys);
+    if (backward)
+        p.g = factor(call, room, grad_out_of(call), queries);
+    p.aux = (float *)call->aux;
+    p.aligned = p.d % 8 == 0 && ((uintptr_t)p.q | (uintptr_t)p.k | (uintptr_t)p.v |
+                                 (uintptr_t)p.g) % 16 == 0;
+    return p;
+}
+
+#define HEADS(call, kernel, tiles, shared, p)                                                      \
+    do {                                                                                           \
+        int64_t heads = (call)->in[0].shape.d[0] * (p).heads;                                      \
+        check(device_of(call),                                                                     \
+              cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,            \
+                                   (int)(shared)),                                                 \
+              "shared memory");                                                                    \
+        RUN(call, (kernel), dim3((unsigned)(heads * (tiles))), 128, (size_t)(shared), p);          \
+    } while (0)
+
+template <int D> void run_attention(const gckpt_call *call, const Attention &p)
+{
+    HEADS(call, attention_forward_kernel<D>, (p.t + 63) / 64, 5 * 64 * D * 2, p);
+}
+
+template <int D> void run_gradients(const gckpt_call *call, const Attention &p)
+{
+    enum { QUERIES = D == 64 ? 64 : 32 }; /* what the registers have room for */
+    if (wanted(call->in[0]))
+        HEADS(call, attention_dq_kernel<D>, (p.t + 63) / 64, 6 * 64 * D * 2, p);
+    if (wanted(call->in[1]) || wanted(call->in[2]))
+        HEADS(call, (attention_dkv_kernel<D, QUERIES>), (p.s + 63) / 64,
+              (2 * 64 + 4 * QUERIES) * D * 2, p);
+}
+
+void attention_forward(const gckpt_call *call)
+{
+    Room room = { (char *)call->work, 0 };
+    Attention p = attention_of(call, room, false);
+    p.out = { call->out, call->out_bf16 };
+    if (p.d <= 64)
+        run_attention<64>(call, p);
+    else
+        run_attention<128>(call, p);
+}
+
+void attention_backward(const gckpt_call *call)
+{
+    Room room = { (char *)call->work, 0 };
+    Attention p = attention_of(call, room, true);
+    int64_t queries = call->shape.d[0] * call->shape.d[1];
+    float *delta = (float *)take(room, (size_t)(queries * p.heads) * sizeof *delta);
+    const Values out = { call->out, call->out_bf16 };
+    RUN(call, delta_kernel, blocks_for(queries * p.heads, 8), 256, 0, grad_out_of(call), out,
+        queries, p, delta);
+    p.delta = delta;
+    p.dq = grad_of(call->in[0]), p.dk = grad_of(call->in[1]), p.dv = grad_of(call->in[2]);
+    for (int i = 0; i < 3; i++)
+        p.accumulate[i] = call->in[i].accumulate;
+    if (p.d <= 64)
+        run_gradients<64>(call, p);
+    else
+        run_gradients<128>(call, p);
+}
+
+gckpt_result attention_room(gckpt_call *call)
+{
+    Room forward = { NULL, 0 }, backward = { NULL, 0 };
+    Attention p = attention_of(call, forward, false);
+    if (p.d > 128)
+        return GCKPT_E_SHAPE;
+    attention_of(call, backward, true);
+    take(backward, (size_t)(call->shape.d[0] * call->shape.d[1] * p.heads) * sizeof(float));
+    call->work_forward = forward.used;
+    call->work_backward = backward.used;
+    return GCKPT_OK;
+}
+
+} // namespace fast
 
 /* ---- >>backend ------------------------------------------------------------------------------- */
 #define OPS(X)                                                                                     \
     X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(dropout) X(add) X(sub)       \
     X(mul) X(permute) X(slice) X(concat) X(sum) X(mean) X(rotary) X(mean_squared_error)            \
-    X(sum_loss) X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy) X(attention)
+    X(sum_loss) X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy) X(attention)  \
+    X(embed) X(matmul) X(linear)
 
 bool is_op(const gckpt_op *op, const char *name)
 {
@@ -3011,7 +4055,7 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
 }
 
 /* Of GCKPT_BF16_FAST: those that need room; all. */
-#define FAST_ROOMS(X) X(linear)
+#define FAST_ROOMS(X) X(linear) X(attention)
 #define FAST_OPS(X)   FAST_ROOMS(X)
 
 gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
@@ -3019,8 +4063,8 @@ gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
     (void)context;
 #define X(which)                                                                                   \
     if (is_op(op, #which))                                                                         \
-        return kind == GCKPT_FORWARD ? Held<fast_##which##_forward>::run                           \
-                                     : Held<fast_##which##_backward>::run;
+        return kind == GCKPT_FORWARD ? Held<fast::which##_forward>::run                            \
+                                     : Held<fast::which##_backward>::run;
     FAST_OPS(X)
 #undef X
     return NULL;
@@ -3029,17 +4073,20 @@ gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
 gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
 {
     (void)context;
+#define X(which)                                                                                   \
+    if (call->precision == GCKPT_BF16_FAST && is_op(op, #which))                                   \
+        return fast::which##_room(call);
+    FAST_ROOMS(X)
+#undef X
     if (is_op(op, "sum_loss") || is_op(op, "mean_squared_error"))
         call->work_forward = (size_t)loss_rows(call) * sizeof(float);
     if (is_op(op, "cross_entropy")) /* a loss of each row */
         call->work_forward = (size_t)gckpti_rows(&call->in[0].shape) * sizeof(float);
+    if (is_op(op, "embed"))
+        call->work_backward = sizeof(unsigned) * (size_t)lists_words(call->in[0].shape.d[0],
+                                                                     gckpti_rows(&call->shape));
     if (is_op(op, "attention")) /* delta of each query of each head */
         call->work_backward = call->aux_bytes;
-#define X(which)                                                                                   \
-    if (call->precision == GCKPT_BF16_FAST && is_op(op, #which))                                   \
-        fast_##which##_room(call);
-    FAST_ROOMS(X)
-#undef X
     return GCKPT_OK;
 }
 
