@@ -3,6 +3,7 @@
  *     test_cuda [first seed] [graphs]
  * Built with GCKPT_CUDA_SHIM it counts what the shim counts and breaks what it can break (cuda_shim.h). */
 #define TESTED_ELSEWHERE
+#define GRADCKPT_IMPLEMENTATION
 #include "test_backend.c"
 #include <pthread.h>
 #include <sys/wait.h>
@@ -149,7 +150,8 @@ static uint64_t net2_step(net2 *m, int step, int64_t rows, float clip, uint64_t 
     first_update = -1;
     CHECK_MSG(gckpt_step(m->e, m->feeds, 3, rows, &hyper, &r) == GCKPT_OK, "%s", gckpt_error_text(m->e));
     const double told[2] = { r.loss, r.grad_norm };
-    return gckpti_fnv(hash, told, sizeof told) ^ gckpt_store_hash(m->s);
+    hash = gckpti_fnv(hash, told, sizeof told);
+    return hash ^ gckpt_store_hash(m->s);
 }
 
 static void net2_free(net2 *m, int keep_store) { rig_free(m->e, m->p, m->g, keep_store ? NULL : m->s); }
