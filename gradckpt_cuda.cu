@@ -68,12 +68,15 @@ struct Moment {
     float loss_scale;
 };
 
+#ifndef GCKPT_CUDA_SLOT_BYTES /* tests have small ones */
+#define GCKPT_CUDA_SLOT_BYTES (1 << 19)
+#endif
 enum {
-    TEXT = 256,       /* bytes of an error */
-    LOSSES = 14,      /* a plan with more is not recorded */
-    SLOTS = 64,       /* of SLOT_BYTES, by which copies come in */
-    SLOT_BYTES = 1 << 19,
-    RECORDINGS = 64   /* kept for all executors of a device; then the oldest goes */
+    TEXT = 256,    /* bytes of an error */
+    LOSSES = 14,   /* a plan with more is not recorded */
+    SLOTS = 64,    /* by which copies come in: 32 MiB on either side */
+    SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
+    RECORDINGS = 64 /* kept for all executors of a device; then the oldest goes */
 };
 
 /* The first: as the micro-batch has it (outside of recordings: as the present call has it); the
