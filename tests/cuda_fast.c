@@ -415,6 +415,77 @@ static void test_attention(void)
     test_attention_of(1, 40, 40, 1, 24, 1, all, 0, 2);
 }
 
+/* ---- linear_cross_entropy ---- */
+static void test_loss_of(int64_t rows, int64_t c, int64_t v, float scale, unsigned narrow, unsigned held, unsigned unwanted)
+{
+    trial t = { .name = "linear_cross_entropy", .op = &gckpti_op_linear_cross_entropy, .inputs = 3,
+                .shape = { gckpt_shape2(rows, c), gckpt_shape2(v, c), gckpt_shape1(rows) },
+                .narrow = narrow, .held = held, .unwanted = unwanted, .scale = scale };
+    prepare(&t);
+    device_runs(&t);
+    double *x = (double *)malloc((size_t)(rows * c) * 8), *w = (double *)malloc((size_t)(v * c) * 8), *p = (double *)malloc((size_t)v * 8);
+    double *dw = (double *)calloc((size_t)(v * c), 8), *dw_error = (double *)calloc((size_t)(v * c), 8), *d = (double *)malloc((size_t)c * 8), *d_error = (double *)malloc((size_t)c * 8);
+    for (int64_t i = 0; i < rows * c; i++)
+        x[i] = narrowed(t.x[0][i], narrow & 1);
+    for (int64_t i = 0; i < v * c; i++)
+        w[i] = narrowed(t.x[1][i], narrow & 2);
+    double loss = 0, loss_error = 0;
+    int64_t count = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        double max = -INFINITY, sum = 0, most = 0;
+        for (int64_t e = 0; e < c; e++)
+            d[e] = d_error[e] = 0;
+        for (int64_t j = 0; j < v && t.index[r] >= 0; j++) {
+            double all = 0;
+            p[j] = 0;
+            for (int64_t e = 0; e < c; e++)
+                p[j] += x[r * c + e] * w[j * c + e], all += fabs(x[r * c + e] * w[j * c + e]);
+            max = fmax(max, p[j]), most = fmax(most, all);
+        }
+        /* logits are off by their cuts and by roundings where the maximum is taken off; sums by each addition's */
+        double off = ((double)c + 8) * 2 * CUT * most + 8 * CUT, sums = (double)(128 + (v + 63) / 64) * 2 * CUT;
+        for (int64_t j = 0; j < v && t.index[r] >= 0; j++)
+            sum += exp(p[j] - max);
+        if (t.index[r] >= 0) {
+            count++;
+            loss += log(sum) - (p[t.index[r]] - max);
+            loss_error += 4 * off + 2 * sums + 4 * CUT * (fabs(log(sum)) + most);
+        }
+        for (int64_t j = 0; j < v && t.index[r] >= 0; j++) {
+            double q = exp(p[j] - max) / sum, slope = (q - (j == t.index[r])) * 0.75;
+            double slack = q * 0.75 * (4 * off + sums + 4 * CUT * (fabs(log(sum)) + 2 * most)) + 2 * CUT * fabs(slope);
+            slack += HALF * (fabs(slope) + slack);
+            for (int64_t e = 0; e < c; e++) {
+                d[e] += slope * w[j * c + e], d_error[e] += (slack + (double)(v + 2) * 2 * CUT * fabs(slope)) * fabs(w[j * c + e]);
+                dw[j * c + e] += slope * x[r * c + e], dw_error[j * c + e] += (slack + (double)(rows + 2) * 2 * CUT * fabs(slope)) * fabs(x[r * c + e]);
+            }
+        }
+        for (int64_t e = 0; e < c && !(unwanted & 1); e++) {
+            double start = held & 1 ? t.start[0][r * c + e] : 0;
+            near(&t, "dx", r * c + e, t.grad[0][r * c + e], start + d[e], d_error[e] + (double)(v + 2) * 2 * CUT * fabs(start), narrow >> GRAD & 1);
+        }
+    }
+    CHECK_MSG(t.count == count && fabs(t.sum - loss) <= loss_error, "%s: %ld rows of %ld, loss %.9g, not %.9g", t.name, (long)t.count, (long)count, t.sum, loss);
+    for (int64_t i = 0; i < v * c && !(unwanted & 2); i++) {
+        double start = held & 2 ? t.start[1][i] : 0;
+        near(&t, "dw", i, t.grad[1][i], start + dw[i], dw_error[i] + (double)(rows + 2) * 2 * CUT * fabs(start), 0);
+    }
+    free(x), free(w), free(p), free(dw), free(dw_error), free(d), free(d_error);
+    finish(&t);
+}
+
+static void test_loss(void)
+{
+    test_loss_of(1, 1, 1, 1, 1, 0, 0);
+    test_loss_of(33, 16, 100, 1, 1 | 1 << GRAD, 0, 0);
+    test_loss_of(66, 24, 65, 8, 1 | 1 << GRAD, 3, 0); /* logits of some hundreds */
+    test_loss_of(17, 31, 129, 1, 0, 2, 0);
+    test_loss_of(16, 8, 131, 1, 0, 1, 2);
+    test_loss_of(16, 8, 64, 1, 1 | 1 << GRAD, 1, 1);
+    test_loss_of(18, 8, 4201, 1, 1 | 1 << GRAD, 1, 0); /* classes in two chunks */
+    test_loss_of(4100, 8, 10, 1, 1 | 1 << GRAD, 2, 0); /* rows in two blocks */
+}
+
 /* ---- trainings: (B,T) tokens through two blocks of a transformer ---- */
 enum { BATCH = 4, CLASSES = 37, WIDTH = 24, HEADS = 3, STEPS = 3 };
 
@@ -543,6 +614,7 @@ int main(void)
     test_linear_of(1537, 1409, 18, 1, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 0);
 #endif
     test_attention();
+    test_loss();
     test_training();
     return check_report("cuda fast");
 }
