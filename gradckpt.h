@@ -281,7 +281,7 @@
 #define GCKPT_VERSION_MINOR    1
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      3 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      4 /* version of saved and printed plans */
 
 #ifndef GCKPT_API
 #if defined(GCKPT_STATIC) && defined(__GNUC__)
@@ -699,7 +699,13 @@ typedef struct {
     gckpt_tensor *tensor;
     int gradient;
 } gckpt_pick;
-typedef enum { GCKPT_FORWARD, GCKPT_BACKWARD, GCKPT_UPDATE } gckpt_kind;
+typedef enum {
+    GCKPT_FORWARD,
+    GCKPT_BACKWARD,
+    GCKPT_UPDATE,
+    GCKPT_OFFLOAD, /* copies what the forward before it left to slower memory */
+    GCKPT_RELOAD   /* and back, to wherever there is room then */
+} gckpt_kind;
 typedef struct {
     gckpt_kind kind;
     int id; /* of the tensor; UPDATE: of the parameter */
@@ -730,15 +736,23 @@ typedef struct {
     /* 1: workspace for the plain kernels only, and they run: what a GCKPT_NO_FAST build needs
      * (there it is always 1), so set it when this plan is made for one */
     int plain;
+    /* Bytes of slower memory that AUTO, OPTIMAL, frontiers and gckpt_fit may offload values (and
+     * aux) to, instead of computing them again (manual, 9); 0: none. offload_work: work
+     * (gckpt_cost) of 2^20 bytes, one way: with costs in nanoseconds 1048576 / (GB/s); rounded up.
+     * A plan that updates in the backward offloads nothing: a copy that failed would come too late.
+     * */
+    size_t offload_bytes;
+    uint64_t offload_work;
     /* What the plan is made for; NULL: the processor. The table must live until the plan is made;
      * plain is then unused, and such a plan is neither saved nor printed as C. */
     const gckpt_backend *backend;
     gckpt_precision precision; /* of activations and their gradients */
     /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: fewest bytes */
     int group;
-    /* GCKPT_SCHEDULE: forwards (repeated at will) and backwards, but no updates. Reverse order will
-     * do, as will any in which a backward comes after those of what reads its result, and of what
-     * adds to the same gradients before it (manual, 5f) */
+    /* GCKPT_SCHEDULE: forwards (repeated at will), backwards and, with offload_bytes, reloads, but
+     * no updates (offloads are put where they belong). Reverse order of backwards will do, as will
+     * any in which a backward comes after those of what reads its result, and of what adds to the
+     * same gradients before it (manual, 5f) */
     const gckpt_instruction *schedule;
     int instructions;
     const gckpt_pick *fetch;
@@ -773,10 +787,12 @@ enum {
 /* Bytes of one kind; the arena's (gradients of parameters, activations and their gradients,
  * workspace) where the live sum is greatest, so that they add up to the bound. */
 GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind);
+GCKPT_API size_t gckpt_plan_offloaded(const gckpt_plan *plan); /* bytes of slower memory it uses */
 GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* recomputed work / forward work */
-/* Work (gckpt_cost) of a micro-batch's forwards and backwards, recomputes included; overhead: what
- * it is above the least that computes nothing twice, in any form that the plan could choose
- * (manual, 9), as a fraction of that. */
+/* Work (gckpt_cost) of a micro-batch: forwards and backwards, also again, and copies to slower
+ * memory and back, as if nothing ran beside them; overhead: what it is above the least that
+ * computes nothing twice, in any form that the plan could choose (manual, 9), as a fraction of
+ * that. */
 GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
 /* What is proven about all schedules (manual, 9), whoever finds them: none within the plan's budget
@@ -806,6 +822,7 @@ typedef struct {
     uint64_t work; /* gckpt_cost; 0 for an update */
     size_t live;   /* bytes of the arena that are in use while it runs */
     int again;     /* 1: a forward that has run before, a recompute */
+    size_t moved;  /* bytes that an offload or a reload copies */
     int once;      /* 1: runs once a step; 0: for each micro-batch */
 } gckpt_usage;
 GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out);
@@ -1055,6 +1072,14 @@ struct gckpt_backend {
      * they are meant. Whatever the plan keeps as bf16 they read and write as such (in[i].bf16,
      * out_bf16, ..; the other pointer is NULL); low parts may be left alone. */
     gckpt_kernel (*find_fast)(void *context, const gckpt_op *op, gckpt_kind kind);
+    /* For what is offloaded to the host: all four or none (then copy_out and copy_in do it). Moves
+     * begin behind what was asked for before, and may run beside what is asked for later; they keep
+     * their order. join: what is asked for later waits for all of them. Their host side is memory
+     * from host_get; the other side is not touched before join, but read where it goes out. */
+    void *(*host_get)(void *context, size_t bytes);
+    void (*host_release)(void *context, void *memory, size_t bytes);
+    void (*move)(void *context, void *to, const void *from, size_t bytes, int out);
+    void (*join)(void *context);
 };
 
 /* In gradckpt_cuda.cu, which a program that wants it compiles by nvcc and links: the backend of a
@@ -1121,6 +1146,12 @@ typedef struct {
     /* 0: feeds are read where they are until the step ends; 1: a training step copies them at once
      * (into memory for desc.batch rows, taken when the executor is made and not in plan_bytes). */
     int copy_feeds;
+    /* What a plan offloads: copies `bytes` bytes to, or from, `at` of a slower memory (a file, a
+     * chip) of gckpt_plan_offloaded bytes, and returns how many it did; fewer: the step ends with
+     * E_FILE and nothing is changed. Both, or none: then the executor takes memory of the host for
+     * it. */
+    size_t (*offload)(void *user, size_t at, const void *from, size_t bytes);
+    size_t (*reload)(void *user, size_t at, void *to, size_t bytes);
     int (*progress)(void *user, const gckpt_progress *);
     void (*own_optimiser)(void *user, const gckpt_update *);
     void *user; /* for the callbacks */
@@ -5994,7 +6025,8 @@ typedef struct {
     gckpt_type type;
     int batchless, rounding; /* rounding: GCKPTI_ROUNDED, .. */
     gckpt_cost cost;
-    uint64_t hash; /* of the graph up to it, as it was built: this is what runs */
+    size_t far_value, far_aux; /* where slower memory has what is offloaded; GCKPTI_NONE: nowhere */
+    uint64_t hash;             /* of the graph up to it, as it was built: this is what runs */
 } gckpti_node;
 
 typedef struct {
@@ -6027,7 +6059,8 @@ typedef struct {
 } gckpti_operands;
 
 /* Names them in the order they are stored: FORWARD: out, aux, work, values; BACKWARD: out, aux,
- * work, gradient, then value, gradient, total of each input, more; UPDATE: gradient, more. */
+ * work, gradient, then value, gradient, total of each input, more; UPDATE: gradient, more; OFFLOAD,
+ * RELOAD: out, aux. */
 static void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int inputs,
                                gckpti_operands *o)
 {
@@ -6036,8 +6069,11 @@ static void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int 
     if (ins->kind != GCKPT_UPDATE) {
         o->out = *stored++;
         o->aux = *stored++;
-        o->work = *stored++;
     }
+    if (ins->kind >= GCKPT_OFFLOAD)
+        return;
+    if (ins->kind != GCKPT_UPDATE)
+        o->work = *stored++;
     if (ins->kind != GCKPT_FORWARD)
         o->gradient = *stored++;
     for (int i = 0; i < inputs && ins->kind != GCKPT_UPDATE; i++) {
@@ -6054,6 +6090,7 @@ static void gckpti_operands_of(const size_t *stored, const gckpti_ins *ins, int 
 typedef struct {
     int form;  /* of the ops that have several (gckpti_take_form) */
     int order; /* of backwards; 0: reverse order of creation */
+    int near;  /* nothing is offloaded, though the request allows it */
 } gckpti_variant;
 
 typedef struct {
@@ -6082,8 +6119,8 @@ struct gckpt_plan {
     int64_t rows, batch;
     size_t alignment, arena, bound, kind_bytes[GCKPT_BYTES_KINDS];
     double recompute;
-    uint64_t work, least_work, proven_work;
-    size_t proven_bytes;
+    uint64_t work, least_work, proven_work, offload_work;
+    size_t proven_bytes, offloaded; /* offloaded: bytes of slower memory */
     const gckpti_node *nodes;
     const gckpti_plan_param *params;
     const gckpti_ins *list;
@@ -6269,6 +6306,7 @@ typedef struct {
     unsigned char recompute;        /* gckpt_recompute: computed anew for the backwards */
     unsigned char fetched;          /* its last value is read at the end */
     unsigned char in_place;         /* bit i: the result may replace the value of links[in + i] */
+    unsigned char offloads;         /* what it leaves may be offloaded */
 } gckpti_unit;
 
 /* Memory of a gradient. Backwards have a fixed order, their ranks, so all but its place in a
@@ -6296,16 +6334,20 @@ typedef struct {
 typedef struct {
     int unit, start, value_end, aux_end;
     int source, sources; /* of the schedule's sources: spans whose bytes the value may take over */
+    int home;            /* the span of the forward that it reloads, or itself */
+    int far;             /* GCKPTI_VALUE, ..: what is offloaded behind it */
 } gckpti_span;
 
-/* A schedule, and which versions its items make and read (gckpti_find_spans). */
+/* A schedule, and which versions its items make and read (gckpti_find_spans). What a reload brings
+ * back is offloaded right behind the last forward before it: that is no item. */
 typedef struct {
-    int *item, length; /* u: forward of unit u; ~u: its backward */
+    int *item, length; /* u: forward of unit u; ~u: its backward; u + units: reload */
     gckpti_span *span;
     int spans, *source;
     int *at;                  /* by position: the span that begins there, or -1 */
-    uint64_t extra;           /* cost of all forwards but the first ones */
+    uint64_t extra;           /* cost of all forwards but the first ones, and of copies */
     int64_t *live, peak;      /* bytes at each position, when the search has evaluated it */
+    int64_t far;              /* likewise: bytes of slower memory */
     int *value_end, *aux_end; /* likewise, by position of a forward: last uses, or -1 */
 } gckpti_schedule;
 
@@ -6325,7 +6367,8 @@ typedef struct {
     int *latest; /* by unit: has it run; when buffers are listed: the span that is read now */
     size_t bound, arena, kind_bytes[GCKPT_BYTES_KINDS];
     double most, recompute; /* most: the bound, even when this machine cannot address it */
-    uint64_t work, least_work;
+    uint64_t work, least_work, moved; /* moved: of copies to slower memory and back */
+    size_t *far, offloaded; /* far[2u], [2u + 1]: where that has a unit's value, aux; its bytes */
 } gckpti_draft;
 
 typedef struct {
@@ -6359,6 +6402,8 @@ typedef struct gckpti_planner {
     gckpti_unit *unit;
     int units, prologue; /* prologue: the first units, computed once a step */
     int pinned;          /* how many have gckpt_recompute */
+    int offloads;        /* whether some may be offloaded, */
+    int64_t far;         /* to so many bytes */
     int *of;             /* unit of a tensor id, or -1 */
     int *links, link_count;
     int sources;                      /* inputs of a unit that it may replace, at most; 1 or more */
@@ -6596,6 +6641,33 @@ static uint64_t gckpti_add_work(uint64_t sum, uint64_t more)
     return more < UINT64_MAX - sum ? sum + more : UINT64_MAX;
 }
 
+/* Parts of what a forward leaves, as they are read and offloaded. */
+enum { GCKPTI_VALUE = 1, GCKPTI_AUX = 2 };
+static int gckpti_parts(int value_end, int aux_end)
+{
+    return (value_end < 0 ? 0 : GCKPTI_VALUE) | (aux_end < 0 ? 0 : GCKPTI_AUX);
+}
+static int64_t gckpti_parts_bytes(const gckpti_unit *u, int parts)
+{
+    return (parts & GCKPTI_VALUE ? u->out : 0) + (parts & GCKPTI_AUX ? u->aux : 0);
+}
+
+/* Work of copying so many bytes to slower memory or back, rounded up: two copies never have less
+ * than one of all their bytes. */
+static uint64_t gckpti_copy_work(uint64_t offload_work, int64_t bytes)
+{
+    uint64_t most = UINT64_MAX / 4, n = (uint64_t)bytes, whole = n >> 20, rest = n & 0xfffff;
+    if (offload_work > most >> 20 || (whole && offload_work > most / whole))
+        return most;
+    return whole * offload_work + ((rest * offload_work + 0xfffff) >> 20);
+}
+
+/* Of an offload or a reload of such parts of a unit. */
+static uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int parts)
+{
+    return gckpti_copy_work(p->desc->offload_work, gckpti_parts_bytes(&p->unit[unit], parts));
+}
+
 /* Sums of work must stay below 2^64, although the search and the makers repeat a forward for each
  * backward there is. */
 static gckpt_result gckpti_check_work(const gckpti_planner *p)
@@ -6605,12 +6677,16 @@ static gckpt_result gckpti_check_work(const gckpti_planner *p)
     for (int i = 0; i < p->n; i++) {
         sum = gckpti_add_work(sum, p->cost[i].forward); /* 0 for what is no op */
         sum = gckpti_add_work(sum, p->cost[i].backward);
+        if (p->of[i] >= 0 && p->unit[p->of[i]].offloads)
+            sum = gckpti_add_work(sum,
+                                  2 * gckpti_parts_work(p, p->of[i], GCKPTI_VALUE | GCKPTI_AUX));
     }
     return sum <= most
                ? GCKPT_OK
                : gckpti_error(p->g, GCKPT_E_ARG,
                               "plan: the work of all ops adds up to more than %u; %s", most,
-                              p->desc->costs ? "give costs in a larger unit" : "use fewer rows");
+                              p->desc->costs || p->offloads ? "give costs in a larger unit"
+                                                            : "use fewer rows");
 }
 
 /* ---- forms: what else returns the bits of an op, with other bytes and other work ---- */
@@ -6902,6 +6978,8 @@ static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prolog
     u->recompute = (unsigned char)(t->recompute && !u->fixed);
     p->pinned += u->recompute;
     u->effect = (unsigned char)effect;
+    u->offloads = p->far > 0 && !prologue && t->op && !u->recompute && u->out + u->aux > 0;
+    p->offloads = p->offloads || u->offloads;
     p->of[t->id] = p->units++;
     if (t->kind == GCKPTI_OP)
         gckpti_link_unit(p, u, t);
@@ -7554,7 +7632,7 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
     const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->tensors[in.id];
     int copies = t && t->kind == GCKPTI_PARAM && p->staged && in.kind == GCKPT_FORWARD;
     if (!copies &&
-        (!t || t->kind != GCKPTI_OP || (in.kind != GCKPT_FORWARD && in.kind != GCKPT_BACKWARD)))
+        (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE || (unsigned)in.kind > GCKPT_RELOAD))
         return gckpti_error(p->g, GCKPT_E_ARG,
                             "schedule: instruction %i: %i is not the id of an op's result", i,
                             in.id);
@@ -7564,6 +7642,12 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
                             "schedule: instruction %i: backward of %T is there twice, or comes "
                             "before that of what reads it or of what adds to a gradient before it "
                             "(users in reverse order of creation)",
+                            i, t);
+    if (in.kind >= GCKPT_OFFLOAD && p->of[in.id] >= 0 && !p->unit[p->of[in.id]].offloads)
+        return gckpti_error(p->g, GCKPT_E_ARG,
+                            "schedule: instruction %i: %T cannot be offloaded: desc.offload_bytes "
+                            "is 0, or it updates in the backward, or gckpt_recompute or parameters "
+                            "only make the tensor",
                             i, t);
     return GCKPT_OK;
 }
@@ -7588,8 +7672,12 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
                 gckpti_emit(p, p->of[q]);
             seen[q] |= p->tensors[q]->kind == GCKPTI_PARAM;
         }
-        seen[in.id] |= in.kind == GCKPT_FORWARD ? FORWARD : BACKWARD;
         int u = p->of[in.id];
+        if (in.kind == GCKPT_RELOAD && u >= 0)
+            gckpti_emit(p, u + p->units);
+        if (in.kind >= GCKPT_OFFLOAD) /* offloads follow from reloads */
+            continue;
+        seen[in.id] |= in.kind == GCKPT_FORWARD ? FORWARD : BACKWARD;
         if (u >= p->prologue && (in.kind == GCKPT_FORWARD || p->unit[u].rank >= 0))
             gckpti_emit(p, in.kind == GCKPT_FORWARD ? u : ~u);
     }
@@ -7604,11 +7692,18 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
     return GCKPT_OK;
 }
 
+/* Whether an item of a schedule is a reload; the unit of an item. */
+static int gckpti_reloads(const gckpti_planner *p, int item) { return item >= p->units; }
+static int gckpti_unit_of(const gckpti_planner *p, int item)
+{
+    return item < 0 ? ~item : gckpti_reloads(p, item) ? item - p->units : item;
+}
+
 /* The units whose values an item of a schedule reads. */
 static const int *gckpti_reads(const gckpti_planner *p, int item, int *count)
 {
-    const gckpti_unit *u = &p->unit[item < 0 ? ~item : item];
-    *count = item < 0 ? u->reads : u->inputs;
+    const gckpti_unit *u = &p->unit[gckpti_unit_of(p, item)];
+    *count = item < 0 ? u->reads : gckpti_reloads(p, item) ? 0 : u->inputs;
     return p->links + (item < 0 ? u->read : u->in);
 }
 
@@ -7661,8 +7756,8 @@ static void gckpti_add_pins(gckpti_planner *p, const int *made, int length, gckp
     for (int u = 0; u < p->prologue; u++)
         s->item[s->length++] = u;
     for (int x = 0; x < length; x++) {
-        int i = made[x], u = i < 0 ? ~i : i;
-        if (u < p->prologue || (i >= 0 && p->unit[u].fixed && p->computed[u]))
+        int i = made[x], u = gckpti_unit_of(p, i);
+        if (u < p->prologue || (i == u && p->unit[u].fixed && p->computed[u]))
             continue;
         if (i < 0 && !backward_seen++)
             for (int k = p->prologue; k < p->units; k++)
@@ -7679,16 +7774,16 @@ static void gckpti_add_pins(gckpti_planner *p, const int *made, int length, gckp
         s->item[s->length++] = ~p->backward[r];
 }
 
-/* One pass from the end: drops the forwards nobody reads, so that a recompute stops by itself at
- * the last value that is needed. Losses and side effects stay in their first forward. Returns the
- * new length. */
+/* One pass from the end: drops forwards and reloads that nobody reads, so that a recompute stops by
+ * itself at the last value that is needed. Losses and side effects stay in their first forward.
+ * Returns the new length. */
 static int gckpti_drop(gckpti_planner *p, int *item, int length)
 {
-    enum { VALUE = 1, AUX = 2 };
+    enum { VALUE = GCKPTI_VALUE, AUX = GCKPTI_AUX, FAR = 4 }; /* FAR: a reload brings it back */
     int kept = length;
     memset(p->left, 0, (size_t)p->units * sizeof *p->left);
     for (int x = 0; x < length; x++)
-        if (item[x] >= 0)
+        if (item[x] >= 0 && !gckpti_reloads(p, item[x]))
             p->left[item[x]]++;
     for (int u = 0; u < p->units; u++)
         p->behind[u] = p->unit[u].fetched ? VALUE : 0;
@@ -7697,6 +7792,10 @@ static int gckpti_drop(gckpti_planner *p, int *item, int length)
         const int *links = gckpti_reads(p, i, &count);
         if (i < 0) {
             p->behind[~i] |= p->unit[~i].reads_aux ? AUX : 0;
+        } else if (gckpti_reloads(p, i)) {
+            if (!(p->behind[i - p->units] & (VALUE | AUX)))
+                continue;
+            p->behind[i - p->units] = FAR;
         } else {
             p->left[i]--;
             if (!p->behind[i] && !(p->unit[i].effect && p->left[i] == 0))
@@ -7739,12 +7838,13 @@ static int gckpti_find_spans(const gckpti_planner *p, gckpti_schedule *s)
     int *latest = p->latest, body_end = s->length, taken = 0, reads;
     memset(latest, 0xff, (size_t)p->units * sizeof *latest);
     s->spans = 0;
-    s->extra = 0;
     for (int x = 0; x < s->length; x++) {
-        int i = s->item[x], self = i < 0 ? ~i : i;
+        int i = s->item[x], self = gckpti_unit_of(p, i);
         const gckpti_unit *u = &p->unit[self];
         const int *links = gckpti_reads(p, i, &reads);
         gckpti_span *v = &s->span[s->spans];
+        if (gckpti_reloads(p, i) && latest[self] < 0)
+            return x;
         v->source = taken;
         for (int k = 0; k < reads; k++) {
             int q = latest[links[k]];
@@ -7764,15 +7864,26 @@ static int gckpti_find_spans(const gckpti_planner *p, gckpti_schedule *s)
             continue;
         }
         v->sources = taken - v->source;
-        v->unit = i;
+        v->unit = self;
         v->start = x;
         v->value_end = v->aux_end = -1;
-        s->extra = latest[i] >= 0 ? gckpti_add_work(s->extra, u->cost) : s->extra;
-        s->at[x] = latest[i] = s->spans++;
+        v->home = gckpti_reloads(p, i) ? s->span[latest[self]].home : s->spans;
+        v->far = 0;
+        s->at[x] = latest[self] = s->spans++;
     }
     for (int u = 0; u < p->units; u++)
         if (p->unit[u].fetched)
             s->span[latest[u]].value_end = s->length;
+    for (int i = 0; i < s->spans; i++) {
+        gckpti_span *v = &s->span[i], *home = &s->span[v->home];
+        if (v == home)
+            continue;
+        home->far |= gckpti_parts(v->value_end, v->aux_end);
+        if (home->far & GCKPTI_VALUE && home->value_end < 0)
+            home->value_end = home->start;
+        if (home->far & GCKPTI_AUX && home->aux_end < 0)
+            home->aux_end = home->start;
+    }
     for (int i = 0; i < s->spans && p->looped && s->span[i].start < p->prologue; i++) {
         gckpti_span *v = &s->span[i];
         if (v->value_end >= p->prologue && v->value_end < body_end)
@@ -7786,13 +7897,16 @@ static int gckpti_find_spans(const gckpti_planner *p, gckpti_schedule *s)
 /* Says what is missing where gckpti_find_spans ended. */
 static gckpt_result gckpti_missing(const gckpti_planner *p, int item)
 {
-    int count, missing = item < 0 ? ~item : item;
+    int count, missing = gckpti_unit_of(p, item);
     const gckpt_tensor *t = p->tensors[p->unit[missing].id];
     const int *links = gckpti_reads(p, item, &count);
     while (count-- > 0)
         missing = p->latest[links[count]] < 0 ? links[count] : missing;
     return gckpti_error(p->g, GCKPT_E_ARG, "schedule: %s of %T before any forward of %T",
-                        item < 0 ? "backward" : "forward", t, p->tensors[p->unit[missing].id]);
+                        item < 0                  ? "backward"
+                        : gckpti_reloads(p, item) ? "reload"
+                                                  : "forward",
+                        t, p->tensors[p->unit[missing].id]);
 }
 
 /* ---- drafts: a schedule's instructions, the buffers they use, and how long these live ---- */
@@ -7800,14 +7914,14 @@ static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
 {
     size_t n = (size_t)d->s.length + 1, spans = (size_t)d->s.spans, operands = 0;
     for (int x = 0; x < d->s.length; x++) {
-        int i = d->s.item[x], id = p->unit[i < 0 ? ~i : i].id;
+        int i = d->s.item[x], id = p->unit[gckpti_unit_of(p, i)].id;
         size_t inputs = (size_t)p->tensors[id]->inputs;
         operands += i < 0 ? 4 + 3 * inputs : 3 + inputs;
     }
     gckpti_scratch *s = &d->scratch;
-    operands += (size_t)(2 * p->targets + p->n); /* what is added up, and of updates */
+    operands += (size_t)(2 * p->targets + p->n) + 2 * spans; /* added up, of updates and offloads */
     d->place = (int *)gckpti_scratch_take(s, n, sizeof(int));
-    d->ins = (gckpti_ins *)gckpti_scratch_take(s, n + (size_t)p->n, sizeof *d->ins);
+    d->ins = (gckpti_ins *)gckpti_scratch_take(s, n + (size_t)p->n + spans, sizeof *d->ins);
     d->buffers = (gckpt_buffer *)gckpti_scratch_take(s, n + 2 * spans + (size_t)p->gradients,
                                                      sizeof *d->buffers);
     d->operands = (size_t *)gckpti_scratch_take(s, operands, sizeof *d->operands);
@@ -7815,6 +7929,7 @@ static int gckpti_draft_room(gckpti_planner *p, gckpti_draft *d)
     d->aux = (int *)gckpti_scratch_take(s, spans, sizeof(int));
     d->gradient = (int *)gckpti_scratch_take(s, (size_t)p->gradients, sizeof(int));
     d->latest = (int *)gckpti_scratch_take(s, (size_t)p->units, sizeof(int));
+    d->far = (size_t *)gckpti_scratch_take(s, 2 * (size_t)p->units, sizeof *d->far);
     d->length = d->buffer_count = d->operand_count = 0;
     return !p->failed;
 }
@@ -7873,20 +7988,31 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
     memset(d->latest, 0, (size_t)p->units * sizeof(int));
     d->body = (size_t)p->prologue; /* each runs once and is needed: gckpti_drop leaves them all */
     for (int x = 0; x < d->s.length && !p->failed; x++) {
-        int i = d->s.item[x], u = i < 0 ? ~i : i;
+        int i = d->s.item[x], u = gckpti_unit_of(p, i), far = 0;
         const gckpt_cost *cost = &p->cost[p->unit[u].id];
+        const gckpti_span *v = i < 0 ? NULL : &d->s.span[d->s.at[x]];
         if (i < 0 && p->unit[u].rank == p->body_ranks)
             d->epilogue = d->length;
         d->place[x] = (int)d->length;
-        gckpti_add_instruction(d, i < 0 ? GCKPT_BACKWARD : GCKPT_FORWARD, p->unit[u].id);
+        gckpti_add_instruction(d,
+                               i < 0                  ? GCKPT_BACKWARD
+                               : gckpti_reloads(p, i) ? GCKPT_RELOAD
+                                                      : GCKPT_FORWARD,
+                               p->unit[u].id);
         if (i < 0) {
             backward = gckpti_add_work(backward, cost->backward);
+        } else if (i != u) {
+            far = gckpti_parts(v->value_end, v->aux_end);
         } else {
             uint64_t *sum = d->latest[u] ? &again : &once;
             *sum = gckpti_add_work(*sum, cost->forward);
             d->ins[d->place[x]].first = !d->latest[u];
             d->latest[u] = 1;
+            far = v->far;
+            if (far)
+                gckpti_add_instruction(d, GCKPT_OFFLOAD, p->unit[u].id);
         }
+        d->moved = gckpti_add_work(d->moved, gckpti_parts_work(p, u, far));
         if (early)
             gckpti_update_behind(p, d, x, counted, last);
     }
@@ -7897,7 +8023,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
             gckpti_add_instruction(d, GCKPT_UPDATE, id);
     d->place[d->s.length] = (int)d->length;
     d->least_work = gckpti_add_work(backward, once);
-    d->work = gckpti_add_work(d->least_work, again);
+    d->work = gckpti_add_work(gckpti_add_work(d->least_work, again), d->moved);
     d->recompute = once ? (double)again / (double)once : 0;
 }
 
@@ -7939,12 +8065,12 @@ static int gckpti_value_buffer(const gckpti_planner *p, const gckpti_draft *d, i
     return u < 0 ? -1 : d->value[d->latest[u]];
 }
 
-/* Buffers and operands of a forward: v is the span that it begins. */
+/* Buffers and operands of a forward or a reload: v is the span that it begins. */
 static void gckpti_forward_buffers(gckpti_planner *p, gckpti_draft *d, int v, int x)
 {
     const gckpti_span *span = &d->s.span[v];
     const gckpt_tensor *t = p->tensors[p->unit[span->unit].id];
-    int out = -1, aux = -1, work = -1;
+    int out = -1, aux = -1, work = -1, reload = span->home != v;
     if (span->value_end >= 0) {
         for (int k = span->source; k < span->source + span->sources && out < 0; k++)
             if (gckpti_takes_over(p, span, &d->s.span[d->s.source[k]]))
@@ -7957,12 +8083,13 @@ static void gckpti_forward_buffers(gckpti_planner *p, gckpti_draft *d, int v, in
     if (span->aux_end >= 0)
         aux =
             gckpti_buffer_new(d, t->aux_bytes, x, d->place[span->aux_end], t->id, GCKPT_BUFFER_AUX);
-    if (p->work_forward[t->id])
+    if (p->work_forward[t->id] && !reload)
         work = gckpti_buffer_new(d, p->work_forward[t->id], x, x, t->id, GCKPT_BUFFER_WORKSPACE);
     gckpti_operand(d, out, x);
     gckpti_operand(d, aux, x);
-    gckpti_operand(d, work, x);
-    for (int i = 0; i < t->inputs; i++)
+    if (!reload)
+        gckpti_operand(d, work, x);
+    for (int i = 0; i < t->inputs && !reload; i++)
         gckpti_operand(d, gckpti_value_buffer(p, d, t->in[i]->base->id), x);
     d->value[v] = out;
     d->aux[v] = aux;
@@ -8008,6 +8135,24 @@ static void gckpti_backward_buffers(gckpti_planner *p, gckpti_draft *d, int unit
     ins->uses = gckpti_sum_operands(p, d, u->id, 1, x);
 }
 
+/* What is offloaded of each unit has a place of its own in slower memory, one behind the other. */
+static void gckpti_place_far(const gckpti_planner *p, gckpti_draft *d)
+{
+    size_t at = 0;
+    for (int v = 0; v < d->s.spans; v++)
+        for (int part = 0; part < 2; part++)
+            d->far[2 * d->s.span[v].unit + part] |= d->s.span[v].far >> part & 1;
+    for (int k = 0; k < 2 * p->units; k++) {
+        const gckpt_tensor *t = p->tensors[p->unit[k / 2].id];
+        int here = d->far[k] != 0;
+        at = here ? gckpti_round_up(at, p->alignment) : at;
+        d->far[k] = here ? at : GCKPTI_NONE;
+        at += !here ? 0 : k % 2 ? t->aux_bytes : gckpti_value_bytes(p, t);
+        at = at < PTRDIFF_MAX / 2 ? at : PTRDIFF_MAX / 2;
+    }
+    d->offloaded = at;
+}
+
 /* Buffers and operands of all instructions, in their order. */
 static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
 {
@@ -8018,8 +8163,12 @@ static void gckpti_list_buffers(gckpti_planner *p, gckpti_draft *d)
     for (int y = 0, x = 0; y < end; y++) {
         gckpti_ins *ins = &d->ins[y];
         ins->operands = d->operand_count;
-        if (ins->kind == GCKPT_FORWARD) {
+        if (ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) {
             gckpti_forward_buffers(p, d, d->s.at[x++], y);
+        } else if (ins->kind == GCKPT_OFFLOAD) {
+            int v = d->latest[p->of[ins->id]], far = d->s.span[v].far;
+            gckpti_operand(d, far & GCKPTI_VALUE ? d->value[v] : -1, y);
+            gckpti_operand(d, far & GCKPTI_AUX ? d->aux[v] : -1, y);
         } else if (ins->kind == GCKPT_BACKWARD) {
             gckpti_backward_buffers(p, d, ~d->s.item[x++], y);
         } else {
@@ -8100,7 +8249,12 @@ static gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int le
     gckpti_list_instructions(p, d);
     if (p->failed)
         return GCKPT_E_MEMORY;
+    gckpti_place_far(p, d);
     gckpti_list_buffers(p, d);
+    if (d->offloaded > p->desc->offload_bytes || d->offloaded >= PTRDIFF_MAX / 2)
+        return gckpti_error(p->g, GCKPT_E_BUDGET,
+                            "schedule: it offloads %z bytes; desc.offload_bytes is %z",
+                            d->offloaded, p->desc->offload_bytes);
     return gckpti_sum_live(p, d);
 }
 
@@ -8549,6 +8703,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         node->index = index;
         node->cost = index < 0 && p->built ? p->built[i] : p->cost[i];
         node->rounding = p->rounding[i];
+        node->far_value = node->far_aux = GCKPTI_NONE;
         if (t->attribute_bytes)
             memcpy((uint32_t *)gckpti_written(plan, plan->words) + at, t->attributes,
                    t->attribute_bytes);
@@ -8659,6 +8814,8 @@ static void gckpti_encode_head(gckpti_planner *p, const gckpti_draft *d, gckpt_p
     plan->recompute = d->recompute;
     plan->work = d->work;
     plan->least_work = p->least_work;
+    plan->offload_work = desc->offload_work;
+    plan->offloaded = d->offloaded;
     plan->body = (int)d->body;
     plan->epilogue = (int)d->epilogue;
     plan->mixer = gckpti_find_mixer(p, d);
@@ -8680,6 +8837,11 @@ static void gckpti_encode_arrays(const gckpti_planner *p, const gckpti_draft *d,
     gckpti_plan_term *term = (gckpti_plan_term *)gckpti_written(plan, plan->terms);
     gckpti_plan_pick *pick = (gckpti_plan_pick *)gckpti_written(plan, plan->picks);
     gckpt_buffer *lives = (gckpt_buffer *)gckpti_written(plan, plan->lives);
+    gckpti_node *nodes = (gckpti_node *)gckpti_written(plan, plan->nodes);
+    for (int u = 0; u < p->units; u++) {
+        nodes[p->unit[u].id].far_value = d->far[2 * u];
+        nodes[p->unit[u].id].far_aux = d->far[2 * u + 1];
+    }
     for (size_t x = 0; x < d->length; x++) {
         list[x] = d->ins[x];
         if (list[x].kind == GCKPT_UPDATE)
@@ -8799,6 +8961,9 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
  * r is. Each u that has surely run before costs its work again. Hence no schedule within M repeats
  * less work than, for any instant,
  *     min sum work(u) r(u)  where  sum out(u) n(u) (1 - r(u)) + aux(u) (1 - r(u)) <= M - gradients.
+ * A value or aux that a reload brings back behind the instant takes no bytes then, but the work of
+ * its offload and its reload: a third choice beside those of r. What slower memory holds is not
+ * limited here, which only lowers the bound.
  * This is a cut (project selection, Picard 1976) with a knapsack. A programme over the units from
  * last to first solves it for all M at once: its states are the sets of values that only repeated
  * forwards would read, few at a time (beyond GCKPTI_OPEN the others are free, which only lowers the
@@ -8824,6 +8989,7 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
 enum {
     GCKPTI_OPEN = 6,
     GCKPTI_INSTANTS = 8,
+    GCKPTI_CHEAP = 2,
     GCKPTI_HULL_CUTS = 1024, /* cuts behind a unit, at the most, on hulls; in all */
     GCKPTI_ALL_CUTS = 16384,
     GCKPTI_COUNTED = 256, /* most units for lists of all cuts; in them late units cost more, */
@@ -8846,7 +9012,8 @@ typedef struct {
     unsigned char flags;
 } gckpti_cut_unit;
 
-/* Bytes kept and work repeated; from: the cut it continues (bit 31: r of the unit between). */
+/* Bytes kept and work repeated; from: the cut it continues (bit 31: r of the unit between; bit 30:
+ * it is offloaded, in part at least). */
 typedef struct {
     int64_t bytes;
     uint64_t work;
@@ -8868,21 +9035,24 @@ typedef struct {
     int rank;
     int64_t gradients; /* bytes of them and of the workspace, then */
     gckpti_cut_unit *unit;
-    gckpti_cut_table hull, all; /* all: made when asked for; n 0: too many */
-    int tried;
+    gckpti_cut_table hull, all;           /* all: made when asked for; n 0: too many */
+    gckpti_cut_table cheap[GCKPTI_CHEAP]; /* no bounds: as if copies had 1/2, 1/4 of their work */
+    int tried, tried_cheap;
 } gckpti_instant;
 
+enum { GCKPTI_AGAIN = 1, GCKPTI_FAR };
 typedef struct gckpti_bound {
     const gckpti_planner *p;
     gckpti_scratch *scratch;
     gckpti_instant instant[GCKPTI_INSTANTS];
     size_t room;          /* of a pool */
-    int instants, hulls;  /* hulls: lists have their hulls' cuts */
+    int instants, hulls;  /* hulls: lists have their hulls' cuts; */
+    int cheap;            /* copies count for 2^-cheap of their work */
     int64_t least;        /* bytes that no schedule can do without */
     int64_t spare;        /* by which live sizes, rounded up, may exceed an arena */
     uint64_t work;        /* of a step that computes nothing twice */
     gckpti_kept *pool[3]; /* cuts in front of a unit, behind it, and of a merge */
-    unsigned char *again; /* r of the cut that was asked for last */
+    unsigned char *again; /* of the cut that was asked for last: GCKPTI_AGAIN, GCKPTI_FAR or 0 */
     int64_t items;        /* cuts looked at */
 } gckpti_bound;
 
@@ -8991,6 +9161,7 @@ static void gckpti_cut_step(gckpti_bound *b, gckpti_instant *t, int i, unsigned 
     const gckpti_unit *u = &b->p->unit[i];
     const gckpti_cut_unit *c = &t->unit[i];
     unsigned x = 0;
+    const int aux_far = c->flags & GCKPTI_READ_AUX && !(c->flags & GCKPTI_HELD_AUX) && u->aux;
     int64_t aux = c->flags & GCKPTI_READ_AUX ? u->aux : 0;
     int64_t held = (c->flags & GCKPTI_HELD ? u->out : 0) + (c->flags & GCKPTI_HELD_AUX ? aux : 0);
     uint64_t work = c->flags & GCKPTI_RAN ? u->cost : 0;
@@ -9001,6 +9172,12 @@ static void gckpti_cut_step(gckpti_bound *b, gckpti_instant *t, int i, unsigned 
         int64_t bytes = (needed ? u->out : 0) + aux;
         uint32_t first = (uint32_t)(now[x].cut - now[0].cut);
         gckpti_cut_merge(b, &next[x & ~(unsigned)c->own], &now[x], bytes, 0, first);
+        int far = needed && u->out && !(c->flags & GCKPTI_HELD) ? GCKPTI_VALUE : 0;
+        far |= aux_far ? GCKPTI_AUX : 0;
+        for (int part = far; part > 0 && u->offloads; part = (part - 1) & far)
+            gckpti_cut_merge(
+                b, &next[x & ~(unsigned)c->own], &now[x], bytes - gckpti_parts_bytes(u, part),
+                2 * gckpti_parts_work(b->p, i, part) >> b->cheap, first | UINT32_C(1) << 30);
         if (bytes > 0 && !(c->flags & GCKPTI_STAYS))
             gckpti_cut_merge(b, &next[(x | c->opens) & ~(unsigned)c->own], &now[x], held, work,
                              first | UINT32_C(1) << 31);
@@ -9012,6 +9189,7 @@ static void gckpti_cut_step(gckpti_bound *b, gckpti_instant *t, int i, unsigned 
 static int gckpti_bound_lists(gckpti_bound *b, int hulls)
 {
     size_t before = b->room, most = hulls ? GCKPTI_HULL_CUTS : GCKPTI_ALL_CUTS;
+    most *= b->p->offloads ? 4 : 1;
     size_t units = (size_t)b->p->units; /* small graphs are planned in small blocks */
     b->hulls = hulls;
     b->room = units < 40 ? 64 + (hulls ? 32 : 64) * units : most;
@@ -9027,7 +9205,7 @@ static int gckpti_find_cuts(gckpti_bound *b, gckpti_instant *t, gckpti_cut_table
     gckpti_kept_list lists[2][1 << GCKPTI_OPEN], *now = lists[0], *next = lists[1];
     gckpti_kept *front = b->pool[0], *behind = b->pool[1];
     unsigned open = 0, x = 0;
-    size_t used = 0, n = 1;
+    size_t used = 0, n = 1, ways = b->p->offloads ? 5 : 2;
     table->first = (size_t *)gckpti_scratch_take(b->scratch, (size_t)b->p->units, sizeof(size_t));
     memset(front, 0, sizeof *front);
     now[0].cut = front;
@@ -9036,11 +9214,11 @@ static int gckpti_find_cuts(gckpti_bound *b, gckpti_instant *t, gckpti_cut_table
         const gckpti_cut_unit *c = &t->unit[i];
         const unsigned own = c->own, after = (open | c->opens) & ~own;
         int room[1 << GCKPTI_OPEN] = { 0 };
-        if (2 * n > b->room ||
-            !gckpti_want(b->scratch, &table->from, used + 2 * n, sizeof(uint32_t)))
+        if (ways * n > b->room ||
+            !gckpti_want(b->scratch, &table->from, used + ways * n, sizeof(uint32_t)))
             return 0;
         do { /* room for as many as there may be */
-            room[x & ~own] += now[x].n;
+            room[x & ~own] += ((int)ways - 1) * now[x].n;
             room[(x | c->opens) & ~own] += now[x].n;
             x = (x - open) & open;
         } while (x);
@@ -9100,8 +9278,8 @@ static void gckpti_cut_mark(gckpti_bound *b, const gckpti_cut_table *table, int 
     uint32_t k = (uint32_t)cut;
     for (int i = 0; i < b->p->units; i++) {
         uint32_t from = table->from[table->first[i] + k];
-        b->again[i] = (unsigned char)(from >> 31);
-        k = from & 0x7fffffff;
+        b->again[i] = from >> 31 ? GCKPTI_AGAIN : from >> 30 ? GCKPTI_FAR : 0;
+        k = from & 0x3fffffff;
     }
 }
 
@@ -9128,6 +9306,19 @@ static const gckpti_kept_list *gckpti_all_cuts(gckpti_bound *b, int at)
     if (!t->tried++ && b->p->units <= GCKPTI_COUNTED && gckpti_bound_lists(b, 0))
         gckpti_find_cuts(b, t, &t->all);
     return &t->all.last;
+}
+
+/* The hull of an instant if copies had less work. Where several values would have to be computed
+ * again one after the other, a cut, which counts each once, offloads too few. */
+static const gckpti_cut_table *gckpti_cheap_cuts(gckpti_bound *b, gckpti_instant *t, int cheap)
+{
+    if (!(t->tried_cheap >> cheap & 1) && gckpti_bound_lists(b, 1)) {
+        b->cheap = cheap;
+        gckpti_find_cuts(b, t, &t->cheap[cheap - 1]);
+        b->cheap = 0;
+    }
+    t->tried_cheap |= 1 << cheap;
+    return &t->cheap[cheap - 1];
 }
 
 /* The work that no schedule within `limit` live bytes can do without repeating, by hulls;
@@ -9337,7 +9528,8 @@ typedef struct gckpti_slot {
     int *item, length;
     int64_t limit, peak;
     uint64_t extra, bound;     /* bound: proven for the limit */
-    size_t arena;              /* 0 until it is laid out */
+    size_t arena;              /* 0 until it is laid out; then */
+    uint64_t moved;            /* work of copies to slower memory and back */
     int state, dominated;      /* of a rung; of a seed: another is as good in bytes and work */
     struct gckpti_slot *tight; /* of a rung whose arena exceeds its limit: one that may not */
 } gckpti_slot;
@@ -9364,6 +9556,7 @@ typedef struct {
 typedef struct {
     int64_t out, aux;       /* bytes */
     int value_end, aux_end; /* last uses */
+    int reload, far;        /* parts that a later reload brings back; that are ever offloaded */
     int start, from;        /* its forward; the use before, or start */
     int runs;               /* forwards before the position */
     int touched;            /* moves chosen so far compute or read it */
@@ -9397,7 +9590,7 @@ typedef struct {
     uint64_t worst;       /* moves with a greater key are not kept; */
     int wide;             /* is no limit */
     gckpti_keyed *key;    /* to sort with */
-    gckpti_keyed *insert; /* key: position << 32 | unit; item: unit */
+    gckpti_keyed *insert; /* key: position << 32 | unit */
     int *chosen;          /* moves */
     int moves;
     gckpti_bound *bound;
@@ -9472,7 +9665,7 @@ static int64_t gckpti_begin_pass(gckpti_search *s, int length)
         int read = length >= 0 && s->p->unit[u].fetched;
         v->value_end = read ? length : -1;
         v->aux_end = v->start = v->from = -1;
-        v->runs = 0;
+        v->runs = v->reload = v->far = 0;
         fetched += read ? v->out : 0;
     }
     return fetched;
@@ -9504,6 +9697,21 @@ static int64_t gckpti_hold(gckpti_search *s, int end)
     return held;
 }
 
+/* What is offloaded behind the forward of unit u at position x, for the reloads behind: its work;
+ * it is live then. Returns the bytes that nobody else reads. */
+static int64_t gckpti_evaluate_offload(gckpti_search *s, gckpti_schedule *t, int u, int x)
+{
+    gckpti_note *v = &s->note[u];
+    int alone = v->reload & ~gckpti_parts(v->value_end, v->aux_end);
+    t->extra = gckpti_add_work(t->extra, gckpti_parts_work(s->p, u, v->reload));
+    t->far += gckpti_parts_bytes(&s->p->unit[u], v->reload & ~v->far);
+    v->far |= v->reload;
+    v->value_end = alone & GCKPTI_VALUE ? x : v->value_end;
+    v->aux_end = alone & GCKPTI_AUX ? x : v->aux_end;
+    v->reload = 0;
+    return gckpti_parts_bytes(&s->p->unit[u], alone);
+}
+
 /* Drops what nobody reads, as gckpti_drop does, and finds the live bytes at each position, their
  * peak and the work: what gckpti_sum_live finds for the draft, but that sizes are rounded up. One
  * pass from the end, which comes to a value's last use first. */
@@ -9512,26 +9720,28 @@ static void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
     const gckpti_planner *p = s->p;
     int kept = t->length, rank = p->ranks, hold = p->looped ? p->body_ranks : -1, count;
     int64_t live = gckpti_begin_pass(s, kept);
-    t->peak = 0;
+    t->peak = t->far = 0;
     t->extra = 0;
     if (!gckpti_search_room(s, t, kept))
         return;
     s->items += kept;
     for (int x = 0; x < t->length && s->effects; x++)
-        if (t->item[x] >= 0)
+        if (t->item[x] >= 0 && !gckpti_reloads(p, t->item[x]))
             s->note[t->item[x]].runs++;
     for (int x = t->length; x-- > 0;) {
-        int i = t->item[x], in_place = 0;
-        const gckpti_unit *u = &p->unit[i < 0 ? ~i : i];
-        gckpti_note *v = &s->note[i < 0 ? ~i : i];
+        int i = t->item[x], in_place = 0, self = gckpti_unit_of(p, i), runs = i == self;
+        const gckpti_unit *u = &p->unit[self];
+        gckpti_note *v = &s->note[self];
         if (rank == hold) {
             live += gckpti_hold(s, kept - 1);
             hold = -1;
         }
-        v->runs -= i >= 0;
-        if (i >= 0 && v->value_end < 0 && v->aux_end < 0 && !(u->effect && v->runs == 0))
+        v->runs -= runs;
+        if (i >= 0 && v->value_end < 0 && v->aux_end < 0 &&
+            !(runs && (v->reload || (u->effect && v->runs == 0))))
             continue;
         kept--;
+        live += runs && v->reload ? gckpti_evaluate_offload(s, t, self, kept) : 0;
         const int *links = gckpti_reads(p, i, &count);
         for (int k = 0; k < count; k++) {
             gckpti_note *q = &s->note[links[k]];
@@ -9545,7 +9755,8 @@ static void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
             v->aux_end = kept;
             live += v->aux;
         }
-        int64_t sum = live + (i < 0 ? s->gradient_at[--rank] : s->gradient_between[rank] + u->work);
+        int64_t sum = live + (i < 0 ? s->gradient_at[--rank]
+                                    : s->gradient_between[rank] + (runs ? u->work : 0));
         t->item[kept] = i;
         if (i >= 0) {
             int64_t out = v->value_end < 0 ? 0 : v->out;
@@ -9553,20 +9764,27 @@ static void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
             live -= out + (v->aux_end < 0 ? 0 : v->aux);
             t->value_end[kept] = v->value_end;
             t->aux_end[kept] = v->aux_end;
-            t->extra = v->start < 0 ? t->extra : gckpti_add_work(t->extra, u->cost);
+            if (runs) {
+                t->extra = v->start < 0 ? t->extra : gckpti_add_work(t->extra, u->cost);
+                v->start = kept;
+            } else {
+                int parts = gckpti_parts(v->value_end, v->aux_end);
+                t->extra = gckpti_add_work(t->extra, gckpti_parts_work(p, self, parts));
+                v->reload |= parts;
+            }
             v->value_end = v->aux_end = -1;
-            v->start = kept;
         }
         t->live[kept] = sum;
         t->peak = sum > t->peak ? sum : t->peak;
     }
     gckpti_close_up(t, kept);
+    t->peak = t->far > p->far ? INT64_MAX : t->peak;
 }
 
 /* Bytes by which a schedule exceeds the limit, summed over its positions. */
 static int64_t gckpti_excess(const gckpti_schedule *t, int64_t limit)
 {
-    int64_t sum = 0;
+    int64_t sum = t->peak == INT64_MAX ? INT64_MAX / 2 : 0;
     if (t->peak <= limit)
         return 0;
     for (int x = 0; x < t->length; x++)
@@ -9589,11 +9807,11 @@ static void gckpti_step(gckpti_search *s, int x)
         s->first_backward = s->first_backward < 0 ? x : s->first_backward;
         return;
     }
-    gckpti_note *v = &s->note[i];
+    gckpti_note *v = &s->note[gckpti_unit_of(s->p, i)];
     v->value_end = t->value_end[x];
     v->aux_end = t->aux_end[x];
     v->start = v->from = x;
-    v->runs++;
+    v->runs += !gckpti_reloads(s->p, i);
 }
 
 /* Sums the excess over a limit, and begins a pass. */
@@ -9650,6 +9868,12 @@ static uint64_t gckpti_score(uint64_t cost, int64_t gain)
     return exponent * GCKPTI_TWICE + (a - GCKPTI_TWICE);
 }
 
+/* Whether the present schedule may offload some bytes of a unit more. */
+static int gckpti_may_offload(const gckpti_search *s, int unit, int64_t bytes)
+{
+    return s->p->unit[unit].offloads && s->now.far <= s->p->far - bytes;
+}
+
 /* Sorts s->move by key; of those with the same, what is later in the schedule comes first. */
 static void gckpti_sort_moves(gckpti_search *s)
 {
@@ -9669,10 +9893,11 @@ static void gckpti_sort_moves(gckpti_search *s)
     s->sorted = swap;
 }
 
-/* The forwards that give m's unit anew at the position of the pass, into s->set behind `first`;
- * m->cost. An input that is not live there is computed as well or kept until then. policy 0: kept
- * where that exceeds nothing; 1: always computed; 2: always kept. m->penalty: excess that keeping
- * adds. Returns 1 where one is kept, 2 where one is computed, 0: policies do not differ. */
+/* The items that give m's unit anew at the position of the pass, into s->set behind `first`;
+ * m->cost. An input that is not live there is computed as well (or reloaded, if that is cheaper) or
+ * kept until then. policy 0: kept where that exceeds nothing; 1: always computed; 2: always kept; 3:
+ * the unit is reloaded. m->penalty: excess that keeping adds. Returns 1 where one is kept, 2 where
+ * one is computed, 0: policies below 3 do not differ. */
 static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int policy)
 {
     int choice = 0, h = first, end = first, x = m->to;
@@ -9682,16 +9907,26 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
                      sizeof(int)))
         return 0;
     s->note[m->unit].seen = ++s->stamp;
-    s->set[end++] = m->unit;
-    for (; h < end && end - first < GCKPTI_CLOSURE; h++) {
+    s->set[end++] = policy == 3 ? m->unit + s->p->units : m->unit;
+    if (policy == 3)
+        m->cost = 2 * gckpti_copy_work(s->p->desc->offload_work, m->value + m->aux);
+    for (h += policy == 3; h < end && end - first < GCKPTI_CLOSURE; h++) {
+        if (gckpti_reloads(s->p, s->set[h])) {
+            m->cost += 2 * gckpti_parts_work(s->p, s->set[h] - s->p->units, GCKPTI_VALUE);
+            continue;
+        }
         const gckpti_unit *u = &s->p->unit[s->set[h]];
         m->cost += u->cost;
         s->looked += u->inputs;
         for (int k = u->in; k < u->in + u->inputs; k++) {
             int q = s->p->links[k];
             gckpti_note *v = &s->note[q];
-            if (v->value_end >= x || v->seen == s->stamp || s->p->unit[q].fixed)
+            if (v->value_end >= x || v->seen == s->stamp ||
+                (s->p->unit[q].fixed && !gckpti_may_offload(s, q, v->out)))
                 continue;
+            int reload = gckpti_may_offload(s, q, v->out) &&
+                         (s->p->unit[q].fixed ||
+                          2 * gckpti_parts_work(s->p, q, GCKPTI_VALUE) < s->p->unit[q].cost);
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
             int stale = gckpti_is_stale(s, q);
@@ -9701,7 +9936,7 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
             if (kept)
                 m->penalty += excess * v->out;
             else
-                s->set[end++] = q;
+                s->set[end++] = reload ? q + s->p->units : q;
         }
     }
     m->set = first;
@@ -9732,7 +9967,8 @@ static void gckpti_try_gap(gckpti_search *s, int unit, int x, int all)
 {
     const gckpti_note *v = &s->note[unit];
     gckpti_move best, m;
-    if (s->p->unit[unit].fixed || unit == s->barred)
+    int fixed = s->p->unit[unit].fixed, reload;
+    if ((fixed && !s->p->unit[unit].offloads) || unit == s->barred)
         return;
     memset(&m, 0, sizeof m);
     m.unit = unit;
@@ -9742,12 +9978,14 @@ static void gckpti_try_gap(gckpti_search *s, int unit, int x, int all)
     m.value = v->value_end >= x ? v->out : 0;
     m.aux = v->aux_end >= x ? v->aux : 0;
     int64_t gain = gckpti_gain(s, v->from + 1, x, m.value) + gckpti_gain(s, v->start + 1, x, m.aux);
-    if (gain <= 0 || gckpti_score(s->p->unit[unit].cost, gain) > s->worst)
+    reload = gckpti_may_offload(s, unit, m.value + m.aux);
+    if (gain <= 0 || (!reload && gckpti_score(s->p->unit[unit].cost, gain) > s->worst))
         return;
     best.key = UINT64_MAX;
     /* of each alone 1 costs no less than 0; and 2 is the same as 0 where that computes nothing */
-    for (int policy = 0, choice = 3; policy < 3 && choice & (all ? 3 : 2) && !s->p->failed;
-         policy += all ? 1 : 2) {
+    for (int policy = fixed ? 3 : 0, choice = 3; policy < 4 && !s->p->failed; policy++) {
+        if (policy == 3 ? !reload : !(choice & (all ? 3 : 2)) || (policy == 1 && !all))
+            continue;
         choice = gckpti_closure(s, &m, s->sets, policy);
         m.key = gain > m.penalty ? gckpti_score(m.cost, gain - m.penalty) : UINT64_MAX;
         if (m.key >= best.key && !(all && m.key < UINT64_MAX))
@@ -9807,7 +10045,7 @@ static void gckpti_try_inserts(gckpti_search *s, const int *move, int n)
     for (int i = 0; i < n; i++) {
         const gckpti_move *m = &s->move[move[i]];
         for (int j = m->set; j < m->set + m->units; j++, k++) {
-            s->insert[k].key = (uint64_t)m->to << 32 | (uint64_t)s->set[j];
+            s->insert[k].key = (uint64_t)m->to << 32 | (uint64_t)gckpti_unit_of(s->p, s->set[j]);
             s->insert[k].item = s->set[j];
         }
         s->cut = s->cut || m->cut;
@@ -9865,15 +10103,16 @@ static int64_t gckpti_move_relief(gckpti_search *s, const gckpti_move *m, int ta
            gckpti_relief(s, count[from], count[m->to], m->value + m->aux, take);
 }
 
-/* Whether a unit or one of those its forward reads was touched; then notes that they all are. */
-static int gckpti_touch(gckpti_search *s, int unit, int note)
+/* Whether the unit of an item or one of those it reads was touched; then notes that they all are.
+ * */
+static int gckpti_touch(gckpti_search *s, int item, int note)
 {
-    const gckpti_unit *u = &s->p->unit[unit];
-    int touched = s->note[unit].touched;
+    int unit = gckpti_unit_of(s->p, item), touched = s->note[unit].touched, count;
+    const int *links = gckpti_reads(s->p, item, &count);
     s->note[unit].touched = touched || note;
-    for (int k = u->in; k < u->in + u->inputs; k++) {
-        touched = touched || s->note[s->p->links[k]].touched;
-        s->note[s->p->links[k]].touched |= note;
+    for (int k = 0; k < count; k++) {
+        touched = touched || s->note[links[k]].touched;
+        s->note[links[k]].touched |= note;
     }
     return touched;
 }
@@ -10083,54 +10322,61 @@ static void gckpti_try_without(gckpti_search *s, const int *move, int n)
     gckpti_evaluate(s, &s->next);
 }
 
-/* Notes what only the repeated forward at m->to still keeps: pairs of a unit and the position from
- * which its value goes, too. */
-static void gckpti_note_freed(gckpti_search *s, gckpti_move *m)
+/* Work of an offload and a reload of what is read of unit u's version that begins at x. */
+static uint64_t gckpti_there_and_back(const gckpti_search *s, int u, int x)
 {
-    const gckpti_unit *u = &s->p->unit[m->unit];
+    return 2 * gckpti_parts_work(s->p, u, gckpti_parts(s->now.value_end[x], s->now.aux_end[x]));
+}
+
+/* Notes what only the repeated item at m->to still keeps: pairs of a unit and the position from
+ * which its value goes, too. */
+static void gckpti_note_freed(gckpti_search *s, gckpti_move *m, const int *links, int count)
+{
     m->set = s->sets;
     if (!gckpti_want(&s->scratch, &s->set, (size_t)s->sets + 2 * GCKPT_MAX_INPUTS, sizeof(int)))
         return;
-    for (int k = u->in; k < u->in + u->inputs; k++) {
-        const gckpti_note *q = &s->note[s->p->links[k]];
+    for (int k = 0; k < count; k++) {
+        const gckpti_note *q = &s->note[links[k]];
         if (q->value_end != m->to)
             continue;
-        s->set[s->sets++] = s->p->links[k];
+        s->set[s->sets++] = links[k];
         s->set[s->sets++] = q->from + (q->from > q->start || s->saving[q->start] == 0);
     }
     m->units = s->sets - m->set;
 }
 
-/* Repeated forwards of the present schedule, largest saving first, in s->move: `start` is the
- * version before; with a limit only those whose bytes fit below it. What only a repeated forward
- * reads goes with it; such forwards are a tree, so each is counted once. */
+/* Repeated forwards and reloads of the present schedule, largest saving first, in s->move: `start`
+ * is the version before; with a limit only those whose bytes fit below it. What only a repeated
+ * forward reads goes with it; such forwards are a tree, so each is counted once. */
 static void gckpti_find_repeats(gckpti_search *s, int64_t limit)
 {
     if (!gckpti_index(s, limit) || !gckpti_room_build(s, limit) ||
         !gckpti_want(&s->scratch, &s->saving, (size_t)s->now.length, sizeof *s->saving))
         return;
     for (int x = 0; x < s->now.length && !s->p->failed; gckpti_step(s, x++)) {
-        int i = s->now.item[x], count;
+        int i = s->now.item[x], count, self = gckpti_unit_of(s->p, i), reloads = i > self;
         const int *links = gckpti_reads(s->p, i, &count);
         if (i < 0)
             continue;
-        s->saving[x] = s->note[i].runs > 0 ? s->p->unit[i].cost : 0;
-        for (int k = 0; k < count && s->note[i].runs > 0; k++) {
+        s->saving[x] = s->note[self].runs > 0 ? s->p->unit[self].cost : 0;
+        if (reloads)
+            s->saving[x] = gckpti_there_and_back(s, self, x);
+        for (int k = 0; k < count && s->note[self].runs > 0; k++) {
             const gckpti_note *q = &s->note[links[k]];
             if (q->value_end == x && q->from == q->start && q->aux_end < 0)
                 s->saving[x] += s->saving[q->start];
         }
-        if (s->note[i].runs == 0 || gckpti_is_stale(s, i))
+        if (s->note[self].runs == 0 || gckpti_is_stale(s, self))
             continue;
         gckpti_move m;
         memset(&m, 0, sizeof m);
         m.key = UINT64_MAX - s->saving[x];
-        m.unit = i;
-        m.start = s->note[i].start;
+        m.unit = self;
+        m.start = s->note[self].start;
         m.to = x;
-        m.value = s->note[i].out;
-        m.aux = s->note[i].aux;
-        gckpti_note_freed(s, &m);
+        m.value = s->note[self].out;
+        m.aux = s->note[self].aux;
+        gckpti_note_freed(s, &m, links, count);
         if (limit == INT64_MAX || gckpti_stretch(s, &m, 0))
             gckpti_add_move(s, &m);
     }
@@ -10177,10 +10423,43 @@ static int gckpti_polish_many(gckpti_search *s, int64_t limit)
     return 0;
 }
 
+/* Reloads what is computed again with more work, all of it or, where that does not fit, the half
+ * that saves most, and so on. */
+static void gckpti_reload_repeats(gckpti_search *s, int64_t limit)
+{
+    const gckpti_planner *p = s->p;
+    int n = 0;
+    gckpti_find_repeats(s, INT64_MAX);
+    if (p->failed || !gckpti_want(&s->scratch, &s->chosen, (size_t)s->moves, sizeof(int)))
+        return;
+    for (int m = 0; m < s->moves; m++) {
+        int x = s->move[m].to, u = s->move[m].unit;
+        if (s->now.item[x] == u && p->unit[u].offloads &&
+            s->saving[x] > gckpti_there_and_back(s, u, x))
+            s->chosen[n++] = x;
+    }
+    for (; n > 0 && !p->failed; n /= 2) {
+        size_t length = (size_t)s->now.length;
+        if (!gckpti_search_room(s, &s->next, s->now.length))
+            return;
+        memcpy(s->next.item, s->now.item, length * sizeof(int));
+        s->next.length = s->now.length;
+        for (int k = 0; k < n; k++)
+            s->next.item[s->chosen[k]] += p->units;
+        gckpti_evaluate(s, &s->next);
+        if (s->next.peak <= limit && s->next.extra < s->now.extra) {
+            gckpti_accept(s);
+            return;
+        }
+    }
+}
+
 /* Takes out repeated forwards while the limit holds; exact: one at a time, whichever leaves least
  * work. */
 static void gckpti_polish(gckpti_search *s, int64_t limit, int exact)
 {
+    if (s->p->offloads && s->now.extra > 0)
+        gckpti_reload_repeats(s, limit);
     for (int round = 0; (exact || round < 6) && s->now.extra > 0; round++) {
         gckpti_find_repeats(s, exact ? INT64_MAX : limit);
         if (s->p->failed || gckpti_spent(s) ||
@@ -10222,17 +10501,46 @@ static gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *
 }
 
 /* ---- seeds ---- */
-/* What a maker wrote becomes the present schedule and a seed. */
-static void gckpti_seed(gckpti_search *s)
+/* Makes the present schedule reload what it keeps from its forwards to its backwards: as much as
+ * slower memory holds, from the first forwards on. */
+static void gckpti_reload_kept(gckpti_search *s)
 {
-    gckpti_planner *p = s->p;
-    gckpti_schedule *t = &s->now;
-    int made = gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, t);
-    p->made_length = 0;
-    if (!made)
+    int64_t far = s->now.far;
+    int n = 0;
+    if (!gckpti_index(s, INT64_MAX))
         return;
-    s->items += t->length;
-    gckpti_evaluate(s, &s->now);
+    for (int x = 0; x < s->now.length && !s->p->failed; gckpti_step(s, x++)) {
+        int i = s->now.item[x], self = i < 0 && s->p->unit[~i].reads_aux ? ~i : -1, count;
+        const int *links = gckpti_reads(s->p, i, &count);
+        for (int k = 0; k < count + (self >= 0) && s->first_backward >= 0; k++) {
+            gckpti_move m;
+            memset(&m, 0, sizeof m);
+            m.unit = k < count ? links[k] : self;
+            m.to = x;
+            if (s->note[m.unit].from >= s->first_backward || !s->p->unit[m.unit].offloads)
+                continue;
+            gckpti_closure(s, &m, s->sets, 3);
+            s->sets += m.units;
+            gckpti_add_move(s, &m);
+        }
+    }
+    if (s->p->failed || !gckpti_want(&s->scratch, &s->chosen, (size_t)s->moves, sizeof(int)))
+        return;
+    for (int m = s->moves; m-- > 0;) {
+        int64_t bytes = gckpti_parts_bytes(&s->p->unit[s->move[m].unit], GCKPTI_VALUE | GCKPTI_AUX);
+        if (far > s->p->far - bytes)
+            continue;
+        far += bytes;
+        s->chosen[n++] = m;
+    }
+    gckpti_try_inserts(s, s->chosen, n);
+    gckpti_accept(s);
+}
+
+/* Makes a seed of the present schedule, unless it is one. */
+static void gckpti_seed_now(gckpti_search *s)
+{
+    const gckpti_schedule *t = &s->now;
     int dominated = 0;
     for (int i = 0; i < s->seeds; i++) {
         const gckpti_slot *q = &s->seed[i];
@@ -10245,6 +10553,24 @@ static void gckpti_seed(gckpti_search *s)
         return;
     gckpti_slot_store(s, slot, &s->now);
     slot->dominated = dominated;
+}
+
+/* What a maker wrote becomes the present schedule and a seed; with reloads another one. */
+static void gckpti_seed(gckpti_search *s)
+{
+    gckpti_planner *p = s->p;
+    int made = gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, &s->now);
+    p->made_length = 0;
+    if (!made)
+        return;
+    s->items += s->now.length;
+    gckpti_evaluate(s, &s->now);
+    gckpti_seed_now(s);
+    if (!p->offloads || p->failed)
+        return;
+    gckpti_reload_kept(s);
+    if (!p->failed && s->now.peak < INT64_MAX)
+        gckpti_seed_now(s);
 }
 
 /* ---- the chain programme ----
@@ -11036,7 +11362,7 @@ static void gckpti_shake(gckpti_search *s, gckpti_slot *slot, int tries, int exa
 
 /* ---- cuts as schedules ---- */
 /* Writes the body that computes all, as late as it is needed, keeps through the turn what `again`
- * does not mark, and computes the rest again just before the first backward that needs it. */
+ * does not mark, and computes or reloads the rest just before the first backward that needs it. */
 static void gckpti_make_again(gckpti_planner *p, const unsigned char *again)
 {
     int *stack = p->queue, next = p->prologue;
@@ -11053,8 +11379,8 @@ static void gckpti_make_again(gckpti_planner *p, const unsigned char *again)
             stack[0] = k < u->reads ? p->links[u->read + k] : p->backward[r];
             while (depth > 0) {
                 const gckpti_unit *q = &p->unit[stack[depth - 1]];
-                int missing = -1;
-                for (int i = q->in; i < q->in + q->inputs && missing < 0; i++)
+                int missing = -1, far = again[stack[depth - 1]] == GCKPTI_FAR;
+                for (int i = q->in; i < q->in + q->inputs && missing < 0 && !far; i++)
                     missing = there[p->links[i]] ? -1 : p->links[i];
                 if (there[stack[depth - 1]]) {
                     depth--;
@@ -11062,7 +11388,7 @@ static void gckpti_make_again(gckpti_planner *p, const unsigned char *again)
                     stack[depth++] = missing;
                 } else {
                     there[stack[--depth]] = 1;
-                    gckpti_emit(p, stack[depth]);
+                    gckpti_emit(p, stack[depth] + (far ? p->units : 0));
                 }
             }
         }
@@ -11070,10 +11396,38 @@ static void gckpti_make_again(gckpti_planner *p, const unsigned char *again)
     }
 }
 
+/* Where a cut offloads more than slower memory holds, those that cost least to compute again, by
+ * byte, are computed again (or kept, if they may not be). */
+static void gckpti_limit_far(gckpti_search *s, unsigned char *again)
+{
+    const gckpti_planner *p = s->p;
+    int64_t far = 0;
+    size_t n = 0;
+    if (!gckpti_want(&s->scratch, &s->key, 2 * (size_t)p->units, sizeof *s->key))
+        return;
+    for (int u = 0; u < p->units && p->offloads; u++) {
+        int64_t bytes = again[u] == GCKPTI_FAR ? p->unit[u].out + p->unit[u].aux : 0;
+        if (!bytes)
+            continue;
+        far += bytes;
+        s->key[n].item = u;
+        s->key[n++].key = p->unit[u].fixed ? UINT64_MAX : gckpti_score(p->unit[u].cost, bytes);
+    }
+    if (far <= p->far)
+        return;
+    gckpti_sort_keys(s->key, s->key + n, n);
+    for (size_t k = 0; k < n && far > p->far; k++) {
+        const gckpti_unit *u = &p->unit[s->key[k].item];
+        again[s->key[k].item] = u->fixed ? 0 : GCKPTI_AGAIN;
+        far -= u->out + u->aux;
+    }
+}
+
 /* Makes the present schedule of such a body. */
-static int64_t gckpti_try_late(gckpti_search *s, const unsigned char *again)
+static int64_t gckpti_try_late(gckpti_search *s, unsigned char *again)
 {
     gckpti_planner *p = s->p;
+    gckpti_limit_far(s, again);
     gckpti_make_again(p, again);
     if (!gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, &s->now))
         return INT64_MAX;
@@ -11169,20 +11523,21 @@ static void gckpti_keep_ties(gckpti_search *s, int way, int64_t ties, int64_t by
     }
 }
 
-/* A slot's schedule from the two cuts of the hull around its limit: what one keeps and the other
- * does not may be kept in part. */
-static void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t)
+/* A slot's schedule from the two cuts of a hull around its limit: what one keeps and the other does
+ * not may be kept in part. */
+static void gckpti_solve_ties(gckpti_search *s, gckpti_slot *slot, const gckpti_instant *t,
+                              const gckpti_cut_table *cuts)
 {
-    const gckpti_kept_list *hull = &t->hull.last;
+    const gckpti_kept_list *hull = &cuts->last;
     int64_t room = slot->limit - t->gradients, ties = 0;
     int cut = gckpti_cut_within(hull, room);
     if (cut < 0)
         return;
-    gckpti_cut_mark(s->bound, &t->hull, cut);
+    gckpti_cut_mark(s->bound, cuts, cut);
     memcpy(s->fewer, s->bound->again, (size_t)s->p->units);
     memset(s->more, 0, (size_t)s->p->units);
     if (cut + 1 < hull->n) {
-        gckpti_cut_mark(s->bound, &t->hull, cut + 1);
+        gckpti_cut_mark(s->bound, cuts, cut + 1);
         memcpy(s->more, s->bound->again, (size_t)s->p->units);
     }
     for (int u = 0; u < s->p->units; u++)
@@ -11239,9 +11594,12 @@ static int gckpti_begin_rung(gckpti_search *s, gckpti_slot *slot)
     slot->state = GCKPTI_BEGUN;
     slot->bound = gckpti_bound_work(s->bound, slot->limit, &at);
     if (slot->bound < UINT64_MAX) {
-        gckpti_solve_counted(s, slot, &s->bound->instant[at]);
+        gckpti_instant *t = &s->bound->instant[at];
+        gckpti_solve_counted(s, slot, t);
         if (!gckpti_certified(s, slot))
-            gckpti_solve_ties(s, slot, &s->bound->instant[at]);
+            gckpti_solve_ties(s, slot, t, &t->hull);
+        for (int c = 1; c <= GCKPTI_CHEAP && s->p->offloads && !gckpti_certified(s, slot); c++)
+            gckpti_solve_ties(s, slot, t, gckpti_cheap_cuts(s->bound, t, c));
     }
     if (slot->bound == UINT64_MAX || gckpti_certified(s, slot))
         slot->state = GCKPTI_DONE;
@@ -11316,6 +11674,7 @@ static gckpt_result gckpti_lay(gckpti_search *s, gckpti_slot *slot)
         result = gckpti_place_draft(p);
     slot->arena = large ? SIZE_MAX : p->draft.arena;
     slot->extra = p->draft.work - p->draft.least_work; /* pins may ask for more than the list has */
+    slot->moved = p->draft.moved;
     return large ? GCKPT_OK : result;
 }
 
@@ -11457,14 +11816,17 @@ static gckpt_result gckpti_choose(gckpti_search *s, size_t most)
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
-/* The least budget for which gckpti_choose finds something. */
-static gckpt_result gckpti_find_least(gckpti_search *s, size_t *least)
+/* The least budget for which gckpti_choose finds something, where that is below `enough`; SIZE_MAX:
+ * it is not. */
+static gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least)
 {
     gckpt_result result = GCKPT_OK;
     const size_t most = SIZE_MAX / 4;
     memset(&s->winner, 0, sizeof s->winner);
     s->hunting = 1;
     for (int k = s->slots; k-- > 0 && result == GCKPT_OK;) {
+        if ((size_t)gckpti_below(s, k) >= enough)
+            break;
         result = gckpti_consider_rung(s, k, most);
         if (s->winner.length && s->bytes <= (size_t)s->slot[k].limit && !s->whole)
             break;
@@ -11520,6 +11882,7 @@ static gckpt_result gckpti_search_open(gckpti_search *s, gckpti_planner *p)
  * ============================================================================================== */
 GCKPT_API size_t gckpt_plan_arena(const gckpt_plan *plan) { return plan ? plan->arena : 0; }
 GCKPT_API size_t gckpt_plan_bound(const gckpt_plan *plan) { return plan ? plan->bound : 0; }
+GCKPT_API size_t gckpt_plan_offloaded(const gckpt_plan *plan) { return plan ? plan->offloaded : 0; }
 GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan) { return plan ? plan->recompute : 0; }
 GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan) { return plan ? plan->work : 0; }
 GCKPT_API int64_t gckpt_plan_rows(const gckpt_plan *plan) { return plan ? plan->rows : 0; }
@@ -11534,15 +11897,33 @@ static int gckpti_ins_tensor(const gckpt_plan *plan, const gckpti_ins *ins)
     return ins->kind == GCKPT_UPDATE ? plan->params[ins->id].node : ins->id;
 }
 
+/* Bytes of a node's value in the arena. */
+static size_t gckpti_node_bytes(const gckpti_node *q)
+{
+    return (size_t)gckpti_elements(&q->shape) * (q->rounding & GCKPTI_NARROW_VALUE ? 2 : 4);
+}
+
 GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out)
 {
     if (!plan || !out || i < 0 || (size_t)i >= plan->length)
         return GCKPT_E_ARG;
     const gckpti_ins *ins = &plan->list[i];
-    const gckpt_cost *cost = &plan->nodes[gckpti_ins_tensor(plan, ins)].cost;
-    out->work = ins->kind == GCKPT_FORWARD    ? cost->forward
-                : ins->kind == GCKPT_BACKWARD ? cost->backward
-                                              : 0;
+    const gckpti_node *node = &plan->nodes[gckpti_ins_tensor(plan, ins)];
+    gckpti_operands o;
+    size_t planned = 0; /* as the work is reckoned, rounded up */
+    out->moved = 0;
+    gckpti_operands_of(plan->operands, ins, node->inputs, &o);
+    for (int aux = 0; aux < 2 && ins->kind >= GCKPT_OFFLOAD; aux++) {
+        size_t bytes = (aux ? o.aux : o.out) == GCKPTI_NONE ? 0
+                       : aux                                ? node->aux_bytes
+                                                            : gckpti_node_bytes(node);
+        out->moved += bytes;
+        planned += gckpti_round_up(bytes, plan->alignment);
+    }
+    out->work = ins->kind == GCKPT_FORWARD ? node->cost.forward
+                : ins->kind == GCKPT_BACKWARD
+                    ? node->cost.backward
+                    : gckpti_copy_work(plan->offload_work, (int64_t)planned);
     out->live = ins->live;
     out->again = ins->kind == GCKPT_FORWARD && !ins->first;
     out->once = i < plan->body || i >= plan->epilogue;
@@ -11672,7 +12053,8 @@ GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
 /* What runs, on which tensor, what it writes where: one line of gckpt_plan_print. */
 static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
 {
-    static const char *const verbs[] = { "forward ", "backward", "update  " };
+    static const char *const verbs[] = { "forward ", "backward", "update  ", "offload ",
+                                         "reload  " };
     const gckpti_ins *ins = &plan->list[x];
     int id = gckpti_ins_tensor(plan, ins);
     const gckpti_node *node = &plan->nodes[id];
@@ -11684,8 +12066,10 @@ static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int
                  node->op ? node->op->name : "param", id,
                  node->name != GCKPTI_NONE ? plan->names + node->name : "", &node->shape,
                  u.again ? " again" : "");
-    if (ins->kind == GCKPT_FORWARD && o.out != GCKPTI_NONE)
+    if ((ins->kind == GCKPT_FORWARD || ins->kind == GCKPT_RELOAD) && o.out != GCKPTI_NONE)
         gckpti_print(k, " at %z", o.out);
+    if (u.moved)
+        gckpti_print(k, ", %z bytes", u.moved);
     for (int i = 0; i < node->inputs; i++)
         if (o.in[i].gradient != GCKPTI_NONE)
             gckpti_print(k, "%s #%i at %z", ins->accumulate & (1 << i) ? " adds to" : " writes",
@@ -11718,6 +12102,8 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
                  precisions[plan->precision]);
     for (int i = 0; i < GCKPT_BYTES_TABLES; i++)
         gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
+    if (plan->offloaded)
+        gckpti_print(&k, "  offloaded: %z bytes of slower memory\n", plan->offloaded);
     for (int x = 0; x < (int)plan->length && !k.failed; x++) {
         if (x == plan->epilogue)
             gckpti_print(&k, "-- once a step, at the end\n");
@@ -11980,6 +12366,9 @@ static gckpt_result gckpti_planner_start(gckpti_planner *p, gckpti_allocator *me
     p->inference = d->mode == GCKPT_INFERENCE;
     p->looped = !p->inference && d->batch > graph->rows;
     p->staged = d->stage_parameters;
+    if (!p->inference && !d->update_in_backward && !variant.near)
+        p->far = (int64_t)(d->offload_bytes < PTRDIFF_MAX / 2 ? d->offload_bytes
+                                                              : (size_t)PTRDIFF_MAX / 2);
 #ifdef GCKPT_NO_FAST
     p->plain = 1;
 #else
@@ -11994,7 +12383,7 @@ static gckpt_result gckpti_planner_open(gckpti_planner *p, gckpti_allocator *mem
                                         gckpt_graph *graph, const gckpt_term *terms, int count,
                                         const gckpt_plan_desc *d)
 {
-    const gckpti_variant built = { 0, 0 };
+    const gckpti_variant built = { 0, 0, 0 };
     gckpt_result result = gckpti_planner_start(p, memory, graph, terms, count, d, built);
     return result == GCKPT_OK ? gckpti_make_model(p) : result;
 }
@@ -12012,8 +12401,8 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last,
         q->built_model = p->model;
         result = gckpti_make_model(q);
     }
-    int of_use = result == GCKPT_OK && (v.order > 0 || q->offered);
-    for (const gckpti_planner *r = p; r && of_use && v.order == 0; r = r->next)
+    int of_use = result == GCKPT_OK && (v.order > 0 || v.near || q->offered);
+    for (const gckpti_planner *r = p; r && of_use && v.order == 0 && !v.near; r = r->next)
         of_use = gckpti_is_of_use(q, r);
     p->failed = result == GCKPT_E_MEMORY;
     if (of_use) {
@@ -12028,14 +12417,15 @@ static gckpt_result gckpti_add_variant(gckpti_planner *p, gckpti_planner **last,
 }
 
 /* Adds planners behind an open one, for the other variants that its request may choose from: forms,
- * and of each the orders that promise fewer bytes. Backends may have kernels of their own; what
+ * of each the orders that promise fewer bytes, and all of these without slower memory, which a
+ * search without it may find more for. Backends may have kernels of their own; what
  * OpenBLAS adds up depends on sizes. */
 static gckpt_result gckpti_add_variants(gckpti_planner *p)
 {
     const gckpt_plan_desc *d = p->desc;
     gckpti_planner *last = p;
     gckpt_result result = GCKPT_OK;
-    gckpti_variant v = { 1, 0 };
+    gckpti_variant v = { 1, 0, 0 };
     int optimal = d->mode == GCKPT_AUTO || d->mode == GCKPT_OPTIMAL;
     int chooses = optimal && !d->as_built && !d->backend;
 #ifdef GCKPT_OPENBLAS
@@ -12047,6 +12437,14 @@ static gckpt_result gckpti_add_variants(gckpti_planner *p)
         for (v.form = form->variant.form, v.order = 1; v.order < GCKPTI_ORDER_COUNT; v.order++)
             if (form->orders >> v.order & 1 && result == GCKPT_OK)
                 result = gckpti_add_variant(p, &last, v);
+    for (const gckpti_planner *q = p, *end = last; optimal && p->far > 0 && result == GCKPT_OK;
+         q = q->next) {
+        v = q->variant;
+        v.near = 1;
+        result = gckpti_add_variant(p, &last, v);
+        if (q == end)
+            break;
+    }
     for (gckpti_planner *q = p->next; q; q = q->next)
         q->least_work = p->least_work;
     return result;
@@ -12102,7 +12500,7 @@ static gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, si
         result = gckpti_lay(&s, &s.winner);
         gckpti_keep_draft(p);
     } else if (result == GCKPT_OK) {
-        result = gckpti_find_least(&s, least);
+        result = gckpti_find_least(&s, SIZE_MAX, least);
         if (result == GCKPT_OK && *least == SIZE_MAX)
             result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
     }
@@ -12319,34 +12717,58 @@ static gckpt_result gckpti_frontier_request(gckpt_frontier *f)
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
-/* Adds the points of a variant's search, which is laid out. */
+/* The most bytes of an arena, up to `budget`, in which a variant may have less work than the points
+ * there are. */
+static size_t gckpti_frontier_skip(const gckpt_frontier *f, gckpti_bound *b, size_t budget)
+{
+    for (int found = 1; found;) {
+        uint64_t proven = gckpti_prove_work(b, budget);
+        found = 0;
+        for (size_t i = 0; i < f->count; i++) {
+            size_t bytes = f->found[i].point.bytes - f->resident;
+            if (bytes <= budget && f->found[i].point.work <= proven) {
+                budget = bytes - 1;
+                found = 1;
+            }
+        }
+    }
+    return budget;
+}
+
+/* Adds the points of a variant's search, which is laid out, where they may be better than those
+ * there are. */
 static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
 {
     gckpti_planner *p = s->p;
     uint64_t forward = 0, least = p->least_work, own = p->draft.least_work;
     for (int u = 0; u < p->units; u++)
         forward += p->unit[u].cost;
-    size_t budget = 0;
-    gckpt_result result = gckpti_find_least(s, &budget);
-    if (result == GCKPT_OK && budget == SIZE_MAX)
+    size_t budget = 0, fewest = SIZE_MAX, k = 0;
+    for (size_t i = 0; i < f->count; i++)
+        if (f->found[i].point.bytes - f->resident < fewest)
+            fewest = f->found[i].point.bytes - f->resident;
+    gckpt_result result = gckpti_find_least(s, fewest, &budget);
+    if (result == GCKPT_OK && budget == SIZE_MAX && f->count == 0)
         result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
-    size_t least_bytes = budget, k = 0;
-    for (budget = SIZE_MAX; result == GCKPT_OK;
-         budget = budget > least_bytes ? budget : least_bytes) {
+    size_t least_bytes = budget < fewest ? budget : fewest;
+    for (budget = SIZE_MAX; result == GCKPT_OK;) {
+        budget = gckpti_frontier_skip(f, s->bound, budget);
+        if (budget < least_bytes)
+            break;
         result = gckpti_choose(s, budget);
         const gckpti_slot *slot = &s->winner;
         if (result != GCKPT_OK || slot->length == 0)
             break;
         own = p->draft.least_work;
         uint64_t work = own + slot->extra;
-        double recompute = forward ? (double)slot->extra / (double)forward : 0;
+        double recompute = forward ? (double)(slot->extra - slot->moved) / (double)forward : 0;
         gckpti_found next = { { f->resident + s->bytes, work, recompute, 0, 0 }, p, NULL, 0 };
         next.point.overhead = least ? (double)(work - least) / (double)least : 0;
         next.item = (int *)gckpti_scratch_take(&p->scratch, (size_t)slot->length, sizeof(int));
         if (!next.item || !gckpti_want(&f->p.scratch, &f->found, f->count, sizeof next))
             return GCKPT_E_MEMORY;
         for (int x = 0; x < slot->length; x++) /* what runs once a step is no choice */
-            if ((slot->item[x] < 0 ? ~slot->item[x] : slot->item[x]) >= p->prologue)
+            if (gckpti_unit_of(p, slot->item[x]) >= p->prologue)
                 next.item[next.length++] = slot->item[x];
         f->found[f->count++] = next;
         if (s->bytes <= least_bytes)
@@ -12356,6 +12778,7 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
             k++;
         if (!s->whole && budget > (size_t)s->slot[k].limit)
             budget = (size_t)s->slot[k].limit;
+        budget = budget > least_bytes ? budget : least_bytes;
     }
     f->complete = f->complete && !s->cut;
     return result;
@@ -12371,7 +12794,8 @@ static int gckpti_found_before(const void *first, const void *second, const void
     const gckpti_variant *v = &a->p->variant, *w = &b->p->variant;
     return a->point.work != b->point.work ? a->point.work < b->point.work
            : v->form != w->form           ? v->form < w->form
-                                          : v->order < w->order;
+           : v->order != w->order         ? v->order < w->order
+                                          : v->near < w->near;
 }
 
 /* Leaves of all points those that no other one is better than. */
@@ -12398,8 +12822,10 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
     gckpt_result result = GCKPT_OK;
     f->resident = gckpti_resident(&f->p, kinds);
     f->complete = 1;
-    for (gckpti_planner *p = &f->p; p && result == GCKPT_OK; p = p->next) {
+    gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
+    for (; p && result == GCKPT_OK; p = next) { /* what is chosen most often first */
         gckpti_search s;
+        next = p == &f->p ? NULL : p->next ? p->next : &f->p;
         result = gckpti_search_open(&s, p);
         if (result == GCKPT_OK)
             result = gckpti_frontier_add(f, &s);
@@ -12885,7 +13311,7 @@ static void gckpti_print_label(gckpti_sink *k, const gckpt_plan *plan, int id)
 
 GCKPT_API gckpt_result gckpt_plan_trace(const gckpt_plan *plan, gckpt_write_fn write, void *user)
 {
-    static const char *const phases[] = { "forward", "backward", "update" };
+    static const char *const phases[] = { "forward", "backward", "update", "offload", "reload" };
     static const char *const kinds[] = { "values", "kept for backward", "gradients of activations",
                                          "gradients of parameters", "workspace" };
     gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
@@ -13253,7 +13679,7 @@ static const char *gckpti_cpu_finish(void *context)
 static const gckpt_backend gckpti_backend_plain = {
     "plain", NULL, 0, 1, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL, NULL,
     gckpti_cpu_fill, gckpti_cpu_add, gckpti_cpu_convert, gckpti_plain_update, gckpti_cpu_finish,
-    NULL, NULL, NULL, NULL, NULL };
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
 
 /* =================================================================================================
@@ -13313,6 +13739,8 @@ struct gckpt_exec {
     unsigned char *arena;
     void *owned, *tables, *copies, *side; /* owned: arena and canary, when taken here */
     size_t owned_size, tables_size, copies_size, side_size;
+    unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
+    int moves, due;     /* the backend moves it; the instruction that is to wait, or INT32_MAX */
     gckpti_exec_node *nodes;
     gckpti_exec_param *params;
     gckpti_exec_input *inputs;
@@ -13386,6 +13814,8 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     const gckpt_plan *p = exec->plan;
     gckpti_forget(exec);
     gckpti_unbind(&exec->binding);
+    if (exec->moves && exec->far)
+        exec->backend.host_release(exec->backend.context, exec->far, p->offloaded);
     gckpti_give(exec, exec->side, exec->side_size);
     gckpti_give(exec, exec->owned, exec->owned_size);
     gckpti_delete(&a, exec->copies, exec->copies_size, 1);
@@ -13625,8 +14055,8 @@ static gckpt_result gckpti_exec_arena(gckpt_exec *e)
 
 /* ---- own memory: what the host does itself, it does on copies ---- */
 
-/* What the host may borrow at once: a parameter's gradient, all square sums, or the operands of an
- * op that the backend has no kernel for. */
+/* What the host may borrow at once: a parameter's gradient, all square sums, the operands of an op
+ * that the backend has no kernel for, or what a callback offloads. */
 static size_t gckpti_borrow_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
@@ -13649,6 +14079,13 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
         bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
         most = bytes > most ? bytes : most;
     }
+    for (size_t id = 0; id < p->node_count && e->desc.offload; id++) {
+        const gckpti_node *node = &p->nodes[id];
+        size_t value = node->far_value == GCKPTI_NONE ? 0 : gckpti_node_bytes(node);
+        size_t aux = node->far_aux == GCKPTI_NONE ? 0 : node->aux_bytes;
+        most = value > most ? value : most;
+        most = aux > most ? aux : most;
+    }
     return most;
 }
 
@@ -13663,7 +14100,7 @@ static const float *gckpti_on_host(const gckpt_exec *e, const float *x, size_t n
 
 /* As gckpti_exec_tables, for copies on the host: with desc.copy_feeds the whole batch of every
  * input that is fed; beside memory of a backend's own, room for gckpti_on_host and gckpti_borrow,
- * and for what gckpt_fetch returns. */
+ * and for what gckpt_fetch returns; what is offloaded. */
 static size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
 {
     const gckpt_plan *p = e->plan;
@@ -13676,6 +14113,8 @@ static size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
         gckpti_carve(NULL, &picked, gckpti_pick_bytes(p, &p->picks[i]), 1);
     e->borrowed = (unsigned char *)gckpti_carve(base, &used, borrowed, 1);
     e->picks = (unsigned char *)gckpti_carve(base, &used, picked, 1);
+    if (!e->moves && !e->desc.offload)
+        e->far = (unsigned char *)gckpti_carve(base, &used, p->offloaded, 1);
     return used;
 }
 
@@ -13819,7 +14258,7 @@ static int gckpti_worth_a_team(const gckpt_exec *e)
     double flops = 0, rounds = p->batch > p->rows ? (double)p->batch / (double)p->rows : 1;
     for (size_t x = 0; x < p->length && flops < enough; x++) {
         const gckpti_ins *ins = &p->list[x];
-        const gckpt_op *op = ins->kind == GCKPT_UPDATE ? NULL : p->nodes[ins->id].op;
+        const gckpt_op *op = ins->kind >= GCKPT_UPDATE ? NULL : p->nodes[ins->id].op;
         gckpt_call c;
         if (ins->kind == GCKPT_UPDATE)
             flops += 16 * (double)p->params[ins->id].elements;
@@ -13874,11 +14313,13 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
     const gckpt_backend *plain = &gckpti_backend_plain;
     b = e->desc.backend;
     if (b->own_memory && !(b->get && b->release && b->copy_in && b->copy_out && b->copy &&
-                           b->find && b->fill && b->add && b->convert && b->update && b->finish))
+                           b->find && b->fill && b->add && b->convert && b->update && b->finish &&
+                           (!b->move || (b->host_get && b->host_release && b->join))))
         return gckpti_error(e->store, GCKPT_E_ARG,
                             "exec: backend %s has memory of its own, so all its functions to "
                             "finish but workspace are needed",
                             b->name);
+
     e->isa = GCKPT_ISA_PLAIN;
     e->kernels = NULL;
     e->backend = *b;
@@ -13921,6 +14362,13 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
                             "exec: no memory for %z bytes of sums, feeds and constants%s",
                             e->side_size, gckpti_shortage(e));
     gckpti_exec_side(e, (unsigned char *)e->side);
+    e->due = INT32_MAX;
+    e->moves = e->backend.own_memory && e->backend.move && !e->desc.offload && p->offloaded;
+    if (e->moves)
+        e->far = (unsigned char *)e->backend.host_get(e->backend.context, p->offloaded);
+    if (e->moves && !e->far)
+        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no host memory for %z bytes",
+                            e->backend.name, p->offloaded);
     e->copies_size = gckpti_exec_copies(e, NULL);
     int large = e->copies_size >= (size_t)PTRDIFF_MAX / 2;
     if (e->copies_size && !large)
@@ -13961,6 +14409,9 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
         result =
             gckpti_error(s, GCKPT_E_ARG,
                          "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
+    if (result == GCKPT_OK && desc && !desc->offload != !desc->reload)
+        result = gckpti_error(s, GCKPT_E_ARG,
+                              "exec: desc.offload and desc.reload come together, or not at all");
     return result;
 }
 
@@ -14239,10 +14690,11 @@ static gckpt_result gckpti_compare(gckpt_exec *e, const gckpti_ins *ins, const g
         if (*seen && *seen != hash)
             return gckpti_error(
                 e, GCKPT_E_DATA,
-                "recompute: %s of %s (%s #%i) differs from what it was the first time: the op "
-                "is not a function of its inputs",
+                "recompute: %s of %s (%s #%i) differs from what it was the first time: %s",
                 k ? "aux" : "the value", gckpti_node_name(e->plan, ins->id), node->op->name,
-                ins->id);
+                ins->id,
+                ins->kind == GCKPT_RELOAD ? "slower memory returned other bytes"
+                                          : "the op is not a function of its inputs");
         *seen = hash;
     }
     return GCKPT_OK;
@@ -14299,6 +14751,91 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
     if (c.out && node->rounding & GCKPTI_ROUNDED)
         gckpti_round(e, &c, gckpti_stream(ins->id, 0), c.out, narrow, gckpti_elements(&c.shape));
     return e->hashes ? gckpti_compare(e, ins, &c, narrow) : GCKPT_OK;
+}
+
+/* Waits, before what comes next, for moves that were begun. */
+static void gckpti_join(gckpt_exec *e)
+{
+    if (e->due < INT32_MAX)
+        e->backend.join(e->backend.context);
+    e->due = INT32_MAX;
+}
+
+/* Begins a move, and finds the first instruction that must wait for it: one that may read what
+ * comes in, or that writes where something goes out from. */
+static void gckpti_begin_move(gckpt_exec *e, int out, size_t far, size_t offset, size_t bytes)
+{
+    const gckpt_plan *p = e->plan;
+    void *host = e->far + far, *here = e->arena + offset;
+    e->backend.move(e->backend.context, out ? host : here, out ? here : host, bytes, out);
+    if (!out)
+        e->due = e->pc + 1;
+    for (size_t i = 0; i < p->life_count; i++)
+        if (p->lives[i].start > e->pc && p->lives[i].offset < offset + bytes &&
+            p->lives[i].offset + p->lives[i].size > offset)
+            gckpti_lower(&e->due, p->lives[i].start);
+    for (int x = e->pc + 1; x < (int)p->length && x < e->due; x++) /* in place */
+        if (p->list[x].kind == GCKPT_FORWARD && p->operands[p->list[x].operands] == offset)
+            gckpti_lower(&e->due, x);
+    gckpti_lower(&e->due, (int)p->length);
+}
+
+/* Copies `bytes` bytes between the arena, from an offset on, and slower memory. */
+static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t far, size_t offset,
+                                    size_t bytes)
+{
+    const gckpt_backend *b = &e->backend;
+    const gckpt_exec_desc *d = &e->desc;
+    size_t done = bytes;
+    void *here = gckpti_at_any(e, offset);
+    void *host = !d->offload ? e->far + far : b->own_memory ? e->borrowed : here;
+    if (e->moves) {
+        gckpti_begin_move(e, ins->kind == GCKPT_OFFLOAD, far, offset, bytes);
+    } else if (ins->kind == GCKPT_OFFLOAD) {
+        if (host != here)
+            b->copy_out(b->context, host, here, bytes);
+        if (d->offload)
+            done = d->offload(d->user, far, host, bytes);
+    } else {
+        if (d->offload)
+            done = d->reload(d->user, far, host, bytes);
+        if (host != here && done == bytes)
+            b->copy_in(b->context, here, host, bytes);
+    }
+    return done == bytes ? GCKPT_OK
+                         : gckpti_error(e, GCKPT_E_FILE,
+                                        "step: %s of \"%s\" copied %z of %z bytes; nothing was "
+                                        "changed",
+                                        ins->kind == GCKPT_OFFLOAD ? "offload" : "reload",
+                                        gckpti_node_name(e->plan, ins->id), done, bytes);
+}
+
+/* A value and aux go to slower memory or come back: of a short micro-batch the rows that there are.
+ * */
+static gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
+{
+    const gckpt_plan *p = e->plan;
+    const gckpti_node *node = &p->nodes[ins->id];
+    int64_t rows = gckpti_micro_rows(e);
+    size_t value = gckpti_node_bytes(node);
+    gckpt_result result = GCKPT_OK;
+    gckpti_operands o;
+    gckpti_operands_of(p->operands, ins, node->inputs, &o);
+    if (!node->batchless)
+        value = value / (size_t)p->rows * (size_t)rows;
+    if (o.out != GCKPTI_NONE)
+        result = gckpti_copy_far(e, ins, node->far_value, o.out, value);
+    if (o.aux != GCKPTI_NONE && result == GCKPT_OK)
+        result = gckpti_copy_far(e, ins, node->far_aux, o.aux, node->aux_bytes);
+    if (ins->kind == GCKPT_OFFLOAD || !e->hashes || result != GCKPT_OK)
+        return result;
+    gckpti_join(e);
+    gckpt_call c;
+    gckpti_call_start(e, node, ins->id, rows, &c);
+    c.out = gckpti_at(e, o.out);
+    c.aux = gckpti_at(e, o.aux);
+    return gckpti_compare(e, ins, &c,
+                          node->rounding & GCKPTI_NARROW_VALUE ? gckpti_at_bf16(e, o.out) : NULL);
 }
 
 /* Until all that was asked of the backend is done. */
@@ -14936,6 +15473,7 @@ static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int in
 {
     const gckpt_plan *p = e->plan;
     e->state = GCKPTI_IDLE;
+    gckpti_join(e); /* of a step that was abandoned */
     if (inference != (p->mode == GCKPT_INFERENCE))
         return gckpti_error(e, GCKPT_E_ARG,
                             inference
@@ -15012,6 +15550,7 @@ static gckpt_result gckpti_settle_counts(gckpt_exec *e)
 static int gckpti_next_rows(gckpt_exec *e)
 {
     e->row += gckpti_micro_rows(e);
+    gckpti_join(e);
     if (e->row == e->row_end)
         return e->state != GCKPTI_STREAMING;
     e->pc = e->plan->mode == GCKPT_INFERENCE ? 0 : e->plan->body;
@@ -15067,6 +15606,8 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
     int clips = e->hyper.clip > 0; /* else the norm is only reported: one pass is enough */
     if (ins->kind == GCKPT_FORWARD)
         return gckpti_run_forward(e, ins);
+    if (ins->kind >= GCKPT_OFFLOAD)
+        return gckpti_run_copies(e, ins);
     if (ins->kind == GCKPT_BACKWARD) {
         gckpti_run_backward(e, ins);
         return GCKPT_OK;
@@ -15098,6 +15639,8 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
     if (e->repeating && e->pc == p->body && gckpti_repeat(e))
         return GCKPT_MORE;
     const gckpti_ins *ins = &p->list[e->pc];
+    if (e->pc >= e->due)
+        gckpti_join(e);
     if (ins->kind == GCKPT_UPDATE) {
         result = gckpti_settle_counts(e);
         if (result == GCKPT_OK && (extent != GCKPTI_WHOLE_STEP || !gckpti_count(e))) {
@@ -15114,8 +15657,10 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
     }
     if (result == GCKPT_OK)
         result = gckpti_run_instruction(e, ins);
-    if (e->desc.debug & GCKPT_DEBUG_PAINT)
+    if (e->desc.debug & GCKPT_DEBUG_PAINT) {
+        gckpti_join(e);
         gckpti_paint_dead(e);
+    }
     e->pc++;
     if (e->recording && e->pc == p->epilogue)
         gckpti_recorded(e);
@@ -15768,7 +16313,7 @@ static void gckpti_fill_costs(const gckpt_plan *p, const double *median, gckpt_c
 {
     double measured = 0, planned = 0, unit;
     for (size_t x = 0; x < p->length; x++)
-        if (p->list[x].kind != GCKPT_UPDATE) {
+        if (p->list[x].kind < GCKPT_UPDATE) {
             const gckpt_cost *c = &p->nodes[p->list[x].id].cost;
             measured += median[x];
             planned += (double)(p->list[x].kind == GCKPT_FORWARD ? c->forward : c->backward);
@@ -16994,10 +17539,10 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
  *     tensors; for each: the graph's hash up to it, work forward, work backward
  *     mode, optimiser, state slots, update_in_backward, threads, alignment, batch, plain,
  *     precision, form, least work of a step that computes nothing twice; work and bytes that are
- *     proven
+ *     proven; bytes of slower memory, work of 2^20 of them
  *     terms; for each: id, bits of the weight, regulariser, work of its op as built
  *     picks; for each: id, gradient
- *     instructions; for each: 4 id of the tensor + kind          parameters; for each: trained
+ *     instructions; for each: 8 id of the tensor + kind          parameters; for each: trained
  *     buffers, by end; for each: offset                          hash of all numbers before
  * So it holds decisions only: what runs when, what lies where. The rest is derived from the graph,
  * by the code that plans.
@@ -17046,8 +17591,10 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
                                  plan->least_work,
                                  plan->proven_work,
                                  plan->proven_bytes,
+                                 plan->offloaded,
+                                 plan->offload_work,
                                  plan->term_count };
-    gckpti_put_numbers(&k, &check, request, 14);
+    gckpti_put_numbers(&k, &check, request, 16);
     for (size_t i = 0; i < plan->term_count; i++) {
         const gckpti_plan_term *t = &plan->terms[i];
         const uint64_t term[] = { (uint64_t)t->id, t->weight, t->regulariser != 0, t->built.forward,
@@ -17061,7 +17608,7 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
     }
     gckpti_put_number(&k, &check, plan->length);
     for (int x = 0; gckpt_plan_get(plan, x, &in) == GCKPT_OK; x++)
-        gckpti_put_number(&k, &check, 4 * (uint64_t)in.id + (uint64_t)in.kind);
+        gckpti_put_number(&k, &check, 8 * (uint64_t)in.id + (uint64_t)in.kind);
     gckpti_put_number(&k, &check, plan->param_count);
     for (size_t i = 0; i < plan->param_count; i++)
         gckpti_put_number(&k, &check, plan->params[i].trained != 0);
@@ -17173,13 +17720,14 @@ static void gckpti_read_list(gckpti_plan_reader *r)
     int length = gckpti_get_below(r, INT32_MAX);
     r->list_hash = GCKPTI_FNV_START;
     for (int x = 0; x < length && !r->p.failed; x++) {
-        int word = gckpti_get_below(r, 4 * g->count);
-        gckpt_instruction in = { (gckpt_kind)(word % 4), word / 4 };
+        int word = gckpti_get_below(r, 8 * g->count);
+        gckpt_instruction in = { (gckpt_kind)(word % 8), word / 8 };
         r->list_hash = gckpti_fnv_number(r->list_hash, (uint64_t)word);
         if (r->ended || r->bad)
             break; /* the id is none: there may be no tensor at all */
         const gckpt_tensor *t = g->tensors[in.id];
-        if (in.kind >= GCKPT_UPDATE || (t->batchless && t->kind == GCKPTI_OP))
+        if (in.kind == GCKPT_UPDATE || in.kind == GCKPT_OFFLOAD ||
+            (t->batchless && t->kind == GCKPTI_OP))
             continue;
         r->d.stage_parameters = r->d.stage_parameters || t->kind == GCKPTI_PARAM;
         if (gckpti_want(&r->scratch, &r->list, (size_t)x + 1, sizeof *r->list))
@@ -17209,6 +17757,10 @@ static gckpt_result gckpti_read_request(gckpti_plan_reader *r)
     r->least_work = gckpti_get_number(r);
     r->proven_work = gckpti_get_number(r);
     r->proven_bytes = gckpti_get_number(r);
+    uint64_t offloaded = gckpti_get_number(r);
+    r->bad = r->bad || offloaded > (uint64_t)GCKPTI_ADDRESSABLE;
+    d->offload_bytes = (size_t)offloaded;
+    d->offload_work = gckpti_get_number(r);
     r->p.term_count = gckpti_get_below(r, n + 1);
     for (int i = 0; i < r->p.term_count; i++) {
         int id = gckpti_get_below(r, n);
@@ -17287,7 +17839,7 @@ static gckpt_result gckpti_read_offsets(gckpti_plan_reader *r)
     uint64_t hash = GCKPTI_FNV_START;
     size_t n = d->buffer_count, count = 0;
     for (size_t x = 0; x < d->length; x++)
-        hash = gckpti_fnv_number(hash, 4 * (uint64_t)d->ins[x].id + d->ins[x].kind);
+        hash = gckpti_fnv_number(hash, 8 * (uint64_t)d->ins[x].id + d->ins[x].kind);
     uint64_t saved = gckpti_get_number(r);
     if (gckpti_reader_result(r) != GCKPT_OK)
         return gckpt_error(p->g);
@@ -17564,11 +18116,11 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
         gckpti_print(k, " } }, %i, %i, %i, %i, {", q->base, q->kind, q->inputs, q->index);
         for (int d = 0; d < GCKPT_MAX_INPUTS; d++)
             gckpti_print(k, d ? ", %i" : " %i", q->in[d]);
-        gckpti_print(k,
-                     " }, (gckpt_type)%i, %i, %i, { UINT64_C(%u), UINT64_C(%u) }, UINT64_C(%u) "
-                     "},\n",
-                     (int)q->type, q->batchless, q->rounding, q->cost.forward, q->cost.backward,
-                     q->hash);
+        gckpti_print(k, " }, (gckpt_type)%i, %i, %i, { UINT64_C(%u), UINT64_C(%u) }, ",
+                     (int)q->type, q->batchless, q->rounding, q->cost.forward, q->cost.backward);
+        gckpti_c_offset(k, q->far_value, ", ");
+        gckpti_c_offset(k, q->far_aux, ", ");
+        gckpti_print(k, "UINT64_C(%u) },\n", q->hash);
     }
     gckpti_print(k, "};\n");
 }
@@ -17661,7 +18213,7 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
         k,
         "extern const gckpt_plan %s;\nconst gckpt_plan %s = {\n"
         "    { %zU, GCKPT_OK, GCKPT_OK, { 0 } }, %i, %i,\n"
-        "    { { NULL, NULL, NULL, 0 }, 0 }, NULL, UINT64_C(%u), UINT64_C(%u), { %i, %i },\n"
+        "    { { NULL, NULL, NULL, 0 }, 0 }, NULL, UINT64_C(%u), UINT64_C(%u), { %i, %i, 0 },\n"
         "    (gckpt_mode)%i, (gckpt_optimiser)%i, %i, %i, %i, %i, %i, ",
         name, name, (size_t)GCKPTI_MAGIC, p->format, p->contract, p->hash, p->check,
         p->variant.form, p->variant.order, (int)p->mode, (int)p->optimiser, p->looped,
@@ -17673,7 +18225,8 @@ static void gckpti_c_plan(gckpti_sink *k, const gckpt_plan *p, const char *name)
     gckpti_print(
         k, " },\n    (double)UINT64_C(%u) / (double)UINT64_C(%u), UINT64_C(%u), UINT64_C(%u),\n",
         work[0], work[1] ? work[1] : 1, p->work, p->least_work);
-    gckpti_print(k, "    UINT64_C(%u), %z,\n   ", p->proven_work, p->proven_bytes);
+    gckpti_print(k, "    UINT64_C(%u), UINT64_C(%u), %z, %z,\n   ", p->proven_work, p->offload_work,
+                 p->proven_bytes, p->offloaded);
     for (int i = 0; i < 7; i++)
         gckpti_print(k, counts[i] ? " gckpti_%s_%s," : " NULL,", name, arrays[i]);
     gckpti_print(k, "\n    gckpti_%s_words.words, gckpti_%s_names,\n   ", name, name);
@@ -18706,7 +19259,7 @@ static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
 static const gckpt_backend gckpti_backend_fast = {
     "fast", NULL, 0, 0, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL,
     gckpti_fast_find, gckpti_cpu_fill, gckpti_cpu_add, gckpti_fast_convert, gckpti_fast_update,
-    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL };
+    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
 #endif /* GCKPTI_HAS_FAST */
 

@@ -357,10 +357,12 @@ const char *finish(void *context)
 }
 
 /* ---- repeated micro-batches ---- */
-void drop(Recording *r)
+void drop(Device *d, Recording *r)
 {
-    if (r->graph)
-        cudaGraphExecDestroy(r->graph);
+    if (r->graph) {
+        settle(d, "a recorded micro-batch");
+        check(d, cudaGraphExecDestroy(r->graph), "cudaGraphExecDestroy");
+    }
     memset(r, 0, sizeof *r);
 }
 
@@ -368,10 +370,9 @@ void forget(void *context, const void *owner)
 {
     Device *d = (Device *)context;
     Hold hold(d);
-    settle(d, "a step");
     for (int i = 0; i < RECORDINGS; i++)
         if (d->recordings[i].owner == owner)
-            drop(&d->recordings[i]);
+            drop(d, &d->recordings[i]);
 }
 
 /* The one of this micro-batch, or a new one. */
@@ -387,8 +388,7 @@ Recording *recording_of(Device *d, const gckpt_moment *m)
     if (!r) {
         r = &d->recordings[d->oldest];
         d->oldest = (d->oldest + 1) % RECORDINGS;
-        settle(d, "a step");
-        drop(r);
+        drop(d, r);
     }
     r->owner = m->owner;
     r->rows = m->rows;
@@ -465,7 +465,8 @@ int recorded(void *context)
 /* ---- >>between -------------------------------------------------------------------------------
  * Kernels that only move memory have threads for all of it in flight: a thread takes 16 bytes at a
  * time where all addresses are multiples of 16, else one element. */
-template <class T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Pack {
+template <class T, int N>
+struct alignas(N < 16 / (int)sizeof(T) ? (size_t)N * sizeof(T) : 16) Pack {
     T v[N];
 };
 
@@ -485,8 +486,22 @@ bool wide(const void *a, const void *b = NULL, const void *c = NULL)
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) & 15) == 0;
 }
 
-/* d[i] = f(a[i], b[i]); f also gets d[i], if it is to be accumulated. An element is one thread's, so
- * that bytes may coincide. F::READS: which of a and b there are. */
+/* for (EACH_ROW(r, rows)): the warps of the grid share the rows. A grid: blocks_for(32 * rows). */
+#define EACH_ROW(r, rows)                                                                          \
+    int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;                             \
+    r < (rows);                                                                                    \
+    r += (int64_t)gridDim.x * blockDim.x / 32
+
+/* Lane j += lane j + h for h = 16, 8, 4, 2, 1; as a + b = b + a, each lane ends with the sum. */
+__device__ float warp_sum(float lane)
+{
+    for (int h = 16; h; h /= 2)
+        lane += __shfl_xor_sync(0xffffffffu, lane, h);
+    return lane;
+}
+
+/* d[i] = f(a[i], b[i]); f also gets d[i], if it is to be accumulated. An element is one thread's,
+ * so that bytes may coincide. F::READS: which of a and b there are. */
 enum { READS_NONE, READS_A, READS_BOTH };
 
 template <int N, class F>
@@ -560,7 +575,7 @@ void add(const gckpt_call *call, float *to, const float *from, int64_t n)
     map(call, Copy(), from, NULL, to, n, 1);
 }
 
-/* Random bits are drawn for 8 elements of the batch at a time; those of a pack may begin among them. */
+/* Random bits are drawn for 8 elements of the batch at a time; a pack's may begin among them. */
 struct Converting {
     gckpt_conversion c;
     int64_t each;      /* elements of a row */
@@ -589,9 +604,8 @@ template <int N> __device__ void convert_at(const Converting &o, int64_t i)
         if (o.now && (k == 0 || at % 8 == 0))
             gckpti_philox(o.now->seed, at / 8, c.stream, (uint32_t)o.now->step, word);
         uint32_t pair = at & 4 ? (at & 2 ? word[3] : word[2]) : (at & 2 ? word[1] : word[0]);
-        half.v[k] = o.now
-                        ? gckpti_halve(gckpti_bits(x.v[k]), pair >> 16 * (at % 2) & 0xffffu)
-                        : gckpti_to_bf16(x.v[k]);
+        half.v[k] = o.now ? gckpti_halve(gckpti_bits(x.v[k]), pair >> 16 * (at % 2) & 0xffffu)
+                          : gckpti_to_bf16(x.v[k]);
         x.v[k] = gckpti_from_bf16(half.v[k]);
     }
     if (c.kind == GCKPT_NARROW)
@@ -668,7 +682,7 @@ __device__ void update_at(const gckpt_pass &p, const More &more, int64_t i, floa
 }
 
 /* The threads of a block take GCKPT_UPDATE_BLOCK elements through everything, so that gradient,
- * values and state cross memory once. The square sum's lanes (5d) are those of the first warp, which
+ * values and state cross memory once. The square sum's lanes (5d) are the first warp's, which
  * finds the divided gradient in shared memory, while others of the chip's blocks use the memory. */
 template <int N> __global__ void update_kernel(gckpt_pass p, const __grid_constant__ More more)
 {
@@ -689,8 +703,7 @@ template <int N> __global__ void update_kernel(gckpt_pass p, const __grid_consta
     float sum = 0.0f;
     for (int i = (int)threadIdx.x; i < n; i += 32)
         sum = gckpti_fma(divided[i], divided[i], sum);
-    for (int half = 16; half; half /= 2)
-        sum += __shfl_down_sync(0xffffffffu, sum, half);
+    sum = warp_sum(sum);
     if (threadIdx.x == 0)
         p.squares[blockIdx.x] = sum;
 }
@@ -787,7 +800,7 @@ void scale_backward(const gckpt_call *call)
         call->in[0].accumulate);
 }
 
-/* Four elements of the batch share random bits; those of a pack may begin among them. */
+/* Four elements of the batch share random bits; a pack's may begin among them. */
 struct Mask {
     float p, factor;
     int64_t each; /* elements of a row */
@@ -948,8 +961,9 @@ enum Pairing { ADD, SUB, MUL, DIVIDE }; /* DIVIDE: a / by, and there is no b */
 /* d = a op b, a thread a pack of the result: one pass over memory in the result's order; what is
  * repeated comes from caches. */
 template <int N, class I>
-__global__ void combine_kernel(const __grid_constant__ Axes<I> axes, int op, float *d, const float *a, const float *b,
-                               float by, int64_t packs, int accumulate)
+__global__ void combine_kernel(const __grid_constant__ Axes<I> axes, int op, float *d,
+                               const float *a, const float *b, float by, int64_t packs,
+                               int accumulate)
 {
     for (EACH(i, packs)) {
         Place<I> at = place(axes, (I)i);
@@ -1024,7 +1038,7 @@ template <class I> __device__ void add_term(const Sums<I> &s, float *sum, float 
 
 template <class I> __device__ void put_sum(const Sums<I> &s, int64_t column, float sum, float low)
 {
-    s.sum[column] = s.divide != 1.0f ? sum / s.divide : sum;
+    s.sum[column] = sum / s.divide;
     if (s.low)
         s.low[column] = low;
 }
@@ -1051,7 +1065,8 @@ template <class I> __global__ void sums_by_thread_kernel(const __grid_constant__
  * a lane a column. A column is one chain of four additions for each term (5e), some 16 cycles, and
  * no number of threads makes it shorter: few columns of many rows do not fill the chip. */
 enum { SUM_ROWS = 64, SUM_WARPS = 8, SUM_EACH = SUM_ROWS / SUM_WARPS };
-template <class I> __global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int along)
+template <class I>
+__global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int along)
 {
     SHARED(float, tile, [2][SUM_ROWS][33]);
     int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -1198,8 +1213,8 @@ template <class I> struct Transposing {
 };
 
 template <class I>
-__global__ void transpose_kernel(const __grid_constant__ Transposing<I> t, float *d, const float *s, int64_t tiles,
-                                 int accumulate)
+__global__ void transpose_kernel(const __grid_constant__ Transposing<I> t, float *d, const float *s,
+                                 int64_t tiles, int accumulate)
 {
     SHARED(float, tile, [32][33]);
     I lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -1310,15 +1325,19 @@ void slice_backward(const gckpt_call *call)
     float *d = call->in[0].grad;
     const float *g = call->grad_out;
     int64_t n = p.blocks * p.whole;
-    bool four = wide(d, g) && p.whole % 4 == 0 && p.begin % 4 == 0 && p.n % 4 == 0;
+    bool narrow = n < INT64_C(1) << 31;
+    bool four = narrow && wide(d, g) && p.whole % 4 == 0 && p.begin % 4 == 0 && p.n % 4 == 0;
     dim3 grid = blocks_for(four ? n / 4 : n, 256);
     if (!d)
         return;
     if (call->in[0].accumulate)
         copy_blocks(call, d + p.begin, p.whole, g, p.n, p.blocks, p.n, 1);
-    else if (four && n < INT64_C(1) << 31)
+    else if (four)
         RUN(call, (unslice_kernel<4, uint32_t>), grid, 256, 0, d, g, (uint32_t)(p.whole / 4),
             (uint32_t)(p.begin / 4), (uint32_t)(p.n / 4), n / 4);
+    else if (narrow)
+        RUN(call, (unslice_kernel<1, uint32_t>), grid, 256, 0, d, g, (uint32_t)p.whole,
+            (uint32_t)p.begin, (uint32_t)p.n, n);
     else
         RUN(call, (unslice_kernel<1, uint64_t>), grid, 256, 0, d, g, (uint64_t)p.whole,
             (uint64_t)p.begin, (uint64_t)p.n, n);
@@ -1350,35 +1369,73 @@ void concat_backward(const gckpt_call *call)
     }
 }
 
-/* A warp a row: the sum of x, or with y that of (x - y)^2, by the contract's lanes (5d), 8 loads
- * under way; the result divided by `divide`. */
+/* What a row's sum adds of its element x (and y): x, or (x - y)^2. */
+__device__ float add_element(float sum, float difference, bool squares)
+{
+    return squares ? gckpti_fma(difference, difference, sum) : sum + difference;
+}
+
+/* A warp a row, its lanes those of the contract (5d), 8 loads under way: the sum of x, or with y
+ * that of (x - y)^2, divided by `divide`. */
 __global__ void row_sums_kernel(const float *x, const float *y, float *out, int64_t rows, int64_t n,
                                 float divide)
 {
-    int64_t warps = (int64_t)gridDim.x * (blockDim.x / 32);
-    int lane = (int)threadIdx.x % 32;
-    for (int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; r < rows; r += warps) {
+    for (EACH_ROW(r, rows)) {
         float sum = 0.0f;
-        for (int64_t i = r * n + lane, end = (r + 1) * n; i < end; i += 8 * 32) {
+        for (int64_t i = r * n + threadIdx.x % 32, end = (r + 1) * n; i < end; i += 8 * 32) {
             float v[8];
             for (int k = 0; k < 8; k++) {
                 int64_t at = i + 32 * k;
                 v[k] = at < end ? (y ? x[at] - y[at] : x[at]) : 0.0f;
             }
             for (int k = 0; k < 8 && i + 32 * k < end; k++)
-                sum = y ? gckpti_fma(v[k], v[k], sum) : sum + v[k];
+                sum = add_element(sum, v[k], y != NULL);
         }
-        for (int half = 16; half; half /= 2)
-            sum += __shfl_down_sync(0xffffffffu, sum, half);
-        if (lane == 0)
-            out[r] = divide != 1.0f ? sum / divide : sum;
+        sum = warp_sum(sum);
+        if (threadIdx.x % 32 == 0)
+            out[r] = sum / divide;
     }
+}
+
+/* The same, a block a row, for few long ones: its warps bring LONG elements to shared memory, while
+ * the first warp adds the LONG before; 128 links a lane take about as long as memory does. */
+enum { LONG = 4096, LONG_THREADS = 512, LONG_ROW = 2 * LONG };
+__global__ void long_row_sums_kernel(const float *x, const float *y, float *out, int64_t n,
+                                     float divide)
+{
+    SHARED(float, tile, [2][LONG]);
+    int64_t row = blockIdx.x * n;
+    int thread = (int)threadIdx.x;
+    float sum = 0.0f;
+    for (int64_t i = -LONG; i < n; i += LONG) {
+        float v[LONG / LONG_THREADS], *next = tile[i / LONG & 1 ? 0 : 1];
+        const float *now = tile[i / LONG & 1 ? 1 : 0];
+        for (int k = 0; k < LONG / LONG_THREADS; k++) {
+            int64_t at = i + LONG + k * LONG_THREADS + thread;
+            v[k] = at < n ? (y ? x[row + at] - y[row + at] : x[row + at]) : 0.0f;
+        }
+        int count = n - i < LONG ? (int)(n - i) : LONG;
+        for (int k = thread; k < count && thread < 32 && i >= 0; k += 32)
+            sum = add_element(sum, now[k], y != NULL);
+        for (int k = 0; k < LONG / LONG_THREADS; k++)
+            next[k * LONG_THREADS + thread] = v[k];
+        __syncthreads();
+    }
+    if (thread >= 32)
+        return;
+    sum = warp_sum(sum);
+    if (thread == 0)
+        out[blockIdx.x] = sum / divide;
 }
 
 void row_sums(const gckpt_call *call, const float *x, const float *y, float *out, int64_t rows,
               int64_t n, float divide)
 {
-    RUN(call, row_sums_kernel, blocks_for(rows * 32, 256), 256, 0, x, y, out, rows, n, divide);
+    if (n >= LONG_ROW && rows < 1024) /* else warps fill the chip */
+        RUN(call, long_row_sums_kernel, dim3((unsigned)rows), LONG_THREADS, 0, x, y, out, n,
+            divide);
+    else
+        RUN(call, row_sums_kernel, blocks_for(rows * 32, 256), 256, 0, x, y, out, rows, n, divide);
 }
 
 /* The last axis by lanes, another one row after row. */
@@ -1409,8 +1466,8 @@ void reduce_backward(const gckpt_call *call, bool mean)
     gckpti_walk_axis(&w, v.size, 0, 0);
     gckpti_walk_axis(&w, v.outer, v.inner, 0);
     if (call->in[0].grad)
-        copy_axes(call, axes_of(&w), call->in[0].grad, call->grad_out,
-                  mean ? (float)v.size : 1.0f, call->in[0].accumulate);
+        copy_axes(call, axes_of(&w), call->in[0].grad, call->grad_out, mean ? (float)v.size : 1.0f,
+                  call->in[0].accumulate);
 }
 
 void sum_forward(const gckpt_call *call) { reduce_forward(call, false); }
@@ -1453,7 +1510,8 @@ __global__ void rotary_kernel(const float *x, float *y, const float *table, int6
             d = load<N>(to + half);
         }
         for (int k = 0; k < N; k++) {
-            float cosine = turn[2 * k / N].v[2 * k % N], sine = turn[(2 * k + 1) / N].v[(2 * k + 1) % N];
+            float cosine = turn[2 * k / N].v[2 * k % N],
+                  sine = turn[(2 * k + 1) / N].v[(2 * k + 1) % N];
             gckpti_put(&c.v[k], gckpti_fma(a.v[k], cosine, -(b.v[k] * sine)), accumulate);
             gckpti_put(&d.v[k], gckpti_fma(b.v[k], cosine, a.v[k] * sine), accumulate);
         }
@@ -1469,8 +1527,8 @@ void rotary_turn(const gckpt_call *call, const float *x, float *y, float directi
     int64_t n = gckpti_elements(&call->shape) / 2;
     float *table = (float *)call->work;
     double ratio = gckpti_rotary_ratio(o->base, half);
-    RUN(call, rotary_table_kernel, blocks_for(t * half, 256), 256, 0, table,
-        GCKPTI_ROTARY_FIRST, ratio, t, (int)half, direction);
+    RUN(call, rotary_table_kernel, blocks_for(t * half, 256), 256, 0, table, GCKPTI_ROTARY_FIRST,
+        ratio, t, (int)half, direction);
     if (half % 4 == 0 && wide(x, y, table))
         RUN(call, rotary_kernel<4>, blocks_for(n / 4, 256), 256, 0, x, y, table, n / 4, t, o->heads,
             (int)half / 4, accumulate);
@@ -1572,24 +1630,638 @@ void mean_squared_error_backward(const gckpt_call *call)
     map(call, down, x, y, call->in[1].grad, n, call->in[1].accumulate);
 }
 
-/* ---- >>products ------------------------------------------------------------------------------ */
+/* ---- >>products ------------------------------------------------------------------------------
+ * C (m,n) = A (m,k) B (k,n) of gckpti_factors: gckpti_fp32_plain and gckpti_mixed_plain for a
+ * device, so that all ops that are made of products take them from there, by name `products`.
+ *
+ * A block computes a tile of C, a thread TM x TN elements of it: each one chain over k, in one
+ * register, from its start to its end. Tiles go over rows and columns, never over k (manual, 5c).
+ * A and B come through shared memory, DEPTH links at a time, STAGES of these in a ring: while one
+ * is worked on, the others are on their way.
+ *
+ * What an H200 (132 processors of 4 x 32 lanes) should do with it; reasoned, not confirmed on a
+ * device. A link of a warp is TM TN fma and TM/4 + TN/4 loads of 16 bytes a lane, in as many issue
+ * slots; 8 x 8: 64 fma, 4 loads, and about 1 for all else: 92 % of the slots are fma. Lanes lie
+ * in Z-order, 4 x 8 of them, so that neighbours (i, i^1) share rows and (i, i^2) columns: a load is
+ * 2 passes over shared memory instead of 4, a link of 4 warps is 32 passes in 69 cycles. Lines are
+ * WIDE + 4 floats long: 4 lines further is 16 banks further, so that what lies along k in memory is
+ * written across without conflicts, too. 128 x 128 elements need 8 floats from L2 for 128 fma (a
+ * cycle), 64 x 64 need 16: L2 gives some 24. 128 registers: two blocks of 256 on a processor. */
+enum { DEPTH = 8, STAGES = 4 };
+
+#ifndef GCKPT_CUDA_SHIM
+/* cp.async: 16 bytes to shared memory past the registers; what is beyond `valid` becomes 0. */
+__device__ __forceinline__ void gckpti_cp_async16(void *to, const void *from, int valid)
+{
+    unsigned at = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(valid)
+                 : "memory");
+}
+/* All 16: ten instructions fewer. */
+__device__ __forceinline__ void gckpti_cp_async16_whole(void *to, const void *from)
+{
+    unsigned at = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+}
+/* What was asked for since the last one is a group. */
+__device__ __forceinline__ void gckpti_cp_async_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/* Waits until all but the last N groups are there. */
+template <int N> __device__ __forceinline__ void gckpti_cp_async_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+/* threadIdx.x and blockIdx.x, read again: what follows from them is then computed again after a long
+ * loop, instead of being kept in registers throughout. */
+__device__ __forceinline__ int gckpti_thread_again(void)
+{
+    int i;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(i));
+    return i;
+}
+__device__ __forceinline__ int gckpti_block_again(void)
+{
+    int i;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(i));
+    return i;
+}
+#define UNROLL _Pragma("unroll")
+#else
+int gckpti_thread_again(void) { return (int)threadIdx.x; }
+int gckpti_block_again(void) { return (int)blockIdx.x; }
+#define UNROLL
+void gckpti_cp_async16_whole(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
+#endif
+
+/* How chunks of 4 elements of a factor are read. */
+enum {
+    ALONG = 1,  /* they lie along k, else along rows of C (columns for B) */
+    WIDE = 2,   /* one load reads them */
+    NARROW = 4, /* they are bf16 */
+    ASYNC = 8   /* by cp.async */
+};
+
+/* A factor as a kernel reads it, from constant memory; in bytes. */
+struct Factor {
+    const char *base;
+    int64_t row, step, matrix; /* to the next */
+    int64_t element, panel;    /* to the next one of a chunk; DEPTH links on */
+    int way;
+};
+
+struct Product {
+    gckpti_factors t;
+    Factor a, b;
+    int wide; /* rows of c may be written 16 bytes at a time */
+};
+
+/* all: rows of C for A, columns for B. */
+Factor factor_of(const gckpti_factor *x, int64_t all, int64_t k, int mixed)
+{
+    int64_t size = x->bf16 ? 2 : 4, along = x->step < x->row, unit = along ? x->step : x->row;
+    int64_t pitch = along ? x->row : x->step, count = along ? k : all;
+    const char *base = x->bf16 ? (const char *)x->bf16 : (const char *)x->f32;
+    int way = (along ? ALONG : 0) | (x->bf16 ? NARROW : 0);
+    if (!mixed && unit == 1 && count % 4 == 0 && pitch % 4 == 0 && x->next % 4 == 0 &&
+        (uintptr_t)base % 16 == 0)
+        way |= WIDE | (along ? 0 : ASYNC);
+    Factor f = { base, x->row * size, x->step * size, x->next * size, 0, DEPTH * x->step * size, way };
+    f.element = unit * size;
+    return f;
+}
+
+/* One factor's part of a stage: DEPTH lines of WIDTH elements, of which a thread reads CHUNKS. */
+template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
+    enum {
+        LINE = WIDTH + 4,
+        ALL = WIDTH * DEPTH / 4,
+        CHUNKS = (ALL + THREADS - 1) / THREADS,
+        FLOATS = DEPTH * LINE
+    };
+    const char *from[CHUNKS];
+    int valid[CHUNKS]; /* elements that the factor has there: for loads one by one */
+    float4 held[CHUNKS];
+
+    /* Where chunk i of this thread is: its first link, and row (column for B). */
+    static __device__ __forceinline__ int link_of(int i, bool along)
+    {
+        int c = (int)threadIdx.x + i * THREADS;
+        return along ? c % (DEPTH / 4) * 4 : c / (WIDTH / 4);
+    }
+    static __device__ __forceinline__ int row_of(int i, bool along)
+    {
+        int c = (int)threadIdx.x + i * THREADS;
+        return along ? c / (DEPTH / 4) : c % (WIDTH / 4) * 4;
+    }
+    static __device__ __forceinline__ bool is_there(int i)
+    {
+        return ALL % THREADS == 0 || (int)threadIdx.x + i * THREADS < ALL;
+    }
+    /* Begins at rows x0.. of `all`. Behind the last one the first is read: into elements of C that
+     * are not written. */
+    __device__ __forceinline__ void begin(const Factor &f, int64_t matrix, int64_t x0, int64_t all)
+    {
+        bool along = !BY_ASYNC && f.way & ALONG;
+        UNROLL for (int i = 0; i < CHUNKS; i++)
+        {
+            int64_t x = x0 + row_of(i, along), left = is_there(i) ? all - x : 0;
+            valid[i] = along || left <= 0 || left > 4 ? 4 : (int)left;
+            x = left > 0 ? x : 0;
+            from[i] = f.base + matrix * f.matrix + x * f.row + link_of(i, along) * f.step;
+        }
+    }
+    static __device__ __forceinline__ float element(const Factor &f, const char *at)
+    {
+        if (!MIXED)
+            return *(const float *)at;
+        if (f.way & NARROW)
+            return gckpti_flush(gckpti_from_bf16(*(const uint16_t *)at));
+        return gckpti_from_bf16(gckpti_to_bf16(*(const float *)at));
+    }
+    /* Reads the next panel, of so many links: to where it belongs, or into registers. */
+    __device__ __forceinline__ void fetch(const Factor &f, float *to, int links)
+    {
+        bool along = !BY_ASYNC && f.way & ALONG;
+        UNROLL for (int i = 0; i < CHUNKS; i++)
+        {
+            int p = link_of(i, along);
+            if (is_there(i) && p < links) {
+                if (BY_ASYNC) {
+                    gckpti_cp_async16_whole(to + p * LINE + row_of(i, along), from[i]);
+                } else if (!MIXED && f.way & WIDE) {
+                    held[i] = *(const float4 *)from[i];
+                } else {
+                    int n = along && links - p < 4 ? links - p : valid[i];
+                    held[i].x = element(f, from[i]);
+                    held[i].y = n > 1 ? element(f, from[i] + f.element) : 0.0f;
+                    held[i].z = n > 2 ? element(f, from[i] + 2 * f.element) : 0.0f;
+                    held[i].w = n > 3 ? element(f, from[i] + 3 * f.element) : 0.0f;
+                }
+            }
+            from[i] += f.panel;
+        }
+    }
+    /* Writes what is held in registers. */
+    __device__ __forceinline__ void put(const Factor &f, float *to)
+    {
+        bool along = f.way & ALONG;
+        UNROLL for (int i = 0; i < CHUNKS && !BY_ASYNC; i++)
+        {
+            float *at = to + link_of(i, along) * LINE + row_of(i, along);
+            if (!is_there(i))
+                continue;
+            if (along) {
+                at[0] = held[i].x;
+                at[LINE] = held[i].y;
+                at[2 * LINE] = held[i].z;
+                at[3 * LINE] = held[i].w;
+            } else {
+                *(float4 *)at = held[i];
+            }
+        }
+    }
+};
+
+/* Element i of lane `lane` of LANES: T elements a lane, in chunks of 4 (the last may be 2), the
+ * lanes' chunks side by side. */
+template <int T, int LANES> __device__ __forceinline__ int place(int lane, int i)
+{
+    return i / 4 * 4 * LANES + lane * (T - i / 4 * 4 < 4 ? T % 4 : 4) + i % 4;
+}
+
+template <int T, int LANES>
+__device__ __forceinline__ void fragment(const float *line, int lane, float *x)
+{
+    UNROLL for (int i = 0; i + 4 <= T; i += 4)
+    {
+        float4 v = *(const float4 *)(line + place<T, LANES>(lane, i));
+        x[i] = v.x, x[i + 1] = v.y, x[i + 2] = v.z, x[i + 3] = v.w;
+    }
+    if (T % 4) {
+        float2 v = *(const float2 *)(line + place<T, LANES>(lane, T / 4 * 4));
+        x[T - 2] = v.x, x[T - 1] = v.y;
+    }
+}
+
+/* One link of all chains of a thread: the column a times the row b. */
+template <int TM, int TN, bool MIXED>
+__device__ __forceinline__ void link(const float *a, const float *b, float (*c)[TN])
+{
+    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++)
+    {
+        float d = gckpti_fma(a[i], b[j], c[i][j]);
+        c[i][j] = MIXED ? gckpti_flush(d) : d;
+    }
+}
+
+/* Which part of C a thread has. Blocks take 8 rows of tiles at a time, column after column, so that
+ * those that run together share lines of A and B in L2. Lane bits 0, 2, 4 number columns, 1 and 3
+ * rows: see above. */
+template <int BM, int BN, int TM, int TN> struct Spot {
+    enum { ROW_LANES = 4, COLUMN_LANES = 8, ACROSS = BN / (COLUMN_LANES * TN) };
+    int matrix, tile_row, tile_column;
+    int row0, column0; /* of the warp, in the tile */
+    int row, column;   /* of the lane */
+
+    __device__ __forceinline__ Spot(const gckpti_factors &t, int thread, int block)
+    {
+        int down = (int)((t.m + BM - 1) / BM), across = (int)((t.n + BN - 1) / BN);
+        int tile = block % (down * across), first = tile / (8 * across) * 8;
+        int high = down - first < 8 ? down - first : 8, lane = thread % 32, warp = thread / 32;
+        matrix = block / (down * across);
+        tile_row = first + (tile - first * across) % high;
+        tile_column = (tile - first * across) / high;
+        row0 = warp / ACROSS * (ROW_LANES * TM);
+        column0 = warp % ACROSS * (COLUMN_LANES * TN);
+        row = (lane >> 1 & 1) | (lane >> 2 & 2);
+        column = (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4);
+    }
+    /* Element (i,j) of the thread, in the tile. */
+    __device__ __forceinline__ int y(int i) const { return row0 + place<TM, ROW_LANES>(row, i); }
+    __device__ __forceinline__ int x(int j) const
+    {
+        return column0 + place<TN, COLUMN_LANES>(column, j);
+    }
+    /* Where the tile begins in C, and what C has from there on. */
+    __device__ __forceinline__ int64_t corner(const gckpti_factors &t) const
+    {
+        return (matrix * t.m + (int64_t)tile_row * BM) * t.n + (int64_t)tile_column * BN;
+    }
+    __device__ __forceinline__ int rows(const gckpti_factors &t) const
+    {
+        return (int)gckpti_min(t.m - (int64_t)tile_row * BM, BM);
+    }
+    __device__ __forceinline__ int columns(const gckpti_factors &t) const
+    {
+        return (int)gckpti_min(t.n - (int64_t)tile_column * BN, BN);
+    }
+};
+
+/* Where chains begin: at what C holds, at the bias, or at +0 (gckpti_mixed_start). */
+template <int BM, int BN, int TM, int TN, bool MIXED>
+__device__ __forceinline__ void product_start(const gckpti_factors &t, float (*c)[TN])
+{
+    const Spot<BM, BN, TM, TN> here(t, gckpti_thread_again(), gckpti_block_again());
+    int64_t corner = here.corner(t), pitch = t.accumulate ? t.n : 0;
+    int rows = here.rows(t), columns = here.columns(t), narrow = MIXED && t.accumulate && !t.c;
+    const float *from = t.accumulate ? t.c + corner
+                        : t.start    ? t.start + (int64_t)here.tile_column * BN
+                                     : NULL;
+    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++)
+    {
+        bool inside = here.y(i) < rows && here.x(j) < columns;
+        int64_t at = here.y(i) * pitch + here.x(j);
+        float d = from && !narrow && inside ? from[at] : 0.0f;
+        if (narrow && inside)
+            d = gckpti_from_bf16(t.c_bf16[corner + at]);
+        c[i][j] = MIXED ? gckpti_flush(d) : d;
+    }
+}
+
+template <int BM, int BN, int TM, int TN, bool MIXED>
+__device__ __forceinline__ void product_end(const Product &q, const float (*c)[TN])
+{
+    const gckpti_factors &t = q.t;
+    const Spot<BM, BN, TM, TN> here(t, gckpti_thread_again(), gckpti_block_again());
+    int64_t corner = here.corner(t);
+    int rows = here.rows(t), columns = here.columns(t);
+    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j += 4)
+    {
+        int64_t at = corner + here.y(i) * t.n + here.x(j);
+        if (!MIXED && q.wide && j + 4 <= TN && here.y(i) < rows && here.x(j) + 4 <= columns) {
+            *(float4 *)(t.c + at) = make_float4(c[i][j], c[i][j + 1], c[i][j + 2], c[i][j + 3]);
+            continue;
+        }
+        UNROLL for (int l = 0; l < 4 && j + l < TN; l++)
+        {
+            if (here.y(i) < rows && here.x(j) + l < columns && (!MIXED || t.c))
+                t.c[at + l] = c[i][j + l];
+            else if (here.y(i) < rows && here.x(j) + l < columns)
+                t.c_bf16[at + l] = gckpti_to_bf16(c[i][j + l]);
+        }
+    }
+}
+
+/* On a processor together: 16 warps of 128 registers, but for those that would not do with these. */
+constexpr int blocks_wanted(int bm, int bn, int elements, int asyncs)
+{
+    return 512 * elements / (bm * bn) - (bm > bn && elements == 64 && asyncs < 2);
+}
+
+/* A tile of BM x BN. The last links of a chain, when they do not fill a stage, go one by one: a link
+ * of zeros more would make a +0 of a -0. */
+template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED>
+__global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM * TN, ASYNCS))
+    product_kernel(const __grid_constant__ Product q)
+{
+    typedef Spot<BM, BN, TM, TN> Here;
+    enum { THREADS = BM * BN / (TM * TN), ROWS = Here::ROW_LANES, COLUMNS = Here::COLUMN_LANES };
+    typedef Panel<BM, THREADS, ASYNCS == 2, MIXED> PanelA;
+    typedef Panel<BN, THREADS, ASYNCS >= 1, MIXED> PanelB;
+    enum { B = PanelA::FLOATS, STAGE = B + PanelB::FLOATS };
+    SHARED(float4, stages, [STAGES * STAGE / 4]);
+    float *ring = (float *)stages;
+    const gckpti_factors &t = q.t;
+    Here here(t, (int)threadIdx.x, (int)blockIdx.x);
+    float c[TM][TN];
+    product_start<BM, BN, TM, TN, MIXED>(t, c);
+
+    PanelA a;
+    PanelB b;
+    a.begin(q.a, here.matrix, (int64_t)here.tile_row * BM, t.m);
+    b.begin(q.b, here.matrix, (int64_t)here.tile_column * BN, t.n);
+    int left = (int)t.k; /* links not done */
+    for (int s = 0; s < STAGES - 1; s++) {
+        if (left > s * DEPTH) {
+            a.fetch(q.a, ring + s * STAGE, left - s * DEPTH);
+            b.fetch(q.b, ring + s * STAGE + B, left - s * DEPTH);
+            a.put(q.a, ring + s * STAGE);
+            b.put(q.b, ring + s * STAGE + B);
+        }
+        gckpti_cp_async_commit();
+    }
+    for (unsigned now = 0; left > 0; left -= DEPTH, now++) {
+        const float *line = ring + now % STAGES * STAGE;
+        float *free = ring + (now + STAGES - 1) % STAGES * STAGE, x[2][TM], y[2][TN];
+        int unread = left - (STAGES - 1) * DEPTH;
+        gckpti_cp_async_wait<STAGES - 2>();
+        __syncthreads(); /* this stage is there, and nobody reads the one before any more */
+        fragment<TM, ROWS>(line + here.row0, here.row, x[0]);
+        fragment<TN, COLUMNS>(line + B + here.column0, here.column, y[0]);
+        if (unread > 0) {
+            a.fetch(q.a, free, unread);
+            b.fetch(q.b, free + B, unread);
+        }
+        gckpti_cp_async_commit();
+        if (left >= DEPTH) {
+            UNROLL for (int p = 0; p < DEPTH; p++)
+            {
+                if (p + 1 < DEPTH) {
+                    const float *below = line + (p + 1) * PanelA::LINE;
+                    fragment<TM, ROWS>(below + here.row0, here.row, x[(p + 1) % 2]);
+                    below = line + B + (p + 1) * PanelB::LINE;
+                    fragment<TN, COLUMNS>(below + here.column0, here.column, y[(p + 1) % 2]);
+                }
+                link<TM, TN, MIXED>(x[p % 2], y[p % 2], c);
+            }
+        }
+        for (int p = 0; p < left && left < DEPTH; p++) {
+            fragment<TM, ROWS>(line + p * PanelA::LINE + here.row0, here.row, x[0]);
+            fragment<TN, COLUMNS>(line + B + p * PanelB::LINE + here.column0, here.column, y[0]);
+            link<TM, TN, MIXED>(x[0], y[0], c);
+        }
+        if (unread > 0) {
+            a.put(q.a, free);
+            b.put(q.b, free + B);
+        }
+    }
+    gckpti_cp_async_wait<0>();
+    product_end<BM, BN, TM, TN, MIXED>(q, c);
+}
+
+/* ASYNCS: of both factors, of b, or of none. */
+template <int BM, int BN, int TM, int TN, bool MIXED>
+void run_tile(const gckpt_call *call, const Product *q)
+{
+    int64_t tiles = (q->t.m + BM - 1) / BM * ((q->t.n + BN - 1) / BN) * q->t.batch;
+    dim3 grid((unsigned)tiles), block(BM * BN / (TM * TN));
+    if constexpr (MIXED)
+        RUN(call, (product_kernel<BM, BN, TM, TN, 0, true>), grid, block, 0, *q);
+    else if (q->a.way & q->b.way & ASYNC)
+        RUN(call, (product_kernel<BM, BN, TM, TN, 2, false>), grid, block, 0, *q);
+    else if (q->b.way & ASYNC)
+        RUN(call, (product_kernel<BM, BN, TM, TN, 1, false>), grid, block, 0, *q);
+    else
+        RUN(call, (product_kernel<BM, BN, TM, TN, 0, false>), grid, block, 0, *q);
+}
+
+struct Tile {
+    int m, n;
+    double speed; /* fma of a hundred slots, as it should be; small ones wait for L2 */
+    void (*run)(const gckpt_call *call, const Product *q);
+};
+const Tile EXACT_TILES[] = {
+    { 128, 128, 92, run_tile<128, 128, 8, 8, false> },
+    { 128, 64, 90, run_tile<128, 64, 8, 8, false> },
+    { 96, 48, 84, run_tile<96, 48, 6, 6, false> },
+    { 64, 64, 82, run_tile<64, 64, 4, 8, false> },
+    { 32, 64, 65, run_tile<32, 64, 4, 4, false> },
+    { 32, 32, 50, run_tile<32, 32, 4, 4, false> },
+};
+/* Flushing takes two slots more for each fma, beside which the rest does not count. */
+const Tile MIXED_TILES[] = {
+    { 64, 64, 30, run_tile<64, 64, 4, 8, true> },
+    { 32, 32, 25, run_tile<32, 32, 4, 4, true> },
+};
+
+/* The tile with which the processor that has most of them is done first. Small gradients need small
+ * ones: of a weight of 768 x 768, 36 blocks of 128 x 128 leave 96 processors idle; 128 of 96 x 48
+ * use 132 to 97 %, as they do for 768 x 2304 and 768 x 3072. */
+const Tile *best_tile(const Tile *tiles, int count, const gckpti_factors *t, int processors)
+{
+    const Tile *best = NULL;
+    double least = 0;
+    for (const Tile *i = tiles; i < tiles + count; i++) {
+        int64_t n = (t->m + i->m - 1) / i->m * ((t->n + i->n - 1) / i->n) * t->batch;
+        double rounds = (double)((n + processors - 1) / processors);
+        double time = rounds * i->m * i->n / i->speed;
+        if (!best || time < least)
+            best = i, least = time;
+    }
+    return best;
+}
+
+int processors_of(const gckpt_call *call)
+{
+    int n = 1;
+    check(device_of(call),
+          cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device_of(call)->number),
+          "the number of processors");
+    return n;
+}
+
+/* A gckpti_product_run. */
+void products(const gckpt_call *call, const gckpti_factors *t)
+{
+    int mixed = call->precision != GCKPT_FP32;
+    Product q = { *t, factor_of(&t->a, t->m, t->k, mixed), factor_of(&t->b, t->n, t->k, mixed),
+                  t->n % 4 == 0 && (uintptr_t)t->c % 16 == 0 };
+    const Tile *tile = mixed ? best_tile(MIXED_TILES, 2, t, processors_of(call))
+                             : best_tile(EXACT_TILES, 6, t, processors_of(call));
+    tile->run(call, &q);
+}
+
+void matmul_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
+void matmul_backward(const gckpt_call *call) { gckpti_linear_gradients(call, products); }
+
+/* Sums of rows of x (rows,n), f32 or bf16, in the order of rows (manual, 5e); a thread has a column.
+ * It waits for its own four additions a row, not for memory: the next rows are read meanwhile. Warps
+ * are blocks, to be spread over all processors. */
+__global__ void sum_rows_kernel(const float *x, const uint16_t *bf16, int64_t rows, int64_t n,
+                                float *sum, float *low, int accumulate)
+{
+    enum { AHEAD = 32 };
+    int64_t j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    float next[AHEAD], s, l;
+    if (j >= n)
+        return;
+    s = accumulate ? sum[j] : 0.0f;
+    l = low ? low[j] : 0.0f;
+    for (int64_t r = -AHEAD; r < rows; r += AHEAD) {
+        float here[AHEAD];
+        UNROLL for (int i = 0; i < AHEAD; i++)
+        {
+            int64_t at = r + AHEAD + i < rows ? (r + AHEAD + i) * n + j : j;
+            here[i] = next[i];
+            next[i] = x ? x[at] : gckpti_from_bf16(bf16[at]);
+        }
+        UNROLL for (int i = 0; i < AHEAD; i++) if (r + i >= 0 && r + i < rows)
+            gckpti_sum_add(&s, low ? &l : NULL, here[i]);
+    }
+    sum[j] = s;
+    if (low)
+        low[j] = l;
+}
+
+void linear_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
+
+void linear_backward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    const gckpt_arg *bias = &call->in[2];
+    gckpti_linear_gradients(call, products);
+    if (call->inputs == 3 && bias->grad)
+        RUN(call, sum_rows_kernel, dim3((unsigned)((n + 31) / 32)), 32, 0, call->grad_out,
+            call->grad_out_bf16, rows, n, bias->grad, bias->low, bias->accumulate);
+}
+
+/* embed: a warp copies a row. */
+__global__ void embed_forward_kernel(const float *table, const int32_t *index, float *out,
+                                     uint16_t *out_bf16, int64_t rows, int64_t n)
+{
+    int64_t warps = (int64_t)gridDim.x * blockDim.x / 32, lane = threadIdx.x % 32;
+    int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    for (; r < rows; r += warps) {
+        const float *from = table + index[r] * n;
+        for (int64_t i = lane; i < n; i += 32) {
+            if (out)
+                out[r * n + i] = from[i];
+            else
+                out_bf16[r * n + i] = gckpti_to_bf16(from[i]);
+        }
+    }
+}
+
+void embed_forward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    RUN(call, embed_forward_kernel, blocks_for(32 * rows, 256), 256, 0, call->in[0].data,
+        call->in[1].index, call->out, call->out_bf16, rows, n);
+}
+
+/* The gradient of a row of the table adds up rows of g in their order. So these are first listed by
+ * the row of the table that they go to, each list sorted. Where a list lies, and in which order it
+ * is filled, is by chance (integer atomics); what comes out of sorting is not. */
+struct Lists {
+    unsigned *count, *used;  /* of each row of the table; elements of `list` given away */
+    unsigned *begin;         /* of each list */
+    unsigned *place;         /* of each row of g in its list; later the lists, sorted */
+    unsigned *list;          /* one list after the other */
+};
+
+int64_t lists_words(int64_t table, int64_t rows) { return 2 * table + 1 + 2 * rows; }
+
+Lists lists_of(const gckpt_call *call, int64_t table, int64_t rows)
+{
+    unsigned *work = (unsigned *)call->work;
+    Lists l = { work, work + table, work + table + 1, work + 2 * table + 1,
+                work + 2 * table + 1 + rows };
+    return l;
+}
+
+__global__ void lists_count_kernel(Lists l, const int32_t *index, int64_t rows)
+{
+    for (EACH(r, rows))
+        l.place[r] = atomicAdd(&l.count[index[r]], 1u);
+}
+
+__global__ void lists_begin_kernel(Lists l, int64_t table)
+{
+    for (EACH(v, table))
+        l.begin[v] = l.count[v] ? atomicAdd(l.used, l.count[v]) : 0;
+}
+
+__global__ void lists_fill_kernel(Lists l, const int32_t *index, int64_t rows)
+{
+    for (EACH(r, rows))
+        l.list[l.begin[index[r]] + l.place[r]] = (unsigned)r;
+}
+
+/* A row's place is the number of those before it. Quadratic in a list's length, but all rows work
+ * at once: 65536 rows of one token take about a millisecond (not confirmed on a device). */
+__global__ void lists_sort_kernel(Lists l, const int32_t *index, int64_t rows)
+{
+    for (EACH(r, rows)) {
+        unsigned begin = l.begin[index[r]], count = l.count[index[r]], before = 0;
+        for (unsigned i = 0; i < count; i++)
+            before += l.list[begin + i] < (unsigned)r;
+        l.place[begin + before] = (unsigned)r;
+    }
+}
+
+/* A block goes over rows of the table, a thread has a column and reads some rows of g ahead. */
+__global__ void embed_backward_kernel(Lists l, const float *g, const uint16_t *bf16, float *d,
+                                      int64_t table, int64_t n, int accumulate)
+{
+    enum { AHEAD = 8 };
+    int64_t j = (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
+    if (j >= n)
+        return;
+    for (int64_t v = blockIdx.x; v < table; v += gridDim.x) {
+        unsigned count = l.count[v];
+        if (!count && accumulate)
+            continue;
+        const unsigned *row = l.place + l.begin[v];
+        float sum = accumulate ? d[v * n + j] : 0.0f;
+        for (unsigned r = 0; r < count; r += AHEAD) {
+            float x[AHEAD];
+            UNROLL for (unsigned i = 0; i < AHEAD; i++) if (r + i < count)
+            {
+                int64_t at = row[r + i] * n + j;
+                x[i] = g ? g[at] : gckpti_from_bf16(bf16[at]);
+            }
+            UNROLL for (unsigned i = 0; i < AHEAD; i++) if (r + i < count) sum += x[i];
+        }
+        d[v * n + j] = sum;
+    }
+}
+
+void embed_backward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    int64_t table = call->in[0].shape.d[0];
+    const int32_t *index = call->in[1].index;
+    float *d = call->in[0].grad;
+    if (!d)
+        return;
+    Lists l = lists_of(call, table, rows);
+    dim3 grid = blocks_for(rows, 256);
+    fill(call, l.count, 0, table + 1);
+    RUN(call, lists_count_kernel, grid, 256, 0, l, index, rows);
+    RUN(call, lists_begin_kernel, blocks_for(table, 256), 256, 0, l, table);
+    RUN(call, lists_fill_kernel, grid, 256, 0, l, index, rows);
+    RUN(call, lists_sort_kernel, grid, 256, 0, l, index, rows);
+    grid = blocks_for(table, 1);
+    grid.y = (unsigned)((n + 255) / 256);
+    RUN(call, embed_backward_kernel, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, d, table,
+        n, call->in[0].accumulate);
+}
 
 /* ---- >>rows ----------------------------------------------------------------------------------
  * A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes in a row at a time,
  * and what a row is read for again lies in the L1. 8,000 rows are 60 warps for each of 132 SMs. */
-
-/* for (EACH_ROW(r, rows)): the warps of the grid share the rows. A grid: blocks_for(32 * rows). */
-#define EACH_ROW(r, rows)                                                                          \
-    int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; r < (rows);                 \
-    r += (int64_t)gridDim.x * blockDim.x / 32
-
-/* Lane j += lane j + h for h = 16, 8, 4, 2, 1; as a + b = b + a, each lane ends with the sum. */
-__device__ float warp_sum(float lane)
-{
-    for (int h = 16; h; h /= 2)
-        lane += __shfl_xor_sync(0xffffffffu, lane, h);
-    return lane;
-}
 
 /* gckpti_max's tree (of +0 and -0 it takes the first), for all lanes. */
 __device__ float warp_max(float lane)
@@ -1872,9 +2544,10 @@ __global__ void loss_forward_kernel(LossPart l)
 }
 
 /* d may be x. */
-__global__ void loss_backward_kernel(LossPart l, float *d, float scale, int accumulate)
+__global__ void loss_backward_kernel(LossPart l, float *d, const Moment *moment, int accumulate)
 {
     enum { AT_ONCE = 4 };
+    const float scale = moment->loss_scale;
     for (EACH_ROW(r, l.rows)) {
         const int64_t target = l.target[r] - l.first, end = r * l.n + l.n;
         const bool out = l.target[r] < 0;
@@ -1956,7 +2629,7 @@ void cross_entropy_backward(const gckpt_call *call)
                    v };
     if (call->in[0].grad)
         RUN(call, loss_backward_kernel, blocks_for(32 * rows, 256), 256, 0, l, call->in[0].grad,
-            call->loss_scale, call->in[0].accumulate);
+            moment_of(call), call->in[0].accumulate);
 }
 
 /* ---- >>attention -----------------------------------------------------------------------------
@@ -1978,28 +2651,28 @@ struct Attention {
     const float *delta;
     float *dq, *dk, *dv;
     int accumulate[3];
-    int64_t t, s, c; /* queries, keys, columns of all heads */
-    int heads, d, slices, causal;
+    int64_t c; /* columns of all heads */
+    int t, s, heads, d, slices, causal;
     int vector; /* rows of a head begin at multiples of 16 bytes */
     float scale;
 };
 
 /* What a block has: tile `tile` of head `column / d` of row `row`, columns from `slice` on. */
 struct HeadTile {
-    int64_t row, tile;
-    int head, slice;
+    int64_t row;
+    int tile, head, slice;
 };
 
 /* Blocks count slices, tiles, heads, rows; queries that see most keys come first. */
-__device__ HeadTile place_of(const Attention &a, int64_t tiles, bool backwards)
+__device__ HeadTile place_of(const Attention &a, int tiles, bool backwards)
 {
-    int64_t i = blockIdx.x;
+    int i = (int)blockIdx.x;
     HeadTile p;
-    p.slice = (int)(i % a.slices);
+    p.slice = i % a.slices;
     i /= a.slices;
     p.tile = backwards ? tiles - 1 - i % tiles : i % tiles;
     i /= tiles;
-    p.head = (int)(i % a.heads);
+    p.head = i % a.heads;
     p.row = i / a.heads;
     return p;
 }
@@ -2017,28 +2690,30 @@ template <bool MIXED> __device__ float chain(float a, float b, float c)
 /* Rows first..first+63 of x, of which there are `rows`, and columns e0..e0+WIDTH-1 of the head's d;
  * +0 where there are none. */
 template <int R, int WIDTH, bool MIXED>
-__device__ void fetch_tile(float *to, const float *x, const Attention &a, int64_t first, int64_t rows,
-                      int e0)
+__device__ void fetch_tile(float *to, const float *x, const Attention &a, int first, int rows,
+                           int e0)
 {
     constexpr int THREADS = 16 * TILE / R;
+    const int d = a.d - e0, here = rows - first;
     x += first * a.c + e0;
-    rows -= first;
-    int d = a.d - e0;
     if (a.vector) {
-#pragma unroll
-        for (int i = 0; i < TILE * WIDTH / 4; i += THREADS) {
-            int row = (i + (int)threadIdx.x) / (WIDTH / 4), e = (i + (int)threadIdx.x) % (WIDTH / 4) * 4;
+        constexpr int STEP = THREADS / (WIDTH / 4); /* rows at a time */
+        const int e = (int)threadIdx.x % (WIDTH / 4) * 4, at = (int)threadIdx.x / (WIDTH / 4);
+        const float *from = x + at * a.c + e;
+        to += at * (WIDTH + 4) + e;
+#pragma unroll 4
+        for (int row = 0; row < TILE; row += STEP, from += STEP * a.c) {
             float4 f = { 0.0f, 0.0f, 0.0f, 0.0f };
-            if (row < rows && e < d)
-                f = *(const float4 *)(x + row * a.c + e);
-            *(float4 *)(to + row * (WIDTH + 4) + e) = { rounded<MIXED>(f.x), rounded<MIXED>(f.y),
-                                                       rounded<MIXED>(f.z), rounded<MIXED>(f.w) };
+            if (at + row < here && e < d)
+                f = *(const float4 *)from;
+            *(float4 *)(to + row * (WIDTH + 4)) = { rounded<MIXED>(f.x), rounded<MIXED>(f.y),
+                                                    rounded<MIXED>(f.z), rounded<MIXED>(f.w) };
         }
         return;
     }
     for (int i = (int)threadIdx.x; i < TILE * WIDTH; i += THREADS) {
         int row = i / WIDTH, e = i % WIDTH;
-        to[row * (WIDTH + 4) + e] = row < rows && e < d ? rounded<MIXED>(x[row * a.c + e]) : 0.0f;
+        to[row * (WIDTH + 4) + e] = row < here && e < d ? rounded<MIXED>(x[row * a.c + e]) : 0.0f;
     }
 }
 
@@ -2052,26 +2727,27 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
     b += threadIdx.x % 16 * ROW;
     n = n < WIDTH ? n : WIDTH;
     int e = 0;
+#pragma unroll 1
     for (; e + 4 <= n; e += 4) {
-        float4 x[R];
+        float4 y[4];
 #pragma unroll
-        for (int r = 0; r < R; r++)
-            x[r] = *(const float4 *)(a + STEP * r * ROW + e);
+        for (int c = 0; c < 4; c++)
+            y[c] = *(const float4 *)(b + 16 * c * ROW + e);
 #pragma unroll
-        for (int c = 0; c < 4; c++) {
-            float4 y = *(const float4 *)(b + 16 * c * ROW + e);
+        for (int r = 0; r < R; r++) {
+            float4 x = *(const float4 *)(a + STEP * r * ROW + e);
 #pragma unroll
-            for (int r = 0; r < R; r++)
-                s[r][c] = chain<MIXED>(x[r].x, y.x, s[r][c]);
+            for (int c = 0; c < 4; c++)
+                s[r][c] = chain<MIXED>(x.x, y[c].x, s[r][c]);
 #pragma unroll
-            for (int r = 0; r < R; r++)
-                s[r][c] = chain<MIXED>(x[r].y, y.y, s[r][c]);
+            for (int c = 0; c < 4; c++)
+                s[r][c] = chain<MIXED>(x.y, y[c].y, s[r][c]);
 #pragma unroll
-            for (int r = 0; r < R; r++)
-                s[r][c] = chain<MIXED>(x[r].z, y.z, s[r][c]);
+            for (int c = 0; c < 4; c++)
+                s[r][c] = chain<MIXED>(x.z, y[c].z, s[r][c]);
 #pragma unroll
-            for (int r = 0; r < R; r++)
-                s[r][c] = chain<MIXED>(x[r].w, y.w, s[r][c]);
+            for (int c = 0; c < 4; c++)
+                s[r][c] = chain<MIXED>(x.w, y[c].w, s[r][c]);
         }
     }
     for (; e < n; e++)
@@ -2107,6 +2783,7 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
     float y[N];
     int j = 0;
     p += row * SCORES;
+#pragma unroll 1
     for (; !diagonal && j + 4 <= keys; j += 4) {
         float4 x[R];
 #pragma unroll
@@ -2170,15 +2847,15 @@ __device__ void links_of_queries(float (&o)[R][N], const float *p, const float *
 /* What chains start from: this thread's part of a result x of `rows` rows, first, first + STEP, ..,
  * columns e0.. of the head. */
 template <int R, int N, int STEP, bool MIXED>
-__device__ void begin_rows(float (&o)[R][N], const float *x, const Attention &a, int64_t first,
-                           int64_t rows, int e0, int accumulate)
+__device__ void begin_rows(float (&o)[R][N], const float *x, const Attention &a, int first,
+                           int rows, int e0, int accumulate)
 {
 #pragma unroll
     for (int r = 0; r < R; r++)
 #pragma unroll
         for (int n = 0; n < N; n++) {
             int e = e0 + column_of(n);
-            int64_t row = first + STEP * r;
+            int row = first + STEP * r;
             o[r][n] = accumulate && row < rows && e < a.d ? x[row * a.c + e] : 0.0f;
             o[r][n] = MIXED ? gckpti_flush(o[r][n]) : o[r][n];
         }
@@ -2186,15 +2863,15 @@ __device__ void begin_rows(float (&o)[R][N], const float *x, const Attention &a,
 
 /* Stores it. */
 template <int R, int N, int STEP>
-__device__ void end_rows(const float (&o)[R][N], float *x, const Attention &a, int64_t first,
-                         int64_t rows, int e0)
+__device__ void end_rows(const float (&o)[R][N], float *x, const Attention &a, int first, int rows,
+                         int e0)
 {
 #pragma unroll
     for (int r = 0; r < R; r++)
 #pragma unroll
         for (int n = 0; n < N; n += 4) {
             int e = e0 + column_of(n);
-            int64_t row = first + STEP * r;
+            int row = first + STEP * r;
             float *to = x + row * a.c + e;
             if (a.vector && row < rows && e < a.d) {
                 *(float4 *)to = { o[r][n], o[r][n + 1], o[r][n + 2], o[r][n + 3] };
@@ -2205,6 +2882,17 @@ __device__ void end_rows(const float (&o)[R][N], float *x, const Attention &a, i
                 if (row < rows && e + k < a.d)
                     to[k] = o[r][n + k];
         }
+}
+
+/* To shared memory, as factors. */
+template <int R, bool MIXED> __device__ void put_scores(float *to, const float (&x)[R][4])
+{
+    to += threadIdx.x / 16 * SCORES + threadIdx.x % 16;
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            to[TILE / R * r * SCORES + 16 * c] = rounded<MIXED>(x[r][c]);
 }
 
 /* Sum and greatest among the 16 threads of a row, by halves 8, 4, 2, 1 of the contract's tree. */
@@ -2226,20 +2914,22 @@ __device__ float row_max(float x)
  * have the score -inf, whose exponential, +0, changes no sum; they are no links (v may be inf).
  * Exponentials take the place of k. On an H200 three blocks share a multiprocessor. */
 template <int R, int WIDTH, bool MIXED>
-__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2) attention_forward_kernel(Attention a)
+__global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
+    attention_forward_kernel(Attention a)
 {
     constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
     DYNAMIC_SHARED(float4, room);
     float *q = (float *)room, *k = q + TILE * ROW, *v = k + TILE * ROW, *p = k;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
     const HeadTile at = place_of(a, (a.t + TILE - 1) / TILE, true);
-    const int64_t first = at.tile * TILE, column = (int64_t)at.head * a.d;
+    const int first = at.tile * TILE;
+    const int64_t column = (int64_t)at.head * a.d;
     const float *qs = a.q + at.row * a.t * a.c + column;
     const float *ks = a.k + at.row * a.s * a.c + column, *vs = a.v + at.row * a.s * a.c + column;
-    const int64_t seen = a.causal ? gckpti_min(a.s, first + TILE) : a.s;
+    const int seen = a.causal ? min(a.s, first + TILE) : a.s;
     float o[R][N] = {}, max[R], sum[R];
-    for (int64_t j0 = 0; j0 < seen; j0 += TILE) {
-        const int keys = (int)gckpti_min(seen - j0, TILE);
+    for (int j0 = 0; j0 < seen; j0 += TILE) {
+        const int keys = min(seen - j0, (int)TILE);
         const bool diagonal = a.causal && j0 == first;
         float x[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
@@ -2269,10 +2959,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2) attention_forwa
             }
             const float shift = gckpti_shift(top);
 #pragma unroll
-            for (int c = 0; c < 4; c++) {
+            for (int c = 0; c < 4; c++)
                 x[r][c] = gckpti_exp(x[r][c] - shift);
-                p[row * SCORES + tx + 16 * c] = rounded<MIXED>(x[r][c]);
-            }
             const float added = row_sum((x[r][0] + x[r][2]) + (x[r][1] + x[r][3]));
             sum[r] = j0 > 0 ? gckpti_fma(sum[r], factor, added) : added;
             max[r] = top;
@@ -2281,13 +2969,14 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2) attention_forwa
                 if (j0 > 0)
                     o[r][n] = MIXED ? gckpti_flush(o[r][n] * factor) : o[r][n] * factor;
         }
+        put_scores<R, MIXED>(p, x);
         __syncwarp(); /* a warp's rows of p are its own */
         if (a.out)
             links_of_keys<R, N, MIXED>(o, p, v, keys, diagonal);
     }
 #pragma unroll
     for (int r = 0; r < R; r++) {
-        const int64_t row = first + ty + STEP * r;
+        const int row = first + ty + STEP * r;
         gckpti_softmax_end(&max[r], &sum[r]);
         if (a.aux && at.slice == 0 && tx == 0 && row < a.t)
             a.aux[(at.row * a.heads + at.head) * a.t + row] = max[r] + gckpti_log(sum[r]);
@@ -2315,28 +3004,54 @@ __global__ void attention_delta_kernel(Attention a, float *delta, int64_t querie
     }
 }
 
+/* Scores become probabilities; the first row is query `first` of the head. */
+template <int R>
+__device__ void probabilities(float (&x)[R][4], const Attention &a, int64_t of_head, int first)
+{
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        const int row = first + TILE / R * r;
+        const float lse = row < a.t ? a.aux[of_head + row] : 0.0f;
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            x[r][c] = gckpti_exp(gckpti_mul(x[r][c], a.scale) - lse);
+    }
+}
+
+/* y, their gradients, becomes ds. */
+template <int R>
+__device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const Attention &a,
+                                int64_t of_head, int first)
+{
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        const int row = first + TILE / R * r;
+        const float delta = row < a.t ? a.delta[of_head + row] : 0.0f;
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            y[r][c] = p[r][c] * (y[r][c] - delta) * a.scale;
+    }
+}
+
 /* dq of 64 queries: chains over keys ascending; ds takes the place of v. */
 template <int R, int WIDTH, bool MIXED>
-__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_kernel(Attention a)
+__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - MIXED : 1)
+    attention_dq_kernel(Attention a)
 {
     constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
     DYNAMIC_SHARED(float4, room);
     float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW, *ds = v;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
     const HeadTile at = place_of(a, (a.t + TILE - 1) / TILE, true);
-    const int64_t first = at.tile * TILE, column = (int64_t)at.head * a.d;
+    const int first = at.tile * TILE;
+    const int64_t column = (int64_t)at.head * a.d;
     const int64_t queries = at.row * a.t * a.c + column, keys = at.row * a.s * a.c + column;
-    const int64_t seen = a.causal ? gckpti_min(a.s, first + TILE) : a.s;
-    float o[R][N], lse[R], delta[R];
+    const int seen = a.causal ? min(a.s, first + TILE) : a.s;
+    const int64_t of_head = (at.row * a.heads + at.head) * a.t;
+    float o[R][N];
     begin_rows<R, N, STEP, MIXED>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH,
                                   a.accumulate[0]);
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-        const int64_t row = first + ty + STEP * r, i = (at.row * a.heads + at.head) * a.t + row;
-        lse[r] = row < a.t ? a.aux[i] : 0.0f;
-        delta[r] = row < a.t ? a.delta[i] : 0.0f;
-    }
-    for (int64_t j0 = 0; j0 < seen; j0 += TILE) {
+    for (int j0 = 0; j0 < seen; j0 += TILE) {
         float x[R][4] = {}, y[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
             __syncthreads();
@@ -2348,21 +3063,17 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
             fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, a, j0, a.s, e0);
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
+            if (e0 + WIDTH >= a.d)
+                probabilities<R>(x, a, of_head, first + ty);
             dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
         }
         __syncthreads();
         if (a.d > WIDTH)
             fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, a, j0, a.s, at.slice * WIDTH);
-#pragma unroll
-        for (int r = 0; r < R; r++)
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                const float p = gckpti_exp(gckpti_mul(x[r][c], a.scale) - lse[r]);
-                ds[(ty + STEP * r) * SCORES + tx + 16 * c] =
-                    rounded<MIXED>(p * (y[r][c] - delta[r]) * a.scale);
-            }
+        score_gradients<R>(y, x, a, of_head, first + ty);
+        put_scores<R, MIXED>(ds, y);
         __syncthreads();
-        links_of_keys<R, N, MIXED>(o, ds, k, (int)gckpti_min(seen - j0, TILE),
+        links_of_keys<R, N, MIXED>(o, ds, k, min(seen - j0, (int)TILE),
                                    a.causal && j0 == first);
     }
     end_rows<R, N, STEP>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH);
@@ -2378,7 +3089,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
     float *scores = v + TILE * ROW;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
     const HeadTile at = place_of(a, (a.s + TILE - 1) / TILE, false);
-    const int64_t first = at.tile * TILE, column = (int64_t)at.head * a.d;
+    const int first = at.tile * TILE;
+    const int64_t column = (int64_t)at.head * a.d;
     const int64_t queries = at.row * a.t * a.c + column, keys = at.row * a.s * a.c + column;
     const int64_t of_head = (at.row * a.heads + at.head) * a.t;
     const int slice = at.slice * WIDTH;
@@ -2386,8 +3098,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
     float *const to_k = a.dk ? a.dk + keys : NULL, *const to_v = a.dv ? a.dv + keys : NULL;
     begin_rows<R, N, 1, MIXED>(dk, to_k, a, first + R * ty, a.s, slice, a.accumulate[1]);
     begin_rows<R, N, 1, MIXED>(dv, to_v, a, first + R * ty, a.s, slice, a.accumulate[2]);
-    for (int64_t i0 = a.causal ? first : 0; i0 < a.t; i0 += TILE) {
-        const int n = (int)gckpti_min(a.t - i0, TILE);
+    for (int i0 = a.causal ? first : 0; i0 < a.t; i0 += TILE) {
+        const int n = min(a.t - i0, (int)TILE);
         const bool diagonal = a.causal && i0 == first;
         float x[R][4] = {}, y[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
@@ -2400,6 +3112,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
             }
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
+            if (e0 + WIDTH >= a.d)
+                probabilities<R>(x, a, of_head, i0 + ty);
             if (a.dk)
                 dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
         }
@@ -2408,29 +3122,15 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
             fetch_tile<R, WIDTH, MIXED>(q, a.q + queries, a, i0, a.t, slice);
             fetch_tile<R, WIDTH, MIXED>(g, a.g + queries, a, i0, a.t, slice);
         }
-#pragma unroll
-        for (int r = 0; r < R; r++) {
-            const int64_t row = i0 + ty + STEP * r;
-            const float lse = row < a.t ? a.aux[of_head + row] : 0.0f;
-            const float delta = a.dk && row < a.t ? a.delta[of_head + row] : 0.0f;
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                const float p = gckpti_exp(gckpti_mul(x[r][c], a.scale) - lse);
-                scores[(ty + STEP * r) * SCORES + tx + 16 * c] = rounded<MIXED>(p);
-                y[r][c] = rounded<MIXED>(p * (y[r][c] - delta) * a.scale);
-            }
-        }
+        put_scores<R, MIXED>(scores, x);
         __syncthreads();
         if (a.dv)
             links_of_queries<R, N, MIXED>(dv, scores, g, n, diagonal);
         if (!a.dk)
             continue;
         __syncthreads();
-#pragma unroll
-        for (int r = 0; r < R; r++)
-#pragma unroll
-            for (int c = 0; c < 4; c++)
-                scores[(ty + STEP * r) * SCORES + tx + 16 * c] = y[r][c];
+        score_gradients<R>(y, x, a, of_head, i0 + ty);
+        put_scores<R, MIXED>(scores, y);
         __syncthreads();
         links_of_queries<R, N, MIXED>(dk, scores, q, n, diagonal);
     }
@@ -2445,7 +3145,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
 #define RUN_TILES(call, kernel, rows, tiles, more)                                                 \
     do {                                                                                           \
         int bytes = (int)sizeof(float) * ((tiles) * TILE * (WIDTH + 4) + (more));                  \
-        int64_t blocks = ((rows) + TILE - 1) / TILE * a.heads * a.slices * call->in[0].shape.d[0]; \
+        int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * a.heads * a.slices;    \
         check(device_of(call),                                                                     \
               cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),    \
               #kernel);                                                                            \
@@ -2473,7 +3173,7 @@ void attention_both(const gckpt_call *call)
     const gckpt_shape *shape = &call->shape;
     Attention a = { q->data, k->data, v->data, call->grad_out, call->out, (float *)call->aux,
                     (const float *)call->work, NULL, NULL, NULL, { 0, 0, 0 },
-                    shape->d[1], k->shape.d[1], shape->d[2],
+                    shape->d[2], (int)shape->d[1], (int)k->shape.d[1],
                     o->heads, (int)(shape->d[2] / o->heads), 1, o->causal, 0, 0.0f };
     a.scale = 1.0f / gckpti_sqrt((float)a.d);
     if (a.g) {
@@ -2483,7 +3183,7 @@ void attention_both(const gckpt_call *call)
     }
     a.vector = a.d % 4 == 0 && by_16(a.q) && by_16(a.k) && by_16(a.v) && by_16(a.g) &&
                by_16(a.out) && by_16(a.dq) && by_16(a.dk) && by_16(a.dv);
-    int64_t queries = shape->d[0] * a.heads * a.t;
+    int64_t queries = shape->d[0] * a.heads * shape->d[1];
     if (a.dq || a.dk)
         RUN(call, attention_delta_kernel, blocks_for(32 * queries, 256), 256, 0, a,
             (float *)call->work, queries);
@@ -3929,7 +4629,8 @@ gckpt_result rmsnorm_room(gckpt_call *call) { return layernorm_room(call); }
 #define OPS(X)                                                                                     \
     X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(dropout) X(add) X(sub)       \
     X(mul) X(permute) X(slice) X(concat) X(sum) X(mean) X(rotary) X(mean_squared_error)            \
-    X(sum_loss) X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy) X(attention)
+    X(sum_loss) X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy) X(attention)  \
+    X(embed) X(matmul) X(linear)
 
 bool is_op(const gckpt_op *op, const char *name)
 {
@@ -3987,6 +4688,9 @@ gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
         call->work_forward = (size_t)loss_rows(call) * sizeof(float);
     if (is_op(op, "cross_entropy")) /* a loss of each row */
         call->work_forward = (size_t)gckpti_rows(&call->in[0].shape) * sizeof(float);
+    if (is_op(op, "embed"))
+        call->work_backward = sizeof(unsigned) * (size_t)lists_words(call->in[0].shape.d[0],
+                                                                     gckpti_rows(&call->shape));
     if (is_op(op, "attention")) /* delta of each query of each head */
         call->work_backward = call->aux_bytes;
     return GCKPT_OK;
@@ -4043,7 +4747,7 @@ void self_test(Device *d, char *text)
 void device_close(Device *d)
 {
     for (int i = 0; i < RECORDINGS; i++)
-        drop(&d->recordings[i]);
+        drop(d, &d->recordings[i]);
     for (int i = 0; i < SLOTS; i++) {
         if (d->slots[i].arrived)
             cudaEventDestroy(d->slots[i].arrived);

@@ -185,7 +185,7 @@ static void test_repeats(void)
                 spoils = way == 2;
                 uint64_t got = repeats_run(&watched, rows, (gckpt_precision)precision, way == 1);
                 CHECK_MSG(got == want, "precision %d, rows %d, way %d: other bits", precision, (int)rows, way);
-                CHECK_MSG(way == 0 ? repeated > asked / 3 && !refused : !repeated,
+                CHECK_MSG(way == 0 ? repeated > asked / 5 && !refused : !repeated,
                           "way %d: of %ld micro-batches %ld repeated, %ld not recorded", way, asked, repeated, refused);
                 CHECK(way < 2 || refused > 0);
                 CHECK_MSG(tested_pieces(0) == 0, "%ld pieces left", tested_pieces(0));
@@ -298,6 +298,33 @@ static void test_open(void)
 }
 #endif
 
+/* Copies of any size come through whole, also those of more than all slots. */
+static void test_copies(void)
+{
+    static const size_t sizes[] = { 0, 1, 3, (1 << 19) - 1, 1 << 19, (1 << 19) + 1, (33 << 20) + 5 };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t n = sizes[i];
+        unsigned char *host = (unsigned char *)malloc(2 * n + 1);
+        unsigned char *a = (unsigned char *)gpu[0]->get(gpu[0]->context, n + 1, 64),
+                      *b = (unsigned char *)gpu[0]->get(gpu[0]->context, n, 64);
+        CHECK(host && a && b && (uintptr_t)a % 64 == 0);
+        for (size_t k = 0; k < n; k++)
+            host[k] = (unsigned char)(k * 167 >> 8 ^ k);
+        gpu[0]->copy_in(gpu[0]->context, a + 1, host, n); /* and may change when it returns */
+        memset(host, 0x77, n);
+        gpu[0]->copy(gpu[0]->context, b, a + 1, n);
+        gpu[0]->copy_out(gpu[0]->context, host + n, b, n);
+        size_t same = 0;
+        while (same < n && host[n + same] == (unsigned char)(same * 167 >> 8 ^ same))
+            same++;
+        CHECK_MSG(same == n, "of %zu bytes %zu are as they were", n, same);
+        gpu[0]->release(gpu[0]->context, a, n + 1);
+        gpu[0]->release(gpu[0]->context, b, n);
+        free(host);
+    }
+    CHECK(gpu[0]->finish(gpu[0]->context) == NULL);
+}
+
 /* ---- threads of the host, each with a store of its own, on one device and on two ---- */
 typedef struct {
     const gckpt_backend *backend;
@@ -372,6 +399,7 @@ int main(int argc, char **argv)
     watched.recorded = watched_recorded;
     watched.update = watched_update;
     watched.find = watched_find;
+    test_copies();
     test_repeats();
     test_inference();
 #ifdef GCKPT_CUDA_SHIM
