@@ -174,6 +174,12 @@
  *       So here, too, the bits are the same for any plan, split, thread count and processor (bf16
  *       instructions run only where they pass a test against the emulation); but linear +
  *       cross-entropy, which never rounds its logits, is closer to fp32 than the two ops.
+ *    m. BF16_FAST is no part of a. to k.: it keeps what l. keeps and as l. rounds it, and a backend's
+ *       own kernels sum in binary32 in an order of theirs, matrix products by tensor cores. On one
+ *       kind of device and version of the kernels the bits are the same for any plan, and for any
+ *       split whose micro-batches are multiples of the kernels' tile along tokens (16 in
+ *       gradckpt_cuda.cu); where one is not, gckpt_plan_split_exact names the op. Ops that the
+ *       backend has no such kernels for run as in l. The processor has none and refuses the mode.
  *
  * 6. Bytes
  *    gckpt_plan_bytes = parameters + optimiser state + step arena. The arena (gradients,
@@ -342,8 +348,9 @@ typedef enum { GCKPT_F32, GCKPT_I32 } gckpt_type;
 /* What a plan keeps activations and their gradients as (manual, 5l). */
 typedef enum {
     GCKPT_FP32,
-    GCKPT_BF16,           /* 2 bytes an element, rounded to nearest even */
-    GCKPT_BF16_STOCHASTIC /* the same, rounded up or down by chance: unbiased */
+    GCKPT_BF16,            /* 2 bytes an element, rounded to nearest even */
+    GCKPT_BF16_STOCHASTIC, /* the same, rounded up or down by chance: unbiased */
+    GCKPT_BF16_FAST        /* as GCKPT_BF16, by a device's tensor cores (manual, 5m) */
 } gckpt_precision;
 GCKPT_API uint16_t gckpt_to_bf16(float x); /* nearest even; subnormals become 0 */
 GCKPT_API float gckpt_from_bf16(uint16_t x);
@@ -550,7 +557,7 @@ typedef struct {
     int accumulate;       /* 1: add to what grad holds (or start chains from it); 0: store */
     float *low;           /* GCKPT_SUMS: what grad's sums are rounded by; NULL: nothing is summed */
     gckpt_shape shape;
-    /* GCKPT_TAKES_BF16, in bf16 plans: where the values are, or the gradient goes, instead */
+    /* GCKPT_TAKES_BF16 and find_fast, in bf16 plans: where values are, gradients go, instead */
     const uint16_t *bf16;
     uint16_t *grad_bf16;
 } gckpt_arg;
@@ -574,7 +581,7 @@ struct gckpt_call {
     int threads;
     int plain;    /* 1: workspace for plain kernels is enough (gckpt_plan_desc.plain) */
     int training; /* 0 in inference plans */
-    gckpt_precision precision; /* of the plan; also for shape() when planning */
+    gckpt_precision precision; /* it computes in; also for shape() when planning */
     unsigned rounded;          /* to bf16: values of GCKPT_IN(i); GCKPT_OUT: grad_out */
     uint16_t *out_bf16;        /* GCKPT_TAKES_BF16: instead of out, of grad_out */
     const uint16_t *grad_out_bf16;
@@ -819,7 +826,8 @@ typedef struct {
     int once;      /* 1: runs once a step; 0: for each micro-batch */
 } gckpt_usage;
 GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usage *out);
-/* 1: every split of the batch gives the same bits; 0: not, as the tensor *op mixes rows. */
+/* 1: every split of the batch (manual, 5m: that this holds for) gives the same bits; 0: not, as the
+ * tensor *op mixes rows. */
 GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op);
 /* What the step arena holds: buffers, by the instruction they end with. Those live at an
  * instruction add up to its live bytes (gckpt_plan_usage); no two live ones overlap. */
@@ -998,12 +1006,27 @@ typedef struct {
     gckpt_rates rates;
 } gckpt_pass;
 
+/* A micro-batch, for a backend that repeats what it has been asked for before. All that may differ
+ * from an earlier one of the same owner and `rows` is here: row, seed and step of its calls, and
+ * loss_scale of its losses', by gckpt_call.id. */
+typedef struct {
+    int id;
+    float scale;
+} gckpt_loss_scale;
+typedef struct {
+    const void *owner; /* the executor */
+    int64_t row, rows;
+    uint64_t seed, step;
+    const gckpt_loss_scale *scales; /* the host's */
+    int losses;
+} gckpt_moment;
+
 struct gckpt_backend {
     const char *name; /* a plan that was made for it runs on backends of this name only */
     void *context;   /* for the functions, not NULL; kernels find it in call->backend, which is NULL
                           where the processor runs them */
-    int own_memory;  /* 1: memory the host cannot use. Then all functions but workspace are
-                          needed; else those that are NULL are the plain ones of the processor, and
+    int own_memory;  /* 1: memory the host cannot use. Then all functions to `finish` but
+                          workspace are needed; else those that are NULL are the plain ones of the processor, and
                           so are kernels that `find` has not */
     int writes_back; /* 1: update always does as if write_back were 1 (and needs no scratch) */
     void *(*get)(void *context, size_t bytes, size_t alignment); /* NULL: there is none */
@@ -1012,8 +1035,10 @@ struct gckpt_backend {
     void (*copy_in)(void *context, void *to, const void *host, size_t bytes);
     void (*copy_out)(void *context, void *host, const void *from, size_t bytes);
     void (*copy)(void *context, void *to, const void *from, size_t bytes);
-    /* Planning: call is as op->shape left it for plain kernels; changes work_forward, _backward. A
-     * function of op, call and the backend's name only. Kernels find `work` a multiple of 64 behind
+    /* Planning: call is as op->shape left it for plain kernels; changes work_forward, _backward,
+     * and sets mixes_rows where the bits of fast kernels depend on micro-batches of this size.
+     * in[i].bf16, out_bf16 and grad_out_bf16 say what the plan keeps so (they are not to be read).
+     * A function of op, call and the backend's name only. Kernels find `work` a multiple of 64 behind
      * the executor's own copies, which begin at the plan's alignment. */
     gckpt_result (*workspace)(void *context, const gckpt_op *op, gckpt_call *call);
     /* The kernel of an op's forward or backward, by op->name or, of users' ops, by op; asked for
@@ -1030,6 +1055,22 @@ struct gckpt_backend {
     /* Waits for all. The first thing that went wrong since the backend was made, and from then on
      * in each call; NULL: nothing. */
     const char *(*finish)(void *context);
+    /* The rest may be NULL. Micro-batches all of whose kernels the backend has can be repeated
+     * without asking for each instruction again. repeat is called before the first one. 1: all of
+     * them are done as they were before, but for what `moment` says. 0: the executor asks for them,
+     * by kernels, fill, add, convert and copy only, then calls recorded. That returns 1; or 0, if
+     * nothing of it was done since it was only recorded, and could not be: the executor asks again
+     * (and repeat no more). forget: what `owner` asked for holds no longer. */
+    int (*repeat)(void *context, const gckpt_moment *moment);
+    int (*recorded)(void *context);
+    void (*forget)(void *context, const void *owner);
+    /* Why get found no memory, the last time, and what helps: what error texts end with. */
+    const char *(*shortage)(void *context);
+    /* GCKPT_BF16_FAST (manual, 5m); NULL: not here. As find, but a function of op->name or op alone
+     * and asked when planning, too: an op's kernels, both or (NULL) none. call->precision says that
+     * they are meant. Whatever the plan keeps as bf16 they read and write as such (in[i].bf16,
+     * out_bf16, ..; the other pointer is NULL); low parts may be left alone. */
+    gckpt_kernel (*find_fast)(void *context, const gckpt_op *op, gckpt_kind kind);
     /* For what is offloaded to the host: all four or none (then copy_out and copy_in do it). Moves
      * begin behind what was asked for before, and may run beside what is asked for later; they keep
      * their order. join: what is asked for later waits for all of them. Their host side is memory
@@ -1039,6 +1080,10 @@ struct gckpt_backend {
     void (*move)(void *context, void *to, const void *from, size_t bytes, int out);
     void (*join)(void *context);
 };
+
+/* In gradckpt_cuda.cu, which a program that wants it compiles by nvcc and links: the backend of a
+ * CUDA device (from 0 on), the same one each time. NULL: there is none, *error says why. */
+extern const gckpt_backend *gckpt_cuda_backend(int device, const char **error);
 
 /* >>api-run ------------------------------------------------------------------------------------ */
 /* A step refuses what is not finite or out of range, by name. */
@@ -1341,7 +1386,8 @@ extern int madvise(void *start, size_t size, int advice);
 #else
 #define GCKPTI_X86 0
 #endif
-#if !defined(GCKPT_FORCE_SOFT_FMA) && (defined(__SSE2__) || defined(_M_X64))
+#if defined(GCKPTI_SQRT)
+#elif !defined(GCKPT_FORCE_SOFT_FMA) && (defined(__SSE2__) || defined(_M_X64))
 #define GCKPTI_SQRT 1
 #include <emmintrin.h>
 #elif !defined(GCKPT_FORCE_SOFT_FMA) && defined(__aarch64__)
@@ -1355,7 +1401,13 @@ extern int madvise(void *start, size_t size, int advice);
 extern "C" {
 #endif
 
-#define GCKPTI_INLINE      static inline
+/* For a device that has a compiler of its own (gradckpt_cuda.cu): what stands before functions that
+ * it takes, too, and before their tables; GCKPTI_FMA and GCKPTI_SQRT are 3 there: fmaf, sqrtf. */
+#ifndef GCKPTI_DEVICE
+#define GCKPTI_DEVICE
+#define GCKPTI_TABLE static const
+#endif
+#define GCKPTI_INLINE      GCKPTI_DEVICE static inline
 #define GCKPTI_ADDRESSABLE (PTRDIFF_MAX / 8) /* bytes in a step arena, at most */
 #define GCKPTI_NONE        SIZE_MAX          /* "no offset" */
 #define GCKPTI_TEXT        256               /* bytes of an error text */
@@ -2035,6 +2087,7 @@ static void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(vo
 /* 1: the builtin is one instruction; 2: clang would call libm's fmaf, which may be wrong (no glibc
  * and -fmath-errno: firmware, musl), so the instruction is written out; 0: emulation.
  * GCKPT_FORCE_SOFT_FMA chooses the emulation and the integer square root, for tests. */
+#ifndef GCKPTI_FMA
 #if defined(GCKPT_FORCE_SOFT_FMA) || !defined(__GNUC__) ||                                         \
     !(defined(__FP_FAST_FMAF) || defined(__FMA__) || defined(__ARM_FEATURE_FMA))
 #define GCKPTI_FMA 0
@@ -2044,6 +2097,7 @@ static void gckpti_with_team(gckpti_runner *runner, int threads, void (*main)(vo
 #define GCKPTI_FMA 2
 #else
 #define GCKPTI_FMA 0
+#endif
 #endif
 
 GCKPTI_INLINE uint32_t gckpti_bits(float x)
@@ -2084,7 +2138,9 @@ GCKPTI_INLINE double gckpti_double(uint64_t u)
  * 2008), after which the second rounding is right. */
 GCKPTI_INLINE float gckpti_fma(float a, float b, float c)
 {
-#if GCKPTI_FMA == 1
+#if GCKPTI_FMA == 3
+    return fmaf(a, b, c);
+#elif GCKPTI_FMA == 1
     return __builtin_fmaf(a, b, c);
 #elif GCKPTI_FMA == 2 && defined(__aarch64__)
     __asm__("fmadd %s0, %s1, %s2, %s0" : "+w"(c) : "w"(a), "w"(b));
@@ -2136,7 +2192,9 @@ GCKPTI_INLINE uint64_t gckpti_root(uint64_t m, int digits)
 /* Correctly rounded square root. */
 GCKPTI_INLINE float gckpti_sqrt(float x)
 {
-#if GCKPTI_SQRT == 1
+#if GCKPTI_SQRT == 3
+    return sqrtf(x);
+#elif GCKPTI_SQRT == 1
     return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(x)));
 #elif GCKPTI_SQRT == 2
     return vget_lane_f32(vsqrt_f32(vdup_n_f32(x)), 0);
@@ -2154,7 +2212,9 @@ GCKPTI_INLINE float gckpti_sqrt(float x)
 /* The same in double. */
 GCKPTI_INLINE double gckpti_sqrt_double(double x)
 {
-#if GCKPTI_SQRT == 1
+#if GCKPTI_SQRT == 3
+    return sqrt(x);
+#elif GCKPTI_SQRT == 1
     return _mm_cvtsd_f64(_mm_sqrt_sd(_mm_setzero_pd(), _mm_set_sd(x)));
 #elif GCKPTI_SQRT == 2
     return vget_lane_f64(vsqrt_f64(vdup_n_f64(x)), 0);
@@ -2181,20 +2241,20 @@ GCKPTI_INLINE float gckpti_rsqrt(float x) { return 1.0f / gckpti_sqrt(x); }
 #define GCKPTI_EXP_MAX 89.0f     /* inf above */
 
 /* (exp(r) - 1 - r) / r^2 on [-0.347, 0.347], fit 2^-28 of exp(r) */
-static const float gckpti_exp_c[5] = { 0.49999994f, 0.166665211f, 0.041668281f, 0.0083686905f,
+GCKPTI_TABLE float gckpti_exp_c[5] = { 0.49999994f, 0.166665211f, 0.041668281f, 0.0083686905f,
                                        0.00138194906f };
 /* (tanh(x)/x - 1) / x^2 in x^2, |x| <= 1, fit 2^-28 */
-static const float gckpti_tanh_c[7] = { -0.333332956f,   0.133323461f,    -0.0538798459f,
+GCKPTI_TABLE float gckpti_tanh_c[7] = { -0.333332956f,   0.133323461f,    -0.0538798459f,
                                         0.0214866754f,   -0.00794600882f, 0.00230121962f,
                                         -0.000358392805f };
 #define GCKPTI_TANH_SPLIT 1.0f
 #define GCKPTI_TANH_MAX   20.0f /* of 2|x|: tanh is 1 from 9.02 on */
 /* erf(x)/x - 1 in x^2, |x| <= 1, fit 2^-29 */
-static const float gckpti_erf_c[7] = { 0.128379166f,   -0.37612626f,  0.112835787f,
+GCKPTI_TABLE float gckpti_erf_c[7] = { 0.128379166f,   -0.37612626f,  0.112835787f,
                                        -0.0268533472f, 0.0051871622f, -0.00079978531f,
                                        7.80690316e-05f };
 /* -log(erfc(x))/x in x, 1 <= x <= 4, fit 2^-31 of erf */
-static const float gckpti_erfc_c[7] = { 1.1286943f,     0.634969711f,   0.106530547f,
+GCKPTI_TABLE float gckpti_erfc_c[7] = { 1.1286943f,     0.634969711f,   0.106530547f,
                                         -0.0240097791f, 0.00375733338f, -0.000350555201f,
                                         1.39585973e-05f };
 #define GCKPTI_ERF_SPLIT 1.0f
@@ -2288,7 +2348,7 @@ GCKPTI_INLINE float gckpti_split(float x, float *n)
 }
 
 /* (log(1+f) - f + f^2/2) / f^3 on [-1/3, 1/3], fit 2^-30 of log(1+f) */
-static const float gckpti_log_c[9] = { 0.333333343f,  -0.249998271f, 0.199996814f,
+GCKPTI_TABLE float gckpti_log_c[9] = { 0.333333343f,  -0.249998271f, 0.199996814f,
                                        -0.166792959f, 0.143027171f,  -0.121994182f,
                                        0.107695557f,  -0.128301099f, 0.119584598f };
 
@@ -5386,7 +5446,7 @@ static double gckpti_rotary_ratio(float base, int64_t n)
 
 /* The angle of p, a turn being 2^64, to 5e-8: q = (p + 2^61) >> 62 quadrants, and with the sign of
  * p - 2^62 q and its size m: fma(m >> 38, pi/2 2^-24, mul(next 24 bits of m, pi/2 2^-48)). */
-static gckpti_angle gckpti_rotary_angle(uint64_t p)
+GCKPTI_INLINE gckpti_angle gckpti_rotary_angle(uint64_t p)
 {
     gckpti_angle r = { (uint32_t)((p + (UINT64_C(1) << 61)) >> 62), 0.0f, 0.0f };
     p -= (uint64_t)r.quadrant << 62;
@@ -5397,8 +5457,9 @@ static gckpti_angle gckpti_rotary_angle(uint64_t p)
     return r;
 }
 
+#define GCKPTI_ROTARY_FIRST 2935890503282001226.0 /* 2^64 / 2 pi */
 /* Of x >= 0 counts of 2^-64 of a turn, whole turns left out; the fraction is cut. */
-static uint64_t gckpti_rotary_frequency(double x)
+GCKPTI_INLINE uint64_t gckpti_rotary_frequency(double x)
 {
     const double turn = 18446744073709551616.0;
     if (!(x < turn * 4503599627370496.0)) /* then whole turns are all it can hold */
@@ -5433,7 +5494,7 @@ static void gckpti_rotary_turn(const gckpt_call *call, const float *x, float *y,
     const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
     int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads, half = d / 2;
     float *table = (float *)call->work;
-    double ratio = gckpti_rotary_ratio(o->base, half), count = 2935890503282001226.0; /* 2^64/2pi */
+    double ratio = gckpti_rotary_ratio(o->base, half), count = GCKPTI_ROTARY_FIRST;
     for (int64_t i = 0; i < half; i++, count *= ratio) {
         uint64_t frequency = gckpti_rotary_frequency(count);
         float sine, cosine;
@@ -6375,6 +6436,18 @@ static int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags 
 /* ---- bf16 plans (manual, 5l): values and gradients of what depends on the batch are rounded, and
  * kept narrow unless they are fetched, as floats ---- */
 enum { GCKPTI_ROUNDED = 1, GCKPTI_NARROW_VALUE = 2, GCKPTI_NARROW_GRADIENT = 4 };
+enum { GCKPTI_MIXES = 8 }; /* its fast kernels tie the bits to the micro-batch */
+
+/* What an op computes in: fast plans leave what has no fast kernels to those of GCKPT_BF16. */
+static gckpt_precision gckpti_op_precision(const gckpt_backend *b, const gckpt_op *op,
+                                           int batchless, gckpt_precision precision)
+{
+    if (batchless)
+        return GCKPT_FP32;
+    if (precision == GCKPT_BF16_FAST && !b->find_fast(b->context, op, GCKPT_FORWARD))
+        return GCKPT_BF16;
+    return precision;
+}
 
 static size_t gckpti_bytes(const gckpti_planner *p, const gckpt_tensor *t, int narrow)
 {
@@ -6434,14 +6507,17 @@ static void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements)
     c->bytes = *at + (size_t)elements * sizeof(float);
 }
 
-/* rounding, n (elements): by index as above. backward: `reads` has GCKPT_IN and GCKPT_OUT bits,
- * `wanted` bit i where input i's gradient is, `sums` bit i where it ends a sum. An op that takes
- * bf16 itself (inputs 0 and 1) leaves only what is rounded by chance to the executor. */
+/* rounding, n (elements): by index as above. precision: what the op computes in. backward: `reads`
+ * has GCKPT_IN and GCKPT_OUT bits, `wanted` bit i where input i's gradient is, `sums` bit i where it
+ * ends a sum. An op that takes bf16 itself (inputs 0 and 1; fast kernels: all) leaves only what is
+ * rounded by chance to the executor. */
 static void gckpti_copies_of(const gckpt_op *op, int inputs, const int *rounding, const int64_t *n,
-                             int by_chance, int backward, unsigned reads, unsigned wanted,
-                             unsigned sums, gckpti_copies *c)
+                             gckpt_precision precision, int backward, unsigned reads,
+                             unsigned wanted, unsigned sums, gckpti_copies *c)
 {
-    int takes = (op->flags & GCKPT_TAKES_BF16) != 0, out = !takes || by_chance;
+    int by_chance = precision == GCKPT_BF16_STOCHASTIC, fast = precision == GCKPT_BF16_FAST;
+    int takes = fast || op->flags & GCKPT_TAKES_BF16, out = !takes || by_chance;
+    int most = fast ? GCKPT_MAX_INPUTS : 1; /* the last input it takes so */
     memset(c, 0xff, sizeof *c);
     c->bytes = 0;
     out = out && rounding[0] & GCKPTI_NARROW_VALUE;
@@ -6457,11 +6533,11 @@ static void gckpti_copies_of(const gckpt_op *op, int inputs, const int *rounding
     else if (backward && !takes && reads & GCKPT_OUT && rounding[0] & GCKPTI_NARROW_VALUE)
         gckpti_copy_add(c, &c->value[0], n[0]);
     for (int i = 0; i < inputs; i++)
-        if ((!takes || i > 1) && rounding[1 + i] & GCKPTI_NARROW_VALUE &&
+        if ((!takes || i > most) && rounding[1 + i] & GCKPTI_NARROW_VALUE &&
             c->value[1 + i] == GCKPTI_NONE && (!backward || reads & GCKPT_IN(i)))
             gckpti_copy_add(c, &c->value[1 + i], n[1 + i]);
     for (int i = 0; i < inputs && backward; i++)
-        if ((!takes || i > 1 || by_chance) && rounding[1 + i] & GCKPTI_NARROW_GRADIENT &&
+        if ((!takes || i > most || by_chance) && rounding[1 + i] & GCKPTI_NARROW_GRADIENT &&
             wanted >> i & 1)
             gckpti_copy_add(c, &c->gradient[1 + i], n[1 + i]);
     if (backward && !takes && rounding[0] & GCKPTI_NARROW_GRADIENT)
@@ -6518,8 +6594,10 @@ static size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, 
         if (backward && gckpti_sums(p, t, i) == GCKPTI_SUM_HERE)
             sums |= 1u << i;
     }
-    gckpti_copies_of(t->op, t->inputs, rounding, n, p->desc->precision == GCKPT_BF16_STOCHASTIC,
-                     backward, gckpti_needs(p, t), wanted, sums, &c);
+    gckpti_copies_of(
+        t->op, t->inputs, rounding, n,
+        gckpti_op_precision(p->desc->backend, t->op, t->batchless, p->desc->precision), backward,
+        gckpti_needs(p, t), wanted, sums, &c);
     return c.bytes;
 }
 
@@ -6760,10 +6838,19 @@ static gckpt_cost gckpti_form_cost(const gckpti_planner *p, const gckpt_tensor *
 static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
 {
     int i = t->id;
+    uint16_t narrow;
     gckpt_call call;
     gckpt_result result =
         gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, p->threads, p->plain,
-                          t->batchless ? GCKPT_FP32 : p->desc->precision, NULL, &call);
+                          gckpti_op_precision(p->desc->backend, t->op, t->batchless,
+                                              p->desc->precision),
+                          NULL, &call);
+    int mixes = call.mixes_rows;
+    for (int k = 0; k < t->inputs; k++)
+        if (p->rounding[t->in[k]->base->id] & GCKPTI_NARROW_VALUE)
+            call.in[k].bf16 = &narrow;
+    call.out_bf16 = p->rounding[i] & GCKPTI_NARROW_VALUE ? &narrow : NULL;
+    call.grad_out_bf16 = p->rounding[i] & GCKPTI_NARROW_GRADIENT ? &narrow : NULL;
     if (result == GCKPT_OK && p->desc->backend && p->desc->backend->workspace)
         result = p->desc->backend->workspace(p->desc->backend->context, t->op, &call);
     if (result != GCKPT_OK && p->desc->backend)
@@ -6773,6 +6860,8 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
         call.work_backward > PTRDIFF_MAX / 4)
         return gckpti_error(p->g, GCKPT_E_SHAPE, "%T: cannot be planned for %i threads", t,
                             p->threads);
+    if (p->active[i] && call.mixes_rows > mixes)
+        p->rounding[i] |= GCKPTI_MIXES;
     p->work_forward[i] = call.work_forward;
     p->work_backward[i] = call.work_backward;
     size_t forward = gckpti_copy_bytes(p, t, 0);
@@ -8262,15 +8351,15 @@ static int gckpti_join_branches(gckpti_skyline *s, size_t i)
  * there is none. Where few begin, they are looked at one by one. */
 static gckpti_candidate *gckpti_take_first(gckpti_skyline *s, int begin, int end)
 {
-    size_t stack[GCKPTI_FEW], count = 0, found = 0; /* the tree needs its depth and one */
+    size_t stack[8 * sizeof(size_t)], count = 0, found = 0; /* the tree's depth and one */
     uint32_t turn = UINT32_MAX;
-    int few = s->first[end + 1] - s->first[begin] <= GCKPTI_FEW;
-    for (int k = s->first[begin]; few && k < s->first[end + 1]; k++)
-        stack[count++] = s->n + (size_t)s->begins[k];
-    if (!few)
+    int k = s->first[begin], last = s->first[end + 1];
+    if (last - k > GCKPTI_FEW) {
         stack[count++] = 1;
-    while (count > 0) {
-        size_t i = stack[--count];
+        last = k;
+    }
+    while (count > 0 || k < last) {
+        size_t i = count > 0 ? stack[--count] : s->n + (size_t)s->begins[k++];
         const gckpti_branch *b = &s->tree[i];
         s->work++;
         if (b->start < begin || b->end > end || b->turn >= turn)
@@ -9422,6 +9511,7 @@ enum {
     GCKPTI_SINKS = 16,      /* most seeds that are squeezed a little */
     GCKPTI_SHAKES = 4,      /* this often */
     GCKPTI_GROUP = 4,       /* rungs that depend on one another, at the most */
+    GCKPTI_ATTEMPTS = 64,   /* most schedules of a rung that are remembered */
     GCKPTI_CLOSURE = 400    /* most forwards that one gap may cost */
 };
 /* What one rung may cost, for each unit: list items evaluated; four times as many items and links
@@ -9510,6 +9600,8 @@ typedef struct {
     size_t bytes;          /* the least budget for which the winner counts */
     int64_t items, looked; /* counted so far, for gckpti_spent; */
     int64_t attempt;       /* and when one attempt of several began, or -1 */
+    uint64_t tried[GCKPTI_ATTEMPTS]; /* hashes of what was improved for the present rung, */
+    int attempts;                    /* so that nothing is twice */
     int barred;            /* a unit whose gaps stay open; -1: none */
 } gckpti_search;
 
@@ -9689,7 +9781,9 @@ static void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
 static int64_t gckpti_excess(const gckpti_schedule *t, int64_t limit)
 {
     int64_t sum = t->peak == INT64_MAX ? INT64_MAX / 2 : 0;
-    for (int x = 0; x < t->length && t->peak > limit; x++)
+    if (t->peak <= limit)
+        return 0;
+    for (int x = 0; x < t->length; x++)
         sum += t->live[x] > limit ? t->live[x] - limit : 0;
     return sum;
 }
@@ -9797,9 +9891,9 @@ static void gckpti_sort_moves(gckpti_search *s)
 
 /* The items that give m's unit anew at the position of the pass, into s->set behind `first`;
  * m->cost. An input that is not live there is computed as well (or reloaded, if that is cheaper) or
- * kept until then. policy 0: kept where that exceeds nothing; 1: always computed; 2: always kept;
- * 3: the unit is reloaded. m->penalty: excess that keeping adds. Returns whether policies differ.
- * */
+ * kept until then. policy 0: kept where that exceeds nothing; 1: always computed; 2: always kept; 3:
+ * the unit is reloaded. m->penalty: excess that keeping adds. Returns 1 where one is kept, 2 where
+ * one is computed, 0: policies below 3 do not differ. */
 static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int policy)
 {
     int choice = 0, h = first, end = first, x = m->to;
@@ -9831,9 +9925,11 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
                           2 * gckpti_parts_work(s->p, q, GCKPTI_VALUE) < s->p->unit[q].cost);
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
-            choice = 1;
+            int stale = gckpti_is_stale(s, q);
+            int kept = !stale && ((excess == 0 && policy != 1) || policy == 2);
             v->seen = s->stamp;
-            if (!gckpti_is_stale(s, q) && ((excess == 0 && policy != 1) || policy == 2))
+            choice |= kept ? 1 : stale ? 0 : 2;
+            if (kept)
                 m->penalty += excess * v->out;
             else
                 s->set[end++] = reload ? q + s->p->units : q;
@@ -9882,8 +9978,9 @@ static void gckpti_try_gap(gckpti_search *s, int unit, int x, int all)
     if (gain <= 0 || (!reload && gckpti_score(s->p->unit[unit].cost, gain) > s->worst))
         return;
     best.key = UINT64_MAX;
-    for (int policy = fixed ? 3 : 0, choice = 1; policy < 4 && !s->p->failed; policy++) {
-        if (policy == 3 ? !reload : !choice)
+    /* of each alone 1 costs no less than 0; and 2 is the same as 0 where that computes nothing */
+    for (int policy = fixed ? 3 : 0, choice = 3; policy < 4 && !s->p->failed; policy++) {
+        if (policy == 3 ? !reload : !(choice & (all ? 3 : 2)) || (policy == 1 && !all))
             continue;
         choice = gckpti_closure(s, &m, s->sets, policy);
         m.key = gain > m.penalty ? gckpti_score(m.cost, gain - m.penalty) : UINT64_MAX;
@@ -11335,14 +11432,29 @@ static int64_t gckpti_try_late(gckpti_search *s, unsigned char *again)
     return s->now.peak;
 }
 
+/* Whether the present schedule was to be improved for this rung already: then it ends as before. */
+static int gckpti_again(gckpti_search *s, int exact)
+{
+    uint64_t hash = GCKPTI_FNV_START + (uint64_t)exact;
+    for (int x = 0; x < s->now.length; x++)
+        hash = (hash ^ (uint32_t)s->now.item[x]) * UINT64_C(0x100000001b3);
+    for (int i = 0; i < s->attempts; i++)
+        if (s->tried[i] == hash)
+            return 1;
+    if (s->attempts < GCKPTI_ATTEMPTS)
+        s->tried[s->attempts++] = hash;
+    return 0;
+}
+
 /* Gives the present schedule to a slot, squeezed if it must be and is not far above the limit, and
  * polished. */
 static void gckpti_improve(gckpti_search *s, gckpti_slot *slot, int exact)
 {
-    if (s->now.peak / 5 * 4 > slot->limit)
+    if (s->now.peak / 5 * 4 > slot->limit || gckpti_again(s, exact))
         return;
+    int above = s->now.peak > slot->limit;
     s->attempt = exact ? -1 : s->items + s->looked / 4; /* one of many: an eighth of it all */
-    if (gckpti_squeeze(s, slot->limit, exact)) {
+    if (gckpti_squeeze(s, slot->limit, exact) && !(above && gckpti_again(s, exact))) {
         gckpti_polish(s, slot->limit, exact);
         gckpti_offer(s, slot);
     }
@@ -11474,7 +11586,7 @@ static int gckpti_begin_rung(gckpti_search *s, gckpti_slot *slot)
     int at;
     if (slot->state != GCKPTI_NEW)
         return slot->state == GCKPTI_BEGUN;
-    s->items = s->looked = 0;
+    s->items = s->looked = s->attempts = 0;
     slot->state = GCKPTI_BEGUN;
     slot->bound = gckpti_bound_work(s->bound, slot->limit, &at);
     if (slot->bound < UINT64_MAX) {
@@ -11507,7 +11619,7 @@ static void gckpti_end_rung(gckpti_search *s, int k)
     s->items = s->looked = 0;
     if (s->seeds == 0)
         gckpti_find_seeds(s);
-    s->items = s->looked = 0;
+    s->items = s->looked = s->attempts = 0;
     slot->state = GCKPTI_DONE;
     for (; above < s->seeds && s->seed[above].peak <= slot->limit; above++) {
         if (best < 0 || s->seed[above].extra <= s->seed[best].extra)
@@ -11570,8 +11682,12 @@ static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, int64_t
     gckpt_result result = GCKPT_OK;
     if (slot->length == 0 || (old->length && !s->hunting && slot->extra > old->extra))
         return GCKPT_OK;
-    if (slot->arena == 0 && (uint64_t)slot->peak >= (uint64_t)most + s->p->alignment)
-        return GCKPT_OK; /* an arena is hardly smaller */
+    int64_t least = slot->peak - s->bound->spare; /* bytes of its arena */
+    int equal = old->length && (s->hunting ? least >= (int64_t)s->bytes
+                                           : slot->extra == old->extra &&
+                                                 least >= (int64_t)old->arena);
+    if (slot->arena == 0 && (equal || least > (int64_t)most))
+        return GCKPT_OK;
     if (slot->arena == 0)
         result = gckpti_lay(s, slot);
     size_t bytes = slot->arena > (size_t)floor ? slot->arena : (size_t)floor;
@@ -11696,14 +11812,17 @@ static gckpt_result gckpti_choose(gckpti_search *s, size_t most)
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
-/* The least budget for which gckpti_choose finds something. */
-static gckpt_result gckpti_find_least(gckpti_search *s, size_t *least)
+/* The least budget for which gckpti_choose finds something, where that is below `enough`; SIZE_MAX:
+ * it is not. */
+static gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least)
 {
     gckpt_result result = GCKPT_OK;
     const size_t most = SIZE_MAX / 4;
     memset(&s->winner, 0, sizeof s->winner);
     s->hunting = 1;
     for (int k = s->slots; k-- > 0 && result == GCKPT_OK;) {
+        if ((size_t)gckpti_below(s, k) >= enough)
+            break;
         result = gckpti_consider_rung(s, k, most);
         if (s->winner.length && s->bytes <= (size_t)s->slot[k].limit && !s->whole)
             break;
@@ -11912,10 +12031,12 @@ GCKPT_API gckpt_result gckpt_plan_buffer(const gckpt_plan *plan, int i, gckpt_bu
 
 GCKPT_API int gckpt_plan_split_exact(const gckpt_plan *plan, const char **op)
 {
-    int exact = plan && plan->mixer < 0;
+    int mixer = plan ? plan->mixer : -1;
+    for (size_t i = 0; plan && mixer < 0 && i < plan->node_count; i++)
+        mixer = plan->nodes[i].rounding & GCKPTI_MIXES ? (int)i : -1;
     if (op)
-        *op = !plan || exact ? NULL : gckpti_node_name(plan, plan->mixer);
-    return exact;
+        *op = mixer < 0 ? NULL : gckpti_node_name(plan, mixer);
+    return plan && mixer < 0;
 }
 
 GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
@@ -11958,7 +12079,8 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
 {
     static const char *const kinds[] = { "parameters", "optimiser state", "gradients",
                                          "activations", "workspace" };
-    static const char *const precisions[] = { "", ", bf16", ", bf16 rounded by chance" };
+    static const char *const precisions[] = { "", ", bf16", ", bf16 rounded by chance",
+                                              ", fast bf16" };
     gckpti_sink k = { write, user, 0, 0, 0, { 0 } };
     if (!plan || !write)
         return GCKPT_E_ARG;
@@ -12039,11 +12161,16 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
     int inference = d->mode == GCKPT_INFERENCE;
     if ((unsigned)d->mode > GCKPT_INFERENCE || (unsigned)d->optimiser > GCKPT_OWN_OPTIMISER ||
         d->own_state < 0 || d->own_state > 4 || d->threads < 0 || d->threads > 1024 ||
-        d->group < -INT32_MAX || d->batch < 0 || (unsigned)d->precision > GCKPT_BF16_STOCHASTIC)
+        d->group < -INT32_MAX || d->batch < 0 || (unsigned)d->precision > GCKPT_BF16_FAST)
         return gckpti_error(
             g, GCKPT_E_ARG,
             "plan: a field of the desc is out of range (mode, optimiser, own_state 0..4, "
             "threads 0..1024, group, batch, precision)");
+    if (d->precision == GCKPT_BF16_FAST && !(d->backend && d->backend->find_fast))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            "plan: %s has no kernels of GCKPT_BF16_FAST; GCKPT_BF16 takes the same "
+                            "bytes and runs everywhere",
+                            d->backend ? d->backend->name : "the processor");
     if (d->alignment & (d->alignment - 1) || d->alignment > 65536 ||
         (d->alignment && d->alignment < sizeof(float)))
         return gckpti_error(g, GCKPT_E_ARG,
@@ -12369,7 +12496,7 @@ static gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, si
         result = gckpti_lay(&s, &s.winner);
         gckpti_keep_draft(p);
     } else if (result == GCKPT_OK) {
-        result = gckpti_find_least(&s, least);
+        result = gckpti_find_least(&s, SIZE_MAX, least);
         if (result == GCKPT_OK && *least == SIZE_MAX)
             result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
     }
@@ -12586,20 +12713,44 @@ static gckpt_result gckpti_frontier_request(gckpt_frontier *f)
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
-/* Adds the points of a variant's search, which is laid out. */
+/* The most bytes of an arena, up to `budget`, in which a variant may have less work than the points
+ * there are. */
+static size_t gckpti_frontier_skip(const gckpt_frontier *f, gckpti_bound *b, size_t budget)
+{
+    for (int found = 1; found;) {
+        uint64_t proven = gckpti_prove_work(b, budget);
+        found = 0;
+        for (size_t i = 0; i < f->count; i++) {
+            size_t bytes = f->found[i].point.bytes - f->resident;
+            if (bytes <= budget && f->found[i].point.work <= proven) {
+                budget = bytes - 1;
+                found = 1;
+            }
+        }
+    }
+    return budget;
+}
+
+/* Adds the points of a variant's search, which is laid out, where they may be better than those
+ * there are. */
 static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
 {
     gckpti_planner *p = s->p;
     uint64_t forward = 0, least = p->least_work, own = p->draft.least_work;
     for (int u = 0; u < p->units; u++)
         forward += p->unit[u].cost;
-    size_t budget = 0;
-    gckpt_result result = gckpti_find_least(s, &budget);
-    if (result == GCKPT_OK && budget == SIZE_MAX)
+    size_t budget = 0, fewest = SIZE_MAX, k = 0;
+    for (size_t i = 0; i < f->count; i++)
+        if (f->found[i].point.bytes - f->resident < fewest)
+            fewest = f->found[i].point.bytes - f->resident;
+    gckpt_result result = gckpti_find_least(s, fewest, &budget);
+    if (result == GCKPT_OK && budget == SIZE_MAX && f->count == 0)
         result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
-    size_t least_bytes = budget, k = 0;
-    for (budget = SIZE_MAX; result == GCKPT_OK;
-         budget = budget > least_bytes ? budget : least_bytes) {
+    size_t least_bytes = budget < fewest ? budget : fewest;
+    for (budget = SIZE_MAX; result == GCKPT_OK;) {
+        budget = gckpti_frontier_skip(f, s->bound, budget);
+        if (budget < least_bytes)
+            break;
         result = gckpti_choose(s, budget);
         const gckpti_slot *slot = &s->winner;
         if (result != GCKPT_OK || slot->length == 0)
@@ -12623,6 +12774,7 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
             k++;
         if (!s->whole && budget > (size_t)s->slot[k].limit)
             budget = (size_t)s->slot[k].limit;
+        budget = budget > least_bytes ? budget : least_bytes;
     }
     f->complete = f->complete && !s->cut;
     return result;
@@ -12666,8 +12818,10 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
     gckpt_result result = GCKPT_OK;
     f->resident = gckpti_resident(&f->p, kinds);
     f->complete = 1;
-    for (gckpti_planner *p = &f->p; p && result == GCKPT_OK; p = p->next) {
+    gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
+    for (; p && result == GCKPT_OK; p = next) { /* what is chosen most often first */
         gckpti_search s;
+        next = p == &f->p ? NULL : p->next ? p->next : &f->p;
         result = gckpti_search_open(&s, p);
         if (result == GCKPT_OK)
             result = gckpti_frontier_add(f, &s);
@@ -13521,7 +13675,7 @@ static const char *gckpti_cpu_finish(void *context)
 static const gckpt_backend gckpti_backend_plain = {
     "plain", NULL, 0, 1, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL, NULL,
     gckpti_cpu_fill, gckpti_cpu_add, gckpti_cpu_convert, gckpti_plain_update, gckpti_cpu_finish,
-    NULL, NULL, NULL, NULL };
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
 
 /* =================================================================================================
@@ -13543,6 +13697,7 @@ typedef struct { /* what a loss's kernels add to, in the backend's memory */
 
 typedef struct {
     gckpt_kernel forward, backward; /* of an op; NULL: the backend has none, the host runs it */
+    gckpt_precision precision;      /* that they compute in */
     const void *data;               /* of a leaf: its values, where the backend reads them */
 } gckpti_exec_node;
 
@@ -13590,6 +13745,7 @@ struct gckpt_exec {
     unsigned char *borrowed,
         *picks;                /* own memory: copies of what the host looks at, of the picks */
     gckpti_loss_total *losses; /* by term */
+    gckpt_loss_scale *scales;  /* the same, of this micro-batch */
     float *squares;            /* square sums by block, of all parameters */
     size_t square_count;
     /* this step */
@@ -13606,6 +13762,9 @@ struct gckpt_exec {
     int updating;       /* a parameter was changed, or the sums were divided */
     int writes_back;    /* divided gradients: they are read, or the backend does so anyway */
     size_t next_death;  /* of plan->lives */
+    int repeats;        /* the backend may repeat micro-batches, */
+    int repeating;      /* and is asked to: this run is not in pieces; */
+    int recording;      /* it had none, and is told at this one's end */
     int painted_steps;  /* GCKPT_DEBUG_MEASURE */
     size_t touched;
 };
@@ -13630,12 +13789,26 @@ static void gckpti_give(gckpt_exec *e, void *memory, size_t bytes)
         gckpti_delete(&e->memory, memory, bytes, 1);
 }
 
+/* What the backend recorded holds no longer. */
+static void gckpti_forget(const gckpt_exec *e)
+{
+    if (e->backend.forget)
+        e->backend.forget(e->backend.context, e);
+}
+
+/* More about a lack of the backend's memory. */
+static const char *gckpti_shortage(const gckpt_exec *e)
+{
+    return e->backend.shortage ? e->backend.shortage(e->backend.context) : "";
+}
+
 GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
 {
     if (!exec)
         return;
     gckpti_allocator a = exec->memory;
     const gckpt_plan *p = exec->plan;
+    gckpti_forget(exec);
     gckpti_unbind(&exec->binding);
     if (exec->moves && exec->far)
         exec->backend.host_release(exec->backend.context, exec->far, p->offloaded);
@@ -13744,6 +13917,11 @@ static void gckpti_bind_nodes(gckpt_exec *e)
         gckpti_exec_node *n = &e->nodes[ins->id];
         n->forward = none ? NULL : b->find(b->context, node->op, GCKPT_FORWARD);
         n->backward = none ? NULL : b->find(b->context, node->op, GCKPT_BACKWARD);
+        n->precision = gckpti_op_precision(b, node->op, node->batchless, p->precision);
+        if (n->precision == GCKPT_BF16_FAST) {
+            n->forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
+            n->backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
+        }
         if (!n->forward && !b->own_memory)
             n->forward = node->op->forward;
         if (!n->backward && !b->own_memory)
@@ -13769,6 +13947,7 @@ static size_t gckpti_exec_tables(gckpt_exec *e, unsigned char *base)
     e->params = (gckpti_exec_param *)gckpti_carve(base, &used, p->param_count, sizeof *e->params);
     e->inputs = (gckpti_exec_input *)gckpti_carve(base, &used, p->inputs, sizeof *e->inputs);
     e->terms = (gckpti_exec_term *)gckpti_carve(base, &used, p->term_count, sizeof *e->terms);
+    e->scales = (gckpt_loss_scale *)gckpti_carve(base, &used, p->term_count, sizeof *e->scales);
     void *at = gckpti_carve(base, &used, hashes, sizeof *e->hashes);
     e->hashes = hashes ? (uint64_t *)at : NULL;
     return used;
@@ -13861,7 +14040,8 @@ static gckpt_result gckpti_exec_arena(gckpt_exec *e)
     e->owned = p->arena < PTRDIFF_MAX / 2 ? gckpti_take(e, e->owned_size, p->alignment) : NULL;
     if (!e->owned)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            "exec: no memory for the step arena of %z bytes", p->arena);
+                            "exec: no memory for the step arena of %z bytes%s", p->arena,
+                            gckpti_shortage(e));
     size_t past = (size_t)((uintptr_t)e->owned % p->alignment);
     e->arena = (unsigned char *)e->owned + (past ? p->alignment - past : 0);
     memset(canary, GCKPTI_CANARY_BYTE, sizeof canary);
@@ -14052,6 +14232,20 @@ static gckpt_result gckpti_check_backend(gckpt_store *s, const gckpt_plan *p,
     return GCKPT_OK;
 }
 
+/* May a backend repeat micro-batches? Nothing in them may need the host. */
+static int gckpti_repeatable(const gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    int can = e->backend.repeat && e->backend.recorded && !e->desc.debug && !e->desc.progress;
+    for (int x = p->body; x < p->epilogue && can; x++) {
+        const gckpti_ins *ins = &p->list[x];
+        const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->nodes[ins->id];
+        can = n && (!p->nodes[ins->id].op ||
+                    (ins->kind == GCKPT_FORWARD ? n->forward : n->backward));
+    }
+    return can && p->body < p->epilogue;
+}
+
 /* A team takes up to a hundred microseconds to wake and to end: is there work for it? */
 static int gckpti_worth_a_team(const gckpt_exec *e)
 {
@@ -14118,8 +14312,8 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
                            b->find && b->fill && b->add && b->convert && b->update && b->finish &&
                            (!b->move || (b->host_get && b->host_release && b->join))))
         return gckpti_error(e->store, GCKPT_E_ARG,
-                            "exec: backend %s has memory of its own, so all its functions but "
-                            "workspace (and move, with what belongs to it) are needed",
+                            "exec: backend %s has memory of its own, so all its functions to "
+                            "finish but workspace are needed",
                             b->name);
 
     e->isa = GCKPT_ISA_PLAIN;
@@ -14161,8 +14355,8 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
     e->side = gckpti_take(e, e->side_size, GCKPTI_ALIGN);
     if (!e->side)
         return gckpti_error(e->store, GCKPT_E_MEMORY,
-                            "exec: no memory for %z bytes of sums, feeds and constants",
-                            e->side_size);
+                            "exec: no memory for %z bytes of sums, feeds and constants%s",
+                            e->side_size, gckpti_shortage(e));
     gckpti_exec_side(e, (unsigned char *)e->side);
     e->due = INT32_MAX;
     e->moves = e->backend.own_memory && e->backend.move && !e->desc.offload && p->offloaded;
@@ -14191,8 +14385,8 @@ static gckpt_result gckpti_bring(gckpt_exec *e, gckpti_param *q)
     if (!e->backend.own_memory)
         gckpti_pull(e->store, q);
     else if (!gckpti_push(e->store, q, e->desc.backend))
-        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no memory for \"%s\"",
-                            e->backend.name, q->p.name);
+        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no memory for \"%s\"%s",
+                            e->backend.name, q->p.name, gckpti_shortage(e));
     return GCKPT_OK;
 }
 
@@ -14279,6 +14473,7 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
     e->writes_back = e->backend.writes_back || plan->optimiser == GCKPT_OWN_OPTIMISER;
     for (size_t i = 0; i < plan->pick_count; i++)
         e->writes_back = e->writes_back || plan->picks[i].gradient;
+    e->repeats = gckpti_repeatable(e);
     gckpti_ok(store);
     return e;
 }
@@ -14329,7 +14524,7 @@ static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int 
     c->row = node->batchless ? 0 : e->row;
     c->rows = node->batchless ? 1 : rows;
     c->id = id;
-    c->precision = node->batchless ? GCKPT_FP32 : p->precision;
+    c->precision = e->nodes[id].precision;
     for (int i = 0; i < node->inputs; i++)
         c->rounded |=
             p->nodes[p->nodes[node->in[i]].base].rounding & GCKPTI_ROUNDED ? GCKPT_IN(i) : 0;
@@ -14412,8 +14607,8 @@ static void gckpti_copies_at(const gckpt_exec *e, const gckpti_ins *ins, const g
         if (gckpti_sums_of(p, node, i) == GCKPTI_SUM_HERE)
             sums |= 1u << i;
     }
-    gckpti_copies_of(node->op, node->inputs, rounding, n, p->precision == GCKPT_BF16_STOCHASTIC,
-                     backward, reads, wanted, sums, c);
+    gckpti_copies_of(node->op, node->inputs, rounding, n, e->nodes[ins->id].precision, backward,
+                     reads, wanted, sums, c);
 }
 
 static float *gckpti_copy_at(const gckpt_call *c, size_t offset)
@@ -14929,10 +15124,8 @@ static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->list[x]);
-    gckpt_result result = gckpti_wait(e);
-    if (result == GCKPT_OK)
-        gckpti_total_norm(e);
-    return result;
+    gckpti_total_norm(e); /* waits */
+    return gckpti_wait(e);
 }
 
 /* ---- debug aids around an instruction ---- */
@@ -15259,9 +15452,13 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
                                 "was made; gckpt_store_reset clears it",
                                 p->names + p->params[i].name);
         if (gckpti_bring(e, q) != GCKPT_OK)
-            return gckpti_error(e, GCKPT_E_MEMORY, "step: %s has no memory for \"%s\"",
-                                e->backend.name, p->names + p->params[i].name);
-        e->nodes[p->params[i].node].data = gckpti_values_here(e, q, -1);
+            return gckpti_error(e, GCKPT_E_MEMORY, "step: %s has no memory for \"%s\"%s",
+                                e->backend.name, p->names + p->params[i].name,
+                                gckpti_shortage(e));
+        const void **data = &e->nodes[p->params[i].node].data;
+        if (*data != gckpti_values_here(e, q, -1))
+            gckpti_forget(e);
+        *data = gckpti_values_here(e, q, -1);
     }
     return GCKPT_OK;
 }
@@ -15358,6 +15555,34 @@ static int gckpti_next_rows(gckpt_exec *e)
     return 1;
 }
 
+/* Before a micro-batch's first instruction: 1: the backend has done all of them. Where a
+ * regulariser's gradient waits for a count, the backend is not asked. */
+static int gckpti_repeat(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    gckpt_moment m = { e, e->row, gckpti_micro_rows(e), e->store->seed, e->step, e->scales,
+                       (int)p->term_count };
+    for (size_t i = 0; i < p->term_count; i++) {
+        if (p->terms[i].regulariser && e->terms[0].expected < 0)
+            return 0;
+        e->scales[i].id = p->terms[i].id;
+        e->scales[i].scale = gckpti_loss_scale(e, (int)i);
+    }
+    e->recording = !e->backend.repeat(e->backend.context, &m);
+    e->pc = e->recording ? p->body : p->epilogue;
+    return !e->recording;
+}
+
+/* After its last instruction. */
+static void gckpti_recorded(gckpt_exec *e)
+{
+    e->recording = 0;
+    if (!e->backend.recorded(e->backend.context)) {
+        e->repeats = e->repeating = 0;
+        e->pc = e->plan->body;
+    }
+}
+
 /* 1: the user's callback cancels the step. */
 static int gckpti_cancelled(gckpt_exec *e, const gckpti_ins *ins)
 {
@@ -15407,6 +15632,8 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
         return GCKPT_OK;
     if (e->pc >= (int)p->length)
         return GCKPT_OK;
+    if (e->repeating && e->pc == p->body && gckpti_repeat(e))
+        return GCKPT_MORE;
     const gckpti_ins *ins = &p->list[e->pc];
     if (e->pc >= e->due)
         gckpti_join(e);
@@ -15431,6 +15658,8 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
         gckpti_paint_dead(e);
     }
     e->pc++;
+    if (e->recording && e->pc == p->epilogue)
+        gckpti_recorded(e);
     if (result != GCKPT_OK)
         e->state = GCKPTI_IDLE;
     return result == GCKPT_OK ? GCKPT_MORE : result;
@@ -15454,7 +15683,9 @@ static void gckpti_run_here(void *context)
 static gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_extent extent)
 {
     gckpti_running r = { e, instructions, extent, GCKPT_MORE };
+    e->repeating = e->repeats && instructions == INT64_MAX;
     gckpti_with_team(&e->runner, e->team, gckpti_run_here, &r);
+    e->repeating = 0;
     return r.result;
 }
 
@@ -19024,7 +19255,7 @@ static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
 static const gckpt_backend gckpti_backend_fast = {
     "fast", NULL, 0, 0, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL,
     gckpti_fast_find, gckpti_cpu_fill, gckpti_cpu_add, gckpti_fast_convert, gckpti_fast_update,
-    gckpti_cpu_finish, NULL, NULL, NULL, NULL };
+    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
 #endif /* GCKPTI_HAS_FAST */
 

@@ -31,13 +31,13 @@
 #include <unistd.h>
 
 /* ---- options: this table is the parser and the --help text ---- */
-enum { VOCABULARY = 256 };             /* a token is a byte */
+enum { BYTES = 256 };                  /* tokens that the text has: a token is a byte */
 enum { TEXT_MOST = 1 << 30 };          /* bytes of --data; a pipe may have no end */
 static const double temperature = 0.8; /* of sampling: below 1 prefers likely bytes */
 
 static struct {
     int64_t layers, heads, dim, context, batch, micro_batch, steps, warmup, seed, threads, tie;
-    int64_t checkpoint, budget, bf16, plan, sample, eval_every, help;
+    int64_t vocabulary, device, checkpoint, budget, bf16, plan, sample, eval_every, help;
     double lr, min_lr, weight_decay, beta1, beta2, clip, dropout, fastest;
     const char *save, *resume, *prompt, *data, *json, *timeline, *frontier;
 } o = { .min_lr = -1 };
@@ -46,6 +46,7 @@ static const char *const mode_names[] = { "auto", "store-all", "memory-poor", "s
                                           "sqrt", "optimal",   NULL };
 static const gckpt_mode modes[] = { GCKPT_AUTO,     GCKPT_STORE_ALL, GCKPT_MEMORY_POOR,
                                     GCKPT_SEGMENTS, GCKPT_SQRT,      GCKPT_OPTIMAL };
+static const char *const device_names[] = { "cpu", "cuda", NULL };
 enum { MODES = sizeof modes / sizeof modes[0] };
 
 static const options_row allowed[] = {
@@ -54,6 +55,8 @@ static const options_row allowed[] = {
       "attention heads; a divisor of dim / 2" },
     { "dim", OPTIONS_WHOLE, &o.dim, "128", 1, 65536, NULL, "width C of the model" },
     { "context", OPTIONS_WHOLE, &o.context, "64", 1, 1 << 20, NULL, "tokens T of a window" },
+    { "vocabulary", OPTIONS_WHOLE, &o.vocabulary, "256", BYTES, 1 << 24, NULL,
+      "tokens that the model knows; the text has 256, more make a model of another's size" },
     { "batch", OPTIONS_WHOLE, &o.batch, "12", 1, 1 << 20, NULL, "windows of a step" },
     { "micro-batch", OPTIONS_WHOLE_OR_AUTO, &o.micro_batch, "0", 0, 1 << 20, NULL,
       "windows computed at once; changes bytes, never results; 0: --batch; auto: the divisor of it "
@@ -77,6 +80,9 @@ static const options_row allowed[] = {
       "of weights, batches, dropout and sampling" },
     { "threads", OPTIONS_WHOLE, &o.threads, "0", 0, 1024, NULL,
       "changes speed and bytes, never results; 0: all" },
+    { "device", OPTIONS_CHOICE, &o.device, "cpu", 0, 0, device_names,
+      "what computes; cuda, the first CUDA device, in a program that make build/gpt-cuda makes; "
+      "changes speed and bytes, never results" },
     { "tie", OPTIONS_WHOLE, &o.tie, "1", 0, 1, NULL,
       "1: the head is the embedding table; 0: a matrix of its own" },
     { "checkpoint", OPTIONS_CHOICE, &o.checkpoint, "auto", 0, 0, mode_names,
@@ -398,7 +404,7 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
 /* The model up to its last norm, (rows,T) -> (rows,T,C), and the (V,C) matrix of its head. */
 static gckpt_tensor *trunk(gckpt_graph *g, int64_t rows, model *m, gckpt_tensor **head)
 {
-    const int64_t V = VOCABULARY;
+    const int64_t V = o.vocabulary;
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(rows, o.context));
     gckpt_tensor *table = parameter(g, -1, "wte", gckpt_shape2(V, o.dim), 0.02, 0);
     gckpt_tensor *x = dropout(gckpt_embed(table, tokens));
@@ -428,8 +434,10 @@ static int with_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 /* ---- the run ---- */
 static struct {
     gckpt_store *store;
-    model models[PURPOSES];    /* by purpose; those that this run needs */
-    void *arena;               /* one block for all of them */
+    model models[PURPOSES];      /* by purpose; those that this run needs */
+    const gckpt_backend *device; /* NULL: the processor */
+    void *arena;                 /* one block for all of them, the device's */
+    size_t arena_bytes;
     int32_t *tokens, *targets; /* (batch,T) feeds */
     FILE *out, *json;          /* people read out; NULL json: none */
     gckpt_frontier *frontier;  /* of training, when asked for */
@@ -486,6 +494,7 @@ static int make_model(model *m, gckpt_store *store, purpose why)
     gckpt_plan_desc desc = { .mode = why == TRAINING ? modes[o.checkpoint] : GCKPT_INFERENCE,
                              .threads = (int)o.threads };
     desc.batch = why == SAMPLING ? 1 : o.batch;
+    desc.backend = run.device;
     desc.precision = o.bf16 ? GCKPT_BF16 : GCKPT_FP32;
     desc.budget = why == TRAINING ? (size_t)o.budget : 0;
     if (why == TRAINING && o.micro_batch == OPTIONS_AUTO) {
@@ -613,12 +622,12 @@ static void report_plan(void)
             (long long)o.layers, (long long)o.heads, (long long)o.dim, (long long)o.context,
             (long long)parameters);
     fprintf(run.out,
-            "plan   %s, micro-batch %lld of %lld%s%s, %lld thread%s: %zu bytes, "
+            "plan   %s%s, micro-batch %lld of %lld%s%s, %lld thread%s: %zu bytes, "
             "%.1f %% recomputed\n",
-            name, (long long)o.micro_batch, (long long)o.batch,
-            gckpt_plan_in_backward(p) ? ", updates in the backward" : "", o.bf16 ? ", bf16" : "",
-            (long long)o.threads, o.threads == 1 ? "" : "s", gckpt_plan_bytes(p),
-            100 * gckpt_plan_recompute(p));
+            name, run.device != NULL ? ", on cuda" : "", (long long)o.micro_batch,
+            (long long)o.batch, gckpt_plan_in_backward(p) ? ", updates in the backward" : "",
+            o.bf16 ? ", bf16" : "", (long long)o.threads, o.threads == 1 ? "" : "s",
+            gckpt_plan_bytes(p), 100 * gckpt_plan_recompute(p));
     fprintf(run.out,
             "bytes  parameters %zu, optimiser %zu, arena %zu (at its peak: gradients %zu, "
             "activations %zu, workspace %zu)\n",
@@ -646,7 +655,7 @@ static void report_plan(void)
  * again. */
 static int find_frontier(model *m)
 {
-    gckpt_plan_desc desc = { .batch = o.batch, .threads = (int)o.threads };
+    gckpt_plan_desc desc = { .batch = o.batch, .threads = (int)o.threads, .backend = run.device };
     gckpt_term term = { m->loss, 1, 0 };
     desc.update_in_backward = gckpt_plan_in_backward(m->plan);
     desc.precision = o.bf16 ? GCKPT_BF16 : GCKPT_FP32;
@@ -701,6 +710,20 @@ static int draw_plan(const gckpt_plan *plan)
     return 0;
 }
 
+/* --device. */
+static int open_device(void)
+{
+    if (o.device == 0)
+        return 0;
+#ifdef GPT_CUDA
+    const char *error;
+    run.device = gckpt_cuda_backend(0, &error);
+    return run.device != NULL ? 0 : complain(1, "--device cuda: %s", error);
+#else
+    return complain(2, "--device cuda: this program has none; make build/gpt-cuda makes one");
+#endif
+}
+
 /* Weights, graphs, plans; then one arena, as large as the greediest plan wants, and three
  * executors. */
 static int prepare(void)
@@ -745,7 +768,9 @@ static int prepare(void)
                         (long long)o.budget, total);
     if (bytes > gckpt_plan_arena(training))
         fprintf(run.out, "bytes  evaluation or sampling need %zu\n", total);
-    run.arena = malloc(bytes + 64);
+    run.arena_bytes = bytes + 64;
+    run.arena = run.device != NULL ? run.device->get(run.device->context, run.arena_bytes, 64)
+                                   : malloc(run.arena_bytes);
     if (run.arena == NULL)
         return complain(1, "out of memory: the step arena is %zu bytes", bytes);
     gckpt_result loaded = o.resume != NULL ? gckpt_store_load(run.store, o.resume) : GCKPT_OK;
@@ -755,7 +780,8 @@ static int prepare(void)
         return complain(1, "--resume %s: %s", o.resume, gckpt_error_text(run.store));
     for (int i = 0; i < PURPOSES; i++) {
         model *m = &run.models[i];
-        gckpt_exec_desc e = { .debug = i == TRAINING ? GCKPT_DEBUG_MEASURE : 0 };
+        gckpt_exec_desc e = { .debug = i == TRAINING ? GCKPT_DEBUG_MEASURE : 0,
+                              .backend = run.device };
         e.arena = (unsigned char *)run.arena + (64 - (uintptr_t)run.arena % 64) % 64;
         e.arena_size = gckpt_plan_arena(m->plan);
         if (needed[i] && (m->exec = gckpt_exec_new(m->plan, run.store, &e)) == NULL)
@@ -889,10 +915,13 @@ static int sample(void)
             return complain(1, "%s", gckpt_error_text(m->exec));
         }
         const float *p = gckpt_fetch(m->exec, m->probabilities, 0);
-        p += (seen - 1) * VOCABULARY;
-        double u = (double)(draw(UINT64_MAX, i) >> 11) / 9007199254740992.0, below = 0;
+        p += (seen - 1) * (size_t)o.vocabulary;
+        double u = (double)(draw(UINT64_MAX, i) >> 11) / 9007199254740992.0, below = 0, bytes = 0;
         int byte = 0;
-        for (int c = 0; c < VOCABULARY; c++) {
+        for (int c = 0; c < BYTES && o.vocabulary > BYTES; c++)
+            bytes += (double)p[c];
+        u *= bytes > 0 ? bytes : 1; /* tokens that are no bytes are left out */
+        for (int c = 0; c < BYTES; c++) {
             if (p[c] > 0)
                 byte = c; /* should rounding leave u above the sum: the last possible */
             below += (double)p[c];
@@ -959,7 +988,7 @@ int main(int argc, char **argv)
     if (status == 0)
         status = try_outputs();
     if (status == 0)
-        status = open_output() || prepare();
+        status = open_output() || open_device() || prepare();
     if (status == 0 && !o.plan) {
         status = train();
         if (status == 0 && o.sample > 0 && !interrupted)
@@ -975,7 +1004,10 @@ int main(int argc, char **argv)
     for (int i = 0; i < PURPOSES; i++)
         free_model(&run.models[i]);
     gckpt_store_free(run.store);
-    free(run.arena);
+    if (run.device == NULL)
+        free(run.arena);
+    else if (run.arena != NULL)
+        run.device->release(run.device->context, run.arena, run.arena_bytes);
     free(run.tokens);
     free(run.targets);
     free(text.bytes);

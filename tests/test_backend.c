@@ -8,10 +8,32 @@
 #if !defined(__unix__) && !defined(__APPLE__)
 int main(void) { return 0; }
 #else
+#ifdef TESTED_ELSEWHERE
+#include "check.h"
+#else
 #include "backend.h"
+#endif
 
+/* Two backends that the cases below run on; how many pieces of memory they gave, the op they are to lack
+ * (NULL: none), which of the next pieces is not there (0: all are). A test that includes this file may have
+ * its own (TESTED_ELSEWHERE): test_cuda.c. */
+static const gckpt_backend *tested[2];
+static long tested_pieces(int i);
+static void tested_lacks(int i, const char *op);
+static void tested_fails(int i, long nth);
+
+#ifndef TESTED_ELSEWHERE
 static device plain_device, fast_device;
 static gckpt_backend plain_backend, fast_backend;
+static device *device_tested(int i) { return i ? &fast_device : &plain_device; }
+static long tested_pieces(int i) { return device_tested(i)->live; }
+static void tested_lacks(int i, const char *op) { device_tested(i)->missing = op; }
+static void tested_fails(int i, long nth)
+{
+    device_reset(device_tested(i));
+    device_tested(i)->fail_at = nth;
+}
+#endif
 
 /* Random graphs: runs that are to be as another one are this backend's; the other is the processor's. */
 static const gckpt_backend *backend_of_graph;
@@ -226,21 +248,21 @@ static void test_small(void)
                               .copy_feeds = way % 3 == 0,
                               .stage = way % 5 == 3 };
                 uint64_t want = small_run(&o, way % 2 ? 0.1f : 0);
-                for (int fast = 0; fast < 2; fast++) {
-                    device *d = fast ? &fast_device : &plain_device;
-                    o.backend = fast ? &fast_backend : &plain_backend;
+                for (int i = 0; i < 2; i++) {
+                    o.backend = tested[i];
                     o.debug = way % 3 == 1 ? GCKPT_DEBUG_PAINT | GCKPT_DEBUG_RECOMPUTE : 0;
                     o.debug |= way % 5 == 4 ? GCKPT_DEBUG_PLAIN : 0;
-                    d->missing = way % 4 == 1 ? "linear" : way % 4 == 2 ? "cross_entropy" : NULL;
+                    tested_lacks(i, way % 4 == 1 ? "linear" : way % 4 == 2 ? "cross_entropy" : NULL);
                     CHECK_MSG(small_run(&o, way % 2 ? 0.1f : 0) == want,
                               "optimiser %d, precision %d, way %d on %s: other bits", optimiser, precision, way,
                               o.backend->name);
-                    CHECK_MSG(d->live == 0, "%ld pieces left", d->live);
-                    d->missing = NULL;
+                    CHECK_MSG(tested_pieces(i) == 0, "%ld pieces left", tested_pieces(i));
+                    tested_lacks(i, NULL);
                 }
             }
 }
 
+#ifndef TESTED_ELSEWHERE
 static void square_there(const gckpt_call *call) { device_run(call, square_forward, NULL); }
 static void square_back_there(const gckpt_call *call) { device_run(call, square_backward, NULL); }
 static void odd_loss_there(const gckpt_call *call) { device_run(call, odd_loss_forward, NULL); }
@@ -271,11 +293,12 @@ static void test_waits(void)
         small_free(&m, 0);
     }
 }
+#endif
 
 /* One store, executors on the processor and on two devices by turns: each finds what is newest. */
 static void test_one_store(void)
 {
-    const gckpt_backend *turns[4] = { &plain_backend, NULL, &fast_backend, &plain_backend };
+    const gckpt_backend *turns[4] = { tested[0], NULL, tested[1], tested[0] };
     uint64_t want = 0;
     for (int way = 0; way < 2; way++) {
         gckpt_store_desc seed = { .seed = 5 };
@@ -311,7 +334,7 @@ static void test_one_store(void)
         CHECK(gckpt_store_hash(o.store) == want);
         gckpt_store_free(o.store); /* before its last executor */
         small_free(&m[3], 1);
-        CHECK(plain_device.live == 0 && fast_device.live == 0);
+        CHECK(tested_pieces(0) == 0 && tested_pieces(1) == 0);
     }
 }
 
@@ -328,7 +351,7 @@ static void test_tools(void)
     gckpt_check check[2];
     uint64_t hash[2];
     for (int way = 0; way < 2; way++) {
-        setting o = { .backend = way ? &fast_backend : NULL };
+        setting o = { .backend = way ? tested[1] : NULL };
         small m = make(&o, 1);
         file f = { 0 };
         gckpt_feed feeds[2] = { { m.x, small_x }, { m.targets, small_targets } };
@@ -353,6 +376,29 @@ static void test_tools(void)
     CHECK(check[0].worst == check[1].worst && check[0].directions == check[1].directions);
 }
 
+/* The n-th piece of memory is not there, for each n; with all of them it trains as ever. */
+static void test_no_room(void)
+{
+    setting o = { .backend = tested[0] };
+    small m = make(&o, 0);
+    const gckpt_exec_desc x = { .backend = tested[0] };
+    for (long n = 1; !m.e; n++) {
+        tested_fails(0, n);
+        m.e = gckpt_exec_new(m.p, m.s, &x);
+        tested_fails(0, 0);
+        CHECK(m.e ? n > 8 : gckpt_error(m.s) == GCKPT_E_MEMORY && tested_pieces(0) == 0);
+    }
+    small_step(&m, 0, 0);
+    uint64_t hash = gckpt_store_hash(m.s);
+    small_free(&m, 0);
+    o.backend = NULL;
+    m = make(&o, 1);
+    small_step(&m, 0, 0);
+    CHECK(gckpt_store_hash(m.s) == hash);
+    small_free(&m, 0);
+}
+
+#ifndef TESTED_ELSEWHERE
 static void test_refusals(void)
 {
     setting o = { .backend = &plain_backend };
@@ -372,28 +418,17 @@ static void test_refusals(void)
     small cpu = make(&(setting){ .store = m.s }, 0);
     x.backend = &plain_backend;
     CHECK(!gckpt_exec_new(cpu.p, cpu.s, &x) && strstr(gckpt_error_text(m.s), "made for the processor"));
-    device *d = &plain_device;
-    for (long n = 1;; n++) { /* the n-th piece of memory is not there */
-        device_reset(d);
-        d->fail_at = n;
-        gckpt_exec *e = gckpt_exec_new(m.p, m.s, &x);
-        d->fail_at = 0;
-        if (e) {
-            CHECK(n > 8);
-            d->problem = "the cable is out";
-            m.e = e;
-            gckpt_feed feeds[2] = { { m.x, small_x }, { m.targets, small_targets } };
-            gckpt_hyper hyper = { .lr = 0.01f };
-            CHECK(gckpt_step(e, feeds, 2, ROWS, &hyper, NULL) == GCKPT_E_BACKEND &&
-                  strstr(gckpt_error_text(e), "the cable is out"));
-            d->problem = NULL;
-            break;
-        }
-        CHECK(gckpt_error(m.s) == GCKPT_E_MEMORY && d->live == 0);
-    }
+    m.e = gckpt_exec_new(m.p, m.s, &x);
+    plain_device.problem = "the cable is out";
+    gckpt_feed feeds[2] = { { m.x, small_x }, { m.targets, small_targets } };
+    gckpt_hyper hyper = { .lr = 0.01f };
+    CHECK(gckpt_step(m.e, feeds, 2, ROWS, &hyper, NULL) == GCKPT_E_BACKEND &&
+          strstr(gckpt_error_text(m.e), "the cable is out"));
+    plain_device.problem = NULL;
     rig_free(cpu.e, cpu.p, cpu.g, NULL);
     small_free(&m, 0);
 }
+#endif
 
 /* A loss that promises to count its feeds and does not: seen before anything is changed where nothing is
  * waited for anyway, else at the end of the step. */
@@ -403,7 +438,7 @@ static void test_promise(void)
     liar.flags |= GCKPT_COUNTS_FEEDS;
     odd_loss_of = &liar;
     for (int way = 0; way < 2; way++) {
-        setting o = { .backend = way ? &plain_backend : NULL, .odd = 1 };
+        setting o = { .backend = way ? tested[0] : NULL, .odd = 1 };
         small m = make(&o, 1);
         gckpt_feed feeds[2] = { { m.x, small_x }, { m.targets, small_targets } };
         gckpt_hyper hyper = { .lr = 0.01f };
@@ -495,7 +530,7 @@ static void test_versions(void)
         want ^= gckpt_store_hash(m.s);
         small_free(&m, 0);
         CHECK(versions_run(&o) == want);
-        o.backend = &fast_backend;
+        o.backend = tested[1];
         CHECK(versions_run(&o) == want);
     }
 }
@@ -524,8 +559,8 @@ static void test_trials(void)
     for (int timed = 0; timed < 2; timed++) {
         gckpt_store *s = gckpt_store_new(NULL);
         gckpt_feed feeds[2] = { { 0, small_x }, { 0, small_targets } };
-        const gckpt_plan_desc d = { .backend = &fast_backend };
-        const gckpt_exec_desc how = { .backend = &fast_backend };
+        const gckpt_plan_desc d = { .backend = tested[1] };
+        const gckpt_exec_desc how = { .backend = tested[1] };
         const gckpt_hyper hyper = { .lr = 0.01f };
         double dt = 1;
         gckpt_timed t = { .seconds = ticks, .user = &dt, .limit = 100, .feeds = feeds,
@@ -543,7 +578,7 @@ static void test_trials(void)
         hash[timed] = gckpt_store_hash(s);
         CHECK(!timed || (t.count > 1 && t.trials[0].runs > 0));
         rig_free(e, NULL, NULL, s);
-        CHECK(fast_device.live == 0);
+        CHECK(tested_pieces(1) == 0);
     }
     CHECK(hash[0] == hash[1]);
 }
@@ -566,6 +601,24 @@ static void test_partial(void)
     CHECK(small_run(&o, 0.1f) == want && found > 0);
 }
 
+/* All cases that any two backends with memory of their own must pass, and `count` random graphs. */
+static void test_tested(unsigned first, unsigned count)
+{
+    test_small();
+    test_one_store();
+    test_tools();
+    test_no_room();
+    test_promise();
+    test_versions();
+    test_trials();
+    test_partial();
+    for (unsigned i = 0; i < count; i++) {
+        backend_of_graph = tested[!(i % 2)];
+        test_graph(first + i);
+    }
+}
+
+#ifndef TESTED_ELSEWHERE
 /* The pages are what they are said to be. */
 static sigjmp_buf back;
 static void caught(int signal)
@@ -610,22 +663,15 @@ int main(int argc, char **argv)
         printf("backend: 0 passed, 0 failed (no pages without access here)\n");
         return 0;
     }
+    tested[0] = &plain_backend;
+    tested[1] = &fast_backend;
     test_pages();
-    test_small();
     test_waits();
-    test_one_store();
-    test_tools();
     test_refusals();
-    test_partial();
-    test_promise();
-    test_versions();
-    test_trials();
-    for (unsigned i = 0; i < count; i++) {
-        backend_of_graph = i % 2 ? &plain_backend : &fast_backend;
-        test_graph(first + i);
-    }
+    test_tested(first, count);
     device_end(&plain_device);
     device_end(&fast_device);
     return check_report("backend");
 }
+#endif
 #endif

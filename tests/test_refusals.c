@@ -1246,7 +1246,8 @@ static void requests(void)
     PLAN_REFUSED(threads, 1025, "threads 0..1024");
     PLAN_REFUSED(group, INT32_MIN, "group");
     PLAN_REFUSED(batch, -1, "batch");
-    PLAN_REFUSED(precision, (gckpt_precision)3, "precision");
+    PLAN_REFUSED(precision, GCKPT_BF16_FAST, "the processor has no kernels of GCKPT_BF16_FAST; GCKPT_BF16");
+    PLAN_REFUSED(precision, (gckpt_precision)4, "precision");
     PLAN_REFUSED(alignment, 3, "alignment 3 must be a power of two from 4 to 65536");
     PLAN_REFUSED(alignment, 2, "alignment 2 must be");
     PLAN_REFUSED(alignment, 131072, "alignment 131072 must be");

@@ -52,6 +52,8 @@ static inline double median(double *v, int n)
     return (v[(n - 1) / 2] + v[n / 2]) / 2;
 }
 
+static const gckpt_backend *bench_backend; /* of bench_new; NULL: the processor */
+
 typedef struct {
     const size *z;
     int layer;
@@ -180,8 +182,9 @@ static int bench_open(bench *b, const size *z, const gckpt_plan_desc *desc,
 /* AdamW; one micro-batch. */
 static inline int bench_new(bench *b, const size *z, gckpt_mode mode, int threads)
 {
-    gckpt_plan_desc desc = { .mode = mode, .threads = threads };
-    return bench_open(b, z, &desc, NULL);
+    gckpt_plan_desc desc = { .mode = mode, .threads = threads, .backend = bench_backend };
+    gckpt_exec_desc how = { .backend = bench_backend };
+    return bench_open(b, z, &desc, &how);
 }
 
 /* Seconds of a step: the least after a first one, until about `seconds` are spent; < 0:

@@ -2,7 +2,8 @@
  * budgets of a GPT from the least bytes to store-all.
  *
  *     make predict                                         prints the table
- *     build/predict LAYERS DIM CONTEXT BATCH THREADS       of another size
+ *     build/predict LAYERS DIM CONTEXT BATCH THREADS [HEADS VOCABULARY]       of another size
+ *     build/predict-cuda ...                               on the first CUDA device
  *
  * Calibration and measurement take turns, round by round, and so do the budgets within a round, so
  * that a busy machine slows all of them alike; medians over the rounds are compared. With one
@@ -45,17 +46,18 @@ static double predict(const gckpt_plan *p, const gckpt_cost *costs, uint64_t upd
 static int plan_point(bench *b, point *q, size_t budget, gckpt_cost *costs, int count, int threads)
 {
     gckpt_plan_desc desc = { .budget = budget, .threads = threads, .costs = costs,
-            .cost_count = count };
+            .cost_count = count, .backend = bench_backend };
+    const gckpt_exec_desc how = { .backend = bench_backend };
     q->budget = budget;
     q->plan = gckpt_plan_new(b->graph, &b->loss, 1, &desc);
-    q->exec = q->plan == NULL ? NULL : gckpt_exec_new(q->plan, b->store, NULL);
+    q->exec = q->plan == NULL ? NULL : gckpt_exec_new(q->plan, b->store, &how);
     return q->exec != NULL;
 }
 
-/* The least bytes that any plan can do with. */
+/* The least bytes that any plan can do with; as built, since costs are measured. */
 static size_t least_bytes(bench *b, int threads)
 {
-    gckpt_plan_desc desc = { .threads = threads, .as_built = 1 }; /* as with measured costs */
+    gckpt_plan_desc desc = { .threads = threads, .as_built = 1, .backend = bench_backend };
     gckpt_frontier *f = gckpt_frontier_new(b->graph, &b->loss, 1, &desc);
     gckpt_point least = { 0, 0, 0, 0, 0 };
     gckpt_frontier_get(f, 0, &least);
@@ -122,14 +124,22 @@ int main(int argc, char **argv)
     size z = { 12, 4, 128, 64, 8, 256, 0, 0 };
     int threads = 1, status = 1;
     bench b = { 0 };
-    if (argc == 6) {
+    if (argc == 6 || argc == 8) {
         z.layers = atoi(argv[1]), z.dim = atoi(argv[2]), z.context = atoi(argv[3]);
         z.batch = atoi(argv[4]), threads = atoi(argv[5]);
+        z.heads = argc == 8 ? atoi(argv[6]) : z.heads;
+        z.vocabulary = argc == 8 ? atoi(argv[7]) : z.vocabulary;
     } else if (argc != 1) {
-        fprintf(stderr, "usage: predict [LAYERS DIM CONTEXT BATCH THREADS]\n");
+        fprintf(stderr, "usage: predict [LAYERS DIM CONTEXT BATCH THREADS [HEADS VOCABULARY]]\n");
         return 2;
     }
-    if (threads != 1)
+#ifdef BENCH_CUDA
+    const char *error;
+    bench_backend = gckpt_cuda_backend(0, &error);
+    if (bench_backend == NULL)
+        return fprintf(stderr, "predict: %s\n", error), 1;
+#endif
+    if (threads != 1 || bench_backend != NULL)
         the_clock = CLOCK_MONOTONIC;
     if (bench_new(&b, &z, GCKPT_STORE_ALL, threads)) {
         const int count = gckpt_id(b.loss.loss) + 1;

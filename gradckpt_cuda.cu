@@ -1,0 +1,4314 @@
+/* gradckpt_cuda.cu - a CUDA device as a backend of gradckpt.h.  MIT licence.
+ *
+ *     nvcc -O3 -std=c++17 -fmad=false -arch=sm_90 -c gradckpt_cuda.cu
+ *
+ * and link the object, the CUDA runtime and that of C++ (-lcudart -lstdc++) to the program; nothing
+ * else is needed. Then
+ *
+ *     const char *error;
+ *     desc.backend = gckpt_cuda_backend(0, &error);      in gckpt_plan_desc and gckpt_exec_desc
+ *
+ * The plan is the same as on the processor but for workspace, and so are the bits: kernels follow
+ * the numeric contract (gradckpt.h, manual, 5) step for step. This file takes formulas, attributes
+ * and layouts from gradckpt.h itself, which it includes with its bodies: each stands in one place.
+ * A product never feeds an addition unless by fma, and -fmad=false keeps the compiler from it.
+ *
+ * Contents (grep -n '>>[a-z]' gradckpt_cuda.cu):
+ *     >>device      streams, memory, errors, launching
+ *     >>between     fill, add, convert, update
+ *     >>elementwise curves, scale, dropout, broadcasting
+ *     >>shapes      permute, slice, concat, sum, mean, rotary
+ *     >>products    matmul, linear, embed
+ *     >>rows        softmax, norms, losses
+ *     >>attention
+ *     >>fast        GCKPT_BF16_FAST: by tensor cores, reading and writing bf16
+ *     >>backend     which kernels there are; the table
+ */
+#ifdef GCKPT_CUDA_SHIM /* tests/cuda_shim.h, included before, runs kernels on the processor */
+#define GCKPTI_TABLE static const
+#else
+#include <cuda_runtime.h>
+#define LAUNCH(kernel, grid, block, shared, stream, ...) \
+    kernel<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)
+#define SHARED(type, name, dims)   __shared__ type name dims
+#define DYNAMIC_SHARED(type, name) extern __shared__ type name[]
+#pragma nv_diag_suppress 1675, 177
+#define GCKPTI_DEVICE __host__ __device__
+#define GCKPTI_FMA    3
+#define GCKPTI_SQRT   3
+#ifdef __CUDA_ARCH__
+#define GCKPTI_TABLE static __device__ const
+#else
+#define GCKPTI_TABLE static const
+#endif
+#endif
+#ifndef GCKPTI_DEVICE
+#define GCKPTI_DEVICE
+#endif
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <mutex>
+#define GCKPT_STATIC
+#define GCKPT_NO_FAST
+#define GCKPT_NO_STDIO
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+
+namespace {
+
+/* ---- >>device -------------------------------------------------------------------------------- */
+/* What may differ when a recorded micro-batch is repeated. So kernels that need a call's row, seed,
+ * step or loss_scale do not get them as arguments: they get moment_of(call), an address in the
+ * device's memory, and read them there. Host code must not depend on them. All else (shapes, rows,
+ * addresses) is the same in each repetition. An update is never repeated: it takes its gckpt_pass. */
+struct Moment {
+    int64_t row;
+    uint64_t seed, step;
+    float loss_scale;
+};
+
+enum {
+    TEXT = 256,       /* bytes of an error */
+    LOSSES = 14,      /* a plan with more is not recorded */
+    SLOTS = 64,       /* of SLOT_BYTES, by which copies come in */
+    SLOT_BYTES = 1 << 19,
+    RECORDINGS = 64   /* kept for all executors of a device; then the oldest goes */
+};
+
+/* The first: as the micro-batch has it (outside of recordings: as the present call has it); the
+ * second: of what does not depend on the batch, with row 0; then one for each loss. */
+struct Moments {
+    Moment at[2 + LOSSES];
+};
+
+/* A micro-batch of `rows` rows as a CUDA graph; the first of a batch (row 0) has its own. */
+struct Recording {
+    const void *owner; /* NULL: none */
+    int64_t rows;
+    int first, seen;       /* seen: what loads at first use has been loaded */
+    cudaGraphExec_t graph; /* NULL: not recorded yet */
+};
+
+/* A piece of pinned memory and one of the device. What comes in goes through both, on a stream of
+ * its own while others compute, and from there to its place when these are done. */
+struct Slot {
+    cudaEvent_t arrived, taken; /* at the device; from there */
+    int used;                   /* since all was last waited for */
+};
+
+/* Calls of several threads, for several executors, come one by one, into one stream. */
+struct Device {
+    int number, ready;
+    std::recursive_mutex lock;
+    cudaStream_t stream, feeds; /* what is computed; what comes in */
+    int busy;                   /* work was asked for since all was last waited for */
+    char problem[TEXT];         /* the first one */
+    Moments now, *moments;      /* the latter hold, or soon, the former */
+    Slot slots[SLOTS];
+    int slot; /* the next one */
+    char *pinned, *staged;
+    Recording recordings[RECORDINGS], *recording; /* the one that is being made */
+    int unrecordable;                             /* it failed */
+    int ids[LOSSES], losses;                      /* whose moments->at[2], .. are */
+    int oldest;
+    gckpt_backend backend;
+};
+Device devices[16];
+
+Device *device_of(const gckpt_call *call) { return (Device *)call->backend; }
+
+/* What the program can do about an error. By number: toolkits differ in the names they know. */
+const char *remedy(int error)
+{
+    switch (error) {
+    case 2: /* cudaErrorMemoryAllocation */
+        return "plan with a smaller budget";
+    case 35:  /* cudaErrorInsufficientDriver */
+    case 222: /* cudaErrorUnsupportedPtxVersion */
+        return "the driver is older than nvcc: update it, or compile by an older toolkit";
+    case 46: /* cudaErrorDevicesUnavailable */
+        return "another process holds it exclusively";
+    case 98:  /* cudaErrorInvalidDeviceFunction */
+    case 209: /* cudaErrorNoKernelImageForDevice */
+        return "compile gradckpt_cuda.cu for it: nvcc -arch=native";
+    case 100: /* cudaErrorNoDevice */
+        return "nvidia-smi and CUDA_VISIBLE_DEVICES show which there are";
+    case 701: /* cudaErrorLaunchOutOfResources */
+        return "compile gradckpt_cuda.cu by nvcc -O3 -arch=native";
+    case 702: /* cudaErrorLaunchTimeout */
+        return "a device with a display stops long kernels: take smaller micro-batches";
+    case 700: /* cudaErrorIllegalAddress */
+    case 710: /* cudaErrorAssert */
+    case 714: /* cudaErrorHardwareStackError */
+    case 715: /* cudaErrorIllegalInstruction */
+    case 716: /* cudaErrorMisalignedAddress */
+    case 717: /* cudaErrorInvalidAddressSpace */
+    case 718: /* cudaErrorInvalidPc */
+    case 719: /* cudaErrorLaunchFailure */
+        return "with CUDA_LAUNCH_BLOCKING=1 this names the kernel; start again from what was saved";
+    case 214: /* cudaErrorECCUncorrectable */
+    case 220: /* cudaErrorNvlinkUncorrectable */
+    case 226: /* cudaErrorExternalDevice, as below: the device is not there any more */
+    case 721: /* cudaErrorContained */
+    case 802: /* cudaErrorSystemNotReady */
+    case 999: /* cudaErrorUnknown */
+        return "the device is lost (dmesg, nvidia-smi): start again from what was saved";
+    default: return "start again from what was saved";
+    }
+}
+
+void explain(char *text, int number, cudaError_t error, const char *what)
+{
+    snprintf(text, TEXT, "CUDA device %d: %s: %s (%s); %s", number, what, cudaGetErrorString(error),
+             cudaGetErrorName(error), remedy((int)error));
+}
+
+/* The first error stays. In a recording it only ends that: run plainly, it comes again, or not. */
+void check(Device *d, cudaError_t error, const char *what)
+{
+    if (error != cudaSuccess && d->recording)
+        d->unrecordable = 1;
+    else if (error != cudaSuccess && !d->problem[0])
+        explain(d->problem, d->number, error, what);
+}
+
+/* In each of the table's functions: one thread at a time, with this device as CUDA's current one.
+ * The program may have another, and an error of its own; the former is put back. */
+struct Hold {
+    Device *d;
+    int before;
+    explicit Hold(Device *device) : d(device), before(device->number)
+    {
+        d->lock.lock();
+        cudaGetDevice(&before);
+        if (before != d->number)
+            cudaSetDevice(d->number);
+        cudaGetLastError();
+    }
+    ~Hold()
+    {
+        if (before != d->number)
+            cudaSetDevice(before);
+        d->lock.unlock();
+    }
+};
+
+/* Blocks of `threads` for n items, at most so many that each processor of a large chip has 16. */
+dim3 blocks_for(int64_t n, int threads)
+{
+    int64_t blocks = (n + threads - 1) / threads;
+    return dim3((unsigned)(blocks < 1 ? 1 : blocks < 2112 ? blocks : 2112));
+}
+
+/* for (EACH(i, n)): all threads of the grid share the n items. */
+#define EACH(i, n)                                                                                 \
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                           \
+    i += (int64_t)gridDim.x * blockDim.x
+
+#define RUN_ON(device, kernel, grid, block, shared, ...)                                           \
+    do {                                                                                           \
+        LAUNCH(kernel, grid, block, shared, (device)->stream, __VA_ARGS__);                        \
+        check(device, cudaGetLastError(), #kernel);                                                \
+        (device)->busy = 1;                                                                        \
+    } while (0)
+#define RUN(call, kernel, grid, block, shared, ...)                                                \
+    RUN_ON(device_of(call), kernel, grid, block, shared, __VA_ARGS__)
+
+__global__ void moments_kernel(Moments *to, Moments now, int n)
+{
+    if ((int)threadIdx.x < n)
+        to->at[threadIdx.x] = now.at[threadIdx.x];
+}
+
+/* For a kernel of this call: its row, seed, step and loss_scale, until the next call. */
+const Moment *moment_of(const gckpt_call *call)
+{
+    Device *d = device_of(call);
+    Moment m = { call->row, call->seed, call->step, call->loss_scale }, *now = &d->now.at[0];
+    for (int i = 0; i < d->losses && d->recording; i++)
+        if (d->ids[i] == call->id)
+            return &d->moments->at[2 + i];
+    if (d->recording)
+        return &d->moments->at[call->row ? 0 : 1];
+    if (m.row != now->row || m.seed != now->seed || m.step != now->step ||
+        gckpti_bits(m.loss_scale) != gckpti_bits(now->loss_scale)) {
+        *now = m;
+        RUN_ON(d, moments_kernel, 1, 1, 0, d->moments, d->now, 1);
+    }
+    return &d->moments->at[0];
+}
+
+/* 1: within a recording, which cannot have what the host takes part in. */
+int unrecordable(Device *d)
+{
+    d->unrecordable = 1;
+    return d->recording != NULL;
+}
+
+/* ---- memory ---- */
+thread_local char no_room[TEXT]; /* why the thread's last `get` found none */
+
+void *get(void *context, size_t bytes, size_t alignment)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    void *p = NULL;
+    size_t unused = 0, all = 0;
+    (void)alignment; /* 256 bytes at least */
+    no_room[0] = 0;
+    if (unrecordable(d))
+        return NULL;
+    cudaError_t error = cudaMalloc(&p, bytes ? bytes : 1);
+    if (error == cudaSuccess)
+        return p;
+    cudaGetLastError();
+    if (error != cudaErrorMemoryAllocation) {
+        check(d, error, "cudaMalloc");
+        snprintf(no_room, sizeof no_room, ": %s", d->problem);
+    } else if (cudaMemGetInfo(&unused, &all) == cudaSuccess) {
+        snprintf(no_room, sizeof no_room,
+                 ": CUDA device %d has %zu of its %zu bytes left, not %zu; plan with a smaller "
+                 "budget, or end what else uses it",
+                 d->number, unused, all, bytes);
+    }
+    return NULL;
+}
+
+const char *shortage(void *context)
+{
+    (void)context;
+    return no_room;
+}
+
+/* Until all that was asked for is done; then all slots are free. */
+void settle(Device *d, const char *what)
+{
+    if (!d->busy || unrecordable(d))
+        return;
+    check(d, cudaStreamSynchronize(d->stream), what);
+    d->busy = 0;
+    for (int i = 0; i < SLOTS; i++)
+        d->slots[i].used = 0;
+}
+
+void release(void *context, void *memory, size_t bytes)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    (void)bytes;
+    settle(d, "release");
+    check(d, cudaFree(memory), "cudaFree");
+}
+
+/* By slots. The host waits only where its bytes go to a pinned piece that is not read yet. */
+void copy_in(void *context, void *to, const void *host, size_t bytes)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    for (size_t at = 0, n; at < bytes && !d->problem[0] && !unrecordable(d); at += n) {
+        Slot *s = &d->slots[d->slot];
+        char *pinned = d->pinned + (size_t)d->slot * SLOT_BYTES;
+        char *staged = d->staged + (size_t)d->slot * SLOT_BYTES;
+        d->slot = (d->slot + 1) % SLOTS;
+        n = bytes - at < SLOT_BYTES ? bytes - at : SLOT_BYTES;
+        if (s->used) {
+            check(d, cudaEventSynchronize(s->arrived), "copy in");
+            check(d, cudaStreamWaitEvent(d->feeds, s->taken, 0), "copy in");
+        }
+        s->used = d->busy = 1;
+        memcpy(pinned, (const char *)host + at, n);
+        check(d, cudaMemcpyAsync(staged, pinned, n, cudaMemcpyHostToDevice, d->feeds), "copy in");
+        check(d, cudaEventRecord(s->arrived, d->feeds), "copy in");
+        check(d, cudaStreamWaitEvent(d->stream, s->arrived, 0), "copy in");
+        check(d, cudaMemcpyAsync((char *)to + at, staged, n, cudaMemcpyDeviceToDevice, d->stream),
+              "copy in");
+        check(d, cudaEventRecord(s->taken, d->stream), "copy in");
+    }
+}
+
+/* After an error zeros come out. */
+void copy_out(void *context, void *host, const void *from, size_t bytes)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    if (!unrecordable(d))
+        check(d, cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, d->stream), "copy out");
+    d->busy = 1;
+    settle(d, "copy out");
+    if (d->problem[0] || d->recording)
+        memset(host, 0, bytes);
+}
+
+void copy(void *context, void *to, const void *from, size_t bytes)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    check(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, d->stream), "copy");
+    d->busy = 1;
+}
+
+const char *finish(void *context)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    settle(d, "a step");
+    return d->problem[0] ? d->problem : NULL;
+}
+
+/* ---- repeated micro-batches ---- */
+void drop(Device *d, Recording *r)
+{
+    if (r->graph) {
+        settle(d, "a recorded micro-batch");
+        check(d, cudaGraphExecDestroy(r->graph), "cudaGraphExecDestroy");
+    }
+    memset(r, 0, sizeof *r);
+}
+
+void forget(void *context, const void *owner)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    for (int i = 0; i < RECORDINGS; i++)
+        if (d->recordings[i].owner == owner)
+            drop(d, &d->recordings[i]);
+}
+
+/* The one of this micro-batch, or a new one. */
+Recording *recording_of(Device *d, const gckpt_moment *m)
+{
+    Recording *r = NULL;
+    for (int i = 0; i < RECORDINGS; i++) {
+        Recording *have = &d->recordings[i];
+        if (have->owner == m->owner && have->rows == m->rows && have->first == !m->row)
+            return have;
+        r = !r && !have->owner ? have : r;
+    }
+    if (!r) {
+        r = &d->recordings[d->oldest];
+        d->oldest = (d->oldest + 1) % RECORDINGS;
+        drop(d, r);
+    }
+    r->owner = m->owner;
+    r->rows = m->rows;
+    r->first = !m->row;
+    return r;
+}
+
+/* Puts a micro-batch's moments where its kernels read them. */
+void tell(Device *d, const gckpt_moment *m)
+{
+    Moment now = { m->row, m->seed, m->step, 0.0f };
+    d->now.at[0] = d->now.at[1] = now;
+    d->now.at[1].row = 0;
+    d->losses = m->losses;
+    for (int i = 0; i < m->losses; i++) {
+        d->now.at[2 + i] = now;
+        d->now.at[2 + i].loss_scale = m->scales[i].scale;
+        d->ids[i] = m->scales[i].id;
+    }
+    RUN_ON(d, moments_kernel, 1, 32, 0, d->moments, d->now, 2 + m->losses);
+}
+
+/* At first sight a micro-batch only runs; the second time it is recorded, with the lock kept until
+ * `recorded`, so that nothing of another thread comes between. */
+int repeat(void *context, const gckpt_moment *m)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    if (m->losses > LOSSES || d->problem[0])
+        return 0;
+    Recording *r = recording_of(d, m);
+    if (!r->seen) {
+        r->seen = 1;
+        return 0;
+    }
+    tell(d, m);
+    if (r->graph) {
+        check(d, cudaGraphLaunch(r->graph, d->stream), "a recorded micro-batch");
+        return 1;
+    }
+    if (cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess)
+        return 0;
+    d->lock.lock();
+    d->recording = r;
+    d->unrecordable = 0;
+    return 0;
+}
+
+int recorded(void *context)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    Recording *r = d->recording;
+    cudaGraph_t graph = NULL;
+    if (!r)
+        return 1;
+    check(d, cudaStreamEndCapture(d->stream, &graph), "recording");
+    if (!d->unrecordable)
+        check(d, cudaGraphInstantiate(&r->graph, graph, 0), "recording");
+    if (graph)
+        cudaGraphDestroy(graph);
+    cudaGetLastError();
+    d->recording = NULL;
+    d->lock.unlock();
+    if (d->unrecordable) {
+        r->graph = NULL;
+        return 0;
+    }
+    check(d, cudaGraphLaunch(r->graph, d->stream), "a recorded micro-batch");
+    d->busy = 1;
+    return 1;
+}
+
+/* ---- >>between -------------------------------------------------------------------------------
+ * Kernels that only move memory have threads for all of it in flight: a thread takes 16 bytes at a
+ * time where all addresses are multiples of 16, else one element. */
+template <class T, int N>
+struct alignas(N < 16 / (int)sizeof(T) ? (size_t)N * sizeof(T) : 16) Pack {
+    T v[N];
+};
+
+template <int N, class T> __device__ Pack<T, N> load(const T *at)
+{
+    return *(const Pack<T, N> *)(const void *)at;
+}
+
+template <class T, int N> __device__ void store(T *at, const Pack<T, N> &pack)
+{
+    *(Pack<T, N> *)(void *)at = pack;
+}
+
+/* Multiples of 16, all of them; NULL is one. */
+bool wide(const void *a, const void *b = NULL, const void *c = NULL)
+{
+    return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) & 15) == 0;
+}
+
+/* for (EACH_ROW(r, rows)): the warps of the grid share the rows. A grid: blocks_for(32 * rows). */
+#define EACH_ROW(r, rows)                                                                          \
+    int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;                             \
+    r < (rows);                                                                                    \
+    r += (int64_t)gridDim.x * blockDim.x / 32
+
+/* Lane j += lane j + h for h = 16, 8, 4, 2, 1; as a + b = b + a, each lane ends with the sum. */
+__device__ float warp_sum(float lane)
+{
+    for (int h = 16; h; h /= 2)
+        lane += __shfl_xor_sync(0xffffffffu, lane, h);
+    return lane;
+}
+
+/* d[i] = f(a[i], b[i]); f also gets d[i], if it is to be accumulated. An element is one thread's,
+ * so that bytes may coincide. F::READS: which of a and b there are. */
+enum { READS_NONE, READS_A, READS_BOTH };
+
+template <int N, class F>
+__device__ void map_at(const F &f, const float *a, const float *b, float *d, int64_t i,
+                       int accumulate)
+{
+    Pack<float, N> x = {}, y = {}, z = {};
+    if (F::READS >= READS_A)
+        x = load<N>(a + i);
+    if (F::READS >= READS_BOTH)
+        y = load<N>(b + i);
+    if (accumulate)
+        z = load<N>(d + i);
+    for (int k = 0; k < N; k++)
+        f(&z.v[k], x.v[k], y.v[k], accumulate);
+    store(d + i, z);
+}
+
+template <int N, class F>
+__global__ void map_kernel(F f, const float *a, const float *b, float *d, int64_t n, int accumulate)
+{
+    for (EACH(i, n / N))
+        map_at<N>(f, a, b, d, i * N, accumulate);
+    for (EACH(i, n % N))
+        map_at<1>(f, a, b, d, n / N * N + i, accumulate);
+}
+
+/* d NULL: nobody wants it. */
+template <class F>
+void map(const gckpt_call *call, F f, const float *a, const float *b, float *d, int64_t n,
+         int accumulate)
+{
+    if (!d || n < 1)
+        return;
+    if (wide(a, b, d))
+        RUN(call, (map_kernel<4, F>), blocks_for((n + 3) / 4, 256), 256, 0, f, a, b, d, n,
+            accumulate);
+    else
+        RUN(call, (map_kernel<1, F>), blocks_for(n, 256), 256, 0, f, a, b, d, n, accumulate);
+}
+
+template <int N> __global__ void fill_kernel(uint32_t *to, uint32_t word, int64_t n)
+{
+    Pack<uint32_t, N> pack;
+    for (int k = 0; k < N; k++)
+        pack.v[k] = word;
+    for (EACH(i, n / N))
+        store(to + i * N, pack);
+    for (EACH(i, n % N))
+        to[n / N * N + i] = word;
+}
+
+void fill(const gckpt_call *call, void *to, uint32_t word, int64_t n)
+{
+    if (n > 0 && wide(to))
+        RUN(call, fill_kernel<4>, blocks_for((n + 3) / 4, 256), 256, 0, (uint32_t *)to, word, n);
+    else if (n > 0)
+        RUN(call, fill_kernel<1>, blocks_for(n, 256), 256, 0, (uint32_t *)to, word, n);
+}
+
+struct Copy {
+    static constexpr int READS = READS_A;
+    __device__ void operator()(float *d, float a, float, int accumulate) const
+    {
+        gckpti_put(d, a, accumulate);
+    }
+};
+
+void add(const gckpt_call *call, float *to, const float *from, int64_t n)
+{
+    map(call, Copy(), from, NULL, to, n, 1);
+}
+
+/* Random bits are drawn for 8 elements of the batch at a time; a pack's may begin among them. */
+struct Converting {
+    gckpt_conversion c;
+    int64_t each;      /* elements of a row */
+    const Moment *now; /* NULL: to nearest */
+};
+
+template <int N> __device__ void convert_at(const Converting &o, int64_t i)
+{
+    const gckpt_conversion &c = o.c;
+    Pack<float, N> x = {};
+    Pack<uint16_t, N> half;
+    if (c.kind != GCKPT_WIDEN)
+        x = load<N>(c.x + i);
+    if (c.kind == GCKPT_WIDEN || c.kind == GCKPT_WIDEN_ADD) {
+        half = load<N>(c.from + i);
+        for (int k = 0; k < N; k++) {
+            float f = gckpti_from_bf16(half.v[k]);
+            x.v[k] = c.kind == GCKPT_WIDEN ? f : f + x.v[k];
+        }
+        store(c.x + i, x);
+        return;
+    }
+    uint64_t at = (uint64_t)(i + (o.now ? o.now->row * o.each : 0));
+    uint32_t word[4];
+    for (int k = 0; k < N; k++, at++) {
+        if (o.now && (k == 0 || at % 8 == 0))
+            gckpti_philox(o.now->seed, at / 8, c.stream, (uint32_t)o.now->step, word);
+        uint32_t pair = at & 4 ? (at & 2 ? word[3] : word[2]) : (at & 2 ? word[1] : word[0]);
+        half.v[k] = o.now ? gckpti_halve(gckpti_bits(x.v[k]), pair >> 16 * (at % 2) & 0xffffu)
+                          : gckpti_to_bf16(x.v[k]);
+        x.v[k] = gckpti_from_bf16(half.v[k]);
+    }
+    if (c.kind == GCKPT_NARROW)
+        store(c.to + i, half);
+    else
+        store(c.x + i, x);
+}
+
+template <int N> __global__ void convert_kernel(Converting o)
+{
+    for (EACH(i, o.c.n / N))
+        convert_at<N>(o, i * N);
+    for (EACH(i, o.c.n % N))
+        convert_at<1>(o, o.c.n / N * N + i);
+}
+
+void convert(const gckpt_call *call, const gckpt_conversion *c)
+{
+    int by_chance = call->precision == GCKPT_BF16_STOCHASTIC;
+    Converting o = { *c, by_chance ? c->n / call->rows : 0, by_chance ? moment_of(call) : NULL };
+    if (c->n > 0 && wide(c->x, c->from, c->to))
+        RUN(call, convert_kernel<8>, blocks_for((c->n + 7) / 8, 256), 256, 0, o);
+    else if (c->n > 0)
+        RUN(call, convert_kernel<1>, blocks_for(c->n, 256), 256, 0, o);
+}
+
+struct More { /* further accumulators of a pass, bytes from its base */
+    enum { MOST = 8 };
+    size_t at[MOST];
+};
+
+/* All that a pass has for N elements; the divided gradient goes to `divided`, too. */
+template <int N>
+__device__ void update_at(const gckpt_pass &p, const More &more, int64_t i, float *divided)
+{
+    const gckpt_rates &a = p.rates;
+    Pack<float, N> g = load<N>(p.gradient + i), w, m = {}, v = {};
+    for (int u = 0; u < p.adds; u++) {
+        Pack<float, N> x = load<N>((const float *)((const char *)p.base + more.at[u]) + i);
+        for (int k = 0; k < N; k++)
+            g.v[k] += x.v[k];
+    }
+    if (p.adds && !(p.count > 0 && p.write_back))
+        store(p.gradient + i, g);
+    for (int k = 0; k < N && p.count > 0; k++)
+        g.v[k] /= p.count;
+    if (p.count > 0 && p.write_back)
+        store(p.gradient + i, g);
+    if (p.squares)
+        store(divided, g);
+    if (!p.update)
+        return;
+    w = load<N>(p.values + i);
+    if (p.optimiser != GCKPT_SGD)
+        m = load<N>(p.state[0] + i);
+    if (p.optimiser == GCKPT_ADAMW)
+        v = load<N>(p.state[1] + i);
+    for (int k = 0; k < N; k++) {
+        float d = g.v[k] * a.scale, decayed = gckpti_fma(-a.decay, w.v[k], w.v[k]);
+        if (p.optimiser == GCKPT_ADAMW) {
+            m.v[k] = gckpti_fma(a.beta1, m.v[k], a.rest1 * d);
+            v.v[k] = gckpti_fma(a.beta2, v.v[k], a.rest2 * (d * d));
+            d = m.v[k] / (gckpti_sqrt(v.v[k] * a.correct2) + a.eps);
+        } else if (p.optimiser == GCKPT_MOMENTUM) {
+            m.v[k] = d = gckpti_fma(p.momentum, m.v[k], d);
+        }
+        w.v[k] = gckpti_fma(-a.rate, d, decayed);
+    }
+    store(p.values + i, w);
+    if (p.optimiser != GCKPT_SGD)
+        store(p.state[0] + i, m);
+    if (p.optimiser == GCKPT_ADAMW)
+        store(p.state[1] + i, v);
+}
+
+/* The threads of a block take GCKPT_UPDATE_BLOCK elements through everything, so that gradient,
+ * values and state cross memory once. The square sum's lanes (5d) are the first warp's, which
+ * finds the divided gradient in shared memory, while others of the chip's blocks use the memory. */
+template <int N> __global__ void update_kernel(gckpt_pass p, const __grid_constant__ More more)
+{
+    typedef Pack<float, 4> Four;
+    SHARED(Four, room, [GCKPT_UPDATE_BLOCK / 4]);
+    float *divided = (float *)(void *)room;
+    int64_t at = (int64_t)blockIdx.x * GCKPT_UPDATE_BLOCK;
+    int n = p.elements - at < GCKPT_UPDATE_BLOCK ? (int)(p.elements - at) : GCKPT_UPDATE_BLOCK;
+    for (int i = (int)threadIdx.x * N; i + N <= n; i += (int)blockDim.x * N)
+        update_at<N>(p, more, at + i, divided + i);
+    for (int i = n / N * N + (int)threadIdx.x; i < n; i += (int)blockDim.x)
+        update_at<1>(p, more, at + i, divided + i);
+    if (!p.squares)
+        return;
+    __syncthreads();
+    if (threadIdx.x >= 32)
+        return;
+    float sum = 0.0f;
+    for (int i = (int)threadIdx.x; i < n; i += 32)
+        sum = gckpti_fma(divided[i], divided[i], sum);
+    sum = warp_sum(sum);
+    if (threadIdx.x == 0)
+        p.squares[blockIdx.x] = sum;
+}
+
+void update(const gckpt_call *call, const gckpt_pass *pass)
+{
+    gckpt_pass p = *pass;
+    More more = { { 0 } };
+    bool four = wide(p.gradient, p.values, p.state[0]) && wide(p.state[1]);
+    for (; p.adds > More::MOST; p.adds--, p.more++) /* in the same order, but on their own */
+        add(call, p.gradient, (const float *)((const char *)p.base + p.more[0]), p.elements);
+    for (int u = 0; u < p.adds; u++) {
+        more.at[u] = p.more[u];
+        four = four && wide((const char *)p.base + p.more[u]);
+    }
+    dim3 blocks((unsigned)((p.elements + GCKPT_UPDATE_BLOCK - 1) / GCKPT_UPDATE_BLOCK));
+    if (four)
+        RUN(call, update_kernel<4>, blocks, 256, 0, p, more);
+    else
+        RUN(call, update_kernel<1>, blocks, 256, 0, p, more);
+}
+
+/* ---- >>elementwise --------------------------------------------------------------------------- */
+/* y = f(x), and dx = g slope, for f and slope of gradckpt.h; `at`: x, or y where the slope needs
+ * it. */
+template <float (*F)(float)> struct Value {
+    static constexpr int READS = READS_A;
+    __device__ void operator()(float *d, float x, float, int) const { *d = F(x); }
+};
+
+template <float (*SLOPE)(float)> struct Slope {
+    static constexpr int READS = READS_BOTH;
+    __device__ void operator()(float *d, float at, float g, int accumulate) const
+    {
+        gckpti_put_product(d, g, SLOPE(at), accumulate);
+    }
+};
+
+/* A first input's gradient from grad_out and `at`. */
+template <class F> void map_back(const gckpt_call *call, F f, const float *at)
+{
+    map(call, f, at, call->grad_out, call->in[0].grad, gckpti_elements(&call->shape),
+        call->in[0].accumulate);
+}
+
+template <class F> void map_forward(const gckpt_call *call, F f)
+{
+    map(call, f, call->in[0].data, NULL, call->out, gckpti_elements(&call->shape), 0);
+}
+
+#define CURVE(name, at)                                                                            \
+    void name##_forward(const gckpt_call *call) { map_forward(call, Value<gckpti_##name>()); }     \
+    void name##_backward(const gckpt_call *call)                                                   \
+    {                                                                                              \
+        map_back(call, Slope<gckpti_##name##_slope>(), at);                                        \
+    }
+CURVE(gelu, call->in[0].data)
+CURVE(gelu_erf, call->in[0].data)
+CURVE(silu, call->in[0].data)
+CURVE(tanh, call->out)
+CURVE(sigmoid, call->out)
+#undef CURVE
+
+struct ReluGradient {
+    static constexpr int READS = READS_BOTH;
+    __device__ void operator()(float *d, float y, float g, int accumulate) const
+    {
+        gckpti_put(d, y > 0.0f ? g : 0.0f, accumulate);
+    }
+};
+
+void relu_forward(const gckpt_call *call) { map_forward(call, Value<gckpti_relu>()); }
+void relu_backward(const gckpt_call *call) { map_back(call, ReluGradient(), call->out); }
+
+struct Scale {
+    static constexpr int READS = READS_A;
+    float factor;
+    __device__ void operator()(float *d, float x, float, int accumulate) const
+    {
+        gckpti_put_product(d, factor, x, accumulate);
+    }
+};
+
+void scale_forward(const gckpt_call *call)
+{
+    Scale f = { *(const float *)call->attributes };
+    map_forward(call, f);
+}
+
+void scale_backward(const gckpt_call *call)
+{
+    Scale f = { *(const float *)call->attributes };
+    map(call, f, call->grad_out, NULL, call->in[0].grad, gckpti_elements(&call->shape),
+        call->in[0].accumulate);
+}
+
+/* Four elements of the batch share random bits; a pack's may begin among them. */
+struct Mask {
+    float p, factor;
+    int64_t each; /* elements of a row */
+    int id;
+    const Moment *now;
+};
+
+template <int N>
+__device__ void dropout_at(const Mask &o, const float *x, float *y, int64_t i, int accumulate)
+{
+    Pack<float, N> from = load<N>(x + i), to = {};
+    uint64_t at = (uint64_t)(i + o.now->row * o.each);
+    uint32_t word[4];
+    if (accumulate)
+        to = load<N>(y + i);
+    for (int k = 0; k < N; k++, at++) {
+        if (k == 0 || at % 4 == 0)
+            gckpti_philox(o.now->seed, at / 4, (uint32_t)o.id, (uint32_t)o.now->step, word);
+        uint32_t own = at & 2 ? (at & 1 ? word[3] : word[2]) : (at & 1 ? word[1] : word[0]);
+        if (gckpti_uniform(own) >= o.p)
+            gckpti_put_product(&to.v[k], o.factor, from.v[k], accumulate);
+        else
+            gckpti_put(&to.v[k], 0.0f, accumulate);
+    }
+    store(y + i, to);
+}
+
+template <int N>
+__global__ void dropout_kernel(Mask o, const float *x, float *y, int64_t n, int accumulate)
+{
+    for (EACH(i, n / N))
+        dropout_at<N>(o, x, y, i * N, accumulate);
+    for (EACH(i, n % N))
+        dropout_at<1>(o, x, y, n / N * N + i, accumulate);
+}
+
+void dropout_mask(const gckpt_call *call, const float *x, float *y, int accumulate)
+{
+    int64_t n = gckpti_elements(&call->shape);
+    float p = *(const float *)call->attributes;
+    Mask o = { p, 1.0f / (1.0f - p), n / call->rows, call->id, moment_of(call) };
+    if (y && wide(x, y))
+        RUN(call, dropout_kernel<4>, blocks_for((n + 3) / 4, 256), 256, 0, o, x, y, n, accumulate);
+    else if (y)
+        RUN(call, dropout_kernel<1>, blocks_for(n, 256), 256, 0, o, x, y, n, accumulate);
+}
+
+void dropout_forward(const gckpt_call *call)
+{
+    if (call->training)
+        dropout_mask(call, call->in[0].data, call->out, 0);
+    else if (call->out != call->in[0].data)
+        map_forward(call, Copy());
+}
+
+void dropout_backward(const gckpt_call *call)
+{
+    dropout_mask(call, call->grad_out, call->in[0].grad, call->in[0].accumulate);
+}
+
+/* ---- two inputs with broadcasting, and all that copies between shapes ----
+ * Axes: places in three tensors at once, the innermost axis first; step[0] of the result, step[1]
+ * and step[2] of operands, 0 where they are repeated. I: 32-bit indexes where they suffice, since a
+ * place costs a division for each axis but the last. */
+template <class I> struct Axes {
+    int n;
+    I size[GCKPT_MAX_DIMS], step[3][GCKPT_MAX_DIMS];
+};
+
+template <class I> struct Place {
+    I at0, at1, at2;
+};
+
+template <class I> __device__ Place<I> place(const Axes<I> &x, I i)
+{
+    Place<I> p = { 0, 0, 0 };
+    for (int k = 0; k < x.n; k++) {
+        I next = k + 1 < x.n ? i / x.size[k] : 0, j = i - next * x.size[k];
+        p.at0 += j * x.step[0][k];
+        p.at1 += j * x.step[1][k];
+        p.at2 += j * x.step[2][k];
+        i = next;
+    }
+    return p;
+}
+
+/* The walk's steps as 1 and 2, and 0 in row-major order. */
+Axes<int64_t> axes_of(const gckpti_walk *w)
+{
+    Axes<int64_t> x = {};
+    int64_t size = 1;
+    x.n = w->n;
+    for (int k = 0; k < w->n; size *= w->size[k++]) {
+        x.size[k] = w->size[k];
+        x.step[0][k] = size;
+        x.step[1][k] = w->step[0][k];
+        x.step[2][k] = w->step[1][k];
+    }
+    return x;
+}
+
+void swap_steps(Axes<int64_t> *x, int a, int b)
+{
+    for (int k = 0; k < x->n; k++) {
+        int64_t step = x->step[a][k];
+        x->step[a][k] = x->step[b][k];
+        x->step[b][k] = step;
+    }
+}
+
+int64_t count_of(const Axes<int64_t> &x)
+{
+    int64_t n = 1;
+    for (int k = 0; k < x.n; k++)
+        n *= x.size[k];
+    return n;
+}
+
+/* Whether every index and number of elements is below 2^31. */
+bool small(const Axes<int64_t> &x)
+{
+    bool fits = count_of(x) < INT64_C(1) << 31;
+    for (int t = 0; t < 3; t++) {
+        int64_t last = 0;
+        for (int k = 0; k < x.n; k++)
+            last += (x.size[k] - 1) * x.step[t][k];
+        fits = fits && last < INT64_C(1) << 31;
+    }
+    return fits;
+}
+
+/* In other numbers, the innermost axis in packs of `pack`. */
+template <class I> Axes<I> axes_in(const Axes<int64_t> &x, int pack)
+{
+    Axes<I> y = {};
+    y.n = x.n;
+    for (int k = 0; k < x.n; k++) {
+        y.size[k] = (I)(k ? x.size[k] : x.size[k] / pack);
+        for (int t = 0; t < 3; t++)
+            y.step[t][k] = (I)(k ? x.step[t][k] : x.step[t][k] * pack);
+    }
+    return y;
+}
+
+/* N neighbours, or one that is repeated. */
+template <int N, class I> __device__ Pack<float, N> spread(const float *at, I step)
+{
+    Pack<float, N> x;
+    if (step)
+        return load<N>(at);
+    for (int k = 0; k < N; k++)
+        x.v[k] = *at;
+    return x;
+}
+
+enum Pairing { ADD, SUB, MUL, DIVIDE }; /* DIVIDE: a / by, and there is no b */
+
+/* d = a op b, a thread a pack of the result: one pass over memory in the result's order; what is
+ * repeated comes from caches. */
+template <int N, class I>
+__global__ void combine_kernel(const __grid_constant__ Axes<I> axes, int op, float *d,
+                               const float *a, const float *b, float by, int64_t packs,
+                               int accumulate)
+{
+    for (EACH(i, packs)) {
+        Place<I> at = place(axes, (I)i);
+        Pack<float, N> x = spread<N>(a + at.at1, axes.step[1][0]), y = {}, z = {};
+        if (op != DIVIDE)
+            y = spread<N>(b + at.at2, axes.step[2][0]);
+        if (accumulate)
+            z = load<N>(d + at.at0);
+        for (int k = 0; k < N; k++) {
+            float p = x.v[k], q = y.v[k];
+            if (op == MUL)
+                gckpti_put_product(&z.v[k], p, q, accumulate);
+            else if (op == DIVIDE)
+                gckpti_put(&z.v[k], by != 1.0f ? p / by : p, accumulate);
+            else
+                gckpti_put(&z.v[k], op == ADD ? p + q : p - q, accumulate);
+        }
+        store(d + at.at0, z);
+    }
+}
+
+void combine(const gckpt_call *call, const Axes<int64_t> &x, Pairing op, float *d, const float *a,
+             const float *b, float by, int accumulate)
+{
+    int64_t n = count_of(x);
+    bool four = wide(d, a, b) && x.n && x.size[0] % 4 == 0 && x.step[0][0] == 1;
+    for (int t = 0; t < 3; t++) {
+        bool repeated = x.step[t][0] == 0;
+        four = four && (repeated || x.step[t][0] == 1);
+        for (int k = 1; k < x.n; k++)
+            four = four && (repeated || x.step[t][k] % 4 == 0);
+    }
+    dim3 grid = blocks_for(four ? n / 4 : n, 256);
+    if (four && small(x))
+        RUN(call, (combine_kernel<4, uint32_t>), grid, 256, 0, axes_in<uint32_t>(x, 4), op, d, a, b,
+            by, n / 4, accumulate);
+    else if (four)
+        RUN(call, (combine_kernel<4, int64_t>), grid, 256, 0, axes_in<int64_t>(x, 4), op, d, a, b,
+            by, n / 4, accumulate);
+    else if (small(x))
+        RUN(call, (combine_kernel<1, uint32_t>), grid, 256, 0, axes_in<uint32_t>(x, 1), op, d, a, b,
+            by, n, accumulate);
+    else
+        RUN(call, (combine_kernel<1, int64_t>), grid, 256, 0, x, op, d, a, b, by, n, accumulate);
+}
+
+/* Sums whose order is that of the terms' places in g: of each column all rows, one after the other.
+ * steps: 0 of g, 1 of `other`. A term is g * other, or sign * g; low NULL: sums are plain. */
+template <class I> struct Sums {
+    Axes<I> column, row;
+    int64_t columns, rows;
+    const float *g, *other;
+    float sign, divide;
+    float *sum, *low;
+    int accumulate;
+};
+
+template <class I> __device__ float term_of(const Sums<I> &s, const Place<I> &column, int64_t row)
+{
+    Place<I> more = place(s.row, (I)row);
+    float g = s.g[column.at0 + more.at0];
+    return s.other ? gckpti_mul(g, s.other[column.at1 + more.at1]) : s.sign * g;
+}
+
+template <class I> __device__ void add_term(const Sums<I> &s, float *sum, float *low, float x)
+{
+    if (s.low)
+        gckpti_sum_add(sum, low, x);
+    else
+        gckpti_sum_add(sum, NULL, x);
+}
+
+template <class I> __device__ void put_sum(const Sums<I> &s, int64_t column, float sum, float low)
+{
+    s.sum[column] = sum / s.divide;
+    if (s.low)
+        s.low[column] = low;
+}
+
+/* A thread a column, 8 terms under way; neighbours read neighbours. For many columns. */
+template <class I> __global__ void sums_by_thread_kernel(const __grid_constant__ Sums<I> s)
+{
+    for (EACH(c, s.columns)) {
+        Place<I> at = place(s.column, (I)c);
+        float sum = s.accumulate ? s.sum[c] : 0.0f, low = s.low ? s.low[c] : 0.0f;
+        for (int64_t r = 0; r < s.rows; r += 8) {
+            float x[8];
+            for (int k = 0; k < 8; k++)
+                x[k] = r + k < s.rows ? term_of(s, at, r + k) : 0.0f;
+            for (int k = 0; k < 8 && r + k < s.rows; k++)
+                add_term(s, &sum, &low, x[k]);
+        }
+        put_sum(s, c, sum, low);
+    }
+}
+
+/* A block has 32 columns. Its warps bring 64 rows of them to shared memory, neighbours in g by
+ * neighbouring lanes (along: they are rows, else columns), while the first warp adds the 64 before,
+ * a lane a column. A column is one chain of four additions for each term (5e), some 16 cycles, and
+ * no number of threads makes it shorter: few columns of many rows do not fill the chip. */
+enum { SUM_ROWS = 64, SUM_WARPS = 8, SUM_EACH = SUM_ROWS / SUM_WARPS };
+template <class I>
+__global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int along)
+{
+    SHARED(float, tile, [2][SUM_ROWS][33]);
+    int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    int64_t first = (int64_t)blockIdx.x * 32, own = first + lane;
+    int columns = s.columns - first < 32 ? (int)(s.columns - first) : 32;
+    bool adds = warp == 0 && lane < columns;
+    float sum = adds && s.accumulate ? s.sum[own] : 0.0f, low = adds && s.low ? s.low[own] : 0.0f;
+    Place<I> at[SUM_EACH / 2]; /* of the columns this thread brings */
+    for (int k = 0; k < SUM_EACH / 2; k++) {
+        int column = along ? warp + SUM_WARPS * k : lane;
+        at[k] = place(s.column, (I)(first + (column < columns ? column : 0)));
+    }
+    for (int64_t r = -SUM_ROWS; r < s.rows; r += SUM_ROWS) {
+        float x[SUM_EACH];
+        int64_t next = r + SUM_ROWS;
+        int buffer = (int)(next / SUM_ROWS % 2);
+        for (int k = 0; k < SUM_EACH; k++) {
+            int column = along ? warp + SUM_WARPS * (k % 4) : lane;
+            int64_t row = next + (along ? lane + 32 * (k / 4) : warp + SUM_WARPS * k);
+            x[k] = column < columns && row < s.rows ? term_of(s, at[k % 4], row) : 0.0f;
+        }
+        int rows = s.rows - r < SUM_ROWS ? (int)(s.rows - r) : SUM_ROWS;
+        for (int k = 0; k < rows && adds && r >= 0; k++)
+            add_term(s, &sum, &low, tile[1 - buffer][k][lane]);
+        for (int k = 0; k < SUM_EACH; k++) {
+            int column = along ? warp + SUM_WARPS * (k % 4) : lane;
+            int row = along ? lane + 32 * (k / 4) : warp + SUM_WARPS * k;
+            tile[buffer][row][column] = x[k];
+        }
+        __syncthreads();
+    }
+    if (adds)
+        put_sum(s, own, sum, low);
+}
+
+template <class I> void sums_in(const gckpt_call *call, const Sums<int64_t> &s)
+{
+    Sums<I> t = { axes_in<I>(s.column, 1), axes_in<I>(s.row, 1), s.columns, s.rows, s.g, s.other,
+                  s.sign, s.divide, s.sum, s.low, s.accumulate };
+    bool along = s.row.n && s.row.step[0][0] == 1;
+    if (!along && (s.rows <= SUM_ROWS || s.columns >= 1 << 17)) /* these fill the chip */
+        RUN(call, sums_by_thread_kernel<I>, blocks_for(s.columns, 256), 256, 0, t);
+    else
+        RUN(call, sums_by_block_kernel<I>, dim3((unsigned)((s.columns + 31) / 32)), 32 * SUM_WARPS,
+            0, t, along);
+}
+
+/* Of g at all places of `axes` (steps: 0 of g, 1 of the sum, 2 of other). */
+void sums(const gckpt_call *call, const Axes<int64_t> &axes, const float *g, const float *other,
+          float sign, float divide, float *sum, float *low, int accumulate)
+{
+    Sums<int64_t> s = { {}, {}, 1, 1, g, other, sign, divide, sum, low, accumulate };
+    for (int k = 0; k < axes.n; k++) {
+        Axes<int64_t> *to = axes.step[1][k] ? &s.column : &s.row;
+        to->size[to->n] = axes.size[k];
+        to->step[0][to->n] = axes.step[0][k];
+        to->step[1][to->n++] = axes.step[2][k];
+        *(axes.step[1][k] ? &s.columns : &s.rows) *= axes.size[k];
+    }
+    if (small(axes))
+        sums_in<uint32_t>(call, s);
+    else
+        sums_in<int64_t>(call, s);
+}
+
+Axes<int64_t> broadcast_axes(const gckpt_call *call)
+{
+    gckpti_walk w;
+    gckpti_broadcast_walk(&w, call);
+    return axes_of(&w);
+}
+
+void broadcast_forward(const gckpt_call *call, Pairing op)
+{
+    combine(call, broadcast_axes(call), op, call->out, call->in[0].data, call->in[1].data, 1.0f, 0);
+}
+
+/* Input i's gradient gets sign * g, or g * other, as gckpti_broadcast_gradient. */
+void broadcast_gradient(const gckpt_call *call, int i, float sign, const float *other)
+{
+    const gckpt_arg *in = &call->in[i];
+    const Scale by = { sign };
+    if (!in->grad || in->grad == call->grad_out) /* passed on */
+        return;
+    Axes<int64_t> x = broadcast_axes(call);
+    if (i)
+        swap_steps(&x, 1, 2); /* 1: of this input, 2: of the other */
+    if (in->low) {
+        sums(call, x, call->grad_out, other, sign, 1.0f, in->grad, in->low, in->accumulate);
+    } else if (other) {
+        combine(call, x, MUL, in->grad, call->grad_out, other, 1.0f, in->accumulate);
+    } else {
+        map(call, by, call->grad_out, NULL, in->grad, gckpti_elements(&call->shape),
+            in->accumulate);
+    }
+}
+
+void add_forward(const gckpt_call *call) { broadcast_forward(call, ADD); }
+void sub_forward(const gckpt_call *call) { broadcast_forward(call, SUB); }
+void mul_forward(const gckpt_call *call) { broadcast_forward(call, MUL); }
+void add_backward(const gckpt_call *call)
+{
+    broadcast_gradient(call, 0, 1.0f, NULL);
+    broadcast_gradient(call, 1, 1.0f, NULL);
+}
+void sub_backward(const gckpt_call *call)
+{
+    broadcast_gradient(call, 0, 1.0f, NULL);
+    broadcast_gradient(call, 1, -1.0f, NULL);
+}
+void mul_backward(const gckpt_call *call)
+{
+    broadcast_gradient(call, 0, 1.0f, call->in[1].data);
+    broadcast_gradient(call, 1, 1.0f, call->in[0].data);
+}
+
+/* ---- >>shapes -------------------------------------------------------------------------------- */
+/* d = s, or d += s, for s / by: axes with step[0] of d and step[1] of s. */
+void copy_axes(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s, float by,
+               int accumulate)
+{
+    combine(call, x, DIVIDE, d, s, NULL, by, accumulate);
+}
+
+/* As gckpti_put_blocks. */
+void copy_blocks(const gckpt_call *call, float *d, int64_t d_step, const float *s, int64_t s_step,
+                 int64_t blocks, int64_t n, int accumulate)
+{
+    gckpti_walk w;
+    gckpti_walk_begin(&w);
+    gckpti_walk_axis(&w, n, 1, 1);
+    gckpti_walk_axis(&w, blocks, d_step, s_step);
+    Axes<int64_t> x = axes_of(&w);
+    swap_steps(&x, 0, 1);
+    swap_steps(&x, 1, 2);
+    copy_axes(call, x, d, s, 1.0f, accumulate);
+}
+
+/* Axis p is the one of neighbours in s, q in d: a block of 32 x 8 threads brings 32 of each through
+ * shared memory, so that warps read and write 128 bytes in one piece; rest: the other axes. */
+template <class I> struct Transposing {
+    Axes<I> rest;
+    I p, q, p_step, q_step; /* sizes; p's step in d, q's in s */
+};
+
+template <class I>
+__global__ void transpose_kernel(const __grid_constant__ Transposing<I> t, float *d, const float *s,
+                                 int64_t tiles, int accumulate)
+{
+    SHARED(float, tile, [32][33]);
+    I lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    I across = (t.p + 31) / 32, down = (t.q + 31) / 32;
+    for (int64_t i = blockIdx.x; i < tiles; i += gridDim.x) {
+        I p = (I)i % across * 32, q = (I)i / across % down * 32;
+        Place<I> at = place(t.rest, (I)i / across / down);
+        for (I k = warp; k < 32; k += 8)
+            if (p + lane < t.p && q + k < t.q)
+                tile[k][lane] = s[at.at1 + (q + k) * t.q_step + p + lane];
+        __syncthreads();
+        for (I k = warp; k < 32; k += 8)
+            if (p + k < t.p && q + lane < t.q)
+                gckpti_put(&d[at.at0 + (p + k) * t.p_step + q + lane], tile[lane][k], accumulate);
+        __syncthreads();
+    }
+}
+
+template <class I>
+void transpose_in(const gckpt_call *call, const Axes<int64_t> &x, int p, int q, float *d,
+                  const float *s, int accumulate)
+{
+    Transposing<I> t = { {}, (I)x.size[p], (I)x.size[q], (I)x.step[0][p], (I)x.step[1][q] };
+    int64_t tiles = (x.size[p] + 31) / 32 * ((x.size[q] + 31) / 32);
+    for (int k = 0; k < x.n; k++) {
+        if (k == p || k == q)
+            continue;
+        t.rest.size[t.rest.n] = (I)x.size[k];
+        t.rest.step[0][t.rest.n] = (I)x.step[0][k];
+        t.rest.step[1][t.rest.n++] = (I)x.step[1][k];
+        tiles *= x.size[k];
+    }
+    RUN(call, transpose_kernel<I>, blocks_for(tiles, 1), 256, 0, t, d, s, tiles, accumulate);
+}
+
+/* d = s where neighbours may be others in each. */
+void transpose(const gckpt_call *call, const Axes<int64_t> &x, float *d, const float *s,
+               int accumulate)
+{
+    int p = 0, q = 0;
+    for (int k = 0; k < x.n; k++) {
+        p = x.step[1][k] == 1 ? k : p;
+        q = x.step[0][k] == 1 ? k : q;
+    }
+    if (p == q)
+        copy_axes(call, x, d, s, 1.0f, accumulate);
+    else if (small(x))
+        transpose_in<uint32_t>(call, x, p, q, d, s, accumulate);
+    else
+        transpose_in<int64_t>(call, x, p, q, d, s, accumulate);
+}
+
+Axes<int64_t> permute_axes(const gckpt_call *call)
+{
+    gckpti_walk w;
+    gckpti_permute_walk(&w, call);
+    return axes_of(&w);
+}
+
+void permute_forward(const gckpt_call *call)
+{
+    transpose(call, permute_axes(call), call->out, call->in[0].data, 0);
+}
+
+void permute_backward(const gckpt_call *call)
+{
+    Axes<int64_t> x = permute_axes(call);
+    swap_steps(&x, 0, 1);
+    if (call->in[0].grad)
+        transpose(call, x, call->in[0].grad, call->grad_out, call->in[0].accumulate);
+}
+
+struct Part { /* of an axis: `n` floats from `begin` of each `whole` */
+    int64_t blocks, whole, begin, n;
+};
+
+Part slice_part(const gckpt_call *call)
+{
+    const gckpti_slice *o = (const gckpti_slice *)call->attributes;
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, o->axis);
+    int64_t begin = gckpti_wide(o->begin), end = gckpti_wide(o->end);
+    Part p = { v.outer, v.size * v.inner, begin * v.inner, (end - begin) * v.inner };
+    return p;
+}
+
+void slice_forward(const gckpt_call *call)
+{
+    Part p = slice_part(call);
+    copy_blocks(call, call->out, p.n, call->in[0].data + p.begin, p.whole, p.blocks, p.n, 0);
+}
+
+/* d = g in the part, else 0: the first contribution, in one pass. */
+template <int N, class I>
+__global__ void unslice_kernel(float *d, const float *g, I whole, I begin, I part, int64_t packs)
+{
+    for (EACH(i, packs)) {
+        I block = (I)i / whole, j = (I)i - block * whole - begin;
+        Pack<float, N> x = {};
+        if (j < part) /* unsigned: from 0 on */
+            x = load<N>(g + (block * part + j) * N);
+        store(d + i * N, x);
+    }
+}
+
+void slice_backward(const gckpt_call *call)
+{
+    Part p = slice_part(call);
+    float *d = call->in[0].grad;
+    const float *g = call->grad_out;
+    int64_t n = p.blocks * p.whole;
+    bool narrow = n < INT64_C(1) << 31;
+    bool four = narrow && wide(d, g) && p.whole % 4 == 0 && p.begin % 4 == 0 && p.n % 4 == 0;
+    dim3 grid = blocks_for(four ? n / 4 : n, 256);
+    if (!d)
+        return;
+    if (call->in[0].accumulate)
+        copy_blocks(call, d + p.begin, p.whole, g, p.n, p.blocks, p.n, 1);
+    else if (four)
+        RUN(call, (unslice_kernel<4, uint32_t>), grid, 256, 0, d, g, (uint32_t)(p.whole / 4),
+            (uint32_t)(p.begin / 4), (uint32_t)(p.n / 4), n / 4);
+    else if (narrow)
+        RUN(call, (unslice_kernel<1, uint32_t>), grid, 256, 0, d, g, (uint32_t)p.whole,
+            (uint32_t)p.begin, (uint32_t)p.n, n);
+    else
+        RUN(call, (unslice_kernel<1, uint64_t>), grid, 256, 0, d, g, (uint64_t)p.whole,
+            (uint64_t)p.begin, (uint64_t)p.n, n);
+}
+
+void concat_forward(const gckpt_call *call)
+{
+    int axis = *(const int *)call->attributes;
+    gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
+    float *o = call->out;
+    for (int i = 0; i < call->inputs; i++) {
+        int64_t n = gckpti_split_at(&call->in[i].shape, axis).size * all.inner;
+        copy_blocks(call, o, all.size * all.inner, call->in[i].data, n, all.outer, n, 0);
+        o += n;
+    }
+}
+
+void concat_backward(const gckpt_call *call)
+{
+    int axis = *(const int *)call->attributes;
+    gckpti_axis_split all = gckpti_split_at(&call->shape, axis);
+    const float *g = call->grad_out;
+    for (int i = 0; i < call->inputs; i++) {
+        int64_t n = gckpti_split_at(&call->in[i].shape, axis).size * all.inner;
+        if (call->in[i].grad)
+            copy_blocks(call, call->in[i].grad, n, g, all.size * all.inner, all.outer, n,
+                        call->in[i].accumulate);
+        g += n;
+    }
+}
+
+/* What a row's sum adds of its element x (and y): x, or (x - y)^2. */
+__device__ float add_element(float sum, float difference, bool squares)
+{
+    return squares ? gckpti_fma(difference, difference, sum) : sum + difference;
+}
+
+/* A warp a row, its lanes those of the contract (5d), 8 loads under way: the sum of x, or with y
+ * that of (x - y)^2, divided by `divide`. */
+__global__ void row_sums_kernel(const float *x, const float *y, float *out, int64_t rows, int64_t n,
+                                float divide)
+{
+    for (EACH_ROW(r, rows)) {
+        float sum = 0.0f;
+        for (int64_t i = r * n + threadIdx.x % 32, end = (r + 1) * n; i < end; i += 8 * 32) {
+            float v[8];
+            for (int k = 0; k < 8; k++) {
+                int64_t at = i + 32 * k;
+                v[k] = at < end ? (y ? x[at] - y[at] : x[at]) : 0.0f;
+            }
+            for (int k = 0; k < 8 && i + 32 * k < end; k++)
+                sum = add_element(sum, v[k], y != NULL);
+        }
+        sum = warp_sum(sum);
+        if (threadIdx.x % 32 == 0)
+            out[r] = sum / divide;
+    }
+}
+
+/* The same, a block a row, for few long ones: its warps bring LONG elements to shared memory, while
+ * the first warp adds the LONG before; 128 links a lane take about as long as memory does. */
+enum { LONG = 4096, LONG_THREADS = 512, LONG_ROW = 2 * LONG };
+__global__ void long_row_sums_kernel(const float *x, const float *y, float *out, int64_t n,
+                                     float divide)
+{
+    SHARED(float, tile, [2][LONG]);
+    int64_t row = blockIdx.x * n;
+    int thread = (int)threadIdx.x;
+    float sum = 0.0f;
+    for (int64_t i = -LONG; i < n; i += LONG) {
+        float v[LONG / LONG_THREADS], *next = tile[i / LONG & 1 ? 0 : 1];
+        const float *now = tile[i / LONG & 1 ? 1 : 0];
+        for (int k = 0; k < LONG / LONG_THREADS; k++) {
+            int64_t at = i + LONG + k * LONG_THREADS + thread;
+            v[k] = at < n ? (y ? x[row + at] - y[row + at] : x[row + at]) : 0.0f;
+        }
+        int count = n - i < LONG ? (int)(n - i) : LONG;
+        for (int k = thread; k < count && thread < 32 && i >= 0; k += 32)
+            sum = add_element(sum, now[k], y != NULL);
+        for (int k = 0; k < LONG / LONG_THREADS; k++)
+            next[k * LONG_THREADS + thread] = v[k];
+        __syncthreads();
+    }
+    if (thread >= 32)
+        return;
+    sum = warp_sum(sum);
+    if (thread == 0)
+        out[blockIdx.x] = sum / divide;
+}
+
+void row_sums(const gckpt_call *call, const float *x, const float *y, float *out, int64_t rows,
+              int64_t n, float divide)
+{
+    if (n >= LONG_ROW && rows < 1024) /* else warps fill the chip */
+        RUN(call, long_row_sums_kernel, dim3((unsigned)rows), LONG_THREADS, 0, x, y, out, n,
+            divide);
+    else
+        RUN(call, row_sums_kernel, blocks_for(rows * 32, 256), 256, 0, x, y, out, rows, n, divide);
+}
+
+/* The last axis by lanes, another one row after row. */
+void reduce_forward(const gckpt_call *call, bool mean)
+{
+    int axis = *(const int *)call->attributes;
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, axis);
+    float divide = mean ? (float)v.size : 1.0f;
+    if (axis == -1 || axis == call->in[0].shape.n - 1) {
+        row_sums(call, call->in[0].data, NULL, call->out, v.outer, v.size, divide);
+        return;
+    }
+    gckpti_walk w;
+    gckpti_walk_begin(&w);
+    gckpti_walk_axis(&w, v.inner, 1, 0);
+    gckpti_walk_axis(&w, v.size, 0, 0);
+    gckpti_walk_axis(&w, v.outer, v.inner, 0);
+    sums(call, axes_of(&w), call->in[0].data, NULL, 1.0f, divide, call->out, NULL, 0);
+}
+
+/* Each element of an axis gets what its sum, or mean, got. */
+void reduce_backward(const gckpt_call *call, bool mean)
+{
+    gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, *(const int *)call->attributes);
+    gckpti_walk w;
+    gckpti_walk_begin(&w);
+    gckpti_walk_axis(&w, v.inner, 1, 0);
+    gckpti_walk_axis(&w, v.size, 0, 0);
+    gckpti_walk_axis(&w, v.outer, v.inner, 0);
+    if (call->in[0].grad)
+        copy_axes(call, axes_of(&w), call->in[0].grad, call->grad_out, mean ? (float)v.size : 1.0f,
+                  call->in[0].accumulate);
+}
+
+void sum_forward(const gckpt_call *call) { reduce_forward(call, false); }
+void sum_backward(const gckpt_call *call) { reduce_backward(call, false); }
+void mean_forward(const gckpt_call *call) { reduce_forward(call, true); }
+void mean_backward(const gckpt_call *call) { reduce_backward(call, true); }
+
+/* rotary: the table (T,D/2,2) of cosines and sines, a thread a pair; `first`: frequency 0. */
+__global__ void rotary_table_kernel(float *table, double first, double ratio, int64_t t, int half,
+                                    float direction)
+{
+    for (EACH(at, t * half)) {
+        int64_t position = at / half;
+        double count = first;
+        float sine, cosine;
+        for (int i = (int)(at - position * half); i > 0; i--)
+            count *= ratio;
+        uint64_t angle = (uint64_t)position * gckpti_rotary_frequency(count);
+        gckpti_sincos_of(gckpti_rotary_angle(angle), &sine, &cosine);
+        table[2 * at] = cosine;
+        table[2 * at + 1] = direction < 0 ? -sine : sine;
+    }
+}
+
+/* A thread N pairs x_i, x_(i + half) of one head. `packs` of them in half a head. */
+template <int N>
+__global__ void rotary_kernel(const float *x, float *y, const float *table, int64_t n, int64_t t,
+                              int heads, int packs, int accumulate)
+{
+    for (EACH(at, n)) {
+        int64_t head = at / packs, place = head / heads % t;
+        int i = (int)(at - head * packs) * N, half = packs * N;
+        const float *from = x + head * 2 * half + i;
+        float *to = y + head * 2 * half + i;
+        Pack<float, N> a = load<N>(from), b = load<N>(from + half), c = {}, d = {};
+        Pack<float, N> turn[2] = { load<N>(table + 2 * (place * half + i)),
+                                   load<N>(table + 2 * (place * half + i) + N) };
+        if (accumulate) {
+            c = load<N>(to);
+            d = load<N>(to + half);
+        }
+        for (int k = 0; k < N; k++) {
+            float cosine = turn[2 * k / N].v[2 * k % N],
+                  sine = turn[(2 * k + 1) / N].v[(2 * k + 1) % N];
+            gckpti_put(&c.v[k], gckpti_fma(a.v[k], cosine, -(b.v[k] * sine)), accumulate);
+            gckpti_put(&d.v[k], gckpti_fma(b.v[k], cosine, a.v[k] * sine), accumulate);
+        }
+        store(to, c);
+        store(to + half, d);
+    }
+}
+
+void rotary_turn(const gckpt_call *call, const float *x, float *y, float direction, int accumulate)
+{
+    const gckpti_rotary *o = (const gckpti_rotary *)call->attributes;
+    int64_t t = call->shape.d[1], half = call->shape.d[2] / o->heads / 2;
+    int64_t n = gckpti_elements(&call->shape) / 2;
+    float *table = (float *)call->work;
+    double ratio = gckpti_rotary_ratio(o->base, half);
+    RUN(call, rotary_table_kernel, blocks_for(t * half, 256), 256, 0, table, GCKPTI_ROTARY_FIRST,
+        ratio, t, (int)half, direction);
+    if (half % 4 == 0 && wide(x, y, table))
+        RUN(call, rotary_kernel<4>, blocks_for(n / 4, 256), 256, 0, x, y, table, n / 4, t, o->heads,
+            (int)half / 4, accumulate);
+    else
+        RUN(call, rotary_kernel<1>, blocks_for(n, 256), 256, 0, x, y, table, n, t, o->heads,
+            (int)half, accumulate);
+}
+
+void rotary_forward(const gckpt_call *call)
+{
+    rotary_turn(call, call->in[0].data, call->out, 1.0f, 0);
+}
+
+void rotary_backward(const gckpt_call *call)
+{
+    if (call->in[0].grad)
+        rotary_turn(call, call->grad_out, call->in[0].grad, -1.0f, call->in[0].accumulate);
+}
+
+/* One warp adds the rows' losses in their order, in binary64; its lanes read 32 of them at a time,
+ * and all have the same chain. */
+__global__ void add_losses_kernel(const float *losses, int64_t rows, int64_t count, double *sum,
+                                  int64_t *counted)
+{
+    int lane = (int)threadIdx.x;
+    double total = sum ? *sum : 0.0;
+    float next = sum && lane < rows ? losses[lane] : 0.0f;
+    for (int64_t r = 0; r < rows && sum; r += 32) {
+        float own = next;
+        next = r + 32 + lane < rows ? losses[r + 32 + lane] : 0.0f;
+        for (int k = 0; k < 32 && r + k < rows; k++)
+            total += (double)__shfl_sync(0xffffffffu, own, k);
+    }
+    if (lane == 0 && sum)
+        *sum = total;
+    if (lane == 0 && counted)
+        *counted += count;
+}
+
+/* To the call's sum and count (NULL: not wanted) go `rows` losses in the device's memory. */
+void add_losses(const gckpt_call *call, const float *losses, int64_t rows, int64_t count)
+{
+    if (call->loss_sum || call->loss_count)
+        RUN(call, add_losses_kernel, dim3(1), 32, 0, losses, rows, count, call->loss_sum,
+            call->loss_count);
+}
+
+/* A loss's rows: entries of axis 0. */
+int64_t loss_rows(const gckpt_call *call)
+{
+    return call->in[0].shape.n ? call->in[0].shape.d[0] : 1;
+}
+
+/* work: a float a row. */
+void sum_of_loss(const gckpt_call *call, const float *y)
+{
+    int64_t rows = loss_rows(call), n = gckpti_elements(&call->in[0].shape);
+    float *losses = (float *)call->work;
+    if (call->loss_sum)
+        row_sums(call, call->in[0].data, y, losses, rows, n / rows, 1.0f);
+    add_losses(call, losses, rows, n);
+}
+
+void sum_loss_forward(const gckpt_call *call) { sum_of_loss(call, NULL); }
+void mean_squared_error_forward(const gckpt_call *call) { sum_of_loss(call, call->in[1].data); }
+
+struct LossScale {
+    static constexpr int READS = READS_NONE;
+    const Moment *now;
+    __device__ void operator()(float *d, float, float, int accumulate) const
+    {
+        gckpti_put(d, now->loss_scale, accumulate);
+    }
+};
+
+void sum_loss_backward(const gckpt_call *call)
+{
+    LossScale f = { moment_of(call) };
+    map(call, f, NULL, NULL, call->in[0].grad, gckpti_elements(&call->in[0].shape),
+        call->in[0].accumulate);
+}
+
+struct Difference {
+    static constexpr int READS = READS_BOTH;
+    float twice; /* 2, or -2 */
+    const Moment *now;
+    __device__ void operator()(float *d, float x, float y, int accumulate) const
+    {
+        gckpti_put_product(d, twice * (x - y), now->loss_scale, accumulate);
+    }
+};
+
+void mean_squared_error_backward(const gckpt_call *call)
+{
+    const float *x = call->in[0].data, *y = call->in[1].data;
+    int64_t n = gckpti_elements(&call->in[0].shape);
+    Difference up = { 2.0f, moment_of(call) }, down = { -2.0f, up.now };
+    map(call, up, x, y, call->in[0].grad, n, call->in[0].accumulate);
+    map(call, down, x, y, call->in[1].grad, n, call->in[1].accumulate);
+}
+
+/* ---- >>products ------------------------------------------------------------------------------
+ * C (m,n) = A (m,k) B (k,n) of gckpti_factors: gckpti_fp32_plain and gckpti_mixed_plain for a
+ * device, so that all ops that are made of products take them from there, by name `products`.
+ *
+ * A block computes a tile of C, a thread TM x TN elements of it: each one chain over k, in one
+ * register, from its start to its end. Tiles go over rows and columns, never over k (manual, 5c).
+ * A and B come through shared memory, DEPTH links at a time, STAGES of these in a ring: while one
+ * is worked on, the others are on their way.
+ *
+ * What an H200 (132 processors of 4 x 32 lanes) should do with it; reasoned, not confirmed on a
+ * device. A link of a warp is TM TN fma and TM/4 + TN/4 loads of 16 bytes a lane, in as many issue
+ * slots; 8 x 8: 64 fma, 4 loads, and about 1 for all else: 92 % of the slots are fma. Lanes lie
+ * in Z-order, 4 x 8 of them, so that neighbours (i, i^1) share rows and (i, i^2) columns: a load is
+ * 2 passes over shared memory instead of 4, a link of 4 warps is 32 passes in 69 cycles. Lines are
+ * WIDE + 4 floats long: 4 lines further is 16 banks further, so that what lies along k in memory is
+ * written across without conflicts, too. 128 x 128 elements need 8 floats from L2 for 128 fma (a
+ * cycle), 64 x 64 need 16: L2 gives some 24. 128 registers: two blocks of 256 on a processor. */
+enum { DEPTH = 8, STAGES = 4 };
+
+#ifndef GCKPT_CUDA_SHIM
+/* cp.async: 16 bytes to shared memory past the registers; what is beyond `valid` becomes 0. */
+__device__ __forceinline__ void gckpti_cp_async16(void *to, const void *from, int valid)
+{
+    unsigned at = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(valid)
+                 : "memory");
+}
+/* All 16: ten instructions fewer. */
+__device__ __forceinline__ void gckpti_cp_async16_whole(void *to, const void *from)
+{
+    unsigned at = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+}
+/* What was asked for since the last one is a group. */
+__device__ __forceinline__ void gckpti_cp_async_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/* Waits until all but the last N groups are there. */
+template <int N> __device__ __forceinline__ void gckpti_cp_async_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+/* threadIdx.x and blockIdx.x, read again: what follows from them is then computed again after a long
+ * loop, instead of being kept in registers throughout. */
+__device__ __forceinline__ int gckpti_thread_again(void)
+{
+    int i;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(i));
+    return i;
+}
+__device__ __forceinline__ int gckpti_block_again(void)
+{
+    int i;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(i));
+    return i;
+}
+#define UNROLL _Pragma("unroll")
+#else
+int gckpti_thread_again(void) { return (int)threadIdx.x; }
+int gckpti_block_again(void) { return (int)blockIdx.x; }
+#define UNROLL
+void gckpti_cp_async16_whole(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
+#endif
+
+/* How chunks of 4 elements of a factor are read. */
+enum {
+    ALONG = 1,  /* they lie along k, else along rows of C (columns for B) */
+    WIDE = 2,   /* one load reads them */
+    NARROW = 4, /* they are bf16 */
+    ASYNC = 8   /* by cp.async */
+};
+
+/* A factor as a kernel reads it, from constant memory; in bytes. */
+struct Factor {
+    const char *base;
+    int64_t row, step, matrix; /* to the next */
+    int64_t element, panel;    /* to the next one of a chunk; DEPTH links on */
+    int way;
+};
+
+struct Product {
+    gckpti_factors t;
+    Factor a, b;
+    int wide; /* rows of c may be written 16 bytes at a time */
+};
+
+/* all: rows of C for A, columns for B. */
+Factor factor_of(const gckpti_factor *x, int64_t all, int64_t k, int mixed)
+{
+    int64_t size = x->bf16 ? 2 : 4, along = x->step < x->row, unit = along ? x->step : x->row;
+    int64_t pitch = along ? x->row : x->step, count = along ? k : all;
+    const char *base = x->bf16 ? (const char *)x->bf16 : (const char *)x->f32;
+    int way = (along ? ALONG : 0) | (x->bf16 ? NARROW : 0);
+    if (!mixed && unit == 1 && count % 4 == 0 && pitch % 4 == 0 && x->next % 4 == 0 &&
+        (uintptr_t)base % 16 == 0)
+        way |= WIDE | (along ? 0 : ASYNC);
+    Factor f = { base, x->row * size, x->step * size, x->next * size, 0, DEPTH * x->step * size, way };
+    f.element = unit * size;
+    return f;
+}
+
+/* One factor's part of a stage: DEPTH lines of WIDTH elements, of which a thread reads CHUNKS. */
+template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
+    enum {
+        LINE = WIDTH + 4,
+        ALL = WIDTH * DEPTH / 4,
+        CHUNKS = (ALL + THREADS - 1) / THREADS,
+        FLOATS = DEPTH * LINE
+    };
+    const char *from[CHUNKS];
+    int valid[CHUNKS]; /* elements that the factor has there: for loads one by one */
+    float4 held[CHUNKS];
+
+    /* Where chunk i of this thread is: its first link, and row (column for B). */
+    static __device__ __forceinline__ int link_of(int i, bool along)
+    {
+        int c = (int)threadIdx.x + i * THREADS;
+        return along ? c % (DEPTH / 4) * 4 : c / (WIDTH / 4);
+    }
+    static __device__ __forceinline__ int row_of(int i, bool along)
+    {
+        int c = (int)threadIdx.x + i * THREADS;
+        return along ? c / (DEPTH / 4) : c % (WIDTH / 4) * 4;
+    }
+    static __device__ __forceinline__ bool is_there(int i)
+    {
+        return ALL % THREADS == 0 || (int)threadIdx.x + i * THREADS < ALL;
+    }
+    /* Begins at rows x0.. of `all`. Behind the last one the first is read: into elements of C that
+     * are not written. */
+    __device__ __forceinline__ void begin(const Factor &f, int64_t matrix, int64_t x0, int64_t all)
+    {
+        bool along = !BY_ASYNC && f.way & ALONG;
+        UNROLL for (int i = 0; i < CHUNKS; i++)
+        {
+            int64_t x = x0 + row_of(i, along), left = is_there(i) ? all - x : 0;
+            valid[i] = along || left <= 0 || left > 4 ? 4 : (int)left;
+            x = left > 0 ? x : 0;
+            from[i] = f.base + matrix * f.matrix + x * f.row + link_of(i, along) * f.step;
+        }
+    }
+    static __device__ __forceinline__ float element(const Factor &f, const char *at)
+    {
+        if (!MIXED)
+            return *(const float *)at;
+        if (f.way & NARROW)
+            return gckpti_flush(gckpti_from_bf16(*(const uint16_t *)at));
+        return gckpti_from_bf16(gckpti_to_bf16(*(const float *)at));
+    }
+    /* Reads the next panel, of so many links: to where it belongs, or into registers. */
+    __device__ __forceinline__ void fetch(const Factor &f, float *to, int links)
+    {
+        bool along = !BY_ASYNC && f.way & ALONG;
+        UNROLL for (int i = 0; i < CHUNKS; i++)
+        {
+            int p = link_of(i, along);
+            if (is_there(i) && p < links) {
+                if (BY_ASYNC) {
+                    gckpti_cp_async16_whole(to + p * LINE + row_of(i, along), from[i]);
+                } else if (!MIXED && f.way & WIDE) {
+                    held[i] = *(const float4 *)from[i];
+                } else {
+                    int n = along && links - p < 4 ? links - p : valid[i];
+                    held[i].x = element(f, from[i]);
+                    held[i].y = n > 1 ? element(f, from[i] + f.element) : 0.0f;
+                    held[i].z = n > 2 ? element(f, from[i] + 2 * f.element) : 0.0f;
+                    held[i].w = n > 3 ? element(f, from[i] + 3 * f.element) : 0.0f;
+                }
+            }
+            from[i] += f.panel;
+        }
+    }
+    /* Writes what is held in registers. */
+    __device__ __forceinline__ void put(const Factor &f, float *to)
+    {
+        bool along = f.way & ALONG;
+        UNROLL for (int i = 0; i < CHUNKS && !BY_ASYNC; i++)
+        {
+            float *at = to + link_of(i, along) * LINE + row_of(i, along);
+            if (!is_there(i))
+                continue;
+            if (along) {
+                at[0] = held[i].x;
+                at[LINE] = held[i].y;
+                at[2 * LINE] = held[i].z;
+                at[3 * LINE] = held[i].w;
+            } else {
+                *(float4 *)at = held[i];
+            }
+        }
+    }
+};
+
+/* Element i of lane `lane` of LANES: T elements a lane, in chunks of 4 (the last may be 2), the
+ * lanes' chunks side by side. */
+template <int T, int LANES> __device__ __forceinline__ int place(int lane, int i)
+{
+    return i / 4 * 4 * LANES + lane * (T - i / 4 * 4 < 4 ? T % 4 : 4) + i % 4;
+}
+
+template <int T, int LANES>
+__device__ __forceinline__ void fragment(const float *line, int lane, float *x)
+{
+    UNROLL for (int i = 0; i + 4 <= T; i += 4)
+    {
+        float4 v = *(const float4 *)(line + place<T, LANES>(lane, i));
+        x[i] = v.x, x[i + 1] = v.y, x[i + 2] = v.z, x[i + 3] = v.w;
+    }
+    if (T % 4) {
+        float2 v = *(const float2 *)(line + place<T, LANES>(lane, T / 4 * 4));
+        x[T - 2] = v.x, x[T - 1] = v.y;
+    }
+}
+
+/* One link of all chains of a thread: the column a times the row b. */
+template <int TM, int TN, bool MIXED>
+__device__ __forceinline__ void link(const float *a, const float *b, float (*c)[TN])
+{
+    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++)
+    {
+        float d = gckpti_fma(a[i], b[j], c[i][j]);
+        c[i][j] = MIXED ? gckpti_flush(d) : d;
+    }
+}
+
+/* Which part of C a thread has. Blocks take 8 rows of tiles at a time, column after column, so that
+ * those that run together share lines of A and B in L2. Lane bits 0, 2, 4 number columns, 1 and 3
+ * rows: see above. */
+template <int BM, int BN, int TM, int TN> struct Spot {
+    enum { ROW_LANES = 4, COLUMN_LANES = 8, ACROSS = BN / (COLUMN_LANES * TN) };
+    int matrix, tile_row, tile_column;
+    int row0, column0; /* of the warp, in the tile */
+    int row, column;   /* of the lane */
+
+    __device__ __forceinline__ Spot(const gckpti_factors &t, int thread, int block)
+    {
+        int down = (int)((t.m + BM - 1) / BM), across = (int)((t.n + BN - 1) / BN);
+        int tile = block % (down * across), first = tile / (8 * across) * 8;
+        int high = down - first < 8 ? down - first : 8, lane = thread % 32, warp = thread / 32;
+        matrix = block / (down * across);
+        tile_row = first + (tile - first * across) % high;
+        tile_column = (tile - first * across) / high;
+        row0 = warp / ACROSS * (ROW_LANES * TM);
+        column0 = warp % ACROSS * (COLUMN_LANES * TN);
+        row = (lane >> 1 & 1) | (lane >> 2 & 2);
+        column = (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4);
+    }
+    /* Element (i,j) of the thread, in the tile. */
+    __device__ __forceinline__ int y(int i) const { return row0 + place<TM, ROW_LANES>(row, i); }
+    __device__ __forceinline__ int x(int j) const
+    {
+        return column0 + place<TN, COLUMN_LANES>(column, j);
+    }
+    /* Where the tile begins in C, and what C has from there on. */
+    __device__ __forceinline__ int64_t corner(const gckpti_factors &t) const
+    {
+        return (matrix * t.m + (int64_t)tile_row * BM) * t.n + (int64_t)tile_column * BN;
+    }
+    __device__ __forceinline__ int rows(const gckpti_factors &t) const
+    {
+        return (int)gckpti_min(t.m - (int64_t)tile_row * BM, BM);
+    }
+    __device__ __forceinline__ int columns(const gckpti_factors &t) const
+    {
+        return (int)gckpti_min(t.n - (int64_t)tile_column * BN, BN);
+    }
+};
+
+/* Where chains begin: at what C holds, at the bias, or at +0 (gckpti_mixed_start). */
+template <int BM, int BN, int TM, int TN, bool MIXED>
+__device__ __forceinline__ void product_start(const gckpti_factors &t, float (*c)[TN])
+{
+    const Spot<BM, BN, TM, TN> here(t, gckpti_thread_again(), gckpti_block_again());
+    int64_t corner = here.corner(t), pitch = t.accumulate ? t.n : 0;
+    int rows = here.rows(t), columns = here.columns(t), narrow = MIXED && t.accumulate && !t.c;
+    const float *from = t.accumulate ? t.c + corner
+                        : t.start    ? t.start + (int64_t)here.tile_column * BN
+                                     : NULL;
+    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++)
+    {
+        bool inside = here.y(i) < rows && here.x(j) < columns;
+        int64_t at = here.y(i) * pitch + here.x(j);
+        float d = from && !narrow && inside ? from[at] : 0.0f;
+        if (narrow && inside)
+            d = gckpti_from_bf16(t.c_bf16[corner + at]);
+        c[i][j] = MIXED ? gckpti_flush(d) : d;
+    }
+}
+
+template <int BM, int BN, int TM, int TN, bool MIXED>
+__device__ __forceinline__ void product_end(const Product &q, const float (*c)[TN])
+{
+    const gckpti_factors &t = q.t;
+    const Spot<BM, BN, TM, TN> here(t, gckpti_thread_again(), gckpti_block_again());
+    int64_t corner = here.corner(t);
+    int rows = here.rows(t), columns = here.columns(t);
+    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j += 4)
+    {
+        int64_t at = corner + here.y(i) * t.n + here.x(j);
+        if (!MIXED && q.wide && j + 4 <= TN && here.y(i) < rows && here.x(j) + 4 <= columns) {
+            *(float4 *)(t.c + at) = make_float4(c[i][j], c[i][j + 1], c[i][j + 2], c[i][j + 3]);
+            continue;
+        }
+        UNROLL for (int l = 0; l < 4 && j + l < TN; l++)
+        {
+            if (here.y(i) < rows && here.x(j) + l < columns && (!MIXED || t.c))
+                t.c[at + l] = c[i][j + l];
+            else if (here.y(i) < rows && here.x(j) + l < columns)
+                t.c_bf16[at + l] = gckpti_to_bf16(c[i][j + l]);
+        }
+    }
+}
+
+/* On a processor together: 16 warps of 128 registers, but for those that would not do with these. */
+constexpr int blocks_wanted(int bm, int bn, int elements, int asyncs)
+{
+    return 512 * elements / (bm * bn) - (bm > bn && elements == 64 && asyncs < 2);
+}
+
+/* A tile of BM x BN. The last links of a chain, when they do not fill a stage, go one by one: a link
+ * of zeros more would make a +0 of a -0. */
+template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED>
+__global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM * TN, ASYNCS))
+    product_kernel(const __grid_constant__ Product q)
+{
+    typedef Spot<BM, BN, TM, TN> Here;
+    enum { THREADS = BM * BN / (TM * TN), ROWS = Here::ROW_LANES, COLUMNS = Here::COLUMN_LANES };
+    typedef Panel<BM, THREADS, ASYNCS == 2, MIXED> PanelA;
+    typedef Panel<BN, THREADS, ASYNCS >= 1, MIXED> PanelB;
+    enum { B = PanelA::FLOATS, STAGE = B + PanelB::FLOATS };
+    SHARED(float4, stages, [STAGES * STAGE / 4]);
+    float *ring = (float *)stages;
+    const gckpti_factors &t = q.t;
+    Here here(t, (int)threadIdx.x, (int)blockIdx.x);
+    float c[TM][TN];
+    product_start<BM, BN, TM, TN, MIXED>(t, c);
+
+    PanelA a;
+    PanelB b;
+    a.begin(q.a, here.matrix, (int64_t)here.tile_row * BM, t.m);
+    b.begin(q.b, here.matrix, (int64_t)here.tile_column * BN, t.n);
+    int left = (int)t.k; /* links not done */
+    for (int s = 0; s < STAGES - 1; s++) {
+        if (left > s * DEPTH) {
+            a.fetch(q.a, ring + s * STAGE, left - s * DEPTH);
+            b.fetch(q.b, ring + s * STAGE + B, left - s * DEPTH);
+            a.put(q.a, ring + s * STAGE);
+            b.put(q.b, ring + s * STAGE + B);
+        }
+        gckpti_cp_async_commit();
+    }
+    for (unsigned now = 0; left > 0; left -= DEPTH, now++) {
+        const float *line = ring + now % STAGES * STAGE;
+        float *free = ring + (now + STAGES - 1) % STAGES * STAGE, x[2][TM], y[2][TN];
+        int unread = left - (STAGES - 1) * DEPTH;
+        gckpti_cp_async_wait<STAGES - 2>();
+        __syncthreads(); /* this stage is there, and nobody reads the one before any more */
+        fragment<TM, ROWS>(line + here.row0, here.row, x[0]);
+        fragment<TN, COLUMNS>(line + B + here.column0, here.column, y[0]);
+        if (unread > 0) {
+            a.fetch(q.a, free, unread);
+            b.fetch(q.b, free + B, unread);
+        }
+        gckpti_cp_async_commit();
+        if (left >= DEPTH) {
+            UNROLL for (int p = 0; p < DEPTH; p++)
+            {
+                if (p + 1 < DEPTH) {
+                    const float *below = line + (p + 1) * PanelA::LINE;
+                    fragment<TM, ROWS>(below + here.row0, here.row, x[(p + 1) % 2]);
+                    below = line + B + (p + 1) * PanelB::LINE;
+                    fragment<TN, COLUMNS>(below + here.column0, here.column, y[(p + 1) % 2]);
+                }
+                link<TM, TN, MIXED>(x[p % 2], y[p % 2], c);
+            }
+        }
+        for (int p = 0; p < left && left < DEPTH; p++) {
+            fragment<TM, ROWS>(line + p * PanelA::LINE + here.row0, here.row, x[0]);
+            fragment<TN, COLUMNS>(line + B + p * PanelB::LINE + here.column0, here.column, y[0]);
+            link<TM, TN, MIXED>(x[0], y[0], c);
+        }
+        if (unread > 0) {
+            a.put(q.a, free);
+            b.put(q.b, free + B);
+        }
+    }
+    gckpti_cp_async_wait<0>();
+    product_end<BM, BN, TM, TN, MIXED>(q, c);
+}
+
+/* ASYNCS: of both factors, of b, or of none. */
+template <int BM, int BN, int TM, int TN, bool MIXED>
+void run_tile(const gckpt_call *call, const Product *q)
+{
+    int64_t tiles = (q->t.m + BM - 1) / BM * ((q->t.n + BN - 1) / BN) * q->t.batch;
+    dim3 grid((unsigned)tiles), block(BM * BN / (TM * TN));
+    if constexpr (MIXED)
+        RUN(call, (product_kernel<BM, BN, TM, TN, 0, true>), grid, block, 0, *q);
+    else if (q->a.way & q->b.way & ASYNC)
+        RUN(call, (product_kernel<BM, BN, TM, TN, 2, false>), grid, block, 0, *q);
+    else if (q->b.way & ASYNC)
+        RUN(call, (product_kernel<BM, BN, TM, TN, 1, false>), grid, block, 0, *q);
+    else
+        RUN(call, (product_kernel<BM, BN, TM, TN, 0, false>), grid, block, 0, *q);
+}
+
+struct Tile {
+    int m, n;
+    double speed; /* fma of a hundred slots, as it should be; small ones wait for L2 */
+    void (*run)(const gckpt_call *call, const Product *q);
+};
+const Tile EXACT_TILES[] = {
+    { 128, 128, 92, run_tile<128, 128, 8, 8, false> },
+    { 128, 64, 90, run_tile<128, 64, 8, 8, false> },
+    { 96, 48, 84, run_tile<96, 48, 6, 6, false> },
+    { 64, 64, 82, run_tile<64, 64, 4, 8, false> },
+    { 32, 64, 65, run_tile<32, 64, 4, 4, false> },
+    { 32, 32, 50, run_tile<32, 32, 4, 4, false> },
+};
+/* Flushing takes two slots more for each fma, beside which the rest does not count. */
+const Tile MIXED_TILES[] = {
+    { 64, 64, 30, run_tile<64, 64, 4, 8, true> },
+    { 32, 32, 25, run_tile<32, 32, 4, 4, true> },
+};
+
+/* The tile with which the processor that has most of them is done first. Small gradients need small
+ * ones: of a weight of 768 x 768, 36 blocks of 128 x 128 leave 96 processors idle; 128 of 96 x 48
+ * use 132 to 97 %, as they do for 768 x 2304 and 768 x 3072. */
+const Tile *best_tile(const Tile *tiles, int count, const gckpti_factors *t, int processors)
+{
+    const Tile *best = NULL;
+    double least = 0;
+    for (const Tile *i = tiles; i < tiles + count; i++) {
+        int64_t n = (t->m + i->m - 1) / i->m * ((t->n + i->n - 1) / i->n) * t->batch;
+        double rounds = (double)((n + processors - 1) / processors);
+        double time = rounds * i->m * i->n / i->speed;
+        if (!best || time < least)
+            best = i, least = time;
+    }
+    return best;
+}
+
+int processors_of(const gckpt_call *call)
+{
+    int n = 1;
+    check(device_of(call),
+          cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device_of(call)->number),
+          "the number of processors");
+    return n;
+}
+
+/* A gckpti_product_run. */
+void products(const gckpt_call *call, const gckpti_factors *t)
+{
+    int mixed = call->precision != GCKPT_FP32;
+    Product q = { *t, factor_of(&t->a, t->m, t->k, mixed), factor_of(&t->b, t->n, t->k, mixed),
+                  t->n % 4 == 0 && (uintptr_t)t->c % 16 == 0 };
+    const Tile *tile = mixed ? best_tile(MIXED_TILES, 2, t, processors_of(call))
+                             : best_tile(EXACT_TILES, 6, t, processors_of(call));
+    tile->run(call, &q);
+}
+
+void matmul_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
+void matmul_backward(const gckpt_call *call) { gckpti_linear_gradients(call, products); }
+
+/* Sums of rows of x (rows,n), f32 or bf16, in the order of rows (manual, 5e); a thread has a column.
+ * It waits for its own four additions a row, not for memory: the next rows are read meanwhile. Warps
+ * are blocks, to be spread over all processors. */
+__global__ void sum_rows_kernel(const float *x, const uint16_t *bf16, int64_t rows, int64_t n,
+                                float *sum, float *low, int accumulate)
+{
+    enum { AHEAD = 32 };
+    int64_t j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    float next[AHEAD], s, l;
+    if (j >= n)
+        return;
+    s = accumulate ? sum[j] : 0.0f;
+    l = low ? low[j] : 0.0f;
+    for (int64_t r = -AHEAD; r < rows; r += AHEAD) {
+        float here[AHEAD];
+        UNROLL for (int i = 0; i < AHEAD; i++)
+        {
+            int64_t at = r + AHEAD + i < rows ? (r + AHEAD + i) * n + j : j;
+            here[i] = next[i];
+            next[i] = x ? x[at] : gckpti_from_bf16(bf16[at]);
+        }
+        UNROLL for (int i = 0; i < AHEAD; i++) if (r + i >= 0 && r + i < rows)
+            gckpti_sum_add(&s, low ? &l : NULL, here[i]);
+    }
+    sum[j] = s;
+    if (low)
+        low[j] = l;
+}
+
+void linear_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
+
+void linear_backward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    const gckpt_arg *bias = &call->in[2];
+    gckpti_linear_gradients(call, products);
+    if (call->inputs == 3 && bias->grad)
+        RUN(call, sum_rows_kernel, dim3((unsigned)((n + 31) / 32)), 32, 0, call->grad_out,
+            call->grad_out_bf16, rows, n, bias->grad, bias->low, bias->accumulate);
+}
+
+/* embed: a warp copies a row. */
+__global__ void embed_forward_kernel(const float *table, const int32_t *index, float *out,
+                                     uint16_t *out_bf16, int64_t rows, int64_t n)
+{
+    int64_t warps = (int64_t)gridDim.x * blockDim.x / 32, lane = threadIdx.x % 32;
+    int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    for (; r < rows; r += warps) {
+        const float *from = table + index[r] * n;
+        for (int64_t i = lane; i < n; i += 32) {
+            if (out)
+                out[r * n + i] = from[i];
+            else
+                out_bf16[r * n + i] = gckpti_to_bf16(from[i]);
+        }
+    }
+}
+
+void embed_forward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    RUN(call, embed_forward_kernel, blocks_for(32 * rows, 256), 256, 0, call->in[0].data,
+        call->in[1].index, call->out, call->out_bf16, rows, n);
+}
+
+/* The gradient of a row of the table adds up rows of g in their order. So these are first listed by
+ * the row of the table that they go to, each list sorted. Where a list lies, and in which order it
+ * is filled, is by chance (integer atomics); what comes out of sorting is not. */
+struct Lists {
+    unsigned *count, *used;  /* of each row of the table; elements of `list` given away */
+    unsigned *begin;         /* of each list */
+    unsigned *place;         /* of each row of g in its list; later the lists, sorted */
+    unsigned *list;          /* one list after the other */
+};
+
+int64_t lists_words(int64_t table, int64_t rows) { return 2 * table + 1 + 2 * rows; }
+
+Lists lists_of(const gckpt_call *call, int64_t table, int64_t rows)
+{
+    unsigned *work = (unsigned *)call->work;
+    Lists l = { work, work + table, work + table + 1, work + 2 * table + 1,
+                work + 2 * table + 1 + rows };
+    return l;
+}
+
+__global__ void lists_count_kernel(Lists l, const int32_t *index, int64_t rows)
+{
+    for (EACH(r, rows))
+        l.place[r] = atomicAdd(&l.count[index[r]], 1u);
+}
+
+__global__ void lists_begin_kernel(Lists l, int64_t table)
+{
+    for (EACH(v, table))
+        l.begin[v] = l.count[v] ? atomicAdd(l.used, l.count[v]) : 0;
+}
+
+__global__ void lists_fill_kernel(Lists l, const int32_t *index, int64_t rows)
+{
+    for (EACH(r, rows))
+        l.list[l.begin[index[r]] + l.place[r]] = (unsigned)r;
+}
+
+/* A row's place is the number of those before it. Quadratic in a list's length, but all rows work
+ * at once: 65536 rows of one token take about a millisecond (not confirmed on a device). */
+__global__ void lists_sort_kernel(Lists l, const int32_t *index, int64_t rows)
+{
+    for (EACH(r, rows)) {
+        unsigned begin = l.begin[index[r]], count = l.count[index[r]], before = 0;
+        for (unsigned i = 0; i < count; i++)
+            before += l.list[begin + i] < (unsigned)r;
+        l.place[begin + before] = (unsigned)r;
+    }
+}
+
+/* A block goes over rows of the table, a thread has a column and reads some rows of g ahead. */
+__global__ void embed_backward_kernel(Lists l, const float *g, const uint16_t *bf16, float *d,
+                                      int64_t table, int64_t n, int accumulate)
+{
+    enum { AHEAD = 8 };
+    int64_t j = (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
+    if (j >= n)
+        return;
+    for (int64_t v = blockIdx.x; v < table; v += gridDim.x) {
+        unsigned count = l.count[v];
+        if (!count && accumulate)
+            continue;
+        const unsigned *row = l.place + l.begin[v];
+        float sum = accumulate ? d[v * n + j] : 0.0f;
+        for (unsigned r = 0; r < count; r += AHEAD) {
+            float x[AHEAD];
+            UNROLL for (unsigned i = 0; i < AHEAD; i++) if (r + i < count)
+            {
+                int64_t at = row[r + i] * n + j;
+                x[i] = g ? g[at] : gckpti_from_bf16(bf16[at]);
+            }
+            UNROLL for (unsigned i = 0; i < AHEAD; i++) if (r + i < count) sum += x[i];
+        }
+        d[v * n + j] = sum;
+    }
+}
+
+void embed_backward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    int64_t table = call->in[0].shape.d[0];
+    const int32_t *index = call->in[1].index;
+    float *d = call->in[0].grad;
+    if (!d)
+        return;
+    Lists l = lists_of(call, table, rows);
+    dim3 grid = blocks_for(rows, 256);
+    fill(call, l.count, 0, table + 1);
+    RUN(call, lists_count_kernel, grid, 256, 0, l, index, rows);
+    RUN(call, lists_begin_kernel, blocks_for(table, 256), 256, 0, l, table);
+    RUN(call, lists_fill_kernel, grid, 256, 0, l, index, rows);
+    RUN(call, lists_sort_kernel, grid, 256, 0, l, index, rows);
+    grid = blocks_for(table, 1);
+    grid.y = (unsigned)((n + 255) / 256);
+    RUN(call, embed_backward_kernel, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, d, table,
+        n, call->in[0].accumulate);
+}
+
+/* ---- >>rows ----------------------------------------------------------------------------------
+ * A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes in a row at a time,
+ * and what a row is read for again lies in the L1. 8,000 rows are 60 warps for each of 132 SMs. */
+
+/* gckpti_max's tree (of +0 and -0 it takes the first), for all lanes. */
+__device__ float warp_max(float lane)
+{
+    for (int h = 16; h; h /= 2) {
+        float other = __shfl_down_sync(0xffffffffu, lane, h);
+        lane = other > lane ? other : lane;
+    }
+    return __shfl_sync(0xffffffffu, lane, 0);
+}
+
+/* Exponentials are computed twice rather than stored and read. y may be x. */
+__global__ void softmax_forward_kernel(const float *x, float *y, int64_t rows, int64_t n)
+{
+    const int lane = (int)threadIdx.x % 32;
+    for (EACH_ROW(r, rows)) {
+        const float *from = x + r * n;
+        float max = -INFINITY, sum = 0.0f;
+        for (int64_t i = lane; i < n; i += 32)
+            max = from[i] > max ? from[i] : max;
+        max = gckpti_shift(warp_max(max));
+        for (int64_t i = lane; i < n; i += 32)
+            sum += gckpti_exp(from[i] - max);
+        sum = warp_sum(sum);
+        float by = sum == 0.0f ? 1.0f : sum; /* gckpti_softmax_end */
+        for (int64_t i = lane; i < n; i += 32)
+            y[r * n + i] = gckpti_exp(from[i] - max) / by;
+    }
+}
+
+void softmax_forward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    RUN(call, softmax_forward_kernel, blocks_for(32 * rows, 256), 256, 0, call->in[0].data,
+        call->out, rows, n);
+}
+
+/* d may be g: an element is read last by the lane that writes it. */
+__global__ void softmax_backward_kernel(const float *y, const float *g, float *d, int64_t rows,
+                                        int64_t n, int accumulate)
+{
+    const int lane = (int)threadIdx.x % 32;
+    for (EACH_ROW(r, rows)) {
+        float dot = 0.0f;
+        for (int64_t i = r * n + lane; i < r * n + n; i += 32)
+            dot = gckpti_fma(g[i], y[i], dot);
+        dot = warp_sum(dot);
+        for (int64_t i = r * n + lane; i < r * n + n; i += 32)
+            gckpti_put_product(&d[i], y[i], g[i] - dot, accumulate);
+    }
+}
+
+void softmax_backward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    if (call->in[0].grad)
+        RUN(call, softmax_backward_kernel, blocks_for(32 * rows, 256), 256, 0, call->out,
+            call->grad_out, call->in[0].grad, rows, n, call->in[0].accumulate);
+}
+
+/* The mean of x - c over a row. */
+__device__ float mean_from(const float *x, int64_t n, float c)
+{
+    float sum = 0.0f;
+    for (int64_t i = threadIdx.x % 32; i < n; i += 32)
+        sum += x[i] - c;
+    return warp_sum(sum) / (float)n;
+}
+
+__global__ void norm_forward_kernel(int center, const float *x, const float *gain,
+                                    const float *bias, float *out, float *aux, int64_t rows,
+                                    int64_t n)
+{
+    const int lane = (int)threadIdx.x % 32;
+    for (EACH_ROW(r, rows)) {
+        const float *from = x + r * n;
+        float c = 0.0f, mean = 0.0f, squares = 0.0f;
+        if (center) {
+            c = from[0] + mean_from(from, n, from[0]);
+            mean = mean_from(from, n, c);
+        }
+        for (int64_t i = lane; i < n; i += 32) {
+            float d = gckpti_centered(from[i], c, mean);
+            squares = gckpti_fma(d, d, squares);
+        }
+        float rstd = gckpti_rsqrt(warp_sum(squares) / (float)n + 1e-5f);
+        for (int64_t i = lane; out && i < n; i += 32) {
+            float d = gckpti_centered(from[i], c, mean), h = d * rstd;
+            out[r * n + i] = gain && bias ? gckpti_fma(h, gain[i], bias[i])
+                             : gain       ? h * gain[i]
+                             : bias       ? gckpti_fma(d, rstd, bias[i])
+                                          : h;
+        }
+        if (aux && center && lane < 3)
+            aux[3 * r + lane] = lane == 0 ? c : lane == 1 ? mean : rstd;
+        if (aux && !center && lane == 0)
+            aux[r] = rstd;
+    }
+}
+
+void layernorm_forward(const gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    RUN(call, norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, call->in[0].data,
+        o->gain ? call->in[o->gain].data : NULL, o->bias ? call->in[o->bias].data : NULL, call->out,
+        (float *)call->aux, rows, n);
+}
+
+/* What the forward left of a row. */
+struct Normed {
+    float c, mean, rstd;
+};
+
+__device__ Normed normed(const float *aux, int64_t r, int center)
+{
+    if (center)
+        return { aux[3 * r], aux[3 * r + 1], aux[3 * r + 2] };
+    return { 0.0f, 0.0f, aux[r] };
+}
+
+__global__ void norm_backward_kernel(int center, const float *x, const float *gain,
+                                     const float *aux, const float *g, float *dx, int64_t rows,
+                                     int64_t n, int accumulate)
+{
+    const int lane = (int)threadIdx.x % 32;
+    for (EACH_ROW(r, rows)) {
+        const float *from = x + r * n, *given = g + r * n;
+        const Normed o = normed(aux, r, center);
+        float a = 0.0f, b = 0.0f;
+        for (int64_t i = lane; i < n; i += 32) {
+            float u = gain ? gckpti_mul(given[i], gain[i]) : given[i];
+            a += u;
+            b = gckpti_fma(u, gckpti_centered(from[i], o.c, o.mean) * o.rstd, b);
+        }
+        a = center ? warp_sum(a) / (float)n : 0.0f;
+        b = warp_sum(b) / (float)n;
+        for (int64_t i = lane; i < n; i += 32) {
+            float h = gckpti_centered(from[i], o.c, o.mean) * o.rstd;
+            float u = gain ? gckpti_mul(given[i], gain[i]) : given[i];
+            gckpti_put_product(&dx[r * n + i], o.rstd, gckpti_fma(-h, b, u - a), accumulate);
+        }
+    }
+}
+
+/* A sum over rows in their order (5e), as a thread keeps it. */
+struct Sum {
+    float *at, *low; /* at NULL: not wanted; low NULL: without */
+    int accumulate;
+};
+
+enum { NORM_COLUMNS = 32, NORM_ROWS = 64 };
+
+/* dgain (sums of g h) and dbias (of g). The additions of a column wait for each other, so that time
+ * is rows times the latency of four additions. To wait for nothing else, warps 0 and 1 add up 32
+ * columns of one of the two from shared memory, while all eight have the next 64 rows under way. */
+__global__ void norm_sums_kernel(int center, const float *x, const float *aux, const float *g,
+                                 Sum gain, Sum bias, int64_t rows, int64_t n)
+{
+    SHARED(float, tile, [2][2][NORM_ROWS][NORM_COLUMNS]);
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int64_t column = (int64_t)blockIdx.x * NORM_COLUMNS + lane;
+    const Sum mine = warp == 0 ? gain : bias;
+    const bool adds = warp < 2 && mine.at && column < n;
+    float sum = adds && mine.accumulate ? mine.at[column] : 0.0f;
+    float low = adds && mine.low ? mine.low[column] : 0.0f, term[2][NORM_ROWS / 8];
+    for (int64_t first = -NORM_ROWS; first < rows; first += NORM_ROWS) {
+        int now = (int)(first / NORM_ROWS & 1);
+        for (int k = 0; k < NORM_ROWS / 8; k++) { /* of the next rows */
+            int64_t r = first + NORM_ROWS + 8 * k + warp;
+            bool here = r < rows && column < n;
+            term[1][k] = here ? g[r * n + column] : 0.0f;
+            term[0][k] = 0.0f;
+            if (here && gain.at) {
+                const Normed o = normed(aux, r, center);
+                float h = gckpti_centered(x[r * n + column], o.c, o.mean) * o.rstd;
+                term[0][k] = gckpti_mul(term[1][k], h);
+            }
+        }
+        if (adds && first >= 0) {
+            const float(*from)[NORM_COLUMNS] = tile[now][warp];
+            int count = (int)(rows - first < NORM_ROWS ? rows - first : NORM_ROWS);
+#pragma unroll 8
+            for (int k = 0; k < count; k++)
+                gckpti_sum_add(&sum, mine.low ? &low : NULL, from[k][lane]);
+        }
+        for (int k = 0; k < NORM_ROWS / 8; k++)
+            for (int of = 0; of < 2; of++)
+                tile[!now][of][8 * k + warp][lane] = term[of][k];
+        __syncthreads();
+    }
+    if (adds) {
+        mine.at[column] = sum;
+        if (mine.low)
+            mine.low[column] = low;
+    }
+}
+
+void layernorm_backward(const gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    const gckpt_arg *x = &call->in[0], *of_gain = &call->in[o->gain], *of_bias = &call->in[o->bias];
+    const float *aux = (const float *)call->aux;
+    Sum gain = { o->gain ? of_gain->grad : NULL, of_gain->low, of_gain->accumulate };
+    Sum bias = { o->bias ? of_bias->grad : NULL, of_bias->low, of_bias->accumulate };
+    if (gain.at || bias.at)
+        RUN(call, norm_sums_kernel, dim3((unsigned)((n + NORM_COLUMNS - 1) / NORM_COLUMNS)), 256, 0,
+            o->center, x->data, aux, call->grad_out, gain, bias, rows, n);
+    if (x->grad)
+        RUN(call, norm_backward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x->data,
+            o->gain ? of_gain->data : NULL, aux, call->grad_out, x->grad, rows, n, x->accumulate);
+}
+
+void rmsnorm_forward(const gckpt_call *call) { layernorm_forward(call); }
+void rmsnorm_backward(const gckpt_call *call) { layernorm_backward(call); }
+
+/* The next chunk of a row's classes, n <= 1024 of them, as gckpti_online without p; they stay in
+ * registers. Places behind the last hold -inf, whose exponential, +0, adds nothing. */
+__device__ void online_chunk(const float *x, int64_t n, bool first, float *max, float *sum)
+{
+    const int lane = (int)threadIdx.x % 32;
+    float held[GCKPTI_LOSS_CHUNK / 32], top = -INFINITY, added = 0.0f, factor = 0.0f;
+#pragma unroll
+    for (int k = 0; k < GCKPTI_LOSS_CHUNK / 32; k++) {
+        held[k] = lane + 32 * k < n ? x[lane + 32 * k] : -INFINITY;
+        top = held[k] > top ? held[k] : top;
+    }
+    top = warp_max(top);
+    if (!first) {
+        top = top > *max ? top : *max;
+        factor = gckpti_exp(*max - gckpti_shift(top));
+    }
+    float shift = gckpti_shift(top);
+#pragma unroll
+    for (int k = 0; k < GCKPTI_LOSS_CHUNK / 32; k++)
+        added += gckpti_exp(held[k] - shift);
+    added = warp_sum(added);
+    *sum = first ? added : gckpti_fma(*sum, factor, added);
+    *max = top;
+}
+
+/* Rows of a loss over classes, some of their classes. */
+struct LossPart {
+    const float *x;        /* (rows,n): logits of classes first..first+n-1 of `classes` */
+    const int32_t *target; /* (rows) */
+    float *aux;            /* (rows,2): max, log(sum); forward: NULL when not wanted */
+    float *state, *losses; /* forward: (rows,3): max, sum, logit of the target, so far; (rows) */
+    int64_t rows, first, n, classes;
+};
+
+/* A row left out adds -0 to the sum of losses, which changes no sum. */
+__global__ void loss_forward_kernel(LossPart l)
+{
+    const int lane = (int)threadIdx.x % 32;
+    for (EACH_ROW(r, l.rows)) {
+        const float *x = l.x + r * l.n;
+        const int64_t target = l.target[r], at = target - l.first;
+        float *state = l.state + 3 * r, max = 0.0f, sum = 1.0f, hit = 0.0f;
+        if (l.first > 0)
+            max = state[0], sum = state[1], hit = state[2];
+        __syncwarp();
+        for (int64_t j = 0; target >= 0 && j < l.n; j += GCKPTI_LOSS_CHUNK)
+            online_chunk(x + j, gckpti_min(l.n - j, GCKPTI_LOSS_CHUNK), l.first + j == 0, &max,
+                         &sum);
+        if (target >= 0 && at >= 0 && at < l.n)
+            hit = x[at];
+        if (l.first + l.n < l.classes) {
+            if (lane < 3)
+                state[lane] = lane == 0 ? max : lane == 1 ? sum : hit;
+            continue;
+        }
+        gckpti_softmax_end(&max, &sum);
+        float log_sum = gckpti_log(sum);
+        if (lane == 0)
+            l.losses[r] = target >= 0 ? log_sum - (hit - max) : -0.0f;
+        if (l.aux && lane < 2)
+            l.aux[2 * r + lane] = lane == 0 ? max : log_sum;
+    }
+}
+
+/* d may be x. */
+__global__ void loss_backward_kernel(LossPart l, float *d, const Moment *moment, int accumulate)
+{
+    enum { AT_ONCE = 4 };
+    const float scale = moment->loss_scale;
+    for (EACH_ROW(r, l.rows)) {
+        const int64_t target = l.target[r] - l.first, end = r * l.n + l.n;
+        const bool out = l.target[r] < 0;
+        const float max = l.aux[2 * r], log_sum = l.aux[2 * r + 1];
+        for (int64_t i = r * l.n + threadIdx.x % 32; i < end; i += 32 * AT_ONCE) {
+            float x[AT_ONCE];
+            for (int k = 0; k < AT_ONCE; k++)
+                x[k] = !out && i + 32 * k < end ? l.x[i + 32 * k] : 0.0f;
+            for (int k = 0; k < AT_ONCE && i + 32 * k < end; k++) {
+                int64_t at = i + 32 * k;
+                float p = gckpti_exp((x[k] - max) - log_sum);
+                if (out && !accumulate)
+                    d[at] = 0.0f;
+                if (!out)
+                    gckpti_put_product(&d[at], at - r * l.n == target ? p - 1.0f : p, scale,
+                                       accumulate);
+            }
+        }
+    }
+}
+
+enum { CHAIN_ROWS = 1024 }; /* of rows at a time */
+
+/* The sum of losses is one binary64 chain over rows (5e): thread 0 adds, the other warps fetch what
+ * comes next. Targets that are not left out are counted. One block. */
+__global__ void loss_sum_kernel(const float *losses, const int32_t *target, int64_t rows,
+                                double *sum, int64_t *count)
+{
+    SHARED(float, part, [2][CHAIN_ROWS]);
+    SHARED(int, counted, [1]);
+    double total = sum && threadIdx.x == 0 ? *sum : 0.0;
+    int mine = 0;
+    if (threadIdx.x == 0)
+        counted[0] = 0;
+    for (int64_t first = -CHAIN_ROWS; first < rows; first += CHAIN_ROWS) {
+        int now = (int)(first / CHAIN_ROWS & 1);
+        if (threadIdx.x == 0 && first >= 0) {
+            int n = (int)(rows - first < CHAIN_ROWS ? rows - first : CHAIN_ROWS);
+#pragma unroll 16
+            for (int k = 0; k < n; k++)
+                total += (double)part[now][k];
+        }
+        for (int k = (int)threadIdx.x - 32; k >= 0 && k < CHAIN_ROWS; k += (int)blockDim.x - 32) {
+            int64_t r = first + CHAIN_ROWS + k;
+            part[!now][k] = r < rows ? losses[r] : 0.0f;
+            mine += r < rows && target[r] >= 0;
+        }
+        __syncthreads();
+    }
+    atomicAdd(&counted[0], mine);
+    __syncthreads();
+    if (threadIdx.x == 0 && sum)
+        *sum = total;
+    if (threadIdx.x == 0 && count)
+        *count += counted[0];
+}
+
+void loss_add(const gckpt_call *call, const float *losses, int64_t rows)
+{
+    if (call->loss_sum || call->loss_count)
+        RUN(call, loss_sum_kernel, 1, 288, 0, losses, call->in[call->inputs - 1].index, rows,
+            call->loss_sum, call->loss_count);
+}
+
+void cross_entropy_forward(const gckpt_call *call)
+{
+    int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
+    float *losses = (float *)call->work;
+    LossPart l = { call->in[0].data, call->in[1].index, (float *)call->aux, NULL, losses, rows, 0, v,
+                   v };
+    RUN(call, loss_forward_kernel, blocks_for(32 * rows, 256), 256, 0, l);
+    loss_add(call, losses, rows);
+}
+
+void cross_entropy_backward(const gckpt_call *call)
+{
+    int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
+    LossPart l = { call->in[0].data, call->in[1].index, (float *)call->aux, NULL, NULL, rows, 0, v,
+                   v };
+    if (call->in[0].grad)
+        RUN(call, loss_backward_kernel, blocks_for(32 * rows, 256), 256, 0, l, call->in[0].grad,
+            moment_of(call), call->in[0].accumulate);
+}
+
+/* ---- >>attention -----------------------------------------------------------------------------
+ * A block takes 64 queries of a head (dk and dv: 64 keys) through tiles of 64 keys (queries) in
+ * ascending order, all in shared memory, rows WIDTH + 4 floats apart, so that a float4 of each of
+ * eight rows lies in other banks. Thread (ty, tx) has R of the 64 rows, ty, ty + 64 / R, .., and
+ * 4 of 64 scores each, tx, tx + 16, ..: the sum of a row of exponentials (5d) has lanes tx and tx +
+ * 16 in one thread, and goes on among the 16 threads of the row. Of WIDTH columns of a result it
+ * has N = WIDTH / 16 (of the R rows R ty.. where rows are keys).
+ * A float4 of R rows and one of 4 give 16 R links: with R = 8, 12 loads for 128.
+ * Head sizes up to 64 run with WIDTH 64, R 8 (128 threads), others with 128, 4 (256 threads); beyond
+ * 128 a block has a slice of 128 columns of the result, and computes all scores for it.
+ * MIXED: bf16 plans (5l); factors are rounded as they enter shared memory, links flush. */
+enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
+
+struct Attention {
+    const float *q, *k, *v, *g;
+    float *out, *aux; /* backward: lse */
+    const float *delta;
+    float *dq, *dk, *dv;
+    int accumulate[3];
+    int64_t c; /* columns of all heads */
+    int t, s, heads, d, slices, causal;
+    int vector; /* rows of a head begin at multiples of 16 bytes */
+    float scale;
+};
+
+/* What a block has: tile `tile` of head `column / d` of row `row`, columns from `slice` on. */
+struct HeadTile {
+    int64_t row;
+    int tile, head, slice;
+};
+
+/* Blocks count slices, tiles, heads, rows; queries that see most keys come first. */
+__device__ HeadTile place_of(const Attention &a, int tiles, bool backwards)
+{
+    int i = (int)blockIdx.x;
+    HeadTile p;
+    p.slice = i % a.slices;
+    i /= a.slices;
+    p.tile = backwards ? tiles - 1 - i % tiles : i % tiles;
+    i /= tiles;
+    p.head = i % a.heads;
+    p.row = i / a.heads;
+    return p;
+}
+
+template <bool MIXED> __device__ float rounded(float x)
+{
+    return MIXED ? gckpti_from_bf16(gckpti_to_bf16(x)) : x;
+}
+
+template <bool MIXED> __device__ float chain(float a, float b, float c)
+{
+    return MIXED ? gckpti_flush(gckpti_fma(a, b, c)) : gckpti_fma(a, b, c);
+}
+
+/* Rows first..first+63 of x, of which there are `rows`, and columns e0..e0+WIDTH-1 of the head's d;
+ * +0 where there are none. */
+template <int R, int WIDTH, bool MIXED>
+__device__ void fetch_tile(float *to, const float *x, const Attention &a, int first, int rows,
+                           int e0)
+{
+    constexpr int THREADS = 16 * TILE / R;
+    const int d = a.d - e0, here = rows - first;
+    x += first * a.c + e0;
+    if (a.vector) {
+        constexpr int STEP = THREADS / (WIDTH / 4); /* rows at a time */
+        const int e = (int)threadIdx.x % (WIDTH / 4) * 4, at = (int)threadIdx.x / (WIDTH / 4);
+        const float *from = x + at * a.c + e;
+        to += at * (WIDTH + 4) + e;
+#pragma unroll 4
+        for (int row = 0; row < TILE; row += STEP, from += STEP * a.c) {
+            float4 f = { 0.0f, 0.0f, 0.0f, 0.0f };
+            if (at + row < here && e < d)
+                f = *(const float4 *)from;
+            *(float4 *)(to + row * (WIDTH + 4)) = { rounded<MIXED>(f.x), rounded<MIXED>(f.y),
+                                                    rounded<MIXED>(f.z), rounded<MIXED>(f.w) };
+        }
+        return;
+    }
+    for (int i = (int)threadIdx.x; i < TILE * WIDTH; i += THREADS) {
+        int row = i / WIDTH, e = i % WIDTH;
+        to[row * (WIDTH + 4) + e] = row < here && e < d ? rounded<MIXED>(x[row * a.c + e]) : 0.0f;
+    }
+}
+
+/* s: chains over n columns, from what it holds, of this thread's R rows of a and 4 of b. */
+template <int R, int WIDTH, bool MIXED>
+__device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
+{
+    constexpr int ROW = WIDTH + 4;
+    constexpr int STEP = TILE / R;
+    a += threadIdx.x / 16 * ROW;
+    b += threadIdx.x % 16 * ROW;
+    n = n < WIDTH ? n : WIDTH;
+    int e = 0;
+#pragma unroll 1
+    for (; e + 4 <= n; e += 4) {
+        float4 y[4];
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            y[c] = *(const float4 *)(b + 16 * c * ROW + e);
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            float4 x = *(const float4 *)(a + STEP * r * ROW + e);
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                s[r][c] = chain<MIXED>(x.x, y[c].x, s[r][c]);
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                s[r][c] = chain<MIXED>(x.y, y[c].y, s[r][c]);
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                s[r][c] = chain<MIXED>(x.z, y[c].z, s[r][c]);
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                s[r][c] = chain<MIXED>(x.w, y[c].w, s[r][c]);
+        }
+    }
+    for (; e < n; e++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+#pragma unroll
+            for (int r = 0; r < R; r++)
+                s[r][c] = chain<MIXED>(a[STEP * r * ROW + e], b[16 * c * ROW + e], s[r][c]);
+}
+
+/* Column n of a thread: four in a row, the next four 64 further on. */
+__device__ int column_of(int n) { return (int)threadIdx.x % 16 * 4 + n % 4 + n / 4 * 64; }
+
+/* A row of x, its columns of this thread. */
+template <int N> __device__ void columns(float (&y)[N], const float *x)
+{
+#pragma unroll
+    for (int n = 0; n < N; n += 4) {
+        float4 f = *(const float4 *)(x + column_of(n));
+        y[n] = f.x, y[n + 1] = f.y, y[n + 2] = f.z, y[n + 3] = f.w;
+    }
+}
+
+/* o: the next links of chains over keys, of this thread's rows: p_j v_j, j = 0..keys-1; diagonal:
+ * row i has none of keys beyond i. */
+template <int R, int N, bool MIXED>
+__device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, int keys,
+                              bool diagonal)
+{
+    constexpr int ROW = 16 * N + 4;
+    constexpr int STEP = TILE / R;
+    const int row = (int)threadIdx.x / 16;
+    float y[N];
+    int j = 0;
+    p += row * SCORES;
+#pragma unroll 1
+    for (; !diagonal && j + 4 <= keys; j += 4) {
+        float4 x[R];
+#pragma unroll
+        for (int r = 0; r < R; r++)
+            x[r] = *(const float4 *)(p + STEP * r * SCORES + j);
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            columns(y, v + (j + k) * ROW);
+#pragma unroll
+            for (int r = 0; r < R; r++)
+#pragma unroll
+                for (int n = 0; n < N; n++)
+                    o[r][n] = chain<MIXED>(k == 0   ? x[r].x
+                                          : k == 1 ? x[r].y
+                                          : k == 2 ? x[r].z
+                                                   : x[r].w,
+                                          y[n], o[r][n]);
+        }
+    }
+    for (; j < keys; j++) {
+        columns(y, v + j * ROW);
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            float x = p[STEP * r * SCORES + j];
+            bool sees = !diagonal || j <= row + STEP * r;
+#pragma unroll
+            for (int n = 0; n < N; n++)
+                o[r][n] = sees ? chain<MIXED>(x, y[n], o[r][n]) : o[r][n];
+        }
+    }
+}
+
+/* o: the next links of chains over queries, of this thread's rows, which are keys: p_i g_i, i =
+ * 0..queries-1; diagonal: key j has none of queries before j. */
+template <int R, int N, bool MIXED>
+__device__ void links_of_queries(float (&o)[R][N], const float *p, const float *g, int queries,
+                                 bool diagonal)
+{
+    constexpr int ROW = 16 * N + 4;
+    const int row = (int)threadIdx.x / 16 * R;
+    p += row;
+#pragma unroll 4
+    for (int i = 0; i < queries; i++) {
+        float x[R], y[N];
+#pragma unroll
+        for (int r = 0; r < R; r += 4) {
+            float4 f = *(const float4 *)(p + i * SCORES + r);
+            x[r] = f.x, x[r + 1] = f.y, x[r + 2] = f.z, x[r + 3] = f.w;
+        }
+        columns(y, g + i * ROW);
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            bool seen = !diagonal || i >= row + r;
+#pragma unroll
+            for (int n = 0; n < N; n++)
+                o[r][n] = seen ? chain<MIXED>(x[r], y[n], o[r][n]) : o[r][n];
+        }
+    }
+}
+
+/* What chains start from: this thread's part of a result x of `rows` rows, first, first + STEP, ..,
+ * columns e0.. of the head. */
+template <int R, int N, int STEP, bool MIXED>
+__device__ void begin_rows(float (&o)[R][N], const float *x, const Attention &a, int first,
+                           int rows, int e0, int accumulate)
+{
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            int e = e0 + column_of(n);
+            int row = first + STEP * r;
+            o[r][n] = accumulate && row < rows && e < a.d ? x[row * a.c + e] : 0.0f;
+            o[r][n] = MIXED ? gckpti_flush(o[r][n]) : o[r][n];
+        }
+}
+
+/* Stores it. */
+template <int R, int N, int STEP>
+__device__ void end_rows(const float (&o)[R][N], float *x, const Attention &a, int first, int rows,
+                         int e0)
+{
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+        for (int n = 0; n < N; n += 4) {
+            int e = e0 + column_of(n);
+            int row = first + STEP * r;
+            float *to = x + row * a.c + e;
+            if (a.vector && row < rows && e < a.d) {
+                *(float4 *)to = { o[r][n], o[r][n + 1], o[r][n + 2], o[r][n + 3] };
+                continue;
+            }
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                if (row < rows && e + k < a.d)
+                    to[k] = o[r][n + k];
+        }
+}
+
+/* To shared memory, as factors. */
+template <int R, bool MIXED> __device__ void put_scores(float *to, const float (&x)[R][4])
+{
+    to += threadIdx.x / 16 * SCORES + threadIdx.x % 16;
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            to[TILE / R * r * SCORES + 16 * c] = rounded<MIXED>(x[r][c]);
+}
+
+/* Sum and greatest among the 16 threads of a row, by halves 8, 4, 2, 1 of the contract's tree. */
+__device__ float row_sum(float x)
+{
+    for (int h = 8; h; h /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, h);
+    return x;
+}
+
+__device__ float row_max(float x)
+{
+    for (int h = 8; h; h /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, h));
+    return x;
+}
+
+/* Which of two zeros of either sign is the greatest matters to no result: fmaxf. Keys out of sight
+ * have the score -inf, whose exponential, +0, changes no sum; they are no links (v may be inf).
+ * Exponentials take the place of k. On an H200 three blocks share a multiprocessor. */
+template <int R, int WIDTH, bool MIXED>
+__global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
+    attention_forward_kernel(Attention a)
+{
+    constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
+    DYNAMIC_SHARED(float4, room);
+    float *q = (float *)room, *k = q + TILE * ROW, *v = k + TILE * ROW, *p = k;
+    const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
+    const HeadTile at = place_of(a, (a.t + TILE - 1) / TILE, true);
+    const int first = at.tile * TILE;
+    const int64_t column = (int64_t)at.head * a.d;
+    const float *qs = a.q + at.row * a.t * a.c + column;
+    const float *ks = a.k + at.row * a.s * a.c + column, *vs = a.v + at.row * a.s * a.c + column;
+    const int seen = a.causal ? min(a.s, first + TILE) : a.s;
+    float o[R][N] = {}, max[R], sum[R];
+    for (int j0 = 0; j0 < seen; j0 += TILE) {
+        const int keys = min(seen - j0, (int)TILE);
+        const bool diagonal = a.causal && j0 == first;
+        float x[R][4] = {};
+        for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
+            __syncthreads();
+            if (j0 == 0 || a.d > WIDTH)
+                fetch_tile<R, WIDTH, MIXED>(q, qs, a, first, a.t, e0);
+            fetch_tile<R, WIDTH, MIXED>(k, ks, a, j0, a.s, e0);
+            if (e0 == 0 && a.out)
+                fetch_tile<R, WIDTH, MIXED>(v, vs, a, j0, a.s, at.slice * WIDTH);
+            __syncthreads();
+            dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
+        }
+        __syncthreads();
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            const int row = ty + STEP * r, sees = diagonal && row < keys ? row + 1 : keys;
+            float top = -INFINITY, factor = 0.0f;
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                x[r][c] = tx + 16 * c < sees ? gckpti_mul(x[r][c], a.scale) : -INFINITY;
+                top = fmaxf(top, x[r][c]);
+            }
+            top = row_max(top);
+            if (j0 > 0) {
+                top = fmaxf(top, max[r]);
+                factor = gckpti_exp(max[r] - gckpti_shift(top));
+            }
+            const float shift = gckpti_shift(top);
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                x[r][c] = gckpti_exp(x[r][c] - shift);
+            const float added = row_sum((x[r][0] + x[r][2]) + (x[r][1] + x[r][3]));
+            sum[r] = j0 > 0 ? gckpti_fma(sum[r], factor, added) : added;
+            max[r] = top;
+#pragma unroll
+            for (int n = 0; n < N; n++)
+                if (j0 > 0)
+                    o[r][n] = MIXED ? gckpti_flush(o[r][n] * factor) : o[r][n] * factor;
+        }
+        put_scores<R, MIXED>(p, x);
+        __syncwarp(); /* a warp's rows of p are its own */
+        if (a.out)
+            links_of_keys<R, N, MIXED>(o, p, v, keys, diagonal);
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        const int row = first + ty + STEP * r;
+        gckpti_softmax_end(&max[r], &sum[r]);
+        if (a.aux && at.slice == 0 && tx == 0 && row < a.t)
+            a.aux[(at.row * a.heads + at.head) * a.t + row] = max[r] + gckpti_log(sum[r]);
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            o[r][n] /= sum[r];
+    }
+    if (a.out)
+        end_rows<R, N, STEP>(o, a.out + at.row * a.t * a.c + column, a, first + ty, a.t,
+                             at.slice * WIDTH);
+}
+
+/* delta = dot(g, out) over a head's columns, for each query of each head: a warp each. */
+__global__ void attention_delta_kernel(Attention a, float *delta, int64_t queries)
+{
+    for (EACH_ROW(r, queries)) {
+        int64_t head = r / a.t % a.heads, row = r / a.t / a.heads;
+        int64_t at = (row * a.t + r % a.t) * a.c + head * a.d;
+        float lane = 0.0f;
+        for (int e = (int)threadIdx.x % 32; e < a.d; e += 32)
+            lane = gckpti_fma(a.g[at + e], a.out[at + e], lane);
+        lane = warp_sum(lane);
+        if (threadIdx.x % 32 == 0)
+            delta[r] = lane;
+    }
+}
+
+/* Scores become probabilities; the first row is query `first` of the head. */
+template <int R>
+__device__ void probabilities(float (&x)[R][4], const Attention &a, int64_t of_head, int first)
+{
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        const int row = first + TILE / R * r;
+        const float lse = row < a.t ? a.aux[of_head + row] : 0.0f;
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            x[r][c] = gckpti_exp(gckpti_mul(x[r][c], a.scale) - lse);
+    }
+}
+
+/* y, their gradients, becomes ds. */
+template <int R>
+__device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const Attention &a,
+                                int64_t of_head, int first)
+{
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        const int row = first + TILE / R * r;
+        const float delta = row < a.t ? a.delta[of_head + row] : 0.0f;
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            y[r][c] = p[r][c] * (y[r][c] - delta) * a.scale;
+    }
+}
+
+/* dq of 64 queries: chains over keys ascending; ds takes the place of v. */
+template <int R, int WIDTH, bool MIXED>
+__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - MIXED : 1)
+    attention_dq_kernel(Attention a)
+{
+    constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
+    DYNAMIC_SHARED(float4, room);
+    float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW, *ds = v;
+    const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
+    const HeadTile at = place_of(a, (a.t + TILE - 1) / TILE, true);
+    const int first = at.tile * TILE;
+    const int64_t column = (int64_t)at.head * a.d;
+    const int64_t queries = at.row * a.t * a.c + column, keys = at.row * a.s * a.c + column;
+    const int seen = a.causal ? min(a.s, first + TILE) : a.s;
+    const int64_t of_head = (at.row * a.heads + at.head) * a.t;
+    float o[R][N];
+    begin_rows<R, N, STEP, MIXED>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH,
+                                  a.accumulate[0]);
+    for (int j0 = 0; j0 < seen; j0 += TILE) {
+        float x[R][4] = {}, y[R][4] = {};
+        for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
+            __syncthreads();
+            if (j0 == 0 || a.d > WIDTH) {
+                fetch_tile<R, WIDTH, MIXED>(q, a.q + queries, a, first, a.t, e0);
+                fetch_tile<R, WIDTH, MIXED>(g, a.g + queries, a, first, a.t, e0);
+            }
+            fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, a, j0, a.s, e0);
+            fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, a, j0, a.s, e0);
+            __syncthreads();
+            dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
+            if (e0 + WIDTH >= a.d)
+                probabilities<R>(x, a, of_head, first + ty);
+            dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
+        }
+        __syncthreads();
+        if (a.d > WIDTH)
+            fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, a, j0, a.s, at.slice * WIDTH);
+        score_gradients<R>(y, x, a, of_head, first + ty);
+        put_scores<R, MIXED>(ds, y);
+        __syncthreads();
+        links_of_keys<R, N, MIXED>(o, ds, k, min(seen - j0, (int)TILE),
+                                   a.causal && j0 == first);
+    }
+    end_rows<R, N, STEP>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH);
+}
+
+/* dk and dv of 64 keys: chains over queries ascending. */
+template <int R, int WIDTH, bool MIXED>
+__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_kernel(Attention a)
+{
+    constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
+    DYNAMIC_SHARED(float4, room);
+    float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW;
+    float *scores = v + TILE * ROW;
+    const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
+    const HeadTile at = place_of(a, (a.s + TILE - 1) / TILE, false);
+    const int first = at.tile * TILE;
+    const int64_t column = (int64_t)at.head * a.d;
+    const int64_t queries = at.row * a.t * a.c + column, keys = at.row * a.s * a.c + column;
+    const int64_t of_head = (at.row * a.heads + at.head) * a.t;
+    const int slice = at.slice * WIDTH;
+    float dk[R][N], dv[R][N];
+    float *const to_k = a.dk ? a.dk + keys : NULL, *const to_v = a.dv ? a.dv + keys : NULL;
+    begin_rows<R, N, 1, MIXED>(dk, to_k, a, first + R * ty, a.s, slice, a.accumulate[1]);
+    begin_rows<R, N, 1, MIXED>(dv, to_v, a, first + R * ty, a.s, slice, a.accumulate[2]);
+    for (int i0 = a.causal ? first : 0; i0 < a.t; i0 += TILE) {
+        const int n = min(a.t - i0, (int)TILE);
+        const bool diagonal = a.causal && i0 == first;
+        float x[R][4] = {}, y[R][4] = {};
+        for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
+            __syncthreads();
+            fetch_tile<R, WIDTH, MIXED>(q, a.q + queries, a, i0, a.t, e0);
+            fetch_tile<R, WIDTH, MIXED>(g, a.g + queries, a, i0, a.t, e0);
+            if (i0 == (a.causal ? first : 0) || a.d > WIDTH) {
+                fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, a, first, a.s, e0);
+                fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, a, first, a.s, e0);
+            }
+            __syncthreads();
+            dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
+            if (e0 + WIDTH >= a.d)
+                probabilities<R>(x, a, of_head, i0 + ty);
+            if (a.dk)
+                dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
+        }
+        if (a.d > WIDTH) {
+            __syncthreads();
+            fetch_tile<R, WIDTH, MIXED>(q, a.q + queries, a, i0, a.t, slice);
+            fetch_tile<R, WIDTH, MIXED>(g, a.g + queries, a, i0, a.t, slice);
+        }
+        put_scores<R, MIXED>(scores, x);
+        __syncthreads();
+        if (a.dv)
+            links_of_queries<R, N, MIXED>(dv, scores, g, n, diagonal);
+        if (!a.dk)
+            continue;
+        __syncthreads();
+        score_gradients<R>(y, x, a, of_head, i0 + ty);
+        put_scores<R, MIXED>(scores, y);
+        __syncthreads();
+        links_of_queries<R, N, MIXED>(dk, scores, q, n, diagonal);
+    }
+    if (a.dk)
+        end_rows<R, N, 1>(dk, to_k, a, first + R * ty, a.s, slice);
+    if (a.dv)
+        end_rows<R, N, 1>(dv, to_v, a, first + R * ty, a.s, slice);
+}
+
+/* Blocks for `rows` queries or keys a head, with `tiles` tiles of WIDTH columns and `more` floats in
+ * shared memory. */
+#define RUN_TILES(call, kernel, rows, tiles, more)                                                 \
+    do {                                                                                           \
+        int bytes = (int)sizeof(float) * ((tiles) * TILE * (WIDTH + 4) + (more));                  \
+        int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * a.heads * a.slices;    \
+        check(device_of(call),                                                                     \
+              cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),    \
+              #kernel);                                                                            \
+        RUN(call, kernel, dim3((unsigned)blocks), dim3(16 * TILE / R), (size_t)bytes, a);          \
+    } while (0)
+
+template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *call, Attention a)
+{
+    a.slices = (a.d + WIDTH - 1) / WIDTH;
+    if (!a.g)
+        RUN_TILES(call, (attention_forward_kernel<R, WIDTH, MIXED>), a.t, 3, 0);
+    if (a.g && a.dq)
+        RUN_TILES(call, (attention_dq_kernel<R, WIDTH, MIXED>), a.t, 4, 0);
+    if (a.g && (a.dk || a.dv))
+        RUN_TILES(call, (attention_dk_kernel<R, WIDTH, MIXED>), a.s, 4, TILE * SCORES);
+}
+
+bool by_16(const void *p) { return (uintptr_t)p % 16 == 0; }
+
+/* Forward and, with grad_out, backward. */
+void attention_both(const gckpt_call *call)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    const gckpt_arg *q = &call->in[0], *k = &call->in[1], *v = &call->in[2];
+    const gckpt_shape *shape = &call->shape;
+    Attention a = { q->data, k->data, v->data, call->grad_out, call->out, (float *)call->aux,
+                    (const float *)call->work, NULL, NULL, NULL, { 0, 0, 0 },
+                    shape->d[2], (int)shape->d[1], (int)k->shape.d[1],
+                    o->heads, (int)(shape->d[2] / o->heads), 1, o->causal, 0, 0.0f };
+    a.scale = 1.0f / gckpti_sqrt((float)a.d);
+    if (a.g) {
+        a.dq = q->grad, a.dk = k->grad, a.dv = v->grad;
+        for (int i = 0; i < 3; i++)
+            a.accumulate[i] = call->in[i].grad && call->in[i].accumulate;
+    }
+    a.vector = a.d % 4 == 0 && by_16(a.q) && by_16(a.k) && by_16(a.v) && by_16(a.g) &&
+               by_16(a.out) && by_16(a.dq) && by_16(a.dk) && by_16(a.dv);
+    int64_t queries = shape->d[0] * a.heads * shape->d[1];
+    if (a.dq || a.dk)
+        RUN(call, attention_delta_kernel, blocks_for(32 * queries, 256), 256, 0, a,
+            (float *)call->work, queries);
+    const bool mixed = call->precision != GCKPT_FP32;
+    if (a.d <= 64)
+        mixed ? attention_run<8, 64, true>(call, a) : attention_run<8, 64, false>(call, a);
+    else
+        mixed ? attention_run<4, 128, true>(call, a) : attention_run<4, 128, false>(call, a);
+}
+
+void attention_forward(const gckpt_call *call) { attention_both(call); }
+void attention_backward(const gckpt_call *call) { attention_both(call); }
+
+/* ---- >>fast ----------------------------------------------------------------------------------
+ * Kernels of GCKPT_BF16_FAST (gradckpt.h, manual, 5m), for sm_80 and newer; -arch names one of them.
+ * Products go through the one instruction mma.m16n8k16: bf16 factors, binary32 sums. What is summed over tokens is summed in groups of TOKENS, one group after
+ * the other from what the accumulator holds: so the bits are the same wherever a batch is cut
+ * between groups, and for any tile. */
+namespace fast
+{
+enum { TOKENS = 16 };
+
+#ifndef GCKPT_CUDA_SHIM /* tests/cuda_shim.h says in full what these five do */
+/* d (16,8) += a (16,16) b (16,8), by a warp. */
+__device__ inline void gckpti_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* Four 8 x 8 matrices; lane l brings the address of row l % 8 of matrix l / 8. */
+__device__ inline void gckpti_ldmatrix_x4(uint32_t r[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+
+__device__ inline void gckpti_ldmatrix_x4_trans(uint32_t r[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+
+/* 16 bytes, of which those from `valid` on become 0. */
+__device__ inline void gckpti_cp_async16(void *to, const void *from, int valid)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(__cvta_generic_to_global(from)), "r"(valid)
+                 : "memory");
+}
+
+__device__ inline void gckpti_cp_async_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Until at most N groups of this thread are under way. */
+template <int N> __device__ inline void gckpti_cp_async_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+#endif
+
+/* Values, or where results go, as the plan keeps them: one of the two, or none. */
+struct Values {
+    const float *wide;
+    const uint16_t *narrow;
+};
+struct Results {
+    float *wide;
+    uint16_t *narrow;
+};
+
+__device__ inline float get(const Values &x, int64_t i)
+{
+    return x.narrow ? gckpti_from_bf16(x.narrow[i]) : x.wide ? x.wide[i] : 0.0f;
+}
+
+__device__ inline float held(const Results &y, int64_t i)
+{
+    return y.narrow ? gckpti_from_bf16(y.narrow[i]) : y.wide[i];
+}
+
+__device__ inline void put(const Results &y, int64_t i, float v)
+{
+    if (y.narrow)
+        y.narrow[i] = gckpti_to_bf16(v);
+    else
+        y.wide[i] = v;
+}
+
+/* Two elements as a word, the first one in the lower half. */
+__device__ inline uint32_t pair(float first, float second)
+{
+    return gckpti_to_bf16(first) | (uint32_t)gckpti_to_bf16(second) << 16;
+}
+
+Values value_of(const gckpt_arg &arg) { return { arg.data, arg.bf16 }; }
+Results grad_of(const gckpt_arg &arg) { return { arg.grad, arg.grad_bf16 }; }
+bool wanted(const gckpt_arg &arg) { return arg.grad || arg.grad_bf16; }
+Values grad_out_of(const gckpt_call *call) { return { call->grad_out, call->grad_out_bf16 }; }
+
+/* What a kernel's factors take of the workspace, piece by piece: the same when planning and when
+ * running. */
+struct Room {
+    char *at; /* planning: NULL */
+    size_t used;
+};
+
+void *take(Room &room, size_t bytes)
+{
+    void *piece = room.at ? room.at + room.used : NULL;
+    room.used += (bytes + 255) / 256 * 256;
+    return piece;
+}
+
+__global__ void narrow_kernel(const float *x, uint16_t *y, int64_t n)
+{
+    for (EACH(i, n))
+        y[i] = gckpti_to_bf16(x[i]);
+}
+
+void narrow(const gckpt_call *call, const float *x, uint16_t *y, int64_t n)
+{
+    RUN(call, narrow_kernel, blocks_for(n, 256), 256, 0, x, y, n);
+}
+
+/* x as bf16: as it is, or a copy. Weights are binary32 and are converted by each instruction that
+ * multiplies by them: 6 bytes moved an element, once for thousands of tokens, where copies that the
+ * update refreshes would be memory of their own, beside the plan's. */
+const uint16_t *factor(const gckpt_call *call, Room &room, Values x, int64_t n)
+{
+    if (x.narrow)
+        return x.narrow;
+    uint16_t *copy = (uint16_t *)take(room, (size_t)n * sizeof *copy);
+    if (copy)
+        narrow(call, x.wide, copy, n);
+    return copy;
+}
+
+/* ---- products: c (m,n) = a (m,k) b (k,n), from bias, from what c holds, or from 0 ----
+ * Lines of a matrix are along k (a: rows, b: columns), or across it (a: columns, b: rows; a line
+ * for each link), `stride` elements apart. */
+struct Matrix {
+    const uint16_t *x;
+    int64_t stride;
+    int aligned; /* 16 bytes can be copied at once */
+};
+struct Product {
+    int m, n, k;
+    Matrix a, b;
+    Values bias; /* or none */
+    int accumulate;
+    Results c; /* rows of n */
+};
+
+Matrix matrix(const uint16_t *x, int64_t stride)
+{
+    return { x, stride, (uintptr_t)x % 16 == 0 && stride % 8 == 0 };
+}
+
+enum { LINKS = 32, STAGES = 4 }; /* links in shared memory at once; so many times */
+
+/* Brings 8 elements x[at..] of line `line` to shared memory; outside the matrix there are zeros. */
+__device__ inline void bring(const Matrix &x, int64_t line, int lines, int at, int length,
+                                  uint16_t *to)
+{
+    const uint16_t *from = x.x + line * x.stride + at;
+    int there = line < lines ? length - at : 0;
+    there = there < 0 ? 0 : there < 8 ? there : 8;
+    if (x.aligned) {
+        gckpti_cp_async16(to, there ? from : x.x, there * 2);
+        return;
+    }
+    for (int i = 0; i < 8; i++)
+        to[i] = i < there ? from[i] : (uint16_t)0;
+}
+
+/* Where 8 elements lie in a tile with lines of `wide` elements: their places are exchanged from line
+ * to line, so that ldmatrix finds 8 lines in 8 different groups of banks. */
+template <int wide> __device__ inline int place(int line, int eight)
+{
+    int turn = wide == 32 ? line >> 1 & 3 : line & 7;
+    return line * wide + ((eight ^ turn) << 3);
+}
+
+/* A tile of `size` lines along k, or of as many elements across it, links first.. */
+template <int size, int along>
+__device__ inline void bring_tile(const Matrix &x, int start, int end, int first, int k,
+                                       uint16_t *tile)
+{
+    enum { WIDE = along ? LINKS : size, EIGHTS = WIDE / 8, ALL = size * LINKS / 8 };
+    for (int i = threadIdx.x; i < ALL; i += 128) {
+        int line = i / EIGHTS, eight = i % EIGHTS;
+        uint16_t *to = tile + place<WIDE>(line, eight);
+        if (along)
+            bring(x, start + line, end, first + eight * 8, k, to);
+        else
+            bring(x, first + line, k, start + eight * 8, end, to);
+    }
+}
+
+/* The factors a of 16 rows from `row` and 16 links from `link` of a tile with lines of `wide`. */
+template <int wide, int along>
+__device__ inline void load_a(uint32_t a[4], const uint16_t *tile, int row, int link)
+{
+    int lane = threadIdx.x % 32;
+    if (along)
+        gckpti_ldmatrix_x4(a, tile + place<wide>(row + lane % 16, link / 8 + lane / 16));
+    else
+        gckpti_ldmatrix_x4_trans(
+            a, tile + place<wide>(link + lane / 16 * 8 + lane % 8, row / 8 + lane / 8 % 2));
+}
+
+/* The factors b of 16 links and of columns column..column+7 (b[0], b[1]), +8..+15 (b[2], b[3]). */
+template <int wide, int along>
+__device__ inline void load_b(uint32_t b[4], const uint16_t *tile, int column, int link)
+{
+    int lane = threadIdx.x % 32;
+    if (along)
+        gckpti_ldmatrix_x4(b, tile + place<wide>(column + lane / 16 * 8 + lane % 8,
+                                                      link / 8 + lane / 8 % 2));
+    else
+        gckpti_ldmatrix_x4_trans(
+            b, tile + place<wide>(link + lane / 8 % 2 * 8 + lane % 8, column / 8 + lane / 16));
+}
+
+/* What element (i,j) of c starts from. */
+__device__ inline float start(const Product &p, int i, int j)
+{
+    if (i >= p.m || j >= p.n)
+        return 0.0f;
+    return p.accumulate ? held(p.c, (int64_t)i * p.n + j) : get(p.bias, j);
+}
+
+/* Elements (i,j) and (i,j+1). */
+__device__ inline void finish(const Product &p, int i, int j, float first, float second)
+{
+    int64_t at = (int64_t)i * p.n + j;
+    if (i >= p.m || j >= p.n)
+        return;
+    if (j + 1 < p.n && p.n % 2 == 0 && p.c.narrow) {
+        *(uint32_t *)(void *)(p.c.narrow + at) = pair(first, second);
+        return;
+    }
+    put(p.c, at, first);
+    if (j + 1 < p.n)
+        put(p.c, at + 1, second);
+}
+
+/* A block of four warps computes size x size elements, a warp a quarter of them, from STAGES tiles
+ * of LINKS links each that are on their way at once. A group of 16 links is one mma: an element's
+ * sum is a chain of them, in order, in one register, whatever the tile. 128 x 128: 64 KiB, two
+ * blocks an SM; where that leaves SMs idle, tiles are 64 x 64. Neighbouring blocks share rows of a,
+ * which stay in the L2. */
+template <int size, int a_along, int b_along>
+__global__ void __launch_bounds__(128, 2) product_kernel(Product p)
+{
+    enum { HALF = size / 2, DOWN = HALF / 16, ACROSS = HALF / 8, TILE = size * LINKS };
+    enum { A_WIDE = a_along ? LINKS : size, B_WIDE = b_along ? LINKS : size };
+    DYNAMIC_SHARED(uint4, product_tiles);
+    uint16_t *tiles = (uint16_t *)product_tiles;
+    int across = (p.n + size - 1) / size, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int i0 = (int)(blockIdx.x / across) * size, j0 = (int)(blockIdx.x % across) * size;
+    int row = warp / 2 * HALF, column = warp % 2 * HALF;
+    int i = i0 + row + lane / 4, j = j0 + column + lane % 4 * 2;
+    int steps = (p.k + LINKS - 1) / LINKS;
+    float c[DOWN][ACROSS][4];
+#pragma unroll
+    for (int y = 0; y < DOWN; y++)
+#pragma unroll
+        for (int x = 0; x < ACROSS; x++)
+#pragma unroll
+            for (int q = 0; q < 4; q++)
+                c[y][x][q] = start(p, i + y * 16 + q / 2 * 8, j + x * 8 + q % 2);
+    for (int s = 0; s < steps + STAGES - 1; s++) {
+        int now = s - (STAGES - 1); /* what is computed, once so many tiles are under way */
+        if (now >= 0) {
+            gckpti_cp_async_wait<STAGES - 2>();
+            __syncthreads();
+        }
+        if (s < steps) {
+            uint16_t *tile = tiles + s % STAGES * 2 * TILE;
+            bring_tile<size, a_along>(p.a, i0, p.m, s * LINKS, p.k, tile);
+            bring_tile<size, b_along>(p.b, j0, p.n, s * LINKS, p.k, tile + TILE);
+        }
+        gckpti_cp_async_commit();
+        const uint16_t *tile = tiles + now % STAGES * 2 * TILE;
+        for (int link = 0; now >= 0 && link < LINKS && now * LINKS + link < p.k; link += 16) {
+            uint32_t a[DOWN][4], b[4];
+#pragma unroll
+            for (int y = 0; y < DOWN; y++)
+                load_a<A_WIDE, a_along>(a[y], tile, row + y * 16, link);
+#pragma unroll
+            for (int x = 0; x < ACROSS; x += 2) {
+                load_b<B_WIDE, b_along>(b, tile + TILE, column + x * 8, link);
+#pragma unroll
+                for (int y = 0; y < DOWN; y++) {
+                    gckpti_mma_bf16(c[y][x], a[y], b);
+                    gckpti_mma_bf16(c[y][x + 1], a[y], b + 2);
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int y = 0; y < DOWN; y++)
+#pragma unroll
+        for (int x = 0; x < ACROSS; x++) {
+            finish(p, i + y * 16, j + x * 8, c[y][x][0], c[y][x][1]);
+            finish(p, i + y * 16 + 8, j + x * 8, c[y][x][2], c[y][x][3]);
+        }
+}
+
+template <int size, int a_along, int b_along>
+void product_by(const gckpt_call *call, const Product &p)
+{
+    int64_t blocks = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
+    int bytes = STAGES * 2 * size * LINKS * (int)sizeof(uint16_t);
+    check(device_of(call),
+          cudaFuncSetAttribute(product_kernel<size, a_along, b_along>,
+                               cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+          "shared memory");
+    RUN(call, (product_kernel<size, a_along, b_along>), dim3((unsigned)blocks), 128,
+        (size_t)bytes, p);
+}
+
+int processors_of(const gckpt_call *call)
+{
+    int n = 1;
+    check(device_of(call),
+          cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device_of(call)->number),
+          "the number of processors");
+    return n;
+}
+
+template <int a_along, int b_along> void product_of(const gckpt_call *call, const Product &p)
+{
+    int64_t large = (int64_t)((p.m + 127) / 128) * ((p.n + 127) / 128);
+    if (large >= processors_of(call))
+        product_by<128, a_along, b_along>(call, p);
+    else
+        product_by<64, a_along, b_along>(call, p);
+}
+
+/* b's lines are along k where its `stride` is that of columns. */
+void product(const gckpt_call *call, const Product &p, int a_along, int b_along)
+{
+    if (a_along && b_along)
+        product_of<1, 1>(call, p);
+    else if (a_along)
+        product_of<1, 0>(call, p);
+    else
+        product_of<0, 0>(call, p);
+}
+
+/* ---- sums over tokens: of a bias, a gain ---- */
+/* A block has 32 columns, a warp TOKENS rows of them at a time; then the first warp adds the groups
+ * to the sums in their order, with low parts. h NULL: sums g, else g (x - c - mean) rstd, with
+ * `each` of these per row (a norm's aux). */
+__global__ void column_sums_kernel(Values g, int64_t rows, int64_t n, Values x,
+                                        const float *aux, int each, int accumulate, Results sums,
+                                        float *low)
+{
+    SHARED(float, group, [16][32]);
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int64_t j = (int64_t)blockIdx.x * 32 + lane;
+    float sum = 0.0f, rest = 0.0f;
+    if (warp == 0 && j < n) {
+        sum = accumulate ? held(sums, j) : 0.0f;
+        rest = low ? low[j] : 0.0f;
+    }
+    for (int64_t first = 0; first < rows; first += 16 * TOKENS) {
+        int64_t r = first + warp * TOKENS, end = r + TOKENS < rows ? r + TOKENS : rows;
+        float part = 0.0f;
+        for (; r < end && j < n; r++) {
+            float v = get(g, r * n + j);
+            if (aux) {
+                const float *a = aux + r * each;
+                float c = each == 3 ? a[0] : 0.0f, mean = each == 3 ? a[1] : 0.0f;
+                v *= gckpti_centered(get(x, r * n + j), c, mean) * a[each - 1];
+            }
+            part += v;
+        }
+        group[warp][lane] = part;
+        __syncthreads();
+        for (int w = 0; warp == 0 && w < 16 && first + w * TOKENS < rows; w++)
+            gckpti_sum_add(&sum, &rest, group[w][lane]);
+        __syncthreads();
+    }
+    if (warp == 0 && j < n) {
+        put(sums, j, sum);
+        if (low)
+            low[j] = rest;
+    }
+}
+
+void column_sums(const gckpt_call *call, const gckpt_arg &to, Values x, const float *aux, int each)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    RUN(call, column_sums_kernel, dim3((unsigned)((n + 31) / 32)), 512, 0, grad_out_of(call),
+        rows, n, x, aux, each, to.accumulate, grad_of(to), to.low);
+}
+
+/* ---- linear: out (rows,n) = x (rows,k) w + bias ---- */
+void linear_forward(const gckpt_call *call)
+{
+    gckpti_sizes s = gckpti_matmul_sizes(call);
+    int transposed = *(const int *)call->attributes;
+    Room room = { (char *)call->work, 0 };
+    const uint16_t *x = factor(call, room, value_of(call->in[0]), s.m * s.k);
+    const uint16_t *w = factor(call, room, value_of(call->in[1]), s.n * s.k);
+    Product p = { (int)s.m,
+                  (int)s.n,
+                  (int)s.k,
+                  matrix(x, s.k),
+                  matrix(w, transposed ? s.k : s.n),
+                  value_of(call->in[2]),
+                  0,
+                  { call->out, call->out_bf16 } };
+    product(call, p, 1, transposed);
+}
+
+void linear_backward(const gckpt_call *call)
+{
+    gckpti_sizes s = gckpti_matmul_sizes(call);
+    const gckpt_arg *in = call->in;
+    int transposed = *(const int *)call->attributes, m = (int)s.m, n = (int)s.n, k = (int)s.k;
+    Room room = { (char *)call->work, 0 };
+    const uint16_t *g = factor(call, room, grad_out_of(call), s.m * s.n);
+    if (wanted(in[0])) {
+        const uint16_t *w = factor(call, room, value_of(in[1]), s.n * s.k);
+        Product p = { m,    k,    n, matrix(g, s.n), matrix(w, transposed ? s.k : s.n),
+                      { NULL, NULL }, in[0].accumulate, grad_of(in[0]) };
+        product(call, p, 1, !transposed);
+    }
+    if (wanted(in[1])) {
+        const uint16_t *x = factor(call, room, value_of(in[0]), s.m * s.k);
+        Product p = { k,    n,    m, matrix(x, s.k), matrix(g, s.n),
+                      { NULL, NULL }, in[1].accumulate, grad_of(in[1]) };
+        if (transposed)
+            p.m = n, p.n = k, p.a = matrix(g, s.n), p.b = matrix(x, s.k);
+        product(call, p, 0, 0);
+    }
+    if (call->inputs == 3 && wanted(in[2]))
+        column_sums(call, in[2], { NULL, NULL }, NULL, 0);
+}
+
+gckpt_result linear_room(gckpt_call *call)
+{
+    gckpti_sizes s = gckpti_matmul_sizes(call);
+    Values x = value_of(call->in[0]), w = value_of(call->in[1]), g = grad_out_of(call);
+    Room forward = { NULL, 0 }, backward = { NULL, 0 };
+    factor(call, forward, x, s.m * s.k);
+    factor(call, forward, w, s.n * s.k);
+    factor(call, backward, g, s.m * s.n);
+    factor(call, backward, w, s.n * s.k);
+    factor(call, backward, x, s.m * s.k);
+    call->work_forward = forward.used;
+    call->work_backward = backward.used;
+    call->mixes_rows |= s.m % TOKENS != 0;
+    return GCKPT_OK;
+}
+
+/* ---- attention (Dao 2023), for heads of up to D columns: 64 or 128, the rest zeros ----
+ * A block of four warps has 64 queries of a head (forward, dq) or 64 keys (dk, dv), a warp 16 of
+ * them; the other side comes in tiles that are brought while the one before is computed. Scores and
+ * what they become stay in registers: as an mma leaves them they are the factors of the next one.
+ * Maxima and sums are binary32, keys taken in tiles of 64 in order; the scores are computed again
+ * for dq and for dk and dv, so that each sum has one owner and one order. */
+struct Attention {
+    const uint16_t *q, *k, *v, *g;
+    int t, s, c, d, heads, causal, aligned;
+    float scale;
+    Results out, dq, dk, dv;
+    int accumulate[3];
+    float *aux;         /* (B,heads,T): max + log(sum) */
+    const float *delta; /* (B,heads,T): dot(g, out) */
+};
+
+/* 2^x; exponents are taken to base 2. */
+__device__ inline float exp2(float x)
+{
+#ifdef GCKPT_CUDA_SHIM
+    return exp2f(x);
+#else
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
+/* pair, subnormals left as they are: for factors that go straight into an mma. */
+__device__ inline uint32_t factors(float first, float second)
+{
+#ifdef GCKPT_CUDA_SHIM
+    return pair(first, second);
+#else
+    uint32_t y;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(second), "f"(first));
+    return y;
+#endif
+}
+
+#define LOG2E 1.4426950408889634f
+#define LN2   0.6931471805599453f
+
+/* n lines of a head, from line `first` of row b of a (B,lines,C) tensor. */
+template <int D, int n>
+__device__ inline void bring_lines(const Attention &p, const uint16_t *x, int b, int h,
+                                        int first, int lines, uint16_t *tile)
+{
+    Matrix m = { x + ((int64_t)b * lines) * p.c + (int64_t)h * p.d, p.c, p.aligned };
+    for (int i = threadIdx.x; i < n * D / 8; i += 128) {
+        int line = i / (D / 8), eight = i % (D / 8);
+        bring(m, first + line, lines, eight * 8, p.d, tile + place<D>(line, eight));
+    }
+}
+
+/* s (16 rows, 8 n columns) = lines row.. of a times lines 0.. of b, along the head. */
+template <int D, int n>
+__device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, float s[n][4])
+{
+#pragma unroll
+    for (int x = 0; x < n; x++)
+        s[x][0] = s[x][1] = s[x][2] = s[x][3] = 0.0f;
+#pragma unroll
+    for (int link = 0; link < D; link += 16) {
+        uint32_t left[4], right[4];
+        load_a<D, 1>(left, a, row, link);
+#pragma unroll
+        for (int x = 0; x < n; x += 2) {
+            load_b<D, 1>(right, b, x * 8, link);
+            gckpti_mma_bf16(s[x], left, right);
+            gckpti_mma_bf16(s[x + 1], left, right + 2);
+        }
+    }
+}
+
+/* o (16,D) += s (16, 8 n) times lines 0.. of b. */
+template <int D, int n>
+__device__ inline void add_lines(const float s[n][4], const uint16_t *b, float o[D / 8][4])
+{
+#pragma unroll
+    for (int link = 0; link < n / 2; link++) {
+        const float *s0 = s[2 * link], *s1 = s[2 * link + 1];
+        uint32_t left[4] = { factors(s0[0], s0[1]), factors(s0[2], s0[3]),
+                             factors(s1[0], s1[1]), factors(s1[2], s1[3]) };
+        uint32_t right[4];
+#pragma unroll
+        for (int x = 0; x < D / 8; x += 2) {
+            load_b<D, 0>(right, b, x * 8, link * 16);
+            gckpti_mma_bf16(o[x], left, right);
+            gckpti_mma_bf16(o[x + 1], left, right + 2);
+        }
+    }
+}
+
+template <int D> __device__ inline void clear(float o[D / 8][4])
+{
+#pragma unroll
+    for (int x = 0; x < D / 8; x++)
+        o[x][0] = o[x][1] = o[x][2] = o[x][3] = 0.0f;
+}
+
+/* Rows line + lane / 4 and 8 further of a head, times `times`. */
+template <int D>
+__device__ inline void store_lines(const Attention &p, const Results &y, int accumulate, int b,
+                                        int h, int line, int lines, const float o[D / 8][4],
+                                        const float times[2])
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int i = line + lane / 4 + half * 8;
+        int64_t at = ((int64_t)b * lines + i) * p.c + (int64_t)h * p.d;
+#pragma unroll
+        for (int x = 0; x < D / 8; x++) {
+            int j = x * 8 + lane % 4 * 2;
+            float v[2] = { o[x][2 * half] * times[half], o[x][2 * half + 1] * times[half] };
+            if (i >= lines || j >= p.d)
+                continue;
+            if (accumulate)
+                v[0] += held(y, at + j), v[1] += j + 1 < p.d ? held(y, at + j + 1) : 0.0f;
+            if (y.narrow && p.aligned) {
+                *(uint32_t *)(void *)(y.narrow + at + j) = pair(v[0], v[1]);
+                continue;
+            }
+            put(y, at + j, v[0]);
+            if (j + 1 < p.d)
+                put(y, at + j + 1, v[1]);
+        }
+    }
+}
+
+template <int D>
+__global__ void __launch_bounds__(128) attention_forward_kernel(Attention p)
+{
+    enum { TILE = 64 * D };
+    DYNAMIC_SHARED(uint4, attention_tiles);
+    uint16_t *q = (uint16_t *)attention_tiles, *k = q + TILE, *v = k + 2 * TILE;
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
+    int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
+    int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64; /* the longest first */
+    int seen = p.causal && q0 + 64 < p.s ? q0 + 64 : p.s, steps = (seen + 63) / 64;
+    float o[D / 8][4], s[8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
+    clear<D>(o);
+    bring_lines<D, 64>(p, p.q, b, h, q0, p.t, q);
+    for (int step = -1; step < steps; step++) {
+        if (step + 1 < steps) {
+            int to = (step + 1) % 2 * TILE;
+            bring_lines<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, k + to);
+            bring_lines<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, v + to);
+        }
+        gckpti_cp_async_commit();
+        if (step < 0)
+            continue;
+        gckpti_cp_async_wait<1>();
+        __syncthreads();
+        scores<D, 8>(q, row, k + step % 2 * TILE, s);
+        int i = q0 + row + lane / 4, j = step * 64 + lane % 4 * 2;
+#pragma unroll
+        for (int half = 0; half < 2; half++, i += 8) {
+            int end = p.causal && i + 1 < p.s ? i + 1 : p.s;
+            float top = max[half], factor, shift;
+#pragma unroll
+            for (int x = 0; x < 16; x++) {
+                float *at = &s[x / 2][2 * half + x % 2];
+                *at = j + x / 2 * 8 + x % 2 < end ? *at * (p.scale * LOG2E) : -INFINITY;
+                top = *at > top ? *at : top;
+            }
+            for (int with = 1; with < 4; with *= 2) {
+                float other = __shfl_xor_sync(0xffffffffu, top, with);
+                top = other > top ? other : top;
+            }
+            shift = gckpti_shift(top);
+            factor = exp2(max[half] - shift);
+            max[half] = top;
+            sum[half] *= factor;
+#pragma unroll
+            for (int x = 0; x < 16; x++) {
+                float *at = &s[x / 2][2 * half + x % 2];
+                *at = exp2(*at - shift);
+                sum[half] += *at;
+            }
+#pragma unroll
+            for (int x = 0; x < D / 8; x++)
+                o[x][2 * half] *= factor, o[x][2 * half + 1] *= factor;
+        }
+        add_lines<D, 8>(s, v + step % 2 * TILE, o);
+        __syncthreads();
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int i = q0 + row + lane / 4 + half * 8;
+        for (int with = 1; with < 4; with *= 2)
+            sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], with);
+        gckpti_softmax_end(&max[half], &sum[half]);
+        if (p.aux && i < p.t && lane % 4 == 0)
+            p.aux[(int64_t)head * p.t + i] = max[half] * LN2 + gckpti_log(sum[half]);
+        sum[half] = 1.0f / sum[half];
+    }
+    if (p.out.wide || p.out.narrow)
+        store_lines<D>(p, p.out, 0, b, h, q0 + row, p.t, o, sum);
+}
+
+/* A warp takes a query of a head. */
+__global__ void delta_kernel(Values g, Values out, int64_t queries, Attention p, float *delta)
+{
+    int64_t all = queries * p.heads, n = (int64_t)gridDim.x * (blockDim.x / 32);
+    int lane = threadIdx.x % 32;
+    for (int64_t i = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; i < all; i += n) {
+        int64_t head = i / p.t, b = head / p.heads, h = head % p.heads;
+        int64_t at = (b * p.t + i % p.t) * p.c + h * p.d;
+        float sum = 0.0f;
+        for (int j = lane; j < p.d; j += 32)
+            sum = gckpti_fma(get(g, at + j), get(out, at + j), sum);
+        for (int half = 16; half; half /= 2)
+            sum += __shfl_down_sync(0xffffffffu, sum, half);
+        if (lane == 0)
+            delta[i] = sum;
+    }
+}
+
+/* s becomes p = exp(s scale - aux), d, which is dp, becomes p (dp - delta) scale, of one element. */
+__device__ inline void slope(const Attention &p, float aux, float delta, int here, float *s,
+                                  float *d)
+{
+    *s = here ? exp2((*s * p.scale - aux) * LOG2E) : 0.0f;
+    *d = *s * (*d - delta) * p.scale;
+}
+
+/* dq, of 64 queries over all keys they see. */
+template <int D> __global__ void __launch_bounds__(128) attention_dq_kernel(Attention p)
+{
+    enum { TILE = 64 * D };
+    DYNAMIC_SHARED(uint4, attention_tiles);
+    uint16_t *q = (uint16_t *)attention_tiles, *g = q + TILE, *k = g + TILE, *v = k + 2 * TILE;
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
+    int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
+    int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64, i = q0 + row + lane / 4;
+    int seen = p.causal && q0 + 64 < p.s ? q0 + 64 : p.s, steps = (seen + 63) / 64;
+    float o[D / 8][4], s[8][4], d[8][4], aux[2], delta[2];
+    const float once[2] = { 1.0f, 1.0f };
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int64_t at = (int64_t)head * p.t + i + half * 8;
+        aux[half] = i + half * 8 < p.t ? p.aux[at] : INFINITY;
+        delta[half] = i + half * 8 < p.t ? p.delta[at] : 0.0f;
+    }
+    clear<D>(o);
+    bring_lines<D, 64>(p, p.q, b, h, q0, p.t, q);
+    bring_lines<D, 64>(p, p.g, b, h, q0, p.t, g);
+    for (int step = -1; step < steps; step++) {
+        if (step + 1 < steps) {
+            int to = (step + 1) % 2 * TILE;
+            bring_lines<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, k + to);
+            bring_lines<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, v + to);
+        }
+        gckpti_cp_async_commit();
+        if (step < 0)
+            continue;
+        gckpti_cp_async_wait<1>();
+        __syncthreads();
+        scores<D, 8>(q, row, k + step % 2 * TILE, s);
+        scores<D, 8>(g, row, v + step % 2 * TILE, d);
+#pragma unroll
+        for (int x = 0; x < 32; x++) {
+            int half = x / 2 % 2, j = step * 64 + x / 4 * 8 + lane % 4 * 2 + x % 2;
+            int here = j < p.s && (!p.causal || j <= i + half * 8);
+            slope(p, aux[half], delta[half], here, &s[x / 4][x % 4], &d[x / 4][x % 4]);
+        }
+        add_lines<D, 8>(d, k + step % 2 * TILE, o);
+        __syncthreads();
+    }
+    store_lines<D>(p, p.dq, p.accumulate[0], b, h, q0 + row, p.t, o, once);
+}
+
+/* dk and dv, of 64 keys over all queries that see them, n at a time. Scores stand on their side:
+ * rows are keys. */
+template <int D, int n> __global__ void __launch_bounds__(128) attention_dkv_kernel(Attention p)
+{
+    enum { TILE = 64 * D, PART = n * D };
+    DYNAMIC_SHARED(uint4, attention_tiles);
+    uint16_t *k = (uint16_t *)attention_tiles, *v = k + TILE, *q = v + TILE, *g = q + 2 * PART;
+    SHARED(float, aux, [2][n]);
+    SHARED(float, delta, [2][n]);
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.s + 63) / 64;
+    int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
+    int k0 = (int)(blockIdx.x % blocks) * 64, first = p.causal ? k0 / n : 0;
+    int steps = (p.t + n - 1) / n;
+    float dk[D / 8][4], dv[D / 8][4], s[n / 8][4], d[n / 8][4];
+    const float once[2] = { 1.0f, 1.0f };
+    clear<D>(dk);
+    clear<D>(dv);
+    bring_lines<D, 64>(p, p.k, b, h, k0, p.s, k);
+    bring_lines<D, 64>(p, p.v, b, h, k0, p.s, v);
+    for (int step = first - 1; step < steps; step++) {
+        if (step + 1 < steps) {
+            int to = (step + 1) % 2, i = (step + 1) * n + (int)threadIdx.x;
+            bring_lines<D, n>(p, p.q, b, h, (step + 1) * n, p.t, q + to * PART);
+            bring_lines<D, n>(p, p.g, b, h, (step + 1) * n, p.t, g + to * PART);
+            if (threadIdx.x < n) {
+                aux[to][threadIdx.x] = i < p.t ? p.aux[(int64_t)head * p.t + i] : INFINITY;
+                delta[to][threadIdx.x] = i < p.t ? p.delta[(int64_t)head * p.t + i] : 0.0f;
+            }
+        }
+        gckpti_cp_async_commit();
+        if (step < first)
+            continue;
+        int now = step % 2;
+        gckpti_cp_async_wait<1>();
+        __syncthreads();
+        scores<D, n / 8>(k, row, q + now * PART, s);
+        scores<D, n / 8>(v, row, g + now * PART, d);
+#pragma unroll
+        for (int x = 0; x < n / 2; x++) {
+            int j = k0 + row + lane / 4 + x / 2 % 2 * 8, i = x / 4 * 8 + lane % 4 * 2 + x % 2;
+            slope(p, aux[now][i], delta[now][i], !p.causal || j <= step * n + i,
+                       &s[x / 4][x % 4], &d[x / 4][x % 4]);
+        }
+        add_lines<D, n / 8>(s, g + now * PART, dv);
+        add_lines<D, n / 8>(d, q + now * PART, dk);
+        __syncthreads();
+    }
+    if (p.dk.wide || p.dk.narrow)
+        store_lines<D>(p, p.dk, p.accumulate[1], b, h, k0 + row, p.s, dk, once);
+    if (p.dv.wide || p.dv.narrow)
+        store_lines<D>(p, p.dv, p.accumulate[2], b, h, k0 + row, p.s, dv, once);
+}
+
+/* The factors, copied where they are not bf16; out: the output's gradient (backward), its values. */
+Attention attention_of(const gckpt_call *call, Room &room, bool backward)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    const gckpt_arg *in = call->in;
+    Attention p;
+    memset(&p, 0, sizeof p);
+    int64_t queries = gckpti_elements(&in[0].shape), keys = gckpti_elements(&in[1].shape);
+    p.t = (int)in[0].shape.d[1], p.s = (int)in[1].shape.d[1], p.c = (int)in[0].shape.d[2];
+    p.heads = o->heads, p.causal = o->causal, p.d = p.c / p.heads;
+    p.scale = 1.0f / gckpti_sqrt((float)p.d);
+    p.q = factor(call, room, value_of(in[0]), queries);
+    p.k = factor(call, room, value_of(in[1]), keys);
+    p.v = factor(call, room, value_of(in[2]), keys);
+    if (backward)
+        p.g = factor(call, room, grad_out_of(call), queries);
+    p.aux = (float *)call->aux;
+    p.aligned = p.d % 8 == 0 && ((uintptr_t)p.q | (uintptr_t)p.k | (uintptr_t)p.v |
+                                 (uintptr_t)p.g) % 16 == 0;
+    return p;
+}
+
+#define HEADS(call, kernel, tiles, shared, p)                                                      \
+    do {                                                                                           \
+        int64_t heads = (call)->in[0].shape.d[0] * (p).heads;                                      \
+        check(device_of(call),                                                                     \
+              cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,            \
+                                   (int)(shared)),                                                 \
+              "shared memory");                                                                    \
+        RUN(call, (kernel), dim3((unsigned)(heads * (tiles))), 128, (size_t)(shared), p);          \
+    } while (0)
+
+template <int D> void run_attention(const gckpt_call *call, const Attention &p)
+{
+    HEADS(call, attention_forward_kernel<D>, (p.t + 63) / 64, 5 * 64 * D * 2, p);
+}
+
+template <int D> void run_gradients(const gckpt_call *call, const Attention &p)
+{
+    enum { QUERIES = D == 64 ? 64 : 32 }; /* what the registers have room for */
+    if (wanted(call->in[0]))
+        HEADS(call, attention_dq_kernel<D>, (p.t + 63) / 64, 6 * 64 * D * 2, p);
+    if (wanted(call->in[1]) || wanted(call->in[2]))
+        HEADS(call, (attention_dkv_kernel<D, QUERIES>), (p.s + 63) / 64,
+              (2 * 64 + 4 * QUERIES) * D * 2, p);
+}
+
+void attention_forward(const gckpt_call *call)
+{
+    Room room = { (char *)call->work, 0 };
+    Attention p = attention_of(call, room, false);
+    p.out = { call->out, call->out_bf16 };
+    if (p.d <= 64)
+        run_attention<64>(call, p);
+    else
+        run_attention<128>(call, p);
+}
+
+void attention_backward(const gckpt_call *call)
+{
+    Room room = { (char *)call->work, 0 };
+    Attention p = attention_of(call, room, true);
+    int64_t queries = call->shape.d[0] * call->shape.d[1];
+    float *delta = (float *)take(room, (size_t)(queries * p.heads) * sizeof *delta);
+    const Values out = { call->out, call->out_bf16 };
+    RUN(call, delta_kernel, blocks_for(queries * p.heads, 8), 256, 0, grad_out_of(call), out,
+        queries, p, delta);
+    p.delta = delta;
+    p.dq = grad_of(call->in[0]), p.dk = grad_of(call->in[1]), p.dv = grad_of(call->in[2]);
+    for (int i = 0; i < 3; i++)
+        p.accumulate[i] = call->in[i].accumulate;
+    if (p.d <= 64)
+        run_gradients<64>(call, p);
+    else
+        run_gradients<128>(call, p);
+}
+
+gckpt_result attention_room(gckpt_call *call)
+{
+    Room forward = { NULL, 0 }, backward = { NULL, 0 };
+    Attention p = attention_of(call, forward, false);
+    if (p.d > 128)
+        return GCKPT_E_SHAPE;
+    attention_of(call, backward, true);
+    take(backward, (size_t)(call->shape.d[0] * call->shape.d[1] * p.heads) * sizeof(float));
+    call->work_forward = forward.used;
+    call->work_backward = backward.used;
+    return GCKPT_OK;
+}
+
+} // namespace fast
+
+/* ---- >>backend ------------------------------------------------------------------------------- */
+#define OPS(X)                                                                                     \
+    X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(dropout) X(add) X(sub)       \
+    X(mul) X(permute) X(slice) X(concat) X(sum) X(mean) X(rotary) X(mean_squared_error)            \
+    X(sum_loss) X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy) X(attention)  \
+    X(embed) X(matmul) X(linear)
+
+bool is_op(const gckpt_op *op, const char *name)
+{
+    return op->flags & GCKPTI_OWN_ROW && !strcmp(op->name, name);
+}
+
+/* A function of the table, held. */
+template <auto F> struct Held;
+template <class... A, void (*F)(const gckpt_call *, A...)> struct Held<F> {
+    static void run(const gckpt_call *call, A... arguments)
+    {
+        Hold hold(device_of(call));
+        F(call, arguments...);
+    }
+};
+
+gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
+{
+    (void)context;
+#define X(which)                                                                                   \
+    if (is_op(op, #which))                                                                         \
+        return kind == GCKPT_FORWARD ? Held<which##_forward>::run : Held<which##_backward>::run;
+    OPS(X)
+#undef X
+    return NULL;
+}
+
+/* Of GCKPT_BF16_FAST: those that need room; all. */
+#define FAST_ROOMS(X) X(linear) X(attention)
+#define FAST_OPS(X)   FAST_ROOMS(X)
+
+gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
+{
+    (void)context;
+#define X(which)                                                                                   \
+    if (is_op(op, #which))                                                                         \
+        return kind == GCKPT_FORWARD ? Held<fast::which##_forward>::run                            \
+                                     : Held<fast::which##_backward>::run;
+    FAST_OPS(X)
+#undef X
+    return NULL;
+}
+
+gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
+{
+    (void)context;
+#define X(which)                                                                                   \
+    if (call->precision == GCKPT_BF16_FAST && is_op(op, #which))                                   \
+        return fast::which##_room(call);
+    FAST_ROOMS(X)
+#undef X
+    if (is_op(op, "sum_loss") || is_op(op, "mean_squared_error"))
+        call->work_forward = (size_t)loss_rows(call) * sizeof(float);
+    if (is_op(op, "cross_entropy")) /* a loss of each row */
+        call->work_forward = (size_t)gckpti_rows(&call->in[0].shape) * sizeof(float);
+    if (is_op(op, "embed"))
+        call->work_backward = sizeof(unsigned) * (size_t)lists_words(call->in[0].shape.d[0],
+                                                                     gckpti_rows(&call->shape));
+    if (is_op(op, "attention")) /* delta of each query of each head */
+        call->work_backward = call->aux_bytes;
+    return GCKPT_OK;
+}
+
+/* Does the device keep the contract? 0, or what is wrong. The header's own test, and what a compiler
+ * without -fmad=false or with -use_fast_math does otherwise: a product and a sum that become one,
+ * division and root that are not rounded correctly. */
+__global__ void self_test_kernel(float near, float far, int *broken)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    *broken = gckpti_self_test();
+    if (!*broken && near * near - far != 0.0f) /* far is the square, rounded */
+        *broken = 5;
+    for (int i = 0; i < 512; i++) {
+        float a = near + (float)(i * 37 % 101), b = far + (float)(i * 61 % 89);
+        float y[3] = { a / b, gckpti_sqrt(a * b), 1e-38f / b };
+        hash = gckpti_hash_floats(hash, y, 3);
+    }
+    if (!*broken && hash != UINT64_C(0xcb0e40c9dd6231a9))
+        *broken = 6;
+}
+
+/* The reason in `text` (TEXT bytes) if the device does not keep the contract. */
+void self_test(Device *d, char *text)
+{
+    static const char *const wrong[] = { "",
+                                         "subnormals are flushed to zero",
+                                         "fma is wrong",
+                                         "sums are re-associated",
+                                         "exp, log, .. have other bits",
+                                         "products and sums are contracted",
+                                         "division or root are not rounded correctly" };
+    int broken = -1, *there = NULL;
+    cudaError_t error = cudaMalloc(&there, sizeof *there);
+    if (error == cudaSuccess) {
+        LAUNCH(self_test_kernel, 1, 1, 0, d->stream, 1.000244140625f, 1.00048828125f, there);
+        error = cudaGetLastError();
+    }
+    if (error == cudaSuccess)
+        error = cudaMemcpyAsync(&broken, there, sizeof broken, cudaMemcpyDeviceToHost, d->stream);
+    if (error == cudaSuccess)
+        error = cudaStreamSynchronize(d->stream);
+    cudaFree(there);
+    if (error != cudaSuccess)
+        explain(text, d->number, error, "self-test");
+    else if (broken)
+        snprintf(text, TEXT,
+                 "CUDA device %d: self-test: %s; compile gradckpt_cuda.cu by nvcc -fmad=false and "
+                 "without -use_fast_math",
+                 d->number, wrong[broken < 0 || broken > 6 ? 0 : broken]);
+}
+
+void device_close(Device *d)
+{
+    for (int i = 0; i < RECORDINGS; i++)
+        drop(d, &d->recordings[i]);
+    for (int i = 0; i < SLOTS; i++) {
+        if (d->slots[i].arrived)
+            cudaEventDestroy(d->slots[i].arrived);
+        if (d->slots[i].taken)
+            cudaEventDestroy(d->slots[i].taken);
+        memset(&d->slots[i], 0, sizeof d->slots[i]);
+    }
+    cudaFreeHost(d->pinned);
+    cudaFree(d->staged);
+    cudaFree(d->moments);
+    if (d->feeds)
+        cudaStreamDestroy(d->feeds);
+    if (d->stream)
+        cudaStreamDestroy(d->stream);
+    d->pinned = d->staged = NULL;
+    d->moments = NULL;
+    d->feeds = d->stream = NULL;
+    d->ready = 0;
+}
+
+/* At exit; what executors still have goes with the process. */
+void close_all(void)
+{
+    for (Device &d : devices)
+        if (d.ready && cudaSetDevice(d.number) == cudaSuccess)
+            device_close(&d);
+}
+
+/* Streams, slots and moments; none of them left if anything fails. */
+cudaError_t device_open(Device *d, int number)
+{
+    d->number = number;
+    cudaError_t error = cudaSetDevice(number);
+    /* not held up by what the program has in the default stream */
+    if (error == cudaSuccess)
+        error = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
+    if (error == cudaSuccess)
+        error = cudaStreamCreateWithFlags(&d->feeds, cudaStreamNonBlocking);
+    for (int i = 0; i < 2 * SLOTS && error == cudaSuccess; i++)
+        error = cudaEventCreateWithFlags(i % 2 ? &d->slots[i / 2].taken : &d->slots[i / 2].arrived,
+                                         cudaEventDisableTiming);
+    if (error == cudaSuccess)
+        error = cudaMallocHost(&d->pinned, (size_t)SLOTS * SLOT_BYTES);
+    if (error == cudaSuccess)
+        error = cudaMalloc(&d->staged, (size_t)SLOTS * SLOT_BYTES);
+    if (error == cudaSuccess)
+        error = cudaMalloc(&d->moments, sizeof *d->moments);
+    if (error == cudaSuccess)
+        error = cudaMemsetAsync(d->moments, 0, sizeof *d->moments, d->stream);
+    memset(&d->now, 0, sizeof d->now);
+    return error;
+}
+
+} // namespace
+
+extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **error)
+{
+    static std::mutex making;
+    static thread_local char problem[TEXT];
+    std::lock_guard<std::mutex> alone(making);
+    int count = 0, before = 0, most = (int)(sizeof devices / sizeof *devices);
+    const char *ignored;
+    *(error ? error : &ignored) = problem;
+    problem[0] = 0;
+    cudaError_t result = cudaGetDeviceCount(&count);
+    if (result != cudaSuccess) {
+        explain(problem, device, result, "looking for devices");
+        cudaGetLastError();
+        return NULL;
+    }
+    if (device < 0 || device >= count || device >= most) {
+        snprintf(problem, sizeof problem, "CUDA device %d: there are %d, from 0 on%s", device, count,
+                 device >= most ? ", and 16 are known here" : "");
+        return NULL;
+    }
+    Device *d = &devices[device];
+    if (d->ready)
+        return &d->backend;
+    cudaGetDevice(&before);
+    result = device_open(d, device);
+    if (result != cudaSuccess)
+        explain(problem, device, result, "making streams and buffers");
+    else
+        self_test(d, problem);
+    if (problem[0])
+        device_close(d);
+    cudaGetLastError();
+    if (before != device)
+        cudaSetDevice(before);
+    if (problem[0])
+        return NULL;
+    static int at_exit = atexit(close_all);
+    (void)at_exit;
+    gckpt_backend b = { "cuda",
+                        d,
+                        1,
+                        0,
+                        get,
+                        release,
+                        copy_in,
+                        copy_out,
+                        copy,
+                        workspace,
+                        find,
+                        Held<fill>::run,
+                        Held<add>::run,
+                        Held<convert>::run,
+                        Held<update>::run,
+                        finish,
+                        repeat,
+                        recorded,
+                        forget,
+                        shortage,
+                        find_fast };
+    d->backend = b;
+    d->ready = 1;
+    return &d->backend;
+}
