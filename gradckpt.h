@@ -6978,7 +6978,7 @@ static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prolog
     u->recompute = (unsigned char)(t->recompute && !u->fixed);
     p->pinned += u->recompute;
     u->effect = (unsigned char)effect;
-    u->offloads = p->far > 0 && !prologue && t->op && !u->recompute && u->out + u->aux > 0;
+    u->offloads = p->far > 0 && !prologue && t->op && !u->recompute;
     p->offloads = p->offloads || u->offloads;
     p->of[t->id] = p->units++;
     if (t->kind == GCKPTI_OP)
@@ -7645,9 +7645,9 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
                             i, t);
     if (in.kind >= GCKPT_OFFLOAD && p->of[in.id] >= 0 && !p->unit[p->of[in.id]].offloads)
         return gckpti_error(p->g, GCKPT_E_ARG,
-                            "schedule: instruction %i: %T cannot be offloaded: desc.offload_bytes "
-                            "is 0, or it updates in the backward, or gckpt_recompute or parameters "
-                            "only make the tensor",
+                            "schedule: instruction %i: %T cannot be offloaded: no "
+                            "desc.offload_bytes, updates in the backward, gckpt_recompute, or a "
+                            "function of parameters only",
                             i, t);
     return GCKPT_OK;
 }
