@@ -61,7 +61,7 @@ namespace {
 /* What may differ when a recorded micro-batch is repeated. So kernels that need a call's row, seed,
  * step or loss_scale do not get them as arguments: they get moment_of(call), an address in the
  * device's memory, and read them there. Host code must not depend on them. All else (shapes, rows,
- * addresses) is the same in each repetition. An update is never repeated: it takes its gckpt_pass. */
+ * addresses) is the same in each repetition. An update is never repeated: it has its gckpt_pass. */
 struct Moment {
     int64_t row;
     uint64_t seed, step;
@@ -72,9 +72,9 @@ struct Moment {
 #define GCKPT_CUDA_SLOT_BYTES (1 << 19)
 #endif
 enum {
-    TEXT = 256,    /* bytes of an error */
-    LOSSES = 14,   /* a plan with more is not recorded */
-    SLOTS = 64,    /* by which copies come in: 32 MiB on either side */
+    TEXT = 256,  /* bytes of an error */
+    LOSSES = 14, /* a plan with more is not recorded */
+    SLOTS = 64,  /* by which copies come in: 32 MiB on either side */
     SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
     RECORDINGS = 64 /* kept for all executors of a device; then the oldest goes */
 };
