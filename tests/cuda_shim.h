@@ -953,7 +953,8 @@ inline context &c = *new context();
 inline thread_local cudaError_t last_error;
 inline thread_local int device;
 
-enum : size_t { ARENA_BYTES = (size_t)1 << 38 }; /* addresses only, and never used twice */
+/* The arena is of addresses only, and none is used twice. */
+enum : size_t { ARENA_BYTES = (size_t)1 << 40, HUGE_PAGE = 2 << 20 };
 
 /* The allocation that holds these bytes, or NULL. */
 inline allocation *owner(const void *p, size_t bytes)
@@ -1003,6 +1004,7 @@ inline bool arena_start(void)
     if (at == MAP_FAILED)
         return false;
     c.arena = c.next = (char *)at;
+    madvise(at, ARENA_BYTES, MADV_HUGEPAGE);
 #ifndef CUDA_SHIM_ASAN
     static char stack[64 << 10];
     stack_t other = {};
@@ -1017,10 +1019,15 @@ inline bool arena_start(void)
     return true;
 }
 
-/* Ends at the last 256 bytes before a page without access. */
+/* Ends at the last 256 bytes before a page without access. Much of it in large pages, of which there are
+ * fewer to open and close. */
 inline char *device_take(size_t bytes)
 {
-    size_t whole = (bytes + 255) & ~(size_t)255, pages = (whole + PAGE - 1) / PAGE * PAGE;
+    size_t whole = (bytes + 255) & ~(size_t)255, page = HUGE_PAGE;
+    if (whole < page / 2)
+        page = PAGE;
+    size_t pages = (whole + page - 1) / page * page;
+    c.next += -(uintptr_t)c.next & (page - 1);
     if (c.used[device] + bytes > cuda_shim.device_bytes || bytes > cuda_shim.device_bytes ||
         !arena_start() || c.next + pages + PAGE > c.arena + ARENA_BYTES ||
         mprotect(c.next, pages, PROT_READ | PROT_WRITE))
