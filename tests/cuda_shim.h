@@ -2,8 +2,8 @@
  *
  *     g++ -std=c++17 -O2 -ffp-contract=off -mfma -DGCKPT_CUDA_SHIM -include tests/cuda_shim.h -x c++ file.cu
  *
- * A test tool, not a backend: it runs a kernel's source as it stands and is strict where a device is
- * lenient or silent. The .cu is plain CUDA C++, but for three macros:
+ * A test tool, not a backend: it runs a kernel's source as it stands. The .cu is plain CUDA C++, but for
+ * three macros:
  *
  *     #ifndef GCKPT_CUDA_SHIM
  *     #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
@@ -16,6 +16,17 @@
  *
  * (a template's instance stands in brackets: LAUNCH((k<2, 3>), ...)), and for the PTX wrappers under
  * >>ptx, which the .cu defines under the same #ifndef with the signatures written there.
+ *
+ * Where a device is lenient or silent, this ends the process and says where: threads that wait for others
+ * that have exited or wait elsewhere, masks with lanes that are not there, pointers to host, freed or
+ * another device's memory as arguments, accesses past the end of an allocation. Memory is NaN (all bits
+ * set) until it is written. Races show as results that differ between schedules, eager and lazy streams.
+ * With -fsanitize=address,undefined also: accesses outside of shared variables, within the last 256 bytes
+ * of an allocation, misaligned vectors.
+ *
+ * It cannot show: host pointers inside of structs, fences and volatile (the order of memory is the
+ * program's), blocks or threads that wait for each other by polling (it hangs), registers and occupancy,
+ * the bits of tensor cores and of approximate functions, anything about time.
  *
  * Contents: >>settings >>types >>fibers >>shared >>warp >>device >>ptx >>memory >>streams >>launch >>runtime
  */
