@@ -17,7 +17,7 @@
  *     >>device      streams, memory, errors, launching
  *     >>between     fill, add, convert, update
  *     >>elementwise curves, scale, dropout, broadcasting
- *     >>shapes      permute, slice, concat, sum, mean, rotary
+ *     >>shapes      permute, slice, concat, sum, mean, rotary, losses of elements
  *     >>products    matmul, linear, embed
  *     >>rows        softmax, norms, losses
  *     >>attention
@@ -704,6 +704,7 @@ template <int N> __global__ void update_kernel(gckpt_pass p, const __grid_consta
     if (threadIdx.x >= 32)
         return;
     float sum = 0.0f;
+#pragma unroll 16
     for (int i = (int)threadIdx.x; i < n; i += 32)
         sum = gckpti_fma(divided[i], divided[i], sum);
     sum = warp_sum(sum);
@@ -1092,6 +1093,7 @@ __global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int alon
             x[k] = column < columns && row < s.rows ? term_of(s, at[k % 4], row) : 0.0f;
         }
         int rows = s.rows - r < SUM_ROWS ? (int)(s.rows - r) : SUM_ROWS;
+#pragma unroll 16
         for (int k = 0; k < rows && adds && r >= 0; k++)
             add_term(s, &sum, &low, tile[1 - buffer][k][lane]);
         for (int k = 0; k < SUM_EACH; k++) {
@@ -1391,7 +1393,7 @@ __global__ void row_sums_kernel(const float *x, const float *y, float *out, int6
                 int64_t at = i + 32 * k;
                 v[k] = at < end ? (y ? x[at] - y[at] : x[at]) : 0.0f;
             }
-            for (int k = 0; k < 8 && i + 32 * k < end; k++)
+            for (int k = 0; k < 8; k++) /* +0 changes no sum */
                 sum = add_element(sum, v[k], y != NULL);
         }
         sum = warp_sum(sum);
@@ -1417,8 +1419,8 @@ __global__ void long_row_sums_kernel(const float *x, const float *y, float *out,
             int64_t at = i + LONG + k * LONG_THREADS + thread;
             v[k] = at < n ? (y ? x[row + at] - y[row + at] : x[row + at]) : 0.0f;
         }
-        int count = n - i < LONG ? (int)(n - i) : LONG;
-        for (int k = thread; k < count && thread < 32 && i >= 0; k += 32)
+#pragma unroll 16
+        for (int k = thread; k < LONG && thread < 32 && i >= 0; k += 32) /* +0 changes no sum */
             sum = add_element(sum, now[k], y != NULL);
         for (int k = 0; k < LONG / LONG_THREADS; k++)
             next[k * LONG_THREADS + thread] = v[k];
