@@ -2080,12 +2080,18 @@ int processors_of(const gckpt_call *call)
     return n;
 }
 
+Product product_of(const gckpti_factors *t, int mixed)
+{
+    Product q = { *t, factor_of(&t->a, t->m, t->k, mixed), factor_of(&t->b, t->n, t->k, mixed),
+                  t->n % 4 == 0 && (uintptr_t)t->c % 16 == 0 };
+    return q;
+}
+
 /* A gckpti_product_run. */
 void products(const gckpt_call *call, const gckpti_factors *t)
 {
     int mixed = call->precision != GCKPT_FP32;
-    Product q = { *t, factor_of(&t->a, t->m, t->k, mixed), factor_of(&t->b, t->n, t->k, mixed),
-                  t->n % 4 == 0 && (uintptr_t)t->c % 16 == 0 };
+    Product q = product_of(t, mixed);
     const Tile *tile = mixed ? best_tile(MIXED_TILES, 2, t, processors_of(call))
                              : best_tile(EXACT_TILES, 6, t, processors_of(call));
     tile->run(call, &q);
@@ -2123,16 +2129,19 @@ __global__ void sum_rows_kernel(const float *x, const uint16_t *bf16, int64_t ro
         low[j] = l;
 }
 
+void bias_gradient(const gckpt_call *call, const gckpt_arg *bias, int64_t rows, int64_t n)
+{
+    RUN(call, sum_rows_kernel, dim3((unsigned)((n + 31) / 32)), 32, 0, call->grad_out,
+        call->grad_out_bf16, rows, n, bias->grad, bias->low, bias->accumulate);
+}
+
 void linear_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
 
 void linear_backward(const gckpt_call *call)
 {
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    const gckpt_arg *bias = &call->in[2];
     gckpti_linear_gradients(call, products);
-    if (call->inputs == 3 && bias->grad)
-        RUN(call, sum_rows_kernel, dim3((unsigned)((n + 31) / 32)), 32, 0, call->grad_out,
-            call->grad_out_bf16, rows, n, bias->grad, bias->low, bias->accumulate);
+    if (call->inputs == 3 && call->in[2].grad)
+        bias_gradient(call, &call->in[2], gckpti_rows(&call->shape), gckpti_last(&call->shape));
 }
 
 /* embed: a warp copies a row. */
