@@ -1765,8 +1765,9 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
         UNROLL for (int i = 0; i < CHUNKS; i++)
         {
             int64_t x = x0 + row_of(i, along), left = is_there(i) ? all - x : 0;
-            valid[i] = along || left <= 0 || left > 4 ? 4 : (int)left;
             x = left > 0 ? x : 0;
+            left = left > 0 ? left : all;
+            valid[i] = along || left > 4 ? 4 : (int)left;
             from[i] = f.base + matrix * f.matrix + x * f.row + link_of(i, along) * f.step;
         }
     }
@@ -2637,6 +2638,95 @@ void cross_entropy_backward(const gckpt_call *call)
     if (call->in[0].grad)
         RUN(call, loss_backward_kernel, blocks_for(32 * rows, 256), 256, 0, l, call->in[0].grad,
             moment_of(call), call->in[0].accumulate);
+}
+
+/* ---- linear_cross_entropy: gckpti_linear_cross_entropy_by, on blocks of rows whose logits of some
+ * classes are there at a time. 2048 x 4096 are 32 MiB, most of which stays in an H200's L2, and 512
+ * tiles of 128 x 128 for its 132 multiprocessors. ---- */
+enum { HEAD_ROWS = 2048, HEAD_CLASSES = 4 * GCKPTI_LOSS_CHUNK };
+
+struct HeadParts {
+    int64_t rows, classes;           /* at a time */
+    int64_t state, losses, dx, size; /* in floats: where parts of work begin, behind the logits; all */
+};
+
+HeadParts head_parts(const gckpt_call *call, int backward)
+{
+    int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
+    HeadParts p = { gckpti_min(rows, HEAD_ROWS),
+                    gckpti_min(call->in[1].shape.d[0], HEAD_CLASSES), 0, 0, 0, 0 };
+    int64_t logits = gckpti_multiple(p.rows * p.classes, 4);
+    p.state = p.dx = logits;
+    p.losses = p.state + 3 * p.rows;
+    p.size = !backward                        ? p.losses + rows
+             : call->precision != GCKPT_FP32 ? p.dx + p.rows * c
+                                              : logits;
+    return p;
+}
+
+__global__ void widen_kernel(const uint16_t *from, float *to, int64_t n)
+{
+    for (EACH(i, n))
+        to[i] = gckpti_from_bf16(from[i]);
+}
+
+__global__ void narrow_kernel(const float *from, uint16_t *to, int64_t n)
+{
+    for (EACH(i, n))
+        to[i] = gckpti_to_bf16(from[i]);
+}
+
+/* A block of rows, from `row` on: logits = x w', the losses' rows; backward: dx += d w, dw += d' x.
+ * In bf16 plans dx has its chains in work, since it is rounded once, when all classes are added. */
+void head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, int backward)
+{
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    const int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = row * c;
+    const int64_t rows = gckpti_min(gckpti_rows(&x->shape) - row, parts->rows);
+    float *work = (float *)call->work, *aux = (float *)call->aux;
+    float *dw = backward ? w->grad : NULL, *dx = backward && x->grad ? x->grad + at : NULL;
+    uint16_t *narrow = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
+    const dim3 grid = blocks_for(32 * rows, 256);
+    LossPart l = { work, call->in[2].index + row, aux ? aux + 2 * row : NULL, work + parts->state,
+                   work + parts->losses + row, rows, 0, 0, v };
+    if (narrow)
+        dx = work + parts->dx;
+    if (narrow && x->accumulate)
+        RUN(call, widen_kernel, blocks_for(rows * c, 256), 256, 0, narrow, dx, rows * c);
+    for (l.first = 0; l.first < v; l.first += l.n) {
+        l.n = gckpti_min(v - l.first, parts->classes);
+        gckpti_factor a = gckpti_factor_of(x, at, c, 1, 0), d = { work, NULL, l.n, 1, 0 };
+        gckpti_factor b = gckpti_factor_of(w, l.first * c, c, 1, 0);
+        gckpti_product_to(call, products, rows, l.n, c, a, b, work, 0);
+        if (!backward)
+            RUN(call, loss_forward_kernel, grid, 256, 0, l);
+        else
+            RUN(call, loss_backward_kernel, grid, 256, 0, l, work, moment_of(call), 0);
+        if (dx)
+            gckpti_product_to(call, products, rows, c, l.n, d, gckpti_turned(b), dx,
+                              x->accumulate || l.first > 0);
+        if (dw)
+            gckpti_product_to(call, products, l.n, c, rows, gckpti_turned(d), gckpti_turned(a),
+                              dw + l.first * c, w->accumulate || row > 0);
+    }
+    if (narrow)
+        RUN(call, narrow_kernel, blocks_for(rows * c, 256), 256, 0, dx, narrow, rows * c);
+}
+
+void linear_cross_entropy_forward(const gckpt_call *call)
+{
+    const HeadParts parts = head_parts(call, 0);
+    int64_t rows = gckpti_rows(&call->in[0].shape);
+    for (int64_t row = 0; row < rows; row += parts.rows)
+        head_block(call, &parts, row, 0);
+    loss_add(call, (float *)call->work + parts.losses, rows);
+}
+
+void linear_cross_entropy_backward(const gckpt_call *call)
+{
+    const HeadParts parts = head_parts(call, 1);
+    for (int64_t row = 0; row < gckpti_rows(&call->in[0].shape); row += parts.rows)
+        head_block(call, &parts, row, 1);
 }
 
 /* ---- >>attention -----------------------------------------------------------------------------
@@ -4636,8 +4726,8 @@ gckpt_result rmsnorm_room(gckpt_call *call) { return layernorm_room(call); }
 #define OPS(X)                                                                                     \
     X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(dropout) X(add) X(sub)       \
     X(mul) X(permute) X(slice) X(concat) X(sum) X(mean) X(rotary) X(mean_squared_error)            \
-    X(sum_loss) X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy) X(attention)  \
-    X(embed) X(matmul) X(linear)
+    X(sum_loss) X(embed) X(matmul) X(linear) X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy)   \
+    X(linear_cross_entropy) X(attention)
 
 bool is_op(const gckpt_op *op, const char *name)
 {
@@ -4698,6 +4788,10 @@ gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
     if (is_op(op, "embed"))
         call->work_backward = sizeof(unsigned) * (size_t)lists_words(call->in[0].shape.d[0],
                                                                      gckpti_rows(&call->shape));
+    if (is_op(op, "linear_cross_entropy"))
+        for (int backward = 0; backward < 2; backward++)
+            (backward ? call->work_backward : call->work_forward) =
+                (size_t)head_parts(call, backward).size * sizeof(float);
     if (is_op(op, "attention")) /* delta of each query of each head */
         call->work_backward = call->aux_bytes;
     return GCKPT_OK;
