@@ -3469,10 +3469,10 @@ enum Purpose { STORE, PARTS, SLOPES };
 struct RowLoss;
 struct Loss {
     const int32_t *target;
-    int first;         /* the class that is column 0 */
-    float *parts;      /* (columns / 64, rows, 2) */
-    RowLoss *state;    /* (rows) */
-    const float *aux;  /* (rows,2): max, log(sum) */
+    int first;        /* the class that is column 0 */
+    float *parts;     /* (columns / 64, rows, 2) */
+    RowLoss *state;   /* (rows) */
+    const float *aux; /* (rows,2): max, log(sum) */
     const Moment *now;
 };
 struct Product {
@@ -3494,7 +3494,7 @@ enum { LINKS = 32, STAGES = 4 }; /* links in shared memory at once; so many time
 
 /* Brings 8 elements x[at..] of line `line` to shared memory; outside the matrix there are zeros. */
 __device__ inline void bring(const Matrix &x, int64_t line, int lines, int at, int length,
-                                  uint16_t *to)
+                             uint16_t *to)
 {
     const uint16_t *from = x.x + line * x.stride + at;
     int there = line < lines ? length - at : 0;
@@ -3518,7 +3518,7 @@ template <int wide> __device__ inline int place(int line, int eight)
 /* A tile of `size` lines along k, or of as many elements across it, links first.. */
 template <int size, int along>
 __device__ inline void bring_tile(const Matrix &x, int start, int end, int first, int k,
-                                       uint16_t *tile)
+                                  uint16_t *tile)
 {
     enum { WIDE = along ? LINKS : size, EIGHTS = WIDE / 8, ALL = size * LINKS / 8 };
     for (int i = threadIdx.x; i < ALL; i += 128) {
@@ -3549,8 +3549,8 @@ __device__ inline void load_b(uint32_t b[4], const uint16_t *tile, int column, i
 {
     int lane = threadIdx.x % 32;
     if (along)
-        gckpti_ldmatrix_x4(b, tile + place<wide>(column + lane / 16 * 8 + lane % 8,
-                                                      link / 8 + lane / 8 % 2));
+        gckpti_ldmatrix_x4(
+            b, tile + place<wide>(column + lane / 16 * 8 + lane % 8, link / 8 + lane / 8 % 2));
     else
         gckpti_ldmatrix_x4_trans(
             b, tile + place<wide>(link + lane / 8 % 2 * 8 + lane % 8, column / 8 + lane / 16));
@@ -3743,11 +3743,10 @@ void product(const gckpt_call *call, const Product &p, int a_along, int b_along)
 
 /* ---- sums over tokens: of a bias, a gain ---- */
 /* A block has 32 columns, a warp TOKENS rows of them at a time; then the first warp adds the groups
- * to the sums in their order, with low parts. h NULL: sums g, else g (x - c - mean) rstd, with
+ * to the sums in their order, with low parts. aux NULL: sums g; else g (x - c - mean) rstd, with
  * `each` of these per row (a norm's aux). */
-__global__ void column_sums_kernel(Values g, int64_t rows, int64_t n, Values x,
-                                        const float *aux, int each, int accumulate, Results sums,
-                                        float *low)
+__global__ void column_sums_kernel(Values g, int64_t rows, int64_t n, Values x, const float *aux,
+                                   int each, int accumulate, Results sums, float *low)
 {
     SHARED(float, group, [16][32]);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -3785,8 +3784,8 @@ __global__ void column_sums_kernel(Values g, int64_t rows, int64_t n, Values x,
 void column_sums(const gckpt_call *call, const gckpt_arg &to, Values x, const float *aux, int each)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN(call, column_sums_kernel, dim3((unsigned)((n + 31) / 32)), 512, 0, grad_out_of(call),
-        rows, n, x, aux, each, to.accumulate, grad_of(to), to.low);
+    RUN(call, column_sums_kernel, dim3((unsigned)((n + 31) / 32)), 512, 0, grad_out_of(call), rows,
+        n, x, aux, each, to.accumulate, grad_of(to), to.low);
 }
 
 /* ---- linear: out (rows,n) = x (rows,k) w + bias ---- */
@@ -3819,14 +3818,30 @@ void linear_backward(const gckpt_call *call)
     const uint16_t *g = factor(call, room, grad_out_of(call), s.m * s.n);
     if (wanted(in[0])) {
         const uint16_t *w = factor(call, room, value_of(in[1]), s.n * s.k);
-        Product p = { m,    k,    n, matrix(g, s.n), matrix(w, transposed ? s.k : s.n),
-                      { NULL, NULL }, in[0].accumulate, grad_of(in[0]), k, {} };
+        Product p = { m,
+                      k,
+                      n,
+                      matrix(g, s.n),
+                      matrix(w, transposed ? s.k : s.n),
+                      { NULL, NULL },
+                      in[0].accumulate,
+                      grad_of(in[0]),
+                      k,
+                      {} };
         product(call, p, 1, !transposed);
     }
     if (wanted(in[1])) {
         const uint16_t *x = factor(call, room, value_of(in[0]), s.m * s.k);
-        Product p = { k,    n,    m, matrix(x, s.k), matrix(g, s.n),
-                      { NULL, NULL }, in[1].accumulate, grad_of(in[1]), n, {} };
+        Product p = { k,
+                      n,
+                      m,
+                      matrix(x, s.k),
+                      matrix(g, s.n),
+                      { NULL, NULL },
+                      in[1].accumulate,
+                      grad_of(in[1]),
+                      n,
+                      {} };
         if (transposed)
             p.m = n, p.n = p.c_row = k, p.a = matrix(g, s.n), p.b = matrix(x, s.k);
         product(call, p, 0, 0);
@@ -3869,8 +3884,8 @@ struct Attention {
 
 /* n lines of a head, from line `first` of row b of a (B,lines,C) tensor. */
 template <int D, int n>
-__device__ inline void bring_lines(const Attention &p, const uint16_t *x, int b, int h,
-                                        int first, int lines, uint16_t *tile)
+__device__ inline void bring_lines(const Attention &p, const uint16_t *x, int b, int h, int first,
+                                   int lines, uint16_t *tile)
 {
     Matrix m = { x + ((int64_t)b * lines) * p.c + (int64_t)h * p.d, p.c, p.aligned };
     for (int i = threadIdx.x; i < n * D / 8; i += 128) {
@@ -3906,8 +3921,8 @@ __device__ inline void add_lines(const float s[n][4], const uint16_t *b, float o
 #pragma unroll
     for (int link = 0; link < n / 2; link++) {
         const float *s0 = s[2 * link], *s1 = s[2 * link + 1];
-        uint32_t left[4] = { factors(s0[0], s0[1]), factors(s0[2], s0[3]),
-                             factors(s1[0], s1[1]), factors(s1[2], s1[3]) };
+        uint32_t left[4] = { factors(s0[0], s0[1]), factors(s0[2], s0[3]), factors(s1[0], s1[1]),
+                             factors(s1[2], s1[3]) };
         uint32_t right[4];
 #pragma unroll
         for (int x = 0; x < D / 8; x += 2) {
@@ -3928,8 +3943,8 @@ template <int D> __device__ inline void clear(float o[D / 8][4])
 /* Rows line + lane / 4 and 8 further of a head, times `times`. */
 template <int D>
 __device__ inline void store_lines(const Attention &p, const Results &y, int accumulate, int b,
-                                        int h, int line, int lines, const float o[D / 8][4],
-                                        const float times[2])
+                                   int h, int line, int lines, const float o[D / 8][4],
+                                   const float times[2])
 {
     int lane = threadIdx.x % 32;
 #pragma unroll
@@ -3955,8 +3970,7 @@ __device__ inline void store_lines(const Attention &p, const Results &y, int acc
     }
 }
 
-template <int D>
-__global__ void __launch_bounds__(128) attention_forward_kernel(Attention p)
+template <int D> __global__ void __launch_bounds__(128) attention_forward_kernel(Attention p)
 {
     enum { TILE = 64 * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
@@ -4046,7 +4060,7 @@ __global__ void delta_kernel(Values g, Values out, int64_t queries, Attention p,
 
 /* s becomes p = exp(s scale - aux), d, which is dp, becomes p (dp - delta) scale, of one element. */
 __device__ inline void slope(const Attention &p, float aux, float delta, int here, float *s,
-                                  float *d)
+                             float *d)
 {
     *s = here ? exp2_of((*s * p.scale - aux) * LOG2E) : 0.0f;
     *d = *s * (*d - delta) * p.scale;
@@ -4138,8 +4152,8 @@ template <int D, int n> __global__ void __launch_bounds__(128) attention_dkv_ker
 #pragma unroll
         for (int x = 0; x < n / 2; x++) {
             int j = k0 + row + lane / 4 + x / 2 % 2 * 8, i = x / 4 * 8 + lane % 4 * 2 + x % 2;
-            slope(p, aux[now][i], delta[now][i], !p.causal || j <= step * n + i,
-                       &s[x / 4][x % 4], &d[x / 4][x % 4]);
+            slope(p, aux[now][i], delta[now][i], !p.causal || j <= step * n + i, &s[x / 4][x % 4],
+                  &d[x / 4][x % 4]);
         }
         add_lines<D, n / 8>(s, g + now * PART, dv);
         add_lines<D, n / 8>(d, q + now * PART, dk);
@@ -4168,8 +4182,8 @@ Attention attention_of(const gckpt_call *call, Room &room, bool backward)
     if (backward)
         p.g = factor(call, room, grad_out_of(call), queries);
     p.aux = (float *)call->aux;
-    p.aligned = p.d % 8 == 0 && ((uintptr_t)p.q | (uintptr_t)p.k | (uintptr_t)p.v |
-                                 (uintptr_t)p.g) % 16 == 0;
+    p.aligned = p.d % 8 == 0 &&
+                ((uintptr_t)p.q | (uintptr_t)p.k | (uintptr_t)p.v | (uintptr_t)p.g) % 16 == 0;
     return p;
 }
 
@@ -4289,7 +4303,8 @@ LossSizes loss_sizes(const gckpt_call *call)
 {
     int64_t rows = gckpti_rows(&call->in[0].shape), v = call->in[1].shape.d[0];
     int64_t chunk = gckpti_min(v, LOSS_CLASSES);
-    LossSizes s = { rows, gckpti_last(&call->in[0].shape), v, gckpti_min(rows, LOSS_ROWS),
+    LossSizes s = { rows,  gckpti_last(&call->in[0].shape),
+                    v,     gckpti_min(rows, LOSS_ROWS),
                     chunk, (chunk + 7) / 8 * 8 };
     return s;
 }
@@ -4359,8 +4374,8 @@ void linear_cross_entropy_forward(const gckpt_call *call)
             p.loss.parts = r.parts, p.loss.state = r.state + row;
             product_by<128, 1, 1, PARTS>(call, p);
             RUN(call, loss_rows_kernel, blocks_for(rows, 64), 64, 0, r.parts,
-                (int)((n + 127) / 128 * 2), p.loss.target, r.state + row, aux ? aux + 2 * row : NULL,
-                r.losses + row, rows, first == 0, first + n == s.v);
+                (int)((n + 127) / 128 * 2), p.loss.target, r.state + row,
+                aux ? aux + 2 * row : NULL, r.losses + row, rows, first == 0, first + n == s.v);
         }
     }
     loss_add(call, r.losses, s.rows);
@@ -4386,13 +4401,28 @@ void linear_cross_entropy_backward(const gckpt_call *call)
             p.loss.aux = (const float *)call->aux + 2 * row, p.loss.now = moment_of(call);
             p.c = { NULL, r.d }, p.c_row = (int)s.row;
             product_by<128, 1, 1, SLOPES>(call, p);
-            Product of_x = { (int)rows, (int)s.c, (int)n, matrix(r.d, s.row), matrix(some, s.c),
-                             { NULL, NULL }, x->accumulate || first > 0, dx, (int)s.c, {} };
+            Product of_x = { (int)rows,
+                             (int)s.c,
+                             (int)n,
+                             matrix(r.d, s.row),
+                             matrix(some, s.c),
+                             { NULL, NULL },
+                             x->accumulate || first > 0,
+                             dx,
+                             (int)s.c,
+                             {} };
             if (dx.wide)
                 product(call, of_x, 1, 0);
-            Product of_w = { (int)n, (int)s.c, (int)rows, matrix(r.d, s.row),
-                             matrix(r.x + row * s.c, s.c), { NULL, NULL }, w->accumulate || row > 0,
-                             { dw.wide + first * s.c, NULL }, (int)s.c, {} };
+            Product of_w = { (int)n,
+                             (int)s.c,
+                             (int)rows,
+                             matrix(r.d, s.row),
+                             matrix(r.x + row * s.c, s.c),
+                             { NULL, NULL },
+                             w->accumulate || row > 0,
+                             { dw.wide + first * s.c, NULL },
+                             (int)s.c,
+                             {} };
             if (dw.wide)
                 product(call, of_w, 0, 0);
         }
@@ -4429,8 +4459,8 @@ __device__ inline void get_eight(const Values &x, int64_t at, int64_t n, int ali
         v[i] = at + i < n ? get(x, at + i) : 0.0f;
 }
 
-__device__ inline void put_eight(const Results &y, int64_t at, int64_t n, int aligned, int accumulate,
-                                 float v[8])
+__device__ inline void put_eight(const Results &y, int64_t at, int64_t n, int aligned,
+                                 int accumulate, float v[8])
 {
     if (accumulate) {
         float held[8];
@@ -4587,8 +4617,9 @@ __global__ void slice_kernel(Values x, Results y, Part p, int64_t units, int uni
 void slice_by(const gckpt_call *call, Values x, Results y, int backward, int accumulate)
 {
     Part p = slice_part(call);
-    int unit = p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 &&
-                       aligned_16(x.narrow, y.narrow) ? 8 : 1;
+    int unit =
+        p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 && aligned_16(x.narrow, y.narrow) ? 8
+                                                                                               : 1;
     int64_t units = p.blocks * (backward && !accumulate ? p.whole : p.n) / unit;
     p.whole /= unit, p.begin /= unit, p.n /= unit;
     if (y.wide || y.narrow)
@@ -4669,8 +4700,8 @@ __global__ void norm_backward_kernel(int center, Values x, Values gain, const fl
             get_eight(g, r * n + i, end, aligned, u);
             get_eight(gain, i, n, 0, w);
             for (int k = 0; k < 8; k++)
-                v[k] = o.rstd * gckpti_fma(-(v[k] - o.c) * o.rstd, b,
-                                           u[k] * (gains ? w[k] : 1.0f) - a);
+                v[k] = o.rstd *
+                       gckpti_fma(-(v[k] - o.c) * o.rstd, b, u[k] * (gains ? w[k] : 1.0f) - a);
             put_eight(dx, r * n + i, end, aligned, accumulate, v);
         }
     }
