@@ -68,12 +68,15 @@ struct Moment {
     float loss_scale;
 };
 
+#ifndef GCKPT_CUDA_SLOT_BYTES /* tests have small ones */
+#define GCKPT_CUDA_SLOT_BYTES (1 << 19)
+#endif
 enum {
-    TEXT = 256,       /* bytes of an error */
-    LOSSES = 14,      /* a plan with more is not recorded */
-    SLOTS = 64,       /* of SLOT_BYTES, by which copies come in */
-    SLOT_BYTES = 1 << 19,
-    RECORDINGS = 64   /* kept for all executors of a device; then the oldest goes */
+    TEXT = 256,    /* bytes of an error */
+    LOSSES = 14,   /* a plan with more is not recorded */
+    SLOTS = 64,    /* by which copies come in: 32 MiB on either side */
+    SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
+    RECORDINGS = 64 /* kept for all executors of a device; then the oldest goes */
 };
 
 /* The first: as the micro-batch has it (outside of recordings: as the present call has it); the
@@ -357,10 +360,12 @@ const char *finish(void *context)
 }
 
 /* ---- repeated micro-batches ---- */
-void drop(Recording *r)
+void drop(Device *d, Recording *r)
 {
-    if (r->graph)
-        cudaGraphExecDestroy(r->graph);
+    if (r->graph) {
+        settle(d, "a recorded micro-batch");
+        check(d, cudaGraphExecDestroy(r->graph), "cudaGraphExecDestroy");
+    }
     memset(r, 0, sizeof *r);
 }
 
@@ -368,10 +373,9 @@ void forget(void *context, const void *owner)
 {
     Device *d = (Device *)context;
     Hold hold(d);
-    settle(d, "a step");
     for (int i = 0; i < RECORDINGS; i++)
         if (d->recordings[i].owner == owner)
-            drop(&d->recordings[i]);
+            drop(d, &d->recordings[i]);
 }
 
 /* The one of this micro-batch, or a new one. */
@@ -387,8 +391,7 @@ Recording *recording_of(Device *d, const gckpt_moment *m)
     if (!r) {
         r = &d->recordings[d->oldest];
         d->oldest = (d->oldest + 1) % RECORDINGS;
-        settle(d, "a step");
-        drop(r);
+        drop(d, r);
     }
     r->owner = m->owner;
     r->rows = m->rows;
@@ -465,7 +468,8 @@ int recorded(void *context)
 /* ---- >>between -------------------------------------------------------------------------------
  * Kernels that only move memory have threads for all of it in flight: a thread takes 16 bytes at a
  * time where all addresses are multiples of 16, else one element. */
-template <class T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Pack {
+template <class T, int N>
+struct alignas(N < 16 / (int)sizeof(T) ? (size_t)N * sizeof(T) : 16) Pack {
     T v[N];
 };
 
@@ -485,8 +489,22 @@ bool wide(const void *a, const void *b = NULL, const void *c = NULL)
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) & 15) == 0;
 }
 
-/* d[i] = f(a[i], b[i]); f also gets d[i], if it is to be accumulated. An element is one thread's, so
- * that bytes may coincide. F::READS: which of a and b there are. */
+/* for (EACH_ROW(r, rows)): the warps of the grid share the rows. A grid: blocks_for(32 * rows). */
+#define EACH_ROW(r, rows)                                                                          \
+    int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;                             \
+    r < (rows);                                                                                    \
+    r += (int64_t)gridDim.x * blockDim.x / 32
+
+/* Lane j += lane j + h for h = 16, 8, 4, 2, 1; as a + b = b + a, each lane ends with the sum. */
+__device__ float warp_sum(float lane)
+{
+    for (int h = 16; h; h /= 2)
+        lane += __shfl_xor_sync(0xffffffffu, lane, h);
+    return lane;
+}
+
+/* d[i] = f(a[i], b[i]); f also gets d[i], if it is to be accumulated. An element is one thread's,
+ * so that bytes may coincide. F::READS: which of a and b there are. */
 enum { READS_NONE, READS_A, READS_BOTH };
 
 template <int N, class F>
@@ -560,7 +578,7 @@ void add(const gckpt_call *call, float *to, const float *from, int64_t n)
     map(call, Copy(), from, NULL, to, n, 1);
 }
 
-/* Random bits are drawn for 8 elements of the batch at a time; those of a pack may begin among them. */
+/* Random bits are drawn for 8 elements of the batch at a time; a pack's may begin among them. */
 struct Converting {
     gckpt_conversion c;
     int64_t each;      /* elements of a row */
@@ -589,9 +607,8 @@ template <int N> __device__ void convert_at(const Converting &o, int64_t i)
         if (o.now && (k == 0 || at % 8 == 0))
             gckpti_philox(o.now->seed, at / 8, c.stream, (uint32_t)o.now->step, word);
         uint32_t pair = at & 4 ? (at & 2 ? word[3] : word[2]) : (at & 2 ? word[1] : word[0]);
-        half.v[k] = o.now
-                        ? gckpti_halve(gckpti_bits(x.v[k]), pair >> 16 * (at % 2) & 0xffffu)
-                        : gckpti_to_bf16(x.v[k]);
+        half.v[k] = o.now ? gckpti_halve(gckpti_bits(x.v[k]), pair >> 16 * (at % 2) & 0xffffu)
+                          : gckpti_to_bf16(x.v[k]);
         x.v[k] = gckpti_from_bf16(half.v[k]);
     }
     if (c.kind == GCKPT_NARROW)
@@ -668,7 +685,7 @@ __device__ void update_at(const gckpt_pass &p, const More &more, int64_t i, floa
 }
 
 /* The threads of a block take GCKPT_UPDATE_BLOCK elements through everything, so that gradient,
- * values and state cross memory once. The square sum's lanes (5d) are those of the first warp, which
+ * values and state cross memory once. The square sum's lanes (5d) are the first warp's, which
  * finds the divided gradient in shared memory, while others of the chip's blocks use the memory. */
 template <int N> __global__ void update_kernel(gckpt_pass p, const __grid_constant__ More more)
 {
@@ -689,8 +706,7 @@ template <int N> __global__ void update_kernel(gckpt_pass p, const __grid_consta
     float sum = 0.0f;
     for (int i = (int)threadIdx.x; i < n; i += 32)
         sum = gckpti_fma(divided[i], divided[i], sum);
-    for (int half = 16; half; half /= 2)
-        sum += __shfl_down_sync(0xffffffffu, sum, half);
+    sum = warp_sum(sum);
     if (threadIdx.x == 0)
         p.squares[blockIdx.x] = sum;
 }
@@ -787,7 +803,7 @@ void scale_backward(const gckpt_call *call)
         call->in[0].accumulate);
 }
 
-/* Four elements of the batch share random bits; those of a pack may begin among them. */
+/* Four elements of the batch share random bits; a pack's may begin among them. */
 struct Mask {
     float p, factor;
     int64_t each; /* elements of a row */
@@ -948,8 +964,9 @@ enum Pairing { ADD, SUB, MUL, DIVIDE }; /* DIVIDE: a / by, and there is no b */
 /* d = a op b, a thread a pack of the result: one pass over memory in the result's order; what is
  * repeated comes from caches. */
 template <int N, class I>
-__global__ void combine_kernel(const __grid_constant__ Axes<I> axes, int op, float *d, const float *a, const float *b,
-                               float by, int64_t packs, int accumulate)
+__global__ void combine_kernel(const __grid_constant__ Axes<I> axes, int op, float *d,
+                               const float *a, const float *b, float by, int64_t packs,
+                               int accumulate)
 {
     for (EACH(i, packs)) {
         Place<I> at = place(axes, (I)i);
@@ -1024,7 +1041,7 @@ template <class I> __device__ void add_term(const Sums<I> &s, float *sum, float 
 
 template <class I> __device__ void put_sum(const Sums<I> &s, int64_t column, float sum, float low)
 {
-    s.sum[column] = s.divide != 1.0f ? sum / s.divide : sum;
+    s.sum[column] = sum / s.divide;
     if (s.low)
         s.low[column] = low;
 }
@@ -1051,7 +1068,8 @@ template <class I> __global__ void sums_by_thread_kernel(const __grid_constant__
  * a lane a column. A column is one chain of four additions for each term (5e), some 16 cycles, and
  * no number of threads makes it shorter: few columns of many rows do not fill the chip. */
 enum { SUM_ROWS = 64, SUM_WARPS = 8, SUM_EACH = SUM_ROWS / SUM_WARPS };
-template <class I> __global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int along)
+template <class I>
+__global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int along)
 {
     SHARED(float, tile, [2][SUM_ROWS][33]);
     int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -1198,8 +1216,8 @@ template <class I> struct Transposing {
 };
 
 template <class I>
-__global__ void transpose_kernel(const __grid_constant__ Transposing<I> t, float *d, const float *s, int64_t tiles,
-                                 int accumulate)
+__global__ void transpose_kernel(const __grid_constant__ Transposing<I> t, float *d, const float *s,
+                                 int64_t tiles, int accumulate)
 {
     SHARED(float, tile, [32][33]);
     I lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -1310,15 +1328,19 @@ void slice_backward(const gckpt_call *call)
     float *d = call->in[0].grad;
     const float *g = call->grad_out;
     int64_t n = p.blocks * p.whole;
-    bool four = wide(d, g) && p.whole % 4 == 0 && p.begin % 4 == 0 && p.n % 4 == 0;
+    bool narrow = n < INT64_C(1) << 31;
+    bool four = narrow && wide(d, g) && p.whole % 4 == 0 && p.begin % 4 == 0 && p.n % 4 == 0;
     dim3 grid = blocks_for(four ? n / 4 : n, 256);
     if (!d)
         return;
     if (call->in[0].accumulate)
         copy_blocks(call, d + p.begin, p.whole, g, p.n, p.blocks, p.n, 1);
-    else if (four && n < INT64_C(1) << 31)
+    else if (four)
         RUN(call, (unslice_kernel<4, uint32_t>), grid, 256, 0, d, g, (uint32_t)(p.whole / 4),
             (uint32_t)(p.begin / 4), (uint32_t)(p.n / 4), n / 4);
+    else if (narrow)
+        RUN(call, (unslice_kernel<1, uint32_t>), grid, 256, 0, d, g, (uint32_t)p.whole,
+            (uint32_t)p.begin, (uint32_t)p.n, n);
     else
         RUN(call, (unslice_kernel<1, uint64_t>), grid, 256, 0, d, g, (uint64_t)p.whole,
             (uint64_t)p.begin, (uint64_t)p.n, n);
@@ -1350,35 +1372,73 @@ void concat_backward(const gckpt_call *call)
     }
 }
 
-/* A warp a row: the sum of x, or with y that of (x - y)^2, by the contract's lanes (5d), 8 loads
- * under way; the result divided by `divide`. */
+/* What a row's sum adds of its element x (and y): x, or (x - y)^2. */
+__device__ float add_element(float sum, float difference, bool squares)
+{
+    return squares ? gckpti_fma(difference, difference, sum) : sum + difference;
+}
+
+/* A warp a row, its lanes those of the contract (5d), 8 loads under way: the sum of x, or with y
+ * that of (x - y)^2, divided by `divide`. */
 __global__ void row_sums_kernel(const float *x, const float *y, float *out, int64_t rows, int64_t n,
                                 float divide)
 {
-    int64_t warps = (int64_t)gridDim.x * (blockDim.x / 32);
-    int lane = (int)threadIdx.x % 32;
-    for (int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; r < rows; r += warps) {
+    for (EACH_ROW(r, rows)) {
         float sum = 0.0f;
-        for (int64_t i = r * n + lane, end = (r + 1) * n; i < end; i += 8 * 32) {
+        for (int64_t i = r * n + threadIdx.x % 32, end = (r + 1) * n; i < end; i += 8 * 32) {
             float v[8];
             for (int k = 0; k < 8; k++) {
                 int64_t at = i + 32 * k;
                 v[k] = at < end ? (y ? x[at] - y[at] : x[at]) : 0.0f;
             }
             for (int k = 0; k < 8 && i + 32 * k < end; k++)
-                sum = y ? gckpti_fma(v[k], v[k], sum) : sum + v[k];
+                sum = add_element(sum, v[k], y != NULL);
         }
-        for (int half = 16; half; half /= 2)
-            sum += __shfl_down_sync(0xffffffffu, sum, half);
-        if (lane == 0)
-            out[r] = divide != 1.0f ? sum / divide : sum;
+        sum = warp_sum(sum);
+        if (threadIdx.x % 32 == 0)
+            out[r] = sum / divide;
     }
+}
+
+/* The same, a block a row, for few long ones: its warps bring LONG elements to shared memory, while
+ * the first warp adds the LONG before; 128 links a lane take about as long as memory does. */
+enum { LONG = 4096, LONG_THREADS = 512, LONG_ROW = 2 * LONG };
+__global__ void long_row_sums_kernel(const float *x, const float *y, float *out, int64_t n,
+                                     float divide)
+{
+    SHARED(float, tile, [2][LONG]);
+    int64_t row = blockIdx.x * n;
+    int thread = (int)threadIdx.x;
+    float sum = 0.0f;
+    for (int64_t i = -LONG; i < n; i += LONG) {
+        float v[LONG / LONG_THREADS], *next = tile[i / LONG & 1 ? 0 : 1];
+        const float *now = tile[i / LONG & 1 ? 1 : 0];
+        for (int k = 0; k < LONG / LONG_THREADS; k++) {
+            int64_t at = i + LONG + k * LONG_THREADS + thread;
+            v[k] = at < n ? (y ? x[row + at] - y[row + at] : x[row + at]) : 0.0f;
+        }
+        int count = n - i < LONG ? (int)(n - i) : LONG;
+        for (int k = thread; k < count && thread < 32 && i >= 0; k += 32)
+            sum = add_element(sum, now[k], y != NULL);
+        for (int k = 0; k < LONG / LONG_THREADS; k++)
+            next[k * LONG_THREADS + thread] = v[k];
+        __syncthreads();
+    }
+    if (thread >= 32)
+        return;
+    sum = warp_sum(sum);
+    if (thread == 0)
+        out[blockIdx.x] = sum / divide;
 }
 
 void row_sums(const gckpt_call *call, const float *x, const float *y, float *out, int64_t rows,
               int64_t n, float divide)
 {
-    RUN(call, row_sums_kernel, blocks_for(rows * 32, 256), 256, 0, x, y, out, rows, n, divide);
+    if (n >= LONG_ROW && rows < 1024) /* else warps fill the chip */
+        RUN(call, long_row_sums_kernel, dim3((unsigned)rows), LONG_THREADS, 0, x, y, out, n,
+            divide);
+    else
+        RUN(call, row_sums_kernel, blocks_for(rows * 32, 256), 256, 0, x, y, out, rows, n, divide);
 }
 
 /* The last axis by lanes, another one row after row. */
@@ -1409,8 +1469,8 @@ void reduce_backward(const gckpt_call *call, bool mean)
     gckpti_walk_axis(&w, v.size, 0, 0);
     gckpti_walk_axis(&w, v.outer, v.inner, 0);
     if (call->in[0].grad)
-        copy_axes(call, axes_of(&w), call->in[0].grad, call->grad_out,
-                  mean ? (float)v.size : 1.0f, call->in[0].accumulate);
+        copy_axes(call, axes_of(&w), call->in[0].grad, call->grad_out, mean ? (float)v.size : 1.0f,
+                  call->in[0].accumulate);
 }
 
 void sum_forward(const gckpt_call *call) { reduce_forward(call, false); }
@@ -1453,7 +1513,8 @@ __global__ void rotary_kernel(const float *x, float *y, const float *table, int6
             d = load<N>(to + half);
         }
         for (int k = 0; k < N; k++) {
-            float cosine = turn[2 * k / N].v[2 * k % N], sine = turn[(2 * k + 1) / N].v[(2 * k + 1) % N];
+            float cosine = turn[2 * k / N].v[2 * k % N],
+                  sine = turn[(2 * k + 1) / N].v[(2 * k + 1) % N];
             gckpti_put(&c.v[k], gckpti_fma(a.v[k], cosine, -(b.v[k] * sine)), accumulate);
             gckpti_put(&d.v[k], gckpti_fma(b.v[k], cosine, a.v[k] * sine), accumulate);
         }
@@ -1469,8 +1530,8 @@ void rotary_turn(const gckpt_call *call, const float *x, float *y, float directi
     int64_t n = gckpti_elements(&call->shape) / 2;
     float *table = (float *)call->work;
     double ratio = gckpti_rotary_ratio(o->base, half);
-    RUN(call, rotary_table_kernel, blocks_for(t * half, 256), 256, 0, table,
-        GCKPTI_ROTARY_FIRST, ratio, t, (int)half, direction);
+    RUN(call, rotary_table_kernel, blocks_for(t * half, 256), 256, 0, table, GCKPTI_ROTARY_FIRST,
+        ratio, t, (int)half, direction);
     if (half % 4 == 0 && wide(x, y, table))
         RUN(call, rotary_kernel<4>, blocks_for(n / 4, 256), 256, 0, x, y, table, n / 4, t, o->heads,
             (int)half / 4, accumulate);
@@ -1572,24 +1633,631 @@ void mean_squared_error_backward(const gckpt_call *call)
     map(call, down, x, y, call->in[1].grad, n, call->in[1].accumulate);
 }
 
-/* ---- >>products ------------------------------------------------------------------------------ */
+/* ---- >>products ------------------------------------------------------------------------------
+ * C (m,n) = A (m,k) B (k,n) of gckpti_factors: gckpti_fp32_plain and gckpti_mixed_plain for a
+ * device, so that all ops that are made of products take them from there, by name `products`.
+ *
+ * A block computes a tile of C, a thread TM x TN elements of it: each one chain over k, in one
+ * register, from its start to its end. Tiles go over rows and columns, never over k (manual, 5c).
+ * A and B come through shared memory, DEPTH links at a time, STAGES of these in a ring: while one
+ * is worked on, the others are on their way.
+ *
+ * What an H200 (132 processors of 4 x 32 lanes) should do with it; reasoned, not confirmed on a
+ * device. A link of a warp is TM TN fma and TM/4 + TN/4 loads of 16 bytes a lane, in as many issue
+ * slots; 8 x 8: 64 fma, 4 loads, and about 1 for all else: 92 % of the slots are fma. Lanes lie
+ * in Z-order, 4 x 8 of them, so that neighbours (i, i^1) share rows and (i, i^2) columns: a load is
+ * 2 passes over shared memory instead of 4, a link of 4 warps is 32 passes in 69 cycles. Lines are
+ * WIDE + 4 floats long: 4 lines further is 16 banks further, so that what lies along k in memory is
+ * written across without conflicts, too. 128 x 128 elements need 8 floats from L2 for 128 fma (a
+ * cycle), 64 x 64 need 16: L2 gives some 24. 128 registers: two blocks of 256 on a processor. */
+enum { DEPTH = 8, STAGES = 4 };
+
+#ifndef GCKPT_CUDA_SHIM
+/* cp.async: 16 bytes to shared memory past the registers, and no valid bytes to count. */
+__device__ __forceinline__ void gckpti_cp_async16_whole(void *to, const void *from)
+{
+    unsigned at = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+}
+/* What was asked for since the last one is a group. */
+__device__ __forceinline__ void gckpti_cp_async_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/* Waits until all but the last N groups are there. */
+template <int N> __device__ __forceinline__ void gckpti_cp_async_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+/* threadIdx.x and blockIdx.x, read again: what follows from them is then computed again after a long
+ * loop, instead of being kept in registers throughout. */
+__device__ __forceinline__ int gckpti_thread_again(void)
+{
+    int i;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(i));
+    return i;
+}
+__device__ __forceinline__ int gckpti_block_again(void)
+{
+    int i;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(i));
+    return i;
+}
+#define UNROLL _Pragma("unroll")
+#else
+int gckpti_thread_again(void) { return (int)threadIdx.x; }
+int gckpti_block_again(void) { return (int)blockIdx.x; }
+#define UNROLL
+void gckpti_cp_async16_whole(void *to, const void *from) { gckpti_cp_async16(to, from, 16); }
+#endif
+
+/* How chunks of 4 elements of a factor are read. */
+enum {
+    ALONG = 1,  /* they lie along k, else along rows of C (columns for B) */
+    WIDE = 2,   /* one load reads them */
+    NARROW = 4, /* they are bf16 */
+    ASYNC = 8   /* by cp.async */
+};
+
+/* A factor as a kernel reads it, from constant memory; in bytes. */
+struct Factor {
+    const char *base;
+    int64_t row, step, matrix; /* to the next */
+    int64_t element, panel;    /* to the next one of a chunk; DEPTH links on */
+    int way;
+};
+
+struct Product {
+    gckpti_factors t;
+    Factor a, b;
+    int wide; /* rows of c may be written 16 bytes at a time */
+};
+
+/* all: rows of C for A, columns for B. */
+Factor factor_of(const gckpti_factor *x, int64_t all, int64_t k, int mixed)
+{
+    int64_t size = x->bf16 ? 2 : 4, along = x->step < x->row, unit = along ? x->step : x->row;
+    int64_t pitch = along ? x->row : x->step, count = along ? k : all;
+    const char *base = x->bf16 ? (const char *)x->bf16 : (const char *)x->f32;
+    int way = (along ? ALONG : 0) | (x->bf16 ? NARROW : 0);
+    if (!mixed && unit == 1 && count % 4 == 0 && pitch % 4 == 0 && x->next % 4 == 0 &&
+        (uintptr_t)base % 16 == 0)
+        way |= WIDE | (along ? 0 : ASYNC);
+    Factor f = { base, x->row * size, x->step * size, x->next * size, 0, DEPTH * x->step * size, way };
+    f.element = unit * size;
+    return f;
+}
+
+/* One factor's part of a stage: DEPTH lines of WIDTH elements, of which a thread reads CHUNKS. */
+template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
+    enum {
+        LINE = WIDTH + 4,
+        ALL = WIDTH * DEPTH / 4,
+        CHUNKS = (ALL + THREADS - 1) / THREADS,
+        FLOATS = DEPTH * LINE
+    };
+    const char *from[CHUNKS];
+    int valid[CHUNKS]; /* elements that the factor has there: for loads one by one */
+    float4 held[CHUNKS];
+
+    /* Where chunk i of this thread is: its first link, and row (column for B). */
+    static __device__ __forceinline__ int link_of(int i, bool along)
+    {
+        int c = (int)threadIdx.x + i * THREADS;
+        return along ? c % (DEPTH / 4) * 4 : c / (WIDTH / 4);
+    }
+    static __device__ __forceinline__ int row_of(int i, bool along)
+    {
+        int c = (int)threadIdx.x + i * THREADS;
+        return along ? c / (DEPTH / 4) : c % (WIDTH / 4) * 4;
+    }
+    static __device__ __forceinline__ bool is_there(int i)
+    {
+        return ALL % THREADS == 0 || (int)threadIdx.x + i * THREADS < ALL;
+    }
+    /* Begins at rows x0.. of `all`. Behind the last one the first is read: into elements of C that
+     * are not written. */
+    __device__ __forceinline__ void begin(const Factor &f, int64_t matrix, int64_t x0, int64_t all)
+    {
+        bool along = !BY_ASYNC && f.way & ALONG;
+        UNROLL for (int i = 0; i < CHUNKS; i++)
+        {
+            int64_t x = x0 + row_of(i, along), left = is_there(i) ? all - x : 0;
+            valid[i] = along || left <= 0 || left > 4 ? 4 : (int)left;
+            x = left > 0 ? x : 0;
+            from[i] = f.base + matrix * f.matrix + x * f.row + link_of(i, along) * f.step;
+        }
+    }
+    static __device__ __forceinline__ float element(const Factor &f, const char *at)
+    {
+        if (!MIXED)
+            return *(const float *)at;
+        if (f.way & NARROW)
+            return gckpti_flush(gckpti_from_bf16(*(const uint16_t *)at));
+        return gckpti_from_bf16(gckpti_to_bf16(*(const float *)at));
+    }
+    /* Reads the next panel, of so many links: to where it belongs, or into registers. */
+    __device__ __forceinline__ void fetch(const Factor &f, float *to, int links)
+    {
+        bool along = !BY_ASYNC && f.way & ALONG;
+        UNROLL for (int i = 0; i < CHUNKS; i++)
+        {
+            int p = link_of(i, along);
+            if (is_there(i) && p < links) {
+                if (BY_ASYNC) {
+                    gckpti_cp_async16_whole(to + p * LINE + row_of(i, along), from[i]);
+                } else if (!MIXED && f.way & WIDE) {
+                    held[i] = *(const float4 *)from[i];
+                } else {
+                    int n = along && links - p < 4 ? links - p : valid[i];
+                    held[i].x = element(f, from[i]);
+                    held[i].y = n > 1 ? element(f, from[i] + f.element) : 0.0f;
+                    held[i].z = n > 2 ? element(f, from[i] + 2 * f.element) : 0.0f;
+                    held[i].w = n > 3 ? element(f, from[i] + 3 * f.element) : 0.0f;
+                }
+            }
+            from[i] += f.panel;
+        }
+    }
+    /* Writes what is held in registers. */
+    __device__ __forceinline__ void put(const Factor &f, float *to)
+    {
+        bool along = f.way & ALONG;
+        UNROLL for (int i = 0; i < CHUNKS && !BY_ASYNC; i++)
+        {
+            float *at = to + link_of(i, along) * LINE + row_of(i, along);
+            if (!is_there(i))
+                continue;
+            if (along) {
+                at[0] = held[i].x;
+                at[LINE] = held[i].y;
+                at[2 * LINE] = held[i].z;
+                at[3 * LINE] = held[i].w;
+            } else {
+                *(float4 *)at = held[i];
+            }
+        }
+    }
+};
+
+/* Element i of lane `lane` of LANES: T elements a lane, in chunks of 4 (the last may be 2), the
+ * lanes' chunks side by side. */
+template <int T, int LANES> __device__ __forceinline__ int place(int lane, int i)
+{
+    return i / 4 * 4 * LANES + lane * (T - i / 4 * 4 < 4 ? T % 4 : 4) + i % 4;
+}
+
+template <int T, int LANES>
+__device__ __forceinline__ void fragment(const float *line, int lane, float *x)
+{
+    UNROLL for (int i = 0; i + 4 <= T; i += 4)
+    {
+        float4 v = *(const float4 *)(line + place<T, LANES>(lane, i));
+        x[i] = v.x, x[i + 1] = v.y, x[i + 2] = v.z, x[i + 3] = v.w;
+    }
+    if (T % 4) {
+        float2 v = *(const float2 *)(line + place<T, LANES>(lane, T / 4 * 4));
+        x[T - 2] = v.x, x[T - 1] = v.y;
+    }
+}
+
+/* One link of all chains of a thread: the column a times the row b. */
+template <int TM, int TN, bool MIXED>
+__device__ __forceinline__ void link(const float *a, const float *b, float (*c)[TN])
+{
+    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++)
+    {
+        float d = gckpti_fma(a[i], b[j], c[i][j]);
+        c[i][j] = MIXED ? gckpti_flush(d) : d;
+    }
+}
+
+/* Which part of C a thread has. Blocks take 8 rows of tiles at a time, column after column, so that
+ * those that run together share lines of A and B in L2. Lane bits 0, 2, 4 number columns, 1 and 3
+ * rows: see above. */
+template <int BM, int BN, int TM, int TN> struct Spot {
+    enum { ROW_LANES = 4, COLUMN_LANES = 8, ACROSS = BN / (COLUMN_LANES * TN) };
+    int matrix, tile_row, tile_column;
+    int row0, column0; /* of the warp, in the tile */
+    int row, column;   /* of the lane */
+
+    __device__ __forceinline__ Spot(const gckpti_factors &t, int thread, int block)
+    {
+        int down = (int)((t.m + BM - 1) / BM), across = (int)((t.n + BN - 1) / BN);
+        int tile = block % (down * across), first = tile / (8 * across) * 8;
+        int high = down - first < 8 ? down - first : 8, lane = thread % 32, warp = thread / 32;
+        matrix = block / (down * across);
+        tile_row = first + (tile - first * across) % high;
+        tile_column = (tile - first * across) / high;
+        row0 = warp / ACROSS * (ROW_LANES * TM);
+        column0 = warp % ACROSS * (COLUMN_LANES * TN);
+        row = (lane >> 1 & 1) | (lane >> 2 & 2);
+        column = (lane & 1) | (lane >> 1 & 2) | (lane >> 2 & 4);
+    }
+    /* Element (i,j) of the thread, in the tile. */
+    __device__ __forceinline__ int y(int i) const { return row0 + place<TM, ROW_LANES>(row, i); }
+    __device__ __forceinline__ int x(int j) const
+    {
+        return column0 + place<TN, COLUMN_LANES>(column, j);
+    }
+    /* Where the tile begins in C, and what C has from there on. */
+    __device__ __forceinline__ int64_t corner(const gckpti_factors &t) const
+    {
+        return (matrix * t.m + (int64_t)tile_row * BM) * t.n + (int64_t)tile_column * BN;
+    }
+    __device__ __forceinline__ int rows(const gckpti_factors &t) const
+    {
+        return (int)gckpti_min(t.m - (int64_t)tile_row * BM, BM);
+    }
+    __device__ __forceinline__ int columns(const gckpti_factors &t) const
+    {
+        return (int)gckpti_min(t.n - (int64_t)tile_column * BN, BN);
+    }
+};
+
+/* Where chains begin: at what C holds, at the bias, or at +0 (gckpti_mixed_start). */
+template <int BM, int BN, int TM, int TN, bool MIXED>
+__device__ __forceinline__ void product_start(const gckpti_factors &t, float (*c)[TN])
+{
+    const Spot<BM, BN, TM, TN> here(t, gckpti_thread_again(), gckpti_block_again());
+    int64_t corner = here.corner(t), pitch = t.accumulate ? t.n : 0;
+    int rows = here.rows(t), columns = here.columns(t), narrow = MIXED && t.accumulate && !t.c;
+    const float *from = t.accumulate ? t.c + corner
+                        : t.start    ? t.start + (int64_t)here.tile_column * BN
+                                     : NULL;
+    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j++)
+    {
+        bool inside = here.y(i) < rows && here.x(j) < columns;
+        int64_t at = here.y(i) * pitch + here.x(j);
+        float d = from && !narrow && inside ? from[at] : 0.0f;
+        if (narrow && inside)
+            d = gckpti_from_bf16(t.c_bf16[corner + at]);
+        c[i][j] = MIXED ? gckpti_flush(d) : d;
+    }
+}
+
+template <int BM, int BN, int TM, int TN, bool MIXED>
+__device__ __forceinline__ void product_end(const Product &q, const float (*c)[TN])
+{
+    const gckpti_factors &t = q.t;
+    const Spot<BM, BN, TM, TN> here(t, gckpti_thread_again(), gckpti_block_again());
+    int64_t corner = here.corner(t);
+    int rows = here.rows(t), columns = here.columns(t);
+    UNROLL for (int i = 0; i < TM; i++) UNROLL for (int j = 0; j < TN; j += 4)
+    {
+        int64_t at = corner + here.y(i) * t.n + here.x(j);
+        if (!MIXED && q.wide && j + 4 <= TN && here.y(i) < rows && here.x(j) + 4 <= columns) {
+            *(float4 *)(t.c + at) = make_float4(c[i][j], c[i][j + 1], c[i][j + 2], c[i][j + 3]);
+            continue;
+        }
+        UNROLL for (int l = 0; l < 4 && j + l < TN; l++)
+        {
+            if (here.y(i) < rows && here.x(j) + l < columns && (!MIXED || t.c))
+                t.c[at + l] = c[i][j + l];
+            else if (here.y(i) < rows && here.x(j) + l < columns)
+                t.c_bf16[at + l] = gckpti_to_bf16(c[i][j + l]);
+        }
+    }
+}
+
+/* On a processor together: 16 warps of 128 registers, but for those that would not do with these. */
+constexpr int blocks_wanted(int bm, int bn, int elements, int asyncs)
+{
+    return 512 * elements / (bm * bn) - (bm > bn && elements == 64 && asyncs < 2);
+}
+
+/* A tile of BM x BN. The last links of a chain, when they do not fill a stage, go one by one: a link
+ * of zeros more would make a +0 of a -0. */
+template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED>
+__global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM * TN, ASYNCS))
+    product_kernel(const __grid_constant__ Product q)
+{
+    typedef Spot<BM, BN, TM, TN> Here;
+    enum { THREADS = BM * BN / (TM * TN), ROWS = Here::ROW_LANES, COLUMNS = Here::COLUMN_LANES };
+    typedef Panel<BM, THREADS, ASYNCS == 2, MIXED> PanelA;
+    typedef Panel<BN, THREADS, ASYNCS >= 1, MIXED> PanelB;
+    enum { B = PanelA::FLOATS, STAGE = B + PanelB::FLOATS };
+    SHARED(float4, stages, [STAGES * STAGE / 4]);
+    float *ring = (float *)stages;
+    const gckpti_factors &t = q.t;
+    Here here(t, (int)threadIdx.x, (int)blockIdx.x);
+    float c[TM][TN];
+    product_start<BM, BN, TM, TN, MIXED>(t, c);
+
+    PanelA a;
+    PanelB b;
+    a.begin(q.a, here.matrix, (int64_t)here.tile_row * BM, t.m);
+    b.begin(q.b, here.matrix, (int64_t)here.tile_column * BN, t.n);
+    int left = (int)t.k; /* links not done */
+    for (int s = 0; s < STAGES - 1; s++) {
+        if (left > s * DEPTH) {
+            a.fetch(q.a, ring + s * STAGE, left - s * DEPTH);
+            b.fetch(q.b, ring + s * STAGE + B, left - s * DEPTH);
+            a.put(q.a, ring + s * STAGE);
+            b.put(q.b, ring + s * STAGE + B);
+        }
+        gckpti_cp_async_commit();
+    }
+    for (unsigned now = 0; left > 0; left -= DEPTH, now++) {
+        const float *line = ring + now % STAGES * STAGE;
+        float *free = ring + (now + STAGES - 1) % STAGES * STAGE, x[2][TM], y[2][TN];
+        int unread = left - (STAGES - 1) * DEPTH;
+        gckpti_cp_async_wait<STAGES - 2>();
+        __syncthreads(); /* this stage is there, and nobody reads the one before any more */
+        fragment<TM, ROWS>(line + here.row0, here.row, x[0]);
+        fragment<TN, COLUMNS>(line + B + here.column0, here.column, y[0]);
+        if (unread > 0) {
+            a.fetch(q.a, free, unread);
+            b.fetch(q.b, free + B, unread);
+        }
+        gckpti_cp_async_commit();
+        if (left >= DEPTH) {
+            UNROLL for (int p = 0; p < DEPTH; p++)
+            {
+                if (p + 1 < DEPTH) {
+                    const float *below = line + (p + 1) * PanelA::LINE;
+                    fragment<TM, ROWS>(below + here.row0, here.row, x[(p + 1) % 2]);
+                    below = line + B + (p + 1) * PanelB::LINE;
+                    fragment<TN, COLUMNS>(below + here.column0, here.column, y[(p + 1) % 2]);
+                }
+                link<TM, TN, MIXED>(x[p % 2], y[p % 2], c);
+            }
+        }
+        for (int p = 0; p < left && left < DEPTH; p++) {
+            fragment<TM, ROWS>(line + p * PanelA::LINE + here.row0, here.row, x[0]);
+            fragment<TN, COLUMNS>(line + B + p * PanelB::LINE + here.column0, here.column, y[0]);
+            link<TM, TN, MIXED>(x[0], y[0], c);
+        }
+        if (unread > 0) {
+            a.put(q.a, free);
+            b.put(q.b, free + B);
+        }
+    }
+    gckpti_cp_async_wait<0>();
+    product_end<BM, BN, TM, TN, MIXED>(q, c);
+}
+
+/* ASYNCS: of both factors, of b, or of none. */
+template <int BM, int BN, int TM, int TN, bool MIXED>
+void run_tile(const gckpt_call *call, const Product *q)
+{
+    int64_t tiles = (q->t.m + BM - 1) / BM * ((q->t.n + BN - 1) / BN) * q->t.batch;
+    dim3 grid((unsigned)tiles), block(BM * BN / (TM * TN));
+    if constexpr (MIXED)
+        RUN(call, (product_kernel<BM, BN, TM, TN, 0, true>), grid, block, 0, *q);
+    else if (q->a.way & q->b.way & ASYNC)
+        RUN(call, (product_kernel<BM, BN, TM, TN, 2, false>), grid, block, 0, *q);
+    else if (q->b.way & ASYNC)
+        RUN(call, (product_kernel<BM, BN, TM, TN, 1, false>), grid, block, 0, *q);
+    else
+        RUN(call, (product_kernel<BM, BN, TM, TN, 0, false>), grid, block, 0, *q);
+}
+
+struct Tile {
+    int m, n;
+    double speed; /* fma of a hundred slots, as it should be; small ones wait for L2 */
+    void (*run)(const gckpt_call *call, const Product *q);
+};
+const Tile EXACT_TILES[] = {
+    { 128, 128, 92, run_tile<128, 128, 8, 8, false> },
+    { 128, 64, 90, run_tile<128, 64, 8, 8, false> },
+    { 96, 48, 84, run_tile<96, 48, 6, 6, false> },
+    { 64, 64, 82, run_tile<64, 64, 4, 8, false> },
+    { 32, 64, 65, run_tile<32, 64, 4, 4, false> },
+    { 32, 32, 50, run_tile<32, 32, 4, 4, false> },
+};
+/* Flushing takes two slots more for each fma, beside which the rest does not count. */
+const Tile MIXED_TILES[] = {
+    { 64, 64, 30, run_tile<64, 64, 4, 8, true> },
+    { 32, 32, 25, run_tile<32, 32, 4, 4, true> },
+};
+
+/* The tile with which the processor that has most of them is done first. Small gradients need small
+ * ones: of a weight of 768 x 768, 36 blocks of 128 x 128 leave 96 processors idle; 128 of 96 x 48
+ * use 132 to 97 %, as they do for 768 x 2304 and 768 x 3072. */
+const Tile *best_tile(const Tile *tiles, int count, const gckpti_factors *t, int processors)
+{
+    const Tile *best = NULL;
+    double least = 0;
+    for (const Tile *i = tiles; i < tiles + count; i++) {
+        int64_t n = (t->m + i->m - 1) / i->m * ((t->n + i->n - 1) / i->n) * t->batch;
+        double rounds = (double)((n + processors - 1) / processors);
+        double time = rounds * i->m * i->n / i->speed;
+        if (!best || time < least)
+            best = i, least = time;
+    }
+    return best;
+}
+
+int processors_of(const gckpt_call *call)
+{
+    int n = 1;
+    check(device_of(call),
+          cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device_of(call)->number),
+          "the number of processors");
+    return n;
+}
+
+/* A gckpti_product_run. */
+void products(const gckpt_call *call, const gckpti_factors *t)
+{
+    int mixed = call->precision != GCKPT_FP32;
+    Product q = { *t, factor_of(&t->a, t->m, t->k, mixed), factor_of(&t->b, t->n, t->k, mixed),
+                  t->n % 4 == 0 && (uintptr_t)t->c % 16 == 0 };
+    const Tile *tile = mixed ? best_tile(MIXED_TILES, 2, t, processors_of(call))
+                             : best_tile(EXACT_TILES, 6, t, processors_of(call));
+    tile->run(call, &q);
+}
+
+void matmul_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
+void matmul_backward(const gckpt_call *call) { gckpti_linear_gradients(call, products); }
+
+/* Sums of rows of x (rows,n), f32 or bf16, in the order of rows (manual, 5e); a thread has a column.
+ * It waits for its own four additions a row, not for memory: the next rows are read meanwhile. Warps
+ * are blocks, to be spread over all processors. */
+__global__ void sum_rows_kernel(const float *x, const uint16_t *bf16, int64_t rows, int64_t n,
+                                float *sum, float *low, int accumulate)
+{
+    enum { AHEAD = 32 };
+    int64_t j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    float next[AHEAD], s, l;
+    if (j >= n)
+        return;
+    s = accumulate ? sum[j] : 0.0f;
+    l = low ? low[j] : 0.0f;
+    for (int64_t r = -AHEAD; r < rows; r += AHEAD) {
+        float here[AHEAD];
+        UNROLL for (int i = 0; i < AHEAD; i++)
+        {
+            int64_t at = r + AHEAD + i < rows ? (r + AHEAD + i) * n + j : j;
+            here[i] = next[i];
+            next[i] = x ? x[at] : gckpti_from_bf16(bf16[at]);
+        }
+        UNROLL for (int i = 0; i < AHEAD; i++) if (r + i >= 0 && r + i < rows)
+            gckpti_sum_add(&s, low ? &l : NULL, here[i]);
+    }
+    sum[j] = s;
+    if (low)
+        low[j] = l;
+}
+
+void linear_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
+
+void linear_backward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    const gckpt_arg *bias = &call->in[2];
+    gckpti_linear_gradients(call, products);
+    if (call->inputs == 3 && bias->grad)
+        RUN(call, sum_rows_kernel, dim3((unsigned)((n + 31) / 32)), 32, 0, call->grad_out,
+            call->grad_out_bf16, rows, n, bias->grad, bias->low, bias->accumulate);
+}
+
+/* embed: a warp copies a row. */
+__global__ void embed_forward_kernel(const float *table, const int32_t *index, float *out,
+                                     uint16_t *out_bf16, int64_t rows, int64_t n)
+{
+    int64_t warps = (int64_t)gridDim.x * blockDim.x / 32, lane = threadIdx.x % 32;
+    int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    for (; r < rows; r += warps) {
+        const float *from = table + index[r] * n;
+        for (int64_t i = lane; i < n; i += 32) {
+            if (out)
+                out[r * n + i] = from[i];
+            else
+                out_bf16[r * n + i] = gckpti_to_bf16(from[i]);
+        }
+    }
+}
+
+void embed_forward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    RUN(call, embed_forward_kernel, blocks_for(32 * rows, 256), 256, 0, call->in[0].data,
+        call->in[1].index, call->out, call->out_bf16, rows, n);
+}
+
+/* The gradient of a row of the table adds up rows of g in their order. So these are first listed by
+ * the row of the table that they go to, each list sorted. Where a list lies, and in which order it
+ * is filled, is by chance (integer atomics); what comes out of sorting is not. */
+struct Lists {
+    unsigned *count, *used;  /* of each row of the table; elements of `list` given away */
+    unsigned *begin;         /* of each list */
+    unsigned *place;         /* of each row of g in its list; later the lists, sorted */
+    unsigned *list;          /* one list after the other */
+};
+
+int64_t lists_words(int64_t table, int64_t rows) { return 2 * table + 1 + 2 * rows; }
+
+Lists lists_of(const gckpt_call *call, int64_t table, int64_t rows)
+{
+    unsigned *work = (unsigned *)call->work;
+    Lists l = { work, work + table, work + table + 1, work + 2 * table + 1,
+                work + 2 * table + 1 + rows };
+    return l;
+}
+
+__global__ void lists_count_kernel(Lists l, const int32_t *index, int64_t rows)
+{
+    for (EACH(r, rows))
+        l.place[r] = atomicAdd(&l.count[index[r]], 1u);
+}
+
+__global__ void lists_begin_kernel(Lists l, int64_t table)
+{
+    for (EACH(v, table))
+        l.begin[v] = l.count[v] ? atomicAdd(l.used, l.count[v]) : 0;
+}
+
+__global__ void lists_fill_kernel(Lists l, const int32_t *index, int64_t rows)
+{
+    for (EACH(r, rows))
+        l.list[l.begin[index[r]] + l.place[r]] = (unsigned)r;
+}
+
+/* A row's place is the number of those before it. Quadratic in a list's length, but all rows work
+ * at once: 65536 rows of one token take about a millisecond (not confirmed on a device). */
+__global__ void lists_sort_kernel(Lists l, const int32_t *index, int64_t rows)
+{
+    for (EACH(r, rows)) {
+        unsigned begin = l.begin[index[r]], count = l.count[index[r]], before = 0;
+        for (unsigned i = 0; i < count; i++)
+            before += l.list[begin + i] < (unsigned)r;
+        l.place[begin + before] = (unsigned)r;
+    }
+}
+
+/* A block goes over rows of the table, a thread has a column and reads some rows of g ahead. */
+__global__ void embed_backward_kernel(Lists l, const float *g, const uint16_t *bf16, float *d,
+                                      int64_t table, int64_t n, int accumulate)
+{
+    enum { AHEAD = 8 };
+    int64_t j = (int64_t)blockIdx.y * blockDim.x + threadIdx.x;
+    if (j >= n)
+        return;
+    for (int64_t v = blockIdx.x; v < table; v += gridDim.x) {
+        unsigned count = l.count[v];
+        if (!count && accumulate)
+            continue;
+        const unsigned *row = l.place + l.begin[v];
+        float sum = accumulate ? d[v * n + j] : 0.0f;
+        for (unsigned r = 0; r < count; r += AHEAD) {
+            float x[AHEAD];
+            UNROLL for (unsigned i = 0; i < AHEAD; i++) if (r + i < count)
+            {
+                int64_t at = row[r + i] * n + j;
+                x[i] = g ? g[at] : gckpti_from_bf16(bf16[at]);
+            }
+            UNROLL for (unsigned i = 0; i < AHEAD; i++) if (r + i < count) sum += x[i];
+        }
+        d[v * n + j] = sum;
+    }
+}
+
+void embed_backward(const gckpt_call *call)
+{
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    int64_t table = call->in[0].shape.d[0];
+    const int32_t *index = call->in[1].index;
+    float *d = call->in[0].grad;
+    if (!d)
+        return;
+    Lists l = lists_of(call, table, rows);
+    dim3 grid = blocks_for(rows, 256);
+    fill(call, l.count, 0, table + 1);
+    RUN(call, lists_count_kernel, grid, 256, 0, l, index, rows);
+    RUN(call, lists_begin_kernel, blocks_for(table, 256), 256, 0, l, table);
+    RUN(call, lists_fill_kernel, grid, 256, 0, l, index, rows);
+    RUN(call, lists_sort_kernel, grid, 256, 0, l, index, rows);
+    grid = blocks_for(table, 1);
+    grid.y = (unsigned)((n + 255) / 256);
+    RUN(call, embed_backward_kernel, grid, 256, 0, l, call->grad_out, call->grad_out_bf16, d, table,
+        n, call->in[0].accumulate);
+}
 
 /* ---- >>rows ----------------------------------------------------------------------------------
  * A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes in a row at a time,
  * and what a row is read for again lies in the L1. 8,000 rows are 60 warps for each of 132 SMs. */
-
-/* for (EACH_ROW(r, rows)): the warps of the grid share the rows. A grid: blocks_for(32 * rows). */
-#define EACH_ROW(r, rows)                                                                          \
-    int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; r < (rows);                 \
-    r += (int64_t)gridDim.x * blockDim.x / 32
-
-/* Lane j += lane j + h for h = 16, 8, 4, 2, 1; as a + b = b + a, each lane ends with the sum. */
-__device__ float warp_sum(float lane)
-{
-    for (int h = 16; h; h /= 2)
-        lane += __shfl_xor_sync(0xffffffffu, lane, h);
-    return lane;
-}
 
 /* gckpti_max's tree (of +0 and -0 it takes the first), for all lanes. */
 __device__ float warp_max(float lane)
@@ -1872,9 +2540,10 @@ __global__ void loss_forward_kernel(LossPart l)
 }
 
 /* d may be x. */
-__global__ void loss_backward_kernel(LossPart l, float *d, float scale, int accumulate)
+__global__ void loss_backward_kernel(LossPart l, float *d, const Moment *moment, int accumulate)
 {
     enum { AT_ONCE = 4 };
+    const float scale = moment->loss_scale;
     for (EACH_ROW(r, l.rows)) {
         const int64_t target = l.target[r] - l.first, end = r * l.n + l.n;
         const bool out = l.target[r] < 0;
@@ -1956,7 +2625,7 @@ void cross_entropy_backward(const gckpt_call *call)
                    v };
     if (call->in[0].grad)
         RUN(call, loss_backward_kernel, blocks_for(32 * rows, 256), 256, 0, l, call->in[0].grad,
-            call->loss_scale, call->in[0].accumulate);
+            moment_of(call), call->in[0].accumulate);
 }
 
 /* ---- >>attention -----------------------------------------------------------------------------
@@ -1978,28 +2647,28 @@ struct Attention {
     const float *delta;
     float *dq, *dk, *dv;
     int accumulate[3];
-    int64_t t, s, c; /* queries, keys, columns of all heads */
-    int heads, d, slices, causal;
+    int64_t c; /* columns of all heads */
+    int t, s, heads, d, slices, causal;
     int vector; /* rows of a head begin at multiples of 16 bytes */
     float scale;
 };
 
 /* What a block has: tile `tile` of head `column / d` of row `row`, columns from `slice` on. */
 struct HeadTile {
-    int64_t row, tile;
-    int head, slice;
+    int64_t row;
+    int tile, head, slice;
 };
 
 /* Blocks count slices, tiles, heads, rows; queries that see most keys come first. */
-__device__ HeadTile place_of(const Attention &a, int64_t tiles, bool backwards)
+__device__ HeadTile place_of(const Attention &a, int tiles, bool backwards)
 {
-    int64_t i = blockIdx.x;
+    int i = (int)blockIdx.x;
     HeadTile p;
-    p.slice = (int)(i % a.slices);
+    p.slice = i % a.slices;
     i /= a.slices;
     p.tile = backwards ? tiles - 1 - i % tiles : i % tiles;
     i /= tiles;
-    p.head = (int)(i % a.heads);
+    p.head = i % a.heads;
     p.row = i / a.heads;
     return p;
 }
@@ -2017,28 +2686,30 @@ template <bool MIXED> __device__ float chain(float a, float b, float c)
 /* Rows first..first+63 of x, of which there are `rows`, and columns e0..e0+WIDTH-1 of the head's d;
  * +0 where there are none. */
 template <int R, int WIDTH, bool MIXED>
-__device__ void fetch_tile(float *to, const float *x, const Attention &a, int64_t first, int64_t rows,
-                      int e0)
+__device__ void fetch_tile(float *to, const float *x, const Attention &a, int first, int rows,
+                           int e0)
 {
     constexpr int THREADS = 16 * TILE / R;
+    const int d = a.d - e0, here = rows - first;
     x += first * a.c + e0;
-    rows -= first;
-    int d = a.d - e0;
     if (a.vector) {
-#pragma unroll
-        for (int i = 0; i < TILE * WIDTH / 4; i += THREADS) {
-            int row = (i + (int)threadIdx.x) / (WIDTH / 4), e = (i + (int)threadIdx.x) % (WIDTH / 4) * 4;
+        constexpr int STEP = THREADS / (WIDTH / 4); /* rows at a time */
+        const int e = (int)threadIdx.x % (WIDTH / 4) * 4, at = (int)threadIdx.x / (WIDTH / 4);
+        const float *from = x + at * a.c + e;
+        to += at * (WIDTH + 4) + e;
+#pragma unroll 4
+        for (int row = 0; row < TILE; row += STEP, from += STEP * a.c) {
             float4 f = { 0.0f, 0.0f, 0.0f, 0.0f };
-            if (row < rows && e < d)
-                f = *(const float4 *)(x + row * a.c + e);
-            *(float4 *)(to + row * (WIDTH + 4) + e) = { rounded<MIXED>(f.x), rounded<MIXED>(f.y),
-                                                       rounded<MIXED>(f.z), rounded<MIXED>(f.w) };
+            if (at + row < here && e < d)
+                f = *(const float4 *)from;
+            *(float4 *)(to + row * (WIDTH + 4)) = { rounded<MIXED>(f.x), rounded<MIXED>(f.y),
+                                                    rounded<MIXED>(f.z), rounded<MIXED>(f.w) };
         }
         return;
     }
     for (int i = (int)threadIdx.x; i < TILE * WIDTH; i += THREADS) {
         int row = i / WIDTH, e = i % WIDTH;
-        to[row * (WIDTH + 4) + e] = row < rows && e < d ? rounded<MIXED>(x[row * a.c + e]) : 0.0f;
+        to[row * (WIDTH + 4) + e] = row < here && e < d ? rounded<MIXED>(x[row * a.c + e]) : 0.0f;
     }
 }
 
@@ -2052,26 +2723,27 @@ __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
     b += threadIdx.x % 16 * ROW;
     n = n < WIDTH ? n : WIDTH;
     int e = 0;
+#pragma unroll 1
     for (; e + 4 <= n; e += 4) {
-        float4 x[R];
+        float4 y[4];
 #pragma unroll
-        for (int r = 0; r < R; r++)
-            x[r] = *(const float4 *)(a + STEP * r * ROW + e);
+        for (int c = 0; c < 4; c++)
+            y[c] = *(const float4 *)(b + 16 * c * ROW + e);
 #pragma unroll
-        for (int c = 0; c < 4; c++) {
-            float4 y = *(const float4 *)(b + 16 * c * ROW + e);
+        for (int r = 0; r < R; r++) {
+            float4 x = *(const float4 *)(a + STEP * r * ROW + e);
 #pragma unroll
-            for (int r = 0; r < R; r++)
-                s[r][c] = chain<MIXED>(x[r].x, y.x, s[r][c]);
+            for (int c = 0; c < 4; c++)
+                s[r][c] = chain<MIXED>(x.x, y[c].x, s[r][c]);
 #pragma unroll
-            for (int r = 0; r < R; r++)
-                s[r][c] = chain<MIXED>(x[r].y, y.y, s[r][c]);
+            for (int c = 0; c < 4; c++)
+                s[r][c] = chain<MIXED>(x.y, y[c].y, s[r][c]);
 #pragma unroll
-            for (int r = 0; r < R; r++)
-                s[r][c] = chain<MIXED>(x[r].z, y.z, s[r][c]);
+            for (int c = 0; c < 4; c++)
+                s[r][c] = chain<MIXED>(x.z, y[c].z, s[r][c]);
 #pragma unroll
-            for (int r = 0; r < R; r++)
-                s[r][c] = chain<MIXED>(x[r].w, y.w, s[r][c]);
+            for (int c = 0; c < 4; c++)
+                s[r][c] = chain<MIXED>(x.w, y[c].w, s[r][c]);
         }
     }
     for (; e < n; e++)
@@ -2107,6 +2779,7 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
     float y[N];
     int j = 0;
     p += row * SCORES;
+#pragma unroll 1
     for (; !diagonal && j + 4 <= keys; j += 4) {
         float4 x[R];
 #pragma unroll
@@ -2170,15 +2843,15 @@ __device__ void links_of_queries(float (&o)[R][N], const float *p, const float *
 /* What chains start from: this thread's part of a result x of `rows` rows, first, first + STEP, ..,
  * columns e0.. of the head. */
 template <int R, int N, int STEP, bool MIXED>
-__device__ void begin_rows(float (&o)[R][N], const float *x, const Attention &a, int64_t first,
-                           int64_t rows, int e0, int accumulate)
+__device__ void begin_rows(float (&o)[R][N], const float *x, const Attention &a, int first,
+                           int rows, int e0, int accumulate)
 {
 #pragma unroll
     for (int r = 0; r < R; r++)
 #pragma unroll
         for (int n = 0; n < N; n++) {
             int e = e0 + column_of(n);
-            int64_t row = first + STEP * r;
+            int row = first + STEP * r;
             o[r][n] = accumulate && row < rows && e < a.d ? x[row * a.c + e] : 0.0f;
             o[r][n] = MIXED ? gckpti_flush(o[r][n]) : o[r][n];
         }
@@ -2186,15 +2859,15 @@ __device__ void begin_rows(float (&o)[R][N], const float *x, const Attention &a,
 
 /* Stores it. */
 template <int R, int N, int STEP>
-__device__ void end_rows(const float (&o)[R][N], float *x, const Attention &a, int64_t first,
-                         int64_t rows, int e0)
+__device__ void end_rows(const float (&o)[R][N], float *x, const Attention &a, int first, int rows,
+                         int e0)
 {
 #pragma unroll
     for (int r = 0; r < R; r++)
 #pragma unroll
         for (int n = 0; n < N; n += 4) {
             int e = e0 + column_of(n);
-            int64_t row = first + STEP * r;
+            int row = first + STEP * r;
             float *to = x + row * a.c + e;
             if (a.vector && row < rows && e < a.d) {
                 *(float4 *)to = { o[r][n], o[r][n + 1], o[r][n + 2], o[r][n + 3] };
@@ -2205,6 +2878,17 @@ __device__ void end_rows(const float (&o)[R][N], float *x, const Attention &a, i
                 if (row < rows && e + k < a.d)
                     to[k] = o[r][n + k];
         }
+}
+
+/* To shared memory, as factors. */
+template <int R, bool MIXED> __device__ void put_scores(float *to, const float (&x)[R][4])
+{
+    to += threadIdx.x / 16 * SCORES + threadIdx.x % 16;
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            to[TILE / R * r * SCORES + 16 * c] = rounded<MIXED>(x[r][c]);
 }
 
 /* Sum and greatest among the 16 threads of a row, by halves 8, 4, 2, 1 of the contract's tree. */
@@ -2226,20 +2910,22 @@ __device__ float row_max(float x)
  * have the score -inf, whose exponential, +0, changes no sum; they are no links (v may be inf).
  * Exponentials take the place of k. On an H200 three blocks share a multiprocessor. */
 template <int R, int WIDTH, bool MIXED>
-__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2) attention_forward_kernel(Attention a)
+__global__ void __launch_bounds__(16 * TILE / R, (R == 8 ? 3 : 2) - MIXED)
+    attention_forward_kernel(Attention a)
 {
     constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
     DYNAMIC_SHARED(float4, room);
     float *q = (float *)room, *k = q + TILE * ROW, *v = k + TILE * ROW, *p = k;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
     const HeadTile at = place_of(a, (a.t + TILE - 1) / TILE, true);
-    const int64_t first = at.tile * TILE, column = (int64_t)at.head * a.d;
+    const int first = at.tile * TILE;
+    const int64_t column = (int64_t)at.head * a.d;
     const float *qs = a.q + at.row * a.t * a.c + column;
     const float *ks = a.k + at.row * a.s * a.c + column, *vs = a.v + at.row * a.s * a.c + column;
-    const int64_t seen = a.causal ? gckpti_min(a.s, first + TILE) : a.s;
+    const int seen = a.causal ? min(a.s, first + TILE) : a.s;
     float o[R][N] = {}, max[R], sum[R];
-    for (int64_t j0 = 0; j0 < seen; j0 += TILE) {
-        const int keys = (int)gckpti_min(seen - j0, TILE);
+    for (int j0 = 0; j0 < seen; j0 += TILE) {
+        const int keys = min(seen - j0, (int)TILE);
         const bool diagonal = a.causal && j0 == first;
         float x[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
@@ -2269,10 +2955,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2) attention_forwa
             }
             const float shift = gckpti_shift(top);
 #pragma unroll
-            for (int c = 0; c < 4; c++) {
+            for (int c = 0; c < 4; c++)
                 x[r][c] = gckpti_exp(x[r][c] - shift);
-                p[row * SCORES + tx + 16 * c] = rounded<MIXED>(x[r][c]);
-            }
             const float added = row_sum((x[r][0] + x[r][2]) + (x[r][1] + x[r][3]));
             sum[r] = j0 > 0 ? gckpti_fma(sum[r], factor, added) : added;
             max[r] = top;
@@ -2281,13 +2965,14 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 2) attention_forwa
                 if (j0 > 0)
                     o[r][n] = MIXED ? gckpti_flush(o[r][n] * factor) : o[r][n] * factor;
         }
+        put_scores<R, MIXED>(p, x);
         __syncwarp(); /* a warp's rows of p are its own */
         if (a.out)
             links_of_keys<R, N, MIXED>(o, p, v, keys, diagonal);
     }
 #pragma unroll
     for (int r = 0; r < R; r++) {
-        const int64_t row = first + ty + STEP * r;
+        const int row = first + ty + STEP * r;
         gckpti_softmax_end(&max[r], &sum[r]);
         if (a.aux && at.slice == 0 && tx == 0 && row < a.t)
             a.aux[(at.row * a.heads + at.head) * a.t + row] = max[r] + gckpti_log(sum[r]);
@@ -2315,28 +3000,54 @@ __global__ void attention_delta_kernel(Attention a, float *delta, int64_t querie
     }
 }
 
+/* Scores become probabilities; the first row is query `first` of the head. */
+template <int R>
+__device__ void probabilities(float (&x)[R][4], const Attention &a, int64_t of_head, int first)
+{
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        const int row = first + TILE / R * r;
+        const float lse = row < a.t ? a.aux[of_head + row] : 0.0f;
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            x[r][c] = gckpti_exp(gckpti_mul(x[r][c], a.scale) - lse);
+    }
+}
+
+/* y, their gradients, becomes ds. */
+template <int R>
+__device__ void score_gradients(float (&y)[R][4], const float (&p)[R][4], const Attention &a,
+                                int64_t of_head, int first)
+{
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        const int row = first + TILE / R * r;
+        const float delta = row < a.t ? a.delta[of_head + row] : 0.0f;
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            y[r][c] = p[r][c] * (y[r][c] - delta) * a.scale;
+    }
+}
+
 /* dq of 64 queries: chains over keys ascending; ds takes the place of v. */
 template <int R, int WIDTH, bool MIXED>
-__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_kernel(Attention a)
+__global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - MIXED : 1)
+    attention_dq_kernel(Attention a)
 {
     constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
     DYNAMIC_SHARED(float4, room);
     float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW, *ds = v;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
     const HeadTile at = place_of(a, (a.t + TILE - 1) / TILE, true);
-    const int64_t first = at.tile * TILE, column = (int64_t)at.head * a.d;
+    const int first = at.tile * TILE;
+    const int64_t column = (int64_t)at.head * a.d;
     const int64_t queries = at.row * a.t * a.c + column, keys = at.row * a.s * a.c + column;
-    const int64_t seen = a.causal ? gckpti_min(a.s, first + TILE) : a.s;
-    float o[R][N], lse[R], delta[R];
+    const int seen = a.causal ? min(a.s, first + TILE) : a.s;
+    const int64_t of_head = (at.row * a.heads + at.head) * a.t;
+    float o[R][N];
     begin_rows<R, N, STEP, MIXED>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH,
                                   a.accumulate[0]);
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-        const int64_t row = first + ty + STEP * r, i = (at.row * a.heads + at.head) * a.t + row;
-        lse[r] = row < a.t ? a.aux[i] : 0.0f;
-        delta[r] = row < a.t ? a.delta[i] : 0.0f;
-    }
-    for (int64_t j0 = 0; j0 < seen; j0 += TILE) {
+    for (int j0 = 0; j0 < seen; j0 += TILE) {
         float x[R][4] = {}, y[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
             __syncthreads();
@@ -2348,21 +3059,17 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 : 1) attention_dq_ke
             fetch_tile<R, WIDTH, MIXED>(v, a.v + keys, a, j0, a.s, e0);
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
+            if (e0 + WIDTH >= a.d)
+                probabilities<R>(x, a, of_head, first + ty);
             dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
         }
         __syncthreads();
         if (a.d > WIDTH)
             fetch_tile<R, WIDTH, MIXED>(k, a.k + keys, a, j0, a.s, at.slice * WIDTH);
-#pragma unroll
-        for (int r = 0; r < R; r++)
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                const float p = gckpti_exp(gckpti_mul(x[r][c], a.scale) - lse[r]);
-                ds[(ty + STEP * r) * SCORES + tx + 16 * c] =
-                    rounded<MIXED>(p * (y[r][c] - delta[r]) * a.scale);
-            }
+        score_gradients<R>(y, x, a, of_head, first + ty);
+        put_scores<R, MIXED>(ds, y);
         __syncthreads();
-        links_of_keys<R, N, MIXED>(o, ds, k, (int)gckpti_min(seen - j0, TILE),
+        links_of_keys<R, N, MIXED>(o, ds, k, min(seen - j0, (int)TILE),
                                    a.causal && j0 == first);
     }
     end_rows<R, N, STEP>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH);
@@ -2378,7 +3085,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
     float *scores = v + TILE * ROW;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
     const HeadTile at = place_of(a, (a.s + TILE - 1) / TILE, false);
-    const int64_t first = at.tile * TILE, column = (int64_t)at.head * a.d;
+    const int first = at.tile * TILE;
+    const int64_t column = (int64_t)at.head * a.d;
     const int64_t queries = at.row * a.t * a.c + column, keys = at.row * a.s * a.c + column;
     const int64_t of_head = (at.row * a.heads + at.head) * a.t;
     const int slice = at.slice * WIDTH;
@@ -2386,8 +3094,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
     float *const to_k = a.dk ? a.dk + keys : NULL, *const to_v = a.dv ? a.dv + keys : NULL;
     begin_rows<R, N, 1, MIXED>(dk, to_k, a, first + R * ty, a.s, slice, a.accumulate[1]);
     begin_rows<R, N, 1, MIXED>(dv, to_v, a, first + R * ty, a.s, slice, a.accumulate[2]);
-    for (int64_t i0 = a.causal ? first : 0; i0 < a.t; i0 += TILE) {
-        const int n = (int)gckpti_min(a.t - i0, TILE);
+    for (int i0 = a.causal ? first : 0; i0 < a.t; i0 += TILE) {
+        const int n = min(a.t - i0, (int)TILE);
         const bool diagonal = a.causal && i0 == first;
         float x[R][4] = {}, y[R][4] = {};
         for (int e0 = 0; e0 < a.d; e0 += WIDTH) {
@@ -2400,6 +3108,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
             }
             __syncthreads();
             dots<R, WIDTH, MIXED>(x, q, k, a.d - e0);
+            if (e0 + WIDTH >= a.d)
+                probabilities<R>(x, a, of_head, i0 + ty);
             if (a.dk)
                 dots<R, WIDTH, MIXED>(y, g, v, a.d - e0);
         }
@@ -2408,29 +3118,15 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
             fetch_tile<R, WIDTH, MIXED>(q, a.q + queries, a, i0, a.t, slice);
             fetch_tile<R, WIDTH, MIXED>(g, a.g + queries, a, i0, a.t, slice);
         }
-#pragma unroll
-        for (int r = 0; r < R; r++) {
-            const int64_t row = i0 + ty + STEP * r;
-            const float lse = row < a.t ? a.aux[of_head + row] : 0.0f;
-            const float delta = a.dk && row < a.t ? a.delta[of_head + row] : 0.0f;
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                const float p = gckpti_exp(gckpti_mul(x[r][c], a.scale) - lse);
-                scores[(ty + STEP * r) * SCORES + tx + 16 * c] = rounded<MIXED>(p);
-                y[r][c] = rounded<MIXED>(p * (y[r][c] - delta) * a.scale);
-            }
-        }
+        put_scores<R, MIXED>(scores, x);
         __syncthreads();
         if (a.dv)
             links_of_queries<R, N, MIXED>(dv, scores, g, n, diagonal);
         if (!a.dk)
             continue;
         __syncthreads();
-#pragma unroll
-        for (int r = 0; r < R; r++)
-#pragma unroll
-            for (int c = 0; c < 4; c++)
-                scores[(ty + STEP * r) * SCORES + tx + 16 * c] = y[r][c];
+        score_gradients<R>(y, x, a, of_head, i0 + ty);
+        put_scores<R, MIXED>(scores, y);
         __syncthreads();
         links_of_queries<R, N, MIXED>(dk, scores, q, n, diagonal);
     }
@@ -2445,7 +3141,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
 #define RUN_TILES(call, kernel, rows, tiles, more)                                                 \
     do {                                                                                           \
         int bytes = (int)sizeof(float) * ((tiles) * TILE * (WIDTH + 4) + (more));                  \
-        int64_t blocks = ((rows) + TILE - 1) / TILE * a.heads * a.slices * call->in[0].shape.d[0]; \
+        int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * a.heads * a.slices;    \
         check(device_of(call),                                                                     \
               cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),    \
               #kernel);                                                                            \
@@ -2473,7 +3169,7 @@ void attention_both(const gckpt_call *call)
     const gckpt_shape *shape = &call->shape;
     Attention a = { q->data, k->data, v->data, call->grad_out, call->out, (float *)call->aux,
                     (const float *)call->work, NULL, NULL, NULL, { 0, 0, 0 },
-                    shape->d[1], k->shape.d[1], shape->d[2],
+                    shape->d[2], (int)shape->d[1], (int)k->shape.d[1],
                     o->heads, (int)(shape->d[2] / o->heads), 1, o->causal, 0, 0.0f };
     a.scale = 1.0f / gckpti_sqrt((float)a.d);
     if (a.g) {
@@ -2483,7 +3179,7 @@ void attention_both(const gckpt_call *call)
     }
     a.vector = a.d % 4 == 0 && by_16(a.q) && by_16(a.k) && by_16(a.v) && by_16(a.g) &&
                by_16(a.out) && by_16(a.dq) && by_16(a.dk) && by_16(a.dv);
-    int64_t queries = shape->d[0] * a.heads * a.t;
+    int64_t queries = shape->d[0] * a.heads * shape->d[1];
     if (a.dq || a.dk)
         RUN(call, attention_delta_kernel, blocks_for(32 * queries, 256), 256, 0, a,
             (float *)call->work, queries);
@@ -2498,17 +3194,13 @@ void attention_forward(const gckpt_call *call) { attention_both(call); }
 void attention_backward(const gckpt_call *call) { attention_both(call); }
 
 /* ---- >>fast ----------------------------------------------------------------------------------
- * Kernels of GCKPT_BF16_FAST (gradckpt.h, manual, 5m), for sm_80 and newer; names of all that runs
- * on the device begin with fast_. Products go through the one instruction mma.m16n8k16: bf16
- * factors, binary32 sums. What is summed over tokens is summed in groups of TOKENS, one group after
+ * Kernels of GCKPT_BF16_FAST (gradckpt.h, manual, 5m), for sm_80 and newer; -arch names one of them.
+ * Products go through the one instruction mma.m16n8k16: bf16 factors, binary32 sums. What is summed over tokens is summed in groups of TOKENS, one group after
  * the other from what the accumulator holds: so the bits are the same wherever a batch is cut
  * between groups, and for any tile. */
+namespace fast
+{
 enum { TOKENS = 16 };
-#ifdef __CUDACC__
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL
-#endif
 
 #ifndef GCKPT_CUDA_SHIM /* tests/cuda_shim.h says in full what these five do */
 /* d (16,8) += a (16,16) b (16,8), by a warp. */
@@ -2568,17 +3260,17 @@ struct Results {
     uint16_t *narrow;
 };
 
-__device__ inline float fast_get(const Values &x, int64_t i)
+__device__ inline float get(const Values &x, int64_t i)
 {
     return x.narrow ? gckpti_from_bf16(x.narrow[i]) : x.wide ? x.wide[i] : 0.0f;
 }
 
-__device__ inline float fast_held(const Results &y, int64_t i)
+__device__ inline float held(const Results &y, int64_t i)
 {
     return y.narrow ? gckpti_from_bf16(y.narrow[i]) : y.wide[i];
 }
 
-__device__ inline void fast_put(const Results &y, int64_t i, float v)
+__device__ inline void put(const Results &y, int64_t i, float v)
 {
     if (y.narrow)
         y.narrow[i] = gckpti_to_bf16(v);
@@ -2587,7 +3279,7 @@ __device__ inline void fast_put(const Results &y, int64_t i, float v)
 }
 
 /* Two elements as a word, the first one in the lower half. */
-__device__ inline uint32_t fast_pair(float first, float second)
+__device__ inline uint32_t pair(float first, float second)
 {
     return gckpti_to_bf16(first) | (uint32_t)gckpti_to_bf16(second) << 16;
 }
@@ -2596,6 +3288,33 @@ Values value_of(const gckpt_arg &arg) { return { arg.data, arg.bf16 }; }
 Results grad_of(const gckpt_arg &arg) { return { arg.grad, arg.grad_bf16 }; }
 bool wanted(const gckpt_arg &arg) { return arg.grad || arg.grad_bf16; }
 Values grad_out_of(const gckpt_call *call) { return { call->grad_out, call->grad_out_bf16 }; }
+
+/* 2^x; exponents are taken to base 2. */
+__device__ inline float exp2_of(float x)
+{
+#ifdef GCKPT_CUDA_SHIM
+    return exp2f(x);
+#else
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
+/* pair, subnormals left as they are: for factors that go straight into an mma. */
+__device__ inline uint32_t factors(float first, float second)
+{
+#ifdef GCKPT_CUDA_SHIM
+    return pair(first, second);
+#else
+    uint32_t y;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(second), "f"(first));
+    return y;
+#endif
+}
+
+#define LOG2E 1.4426950408889634f
+#define LN2   0.6931471805599453f
 
 /* What a kernel's factors take of the workspace, piece by piece: the same when planning and when
  * running. */
@@ -2611,7 +3330,7 @@ void *take(Room &room, size_t bytes)
     return piece;
 }
 
-__global__ void fast_narrow_kernel(const float *x, uint16_t *y, int64_t n)
+__global__ void narrow_kernel(const float *x, uint16_t *y, int64_t n)
 {
     for (EACH(i, n))
         y[i] = gckpti_to_bf16(x[i]);
@@ -2619,7 +3338,7 @@ __global__ void fast_narrow_kernel(const float *x, uint16_t *y, int64_t n)
 
 void narrow(const gckpt_call *call, const float *x, uint16_t *y, int64_t n)
 {
-    RUN(call, fast_narrow_kernel, blocks_for(n, 256), 256, 0, x, y, n);
+    RUN(call, narrow_kernel, blocks_for(n, 256), 256, 0, x, y, n);
 }
 
 /* x as bf16: as it is, or a copy. Weights are binary32 and are converted by each instruction that
@@ -2643,12 +3362,26 @@ struct Matrix {
     int64_t stride;
     int aligned; /* 16 bytes can be copied at once */
 };
+/* Where c becomes something else, of the rows' losses: PARTS, a maximum and a sum of exponentials of
+ * each row's 64 columns (and the target's element); SLOPES, gradients, from aux and loss_scale. */
+enum Purpose { STORE, PARTS, SLOPES };
+struct RowLoss;
+struct Loss {
+    const int32_t *target;
+    int first;         /* the class that is column 0 */
+    float *parts;      /* (columns / 64, rows, 2) */
+    RowLoss *state;    /* (rows) */
+    const float *aux;  /* (rows,2): max, log(sum) */
+    const Moment *now;
+};
 struct Product {
     int m, n, k;
     Matrix a, b;
     Values bias; /* or none */
     int accumulate;
-    Results c; /* rows of n */
+    Results c;
+    int c_row; /* elements of a row */
+    Loss loss;
 };
 
 Matrix matrix(const uint16_t *x, int64_t stride)
@@ -2659,7 +3392,7 @@ Matrix matrix(const uint16_t *x, int64_t stride)
 enum { LINKS = 32, STAGES = 4 }; /* links in shared memory at once; so many times */
 
 /* Brings 8 elements x[at..] of line `line` to shared memory; outside the matrix there are zeros. */
-__device__ inline void fast_bring(const Matrix &x, int64_t line, int lines, int at, int length,
+__device__ inline void bring(const Matrix &x, int64_t line, int lines, int at, int length,
                                   uint16_t *to)
 {
     const uint16_t *from = x.x + line * x.stride + at;
@@ -2675,7 +3408,7 @@ __device__ inline void fast_bring(const Matrix &x, int64_t line, int lines, int 
 
 /* Where 8 elements lie in a tile with lines of `wide` elements: their places are exchanged from line
  * to line, so that ldmatrix finds 8 lines in 8 different groups of banks. */
-template <int wide> __device__ inline int fast_place(int line, int eight)
+template <int wide> __device__ inline int place(int line, int eight)
 {
     int turn = wide == 32 ? line >> 1 & 3 : line & 7;
     return line * wide + ((eight ^ turn) << 3);
@@ -2683,67 +3416,120 @@ template <int wide> __device__ inline int fast_place(int line, int eight)
 
 /* A tile of `size` lines along k, or of as many elements across it, links first.. */
 template <int size, int along>
-__device__ inline void fast_bring_tile(const Matrix &x, int start, int end, int first, int k,
+__device__ inline void bring_tile(const Matrix &x, int start, int end, int first, int k,
                                        uint16_t *tile)
 {
     enum { WIDE = along ? LINKS : size, EIGHTS = WIDE / 8, ALL = size * LINKS / 8 };
     for (int i = threadIdx.x; i < ALL; i += 128) {
         int line = i / EIGHTS, eight = i % EIGHTS;
-        uint16_t *to = tile + fast_place<WIDE>(line, eight);
+        uint16_t *to = tile + place<WIDE>(line, eight);
         if (along)
-            fast_bring(x, start + line, end, first + eight * 8, k, to);
+            bring(x, start + line, end, first + eight * 8, k, to);
         else
-            fast_bring(x, first + line, k, start + eight * 8, end, to);
+            bring(x, first + line, k, start + eight * 8, end, to);
     }
 }
 
-/* The factors a of 16 rows from `row` and 16 links from `link` of a tile. */
-template <int size, int along>
-__device__ inline void fast_load_a(uint32_t a[4], const uint16_t *tile, int row, int link)
+/* The factors a of 16 rows from `row` and 16 links from `link` of a tile with lines of `wide`. */
+template <int wide, int along>
+__device__ inline void load_a(uint32_t a[4], const uint16_t *tile, int row, int link)
 {
     int lane = threadIdx.x % 32;
     if (along)
-        gckpti_ldmatrix_x4(
-            a, tile + fast_place<LINKS>(row + lane % 16, link / 8 + lane / 16));
+        gckpti_ldmatrix_x4(a, tile + place<wide>(row + lane % 16, link / 8 + lane / 16));
     else
         gckpti_ldmatrix_x4_trans(
-            a, tile + fast_place<size>(link + lane / 16 * 8 + lane % 8, row / 8 + lane / 8 % 2));
+            a, tile + place<wide>(link + lane / 16 * 8 + lane % 8, row / 8 + lane / 8 % 2));
 }
 
 /* The factors b of 16 links and of columns column..column+7 (b[0], b[1]), +8..+15 (b[2], b[3]). */
-template <int size, int along>
-__device__ inline void fast_load_b(uint32_t b[4], const uint16_t *tile, int column, int link)
+template <int wide, int along>
+__device__ inline void load_b(uint32_t b[4], const uint16_t *tile, int column, int link)
 {
     int lane = threadIdx.x % 32;
     if (along)
-        gckpti_ldmatrix_x4(b, tile + fast_place<LINKS>(column + lane / 16 * 8 + lane % 8,
-                                                       link / 8 + lane / 8 % 2));
+        gckpti_ldmatrix_x4(b, tile + place<wide>(column + lane / 16 * 8 + lane % 8,
+                                                      link / 8 + lane / 8 % 2));
     else
         gckpti_ldmatrix_x4_trans(
-            b, tile + fast_place<size>(link + lane / 8 % 2 * 8 + lane % 8, column / 8 + lane / 16));
+            b, tile + place<wide>(link + lane / 8 % 2 * 8 + lane % 8, column / 8 + lane / 16));
 }
 
 /* What element (i,j) of c starts from. */
-__device__ inline float fast_start(const Product &p, int i, int j)
+__device__ inline float start(const Product &p, int i, int j)
 {
     if (i >= p.m || j >= p.n)
         return 0.0f;
-    return p.accumulate ? fast_held(p.c, (int64_t)i * p.n + j) : fast_get(p.bias, j);
+    return p.accumulate ? held(p.c, (int64_t)i * p.c_row + j) : get(p.bias, j);
 }
 
 /* Elements (i,j) and (i,j+1). */
-__device__ inline void fast_finish(const Product &p, int i, int j, float first, float second)
+__device__ inline void finish(const Product &p, int i, int j, float first, float second)
 {
-    int64_t at = (int64_t)i * p.n + j;
+    int64_t at = (int64_t)i * p.c_row + j;
     if (i >= p.m || j >= p.n)
         return;
-    if (j + 1 < p.n && p.n % 2 == 0 && p.c.narrow) {
-        *(uint32_t *)(void *)(p.c.narrow + at) = fast_pair(first, second);
+    if (j + 1 < p.n && p.c_row % 2 == 0 && p.c.narrow) {
+        *(uint32_t *)(void *)(p.c.narrow + at) = pair(first, second);
         return;
     }
-    fast_put(p.c, at, first);
+    put(p.c, at, first);
     if (j + 1 < p.n)
-        fast_put(p.c, at + 1, second);
+        put(p.c, at + 1, second);
+}
+
+/* So far, of a row: the maximum, the sum, the target's logit. */
+struct RowLoss {
+    float max, sum, hit;
+};
+
+/* Columns j, j+1, j+8, .. of row i, in two of the four elements of each c[x]; four lanes have one
+ * row's. */
+template <int across>
+__device__ inline void finish_part(const Product &p, int i, int j, const float c[across][4],
+                                   int which)
+{
+    int at = i < p.m ? p.loss.target[i] - p.loss.first : -1, group = j / (8 * across);
+    float top = -INFINITY, sum = 0.0f;
+#pragma unroll
+    for (int x = 0; x < 2 * across; x++) {
+        int column = j + x / 2 * 8 + x % 2;
+        float v = c[x / 2][which + x % 2];
+        top = column < p.n && v > top ? v : top;
+        if (column == at && column < p.n)
+            p.loss.state[i].hit = v;
+    }
+    for (int with = 1; with < 4; with *= 2) {
+        float other = __shfl_xor_sync(0xffffffffu, top, with);
+        top = other > top ? other : top;
+    }
+    float shift = gckpti_shift(top);
+#pragma unroll
+    for (int x = 0; x < 2 * across; x++)
+        if (j + x / 2 * 8 + x % 2 < p.n)
+            sum += exp2_of((c[x / 2][which + x % 2] - shift) * LOG2E);
+    for (int with = 1; with < 4; with *= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, with);
+    if (i < p.m && j % 8 == 0) {
+        float *part = p.loss.parts + 2 * ((int64_t)group * p.m + i);
+        part[0] = top, part[1] = sum;
+    }
+}
+
+/* The same elements become gradients. */
+template <int across>
+__device__ inline void finish_slopes(const Product &p, int i, int j, float c[across][4], int which)
+{
+    int target = i < p.m ? p.loss.target[i] : -1, at = target - p.loss.first;
+    float max = target < 0 ? 0.0f : p.loss.aux[2 * i];
+    float log_sum = target < 0 ? 0.0f : p.loss.aux[2 * i + 1], scale = p.loss.now->loss_scale;
+#pragma unroll
+    for (int x = 0; x < 2 * across; x++) {
+        float *v = &c[x / 2][which + x % 2];
+        float slope = exp2_of(((*v - max) - log_sum) * LOG2E);
+        slope = j + x / 2 * 8 + x % 2 == at ? slope - 1.0f : slope;
+        *v = target < 0 ? 0.0f : slope * scale;
+    }
 }
 
 /* A block of four warps computes size x size elements, a warp a quarter of them, from STAGES tiles
@@ -2751,10 +3537,11 @@ __device__ inline void fast_finish(const Product &p, int i, int j, float first, 
  * sum is a chain of them, in order, in one register, whatever the tile. 128 x 128: 64 KiB, two
  * blocks an SM; where that leaves SMs idle, tiles are 64 x 64. Neighbouring blocks share rows of a,
  * which stay in the L2. */
-template <int size, int a_along, int b_along>
-__global__ void __launch_bounds__(128, 2) fast_product_kernel(Product p)
+template <int size, int a_along, int b_along, Purpose purpose>
+__global__ void __launch_bounds__(128, 2) product_kernel(const __grid_constant__ Product p)
 {
     enum { HALF = size / 2, DOWN = HALF / 16, ACROSS = HALF / 8, TILE = size * LINKS };
+    enum { A_WIDE = a_along ? LINKS : size, B_WIDE = b_along ? LINKS : size };
     DYNAMIC_SHARED(uint4, product_tiles);
     uint16_t *tiles = (uint16_t *)product_tiles;
     int across = (p.n + size - 1) / size, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -2763,13 +3550,13 @@ __global__ void __launch_bounds__(128, 2) fast_product_kernel(Product p)
     int i = i0 + row + lane / 4, j = j0 + column + lane % 4 * 2;
     int steps = (p.k + LINKS - 1) / LINKS;
     float c[DOWN][ACROSS][4];
-UNROLL
+#pragma unroll
     for (int y = 0; y < DOWN; y++)
-UNROLL
+#pragma unroll
         for (int x = 0; x < ACROSS; x++)
-UNROLL
+#pragma unroll
             for (int q = 0; q < 4; q++)
-                c[y][x][q] = fast_start(p, i + y * 16 + q / 2 * 8, j + x * 8 + q % 2);
+                c[y][x][q] = start(p, i + y * 16 + q / 2 * 8, j + x * 8 + q % 2);
     for (int s = 0; s < steps + STAGES - 1; s++) {
         int now = s - (STAGES - 1); /* what is computed, once so many tiles are under way */
         if (now >= 0) {
@@ -2778,20 +3565,20 @@ UNROLL
         }
         if (s < steps) {
             uint16_t *tile = tiles + s % STAGES * 2 * TILE;
-            fast_bring_tile<size, a_along>(p.a, i0, p.m, s * LINKS, p.k, tile);
-            fast_bring_tile<size, b_along>(p.b, j0, p.n, s * LINKS, p.k, tile + TILE);
+            bring_tile<size, a_along>(p.a, i0, p.m, s * LINKS, p.k, tile);
+            bring_tile<size, b_along>(p.b, j0, p.n, s * LINKS, p.k, tile + TILE);
         }
         gckpti_cp_async_commit();
         const uint16_t *tile = tiles + now % STAGES * 2 * TILE;
         for (int link = 0; now >= 0 && link < LINKS && now * LINKS + link < p.k; link += 16) {
             uint32_t a[DOWN][4], b[4];
-UNROLL
+#pragma unroll
             for (int y = 0; y < DOWN; y++)
-                fast_load_a<size, a_along>(a[y], tile, row + y * 16, link);
-UNROLL
+                load_a<A_WIDE, a_along>(a[y], tile, row + y * 16, link);
+#pragma unroll
             for (int x = 0; x < ACROSS; x += 2) {
-                fast_load_b<size, b_along>(b, tile + TILE, column + x * 8, link);
-UNROLL
+                load_b<B_WIDE, b_along>(b, tile + TILE, column + x * 8, link);
+#pragma unroll
                 for (int y = 0; y < DOWN; y++) {
                     gckpti_mma_bf16(c[y][x], a[y], b);
                     gckpti_mma_bf16(c[y][x + 1], a[y], b + 2);
@@ -2799,37 +3586,47 @@ UNROLL
             }
         }
     }
-UNROLL
-    for (int y = 0; y < DOWN; y++)
-UNROLL
-        for (int x = 0; x < ACROSS; x++) {
-            fast_finish(p, i + y * 16, j + x * 8, c[y][x][0], c[y][x][1]);
-            fast_finish(p, i + y * 16 + 8, j + x * 8, c[y][x][2], c[y][x][3]);
-        }
+#pragma unroll
+    for (int y = 0; y < 2 * DOWN; y++) {
+        if (purpose == PARTS)
+            finish_part<ACROSS>(p, i + y * 8, j, c[y / 2], y % 2 * 2);
+        else if (purpose == SLOPES)
+            finish_slopes<ACROSS>(p, i + y * 8, j, c[y / 2], y % 2 * 2);
+#pragma unroll
+        for (int x = 0; x < ACROSS && purpose != PARTS; x++)
+            finish(p, i + y * 8, j + x * 8, c[y / 2][x][y % 2 * 2], c[y / 2][x][y % 2 * 2 + 1]);
+    }
 }
 
-template <int size, int a_along, int b_along>
+template <int size, int a_along, int b_along, Purpose purpose>
 void product_by(const gckpt_call *call, const Product &p)
 {
     int64_t blocks = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
     int bytes = STAGES * 2 * size * LINKS * (int)sizeof(uint16_t);
     check(device_of(call),
-          cudaFuncSetAttribute(fast_product_kernel<size, a_along, b_along>,
+          cudaFuncSetAttribute(product_kernel<size, a_along, b_along, purpose>,
                                cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
           "shared memory");
-    RUN(call, (fast_product_kernel<size, a_along, b_along>), dim3((unsigned)blocks), 128,
+    RUN(call, (product_kernel<size, a_along, b_along, purpose>), dim3((unsigned)blocks), 128,
         (size_t)bytes, p);
+}
+
+int processors_of(const gckpt_call *call)
+{
+    int n = 1;
+    check(device_of(call),
+          cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device_of(call)->number),
+          "the number of processors");
+    return n;
 }
 
 template <int a_along, int b_along> void product_of(const gckpt_call *call, const Product &p)
 {
     int64_t large = (int64_t)((p.m + 127) / 128) * ((p.n + 127) / 128);
-    if (p.m < 1 || p.n < 1)
-        return;
-    if (large >= 132)
-        product_by<128, a_along, b_along>(call, p);
+    if (large >= processors_of(call))
+        product_by<128, a_along, b_along, STORE>(call, p);
     else
-        product_by<64, a_along, b_along>(call, p);
+        product_by<64, a_along, b_along, STORE>(call, p);
 }
 
 /* b's lines are along k where its `stride` is that of columns. */
@@ -2847,7 +3644,7 @@ void product(const gckpt_call *call, const Product &p, int a_along, int b_along)
 /* A block has 32 columns, a warp TOKENS rows of them at a time; then the first warp adds the groups
  * to the sums in their order, with low parts. h NULL: sums g, else g (x - c - mean) rstd, with
  * `each` of these per row (a norm's aux). */
-__global__ void fast_column_sums_kernel(Values g, int64_t rows, int64_t n, Values x,
+__global__ void column_sums_kernel(Values g, int64_t rows, int64_t n, Values x,
                                         const float *aux, int each, int accumulate, Results sums,
                                         float *low)
 {
@@ -2856,18 +3653,18 @@ __global__ void fast_column_sums_kernel(Values g, int64_t rows, int64_t n, Value
     int64_t j = (int64_t)blockIdx.x * 32 + lane;
     float sum = 0.0f, rest = 0.0f;
     if (warp == 0 && j < n) {
-        sum = accumulate ? fast_held(sums, j) : 0.0f;
+        sum = accumulate ? held(sums, j) : 0.0f;
         rest = low ? low[j] : 0.0f;
     }
     for (int64_t first = 0; first < rows; first += 16 * TOKENS) {
         int64_t r = first + warp * TOKENS, end = r + TOKENS < rows ? r + TOKENS : rows;
         float part = 0.0f;
         for (; r < end && j < n; r++) {
-            float v = fast_get(g, r * n + j);
+            float v = get(g, r * n + j);
             if (aux) {
                 const float *a = aux + r * each;
                 float c = each == 3 ? a[0] : 0.0f, mean = each == 3 ? a[1] : 0.0f;
-                v *= gckpti_centered(fast_get(x, r * n + j), c, mean) * a[each - 1];
+                v *= gckpti_centered(get(x, r * n + j), c, mean) * a[each - 1];
             }
             part += v;
         }
@@ -2878,7 +3675,7 @@ __global__ void fast_column_sums_kernel(Values g, int64_t rows, int64_t n, Value
         __syncthreads();
     }
     if (warp == 0 && j < n) {
-        fast_put(sums, j, sum);
+        put(sums, j, sum);
         if (low)
             low[j] = rest;
     }
@@ -2887,12 +3684,12 @@ __global__ void fast_column_sums_kernel(Values g, int64_t rows, int64_t n, Value
 void column_sums(const gckpt_call *call, const gckpt_arg &to, Values x, const float *aux, int each)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN(call, fast_column_sums_kernel, dim3((unsigned)((n + 31) / 32)), 512, 0, grad_out_of(call),
+    RUN(call, column_sums_kernel, dim3((unsigned)((n + 31) / 32)), 512, 0, grad_out_of(call),
         rows, n, x, aux, each, to.accumulate, grad_of(to), to.low);
 }
 
 /* ---- linear: out (rows,n) = x (rows,k) w + bias ---- */
-void fast_linear_forward(const gckpt_call *call)
+void linear_forward(const gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     int transposed = *(const int *)call->attributes;
@@ -2906,11 +3703,13 @@ void fast_linear_forward(const gckpt_call *call)
                   matrix(w, transposed ? s.k : s.n),
                   value_of(call->in[2]),
                   0,
-                  { call->out, call->out_bf16 } };
+                  { call->out, call->out_bf16 },
+                  (int)s.n,
+                  {} };
     product(call, p, 1, transposed);
 }
 
-void fast_linear_backward(const gckpt_call *call)
+void linear_backward(const gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     const gckpt_arg *in = call->in;
@@ -2920,22 +3719,22 @@ void fast_linear_backward(const gckpt_call *call)
     if (wanted(in[0])) {
         const uint16_t *w = factor(call, room, value_of(in[1]), s.n * s.k);
         Product p = { m,    k,    n, matrix(g, s.n), matrix(w, transposed ? s.k : s.n),
-                      { NULL, NULL }, in[0].accumulate, grad_of(in[0]) };
+                      { NULL, NULL }, in[0].accumulate, grad_of(in[0]), k, {} };
         product(call, p, 1, !transposed);
     }
     if (wanted(in[1])) {
         const uint16_t *x = factor(call, room, value_of(in[0]), s.m * s.k);
         Product p = { k,    n,    m, matrix(x, s.k), matrix(g, s.n),
-                      { NULL, NULL }, in[1].accumulate, grad_of(in[1]) };
+                      { NULL, NULL }, in[1].accumulate, grad_of(in[1]), n, {} };
         if (transposed)
-            p.m = n, p.n = k, p.a = matrix(g, s.n), p.b = matrix(x, s.k);
+            p.m = n, p.n = p.c_row = k, p.a = matrix(g, s.n), p.b = matrix(x, s.k);
         product(call, p, 0, 0);
     }
     if (call->inputs == 3 && wanted(in[2]))
         column_sums(call, in[2], { NULL, NULL }, NULL, 0);
 }
 
-void fast_linear_room(gckpt_call *call)
+gckpt_result linear_room(gckpt_call *call)
 {
     gckpti_sizes s = gckpti_matmul_sizes(call);
     Values x = value_of(call->in[0]), w = value_of(call->in[1]), g = grad_out_of(call);
@@ -2948,13 +3747,886 @@ void fast_linear_room(gckpt_call *call)
     call->work_forward = forward.used;
     call->work_backward = backward.used;
     call->mixes_rows |= s.m % TOKENS != 0;
+    return GCKPT_OK;
 }
+
+/* ---- attention (Dao 2023), for heads of up to D columns: 64 or 128, the rest zeros ----
+ * A block of four warps has 64 queries of a head (forward, dq) or 64 keys (dk, dv), a warp 16 of
+ * them; the other side comes in tiles that are brought while the one before is computed. Scores and
+ * what they become stay in registers: as an mma leaves them they are the factors of the next one.
+ * Maxima and sums are binary32, keys taken in tiles of 64 in order; the scores are computed again
+ * for dq and for dk and dv, so that each sum has one owner and one order. */
+struct Attention {
+    const uint16_t *q, *k, *v, *g;
+    int t, s, c, d, heads, causal, aligned;
+    float scale;
+    Results out, dq, dk, dv;
+    int accumulate[3];
+    float *aux;         /* (B,heads,T): max + log(sum) */
+    const float *delta; /* (B,heads,T): dot(g, out) */
+};
+
+/* n lines of a head, from line `first` of row b of a (B,lines,C) tensor. */
+template <int D, int n>
+__device__ inline void bring_lines(const Attention &p, const uint16_t *x, int b, int h,
+                                        int first, int lines, uint16_t *tile)
+{
+    Matrix m = { x + ((int64_t)b * lines) * p.c + (int64_t)h * p.d, p.c, p.aligned };
+    for (int i = threadIdx.x; i < n * D / 8; i += 128) {
+        int line = i / (D / 8), eight = i % (D / 8);
+        bring(m, first + line, lines, eight * 8, p.d, tile + place<D>(line, eight));
+    }
+}
+
+/* s (16 rows, 8 n columns) = lines row.. of a times lines 0.. of b, along the head. */
+template <int D, int n>
+__device__ inline void scores(const uint16_t *a, int row, const uint16_t *b, float s[n][4])
+{
+#pragma unroll
+    for (int x = 0; x < n; x++)
+        s[x][0] = s[x][1] = s[x][2] = s[x][3] = 0.0f;
+#pragma unroll
+    for (int link = 0; link < D; link += 16) {
+        uint32_t left[4], right[4];
+        load_a<D, 1>(left, a, row, link);
+#pragma unroll
+        for (int x = 0; x < n; x += 2) {
+            load_b<D, 1>(right, b, x * 8, link);
+            gckpti_mma_bf16(s[x], left, right);
+            gckpti_mma_bf16(s[x + 1], left, right + 2);
+        }
+    }
+}
+
+/* o (16,D) += s (16, 8 n) times lines 0.. of b. */
+template <int D, int n>
+__device__ inline void add_lines(const float s[n][4], const uint16_t *b, float o[D / 8][4])
+{
+#pragma unroll
+    for (int link = 0; link < n / 2; link++) {
+        const float *s0 = s[2 * link], *s1 = s[2 * link + 1];
+        uint32_t left[4] = { factors(s0[0], s0[1]), factors(s0[2], s0[3]),
+                             factors(s1[0], s1[1]), factors(s1[2], s1[3]) };
+        uint32_t right[4];
+#pragma unroll
+        for (int x = 0; x < D / 8; x += 2) {
+            load_b<D, 0>(right, b, x * 8, link * 16);
+            gckpti_mma_bf16(o[x], left, right);
+            gckpti_mma_bf16(o[x + 1], left, right + 2);
+        }
+    }
+}
+
+template <int D> __device__ inline void clear(float o[D / 8][4])
+{
+#pragma unroll
+    for (int x = 0; x < D / 8; x++)
+        o[x][0] = o[x][1] = o[x][2] = o[x][3] = 0.0f;
+}
+
+/* Rows line + lane / 4 and 8 further of a head, times `times`. */
+template <int D>
+__device__ inline void store_lines(const Attention &p, const Results &y, int accumulate, int b,
+                                        int h, int line, int lines, const float o[D / 8][4],
+                                        const float times[2])
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int i = line + lane / 4 + half * 8;
+        int64_t at = ((int64_t)b * lines + i) * p.c + (int64_t)h * p.d;
+#pragma unroll
+        for (int x = 0; x < D / 8; x++) {
+            int j = x * 8 + lane % 4 * 2;
+            float v[2] = { o[x][2 * half] * times[half], o[x][2 * half + 1] * times[half] };
+            if (i >= lines || j >= p.d)
+                continue;
+            if (accumulate)
+                v[0] += held(y, at + j), v[1] += j + 1 < p.d ? held(y, at + j + 1) : 0.0f;
+            if (y.narrow && p.aligned) {
+                *(uint32_t *)(void *)(y.narrow + at + j) = pair(v[0], v[1]);
+                continue;
+            }
+            put(y, at + j, v[0]);
+            if (j + 1 < p.d)
+                put(y, at + j + 1, v[1]);
+        }
+    }
+}
+
+template <int D>
+__global__ void __launch_bounds__(128) attention_forward_kernel(Attention p)
+{
+    enum { TILE = 64 * D };
+    DYNAMIC_SHARED(uint4, attention_tiles);
+    uint16_t *q = (uint16_t *)attention_tiles, *k = q + TILE, *v = k + 2 * TILE;
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
+    int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
+    int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64; /* the longest first */
+    int seen = p.causal && q0 + 64 < p.s ? q0 + 64 : p.s, steps = (seen + 63) / 64;
+    float o[D / 8][4], s[8][4], max[2] = { -INFINITY, -INFINITY }, sum[2] = { 0, 0 };
+    clear<D>(o);
+    bring_lines<D, 64>(p, p.q, b, h, q0, p.t, q);
+    for (int step = -1; step < steps; step++) {
+        if (step + 1 < steps) {
+            int to = (step + 1) % 2 * TILE;
+            bring_lines<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, k + to);
+            bring_lines<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, v + to);
+        }
+        gckpti_cp_async_commit();
+        if (step < 0)
+            continue;
+        gckpti_cp_async_wait<1>();
+        __syncthreads();
+        scores<D, 8>(q, row, k + step % 2 * TILE, s);
+        int i = q0 + row + lane / 4, j = step * 64 + lane % 4 * 2;
+#pragma unroll
+        for (int half = 0; half < 2; half++, i += 8) {
+            int end = p.causal && i + 1 < p.s ? i + 1 : p.s;
+            float top = max[half], factor, shift;
+#pragma unroll
+            for (int x = 0; x < 16; x++) {
+                float *at = &s[x / 2][2 * half + x % 2];
+                *at = j + x / 2 * 8 + x % 2 < end ? *at * (p.scale * LOG2E) : -INFINITY;
+                top = *at > top ? *at : top;
+            }
+            for (int with = 1; with < 4; with *= 2) {
+                float other = __shfl_xor_sync(0xffffffffu, top, with);
+                top = other > top ? other : top;
+            }
+            shift = gckpti_shift(top);
+            factor = exp2_of(max[half] - shift);
+            max[half] = top;
+            sum[half] *= factor;
+#pragma unroll
+            for (int x = 0; x < 16; x++) {
+                float *at = &s[x / 2][2 * half + x % 2];
+                *at = exp2_of(*at - shift);
+                sum[half] += *at;
+            }
+#pragma unroll
+            for (int x = 0; x < D / 8; x++)
+                o[x][2 * half] *= factor, o[x][2 * half + 1] *= factor;
+        }
+        add_lines<D, 8>(s, v + step % 2 * TILE, o);
+        __syncthreads();
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int i = q0 + row + lane / 4 + half * 8;
+        for (int with = 1; with < 4; with *= 2)
+            sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], with);
+        gckpti_softmax_end(&max[half], &sum[half]);
+        if (p.aux && i < p.t && lane % 4 == 0)
+            p.aux[(int64_t)head * p.t + i] = max[half] * LN2 + gckpti_log(sum[half]);
+        sum[half] = 1.0f / sum[half];
+    }
+    if (p.out.wide || p.out.narrow)
+        store_lines<D>(p, p.out, 0, b, h, q0 + row, p.t, o, sum);
+}
+
+/* A warp takes a query of a head. */
+__global__ void delta_kernel(Values g, Values out, int64_t queries, Attention p, float *delta)
+{
+    int64_t all = queries * p.heads, n = (int64_t)gridDim.x * (blockDim.x / 32);
+    int lane = threadIdx.x % 32;
+    for (int64_t i = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; i < all; i += n) {
+        int64_t head = i / p.t, b = head / p.heads, h = head % p.heads;
+        int64_t at = (b * p.t + i % p.t) * p.c + h * p.d;
+        float sum = 0.0f;
+        for (int j = lane; j < p.d; j += 32)
+            sum = gckpti_fma(get(g, at + j), get(out, at + j), sum);
+        for (int half = 16; half; half /= 2)
+            sum += __shfl_down_sync(0xffffffffu, sum, half);
+        if (lane == 0)
+            delta[i] = sum;
+    }
+}
+
+/* s becomes p = exp(s scale - aux), d, which is dp, becomes p (dp - delta) scale, of one element. */
+__device__ inline void slope(const Attention &p, float aux, float delta, int here, float *s,
+                                  float *d)
+{
+    *s = here ? exp2_of((*s * p.scale - aux) * LOG2E) : 0.0f;
+    *d = *s * (*d - delta) * p.scale;
+}
+
+/* dq, of 64 queries over all keys they see. */
+template <int D> __global__ void __launch_bounds__(128) attention_dq_kernel(Attention p)
+{
+    enum { TILE = 64 * D };
+    DYNAMIC_SHARED(uint4, attention_tiles);
+    uint16_t *q = (uint16_t *)attention_tiles, *g = q + TILE, *k = g + TILE, *v = k + 2 * TILE;
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.t + 63) / 64;
+    int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
+    int q0 = (blocks - 1 - (int)(blockIdx.x % blocks)) * 64, i = q0 + row + lane / 4;
+    int seen = p.causal && q0 + 64 < p.s ? q0 + 64 : p.s, steps = (seen + 63) / 64;
+    float o[D / 8][4], s[8][4], d[8][4], aux[2], delta[2];
+    const float once[2] = { 1.0f, 1.0f };
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int64_t at = (int64_t)head * p.t + i + half * 8;
+        aux[half] = i + half * 8 < p.t ? p.aux[at] : INFINITY;
+        delta[half] = i + half * 8 < p.t ? p.delta[at] : 0.0f;
+    }
+    clear<D>(o);
+    bring_lines<D, 64>(p, p.q, b, h, q0, p.t, q);
+    bring_lines<D, 64>(p, p.g, b, h, q0, p.t, g);
+    for (int step = -1; step < steps; step++) {
+        if (step + 1 < steps) {
+            int to = (step + 1) % 2 * TILE;
+            bring_lines<D, 64>(p, p.k, b, h, (step + 1) * 64, p.s, k + to);
+            bring_lines<D, 64>(p, p.v, b, h, (step + 1) * 64, p.s, v + to);
+        }
+        gckpti_cp_async_commit();
+        if (step < 0)
+            continue;
+        gckpti_cp_async_wait<1>();
+        __syncthreads();
+        scores<D, 8>(q, row, k + step % 2 * TILE, s);
+        scores<D, 8>(g, row, v + step % 2 * TILE, d);
+#pragma unroll
+        for (int x = 0; x < 32; x++) {
+            int half = x / 2 % 2, j = step * 64 + x / 4 * 8 + lane % 4 * 2 + x % 2;
+            int here = j < p.s && (!p.causal || j <= i + half * 8);
+            slope(p, aux[half], delta[half], here, &s[x / 4][x % 4], &d[x / 4][x % 4]);
+        }
+        add_lines<D, 8>(d, k + step % 2 * TILE, o);
+        __syncthreads();
+    }
+    store_lines<D>(p, p.dq, p.accumulate[0], b, h, q0 + row, p.t, o, once);
+}
+
+/* dk and dv, of 64 keys over all queries that see them, n at a time. Scores stand on their side:
+ * rows are keys. */
+template <int D, int n> __global__ void __launch_bounds__(128) attention_dkv_kernel(Attention p)
+{
+    enum { TILE = 64 * D, PART = n * D };
+    DYNAMIC_SHARED(uint4, attention_tiles);
+    uint16_t *k = (uint16_t *)attention_tiles, *v = k + TILE, *q = v + TILE, *g = q + 2 * PART;
+    SHARED(float, aux, [2][n]);
+    SHARED(float, delta, [2][n]);
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16, blocks = (p.s + 63) / 64;
+    int head = (int)(blockIdx.x / blocks), b = head / p.heads, h = head % p.heads;
+    int k0 = (int)(blockIdx.x % blocks) * 64, first = p.causal ? k0 / n : 0;
+    int steps = (p.t + n - 1) / n;
+    float dk[D / 8][4], dv[D / 8][4], s[n / 8][4], d[n / 8][4];
+    const float once[2] = { 1.0f, 1.0f };
+    clear<D>(dk);
+    clear<D>(dv);
+    bring_lines<D, 64>(p, p.k, b, h, k0, p.s, k);
+    bring_lines<D, 64>(p, p.v, b, h, k0, p.s, v);
+    for (int step = first - 1; step < steps; step++) {
+        if (step + 1 < steps) {
+            int to = (step + 1) % 2, i = (step + 1) * n + (int)threadIdx.x;
+            bring_lines<D, n>(p, p.q, b, h, (step + 1) * n, p.t, q + to * PART);
+            bring_lines<D, n>(p, p.g, b, h, (step + 1) * n, p.t, g + to * PART);
+            if (threadIdx.x < n) {
+                aux[to][threadIdx.x] = i < p.t ? p.aux[(int64_t)head * p.t + i] : INFINITY;
+                delta[to][threadIdx.x] = i < p.t ? p.delta[(int64_t)head * p.t + i] : 0.0f;
+            }
+        }
+        gckpti_cp_async_commit();
+        if (step < first)
+            continue;
+        int now = step % 2;
+        gckpti_cp_async_wait<1>();
+        __syncthreads();
+        scores<D, n / 8>(k, row, q + now * PART, s);
+        scores<D, n / 8>(v, row, g + now * PART, d);
+#pragma unroll
+        for (int x = 0; x < n / 2; x++) {
+            int j = k0 + row + lane / 4 + x / 2 % 2 * 8, i = x / 4 * 8 + lane % 4 * 2 + x % 2;
+            slope(p, aux[now][i], delta[now][i], !p.causal || j <= step * n + i,
+                       &s[x / 4][x % 4], &d[x / 4][x % 4]);
+        }
+        add_lines<D, n / 8>(s, g + now * PART, dv);
+        add_lines<D, n / 8>(d, q + now * PART, dk);
+        __syncthreads();
+    }
+    if (p.dk.wide || p.dk.narrow)
+        store_lines<D>(p, p.dk, p.accumulate[1], b, h, k0 + row, p.s, dk, once);
+    if (p.dv.wide || p.dv.narrow)
+        store_lines<D>(p, p.dv, p.accumulate[2], b, h, k0 + row, p.s, dv, once);
+}
+
+/* The factors, copied where they are not bf16; out: the output's gradient (backward), its values. */
+Attention attention_of(const gckpt_call *call, Room &room, bool backward)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    const gckpt_arg *in = call->in;
+    Attention p;
+    memset(&p, 0, sizeof p);
+    int64_t queries = gckpti_elements(&in[0].shape), keys = gckpti_elements(&in[1].shape);
+    p.t = (int)in[0].shape.d[1], p.s = (int)in[1].shape.d[1], p.c = (int)in[0].shape.d[2];
+    p.heads = o->heads, p.causal = o->causal, p.d = p.c / p.heads;
+    p.scale = 1.0f / gckpti_sqrt((float)p.d);
+    p.q = factor(call, room, value_of(in[0]), queries);
+    p.k = factor(call, room, value_of(in[1]), keys);
+    p.v = factor(call, room, value_of(in[2]), keys);
+    if (backward)
+        p.g = factor(call, room, grad_out_of(call), queries);
+    p.aux = (float *)call->aux;
+    p.aligned = p.d % 8 == 0 && ((uintptr_t)p.q | (uintptr_t)p.k | (uintptr_t)p.v |
+                                 (uintptr_t)p.g) % 16 == 0;
+    return p;
+}
+
+#define HEADS(call, kernel, tiles, shared, p)                                                      \
+    do {                                                                                           \
+        int64_t heads = (call)->in[0].shape.d[0] * (p).heads;                                      \
+        check(device_of(call),                                                                     \
+              cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,            \
+                                   (int)(shared)),                                                 \
+              "shared memory");                                                                    \
+        RUN(call, (kernel), dim3((unsigned)(heads * (tiles))), 128, (size_t)(shared), p);          \
+    } while (0)
+
+template <int D> void run_attention(const gckpt_call *call, const Attention &p)
+{
+    HEADS(call, attention_forward_kernel<D>, (p.t + 63) / 64, 5 * 64 * D * 2, p);
+}
+
+template <int D> void run_gradients(const gckpt_call *call, const Attention &p)
+{
+    enum { QUERIES = D == 64 ? 64 : 32 }; /* what the registers have room for */
+    if (wanted(call->in[0]))
+        HEADS(call, attention_dq_kernel<D>, (p.t + 63) / 64, 6 * 64 * D * 2, p);
+    if (wanted(call->in[1]) || wanted(call->in[2]))
+        HEADS(call, (attention_dkv_kernel<D, QUERIES>), (p.s + 63) / 64,
+              (2 * 64 + 4 * QUERIES) * D * 2, p);
+}
+
+void attention_forward(const gckpt_call *call)
+{
+    Room room = { (char *)call->work, 0 };
+    Attention p = attention_of(call, room, false);
+    p.out = { call->out, call->out_bf16 };
+    if (p.d <= 64)
+        run_attention<64>(call, p);
+    else
+        run_attention<128>(call, p);
+}
+
+void attention_backward(const gckpt_call *call)
+{
+    Room room = { (char *)call->work, 0 };
+    Attention p = attention_of(call, room, true);
+    int64_t queries = call->shape.d[0] * call->shape.d[1];
+    float *delta = (float *)take(room, (size_t)(queries * p.heads) * sizeof *delta);
+    const Values out = { call->out, call->out_bf16 };
+    RUN(call, delta_kernel, blocks_for(queries * p.heads, 8), 256, 0, grad_out_of(call), out,
+        queries, p, delta);
+    p.delta = delta;
+    p.dq = grad_of(call->in[0]), p.dk = grad_of(call->in[1]), p.dv = grad_of(call->in[2]);
+    for (int i = 0; i < 3; i++)
+        p.accumulate[i] = call->in[i].accumulate;
+    if (p.d <= 64)
+        run_gradients<64>(call, p);
+    else
+        run_gradients<128>(call, p);
+}
+
+gckpt_result attention_room(gckpt_call *call)
+{
+    Room forward = { NULL, 0 }, backward = { NULL, 0 };
+    Attention p = attention_of(call, forward, false);
+    if (p.d > 128) { /* no registers for it */
+        call->precision = GCKPT_BF16;
+        return GCKPT_OK;
+    }
+    attention_of(call, backward, true);
+    take(backward, (size_t)(call->shape.d[0] * call->shape.d[1] * p.heads) * sizeof(float));
+    call->work_forward = forward.used;
+    call->work_backward = backward.used;
+    return GCKPT_OK;
+}
+
+/* ---- linear_cross_entropy: logits (rows,V) = x w', never whole ----
+ * LOSS_CLASSES classes of LOSS_ROWS rows at a time. The forward keeps none: a product's tile becomes
+ * a maximum and a sum of each row's 64 classes where it is computed. Nor does the backward: there a
+ * tile becomes the gradient of its logits, bf16, which goes into the products dx and dw. */
+enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 };
+
+/* Adds the groups of a chunk of classes, one after the other, a thread a row. */
+__global__ void loss_rows_kernel(const float *parts, int groups, const int32_t *target,
+                                 RowLoss *state, float *aux, float *losses, int64_t rows, int begin,
+                                 int end)
+{
+    for (EACH(r, rows)) {
+        float max = begin ? -INFINITY : state[r].max, sum = begin ? 0.0f : state[r].sum;
+        for (int k = 0; k < groups; k++) {
+            const float *part = parts + 2 * (k * rows + r);
+            float top = part[0] > max ? part[0] : max, shift = gckpti_shift(top);
+            sum = gckpti_fma(sum, exp2_of((max - shift) * LOG2E),
+                             part[1] * exp2_of((part[0] - shift) * LOG2E));
+            max = top;
+        }
+        if (end) {
+            gckpti_softmax_end(&max, &sum);
+            float log_sum = gckpti_log(sum);
+            losses[r] = target[r] >= 0 ? log_sum - (state[r].hit - max) : 0.0f;
+            if (aux)
+                aux[2 * r] = max, aux[2 * r + 1] = log_sum;
+        } else {
+            state[r].max = max, state[r].sum = sum;
+        }
+    }
+}
+
+__global__ void widen_kernel(const uint16_t *x, float *y, int64_t n)
+{
+    for (EACH(i, n))
+        y[i] = gckpti_from_bf16(x[i]);
+}
+
+struct LossSizes {
+    int64_t rows, c, v, block, chunk, row; /* most rows and classes at a time; of their gradient */
+};
+
+LossSizes loss_sizes(const gckpt_call *call)
+{
+    int64_t rows = gckpti_rows(&call->in[0].shape), v = call->in[1].shape.d[0];
+    int64_t chunk = gckpti_min(v, LOSS_CLASSES);
+    LossSizes s = { rows, gckpti_last(&call->in[0].shape), v, gckpti_min(rows, LOSS_ROWS),
+                    chunk, (chunk + 7) / 8 * 8 };
+    return s;
+}
+
+/* Pieces of the workspace. */
+struct LossRoom {
+    const uint16_t *x;
+    uint16_t *w, *d; /* of a chunk, if w is not bf16; of a block and a chunk */
+    float *parts, *losses, *dx;
+    RowLoss *state;
+};
+
+LossRoom loss_room(const gckpt_call *call, Room &room, bool backward)
+{
+    LossSizes s = loss_sizes(call);
+    LossRoom r;
+    memset(&r, 0, sizeof r);
+    r.x = factor(call, room, value_of(call->in[0]), s.rows * s.c);
+    r.w = call->in[1].bf16 ? NULL : (uint16_t *)take(room, (size_t)(s.chunk * s.c) * 2);
+    if (backward) {
+        r.d = (uint16_t *)take(room, (size_t)(s.block * s.row) * 2);
+        r.dx = (float *)take(room, (size_t)(s.block * s.c) * sizeof *r.dx);
+    } else {
+        r.parts = (float *)take(room, (size_t)((s.chunk + 127) / 128 * 2 * s.block) * 8);
+        r.state = (RowLoss *)take(room, (size_t)s.rows * sizeof *r.state);
+        r.losses = (float *)take(room, (size_t)s.rows * sizeof *r.losses);
+    }
+    return r;
+}
+
+/* Logits of `rows` rows from `row` and n classes from `first`. */
+Product loss_logits(const gckpt_call *call, const LossRoom &r, const uint16_t *w, int64_t row,
+                    int64_t rows, int64_t first, int64_t n)
+{
+    int64_t c = gckpti_last(&call->in[0].shape);
+    Product p;
+    memset(&p, 0, sizeof p);
+    p.m = (int)rows, p.n = (int)n, p.k = (int)c;
+    p.a = matrix(r.x + row * c, c), p.b = matrix(w, c);
+    p.loss.target = call->in[2].index + row;
+    p.loss.first = (int)first;
+    return p;
+}
+
+const uint16_t *loss_weights(const gckpt_call *call, const LossRoom &r, int64_t first, int64_t n)
+{
+    int64_t c = gckpti_last(&call->in[0].shape);
+    const Values w = value_of(call->in[1]);
+    if (w.narrow)
+        return w.narrow + first * c;
+    narrow(call, w.wide + first * c, r.w, n * c);
+    return r.w;
+}
+
+void linear_cross_entropy_forward(const gckpt_call *call)
+{
+    LossSizes s = loss_sizes(call);
+    Room room = { (char *)call->work, 0 };
+    LossRoom r = loss_room(call, room, false);
+    float *aux = (float *)call->aux;
+    for (int64_t first = 0, n; first < s.v; first += n) {
+        n = gckpti_min(s.v - first, s.chunk);
+        const uint16_t *w = loss_weights(call, r, first, n);
+        for (int64_t row = 0, rows; row < s.rows; row += rows) {
+            rows = gckpti_min(s.rows - row, s.block);
+            Product p = loss_logits(call, r, w, row, rows, first, n);
+            p.loss.parts = r.parts, p.loss.state = r.state + row;
+            product_by<128, 1, 1, PARTS>(call, p);
+            RUN(call, loss_rows_kernel, blocks_for(rows, 64), 64, 0, r.parts,
+                (int)((n + 127) / 128 * 2), p.loss.target, r.state + row, aux ? aux + 2 * row : NULL,
+                r.losses + row, rows, first == 0, first + n == s.v);
+        }
+    }
+    loss_add(call, r.losses, s.rows);
+}
+
+void linear_cross_entropy_backward(const gckpt_call *call)
+{
+    LossSizes s = loss_sizes(call);
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    Room room = { (char *)call->work, 0 };
+    LossRoom r = loss_room(call, room, true);
+    Results dw = grad_of(*w);
+    for (int64_t row = 0, rows; row < s.rows; row += rows) {
+        rows = gckpti_min(s.rows - row, s.block);
+        Results dx = { x->grad_bf16 ? r.dx : x->grad ? x->grad + row * s.c : NULL, NULL };
+        if (x->grad_bf16 && x->accumulate)
+            RUN(call, widen_kernel, blocks_for(rows * s.c, 256), 256, 0, x->grad_bf16 + row * s.c,
+                r.dx, rows * s.c);
+        for (int64_t first = 0, n; first < s.v; first += n) {
+            n = gckpti_min(s.v - first, s.chunk);
+            const uint16_t *some = loss_weights(call, r, first, n);
+            Product p = loss_logits(call, r, some, row, rows, first, n);
+            p.loss.aux = (const float *)call->aux + 2 * row, p.loss.now = moment_of(call);
+            p.c = { NULL, r.d }, p.c_row = (int)s.row;
+            product_by<128, 1, 1, SLOPES>(call, p);
+            Product of_x = { (int)rows, (int)s.c, (int)n, matrix(r.d, s.row), matrix(some, s.c),
+                             { NULL, NULL }, x->accumulate || first > 0, dx, (int)s.c, {} };
+            if (dx.wide)
+                product(call, of_x, 1, 0);
+            Product of_w = { (int)n, (int)s.c, (int)rows, matrix(r.d, s.row),
+                             matrix(r.x + row * s.c, s.c), { NULL, NULL }, w->accumulate || row > 0,
+                             { dw.wide + first * s.c, NULL }, (int)s.c, {} };
+            if (dw.wide)
+                product(call, of_w, 0, 0);
+        }
+        if (x->grad_bf16)
+            narrow(call, r.dx, x->grad_bf16 + row * s.c, rows * s.c);
+    }
+}
+
+gckpt_result linear_cross_entropy_room(gckpt_call *call)
+{
+    Room forward = { NULL, 0 }, backward = { NULL, 0 };
+    loss_room(call, forward, false);
+    loss_room(call, backward, true);
+    call->work_forward = forward.used;
+    call->work_backward = backward.used;
+    call->mixes_rows |= gckpti_rows(&call->in[0].shape) % TOKENS != 0;
+    return GCKPT_OK;
+}
+
+/* ---- elementwise, eight elements a thread ---- */
+/* v = x[at..at+7], those past n as 0; aligned: 16 bytes can be read at once. */
+__device__ inline void get_eight(const Values &x, int64_t at, int64_t n, int aligned, float v[8])
+{
+    if (aligned && at + 8 <= n && x.narrow) {
+        uint4 word = *(const uint4 *)(const void *)(x.narrow + at);
+        const uint32_t pair[4] = { word.x, word.y, word.z, word.w };
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            v[i] = gckpti_float(i % 2 ? pair[i / 2] & 0xffff0000u : pair[i / 2] << 16);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        v[i] = at + i < n ? get(x, at + i) : 0.0f;
+}
+
+__device__ inline void put_eight(const Results &y, int64_t at, int64_t n, int aligned, int accumulate,
+                                 float v[8])
+{
+    if (accumulate) {
+        float held[8];
+        get_eight({ y.wide, y.narrow }, at, n, aligned, held);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            v[i] += held[i];
+    }
+    if (aligned && at + 8 <= n && y.narrow) {
+        uint4 word = { pair(v[0], v[1]), pair(v[2], v[3]), pair(v[4], v[5]), pair(v[6], v[7]) };
+        *(uint4 *)(void *)(y.narrow + at) = word;
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (at + i < n)
+            put(y, at + i, v[i]);
+}
+
+int aligned_16(const void *a, const void *b = NULL, const void *c = NULL)
+{
+    return ((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) % 16 == 0;
+}
+
+/* d = f(a, b), or += */
+template <class F>
+__global__ void map_kernel(F f, Values a, Values b, Results d, int64_t n, int aligned,
+                           int accumulate)
+{
+    for (EACH(i, (n + 7) / 8)) {
+        float x[8], y[8];
+        get_eight(a, i * 8, n, aligned, x);
+        get_eight(b, i * 8, n, aligned, y);
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            x[k] = f(x[k], y[k]);
+        put_eight(d, i * 8, n, aligned, accumulate, x);
+    }
+}
+
+template <class F>
+void map(const gckpt_call *call, F f, Values a, Values b, Results d, int accumulate)
+{
+    int64_t n = gckpti_elements(&call->shape);
+    if (d.wide || d.narrow)
+        RUN(call, map_kernel<F>, blocks_for((n + 7) / 8, 256), 256, 0, f, a, b, d, n,
+            aligned_16(a.narrow, b.narrow, d.narrow), accumulate);
+}
+
+template <float (*F)(float)> struct Curve {
+    __device__ float operator()(float x, float) const { return F(x); }
+};
+template <float (*SLOPE)(float)> struct CurveSlope {
+    __device__ float operator()(float at, float g) const { return g * SLOPE(at); }
+};
+
+#define CURVE(name, at)                                                                            \
+    void name##_forward(const gckpt_call *call)                                                    \
+    {                                                                                              \
+        map(call, Curve<gckpti_##name>(), value_of(call->in[0]), { NULL, NULL },                   \
+            { call->out, call->out_bf16 }, 0);                                                     \
+    }                                                                                              \
+    void name##_backward(const gckpt_call *call)                                                   \
+    {                                                                                              \
+        map(call, CurveSlope<gckpti_##name##_slope>(), at, grad_out_of(call),                      \
+            grad_of(call->in[0]), call->in[0].accumulate);                                         \
+    }
+CURVE(gelu, value_of(call->in[0]))
+CURVE(gelu_erf, value_of(call->in[0]))
+CURVE(silu, value_of(call->in[0]))
+CURVE(tanh, (Values{ call->out, call->out_bf16 }))
+CURVE(sigmoid, (Values{ call->out, call->out_bf16 }))
+#undef CURVE
+
+/* ---- sums and products of two tensors of one shape; what broadcasts is declined ---- */
+struct Plus {
+    __device__ float operator()(float x, float y) const { return x + y; }
+};
+struct Minus {
+    __device__ float operator()(float x, float y) const { return x - y; }
+};
+struct Times {
+    __device__ float operator()(float x, float y) const { return x * y; }
+};
+
+template <class F> void combine_forward(const gckpt_call *call, F f)
+{
+    map(call, f, value_of(call->in[0]), value_of(call->in[1]), { call->out, call->out_bf16 }, 0);
+}
+
+/* Input i's gradient: 0 + g, 0 - g or other g; it may be what comes in, passed on. */
+template <class F> void combine_backward(const gckpt_call *call, int i, F f, Values other)
+{
+    const Values g = grad_out_of(call);
+    Results d = grad_of(call->in[i]);
+    if (d.wide != g.wide || d.narrow != g.narrow)
+        map(call, f, other, g, d, call->in[i].accumulate);
+}
+
+gckpt_result alike_room(gckpt_call *call)
+{
+    for (int i = 0; i < 2; i++)
+        if (!gckpti_same_shape(&call->in[i].shape, &call->shape))
+            call->precision = GCKPT_BF16;
+    return GCKPT_OK;
+}
+
+void add_forward(const gckpt_call *call) { combine_forward(call, Plus()); }
+void sub_forward(const gckpt_call *call) { combine_forward(call, Minus()); }
+void mul_forward(const gckpt_call *call) { combine_forward(call, Times()); }
+void add_backward(const gckpt_call *call)
+{
+    combine_backward(call, 0, Plus(), { NULL, NULL });
+    combine_backward(call, 1, Plus(), { NULL, NULL });
+}
+void sub_backward(const gckpt_call *call)
+{
+    combine_backward(call, 0, Plus(), { NULL, NULL });
+    combine_backward(call, 1, Minus(), { NULL, NULL });
+}
+void mul_backward(const gckpt_call *call)
+{
+    combine_backward(call, 0, Times(), value_of(call->in[1]));
+    combine_backward(call, 1, Times(), value_of(call->in[0]));
+}
+gckpt_result add_room(gckpt_call *call) { return alike_room(call); }
+gckpt_result sub_room(gckpt_call *call) { return alike_room(call); }
+gckpt_result mul_room(gckpt_call *call) { return alike_room(call); }
+
+/* ---- slice: a part of each block, to a tensor of parts or from one ---- */
+/* unit: elements that are moved at once, 8 or 1; sizes count units. backward: x is the gradient of
+ * the parts, of y the rest becomes 0 if it does not accumulate. */
+__global__ void slice_kernel(Values x, Results y, Part p, int64_t units, int unit, int backward,
+                             int accumulate)
+{
+    for (EACH(i, units)) {
+        int64_t size = backward && !accumulate ? p.whole : p.n, at = i / size, j = i % size;
+        int64_t part = at * p.n + j, whole = at * p.whole + p.begin + j, here = 1;
+        if (backward && !accumulate)
+            part -= p.begin, whole -= p.begin, here = j >= p.begin && j < p.begin + p.n;
+        int64_t from = (backward ? part : whole) * unit, to = (backward ? whole : part) * unit;
+        if (unit == 8) {
+            float v[8] = { 0, 0, 0, 0, 0, 0, 0, 0 };
+            if (here)
+                get_eight(x, from, from + 8, 1, v);
+            put_eight(y, to, to + 8, 1, accumulate, v);
+        } else {
+            float v = here ? get(x, from) : 0.0f;
+            put(y, to, accumulate ? held(y, to) + v : v);
+        }
+    }
+}
+
+void slice_by(const gckpt_call *call, Values x, Results y, int backward, int accumulate)
+{
+    Part p = slice_part(call);
+    int unit = p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 &&
+                       aligned_16(x.narrow, y.narrow) ? 8 : 1;
+    int64_t units = p.blocks * (backward && !accumulate ? p.whole : p.n) / unit;
+    p.whole /= unit, p.begin /= unit, p.n /= unit;
+    if (y.wide || y.narrow)
+        RUN(call, slice_kernel, blocks_for(units, 256), 256, 0, x, y, p, units, unit, backward,
+            accumulate);
+}
+
+void slice_forward(const gckpt_call *call)
+{
+    slice_by(call, value_of(call->in[0]), { call->out, call->out_bf16 }, 0, 0);
+}
+
+void slice_backward(const gckpt_call *call)
+{
+    slice_by(call, grad_out_of(call), grad_of(call->in[0]), 1, call->in[0].accumulate);
+}
+
+/* ---- layernorm, rmsnorm: a warp a row, a lane eight neighbours at a time ----
+ * As the contract's, but c = x_0 + mean(x - x_0) is the mean: x has 8 digits. aux has its layout. */
+__global__ void norm_forward_kernel(int center, Values x, Values gain, Values bias, Results out,
+                                    float *aux, int64_t rows, int64_t n, int aligned)
+{
+    int lane = threadIdx.x % 32;
+    for (EACH_ROW(r, rows)) {
+        float first = center ? get(x, r * n) : 0.0f, c = 0.0f, sum = 0.0f, v[8], a[8], b[8];
+        int64_t end = (r + 1) * n;
+        for (int64_t i = r * n + lane * 8; center && i < end; i += 256) {
+            get_eight(x, i, end, aligned, v);
+            for (int k = 0; k < 8 && i + k < end; k++)
+                sum += v[k] - first;
+        }
+        if (center)
+            c = first + warp_sum(sum) / (float)n;
+        sum = 0.0f;
+        for (int64_t i = r * n + lane * 8; i < end; i += 256) {
+            get_eight(x, i, end, aligned, v);
+            for (int k = 0; k < 8 && i + k < end; k++)
+                sum = gckpti_fma(v[k] - c, v[k] - c, sum);
+        }
+        float rstd = gckpti_rsqrt(warp_sum(sum) / (float)n + 1e-5f);
+        for (int64_t i = lane * 8; (out.wide || out.narrow) && i < n; i += 256) {
+            get_eight(x, r * n + i, end, aligned, v);
+            get_eight(gain, i, n, 0, a);
+            get_eight(bias, i, n, 0, b);
+            for (int k = 0; k < 8; k++)
+                v[k] = gckpti_fma((v[k] - c) * rstd, gain.wide || gain.narrow ? a[k] : 1.0f, b[k]);
+            put_eight(out, r * n + i, end, aligned, 0, v);
+        }
+        if (aux && center && lane < 3)
+            aux[3 * r + lane] = lane == 0 ? c : lane == 1 ? 0.0f : rstd;
+        if (aux && !center && lane == 0)
+            aux[r] = rstd;
+    }
+}
+
+__global__ void norm_backward_kernel(int center, Values x, Values gain, const float *aux, Values g,
+                                     Results dx, int64_t rows, int64_t n, int aligned,
+                                     int accumulate)
+{
+    int lane = threadIdx.x % 32, gains = gain.wide || gain.narrow;
+    for (EACH_ROW(r, rows)) {
+        const Normed o = normed(aux, r, center);
+        float v[8], u[8], w[8], a = 0.0f, b = 0.0f;
+        for (int64_t i = lane * 8, end = (r + 1) * n; i < n; i += 256) {
+            get_eight(x, r * n + i, end, aligned, v);
+            get_eight(g, r * n + i, end, aligned, u);
+            get_eight(gain, i, n, 0, w);
+            for (int k = 0; k < 8 && i + k < n; k++) {
+                u[k] *= gains ? w[k] : 1.0f;
+                a += u[k];
+                b = gckpti_fma(u[k], (v[k] - o.c) * o.rstd, b);
+            }
+        }
+        a = center ? warp_sum(a) / (float)n : 0.0f;
+        b = warp_sum(b) / (float)n;
+        for (int64_t i = lane * 8, end = (r + 1) * n; i < n; i += 256) {
+            get_eight(x, r * n + i, end, aligned, v);
+            get_eight(g, r * n + i, end, aligned, u);
+            get_eight(gain, i, n, 0, w);
+            for (int k = 0; k < 8; k++)
+                v[k] = o.rstd * gckpti_fma(-(v[k] - o.c) * o.rstd, b,
+                                           u[k] * (gains ? w[k] : 1.0f) - a);
+            put_eight(dx, r * n + i, end, aligned, accumulate, v);
+        }
+    }
+}
+
+Values norm_input(const gckpt_call *call, int i)
+{
+    return i ? value_of(call->in[i]) : Values{ NULL, NULL };
+}
+
+void layernorm_forward(const gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    Values x = value_of(call->in[0]);
+    Results out = { call->out, call->out_bf16 };
+    RUN(call, norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x,
+        norm_input(call, o->gain), norm_input(call, o->bias), out, (float *)call->aux, rows, n,
+        n % 8 == 0 && aligned_16(x.narrow, out.narrow));
+}
+
+void layernorm_backward(const gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    const float *aux = (const float *)call->aux;
+    Values x = value_of(call->in[0]), g = grad_out_of(call);
+    Results dx = grad_of(call->in[0]);
+    if (o->gain && wanted(call->in[o->gain]))
+        column_sums(call, call->in[o->gain], x, aux, o->center ? 3 : 1);
+    if (o->bias && wanted(call->in[o->bias]))
+        column_sums(call, call->in[o->bias], x, NULL, 0);
+    if (wanted(call->in[0]))
+        RUN(call, norm_backward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x,
+            norm_input(call, o->gain), aux, g, dx, rows, n,
+            n % 8 == 0 && aligned_16(x.narrow, g.narrow, dx.narrow), call->in[0].accumulate);
+}
+
+gckpt_result layernorm_room(gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    call->mixes_rows |= (o->gain || o->bias) && gckpti_rows(&call->in[0].shape) % TOKENS != 0;
+    return GCKPT_OK;
+}
+
+void rmsnorm_forward(const gckpt_call *call) { layernorm_forward(call); }
+void rmsnorm_backward(const gckpt_call *call) { layernorm_backward(call); }
+gckpt_result rmsnorm_room(gckpt_call *call) { return layernorm_room(call); }
+
+} // namespace fast
 
 /* ---- >>backend ------------------------------------------------------------------------------- */
 #define OPS(X)                                                                                     \
     X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(dropout) X(add) X(sub)       \
     X(mul) X(permute) X(slice) X(concat) X(sum) X(mean) X(rotary) X(mean_squared_error)            \
-    X(sum_loss) X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy) X(attention)
+    X(sum_loss) X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy) X(attention)  \
+    X(embed) X(matmul) X(linear)
 
 bool is_op(const gckpt_op *op, const char *name)
 {
@@ -2982,17 +4654,19 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
     return NULL;
 }
 
-/* Of GCKPT_BF16_FAST: those that need room; all. */
-#define FAST_ROOMS(X) X(linear)
-#define FAST_OPS(X)   FAST_ROOMS(X)
+/* Of GCKPT_BF16_FAST: those that need room, tie splits or decline shapes; all. */
+#define FAST_ROOMS(X)                                                                              \
+    X(linear) X(attention) X(linear_cross_entropy) X(add) X(sub) X(mul) X(layernorm) X(rmsnorm)
+#define FAST_OPS(X)                                                                                \
+    FAST_ROOMS(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(slice)
 
 gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
 {
     (void)context;
 #define X(which)                                                                                   \
     if (is_op(op, #which))                                                                         \
-        return kind == GCKPT_FORWARD ? Held<fast_##which##_forward>::run                           \
-                                     : Held<fast_##which##_backward>::run;
+        return kind == GCKPT_FORWARD ? Held<fast::which##_forward>::run                            \
+                                     : Held<fast::which##_backward>::run;
     FAST_OPS(X)
 #undef X
     return NULL;
@@ -3001,17 +4675,20 @@ gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
 gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
 {
     (void)context;
+#define X(which)                                                                                   \
+    if (call->precision == GCKPT_BF16_FAST && is_op(op, #which))                                   \
+        return fast::which##_room(call);
+    FAST_ROOMS(X)
+#undef X
     if (is_op(op, "sum_loss") || is_op(op, "mean_squared_error"))
         call->work_forward = (size_t)loss_rows(call) * sizeof(float);
     if (is_op(op, "cross_entropy")) /* a loss of each row */
         call->work_forward = (size_t)gckpti_rows(&call->in[0].shape) * sizeof(float);
+    if (is_op(op, "embed"))
+        call->work_backward = sizeof(unsigned) * (size_t)lists_words(call->in[0].shape.d[0],
+                                                                     gckpti_rows(&call->shape));
     if (is_op(op, "attention")) /* delta of each query of each head */
         call->work_backward = call->aux_bytes;
-#define X(which)                                                                                   \
-    if (call->precision == GCKPT_BF16_FAST && is_op(op, #which))                                   \
-        fast_##which##_room(call);
-    FAST_ROOMS(X)
-#undef X
     return GCKPT_OK;
 }
 
@@ -3066,7 +4743,7 @@ void self_test(Device *d, char *text)
 void device_close(Device *d)
 {
     for (int i = 0; i < RECORDINGS; i++)
-        drop(&d->recordings[i]);
+        drop(d, &d->recordings[i]);
     for (int i = 0; i < SLOTS; i++) {
         if (d->slots[i].arrived)
             cudaEventDestroy(d->slots[i].arrived);

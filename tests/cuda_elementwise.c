@@ -268,11 +268,13 @@ static void test_shapes(void)
         gckpt_call c = new_call(&p);
         c.inputs = 1;
         c.in[0].shape = any_shape((int)below(GCKPT_MAX_DIMS + 1), round % 10 ? 3000 : 20000);
+        if (round == 0) /* more tiles than blocks */
+            c.in[0].shape = gckpt_shape3(2500, 3, 2);
         p.n = c.in[0].shape.n;
         for (int i = 0; i < p.n; i++)
             p.axes[i] = i;
         for (int i = p.n - 1; i > 0; i--) {
-            int j = (int)below(i + 1), t = p.axes[i];
+            int j = round ? (int)below(i + 1) : 1, t = p.axes[i];
             p.axes[i] = p.axes[j], p.axes[j] = t;
         }
         for (int i = 0; i < p.n; i++)
@@ -316,7 +318,9 @@ static void test_shapes(void)
         gckpt_call c = new_call(&axis);
         c.inputs = 1;
         c.in[0].shape = any_shape(1 + (int)below(4), round % 10 ? 3000 : 20000);
-        axis = (int)below(c.in[0].shape.n);
+        if (round < 4)
+            c.in[0].shape = gckpt_shape2(2, 8191 + 4097 * (round / 2));
+        axis = round < 4 ? 1 : (int)below(c.in[0].shape.n);
         axis -= chance(30) ? c.in[0].shape.n : 0;
         forward(op, c);
         backward(op, c);
@@ -347,6 +351,8 @@ static void test_losses(void)
         gckpt_call c = new_call(NULL);
         c.inputs = 2 - round % 2;
         c.in[0].shape = c.in[1].shape = any_shape((int)below(4), round % 8 ? 2000 : 12000);
+        if (round < 10) /* few long rows */
+            c.in[0].shape = c.in[1].shape = gckpt_shape2(1 + round % 2, 8190 + round * round * 101);
         c.loss_scale = any_value();
         operands(op, &c);
         double *sum = (double *)(void *)(host + (used + 7) / 4 * 4);

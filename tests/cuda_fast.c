@@ -1,0 +1,745 @@
+/* cuda_fast.c - GCKPT_BF16_FAST of gradckpt_cuda.cu: each kernel against binary64 within bounds that
+ * follow from its roundings, in every form its operands may have; trainings to the same bits by any plan
+ * and any split the mode promises them for. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "gradckpt.h"
+
+#include "check.h"
+#include "rig.h"
+#ifdef GCKPT_CUDA_SHIM
+#include "cuda_shim.h"
+#endif
+
+static const gckpt_backend *gpu;
+
+/* Unit roundoffs: of bf16 (8 digits), to nearest; of binary32, where an mma may cut off. */
+static const double HALF = 0x1p-8, CUT = 0x1p-23;
+
+/* ---- an op's two kernels, called by hand ---- */
+/* Bits of `narrow`: what is bf16; of `held`: gradients that are added to. */
+enum { OUT = 1 << 3, GRAD_OUT = 1 << 4, GRAD = 5 /* first of those of the inputs' gradients */ };
+typedef struct {
+    const char *name;
+    const gckpt_op *op;
+    const void *attributes;
+    int inputs;
+    gckpt_shape shape[3];
+    unsigned narrow, held, unwanted;
+    float scale;       /* of random values */
+    float *x[3], *g;   /* values, the output's gradient */
+    float *start[3];   /* what gradients hold */
+    int32_t *index;    /* input i of GCKPT_INDEX(i) */
+    float *out, *aux, *grad[3];     /* results */
+    float *given_out, *given_aux;   /* for the backward; NULL: what the forward returned */
+    double sum;
+    int64_t count;
+    gckpt_shape out_shape;
+    int64_t aux_floats;
+} trial;
+
+static void *held[64];
+static int held_count;
+
+static void *on_device(const void *from, size_t bytes)
+{
+    void *p = gpu->get(gpu->context, bytes, 256);
+    if (from)
+        gpu->copy_in(gpu->context, p, from, bytes);
+    held[held_count++] = p;
+    return p;
+}
+
+static void free_device(void)
+{
+    while (held_count)
+        gpu->release(gpu->context, held[--held_count], 0);
+}
+
+/* n values on the device, as bf16 or as they are. */
+static void *put(const float *x, int64_t n, int narrow)
+{
+    uint16_t *half = (uint16_t *)malloc((size_t)n * 2);
+    for (int64_t i = 0; x && i < n; i++)
+        half[i] = gckpt_to_bf16(x[i]);
+    void *p = on_device(!x ? NULL : narrow ? (void *)half : (void *)x, (size_t)n * (narrow ? 2 : 4));
+    free(half);
+    return p;
+}
+
+static void fetch(float *x, const void *from, int64_t n, int narrow)
+{
+    uint16_t *half = (uint16_t *)malloc((size_t)n * 2);
+    gpu->copy_out(gpu->context, narrow ? (void *)half : (void *)x, from, (size_t)n * (narrow ? 2 : 4));
+    for (int64_t i = 0; narrow && i < n; i++)
+        x[i] = gckpt_from_bf16(half[i]);
+    free(half);
+}
+
+static float *floats(int64_t n) { return (float *)calloc((size_t)(n > 0 ? n : 1), sizeof(float)); }
+
+static float value(float scale)
+{
+    float sum = 0;
+    for (int i = 0; i < 4; i++)
+        sum += (float)(int)(below(20001)) - 10000.0f;
+    return sum * 1e-4f * scale;
+}
+
+static float *values(int64_t n, float scale, int narrow)
+{
+    float *x = floats(n);
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = value(scale);
+        if (narrow)
+            x[i] = gckpt_from_bf16(gckpt_to_bf16(x[i]));
+    }
+    return x;
+}
+
+/* Random operands; sizes by the op. */
+static gckpt_call begin(trial *t)
+{
+    gckpt_call call;
+    memset(&call, 0, sizeof call);
+    call.inputs = t->inputs;
+    call.attributes = t->attributes;
+    call.rows = t->shape[0].n ? t->shape[0].d[0] : 1;
+    call.training = call.threads = call.plain = 1;
+    call.precision = GCKPT_BF16_FAST;
+    call.loss_scale = 0.75f;
+    for (int i = 0; i < t->inputs; i++)
+        call.in[i].shape = t->shape[i];
+    CHECK_MSG(t->op->shape(&call) == GCKPT_OK, "%s: shape", t->name);
+    if (t->op->flags & GCKPT_LOSS)
+        call.shape.n = 0;
+    t->out_shape = call.shape;
+    t->aux_floats = (int64_t)(call.aux_bytes / 4);
+    return call;
+}
+
+static void prepare(trial *t)
+{
+    begin(t);
+    for (int i = 0; i < t->inputs; i++) {
+        int64_t n = count_of(&t->shape[i]);
+        if (t->op->flags & GCKPT_INDEX(i)) {
+            t->index = (int32_t *)calloc((size_t)n, 4);
+            for (int64_t k = 0; k < n; k++)
+                t->index[k] = k % 7 == 3 ? -1 : (int32_t)below(t->op->classes(&(gckpt_call){ .in = { { .shape = t->shape[0] }, { .shape = t->shape[1] } } }, i));
+            continue;
+        }
+        t->x[i] = values(n, t->scale, t->narrow >> i & 1);
+        t->start[i] = values(n, t->scale, t->narrow >> (GRAD + i) & 1);
+        t->grad[i] = floats(n);
+    }
+    t->g = values(count_of(&t->out_shape), t->scale, (t->narrow & GRAD_OUT) != 0);
+    t->out = floats(count_of(&t->out_shape));
+    t->aux = floats(t->aux_floats);
+}
+
+static void finish(trial *t)
+{
+    for (int i = 0; i < 3; i++)
+        free(t->x[i]), free(t->start[i]), free(t->grad[i]);
+    free(t->g), free(t->out), free(t->aux), free(t->index), free(t->given_out), free(t->given_aux);
+}
+
+static void sizes_of_work(const trial *t, gckpt_call *call)
+{
+    static uint16_t marker;
+    gckpt_call planning = *call;
+    for (int i = 0; i < t->inputs; i++)
+        planning.in[i].bf16 = t->narrow >> i & 1 ? &marker : NULL;
+    planning.out_bf16 = t->narrow & OUT ? &marker : NULL;
+    planning.grad_out_bf16 = t->narrow & GRAD_OUT ? &marker : NULL;
+    planning.work_forward = planning.work_backward = 0;
+    CHECK(gpu->workspace(gpu->context, t->op, &planning) == GCKPT_OK);
+    call->work_forward = planning.work_forward;
+    call->work_backward = planning.work_backward;
+}
+
+static void device_runs(trial *t)
+{
+    gckpt_call call = begin(t);
+    int64_t n = count_of(&t->out_shape);
+    int loss = (t->op->flags & GCKPT_LOSS) != 0;
+    void *out = NULL, *aux = NULL, *grad[3] = { NULL, NULL, NULL };
+    struct {
+        double sum;
+        int64_t count;
+    } total = { 0, 0 };
+    sizes_of_work(t, &call);
+    call.backend = gpu->context;
+    for (int i = 0; i < t->inputs; i++) {
+        int64_t size = count_of(&t->shape[i]);
+        void *x = t->x[i] ? put(t->x[i], size, t->narrow >> i & 1) : on_device(t->index, (size_t)size * 4);
+        if (!t->x[i])
+            call.in[i].index = (const int32_t *)x;
+        else if (t->narrow >> i & 1)
+            call.in[i].bf16 = (const uint16_t *)x;
+        else
+            call.in[i].data = (const float *)x;
+    }
+    void *totals = on_device(&total, sizeof total);
+    if (!loss) {
+        out = put(NULL, n, t->narrow & OUT);
+        if (t->narrow & OUT)
+            call.out_bf16 = (uint16_t *)out;
+        else
+            call.out = (float *)out;
+    } else {
+        call.loss_sum = (double *)totals;
+        call.loss_count = (int64_t *)(void *)((char *)totals + 8);
+    }
+    call.aux = aux = t->aux_floats ? put(NULL, t->aux_floats, 0) : NULL;
+    call.work = call.work_forward ? on_device(NULL, call.work_forward) : NULL;
+    gpu->find_fast(gpu->context, t->op, GCKPT_FORWARD)(&call);
+    if (!loss)
+        fetch(t->out, out, n, t->narrow & OUT);
+    if (aux)
+        fetch(t->aux, aux, t->aux_floats, 0);
+    if (t->given_aux)
+        call.aux = put(t->given_aux, t->aux_floats, 0);
+    if (t->given_out && t->narrow & OUT)
+        call.out_bf16 = (uint16_t *)put(t->given_out, n, 1);
+    else if (t->given_out)
+        call.out = (float *)put(t->given_out, n, 0);
+    for (int i = 0; i < t->inputs; i++) {
+        int64_t size = count_of(&t->shape[i]);
+        int narrow = t->narrow >> (GRAD + i) & 1, add = t->held >> i & 1;
+        if (!t->x[i] || t->unwanted >> i & 1)
+            continue;
+        grad[i] = put(add ? t->start[i] : NULL, size, narrow);
+        call.in[i].accumulate = add;
+        if (narrow)
+            call.in[i].grad_bf16 = (uint16_t *)grad[i];
+        else
+            call.in[i].grad = (float *)grad[i];
+        if (t->op->needs[i] & GCKPT_SUMS && !narrow) {
+            float *zero = floats(size);
+            call.in[i].low = (float *)put(zero, size, 0);
+            free(zero);
+        }
+    }
+    if (!loss && t->narrow & GRAD_OUT)
+        call.grad_out_bf16 = (uint16_t *)put(t->g, n, 1);
+    else if (!loss)
+        call.grad_out = (float *)put(t->g, n, 0);
+    call.work = call.work_backward ? on_device(NULL, call.work_backward) : NULL;
+    if (!(t->op->flags & (1u << 21)) || !loss) /* of late losses the backward counts too */
+        call.loss_sum = loss && !t->attributes ? NULL : call.loss_sum;
+    gpu->find_fast(gpu->context, t->op, GCKPT_BACKWARD)(&call);
+    for (int i = 0; i < t->inputs; i++)
+        if (grad[i])
+            fetch(t->grad[i], grad[i], count_of(&t->shape[i]), t->narrow >> (GRAD + i) & 1);
+    gpu->copy_out(gpu->context, &total, totals, sizeof total);
+    t->sum = total.sum;
+    t->count = total.count;
+    const char *problem = gpu->finish(gpu->context);
+    CHECK_MSG(!problem, "%s: %s", t->name, problem);
+    free_device();
+}
+
+/* got within error of want, and what it is rounded to. */
+static int near(const trial *t, const char *what, int64_t i, float got, double want, double error, int narrow)
+{
+    double allowed = error + (narrow ? HALF * (fabs(want) + error) : 0) + 1e-37;
+    return CHECK_MSG(fabs((double)got - want) <= allowed, "%s (narrow %x, held %x): %s[%ld] is %.9g, not %.9g: off by %.3g of %.3g",
+                     t->name, t->narrow, t->held, what, (long)i, (double)got, want, fabs((double)got - want), allowed);
+}
+
+static double narrowed(double x, int already) { return already ? x : (double)gckpt_from_bf16(gckpt_to_bf16((float)x)); }
+
+/* ---- linear ---- */
+static void test_linear_of(int64_t m, int64_t k, int64_t n, int transposed, int bias, unsigned narrow, unsigned held)
+{
+    trial t = { .name = "linear", .op = &gckpti_op_linear, .attributes = &transposed, .inputs = 2 + bias,
+                .shape = { gckpt_shape2(m, k), transposed ? gckpt_shape2(n, k) : gckpt_shape2(k, n), gckpt_shape1(n) },
+                .narrow = narrow, .held = held, .scale = 1 };
+    prepare(&t);
+    device_runs(&t);
+    /* factors, to which those that are binary32 are rounded */
+    double *x = (double *)malloc((size_t)(m * k) * 8), *w = (double *)malloc((size_t)(n * k) * 8), *g = (double *)malloc((size_t)(m * n) * 8);
+    for (int64_t i = 0; i < m * k; i++)
+        x[i] = narrowed(t.x[0][i], narrow & 1);
+    for (int64_t i = 0; i < n * k; i++) /* as (n,k) */
+        w[i] = narrowed(t.x[1][transposed ? i : i % k * n + i / k], narrow >> 1 & 1);
+    for (int64_t i = 0; i < m * n; i++)
+        g[i] = narrowed(t.g[i], narrow & GRAD_OUT);
+    /* each of n products is added with at most a cut each way of all so far */
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            double want = bias ? t.x[2][j] : 0, all = fabs(want);
+            for (int64_t p = 0; p < k; p++)
+                want += x[i * k + p] * w[j * k + p], all += fabs(x[i * k + p] * w[j * k + p]);
+            near(&t, "out", i * n + j, t.out[i * n + j], want, (double)(k + 2) * 2 * CUT * all, narrow & OUT);
+        }
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t p = 0; p < k; p++) {
+            double want = held & 1 ? t.start[0][i * k + p] : 0, all = fabs(want);
+            for (int64_t j = 0; j < n; j++)
+                want += g[i * n + j] * w[j * k + p], all += fabs(g[i * n + j] * w[j * k + p]);
+            near(&t, "dx", i * k + p, t.grad[0][i * k + p], want, (double)(n + 2) * 2 * CUT * all, narrow >> GRAD & 1);
+        }
+    for (int64_t j = 0; j < n; j++)
+        for (int64_t p = 0; p < k; p++) {
+            int64_t at = transposed ? j * k + p : p * n + j;
+            double want = held & 2 ? t.start[1][at] : 0, all = fabs(want);
+            for (int64_t i = 0; i < m; i++)
+                want += g[i * n + j] * x[i * k + p], all += fabs(g[i * n + j] * x[i * k + p]);
+            near(&t, "dw", at, t.grad[1][at], want, (double)(m + 2) * 2 * CUT * all, narrow >> (GRAD + 1) & 1);
+        }
+    for (int64_t j = 0; bias && j < n; j++) { /* sums of 16, then with low parts */
+        double want = held & 4 ? t.start[2][j] : 0, all = fabs(want);
+        for (int64_t i = 0; i < m; i++)
+            want += t.g[i * n + j], all += fabs((double)t.g[i * n + j]);
+        near(&t, "dbias", j, t.grad[2][j], want, 20 * CUT * all, 0);
+    }
+    free(x), free(w), free(g);
+    finish(&t);
+}
+
+static void test_linear(void)
+{
+    static const int64_t sizes[][3] = { { 1, 1, 1 },   { 16, 32, 8 },  { 33, 17, 31 }, { 64, 64, 64 }, { 65, 63, 66 },
+                                        { 31, 127, 2 }, { 128, 40, 72 }, { 130, 129, 9 }, { 15, 8, 129 }, { 200, 24, 16 } };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int way = 0; way < 4; way++) {
+            unsigned keeps = 1 | OUT | GRAD_OUT | 1 << GRAD; /* as plans keep it; all wide; weights narrow, too */
+            unsigned narrow = way == 0 ? keeps : way == 1 ? 0 : way == 2 ? keeps | 2 | 1 << (GRAD + 1) : 1 | GRAD_OUT;
+            test_linear_of(sizes[i][0], sizes[i][1], sizes[i][2], (way + (int)i) % 2, way != 2, narrow, way == 1 ? 7 : way == 2 ? 1 : 2);
+        }
+}
+
+/* ---- attention ---- */
+static void test_attention_of(int64_t b, int64_t queries, int64_t keys, int heads, int64_t d, int causal, unsigned narrow, unsigned held, unsigned unwanted)
+{
+    const struct {
+        int heads, causal;
+    } o = { heads, causal };
+    int64_t c = heads * d;
+    trial t = { .name = "attention", .op = &gckpti_op_attention, .attributes = &o, .inputs = 3,
+                .shape = { gckpt_shape3(b, queries, c), gckpt_shape3(b, keys, c), gckpt_shape3(b, keys, c) },
+                .narrow = narrow, .held = held, .unwanted = unwanted, .scale = 1 };
+    prepare(&t);
+    int64_t nq = b * queries * c, nk = b * keys * c;
+    double *out = (double *)calloc((size_t)nq, 8), *out_error = (double *)calloc((size_t)nq, 8), scale = 1 / sqrt((double)d);
+    double *want[3], *error[3], *p = (double *)malloc((size_t)keys * 8), *all = (double *)malloc((size_t)keys * 8);
+    t.given_out = floats(nq);
+    t.given_aux = floats(b * heads * queries);
+    for (int i = 0; i < 3; i++)
+        want[i] = (double *)calloc((size_t)(i ? nk : nq), 8), error[i] = (double *)calloc((size_t)(i ? nk : nq), 8);
+#define Q(i, e) narrowed(t.x[0][((row * queries + (i)) * heads + h) * d + (e)], narrow & 1)
+#define K(j, e) narrowed(t.x[1][((row * keys + (j)) * heads + h) * d + (e)], narrow & 2)
+#define V(j, e) narrowed(t.x[2][((row * keys + (j)) * heads + h) * d + (e)], narrow & 4)
+#define G(i, e) narrowed(t.g[((row * queries + (i)) * heads + h) * d + (e)], narrow & GRAD_OUT)
+    for (int64_t row = 0; row < b; row++)
+        for (int64_t h = 0; h < heads; h++)
+            for (int64_t i = 0; i < queries; i++) {
+                int64_t seen = causal ? i + 1 : keys, at = ((row * queries + i) * heads + h) * d, n = (row * heads + h) * queries + i;
+                double max = -INFINITY, sum = 0, most = 0, delta = 0, around = 0;
+                for (int64_t j = 0; j < seen; j++) {
+                    p[j] = all[j] = 0;
+                    for (int64_t e = 0; e < d; e++)
+                        p[j] += Q(i, e) * K(j, e) * scale, all[j] += fabs(Q(i, e) * K(j, e)) * scale;
+                    max = fmax(max, p[j]), most = fmax(most, all[j]);
+                }
+                for (int64_t j = 0; j < seen; j++)
+                    sum += p[j] = exp(p[j] - max);
+                t.given_aux[n] = (float)(max + log(sum));
+                /* a score is off by its sum's cuts and a few roundings (to base 2, of the maximum and of aux), an
+                 * exponential by as much of itself and what exp2 adds (4 cuts); a factor p by half a bf16 digit */
+                double off = ((double)d + 12) * 2 * CUT * most + 8 * CUT;
+                near(&t, "aux", n, t.given_aux[n], max + log(sum), off + 1e-6, 0);
+                for (int64_t j = 0; j < seen; j++)
+                    p[j] /= sum;
+                for (int64_t e = 0; e < d; e++) {
+                    for (int64_t j = 0; j < seen; j++)
+                        out[at + e] += p[j] * V(j, e), out_error[at + e] += p[j] * fabs(V(j, e));
+                    out_error[at + e] *= HALF + 2 * off + (double)(seen + 4) * 2 * CUT;
+                    t.given_out[at + e] = gckpt_from_bf16(gckpt_to_bf16((float)out[at + e]));
+                    delta += t.g[at + e] * (double)t.given_out[at + e], around += fabs(t.g[at + e] * (double)t.given_out[at + e]);
+                }
+                for (int64_t j = 0; j < seen; j++) {
+                    double dp = 0, wide = 0;
+                    int64_t key = ((row * keys + j) * heads + h) * d;
+                    for (int64_t e = 0; e < d; e++)
+                        dp += G(i, e) * V(j, e), wide += fabs(G(i, e) * V(j, e));
+                    double ds = p[j] * (dp - delta) * scale;
+                    double slack = p[j] * scale * (2 * off * fabs(dp - delta) + ((double)d + 4) * 2 * CUT * (wide + around)) * 1.01;
+                    slack += HALF * (fabs(ds) + slack);
+                    double slip = p[j] * (HALF + 2 * off + (double)(queries + keys) * 2 * CUT);
+                    slack += fabs(ds) * (double)(queries + keys) * 2 * CUT;
+                    for (int64_t e = 0; e < d; e++) {
+                        want[0][at + e] += ds * K(j, e), error[0][at + e] += slack * fabs(K(j, e));
+                        want[1][key + e] += ds * Q(i, e), error[1][key + e] += slack * fabs(Q(i, e));
+                        want[2][key + e] += p[j] * G(i, e), error[2][key + e] += slip * fabs(G(i, e));
+                    }
+                }
+            }
+#undef Q
+#undef K
+#undef V
+#undef G
+    device_runs(&t);
+    for (int64_t i = 0; i < nq; i++)
+        near(&t, "out", i, t.out[i], out[i], out_error[i], narrow & OUT);
+    for (int64_t i = 0; i < b * heads * queries; i++)
+        near(&t, "aux", i, t.aux[i], t.given_aux[i], ((double)d + 16) * 2 * CUT * 16 * (double)d, 0);
+    for (int k = 0; k < 3; k++)
+        for (int64_t i = 0; i < (k ? nk : nq) && !(unwanted >> k & 1); i++) {
+            double start = held >> k & 1 ? t.start[k][i] : 0;
+            near(&t, k == 0 ? "dq" : k == 1 ? "dk" : "dv", i, t.grad[k][i], start + want[k][i], error[k][i] + 2 * CUT * fabs(start), narrow >> (GRAD + k) & 1);
+        }
+    for (int i = 0; i < 3; i++)
+        free(want[i]), free(error[i]);
+    free(out), free(out_error), free(p), free(all);
+    finish(&t);
+}
+
+static void test_attention(void)
+{
+    const unsigned all = 7 | OUT | GRAD_OUT | 7 << GRAD;
+    test_attention_of(1, 1, 1, 1, 1, 1, all, 0, 0);
+    test_attention_of(2, 66, 66, 2, 8, 1, all, 0, 0);
+    test_attention_of(1, 64, 64, 1, 64, 1, all, 7, 0);
+    test_attention_of(1, 65, 130, 1, 16, 0, all, 2, 0);
+    test_attention_of(1, 130, 31, 2, 5, 0, all & ~2u, 1, 0);
+    test_attention_of(1, 129, 129, 1, 20, 1, 0, 5, 0);
+    test_attention_of(1, 70, 70, 1, 72, 1, all, 0, 0);
+    test_attention_of(1, 33, 97, 1, 128, 0, all & ~(unsigned)OUT, 4, 0);
+    test_attention_of(1, 40, 40, 1, 65, 1, 7 | GRAD_OUT, 0, 1);
+    test_attention_of(1, 40, 40, 1, 24, 1, all, 0, 6);
+    test_attention_of(1, 40, 40, 1, 24, 1, all, 0, 2);
+}
+
+/* ---- linear_cross_entropy ---- */
+static void test_loss_of(int64_t rows, int64_t c, int64_t v, float scale, unsigned narrow, unsigned held, unsigned unwanted)
+{
+    trial t = { .name = "linear_cross_entropy", .op = &gckpti_op_linear_cross_entropy, .inputs = 3,
+                .shape = { gckpt_shape2(rows, c), gckpt_shape2(v, c), gckpt_shape1(rows) },
+                .narrow = narrow, .held = held, .unwanted = unwanted, .scale = scale };
+    prepare(&t);
+    device_runs(&t);
+    double *x = (double *)malloc((size_t)(rows * c) * 8), *w = (double *)malloc((size_t)(v * c) * 8), *p = (double *)malloc((size_t)v * 8);
+    double *dw = (double *)calloc((size_t)(v * c), 8), *dw_error = (double *)calloc((size_t)(v * c), 8), *d = (double *)malloc((size_t)c * 8), *d_error = (double *)malloc((size_t)c * 8);
+    for (int64_t i = 0; i < rows * c; i++)
+        x[i] = narrowed(t.x[0][i], narrow & 1);
+    for (int64_t i = 0; i < v * c; i++)
+        w[i] = narrowed(t.x[1][i], narrow & 2);
+    double loss = 0, loss_error = 0;
+    int64_t count = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        double max = -INFINITY, sum = 0, most = 0;
+        for (int64_t e = 0; e < c; e++)
+            d[e] = d_error[e] = 0;
+        for (int64_t j = 0; j < v && t.index[r] >= 0; j++) {
+            double all = 0;
+            p[j] = 0;
+            for (int64_t e = 0; e < c; e++)
+                p[j] += x[r * c + e] * w[j * c + e], all += fabs(x[r * c + e] * w[j * c + e]);
+            max = fmax(max, p[j]), most = fmax(most, all);
+        }
+        /* logits are off by their cuts and by roundings where the maximum is taken off; sums by each addition's */
+        double off = ((double)c + 8) * 2 * CUT * most + 8 * CUT, sums = (double)(128 + (v + 63) / 64) * 2 * CUT;
+        for (int64_t j = 0; j < v && t.index[r] >= 0; j++)
+            sum += exp(p[j] - max);
+        if (t.index[r] >= 0) {
+            count++;
+            loss += log(sum) - (p[t.index[r]] - max);
+            loss_error += 4 * off + 2 * sums + 4 * CUT * (fabs(log(sum)) + most);
+        }
+        for (int64_t j = 0; j < v && t.index[r] >= 0; j++) {
+            double q = exp(p[j] - max) / sum, slope = (q - (j == t.index[r])) * 0.75;
+            double slack = q * 0.75 * (4 * off + sums + 4 * CUT * (fabs(log(sum)) + 2 * most)) + 2 * CUT * fabs(slope);
+            slack += HALF * (fabs(slope) + slack);
+            for (int64_t e = 0; e < c; e++) {
+                d[e] += slope * w[j * c + e], d_error[e] += (slack + (double)(v + 2) * 2 * CUT * fabs(slope)) * fabs(w[j * c + e]);
+                dw[j * c + e] += slope * x[r * c + e], dw_error[j * c + e] += (slack + (double)(rows + 2) * 2 * CUT * fabs(slope)) * fabs(x[r * c + e]);
+            }
+        }
+        for (int64_t e = 0; e < c && !(unwanted & 1); e++) {
+            double start = held & 1 ? t.start[0][r * c + e] : 0;
+            near(&t, "dx", r * c + e, t.grad[0][r * c + e], start + d[e], d_error[e] + (double)(v + 2) * 2 * CUT * fabs(start), narrow >> GRAD & 1);
+        }
+    }
+    CHECK_MSG(t.count == count && fabs(t.sum - loss) <= loss_error, "%s: %ld rows of %ld, loss %.9g, not %.9g", t.name, (long)t.count, (long)count, t.sum, loss);
+    for (int64_t i = 0; i < v * c && !(unwanted & 2); i++) {
+        double start = held & 2 ? t.start[1][i] : 0;
+        near(&t, "dw", i, t.grad[1][i], start + dw[i], dw_error[i] + (double)(rows + 2) * 2 * CUT * fabs(start), 0);
+    }
+    free(x), free(w), free(p), free(dw), free(dw_error), free(d), free(d_error);
+    finish(&t);
+}
+
+static void test_loss(void)
+{
+    test_loss_of(1, 1, 1, 1, 1, 0, 0);
+    test_loss_of(33, 16, 100, 1, 1 | 1 << GRAD, 0, 0);
+    test_loss_of(66, 24, 65, 8, 1 | 1 << GRAD, 3, 0); /* logits of some hundreds */
+    test_loss_of(17, 31, 129, 1, 0, 2, 0);
+    test_loss_of(16, 8, 131, 1, 0, 1, 2);
+    test_loss_of(16, 8, 64, 1, 1 | 1 << GRAD, 1, 1);
+    test_loss_of(18, 8, 4201, 1, 1 | 1 << GRAD, 1, 0); /* classes in two chunks */
+    test_loss_of(4100, 8, 10, 1, 1 | 1 << GRAD, 2, 0); /* rows in two blocks */
+}
+
+/* ---- norms ---- */
+static void test_norm_of(int64_t rows, int64_t n, int center, int gain, int bias, float far, unsigned narrow, unsigned held)
+{
+    const gckpti_norm o = { center, gain, bias ? gain + 1 : 0 };
+    trial t = { .name = center ? "layernorm" : "rmsnorm", .op = center ? &gckpti_op_layernorm : &gckpti_op_rmsnorm, .attributes = &o,
+                .inputs = 1 + gain + bias, .shape = { gckpt_shape2(rows, n), gckpt_shape1(n), gckpt_shape1(n) },
+                .narrow = narrow, .held = held, .scale = 1 };
+    prepare(&t);
+    for (int64_t i = 0; i < rows * n; i++) {
+        t.x[0][i] += far;
+        if (narrow & 1)
+            t.x[0][i] = gckpt_from_bf16(gckpt_to_bf16(t.x[0][i]));
+    }
+    device_runs(&t);
+    const float *gains = gain ? t.x[1] : NULL, *biases = bias ? t.x[1 + gain] : NULL;
+    double *dgain = (double *)calloc((size_t)n, 8), *gain_error = (double *)calloc((size_t)n, 8), *h = (double *)malloc((size_t)n * 8), *h_error = (double *)malloc((size_t)n * 8);
+    double each = ((double)n / 32 + 16) * 2 * CUT; /* of a sum by 32 lanes */
+    for (int64_t r = 0; r < rows; r++) {
+        const float *x = t.x[0] + r * n, *g = t.g + r * n;
+        double mean = 0, squares = 0, most = 0, a = 0, b = 0, around = 0, slip = 0;
+        for (int64_t i = 0; i < n; i++)
+            mean += center ? (double)x[i] / (double)n : 0;
+        for (int64_t i = 0; i < n; i++)
+            squares += (x[i] - mean) * (x[i] - mean) / (double)n, most = fmax(most, fabs((double)x[i] - x[0]));
+        double rstd = 1 / sqrt(squares + 1e-5f);
+        /* the mean is off by its sum, of what is left of x_0, and one rounding; an x - mean by one more */
+        double off = center ? each * most + CUT * (fabs(mean) + fabs((double)x[0])) : 0;
+        for (int64_t i = 0; i < n; i++) {
+            h[i] = (x[i] - mean) * rstd;
+            h_error[i] = rstd * off * (1 + 2 * fabs(h[i])) + fabs(h[i]) * (each + 8 * CUT);
+            double u = g[i] * (gains ? gains[i] : 1.0);
+            a += center ? u / (double)n : 0, b += u * h[i] / (double)n;
+            around += fabs(u) / (double)n, slip += (fabs(u * h[i]) * each + fabs(u) * h_error[i]) / (double)n;
+            dgain[i] += g[i] * h[i], gain_error[i] += fabs((double)g[i]) * (h_error[i] + 24 * CUT * fabs(h[i]));
+        }
+        for (int64_t i = 0; i < n; i++) {
+            double by = gains ? gains[i] : 1, plus = biases ? biases[i] : 0, u = g[i] * by;
+            near(&t, "out", r * n + i, t.out[r * n + i], h[i] * by + plus, fabs(by) * h_error[i] + 4 * CUT * (fabs(h[i] * by) + fabs(plus)), narrow & OUT);
+            double start = held & 1 ? t.start[0][r * n + i] : 0, dx = rstd * (u - a - h[i] * b);
+            double error = rstd * (each * around + fabs(h[i]) * slip + h_error[i] * fabs(b)) + (rstd * rstd * off + each + 8 * CUT) * rstd * (fabs(u) + fabs(a) + fabs(h[i] * b));
+            near(&t, "dx", r * n + i, t.grad[0][r * n + i], start + dx, error + 2 * CUT * (fabs(start) + fabs(dx)), narrow >> GRAD & 1);
+        }
+    }
+    for (int64_t i = 0; i < n && gain; i++) {
+        double start = held & 2 ? t.start[1][i] : 0;
+        near(&t, "dgain", i, t.grad[1][i], start + dgain[i], gain_error[i] + 4 * CUT * (fabs(start) + fabs(dgain[i])), 0);
+    }
+    for (int64_t i = 0; i < n && bias; i++) {
+        double want = held >> (1 + gain) & 1 ? t.start[1 + gain][i] : 0, all = fabs(want);
+        for (int64_t r = 0; r < rows; r++)
+            want += t.g[r * n + i], all += fabs((double)t.g[r * n + i]);
+        near(&t, "dbias", i, t.grad[1 + gain][i], want, 20 * CUT * all, 0);
+    }
+    free(dgain), free(gain_error), free(h), free(h_error);
+    finish(&t);
+}
+
+static void test_norms(void)
+{
+    const unsigned all = 1 | OUT | GRAD_OUT | 1 << GRAD;
+    test_norm_of(1, 1, 1, 1, 1, 0, all, 0);
+    test_norm_of(33, 768, 1, 1, 1, 0, all, 0);
+    test_norm_of(300, 31, 1, 1, 0, 100, all, 3);
+    test_norm_of(17, 264, 1, 0, 1, 0, all, 1);
+    test_norm_of(16, 257, 1, 0, 0, -5, 0, 0);
+    test_norm_of(65, 64, 0, 1, 0, 1, all, 1);
+    test_norm_of(9, 129, 0, 0, 0, 0, 1 | GRAD_OUT, 1);
+}
+
+/* ---- elementwise, slice: a few roundings of one binary32 formula ---- */
+static double plain(const trial *t, const gckpt_call *call, int i, int64_t at)
+{
+    return i < 0 ? (double)call->out[at] : (double)call->in[i].grad[at] + (t->held >> i & 1 ? (double)t->start[i][at] : 0);
+}
+
+/* Against the op's own kernels on the same values. */
+static void test_alike(trial t)
+{
+    float *grad[3] = { NULL, NULL, NULL };
+    prepare(&t);
+    device_runs(&t);
+    gckpt_call call = begin(&t);
+    call.precision = GCKPT_FP32;
+    call.out = floats(count_of(&t.out_shape));
+    for (int i = 0; i < t.inputs; i++) {
+        call.in[i].data = t.x[i];
+        call.in[i].grad = grad[i] = floats(count_of(&t.shape[i]));
+    }
+    t.op->forward(&call);
+    for (int64_t i = 0; i < count_of(&t.out_shape); i++)
+        near(&t, "out", i, t.out[i], plain(&t, &call, -1, i), 4 * CUT * fabs((double)call.out[i]), t.narrow & OUT);
+    float *out = call.out; /* the backward reads what was kept */
+    call.out = t.out;
+    call.grad_out = t.g;
+    t.op->backward(&call);
+    for (int k = 0; k < t.inputs; k++)
+        for (int64_t i = 0; i < count_of(&t.shape[k]); i++) {
+            double want = plain(&t, &call, k, i);
+            near(&t, "gradient", i, t.grad[k][i], want, 4 * CUT * (fabs(want) + fabs((double)grad[k][i])), t.narrow >> (GRAD + k) & 1);
+        }
+    for (int k = 0; k < 3; k++)
+        free(grad[k]);
+    free(out);
+    finish(&t);
+}
+
+static void test_elementwise(void)
+{
+    const gckpt_op *const ops[] = { &gckpti_op_gelu, &gckpti_op_gelu_erf, &gckpti_op_silu, &gckpti_op_tanh, &gckpti_op_sigmoid,
+                                    &gckpti_op_add,  &gckpti_op_sub,      &gckpti_op_mul,  &gckpti_op_slice };
+    static const int64_t sizes[] = { 1, 7, 8, 65, 256 };
+    for (int k = 0; k < 9; k++)
+        for (int way = 0; way < 4; way++)
+            for (int i = 0; i < 5; i++) {
+                const gckpti_slice part = { .axis = 1, .begin = { sizes[i], 0 }, .end = { 3 * sizes[i], 0 } };
+                gckpt_shape s = gckpt_shape2(5, k == 8 ? 4 * sizes[i] : sizes[i]);
+                trial t = { .name = ops[k]->name, .op = ops[k], .attributes = k == 8 ? &part : NULL, .inputs = k < 5 || k == 8 ? 1 : 2, .shape = { s, s }, .scale = 2 };
+                t.narrow = way == 0 ? 3u | OUT | GRAD_OUT | 3 << GRAD : way == 1 ? 0 : way == 2 ? 1u | GRAD_OUT : 2u | OUT | 1 << GRAD;
+                t.held = (unsigned)(way + i);
+                test_alike(t);
+            }
+}
+
+/* ---- trainings: (B,T) tokens through two blocks of a transformer ---- */
+enum { BATCH = 4, CLASSES = 37, WIDTH = 24, HEADS = 3, STEPS = 3 };
+
+static gckpt_tensor *weight(gckpt_tensor *x, const char *name, int64_t a, int64_t b)
+{
+    const gckpt_init init = { 0.2f, b ? 0 : 0.1f, 0 };
+    return gckpt_param(gckpt_graph_of(x), name, b ? gckpt_shape2(a, b) : gckpt_shape1(a), init);
+}
+
+static gckpt_tensor *block(gckpt_tensor *x, void *user)
+{
+    const char *const *names = (const char *const *)user;
+    gckpt_tensor *gain = weight(x, names[0], WIDTH, 0), *bias = weight(x, names[1], WIDTH, 0);
+    gckpt_tensor *h = gckpt_layernorm(x, gain, bias);
+    gckpt_tensor *w = weight(x, names[2], WIDTH, 3 * WIDTH), *b = weight(x, names[3], 3 * WIDTH, 0);
+    h = gckpt_linear(h, w, b);
+    gckpt_tensor *q = gckpt_slice(h, -1, 0, WIDTH), *k = gckpt_slice(h, -1, WIDTH, 2 * WIDTH);
+    h = gckpt_attention(q, k, gckpt_slice(h, -1, 2 * WIDTH, 3 * WIDTH), HEADS, 1);
+    x = gckpt_add(x, gckpt_linear_transposed(h, weight(x, names[4], WIDTH, WIDTH), NULL));
+    w = weight(x, names[5], WIDTH, 4 * WIDTH), b = weight(x, names[6], 4 * WIDTH, 0);
+    h = gckpt_gelu(gckpt_linear(gckpt_rmsnorm(x, weight(x, names[7], WIDTH, 0)), w, b));
+    return gckpt_add(x, gckpt_linear(h, weight(x, names[8], 4 * WIDTH, WIDTH), NULL));
+}
+
+typedef struct {
+    int64_t tokens, micro; /* of a row; rows at a time */
+    gckpt_mode mode;
+    gckpt_precision precision;
+    int fetch, two_ops, exact; /* exact: what the plan says of splits */
+    char mixer[32];
+    size_t bytes;
+    double loss;
+} setting;
+
+static uint64_t train(setting *o)
+{
+    static const char *const names[2][9] = {
+        { "1.gain", "1.bias", "1.qkv", "1.qkv.bias", "1.proj", "1.fc", "1.fc.bias", "1.rms", "1.out" },
+        { "2.gain", "2.bias", "2.qkv", "2.qkv.bias", "2.proj", "2.fc", "2.fc.bias", "2.rms", "2.out" }
+    };
+    static int32_t tokens[BATCH * 80], targets[BATCH * 80];
+    for (int i = 0; i < BATCH * (int)o->tokens; i++) {
+        tokens[i] = (i * 379 + i / 7) % CLASSES;
+        targets[i] = i % 11 == 3 ? -1 : (i * 211 + 17) % CLASSES;
+    }
+    const gckpt_store_desc seed = { .seed = 1234 };
+    gckpt_store *s = gckpt_store_new(&seed);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(o->micro, o->tokens));
+    gckpt_tensor *target = gckpt_input(g, "targets", GCKPT_I32, gckpt_shape2(o->micro, o->tokens));
+    const gckpt_init init = { 0.3f, 0, 0 };
+    gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(CLASSES, WIDTH), init);
+    gckpt_tensor *x = gckpt_embed(table, in);
+    x = gckpt_positions(x, weight(x, "places", o->tokens, WIDTH));
+    x = gckpt_checkpoint(block, x, (void *)(uintptr_t)names[0]);
+    gckpt_tensor *middle = x;
+    x = gckpt_checkpoint(block, x, (void *)(uintptr_t)names[1]);
+    x = gckpt_layernorm(x, NULL, NULL);
+    gckpt_term term = { o->two_ops ? gckpt_cross_entropy(gckpt_linear_transposed(x, table, NULL), target)
+                                   : gckpt_linear_cross_entropy(x, table, target), 1, 0 };
+    const gckpt_pick picks[2] = { { middle, 0 }, { middle, 1 } };
+    gckpt_plan_desc desc = { .mode = o->mode, .batch = BATCH, .precision = o->precision, .backend = gpu,
+                             .fetch = picks, .fetches = o->fetch ? 2 : 0 };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &desc);
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+    const char *mixer = NULL;
+    o->exact = gckpt_plan_split_exact(p, &mixer);
+    snprintf(o->mixer, sizeof o->mixer, "%s", mixer ? mixer : "");
+    o->bytes = gckpt_plan_bytes(p);
+    const gckpt_exec_desc how = { .backend = gpu, .debug = GCKPT_DEBUG_PAINT };
+    gckpt_exec *e = gckpt_exec_new(p, s, &how);
+    CHECK_MSG(!p || e != NULL, "%s", gckpt_error_text(s));
+    const gckpt_feed feeds[2] = { { gckpt_id(in), tokens }, { gckpt_id(target), targets } };
+    const gckpt_hyper hyper = { .lr = 0.01f, .weight_decay = 0.1f, .clip = 0.7f };
+    gckpt_report report = { 0, 0, 0, 0 };
+    for (int i = 0; i < STEPS && e; i++)
+        CHECK_MSG(gckpt_step(e, feeds, 2, BATCH, &hyper, &report) == GCKPT_OK, "%s", gckpt_error_text(e));
+    o->loss = report.loss;
+    uint64_t hash = gckpt_store_hash(s);
+    rig_free(e, p, g, s);
+    return hash;
+}
+
+static void test_training(void)
+{
+    static const gckpt_mode modes[3] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SEGMENTS };
+    setting wide = { .tokens = 16, .micro = BATCH }, exact = wide, first = wide;
+    exact.precision = GCKPT_BF16, first.precision = GCKPT_BF16_FAST;
+    train(&wide), train(&exact);
+    uint64_t want = train(&first);
+    CHECK_MSG(fabs(first.loss - wide.loss) < 0.02 * wide.loss, "loss %.9g, fp32 %.9g, bf16 %.9g", first.loss, wide.loss, exact.loss);
+    CHECK_MSG(first.exact && !*first.mixer, "16 tokens: %s ties splits", first.mixer);
+    CHECK_MSG(first.bytes <= exact.bytes, "%zu bytes, GCKPT_BF16 %zu", first.bytes, exact.bytes);
+    for (int i = 0; i < 9; i++) { /* 1 row: 16 tokens; 3 rows: then 1 */
+        setting o = first;
+        o.mode = modes[i % 3], o.micro = i / 3 == 0 ? BATCH : i / 3 == 1 ? 1 : 3, o.fetch = i % 2;
+        CHECK_MSG(train(&o) == want && (i / 3 == 2 || o.loss == first.loss) && o.exact, "mode %d, micro-batches of %d, fetch %d: other bits; loss %.17g, not %.17g",
+                  (int)o.mode, (int)o.micro, o.fetch, o.loss, first.loss);
+    }
+    setting odd = { .tokens = 66, .micro = 3, .precision = GCKPT_BF16_FAST };
+    setting whole = { .tokens = 66, .micro = BATCH, .precision = GCKPT_BF16_FAST, .mode = GCKPT_MEMORY_POOR }, same = whole;
+    same.mode = GCKPT_STORE_ALL;
+    CHECK(train(&whole) == train(&same) && whole.loss == same.loss);
+    train(&odd);
+    CHECK_MSG(!odd.exact && *odd.mixer, "66 tokens, 3 rows: splits are said to be exact");
+    setting two = first, poor = first;
+    two.two_ops = poor.two_ops = 1, poor.mode = GCKPT_MEMORY_POOR, poor.micro = 2;
+    CHECK(train(&two) == train(&poor) && two.loss == poor.loss);
+}
+
+int main(void)
+{
+    const char *error;
+    gpu = gckpt_cuda_backend(0, &error);
+    if (!CHECK_MSG(gpu != NULL, "%s", error))
+        return check_report("cuda fast");
+    test_linear();
+#ifdef GCKPT_CUDA_SHIM /* on a device of few processors all tiles are large */
+    int many = cuda_shim.multiprocessors;
+    cuda_shim.multiprocessors = 1;
+    test_linear();
+    cuda_shim.multiprocessors = many;
+#else
+    test_linear_of(1537, 18, 1409, 0, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 0);
+    test_linear_of(18, 1537, 1409, 1, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 2);
+    test_linear_of(1537, 1409, 18, 1, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 0);
+#endif
+    test_attention();
+    test_loss();
+    test_norms();
+    test_elementwise();
+    test_training();
+    return check_report("cuda fast");
+}
