@@ -252,6 +252,14 @@
  *    cross_entropy can run as any of these in fp32 plans, if nothing else reads, fetches or pins
  *    the logits and nothing built between the two reads x or w.
  *
+ *    Where there is slower memory (desc.offload_bytes: the host's beside a backend's own, a file, a
+ *    chip), AUTO, OPTIMAL, frontiers and gckpt_fit may also copy a value there and back instead of
+ *    computing it again, if that has less work (desc.offload_work). An offload stands behind the
+ *    forward that made the value, a reload before its reader. What is proven holds for schedules
+ *    with such copies, too: these count as work, what slower memory holds is not limited in it. No
+ *    plan has more work than without slower memory (gckpt_plan_offloaded: bytes of it that a plan
+ *    uses). docs/offload.md has figures.
+ *
  * 10. Speed
  *    With gcc or clang for a 64-bit processor, products, attention, norms, losses, activations and
  *    the update have fast kernels: one source, compiled for AVX-512, AVX2, NEON, and for plain C
@@ -268,7 +276,8 @@
  *    of its own, arena, parameters and state live there, all executors on it share them, and the
  *    store knows which copy is the newest: gckpt_store_get, saving, loading and hashing fetch what
  *    they need; a pointer that was kept is the host's copy, as of the last gckpt_store_pull, and
- *    what is written through it counts after gckpt_store_push.
+ *    what is written through it counts after gckpt_store_push. What a plan offloads goes to memory
+ *    of the host; a backend may copy it beside what it computes (move, join).
  */
 #ifndef GRADCKPT_H
 #define GRADCKPT_H
