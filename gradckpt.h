@@ -1045,10 +1045,11 @@ struct gckpt_backend {
     void (*copy_out)(void *context, void *host, const void *from, size_t bytes);
     void (*copy)(void *context, void *to, const void *from, size_t bytes);
     /* Planning: call is as op->shape left it for plain kernels; changes work_forward, _backward,
-     * and sets mixes_rows where the bits of fast kernels depend on micro-batches of this size.
-     * in[i].bf16, out_bf16 and grad_out_bf16 say what the plan keeps so (they are not to be read).
-     * A function of op, call and the backend's name only. Kernels find `work` a multiple of 64 behind
-     * the executor's own copies, which begin at the plan's alignment. */
+     * and of fast kernels (find_fast) also mixes_rows where their bits depend on micro-batches of
+     * this size, and precision to GCKPT_BF16 where they are not for such shapes; in[i].bf16,
+     * out_bf16 and grad_out_bf16 say what the plan keeps so and are not to be read. A function of
+     * op, call and the backend's name only. Kernels find `work` a multiple of 64 behind the
+     * executor's own copies, which begin at the plan's alignment. */
     gckpt_result (*workspace)(void *context, const gckpt_op *op, gckpt_call *call);
     /* The kernel of an op's forward or backward, by op->name or, of users' ops, by op; asked for
      * each instruction when an executor is made. NULL: there is none, and the op's own runs, with
@@ -6445,17 +6446,15 @@ static int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags 
 /* ---- bf16 plans (manual, 5l): values and gradients of what depends on the batch are rounded, and
  * kept narrow unless they are fetched, as floats ---- */
 enum { GCKPTI_ROUNDED = 1, GCKPTI_NARROW_VALUE = 2, GCKPTI_NARROW_GRADIENT = 4 };
-enum { GCKPTI_MIXES = 8 }; /* its fast kernels tie the bits to the micro-batch */
+/* Of an op: fast kernels compute it; they tie the bits to the micro-batch. */
+enum { GCKPTI_FAST_OP = 8, GCKPTI_MIXES = 16 };
 
 /* What an op computes in: fast plans leave what has no fast kernels to those of GCKPT_BF16. */
-static gckpt_precision gckpti_op_precision(const gckpt_backend *b, const gckpt_op *op,
-                                           int batchless, gckpt_precision precision)
+static gckpt_precision gckpti_op_precision(int rounding, int batchless, gckpt_precision precision)
 {
-    if (batchless)
-        return GCKPT_FP32;
-    if (precision == GCKPT_BF16_FAST && !b->find_fast(b->context, op, GCKPT_FORWARD))
-        return GCKPT_BF16;
-    return precision;
+    if (precision == GCKPT_BF16_FAST && !(rounding & GCKPTI_FAST_OP))
+        precision = GCKPT_BF16;
+    return batchless ? GCKPT_FP32 : precision;
 }
 
 static size_t gckpti_bytes(const gckpti_planner *p, const gckpt_tensor *t, int narrow)
@@ -6603,10 +6602,9 @@ static size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, 
         if (backward && gckpti_sums(p, t, i) == GCKPTI_SUM_HERE)
             sums |= 1u << i;
     }
-    gckpti_copies_of(
-        t->op, t->inputs, rounding, n,
-        gckpti_op_precision(p->desc->backend, t->op, t->batchless, p->desc->precision), backward,
-        gckpti_needs(p, t), wanted, sums, &c);
+    gckpti_copies_of(t->op, t->inputs, rounding, n,
+                     gckpti_op_precision(rounding[0], t->batchless, p->desc->precision), backward,
+                     gckpti_needs(p, t), wanted, sums, &c);
     return c.bytes;
 }
 
@@ -6736,8 +6734,8 @@ static int gckpti_form(gckpt_tensor *t, int form)
 static int gckpti_form_fits(const gckpti_planner *p, const gckpt_tensor *t, const gckpt_tensor *as)
 {
     const gckpt_tensor *gone = t->in[0]->base;
-    if (t->batchless || !p->active[t->id])
-        return 0;
+    if (t->batchless || !p->active[t->id] || p->desc->precision == GCKPT_BF16_FAST)
+        return 0; /* a backend's fast kernels have one form */
     if (as->in[0]->base == gone)
         return 1;
     if (gone->keep || gone->recompute || p->rounding[gone->id])
@@ -6846,22 +6844,28 @@ static gckpt_cost gckpti_form_cost(const gckpti_planner *p, const gckpt_tensor *
 /* Asks op t for its workspace at this thread count and its work. */
 static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
 {
-    int i = t->id;
+    int i = t->id, mixes;
     uint16_t narrow;
     gckpt_call call;
-    gckpt_result result =
-        gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, p->threads, p->plain,
-                          gckpti_op_precision(p->desc->backend, t->op, t->batchless,
-                                              p->desc->precision),
-                          NULL, &call);
-    int mixes = call.mixes_rows;
-    for (int k = 0; k < t->inputs; k++)
-        if (p->rounding[t->in[k]->base->id] & GCKPTI_NARROW_VALUE)
-            call.in[k].bf16 = &narrow;
-    call.out_bf16 = p->rounding[i] & GCKPTI_NARROW_VALUE ? &narrow : NULL;
-    call.grad_out_bf16 = p->rounding[i] & GCKPTI_NARROW_GRADIENT ? &narrow : NULL;
-    if (result == GCKPT_OK && p->desc->backend && p->desc->backend->workspace)
-        result = p->desc->backend->workspace(p->desc->backend->context, t->op, &call);
+    gckpt_result result;
+    const gckpt_backend *b = p->desc->backend;
+    gckpt_precision precision;
+    if (p->desc->precision == GCKPT_BF16_FAST && b->find_fast(b->context, t->op, GCKPT_FORWARD))
+        p->rounding[i] |= GCKPTI_FAST_OP;
+    do { /* once more where the backend declines it */
+        precision = gckpti_op_precision(p->rounding[i], t->batchless, p->desc->precision);
+        result = gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, p->threads, p->plain,
+                                   precision, NULL, &call);
+        mixes = call.mixes_rows;
+        for (int k = 0; k < t->inputs; k++)
+            if (p->rounding[t->in[k]->base->id] & GCKPTI_NARROW_VALUE)
+                call.in[k].bf16 = &narrow;
+        call.out_bf16 = p->rounding[i] & GCKPTI_NARROW_VALUE ? &narrow : NULL;
+        call.grad_out_bf16 = p->rounding[i] & GCKPTI_NARROW_GRADIENT ? &narrow : NULL;
+        if (result == GCKPT_OK && b && b->workspace)
+            result = b->workspace(b->context, t->op, &call);
+        p->rounding[i] &= (unsigned char)~(call.precision == precision ? 0 : GCKPTI_FAST_OP);
+    } while (result == GCKPT_OK && precision == GCKPT_BF16_FAST && call.precision != precision);
     if (result != GCKPT_OK && p->desc->backend)
         return gckpti_error(p->g, result, "%T: backend %s does not plan it", t,
                             p->desc->backend->name);
@@ -13879,7 +13883,7 @@ static void gckpti_bind_nodes(gckpt_exec *e)
         gckpti_exec_node *n = &e->nodes[ins->id];
         n->forward = none ? NULL : b->find(b->context, node->op, GCKPT_FORWARD);
         n->backward = none ? NULL : b->find(b->context, node->op, GCKPT_BACKWARD);
-        n->precision = gckpti_op_precision(b, node->op, node->batchless, p->precision);
+        n->precision = gckpti_op_precision(node->rounding, node->batchless, p->precision);
         if (n->precision == GCKPT_BF16_FAST) {
             n->forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
             n->backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);

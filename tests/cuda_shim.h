@@ -65,6 +65,7 @@ extern cuda_shim_settings cuda_shim;
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <set>
 #include <thread>
 #include <tuple>
@@ -1296,16 +1297,17 @@ inline void run_grid(const char *kernel, dim3 grid, dim3 block, size_t dynamic,
     blockDim = block;
     for (unsigned i = 0; i < (unsigned)m.count; i++)
         m.threads[i].index = { i % block.x, i / block.x % block.y, i / block.x / block.y };
-    uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z, stride = 1;
-    if (cuda_shim.schedule == CUDA_SHIM_RANDOM) /* a stride without a common factor visits all */
-        for (uint64_t factor = 0; factor != 1;) {
-            stride = 1 + draw((unsigned)std::min<uint64_t>(blocks, 1u << 30));
-            factor = stride;
-            for (uint64_t rest = blocks; rest;)
-                std::swap(factor %= rest, rest);
-        }
+    uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z, first = 0, stride = 1;
+    if (cuda_shim.schedule == CUDA_SHIM_RANDOM) { /* a stride without a common factor visits all */
+        unsigned most = (unsigned)std::min<uint64_t>(blocks, 1u << 30);
+        first = draw(most);
+        do
+            stride = 1 + draw(most);
+        while (std::gcd(stride, blocks) != 1);
+    }
     for (uint64_t j = 0; j < blocks; j++) {
-        uint64_t i = cuda_shim.schedule == CUDA_SHIM_REVERSE ? blocks - 1 - j : j * stride % blocks;
+        uint64_t i = cuda_shim.schedule == CUDA_SHIM_REVERSE ? blocks - 1 - j
+                                                             : (first + j * stride) % blocks;
         blockIdx = { (unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y),
                      (unsigned)(i / grid.x / grid.y) };
         shared_reset(dynamic);
