@@ -163,7 +163,7 @@ build/test_frontier build/test_timeline: examples/pictures.h
 build/test_threads: LIBS = -lm -pthread
 build/test_kernels: OWN = $(COMPILE) -DGCKPT_STATIC
 # What these ask is answered before any kernel runs, and soon: most of their time is the compiler's.
-ABOVE = build/test_refusals build/test_resume build/test_rows build/test_table build/test_timeline build/test_values
+ABOVE = build/test_draft build/test_frontier build/test_refusals build/test_resume build/test_rows build/test_table build/test_timeline build/test_values
 $(ABOVE): OWN = $(subst -O2,-O0,$(COMPILE)) -DGCKPT_STATIC -DGCKPT_NO_FAST
 
 $(TESTS:=.log): build/%.log: build/%
