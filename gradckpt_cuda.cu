@@ -104,7 +104,9 @@ struct Slot {
 struct Device {
     int number, ready;
     std::recursive_mutex lock;
-    cudaStream_t stream, feeds; /* what is computed; what comes in */
+    cudaStream_t stream, feeds, moves; /* what is computed; what comes in; what is offloaded */
+    cudaEvent_t before, moved;         /* a move; all of them */
+    int moving;                        /* since they were last joined */
     int busy;                   /* work was asked for since all was last waited for */
     char problem[TEXT];         /* the first one */
     Moments now, *moments;      /* the latter hold, or soon, the former */
@@ -284,11 +286,22 @@ const char *shortage(void *context)
     return no_room;
 }
 
+/* What is asked for from now on waits for all moves. */
+void join_moves(Device *d)
+{
+    if (!d->moving)
+        return;
+    check(d, cudaEventRecord(d->moved, d->moves), "join");
+    check(d, cudaStreamWaitEvent(d->stream, d->moved, 0), "join");
+    d->moving = 0;
+}
+
 /* Until all that was asked for is done; then all slots are free. */
 void settle(Device *d, const char *what)
 {
     if (!d->busy || unrecordable(d))
         return;
+    join_moves(d);
     check(d, cudaStreamSynchronize(d->stream), what);
     d->busy = 0;
     for (int i = 0; i < SLOTS; i++)
@@ -359,6 +372,48 @@ const char *finish(void *context)
     return d->problem[0] ? d->problem : NULL;
 }
 
+/* ---- what is offloaded: to pinned memory, on a stream of its own, also within a recording ---- */
+void *host_get(void *context, size_t bytes)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    void *p = NULL;
+    if (unrecordable(d) || cudaMallocHost(&p, bytes ? bytes : 1) != cudaSuccess) {
+        cudaGetLastError();
+        return NULL;
+    }
+    return p;
+}
+
+void host_release(void *context, void *memory, size_t bytes)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    (void)bytes;
+    settle(d, "release");
+    check(d, cudaFreeHost(memory), "cudaFreeHost");
+}
+
+void move(void *context, void *to, const void *from, size_t bytes, int out)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    check(d, cudaEventRecord(d->before, d->stream), "move");
+    check(d, cudaStreamWaitEvent(d->moves, d->before, 0), "move");
+    check(d,
+          cudaMemcpyAsync(to, from, bytes, out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
+                          d->moves),
+          "move");
+    d->moving = d->busy = 1;
+}
+
+void join(void *context)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    join_moves(d);
+}
+
 /* ---- repeated micro-batches ---- */
 void drop(Device *d, Recording *r)
 {
@@ -423,6 +478,7 @@ int repeat(void *context, const gckpt_moment *m)
     if (m->losses > LOSSES || d->problem[0])
         return 0;
     Recording *r = recording_of(d, m);
+    join_moves(d); /* of the micro-batch before */
     if (!r->seen) {
         r->seen = 1;
         return 0;
@@ -448,6 +504,7 @@ int recorded(void *context)
     cudaGraph_t graph = NULL;
     if (!r)
         return 1;
+    join_moves(d);
     check(d, cudaStreamEndCapture(d->stream, &graph), "recording");
     if (!d->unrecordable)
         check(d, cudaGraphInstantiate(&r->graph, graph, 0), "recording");
@@ -4890,13 +4947,16 @@ void device_close(Device *d)
     cudaFreeHost(d->pinned);
     cudaFree(d->staged);
     cudaFree(d->moments);
-    if (d->feeds)
-        cudaStreamDestroy(d->feeds);
-    if (d->stream)
-        cudaStreamDestroy(d->stream);
+    for (cudaEvent_t e : { d->before, d->moved })
+        if (e)
+            cudaEventDestroy(e);
+    for (cudaStream_t s : { d->moves, d->feeds, d->stream })
+        if (s)
+            cudaStreamDestroy(s);
     d->pinned = d->staged = NULL;
     d->moments = NULL;
-    d->feeds = d->stream = NULL;
+    d->moves = d->feeds = d->stream = NULL;
+    d->before = d->moved = NULL;
     d->ready = 0;
 }
 
@@ -4918,6 +4978,11 @@ cudaError_t device_open(Device *d, int number)
         error = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
     if (error == cudaSuccess)
         error = cudaStreamCreateWithFlags(&d->feeds, cudaStreamNonBlocking);
+    if (error == cudaSuccess)
+        error = cudaStreamCreateWithFlags(&d->moves, cudaStreamNonBlocking);
+    for (cudaEvent_t *e : { &d->before, &d->moved })
+        if (error == cudaSuccess)
+            error = cudaEventCreateWithFlags(e, cudaEventDisableTiming);
     for (int i = 0; i < 2 * SLOTS && error == cudaSuccess; i++)
         error = cudaEventCreateWithFlags(i % 2 ? &d->slots[i / 2].taken : &d->slots[i / 2].arrived,
                                          cudaEventDisableTiming);
@@ -4993,7 +5058,11 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
                         recorded,
                         forget,
                         shortage,
-                        find_fast };
+                        find_fast,
+                        host_get,
+                        host_release,
+                        move,
+                        join };
     d->backend = b;
     d->ready = 1;
     return &d->backend;
