@@ -105,6 +105,9 @@ struct Device {
     int number, ready;
     std::recursive_mutex lock;
     cudaStream_t stream, feeds; /* what is computed; what comes in */
+    cudaStream_t moves;         /* what is offloaded, and reloaded */
+    cudaEvent_t asked, moved;   /* on `stream`: it may begin; on `moves`: all is done */
+    int moving;                 /* some of it was begun and not joined */
     int busy;                   /* work was asked for since all was last waited for */
     char problem[TEXT];         /* the first one */
     Moments now, *moments;      /* the latter hold, or soon, the former */
@@ -284,11 +287,22 @@ const char *shortage(void *context)
     return no_room;
 }
 
+/* What is asked for later waits for all that is offloaded and reloaded. */
+void join_moves(Device *d)
+{
+    if (!d->moving)
+        return;
+    check(d, cudaEventRecord(d->moved, d->moves), "offload");
+    check(d, cudaStreamWaitEvent(d->stream, d->moved, 0), "offload");
+    d->moving = 0;
+}
+
 /* Until all that was asked for is done; then all slots are free. */
 void settle(Device *d, const char *what)
 {
     if (!d->busy || unrecordable(d))
         return;
+    join_moves(d);
     check(d, cudaStreamSynchronize(d->stream), what);
     d->busy = 0;
     for (int i = 0; i < SLOTS; i++)
@@ -359,6 +373,53 @@ const char *finish(void *context)
     return d->problem[0] ? d->problem : NULL;
 }
 
+/* ---- what a plan offloads: to pinned memory, beside what is computed ---- */
+void *host_get(void *context, size_t bytes)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    void *p = NULL;
+    no_room[0] = 0;
+    cudaError_t error = cudaMallocHost(&p, bytes);
+    if (error == cudaSuccess)
+        return p;
+    cudaGetLastError();
+    snprintf(no_room, sizeof no_room,
+             ": %zu bytes of host memory could not be pinned for offloads (%s); plan with a smaller "
+             "offload_bytes",
+             bytes, cudaGetErrorString(error));
+    return NULL;
+}
+
+void host_release(void *context, void *memory, size_t bytes)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    (void)bytes;
+    settle(d, "release");
+    check(d, cudaFreeHost(memory), "cudaFreeHost");
+}
+
+void move(void *context, void *to, const void *from, size_t bytes, int out)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    check(d, cudaEventRecord(d->asked, d->stream), "offload");
+    check(d, cudaStreamWaitEvent(d->moves, d->asked, 0), "offload");
+    check(d,
+          cudaMemcpyAsync(to, from, bytes, out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
+                          d->moves),
+          out ? "offload" : "reload");
+    d->moving = d->busy = 1;
+}
+
+void join(void *context)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    join_moves(d);
+}
+
 /* ---- repeated micro-batches ---- */
 void drop(Device *d, Recording *r)
 {
@@ -427,6 +488,7 @@ int repeat(void *context, const gckpt_moment *m)
         r->seen = 1;
         return 0;
     }
+    join_moves(d); /* a recording knows only its own */
     tell(d, m);
     if (r->graph) {
         check(d, cudaGraphLaunch(r->graph, d->stream), "a recorded micro-batch");
@@ -448,6 +510,7 @@ int recorded(void *context)
     cudaGraph_t graph = NULL;
     if (!r)
         return 1;
+    join_moves(d);
     check(d, cudaStreamEndCapture(d->stream, &graph), "recording");
     if (!d->unrecordable)
         check(d, cudaGraphInstantiate(&r->graph, graph, 0), "recording");
@@ -4890,13 +4953,20 @@ void device_close(Device *d)
     cudaFreeHost(d->pinned);
     cudaFree(d->staged);
     cudaFree(d->moments);
+    if (d->asked)
+        cudaEventDestroy(d->asked);
+    if (d->moved)
+        cudaEventDestroy(d->moved);
+    if (d->moves)
+        cudaStreamDestroy(d->moves);
     if (d->feeds)
         cudaStreamDestroy(d->feeds);
     if (d->stream)
         cudaStreamDestroy(d->stream);
     d->pinned = d->staged = NULL;
     d->moments = NULL;
-    d->feeds = d->stream = NULL;
+    d->feeds = d->stream = d->moves = NULL;
+    d->asked = d->moved = NULL;
     d->ready = 0;
 }
 
@@ -4918,6 +4988,12 @@ cudaError_t device_open(Device *d, int number)
         error = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
     if (error == cudaSuccess)
         error = cudaStreamCreateWithFlags(&d->feeds, cudaStreamNonBlocking);
+    if (error == cudaSuccess)
+        error = cudaStreamCreateWithFlags(&d->moves, cudaStreamNonBlocking);
+    if (error == cudaSuccess)
+        error = cudaEventCreateWithFlags(&d->asked, cudaEventDisableTiming);
+    if (error == cudaSuccess)
+        error = cudaEventCreateWithFlags(&d->moved, cudaEventDisableTiming);
     for (int i = 0; i < 2 * SLOTS && error == cudaSuccess; i++)
         error = cudaEventCreateWithFlags(i % 2 ? &d->slots[i / 2].taken : &d->slots[i / 2].arrived,
                                          cudaEventDisableTiming);
@@ -4993,7 +5069,11 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
                         recorded,
                         forget,
                         shortage,
-                        find_fast };
+                        find_fast,
+                        host_get,
+                        host_release,
+                        move,
+                        join };
     d->backend = b;
     d->ready = 1;
     return &d->backend;
