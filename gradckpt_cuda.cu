@@ -17,7 +17,7 @@
  *     >>device      streams, memory, errors, launching
  *     >>between     fill, add, convert, update
  *     >>elementwise curves, scale, dropout, broadcasting
- *     >>shapes      permute, slice, concat, sum, mean, rotary
+ *     >>shapes      permute, slice, concat, sum, mean, rotary, losses of elements
  *     >>products    matmul, linear, embed
  *     >>rows        softmax, norms, losses
  *     >>attention
@@ -68,12 +68,15 @@ struct Moment {
     float loss_scale;
 };
 
+#ifndef GCKPT_CUDA_SLOT_BYTES /* tests have small ones */
+#define GCKPT_CUDA_SLOT_BYTES (1 << 19)
+#endif
 enum {
-    TEXT = 256,       /* bytes of an error */
-    LOSSES = 14,      /* a plan with more is not recorded */
-    SLOTS = 64,       /* of SLOT_BYTES, by which copies come in */
-    SLOT_BYTES = 1 << 19,
-    RECORDINGS = 64   /* kept for all executors of a device; then the oldest goes */
+    TEXT = 256,    /* bytes of an error */
+    LOSSES = 14,   /* a plan with more is not recorded */
+    SLOTS = 64,    /* by which copies come in: 32 MiB on either side */
+    SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
+    RECORDINGS = 64 /* kept for all executors of a device; then the oldest goes */
 };
 
 /* The first: as the micro-batch has it (outside of recordings: as the present call has it); the
@@ -701,6 +704,7 @@ template <int N> __global__ void update_kernel(gckpt_pass p, const __grid_consta
     if (threadIdx.x >= 32)
         return;
     float sum = 0.0f;
+#pragma unroll 16
     for (int i = (int)threadIdx.x; i < n; i += 32)
         sum = gckpti_fma(divided[i], divided[i], sum);
     sum = warp_sum(sum);
@@ -1089,6 +1093,7 @@ __global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int alon
             x[k] = column < columns && row < s.rows ? term_of(s, at[k % 4], row) : 0.0f;
         }
         int rows = s.rows - r < SUM_ROWS ? (int)(s.rows - r) : SUM_ROWS;
+#pragma unroll 16
         for (int k = 0; k < rows && adds && r >= 0; k++)
             add_term(s, &sum, &low, tile[1 - buffer][k][lane]);
         for (int k = 0; k < SUM_EACH; k++) {
@@ -1388,7 +1393,7 @@ __global__ void row_sums_kernel(const float *x, const float *y, float *out, int6
                 int64_t at = i + 32 * k;
                 v[k] = at < end ? (y ? x[at] - y[at] : x[at]) : 0.0f;
             }
-            for (int k = 0; k < 8 && i + 32 * k < end; k++)
+            for (int k = 0; k < 8; k++) /* +0 changes no sum */
                 sum = add_element(sum, v[k], y != NULL);
         }
         sum = warp_sum(sum);
@@ -1414,8 +1419,8 @@ __global__ void long_row_sums_kernel(const float *x, const float *y, float *out,
             int64_t at = i + LONG + k * LONG_THREADS + thread;
             v[k] = at < n ? (y ? x[row + at] - y[row + at] : x[row + at]) : 0.0f;
         }
-        int count = n - i < LONG ? (int)(n - i) : LONG;
-        for (int k = thread; k < count && thread < 32 && i >= 0; k += 32)
+#pragma unroll 16
+        for (int k = thread; k < LONG && thread < 32 && i >= 0; k += 32) /* +0 changes no sum */
             sum = add_element(sum, now[k], y != NULL);
         for (int k = 0; k < LONG / LONG_THREADS; k++)
             next[k * LONG_THREADS + thread] = v[k];
@@ -1650,14 +1655,7 @@ void mean_squared_error_backward(const gckpt_call *call)
 enum { DEPTH = 8, STAGES = 4 };
 
 #ifndef GCKPT_CUDA_SHIM
-/* cp.async: 16 bytes to shared memory past the registers; what is beyond `valid` becomes 0. */
-__device__ __forceinline__ void gckpti_cp_async16(void *to, const void *from, int valid)
-{
-    unsigned at = (unsigned)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(valid)
-                 : "memory");
-}
-/* All 16: ten instructions fewer. */
+/* cp.async: 16 bytes to shared memory past the registers, and no valid bytes to count. */
 __device__ __forceinline__ void gckpti_cp_async16_whole(void *to, const void *from)
 {
     unsigned at = (unsigned)__cvta_generic_to_shared(to);
@@ -1767,8 +1765,9 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
         UNROLL for (int i = 0; i < CHUNKS; i++)
         {
             int64_t x = x0 + row_of(i, along), left = is_there(i) ? all - x : 0;
-            valid[i] = along || left <= 0 || left > 4 ? 4 : (int)left;
             x = left > 0 ? x : 0;
+            left = left > 0 ? left : all;
+            valid[i] = along || left > 4 ? 4 : (int)left;
             from[i] = f.base + matrix * f.matrix + x * f.row + link_of(i, along) * f.step;
         }
     }
@@ -2082,12 +2081,18 @@ int processors_of(const gckpt_call *call)
     return n;
 }
 
+Product product_of(const gckpti_factors *t, int mixed)
+{
+    Product q = { *t, factor_of(&t->a, t->m, t->k, mixed), factor_of(&t->b, t->n, t->k, mixed),
+                  t->n % 4 == 0 && (uintptr_t)t->c % 16 == 0 };
+    return q;
+}
+
 /* A gckpti_product_run. */
 void products(const gckpt_call *call, const gckpti_factors *t)
 {
     int mixed = call->precision != GCKPT_FP32;
-    Product q = { *t, factor_of(&t->a, t->m, t->k, mixed), factor_of(&t->b, t->n, t->k, mixed),
-                  t->n % 4 == 0 && (uintptr_t)t->c % 16 == 0 };
+    Product q = product_of(t, mixed);
     const Tile *tile = mixed ? best_tile(MIXED_TILES, 2, t, processors_of(call))
                              : best_tile(EXACT_TILES, 6, t, processors_of(call));
     tile->run(call, &q);
@@ -2125,16 +2130,19 @@ __global__ void sum_rows_kernel(const float *x, const uint16_t *bf16, int64_t ro
         low[j] = l;
 }
 
+void bias_gradient(const gckpt_call *call, const gckpt_arg *bias, int64_t rows, int64_t n)
+{
+    RUN(call, sum_rows_kernel, dim3((unsigned)((n + 31) / 32)), 32, 0, call->grad_out,
+        call->grad_out_bf16, rows, n, bias->grad, bias->low, bias->accumulate);
+}
+
 void linear_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
 
 void linear_backward(const gckpt_call *call)
 {
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    const gckpt_arg *bias = &call->in[2];
     gckpti_linear_gradients(call, products);
-    if (call->inputs == 3 && bias->grad)
-        RUN(call, sum_rows_kernel, dim3((unsigned)((n + 31) / 32)), 32, 0, call->grad_out,
-            call->grad_out_bf16, rows, n, bias->grad, bias->low, bias->accumulate);
+    if (call->inputs == 3 && call->in[2].grad)
+        bias_gradient(call, &call->in[2], gckpti_rows(&call->shape), gckpti_last(&call->shape));
 }
 
 /* embed: a warp copies a row. */
@@ -2630,6 +2638,95 @@ void cross_entropy_backward(const gckpt_call *call)
     if (call->in[0].grad)
         RUN(call, loss_backward_kernel, blocks_for(32 * rows, 256), 256, 0, l, call->in[0].grad,
             moment_of(call), call->in[0].accumulate);
+}
+
+/* ---- linear_cross_entropy: gckpti_linear_cross_entropy_by, on blocks of rows whose logits of some
+ * classes are there at a time. 2048 x 4096 are 32 MiB, most of which stays in an H200's L2, and 512
+ * tiles of 128 x 128 for its 132 multiprocessors. ---- */
+enum { HEAD_ROWS = 2048, HEAD_CLASSES = 4 * GCKPTI_LOSS_CHUNK };
+
+struct HeadParts {
+    int64_t rows, classes;           /* at a time */
+    int64_t state, losses, dx, size; /* in floats: where parts of work begin, behind the logits; all */
+};
+
+HeadParts head_parts(const gckpt_call *call, int backward)
+{
+    int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
+    HeadParts p = { gckpti_min(rows, HEAD_ROWS),
+                    gckpti_min(call->in[1].shape.d[0], HEAD_CLASSES), 0, 0, 0, 0 };
+    int64_t logits = gckpti_multiple(p.rows * p.classes, 4);
+    p.state = p.dx = logits;
+    p.losses = p.state + 3 * p.rows;
+    p.size = !backward                        ? p.losses + rows
+             : call->precision != GCKPT_FP32 ? p.dx + p.rows * c
+                                              : logits;
+    return p;
+}
+
+__global__ void widen_kernel(const uint16_t *from, float *to, int64_t n)
+{
+    for (EACH(i, n))
+        to[i] = gckpti_from_bf16(from[i]);
+}
+
+__global__ void narrow_kernel(const float *from, uint16_t *to, int64_t n)
+{
+    for (EACH(i, n))
+        to[i] = gckpti_to_bf16(from[i]);
+}
+
+/* A block of rows, from `row` on: logits = x w', the losses' rows; backward: dx += d w, dw += d' x.
+ * In bf16 plans dx has its chains in work, since it is rounded once, when all classes are added. */
+void head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, int backward)
+{
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    const int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = row * c;
+    const int64_t rows = gckpti_min(gckpti_rows(&x->shape) - row, parts->rows);
+    float *work = (float *)call->work, *aux = (float *)call->aux;
+    float *dw = backward ? w->grad : NULL, *dx = backward && x->grad ? x->grad + at : NULL;
+    uint16_t *narrow = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
+    const dim3 grid = blocks_for(32 * rows, 256);
+    LossPart l = { work, call->in[2].index + row, aux ? aux + 2 * row : NULL, work + parts->state,
+                   work + parts->losses + row, rows, 0, 0, v };
+    if (narrow)
+        dx = work + parts->dx;
+    if (narrow && x->accumulate)
+        RUN(call, widen_kernel, blocks_for(rows * c, 256), 256, 0, narrow, dx, rows * c);
+    for (l.first = 0; l.first < v; l.first += l.n) {
+        l.n = gckpti_min(v - l.first, parts->classes);
+        gckpti_factor a = gckpti_factor_of(x, at, c, 1, 0), d = { work, NULL, l.n, 1, 0 };
+        gckpti_factor b = gckpti_factor_of(w, l.first * c, c, 1, 0);
+        gckpti_product_to(call, products, rows, l.n, c, a, b, work, 0);
+        if (!backward)
+            RUN(call, loss_forward_kernel, grid, 256, 0, l);
+        else
+            RUN(call, loss_backward_kernel, grid, 256, 0, l, work, moment_of(call), 0);
+        if (dx)
+            gckpti_product_to(call, products, rows, c, l.n, d, gckpti_turned(b), dx,
+                              x->accumulate || l.first > 0);
+        if (dw)
+            gckpti_product_to(call, products, l.n, c, rows, gckpti_turned(d), gckpti_turned(a),
+                              dw + l.first * c, w->accumulate || row > 0);
+    }
+    if (narrow)
+        RUN(call, narrow_kernel, blocks_for(rows * c, 256), 256, 0, dx, narrow, rows * c);
+}
+
+void linear_cross_entropy_forward(const gckpt_call *call)
+{
+    const HeadParts parts = head_parts(call, 0);
+    int64_t rows = gckpti_rows(&call->in[0].shape);
+    for (int64_t row = 0; row < rows; row += parts.rows)
+        head_block(call, &parts, row, 0);
+    loss_add(call, (float *)call->work + parts.losses, rows);
+}
+
+void linear_cross_entropy_backward(const gckpt_call *call)
+{
+    const HeadParts parts = head_parts(call, 1);
+    for (int64_t row = 0; row < gckpti_rows(&call->in[0].shape); row += parts.rows)
+        head_block(call, &parts, row, 1);
 }
 
 /* ---- >>attention -----------------------------------------------------------------------------
@@ -3293,6 +3390,33 @@ Results grad_of(const gckpt_arg &arg) { return { arg.grad, arg.grad_bf16 }; }
 bool wanted(const gckpt_arg &arg) { return arg.grad || arg.grad_bf16; }
 Values grad_out_of(const gckpt_call *call) { return { call->grad_out, call->grad_out_bf16 }; }
 
+/* 2^x; exponents are taken to base 2. */
+__device__ inline float exp2_of(float x)
+{
+#ifdef GCKPT_CUDA_SHIM
+    return exp2f(x);
+#else
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
+/* pair, subnormals left as they are: for factors that go straight into an mma. */
+__device__ inline uint32_t factors(float first, float second)
+{
+#ifdef GCKPT_CUDA_SHIM
+    return pair(first, second);
+#else
+    uint32_t y;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(second), "f"(first));
+    return y;
+#endif
+}
+
+#define LOG2E 1.4426950408889634f
+#define LN2   0.6931471805599453f
+
 /* What a kernel's factors take of the workspace, piece by piece: the same when planning and when
  * running. */
 struct Room {
@@ -3339,12 +3463,26 @@ struct Matrix {
     int64_t stride;
     int aligned; /* 16 bytes can be copied at once */
 };
+/* Where c becomes something else, of the rows' losses: PARTS, a maximum and a sum of exponentials of
+ * each row's 64 columns (and the target's element); SLOPES, gradients, from aux and loss_scale. */
+enum Purpose { STORE, PARTS, SLOPES };
+struct RowLoss;
+struct Loss {
+    const int32_t *target;
+    int first;        /* the class that is column 0 */
+    float *parts;     /* (columns / 64, rows, 2) */
+    RowLoss *state;   /* (rows) */
+    const float *aux; /* (rows,2): max, log(sum) */
+    const Moment *now;
+};
 struct Product {
     int m, n, k;
     Matrix a, b;
     Values bias; /* or none */
     int accumulate;
-    Results c; /* rows of n */
+    Results c;
+    int c_row; /* elements of a row */
+    Loss loss;
 };
 
 Matrix matrix(const uint16_t *x, int64_t stride)
@@ -3356,7 +3494,7 @@ enum { LINKS = 32, STAGES = 4 }; /* links in shared memory at once; so many time
 
 /* Brings 8 elements x[at..] of line `line` to shared memory; outside the matrix there are zeros. */
 __device__ inline void bring(const Matrix &x, int64_t line, int lines, int at, int length,
-                                  uint16_t *to)
+                             uint16_t *to)
 {
     const uint16_t *from = x.x + line * x.stride + at;
     int there = line < lines ? length - at : 0;
@@ -3380,7 +3518,7 @@ template <int wide> __device__ inline int place(int line, int eight)
 /* A tile of `size` lines along k, or of as many elements across it, links first.. */
 template <int size, int along>
 __device__ inline void bring_tile(const Matrix &x, int start, int end, int first, int k,
-                                       uint16_t *tile)
+                                  uint16_t *tile)
 {
     enum { WIDE = along ? LINKS : size, EIGHTS = WIDE / 8, ALL = size * LINKS / 8 };
     for (int i = threadIdx.x; i < ALL; i += 128) {
@@ -3411,8 +3549,8 @@ __device__ inline void load_b(uint32_t b[4], const uint16_t *tile, int column, i
 {
     int lane = threadIdx.x % 32;
     if (along)
-        gckpti_ldmatrix_x4(b, tile + place<wide>(column + lane / 16 * 8 + lane % 8,
-                                                      link / 8 + lane / 8 % 2));
+        gckpti_ldmatrix_x4(
+            b, tile + place<wide>(column + lane / 16 * 8 + lane % 8, link / 8 + lane / 8 % 2));
     else
         gckpti_ldmatrix_x4_trans(
             b, tile + place<wide>(link + lane / 8 % 2 * 8 + lane % 8, column / 8 + lane / 16));
@@ -3423,16 +3561,16 @@ __device__ inline float start(const Product &p, int i, int j)
 {
     if (i >= p.m || j >= p.n)
         return 0.0f;
-    return p.accumulate ? held(p.c, (int64_t)i * p.n + j) : get(p.bias, j);
+    return p.accumulate ? held(p.c, (int64_t)i * p.c_row + j) : get(p.bias, j);
 }
 
 /* Elements (i,j) and (i,j+1). */
 __device__ inline void finish(const Product &p, int i, int j, float first, float second)
 {
-    int64_t at = (int64_t)i * p.n + j;
+    int64_t at = (int64_t)i * p.c_row + j;
     if (i >= p.m || j >= p.n)
         return;
-    if (j + 1 < p.n && p.n % 2 == 0 && p.c.narrow) {
+    if (j + 1 < p.n && p.c_row % 2 == 0 && p.c.narrow) {
         *(uint32_t *)(void *)(p.c.narrow + at) = pair(first, second);
         return;
     }
@@ -3441,13 +3579,67 @@ __device__ inline void finish(const Product &p, int i, int j, float first, float
         put(p.c, at + 1, second);
 }
 
+/* So far, of a row: the maximum, the sum, the target's logit. */
+struct RowLoss {
+    float max, sum, hit;
+};
+
+/* Columns j, j+1, j+8, .. of row i, in two of the four elements of each c[x]; four lanes have one
+ * row's. */
+template <int across>
+__device__ inline void finish_part(const Product &p, int i, int j, const float c[across][4],
+                                   int which)
+{
+    int at = i < p.m ? p.loss.target[i] - p.loss.first : -1, group = j / (8 * across);
+    float top = -INFINITY, sum = 0.0f;
+#pragma unroll
+    for (int x = 0; x < 2 * across; x++) {
+        int column = j + x / 2 * 8 + x % 2;
+        float v = c[x / 2][which + x % 2];
+        top = column < p.n && v > top ? v : top;
+        if (column == at && column < p.n)
+            p.loss.state[i].hit = v;
+    }
+    for (int with = 1; with < 4; with *= 2) {
+        float other = __shfl_xor_sync(0xffffffffu, top, with);
+        top = other > top ? other : top;
+    }
+    float shift = gckpti_shift(top);
+#pragma unroll
+    for (int x = 0; x < 2 * across; x++)
+        if (j + x / 2 * 8 + x % 2 < p.n)
+            sum += exp2_of((c[x / 2][which + x % 2] - shift) * LOG2E);
+    for (int with = 1; with < 4; with *= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, with);
+    if (i < p.m && j % 8 == 0) {
+        float *part = p.loss.parts + 2 * ((int64_t)group * p.m + i);
+        part[0] = top, part[1] = sum;
+    }
+}
+
+/* The same elements become gradients. */
+template <int across>
+__device__ inline void finish_slopes(const Product &p, int i, int j, float c[across][4], int which)
+{
+    int target = i < p.m ? p.loss.target[i] : -1, at = target - p.loss.first;
+    float max = target < 0 ? 0.0f : p.loss.aux[2 * i];
+    float log_sum = target < 0 ? 0.0f : p.loss.aux[2 * i + 1], scale = p.loss.now->loss_scale;
+#pragma unroll
+    for (int x = 0; x < 2 * across; x++) {
+        float *v = &c[x / 2][which + x % 2];
+        float slope = exp2_of(((*v - max) - log_sum) * LOG2E);
+        slope = j + x / 2 * 8 + x % 2 == at ? slope - 1.0f : slope;
+        *v = target < 0 ? 0.0f : slope * scale;
+    }
+}
+
 /* A block of four warps computes size x size elements, a warp a quarter of them, from STAGES tiles
  * of LINKS links each that are on their way at once. A group of 16 links is one mma: an element's
  * sum is a chain of them, in order, in one register, whatever the tile. 128 x 128: 64 KiB, two
  * blocks an SM; where that leaves SMs idle, tiles are 64 x 64. Neighbouring blocks share rows of a,
  * which stay in the L2. */
-template <int size, int a_along, int b_along>
-__global__ void __launch_bounds__(128, 2) product_kernel(Product p)
+template <int size, int a_along, int b_along, Purpose purpose>
+__global__ void __launch_bounds__(128, 2) product_kernel(const __grid_constant__ Product p)
 {
     enum { HALF = size / 2, DOWN = HALF / 16, ACROSS = HALF / 8, TILE = size * LINKS };
     enum { A_WIDE = a_along ? LINKS : size, B_WIDE = b_along ? LINKS : size };
@@ -3496,24 +3688,27 @@ __global__ void __launch_bounds__(128, 2) product_kernel(Product p)
         }
     }
 #pragma unroll
-    for (int y = 0; y < DOWN; y++)
+    for (int y = 0; y < 2 * DOWN; y++) {
+        if (purpose == PARTS)
+            finish_part<ACROSS>(p, i + y * 8, j, c[y / 2], y % 2 * 2);
+        else if (purpose == SLOPES)
+            finish_slopes<ACROSS>(p, i + y * 8, j, c[y / 2], y % 2 * 2);
 #pragma unroll
-        for (int x = 0; x < ACROSS; x++) {
-            finish(p, i + y * 16, j + x * 8, c[y][x][0], c[y][x][1]);
-            finish(p, i + y * 16 + 8, j + x * 8, c[y][x][2], c[y][x][3]);
-        }
+        for (int x = 0; x < ACROSS && purpose != PARTS; x++)
+            finish(p, i + y * 8, j + x * 8, c[y / 2][x][y % 2 * 2], c[y / 2][x][y % 2 * 2 + 1]);
+    }
 }
 
-template <int size, int a_along, int b_along>
+template <int size, int a_along, int b_along, Purpose purpose>
 void product_by(const gckpt_call *call, const Product &p)
 {
     int64_t blocks = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
     int bytes = STAGES * 2 * size * LINKS * (int)sizeof(uint16_t);
     check(device_of(call),
-          cudaFuncSetAttribute(product_kernel<size, a_along, b_along>,
+          cudaFuncSetAttribute(product_kernel<size, a_along, b_along, purpose>,
                                cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
           "shared memory");
-    RUN(call, (product_kernel<size, a_along, b_along>), dim3((unsigned)blocks), 128,
+    RUN(call, (product_kernel<size, a_along, b_along, purpose>), dim3((unsigned)blocks), 128,
         (size_t)bytes, p);
 }
 
@@ -3530,9 +3725,9 @@ template <int a_along, int b_along> void product_of(const gckpt_call *call, cons
 {
     int64_t large = (int64_t)((p.m + 127) / 128) * ((p.n + 127) / 128);
     if (large >= processors_of(call))
-        product_by<128, a_along, b_along>(call, p);
+        product_by<128, a_along, b_along, STORE>(call, p);
     else
-        product_by<64, a_along, b_along>(call, p);
+        product_by<64, a_along, b_along, STORE>(call, p);
 }
 
 /* b's lines are along k where its `stride` is that of columns. */
@@ -3548,11 +3743,10 @@ void product(const gckpt_call *call, const Product &p, int a_along, int b_along)
 
 /* ---- sums over tokens: of a bias, a gain ---- */
 /* A block has 32 columns, a warp TOKENS rows of them at a time; then the first warp adds the groups
- * to the sums in their order, with low parts. h NULL: sums g, else g (x - c - mean) rstd, with
+ * to the sums in their order, with low parts. aux NULL: sums g; else g (x - c - mean) rstd, with
  * `each` of these per row (a norm's aux). */
-__global__ void column_sums_kernel(Values g, int64_t rows, int64_t n, Values x,
-                                        const float *aux, int each, int accumulate, Results sums,
-                                        float *low)
+__global__ void column_sums_kernel(Values g, int64_t rows, int64_t n, Values x, const float *aux,
+                                   int each, int accumulate, Results sums, float *low)
 {
     SHARED(float, group, [16][32]);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -3590,8 +3784,8 @@ __global__ void column_sums_kernel(Values g, int64_t rows, int64_t n, Values x,
 void column_sums(const gckpt_call *call, const gckpt_arg &to, Values x, const float *aux, int each)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN(call, column_sums_kernel, dim3((unsigned)((n + 31) / 32)), 512, 0, grad_out_of(call),
-        rows, n, x, aux, each, to.accumulate, grad_of(to), to.low);
+    RUN(call, column_sums_kernel, dim3((unsigned)((n + 31) / 32)), 512, 0, grad_out_of(call), rows,
+        n, x, aux, each, to.accumulate, grad_of(to), to.low);
 }
 
 /* ---- linear: out (rows,n) = x (rows,k) w + bias ---- */
@@ -3609,7 +3803,9 @@ void linear_forward(const gckpt_call *call)
                   matrix(w, transposed ? s.k : s.n),
                   value_of(call->in[2]),
                   0,
-                  { call->out, call->out_bf16 } };
+                  { call->out, call->out_bf16 },
+                  (int)s.n,
+                  {} };
     product(call, p, 1, transposed);
 }
 
@@ -3622,16 +3818,32 @@ void linear_backward(const gckpt_call *call)
     const uint16_t *g = factor(call, room, grad_out_of(call), s.m * s.n);
     if (wanted(in[0])) {
         const uint16_t *w = factor(call, room, value_of(in[1]), s.n * s.k);
-        Product p = { m,    k,    n, matrix(g, s.n), matrix(w, transposed ? s.k : s.n),
-                      { NULL, NULL }, in[0].accumulate, grad_of(in[0]) };
+        Product p = { m,
+                      k,
+                      n,
+                      matrix(g, s.n),
+                      matrix(w, transposed ? s.k : s.n),
+                      { NULL, NULL },
+                      in[0].accumulate,
+                      grad_of(in[0]),
+                      k,
+                      {} };
         product(call, p, 1, !transposed);
     }
     if (wanted(in[1])) {
         const uint16_t *x = factor(call, room, value_of(in[0]), s.m * s.k);
-        Product p = { k,    n,    m, matrix(x, s.k), matrix(g, s.n),
-                      { NULL, NULL }, in[1].accumulate, grad_of(in[1]) };
+        Product p = { k,
+                      n,
+                      m,
+                      matrix(x, s.k),
+                      matrix(g, s.n),
+                      { NULL, NULL },
+                      in[1].accumulate,
+                      grad_of(in[1]),
+                      n,
+                      {} };
         if (transposed)
-            p.m = n, p.n = k, p.a = matrix(g, s.n), p.b = matrix(x, s.k);
+            p.m = n, p.n = p.c_row = k, p.a = matrix(g, s.n), p.b = matrix(x, s.k);
         product(call, p, 0, 0);
     }
     if (call->inputs == 3 && wanted(in[2]))
@@ -3670,37 +3882,10 @@ struct Attention {
     const float *delta; /* (B,heads,T): dot(g, out) */
 };
 
-/* 2^x; exponents are taken to base 2. */
-__device__ inline float exp2(float x)
-{
-#ifdef GCKPT_CUDA_SHIM
-    return exp2f(x);
-#else
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#endif
-}
-
-/* pair, subnormals left as they are: for factors that go straight into an mma. */
-__device__ inline uint32_t factors(float first, float second)
-{
-#ifdef GCKPT_CUDA_SHIM
-    return pair(first, second);
-#else
-    uint32_t y;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(second), "f"(first));
-    return y;
-#endif
-}
-
-#define LOG2E 1.4426950408889634f
-#define LN2   0.6931471805599453f
-
 /* n lines of a head, from line `first` of row b of a (B,lines,C) tensor. */
 template <int D, int n>
-__device__ inline void bring_lines(const Attention &p, const uint16_t *x, int b, int h,
-                                        int first, int lines, uint16_t *tile)
+__device__ inline void bring_lines(const Attention &p, const uint16_t *x, int b, int h, int first,
+                                   int lines, uint16_t *tile)
 {
     Matrix m = { x + ((int64_t)b * lines) * p.c + (int64_t)h * p.d, p.c, p.aligned };
     for (int i = threadIdx.x; i < n * D / 8; i += 128) {
@@ -3736,8 +3921,8 @@ __device__ inline void add_lines(const float s[n][4], const uint16_t *b, float o
 #pragma unroll
     for (int link = 0; link < n / 2; link++) {
         const float *s0 = s[2 * link], *s1 = s[2 * link + 1];
-        uint32_t left[4] = { factors(s0[0], s0[1]), factors(s0[2], s0[3]),
-                             factors(s1[0], s1[1]), factors(s1[2], s1[3]) };
+        uint32_t left[4] = { factors(s0[0], s0[1]), factors(s0[2], s0[3]), factors(s1[0], s1[1]),
+                             factors(s1[2], s1[3]) };
         uint32_t right[4];
 #pragma unroll
         for (int x = 0; x < D / 8; x += 2) {
@@ -3758,8 +3943,8 @@ template <int D> __device__ inline void clear(float o[D / 8][4])
 /* Rows line + lane / 4 and 8 further of a head, times `times`. */
 template <int D>
 __device__ inline void store_lines(const Attention &p, const Results &y, int accumulate, int b,
-                                        int h, int line, int lines, const float o[D / 8][4],
-                                        const float times[2])
+                                   int h, int line, int lines, const float o[D / 8][4],
+                                   const float times[2])
 {
     int lane = threadIdx.x % 32;
 #pragma unroll
@@ -3785,8 +3970,7 @@ __device__ inline void store_lines(const Attention &p, const Results &y, int acc
     }
 }
 
-template <int D>
-__global__ void __launch_bounds__(128) attention_forward_kernel(Attention p)
+template <int D> __global__ void __launch_bounds__(128) attention_forward_kernel(Attention p)
 {
     enum { TILE = 64 * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
@@ -3826,13 +4010,13 @@ __global__ void __launch_bounds__(128) attention_forward_kernel(Attention p)
                 top = other > top ? other : top;
             }
             shift = gckpti_shift(top);
-            factor = exp2(max[half] - shift);
+            factor = exp2_of(max[half] - shift);
             max[half] = top;
             sum[half] *= factor;
 #pragma unroll
             for (int x = 0; x < 16; x++) {
                 float *at = &s[x / 2][2 * half + x % 2];
-                *at = exp2(*at - shift);
+                *at = exp2_of(*at - shift);
                 sum[half] += *at;
             }
 #pragma unroll
@@ -3876,9 +4060,9 @@ __global__ void delta_kernel(Values g, Values out, int64_t queries, Attention p,
 
 /* s becomes p = exp(s scale - aux), d, which is dp, becomes p (dp - delta) scale, of one element. */
 __device__ inline void slope(const Attention &p, float aux, float delta, int here, float *s,
-                                  float *d)
+                             float *d)
 {
-    *s = here ? exp2((*s * p.scale - aux) * LOG2E) : 0.0f;
+    *s = here ? exp2_of((*s * p.scale - aux) * LOG2E) : 0.0f;
     *d = *s * (*d - delta) * p.scale;
 }
 
@@ -3968,8 +4152,8 @@ template <int D, int n> __global__ void __launch_bounds__(128) attention_dkv_ker
 #pragma unroll
         for (int x = 0; x < n / 2; x++) {
             int j = k0 + row + lane / 4 + x / 2 % 2 * 8, i = x / 4 * 8 + lane % 4 * 2 + x % 2;
-            slope(p, aux[now][i], delta[now][i], !p.causal || j <= step * n + i,
-                       &s[x / 4][x % 4], &d[x / 4][x % 4]);
+            slope(p, aux[now][i], delta[now][i], !p.causal || j <= step * n + i, &s[x / 4][x % 4],
+                  &d[x / 4][x % 4]);
         }
         add_lines<D, n / 8>(s, g + now * PART, dv);
         add_lines<D, n / 8>(d, q + now * PART, dk);
@@ -3998,8 +4182,8 @@ Attention attention_of(const gckpt_call *call, Room &room, bool backward)
     if (backward)
         p.g = factor(call, room, grad_out_of(call), queries);
     p.aux = (float *)call->aux;
-    p.aligned = p.d % 8 == 0 && ((uintptr_t)p.q | (uintptr_t)p.k | (uintptr_t)p.v |
-                                 (uintptr_t)p.g) % 16 == 0;
+    p.aligned = p.d % 8 == 0 &&
+                ((uintptr_t)p.q | (uintptr_t)p.k | (uintptr_t)p.v | (uintptr_t)p.g) % 16 == 0;
     return p;
 }
 
@@ -4062,8 +4246,10 @@ gckpt_result attention_room(gckpt_call *call)
 {
     Room forward = { NULL, 0 }, backward = { NULL, 0 };
     Attention p = attention_of(call, forward, false);
-    if (p.d > 128)
-        return GCKPT_E_SHAPE;
+    if (p.d > 128) { /* no registers for it */
+        call->precision = GCKPT_BF16;
+        return GCKPT_OK;
+    }
     attention_of(call, backward, true);
     take(backward, (size_t)(call->shape.d[0] * call->shape.d[1] * p.heads) * sizeof(float));
     call->work_forward = forward.used;
@@ -4071,14 +4257,508 @@ gckpt_result attention_room(gckpt_call *call)
     return GCKPT_OK;
 }
 
+/* ---- linear_cross_entropy: logits (rows,V) = x w', never whole ----
+ * LOSS_CLASSES classes of LOSS_ROWS rows at a time. The forward keeps none: a product's tile becomes
+ * a maximum and a sum of each row's 64 classes where it is computed. Nor does the backward: there a
+ * tile becomes the gradient of its logits, bf16, which goes into the products dx and dw. */
+enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 };
+
+/* Adds the groups of a chunk of classes, one after the other, a thread a row. */
+__global__ void loss_rows_kernel(const float *parts, int groups, const int32_t *target,
+                                 RowLoss *state, float *aux, float *losses, int64_t rows, int begin,
+                                 int end)
+{
+    for (EACH(r, rows)) {
+        float max = begin ? -INFINITY : state[r].max, sum = begin ? 0.0f : state[r].sum;
+        for (int k = 0; k < groups; k++) {
+            const float *part = parts + 2 * (k * rows + r);
+            float top = part[0] > max ? part[0] : max, shift = gckpti_shift(top);
+            sum = gckpti_fma(sum, exp2_of((max - shift) * LOG2E),
+                             part[1] * exp2_of((part[0] - shift) * LOG2E));
+            max = top;
+        }
+        if (end) {
+            gckpti_softmax_end(&max, &sum);
+            float log_sum = gckpti_log(sum);
+            losses[r] = target[r] >= 0 ? log_sum - (state[r].hit - max) : 0.0f;
+            if (aux)
+                aux[2 * r] = max, aux[2 * r + 1] = log_sum;
+        } else {
+            state[r].max = max, state[r].sum = sum;
+        }
+    }
+}
+
+__global__ void widen_kernel(const uint16_t *x, float *y, int64_t n)
+{
+    for (EACH(i, n))
+        y[i] = gckpti_from_bf16(x[i]);
+}
+
+struct LossSizes {
+    int64_t rows, c, v, block, chunk, row; /* most rows and classes at a time; of their gradient */
+};
+
+LossSizes loss_sizes(const gckpt_call *call)
+{
+    int64_t rows = gckpti_rows(&call->in[0].shape), v = call->in[1].shape.d[0];
+    int64_t chunk = gckpti_min(v, LOSS_CLASSES);
+    LossSizes s = { rows,  gckpti_last(&call->in[0].shape),
+                    v,     gckpti_min(rows, LOSS_ROWS),
+                    chunk, (chunk + 7) / 8 * 8 };
+    return s;
+}
+
+/* Pieces of the workspace. */
+struct LossRoom {
+    const uint16_t *x;
+    uint16_t *w, *d; /* of a chunk, if w is not bf16; of a block and a chunk */
+    float *parts, *losses, *dx;
+    RowLoss *state;
+};
+
+LossRoom loss_room(const gckpt_call *call, Room &room, bool backward)
+{
+    LossSizes s = loss_sizes(call);
+    LossRoom r;
+    memset(&r, 0, sizeof r);
+    r.x = factor(call, room, value_of(call->in[0]), s.rows * s.c);
+    r.w = call->in[1].bf16 ? NULL : (uint16_t *)take(room, (size_t)(s.chunk * s.c) * 2);
+    if (backward) {
+        r.d = (uint16_t *)take(room, (size_t)(s.block * s.row) * 2);
+        r.dx = (float *)take(room, (size_t)(s.block * s.c) * sizeof *r.dx);
+    } else {
+        r.parts = (float *)take(room, (size_t)((s.chunk + 127) / 128 * 2 * s.block) * 8);
+        r.state = (RowLoss *)take(room, (size_t)s.rows * sizeof *r.state);
+        r.losses = (float *)take(room, (size_t)s.rows * sizeof *r.losses);
+    }
+    return r;
+}
+
+/* Logits of `rows` rows from `row` and n classes from `first`. */
+Product loss_logits(const gckpt_call *call, const LossRoom &r, const uint16_t *w, int64_t row,
+                    int64_t rows, int64_t first, int64_t n)
+{
+    int64_t c = gckpti_last(&call->in[0].shape);
+    Product p;
+    memset(&p, 0, sizeof p);
+    p.m = (int)rows, p.n = (int)n, p.k = (int)c;
+    p.a = matrix(r.x + row * c, c), p.b = matrix(w, c);
+    p.loss.target = call->in[2].index + row;
+    p.loss.first = (int)first;
+    return p;
+}
+
+const uint16_t *loss_weights(const gckpt_call *call, const LossRoom &r, int64_t first, int64_t n)
+{
+    int64_t c = gckpti_last(&call->in[0].shape);
+    const Values w = value_of(call->in[1]);
+    if (w.narrow)
+        return w.narrow + first * c;
+    narrow(call, w.wide + first * c, r.w, n * c);
+    return r.w;
+}
+
+void linear_cross_entropy_forward(const gckpt_call *call)
+{
+    LossSizes s = loss_sizes(call);
+    Room room = { (char *)call->work, 0 };
+    LossRoom r = loss_room(call, room, false);
+    float *aux = (float *)call->aux;
+    for (int64_t first = 0, n; first < s.v; first += n) {
+        n = gckpti_min(s.v - first, s.chunk);
+        const uint16_t *w = loss_weights(call, r, first, n);
+        for (int64_t row = 0, rows; row < s.rows; row += rows) {
+            rows = gckpti_min(s.rows - row, s.block);
+            Product p = loss_logits(call, r, w, row, rows, first, n);
+            p.loss.parts = r.parts, p.loss.state = r.state + row;
+            product_by<128, 1, 1, PARTS>(call, p);
+            RUN(call, loss_rows_kernel, blocks_for(rows, 64), 64, 0, r.parts,
+                (int)((n + 127) / 128 * 2), p.loss.target, r.state + row,
+                aux ? aux + 2 * row : NULL, r.losses + row, rows, first == 0, first + n == s.v);
+        }
+    }
+    loss_add(call, r.losses, s.rows);
+}
+
+void linear_cross_entropy_backward(const gckpt_call *call)
+{
+    LossSizes s = loss_sizes(call);
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    Room room = { (char *)call->work, 0 };
+    LossRoom r = loss_room(call, room, true);
+    Results dw = grad_of(*w);
+    for (int64_t row = 0, rows; row < s.rows; row += rows) {
+        rows = gckpti_min(s.rows - row, s.block);
+        Results dx = { x->grad_bf16 ? r.dx : x->grad ? x->grad + row * s.c : NULL, NULL };
+        if (x->grad_bf16 && x->accumulate)
+            RUN(call, widen_kernel, blocks_for(rows * s.c, 256), 256, 0, x->grad_bf16 + row * s.c,
+                r.dx, rows * s.c);
+        for (int64_t first = 0, n; first < s.v; first += n) {
+            n = gckpti_min(s.v - first, s.chunk);
+            const uint16_t *some = loss_weights(call, r, first, n);
+            Product p = loss_logits(call, r, some, row, rows, first, n);
+            p.loss.aux = (const float *)call->aux + 2 * row, p.loss.now = moment_of(call);
+            p.c = { NULL, r.d }, p.c_row = (int)s.row;
+            product_by<128, 1, 1, SLOPES>(call, p);
+            Product of_x = { (int)rows,
+                             (int)s.c,
+                             (int)n,
+                             matrix(r.d, s.row),
+                             matrix(some, s.c),
+                             { NULL, NULL },
+                             x->accumulate || first > 0,
+                             dx,
+                             (int)s.c,
+                             {} };
+            if (dx.wide)
+                product(call, of_x, 1, 0);
+            Product of_w = { (int)n,
+                             (int)s.c,
+                             (int)rows,
+                             matrix(r.d, s.row),
+                             matrix(r.x + row * s.c, s.c),
+                             { NULL, NULL },
+                             w->accumulate || row > 0,
+                             { dw.wide + first * s.c, NULL },
+                             (int)s.c,
+                             {} };
+            if (dw.wide)
+                product(call, of_w, 0, 0);
+        }
+        if (x->grad_bf16)
+            narrow(call, r.dx, x->grad_bf16 + row * s.c, rows * s.c);
+    }
+}
+
+gckpt_result linear_cross_entropy_room(gckpt_call *call)
+{
+    Room forward = { NULL, 0 }, backward = { NULL, 0 };
+    loss_room(call, forward, false);
+    loss_room(call, backward, true);
+    call->work_forward = forward.used;
+    call->work_backward = backward.used;
+    call->mixes_rows |= gckpti_rows(&call->in[0].shape) % TOKENS != 0;
+    return GCKPT_OK;
+}
+
+/* ---- elementwise, eight elements a thread ---- */
+/* v = x[at..at+7], those past n as 0; aligned: 16 bytes can be read at once. */
+__device__ inline void get_eight(const Values &x, int64_t at, int64_t n, int aligned, float v[8])
+{
+    if (aligned && at + 8 <= n && x.narrow) {
+        uint4 word = *(const uint4 *)(const void *)(x.narrow + at);
+        const uint32_t pair[4] = { word.x, word.y, word.z, word.w };
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            v[i] = gckpti_float(i % 2 ? pair[i / 2] & 0xffff0000u : pair[i / 2] << 16);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        v[i] = at + i < n ? get(x, at + i) : 0.0f;
+}
+
+__device__ inline void put_eight(const Results &y, int64_t at, int64_t n, int aligned,
+                                 int accumulate, float v[8])
+{
+    if (accumulate) {
+        float held[8];
+        get_eight({ y.wide, y.narrow }, at, n, aligned, held);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            v[i] += held[i];
+    }
+    if (aligned && at + 8 <= n && y.narrow) {
+        uint4 word = { pair(v[0], v[1]), pair(v[2], v[3]), pair(v[4], v[5]), pair(v[6], v[7]) };
+        *(uint4 *)(void *)(y.narrow + at) = word;
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (at + i < n)
+            put(y, at + i, v[i]);
+}
+
+int aligned_16(const void *a, const void *b = NULL, const void *c = NULL)
+{
+    return ((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) % 16 == 0;
+}
+
+/* d = f(a, b), or += */
+template <class F>
+__global__ void map_kernel(F f, Values a, Values b, Results d, int64_t n, int aligned,
+                           int accumulate)
+{
+    for (EACH(i, (n + 7) / 8)) {
+        float x[8], y[8];
+        get_eight(a, i * 8, n, aligned, x);
+        get_eight(b, i * 8, n, aligned, y);
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            x[k] = f(x[k], y[k]);
+        put_eight(d, i * 8, n, aligned, accumulate, x);
+    }
+}
+
+template <class F>
+void map(const gckpt_call *call, F f, Values a, Values b, Results d, int accumulate)
+{
+    int64_t n = gckpti_elements(&call->shape);
+    if (d.wide || d.narrow)
+        RUN(call, map_kernel<F>, blocks_for((n + 7) / 8, 256), 256, 0, f, a, b, d, n,
+            aligned_16(a.narrow, b.narrow, d.narrow), accumulate);
+}
+
+template <float (*F)(float)> struct Curve {
+    __device__ float operator()(float x, float) const { return F(x); }
+};
+template <float (*SLOPE)(float)> struct CurveSlope {
+    __device__ float operator()(float at, float g) const { return g * SLOPE(at); }
+};
+
+#define CURVE(name, at)                                                                            \
+    void name##_forward(const gckpt_call *call)                                                    \
+    {                                                                                              \
+        map(call, Curve<gckpti_##name>(), value_of(call->in[0]), { NULL, NULL },                   \
+            { call->out, call->out_bf16 }, 0);                                                     \
+    }                                                                                              \
+    void name##_backward(const gckpt_call *call)                                                   \
+    {                                                                                              \
+        map(call, CurveSlope<gckpti_##name##_slope>(), at, grad_out_of(call),                      \
+            grad_of(call->in[0]), call->in[0].accumulate);                                         \
+    }
+CURVE(gelu, value_of(call->in[0]))
+CURVE(gelu_erf, value_of(call->in[0]))
+CURVE(silu, value_of(call->in[0]))
+CURVE(tanh, (Values{ call->out, call->out_bf16 }))
+CURVE(sigmoid, (Values{ call->out, call->out_bf16 }))
+#undef CURVE
+
+/* ---- sums and products of two tensors of one shape; what broadcasts is declined ---- */
+struct Plus {
+    __device__ float operator()(float x, float y) const { return x + y; }
+};
+struct Minus {
+    __device__ float operator()(float x, float y) const { return x - y; }
+};
+struct Times {
+    __device__ float operator()(float x, float y) const { return x * y; }
+};
+
+template <class F> void combine_forward(const gckpt_call *call, F f)
+{
+    map(call, f, value_of(call->in[0]), value_of(call->in[1]), { call->out, call->out_bf16 }, 0);
+}
+
+/* Input i's gradient: 0 + g, 0 - g or other g; it may be what comes in, passed on. */
+template <class F> void combine_backward(const gckpt_call *call, int i, F f, Values other)
+{
+    const Values g = grad_out_of(call);
+    Results d = grad_of(call->in[i]);
+    if (d.wide != g.wide || d.narrow != g.narrow)
+        map(call, f, other, g, d, call->in[i].accumulate);
+}
+
+gckpt_result alike_room(gckpt_call *call)
+{
+    for (int i = 0; i < 2; i++)
+        if (!gckpti_same_shape(&call->in[i].shape, &call->shape))
+            call->precision = GCKPT_BF16;
+    return GCKPT_OK;
+}
+
+void add_forward(const gckpt_call *call) { combine_forward(call, Plus()); }
+void sub_forward(const gckpt_call *call) { combine_forward(call, Minus()); }
+void mul_forward(const gckpt_call *call) { combine_forward(call, Times()); }
+void add_backward(const gckpt_call *call)
+{
+    combine_backward(call, 0, Plus(), { NULL, NULL });
+    combine_backward(call, 1, Plus(), { NULL, NULL });
+}
+void sub_backward(const gckpt_call *call)
+{
+    combine_backward(call, 0, Plus(), { NULL, NULL });
+    combine_backward(call, 1, Minus(), { NULL, NULL });
+}
+void mul_backward(const gckpt_call *call)
+{
+    combine_backward(call, 0, Times(), value_of(call->in[1]));
+    combine_backward(call, 1, Times(), value_of(call->in[0]));
+}
+gckpt_result add_room(gckpt_call *call) { return alike_room(call); }
+gckpt_result sub_room(gckpt_call *call) { return alike_room(call); }
+gckpt_result mul_room(gckpt_call *call) { return alike_room(call); }
+
+/* ---- slice: a part of each block, to a tensor of parts or from one ---- */
+/* unit: elements that are moved at once, 8 or 1; sizes count units. backward: x is the gradient of
+ * the parts, of y the rest becomes 0 if it does not accumulate. */
+__global__ void slice_kernel(Values x, Results y, Part p, int64_t units, int unit, int backward,
+                             int accumulate)
+{
+    for (EACH(i, units)) {
+        int64_t size = backward && !accumulate ? p.whole : p.n, at = i / size, j = i % size;
+        int64_t part = at * p.n + j, whole = at * p.whole + p.begin + j, here = 1;
+        if (backward && !accumulate)
+            part -= p.begin, whole -= p.begin, here = j >= p.begin && j < p.begin + p.n;
+        int64_t from = (backward ? part : whole) * unit, to = (backward ? whole : part) * unit;
+        if (unit == 8) {
+            float v[8] = { 0, 0, 0, 0, 0, 0, 0, 0 };
+            if (here)
+                get_eight(x, from, from + 8, 1, v);
+            put_eight(y, to, to + 8, 1, accumulate, v);
+        } else {
+            float v = here ? get(x, from) : 0.0f;
+            put(y, to, accumulate ? held(y, to) + v : v);
+        }
+    }
+}
+
+void slice_by(const gckpt_call *call, Values x, Results y, int backward, int accumulate)
+{
+    Part p = slice_part(call);
+    int unit =
+        p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 && aligned_16(x.narrow, y.narrow) ? 8
+                                                                                               : 1;
+    int64_t units = p.blocks * (backward && !accumulate ? p.whole : p.n) / unit;
+    p.whole /= unit, p.begin /= unit, p.n /= unit;
+    if (y.wide || y.narrow)
+        RUN(call, slice_kernel, blocks_for(units, 256), 256, 0, x, y, p, units, unit, backward,
+            accumulate);
+}
+
+void slice_forward(const gckpt_call *call)
+{
+    slice_by(call, value_of(call->in[0]), { call->out, call->out_bf16 }, 0, 0);
+}
+
+void slice_backward(const gckpt_call *call)
+{
+    slice_by(call, grad_out_of(call), grad_of(call->in[0]), 1, call->in[0].accumulate);
+}
+
+/* ---- layernorm, rmsnorm: a warp a row, a lane eight neighbours at a time ----
+ * As the contract's, but c = x_0 + mean(x - x_0) is the mean: x has 8 digits. aux has its layout. */
+__global__ void norm_forward_kernel(int center, Values x, Values gain, Values bias, Results out,
+                                    float *aux, int64_t rows, int64_t n, int aligned)
+{
+    int lane = threadIdx.x % 32;
+    for (EACH_ROW(r, rows)) {
+        float first = center ? get(x, r * n) : 0.0f, c = 0.0f, sum = 0.0f, v[8], a[8], b[8];
+        int64_t end = (r + 1) * n;
+        for (int64_t i = r * n + lane * 8; center && i < end; i += 256) {
+            get_eight(x, i, end, aligned, v);
+            for (int k = 0; k < 8 && i + k < end; k++)
+                sum += v[k] - first;
+        }
+        if (center)
+            c = first + warp_sum(sum) / (float)n;
+        sum = 0.0f;
+        for (int64_t i = r * n + lane * 8; i < end; i += 256) {
+            get_eight(x, i, end, aligned, v);
+            for (int k = 0; k < 8 && i + k < end; k++)
+                sum = gckpti_fma(v[k] - c, v[k] - c, sum);
+        }
+        float rstd = gckpti_rsqrt(warp_sum(sum) / (float)n + 1e-5f);
+        for (int64_t i = lane * 8; (out.wide || out.narrow) && i < n; i += 256) {
+            get_eight(x, r * n + i, end, aligned, v);
+            get_eight(gain, i, n, 0, a);
+            get_eight(bias, i, n, 0, b);
+            for (int k = 0; k < 8; k++)
+                v[k] = gckpti_fma((v[k] - c) * rstd, gain.wide || gain.narrow ? a[k] : 1.0f, b[k]);
+            put_eight(out, r * n + i, end, aligned, 0, v);
+        }
+        if (aux && center && lane < 3)
+            aux[3 * r + lane] = lane == 0 ? c : lane == 1 ? 0.0f : rstd;
+        if (aux && !center && lane == 0)
+            aux[r] = rstd;
+    }
+}
+
+__global__ void norm_backward_kernel(int center, Values x, Values gain, const float *aux, Values g,
+                                     Results dx, int64_t rows, int64_t n, int aligned,
+                                     int accumulate)
+{
+    int lane = threadIdx.x % 32, gains = gain.wide || gain.narrow;
+    for (EACH_ROW(r, rows)) {
+        const Normed o = normed(aux, r, center);
+        float v[8], u[8], w[8], a = 0.0f, b = 0.0f;
+        for (int64_t i = lane * 8, end = (r + 1) * n; i < n; i += 256) {
+            get_eight(x, r * n + i, end, aligned, v);
+            get_eight(g, r * n + i, end, aligned, u);
+            get_eight(gain, i, n, 0, w);
+            for (int k = 0; k < 8 && i + k < n; k++) {
+                u[k] *= gains ? w[k] : 1.0f;
+                a += u[k];
+                b = gckpti_fma(u[k], (v[k] - o.c) * o.rstd, b);
+            }
+        }
+        a = center ? warp_sum(a) / (float)n : 0.0f;
+        b = warp_sum(b) / (float)n;
+        for (int64_t i = lane * 8, end = (r + 1) * n; i < n; i += 256) {
+            get_eight(x, r * n + i, end, aligned, v);
+            get_eight(g, r * n + i, end, aligned, u);
+            get_eight(gain, i, n, 0, w);
+            for (int k = 0; k < 8; k++)
+                v[k] = o.rstd *
+                       gckpti_fma(-(v[k] - o.c) * o.rstd, b, u[k] * (gains ? w[k] : 1.0f) - a);
+            put_eight(dx, r * n + i, end, aligned, accumulate, v);
+        }
+    }
+}
+
+Values norm_input(const gckpt_call *call, int i)
+{
+    return i ? value_of(call->in[i]) : Values{ NULL, NULL };
+}
+
+void layernorm_forward(const gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    Values x = value_of(call->in[0]);
+    Results out = { call->out, call->out_bf16 };
+    RUN(call, norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x,
+        norm_input(call, o->gain), norm_input(call, o->bias), out, (float *)call->aux, rows, n,
+        n % 8 == 0 && aligned_16(x.narrow, out.narrow));
+}
+
+void layernorm_backward(const gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    const float *aux = (const float *)call->aux;
+    Values x = value_of(call->in[0]), g = grad_out_of(call);
+    Results dx = grad_of(call->in[0]);
+    if (o->gain && wanted(call->in[o->gain]))
+        column_sums(call, call->in[o->gain], x, aux, o->center ? 3 : 1);
+    if (o->bias && wanted(call->in[o->bias]))
+        column_sums(call, call->in[o->bias], x, NULL, 0);
+    if (wanted(call->in[0]))
+        RUN(call, norm_backward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x,
+            norm_input(call, o->gain), aux, g, dx, rows, n,
+            n % 8 == 0 && aligned_16(x.narrow, g.narrow, dx.narrow), call->in[0].accumulate);
+}
+
+gckpt_result layernorm_room(gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    call->mixes_rows |= (o->gain || o->bias) && gckpti_rows(&call->in[0].shape) % TOKENS != 0;
+    return GCKPT_OK;
+}
+
+void rmsnorm_forward(const gckpt_call *call) { layernorm_forward(call); }
+void rmsnorm_backward(const gckpt_call *call) { layernorm_backward(call); }
+gckpt_result rmsnorm_room(gckpt_call *call) { return layernorm_room(call); }
+
 } // namespace fast
 
 /* ---- >>backend ------------------------------------------------------------------------------- */
 #define OPS(X)                                                                                     \
     X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(dropout) X(add) X(sub)       \
     X(mul) X(permute) X(slice) X(concat) X(sum) X(mean) X(rotary) X(mean_squared_error)            \
-    X(sum_loss) X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy) X(attention)  \
-    X(embed) X(matmul) X(linear)
+    X(sum_loss) X(embed) X(matmul) X(linear) X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy)   \
+    X(linear_cross_entropy) X(attention)
 
 bool is_op(const gckpt_op *op, const char *name)
 {
@@ -4106,9 +4786,11 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
     return NULL;
 }
 
-/* Of GCKPT_BF16_FAST: those that need room; all. */
-#define FAST_ROOMS(X) X(linear) X(attention)
-#define FAST_OPS(X)   FAST_ROOMS(X)
+/* Of GCKPT_BF16_FAST: those that need room, tie splits or decline shapes; all. */
+#define FAST_ROOMS(X)                                                                              \
+    X(linear) X(attention) X(linear_cross_entropy) X(add) X(sub) X(mul) X(layernorm) X(rmsnorm)
+#define FAST_OPS(X)                                                                                \
+    FAST_ROOMS(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(slice)
 
 gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
 {
@@ -4137,6 +4819,10 @@ gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
     if (is_op(op, "embed"))
         call->work_backward = sizeof(unsigned) * (size_t)lists_words(call->in[0].shape.d[0],
                                                                      gckpti_rows(&call->shape));
+    if (is_op(op, "linear_cross_entropy"))
+        for (int backward = 0; backward < 2; backward++)
+            (backward ? call->work_backward : call->work_forward) =
+                (size_t)head_parts(call, backward).size * sizeof(float);
     if (is_op(op, "attention")) /* delta of each query of each head */
         call->work_backward = call->aux_bytes;
     return GCKPT_OK;
