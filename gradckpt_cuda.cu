@@ -1700,7 +1700,8 @@ void mean_squared_error_backward(const gckpt_call *call)
 
 /* ---- >>products ------------------------------------------------------------------------------
  * C (m,n) = A (m,k) B (k,n) of gckpti_factors: gckpti_fp32_plain and gckpti_mixed_plain for a
- * device, so that all ops that are made of products take them from there, by name `products`.
+ * device. It is a gckpti_product_run by name `products`, from which all ops that are made of
+ * products may take theirs.
  *
  * A block computes a tile of C, a thread TM x TN elements of it: each one chain over k, in one
  * register, from its start to its end. Tiles go over rows and columns, never over k (manual, 5c).
@@ -1708,13 +1709,14 @@ void mean_squared_error_backward(const gckpt_call *call)
  * is worked on, the others are on their way.
  *
  * What an H200 (132 processors of 4 x 32 lanes) should do with it; reasoned, not confirmed on a
- * device. A link of a warp is TM TN fma and TM/4 + TN/4 loads of 16 bytes a lane, in as many issue
- * slots; 8 x 8: 64 fma, 4 loads, and about 1 for all else: 92 % of the slots are fma. Lanes lie
- * in Z-order, 4 x 8 of them, so that neighbours (i, i^1) share rows and (i, i^2) columns: a load is
- * 2 passes over shared memory instead of 4, a link of 4 warps is 32 passes in 69 cycles. Lines are
- * WIDE + 4 floats long: 4 lines further is 16 banks further, so that what lies along k in memory is
- * written across without conflicts, too. 128 x 128 elements need 8 floats from L2 for 128 fma (a
- * cycle), 64 x 64 need 16: L2 gives some 24. 128 registers: two blocks of 256 on a processor. */
+ * device. A link of a warp is TM TN fma and (TM + TN) / 4 loads of 16 bytes a lane, each one issue
+ * slot; 8 x 8: 64 fma, 4 loads, and by the compiler's listing about 5 for all else: 87 to 88 % of
+ * the slots are fma. Lanes lie in Z-order, 4 x 8 of them, so that neighbours (i, i^1) share rows
+ * and (i, i^2) columns: a load is 2 passes over shared memory instead of 4, a link of 4 warps is 32
+ * passes in 73 cycles. Lines are 4 floats longer than a tile is wide: 4 lines further is 16 banks
+ * further, so that what lies along k in memory is written across without conflicts, too. 128 x 128
+ * elements need 8 bytes from L2 in a cycle, 64 x 64 need 16; L2 gives some 24. 128 registers: two
+ * blocks of 256 on a processor. tests/bench/cuda.cu measures every tile. */
 enum { DEPTH = 8, STAGES = 4 };
 
 #ifndef GCKPT_CUDA_SHIM
@@ -1734,8 +1736,8 @@ template <int N> __device__ __forceinline__ void gckpti_cp_async_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
-/* threadIdx.x and blockIdx.x, read again: what follows from them is then computed again after a long
- * loop, instead of being kept in registers throughout. */
+/* threadIdx.x and blockIdx.x, read again: what follows from them is then computed again after a
+ * long loop, instead of being kept in registers throughout. */
 __device__ __forceinline__ int gckpti_thread_again(void)
 {
     int i;
@@ -1788,7 +1790,9 @@ Factor factor_of(const gckpti_factor *x, int64_t all, int64_t k, int mixed)
     if (!mixed && unit == 1 && count % 4 == 0 && pitch % 4 == 0 && x->next % 4 == 0 &&
         (uintptr_t)base % 16 == 0)
         way |= WIDE | (along ? 0 : ASYNC);
-    Factor f = { base, x->row * size, x->step * size, x->next * size, 0, DEPTH * x->step * size, way };
+    Factor f = {
+        base, x->row * size, x->step * size, x->next * size, 0, DEPTH * x->step * size, way
+    };
     f.element = unit * size;
     return f;
 }
@@ -2006,16 +2010,16 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
     }
 }
 
-/* On a processor together: 16 warps of 128 registers, but for those that would not do with these. */
+/* On a processor together: 16 warps of 128 registers; 12 where these do not suffice. */
 constexpr int blocks_wanted(int bm, int bn, int elements, int asyncs)
 {
     return 512 * elements / (bm * bn) - (bm > bn && elements == 64 && asyncs < 2);
 }
 
-/* A tile of BM x BN. The last links of a chain, when they do not fill a stage, go one by one: a link
- * of zeros more would make a +0 of a -0. */
+/* A tile of BM x BN. ASYNCS: how many factors come by cp.async (one: B). The last links of a
+ * chain, when they do not fill a stage, go one by one: a link of zeros more would make a +0 of a -0. */
 template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED>
-__global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM * TN, ASYNCS))
+__global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *TN, ASYNCS))
     product_kernel(const __grid_constant__ Product q)
 {
     typedef Spot<BM, BN, TM, TN> Here;
@@ -2164,9 +2168,9 @@ void products(const gckpt_call *call, const gckpti_factors *t)
 void matmul_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
 void matmul_backward(const gckpt_call *call) { gckpti_linear_gradients(call, products); }
 
-/* Sums of rows of x (rows,n), f32 or bf16, in the order of rows (manual, 5e); a thread has a column.
- * It waits for its own four additions a row, not for memory: the next rows are read meanwhile. Warps
- * are blocks, to be spread over all processors. */
+/* Sums of rows of x (rows,n), f32 or bf16, in the order of rows (manual, 5e); a thread has a
+ * column. It waits for its own four additions a row, not for memory: the next rows are read
+ * meanwhile. A warp is a block, so that they spread over all processors. */
 __global__ void sum_rows_kernel(const float *x, const uint16_t *bf16, int64_t rows, int64_t n,
                                 float *sum, float *low, int accumulate)
 {
@@ -2236,10 +2240,10 @@ void embed_forward(const gckpt_call *call)
  * the row of the table that they go to, each list sorted. Where a list lies, and in which order it
  * is filled, is by chance (integer atomics); what comes out of sorting is not. */
 struct Lists {
-    unsigned *count, *used;  /* of each row of the table; elements of `list` given away */
-    unsigned *begin;         /* of each list */
-    unsigned *place;         /* of each row of g in its list; later the lists, sorted */
-    unsigned *list;          /* one list after the other */
+    unsigned *count, *used; /* of each row of the table; elements of `list` given away */
+    unsigned *begin;        /* of each list */
+    unsigned *place;        /* of each row of g in its list; later the lists, sorted */
+    unsigned *list;         /* one list after the other */
 };
 
 int64_t lists_words(int64_t table, int64_t rows) { return 2 * table + 1 + 2 * rows; }
