@@ -2335,7 +2335,7 @@ void embed_backward(const gckpt_call *call)
 }
 
 /* ---- >>rows ----------------------------------------------------------------------------------
- * A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes in a row at a time,
+ * A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes of it at a time,
  * and what a row is read for again lies in the L1. 8,000 rows are 60 warps for each of 132 SMs. */
 
 /* gckpti_max's tree (of +0 and -0 it takes the first), for all lanes. */
@@ -2691,8 +2691,8 @@ void cross_entropy_forward(const gckpt_call *call)
 {
     int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
     float *losses = (float *)call->work;
-    LossPart l = { call->in[0].data, call->in[1].index, (float *)call->aux, NULL, losses, rows, 0, v,
-                   v };
+    LossPart l = { call->in[0].data, call->in[1].index, NULL, NULL, losses, rows, 0, v, v };
+    l.aux = (float *)call->aux;
     RUN(call, loss_forward_kernel, blocks_for(32 * rows, 256), 256, 0, l);
     loss_add(call, losses, rows);
 }
@@ -2700,8 +2700,8 @@ void cross_entropy_forward(const gckpt_call *call)
 void cross_entropy_backward(const gckpt_call *call)
 {
     int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    LossPart l = { call->in[0].data, call->in[1].index, (float *)call->aux, NULL, NULL, rows, 0, v,
-                   v };
+    LossPart l = { call->in[0].data, call->in[1].index, NULL, NULL, NULL, rows, 0, v, v };
+    l.aux = (float *)call->aux;
     if (call->in[0].grad)
         RUN(call, loss_backward_kernel, blocks_for(32 * rows, 256), 256, 0, l, call->in[0].grad,
             moment_of(call), call->in[0].accumulate);
@@ -2713,21 +2713,23 @@ void cross_entropy_backward(const gckpt_call *call)
 enum { HEAD_ROWS = 2048, HEAD_CLASSES = 4 * GCKPTI_LOSS_CHUNK };
 
 struct HeadParts {
-    int64_t rows, classes;           /* at a time */
-    int64_t state, losses, dx, size; /* in floats: where parts of work begin, behind the logits; all */
+    int64_t rows, classes; /* at a time */
+    /* in floats: where what is behind the logits begins in work, the forward's state and losses or
+     * the backward's dx; all */
+    int64_t state, losses, dx, size;
 };
 
 HeadParts head_parts(const gckpt_call *call, int backward)
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    HeadParts p = { gckpti_min(rows, HEAD_ROWS),
-                    gckpti_min(call->in[1].shape.d[0], HEAD_CLASSES), 0, 0, 0, 0 };
-    int64_t logits = gckpti_multiple(p.rows * p.classes, 4);
-    p.state = p.dx = logits;
+    HeadParts p;
+    p.rows = gckpti_min(rows, HEAD_ROWS);
+    p.classes = gckpti_min(call->in[1].shape.d[0], HEAD_CLASSES);
+    p.state = p.dx = gckpti_multiple(p.rows * p.classes, 4);
     p.losses = p.state + 3 * p.rows;
-    p.size = !backward                        ? p.losses + rows
-             : call->precision != GCKPT_FP32 ? p.dx + p.rows * c
-                                              : logits;
+    p.size = backward ? p.dx : p.losses + rows;
+    if (backward && call->precision != GCKPT_FP32)
+        p.size += p.rows * c;
     return p;
 }
 
@@ -2754,8 +2756,9 @@ void head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, int
     float *dw = backward ? w->grad : NULL, *dx = backward && x->grad ? x->grad + at : NULL;
     uint16_t *narrow = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
     const dim3 grid = blocks_for(32 * rows, 256);
-    LossPart l = { work, call->in[2].index + row, aux ? aux + 2 * row : NULL, work + parts->state,
-                   work + parts->losses + row, rows, 0, 0, v };
+    LossPart l = { work, call->in[2].index + row, NULL, work + parts->state, NULL, rows, 0, 0, v };
+    l.aux = aux ? aux + 2 * row : NULL;
+    l.losses = work + parts->losses + row; /* forward */
     if (narrow)
         dx = work + parts->dx;
     if (narrow && x->accumulate)
@@ -2804,8 +2807,8 @@ void linear_cross_entropy_backward(const gckpt_call *call)
  * 16 in one thread, and goes on among the 16 threads of the row. Of WIDTH columns of a result it
  * has N = WIDTH / 16 (of the R rows R ty.. where rows are keys).
  * A float4 of R rows and one of 4 give 16 R links: with R = 8, 12 loads for 128.
- * Head sizes up to 64 run with WIDTH 64, R 8 (128 threads), others with 128, 4 (256 threads); beyond
- * 128 a block has a slice of 128 columns of the result, and computes all scores for it.
+ * Head sizes up to 64 run with WIDTH 64, R 8 (128 threads), others with 128, 4 (256 threads). Beyond
+ * 128 a block has a slice of 128 columns of the result and computes all scores for it.
  * MIXED: bf16 plans (5l); factors are rounded as they enter shared memory, links flush. */
 enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
 
@@ -2885,8 +2888,7 @@ __device__ void fetch_tile(float *to, const float *x, const Attention &a, int fi
 template <int R, int WIDTH, bool MIXED>
 __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
 {
-    constexpr int ROW = WIDTH + 4;
-    constexpr int STEP = TILE / R;
+    constexpr int ROW = WIDTH + 4, STEP = TILE / R;
     a += threadIdx.x / 16 * ROW;
     b += threadIdx.x % 16 * ROW;
     n = n < WIDTH ? n : WIDTH;
@@ -2935,6 +2937,11 @@ template <int N> __device__ void columns(float (&y)[N], const float *x)
     }
 }
 
+__device__ float part(const float4 &f, int k)
+{
+    return k == 0 ? f.x : k == 1 ? f.y : k == 2 ? f.z : f.w;
+}
+
 /* o: the next links of chains over keys, of this thread's rows: p_j v_j, j = 0..keys-1; diagonal:
  * row i has none of keys beyond i. */
 template <int R, int N, bool MIXED>
@@ -2960,11 +2967,7 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
             for (int r = 0; r < R; r++)
 #pragma unroll
                 for (int n = 0; n < N; n++)
-                    o[r][n] = chain<MIXED>(k == 0   ? x[r].x
-                                          : k == 1 ? x[r].y
-                                          : k == 2 ? x[r].z
-                                                   : x[r].w,
-                                          y[n], o[r][n]);
+                    o[r][n] = chain<MIXED>(part(x[r], k), y[n], o[r][n]);
         }
     }
     for (; j < keys; j++) {
@@ -3204,7 +3207,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - MIXED : 1)
 {
     constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
     DYNAMIC_SHARED(float4, room);
-    float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW, *ds = v;
+    float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW;
+    float *ds = v;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
     const HeadTile at = place_of(a, (a.t + TILE - 1) / TILE, true);
     const int first = at.tile * TILE;
@@ -3237,8 +3241,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - MIXED : 1)
         score_gradients<R>(y, x, a, of_head, first + ty);
         put_scores<R, MIXED>(ds, y);
         __syncthreads();
-        links_of_keys<R, N, MIXED>(o, ds, k, min(seen - j0, (int)TILE),
-                                   a.causal && j0 == first);
+        links_of_keys<R, N, MIXED>(o, ds, k, min(seen - j0, (int)TILE), a.causal && j0 == first);
     }
     end_rows<R, N, STEP>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH);
 }
@@ -3304,12 +3307,12 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
         end_rows<R, N, 1>(dv, to_v, a, first + R * ty, a.s, slice);
 }
 
-/* Blocks for `rows` queries or keys a head, with `tiles` tiles of WIDTH columns and `more` floats in
- * shared memory. */
+/* Blocks for `rows` queries or keys a head; shared memory for `tiles` tiles of WIDTH columns and
+ * `more` floats. */
 #define RUN_TILES(call, kernel, rows, tiles, more)                                                 \
     do {                                                                                           \
-        int bytes = (int)sizeof(float) * ((tiles) * TILE * (WIDTH + 4) + (more));                  \
-        int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * a.heads * a.slices;    \
+        int bytes = (int)sizeof(float) * (TILE * (WIDTH + 4) * (tiles) + (more));                  \
+        int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * a.heads * a.slices;     \
         check(device_of(call),                                                                     \
               cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),    \
               #kernel);                                                                            \
@@ -3335,10 +3338,11 @@ void attention_both(const gckpt_call *call)
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     const gckpt_arg *q = &call->in[0], *k = &call->in[1], *v = &call->in[2];
     const gckpt_shape *shape = &call->shape;
-    Attention a = { q->data, k->data, v->data, call->grad_out, call->out, (float *)call->aux,
-                    (const float *)call->work, NULL, NULL, NULL, { 0, 0, 0 },
-                    shape->d[2], (int)shape->d[1], (int)k->shape.d[1],
-                    o->heads, (int)(shape->d[2] / o->heads), 1, o->causal, 0, 0.0f };
+    Attention a = {};
+    a.q = q->data, a.k = k->data, a.v = v->data, a.g = call->grad_out;
+    a.out = call->out, a.aux = (float *)call->aux, a.delta = (const float *)call->work;
+    a.t = (int)shape->d[1], a.s = (int)k->shape.d[1], a.c = shape->d[2];
+    a.heads = o->heads, a.d = (int)(a.c / a.heads), a.causal = o->causal;
     a.scale = 1.0f / gckpti_sqrt((float)a.d);
     if (a.g) {
         a.dq = q->grad, a.dk = k->grad, a.dv = v->grad;
