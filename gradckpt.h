@@ -1068,9 +1068,9 @@ struct gckpt_backend {
     /* The rest may be NULL. Micro-batches all of whose kernels the backend has can be repeated
      * without asking for each instruction again. repeat is called before the first one. 1: all of
      * them are done as they were before, but for what `moment` says. 0: the executor asks for them,
-     * by kernels, fill, add, convert and copy only, then calls recorded. That returns 1; or 0, if
-     * nothing of it was done since it was only recorded, and could not be: the executor asks again
-     * (and repeat no more). forget: what `owner` asked for holds no longer. */
+     * by kernels, fill, add, convert, copy, move and join only, then calls recorded. That returns
+     * 1; or 0, if nothing of it was done since it was only recorded, and could not be: the executor
+     * asks again (and repeat no more). forget: what `owner` asked for holds no longer. */
     int (*repeat)(void *context, const gckpt_moment *moment);
     int (*recorded)(void *context);
     void (*forget)(void *context, const void *owner);
@@ -14199,8 +14199,9 @@ static int gckpti_repeatable(const gckpt_exec *e)
     for (int x = p->body; x < p->epilogue && can; x++) {
         const gckpti_ins *ins = &p->list[x];
         const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->nodes[ins->id];
-        can = n && (!p->nodes[ins->id].op ||
+        can = n && (ins->kind >= GCKPT_OFFLOAD || !p->nodes[ins->id].op ||
                     (ins->kind == GCKPT_FORWARD ? n->forward : n->backward));
+        can = can && (ins->kind < GCKPT_OFFLOAD || e->moves);
     }
     return can && p->body < p->epilogue;
 }

@@ -61,7 +61,7 @@ namespace {
 /* What may differ when a recorded micro-batch is repeated. So kernels that need a call's row, seed,
  * step or loss_scale do not get them as arguments: they get moment_of(call), an address in the
  * device's memory, and read them there. Host code must not depend on them. All else (shapes, rows,
- * addresses) is the same in each repetition. An update is never repeated: it takes its gckpt_pass. */
+ * addresses) is the same in each repetition. An update is never repeated: it has its gckpt_pass. */
 struct Moment {
     int64_t row;
     uint64_t seed, step;
@@ -72,9 +72,9 @@ struct Moment {
 #define GCKPT_CUDA_SLOT_BYTES (1 << 19)
 #endif
 enum {
-    TEXT = 256,    /* bytes of an error */
-    LOSSES = 14,   /* a plan with more is not recorded */
-    SLOTS = 64,    /* by which copies come in: 32 MiB on either side */
+    TEXT = 256,  /* bytes of an error */
+    LOSSES = 14, /* a plan with more is not recorded */
+    SLOTS = 64,  /* by which copies come in: 32 MiB on either side */
     SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
     RECORDINGS = 64 /* kept for all executors of a device; then the oldest goes */
 };
@@ -104,10 +104,9 @@ struct Slot {
 struct Device {
     int number, ready;
     std::recursive_mutex lock;
-    cudaStream_t stream, feeds; /* what is computed; what comes in */
-    cudaStream_t moves;         /* what is offloaded, and reloaded */
-    cudaEvent_t asked, moved;   /* on `stream`: it may begin; on `moves`: all is done */
-    int moving;                 /* some of it was begun and not joined */
+    cudaStream_t stream, feeds, moves; /* what is computed; what comes in; what is offloaded */
+    cudaEvent_t before, moved;         /* a move; all of them */
+    int moving;                        /* since they were last joined */
     int busy;                   /* work was asked for since all was last waited for */
     char problem[TEXT];         /* the first one */
     Moments now, *moments;      /* the latter hold, or soon, the former */
@@ -287,13 +286,13 @@ const char *shortage(void *context)
     return no_room;
 }
 
-/* What is asked for later waits for all that is offloaded and reloaded. */
+/* What is asked for from now on waits for all moves. */
 void join_moves(Device *d)
 {
     if (!d->moving)
         return;
-    check(d, cudaEventRecord(d->moved, d->moves), "offload");
-    check(d, cudaStreamWaitEvent(d->stream, d->moved, 0), "offload");
+    check(d, cudaEventRecord(d->moved, d->moves), "join");
+    check(d, cudaStreamWaitEvent(d->stream, d->moved, 0), "join");
     d->moving = 0;
 }
 
@@ -373,7 +372,7 @@ const char *finish(void *context)
     return d->problem[0] ? d->problem : NULL;
 }
 
-/* ---- what a plan offloads: to pinned memory, beside what is computed ---- */
+/* ---- what is offloaded: to pinned memory, on a stream of its own, also within a recording ---- */
 void *host_get(void *context, size_t bytes)
 {
     Device *d = (Device *)context;
@@ -404,12 +403,12 @@ void move(void *context, void *to, const void *from, size_t bytes, int out)
 {
     Device *d = (Device *)context;
     Hold hold(d);
-    check(d, cudaEventRecord(d->asked, d->stream), "offload");
-    check(d, cudaStreamWaitEvent(d->moves, d->asked, 0), "offload");
+    check(d, cudaEventRecord(d->before, d->stream), "move");
+    check(d, cudaStreamWaitEvent(d->moves, d->before, 0), "move");
     check(d,
           cudaMemcpyAsync(to, from, bytes, out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
                           d->moves),
-          out ? "offload" : "reload");
+          "move");
     d->moving = d->busy = 1;
 }
 
@@ -484,11 +483,11 @@ int repeat(void *context, const gckpt_moment *m)
     if (m->losses > LOSSES || d->problem[0])
         return 0;
     Recording *r = recording_of(d, m);
+    join_moves(d); /* of the micro-batch before */
     if (!r->seen) {
         r->seen = 1;
         return 0;
     }
-    join_moves(d); /* a recording knows only its own */
     tell(d, m);
     if (r->graph) {
         check(d, cudaGraphLaunch(r->graph, d->stream), "a recorded micro-batch");
@@ -4961,20 +4960,16 @@ void device_close(Device *d)
     cudaFreeHost(d->pinned);
     cudaFree(d->staged);
     cudaFree(d->moments);
-    if (d->asked)
-        cudaEventDestroy(d->asked);
-    if (d->moved)
-        cudaEventDestroy(d->moved);
-    if (d->moves)
-        cudaStreamDestroy(d->moves);
-    if (d->feeds)
-        cudaStreamDestroy(d->feeds);
-    if (d->stream)
-        cudaStreamDestroy(d->stream);
+    for (cudaEvent_t e : { d->before, d->moved })
+        if (e)
+            cudaEventDestroy(e);
+    for (cudaStream_t s : { d->moves, d->feeds, d->stream })
+        if (s)
+            cudaStreamDestroy(s);
     d->pinned = d->staged = NULL;
     d->moments = NULL;
-    d->feeds = d->stream = d->moves = NULL;
-    d->asked = d->moved = NULL;
+    d->moves = d->feeds = d->stream = NULL;
+    d->before = d->moved = NULL;
     d->ready = 0;
 }
 
@@ -4998,10 +4993,9 @@ cudaError_t device_open(Device *d, int number)
         error = cudaStreamCreateWithFlags(&d->feeds, cudaStreamNonBlocking);
     if (error == cudaSuccess)
         error = cudaStreamCreateWithFlags(&d->moves, cudaStreamNonBlocking);
-    if (error == cudaSuccess)
-        error = cudaEventCreateWithFlags(&d->asked, cudaEventDisableTiming);
-    if (error == cudaSuccess)
-        error = cudaEventCreateWithFlags(&d->moved, cudaEventDisableTiming);
+    for (cudaEvent_t *e : { &d->before, &d->moved })
+        if (error == cudaSuccess)
+            error = cudaEventCreateWithFlags(e, cudaEventDisableTiming);
     for (int i = 0; i < 2 * SLOTS && error == cudaSuccess; i++)
         error = cudaEventCreateWithFlags(i % 2 ? &d->slots[i / 2].taken : &d->slots[i / 2].arrived,
                                          cudaEventDisableTiming);

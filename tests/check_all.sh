@@ -390,8 +390,8 @@ run_check()
     cuda-asan)
         need g++ make
         can g++ -fsanitize=address,undefined || skip "no sanitizers"
-        a=-fsanitize=address,undefined
-        g++ -std=c++17 -O1 -mfma -ffp-contract=off $a -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -I. \
+        a="-fsanitize=address,undefined $(grep -qsw fma /proc/cpuinfo && echo -mfma)"
+        g++ -std=c++17 -O1 -ffp-contract=off $a -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -I. \
             -include tests/cuda_shim.h -x c++ -c gradckpt_cuda.cu -o $B/$1.o || return 1
         for test in $(cuda_tests ""); do
             echo "== $test"
@@ -399,7 +399,7 @@ run_check()
             grep -q 'define  *GRADCKPT_IMPLEMENTATION' "tests/$test.c" || inside=-DGRADCKPT_IMPLEMENTATION
             gcc -std=gnu99 -O1 $a -DGCKPT_STATIC -DGCKPT_NO_FAST $inside -DGCKPT_CUDA_SHIM -I. \
                 -c "tests/$test.c" -o $B/$1-t.o && g++ $a $B/$1-t.o $B/$1.o -lm -lpthread -o "$B/$1-$test" &&
-                ASAN_OPTIONS=detect_leaks=0 CUDA_SHIM_SCHEDULE=2 CUDA_SHIM_LAZY=1 "$B/$1-$test" || return 1
+                ASAN_OPTIONS=detect_leaks=0 CUDA_SHIM_SCHEDULE=2 CUDA_SHIM_LAZY=1 "$B/$1-$test" 1 1 || return 1
         done ;;
     cuda-refused)           # what rounds otherwise (as by nvcc without -fmad=false) is no backend
         need g++
