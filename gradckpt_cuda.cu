@@ -4438,6 +4438,38 @@ CURVE(tanh, (Values{ call->out, call->out_bf16 }))
 CURVE(sigmoid, (Values{ call->out, call->out_bf16 }))
 #undef CURVE
 
+struct ReluSlope {
+    __device__ float operator()(float y, float g) const { return y > 0.0f ? g : 0.0f; }
+};
+struct Factor {
+    float factor;
+    __device__ float operator()(float x, float) const { return factor * x; }
+};
+
+void relu_forward(const gckpt_call *call)
+{
+    map(call, Curve<gckpti_relu>(), value_of(call->in[0]), { NULL, NULL },
+        { call->out, call->out_bf16 }, 0);
+}
+
+void relu_backward(const gckpt_call *call)
+{
+    map(call, ReluSlope(), { call->out, call->out_bf16 }, grad_out_of(call), grad_of(call->in[0]),
+        call->in[0].accumulate);
+}
+
+void scale_forward(const gckpt_call *call)
+{
+    Factor f = { *(const float *)call->attributes };
+    map(call, f, value_of(call->in[0]), { NULL, NULL }, { call->out, call->out_bf16 }, 0);
+}
+
+void scale_backward(const gckpt_call *call)
+{
+    Factor f = { *(const float *)call->attributes };
+    map(call, f, grad_out_of(call), { NULL, NULL }, grad_of(call->in[0]), call->in[0].accumulate);
+}
+
 /* ---- sums and products of two tensors of one shape; what broadcasts is declined ---- */
 struct Plus {
     __device__ float operator()(float x, float y) const { return x + y; }
@@ -4693,7 +4725,7 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
 #define FAST_ROOMS(X)                                                                              \
     X(linear) X(attention) X(linear_cross_entropy) X(add) X(sub) X(mul) X(layernorm) X(rmsnorm)
 #define FAST_OPS(X)                                                                                \
-    FAST_ROOMS(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(slice)
+    FAST_ROOMS(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(slice)
 
 gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
 {
