@@ -3712,15 +3712,6 @@ void product_by(const gckpt_call *call, const Product &p)
         (size_t)bytes, p);
 }
 
-int processors_of(const gckpt_call *call)
-{
-    int n = 1;
-    check(device_of(call),
-          cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device_of(call)->number),
-          "the number of processors");
-    return n;
-}
-
 template <int a_along, int b_along> void product_of(const gckpt_call *call, const Product &p)
 {
     int64_t large = (int64_t)((p.m + 127) / 128) * ((p.n + 127) / 128);
@@ -4420,7 +4411,7 @@ void linear_cross_entropy_backward(const gckpt_call *call)
                              matrix(r.x + row * s.c, s.c),
                              { NULL, NULL },
                              w->accumulate || row > 0,
-                             { dw.wide + first * s.c, NULL },
+                             { dw.wide ? dw.wide + first * s.c : NULL, NULL },
                              (int)s.c,
                              {} };
             if (dw.wide)
