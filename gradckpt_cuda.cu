@@ -3782,15 +3782,6 @@ void product_by(const gckpt_call *call, const Product &p)
         (size_t)bytes, p);
 }
 
-int processors_of(const gckpt_call *call)
-{
-    int n = 1;
-    check(device_of(call),
-          cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device_of(call)->number),
-          "the number of processors");
-    return n;
-}
-
 template <int a_along, int b_along> void product_of(const gckpt_call *call, const Product &p)
 {
     int64_t large = (int64_t)((p.m + 127) / 128) * ((p.n + 127) / 128);
@@ -4490,7 +4481,7 @@ void linear_cross_entropy_backward(const gckpt_call *call)
                              matrix(r.x + row * s.c, s.c),
                              { NULL, NULL },
                              w->accumulate || row > 0,
-                             { dw.wide + first * s.c, NULL },
+                             { dw.wide ? dw.wide + first * s.c : NULL, NULL },
                              (int)s.c,
                              {} };
             if (dw.wide)
@@ -4604,6 +4595,38 @@ CURVE(silu, value_of(call->in[0]))
 CURVE(tanh, (Values{ call->out, call->out_bf16 }))
 CURVE(sigmoid, (Values{ call->out, call->out_bf16 }))
 #undef CURVE
+
+struct ReluSlope {
+    __device__ float operator()(float y, float g) const { return y > 0.0f ? g : 0.0f; }
+};
+struct Factor {
+    float factor;
+    __device__ float operator()(float x, float) const { return factor * x; }
+};
+
+void relu_forward(const gckpt_call *call)
+{
+    map(call, Curve<gckpti_relu>(), value_of(call->in[0]), { NULL, NULL },
+        { call->out, call->out_bf16 }, 0);
+}
+
+void relu_backward(const gckpt_call *call)
+{
+    map(call, ReluSlope(), { call->out, call->out_bf16 }, grad_out_of(call), grad_of(call->in[0]),
+        call->in[0].accumulate);
+}
+
+void scale_forward(const gckpt_call *call)
+{
+    Factor f = { *(const float *)call->attributes };
+    map(call, f, value_of(call->in[0]), { NULL, NULL }, { call->out, call->out_bf16 }, 0);
+}
+
+void scale_backward(const gckpt_call *call)
+{
+    Factor f = { *(const float *)call->attributes };
+    map(call, f, grad_out_of(call), { NULL, NULL }, grad_of(call->in[0]), call->in[0].accumulate);
+}
 
 /* ---- sums and products of two tensors of one shape; what broadcasts is declined ---- */
 struct Plus {
@@ -4860,7 +4883,7 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
 #define FAST_ROOMS(X)                                                                              \
     X(linear) X(attention) X(linear_cross_entropy) X(add) X(sub) X(mul) X(layernorm) X(rmsnorm)
 #define FAST_OPS(X)                                                                                \
-    FAST_ROOMS(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(slice)
+    FAST_ROOMS(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(slice)
 
 gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
 {
