@@ -252,6 +252,14 @@
  *    cross_entropy can run as any of these in fp32 plans, if nothing else reads, fetches or pins
  *    the logits and nothing built between the two reads x or w.
  *
+ *    Where there is slower memory (desc.offload_bytes: the host's beside a backend's own, a file, a
+ *    chip), AUTO, OPTIMAL, frontiers and gckpt_fit may also copy a value there and back instead of
+ *    computing it again, if that has less work (desc.offload_work). An offload stands behind the
+ *    forward that made the value, a reload before its reader. What is proven holds for schedules
+ *    with such copies, too: these count as work, what slower memory holds is not limited in it. No
+ *    plan has more work than without slower memory (gckpt_plan_offloaded: bytes of it that a plan
+ *    uses). docs/offload.md has figures.
+ *
  * 10. Speed
  *    With gcc or clang for a 64-bit processor, products, attention, norms, losses, activations and
  *    the update have fast kernels: one source, compiled for AVX-512, AVX2, NEON, and for plain C
@@ -268,7 +276,8 @@
  *    of its own, arena, parameters and state live there, all executors on it share them, and the
  *    store knows which copy is the newest: gckpt_store_get, saving, loading and hashing fetch what
  *    they need; a pointer that was kept is the host's copy, as of the last gckpt_store_pull, and
- *    what is written through it counts after gckpt_store_push.
+ *    what is written through it counts after gckpt_store_push. What a plan offloads goes to memory
+ *    of the host; a backend may copy it beside what it computes (move, join).
  */
 #ifndef GRADCKPT_H
 #define GRADCKPT_H
@@ -8989,7 +8998,7 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
 enum {
     GCKPTI_OPEN = 6,
     GCKPTI_INSTANTS = 8,
-    GCKPTI_CHEAP = 2,
+    GCKPTI_CHEAP = 3, /* the last: as if copies were free */
     GCKPTI_HULL_CUTS = 1024, /* cuts behind a unit, at the most, on hulls; in all */
     GCKPTI_ALL_CUTS = 16384,
     GCKPTI_COUNTED = 256, /* most units for lists of all cuts; in them late units cost more, */
@@ -9036,7 +9045,7 @@ typedef struct {
     int64_t gradients; /* bytes of them and of the workspace, then */
     gckpti_cut_unit *unit;
     gckpti_cut_table hull, all;           /* all: made when asked for; n 0: too many */
-    gckpti_cut_table cheap[GCKPTI_CHEAP]; /* no bounds: as if copies had 1/2, 1/4 of their work */
+    gckpti_cut_table cheap[GCKPTI_CHEAP]; /* no bounds: copies have 1/2, .. of their work */
     int tried, tried_cheap;
 } gckpti_instant;
 
@@ -9313,7 +9322,7 @@ static const gckpti_kept_list *gckpti_all_cuts(gckpti_bound *b, int at)
 static const gckpti_cut_table *gckpti_cheap_cuts(gckpti_bound *b, gckpti_instant *t, int cheap)
 {
     if (!(t->tried_cheap >> cheap & 1) && gckpti_bound_lists(b, 1)) {
-        b->cheap = cheap;
+        b->cheap = cheap < GCKPTI_CHEAP ? cheap : 63;
         gckpti_find_cuts(b, t, &t->cheap[cheap - 1]);
         b->cheap = 0;
     }
@@ -10501,46 +10510,17 @@ static gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *
 }
 
 /* ---- seeds ---- */
-/* Makes the present schedule reload what it keeps from its forwards to its backwards: as much as
- * slower memory holds, from the first forwards on. */
-static void gckpti_reload_kept(gckpti_search *s)
+/* What a maker wrote becomes the present schedule and a seed. */
+static void gckpti_seed(gckpti_search *s)
 {
-    int64_t far = s->now.far;
-    int n = 0;
-    if (!gckpti_index(s, INT64_MAX))
+    gckpti_planner *p = s->p;
+    gckpti_schedule *t = &s->now;
+    int made = gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, t);
+    p->made_length = 0;
+    if (!made)
         return;
-    for (int x = 0; x < s->now.length && !s->p->failed; gckpti_step(s, x++)) {
-        int i = s->now.item[x], self = i < 0 && s->p->unit[~i].reads_aux ? ~i : -1, count;
-        const int *links = gckpti_reads(s->p, i, &count);
-        for (int k = 0; k < count + (self >= 0) && s->first_backward >= 0; k++) {
-            gckpti_move m;
-            memset(&m, 0, sizeof m);
-            m.unit = k < count ? links[k] : self;
-            m.to = x;
-            if (s->note[m.unit].from >= s->first_backward || !s->p->unit[m.unit].offloads)
-                continue;
-            gckpti_closure(s, &m, s->sets, 3);
-            s->sets += m.units;
-            gckpti_add_move(s, &m);
-        }
-    }
-    if (s->p->failed || !gckpti_want(&s->scratch, &s->chosen, (size_t)s->moves, sizeof(int)))
-        return;
-    for (int m = s->moves; m-- > 0;) {
-        int64_t bytes = gckpti_parts_bytes(&s->p->unit[s->move[m].unit], GCKPTI_VALUE | GCKPTI_AUX);
-        if (far > s->p->far - bytes)
-            continue;
-        far += bytes;
-        s->chosen[n++] = m;
-    }
-    gckpti_try_inserts(s, s->chosen, n);
-    gckpti_accept(s);
-}
-
-/* Makes a seed of the present schedule, unless it is one. */
-static void gckpti_seed_now(gckpti_search *s)
-{
-    const gckpti_schedule *t = &s->now;
+    s->items += t->length;
+    gckpti_evaluate(s, &s->now);
     int dominated = 0;
     for (int i = 0; i < s->seeds; i++) {
         const gckpti_slot *q = &s->seed[i];
@@ -10553,24 +10533,6 @@ static void gckpti_seed_now(gckpti_search *s)
         return;
     gckpti_slot_store(s, slot, &s->now);
     slot->dominated = dominated;
-}
-
-/* What a maker wrote becomes the present schedule and a seed; with reloads another one. */
-static void gckpti_seed(gckpti_search *s)
-{
-    gckpti_planner *p = s->p;
-    int made = gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, &s->now);
-    p->made_length = 0;
-    if (!made)
-        return;
-    s->items += s->now.length;
-    gckpti_evaluate(s, &s->now);
-    gckpti_seed_now(s);
-    if (!p->offloads || p->failed)
-        return;
-    gckpti_reload_kept(s);
-    if (!p->failed && s->now.peak < INT64_MAX)
-        gckpti_seed_now(s);
 }
 
 /* ---- the chain programme ----
@@ -14079,14 +14041,7 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
         bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
         most = bytes > most ? bytes : most;
     }
-    for (size_t id = 0; id < p->node_count && e->desc.offload; id++) {
-        const gckpti_node *node = &p->nodes[id];
-        size_t value = node->far_value == GCKPTI_NONE ? 0 : gckpti_node_bytes(node);
-        size_t aux = node->far_aux == GCKPTI_NONE ? 0 : node->aux_bytes;
-        most = value > most ? value : most;
-        most = aux > most ? aux : most;
-    }
-    return most;
+    return e->desc.offload && p->offloaded > most ? p->offloaded : most; /* no copy is larger */
 }
 
 /* n floats as the host can read them: where they are, or a copy until the next one. */
@@ -15550,7 +15505,6 @@ static gckpt_result gckpti_settle_counts(gckpt_exec *e)
 static int gckpti_next_rows(gckpt_exec *e)
 {
     e->row += gckpti_micro_rows(e);
-    gckpti_join(e);
     if (e->row == e->row_end)
         return e->state != GCKPTI_STREAMING;
     e->pc = e->plan->mode == GCKPT_INFERENCE ? 0 : e->plan->body;

@@ -17,7 +17,7 @@
  *     >>device      streams, memory, errors, launching
  *     >>between     fill, add, convert, update
  *     >>elementwise curves, scale, dropout, broadcasting
- *     >>shapes      permute, slice, concat, sum, mean, rotary
+ *     >>shapes      permute, slice, concat, sum, mean, rotary, losses of elements
  *     >>products    matmul, linear, embed
  *     >>rows        softmax, norms, losses
  *     >>attention
@@ -704,6 +704,7 @@ template <int N> __global__ void update_kernel(gckpt_pass p, const __grid_consta
     if (threadIdx.x >= 32)
         return;
     float sum = 0.0f;
+#pragma unroll 16
     for (int i = (int)threadIdx.x; i < n; i += 32)
         sum = gckpti_fma(divided[i], divided[i], sum);
     sum = warp_sum(sum);
@@ -1092,6 +1093,7 @@ __global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int alon
             x[k] = column < columns && row < s.rows ? term_of(s, at[k % 4], row) : 0.0f;
         }
         int rows = s.rows - r < SUM_ROWS ? (int)(s.rows - r) : SUM_ROWS;
+#pragma unroll 16
         for (int k = 0; k < rows && adds && r >= 0; k++)
             add_term(s, &sum, &low, tile[1 - buffer][k][lane]);
         for (int k = 0; k < SUM_EACH; k++) {
@@ -1391,7 +1393,7 @@ __global__ void row_sums_kernel(const float *x, const float *y, float *out, int6
                 int64_t at = i + 32 * k;
                 v[k] = at < end ? (y ? x[at] - y[at] : x[at]) : 0.0f;
             }
-            for (int k = 0; k < 8 && i + 32 * k < end; k++)
+            for (int k = 0; k < 8; k++) /* +0 changes no sum */
                 sum = add_element(sum, v[k], y != NULL);
         }
         sum = warp_sum(sum);
@@ -1417,8 +1419,8 @@ __global__ void long_row_sums_kernel(const float *x, const float *y, float *out,
             int64_t at = i + LONG + k * LONG_THREADS + thread;
             v[k] = at < n ? (y ? x[row + at] - y[row + at] : x[row + at]) : 0.0f;
         }
-        int count = n - i < LONG ? (int)(n - i) : LONG;
-        for (int k = thread; k < count && thread < 32 && i >= 0; k += 32)
+#pragma unroll 16
+        for (int k = thread; k < LONG && thread < 32 && i >= 0; k += 32) /* +0 changes no sum */
             sum = add_element(sum, now[k], y != NULL);
         for (int k = 0; k < LONG / LONG_THREADS; k++)
             next[k * LONG_THREADS + thread] = v[k];
@@ -1763,8 +1765,9 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
         UNROLL for (int i = 0; i < CHUNKS; i++)
         {
             int64_t x = x0 + row_of(i, along), left = is_there(i) ? all - x : 0;
-            valid[i] = along || left <= 0 || left > 4 ? 4 : (int)left;
             x = left > 0 ? x : 0;
+            left = left > 0 ? left : all;
+            valid[i] = along || left > 4 ? 4 : (int)left;
             from[i] = f.base + matrix * f.matrix + x * f.row + link_of(i, along) * f.step;
         }
     }
@@ -2078,12 +2081,18 @@ int processors_of(const gckpt_call *call)
     return n;
 }
 
+Product product_of(const gckpti_factors *t, int mixed)
+{
+    Product q = { *t, factor_of(&t->a, t->m, t->k, mixed), factor_of(&t->b, t->n, t->k, mixed),
+                  t->n % 4 == 0 && (uintptr_t)t->c % 16 == 0 };
+    return q;
+}
+
 /* A gckpti_product_run. */
 void products(const gckpt_call *call, const gckpti_factors *t)
 {
     int mixed = call->precision != GCKPT_FP32;
-    Product q = { *t, factor_of(&t->a, t->m, t->k, mixed), factor_of(&t->b, t->n, t->k, mixed),
-                  t->n % 4 == 0 && (uintptr_t)t->c % 16 == 0 };
+    Product q = product_of(t, mixed);
     const Tile *tile = mixed ? best_tile(MIXED_TILES, 2, t, processors_of(call))
                              : best_tile(EXACT_TILES, 6, t, processors_of(call));
     tile->run(call, &q);
@@ -2121,16 +2130,19 @@ __global__ void sum_rows_kernel(const float *x, const uint16_t *bf16, int64_t ro
         low[j] = l;
 }
 
+void bias_gradient(const gckpt_call *call, const gckpt_arg *bias, int64_t rows, int64_t n)
+{
+    RUN(call, sum_rows_kernel, dim3((unsigned)((n + 31) / 32)), 32, 0, call->grad_out,
+        call->grad_out_bf16, rows, n, bias->grad, bias->low, bias->accumulate);
+}
+
 void linear_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
 
 void linear_backward(const gckpt_call *call)
 {
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    const gckpt_arg *bias = &call->in[2];
     gckpti_linear_gradients(call, products);
-    if (call->inputs == 3 && bias->grad)
-        RUN(call, sum_rows_kernel, dim3((unsigned)((n + 31) / 32)), 32, 0, call->grad_out,
-            call->grad_out_bf16, rows, n, bias->grad, bias->low, bias->accumulate);
+    if (call->inputs == 3 && call->in[2].grad)
+        bias_gradient(call, &call->in[2], gckpti_rows(&call->shape), gckpti_last(&call->shape));
 }
 
 /* embed: a warp copies a row. */
@@ -2626,6 +2638,95 @@ void cross_entropy_backward(const gckpt_call *call)
     if (call->in[0].grad)
         RUN(call, loss_backward_kernel, blocks_for(32 * rows, 256), 256, 0, l, call->in[0].grad,
             moment_of(call), call->in[0].accumulate);
+}
+
+/* ---- linear_cross_entropy: gckpti_linear_cross_entropy_by, on blocks of rows whose logits of some
+ * classes are there at a time. 2048 x 4096 are 32 MiB, most of which stays in an H200's L2, and 512
+ * tiles of 128 x 128 for its 132 multiprocessors. ---- */
+enum { HEAD_ROWS = 2048, HEAD_CLASSES = 4 * GCKPTI_LOSS_CHUNK };
+
+struct HeadParts {
+    int64_t rows, classes;           /* at a time */
+    int64_t state, losses, dx, size; /* in floats: where parts of work begin, behind the logits; all */
+};
+
+HeadParts head_parts(const gckpt_call *call, int backward)
+{
+    int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
+    HeadParts p = { gckpti_min(rows, HEAD_ROWS),
+                    gckpti_min(call->in[1].shape.d[0], HEAD_CLASSES), 0, 0, 0, 0 };
+    int64_t logits = gckpti_multiple(p.rows * p.classes, 4);
+    p.state = p.dx = logits;
+    p.losses = p.state + 3 * p.rows;
+    p.size = !backward                        ? p.losses + rows
+             : call->precision != GCKPT_FP32 ? p.dx + p.rows * c
+                                              : logits;
+    return p;
+}
+
+__global__ void widen_kernel(const uint16_t *from, float *to, int64_t n)
+{
+    for (EACH(i, n))
+        to[i] = gckpti_from_bf16(from[i]);
+}
+
+__global__ void narrow_kernel(const float *from, uint16_t *to, int64_t n)
+{
+    for (EACH(i, n))
+        to[i] = gckpti_to_bf16(from[i]);
+}
+
+/* A block of rows, from `row` on: logits = x w', the losses' rows; backward: dx += d w, dw += d' x.
+ * In bf16 plans dx has its chains in work, since it is rounded once, when all classes are added. */
+void head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, int backward)
+{
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    const int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = row * c;
+    const int64_t rows = gckpti_min(gckpti_rows(&x->shape) - row, parts->rows);
+    float *work = (float *)call->work, *aux = (float *)call->aux;
+    float *dw = backward ? w->grad : NULL, *dx = backward && x->grad ? x->grad + at : NULL;
+    uint16_t *narrow = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
+    const dim3 grid = blocks_for(32 * rows, 256);
+    LossPart l = { work, call->in[2].index + row, aux ? aux + 2 * row : NULL, work + parts->state,
+                   work + parts->losses + row, rows, 0, 0, v };
+    if (narrow)
+        dx = work + parts->dx;
+    if (narrow && x->accumulate)
+        RUN(call, widen_kernel, blocks_for(rows * c, 256), 256, 0, narrow, dx, rows * c);
+    for (l.first = 0; l.first < v; l.first += l.n) {
+        l.n = gckpti_min(v - l.first, parts->classes);
+        gckpti_factor a = gckpti_factor_of(x, at, c, 1, 0), d = { work, NULL, l.n, 1, 0 };
+        gckpti_factor b = gckpti_factor_of(w, l.first * c, c, 1, 0);
+        gckpti_product_to(call, products, rows, l.n, c, a, b, work, 0);
+        if (!backward)
+            RUN(call, loss_forward_kernel, grid, 256, 0, l);
+        else
+            RUN(call, loss_backward_kernel, grid, 256, 0, l, work, moment_of(call), 0);
+        if (dx)
+            gckpti_product_to(call, products, rows, c, l.n, d, gckpti_turned(b), dx,
+                              x->accumulate || l.first > 0);
+        if (dw)
+            gckpti_product_to(call, products, l.n, c, rows, gckpti_turned(d), gckpti_turned(a),
+                              dw + l.first * c, w->accumulate || row > 0);
+    }
+    if (narrow)
+        RUN(call, narrow_kernel, blocks_for(rows * c, 256), 256, 0, dx, narrow, rows * c);
+}
+
+void linear_cross_entropy_forward(const gckpt_call *call)
+{
+    const HeadParts parts = head_parts(call, 0);
+    int64_t rows = gckpti_rows(&call->in[0].shape);
+    for (int64_t row = 0; row < rows; row += parts.rows)
+        head_block(call, &parts, row, 0);
+    loss_add(call, (float *)call->work + parts.losses, rows);
+}
+
+void linear_cross_entropy_backward(const gckpt_call *call)
+{
+    const HeadParts parts = head_parts(call, 1);
+    for (int64_t row = 0; row < gckpti_rows(&call->in[0].shape); row += parts.rows)
+        head_block(call, &parts, row, 1);
 }
 
 /* ---- >>attention -----------------------------------------------------------------------------
@@ -3368,10 +3469,10 @@ enum Purpose { STORE, PARTS, SLOPES };
 struct RowLoss;
 struct Loss {
     const int32_t *target;
-    int first;         /* the class that is column 0 */
-    float *parts;      /* (columns / 64, rows, 2) */
-    RowLoss *state;    /* (rows) */
-    const float *aux;  /* (rows,2): max, log(sum) */
+    int first;        /* the class that is column 0 */
+    float *parts;     /* (columns / 64, rows, 2) */
+    RowLoss *state;   /* (rows) */
+    const float *aux; /* (rows,2): max, log(sum) */
     const Moment *now;
 };
 struct Product {
@@ -3393,7 +3494,7 @@ enum { LINKS = 32, STAGES = 4 }; /* links in shared memory at once; so many time
 
 /* Brings 8 elements x[at..] of line `line` to shared memory; outside the matrix there are zeros. */
 __device__ inline void bring(const Matrix &x, int64_t line, int lines, int at, int length,
-                                  uint16_t *to)
+                             uint16_t *to)
 {
     const uint16_t *from = x.x + line * x.stride + at;
     int there = line < lines ? length - at : 0;
@@ -3417,7 +3518,7 @@ template <int wide> __device__ inline int place(int line, int eight)
 /* A tile of `size` lines along k, or of as many elements across it, links first.. */
 template <int size, int along>
 __device__ inline void bring_tile(const Matrix &x, int start, int end, int first, int k,
-                                       uint16_t *tile)
+                                  uint16_t *tile)
 {
     enum { WIDE = along ? LINKS : size, EIGHTS = WIDE / 8, ALL = size * LINKS / 8 };
     for (int i = threadIdx.x; i < ALL; i += 128) {
@@ -3448,8 +3549,8 @@ __device__ inline void load_b(uint32_t b[4], const uint16_t *tile, int column, i
 {
     int lane = threadIdx.x % 32;
     if (along)
-        gckpti_ldmatrix_x4(b, tile + place<wide>(column + lane / 16 * 8 + lane % 8,
-                                                      link / 8 + lane / 8 % 2));
+        gckpti_ldmatrix_x4(
+            b, tile + place<wide>(column + lane / 16 * 8 + lane % 8, link / 8 + lane / 8 % 2));
     else
         gckpti_ldmatrix_x4_trans(
             b, tile + place<wide>(link + lane / 8 % 2 * 8 + lane % 8, column / 8 + lane / 16));
@@ -3642,11 +3743,10 @@ void product(const gckpt_call *call, const Product &p, int a_along, int b_along)
 
 /* ---- sums over tokens: of a bias, a gain ---- */
 /* A block has 32 columns, a warp TOKENS rows of them at a time; then the first warp adds the groups
- * to the sums in their order, with low parts. h NULL: sums g, else g (x - c - mean) rstd, with
+ * to the sums in their order, with low parts. aux NULL: sums g; else g (x - c - mean) rstd, with
  * `each` of these per row (a norm's aux). */
-__global__ void column_sums_kernel(Values g, int64_t rows, int64_t n, Values x,
-                                        const float *aux, int each, int accumulate, Results sums,
-                                        float *low)
+__global__ void column_sums_kernel(Values g, int64_t rows, int64_t n, Values x, const float *aux,
+                                   int each, int accumulate, Results sums, float *low)
 {
     SHARED(float, group, [16][32]);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -3684,8 +3784,8 @@ __global__ void column_sums_kernel(Values g, int64_t rows, int64_t n, Values x,
 void column_sums(const gckpt_call *call, const gckpt_arg &to, Values x, const float *aux, int each)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN(call, column_sums_kernel, dim3((unsigned)((n + 31) / 32)), 512, 0, grad_out_of(call),
-        rows, n, x, aux, each, to.accumulate, grad_of(to), to.low);
+    RUN(call, column_sums_kernel, dim3((unsigned)((n + 31) / 32)), 512, 0, grad_out_of(call), rows,
+        n, x, aux, each, to.accumulate, grad_of(to), to.low);
 }
 
 /* ---- linear: out (rows,n) = x (rows,k) w + bias ---- */
@@ -3718,14 +3818,30 @@ void linear_backward(const gckpt_call *call)
     const uint16_t *g = factor(call, room, grad_out_of(call), s.m * s.n);
     if (wanted(in[0])) {
         const uint16_t *w = factor(call, room, value_of(in[1]), s.n * s.k);
-        Product p = { m,    k,    n, matrix(g, s.n), matrix(w, transposed ? s.k : s.n),
-                      { NULL, NULL }, in[0].accumulate, grad_of(in[0]), k, {} };
+        Product p = { m,
+                      k,
+                      n,
+                      matrix(g, s.n),
+                      matrix(w, transposed ? s.k : s.n),
+                      { NULL, NULL },
+                      in[0].accumulate,
+                      grad_of(in[0]),
+                      k,
+                      {} };
         product(call, p, 1, !transposed);
     }
     if (wanted(in[1])) {
         const uint16_t *x = factor(call, room, value_of(in[0]), s.m * s.k);
-        Product p = { k,    n,    m, matrix(x, s.k), matrix(g, s.n),
-                      { NULL, NULL }, in[1].accumulate, grad_of(in[1]), n, {} };
+        Product p = { k,
+                      n,
+                      m,
+                      matrix(x, s.k),
+                      matrix(g, s.n),
+                      { NULL, NULL },
+                      in[1].accumulate,
+                      grad_of(in[1]),
+                      n,
+                      {} };
         if (transposed)
             p.m = n, p.n = p.c_row = k, p.a = matrix(g, s.n), p.b = matrix(x, s.k);
         product(call, p, 0, 0);
@@ -3768,8 +3884,8 @@ struct Attention {
 
 /* n lines of a head, from line `first` of row b of a (B,lines,C) tensor. */
 template <int D, int n>
-__device__ inline void bring_lines(const Attention &p, const uint16_t *x, int b, int h,
-                                        int first, int lines, uint16_t *tile)
+__device__ inline void bring_lines(const Attention &p, const uint16_t *x, int b, int h, int first,
+                                   int lines, uint16_t *tile)
 {
     Matrix m = { x + ((int64_t)b * lines) * p.c + (int64_t)h * p.d, p.c, p.aligned };
     for (int i = threadIdx.x; i < n * D / 8; i += 128) {
@@ -3805,8 +3921,8 @@ __device__ inline void add_lines(const float s[n][4], const uint16_t *b, float o
 #pragma unroll
     for (int link = 0; link < n / 2; link++) {
         const float *s0 = s[2 * link], *s1 = s[2 * link + 1];
-        uint32_t left[4] = { factors(s0[0], s0[1]), factors(s0[2], s0[3]),
-                             factors(s1[0], s1[1]), factors(s1[2], s1[3]) };
+        uint32_t left[4] = { factors(s0[0], s0[1]), factors(s0[2], s0[3]), factors(s1[0], s1[1]),
+                             factors(s1[2], s1[3]) };
         uint32_t right[4];
 #pragma unroll
         for (int x = 0; x < D / 8; x += 2) {
@@ -3827,8 +3943,8 @@ template <int D> __device__ inline void clear(float o[D / 8][4])
 /* Rows line + lane / 4 and 8 further of a head, times `times`. */
 template <int D>
 __device__ inline void store_lines(const Attention &p, const Results &y, int accumulate, int b,
-                                        int h, int line, int lines, const float o[D / 8][4],
-                                        const float times[2])
+                                   int h, int line, int lines, const float o[D / 8][4],
+                                   const float times[2])
 {
     int lane = threadIdx.x % 32;
 #pragma unroll
@@ -3854,8 +3970,7 @@ __device__ inline void store_lines(const Attention &p, const Results &y, int acc
     }
 }
 
-template <int D>
-__global__ void __launch_bounds__(128) attention_forward_kernel(Attention p)
+template <int D> __global__ void __launch_bounds__(128) attention_forward_kernel(Attention p)
 {
     enum { TILE = 64 * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
@@ -3945,7 +4060,7 @@ __global__ void delta_kernel(Values g, Values out, int64_t queries, Attention p,
 
 /* s becomes p = exp(s scale - aux), d, which is dp, becomes p (dp - delta) scale, of one element. */
 __device__ inline void slope(const Attention &p, float aux, float delta, int here, float *s,
-                                  float *d)
+                             float *d)
 {
     *s = here ? exp2_of((*s * p.scale - aux) * LOG2E) : 0.0f;
     *d = *s * (*d - delta) * p.scale;
@@ -4037,8 +4152,8 @@ template <int D, int n> __global__ void __launch_bounds__(128) attention_dkv_ker
 #pragma unroll
         for (int x = 0; x < n / 2; x++) {
             int j = k0 + row + lane / 4 + x / 2 % 2 * 8, i = x / 4 * 8 + lane % 4 * 2 + x % 2;
-            slope(p, aux[now][i], delta[now][i], !p.causal || j <= step * n + i,
-                       &s[x / 4][x % 4], &d[x / 4][x % 4]);
+            slope(p, aux[now][i], delta[now][i], !p.causal || j <= step * n + i, &s[x / 4][x % 4],
+                  &d[x / 4][x % 4]);
         }
         add_lines<D, n / 8>(s, g + now * PART, dv);
         add_lines<D, n / 8>(d, q + now * PART, dk);
@@ -4067,8 +4182,8 @@ Attention attention_of(const gckpt_call *call, Room &room, bool backward)
     if (backward)
         p.g = factor(call, room, grad_out_of(call), queries);
     p.aux = (float *)call->aux;
-    p.aligned = p.d % 8 == 0 && ((uintptr_t)p.q | (uintptr_t)p.k | (uintptr_t)p.v |
-                                 (uintptr_t)p.g) % 16 == 0;
+    p.aligned = p.d % 8 == 0 &&
+                ((uintptr_t)p.q | (uintptr_t)p.k | (uintptr_t)p.v | (uintptr_t)p.g) % 16 == 0;
     return p;
 }
 
@@ -4188,7 +4303,8 @@ LossSizes loss_sizes(const gckpt_call *call)
 {
     int64_t rows = gckpti_rows(&call->in[0].shape), v = call->in[1].shape.d[0];
     int64_t chunk = gckpti_min(v, LOSS_CLASSES);
-    LossSizes s = { rows, gckpti_last(&call->in[0].shape), v, gckpti_min(rows, LOSS_ROWS),
+    LossSizes s = { rows,  gckpti_last(&call->in[0].shape),
+                    v,     gckpti_min(rows, LOSS_ROWS),
                     chunk, (chunk + 7) / 8 * 8 };
     return s;
 }
@@ -4258,8 +4374,8 @@ void linear_cross_entropy_forward(const gckpt_call *call)
             p.loss.parts = r.parts, p.loss.state = r.state + row;
             product_by<128, 1, 1, PARTS>(call, p);
             RUN(call, loss_rows_kernel, blocks_for(rows, 64), 64, 0, r.parts,
-                (int)((n + 127) / 128 * 2), p.loss.target, r.state + row, aux ? aux + 2 * row : NULL,
-                r.losses + row, rows, first == 0, first + n == s.v);
+                (int)((n + 127) / 128 * 2), p.loss.target, r.state + row,
+                aux ? aux + 2 * row : NULL, r.losses + row, rows, first == 0, first + n == s.v);
         }
     }
     loss_add(call, r.losses, s.rows);
@@ -4285,13 +4401,28 @@ void linear_cross_entropy_backward(const gckpt_call *call)
             p.loss.aux = (const float *)call->aux + 2 * row, p.loss.now = moment_of(call);
             p.c = { NULL, r.d }, p.c_row = (int)s.row;
             product_by<128, 1, 1, SLOPES>(call, p);
-            Product of_x = { (int)rows, (int)s.c, (int)n, matrix(r.d, s.row), matrix(some, s.c),
-                             { NULL, NULL }, x->accumulate || first > 0, dx, (int)s.c, {} };
+            Product of_x = { (int)rows,
+                             (int)s.c,
+                             (int)n,
+                             matrix(r.d, s.row),
+                             matrix(some, s.c),
+                             { NULL, NULL },
+                             x->accumulate || first > 0,
+                             dx,
+                             (int)s.c,
+                             {} };
             if (dx.wide)
                 product(call, of_x, 1, 0);
-            Product of_w = { (int)n, (int)s.c, (int)rows, matrix(r.d, s.row),
-                             matrix(r.x + row * s.c, s.c), { NULL, NULL }, w->accumulate || row > 0,
-                             { dw.wide + first * s.c, NULL }, (int)s.c, {} };
+            Product of_w = { (int)n,
+                             (int)s.c,
+                             (int)rows,
+                             matrix(r.d, s.row),
+                             matrix(r.x + row * s.c, s.c),
+                             { NULL, NULL },
+                             w->accumulate || row > 0,
+                             { dw.wide + first * s.c, NULL },
+                             (int)s.c,
+                             {} };
             if (dw.wide)
                 product(call, of_w, 0, 0);
         }
@@ -4328,8 +4459,8 @@ __device__ inline void get_eight(const Values &x, int64_t at, int64_t n, int ali
         v[i] = at + i < n ? get(x, at + i) : 0.0f;
 }
 
-__device__ inline void put_eight(const Results &y, int64_t at, int64_t n, int aligned, int accumulate,
-                                 float v[8])
+__device__ inline void put_eight(const Results &y, int64_t at, int64_t n, int aligned,
+                                 int accumulate, float v[8])
 {
     if (accumulate) {
         float held[8];
@@ -4486,8 +4617,9 @@ __global__ void slice_kernel(Values x, Results y, Part p, int64_t units, int uni
 void slice_by(const gckpt_call *call, Values x, Results y, int backward, int accumulate)
 {
     Part p = slice_part(call);
-    int unit = p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 &&
-                       aligned_16(x.narrow, y.narrow) ? 8 : 1;
+    int unit =
+        p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 && aligned_16(x.narrow, y.narrow) ? 8
+                                                                                               : 1;
     int64_t units = p.blocks * (backward && !accumulate ? p.whole : p.n) / unit;
     p.whole /= unit, p.begin /= unit, p.n /= unit;
     if (y.wide || y.narrow)
@@ -4568,8 +4700,8 @@ __global__ void norm_backward_kernel(int center, Values x, Values gain, const fl
             get_eight(g, r * n + i, end, aligned, u);
             get_eight(gain, i, n, 0, w);
             for (int k = 0; k < 8; k++)
-                v[k] = o.rstd * gckpti_fma(-(v[k] - o.c) * o.rstd, b,
-                                           u[k] * (gains ? w[k] : 1.0f) - a);
+                v[k] = o.rstd *
+                       gckpti_fma(-(v[k] - o.c) * o.rstd, b, u[k] * (gains ? w[k] : 1.0f) - a);
             put_eight(dx, r * n + i, end, aligned, accumulate, v);
         }
     }
@@ -4625,8 +4757,8 @@ gckpt_result rmsnorm_room(gckpt_call *call) { return layernorm_room(call); }
 #define OPS(X)                                                                                     \
     X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(dropout) X(add) X(sub)       \
     X(mul) X(permute) X(slice) X(concat) X(sum) X(mean) X(rotary) X(mean_squared_error)            \
-    X(sum_loss) X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy) X(attention)  \
-    X(embed) X(matmul) X(linear)
+    X(sum_loss) X(embed) X(matmul) X(linear) X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy)   \
+    X(linear_cross_entropy) X(attention)
 
 bool is_op(const gckpt_op *op, const char *name)
 {
@@ -4687,6 +4819,10 @@ gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
     if (is_op(op, "embed"))
         call->work_backward = sizeof(unsigned) * (size_t)lists_words(call->in[0].shape.d[0],
                                                                      gckpti_rows(&call->shape));
+    if (is_op(op, "linear_cross_entropy"))
+        for (int backward = 0; backward < 2; backward++)
+            (backward ? call->work_backward : call->work_forward) =
+                (size_t)head_parts(call, backward).size * sizeof(float);
     if (is_op(op, "attention")) /* delta of each query of each head */
         call->work_backward = call->aux_bytes;
     return GCKPT_OK;

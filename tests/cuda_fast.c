@@ -301,12 +301,14 @@ static void test_linear_of(int64_t m, int64_t k, int64_t n, int transposed, int 
     finish(&t);
 }
 
-static void test_linear(void)
+static void test_linear(int every)
 {
     static const int64_t sizes[][3] = { { 1, 1, 1 },   { 16, 32, 8 },  { 33, 17, 31 }, { 64, 64, 64 }, { 65, 63, 66 },
                                         { 31, 127, 2 }, { 128, 40, 72 }, { 130, 129, 9 }, { 15, 8, 129 }, { 200, 24, 16 } };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int way = 0; way < 4; way++) {
+            if (!every && (i % 2 || way != (int)i / 2 % 3))
+                continue;
             unsigned keeps = 1 | OUT | GRAD_OUT | 1 << GRAD; /* as plans keep it; all wide; weights narrow, too */
             unsigned narrow = way == 0 ? keeps : way == 1 ? 0 : way == 2 ? keeps | 2 | 1 << (GRAD + 1) : 1 | GRAD_OUT;
             test_linear_of(sizes[i][0], sizes[i][1], sizes[i][2], (way + (int)i) % 2, way != 2, narrow, way == 1 ? 7 : way == 2 ? 1 : 2);
@@ -610,7 +612,7 @@ static void test_elementwise(void)
 }
 
 /* ---- trainings: (B,T) tokens through two blocks of a transformer ---- */
-enum { BATCH = 4, CLASSES = 37, WIDTH = 24, HEADS = 3, STEPS = 3 };
+enum { BATCH = 4, CLASSES = 37, WIDTH = 24, HEADS = 3, STEPS = 2 };
 
 static gckpt_tensor *weight(gckpt_tensor *x, const char *name, int64_t a, int64_t b)
 {
@@ -725,11 +727,11 @@ int main(void)
     gpu = gckpt_cuda_backend(0, &error);
     if (!CHECK_MSG(gpu != NULL, "%s", error))
         return check_report("cuda fast");
-    test_linear();
+    test_linear(1);
 #ifdef GCKPT_CUDA_SHIM /* on a device of few processors all tiles are large */
     int many = cuda_shim.multiprocessors;
     cuda_shim.multiprocessors = 1;
-    test_linear();
+    test_linear(0);
     cuda_shim.multiprocessors = many;
 #else
     test_linear_of(1537, 18, 1409, 0, 1, 1 | OUT | GRAD_OUT | 1 << GRAD, 0);
