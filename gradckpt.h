@@ -9256,7 +9256,7 @@ static int gckpti_find_cuts(gckpti_bound *b, gckpti_instant *t, gckpti_cut_table
         open = after;
     }
     table->last.cut = (gckpti_kept *)gckpti_scratch_copy(b->scratch, front, n, sizeof *front);
-    table->last.n = table->last.cut ? (int)n : 0;
+    table->last.n = b->p->failed ? 0 : (int)n;
     return table->last.n;
 }
 
