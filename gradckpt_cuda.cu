@@ -378,11 +378,16 @@ void *host_get(void *context, size_t bytes)
     Device *d = (Device *)context;
     Hold hold(d);
     void *p = NULL;
-    if (unrecordable(d) || cudaMallocHost(&p, bytes ? bytes : 1) != cudaSuccess) {
-        cudaGetLastError();
-        return NULL;
-    }
-    return p;
+    no_room[0] = 0;
+    cudaError_t error = cudaMallocHost(&p, bytes);
+    if (error == cudaSuccess)
+        return p;
+    cudaGetLastError();
+    snprintf(no_room, sizeof no_room,
+             ": %zu bytes of host memory could not be pinned for offloads (%s); plan with a smaller "
+             "offload_bytes",
+             bytes, cudaGetErrorString(error));
+    return NULL;
 }
 
 void host_release(void *context, void *memory, size_t bytes)
@@ -1694,7 +1699,8 @@ void mean_squared_error_backward(const gckpt_call *call)
 
 /* ---- >>products ------------------------------------------------------------------------------
  * C (m,n) = A (m,k) B (k,n) of gckpti_factors: gckpti_fp32_plain and gckpti_mixed_plain for a
- * device, so that all ops that are made of products take them from there, by name `products`.
+ * device. It is a gckpti_product_run by name `products`, from which all ops that are made of
+ * products may take theirs.
  *
  * A block computes a tile of C, a thread TM x TN elements of it: each one chain over k, in one
  * register, from its start to its end. Tiles go over rows and columns, never over k (manual, 5c).
@@ -1702,13 +1708,14 @@ void mean_squared_error_backward(const gckpt_call *call)
  * is worked on, the others are on their way.
  *
  * What an H200 (132 processors of 4 x 32 lanes) should do with it; reasoned, not confirmed on a
- * device. A link of a warp is TM TN fma and TM/4 + TN/4 loads of 16 bytes a lane, in as many issue
- * slots; 8 x 8: 64 fma, 4 loads, and about 1 for all else: 92 % of the slots are fma. Lanes lie
- * in Z-order, 4 x 8 of them, so that neighbours (i, i^1) share rows and (i, i^2) columns: a load is
- * 2 passes over shared memory instead of 4, a link of 4 warps is 32 passes in 69 cycles. Lines are
- * WIDE + 4 floats long: 4 lines further is 16 banks further, so that what lies along k in memory is
- * written across without conflicts, too. 128 x 128 elements need 8 floats from L2 for 128 fma (a
- * cycle), 64 x 64 need 16: L2 gives some 24. 128 registers: two blocks of 256 on a processor. */
+ * device. A link of a warp is TM TN fma and (TM + TN) / 4 loads of 16 bytes a lane, each one issue
+ * slot; 8 x 8: 64 fma, 4 loads, and by the compiler's listing about 5 for all else: 87 to 88 % of
+ * the slots are fma. Lanes lie in Z-order, 4 x 8 of them, so that neighbours (i, i^1) share rows
+ * and (i, i^2) columns: a load is 2 passes over shared memory instead of 4, a link of 4 warps is 32
+ * passes in 73 cycles. Lines are 4 floats longer than a tile is wide: 4 lines further is 16 banks
+ * further, so that what lies along k in memory is written across without conflicts, too. 128 x 128
+ * elements need 8 bytes from L2 in a cycle, 64 x 64 need 16; L2 gives some 24. 128 registers: two
+ * blocks of 256 on a processor. tests/bench/cuda.cu measures every tile. */
 enum { DEPTH = 8, STAGES = 4 };
 
 #ifndef GCKPT_CUDA_SHIM
@@ -1728,8 +1735,8 @@ template <int N> __device__ __forceinline__ void gckpti_cp_async_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
-/* threadIdx.x and blockIdx.x, read again: what follows from them is then computed again after a long
- * loop, instead of being kept in registers throughout. */
+/* threadIdx.x and blockIdx.x, read again: what follows from them is then computed again after a
+ * long loop, instead of being kept in registers throughout. */
 __device__ __forceinline__ int gckpti_thread_again(void)
 {
     int i;
@@ -1782,7 +1789,9 @@ Factor factor_of(const gckpti_factor *x, int64_t all, int64_t k, int mixed)
     if (!mixed && unit == 1 && count % 4 == 0 && pitch % 4 == 0 && x->next % 4 == 0 &&
         (uintptr_t)base % 16 == 0)
         way |= WIDE | (along ? 0 : ASYNC);
-    Factor f = { base, x->row * size, x->step * size, x->next * size, 0, DEPTH * x->step * size, way };
+    Factor f = {
+        base, x->row * size, x->step * size, x->next * size, 0, DEPTH * x->step * size, way
+    };
     f.element = unit * size;
     return f;
 }
@@ -2000,16 +2009,16 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
     }
 }
 
-/* On a processor together: 16 warps of 128 registers, but for those that would not do with these. */
+/* On a processor together: 16 warps of 128 registers; 12 where these do not suffice. */
 constexpr int blocks_wanted(int bm, int bn, int elements, int asyncs)
 {
     return 512 * elements / (bm * bn) - (bm > bn && elements == 64 && asyncs < 2);
 }
 
-/* A tile of BM x BN. The last links of a chain, when they do not fill a stage, go one by one: a link
- * of zeros more would make a +0 of a -0. */
+/* A tile of BM x BN. ASYNCS: how many factors come by cp.async (one: B). The last links of a
+ * chain, when they do not fill a stage, go one by one: a link of zeros more would make a +0 of a -0. */
 template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED>
-__global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM * TN, ASYNCS))
+__global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *TN, ASYNCS))
     product_kernel(const __grid_constant__ Product q)
 {
     typedef Spot<BM, BN, TM, TN> Here;
@@ -2158,9 +2167,9 @@ void products(const gckpt_call *call, const gckpti_factors *t)
 void matmul_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
 void matmul_backward(const gckpt_call *call) { gckpti_linear_gradients(call, products); }
 
-/* Sums of rows of x (rows,n), f32 or bf16, in the order of rows (manual, 5e); a thread has a column.
- * It waits for its own four additions a row, not for memory: the next rows are read meanwhile. Warps
- * are blocks, to be spread over all processors. */
+/* Sums of rows of x (rows,n), f32 or bf16, in the order of rows (manual, 5e); a thread has a
+ * column. It waits for its own four additions a row, not for memory: the next rows are read
+ * meanwhile. A warp is a block, so that they spread over all processors. */
 __global__ void sum_rows_kernel(const float *x, const uint16_t *bf16, int64_t rows, int64_t n,
                                 float *sum, float *low, int accumulate)
 {
@@ -2230,10 +2239,10 @@ void embed_forward(const gckpt_call *call)
  * the row of the table that they go to, each list sorted. Where a list lies, and in which order it
  * is filled, is by chance (integer atomics); what comes out of sorting is not. */
 struct Lists {
-    unsigned *count, *used;  /* of each row of the table; elements of `list` given away */
-    unsigned *begin;         /* of each list */
-    unsigned *place;         /* of each row of g in its list; later the lists, sorted */
-    unsigned *list;          /* one list after the other */
+    unsigned *count, *used; /* of each row of the table; elements of `list` given away */
+    unsigned *begin;        /* of each list */
+    unsigned *place;        /* of each row of g in its list; later the lists, sorted */
+    unsigned *list;         /* one list after the other */
 };
 
 int64_t lists_words(int64_t table, int64_t rows) { return 2 * table + 1 + 2 * rows; }
@@ -2325,7 +2334,7 @@ void embed_backward(const gckpt_call *call)
 }
 
 /* ---- >>rows ----------------------------------------------------------------------------------
- * A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes in a row at a time,
+ * A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes of it at a time,
  * and what a row is read for again lies in the L1. 8,000 rows are 60 warps for each of 132 SMs. */
 
 /* gckpti_max's tree (of +0 and -0 it takes the first), for all lanes. */
@@ -2681,8 +2690,8 @@ void cross_entropy_forward(const gckpt_call *call)
 {
     int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
     float *losses = (float *)call->work;
-    LossPart l = { call->in[0].data, call->in[1].index, (float *)call->aux, NULL, losses, rows, 0, v,
-                   v };
+    LossPart l = { call->in[0].data, call->in[1].index, NULL, NULL, losses, rows, 0, v, v };
+    l.aux = (float *)call->aux;
     RUN(call, loss_forward_kernel, blocks_for(32 * rows, 256), 256, 0, l);
     loss_add(call, losses, rows);
 }
@@ -2690,8 +2699,8 @@ void cross_entropy_forward(const gckpt_call *call)
 void cross_entropy_backward(const gckpt_call *call)
 {
     int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    LossPart l = { call->in[0].data, call->in[1].index, (float *)call->aux, NULL, NULL, rows, 0, v,
-                   v };
+    LossPart l = { call->in[0].data, call->in[1].index, NULL, NULL, NULL, rows, 0, v, v };
+    l.aux = (float *)call->aux;
     if (call->in[0].grad)
         RUN(call, loss_backward_kernel, blocks_for(32 * rows, 256), 256, 0, l, call->in[0].grad,
             moment_of(call), call->in[0].accumulate);
@@ -2703,21 +2712,23 @@ void cross_entropy_backward(const gckpt_call *call)
 enum { HEAD_ROWS = 2048, HEAD_CLASSES = 4 * GCKPTI_LOSS_CHUNK };
 
 struct HeadParts {
-    int64_t rows, classes;           /* at a time */
-    int64_t state, losses, dx, size; /* in floats: where parts of work begin, behind the logits; all */
+    int64_t rows, classes; /* at a time */
+    /* in floats: where what is behind the logits begins in work, the forward's state and losses or
+     * the backward's dx; all */
+    int64_t state, losses, dx, size;
 };
 
 HeadParts head_parts(const gckpt_call *call, int backward)
 {
     int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    HeadParts p = { gckpti_min(rows, HEAD_ROWS),
-                    gckpti_min(call->in[1].shape.d[0], HEAD_CLASSES), 0, 0, 0, 0 };
-    int64_t logits = gckpti_multiple(p.rows * p.classes, 4);
-    p.state = p.dx = logits;
+    HeadParts p;
+    p.rows = gckpti_min(rows, HEAD_ROWS);
+    p.classes = gckpti_min(call->in[1].shape.d[0], HEAD_CLASSES);
+    p.state = p.dx = gckpti_multiple(p.rows * p.classes, 4);
     p.losses = p.state + 3 * p.rows;
-    p.size = !backward                        ? p.losses + rows
-             : call->precision != GCKPT_FP32 ? p.dx + p.rows * c
-                                              : logits;
+    p.size = backward ? p.dx : p.losses + rows;
+    if (backward && call->precision != GCKPT_FP32)
+        p.size += p.rows * c;
     return p;
 }
 
@@ -2744,8 +2755,9 @@ void head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, int
     float *dw = backward ? w->grad : NULL, *dx = backward && x->grad ? x->grad + at : NULL;
     uint16_t *narrow = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
     const dim3 grid = blocks_for(32 * rows, 256);
-    LossPart l = { work, call->in[2].index + row, aux ? aux + 2 * row : NULL, work + parts->state,
-                   work + parts->losses + row, rows, 0, 0, v };
+    LossPart l = { work, call->in[2].index + row, NULL, work + parts->state, NULL, rows, 0, 0, v };
+    l.aux = aux ? aux + 2 * row : NULL;
+    l.losses = work + parts->losses + row; /* forward */
     if (narrow)
         dx = work + parts->dx;
     if (narrow && x->accumulate)
@@ -2794,8 +2806,8 @@ void linear_cross_entropy_backward(const gckpt_call *call)
  * 16 in one thread, and goes on among the 16 threads of the row. Of WIDTH columns of a result it
  * has N = WIDTH / 16 (of the R rows R ty.. where rows are keys).
  * A float4 of R rows and one of 4 give 16 R links: with R = 8, 12 loads for 128.
- * Head sizes up to 64 run with WIDTH 64, R 8 (128 threads), others with 128, 4 (256 threads); beyond
- * 128 a block has a slice of 128 columns of the result, and computes all scores for it.
+ * Head sizes up to 64 run with WIDTH 64, R 8 (128 threads), others with 128, 4 (256 threads). Beyond
+ * 128 a block has a slice of 128 columns of the result and computes all scores for it.
  * MIXED: bf16 plans (5l); factors are rounded as they enter shared memory, links flush. */
 enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
 
@@ -2875,8 +2887,7 @@ __device__ void fetch_tile(float *to, const float *x, const Attention &a, int fi
 template <int R, int WIDTH, bool MIXED>
 __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
 {
-    constexpr int ROW = WIDTH + 4;
-    constexpr int STEP = TILE / R;
+    constexpr int ROW = WIDTH + 4, STEP = TILE / R;
     a += threadIdx.x / 16 * ROW;
     b += threadIdx.x % 16 * ROW;
     n = n < WIDTH ? n : WIDTH;
@@ -2925,6 +2936,11 @@ template <int N> __device__ void columns(float (&y)[N], const float *x)
     }
 }
 
+__device__ float part(const float4 &f, int k)
+{
+    return k == 0 ? f.x : k == 1 ? f.y : k == 2 ? f.z : f.w;
+}
+
 /* o: the next links of chains over keys, of this thread's rows: p_j v_j, j = 0..keys-1; diagonal:
  * row i has none of keys beyond i. */
 template <int R, int N, bool MIXED>
@@ -2950,11 +2966,7 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
             for (int r = 0; r < R; r++)
 #pragma unroll
                 for (int n = 0; n < N; n++)
-                    o[r][n] = chain<MIXED>(k == 0   ? x[r].x
-                                          : k == 1 ? x[r].y
-                                          : k == 2 ? x[r].z
-                                                   : x[r].w,
-                                          y[n], o[r][n]);
+                    o[r][n] = chain<MIXED>(part(x[r], k), y[n], o[r][n]);
         }
     }
     for (; j < keys; j++) {
@@ -3194,7 +3206,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - MIXED : 1)
 {
     constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
     DYNAMIC_SHARED(float4, room);
-    float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW, *ds = v;
+    float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW;
+    float *ds = v;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
     const HeadTile at = place_of(a, (a.t + TILE - 1) / TILE, true);
     const int first = at.tile * TILE;
@@ -3227,8 +3240,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - MIXED : 1)
         score_gradients<R>(y, x, a, of_head, first + ty);
         put_scores<R, MIXED>(ds, y);
         __syncthreads();
-        links_of_keys<R, N, MIXED>(o, ds, k, min(seen - j0, (int)TILE),
-                                   a.causal && j0 == first);
+        links_of_keys<R, N, MIXED>(o, ds, k, min(seen - j0, (int)TILE), a.causal && j0 == first);
     }
     end_rows<R, N, STEP>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH);
 }
@@ -3294,12 +3306,12 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
         end_rows<R, N, 1>(dv, to_v, a, first + R * ty, a.s, slice);
 }
 
-/* Blocks for `rows` queries or keys a head, with `tiles` tiles of WIDTH columns and `more` floats in
- * shared memory. */
+/* Blocks for `rows` queries or keys a head; shared memory for `tiles` tiles of WIDTH columns and
+ * `more` floats. */
 #define RUN_TILES(call, kernel, rows, tiles, more)                                                 \
     do {                                                                                           \
-        int bytes = (int)sizeof(float) * ((tiles) * TILE * (WIDTH + 4) + (more));                  \
-        int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * a.heads * a.slices;    \
+        int bytes = (int)sizeof(float) * (TILE * (WIDTH + 4) * (tiles) + (more));                  \
+        int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * a.heads * a.slices;     \
         check(device_of(call),                                                                     \
               cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),    \
               #kernel);                                                                            \
@@ -3325,10 +3337,11 @@ void attention_both(const gckpt_call *call)
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     const gckpt_arg *q = &call->in[0], *k = &call->in[1], *v = &call->in[2];
     const gckpt_shape *shape = &call->shape;
-    Attention a = { q->data, k->data, v->data, call->grad_out, call->out, (float *)call->aux,
-                    (const float *)call->work, NULL, NULL, NULL, { 0, 0, 0 },
-                    shape->d[2], (int)shape->d[1], (int)k->shape.d[1],
-                    o->heads, (int)(shape->d[2] / o->heads), 1, o->causal, 0, 0.0f };
+    Attention a = {};
+    a.q = q->data, a.k = k->data, a.v = v->data, a.g = call->grad_out;
+    a.out = call->out, a.aux = (float *)call->aux, a.delta = (const float *)call->work;
+    a.t = (int)shape->d[1], a.s = (int)k->shape.d[1], a.c = shape->d[2];
+    a.heads = o->heads, a.d = (int)(a.c / a.heads), a.causal = o->causal;
     a.scale = 1.0f / gckpti_sqrt((float)a.d);
     if (a.g) {
         a.dq = q->grad, a.dk = k->grad, a.dv = v->grad;
@@ -3767,15 +3780,6 @@ void product_by(const gckpt_call *call, const Product &p)
           "shared memory");
     RUN(call, (product_kernel<size, a_along, b_along, purpose>), dim3((unsigned)blocks), 128,
         (size_t)bytes, p);
-}
-
-int processors_of(const gckpt_call *call)
-{
-    int n = 1;
-    check(device_of(call),
-          cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device_of(call)->number),
-          "the number of processors");
-    return n;
 }
 
 template <int a_along, int b_along> void product_of(const gckpt_call *call, const Product &p)
@@ -4477,7 +4481,7 @@ void linear_cross_entropy_backward(const gckpt_call *call)
                              matrix(r.x + row * s.c, s.c),
                              { NULL, NULL },
                              w->accumulate || row > 0,
-                             { dw.wide + first * s.c, NULL },
+                             { dw.wide ? dw.wide + first * s.c : NULL, NULL },
                              (int)s.c,
                              {} };
             if (dw.wide)
@@ -4591,6 +4595,38 @@ CURVE(silu, value_of(call->in[0]))
 CURVE(tanh, (Values{ call->out, call->out_bf16 }))
 CURVE(sigmoid, (Values{ call->out, call->out_bf16 }))
 #undef CURVE
+
+struct ReluSlope {
+    __device__ float operator()(float y, float g) const { return y > 0.0f ? g : 0.0f; }
+};
+struct Factor {
+    float factor;
+    __device__ float operator()(float x, float) const { return factor * x; }
+};
+
+void relu_forward(const gckpt_call *call)
+{
+    map(call, Curve<gckpti_relu>(), value_of(call->in[0]), { NULL, NULL },
+        { call->out, call->out_bf16 }, 0);
+}
+
+void relu_backward(const gckpt_call *call)
+{
+    map(call, ReluSlope(), { call->out, call->out_bf16 }, grad_out_of(call), grad_of(call->in[0]),
+        call->in[0].accumulate);
+}
+
+void scale_forward(const gckpt_call *call)
+{
+    Factor f = { *(const float *)call->attributes };
+    map(call, f, value_of(call->in[0]), { NULL, NULL }, { call->out, call->out_bf16 }, 0);
+}
+
+void scale_backward(const gckpt_call *call)
+{
+    Factor f = { *(const float *)call->attributes };
+    map(call, f, grad_out_of(call), { NULL, NULL }, grad_of(call->in[0]), call->in[0].accumulate);
+}
 
 /* ---- sums and products of two tensors of one shape; what broadcasts is declined ---- */
 struct Plus {
@@ -4847,7 +4883,7 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
 #define FAST_ROOMS(X)                                                                              \
     X(linear) X(attention) X(linear_cross_entropy) X(add) X(sub) X(mul) X(layernorm) X(rmsnorm)
 #define FAST_OPS(X)                                                                                \
-    FAST_ROOMS(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(slice)
+    FAST_ROOMS(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(slice)
 
 gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
 {

@@ -988,7 +988,7 @@ inline bool is_pinned(const void *p, size_t bytes)
            (--after, (size_t)((const char *)p - after->first) + bytes <= after->second.first);
 }
 
-/* Says what was touched, then lets the fault happen. */
+/* Says what was touched, then lets the fault happen. Where no one else handles faults. */
 inline void fault(int, siginfo_t *info, void *)
 {
     const char *p = (const char *)info->si_addr;
@@ -1016,17 +1016,17 @@ inline bool arena_start(void)
         return false;
     c.arena = c.next = (char *)at;
     madvise(at, ARENA_BYTES, MADV_HUGEPAGE);
-#ifndef CUDA_SHIM_ASAN
-    static char stack[64 << 10];
+    struct sigaction action = {}, old;
+    if (sigaction(SIGSEGV, NULL, &old) || old.sa_handler != SIG_DFL)
+        return true;
+    static char stack[64 << 10]; /* a fiber's may be what is too small */
     stack_t other = {};
     other.ss_sp = stack;
     other.ss_size = sizeof stack;
     sigaltstack(&other, NULL);
-    struct sigaction action = {};
     action.sa_sigaction = fault;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     sigaction(SIGSEGV, &action, NULL);
-#endif
     return true;
 }
 

@@ -640,6 +640,11 @@ static void test_memory(void)
     GIVES(cudaMemcpy(p[0], host, 16, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
     GIVES(cudaMemcpy(p[0], p[1], 101, cudaMemcpyDeviceToDevice), cudaErrorInvalidValue);
     GIVES(cudaMemset(host, 0, 16), cudaErrorInvalidValue);
+    OK(cudaHostRegister(host, sizeof host));
+    GIVES(cudaHostRegister(host, sizeof host), cudaErrorHostMemoryAlreadyRegistered);
+    GIVES(cudaFreeHost(host), cudaErrorInvalidValue);
+    OK(cudaHostUnregister(host));
+    GIVES(cudaHostUnregister(host), cudaErrorHostMemoryNotRegistered);
     GIVES(cudaFree(host), cudaErrorInvalidValue);
     GIVES(cudaFreeHost(p[0]), cudaErrorInvalidValue);
     OK(cudaMemcpy(p[0], host, 16, cudaMemcpyDefault));
