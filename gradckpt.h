@@ -9903,8 +9903,8 @@ static void gckpti_sort_moves(gckpti_search *s)
 /* The items that give m's unit anew at the position of the pass, into s->set behind `first`;
  * m->cost. An input that is not live there is computed as well (or reloaded, if that is cheaper) or
  * kept until then. policy 0: kept where that exceeds nothing; 1: always computed; 2: always kept;
- * 3: the unit is reloaded. m->penalty: excess that keeping adds. Returns 1 where one is kept, 2 where
- * one is computed, 0: policies below 3 do not differ. */
+ * 3: the unit is reloaded. m->penalty: excess that keeping adds. Returns 1 where one is kept, 2
+ * where one is computed, 0: policies below 3 do not differ. */
 static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int policy)
 {
     int choice = 0, h = first, end = first, x = m->to;
