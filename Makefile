@@ -163,7 +163,7 @@ build/test_frontier build/test_timeline: examples/pictures.h
 build/test_threads: LIBS = -lm -pthread
 build/test_kernels: OWN = $(COMPILE) -DGCKPT_STATIC
 # What these ask is answered before any kernel runs, and soon: most of their time is the compiler's.
-ABOVE = build/test_refusals build/test_resume build/test_rows build/test_table build/test_timeline build/test_values
+ABOVE = build/test_draft build/test_frontier build/test_refusals build/test_resume build/test_rows build/test_table build/test_timeline build/test_values
 $(ABOVE): OWN = $(subst -O2,-O0,$(COMPILE)) -DGCKPT_STATIC -DGCKPT_NO_FAST
 
 $(TESTS:=.log): build/%.log: build/%
@@ -186,12 +186,14 @@ build/shim/gradckpt_cuda.o: gradckpt_cuda.cu gradckpt.h tests/cuda_shim.h build/
 build/shim/gradckpt.o: tests/compile/implementation.c gradckpt.h build/options | build/shim
 	$(filter-out -fopenmp,$(COMPILE)) -c -o $@ $<
 
-OF_CUDA = $(filter-out -fopenmp,$(if \
-    $(shell grep -l '^ *$(HASH) *define  *GRADCKPT_IMPLEMENTATION' $<),$(OWN),$(LINKED)))
+INSIDE_CUDA = $(shell grep -l 'gckpti_\|GRADCKPT_IMPLEMENTATION' $<)
+OF_CUDA = $(CC) $(subst -O2,-O1,$(CFLAGS)) -Wall -Wextra -Wno-unused-function -I. $(if $(INSIDE_CUDA),\
+    -DGCKPT_STATIC $(if $(shell grep -l 'define  *GRADCKPT_IMP' $<),,-DGRADCKPT_IMPLEMENTATION),\
+    -DGRADCKPT_IMPLEMENTED)
 $(addprefix build/shim/,$(CUDA_TESTS)): build/shim/%: tests/%.c $(wildcard tests/*.h) tests/test_backend.c tests/test_random.c tests/test_hash.c gradckpt.h build/shim/gradckpt_cuda.o build/shim/gradckpt.o
-	$(OF_CUDA) -DGCKPT_CUDA_SHIM -Wno-unused-function -c -o $@.o $<
+	$(OF_CUDA) -DGCKPT_CUDA_SHIM -c -o $@.o $<
 	$(CXX) $(LINK_FLAGS) -o $@ $@.o build/shim/gradckpt_cuda.o \
-	    $(if $(findstring IMPLEMENTED,$(OF_CUDA)),build/shim/gradckpt.o) -lm -pthread
+	    $(if $(INSIDE_CUDA),,build/shim/gradckpt.o) -lm -pthread
 
 build/shim/test_cuda_shim: tests/test_cuda_shim.cpp tests/cuda_shim.h tests/check.h build/options | build/shim
 	$(CXX) -std=c++17 $(SHIM_FLAGS) $(LINK_FLAGS) -Itests -o $@ $<
@@ -205,7 +207,7 @@ $(foreach s,0 1 2 3,$(eval $(call SHIM_RUN,$(s))))
 
 # On a device.
 $(addprefix build/cuda/,$(CUDA_TESTS)): build/cuda/%: tests/%.c $(wildcard tests/*.h) gradckpt.h build/gradckpt_cuda.o build/shim/gradckpt.o | build/cuda
-	$(OF_CUDA) -o $@ $< build/gradckpt_cuda.o $(if $(findstring IMPLEMENTED,$(OF_CUDA)),build/shim/gradckpt.o) \
+	$(OF_CUDA) -o $@ $< build/gradckpt_cuda.o $(if $(INSIDE_CUDA),,build/shim/gradckpt.o) \
 	    $(CUDA_LIBS) -lm -pthread
 build/gpt-cuda: examples/gpt.c $(wildcard examples/*.h) build/gradckpt.o build/gradckpt_cuda.o
 	$(LINKED) -DGPT_CUDA -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm

@@ -7701,13 +7701,13 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
 
 /* Whether an item of a schedule is a reload; the unit of an item. */
 static int gckpti_reloads(const gckpti_planner *p, int item) { return item >= p->units; }
-static int gckpti_unit_of(const gckpti_planner *p, int item)
+static inline int gckpti_unit_of(const gckpti_planner *p, int item)
 {
     return item < 0 ? ~item : gckpti_reloads(p, item) ? item - p->units : item;
 }
 
 /* The units whose values an item of a schedule reads. */
-static const int *gckpti_reads(const gckpti_planner *p, int item, int *count)
+static inline const int *gckpti_reads(const gckpti_planner *p, int item, int *count)
 {
     const gckpti_unit *u = &p->unit[gckpti_unit_of(p, item)];
     *count = item < 0 ? u->reads : gckpti_reloads(p, item) ? 0 : u->inputs;
@@ -9254,7 +9254,7 @@ static int gckpti_find_cuts(gckpti_bound *b, gckpti_instant *t, gckpti_cut_table
         open = after;
     }
     table->last.cut = (gckpti_kept *)gckpti_scratch_copy(b->scratch, front, n, sizeof *front);
-    table->last.n = table->last.cut ? (int)n : 0;
+    table->last.n = b->p->failed ? 0 : (int)n;
     return table->last.n;
 }
 

@@ -17,7 +17,7 @@
  *     >>device      streams, memory, errors, launching
  *     >>between     fill, add, convert, update
  *     >>elementwise curves, scale, dropout, broadcasting
- *     >>shapes      permute, slice, concat, sum, mean, rotary
+ *     >>shapes      permute, slice, concat, sum, mean, rotary, losses of elements
  *     >>products    matmul, linear, embed
  *     >>rows        softmax, norms, losses
  *     >>attention
@@ -61,7 +61,7 @@ namespace {
 /* What may differ when a recorded micro-batch is repeated. So kernels that need a call's row, seed,
  * step or loss_scale do not get them as arguments: they get moment_of(call), an address in the
  * device's memory, and read them there. Host code must not depend on them. All else (shapes, rows,
- * addresses) is the same in each repetition. An update is never repeated: it takes its gckpt_pass. */
+ * addresses) is the same in each repetition. An update is never repeated: it has its gckpt_pass. */
 struct Moment {
     int64_t row;
     uint64_t seed, step;
@@ -72,9 +72,9 @@ struct Moment {
 #define GCKPT_CUDA_SLOT_BYTES (1 << 19)
 #endif
 enum {
-    TEXT = 256,    /* bytes of an error */
-    LOSSES = 14,   /* a plan with more is not recorded */
-    SLOTS = 64,    /* by which copies come in: 32 MiB on either side */
+    TEXT = 256,  /* bytes of an error */
+    LOSSES = 14, /* a plan with more is not recorded */
+    SLOTS = 64,  /* by which copies come in: 32 MiB on either side */
     SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
     RECORDINGS = 64 /* kept for all executors of a device; then the oldest goes */
 };
@@ -104,7 +104,9 @@ struct Slot {
 struct Device {
     int number, ready;
     std::recursive_mutex lock;
-    cudaStream_t stream, feeds; /* what is computed; what comes in */
+    cudaStream_t stream, feeds, moves; /* what is computed; what comes in; what is offloaded */
+    cudaEvent_t before, moved;         /* a move; all of them */
+    int moving;                        /* since they were last joined */
     int busy;                   /* work was asked for since all was last waited for */
     char problem[TEXT];         /* the first one */
     Moments now, *moments;      /* the latter hold, or soon, the former */
@@ -284,11 +286,22 @@ const char *shortage(void *context)
     return no_room;
 }
 
+/* What is asked for from now on waits for all moves. */
+void join_moves(Device *d)
+{
+    if (!d->moving)
+        return;
+    check(d, cudaEventRecord(d->moved, d->moves), "join");
+    check(d, cudaStreamWaitEvent(d->stream, d->moved, 0), "join");
+    d->moving = 0;
+}
+
 /* Until all that was asked for is done; then all slots are free. */
 void settle(Device *d, const char *what)
 {
     if (!d->busy || unrecordable(d))
         return;
+    join_moves(d);
     check(d, cudaStreamSynchronize(d->stream), what);
     d->busy = 0;
     for (int i = 0; i < SLOTS; i++)
@@ -359,6 +372,53 @@ const char *finish(void *context)
     return d->problem[0] ? d->problem : NULL;
 }
 
+/* ---- what is offloaded: to pinned memory, on a stream of its own, also within a recording ---- */
+void *host_get(void *context, size_t bytes)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    void *p = NULL;
+    no_room[0] = 0;
+    cudaError_t error = cudaMallocHost(&p, bytes);
+    if (error == cudaSuccess)
+        return p;
+    cudaGetLastError();
+    snprintf(no_room, sizeof no_room,
+             ": %zu bytes of host memory could not be pinned for offloads (%s); plan with a smaller "
+             "offload_bytes",
+             bytes, cudaGetErrorString(error));
+    return NULL;
+}
+
+void host_release(void *context, void *memory, size_t bytes)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    (void)bytes;
+    settle(d, "release");
+    check(d, cudaFreeHost(memory), "cudaFreeHost");
+}
+
+void move(void *context, void *to, const void *from, size_t bytes, int out)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    check(d, cudaEventRecord(d->before, d->stream), "move");
+    check(d, cudaStreamWaitEvent(d->moves, d->before, 0), "move");
+    check(d,
+          cudaMemcpyAsync(to, from, bytes, out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
+                          d->moves),
+          "move");
+    d->moving = d->busy = 1;
+}
+
+void join(void *context)
+{
+    Device *d = (Device *)context;
+    Hold hold(d);
+    join_moves(d);
+}
+
 /* ---- repeated micro-batches ---- */
 void drop(Device *d, Recording *r)
 {
@@ -423,6 +483,7 @@ int repeat(void *context, const gckpt_moment *m)
     if (m->losses > LOSSES || d->problem[0])
         return 0;
     Recording *r = recording_of(d, m);
+    join_moves(d); /* of the micro-batch before */
     if (!r->seen) {
         r->seen = 1;
         return 0;
@@ -448,6 +509,7 @@ int recorded(void *context)
     cudaGraph_t graph = NULL;
     if (!r)
         return 1;
+    join_moves(d);
     check(d, cudaStreamEndCapture(d->stream, &graph), "recording");
     if (!d->unrecordable)
         check(d, cudaGraphInstantiate(&r->graph, graph, 0), "recording");
@@ -704,6 +766,7 @@ template <int N> __global__ void update_kernel(gckpt_pass p, const __grid_consta
     if (threadIdx.x >= 32)
         return;
     float sum = 0.0f;
+#pragma unroll 16
     for (int i = (int)threadIdx.x; i < n; i += 32)
         sum = gckpti_fma(divided[i], divided[i], sum);
     sum = warp_sum(sum);
@@ -1092,6 +1155,7 @@ __global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int alon
             x[k] = column < columns && row < s.rows ? term_of(s, at[k % 4], row) : 0.0f;
         }
         int rows = s.rows - r < SUM_ROWS ? (int)(s.rows - r) : SUM_ROWS;
+#pragma unroll 16
         for (int k = 0; k < rows && adds && r >= 0; k++)
             add_term(s, &sum, &low, tile[1 - buffer][k][lane]);
         for (int k = 0; k < SUM_EACH; k++) {
@@ -1391,7 +1455,7 @@ __global__ void row_sums_kernel(const float *x, const float *y, float *out, int6
                 int64_t at = i + 32 * k;
                 v[k] = at < end ? (y ? x[at] - y[at] : x[at]) : 0.0f;
             }
-            for (int k = 0; k < 8 && i + 32 * k < end; k++)
+            for (int k = 0; k < 8; k++) /* +0 changes no sum */
                 sum = add_element(sum, v[k], y != NULL);
         }
         sum = warp_sum(sum);
@@ -1417,8 +1481,8 @@ __global__ void long_row_sums_kernel(const float *x, const float *y, float *out,
             int64_t at = i + LONG + k * LONG_THREADS + thread;
             v[k] = at < n ? (y ? x[row + at] - y[row + at] : x[row + at]) : 0.0f;
         }
-        int count = n - i < LONG ? (int)(n - i) : LONG;
-        for (int k = thread; k < count && thread < 32 && i >= 0; k += 32)
+#pragma unroll 16
+        for (int k = thread; k < LONG && thread < 32 && i >= 0; k += 32) /* +0 changes no sum */
             sum = add_element(sum, now[k], y != NULL);
         for (int k = 0; k < LONG / LONG_THREADS; k++)
             next[k * LONG_THREADS + thread] = v[k];
@@ -1635,7 +1699,8 @@ void mean_squared_error_backward(const gckpt_call *call)
 
 /* ---- >>products ------------------------------------------------------------------------------
  * C (m,n) = A (m,k) B (k,n) of gckpti_factors: gckpti_fp32_plain and gckpti_mixed_plain for a
- * device, so that all ops that are made of products take them from there, by name `products`.
+ * device. It is a gckpti_product_run by name `products`, from which all ops that are made of
+ * products may take theirs.
  *
  * A block computes a tile of C, a thread TM x TN elements of it: each one chain over k, in one
  * register, from its start to its end. Tiles go over rows and columns, never over k (manual, 5c).
@@ -1643,13 +1708,14 @@ void mean_squared_error_backward(const gckpt_call *call)
  * is worked on, the others are on their way.
  *
  * What an H200 (132 processors of 4 x 32 lanes) should do with it; reasoned, not confirmed on a
- * device. A link of a warp is TM TN fma and TM/4 + TN/4 loads of 16 bytes a lane, in as many issue
- * slots; 8 x 8: 64 fma, 4 loads, and about 1 for all else: 92 % of the slots are fma. Lanes lie
- * in Z-order, 4 x 8 of them, so that neighbours (i, i^1) share rows and (i, i^2) columns: a load is
- * 2 passes over shared memory instead of 4, a link of 4 warps is 32 passes in 69 cycles. Lines are
- * WIDE + 4 floats long: 4 lines further is 16 banks further, so that what lies along k in memory is
- * written across without conflicts, too. 128 x 128 elements need 8 floats from L2 for 128 fma (a
- * cycle), 64 x 64 need 16: L2 gives some 24. 128 registers: two blocks of 256 on a processor. */
+ * device. A link of a warp is TM TN fma and (TM + TN) / 4 loads of 16 bytes a lane, each one issue
+ * slot; 8 x 8: 64 fma, 4 loads, and by the compiler's listing about 5 for all else: 87 to 88 % of
+ * the slots are fma. Lanes lie in Z-order, 4 x 8 of them, so that neighbours (i, i^1) share rows
+ * and (i, i^2) columns: a load is 2 passes over shared memory instead of 4, a link of 4 warps is 32
+ * passes in 73 cycles. Lines are 4 floats longer than a tile is wide: 4 lines further is 16 banks
+ * further, so that what lies along k in memory is written across without conflicts, too. 128 x 128
+ * elements need 8 bytes from L2 in a cycle, 64 x 64 need 16; L2 gives some 24. 128 registers: two
+ * blocks of 256 on a processor. tests/bench/cuda.cu measures every tile. */
 enum { DEPTH = 8, STAGES = 4 };
 
 #ifndef GCKPT_CUDA_SHIM
@@ -1669,8 +1735,8 @@ template <int N> __device__ __forceinline__ void gckpti_cp_async_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
-/* threadIdx.x and blockIdx.x, read again: what follows from them is then computed again after a long
- * loop, instead of being kept in registers throughout. */
+/* threadIdx.x and blockIdx.x, read again: what follows from them is then computed again after a
+ * long loop, instead of being kept in registers throughout. */
 __device__ __forceinline__ int gckpti_thread_again(void)
 {
     int i;
@@ -1723,7 +1789,9 @@ Factor factor_of(const gckpti_factor *x, int64_t all, int64_t k, int mixed)
     if (!mixed && unit == 1 && count % 4 == 0 && pitch % 4 == 0 && x->next % 4 == 0 &&
         (uintptr_t)base % 16 == 0)
         way |= WIDE | (along ? 0 : ASYNC);
-    Factor f = { base, x->row * size, x->step * size, x->next * size, 0, DEPTH * x->step * size, way };
+    Factor f = {
+        base, x->row * size, x->step * size, x->next * size, 0, DEPTH * x->step * size, way
+    };
     f.element = unit * size;
     return f;
 }
@@ -1763,8 +1831,9 @@ template <int WIDTH, int THREADS, bool BY_ASYNC, bool MIXED> struct Panel {
         UNROLL for (int i = 0; i < CHUNKS; i++)
         {
             int64_t x = x0 + row_of(i, along), left = is_there(i) ? all - x : 0;
-            valid[i] = along || left <= 0 || left > 4 ? 4 : (int)left;
             x = left > 0 ? x : 0;
+            left = left > 0 ? left : all;
+            valid[i] = along || left > 4 ? 4 : (int)left;
             from[i] = f.base + matrix * f.matrix + x * f.row + link_of(i, along) * f.step;
         }
     }
@@ -1940,16 +2009,16 @@ __device__ __forceinline__ void product_end(const Product &q, const float (*c)[T
     }
 }
 
-/* On a processor together: 16 warps of 128 registers, but for those that would not do with these. */
+/* On a processor together: 16 warps of 128 registers; 12 where these do not suffice. */
 constexpr int blocks_wanted(int bm, int bn, int elements, int asyncs)
 {
     return 512 * elements / (bm * bn) - (bm > bn && elements == 64 && asyncs < 2);
 }
 
-/* A tile of BM x BN. The last links of a chain, when they do not fill a stage, go one by one: a link
- * of zeros more would make a +0 of a -0. */
+/* A tile of BM x BN. ASYNCS: how many factors come by cp.async (one: B). The last links of a
+ * chain, when they do not fill a stage, go one by one: a link of zeros more would make a +0 of a -0. */
 template <int BM, int BN, int TM, int TN, int ASYNCS, bool MIXED>
-__global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM * TN, ASYNCS))
+__global__ void __launch_bounds__(BM *BN / (TM * TN), blocks_wanted(BM, BN, TM *TN, ASYNCS))
     product_kernel(const __grid_constant__ Product q)
 {
     typedef Spot<BM, BN, TM, TN> Here;
@@ -2078,12 +2147,18 @@ int processors_of(const gckpt_call *call)
     return n;
 }
 
+Product product_of(const gckpti_factors *t, int mixed)
+{
+    Product q = { *t, factor_of(&t->a, t->m, t->k, mixed), factor_of(&t->b, t->n, t->k, mixed),
+                  t->n % 4 == 0 && (uintptr_t)t->c % 16 == 0 };
+    return q;
+}
+
 /* A gckpti_product_run. */
 void products(const gckpt_call *call, const gckpti_factors *t)
 {
     int mixed = call->precision != GCKPT_FP32;
-    Product q = { *t, factor_of(&t->a, t->m, t->k, mixed), factor_of(&t->b, t->n, t->k, mixed),
-                  t->n % 4 == 0 && (uintptr_t)t->c % 16 == 0 };
+    Product q = product_of(t, mixed);
     const Tile *tile = mixed ? best_tile(MIXED_TILES, 2, t, processors_of(call))
                              : best_tile(EXACT_TILES, 6, t, processors_of(call));
     tile->run(call, &q);
@@ -2092,9 +2167,9 @@ void products(const gckpt_call *call, const gckpti_factors *t)
 void matmul_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
 void matmul_backward(const gckpt_call *call) { gckpti_linear_gradients(call, products); }
 
-/* Sums of rows of x (rows,n), f32 or bf16, in the order of rows (manual, 5e); a thread has a column.
- * It waits for its own four additions a row, not for memory: the next rows are read meanwhile. Warps
- * are blocks, to be spread over all processors. */
+/* Sums of rows of x (rows,n), f32 or bf16, in the order of rows (manual, 5e); a thread has a
+ * column. It waits for its own four additions a row, not for memory: the next rows are read
+ * meanwhile. A warp is a block, so that they spread over all processors. */
 __global__ void sum_rows_kernel(const float *x, const uint16_t *bf16, int64_t rows, int64_t n,
                                 float *sum, float *low, int accumulate)
 {
@@ -2121,16 +2196,19 @@ __global__ void sum_rows_kernel(const float *x, const uint16_t *bf16, int64_t ro
         low[j] = l;
 }
 
+void bias_gradient(const gckpt_call *call, const gckpt_arg *bias, int64_t rows, int64_t n)
+{
+    RUN(call, sum_rows_kernel, dim3((unsigned)((n + 31) / 32)), 32, 0, call->grad_out,
+        call->grad_out_bf16, rows, n, bias->grad, bias->low, bias->accumulate);
+}
+
 void linear_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
 
 void linear_backward(const gckpt_call *call)
 {
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    const gckpt_arg *bias = &call->in[2];
     gckpti_linear_gradients(call, products);
-    if (call->inputs == 3 && bias->grad)
-        RUN(call, sum_rows_kernel, dim3((unsigned)((n + 31) / 32)), 32, 0, call->grad_out,
-            call->grad_out_bf16, rows, n, bias->grad, bias->low, bias->accumulate);
+    if (call->inputs == 3 && call->in[2].grad)
+        bias_gradient(call, &call->in[2], gckpti_rows(&call->shape), gckpti_last(&call->shape));
 }
 
 /* embed: a warp copies a row. */
@@ -2161,10 +2239,10 @@ void embed_forward(const gckpt_call *call)
  * the row of the table that they go to, each list sorted. Where a list lies, and in which order it
  * is filled, is by chance (integer atomics); what comes out of sorting is not. */
 struct Lists {
-    unsigned *count, *used;  /* of each row of the table; elements of `list` given away */
-    unsigned *begin;         /* of each list */
-    unsigned *place;         /* of each row of g in its list; later the lists, sorted */
-    unsigned *list;          /* one list after the other */
+    unsigned *count, *used; /* of each row of the table; elements of `list` given away */
+    unsigned *begin;        /* of each list */
+    unsigned *place;        /* of each row of g in its list; later the lists, sorted */
+    unsigned *list;         /* one list after the other */
 };
 
 int64_t lists_words(int64_t table, int64_t rows) { return 2 * table + 1 + 2 * rows; }
@@ -2256,7 +2334,7 @@ void embed_backward(const gckpt_call *call)
 }
 
 /* ---- >>rows ----------------------------------------------------------------------------------
- * A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes in a row at a time,
+ * A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes of it at a time,
  * and what a row is read for again lies in the L1. 8,000 rows are 60 warps for each of 132 SMs. */
 
 /* gckpti_max's tree (of +0 and -0 it takes the first), for all lanes. */
@@ -2612,8 +2690,8 @@ void cross_entropy_forward(const gckpt_call *call)
 {
     int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
     float *losses = (float *)call->work;
-    LossPart l = { call->in[0].data, call->in[1].index, (float *)call->aux, NULL, losses, rows, 0, v,
-                   v };
+    LossPart l = { call->in[0].data, call->in[1].index, NULL, NULL, losses, rows, 0, v, v };
+    l.aux = (float *)call->aux;
     RUN(call, loss_forward_kernel, blocks_for(32 * rows, 256), 256, 0, l);
     loss_add(call, losses, rows);
 }
@@ -2621,11 +2699,103 @@ void cross_entropy_forward(const gckpt_call *call)
 void cross_entropy_backward(const gckpt_call *call)
 {
     int64_t v = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
-    LossPart l = { call->in[0].data, call->in[1].index, (float *)call->aux, NULL, NULL, rows, 0, v,
-                   v };
+    LossPart l = { call->in[0].data, call->in[1].index, NULL, NULL, NULL, rows, 0, v, v };
+    l.aux = (float *)call->aux;
     if (call->in[0].grad)
         RUN(call, loss_backward_kernel, blocks_for(32 * rows, 256), 256, 0, l, call->in[0].grad,
             moment_of(call), call->in[0].accumulate);
+}
+
+/* ---- linear_cross_entropy: gckpti_linear_cross_entropy_by, on blocks of rows whose logits of some
+ * classes are there at a time. 2048 x 4096 are 32 MiB, most of which stays in an H200's L2, and 512
+ * tiles of 128 x 128 for its 132 multiprocessors. ---- */
+enum { HEAD_ROWS = 2048, HEAD_CLASSES = 4 * GCKPTI_LOSS_CHUNK };
+
+struct HeadParts {
+    int64_t rows, classes; /* at a time */
+    /* in floats: where what is behind the logits begins in work, the forward's state and losses or
+     * the backward's dx; all */
+    int64_t state, losses, dx, size;
+};
+
+HeadParts head_parts(const gckpt_call *call, int backward)
+{
+    int64_t c = gckpti_last(&call->in[0].shape), rows = gckpti_rows(&call->in[0].shape);
+    HeadParts p;
+    p.rows = gckpti_min(rows, HEAD_ROWS);
+    p.classes = gckpti_min(call->in[1].shape.d[0], HEAD_CLASSES);
+    p.state = p.dx = gckpti_multiple(p.rows * p.classes, 4);
+    p.losses = p.state + 3 * p.rows;
+    p.size = backward ? p.dx : p.losses + rows;
+    if (backward && call->precision != GCKPT_FP32)
+        p.size += p.rows * c;
+    return p;
+}
+
+__global__ void widen_kernel(const uint16_t *from, float *to, int64_t n)
+{
+    for (EACH(i, n))
+        to[i] = gckpti_from_bf16(from[i]);
+}
+
+__global__ void narrow_kernel(const float *from, uint16_t *to, int64_t n)
+{
+    for (EACH(i, n))
+        to[i] = gckpti_to_bf16(from[i]);
+}
+
+/* A block of rows, from `row` on: logits = x w', the losses' rows; backward: dx += d w, dw += d' x.
+ * In bf16 plans dx has its chains in work, since it is rounded once, when all classes are added. */
+void head_block(const gckpt_call *call, const HeadParts *parts, int64_t row, int backward)
+{
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    const int64_t c = gckpti_last(&x->shape), v = w->shape.d[0], at = row * c;
+    const int64_t rows = gckpti_min(gckpti_rows(&x->shape) - row, parts->rows);
+    float *work = (float *)call->work, *aux = (float *)call->aux;
+    float *dw = backward ? w->grad : NULL, *dx = backward && x->grad ? x->grad + at : NULL;
+    uint16_t *narrow = backward && x->grad_bf16 ? x->grad_bf16 + at : NULL;
+    const dim3 grid = blocks_for(32 * rows, 256);
+    LossPart l = { work, call->in[2].index + row, NULL, work + parts->state, NULL, rows, 0, 0, v };
+    l.aux = aux ? aux + 2 * row : NULL;
+    l.losses = work + parts->losses + row; /* forward */
+    if (narrow)
+        dx = work + parts->dx;
+    if (narrow && x->accumulate)
+        RUN(call, widen_kernel, blocks_for(rows * c, 256), 256, 0, narrow, dx, rows * c);
+    for (l.first = 0; l.first < v; l.first += l.n) {
+        l.n = gckpti_min(v - l.first, parts->classes);
+        gckpti_factor a = gckpti_factor_of(x, at, c, 1, 0), d = { work, NULL, l.n, 1, 0 };
+        gckpti_factor b = gckpti_factor_of(w, l.first * c, c, 1, 0);
+        gckpti_product_to(call, products, rows, l.n, c, a, b, work, 0);
+        if (!backward)
+            RUN(call, loss_forward_kernel, grid, 256, 0, l);
+        else
+            RUN(call, loss_backward_kernel, grid, 256, 0, l, work, moment_of(call), 0);
+        if (dx)
+            gckpti_product_to(call, products, rows, c, l.n, d, gckpti_turned(b), dx,
+                              x->accumulate || l.first > 0);
+        if (dw)
+            gckpti_product_to(call, products, l.n, c, rows, gckpti_turned(d), gckpti_turned(a),
+                              dw + l.first * c, w->accumulate || row > 0);
+    }
+    if (narrow)
+        RUN(call, narrow_kernel, blocks_for(rows * c, 256), 256, 0, dx, narrow, rows * c);
+}
+
+void linear_cross_entropy_forward(const gckpt_call *call)
+{
+    const HeadParts parts = head_parts(call, 0);
+    int64_t rows = gckpti_rows(&call->in[0].shape);
+    for (int64_t row = 0; row < rows; row += parts.rows)
+        head_block(call, &parts, row, 0);
+    loss_add(call, (float *)call->work + parts.losses, rows);
+}
+
+void linear_cross_entropy_backward(const gckpt_call *call)
+{
+    const HeadParts parts = head_parts(call, 1);
+    for (int64_t row = 0; row < gckpti_rows(&call->in[0].shape); row += parts.rows)
+        head_block(call, &parts, row, 1);
 }
 
 /* ---- >>attention -----------------------------------------------------------------------------
@@ -2636,8 +2806,8 @@ void cross_entropy_backward(const gckpt_call *call)
  * 16 in one thread, and goes on among the 16 threads of the row. Of WIDTH columns of a result it
  * has N = WIDTH / 16 (of the R rows R ty.. where rows are keys).
  * A float4 of R rows and one of 4 give 16 R links: with R = 8, 12 loads for 128.
- * Head sizes up to 64 run with WIDTH 64, R 8 (128 threads), others with 128, 4 (256 threads); beyond
- * 128 a block has a slice of 128 columns of the result, and computes all scores for it.
+ * Head sizes up to 64 run with WIDTH 64, R 8 (128 threads), others with 128, 4 (256 threads). Beyond
+ * 128 a block has a slice of 128 columns of the result and computes all scores for it.
  * MIXED: bf16 plans (5l); factors are rounded as they enter shared memory, links flush. */
 enum { TILE = GCKPTI_KEY_TILE, SCORES = TILE + 4 /* floats from row to row of scores */ };
 
@@ -2717,8 +2887,7 @@ __device__ void fetch_tile(float *to, const float *x, const Attention &a, int fi
 template <int R, int WIDTH, bool MIXED>
 __device__ void dots(float (&s)[R][4], const float *a, const float *b, int n)
 {
-    constexpr int ROW = WIDTH + 4;
-    constexpr int STEP = TILE / R;
+    constexpr int ROW = WIDTH + 4, STEP = TILE / R;
     a += threadIdx.x / 16 * ROW;
     b += threadIdx.x % 16 * ROW;
     n = n < WIDTH ? n : WIDTH;
@@ -2767,6 +2936,11 @@ template <int N> __device__ void columns(float (&y)[N], const float *x)
     }
 }
 
+__device__ float part(const float4 &f, int k)
+{
+    return k == 0 ? f.x : k == 1 ? f.y : k == 2 ? f.z : f.w;
+}
+
 /* o: the next links of chains over keys, of this thread's rows: p_j v_j, j = 0..keys-1; diagonal:
  * row i has none of keys beyond i. */
 template <int R, int N, bool MIXED>
@@ -2792,11 +2966,7 @@ __device__ void links_of_keys(float (&o)[R][N], const float *p, const float *v, 
             for (int r = 0; r < R; r++)
 #pragma unroll
                 for (int n = 0; n < N; n++)
-                    o[r][n] = chain<MIXED>(k == 0   ? x[r].x
-                                          : k == 1 ? x[r].y
-                                          : k == 2 ? x[r].z
-                                                   : x[r].w,
-                                          y[n], o[r][n]);
+                    o[r][n] = chain<MIXED>(part(x[r], k), y[n], o[r][n]);
         }
     }
     for (; j < keys; j++) {
@@ -3036,7 +3206,8 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - MIXED : 1)
 {
     constexpr int N = WIDTH / 16, ROW = WIDTH + 4, STEP = TILE / R;
     DYNAMIC_SHARED(float4, room);
-    float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW, *ds = v;
+    float *q = (float *)room, *k = q + TILE * ROW, *g = k + TILE * ROW, *v = g + TILE * ROW;
+    float *ds = v;
     const int ty = (int)threadIdx.x / 16, tx = (int)threadIdx.x % 16;
     const HeadTile at = place_of(a, (a.t + TILE - 1) / TILE, true);
     const int first = at.tile * TILE;
@@ -3069,8 +3240,7 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 3 - MIXED : 1)
         score_gradients<R>(y, x, a, of_head, first + ty);
         put_scores<R, MIXED>(ds, y);
         __syncthreads();
-        links_of_keys<R, N, MIXED>(o, ds, k, min(seen - j0, (int)TILE),
-                                   a.causal && j0 == first);
+        links_of_keys<R, N, MIXED>(o, ds, k, min(seen - j0, (int)TILE), a.causal && j0 == first);
     }
     end_rows<R, N, STEP>(o, a.dq + queries, a, first + ty, a.t, at.slice * WIDTH);
 }
@@ -3136,12 +3306,12 @@ __global__ void __launch_bounds__(16 * TILE / R, R == 8 ? 2 : 1) attention_dk_ke
         end_rows<R, N, 1>(dv, to_v, a, first + R * ty, a.s, slice);
 }
 
-/* Blocks for `rows` queries or keys a head, with `tiles` tiles of WIDTH columns and `more` floats in
- * shared memory. */
+/* Blocks for `rows` queries or keys a head; shared memory for `tiles` tiles of WIDTH columns and
+ * `more` floats. */
 #define RUN_TILES(call, kernel, rows, tiles, more)                                                 \
     do {                                                                                           \
-        int bytes = (int)sizeof(float) * ((tiles) * TILE * (WIDTH + 4) + (more));                  \
-        int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * a.heads * a.slices;    \
+        int bytes = (int)sizeof(float) * (TILE * (WIDTH + 4) * (tiles) + (more));                  \
+        int64_t blocks = call->shape.d[0] * (((rows) + TILE - 1) / TILE) * a.heads * a.slices;     \
         check(device_of(call),                                                                     \
               cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),    \
               #kernel);                                                                            \
@@ -3167,10 +3337,11 @@ void attention_both(const gckpt_call *call)
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     const gckpt_arg *q = &call->in[0], *k = &call->in[1], *v = &call->in[2];
     const gckpt_shape *shape = &call->shape;
-    Attention a = { q->data, k->data, v->data, call->grad_out, call->out, (float *)call->aux,
-                    (const float *)call->work, NULL, NULL, NULL, { 0, 0, 0 },
-                    shape->d[2], (int)shape->d[1], (int)k->shape.d[1],
-                    o->heads, (int)(shape->d[2] / o->heads), 1, o->causal, 0, 0.0f };
+    Attention a = {};
+    a.q = q->data, a.k = k->data, a.v = v->data, a.g = call->grad_out;
+    a.out = call->out, a.aux = (float *)call->aux, a.delta = (const float *)call->work;
+    a.t = (int)shape->d[1], a.s = (int)k->shape.d[1], a.c = shape->d[2];
+    a.heads = o->heads, a.d = (int)(a.c / a.heads), a.causal = o->causal;
     a.scale = 1.0f / gckpti_sqrt((float)a.d);
     if (a.g) {
         a.dq = q->grad, a.dk = k->grad, a.dv = v->grad;
@@ -3368,10 +3539,10 @@ enum Purpose { STORE, PARTS, SLOPES };
 struct RowLoss;
 struct Loss {
     const int32_t *target;
-    int first;         /* the class that is column 0 */
-    float *parts;      /* (columns / 64, rows, 2) */
-    RowLoss *state;    /* (rows) */
-    const float *aux;  /* (rows,2): max, log(sum) */
+    int first;        /* the class that is column 0 */
+    float *parts;     /* (columns / 64, rows, 2) */
+    RowLoss *state;   /* (rows) */
+    const float *aux; /* (rows,2): max, log(sum) */
     const Moment *now;
 };
 struct Product {
@@ -3393,7 +3564,7 @@ enum { LINKS = 32, STAGES = 4 }; /* links in shared memory at once; so many time
 
 /* Brings 8 elements x[at..] of line `line` to shared memory; outside the matrix there are zeros. */
 __device__ inline void bring(const Matrix &x, int64_t line, int lines, int at, int length,
-                                  uint16_t *to)
+                             uint16_t *to)
 {
     const uint16_t *from = x.x + line * x.stride + at;
     int there = line < lines ? length - at : 0;
@@ -3417,7 +3588,7 @@ template <int wide> __device__ inline int place(int line, int eight)
 /* A tile of `size` lines along k, or of as many elements across it, links first.. */
 template <int size, int along>
 __device__ inline void bring_tile(const Matrix &x, int start, int end, int first, int k,
-                                       uint16_t *tile)
+                                  uint16_t *tile)
 {
     enum { WIDE = along ? LINKS : size, EIGHTS = WIDE / 8, ALL = size * LINKS / 8 };
     for (int i = threadIdx.x; i < ALL; i += 128) {
@@ -3448,8 +3619,8 @@ __device__ inline void load_b(uint32_t b[4], const uint16_t *tile, int column, i
 {
     int lane = threadIdx.x % 32;
     if (along)
-        gckpti_ldmatrix_x4(b, tile + place<wide>(column + lane / 16 * 8 + lane % 8,
-                                                      link / 8 + lane / 8 % 2));
+        gckpti_ldmatrix_x4(
+            b, tile + place<wide>(column + lane / 16 * 8 + lane % 8, link / 8 + lane / 8 % 2));
     else
         gckpti_ldmatrix_x4_trans(
             b, tile + place<wide>(link + lane / 8 % 2 * 8 + lane % 8, column / 8 + lane / 16));
@@ -3611,15 +3782,6 @@ void product_by(const gckpt_call *call, const Product &p)
         (size_t)bytes, p);
 }
 
-int processors_of(const gckpt_call *call)
-{
-    int n = 1;
-    check(device_of(call),
-          cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device_of(call)->number),
-          "the number of processors");
-    return n;
-}
-
 template <int a_along, int b_along> void product_of(const gckpt_call *call, const Product &p)
 {
     int64_t large = (int64_t)((p.m + 127) / 128) * ((p.n + 127) / 128);
@@ -3642,11 +3804,10 @@ void product(const gckpt_call *call, const Product &p, int a_along, int b_along)
 
 /* ---- sums over tokens: of a bias, a gain ---- */
 /* A block has 32 columns, a warp TOKENS rows of them at a time; then the first warp adds the groups
- * to the sums in their order, with low parts. h NULL: sums g, else g (x - c - mean) rstd, with
+ * to the sums in their order, with low parts. aux NULL: sums g; else g (x - c - mean) rstd, with
  * `each` of these per row (a norm's aux). */
-__global__ void column_sums_kernel(Values g, int64_t rows, int64_t n, Values x,
-                                        const float *aux, int each, int accumulate, Results sums,
-                                        float *low)
+__global__ void column_sums_kernel(Values g, int64_t rows, int64_t n, Values x, const float *aux,
+                                   int each, int accumulate, Results sums, float *low)
 {
     SHARED(float, group, [16][32]);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -3684,8 +3845,8 @@ __global__ void column_sums_kernel(Values g, int64_t rows, int64_t n, Values x,
 void column_sums(const gckpt_call *call, const gckpt_arg &to, Values x, const float *aux, int each)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN(call, column_sums_kernel, dim3((unsigned)((n + 31) / 32)), 512, 0, grad_out_of(call),
-        rows, n, x, aux, each, to.accumulate, grad_of(to), to.low);
+    RUN(call, column_sums_kernel, dim3((unsigned)((n + 31) / 32)), 512, 0, grad_out_of(call), rows,
+        n, x, aux, each, to.accumulate, grad_of(to), to.low);
 }
 
 /* ---- linear: out (rows,n) = x (rows,k) w + bias ---- */
@@ -3718,14 +3879,30 @@ void linear_backward(const gckpt_call *call)
     const uint16_t *g = factor(call, room, grad_out_of(call), s.m * s.n);
     if (wanted(in[0])) {
         const uint16_t *w = factor(call, room, value_of(in[1]), s.n * s.k);
-        Product p = { m,    k,    n, matrix(g, s.n), matrix(w, transposed ? s.k : s.n),
-                      { NULL, NULL }, in[0].accumulate, grad_of(in[0]), k, {} };
+        Product p = { m,
+                      k,
+                      n,
+                      matrix(g, s.n),
+                      matrix(w, transposed ? s.k : s.n),
+                      { NULL, NULL },
+                      in[0].accumulate,
+                      grad_of(in[0]),
+                      k,
+                      {} };
         product(call, p, 1, !transposed);
     }
     if (wanted(in[1])) {
         const uint16_t *x = factor(call, room, value_of(in[0]), s.m * s.k);
-        Product p = { k,    n,    m, matrix(x, s.k), matrix(g, s.n),
-                      { NULL, NULL }, in[1].accumulate, grad_of(in[1]), n, {} };
+        Product p = { k,
+                      n,
+                      m,
+                      matrix(x, s.k),
+                      matrix(g, s.n),
+                      { NULL, NULL },
+                      in[1].accumulate,
+                      grad_of(in[1]),
+                      n,
+                      {} };
         if (transposed)
             p.m = n, p.n = p.c_row = k, p.a = matrix(g, s.n), p.b = matrix(x, s.k);
         product(call, p, 0, 0);
@@ -3768,8 +3945,8 @@ struct Attention {
 
 /* n lines of a head, from line `first` of row b of a (B,lines,C) tensor. */
 template <int D, int n>
-__device__ inline void bring_lines(const Attention &p, const uint16_t *x, int b, int h,
-                                        int first, int lines, uint16_t *tile)
+__device__ inline void bring_lines(const Attention &p, const uint16_t *x, int b, int h, int first,
+                                   int lines, uint16_t *tile)
 {
     Matrix m = { x + ((int64_t)b * lines) * p.c + (int64_t)h * p.d, p.c, p.aligned };
     for (int i = threadIdx.x; i < n * D / 8; i += 128) {
@@ -3805,8 +3982,8 @@ __device__ inline void add_lines(const float s[n][4], const uint16_t *b, float o
 #pragma unroll
     for (int link = 0; link < n / 2; link++) {
         const float *s0 = s[2 * link], *s1 = s[2 * link + 1];
-        uint32_t left[4] = { factors(s0[0], s0[1]), factors(s0[2], s0[3]),
-                             factors(s1[0], s1[1]), factors(s1[2], s1[3]) };
+        uint32_t left[4] = { factors(s0[0], s0[1]), factors(s0[2], s0[3]), factors(s1[0], s1[1]),
+                             factors(s1[2], s1[3]) };
         uint32_t right[4];
 #pragma unroll
         for (int x = 0; x < D / 8; x += 2) {
@@ -3827,8 +4004,8 @@ template <int D> __device__ inline void clear(float o[D / 8][4])
 /* Rows line + lane / 4 and 8 further of a head, times `times`. */
 template <int D>
 __device__ inline void store_lines(const Attention &p, const Results &y, int accumulate, int b,
-                                        int h, int line, int lines, const float o[D / 8][4],
-                                        const float times[2])
+                                   int h, int line, int lines, const float o[D / 8][4],
+                                   const float times[2])
 {
     int lane = threadIdx.x % 32;
 #pragma unroll
@@ -3854,8 +4031,7 @@ __device__ inline void store_lines(const Attention &p, const Results &y, int acc
     }
 }
 
-template <int D>
-__global__ void __launch_bounds__(128) attention_forward_kernel(Attention p)
+template <int D> __global__ void __launch_bounds__(128) attention_forward_kernel(Attention p)
 {
     enum { TILE = 64 * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
@@ -3945,7 +4121,7 @@ __global__ void delta_kernel(Values g, Values out, int64_t queries, Attention p,
 
 /* s becomes p = exp(s scale - aux), d, which is dp, becomes p (dp - delta) scale, of one element. */
 __device__ inline void slope(const Attention &p, float aux, float delta, int here, float *s,
-                                  float *d)
+                             float *d)
 {
     *s = here ? exp2_of((*s * p.scale - aux) * LOG2E) : 0.0f;
     *d = *s * (*d - delta) * p.scale;
@@ -4037,8 +4213,8 @@ template <int D, int n> __global__ void __launch_bounds__(128) attention_dkv_ker
 #pragma unroll
         for (int x = 0; x < n / 2; x++) {
             int j = k0 + row + lane / 4 + x / 2 % 2 * 8, i = x / 4 * 8 + lane % 4 * 2 + x % 2;
-            slope(p, aux[now][i], delta[now][i], !p.causal || j <= step * n + i,
-                       &s[x / 4][x % 4], &d[x / 4][x % 4]);
+            slope(p, aux[now][i], delta[now][i], !p.causal || j <= step * n + i, &s[x / 4][x % 4],
+                  &d[x / 4][x % 4]);
         }
         add_lines<D, n / 8>(s, g + now * PART, dv);
         add_lines<D, n / 8>(d, q + now * PART, dk);
@@ -4067,8 +4243,8 @@ Attention attention_of(const gckpt_call *call, Room &room, bool backward)
     if (backward)
         p.g = factor(call, room, grad_out_of(call), queries);
     p.aux = (float *)call->aux;
-    p.aligned = p.d % 8 == 0 && ((uintptr_t)p.q | (uintptr_t)p.k | (uintptr_t)p.v |
-                                 (uintptr_t)p.g) % 16 == 0;
+    p.aligned = p.d % 8 == 0 &&
+                ((uintptr_t)p.q | (uintptr_t)p.k | (uintptr_t)p.v | (uintptr_t)p.g) % 16 == 0;
     return p;
 }
 
@@ -4188,7 +4364,8 @@ LossSizes loss_sizes(const gckpt_call *call)
 {
     int64_t rows = gckpti_rows(&call->in[0].shape), v = call->in[1].shape.d[0];
     int64_t chunk = gckpti_min(v, LOSS_CLASSES);
-    LossSizes s = { rows, gckpti_last(&call->in[0].shape), v, gckpti_min(rows, LOSS_ROWS),
+    LossSizes s = { rows,  gckpti_last(&call->in[0].shape),
+                    v,     gckpti_min(rows, LOSS_ROWS),
                     chunk, (chunk + 7) / 8 * 8 };
     return s;
 }
@@ -4258,8 +4435,8 @@ void linear_cross_entropy_forward(const gckpt_call *call)
             p.loss.parts = r.parts, p.loss.state = r.state + row;
             product_by<128, 1, 1, PARTS>(call, p);
             RUN(call, loss_rows_kernel, blocks_for(rows, 64), 64, 0, r.parts,
-                (int)((n + 127) / 128 * 2), p.loss.target, r.state + row, aux ? aux + 2 * row : NULL,
-                r.losses + row, rows, first == 0, first + n == s.v);
+                (int)((n + 127) / 128 * 2), p.loss.target, r.state + row,
+                aux ? aux + 2 * row : NULL, r.losses + row, rows, first == 0, first + n == s.v);
         }
     }
     loss_add(call, r.losses, s.rows);
@@ -4285,13 +4462,28 @@ void linear_cross_entropy_backward(const gckpt_call *call)
             p.loss.aux = (const float *)call->aux + 2 * row, p.loss.now = moment_of(call);
             p.c = { NULL, r.d }, p.c_row = (int)s.row;
             product_by<128, 1, 1, SLOPES>(call, p);
-            Product of_x = { (int)rows, (int)s.c, (int)n, matrix(r.d, s.row), matrix(some, s.c),
-                             { NULL, NULL }, x->accumulate || first > 0, dx, (int)s.c, {} };
+            Product of_x = { (int)rows,
+                             (int)s.c,
+                             (int)n,
+                             matrix(r.d, s.row),
+                             matrix(some, s.c),
+                             { NULL, NULL },
+                             x->accumulate || first > 0,
+                             dx,
+                             (int)s.c,
+                             {} };
             if (dx.wide)
                 product(call, of_x, 1, 0);
-            Product of_w = { (int)n, (int)s.c, (int)rows, matrix(r.d, s.row),
-                             matrix(r.x + row * s.c, s.c), { NULL, NULL }, w->accumulate || row > 0,
-                             { dw.wide + first * s.c, NULL }, (int)s.c, {} };
+            Product of_w = { (int)n,
+                             (int)s.c,
+                             (int)rows,
+                             matrix(r.d, s.row),
+                             matrix(r.x + row * s.c, s.c),
+                             { NULL, NULL },
+                             w->accumulate || row > 0,
+                             { dw.wide ? dw.wide + first * s.c : NULL, NULL },
+                             (int)s.c,
+                             {} };
             if (dw.wide)
                 product(call, of_w, 0, 0);
         }
@@ -4328,8 +4520,8 @@ __device__ inline void get_eight(const Values &x, int64_t at, int64_t n, int ali
         v[i] = at + i < n ? get(x, at + i) : 0.0f;
 }
 
-__device__ inline void put_eight(const Results &y, int64_t at, int64_t n, int aligned, int accumulate,
-                                 float v[8])
+__device__ inline void put_eight(const Results &y, int64_t at, int64_t n, int aligned,
+                                 int accumulate, float v[8])
 {
     if (accumulate) {
         float held[8];
@@ -4403,6 +4595,38 @@ CURVE(silu, value_of(call->in[0]))
 CURVE(tanh, (Values{ call->out, call->out_bf16 }))
 CURVE(sigmoid, (Values{ call->out, call->out_bf16 }))
 #undef CURVE
+
+struct ReluSlope {
+    __device__ float operator()(float y, float g) const { return y > 0.0f ? g : 0.0f; }
+};
+struct Factor {
+    float factor;
+    __device__ float operator()(float x, float) const { return factor * x; }
+};
+
+void relu_forward(const gckpt_call *call)
+{
+    map(call, Curve<gckpti_relu>(), value_of(call->in[0]), { NULL, NULL },
+        { call->out, call->out_bf16 }, 0);
+}
+
+void relu_backward(const gckpt_call *call)
+{
+    map(call, ReluSlope(), { call->out, call->out_bf16 }, grad_out_of(call), grad_of(call->in[0]),
+        call->in[0].accumulate);
+}
+
+void scale_forward(const gckpt_call *call)
+{
+    Factor f = { *(const float *)call->attributes };
+    map(call, f, value_of(call->in[0]), { NULL, NULL }, { call->out, call->out_bf16 }, 0);
+}
+
+void scale_backward(const gckpt_call *call)
+{
+    Factor f = { *(const float *)call->attributes };
+    map(call, f, grad_out_of(call), { NULL, NULL }, grad_of(call->in[0]), call->in[0].accumulate);
+}
 
 /* ---- sums and products of two tensors of one shape; what broadcasts is declined ---- */
 struct Plus {
@@ -4486,8 +4710,9 @@ __global__ void slice_kernel(Values x, Results y, Part p, int64_t units, int uni
 void slice_by(const gckpt_call *call, Values x, Results y, int backward, int accumulate)
 {
     Part p = slice_part(call);
-    int unit = p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 &&
-                       aligned_16(x.narrow, y.narrow) ? 8 : 1;
+    int unit =
+        p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 && aligned_16(x.narrow, y.narrow) ? 8
+                                                                                               : 1;
     int64_t units = p.blocks * (backward && !accumulate ? p.whole : p.n) / unit;
     p.whole /= unit, p.begin /= unit, p.n /= unit;
     if (y.wide || y.narrow)
@@ -4568,8 +4793,8 @@ __global__ void norm_backward_kernel(int center, Values x, Values gain, const fl
             get_eight(g, r * n + i, end, aligned, u);
             get_eight(gain, i, n, 0, w);
             for (int k = 0; k < 8; k++)
-                v[k] = o.rstd * gckpti_fma(-(v[k] - o.c) * o.rstd, b,
-                                           u[k] * (gains ? w[k] : 1.0f) - a);
+                v[k] = o.rstd *
+                       gckpti_fma(-(v[k] - o.c) * o.rstd, b, u[k] * (gains ? w[k] : 1.0f) - a);
             put_eight(dx, r * n + i, end, aligned, accumulate, v);
         }
     }
@@ -4625,8 +4850,8 @@ gckpt_result rmsnorm_room(gckpt_call *call) { return layernorm_room(call); }
 #define OPS(X)                                                                                     \
     X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(dropout) X(add) X(sub)       \
     X(mul) X(permute) X(slice) X(concat) X(sum) X(mean) X(rotary) X(mean_squared_error)            \
-    X(sum_loss) X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy) X(attention)  \
-    X(embed) X(matmul) X(linear)
+    X(sum_loss) X(embed) X(matmul) X(linear) X(softmax) X(layernorm) X(rmsnorm) X(cross_entropy)   \
+    X(linear_cross_entropy) X(attention)
 
 bool is_op(const gckpt_op *op, const char *name)
 {
@@ -4658,7 +4883,7 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
 #define FAST_ROOMS(X)                                                                              \
     X(linear) X(attention) X(linear_cross_entropy) X(add) X(sub) X(mul) X(layernorm) X(rmsnorm)
 #define FAST_OPS(X)                                                                                \
-    FAST_ROOMS(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(slice)
+    FAST_ROOMS(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(relu) X(scale) X(slice)
 
 gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
 {
@@ -4687,6 +4912,10 @@ gckpt_result workspace(void *context, const gckpt_op *op, gckpt_call *call)
     if (is_op(op, "embed"))
         call->work_backward = sizeof(unsigned) * (size_t)lists_words(call->in[0].shape.d[0],
                                                                      gckpti_rows(&call->shape));
+    if (is_op(op, "linear_cross_entropy"))
+        for (int backward = 0; backward < 2; backward++)
+            (backward ? call->work_backward : call->work_forward) =
+                (size_t)head_parts(call, backward).size * sizeof(float);
     if (is_op(op, "attention")) /* delta of each query of each head */
         call->work_backward = call->aux_bytes;
     return GCKPT_OK;
@@ -4754,13 +4983,16 @@ void device_close(Device *d)
     cudaFreeHost(d->pinned);
     cudaFree(d->staged);
     cudaFree(d->moments);
-    if (d->feeds)
-        cudaStreamDestroy(d->feeds);
-    if (d->stream)
-        cudaStreamDestroy(d->stream);
+    for (cudaEvent_t e : { d->before, d->moved })
+        if (e)
+            cudaEventDestroy(e);
+    for (cudaStream_t s : { d->moves, d->feeds, d->stream })
+        if (s)
+            cudaStreamDestroy(s);
     d->pinned = d->staged = NULL;
     d->moments = NULL;
-    d->feeds = d->stream = NULL;
+    d->moves = d->feeds = d->stream = NULL;
+    d->before = d->moved = NULL;
     d->ready = 0;
 }
 
@@ -4782,6 +5014,11 @@ cudaError_t device_open(Device *d, int number)
         error = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking);
     if (error == cudaSuccess)
         error = cudaStreamCreateWithFlags(&d->feeds, cudaStreamNonBlocking);
+    if (error == cudaSuccess)
+        error = cudaStreamCreateWithFlags(&d->moves, cudaStreamNonBlocking);
+    for (cudaEvent_t *e : { &d->before, &d->moved })
+        if (error == cudaSuccess)
+            error = cudaEventCreateWithFlags(e, cudaEventDisableTiming);
     for (int i = 0; i < 2 * SLOTS && error == cudaSuccess; i++)
         error = cudaEventCreateWithFlags(i % 2 ? &d->slots[i / 2].taken : &d->slots[i / 2].arrived,
                                          cudaEventDisableTiming);
@@ -4857,7 +5094,11 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
                         recorded,
                         forget,
                         shortage,
-                        find_fast };
+                        find_fast,
+                        host_get,
+                        host_release,
+                        move,
+                        join };
     d->backend = b;
     d->ready = 1;
     return &d->backend;

@@ -26,7 +26,7 @@ static float any_value(void)
                                     0x00800000u, 0x7fc00000u, 0x7f800000u, 0xff800000u, 0x7f7fffffu };
     if (special == 1 && chance(60))
         return float_of(odd[below(2)]);
-    if (special == 2 && chance(30)) /* chains among subnormals and the least normal numbers */
+    if (special == 2 && chance(97)) /* chains among subnormals and the least normal numbers */
         return float_of((below(2) << 31) + ((40 + below(40)) << 23) + below(1 << 23));
     if (special == 3 && chance(3))
         return float_of(odd[below(sizeof odd / sizeof *odd)]);

@@ -44,6 +44,16 @@ static void *over(const void *p)
     return p ? (char *)there + ((const char *)p - (const char *)host) : NULL;
 }
 
+/* The same bits, or NaN both; halves: words may be two bf16. */
+static int same(float x, float y, int halves)
+{
+    uint32_t a = bits_of(x), b = bits_of(y);
+    for (int i = 0; halves && i < 32; i += 16)
+        if ((a >> i & 0x7fffu) > 0x7f80u && (b >> i & 0x7fffu) > 0x7f80u)
+            a &= ~(0xffffu << i), b &= ~(0xffffu << i);
+    return a == b || (x != x && y != y);
+}
+
 /* Runs the plain kernel on the host's block, the device's on a copy of it, and compares. */
 static void both(const gckpt_op *op, gckpt_kind kind, const gckpt_call *call)
 {
@@ -72,7 +82,7 @@ static void both(const gckpt_op *op, gckpt_kind kind, const gckpt_call *call)
     device->copy_out(device->context, result, there, (size_t)(used + 8) * 4);
     int64_t wrong = -1, count = 0;
     for (int64_t i = 0; i < used + 8; i++)
-        if (bits_of(host[i]) != bits_of(result[i]) && !(host[i] != host[i] && result[i] != result[i]))
+        if (!same(host[i], result[i], c.precision != GCKPT_FP32))
             wrong = wrong < 0 ? i : wrong, count++;
     if (wrong >= 0) { /* which operand */
         const char *name = "nothing's";
@@ -243,6 +253,48 @@ static void cross_entropy(void)
     both(op, GCKPT_BACKWARD, &c);
 }
 
+/* n bf16. */
+static uint16_t *halves(int64_t n)
+{
+    float *words = piece((n + 1) / 2, 1);
+    uint16_t *x = (uint16_t *)(void *)words;
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t half = gckpt_to_bf16(value(odd == 1 ? 2 : 0));
+        memcpy(x + i, &half, sizeof half);
+    }
+    return x;
+}
+
+/* Rows and classes also just past what the kernels take at a time. */
+static void linear_cross_entropy(void)
+{
+    const gckpt_op *op = &gckpti_op_linear_cross_entropy;
+    gckpt_call c = new_call(NULL, 3);
+    int64_t rows = size(129), classes = size(rows > 40 ? 300 : 2100), n = size(rows * classes > 9000 ? 5 : 65);
+    if (chance(10))
+        rows = 2049 + (int64_t)below(70), classes = 1 + below(3), n = 1 + below(3);
+    else if (chance(10))
+        rows = 1 + below(3), classes = 4097 + (int64_t)below(70), n = 1 + below(3);
+    c.precision = chance(30) ? GCKPT_BF16 : GCKPT_FP32;
+    input(&c, 0, gckpt_shape2(rows, n));
+    if (c.precision == GCKPT_BF16 && chance(80))
+        c.in[0].bf16 = halves(rows * n), c.in[0].data = NULL;
+    input(&c, 1, gckpt_shape2(classes, n));
+    c.in[2].shape = gckpt_shape1(rows);
+    c.in[2].index = targets(rows, classes);
+    totals(&c);
+    float *aux = piece(2 * rows, 1);
+    c.aux = chance(80) ? aux : NULL;
+    both(op, GCKPT_FORWARD, &c);
+    c.aux = aux;
+    c.loss_sum = NULL, c.loss_count = NULL;
+    gradient(op, &c, 0, 0);
+    gradient(op, &c, 1, 0);
+    if (c.in[0].grad && c.in[0].bf16)
+        c.in[0].grad_bf16 = halves(rows * n), c.in[0].grad = NULL;
+    both(op, GCKPT_BACKWARD, &c);
+}
+
 /* ---- attention ---- */
 static void attention(void)
 {
@@ -275,6 +327,72 @@ static void attention(void)
     both(op, GCKPT_BACKWARD, &c);
 }
 
+/* ---- small trainings: the processor's bits for plans, splits and precisions ---- */
+enum { BATCH = 5, TOKENS = 9, WIDTH = 12, CLASSES = 37, STEPS = 2 };
+
+static gckpt_tensor *weight(gckpt_graph *g, const char *name, int64_t a, int64_t b)
+{
+    gckpt_init init = { 0.3f, 0.1f, 0 };
+    return gckpt_param(g, name, b ? gckpt_shape2(a, b) : gckpt_shape1(a), init);
+}
+
+/* Two attentions on one input, softmax in place, both losses over one table. */
+static uint64_t train(const gckpt_backend *backend, gckpt_mode mode, int64_t micro, gckpt_precision precision)
+{
+    static int32_t tokens[BATCH * TOKENS], wanted[BATCH * TOKENS];
+    for (int i = 0; i < BATCH * TOKENS; i++)
+        tokens[i] = i * 29 % CLASSES, wanted[i] = i % 7 == 3 ? -1 : i * 17 % CLASSES;
+    gckpt_store_desc seed = { { NULL, NULL, NULL, 0 }, 99 };
+    gckpt_store *s = gckpt_store_new(&seed);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(micro, TOKENS));
+    gckpt_tensor *to = gckpt_input(g, "wanted", GCKPT_I32, gckpt_shape2(micro, TOKENS));
+    gckpt_tensor *table = weight(g, "table", CLASSES, WIDTH), *gain = weight(g, "gain", WIDTH, 0);
+    gckpt_tensor *bias = weight(g, "bias", WIDTH, 0), *head = weight(g, "head", WIDTH, CLASSES);
+    gckpt_tensor *x = gckpt_layernorm(gckpt_embed(table, in), gain, bias);
+    gckpt_tensor *a = gckpt_attention(x, x, x, 3, 1), *y = gckpt_rmsnorm(gckpt_add(x, a), gain);
+    y = gckpt_add(y, gckpt_attention(y, x, a, 2, 0));
+    y = gckpt_add(gckpt_softmax(gckpt_layernorm(y, NULL, bias)), y);
+    gckpt_term terms[2] = { { gckpt_linear_cross_entropy(y, table, to), 1, 0 },
+                            { gckpt_cross_entropy(gckpt_linear(y, head, NULL), to), 0.5f, 0 } };
+    gckpt_plan_desc desc;
+    gckpt_exec_desc how;
+    memset(&desc, 0, sizeof desc);
+    memset(&how, 0, sizeof how);
+    desc.mode = mode, desc.batch = BATCH, desc.precision = precision;
+    desc.backend = how.backend = backend;
+    gckpt_plan *p = gckpt_plan_new(g, terms, 2, &desc);
+    CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+    gckpt_exec *e = gckpt_exec_new(p, s, &how);
+    CHECK_MSG(e != NULL, "%s", gckpt_error_text(s));
+    gckpt_feed feeds[2] = { { gckpt_id(in), tokens }, { gckpt_id(to), wanted } };
+    gckpt_hyper hyper = { 0.01f, 0.1f, 0, 0.99f, 0, 0, 0.5f };
+    gckpt_report report = { 0, 0, 0, 0 };
+    uint64_t hash = 0;
+    for (int step = 0; step < STEPS && e; step++) {
+        CHECK_MSG(gckpt_step(e, feeds, 2, BATCH, &hyper, &report) == GCKPT_OK, "%s", gckpt_error_text(e));
+        hash = hash * 31 + (uint64_t)(report.loss * 1e12);
+    }
+    hash ^= gckpt_store_hash(s);
+    gckpt_exec_free(e);
+    gckpt_plan_free(p);
+    gckpt_graph_free(g);
+    gckpt_store_free(s);
+    return hash;
+}
+
+static void trainings(void)
+{
+    static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR, GCKPT_SQRT };
+    static const gckpt_precision precisions[] = { GCKPT_FP32, GCKPT_BF16, GCKPT_BF16_STOCHASTIC };
+    for (int i = 0; i < 3; i++) {
+        uint64_t hash = train(NULL, GCKPT_STORE_ALL, BATCH, precisions[i]);
+        for (int j = 0; j < 3; j++)
+            CHECK_MSG(train(device, modes[j], j == 0 ? BATCH : 3 - j, precisions[i]) == hash,
+                      "training, precision %d, mode %d", (int)precisions[i], (int)modes[j]);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const char *error;
@@ -291,8 +409,10 @@ int main(int argc, char **argv)
         softmax();
         norms();
         cross_entropy();
+        linear_cross_entropy();
         attention();
     }
+    trainings();
     device->release(device->context, there, ROOM * sizeof *there);
     free(host);
     free(result);

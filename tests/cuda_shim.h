@@ -2,8 +2,8 @@
  *
  *     g++ -std=c++17 -O2 -ffp-contract=off -mfma -DGCKPT_CUDA_SHIM -include tests/cuda_shim.h -x c++ file.cu
  *
- * A test tool, not a backend: it runs a kernel's source as it stands and is strict where a device is
- * lenient or silent. The .cu is plain CUDA C++, but for three macros:
+ * A test tool, not a backend: it runs a kernel's source as it stands. The .cu is plain CUDA C++, but for
+ * three macros:
  *
  *     #ifndef GCKPT_CUDA_SHIM
  *     #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
@@ -16,6 +16,17 @@
  *
  * (a template's instance stands in brackets: LAUNCH((k<2, 3>), ...)), and for the PTX wrappers under
  * >>ptx, which the .cu defines under the same #ifndef with the signatures written there.
+ *
+ * Where a device is lenient or silent, this ends the process and says where: threads that wait for others
+ * that have exited or wait elsewhere, masks with lanes that are not there, pointers to host, freed or
+ * another device's memory as arguments, accesses past the end of an allocation. Memory is NaN (all bits
+ * set) until it is written. Races show as results that differ between schedules, eager and lazy streams.
+ * With -fsanitize=address,undefined also: accesses outside of shared variables, within the last 256 bytes
+ * of an allocation, misaligned vectors.
+ *
+ * It cannot show: host pointers inside of structs, fences and volatile (the order of memory is the
+ * program's), blocks or threads that wait for each other by polling (it hangs), registers and occupancy,
+ * the bits of tensor cores and of approximate functions, anything about time.
  *
  * Contents: >>settings >>types >>fibers >>shared >>warp >>device >>ptx >>memory >>streams >>launch >>runtime
  */
@@ -953,7 +964,8 @@ inline context &c = *new context();
 inline thread_local cudaError_t last_error;
 inline thread_local int device;
 
-enum : size_t { ARENA_BYTES = (size_t)1 << 38 }; /* addresses only, and never used twice */
+/* The arena is of addresses only, and none is used twice. */
+enum : size_t { ARENA_BYTES = (size_t)1 << 40, HUGE_PAGE = 2 << 20 };
 
 /* The allocation that holds these bytes, or NULL. */
 inline allocation *owner(const void *p, size_t bytes)
@@ -976,7 +988,7 @@ inline bool is_pinned(const void *p, size_t bytes)
            (--after, (size_t)((const char *)p - after->first) + bytes <= after->second.first);
 }
 
-/* Says what was touched, then lets the fault happen. */
+/* Says what was touched, then lets the fault happen. Where no one else handles faults. */
 inline void fault(int, siginfo_t *info, void *)
 {
     const char *p = (const char *)info->si_addr;
@@ -1003,24 +1015,30 @@ inline bool arena_start(void)
     if (at == MAP_FAILED)
         return false;
     c.arena = c.next = (char *)at;
-#ifndef CUDA_SHIM_ASAN
-    static char stack[64 << 10];
+    madvise(at, ARENA_BYTES, MADV_HUGEPAGE);
+    struct sigaction action = {}, old;
+    if (sigaction(SIGSEGV, NULL, &old) || old.sa_handler != SIG_DFL)
+        return true;
+    static char stack[64 << 10]; /* a fiber's may be what is too small */
     stack_t other = {};
     other.ss_sp = stack;
     other.ss_size = sizeof stack;
     sigaltstack(&other, NULL);
-    struct sigaction action = {};
     action.sa_sigaction = fault;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     sigaction(SIGSEGV, &action, NULL);
-#endif
     return true;
 }
 
-/* Ends at the last 256 bytes before a page without access. */
+/* Ends at the last 256 bytes before a page without access. Much of it in large pages, of which there are
+ * fewer to open and close. */
 inline char *device_take(size_t bytes)
 {
-    size_t whole = (bytes + 255) & ~(size_t)255, pages = (whole + PAGE - 1) / PAGE * PAGE;
+    size_t whole = (bytes + 255) & ~(size_t)255, page = HUGE_PAGE;
+    if (whole < page / 2)
+        page = PAGE;
+    size_t pages = (whole + page - 1) / page * page;
+    c.next += -(uintptr_t)c.next & (page - 1);
     if (c.used[device] + bytes > cuda_shim.device_bytes || bytes > cuda_shim.device_bytes ||
         !arena_start() || c.next + pages + PAGE > c.arena + ARENA_BYTES ||
         mprotect(c.next, pages, PROT_READ | PROT_WRITE))

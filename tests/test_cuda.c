@@ -300,6 +300,72 @@ static void test_open(void)
 }
 #endif
 
+/* ---- values offloaded to pinned memory, beside what is computed, also in recorded micro-batches ---- */
+static long moved;
+static void watched_move(void *context, void *to, const void *from, size_t bytes, int out)
+{
+    moved++;
+    gpu[0]->move(context, to, from, bytes, out);
+}
+
+static uint64_t offload_run(const gckpt_backend *b, int64_t rows, int offloads)
+{
+    const gckpt_init init = { 0.2f, 0, 0 };
+    gckpt_store_desc seed = { .seed = 3 };
+    gckpt_store *s = gckpt_store_new(&seed);
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape3(rows, 4, 8)), *h = x;
+    gckpt_tensor *y = gckpt_input(g, "y", GCKPT_F32, gckpt_shape3(rows, 4, 8));
+    for (int i = 0; i < 6; i++) {
+        char name[2][8] = { { 'u', (char)('a' + i) }, { 'v', (char)('a' + i) } };
+        gckpt_tensor *a = gckpt_linear(gckpt_layernorm(h, NULL, NULL), gckpt_param(g, name[0], gckpt_shape2(8, 16), init), NULL);
+        a = gckpt_linear(gckpt_gelu(a), gckpt_param(g, name[1], gckpt_shape2(16, 8), init), NULL);
+        h = gckpt_add(h, a);
+    }
+    gckpt_term term = { gckpt_mean_squared_error(h, y), 1, 0 };
+    gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .batch = 4, .backend = b };
+    gckpt_plan *p = gckpt_plan_new(g, &term, 1, &d);
+    if (offloads) {
+        size_t most = gckpt_plan_bytes(p);
+        d.mode = GCKPT_OPTIMAL;
+        d.budget = 1;
+        CHECK(!gckpt_plan_new(g, &term, 1, &d) && gckpt_error(g) == GCKPT_E_BUDGET);
+        d.budget = g->least + (most - g->least) / 8;
+        d.offload_bytes = 1 << 20;
+        d.offload_work = 1 << 20;
+        gckpt_plan_free(p);
+        p = gckpt_plan_new(g, &term, 1, &d);
+        CHECK_MSG(p && gckpt_plan_offloaded(p) > 0, "%s", gckpt_error_text(g));
+    }
+    const gckpt_exec_desc how = { .backend = b };
+    gckpt_exec *e = gckpt_exec_new(p, s, &how);
+    CHECK_MSG(e != NULL, "%s", gckpt_error_text(s));
+    static float x_data[4 * 32], y_data[4 * 32];
+    gckpt_feed feeds[2] = { { gckpt_id(x), x_data }, { gckpt_id(y), y_data } };
+    const gckpt_hyper hyper = { .lr = 0.01f };
+    for (int step = 0; step < 4 && e; step++) {
+        for (int i = 0; i < 4 * 32; i++)
+            x_data[i] = (float)((i * 7 + step) % 13 - 6) / 5, y_data[i] = (float)(i % 3);
+        CHECK_MSG(gckpt_step(e, feeds, 2, 4, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(e));
+    }
+    uint64_t hash = gckpt_store_hash(s);
+    rig_free(e, p, g, s);
+    return hash;
+}
+
+static void test_offloads(void)
+{
+    uint64_t want = offload_run(NULL, 4, 0);
+    for (int64_t rows = 1; rows <= 4; rows++) {
+        moved = repeated = 0;
+        CHECK_MSG(offload_run(&watched, rows, 1) == want, "offloads, rows %d: other bits", (int)rows);
+        CHECK_MSG(moved > 0 && repeated > 0, "rows %d: %ld moves, %ld repeated", (int)rows, moved, repeated);
+#ifdef GCKPT_CUDA_SHIM
+        CHECK(cuda_shim.live_graphs == 0 && tested_pieces(0) == 0);
+#endif
+    }
+}
+
 /* Copies of any size come through whole, also those of more than all slots (of 4096 bytes in tests). */
 static void test_copies(void)
 {
@@ -401,9 +467,11 @@ int main(int argc, char **argv)
     watched.recorded = watched_recorded;
     watched.update = watched_update;
     watched.find = watched_find;
+    watched.move = watched_move;
     test_copies();
     test_repeats();
     test_inference();
+    test_offloads();
 #ifdef GCKPT_CUDA_SHIM
     test_no_waits();
     test_room();

@@ -79,6 +79,7 @@ static gckpt_tensor *by_hand(gckpt_tensor *x, void *user)
 
 static gckpt_isa kernels = GCKPT_ISA_AUTO; /* that trainings use */
 static const gckpt_backend *backend; /* NULL: the processor */
+static size_t budget, offloaded;     /* 0: none; what the last plan offloads */
 
 static uint64_t train(gckpt_mode mode, int64_t micro, int threads, int update_in_backward,
                       double *loss)
@@ -119,8 +120,12 @@ static uint64_t train(gckpt_mode mode, int64_t micro, int threads, int update_in
     desc.threads = threads;
     desc.update_in_backward = update_in_backward;
     desc.backend = backend;
+    desc.budget = budget;
+    desc.offload_bytes = budget > 0 ? 1 << 20 : 0; /* copies as if they cost next to nothing */
+    desc.offload_work = 1;
     gckpt_plan *p = gckpt_plan_new(g, terms, 3, &desc);
     CHECK_MSG(p != NULL, "%s", gckpt_error_text(g));
+    offloaded = p ? gckpt_plan_offloaded(p) : 0;
     static gckpt_exec_desc how; /* OpenMP for the automatic kernels, where there is some */
     how.isa = kernels;
     how.backend = backend;
