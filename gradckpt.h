@@ -748,8 +748,7 @@ typedef struct {
     /* Bytes of slower memory that AUTO, OPTIMAL, frontiers and gckpt_fit may offload values (and
      * aux) to, instead of computing them again (manual, 9); 0: none. offload_work: work
      * (gckpt_cost) of 2^20 bytes, one way: with costs in nanoseconds 1048576 / (GB/s); rounded up.
-     * A plan that updates in the backward offloads nothing: a copy that failed would come too late.
-     * */
+     * Plans that update in the backward offload nothing: a copy that failed would come too late. */
     size_t offload_bytes;
     uint64_t offload_work;
     /* What the plan is made for; NULL: the processor. The table must live until the plan is made;
@@ -6687,15 +6686,14 @@ static gckpt_result gckpti_check_work(const gckpti_planner *p)
         sum = gckpti_add_work(sum, p->cost[i].forward); /* 0 for what is no op */
         sum = gckpti_add_work(sum, p->cost[i].backward);
         if (p->of[i] >= 0 && p->unit[p->of[i]].offloads)
-            sum = gckpti_add_work(sum,
-                                  2 * gckpti_parts_work(p, p->of[i], GCKPTI_VALUE | GCKPTI_AUX));
+            sum =
+                gckpti_add_work(sum, 2 * gckpti_parts_work(p, p->of[i], GCKPTI_VALUE | GCKPTI_AUX));
     }
-    return sum <= most
-               ? GCKPT_OK
-               : gckpti_error(p->g, GCKPT_E_ARG,
-                              "plan: the work of all ops adds up to more than %u; %s", most,
-                              p->desc->costs || p->offloads ? "give costs in a larger unit"
-                                                            : "use fewer rows");
+    return sum <= most ? GCKPT_OK
+                       : gckpti_error(p->g, GCKPT_E_ARG,
+                                      "plan: the work of all ops adds up to more than %u; %s", most,
+                                      p->desc->costs || p->offloads ? "give costs in a larger unit"
+                                                                    : "use fewer rows");
 }
 
 /* ---- forms: what else returns the bits of an op, with other bytes and other work ---- */
@@ -8998,7 +8996,7 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
 enum {
     GCKPTI_OPEN = 6,
     GCKPTI_INSTANTS = 8,
-    GCKPTI_CHEAP = 3, /* the last: as if copies were free */
+    GCKPTI_CHEAP = 3,        /* the last: as if copies were free */
     GCKPTI_HULL_CUTS = 1024, /* cuts behind a unit, at the most, on hulls; in all */
     GCKPTI_ALL_CUTS = 16384,
     GCKPTI_COUNTED = 256, /* most units for lists of all cuts; in them late units cost more, */
@@ -9904,9 +9902,9 @@ static void gckpti_sort_moves(gckpti_search *s)
 
 /* The items that give m's unit anew at the position of the pass, into s->set behind `first`;
  * m->cost. An input that is not live there is computed as well (or reloaded, if that is cheaper) or
- * kept until then. policy 0: kept where that exceeds nothing; 1: always computed; 2: always kept; 3:
- * the unit is reloaded. m->penalty: excess that keeping adds. Returns 1 where one is kept, 2 where
- * one is computed, 0: policies below 3 do not differ. */
+ * kept until then. policy 0: kept where that exceeds nothing; 1: always computed; 2: always kept;
+ * 3: the unit is reloaded. m->penalty: excess that keeping adds. Returns 1 where one is kept, 2
+ * where one is computed, 0: policies below 3 do not differ. */
 static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int policy)
 {
     int choice = 0, h = first, end = first, x = m->to;
@@ -10112,8 +10110,7 @@ static int64_t gckpti_move_relief(gckpti_search *s, const gckpti_move *m, int ta
            gckpti_relief(s, count[from], count[m->to], m->value + m->aux, take);
 }
 
-/* Whether the unit of an item or one of those it reads was touched; then notes that they all are.
- * */
+/* Whether an item's unit or one of those it reads was touched; then notes that they all are. */
 static int gckpti_touch(gckpti_search *s, int item, int note)
 {
     int unit = gckpti_unit_of(s->p, item), touched = s->note[unit].touched, count;
@@ -14766,8 +14763,7 @@ static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t
                                         gckpti_node_name(e->plan, ins->id), done, bytes);
 }
 
-/* A value and aux go to slower memory or come back: of a short micro-batch the rows that there are.
- * */
+/* A value and aux go to slower memory or come back; of a short micro-batch the rows it has. */
 static gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
