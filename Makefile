@@ -40,8 +40,8 @@ EXAMPLES = build/gpt build/accumulation build/bytes build/quickstart build/strat
 CUDA_TESTS = $(patsubst tests/%.c,%,tests/test_cuda.c $(sort $(wildcard tests/cuda_*.c)))
 TESTS = $(patsubst tests/%.c,build/%,$(sort $(filter-out tests/test_cuda.c,$(wildcard tests/test_*.c))))
 SCRIPTS = build/test_programs build/test_firmware
-INSIDE := $(patsubst tests/%.c,build/%,\
-    $(shell grep -l '^ *$(HASH) *define  *GRADCKPT_IMPLEMENTATION' tests/test_*.c))
+INSIDE := $(patsubst tests/%.c,build/%,$(filter-out tests/test_cuda.c,\
+    $(shell grep -l '^ *$(HASH) *define  *GRADCKPT_IMPLEMENTATION' tests/test_*.c)))
 # Those that take long begin first, then what needs no object.
 LONG = $(SCRIPTS) build/test_kernels build/test_core build/test_bf16 build/test_fit build/test_plan
 LOGS = $(addsuffix .log,$(LONG) $(filter-out $(LONG),$(INSIDE) $(filter-out $(INSIDE),$(TESTS))))

@@ -154,7 +154,7 @@ static uint64_t train_heads(gckpt_plan_desc d, size_t *least, int *falls)
     gckpt_store *s = gckpt_store_new(NULL);
     gckpt_graph *g = heads(s, terms);
     gckpt_frontier *f = gckpt_frontier_new(g, terms, HEADS, &d);
-    gckpt_point point = { 0, 0, 0, 0 };
+    gckpt_point point = { 0, 0, 0, 0, 0 };
     gckpt_frontier_get(f, 0, &point);
     *least = point.bytes;
     d.budget = point.bytes;

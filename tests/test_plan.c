@@ -929,9 +929,9 @@ static int wound(wounded *w, int kind)
         if (ins->kind != swap.kind || ins->kind == GCKPT_UPDATE)
             return 0;
         {
-            const int forward = ins->kind == GCKPT_FORWARD, made = forward ? ins->id : swap.id;
+            const int forward = ins->kind == GCKPT_FORWARD, first = forward ? ins->id : swap.id;
             const gckpti_node *node = &p->nodes[forward ? swap.id : ins->id];
-            for (i = 0; i < node->inputs && p->nodes[node->in[i]].base != made; i++)
+            for (i = 0; i < node->inputs && p->nodes[node->in[i]].base != first; i++)
                 ;
             if (i == node->inputs || (forward && at == VERIFY_NONE))
                 return 0;
