@@ -16,7 +16,7 @@
  * DOES: reverse-mode differentiation of static graphs of f32 tensors, activations kept as f32 or
  * bf16; exact byte plans; gradient accumulation done right (sums over all micro-batches, one
  * division); AdamW, SGD, momentum or your own optimiser; safetensors files; runs in memory you hand
- * over, without heap, stdio or an OS.
+ * over, without heap, stdio or an OS; on a CUDA device by gradckpt_cuda.cu, to the same bits.
  * DOES NOT: change shapes while a graph lives (build another; it is cheap); run on more than one
  * machine; convolve; read Python models; promise speed on processors without vector units.
  *
@@ -24,29 +24,29 @@
  * be read; speed.
  *
  * Contents (grep -n '>>[a-z]' gradckpt.h):                                                  budget
- *     >>api        public API: every function, where it is declared                      955
- *     >>base       configuration, errors, memory, shapes, threads                        780
- *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           610
+ *     >>api        public API: every function, where it is declared                     1020
+ *     >>base       configuration, errors, memory, shapes, threads                        785
+ *     >>numerics   fma, exp, log, pow, tanh, erf, sin, cos, Philox, sums, hash           615
  *     >>store      parameters and optimiser state                                        610
  *     >>graph      tensors, views, segments, gckpt_apply                                 550
  *     >>ops        elementwise, broadcasting, shapes: a block an op                      760
  *     >>ops-layers embed, matmul, linear, norms, attention, rotary, losses              1410
- *     >>plan       the model, schedules, drafts, layout; plans encoded                  2840
- *     >>bound      work and bytes that no schedule can do without                        495
- *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2250
- *     >>plan-tells what a plan tells                                                     215
- *     >>plans      from a request to a plan; the frontier; the micro-batch              1100
+ *     >>plan       the model, schedules, drafts, layout; plans encoded                  2970
+ *     >>bound      work and bytes that no schedule can do without                        520
+ *     >>optimal    the least work for every budget: cuts, seeds, squeeze, polish        2370
+ *     >>plan-tells what a plan tells                                                     240
+ *     >>plans      from a request to a plan; the frontier; the micro-batch              1130
  *     >>pictures   a plan as a trace, the frontier as text and JSON                      220
  *     >>cpu        the processor as a backend                                            230
- *     >>exec       runs a plan over one arena                                           1150
- *     >>training   division, norm, clipping, optimisers, steps                           860
+ *     >>exec       runs a plan over one arena                                           1295
+ *     >>training   division, norm, clipping, optimisers, steps                           905
  *     >>check      gradients against finite differences                                  690
  *     >>files      safetensors                                                           980
  *     >>tables     plans as files and as C constants                                     750
  *     >>fast       fast ops: work cut into items for threads                            1140
  *     >>kernels    what is done with an item, for each instruction set                  1620
- *     manual       this comment                                                          275
- *                  in all                                                              20400
+ *     manual       this comment                                                          290
+ *                  in all                                                              21000
  *
  * == MANUAL =======================================================================================
  *
@@ -174,8 +174,8 @@
  *       So here, too, the bits are the same for any plan, split, thread count and processor (bf16
  *       instructions run only where they pass a test against the emulation); but linear +
  *       cross-entropy, which never rounds its logits, is closer to fp32 than the two ops.
- *    m. BF16_FAST is no part of a. to k.: it keeps what l. keeps and as l. rounds it, and a backend's
- *       own kernels sum in binary32 in an order of theirs, matrix products by tensor cores. On one
+ *    m. BF16_FAST is no part of a. to k.: it keeps what l. keeps and as l. rounds it; kernels of a
+ *       backend sum in binary32 in an order of theirs, matrix products by tensor cores. On one
  *       kind of device and version of the kernels the bits are the same for any plan, and for any
  *       split whose micro-batches are multiples of the kernels' tile along tokens (16 in
  *       gradckpt_cuda.cu); where one is not, gckpt_plan_split_exact names the op. Ops that the
@@ -1034,8 +1034,8 @@ struct gckpt_backend {
     void *context;   /* for the functions, not NULL; kernels find it in call->backend, which is NULL
                           where the processor runs them */
     int own_memory;  /* 1: memory the host cannot use. Then all functions to `finish` but
-                          workspace are needed; else those that are NULL are the plain ones of the processor, and
-                          so are kernels that `find` has not */
+                          workspace are needed; else those that are NULL are the plain ones of the
+                          processor, and so are kernels that `find` has not */
     int writes_back; /* 1: update always does as if write_back were 1 (and needs no scratch) */
     void *(*get)(void *context, size_t bytes, size_t alignment); /* NULL: there is none */
     void (*release)(void *context, void *memory, size_t bytes);
