@@ -6515,7 +6515,7 @@ static void gckpti_copy_add(gckpti_copies *c, size_t *at, int64_t elements)
 }
 
 /* rounding, n (elements): by index as above. precision: what the op computes in. backward: `reads`
- * has GCKPT_IN and GCKPT_OUT bits, `wanted` bit i where input i's gradient is, `sums` bit i where it
+ * has GCKPT_IN and GCKPT_OUT bits, `wanted` bit i where input i's gradient is, `sums` where that
  * ends a sum. An op that takes bf16 itself (inputs 0 and 1; fast kernels: all) leaves only what is
  * rounded by chance to the executor. */
 static void gckpti_copies_of(const gckpt_op *op, int inputs, const int *rounding, const int64_t *n,

@@ -37,7 +37,7 @@ static const double temperature = 0.8; /* of sampling: below 1 prefers likely by
 
 static struct {
     int64_t layers, heads, dim, context, batch, micro_batch, steps, warmup, seed, threads, tie;
-    int64_t vocabulary, device, checkpoint, budget, bf16, plan, sample, eval_every, help;
+    int64_t vocabulary, device, checkpoint, budget, bf16, bf16_fast, plan, sample, eval_every, help;
     double lr, min_lr, weight_decay, beta1, beta2, clip, dropout, fastest;
     const char *save, *resume, *prompt, *data, *json, *timeline, *frontier;
 } o = { .min_lr = -1 };
@@ -91,6 +91,8 @@ static const options_row allowed[] = {
       "bytes for weights, optimiser state and step arena; 0: no limit" },
     { "bf16", OPTIONS_FLAG, &o.bf16, NULL, 0, 0, NULL,
       "activations and their gradients as bf16: 2 bytes each, other results" },
+    { "bf16-fast", OPTIONS_FLAG, &o.bf16_fast, NULL, 0, 0, NULL,
+      "as --bf16, by tensor cores; with --device cuda only; results of this kind of device" },
     { "plan", OPTIONS_FLAG, &o.plan, NULL, 0, 0, NULL,
       "print what every budget costs in time, then the plan, and stop" },
     { "frontier", OPTIONS_TEXT, &o.frontier, NULL, 0, 0, NULL,
@@ -489,13 +491,18 @@ static gckpt_plan *choose_plan(model *m, gckpt_store *store, const gckpt_plan_de
     return gckpt_fit_timed(store, with_loss, m, o.batch, desc, NULL, &run.timed);
 }
 
+static gckpt_precision precision(void)
+{
+    return o.bf16_fast ? GCKPT_BF16_FAST : o.bf16 ? GCKPT_BF16 : GCKPT_FP32;
+}
+
 static int make_model(model *m, gckpt_store *store, purpose why)
 {
     gckpt_plan_desc desc = { .mode = why == TRAINING ? modes[o.checkpoint] : GCKPT_INFERENCE,
                              .threads = (int)o.threads };
     desc.batch = why == SAMPLING ? 1 : o.batch;
     desc.backend = run.device;
-    desc.precision = o.bf16 ? GCKPT_BF16 : GCKPT_FP32;
+    desc.precision = precision();
     desc.budget = why == TRAINING ? (size_t)o.budget : 0;
     if (why == TRAINING && o.micro_batch == OPTIONS_AUTO) {
         desc.update_in_backward = o.clip > 0 ? 0 : GCKPT_IF_USEFUL;
@@ -626,7 +633,7 @@ static void report_plan(void)
             "%.1f %% recomputed\n",
             name, run.device != NULL ? ", on cuda" : "", (long long)o.micro_batch,
             (long long)o.batch, gckpt_plan_in_backward(p) ? ", updates in the backward" : "",
-            o.bf16 ? ", bf16" : "", (long long)o.threads, o.threads == 1 ? "" : "s",
+            o.bf16_fast ? ", fast bf16" : o.bf16 ? ", bf16" : "", (long long)o.threads, o.threads == 1 ? "" : "s",
             gckpt_plan_bytes(p), 100 * gckpt_plan_recompute(p));
     fprintf(run.out,
             "bytes  parameters %zu, optimiser %zu, arena %zu (at its peak: gradients %zu, "
@@ -658,7 +665,7 @@ static int find_frontier(model *m)
     gckpt_plan_desc desc = { .batch = o.batch, .threads = (int)o.threads, .backend = run.device };
     gckpt_term term = { m->loss, 1, 0 };
     desc.update_in_backward = gckpt_plan_in_backward(m->plan);
-    desc.precision = o.bf16 ? GCKPT_BF16 : GCKPT_FP32;
+    desc.precision = precision();
     if (m->graph == NULL) {
         m->graph = gckpt_graph_new(run.store, NULL);
         with_loss(m->graph, o.micro_batch, &term, m);
@@ -713,6 +720,10 @@ static int draw_plan(const gckpt_plan *plan)
 /* --device. */
 static int open_device(void)
 {
+    if (o.bf16_fast && (o.bf16 || o.device == 0))
+        return o.bf16 ? complain(2, "--bf16 and --bf16-fast: give one of them")
+                      : complain(2, "--bf16-fast: the processor has no tensor cores; give --bf16, "
+                                    "or --device cuda, too");
     if (o.device == 0)
         return 0;
 #ifdef GPT_CUDA
