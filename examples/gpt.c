@@ -999,7 +999,9 @@ int main(int argc, char **argv)
     if (status == 0)
         status = try_outputs();
     if (status == 0)
-        status = open_output() || open_device() || prepare();
+        status = open_device();
+    if (status == 0)
+        status = open_output() || prepare();
     if (status == 0 && !o.plan) {
         status = train();
         if (status == 0 && o.sample > 0 && !interrupted)

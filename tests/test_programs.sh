@@ -320,6 +320,8 @@ check "--save over what was resumed, through a link" build/gpt $small --steps 6 
     --resume "$files/resumed" --save "$files/resumed"
 check "the link is still one" test -h "$files/resumed" -a ! -h "$files/part"
 check "and its file is new" sh -c "! cmp -s $files/part $work/part.safetensors"
+check "--bf16-fast without a device" fails_with 2 "give --bf16, or --device cuda" build/gpt --bf16-fast --data README.md
+check "--device cuda without one" fails_with 2 "build/gpt-cuda makes one" build/gpt --device cuda --data README.md
 check "several outputs on one device" build/gpt $small --steps 1 --eval-every 0 --json /dev/null \
     --timeline /dev/null
 check "--data that has no end" fails_with 1 "a device" sh -c "ulimit -v 2000000; timeout 60 build/gpt \
