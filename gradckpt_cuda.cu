@@ -4128,7 +4128,8 @@ __device__ inline void slope(const Attention &p, float aux, float delta, int her
 }
 
 /* dq, of 64 queries over all keys they see. */
-template <int D> __global__ void __launch_bounds__(128) attention_dq_kernel(Attention p)
+template <int D>
+__global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dq_kernel(Attention p)
 {
     enum { TILE = 64 * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
