@@ -1091,7 +1091,8 @@ struct gckpt_backend {
 };
 
 /* In gradckpt_cuda.cu, which a program that wants it compiles by nvcc and links: the backend of a
- * CUDA device (from 0 on), the same one each time. NULL: there is none, *error says why. */
+ * CUDA device (from 0 on), the same one each time. NULL: there is none, *error says why. Calls that
+ * use it leave that device as their thread's current one. */
 extern const gckpt_backend *gckpt_cuda_backend(int device, const char **error);
 
 /* >>api-run ------------------------------------------------------------------------------------ */
@@ -15613,7 +15614,9 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
         gckpti_paint_dead(e);
     }
     e->pc++;
-    if (e->recording && e->pc == p->epilogue)
+    if (e->pc == p->epilogue) /* the next micro-batch begins anew */
+        gckpti_join(e);
+    if (e->recording && (e->pc == p->epilogue || result != GCKPT_OK))
         gckpti_recorded(e);
     if (result != GCKPT_OK)
         e->state = GCKPTI_IDLE;
@@ -15640,6 +15643,7 @@ static gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_exten
     gckpti_running r = { e, instructions, extent, GCKPT_MORE };
     e->repeating = e->repeats && instructions == INT64_MAX;
     gckpti_with_team(&e->runner, e->team, gckpti_run_here, &r);
+    gckpti_join(e); /* what comes next may be another executor's, in the same arena */
     e->repeating = 0;
     return r.result;
 }

@@ -3,7 +3,7 @@
  *     nvcc -O3 -std=c++17 -fmad=false -arch=sm_90 -c gradckpt_cuda.cu
  *
  * and link the object, the CUDA runtime and that of C++ (-lcudart -lstdc++) to the program; nothing
- * else is needed. Then
+ * else is needed but CUDA 12 or newer. Then
  *
  *     const char *error;
  *     desc.backend = gckpt_cuda_backend(0, &error);      in gckpt_plan_desc and gckpt_exec_desc
@@ -178,25 +178,17 @@ void check(Device *d, cudaError_t error, const char *what)
         explain(d->problem, d->number, error, what);
 }
 
-/* In each of the table's functions: one thread at a time, with this device as CUDA's current one.
- * The program may have another, and an error of its own; the former is put back. */
+/* In each of the table's functions: one thread at a time, with this device as CUDA's current one,
+ * which it stays: to set the one before again would make a context there, if it has none. */
 struct Hold {
     Device *d;
-    int before;
-    explicit Hold(Device *device) : d(device), before(device->number)
+    explicit Hold(Device *device) : d(device)
     {
         d->lock.lock();
-        cudaGetDevice(&before);
-        if (before != d->number)
-            cudaSetDevice(d->number);
+        cudaSetDevice(d->number);
         cudaGetLastError();
     }
-    ~Hold()
-    {
-        if (before != d->number)
-            cudaSetDevice(before);
-        d->lock.unlock();
-    }
+    ~Hold() { d->lock.unlock(); }
 };
 
 /* Blocks of `threads` for n items, at most so many that each processor of a large chip has 16. */
@@ -3331,6 +3323,16 @@ template <int R, int WIDTH, bool MIXED> void attention_run(const gckpt_call *cal
 
 bool by_16(const void *p) { return (uintptr_t)p % 16 == 0; }
 
+/* Has a block room for tiles of 128 links? Chips for displays have 99 KiB, and take slices of 64. */
+bool wide_fits(const gckpt_call *call)
+{
+    int most = 0, all = (int)sizeof(float) * (4 * TILE * (128 + 4) + TILE * SCORES);
+    Device *d = device_of(call);
+    check(d, cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->number),
+          "asking for shared memory");
+    return all <= most;
+}
+
 /* Forward and, with grad_out, backward. */
 void attention_both(const gckpt_call *call)
 {
@@ -3355,7 +3357,7 @@ void attention_both(const gckpt_call *call)
         RUN(call, attention_delta_kernel, blocks_for(32 * queries, 256), 256, 0, a,
             (float *)call->work, queries);
     const bool mixed = call->precision != GCKPT_FP32;
-    if (a.d <= 64)
+    if (a.d <= 64 || !wide_fits(call))
         mixed ? attention_run<8, 64, true>(call, a) : attention_run<8, 64, false>(call, a);
     else
         mixed ? attention_run<4, 128, true>(call, a) : attention_run<4, 128, false>(call, a);
@@ -5042,7 +5044,7 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
     static std::mutex making;
     static thread_local char problem[TEXT];
     std::lock_guard<std::mutex> alone(making);
-    int count = 0, before = 0, most = (int)(sizeof devices / sizeof *devices);
+    int count = 0, most = (int)(sizeof devices / sizeof *devices);
     const char *ignored;
     *(error ? error : &ignored) = problem;
     problem[0] = 0;
@@ -5060,7 +5062,6 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
     Device *d = &devices[device];
     if (d->ready)
         return &d->backend;
-    cudaGetDevice(&before);
     result = device_open(d, device);
     if (result != cudaSuccess)
         explain(problem, device, result, "making streams and buffers");
@@ -5069,8 +5070,6 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
     if (problem[0])
         device_close(d);
     cudaGetLastError();
-    if (before != device)
-        cudaSetDevice(before);
     if (problem[0])
         return NULL;
     static int at_exit = atexit(close_all);

@@ -513,7 +513,7 @@ static void schedules(unsigned first, unsigned n)
     static gckpt_instruction list[MOST_ITEMS], with[2 * MOST_ITEMS];
     long reloads = 0;
     for (unsigned seed = first; seed < first + n; seed++) {
-        gckpt_plan_desc d = { .mode = GCKPT_SCHEDULE, .offload_bytes = (size_t)1 << 40, .offload_work = 12345 };
+        gckpt_plan_desc d = { .mode = GCKPT_SCHEDULE, .offload_bytes = (SIZE_MAX / 4), .offload_work = 12345 };
         build(seed, 0);
         int count = random_schedule(net.g, net.term, net.terms, list, MOST_ITEMS), many = 0, back = 0;
         unsigned char seen[MOST] = { 0 };
