@@ -337,6 +337,82 @@ static void every_way(void)
     }
 }
 
+/* A value that is fetched is reloaded by the last instruction of a looped body: the next micro-batch waits for it. */
+static void reload_last(void)
+{
+    static gckpt_instruction list[4096];
+    const gckpt_hyper h = { .lr = 1e-2f };
+    gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL, .batch = 4, .as_built = 1, .backend = &dev.lazy };
+    gckpt_instruction in;
+    gckpt_feed feeds[4];
+    gckpt_plan *p = gpt(1, &d);
+    int n = 0;
+    while (gckpt_plan_get(p, n, &in) == GCKPT_OK && in.kind != GCKPT_UPDATE)
+        list[n++] = in;
+    gckpt_plan_free(p);
+    for (int i = 0; i < n; i += 7) {
+        uint64_t want = 0;
+        float first = 0;
+        int loss = list[i].kind == GCKPT_FORWARD && net.g->tensors[list[i].id]->op->flags & GCKPT_LOSS;
+        for (int more = 0; more < 2 && list[i].kind == GCKPT_FORWARD && !loss; more++) {
+            rig_free(NULL, NULL, net.g, net.s);
+            gckpt_plan_free(gpt(1, &d));
+            gckpt_pick pick = { net.g->tensors[list[i].id], 0 };
+            gckpt_plan_desc q = d;
+            q.mode = GCKPT_SCHEDULE;
+            q.schedule = list;
+            q.instructions = n + more;
+            q.fetch = &pick;
+            q.fetches = 1;
+            q.offload_bytes = FAR_BYTES;
+            q.offload_work = 1;
+            list[n] = (gckpt_instruction){ GCKPT_RELOAD, list[i].id };
+            p = gckpt_plan_new(net.g, net.term, net.terms, &q);
+            gckpt_exec_desc e = { .backend = &dev.lazy };
+            gckpt_exec *x = p ? gckpt_exec_new(p, net.s, &e) : NULL;
+            if (CHECK_MSG(x != NULL, "%s", gckpt_error_text(p ? (void *)net.s : (void *)net.g))) {
+                fill(NULL, 0, feeds);
+                CHECK(gckpt_step(x, feeds, 4, 4, &h, NULL) == GCKPT_OK);
+                const float *got = gckpt_fetch(x, list[i].id, 0);
+                if (!more)
+                    want = gckpt_store_hash(net.s), first = *got;
+                CHECK(gckpt_store_hash(net.s) == want && memcmp(&first, got, sizeof first) == 0);
+            }
+            rig_free(x, p, NULL, NULL);
+        }
+    }
+    rig_free(NULL, NULL, net.g, net.s);
+}
+
+/* A step that is abandoned behind any instruction leaves nothing to come in an arena it shares. */
+static void abandoned(void)
+{
+    const gckpt_hyper h = { .lr = 1e-2f };
+    gckpt_plan_desc d = gpt_desc;
+    gckpt_feed feeds[4];
+    uint64_t want = 0;
+    d.backend = &dev.lazy;
+    for (int stop = 0; stop < 400; stop += 7) {
+        gckpt_plan *p = gpt(2, &d);
+        size_t bytes = gckpt_plan_arena(p);
+        gckpt_exec_desc e = { .backend = &dev.lazy, .arena = device_get(&dev.d, bytes, 64), .arena_size = bytes };
+        gckpt_exec *a = gckpt_exec_new(p, net.s, &e), *b = gckpt_exec_new(p, net.s, &e);
+        fill(NULL, 0, feeds);
+        CHECK(!stop || gckpt_step_start(a, feeds, 4, 4, &h) == GCKPT_OK);
+        for (int k = 0; k < stop && gckpt_next(a).id >= 0 && gckpt_next(a).kind != GCKPT_UPDATE; k++)
+            gckpt_run_some(a, 1, NULL);
+        int end = stop && gckpt_next(a).kind == GCKPT_UPDATE;
+        CHECK(gckpt_step(b, feeds, 4, 4, &h, NULL) == GCKPT_OK);
+        want = stop ? want : gckpt_store_hash(net.s);
+        CHECK_MSG(gckpt_store_hash(net.s) == want, "abandoned behind %d instructions", stop);
+        gckpt_exec_free(a);
+        rig_free(b, p, net.g, net.s);
+        device_release(&dev.d, e.arena, bytes);
+        if (end)
+            break;
+    }
+}
+
 /* The n-th copy fails: an error, nothing changed; the next step is as if there had been none. */
 static void failures(void)
 {
@@ -742,6 +818,8 @@ int main(int argc, char **argv)
         dev.lazy.host_get = host_get;
         dev.lazy.host_release = host_release;
         every_way();
+        reload_last();
+        abandoned();
         failures();
     }
     refusals();
