@@ -29,8 +29,16 @@ COMPILE = $(CC) $(CFLAGS) $(WARNINGS) $(OPENMP) $(BLAS) -I.
 LINKED = $(COMPILE) -DGRADCKPT_IMPLEMENTED
 OWN = $(subst -O2,-O1,$(COMPILE)) -DGCKPT_STATIC
 
+# The CUDA backend: by nvcc an object to link with -lcudart -lstdc++; its tests need only a C++ compiler.
+NVCC = nvcc
+CUDA_ARCHS = 80 90 100
+CUDA_LIBS = -L$(dir $(shell command -v $(NVCC)))../lib64 -lcudart -lstdc++
+SHIM_FLAGS = -O2 -ffp-contract=off $(shell grep -qsw fma /proc/cpuinfo && echo -mfma)
+SHIMMED = $(CXX) -std=c++17 $(SHIM_FLAGS) -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -I.
+
 EXAMPLES = build/gpt build/accumulation build/bytes build/quickstart build/strategies build/steps
-TESTS = $(patsubst tests/%.c,build/%,$(sort $(wildcard tests/test_*.c)))
+CUDA_TESTS = $(patsubst tests/%.c,%,tests/test_cuda.c $(sort $(wildcard tests/cuda_*.c)))
+TESTS = $(patsubst tests/%.c,build/%,$(sort $(filter-out tests/test_cuda.c,$(wildcard tests/test_*.c))))
 SCRIPTS = build/test_programs build/test_firmware
 INSIDE := $(patsubst tests/%.c,build/%,\
     $(shell grep -l '^ *$(HASH) *define  *GRADCKPT_IMPLEMENTATION' tests/test_*.c))
@@ -44,6 +52,9 @@ help:
 	@echo 'make run       train a small GPT on the text of gradckpt.h for about a minute, and sample it'
 	@echo 'make test      build and run all tests: a C compiler, make and sh suffice; 90 seconds on 2 cores'
 	@echo 'make check     the wide test: compilers, options, sanitizers, valgrind, macros, symbols'
+	@echo 'make test-cuda the tests of gradckpt_cuda.cu without a device: a C++ compiler suffices; 90 seconds'
+	@echo 'make cuda      build/gradckpt_cuda.o, to link with -lcudart -lstdc++: nvcc'
+	@echo 'make gpu       every test and benchmark that needs a CUDA device: build/gpu.md, 9 minutes'
 	@echo 'make coverage  lines and branches that make test and make check run: clang, 10 minutes'
 	@echo 'make examples  build/gpt, accumulation, bytes, quickstart, steps, strategies'
 	@echo 'make bench     every kernel and whole steps beside the peak of this machine: build/bench.md, .json'
@@ -75,6 +86,21 @@ test:
 
 check:
 	@CC='$(CC)' JOBS='$(JOBS)' sh tests/check_all.sh
+
+# Every program under the shim's four schedules, streams eager in two of them and lazy in the others.
+CUDA_RUNS = $(foreach s,0 1 2 3,$(patsubst %,build/shim/%.$(s).log,$(CUDA_TESTS))) build/shim/test_cuda_shim.0.log
+test-cuda:
+	@rm -f $(CUDA_RUNS)
+	@MAKEFLAGS= $(MAKE) --no-print-directory -k -j$(JOBS) CC='$(CC)' CFLAGS='$(CFLAGS)' \
+	    OPENMP='$(OPENMP)' CXX='$(CXX)' SHIM_FLAGS='$(SHIM_FLAGS)' WARNINGS='$(WARNINGS)' $(CUDA_RUNS) || true
+	@sh tests/run.sh $(CUDA_RUNS)
+
+cuda: build/gradckpt_cuda.o
+
+gpu: gpu-programs
+	sh tests/gpu.sh
+
+gpu-programs: $(addprefix build/cuda/,$(CUDA_TESTS)) build/gpt-cuda build/predict-cuda $(BENCH_CUDA)
 
 coverage:
 	@JOBS='$(JOBS)' sh tests/coverage.sh
@@ -137,7 +163,7 @@ build/test_frontier build/test_timeline: examples/pictures.h
 build/test_threads: LIBS = -lm -pthread
 build/test_kernels: OWN = $(COMPILE) -DGCKPT_STATIC
 # What these ask is answered before any kernel runs, and soon: most of their time is the compiler's.
-ABOVE = build/test_refusals build/test_resume build/test_rows build/test_table build/test_timeline build/test_values
+ABOVE = build/test_draft build/test_frontier build/test_refusals build/test_resume build/test_rows build/test_table build/test_timeline build/test_values
 $(ABOVE): OWN = $(subst -O2,-O0,$(COMPILE)) -DGCKPT_STATIC -DGCKPT_NO_FAST
 
 $(TESTS:=.log): build/%.log: build/%
@@ -145,6 +171,51 @@ $(TESTS:=.log): build/%.log: build/%
 $(SCRIPTS:=.log): build/%.log: tests/%.sh $(EXAMPLES)
 	@CC='$(CC)' LINKED='$(LINKED) build/gradckpt.o $(BLAS_LIBS)' sh $< > $@ 2>&1; \
 	    echo "exit status $$?" >> $@
+
+build/gradckpt_cuda.o: gradckpt_cuda.cu gradckpt.h build/options
+	$(NVCC) -O3 -std=c++17 -fmad=false -Xcompiler -Wall \
+	    $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) -c -o $@ $<
+
+# Of the tests, each as its own object; those that use public names only share one of the header.
+build/shim build/cuda:
+	@mkdir -p $@
+
+build/shim/gradckpt_cuda.o: gradckpt_cuda.cu gradckpt.h tests/cuda_shim.h build/options | build/shim
+	$(SHIMMED) -include tests/cuda_shim.h -x c++ -c -o $@ $<
+
+build/shim/gradckpt.o: tests/compile/implementation.c gradckpt.h build/options | build/shim
+	$(filter-out -fopenmp,$(COMPILE)) -c -o $@ $<
+
+INSIDE_CUDA = $(shell grep -l 'gckpti_\|GRADCKPT_IMPLEMENTATION' $<)
+OF_CUDA = $(CC) $(subst -O2,-O1,$(CFLAGS)) -Wall -Wextra -Wno-unused-function -I. $(if $(INSIDE_CUDA),\
+    -DGCKPT_STATIC $(if $(shell grep -l 'define  *GRADCKPT_IMP' $<),,-DGRADCKPT_IMPLEMENTATION),\
+    -DGRADCKPT_IMPLEMENTED)
+$(addprefix build/shim/,$(CUDA_TESTS)): build/shim/%: tests/%.c $(wildcard tests/*.h) tests/test_backend.c tests/test_random.c tests/test_hash.c gradckpt.h build/shim/gradckpt_cuda.o build/shim/gradckpt.o
+	$(OF_CUDA) -DGCKPT_CUDA_SHIM -c -o $@.o $<
+	$(CXX) $(LINK_FLAGS) -o $@ $@.o build/shim/gradckpt_cuda.o \
+	    $(if $(INSIDE_CUDA),,build/shim/gradckpt.o) -lm -pthread
+
+build/shim/test_cuda_shim: tests/test_cuda_shim.cpp tests/cuda_shim.h tests/check.h build/options | build/shim
+	$(CXX) -std=c++17 $(SHIM_FLAGS) $(LINK_FLAGS) -Itests -o $@ $<
+
+# NAME.0.log .. NAME.3.log: by schedule; eager streams in the even ones
+define SHIM_RUN
+build/shim/%.$(1).log: build/shim/%
+	@CUDA_SHIM_SCHEDULE=$(1) CUDA_SHIM_LAZY=$$$$(($(1) % 2)) ./$$< > $$@ 2>&1; echo "exit status $$$$?" >> $$@
+endef
+$(foreach s,0 1 2 3,$(eval $(call SHIM_RUN,$(s))))
+
+# On a device.
+$(addprefix build/cuda/,$(CUDA_TESTS)): build/cuda/%: tests/%.c $(wildcard tests/*.h) gradckpt.h build/gradckpt_cuda.o build/shim/gradckpt.o | build/cuda
+	$(OF_CUDA) -o $@ $< build/gradckpt_cuda.o $(if $(INSIDE_CUDA),,build/shim/gradckpt.o) \
+	    $(CUDA_LIBS) -lm -pthread
+build/gpt-cuda: examples/gpt.c $(wildcard examples/*.h) build/gradckpt.o build/gradckpt_cuda.o
+	$(LINKED) -DGPT_CUDA -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
+build/predict-cuda: tests/bench/predict.c tests/bench/model.h $(wildcard examples/*.h) gradckpt.h build/gradckpt_cuda.o
+	$(COMPILE) -DBENCH_CUDA -Iexamples -o $@ $< build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
+BENCH_CUDA := $(patsubst tests/bench/cuda.cu,build/bench-cuda,$(wildcard tests/bench/cuda.cu))
+build/bench-cuda: tests/bench/cuda.cu gradckpt_cuda.cu gradckpt.h
+	$(NVCC) -O3 -std=c++17 -fmad=false -arch=native -I. -o $@ $< -lcublas
 
 build/accuracy build/bench build/depth build/fastest build/predict build/threads: build/%: tests/bench/%.c tests/bench/model.h $(wildcard examples/*.h) gradckpt.h build/options
 	$(COMPILE) -Iexamples -o $@ $< $(BLAS_LIBS) -lm
@@ -170,4 +241,4 @@ clean:
 
 always:
 
-.PHONY: always all help examples run test check coverage bench accuracy threads predict fastest depth plans curves pictures readme install clean
+.PHONY: always all help examples run test test-cuda cuda gpu gpu-programs check coverage bench accuracy threads predict fastest depth plans curves pictures readme install clean

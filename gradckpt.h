@@ -252,6 +252,14 @@
  *    cross_entropy can run as any of these in fp32 plans, if nothing else reads, fetches or pins
  *    the logits and nothing built between the two reads x or w.
  *
+ *    Where there is slower memory (desc.offload_bytes: the host's beside a backend's own, a file, a
+ *    chip), AUTO, OPTIMAL, frontiers and gckpt_fit may also copy a value there and back instead of
+ *    computing it again, if that has less work (desc.offload_work). An offload stands behind the
+ *    forward that made the value, a reload before its reader. What is proven holds for schedules
+ *    with such copies, too: these count as work, what slower memory holds is not limited in it. No
+ *    plan has more work than without slower memory (gckpt_plan_offloaded: bytes of it that a plan
+ *    uses). docs/offload.md has figures.
+ *
  * 10. Speed
  *    With gcc or clang for a 64-bit processor, products, attention, norms, losses, activations and
  *    the update have fast kernels: one source, compiled for AVX-512, AVX2, NEON, and for plain C
@@ -268,7 +276,8 @@
  *    of its own, arena, parameters and state live there, all executors on it share them, and the
  *    store knows which copy is the newest: gckpt_store_get, saving, loading and hashing fetch what
  *    they need; a pointer that was kept is the host's copy, as of the last gckpt_store_pull, and
- *    what is written through it counts after gckpt_store_push.
+ *    what is written through it counts after gckpt_store_push. What a plan offloads goes to memory
+ *    of the host; a backend may copy it beside what it computes (move, join).
  */
 #ifndef GRADCKPT_H
 #define GRADCKPT_H
@@ -737,9 +746,10 @@ typedef struct {
      * (there it is always 1), so set it when this plan is made for one */
     int plain;
     /* Bytes of slower memory that AUTO, OPTIMAL, frontiers and gckpt_fit may offload values (and
-     * aux) to, instead of computing them again (manual, 9); 0: none. offload_work: work (gckpt_cost)
-     * of 2^20 bytes, one way: with costs in nanoseconds 1048576 / (GB/s); rounded up. A plan that
-     * updates in the backward offloads nothing: a copy that failed would come too late. */
+     * aux) to, instead of computing them again (manual, 9); 0: none. offload_work: work
+     * (gckpt_cost) of 2^20 bytes, one way: with costs in nanoseconds 1048576 / (GB/s); rounded up.
+     * A plan that updates in the backward offloads nothing: a copy that failed would come too late.
+     * */
     size_t offload_bytes;
     uint64_t offload_work;
     /* What the plan is made for; NULL: the processor. The table must live until the plan is made;
@@ -748,9 +758,10 @@ typedef struct {
     gckpt_precision precision; /* of activations and their gradients */
     /* GCKPT_SQRT: n ops a segment; -n: n of the user's outermost segments; 0: fewest bytes */
     int group;
-    /* GCKPT_SCHEDULE: forwards (repeated at will), backwards and, with offload_bytes, reloads, but no
-     * updates (offloads are put where they belong). Reverse order of backwards will do, as will any in which a backward comes after those of what reads its result, and of what
-     * adds to the same gradients before it (manual, 5f) */
+    /* GCKPT_SCHEDULE: forwards (repeated at will), backwards and, with offload_bytes, reloads, but
+     * no updates (offloads are put where they belong). Reverse order of backwards will do, as will
+     * any in which a backward comes after those of what reads its result, and of what adds to the
+     * same gradients before it (manual, 5f) */
     const gckpt_instruction *schedule;
     int instructions;
     const gckpt_pick *fetch;
@@ -788,8 +799,9 @@ GCKPT_API size_t gckpt_plan_kind_bytes(const gckpt_plan *plan, int kind);
 GCKPT_API size_t gckpt_plan_offloaded(const gckpt_plan *plan); /* bytes of slower memory it uses */
 GCKPT_API double gckpt_plan_recompute(const gckpt_plan *plan); /* recomputed work / forward work */
 /* Work (gckpt_cost) of a micro-batch: forwards and backwards, also again, and copies to slower
- * memory and back, as if nothing ran beside them; overhead: what it is above the least that computes nothing twice, in any form that the plan could choose
- * (manual, 9), as a fraction of that. */
+ * memory and back, as if nothing ran beside them; overhead: what it is above the least that
+ * computes nothing twice, in any form that the plan could choose (manual, 9), as a fraction of
+ * that. */
 GCKPT_API uint64_t gckpt_plan_work(const gckpt_plan *plan);
 GCKPT_API double gckpt_plan_overhead(const gckpt_plan *plan);
 /* What is proven about all schedules (manual, 9), whoever finds them: none within the plan's budget
@@ -1033,10 +1045,11 @@ struct gckpt_backend {
     void (*copy_out)(void *context, void *host, const void *from, size_t bytes);
     void (*copy)(void *context, void *to, const void *from, size_t bytes);
     /* Planning: call is as op->shape left it for plain kernels; changes work_forward, _backward,
-     * and sets mixes_rows where the bits of fast kernels depend on micro-batches of this size.
-     * in[i].bf16, out_bf16 and grad_out_bf16 say what the plan keeps so (they are not to be read).
-     * A function of op, call and the backend's name only. Kernels find `work` a multiple of 64 behind
-     * the executor's own copies, which begin at the plan's alignment. */
+     * and of fast kernels (find_fast) also mixes_rows where their bits depend on micro-batches of
+     * this size, and precision to GCKPT_BF16 where they are not for such shapes; in[i].bf16,
+     * out_bf16 and grad_out_bf16 say what the plan keeps so and are not to be read. A function of
+     * op, call and the backend's name only. Kernels find `work` a multiple of 64 behind the
+     * executor's own copies, which begin at the plan's alignment. */
     gckpt_result (*workspace)(void *context, const gckpt_op *op, gckpt_call *call);
     /* The kernel of an op's forward or backward, by op->name or, of users' ops, by op; asked for
      * each instruction when an executor is made. NULL: there is none, and the op's own runs, with
@@ -1068,6 +1081,14 @@ struct gckpt_backend {
      * they are meant. Whatever the plan keeps as bf16 they read and write as such (in[i].bf16,
      * out_bf16, ..; the other pointer is NULL); low parts may be left alone. */
     gckpt_kernel (*find_fast)(void *context, const gckpt_op *op, gckpt_kind kind);
+    /* For what is offloaded to the host: all four or none (then copy_out and copy_in do it). Moves
+     * begin behind what was asked for before, and may run beside what is asked for later; they keep
+     * their order. join: what is asked for later waits for all of them. Their host side is memory
+     * from host_get; the other side is not touched before join, but read where it goes out. */
+    void *(*host_get)(void *context, size_t bytes);
+    void (*host_release)(void *context, void *memory, size_t bytes);
+    void (*move)(void *context, void *to, const void *from, size_t bytes, int out);
+    void (*join)(void *context);
 };
 
 /* In gradckpt_cuda.cu, which a program that wants it compiles by nvcc and links: the backend of a
@@ -1134,9 +1155,10 @@ typedef struct {
     /* 0: feeds are read where they are until the step ends; 1: a training step copies them at once
      * (into memory for desc.batch rows, taken when the executor is made and not in plan_bytes). */
     int copy_feeds;
-    /* What a plan offloads: copies `bytes` bytes to, or from, `at` of a slower memory (a file, a chip)
-     * of gckpt_plan_offloaded bytes, and returns how many it did; fewer: the step ends with E_FILE
-     * and nothing is changed. Both, or none: then the executor takes memory of the host for it. */
+    /* What a plan offloads: copies `bytes` bytes to, or from, `at` of a slower memory (a file, a
+     * chip) of gckpt_plan_offloaded bytes, and returns how many it did; fewer: the step ends with
+     * E_FILE and nothing is changed. Both, or none: then the executor takes memory of the host for
+     * it. */
     size_t (*offload)(void *user, size_t at, const void *from, size_t bytes);
     size_t (*reload)(void *user, size_t at, void *to, size_t bytes);
     int (*progress)(void *user, const gckpt_progress *);
@@ -6013,7 +6035,7 @@ typedef struct {
     int batchless, rounding; /* rounding: GCKPTI_ROUNDED, .. */
     gckpt_cost cost;
     size_t far_value, far_aux; /* where slower memory has what is offloaded; GCKPTI_NONE: nowhere */
-    uint64_t hash; /* of the graph up to it, as it was built: this is what runs */
+    uint64_t hash;             /* of the graph up to it, as it was built: this is what runs */
 } gckpti_node;
 
 typedef struct {
@@ -6321,8 +6343,8 @@ typedef struct {
 typedef struct {
     int unit, start, value_end, aux_end;
     int source, sources; /* of the schedule's sources: spans whose bytes the value may take over */
-    int home, far;       /* the forward's span that it reloads, or itself; GCKPTI_VALUE, .. of what is
-                            offloaded behind it */
+    int home;            /* the span of the forward that it reloads, or itself */
+    int far;             /* GCKPTI_VALUE, ..: what is offloaded behind it */
 } gckpti_span;
 
 /* A schedule, and which versions its items make and read (gckpti_find_spans). What a reload brings
@@ -6424,17 +6446,15 @@ static int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags 
 /* ---- bf16 plans (manual, 5l): values and gradients of what depends on the batch are rounded, and
  * kept narrow unless they are fetched, as floats ---- */
 enum { GCKPTI_ROUNDED = 1, GCKPTI_NARROW_VALUE = 2, GCKPTI_NARROW_GRADIENT = 4 };
-enum { GCKPTI_MIXES = 8 }; /* its fast kernels tie the bits to the micro-batch */
+/* Of an op: fast kernels compute it; they tie the bits to the micro-batch. */
+enum { GCKPTI_FAST_OP = 8, GCKPTI_MIXES = 16 };
 
 /* What an op computes in: fast plans leave what has no fast kernels to those of GCKPT_BF16. */
-static gckpt_precision gckpti_op_precision(const gckpt_backend *b, const gckpt_op *op,
-                                           int batchless, gckpt_precision precision)
+static gckpt_precision gckpti_op_precision(int rounding, int batchless, gckpt_precision precision)
 {
-    if (batchless)
-        return GCKPT_FP32;
-    if (precision == GCKPT_BF16_FAST && !b->find_fast(b->context, op, GCKPT_FORWARD))
-        return GCKPT_BF16;
-    return precision;
+    if (precision == GCKPT_BF16_FAST && !(rounding & GCKPTI_FAST_OP))
+        precision = GCKPT_BF16;
+    return batchless ? GCKPT_FP32 : precision;
 }
 
 static size_t gckpti_bytes(const gckpti_planner *p, const gckpt_tensor *t, int narrow)
@@ -6582,10 +6602,9 @@ static size_t gckpti_copy_bytes(const gckpti_planner *p, const gckpt_tensor *t, 
         if (backward && gckpti_sums(p, t, i) == GCKPTI_SUM_HERE)
             sums |= 1u << i;
     }
-    gckpti_copies_of(
-        t->op, t->inputs, rounding, n,
-        gckpti_op_precision(p->desc->backend, t->op, t->batchless, p->desc->precision), backward,
-        gckpti_needs(p, t), wanted, sums, &c);
+    gckpti_copies_of(t->op, t->inputs, rounding, n,
+                     gckpti_op_precision(rounding[0], t->batchless, p->desc->precision), backward,
+                     gckpti_needs(p, t), wanted, sums, &c);
     return c.bytes;
 }
 
@@ -6631,6 +6650,33 @@ static uint64_t gckpti_add_work(uint64_t sum, uint64_t more)
     return more < UINT64_MAX - sum ? sum + more : UINT64_MAX;
 }
 
+/* Parts of what a forward leaves, as they are read and offloaded. */
+enum { GCKPTI_VALUE = 1, GCKPTI_AUX = 2 };
+static int gckpti_parts(int value_end, int aux_end)
+{
+    return (value_end < 0 ? 0 : GCKPTI_VALUE) | (aux_end < 0 ? 0 : GCKPTI_AUX);
+}
+static int64_t gckpti_parts_bytes(const gckpti_unit *u, int parts)
+{
+    return (parts & GCKPTI_VALUE ? u->out : 0) + (parts & GCKPTI_AUX ? u->aux : 0);
+}
+
+/* Work of copying so many bytes to slower memory or back, rounded up: two copies never have less
+ * than one of all their bytes. */
+static uint64_t gckpti_copy_work(uint64_t offload_work, int64_t bytes)
+{
+    uint64_t most = UINT64_MAX / 4, n = (uint64_t)bytes, whole = n >> 20, rest = n & 0xfffff;
+    if (offload_work > most >> 20 || (whole && offload_work > most / whole))
+        return most;
+    return whole * offload_work + ((rest * offload_work + 0xfffff) >> 20);
+}
+
+/* Of an offload or a reload of such parts of a unit. */
+static uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int parts)
+{
+    return gckpti_copy_work(p->desc->offload_work, gckpti_parts_bytes(&p->unit[unit], parts));
+}
+
 /* Sums of work must stay below 2^64, although the search and the makers repeat a forward for each
  * backward there is. */
 static gckpt_result gckpti_check_work(const gckpti_planner *p)
@@ -6640,12 +6686,16 @@ static gckpt_result gckpti_check_work(const gckpti_planner *p)
     for (int i = 0; i < p->n; i++) {
         sum = gckpti_add_work(sum, p->cost[i].forward); /* 0 for what is no op */
         sum = gckpti_add_work(sum, p->cost[i].backward);
+        if (p->of[i] >= 0 && p->unit[p->of[i]].offloads)
+            sum = gckpti_add_work(sum,
+                                  2 * gckpti_parts_work(p, p->of[i], GCKPTI_VALUE | GCKPTI_AUX));
     }
     return sum <= most
                ? GCKPT_OK
                : gckpti_error(p->g, GCKPT_E_ARG,
                               "plan: the work of all ops adds up to more than %u; %s", most,
-                              p->desc->costs ? "give costs in a larger unit" : "use fewer rows");
+                              p->desc->costs || p->offloads ? "give costs in a larger unit"
+                                                            : "use fewer rows");
 }
 
 /* ---- forms: what else returns the bits of an op, with other bytes and other work ---- */
@@ -6684,8 +6734,8 @@ static int gckpti_form(gckpt_tensor *t, int form)
 static int gckpti_form_fits(const gckpti_planner *p, const gckpt_tensor *t, const gckpt_tensor *as)
 {
     const gckpt_tensor *gone = t->in[0]->base;
-    if (t->batchless || !p->active[t->id])
-        return 0;
+    if (t->batchless || !p->active[t->id] || p->desc->precision == GCKPT_BF16_FAST)
+        return 0; /* a backend's fast kernels have one form */
     if (as->in[0]->base == gone)
         return 1;
     if (gone->keep || gone->recompute || p->rounding[gone->id])
@@ -6794,22 +6844,28 @@ static gckpt_cost gckpti_form_cost(const gckpti_planner *p, const gckpt_tensor *
 /* Asks op t for its workspace at this thread count and its work. */
 static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
 {
-    int i = t->id;
+    int i = t->id, mixes;
     uint16_t narrow;
     gckpt_call call;
-    gckpt_result result =
-        gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, p->threads, p->plain,
-                          gckpti_op_precision(p->desc->backend, t->op, t->batchless,
-                                              p->desc->precision),
-                          NULL, &call);
-    int mixes = call.mixes_rows;
-    for (int k = 0; k < t->inputs; k++)
-        if (p->rounding[t->in[k]->base->id] & GCKPTI_NARROW_VALUE)
-            call.in[k].bf16 = &narrow;
-    call.out_bf16 = p->rounding[i] & GCKPTI_NARROW_VALUE ? &narrow : NULL;
-    call.grad_out_bf16 = p->rounding[i] & GCKPTI_NARROW_GRADIENT ? &narrow : NULL;
-    if (result == GCKPT_OK && p->desc->backend && p->desc->backend->workspace)
-        result = p->desc->backend->workspace(p->desc->backend->context, t->op, &call);
+    gckpt_result result;
+    const gckpt_backend *b = p->desc->backend;
+    gckpt_precision precision;
+    if (p->desc->precision == GCKPT_BF16_FAST && b->find_fast(b->context, t->op, GCKPT_FORWARD))
+        p->rounding[i] |= GCKPTI_FAST_OP;
+    do { /* once more where the backend declines it */
+        precision = gckpti_op_precision(p->rounding[i], t->batchless, p->desc->precision);
+        result = gckpti_shape_call(t->op, t->in, t->inputs, t->attributes, 1, p->threads, p->plain,
+                                   precision, NULL, &call);
+        mixes = call.mixes_rows;
+        for (int k = 0; k < t->inputs; k++)
+            if (p->rounding[t->in[k]->base->id] & GCKPTI_NARROW_VALUE)
+                call.in[k].bf16 = &narrow;
+        call.out_bf16 = p->rounding[i] & GCKPTI_NARROW_VALUE ? &narrow : NULL;
+        call.grad_out_bf16 = p->rounding[i] & GCKPTI_NARROW_GRADIENT ? &narrow : NULL;
+        if (result == GCKPT_OK && b && b->workspace)
+            result = b->workspace(b->context, t->op, &call);
+        p->rounding[i] &= (unsigned char)~(call.precision == precision ? 0 : GCKPTI_FAST_OP);
+    } while (result == GCKPT_OK && precision == GCKPT_BF16_FAST && call.precision != precision);
     if (result != GCKPT_OK && p->desc->backend)
         return gckpti_error(p->g, result, "%T: backend %s does not plan it", t,
                             p->desc->backend->name);
@@ -6916,29 +6972,6 @@ static int64_t gckpti_model_size(const gckpti_planner *p, size_t bytes)
     return (int64_t)gckpti_round_up(bytes < most ? bytes : most, p->alignment);
 }
 
-/* Parts of what a forward leaves, as they are read and offloaded. */
-enum { GCKPTI_VALUE = 1, GCKPTI_AUX = 2 };
-static int64_t gckpti_parts_bytes(const gckpti_unit *u, int parts)
-{
-    return (parts & GCKPTI_VALUE ? u->out : 0) + (parts & GCKPTI_AUX ? u->aux : 0);
-}
-
-/* Work of copying so many bytes to slower memory or back, rounded up: two copies never have less
- * than one of all their bytes. */
-static uint64_t gckpti_copy_work(uint64_t offload_work, int64_t bytes)
-{
-    uint64_t most = UINT64_MAX / 4, n = (uint64_t)bytes, whole = n >> 20, rest = n & 0xfffff;
-    if (offload_work > most >> 20 || (whole && offload_work > most / whole))
-        return most;
-    return whole * offload_work + ((rest * offload_work + 0xfffff) >> 20);
-}
-
-/* Of an offload or a reload of such parts of a unit. */
-static uint64_t gckpti_parts_work(const gckpti_planner *p, int unit, int parts)
-{
-    return gckpti_copy_work(p->desc->offload_work, gckpti_parts_bytes(&p->unit[unit], parts));
-}
-
 /* Appends tensor t, an op or a staged parameter, to the units; prologue: it is computed there. */
 static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prologue)
 {
@@ -6954,7 +6987,7 @@ static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prolog
     u->recompute = (unsigned char)(t->recompute && !u->fixed);
     p->pinned += u->recompute;
     u->effect = (unsigned char)effect;
-    u->offloads = p->far > 0 && !prologue && t->op && !u->recompute && u->out + u->aux > 0;
+    u->offloads = p->far > 0 && !prologue && t->op && !u->recompute;
     p->offloads = p->offloads || u->offloads;
     p->of[t->id] = p->units++;
     if (t->kind == GCKPTI_OP)
@@ -7607,8 +7640,8 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
     gckpt_instruction in = p->desc->schedule[i];
     const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->tensors[in.id];
     int copies = t && t->kind == GCKPTI_PARAM && p->staged && in.kind == GCKPT_FORWARD;
-    if (!copies && (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE ||
-                    (unsigned)in.kind > GCKPT_RELOAD))
+    if (!copies &&
+        (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE || (unsigned)in.kind > GCKPT_RELOAD))
         return gckpti_error(p->g, GCKPT_E_ARG,
                             "schedule: instruction %i: %i is not the id of an op's result", i,
                             in.id);
@@ -7621,9 +7654,9 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
                             i, t);
     if (in.kind >= GCKPT_OFFLOAD && p->of[in.id] >= 0 && !p->unit[p->of[in.id]].offloads)
         return gckpti_error(p->g, GCKPT_E_ARG,
-                            "schedule: instruction %i: %T cannot be offloaded: desc.offload_bytes "
-                            "is 0, or it updates in the backward, or gckpt_recompute or parameters "
-                            "only make the tensor",
+                            "schedule: instruction %i: %T cannot be offloaded: no "
+                            "desc.offload_bytes, updates in the backward, gckpt_recompute, or a "
+                            "function of parameters only",
                             i, t);
     return GCKPT_OK;
 }
@@ -7751,8 +7784,8 @@ static void gckpti_add_pins(gckpti_planner *p, const int *made, int length, gckp
 }
 
 /* One pass from the end: drops forwards and reloads that nobody reads, so that a recompute stops by
- * itself at the last value that is needed. Losses and side effects stay in their first forward. Returns the
- * new length. */
+ * itself at the last value that is needed. Losses and side effects stay in their first forward.
+ * Returns the new length. */
 static int gckpti_drop(gckpti_planner *p, int *item, int length)
 {
     enum { VALUE = GCKPTI_VALUE, AUX = GCKPTI_AUX, FAR = 4 }; /* FAR: a reload brings it back */
@@ -7854,7 +7887,7 @@ static int gckpti_find_spans(const gckpti_planner *p, gckpti_schedule *s)
         gckpti_span *v = &s->span[i], *home = &s->span[v->home];
         if (v == home)
             continue;
-        home->far |= (v->value_end >= 0 ? GCKPTI_VALUE : 0) | (v->aux_end >= 0 ? GCKPTI_AUX : 0);
+        home->far |= gckpti_parts(v->value_end, v->aux_end);
         if (home->far & GCKPTI_VALUE && home->value_end < 0)
             home->value_end = home->start;
         if (home->far & GCKPTI_AUX && home->aux_end < 0)
@@ -7978,7 +8011,7 @@ static void gckpti_list_instructions(gckpti_planner *p, gckpti_draft *d)
         if (i < 0) {
             backward = gckpti_add_work(backward, cost->backward);
         } else if (i != u) {
-            far = (v->value_end >= 0 ? GCKPTI_VALUE : 0) | (v->aux_end >= 0 ? GCKPTI_AUX : 0);
+            far = gckpti_parts(v->value_end, v->aux_end);
         } else {
             uint64_t *sum = d->latest[u] ? &again : &once;
             *sum = gckpti_add_work(*sum, cost->forward);
@@ -8227,7 +8260,7 @@ static gckpt_result gckpti_make_draft(gckpti_planner *p, const int *made, int le
         return GCKPT_E_MEMORY;
     gckpti_place_far(p, d);
     gckpti_list_buffers(p, d);
-    if (d->offloaded > p->desc->offload_bytes || d->offloaded >= PTRDIFF_MAX / 2) /* the search makes no such schedule */
+    if (d->offloaded > p->desc->offload_bytes || d->offloaded >= PTRDIFF_MAX / 2)
         return gckpti_error(p->g, GCKPT_E_BUDGET,
                             "schedule: it offloads %z bytes; desc.offload_bytes is %z",
                             d->offloaded, p->desc->offload_bytes);
@@ -8965,7 +8998,7 @@ static gckpt_result gckpti_find_sqrt(gckpti_planner *p)
 enum {
     GCKPTI_OPEN = 6,
     GCKPTI_INSTANTS = 8,
-    GCKPTI_CHEAP = 2,
+    GCKPTI_CHEAP = 3, /* the last: as if copies were free */
     GCKPTI_HULL_CUTS = 1024, /* cuts behind a unit, at the most, on hulls; in all */
     GCKPTI_ALL_CUTS = 16384,
     GCKPTI_COUNTED = 256, /* most units for lists of all cuts; in them late units cost more, */
@@ -8988,8 +9021,8 @@ typedef struct {
     unsigned char flags;
 } gckpti_cut_unit;
 
-/* Bytes kept and work repeated; from: the cut it continues (bit 31: r of the unit between; bit 30: it
- * is offloaded, in part at least). */
+/* Bytes kept and work repeated; from: the cut it continues (bit 31: r of the unit between; bit 30:
+ * it is offloaded, in part at least). */
 typedef struct {
     int64_t bytes;
     uint64_t work;
@@ -9011,8 +9044,8 @@ typedef struct {
     int rank;
     int64_t gradients; /* bytes of them and of the workspace, then */
     gckpti_cut_unit *unit;
-    gckpti_cut_table hull, all; /* all: made when asked for; n 0: too many */
-    gckpti_cut_table cheap[GCKPTI_CHEAP]; /* hulls, as if copies had 1/2, 1/4 of their work: no bound */
+    gckpti_cut_table hull, all;           /* all: made when asked for; n 0: too many */
+    gckpti_cut_table cheap[GCKPTI_CHEAP]; /* no bounds: copies have 1/2, .. of their work */
     int tried, tried_cheap;
 } gckpti_instant;
 
@@ -9151,10 +9184,9 @@ static void gckpti_cut_step(gckpti_bound *b, gckpti_instant *t, int i, unsigned 
         int far = needed && u->out && !(c->flags & GCKPTI_HELD) ? GCKPTI_VALUE : 0;
         far |= aux_far ? GCKPTI_AUX : 0;
         for (int part = far; part > 0 && u->offloads; part = (part - 1) & far)
-            gckpti_cut_merge(b, &next[x & ~(unsigned)c->own], &now[x],
-                             bytes - gckpti_parts_bytes(u, part),
-                             2 * gckpti_parts_work(b->p, i, part) >> b->cheap,
-                             first | UINT32_C(1) << 30);
+            gckpti_cut_merge(
+                b, &next[x & ~(unsigned)c->own], &now[x], bytes - gckpti_parts_bytes(u, part),
+                2 * gckpti_parts_work(b->p, i, part) >> b->cheap, first | UINT32_C(1) << 30);
         if (bytes > 0 && !(c->flags & GCKPTI_STAYS))
             gckpti_cut_merge(b, &next[(x | c->opens) & ~(unsigned)c->own], &now[x], held, work,
                              first | UINT32_C(1) << 31);
@@ -9290,7 +9322,7 @@ static const gckpti_kept_list *gckpti_all_cuts(gckpti_bound *b, int at)
 static const gckpti_cut_table *gckpti_cheap_cuts(gckpti_bound *b, gckpti_instant *t, int cheap)
 {
     if (!(t->tried_cheap >> cheap & 1) && gckpti_bound_lists(b, 1)) {
-        b->cheap = cheap;
+        b->cheap = cheap < GCKPTI_CHEAP ? cheap : 63;
         gckpti_find_cuts(b, t, &t->cheap[cheap - 1]);
         b->cheap = 0;
     }
@@ -9674,16 +9706,15 @@ static int64_t gckpti_hold(gckpti_search *s, int end)
     return held;
 }
 
-/* What is offloaded behind the forward of unit u at position x, for the reloads behind: its work; it
- * is live then. Returns the bytes that nobody else reads. */
+/* What is offloaded behind the forward of unit u at position x, for the reloads behind: its work;
+ * it is live then. Returns the bytes that nobody else reads. */
 static int64_t gckpti_evaluate_offload(gckpti_search *s, gckpti_schedule *t, int u, int x)
 {
     gckpti_note *v = &s->note[u];
-    int alone = (v->value_end < 0 ? GCKPTI_VALUE : 0) | (v->aux_end < 0 ? GCKPTI_AUX : 0);
+    int alone = v->reload & ~gckpti_parts(v->value_end, v->aux_end);
     t->extra = gckpti_add_work(t->extra, gckpti_parts_work(s->p, u, v->reload));
     t->far += gckpti_parts_bytes(&s->p->unit[u], v->reload & ~v->far);
     v->far |= v->reload;
-    alone &= v->reload;
     v->value_end = alone & GCKPTI_VALUE ? x : v->value_end;
     v->aux_end = alone & GCKPTI_AUX ? x : v->aux_end;
     v->reload = 0;
@@ -9746,7 +9777,7 @@ static void gckpti_evaluate(gckpti_search *s, gckpti_schedule *t)
                 t->extra = v->start < 0 ? t->extra : gckpti_add_work(t->extra, u->cost);
                 v->start = kept;
             } else {
-                int parts = (v->value_end < 0 ? 0 : GCKPTI_VALUE) | (v->aux_end < 0 ? 0 : GCKPTI_AUX);
+                int parts = gckpti_parts(v->value_end, v->aux_end);
                 t->extra = gckpti_add_work(t->extra, gckpti_parts_work(p, self, parts));
                 v->reload |= parts;
             }
@@ -9903,8 +9934,8 @@ static int gckpti_closure(gckpti_search *s, gckpti_move *m, int first, int polic
                 (s->p->unit[q].fixed && !gckpti_may_offload(s, q, v->out)))
                 continue;
             int reload = gckpti_may_offload(s, q, v->out) &&
-                         (s->p->unit[q].fixed || 2 * gckpti_parts_work(s->p, q, GCKPTI_VALUE) <
-                                                     s->p->unit[q].cost);
+                         (s->p->unit[q].fixed ||
+                          2 * gckpti_parts_work(s->p, q, GCKPTI_VALUE) < s->p->unit[q].cost);
             int from = (v->value_end > v->start ? v->value_end : v->start) + 1;
             int64_t excess = from < x ? s->excess_count[x] - s->excess_count[from] : 0;
             int stale = gckpti_is_stale(s, q);
@@ -10023,8 +10054,7 @@ static void gckpti_try_inserts(gckpti_search *s, const int *move, int n)
     for (int i = 0; i < n; i++) {
         const gckpti_move *m = &s->move[move[i]];
         for (int j = m->set; j < m->set + m->units; j++, k++) {
-            s->insert[k].key =
-                (uint64_t)m->to << 32 | (uint64_t)gckpti_unit_of(s->p, s->set[j]);
+            s->insert[k].key = (uint64_t)m->to << 32 | (uint64_t)gckpti_unit_of(s->p, s->set[j]);
             s->insert[k].item = s->set[j];
         }
         s->cut = s->cut || m->cut;
@@ -10082,7 +10112,8 @@ static int64_t gckpti_move_relief(gckpti_search *s, const gckpti_move *m, int ta
            gckpti_relief(s, count[from], count[m->to], m->value + m->aux, take);
 }
 
-/* Whether the unit of an item or one of those it reads was touched; then notes that they all are. */
+/* Whether the unit of an item or one of those it reads was touched; then notes that they all are.
+ * */
 static int gckpti_touch(gckpti_search *s, int item, int note)
 {
     int unit = gckpti_unit_of(s->p, item), touched = s->note[unit].touched, count;
@@ -10300,6 +10331,12 @@ static void gckpti_try_without(gckpti_search *s, const int *move, int n)
     gckpti_evaluate(s, &s->next);
 }
 
+/* Work of an offload and a reload of what is read of unit u's version that begins at x. */
+static uint64_t gckpti_there_and_back(const gckpti_search *s, int u, int x)
+{
+    return 2 * gckpti_parts_work(s->p, u, gckpti_parts(s->now.value_end[x], s->now.aux_end[x]));
+}
+
 /* Notes what only the repeated item at m->to still keeps: pairs of a unit and the position from
  * which its value goes, too. */
 static void gckpti_note_freed(gckpti_search *s, gckpti_move *m, const int *links, int count)
@@ -10317,9 +10354,9 @@ static void gckpti_note_freed(gckpti_search *s, gckpti_move *m, const int *links
     m->units = s->sets - m->set;
 }
 
-/* Repeated forwards and reloads of the present schedule, largest saving first, in s->move: `start` is the
- * version before; with a limit only those whose bytes fit below it. What only a repeated forward
- * reads goes with it; such forwards are a tree, so each is counted once. */
+/* Repeated forwards and reloads of the present schedule, largest saving first, in s->move: `start`
+ * is the version before; with a limit only those whose bytes fit below it. What only a repeated
+ * forward reads goes with it; such forwards are a tree, so each is counted once. */
 static void gckpti_find_repeats(gckpti_search *s, int64_t limit)
 {
     if (!gckpti_index(s, limit) || !gckpti_room_build(s, limit) ||
@@ -10332,10 +10369,7 @@ static void gckpti_find_repeats(gckpti_search *s, int64_t limit)
             continue;
         s->saving[x] = s->note[self].runs > 0 ? s->p->unit[self].cost : 0;
         if (reloads)
-            s->saving[x] = 2 * gckpti_parts_work(
-                                   s->p, self,
-                                   (s->now.value_end[x] < 0 ? 0 : GCKPTI_VALUE) |
-                                       (s->now.aux_end[x] < 0 ? 0 : GCKPTI_AUX));
+            s->saving[x] = gckpti_there_and_back(s, self, x);
         for (int k = 0; k < count && s->note[self].runs > 0; k++) {
             const gckpti_note *q = &s->note[links[k]];
             if (q->value_end == x && q->from == q->start && q->aux_end < 0)
@@ -10408,10 +10442,9 @@ static void gckpti_reload_repeats(gckpti_search *s, int64_t limit)
     if (p->failed || !gckpti_want(&s->scratch, &s->chosen, (size_t)s->moves, sizeof(int)))
         return;
     for (int m = 0; m < s->moves; m++) {
-        int x = s->move[m].to, parts = (s->now.value_end[x] < 0 ? 0 : GCKPTI_VALUE) |
-                                       (s->now.aux_end[x] < 0 ? 0 : GCKPTI_AUX);
-        if (s->now.item[x] == s->move[m].unit && p->unit[s->move[m].unit].offloads &&
-            s->saving[x] > 2 * gckpti_parts_work(p, s->move[m].unit, parts))
+        int x = s->move[m].to, u = s->move[m].unit;
+        if (s->now.item[x] == u && p->unit[u].offloads &&
+            s->saving[x] > gckpti_there_and_back(s, u, x))
             s->chosen[n++] = x;
     }
     for (; n > 0 && !p->failed; n /= 2) {
@@ -10477,46 +10510,17 @@ static gckpti_slot *gckpti_slot_new(gckpti_search *s, gckpti_slot **slots, int *
 }
 
 /* ---- seeds ---- */
-/* Makes the present schedule reload what it keeps from its forwards to its backwards: as much as
- * slower memory holds, from the first forwards on. */
-static void gckpti_reload_kept(gckpti_search *s)
+/* What a maker wrote becomes the present schedule and a seed. */
+static void gckpti_seed(gckpti_search *s)
 {
-    int64_t far = s->now.far;
-    int n = 0;
-    if (!gckpti_index(s, INT64_MAX))
+    gckpti_planner *p = s->p;
+    gckpti_schedule *t = &s->now;
+    int made = gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, t);
+    p->made_length = 0;
+    if (!made)
         return;
-    for (int x = 0; x < s->now.length && !s->p->failed; gckpti_step(s, x++)) {
-        int i = s->now.item[x], self = i < 0 && s->p->unit[~i].reads_aux ? ~i : -1, count;
-        const int *links = gckpti_reads(s->p, i, &count);
-        for (int k = 0; k < count + (self >= 0) && s->first_backward >= 0; k++) {
-            gckpti_move m;
-            memset(&m, 0, sizeof m);
-            m.unit = k < count ? links[k] : self;
-            m.to = x;
-            if (s->note[m.unit].from >= s->first_backward || !s->p->unit[m.unit].offloads)
-                continue;
-            gckpti_closure(s, &m, s->sets, 3);
-            s->sets += m.units;
-            gckpti_add_move(s, &m);
-        }
-    }
-    if (s->p->failed || !gckpti_want(&s->scratch, &s->chosen, (size_t)s->moves, sizeof(int)))
-        return;
-    for (int m = s->moves; m-- > 0;) {
-        int64_t bytes = gckpti_parts_bytes(&s->p->unit[s->move[m].unit], GCKPTI_VALUE | GCKPTI_AUX);
-        if (far > s->p->far - bytes)
-            continue;
-        far += bytes;
-        s->chosen[n++] = m;
-    }
-    gckpti_try_inserts(s, s->chosen, n);
-    gckpti_accept(s);
-}
-
-/* Makes a seed of the present schedule, unless it is one. */
-static void gckpti_seed_now(gckpti_search *s)
-{
-    const gckpti_schedule *t = &s->now;
+    s->items += t->length;
+    gckpti_evaluate(s, &s->now);
     int dominated = 0;
     for (int i = 0; i < s->seeds; i++) {
         const gckpti_slot *q = &s->seed[i];
@@ -10529,24 +10533,6 @@ static void gckpti_seed_now(gckpti_search *s)
         return;
     gckpti_slot_store(s, slot, &s->now);
     slot->dominated = dominated;
-}
-
-/* What a maker wrote becomes the present schedule and a seed; with reloads another one. */
-static void gckpti_seed(gckpti_search *s)
-{
-    gckpti_planner *p = s->p;
-    int made = gckpti_finish(p, p->made, (int)p->made_length, &s->scratch, &s->now);
-    p->made_length = 0;
-    if (!made)
-        return;
-    s->items += s->now.length;
-    gckpti_evaluate(s, &s->now);
-    gckpti_seed_now(s);
-    if (!p->offloads || p->failed)
-        return;
-    gckpti_reload_kept(s);
-    if (!p->failed && s->now.peak < INT64_MAX)
-        gckpti_seed_now(s);
 }
 
 /* ---- the chain programme ----
@@ -11792,14 +11778,17 @@ static gckpt_result gckpti_choose(gckpti_search *s, size_t most)
     return s->p->failed ? GCKPT_E_MEMORY : result;
 }
 
-/* The least budget for which gckpti_choose finds something. */
-static gckpt_result gckpti_find_least(gckpti_search *s, size_t *least)
+/* The least budget for which gckpti_choose finds something, where that is below `enough`; SIZE_MAX:
+ * it is not. */
+static gckpt_result gckpti_find_least(gckpti_search *s, size_t enough, size_t *least)
 {
     gckpt_result result = GCKPT_OK;
     const size_t most = SIZE_MAX / 4;
     memset(&s->winner, 0, sizeof s->winner);
     s->hunting = 1;
     for (int k = s->slots; k-- > 0 && result == GCKPT_OK;) {
+        if ((size_t)gckpti_below(s, k) >= enough)
+            break;
         result = gckpti_consider_rung(s, k, most);
         if (s->winner.length && s->bytes <= (size_t)s->slot[k].limit && !s->whole)
             break;
@@ -11893,9 +11882,10 @@ GCKPT_API gckpt_result gckpt_plan_usage(const gckpt_plan *plan, int i, gckpt_usa
         out->moved += bytes;
         planned += gckpti_round_up(bytes, plan->alignment);
     }
-    out->work = ins->kind == GCKPT_FORWARD    ? node->cost.forward
-                : ins->kind == GCKPT_BACKWARD ? node->cost.backward
-                                              : gckpti_copy_work(plan->offload_work, (int64_t)planned);
+    out->work = ins->kind == GCKPT_FORWARD ? node->cost.forward
+                : ins->kind == GCKPT_BACKWARD
+                    ? node->cost.backward
+                    : gckpti_copy_work(plan->offload_work, (int64_t)planned);
     out->live = ins->live;
     out->again = ins->kind == GCKPT_FORWARD && !ins->first;
     out->once = i < plan->body || i >= plan->epilogue;
@@ -12025,7 +12015,8 @@ GCKPT_API const char *gckpt_mode_name(gckpt_mode mode)
 /* What runs, on which tensor, what it writes where: one line of gckpt_plan_print. */
 static void gckpti_print_instruction(gckpti_sink *k, const gckpt_plan *plan, int x)
 {
-    static const char *const verbs[] = { "forward ", "backward", "update  ", "offload ", "reload  " };
+    static const char *const verbs[] = { "forward ", "backward", "update  ", "offload ",
+                                         "reload  " };
     const gckpti_ins *ins = &plan->list[x];
     int id = gckpti_ins_tensor(plan, ins);
     const gckpti_node *node = &plan->nodes[id];
@@ -12471,7 +12462,7 @@ static gckpt_result gckpti_plan_optimal(gckpti_planner *p, size_t most_bytes, si
         result = gckpti_lay(&s, &s.winner);
         gckpti_keep_draft(p);
     } else if (result == GCKPT_OK) {
-        result = gckpti_find_least(&s, least);
+        result = gckpti_find_least(&s, SIZE_MAX, least);
         if (result == GCKPT_OK && *least == SIZE_MAX)
             result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
     }
@@ -12688,20 +12679,44 @@ static gckpt_result gckpti_frontier_request(gckpt_frontier *f)
     return p->failed ? GCKPT_E_MEMORY : GCKPT_OK;
 }
 
-/* Adds the points of a variant's search, which is laid out. */
+/* The most bytes of an arena, up to `budget`, in which a variant may have less work than the points
+ * there are. */
+static size_t gckpti_frontier_skip(const gckpt_frontier *f, gckpti_bound *b, size_t budget)
+{
+    for (int found = 1; found;) {
+        uint64_t proven = gckpti_prove_work(b, budget);
+        found = 0;
+        for (size_t i = 0; i < f->count; i++) {
+            size_t bytes = f->found[i].point.bytes - f->resident;
+            if (bytes <= budget && f->found[i].point.work <= proven) {
+                budget = bytes - 1;
+                found = 1;
+            }
+        }
+    }
+    return budget;
+}
+
+/* Adds the points of a variant's search, which is laid out, where they may be better than those
+ * there are. */
 static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
 {
     gckpti_planner *p = s->p;
     uint64_t forward = 0, least = p->least_work, own = p->draft.least_work;
     for (int u = 0; u < p->units; u++)
         forward += p->unit[u].cost;
-    size_t budget = 0;
-    gckpt_result result = gckpti_find_least(s, &budget);
-    if (result == GCKPT_OK && budget == SIZE_MAX)
+    size_t budget = 0, fewest = SIZE_MAX, k = 0;
+    for (size_t i = 0; i < f->count; i++)
+        if (f->found[i].point.bytes - f->resident < fewest)
+            fewest = f->found[i].point.bytes - f->resident;
+    gckpt_result result = gckpti_find_least(s, fewest, &budget);
+    if (result == GCKPT_OK && budget == SIZE_MAX && f->count == 0)
         result = GCKPT_E_MEMORY; /* none that this machine can address: the error is there */
-    size_t least_bytes = budget, k = 0;
-    for (budget = SIZE_MAX; result == GCKPT_OK;
-         budget = budget > least_bytes ? budget : least_bytes) {
+    size_t least_bytes = budget < fewest ? budget : fewest;
+    for (budget = SIZE_MAX; result == GCKPT_OK;) {
+        budget = gckpti_frontier_skip(f, s->bound, budget);
+        if (budget < least_bytes)
+            break;
         result = gckpti_choose(s, budget);
         const gckpti_slot *slot = &s->winner;
         if (result != GCKPT_OK || slot->length == 0)
@@ -12725,6 +12740,7 @@ static gckpt_result gckpti_frontier_add(gckpt_frontier *f, gckpti_search *s)
             k++;
         if (!s->whole && budget > (size_t)s->slot[k].limit)
             budget = (size_t)s->slot[k].limit;
+        budget = budget > least_bytes ? budget : least_bytes;
     }
     f->complete = f->complete && !s->cut;
     return result;
@@ -12768,8 +12784,10 @@ static gckpt_result gckpti_frontier_search(gckpt_frontier *f)
     gckpt_result result = GCKPT_OK;
     f->resident = gckpti_resident(&f->p, kinds);
     f->complete = 1;
-    for (gckpti_planner *p = &f->p; p && result == GCKPT_OK; p = p->next) {
+    gckpti_planner *p = f->p.next ? f->p.next : &f->p, *next;
+    for (; p && result == GCKPT_OK; p = next) { /* what is chosen most often first */
         gckpti_search s;
+        next = p == &f->p ? NULL : p->next ? p->next : &f->p;
         result = gckpti_search_open(&s, p);
         if (result == GCKPT_OK)
             result = gckpti_frontier_add(f, &s);
@@ -13623,7 +13641,7 @@ static const char *gckpti_cpu_finish(void *context)
 static const gckpt_backend gckpti_backend_plain = {
     "plain", NULL, 0, 1, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL, NULL,
     gckpti_cpu_fill, gckpti_cpu_add, gckpti_cpu_convert, gckpti_plain_update, gckpti_cpu_finish,
-    NULL, NULL, NULL, NULL, NULL };
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
 
 /* =================================================================================================
@@ -13684,6 +13702,7 @@ struct gckpt_exec {
     void *owned, *tables, *copies, *side; /* owned: arena and canary, when taken here */
     size_t owned_size, tables_size, copies_size, side_size;
     unsigned char *far; /* what is offloaded, unless the program has callbacks for it */
+    int moves, due;     /* the backend moves it; the instruction that is to wait, or INT32_MAX */
     gckpti_exec_node *nodes;
     gckpti_exec_param *params;
     gckpti_exec_input *inputs;
@@ -13757,6 +13776,8 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
     const gckpt_plan *p = exec->plan;
     gckpti_forget(exec);
     gckpti_unbind(&exec->binding);
+    if (exec->moves && exec->far)
+        exec->backend.host_release(exec->backend.context, exec->far, p->offloaded);
     gckpti_give(exec, exec->side, exec->side_size);
     gckpti_give(exec, exec->owned, exec->owned_size);
     gckpti_delete(&a, exec->copies, exec->copies_size, 1);
@@ -13862,7 +13883,7 @@ static void gckpti_bind_nodes(gckpt_exec *e)
         gckpti_exec_node *n = &e->nodes[ins->id];
         n->forward = none ? NULL : b->find(b->context, node->op, GCKPT_FORWARD);
         n->backward = none ? NULL : b->find(b->context, node->op, GCKPT_BACKWARD);
-        n->precision = gckpti_op_precision(b, node->op, node->batchless, p->precision);
+        n->precision = gckpti_op_precision(node->rounding, node->batchless, p->precision);
         if (n->precision == GCKPT_BF16_FAST) {
             n->forward = b->find_fast(b->context, node->op, GCKPT_FORWARD);
             n->backward = b->find_fast(b->context, node->op, GCKPT_BACKWARD);
@@ -14020,14 +14041,7 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
         bytes += GCKPTI_ALIGN * (size_t)(6 + 3 * node->inputs);
         most = bytes > most ? bytes : most;
     }
-    for (size_t id = 0; id < p->node_count && e->desc.offload; id++) {
-        const gckpti_node *node = &p->nodes[id];
-        size_t value = node->far_value == GCKPTI_NONE ? 0 : gckpti_node_bytes(node);
-        size_t aux = node->far_aux == GCKPTI_NONE ? 0 : node->aux_bytes;
-        most = value > most ? value : most;
-        most = aux > most ? aux : most;
-    }
-    return most;
+    return e->desc.offload && p->offloaded > most ? p->offloaded : most; /* no copy is larger */
 }
 
 /* n floats as the host can read them: where they are, or a copy until the next one. */
@@ -14054,7 +14068,8 @@ static size_t gckpti_exec_copies(gckpt_exec *e, unsigned char *base)
         gckpti_carve(NULL, &picked, gckpti_pick_bytes(p, &p->picks[i]), 1);
     e->borrowed = (unsigned char *)gckpti_carve(base, &used, borrowed, 1);
     e->picks = (unsigned char *)gckpti_carve(base, &used, picked, 1);
-    e->far = (unsigned char *)gckpti_carve(base, &used, e->desc.offload ? 0 : p->offloaded, 1);
+    if (!e->moves && !e->desc.offload)
+        e->far = (unsigned char *)gckpti_carve(base, &used, p->offloaded, 1);
     return used;
 }
 
@@ -14253,11 +14268,13 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
     const gckpt_backend *plain = &gckpti_backend_plain;
     b = e->desc.backend;
     if (b->own_memory && !(b->get && b->release && b->copy_in && b->copy_out && b->copy &&
-                           b->find && b->fill && b->add && b->convert && b->update && b->finish))
+                           b->find && b->fill && b->add && b->convert && b->update && b->finish &&
+                           (!b->move || (b->host_get && b->host_release && b->join))))
         return gckpti_error(e->store, GCKPT_E_ARG,
                             "exec: backend %s has memory of its own, so all its functions to "
                             "finish but workspace are needed",
                             b->name);
+
     e->isa = GCKPT_ISA_PLAIN;
     e->kernels = NULL;
     e->backend = *b;
@@ -14300,6 +14317,13 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
                             "exec: no memory for %z bytes of sums, feeds and constants%s",
                             e->side_size, gckpti_shortage(e));
     gckpti_exec_side(e, (unsigned char *)e->side);
+    e->due = INT32_MAX;
+    e->moves = e->backend.own_memory && e->backend.move && !e->desc.offload && p->offloaded;
+    if (e->moves)
+        e->far = (unsigned char *)e->backend.host_get(e->backend.context, p->offloaded);
+    if (e->moves && !e->far)
+        return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: %s has no host memory for %z bytes",
+                            e->backend.name, p->offloaded);
     e->copies_size = gckpti_exec_copies(e, NULL);
     int large = e->copies_size >= (size_t)PTRDIFF_MAX / 2;
     if (e->copies_size && !large)
@@ -14684,15 +14708,45 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
     return e->hashes ? gckpti_compare(e, ins, &c, narrow) : GCKPT_OK;
 }
 
-/* Copies `bytes` bytes between the arena and slower memory. */
-static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t far, void *here,
+/* Waits, before what comes next, for moves that were begun. */
+static void gckpti_join(gckpt_exec *e)
+{
+    if (e->due < INT32_MAX)
+        e->backend.join(e->backend.context);
+    e->due = INT32_MAX;
+}
+
+/* Begins a move, and finds the first instruction that must wait for it: one that may read what
+ * comes in, or that writes where something goes out from. */
+static void gckpti_begin_move(gckpt_exec *e, int out, size_t far, size_t offset, size_t bytes)
+{
+    const gckpt_plan *p = e->plan;
+    void *host = e->far + far, *here = e->arena + offset;
+    e->backend.move(e->backend.context, out ? host : here, out ? here : host, bytes, out);
+    if (!out)
+        e->due = e->pc + 1;
+    for (size_t i = 0; i < p->life_count; i++)
+        if (p->lives[i].start > e->pc && p->lives[i].offset < offset + bytes &&
+            p->lives[i].offset + p->lives[i].size > offset)
+            gckpti_lower(&e->due, p->lives[i].start);
+    for (int x = e->pc + 1; x < (int)p->length && x < e->due; x++) /* in place */
+        if (p->list[x].kind == GCKPT_FORWARD && p->operands[p->list[x].operands] == offset)
+            gckpti_lower(&e->due, x);
+    gckpti_lower(&e->due, (int)p->length);
+}
+
+/* Copies `bytes` bytes between the arena, from an offset on, and slower memory. */
+static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t far, size_t offset,
                                     size_t bytes)
 {
     const gckpt_backend *b = &e->backend;
     const gckpt_exec_desc *d = &e->desc;
     size_t done = bytes;
+    void *here = gckpti_at_any(e, offset);
     void *host = !d->offload ? e->far + far : b->own_memory ? e->borrowed : here;
-    if (ins->kind == GCKPT_OFFLOAD) {
+    if (e->moves) {
+        gckpti_begin_move(e, ins->kind == GCKPT_OFFLOAD, far, offset, bytes);
+    } else if (ins->kind == GCKPT_OFFLOAD) {
         if (host != here)
             b->copy_out(b->context, host, here, bytes);
         if (d->offload)
@@ -14711,7 +14765,8 @@ static gckpt_result gckpti_copy_far(gckpt_exec *e, const gckpti_ins *ins, size_t
                                         gckpti_node_name(e->plan, ins->id), done, bytes);
 }
 
-/* A value and aux go to slower memory or come back: of a short micro-batch the rows that there are. */
+/* A value and aux go to slower memory or come back: of a short micro-batch the rows that there are.
+ * */
 static gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
 {
     const gckpt_plan *p = e->plan;
@@ -14724,17 +14779,18 @@ static gckpt_result gckpti_run_copies(gckpt_exec *e, const gckpti_ins *ins)
     if (!node->batchless)
         value = value / (size_t)p->rows * (size_t)rows;
     if (o.out != GCKPTI_NONE)
-        result = gckpti_copy_far(e, ins, node->far_value, gckpti_at_any(e, o.out), value);
+        result = gckpti_copy_far(e, ins, node->far_value, o.out, value);
     if (o.aux != GCKPTI_NONE && result == GCKPT_OK)
-        result = gckpti_copy_far(e, ins, node->far_aux, gckpti_at_any(e, o.aux), node->aux_bytes);
+        result = gckpti_copy_far(e, ins, node->far_aux, o.aux, node->aux_bytes);
     if (ins->kind == GCKPT_OFFLOAD || !e->hashes || result != GCKPT_OK)
         return result;
+    gckpti_join(e);
     gckpt_call c;
     gckpti_call_start(e, node, ins->id, rows, &c);
     c.out = gckpti_at(e, o.out);
     c.aux = gckpti_at(e, o.aux);
-    return gckpti_compare(
-        e, ins, &c, node->rounding & GCKPTI_NARROW_VALUE ? gckpti_at_bf16(e, o.out) : NULL);
+    return gckpti_compare(e, ins, &c,
+                          node->rounding & GCKPTI_NARROW_VALUE ? gckpti_at_bf16(e, o.out) : NULL);
 }
 
 /* Until all that was asked of the backend is done. */
@@ -15372,6 +15428,7 @@ static gckpt_result gckpti_begin(gckpt_exec *e, const gckpt_hyper *hyper, int in
 {
     const gckpt_plan *p = e->plan;
     e->state = GCKPTI_IDLE;
+    gckpti_join(e); /* of a step that was abandoned */
     if (inference != (p->mode == GCKPT_INFERENCE))
         return gckpti_error(e, GCKPT_E_ARG,
                             inference
@@ -15536,6 +15593,8 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
     if (e->repeating && e->pc == p->body && gckpti_repeat(e))
         return GCKPT_MORE;
     const gckpti_ins *ins = &p->list[e->pc];
+    if (e->pc >= e->due)
+        gckpti_join(e);
     if (ins->kind == GCKPT_UPDATE) {
         result = gckpti_settle_counts(e);
         if (result == GCKPT_OK && (extent != GCKPTI_WHOLE_STEP || !gckpti_count(e))) {
@@ -15552,8 +15611,10 @@ static gckpt_result gckpti_advance(gckpt_exec *e, gckpti_extent extent)
     }
     if (result == GCKPT_OK)
         result = gckpti_run_instruction(e, ins);
-    if (e->desc.debug & GCKPT_DEBUG_PAINT)
+    if (e->desc.debug & GCKPT_DEBUG_PAINT) {
+        gckpti_join(e);
         gckpti_paint_dead(e);
+    }
     e->pc++;
     if (e->recording && e->pc == p->epilogue)
         gckpti_recorded(e);
@@ -18009,9 +18070,8 @@ static void gckpti_c_nodes(gckpti_sink *k, const gckpt_plan *p, const char *name
         gckpti_print(k, " } }, %i, %i, %i, %i, {", q->base, q->kind, q->inputs, q->index);
         for (int d = 0; d < GCKPT_MAX_INPUTS; d++)
             gckpti_print(k, d ? ", %i" : " %i", q->in[d]);
-        gckpti_print(k,
-                     " }, (gckpt_type)%i, %i, %i, { UINT64_C(%u), UINT64_C(%u) }, ", (int)q->type,
-                     q->batchless, q->rounding, q->cost.forward, q->cost.backward);
+        gckpti_print(k, " }, (gckpt_type)%i, %i, %i, { UINT64_C(%u), UINT64_C(%u) }, ",
+                     (int)q->type, q->batchless, q->rounding, q->cost.forward, q->cost.backward);
         gckpti_c_offset(k, q->far_value, ", ");
         gckpti_c_offset(k, q->far_aux, ", ");
         gckpti_print(k, "UINT64_C(%u) },\n", q->hash);
@@ -19153,7 +19213,7 @@ static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
 static const gckpt_backend gckpti_backend_fast = {
     "fast", NULL, 0, 0, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL,
     gckpti_fast_find, gckpti_cpu_fill, gckpti_cpu_add, gckpti_fast_convert, gckpti_fast_update,
-    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL };
+    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
 #endif /* GCKPTI_HAS_FAST */
 

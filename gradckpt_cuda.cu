@@ -17,7 +17,7 @@
  *     >>device      streams, memory, errors, launching
  *     >>between     fill, add, convert, update
  *     >>elementwise curves, scale, dropout, broadcasting
- *     >>shapes      permute, slice, concat, sum, mean, rotary
+ *     >>shapes      permute, slice, concat, sum, mean, rotary, losses of elements
  *     >>products    matmul, linear, embed
  *     >>rows        softmax, norms, losses
  *     >>attention
@@ -68,12 +68,15 @@ struct Moment {
     float loss_scale;
 };
 
+#ifndef GCKPT_CUDA_SLOT_BYTES /* tests have small ones */
+#define GCKPT_CUDA_SLOT_BYTES (1 << 19)
+#endif
 enum {
-    TEXT = 256,       /* bytes of an error */
-    LOSSES = 14,      /* a plan with more is not recorded */
-    SLOTS = 64,       /* of SLOT_BYTES, by which copies come in */
-    SLOT_BYTES = 1 << 19,
-    RECORDINGS = 64   /* kept for all executors of a device; then the oldest goes */
+    TEXT = 256,    /* bytes of an error */
+    LOSSES = 14,   /* a plan with more is not recorded */
+    SLOTS = 64,    /* by which copies come in: 32 MiB on either side */
+    SLOT_BYTES = GCKPT_CUDA_SLOT_BYTES,
+    RECORDINGS = 64 /* kept for all executors of a device; then the oldest goes */
 };
 
 /* The first: as the micro-batch has it (outside of recordings: as the present call has it); the
@@ -357,10 +360,12 @@ const char *finish(void *context)
 }
 
 /* ---- repeated micro-batches ---- */
-void drop(Recording *r)
+void drop(Device *d, Recording *r)
 {
-    if (r->graph)
-        cudaGraphExecDestroy(r->graph);
+    if (r->graph) {
+        settle(d, "a recorded micro-batch");
+        check(d, cudaGraphExecDestroy(r->graph), "cudaGraphExecDestroy");
+    }
     memset(r, 0, sizeof *r);
 }
 
@@ -368,10 +373,9 @@ void forget(void *context, const void *owner)
 {
     Device *d = (Device *)context;
     Hold hold(d);
-    settle(d, "a step");
     for (int i = 0; i < RECORDINGS; i++)
         if (d->recordings[i].owner == owner)
-            drop(&d->recordings[i]);
+            drop(d, &d->recordings[i]);
 }
 
 /* The one of this micro-batch, or a new one. */
@@ -387,8 +391,7 @@ Recording *recording_of(Device *d, const gckpt_moment *m)
     if (!r) {
         r = &d->recordings[d->oldest];
         d->oldest = (d->oldest + 1) % RECORDINGS;
-        settle(d, "a step");
-        drop(r);
+        drop(d, r);
     }
     r->owner = m->owner;
     r->rows = m->rows;
@@ -465,7 +468,8 @@ int recorded(void *context)
 /* ---- >>between -------------------------------------------------------------------------------
  * Kernels that only move memory have threads for all of it in flight: a thread takes 16 bytes at a
  * time where all addresses are multiples of 16, else one element. */
-template <class T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Pack {
+template <class T, int N>
+struct alignas(N < 16 / (int)sizeof(T) ? (size_t)N * sizeof(T) : 16) Pack {
     T v[N];
 };
 
@@ -485,8 +489,22 @@ bool wide(const void *a, const void *b = NULL, const void *c = NULL)
     return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) & 15) == 0;
 }
 
-/* d[i] = f(a[i], b[i]); f also gets d[i], if it is to be accumulated. An element is one thread's, so
- * that bytes may coincide. F::READS: which of a and b there are. */
+/* for (EACH_ROW(r, rows)): the warps of the grid share the rows. A grid: blocks_for(32 * rows). */
+#define EACH_ROW(r, rows)                                                                          \
+    int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;                             \
+    r < (rows);                                                                                    \
+    r += (int64_t)gridDim.x * blockDim.x / 32
+
+/* Lane j += lane j + h for h = 16, 8, 4, 2, 1; as a + b = b + a, each lane ends with the sum. */
+__device__ float warp_sum(float lane)
+{
+    for (int h = 16; h; h /= 2)
+        lane += __shfl_xor_sync(0xffffffffu, lane, h);
+    return lane;
+}
+
+/* d[i] = f(a[i], b[i]); f also gets d[i], if it is to be accumulated. An element is one thread's,
+ * so that bytes may coincide. F::READS: which of a and b there are. */
 enum { READS_NONE, READS_A, READS_BOTH };
 
 template <int N, class F>
@@ -560,7 +578,7 @@ void add(const gckpt_call *call, float *to, const float *from, int64_t n)
     map(call, Copy(), from, NULL, to, n, 1);
 }
 
-/* Random bits are drawn for 8 elements of the batch at a time; those of a pack may begin among them. */
+/* Random bits are drawn for 8 elements of the batch at a time; a pack's may begin among them. */
 struct Converting {
     gckpt_conversion c;
     int64_t each;      /* elements of a row */
@@ -589,9 +607,8 @@ template <int N> __device__ void convert_at(const Converting &o, int64_t i)
         if (o.now && (k == 0 || at % 8 == 0))
             gckpti_philox(o.now->seed, at / 8, c.stream, (uint32_t)o.now->step, word);
         uint32_t pair = at & 4 ? (at & 2 ? word[3] : word[2]) : (at & 2 ? word[1] : word[0]);
-        half.v[k] = o.now
-                        ? gckpti_halve(gckpti_bits(x.v[k]), pair >> 16 * (at % 2) & 0xffffu)
-                        : gckpti_to_bf16(x.v[k]);
+        half.v[k] = o.now ? gckpti_halve(gckpti_bits(x.v[k]), pair >> 16 * (at % 2) & 0xffffu)
+                          : gckpti_to_bf16(x.v[k]);
         x.v[k] = gckpti_from_bf16(half.v[k]);
     }
     if (c.kind == GCKPT_NARROW)
@@ -668,7 +685,7 @@ __device__ void update_at(const gckpt_pass &p, const More &more, int64_t i, floa
 }
 
 /* The threads of a block take GCKPT_UPDATE_BLOCK elements through everything, so that gradient,
- * values and state cross memory once. The square sum's lanes (5d) are those of the first warp, which
+ * values and state cross memory once. The square sum's lanes (5d) are the first warp's, which
  * finds the divided gradient in shared memory, while others of the chip's blocks use the memory. */
 template <int N> __global__ void update_kernel(gckpt_pass p, const __grid_constant__ More more)
 {
@@ -687,10 +704,10 @@ template <int N> __global__ void update_kernel(gckpt_pass p, const __grid_consta
     if (threadIdx.x >= 32)
         return;
     float sum = 0.0f;
+#pragma unroll 16
     for (int i = (int)threadIdx.x; i < n; i += 32)
         sum = gckpti_fma(divided[i], divided[i], sum);
-    for (int half = 16; half; half /= 2)
-        sum += __shfl_down_sync(0xffffffffu, sum, half);
+    sum = warp_sum(sum);
     if (threadIdx.x == 0)
         p.squares[blockIdx.x] = sum;
 }
@@ -787,7 +804,7 @@ void scale_backward(const gckpt_call *call)
         call->in[0].accumulate);
 }
 
-/* Four elements of the batch share random bits; those of a pack may begin among them. */
+/* Four elements of the batch share random bits; a pack's may begin among them. */
 struct Mask {
     float p, factor;
     int64_t each; /* elements of a row */
@@ -948,8 +965,9 @@ enum Pairing { ADD, SUB, MUL, DIVIDE }; /* DIVIDE: a / by, and there is no b */
 /* d = a op b, a thread a pack of the result: one pass over memory in the result's order; what is
  * repeated comes from caches. */
 template <int N, class I>
-__global__ void combine_kernel(const __grid_constant__ Axes<I> axes, int op, float *d, const float *a, const float *b,
-                               float by, int64_t packs, int accumulate)
+__global__ void combine_kernel(const __grid_constant__ Axes<I> axes, int op, float *d,
+                               const float *a, const float *b, float by, int64_t packs,
+                               int accumulate)
 {
     for (EACH(i, packs)) {
         Place<I> at = place(axes, (I)i);
@@ -1024,7 +1042,7 @@ template <class I> __device__ void add_term(const Sums<I> &s, float *sum, float 
 
 template <class I> __device__ void put_sum(const Sums<I> &s, int64_t column, float sum, float low)
 {
-    s.sum[column] = s.divide != 1.0f ? sum / s.divide : sum;
+    s.sum[column] = sum / s.divide;
     if (s.low)
         s.low[column] = low;
 }
@@ -1051,7 +1069,8 @@ template <class I> __global__ void sums_by_thread_kernel(const __grid_constant__
  * a lane a column. A column is one chain of four additions for each term (5e), some 16 cycles, and
  * no number of threads makes it shorter: few columns of many rows do not fill the chip. */
 enum { SUM_ROWS = 64, SUM_WARPS = 8, SUM_EACH = SUM_ROWS / SUM_WARPS };
-template <class I> __global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int along)
+template <class I>
+__global__ void sums_by_block_kernel(const __grid_constant__ Sums<I> s, int along)
 {
     SHARED(float, tile, [2][SUM_ROWS][33]);
     int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -1074,6 +1093,7 @@ template <class I> __global__ void sums_by_block_kernel(const __grid_constant__ 
             x[k] = column < columns && row < s.rows ? term_of(s, at[k % 4], row) : 0.0f;
         }
         int rows = s.rows - r < SUM_ROWS ? (int)(s.rows - r) : SUM_ROWS;
+#pragma unroll 16
         for (int k = 0; k < rows && adds && r >= 0; k++)
             add_term(s, &sum, &low, tile[1 - buffer][k][lane]);
         for (int k = 0; k < SUM_EACH; k++) {
@@ -1198,8 +1218,8 @@ template <class I> struct Transposing {
 };
 
 template <class I>
-__global__ void transpose_kernel(const __grid_constant__ Transposing<I> t, float *d, const float *s, int64_t tiles,
-                                 int accumulate)
+__global__ void transpose_kernel(const __grid_constant__ Transposing<I> t, float *d, const float *s,
+                                 int64_t tiles, int accumulate)
 {
     SHARED(float, tile, [32][33]);
     I lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -1310,15 +1330,19 @@ void slice_backward(const gckpt_call *call)
     float *d = call->in[0].grad;
     const float *g = call->grad_out;
     int64_t n = p.blocks * p.whole;
-    bool four = wide(d, g) && p.whole % 4 == 0 && p.begin % 4 == 0 && p.n % 4 == 0;
+    bool narrow = n < INT64_C(1) << 31;
+    bool four = narrow && wide(d, g) && p.whole % 4 == 0 && p.begin % 4 == 0 && p.n % 4 == 0;
     dim3 grid = blocks_for(four ? n / 4 : n, 256);
     if (!d)
         return;
     if (call->in[0].accumulate)
         copy_blocks(call, d + p.begin, p.whole, g, p.n, p.blocks, p.n, 1);
-    else if (four && n < INT64_C(1) << 31)
+    else if (four)
         RUN(call, (unslice_kernel<4, uint32_t>), grid, 256, 0, d, g, (uint32_t)(p.whole / 4),
             (uint32_t)(p.begin / 4), (uint32_t)(p.n / 4), n / 4);
+    else if (narrow)
+        RUN(call, (unslice_kernel<1, uint32_t>), grid, 256, 0, d, g, (uint32_t)p.whole,
+            (uint32_t)p.begin, (uint32_t)p.n, n);
     else
         RUN(call, (unslice_kernel<1, uint64_t>), grid, 256, 0, d, g, (uint64_t)p.whole,
             (uint64_t)p.begin, (uint64_t)p.n, n);
@@ -1350,35 +1374,73 @@ void concat_backward(const gckpt_call *call)
     }
 }
 
-/* A warp a row: the sum of x, or with y that of (x - y)^2, by the contract's lanes (5d), 8 loads
- * under way; the result divided by `divide`. */
+/* What a row's sum adds of its element x (and y): x, or (x - y)^2. */
+__device__ float add_element(float sum, float difference, bool squares)
+{
+    return squares ? gckpti_fma(difference, difference, sum) : sum + difference;
+}
+
+/* A warp a row, its lanes those of the contract (5d), 8 loads under way: the sum of x, or with y
+ * that of (x - y)^2, divided by `divide`. */
 __global__ void row_sums_kernel(const float *x, const float *y, float *out, int64_t rows, int64_t n,
                                 float divide)
 {
-    int64_t warps = (int64_t)gridDim.x * (blockDim.x / 32);
-    int lane = (int)threadIdx.x % 32;
-    for (int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; r < rows; r += warps) {
+    for (EACH_ROW(r, rows)) {
         float sum = 0.0f;
-        for (int64_t i = r * n + lane, end = (r + 1) * n; i < end; i += 8 * 32) {
+        for (int64_t i = r * n + threadIdx.x % 32, end = (r + 1) * n; i < end; i += 8 * 32) {
             float v[8];
             for (int k = 0; k < 8; k++) {
                 int64_t at = i + 32 * k;
                 v[k] = at < end ? (y ? x[at] - y[at] : x[at]) : 0.0f;
             }
-            for (int k = 0; k < 8 && i + 32 * k < end; k++)
-                sum = y ? gckpti_fma(v[k], v[k], sum) : sum + v[k];
+            for (int k = 0; k < 8; k++) /* +0 changes no sum */
+                sum = add_element(sum, v[k], y != NULL);
         }
-        for (int half = 16; half; half /= 2)
-            sum += __shfl_down_sync(0xffffffffu, sum, half);
-        if (lane == 0)
-            out[r] = divide != 1.0f ? sum / divide : sum;
+        sum = warp_sum(sum);
+        if (threadIdx.x % 32 == 0)
+            out[r] = sum / divide;
     }
+}
+
+/* The same, a block a row, for few long ones: its warps bring LONG elements to shared memory, while
+ * the first warp adds the LONG before; 128 links a lane take about as long as memory does. */
+enum { LONG = 4096, LONG_THREADS = 512, LONG_ROW = 2 * LONG };
+__global__ void long_row_sums_kernel(const float *x, const float *y, float *out, int64_t n,
+                                     float divide)
+{
+    SHARED(float, tile, [2][LONG]);
+    int64_t row = blockIdx.x * n;
+    int thread = (int)threadIdx.x;
+    float sum = 0.0f;
+    for (int64_t i = -LONG; i < n; i += LONG) {
+        float v[LONG / LONG_THREADS], *next = tile[i / LONG & 1 ? 0 : 1];
+        const float *now = tile[i / LONG & 1 ? 1 : 0];
+        for (int k = 0; k < LONG / LONG_THREADS; k++) {
+            int64_t at = i + LONG + k * LONG_THREADS + thread;
+            v[k] = at < n ? (y ? x[row + at] - y[row + at] : x[row + at]) : 0.0f;
+        }
+#pragma unroll 16
+        for (int k = thread; k < LONG && thread < 32 && i >= 0; k += 32) /* +0 changes no sum */
+            sum = add_element(sum, now[k], y != NULL);
+        for (int k = 0; k < LONG / LONG_THREADS; k++)
+            next[k * LONG_THREADS + thread] = v[k];
+        __syncthreads();
+    }
+    if (thread >= 32)
+        return;
+    sum = warp_sum(sum);
+    if (thread == 0)
+        out[blockIdx.x] = sum / divide;
 }
 
 void row_sums(const gckpt_call *call, const float *x, const float *y, float *out, int64_t rows,
               int64_t n, float divide)
 {
-    RUN(call, row_sums_kernel, blocks_for(rows * 32, 256), 256, 0, x, y, out, rows, n, divide);
+    if (n >= LONG_ROW && rows < 1024) /* else warps fill the chip */
+        RUN(call, long_row_sums_kernel, dim3((unsigned)rows), LONG_THREADS, 0, x, y, out, n,
+            divide);
+    else
+        RUN(call, row_sums_kernel, blocks_for(rows * 32, 256), 256, 0, x, y, out, rows, n, divide);
 }
 
 /* The last axis by lanes, another one row after row. */
@@ -1409,8 +1471,8 @@ void reduce_backward(const gckpt_call *call, bool mean)
     gckpti_walk_axis(&w, v.size, 0, 0);
     gckpti_walk_axis(&w, v.outer, v.inner, 0);
     if (call->in[0].grad)
-        copy_axes(call, axes_of(&w), call->in[0].grad, call->grad_out,
-                  mean ? (float)v.size : 1.0f, call->in[0].accumulate);
+        copy_axes(call, axes_of(&w), call->in[0].grad, call->grad_out, mean ? (float)v.size : 1.0f,
+                  call->in[0].accumulate);
 }
 
 void sum_forward(const gckpt_call *call) { reduce_forward(call, false); }
@@ -1453,7 +1515,8 @@ __global__ void rotary_kernel(const float *x, float *y, const float *table, int6
             d = load<N>(to + half);
         }
         for (int k = 0; k < N; k++) {
-            float cosine = turn[2 * k / N].v[2 * k % N], sine = turn[(2 * k + 1) / N].v[(2 * k + 1) % N];
+            float cosine = turn[2 * k / N].v[2 * k % N],
+                  sine = turn[(2 * k + 1) / N].v[(2 * k + 1) % N];
             gckpti_put(&c.v[k], gckpti_fma(a.v[k], cosine, -(b.v[k] * sine)), accumulate);
             gckpti_put(&d.v[k], gckpti_fma(b.v[k], cosine, a.v[k] * sine), accumulate);
         }
@@ -1469,8 +1532,8 @@ void rotary_turn(const gckpt_call *call, const float *x, float *y, float directi
     int64_t n = gckpti_elements(&call->shape) / 2;
     float *table = (float *)call->work;
     double ratio = gckpti_rotary_ratio(o->base, half);
-    RUN(call, rotary_table_kernel, blocks_for(t * half, 256), 256, 0, table,
-        GCKPTI_ROTARY_FIRST, ratio, t, (int)half, direction);
+    RUN(call, rotary_table_kernel, blocks_for(t * half, 256), 256, 0, table, GCKPTI_ROTARY_FIRST,
+        ratio, t, (int)half, direction);
     if (half % 4 == 0 && wide(x, y, table))
         RUN(call, rotary_kernel<4>, blocks_for(n / 4, 256), 256, 0, x, y, table, n / 4, t, o->heads,
             (int)half / 4, accumulate);
@@ -2018,12 +2081,18 @@ int processors_of(const gckpt_call *call)
     return n;
 }
 
+Product product_of(const gckpti_factors *t, int mixed)
+{
+    Product q = { *t, factor_of(&t->a, t->m, t->k, mixed), factor_of(&t->b, t->n, t->k, mixed),
+                  t->n % 4 == 0 && (uintptr_t)t->c % 16 == 0 };
+    return q;
+}
+
 /* A gckpti_product_run. */
 void products(const gckpt_call *call, const gckpti_factors *t)
 {
     int mixed = call->precision != GCKPT_FP32;
-    Product q = { *t, factor_of(&t->a, t->m, t->k, mixed), factor_of(&t->b, t->n, t->k, mixed),
-                  t->n % 4 == 0 && (uintptr_t)t->c % 16 == 0 };
+    Product q = product_of(t, mixed);
     const Tile *tile = mixed ? best_tile(MIXED_TILES, 2, t, processors_of(call))
                              : best_tile(EXACT_TILES, 6, t, processors_of(call));
     tile->run(call, &q);
@@ -2061,16 +2130,19 @@ __global__ void sum_rows_kernel(const float *x, const uint16_t *bf16, int64_t ro
         low[j] = l;
 }
 
+void bias_gradient(const gckpt_call *call, const gckpt_arg *bias, int64_t rows, int64_t n)
+{
+    RUN(call, sum_rows_kernel, dim3((unsigned)((n + 31) / 32)), 32, 0, call->grad_out,
+        call->grad_out_bf16, rows, n, bias->grad, bias->low, bias->accumulate);
+}
+
 void linear_forward(const gckpt_call *call) { gckpti_linear_out(call, products); }
 
 void linear_backward(const gckpt_call *call)
 {
-    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    const gckpt_arg *bias = &call->in[2];
     gckpti_linear_gradients(call, products);
-    if (call->inputs == 3 && bias->grad)
-        RUN(call, sum_rows_kernel, dim3((unsigned)((n + 31) / 32)), 32, 0, call->grad_out,
-            call->grad_out_bf16, rows, n, bias->grad, bias->low, bias->accumulate);
+    if (call->inputs == 3 && call->in[2].grad)
+        bias_gradient(call, &call->in[2], gckpti_rows(&call->shape), gckpti_last(&call->shape));
 }
 
 /* embed: a warp copies a row. */
@@ -2198,20 +2270,6 @@ void embed_backward(const gckpt_call *call)
 /* ---- >>rows ----------------------------------------------------------------------------------
  * A row is a warp's, whose lanes are the contract's 32 (5d): they read 128 bytes of it at a time,
  * and what a row is read for again lies in the L1. 8,000 rows are 60 warps for each of 132 SMs. */
-
-/* for (EACH_ROW(r, rows)): the warps of the grid share the rows. A grid: blocks_for(32 * rows). */
-#define EACH_ROW(r, rows)                                                                          \
-    int64_t r = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32;                             \
-    r < (rows);                                                                                    \
-    r += (int64_t)gridDim.x * blockDim.x / 32
-
-/* Lane j += lane j + h for h = 16, 8, 4, 2, 1; as a + b = b + a, each lane ends with the sum. */
-__device__ float warp_sum(float lane)
-{
-    for (int h = 16; h; h /= 2)
-        lane += __shfl_xor_sync(0xffffffffu, lane, h);
-    return lane;
-}
 
 /* gckpti_max's tree (of +0 and -0 it takes the first), for all lanes. */
 __device__ float warp_max(float lane)
@@ -3336,6 +3394,33 @@ Results grad_of(const gckpt_arg &arg) { return { arg.grad, arg.grad_bf16 }; }
 bool wanted(const gckpt_arg &arg) { return arg.grad || arg.grad_bf16; }
 Values grad_out_of(const gckpt_call *call) { return { call->grad_out, call->grad_out_bf16 }; }
 
+/* 2^x; exponents are taken to base 2. */
+__device__ inline float exp2_of(float x)
+{
+#ifdef GCKPT_CUDA_SHIM
+    return exp2f(x);
+#else
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
+/* pair, subnormals left as they are: for factors that go straight into an mma. */
+__device__ inline uint32_t factors(float first, float second)
+{
+#ifdef GCKPT_CUDA_SHIM
+    return pair(first, second);
+#else
+    uint32_t y;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(second), "f"(first));
+    return y;
+#endif
+}
+
+#define LOG2E 1.4426950408889634f
+#define LN2   0.6931471805599453f
+
 /* What a kernel's factors take of the workspace, piece by piece: the same when planning and when
  * running. */
 struct Room {
@@ -3382,12 +3467,26 @@ struct Matrix {
     int64_t stride;
     int aligned; /* 16 bytes can be copied at once */
 };
+/* Where c becomes something else, of the rows' losses: PARTS, a maximum and a sum of exponentials of
+ * each row's 64 columns (and the target's element); SLOPES, gradients, from aux and loss_scale. */
+enum Purpose { STORE, PARTS, SLOPES };
+struct RowLoss;
+struct Loss {
+    const int32_t *target;
+    int first;        /* the class that is column 0 */
+    float *parts;     /* (columns / 64, rows, 2) */
+    RowLoss *state;   /* (rows) */
+    const float *aux; /* (rows,2): max, log(sum) */
+    const Moment *now;
+};
 struct Product {
     int m, n, k;
     Matrix a, b;
     Values bias; /* or none */
     int accumulate;
-    Results c; /* rows of n */
+    Results c;
+    int c_row; /* elements of a row */
+    Loss loss;
 };
 
 Matrix matrix(const uint16_t *x, int64_t stride)
@@ -3399,7 +3498,7 @@ enum { LINKS = 32, STAGES = 4 }; /* links in shared memory at once; so many time
 
 /* Brings 8 elements x[at..] of line `line` to shared memory; outside the matrix there are zeros. */
 __device__ inline void bring(const Matrix &x, int64_t line, int lines, int at, int length,
-                                  uint16_t *to)
+                             uint16_t *to)
 {
     const uint16_t *from = x.x + line * x.stride + at;
     int there = line < lines ? length - at : 0;
@@ -3423,7 +3522,7 @@ template <int wide> __device__ inline int place(int line, int eight)
 /* A tile of `size` lines along k, or of as many elements across it, links first.. */
 template <int size, int along>
 __device__ inline void bring_tile(const Matrix &x, int start, int end, int first, int k,
-                                       uint16_t *tile)
+                                  uint16_t *tile)
 {
     enum { WIDE = along ? LINKS : size, EIGHTS = WIDE / 8, ALL = size * LINKS / 8 };
     for (int i = threadIdx.x; i < ALL; i += 128) {
@@ -3454,8 +3553,8 @@ __device__ inline void load_b(uint32_t b[4], const uint16_t *tile, int column, i
 {
     int lane = threadIdx.x % 32;
     if (along)
-        gckpti_ldmatrix_x4(b, tile + place<wide>(column + lane / 16 * 8 + lane % 8,
-                                                      link / 8 + lane / 8 % 2));
+        gckpti_ldmatrix_x4(
+            b, tile + place<wide>(column + lane / 16 * 8 + lane % 8, link / 8 + lane / 8 % 2));
     else
         gckpti_ldmatrix_x4_trans(
             b, tile + place<wide>(link + lane / 8 % 2 * 8 + lane % 8, column / 8 + lane / 16));
@@ -3466,16 +3565,16 @@ __device__ inline float start(const Product &p, int i, int j)
 {
     if (i >= p.m || j >= p.n)
         return 0.0f;
-    return p.accumulate ? held(p.c, (int64_t)i * p.n + j) : get(p.bias, j);
+    return p.accumulate ? held(p.c, (int64_t)i * p.c_row + j) : get(p.bias, j);
 }
 
 /* Elements (i,j) and (i,j+1). */
 __device__ inline void finish(const Product &p, int i, int j, float first, float second)
 {
-    int64_t at = (int64_t)i * p.n + j;
+    int64_t at = (int64_t)i * p.c_row + j;
     if (i >= p.m || j >= p.n)
         return;
-    if (j + 1 < p.n && p.n % 2 == 0 && p.c.narrow) {
+    if (j + 1 < p.n && p.c_row % 2 == 0 && p.c.narrow) {
         *(uint32_t *)(void *)(p.c.narrow + at) = pair(first, second);
         return;
     }
@@ -3484,13 +3583,67 @@ __device__ inline void finish(const Product &p, int i, int j, float first, float
         put(p.c, at + 1, second);
 }
 
+/* So far, of a row: the maximum, the sum, the target's logit. */
+struct RowLoss {
+    float max, sum, hit;
+};
+
+/* Columns j, j+1, j+8, .. of row i, in two of the four elements of each c[x]; four lanes have one
+ * row's. */
+template <int across>
+__device__ inline void finish_part(const Product &p, int i, int j, const float c[across][4],
+                                   int which)
+{
+    int at = i < p.m ? p.loss.target[i] - p.loss.first : -1, group = j / (8 * across);
+    float top = -INFINITY, sum = 0.0f;
+#pragma unroll
+    for (int x = 0; x < 2 * across; x++) {
+        int column = j + x / 2 * 8 + x % 2;
+        float v = c[x / 2][which + x % 2];
+        top = column < p.n && v > top ? v : top;
+        if (column == at && column < p.n)
+            p.loss.state[i].hit = v;
+    }
+    for (int with = 1; with < 4; with *= 2) {
+        float other = __shfl_xor_sync(0xffffffffu, top, with);
+        top = other > top ? other : top;
+    }
+    float shift = gckpti_shift(top);
+#pragma unroll
+    for (int x = 0; x < 2 * across; x++)
+        if (j + x / 2 * 8 + x % 2 < p.n)
+            sum += exp2_of((c[x / 2][which + x % 2] - shift) * LOG2E);
+    for (int with = 1; with < 4; with *= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, with);
+    if (i < p.m && j % 8 == 0) {
+        float *part = p.loss.parts + 2 * ((int64_t)group * p.m + i);
+        part[0] = top, part[1] = sum;
+    }
+}
+
+/* The same elements become gradients. */
+template <int across>
+__device__ inline void finish_slopes(const Product &p, int i, int j, float c[across][4], int which)
+{
+    int target = i < p.m ? p.loss.target[i] : -1, at = target - p.loss.first;
+    float max = target < 0 ? 0.0f : p.loss.aux[2 * i];
+    float log_sum = target < 0 ? 0.0f : p.loss.aux[2 * i + 1], scale = p.loss.now->loss_scale;
+#pragma unroll
+    for (int x = 0; x < 2 * across; x++) {
+        float *v = &c[x / 2][which + x % 2];
+        float slope = exp2_of(((*v - max) - log_sum) * LOG2E);
+        slope = j + x / 2 * 8 + x % 2 == at ? slope - 1.0f : slope;
+        *v = target < 0 ? 0.0f : slope * scale;
+    }
+}
+
 /* A block of four warps computes size x size elements, a warp a quarter of them, from STAGES tiles
  * of LINKS links each that are on their way at once. A group of 16 links is one mma: an element's
  * sum is a chain of them, in order, in one register, whatever the tile. 128 x 128: 64 KiB, two
  * blocks an SM; where that leaves SMs idle, tiles are 64 x 64. Neighbouring blocks share rows of a,
  * which stay in the L2. */
-template <int size, int a_along, int b_along>
-__global__ void __launch_bounds__(128, 2) product_kernel(Product p)
+template <int size, int a_along, int b_along, Purpose purpose>
+__global__ void __launch_bounds__(128, 2) product_kernel(const __grid_constant__ Product p)
 {
     enum { HALF = size / 2, DOWN = HALF / 16, ACROSS = HALF / 8, TILE = size * LINKS };
     enum { A_WIDE = a_along ? LINKS : size, B_WIDE = b_along ? LINKS : size };
@@ -3539,24 +3692,27 @@ __global__ void __launch_bounds__(128, 2) product_kernel(Product p)
         }
     }
 #pragma unroll
-    for (int y = 0; y < DOWN; y++)
+    for (int y = 0; y < 2 * DOWN; y++) {
+        if (purpose == PARTS)
+            finish_part<ACROSS>(p, i + y * 8, j, c[y / 2], y % 2 * 2);
+        else if (purpose == SLOPES)
+            finish_slopes<ACROSS>(p, i + y * 8, j, c[y / 2], y % 2 * 2);
 #pragma unroll
-        for (int x = 0; x < ACROSS; x++) {
-            finish(p, i + y * 16, j + x * 8, c[y][x][0], c[y][x][1]);
-            finish(p, i + y * 16 + 8, j + x * 8, c[y][x][2], c[y][x][3]);
-        }
+        for (int x = 0; x < ACROSS && purpose != PARTS; x++)
+            finish(p, i + y * 8, j + x * 8, c[y / 2][x][y % 2 * 2], c[y / 2][x][y % 2 * 2 + 1]);
+    }
 }
 
-template <int size, int a_along, int b_along>
+template <int size, int a_along, int b_along, Purpose purpose>
 void product_by(const gckpt_call *call, const Product &p)
 {
     int64_t blocks = (int64_t)((p.m + size - 1) / size) * ((p.n + size - 1) / size);
     int bytes = STAGES * 2 * size * LINKS * (int)sizeof(uint16_t);
     check(device_of(call),
-          cudaFuncSetAttribute(product_kernel<size, a_along, b_along>,
+          cudaFuncSetAttribute(product_kernel<size, a_along, b_along, purpose>,
                                cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
           "shared memory");
-    RUN(call, (product_kernel<size, a_along, b_along>), dim3((unsigned)blocks), 128,
+    RUN(call, (product_kernel<size, a_along, b_along, purpose>), dim3((unsigned)blocks), 128,
         (size_t)bytes, p);
 }
 
@@ -3573,9 +3729,9 @@ template <int a_along, int b_along> void product_of(const gckpt_call *call, cons
 {
     int64_t large = (int64_t)((p.m + 127) / 128) * ((p.n + 127) / 128);
     if (large >= processors_of(call))
-        product_by<128, a_along, b_along>(call, p);
+        product_by<128, a_along, b_along, STORE>(call, p);
     else
-        product_by<64, a_along, b_along>(call, p);
+        product_by<64, a_along, b_along, STORE>(call, p);
 }
 
 /* b's lines are along k where its `stride` is that of columns. */
@@ -3591,11 +3747,10 @@ void product(const gckpt_call *call, const Product &p, int a_along, int b_along)
 
 /* ---- sums over tokens: of a bias, a gain ---- */
 /* A block has 32 columns, a warp TOKENS rows of them at a time; then the first warp adds the groups
- * to the sums in their order, with low parts. h NULL: sums g, else g (x - c - mean) rstd, with
+ * to the sums in their order, with low parts. aux NULL: sums g; else g (x - c - mean) rstd, with
  * `each` of these per row (a norm's aux). */
-__global__ void column_sums_kernel(Values g, int64_t rows, int64_t n, Values x,
-                                        const float *aux, int each, int accumulate, Results sums,
-                                        float *low)
+__global__ void column_sums_kernel(Values g, int64_t rows, int64_t n, Values x, const float *aux,
+                                   int each, int accumulate, Results sums, float *low)
 {
     SHARED(float, group, [16][32]);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -3633,8 +3788,8 @@ __global__ void column_sums_kernel(Values g, int64_t rows, int64_t n, Values x,
 void column_sums(const gckpt_call *call, const gckpt_arg &to, Values x, const float *aux, int each)
 {
     int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
-    RUN(call, column_sums_kernel, dim3((unsigned)((n + 31) / 32)), 512, 0, grad_out_of(call),
-        rows, n, x, aux, each, to.accumulate, grad_of(to), to.low);
+    RUN(call, column_sums_kernel, dim3((unsigned)((n + 31) / 32)), 512, 0, grad_out_of(call), rows,
+        n, x, aux, each, to.accumulate, grad_of(to), to.low);
 }
 
 /* ---- linear: out (rows,n) = x (rows,k) w + bias ---- */
@@ -3652,7 +3807,9 @@ void linear_forward(const gckpt_call *call)
                   matrix(w, transposed ? s.k : s.n),
                   value_of(call->in[2]),
                   0,
-                  { call->out, call->out_bf16 } };
+                  { call->out, call->out_bf16 },
+                  (int)s.n,
+                  {} };
     product(call, p, 1, transposed);
 }
 
@@ -3665,16 +3822,32 @@ void linear_backward(const gckpt_call *call)
     const uint16_t *g = factor(call, room, grad_out_of(call), s.m * s.n);
     if (wanted(in[0])) {
         const uint16_t *w = factor(call, room, value_of(in[1]), s.n * s.k);
-        Product p = { m,    k,    n, matrix(g, s.n), matrix(w, transposed ? s.k : s.n),
-                      { NULL, NULL }, in[0].accumulate, grad_of(in[0]) };
+        Product p = { m,
+                      k,
+                      n,
+                      matrix(g, s.n),
+                      matrix(w, transposed ? s.k : s.n),
+                      { NULL, NULL },
+                      in[0].accumulate,
+                      grad_of(in[0]),
+                      k,
+                      {} };
         product(call, p, 1, !transposed);
     }
     if (wanted(in[1])) {
         const uint16_t *x = factor(call, room, value_of(in[0]), s.m * s.k);
-        Product p = { k,    n,    m, matrix(x, s.k), matrix(g, s.n),
-                      { NULL, NULL }, in[1].accumulate, grad_of(in[1]) };
+        Product p = { k,
+                      n,
+                      m,
+                      matrix(x, s.k),
+                      matrix(g, s.n),
+                      { NULL, NULL },
+                      in[1].accumulate,
+                      grad_of(in[1]),
+                      n,
+                      {} };
         if (transposed)
-            p.m = n, p.n = k, p.a = matrix(g, s.n), p.b = matrix(x, s.k);
+            p.m = n, p.n = p.c_row = k, p.a = matrix(g, s.n), p.b = matrix(x, s.k);
         product(call, p, 0, 0);
     }
     if (call->inputs == 3 && wanted(in[2]))
@@ -3713,37 +3886,10 @@ struct Attention {
     const float *delta; /* (B,heads,T): dot(g, out) */
 };
 
-/* 2^x; exponents are taken to base 2. */
-__device__ inline float exp2(float x)
-{
-#ifdef GCKPT_CUDA_SHIM
-    return exp2f(x);
-#else
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#endif
-}
-
-/* pair, subnormals left as they are: for factors that go straight into an mma. */
-__device__ inline uint32_t factors(float first, float second)
-{
-#ifdef GCKPT_CUDA_SHIM
-    return pair(first, second);
-#else
-    uint32_t y;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(second), "f"(first));
-    return y;
-#endif
-}
-
-#define LOG2E 1.4426950408889634f
-#define LN2   0.6931471805599453f
-
 /* n lines of a head, from line `first` of row b of a (B,lines,C) tensor. */
 template <int D, int n>
-__device__ inline void bring_lines(const Attention &p, const uint16_t *x, int b, int h,
-                                        int first, int lines, uint16_t *tile)
+__device__ inline void bring_lines(const Attention &p, const uint16_t *x, int b, int h, int first,
+                                   int lines, uint16_t *tile)
 {
     Matrix m = { x + ((int64_t)b * lines) * p.c + (int64_t)h * p.d, p.c, p.aligned };
     for (int i = threadIdx.x; i < n * D / 8; i += 128) {
@@ -3779,8 +3925,8 @@ __device__ inline void add_lines(const float s[n][4], const uint16_t *b, float o
 #pragma unroll
     for (int link = 0; link < n / 2; link++) {
         const float *s0 = s[2 * link], *s1 = s[2 * link + 1];
-        uint32_t left[4] = { factors(s0[0], s0[1]), factors(s0[2], s0[3]),
-                             factors(s1[0], s1[1]), factors(s1[2], s1[3]) };
+        uint32_t left[4] = { factors(s0[0], s0[1]), factors(s0[2], s0[3]), factors(s1[0], s1[1]),
+                             factors(s1[2], s1[3]) };
         uint32_t right[4];
 #pragma unroll
         for (int x = 0; x < D / 8; x += 2) {
@@ -3801,8 +3947,8 @@ template <int D> __device__ inline void clear(float o[D / 8][4])
 /* Rows line + lane / 4 and 8 further of a head, times `times`. */
 template <int D>
 __device__ inline void store_lines(const Attention &p, const Results &y, int accumulate, int b,
-                                        int h, int line, int lines, const float o[D / 8][4],
-                                        const float times[2])
+                                   int h, int line, int lines, const float o[D / 8][4],
+                                   const float times[2])
 {
     int lane = threadIdx.x % 32;
 #pragma unroll
@@ -3828,8 +3974,7 @@ __device__ inline void store_lines(const Attention &p, const Results &y, int acc
     }
 }
 
-template <int D>
-__global__ void __launch_bounds__(128) attention_forward_kernel(Attention p)
+template <int D> __global__ void __launch_bounds__(128) attention_forward_kernel(Attention p)
 {
     enum { TILE = 64 * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
@@ -3869,13 +4014,13 @@ __global__ void __launch_bounds__(128) attention_forward_kernel(Attention p)
                 top = other > top ? other : top;
             }
             shift = gckpti_shift(top);
-            factor = exp2(max[half] - shift);
+            factor = exp2_of(max[half] - shift);
             max[half] = top;
             sum[half] *= factor;
 #pragma unroll
             for (int x = 0; x < 16; x++) {
                 float *at = &s[x / 2][2 * half + x % 2];
-                *at = exp2(*at - shift);
+                *at = exp2_of(*at - shift);
                 sum[half] += *at;
             }
 #pragma unroll
@@ -3919,9 +4064,9 @@ __global__ void delta_kernel(Values g, Values out, int64_t queries, Attention p,
 
 /* s becomes p = exp(s scale - aux), d, which is dp, becomes p (dp - delta) scale, of one element. */
 __device__ inline void slope(const Attention &p, float aux, float delta, int here, float *s,
-                                  float *d)
+                             float *d)
 {
-    *s = here ? exp2((*s * p.scale - aux) * LOG2E) : 0.0f;
+    *s = here ? exp2_of((*s * p.scale - aux) * LOG2E) : 0.0f;
     *d = *s * (*d - delta) * p.scale;
 }
 
@@ -4011,8 +4156,8 @@ template <int D, int n> __global__ void __launch_bounds__(128) attention_dkv_ker
 #pragma unroll
         for (int x = 0; x < n / 2; x++) {
             int j = k0 + row + lane / 4 + x / 2 % 2 * 8, i = x / 4 * 8 + lane % 4 * 2 + x % 2;
-            slope(p, aux[now][i], delta[now][i], !p.causal || j <= step * n + i,
-                       &s[x / 4][x % 4], &d[x / 4][x % 4]);
+            slope(p, aux[now][i], delta[now][i], !p.causal || j <= step * n + i, &s[x / 4][x % 4],
+                  &d[x / 4][x % 4]);
         }
         add_lines<D, n / 8>(s, g + now * PART, dv);
         add_lines<D, n / 8>(d, q + now * PART, dk);
@@ -4041,8 +4186,8 @@ Attention attention_of(const gckpt_call *call, Room &room, bool backward)
     if (backward)
         p.g = factor(call, room, grad_out_of(call), queries);
     p.aux = (float *)call->aux;
-    p.aligned = p.d % 8 == 0 && ((uintptr_t)p.q | (uintptr_t)p.k | (uintptr_t)p.v |
-                                 (uintptr_t)p.g) % 16 == 0;
+    p.aligned = p.d % 8 == 0 &&
+                ((uintptr_t)p.q | (uintptr_t)p.k | (uintptr_t)p.v | (uintptr_t)p.g) % 16 == 0;
     return p;
 }
 
@@ -4105,14 +4250,510 @@ gckpt_result attention_room(gckpt_call *call)
 {
     Room forward = { NULL, 0 }, backward = { NULL, 0 };
     Attention p = attention_of(call, forward, false);
-    if (p.d > 128)
-        return GCKPT_E_SHAPE;
+    if (p.d > 128) { /* no registers for it */
+        call->precision = GCKPT_BF16;
+        return GCKPT_OK;
+    }
     attention_of(call, backward, true);
     take(backward, (size_t)(call->shape.d[0] * call->shape.d[1] * p.heads) * sizeof(float));
     call->work_forward = forward.used;
     call->work_backward = backward.used;
     return GCKPT_OK;
 }
+
+/* ---- linear_cross_entropy: logits (rows,V) = x w', never whole ----
+ * LOSS_CLASSES classes of LOSS_ROWS rows at a time. The forward keeps none: a product's tile becomes
+ * a maximum and a sum of each row's 64 classes where it is computed. Nor does the backward: there a
+ * tile becomes the gradient of its logits, bf16, which goes into the products dx and dw. */
+enum { LOSS_ROWS = 4096, LOSS_CLASSES = 4096 };
+
+/* Adds the groups of a chunk of classes, one after the other, a thread a row. */
+__global__ void loss_rows_kernel(const float *parts, int groups, const int32_t *target,
+                                 RowLoss *state, float *aux, float *losses, int64_t rows, int begin,
+                                 int end)
+{
+    for (EACH(r, rows)) {
+        float max = begin ? -INFINITY : state[r].max, sum = begin ? 0.0f : state[r].sum;
+        for (int k = 0; k < groups; k++) {
+            const float *part = parts + 2 * (k * rows + r);
+            float top = part[0] > max ? part[0] : max, shift = gckpti_shift(top);
+            sum = gckpti_fma(sum, exp2_of((max - shift) * LOG2E),
+                             part[1] * exp2_of((part[0] - shift) * LOG2E));
+            max = top;
+        }
+        if (end) {
+            gckpti_softmax_end(&max, &sum);
+            float log_sum = gckpti_log(sum);
+            losses[r] = target[r] >= 0 ? log_sum - (state[r].hit - max) : 0.0f;
+            if (aux)
+                aux[2 * r] = max, aux[2 * r + 1] = log_sum;
+        } else {
+            state[r].max = max, state[r].sum = sum;
+        }
+    }
+}
+
+__global__ void widen_kernel(const uint16_t *x, float *y, int64_t n)
+{
+    for (EACH(i, n))
+        y[i] = gckpti_from_bf16(x[i]);
+}
+
+struct LossSizes {
+    int64_t rows, c, v, block, chunk, row; /* most rows and classes at a time; of their gradient */
+};
+
+LossSizes loss_sizes(const gckpt_call *call)
+{
+    int64_t rows = gckpti_rows(&call->in[0].shape), v = call->in[1].shape.d[0];
+    int64_t chunk = gckpti_min(v, LOSS_CLASSES);
+    LossSizes s = { rows,  gckpti_last(&call->in[0].shape),
+                    v,     gckpti_min(rows, LOSS_ROWS),
+                    chunk, (chunk + 7) / 8 * 8 };
+    return s;
+}
+
+/* Pieces of the workspace. */
+struct LossRoom {
+    const uint16_t *x;
+    uint16_t *w, *d; /* of a chunk, if w is not bf16; of a block and a chunk */
+    float *parts, *losses, *dx;
+    RowLoss *state;
+};
+
+LossRoom loss_room(const gckpt_call *call, Room &room, bool backward)
+{
+    LossSizes s = loss_sizes(call);
+    LossRoom r;
+    memset(&r, 0, sizeof r);
+    r.x = factor(call, room, value_of(call->in[0]), s.rows * s.c);
+    r.w = call->in[1].bf16 ? NULL : (uint16_t *)take(room, (size_t)(s.chunk * s.c) * 2);
+    if (backward) {
+        r.d = (uint16_t *)take(room, (size_t)(s.block * s.row) * 2);
+        r.dx = (float *)take(room, (size_t)(s.block * s.c) * sizeof *r.dx);
+    } else {
+        r.parts = (float *)take(room, (size_t)((s.chunk + 127) / 128 * 2 * s.block) * 8);
+        r.state = (RowLoss *)take(room, (size_t)s.rows * sizeof *r.state);
+        r.losses = (float *)take(room, (size_t)s.rows * sizeof *r.losses);
+    }
+    return r;
+}
+
+/* Logits of `rows` rows from `row` and n classes from `first`. */
+Product loss_logits(const gckpt_call *call, const LossRoom &r, const uint16_t *w, int64_t row,
+                    int64_t rows, int64_t first, int64_t n)
+{
+    int64_t c = gckpti_last(&call->in[0].shape);
+    Product p;
+    memset(&p, 0, sizeof p);
+    p.m = (int)rows, p.n = (int)n, p.k = (int)c;
+    p.a = matrix(r.x + row * c, c), p.b = matrix(w, c);
+    p.loss.target = call->in[2].index + row;
+    p.loss.first = (int)first;
+    return p;
+}
+
+const uint16_t *loss_weights(const gckpt_call *call, const LossRoom &r, int64_t first, int64_t n)
+{
+    int64_t c = gckpti_last(&call->in[0].shape);
+    const Values w = value_of(call->in[1]);
+    if (w.narrow)
+        return w.narrow + first * c;
+    narrow(call, w.wide + first * c, r.w, n * c);
+    return r.w;
+}
+
+void linear_cross_entropy_forward(const gckpt_call *call)
+{
+    LossSizes s = loss_sizes(call);
+    Room room = { (char *)call->work, 0 };
+    LossRoom r = loss_room(call, room, false);
+    float *aux = (float *)call->aux;
+    for (int64_t first = 0, n; first < s.v; first += n) {
+        n = gckpti_min(s.v - first, s.chunk);
+        const uint16_t *w = loss_weights(call, r, first, n);
+        for (int64_t row = 0, rows; row < s.rows; row += rows) {
+            rows = gckpti_min(s.rows - row, s.block);
+            Product p = loss_logits(call, r, w, row, rows, first, n);
+            p.loss.parts = r.parts, p.loss.state = r.state + row;
+            product_by<128, 1, 1, PARTS>(call, p);
+            RUN(call, loss_rows_kernel, blocks_for(rows, 64), 64, 0, r.parts,
+                (int)((n + 127) / 128 * 2), p.loss.target, r.state + row,
+                aux ? aux + 2 * row : NULL, r.losses + row, rows, first == 0, first + n == s.v);
+        }
+    }
+    loss_add(call, r.losses, s.rows);
+}
+
+void linear_cross_entropy_backward(const gckpt_call *call)
+{
+    LossSizes s = loss_sizes(call);
+    const gckpt_arg *x = &call->in[0], *w = &call->in[1];
+    Room room = { (char *)call->work, 0 };
+    LossRoom r = loss_room(call, room, true);
+    Results dw = grad_of(*w);
+    for (int64_t row = 0, rows; row < s.rows; row += rows) {
+        rows = gckpti_min(s.rows - row, s.block);
+        Results dx = { x->grad_bf16 ? r.dx : x->grad ? x->grad + row * s.c : NULL, NULL };
+        if (x->grad_bf16 && x->accumulate)
+            RUN(call, widen_kernel, blocks_for(rows * s.c, 256), 256, 0, x->grad_bf16 + row * s.c,
+                r.dx, rows * s.c);
+        for (int64_t first = 0, n; first < s.v; first += n) {
+            n = gckpti_min(s.v - first, s.chunk);
+            const uint16_t *some = loss_weights(call, r, first, n);
+            Product p = loss_logits(call, r, some, row, rows, first, n);
+            p.loss.aux = (const float *)call->aux + 2 * row, p.loss.now = moment_of(call);
+            p.c = { NULL, r.d }, p.c_row = (int)s.row;
+            product_by<128, 1, 1, SLOPES>(call, p);
+            Product of_x = { (int)rows,
+                             (int)s.c,
+                             (int)n,
+                             matrix(r.d, s.row),
+                             matrix(some, s.c),
+                             { NULL, NULL },
+                             x->accumulate || first > 0,
+                             dx,
+                             (int)s.c,
+                             {} };
+            if (dx.wide)
+                product(call, of_x, 1, 0);
+            Product of_w = { (int)n,
+                             (int)s.c,
+                             (int)rows,
+                             matrix(r.d, s.row),
+                             matrix(r.x + row * s.c, s.c),
+                             { NULL, NULL },
+                             w->accumulate || row > 0,
+                             { dw.wide + first * s.c, NULL },
+                             (int)s.c,
+                             {} };
+            if (dw.wide)
+                product(call, of_w, 0, 0);
+        }
+        if (x->grad_bf16)
+            narrow(call, r.dx, x->grad_bf16 + row * s.c, rows * s.c);
+    }
+}
+
+gckpt_result linear_cross_entropy_room(gckpt_call *call)
+{
+    Room forward = { NULL, 0 }, backward = { NULL, 0 };
+    loss_room(call, forward, false);
+    loss_room(call, backward, true);
+    call->work_forward = forward.used;
+    call->work_backward = backward.used;
+    call->mixes_rows |= gckpti_rows(&call->in[0].shape) % TOKENS != 0;
+    return GCKPT_OK;
+}
+
+/* ---- elementwise, eight elements a thread ---- */
+/* v = x[at..at+7], those past n as 0; aligned: 16 bytes can be read at once. */
+__device__ inline void get_eight(const Values &x, int64_t at, int64_t n, int aligned, float v[8])
+{
+    if (aligned && at + 8 <= n && x.narrow) {
+        uint4 word = *(const uint4 *)(const void *)(x.narrow + at);
+        const uint32_t pair[4] = { word.x, word.y, word.z, word.w };
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            v[i] = gckpti_float(i % 2 ? pair[i / 2] & 0xffff0000u : pair[i / 2] << 16);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        v[i] = at + i < n ? get(x, at + i) : 0.0f;
+}
+
+__device__ inline void put_eight(const Results &y, int64_t at, int64_t n, int aligned,
+                                 int accumulate, float v[8])
+{
+    if (accumulate) {
+        float held[8];
+        get_eight({ y.wide, y.narrow }, at, n, aligned, held);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            v[i] += held[i];
+    }
+    if (aligned && at + 8 <= n && y.narrow) {
+        uint4 word = { pair(v[0], v[1]), pair(v[2], v[3]), pair(v[4], v[5]), pair(v[6], v[7]) };
+        *(uint4 *)(void *)(y.narrow + at) = word;
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (at + i < n)
+            put(y, at + i, v[i]);
+}
+
+int aligned_16(const void *a, const void *b = NULL, const void *c = NULL)
+{
+    return ((uintptr_t)a | (uintptr_t)b | (uintptr_t)c) % 16 == 0;
+}
+
+/* d = f(a, b), or += */
+template <class F>
+__global__ void map_kernel(F f, Values a, Values b, Results d, int64_t n, int aligned,
+                           int accumulate)
+{
+    for (EACH(i, (n + 7) / 8)) {
+        float x[8], y[8];
+        get_eight(a, i * 8, n, aligned, x);
+        get_eight(b, i * 8, n, aligned, y);
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            x[k] = f(x[k], y[k]);
+        put_eight(d, i * 8, n, aligned, accumulate, x);
+    }
+}
+
+template <class F>
+void map(const gckpt_call *call, F f, Values a, Values b, Results d, int accumulate)
+{
+    int64_t n = gckpti_elements(&call->shape);
+    if (d.wide || d.narrow)
+        RUN(call, map_kernel<F>, blocks_for((n + 7) / 8, 256), 256, 0, f, a, b, d, n,
+            aligned_16(a.narrow, b.narrow, d.narrow), accumulate);
+}
+
+template <float (*F)(float)> struct Curve {
+    __device__ float operator()(float x, float) const { return F(x); }
+};
+template <float (*SLOPE)(float)> struct CurveSlope {
+    __device__ float operator()(float at, float g) const { return g * SLOPE(at); }
+};
+
+#define CURVE(name, at)                                                                            \
+    void name##_forward(const gckpt_call *call)                                                    \
+    {                                                                                              \
+        map(call, Curve<gckpti_##name>(), value_of(call->in[0]), { NULL, NULL },                   \
+            { call->out, call->out_bf16 }, 0);                                                     \
+    }                                                                                              \
+    void name##_backward(const gckpt_call *call)                                                   \
+    {                                                                                              \
+        map(call, CurveSlope<gckpti_##name##_slope>(), at, grad_out_of(call),                      \
+            grad_of(call->in[0]), call->in[0].accumulate);                                         \
+    }
+CURVE(gelu, value_of(call->in[0]))
+CURVE(gelu_erf, value_of(call->in[0]))
+CURVE(silu, value_of(call->in[0]))
+CURVE(tanh, (Values{ call->out, call->out_bf16 }))
+CURVE(sigmoid, (Values{ call->out, call->out_bf16 }))
+#undef CURVE
+
+/* ---- sums and products of two tensors of one shape; what broadcasts is declined ---- */
+struct Plus {
+    __device__ float operator()(float x, float y) const { return x + y; }
+};
+struct Minus {
+    __device__ float operator()(float x, float y) const { return x - y; }
+};
+struct Times {
+    __device__ float operator()(float x, float y) const { return x * y; }
+};
+
+template <class F> void combine_forward(const gckpt_call *call, F f)
+{
+    map(call, f, value_of(call->in[0]), value_of(call->in[1]), { call->out, call->out_bf16 }, 0);
+}
+
+/* Input i's gradient: 0 + g, 0 - g or other g; it may be what comes in, passed on. */
+template <class F> void combine_backward(const gckpt_call *call, int i, F f, Values other)
+{
+    const Values g = grad_out_of(call);
+    Results d = grad_of(call->in[i]);
+    if (d.wide != g.wide || d.narrow != g.narrow)
+        map(call, f, other, g, d, call->in[i].accumulate);
+}
+
+gckpt_result alike_room(gckpt_call *call)
+{
+    for (int i = 0; i < 2; i++)
+        if (!gckpti_same_shape(&call->in[i].shape, &call->shape))
+            call->precision = GCKPT_BF16;
+    return GCKPT_OK;
+}
+
+void add_forward(const gckpt_call *call) { combine_forward(call, Plus()); }
+void sub_forward(const gckpt_call *call) { combine_forward(call, Minus()); }
+void mul_forward(const gckpt_call *call) { combine_forward(call, Times()); }
+void add_backward(const gckpt_call *call)
+{
+    combine_backward(call, 0, Plus(), { NULL, NULL });
+    combine_backward(call, 1, Plus(), { NULL, NULL });
+}
+void sub_backward(const gckpt_call *call)
+{
+    combine_backward(call, 0, Plus(), { NULL, NULL });
+    combine_backward(call, 1, Minus(), { NULL, NULL });
+}
+void mul_backward(const gckpt_call *call)
+{
+    combine_backward(call, 0, Times(), value_of(call->in[1]));
+    combine_backward(call, 1, Times(), value_of(call->in[0]));
+}
+gckpt_result add_room(gckpt_call *call) { return alike_room(call); }
+gckpt_result sub_room(gckpt_call *call) { return alike_room(call); }
+gckpt_result mul_room(gckpt_call *call) { return alike_room(call); }
+
+/* ---- slice: a part of each block, to a tensor of parts or from one ---- */
+/* unit: elements that are moved at once, 8 or 1; sizes count units. backward: x is the gradient of
+ * the parts, of y the rest becomes 0 if it does not accumulate. */
+__global__ void slice_kernel(Values x, Results y, Part p, int64_t units, int unit, int backward,
+                             int accumulate)
+{
+    for (EACH(i, units)) {
+        int64_t size = backward && !accumulate ? p.whole : p.n, at = i / size, j = i % size;
+        int64_t part = at * p.n + j, whole = at * p.whole + p.begin + j, here = 1;
+        if (backward && !accumulate)
+            part -= p.begin, whole -= p.begin, here = j >= p.begin && j < p.begin + p.n;
+        int64_t from = (backward ? part : whole) * unit, to = (backward ? whole : part) * unit;
+        if (unit == 8) {
+            float v[8] = { 0, 0, 0, 0, 0, 0, 0, 0 };
+            if (here)
+                get_eight(x, from, from + 8, 1, v);
+            put_eight(y, to, to + 8, 1, accumulate, v);
+        } else {
+            float v = here ? get(x, from) : 0.0f;
+            put(y, to, accumulate ? held(y, to) + v : v);
+        }
+    }
+}
+
+void slice_by(const gckpt_call *call, Values x, Results y, int backward, int accumulate)
+{
+    Part p = slice_part(call);
+    int unit =
+        p.whole % 8 == 0 && p.begin % 8 == 0 && p.n % 8 == 0 && aligned_16(x.narrow, y.narrow) ? 8
+                                                                                               : 1;
+    int64_t units = p.blocks * (backward && !accumulate ? p.whole : p.n) / unit;
+    p.whole /= unit, p.begin /= unit, p.n /= unit;
+    if (y.wide || y.narrow)
+        RUN(call, slice_kernel, blocks_for(units, 256), 256, 0, x, y, p, units, unit, backward,
+            accumulate);
+}
+
+void slice_forward(const gckpt_call *call)
+{
+    slice_by(call, value_of(call->in[0]), { call->out, call->out_bf16 }, 0, 0);
+}
+
+void slice_backward(const gckpt_call *call)
+{
+    slice_by(call, grad_out_of(call), grad_of(call->in[0]), 1, call->in[0].accumulate);
+}
+
+/* ---- layernorm, rmsnorm: a warp a row, a lane eight neighbours at a time ----
+ * As the contract's, but c = x_0 + mean(x - x_0) is the mean: x has 8 digits. aux has its layout. */
+__global__ void norm_forward_kernel(int center, Values x, Values gain, Values bias, Results out,
+                                    float *aux, int64_t rows, int64_t n, int aligned)
+{
+    int lane = threadIdx.x % 32;
+    for (EACH_ROW(r, rows)) {
+        float first = center ? get(x, r * n) : 0.0f, c = 0.0f, sum = 0.0f, v[8], a[8], b[8];
+        int64_t end = (r + 1) * n;
+        for (int64_t i = r * n + lane * 8; center && i < end; i += 256) {
+            get_eight(x, i, end, aligned, v);
+            for (int k = 0; k < 8 && i + k < end; k++)
+                sum += v[k] - first;
+        }
+        if (center)
+            c = first + warp_sum(sum) / (float)n;
+        sum = 0.0f;
+        for (int64_t i = r * n + lane * 8; i < end; i += 256) {
+            get_eight(x, i, end, aligned, v);
+            for (int k = 0; k < 8 && i + k < end; k++)
+                sum = gckpti_fma(v[k] - c, v[k] - c, sum);
+        }
+        float rstd = gckpti_rsqrt(warp_sum(sum) / (float)n + 1e-5f);
+        for (int64_t i = lane * 8; (out.wide || out.narrow) && i < n; i += 256) {
+            get_eight(x, r * n + i, end, aligned, v);
+            get_eight(gain, i, n, 0, a);
+            get_eight(bias, i, n, 0, b);
+            for (int k = 0; k < 8; k++)
+                v[k] = gckpti_fma((v[k] - c) * rstd, gain.wide || gain.narrow ? a[k] : 1.0f, b[k]);
+            put_eight(out, r * n + i, end, aligned, 0, v);
+        }
+        if (aux && center && lane < 3)
+            aux[3 * r + lane] = lane == 0 ? c : lane == 1 ? 0.0f : rstd;
+        if (aux && !center && lane == 0)
+            aux[r] = rstd;
+    }
+}
+
+__global__ void norm_backward_kernel(int center, Values x, Values gain, const float *aux, Values g,
+                                     Results dx, int64_t rows, int64_t n, int aligned,
+                                     int accumulate)
+{
+    int lane = threadIdx.x % 32, gains = gain.wide || gain.narrow;
+    for (EACH_ROW(r, rows)) {
+        const Normed o = normed(aux, r, center);
+        float v[8], u[8], w[8], a = 0.0f, b = 0.0f;
+        for (int64_t i = lane * 8, end = (r + 1) * n; i < n; i += 256) {
+            get_eight(x, r * n + i, end, aligned, v);
+            get_eight(g, r * n + i, end, aligned, u);
+            get_eight(gain, i, n, 0, w);
+            for (int k = 0; k < 8 && i + k < n; k++) {
+                u[k] *= gains ? w[k] : 1.0f;
+                a += u[k];
+                b = gckpti_fma(u[k], (v[k] - o.c) * o.rstd, b);
+            }
+        }
+        a = center ? warp_sum(a) / (float)n : 0.0f;
+        b = warp_sum(b) / (float)n;
+        for (int64_t i = lane * 8, end = (r + 1) * n; i < n; i += 256) {
+            get_eight(x, r * n + i, end, aligned, v);
+            get_eight(g, r * n + i, end, aligned, u);
+            get_eight(gain, i, n, 0, w);
+            for (int k = 0; k < 8; k++)
+                v[k] = o.rstd *
+                       gckpti_fma(-(v[k] - o.c) * o.rstd, b, u[k] * (gains ? w[k] : 1.0f) - a);
+            put_eight(dx, r * n + i, end, aligned, accumulate, v);
+        }
+    }
+}
+
+Values norm_input(const gckpt_call *call, int i)
+{
+    return i ? value_of(call->in[i]) : Values{ NULL, NULL };
+}
+
+void layernorm_forward(const gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    Values x = value_of(call->in[0]);
+    Results out = { call->out, call->out_bf16 };
+    RUN(call, norm_forward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x,
+        norm_input(call, o->gain), norm_input(call, o->bias), out, (float *)call->aux, rows, n,
+        n % 8 == 0 && aligned_16(x.narrow, out.narrow));
+}
+
+void layernorm_backward(const gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    int64_t n = gckpti_last(&call->shape), rows = gckpti_rows(&call->shape);
+    const float *aux = (const float *)call->aux;
+    Values x = value_of(call->in[0]), g = grad_out_of(call);
+    Results dx = grad_of(call->in[0]);
+    if (o->gain && wanted(call->in[o->gain]))
+        column_sums(call, call->in[o->gain], x, aux, o->center ? 3 : 1);
+    if (o->bias && wanted(call->in[o->bias]))
+        column_sums(call, call->in[o->bias], x, NULL, 0);
+    if (wanted(call->in[0]))
+        RUN(call, norm_backward_kernel, blocks_for(32 * rows, 256), 256, 0, o->center, x,
+            norm_input(call, o->gain), aux, g, dx, rows, n,
+            n % 8 == 0 && aligned_16(x.narrow, g.narrow, dx.narrow), call->in[0].accumulate);
+}
+
+gckpt_result layernorm_room(gckpt_call *call)
+{
+    const gckpti_norm *o = (const gckpti_norm *)call->attributes;
+    call->mixes_rows |= (o->gain || o->bias) && gckpti_rows(&call->in[0].shape) % TOKENS != 0;
+    return GCKPT_OK;
+}
+
+void rmsnorm_forward(const gckpt_call *call) { layernorm_forward(call); }
+void rmsnorm_backward(const gckpt_call *call) { layernorm_backward(call); }
+gckpt_result rmsnorm_room(gckpt_call *call) { return layernorm_room(call); }
 
 } // namespace fast
 
@@ -4149,9 +4790,11 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
     return NULL;
 }
 
-/* Of GCKPT_BF16_FAST: those that need room; all. */
-#define FAST_ROOMS(X) X(linear) X(attention)
-#define FAST_OPS(X)   FAST_ROOMS(X)
+/* Of GCKPT_BF16_FAST: those that need room, tie splits or decline shapes; all. */
+#define FAST_ROOMS(X)                                                                              \
+    X(linear) X(attention) X(linear_cross_entropy) X(add) X(sub) X(mul) X(layernorm) X(rmsnorm)
+#define FAST_OPS(X)                                                                                \
+    FAST_ROOMS(X) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(slice)
 
 gckpt_kernel find_fast(void *context, const gckpt_op *op, gckpt_kind kind)
 {
@@ -4240,7 +4883,7 @@ void self_test(Device *d, char *text)
 void device_close(Device *d)
 {
     for (int i = 0; i < RECORDINGS; i++)
-        drop(&d->recordings[i]);
+        drop(d, &d->recordings[i]);
     for (int i = 0; i < SLOTS; i++) {
         if (d->slots[i].arrived)
             cudaEventDestroy(d->slots[i].arrived);

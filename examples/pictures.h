@@ -220,7 +220,7 @@ static inline double pictures_tenth(double v) { return (double)(int64_t)(v * 10 
 #define PICTURES_ARENA_TOP    490
 #define PICTURES_ARENA_HEIGHT 300
 #define PICTURES_BOTTOM       790
-enum { PICTURES_RECOMPUTE = GCKPT_UPDATE + 1, PICTURES_PHASES, PICTURES_KINDS = 5 };
+enum { PICTURES_RECOMPUTE = GCKPT_UPDATE + 1, PICTURES_COPY, PICTURES_PHASES, PICTURES_KINDS = 5 };
 typedef struct {
     pictures_out out;
     const gckpt_plan *plan;
@@ -230,13 +230,15 @@ typedef struct {
     uint64_t work;                  /* of all instructions, or 1 */
 } pictures_step;
 
-/* A forward, backward or update (gckpt_kind), or a recompute. */
+/* A forward, backward or update (gckpt_kind), a recompute, or a copy to slower memory or back. */
 static inline int pictures_phase(const gckpt_plan *plan, size_t x, gckpt_usage *u)
 {
     gckpt_instruction ins;
     gckpt_plan_get(plan, (int)x, &ins);
     gckpt_plan_usage(plan, (int)x, u);
-    return u->again ? (int)PICTURES_RECOMPUTE : (int)ins.kind;
+    return u->again                    ? (int)PICTURES_RECOMPUTE
+           : ins.kind >= GCKPT_OFFLOAD ? (int)PICTURES_COPY
+                                       : (int)ins.kind;
 }
 
 /* Walks the plan once: its work, where the peak and the body are, what each column shows. */
@@ -283,12 +285,14 @@ static inline void pictures_head(pictures_step *s)
                   "viewBox=\"0 0 %i %i\" font-family=\"sans-serif\" font-size=\"13\" "
                   "fill=\"#222\"><style>",
                   PICTURES_PAGE, height, PICTURES_PAGE, height);
-    pictures_draw(o, ".k0{fill:#0072b2}.k1{fill:#7cc4f0}.k2{fill:#e69f00}.k3{fill:#cc79a7}"
-                     ".k4{fill:#999}.e{text-anchor:end}.c{text-anchor:middle}"
-                     ".p0{fill:#009e73}.p1{fill:#5d3a9b}.p2{fill:#333}.p3{fill:#d55e00}"
-                     ".g{stroke:#ddd}.l{stroke:#222;stroke-dasharray:5 4}"
-                     ".s{stroke:#fff;stroke-width:.8}.b{font-weight:bold}.n{font-size:11px}"
-                     ".m{font-size:12px}.m,.n{font-family:monospace}</style>\n");
+    pictures_draw(o,
+                  ".k0{fill:#0072b2}.k1{fill:#7cc4f0}.k2{fill:#e69f00}.k3{fill:#cc79a7}"
+                  ".k4{fill:#999}.e{text-anchor:end}.c{text-anchor:middle}"
+                  ".p0{fill:#009e73}.p1{fill:#5d3a9b}.p2{fill:#333}.p3{fill:#d55e00}"
+                  ".g{stroke:#ddd}.l{stroke:#222;stroke-dasharray:5 4}"
+                  ".s{stroke:#fff;stroke-width:.8}.b{font-weight:bold}.n{font-size:11px}"
+                  ".m{font-size:12px}.m,.n{font-family:monospace}%s</style>\n",
+                  gckpt_plan_offloaded(plan) ? ".p4{fill:#56b4e9}" : "");
     pictures_draw(o, "<path fill=\"#fff\" d=\"M0 0h%iv%iH0z\"/>\n", PICTURES_PAGE, height);
     pictures_text(o, 16, 34, " font-size=\"20\" class=\"b\"",
                   gckpt_plan_mode(plan) == GCKPT_INFERENCE
@@ -311,12 +315,14 @@ static inline void pictures_head(pictures_step *s)
 /* Where each phase runs, a lane each, and what of it for each micro-batch. */
 static inline void pictures_lanes(pictures_step *s)
 {
-    static const char *const names[] = { "forward", "backward", "update", "recompute" };
-    static const int lane_of[] = { 0, 2, 3, 1 };
+    static const char *const names[] = { "forward", "backward", "update", "recompute",
+                                         "offload, reload" };
+    static const int lane_of[] = { 0, 2, 3, 1, 4 };
+    const int phases = PICTURES_PHASES - !gckpt_plan_offloaded(s->plan);
     const int64_t rows = gckpt_plan_rows(s->plan), batch = gckpt_plan_batch(s->plan);
     pictures_out *o = &s->out;
     gckpt_usage u;
-    for (int phase = 0; phase < PICTURES_PHASES; phase++) {
+    for (int phase = 0; phase < phases; phase++) {
         double y = PICTURES_LANES + lane_of[phase] * PICTURES_LANE;
         size_t count = 0, begin = 0, end = 0; /* columns of the present bar */
         uint64_t work = 0;

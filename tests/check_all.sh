@@ -68,6 +68,7 @@ tests_with()            # tests_with OUTPUT compiler options...: all tests, buil
     "$@" -I. -c tests/compile/implementation.c -o "$out.o" || return 1
     for test in tests/test_*.c; do
         name=$(basename "$test" .c)
+        [ "$name" != test_cuda ] || continue
         with="-DGRADCKPT_IMPLEMENTED $out.o"
         looks_inside "${name#test_}" && with=-DGCKPT_STATIC
         [ "$name" != test_ops ] || with="$with tests/ref.c"
@@ -85,6 +86,14 @@ symbols_of()            # external and writable symbols of the implementation bu
     rm $B/symbols.$$.o
     cat $B/symbols.$$.txt
     rm $B/symbols.$$.txt
+}
+
+cuda_tests()            # cuda_tests PREFIX: programs that test gradckpt_cuda.cu
+{
+    for test in tests/test_cuda.c tests/cuda_*.c; do
+        echo "$1$(basename "$test" .c)"
+    done
+    [ -z "$1" ] || echo "$1test_cuda_shim"
 }
 
 run_check()
@@ -149,7 +158,7 @@ run_check()
             ${CC:-cc} -std=gnu99 -O2 -DGRADCKPT_IMPLEMENTATION -I. tests/test_search.c -lm -o "$B/$1-search" &&
             "$B/$1-search" 100001 200 ;;
     tests-wide)             # all cases of the tests that try some of them in make test
-        for name in core fit bf16; do
+        for name in core fit bf16 order; do
             ${CC:-cc} -std=gnu99 -O2 $(source_of $name) -lm -o "$B/$1-$name" && "$B/$1-$name" wide || return 1
         done ;;
     # ---- other processors, emulated: the golden hash, numerics, files, failing allocations ----
@@ -364,6 +373,61 @@ run_check()
             test "$(wc -l < $dir/own.losses)" -ge 20 &&
             paste $dir/store-all.losses $dir/own.losses |
             awk '{ d = $1 - $2; if (d < -1e-4 || d > 1e-4 || $1 == "") bad = 1 } END { exit bad }' ;;
+    # ---- gradckpt_cuda.cu without a device: its tests on tests/cuda_shim.h, and what nvcc makes of it ----
+    cuda-shim-*)            # all tests, four schedules, streams that run at once or when waited for
+        need g++ make flock
+        lazy=0
+        [ "$1" = cuda-shim-eager ] || lazy=1
+        MAKEFLAGS= flock $B/cuda.lock make -s CC="${CC:-cc}" CXX=g++ $(cuda_tests build/shim/) || return 1
+        for test in $(cuda_tests build/shim/); do
+            [ "$test" != build/shim/test_cuda_shim ] || continue
+            for schedule in 0 1 2 3; do
+                echo "== $test, schedule $schedule, lazy $lazy"
+                CUDA_SHIM_SCHEDULE=$schedule CUDA_SHIM_LAZY=$lazy "$test" || return 1
+            done
+        done
+        [ $lazy = 0 ] || build/shim/test_cuda_shim ;;
+    cuda-asan)
+        need g++ make
+        can g++ -fsanitize=address,undefined || skip "no sanitizers"
+        a=-fsanitize=address,undefined
+        g++ -std=c++17 -O1 -mfma -ffp-contract=off $a -DGCKPT_CUDA_SHIM -DGCKPT_CUDA_SLOT_BYTES=4096 -I. \
+            -include tests/cuda_shim.h -x c++ -c gradckpt_cuda.cu -o $B/$1.o || return 1
+        for test in $(cuda_tests ""); do
+            echo "== $test"
+            inside=
+            grep -q 'define  *GRADCKPT_IMPLEMENTATION' "tests/$test.c" || inside=-DGRADCKPT_IMPLEMENTATION
+            gcc -std=gnu99 -O1 $a -DGCKPT_STATIC -DGCKPT_NO_FAST $inside -DGCKPT_CUDA_SHIM -I. \
+                -c "tests/$test.c" -o $B/$1-t.o && g++ $a $B/$1-t.o $B/$1.o -lm -lpthread -o "$B/$1-$test" &&
+                ASAN_OPTIONS=detect_leaks=0 CUDA_SHIM_SCHEDULE=2 CUDA_SHIM_LAZY=1 "$B/$1-$test" || return 1
+        done ;;
+    cuda-refused)           # what rounds otherwise (as by nvcc without -fmad=false) is no backend
+        need g++
+        sed 's/near \* near - far/gckpti_fma(near, near, -far)/' gradckpt_cuda.cu > $B/$1.cu
+        ! cmp -s gradckpt_cuda.cu $B/$1.cu || return 1
+        g++ -std=c++17 -O0 -DGCKPT_CUDA_SHIM -I. -include tests/cuda_shim.h -x c++ -c $B/$1.cu -o $B/$1.o &&
+            gcc -std=gnu99 -O0 -DGCKPT_STATIC -DGCKPT_CUDA_SHIM -I. -c tests/test_cuda.c -o $B/$1-t.o &&
+            g++ $B/$1-t.o $B/$1.o -lm -lpthread -o $B/$1 || return 1
+        ! $B/$1 > $B/$1.txt &&
+            grep 'self-test: products and sums are contracted; compile gradckpt_cuda.cu by nvcc -fmad=false' $B/$1.txt ;;
+    cuda-nvcc-*)            # no warning; no spills in products and attention; every operation of exact mode is .rn
+        need nvcc
+        arch=${1#cuda-nvcc-}
+        mkdir -p "$B/$1"
+        began=$(date +%s)
+        nvcc -O3 -std=c++17 -fmad=false -arch="sm_$arch" -Xptxas -v --keep --keep-dir "$B/$1" -c gradckpt_cuda.cu \
+            -o "$B/$1/cuda.o" > "$B/$1/log" 2>&1 || { cat "$B/$1/log"; return 1; }
+        echo "sm_$arch: $(($(date +%s) - began)) s, $(wc -c < "$B/$1/cuda.o") bytes"
+        ! grep -i warning "$B/$1/log" || return 1
+        awk '/Compiling entry/ { kernel = $0 }
+             /spill stores/ && !/ 0 bytes spill stores/ { print kernel; print; if (kernel ~ /product|attention/) bad = 1 }
+             END { exit bad }' "$B/$1/log" || return 1
+        awk '/^\.(visible )?\.?(entry|func)/ || /\.entry/ { fast = /4fast/ }
+             !fast && /^[^\/]*[ \t](add|sub|mul|fma|mad|div|sqrt|rcp|rsqrt|ex2|lg2|sin|cos|tanh)\.[a-z0-9.]*f(16|32|64)/ {
+                 seen++
+                 if (!/\.rn\./ || /\.ftz|\.approx/) { print; bad++ } }
+             END { print seen + 0, "operations of exact mode,", bad + 0, "not .rn"; exit bad > 0 || !seen }' \
+            "$B/$1"/gradckpt_cuda*.ptx ;;
     lines)                  # <= 100 columns, no tabs
         ! grep -n -E '^.{101,}' gradckpt.h && ! grep -n "$(printf '\t')" gradckpt.h ;;
     *)
@@ -383,6 +447,7 @@ hash-clang,-O2,-DGCKPT_NO_FAST hash-clang,-O2,-DGCKPT_FORCE_SOFT_FMA
 hash-gcc,-O2,-DGCKPT_NO_FAST,-DGCKPT_FORCE_SOFT_FMA hash-gcc,-O2,-DGCKPT_NO_STDIO hash-gcc,-O2,-DGCKPT_STATIC
 cross-aarch64-linux-gnu cross-arm-linux-gnueabihf cross-riscv64-linux-gnu cross-s390x-linux-gnu
 cross-i686-linux-gnu
+cuda-refused cuda-shim-eager cuda-shim-lazy cuda-asan cuda-nvcc-80 cuda-nvcc-90 cuda-nvcc-100
 hash-g++,-std=c++11,-O2 hash-g++,-std=c++17,-O3 hash-clang++,-std=c++11,-O2
 hash-clang++,-std=c++17,-O2
 include-alone include-renamed include-two-units include-c-and-cxx symbols-prefix symbols-no-writable symbols-static

@@ -2,8 +2,8 @@
  *
  *     g++ -std=c++17 -O2 -ffp-contract=off -mfma -DGCKPT_CUDA_SHIM -include tests/cuda_shim.h -x c++ file.cu
  *
- * A test tool, not a backend: it runs a kernel's source as it stands and is strict where a device is
- * lenient or silent. The .cu is plain CUDA C++, but for three macros:
+ * A test tool, not a backend: it runs a kernel's source as it stands. The .cu is plain CUDA C++, but for
+ * three macros:
  *
  *     #ifndef GCKPT_CUDA_SHIM
  *     #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
@@ -16,6 +16,17 @@
  *
  * (a template's instance stands in brackets: LAUNCH((k<2, 3>), ...)), and for the PTX wrappers under
  * >>ptx, which the .cu defines under the same #ifndef with the signatures written there.
+ *
+ * Where a device is lenient or silent, this ends the process and says where: threads that wait for others
+ * that have exited or wait elsewhere, masks with lanes that are not there, pointers to host, freed or
+ * another device's memory as arguments, accesses past the end of an allocation. Memory is NaN (all bits
+ * set) until it is written. Races show as results that differ between schedules, eager and lazy streams.
+ * With -fsanitize=address,undefined also: accesses outside of shared variables, within the last 256 bytes
+ * of an allocation, misaligned vectors.
+ *
+ * It cannot show: host pointers inside of structs, fences and volatile (the order of memory is the
+ * program's), blocks or threads that wait for each other by polling (it hangs), registers and occupancy,
+ * the bits of tensor cores and of approximate functions, anything about time.
  *
  * Contents: >>settings >>types >>fibers >>shared >>warp >>device >>ptx >>memory >>streams >>launch >>runtime
  */
@@ -37,13 +48,13 @@ enum {
 typedef struct {
     int schedule;
     unsigned seed;
-    int lazy;                 /* a stream's work runs only when something waits for it */
-    int protect;              /* host code that touches device memory faults */
-    long fail_malloc;         /* 1: the next cudaMalloc fails; n: the n-th from now; 0: none */
-    long fail_pinned;         /* the same of cudaMallocHost and cudaHostRegister */
-    long fail_launch;         /* this kernel ends in an asynchronous error, which stays */
-    long fail_copy;           /* this copy or fill does */
-    int fail_always;          /* and all after it */
+    int lazy;         /* a stream's work runs only when something waits for it */
+    int protect;      /* host code that touches device memory, after a call that waits, faults */
+    long fail_malloc; /* 1: the next cudaMalloc fails; n: the n-th from now; 0: none */
+    long fail_pinned; /* the same of cudaMallocHost and cudaHostRegister */
+    long fail_launch; /* this kernel ends in an asynchronous error, which stays */
+    long fail_copy;   /* this copy or fill does */
+    int fail_always;  /* and all after it */
     unsigned long device_bytes; /* what each device has */
     int multiprocessors;
     /* Counted: kernels and copies when they run, replays too; calls that wait; changes of fibers. */
@@ -65,6 +76,7 @@ extern cuda_shim_settings cuda_shim;
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <set>
 #include <thread>
 #include <tuple>
@@ -83,7 +95,11 @@ extern cuda_shim_settings cuda_shim;
 #endif
 #ifdef CUDA_SHIM_ASAN
 #include <sanitizer/asan_interface.h>
-#include <sanitizer/common_interface_defs.h>
+/* A frame that outlives its function would be kept on a stack of the sanitizer's, not of the fiber's. */
+extern "C" __attribute__((weak)) const char *__asan_default_options(void)
+{
+    return "detect_stack_use_after_return=0";
+}
 #else
 #define ASAN_POISON_MEMORY_REGION(at, bytes)   ((void)(at), (void)(bytes))
 #define ASAN_UNPOISON_MEMORY_REGION(at, bytes) ((void)(at), (void)(bytes))
@@ -131,17 +147,10 @@ struct dim3 {
     dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 #define CUDA_SHIM_VECTOR(type, scalar)                                                             \
-    struct alignas(2 * sizeof(scalar)) type##2 {                                                   \
-        scalar x, y;                                                                               \
-    };                                                                                             \
-    struct alignas(16) type##4 {                                                                   \
-        scalar x, y, z, w;                                                                         \
-    };                                                                                             \
+    struct alignas(2 * sizeof(scalar)) type##2 { scalar x, y; };                                   \
+    struct alignas(16) type##4 { scalar x, y, z, w; };                                             \
     inline type##2 make_##type##2(scalar x, scalar y) { return { x, y }; }                         \
-    inline type##4 make_##type##4(scalar x, scalar y, scalar z, scalar w)                          \
-    {                                                                                              \
-        return { x, y, z, w };                                                                     \
-    }
+    inline type##4 make_##type##4(scalar x, scalar y, scalar z, scalar w) { return { x, y, z, w }; }
 CUDA_SHIM_VECTOR(float, float)
 CUDA_SHIM_VECTOR(int, int)
 CUDA_SHIM_VECTOR(uint, unsigned)
@@ -158,11 +167,8 @@ namespace shim
 enum { STACK_BYTES = 256 << 10, PAGE = 4096, LANES = 32, MAX_THREADS = 1024 };
 
 struct fiber {
-    void *sp;       /* where it was left: x86-64 */
-    ucontext_t uc;  /* elsewhere */
-    const void *stack;
-    size_t bytes;
-    void *fake; /* AddressSanitizer's */
+    void *sp;      /* where it was left: x86-64 */
+    ucontext_t uc; /* elsewhere */
 };
 
 /* cp.async: 16 bytes on their way to shared memory */
@@ -217,8 +223,8 @@ inline unsigned draw(unsigned below)
 
 [[noreturn]] __attribute__((format(printf, 1, 2))) inline void fail(const char *format, ...)
 {
-    fprintf(stderr, "cuda_shim: %s, block (%u,%u,%u)", m.kernel ? m.kernel : "no kernel", blockIdx.x,
-            blockIdx.y, blockIdx.z);
+    fprintf(stderr, "cuda_shim: %s, block (%u,%u,%u)", m.kernel ? m.kernel : "no kernel",
+            blockIdx.x, blockIdx.y, blockIdx.z);
     if (m.current >= 0)
         fprintf(stderr, ", thread (%u,%u,%u)", threadIdx.x, threadIdx.y, threadIdx.z);
     fputs(": ", stderr);
@@ -233,7 +239,8 @@ inline unsigned draw(unsigned below)
             continue;
         const thread &t = m.threads[i];
         if (t.op)
-            fprintf(stderr, "  thread %d waits for its warp, mask %08x, line %d\n", i, t.mask, t.line);
+            fprintf(stderr, "  thread %d waits for its warp, mask %08x, line %d\n", i, t.mask,
+                    t.line);
         else
             fprintf(stderr, "  thread %d waits for its block, line %d\n", i, t.line);
         shown++;
@@ -254,39 +261,18 @@ asm(".text\n"
     "    mov %rsi, %rsp\n"
     "    pop %r15\n    pop %r14\n    pop %r13\n    pop %r12\n    pop %rbx\n    pop %rbp\n"
     "    ret\n");
-inline void switch_stacks(fiber *from, fiber *to) { cuda_shim_switch(&from->sp, to->sp); }
-#else
-inline void switch_stacks(fiber *from, fiber *to) { swapcontext(&from->uc, &to->uc); }
-#endif
-
-#ifdef CUDA_SHIM_ASAN
-inline void leaves(fiber *from, fiber *to)
-{
-    __sanitizer_start_switch_fiber(&from->fake, to->stack, to->bytes);
-}
-/* The host's stack is known once it was left. */
-inline void arrived(fiber *at)
-{
-    const void *stack;
-    size_t bytes;
-    __sanitizer_finish_switch_fiber(at->fake, &stack, &bytes);
-    if (!m.host.stack) {
-        m.host.stack = stack;
-        m.host.bytes = bytes;
-    }
-}
-#else
-inline void leaves(fiber *, fiber *) {}
-inline void arrived(fiber *) {}
-#endif
-
 inline void jump(fiber *from, fiber *to)
 {
     cuda_shim.switches++;
-    leaves(from, to);
-    switch_stacks(from, to);
-    arrived(from);
+    cuda_shim_switch(&from->sp, to->sp);
 }
+#else
+inline void jump(fiber *from, fiber *to)
+{
+    cuda_shim.switches++;
+    swapcontext(&from->uc, &to->uc);
+}
+#endif
 
 /* Back to the schedule's first thread: of a block, or of what follows a barrier. */
 inline void schedule_restart(void)
@@ -359,7 +345,6 @@ inline void begin(int t)
  * all share one stack. */
 inline void fiber_main(void)
 {
-    arrived(m.threads[m.current].on);
     for (;;) {
         m.body(m.arguments);
         thread &t = m.threads[m.current];
@@ -383,23 +368,22 @@ inline void fiber_main(void)
 inline fiber *new_fiber(void)
 {
     fiber *f = new fiber();
-    void *stack = mmap(NULL, STACK_BYTES + PAGE, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *stack = (char *)mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stack == MAP_FAILED || mprotect(stack, PAGE, PROT_NONE)) /* an overflow faults */
         fail("no memory for a stack");
-    f->stack = (char *)stack + PAGE;
     /* Stacks begin at different places of a page, or all would share a few sets of the cache. */
-    f->bytes = STACK_BYTES - (size_t)(m.fibers++ % 16) * 256;
+    size_t bytes = STACK_BYTES - (size_t)(m.fibers++ % 16) * 256;
 #if defined(__x86_64__) && !defined(CUDA_SHIM_UCONTEXT)
-    void **top = (void **)((char *)stack + PAGE + f->bytes) - 1; /* as if fiber_main were called */
+    void **top = (void **)(void *)(stack + bytes) - 1; /* as if fiber_main were called */
     *--top = (void *)fiber_main;
     for (int i = 0; i < 6; i++)
         *--top = NULL;
     f->sp = top;
 #else
     getcontext(&f->uc);
-    f->uc.uc_stack.ss_sp = (char *)stack + PAGE;
-    f->uc.uc_stack.ss_size = f->bytes;
+    f->uc.uc_stack.ss_sp = stack;
+    f->uc.uc_stack.ss_size = bytes;
     makecontext(&f->uc, fiber_main, 0);
 #endif
     return f;
@@ -436,7 +420,6 @@ inline void run_block(void)
     }
     m.left = m.count;
     m.arrived = 0;
-    m.host.stack = NULL;
     m.block++;
     schedule_restart();
     run_thread(next_thread(), &m.host);
@@ -535,7 +518,8 @@ namespace shim
 {
 /* Every lane brings its arguments; the last one to come runs all for all lanes. */
 template <class D>
-inline void together(unsigned mask, D &mine, void (*op)(D *const lane[LANES], unsigned mask), int line)
+inline void together(unsigned mask, D &mine, void (*op)(D *const lane[LANES], unsigned mask),
+                     int line)
 {
     int first = m.current & ~(LANES - 1), lane = m.current % LANES;
     warp &w = m.warp_of[m.current / LANES];
@@ -560,8 +544,8 @@ inline void together(unsigned mask, D &mine, void (*op)(D *const lane[LANES], un
         int i = __builtin_ctz(left);
         const thread &other = m.threads[first + i];
         if (other.mask != mask || other.op != t.op || other.line != line)
-            fail("lane %d waits at line %d with mask %08x, lane %d at line %d with %08x", lane, line,
-                 mask, i, other.line, other.mask);
+            fail("lane %d waits at line %d with mask %08x, lane %d at line %d with %08x", lane,
+                 line, mask, i, other.line, other.mask);
         data[i] = (D *)other.data;
     }
     op(data, mask);
@@ -657,6 +641,7 @@ inline int __all_sync(unsigned mask, int predicate, int line = __builtin_LINE())
 {
     return __ballot_sync(mask, predicate, line) == mask;
 }
+
 /* >>device: functions of one thread ------------------------------------------------------------- */
 
 inline void __threadfence(void) {}
@@ -844,39 +829,31 @@ template <int N> inline void gckpti_cp_async_wait(void)
 /* >>memory: errors; device memory that ends at a page without access; pinned memory -------------- */
 
 #define CUDA_SHIM_ERRORS(X)                                                                        \
-    X(cudaSuccess, 0, "no error")                                                                  \
-    X(cudaErrorInvalidValue, 1, "invalid argument")                                                \
-    X(cudaErrorMemoryAllocation, 2, "out of memory")                                               \
-    X(cudaErrorInvalidConfiguration, 9, "invalid configuration argument")                          \
-    X(cudaErrorNoDevice, 100, "no CUDA-capable device is detected")                                \
-    X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                                       \
-    X(cudaErrorECCUncorrectable, 214, "uncorrectable ECC error encountered")                       \
-    X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                              \
-    X(cudaErrorIllegalState, 401, "the operation cannot be performed in the present state")        \
-    X(cudaErrorNotReady, 600, "device not ready")                                                  \
-    X(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered")                    \
-    X(cudaErrorHostMemoryAlreadyRegistered, 712, "part or all of the requested memory range is "   \
-                                                 "already mapped")                                 \
-    X(cudaErrorHostMemoryNotRegistered, 713, "pointer does not correspond to a registered memory " \
-                                             "region")                                             \
-    X(cudaErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing")  \
-    X(cudaErrorStreamCaptureInvalidated, 901, "operation failed due to a previous error during "   \
-                                              "capture")                                           \
-    X(cudaErrorStreamCaptureMerge, 902, "operation would result in a merge of separate capture "   \
-                                        "sequences")                                               \
-    X(cudaErrorStreamCaptureUnmatched, 903, "capture was not ended in the same stream as it began") \
-    X(cudaErrorStreamCaptureUnjoined, 904, "capturing stream has unjoined work")                   \
-    X(cudaErrorStreamCaptureIsolation, 905, "dependency created on uncaptured work in another "    \
-                                            "stream")                                              \
-    X(cudaErrorStreamCaptureImplicit, 906, "operation would make the legacy stream depend on a "   \
-                                           "capturing blocking stream")                            \
-    X(cudaErrorCapturedEvent, 907, "operation not permitted on an event last recorded in a "       \
-                                   "capturing stream")                                             \
-    X(cudaErrorStreamCaptureWrongThread, 908, "attempt to terminate a thread-local capture "       \
-                                              "sequence from another thread")
+    X(InvalidValue, 1, "invalid argument")                                                         \
+    X(MemoryAllocation, 2, "out of memory")                                                        \
+    X(InvalidConfiguration, 9, "invalid configuration argument")                                   \
+    X(NoDevice, 100, "no CUDA-capable device is detected")                                         \
+    X(InvalidDevice, 101, "invalid device ordinal")                                                \
+    X(ECCUncorrectable, 214, "uncorrectable ECC error encountered")                                \
+    X(InvalidResourceHandle, 400, "invalid resource handle")                                       \
+    X(IllegalState, 401, "the operation cannot be performed in the present state")                 \
+    X(NotReady, 600, "device not ready")                                                           \
+    X(IllegalAddress, 700, "an illegal memory access was encountered")                             \
+    X(HostMemoryAlreadyRegistered, 712, "part or all of the memory range is already mapped")       \
+    X(HostMemoryNotRegistered, 713, "pointer does not correspond to a registered memory region")   \
+    X(StreamCaptureUnsupported, 900, "operation not permitted when stream is capturing")           \
+    X(StreamCaptureInvalidated, 901, "operation failed due to a previous error during capture")    \
+    X(StreamCaptureMerge, 902, "operation would merge separate capture sequences")                 \
+    X(StreamCaptureUnmatched, 903, "capture was not ended in the stream in which it began")        \
+    X(StreamCaptureUnjoined, 904, "capturing stream has unjoined work")                            \
+    X(StreamCaptureIsolation, 905, "dependency on uncaptured work in another stream")              \
+    X(StreamCaptureImplicit, 906, "the legacy stream would depend on a capturing stream")          \
+    X(CapturedEvent, 907, "the event was last recorded in a capturing stream")                     \
+    X(StreamCaptureWrongThread, 908, "thread-local capture ended from another thread")
 
 enum cudaError {
-#define X(name, code, text) name = code,
+    cudaSuccess,
+#define X(name, code, text) cudaError##name = code,
     CUDA_SHIM_ERRORS(X)
 #undef X
 };
@@ -903,7 +880,11 @@ enum { cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming =
 
 namespace shim
 {
-enum { DEVICES = 2, NO_MEMORY = -2, ALL_MEMORY = -1 }; /* the memory a piece of work opens: a device's */
+enum {
+    DEVICES = 2,
+    NO_MEMORY = -2,
+    ALL_MEMORY = -1
+}; /* the memory a piece of work opens: a device's */
 
 /* Work of a stream: runs once, after what it names. */
 struct work {
@@ -972,10 +953,9 @@ struct context {
     cudaError_t sticky[DEVICES];
     cudaStream_t null[DEVICES];
     std::vector<cudaStream_t> streams;
-    std::vector<job> orphans; /* of streams that were destroyed */
     std::set<cudaEvent_t> events;
     std::map<char *, allocation> memory;
-    std::map<char *, size_t> pinned;
+    std::map<char *, std::pair<size_t, bool>> pinned; /* bytes; allocated so, not registered */
     std::map<std::pair<int, const void *>, size_t> dynamic_limit;
     size_t used[DEVICES];
     char *arena, *next;
@@ -984,7 +964,8 @@ inline context &c = *new context();
 inline thread_local cudaError_t last_error;
 inline thread_local int device;
 
-enum : size_t { ARENA_BYTES = (size_t)1 << 38 }; /* addresses only, and never used twice */
+/* The arena is of addresses only, and none is used twice. */
+enum : size_t { ARENA_BYTES = (size_t)1 << 40, HUGE_PAGE = 2 << 20 };
 
 /* The allocation that holds these bytes, or NULL. */
 inline allocation *owner(const void *p, size_t bytes)
@@ -993,7 +974,8 @@ inline allocation *owner(const void *p, size_t bytes)
     if (after == c.memory.begin())
         return NULL;
     auto &found = *--after;
-    return (size_t)((const char *)p - found.first) + bytes <= found.second.bytes ? &found.second : NULL;
+    return (size_t)((const char *)p - found.first) + bytes <= found.second.bytes ? &found.second
+                                                                                 : NULL;
 }
 inline bool in_arena(const void *p)
 {
@@ -1003,7 +985,7 @@ inline bool is_pinned(const void *p, size_t bytes)
 {
     auto after = c.pinned.upper_bound((char *)(uintptr_t)p);
     return after != c.pinned.begin() &&
-           (--after, (size_t)((const char *)p - after->first) + bytes <= after->second);
+           (--after, (size_t)((const char *)p - after->first) + bytes <= after->second.first);
 }
 
 /* Says what was touched, then lets the fault happen. */
@@ -1011,8 +993,9 @@ inline void fault(int, siginfo_t *info, void *)
 {
     const char *p = (const char *)info->si_addr;
     const char *who = m.kernel ? m.kernel : "host code";
-    fprintf(stderr, "cuda_shim: %s, block (%u,%u,%u), thread (%u,%u,%u), touched %p: ", who, blockIdx.x,
-            blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z, info->si_addr);
+    fprintf(stderr, "cuda_shim: %s, block (%u,%u,%u), thread (%u,%u,%u), touched %p: ", who,
+            blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z,
+            info->si_addr);
     const allocation *a = owner(p, 1);
     if (a)
         fprintf(stderr, "memory of device %d, out of reach for it\n", a->device);
@@ -1027,10 +1010,12 @@ inline bool arena_start(void)
 {
     if (c.arena)
         return true;
-    void *at = mmap(NULL, ARENA_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *at =
+        mmap(NULL, ARENA_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED)
         return false;
     c.arena = c.next = (char *)at;
+    madvise(at, ARENA_BYTES, MADV_HUGEPAGE);
 #ifndef CUDA_SHIM_ASAN
     static char stack[64 << 10];
     stack_t other = {};
@@ -1045,10 +1030,15 @@ inline bool arena_start(void)
     return true;
 }
 
-/* Ends at the last 256 bytes before a page without access. */
+/* Ends at the last 256 bytes before a page without access. Much of it in large pages, of which there are
+ * fewer to open and close. */
 inline char *device_take(size_t bytes)
 {
-    size_t whole = (bytes + 255) & ~(size_t)255, pages = (whole + PAGE - 1) / PAGE * PAGE;
+    size_t whole = (bytes + 255) & ~(size_t)255, page = HUGE_PAGE;
+    if (whole < page / 2)
+        page = PAGE;
+    size_t pages = (whole + page - 1) / page * page;
+    c.next += -(uintptr_t)c.next & (page - 1);
     if (c.used[device] + bytes > cuda_shim.device_bytes || bytes > cuda_shim.device_bytes ||
         !arena_start() || c.next + pages + PAGE > c.arena + ARENA_BYTES ||
         mprotect(c.next, pages, PROT_READ | PROT_WRITE))
@@ -1058,8 +1048,6 @@ inline char *device_take(size_t bytes)
     memset(at, 0xFF, bytes);
     ASAN_POISON_MEMORY_REGION(c.next, pages);
     ASAN_UNPOISON_MEMORY_REGION(at, bytes);
-    if (cuda_shim.protect)
-        a.open = mprotect(c.next, pages, PROT_NONE) != 0;
     c.next += pages + PAGE;
     c.used[device] += bytes;
     c.memory[at] = a;
@@ -1077,11 +1065,9 @@ inline void device_release(std::map<char *, allocation>::iterator it)
     c.memory.erase(it);
     cuda_shim.live_device--;
 }
-/* Memory of one device (or ALL_MEMORY) can be touched, or (protect) none can. */
+/* Memory of one device (or ALL_MEMORY) can be touched, or cannot. */
 inline void set_access(int of, bool open)
 {
-    if (of == NO_MEMORY || (!open && !cuda_shim.protect))
-        return;
     for (auto &it : c.memory) {
         allocation &a = it.second;
         if (a.open == open || (of != ALL_MEMORY && a.device != of))
@@ -1107,20 +1093,29 @@ inline cudaError_t broken(const capturing &k, cudaError_t e)
 }
 
 /* Every call holds the lock, and answers with the device's error once it has one. A call that waits or
- * allocates ends a capture that this thread (or in global mode any thread) has begun. */
+ * allocates is UNSAFE: it ends a capture that this thread (or in global mode any thread) has begun, and
+ * (protect) closes device memory to the host until work runs again; doing so after each piece of work
+ * would take longer than the work. */
 enum manner { SAFE, UNSAFE };
 struct entry {
     std::lock_guard<std::recursive_mutex> lock;
+    bool closes;
     cudaError_t error;
-    explicit entry(manner how = SAFE) : lock(c.mutex), error(note(c.sticky[device]))
+    explicit entry(manner how = SAFE)
+        : lock(c.mutex), closes(how == UNSAFE && cuda_shim.protect), error(note(c.sticky[device]))
     {
         for (cudaStream_t s : c.streams) {
             const capturing &k = s->capture;
             bool ours = k && k->owner == std::this_thread::get_id();
-            if (how == UNSAFE && k && k->mode <= (ours ? cudaStreamCaptureModeThreadLocal
-                                                       : cudaStreamCaptureModeGlobal))
+            if (how == UNSAFE && k &&
+                k->mode <= (ours ? cudaStreamCaptureModeThreadLocal : cudaStreamCaptureModeGlobal))
                 error = broken(k, cudaErrorStreamCaptureUnsupported);
         }
+    }
+    ~entry()
+    {
+        if (closes)
+            set_access(ALL_MEMORY, false);
     }
 };
 
@@ -1137,13 +1132,13 @@ template <class W> inline void run_work(const W &w)
 {
     if (c.sticky[w.device])
         return;
-    set_access(w.opens, true);
+    if (w.opens != NO_MEMORY)
+        set_access(w.opens, true);
     w.run();
-    set_access(w.opens, false);
 }
 
-/* Runs what this waits for, and it; only the first of them: what a query may see happen meanwhile. */
-inline void finish(const job &wanted, bool only_first = false)
+/* Runs what this waits for, and it. */
+inline void finish(const job &wanted)
 {
     std::vector<job> stack(1, wanted);
     while (!stack.empty()) {
@@ -1167,18 +1162,15 @@ inline void finish(const job &wanted, bool only_first = false)
         top->done = true;
         top->run = nullptr;
         top->after.clear();
-        if (only_first)
-            return;
     }
 }
-inline void finish_device(void)
+inline void finish_device(int of)
 {
-    std::vector<job> all = c.orphans;
-    c.orphans.clear();
-    if (c.null[device])
-        all.push_back(c.null[device]->last);
+    std::vector<job> all;
+    if (c.null[of])
+        all.push_back(c.null[of]->last);
     for (cudaStream_t s : c.streams)
-        if (s->device == device)
+        if (s->device == of)
             all.push_back(s->last);
     if (cuda_shim.schedule == CUDA_SHIM_REVERSE)
         std::reverse(all.begin(), all.end());
@@ -1268,6 +1260,18 @@ inline void run_graph(const nodes &graph)
     }
 }
 
+/* A copy or fill, which may be the one that fails. */
+inline cudaError_t post_copy(cudaStream_t stream, std::function<void()> move)
+{
+    int of = stream_of(stream)->device;
+    return post(stream, ALL_MEMORY, [=] {
+        cuda_shim.copies++;
+        if (fails(&cuda_shim.fail_copy))
+            c.sticky[of] = cudaErrorECCUncorrectable;
+        else
+            move();
+    });
+}
 /* Checked as the runtime does; a pageable source is read at once, pinned memory when the copy runs. */
 inline cudaError_t copy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                         cudaStream_t stream)
@@ -1280,40 +1284,21 @@ inline cudaError_t copy(void *to, const void *from, size_t bytes, cudaMemcpyKind
         return note(cudaErrorInvalidValue);
     if ((from_device && !owner(from, bytes)) || (to_device && !owner(to, bytes)))
         return note(cudaErrorInvalidValue);
-    bool pageable = (!from_device && !is_pinned(from, bytes)) || (!to_device && !is_pinned(to, bytes));
-    if (s->capture && pageable)
+    bool read_at_once = !from_device && !is_pinned(from, bytes);
+    if (s->capture && (read_at_once || (!to_device && !is_pinned(to, bytes))))
         return broken(s->capture, cudaErrorStreamCaptureUnsupported);
-    std::shared_ptr<std::vector<char>> kept;
-    if (cuda_shim.lazy && !from_device && pageable) {
-        kept = std::make_shared<std::vector<char>>((const char *)from, (const char *)from + bytes);
-        from = kept->data();
-    }
-    int of = s->device;
-    return post(stream, ALL_MEMORY, [=] {
-        cuda_shim.copies++;
-        if (fails(&cuda_shim.fail_copy))
-            c.sticky[of] = cudaErrorECCUncorrectable;
-        else if (kept)
-            memcpy(to, kept->data(), bytes);
-        else
-            memmove(to, from, bytes);
-    });
+    if (!cuda_shim.lazy || !read_at_once)
+        return post_copy(stream, [=] { memmove(to, from, bytes); });
+    std::vector<char> kept((const char *)from, (const char *)from + bytes);
+    return post_copy(stream, [to, kept] { memcpy(to, kept.data(), kept.size()); });
 }
 inline cudaError_t fill(void *to, int value, size_t bytes, cudaStream_t stream)
 {
-    cudaStream_t s = stream_of(stream);
-    if (!s)
+    if (!stream_of(stream))
         return note(cudaErrorInvalidResourceHandle);
     if (!owner(to, bytes))
         return note(cudaErrorInvalidValue);
-    int of = s->device;
-    return post(stream, ALL_MEMORY, [=] {
-        cuda_shim.copies++;
-        if (fails(&cuda_shim.fail_copy))
-            c.sticky[of] = cudaErrorECCUncorrectable;
-        else
-            memset(to, value, bytes);
-    });
+    return post_copy(stream, [=] { memset(to, value, bytes); });
 }
 
 /* >>launch: limits, arguments by value, blocks one after the other ------------------------------- */
@@ -1330,16 +1315,17 @@ inline void run_grid(const char *kernel, dim3 grid, dim3 block, size_t dynamic,
     blockDim = block;
     for (unsigned i = 0; i < (unsigned)m.count; i++)
         m.threads[i].index = { i % block.x, i / block.x % block.y, i / block.x / block.y };
-    uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z, stride = 1;
-    if (cuda_shim.schedule == CUDA_SHIM_RANDOM) /* a stride without a common factor visits all */
-        for (uint64_t factor = 0; factor != 1;) {
-            stride = 1 + draw((unsigned)std::min<uint64_t>(blocks, 1u << 30));
-            factor = stride;
-            for (uint64_t rest = blocks; rest;)
-                std::swap(factor %= rest, rest);
-        }
+    uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z, first = 0, stride = 1;
+    if (cuda_shim.schedule == CUDA_SHIM_RANDOM) { /* a stride without a common factor visits all */
+        unsigned most = (unsigned)std::min<uint64_t>(blocks, 1u << 30);
+        first = draw(most);
+        do
+            stride = 1 + draw(most);
+        while (std::gcd(stride, blocks) != 1);
+    }
     for (uint64_t j = 0; j < blocks; j++) {
-        uint64_t i = cuda_shim.schedule == CUDA_SHIM_REVERSE ? blocks - 1 - j : j * stride % blocks;
+        uint64_t i = cuda_shim.schedule == CUDA_SHIM_REVERSE ? blocks - 1 - j
+                                                             : (first + j * stride) % blocks;
         blockIdx = { (unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y),
                      (unsigned)(i / grid.x / grid.y) };
         shared_reset(dynamic);
@@ -1370,9 +1356,9 @@ template <class V> inline void check_argument(const char *kernel, int of, V *p)
     m.kernel = kernel;
     m.current = -1;
     fail("argument %p is %s", (const void *)p,
-         a               ? "memory of another device"
-         : in_arena(p)   ? "device memory that is freed, or past the end of an allocation"
-                         : "a host pointer");
+         a             ? "memory of another device"
+         : in_arena(p) ? "device memory that is freed, or past the end of an allocation"
+                       : "a host pointer");
 }
 
 template <class... P, class... A>
@@ -1413,25 +1399,30 @@ inline void launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block
 } // namespace shim
 #define LAUNCH(kernel, ...) shim::launch(#kernel, kernel, __VA_ARGS__)
 
+#define CUDA_SHIM_CALL(manner)                                                                     \
+    shim::entry in(manner);                                                                        \
+    if (in.error)                                                                                  \
+    return in.error
+
 /* >>runtime: errors and devices ------------------------------------------------------------------- */
 
 inline const char *cudaGetErrorName(cudaError_t e)
 {
 #define X(name, code, text)                                                                        \
-    if (e == name)                                                                                 \
-        return #name;
+    if (e == code)                                                                                 \
+        return "cudaError" #name;
     CUDA_SHIM_ERRORS(X)
 #undef X
-    return "unrecognized error code";
+    return e ? "unrecognized error code" : "cudaSuccess";
 }
 inline const char *cudaGetErrorString(cudaError_t e)
 {
 #define X(name, code, text)                                                                        \
-    if (e == name)                                                                                 \
+    if (e == code)                                                                                 \
         return text;
     CUDA_SHIM_ERRORS(X)
 #undef X
-    return "unrecognized error code";
+    return e ? "unrecognized error code" : "no error";
 }
 inline cudaError_t cudaGetLastError(void)
 {
@@ -1459,15 +1450,22 @@ inline cudaError_t cudaSetDevice(int d)
 struct cudaDeviceProp {
     char name[256];
     size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
-    int major, minor, multiProcessorCount, warpSize, maxThreadsPerBlock, maxThreadsPerMultiProcessor;
+    int major, minor, multiProcessorCount, warpSize, maxThreadsPerBlock,
+        maxThreadsPerMultiProcessor;
     int regsPerBlock, regsPerMultiprocessor, l2CacheSize, asyncEngineCount, memoryBusWidth;
 };
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int d)
 {
     if (d < 0 || d >= shim::DEVICES)
         return shim::note(cudaErrorInvalidDevice);
-    *p = cudaDeviceProp{ "cuda_shim", cuda_shim.device_bytes, 48 << 10, 227 << 10, 228 << 10, 9, 0,
-                         cuda_shim.multiprocessors, 32, 1024, 2048, 65536, 65536, 50 << 20, 3, 6016 };
+    *p = cudaDeviceProp{ "cuda_shim", cuda_shim.device_bytes,
+                         48 << 10,    227 << 10,
+                         228 << 10,   9,
+                         0,           cuda_shim.multiprocessors,
+                         32,          1024,
+                         2048,        65536,
+                         65536,       50 << 20,
+                         3,           6016 };
     return cudaSuccess;
 }
 enum cudaDeviceAttr {
@@ -1489,8 +1487,7 @@ inline cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, 
 }
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 /* Holds for the present device. */
-template <class F>
-inline cudaError_t cudaFuncSetAttribute(F *kernel, cudaFuncAttribute, int value)
+template <class F> inline cudaError_t cudaFuncSetAttribute(F *kernel, cudaFuncAttribute, int value)
 {
     shim::entry in;
     if (value < 0 || value > shim::SHARED_MOST)
@@ -1504,7 +1501,7 @@ inline cudaError_t cudaDeviceSynchronize(void)
     cuda_shim.waits++;
     if (in.error)
         return in.error;
-    shim::finish_device();
+    shim::finish_device(shim::device);
     return shim::note(shim::c.sticky[shim::device]);
 }
 /* The one way out of an error that stays: the device's memory and work are gone. */
@@ -1554,7 +1551,7 @@ inline cudaError_t cudaFree(void *p)
     auto it = shim::c.memory.find((char *)p);
     if (it == shim::c.memory.end())
         return shim::note(cudaErrorInvalidValue);
-    shim::finish_device();
+    shim::finish_device(it->second.device);
     shim::device_release(it);
     return in.error;
 }
@@ -1568,41 +1565,48 @@ template <class V> inline cudaError_t cudaMallocHost(V **p, size_t bytes)
     if (!at)
         return shim::note(cudaErrorMemoryAllocation);
     memset(at, 0xFF, bytes);
-    shim::c.pinned[(char *)at] = bytes;
+    shim::c.pinned[(char *)at] = { bytes, true };
     cuda_shim.live_pinned++;
     *p = (V *)at;
     return cudaSuccess;
 }
-inline cudaError_t cudaHostUnregister(void *p)
+namespace shim
 {
-    shim::entry in(shim::UNSAFE);
-    shim::finish_device();
-    if (!shim::c.pinned.erase((char *)p))
-        return shim::note(cudaErrorHostMemoryNotRegistered);
+inline cudaError_t unpin(void *p, bool allocated, cudaError_t otherwise)
+{
+    entry in(UNSAFE);
+    auto it = c.pinned.find((char *)p);
+    if (in.error == cudaErrorStreamCaptureUnsupported)
+        return in.error;
+    if (it == c.pinned.end() || it->second.second != allocated)
+        return note(otherwise);
+    finish_device(device);
+    c.pinned.erase(it);
     cuda_shim.live_pinned--;
+    if (allocated)
+        free(p);
     return in.error;
 }
+} // namespace shim
 inline cudaError_t cudaFreeHost(void *p)
 {
-    cudaError_t e = p ? cudaHostUnregister(p) : cudaSuccess;
-    if (e == cudaErrorHostMemoryNotRegistered)
-        return shim::note(cudaErrorInvalidValue);
-    free(p);
-    return e;
+    return p ? shim::unpin(p, true, cudaErrorInvalidValue) : cudaSuccess;
+}
+inline cudaError_t cudaHostUnregister(void *p)
+{
+    return shim::unpin(p, false, cudaErrorHostMemoryNotRegistered);
 }
 enum { cudaHostRegisterDefault = 0 };
 inline cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned = 0)
 {
-    shim::entry in(shim::UNSAFE);
-    if (in.error)
-        return in.error;
+    CUDA_SHIM_CALL(shim::UNSAFE);
     if (!p || !bytes)
         return shim::note(cudaErrorInvalidValue);
     if (shim::is_pinned(p, 1))
         return shim::note(cudaErrorHostMemoryAlreadyRegistered);
     if (shim::fails(&cuda_shim.fail_pinned))
         return shim::note(cudaErrorMemoryAllocation);
-    shim::c.pinned[(char *)p] = bytes;
+    shim::c.pinned[(char *)p] = { bytes, false };
     cuda_shim.live_pinned++;
     return cudaSuccess;
 }
@@ -1644,7 +1648,6 @@ inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags)
     return cudaSuccess;
 }
 inline cudaError_t cudaStreamCreate(cudaStream_t *s) { return cudaStreamCreateWithFlags(s, 0); }
-/* Its work goes on. */
 inline cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
     shim::entry in;
@@ -1652,7 +1655,7 @@ inline cudaError_t cudaStreamDestroy(cudaStream_t s)
         return shim::note(cudaErrorInvalidResourceHandle);
     if (s->capture)
         s->capture->broken = true;
-    shim::c.orphans.push_back(s->last);
+    shim::finish(s->last);
     shim::c.streams.erase(std::find(shim::c.streams.begin(), shim::c.streams.end(), s));
     delete s;
     cuda_shim.live_streams--;
@@ -1671,19 +1674,6 @@ inline cudaError_t cudaStreamSynchronize(cudaStream_t stream)
         return in.error;
     shim::finish(s->last);
     return shim::note(shim::c.sticky[s->device]);
-}
-inline cudaError_t cudaStreamQuery(cudaStream_t stream)
-{
-    shim::entry in(shim::UNSAFE);
-    cudaStream_t s = shim::stream_of(stream);
-    if (!s)
-        return shim::note(cudaErrorInvalidResourceHandle);
-    if (s->capture)
-        return shim::broken(s->capture, cudaErrorStreamCaptureUnsupported);
-    if (in.error || !s->last || s->last->done)
-        return in.error;
-    shim::finish(s->last, true);
-    return cudaErrorNotReady;
 }
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)
 {
@@ -1735,18 +1725,6 @@ inline cudaError_t cudaEventSynchronize(cudaEvent_t e)
     shim::finish(e->recorded);
     return shim::note(shim::c.sticky[e->device]);
 }
-inline cudaError_t cudaEventQuery(cudaEvent_t e)
-{
-    shim::entry in(shim::UNSAFE);
-    if (!shim::c.events.count(e))
-        return shim::note(cudaErrorInvalidResourceHandle);
-    if (in.error || e->capture)
-        return shim::note(in.error ? in.error : cudaErrorCapturedEvent);
-    if (!e->recorded || e->recorded->done)
-        return cudaSuccess;
-    shim::finish(e->recorded, true);
-    return cudaErrorNotReady;
-}
 inline cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to)
 {
     shim::entry in;
@@ -1768,11 +1746,14 @@ inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsig
     if (!s || !shim::c.events.count(e))
         return shim::note(cudaErrorInvalidResourceHandle);
     if (!e->capture && !s->capture)
-        return e->recorded ? shim::post(stream, shim::NO_MEMORY, [] {}, e->recorded) : cudaSuccess;
+        return e->recorded ? shim::post(
+                                 stream, shim::NO_MEMORY, [] {}, e->recorded)
+                           : cudaSuccess;
     if (!e->capture)
         return shim::broken(s->capture, cudaErrorStreamCaptureIsolation);
     if (e->capture->over || !stream)
-        return shim::note(e->capture->over ? cudaErrorCapturedEvent : cudaErrorStreamCaptureImplicit);
+        return shim::note(e->capture->over ? cudaErrorCapturedEvent
+                                           : cudaErrorStreamCaptureImplicit);
     if (s->capture && s->capture != e->capture) {
         s->capture->broken = true;
         return shim::broken(e->capture, cudaErrorStreamCaptureMerge);
@@ -1786,9 +1767,7 @@ inline cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsig
 
 inline cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode)
 {
-    shim::entry in;
-    if (in.error)
-        return in.error;
+    CUDA_SHIM_CALL(shim::SAFE);
     if (!s || !shim::stream_of(s))
         return shim::note(s ? cudaErrorInvalidResourceHandle : cudaErrorStreamCaptureUnsupported);
     if (s->capture)
@@ -1806,7 +1785,7 @@ inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureS
     cudaStream_t s = shim::stream_of(stream);
     if (!s)
         return shim::note(cudaErrorInvalidResourceHandle);
-    *status = !s->capture           ? cudaStreamCaptureStatusNone
+    *status = !s->capture          ? cudaStreamCaptureStatusNone
               : s->capture->broken ? cudaStreamCaptureStatusInvalidated
                                    : cudaStreamCaptureStatusActive;
     return in.error;
@@ -1863,9 +1842,7 @@ inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph
 }
 inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s)
 {
-    shim::entry in;
-    if (in.error)
-        return in.error;
+    CUDA_SHIM_CALL(shim::SAFE);
     std::shared_ptr<const shim::nodes> graph = exec->graph;
     return shim::post(s, shim::NO_MEMORY, [graph] { shim::run_graph(*graph); });
 }

@@ -22,6 +22,33 @@ static struct {
 } net;
 static float constant_data[LARGEST];
 
+/* ---- what is fed ---- */
+static float x_data[VALUES];
+static int32_t token_data[VALUES], target_data[2][VALUES];
+
+static inline void net_fill(void)
+{
+    for (int i = 0; i < VALUES; i++) {
+        x_data[i] = ((float)below(2001) - 1000.0f) / 700.0f;
+        token_data[i] = (int32_t)below(V);
+        target_data[0][i] = chance(20) ? -1 : (int32_t)below(V);
+        target_data[1][i] = chance(40) ? -1 : (int32_t)below(V);
+    }
+}
+
+/* From this row of the batch on, as rig_step asks for it. */
+static inline int net_feed(const void *user, int64_t row, gckpt_feed *f)
+{
+    (void)user;
+    f[0] = (gckpt_feed){ gckpt_id(net.x), x_data + row * net.t * net.c };
+    f[1] = (gckpt_feed){ gckpt_id(net.tokens), token_data + row * net.t };
+    f[2] = (gckpt_feed){ gckpt_id(net.targets[0]), target_data[0] + row * net.t };
+    f[3] = (gckpt_feed){ gckpt_id(net.targets[1]), target_data[1] + row * net.t };
+    return 4;
+}
+
+/* ---- the graph ---- */
+
 /* Notes what t reads. */
 static T *note3(T *t, T *a, T *b, T *c)
 {

@@ -1,5 +1,5 @@
 /* rig.h - what the tests share beside check.h: random numbers, memory that counts and fails, files
- * in memory, steps fed in any way, teardown. Include after gradckpt.h. */
+ * in memory, steps fed in any way, a block of layers, teardown. Include after gradckpt.h. */
 #ifndef TESTS_RIG_H
 #define TESTS_RIG_H
 #include <stdlib.h>
@@ -21,6 +21,7 @@ static inline uint64_t next_random(uint64_t *state) /* splitmix64 */
     return z ^ (z >> 31);
 }
 static inline int chance(unsigned percent) { return below(100) < percent; }
+static inline int between(int low, int high) { return low + (int)below(high - low + 1); }
 
 /* ---- floats and shapes ---- */
 static inline float float_of(uint32_t u)
@@ -188,6 +189,21 @@ static inline int random_schedule(gckpt_graph *graph, const gckpt_term *terms, i
         list[count++].id = backs[nb];
     }
     return count;
+}
+
+/* x + down(gelu(up(norm(x)))), twice as wide inside, for gckpt_checkpoint; *number: of the block. */
+static inline gckpt_tensor *rig_block(gckpt_tensor *x, void *number)
+{
+    gckpt_graph *g = gckpt_graph_of(x);
+    gckpt_shape shape = gckpt_shape_of(x);
+    gckpt_init init = { 0.3f, 0, 0 };
+    int64_t c = shape.d[shape.n - 1];
+    char name[16];
+    snprintf(name, sizeof name, "up.%d", *(int *)number);
+    gckpt_tensor *w = gckpt_param(g, name, gckpt_shape2(c, 2 * c), init);
+    snprintf(name, sizeof name, "down.%d", *(int *)number);
+    gckpt_tensor *h = gckpt_gelu(gckpt_linear(gckpt_rmsnorm(x, NULL), w, NULL));
+    return gckpt_add(x, gckpt_linear(h, gckpt_param(g, name, gckpt_shape2(2 * c, c), init), NULL));
 }
 
 /* Any of them may be NULL. */

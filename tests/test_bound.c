@@ -8,7 +8,6 @@
 
 enum { LIST = 4096, PICKS = 4, TRIED = 12, UNIT = (int)sizeof(float) };
 
-static int between(int low, int high) { return low + (int)below(high - low + 1); }
 
 /* ---- a request, its model and its bound ---- */
 static struct {

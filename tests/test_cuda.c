@@ -3,6 +3,7 @@
  *     test_cuda [first seed] [graphs]
  * Built with GCKPT_CUDA_SHIM it counts what the shim counts and breaks what it can break (cuda_shim.h). */
 #define TESTED_ELSEWHERE
+#define GRADCKPT_IMPLEMENTATION
 #include "test_backend.c"
 #include <pthread.h>
 #include <sys/wait.h>
@@ -149,7 +150,8 @@ static uint64_t net2_step(net2 *m, int step, int64_t rows, float clip, uint64_t 
     first_update = -1;
     CHECK_MSG(gckpt_step(m->e, m->feeds, 3, rows, &hyper, &r) == GCKPT_OK, "%s", gckpt_error_text(m->e));
     const double told[2] = { r.loss, r.grad_norm };
-    return gckpti_fnv(hash, told, sizeof told) ^ gckpt_store_hash(m->s);
+    hash = gckpti_fnv(hash, told, sizeof told);
+    return hash ^ gckpt_store_hash(m->s);
 }
 
 static void net2_free(net2 *m, int keep_store) { rig_free(m->e, m->p, m->g, keep_store ? NULL : m->s); }
@@ -185,7 +187,7 @@ static void test_repeats(void)
                 spoils = way == 2;
                 uint64_t got = repeats_run(&watched, rows, (gckpt_precision)precision, way == 1);
                 CHECK_MSG(got == want, "precision %d, rows %d, way %d: other bits", precision, (int)rows, way);
-                CHECK_MSG(way == 0 ? repeated > asked / 3 && !refused : !repeated,
+                CHECK_MSG(way == 0 ? repeated > asked / 5 && !refused : !repeated,
                           "way %d: of %ld micro-batches %ld repeated, %ld not recorded", way, asked, repeated, refused);
                 CHECK(way < 2 || refused > 0);
                 CHECK_MSG(tested_pieces(0) == 0, "%ld pieces left", tested_pieces(0));
@@ -298,6 +300,33 @@ static void test_open(void)
 }
 #endif
 
+/* Copies of any size come through whole, also those of more than all slots (of 4096 bytes in tests). */
+static void test_copies(void)
+{
+    static const size_t sizes[] = { 0, 1, 3, 4095, 4096, 4097, 1 << 19, (1 << 20) + 5 };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t n = sizes[i];
+        unsigned char *host = (unsigned char *)malloc(2 * n + 1);
+        unsigned char *a = (unsigned char *)gpu[0]->get(gpu[0]->context, n + 1, 64),
+                      *b = (unsigned char *)gpu[0]->get(gpu[0]->context, n, 64);
+        CHECK(host && a && b && (uintptr_t)a % 64 == 0);
+        for (size_t k = 0; k < n; k++)
+            host[k] = (unsigned char)(k * 167 >> 8 ^ k);
+        gpu[0]->copy_in(gpu[0]->context, a + 1, host, n); /* and may change when it returns */
+        memset(host, 0x77, n);
+        gpu[0]->copy(gpu[0]->context, b, a + 1, n);
+        gpu[0]->copy_out(gpu[0]->context, host + n, b, n);
+        size_t same = 0;
+        while (same < n && host[n + same] == (unsigned char)(same * 167 >> 8 ^ same))
+            same++;
+        CHECK_MSG(same == n, "of %zu bytes %zu are as they were", n, same);
+        gpu[0]->release(gpu[0]->context, a, n + 1);
+        gpu[0]->release(gpu[0]->context, b, n);
+        free(host);
+    }
+    CHECK(gpu[0]->finish(gpu[0]->context) == NULL);
+}
+
 /* ---- threads of the host, each with a store of its own, on one device and on two ---- */
 typedef struct {
     const gckpt_backend *backend;
@@ -372,6 +401,7 @@ int main(int argc, char **argv)
     watched.recorded = watched_recorded;
     watched.update = watched_update;
     watched.find = watched_find;
+    test_copies();
     test_repeats();
     test_inference();
 #ifdef GCKPT_CUDA_SHIM

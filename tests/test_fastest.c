@@ -5,7 +5,7 @@
 
 #include "rig.h"
 
-enum { B = 12, T = 5, C = 8, H = 16, V = 11 };
+enum { B = 12, T = 5, C = 8, V = 11 };
 
 static int32_t tokens[B * T], targets[B * T];
 
@@ -15,18 +15,6 @@ typedef struct {
     gckpt_feed feeds[2];
     gckpt_tensor *slow; /* of build_slow's graph */
 } model;
-
-static gckpt_tensor *block(gckpt_tensor *x, void *user)
-{
-    gckpt_graph *g = gckpt_graph_of(x);
-    gckpt_init init = { 0.3f, 0, 0 };
-    char name[16];
-    snprintf(name, sizeof name, "up.%d", *(int *)user);
-    gckpt_tensor *w = gckpt_param(g, name, gckpt_shape2(C, H), init);
-    snprintf(name, sizeof name, "down.%d", *(int *)user);
-    gckpt_tensor *h = gckpt_gelu(gckpt_linear(gckpt_rmsnorm(x, NULL), w, NULL));
-    return gckpt_add(x, gckpt_linear(h, gckpt_param(g, name, gckpt_shape2(H, C), init), NULL));
-}
 
 static int build(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 {
@@ -38,7 +26,7 @@ static int build(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
     gckpt_tensor *x = gckpt_embed(table, in);
     m->feeds[0].input = gckpt_id(in), m->feeds[1].input = gckpt_id(target);
     for (int i = 0; i < m->layers; i++)
-        x = gckpt_checkpoint(block, x, &i);
+        x = gckpt_checkpoint(rig_block, x, &i);
     if (m->mixes)
         x = gckpt_sub(x, gckpt_mean(x, 0));
     term->loss = gckpt_linear_cross_entropy(x, table, target);

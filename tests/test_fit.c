@@ -4,7 +4,7 @@
 
 #include "rig.h"
 
-enum { B = 12, T = 5, C = 8, H = 16, V = 11 };
+enum { B = 12, T = 5, C = 8, V = 11 };
 
 static int32_t tokens[B * T], targets[B * T];
 
@@ -19,18 +19,6 @@ typedef struct {
     int input, target;                  /* ids                                                                   */
 } model;
 
-static gckpt_tensor *block(gckpt_tensor *x, void *user)
-{
-    gckpt_graph *g = gckpt_graph_of(x);
-    gckpt_init init = { 0.3f, 0, 0 };
-    char name[16];
-    snprintf(name, sizeof name, "up.%d", *(int *)user);
-    gckpt_tensor *w = gckpt_param(g, name, gckpt_shape2(C, H), init);
-    snprintf(name, sizeof name, "down.%d", *(int *)user);
-    gckpt_tensor *h = gckpt_gelu(gckpt_linear(gckpt_rmsnorm(x, NULL), w, NULL));
-    return gckpt_add(x, gckpt_linear(h, gckpt_param(g, name, gckpt_shape2(H, C), init), NULL));
-}
-
 static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
 {
     model *m = (model *)user;
@@ -44,7 +32,7 @@ static int build(gckpt_graph *g, int64_t rows, gckpt_term *terms, void *user)
     gckpt_tensor *table = gckpt_param(g, "table", gckpt_shape2(V, C), init), *x = gckpt_embed(table, in);
     m->input = gckpt_id(in), m->target = gckpt_id(target);
     for (int i = 0; i < m->layers; i++)
-        x = gckpt_checkpoint(block, x, &i);
+        x = gckpt_checkpoint(rig_block, x, &i);
     if (asked == m->junk)
         gckpt_param(g, "junk", gckpt_shape1(1000), init);
     if (asked == m->odd)

@@ -12,7 +12,6 @@
 enum { STEPS = 4096, POINTS = 1024, UNIT = (int)sizeof(float) };
 
 static int told; /* every miss is printed */
-static int between(int low, int high) { return low + (int)below(high - low + 1); }
 
 /* What plans are asked for now: by made graphs or real ones. */
 static struct {

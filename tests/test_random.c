@@ -12,8 +12,6 @@
 #endif
 
 enum { STEPS = 2, PICKS = 8 };
-static float x_data[VALUES];
-static int32_t token_data[VALUES], target_data[2][VALUES];
 
 /* ---- runs ---- */
 typedef struct {
@@ -62,23 +60,13 @@ static void verify(const gckpt_plan *p, const char *what)
         CHECK(seen[gckpt_id(net.term[i].loss)]);
 }
 
-static int feed(const void *user, int64_t row, gckpt_feed *f)
-{
-    (void)user;
-    f[0] = (gckpt_feed){ gckpt_id(net.x), x_data + row * net.t * net.c };
-    f[1] = (gckpt_feed){ gckpt_id(net.tokens), token_data + row * net.t };
-    f[2] = (gckpt_feed){ gckpt_id(net.targets[0]), target_data[0] + row * net.t };
-    f[3] = (gckpt_feed){ gckpt_id(net.targets[1]), target_data[1] + row * net.t };
-    return 4;
-}
-
 static gckpt_result one_step(gckpt_exec *e, const run *r, gckpt_report *report)
 {
     gckpt_feed f[4];
     gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f, .clip = r->in_backward || r->no_clip ? 0 : 0.3f };
     if (r->mode == GCKPT_INFERENCE)
-        return gckpt_forward(e, f, feed(NULL, 0, f), net.batch, report);
-    return rig_step(e, feed, NULL, net.batch, r->stream, r->pieces, &hyper, report);
+        return gckpt_forward(e, f, net_feed(NULL, 0, f), net.batch, report);
+    return rig_step(e, net_feed, NULL, net.batch, r->stream, r->pieces, &hyper, report);
 }
 
 /* The plan again, through a file: the same file, and nothing lost. */
@@ -199,12 +187,7 @@ static int prepare(unsigned seed, gckpt_instruction *list)
     gckpt_plan_desc d = { .mode = GCKPT_STORE_ALL };
     int n = 0;
     build(seed, 0);
-    for (int64_t i = 0; i < VALUES; i++) {
-        x_data[i] = ((float)below(2001) - 1000.0f) / 700.0f;
-        token_data[i] = (int32_t)below(V);
-        target_data[0][i] = chance(20) ? -1 : (int32_t)below(V);
-        target_data[1][i] = chance(40) ? -1 : (int32_t)below(V);
-    }
+    net_fill();
     for (int i = 0; i < LARGEST; i++)
         constant_data[i] = (float)below(9) / 4.0f - 1.0f;
     pick_count = 0;
@@ -241,7 +224,7 @@ static void check_gradients(unsigned seed)
     build(seed, 0);
     gckpt_plan *p = gckpt_plan_new(net.g, net.term, net.terms, &d);
     gckpt_exec *e = gckpt_exec_new(p, net.s, &x);
-    gckpt_result result = gckpt_check_gradients(e, f, feed(NULL, 0, f), net.batch, NULL);
+    gckpt_result result = gckpt_check_gradients(e, f, net_feed(NULL, 0, f), net.batch, NULL);
     hidden += result == GCKPT_UNRESOLVED; /* some gradients are 1e-7 of the loss */
     CHECK_MSG(result == GCKPT_OK || result == GCKPT_UNRESOLVED, "seed %u: %s", seed, gckpt_error_text(e));
     rig_free(e, p, NULL, NULL);

@@ -10,28 +10,6 @@
 
 enum { STEPS = 2 };
 
-static float x_data[VALUES];
-static int32_t token_data[VALUES], target_data[2][VALUES];
-
-static int feed(const void *user, int64_t row, gckpt_feed *f)
-{
-    (void)user;
-    f[0] = (gckpt_feed){ gckpt_id(net.x), x_data + row * net.t * net.c };
-    f[1] = (gckpt_feed){ gckpt_id(net.tokens), token_data + row * net.t };
-    f[2] = (gckpt_feed){ gckpt_id(net.targets[0]), target_data[0] + row * net.t };
-    f[3] = (gckpt_feed){ gckpt_id(net.targets[1]), target_data[1] + row * net.t };
-    return 4;
-}
-
-static void fill(void)
-{
-    for (int i = 0; i < VALUES; i++) {
-        x_data[i] = ((float)below(2001) - 1000.0f) / 700.0f;
-        token_data[i] = (int32_t)below(V);
-        target_data[0][i] = chance(20) ? -1 : (int32_t)below(V);
-        target_data[1][i] = chance(40) ? -1 : (int32_t)below(V);
-    }
-}
 
 static int is_param(const gckpt_plan *p, int id) { return p->nodes[id].kind == GCKPTI_PARAM; }
 
@@ -90,7 +68,7 @@ static uint64_t train(const gckpt_plan *p, const char *what)
     gckpt_hyper hyper = { .lr = 0.02f, .weight_decay = 0.1f };
     gckpt_result result = e ? GCKPT_OK : GCKPT_E_ARG;
     for (int i = 0; i < STEPS && result == GCKPT_OK; i++)
-        result = rig_step(e, feed, NULL, net.batch, 0, 0, &hyper, NULL);
+        result = rig_step(e, net_feed, NULL, net.batch, 0, 0, &hyper, NULL);
     CHECK_MSG(result == GCKPT_OK && gckpt_bytes_measured(e) == gckpt_plan_bytes(p),
               "%s: %s %s: %lu bytes planned, %lu measured", what, gckpt_error_text(net.s),
               gckpt_error_text(e), (unsigned long)gckpt_plan_bytes(p),
@@ -247,7 +225,7 @@ int main(int argc, char **argv)
     test_again();
     for (unsigned seed = first; seed < first + graphs; seed++) {
         random_state = seed;
-        fill();
+        net_fill();
         test_modes(seed, 0, 0);
         test_modes(seed, 1, 0);
         test_modes(seed, 0, 1);

@@ -30,17 +30,6 @@ static double seconds(void *user)
     return now();
 }
 
-/* A plan's step by these costs of whole-batch ops, in seconds. */
-static double predict(const gckpt_plan *p, const gckpt_cost *costs, uint64_t update)
-{
-    double ns = (double)update;
-    gckpt_instruction in;
-    for (int i = 0; gckpt_plan_get(p, i, &in) == GCKPT_OK; i++)
-        if (in.kind != GCKPT_UPDATE)
-            ns += (double)(in.kind == GCKPT_FORWARD ? costs[in.id].forward : costs[in.id].backward);
-    return 1e-9 * ns;
-}
-
 /* Steps all plans in turns for some seconds; how many rounds, 0: error. */
 static int step_all(bench *b, gckpt_exec *const *exec, double (*took)[MOST_ROUNDS], double limit)
 {

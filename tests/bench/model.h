@@ -54,6 +54,17 @@ static inline double median(double *v, int n)
 
 static const gckpt_backend *bench_backend; /* of bench_new; NULL: the processor */
 
+/* A plan's step by these costs of whole-batch ops, in seconds. */
+static inline double predict(const gckpt_plan *p, const gckpt_cost *costs, uint64_t update)
+{
+    double ns = (double)update;
+    gckpt_instruction in;
+    for (int i = 0; gckpt_plan_get(p, i, &in) == GCKPT_OK; i++)
+        if (in.kind != GCKPT_UPDATE)
+            ns += (double)(in.kind == GCKPT_FORWARD ? costs[in.id].forward : costs[in.id].backward);
+    return 1e-9 * ns;
+}
+
 typedef struct {
     const size *z;
     int layer;

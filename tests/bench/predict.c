@@ -31,17 +31,6 @@ static double seconds(void *user)
 static clockid_t the_clock = CLOCK_PROCESS_CPUTIME_ID;         /* with one thread */
 static const double parts[POINTS] = { 0, 0.05, 0.15, 0.4, 1 }; /* of what lies above the least */
 
-/* The work of the plan's instructions with these costs, in seconds. */
-static double predict(const gckpt_plan *p, const gckpt_cost *costs, uint64_t update)
-{
-    double ns = (double)update;
-    gckpt_instruction in;
-    for (int i = 0; gckpt_plan_get(p, i, &in) == GCKPT_OK; i++)
-        if (in.kind != GCKPT_UPDATE)
-            ns += (double)(in.kind == GCKPT_FORWARD ? costs[in.id].forward : costs[in.id].backward);
-    return 1e-9 * ns;
-}
-
 /* Plans within `budget` bytes by the costs of this machine. */
 static int plan_point(bench *b, point *q, size_t budget, gckpt_cost *costs, int count, int threads)
 {

@@ -1,0 +1,73 @@
+/* offload.c - work of plans that may keep values in slower memory, beside those that may not: the
+ * tables of docs/offload.md. Nothing runs: these are plans for a made-up machine.
+ *
+ *     cc -O2 -std=gnu99 -I. -Itests/bench tests/bench/offload.c -o build/offload -lm
+ */
+#define GRADCKPT_IMPLEMENTATION
+#include "gradckpt.h"
+#include <stdlib.h>
+
+#include "graphs.h"
+
+#define FLOPS 50e12 /* one unit of work of the model is one of these, per second */
+
+static gckpt_plan *plan(const net *n, size_t budget, double gigabytes, size_t limit)
+{
+    gckpt_plan_desc d = net_desc(n, GCKPT_AUTO);
+    d.budget = budget;
+    d.offload_bytes = gigabytes > 0 ? limit : 0;
+    d.offload_work = gigabytes > 0 ? (uint64_t)(FLOPS / (gigabytes * 1e9) * 1048576) : 0;
+    return gckpt_plan_new(n->graph, &n->loss, 1, &d);
+}
+
+static void cell(const gckpt_plan *p, double least)
+{
+    if (p && gckpt_plan_offloaded(p))
+        printf(" | %.1f (%.1f), %.0f", 100 * ((double)gckpt_plan_work(p) / least - 1),
+               100 * ((double)gckpt_plan_proven_work(p) / least - 1),
+               (double)gckpt_plan_offloaded(p) / 1048576);
+    else if (p)
+        printf(" | %.1f (%.1f)", 100 * ((double)gckpt_plan_work(p) / least - 1),
+               100 * ((double)gckpt_plan_proven_work(p) / least - 1));
+    else
+        printf(" | -");
+    gckpt_plan_free(p);
+}
+
+int main(void)
+{
+    static const double speeds[] = { 0, 25, 55, 450 };
+    static const int parts[] = { 50, 35, 25, 15, 12, 9, 6, 5 };
+    static const size_t limits[] = { 0, 128, 256, 512, 1024, 4096 };
+    gpt_size z = gpt2_124m;
+    net n;
+    z.batch = 4;
+    if (!net_gpt(&n, "GPT-2 124M", &z))
+        return 1;
+    gckpt_plan_desc d = net_desc(&n, GCKPT_STORE_ALL);
+    gckpt_plan *p = gckpt_plan_new(n.graph, &n.loss, 1, &d);
+    if (!p)
+        return 1;
+    const size_t all = net_bytes(p), fixed = gckpt_plan_bytes(p) - all;
+    gckpt_plan_free(p);
+    p = plan(&n, 0, 0, 0);
+    const double least = (double)gckpt_plan_work(p) / (1 + gckpt_plan_overhead(p));
+    gckpt_plan_free(p);
+    printf("| activations, MiB | no slower memory | 25 GB/s | 55 GB/s | 450 GB/s |\n|---|---|---|---|---|\n");
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        size_t bytes = all / 100 * (size_t)parts[i];
+        printf("%.0f (%d %%)", (double)bytes / 1048576, parts[i]);
+        for (size_t k = 0; k < sizeof speeds / sizeof *speeds; k++)
+            cell(plan(&n, fixed + bytes, speeds[k], SIZE_MAX), least);
+        printf("\n");
+    }
+    printf("\n| slower memory, MiB, at 450 GB/s | 35 %% | 15 %% | 9 %% |\n|---|---|---|---|\n");
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        printf("%zu", limits[i]);
+        for (int part = 35; part >= 9; part = part == 35 ? 15 : part - 6)
+            cell(plan(&n, fixed + all / 100 * (size_t)part, limits[i] ? 450 : 0, limits[i] << 20), least);
+        printf("\n");
+    }
+    net_free(&n);
+    return 0;
+}
