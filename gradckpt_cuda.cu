@@ -4178,7 +4178,8 @@ __global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dq_kernel(Atte
 
 /* dk and dv, of 64 keys over all queries that see them, n at a time. Scores stand on their side:
  * rows are keys. */
-template <int D, int n> __global__ void __launch_bounds__(128) attention_dkv_kernel(Attention p)
+template <int D, int n>
+__global__ void __launch_bounds__(128, D == 64 ? 2 : 1) attention_dkv_kernel(Attention p)
 {
     enum { TILE = 64 * D, PART = n * D };
     DYNAMIC_SHARED(uint4, attention_tiles);
