@@ -3375,7 +3375,7 @@ namespace fast
 {
 enum { TOKENS = 16 };
 
-#ifndef GCKPT_CUDA_SHIM /* tests/cuda_shim.h says in full what these five do */
+#ifndef GCKPT_CUDA_SHIM /* tests/cuda_shim.h says in full what these four do */
 /* d (16,8) += a (16,16) b (16,8), by a warp. */
 __device__ inline void gckpti_mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
@@ -3409,17 +3409,6 @@ __device__ inline void gckpti_cp_async16(void *to, const void *from, int valid)
                      (uint32_t)__cvta_generic_to_shared(to)),
                  "l"(__cvta_generic_to_global(from)), "r"(valid)
                  : "memory");
-}
-
-__device__ inline void gckpti_cp_async_commit(void)
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-/* Until at most N groups of this thread are under way. */
-template <int N> __device__ inline void gckpti_cp_async_wait(void)
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 #endif
 
