@@ -100,7 +100,7 @@ cuda: build/gradckpt_cuda.o
 gpu: gpu-programs
 	sh tests/gpu.sh
 
-gpu-programs: $(addprefix build/cuda/,$(CUDA_TESTS)) build/gpt-cuda build/predict-cuda $(BENCH_CUDA)
+gpu-programs: $(addprefix build/cuda/,$(CUDA_TESTS)) build/gpt-cuda build/predict-cuda build/bench-cuda
 
 coverage:
 	@JOBS='$(JOBS)' sh tests/coverage.sh
@@ -213,7 +213,6 @@ build/gpt-cuda: examples/gpt.c $(wildcard examples/*.h) build/gradckpt.o build/g
 	$(LINKED) -DGPT_CUDA -o $@ $< build/gradckpt.o build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
 build/predict-cuda: tests/bench/predict.c tests/bench/model.h $(wildcard examples/*.h) gradckpt.h build/gradckpt_cuda.o
 	$(COMPILE) -DBENCH_CUDA -Iexamples -o $@ $< build/gradckpt_cuda.o $(BLAS_LIBS) $(CUDA_LIBS) -lm
-BENCH_CUDA := $(patsubst tests/bench/cuda.cu,build/bench-cuda,$(wildcard tests/bench/cuda.cu))
 build/bench-cuda: tests/bench/cuda.cu gradckpt_cuda.cu gradckpt.h
 	$(NVCC) -O3 -std=c++17 -fmad=false -arch=native -I. -o $@ $< -lcublas
 

@@ -4246,7 +4246,7 @@ static void gckpti_broadcast_gradient(const gckpt_call *call, int i, float sign,
 }
 
 /* out = f(a, b), run by run. */
-GCKPTI_INLINE void gckpti_binary_forward(const gckpt_call *call, float (*f)(float a, float b))
+static inline void gckpti_binary_forward(const gckpt_call *call, float (*f)(float a, float b))
 {
     gckpti_walk w;
     float *o = call->out;

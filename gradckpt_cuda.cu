@@ -131,7 +131,7 @@ const char *remedy(int error)
         return "plan with a smaller budget";
     case 35:  /* cudaErrorInsufficientDriver */
     case 222: /* cudaErrorUnsupportedPtxVersion */
-        return "the driver is older than nvcc: update it, or compile by an older toolkit";
+        return "there is no driver here, or one older than nvcc: install a newer one";
     case 46: /* cudaErrorDevicesUnavailable */
         return "another process holds it exclusively";
     case 98:  /* cudaErrorInvalidDeviceFunction */
