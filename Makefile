@@ -50,9 +50,9 @@ all: examples
 
 help:
 	@echo 'make run       train a small GPT on the text of gradckpt.h for about a minute, and sample it'
-	@echo 'make test      build and run all tests: a C compiler, make and sh suffice; 90 seconds on 2 cores'
+	@echo 'make test      build and run all tests: a C compiler, make and sh suffice; 2 to 3 minutes on 2 cores'
 	@echo 'make check     the wide test: compilers, options, sanitizers, valgrind, macros, symbols'
-	@echo 'make test-cuda the tests of gradckpt_cuda.cu without a device: a C++ compiler suffices; 90 seconds'
+	@echo 'make test-cuda the tests of gradckpt_cuda.cu without a device: a C++ compiler suffices; some 4 minutes'
 	@echo 'make cuda      build/gradckpt_cuda.o, to link with -lcudart -lstdc++: nvcc'
 	@echo 'make gpu       every test and benchmark that needs a CUDA device: build/gpu.md, 9 minutes'
 	@echo 'make coverage  lines and branches that make test and make check run: clang, 10 minutes'
