@@ -314,13 +314,15 @@ typedef struct gckpt_frontier gckpt_frontier; /* bytes against work, all of it *
 typedef struct gckpt_exec gckpt_exec;         /* a plan bound to memory, a store and a backend */
 typedef struct gckpt_backend gckpt_backend;   /* what computes, and where */
 
-/* Results: OK; MORE, CANCELLED, OTHER_CONTRACT and UNRESOLVED, which are no errors; and errors. */
+/* Results: OK; MORE, CANCELLED, OTHER_CONTRACT, UNRESOLVED and SKIPPED, which are no errors; and
+ * errors. */
 #define GCKPT_RESULTS(X)                                                                           \
     X(OK, "ok")                                                                                    \
     X(MORE, "more instructions to run")                                                            \
     X(CANCELLED, "cancelled by the progress callback; nothing was changed")                        \
     X(OTHER_CONTRACT, "loaded; but made under another version of the numeric contract")            \
     X(UNRESOLVED, "rounding hides what was to be checked")                                         \
+    X(SKIPPED, "skipped: the gradient is not finite; nothing was changed")                                         \
     X(E_SHAPE, "shapes do not fit")                                                                \
     X(E_ARG, "a wrong argument")                                                                   \
     X(E_MEMORY, "out of memory")                                                                   \
@@ -361,6 +363,13 @@ typedef enum {
     GCKPT_BF16_STOCHASTIC, /* the same, rounded up or down by chance: unbiased */
     GCKPT_BF16_FAST        /* as GCKPT_BF16, by a device's tensor cores (manual, 5m) */
 } gckpt_precision;
+/* What the values of a frozen parameter are stored as (gckpt_store_pack). Ops see floats. */
+typedef enum {
+    GCKPT_STORED_F32,
+    GCKPT_STORED_BF16, /* 2 bytes: the upper half of the float */
+    GCKPT_STORED_F16,  /* 2 bytes: IEEE binary16 */
+    GCKPT_STORED_I8    /* 1 byte, and a float of scale for each row (all but the last axis) */
+} gckpt_storage;
 GCKPT_API uint16_t gckpt_to_bf16(float x); /* nearest even; subnormals become 0 */
 GCKPT_API float gckpt_from_bf16(uint16_t x);
 GCKPT_API gckpt_shape gckpt_shape1(int64_t a);
@@ -397,6 +406,20 @@ GCKPT_API gckpt_result gckpt_store_reset(gckpt_store *store, const char *pattern
 GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
                                             float *values, int writable);
 
+/* Stores the values of parameters, which must be frozen (E_ARG), in fewer bytes, and those that are
+ * not made yet as soon as they are. What ops see is what was stored: a FORWARD of the parameter
+ * brings it into the arena as floats, planned like any value (gckpt_plan_desc.stage_parameters), so
+ * results depend on the storage, never on the plan. Rounded to nearest even, to BF16 as
+ * gckpt_to_bf16; F16 beyond 65504 is an error (E_DATA), I8 stands for value / scale, scale being
+ * the row's greatest |value| / 127; vectors stay F32 then. Such parameters stay frozen until they
+ * are packed as F32 again. Plans made before are refused. */
+GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
+                                        gckpt_storage storage);
+/* gckpt_store_external of a packed parameter: values as `storage` says, scales of I8's rows. */
+GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const char *name,
+                                                   gckpt_shape shape, gckpt_storage storage,
+                                                   const void *values, const float *scales);
+
 /* Parameters are numbered 0, 1, ... in creation order. */
 typedef struct {
     const char *name;
@@ -406,6 +429,9 @@ typedef struct {
     float *state[4]; /* optimiser state, NULL while there is none: AdamW m, v; momentum */
     int frozen;
     float lr_scale, decay_scale;
+    gckpt_storage storage; /* not F32: values is NULL, */
+    const void *packed;    /* and they are here, */
+    const float *scales;   /* I8: with a scale for each row */
 } gckpt_parameter;
 GCKPT_API int gckpt_store_count(const gckpt_store *store);
 /* E_ARG: no parameter has this index. get makes the values if they are not made yet (E_MEMORY);
@@ -443,6 +469,39 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
 GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path);
 GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path);
 #endif
+
+/* Files of other programs, and parts of a store. All zero: as the calls above. */
+typedef struct {
+    /* Reading: the parameter that the file's tensor `name` is for; writing: the name in the file of
+     * parameter `name`. NULL: it is left out. The text lives until the next call. */
+    const char *(*rename)(void *user, const char *name);
+    void *user;
+    int values_only; /* 1: without optimiser state, step count and notes */
+    int partial;     /* reading, 1: what the file does not have stays as it is */
+    int writable;    /* mapping, 1: F32 in place may be trained (the memory must be writable) */
+    gckpt_storage storage; /* writing: F32 values as F32, BF16 or F16 */
+} gckpt_file_desc;
+/* safetensors of F32, BF16 and F16, and what pack stores; a parameter that is packed gets its
+ * values packed piece by piece. Any other type is refused by the tensor's name. */
+GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn write, void *user,
+                                            const gckpt_file_desc *desc);
+GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn read, void *user,
+                                           size_t size, const gckpt_file_desc *desc);
+/* A file that lies in memory (flash, mmap) and stays there as long as the store. Parameters that
+ * the store does not have yet point into it where type and alignment allow (frozen, but for
+ * desc.writable); all others are read as by gckpt_store_read_as. */
+GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
+                                       const gckpt_file_desc *desc);
+#ifndef GCKPT_NO_STDIO
+GCKPT_API gckpt_result gckpt_store_save_as(gckpt_store *store, const char *path,
+                                           const gckpt_file_desc *desc);
+GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
+                                           const gckpt_file_desc *desc);
+#endif
+/* Texts (UTF-8) that files keep beside the parameters, by key: options, a position in the data.
+ * value NULL: takes it away. note: NULL when there is none; until the next change. */
+GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value);
+GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key);
 
 /* >>api-graph -------------------------------------------------------------------------------------
  * A graph belongs to a store and must be freed before it. Tensors live as long as their graph. */
@@ -498,7 +557,8 @@ GCKPT_API gckpt_tensor *gckpt_tanh(gckpt_tensor *x);
 GCKPT_API gckpt_tensor *gckpt_sigmoid(gckpt_tensor *x); /* 1 / (1 + exp(-x)) */
 GCKPT_API gckpt_tensor *gckpt_softmax(gckpt_tensor *x); /* over the last axis */
 /* q (B,T,C), k and v (B,S,C) -> (B,T,C): softmax(q k' / sqrt(C/heads)) v per head, T x S never held
- * (Milakov & Gimelshein 2018, Dao 2022). causal: query t sees keys 0..t (T = S). */
+ * (Milakov & Gimelshein 2018, Dao 2022). causal: query t sees keys 0..S-T+t (S >= T), so the last
+ * one sees all; keys from a gckpt_cache: all that are there by then. */
 GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_tensor *v,
                                         int heads, int causal);
 /* (B,T,C) with C = heads * D, D even: turns each pair (i, i + D/2) of a head by position *
@@ -506,6 +566,15 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base);
 /* x (B,T,C) + rows 0..T-1 of a learned table (Tmax,C), Tmax >= T. */
 GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table);
+/* The same from position `first` on; in a graph with caches, first + gckpt_position. */
+GCKPT_API gckpt_tensor *gckpt_rotary_at(gckpt_tensor *x, int heads, float base, int64_t first);
+GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table, int64_t first);
+/* x (B,T,C) -> (B,capacity,C): rows that earlier calls of gckpt_forward left, then x's T; what is
+ * behind them is not there yet, and only causal attention knows (it sees none of it). So a model
+ * generates token by token, to the bits of one call with all of them. Only in INFERENCE plans, for
+ * at most the graph's rows a call; all caches of a graph have one capacity and one T. Their bytes
+ * are GCKPT_BYTES_CACHES of the plan. The key/value cache of transformers. */
+GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity);
 /* Elementwise: axes are matched from the last; one of size 1, or missing, is repeated. */
 GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
 GCKPT_API gckpt_tensor *gckpt_sub(gckpt_tensor *a, gckpt_tensor *b);
@@ -585,6 +654,7 @@ struct gckpt_call {
     /* set for kernels: */
     int64_t row;  /* first row of this micro-batch in the step's batch */
     int64_t rows; /* rows in this micro-batch; functions of parameters: row 0, rows 1 */
+    int64_t position; /* gckpt_position; 0 without caches */
     uint64_t seed, step;
     int id; /* of the tensor */
     int threads;
@@ -790,6 +860,7 @@ enum {
     GCKPT_BYTES_ACTIVATIONS,
     GCKPT_BYTES_WORKSPACE,
     GCKPT_BYTES_TABLES,
+    GCKPT_BYTES_CACHES,
     GCKPT_BYTES_KINDS
 };
 /* Bytes of one kind; the arena's (gradients of parameters, activations and their gradients,
@@ -1155,6 +1226,12 @@ typedef struct {
     /* 0: feeds are read where they are until the step ends; 1: a training step copies them at once
      * (into memory for desc.batch rows, taken when the executor is made and not in plan_bytes). */
     int copy_feeds;
+    /* 1: a step whose gradient (loss, norm) is not finite changes nothing and returns SKIPPED; not
+     * for plans that update in the backward (E_ARG) */
+    int skip_nonfinite;
+    /* Whose caches to use, and go on in: one for prompts and one for single tokens, say, of the
+     * same model, batch and capacity. NULL: its own. It must live as long. */
+    gckpt_exec *caches_of;
     /* What a plan offloads: copies `bytes` bytes to, or from, `at` of a slower memory (a file, a
      * chip) of gckpt_plan_offloaded bytes, and returns how many it did; fewer: the step ends with
      * E_FILE and nothing is changed. Both, or none: then the executor takes memory of the host for
@@ -1198,6 +1275,11 @@ GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int
 /* Forward of an INFERENCE plan over any number of rows; losses are summed over all of them. */
 GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                      int64_t rows, gckpt_report *report);
+/* Positions that the caches hold: each gckpt_forward adds its T, and is E_ARG when that is more
+ * than they have room for. rewind forgets those from `position` on (0: all); E_ARG: there are not
+ * as many. */
+GCKPT_API int64_t gckpt_position(const gckpt_exec *exec);
+GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position);
 /* Rows that arrive bit by bit (a sensor): same bits as one gckpt_step over all of them. Feeds are
  * read in the call only. desc.batch must exceed the graph's rows, losses share their targets. */
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper);
