@@ -2807,8 +2807,7 @@ GCKPTI_INLINE int gckpti_self_test(void)
 typedef struct {
     /* what gckpt_store_get shows; p.name is owned; p.values and p.packed NULL: not made */
     gckpt_parameter p;
-    unsigned char *block; /* packed values of its own, where p.packed and p.scales point; or NULL */
-    unsigned char *next_block; /* what gckpt_store_pack will put in its place, or as floats */
+    unsigned char *next_block; /* in gckpt_store_pack: memory for what will stand in their place */
     int first; /* newest of the names whose hash modulo the capacity is this place; -1: none */
     int next;  /* the next older one of the list that this name is in; -1: none */
     unsigned char external;  /* values belong to the user */
@@ -2949,12 +2948,20 @@ static size_t gckpti_stored_bytes(const gckpt_parameter *p)
 
 static int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
 
-/* Gives it a block: of values as p.storage says. */
+/* The memory of its values, as they are stored: packed ones of its own begin with the scales. */
+static unsigned char *gckpti_block(const gckpti_param *q)
+{
+    const void *first = q->p.scales ? (const void *)q->p.scales : q->p.packed;
+    void *block = q->p.values;
+    if (first)
+        memcpy(&block, &first, sizeof block); /* ours, shown to users as const */
+    return (unsigned char *)block;
+}
+
 static void gckpti_set_block(gckpti_param *q, unsigned char *block)
 {
     void *at = block;
     int floats = q->p.storage == GCKPT_STORED_F32;
-    q->block = floats ? NULL : block;
     q->p.values = floats ? (float *)at : NULL;
     q->p.packed = floats || !block ? NULL : block + gckpti_scale_bytes(&q->p);
     q->p.scales = q->p.storage == GCKPT_STORED_I8 ? (float *)at : NULL;
@@ -2973,7 +2980,7 @@ static uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
 /* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
 static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
 {
-    void *scales = q->block;
+    void *scales = gckpti_block(q);
     float scale = gckpti_float(peak) / 127;
     ((float *)scales)[at / gckpti_row_length(&q->p)] = scale;
     return scale * 127 <= FLT_MAX; /* not NaN */
@@ -2982,7 +2989,7 @@ static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
 /* Packs n elements from `at` on; I8: of one row, whose scale is set. 0: one does not fit. */
 static int gckpti_pack_some(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
-    void *to = q->block + gckpti_scale_bytes(&q->p);
+    void *to = gckpti_block(q) + gckpti_scale_bytes(&q->p);
     int large = 0;
     if (q->p.storage == GCKPT_STORED_BF16) {
         for (int64_t i = 0; i < n; i++)
@@ -3198,8 +3205,7 @@ static int gckpti_find(const gckpt_store *s, const char *name)
 /* Gives back the memory of values that the store owns. */
 static void gckpti_values_free(gckpt_store *s, gckpti_param *q)
 {
-    void *at = q->block ? (void *)q->block : q->external ? NULL : q->p.values;
-    gckpti_delete(&s->memory, at, gckpti_stored_bytes(&q->p), 1);
+    gckpti_delete(&s->memory, gckpti_block(q), gckpti_stored_bytes(&q->p), 1);
     gckpti_set_block(q, NULL);
 }
 
