@@ -290,7 +290,7 @@
 #define GCKPT_VERSION_MINOR    1
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      4 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      5 /* version of saved and printed plans */
 
 #ifndef GCKPT_API
 #if defined(GCKPT_STATIC) && defined(__GNUC__)
@@ -6508,6 +6508,7 @@ typedef struct {
     int64_t elements;
     int trained, node;
     int place;        /* in the store it was planned with */
+    gckpt_storage storage;
     uint32_t init[3]; /* bits of gckpt_init */
 } gckpti_plan_param;
 
@@ -6907,6 +6908,13 @@ typedef struct gckpti_planner {
 } gckpti_planner;
 
 static int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
+
+/* A parameter that ops read in the arena: all of them by desc.stage_parameters, packed ones always. */
+static int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    return t->kind == GCKPTI_PARAM &&
+           (p->staged || p->g->store->params[t->index].p.storage != GCKPT_STORED_F32);
+}
 
 /* ---- bf16 plans (manual, 5l): values and gradients of what depends on the batch are rounded, and
  * kept narrow unless they are fetched, as floats ---- */
@@ -7356,7 +7364,7 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
 /* Whether an op finds a tensor in the arena, since a unit makes it. */
 static int gckpti_in_arena(const gckpti_planner *p, const gckpt_tensor *t)
 {
-    return t->kind == GCKPTI_OP || (t->kind == GCKPTI_PARAM && p->staged);
+    return t->kind == GCKPTI_OP || gckpti_is_staged(p, t);
 }
 
 /* A gradient that is a sum over uses has an accumulator for each in a looped plan, or scratch for
@@ -7467,11 +7475,12 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
         const gckpt_tensor *t = p->tensors[i];
         if (t->kind != GCKPTI_OP || t->batchless != prologue)
             continue;
-        for (int k = 0; k < t->inputs && p->staged && needed[i]; k++) {
+        for (int k = 0; k < t->inputs && needed[i]; k++) {
             const gckpt_tensor *q = t->in[k]->base;
-            if (q->kind != GCKPTI_PARAM || p->of[q->id] >= 0)
+            if (!gckpti_is_staged(p, q) || p->of[q->id] >= 0)
                 continue;
-            const uint64_t moved = 2 * (uint64_t)gckpti_value_bytes(p, q);
+            const gckpt_parameter *stored = &p->g->store->params[q->index].p;
+            const uint64_t moved = (uint64_t)gckpti_stored_bytes(stored) + gckpti_value_bytes(p, q);
             const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_WORK, 0 };
             p->cost[q->id] = p->desc->costs ? p->desc->costs[q->id] : copy;
             gckpti_add_unit(p, q, prologue);
@@ -8103,7 +8112,7 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
 {
     gckpt_instruction in = p->desc->schedule[i];
     const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->tensors[in.id];
-    int copies = t && t->kind == GCKPTI_PARAM && p->staged && in.kind == GCKPT_FORWARD;
+    int copies = t && gckpti_is_staged(p, t) && in.kind == GCKPT_FORWARD;
     if (!copies &&
         (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE || (unsigned)in.kind > GCKPT_RELOAD))
         return gckpti_error(p->g, GCKPT_E_ARG,
@@ -8139,11 +8148,13 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
         if (result != GCKPT_OK)
             return result;
         const gckpt_tensor *t = p->tensors[in.id];
-        for (int k = 0; k < t->inputs && p->staged; k++) {
+        for (int k = 0; k < t->inputs; k++) {
             int q = t->in[k]->base->id;
-            if (p->tensors[q]->kind == GCKPTI_PARAM && p->of[q] >= p->prologue && !seen[q])
+            if (!gckpti_is_staged(p, p->tensors[q]))
+                continue;
+            if (p->of[q] >= p->prologue && !seen[q])
                 gckpti_emit(p, p->of[q]);
-            seen[q] |= p->tensors[q]->kind == GCKPTI_PARAM;
+            seen[q] = 1;
         }
         int u = p->of[in.id];
         if (in.kind == GCKPT_RELOAD && u >= 0)
@@ -9159,6 +9170,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
                                     p->active[i],
                                     i,
                                     t->index,
+                                    p->g->store->params[t->index].p.storage,
                                     { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
                                       gckpti_bits(t->init.constant) } };
             index = (int)plan->param_count++;
@@ -12703,8 +12715,7 @@ static gckpt_result gckpti_planner_memory(gckpti_planner *p)
     gckpti_scratch *s = &p->scratch;
     size_t n = (size_t)p->n, units = 0;
     for (size_t i = 0; i < n; i++)
-        units += p->g->tensors[i]->kind == GCKPTI_OP ||
-                 (p->g->tensors[i]->kind == GCKPTI_PARAM && p->staged);
+        units += gckpti_in_arena(p, p->g->tensors[i]);
     *s = gckpti_scratch_new(p->memory, &p->failed);
     gckpti_planner_drafts(p);
     p->tensors = (const gckpt_tensor **)gckpti_scratch_take(s, n, sizeof *p->tensors);
@@ -14313,9 +14324,16 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
                 "exec: the store has no parameter \"%s\" of %I elements; the plan was "
                 "made for another store (gckpt_plan_params creates what is missing)",
                 name, p->params[i].elements);
-        if (p->params[i].trained && e->store->params[index].p.frozen)
+        const gckpt_parameter *q = &e->store->params[index].p;
+        if (p->params[i].trained && q->frozen)
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" was frozen after planning; make a new plan", name);
+        if (p->params[i].storage != q->storage)
+            return gckpti_error(e->store, GCKPT_E_ARG,
+                                "exec: \"%s\" is stored as %s, the plan was made for %s: pack it "
+                                "so (gckpt_store_pack), or make a new plan",
+                                name, gckpti_storage_name(q->storage),
+                                gckpti_storage_name(p->params[i].storage));
         e->params[i].index = index;
         size_t at = i;
         for (; at > 0 && e->params[e->params[at - 1].nth].index > index; at--)
@@ -14480,15 +14498,19 @@ static gckpt_result gckpti_exec_arena(gckpt_exec *e)
 
 /* ---- own memory: what the host does itself, it does on copies ---- */
 
-/* What the host may borrow at once: a parameter's gradient, all square sums, the operands of an op
- * that the backend has no kernel for, or what a callback offloads. */
+/* What the host may borrow at once: a parameter's gradient, a piece of one that it unpacks, all
+ * square sums, the operands of an op that the backend has no kernel for, or what a callback
+ * offloads. */
 static size_t gckpti_borrow_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     size_t most = e->square_count * sizeof(float);
-    for (size_t i = 0; i < p->param_count; i++)
-        if (p->params[i].trained && (size_t)p->params[i].elements * sizeof(float) > most)
-            most = (size_t)p->params[i].elements * sizeof(float);
+    for (size_t i = 0; i < p->param_count; i++) {
+        int64_t n = p->params[i].trained                        ? p->params[i].elements
+                    : p->params[i].storage != GCKPT_STORED_F32 ? GCKPTI_JOB
+                                                                : 0;
+        most = (size_t)n * sizeof(float) > most ? (size_t)n * sizeof(float) : most;
+    }
     for (size_t id = 0; id < p->node_count; id++) {
         const gckpti_node *node = &p->nodes[id];
         gckpt_call c;
@@ -14662,8 +14684,10 @@ static int gckpti_repeatable(const gckpt_exec *e)
     for (int x = p->body; x < p->epilogue && can; x++) {
         const gckpti_ins *ins = &p->list[x];
         const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->nodes[ins->id];
-        can = n && (ins->kind >= GCKPT_OFFLOAD || !p->nodes[ins->id].op ||
-                    (ins->kind == GCKPT_FORWARD ? n->forward : n->backward));
+        const gckpti_node *node = &p->nodes[ins->id];
+        can = n && (ins->kind >= GCKPT_OFFLOAD ||
+                    (!node->op ? p->params[node->index].storage == GCKPT_STORED_F32
+                               : (ins->kind == GCKPT_FORWARD ? n->forward : n->backward) != NULL));
         can = can && (ins->kind < GCKPT_OFFLOAD || e->moves);
     }
     return can && p->body < p->epilogue;
@@ -14902,6 +14926,14 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
 }
 
 /* ---- one instruction ---- */
+/* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */
+static float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
+{
+    if (e->backend.own_memory)
+        return e->store->mirrors[q - e->store->params].array[1 + slot];
+    return gckpti_array(q, slot);
+}
+
 static void *gckpti_at_any(const gckpt_exec *e, size_t offset)
 {
     GCKPT_ASSERT(offset == GCKPTI_NONE || offset < e->plan->arena);
@@ -15130,6 +15162,39 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
         gckpti_run_on_host(e, ins->kind == GCKPT_FORWARD ? op->forward : op->backward, c);
 }
 
+typedef struct {
+    const gckpti_param *q;
+    float *to;
+} gckpti_unpacking;
+
+static void gckpti_unpack_item(void *context, int64_t i)
+{
+    const gckpti_unpacking *u = (const gckpti_unpacking *)context;
+    int64_t at = i * GCKPTI_JOB, n = gckpti_min(u->q->p.elements - at, GCKPTI_JOB);
+    gckpti_unpack_piece(u->q, at, n, u->to + at);
+}
+
+/* A parameter's version in the arena: a copy, or what packed values stand for. Memory of a
+ * backend's own gets that from the host, piece by piece. */
+static void gckpti_run_stage(const gckpt_exec *e, const gckpti_node *node, float *to)
+{
+    const gckpti_param *q = &e->store->params[e->params[node->index].index];
+    gckpt_call c;
+    gckpti_unpacking u = { q, to };
+    void *piece = e->borrowed;
+    gckpti_bare_call(e, &c);
+    if (q->p.storage == GCKPT_STORED_F32)
+        e->backend.copy(e->backend.context, to, gckpti_values_here(e, q, -1),
+                        (size_t)q->p.elements * sizeof *to);
+    else if (!e->backend.own_memory)
+        gckpti_cpu_jobs(&c, q->p.elements, gckpti_unpack_item, &u);
+    for (int64_t at = 0, n; e->backend.own_memory && at < q->p.elements && q->p.packed; at += n) {
+        n = gckpti_min(q->p.elements - at, GCKPTI_JOB);
+        gckpti_unpack_piece(q, at, n, (float *)piece);
+        e->backend.copy_in(e->backend.context, to + at, piece, (size_t)n * sizeof *to);
+    }
+}
+
 /* A parameter comes into the arena, or an op is computed. */
 static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
 {
@@ -15139,8 +15204,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
     gckpt_call c;
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
     if (node->kind == GCKPTI_PARAM) {
-        e->backend.copy(e->backend.context, gckpti_at(e, o.out), e->nodes[ins->id].data,
-                        (size_t)gckpti_elements(&node->shape) * sizeof(float));
+        gckpti_run_stage(e, node, gckpti_at(e, o.out));
         return GCKPT_OK;
     }
     int prologue = ins < p->list + p->body; /* which inference repeats */
@@ -15405,14 +15469,6 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
 static float gckpti_setting(float value, float fallback)
 {
     return value < 0 ? 0 : value > 0 ? value : fallback;
-}
-
-/* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */
-static float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
-{
-    if (e->backend.own_memory)
-        return e->store->mirrors[q - e->store->params].array[1 + slot];
-    return gckpti_array(q, slot);
 }
 
 /* The gradients an update finds: sums in their accumulators, or divided already. */
@@ -15868,6 +15924,12 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" was frozen after planning; make a new plan",
                                 p->names + p->params[i].name);
+        if (p->params[i].storage != q->p.storage)
+            return gckpti_error(e, GCKPT_E_ARG,
+                                "step: \"%s\" is stored as %s, the plan was made for %s; make a "
+                                "new plan",
+                                q->p.name, gckpti_storage_name(q->p.storage),
+                                gckpti_storage_name(p->params[i].storage));
         if (p->params[i].trained && gckpti_others_state(p, q))
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" got state of another optimiser after this executor "
@@ -17961,7 +18023,8 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
  *     proven; bytes of slower memory, work of 2^20 of them
  *     terms; for each: id, bits of the weight, regulariser, work of its op as built
  *     picks; for each: id, gradient
- *     instructions; for each: 8 id of the tensor + kind          parameters; for each: trained
+ *     instructions; for each: 8 id of the tensor + kind
+ *     parameters; for each: 2 storage + trained
  *     buffers, by end; for each: offset                          hash of all numbers before
  * So it holds decisions only: what runs when, what lies where. The rest is derived from the graph,
  * by the code that plans.
@@ -18030,7 +18093,8 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
         gckpti_put_number(&k, &check, 8 * (uint64_t)in.id + (uint64_t)in.kind);
     gckpti_put_number(&k, &check, plan->param_count);
     for (size_t i = 0; i < plan->param_count; i++)
-        gckpti_put_number(&k, &check, plan->params[i].trained != 0);
+        gckpti_put_number(&k, &check, 2 * (uint64_t)plan->params[i].storage +
+                                          (plan->params[i].trained != 0));
     gckpti_put_number(&k, &check, plan->life_count);
     for (size_t i = 0; i < plan->life_count; i++)
         gckpti_put_number(&k, &check, plan->lives[i].offset);
@@ -18148,7 +18212,9 @@ static void gckpti_read_list(gckpti_plan_reader *r)
         if (in.kind == GCKPT_UPDATE || in.kind == GCKPT_OFFLOAD ||
             (t->batchless && t->kind == GCKPTI_OP))
             continue;
-        r->d.stage_parameters = r->d.stage_parameters || t->kind == GCKPTI_PARAM;
+        r->d.stage_parameters =
+            r->d.stage_parameters ||
+            (t->kind == GCKPTI_PARAM && g->store->params[t->index].p.storage == GCKPT_STORED_F32);
         if (gckpti_want(&r->scratch, &r->list, (size_t)x + 1, sizeof *r->list))
             r->list[r->d.instructions++] = in;
     }
@@ -18220,12 +18286,21 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         if (g->tensors[i]->kind != GCKPTI_PARAM)
             continue;
         seen++;
-        int trained = gckpti_get_below(r, 2);
-        if (!r->bad && !r->ended && trained != r->p.active[i])
+        int word = gckpti_get_below(r, 2 * (GCKPT_STORED_I8 + 1)), trained = word & 1;
+        gckpt_storage storage = g->store->params[g->tensors[i]->index].p.storage;
+        if (r->bad || r->ended)
+            break;
+        if (trained != r->p.active[i])
             return gckpti_error(r->p.g, GCKPT_E_ARG,
                                 "load plan: %T was %s when the plan was made: freeze the same "
                                 "parameters, or make it again",
                                 g->tensors[i], trained ? "trained" : "not trained");
+        if (word / 2 != (int)storage)
+            return gckpti_error(r->p.g, GCKPT_E_ARG,
+                                "load plan: %T was stored as %s when the plan was made, now as %s: "
+                                "pack it so, or make it again",
+                                g->tensors[i], gckpti_storage_name((gckpt_storage)(word / 2)),
+                                gckpti_storage_name(storage));
     }
     r->bad = r->bad || (!r->ended && count != seen);
     return gckpti_reader_result(r);
@@ -18412,9 +18487,11 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
         int index = gckpti_find(store, name);
         gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
                             gckpti_float(next->init[2]) };
-        if (index < 0 && gckpti_param_new(store, name, shape, 0, init))
-            continue;
-        if (index < 0)
+        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, shape, 0, init) : NULL;
+        if (q) {
+            q->p.storage = next->storage;
+            q->p.frozen = next->storage != GCKPT_STORED_F32;
+        } else if (index < 0)
             result = gckpti_error(store, GCKPT_E_MEMORY,
                                   "plan: the store has no memory for the %I floats of \"%s\"",
                                   next->elements, name);
@@ -18560,9 +18637,9 @@ static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *nam
     gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_plan_param *q = &p->params[i];
-        gckpti_print(k, "    { %z, %I, %i, %i, %i, { %zU, %zU, %zU } },\n", q->name, q->elements,
-                     q->trained, q->node, q->place, (size_t)q->init[0], (size_t)q->init[1],
-                     (size_t)q->init[2]);
+        gckpti_print(k, "    { %z, %I, %i, %i, %i, (gckpt_storage)%i, { %zU, %zU, %zU } },\n",
+                     q->name, q->elements, q->trained, q->node, q->place, (int)q->storage,
+                     (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2]);
     }
     gckpti_c_end(k, p->param_count);
     gckpti_c_begin(k, "gckpti_ins", name, "list", p->length);
