@@ -2949,7 +2949,7 @@ static size_t gckpti_stored_bytes(const gckpt_parameter *p)
 static int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
 
 /* The memory of its values, as they are stored: packed ones of its own begin with the scales. */
-static unsigned char *gckpti_block(const gckpti_param *q)
+static unsigned char *gckpti_stored(const gckpti_param *q)
 {
     const void *first = q->p.scales ? (const void *)q->p.scales : q->p.packed;
     void *block = q->p.values;
@@ -2980,7 +2980,7 @@ static uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
 /* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
 static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
 {
-    void *scales = gckpti_block(q);
+    void *scales = gckpti_stored(q);
     float scale = gckpti_float(peak) / 127;
     ((float *)scales)[at / gckpti_row_length(&q->p)] = scale;
     return scale * 127 <= FLT_MAX; /* not NaN */
@@ -2989,7 +2989,7 @@ static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
 /* Packs n elements from `at` on; I8: of one row, whose scale is set. 0: one does not fit. */
 static int gckpti_pack_some(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
-    void *to = gckpti_block(q) + gckpti_scale_bytes(&q->p);
+    void *to = gckpti_stored(q) + gckpti_scale_bytes(&q->p);
     int large = 0;
     if (q->p.storage == GCKPT_STORED_BF16) {
         for (int64_t i = 0; i < n; i++)
@@ -3205,7 +3205,7 @@ static int gckpti_find(const gckpt_store *s, const char *name)
 /* Gives back the memory of values that the store owns. */
 static void gckpti_values_free(gckpt_store *s, gckpti_param *q)
 {
-    gckpti_delete(&s->memory, gckpti_block(q), gckpti_stored_bytes(&q->p), 1);
+    gckpti_delete(&s->memory, gckpti_stored(q), gckpti_stored_bytes(&q->p), 1);
     gckpti_set_block(q, NULL);
 }
 
@@ -3604,18 +3604,17 @@ static void gckpti_pack_end(gckpt_store *s, gckpti_param *q, gckpt_storage stora
 GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
                                         gckpt_storage storage)
 {
-    gckpt_result result, matched;
+    gckpt_result result = GCKPT_OK, matched;
+    gckpti_param *q = NULL;
     if ((unsigned)storage > GCKPT_STORED_I8)
         return gckpti_error(store, GCKPT_E_ARG, "pack: %i is not a gckpt_storage", (int)storage);
-    gckpti_param *q = gckpti_next_match(store, pattern, NULL, &matched);
-    if (!q)
-        return matched;
-    for (result = GCKPT_OK; q && result == GCKPT_OK;
-         q = gckpti_next_match(store, pattern, q, &matched)) {
+    while (result == GCKPT_OK && (q = gckpti_next_match(store, pattern, q, &matched)) != NULL) {
         gckpt_storage as = gckpti_storage_for(&q->p.shape, storage);
         if (as != q->p.storage)
             result = gckpti_pack_start(store, q, as);
     }
+    if (!q && matched != GCKPT_OK)
+        return matched;
     for (size_t i = 0; i < store->count && result == GCKPT_OK; i++) {
         q = &store->params[i];
         if (q->next_block)
@@ -3627,7 +3626,8 @@ GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
         gckpti_delete(&store->memory, store->params[i].next_block, gckpti_stored_bytes(&as), 1);
         store->params[i].next_block = NULL;
     }
-    for (q = NULL; result == GCKPT_OK && (q = gckpti_next_match(store, pattern, q, &matched));)
+    q = NULL;
+    while (result == GCKPT_OK && (q = gckpti_next_match(store, pattern, q, &matched)) != NULL)
         if (gckpti_storage_for(&q->p.shape, storage) != q->p.storage)
             gckpti_pack_end(store, q, gckpti_storage_for(&q->p.shape, storage));
     return result;
@@ -12715,7 +12715,7 @@ static gckpt_result gckpti_planner_memory(gckpti_planner *p)
     gckpti_scratch *s = &p->scratch;
     size_t n = (size_t)p->n, units = 0;
     for (size_t i = 0; i < n; i++)
-        units += gckpti_in_arena(p, p->g->tensors[i]);
+        units += gckpti_in_arena(p, p->g->tensors[i]) != 0;
     *s = gckpti_scratch_new(p->memory, &p->failed);
     gckpti_planner_drafts(p);
     p->tensors = (const gckpt_tensor **)gckpti_scratch_take(s, n, sizeof *p->tensors);
