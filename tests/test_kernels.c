@@ -478,7 +478,7 @@ static void attention(int64_t rows, int64_t t, int64_t s, int64_t d, int heads, 
     problem p = { .op = &gckpti_op_attention, .attributes = &o, .style = style,
             .cost = (double)(rows * t * heads) * (double)(s * d), .inputs = 3,
             .shape[0] = gckpt_shape3(rows, t, heads * d) };
-    p.shape[1] = p.shape[2] = gckpt_shape3(rows, causal ? t : s, heads * d);
+    p.shape[1] = p.shape[2] = gckpt_shape3(rows, causal && s < t ? t : s, heads * d);
     if (!wanted_op(p.op->name) || skipped(p.cost))
         return;
     sprintf(p.name, "attention %ld x %ld over %ld, %d heads of %ld%s, style %d", (long)rows, (long)t,
