@@ -5686,8 +5686,25 @@ GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain)
  * In bf16 plans the chains are those of their matrix products (manual, 5l): q, k, v, g, p and ds
  * are factors. Exponentials and sums are taken before p is rounded. */
 typedef struct {
-    int heads, causal;
+    int heads;
+    int causal; /* 0, or 1 + how many of the S keys are not there yet at position 0 (gckpt_cache) */
 } gckpti_attention;
+
+/* Of the keys, 0..keys-1 are there; query t sees those below t + 1 + ahead of them. */
+typedef struct {
+    int64_t keys, ahead;
+} gckpti_sight;
+
+/* All kernels ask here, and touch no other keys. Not causal: every query sees all. */
+static gckpti_sight gckpti_attention_keys(const gckpt_call *call)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    gckpti_sight sight = { call->in[1].shape.d[1], 0 };
+    if (o->causal)
+        sight.keys -= o->causal - 1 - call->position;
+    sight.ahead = sight.keys - (o->causal ? call->shape.d[1] : 0);
+    return sight;
+}
 
 /* One step of the online softmax (Milakov & Gimelshein 2018), over n scores x: max' = max(max, x),
  * factor = exp(max - shift(max')), p = exp(x - shift(max')), sum = fma(sum, factor, sum of p by
@@ -5713,7 +5730,7 @@ static float gckpti_online(const float *x, float *p, int64_t n, int first, float
     return factor;
 }
 
-/* Whole heads; causal needs as many keys as queries. */
+/* Whole heads; causal needs a key for each query. */
 static gckpt_result gckpti_attention_shape(gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
@@ -5725,9 +5742,11 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
     if (o->heads < 1 || q->d[2] % o->heads)
         return gckpt_fail(call, GCKPT_E_SHAPE, "attention: %I columns cannot be cut into %i heads",
                           q->d[2], o->heads);
-    if (o->causal && q->d[1] != k->d[1])
+    if (o->causal && k->d[1] - (o->causal - 1) < q->d[1])
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "attention: causal needs as many keys as queries; q %S, k %S", q, k);
+                          "attention: causal needs a key for each of q's %I queries, but k has %I; "
+                          "q %S, k %S",
+                          q->d[1], k->d[1] - (o->causal - 1), q, k);
     call->shape = *q;
     call->aux_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
     if (!call->plain) { /* more columns than `most`: what they need is refused as well */
@@ -5767,13 +5786,14 @@ static void gckpti_attention_queries(const gckpt_call *call, int64_t first, int6
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     int64_t t = call->shape.d[1], c = call->shape.d[2];
     int64_t s = call->in[1].shape.d[1], heads = o->heads, d = c / heads;
+    gckpti_sight sight = gckpti_attention_keys(call);
     float scale = 1.0f / gckpti_sqrt((float)d), p[GCKPTI_KEY_TILE];
     for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
         int64_t row = i / t / heads, column = i / t % heads * d;
         int64_t at = (row * t + i % t) * c + column, keys = row * s * c + column;
         const float *k = call->in[1].data + keys, *v = call->in[2].data + keys;
         float max = 0.0f, sum = 0.0f, *out = call->out ? call->out + at : NULL;
-        int64_t seen = o->causal ? i % t + 1 : s;
+        int64_t seen = gckpti_min(sight.keys, i % t + 1 + sight.ahead);
         if (out)
             gckpti_start(out, d, 0);
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
@@ -5813,6 +5833,7 @@ static void gckpti_attention_gradients(const gckpt_call *call, int64_t first, in
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     int64_t t = call->shape.d[1], c = call->shape.d[2];
     int64_t s = call->in[1].shape.d[1], heads = o->heads, d = c / heads;
+    gckpti_sight sight = gckpti_attention_keys(call);
     float scale = 1.0f / gckpti_sqrt((float)d), score[GCKPTI_KEY_TILE], dp[GCKPTI_KEY_TILE];
     float *dq = call->in[0].grad, *dk = call->in[1].grad, *dv = call->in[2].grad;
     for (int64_t i = first; i < end; i++) {
@@ -5820,7 +5841,7 @@ static void gckpti_attention_gradients(const gckpt_call *call, int64_t first, in
         int64_t at = (row * t + i % t) * c + column;
         const float *q = call->in[0].data + at, *g = call->grad_out + at;
         float lse = ((const float *)call->aux)[i], delta = 0.0f;
-        int64_t seen = o->causal ? i % t + 1 : s;
+        int64_t seen = gckpti_min(sight.keys, i % t + 1 + sight.ahead);
         if (dq || dk)
             delta = gckpti_dot(g, call->out + at, d);
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
@@ -5859,12 +5880,13 @@ static void gckpti_attention_backward(const gckpt_call *call)
     gckpti_attention_gradients(call, 0, gckpti_attention_all(call));
 }
 
+/* Causal: queries see one key more each, the last one all (of a cache: when it is full). */
 static uint64_t gckpti_attention_flops(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     uint64_t rows = (uint64_t)call->shape.d[0], t = (uint64_t)call->shape.d[1];
     uint64_t c = (uint64_t)call->shape.d[2];
-    uint64_t pairs = o->causal ? t * (t + 1) / 2 : t * (uint64_t)call->in[1].shape.d[1];
+    uint64_t pairs = t * (uint64_t)call->in[1].shape.d[1] - (o->causal ? t * (t - 1) / 2 : 0);
     return rows * pairs * (4 * c + 14 * (uint64_t)o->heads);
 }
 
@@ -18788,24 +18810,25 @@ typedef struct gckpti_columns {
     float *gain_low, *bias_low;
 } gckpti_columns;
 
-enum { /* of a square that the diagonal cuts, a causal product needs of row i: */
+enum { /* of a square that a diagonal cuts (query i sees keys to i + d), a product needs of row i: */
        GCKPTI_BLOCK = GCKPTI_KEY_TILE,
-       GCKPTI_WHOLE = 0,
-       GCKPTI_LINKS_TO,    /* links 0..i */
-       GCKPTI_LINKS_FROM,  /* links from i on */
-       GCKPTI_COLUMNS_FROM /* columns from i on */
+       GCKPTI_LINKS_TO,    /* links 0..i + d */
+       GCKPTI_LINKS_FROM,  /* links from i - d on */
+       GCKPTI_COLUMNS_FROM /* columns from i - d on */
 };
 
 typedef struct gckpti_heads { /* an attention call's */
     const gckpt_call *call;
     int64_t t, s, c, d, wide, heads, blocks;
-    int causal, mixed;
+    gckpti_sight sight;
+    int mixed;
     float scale;
 } gckpti_heads;
 
 typedef struct {
     int64_t a_row, a_step, b_step, c_row;
-    int fresh, edge;
+    int edge, fresh;
+    int64_t diagonal;
 } gckpti_band;
 
 /* How a piece of c is gone over: in blocks of b, `wide` columns and `deep` links, that L2 holds. */
@@ -19392,7 +19415,7 @@ static gckpti_heads gckpti_heads_of(const gckpt_call *call)
                        gckpti_attention_wide(d),
                        o->heads,
                        (t + GCKPTI_BLOCK - 1) / GCKPTI_BLOCK,
-                       o->causal,
+                       gckpti_attention_keys(call),
                        call->precision != GCKPT_FP32,
                        1.0f / gckpti_sqrt((float)d) };
     return h;
@@ -19429,10 +19452,11 @@ static void gckpti_fast_attention_forward(const gckpt_call *call)
 {
     gckpti_heads h = gckpti_heads_of(call);
     if (gckpti_attention_is_fast(call))
-        gckpt_parallel(call, call->shape.d[0] * h.heads * h.blocks, GCKPTI_BLOCK * h.s * h.d,
+        gckpt_parallel(call, call->shape.d[0] * h.heads * h.blocks,
+                       gckpti_min(h.t, GCKPTI_BLOCK) * h.sight.keys * h.d,
                        gckpti_attention_forward_item, &h);
     else
-        gckpt_parallel(call, call->shape.d[0] * h.heads, 16 * h.t * h.s * h.d,
+        gckpt_parallel(call, call->shape.d[0] * h.heads, 16 * h.t * h.sight.keys * h.d,
                        gckpti_attention_plain_item, &h);
 }
 
@@ -21112,10 +21136,12 @@ static GCKPTI_TARGET void V(columns)(const gckpti_columns *s, int64_t first, int
 #endif
 
 /* c += chain of a(i,p) b(p) (from +0 if `fresh`), over at most GCKPTI_BAND rows and 2 vectors of
- * columns: k links, and at the triangle's edge a corner of links that not all rows have: row i the
- * links 0..i of it, after the others, or i.. of it, before them. b is read in whole vectors. */
+ * columns: k links, and at the diagonal a corner of links that not all rows have: row i the links
+ * 0..i - late of it, after the others, or i - late.. of it, before them. b is read in whole
+ * vectors. */
 GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int64_t n, int64_t k,
-                               int64_t corner, const float *a, const float *b, float *c)
+                               int64_t corner, int64_t late, const float *a, const float *b,
+                               float *c)
 {
     const int64_t a_step = s->a_step, b_step = s->b_step, c_row = s->c_row;
 #define GCKPTI_ROW_START(i)                                                                        \
@@ -21131,7 +21157,7 @@ GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int64_t n, in
     l##i = V(fma)(x, b0, l##i), h##i = V(fma)(x, b1, h##i);
 #define GCKPTI_ROW_CORNER(i)                                                                       \
     x = V(set1)(*a##i), a##i += a_step;                                                            \
-    if (s->edge == GCKPTI_LINKS_TO ? p <= (i) : p >= (i))                                          \
+    if (s->edge == GCKPTI_LINKS_TO ? p + late <= (i) : p + late >= (i))                            \
         l##i = V(fma)(x, b0, l##i), h##i = V(fma)(x, b1, h##i);
 #define GCKPTI_ROW_STORE(i)                                                                        \
     if ((i) < rows) {                                                                              \
@@ -21159,31 +21185,37 @@ GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int64_t n, in
 }
 
 static GCKPTI_TARGET void V(band)(const gckpti_band *s, int64_t rows, int64_t n, int64_t k,
-                                  int64_t corner, const float *a, const float *b, float *c)
+                                  int64_t corner, int64_t late, const float *a, const float *b,
+                                  float *c)
 {
     if (rows == GCKPTI_BAND && n == 2 * W)
-        V(band_of)(s, GCKPTI_BAND, 2 * W, k, corner, a, b, c);
+        V(band_of)(s, GCKPTI_BAND, 2 * W, k, corner, late, a, b, c);
     else
-        V(band_of)(s, rows, n, k, corner, a, b, c);
+        V(band_of)(s, rows, n, k, corner, late, a, b, c);
 }
 
-/* The same for c (m,n), or for what the diagonal leaves of it. */
+/* The same for what the diagonal leaves of c (m,n). */
 static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, int64_t k,
                                    const float *a, const float *b, float *c)
 {
     for (int64_t i = 0; i < m; i += GCKPTI_BAND) {
         int64_t rows = gckpti_min(m - i, GCKPTI_BAND), links = k, skip = 0, corner = 0;
-        if (s->edge == GCKPTI_LINKS_TO || s->edge == GCKPTI_LINKS_FROM) {
-            corner = i < k ? gckpti_min(k - i, rows) : 0;
-            links = s->edge == GCKPTI_LINKS_TO ? gckpti_min(i, k) : k - i - corner;
-            skip = s->edge == GCKPTI_LINKS_TO ? 0 : i;
-            if (links < 0)
-                return; /* no link is left */
+        int64_t at = s->edge == GCKPTI_LINKS_TO ? i + s->diagonal : i - s->diagonal;
+        int64_t late = at < 0 ? -at : 0;
+        at = at < 0 ? 0 : at;
+        if (s->edge != GCKPTI_COLUMNS_FROM) {
+            at = gckpti_min(at, k);
+            corner = rows > late ? gckpti_min(k - at, rows - late) : 0;
+            links = s->edge == GCKPTI_LINKS_TO ? at : k - at - corner;
+            skip = s->edge == GCKPTI_LINKS_TO ? 0 : at;
+            at = 0;
         }
+        if (links + corner == 0 && !s->fresh)
+            continue;
         const float *from = a + i * s->a_row + skip * s->a_step, *by = b + skip * s->b_step;
-        int64_t first = s->edge == GCKPTI_COLUMNS_FROM ? i - i % (2 * W) : 0;
-        for (int64_t j = first, cols; cols = gckpti_min(n - j, 2 * W), j < n; j += 2 * W)
-            V(band)(s, rows, cols, links, corner, from, by + j, c + i * s->c_row + j);
+        for (int64_t j = at - at % (2 * W); j < n; j += 2 * W)
+            V(band)(s, rows, gckpti_min(n - j, 2 * W), links, corner, late, from, by + j,
+                    c + i * s->c_row + j);
     }
 }
 
@@ -21226,13 +21258,17 @@ static GCKPTI_TARGET void V(head_factors)(const gckpti_heads *h, float *x, int64
 }
 
 /* gckpti_online down W columns of x, [64][64] scores of which n rows exist: they become
- * their exponentials. Column i sees the rows 0..i+diagonal only (63 or more: all). */
+ * their exponentials. Column i sees the rows 0..i+diagonal only. */
 static GCKPTI_TARGET void V(online_down)(float *x, int64_t n, int64_t diagonal, float scale,
                                          int first, float *max, float *sum, float *factor)
 {
     const FLOATS zero = V(zero)(), least = V(set1)(-GCKPTI_INFINITY);
     FLOATS top = least, other = least, shift, e[16], change = zero;
     n = diagonal + W < n ? diagonal + W : n;
+    if (n <= 0) { /* none */
+        V(store)(factor, V(set1)(1.0f));
+        return;
+    }
     for (int64_t j = 0; j < n; j++) {
         FLOATS s = V(load)(x + j * GCKPTI_BLOCK);
         s = V(fma)(s, V(set1)(scale), zero);
@@ -21279,22 +21315,22 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
                                                int64_t first, float *room)
 {
     const gckpt_call *call = h->call;
-    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_WHOLE };
-    gckpti_band values = { 1, GCKPTI_BLOCK, h->wide, h->c, 0, GCKPTI_WHOLE };
-    int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), seen = h->causal ? first + m : h->s;
+    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_COLUMNS_FROM, 1, 0 };
+    gckpti_band values = { 1, GCKPTI_BLOCK, h->wide, h->c, GCKPTI_LINKS_TO, 0, 0 };
+    int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), ahead = first + h->sight.ahead;
+    int64_t seen = gckpti_min(h->sight.keys, ahead + m);
     int64_t at = (row * h->t + first) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
     float *q = room, *v = q + GCKPTI_BLOCK * (h->d + W), *p = v + GCKPTI_BLOCK * h->wide;
     float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
     float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
-    seen = gckpti_min(seen, h->s);
     V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
     for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
-        int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK), all = GCKPTI_BLOCK;
-        int diagonal = h->causal && j == first;
-        scores.edge = diagonal ? GCKPTI_COLUMNS_FROM : GCKPTI_WHOLE;
+        int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK);
+        scores.diagonal = values.diagonal = ahead - j;
         V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
-        for (int64_t i = 0, sees; sees = diagonal ? i : all, i < m; i += W)
-            V(online_down)(p + i, n, sees, h->scale, j == 0, max + i, sum + i, factor + i);
+        for (int64_t i = 0; i < m; i += W)
+            V(online_down)
+        (p + i, n, ahead - j + i, h->scale, j == 0, max + i, sum + i, factor + i);
         if (!out)
             continue;
         for (int64_t r = 0; j && r < m; r++) {
@@ -21308,7 +21344,6 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
         V(head_factors)(h, p, n);
         V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
         values.fresh = j == 0;
-        values.edge = diagonal ? GCKPTI_LINKS_TO : GCKPTI_WHOLE;
         V(head_bands)(h, &values, m, h->d, n, p, v, out);
     }
     for (int64_t r = 0; r < m; r++)
@@ -21345,7 +21380,9 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
                                                 float *room)
 {
     const gckpt_call *call = h->call;
-    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_WHOLE };
+    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_COLUMNS_FROM, 1, 0 };
+    gckpti_band over_queries = { GCKPTI_BLOCK, 1, h->wide, h->c, GCKPTI_LINKS_FROM, 0, 0 };
+    gckpti_band over_keys = { 1, GCKPTI_BLOCK, h->wide, h->c, GCKPTI_LINKS_TO, 0, 0 };
     int64_t c = h->c, packed = GCKPTI_BLOCK * (h->d + W), rows = GCKPTI_BLOCK * h->wide;
     int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
     float *qt = room, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
@@ -21354,7 +21391,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
     float *dq = call->in[0].grad, *dk = call->in[1].grad, *dv = call->in[2].grad;
     for (int64_t first = 0; first < h->t; first += GCKPTI_BLOCK) {
         int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), at = at_q + first * c;
-        int64_t seen = gckpti_min(h->causal ? first + m : h->s, h->s);
+        int64_t ahead = first + h->sight.ahead, seen = gckpti_min(h->sight.keys, ahead + m);
         const float *grad = call->grad_out + at;
         memcpy(lse, (const float *)call->aux + (row * h->heads + head) * h->t + first,
                (size_t)m * sizeof *lse);
@@ -21367,25 +21404,22 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
         for (int64_t r = 0; (dq || dk) && r < m; r++)
             delta[r] = V(dot)(grad + r * c, call->out + at + r * c, h->d);
         for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
-            int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK), key = at_k + j * c;
-            int diagonal = h->causal && j == first;
-            gckpti_band over_queries = { GCKPTI_BLOCK, 1, h->wide, c, 0, GCKPTI_WHOLE };
-            gckpti_band over_keys = { 1, GCKPTI_BLOCK, h->wide, c, 0, GCKPTI_WHOLE };
-            over_queries.edge = diagonal ? GCKPTI_LINKS_FROM : GCKPTI_WHOLE;
-            over_keys.edge = diagonal ? GCKPTI_LINKS_TO : GCKPTI_WHOLE;
-            scores.edge = diagonal ? GCKPTI_COLUMNS_FROM : GCKPTI_WHOLE;
+            int64_t n = gckpti_min(h->sight.keys - j, GCKPTI_BLOCK), key = at_k + j * c;
+            scores.diagonal = over_queries.diagonal = over_keys.diagonal = ahead - j;
             V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + key, qt, p);
             if (dq || dk)
                 V(head_bands)(h, &scores, n, m, h->d, call->in[2].data + key, gt, ds);
             for (int64_t r = 0; r < n; r++) {
                 float *pr = p + r * GCKPTI_BLOCK, *dr = dq || dk ? ds + r * GCKPTI_BLOCK : NULL;
-                V(head_slopes)(h->scale, diagonal ? r - r % W : 0, m, lse, delta, pr, dr);
+                int64_t from = r > ahead - j ? r - (ahead - j) : 0;
+                V(head_slopes)(h->scale, from - from % W, m, lse, delta, pr, dr);
             }
             V(head_factors)(h, p, n);
             if (dq || dk)
                 V(head_factors)(h, ds, n);
-            /* chains start with the first block a query meets, the first query that meets it */
-            int first_met = first == (h->causal ? j : 0);
+            /* chains start with the first block a query meets, and with the first one of queries
+             * that meets a block of keys (those of it that meet none yet get +0) */
+            int first_met = first == 0 || j >= ahead;
             over_queries.fresh = first_met && !call->in[2].accumulate;
             if (dv)
                 V(head_bands)(h, &over_queries, n, h->d, m, p, g, dv + key);
