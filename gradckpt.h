@@ -290,7 +290,7 @@
 #define GCKPT_VERSION_MINOR    1
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      4 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      5 /* version of saved and printed plans */
 
 #ifndef GCKPT_API
 #if defined(GCKPT_STATIC) && defined(__GNUC__)
@@ -652,8 +652,8 @@ struct gckpt_call {
     size_t aux_bytes, work_forward, work_backward;
     int mixes_rows; /* moves the batch axis or combines rows: splits are no longer exact */
     /* set for kernels: */
-    int64_t row;  /* first row of this micro-batch in the step's batch */
-    int64_t rows; /* rows in this micro-batch; functions of parameters: row 0, rows 1 */
+    int64_t row;      /* first row of this micro-batch in the step's batch */
+    int64_t rows;     /* rows in this micro-batch; functions of parameters: row 0, rows 1 */
     int64_t position; /* gckpt_position; 0 without caches */
     uint64_t seed, step;
     int id; /* of the tensor */
@@ -3781,7 +3781,8 @@ struct gckpt_tensor {
     int index;       /* of the parameter in the store */
     int segment;     /* innermost, -1 none */
     int batchless, keep, recompute;
-    int mixes; /* rows: splits of the batch are not exact */
+    int mixes;        /* rows: splits of the batch are not exact */
+    int64_t capacity; /* of the gckpt_cache whose rows are its last ones (axis 1); 0: of none */
 };
 
 typedef struct gckpti_chunk {
@@ -3805,6 +3806,9 @@ struct gckpt_graph {
     int outermost, deepest; /* segments without a parent; levels */
     int params;             /* 1 + the greatest number in the store of those it has */
     int64_t rows;           /* of every input; 0: no input yet */
+    int64_t cached, news;   /* rows of its caches, 0: it has none; those that a call adds */
+    int64_t positions;      /* the least that gckpt_positions_at has for them; 0: not used */
+    int unmoved;            /* gckpt_positions is used */
     size_t least;           /* bytes that would have sufficed, after E_BUDGET */
 };
 
@@ -4107,6 +4111,23 @@ GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block block, gckpt_tensor *x, voi
     return y;
 }
 
+/* Rows of a cache that are not there yet hold anything. Flag of the ops that know which these are;
+ * with GCKPT_SIDE_EFFECT: of gckpt_cache, whose result has its place in the executor's caches. */
+enum { GCKPTI_CACHED = 1 << 22 };
+static int gckpti_is_cache(const gckpt_op *op)
+{
+    const unsigned cache = GCKPTI_CACHED | GCKPT_SIDE_EFFECT;
+    return op && (op->flags & cache) == cache;
+}
+
+static gckpt_tensor *gckpti_cached_fail(gckpt_graph *g, const char *what, const gckpt_tensor *x)
+{
+    return gckpti_fail(g, GCKPT_E_ARG,
+                       "%s: %T has rows of a gckpt_cache, of which some may not be there yet; causal "
+                       "attention can read it, and gckpt_concat (axis 1, as the last input)",
+                       what, x);
+}
+
 GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
 {
     if (!x)
@@ -4125,6 +4146,8 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     }
     if (open >= 0)
         shape.d[open] = have / known;
+    if (x->capacity && !gckpti_same_shape(&shape, &x->shape))
+        return gckpti_cached_fail(g, "reshape", x);
     if (!fits || !gckpti_shape_fits(&shape) || gckpti_elements(&shape) != have)
         return gckpti_fail(g, GCKPT_E_SHAPE, "reshape: %S to %S: the sizes do not multiply to %I",
                            &x->shape, &asked, have);
@@ -4135,6 +4158,7 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     t->in[0] = x;
     t->inputs = 1;
     t->batchless = x->batchless;
+    t->capacity = x->capacity;
     t->mixes = x->mixes || (!t->batchless && (shape.n == 0 || shape.d[0] % g->rows));
     return t;
 }
@@ -4171,6 +4195,8 @@ static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *c
         else if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T is a loss; only a gckpt_term can use it", op->name,
                         in[i]);
+        else if (in[i]->capacity && !(op->flags & GCKPTI_CACHED))
+            gckpti_cached_fail(g, op->name, in[i]);
         else if (in[i]->type != type)
             gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be %s", op->name, i, in[i],
                         type == GCKPT_I32 ? "i32 (indices)"
@@ -4314,7 +4340,7 @@ struct gckpti_kernels {
 #define GCKPTI_OPS(fast, plain)                                                                    \
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
     plain(scale) plain(dropout) fast(add) fast(sub) fast(mul)                                      \
-    plain(permute) plain(slice) plain(concat) plain(sum) plain(mean)                               \
+    plain(permute) plain(slice) plain(concat) plain(sum) plain(mean) plain(cache)                  \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
     plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
     plain(mean_squared_error) plain(sum_loss)
@@ -4877,10 +4903,12 @@ static void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t 
             gckpti_put(&d[i * d_step + j], s[i * s_step + j], accumulate);
 }
 
-/* slice: elements begin..end-1 along an axis; dx = g there and 0 elsewhere */
+/* slice: elements begin..end-1 along an axis, both `moves` times call->position further on; dx = g
+ * there and 0 elsewhere */
 typedef struct {
     uint32_t begin[2], end[2]; /* low word, high word: attributes are words (gckpt_apply) */
     int axis;
+    int moves; /* left out where it is 0: behind the attributes of a node are zeros to 16 bytes */
 } gckpti_slice;
 GCKPTI_INLINE int64_t gckpti_wide(const uint32_t *words)
 {
@@ -4910,6 +4938,7 @@ static void gckpti_slice_forward(const gckpt_call *call)
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
     int64_t begin = gckpti_wide(p->begin), n = (gckpti_wide(p->end) - begin) * v.inner;
+    begin += p->moves ? call->position : 0;
     gckpti_put_blocks(call->out, n, call->in[0].data + begin * v.inner, v.size * v.inner, v.outer,
                       n, 0);
 }
@@ -4929,14 +4958,35 @@ static void gckpti_slice_backward(const gckpt_call *call)
                       call->in[0].accumulate);
 }
 GCKPTI_ROW(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, 0, 0);
-GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end)
+static gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
+                                     int moves)
 {
     gckpti_slice p;
     memset(&p, 0, sizeof p);
     p.begin[0] = (uint32_t)begin, p.begin[1] = (uint32_t)((uint64_t)begin >> 32);
     p.end[0] = (uint32_t)end, p.end[1] = (uint32_t)((uint64_t)end >> 32);
     p.axis = axis;
-    return gckpt_apply(&gckpti_op_slice, &x, 1, &p, sizeof p);
+    p.moves = moves;
+    return gckpt_apply(&gckpti_op_slice, &x, 1, &p, moves ? sizeof p : offsetof(gckpti_slice, moves));
+}
+GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end)
+{
+    return gckpti_slice_of(x, axis, begin, end, 0);
+}
+
+/* Positions move on where there are caches; the tables must have them all. */
+static int gckpti_moves_fit(gckpt_graph *g)
+{
+    if (g->cached && g->unmoved)
+        gckpti_fail(g, GCKPT_E_ARG,
+                    "positions: they would begin at 0 in each call, where caches go on; "
+                    "gckpt_positions_at goes on, too");
+    else if (g->cached && g->positions && g->positions < g->cached)
+        gckpti_fail(g, GCKPT_E_SHAPE,
+                    "positions: caches have a capacity of %I rows, and a table has %I positions from "
+                    "`first` on; it needs as many",
+                    g->cached, g->positions);
+    return g->object.sticky == GCKPT_OK;
 }
 
 /* concat: the inputs one after the other along an axis */
@@ -4985,10 +5035,69 @@ static void gckpti_concat_backward(const gckpt_call *call)
         g += n;
     }
 }
-GCKPTI_ROW(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, 0, 0);
+GCKPTI_ROW(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, GCKPTI_CACHED, 0);
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 {
-    return gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
+    gckpt_tensor *t = gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
+    for (int i = 0; t && i < n; i++) {
+        if (x[i]->capacity && (i < n - 1 || (axis != 1 && axis != 1 - t->shape.n)))
+            return gckpti_cached_fail(t->graph, "concat", x[i]);
+        t->capacity = x[i]->capacity;
+    }
+    return t;
+}
+
+/* cache: its T rows of x after the `position` that are there. An instruction with a result that
+ * lies in the executor's caches, not in the arena. */
+static gckpt_result gckpti_cache_shape(gckpt_call *call)
+{
+    int capacity = *(const int *)call->attributes;
+    call->shape = call->in[0].shape;
+    if (call->shape.n != 3 || call->shape.d[1] > capacity)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "cache: x %S must be (B,T,C), T at most the capacity of %i rows",
+                          &call->shape, capacity);
+    call->shape.d[1] = capacity;
+    return GCKPT_OK;
+}
+static void gckpti_cache_forward(const gckpt_call *call)
+{
+    int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, each = call->shape.d[1] * c;
+    for (int64_t i = 0; i < call->shape.d[0] * n; i++) {
+        int64_t to = i / n * each + call->position * c + i % n;
+        const gckpt_arg *x = &call->in[0];
+        if (call->out)
+            call->out[to] = x->data[i];
+        else
+            call->out_bf16[to] = x->bf16 ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
+    }
+}
+static const gckpt_op gckpti_op_cache = {
+    "cache", gckpti_cache_shape, gckpti_cache_forward, NULL, gckpti_flops_1, NULL, { 0 },
+    GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16 | GCKPTI_OWN_cache, NULL, NULL, NULL
+};
+GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
+{
+    gckpt_graph *g = x ? x->graph : NULL;
+    int rows = (int)capacity;
+    if (!x || capacity < 1 || capacity > INT32_MAX)
+        return gckpti_fail(g, GCKPT_E_ARG, "cache: a capacity of %I rows; 1 to %i are possible",
+                           capacity, INT32_MAX);
+    if (x->batchless || x->capacity)
+        return gckpti_fail(g, GCKPT_E_ARG, "cache: %T %s", x,
+                           x->capacity ? "is one already"
+                                       : "depends on parameters only; it needs none");
+    gckpt_tensor *t = gckpt_apply(&gckpti_op_cache, &x, 1, &rows, sizeof rows);
+    if (t && g->cached && (g->cached != capacity || g->news != x->shape.d[1]))
+        return gckpti_fail(g, GCKPT_E_SHAPE,
+                           "cache: %T %S, capacity %I: all caches of a graph have the same, and the "
+                           "same T; here %I, T = %I",
+                           x, &x->shape, capacity, g->cached, g->news);
+    if (!t)
+        return NULL;
+    g->cached = t->capacity = capacity;
+    g->news = x->shape.d[1];
+    return gckpti_moves_fit(g) ? t : NULL;
 }
 
 /* sum and mean over an axis, which is removed. Over the last one: 32 lanes (5d); over another one:
@@ -5898,7 +6007,7 @@ static uint64_t gckpti_attention_flops_backward(const gckpt_call *call)
 }
 
 GCKPTI_ROW_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention_flops,
-                gckpti_attention_flops_backward, NULL, 0,
+                gckpti_attention_flops_backward, NULL, GCKPTI_CACHED,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
@@ -5908,6 +6017,16 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
 {
     gckpt_tensor *in[3] = { q, k, v };
     gckpti_attention o = { heads, causal != 0 };
+    gckpt_graph *g = q && k && v ? q->graph : NULL;
+    if (g && k->capacity && (!causal || !v->capacity || q->capacity || q->shape.d[1] != g->news))
+        return gckpti_fail(g, GCKPT_E_ARG,
+                           "attention: keys of a gckpt_cache need causal attention, values of one, "
+                           "and queries for the %I rows that a call adds; q %S",
+                           g->news, &q->shape);
+    if (g && !k->capacity && (q->capacity || v->capacity))
+        return gckpti_cached_fail(g, "attention: q, or v where k is not of one", v->capacity ? v : q);
+    if (g && k->capacity)
+        o.causal += (int)(g->cached - g->news);
     return gckpt_apply(&gckpti_op_attention, in, 3, &o, sizeof o);
 }
 
@@ -5921,6 +6040,7 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
 typedef struct {
     int heads;
     float base;
+    int first; /* left out where it is 0, as in a slice */
 } gckpti_rotary;
 
 /* r = base^(-1/n), in binary64: Newton's method on r^n = 1 / base, three times from
@@ -5986,11 +6106,13 @@ static void gckpti_rotary_turn(const gckpt_call *call, const float *x, float *y,
     int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads, half = d / 2;
     float *table = (float *)call->work;
     double ratio = gckpti_rotary_ratio(o->base, half), count = GCKPTI_ROTARY_FIRST;
+    uint64_t first = (uint64_t)o->first + (uint64_t)call->position;
     for (int64_t i = 0; i < half; i++, count *= ratio) {
         uint64_t frequency = gckpti_rotary_frequency(count);
         float sine, cosine;
         for (int64_t position = 0; position < t; position++) {
-            gckpti_sincos_of(gckpti_rotary_angle((uint64_t)position * frequency), &sine, &cosine);
+            gckpti_sincos_of(gckpti_rotary_angle((first + (uint64_t)position) * frequency), &sine,
+                             &cosine);
             table[position * d + 2 * i] = cosine;
             table[position * d + 2 * i + 1] = direction < 0 ? -sine : sine;
         }
@@ -6020,24 +6142,52 @@ static void gckpti_rotary_backward(const gckpt_call *call)
 GCKPTI_ROW(rotary, GCKPTI_PLAIN, gckpti_rotary_shape, gckpti_flops_3,
            GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
-GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base)
+GCKPT_API gckpt_tensor *gckpt_rotary_at(gckpt_tensor *x, int heads, float base, int64_t first)
 {
-    gckpti_rotary o = { heads, base == 0.0f ? 10000.0f : base };
-    return gckpt_apply(&gckpti_op_rotary, &x, 1, &o, sizeof o);
+    gckpti_rotary o = { heads, base == 0.0f ? 10000.0f : base, (int)gckpti_min(first, INT32_MAX) };
+    if (x && (first < 0 || first > INT32_MAX))
+        return gckpti_fail(x->graph, GCKPT_E_ARG, "rotary: first position %I; 0 to %i are possible",
+                           first, INT32_MAX);
+    return gckpt_apply(&gckpti_op_rotary, &x, 1, &o,
+                       first ? sizeof o : offsetof(gckpti_rotary, first));
 }
 
-/* ---- positions: x + table[0..T-1], by gckpt_slice and gckpt_add: dtable has low parts ---- */
-GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table)
+GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base)
+{
+    return gckpt_rotary_at(x, heads, base, 0);
+}
+
+/* ---- positions: x + table[first..first+T-1], by slice and gckpt_add: dtable has low parts ---- */
+static gckpt_tensor *gckpti_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first,
+                                      int moves)
 {
     if (!x || !table)
         return NULL;
-    if (x->shape.n != 3 || table->shape.n != 2 || table->shape.d[0] < x->shape.d[1] ||
-        table->shape.d[1] != x->shape.d[2])
+    if (first < 0 || x->shape.n != 3 || table->shape.n != 2 ||
+        table->shape.d[0] - x->shape.d[1] < first || table->shape.d[1] != x->shape.d[2])
         return gckpti_fail(x->graph, GCKPT_E_SHAPE,
                            "positions: %T %S must be (B,T,C) and %T %S "
-                           "(Tmax,C) with Tmax >= T",
-                           x, &x->shape, table, &table->shape);
-    return gckpt_add(x, gckpt_slice(table, 0, 0, x->shape.d[1]));
+                           "(Tmax,C) with Tmax >= T + first, which is %I",
+                           x, &x->shape, table, &table->shape, first);
+    return gckpt_add(x, gckpti_slice_of(table, 0, first, first + x->shape.d[1], moves));
+}
+
+GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table)
+{
+    gckpt_tensor *t = gckpti_positions(x, table, 0, 0);
+    if (t)
+        t->graph->unmoved = 1;
+    return t && gckpti_moves_fit(t->graph) ? t : NULL;
+}
+
+GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table, int64_t first)
+{
+    gckpt_tensor *t = gckpti_positions(x, table, first, 1);
+    gckpt_graph *g = t ? t->graph : NULL;
+    int64_t room = t ? table->shape.d[0] - first : 0;
+    if (t && (!g->positions || g->positions > room))
+        g->positions = room;
+    return t && gckpti_moves_fit(g) ? t : NULL;
 }
 
 /* ---- cross_entropy: sum over rows of -log softmax(x)[target] ----
@@ -7372,7 +7522,7 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
 /* Whether an op finds a tensor in the arena, since a unit makes it. */
 static int gckpti_in_arena(const gckpti_planner *p, const gckpt_tensor *t)
 {
-    return t->kind == GCKPTI_OP || (t->kind == GCKPTI_PARAM && p->staged);
+    return t->kind == GCKPTI_OP ? !gckpti_is_cache(t->op) : t->kind == GCKPTI_PARAM && p->staged;
 }
 
 /* A gradient that is a sum over uses has an accumulator for each in a looped plan, or scratch for
@@ -7459,7 +7609,8 @@ static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prolog
     int effect = t->op && t->op->flags & GCKPT_SIDE_EFFECT;
     u->id = t->id;
     u->rank = t->kind == GCKPTI_OP && p->active[t->id] ? 0 : -1;
-    u->out = gckpti_is_loss(t) ? 0 : gckpti_model_size(p, gckpti_value_bytes(p, t));
+    u->out =
+        gckpti_is_loss(t) || gckpti_is_cache(t->op) ? 0 : gckpti_model_size(p, gckpti_value_bytes(p, t));
     u->aux = gckpti_model_size(p, t->aux_bytes);
     u->work = gckpti_model_size(p, p->work_forward[t->id]);
     u->cost = p->cost[t->id].forward;
@@ -9165,7 +9316,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         size_t at = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
         size_t name = t->name ? gckpti_name_add(plan, t->name) : GCKPTI_NONE;
         int index = t->kind == GCKPTI_OP && p->of[i] < 0 ? -1 : 0;
-        plan->word_count = at + (t->attribute_bytes + 3) / 4;
+        plan->word_count = gckpti_round_up(at + (t->attribute_bytes + 3) / 4, 4);
         if (t->kind == GCKPTI_INPUT)
             index = (int)plan->inputs++;
         if (t->kind == GCKPTI_PARAM) {
@@ -9224,13 +9375,16 @@ static int gckpti_state_floats(const gckpt_plan_desc *d)
                                                  : 0;
 }
 
-/* Bytes of the store: parameters, and the state they have or will get. Returns their sum. */
+/* Bytes of the store: parameters, and the state they have or will get; and those of caches. Returns
+ * their sum. */
 static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
 {
     const gckpt_store *s = p->g->store;
-    size_t state = gckpti_store_state(s), parameters = gckpt_store_bytes(s) - state;
+    size_t caches = 0, state = gckpti_store_state(s), parameters = gckpt_store_bytes(s) - state;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
+        if (gckpti_is_cache(t->op))
+            caches += gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN);
         if (t->kind != GCKPTI_PARAM || !p->active[i])
             continue;
         const gckpti_param *q = &s->params[t->index];
@@ -9240,7 +9394,8 @@ static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
     }
     kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
     kind_bytes[GCKPT_BYTES_STATE] = state;
-    return parameters + state;
+    kind_bytes[GCKPT_BYTES_CACHES] = caches;
+    return parameters + state + caches;
 }
 
 /* In a caller's block a plan lies behind what planning took: moves it to the beginning. */
@@ -12415,8 +12570,9 @@ GCKPT_API int gckpt_plan_length(const gckpt_plan *plan) { return plan ? (int)pla
 
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
 {
-    return plan ? plan->kind_bytes[GCKPT_BYTES_PARAMETERS] + plan->kind_bytes[GCKPT_BYTES_STATE] +
-                      plan->arena
+    const size_t *bytes = plan ? plan->kind_bytes : NULL;
+    return plan ? bytes[GCKPT_BYTES_PARAMETERS] + bytes[GCKPT_BYTES_STATE] +
+                      bytes[GCKPT_BYTES_CACHES] + plan->arena
                 : 0;
 }
 
@@ -12543,6 +12699,8 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
                  precisions[plan->precision]);
     for (int i = 0; i < GCKPT_BYTES_TABLES; i++)
         gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
+    if (plan->kind_bytes[GCKPT_BYTES_CACHES])
+        gckpti_print(&k, "  caches: %z bytes\n", plan->kind_bytes[GCKPT_BYTES_CACHES]);
     if (plan->offloaded)
         gckpti_print(&k, "  offloaded: %z bytes of slower memory\n", plan->offloaded);
     for (int x = 0; x < (int)plan->length && !k.failed; x++) {
@@ -12634,6 +12792,12 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
         return gckpti_error(
             g, GCKPT_E_ARG,
             "plan: training needs at least one loss term; inference a term or a fetch");
+    if (g->cached && (!inference || d->precision == GCKPT_BF16_STOCHASTIC))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            inference ? "plan: caches are for calls that add up to one, and what is "
+                                        "rounded by chance does not; GCKPT_BF16 rounds to nearest"
+                                      : "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph "
+                                        "that is trained without it");
     if (d->costs && (d->cost_count < 0 || (size_t)d->cost_count != g->count))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: costs are given for %i tensors; the graph has %z", d->cost_count,
@@ -12664,11 +12828,13 @@ static gckpt_result gckpti_check_fetches(gckpti_planner *p)
         if (!t || t->graph != p->g)
             return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i is %s", i,
                                 t ? "of another graph" : "NULL");
-        if (!p->desc->fetch[i].gradient && (t->base->kind != GCKPTI_OP || gckpti_is_loss(t)))
+        if (!p->desc->fetch[i].gradient &&
+            (t->base->kind != GCKPTI_OP || gckpti_is_loss(t) || t->capacity))
             return gckpti_error(
                 p->g, GCKPT_E_ARG,
                 "plan: fetch %i: %T is not the result of an op (values of inputs are the "
-                "caller's, of parameters the store's, of losses the report's)",
+                "caller's, of parameters the store's, of losses the report's, of caches the "
+                "executor's)",
                 i, t);
         if (p->desc->fetch[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t)))
             return gckpti_error(
@@ -14193,6 +14359,11 @@ struct gckpt_exec {
     gckpt_loss_scale *scales;  /* the same, of this micro-batch */
     float *squares;            /* square sums by block, of all parameters */
     size_t square_count;
+    /* gckpt_cache: those of `caches_of`, which is this executor if they are its own */
+    gckpt_exec *caches_of;
+    unsigned char *caches;
+    int64_t capacity, news;       /* rows of each; those that a call adds */
+    int64_t position, cache_rows; /* what they hold: rows of each, of so many rows of the batch */
     /* this step */
     int state;
     uint64_t step; /* the store's when it began */
@@ -14259,6 +14430,7 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
         exec->backend.host_release(exec->backend.context, exec->far, p->offloaded);
     gckpti_give(exec, exec->side, exec->side_size);
     gckpti_give(exec, exec->owned, exec->owned_size);
+    gckpti_give(exec, exec->caches, p->kind_bytes[GCKPT_BYTES_CACHES]);
     gckpti_delete(&a, exec->copies, exec->copies_size, 1);
     gckpti_delete(&a, exec->tables, exec->tables_size, 1);
     gckpti_delete(&a, p->block, gckpti_plan_copy(NULL, p), 1);
@@ -14508,7 +14680,8 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
     for (size_t id = 0; id < p->node_count; id++) {
         const gckpti_node *node = &p->nodes[id];
         gckpt_call c;
-        if (!node->op || (e->nodes[id].forward && e->nodes[id].backward))
+        if (!node->op || (e->nodes[id].forward &&
+                          (e->nodes[id].backward || !node->op->backward)))
             continue;
         gckpti_call_start(e, node, (int)id, p->rows, &c);
         c.plain = 1;
@@ -14770,6 +14943,49 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+/* Whether node i of a plan is a cache as node k of another: of the same bytes. */
+static int gckpti_same_cache(const gckpt_plan *p, size_t i, const gckpt_plan *q, size_t k)
+{
+    return gckpti_same_shape(&p->nodes[i].shape, &q->nodes[k].shape) &&
+           p->nodes[i].rounding == q->nodes[k].rounding;
+}
+
+/* The caches, one behind the other in graph order, so that other plans of a model have them in the
+ * same places; or those of another executor. */
+static gckpt_result gckpti_exec_caches(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan, *q = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
+    size_t bytes = p->kind_bytes[GCKPT_BYTES_CACHES], used = 0, k = 0;
+    e->caches_of = e->desc.caches_of && bytes ? e->desc.caches_of->caches_of : e;
+    int fit = !bytes || e->caches_of == e ||
+              (e->desc.backend == e->caches_of->desc.backend && e->store == e->caches_of->store &&
+               p->rows == q->rows && bytes == q->kind_bytes[GCKPT_BYTES_CACHES]);
+    if (e->caches_of == e && bytes) {
+        e->caches = (unsigned char *)gckpti_take(e, bytes, p->alignment);
+        if (!e->caches)
+            return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for %z bytes of caches%s",
+                                bytes, gckpti_shortage(e));
+        gckpti_fill(e, e->caches, 0, bytes);
+    }
+    for (size_t i = 0; i < p->node_count && fit; i++) {
+        const gckpti_node *node = &p->nodes[i];
+        if (!gckpti_is_cache(node->op))
+            continue;
+        while (q && k < q->node_count && !gckpti_is_cache(q->nodes[k].op))
+            k++;
+        fit = !q || (k < q->node_count && gckpti_same_cache(p, i, q, k++));
+        e->capacity = node->shape.d[1];
+        e->news = p->nodes[node->in[0]].shape.d[1];
+        e->nodes[i].data =
+            gckpti_carve(e->caches_of->caches, &used, gckpti_node_bytes(node), 1);
+    }
+    return fit ? GCKPT_OK
+               : gckpti_error(e->store, GCKPT_E_ARG,
+                              "exec: desc.caches_of has other caches than this plan: both need the "
+                              "same backend, store and rows, and caches of the same shapes in the "
+                              "same order");
+}
+
 /* All memory a run will need. */
 static gckpt_result gckpti_exec_memory(gckpt_exec *e)
 {
@@ -14815,7 +15031,8 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
                             e->copies_size);
     if (e->copies)
         gckpti_exec_copies(e, (unsigned char *)e->copies);
-    return gckpti_exec_arena(e);
+    result = gckpti_exec_caches(e);
+    return result == GCKPT_OK ? gckpti_exec_arena(e) : result;
 }
 
 /* Brings a parameter's newest values and state to where this executor has them. */
@@ -14949,6 +15166,13 @@ static int64_t gckpti_micro_rows(const gckpt_exec *e)
     return left < e->plan->rows ? left : e->plan->rows;
 }
 
+/* The place of cache `id` in the caches. */
+static void *gckpti_cache_at(const gckpt_exec *e, int id)
+{
+    unsigned char *caches = e->caches_of->caches;
+    return caches + ((const unsigned char *)e->nodes[id].data - caches);
+}
+
 /* Shapes, attributes and everything else that does not come from the arena. */
 static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
                               gckpt_call *c)
@@ -14962,6 +15186,7 @@ static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int 
     c->attributes = node->attribute_bytes ? p->words + node->attributes : NULL;
     c->row = node->batchless ? 0 : e->row;
     c->rows = node->batchless ? 1 : rows;
+    c->position = e->caches_of ? e->caches_of->position : 0;
     c->id = id;
     c->precision = e->nodes[id].precision;
     for (int i = 0; i < node->inputs; i++)
@@ -15162,9 +15387,10 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
     int prologue = ins < p->list + p->body; /* which inference repeats */
     int first = ins->first && !(prologue && e->row > 0);
     int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
-    uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? gckpti_at_bf16(e, o.out) : NULL;
+    void *out = gckpti_is_cache(node->op) ? gckpti_cache_at(e, ins->id) : gckpti_at_any(e, o.out);
+    uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;
     gckpti_call_start(e, node, ins->id, gckpti_micro_rows(e), &c);
-    c.out = gckpti_at(e, o.out);
+    c.out = (float *)out;
     c.aux = gckpti_at(e, o.aux);
     c.work = gckpti_at(e, o.work);
     for (int i = 0; i < node->inputs; i++)
@@ -15635,7 +15861,9 @@ static gckpt_result gckpti_measure_end(gckpt_exec *e)
 
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
 {
-    return exec ? gckpt_store_bytes(exec->store) + exec->touched : 0;
+    return exec ? gckpt_store_bytes(exec->store) + exec->plan->kind_bytes[GCKPT_BYTES_CACHES] +
+                      exec->touched
+                : 0;
 }
 
 /* ---- a step ---- */
@@ -16162,6 +16390,23 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
     return gckpti_measure_end(e);
 }
 
+/* Whether caches have room for what a forward of so many rows adds. */
+static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
+{
+    const gckpt_exec *c = e->caches_of;
+    if (rows > e->plan->rows || (c->position > 0 && rows > c->cache_rows))
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room for "
+                            "other rows, the plan's %I at most)",
+                            rows, c->position > 0 ? c->cache_rows : e->plan->rows, e->plan->rows);
+    if (e->news > e->capacity - c->position)
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "forward: it adds %I positions to the %I that the caches hold; there is "
+                            "room for %I in all (gckpt_rewind makes room)",
+                            e->news, c->position, e->capacity);
+    return GCKPT_OK;
+}
+
 /* Everything before the first instruction of a step or forward over `rows` rows. */
 static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int count, int64_t rows,
                                    const gckpt_hyper *hyper, int inference)
@@ -16171,6 +16416,8 @@ static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int c
     gckpt_result result = gckpti_begin(e, hyper, inference);
     if (result == GCKPT_OK)
         result = gckpti_check_rows(e, rows);
+    if (result == GCKPT_OK && e->capacity)
+        result = gckpti_check_caches(e, rows);
     if (result == GCKPT_OK)
         result = gckpti_take_feeds(e, feeds, count, rows);
     if (result != GCKPT_OK)
@@ -16227,7 +16474,29 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
                                      int64_t rows, gckpt_report *report)
 {
     gckpt_result result = gckpti_prepare(exec, feeds, count, rows, NULL, 1);
-    return result == GCKPT_OK ? gckpti_run_all(exec, report) : result;
+    if (result == GCKPT_OK)
+        result = gckpti_run_all(exec, report);
+    if (result == GCKPT_OK && exec->capacity) {
+        exec->caches_of->position += exec->news;
+        exec->caches_of->cache_rows = rows;
+    }
+    return result;
+}
+
+GCKPT_API int64_t gckpt_position(const gckpt_exec *exec)
+{
+    return exec ? exec->caches_of->position : 0;
+}
+
+GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
+{
+    if (!exec)
+        return GCKPT_E_ARG;
+    if (position < 0 || position > exec->caches_of->position)
+        return gckpti_error(exec, GCKPT_E_ARG, "rewind: to position %I; the caches hold %I",
+                            position, exec->caches_of->position);
+    exec->caches_of->position = position;
+    return gckpti_ok(exec);
 }
 
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper)
