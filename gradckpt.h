@@ -322,7 +322,7 @@ typedef struct gckpt_backend gckpt_backend;   /* what computes, and where */
     X(CANCELLED, "cancelled by the progress callback; nothing was changed")                        \
     X(OTHER_CONTRACT, "loaded; but made under another version of the numeric contract")            \
     X(UNRESOLVED, "rounding hides what was to be checked")                                         \
-    X(SKIPPED, "skipped: the gradient is not finite; nothing was changed")                                         \
+    X(SKIPPED, "skipped: the gradient is not finite; nothing was changed")                         \
     X(E_SHAPE, "shapes do not fit")                                                                \
     X(E_ARG, "a wrong argument")                                                                   \
     X(E_MEMORY, "out of memory")                                                                   \
@@ -1031,10 +1031,10 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_
  * different backends take turns by whole steps. Calls take effect in the order they are made in. In
  * memory of its own a backend may return before that; three may not: copy_in returns when it has
  * read the host's bytes, copy_out when it has written them, finish when all is done. finish is
- * called at a step's end, before the report; before the first update, if the step clips or a loss
- * that is no regulariser lacks GCKPT_COUNTS_FEEDS; before a regulariser's gradient, if the first
- * loss's count is not known from the feeds. copy_out waits for gckpt_fetch and for what runs on the
- * host. Without memory of its own each call has taken effect when it returns.
+ * called at a step's end, before the report; before the first update, if the step clips, if it may
+ * be skipped and `nonfinite` is missing, or if a loss that is no regulariser lacks
+ * GCKPT_COUNTS_FEEDS; before a regulariser's gradient, if the first loss's count is not known from
+ * the feeds. copy_out waits for gckpt_fetch and for what runs on the host. Without memory of its own each call has taken effect when it returns.
  * A call, what it points to on the host (attributes, shapes) and the structs below live until the
  * function returns; their other pointers are the backend's. Whatever computes, the numbers are
  * those of the contract (manual, 5). An error that is found at a step's end comes after its
@@ -1079,6 +1079,7 @@ typedef struct {
     int write_back; /* 1: what was divided is to stand in `gradient` after this, 0: the sum */
     float *squares; /* square sums, by block; NULL: not wanted */
     int update;     /* 0: no; what follows is unused */
+    const uint32_t *unless; /* nothing is updated if it finds something but 0 here; NULL: it does */
     gckpt_optimiser optimiser;
     float *values, *state[4];
     float momentum;
@@ -1159,6 +1160,9 @@ struct gckpt_backend {
     void (*host_release)(void *context, void *memory, size_t bytes);
     void (*move)(void *context, void *to, const void *from, size_t bytes, int out);
     void (*join)(void *context);
+    /* *found = 1 if one of n floats is not finite, else 0. NULL: a step that may be skipped waits
+     * for its square sums before the first update. */
+    void (*nonfinite)(const gckpt_call *call, const float *x, int64_t n, uint32_t *found);
 };
 
 /* In gradckpt_cuda.cu, which a program that wants it compiles by nvcc and links: the backend of a
@@ -1226,8 +1230,9 @@ typedef struct {
     /* 0: feeds are read where they are until the step ends; 1: a training step copies them at once
      * (into memory for desc.batch rows, taken when the executor is made and not in plan_bytes). */
     int copy_feeds;
-    /* 1: a step whose gradient (loss, norm) is not finite changes nothing and returns SKIPPED; not
-     * for plans that update in the backward (E_ARG) */
+    /* 1: a step whose gradient has a norm that is not finite changes nothing (values, state, step)
+     * and returns SKIPPED, the error text naming a parameter. As with clipping, gradients are gone
+     * over once more; not for plans that update in the backward (E_ARG). */
     int skip_nonfinite;
     /* Whose caches to use, and go on in: one for prompts and one for single tokens, say, of the
      * same model, batch and capacity. NULL: its own. It must live as long. */
@@ -14249,7 +14254,7 @@ static void gckpti_cpu_update_blocks(const gckpti_passing *s, int64_t i, float *
         }
         if (p->squares)
             p->squares[b] = s->square_sum(g, n);
-        if (p->update)
+        if (p->update && !(p->unless && *p->unless))
             gckpti_update_values(s, g, at, n);
     }
 }
@@ -14286,7 +14291,7 @@ static const char *gckpti_cpu_finish(void *context)
 static const gckpt_backend gckpti_backend_plain = {
     "plain", NULL, 0, 1, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL, NULL,
     gckpti_cpu_fill, gckpti_cpu_add, gckpti_cpu_convert, gckpti_plain_update, gckpti_cpu_finish,
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
 
 /* =================================================================================================
@@ -14364,6 +14369,7 @@ struct gckpt_exec {
     unsigned char *caches;
     int64_t capacity, news;       /* rows of each; those that a call adds */
     int64_t position, cache_rows; /* what they hold: rows of each, of so many rows of the batch */
+    uint32_t *nonfinite; /* the backend's: one of them is not; NULL: the host looks itself */
     /* this step */
     int state;
     uint64_t step; /* the store's when it began */
@@ -14585,6 +14591,8 @@ static size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
     size_t used = 0;
     e->losses = (gckpti_loss_total *)gckpti_carve(base, &used, p->term_count, sizeof *e->losses);
     e->squares = (float *)gckpti_carve(base, &used, e->square_count, sizeof *e->squares);
+    if (e->desc.skip_nonfinite && e->backend.nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
+        e->nonfinite = (uint32_t *)gckpti_carve(base, &used, 1, sizeof *e->nonfinite);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
@@ -15061,6 +15069,11 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
         result =
             gckpti_error(s, GCKPT_E_ARG,
                          "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
+    if (result == GCKPT_OK && desc && desc->skip_nonfinite && p->update_in_backward)
+        result = gckpti_error(
+            s, GCKPT_E_ARG,
+            "exec: skip_nonfinite needs all gradients before the first update; this plan updates in "
+            "the backward (desc.update_in_backward)");
     if (result == GCKPT_OK && desc && !desc->offload != !desc->reload)
         result = gckpti_error(s, GCKPT_E_ARG,
                               "exec: desc.offload and desc.reload come together, or not at all");
@@ -15740,6 +15753,7 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
         pass.count = e->writes_back ? 0 : pass.count;
     }
     pass.update = 1;
+    pass.unless = e->nonfinite;
     pass.optimiser = p->optimiser;
     pass.values = gckpti_values_here(e, q, -1);
     for (int i = 0; i < p->state_slots; i++)
@@ -15761,11 +15775,15 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
     gckpti_changed(e->store, q, e->backend.own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
 }
 
-/* The norm of all gradients from their blocks' square sums, and what clipping makes of it. */
-static void gckpti_total_norm(gckpt_exec *e)
+static int gckpti_finite(double x) { return x - x == 0; }
+
+/* The norm of all gradients from their blocks' square sums, and what clipping makes of it. Returns
+ * the first parameter with one that is not finite; NULL: there is none. */
+static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const float *squares = gckpti_on_host(e, e->squares, e->square_count);
+    const gckpti_plan_param *bad = NULL;
     double sum = 0;
     for (size_t i = 0; i < p->param_count; i++) {
         size_t param = (size_t)e->params[i].nth, first = e->params[param].square;
@@ -15774,20 +15792,30 @@ static void gckpti_total_norm(gckpt_exec *e)
         double own = 0;
         for (size_t b = 0; b < n && p->params[param].trained; b++)
             own += (double)squares[first + b];
+        bad = bad || gckpti_finite(own) ? bad : &p->params[param];
         sum += own;
     }
     e->grad_norm = gckpti_sqrt_double(sum);
     e->clip_scale = e->hyper.clip > 0 && e->grad_norm > (double)e->hyper.clip
                         ? (float)((double)e->hyper.clip / e->grad_norm)
                         : 1;
+    return bad;
 }
 
-/* Before the first update of a step that clips: all gradients, then norm and clipping factor. */
+/* Before the first update of a step that clips or may be skipped: all gradients, then norm and
+ * clipping factor. */
 static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
 {
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->list[x]);
+    if (e->nonfinite) {
+        gckpt_call c;
+        gckpti_bare_call(e, &c);
+        e->backend.nonfinite(&c, e->squares, (int64_t)e->square_count, e->nonfinite);
+    }
+    if (e->nonfinite && !(e->hyper.clip > 0))
+        return GCKPT_OK;
     gckpti_total_norm(e); /* waits */
     return gckpti_wait(e);
 }
@@ -16261,10 +16289,11 @@ static int gckpti_cancelled(gckpt_exec *e, const gckpti_ins *ins)
     return e->desc.progress(e->desc.user, &progress) && !e->updating;
 }
 
-/* One instruction; before the first update of a step that clips, the norm. */
+/* One instruction; before the first update of a step that clips or may be skipped, the norm. */
 static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
 {
-    int clips = e->hyper.clip > 0; /* else the norm is only reported: one pass is enough */
+    /* else the norm is only reported: one pass is enough */
+    int first = e->hyper.clip > 0 || e->desc.skip_nonfinite;
     if (ins->kind == GCKPT_FORWARD)
         return gckpti_run_forward(e, ins);
     if (ins->kind >= GCKPT_OFFLOAD)
@@ -16273,11 +16302,12 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_run_backward(e, ins);
         return GCKPT_OK;
     }
-    gckpt_result result = clips && !e->updating ? gckpti_finish_gradients(e) : GCKPT_OK;
+    gckpt_result result = first && !e->updating ? gckpti_finish_gradients(e) : GCKPT_OK;
     if (result != GCKPT_OK)
         return result;
     e->updating = 1;
-    gckpti_run_update(e, ins, clips ? GCKPTI_DIVIDED : GCKPTI_SUMS);
+    if (!e->desc.skip_nonfinite || e->nonfinite || gckpti_finite(e->grad_norm))
+        gckpti_run_update(e, ins, first ? GCKPTI_DIVIDED : GCKPTI_SUMS);
     return GCKPT_OK;
 }
 
@@ -16357,6 +16387,17 @@ static gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_exten
     return r.result;
 }
 
+/* What gckpti_run_update counted, when the backend has found that it must do nothing. */
+static void gckpti_uncount_updates(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->param_count && p->state_slots > 0; i++) {
+        gckpti_param *q = &e->store->params[e->params[i].index];
+        if (p->params[i].trained && --q->updates == 0)
+            q->optimiser = 0;
+    }
+}
+
 /* The end of a step: waits for the backend, adds up the losses, counts the step. */
 static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 {
@@ -16377,9 +16418,13 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
         else if (seen->count > 0)
             loss += weight * (seen->sum / (double)seen->count);
     }
+    const gckpti_plan_param *bad = NULL;
     if (p->mode != GCKPT_INFERENCE && count > 0) {
-        gckpti_total_norm(e);
-        e->store->step++;
+        bad = gckpti_total_norm(e);
+        bad = e->desc.skip_nonfinite && e->updating ? bad : NULL;
+        if (bad && e->nonfinite)
+            gckpti_uncount_updates(e);
+        e->store->step += !bad;
     }
     if (report) {
         report->loss = count > 0 || p->mode == GCKPT_INFERENCE ? loss : 0;
@@ -16387,7 +16432,13 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
         report->count = count;
         report->step = e->store->step;
     }
-    return gckpti_measure_end(e);
+    result = gckpti_measure_end(e);
+    return !bad || result != GCKPT_OK
+               ? result
+               : gckpti_error(e, GCKPT_SKIPPED,
+                              "step: skipped, nothing was changed: the gradient of \"%s\" is not "
+                              "finite (loss %g); if that goes on, lower lr or clip",
+                              p->names + bad->name, loss);
 }
 
 /* Whether caches have room for what a forward of so many rows adds. */
@@ -19965,7 +20016,7 @@ static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
 static const gckpt_backend gckpti_backend_fast = {
     "fast", NULL, 0, 0, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL,
     gckpti_fast_find, gckpti_cpu_fill, gckpti_cpu_add, gckpti_fast_convert, gckpti_fast_update,
-    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
 #endif /* GCKPTI_HAS_FAST */
 
