@@ -14525,15 +14525,15 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
                 "made for another store (gckpt_plan_params creates what is missing)",
                 name, p->params[i].elements);
         const gckpt_parameter *q = &e->store->params[index].p;
-        if (p->params[i].trained && q->frozen)
-            return gckpti_error(e->store, GCKPT_E_ARG,
-                                "exec: \"%s\" was frozen after planning; make a new plan", name);
         if (p->params[i].storage != q->storage)
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" is stored as %s, the plan was made for %s: pack it "
                                 "so (gckpt_store_pack), or make a new plan",
                                 name, gckpti_storage_name(q->storage),
                                 gckpti_storage_name(p->params[i].storage));
+        if (p->params[i].trained && q->frozen)
+            return gckpti_error(e->store, GCKPT_E_ARG,
+                                "exec: \"%s\" was frozen after planning; make a new plan", name);
         e->params[i].index = index;
         size_t at = i;
         for (; at > 0 && e->params[e->params[at - 1].nth].index > index; at--)
@@ -16198,16 +16198,16 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     for (size_t i = 0; i < p->param_count; i++) {
         gckpti_param *q = &e->store->params[e->params[i].index];
-        if (p->params[i].trained && q->p.frozen)
-            return gckpti_error(e, GCKPT_E_ARG,
-                                "step: \"%s\" was frozen after planning; make a new plan",
-                                p->names + p->params[i].name);
         if (p->params[i].storage != q->p.storage)
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" is stored as %s, the plan was made for %s; make a "
                                 "new plan",
                                 q->p.name, gckpti_storage_name(q->p.storage),
                                 gckpti_storage_name(p->params[i].storage));
+        if (p->params[i].trained && q->p.frozen)
+            return gckpti_error(e, GCKPT_E_ARG,
+                                "step: \"%s\" was frozen after planning; make a new plan",
+                                p->names + p->params[i].name);
         if (p->params[i].trained && gckpti_others_state(p, q))
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" got state of another optimiser after this executor "
