@@ -322,7 +322,7 @@ typedef struct gckpt_backend gckpt_backend;   /* what computes, and where */
     X(CANCELLED, "cancelled by the progress callback; nothing was changed")                        \
     X(OTHER_CONTRACT, "loaded; but made under another version of the numeric contract")            \
     X(UNRESOLVED, "rounding hides what was to be checked")                                         \
-    X(SKIPPED, "skipped: the gradient is not finite; nothing was changed")                                         \
+    X(SKIPPED, "skipped: the gradient is not finite; nothing was changed")                         \
     X(E_SHAPE, "shapes do not fit")                                                                \
     X(E_ARG, "a wrong argument")                                                                   \
     X(E_MEMORY, "out of memory")                                                                   \
@@ -652,8 +652,8 @@ struct gckpt_call {
     size_t aux_bytes, work_forward, work_backward;
     int mixes_rows; /* moves the batch axis or combines rows: splits are no longer exact */
     /* set for kernels: */
-    int64_t row;  /* first row of this micro-batch in the step's batch */
-    int64_t rows; /* rows in this micro-batch; functions of parameters: row 0, rows 1 */
+    int64_t row;      /* first row of this micro-batch in the step's batch */
+    int64_t rows;     /* rows in this micro-batch; functions of parameters: row 0, rows 1 */
     int64_t position; /* gckpt_position; 0 without caches */
     uint64_t seed, step;
     int id; /* of the tensor */
@@ -2633,6 +2633,15 @@ GCKPTI_INLINE uint16_t gckpti_to_bf16(float x)
 }
 
 GCKPTI_INLINE float gckpti_from_bf16(uint16_t x) { return gckpti_float((uint32_t)x << 16); }
+
+/* The float of IEEE binary16 bits: exact. */
+GCKPTI_INLINE float gckpti_from_f16(uint16_t h)
+{
+    uint32_t sign = (h & 0x8000u) << 16, low = h & 0x3ffu, exponent = h >> 10 & 31u;
+    if (!exponent)
+        return gckpti_float(sign | gckpti_bits((float)(int32_t)low * 5.9604644775390625e-8f));
+    return gckpti_float(sign | (exponent == 31 ? 255u : exponent + 112) << 23 | low << 13);
+}
 
 GCKPT_API uint16_t gckpt_to_bf16(float x) { return gckpti_to_bf16(x); }
 GCKPT_API float gckpt_from_bf16(uint16_t x) { return gckpti_from_bf16(x); }
@@ -9696,7 +9705,7 @@ typedef struct {
     int64_t attempt;       /* and when one attempt of several began, or -1 */
     uint64_t tried[GCKPTI_ATTEMPTS]; /* hashes of what was improved for the present rung, */
     int attempts;                    /* so that nothing is twice */
-    int barred;            /* a unit whose gaps stay open; -1: none */
+    int barred;                      /* a unit whose gaps stay open; -1: none */
 } gckpti_search;
 
 static int gckpti_search_room(gckpti_search *s, gckpti_schedule *t, int length)
@@ -11729,9 +11738,9 @@ static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, int64_t
     if (slot->length == 0 || (old->length && !s->hunting && slot->extra > old->extra))
         return GCKPT_OK;
     int64_t least = slot->peak - s->bound->spare; /* bytes of its arena */
-    int equal = old->length && (s->hunting ? least >= (int64_t)s->bytes
-                                           : slot->extra == old->extra &&
-                                                 least >= (int64_t)old->arena);
+    int equal =
+        old->length && (s->hunting ? least >= (int64_t)s->bytes
+                                   : slot->extra == old->extra && least >= (int64_t)old->arena);
     if (slot->arena == 0 && (equal || least > (int64_t)most))
         return GCKPT_OK;
     if (slot->arena == 0)
@@ -15492,8 +15501,7 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
                                 p->names + p->params[i].name);
         if (gckpti_bring(e, q) != GCKPT_OK)
             return gckpti_error(e, GCKPT_E_MEMORY, "step: %s has no memory for \"%s\"%s",
-                                e->backend.name, p->names + p->params[i].name,
-                                gckpti_shortage(e));
+                                e->backend.name, p->names + p->params[i].name, gckpti_shortage(e));
         const void **data = &e->nodes[p->params[i].node].data;
         if (*data != gckpti_values_here(e, q, -1))
             gckpti_forget(e);
@@ -15598,8 +15606,8 @@ static int gckpti_next_rows(gckpt_exec *e)
 static int gckpti_repeat(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    gckpt_moment m = { e, e->row, gckpti_micro_rows(e), e->store->seed, e->step, e->scales,
-                       (int)p->term_count };
+    gckpt_moment m = { e,       e->row,    gckpti_micro_rows(e), e->store->seed,
+                       e->step, e->scales, (int)p->term_count };
     for (size_t i = 0; i < p->term_count; i++) {
         if (p->terms[i].regulariser && e->terms[0].expected < 0)
             return 0;
@@ -16621,11 +16629,27 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
  * ============================================================================================== */
 #define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
 
+/* ---- what both need ---- */
+/* What is asked for where no desc is given. */
+static const gckpt_file_desc gckpti_file_plain = { NULL, NULL, 0, 0, 0, GCKPT_STORED_F32 };
+
+/* dtype and bytes an element, by gckpt_storage */
+static const struct {
+    const char *dtype;
+    int bytes;
+} gckpti_stored[] = { { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "I8", 1 } };
+
+/* The other one of a parameter's two names: in the store and in the file. NULL: it is left out. */
+static const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
+{
+    return d->rename ? d->rename(d->user, name) : name;
+}
+
 /* ---- write ---- */
-/* ,"NAME with what JSON wants escaped */
+/* "NAME with what JSON wants escaped */
 static void gckpti_sink_name(gckpti_sink *k, const char *name)
 {
-    gckpti_sink_put(k, ",\"", 2);
+    gckpti_sink_put(k, "\"", 1);
     for (const char *c = name; *c; c++) {
         unsigned u = (unsigned char)*c;
         char code[] = "\\u00??";
@@ -16636,58 +16660,73 @@ static void gckpti_sink_name(gckpti_sink *k, const char *name)
     }
 }
 
-/* The JSON of all parameters and states, in the order of their data. */
-static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
+static void gckpti_sink_metadata(gckpti_sink *k, const gckpt_store *s, const gckpt_file_desc *d)
 {
-    int64_t begin = 0, end;
     int optimiser = 0;
     for (size_t i = 0; i < s->count && !optimiser; i++)
         optimiser = s->params[i].optimiser;
-    gckpti_print(k,
-                 "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"%u\",",
-                 GCKPT_CONTRACT, s->step);
-    gckpti_print(k, "\"seed\":\"%u\",\"optimiser\":\"%i\"", s->seed, optimiser);
-    for (size_t i = 0; i < s->count; i++) {
+    gckpti_print(k, "{\"__metadata__\":{\"format\":\"%s\"", d->values_only ? "pt" : "gradckpt");
+    if (!d->values_only)
+        gckpti_print(k, ",\"contract\":\"%i\",\"step\":\"%u\",\"seed\":\"%u\",\"optimiser\":\"%i\"",
+                     GCKPT_CONTRACT, s->step, s->seed, optimiser);
+    for (size_t i = 0; i < s->count && !d->values_only; i++) {
         const gckpti_param *q = &s->params[i];
         int same = q->optimiser == optimiser && (q->updates == s->step || !optimiser);
-        if (!q->p.state[0] || same)
+        const char *name = !q->p.state[0] || same ? NULL : gckpti_renamed(d, q->p.name);
+        if (!name)
             continue;
-        gckpti_sink_name(k, q->p.name);
+        gckpti_sink_put(k, ",", 1);
+        gckpti_sink_name(k, name);
         gckpti_print(k, "#updates\":\"%i:%u\"", q->optimiser, q->updates);
     }
     gckpti_print(k, "}");
+}
+
+/* The JSON of all parameters and states, in the order of their data. */
+static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s, const gckpt_file_desc *d)
+{
+    int64_t begin = 0, end;
+    gckpti_sink_metadata(k, s, d);
     for (size_t i = 0; i < s->count; i++) {
         const gckpt_parameter *p = &s->params[i].p;
-        for (int slot = -1; slot < 4 && (slot < 0 || p->state[slot]); slot++, begin = end) {
-            gckpti_sink_name(k, p->name);
-            end = begin + p->elements * 4;
+        const char *name = gckpti_renamed(d, p->name);
+        int slots = d->values_only ? 0 : gckpti_state_slots(&s->params[i]);
+        for (int slot = -1; name && slot < slots; slot++, begin = end) {
+            gckpti_sink_put(k, ",", 1);
+            gckpti_sink_name(k, name);
+            gckpt_storage type = slot < 0 ? d->storage : GCKPT_STORED_F32;
+            end = begin + p->elements * gckpti_stored[type].bytes;
             if (slot >= 0)
                 gckpti_print(k, "#state%i", slot);
-            gckpti_print(k, "\":{\"dtype\":\"F32\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
-                         &p->shape, begin, end);
+            gckpti_print(k, "\":{\"dtype\":\"%s\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
+                         gckpti_stored[type].dtype, &p->shape, begin, end);
         }
     }
     gckpti_print(k, "}");
 }
 
-static void gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n)
+static void gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n, gckpt_storage type)
 {
     for (int64_t i = 0; i < n && !k->failed; i++) {
         uint32_t word;
         memcpy(&word, x + i, 4);
-        gckpti_sink_number(k, word, 4);
+        if (type == GCKPT_STORED_BF16)
+            word = gckpti_to_bf16(x[i]);
+        gckpti_sink_number(k, word, gckpti_stored[type].bytes);
     }
 }
 
-GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user)
+GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn write, void *user,
+                                            const gckpt_file_desc *desc)
 {
+    const gckpt_file_desc *d = desc ? desc : &gckpti_file_plain;
     gckpti_sink k;
     if (!store || !write)
         return gckpti_error(store, GCKPT_E_ARG, "save: a store and a callback are needed");
     for (size_t i = 0; i < store->count; i++)
         gckpti_pull(store, &store->params[i]);
     memset(&k, 0, sizeof k);
-    gckpti_sink_header(&k, store);
+    gckpti_sink_header(&k, store, d);
     size_t padding = (8 - k.total % 8) % 8, length = k.total + padding;
     if (length > GCKPTI_HEADER_MAX)
         return gckpti_error(store, GCKPT_E_DATA,
@@ -16697,17 +16736,19 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
     k.write = write;
     k.user = user;
     gckpti_sink_number(&k, length, 8);
-    gckpti_sink_header(&k, store);
+    gckpti_sink_header(&k, store, d);
     gckpti_sink_put(&k, "       ", padding);
     for (size_t i = 0; i < store->count; i++) {
-        const gckpt_parameter *p = &store->params[i].p;
+        const gckpti_param *q = &store->params[i];
         float room[GCKPTI_DRAWN];
-        for (int64_t at = 0, n; at < p->elements && !k.failed; at += n) {
-            const float *x = gckpti_values_at(store, &store->params[i], at, room, &n);
-            gckpti_sink_floats(&k, x, n);
+        if (!gckpti_renamed(d, q->p.name))
+            continue;
+        for (int64_t at = 0, n; at < q->p.elements && !k.failed; at += n) {
+            const float *x = gckpti_values_at(store, q, at, room, &n);
+            gckpti_sink_floats(&k, x, n, d->storage);
         }
-        for (int slot = 0; slot < gckpti_state_slots(&store->params[i]); slot++)
-            gckpti_sink_floats(&k, gckpti_array(&store->params[i], slot), p->elements);
+        for (int slot = 0; !d->values_only && slot < gckpti_state_slots(q); slot++)
+            gckpti_sink_floats(&k, gckpti_array(q, slot), q->p.elements, GCKPT_STORED_F32);
     }
     if (gckpti_sink_flush(&k) != GCKPT_OK)
         return gckpti_error(
@@ -16717,32 +16758,57 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
     return gckpti_ok(store);
 }
 
+GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user)
+{
+    return gckpt_store_write_as(store, write, user, NULL);
+}
+
 /* ---- read: the header's JSON, decoded where it stands ---- */
 enum { GCKPTI_UPDATES = 10 }; /* sorts behind all states */
 typedef struct {
-    const char *name; /* of the parameter */
-    int slot;         /* -1: its values; 0..3: that state; GCKPTI_UPDATES: no data, whose state */
-    int states;       /* of values: how many states they have in the file */
-    int had;          /* of values: how many the store had */
-    int optimiser;    /* as in gckpti_param; -1: wrong */
-    uint64_t updates; /* the same */
-    size_t param;     /* index in the store */
+    const char *name;      /* of the tensor; of state and what else has a suffix, without that */
+    signed char slot;      /* -1: values; 0..3: that state; GCKPTI_UPDATES: no data, whose state */
+    signed char type;      /* as a gckpt_storage; -1: another one */
+    signed char states;    /* of values: how many states they have in the file */
+    signed char had;       /* of values: how many the store had */
+    signed char optimiser; /* as in gckpti_param; -1: wrong */
+    unsigned char ignored; /* nothing of it counts but where its data are */
+    uint64_t updates;      /* as in gckpti_param */
+    size_t param;          /* index in the store; SIZE_MAX: not known yet */
+    float *to;             /* where the data are read to; NULL: they are compared */
     gckpt_shape shape;
     int64_t offsets[2];
 } gckpti_saved;
 
 typedef struct {
     gckpt_store *store;
+    const gckpt_file_desc *desc;
     gckpt_result result;
+    gckpt_read_fn read;
+    void *user;
     char *header, *at, *end; /* end: of the header */
-    int64_t data_bytes;
+    int64_t data_bytes, read_bytes;
     gckpti_saved *entries;
     size_t count, capacity, values; /* values: how many entries are that */
-    int ours, empty;                /* written by this library; the store had no parameters */
+    size_t had;                     /* parameters that the store had; 0: it gets all */
+    float *spare;                   /* for what the store has already, until all is read */
+    size_t spare_bytes;
+    int ours; /* written by this library */
     uint64_t contract, step, seed, optimiser;
 } gckpti_loader;
 
-/* Records `load: tensor "name": ...`, long names cut, control characters replaced. Returns 0. */
+/* A name in quotes, cut if long, control characters replaced. */
+static void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
+{
+    const char *c = name;
+    gckpti_text_put(t, "\"", 1);
+    for (; *c && (c < name + 60 || ((unsigned char)*c & 0xc0) == 0x80); c++)
+        gckpti_text_put(t, (unsigned char)*c < 0x20 || *c == 0x7f ? "?" : c, 1);
+    gckpti_text_add(t, "%s%s\"", *c ? "..." : "", suffix);
+}
+
+/* Records `load: tensor "name": ...` and which parameter it is for if that is called otherwise.
+ * Returns 0. */
 static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_saved *e,
                          const char *format, ...)
 {
@@ -16750,15 +16816,18 @@ static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_sav
     l->result = gckpti_error(l->store, result, "load: ");
     gckpti_text t = { l->store->object.text + 6, GCKPTI_TEXT - 7 };
     if (e) {
-        const char *c = e->name;
-        gckpti_text_add(&t, "tensor \"");
-        for (; *c && (c < e->name + 60 || ((unsigned char)*c & 0xc0) == 0x80); c++)
-            gckpti_text_put(&t, (unsigned char)*c < 0x20 || *c == 0x7f ? "?" : c, 1);
-        gckpti_text_add(&t,
-                        e->slot < 0                 ? "%s\": "
-                        : e->slot == GCKPTI_UPDATES ? "%s#updates\": "
-                                                    : "%s#state%i\": ",
-                        *c ? "..." : "", e->slot);
+        char state[] = "#state0";
+        state[6] = (char)('0' + (e->slot < 0 ? 0 : e->slot % 10));
+        gckpti_text_add(&t, "tensor ");
+        gckpti_text_name(&t, e->name,
+                         e->slot < 0                 ? ""
+                         : e->slot == GCKPTI_UPDATES ? "#updates"
+                                                     : state);
+        if (e->param != SIZE_MAX && strcmp(e->name, l->store->params[e->param].p.name)) {
+            gckpti_text_add(&t, " for parameter ");
+            gckpti_text_name(&t, l->store->params[e->param].p.name, "");
+        }
+        gckpti_text_add(&t, ": ");
     }
     va_start(args, format);
     gckpti_text_format(&t, format, args);
@@ -16926,11 +16995,13 @@ static int gckpti_load_updates(gckpti_loader *l, char *key, char *value)
     memset(&e, 0, sizeof e);
     e.name = key;
     e.slot = GCKPTI_UPDATES;
+    e.param = SIZE_MAX;
+    e.ignored = l->desc->values_only || !gckpti_renamed(l->desc, key);
     const char *end = value + strlen(value);
     char *colon = gckpti_digits(value, end, &optimiser);
     int good = colon && *colon == ':' && gckpti_digits(colon + 1, end, &e.updates) == end &&
                optimiser <= GCKPT_OWN_OPTIMISER + 1 && (optimiser || !e.updates);
-    e.optimiser = good ? (int)optimiser : -1;
+    e.optimiser = (signed char)(good ? (int)optimiser : -1);
     e.offsets[0] = e.offsets[1] = l->data_bytes;
     return gckpti_load_add(l, &e);
 }
@@ -16990,14 +17061,20 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
         return gckpti_json_fail(l, "a tensor has dtype, shape and two data_offsets");
     for (char *c = type; *c; c++) /* it may be printed */
         *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
-    if (strcmp(type, "F32"))
-        return gckpti_refuse(l, GCKPT_E_DATA, e, "F32 is needed; convert it from dtype %s", type);
+    for (e->type = GCKPT_STORED_F16; e->type >= 0; e->type--)
+        if (!strcmp(type, gckpti_stored[e->type].dtype))
+            break;
     e->shape.n = axes;
-    if (!gckpti_shape_fits(&e->shape))
+    int64_t begin = e->offsets[0], end = e->offsets[1];
+    if (!e->ignored && (e->type < 0 || (e->slot >= 0 && e->type)))
+        return gckpti_refuse(l, GCKPT_E_DATA, e, "F32%s is needed; convert it from dtype %s",
+                             e->slot < 0 ? ", F16 or BF16" : "", type);
+    if (!e->ignored && !gckpti_shape_fits(&e->shape))
         return gckpti_refuse(l, GCKPT_E_DATA, e,
                              "%S: sizes must be positive and their product at most %z", &e->shape,
                              SIZE_MAX / 64);
-    int64_t begin = e->offsets[0], end = e->offsets[1], bytes = gckpti_elements(&e->shape) * 4;
+    int64_t bytes =
+        e->ignored ? end - begin : gckpti_elements(&e->shape) * gckpti_stored[e->type].bytes;
     if (begin > end || end > l->data_bytes || end - begin != bytes)
         return gckpti_refuse(
             l, GCKPT_E_DATA, e,
@@ -17024,9 +17101,11 @@ static int gckpti_load_header(gckpti_loader *l)
         }
         memset(&e, 0, sizeof e);
         size_t length = gckpti_state_suffix(name);
-        e.slot = name[length] ? name[length + 6] - '0' : -1;
+        e.slot = (signed char)(name[length] ? name[length + 6] - '0' : -1);
         name[length] = 0;
         e.name = name;
+        e.param = SIZE_MAX;
+        e.ignored = (l->desc->values_only && e.slot >= 0) || !gckpti_renamed(l->desc, name);
         if (!gckpti_load_entry(l, &e) || !gckpti_load_add(l, &e))
             return 0;
     }
@@ -17037,33 +17116,60 @@ static int gckpti_load_header(gckpti_loader *l)
 }
 
 /* ---- read: what concerns several tensors, or the store ---- */
-static int gckpti_saved_by_name(const void *first, const void *second, const void *context)
+static int gckpti_saved_by_param(const void *first, const void *second, const void *context)
 {
     const gckpti_saved *a = (const gckpti_saved *)first, *b = (const gckpti_saved *)second;
-    int order = strcmp(a->name, b->name);
     (void)context;
-    return order < 0 || (order == 0 && a->slot < b->slot);
+    return a->param < b->param || (a->param == b->param && a->slot < b->slot);
 }
 
 static int gckpti_saved_by_offset(const void *first, const void *second, const void *context)
 {
+    const gckpti_saved *a = (const gckpti_saved *)first, *b = (const gckpti_saved *)second;
     (void)context;
-    return ((const gckpti_saved *)first)->offsets[0] < ((const gckpti_saved *)second)->offsets[0];
+    return a->offsets[0] < b->offsets[0] ||
+           (a->offsets[0] == b->offsets[0] && a->offsets[1] < b->offsets[1]);
 }
 
-/* Whether the tensors' data are all there is, without overlaps or holes; orders the tensors so. */
+/* Which parameter a tensor is for; values for an empty store create it. */
+static int gckpti_load_resolve(gckpti_loader *l, gckpti_saved *e)
+{
+    gckpt_store *s = l->store;
+    const char *name = gckpti_renamed(l->desc, e->name);
+    int index = name ? gckpti_find(s, name) : -1;
+    const char *problem = index < 0 && name ? gckpti_name_problem(name) : NULL;
+    gckpt_init none = { 0, 0, 0 };
+    if (problem)
+        return gckpti_refuse(l, GCKPT_E_DATA, e, "the name %s", problem);
+    if (index < 0 && e->slot >= 0)
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             e->slot == GCKPTI_UPDATES ? "there is no such optimiser state"
+                                                       : "optimiser state without its parameter");
+    if (index < 0 && (l->had || !name))
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             "is none of the store's %z parameters%s; build the model that was "
+                             "saved, or load into an empty store",
+                             s->count, l->desc->rename ? ", also when renamed" : "");
+    if (index < 0 && !gckpti_param_new(s, name, &e->shape, NULL, none))
+        return gckpti_refuse(l, GCKPT_E_MEMORY, e, "no memory for its entry");
+    e->param = index < 0 ? s->count - 1 : (size_t)index;
+    e->had = (signed char)gckpti_state_slots(&s->params[e->param]);
+    return 1;
+}
+
+/* Whether the tensors' data are all there is, without overlaps or holes. */
 static int gckpti_load_offsets(gckpti_loader *l)
 {
     int64_t at = 0;
     gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
-    for (size_t i = 0; i < l->count && l->entries[i].slot != GCKPTI_UPDATES; i++) {
+    for (size_t i = 0; i < l->count; i++) {
         gckpti_saved *e = &l->entries[i];
+        if (e->slot == GCKPTI_UPDATES)
+            continue;
         if (e->offsets[0] != at)
             return gckpti_refuse(l, GCKPT_E_DATA, e, "its data begins at %I, not at %I: %s",
                                  e->offsets[0], at, e->offsets[0] < at ? "an overlap" : "a hole");
         at = e->offsets[1];
-        e->param = l->values; /* in an empty store; else found by name */
-        l->values += e->slot < 0;
     }
     if (at != l->data_bytes)
         return gckpti_refuse(l, GCKPT_E_DATA, NULL,
@@ -17072,25 +17178,16 @@ static int gckpti_load_offsets(gckpti_loader *l)
     return 1;
 }
 
-/* Values of a parameter: does the store have it, in this shape? */
+/* Values of a parameter: do they have its shape? */
 static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
 {
-    const gckpt_store *s = l->store;
-    e->optimiser = (int)l->optimiser;
+    const gckpti_param *q = &l->store->params[e->param];
+    e->optimiser = (signed char)l->optimiser;
     e->updates = l->step;
-    if (l->empty)
-        return 1;
-    int index = gckpti_find(s, e->name);
-    if (index < 0)
-        return gckpti_refuse(l, GCKPT_E_DATA, e,
-                             "is none of the store's %z parameters; build the model that was "
-                             "saved, or load into an empty store",
-                             s->count);
-    e->param = (size_t)index;
-    e->had = gckpti_state_slots(&s->params[index]);
-    return gckpti_same_shape(&e->shape, &s->params[index].p.shape) ||
+    l->values++;
+    return gckpti_same_shape(&e->shape, &q->p.shape) ||
            gckpti_refuse(l, GCKPT_E_SHAPE, e, "the file has it as %S, the store as %S", &e->shape,
-                         &s->params[index].p.shape);
+                         &q->p.shape);
 }
 
 /* A state, or whose the states are: does it follow what is known of its parameter? */
@@ -17113,57 +17210,82 @@ static int gckpti_load_state(gckpti_loader *l, gckpti_saved *e, gckpti_saved *he
                                  &head->shape);
         head->states++;
     }
-    e->param = head->param;
     return 1;
 }
 
-/* Leaves the entries ordered by offset, with `param` and `states` set. */
+/* Leaves the entries that are not ignored, ordered by parameter, with `states` set. */
 static int gckpti_load_check(gckpti_loader *l)
 {
-    gckpt_store *s = l->store;
-    gckpti_saved *head = NULL; /* values of the parameter we are at */
+    gckpti_saved *head = NULL, missing;         /* values of the parameter we are at */
+    size_t next = 0;                            /* the parameter that they should be of */
+    for (size_t i = 0; i < 2 * l->count; i++) { /* values first */
+        gckpti_saved *e = &l->entries[i % l->count];
+        if (!e->ignored && (e->slot < 0) == (i < l->count) && !gckpti_load_resolve(l, e))
+            return 0;
+    }
     if (!gckpti_load_offsets(l))
         return 0;
-    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_name, NULL);
+    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_param, NULL);
+    while (l->count && l->entries[l->count - 1].ignored)
+        l->count--;
     for (size_t i = 0; i < l->count; i++) {
         gckpti_saved *e = &l->entries[i];
-        const char *problem = gckpti_name_problem(e->name);
-        head = e->slot < 0 || (head && !strcmp(head->name, e->name)) ? head : NULL;
-        if (problem)
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "the name %s", problem);
-        if (i + 1 < l->count && !strcmp(e[1].name, e->name) && e[1].slot == e->slot)
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "comes twice");
+        head = e->slot < 0 || (head && head->param == e->param) ? head : NULL;
+        if (i + 1 < l->count && e[1].param == e->param && e[1].slot == e->slot)
+            return gckpti_refuse(l, GCKPT_E_DATA, e,
+                                 strcmp(e->name, e[1].name) ? "another one is for it, too: \"%s\""
+                                                            : "comes twice",
+                                 e[1].name);
         if (e->slot < 0 ? !gckpti_load_values(l, head = e) : !gckpti_load_state(l, e, head))
             return 0;
+        next += e->slot < 0 && e->param == next;
     }
-    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
-    for (size_t p = 0, i = 0; !l->empty && l->values < s->count; p++) { /* which one is missing? */
-        gckpti_saved missing;
-        size_t seen = 0;
-        for (; seen < l->count && l->entries[i].param != p; seen++)
-            i = (i + 1) % l->count; /* they mostly stand in the store's order */
-        missing.name = s->params[p].p.name;
-        missing.slot = -1;
-        if (seen == l->count)
-            return gckpti_refuse(l, GCKPT_E_DATA, &missing,
-                                 "is missing; the file has %z of the store's %z parameters",
-                                 l->values, s->count);
-    }
-    return 1;
+    if (l->desc->partial || next >= l->had)
+        return 1;
+    missing.name = l->store->params[next].p.name;
+    missing.slot = -1;
+    missing.param = next;
+    return gckpti_refuse(l, GCKPT_E_DATA, &missing,
+                         "is missing; the file has %z of the store's %z parameters", l->values,
+                         l->had);
 }
 
-/* Creates the parameters and states that the store lacks; 0: out of memory. */
+/* Creates the values and states that the store lacks, and room for what it has. 0: no memory. */
 static int gckpti_load_create(gckpti_loader *l)
 {
+    gckpt_store *s = l->store;
+    const gckpti_saved *head = l->entries;
     for (size_t i = 0; i < l->count; i++) {
-        const gckpti_saved *e = &l->entries[i];
-        gckpt_init none = { 0, 0, 0 };
-        if (e->slot < 0 && l->empty &&
-            (!gckpti_param_new(l->store, e->name, &e->shape, NULL, none) ||
-             gckpti_values_new(l->store, &l->store->params[e->param], "load") != GCKPT_OK))
-            return 0;
-        if (e->slot < 0 && !gckpti_param_state(l->store, &l->store->params[e->param], e->states))
-            return 0;
+        gckpti_saved *e = &l->entries[i];
+        gckpti_param *q = &s->params[e->param];
+        if (e->slot == GCKPTI_UPDATES)
+            continue;
+        if (e->slot < 0) {
+            head = e;
+            if (gckpti_values_new(s, q, "load") != GCKPT_OK)
+                return !(l->result = GCKPT_E_MEMORY);
+            if (!gckpti_param_state(s, q, e->states))
+                return gckpti_refuse(l, GCKPT_E_MEMORY, e, "no memory for its %i optimiser states",
+                                     e->states);
+        }
+        if (e->slot < 0 ? q->raw : e->slot >= head->had)
+            e->to = gckpti_array(q, e->slot);
+        else if (e->slot >= 0 || !q->locked)
+            l->spare_bytes += (size_t)q->p.elements * sizeof(float);
+    }
+    l->spare = (float *)gckpti_new(&s->memory, l->spare_bytes, 1);
+    if (!l->spare)
+        return gckpti_refuse(l, GCKPT_E_MEMORY, NULL,
+                             "no memory for %z bytes of data beside those that the store has",
+                             l->spare_bytes);
+    float *spare = l->spare;
+    for (size_t i = 0; i < l->count; i++) {
+        gckpti_saved *e = &l->entries[i];
+        const gckpti_param *q = &s->params[e->param];
+        if (e->to || e->slot == GCKPTI_UPDATES || (e->slot < 0 && q->locked))
+            continue;
+        e->to = spare;
+        spare += q->p.elements;
     }
     return 1;
 }
@@ -17171,41 +17293,76 @@ static int gckpti_load_create(gckpti_loader *l)
 static void gckpti_load_undo(gckpti_loader *l)
 {
     gckpt_store *s = l->store;
-    if (l->empty)
-        gckpti_store_shrink(s, 0);
-    for (size_t i = l->empty ? 0 : l->count; i-- > 0;)
-        if (l->entries[i].slot < 0)
+    for (size_t i = l->count; i-- > 0;)
+        if (l->entries[i].slot < 0 && l->entries[i].param < s->count)
             gckpti_state_shrink(s, &s->params[l->entries[i].param], l->entries[i].had);
+    gckpti_values_undo(s);
+    gckpti_store_shrink(s, l->had);
 }
 
-/* Reads all values, then checks the last thing that can be wrong. */
-static int gckpti_load_data(gckpti_loader *l, float *data, gckpt_read_fn read, void *user)
+/* The next n bytes of data, to `out` (NULL: nowhere). */
+static int gckpti_load_bytes(gckpti_loader *l, void *out, int64_t n)
 {
-    if (l->data_bytes && read(user, data, (size_t)l->data_bytes) != (size_t)l->data_bytes)
-        return gckpti_refuse(l, GCKPT_E_FILE, NULL,
-                             "the %I bytes of data could not be read to their end", l->data_bytes);
-    for (int64_t i = 0; i < l->data_bytes / 4; i++) { /* changes nothing if little-endian */
-        unsigned char b[4];
-        memcpy(b, data + i, 4);
-        uint32_t word = b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
-        memcpy(data + i, &word, 4);
-    }
-    for (size_t i = 0; i < l->count; i++) {
-        const gckpti_saved *e = &l->entries[i];
-        const gckpti_param *q = &l->store->params[e->param];
-        size_t bytes = (size_t)q->p.elements * sizeof(float);
-        if (q->locked && e->slot < 0 &&
-            memcmp(gckpti_array(q, -1), data + e->offsets[0] / 4, bytes))
-            return gckpti_refuse(l, GCKPT_E_DATA, e,
-                                 "is external, not writable, and holds other values than the "
-                                 "file; bind it as writable");
+    unsigned char nowhere[256];
+    l->read_bytes += n;
+    for (int64_t some; n > 0; n -= some) {
+        some = out || n < (int64_t)sizeof nowhere ? n : (int64_t)sizeof nowhere;
+        if (l->read(l->user, out ? out : nowhere, (size_t)some) != (size_t)some)
+            return gckpti_refuse(l, GCKPT_E_FILE, NULL,
+                                 "the %I bytes of data could not be read to their end",
+                                 l->data_bytes);
     }
     return 1;
 }
 
-/* Nothing can fail any more: the store becomes what the file says. */
-static void gckpti_load_commit(gckpti_loader *l, const float *data)
+/* The next n elements, which are read to the end of their room and made floats there, each before
+ * it is overwritten. */
+static int gckpti_load_floats(gckpti_loader *l, int type, float *x, int64_t n)
 {
+    const int size = gckpti_stored[type].bytes;
+    unsigned char *b = (unsigned char *)x + (4 - size) * n;
+    if (!gckpti_load_bytes(l, b, size * n))
+        return 0;
+    for (int64_t i = 0; i < n; i++, b += size) {
+        uint32_t word = b[0] | (uint32_t)b[1] << 8;
+        word = type == GCKPT_STORED_F32    ? word | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24
+               : type == GCKPT_STORED_BF16 ? word << 16
+                                           : gckpti_bits(gckpti_from_f16((uint16_t)word));
+        memcpy(x + i, &word, 4);
+    }
+    return 1;
+}
+
+/* Reads all data, in the order of the file. */
+static int gckpti_load_data(gckpti_loader *l)
+{
+    float room[GCKPTI_DRAWN];
+    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
+    for (size_t i = 0; i < l->count; i++) {
+        const gckpti_saved *e = &l->entries[i];
+        const gckpti_param *q = &l->store->params[e->param];
+        if (e->slot == GCKPTI_UPDATES)
+            continue;
+        if (!gckpti_load_bytes(l, NULL, e->offsets[0] - l->read_bytes) ||
+            (e->to && !gckpti_load_floats(l, e->type, e->to, q->p.elements)))
+            return 0;
+        for (int64_t at = 0, n; !e->to && at < q->p.elements; at += n) {
+            n = q->p.elements - at < GCKPTI_DRAWN ? q->p.elements - at : GCKPTI_DRAWN;
+            if (!gckpti_load_floats(l, e->type, room, n))
+                return 0;
+            if (memcmp(gckpti_array(q, -1) + at, room, (size_t)n * sizeof *room))
+                return gckpti_refuse(l, GCKPT_E_DATA, e,
+                                     "is external, not writable, and holds other values than the "
+                                     "file; bind it as writable");
+        }
+    }
+    return gckpti_load_bytes(l, NULL, l->data_bytes - l->read_bytes);
+}
+
+/* Nothing can fail any more: the store becomes what the file says. */
+static void gckpti_load_commit(gckpti_loader *l)
+{
+    const int values_only = l->desc->values_only;
     for (size_t i = 0; i < l->count; i++) {
         const gckpti_saved *e = &l->entries[i];
         gckpti_param *q = &l->store->params[e->param];
@@ -17214,45 +17371,42 @@ static void gckpti_load_commit(gckpti_loader *l, const float *data)
             continue;
         gckpti_pull(l->store, q);
         gckpti_changed(l->store, q, GCKPTI_HOST);
-        if (e->slot >= 0 || !q->locked)
-            memcpy(gckpti_array(q, e->slot), data + e->offsets[0] / 4, bytes);
-        for (int k = e->states; e->slot < 0 && k < gckpti_state_slots(q); k++)
+        if (e->to && e->to != gckpti_array(q, e->slot))
+            memcpy(gckpti_array(q, e->slot), e->to, bytes);
+        if (e->slot >= 0)
+            continue;
+        q->raw = 0;
+        for (int k = e->states; !values_only && k < gckpti_state_slots(q); k++)
             memset(gckpti_array(q, k), 0, bytes);
-        if (e->slot < 0) {
-            q->raw = 0;
+        if (!values_only) {
             q->optimiser = (unsigned char)(e->states && l->ours ? e->optimiser : 0);
             q->updates = q->optimiser ? e->updates : 0;
         }
     }
-    if (l->ours) {
+    if (l->ours && !values_only) {
         l->store->step = l->step;
         l->store->seed = l->seed;
     }
 }
 
-/* What is left when the header is right: the store holds the file's values, or is as it was. */
-static void gckpti_load_rest(gckpti_loader *l, gckpt_read_fn read, void *user)
+/* What is left when the header is here: the store holds the file's values, or is as it was. */
+static void gckpti_load_rest(gckpti_loader *l)
 {
-    int created = gckpti_load_create(l);
-    size_t bytes = (size_t)l->data_bytes;
-    float *data = created ? (float *)gckpti_new(&l->store->memory, bytes, 1) : NULL;
-    if (!data)
-        gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for %z bytes of data %s", bytes,
-                      created ? "beside the store" : "in the store");
-    else if (gckpti_load_data(l, data, read, user))
-        gckpti_load_commit(l, data);
-    gckpti_delete(&l->store->memory, data, bytes, 1);
+    if (gckpti_load_header(l) && gckpti_load_check(l) && gckpti_load_create(l) &&
+        gckpti_load_data(l))
+        gckpti_load_commit(l);
+    gckpti_delete(&l->store->memory, l->spare, l->spare_bytes, 1);
     if (l->result != GCKPT_OK)
         gckpti_load_undo(l);
-    else if (l->ours && l->contract != GCKPT_CONTRACT)
+    else if (l->ours && !l->desc->values_only && l->contract != GCKPT_CONTRACT)
         gckpti_refuse(l, GCKPT_OTHER_CONTRACT, NULL,
                       "done, but the file is of numeric contract %u, this library of %i: training "
                       "goes on to other bits than it would have there",
                       l->contract, GCKPT_CONTRACT);
 }
 
-GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
-                                        size_t size)
+GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn read, void *user,
+                                           size_t size, const gckpt_file_desc *desc)
 {
     gckpti_loader l;
     unsigned char little[8];
@@ -17274,10 +17428,13 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
                             (int64_t)(length & INT64_MAX), size, (size_t)GCKPTI_HEADER_MAX);
     memset(&l, 0, sizeof l);
     l.store = store;
-    l.empty = store->count == 0;
-    for (size_t i = 0; i < store->count; i++) /* first, so that a block gets all the rest back */
+    l.desc = desc ? desc : &gckpti_file_plain;
+    l.read = read;
+    l.user = user;
+    l.had = store->count;
+    for (size_t i = 0; i < store->count && !l.desc->partial; i++)
         if (gckpti_values_new(store, &store->params[i], "load") != GCKPT_OK) {
-            gckpti_values_undo(store);
+            gckpti_values_undo(store); /* they come first, so that a block gets all the rest back */
             return GCKPT_E_MEMORY;
         }
     size_t header_bytes = (size_t)length;
@@ -17289,12 +17446,18 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
         gckpti_refuse(&l, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", header_bytes);
     else if (read(user, l.header, header_bytes) != header_bytes)
         gckpti_refuse(&l, GCKPT_E_FILE, NULL, "the header's %z bytes cannot be read", header_bytes);
-    else if (gckpti_load_header(&l) && gckpti_load_check(&l))
-        gckpti_load_rest(&l, read, user);
+    else
+        gckpti_load_rest(&l);
     gckpti_delete(&store->memory, l.entries, l.capacity, sizeof *l.entries);
     gckpti_delete(&store->memory, l.header, room, 1);
     gckpti_values_undo(store);
     return l.result == GCKPT_OK ? gckpti_ok(store) : l.result;
+}
+
+GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
+                                        size_t size)
+{
+    return gckpt_store_read_as(store, read, user, size, NULL);
 }
 
 #ifndef GCKPT_NO_STDIO
@@ -17526,19 +17689,34 @@ static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const ch
                         strerror(file.error), file.stage, path);
 }
 
+/* What gckpti_save_store saves. */
+typedef struct {
+    gckpt_store *store;
+    const gckpt_file_desc *desc;
+} gckpti_saving;
+
 static gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user)
 {
-    return gckpt_store_write(*(gckpt_store *const *)what, write, user);
+    const gckpti_saving *saving = (const gckpti_saving *)what;
+    return gckpt_store_write_as(saving->store, write, user, saving->desc);
+}
+
+GCKPT_API gckpt_result gckpt_store_save_as(gckpt_store *store, const char *path,
+                                           const gckpt_file_desc *desc)
+{
+    gckpti_saving saving = { store, desc };
+    if (!store || !path)
+        return gckpti_error(store, GCKPT_E_ARG, "save: a store and a path are needed");
+    return gckpti_save(store, &store->memory, path, gckpti_save_store, &saving);
 }
 
 GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
 {
-    if (!store || !path)
-        return gckpti_error(store, GCKPT_E_ARG, "save: a store and a path are needed");
-    return gckpti_save(store, &store->memory, path, gckpti_save_store, &store);
+    return gckpt_store_save_as(store, path, NULL);
 }
 
-GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
+GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
+                                           const gckpt_file_desc *desc)
 {
     gckpti_file file = { NULL, 0, NULL };
     if (!store || !path)
@@ -17553,7 +17731,7 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
     gckpti_file_try(&file, size < 0 || fseek(file.f, 0, SEEK_SET));
     gckpt_result result = GCKPT_E_FILE;
     if (!file.error)
-        result = gckpt_store_read(store, gckpti_file_read, &file, (size_t)size);
+        result = gckpt_store_read_as(store, gckpti_file_read, &file, (size_t)size, desc);
     if (file.f)
         fclose(file.f);
     if (file.error)
@@ -17565,6 +17743,11 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
         gckpti_text_add(&t, " (\"%s\")", path);
     }
     return result;
+}
+
+GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
+{
+    return gckpt_store_load_as(store, path, NULL);
 }
 #endif /* GCKPT_NO_STDIO */
 
