@@ -2823,6 +2823,8 @@ struct gckpt_store {
     gckpti_mirror *mirrors; /* by parameter; fewer, or none, where executors need none */
     size_t mirror_count;
     gckpti_binding *bindings; /* those who need them */
+    char **notes;             /* each "KEY\0VALUE\0" in a block of its own */
+    size_t note_count, note_capacity;
 };
 
 /* ---- names, as files can have them ---- */
@@ -2852,20 +2854,36 @@ static size_t gckpti_state_suffix(const char *name)
     return n - 7;
 }
 
+static int gckpti_is_utf8(const char *text)
+{
+    int n = 1;
+    for (size_t left = strlen(text); left && n; text += n, left -= (size_t)n)
+        n = gckpti_utf8_length(text, left);
+    return n > 0;
+}
+
 /* Why a file cannot have a parameter of this name; NULL: it can. */
 static const char *gckpti_name_problem(const char *name)
 {
-    size_t left = strlen(name);
-    if (!left || !strcmp(name, "__metadata__"))
+    if (!*name || !strcmp(name, "__metadata__"))
         return "is reserved";
-    if (gckpti_state_suffix(name) != left)
+    if (name[gckpti_state_suffix(name)])
         return "ends like the name of optimiser state";
-    for (int n; left; name += n, left -= (size_t)n) {
-        n = gckpti_utf8_length(name, left);
-        if (!n)
-            return "is not UTF-8";
-    }
-    return NULL;
+    return gckpti_is_utf8(name) ? NULL : "is not UTF-8";
+}
+
+/* What a file says of itself beside notes; keys that end in #updates, too (see section files). */
+static const char *const gckpti_metadata_keys[] = { "format", "contract", "step", "seed",
+                                                    "optimiser" };
+enum { GCKPTI_METADATA_KEYS = sizeof gckpti_metadata_keys / sizeof *gckpti_metadata_keys };
+
+static int gckpti_note_reserved(const char *key)
+{
+    size_t n = strlen(key);
+    int reserved = !n || (n >= 8 && !strcmp(key + n - 8, "#updates"));
+    for (int i = 0; i < GCKPTI_METADATA_KEYS; i++)
+        reserved |= !strcmp(key, gckpti_metadata_keys[i]);
+    return reserved;
 }
 
 GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
@@ -3067,6 +3085,94 @@ static void gckpti_store_shrink(gckpt_store *s, size_t count)
     }
 }
 
+/* ---- notes ---- */
+static void gckpti_note_free(gckpt_store *s, char *note)
+{
+    size_t key = strlen(note) + 1;
+    gckpti_delete(&s->memory, note, key + strlen(note + key) + 1, 1);
+}
+
+static void gckpti_notes_shrink(gckpt_store *s, size_t count)
+{
+    while (s->note_count > count)
+        gckpti_note_free(s, s->notes[--s->note_count]);
+    if (!count) {
+        gckpti_delete(&s->memory, s->notes, s->note_capacity, sizeof *s->notes);
+        s->notes = NULL;
+        s->note_capacity = 0;
+    }
+}
+
+/* The one with this key; s->note_count: there is none. */
+static size_t gckpti_note_find(const gckpt_store *s, const char *key)
+{
+    size_t i = 0;
+    while (i < s->note_count && strcmp(s->notes[i], key))
+        i++;
+    return i;
+}
+
+/* Appends one, even if there is one with this key. 0: out of memory. */
+static int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
+{
+    size_t n = strlen(key) + 1, m = strlen(value) + 1;
+    char *note = (char *)gckpti_new(&s->memory, n + m, 1);
+    if (!note ||
+        !gckpti_grow(&s->memory, &s->notes, &s->note_capacity, s->note_count, sizeof *s->notes)) {
+        gckpti_delete(&s->memory, note, n + m, 1);
+        return 0;
+    }
+    memcpy(note, key, n);
+    memcpy(note + n, value, m);
+    s->notes[s->note_count++] = note;
+    return 1;
+}
+
+/* Those from `first` on take the place of older ones with their keys. */
+static void gckpti_notes_settle(gckpt_store *s, size_t first)
+{
+    size_t count = s->note_count;
+    for (size_t i = s->note_count = first; i < count; i++) {
+        size_t old = gckpti_note_find(s, s->notes[i]);
+        if (old < s->note_count)
+            gckpti_note_free(s, s->notes[old]);
+        else
+            s->note_count++;
+        s->notes[old] = s->notes[i];
+    }
+}
+
+GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key)
+{
+    size_t i = store && key ? gckpti_note_find(store, key) : 0;
+    return store && key && i < store->note_count ? store->notes[i] + strlen(key) + 1 : NULL;
+}
+
+GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value)
+{
+    if (!store || !key)
+        return gckpti_error(store, GCKPT_E_ARG, "note: a store and a key are needed");
+    if (gckpti_note_reserved(key) || !gckpti_is_utf8(key) || (value && !gckpti_is_utf8(value)))
+        return gckpti_error(
+            store, GCKPT_E_ARG,
+            gckpti_note_reserved(key)
+                ? "note \"%s\": files say something else by this key; choose another"
+                : "note \"%s\": key and value must be UTF-8",
+            gckpti_is_utf8(key) ? key : "");
+    size_t old = gckpti_note_find(store, key), count = store->note_count;
+    if (value && !gckpti_note_add(store, key, value))
+        return gckpti_error(store, GCKPT_E_MEMORY, "note \"%s\": no memory for %z bytes", key,
+                            strlen(key) + strlen(value) + 2);
+    if (value) {
+        gckpti_notes_settle(store, count);
+    } else if (old < count) {
+        gckpti_note_free(store, store->notes[old]);
+        memmove(store->notes + old, store->notes + old + 1,
+                (--store->note_count - old) * sizeof *store->notes);
+    }
+    return gckpti_ok(store);
+}
+
 GCKPT_API void gckpt_store_free(gckpt_store *store)
 {
     if (!store)
@@ -3074,6 +3180,7 @@ GCKPT_API void gckpt_store_free(gckpt_store *store)
     gckpti_store_shrink(store, 0);
     for (gckpti_binding *b = store->bindings; b; b = b->next)
         b->store = NULL;
+    gckpti_notes_shrink(store, 0);
     gckpti_allocator memory = store->memory;
     gckpti_delete(&memory, store->mirrors, store->mirror_count, sizeof *store->mirrors);
     gckpti_delete(&memory, store->params, store->capacity, sizeof *store->params);
@@ -16679,6 +16786,13 @@ static void gckpti_sink_metadata(gckpti_sink *k, const gckpt_store *s, const gck
         gckpti_sink_name(k, name);
         gckpti_print(k, "#updates\":\"%i:%u\"", q->optimiser, q->updates);
     }
+    for (size_t i = 0; i < s->note_count; i++) {
+        gckpti_sink_put(k, ",", 1);
+        gckpti_sink_name(k, s->notes[i]);
+        gckpti_sink_put(k, "\":", 2);
+        gckpti_sink_name(k, s->notes[i] + strlen(s->notes[i]) + 1);
+        gckpti_sink_put(k, "\"", 1);
+    }
     gckpti_print(k, "}");
 }
 
@@ -16764,7 +16878,7 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
 }
 
 /* ---- read: the header's JSON, decoded where it stands ---- */
-enum { GCKPTI_UPDATES = 10 }; /* sorts behind all states */
+enum { GCKPTI_UPDATES = 10 }; /* a "slot" that sorts behind all states */
 typedef struct {
     const char *name;      /* of the tensor; of state and what else has a suffix, without that */
     signed char slot;      /* -1: values; 0..3: that state; GCKPTI_UPDATES: no data, whose state */
@@ -16791,6 +16905,7 @@ typedef struct {
     gckpti_saved *entries;
     size_t count, capacity, values; /* values: how many entries are that */
     size_t had;                     /* parameters that the store had; 0: it gets all */
+    size_t notes;                   /* that it had; those behind them are the file's */
     float *spare;                   /* for what the store has already, until all is read */
     size_t spare_bytes;
     int ours; /* written by this library */
@@ -17006,28 +17121,31 @@ static int gckpti_load_updates(gckpti_loader *l, char *key, char *value)
     return gckpti_load_add(l, &e);
 }
 
-/* What the file says of itself; keys of other programs mean nothing. */
+/* What the file says of itself; keys that mean nothing here are notes. */
 static int gckpti_load_metadata(gckpti_loader *l)
 {
-    static const char *const keys[] = { "format", "contract", "step", "seed", "optimiser" };
+    const char *const *keys = gckpti_metadata_keys;
     size_t tensors = l->count;
     uint64_t *const numbers[] = { NULL, &l->contract, &l->step, &l->seed, &l->optimiser };
-    char *key, *found[5] = { NULL, NULL, NULL, NULL, NULL };
+    char *key, *found[GCKPTI_METADATA_KEYS] = { NULL };
     for (int n = 0; (key = gckpti_json_key(l, &n)) != NULL;) {
         char *value = gckpti_json_string(l);
-        for (int i = 0; value && i < 5; i++) {
+        for (int i = 0; value && i < GCKPTI_METADATA_KEYS; i++) {
             if (strcmp(key, keys[i]))
                 continue;
             if (found[i])
                 return gckpti_json_fail(l, "a key of __metadata__ comes twice");
             found[i] = value;
         }
+        if (value && !l->desc->values_only && !gckpti_note_reserved(key) &&
+            !gckpti_note_add(l->store, key, value))
+            return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for notes");
         if (!value || !gckpti_load_updates(l, key, value))
             return 0;
     }
     l->ours = found[0] && !strcmp(found[0], "gradckpt");
     l->count = l->ours ? l->count : tensors;
-    for (int i = 1; l->ours && i < 5; i++) {
+    for (int i = 1; l->ours && i < GCKPTI_METADATA_KEYS; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (!end || gckpti_digits(found[i], end, numbers[i]) != end)
             return gckpti_refuse(l, GCKPT_E_DATA, NULL,
@@ -17298,6 +17416,7 @@ static void gckpti_load_undo(gckpti_loader *l)
             gckpti_state_shrink(s, &s->params[l->entries[i].param], l->entries[i].had);
     gckpti_values_undo(s);
     gckpti_store_shrink(s, l->had);
+    gckpti_notes_shrink(s, l->notes);
 }
 
 /* The next n bytes of data, to `out` (NULL: nowhere). */
@@ -17383,6 +17502,7 @@ static void gckpti_load_commit(gckpti_loader *l)
             q->updates = q->optimiser ? e->updates : 0;
         }
     }
+    gckpti_notes_settle(l->store, l->notes);
     if (l->ours && !values_only) {
         l->store->step = l->step;
         l->store->seed = l->seed;
@@ -17432,6 +17552,7 @@ GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn rea
     l.read = read;
     l.user = user;
     l.had = store->count;
+    l.notes = store->note_count;
     for (size_t i = 0; i < store->count && !l.desc->partial; i++)
         if (gckpti_values_new(store, &store->params[i], "load") != GCKPT_OK) {
             gckpti_values_undo(store); /* they come first, so that a block gets all the rest back */
