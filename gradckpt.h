@@ -290,7 +290,7 @@
 #define GCKPT_VERSION_MINOR    1
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      4 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      5 /* version of saved and printed plans */
 
 #ifndef GCKPT_API
 #if defined(GCKPT_STATIC) && defined(__GNUC__)
@@ -2608,6 +2608,9 @@ GCKPTI_INLINE float gckpti_uniform(uint32_t word)
     return (float)(int32_t)(word >> 8) * 5.9604644775390625e-8f;
 }
 
+GCKPTI_INLINE int64_t gckpti_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static double gckpti_abs(double x) { return x < 0 ? -x : x; }
+
 /* ---- bf16: the upper half of a float. Rounded to nearest even; subnormals become zeros of their
  * sign, NaN stays a (quiet) NaN: what the processors' instructions do. ---- */
 GCKPTI_INLINE float gckpti_flush(float x) /* subnormals to zero */
@@ -2634,13 +2637,28 @@ GCKPTI_INLINE uint16_t gckpti_to_bf16(float x)
 
 GCKPTI_INLINE float gckpti_from_bf16(uint16_t x) { return gckpti_float((uint32_t)x << 16); }
 
-/* The float of IEEE binary16 bits: exact. */
-GCKPTI_INLINE float gckpti_from_f16(uint16_t h)
+/* ---- f16: IEEE binary16, in storage only. Rounded to nearest even, subnormals kept, NaN made
+ * canonical; what is beyond 65504 must not come. ---- */
+GCKPTI_INLINE uint16_t gckpti_to_f16(float x)
 {
-    uint32_t sign = (h & 0x8000u) << 16, low = h & 0x3ffu, exponent = h >> 10 & 31u;
-    if (!exponent)
-        return gckpti_float(sign | gckpti_bits((float)(int32_t)low * 5.9604644775390625e-8f));
-    return gckpti_float(sign | (exponent == 31 ? 255u : exponent + 112) << 23 | low << 13);
+    uint32_t u = gckpti_bits(x), sign = u >> 16 & 0x8000u;
+    u &= 0x7fffffffu;
+    if (u > 0x7f800000u)
+        return 0x7e00u;
+    if (u < 0x38800000u) /* below 2^-14: counted in units of 2^-24, by adding 2^23 of them */
+        return (uint16_t)(sign |
+                          (gckpti_bits(gckpti_float(u) * 16777216.0f + 8388608.0f) & 0x7ffu));
+    return (uint16_t)(sign | (u + 0xfffu + (u >> 13 & 1) - 0x38000000u) >> 13);
+}
+
+/* Without branches, for vectors. */
+GCKPTI_INLINE float gckpti_from_f16(uint16_t x)
+{
+    uint32_t sign = (uint32_t)(x & 0x8000u) << 16, rest = (uint32_t)(x & 0x7fffu) << 13;
+    uint32_t small = gckpti_bits((float)(int32_t)(x & 0x3ffu) * 5.9604644775390625e-8f);
+    uint32_t u = rest < 0x00800000u ? small : rest + 0x38000000u;
+    u += rest >= 0x0f800000u ? 0x38000000u : 0u; /* infinity */
+    return gckpti_float(rest > 0x0f800000u ? 0x7fc00000u : u | sign);
 }
 
 GCKPT_API uint16_t gckpt_to_bf16(float x) { return gckpti_to_bf16(x); }
@@ -2787,7 +2805,9 @@ GCKPTI_INLINE int gckpti_self_test(void)
  * >>store: parameters and optimiser state
  * ============================================================================================== */
 typedef struct {
-    gckpt_parameter p; /* what gckpt_store_get shows; p.name is owned; p.values NULL: not made */
+    /* what gckpt_store_get shows; p.name is owned; p.values and p.packed NULL: not made */
+    gckpt_parameter p;
+    unsigned char *next_block; /* in gckpt_store_pack: memory for what will stand in their place */
     int first; /* newest of the names whose hash modulo the capacity is this place; -1: none */
     int next;  /* the next older one of the list that this name is in; -1: none */
     unsigned char external;  /* values belong to the user */
@@ -2819,7 +2839,7 @@ struct gckpt_store {
     uint64_t seed, step;
     gckpti_param *params;
     size_t count, capacity;
-    size_t elements;        /* of all values but external ones */
+    size_t elements;        /* of all values but external ones, however they are stored */
     gckpti_mirror *mirrors; /* by parameter; fewer, or none, where executors need none */
     size_t mirror_count;
     gckpti_binding *bindings; /* those who need them */
@@ -2845,10 +2865,12 @@ static int gckpti_utf8_length(const char *s, size_t left)
     return c < least[n] || c > 0x10ffff || c >> 11 == 0x1b ? 0 : n;
 }
 
-/* Where "#state" and one digit end the name, else its length. */
-static size_t gckpti_state_suffix(const char *name)
+/* Where "#scale", or "#state" and one digit, ends the name, else its length. */
+static size_t gckpti_part_suffix(const char *name)
 {
     size_t n = strlen(name);
+    if (n >= 6 && !strcmp(name + n - 6, "#scale"))
+        return n - 6;
     if (n < 7 || memcmp(name + n - 7, "#state", 6) || name[n - 1] < '0' || name[n - 1] > '9')
         return n;
     return n - 7;
@@ -2867,8 +2889,8 @@ static const char *gckpti_name_problem(const char *name)
 {
     if (!*name || !strcmp(name, "__metadata__"))
         return "is reserved";
-    if (name[gckpti_state_suffix(name)])
-        return "ends like the name of optimiser state";
+    if (name[gckpti_part_suffix(name)])
+        return "ends like the name of optimiser state or scales";
     return gckpti_is_utf8(name) ? NULL : "is not UTF-8";
 }
 
@@ -2909,11 +2931,145 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
     return s;
 }
 
-/* Its values on the host (slot -1), or one of its states; NULL: not made. All that reads or writes
- * them asks here. */
+/* Its values on the host (slot -1), or one of its states; NULL: not made, or packed. All that reads
+ * or writes them asks here. */
 static float *gckpti_array(const gckpti_param *q, int slot)
 {
     return slot < 0 ? q->p.values : q->p.state[slot];
+}
+
+/* ---- packed values: BF16, F16, or I8 with a scale for each row, which stand in front of them in a
+ * block of the store's ---- */
+static const char *gckpti_storage_name(gckpt_storage storage)
+{
+    static const char *const names[] = { "F32", "BF16", "F16", "I8" };
+    return (unsigned)storage <= GCKPT_STORED_I8 ? names[storage] : "not a gckpt_storage";
+}
+
+/* Elements that share a scale; all of them where there is none. */
+static int64_t gckpti_row_length(const gckpt_parameter *p)
+{
+    return p->storage == GCKPT_STORED_I8 ? p->shape.d[p->shape.n - 1] : p->elements;
+}
+
+static size_t gckpti_scale_bytes(const gckpt_parameter *p)
+{
+    if (p->storage != GCKPT_STORED_I8)
+        return 0;
+    return (size_t)(p->elements / gckpti_row_length(p)) * sizeof(float);
+}
+
+/* Bytes of values that are stored as p says. */
+static size_t gckpti_stored_bytes(const gckpt_parameter *p)
+{
+    static const unsigned char each[] = { 4, 2, 2, 1 };
+    return (size_t)p->elements * each[p->storage] + gckpti_scale_bytes(p);
+}
+
+static int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
+
+/* The memory of its values, as they are stored: packed ones of its own begin with the scales. */
+static unsigned char *gckpti_block(const gckpti_param *q)
+{
+    const void *first = q->p.scales ? (const void *)q->p.scales : q->p.packed;
+    void *block = q->p.values;
+    if (first)
+        memcpy(&block, &first, sizeof block); /* ours, shown to users as const */
+    return (unsigned char *)block;
+}
+
+static void gckpti_set_block(gckpti_param *q, unsigned char *block)
+{
+    void *at = block;
+    int floats = q->p.storage == GCKPT_STORED_F32;
+    q->p.values = floats ? (float *)at : NULL;
+    q->p.packed = floats || !block ? NULL : block + gckpti_scale_bytes(&q->p);
+    q->p.scales = q->p.storage == GCKPT_STORED_I8 ? (float *)at : NULL;
+}
+
+/* The greatest magnitude, as bits (those of NaN are above all), of n floats and what was seen. */
+static uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u = gckpti_bits(x[i]) & 0x7fffffffu;
+        seen = u > seen ? u : seen;
+    }
+    return seen;
+}
+
+/* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
+static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
+{
+    void *scales = gckpti_block(q);
+    float scale = gckpti_float(peak) / 127;
+    ((float *)scales)[at / gckpti_row_length(&q->p)] = scale;
+    return scale * 127 <= FLT_MAX; /* not NaN */
+}
+
+/* Packs n elements from `at` on; I8: of one row, whose scale is set. 0: one does not fit. */
+static int gckpti_pack_some(gckpti_param *q, int64_t at, int64_t n, const float *x)
+{
+    void *to = gckpti_block(q) + gckpti_scale_bytes(&q->p);
+    int large = 0;
+    if (q->p.storage == GCKPT_STORED_BF16) {
+        for (int64_t i = 0; i < n; i++)
+            ((uint16_t *)to)[at + i] = gckpti_to_bf16(x[i]);
+    } else if (q->p.storage == GCKPT_STORED_F16) {
+        for (int64_t i = 0; i < n; i++) {
+            large |= x[i] > 65504 || x[i] < -65504;
+            ((uint16_t *)to)[at + i] = gckpti_to_f16(x[i]);
+        }
+    } else {
+        float scale = q->p.scales[at / gckpti_row_length(&q->p)];
+        for (int64_t i = 0; i < n; i++) { /* adding 3 * 2^22 rounds to a whole number, to even */
+            float y = scale > 0 ? x[i] / scale : 0;
+            y = (y < -127 ? -127 : y > 127 ? 127 : y) + 12582912.0f;
+            ((int8_t *)to)[at + i] = (int8_t)(y - 12582912.0f);
+        }
+    }
+    return !large;
+}
+
+/* Stores n values from element `at` on, of I8 whole rows, as the parameter's memory has them. 0:
+ * F16 and I8 cannot hold one. */
+static int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x)
+{
+    int64_t row = gckpti_row_length(&q->p);
+    int scaled = q->p.storage == GCKPT_STORED_I8, fits = 1;
+    if (q->p.storage == GCKPT_STORED_F32) {
+        memcpy(q->p.values + at, x, (size_t)n * sizeof *x);
+        return 1;
+    }
+    for (int64_t i = 0, some; i < n && fits; i += some) {
+        some = scaled ? row : n;
+        fits = (!scaled || gckpti_set_scale(q, at + i, gckpti_peak(0, x + i, some))) &&
+               gckpti_pack_some(q, at + i, some, x + i);
+    }
+    return fits;
+}
+
+/* The floats that n stored values from element `at` on stand for. */
+static void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
+{
+    int64_t row = gckpti_row_length(&q->p);
+    if (q->p.storage == GCKPT_STORED_F32) {
+        memcpy(x, q->p.values + at, (size_t)n * sizeof *x);
+    } else if (q->p.storage == GCKPT_STORED_BF16) {
+        const uint16_t *from = (const uint16_t *)q->p.packed + at;
+        for (int64_t i = 0; i < n; i++)
+            x[i] = gckpti_from_bf16(from[i]);
+    } else if (q->p.storage == GCKPT_STORED_F16) {
+        const uint16_t *from = (const uint16_t *)q->p.packed + at;
+        for (int64_t i = 0; i < n; i++)
+            x[i] = gckpti_from_f16(from[i]);
+    } else {
+        const int8_t *from = (const int8_t *)q->p.packed + at;
+        for (int64_t i = 0, end; i < n;) {
+            float scale = q->p.scales[(at + i) / row];
+            for (end = gckpti_min(n, i + row - (at + i) % row); i < end; i++)
+                x[i] = (float)from[i] * scale;
+        }
+    }
 }
 
 static int gckpti_state_slots(const gckpti_param *q)
@@ -2994,7 +3150,7 @@ static int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_
     if (m->backend != b)
         gckpti_unmirror(s, q);
     m->backend = b;
-    for (int i = 0; i <= gckpti_state_slots(q); i++) {
+    for (int i = q->p.packed != NULL; i <= gckpti_state_slots(q); i++) {
         int fresh = !m->array[i];
         if (fresh)
             m->array[i] = (float *)b->get(b->context, bytes, 64);
@@ -3066,6 +3222,13 @@ static int gckpti_find(const gckpt_store *s, const char *name)
     return i;
 }
 
+/* Gives back the memory of values that the store owns. */
+static void gckpti_values_free(gckpt_store *s, gckpti_param *q)
+{
+    gckpti_delete(&s->memory, gckpti_block(q), gckpti_stored_bytes(&q->p), 1);
+    gckpti_set_block(q, NULL);
+}
+
 /* Takes the newest parameters away until `count` are left. */
 static void gckpti_store_shrink(gckpt_store *s, size_t count)
 {
@@ -3077,7 +3240,7 @@ static void gckpti_store_shrink(gckpt_store *s, size_t count)
         gckpti_unmirror(s, q);
         gckpti_state_shrink(s, q, 0);
         if (!q->external) {
-            gckpti_delete(&s->memory, q->p.values, n, sizeof(float));
+            gckpti_values_free(s, q);
             s->elements -= n;
         }
         memcpy(&name, &q->p.name, sizeof name); /* ours, shown to users as const */
@@ -3199,15 +3362,15 @@ static void gckpti_link_names(gckpt_store *s, int all)
     }
 }
 
-/* Adds a parameter; values NULL: of its own, to be made later as init says. NULL: no memory for its
+/* Adds a parameter; not external: with values to be made later as init says. NULL: no memory for its
  * entry, or no machine of this kind has memory for it all (values, four states and the arena). */
 static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
-                                      float *values, gckpt_init init)
+                                      int external, gckpt_init init)
 {
     gckpti_param q;
     size_t length = strlen(name) + 1, n = (size_t)gckpti_elements(shape), had = s->capacity;
     memset(&q, 0, sizeof q);
-    if (s->count >= INT32_MAX || (!values && n > SIZE_MAX / 24 - s->elements))
+    if (s->count >= INT32_MAX || (!external && n > SIZE_MAX / 24 - s->elements))
         return NULL;
     char *copy = (char *)gckpti_new(&s->memory, length, 1);
     if (!copy || !gckpti_grow(&s->memory, &s->params, &s->capacity, s->count, sizeof q)) {
@@ -3215,9 +3378,8 @@ static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gc
         return NULL;
     }
     q.p.elements = (int64_t)n;
-    q.p.values = values;
     q.p.name = (char *)memcpy(copy, name, length);
-    q.external = values != NULL;
+    q.external = external != 0;
     q.init = init;
     q.p.shape = *shape;
     q.p.lr_scale = 1;
@@ -3225,7 +3387,7 @@ static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gc
     q.first = had < s->capacity ? -1 : s->params[s->count].first;
     s->params[s->count++] = q;
     gckpti_link_names(s, had < s->capacity);
-    s->elements += values ? 0 : n;
+    s->elements += external ? 0 : n;
     return &s->params[s->count - 1];
 }
 
@@ -3257,38 +3419,110 @@ static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int6
     }
 }
 
-/* Some values from the even index `at`, *n of them: the parameter's, or, while it has none, what
- * they will be, in `room`. For reads of a store, which allocate nothing. */
+/* As gckpti_draw_values, from any index on. */
+static float *gckpti_draw_from(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t *n,
+                               float room[GCKPTI_DRAWN])
+{
+    int64_t odd = at & 1;
+    *n = gckpti_min(*n, GCKPTI_DRAWN - odd);
+    gckpti_draw_values(s, q, at - odd, *n + odd, room);
+    return room + odd;
+}
+
+/* Packs and unpacks values that are not made yet. Nothing keeps the scale of a row of I8: it is
+ * found anew for each piece. */
+static void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t *n,
+                               float *x)
+{
+    uint32_t memory[1 + GCKPTI_DRAWN], peak = 0;
+    void *block = memory;
+    gckpti_param piece = *q;
+    if (q->p.storage == GCKPT_STORED_I8) {
+        float room[GCKPTI_DRAWN];
+        int64_t row = gckpti_row_length(&q->p), begin = at - at % row;
+        for (int64_t i = begin, some; i < begin + row; i += some) {
+            some = begin + row - i;
+            const float *drawn = gckpti_draw_from(s, q, i, &some, room);
+            peak = gckpti_peak(peak, drawn, some);
+        }
+        *n = gckpti_min(*n, begin + row - at);
+    }
+    piece.p.elements = *n;
+    if (q->p.storage == GCKPT_STORED_I8)
+        piece.p.shape.d[piece.p.shape.n - 1] = *n; /* one row */
+    gckpti_set_block(&piece, (unsigned char *)block);
+    if (q->p.storage == GCKPT_STORED_I8)
+        (void)gckpti_set_scale(&piece, 0, peak);
+    (void)gckpti_pack_some(&piece, 0, *n, x);
+    gckpti_unpack_piece(&piece, 0, *n, x);
+}
+
+/* Some values from index `at`, *n of them: the parameter's, or, while it has none, what they will
+ * be; where they are not there as floats, in `room`. For reads of a store, which allocate nothing. */
 static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                      float room[GCKPTI_DRAWN], int64_t *n)
 {
     *n = q->p.elements - at;
     const gckpti_mirror *m = gckpti_mirror_of(s, q);
     int there = m && m->newest == GCKPTI_MIRROR;
-    if (gckpti_array(q, -1) && !there)
+    if (gckpti_array(q, -1) && !there && !q->raw)
         return gckpti_array(q, -1) + at;
-    if (*n > GCKPTI_DRAWN)
-        *n = GCKPTI_DRAWN;
+    if (!there && (q->raw || !q->p.packed)) {
+        float *x = gckpti_draw_from(s, q, at, n, room);
+        if (!q->raw && q->p.storage != GCKPT_STORED_F32)
+            gckpti_draw_packed(s, q, at, n, x);
+        return x;
+    }
+    *n = gckpti_min(*n, GCKPTI_DRAWN);
     if (there)
         m->backend->copy_out(m->backend->context, room, m->array[0] + at,
                              (size_t)*n * sizeof *room);
     else
-        gckpti_draw_values(s, q, at, *n, room);
+        gckpti_unpack_piece(q, at, *n, room);
     return room;
 }
 
 /* Memory for values, which are raw until they are drawn or loaded. who: for the error. */
 static gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who)
 {
-    size_t bytes = (size_t)q->p.elements * sizeof(float);
-    if (q->p.values)
+    size_t bytes = gckpti_stored_bytes(&q->p);
+    if (gckpti_is_made(q))
         return GCKPT_OK;
-    q->p.values = (float *)gckpti_resize(&s->memory, NULL, 0, bytes);
-    if (!q->p.values)
+    gckpti_set_block(q, (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes));
+    if (!gckpti_is_made(q))
         return gckpti_error(s, GCKPT_E_MEMORY, "%s: no memory for the values of \"%s\": %z bytes",
                             who, q->p.name, bytes);
     q->raw = 1;
     return GCKPT_OK;
+}
+
+/* Stores what `from` holds, or will, as `to` does, in its memory. Rows of I8 are gone through
+ * twice, so that no memory is needed besides. 0: a value does not fit. */
+static int gckpti_store_as(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
+{
+    float room[GCKPTI_DRAWN];
+    const float *x;
+    int64_t row = gckpti_row_length(&to->p);
+    int fits = 1;
+    for (int64_t end, begin = 0, n; begin < to->p.elements && fits; begin = end) {
+        uint32_t peak = 0;
+        end = begin + row;
+        for (int64_t at = begin; at < end && to->p.storage == GCKPT_STORED_I8; at += n) {
+            x = gckpti_values_at(s, from, at, room, &n);
+            n = gckpti_min(n, end - at);
+            peak = gckpti_peak(peak, x, n);
+        }
+        fits = to->p.storage != GCKPT_STORED_I8 || gckpti_set_scale(to, begin, peak);
+        for (int64_t at = begin; at < end && fits; at += n) {
+            x = gckpti_values_at(s, from, at, room, &n);
+            n = gckpti_min(n, end - at);
+            if (to->p.storage == GCKPT_STORED_F32)
+                memcpy(to->p.values + at, x, (size_t)n * sizeof *x);
+            else
+                fits = gckpti_pack_some(to, at, n, x);
+        }
+    }
+    return fits;
 }
 
 /* Draws all raw values. */
@@ -3296,7 +3530,7 @@ static void gckpti_values_draw(gckpt_store *s)
 {
     for (size_t i = 0; i < s->count; i++)
         if (s->params[i].raw) {
-            gckpti_draw_values(s, &s->params[i], 0, s->params[i].p.elements, s->params[i].p.values);
+            (void)gckpti_store_as(s, &s->params[i], &s->params[i]); /* they fit: gckpti_packable */
             s->params[i].raw = 0;
         }
 }
@@ -3306,11 +3540,9 @@ static void gckpti_values_undo(gckpt_store *s)
 {
     for (size_t i = s->count; i-- > 0;) {
         gckpti_param *q = &s->params[i];
-        if (q->raw) {
-            gckpti_delete(&s->memory, q->p.values, (size_t)q->p.elements, sizeof(float));
-            q->p.values = NULL;
-            q->raw = 0;
-        }
+        if (q->raw)
+            gckpti_values_free(s, q);
+        q->raw = 0;
     }
 }
 
@@ -3359,7 +3591,7 @@ GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *patter
 {
     gckpt_result result;
     for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;)
-        q->p.frozen = frozen || q->locked;
+        q->p.frozen = frozen || q->locked || q->p.storage != GCKPT_STORED_F32;
     return result;
 }
 
@@ -3410,8 +3642,109 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
     return result;
 }
 
-GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
-                                            float *values, int writable)
+/* What a parameter of this shape is stored as: I8 has no scales for vectors. */
+static gckpt_storage gckpti_storage_for(const gckpt_shape *shape, gckpt_storage storage)
+{
+    return storage == GCKPT_STORED_I8 && shape->n < 2 ? GCKPT_STORED_F32 : storage;
+}
+
+/* Takes memory for q's values in another storage. Values that are not made will fit (the
+ * magnitude of a normal value is below 6). */
+static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q, gckpt_storage storage)
+{
+    const gckpt_init *init = &q->init;
+    const double most = storage == GCKPT_STORED_F16 ? 65504 : 3e38;
+    double peak = 6 * gckpti_abs((double)init->normal) + gckpti_abs((double)init->uniform) +
+                  gckpti_abs((double)init->constant);
+    gckpt_parameter as = q->p;
+    as.storage = storage;
+    size_t n = (size_t)as.elements, bytes = gckpti_stored_bytes(&as);
+    if (!q->p.frozen)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "pack: \"%s\" is trainable: only frozen parameters can be stored as "
+                            "%s (gckpt_store_freeze)",
+                            q->p.name, gckpti_storage_name(storage));
+    if (!gckpti_is_made(q))
+        return peak <= most || storage == GCKPT_STORED_BF16
+                   ? GCKPT_OK
+                   : gckpti_error(s, GCKPT_E_DATA,
+                                  "pack: initial values of \"%s\" may be %g; %s holds up to %g",
+                                  q->p.name, peak, gckpti_storage_name(storage), most);
+    if (!q->external || n <= SIZE_MAX / 24 - s->elements)
+        q->next_block = (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes);
+    if (!q->next_block)
+        return gckpti_error(s, GCKPT_E_MEMORY,
+                            "pack: no memory for the %z bytes of \"%s\" as %s, beside what it has "
+                            "(what is packed before its values are made needs no more)",
+                            bytes, q->p.name, gckpti_storage_name(storage));
+    return GCKPT_OK;
+}
+
+/* Its values, as they will be stored, to that memory. */
+static gckpt_result gckpti_pack_values(gckpt_store *s, const gckpti_param *q, gckpt_storage storage)
+{
+    gckpti_param to = *q;
+    to.p.storage = storage;
+    gckpti_set_block(&to, q->next_block);
+    if (gckpti_store_as(s, q, &to))
+        return GCKPT_OK;
+    return gckpti_error(s, GCKPT_E_DATA, "pack: \"%s\" has values %s", q->p.name,
+                        storage == GCKPT_STORED_F16
+                            ? "beyond 65504, the greatest of F16; BF16 holds them"
+                            : "that are not finite; I8 has no scale for their row");
+}
+
+/* Nothing can fail any more: stored otherwise, and without optimiser state. */
+static void gckpti_pack_end(gckpt_store *s, gckpti_param *q, gckpt_storage storage)
+{
+    gckpti_unmirror(s, q);
+    gckpti_state_shrink(s, q, 0);
+    q->optimiser = 0;
+    q->updates = 0;
+    if (gckpti_is_made(q) && !q->external)
+        gckpti_values_free(s, q);
+    s->elements += q->external ? (size_t)q->p.elements : 0;
+    q->external = q->locked = 0;
+    q->p.storage = storage;
+    gckpti_set_block(q, q->next_block);
+    q->next_block = NULL;
+}
+
+GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
+                                        gckpt_storage storage)
+{
+    gckpt_result result, matched;
+    if ((unsigned)storage > GCKPT_STORED_I8)
+        return gckpti_error(store, GCKPT_E_ARG, "pack: %i is not a gckpt_storage", (int)storage);
+    gckpti_param *q = gckpti_next_match(store, pattern, NULL, &matched);
+    if (!q)
+        return matched;
+    for (result = GCKPT_OK; q && result == GCKPT_OK;
+         q = gckpti_next_match(store, pattern, q, &matched)) {
+        gckpt_storage as = gckpti_storage_for(&q->p.shape, storage);
+        if (as != q->p.storage)
+            result = gckpti_pack_start(store, q, as);
+    }
+    for (size_t i = 0; i < store->count && result == GCKPT_OK; i++) {
+        q = &store->params[i];
+        if (q->next_block)
+            result = gckpti_pack_values(store, q, gckpti_storage_for(&q->p.shape, storage));
+    }
+    for (size_t i = store->count; i-- > 0 && result != GCKPT_OK;) { /* newest first, for a block */
+        gckpt_parameter as = store->params[i].p;
+        as.storage = gckpti_storage_for(&as.shape, storage);
+        gckpti_delete(&store->memory, store->params[i].next_block, gckpti_stored_bytes(&as), 1);
+        store->params[i].next_block = NULL;
+    }
+    for (q = NULL; result == GCKPT_OK && (q = gckpti_next_match(store, pattern, q, &matched));)
+        if (gckpti_storage_for(&q->p.shape, storage) != q->p.storage)
+            gckpti_pack_end(store, q, gckpti_storage_for(&q->p.shape, storage));
+    return result;
+}
+
+/* A parameter whose values are the program's. */
+static gckpt_result gckpti_external(gckpt_store *store, const char *name, const gckpt_shape *shape,
+                                    const void *values, int writable, gckpti_param **q)
 {
     if (!store || !name || !values)
         return gckpti_error(store, GCKPT_E_ARG,
@@ -3419,23 +3752,59 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
     if (gckpti_name_problem(name))
         return gckpti_error(store, GCKPT_E_ARG, "external parameter: the name %s; choose another",
                             gckpti_name_problem(name));
-    if (!gckpti_shape_fits(&shape))
+    if (!gckpti_shape_fits(shape))
         return gckpti_error(
             store, GCKPT_E_SHAPE,
             "external parameter \"%s\": %S: sizes must be positive and the product below %z", name,
-            &shape, SIZE_MAX / 64);
+            shape, SIZE_MAX / 64);
     if (gckpti_find(store, name) >= 0)
         return gckpti_error(
             store, GCKPT_E_ARG,
             "external parameter \"%s\" exists already; bind it before any graph asks for it", name);
     gckpt_init none = { 0, 0, 0 };
-    gckpti_param *q = gckpti_param_new(store, name, &shape, values, none);
-    if (!q)
+    *q = gckpti_param_new(store, name, shape, 1, none);
+    if (!*q)
         return gckpti_error(store, GCKPT_E_MEMORY,
                             "external parameter \"%s\": no memory for its entry", name);
-    q->locked = !writable;
-    q->p.frozen = q->locked;
+    (*q)->locked = !writable;
+    (*q)->p.frozen = (*q)->locked;
     return gckpti_ok(store);
+}
+
+GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
+                                            float *values, int writable)
+{
+    gckpti_param *q;
+    gckpt_result result = gckpti_external(store, name, &shape, values, writable, &q);
+    if (result == GCKPT_OK)
+        q->p.values = values;
+    return result;
+}
+
+GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const char *name,
+                                                   gckpt_shape shape, gckpt_storage storage,
+                                                   const void *values, const float *scales)
+{
+    gckpti_param *q;
+    int known = storage > GCKPT_STORED_F32 && storage <= GCKPT_STORED_I8;
+    size_t each = storage == GCKPT_STORED_I8 ? 1 : sizeof(uint16_t);
+    if (!known || (storage == GCKPT_STORED_I8 && (!scales || shape.n < 2)))
+        return gckpti_error(store, GCKPT_E_ARG, "external parameter \"%s\": %s", name ? name : "",
+                            !known ? "storage must be BF16, F16 or I8; for floats there is "
+                                     "gckpt_store_external"
+                                   : "I8 needs two axes or more, and a scale for each row");
+    if ((uintptr_t)values % each || (uintptr_t)scales % sizeof(float))
+        return gckpti_error(store, GCKPT_E_ARG,
+                            "external parameter \"%s\": values or scales are not aligned to their "
+                            "size; copy them to memory that is",
+                            name ? name : "");
+    gckpt_result result = gckpti_external(store, name, &shape, values, 0, &q);
+    if (result != GCKPT_OK)
+        return result;
+    q->p.storage = storage;
+    q->p.packed = values;
+    q->p.scales = scales;
+    return result;
 }
 
 GCKPT_API int gckpt_store_count(const gckpt_store *store) { return store ? (int)store->count : 0; }
@@ -3451,15 +3820,15 @@ GCKPT_API gckpt_result gckpt_store_peek(const gckpt_store *store, int index, gck
 GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_parameter *out)
 {
     gckpt_result result = gckpt_store_peek(store, index, out);
-    if (result == GCKPT_OK) { /* it may be written now */
+    if (result == GCKPT_OK && out->storage == GCKPT_STORED_F32) { /* it may be written now */
         gckpti_pull(store, &store->params[index]);
         gckpti_changed(store, &store->params[index], GCKPTI_HOST);
     }
-    if (result != GCKPT_OK || out->values)
+    if (result != GCKPT_OK || out->values || out->packed)
         return result;
     result = gckpti_values_new(store, &store->params[index], "get");
     gckpti_values_draw(store);
-    out->values = store->params[index].p.values;
+    *out = store->params[index].p;
     return result;
 }
 
@@ -3468,13 +3837,22 @@ GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name)
     return store && name ? gckpti_find(store, name) : -1;
 }
 
+/* Bytes of optimiser state. */
+static size_t gckpti_store_state(const gckpt_store *s)
+{
+    size_t floats = 0;
+    for (size_t i = 0; i < s->count; i++)
+        floats += (size_t)s->params[i].p.elements * (size_t)gckpti_state_slots(&s->params[i]);
+    return floats * sizeof(float);
+}
+
 GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store)
 {
-    size_t floats = store ? store->elements : 0;
+    size_t bytes = store ? gckpti_store_state(store) : 0;
     for (size_t i = 0; store && i < store->count; i++)
-        floats +=
-            (size_t)store->params[i].p.elements * (size_t)gckpti_state_slots(&store->params[i]);
-    return floats * sizeof(float);
+        if (!store->params[i].external)
+            bytes += gckpti_stored_bytes(&store->params[i].p);
+    return bytes;
 }
 
 GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store) { return store ? store->step : 0; }
@@ -3765,7 +4143,7 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
     if (!t)
         return NULL;
     if (index < 0) {
-        if (!gckpti_param_new(s, name, &shape, NULL, init))
+        if (!gckpti_param_new(s, name, &shape, 0, init))
             return gckpti_fail(graph, GCKPT_E_MEMORY,
                                "param \"%s\": the store has no memory for %I floats", name,
                                gckpti_elements(&shape));
@@ -4811,8 +5189,6 @@ enum {
     GCKPTI_LOSS_ROWS_MOST = 1
 #endif
 };
-
-GCKPTI_INLINE int64_t gckpti_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Scratch of the fast kernels, the same whatever their instruction set, in floats a thread. */
 enum {
@@ -6240,7 +6616,8 @@ typedef struct {
     size_t name;
     int64_t elements;
     int trained, node;
-    int place;        /* in the store it was planned with */
+    int place; /* in the store it was planned with */
+    gckpt_storage storage;
     uint32_t init[3]; /* bits of gckpt_init */
 } gckpti_plan_param;
 
@@ -6640,6 +7017,13 @@ typedef struct gckpti_planner {
 } gckpti_planner;
 
 static int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
+
+/* A parameter that ops read in the arena: all of them by desc.stage_parameters, packed ones always. */
+static int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    return t->kind == GCKPTI_PARAM &&
+           (p->staged || p->g->store->params[t->index].p.storage != GCKPT_STORED_F32);
+}
 
 /* ---- bf16 plans (manual, 5l): values and gradients of what depends on the batch are rounded, and
  * kept narrow unless they are fetched, as floats ---- */
@@ -7089,7 +7473,7 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
 /* Whether an op finds a tensor in the arena, since a unit makes it. */
 static int gckpti_in_arena(const gckpti_planner *p, const gckpt_tensor *t)
 {
-    return t->kind == GCKPTI_OP || (t->kind == GCKPTI_PARAM && p->staged);
+    return t->kind == GCKPTI_OP || gckpti_is_staged(p, t);
 }
 
 /* A gradient that is a sum over uses has an accumulator for each in a looped plan, or scratch for
@@ -7200,11 +7584,12 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
         const gckpt_tensor *t = p->tensors[i];
         if (t->kind != GCKPTI_OP || t->batchless != prologue)
             continue;
-        for (int k = 0; k < t->inputs && p->staged && needed[i]; k++) {
+        for (int k = 0; k < t->inputs && needed[i]; k++) {
             const gckpt_tensor *q = t->in[k]->base;
-            if (q->kind != GCKPTI_PARAM || p->of[q->id] >= 0)
+            if (!gckpti_is_staged(p, q) || p->of[q->id] >= 0)
                 continue;
-            const uint64_t moved = 2 * (uint64_t)gckpti_value_bytes(p, q);
+            const gckpt_parameter *stored = &p->g->store->params[q->index].p;
+            const uint64_t moved = (uint64_t)gckpti_stored_bytes(stored) + gckpti_value_bytes(p, q);
             const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_WORK, 0 };
             p->cost[q->id] = p->desc->costs ? p->desc->costs[q->id] : copy;
             gckpti_add_unit(p, q, prologue);
@@ -7836,7 +8221,7 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
 {
     gckpt_instruction in = p->desc->schedule[i];
     const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->tensors[in.id];
-    int copies = t && t->kind == GCKPTI_PARAM && p->staged && in.kind == GCKPT_FORWARD;
+    int copies = t && gckpti_is_staged(p, t) && in.kind == GCKPT_FORWARD;
     if (!copies &&
         (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE || (unsigned)in.kind > GCKPT_RELOAD))
         return gckpti_error(p->g, GCKPT_E_ARG,
@@ -7872,11 +8257,13 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
         if (result != GCKPT_OK)
             return result;
         const gckpt_tensor *t = p->tensors[in.id];
-        for (int k = 0; k < t->inputs && p->staged; k++) {
+        for (int k = 0; k < t->inputs; k++) {
             int q = t->in[k]->base->id;
-            if (p->tensors[q]->kind == GCKPTI_PARAM && p->of[q] >= p->prologue && !seen[q])
+            if (!gckpti_is_staged(p, p->tensors[q]))
+                continue;
+            if (p->of[q] >= p->prologue && !seen[q])
                 gckpti_emit(p, p->of[q]);
-            seen[q] |= p->tensors[q]->kind == GCKPTI_PARAM;
+            seen[q] = 1;
         }
         int u = p->of[in.id];
         if (in.kind == GCKPT_RELOAD && u >= 0)
@@ -8892,6 +9279,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
                                     p->active[i],
                                     i,
                                     t->index,
+                                    p->g->store->params[t->index].p.storage,
                                     { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
                                       gckpti_bits(t->init.constant) } };
             index = (int)plan->param_count++;
@@ -8945,7 +9333,7 @@ static int gckpti_state_floats(const gckpt_plan_desc *d)
 static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
 {
     const gckpt_store *s = p->g->store;
-    size_t parameters = s->elements * sizeof(float), state = gckpt_store_bytes(s) - parameters;
+    size_t state = gckpti_store_state(s), parameters = gckpt_store_bytes(s) - state;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
         if (t->kind != GCKPTI_PARAM || !p->active[i])
@@ -12436,8 +12824,7 @@ static gckpt_result gckpti_planner_memory(gckpti_planner *p)
     gckpti_scratch *s = &p->scratch;
     size_t n = (size_t)p->n, units = 0;
     for (size_t i = 0; i < n; i++)
-        units += p->g->tensors[i]->kind == GCKPTI_OP ||
-                 (p->g->tensors[i]->kind == GCKPTI_PARAM && p->staged);
+        units += gckpti_in_arena(p, p->g->tensors[i]);
     *s = gckpti_scratch_new(p->memory, &p->failed);
     gckpti_planner_drafts(p);
     p->tensors = (const gckpt_tensor **)gckpti_scratch_take(s, n, sizeof *p->tensors);
@@ -14003,8 +14390,8 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
                                 "exec: \"%s\" holds state of another optimiser; "
                                 "gckpt_store_reset clears it",
                                 q->p.name);
-        bytes += (size_t)q->p.elements * sizeof(float) *
-                 (size_t)(!q->p.values + (wanted > had ? wanted - had : 0));
+        bytes += (size_t)q->p.elements * sizeof(float) * (size_t)(wanted > had ? wanted - had : 0);
+        bytes += gckpti_is_made(q) ? 0 : gckpti_stored_bytes(&q->p);
         e->params[i].had = had;
     }
     if (bytes && !gckpti_has_room(&s->memory, bytes))
@@ -14046,9 +14433,16 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
                 "exec: the store has no parameter \"%s\" of %I elements; the plan was "
                 "made for another store (gckpt_plan_params creates what is missing)",
                 name, p->params[i].elements);
-        if (p->params[i].trained && e->store->params[index].p.frozen)
+        const gckpt_parameter *q = &e->store->params[index].p;
+        if (p->params[i].trained && q->frozen)
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" was frozen after planning; make a new plan", name);
+        if (p->params[i].storage != q->storage)
+            return gckpti_error(e->store, GCKPT_E_ARG,
+                                "exec: \"%s\" is stored as %s, the plan was made for %s: pack it "
+                                "so (gckpt_store_pack), or make a new plan",
+                                name, gckpti_storage_name(q->storage),
+                                gckpti_storage_name(p->params[i].storage));
         e->params[i].index = index;
         size_t at = i;
         for (; at > 0 && e->params[e->params[at - 1].nth].index > index; at--)
@@ -14213,15 +14607,19 @@ static gckpt_result gckpti_exec_arena(gckpt_exec *e)
 
 /* ---- own memory: what the host does itself, it does on copies ---- */
 
-/* What the host may borrow at once: a parameter's gradient, all square sums, the operands of an op
- * that the backend has no kernel for, or what a callback offloads. */
+/* What the host may borrow at once: a parameter's gradient, a piece of one that it unpacks, all
+ * square sums, the operands of an op that the backend has no kernel for, or what a callback
+ * offloads. */
 static size_t gckpti_borrow_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     size_t most = e->square_count * sizeof(float);
-    for (size_t i = 0; i < p->param_count; i++)
-        if (p->params[i].trained && (size_t)p->params[i].elements * sizeof(float) > most)
-            most = (size_t)p->params[i].elements * sizeof(float);
+    for (size_t i = 0; i < p->param_count; i++) {
+        int64_t n = p->params[i].trained                       ? p->params[i].elements
+                    : p->params[i].storage != GCKPT_STORED_F32 ? GCKPTI_JOB
+                                                               : 0;
+        most = (size_t)n * sizeof(float) > most ? (size_t)n * sizeof(float) : most;
+    }
     for (size_t id = 0; id < p->node_count; id++) {
         const gckpti_node *node = &p->nodes[id];
         gckpt_call c;
@@ -14395,8 +14793,10 @@ static int gckpti_repeatable(const gckpt_exec *e)
     for (int x = p->body; x < p->epilogue && can; x++) {
         const gckpti_ins *ins = &p->list[x];
         const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->nodes[ins->id];
-        can = n && (ins->kind >= GCKPT_OFFLOAD || !p->nodes[ins->id].op ||
-                    (ins->kind == GCKPT_FORWARD ? n->forward : n->backward));
+        const gckpti_node *node = &p->nodes[ins->id];
+        can = n && (ins->kind >= GCKPT_OFFLOAD ||
+                    (!node->op ? p->params[node->index].storage == GCKPT_STORED_F32
+                               : (ins->kind == GCKPT_FORWARD ? n->forward : n->backward) != NULL));
         can = can && (ins->kind < GCKPT_OFFLOAD || e->moves);
     }
     return can && p->body < p->epilogue;
@@ -14635,6 +15035,14 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
 }
 
 /* ---- one instruction ---- */
+/* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */
+static float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
+{
+    if (e->backend.own_memory)
+        return e->store->mirrors[q - e->store->params].array[1 + slot];
+    return gckpti_array(q, slot);
+}
+
 static void *gckpti_at_any(const gckpt_exec *e, size_t offset)
 {
     GCKPT_ASSERT(offset == GCKPTI_NONE || offset < e->plan->arena);
@@ -14863,6 +15271,39 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
         gckpti_run_on_host(e, ins->kind == GCKPT_FORWARD ? op->forward : op->backward, c);
 }
 
+typedef struct {
+    const gckpti_param *q;
+    float *to;
+} gckpti_unpacking;
+
+static void gckpti_unpack_item(void *context, int64_t i)
+{
+    const gckpti_unpacking *u = (const gckpti_unpacking *)context;
+    int64_t at = i * GCKPTI_JOB, n = gckpti_min(u->q->p.elements - at, GCKPTI_JOB);
+    gckpti_unpack_piece(u->q, at, n, u->to + at);
+}
+
+/* A parameter's version in the arena: a copy, or what packed values stand for. Memory of a
+ * backend's own gets that from the host, piece by piece. */
+static void gckpti_run_stage(const gckpt_exec *e, const gckpti_node *node, float *to)
+{
+    const gckpti_param *q = &e->store->params[e->params[node->index].index];
+    gckpt_call c;
+    gckpti_unpacking u = { q, to };
+    void *piece = e->borrowed;
+    gckpti_bare_call(e, &c);
+    if (q->p.storage == GCKPT_STORED_F32)
+        e->backend.copy(e->backend.context, to, gckpti_values_here(e, q, -1),
+                        (size_t)q->p.elements * sizeof *to);
+    else if (!e->backend.own_memory)
+        gckpti_cpu_jobs(&c, q->p.elements, gckpti_unpack_item, &u);
+    for (int64_t at = 0, n; e->backend.own_memory && at < q->p.elements && q->p.packed; at += n) {
+        n = gckpti_min(q->p.elements - at, GCKPTI_JOB);
+        gckpti_unpack_piece(q, at, n, (float *)piece);
+        e->backend.copy_in(e->backend.context, to + at, piece, (size_t)n * sizeof *to);
+    }
+}
+
 /* A parameter comes into the arena, or an op is computed. */
 static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
 {
@@ -14872,8 +15313,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
     gckpt_call c;
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
     if (node->kind == GCKPTI_PARAM) {
-        e->backend.copy(e->backend.context, gckpti_at(e, o.out), e->nodes[ins->id].data,
-                        (size_t)gckpti_elements(&node->shape) * sizeof(float));
+        gckpti_run_stage(e, node, gckpti_at(e, o.out));
         return GCKPT_OK;
     }
     int prologue = ins < p->list + p->body; /* which inference repeats */
@@ -15138,14 +15578,6 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
 static float gckpti_setting(float value, float fallback)
 {
     return value < 0 ? 0 : value > 0 ? value : fallback;
-}
-
-/* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */
-static float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
-{
-    if (e->backend.own_memory)
-        return e->store->mirrors[q - e->store->params].array[1 + slot];
-    return gckpti_array(q, slot);
 }
 
 /* The gradients an update finds: sums in their accumulators, or divided already. */
@@ -15601,6 +16033,12 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" was frozen after planning; make a new plan",
                                 p->names + p->params[i].name);
+        if (p->params[i].storage != q->p.storage)
+            return gckpti_error(e, GCKPT_E_ARG,
+                                "step: \"%s\" is stored as %s, the plan was made for %s; make a "
+                                "new plan",
+                                q->p.name, gckpti_storage_name(q->p.storage),
+                                gckpti_storage_name(p->params[i].storage));
         if (p->params[i].trained && gckpti_others_state(p, q))
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" got state of another optimiser after this executor "
@@ -16126,7 +16564,6 @@ typedef struct {
     int is;            /* GCKPTI_RIGHT, ... */
 } gckpti_probe;
 
-static double gckpti_abs(double x) { return x < 0 ? -x : x; }
 static double gckpti_greater(double a, double b) { return a > b ? a : b; }
 
 /* How large the sums are that the loss was made of. */
@@ -16740,7 +17177,11 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
 /* What is asked for where no desc is given. */
 static const gckpt_file_desc gckpti_file_plain = { NULL, NULL, 0, 0, 0, GCKPT_STORED_F32 };
 
-/* dtype and bytes an element, by gckpt_storage */
+/* Parts of a parameter that are tensors of a file: values, scales of I8's rows, state 0..3; and
+ * what a file says of the state. */
+enum { GCKPTI_VALUES = -1, GCKPTI_SCALE = 10, GCKPTI_UPDATES };
+
+/* dtype and bytes of an element, by gckpt_storage */
 static const struct {
     const char *dtype;
     int bytes;
@@ -16750,6 +17191,22 @@ static const struct {
 static const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
 {
     return d->rename ? d->rename(d->user, name) : name;
+}
+
+/* Shape of the scales of rows: all axes but the last. */
+static gckpt_shape gckpti_scale_shape(const gckpt_shape *values)
+{
+    gckpt_shape shape = *values;
+    shape.n -= shape.n > 0;
+    return shape;
+}
+
+static int gckpti_little_endian(void)
+{
+    const uint16_t one = 1;
+    unsigned char first;
+    memcpy(&first, &one, 1);
+    return first;
 }
 
 /* ---- write ---- */
@@ -16796,38 +17253,170 @@ static void gckpti_sink_metadata(gckpti_sink *k, const gckpt_store *s, const gck
     gckpti_print(k, "}");
 }
 
-/* The JSON of all parameters and states, in the order of their data. */
-static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s, const gckpt_file_desc *d)
+/* A part of a parameter, as a file has it. */
+typedef struct {
+    gckpt_storage type;
+    gckpt_shape shape;
+    int64_t elements;
+    const char *suffix;
+} gckpti_file_part;
+
+enum { GCKPTI_PARTS = 6 };
+
+/* 0: there is no such part. */
+static int gckpti_get_part(const gckpti_param *q, const gckpt_file_desc *d, int i,
+                           gckpti_file_part *part)
 {
-    int64_t begin = 0, end;
+    static const char *const suffixes[GCKPTI_PARTS] = { "",        "#scale",  "#state0",
+                                                        "#state1", "#state2", "#state3" };
+    const int packed = q->p.storage != GCKPT_STORED_F32;
+    part->type = i > 0 ? GCKPT_STORED_F32 : packed ? q->p.storage : d->storage;
+    part->shape = i == 1 ? gckpti_scale_shape(&q->p.shape) : q->p.shape;
+    part->elements = gckpti_elements(&part->shape);
+    part->suffix = suffixes[i];
+    return i > 1 ? !d->values_only && q->p.state[i - 2] : !i || q->p.storage == GCKPT_STORED_I8;
+}
+
+/* The JSON of all parts of all parameters. Data lie in this order, too, but those of 4 bytes an
+ * element come first, those of 1 last: so all are aligned. Returns their bytes. */
+static int64_t gckpti_sink_header(gckpti_sink *k, const gckpt_store *s, const gckpt_file_desc *d)
+{
+    int64_t bytes[5] = { 0, 0, 0, 0, 0 }, at[5]; /* by bytes an element */
+    gckpti_file_part part;
     gckpti_sink_metadata(k, s, d);
-    for (size_t i = 0; i < s->count; i++) {
-        const gckpt_parameter *p = &s->params[i].p;
-        const char *name = gckpti_renamed(d, p->name);
-        int slots = d->values_only ? 0 : gckpti_state_slots(&s->params[i]);
-        for (int slot = -1; name && slot < slots; slot++, begin = end) {
-            gckpti_sink_put(k, ",", 1);
-            gckpti_sink_name(k, name);
-            gckpt_storage type = slot < 0 ? d->storage : GCKPT_STORED_F32;
-            end = begin + p->elements * gckpti_stored[type].bytes;
-            if (slot >= 0)
-                gckpti_print(k, "#state%i", slot);
-            gckpti_print(k, "\":{\"dtype\":\"%s\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
-                         gckpti_stored[type].dtype, &p->shape, begin, end);
+    for (int write = 0; write < 2; write++) {
+        at[4] = 0;
+        at[2] = bytes[4];
+        at[1] = at[2] + bytes[2];
+        for (size_t i = 0; i < s->count; i++) {
+            const char *name = gckpti_renamed(d, s->params[i].p.name);
+            for (int j = 0; name && j < GCKPTI_PARTS; j++) {
+                if (!gckpti_get_part(&s->params[i], d, j, &part))
+                    continue;
+                int size = gckpti_stored[part.type].bytes;
+                int64_t begin = at[size], end = begin + part.elements * size;
+                at[size] = end;
+                bytes[size] += write ? 0 : part.elements * size;
+                if (!write)
+                    continue;
+                gckpti_sink_put(k, ",", 1);
+                gckpti_sink_name(k, name);
+                gckpti_print(k, "%s\":{\"dtype\":\"%s\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
+                             part.suffix, gckpti_stored[part.type].dtype, &part.shape, begin, end);
+            }
         }
     }
     gckpti_print(k, "}");
+    return bytes[4] + bytes[2] + bytes[1];
 }
 
-static void gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n, gckpt_storage type)
+/* n floats as a file has them. 0: F16 cannot hold one. */
+static int gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n, gckpt_storage type)
 {
+    int large = 0;
     for (int64_t i = 0; i < n && !k->failed; i++) {
-        uint32_t word;
-        memcpy(&word, x + i, 4);
-        if (type == GCKPT_STORED_BF16)
-            word = gckpti_to_bf16(x[i]);
+        uint32_t word = gckpti_bits(x[i]);
+        large |= type == GCKPT_STORED_F16 && (x[i] > 65504 || x[i] < -65504);
+        word = type == GCKPT_STORED_BF16  ? gckpti_to_bf16(x[i])
+               : type == GCKPT_STORED_F16 ? gckpti_to_f16(x[i])
+                                          : word;
         gckpti_sink_number(k, word, gckpti_stored[type].bytes);
     }
+    return !large;
+}
+
+/* Elements that are stored as the file has them. */
+static void gckpti_sink_packed(gckpti_sink *k, const void *packed, int64_t n, int size)
+{
+    for (int64_t i = 0; i < n && size == 2 && !k->failed; i++)
+        gckpti_sink_number(k, ((const uint16_t *)packed)[i], 2);
+    if (size == 1)
+        gckpti_sink_put(k, packed, (size_t)n);
+}
+
+/* The data of a parameter's parts with `size` bytes an element. 0: F16 cannot hold a value. */
+static int gckpti_sink_parts(gckpti_sink *k, const gckpt_store *s, const gckpti_param *q,
+                             const gckpt_file_desc *d, int size)
+{
+    float room[GCKPTI_DRAWN];
+    gckpti_file_part part;
+    int fits = 1;
+    for (int j = 0; j < GCKPTI_PARTS; j++) {
+        if (!gckpti_get_part(q, d, j, &part) || gckpti_stored[part.type].bytes != size)
+            continue;
+        if (j > 0)
+            gckpti_sink_floats(k, j == 1 ? q->p.scales : gckpti_array(q, j - 2), part.elements,
+                               part.type);
+        else if (q->p.packed)
+            gckpti_sink_packed(k, q->p.packed, part.elements, size);
+        for (int64_t at = 0, n; !j && !q->p.packed && at < part.elements && !k->failed; at += n) {
+            const float *x = gckpti_values_at(s, q, at, room, &n);
+            fits &= gckpti_sink_floats(k, x, n, part.type);
+        }
+    }
+    return fits;
+}
+
+/* A name in the file, by its hash. */
+typedef struct {
+    uint64_t hash;
+    size_t param;
+} gckpti_named;
+
+static int gckpti_by_hash(const void *first, const void *second, const void *context)
+{
+    (void)context;
+    return ((const gckpti_named *)first)->hash < ((const gckpti_named *)second)->hash;
+}
+
+/* Whether parameters keep names that a file can have, and that differ, when they are renamed. */
+static gckpt_result gckpti_save_names(gckpt_store *s, const gckpt_file_desc *d)
+{
+    size_t n = 0;
+    gckpti_named *names =
+        d->rename ? (gckpti_named *)gckpti_new(&s->memory, s->count, sizeof *names) : NULL;
+    gckpt_result result = GCKPT_OK;
+    if (d->rename && !names)
+        return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory to compare %z names", s->count);
+    for (size_t i = 0; names && i < s->count && result == GCKPT_OK; i++) {
+        const char *name = d->rename(d->user, s->params[i].p.name);
+        const char *problem = name ? gckpti_name_problem(name) : NULL;
+        if (problem)
+            result = gckpti_error(s, GCKPT_E_ARG, "save: parameter \"%s\" was given a name that %s",
+                                  s->params[i].p.name, problem);
+        else if (name) {
+            names[n].hash = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
+            names[n++].param = i;
+        }
+    }
+    gckpti_sort(names, n, sizeof *names, gckpti_by_hash, NULL);
+    for (size_t i = 1; i < n && result == GCKPT_OK; i++)
+        if (names[i].hash == names[i - 1].hash)
+            result = gckpti_error(
+                s, GCKPT_E_ARG, "save: parameters \"%s\" and \"%s\" were given the same name",
+                s->params[names[i - 1].param].p.name, s->params[names[i].param].p.name);
+    gckpti_delete(&s->memory, names, s->count, sizeof *names);
+    return result;
+}
+
+/* Packed values that are not made yet have scales only when they are made. */
+static gckpt_result gckpti_save_start(gckpt_store *s, const gckpt_file_desc *d)
+{
+    if ((unsigned)d->storage >= GCKPT_STORED_I8)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "save: storage must be F32, BF16 or F16; I8 is written of what "
+                            "gckpt_store_pack made so");
+    gckpt_result result = gckpti_save_names(s, d);
+    for (size_t i = 0; i < s->count && result == GCKPT_OK; i++) {
+        gckpti_param *q = &s->params[i];
+        gckpti_pull(s, q);
+        if (q->p.storage != GCKPT_STORED_F32 && gckpti_renamed(d, q->p.name))
+            result = gckpti_values_new(s, q, "save");
+    }
+    if (result == GCKPT_OK)
+        gckpti_values_draw(s);
+    gckpti_values_undo(s);
+    return result;
 }
 
 GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn write, void *user,
@@ -16837,10 +17426,11 @@ GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn w
     gckpti_sink k;
     if (!store || !write)
         return gckpti_error(store, GCKPT_E_ARG, "save: a store and a callback are needed");
-    for (size_t i = 0; i < store->count; i++)
-        gckpti_pull(store, &store->params[i]);
+    gckpt_result result = gckpti_save_start(store, d);
+    if (result != GCKPT_OK)
+        return result;
     memset(&k, 0, sizeof k);
-    gckpti_sink_header(&k, store, d);
+    size_t data = (size_t)gckpti_sink_header(&k, store, d);
     size_t padding = (8 - k.total % 8) % 8, length = k.total + padding;
     if (length > GCKPTI_HEADER_MAX)
         return gckpti_error(store, GCKPT_E_DATA,
@@ -16852,24 +17442,25 @@ GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn w
     gckpti_sink_number(&k, length, 8);
     gckpti_sink_header(&k, store, d);
     gckpti_sink_put(&k, "       ", padding);
-    for (size_t i = 0; i < store->count; i++) {
-        const gckpti_param *q = &store->params[i];
-        float room[GCKPTI_DRAWN];
-        if (!gckpti_renamed(d, q->p.name))
-            continue;
-        for (int64_t at = 0, n; at < q->p.elements && !k.failed; at += n) {
-            const float *x = gckpti_values_at(store, q, at, room, &n);
-            gckpti_sink_floats(&k, x, n, d->storage);
+    for (int size = 4; size > 0; size /= 2)
+        for (size_t i = 0; i < store->count && result == GCKPT_OK; i++) {
+            const gckpti_param *q = &store->params[i];
+            if (gckpti_renamed(d, q->p.name) && !gckpti_sink_parts(&k, store, q, d, size))
+                result = gckpti_error(store, GCKPT_E_DATA,
+                                      "save: \"%s\" has values beyond 65504, the greatest of F16; "
+                                      "BF16 holds them",
+                                      q->p.name);
         }
-        for (int slot = 0; !d->values_only && slot < gckpti_state_slots(q); slot++)
-            gckpti_sink_floats(&k, gckpti_array(q, slot), q->p.elements, GCKPT_STORED_F32);
-    }
     if (gckpti_sink_flush(&k) != GCKPT_OK)
         return gckpti_error(
             store, GCKPT_E_FILE,
             "save: the write callback failed before byte %z; what it wrote is no complete file",
             k.total);
-    return gckpti_ok(store);
+    if (result == GCKPT_OK && k.total != 8 + length + data)
+        result = gckpti_error(store, GCKPT_E_ARG,
+                              "save: rename must give a parameter the same name each time; what "
+                              "was written is no file");
+    return result == GCKPT_OK ? gckpti_ok(store) : result;
 }
 
 GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user)
@@ -16878,10 +17469,9 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
 }
 
 /* ---- read: the header's JSON, decoded where it stands ---- */
-enum { GCKPTI_UPDATES = 10 }; /* a "slot" that sorts behind all states */
 typedef struct {
     const char *name;      /* of the tensor; of state and what else has a suffix, without that */
-    signed char slot;      /* -1: values; 0..3: that state; GCKPTI_UPDATES: no data, whose state */
+    signed char slot;      /* GCKPTI_VALUES, ...; 0..3: that state */
     signed char type;      /* as a gckpt_storage; -1: another one */
     signed char states;    /* of values: how many states they have in the file */
     signed char had;       /* of values: how many the store had */
@@ -16889,7 +17479,7 @@ typedef struct {
     unsigned char ignored; /* nothing of it counts but where its data are */
     uint64_t updates;      /* as in gckpti_param */
     size_t param;          /* index in the store; SIZE_MAX: not known yet */
-    float *to;             /* where the data are read to; NULL: they are compared */
+    unsigned char *to;     /* where the data are read to; NULL: they are compared */
     gckpt_shape shape;
     int64_t offsets[2];
 } gckpti_saved;
@@ -16898,17 +17488,20 @@ typedef struct {
     gckpt_store *store;
     const gckpt_file_desc *desc;
     gckpt_result result;
-    gckpt_read_fn read;
+    gckpt_read_fn read; /* NULL: file lies in memory */
     void *user;
+    const unsigned char *file;
+    size_t taken;            /* bytes of the file that were read */
     char *header, *at, *end; /* end: of the header */
-    int64_t data_bytes, read_bytes;
+    int64_t data_bytes;
     gckpti_saved *entries;
     size_t count, capacity, values; /* values: how many entries are that */
     size_t had;                     /* parameters that the store had; 0: it gets all */
     size_t notes;                   /* that it had; those behind them are the file's */
-    float *spare;                   /* for what the store has already, until all is read */
+    unsigned char *spare;           /* for what the store has already, until all is read */
     size_t spare_bytes;
-    int ours; /* written by this library */
+    float *row; /* at its end: room for a row that is packed */
+    int ours;   /* written by this library */
     uint64_t contract, step, seed, optimiser;
 } gckpti_loader;
 
@@ -16936,6 +17529,7 @@ static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_sav
         gckpti_text_add(&t, "tensor ");
         gckpti_text_name(&t, e->name,
                          e->slot < 0                 ? ""
+                         : e->slot == GCKPTI_SCALE   ? "#scale"
                          : e->slot == GCKPTI_UPDATES ? "#updates"
                                                      : state);
         if (e->param != SIZE_MAX && strcmp(e->name, l->store->params[e->param].p.name)) {
@@ -17179,7 +17773,7 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
         return gckpti_json_fail(l, "a tensor has dtype, shape and two data_offsets");
     for (char *c = type; *c; c++) /* it may be printed */
         *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
-    for (e->type = GCKPT_STORED_F16; e->type >= 0; e->type--)
+    for (e->type = GCKPT_STORED_I8; e->type >= 0; e->type--)
         if (!strcmp(type, gckpti_stored[e->type].dtype))
             break;
     e->shape.n = axes;
@@ -17218,12 +17812,15 @@ static int gckpti_load_header(gckpti_loader *l)
             continue;
         }
         memset(&e, 0, sizeof e);
-        size_t length = gckpti_state_suffix(name);
-        e.slot = (signed char)(name[length] ? name[length + 6] - '0' : -1);
+        size_t length = gckpti_part_suffix(name);
+        e.slot = (signed char)(!name[length]      ? -1
+                               : name[length + 6] ? name[length + 6] - '0'
+                                                  : GCKPTI_SCALE);
         name[length] = 0;
         e.name = name;
         e.param = SIZE_MAX;
-        e.ignored = (l->desc->values_only && e.slot >= 0) || !gckpti_renamed(l->desc, name);
+        int state = e.slot >= 0 && e.slot != GCKPTI_SCALE;
+        e.ignored = (l->desc->values_only && state) || !gckpti_renamed(l->desc, name);
         if (!gckpti_load_entry(l, &e) || !gckpti_load_add(l, &e))
             return 0;
     }
@@ -17262,13 +17859,14 @@ static int gckpti_load_resolve(gckpti_loader *l, gckpti_saved *e)
     if (index < 0 && e->slot >= 0)
         return gckpti_refuse(l, GCKPT_E_DATA, e,
                              e->slot == GCKPTI_UPDATES ? "there is no such optimiser state"
+                             : e->slot == GCKPTI_SCALE ? "scales without values"
                                                        : "optimiser state without its parameter");
-    if (index < 0 && (l->had || !name))
+    if (index < 0 && ((l->had && !l->file) || !name))
         return gckpti_refuse(l, GCKPT_E_DATA, e,
                              "is none of the store's %z parameters%s; build the model that was "
                              "saved, or load into an empty store",
                              s->count, l->desc->rename ? ", also when renamed" : "");
-    if (index < 0 && !gckpti_param_new(s, name, &e->shape, NULL, none))
+    if (index < 0 && !gckpti_param_new(s, name, &e->shape, 0, none))
         return gckpti_refuse(l, GCKPT_E_MEMORY, e, "no memory for its entry");
     e->param = index < 0 ? s->count - 1 : (size_t)index;
     e->had = (signed char)gckpti_state_slots(&s->params[e->param]);
@@ -17296,19 +17894,32 @@ static int gckpti_load_offsets(gckpti_loader *l)
     return 1;
 }
 
-/* Values of a parameter: do they have its shape? */
+/* Values of a parameter: do they have its shape, and all that makes them values? */
 static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
 {
     const gckpti_param *q = &l->store->params[e->param];
+    const gckpti_saved *scale = e;
     e->optimiser = (signed char)l->optimiser;
     e->updates = l->step;
     l->values++;
-    return gckpti_same_shape(&e->shape, &q->p.shape) ||
-           gckpti_refuse(l, GCKPT_E_SHAPE, e, "the file has it as %S, the store as %S", &e->shape,
-                         &q->p.shape);
+    if (!gckpti_same_shape(&e->shape, &q->p.shape))
+        return gckpti_refuse(l, GCKPT_E_SHAPE, e, "the file has it as %S, the store as %S",
+                             &e->shape, &q->p.shape);
+    if (e->type != GCKPT_STORED_I8)
+        return 1;
+    while (scale < l->entries + l->count && scale->param == e->param && scale->slot != GCKPTI_SCALE)
+        scale++;
+    if (e->shape.n < 2 || scale == l->entries + l->count || scale->param != e->param)
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             "I8 needs two axes or more, and a tensor of this name and #scale");
+    if (q->p.storage == GCKPT_STORED_BF16 || q->p.storage == GCKPT_STORED_F16)
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             "the file has it as I8, the store as %s; pack it as I8 or F32",
+                             gckpti_storage_name(q->p.storage));
+    return 1;
 }
 
-/* A state, or whose the states are: does it follow what is known of its parameter? */
+/* A state, or whose the states are, or scales: does it follow what is known of its parameter? */
 static int gckpti_load_state(gckpti_loader *l, gckpti_saved *e, gckpti_saved *head)
 {
     if (e->slot == GCKPTI_UPDATES) {
@@ -17318,16 +17929,20 @@ static int gckpti_load_state(gckpti_loader *l, gckpti_saved *e, gckpti_saved *he
             return gckpti_refuse(l, GCKPT_E_DATA, e, "OPTIMISER:COUNT expected, in quotes");
         head->optimiser = e->optimiser;
         head->updates = e->updates;
-    } else {
-        if (!head)
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "optimiser state without its parameter");
-        if (e->slot != head->states || e->slot > 3)
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "states must be 0 to 3 without a gap");
-        if (!gckpti_same_shape(&e->shape, &head->shape))
-            return gckpti_refuse(l, GCKPT_E_SHAPE, e, "%S, but its parameter is %S", &e->shape,
-                                 &head->shape);
-        head->states++;
+        return 1;
     }
+    const int scale = e->slot == GCKPTI_SCALE;
+    if (!head || (scale && head->type != GCKPT_STORED_I8))
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             scale ? "scales without values of I8"
+                                   : "optimiser state without its parameter");
+    if (!scale && (e->slot != head->states || e->slot > 3))
+        return gckpti_refuse(l, GCKPT_E_DATA, e, "states must be 0 to 3 without a gap");
+    const gckpt_shape shape = scale ? gckpti_scale_shape(&head->shape) : head->shape;
+    if (!gckpti_same_shape(&e->shape, &shape))
+        return gckpti_refuse(l, GCKPT_E_SHAPE, e, "%S, but its parameter is %S", &e->shape,
+                             &head->shape);
+    head->states = (signed char)(head->states + !scale);
     return 1;
 }
 
@@ -17368,43 +17983,89 @@ static int gckpti_load_check(gckpti_loader *l)
                          l->had);
 }
 
+/* Lets a parameter that is new use its values (and scales) where they are in the file, if they can
+ * be used as they are there. */
+static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
+{
+    gckpti_param *q = &l->store->params[e->param];
+    gckpti_saved *scale = e->type == GCKPT_STORED_I8 ? e + 1 : e;
+    if (!l->file || e->param < l->had || !gckpti_little_endian() || (e->type && l->desc->writable))
+        return 0;
+    while (scale > e && scale->slot != GCKPTI_SCALE)
+        scale++;
+    const void *at = l->file + l->taken + (size_t)e->offsets[0];
+    const void *scales = scale > e ? l->file + l->taken + (size_t)scale->offsets[0] : NULL;
+    if ((uintptr_t)at % (unsigned)gckpti_stored[e->type].bytes || (uintptr_t)scales % sizeof(float))
+        return 0;
+    q->p.storage = (gckpt_storage)e->type;
+    q->p.packed = e->type ? at : NULL;
+    q->p.scales = (const float *)scales;
+    if (!e->type)
+        memcpy(&q->p.values, &at, sizeof at); /* which desc.writable says may be written */
+    q->external = 1;
+    q->locked = !l->desc->writable;
+    q->p.frozen = q->locked;
+    l->store->elements -= (size_t)q->p.elements;
+    e->ignored = scale->ignored = 1;
+    return 1;
+}
+
+/* Says where all data are read to: to where they belong if nothing is there yet, else to `spare`
+ * (NULL: nobody reads yet). Returns the bytes of that. */
+static size_t gckpti_load_places(gckpti_loader *l, unsigned char *spare)
+{
+    gckpti_saved *head = l->entries;
+    size_t used = 0, row = 0;
+    for (size_t i = 0; i < l->count; i++) {
+        gckpti_saved *e = &l->entries[i];
+        const gckpti_param *q = &l->store->params[e->param];
+        const int values = e->slot < 0, scale = e->slot == GCKPTI_SCALE;
+        head = values ? e : head;
+        if (e->ignored || e->slot == GCKPTI_UPDATES || (values && q->locked))
+            continue;
+        if (values && q->raw) {
+            e->to = gckpti_block(q);
+        } else if (scale && q->p.storage == GCKPT_STORED_I8) {
+            e->to = head->to; /* with which they begin */
+        } else if (!values && !scale && e->slot >= head->had) {
+            e->to = (unsigned char *)gckpti_array(q, e->slot);
+        } else {
+            e->to = spare ? spare + used : NULL;
+            used += gckpti_round_up(values ? gckpti_stored_bytes(&q->p)
+                                           : (size_t)gckpti_elements(&e->shape) * sizeof(float),
+                                    GCKPTI_ALIGN);
+        }
+        if (values && q->p.storage == GCKPT_STORED_I8 && e->type != GCKPT_STORED_I8 &&
+            (size_t)gckpti_row_length(&q->p) > row)
+            row = (size_t)gckpti_row_length(&q->p);
+    }
+    void *last = spare ? spare + used : NULL;
+    l->row = (float *)last;
+    return used + row * sizeof(float);
+}
+
 /* Creates the values and states that the store lacks, and room for what it has. 0: no memory. */
 static int gckpti_load_create(gckpti_loader *l)
 {
     gckpt_store *s = l->store;
-    const gckpti_saved *head = l->entries;
     for (size_t i = 0; i < l->count; i++) {
         gckpti_saved *e = &l->entries[i];
         gckpti_param *q = &s->params[e->param];
-        if (e->slot == GCKPTI_UPDATES)
+        if (e->slot >= 0)
             continue;
-        if (e->slot < 0) {
-            head = e;
-            if (gckpti_values_new(s, q, "load") != GCKPT_OK)
-                return !(l->result = GCKPT_E_MEMORY);
-            if (!gckpti_param_state(s, q, e->states))
-                return gckpti_refuse(l, GCKPT_E_MEMORY, e, "no memory for its %i optimiser states",
-                                     e->states);
-        }
-        if (e->slot < 0 ? q->raw : e->slot >= head->had)
-            e->to = gckpti_array(q, e->slot);
-        else if (e->slot >= 0 || !q->locked)
-            l->spare_bytes += (size_t)q->p.elements * sizeof(float);
+        if (!gckpti_load_adopt(l, e) && gckpti_values_new(s, q, "load") != GCKPT_OK)
+            return !(l->result = GCKPT_E_MEMORY);
+        if (!gckpti_param_state(s, q, e->states))
+            return gckpti_refuse(l, GCKPT_E_MEMORY, e, "no memory for its %i optimiser states",
+                                 e->states);
     }
-    l->spare = (float *)gckpti_new(&s->memory, l->spare_bytes, 1);
+    l->spare_bytes = gckpti_load_places(l, NULL);
+    l->spare = (unsigned char *)gckpti_new(&s->memory, l->spare_bytes, 1);
     if (!l->spare)
         return gckpti_refuse(l, GCKPT_E_MEMORY, NULL,
                              "no memory for %z bytes of data beside those that the store has",
                              l->spare_bytes);
-    float *spare = l->spare;
-    for (size_t i = 0; i < l->count; i++) {
-        gckpti_saved *e = &l->entries[i];
-        const gckpti_param *q = &s->params[e->param];
-        if (e->to || e->slot == GCKPTI_UPDATES || (e->slot < 0 && q->locked))
-            continue;
-        e->to = spare;
-        spare += q->p.elements;
-    }
+    gckpti_load_places(l, l->spare);
     return 1;
 }
 
@@ -17419,35 +18080,106 @@ static void gckpti_load_undo(gckpti_loader *l)
     gckpti_notes_shrink(s, l->notes);
 }
 
-/* The next n bytes of data, to `out` (NULL: nowhere). */
-static int gckpti_load_bytes(gckpti_loader *l, void *out, int64_t n)
+/* The next n bytes of the file, to `out` (NULL: nowhere). */
+static int gckpti_load_bytes(gckpti_loader *l, void *out, size_t n)
 {
     unsigned char nowhere[256];
-    l->read_bytes += n;
-    for (int64_t some; n > 0; n -= some) {
-        some = out || n < (int64_t)sizeof nowhere ? n : (int64_t)sizeof nowhere;
-        if (l->read(l->user, out ? out : nowhere, (size_t)some) != (size_t)some)
-            return gckpti_refuse(l, GCKPT_E_FILE, NULL,
-                                 "the %I bytes of data could not be read to their end",
-                                 l->data_bytes);
+    int done = 1;
+    if (l->file && out)
+        memcpy(out, l->file + l->taken, n);
+    l->taken += n;
+    for (size_t some; n > 0 && !l->file && done; n -= some) {
+        some = out || n < sizeof nowhere ? n : sizeof nowhere;
+        done = l->read(l->user, out ? out : nowhere, some) == some;
+    }
+    return done ||
+           gckpti_refuse(l, GCKPT_E_FILE, NULL,
+                         "the %I bytes of data could not be read to their end", l->data_bytes);
+}
+
+/* The next n elements of `size` bytes, in the order of bytes that this machine has. */
+static int gckpti_load_elements(gckpti_loader *l, void *out, int64_t n, int size)
+{
+    if (!gckpti_load_bytes(l, out, (size_t)n * (size_t)size))
+        return 0;
+    unsigned char *b = (unsigned char *)out;
+    for (int64_t i = 0; i < n && size > 1 && !gckpti_little_endian(); i++, b += size)
+        for (int k = 0; k < size / 2; k++) {
+            unsigned char low = b[k];
+            b[k] = b[size - 1 - k];
+            b[size - 1 - k] = low;
+        }
+    return 1;
+}
+
+/* The next n elements as floats (those of I8 without their scales): they are read to the end of
+ * x, and each is made a float before that is written over it. */
+static int gckpti_load_floats(gckpti_loader *l, int type, float *x, int64_t n)
+{
+    const int size = gckpti_stored[type].bytes;
+    const unsigned char *from = (unsigned char *)x + (size_t)(4 - size) * (size_t)n;
+    if (!gckpti_load_elements(l, (unsigned char *)x + (from - (unsigned char *)x), n, size))
+        return 0;
+    for (int64_t i = 0; i < n && size < 4; i++, from += size) {
+        uint16_t half = 0;
+        signed char byte;
+        memcpy(&byte, from, 1);
+        if (size == 2)
+            memcpy(&half, from, 2);
+        float value = type == GCKPT_STORED_BF16  ? gckpti_from_bf16(half)
+                      : type == GCKPT_STORED_F16 ? gckpti_from_f16(half)
+                                                 : (float)byte;
+        memcpy(x + i, &value, sizeof value);
     }
     return 1;
 }
 
-/* The next n elements, which are read to the end of their room and made floats there, each before
- * it is overwritten. */
-static int gckpti_load_floats(gckpti_loader *l, int type, float *x, int64_t n)
+/* Values that are not the store's to change: are they the file's? */
+static int gckpti_load_compare(gckpti_loader *l, const gckpti_saved *e, const gckpti_param *q)
 {
-    const int size = gckpti_stored[type].bytes;
-    unsigned char *b = (unsigned char *)x + (4 - size) * n;
-    if (!gckpti_load_bytes(l, b, size * n))
-        return 0;
-    for (int64_t i = 0; i < n; i++, b += size) {
-        uint32_t word = b[0] | (uint32_t)b[1] << 8;
-        word = type == GCKPT_STORED_F32    ? word | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24
-               : type == GCKPT_STORED_BF16 ? word << 16
-                                           : gckpti_bits(gckpti_from_f16((uint16_t)word));
-        memcpy(x + i, &word, 4);
+    unsigned char room[256];
+    const int64_t count = gckpti_elements(&e->shape);
+    const int size = gckpti_stored[e->type].bytes;
+    int same = e->type == (e->slot < 0 ? (int)q->p.storage : GCKPT_STORED_F32);
+    const void *values = q->p.packed ? q->p.packed : q->p.values;
+    const unsigned char *have = (const unsigned char *)(e->slot < 0 ? values : q->p.scales);
+    for (int64_t at = 0, n; at < count && same; at += n) {
+        n = gckpti_min(count - at, (int64_t)sizeof room / size);
+        if (!gckpti_load_elements(l, room, n, size))
+            return 0;
+        same = !memcmp(have + (size_t)at * (size_t)size, room, (size_t)n * (size_t)size);
+    }
+    return same || gckpti_refuse(l, GCKPT_E_DATA, e,
+                                 "is external, not writable, and not what the file has; bind it as "
+                                 "writable, or leave it out");
+}
+
+static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
+{
+    const gckpti_param *q = &l->store->params[e->param];
+    const int64_t count = gckpti_elements(&e->shape);
+    gckpti_param to = *q;
+    float room[GCKPTI_DRAWN];
+    if (!e->to)
+        return gckpti_load_compare(l, e, q);
+    if (e->slot >= 0)
+        return gckpti_load_elements(l, e->to, count, 4);
+    gckpti_set_block(&to, e->to);
+    if ((int)to.p.storage == e->type)
+        return gckpti_load_elements(l, e->to + gckpti_scale_bytes(&to.p), count,
+                                    gckpti_stored[e->type].bytes);
+    if (to.p.storage == GCKPT_STORED_F32)
+        return gckpti_load_floats(l, e->type, to.p.values, count);
+    const int scaled = to.p.storage == GCKPT_STORED_I8;
+    float *x = scaled ? l->row : room;
+    for (int64_t at = 0, n; at < count; at += n) {
+        n = gckpti_min(count - at, scaled ? gckpti_row_length(&to.p) : GCKPTI_DRAWN);
+        if (!gckpti_load_floats(l, e->type, x, n))
+            return 0;
+        if (!gckpti_pack_piece(&to, at, n, x))
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
+                                 gckpti_storage_name(to.p.storage),
+                                 scaled ? "not finite" : "beyond 65504");
     }
     return 1;
 }
@@ -17455,45 +18187,46 @@ static int gckpti_load_floats(gckpti_loader *l, int type, float *x, int64_t n)
 /* Reads all data, in the order of the file. */
 static int gckpti_load_data(gckpti_loader *l)
 {
-    float room[GCKPTI_DRAWN];
+    const size_t start = l->taken, end = start + (size_t)l->data_bytes;
     gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
     for (size_t i = 0; i < l->count; i++) {
         const gckpti_saved *e = &l->entries[i];
-        const gckpti_param *q = &l->store->params[e->param];
-        if (e->slot == GCKPTI_UPDATES)
+        if (e->ignored || e->slot == GCKPTI_UPDATES)
             continue;
-        if (!gckpti_load_bytes(l, NULL, e->offsets[0] - l->read_bytes) ||
-            (e->to && !gckpti_load_floats(l, e->type, e->to, q->p.elements)))
+        if (!gckpti_load_bytes(l, NULL, start + (size_t)e->offsets[0] - l->taken) ||
+            !gckpti_load_tensor(l, e))
             return 0;
-        for (int64_t at = 0, n; !e->to && at < q->p.elements; at += n) {
-            n = q->p.elements - at < GCKPTI_DRAWN ? q->p.elements - at : GCKPTI_DRAWN;
-            if (!gckpti_load_floats(l, e->type, room, n))
-                return 0;
-            if (memcmp(gckpti_array(q, -1) + at, room, (size_t)n * sizeof *room))
-                return gckpti_refuse(l, GCKPT_E_DATA, e,
-                                     "is external, not writable, and holds other values than the "
-                                     "file; bind it as writable");
-        }
     }
-    return gckpti_load_bytes(l, NULL, l->data_bytes - l->read_bytes);
+    return gckpti_load_bytes(l, NULL, end - l->taken);
 }
 
 /* Nothing can fail any more: the store becomes what the file says. */
 static void gckpti_load_commit(gckpti_loader *l)
 {
     const int values_only = l->desc->values_only;
-    for (size_t i = 0; i < l->count; i++) {
+    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_param, NULL);
+    for (size_t i = 0; i < l->count; i++) { /* values come before what else there is of them */
         const gckpti_saved *e = &l->entries[i];
         gckpti_param *q = &l->store->params[e->param];
-        size_t bytes = (size_t)q->p.elements * sizeof(float);
+        const size_t bytes = (size_t)q->p.elements * sizeof(float);
+        void *to = e->to;
         if (e->slot == GCKPTI_UPDATES)
             continue;
         gckpti_pull(l->store, q);
         gckpti_changed(l->store, q, GCKPTI_HOST);
-        if (e->to && e->to != gckpti_array(q, e->slot))
-            memcpy(gckpti_array(q, e->slot), e->to, bytes);
-        if (e->slot >= 0)
+        if (e->slot == GCKPTI_SCALE) {
+            const int64_t row = q->p.shape.d[q->p.shape.n - 1];
+            for (int64_t k = 0; to && q->p.values && k < q->p.elements; k++)
+                q->p.values[k] *= ((const float *)to)[k / row];
             continue;
+        }
+        if (e->slot >= 0) {
+            if (to != gckpti_array(q, e->slot))
+                memcpy(gckpti_array(q, e->slot), to, bytes);
+            continue;
+        }
+        if (to && to != gckpti_block(q))
+            memcpy(gckpti_block(q), to, gckpti_stored_bytes(&q->p));
         q->raw = 0;
         for (int k = e->states; !values_only && k < gckpti_state_slots(q); k++)
             memset(gckpti_array(q, k), 0, bytes);
@@ -17525,19 +18258,21 @@ static void gckpti_load_rest(gckpti_loader *l)
                       l->contract, GCKPT_CONTRACT);
 }
 
-GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn read, void *user,
-                                           size_t size, const gckpt_file_desc *desc)
+/* Loads a file of `size` bytes from l->read or l->file. */
+static gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t size,
+                                const gckpt_file_desc *desc)
 {
-    gckpti_loader l;
-    unsigned char little[8];
+    unsigned char little[8] = { 0 };
     uint64_t length = 0;
-    if (!store || !read)
-        return gckpti_error(store, GCKPT_E_ARG, "load: a store and a callback are needed");
     if (store->object.sticky != GCKPT_OK)
         return store->object.sticky;
+    l->store = store;
+    l->desc = desc ? desc : &gckpti_file_plain;
+    l->had = store->count;
+    l->notes = store->note_count;
     if (size < 8)
         return gckpti_error(store, GCKPT_E_DATA, "load: %z bytes are not a safetensors file", size);
-    if (read(user, little, 8) != 8)
+    if (!gckpti_load_bytes(l, little, 8))
         return gckpti_error(store, GCKPT_E_FILE, "load: the first 8 bytes could not be read");
     for (int i = 8; i-- > 0;)
         length = length << 8 | little[i];
@@ -17546,39 +18281,55 @@ GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn rea
                             "load: a header of %I bytes in a file of %z (%z are allowed): cut off, "
                             "damaged or not safetensors",
                             (int64_t)(length & INT64_MAX), size, (size_t)GCKPTI_HEADER_MAX);
-    memset(&l, 0, sizeof l);
-    l.store = store;
-    l.desc = desc ? desc : &gckpti_file_plain;
-    l.read = read;
-    l.user = user;
-    l.had = store->count;
-    l.notes = store->note_count;
-    for (size_t i = 0; i < store->count && !l.desc->partial; i++)
+    for (size_t i = 0; i < store->count && !l->desc->partial; i++)
         if (gckpti_values_new(store, &store->params[i], "load") != GCKPT_OK) {
             gckpti_values_undo(store); /* they come first, so that a block gets all the rest back */
             return GCKPT_E_MEMORY;
         }
     size_t header_bytes = (size_t)length;
-    l.data_bytes = (int64_t)(size - 8 - header_bytes);
+    l->data_bytes = (int64_t)(size - 8 - header_bytes);
     size_t room = gckpti_round_up(header_bytes, GCKPTI_ALIGN); /* so that a block gets it back */
-    l.at = l.header = (char *)gckpti_new(&store->memory, room, 1);
-    l.end = l.header ? l.header + header_bytes : NULL;
-    if (!l.header)
-        gckpti_refuse(&l, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", header_bytes);
-    else if (read(user, l.header, header_bytes) != header_bytes)
-        gckpti_refuse(&l, GCKPT_E_FILE, NULL, "the header's %z bytes cannot be read", header_bytes);
+    l->at = l->header = (char *)gckpti_new(&store->memory, room, 1);
+    l->end = l->header ? l->header + header_bytes : NULL;
+    if (!l->header)
+        gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", header_bytes);
+    else if (!gckpti_load_bytes(l, l->header, header_bytes))
+        gckpti_refuse(l, GCKPT_E_FILE, NULL, "the header's %z bytes cannot be read", header_bytes);
     else
-        gckpti_load_rest(&l);
-    gckpti_delete(&store->memory, l.entries, l.capacity, sizeof *l.entries);
-    gckpti_delete(&store->memory, l.header, room, 1);
+        gckpti_load_rest(l);
+    gckpti_delete(&store->memory, l->entries, l->capacity, sizeof *l->entries);
+    gckpti_delete(&store->memory, l->header, room, 1);
     gckpti_values_undo(store);
-    return l.result == GCKPT_OK ? gckpti_ok(store) : l.result;
+    return l->result == GCKPT_OK ? gckpti_ok(store) : l->result;
+}
+
+GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn read, void *user,
+                                           size_t size, const gckpt_file_desc *desc)
+{
+    gckpti_loader l;
+    if (!store || !read)
+        return gckpti_error(store, GCKPT_E_ARG, "load: a store and a callback are needed");
+    memset(&l, 0, sizeof l);
+    l.read = read;
+    l.user = user;
+    return gckpti_load(store, &l, size, desc);
 }
 
 GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
                                         size_t size)
 {
     return gckpt_store_read_as(store, read, user, size, NULL);
+}
+
+GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
+                                       const gckpt_file_desc *desc)
+{
+    gckpti_loader l;
+    if (!store || !file)
+        return gckpti_error(store, GCKPT_E_ARG, "map: a store and a file in memory are needed");
+    memset(&l, 0, sizeof l);
+    l.file = (const unsigned char *)file;
+    return gckpti_load(store, &l, size, desc);
 }
 
 #ifndef GCKPT_NO_STDIO
@@ -17883,7 +18634,8 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
  *     proven; bytes of slower memory, work of 2^20 of them
  *     terms; for each: id, bits of the weight, regulariser, work of its op as built
  *     picks; for each: id, gradient
- *     instructions; for each: 8 id of the tensor + kind          parameters; for each: trained
+ *     instructions; for each: 8 id of the tensor + kind
+ *     parameters; for each: 2 storage + trained
  *     buffers, by end; for each: offset                          hash of all numbers before
  * So it holds decisions only: what runs when, what lies where. The rest is derived from the graph,
  * by the code that plans.
@@ -17952,7 +18704,8 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
         gckpti_put_number(&k, &check, 8 * (uint64_t)in.id + (uint64_t)in.kind);
     gckpti_put_number(&k, &check, plan->param_count);
     for (size_t i = 0; i < plan->param_count; i++)
-        gckpti_put_number(&k, &check, plan->params[i].trained != 0);
+        gckpti_put_number(&k, &check,
+                          2 * (uint64_t)plan->params[i].storage + (plan->params[i].trained != 0));
     gckpti_put_number(&k, &check, plan->life_count);
     for (size_t i = 0; i < plan->life_count; i++)
         gckpti_put_number(&k, &check, plan->lives[i].offset);
@@ -18070,7 +18823,9 @@ static void gckpti_read_list(gckpti_plan_reader *r)
         if (in.kind == GCKPT_UPDATE || in.kind == GCKPT_OFFLOAD ||
             (t->batchless && t->kind == GCKPTI_OP))
             continue;
-        r->d.stage_parameters = r->d.stage_parameters || t->kind == GCKPTI_PARAM;
+        r->d.stage_parameters =
+            r->d.stage_parameters ||
+            (t->kind == GCKPTI_PARAM && g->store->params[t->index].p.storage == GCKPT_STORED_F32);
         if (gckpti_want(&r->scratch, &r->list, (size_t)x + 1, sizeof *r->list))
             r->list[r->d.instructions++] = in;
     }
@@ -18142,12 +18897,21 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         if (g->tensors[i]->kind != GCKPTI_PARAM)
             continue;
         seen++;
-        int trained = gckpti_get_below(r, 2);
-        if (!r->bad && !r->ended && trained != r->p.active[i])
+        int word = gckpti_get_below(r, 2 * (GCKPT_STORED_I8 + 1)), trained = word & 1;
+        gckpt_storage storage = g->store->params[g->tensors[i]->index].p.storage;
+        if (r->bad || r->ended)
+            break;
+        if (trained != r->p.active[i])
             return gckpti_error(r->p.g, GCKPT_E_ARG,
                                 "load plan: %T was %s when the plan was made: freeze the same "
                                 "parameters, or make it again",
                                 g->tensors[i], trained ? "trained" : "not trained");
+        if (word / 2 != (int)storage)
+            return gckpti_error(r->p.g, GCKPT_E_ARG,
+                                "load plan: %T was stored as %s when the plan was made, now as %s: "
+                                "pack it so, or make it again",
+                                g->tensors[i], gckpti_storage_name((gckpt_storage)(word / 2)),
+                                gckpti_storage_name(storage));
     }
     r->bad = r->bad || (!r->ended && count != seen);
     return gckpti_reader_result(r);
@@ -18334,9 +19098,11 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
         int index = gckpti_find(store, name);
         gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
                             gckpti_float(next->init[2]) };
-        if (index < 0 && gckpti_param_new(store, name, shape, NULL, init))
-            continue;
-        if (index < 0)
+        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, shape, 0, init) : NULL;
+        if (q) {
+            q->p.storage = next->storage;
+            q->p.frozen = next->storage != GCKPT_STORED_F32;
+        } else if (index < 0)
             result = gckpti_error(store, GCKPT_E_MEMORY,
                                   "plan: the store has no memory for the %I floats of \"%s\"",
                                   next->elements, name);
@@ -18482,9 +19248,9 @@ static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *nam
     gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_plan_param *q = &p->params[i];
-        gckpti_print(k, "    { %z, %I, %i, %i, %i, { %zU, %zU, %zU } },\n", q->name, q->elements,
-                     q->trained, q->node, q->place, (size_t)q->init[0], (size_t)q->init[1],
-                     (size_t)q->init[2]);
+        gckpti_print(k, "    { %z, %I, %i, %i, %i, (gckpt_storage)%i, { %zU, %zU, %zU } },\n",
+                     q->name, q->elements, q->trained, q->node, q->place, (int)q->storage,
+                     (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2]);
     }
     gckpti_c_end(k, p->param_count);
     gckpti_c_begin(k, "gckpti_ins", name, "list", p->length);

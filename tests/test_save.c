@@ -568,7 +568,7 @@ static void test_memory(void)
     gckpt_store_free(s);
     CHECK(mem.live == 0);
     /* a block: what a load took is given back, when nothing had to be created */
-    static double memory[1100];
+    static double memory[1280];
     gckpt_store_desc desc = { .memory.memory = memory, .memory.size = sizeof memory };
     s = gckpt_store_new(&desc);
     gckpt_init zero = { 0, 0, 0 };
