@@ -20037,13 +20037,14 @@ static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
  * in a cache while a piece goes over it for every GCKPTI_NC columns. */
 static void gckpti_products_cut(gckpti_products *s)
 {
-    enum { LOW = 256, HIGH = 1024, NARROW = 2 * GCKPTI_PANEL };
+    enum { LOW = 256, HIGH = 1024 };
     const gckpti_product *t = &s->t;
+    int64_t narrow = t->m == 1 ? 512 : 2 * GCKPTI_PANEL; /* a row alone: runs of b that are long */
     int small = t->m * t->n * t->k < 65536;
     int64_t threads = s->call->threads, pieces = small || threads < 2 ? 1 : 4 * threads / s->batch;
     s->rows = t->m, s->cols = t->n;
     for (int64_t have = 1; have < pieces || (s->rows > HIGH && !small); have *= 2)
-        if (have < pieces && s->cols > NARROW &&
+        if (have < pieces && s->cols > narrow &&
             (t->b_col != 1 || s->cols >= s->rows || s->rows <= LOW))
             s->cols = gckpti_multiple((s->cols + 1) / 2, GCKPTI_PANEL);
         else if (s->rows > 4 * GCKPTI_STRIP)
@@ -21068,9 +21069,8 @@ GCKPTI_INLINED FLOATS V(either)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a
 GCKPTI_INLINED FLOATS V(differ)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) ^ V(bits)(b)); }
 GCKPTI_INLINED FLOATS V(exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */
 
-/* d[p * d_row + i] = s[i * row + p] for i, p < W. Where registers allow, 4 columns of the
- * result at a time: `quads` loads 4 floats of rows 0, 4, ... side by side, and each quad turns
- * within itself. */
+/* `turn`: vector r[p] gets s[i * row + p], i < W, for 4 columns p. Where there are instructions for
+ * it `quads` loads 4 floats of rows 0, 4, ... side by side, and each quad turns within itself. */
 #if GCKPTI_ISA == 3
 #define GCKPTI_TILE_ROWS    8
 #define GCKPTI_TILE_VECTORS 3
@@ -21096,24 +21096,31 @@ GCKPTI_INLINED FLOATS V(quads)(const float *s, int64_t row)
 #define GCKPTI_TILE_ROWS    4
 #define GCKPTI_TILE_VECTORS 2
 #endif
-static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
+GCKPTI_INLINED void V(turn)(const float *s, int64_t row, FLOATS *r)
 {
 #if GCKPTI_ISA >= 2
-    for (int q = 0; q < W; q += 4, s += 4, d += 4 * d_row) {
-        FLOATS r0 = V(quads)(s, row), r1 = V(quads)(s + row, row);
-        FLOATS r2 = V(quads)(s + 2 * row, row), r3 = V(quads)(s + 3 * row, row);
-        FLOATS l01 = GCKPTI_MM(unpacklo_ps)(r0, r1), h01 = GCKPTI_MM(unpackhi_ps)(r0, r1);
-        FLOATS l23 = GCKPTI_MM(unpacklo_ps)(r2, r3), h23 = GCKPTI_MM(unpackhi_ps)(r2, r3);
-        V(store)(d, GCKPTI_MM(shuffle_ps)(l01, l23, 0x44));
-        V(store)(d + d_row, GCKPTI_MM(shuffle_ps)(l01, l23, 0xee));
-        V(store)(d + 2 * d_row, GCKPTI_MM(shuffle_ps)(h01, h23, 0x44));
-        V(store)(d + 3 * d_row, GCKPTI_MM(shuffle_ps)(h01, h23, 0xee));
-    }
+    FLOATS r0 = V(quads)(s, row), r1 = V(quads)(s + row, row);
+    FLOATS r2 = V(quads)(s + 2 * row, row), r3 = V(quads)(s + 3 * row, row);
+    FLOATS l01 = GCKPTI_MM(unpacklo_ps)(r0, r1), h01 = GCKPTI_MM(unpackhi_ps)(r0, r1);
+    FLOATS l23 = GCKPTI_MM(unpacklo_ps)(r2, r3), h23 = GCKPTI_MM(unpackhi_ps)(r2, r3);
+    r[0] = GCKPTI_MM(shuffle_ps)(l01, l23, 0x44), r[1] = GCKPTI_MM(shuffle_ps)(l01, l23, 0xee);
+    r[2] = GCKPTI_MM(shuffle_ps)(h01, h23, 0x44), r[3] = GCKPTI_MM(shuffle_ps)(h01, h23, 0xee);
 #else
-    for (int i = 0; i < W; i++)
-        for (int p = 0; p < W; p++)
-            d[p * d_row + i] = s[i * row + p];
+    for (int p = 0; p < 4; p++)
+        for (int i = 0; i < W; i++)
+            r[p][i] = s[i * row + p];
 #endif
+}
+
+/* d[p * d_row + i] = s[i * row + p] for i, p < W */
+static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
+{
+    for (int q = 0; q < W; q += 4) {
+        FLOATS r[4];
+        V(turn)(s + q, row, r);
+        for (int p = 0; p < 4; p++, d += d_row)
+            V(store)(d, r[p]);
+    }
 }
 
 /* ---- products (Goto & van de Geijn, "Anatomy of high-performance matrix multiplication", 2008)
@@ -21310,6 +21317,123 @@ static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_
     return by;
 }
 
+/* ---- a row of c alone: b is read once, as it lies, and not packed ---- */
+#define GCKPTI_EACH_EIGHTH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+/* c[j] += chain of a and column j of b, which has 8 links or (constants) 1, rows of n floats. */
+GCKPTI_INLINED void V(sweep_of)(const float *a, int64_t a_step, const float *b, int64_t row,
+                                int links, int64_t n, float *c)
+{
+#define GCKPTI_SWEEP_START(p) const FLOATS x##p = V(set1)((p) < links ? a[(p)*a_step] : 0.0f);
+#define GCKPTI_SWEEP_LINK(p)                                                                       \
+    if ((p) < links)                                                                               \
+        sum = V(fma)(x##p, V(load_n)(b + (p)*row + j, left), sum);
+    GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_START)
+    int64_t j = 0, left = W;
+    for (; j + W <= n; j += W) {
+        FLOATS sum = V(load)(c + j);
+        GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_LINK)
+        V(store)(c + j, sum);
+    }
+    if (j < n) {
+        FLOATS sum = V(load_n)(c + j, left = n - j);
+        GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_LINK)
+        V(store_n)(c + j, sum, left);
+    }
+#undef GCKPTI_SWEEP_START
+#undef GCKPTI_SWEEP_LINK
+}
+
+static GCKPTI_TARGET void V(sweep)(const float *a, int64_t a_step, const float *b, int64_t row,
+                                   int64_t k, int64_t n, float *c)
+{
+    for (; k >= 8; k -= 8, a += 8 * a_step, b += 8 * row)
+        V(sweep_of)(a, a_step, b, row, 8, n, c);
+    for (; k > 0; k--, a += a_step, b += row)
+        V(sweep_of)(a, a_step, b, row, 1, n, c);
+}
+
+/* c[j] = chain of a and row j of b, k floats, from from[j] (NULL: +0), for n rows: 32, if `all` (a
+ * constant), else at most W. The same number of rows, at `next`, is fetched. */
+GCKPTI_INLINED void V(dots_of)(const float *a, int64_t a_step, const float *b, int64_t row,
+                               int64_t k, int64_t n, int all, const float *from, float *c,
+                               const float *next)
+{
+#define GCKPTI_DOT_HAS(i) ((i) == 0 || (all && W * (i) < 32))
+#define GCKPTI_DOT_START(i)                                                                        \
+    FLOATS sum##i = V(zero)();                                                                     \
+    if (GCKPTI_DOT_HAS(i) && from)                                                                 \
+        sum##i = V(load_n)(from + W * (i), n - W * (i));
+#define GCKPTI_DOT_LINKS(i)                                                                        \
+    if (GCKPTI_DOT_HAS(i)) {                                                                       \
+        V(turn)(b + W * (i)*row + p, row, r);                                                      \
+        sum##i = V(fma)(x0, r[0], sum##i), sum##i = V(fma)(x1, r[1], sum##i);                      \
+        sum##i = V(fma)(x2, r[2], sum##i), sum##i = V(fma)(x3, r[3], sum##i);                      \
+    }
+#define GCKPTI_DOT_LINK(i)                                                                         \
+    if (GCKPTI_DOT_HAS(i)) {                                                                       \
+        float e[W] = { 0.0f };                                                                     \
+        for (int64_t l = W * (i); l < W * (i) + W && l < n; l++)                                   \
+            e[l - W * (i)] = b[l * row + p];                                                       \
+        sum##i = V(fma)(V(set1)(a[p * a_step]), V(load)(e), sum##i);                               \
+    }
+#define GCKPTI_DOT_STORE(i)                                                                        \
+    if (GCKPTI_DOT_HAS(i))                                                                         \
+        V(store_n)(c + W * (i), sum##i, n - W * (i));
+    FLOATS r[4];
+    int64_t p = 0;
+    GCKPTI_EACH_EIGHTH(GCKPTI_DOT_START)
+    for (; n >= W && p + 4 <= k; p += 4) {
+        const float *x = a + p * a_step, *lines = next + p / 16 * 16;
+        const FLOATS x0 = V(set1)(x[0]), x1 = V(set1)(x[a_step]);
+        const FLOATS x2 = V(set1)(x[2 * a_step]), x3 = V(set1)(x[3 * a_step]);
+        for (int64_t i = p / 4 % 4; all && i < 32; i += 4)
+            __builtin_prefetch(lines + i * row, 0, 2);
+        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_LINKS)
+    }
+    for (; p < k; p++) {
+        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_LINK)
+    }
+    GCKPTI_EACH_EIGHTH(GCKPTI_DOT_STORE)
+#undef GCKPTI_DOT_HAS
+#undef GCKPTI_DOT_START
+#undef GCKPTI_DOT_LINKS
+#undef GCKPTI_DOT_LINK
+#undef GCKPTI_DOT_STORE
+}
+#undef GCKPTI_EACH_EIGHTH
+
+/* next: as many rows that come then; NULL: the next 32 of b. */
+static GCKPTI_TARGET void V(dots)(const float *a, int64_t a_step, const float *b, int64_t row,
+                                  int64_t k, int64_t n, const float *from, float *c,
+                                  const float *next)
+{
+    int64_t j = 0, some;
+    for (; j + 32 <= n; j += 32)
+        V(dots_of)
+    (a, a_step, b + j * row, row, k, 32, 1, from ? from + j : NULL, c + j,
+     next ? next + j * row : b + gckpti_min(j + 32, n - 32) * row);
+    for (; some = gckpti_min(n - j, W), j < n; j += some)
+        V(dots_of)(a, a_step, b + j * row, row, k, some, 0, from ? from + j : NULL, c + j, b);
+}
+
+/* Columns j0..j1-1 of row i of c. */
+static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, int64_t i, int64_t j0, int64_t j1)
+{
+    const float *a = t->a + i * t->a_row, *b = t->b + j0 * t->b_col;
+    const float *from = t->from ? t->from + i * t->from_row + j0 : NULL;
+    float *c = t->c + i * t->c_row + j0;
+    size_t bytes = (size_t)(j1 - j0) * sizeof *c;
+    if (t->b_step == 1) {
+        V(dots)(a, t->a_step, b, t->b_col, t->k, j1 - j0, from, c, NULL);
+        return;
+    }
+    if (!from)
+        memset(c, 0, bytes);
+    else if (from != c)
+        memcpy(c, from, bytes);
+    V(sweep)(a, t->a_step, b, t->b_step, t->k, j1 - j0, c);
+}
+
 /* Rows i0..i1-1, columns j0..j1-1 of c; pack: `room` floats, see gckpti_product_room.
  *
  * The loops, from the outside: blocks of b, along its columns and then down its links (p, j; n
@@ -21326,6 +21450,10 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
     const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * W;
     float *const panels = pack + GCKPTI_STRIP * by.deep;
     int64_t p = 0, j = j0, next_p, next_j;
+    if (i1 - i0 == 1 && (t->b_step == 1 || t->b_col == 1)) {
+        V(product_row)(t, i0, j0, j1);
+        return;
+    }
     do {
         const float *a = t->a + p * t->a_step, *b = t->b + p * t->b_step + j * t->b_col;
         const int64_t n = gckpti_min(j1 - j, by.wide), k = gckpti_min(t->k - p, by.deep);
@@ -22241,24 +22369,38 @@ static GCKPTI_TARGET void V(gather)(const gckpti_heads *h, const float *x, int64
             V(store)(d + j, V(load_n)(x + j, h->d - j));
 }
 
-/* bands of attention: in bf16 plans with subnormals flushed. */
+/* In chains of bf16 plans subnormals are flushed, between these two. */
+GCKPTI_INLINED unsigned V(flush)(const gckpti_heads *h)
+{
+    unsigned mode = 0;
+#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
+    if (h->mixed) {
+        mode = _mm_getcsr();
+        _mm_setcsr(mode | 0x8040u);
+    }
+    __asm__ volatile("" ::: "memory"); /* nothing is computed on the wrong side */
+#endif
+    (void)h; /* without them bf16 plans do not come here */
+    return mode;
+}
+
+GCKPTI_INLINED void V(flush_end)(const gckpti_heads *h, unsigned mode)
+{
+#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
+    __asm__ volatile("" ::: "memory");
+    if (h->mixed)
+        _mm_setcsr(mode);
+#endif
+    (void)h, (void)mode;
+}
+
 static GCKPTI_TARGET void V(head_bands)(const gckpti_heads *h, const gckpti_band *s, int64_t m,
                                         int64_t n, int64_t k, const float *a, const float *b,
                                         float *c)
 {
-#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
-    if (h->mixed) {
-        const unsigned mode = _mm_getcsr();
-        _mm_setcsr(mode | 0x8040u);
-        __asm__ volatile("" ::: "memory"); /* nothing is computed on the wrong side */
-        V(bands)(s, m, n, k, a, b, c);
-        __asm__ volatile("" ::: "memory");
-        _mm_setcsr(mode);
-        return;
-    }
-#endif
-    (void)h; /* without them bf16 plans do not come here */
+    const unsigned mode = V(flush)(h);
     V(bands)(s, m, n, k, a, b, c);
+    V(flush_end)(h, mode);
 }
 
 /* n rows of [64][64] factors, rounded in bf16 plans. */
@@ -22324,6 +22466,50 @@ static GCKPTI_TARGET void V(online_down)(float *x, int64_t n, int64_t diagonal, 
     V(store)(factor, change);
 }
 
+/* out *= factor, of a query */
+GCKPTI_INLINED void V(rescale)(float *out, float factor, int64_t d)
+{
+    for (int64_t e = 0; factor != 1.0f && e < d; e += W)
+        V(store_n)(out + e, V(load_n)(out + e, d - e) * V(set1)(factor), d - e);
+}
+
+/* Query i of a head by itself, with its scores side by side. */
+static GCKPTI_TARGET void V(attention_query)(const gckpti_heads *h, int64_t row, int64_t head,
+                                             int64_t i)
+{
+    const gckpt_call *call = h->call;
+    int64_t at = (row * h->t + i) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
+    const float *q = call->in[0].data + at, *k = call->in[1].data + keys;
+    const float *v = call->in[2].data + keys;
+    float p[GCKPTI_BLOCK] = { 0.0f }, max = 0.0f, sum = 0.0f;
+    float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
+    int64_t seen = gckpti_min(h->sight.keys, i + 1 + h->sight.ahead), step = GCKPTI_BLOCK * h->c;
+    if (out)
+        memset(out, 0, (size_t)h->d * sizeof *out);
+    for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK, k += step, v += step) {
+        int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK);
+        unsigned mode = V(flush)(h);
+        V(dots)(q, 1, k, h->c, h->d, n, NULL, p, v);
+        V(flush_end)(h, mode);
+        for (int64_t e = 0; e < n; e += W)
+            V(store)(p + e, V(fma)(V(load)(p + e), V(set1)(h->scale), V(zero)()));
+        float factor = V(online)(p, p, n, j == 0, &max, &sum);
+        if (!out)
+            continue;
+        if (j)
+            V(rescale)(out, factor, h->d);
+        V(head_factors)(h, p, 1);
+        mode = V(flush)(h);
+        V(sweep)(p, 1, v, h->c, n, h->d, out);
+        V(flush_end)(h, mode);
+    }
+    gckpti_softmax_end(&max, &sum);
+    if (out)
+        V(divide)(out, sum, h->d);
+    if (aux)
+        aux[(row * h->heads + head) * h->t + i] = max + gckpti_log(sum);
+}
+
 /* Queries `first`.. of a head. */
 static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t row, int64_t head,
                                                int64_t first, float *room)
@@ -22337,6 +22523,11 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
     float *q = room, *v = q + GCKPTI_BLOCK * (h->d + W), *p = v + GCKPTI_BLOCK * h->wide;
     float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
     float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
+    if (m <= 3) { /* more fill vectors */
+        for (int64_t r = 0; r < m; r++)
+            V(attention_query)(h, row, head, first + r);
+        return;
+    }
     V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
     for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
         int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK);
@@ -22347,14 +22538,8 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
         (p + i, n, ahead - j + i, h->scale, j == 0, max + i, sum + i, factor + i);
         if (!out)
             continue;
-        for (int64_t r = 0; j && r < m; r++) {
-            if (factor[r] == 1.0f) /* changes nothing */
-                continue;
-            for (int64_t e = 0; e < h->d; e += W) {
-                float *o = out + r * h->c + e;
-                V(store_n)(o, V(load_n)(o, h->d - e) * V(set1)(factor[r]), h->d - e);
-            }
-        }
+        for (int64_t r = 0; j && r < m; r++)
+            V(rescale)(out + r * h->c, factor[r], h->d);
         V(head_factors)(h, p, n);
         V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
         values.fresh = j == 0;
