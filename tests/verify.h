@@ -291,7 +291,8 @@ static inline void verify_shape_call(const verifier *v, const gckpti_node *node,
 
 static inline int verify_in_arena(const verifier *v, const gckpti_node *q)
 {
-    return q->kind == GCKPTI_OP || (q->kind == GCKPTI_PARAM && v->staged);
+    return (q->kind == GCKPTI_OP && !gckpti_is_cache(q->op)) ||
+           (q->kind == GCKPTI_PARAM && v->staged);
 }
 
 /* Values of inputs in `mask`; others and what is not in the arena have no place. */
