@@ -322,7 +322,7 @@ typedef struct gckpt_backend gckpt_backend;   /* what computes, and where */
     X(CANCELLED, "cancelled by the progress callback; nothing was changed")                        \
     X(OTHER_CONTRACT, "loaded; but made under another version of the numeric contract")            \
     X(UNRESOLVED, "rounding hides what was to be checked")                                         \
-    X(SKIPPED, "skipped: the gradient is not finite; nothing was changed")                                         \
+    X(SKIPPED, "skipped: the gradient is not finite; nothing was changed")                         \
     X(E_SHAPE, "shapes do not fit")                                                                \
     X(E_ARG, "a wrong argument")                                                                   \
     X(E_MEMORY, "out of memory")                                                                   \
@@ -1031,10 +1031,10 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_
  * different backends take turns by whole steps. Calls take effect in the order they are made in. In
  * memory of its own a backend may return before that; three may not: copy_in returns when it has
  * read the host's bytes, copy_out when it has written them, finish when all is done. finish is
- * called at a step's end, before the report; before the first update, if the step clips or a loss
- * that is no regulariser lacks GCKPT_COUNTS_FEEDS; before a regulariser's gradient, if the first
- * loss's count is not known from the feeds. copy_out waits for gckpt_fetch and for what runs on the
- * host. Without memory of its own each call has taken effect when it returns.
+ * called at a step's end, before the report; before the first update, if the step clips, if it may
+ * be skipped and `nonfinite` is missing, or if a loss that is no regulariser lacks
+ * GCKPT_COUNTS_FEEDS; before a regulariser's gradient, if the first loss's count is not known from
+ * the feeds. copy_out waits for gckpt_fetch and for what runs on the host. Without memory of its own each call has taken effect when it returns.
  * A call, what it points to on the host (attributes, shapes) and the structs below live until the
  * function returns; their other pointers are the backend's. Whatever computes, the numbers are
  * those of the contract (manual, 5). An error that is found at a step's end comes after its
@@ -1079,6 +1079,7 @@ typedef struct {
     int write_back; /* 1: what was divided is to stand in `gradient` after this, 0: the sum */
     float *squares; /* square sums, by block; NULL: not wanted */
     int update;     /* 0: no; what follows is unused */
+    const uint32_t *unless; /* nothing is updated if it finds something but 0 here; NULL: it does */
     gckpt_optimiser optimiser;
     float *values, *state[4];
     float momentum;
@@ -1159,6 +1160,9 @@ struct gckpt_backend {
     void (*host_release)(void *context, void *memory, size_t bytes);
     void (*move)(void *context, void *to, const void *from, size_t bytes, int out);
     void (*join)(void *context);
+    /* *found = 1 if one of n floats is not finite, else 0. NULL: a step that may be skipped waits
+     * for its square sums before the first update. */
+    void (*nonfinite)(const gckpt_call *call, const float *x, int64_t n, uint32_t *found);
 };
 
 /* In gradckpt_cuda.cu, which a program that wants it compiles by nvcc and links: the backend of a
@@ -1226,8 +1230,9 @@ typedef struct {
     /* 0: feeds are read where they are until the step ends; 1: a training step copies them at once
      * (into memory for desc.batch rows, taken when the executor is made and not in plan_bytes). */
     int copy_feeds;
-    /* 1: a step whose gradient (loss, norm) is not finite changes nothing and returns SKIPPED; not
-     * for plans that update in the backward (E_ARG) */
+    /* 1: a step whose gradient has a norm that is not finite changes nothing (values, state, step)
+     * and returns SKIPPED, the error text naming a parameter. As with clipping, gradients are gone
+     * over once more; not for plans that update in the backward (E_ARG). */
     int skip_nonfinite;
     /* Whose caches to use, and go on in: one for prompts and one for single tokens, say, of the
      * same model, batch and capacity. NULL: its own. It must live as long. */
@@ -2608,6 +2613,9 @@ GCKPTI_INLINE float gckpti_uniform(uint32_t word)
     return (float)(int32_t)(word >> 8) * 5.9604644775390625e-8f;
 }
 
+GCKPTI_INLINE int64_t gckpti_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static double gckpti_abs(double x) { return x < 0 ? -x : x; }
+
 /* ---- bf16: the upper half of a float. Rounded to nearest even; subnormals become zeros of their
  * sign, NaN stays a (quiet) NaN: what the processors' instructions do. ---- */
 GCKPTI_INLINE float gckpti_flush(float x) /* subnormals to zero */
@@ -2633,6 +2641,30 @@ GCKPTI_INLINE uint16_t gckpti_to_bf16(float x)
 }
 
 GCKPTI_INLINE float gckpti_from_bf16(uint16_t x) { return gckpti_float((uint32_t)x << 16); }
+
+/* ---- f16: IEEE binary16, in storage only. Rounded to nearest even, subnormals kept, NaN made
+ * canonical; what is beyond 65504 must not come. ---- */
+GCKPTI_INLINE uint16_t gckpti_to_f16(float x)
+{
+    uint32_t u = gckpti_bits(x), sign = u >> 16 & 0x8000u;
+    u &= 0x7fffffffu;
+    if (u > 0x7f800000u)
+        return 0x7e00u;
+    if (u < 0x38800000u) /* below 2^-14: counted in units of 2^-24, by adding 2^23 of them */
+        return (uint16_t)(sign |
+                          (gckpti_bits(gckpti_float(u) * 16777216.0f + 8388608.0f) & 0x7ffu));
+    return (uint16_t)(sign | (u + 0xfffu + (u >> 13 & 1) - 0x38000000u) >> 13);
+}
+
+/* Without branches, for vectors. */
+GCKPTI_INLINE float gckpti_from_f16(uint16_t x)
+{
+    uint32_t sign = (uint32_t)(x & 0x8000u) << 16, rest = (uint32_t)(x & 0x7fffu) << 13;
+    uint32_t small = gckpti_bits((float)(int32_t)(x & 0x3ffu) * 5.9604644775390625e-8f);
+    uint32_t u = rest < 0x00800000u ? small : rest + 0x38000000u;
+    u += rest >= 0x0f800000u ? 0x38000000u : 0u; /* infinity */
+    return gckpti_float(rest > 0x0f800000u ? 0x7fc00000u : u | sign);
+}
 
 GCKPT_API uint16_t gckpt_to_bf16(float x) { return gckpti_to_bf16(x); }
 GCKPT_API float gckpt_from_bf16(uint16_t x) { return gckpti_from_bf16(x); }
@@ -2778,7 +2810,10 @@ GCKPTI_INLINE int gckpti_self_test(void)
  * >>store: parameters and optimiser state
  * ============================================================================================== */
 typedef struct {
-    gckpt_parameter p; /* what gckpt_store_get shows; p.name is owned; p.values NULL: not made */
+    /* what gckpt_store_get shows; p.name is owned; p.values and p.packed NULL: not made */
+    gckpt_parameter p;
+    unsigned char *block; /* packed values of its own, where p.packed and p.scales point; or NULL */
+    unsigned char *next_block; /* what gckpt_store_pack will put in its place, or as floats */
     int first; /* newest of the names whose hash modulo the capacity is this place; -1: none */
     int next;  /* the next older one of the list that this name is in; -1: none */
     unsigned char external;  /* values belong to the user */
@@ -2810,7 +2845,7 @@ struct gckpt_store {
     uint64_t seed, step;
     gckpti_param *params;
     size_t count, capacity;
-    size_t elements;        /* of all values but external ones */
+    size_t elements;        /* of all values but external ones, however they are stored */
     gckpti_mirror *mirrors; /* by parameter; fewer, or none, where executors need none */
     size_t mirror_count;
     gckpti_binding *bindings; /* those who need them */
@@ -2882,11 +2917,137 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
     return s;
 }
 
-/* Its values on the host (slot -1), or one of its states; NULL: not made. All that reads or writes
- * them asks here. */
+/* Its values on the host (slot -1), or one of its states; NULL: not made, or packed. All that reads
+ * or writes them asks here. */
 static float *gckpti_array(const gckpti_param *q, int slot)
 {
     return slot < 0 ? q->p.values : q->p.state[slot];
+}
+
+/* ---- packed values: BF16, F16, or I8 with a scale for each row, which stand in front of them in a
+ * block of the store's ---- */
+static const char *gckpti_storage_name(gckpt_storage storage)
+{
+    static const char *const names[] = { "F32", "BF16", "F16", "I8" };
+    return (unsigned)storage <= GCKPT_STORED_I8 ? names[storage] : "not a gckpt_storage";
+}
+
+/* Elements that share a scale; all of them where there is none. */
+static int64_t gckpti_row_length(const gckpt_parameter *p)
+{
+    return p->storage == GCKPT_STORED_I8 ? p->shape.d[p->shape.n - 1] : p->elements;
+}
+
+static size_t gckpti_scale_bytes(const gckpt_parameter *p)
+{
+    if (p->storage != GCKPT_STORED_I8)
+        return 0;
+    return (size_t)(p->elements / gckpti_row_length(p)) * sizeof(float);
+}
+
+/* Bytes of values that are stored as p says. */
+static size_t gckpti_stored_bytes(const gckpt_parameter *p)
+{
+    static const unsigned char each[] = { 4, 2, 2, 1 };
+    return (size_t)p->elements * each[p->storage] + gckpti_scale_bytes(p);
+}
+
+static int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
+
+/* Gives it a block: of values as p.storage says. */
+static void gckpti_set_block(gckpti_param *q, unsigned char *block)
+{
+    void *at = block;
+    int floats = q->p.storage == GCKPT_STORED_F32;
+    q->block = floats ? NULL : block;
+    q->p.values = floats ? (float *)at : NULL;
+    q->p.packed = floats || !block ? NULL : block + gckpti_scale_bytes(&q->p);
+    q->p.scales = q->p.storage == GCKPT_STORED_I8 ? (float *)at : NULL;
+}
+
+/* The greatest magnitude, as bits (those of NaN are above all), of n floats and what was seen. */
+static uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u = gckpti_bits(x[i]) & 0x7fffffffu;
+        seen = u > seen ? u : seen;
+    }
+    return seen;
+}
+
+/* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
+static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
+{
+    void *scales = q->block;
+    float scale = gckpti_float(peak) / 127;
+    ((float *)scales)[at / gckpti_row_length(&q->p)] = scale;
+    return scale * 127 <= FLT_MAX; /* not NaN */
+}
+
+/* Packs n elements from `at` on; I8: of one row, whose scale is set. 0: one does not fit. */
+static int gckpti_pack_some(gckpti_param *q, int64_t at, int64_t n, const float *x)
+{
+    void *to = q->block + gckpti_scale_bytes(&q->p);
+    int large = 0;
+    if (q->p.storage == GCKPT_STORED_BF16) {
+        for (int64_t i = 0; i < n; i++)
+            ((uint16_t *)to)[at + i] = gckpti_to_bf16(x[i]);
+    } else if (q->p.storage == GCKPT_STORED_F16) {
+        for (int64_t i = 0; i < n; i++) {
+            large |= x[i] > 65504 || x[i] < -65504;
+            ((uint16_t *)to)[at + i] = gckpti_to_f16(x[i]);
+        }
+    } else {
+        float scale = q->p.scales[at / gckpti_row_length(&q->p)];
+        for (int64_t i = 0; i < n; i++) { /* adding 3 * 2^22 rounds to a whole number, to even */
+            float y = scale > 0 ? x[i] / scale : 0;
+            y = (y < -127 ? -127 : y > 127 ? 127 : y) + 12582912.0f;
+            ((int8_t *)to)[at + i] = (int8_t)(y - 12582912.0f);
+        }
+    }
+    return !large;
+}
+
+/* Stores n values from element `at` on, of I8 whole rows, as the parameter's memory has them. 0:
+ * F16 and I8 cannot hold one. */
+static int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x)
+{
+    int64_t row = gckpti_row_length(&q->p);
+    int scaled = q->p.storage == GCKPT_STORED_I8, fits = 1;
+    if (q->p.storage == GCKPT_STORED_F32) {
+        memcpy(q->p.values + at, x, (size_t)n * sizeof *x);
+        return 1;
+    }
+    for (int64_t i = 0, some; i < n && fits; i += some) {
+        some = scaled ? row : n;
+        fits = (!scaled || gckpti_set_scale(q, at + i, gckpti_peak(0, x + i, some))) &&
+               gckpti_pack_some(q, at + i, some, x + i);
+    }
+    return fits;
+}
+
+/* The floats that n stored values from element `at` on stand for. */
+static void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
+{
+    int64_t row = gckpti_row_length(&q->p);
+    if (q->p.storage == GCKPT_STORED_F32) {
+        memcpy(x, q->p.values + at, (size_t)n * sizeof *x);
+    } else if (q->p.storage == GCKPT_STORED_BF16) {
+        const uint16_t *from = (const uint16_t *)q->p.packed + at;
+        for (int64_t i = 0; i < n; i++)
+            x[i] = gckpti_from_bf16(from[i]);
+    } else if (q->p.storage == GCKPT_STORED_F16) {
+        const uint16_t *from = (const uint16_t *)q->p.packed + at;
+        for (int64_t i = 0; i < n; i++)
+            x[i] = gckpti_from_f16(from[i]);
+    } else {
+        const int8_t *from = (const int8_t *)q->p.packed + at;
+        for (int64_t i = 0, end; i < n;) {
+            float scale = q->p.scales[(at + i) / row];
+            for (end = gckpti_min(n, i + row - (at + i) % row); i < end; i++)
+                x[i] = (float)from[i] * scale;
+        }
+    }
 }
 
 static int gckpti_state_slots(const gckpti_param *q)
@@ -2967,7 +3128,7 @@ static int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_
     if (m->backend != b)
         gckpti_unmirror(s, q);
     m->backend = b;
-    for (int i = 0; i <= gckpti_state_slots(q); i++) {
+    for (int i = q->p.packed != NULL; i <= gckpti_state_slots(q); i++) {
         int fresh = !m->array[i];
         if (fresh)
             m->array[i] = (float *)b->get(b->context, bytes, 64);
@@ -3039,6 +3200,14 @@ static int gckpti_find(const gckpt_store *s, const char *name)
     return i;
 }
 
+/* Gives back the memory of values that the store owns. */
+static void gckpti_values_free(gckpt_store *s, gckpti_param *q)
+{
+    void *at = q->block ? (void *)q->block : q->external ? NULL : q->p.values;
+    gckpti_delete(&s->memory, at, gckpti_stored_bytes(&q->p), 1);
+    gckpti_set_block(q, NULL);
+}
+
 /* Takes the newest parameters away until `count` are left. */
 static void gckpti_store_shrink(gckpt_store *s, size_t count)
 {
@@ -3050,7 +3219,7 @@ static void gckpti_store_shrink(gckpt_store *s, size_t count)
         gckpti_unmirror(s, q);
         gckpti_state_shrink(s, q, 0);
         if (!q->external) {
-            gckpti_delete(&s->memory, q->p.values, n, sizeof(float));
+            gckpti_values_free(s, q);
             s->elements -= n;
         }
         memcpy(&name, &q->p.name, sizeof name); /* ours, shown to users as const */
@@ -3083,15 +3252,15 @@ static void gckpti_link_names(gckpt_store *s, int all)
     }
 }
 
-/* Adds a parameter; values NULL: of its own, to be made later as init says. NULL: no memory for its
+/* Adds a parameter; not external: with values to be made later as init says. NULL: no memory for its
  * entry, or no machine of this kind has memory for it all (values, four states and the arena). */
 static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
-                                      float *values, gckpt_init init)
+                                      int external, gckpt_init init)
 {
     gckpti_param q;
     size_t length = strlen(name) + 1, n = (size_t)gckpti_elements(shape), had = s->capacity;
     memset(&q, 0, sizeof q);
-    if (s->count >= INT32_MAX || (!values && n > SIZE_MAX / 24 - s->elements))
+    if (s->count >= INT32_MAX || (!external && n > SIZE_MAX / 24 - s->elements))
         return NULL;
     char *copy = (char *)gckpti_new(&s->memory, length, 1);
     if (!copy || !gckpti_grow(&s->memory, &s->params, &s->capacity, s->count, sizeof q)) {
@@ -3099,9 +3268,8 @@ static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gc
         return NULL;
     }
     q.p.elements = (int64_t)n;
-    q.p.values = values;
     q.p.name = (char *)memcpy(copy, name, length);
-    q.external = values != NULL;
+    q.external = external != 0;
     q.init = init;
     q.p.shape = *shape;
     q.p.lr_scale = 1;
@@ -3109,7 +3277,7 @@ static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gc
     q.first = had < s->capacity ? -1 : s->params[s->count].first;
     s->params[s->count++] = q;
     gckpti_link_names(s, had < s->capacity);
-    s->elements += values ? 0 : n;
+    s->elements += external ? 0 : n;
     return &s->params[s->count - 1];
 }
 
@@ -3141,38 +3309,110 @@ static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int6
     }
 }
 
-/* Some values from the even index `at`, *n of them: the parameter's, or, while it has none, what
- * they will be, in `room`. For reads of a store, which allocate nothing. */
+/* As gckpti_draw_values, from any index on. */
+static float *gckpti_draw_from(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t *n,
+                               float room[GCKPTI_DRAWN])
+{
+    int64_t odd = at & 1;
+    *n = gckpti_min(*n, GCKPTI_DRAWN - odd);
+    gckpti_draw_values(s, q, at - odd, *n + odd, room);
+    return room + odd;
+}
+
+/* Packs and unpacks values that are not made yet. Nothing keeps the scale of a row of I8: it is
+ * found anew for each piece. */
+static void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t *n,
+                               float *x)
+{
+    uint32_t memory[1 + GCKPTI_DRAWN], peak = 0;
+    void *block = memory;
+    gckpti_param piece = *q;
+    if (q->p.storage == GCKPT_STORED_I8) {
+        float room[GCKPTI_DRAWN];
+        int64_t row = gckpti_row_length(&q->p), begin = at - at % row;
+        for (int64_t i = begin, some; i < begin + row; i += some) {
+            some = begin + row - i;
+            const float *drawn = gckpti_draw_from(s, q, i, &some, room);
+            peak = gckpti_peak(peak, drawn, some);
+        }
+        *n = gckpti_min(*n, begin + row - at);
+    }
+    piece.p.elements = *n;
+    if (q->p.storage == GCKPT_STORED_I8)
+        piece.p.shape.d[piece.p.shape.n - 1] = *n; /* one row */
+    gckpti_set_block(&piece, (unsigned char *)block);
+    if (q->p.storage == GCKPT_STORED_I8)
+        (void)gckpti_set_scale(&piece, 0, peak);
+    (void)gckpti_pack_some(&piece, 0, *n, x);
+    gckpti_unpack_piece(&piece, 0, *n, x);
+}
+
+/* Some values from index `at`, *n of them: the parameter's, or, while it has none, what they will
+ * be; where they are not there as floats, in `room`. For reads of a store, which allocate nothing. */
 static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                      float room[GCKPTI_DRAWN], int64_t *n)
 {
     *n = q->p.elements - at;
     const gckpti_mirror *m = gckpti_mirror_of(s, q);
     int there = m && m->newest == GCKPTI_MIRROR;
-    if (gckpti_array(q, -1) && !there)
+    if (gckpti_array(q, -1) && !there && !q->raw)
         return gckpti_array(q, -1) + at;
-    if (*n > GCKPTI_DRAWN)
-        *n = GCKPTI_DRAWN;
+    if (!there && (q->raw || !q->p.packed)) {
+        float *x = gckpti_draw_from(s, q, at, n, room);
+        if (!q->raw && q->p.storage != GCKPT_STORED_F32)
+            gckpti_draw_packed(s, q, at, n, x);
+        return x;
+    }
+    *n = gckpti_min(*n, GCKPTI_DRAWN);
     if (there)
         m->backend->copy_out(m->backend->context, room, m->array[0] + at,
                              (size_t)*n * sizeof *room);
     else
-        gckpti_draw_values(s, q, at, *n, room);
+        gckpti_unpack_piece(q, at, *n, room);
     return room;
 }
 
 /* Memory for values, which are raw until they are drawn or loaded. who: for the error. */
 static gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who)
 {
-    size_t bytes = (size_t)q->p.elements * sizeof(float);
-    if (q->p.values)
+    size_t bytes = gckpti_stored_bytes(&q->p);
+    if (gckpti_is_made(q))
         return GCKPT_OK;
-    q->p.values = (float *)gckpti_resize(&s->memory, NULL, 0, bytes);
-    if (!q->p.values)
+    gckpti_set_block(q, (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes));
+    if (!gckpti_is_made(q))
         return gckpti_error(s, GCKPT_E_MEMORY, "%s: no memory for the values of \"%s\": %z bytes",
                             who, q->p.name, bytes);
     q->raw = 1;
     return GCKPT_OK;
+}
+
+/* Stores what `from` holds, or will, as `to` does, in its memory. Rows of I8 are gone through
+ * twice, so that no memory is needed besides. 0: a value does not fit. */
+static int gckpti_store_as(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
+{
+    float room[GCKPTI_DRAWN];
+    const float *x;
+    int64_t row = gckpti_row_length(&to->p);
+    int fits = 1;
+    for (int64_t end, begin = 0, n; begin < to->p.elements && fits; begin = end) {
+        uint32_t peak = 0;
+        end = begin + row;
+        for (int64_t at = begin; at < end && to->p.storage == GCKPT_STORED_I8; at += n) {
+            x = gckpti_values_at(s, from, at, room, &n);
+            n = gckpti_min(n, end - at);
+            peak = gckpti_peak(peak, x, n);
+        }
+        fits = to->p.storage != GCKPT_STORED_I8 || gckpti_set_scale(to, begin, peak);
+        for (int64_t at = begin; at < end && fits; at += n) {
+            x = gckpti_values_at(s, from, at, room, &n);
+            n = gckpti_min(n, end - at);
+            if (to->p.storage == GCKPT_STORED_F32)
+                memcpy(to->p.values + at, x, (size_t)n * sizeof *x);
+            else
+                fits = gckpti_pack_some(to, at, n, x);
+        }
+    }
+    return fits;
 }
 
 /* Draws all raw values. */
@@ -3180,7 +3420,7 @@ static void gckpti_values_draw(gckpt_store *s)
 {
     for (size_t i = 0; i < s->count; i++)
         if (s->params[i].raw) {
-            gckpti_draw_values(s, &s->params[i], 0, s->params[i].p.elements, s->params[i].p.values);
+            (void)gckpti_store_as(s, &s->params[i], &s->params[i]); /* they fit: gckpti_packable */
             s->params[i].raw = 0;
         }
 }
@@ -3190,11 +3430,9 @@ static void gckpti_values_undo(gckpt_store *s)
 {
     for (size_t i = s->count; i-- > 0;) {
         gckpti_param *q = &s->params[i];
-        if (q->raw) {
-            gckpti_delete(&s->memory, q->p.values, (size_t)q->p.elements, sizeof(float));
-            q->p.values = NULL;
-            q->raw = 0;
-        }
+        if (q->raw)
+            gckpti_values_free(s, q);
+        q->raw = 0;
     }
 }
 
@@ -3243,7 +3481,7 @@ GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *patter
 {
     gckpt_result result;
     for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;)
-        q->p.frozen = frozen || q->locked;
+        q->p.frozen = frozen || q->locked || q->p.storage != GCKPT_STORED_F32;
     return result;
 }
 
@@ -3294,8 +3532,109 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
     return result;
 }
 
-GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
-                                            float *values, int writable)
+/* What a parameter of this shape is stored as: I8 has no scales for vectors. */
+static gckpt_storage gckpti_storage_for(const gckpt_shape *shape, gckpt_storage storage)
+{
+    return storage == GCKPT_STORED_I8 && shape->n < 2 ? GCKPT_STORED_F32 : storage;
+}
+
+/* Takes memory for q's values in another storage. Values that are not made will fit (the
+ * magnitude of a normal value is below 6). */
+static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q, gckpt_storage storage)
+{
+    const gckpt_init *init = &q->init;
+    const double most = storage == GCKPT_STORED_F16 ? 65504 : 3e38;
+    double peak = 6 * gckpti_abs((double)init->normal) + gckpti_abs((double)init->uniform) +
+                  gckpti_abs((double)init->constant);
+    gckpt_parameter as = q->p;
+    as.storage = storage;
+    size_t n = (size_t)as.elements, bytes = gckpti_stored_bytes(&as);
+    if (!q->p.frozen)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "pack: \"%s\" is trainable: only frozen parameters can be stored as "
+                            "%s (gckpt_store_freeze)",
+                            q->p.name, gckpti_storage_name(storage));
+    if (!gckpti_is_made(q))
+        return peak <= most || storage == GCKPT_STORED_BF16
+                   ? GCKPT_OK
+                   : gckpti_error(s, GCKPT_E_DATA,
+                                  "pack: initial values of \"%s\" may be %g; %s holds up to %g",
+                                  q->p.name, peak, gckpti_storage_name(storage), most);
+    if (!q->external || n <= SIZE_MAX / 24 - s->elements)
+        q->next_block = (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes);
+    if (!q->next_block)
+        return gckpti_error(s, GCKPT_E_MEMORY,
+                            "pack: no memory for the %z bytes of \"%s\" as %s, beside what it has "
+                            "(what is packed before its values are made needs no more)",
+                            bytes, q->p.name, gckpti_storage_name(storage));
+    return GCKPT_OK;
+}
+
+/* Its values, as they will be stored, to that memory. */
+static gckpt_result gckpti_pack_values(gckpt_store *s, const gckpti_param *q, gckpt_storage storage)
+{
+    gckpti_param to = *q;
+    to.p.storage = storage;
+    gckpti_set_block(&to, q->next_block);
+    if (gckpti_store_as(s, q, &to))
+        return GCKPT_OK;
+    return gckpti_error(s, GCKPT_E_DATA, "pack: \"%s\" has values %s", q->p.name,
+                        storage == GCKPT_STORED_F16
+                            ? "beyond 65504, the greatest of F16; BF16 holds them"
+                            : "that are not finite; I8 has no scale for their row");
+}
+
+/* Nothing can fail any more: stored otherwise, and without optimiser state. */
+static void gckpti_pack_end(gckpt_store *s, gckpti_param *q, gckpt_storage storage)
+{
+    gckpti_unmirror(s, q);
+    gckpti_state_shrink(s, q, 0);
+    q->optimiser = 0;
+    q->updates = 0;
+    if (gckpti_is_made(q) && !q->external)
+        gckpti_values_free(s, q);
+    s->elements += q->external ? (size_t)q->p.elements : 0;
+    q->external = q->locked = 0;
+    q->p.storage = storage;
+    gckpti_set_block(q, q->next_block);
+    q->next_block = NULL;
+}
+
+GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
+                                        gckpt_storage storage)
+{
+    gckpt_result result, matched;
+    if ((unsigned)storage > GCKPT_STORED_I8)
+        return gckpti_error(store, GCKPT_E_ARG, "pack: %i is not a gckpt_storage", (int)storage);
+    gckpti_param *q = gckpti_next_match(store, pattern, NULL, &matched);
+    if (!q)
+        return matched;
+    for (result = GCKPT_OK; q && result == GCKPT_OK;
+         q = gckpti_next_match(store, pattern, q, &matched)) {
+        gckpt_storage as = gckpti_storage_for(&q->p.shape, storage);
+        if (as != q->p.storage)
+            result = gckpti_pack_start(store, q, as);
+    }
+    for (size_t i = 0; i < store->count && result == GCKPT_OK; i++) {
+        q = &store->params[i];
+        if (q->next_block)
+            result = gckpti_pack_values(store, q, gckpti_storage_for(&q->p.shape, storage));
+    }
+    for (size_t i = store->count; i-- > 0 && result != GCKPT_OK;) { /* newest first, for a block */
+        gckpt_parameter as = store->params[i].p;
+        as.storage = gckpti_storage_for(&as.shape, storage);
+        gckpti_delete(&store->memory, store->params[i].next_block, gckpti_stored_bytes(&as), 1);
+        store->params[i].next_block = NULL;
+    }
+    for (q = NULL; result == GCKPT_OK && (q = gckpti_next_match(store, pattern, q, &matched));)
+        if (gckpti_storage_for(&q->p.shape, storage) != q->p.storage)
+            gckpti_pack_end(store, q, gckpti_storage_for(&q->p.shape, storage));
+    return result;
+}
+
+/* A parameter whose values are the program's. */
+static gckpt_result gckpti_external(gckpt_store *store, const char *name, const gckpt_shape *shape,
+                                    const void *values, int writable, gckpti_param **q)
 {
     if (!store || !name || !values)
         return gckpti_error(store, GCKPT_E_ARG,
@@ -3303,23 +3642,59 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
     if (gckpti_name_problem(name))
         return gckpti_error(store, GCKPT_E_ARG, "external parameter: the name %s; choose another",
                             gckpti_name_problem(name));
-    if (!gckpti_shape_fits(&shape))
+    if (!gckpti_shape_fits(shape))
         return gckpti_error(
             store, GCKPT_E_SHAPE,
             "external parameter \"%s\": %S: sizes must be positive and the product below %z", name,
-            &shape, SIZE_MAX / 64);
+            shape, SIZE_MAX / 64);
     if (gckpti_find(store, name) >= 0)
         return gckpti_error(
             store, GCKPT_E_ARG,
             "external parameter \"%s\" exists already; bind it before any graph asks for it", name);
     gckpt_init none = { 0, 0, 0 };
-    gckpti_param *q = gckpti_param_new(store, name, &shape, values, none);
-    if (!q)
+    *q = gckpti_param_new(store, name, shape, 1, none);
+    if (!*q)
         return gckpti_error(store, GCKPT_E_MEMORY,
                             "external parameter \"%s\": no memory for its entry", name);
-    q->locked = !writable;
-    q->p.frozen = q->locked;
+    (*q)->locked = !writable;
+    (*q)->p.frozen = (*q)->locked;
     return gckpti_ok(store);
+}
+
+GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
+                                            float *values, int writable)
+{
+    gckpti_param *q;
+    gckpt_result result = gckpti_external(store, name, &shape, values, writable, &q);
+    if (result == GCKPT_OK)
+        q->p.values = values;
+    return result;
+}
+
+GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const char *name,
+                                                   gckpt_shape shape, gckpt_storage storage,
+                                                   const void *values, const float *scales)
+{
+    gckpti_param *q;
+    int known = storage > GCKPT_STORED_F32 && storage <= GCKPT_STORED_I8;
+    size_t each = storage == GCKPT_STORED_I8 ? 1 : sizeof(uint16_t);
+    if (!known || (storage == GCKPT_STORED_I8 && (!scales || shape.n < 2)))
+        return gckpti_error(store, GCKPT_E_ARG, "external parameter \"%s\": %s", name ? name : "",
+                            !known ? "storage must be BF16, F16 or I8; for floats there is "
+                                     "gckpt_store_external"
+                                   : "I8 needs two axes or more, and a scale for each row");
+    if ((uintptr_t)values % each || (uintptr_t)scales % sizeof(float))
+        return gckpti_error(store, GCKPT_E_ARG,
+                            "external parameter \"%s\": values or scales are not aligned to their "
+                            "size; copy them to memory that is",
+                            name ? name : "");
+    gckpt_result result = gckpti_external(store, name, &shape, values, 0, &q);
+    if (result != GCKPT_OK)
+        return result;
+    q->p.storage = storage;
+    q->p.packed = values;
+    q->p.scales = scales;
+    return result;
 }
 
 GCKPT_API int gckpt_store_count(const gckpt_store *store) { return store ? (int)store->count : 0; }
@@ -3335,15 +3710,15 @@ GCKPT_API gckpt_result gckpt_store_peek(const gckpt_store *store, int index, gck
 GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_parameter *out)
 {
     gckpt_result result = gckpt_store_peek(store, index, out);
-    if (result == GCKPT_OK) { /* it may be written now */
+    if (result == GCKPT_OK && out->storage == GCKPT_STORED_F32) { /* it may be written now */
         gckpti_pull(store, &store->params[index]);
         gckpti_changed(store, &store->params[index], GCKPTI_HOST);
     }
-    if (result != GCKPT_OK || out->values)
+    if (result != GCKPT_OK || out->values || out->packed)
         return result;
     result = gckpti_values_new(store, &store->params[index], "get");
     gckpti_values_draw(store);
-    out->values = store->params[index].p.values;
+    *out = store->params[index].p;
     return result;
 }
 
@@ -3352,13 +3727,22 @@ GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name)
     return store && name ? gckpti_find(store, name) : -1;
 }
 
+/* Bytes of optimiser state. */
+static size_t gckpti_store_state(const gckpt_store *s)
+{
+    size_t floats = 0;
+    for (size_t i = 0; i < s->count; i++)
+        floats += (size_t)s->params[i].p.elements * (size_t)gckpti_state_slots(&s->params[i]);
+    return floats * sizeof(float);
+}
+
 GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store)
 {
-    size_t floats = store ? store->elements : 0;
+    size_t bytes = store ? gckpti_store_state(store) : 0;
     for (size_t i = 0; store && i < store->count; i++)
-        floats +=
-            (size_t)store->params[i].p.elements * (size_t)gckpti_state_slots(&store->params[i]);
-    return floats * sizeof(float);
+        if (!store->params[i].external)
+            bytes += gckpti_stored_bytes(&store->params[i].p);
+    return bytes;
 }
 
 GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store) { return store ? store->step : 0; }
@@ -3653,7 +4037,7 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
     if (!t)
         return NULL;
     if (index < 0) {
-        if (!gckpti_param_new(s, name, &shape, NULL, init))
+        if (!gckpti_param_new(s, name, &shape, 0, init))
             return gckpti_fail(graph, GCKPT_E_MEMORY,
                                "param \"%s\": the store has no memory for %I floats", name,
                                gckpti_elements(&shape));
@@ -4808,8 +5192,6 @@ enum {
     GCKPTI_LOSS_ROWS_MOST = 1
 #endif
 };
-
-GCKPTI_INLINE int64_t gckpti_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Scratch of the fast kernels, the same whatever their instruction set, in floats a thread. */
 enum {
@@ -9010,7 +9392,7 @@ static int gckpti_state_floats(const gckpt_plan_desc *d)
 static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
 {
     const gckpt_store *s = p->g->store;
-    size_t caches = 0, parameters = s->elements * sizeof(float), state = gckpt_store_bytes(s) - parameters;
+    size_t caches = 0, state = gckpti_store_state(s), parameters = gckpt_store_bytes(s) - state;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
         if (gckpti_is_cache(t->op))
@@ -13879,7 +14261,7 @@ static void gckpti_cpu_update_blocks(const gckpti_passing *s, int64_t i, float *
         }
         if (p->squares)
             p->squares[b] = s->square_sum(g, n);
-        if (p->update)
+        if (p->update && !(p->unless && *p->unless))
             gckpti_update_values(s, g, at, n);
     }
 }
@@ -13916,7 +14298,7 @@ static const char *gckpti_cpu_finish(void *context)
 static const gckpt_backend gckpti_backend_plain = {
     "plain", NULL, 0, 1, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL, NULL,
     gckpti_cpu_fill, gckpti_cpu_add, gckpti_cpu_convert, gckpti_plain_update, gckpti_cpu_finish,
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
 
 /* =================================================================================================
@@ -13994,6 +14376,7 @@ struct gckpt_exec {
     unsigned char *caches;
     int64_t capacity, news;       /* rows of each; those that a call adds */
     int64_t position, cache_rows; /* what they hold: rows of each, of so many rows of the batch */
+    uint32_t *nonfinite; /* the backend's: one of them is not; NULL: the host looks itself */
     /* this step */
     int state;
     uint64_t step; /* the store's when it began */
@@ -14088,8 +14471,8 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
                                 "exec: \"%s\" holds state of another optimiser; "
                                 "gckpt_store_reset clears it",
                                 q->p.name);
-        bytes += (size_t)q->p.elements * sizeof(float) *
-                 (size_t)(!q->p.values + (wanted > had ? wanted - had : 0));
+        bytes += (size_t)q->p.elements * sizeof(float) * (size_t)(wanted > had ? wanted - had : 0);
+        bytes += gckpti_is_made(q) ? 0 : gckpti_stored_bytes(&q->p);
         e->params[i].had = had;
     }
     if (bytes && !gckpti_has_room(&s->memory, bytes))
@@ -14215,6 +14598,8 @@ static size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
     size_t used = 0;
     e->losses = (gckpti_loss_total *)gckpti_carve(base, &used, p->term_count, sizeof *e->losses);
     e->squares = (float *)gckpti_carve(base, &used, e->square_count, sizeof *e->squares);
+    if (e->desc.skip_nonfinite && e->backend.nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
+        e->nonfinite = (uint32_t *)gckpti_carve(base, &used, 1, sizeof *e->nonfinite);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
@@ -14691,6 +15076,11 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
         result =
             gckpti_error(s, GCKPT_E_ARG,
                          "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
+    if (result == GCKPT_OK && desc && desc->skip_nonfinite && p->update_in_backward)
+        result = gckpti_error(
+            s, GCKPT_E_ARG,
+            "exec: skip_nonfinite needs all gradients before the first update; this plan updates in "
+            "the backward (desc.update_in_backward)");
     if (result == GCKPT_OK && desc && !desc->offload != !desc->reload)
         result = gckpti_error(s, GCKPT_E_ARG,
                               "exec: desc.offload and desc.reload come together, or not at all");
@@ -15370,6 +15760,7 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
         pass.count = e->writes_back ? 0 : pass.count;
     }
     pass.update = 1;
+    pass.unless = e->nonfinite;
     pass.optimiser = p->optimiser;
     pass.values = gckpti_values_here(e, q, -1);
     for (int i = 0; i < p->state_slots; i++)
@@ -15391,11 +15782,15 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
     gckpti_changed(e->store, q, e->backend.own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
 }
 
-/* The norm of all gradients from their blocks' square sums, and what clipping makes of it. */
-static void gckpti_total_norm(gckpt_exec *e)
+static int gckpti_finite(double x) { return x - x == 0; }
+
+/* The norm of all gradients from their blocks' square sums, and what clipping makes of it. Returns
+ * the first parameter with one that is not finite; NULL: there is none. */
+static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const float *squares = gckpti_on_host(e, e->squares, e->square_count);
+    const gckpti_plan_param *bad = NULL;
     double sum = 0;
     for (size_t i = 0; i < p->param_count; i++) {
         size_t param = (size_t)e->params[i].nth, first = e->params[param].square;
@@ -15404,20 +15799,30 @@ static void gckpti_total_norm(gckpt_exec *e)
         double own = 0;
         for (size_t b = 0; b < n && p->params[param].trained; b++)
             own += (double)squares[first + b];
+        bad = bad || gckpti_finite(own) ? bad : &p->params[param];
         sum += own;
     }
     e->grad_norm = gckpti_sqrt_double(sum);
     e->clip_scale = e->hyper.clip > 0 && e->grad_norm > (double)e->hyper.clip
                         ? (float)((double)e->hyper.clip / e->grad_norm)
                         : 1;
+    return bad;
 }
 
-/* Before the first update of a step that clips: all gradients, then norm and clipping factor. */
+/* Before the first update of a step that clips or may be skipped: all gradients, then norm and
+ * clipping factor. */
 static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
 {
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->list[x]);
+    if (e->nonfinite) {
+        gckpt_call c;
+        gckpti_bare_call(e, &c);
+        e->backend.nonfinite(&c, e->squares, (int64_t)e->square_count, e->nonfinite);
+    }
+    if (e->nonfinite && !(e->hyper.clip > 0))
+        return GCKPT_OK;
     gckpti_total_norm(e); /* waits */
     return gckpti_wait(e);
 }
@@ -15891,10 +16296,11 @@ static int gckpti_cancelled(gckpt_exec *e, const gckpti_ins *ins)
     return e->desc.progress(e->desc.user, &progress) && !e->updating;
 }
 
-/* One instruction; before the first update of a step that clips, the norm. */
+/* One instruction; before the first update of a step that clips or may be skipped, the norm. */
 static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
 {
-    int clips = e->hyper.clip > 0; /* else the norm is only reported: one pass is enough */
+    /* else the norm is only reported: one pass is enough */
+    int first = e->hyper.clip > 0 || e->desc.skip_nonfinite;
     if (ins->kind == GCKPT_FORWARD)
         return gckpti_run_forward(e, ins);
     if (ins->kind >= GCKPT_OFFLOAD)
@@ -15903,11 +16309,12 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_run_backward(e, ins);
         return GCKPT_OK;
     }
-    gckpt_result result = clips && !e->updating ? gckpti_finish_gradients(e) : GCKPT_OK;
+    gckpt_result result = first && !e->updating ? gckpti_finish_gradients(e) : GCKPT_OK;
     if (result != GCKPT_OK)
         return result;
     e->updating = 1;
-    gckpti_run_update(e, ins, clips ? GCKPTI_DIVIDED : GCKPTI_SUMS);
+    if (!e->desc.skip_nonfinite || e->nonfinite || gckpti_finite(e->grad_norm))
+        gckpti_run_update(e, ins, first ? GCKPTI_DIVIDED : GCKPTI_SUMS);
     return GCKPT_OK;
 }
 
@@ -15987,6 +16394,17 @@ static gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_exten
     return r.result;
 }
 
+/* What gckpti_run_update counted, when the backend has found that it must do nothing. */
+static void gckpti_uncount_updates(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->param_count && p->state_slots > 0; i++) {
+        gckpti_param *q = &e->store->params[e->params[i].index];
+        if (p->params[i].trained && --q->updates == 0)
+            q->optimiser = 0;
+    }
+}
+
 /* The end of a step: waits for the backend, adds up the losses, counts the step. */
 static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 {
@@ -16007,9 +16425,13 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
         else if (seen->count > 0)
             loss += weight * (seen->sum / (double)seen->count);
     }
+    const gckpti_plan_param *bad = NULL;
     if (p->mode != GCKPT_INFERENCE && count > 0) {
-        gckpti_total_norm(e);
-        e->store->step++;
+        bad = gckpti_total_norm(e);
+        bad = e->desc.skip_nonfinite && e->updating ? bad : NULL;
+        if (bad && e->nonfinite)
+            gckpti_uncount_updates(e);
+        e->store->step += !bad;
     }
     if (report) {
         report->loss = count > 0 || p->mode == GCKPT_INFERENCE ? loss : 0;
@@ -16017,7 +16439,13 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
         report->count = count;
         report->step = e->store->step;
     }
-    return gckpti_measure_end(e);
+    result = gckpti_measure_end(e);
+    return !bad || result != GCKPT_OK
+               ? result
+               : gckpti_error(e, GCKPT_SKIPPED,
+                              "step: skipped, nothing was changed: the gradient of \"%s\" is not "
+                              "finite (loss %g); if that goes on, lower lr or clip",
+                              p->names + bad->name, loss);
 }
 
 /* Whether caches have room for what a forward of so many rows adds. */
@@ -16309,7 +16737,6 @@ typedef struct {
     int is;            /* GCKPTI_RIGHT, ... */
 } gckpti_probe;
 
-static double gckpti_abs(double x) { return x < 0 ? -x : x; }
 static double gckpti_greater(double a, double b) { return a > b ? a : b; }
 
 /* How large the sums are that the loss was made of. */
@@ -17457,7 +17884,7 @@ static int gckpti_load_create(gckpti_loader *l)
         const gckpti_saved *e = &l->entries[i];
         gckpt_init none = { 0, 0, 0 };
         if (e->slot < 0 && l->empty &&
-            (!gckpti_param_new(l->store, e->name, &e->shape, NULL, none) ||
+            (!gckpti_param_new(l->store, e->name, &e->shape, 0, none) ||
              gckpti_values_new(l->store, &l->store->params[e->param], "load") != GCKPT_OK))
             return 0;
         if (e->slot < 0 && !gckpti_param_state(l->store, &l->store->params[e->param], e->states))
@@ -18328,7 +18755,7 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
         int index = gckpti_find(store, name);
         gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
                             gckpti_float(next->init[2]) };
-        if (index < 0 && gckpti_param_new(store, name, shape, NULL, init))
+        if (index < 0 && gckpti_param_new(store, name, shape, 0, init))
             continue;
         if (index < 0)
             result = gckpti_error(store, GCKPT_E_MEMORY,
@@ -19596,7 +20023,7 @@ static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
 static const gckpt_backend gckpti_backend_fast = {
     "fast", NULL, 0, 0, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL,
     gckpti_fast_find, gckpti_cpu_fill, gckpti_cpu_add, gckpti_fast_convert, gckpti_fast_update,
-    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
 #endif /* GCKPTI_HAS_FAST */
 
