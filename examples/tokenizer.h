@@ -1,4 +1,4 @@
-/* tokenizer.h - GPT-2's byte-level BPE from Hugging Face's files: to copy, with json.h and unicode.h.
+/* tokenizer.h - GPT-2's byte-level BPE from Hugging Face's files: to copy with json.h and unicode.h.
  * C99 and the C library suffice.
  *
  *     bpe b;
@@ -757,7 +757,7 @@ static inline int bpe_encode_part(bpe *b, const char *s, const char *end, int sp
 
 /* Appends the tokens of n bytes of text. specials: whether special tokens such as <|endoftext|> are
  * recognised in it, as Hugging Face does by default; else they are text (its split_special_tokens),
- * as they should be in what others wrote. 0, or -1 with t->error set and t's tokens as they were. */
+ * as they should be in what others wrote. 0, or -1 with t->error set and its tokens as before. */
 static inline int bpe_encode(bpe *b, const char *text, size_t n, int specials, bpe_tokens *t)
 {
     size_t i = 0, count = t->count;
