@@ -290,7 +290,7 @@
 #define GCKPT_VERSION_MINOR    1
 #define GCKPT_VERSION_REVISION 0
 #define GCKPT_CONTRACT         2 /* version of the numeric contract (manual, 5) */
-#define GCKPT_PLAN_FORMAT      4 /* version of saved and printed plans */
+#define GCKPT_PLAN_FORMAT      5 /* version of saved and printed plans */
 
 #ifndef GCKPT_API
 #if defined(GCKPT_STATIC) && defined(__GNUC__)
@@ -322,7 +322,7 @@ typedef struct gckpt_backend gckpt_backend;   /* what computes, and where */
     X(CANCELLED, "cancelled by the progress callback; nothing was changed")                        \
     X(OTHER_CONTRACT, "loaded; but made under another version of the numeric contract")            \
     X(UNRESOLVED, "rounding hides what was to be checked")                                         \
-    X(SKIPPED, "skipped: the gradient is not finite; nothing was changed")                                         \
+    X(SKIPPED, "skipped: the gradient is not finite; nothing was changed")                         \
     X(E_SHAPE, "shapes do not fit")                                                                \
     X(E_ARG, "a wrong argument")                                                                   \
     X(E_MEMORY, "out of memory")                                                                   \
@@ -652,8 +652,8 @@ struct gckpt_call {
     size_t aux_bytes, work_forward, work_backward;
     int mixes_rows; /* moves the batch axis or combines rows: splits are no longer exact */
     /* set for kernels: */
-    int64_t row;  /* first row of this micro-batch in the step's batch */
-    int64_t rows; /* rows in this micro-batch; functions of parameters: row 0, rows 1 */
+    int64_t row;      /* first row of this micro-batch in the step's batch */
+    int64_t rows;     /* rows in this micro-batch; functions of parameters: row 0, rows 1 */
     int64_t position; /* gckpt_position; 0 without caches */
     uint64_t seed, step;
     int id; /* of the tensor */
@@ -1031,10 +1031,10 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_
  * different backends take turns by whole steps. Calls take effect in the order they are made in. In
  * memory of its own a backend may return before that; three may not: copy_in returns when it has
  * read the host's bytes, copy_out when it has written them, finish when all is done. finish is
- * called at a step's end, before the report; before the first update, if the step clips or a loss
- * that is no regulariser lacks GCKPT_COUNTS_FEEDS; before a regulariser's gradient, if the first
- * loss's count is not known from the feeds. copy_out waits for gckpt_fetch and for what runs on the
- * host. Without memory of its own each call has taken effect when it returns.
+ * called at a step's end, before the report; before the first update, if the step clips, if it may
+ * be skipped and `nonfinite` is missing, or if a loss that is no regulariser lacks
+ * GCKPT_COUNTS_FEEDS; before a regulariser's gradient, if the first loss's count is not known from
+ * the feeds. copy_out waits for gckpt_fetch and for what runs on the host. Without memory of its own each call has taken effect when it returns.
  * A call, what it points to on the host (attributes, shapes) and the structs below live until the
  * function returns; their other pointers are the backend's. Whatever computes, the numbers are
  * those of the contract (manual, 5). An error that is found at a step's end comes after its
@@ -1079,6 +1079,7 @@ typedef struct {
     int write_back; /* 1: what was divided is to stand in `gradient` after this, 0: the sum */
     float *squares; /* square sums, by block; NULL: not wanted */
     int update;     /* 0: no; what follows is unused */
+    const uint32_t *unless; /* nothing is updated if it finds something but 0 here; NULL: it does */
     gckpt_optimiser optimiser;
     float *values, *state[4];
     float momentum;
@@ -1159,6 +1160,9 @@ struct gckpt_backend {
     void (*host_release)(void *context, void *memory, size_t bytes);
     void (*move)(void *context, void *to, const void *from, size_t bytes, int out);
     void (*join)(void *context);
+    /* *found = 1 if one of n floats is not finite, else 0. NULL: a step that may be skipped waits
+     * for its square sums before the first update. */
+    void (*nonfinite)(const gckpt_call *call, const float *x, int64_t n, uint32_t *found);
 };
 
 /* In gradckpt_cuda.cu, which a program that wants it compiles by nvcc and links: the backend of a
@@ -1226,8 +1230,9 @@ typedef struct {
     /* 0: feeds are read where they are until the step ends; 1: a training step copies them at once
      * (into memory for desc.batch rows, taken when the executor is made and not in plan_bytes). */
     int copy_feeds;
-    /* 1: a step whose gradient (loss, norm) is not finite changes nothing and returns SKIPPED; not
-     * for plans that update in the backward (E_ARG) */
+    /* 1: a step whose gradient has a norm that is not finite changes nothing (values, state, step)
+     * and returns SKIPPED, the error text naming a parameter. As with clipping, gradients are gone
+     * over once more; not for plans that update in the backward (E_ARG). */
     int skip_nonfinite;
     /* Whose caches to use, and go on in: one for prompts and one for single tokens, say, of the
      * same model, batch and capacity. NULL: its own. It must live as long. */
@@ -2608,6 +2613,9 @@ GCKPTI_INLINE float gckpti_uniform(uint32_t word)
     return (float)(int32_t)(word >> 8) * 5.9604644775390625e-8f;
 }
 
+GCKPTI_INLINE int64_t gckpti_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static double gckpti_abs(double x) { return x < 0 ? -x : x; }
+
 /* ---- bf16: the upper half of a float. Rounded to nearest even; subnormals become zeros of their
  * sign, NaN stays a (quiet) NaN: what the processors' instructions do. ---- */
 GCKPTI_INLINE float gckpti_flush(float x) /* subnormals to zero */
@@ -2633,6 +2641,30 @@ GCKPTI_INLINE uint16_t gckpti_to_bf16(float x)
 }
 
 GCKPTI_INLINE float gckpti_from_bf16(uint16_t x) { return gckpti_float((uint32_t)x << 16); }
+
+/* ---- f16: IEEE binary16, in storage only. Rounded to nearest even, subnormals kept, NaN made
+ * canonical; what is beyond 65504 must not come. ---- */
+GCKPTI_INLINE uint16_t gckpti_to_f16(float x)
+{
+    uint32_t u = gckpti_bits(x), sign = u >> 16 & 0x8000u;
+    u &= 0x7fffffffu;
+    if (u > 0x7f800000u)
+        return 0x7e00u;
+    if (u < 0x38800000u) /* below 2^-14: counted in units of 2^-24, by adding 2^23 of them */
+        return (uint16_t)(sign |
+                          (gckpti_bits(gckpti_float(u) * 16777216.0f + 8388608.0f) & 0x7ffu));
+    return (uint16_t)(sign | (u + 0xfffu + (u >> 13 & 1) - 0x38000000u) >> 13);
+}
+
+/* Without branches, for vectors. */
+GCKPTI_INLINE float gckpti_from_f16(uint16_t x)
+{
+    uint32_t sign = (uint32_t)(x & 0x8000u) << 16, rest = (uint32_t)(x & 0x7fffu) << 13;
+    uint32_t small = gckpti_bits((float)(int32_t)(x & 0x3ffu) * 5.9604644775390625e-8f);
+    uint32_t u = rest < 0x00800000u ? small : rest + 0x38000000u;
+    u += rest >= 0x0f800000u ? 0x38000000u : 0u; /* infinity */
+    return gckpti_float(rest > 0x0f800000u ? 0x7fc00000u : u | sign);
+}
 
 GCKPT_API uint16_t gckpt_to_bf16(float x) { return gckpti_to_bf16(x); }
 GCKPT_API float gckpt_from_bf16(uint16_t x) { return gckpti_from_bf16(x); }
@@ -2778,7 +2810,10 @@ GCKPTI_INLINE int gckpti_self_test(void)
  * >>store: parameters and optimiser state
  * ============================================================================================== */
 typedef struct {
-    gckpt_parameter p; /* what gckpt_store_get shows; p.name is owned; p.values NULL: not made */
+    /* what gckpt_store_get shows; p.name is owned; p.values and p.packed NULL: not made */
+    gckpt_parameter p;
+    unsigned char *block; /* packed values of its own, where p.packed and p.scales point; or NULL */
+    unsigned char *next_block; /* what gckpt_store_pack will put in its place, or as floats */
     int first; /* newest of the names whose hash modulo the capacity is this place; -1: none */
     int next;  /* the next older one of the list that this name is in; -1: none */
     unsigned char external;  /* values belong to the user */
@@ -2810,7 +2845,7 @@ struct gckpt_store {
     uint64_t seed, step;
     gckpti_param *params;
     size_t count, capacity;
-    size_t elements;        /* of all values but external ones */
+    size_t elements;        /* of all values but external ones, however they are stored */
     gckpti_mirror *mirrors; /* by parameter; fewer, or none, where executors need none */
     size_t mirror_count;
     gckpti_binding *bindings; /* those who need them */
@@ -2882,11 +2917,137 @@ GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
     return s;
 }
 
-/* Its values on the host (slot -1), or one of its states; NULL: not made. All that reads or writes
- * them asks here. */
+/* Its values on the host (slot -1), or one of its states; NULL: not made, or packed. All that reads
+ * or writes them asks here. */
 static float *gckpti_array(const gckpti_param *q, int slot)
 {
     return slot < 0 ? q->p.values : q->p.state[slot];
+}
+
+/* ---- packed values: BF16, F16, or I8 with a scale for each row, which stand in front of them in a
+ * block of the store's ---- */
+static const char *gckpti_storage_name(gckpt_storage storage)
+{
+    static const char *const names[] = { "F32", "BF16", "F16", "I8" };
+    return (unsigned)storage <= GCKPT_STORED_I8 ? names[storage] : "not a gckpt_storage";
+}
+
+/* Elements that share a scale; all of them where there is none. */
+static int64_t gckpti_row_length(const gckpt_parameter *p)
+{
+    return p->storage == GCKPT_STORED_I8 ? p->shape.d[p->shape.n - 1] : p->elements;
+}
+
+static size_t gckpti_scale_bytes(const gckpt_parameter *p)
+{
+    if (p->storage != GCKPT_STORED_I8)
+        return 0;
+    return (size_t)(p->elements / gckpti_row_length(p)) * sizeof(float);
+}
+
+/* Bytes of values that are stored as p says. */
+static size_t gckpti_stored_bytes(const gckpt_parameter *p)
+{
+    static const unsigned char each[] = { 4, 2, 2, 1 };
+    return (size_t)p->elements * each[p->storage] + gckpti_scale_bytes(p);
+}
+
+static int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
+
+/* Gives it a block: of values as p.storage says. */
+static void gckpti_set_block(gckpti_param *q, unsigned char *block)
+{
+    void *at = block;
+    int floats = q->p.storage == GCKPT_STORED_F32;
+    q->block = floats ? NULL : block;
+    q->p.values = floats ? (float *)at : NULL;
+    q->p.packed = floats || !block ? NULL : block + gckpti_scale_bytes(&q->p);
+    q->p.scales = q->p.storage == GCKPT_STORED_I8 ? (float *)at : NULL;
+}
+
+/* The greatest magnitude, as bits (those of NaN are above all), of n floats and what was seen. */
+static uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u = gckpti_bits(x[i]) & 0x7fffffffu;
+        seen = u > seen ? u : seen;
+    }
+    return seen;
+}
+
+/* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
+static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
+{
+    void *scales = q->block;
+    float scale = gckpti_float(peak) / 127;
+    ((float *)scales)[at / gckpti_row_length(&q->p)] = scale;
+    return scale * 127 <= FLT_MAX; /* not NaN */
+}
+
+/* Packs n elements from `at` on; I8: of one row, whose scale is set. 0: one does not fit. */
+static int gckpti_pack_some(gckpti_param *q, int64_t at, int64_t n, const float *x)
+{
+    void *to = q->block + gckpti_scale_bytes(&q->p);
+    int large = 0;
+    if (q->p.storage == GCKPT_STORED_BF16) {
+        for (int64_t i = 0; i < n; i++)
+            ((uint16_t *)to)[at + i] = gckpti_to_bf16(x[i]);
+    } else if (q->p.storage == GCKPT_STORED_F16) {
+        for (int64_t i = 0; i < n; i++) {
+            large |= x[i] > 65504 || x[i] < -65504;
+            ((uint16_t *)to)[at + i] = gckpti_to_f16(x[i]);
+        }
+    } else {
+        float scale = q->p.scales[at / gckpti_row_length(&q->p)];
+        for (int64_t i = 0; i < n; i++) { /* adding 3 * 2^22 rounds to a whole number, to even */
+            float y = scale > 0 ? x[i] / scale : 0;
+            y = (y < -127 ? -127 : y > 127 ? 127 : y) + 12582912.0f;
+            ((int8_t *)to)[at + i] = (int8_t)(y - 12582912.0f);
+        }
+    }
+    return !large;
+}
+
+/* Stores n values from element `at` on, of I8 whole rows, as the parameter's memory has them. 0:
+ * F16 and I8 cannot hold one. */
+static int gckpti_pack_piece(gckpti_param *q, int64_t at, int64_t n, const float *x)
+{
+    int64_t row = gckpti_row_length(&q->p);
+    int scaled = q->p.storage == GCKPT_STORED_I8, fits = 1;
+    if (q->p.storage == GCKPT_STORED_F32) {
+        memcpy(q->p.values + at, x, (size_t)n * sizeof *x);
+        return 1;
+    }
+    for (int64_t i = 0, some; i < n && fits; i += some) {
+        some = scaled ? row : n;
+        fits = (!scaled || gckpti_set_scale(q, at + i, gckpti_peak(0, x + i, some))) &&
+               gckpti_pack_some(q, at + i, some, x + i);
+    }
+    return fits;
+}
+
+/* The floats that n stored values from element `at` on stand for. */
+static void gckpti_unpack_piece(const gckpti_param *q, int64_t at, int64_t n, float *x)
+{
+    int64_t row = gckpti_row_length(&q->p);
+    if (q->p.storage == GCKPT_STORED_F32) {
+        memcpy(x, q->p.values + at, (size_t)n * sizeof *x);
+    } else if (q->p.storage == GCKPT_STORED_BF16) {
+        const uint16_t *from = (const uint16_t *)q->p.packed + at;
+        for (int64_t i = 0; i < n; i++)
+            x[i] = gckpti_from_bf16(from[i]);
+    } else if (q->p.storage == GCKPT_STORED_F16) {
+        const uint16_t *from = (const uint16_t *)q->p.packed + at;
+        for (int64_t i = 0; i < n; i++)
+            x[i] = gckpti_from_f16(from[i]);
+    } else {
+        const int8_t *from = (const int8_t *)q->p.packed + at;
+        for (int64_t i = 0, end; i < n;) {
+            float scale = q->p.scales[(at + i) / row];
+            for (end = gckpti_min(n, i + row - (at + i) % row); i < end; i++)
+                x[i] = (float)from[i] * scale;
+        }
+    }
 }
 
 static int gckpti_state_slots(const gckpti_param *q)
@@ -2967,7 +3128,7 @@ static int gckpti_push(const gckpt_store *s, const gckpti_param *q, const gckpt_
     if (m->backend != b)
         gckpti_unmirror(s, q);
     m->backend = b;
-    for (int i = 0; i <= gckpti_state_slots(q); i++) {
+    for (int i = q->p.packed != NULL; i <= gckpti_state_slots(q); i++) {
         int fresh = !m->array[i];
         if (fresh)
             m->array[i] = (float *)b->get(b->context, bytes, 64);
@@ -3039,6 +3200,14 @@ static int gckpti_find(const gckpt_store *s, const char *name)
     return i;
 }
 
+/* Gives back the memory of values that the store owns. */
+static void gckpti_values_free(gckpt_store *s, gckpti_param *q)
+{
+    void *at = q->block ? (void *)q->block : q->external ? NULL : q->p.values;
+    gckpti_delete(&s->memory, at, gckpti_stored_bytes(&q->p), 1);
+    gckpti_set_block(q, NULL);
+}
+
 /* Takes the newest parameters away until `count` are left. */
 static void gckpti_store_shrink(gckpt_store *s, size_t count)
 {
@@ -3050,7 +3219,7 @@ static void gckpti_store_shrink(gckpt_store *s, size_t count)
         gckpti_unmirror(s, q);
         gckpti_state_shrink(s, q, 0);
         if (!q->external) {
-            gckpti_delete(&s->memory, q->p.values, n, sizeof(float));
+            gckpti_values_free(s, q);
             s->elements -= n;
         }
         memcpy(&name, &q->p.name, sizeof name); /* ours, shown to users as const */
@@ -3083,15 +3252,15 @@ static void gckpti_link_names(gckpt_store *s, int all)
     }
 }
 
-/* Adds a parameter; values NULL: of its own, to be made later as init says. NULL: no memory for its
+/* Adds a parameter; not external: with values to be made later as init says. NULL: no memory for its
  * entry, or no machine of this kind has memory for it all (values, four states and the arena). */
 static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gckpt_shape *shape,
-                                      float *values, gckpt_init init)
+                                      int external, gckpt_init init)
 {
     gckpti_param q;
     size_t length = strlen(name) + 1, n = (size_t)gckpti_elements(shape), had = s->capacity;
     memset(&q, 0, sizeof q);
-    if (s->count >= INT32_MAX || (!values && n > SIZE_MAX / 24 - s->elements))
+    if (s->count >= INT32_MAX || (!external && n > SIZE_MAX / 24 - s->elements))
         return NULL;
     char *copy = (char *)gckpti_new(&s->memory, length, 1);
     if (!copy || !gckpti_grow(&s->memory, &s->params, &s->capacity, s->count, sizeof q)) {
@@ -3099,9 +3268,8 @@ static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gc
         return NULL;
     }
     q.p.elements = (int64_t)n;
-    q.p.values = values;
     q.p.name = (char *)memcpy(copy, name, length);
-    q.external = values != NULL;
+    q.external = external != 0;
     q.init = init;
     q.p.shape = *shape;
     q.p.lr_scale = 1;
@@ -3109,7 +3277,7 @@ static gckpti_param *gckpti_param_new(gckpt_store *s, const char *name, const gc
     q.first = had < s->capacity ? -1 : s->params[s->count].first;
     s->params[s->count++] = q;
     gckpti_link_names(s, had < s->capacity);
-    s->elements += values ? 0 : n;
+    s->elements += external ? 0 : n;
     return &s->params[s->count - 1];
 }
 
@@ -3141,38 +3309,110 @@ static void gckpti_draw_values(const gckpt_store *s, const gckpti_param *q, int6
     }
 }
 
-/* Some values from the even index `at`, *n of them: the parameter's, or, while it has none, what
- * they will be, in `room`. For reads of a store, which allocate nothing. */
+/* As gckpti_draw_values, from any index on. */
+static float *gckpti_draw_from(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t *n,
+                               float room[GCKPTI_DRAWN])
+{
+    int64_t odd = at & 1;
+    *n = gckpti_min(*n, GCKPTI_DRAWN - odd);
+    gckpti_draw_values(s, q, at - odd, *n + odd, room);
+    return room + odd;
+}
+
+/* Packs and unpacks values that are not made yet. Nothing keeps the scale of a row of I8: it is
+ * found anew for each piece. */
+static void gckpti_draw_packed(const gckpt_store *s, const gckpti_param *q, int64_t at, int64_t *n,
+                               float *x)
+{
+    uint32_t memory[1 + GCKPTI_DRAWN], peak = 0;
+    void *block = memory;
+    gckpti_param piece = *q;
+    if (q->p.storage == GCKPT_STORED_I8) {
+        float room[GCKPTI_DRAWN];
+        int64_t row = gckpti_row_length(&q->p), begin = at - at % row;
+        for (int64_t i = begin, some; i < begin + row; i += some) {
+            some = begin + row - i;
+            const float *drawn = gckpti_draw_from(s, q, i, &some, room);
+            peak = gckpti_peak(peak, drawn, some);
+        }
+        *n = gckpti_min(*n, begin + row - at);
+    }
+    piece.p.elements = *n;
+    if (q->p.storage == GCKPT_STORED_I8)
+        piece.p.shape.d[piece.p.shape.n - 1] = *n; /* one row */
+    gckpti_set_block(&piece, (unsigned char *)block);
+    if (q->p.storage == GCKPT_STORED_I8)
+        (void)gckpti_set_scale(&piece, 0, peak);
+    (void)gckpti_pack_some(&piece, 0, *n, x);
+    gckpti_unpack_piece(&piece, 0, *n, x);
+}
+
+/* Some values from index `at`, *n of them: the parameter's, or, while it has none, what they will
+ * be; where they are not there as floats, in `room`. For reads of a store, which allocate nothing. */
 static const float *gckpti_values_at(const gckpt_store *s, const gckpti_param *q, int64_t at,
                                      float room[GCKPTI_DRAWN], int64_t *n)
 {
     *n = q->p.elements - at;
     const gckpti_mirror *m = gckpti_mirror_of(s, q);
     int there = m && m->newest == GCKPTI_MIRROR;
-    if (gckpti_array(q, -1) && !there)
+    if (gckpti_array(q, -1) && !there && !q->raw)
         return gckpti_array(q, -1) + at;
-    if (*n > GCKPTI_DRAWN)
-        *n = GCKPTI_DRAWN;
+    if (!there && (q->raw || !q->p.packed)) {
+        float *x = gckpti_draw_from(s, q, at, n, room);
+        if (!q->raw && q->p.storage != GCKPT_STORED_F32)
+            gckpti_draw_packed(s, q, at, n, x);
+        return x;
+    }
+    *n = gckpti_min(*n, GCKPTI_DRAWN);
     if (there)
         m->backend->copy_out(m->backend->context, room, m->array[0] + at,
                              (size_t)*n * sizeof *room);
     else
-        gckpti_draw_values(s, q, at, *n, room);
+        gckpti_unpack_piece(q, at, *n, room);
     return room;
 }
 
 /* Memory for values, which are raw until they are drawn or loaded. who: for the error. */
 static gckpt_result gckpti_values_new(gckpt_store *s, gckpti_param *q, const char *who)
 {
-    size_t bytes = (size_t)q->p.elements * sizeof(float);
-    if (q->p.values)
+    size_t bytes = gckpti_stored_bytes(&q->p);
+    if (gckpti_is_made(q))
         return GCKPT_OK;
-    q->p.values = (float *)gckpti_resize(&s->memory, NULL, 0, bytes);
-    if (!q->p.values)
+    gckpti_set_block(q, (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes));
+    if (!gckpti_is_made(q))
         return gckpti_error(s, GCKPT_E_MEMORY, "%s: no memory for the values of \"%s\": %z bytes",
                             who, q->p.name, bytes);
     q->raw = 1;
     return GCKPT_OK;
+}
+
+/* Stores what `from` holds, or will, as `to` does, in its memory. Rows of I8 are gone through
+ * twice, so that no memory is needed besides. 0: a value does not fit. */
+static int gckpti_store_as(const gckpt_store *s, const gckpti_param *from, gckpti_param *to)
+{
+    float room[GCKPTI_DRAWN];
+    const float *x;
+    int64_t row = gckpti_row_length(&to->p);
+    int fits = 1;
+    for (int64_t end, begin = 0, n; begin < to->p.elements && fits; begin = end) {
+        uint32_t peak = 0;
+        end = begin + row;
+        for (int64_t at = begin; at < end && to->p.storage == GCKPT_STORED_I8; at += n) {
+            x = gckpti_values_at(s, from, at, room, &n);
+            n = gckpti_min(n, end - at);
+            peak = gckpti_peak(peak, x, n);
+        }
+        fits = to->p.storage != GCKPT_STORED_I8 || gckpti_set_scale(to, begin, peak);
+        for (int64_t at = begin; at < end && fits; at += n) {
+            x = gckpti_values_at(s, from, at, room, &n);
+            n = gckpti_min(n, end - at);
+            if (to->p.storage == GCKPT_STORED_F32)
+                memcpy(to->p.values + at, x, (size_t)n * sizeof *x);
+            else
+                fits = gckpti_pack_some(to, at, n, x);
+        }
+    }
+    return fits;
 }
 
 /* Draws all raw values. */
@@ -3180,7 +3420,7 @@ static void gckpti_values_draw(gckpt_store *s)
 {
     for (size_t i = 0; i < s->count; i++)
         if (s->params[i].raw) {
-            gckpti_draw_values(s, &s->params[i], 0, s->params[i].p.elements, s->params[i].p.values);
+            (void)gckpti_store_as(s, &s->params[i], &s->params[i]); /* they fit: gckpti_packable */
             s->params[i].raw = 0;
         }
 }
@@ -3190,11 +3430,9 @@ static void gckpti_values_undo(gckpt_store *s)
 {
     for (size_t i = s->count; i-- > 0;) {
         gckpti_param *q = &s->params[i];
-        if (q->raw) {
-            gckpti_delete(&s->memory, q->p.values, (size_t)q->p.elements, sizeof(float));
-            q->p.values = NULL;
-            q->raw = 0;
-        }
+        if (q->raw)
+            gckpti_values_free(s, q);
+        q->raw = 0;
     }
 }
 
@@ -3243,7 +3481,7 @@ GCKPT_API gckpt_result gckpt_store_freeze(gckpt_store *store, const char *patter
 {
     gckpt_result result;
     for (gckpti_param *q = NULL; (q = gckpti_next_match(store, pattern, q, &result)) != NULL;)
-        q->p.frozen = frozen || q->locked;
+        q->p.frozen = frozen || q->locked || q->p.storage != GCKPT_STORED_F32;
     return result;
 }
 
@@ -3294,8 +3532,109 @@ GCKPT_API gckpt_result gckpt_store_push(gckpt_store *store, const char *pattern)
     return result;
 }
 
-GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
-                                            float *values, int writable)
+/* What a parameter of this shape is stored as: I8 has no scales for vectors. */
+static gckpt_storage gckpti_storage_for(const gckpt_shape *shape, gckpt_storage storage)
+{
+    return storage == GCKPT_STORED_I8 && shape->n < 2 ? GCKPT_STORED_F32 : storage;
+}
+
+/* Takes memory for q's values in another storage. Values that are not made will fit (the
+ * magnitude of a normal value is below 6). */
+static gckpt_result gckpti_pack_start(gckpt_store *s, gckpti_param *q, gckpt_storage storage)
+{
+    const gckpt_init *init = &q->init;
+    const double most = storage == GCKPT_STORED_F16 ? 65504 : 3e38;
+    double peak = 6 * gckpti_abs((double)init->normal) + gckpti_abs((double)init->uniform) +
+                  gckpti_abs((double)init->constant);
+    gckpt_parameter as = q->p;
+    as.storage = storage;
+    size_t n = (size_t)as.elements, bytes = gckpti_stored_bytes(&as);
+    if (!q->p.frozen)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "pack: \"%s\" is trainable: only frozen parameters can be stored as "
+                            "%s (gckpt_store_freeze)",
+                            q->p.name, gckpti_storage_name(storage));
+    if (!gckpti_is_made(q))
+        return peak <= most || storage == GCKPT_STORED_BF16
+                   ? GCKPT_OK
+                   : gckpti_error(s, GCKPT_E_DATA,
+                                  "pack: initial values of \"%s\" may be %g; %s holds up to %g",
+                                  q->p.name, peak, gckpti_storage_name(storage), most);
+    if (!q->external || n <= SIZE_MAX / 24 - s->elements)
+        q->next_block = (unsigned char *)gckpti_resize(&s->memory, NULL, 0, bytes);
+    if (!q->next_block)
+        return gckpti_error(s, GCKPT_E_MEMORY,
+                            "pack: no memory for the %z bytes of \"%s\" as %s, beside what it has "
+                            "(what is packed before its values are made needs no more)",
+                            bytes, q->p.name, gckpti_storage_name(storage));
+    return GCKPT_OK;
+}
+
+/* Its values, as they will be stored, to that memory. */
+static gckpt_result gckpti_pack_values(gckpt_store *s, const gckpti_param *q, gckpt_storage storage)
+{
+    gckpti_param to = *q;
+    to.p.storage = storage;
+    gckpti_set_block(&to, q->next_block);
+    if (gckpti_store_as(s, q, &to))
+        return GCKPT_OK;
+    return gckpti_error(s, GCKPT_E_DATA, "pack: \"%s\" has values %s", q->p.name,
+                        storage == GCKPT_STORED_F16
+                            ? "beyond 65504, the greatest of F16; BF16 holds them"
+                            : "that are not finite; I8 has no scale for their row");
+}
+
+/* Nothing can fail any more: stored otherwise, and without optimiser state. */
+static void gckpti_pack_end(gckpt_store *s, gckpti_param *q, gckpt_storage storage)
+{
+    gckpti_unmirror(s, q);
+    gckpti_state_shrink(s, q, 0);
+    q->optimiser = 0;
+    q->updates = 0;
+    if (gckpti_is_made(q) && !q->external)
+        gckpti_values_free(s, q);
+    s->elements += q->external ? (size_t)q->p.elements : 0;
+    q->external = q->locked = 0;
+    q->p.storage = storage;
+    gckpti_set_block(q, q->next_block);
+    q->next_block = NULL;
+}
+
+GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
+                                        gckpt_storage storage)
+{
+    gckpt_result result, matched;
+    if ((unsigned)storage > GCKPT_STORED_I8)
+        return gckpti_error(store, GCKPT_E_ARG, "pack: %i is not a gckpt_storage", (int)storage);
+    gckpti_param *q = gckpti_next_match(store, pattern, NULL, &matched);
+    if (!q)
+        return matched;
+    for (result = GCKPT_OK; q && result == GCKPT_OK;
+         q = gckpti_next_match(store, pattern, q, &matched)) {
+        gckpt_storage as = gckpti_storage_for(&q->p.shape, storage);
+        if (as != q->p.storage)
+            result = gckpti_pack_start(store, q, as);
+    }
+    for (size_t i = 0; i < store->count && result == GCKPT_OK; i++) {
+        q = &store->params[i];
+        if (q->next_block)
+            result = gckpti_pack_values(store, q, gckpti_storage_for(&q->p.shape, storage));
+    }
+    for (size_t i = store->count; i-- > 0 && result != GCKPT_OK;) { /* newest first, for a block */
+        gckpt_parameter as = store->params[i].p;
+        as.storage = gckpti_storage_for(&as.shape, storage);
+        gckpti_delete(&store->memory, store->params[i].next_block, gckpti_stored_bytes(&as), 1);
+        store->params[i].next_block = NULL;
+    }
+    for (q = NULL; result == GCKPT_OK && (q = gckpti_next_match(store, pattern, q, &matched));)
+        if (gckpti_storage_for(&q->p.shape, storage) != q->p.storage)
+            gckpti_pack_end(store, q, gckpti_storage_for(&q->p.shape, storage));
+    return result;
+}
+
+/* A parameter whose values are the program's. */
+static gckpt_result gckpti_external(gckpt_store *store, const char *name, const gckpt_shape *shape,
+                                    const void *values, int writable, gckpti_param **q)
 {
     if (!store || !name || !values)
         return gckpti_error(store, GCKPT_E_ARG,
@@ -3303,23 +3642,59 @@ GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name
     if (gckpti_name_problem(name))
         return gckpti_error(store, GCKPT_E_ARG, "external parameter: the name %s; choose another",
                             gckpti_name_problem(name));
-    if (!gckpti_shape_fits(&shape))
+    if (!gckpti_shape_fits(shape))
         return gckpti_error(
             store, GCKPT_E_SHAPE,
             "external parameter \"%s\": %S: sizes must be positive and the product below %z", name,
-            &shape, SIZE_MAX / 64);
+            shape, SIZE_MAX / 64);
     if (gckpti_find(store, name) >= 0)
         return gckpti_error(
             store, GCKPT_E_ARG,
             "external parameter \"%s\" exists already; bind it before any graph asks for it", name);
     gckpt_init none = { 0, 0, 0 };
-    gckpti_param *q = gckpti_param_new(store, name, &shape, values, none);
-    if (!q)
+    *q = gckpti_param_new(store, name, shape, 1, none);
+    if (!*q)
         return gckpti_error(store, GCKPT_E_MEMORY,
                             "external parameter \"%s\": no memory for its entry", name);
-    q->locked = !writable;
-    q->p.frozen = q->locked;
+    (*q)->locked = !writable;
+    (*q)->p.frozen = (*q)->locked;
     return gckpti_ok(store);
+}
+
+GCKPT_API gckpt_result gckpt_store_external(gckpt_store *store, const char *name, gckpt_shape shape,
+                                            float *values, int writable)
+{
+    gckpti_param *q;
+    gckpt_result result = gckpti_external(store, name, &shape, values, writable, &q);
+    if (result == GCKPT_OK)
+        q->p.values = values;
+    return result;
+}
+
+GCKPT_API gckpt_result gckpt_store_external_packed(gckpt_store *store, const char *name,
+                                                   gckpt_shape shape, gckpt_storage storage,
+                                                   const void *values, const float *scales)
+{
+    gckpti_param *q;
+    int known = storage > GCKPT_STORED_F32 && storage <= GCKPT_STORED_I8;
+    size_t each = storage == GCKPT_STORED_I8 ? 1 : sizeof(uint16_t);
+    if (!known || (storage == GCKPT_STORED_I8 && (!scales || shape.n < 2)))
+        return gckpti_error(store, GCKPT_E_ARG, "external parameter \"%s\": %s", name ? name : "",
+                            !known ? "storage must be BF16, F16 or I8; for floats there is "
+                                     "gckpt_store_external"
+                                   : "I8 needs two axes or more, and a scale for each row");
+    if ((uintptr_t)values % each || (uintptr_t)scales % sizeof(float))
+        return gckpti_error(store, GCKPT_E_ARG,
+                            "external parameter \"%s\": values or scales are not aligned to their "
+                            "size; copy them to memory that is",
+                            name ? name : "");
+    gckpt_result result = gckpti_external(store, name, &shape, values, 0, &q);
+    if (result != GCKPT_OK)
+        return result;
+    q->p.storage = storage;
+    q->p.packed = values;
+    q->p.scales = scales;
+    return result;
 }
 
 GCKPT_API int gckpt_store_count(const gckpt_store *store) { return store ? (int)store->count : 0; }
@@ -3335,15 +3710,15 @@ GCKPT_API gckpt_result gckpt_store_peek(const gckpt_store *store, int index, gck
 GCKPT_API gckpt_result gckpt_store_get(gckpt_store *store, int index, gckpt_parameter *out)
 {
     gckpt_result result = gckpt_store_peek(store, index, out);
-    if (result == GCKPT_OK) { /* it may be written now */
+    if (result == GCKPT_OK && out->storage == GCKPT_STORED_F32) { /* it may be written now */
         gckpti_pull(store, &store->params[index]);
         gckpti_changed(store, &store->params[index], GCKPTI_HOST);
     }
-    if (result != GCKPT_OK || out->values)
+    if (result != GCKPT_OK || out->values || out->packed)
         return result;
     result = gckpti_values_new(store, &store->params[index], "get");
     gckpti_values_draw(store);
-    out->values = store->params[index].p.values;
+    *out = store->params[index].p;
     return result;
 }
 
@@ -3352,13 +3727,22 @@ GCKPT_API int gckpt_store_find(const gckpt_store *store, const char *name)
     return store && name ? gckpti_find(store, name) : -1;
 }
 
+/* Bytes of optimiser state. */
+static size_t gckpti_store_state(const gckpt_store *s)
+{
+    size_t floats = 0;
+    for (size_t i = 0; i < s->count; i++)
+        floats += (size_t)s->params[i].p.elements * (size_t)gckpti_state_slots(&s->params[i]);
+    return floats * sizeof(float);
+}
+
 GCKPT_API size_t gckpt_store_bytes(const gckpt_store *store)
 {
-    size_t floats = store ? store->elements : 0;
+    size_t bytes = store ? gckpti_store_state(store) : 0;
     for (size_t i = 0; store && i < store->count; i++)
-        floats +=
-            (size_t)store->params[i].p.elements * (size_t)gckpti_state_slots(&store->params[i]);
-    return floats * sizeof(float);
+        if (!store->params[i].external)
+            bytes += gckpti_stored_bytes(&store->params[i].p);
+    return bytes;
 }
 
 GCKPT_API uint64_t gckpt_store_step(const gckpt_store *store) { return store ? store->step : 0; }
@@ -3402,7 +3786,8 @@ struct gckpt_tensor {
     int index;       /* of the parameter in the store */
     int segment;     /* innermost, -1 none */
     int batchless, keep, recompute;
-    int mixes; /* rows: splits of the batch are not exact */
+    int mixes;        /* rows: splits of the batch are not exact */
+    int64_t capacity; /* of the gckpt_cache whose rows are its last ones (axis 1); 0: of none */
 };
 
 typedef struct gckpti_chunk {
@@ -3426,6 +3811,9 @@ struct gckpt_graph {
     int outermost, deepest; /* segments without a parent; levels */
     int params;             /* 1 + the greatest number in the store of those it has */
     int64_t rows;           /* of every input; 0: no input yet */
+    int64_t cached, news;   /* rows of its caches, 0: it has none; those that a call adds */
+    int64_t positions;      /* the least that gckpt_positions_at has for them; 0: not used */
+    int unmoved;            /* gckpt_positions is used */
     size_t least;           /* bytes that would have sufficed, after E_BUDGET */
 };
 
@@ -3649,7 +4037,7 @@ GCKPT_API gckpt_tensor *gckpt_param(gckpt_graph *graph, const char *name, gckpt_
     if (!t)
         return NULL;
     if (index < 0) {
-        if (!gckpti_param_new(s, name, &shape, NULL, init))
+        if (!gckpti_param_new(s, name, &shape, 0, init))
             return gckpti_fail(graph, GCKPT_E_MEMORY,
                                "param \"%s\": the store has no memory for %I floats", name,
                                gckpti_elements(&shape));
@@ -3728,6 +4116,23 @@ GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block block, gckpt_tensor *x, voi
     return y;
 }
 
+/* Rows of a cache that are not there yet hold anything. Flag of the ops that know which these are;
+ * with GCKPT_SIDE_EFFECT: of gckpt_cache, whose result has its place in the executor's caches. */
+enum { GCKPTI_CACHED = 1 << 22 };
+static int gckpti_is_cache(const gckpt_op *op)
+{
+    const unsigned cache = GCKPTI_CACHED | GCKPT_SIDE_EFFECT;
+    return op && (op->flags & cache) == cache;
+}
+
+static gckpt_tensor *gckpti_cached_fail(gckpt_graph *g, const char *what, const gckpt_tensor *x)
+{
+    return gckpti_fail(g, GCKPT_E_ARG,
+                       "%s: %T has rows of a gckpt_cache, of which some may not be there yet; causal "
+                       "attention can read it, and gckpt_concat (axis 1, as the last input)",
+                       what, x);
+}
+
 GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
 {
     if (!x)
@@ -3746,6 +4151,8 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     }
     if (open >= 0)
         shape.d[open] = have / known;
+    if (x->capacity && !gckpti_same_shape(&shape, &x->shape))
+        return gckpti_cached_fail(g, "reshape", x);
     if (!fits || !gckpti_shape_fits(&shape) || gckpti_elements(&shape) != have)
         return gckpti_fail(g, GCKPT_E_SHAPE, "reshape: %S to %S: the sizes do not multiply to %I",
                            &x->shape, &asked, have);
@@ -3756,6 +4163,7 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     t->in[0] = x;
     t->inputs = 1;
     t->batchless = x->batchless;
+    t->capacity = x->capacity;
     t->mixes = x->mixes || (!t->batchless && (shape.n == 0 || shape.d[0] % g->rows));
     return t;
 }
@@ -3792,6 +4200,8 @@ static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *c
         else if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T is a loss; only a gckpt_term can use it", op->name,
                         in[i]);
+        else if (in[i]->capacity && !(op->flags & GCKPTI_CACHED))
+            gckpti_cached_fail(g, op->name, in[i]);
         else if (in[i]->type != type)
             gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be %s", op->name, i, in[i],
                         type == GCKPT_I32 ? "i32 (indices)"
@@ -3935,7 +4345,7 @@ struct gckpti_kernels {
 #define GCKPTI_OPS(fast, plain)                                                                    \
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
     plain(scale) plain(dropout) fast(add) fast(sub) fast(mul)                                      \
-    plain(permute) plain(slice) plain(concat) plain(sum) plain(mean)                               \
+    plain(permute) plain(slice) plain(concat) plain(sum) plain(mean) plain(cache)                  \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
     plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
     plain(mean_squared_error) plain(sum_loss)
@@ -4498,10 +4908,12 @@ static void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t 
             gckpti_put(&d[i * d_step + j], s[i * s_step + j], accumulate);
 }
 
-/* slice: elements begin..end-1 along an axis; dx = g there and 0 elsewhere */
+/* slice: elements begin..end-1 along an axis, both `moves` times call->position further on; dx = g
+ * there and 0 elsewhere */
 typedef struct {
     uint32_t begin[2], end[2]; /* low word, high word: attributes are words (gckpt_apply) */
     int axis;
+    int moves; /* left out where it is 0: behind the attributes of a node are zeros to 16 bytes */
 } gckpti_slice;
 GCKPTI_INLINE int64_t gckpti_wide(const uint32_t *words)
 {
@@ -4531,6 +4943,7 @@ static void gckpti_slice_forward(const gckpt_call *call)
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
     int64_t begin = gckpti_wide(p->begin), n = (gckpti_wide(p->end) - begin) * v.inner;
+    begin += p->moves ? call->position : 0;
     gckpti_put_blocks(call->out, n, call->in[0].data + begin * v.inner, v.size * v.inner, v.outer,
                       n, 0);
 }
@@ -4550,14 +4963,35 @@ static void gckpti_slice_backward(const gckpt_call *call)
                       call->in[0].accumulate);
 }
 GCKPTI_ROW(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, 0, 0);
-GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end)
+static gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
+                                     int moves)
 {
     gckpti_slice p;
     memset(&p, 0, sizeof p);
     p.begin[0] = (uint32_t)begin, p.begin[1] = (uint32_t)((uint64_t)begin >> 32);
     p.end[0] = (uint32_t)end, p.end[1] = (uint32_t)((uint64_t)end >> 32);
     p.axis = axis;
-    return gckpt_apply(&gckpti_op_slice, &x, 1, &p, sizeof p);
+    p.moves = moves;
+    return gckpt_apply(&gckpti_op_slice, &x, 1, &p, moves ? sizeof p : offsetof(gckpti_slice, moves));
+}
+GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end)
+{
+    return gckpti_slice_of(x, axis, begin, end, 0);
+}
+
+/* Positions move on where there are caches; the tables must have them all. */
+static int gckpti_moves_fit(gckpt_graph *g)
+{
+    if (g->cached && g->unmoved)
+        gckpti_fail(g, GCKPT_E_ARG,
+                    "positions: they would begin at 0 in each call, where caches go on; "
+                    "gckpt_positions_at goes on, too");
+    else if (g->cached && g->positions && g->positions < g->cached)
+        gckpti_fail(g, GCKPT_E_SHAPE,
+                    "positions: caches have a capacity of %I rows, and a table has %I positions from "
+                    "`first` on; it needs as many",
+                    g->cached, g->positions);
+    return g->object.sticky == GCKPT_OK;
 }
 
 /* concat: the inputs one after the other along an axis */
@@ -4606,10 +5040,69 @@ static void gckpti_concat_backward(const gckpt_call *call)
         g += n;
     }
 }
-GCKPTI_ROW(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, 0, 0);
+GCKPTI_ROW(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, GCKPTI_CACHED, 0);
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 {
-    return gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
+    gckpt_tensor *t = gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
+    for (int i = 0; t && i < n; i++) {
+        if (x[i]->capacity && (i < n - 1 || (axis != 1 && axis != 1 - t->shape.n)))
+            return gckpti_cached_fail(t->graph, "concat", x[i]);
+        t->capacity = x[i]->capacity;
+    }
+    return t;
+}
+
+/* cache: its T rows of x after the `position` that are there. An instruction with a result that
+ * lies in the executor's caches, not in the arena. */
+static gckpt_result gckpti_cache_shape(gckpt_call *call)
+{
+    int capacity = *(const int *)call->attributes;
+    call->shape = call->in[0].shape;
+    if (call->shape.n != 3 || call->shape.d[1] > capacity)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "cache: x %S must be (B,T,C), T at most the capacity of %i rows",
+                          &call->shape, capacity);
+    call->shape.d[1] = capacity;
+    return GCKPT_OK;
+}
+static void gckpti_cache_forward(const gckpt_call *call)
+{
+    int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, each = call->shape.d[1] * c;
+    for (int64_t i = 0; i < call->shape.d[0] * n; i++) {
+        int64_t to = i / n * each + call->position * c + i % n;
+        const gckpt_arg *x = &call->in[0];
+        if (call->out)
+            call->out[to] = x->data[i];
+        else
+            call->out_bf16[to] = x->bf16 ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
+    }
+}
+static const gckpt_op gckpti_op_cache = {
+    "cache", gckpti_cache_shape, gckpti_cache_forward, NULL, gckpti_flops_1, NULL, { 0 },
+    GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16 | GCKPTI_OWN_cache, NULL, NULL, NULL
+};
+GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
+{
+    gckpt_graph *g = x ? x->graph : NULL;
+    int rows = (int)capacity;
+    if (!x || capacity < 1 || capacity > INT32_MAX)
+        return gckpti_fail(g, GCKPT_E_ARG, "cache: a capacity of %I rows; 1 to %i are possible",
+                           capacity, INT32_MAX);
+    if (x->batchless || x->capacity)
+        return gckpti_fail(g, GCKPT_E_ARG, "cache: %T %s", x,
+                           x->capacity ? "is one already"
+                                       : "depends on parameters only; it needs none");
+    gckpt_tensor *t = gckpt_apply(&gckpti_op_cache, &x, 1, &rows, sizeof rows);
+    if (t && g->cached && (g->cached != capacity || g->news != x->shape.d[1]))
+        return gckpti_fail(g, GCKPT_E_SHAPE,
+                           "cache: %T %S, capacity %I: all caches of a graph have the same, and the "
+                           "same T; here %I, T = %I",
+                           x, &x->shape, capacity, g->cached, g->news);
+    if (!t)
+        return NULL;
+    g->cached = t->capacity = capacity;
+    g->news = x->shape.d[1];
+    return gckpti_moves_fit(g) ? t : NULL;
 }
 
 /* sum and mean over an axis, which is removed. Over the last one: 32 lanes (5d); over another one:
@@ -4695,8 +5188,6 @@ enum {
     GCKPTI_LOSS_ROWS_MOST = 1
 #endif
 };
-
-GCKPTI_INLINE int64_t gckpti_min(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Scratch of the fast kernels, the same whatever their instruction set, in floats a thread. */
 enum {
@@ -5309,8 +5800,25 @@ GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain)
  * In bf16 plans the chains are those of their matrix products (manual, 5l): q, k, v, g, p and ds
  * are factors. Exponentials and sums are taken before p is rounded. */
 typedef struct {
-    int heads, causal;
+    int heads;
+    int causal; /* 0, or 1 + how many of the S keys are not there yet at position 0 (gckpt_cache) */
 } gckpti_attention;
+
+/* Of the keys, 0..keys-1 are there; query t sees those below t + 1 + ahead of them. */
+typedef struct {
+    int64_t keys, ahead;
+} gckpti_sight;
+
+/* All kernels ask here, and touch no other keys. Not causal: every query sees all. */
+static gckpti_sight gckpti_attention_keys(const gckpt_call *call)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    gckpti_sight sight = { call->in[1].shape.d[1], 0 };
+    if (o->causal)
+        sight.keys -= o->causal - 1 - call->position;
+    sight.ahead = sight.keys - (o->causal ? call->shape.d[1] : 0);
+    return sight;
+}
 
 /* One step of the online softmax (Milakov & Gimelshein 2018), over n scores x: max' = max(max, x),
  * factor = exp(max - shift(max')), p = exp(x - shift(max')), sum = fma(sum, factor, sum of p by
@@ -5336,7 +5844,7 @@ static float gckpti_online(const float *x, float *p, int64_t n, int first, float
     return factor;
 }
 
-/* Whole heads; causal needs as many keys as queries. */
+/* Whole heads; causal needs a key for each query. */
 static gckpt_result gckpti_attention_shape(gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
@@ -5348,9 +5856,11 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
     if (o->heads < 1 || q->d[2] % o->heads)
         return gckpt_fail(call, GCKPT_E_SHAPE, "attention: %I columns cannot be cut into %i heads",
                           q->d[2], o->heads);
-    if (o->causal && q->d[1] != k->d[1])
+    if (o->causal && k->d[1] - (o->causal - 1) < q->d[1])
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "attention: causal needs as many keys as queries; q %S, k %S", q, k);
+                          "attention: causal needs a key for each of q's %I queries, but k has %I; "
+                          "q %S, k %S",
+                          q->d[1], k->d[1] - (o->causal - 1), q, k);
     call->shape = *q;
     call->aux_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
     if (!call->plain) { /* more columns than `most`: what they need is refused as well */
@@ -5390,13 +5900,14 @@ static void gckpti_attention_queries(const gckpt_call *call, int64_t first, int6
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     int64_t t = call->shape.d[1], c = call->shape.d[2];
     int64_t s = call->in[1].shape.d[1], heads = o->heads, d = c / heads;
+    gckpti_sight sight = gckpti_attention_keys(call);
     float scale = 1.0f / gckpti_sqrt((float)d), p[GCKPTI_KEY_TILE];
     for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
         int64_t row = i / t / heads, column = i / t % heads * d;
         int64_t at = (row * t + i % t) * c + column, keys = row * s * c + column;
         const float *k = call->in[1].data + keys, *v = call->in[2].data + keys;
         float max = 0.0f, sum = 0.0f, *out = call->out ? call->out + at : NULL;
-        int64_t seen = o->causal ? i % t + 1 : s;
+        int64_t seen = gckpti_min(sight.keys, i % t + 1 + sight.ahead);
         if (out)
             gckpti_start(out, d, 0);
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
@@ -5436,6 +5947,7 @@ static void gckpti_attention_gradients(const gckpt_call *call, int64_t first, in
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     int64_t t = call->shape.d[1], c = call->shape.d[2];
     int64_t s = call->in[1].shape.d[1], heads = o->heads, d = c / heads;
+    gckpti_sight sight = gckpti_attention_keys(call);
     float scale = 1.0f / gckpti_sqrt((float)d), score[GCKPTI_KEY_TILE], dp[GCKPTI_KEY_TILE];
     float *dq = call->in[0].grad, *dk = call->in[1].grad, *dv = call->in[2].grad;
     for (int64_t i = first; i < end; i++) {
@@ -5443,7 +5955,7 @@ static void gckpti_attention_gradients(const gckpt_call *call, int64_t first, in
         int64_t at = (row * t + i % t) * c + column;
         const float *q = call->in[0].data + at, *g = call->grad_out + at;
         float lse = ((const float *)call->aux)[i], delta = 0.0f;
-        int64_t seen = o->causal ? i % t + 1 : s;
+        int64_t seen = gckpti_min(sight.keys, i % t + 1 + sight.ahead);
         if (dq || dk)
             delta = gckpti_dot(g, call->out + at, d);
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
@@ -5482,12 +5994,13 @@ static void gckpti_attention_backward(const gckpt_call *call)
     gckpti_attention_gradients(call, 0, gckpti_attention_all(call));
 }
 
+/* Causal: queries see one key more each, the last one all (of a cache: when it is full). */
 static uint64_t gckpti_attention_flops(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     uint64_t rows = (uint64_t)call->shape.d[0], t = (uint64_t)call->shape.d[1];
     uint64_t c = (uint64_t)call->shape.d[2];
-    uint64_t pairs = o->causal ? t * (t + 1) / 2 : t * (uint64_t)call->in[1].shape.d[1];
+    uint64_t pairs = t * (uint64_t)call->in[1].shape.d[1] - (o->causal ? t * (t - 1) / 2 : 0);
     return rows * pairs * (4 * c + 14 * (uint64_t)o->heads);
 }
 
@@ -5499,7 +6012,7 @@ static uint64_t gckpti_attention_flops_backward(const gckpt_call *call)
 }
 
 GCKPTI_ROW_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention_flops,
-                gckpti_attention_flops_backward, NULL, 0,
+                gckpti_attention_flops_backward, NULL, GCKPTI_CACHED,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
@@ -5509,6 +6022,16 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
 {
     gckpt_tensor *in[3] = { q, k, v };
     gckpti_attention o = { heads, causal != 0 };
+    gckpt_graph *g = q && k && v ? q->graph : NULL;
+    if (g && k->capacity && (!causal || !v->capacity || q->capacity || q->shape.d[1] != g->news))
+        return gckpti_fail(g, GCKPT_E_ARG,
+                           "attention: keys of a gckpt_cache need causal attention, values of one, "
+                           "and queries for the %I rows that a call adds; q %S",
+                           g->news, &q->shape);
+    if (g && !k->capacity && (q->capacity || v->capacity))
+        return gckpti_cached_fail(g, "attention: q, or v where k is not of one", v->capacity ? v : q);
+    if (g && k->capacity)
+        o.causal += (int)(g->cached - g->news);
     return gckpt_apply(&gckpti_op_attention, in, 3, &o, sizeof o);
 }
 
@@ -5522,6 +6045,7 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
 typedef struct {
     int heads;
     float base;
+    int first; /* left out where it is 0, as in a slice */
 } gckpti_rotary;
 
 /* r = base^(-1/n), in binary64: Newton's method on r^n = 1 / base, three times from
@@ -5587,11 +6111,13 @@ static void gckpti_rotary_turn(const gckpt_call *call, const float *x, float *y,
     int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads, half = d / 2;
     float *table = (float *)call->work;
     double ratio = gckpti_rotary_ratio(o->base, half), count = GCKPTI_ROTARY_FIRST;
+    uint64_t first = (uint64_t)o->first + (uint64_t)call->position;
     for (int64_t i = 0; i < half; i++, count *= ratio) {
         uint64_t frequency = gckpti_rotary_frequency(count);
         float sine, cosine;
         for (int64_t position = 0; position < t; position++) {
-            gckpti_sincos_of(gckpti_rotary_angle((uint64_t)position * frequency), &sine, &cosine);
+            gckpti_sincos_of(gckpti_rotary_angle((first + (uint64_t)position) * frequency), &sine,
+                             &cosine);
             table[position * d + 2 * i] = cosine;
             table[position * d + 2 * i + 1] = direction < 0 ? -sine : sine;
         }
@@ -5621,24 +6147,52 @@ static void gckpti_rotary_backward(const gckpt_call *call)
 GCKPTI_ROW(rotary, GCKPTI_PLAIN, gckpti_rotary_shape, gckpti_flops_3,
            GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
-GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base)
+GCKPT_API gckpt_tensor *gckpt_rotary_at(gckpt_tensor *x, int heads, float base, int64_t first)
 {
-    gckpti_rotary o = { heads, base == 0.0f ? 10000.0f : base };
-    return gckpt_apply(&gckpti_op_rotary, &x, 1, &o, sizeof o);
+    gckpti_rotary o = { heads, base == 0.0f ? 10000.0f : base, (int)gckpti_min(first, INT32_MAX) };
+    if (x && (first < 0 || first > INT32_MAX))
+        return gckpti_fail(x->graph, GCKPT_E_ARG, "rotary: first position %I; 0 to %i are possible",
+                           first, INT32_MAX);
+    return gckpt_apply(&gckpti_op_rotary, &x, 1, &o,
+                       first ? sizeof o : offsetof(gckpti_rotary, first));
 }
 
-/* ---- positions: x + table[0..T-1], by gckpt_slice and gckpt_add: dtable has low parts ---- */
-GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table)
+GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base)
+{
+    return gckpt_rotary_at(x, heads, base, 0);
+}
+
+/* ---- positions: x + table[first..first+T-1], by slice and gckpt_add: dtable has low parts ---- */
+static gckpt_tensor *gckpti_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first,
+                                      int moves)
 {
     if (!x || !table)
         return NULL;
-    if (x->shape.n != 3 || table->shape.n != 2 || table->shape.d[0] < x->shape.d[1] ||
-        table->shape.d[1] != x->shape.d[2])
+    if (first < 0 || x->shape.n != 3 || table->shape.n != 2 ||
+        table->shape.d[0] - x->shape.d[1] < first || table->shape.d[1] != x->shape.d[2])
         return gckpti_fail(x->graph, GCKPT_E_SHAPE,
                            "positions: %T %S must be (B,T,C) and %T %S "
-                           "(Tmax,C) with Tmax >= T",
-                           x, &x->shape, table, &table->shape);
-    return gckpt_add(x, gckpt_slice(table, 0, 0, x->shape.d[1]));
+                           "(Tmax,C) with Tmax >= T + first, which is %I",
+                           x, &x->shape, table, &table->shape, first);
+    return gckpt_add(x, gckpti_slice_of(table, 0, first, first + x->shape.d[1], moves));
+}
+
+GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table)
+{
+    gckpt_tensor *t = gckpti_positions(x, table, 0, 0);
+    if (t)
+        t->graph->unmoved = 1;
+    return t && gckpti_moves_fit(t->graph) ? t : NULL;
+}
+
+GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table, int64_t first)
+{
+    gckpt_tensor *t = gckpti_positions(x, table, first, 1);
+    gckpt_graph *g = t ? t->graph : NULL;
+    int64_t room = t ? table->shape.d[0] - first : 0;
+    if (t && (!g->positions || g->positions > room))
+        g->positions = room;
+    return t && gckpti_moves_fit(g) ? t : NULL;
 }
 
 /* ---- cross_entropy: sum over rows of -log softmax(x)[target] ----
@@ -6973,7 +7527,7 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
 /* Whether an op finds a tensor in the arena, since a unit makes it. */
 static int gckpti_in_arena(const gckpti_planner *p, const gckpt_tensor *t)
 {
-    return t->kind == GCKPTI_OP || (t->kind == GCKPTI_PARAM && p->staged);
+    return t->kind == GCKPTI_OP ? !gckpti_is_cache(t->op) : t->kind == GCKPTI_PARAM && p->staged;
 }
 
 /* A gradient that is a sum over uses has an accumulator for each in a looped plan, or scratch for
@@ -7060,7 +7614,8 @@ static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prolog
     int effect = t->op && t->op->flags & GCKPT_SIDE_EFFECT;
     u->id = t->id;
     u->rank = t->kind == GCKPTI_OP && p->active[t->id] ? 0 : -1;
-    u->out = gckpti_is_loss(t) ? 0 : gckpti_model_size(p, gckpti_value_bytes(p, t));
+    u->out =
+        gckpti_is_loss(t) || gckpti_is_cache(t->op) ? 0 : gckpti_model_size(p, gckpti_value_bytes(p, t));
     u->aux = gckpti_model_size(p, t->aux_bytes);
     u->work = gckpti_model_size(p, p->work_forward[t->id]);
     u->cost = p->cost[t->id].forward;
@@ -8766,7 +9321,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         size_t at = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
         size_t name = t->name ? gckpti_name_add(plan, t->name) : GCKPTI_NONE;
         int index = t->kind == GCKPTI_OP && p->of[i] < 0 ? -1 : 0;
-        plan->word_count = at + (t->attribute_bytes + 3) / 4;
+        plan->word_count = gckpti_round_up(at + (t->attribute_bytes + 3) / 4, 4);
         if (t->kind == GCKPTI_INPUT)
             index = (int)plan->inputs++;
         if (t->kind == GCKPTI_PARAM) {
@@ -8825,13 +9380,16 @@ static int gckpti_state_floats(const gckpt_plan_desc *d)
                                                  : 0;
 }
 
-/* Bytes of the store: parameters, and the state they have or will get. Returns their sum. */
+/* Bytes of the store: parameters, and the state they have or will get; and those of caches. Returns
+ * their sum. */
 static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
 {
     const gckpt_store *s = p->g->store;
-    size_t parameters = s->elements * sizeof(float), state = gckpt_store_bytes(s) - parameters;
+    size_t caches = 0, state = gckpti_store_state(s), parameters = gckpt_store_bytes(s) - state;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
+        if (gckpti_is_cache(t->op))
+            caches += gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN);
         if (t->kind != GCKPTI_PARAM || !p->active[i])
             continue;
         const gckpti_param *q = &s->params[t->index];
@@ -8841,7 +9399,8 @@ static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
     }
     kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
     kind_bytes[GCKPT_BYTES_STATE] = state;
-    return parameters + state;
+    kind_bytes[GCKPT_BYTES_CACHES] = caches;
+    return parameters + state + caches;
 }
 
 /* In a caller's block a plan lies behind what planning took: moves it to the beginning. */
@@ -12016,8 +12575,9 @@ GCKPT_API int gckpt_plan_length(const gckpt_plan *plan) { return plan ? (int)pla
 
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
 {
-    return plan ? plan->kind_bytes[GCKPT_BYTES_PARAMETERS] + plan->kind_bytes[GCKPT_BYTES_STATE] +
-                      plan->arena
+    const size_t *bytes = plan ? plan->kind_bytes : NULL;
+    return plan ? bytes[GCKPT_BYTES_PARAMETERS] + bytes[GCKPT_BYTES_STATE] +
+                      bytes[GCKPT_BYTES_CACHES] + plan->arena
                 : 0;
 }
 
@@ -12144,6 +12704,8 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
                  precisions[plan->precision]);
     for (int i = 0; i < GCKPT_BYTES_TABLES; i++)
         gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
+    if (plan->kind_bytes[GCKPT_BYTES_CACHES])
+        gckpti_print(&k, "  caches: %z bytes\n", plan->kind_bytes[GCKPT_BYTES_CACHES]);
     if (plan->offloaded)
         gckpti_print(&k, "  offloaded: %z bytes of slower memory\n", plan->offloaded);
     for (int x = 0; x < (int)plan->length && !k.failed; x++) {
@@ -12235,6 +12797,12 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
         return gckpti_error(
             g, GCKPT_E_ARG,
             "plan: training needs at least one loss term; inference a term or a fetch");
+    if (g->cached && (!inference || d->precision == GCKPT_BF16_STOCHASTIC))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            inference ? "plan: caches are for calls that add up to one, and what is "
+                                        "rounded by chance does not; GCKPT_BF16 rounds to nearest"
+                                      : "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph "
+                                        "that is trained without it");
     if (d->costs && (d->cost_count < 0 || (size_t)d->cost_count != g->count))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: costs are given for %i tensors; the graph has %z", d->cost_count,
@@ -12265,11 +12833,13 @@ static gckpt_result gckpti_check_fetches(gckpti_planner *p)
         if (!t || t->graph != p->g)
             return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i is %s", i,
                                 t ? "of another graph" : "NULL");
-        if (!p->desc->fetch[i].gradient && (t->base->kind != GCKPTI_OP || gckpti_is_loss(t)))
+        if (!p->desc->fetch[i].gradient &&
+            (t->base->kind != GCKPTI_OP || gckpti_is_loss(t) || t->capacity))
             return gckpti_error(
                 p->g, GCKPT_E_ARG,
                 "plan: fetch %i: %T is not the result of an op (values of inputs are the "
-                "caller's, of parameters the store's, of losses the report's)",
+                "caller's, of parameters the store's, of losses the report's, of caches the "
+                "executor's)",
                 i, t);
         if (p->desc->fetch[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t)))
             return gckpti_error(
@@ -13684,7 +14254,7 @@ static void gckpti_cpu_update_blocks(const gckpti_passing *s, int64_t i, float *
         }
         if (p->squares)
             p->squares[b] = s->square_sum(g, n);
-        if (p->update)
+        if (p->update && !(p->unless && *p->unless))
             gckpti_update_values(s, g, at, n);
     }
 }
@@ -13721,7 +14291,7 @@ static const char *gckpti_cpu_finish(void *context)
 static const gckpt_backend gckpti_backend_plain = {
     "plain", NULL, 0, 1, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL, NULL,
     gckpti_cpu_fill, gckpti_cpu_add, gckpti_cpu_convert, gckpti_plain_update, gckpti_cpu_finish,
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
 
 /* =================================================================================================
@@ -13794,6 +14364,12 @@ struct gckpt_exec {
     gckpt_loss_scale *scales;  /* the same, of this micro-batch */
     float *squares;            /* square sums by block, of all parameters */
     size_t square_count;
+    /* gckpt_cache: those of `caches_of`, which is this executor if they are its own */
+    gckpt_exec *caches_of;
+    unsigned char *caches;
+    int64_t capacity, news;       /* rows of each; those that a call adds */
+    int64_t position, cache_rows; /* what they hold: rows of each, of so many rows of the batch */
+    uint32_t *nonfinite; /* the backend's: one of them is not; NULL: the host looks itself */
     /* this step */
     int state;
     uint64_t step; /* the store's when it began */
@@ -13860,6 +14436,7 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
         exec->backend.host_release(exec->backend.context, exec->far, p->offloaded);
     gckpti_give(exec, exec->side, exec->side_size);
     gckpti_give(exec, exec->owned, exec->owned_size);
+    gckpti_give(exec, exec->caches, p->kind_bytes[GCKPT_BYTES_CACHES]);
     gckpti_delete(&a, exec->copies, exec->copies_size, 1);
     gckpti_delete(&a, exec->tables, exec->tables_size, 1);
     gckpti_delete(&a, p->block, gckpti_plan_copy(NULL, p), 1);
@@ -13887,8 +14464,8 @@ static gckpt_result gckpti_bind_state(gckpt_exec *e)
                                 "exec: \"%s\" holds state of another optimiser; "
                                 "gckpt_store_reset clears it",
                                 q->p.name);
-        bytes += (size_t)q->p.elements * sizeof(float) *
-                 (size_t)(!q->p.values + (wanted > had ? wanted - had : 0));
+        bytes += (size_t)q->p.elements * sizeof(float) * (size_t)(wanted > had ? wanted - had : 0);
+        bytes += gckpti_is_made(q) ? 0 : gckpti_stored_bytes(&q->p);
         e->params[i].had = had;
     }
     if (bytes && !gckpti_has_room(&s->memory, bytes))
@@ -14014,6 +14591,8 @@ static size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
     size_t used = 0;
     e->losses = (gckpti_loss_total *)gckpti_carve(base, &used, p->term_count, sizeof *e->losses);
     e->squares = (float *)gckpti_carve(base, &used, e->square_count, sizeof *e->squares);
+    if (e->desc.skip_nonfinite && e->backend.nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
+        e->nonfinite = (uint32_t *)gckpti_carve(base, &used, 1, sizeof *e->nonfinite);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
@@ -14109,7 +14688,8 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
     for (size_t id = 0; id < p->node_count; id++) {
         const gckpti_node *node = &p->nodes[id];
         gckpt_call c;
-        if (!node->op || (e->nodes[id].forward && e->nodes[id].backward))
+        if (!node->op || (e->nodes[id].forward &&
+                          (e->nodes[id].backward || !node->op->backward)))
             continue;
         gckpti_call_start(e, node, (int)id, p->rows, &c);
         c.plain = 1;
@@ -14371,6 +14951,49 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+/* Whether node i of a plan is a cache as node k of another: of the same bytes. */
+static int gckpti_same_cache(const gckpt_plan *p, size_t i, const gckpt_plan *q, size_t k)
+{
+    return gckpti_same_shape(&p->nodes[i].shape, &q->nodes[k].shape) &&
+           p->nodes[i].rounding == q->nodes[k].rounding;
+}
+
+/* The caches, one behind the other in graph order, so that other plans of a model have them in the
+ * same places; or those of another executor. */
+static gckpt_result gckpti_exec_caches(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan, *q = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
+    size_t bytes = p->kind_bytes[GCKPT_BYTES_CACHES], used = 0, k = 0;
+    e->caches_of = e->desc.caches_of && bytes ? e->desc.caches_of->caches_of : e;
+    int fit = !bytes || e->caches_of == e ||
+              (e->desc.backend == e->caches_of->desc.backend && e->store == e->caches_of->store &&
+               p->rows == q->rows && bytes == q->kind_bytes[GCKPT_BYTES_CACHES]);
+    if (e->caches_of == e && bytes) {
+        e->caches = (unsigned char *)gckpti_take(e, bytes, p->alignment);
+        if (!e->caches)
+            return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for %z bytes of caches%s",
+                                bytes, gckpti_shortage(e));
+        gckpti_fill(e, e->caches, 0, bytes);
+    }
+    for (size_t i = 0; i < p->node_count && fit; i++) {
+        const gckpti_node *node = &p->nodes[i];
+        if (!gckpti_is_cache(node->op))
+            continue;
+        while (q && k < q->node_count && !gckpti_is_cache(q->nodes[k].op))
+            k++;
+        fit = !q || (k < q->node_count && gckpti_same_cache(p, i, q, k++));
+        e->capacity = node->shape.d[1];
+        e->news = p->nodes[node->in[0]].shape.d[1];
+        e->nodes[i].data =
+            gckpti_carve(e->caches_of->caches, &used, gckpti_node_bytes(node), 1);
+    }
+    return fit ? GCKPT_OK
+               : gckpti_error(e->store, GCKPT_E_ARG,
+                              "exec: desc.caches_of has other caches than this plan: both need the "
+                              "same backend, store and rows, and caches of the same shapes in the "
+                              "same order");
+}
+
 /* All memory a run will need. */
 static gckpt_result gckpti_exec_memory(gckpt_exec *e)
 {
@@ -14416,7 +15039,8 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
                             e->copies_size);
     if (e->copies)
         gckpti_exec_copies(e, (unsigned char *)e->copies);
-    return gckpti_exec_arena(e);
+    result = gckpti_exec_caches(e);
+    return result == GCKPT_OK ? gckpti_exec_arena(e) : result;
 }
 
 /* Brings a parameter's newest values and state to where this executor has them. */
@@ -14445,6 +15069,11 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
         result =
             gckpti_error(s, GCKPT_E_ARG,
                          "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
+    if (result == GCKPT_OK && desc && desc->skip_nonfinite && p->update_in_backward)
+        result = gckpti_error(
+            s, GCKPT_E_ARG,
+            "exec: skip_nonfinite needs all gradients before the first update; this plan updates in "
+            "the backward (desc.update_in_backward)");
     if (result == GCKPT_OK && desc && !desc->offload != !desc->reload)
         result = gckpti_error(s, GCKPT_E_ARG,
                               "exec: desc.offload and desc.reload come together, or not at all");
@@ -14550,6 +15179,13 @@ static int64_t gckpti_micro_rows(const gckpt_exec *e)
     return left < e->plan->rows ? left : e->plan->rows;
 }
 
+/* The place of cache `id` in the caches. */
+static void *gckpti_cache_at(const gckpt_exec *e, int id)
+{
+    unsigned char *caches = e->caches_of->caches;
+    return caches + ((const unsigned char *)e->nodes[id].data - caches);
+}
+
 /* Shapes, attributes and everything else that does not come from the arena. */
 static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
                               gckpt_call *c)
@@ -14563,6 +15199,7 @@ static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int 
     c->attributes = node->attribute_bytes ? p->words + node->attributes : NULL;
     c->row = node->batchless ? 0 : e->row;
     c->rows = node->batchless ? 1 : rows;
+    c->position = e->caches_of ? e->caches_of->position : 0;
     c->id = id;
     c->precision = e->nodes[id].precision;
     for (int i = 0; i < node->inputs; i++)
@@ -14763,9 +15400,10 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
     int prologue = ins < p->list + p->body; /* which inference repeats */
     int first = ins->first && !(prologue && e->row > 0);
     int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
-    uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? gckpti_at_bf16(e, o.out) : NULL;
+    void *out = gckpti_is_cache(node->op) ? gckpti_cache_at(e, ins->id) : gckpti_at_any(e, o.out);
+    uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;
     gckpti_call_start(e, node, ins->id, gckpti_micro_rows(e), &c);
-    c.out = gckpti_at(e, o.out);
+    c.out = (float *)out;
     c.aux = gckpti_at(e, o.aux);
     c.work = gckpti_at(e, o.work);
     for (int i = 0; i < node->inputs; i++)
@@ -15115,6 +15753,7 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
         pass.count = e->writes_back ? 0 : pass.count;
     }
     pass.update = 1;
+    pass.unless = e->nonfinite;
     pass.optimiser = p->optimiser;
     pass.values = gckpti_values_here(e, q, -1);
     for (int i = 0; i < p->state_slots; i++)
@@ -15136,11 +15775,15 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
     gckpti_changed(e->store, q, e->backend.own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
 }
 
-/* The norm of all gradients from their blocks' square sums, and what clipping makes of it. */
-static void gckpti_total_norm(gckpt_exec *e)
+static int gckpti_finite(double x) { return x - x == 0; }
+
+/* The norm of all gradients from their blocks' square sums, and what clipping makes of it. Returns
+ * the first parameter with one that is not finite; NULL: there is none. */
+static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const float *squares = gckpti_on_host(e, e->squares, e->square_count);
+    const gckpti_plan_param *bad = NULL;
     double sum = 0;
     for (size_t i = 0; i < p->param_count; i++) {
         size_t param = (size_t)e->params[i].nth, first = e->params[param].square;
@@ -15149,20 +15792,30 @@ static void gckpti_total_norm(gckpt_exec *e)
         double own = 0;
         for (size_t b = 0; b < n && p->params[param].trained; b++)
             own += (double)squares[first + b];
+        bad = bad || gckpti_finite(own) ? bad : &p->params[param];
         sum += own;
     }
     e->grad_norm = gckpti_sqrt_double(sum);
     e->clip_scale = e->hyper.clip > 0 && e->grad_norm > (double)e->hyper.clip
                         ? (float)((double)e->hyper.clip / e->grad_norm)
                         : 1;
+    return bad;
 }
 
-/* Before the first update of a step that clips: all gradients, then norm and clipping factor. */
+/* Before the first update of a step that clips or may be skipped: all gradients, then norm and
+ * clipping factor. */
 static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
 {
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->list[x]);
+    if (e->nonfinite) {
+        gckpt_call c;
+        gckpti_bare_call(e, &c);
+        e->backend.nonfinite(&c, e->squares, (int64_t)e->square_count, e->nonfinite);
+    }
+    if (e->nonfinite && !(e->hyper.clip > 0))
+        return GCKPT_OK;
     gckpti_total_norm(e); /* waits */
     return gckpti_wait(e);
 }
@@ -15236,7 +15889,9 @@ static gckpt_result gckpti_measure_end(gckpt_exec *e)
 
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
 {
-    return exec ? gckpt_store_bytes(exec->store) + exec->touched : 0;
+    return exec ? gckpt_store_bytes(exec->store) + exec->plan->kind_bytes[GCKPT_BYTES_CACHES] +
+                      exec->touched
+                : 0;
 }
 
 /* ---- a step ---- */
@@ -15634,10 +16289,11 @@ static int gckpti_cancelled(gckpt_exec *e, const gckpti_ins *ins)
     return e->desc.progress(e->desc.user, &progress) && !e->updating;
 }
 
-/* One instruction; before the first update of a step that clips, the norm. */
+/* One instruction; before the first update of a step that clips or may be skipped, the norm. */
 static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
 {
-    int clips = e->hyper.clip > 0; /* else the norm is only reported: one pass is enough */
+    /* else the norm is only reported: one pass is enough */
+    int first = e->hyper.clip > 0 || e->desc.skip_nonfinite;
     if (ins->kind == GCKPT_FORWARD)
         return gckpti_run_forward(e, ins);
     if (ins->kind >= GCKPT_OFFLOAD)
@@ -15646,11 +16302,12 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_run_backward(e, ins);
         return GCKPT_OK;
     }
-    gckpt_result result = clips && !e->updating ? gckpti_finish_gradients(e) : GCKPT_OK;
+    gckpt_result result = first && !e->updating ? gckpti_finish_gradients(e) : GCKPT_OK;
     if (result != GCKPT_OK)
         return result;
     e->updating = 1;
-    gckpti_run_update(e, ins, clips ? GCKPTI_DIVIDED : GCKPTI_SUMS);
+    if (!e->desc.skip_nonfinite || e->nonfinite || gckpti_finite(e->grad_norm))
+        gckpti_run_update(e, ins, first ? GCKPTI_DIVIDED : GCKPTI_SUMS);
     return GCKPT_OK;
 }
 
@@ -15730,6 +16387,17 @@ static gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_exten
     return r.result;
 }
 
+/* What gckpti_run_update counted, when the backend has found that it must do nothing. */
+static void gckpti_uncount_updates(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->param_count && p->state_slots > 0; i++) {
+        gckpti_param *q = &e->store->params[e->params[i].index];
+        if (p->params[i].trained && --q->updates == 0)
+            q->optimiser = 0;
+    }
+}
+
 /* The end of a step: waits for the backend, adds up the losses, counts the step. */
 static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 {
@@ -15750,9 +16418,13 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
         else if (seen->count > 0)
             loss += weight * (seen->sum / (double)seen->count);
     }
+    const gckpti_plan_param *bad = NULL;
     if (p->mode != GCKPT_INFERENCE && count > 0) {
-        gckpti_total_norm(e);
-        e->store->step++;
+        bad = gckpti_total_norm(e);
+        bad = e->desc.skip_nonfinite && e->updating ? bad : NULL;
+        if (bad && e->nonfinite)
+            gckpti_uncount_updates(e);
+        e->store->step += !bad;
     }
     if (report) {
         report->loss = count > 0 || p->mode == GCKPT_INFERENCE ? loss : 0;
@@ -15760,7 +16432,30 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
         report->count = count;
         report->step = e->store->step;
     }
-    return gckpti_measure_end(e);
+    result = gckpti_measure_end(e);
+    return !bad || result != GCKPT_OK
+               ? result
+               : gckpti_error(e, GCKPT_SKIPPED,
+                              "step: skipped, nothing was changed: the gradient of \"%s\" is not "
+                              "finite (loss %g); if that goes on, lower lr or clip",
+                              p->names + bad->name, loss);
+}
+
+/* Whether caches have room for what a forward of so many rows adds. */
+static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
+{
+    const gckpt_exec *c = e->caches_of;
+    if (rows > e->plan->rows || (c->position > 0 && rows > c->cache_rows))
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room for "
+                            "other rows, the plan's %I at most)",
+                            rows, c->position > 0 ? c->cache_rows : e->plan->rows, e->plan->rows);
+    if (e->news > e->capacity - c->position)
+        return gckpti_error(e, GCKPT_E_ARG,
+                            "forward: it adds %I positions to the %I that the caches hold; there is "
+                            "room for %I in all (gckpt_rewind makes room)",
+                            e->news, c->position, e->capacity);
+    return GCKPT_OK;
 }
 
 /* Everything before the first instruction of a step or forward over `rows` rows. */
@@ -15772,6 +16467,8 @@ static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int c
     gckpt_result result = gckpti_begin(e, hyper, inference);
     if (result == GCKPT_OK)
         result = gckpti_check_rows(e, rows);
+    if (result == GCKPT_OK && e->capacity)
+        result = gckpti_check_caches(e, rows);
     if (result == GCKPT_OK)
         result = gckpti_take_feeds(e, feeds, count, rows);
     if (result != GCKPT_OK)
@@ -15828,7 +16525,29 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
                                      int64_t rows, gckpt_report *report)
 {
     gckpt_result result = gckpti_prepare(exec, feeds, count, rows, NULL, 1);
-    return result == GCKPT_OK ? gckpti_run_all(exec, report) : result;
+    if (result == GCKPT_OK)
+        result = gckpti_run_all(exec, report);
+    if (result == GCKPT_OK && exec->capacity) {
+        exec->caches_of->position += exec->news;
+        exec->caches_of->cache_rows = rows;
+    }
+    return result;
+}
+
+GCKPT_API int64_t gckpt_position(const gckpt_exec *exec)
+{
+    return exec ? exec->caches_of->position : 0;
+}
+
+GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
+{
+    if (!exec)
+        return GCKPT_E_ARG;
+    if (position < 0 || position > exec->caches_of->position)
+        return gckpti_error(exec, GCKPT_E_ARG, "rewind: to position %I; the caches hold %I",
+                            position, exec->caches_of->position);
+    exec->caches_of->position = position;
+    return gckpti_ok(exec);
 }
 
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper)
@@ -16011,7 +16730,6 @@ typedef struct {
     int is;            /* GCKPTI_RIGHT, ... */
 } gckpti_probe;
 
-static double gckpti_abs(double x) { return x < 0 ? -x : x; }
 static double gckpti_greater(double a, double b) { return a > b ? a : b; }
 
 /* How large the sums are that the loss was made of. */
@@ -17159,7 +17877,7 @@ static int gckpti_load_create(gckpti_loader *l)
         const gckpti_saved *e = &l->entries[i];
         gckpt_init none = { 0, 0, 0 };
         if (e->slot < 0 && l->empty &&
-            (!gckpti_param_new(l->store, e->name, &e->shape, NULL, none) ||
+            (!gckpti_param_new(l->store, e->name, &e->shape, 0, none) ||
              gckpti_values_new(l->store, &l->store->params[e->param], "load") != GCKPT_OK))
             return 0;
         if (e->slot < 0 && !gckpti_param_state(l->store, &l->store->params[e->param], e->states))
@@ -18030,7 +18748,7 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
         int index = gckpti_find(store, name);
         gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
                             gckpti_float(next->init[2]) };
-        if (index < 0 && gckpti_param_new(store, name, shape, NULL, init))
+        if (index < 0 && gckpti_param_new(store, name, shape, 0, init))
             continue;
         if (index < 0)
             result = gckpti_error(store, GCKPT_E_MEMORY,
@@ -18412,24 +19130,25 @@ typedef struct gckpti_columns {
     float *gain_low, *bias_low;
 } gckpti_columns;
 
-enum { /* of a square that the diagonal cuts, a causal product needs of row i: */
+enum { /* of a square that a diagonal cuts (query i sees keys to i + d), a product needs of row i: */
        GCKPTI_BLOCK = GCKPTI_KEY_TILE,
-       GCKPTI_WHOLE = 0,
-       GCKPTI_LINKS_TO,    /* links 0..i */
-       GCKPTI_LINKS_FROM,  /* links from i on */
-       GCKPTI_COLUMNS_FROM /* columns from i on */
+       GCKPTI_LINKS_TO,    /* links 0..i + d */
+       GCKPTI_LINKS_FROM,  /* links from i - d on */
+       GCKPTI_COLUMNS_FROM /* columns from i - d on */
 };
 
 typedef struct gckpti_heads { /* an attention call's */
     const gckpt_call *call;
     int64_t t, s, c, d, wide, heads, blocks;
-    int causal, mixed;
+    gckpti_sight sight;
+    int mixed;
     float scale;
 } gckpti_heads;
 
 typedef struct {
     int64_t a_row, a_step, b_step, c_row;
-    int fresh, edge;
+    int edge, fresh;
+    int64_t diagonal;
 } gckpti_band;
 
 /* How a piece of c is gone over: in blocks of b, `wide` columns and `deep` links, that L2 holds. */
@@ -19016,7 +19735,7 @@ static gckpti_heads gckpti_heads_of(const gckpt_call *call)
                        gckpti_attention_wide(d),
                        o->heads,
                        (t + GCKPTI_BLOCK - 1) / GCKPTI_BLOCK,
-                       o->causal,
+                       gckpti_attention_keys(call),
                        call->precision != GCKPT_FP32,
                        1.0f / gckpti_sqrt((float)d) };
     return h;
@@ -19053,10 +19772,11 @@ static void gckpti_fast_attention_forward(const gckpt_call *call)
 {
     gckpti_heads h = gckpti_heads_of(call);
     if (gckpti_attention_is_fast(call))
-        gckpt_parallel(call, call->shape.d[0] * h.heads * h.blocks, GCKPTI_BLOCK * h.s * h.d,
+        gckpt_parallel(call, call->shape.d[0] * h.heads * h.blocks,
+                       gckpti_min(h.t, GCKPTI_BLOCK) * h.sight.keys * h.d,
                        gckpti_attention_forward_item, &h);
     else
-        gckpt_parallel(call, call->shape.d[0] * h.heads, 16 * h.t * h.s * h.d,
+        gckpt_parallel(call, call->shape.d[0] * h.heads, 16 * h.t * h.sight.keys * h.d,
                        gckpti_attention_plain_item, &h);
 }
 
@@ -19296,7 +20016,7 @@ static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
 static const gckpt_backend gckpti_backend_fast = {
     "fast", NULL, 0, 0, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL,
     gckpti_fast_find, gckpti_cpu_fill, gckpti_cpu_add, gckpti_fast_convert, gckpti_fast_update,
-    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
 #endif /* GCKPTI_HAS_FAST */
 
@@ -20736,10 +21456,12 @@ static GCKPTI_TARGET void V(columns)(const gckpti_columns *s, int64_t first, int
 #endif
 
 /* c += chain of a(i,p) b(p) (from +0 if `fresh`), over at most GCKPTI_BAND rows and 2 vectors of
- * columns: k links, and at the triangle's edge a corner of links that not all rows have: row i the
- * links 0..i of it, after the others, or i.. of it, before them. b is read in whole vectors. */
+ * columns: k links, and at the diagonal a corner of links that not all rows have: row i the links
+ * 0..i - late of it, after the others, or i - late.. of it, before them. b is read in whole
+ * vectors. */
 GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int64_t n, int64_t k,
-                               int64_t corner, const float *a, const float *b, float *c)
+                               int64_t corner, int64_t late, const float *a, const float *b,
+                               float *c)
 {
     const int64_t a_step = s->a_step, b_step = s->b_step, c_row = s->c_row;
 #define GCKPTI_ROW_START(i)                                                                        \
@@ -20755,7 +21477,7 @@ GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int64_t n, in
     l##i = V(fma)(x, b0, l##i), h##i = V(fma)(x, b1, h##i);
 #define GCKPTI_ROW_CORNER(i)                                                                       \
     x = V(set1)(*a##i), a##i += a_step;                                                            \
-    if (s->edge == GCKPTI_LINKS_TO ? p <= (i) : p >= (i))                                          \
+    if (s->edge == GCKPTI_LINKS_TO ? p + late <= (i) : p + late >= (i))                            \
         l##i = V(fma)(x, b0, l##i), h##i = V(fma)(x, b1, h##i);
 #define GCKPTI_ROW_STORE(i)                                                                        \
     if ((i) < rows) {                                                                              \
@@ -20783,31 +21505,37 @@ GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int64_t n, in
 }
 
 static GCKPTI_TARGET void V(band)(const gckpti_band *s, int64_t rows, int64_t n, int64_t k,
-                                  int64_t corner, const float *a, const float *b, float *c)
+                                  int64_t corner, int64_t late, const float *a, const float *b,
+                                  float *c)
 {
     if (rows == GCKPTI_BAND && n == 2 * W)
-        V(band_of)(s, GCKPTI_BAND, 2 * W, k, corner, a, b, c);
+        V(band_of)(s, GCKPTI_BAND, 2 * W, k, corner, late, a, b, c);
     else
-        V(band_of)(s, rows, n, k, corner, a, b, c);
+        V(band_of)(s, rows, n, k, corner, late, a, b, c);
 }
 
-/* The same for c (m,n), or for what the diagonal leaves of it. */
+/* The same for what the diagonal leaves of c (m,n). */
 static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, int64_t k,
                                    const float *a, const float *b, float *c)
 {
     for (int64_t i = 0; i < m; i += GCKPTI_BAND) {
         int64_t rows = gckpti_min(m - i, GCKPTI_BAND), links = k, skip = 0, corner = 0;
-        if (s->edge == GCKPTI_LINKS_TO || s->edge == GCKPTI_LINKS_FROM) {
-            corner = i < k ? gckpti_min(k - i, rows) : 0;
-            links = s->edge == GCKPTI_LINKS_TO ? gckpti_min(i, k) : k - i - corner;
-            skip = s->edge == GCKPTI_LINKS_TO ? 0 : i;
-            if (links < 0)
-                return; /* no link is left */
+        int64_t at = s->edge == GCKPTI_LINKS_TO ? i + s->diagonal : i - s->diagonal;
+        int64_t late = at < 0 ? -at : 0;
+        at = at < 0 ? 0 : at;
+        if (s->edge != GCKPTI_COLUMNS_FROM) {
+            at = gckpti_min(at, k);
+            corner = rows > late ? gckpti_min(k - at, rows - late) : 0;
+            links = s->edge == GCKPTI_LINKS_TO ? at : k - at - corner;
+            skip = s->edge == GCKPTI_LINKS_TO ? 0 : at;
+            at = 0;
         }
+        if (links + corner == 0 && !s->fresh)
+            continue;
         const float *from = a + i * s->a_row + skip * s->a_step, *by = b + skip * s->b_step;
-        int64_t first = s->edge == GCKPTI_COLUMNS_FROM ? i - i % (2 * W) : 0;
-        for (int64_t j = first, cols; cols = gckpti_min(n - j, 2 * W), j < n; j += 2 * W)
-            V(band)(s, rows, cols, links, corner, from, by + j, c + i * s->c_row + j);
+        for (int64_t j = at - at % (2 * W); j < n; j += 2 * W)
+            V(band)(s, rows, gckpti_min(n - j, 2 * W), links, corner, late, from, by + j,
+                    c + i * s->c_row + j);
     }
 }
 
@@ -20850,13 +21578,17 @@ static GCKPTI_TARGET void V(head_factors)(const gckpti_heads *h, float *x, int64
 }
 
 /* gckpti_online down W columns of x, [64][64] scores of which n rows exist: they become
- * their exponentials. Column i sees the rows 0..i+diagonal only (63 or more: all). */
+ * their exponentials. Column i sees the rows 0..i+diagonal only. */
 static GCKPTI_TARGET void V(online_down)(float *x, int64_t n, int64_t diagonal, float scale,
                                          int first, float *max, float *sum, float *factor)
 {
     const FLOATS zero = V(zero)(), least = V(set1)(-GCKPTI_INFINITY);
     FLOATS top = least, other = least, shift, e[16], change = zero;
     n = diagonal + W < n ? diagonal + W : n;
+    if (n <= 0) { /* none */
+        V(store)(factor, V(set1)(1.0f));
+        return;
+    }
     for (int64_t j = 0; j < n; j++) {
         FLOATS s = V(load)(x + j * GCKPTI_BLOCK);
         s = V(fma)(s, V(set1)(scale), zero);
@@ -20903,22 +21635,22 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
                                                int64_t first, float *room)
 {
     const gckpt_call *call = h->call;
-    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_WHOLE };
-    gckpti_band values = { 1, GCKPTI_BLOCK, h->wide, h->c, 0, GCKPTI_WHOLE };
-    int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), seen = h->causal ? first + m : h->s;
+    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_COLUMNS_FROM, 1, 0 };
+    gckpti_band values = { 1, GCKPTI_BLOCK, h->wide, h->c, GCKPTI_LINKS_TO, 0, 0 };
+    int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), ahead = first + h->sight.ahead;
+    int64_t seen = gckpti_min(h->sight.keys, ahead + m);
     int64_t at = (row * h->t + first) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
     float *q = room, *v = q + GCKPTI_BLOCK * (h->d + W), *p = v + GCKPTI_BLOCK * h->wide;
     float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
     float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
-    seen = gckpti_min(seen, h->s);
     V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
     for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
-        int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK), all = GCKPTI_BLOCK;
-        int diagonal = h->causal && j == first;
-        scores.edge = diagonal ? GCKPTI_COLUMNS_FROM : GCKPTI_WHOLE;
+        int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK);
+        scores.diagonal = values.diagonal = ahead - j;
         V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
-        for (int64_t i = 0, sees; sees = diagonal ? i : all, i < m; i += W)
-            V(online_down)(p + i, n, sees, h->scale, j == 0, max + i, sum + i, factor + i);
+        for (int64_t i = 0; i < m; i += W)
+            V(online_down)
+        (p + i, n, ahead - j + i, h->scale, j == 0, max + i, sum + i, factor + i);
         if (!out)
             continue;
         for (int64_t r = 0; j && r < m; r++) {
@@ -20932,7 +21664,6 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
         V(head_factors)(h, p, n);
         V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
         values.fresh = j == 0;
-        values.edge = diagonal ? GCKPTI_LINKS_TO : GCKPTI_WHOLE;
         V(head_bands)(h, &values, m, h->d, n, p, v, out);
     }
     for (int64_t r = 0; r < m; r++)
@@ -20969,7 +21700,9 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
                                                 float *room)
 {
     const gckpt_call *call = h->call;
-    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_WHOLE };
+    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_COLUMNS_FROM, 1, 0 };
+    gckpti_band over_queries = { GCKPTI_BLOCK, 1, h->wide, h->c, GCKPTI_LINKS_FROM, 0, 0 };
+    gckpti_band over_keys = { 1, GCKPTI_BLOCK, h->wide, h->c, GCKPTI_LINKS_TO, 0, 0 };
     int64_t c = h->c, packed = GCKPTI_BLOCK * (h->d + W), rows = GCKPTI_BLOCK * h->wide;
     int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
     float *qt = room, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
@@ -20978,7 +21711,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
     float *dq = call->in[0].grad, *dk = call->in[1].grad, *dv = call->in[2].grad;
     for (int64_t first = 0; first < h->t; first += GCKPTI_BLOCK) {
         int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), at = at_q + first * c;
-        int64_t seen = gckpti_min(h->causal ? first + m : h->s, h->s);
+        int64_t ahead = first + h->sight.ahead, seen = gckpti_min(h->sight.keys, ahead + m);
         const float *grad = call->grad_out + at;
         memcpy(lse, (const float *)call->aux + (row * h->heads + head) * h->t + first,
                (size_t)m * sizeof *lse);
@@ -20991,25 +21724,22 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
         for (int64_t r = 0; (dq || dk) && r < m; r++)
             delta[r] = V(dot)(grad + r * c, call->out + at + r * c, h->d);
         for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
-            int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK), key = at_k + j * c;
-            int diagonal = h->causal && j == first;
-            gckpti_band over_queries = { GCKPTI_BLOCK, 1, h->wide, c, 0, GCKPTI_WHOLE };
-            gckpti_band over_keys = { 1, GCKPTI_BLOCK, h->wide, c, 0, GCKPTI_WHOLE };
-            over_queries.edge = diagonal ? GCKPTI_LINKS_FROM : GCKPTI_WHOLE;
-            over_keys.edge = diagonal ? GCKPTI_LINKS_TO : GCKPTI_WHOLE;
-            scores.edge = diagonal ? GCKPTI_COLUMNS_FROM : GCKPTI_WHOLE;
+            int64_t n = gckpti_min(h->sight.keys - j, GCKPTI_BLOCK), key = at_k + j * c;
+            scores.diagonal = over_queries.diagonal = over_keys.diagonal = ahead - j;
             V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + key, qt, p);
             if (dq || dk)
                 V(head_bands)(h, &scores, n, m, h->d, call->in[2].data + key, gt, ds);
             for (int64_t r = 0; r < n; r++) {
                 float *pr = p + r * GCKPTI_BLOCK, *dr = dq || dk ? ds + r * GCKPTI_BLOCK : NULL;
-                V(head_slopes)(h->scale, diagonal ? r - r % W : 0, m, lse, delta, pr, dr);
+                int64_t from = r > ahead - j ? r - (ahead - j) : 0;
+                V(head_slopes)(h->scale, from - from % W, m, lse, delta, pr, dr);
             }
             V(head_factors)(h, p, n);
             if (dq || dk)
                 V(head_factors)(h, ds, n);
-            /* chains start with the first block a query meets, the first query that meets it */
-            int first_met = first == (h->causal ? j : 0);
+            /* chains start with the first block a query meets, and with the first one of queries
+             * that meets a block of keys (those of it that meet none yet get +0) */
+            int first_met = first == 0 || j >= ahead;
             over_queries.fresh = first_met && !call->in[2].accumulate;
             if (dv)
                 V(head_bands)(h, &over_queries, n, h->d, m, p, g, dv + key);

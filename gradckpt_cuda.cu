@@ -713,7 +713,7 @@ __device__ void update_at(const gckpt_pass &p, const More &more, int64_t i, floa
         store(p.gradient + i, g);
     if (p.squares)
         store(divided, g);
-    if (!p.update)
+    if (!p.update || (p.unless && *p.unless))
         return;
     w = load<N>(p.values + i);
     if (p.optimiser != GCKPT_SGD)
@@ -782,6 +782,20 @@ void update(const gckpt_call *call, const gckpt_pass *pass)
         RUN(call, update_kernel<4>, blocks, 256, 0, p, more);
     else
         RUN(call, update_kernel<1>, blocks, 256, 0, p, more);
+}
+
+__global__ void nonfinite_kernel(const float *x, int64_t n, uint32_t *found)
+{
+    for (EACH(i, n))
+        if (x[i] - x[i] != 0.0f)
+            *found = 1;
+}
+
+void nonfinite(const gckpt_call *call, const float *x, int64_t n, uint32_t *found)
+{
+    fill(call, found, 0, 1);
+    if (n > 0)
+        RUN(call, nonfinite_kernel, blocks_for(n, 256), 256, 0, x, n, found);
 }
 
 /* ---- >>elementwise --------------------------------------------------------------------------- */
@@ -5088,7 +5102,8 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
                         host_get,
                         host_release,
                         move,
-                        join };
+                        join,
+                        Held<nonfinite>::run };
     d->backend = b;
     d->ready = 1;
     return &d->backend;

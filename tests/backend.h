@@ -143,6 +143,16 @@ static void device_update(const gckpt_call *call, const gckpt_pass *pass)
     device_close(d);
 }
 
+static void device_nonfinite(const gckpt_call *call, const float *x, int64_t n, uint32_t *found)
+{
+    device *d = (device *)call->backend;
+    device_open(d);
+    *found = 0;
+    for (int64_t i = 0; i < n; i++)
+        *found |= !(x[i] - x[i] == 0);
+    device_close(d);
+}
+
 static void device_run(const gckpt_call *call, gckpt_kernel plain, gckpt_kernel fast)
 {
     device *d = (device *)call->backend;
@@ -219,6 +229,7 @@ static int device_start(device *d, gckpt_backend *b, const char *name, gckpt_isa
     b->convert = device_convert;
     b->update = device_update;
     b->finish = device_finish;
+    b->nonfinite = device_nonfinite;
     return 1;
 }
 

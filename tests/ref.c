@@ -208,7 +208,7 @@ ref_value *ref_softmax(const ref_value *x)
     return y;
 }
 
-/* q (B,T,C), k and v (B,S,C); head h owns columns h*D .. h*D + D-1. */
+/* q (B,T,C), k and v (B,S,C); head h owns columns h*D .. h*D + D-1. causal: the last query sees all. */
 ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value *v, int heads,
                          int causal)
 {
@@ -224,7 +224,7 @@ ref_value *ref_attention(const ref_value *q, const ref_value *k, const ref_value
             for (long h = 0; h < heads; h++) {
                 const double *query = q->v + (b * T + t) * C + h * D;
                 double *out = y->v + (b * T + t) * C + h * D;
-                long keys = causal ? t + 1 : S;
+                long keys = causal ? S - T + t + 1 : S;
                 for (long i = 0; i < keys; i++) {
                     s->v[i] = 0;
                     for (long j = 0; j < D; j++)
