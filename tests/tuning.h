@@ -208,7 +208,8 @@ static inline const char *tuning_wrong(const tuning_edit *t)
     snprintf(folder, sizeof folder, "%s/wrong", tuning_folder);
     snprintf(from, sizeof from, GOLDEN "%s/%s", t->name, t->file);
     snprintf(to, sizeof to, "%s/%s", folder, t->file);
-    snprintf(command, sizeof command, "rm -rf %s && cp -R " GOLDEN "%s %s", folder, t->name, folder);
+    snprintf(command, sizeof command, "rm -rf %s && cp -R " GOLDEN "%s %s", folder, t->name,
+             folder);
     CHECK(system(command) == 0);
     file b = tuning_read(from), edited = { NULL, 0, 0, 0, 0, 0, 0 };
     size_t at = 0, n = t->from ? strlen(t->from) : 0;

@@ -6,14 +6,14 @@
 #define GRADCKPT_IMPLEMENTATION
 #include "graphs.h"
 
-enum { LAYERS = 40, HEADS = 40, DIM = 5120, INNER = 13824, VOCABULARY = 32000, TOKENS = 512,
-       RANK = 8 };
+enum { LAYERS = 40, HEADS = 40, DIM = 5120, INNER = 13824, VOCABULARY = 32000 };
+enum { TOKENS = 512, RANK = 8 };
 
 /* x W, frozen; with `rank` also + (x A) B, trained. */
 static gckpt_tensor *dense(const place *p, const char *part, gckpt_tensor *x, int64_t in,
                            int64_t out, int rank)
 {
-    char name[64];
+    char name[32];
     snprintf(name, sizeof name, "%s%d.%s", p->part, p->layer, part);
     gckpt_tensor *w = net_weight(p, part, in, out);
     if (gckpt_store_freeze(p->n->store, name, 1) != GCKPT_OK)
@@ -88,8 +88,8 @@ static int print_rows(const net *n, const char *kept, gckpt_precision precision)
     gckpt_plan_desc desc = { .precision = precision };
     gckpt_frontier *f = gckpt_frontier_new(n->graph, &n->loss, 1, &desc);
     gckpt_point least = { 0 };
-    int good = all != NULL && block_by_block != NULL &&
-               gckpt_frontier_get(f, 0, &least) == GCKPT_OK;
+    int good =
+        all != NULL && block_by_block != NULL && gckpt_frontier_get(f, 0, &least) == GCKPT_OK;
     if (good) {
         const size_t arena = gckpt_plan_arena(all), others = gckpt_plan_bytes(all) - arena;
         const size_t same = gckpt_plan_bytes(block_by_block);
@@ -106,12 +106,11 @@ static int print_rows(const net *n, const char *kept, gckpt_precision precision)
         }
         good = good &&
                print_row("**optimal**, half the bytes",
-                         plan_of(n, precision, GCKPT_OPTIMAL, others + arena / 2),
+                         plan_of(n, precision, GCKPT_OPTIMAL, others + arena / 2), (double)arena) &&
+               print_row("**optimal**, a block's bytes", plan_of(n, precision, GCKPT_OPTIMAL, same),
                          (double)arena) &&
-               print_row("**optimal**, a block's bytes",
-                         plan_of(n, precision, GCKPT_OPTIMAL, same), (double)arena) &&
-               print_row("**optimal**, the least", plan_of(n, precision, GCKPT_OPTIMAL, least.bytes),
-                         (double)arena);
+               print_row("**optimal**, the least",
+                         plan_of(n, precision, GCKPT_OPTIMAL, least.bytes), (double)arena);
     }
     gckpt_frontier_free(f);
     return good;
