@@ -9,16 +9,28 @@
 enum { LAYERS = 40, HEADS = 40, DIM = 5120, INNER = 13824, VOCABULARY = 32000 };
 enum { TOKENS = 512, RANK = 8 };
 
-/* x W, frozen; with `rank` also + (x A) B, trained. */
+/* Frozen (rows,columns): floats, or int8 with a scale for each row, which a plan brings into the
+ * arena as floats. */
+static gckpt_tensor *frozen(const place *p, const char *part, int64_t rows, int64_t columns)
+{
+    static float nothing;
+    const gckpt_init zero = { 0, 0, 0 };
+    const gckpt_shape shape = gckpt_shape2(rows, columns);
+    char name[32];
+    snprintf(name, sizeof name, "%d.%s", p->layer, part);
+    if (*p->part != 0)
+        gckpt_store_external_packed(p->n->store, name, shape, GCKPT_STORED_I8, &nothing, &nothing);
+    else
+        gckpt_store_external(p->n->store, name, shape, &nothing, 0);
+    return gckpt_param(p->n->graph, name, shape, zero);
+}
+
+/* x W; with `rank` also + (x A) B, which is trained. */
 static gckpt_tensor *dense(const place *p, const char *part, gckpt_tensor *x, int64_t in,
                            int64_t out, int rank)
 {
     char name[32];
-    snprintf(name, sizeof name, "%s%d.%s", p->part, p->layer, part);
-    gckpt_tensor *w = net_weight(p, part, in, out);
-    if (gckpt_store_freeze(p->n->store, name, 1) != GCKPT_OK)
-        return NULL;
-    gckpt_tensor *y = gckpt_linear(x, w, NULL);
+    gckpt_tensor *y = gckpt_linear(x, frozen(p, part, in, out), NULL);
     if (rank == 0)
         return y;
     snprintf(name, sizeof name, "%s.A", part);
@@ -42,14 +54,13 @@ static gckpt_tensor *block(gckpt_tensor *x, void *user)
     return gckpt_add(x, dense(p, "down", h, INNER, DIM, 0));
 }
 
-static int open_stack(net *n)
+static int open_stack(net *n, int int8)
 {
     net_open(n, "Llama 13B", 1);
-    place p = { n, "", 0, DIM, HEADS, 1, NULL };
+    place p = { n, int8 ? "int8 " : "", 0, DIM, HEADS, 1, NULL };
     gckpt_shape shape = gckpt_shape2(1, TOKENS);
-    gckpt_tensor *table = net_weight(&p, "table", VOCABULARY, DIM);
-    gckpt_tensor *head = net_weight(&p, "head", VOCABULARY, DIM);
-    gckpt_store_freeze(n->store, "*", 1);
+    gckpt_tensor *table = frozen(&p, "table", VOCABULARY, DIM);
+    gckpt_tensor *head = frozen(&p, "head", VOCABULARY, DIM);
     gckpt_tensor *x = gckpt_embed(table, gckpt_input(n->graph, "tokens", GCKPT_I32, shape));
     for (; p.layer < LAYERS; p.layer++)
         x = gckpt_checkpoint(block, x, &p);
@@ -66,63 +77,68 @@ static gckpt_plan *plan_of(const net *n, gckpt_precision precision, gckpt_mode m
     return p;
 }
 
-/* Frees the plan. whole: the arena of store-all. */
-static int print_row(const char *name, gckpt_plan *p, double whole)
+/* Frees the plan. whole: bytes of store-all's arena. */
+static int print_row(const char *name, gckpt_plan *p, size_t whole)
 {
     if (p == NULL)
         return 0;
-    printf("| %s | %.0f | %.0f %% | %.1f | %.0f %% | +%.1f %% | +%.1f %% |\n", name,
-           1e-6 * (double)gckpt_plan_arena(p), 100 * (double)gckpt_plan_arena(p) / whole,
-           1e-9 * (double)gckpt_plan_bytes(p), 100 * gckpt_plan_recompute(p),
-           100 * gckpt_plan_overhead(p), 100 * (gckpt_plan_overhead(p) - gckpt_plan_gap(p)));
+    printf("| %s | %.0f | %.0f %% | %.0f %% | +%.1f %% | +%.1f %% |\n", name,
+           1e-6 * (double)gckpt_plan_arena(p), 100 * (double)gckpt_plan_arena(p) / (double)whole,
+           100 * gckpt_plan_recompute(p), 100 * gckpt_plan_overhead(p),
+           100 * (gckpt_plan_overhead(p) - gckpt_plan_gap(p)));
     gckpt_plan_free(p);
     return 1;
 }
 
-static int print_rows(const net *n, const char *kept, gckpt_precision precision)
+/* *whole: bytes of store-all's arena, 0: not known yet. */
+static int print_rows(const net *n, const char *what, gckpt_precision precision, size_t *whole)
 {
     static const double extras[] = { 0.10, 0.20 };
-    char name[64];
-    gckpt_plan *all = plan_of(n, precision, GCKPT_STORE_ALL, 0);
-    gckpt_plan *block_by_block = plan_of(n, precision, GCKPT_SEGMENTS, 0);
-    gckpt_plan_desc desc = { .precision = precision };
+    const gckpt_plan_desc desc = { .precision = precision };
     gckpt_frontier *f = gckpt_frontier_new(n->graph, &n->loss, 1, &desc);
-    gckpt_point least = { 0 };
-    int good =
-        all != NULL && block_by_block != NULL && gckpt_frontier_get(f, 0, &least) == GCKPT_OK;
-    if (good) {
-        const size_t arena = gckpt_plan_arena(all), others = gckpt_plan_bytes(all) - arena;
-        const size_t same = gckpt_plan_bytes(block_by_block);
-        snprintf(name, sizeof name, "store-all, %s", kept);
-        good = print_row(name, all, (double)arena) &&
-               print_row("one checkpoint a block", block_by_block, (double)arena);
-        for (int i = 0; i < 2 && good; i++) {
-            gckpt_point at = { 0 };
-            for (int k = 0; gckpt_frontier_get(f, k, &at) == GCKPT_OK; k++)
-                if (at.overhead <= extras[i])
-                    break;
-            snprintf(name, sizeof name, "**optimal**, +%.0f %%", 100 * extras[i]);
-            good = print_row(name, plan_of(n, precision, GCKPT_OPTIMAL, at.bytes), (double)arena);
-        }
-        good = good &&
-               print_row("**optimal**, half the bytes",
-                         plan_of(n, precision, GCKPT_OPTIMAL, others + arena / 2), (double)arena) &&
-               print_row("**optimal**, a block's bytes", plan_of(n, precision, GCKPT_OPTIMAL, same),
-                         (double)arena) &&
-               print_row("**optimal**, the least",
-                         plan_of(n, precision, GCKPT_OPTIMAL, least.bytes), (double)arena);
+    gckpt_plan *blocks = plan_of(n, precision, GCKPT_SEGMENTS, 0);
+    gckpt_point least = { 0, 0, 0, 0, 0 };
+    int good = blocks != NULL && gckpt_frontier_get(f, 0, &least) == GCKPT_OK;
+    printf("| *%s* | | | | | |\n", what);
+    if (good && *whole == 0) {
+        gckpt_plan *all = plan_of(n, precision, GCKPT_STORE_ALL, 0);
+        *whole = all != NULL ? gckpt_plan_arena(all) : 0;
+        good = print_row("store-all", all, *whole);
     }
+    const size_t block_bytes = good ? gckpt_plan_bytes(blocks) : 0;
+    const size_t others = good ? block_bytes - gckpt_plan_arena(blocks) : 0;
+    good = good && print_row("one checkpoint a block", blocks, *whole) &&
+           print_row("**optimal**, half of store-all",
+                     plan_of(n, precision, GCKPT_OPTIMAL, others + *whole / 2), *whole);
+    for (int i = 0; i < 2 && good; i++) {
+        char name[64];
+        gckpt_point at = least;
+        for (int k = 0; gckpt_frontier_get(f, k, &at) == GCKPT_OK && at.overhead > extras[i];)
+            k++;
+        snprintf(name, sizeof name, "**optimal**, at most +%.0f %%", 100 * extras[i]);
+        good = print_row(name, plan_of(n, precision, GCKPT_OPTIMAL, at.bytes), *whole);
+    }
+    good = good &&
+           print_row("**optimal**, in a checkpoint a block's bytes",
+                     plan_of(n, precision, GCKPT_OPTIMAL, block_bytes), *whole) &&
+           print_row("**optimal**, the least", plan_of(n, precision, GCKPT_OPTIMAL, least.bytes),
+                     *whole);
     gckpt_frontier_free(f);
     return good;
 }
 
 int main(void)
 {
-    net n;
-    int good = open_stack(&n);
-    printf("| plan | MB | of store-all | GB with weights | forwards again | extra time | no "
-           "schedule below |\n|---|---|---|---|---|---|---|\n");
-    good = good && print_rows(&n, "fp32", GCKPT_FP32) && print_rows(&n, "bf16", GCKPT_BF16);
-    net_free(&n);
+    int good = 1;
+    size_t fp32 = 0, bf16 = 0;
+    printf("| plan | MB | of store-all | forwards again | extra time | no schedule below |\n"
+           "|---|---|---|---|---|---|\n");
+    for (int int8 = 0; int8 < 2 && good; int8++) {
+        net n;
+        good = open_stack(&n, int8) &&
+               (int8 || print_rows(&n, "activations fp32", GCKPT_FP32, &fp32)) &&
+               print_rows(&n, int8 ? "bf16, weights int8" : "activations bf16", GCKPT_BF16, &bf16);
+        net_free(&n);
+    }
     return !good || fflush(stdout) != 0;
 }
