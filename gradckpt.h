@@ -1087,15 +1087,15 @@ typedef struct {
 } gckpt_pass;
 
 /* A micro-batch, for a backend that repeats what it has been asked for before. All that may differ
- * from an earlier one of the same owner and `rows` is here: row, seed and step of its calls, and
- * loss_scale of its losses', by gckpt_call.id. */
+ * from an earlier one of the same owner and `rows` is here: row, position, seed and step of its
+ * calls, and loss_scale of its losses', by gckpt_call.id. */
 typedef struct {
     int id;
     float scale;
 } gckpt_loss_scale;
 typedef struct {
     const void *owner; /* the executor */
-    int64_t row, rows;
+    int64_t row, rows, position;
     uint64_t seed, step;
     const gckpt_loss_scale *scales; /* the host's */
     int losses;
@@ -5065,17 +5065,21 @@ static gckpt_result gckpti_cache_shape(gckpt_call *call)
     call->shape.d[1] = capacity;
     return GCKPT_OK;
 }
+GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, uint16_t *narrow,
+                                    int64_t to)
+{
+    if (out)
+        out[to] = x->data[i];
+    else
+        narrow[to] = x->bf16 ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
+}
 static void gckpti_cache_forward(const gckpt_call *call)
 {
     int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, each = call->shape.d[1] * c;
-    for (int64_t i = 0; i < call->shape.d[0] * n; i++) {
-        int64_t to = i / n * each + call->position * c + i % n;
-        const gckpt_arg *x = &call->in[0];
-        if (call->out)
-            call->out[to] = x->data[i];
-        else
-            call->out_bf16[to] = x->bf16 ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
-    }
+    int64_t from = 0, to = call->position * c;
+    for (int64_t b = 0; b < call->shape.d[0]; b++, from += n, to += each)
+        for (int64_t i = 0; i < n; i++)
+            gckpti_cache_put(&call->in[0], from + i, call->out, call->out_bf16, to + i);
 }
 static const gckpt_op gckpti_op_cache = {
     "cache", gckpti_cache_shape, gckpti_cache_forward, NULL, gckpti_flops_1, NULL, { 0 },
@@ -6168,6 +6172,9 @@ static gckpt_tensor *gckpti_positions(gckpt_tensor *x, gckpt_tensor *table, int6
 {
     if (!x || !table)
         return NULL;
+    if (moves && !table->batchless)
+        return gckpti_fail(x->graph, GCKPT_E_ARG, "positions: %T depends on inputs; the table may not",
+                           table);
     if (first < 0 || x->shape.n != 3 || table->shape.n != 2 ||
         table->shape.d[0] - x->shape.d[1] < first || table->shape.d[1] != x->shape.d[2])
         return gckpti_fail(x->graph, GCKPT_E_SHAPE,
@@ -14955,7 +14962,7 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
 static int gckpti_same_cache(const gckpt_plan *p, size_t i, const gckpt_plan *q, size_t k)
 {
     return gckpti_same_shape(&p->nodes[i].shape, &q->nodes[k].shape) &&
-           p->nodes[i].rounding == q->nodes[k].rounding;
+           !((p->nodes[i].rounding ^ q->nodes[k].rounding) & GCKPTI_NARROW_VALUE);
 }
 
 /* The caches, one behind the other in graph order, so that other plans of a model have them in the
@@ -14973,7 +14980,7 @@ static gckpt_result gckpti_exec_caches(gckpt_exec *e)
         if (!e->caches)
             return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for %z bytes of caches%s",
                                 bytes, gckpti_shortage(e));
-        gckpti_fill(e, e->caches, 0, bytes);
+        gckpti_fill(e, e->caches, e->desc.debug & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0, bytes);
     }
     for (size_t i = 0; i < p->node_count && fit; i++) {
         const gckpti_node *node = &p->nodes[i];
@@ -16253,8 +16260,8 @@ static int gckpti_next_rows(gckpt_exec *e)
 static int gckpti_repeat(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    gckpt_moment m = { e, e->row, gckpti_micro_rows(e), e->store->seed, e->step, e->scales,
-                       (int)p->term_count };
+    gckpt_moment m = { e, e->row, gckpti_micro_rows(e), e->caches_of->position, e->store->seed,
+                       e->step, e->scales, (int)p->term_count };
     for (size_t i = 0; i < p->term_count; i++) {
         if (p->terms[i].regulariser && e->terms[0].expected < 0)
             return 0;
