@@ -11,11 +11,11 @@ static const struct {
     const char *name;
     const double *losses;
     const int32_t *made;
-} golden[] = { { "lora", gpt2_losses_lora, gpt2_generated_lora },
-               { "patterns", gpt2_losses_patterns, gpt2_generated_patterns },
-               { "prefix", gpt2_losses_prefix, gpt2_generated_prefix },
-               { "prompt", gpt2_losses_prompt, gpt2_generated_prompt },
-               { "adaption", gpt2_losses_adaption, gpt2_generated_adaption } };
+} golden[] = { { "lora", golden_losses_lora, golden_generated_lora },
+               { "patterns", golden_losses_patterns, golden_generated_patterns },
+               { "prefix", golden_losses_prefix, golden_generated_prefix },
+               { "prompt", golden_losses_prompt, golden_generated_prompt },
+               { "adaption", golden_losses_adaption, golden_generated_adaption } };
 
 typedef struct {
     gpt2_model m;
@@ -47,7 +47,7 @@ static void end(tuned *t)
 static void test_peft(const char *name, const double *losses, const int32_t *made)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_MEMORY_POOR };
-    static const int64_t rows[] = { GPT2_MICRO, GPT2_BATCH };
+    static const int64_t rows[] = { GOLDEN_MICRO, GOLDEN_BATCH };
     char from[96], to[96], trained[64];
     uint64_t hash = 0;
     snprintf(from, sizeof from, GOLDEN "%s", name);
@@ -59,7 +59,7 @@ static void test_peft(const char *name, const double *losses, const int32_t *mad
         tuning_logits(&t.m, t.s, &t.how, name, 1e-4);
         if (i == 0)
             tuning_generate(&t.m, t.s, &t.a.hooks, name, made);
-        tuning_train(&t.m, t.s, &t.how, name, losses, gpt2_adapter_lr, modes[i], rows[i]);
+        tuning_train(&t.m, t.s, &t.how, name, losses, golden_adapter_lr, modes[i], rows[i]);
         tuning_logits(&t.m, t.s, &t.how, trained, 1e-4);
         CHECK_MSG(i == 0 || gckpt_store_hash(t.s) == hash, "%s: other bits", name);
         hash = gckpt_store_hash(t.s);

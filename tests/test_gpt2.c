@@ -17,7 +17,7 @@ static void test_loading(void)
         gckpt_store *s = tuning_load(&m, folder, i < 3 ? NULL : &mapped);
         tuning_logits(&m, s, NULL, models[i % 3], 1e-4);
         if (i % 3 == 0)
-            tuning_generate(&m, s, NULL, models[i], gpt2_generated_model);
+            tuning_generate(&m, s, NULL, models[i], golden_generated_model);
         gckpt_store_free(s);
         gpt2_close(&m);
     }
@@ -27,12 +27,12 @@ static void test_loading(void)
 static void test_training(void)
 {
     static const gckpt_mode modes[] = { GCKPT_STORE_ALL, GCKPT_SEGMENTS, GCKPT_MEMORY_POOR };
-    static const int64_t rows[] = { GPT2_MICRO, GPT2_BATCH, 1 };
+    static const int64_t rows[] = { GOLDEN_MICRO, GOLDEN_BATCH, 1 };
     uint64_t hash = 0;
     for (int i = 0; i < 3; i++) {
         gpt2_model m;
         gckpt_store *s = tuning_load(&m, GOLDEN "model", i == 2 ? &mapped : NULL);
-        tuning_train(&m, s, NULL, "full", gpt2_losses_model, gpt2_lr, modes[i], rows[i]);
+        tuning_train(&m, s, NULL, "full", golden_losses_model, golden_lr, modes[i], rows[i]);
         tuning_logits(&m, s, NULL, "model.trained", 1e-4);
         CHECK(i == 0 || gckpt_store_hash(s) == hash);
         hash = gckpt_store_hash(s);
@@ -70,8 +70,8 @@ static void test_wrong(void)
     static const char weights[] = "model.safetensors", config[] = "config.json";
     static const char index[] = "model.safetensors.index.json";
     static const tuning_edit edits[] = {
-        { "model", weights, NULL, NULL, "truncated", 60000 },
-        { "model", weights, NULL, NULL, "truncated", 1000 },
+        { "model", weights, NULL, NULL, "c_attn.weight", 60000 },
+        { "model", weights, NULL, NULL, "cut off", 1000 },
         { "model", weights, NULL, NULL, "model.safetensors", 0 },
         { "model", weights, "\"shape\":[64,32]", "\"shape\":[32,64]", "wpe.weight", 0 },
         { "model", weights, "h.1.ln_2.bias", "h.1.ln_3.bias", "h.1.ln_3.bias", 0 },

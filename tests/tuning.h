@@ -3,7 +3,7 @@
  * Define _XOPEN_SOURCE 700 and include gradckpt.h before it. */
 #ifndef TESTS_TUNING_H
 #define TESTS_TUNING_H
-#include "../examples/gpt2.h"
+#include "../examples/generate.h"
 #include "golden/gpt2.h"
 #include "rig.h"
 
@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define GOLDEN "tests/golden/gpt2/"
-enum { LOGITS = GPT2_ROWS * GPT2_CONTEXT * GPT2_VOCABULARY };
+enum { LOGITS = GOLDEN_ROWS * GOLDEN_CONTEXT * GOLDEN_VOCABULARY };
 
 static gckpt_store *expected; /* golden/gpt2/expected.safetensors */
 
@@ -30,15 +30,15 @@ static inline void tuning_logits(const gpt2_model *m, gckpt_store *s, const gpt2
 {
     gckpt_graph *g = gckpt_graph_new(s, NULL);
     gckpt_tensor *tokens =
-        gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(GPT2_ROWS, GPT2_CONTEXT));
+        gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(GOLDEN_ROWS, GOLDEN_CONTEXT));
     gckpt_pick pick = { gpt2_logits(m, gpt2_hidden(m, tokens, options)), 0 };
     gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
     gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
     CHECK_MSG(p != NULL, "%s: %s", name, gckpt_error_text(g));
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
-    gckpt_feed feed = { gckpt_id(tokens), gpt2_tokens };
+    gckpt_feed feed = { gckpt_id(tokens), golden_tokens };
     gckpt_parameter want;
-    if (CHECK_MSG(gckpt_forward(e, &feed, 1, GPT2_ROWS, NULL) == GCKPT_OK, "%s: %s", name,
+    if (CHECK_MSG(gckpt_forward(e, &feed, 1, GOLDEN_ROWS, NULL) == GCKPT_OK, "%s: %s", name,
                   gckpt_error_text(e)) &&
         CHECK(gckpt_store_get(expected, gckpt_store_find(expected, name), &want) == GCKPT_OK) &&
         CHECK(want.elements == LOGITS)) {
@@ -60,100 +60,78 @@ static inline void tuning_train(const gpt2_model *m, gckpt_store *s, const gpt2_
                                 int64_t rows)
 {
     gckpt_graph *g = gckpt_graph_new(s, NULL);
-    gckpt_shape shape = gckpt_shape2(rows, GPT2_LENGTH);
+    gckpt_shape shape = gckpt_shape2(rows, GOLDEN_LENGTH);
     gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, shape);
     gckpt_tensor *targets = gckpt_input(g, "targets", GCKPT_I32, shape);
     gckpt_term loss = { gpt2_loss(m, gpt2_hidden(m, tokens, options), targets), 1, 0 };
-    gckpt_plan_desc desc = { .mode = mode, .batch = GPT2_BATCH };
+    gckpt_plan_desc desc = { .mode = mode, .batch = GOLDEN_BATCH };
     gckpt_plan *p = gckpt_plan_new(g, &loss, 1, &desc);
     CHECK_MSG(p != NULL, "%s: %s", what, gckpt_error_text(g));
     gckpt_exec *e = gckpt_exec_new(p, s, NULL);
-    gckpt_feed feeds[2] = { { gckpt_id(tokens), gpt2_batch }, { gckpt_id(targets), gpt2_targets } };
-    gckpt_hyper hyper = { .lr = lr, .weight_decay = gpt2_decay, .clip = gpt2_clip };
-    for (int step = 0; step < GPT2_STEPS; step++) {
+    gckpt_feed feeds[2] = { { gckpt_id(tokens), golden_batch },
+                            { gckpt_id(targets), golden_targets } };
+    gckpt_hyper hyper = { .lr = lr, .weight_decay = golden_decay, .clip = golden_clip };
+    for (int step = 0; step < GOLDEN_STEPS; step++) {
         gckpt_report report;
-        if (!CHECK_MSG(gckpt_step(e, feeds, 2, GPT2_BATCH, &hyper, &report) == GCKPT_OK, "%s: %s",
+        if (!CHECK_MSG(gckpt_step(e, feeds, 2, GOLDEN_BATCH, &hyper, &report) == GCKPT_OK, "%s: %s",
                        what, gckpt_error_text(e)))
             break;
         double d = report.loss / losses[step] - 1;
-        CHECK_MSG(report.count == GPT2_COUNT && d <= 1e-5 && d >= -1e-5,
+        CHECK_MSG(report.count == GOLDEN_COUNT && d <= 1e-5 && d >= -1e-5,
                   "%s: step %d: loss %.9g of %d targets, not %.9g", what, step, report.loss,
                   (int)report.count, losses[step]);
     }
     rig_free(e, p, g, NULL);
 }
 
-/* ---- generation ---- */
-typedef struct {
-    gckpt_plan *p;
-    gckpt_exec *e;
-    int tokens, logits;
-} tuning_runner;
-
-/* Of `count` tokens a call, in the caches of `first` (NULL: its own). */
-static inline tuning_runner tuning_runner_new(const gpt2_model *m, gckpt_store *s,
-                                              const gpt2_options *options, int64_t count,
-                                              const tuning_runner *first)
-{
-    gckpt_graph *g = gckpt_graph_new(s, NULL);
-    gckpt_tensor *tokens = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(1, count));
-    gckpt_pick pick = { gpt2_logits(m, gpt2_hidden(m, tokens, options)), 0 };
-    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
-    gckpt_exec_desc how = { .caches_of = first ? first->e : NULL };
-    tuning_runner r = { gckpt_plan_new(g, NULL, 0, &desc), NULL, gckpt_id(tokens),
-                        gckpt_id(pick.tensor) };
-    CHECK_MSG(r.p != NULL, "%s", gckpt_error_text(g));
-    r.e = gckpt_exec_new(r.p, s, &how);
-    CHECK_MSG(r.e != NULL, "%s", gckpt_error_text(s));
-    gckpt_graph_free(g);
-    return r;
-}
-
-/* Logits of all of the call's tokens; NULL: an error. */
-static inline const float *tuning_run(const tuning_runner *r, const int32_t *tokens)
-{
-    gckpt_feed feed = { r->tokens, tokens };
-    gckpt_result result = gckpt_forward(r->e, &feed, 1, 1, NULL);
-    CHECK_MSG(result == GCKPT_OK, "%s", gckpt_error_text(r->e));
-    return result == GCKPT_OK ? gckpt_fetch(r->e, r->logits, 0) : NULL;
-}
-
-/* The golden prompt and what is greedily made of it, token by token through caches: `made`, and
- * logits that are, to the bit, those of all tokens at once. */
-static inline void tuning_generate(const gpt2_model *m, gckpt_store *s, const gpt2_hooks *hooks,
+/* What is made of the golden prompt, greedily, with caches of keys and values: these tokens, by
+ * logits that are, to the bit, those of all tokens at once. Two texts at once, the prompt four tokens
+ * at a time. */
+static inline void tuning_generate(gpt2_model *m, gckpt_store *s, const gpt2_hooks *hooks,
                                    const char *what, const int32_t *made)
 {
-    enum { ALL = GPT2_PROMPT + GPT2_NEW, V = GPT2_VOCABULARY };
-    const int64_t before = hooks ? hooks->prefix + hooks->prompt : 0;
-    gpt2_options plain = { 0, 0, 0, hooks }, cached = { 0, before + ALL, 0, hooks };
-    gpt2_options first = cached;
-    int32_t tokens[ALL] = { 0 };
-    tuning_runner prime = { NULL, NULL, 0, 0 };
-    if (before > 0) {
-        first.prime = 1;
-        prime = tuning_runner_new(m, s, &first, before, NULL);
-        tuning_run(&prime, tokens);
-    }
-    tuning_runner some = tuning_runner_new(m, s, &cached, GPT2_PROMPT, before ? &prime : NULL);
-    tuning_runner one = tuning_runner_new(m, s, &cached, 1, before ? &prime : &some);
-    tuning_runner whole = tuning_runner_new(m, s, &plain, ALL, NULL);
-    memcpy(tokens, gpt2_prompt, sizeof gpt2_prompt);
-    memcpy(tokens + GPT2_PROMPT, made, GPT2_NEW * sizeof *made);
-    const float *want = tuning_run(&whole, tokens), *have = tuning_run(&some, tokens);
-    for (int at = GPT2_PROMPT; at < ALL && have && want; at++) {
-        int best = 0;
-        have += at == GPT2_PROMPT ? (GPT2_PROMPT - 1) * V : 0;
-        for (int i = 1; i < V; i++)
-            best = have[i] > have[best] ? i : best;
-        CHECK_MSG(best == tokens[at], "%s: token %d is %d, not %d", what, at, best, tokens[at]);
-        CHECK_MSG(!memcmp(have, want + (at - 1) * V, V * sizeof *have),
+    enum { ALL = GOLDEN_PROMPT + GOLDEN_NEW, V = GOLDEN_VOCABULARY };
+    const gpt2_options options = { .hooks = hooks };
+    const gpt2_generator_desc cached = { .samples = 2, .chunk = 4, .hooks = hooks };
+    const sample_options greedy = { 0, 0, 0, 0 };
+    int32_t tokens[ALL], out[2 * GOLDEN_NEW], next[2];
+    memcpy(tokens, golden_prompt, sizeof golden_prompt);
+    memcpy(tokens + GOLDEN_PROMPT, made, GOLDEN_NEW * sizeof *made);
+
+    gckpt_graph *g = gckpt_graph_new(s, NULL);
+    gckpt_tensor *in = gckpt_input(g, "tokens", GCKPT_I32, gckpt_shape2(1, ALL));
+    gckpt_pick pick = { gpt2_logits(m, gpt2_hidden(m, in, &options)), 0 };
+    gckpt_plan_desc desc = { .mode = GCKPT_INFERENCE, .fetch = &pick, .fetches = 1 };
+    gckpt_plan *p = gckpt_plan_new(g, NULL, 0, &desc);
+    CHECK_MSG(p != NULL, "%s: %s", what, gckpt_error_text(g));
+    gckpt_exec *e = gckpt_exec_new(p, s, NULL);
+    gckpt_feed feed = { gckpt_id(in), tokens };
+    gckpt_result result = gckpt_forward(e, &feed, 1, 1, NULL);
+    CHECK_MSG(result == GCKPT_OK, "%s: %s", what, gckpt_error_text(e));
+    const float *want = gckpt_fetch(e, gckpt_id(pick.tensor), 0);
+
+    gpt2_generator maker;
+    int64_t count = -1;
+    if (gpt2_generator_new(&maker, m, s, &cached) == 0)
+        count = gpt2_generate(&maker, golden_prompt, GOLDEN_PROMPT, &greedy, GOLDEN_NEW, -1, out,
+                              NULL, NULL);
+    CHECK_MSG(count == GOLDEN_NEW, "%s: %d tokens: %s", what, (int)count, m->error);
+    for (int i = 0; i < GOLDEN_NEW && count == GOLDEN_NEW; i++)
+        CHECK_MSG(out[i] == made[i] && out[GOLDEN_NEW + i] == made[i],
+                  "%s: token %d is %d and %d, not %d", what, i, out[i], out[GOLDEN_NEW + i],
+                  made[i]);
+    const float *have = count < 0 ? NULL : gpt2_prompt(&maker, golden_prompt, GOLDEN_PROMPT);
+    for (int at = GOLDEN_PROMPT; at < ALL && have && want; at++) {
+        CHECK_MSG(!memcmp(have, want + (at - 1) * V, V * sizeof *have) &&
+                      !memcmp(have + V, have, V * sizeof *have),
                   "%s: logits of token %d differ with caches", what, at);
-        have = tuning_run(&one, tokens + at);
+        next[0] = next[1] = tokens[at];
+        have = gpt2_next(&maker, next);
     }
-    rig_free(one.e, one.p, NULL, NULL);
-    rig_free(some.e, some.p, NULL, NULL);
-    rig_free(prime.e, prime.p, NULL, NULL);
-    rig_free(whole.e, whole.p, NULL, NULL);
+    CHECK(have != NULL);
+    if (count >= 0)
+        gpt2_generator_free(&maker);
+    rig_free(e, p, g, NULL);
 }
 
 /* ---- files ---- */
@@ -234,17 +212,17 @@ static inline const char *tuning_wrong(const tuning_edit *t)
 static inline void tuning_saved(const char *name)
 {
     int files = 0;
-    for (size_t i = 0; i < sizeof gpt2_saved / sizeof gpt2_saved[0]; i++) {
+    for (size_t i = 0; i < sizeof golden_saved / sizeof golden_saved[0]; i++) {
         const size_t n = strlen(name);
         char path[160];
         uint64_t hash = 0xcbf29ce484222325u;
-        if (strncmp(gpt2_saved[i].file, name, n) || gpt2_saved[i].file[n] != '/')
+        if (strncmp(golden_saved[i].file, name, n) || golden_saved[i].file[n] != '/')
             continue;
-        snprintf(path, sizeof path, "%s/%s", tuning_folder, gpt2_saved[i].file);
+        snprintf(path, sizeof path, "%s/%s", tuning_folder, golden_saved[i].file);
         file b = tuning_read(path);
         for (size_t k = 0; k < b.size; k++)
             hash = (hash ^ b.bytes[k]) * 0x100000001b3u;
-        CHECK_MSG(hash == gpt2_saved[i].hash,
+        CHECK_MSG(hash == golden_saved[i].hash,
                   "%s: not the bytes that golden/check_peft.py has seen", path);
         free(b.bytes);
         files++;

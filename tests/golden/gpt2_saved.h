@@ -4,5 +4,5 @@
 static const struct {
     const char *file;
     uint64_t hash;
-} gpt2_saved[] = { { "", 0 } };
+} golden_saved[] = { { "", 0 } };
 #endif
