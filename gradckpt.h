@@ -454,10 +454,12 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 /* Callbacks return the bytes done; fewer than asked for is the end, or an error. */
 typedef size_t (*gckpt_read_fn)(void *user, void *bytes, size_t size);
 typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
-/* safetensors, with optimiser state, step count, and whose state it is and how many updates it has
- * seen. Loading is strict and all-or-nothing: every tensor must be one of the store's (or the store
- * is empty and gets them all), with its shape; a file that is truncated, overlapping, out of bounds
- * or otherwise wrong is refused with the reason, and the store keeps what it had.
+/* safetensors, with optimiser state, step count, notes, and whose state it is and how many updates
+ * it has seen. Loading is strict and all-or-nothing: every tensor must be one of the store's (or the
+ * store is empty and gets them all), with its shape; a file that is truncated, overlapping, out of
+ * bounds or otherwise wrong is refused with the reason, and the store keeps what it had. For that,
+ * values and state that are made already are held a second time for a moment; what is not (load
+ * before gckpt_exec_new) is read to where it stays, and given back if the file proves bad.
  * GCKPT_OTHER_CONTRACT: all is loaded, but the file is of another GCKPT_CONTRACT, so training goes
  * on to other bits than it would have there. A path is saved to a temporary file beside it
  * (PATH.gckpt-tmpN), flushed, and renamed. A link stays: what it points at is replaced. A file that
@@ -470,26 +472,34 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path);
 GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path);
 #endif
 
-/* Files of other programs, and parts of a store. All zero: as the calls above. */
+/* Files of other programs, and parts of a store. All zero, or NULL: as the calls above. */
 typedef struct {
     /* Reading: the parameter that the file's tensor `name` is for; writing: the name in the file of
-     * parameter `name`. NULL: it is left out. The text lives until the next call. */
+     * parameter `name`. NULL: it is left out (reading: whatever its type is). The text lives until
+     * the next call; the same question may be asked several times. State goes with its parameter. */
     const char *(*rename)(void *user, const char *name);
     void *user;
-    int values_only; /* 1: without optimiser state, step count and notes */
-    int partial;     /* reading, 1: what the file does not have stays as it is */
-    int writable;    /* mapping, 1: F32 in place may be trained (the memory must be writable) */
-    gckpt_storage storage; /* writing: F32 values as F32, BF16 or F16 */
+    /* 1: without optimiser state and step count. Reading: these and notes stay as they are. Writing:
+     * notes are there, and the file says that it is PyTorch's, as other tools want it. */
+    int values_only;
+    int partial;  /* reading, 1: what the file does not have stays as it is */
+    int writable; /* mapping, 1: F32 in place may be trained (the memory must be writable) */
+    gckpt_storage storage; /* writing: F32 values as F32, BF16 or F16 (up to 65504, else E_DATA) */
 } gckpt_file_desc;
-/* safetensors of F32, BF16 and F16, and what pack stores; a parameter that is packed gets its
- * values packed piece by piece. Any other type is refused by the tensor's name. */
+/* Tensors may be F32, BF16, F16, and what gckpt_store_pack makes I8 (with its scales as the F32
+ * tensor "NAME#scale"); any other type is refused by the tensor's name. They become what the store
+ * has the parameter stored as, piece by piece, or else floats; from I8 only floats or I8. What is
+ * stored alike keeps its bits. Written is what is stored, data aligned to their type. */
 GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn write, void *user,
                                             const gckpt_file_desc *desc);
 GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn read, void *user,
                                            size_t size, const gckpt_file_desc *desc);
 /* A file that lies in memory (flash, mmap) and stays there as long as the store. Parameters that
- * the store does not have yet point into it where type and alignment allow (frozen, but for
- * desc.writable); all others are read as by gckpt_store_read_as. */
+ * the store does not have yet are added: those that can be used where they lie point there (aligned
+ * to their type, on a little-endian machine) and stay frozen, F32 as floats, BF16, F16 and I8
+ * packed; all others become floats of the store's own. desc.writable: only F32 is used in place, and
+ * all can be trained. What the store has is read as by gckpt_store_read_as. A model in several files
+ * is mapped with desc.partial, one after the other. */
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc);
 #ifndef GCKPT_NO_STDIO
@@ -499,7 +509,9 @@ GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
                                            const gckpt_file_desc *desc);
 #endif
 /* Texts (UTF-8) that files keep beside the parameters, by key: options, a position in the data.
- * value NULL: takes it away. note: NULL when there is none; until the next change. */
+ * value NULL: takes it away. E_ARG: the key is one of the file's own ("format", "contract", "step",
+ * "seed", "optimiser", and what ends in "#updates"). Loading sets those of the file. note: NULL when
+ * there is none; until the next change. */
 GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value);
 GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key);
 
@@ -17555,24 +17567,28 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
  * >>files: save and load, as safetensors
  *
  * A file is 8 bytes: the header's length, little-endian; the header: JSON, padded with spaces to 8
- * bytes; the values: little-endian f32, one tensor after the other (the format is described at
+ * bytes; the data: little-endian, one tensor after the other (the format is described at
  * https://huggingface.co/docs/safetensors):
  *
  *     {"__metadata__":{"format":"gradckpt","contract":"2","step":"20","seed":"0",
  *       "optimiser":"1","b#updates":"3:15"},
  *      "w":{"dtype":"F32","shape":[8,16],"data_offsets":[0,512]},"w#state0":{...},"w#state1":{...}}
  *
- * Parameters stand in creation order, each followed by its optimiser state; so the name of a
- * parameter must not end in #state and a digit. Loading reads and checks everything before it
- * changes anything; pointers to values and state stay valid. The optimiser is gckpt_optimiser + 1
- * (0: none yet). State is that of `optimiser` and has seen `step` updates; where it is not,
- * "NAME#updates" says whose it is and how many it has seen, b's above of MOMENTUM, 15. (By name,
- * since programs that write the file anew may order it anew; version 0.1 had no such keys.) State
- * becomes the file's: what the file does not have becomes zero, as before a first step. An external
- * parameter that is not writable must hold the file's bits already. Files of other programs (any
- * other format) leave step and seed alone. Loading needs the data's bytes a second time for a
- * moment. From a caller's block (gckpt_memory.memory) they are taken and given back; the header's
- * bytes stay taken when parameters or state had to be created.
+ * Parameters stand in creation order, each followed by the scales of I8 and its optimiser state; so
+ * the name of a parameter must not end in #scale, nor in #state and a digit. The optimiser is
+ * gckpt_optimiser + 1 (0: none yet). State is that of `optimiser` and has seen `step` updates; where
+ * it is not, "NAME#updates" says whose it is and how many it has seen, b's above of MOMENTUM, 15.
+ * (By name, since programs that write the file anew may order it anew; version 0.1 had no such
+ * keys.) All other keys are notes. State becomes the file's: what the file does not have becomes
+ * zero, as before a first step. An external parameter that is not writable must hold the file's bits
+ * already. Files of other programs (any other format) leave step and seed alone.
+ *
+ * Loading reads and checks the header before it changes anything. Then what the store lacks is
+ * created, raw, and data are read to where they belong; those of arrays that the store had go to a
+ * spare block until all is read. So a failure gives back what is new, and the rest is untouched;
+ * pointers to values and state stay valid. From a caller's block (gckpt_memory.memory) the spare
+ * and the header's bytes are taken and given back; the header's stay taken when parameters or state
+ * had to be created, or values in a partial load.
  * ============================================================================================== */
 #define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
 
@@ -17768,8 +17784,9 @@ typedef struct {
 
 static int gckpti_by_hash(const void *first, const void *second, const void *context)
 {
+    const gckpti_named *a = (const gckpti_named *)first, *b = (const gckpti_named *)second;
     (void)context;
-    return ((const gckpti_named *)first)->hash < ((const gckpti_named *)second)->hash;
+    return a->hash < b->hash || (a->hash == b->hash && a->param < b->param);
 }
 
 /* Whether parameters keep names that a file can have, and that differ, when they are renamed. */
@@ -18238,7 +18255,9 @@ static int gckpti_saved_by_param(const void *first, const void *second, const vo
 {
     const gckpti_saved *a = (const gckpti_saved *)first, *b = (const gckpti_saved *)second;
     (void)context;
-    return a->param < b->param || (a->param == b->param && a->slot < b->slot);
+    if (a->param != b->param)
+        return a->param < b->param;
+    return a->slot != b->slot ? a->slot < b->slot : a->offsets[0] < b->offsets[0];
 }
 
 static int gckpti_saved_by_offset(const void *first, const void *second, const void *context)
@@ -18543,7 +18562,7 @@ static int gckpti_load_compare(gckpti_loader *l, const gckpti_saved *e, const gc
     unsigned char room[256];
     const int64_t count = gckpti_elements(&e->shape);
     const int size = gckpti_file_types[e->type].bytes;
-    int same = e->type == (e->slot < 0 ? (int)q->p.storage : GCKPT_STORED_F32);
+    int same = e->type == (int)(e->slot < 0 ? q->p.storage : GCKPT_STORED_F32);
     const void *values = q->p.packed ? q->p.packed : q->p.values;
     const unsigned char *have = (const unsigned char *)(e->slot < 0 ? values : q->p.scales);
     for (int64_t at = 0, n; at < count && same; at += n) {
