@@ -22437,8 +22437,9 @@ static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, i
             continue;
         const float *from = a + i * s->a_row + skip * s->a_step, *by = b + skip * s->b_step;
         for (int64_t j = at - at % (2 * W); j < n; j += 2 * W)
-            V(band)(s, rows, gckpti_min(n - j, 2 * W), links, corner, late, from, by + j,
-                    c + i * s->c_row + j);
+            V(band)
+            (s, rows, gckpti_min(n - j, 2 * W), links, corner, late, from, by + j,
+             c + i * s->c_row + j);
     }
 }
 
