@@ -229,8 +229,8 @@ const Moment *moment_of(const gckpt_call *call)
             return &d->moments->at[2 + i];
     if (d->recording)
         return &d->moments->at[call->row ? 0 : 1];
-    if (m.row != now->row || m.position != now->position || m.seed != now->seed || m.step != now->step ||
-        gckpti_bits(m.loss_scale) != gckpti_bits(now->loss_scale)) {
+    if (m.row != now->row || m.position != now->position || m.seed != now->seed ||
+        m.step != now->step || gckpti_bits(m.loss_scale) != gckpti_bits(now->loss_scale)) {
         *now = m;
         RUN_ON(d, moments_kernel, 1, 1, 0, d->moments, d->now, 1);
     }
