@@ -110,8 +110,10 @@ static inline int json_utf8(const char *text, size_t n, uint32_t *character)
             return -i;
         c = c << 6 | (s[i] & 0x3fu);
     }
+    if (size == 0)
+        return -1;
     *character = c;
-    return size ? size : -1;
+    return size;
 }
 
 /* Writes a character at s, at most 4 bytes; how many. */

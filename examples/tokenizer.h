@@ -1,4 +1,4 @@
-/* tokenizer.h - GPT-2's byte-level BPE from Hugging Face's files: to copy with json.h and unicode.h.
+/* tokenizer.h - GPT-2's byte-level BPE from Hugging Face's files. To copy, with json.h and unicode.h;
  * C99 and the C library suffice.
  *
  *     bpe b;
@@ -565,7 +565,7 @@ static inline char *bpe_replace(const char *s, size_t n, size_t *size)
     for (size_t i = 0; to != NULL && i < n;) {
         uint32_t c = 0xfffd;
         int length = json_utf8(s + i, n - i, &c);
-        *size += (size_t)json_put_utf8(to + *size, length < 0 ? 0xfffd : c);
+        *size += (size_t)json_put_utf8(to + *size, c);
         i += (size_t)(length < 0 ? -length : length);
     }
     if (to != NULL)
