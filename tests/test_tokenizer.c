@@ -2,6 +2,8 @@
  * (golden/make_tokenizer.py), what is refused and how it is said, long words, files of tokens, every
  * failing allocation. */
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include "check.h"
 
 /* Allocations: counted, and number `fail_at` fails. */
@@ -115,6 +117,13 @@ static void test_json_refuses(void)
               d.error);
     json_free(&d);
     CHECK(json_read_file(&d, "tests") == -1 && strstr(d.error, "tests: cannot ") == d.error);
+    json_free(&d);
+    FILE *f = fopen("tests", "rb"); /* a directory: on some systems it opens, and is not read */
+    json_init(&d, "tests");
+    CHECK(f == NULL || json_read_line(&d, f) == -1);
+    CHECK(f == NULL || strstr(d.error, "tests: cannot read it: ") == d.error);
+    if (f != NULL)
+        fclose(f);
     json_free(&d);
 }
 
@@ -505,6 +514,22 @@ static void test_refusals(void)
     }
     json_free(&d);
 
+    /* the two files found in a directory; an added token without text, which is none */
+    mkdir(SCRATCH "d", 0777);
+    put_edited(GOLDEN "vocab.json", "{", "{ ");
+    CHECK(rename(SCRATCH, SCRATCH "d/vocab.json") == 0);
+    check_refused(bpe_open(&b, SCRATCH "d"), &b, "expected a directory with tokenizer.json, or ");
+    put_edited(GOLDEN "merges.txt", "\n", "\n\n");
+    CHECK(rename(SCRATCH, SCRATCH "d/merges.txt") == 0);
+    CHECK_MSG(bpe_open(&b, SCRATCH "d") == 0 && b.count == 600, "%s", b.error);
+    bpe_free(&b);
+    remove(SCRATCH "d/vocab.json");
+    remove(SCRATCH "d/merges.txt");
+    rmdir(SCRATCH "d");
+    put_edited(GOLDEN "tokenizer.json", "\"content\":\"<|user|>\"", "\"content\":\"\"");
+    CHECK(bpe_read_json(&b, SCRATCH) == 0 && b.added_count[0] == 4 && b.added_count[1] == 2);
+    bpe_free(&b);
+
     /* as the oldest files are: no type, merges as text */
     put_edited(GOLDEN "tokenizer.json", "\"type\":\"BPE\",", "");
     CHECK(bpe_read_json(&b, SCRATCH) == 0);
@@ -567,55 +592,60 @@ static void test_bin(void)
     CHECK(bpe_write_bin("build/none/x", 0, &t) == -1 &&
           strstr(t.error, "build/none/x: cannot open it"));
     bpe_tokens_free(&back);
+
+    /* a full disk; the link is what is removed */
+    ids[1] = 1;
+    remove(SCRATCH);
+    if (access("/dev/full", W_OK) == 0 && symlink("/dev/full", SCRATCH) == 0) {
+        CHECK(bpe_write_bin(SCRATCH, 0, &t) == -1 && strstr(t.error, "cannot write it"));
+        CHECK(access(SCRATCH, F_OK) != 0 && access("/dev/full", W_OK) == 0);
+    }
 }
 
 /* ---- memory ends ----------------------------------------------------------------------------- */
 /* Each thing that allocates, with allocation number 1, 2, ... failing until none does. */
 static void test_allocations(void)
 {
-    char text[300];
-    memset(text, 'a', sizeof text);
-    memcpy(text + 100, " \xff<|user|> the ", 15);
-    for (int what = 0; what < 5; what++) {
+    enum { JSON, FILES, BIN, TEXTS }; /* from TEXTS on: encoding */
+    char texts[3][900] = { "the", "", "" };
+    for (size_t i = 0; i + 8 <= sizeof texts[1]; i++) {
+        texts[0][i + 3] = " the"[i % 4]; /* short words: remembered */
+        texts[1][i] = 'a';               /* a long one */
+        texts[2][i] = i == 100 ? '\xff' : "a <|user|> b"[i % 12];
+    }
+    for (int what = 0; what < TEXTS + 3; what++) {
+        const char *s = texts[what < TEXTS ? 0 : what - TEXTS];
         long n = 0, before = living;
         for (int done = 0; !done && n < 1000;) {
             bpe b;
             bpe_tokens t = { NULL, 0, 0, "" };
-            int status = 0;
             memset(&b, 0, sizeof b);
-            if (what == 2 || what == 3)
-                CHECK(bpe_open(&b, "tests/golden/tokenizer") == 0);
+            CHECK(what < TEXTS || bpe_open(&b, "tests/golden/tokenizer") == 0);
             allocations = 0;
             fail_at = ++n;
-            if (what == 0)
-                status = bpe_open(&b, "tests/golden/tokenizer");
-            else if (what == 1)
-                status = bpe_read_files(&b, GOLDEN "vocab.json", GOLDEN "merges.txt");
-            else if (what == 2)
-                status = bpe_encode(&b, text, sizeof text, 1, &t);
-            else if (what == 3)
-                status = bpe_encode(&b, text, 100, 1, &t);
-            else
-                status = bpe_read_bin(GOLDEN "merges.txt", 65536, &t);
+            int status = what == JSON ? bpe_read_json(&b, GOLDEN "tokenizer.json")
+                         : what == FILES
+                             ? bpe_read_files(&b, GOLDEN "vocab.json", GOLDEN "merges.txt")
+                         : what == BIN ? bpe_read_bin(GOLDEN "merges.txt", 65536, &t)
+                                       : bpe_encode(&b, s, strlen(s), 1, &t);
             done = allocations < fail_at;
             fail_at = 0;
-            CHECK((status == 0) == done);
-            const char *error = what < 2 ? b.error : t.error;
+            const char *error = what < BIN ? b.error : t.error;
+            CHECK((status == 0) == done && (done || t.count == 0));
             CHECK_MSG(done || strstr(error, "out of memory for "), "%d: \"%s\"", what, error);
-            CHECK(done || t.count == 0);
-            if (what == 2 || what == 3) { /* works again afterwards */
+            if (what >= TEXTS) { /* and it works afterwards */
                 size_t count = t.count;
                 t.count = 0;
-                CHECK(bpe_encode(&b, text, what == 2 ? sizeof text : 100, 1, &t) == 0);
+                CHECK(bpe_encode(&b, s, strlen(s), 1, &t) == 0);
                 CHECK(t.count > 0 && (!done || t.count == count));
             }
             bpe_tokens_free(&t);
-            if (what != 4 && (done || what > 1))
+            if (done || what >= TEXTS)
                 bpe_free(&b);
             CHECK_MSG(living == before, "%d, allocation %ld: %ld are not freed", what, n,
                       living - before);
         }
-        CHECK(n > (what < 2 ? 10 : 2) && n < 1000);
+        CHECK(n > (what < BIN ? 10 : 2) && n < 1000);
     }
     json d;
     FILE *f = fopen(GOLDEN "cases.jsonl", "rb");
