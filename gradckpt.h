@@ -2812,8 +2812,7 @@ GCKPTI_INLINE int gckpti_self_test(void)
 typedef struct {
     /* what gckpt_store_get shows; p.name is owned; p.values and p.packed NULL: not made */
     gckpt_parameter p;
-    unsigned char *block; /* packed values of its own, where p.packed and p.scales point; or NULL */
-    unsigned char *next_block; /* what gckpt_store_pack will put in its place, or as floats */
+    unsigned char *next_block; /* in gckpt_store_pack: memory for what will stand in their place */
     int first; /* newest of the names whose hash modulo the capacity is this place; -1: none */
     int next;  /* the next older one of the list that this name is in; -1: none */
     unsigned char external;  /* values belong to the user */
@@ -2849,6 +2848,8 @@ struct gckpt_store {
     gckpti_mirror *mirrors; /* by parameter; fewer, or none, where executors need none */
     size_t mirror_count;
     gckpti_binding *bindings; /* those who need them */
+    char **notes;             /* each "KEY\0VALUE\0" in a block of its own */
+    size_t note_count, note_capacity;
 };
 
 /* ---- names, as files can have them ---- */
@@ -2869,29 +2870,47 @@ static int gckpti_utf8_length(const char *s, size_t left)
     return c < least[n] || c > 0x10ffff || c >> 11 == 0x1b ? 0 : n;
 }
 
-/* Where "#state" and one digit end the name, else its length. */
-static size_t gckpti_state_suffix(const char *name)
+/* Where "#scale", or "#state" and one digit, ends the name, else its length. */
+static size_t gckpti_part_suffix(const char *name)
 {
     size_t n = strlen(name);
+    if (n >= 6 && !strcmp(name + n - 6, "#scale"))
+        return n - 6;
     if (n < 7 || memcmp(name + n - 7, "#state", 6) || name[n - 1] < '0' || name[n - 1] > '9')
         return n;
     return n - 7;
 }
 
+static int gckpti_is_utf8(const char *text)
+{
+    int n = 1;
+    for (size_t left = strlen(text); left && n; text += n, left -= (size_t)n)
+        n = gckpti_utf8_length(text, left);
+    return n > 0;
+}
+
 /* Why a file cannot have a parameter of this name; NULL: it can. */
 static const char *gckpti_name_problem(const char *name)
 {
-    size_t left = strlen(name);
-    if (!left || !strcmp(name, "__metadata__"))
+    if (!*name || !strcmp(name, "__metadata__"))
         return "is reserved";
-    if (gckpti_state_suffix(name) != left)
-        return "ends like the name of optimiser state";
-    for (int n; left; name += n, left -= (size_t)n) {
-        n = gckpti_utf8_length(name, left);
-        if (!n)
-            return "is not UTF-8";
-    }
-    return NULL;
+    if (name[gckpti_part_suffix(name)])
+        return "ends like the name of optimiser state or scales";
+    return gckpti_is_utf8(name) ? NULL : "is not UTF-8";
+}
+
+/* What a file says of itself beside notes; keys that end in #updates, too (see section files). */
+static const char *const gckpti_metadata_keys[] = { "format", "contract", "step", "seed",
+                                                    "optimiser" };
+enum { GCKPTI_METADATA_KEYS = sizeof gckpti_metadata_keys / sizeof *gckpti_metadata_keys };
+
+static int gckpti_note_reserved(const char *key)
+{
+    size_t n = strlen(key);
+    int reserved = !n || (n >= 8 && !strcmp(key + n - 8, "#updates"));
+    for (int i = 0; i < GCKPTI_METADATA_KEYS; i++)
+        reserved |= !strcmp(key, gckpti_metadata_keys[i]);
+    return reserved;
 }
 
 GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
@@ -2954,12 +2973,20 @@ static size_t gckpti_stored_bytes(const gckpt_parameter *p)
 
 static int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
 
-/* Gives it a block: of values as p.storage says. */
+/* The memory of its values, as they are stored: packed ones of its own begin with the scales. */
+static unsigned char *gckpti_stored(const gckpti_param *q)
+{
+    const void *first = q->p.scales ? (const void *)q->p.scales : q->p.packed;
+    void *block = q->p.values;
+    if (first)
+        memcpy(&block, &first, sizeof block); /* ours, shown to users as const */
+    return (unsigned char *)block;
+}
+
 static void gckpti_set_block(gckpti_param *q, unsigned char *block)
 {
     void *at = block;
     int floats = q->p.storage == GCKPT_STORED_F32;
-    q->block = floats ? NULL : block;
     q->p.values = floats ? (float *)at : NULL;
     q->p.packed = floats || !block ? NULL : block + gckpti_scale_bytes(&q->p);
     q->p.scales = q->p.storage == GCKPT_STORED_I8 ? (float *)at : NULL;
@@ -2978,7 +3005,7 @@ static uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
 /* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
 static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
 {
-    void *scales = q->block;
+    void *scales = gckpti_stored(q);
     float scale = gckpti_float(peak) / 127;
     ((float *)scales)[at / gckpti_row_length(&q->p)] = scale;
     return scale * 127 <= FLT_MAX; /* not NaN */
@@ -2987,7 +3014,7 @@ static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
 /* Packs n elements from `at` on; I8: of one row, whose scale is set. 0: one does not fit. */
 static int gckpti_pack_some(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
-    void *to = q->block + gckpti_scale_bytes(&q->p);
+    void *to = gckpti_stored(q) + gckpti_scale_bytes(&q->p);
     int large = 0;
     if (q->p.storage == GCKPT_STORED_BF16) {
         for (int64_t i = 0; i < n; i++)
@@ -3203,8 +3230,7 @@ static int gckpti_find(const gckpt_store *s, const char *name)
 /* Gives back the memory of values that the store owns. */
 static void gckpti_values_free(gckpt_store *s, gckpti_param *q)
 {
-    void *at = q->block ? (void *)q->block : q->external ? NULL : q->p.values;
-    gckpti_delete(&s->memory, at, gckpti_stored_bytes(&q->p), 1);
+    gckpti_delete(&s->memory, gckpti_stored(q), gckpti_stored_bytes(&q->p), 1);
     gckpti_set_block(q, NULL);
 }
 
@@ -3227,6 +3253,94 @@ static void gckpti_store_shrink(gckpt_store *s, size_t count)
     }
 }
 
+/* ---- notes ---- */
+static void gckpti_note_free(gckpt_store *s, char *note)
+{
+    size_t key = strlen(note) + 1;
+    gckpti_delete(&s->memory, note, key + strlen(note + key) + 1, 1);
+}
+
+static void gckpti_notes_shrink(gckpt_store *s, size_t count)
+{
+    while (s->note_count > count)
+        gckpti_note_free(s, s->notes[--s->note_count]);
+    if (!count) {
+        gckpti_delete(&s->memory, s->notes, s->note_capacity, sizeof *s->notes);
+        s->notes = NULL;
+        s->note_capacity = 0;
+    }
+}
+
+/* The one with this key; s->note_count: there is none. */
+static size_t gckpti_note_find(const gckpt_store *s, const char *key)
+{
+    size_t i = 0;
+    while (i < s->note_count && strcmp(s->notes[i], key))
+        i++;
+    return i;
+}
+
+/* Appends one, even if there is one with this key. 0: out of memory. */
+static int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
+{
+    size_t n = strlen(key) + 1, m = strlen(value) + 1;
+    char *note = (char *)gckpti_new(&s->memory, n + m, 1);
+    if (!note ||
+        !gckpti_grow(&s->memory, &s->notes, &s->note_capacity, s->note_count, sizeof *s->notes)) {
+        gckpti_delete(&s->memory, note, n + m, 1);
+        return 0;
+    }
+    memcpy(note, key, n);
+    memcpy(note + n, value, m);
+    s->notes[s->note_count++] = note;
+    return 1;
+}
+
+/* Those from `first` on take the place of older ones with their keys. */
+static void gckpti_notes_settle(gckpt_store *s, size_t first)
+{
+    size_t count = s->note_count;
+    for (size_t i = s->note_count = first; i < count; i++) {
+        size_t old = gckpti_note_find(s, s->notes[i]);
+        if (old < s->note_count)
+            gckpti_note_free(s, s->notes[old]);
+        else
+            s->note_count++;
+        s->notes[old] = s->notes[i];
+    }
+}
+
+GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key)
+{
+    size_t i = store && key ? gckpti_note_find(store, key) : 0;
+    return store && key && i < store->note_count ? store->notes[i] + strlen(key) + 1 : NULL;
+}
+
+GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value)
+{
+    if (!store || !key)
+        return gckpti_error(store, GCKPT_E_ARG, "note: a store and a key are needed");
+    if (gckpti_note_reserved(key) || !gckpti_is_utf8(key) || (value && !gckpti_is_utf8(value)))
+        return gckpti_error(
+            store, GCKPT_E_ARG,
+            gckpti_note_reserved(key)
+                ? "note \"%s\": files say something else by this key; choose another"
+                : "note \"%s\": key and value must be UTF-8",
+            gckpti_is_utf8(key) ? key : "");
+    size_t old = gckpti_note_find(store, key), count = store->note_count;
+    if (value && !gckpti_note_add(store, key, value))
+        return gckpti_error(store, GCKPT_E_MEMORY, "note \"%s\": no memory for %z bytes", key,
+                            strlen(key) + strlen(value) + 2);
+    if (value) {
+        gckpti_notes_settle(store, count);
+    } else if (old < count) {
+        gckpti_note_free(store, store->notes[old]);
+        memmove(store->notes + old, store->notes + old + 1,
+                (--store->note_count - old) * sizeof *store->notes);
+    }
+    return gckpti_ok(store);
+}
+
 GCKPT_API void gckpt_store_free(gckpt_store *store)
 {
     if (!store)
@@ -3234,6 +3348,7 @@ GCKPT_API void gckpt_store_free(gckpt_store *store)
     gckpti_store_shrink(store, 0);
     for (gckpti_binding *b = store->bindings; b; b = b->next)
         b->store = NULL;
+    gckpti_notes_shrink(store, 0);
     gckpti_allocator memory = store->memory;
     gckpti_delete(&memory, store->mirrors, store->mirror_count, sizeof *store->mirrors);
     gckpti_delete(&memory, store->params, store->capacity, sizeof *store->params);
@@ -3603,18 +3718,17 @@ static void gckpti_pack_end(gckpt_store *s, gckpti_param *q, gckpt_storage stora
 GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
                                         gckpt_storage storage)
 {
-    gckpt_result result, matched;
+    gckpt_result result = GCKPT_OK, matched;
+    gckpti_param *q = NULL;
     if ((unsigned)storage > GCKPT_STORED_I8)
         return gckpti_error(store, GCKPT_E_ARG, "pack: %i is not a gckpt_storage", (int)storage);
-    gckpti_param *q = gckpti_next_match(store, pattern, NULL, &matched);
-    if (!q)
-        return matched;
-    for (result = GCKPT_OK; q && result == GCKPT_OK;
-         q = gckpti_next_match(store, pattern, q, &matched)) {
+    while (result == GCKPT_OK && (q = gckpti_next_match(store, pattern, q, &matched)) != NULL) {
         gckpt_storage as = gckpti_storage_for(&q->p.shape, storage);
         if (as != q->p.storage)
             result = gckpti_pack_start(store, q, as);
     }
+    if (!q && matched != GCKPT_OK)
+        return matched;
     for (size_t i = 0; i < store->count && result == GCKPT_OK; i++) {
         q = &store->params[i];
         if (q->next_block)
@@ -3626,7 +3740,8 @@ GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
         gckpti_delete(&store->memory, store->params[i].next_block, gckpti_stored_bytes(&as), 1);
         store->params[i].next_block = NULL;
     }
-    for (q = NULL; result == GCKPT_OK && (q = gckpti_next_match(store, pattern, q, &matched));)
+    q = NULL;
+    while (result == GCKPT_OK && (q = gckpti_next_match(store, pattern, q, &matched)) != NULL)
         if (gckpti_storage_for(&q->p.shape, storage) != q->p.storage)
             gckpti_pack_end(store, q, gckpti_storage_for(&q->p.shape, storage));
     return result;
@@ -6685,7 +6800,8 @@ typedef struct {
     size_t name;
     int64_t elements;
     int trained, node;
-    int place;        /* in the store it was planned with */
+    int place; /* in the store it was planned with */
+    gckpt_storage storage;
     uint32_t init[3]; /* bits of gckpt_init */
 } gckpti_plan_param;
 
@@ -7085,6 +7201,13 @@ typedef struct gckpti_planner {
 } gckpti_planner;
 
 static int gckpti_is_loss(const gckpt_tensor *t) { return t->op && t->op->flags & GCKPT_LOSS; }
+
+/* A parameter that ops read in the arena: all of them by desc.stage_parameters, packed ones always. */
+static int gckpti_is_staged(const gckpti_planner *p, const gckpt_tensor *t)
+{
+    return t->kind == GCKPTI_PARAM &&
+           (p->staged || p->g->store->params[t->index].p.storage != GCKPT_STORED_F32);
+}
 
 /* ---- bf16 plans (manual, 5l): values and gradients of what depends on the batch are rounded, and
  * kept narrow unless they are fetched, as floats ---- */
@@ -7534,7 +7657,7 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
 /* Whether an op finds a tensor in the arena, since a unit makes it. */
 static int gckpti_in_arena(const gckpti_planner *p, const gckpt_tensor *t)
 {
-    return t->kind == GCKPTI_OP ? !gckpti_is_cache(t->op) : t->kind == GCKPTI_PARAM && p->staged;
+    return t->kind == GCKPTI_OP ? !gckpti_is_cache(t->op) : gckpti_is_staged(p, t);
 }
 
 /* A gradient that is a sum over uses has an accumulator for each in a looped plan, or scratch for
@@ -7646,11 +7769,12 @@ static void gckpti_add_part(gckpti_planner *p, int prologue, const unsigned char
         const gckpt_tensor *t = p->tensors[i];
         if (t->kind != GCKPTI_OP || t->batchless != prologue)
             continue;
-        for (int k = 0; k < t->inputs && p->staged && needed[i]; k++) {
+        for (int k = 0; k < t->inputs && needed[i]; k++) {
             const gckpt_tensor *q = t->in[k]->base;
-            if (q->kind != GCKPTI_PARAM || p->of[q->id] >= 0)
+            if (!gckpti_is_staged(p, q) || p->of[q->id] >= 0)
                 continue;
-            const uint64_t moved = 2 * (uint64_t)gckpti_value_bytes(p, q);
+            const gckpt_parameter *stored = &p->g->store->params[q->index].p;
+            const uint64_t moved = (uint64_t)gckpti_stored_bytes(stored) + gckpti_value_bytes(p, q);
             const gckpt_cost copy = { 10 * moved + GCKPTI_INSTRUCTION_WORK, 0 };
             p->cost[q->id] = p->desc->costs ? p->desc->costs[q->id] : copy;
             gckpti_add_unit(p, q, prologue);
@@ -8282,7 +8406,7 @@ static gckpt_result gckpti_check_instruction(const gckpti_planner *p, int i, int
 {
     gckpt_instruction in = p->desc->schedule[i];
     const gckpt_tensor *t = in.id < 0 || in.id >= p->n ? NULL : p->tensors[in.id];
-    int copies = t && t->kind == GCKPTI_PARAM && p->staged && in.kind == GCKPT_FORWARD;
+    int copies = t && gckpti_is_staged(p, t) && in.kind == GCKPT_FORWARD;
     if (!copies &&
         (!t || t->kind != GCKPTI_OP || in.kind == GCKPT_UPDATE || (unsigned)in.kind > GCKPT_RELOAD))
         return gckpti_error(p->g, GCKPT_E_ARG,
@@ -8318,11 +8442,13 @@ static gckpt_result gckpti_make_user(gckpti_planner *p)
         if (result != GCKPT_OK)
             return result;
         const gckpt_tensor *t = p->tensors[in.id];
-        for (int k = 0; k < t->inputs && p->staged; k++) {
+        for (int k = 0; k < t->inputs; k++) {
             int q = t->in[k]->base->id;
-            if (p->tensors[q]->kind == GCKPTI_PARAM && p->of[q] >= p->prologue && !seen[q])
+            if (!gckpti_is_staged(p, p->tensors[q]))
+                continue;
+            if (p->of[q] >= p->prologue && !seen[q])
                 gckpti_emit(p, p->of[q]);
-            seen[q] |= p->tensors[q]->kind == GCKPTI_PARAM;
+            seen[q] = 1;
         }
         int u = p->of[in.id];
         if (in.kind == GCKPT_RELOAD && u >= 0)
@@ -9338,6 +9464,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
                                     p->active[i],
                                     i,
                                     t->index,
+                                    p->g->store->params[t->index].p.storage,
                                     { gckpti_bits(t->init.normal), gckpti_bits(t->init.uniform),
                                       gckpti_bits(t->init.constant) } };
             index = (int)plan->param_count++;
@@ -10262,7 +10389,7 @@ typedef struct {
     int64_t attempt;       /* and when one attempt of several began, or -1 */
     uint64_t tried[GCKPTI_ATTEMPTS]; /* hashes of what was improved for the present rung, */
     int attempts;                    /* so that nothing is twice */
-    int barred;            /* a unit whose gaps stay open; -1: none */
+    int barred;                      /* a unit whose gaps stay open; -1: none */
 } gckpti_search;
 
 static int gckpti_search_room(gckpti_search *s, gckpti_schedule *t, int length)
@@ -12295,9 +12422,9 @@ static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, int64_t
     if (slot->length == 0 || (old->length && !s->hunting && slot->extra > old->extra))
         return GCKPT_OK;
     int64_t least = slot->peak - s->bound->spare; /* bytes of its arena */
-    int equal = old->length && (s->hunting ? least >= (int64_t)s->bytes
-                                           : slot->extra == old->extra &&
-                                                 least >= (int64_t)old->arena);
+    int equal =
+        old->length && (s->hunting ? least >= (int64_t)s->bytes
+                                   : slot->extra == old->extra && least >= (int64_t)old->arena);
     if (slot->arena == 0 && (equal || least > (int64_t)most))
         return GCKPT_OK;
     if (slot->arena == 0)
@@ -12897,8 +13024,7 @@ static gckpt_result gckpti_planner_memory(gckpti_planner *p)
     gckpti_scratch *s = &p->scratch;
     size_t n = (size_t)p->n, units = 0;
     for (size_t i = 0; i < n; i++)
-        units += p->g->tensors[i]->kind == GCKPTI_OP ||
-                 (p->g->tensors[i]->kind == GCKPTI_PARAM && p->staged);
+        units += p->g->tensors[i]->kind == GCKPTI_OP || gckpti_is_staged(p, p->g->tensors[i]);
     *s = gckpti_scratch_new(p->memory, &p->failed);
     gckpti_planner_drafts(p);
     p->tensors = (const gckpt_tensor **)gckpti_scratch_take(s, n, sizeof *p->tensors);
@@ -14514,9 +14640,16 @@ static gckpt_result gckpti_bind_params(gckpt_exec *e)
                 "exec: the store has no parameter \"%s\" of %I elements; the plan was "
                 "made for another store (gckpt_plan_params creates what is missing)",
                 name, p->params[i].elements);
-        if (p->params[i].trained && e->store->params[index].p.frozen)
+        const gckpt_parameter *q = &e->store->params[index].p;
+        if (p->params[i].trained && q->frozen)
             return gckpti_error(e->store, GCKPT_E_ARG,
                                 "exec: \"%s\" was frozen after planning; make a new plan", name);
+        if (p->params[i].storage != q->storage)
+            return gckpti_error(e->store, GCKPT_E_ARG,
+                                "exec: \"%s\" is stored as %s, the plan was made for %s: pack it "
+                                "so (gckpt_store_pack), or make a new plan",
+                                name, gckpti_storage_name(q->storage),
+                                gckpti_storage_name(p->params[i].storage));
         e->params[i].index = index;
         size_t at = i;
         for (; at > 0 && e->params[e->params[at - 1].nth].index > index; at--)
@@ -14683,15 +14816,19 @@ static gckpt_result gckpti_exec_arena(gckpt_exec *e)
 
 /* ---- own memory: what the host does itself, it does on copies ---- */
 
-/* What the host may borrow at once: a parameter's gradient, all square sums, the operands of an op
- * that the backend has no kernel for, or what a callback offloads. */
+/* What the host may borrow at once: a parameter's gradient, a piece of one that it unpacks, all
+ * square sums, the operands of an op that the backend has no kernel for, or what a callback
+ * offloads. */
 static size_t gckpti_borrow_bytes(const gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     size_t most = e->square_count * sizeof(float);
-    for (size_t i = 0; i < p->param_count; i++)
-        if (p->params[i].trained && (size_t)p->params[i].elements * sizeof(float) > most)
-            most = (size_t)p->params[i].elements * sizeof(float);
+    for (size_t i = 0; i < p->param_count; i++) {
+        int64_t n = p->params[i].trained                       ? p->params[i].elements
+                    : p->params[i].storage != GCKPT_STORED_F32 ? GCKPTI_JOB
+                                                               : 0;
+        most = (size_t)n * sizeof(float) > most ? (size_t)n * sizeof(float) : most;
+    }
     for (size_t id = 0; id < p->node_count; id++) {
         const gckpti_node *node = &p->nodes[id];
         gckpt_call c;
@@ -14866,8 +15003,10 @@ static int gckpti_repeatable(const gckpt_exec *e)
     for (int x = p->body; x < p->epilogue && can; x++) {
         const gckpti_ins *ins = &p->list[x];
         const gckpti_exec_node *n = ins->kind == GCKPT_UPDATE ? NULL : &e->nodes[ins->id];
-        can = n && (ins->kind >= GCKPT_OFFLOAD || !p->nodes[ins->id].op ||
-                    (ins->kind == GCKPT_FORWARD ? n->forward : n->backward));
+        const gckpti_node *node = &p->nodes[ins->id];
+        can = n && (ins->kind >= GCKPT_OFFLOAD ||
+                    (!node->op ? p->params[node->index].storage == GCKPT_STORED_F32
+                               : (ins->kind == GCKPT_FORWARD ? n->forward : n->backward) != NULL));
         can = can && (ins->kind < GCKPT_OFFLOAD || e->moves);
     }
     return can && p->body < p->epilogue;
@@ -15155,6 +15294,14 @@ GCKPT_API gckpt_exec *gckpt_exec_new(const gckpt_plan *plan, gckpt_store *store,
 }
 
 /* ---- one instruction ---- */
+/* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */
+static float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
+{
+    if (e->backend.own_memory)
+        return e->store->mirrors[q - e->store->params].array[1 + slot];
+    return gckpti_array(q, slot);
+}
+
 static void *gckpti_at_any(const gckpt_exec *e, size_t offset)
 {
     GCKPT_ASSERT(offset == GCKPTI_NONE || offset < e->plan->arena);
@@ -15391,6 +15538,39 @@ static void gckpti_run_kernel(const gckpt_exec *e, const gckpti_ins *ins, const 
         gckpti_run_on_host(e, ins->kind == GCKPT_FORWARD ? op->forward : op->backward, c);
 }
 
+typedef struct {
+    const gckpti_param *q;
+    float *to;
+} gckpti_unpacking;
+
+static void gckpti_unpack_item(void *context, int64_t i)
+{
+    const gckpti_unpacking *u = (const gckpti_unpacking *)context;
+    int64_t at = i * GCKPTI_JOB, n = gckpti_min(u->q->p.elements - at, GCKPTI_JOB);
+    gckpti_unpack_piece(u->q, at, n, u->to + at);
+}
+
+/* A parameter's version in the arena: a copy, or what packed values stand for. Memory of a
+ * backend's own gets that from the host, piece by piece. */
+static void gckpti_run_stage(const gckpt_exec *e, const gckpti_node *node, float *to)
+{
+    const gckpti_param *q = &e->store->params[e->params[node->index].index];
+    gckpt_call c;
+    gckpti_unpacking u = { q, to };
+    void *piece = e->borrowed;
+    gckpti_bare_call(e, &c);
+    if (q->p.storage == GCKPT_STORED_F32)
+        e->backend.copy(e->backend.context, to, gckpti_values_here(e, q, -1),
+                        (size_t)q->p.elements * sizeof *to);
+    else if (!e->backend.own_memory)
+        gckpti_cpu_jobs(&c, q->p.elements, gckpti_unpack_item, &u);
+    for (int64_t at = 0, n; e->backend.own_memory && at < q->p.elements && q->p.packed; at += n) {
+        n = gckpti_min(q->p.elements - at, GCKPTI_JOB);
+        gckpti_unpack_piece(q, at, n, (float *)piece);
+        e->backend.copy_in(e->backend.context, to + at, piece, (size_t)n * sizeof *to);
+    }
+}
+
 /* A parameter comes into the arena, or an op is computed. */
 static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
 {
@@ -15400,8 +15580,7 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
     gckpt_call c;
     gckpti_operands_of(p->operands, ins, node->inputs, &o);
     if (node->kind == GCKPTI_PARAM) {
-        e->backend.copy(e->backend.context, gckpti_at(e, o.out), e->nodes[ins->id].data,
-                        (size_t)gckpti_elements(&node->shape) * sizeof(float));
+        gckpti_run_stage(e, node, gckpti_at(e, o.out));
         return GCKPT_OK;
     }
     int prologue = ins < p->list + p->body; /* which inference repeats */
@@ -15667,14 +15846,6 @@ static void gckpti_run_backward(gckpt_exec *e, const gckpti_ins *ins)
 static float gckpti_setting(float value, float fallback)
 {
     return value < 0 ? 0 : value > 0 ? value : fallback;
-}
-
-/* Where a parameter's values (slot -1) or one of its state arrays are for this executor. */
-static float *gckpti_values_here(const gckpt_exec *e, const gckpti_param *q, int slot)
-{
-    if (e->backend.own_memory)
-        return e->store->mirrors[q - e->store->params].array[1 + slot];
-    return gckpti_array(q, slot);
 }
 
 /* The gradients an update finds: sums in their accumulators, or divided already. */
@@ -16147,6 +16318,12 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" was frozen after planning; make a new plan",
                                 p->names + p->params[i].name);
+        if (p->params[i].storage != q->p.storage)
+            return gckpti_error(e, GCKPT_E_ARG,
+                                "step: \"%s\" is stored as %s, the plan was made for %s; make a "
+                                "new plan",
+                                q->p.name, gckpti_storage_name(q->p.storage),
+                                gckpti_storage_name(p->params[i].storage));
         if (p->params[i].trained && gckpti_others_state(p, q))
             return gckpti_error(e, GCKPT_E_ARG,
                                 "step: \"%s\" got state of another optimiser after this executor "
@@ -16154,8 +16331,7 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
                                 p->names + p->params[i].name);
         if (gckpti_bring(e, q) != GCKPT_OK)
             return gckpti_error(e, GCKPT_E_MEMORY, "step: %s has no memory for \"%s\"%s",
-                                e->backend.name, p->names + p->params[i].name,
-                                gckpti_shortage(e));
+                                e->backend.name, p->names + p->params[i].name, gckpti_shortage(e));
         const void **data = &e->nodes[p->params[i].node].data;
         if (*data != gckpti_values_here(e, q, -1))
             gckpti_forget(e);
@@ -17346,11 +17522,47 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
  * ============================================================================================== */
 #define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
 
+/* ---- what both need ---- */
+/* What is asked for where no desc is given. */
+static const gckpt_file_desc gckpti_file_plain = { NULL, NULL, 0, 0, 0, GCKPT_STORED_F32 };
+
+/* Parts of a parameter that are tensors of a file: values, scales of I8's rows, state 0..3; and
+ * what a file says of the state. */
+enum { GCKPTI_VALUES = -1, GCKPTI_SCALE = 10, GCKPTI_UPDATES };
+
+/* dtype and bytes of an element, by gckpt_storage */
+static const struct {
+    const char *dtype;
+    int bytes;
+} gckpti_stored[] = { { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "I8", 1 } };
+
+/* The other one of a parameter's two names: in the store and in the file. NULL: it is left out. */
+static const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
+{
+    return d->rename ? d->rename(d->user, name) : name;
+}
+
+/* Shape of the scales of rows: all axes but the last. */
+static gckpt_shape gckpti_scale_shape(const gckpt_shape *values)
+{
+    gckpt_shape shape = *values;
+    shape.n -= shape.n > 0;
+    return shape;
+}
+
+static int gckpti_little_endian(void)
+{
+    const uint16_t one = 1;
+    unsigned char first;
+    memcpy(&first, &one, 1);
+    return first;
+}
+
 /* ---- write ---- */
-/* ,"NAME with what JSON wants escaped */
+/* "NAME with what JSON wants escaped */
 static void gckpti_sink_name(gckpti_sink *k, const char *name)
 {
-    gckpti_sink_put(k, ",\"", 2);
+    gckpti_sink_put(k, "\"", 1);
     for (const char *c = name; *c; c++) {
         unsigned u = (unsigned char)*c;
         char code[] = "\\u00??";
@@ -17361,58 +17573,213 @@ static void gckpti_sink_name(gckpti_sink *k, const char *name)
     }
 }
 
-/* The JSON of all parameters and states, in the order of their data. */
-static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
+static void gckpti_sink_metadata(gckpti_sink *k, const gckpt_store *s, const gckpt_file_desc *d)
 {
-    int64_t begin = 0, end;
     int optimiser = 0;
     for (size_t i = 0; i < s->count && !optimiser; i++)
         optimiser = s->params[i].optimiser;
-    gckpti_print(k,
-                 "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"%u\",",
-                 GCKPT_CONTRACT, s->step);
-    gckpti_print(k, "\"seed\":\"%u\",\"optimiser\":\"%i\"", s->seed, optimiser);
-    for (size_t i = 0; i < s->count; i++) {
+    gckpti_print(k, "{\"__metadata__\":{\"format\":\"%s\"", d->values_only ? "pt" : "gradckpt");
+    if (!d->values_only)
+        gckpti_print(k, ",\"contract\":\"%i\",\"step\":\"%u\",\"seed\":\"%u\",\"optimiser\":\"%i\"",
+                     GCKPT_CONTRACT, s->step, s->seed, optimiser);
+    for (size_t i = 0; i < s->count && !d->values_only; i++) {
         const gckpti_param *q = &s->params[i];
         int same = q->optimiser == optimiser && (q->updates == s->step || !optimiser);
-        if (!q->p.state[0] || same)
+        const char *name = !q->p.state[0] || same ? NULL : gckpti_renamed(d, q->p.name);
+        if (!name)
             continue;
-        gckpti_sink_name(k, q->p.name);
+        gckpti_sink_put(k, ",", 1);
+        gckpti_sink_name(k, name);
         gckpti_print(k, "#updates\":\"%i:%u\"", q->optimiser, q->updates);
     }
+    for (size_t i = 0; i < s->note_count; i++) {
+        gckpti_sink_put(k, ",", 1);
+        gckpti_sink_name(k, s->notes[i]);
+        gckpti_sink_put(k, "\":", 2);
+        gckpti_sink_name(k, s->notes[i] + strlen(s->notes[i]) + 1);
+        gckpti_sink_put(k, "\"", 1);
+    }
     gckpti_print(k, "}");
-    for (size_t i = 0; i < s->count; i++) {
-        const gckpt_parameter *p = &s->params[i].p;
-        for (int slot = -1; slot < 4 && (slot < 0 || p->state[slot]); slot++, begin = end) {
-            gckpti_sink_name(k, p->name);
-            end = begin + p->elements * 4;
-            if (slot >= 0)
-                gckpti_print(k, "#state%i", slot);
-            gckpti_print(k, "\":{\"dtype\":\"F32\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
-                         &p->shape, begin, end);
+}
+
+/* A part of a parameter, as a file has it. */
+typedef struct {
+    gckpt_storage type;
+    gckpt_shape shape;
+    int64_t elements;
+    const char *suffix;
+} gckpti_file_part;
+
+enum { GCKPTI_PARTS = 6 };
+
+/* 0: there is no such part. */
+static int gckpti_get_part(const gckpti_param *q, const gckpt_file_desc *d, int i,
+                           gckpti_file_part *part)
+{
+    static const char *const suffixes[GCKPTI_PARTS] = { "",        "#scale",  "#state0",
+                                                        "#state1", "#state2", "#state3" };
+    const int packed = q->p.storage != GCKPT_STORED_F32;
+    part->type = i > 0 ? GCKPT_STORED_F32 : packed ? q->p.storage : d->storage;
+    part->shape = i == 1 ? gckpti_scale_shape(&q->p.shape) : q->p.shape;
+    part->elements = gckpti_elements(&part->shape);
+    part->suffix = suffixes[i];
+    return i > 1 ? !d->values_only && q->p.state[i - 2] : !i || q->p.storage == GCKPT_STORED_I8;
+}
+
+/* The JSON of all parts of all parameters. Data lie in this order, too, but those of 4 bytes an
+ * element come first, those of 1 last: so all are aligned. Returns their bytes. */
+static int64_t gckpti_sink_header(gckpti_sink *k, const gckpt_store *s, const gckpt_file_desc *d)
+{
+    int64_t bytes[5] = { 0, 0, 0, 0, 0 }, at[5]; /* by bytes an element */
+    gckpti_file_part part;
+    gckpti_sink_metadata(k, s, d);
+    for (int write = 0; write < 2; write++) {
+        at[4] = 0;
+        at[2] = bytes[4];
+        at[1] = at[2] + bytes[2];
+        for (size_t i = 0; i < s->count; i++) {
+            const char *name = gckpti_renamed(d, s->params[i].p.name);
+            for (int j = 0; name && j < GCKPTI_PARTS; j++) {
+                if (!gckpti_get_part(&s->params[i], d, j, &part))
+                    continue;
+                int size = gckpti_stored[part.type].bytes;
+                int64_t begin = at[size], end = begin + part.elements * size;
+                at[size] = end;
+                bytes[size] += write ? 0 : part.elements * size;
+                if (!write)
+                    continue;
+                gckpti_sink_put(k, ",", 1);
+                gckpti_sink_name(k, name);
+                gckpti_print(k, "%s\":{\"dtype\":\"%s\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
+                             part.suffix, gckpti_stored[part.type].dtype, &part.shape, begin, end);
+            }
         }
     }
     gckpti_print(k, "}");
+    return bytes[4] + bytes[2] + bytes[1];
 }
 
-static void gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n)
+/* n floats as a file has them. 0: F16 cannot hold one. */
+static int gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n, gckpt_storage type)
 {
+    int large = 0;
     for (int64_t i = 0; i < n && !k->failed; i++) {
-        uint32_t word;
-        memcpy(&word, x + i, 4);
-        gckpti_sink_number(k, word, 4);
+        uint32_t word = gckpti_bits(x[i]);
+        large |= type == GCKPT_STORED_F16 && (x[i] > 65504 || x[i] < -65504);
+        word = type == GCKPT_STORED_BF16  ? gckpti_to_bf16(x[i])
+               : type == GCKPT_STORED_F16 ? gckpti_to_f16(x[i])
+                                          : word;
+        gckpti_sink_number(k, word, gckpti_stored[type].bytes);
     }
+    return !large;
 }
 
-GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user)
+/* Elements that are stored as the file has them. */
+static void gckpti_sink_packed(gckpti_sink *k, const void *packed, int64_t n, int size)
 {
+    for (int64_t i = 0; i < n && size == 2 && !k->failed; i++)
+        gckpti_sink_number(k, ((const uint16_t *)packed)[i], 2);
+    if (size == 1)
+        gckpti_sink_put(k, packed, (size_t)n);
+}
+
+/* The data of a parameter's parts with `size` bytes an element. 0: F16 cannot hold a value. */
+static int gckpti_sink_parts(gckpti_sink *k, const gckpt_store *s, const gckpti_param *q,
+                             const gckpt_file_desc *d, int size)
+{
+    float room[GCKPTI_DRAWN];
+    gckpti_file_part part;
+    int fits = 1;
+    for (int j = 0; j < GCKPTI_PARTS; j++) {
+        if (!gckpti_get_part(q, d, j, &part) || gckpti_stored[part.type].bytes != size)
+            continue;
+        if (j > 0)
+            gckpti_sink_floats(k, j == 1 ? q->p.scales : gckpti_array(q, j - 2), part.elements,
+                               part.type);
+        else if (q->p.packed)
+            gckpti_sink_packed(k, q->p.packed, part.elements, size);
+        for (int64_t at = 0, n; !j && !q->p.packed && at < part.elements && !k->failed; at += n) {
+            const float *x = gckpti_values_at(s, q, at, room, &n);
+            fits &= gckpti_sink_floats(k, x, n, part.type);
+        }
+    }
+    return fits;
+}
+
+/* A name in the file, by its hash. */
+typedef struct {
+    uint64_t hash;
+    size_t param;
+} gckpti_named;
+
+static int gckpti_by_hash(const void *first, const void *second, const void *context)
+{
+    (void)context;
+    return ((const gckpti_named *)first)->hash < ((const gckpti_named *)second)->hash;
+}
+
+/* Whether parameters keep names that a file can have, and that differ, when they are renamed. */
+static gckpt_result gckpti_save_names(gckpt_store *s, const gckpt_file_desc *d)
+{
+    size_t n = 0;
+    gckpti_named *names =
+        d->rename ? (gckpti_named *)gckpti_new(&s->memory, s->count, sizeof *names) : NULL;
+    gckpt_result result = GCKPT_OK;
+    if (d->rename && !names)
+        return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory to compare %z names", s->count);
+    for (size_t i = 0; names && i < s->count && result == GCKPT_OK; i++) {
+        const char *name = d->rename(d->user, s->params[i].p.name);
+        const char *problem = name ? gckpti_name_problem(name) : NULL;
+        if (problem)
+            result = gckpti_error(s, GCKPT_E_ARG, "save: parameter \"%s\" was given a name that %s",
+                                  s->params[i].p.name, problem);
+        else if (name) {
+            names[n].hash = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
+            names[n++].param = i;
+        }
+    }
+    gckpti_sort(names, n, sizeof *names, gckpti_by_hash, NULL);
+    for (size_t i = 1; i < n && result == GCKPT_OK; i++)
+        if (names[i].hash == names[i - 1].hash)
+            result = gckpti_error(
+                s, GCKPT_E_ARG, "save: parameters \"%s\" and \"%s\" were given the same name",
+                s->params[names[i - 1].param].p.name, s->params[names[i].param].p.name);
+    gckpti_delete(&s->memory, names, s->count, sizeof *names);
+    return result;
+}
+
+/* Packed values that are not made yet have scales only when they are made. */
+static gckpt_result gckpti_save_start(gckpt_store *s, const gckpt_file_desc *d)
+{
+    if ((unsigned)d->storage >= GCKPT_STORED_I8)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "save: storage must be F32, BF16 or F16; I8 is written of what "
+                            "gckpt_store_pack made so");
+    gckpt_result result = gckpti_save_names(s, d);
+    for (size_t i = 0; i < s->count && result == GCKPT_OK; i++) {
+        gckpti_param *q = &s->params[i];
+        gckpti_pull(s, q);
+        if (q->p.storage != GCKPT_STORED_F32 && gckpti_renamed(d, q->p.name))
+            result = gckpti_values_new(s, q, "save");
+    }
+    if (result == GCKPT_OK)
+        gckpti_values_draw(s);
+    gckpti_values_undo(s);
+    return result;
+}
+
+GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn write, void *user,
+                                            const gckpt_file_desc *desc)
+{
+    const gckpt_file_desc *d = desc ? desc : &gckpti_file_plain;
     gckpti_sink k;
     if (!store || !write)
         return gckpti_error(store, GCKPT_E_ARG, "save: a store and a callback are needed");
-    for (size_t i = 0; i < store->count; i++)
-        gckpti_pull(store, &store->params[i]);
+    gckpt_result result = gckpti_save_start(store, d);
+    if (result != GCKPT_OK)
+        return result;
     memset(&k, 0, sizeof k);
-    gckpti_sink_header(&k, store);
+    size_t data = (size_t)gckpti_sink_header(&k, store, d);
     size_t padding = (8 - k.total % 8) % 8, length = k.total + padding;
     if (length > GCKPTI_HEADER_MAX)
         return gckpti_error(store, GCKPT_E_DATA,
@@ -17422,52 +17789,83 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
     k.write = write;
     k.user = user;
     gckpti_sink_number(&k, length, 8);
-    gckpti_sink_header(&k, store);
+    gckpti_sink_header(&k, store, d);
     gckpti_sink_put(&k, "       ", padding);
-    for (size_t i = 0; i < store->count; i++) {
-        const gckpt_parameter *p = &store->params[i].p;
-        float room[GCKPTI_DRAWN];
-        for (int64_t at = 0, n; at < p->elements && !k.failed; at += n) {
-            const float *x = gckpti_values_at(store, &store->params[i], at, room, &n);
-            gckpti_sink_floats(&k, x, n);
+    for (int size = 4; size > 0; size /= 2)
+        for (size_t i = 0; i < store->count && result == GCKPT_OK; i++) {
+            const gckpti_param *q = &store->params[i];
+            if (gckpti_renamed(d, q->p.name) && !gckpti_sink_parts(&k, store, q, d, size))
+                result = gckpti_error(store, GCKPT_E_DATA,
+                                      "save: \"%s\" has values beyond 65504, the greatest of F16; "
+                                      "BF16 holds them",
+                                      q->p.name);
         }
-        for (int slot = 0; slot < gckpti_state_slots(&store->params[i]); slot++)
-            gckpti_sink_floats(&k, gckpti_array(&store->params[i], slot), p->elements);
-    }
     if (gckpti_sink_flush(&k) != GCKPT_OK)
         return gckpti_error(
             store, GCKPT_E_FILE,
             "save: the write callback failed before byte %z; what it wrote is no complete file",
             k.total);
-    return gckpti_ok(store);
+    if (result == GCKPT_OK && k.total != 8 + length + data)
+        result = gckpti_error(store, GCKPT_E_ARG,
+                              "save: rename must give a parameter the same name each time; what "
+                              "was written is no file");
+    return result == GCKPT_OK ? gckpti_ok(store) : result;
+}
+
+GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user)
+{
+    return gckpt_store_write_as(store, write, user, NULL);
 }
 
 /* ---- read: the header's JSON, decoded where it stands ---- */
-enum { GCKPTI_UPDATES = 10 }; /* sorts behind all states */
 typedef struct {
-    const char *name; /* of the parameter */
-    int slot;         /* -1: its values; 0..3: that state; GCKPTI_UPDATES: no data, whose state */
-    int states;       /* of values: how many states they have in the file */
-    int had;          /* of values: how many the store had */
-    int optimiser;    /* as in gckpti_param; -1: wrong */
-    uint64_t updates; /* the same */
-    size_t param;     /* index in the store */
+    const char *name;      /* of the tensor; of state and what else has a suffix, without that */
+    signed char slot;      /* GCKPTI_VALUES, ...; 0..3: that state */
+    signed char type;      /* as a gckpt_storage; -1: another one */
+    signed char states;    /* of values: how many states they have in the file */
+    signed char had;       /* of values: how many the store had */
+    signed char optimiser; /* as in gckpti_param; -1: wrong */
+    unsigned char ignored; /* nothing of it counts but where its data are */
+    uint64_t updates;      /* as in gckpti_param */
+    size_t param;          /* index in the store; SIZE_MAX: not known yet */
+    unsigned char *to;     /* where the data are read to; NULL: they are compared */
     gckpt_shape shape;
     int64_t offsets[2];
 } gckpti_saved;
 
 typedef struct {
     gckpt_store *store;
+    const gckpt_file_desc *desc;
     gckpt_result result;
+    gckpt_read_fn read; /* NULL: file lies in memory */
+    void *user;
+    const unsigned char *file;
+    size_t taken;            /* bytes of the file that were read */
     char *header, *at, *end; /* end: of the header */
     int64_t data_bytes;
     gckpti_saved *entries;
     size_t count, capacity, values; /* values: how many entries are that */
-    int ours, empty;                /* written by this library; the store had no parameters */
+    size_t had;                     /* parameters that the store had; 0: it gets all */
+    size_t notes;                   /* that it had; those behind them are the file's */
+    unsigned char *spare;           /* for what the store has already, until all is read */
+    size_t spare_bytes;
+    float *row; /* at its end: room for a row that is packed */
+    int ours;   /* written by this library */
     uint64_t contract, step, seed, optimiser;
 } gckpti_loader;
 
-/* Records `load: tensor "name": ...`, long names cut, control characters replaced. Returns 0. */
+/* A name in quotes, cut if long, control characters replaced. */
+static void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
+{
+    const char *c = name;
+    gckpti_text_put(t, "\"", 1);
+    for (; *c && (c < name + 60 || ((unsigned char)*c & 0xc0) == 0x80); c++)
+        gckpti_text_put(t, (unsigned char)*c < 0x20 || *c == 0x7f ? "?" : c, 1);
+    gckpti_text_add(t, "%s%s\"", *c ? "..." : "", suffix);
+}
+
+/* Records `load: tensor "name": ...` and which parameter it is for if that is called otherwise.
+ * Returns 0. */
 static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_saved *e,
                          const char *format, ...)
 {
@@ -17475,15 +17873,19 @@ static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_sav
     l->result = gckpti_error(l->store, result, "load: ");
     gckpti_text t = { l->store->object.text + 6, GCKPTI_TEXT - 7 };
     if (e) {
-        const char *c = e->name;
-        gckpti_text_add(&t, "tensor \"");
-        for (; *c && (c < e->name + 60 || ((unsigned char)*c & 0xc0) == 0x80); c++)
-            gckpti_text_put(&t, (unsigned char)*c < 0x20 || *c == 0x7f ? "?" : c, 1);
-        gckpti_text_add(&t,
-                        e->slot < 0                 ? "%s\": "
-                        : e->slot == GCKPTI_UPDATES ? "%s#updates\": "
-                                                    : "%s#state%i\": ",
-                        *c ? "..." : "", e->slot);
+        char state[] = "#state0";
+        state[6] = (char)('0' + (e->slot < 0 ? 0 : e->slot % 10));
+        gckpti_text_add(&t, "tensor ");
+        gckpti_text_name(&t, e->name,
+                         e->slot < 0                 ? ""
+                         : e->slot == GCKPTI_SCALE   ? "#scale"
+                         : e->slot == GCKPTI_UPDATES ? "#updates"
+                                                     : state);
+        if (e->param != SIZE_MAX && strcmp(e->name, l->store->params[e->param].p.name)) {
+            gckpti_text_add(&t, " for parameter ");
+            gckpti_text_name(&t, l->store->params[e->param].p.name, "");
+        }
+        gckpti_text_add(&t, ": ");
     }
     va_start(args, format);
     gckpti_text_format(&t, format, args);
@@ -17651,37 +18053,42 @@ static int gckpti_load_updates(gckpti_loader *l, char *key, char *value)
     memset(&e, 0, sizeof e);
     e.name = key;
     e.slot = GCKPTI_UPDATES;
+    e.param = SIZE_MAX;
+    e.ignored = l->desc->values_only || !gckpti_renamed(l->desc, key);
     const char *end = value + strlen(value);
     char *colon = gckpti_digits(value, end, &optimiser);
     int good = colon && *colon == ':' && gckpti_digits(colon + 1, end, &e.updates) == end &&
                optimiser <= GCKPT_OWN_OPTIMISER + 1 && (optimiser || !e.updates);
-    e.optimiser = good ? (int)optimiser : -1;
+    e.optimiser = (signed char)(good ? (int)optimiser : -1);
     e.offsets[0] = e.offsets[1] = l->data_bytes;
     return gckpti_load_add(l, &e);
 }
 
-/* What the file says of itself; keys of other programs mean nothing. */
+/* What the file says of itself; keys that mean nothing here are notes. */
 static int gckpti_load_metadata(gckpti_loader *l)
 {
-    static const char *const keys[] = { "format", "contract", "step", "seed", "optimiser" };
+    const char *const *keys = gckpti_metadata_keys;
     size_t tensors = l->count;
     uint64_t *const numbers[] = { NULL, &l->contract, &l->step, &l->seed, &l->optimiser };
-    char *key, *found[5] = { NULL, NULL, NULL, NULL, NULL };
+    char *key, *found[GCKPTI_METADATA_KEYS] = { NULL };
     for (int n = 0; (key = gckpti_json_key(l, &n)) != NULL;) {
         char *value = gckpti_json_string(l);
-        for (int i = 0; value && i < 5; i++) {
+        for (int i = 0; value && i < GCKPTI_METADATA_KEYS; i++) {
             if (strcmp(key, keys[i]))
                 continue;
             if (found[i])
                 return gckpti_json_fail(l, "a key of __metadata__ comes twice");
             found[i] = value;
         }
+        if (value && !l->desc->values_only && !gckpti_note_reserved(key) &&
+            !gckpti_note_add(l->store, key, value))
+            return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for notes");
         if (!value || !gckpti_load_updates(l, key, value))
             return 0;
     }
     l->ours = found[0] && !strcmp(found[0], "gradckpt");
     l->count = l->ours ? l->count : tensors;
-    for (int i = 1; l->ours && i < 5; i++) {
+    for (int i = 1; l->ours && i < GCKPTI_METADATA_KEYS; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (!end || gckpti_digits(found[i], end, numbers[i]) != end)
             return gckpti_refuse(l, GCKPT_E_DATA, NULL,
@@ -17715,14 +18122,20 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
         return gckpti_json_fail(l, "a tensor has dtype, shape and two data_offsets");
     for (char *c = type; *c; c++) /* it may be printed */
         *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
-    if (strcmp(type, "F32"))
-        return gckpti_refuse(l, GCKPT_E_DATA, e, "F32 is needed; convert it from dtype %s", type);
+    for (e->type = GCKPT_STORED_I8; e->type >= 0; e->type--)
+        if (!strcmp(type, gckpti_stored[e->type].dtype))
+            break;
     e->shape.n = axes;
-    if (!gckpti_shape_fits(&e->shape))
+    int64_t begin = e->offsets[0], end = e->offsets[1];
+    if (!e->ignored && (e->type < 0 || (e->slot >= 0 && e->type)))
+        return gckpti_refuse(l, GCKPT_E_DATA, e, "F32%s is needed; convert it from dtype %s",
+                             e->slot < 0 ? ", F16 or BF16" : "", type);
+    if (!e->ignored && !gckpti_shape_fits(&e->shape))
         return gckpti_refuse(l, GCKPT_E_DATA, e,
                              "%S: sizes must be positive and their product at most %z", &e->shape,
                              SIZE_MAX / 64);
-    int64_t begin = e->offsets[0], end = e->offsets[1], bytes = gckpti_elements(&e->shape) * 4;
+    int64_t bytes =
+        e->ignored ? end - begin : gckpti_elements(&e->shape) * gckpti_stored[e->type].bytes;
     if (begin > end || end > l->data_bytes || end - begin != bytes)
         return gckpti_refuse(
             l, GCKPT_E_DATA, e,
@@ -17748,10 +18161,15 @@ static int gckpti_load_header(gckpti_loader *l)
             continue;
         }
         memset(&e, 0, sizeof e);
-        size_t length = gckpti_state_suffix(name);
-        e.slot = name[length] ? name[length + 6] - '0' : -1;
+        size_t length = gckpti_part_suffix(name);
+        e.slot = (signed char)(!name[length]      ? -1
+                               : name[length + 6] ? name[length + 6] - '0'
+                                                  : GCKPTI_SCALE);
         name[length] = 0;
         e.name = name;
+        e.param = SIZE_MAX;
+        int state = e.slot >= 0 && e.slot != GCKPTI_SCALE;
+        e.ignored = (l->desc->values_only && state) || !gckpti_renamed(l->desc, name);
         if (!gckpti_load_entry(l, &e) || !gckpti_load_add(l, &e))
             return 0;
     }
@@ -17762,33 +18180,61 @@ static int gckpti_load_header(gckpti_loader *l)
 }
 
 /* ---- read: what concerns several tensors, or the store ---- */
-static int gckpti_saved_by_name(const void *first, const void *second, const void *context)
+static int gckpti_saved_by_param(const void *first, const void *second, const void *context)
 {
     const gckpti_saved *a = (const gckpti_saved *)first, *b = (const gckpti_saved *)second;
-    int order = strcmp(a->name, b->name);
     (void)context;
-    return order < 0 || (order == 0 && a->slot < b->slot);
+    return a->param < b->param || (a->param == b->param && a->slot < b->slot);
 }
 
 static int gckpti_saved_by_offset(const void *first, const void *second, const void *context)
 {
+    const gckpti_saved *a = (const gckpti_saved *)first, *b = (const gckpti_saved *)second;
     (void)context;
-    return ((const gckpti_saved *)first)->offsets[0] < ((const gckpti_saved *)second)->offsets[0];
+    return a->offsets[0] < b->offsets[0] ||
+           (a->offsets[0] == b->offsets[0] && a->offsets[1] < b->offsets[1]);
 }
 
-/* Whether the tensors' data are all there is, without overlaps or holes; orders the tensors so. */
+/* Which parameter a tensor is for; values for an empty store create it. */
+static int gckpti_load_resolve(gckpti_loader *l, gckpti_saved *e)
+{
+    gckpt_store *s = l->store;
+    const char *name = gckpti_renamed(l->desc, e->name);
+    int index = name ? gckpti_find(s, name) : -1;
+    const char *problem = index < 0 && name ? gckpti_name_problem(name) : NULL;
+    gckpt_init none = { 0, 0, 0 };
+    if (problem)
+        return gckpti_refuse(l, GCKPT_E_DATA, e, "the name %s", problem);
+    if (index < 0 && e->slot >= 0)
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             e->slot == GCKPTI_UPDATES ? "there is no such optimiser state"
+                             : e->slot == GCKPTI_SCALE ? "scales without values"
+                                                       : "optimiser state without its parameter");
+    if (index < 0 && ((l->had && !l->file) || !name))
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             "is none of the store's %z parameters%s; build the model that was "
+                             "saved, or load into an empty store",
+                             s->count, l->desc->rename ? ", also when renamed" : "");
+    if (index < 0 && !gckpti_param_new(s, name, &e->shape, 0, none))
+        return gckpti_refuse(l, GCKPT_E_MEMORY, e, "no memory for its entry");
+    e->param = index < 0 ? s->count - 1 : (size_t)index;
+    e->had = (signed char)gckpti_state_slots(&s->params[e->param]);
+    return 1;
+}
+
+/* Whether the tensors' data are all there is, without overlaps or holes. */
 static int gckpti_load_offsets(gckpti_loader *l)
 {
     int64_t at = 0;
     gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
-    for (size_t i = 0; i < l->count && l->entries[i].slot != GCKPTI_UPDATES; i++) {
+    for (size_t i = 0; i < l->count; i++) {
         gckpti_saved *e = &l->entries[i];
+        if (e->slot == GCKPTI_UPDATES)
+            continue;
         if (e->offsets[0] != at)
             return gckpti_refuse(l, GCKPT_E_DATA, e, "its data begins at %I, not at %I: %s",
                                  e->offsets[0], at, e->offsets[0] < at ? "an overlap" : "a hole");
         at = e->offsets[1];
-        e->param = l->values; /* in an empty store; else found by name */
-        l->values += e->slot < 0;
     }
     if (at != l->data_bytes)
         return gckpti_refuse(l, GCKPT_E_DATA, NULL,
@@ -17797,28 +18243,32 @@ static int gckpti_load_offsets(gckpti_loader *l)
     return 1;
 }
 
-/* Values of a parameter: does the store have it, in this shape? */
+/* Values of a parameter: do they have its shape, and all that makes them values? */
 static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
 {
-    const gckpt_store *s = l->store;
-    e->optimiser = (int)l->optimiser;
+    const gckpti_param *q = &l->store->params[e->param];
+    const gckpti_saved *scale = e;
+    e->optimiser = (signed char)l->optimiser;
     e->updates = l->step;
-    if (l->empty)
+    l->values++;
+    if (!gckpti_same_shape(&e->shape, &q->p.shape))
+        return gckpti_refuse(l, GCKPT_E_SHAPE, e, "the file has it as %S, the store as %S",
+                             &e->shape, &q->p.shape);
+    if (e->type != GCKPT_STORED_I8)
         return 1;
-    int index = gckpti_find(s, e->name);
-    if (index < 0)
+    while (scale < l->entries + l->count && scale->param == e->param && scale->slot != GCKPTI_SCALE)
+        scale++;
+    if (e->shape.n < 2 || scale == l->entries + l->count || scale->param != e->param)
         return gckpti_refuse(l, GCKPT_E_DATA, e,
-                             "is none of the store's %z parameters; build the model that was "
-                             "saved, or load into an empty store",
-                             s->count);
-    e->param = (size_t)index;
-    e->had = gckpti_state_slots(&s->params[index]);
-    return gckpti_same_shape(&e->shape, &s->params[index].p.shape) ||
-           gckpti_refuse(l, GCKPT_E_SHAPE, e, "the file has it as %S, the store as %S", &e->shape,
-                         &s->params[index].p.shape);
+                             "I8 needs two axes or more, and a tensor of this name and #scale");
+    if (q->p.storage == GCKPT_STORED_BF16 || q->p.storage == GCKPT_STORED_F16)
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             "the file has it as I8, the store as %s; pack it as I8 or F32",
+                             gckpti_storage_name(q->p.storage));
+    return 1;
 }
 
-/* A state, or whose the states are: does it follow what is known of its parameter? */
+/* A state, or whose the states are, or scales: does it follow what is known of its parameter? */
 static int gckpti_load_state(gckpti_loader *l, gckpti_saved *e, gckpti_saved *head)
 {
     if (e->slot == GCKPTI_UPDATES) {
@@ -17828,167 +18278,350 @@ static int gckpti_load_state(gckpti_loader *l, gckpti_saved *e, gckpti_saved *he
             return gckpti_refuse(l, GCKPT_E_DATA, e, "OPTIMISER:COUNT expected, in quotes");
         head->optimiser = e->optimiser;
         head->updates = e->updates;
-    } else {
-        if (!head)
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "optimiser state without its parameter");
-        if (e->slot != head->states || e->slot > 3)
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "states must be 0 to 3 without a gap");
-        if (!gckpti_same_shape(&e->shape, &head->shape))
-            return gckpti_refuse(l, GCKPT_E_SHAPE, e, "%S, but its parameter is %S", &e->shape,
-                                 &head->shape);
-        head->states++;
+        return 1;
     }
-    e->param = head->param;
+    const int scale = e->slot == GCKPTI_SCALE;
+    if (!head || (scale && head->type != GCKPT_STORED_I8))
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             scale ? "scales without values of I8"
+                                   : "optimiser state without its parameter");
+    if (!scale && (e->slot != head->states || e->slot > 3))
+        return gckpti_refuse(l, GCKPT_E_DATA, e, "states must be 0 to 3 without a gap");
+    const gckpt_shape shape = scale ? gckpti_scale_shape(&head->shape) : head->shape;
+    if (!gckpti_same_shape(&e->shape, &shape))
+        return gckpti_refuse(l, GCKPT_E_SHAPE, e, "%S, but its parameter is %S", &e->shape,
+                             &head->shape);
+    head->states = (signed char)(head->states + !scale);
     return 1;
 }
 
-/* Leaves the entries ordered by offset, with `param` and `states` set. */
+/* Leaves the entries that are not ignored, ordered by parameter, with `states` set. */
 static int gckpti_load_check(gckpti_loader *l)
 {
-    gckpt_store *s = l->store;
-    gckpti_saved *head = NULL; /* values of the parameter we are at */
-    if (!gckpti_load_offsets(l))
-        return 0;
-    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_name, NULL);
-    for (size_t i = 0; i < l->count; i++) {
-        gckpti_saved *e = &l->entries[i];
-        const char *problem = gckpti_name_problem(e->name);
-        head = e->slot < 0 || (head && !strcmp(head->name, e->name)) ? head : NULL;
-        if (problem)
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "the name %s", problem);
-        if (i + 1 < l->count && !strcmp(e[1].name, e->name) && e[1].slot == e->slot)
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "comes twice");
-        if (e->slot < 0 ? !gckpti_load_values(l, head = e) : !gckpti_load_state(l, e, head))
+    gckpti_saved *head = NULL, missing;         /* values of the parameter we are at */
+    size_t next = 0;                            /* the parameter that they should be of */
+    for (size_t i = 0; i < 2 * l->count; i++) { /* values first */
+        gckpti_saved *e = &l->entries[i % l->count];
+        if (!e->ignored && (e->slot < 0) == (i < l->count) && !gckpti_load_resolve(l, e))
             return 0;
     }
-    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
-    for (size_t p = 0, i = 0; !l->empty && l->values < s->count; p++) { /* which one is missing? */
-        gckpti_saved missing;
-        size_t seen = 0;
-        for (; seen < l->count && l->entries[i].param != p; seen++)
-            i = (i + 1) % l->count; /* they mostly stand in the store's order */
-        missing.name = s->params[p].p.name;
-        missing.slot = -1;
-        if (seen == l->count)
-            return gckpti_refuse(l, GCKPT_E_DATA, &missing,
-                                 "is missing; the file has %z of the store's %z parameters",
-                                 l->values, s->count);
+    if (!gckpti_load_offsets(l))
+        return 0;
+    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_param, NULL);
+    while (l->count && l->entries[l->count - 1].ignored)
+        l->count--;
+    for (size_t i = 0; i < l->count; i++) {
+        gckpti_saved *e = &l->entries[i];
+        head = e->slot < 0 || (head && head->param == e->param) ? head : NULL;
+        if (i + 1 < l->count && e[1].param == e->param && e[1].slot == e->slot)
+            return gckpti_refuse(l, GCKPT_E_DATA, e,
+                                 strcmp(e->name, e[1].name) ? "another one is for it, too: \"%s\""
+                                                            : "comes twice",
+                                 e[1].name);
+        if (e->slot < 0 ? !gckpti_load_values(l, head = e) : !gckpti_load_state(l, e, head))
+            return 0;
+        next += e->slot < 0 && e->param == next;
     }
+    if (l->desc->partial || next >= l->had)
+        return 1;
+    missing.name = l->store->params[next].p.name;
+    missing.slot = -1;
+    missing.param = next;
+    return gckpti_refuse(l, GCKPT_E_DATA, &missing,
+                         "is missing; the file has %z of the store's %z parameters", l->values,
+                         l->had);
+}
+
+/* Lets a parameter that is new use its values (and scales) where they are in the file, if they can
+ * be used as they are there. */
+static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
+{
+    gckpti_param *q = &l->store->params[e->param];
+    gckpti_saved *scale = e->type == GCKPT_STORED_I8 ? e + 1 : e;
+    if (!l->file || e->param < l->had || !gckpti_little_endian() || (e->type && l->desc->writable))
+        return 0;
+    while (scale > e && scale->slot != GCKPTI_SCALE)
+        scale++;
+    const void *at = l->file + l->taken + (size_t)e->offsets[0];
+    const void *scales = scale > e ? l->file + l->taken + (size_t)scale->offsets[0] : NULL;
+    if ((uintptr_t)at % (unsigned)gckpti_stored[e->type].bytes || (uintptr_t)scales % sizeof(float))
+        return 0;
+    q->p.storage = (gckpt_storage)e->type;
+    q->p.packed = e->type ? at : NULL;
+    q->p.scales = (const float *)scales;
+    if (!e->type)
+        memcpy(&q->p.values, &at, sizeof at); /* which desc.writable says may be written */
+    q->external = 1;
+    q->locked = !l->desc->writable;
+    q->p.frozen = q->locked;
+    l->store->elements -= (size_t)q->p.elements;
+    e->ignored = scale->ignored = 1;
     return 1;
 }
 
-/* Creates the parameters and states that the store lacks; 0: out of memory. */
+/* Says where all data are read to: to where they belong if nothing is there yet, else to `spare`
+ * (NULL: nobody reads yet). Returns the bytes of that. */
+static size_t gckpti_load_places(gckpti_loader *l, unsigned char *spare)
+{
+    gckpti_saved *head = l->entries;
+    size_t used = 0, row = 0;
+    for (size_t i = 0; i < l->count; i++) {
+        gckpti_saved *e = &l->entries[i];
+        const gckpti_param *q = &l->store->params[e->param];
+        const int values = e->slot < 0, scale = e->slot == GCKPTI_SCALE;
+        head = values ? e : head;
+        if (e->ignored || e->slot == GCKPTI_UPDATES || (values && q->locked))
+            continue;
+        if (values && q->raw) {
+            e->to = gckpti_block(q);
+        } else if (scale && q->p.storage == GCKPT_STORED_I8) {
+            e->to = head->to; /* with which they begin */
+        } else if (!values && !scale && e->slot >= head->had) {
+            e->to = (unsigned char *)gckpti_array(q, e->slot);
+        } else {
+            e->to = spare ? spare + used : NULL;
+            used += gckpti_round_up(values ? gckpti_stored_bytes(&q->p)
+                                           : (size_t)gckpti_elements(&e->shape) * sizeof(float),
+                                    GCKPTI_ALIGN);
+        }
+        if (values && q->p.storage == GCKPT_STORED_I8 && e->type != GCKPT_STORED_I8 &&
+            (size_t)gckpti_row_length(&q->p) > row)
+            row = (size_t)gckpti_row_length(&q->p);
+    }
+    void *last = spare ? spare + used : NULL;
+    l->row = (float *)last;
+    return used + row * sizeof(float);
+}
+
+/* Creates the values and states that the store lacks, and room for what it has. 0: no memory. */
 static int gckpti_load_create(gckpti_loader *l)
 {
+    gckpt_store *s = l->store;
     for (size_t i = 0; i < l->count; i++) {
-        const gckpti_saved *e = &l->entries[i];
-        gckpt_init none = { 0, 0, 0 };
-        if (e->slot < 0 && l->empty &&
-            (!gckpti_param_new(l->store, e->name, &e->shape, 0, none) ||
-             gckpti_values_new(l->store, &l->store->params[e->param], "load") != GCKPT_OK))
-            return 0;
-        if (e->slot < 0 && !gckpti_param_state(l->store, &l->store->params[e->param], e->states))
-            return 0;
+        gckpti_saved *e = &l->entries[i];
+        gckpti_param *q = &s->params[e->param];
+        if (e->slot >= 0)
+            continue;
+        if (!gckpti_load_adopt(l, e) && gckpti_values_new(s, q, "load") != GCKPT_OK)
+            return !(l->result = GCKPT_E_MEMORY);
+        if (!gckpti_param_state(s, q, e->states))
+            return gckpti_refuse(l, GCKPT_E_MEMORY, e, "no memory for its %i optimiser states",
+                                 e->states);
     }
+    l->spare_bytes = gckpti_load_places(l, NULL);
+    l->spare = (unsigned char *)gckpti_new(&s->memory, l->spare_bytes, 1);
+    if (!l->spare)
+        return gckpti_refuse(l, GCKPT_E_MEMORY, NULL,
+                             "no memory for %z bytes of data beside those that the store has",
+                             l->spare_bytes);
+    gckpti_load_places(l, l->spare);
     return 1;
 }
 
 static void gckpti_load_undo(gckpti_loader *l)
 {
     gckpt_store *s = l->store;
-    if (l->empty)
-        gckpti_store_shrink(s, 0);
-    for (size_t i = l->empty ? 0 : l->count; i-- > 0;)
-        if (l->entries[i].slot < 0)
+    for (size_t i = l->count; i-- > 0;)
+        if (l->entries[i].slot < 0 && l->entries[i].param < s->count)
             gckpti_state_shrink(s, &s->params[l->entries[i].param], l->entries[i].had);
+    gckpti_values_undo(s);
+    gckpti_store_shrink(s, l->had);
+    gckpti_notes_shrink(s, l->notes);
 }
 
-/* Reads all values, then checks the last thing that can be wrong. */
-static int gckpti_load_data(gckpti_loader *l, float *data, gckpt_read_fn read, void *user)
+/* The next n bytes of the file, to `out` (NULL: nowhere). */
+static int gckpti_load_bytes(gckpti_loader *l, void *out, size_t n)
 {
-    if (l->data_bytes && read(user, data, (size_t)l->data_bytes) != (size_t)l->data_bytes)
-        return gckpti_refuse(l, GCKPT_E_FILE, NULL,
-                             "the %I bytes of data could not be read to their end", l->data_bytes);
-    for (int64_t i = 0; i < l->data_bytes / 4; i++) { /* changes nothing if little-endian */
-        unsigned char b[4];
-        memcpy(b, data + i, 4);
-        uint32_t word = b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
-        memcpy(data + i, &word, 4);
+    unsigned char nowhere[256];
+    int done = 1;
+    if (l->file && out)
+        memcpy(out, l->file + l->taken, n);
+    l->taken += n;
+    for (size_t some; n > 0 && !l->file && done; n -= some) {
+        some = out || n < sizeof nowhere ? n : sizeof nowhere;
+        done = l->read(l->user, out ? out : nowhere, some) == some;
     }
-    for (size_t i = 0; i < l->count; i++) {
-        const gckpti_saved *e = &l->entries[i];
-        const gckpti_param *q = &l->store->params[e->param];
-        size_t bytes = (size_t)q->p.elements * sizeof(float);
-        if (q->locked && e->slot < 0 &&
-            memcmp(gckpti_array(q, -1), data + e->offsets[0] / 4, bytes))
-            return gckpti_refuse(l, GCKPT_E_DATA, e,
-                                 "is external, not writable, and holds other values than the "
-                                 "file; bind it as writable");
+    return done ||
+           gckpti_refuse(l, GCKPT_E_FILE, NULL,
+                         "the %I bytes of data could not be read to their end", l->data_bytes);
+}
+
+/* The next n elements of `size` bytes, in the order of bytes that this machine has. */
+static int gckpti_load_elements(gckpti_loader *l, void *out, int64_t n, int size)
+{
+    if (!gckpti_load_bytes(l, out, (size_t)n * (size_t)size))
+        return 0;
+    unsigned char *b = (unsigned char *)out;
+    for (int64_t i = 0; i < n && size > 1 && !gckpti_little_endian(); i++, b += size)
+        for (int k = 0; k < size / 2; k++) {
+            unsigned char low = b[k];
+            b[k] = b[size - 1 - k];
+            b[size - 1 - k] = low;
+        }
+    return 1;
+}
+
+/* The next n elements as floats (those of I8 without their scales): they are read to the end of
+ * x, and each is made a float before that is written over it. */
+static int gckpti_load_floats(gckpti_loader *l, int type, float *x, int64_t n)
+{
+    const int size = gckpti_stored[type].bytes;
+    const unsigned char *from = (unsigned char *)x + (size_t)(4 - size) * (size_t)n;
+    if (!gckpti_load_elements(l, (unsigned char *)x + (from - (unsigned char *)x), n, size))
+        return 0;
+    for (int64_t i = 0; i < n && size < 4; i++, from += size) {
+        uint16_t half = 0;
+        signed char byte;
+        memcpy(&byte, from, 1);
+        if (size == 2)
+            memcpy(&half, from, 2);
+        float value = type == GCKPT_STORED_BF16  ? gckpti_from_bf16(half)
+                      : type == GCKPT_STORED_F16 ? gckpti_from_f16(half)
+                                                 : (float)byte;
+        memcpy(x + i, &value, sizeof value);
     }
     return 1;
 }
 
-/* Nothing can fail any more: the store becomes what the file says. */
-static void gckpti_load_commit(gckpti_loader *l, const float *data)
+/* Values that are not the store's to change: are they the file's? */
+static int gckpti_load_compare(gckpti_loader *l, const gckpti_saved *e, const gckpti_param *q)
 {
+    unsigned char room[256];
+    const int64_t count = gckpti_elements(&e->shape);
+    const int size = gckpti_stored[e->type].bytes;
+    int same = e->type == (e->slot < 0 ? (int)q->p.storage : GCKPT_STORED_F32);
+    const void *values = q->p.packed ? q->p.packed : q->p.values;
+    const unsigned char *have = (const unsigned char *)(e->slot < 0 ? values : q->p.scales);
+    for (int64_t at = 0, n; at < count && same; at += n) {
+        n = gckpti_min(count - at, (int64_t)sizeof room / size);
+        if (!gckpti_load_elements(l, room, n, size))
+            return 0;
+        same = !memcmp(have + (size_t)at * (size_t)size, room, (size_t)n * (size_t)size);
+    }
+    return same || gckpti_refuse(l, GCKPT_E_DATA, e,
+                                 "is external, not writable, and not what the file has; bind it as "
+                                 "writable, or leave it out");
+}
+
+static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
+{
+    const gckpti_param *q = &l->store->params[e->param];
+    const int64_t count = gckpti_elements(&e->shape);
+    gckpti_param to = *q;
+    float room[GCKPTI_DRAWN];
+    if (!e->to)
+        return gckpti_load_compare(l, e, q);
+    if (e->slot >= 0)
+        return gckpti_load_elements(l, e->to, count, 4);
+    gckpti_set_block(&to, e->to);
+    if ((int)to.p.storage == e->type)
+        return gckpti_load_elements(l, e->to + gckpti_scale_bytes(&to.p), count,
+                                    gckpti_stored[e->type].bytes);
+    if (to.p.storage == GCKPT_STORED_F32)
+        return gckpti_load_floats(l, e->type, to.p.values, count);
+    const int scaled = to.p.storage == GCKPT_STORED_I8;
+    float *x = scaled ? l->row : room;
+    for (int64_t at = 0, n; at < count; at += n) {
+        n = gckpti_min(count - at, scaled ? gckpti_row_length(&to.p) : GCKPTI_DRAWN);
+        if (!gckpti_load_floats(l, e->type, x, n))
+            return 0;
+        if (!gckpti_pack_piece(&to, at, n, x))
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
+                                 gckpti_storage_name(to.p.storage),
+                                 scaled ? "not finite" : "beyond 65504");
+    }
+    return 1;
+}
+
+/* Reads all data, in the order of the file. */
+static int gckpti_load_data(gckpti_loader *l)
+{
+    const size_t start = l->taken, end = start + (size_t)l->data_bytes;
+    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
     for (size_t i = 0; i < l->count; i++) {
         const gckpti_saved *e = &l->entries[i];
+        if (e->ignored || e->slot == GCKPTI_UPDATES)
+            continue;
+        if (!gckpti_load_bytes(l, NULL, start + (size_t)e->offsets[0] - l->taken) ||
+            !gckpti_load_tensor(l, e))
+            return 0;
+    }
+    return gckpti_load_bytes(l, NULL, end - l->taken);
+}
+
+/* Nothing can fail any more: the store becomes what the file says. */
+static void gckpti_load_commit(gckpti_loader *l)
+{
+    const int values_only = l->desc->values_only;
+    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_param, NULL);
+    for (size_t i = 0; i < l->count; i++) { /* values come before what else there is of them */
+        const gckpti_saved *e = &l->entries[i];
         gckpti_param *q = &l->store->params[e->param];
-        size_t bytes = (size_t)q->p.elements * sizeof(float);
+        const size_t bytes = (size_t)q->p.elements * sizeof(float);
+        void *to = e->to;
         if (e->slot == GCKPTI_UPDATES)
             continue;
         gckpti_pull(l->store, q);
         gckpti_changed(l->store, q, GCKPTI_HOST);
-        if (e->slot >= 0 || !q->locked)
-            memcpy(gckpti_array(q, e->slot), data + e->offsets[0] / 4, bytes);
-        for (int k = e->states; e->slot < 0 && k < gckpti_state_slots(q); k++)
+        if (e->slot == GCKPTI_SCALE) {
+            const int64_t row = q->p.shape.d[q->p.shape.n - 1];
+            for (int64_t k = 0; to && q->p.values && k < q->p.elements; k++)
+                q->p.values[k] *= ((const float *)to)[k / row];
+            continue;
+        }
+        if (e->slot >= 0) {
+            if (to != gckpti_array(q, e->slot))
+                memcpy(gckpti_array(q, e->slot), to, bytes);
+            continue;
+        }
+        if (to && to != gckpti_block(q))
+            memcpy(gckpti_block(q), to, gckpti_stored_bytes(&q->p));
+        q->raw = 0;
+        for (int k = e->states; !values_only && k < gckpti_state_slots(q); k++)
             memset(gckpti_array(q, k), 0, bytes);
-        if (e->slot < 0) {
-            q->raw = 0;
+        if (!values_only) {
             q->optimiser = (unsigned char)(e->states && l->ours ? e->optimiser : 0);
             q->updates = q->optimiser ? e->updates : 0;
         }
     }
-    if (l->ours) {
+    gckpti_notes_settle(l->store, l->notes);
+    if (l->ours && !values_only) {
         l->store->step = l->step;
         l->store->seed = l->seed;
     }
 }
 
-/* What is left when the header is right: the store holds the file's values, or is as it was. */
-static void gckpti_load_rest(gckpti_loader *l, gckpt_read_fn read, void *user)
+/* What is left when the header is here: the store holds the file's values, or is as it was. */
+static void gckpti_load_rest(gckpti_loader *l)
 {
-    int created = gckpti_load_create(l);
-    size_t bytes = (size_t)l->data_bytes;
-    float *data = created ? (float *)gckpti_new(&l->store->memory, bytes, 1) : NULL;
-    if (!data)
-        gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for %z bytes of data %s", bytes,
-                      created ? "beside the store" : "in the store");
-    else if (gckpti_load_data(l, data, read, user))
-        gckpti_load_commit(l, data);
-    gckpti_delete(&l->store->memory, data, bytes, 1);
+    if (gckpti_load_header(l) && gckpti_load_check(l) && gckpti_load_create(l) &&
+        gckpti_load_data(l))
+        gckpti_load_commit(l);
+    gckpti_delete(&l->store->memory, l->spare, l->spare_bytes, 1);
     if (l->result != GCKPT_OK)
         gckpti_load_undo(l);
-    else if (l->ours && l->contract != GCKPT_CONTRACT)
+    else if (l->ours && !l->desc->values_only && l->contract != GCKPT_CONTRACT)
         gckpti_refuse(l, GCKPT_OTHER_CONTRACT, NULL,
                       "done, but the file is of numeric contract %u, this library of %i: training "
                       "goes on to other bits than it would have there",
                       l->contract, GCKPT_CONTRACT);
 }
 
-GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
-                                        size_t size)
+/* Loads a file of `size` bytes from l->read or l->file. */
+static gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t size,
+                                const gckpt_file_desc *desc)
 {
-    gckpti_loader l;
-    unsigned char little[8];
+    unsigned char little[8] = { 0 };
     uint64_t length = 0;
-    if (!store || !read)
-        return gckpti_error(store, GCKPT_E_ARG, "load: a store and a callback are needed");
     if (store->object.sticky != GCKPT_OK)
         return store->object.sticky;
+    l->store = store;
+    l->desc = desc ? desc : &gckpti_file_plain;
+    l->had = store->count;
+    l->notes = store->note_count;
     if (size < 8)
         return gckpti_error(store, GCKPT_E_DATA, "load: %z bytes are not a safetensors file", size);
-    if (read(user, little, 8) != 8)
+    if (!gckpti_load_bytes(l, little, 8))
         return gckpti_error(store, GCKPT_E_FILE, "load: the first 8 bytes could not be read");
     for (int i = 8; i-- > 0;)
         length = length << 8 | little[i];
@@ -17997,29 +18630,55 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
                             "load: a header of %I bytes in a file of %z (%z are allowed): cut off, "
                             "damaged or not safetensors",
                             (int64_t)(length & INT64_MAX), size, (size_t)GCKPTI_HEADER_MAX);
-    memset(&l, 0, sizeof l);
-    l.store = store;
-    l.empty = store->count == 0;
-    for (size_t i = 0; i < store->count; i++) /* first, so that a block gets all the rest back */
+    for (size_t i = 0; i < store->count && !l->desc->partial; i++)
         if (gckpti_values_new(store, &store->params[i], "load") != GCKPT_OK) {
-            gckpti_values_undo(store);
+            gckpti_values_undo(store); /* they come first, so that a block gets all the rest back */
             return GCKPT_E_MEMORY;
         }
     size_t header_bytes = (size_t)length;
-    l.data_bytes = (int64_t)(size - 8 - header_bytes);
+    l->data_bytes = (int64_t)(size - 8 - header_bytes);
     size_t room = gckpti_round_up(header_bytes, GCKPTI_ALIGN); /* so that a block gets it back */
-    l.at = l.header = (char *)gckpti_new(&store->memory, room, 1);
-    l.end = l.header ? l.header + header_bytes : NULL;
-    if (!l.header)
-        gckpti_refuse(&l, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", header_bytes);
-    else if (read(user, l.header, header_bytes) != header_bytes)
-        gckpti_refuse(&l, GCKPT_E_FILE, NULL, "the header's %z bytes cannot be read", header_bytes);
-    else if (gckpti_load_header(&l) && gckpti_load_check(&l))
-        gckpti_load_rest(&l, read, user);
-    gckpti_delete(&store->memory, l.entries, l.capacity, sizeof *l.entries);
-    gckpti_delete(&store->memory, l.header, room, 1);
+    l->at = l->header = (char *)gckpti_new(&store->memory, room, 1);
+    l->end = l->header ? l->header + header_bytes : NULL;
+    if (!l->header)
+        gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", header_bytes);
+    else if (!gckpti_load_bytes(l, l->header, header_bytes))
+        gckpti_refuse(l, GCKPT_E_FILE, NULL, "the header's %z bytes cannot be read", header_bytes);
+    else
+        gckpti_load_rest(l);
+    gckpti_delete(&store->memory, l->entries, l->capacity, sizeof *l->entries);
+    gckpti_delete(&store->memory, l->header, room, 1);
     gckpti_values_undo(store);
-    return l.result == GCKPT_OK ? gckpti_ok(store) : l.result;
+    return l->result == GCKPT_OK ? gckpti_ok(store) : l->result;
+}
+
+GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn read, void *user,
+                                           size_t size, const gckpt_file_desc *desc)
+{
+    gckpti_loader l;
+    if (!store || !read)
+        return gckpti_error(store, GCKPT_E_ARG, "load: a store and a callback are needed");
+    memset(&l, 0, sizeof l);
+    l.read = read;
+    l.user = user;
+    return gckpti_load(store, &l, size, desc);
+}
+
+GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
+                                        size_t size)
+{
+    return gckpt_store_read_as(store, read, user, size, NULL);
+}
+
+GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
+                                       const gckpt_file_desc *desc)
+{
+    gckpti_loader l;
+    if (!store || !file)
+        return gckpti_error(store, GCKPT_E_ARG, "map: a store and a file in memory are needed");
+    memset(&l, 0, sizeof l);
+    l.file = (const unsigned char *)file;
+    return gckpti_load(store, &l, size, desc);
 }
 
 #ifndef GCKPT_NO_STDIO
@@ -18251,19 +18910,34 @@ static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const ch
                         strerror(file.error), file.stage, path);
 }
 
+/* What gckpti_save_store saves. */
+typedef struct {
+    gckpt_store *store;
+    const gckpt_file_desc *desc;
+} gckpti_saving;
+
 static gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user)
 {
-    return gckpt_store_write(*(gckpt_store *const *)what, write, user);
+    const gckpti_saving *saving = (const gckpti_saving *)what;
+    return gckpt_store_write_as(saving->store, write, user, saving->desc);
+}
+
+GCKPT_API gckpt_result gckpt_store_save_as(gckpt_store *store, const char *path,
+                                           const gckpt_file_desc *desc)
+{
+    gckpti_saving saving = { store, desc };
+    if (!store || !path)
+        return gckpti_error(store, GCKPT_E_ARG, "save: a store and a path are needed");
+    return gckpti_save(store, &store->memory, path, gckpti_save_store, &saving);
 }
 
 GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
 {
-    if (!store || !path)
-        return gckpti_error(store, GCKPT_E_ARG, "save: a store and a path are needed");
-    return gckpti_save(store, &store->memory, path, gckpti_save_store, &store);
+    return gckpt_store_save_as(store, path, NULL);
 }
 
-GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
+GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
+                                           const gckpt_file_desc *desc)
 {
     gckpti_file file = { NULL, 0, NULL };
     if (!store || !path)
@@ -18278,7 +18952,7 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
     gckpti_file_try(&file, size < 0 || fseek(file.f, 0, SEEK_SET));
     gckpt_result result = GCKPT_E_FILE;
     if (!file.error)
-        result = gckpt_store_read(store, gckpti_file_read, &file, (size_t)size);
+        result = gckpt_store_read_as(store, gckpti_file_read, &file, (size_t)size, desc);
     if (file.f)
         fclose(file.f);
     if (file.error)
@@ -18290,6 +18964,11 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
         gckpti_text_add(&t, " (\"%s\")", path);
     }
     return result;
+}
+
+GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
+{
+    return gckpt_store_load_as(store, path, NULL);
 }
 #endif /* GCKPT_NO_STDIO */
 
@@ -18304,7 +18983,8 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
  *     proven; bytes of slower memory, work of 2^20 of them
  *     terms; for each: id, bits of the weight, regulariser, work of its op as built
  *     picks; for each: id, gradient
- *     instructions; for each: 8 id of the tensor + kind          parameters; for each: trained
+ *     instructions; for each: 8 id of the tensor + kind
+ *     parameters; for each: 2 storage + trained
  *     buffers, by end; for each: offset                          hash of all numbers before
  * So it holds decisions only: what runs when, what lies where. The rest is derived from the graph,
  * by the code that plans.
@@ -18373,7 +19053,8 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
         gckpti_put_number(&k, &check, 8 * (uint64_t)in.id + (uint64_t)in.kind);
     gckpti_put_number(&k, &check, plan->param_count);
     for (size_t i = 0; i < plan->param_count; i++)
-        gckpti_put_number(&k, &check, plan->params[i].trained != 0);
+        gckpti_put_number(&k, &check,
+                          2 * (uint64_t)plan->params[i].storage + (plan->params[i].trained != 0));
     gckpti_put_number(&k, &check, plan->life_count);
     for (size_t i = 0; i < plan->life_count; i++)
         gckpti_put_number(&k, &check, plan->lives[i].offset);
@@ -18491,7 +19172,9 @@ static void gckpti_read_list(gckpti_plan_reader *r)
         if (in.kind == GCKPT_UPDATE || in.kind == GCKPT_OFFLOAD ||
             (t->batchless && t->kind == GCKPTI_OP))
             continue;
-        r->d.stage_parameters = r->d.stage_parameters || t->kind == GCKPTI_PARAM;
+        r->d.stage_parameters =
+            r->d.stage_parameters ||
+            (t->kind == GCKPTI_PARAM && g->store->params[t->index].p.storage == GCKPT_STORED_F32);
         if (gckpti_want(&r->scratch, &r->list, (size_t)x + 1, sizeof *r->list))
             r->list[r->d.instructions++] = in;
     }
@@ -18563,12 +19246,21 @@ static gckpt_result gckpti_read_trained(gckpti_plan_reader *r)
         if (g->tensors[i]->kind != GCKPTI_PARAM)
             continue;
         seen++;
-        int trained = gckpti_get_below(r, 2);
-        if (!r->bad && !r->ended && trained != r->p.active[i])
+        int word = gckpti_get_below(r, 2 * (GCKPT_STORED_I8 + 1)), trained = word & 1;
+        gckpt_storage storage = g->store->params[g->tensors[i]->index].p.storage;
+        if (r->bad || r->ended)
+            break;
+        if (trained != r->p.active[i])
             return gckpti_error(r->p.g, GCKPT_E_ARG,
                                 "load plan: %T was %s when the plan was made: freeze the same "
                                 "parameters, or make it again",
                                 g->tensors[i], trained ? "trained" : "not trained");
+        if (word / 2 != (int)storage)
+            return gckpti_error(r->p.g, GCKPT_E_ARG,
+                                "load plan: %T was stored as %s when the plan was made, now as %s: "
+                                "pack it so, or make it again",
+                                g->tensors[i], gckpti_storage_name((gckpt_storage)(word / 2)),
+                                gckpti_storage_name(storage));
     }
     r->bad = r->bad || (!r->ended && count != seen);
     return gckpti_reader_result(r);
@@ -18755,9 +19447,11 @@ GCKPT_API gckpt_result gckpt_plan_params(const gckpt_plan *plan, gckpt_store *st
         int index = gckpti_find(store, name);
         gckpt_init init = { gckpti_float(next->init[0]), gckpti_float(next->init[1]),
                             gckpti_float(next->init[2]) };
-        if (index < 0 && gckpti_param_new(store, name, shape, 0, init))
-            continue;
-        if (index < 0)
+        gckpti_param *q = index < 0 ? gckpti_param_new(store, name, shape, 0, init) : NULL;
+        if (q) {
+            q->p.storage = next->storage;
+            q->p.frozen = next->storage != GCKPT_STORED_F32;
+        } else if (index < 0)
             result = gckpti_error(store, GCKPT_E_MEMORY,
                                   "plan: the store has no memory for the %I floats of \"%s\"",
                                   next->elements, name);
@@ -18903,9 +19597,9 @@ static void gckpti_c_arrays(gckpti_sink *k, const gckpt_plan *p, const char *nam
     gckpti_c_begin(k, "gckpti_plan_param", name, "params", p->param_count);
     for (size_t i = 0; i < p->param_count; i++) {
         const gckpti_plan_param *q = &p->params[i];
-        gckpti_print(k, "    { %z, %I, %i, %i, %i, { %zU, %zU, %zU } },\n", q->name, q->elements,
-                     q->trained, q->node, q->place, (size_t)q->init[0], (size_t)q->init[1],
-                     (size_t)q->init[2]);
+        gckpti_print(k, "    { %z, %I, %i, %i, %i, (gckpt_storage)%i, { %zU, %zU, %zU } },\n",
+                     q->name, q->elements, q->trained, q->node, q->place, (int)q->storage,
+                     (size_t)q->init[0], (size_t)q->init[1], (size_t)q->init[2]);
     }
     gckpti_c_end(k, p->param_count);
     gckpti_c_begin(k, "gckpti_ins", name, "list", p->length);
@@ -19350,13 +20044,14 @@ static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
  * in a cache while a piece goes over it for every GCKPTI_NC columns. */
 static void gckpti_products_cut(gckpti_products *s)
 {
-    enum { LOW = 256, HIGH = 1024, NARROW = 2 * GCKPTI_PANEL };
+    enum { LOW = 256, HIGH = 1024 };
     const gckpti_product *t = &s->t;
+    int64_t narrow = t->m == 1 ? 512 : 2 * GCKPTI_PANEL; /* a row alone: runs of b that are long */
     int small = t->m * t->n * t->k < 65536;
     int64_t threads = s->call->threads, pieces = small || threads < 2 ? 1 : 4 * threads / s->batch;
     s->rows = t->m, s->cols = t->n;
     for (int64_t have = 1; have < pieces || (s->rows > HIGH && !small); have *= 2)
-        if (have < pieces && s->cols > NARROW &&
+        if (have < pieces && s->cols > narrow &&
             (t->b_col != 1 || s->cols >= s->rows || s->rows <= LOW))
             s->cols = gckpti_multiple((s->cols + 1) / 2, GCKPTI_PANEL);
         else if (s->rows > 4 * GCKPTI_STRIP)
@@ -20381,9 +21076,8 @@ GCKPTI_INLINED FLOATS V(either)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a
 GCKPTI_INLINED FLOATS V(differ)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) ^ V(bits)(b)); }
 GCKPTI_INLINED FLOATS V(exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */
 
-/* d[p * d_row + i] = s[i * row + p] for i, p < W. Where registers allow, 4 columns of the
- * result at a time: `quads` loads 4 floats of rows 0, 4, ... side by side, and each quad turns
- * within itself. */
+/* `turn`: vector r[p] gets s[i * row + p], i < W, for 4 columns p. Where there are instructions for
+ * it `quads` loads 4 floats of rows 0, 4, ... side by side, and each quad turns within itself. */
 #if GCKPTI_ISA == 3
 #define GCKPTI_TILE_ROWS    8
 #define GCKPTI_TILE_VECTORS 3
@@ -20409,24 +21103,31 @@ GCKPTI_INLINED FLOATS V(quads)(const float *s, int64_t row)
 #define GCKPTI_TILE_ROWS    4
 #define GCKPTI_TILE_VECTORS 2
 #endif
-static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
+GCKPTI_INLINED void V(turn)(const float *s, int64_t row, FLOATS *r)
 {
 #if GCKPTI_ISA >= 2
-    for (int q = 0; q < W; q += 4, s += 4, d += 4 * d_row) {
-        FLOATS r0 = V(quads)(s, row), r1 = V(quads)(s + row, row);
-        FLOATS r2 = V(quads)(s + 2 * row, row), r3 = V(quads)(s + 3 * row, row);
-        FLOATS l01 = GCKPTI_MM(unpacklo_ps)(r0, r1), h01 = GCKPTI_MM(unpackhi_ps)(r0, r1);
-        FLOATS l23 = GCKPTI_MM(unpacklo_ps)(r2, r3), h23 = GCKPTI_MM(unpackhi_ps)(r2, r3);
-        V(store)(d, GCKPTI_MM(shuffle_ps)(l01, l23, 0x44));
-        V(store)(d + d_row, GCKPTI_MM(shuffle_ps)(l01, l23, 0xee));
-        V(store)(d + 2 * d_row, GCKPTI_MM(shuffle_ps)(h01, h23, 0x44));
-        V(store)(d + 3 * d_row, GCKPTI_MM(shuffle_ps)(h01, h23, 0xee));
-    }
+    FLOATS r0 = V(quads)(s, row), r1 = V(quads)(s + row, row);
+    FLOATS r2 = V(quads)(s + 2 * row, row), r3 = V(quads)(s + 3 * row, row);
+    FLOATS l01 = GCKPTI_MM(unpacklo_ps)(r0, r1), h01 = GCKPTI_MM(unpackhi_ps)(r0, r1);
+    FLOATS l23 = GCKPTI_MM(unpacklo_ps)(r2, r3), h23 = GCKPTI_MM(unpackhi_ps)(r2, r3);
+    r[0] = GCKPTI_MM(shuffle_ps)(l01, l23, 0x44), r[1] = GCKPTI_MM(shuffle_ps)(l01, l23, 0xee);
+    r[2] = GCKPTI_MM(shuffle_ps)(h01, h23, 0x44), r[3] = GCKPTI_MM(shuffle_ps)(h01, h23, 0xee);
 #else
-    for (int i = 0; i < W; i++)
-        for (int p = 0; p < W; p++)
-            d[p * d_row + i] = s[i * row + p];
+    for (int p = 0; p < 4; p++)
+        for (int i = 0; i < W; i++)
+            r[p][i] = s[i * row + p];
 #endif
+}
+
+/* d[p * d_row + i] = s[i * row + p] for i, p < W */
+static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
+{
+    for (int q = 0; q < W; q += 4) {
+        FLOATS r[4];
+        V(turn)(s + q, row, r);
+        for (int p = 0; p < 4; p++, d += d_row)
+            V(store)(d, r[p]);
+    }
 }
 
 /* ---- products (Goto & van de Geijn, "Anatomy of high-performance matrix multiplication", 2008)
@@ -20623,6 +21324,123 @@ static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_
     return by;
 }
 
+/* ---- a row of c alone: b is read once, as it lies, and not packed ---- */
+#define GCKPTI_EACH_EIGHTH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+/* c[j] += chain of a and column j of b, which has 8 links or (constants) 1, rows of n floats. */
+GCKPTI_INLINED void V(sweep_of)(const float *a, int64_t a_step, const float *b, int64_t row,
+                                int links, int64_t n, float *c)
+{
+#define GCKPTI_SWEEP_START(p) const FLOATS x##p = V(set1)((p) < links ? a[(p)*a_step] : 0.0f);
+#define GCKPTI_SWEEP_LINK(p)                                                                       \
+    if ((p) < links)                                                                               \
+        sum = V(fma)(x##p, V(load_n)(b + (p)*row + j, left), sum);
+    GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_START)
+    int64_t j = 0, left = W;
+    for (; j + W <= n; j += W) {
+        FLOATS sum = V(load)(c + j);
+        GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_LINK)
+        V(store)(c + j, sum);
+    }
+    if (j < n) {
+        FLOATS sum = V(load_n)(c + j, left = n - j);
+        GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_LINK)
+        V(store_n)(c + j, sum, left);
+    }
+#undef GCKPTI_SWEEP_START
+#undef GCKPTI_SWEEP_LINK
+}
+
+static GCKPTI_TARGET void V(sweep)(const float *a, int64_t a_step, const float *b, int64_t row,
+                                   int64_t k, int64_t n, float *c)
+{
+    for (; k >= 8; k -= 8, a += 8 * a_step, b += 8 * row)
+        V(sweep_of)(a, a_step, b, row, 8, n, c);
+    for (; k > 0; k--, a += a_step, b += row)
+        V(sweep_of)(a, a_step, b, row, 1, n, c);
+}
+
+/* c[j] = chain of a and row j of b, k floats, from from[j] (NULL: +0), for n rows: 32, if `all` (a
+ * constant), else at most W. The same number of rows, at `next`, is fetched. */
+GCKPTI_INLINED void V(dots_of)(const float *a, int64_t a_step, const float *b, int64_t row,
+                               int64_t k, int64_t n, int all, const float *from, float *c,
+                               const float *next)
+{
+#define GCKPTI_DOT_HAS(i) ((i) == 0 || (all && W * (i) < 32))
+#define GCKPTI_DOT_START(i)                                                                        \
+    FLOATS sum##i = V(zero)();                                                                     \
+    if (GCKPTI_DOT_HAS(i) && from)                                                                 \
+        sum##i = V(load_n)(from + W * (i), n - W * (i));
+#define GCKPTI_DOT_LINKS(i)                                                                        \
+    if (GCKPTI_DOT_HAS(i)) {                                                                       \
+        V(turn)(b + W * (i)*row + p, row, r);                                                      \
+        sum##i = V(fma)(x0, r[0], sum##i), sum##i = V(fma)(x1, r[1], sum##i);                      \
+        sum##i = V(fma)(x2, r[2], sum##i), sum##i = V(fma)(x3, r[3], sum##i);                      \
+    }
+#define GCKPTI_DOT_LINK(i)                                                                         \
+    if (GCKPTI_DOT_HAS(i)) {                                                                       \
+        float e[W] = { 0.0f };                                                                     \
+        for (int64_t l = W * (i); l < W * (i) + W && l < n; l++)                                   \
+            e[l - W * (i)] = b[l * row + p];                                                       \
+        sum##i = V(fma)(V(set1)(a[p * a_step]), V(load)(e), sum##i);                               \
+    }
+#define GCKPTI_DOT_STORE(i)                                                                        \
+    if (GCKPTI_DOT_HAS(i))                                                                         \
+        V(store_n)(c + W * (i), sum##i, n - W * (i));
+    FLOATS r[4];
+    int64_t p = 0;
+    GCKPTI_EACH_EIGHTH(GCKPTI_DOT_START)
+    for (; n >= W && p + 4 <= k; p += 4) {
+        const float *x = a + p * a_step, *lines = next + p / 16 * 16;
+        const FLOATS x0 = V(set1)(x[0]), x1 = V(set1)(x[a_step]);
+        const FLOATS x2 = V(set1)(x[2 * a_step]), x3 = V(set1)(x[3 * a_step]);
+        for (int64_t i = p / 4 % 4; all && i < 32; i += 4)
+            __builtin_prefetch(lines + i * row, 0, 2);
+        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_LINKS)
+    }
+    for (; p < k; p++) {
+        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_LINK)
+    }
+    GCKPTI_EACH_EIGHTH(GCKPTI_DOT_STORE)
+#undef GCKPTI_DOT_HAS
+#undef GCKPTI_DOT_START
+#undef GCKPTI_DOT_LINKS
+#undef GCKPTI_DOT_LINK
+#undef GCKPTI_DOT_STORE
+}
+#undef GCKPTI_EACH_EIGHTH
+
+/* next: as many rows that come then; NULL: the next 32 of b. */
+static GCKPTI_TARGET void V(dots)(const float *a, int64_t a_step, const float *b, int64_t row,
+                                  int64_t k, int64_t n, const float *from, float *c,
+                                  const float *next)
+{
+    int64_t j = 0, some;
+    for (; j + 32 <= n; j += 32)
+        V(dots_of)
+    (a, a_step, b + j * row, row, k, 32, 1, from ? from + j : NULL, c + j,
+     next ? next + j * row : b + gckpti_min(j + 32, n - 32) * row);
+    for (; some = gckpti_min(n - j, W), j < n; j += some)
+        V(dots_of)(a, a_step, b + j * row, row, k, some, 0, from ? from + j : NULL, c + j, b);
+}
+
+/* Columns j0..j1-1 of row i of c. */
+static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, int64_t i, int64_t j0, int64_t j1)
+{
+    const float *a = t->a + i * t->a_row, *b = t->b + j0 * t->b_col;
+    const float *from = t->from ? t->from + i * t->from_row + j0 : NULL;
+    float *c = t->c + i * t->c_row + j0;
+    size_t bytes = (size_t)(j1 - j0) * sizeof *c;
+    if (t->b_step == 1) {
+        V(dots)(a, t->a_step, b, t->b_col, t->k, j1 - j0, from, c, NULL);
+        return;
+    }
+    if (!from)
+        memset(c, 0, bytes);
+    else if (from != c)
+        memcpy(c, from, bytes);
+    V(sweep)(a, t->a_step, b, t->b_step, t->k, j1 - j0, c);
+}
+
 /* Rows i0..i1-1, columns j0..j1-1 of c; pack: `room` floats, see gckpti_product_room.
  *
  * The loops, from the outside: blocks of b, along its columns and then down its links (p, j; n
@@ -20639,6 +21457,10 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
     const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * W;
     float *const panels = pack + GCKPTI_STRIP * by.deep;
     int64_t p = 0, j = j0, next_p, next_j;
+    if (i1 - i0 == 1 && (t->b_step == 1 || t->b_col == 1)) {
+        V(product_row)(t, i0, j0, j1);
+        return;
+    }
     do {
         const float *a = t->a + p * t->a_step, *b = t->b + p * t->b_step + j * t->b_col;
         const int64_t n = gckpti_min(j1 - j, by.wide), k = gckpti_min(t->k - p, by.deep);
@@ -21554,24 +22376,38 @@ static GCKPTI_TARGET void V(gather)(const gckpti_heads *h, const float *x, int64
             V(store)(d + j, V(load_n)(x + j, h->d - j));
 }
 
-/* bands of attention: in bf16 plans with subnormals flushed. */
+/* In chains of bf16 plans subnormals are flushed, between these two. */
+GCKPTI_INLINED unsigned V(flush)(const gckpti_heads *h)
+{
+    unsigned mode = 0;
+#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
+    if (h->mixed) {
+        mode = _mm_getcsr();
+        _mm_setcsr(mode | 0x8040u);
+    }
+    __asm__ volatile("" ::: "memory"); /* nothing is computed on the wrong side */
+#endif
+    (void)h; /* without them bf16 plans do not come here */
+    return mode;
+}
+
+GCKPTI_INLINED void V(flush_end)(const gckpti_heads *h, unsigned mode)
+{
+#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
+    __asm__ volatile("" ::: "memory");
+    if (h->mixed)
+        _mm_setcsr(mode);
+#endif
+    (void)h, (void)mode;
+}
+
 static GCKPTI_TARGET void V(head_bands)(const gckpti_heads *h, const gckpti_band *s, int64_t m,
                                         int64_t n, int64_t k, const float *a, const float *b,
                                         float *c)
 {
-#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
-    if (h->mixed) {
-        const unsigned mode = _mm_getcsr();
-        _mm_setcsr(mode | 0x8040u);
-        __asm__ volatile("" ::: "memory"); /* nothing is computed on the wrong side */
-        V(bands)(s, m, n, k, a, b, c);
-        __asm__ volatile("" ::: "memory");
-        _mm_setcsr(mode);
-        return;
-    }
-#endif
-    (void)h; /* without them bf16 plans do not come here */
+    const unsigned mode = V(flush)(h);
     V(bands)(s, m, n, k, a, b, c);
+    V(flush_end)(h, mode);
 }
 
 /* n rows of [64][64] factors, rounded in bf16 plans. */
@@ -21637,6 +22473,50 @@ static GCKPTI_TARGET void V(online_down)(float *x, int64_t n, int64_t diagonal, 
     V(store)(factor, change);
 }
 
+/* out *= factor, of a query */
+GCKPTI_INLINED void V(rescale)(float *out, float factor, int64_t d)
+{
+    for (int64_t e = 0; factor != 1.0f && e < d; e += W)
+        V(store_n)(out + e, V(load_n)(out + e, d - e) * V(set1)(factor), d - e);
+}
+
+/* Query i of a head by itself, with its scores side by side. */
+static GCKPTI_TARGET void V(attention_query)(const gckpti_heads *h, int64_t row, int64_t head,
+                                             int64_t i)
+{
+    const gckpt_call *call = h->call;
+    int64_t at = (row * h->t + i) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
+    const float *q = call->in[0].data + at, *k = call->in[1].data + keys;
+    const float *v = call->in[2].data + keys;
+    float p[GCKPTI_BLOCK] = { 0.0f }, max = 0.0f, sum = 0.0f;
+    float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
+    int64_t seen = gckpti_min(h->sight.keys, i + 1 + h->sight.ahead), step = GCKPTI_BLOCK * h->c;
+    if (out)
+        memset(out, 0, (size_t)h->d * sizeof *out);
+    for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK, k += step, v += step) {
+        int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK);
+        unsigned mode = V(flush)(h);
+        V(dots)(q, 1, k, h->c, h->d, n, NULL, p, v);
+        V(flush_end)(h, mode);
+        for (int64_t e = 0; e < n; e += W)
+            V(store)(p + e, V(fma)(V(load)(p + e), V(set1)(h->scale), V(zero)()));
+        float factor = V(online)(p, p, n, j == 0, &max, &sum);
+        if (!out)
+            continue;
+        if (j)
+            V(rescale)(out, factor, h->d);
+        V(head_factors)(h, p, 1);
+        mode = V(flush)(h);
+        V(sweep)(p, 1, v, h->c, n, h->d, out);
+        V(flush_end)(h, mode);
+    }
+    gckpti_softmax_end(&max, &sum);
+    if (out)
+        V(divide)(out, sum, h->d);
+    if (aux)
+        aux[(row * h->heads + head) * h->t + i] = max + gckpti_log(sum);
+}
+
 /* Queries `first`.. of a head. */
 static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t row, int64_t head,
                                                int64_t first, float *room)
@@ -21650,6 +22530,11 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
     float *q = room, *v = q + GCKPTI_BLOCK * (h->d + W), *p = v + GCKPTI_BLOCK * h->wide;
     float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
     float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
+    if (m <= 3) { /* more fill vectors */
+        for (int64_t r = 0; r < m; r++)
+            V(attention_query)(h, row, head, first + r);
+        return;
+    }
     V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
     for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
         int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK);
@@ -21660,14 +22545,8 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
         (p + i, n, ahead - j + i, h->scale, j == 0, max + i, sum + i, factor + i);
         if (!out)
             continue;
-        for (int64_t r = 0; j && r < m; r++) {
-            if (factor[r] == 1.0f) /* changes nothing */
-                continue;
-            for (int64_t e = 0; e < h->d; e += W) {
-                float *o = out + r * h->c + e;
-                V(store_n)(o, V(load_n)(o, h->d - e) * V(set1)(factor[r]), h->d - e);
-            }
-        }
+        for (int64_t r = 0; j && r < m; r++)
+            V(rescale)(out + r * h->c, factor[r], h->d);
         V(head_factors)(h, p, n);
         V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
         values.fresh = j == 0;

@@ -3,17 +3,17 @@
 #define GOLDEN_GPT2_H
 #include <stdint.h>
 
-enum { GPT2_LAYERS = 2, GPT2_DIM = 32, GPT2_HEADS = 4,
-       GPT2_VOCABULARY = 128, GPT2_POSITIONS = 64,
-       GPT2_ROWS = 2, GPT2_CONTEXT = 8,
-       GPT2_BATCH = 8, GPT2_LENGTH = 16, GPT2_MICRO = 3,
-       GPT2_STEPS = 10, GPT2_COUNT = 66,
-       GPT2_PROMPT = 6, GPT2_NEW = 32, GPT2_VIRTUAL = 5 };
-static const float gpt2_lr = 0.002f, gpt2_adapter_lr = 0.01f, gpt2_decay = 0.1f, gpt2_clip = 1.0f;
-static const int32_t gpt2_tokens[16] = {
+enum { GOLDEN_LAYERS = 2, GOLDEN_DIM = 32, GOLDEN_HEADS = 4,
+       GOLDEN_VOCABULARY = 128, GOLDEN_POSITIONS = 64,
+       GOLDEN_ROWS = 2, GOLDEN_CONTEXT = 8,
+       GOLDEN_BATCH = 8, GOLDEN_LENGTH = 16, GOLDEN_MICRO = 3,
+       GOLDEN_STEPS = 10, GOLDEN_COUNT = 66,
+       GOLDEN_PROMPT = 6, GOLDEN_NEW = 32, GOLDEN_VIRTUAL = 5 };
+static const float golden_lr = 0.002f, golden_adapter_lr = 0.01f, golden_decay = 0.1f, golden_clip = 1.0f;
+static const int32_t golden_tokens[16] = {
     23, 78, 22, 108, 28, 57, 94, 99, 93, 52, 25, 45, 101, 120, 111, 88
 };
-static const int32_t gpt2_batch[128] = {
+static const int32_t golden_batch[128] = {
     68, 1, 93, 97, 35, 105, 78, 111, 95, 14, 108, 117, 0, 89, 14, 54, 105, 65, 83, 36, 3, 94, 102,
     113, 76, 72, 73, 92, 64, 8, 125, 23, 118, 15, 106, 3, 99, 88, 93, 41, 99, 73, 123, 84, 3, 15, 42,
     76, 125, 45, 40, 67, 33, 76, 41, 114, 10, 28, 19, 1, 52, 43, 59, 27, 69, 2, 77, 91, 71, 105, 89,
@@ -21,7 +21,7 @@ static const int32_t gpt2_batch[128] = {
     106, 21, 23, 122, 74, 23, 57, 9, 8, 45, 58, 50, 21, 11, 22, 114, 6, 19, 60, 18, 40, 33, 34, 5,
     24, 99, 63, 31, 18, 10, 126, 116, 72, 109
 };
-static const int32_t gpt2_targets[128] = {
+static const int32_t golden_targets[128] = {
     -1, 93, 97, 35, 105, 78, -1, 95, 14, 108, 117, 0, -1, 14, 54, -1, 65, 83, -1, -1, 94, -1, -1, 76,
     -1, -1, 92, 64, 8, -1, 23, 105, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
     45, 40, -1, 33, -1, 41, -1, 10, 28, -1, 1, 52, -1, -1, 27, 125, 2, 77, -1, 71, -1, 89, 90, 58,
@@ -29,60 +29,60 @@ static const int32_t gpt2_targets[128] = {
     122, -1, 23, 57, -1, -1, 45, 58, 50, 21, 11, 22, 114, -1, 19, 23, -1, 40, 33, 34, 5, -1, -1, 63,
     31, -1, 10, -1, -1, 72, 109, 60
 };
-static const int32_t gpt2_prompt[6] = {
+static const int32_t golden_prompt[6] = {
     121, 52, 45, 57, 104, 88
 };
-static const double gpt2_losses_model[10] = {
+static const double golden_losses_model[10] = {
     5.2995284536953111, 4.7910661817878655, 4.3581750785149991, 3.9863106302330391,
     3.6575111256782065, 3.3638847838147345, 3.1016751076334725, 2.8626981086074736,
     2.6409140617402573, 2.4354471834694924
 };
-static const double gpt2_losses_lora[10] = {
+static const double golden_losses_lora[10] = {
     5.1680428287108802, 4.9060650311850553, 4.7162609231196857, 4.5732417410121871,
     4.4498597543199701, 4.337466397301327, 4.2301155991839119, 4.1290780685401298,
     4.0404442674490806, 3.9809119995276161
 };
-static const double gpt2_losses_patterns[10] = {
+static const double golden_losses_patterns[10] = {
     5.5277947450772773, 5.232520931153644, 4.9403662080584372, 4.7635851830178879,
     4.6231388709711716, 4.4475434440882529, 4.3649030796021986, 4.2634556692449008,
     4.1975933337149938, 4.1014490312784755
 };
-static const double gpt2_losses_prefix[10] = {
+static const double golden_losses_prefix[10] = {
     5.545001027689791, 5.5311444407958588, 5.5172911886180822, 5.5035194689072675,
     5.4899105195181468, 5.4765264802202109, 5.4634015216182608, 5.4505448304765975,
     5.4379487123968477, 5.4255955977405534
 };
-static const double gpt2_losses_prompt[10] = {
+static const double golden_losses_prompt[10] = {
     5.570048801209408, 5.5378681311632185, 5.5056837116968174, 5.4746819460722493,
     5.4457391319537631, 5.4191386454526418, 5.3946270046262637, 5.3718123043118968,
     5.350316803167491, 5.3298259570565172
 };
-static const double gpt2_losses_adaption[10] = {
+static const double golden_losses_adaption[10] = {
     5.3054670651757396, 5.30409249855862, 5.302859754525195, 5.3017688699742154, 5.3008166955552554,
     5.2999955555313747, 5.2992911452387208, 5.2986799548406296, 5.2981278662368272,
     5.2975922124309891
 };
-static const int32_t gpt2_generated_model[32] = {
+static const int32_t golden_generated_model[32] = {
     81, 89, 126, 126, 81, 45, 45, 45, 45, 45, 45, 32, 32, 32, 32, 32, 32, 15, 32, 32, 15, 32, 32, 15,
     45, 45, 45, 32, 32, 32, 32, 32
 };
-static const int32_t gpt2_generated_lora[32] = {
+static const int32_t golden_generated_lora[32] = {
     77, 45, 45, 45, 45, 81, 116, 45, 45, 45, 81, 102, 102, 86, 48, 48, 81, 97, 102, 32, 78, 50, 54,
     62, 84, 45, 62, 45, 45, 45, 45, 45
 };
-static const int32_t gpt2_generated_patterns[32] = {
+static const int32_t golden_generated_patterns[32] = {
     102, 27, 9, 13, 63, 13, 49, 6, 102, 61, 13, 102, 61, 102, 27, 61, 50, 127, 127, 101, 13, 61, 117,
     13, 63, 102, 13, 63, 13, 61, 6, 102
 };
-static const int32_t gpt2_generated_prefix[32] = {
+static const int32_t golden_generated_prefix[32] = {
     44, 113, 45, 45, 45, 32, 32, 113, 113, 113, 113, 113, 113, 81, 45, 45, 86, 81, 32, 83, 113, 109,
     109, 32, 15, 32, 32, 32, 15, 113, 113, 45
 };
-static const int32_t gpt2_generated_prompt[32] = {
+static const int32_t golden_generated_prompt[32] = {
     81, 45, 45, 45, 45, 45, 45, 45, 45, 45, 45, 45, 45, 45, 45, 45, 45, 45, 45, 45, 45, 45, 45, 45,
     45, 45, 45, 45, 32, 45, 45, 45
 };
-static const int32_t gpt2_generated_adaption[32] = {
+static const int32_t golden_generated_adaption[32] = {
     81, 89, 126, 126, 81, 45, 45, 45, 45, 45, 45, 32, 32, 32, 113, 45, 45, 45, 45, 45, 45, 32, 32,
     18, 45, 81, 77, 32, 32, 32, 32, 32
 };

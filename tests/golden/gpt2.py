@@ -228,21 +228,21 @@ def main():
     with open(FOLDER + ".h", "w") as out:
         out.write("/* gpt2.h - written by gpt2.py with PyTorch, transformers and peft in float64; do "
                   "not edit. */\n#ifndef GOLDEN_GPT2_H\n#define GOLDEN_GPT2_H\n#include <stdint.h>\n\n"
-                  f"enum {{ GPT2_LAYERS = {LAYERS}, GPT2_DIM = {DIM}, GPT2_HEADS = {HEADS},\n"
-                  f"       GPT2_VOCABULARY = {VOCABULARY}, GPT2_POSITIONS = {POSITIONS},\n"
-                  f"       GPT2_ROWS = {ROWS}, GPT2_CONTEXT = {CONTEXT},\n"
-                  f"       GPT2_BATCH = {BATCH}, GPT2_LENGTH = {LENGTH}, GPT2_MICRO = {MICRO},\n"
-                  f"       GPT2_STEPS = {STEPS}, GPT2_COUNT = {int((targets >= 0).sum())},\n"
-                  f"       GPT2_PROMPT = {PROMPT}, GPT2_NEW = {NEW}, GPT2_VIRTUAL = {VIRTUAL} }};\n"
-                  f"static const float gpt2_lr = {LR}f, gpt2_adapter_lr = {ADAPTER_LR}f, "
-                  f"gpt2_decay = {DECAY}f, gpt2_clip = {CLIP}f;\n")
+                  f"enum {{ GOLDEN_LAYERS = {LAYERS}, GOLDEN_DIM = {DIM}, GOLDEN_HEADS = {HEADS},\n"
+                  f"       GOLDEN_VOCABULARY = {VOCABULARY}, GOLDEN_POSITIONS = {POSITIONS},\n"
+                  f"       GOLDEN_ROWS = {ROWS}, GOLDEN_CONTEXT = {CONTEXT},\n"
+                  f"       GOLDEN_BATCH = {BATCH}, GOLDEN_LENGTH = {LENGTH}, GOLDEN_MICRO = {MICRO},\n"
+                  f"       GOLDEN_STEPS = {STEPS}, GOLDEN_COUNT = {int((targets >= 0).sum())},\n"
+                  f"       GOLDEN_PROMPT = {PROMPT}, GOLDEN_NEW = {NEW}, GOLDEN_VIRTUAL = {VIRTUAL} }};\n"
+                  f"static const float golden_lr = {LR}f, golden_adapter_lr = {ADAPTER_LR}f, "
+                  f"golden_decay = {DECAY}f, golden_clip = {CLIP}f;\n")
         for name, value in (("tokens", tokens), ("batch", batch), ("targets", targets),
                             ("prompt", prompt)):
-            print_array(out, "int32_t", "gpt2_" + name, value.flatten().tolist())
+            print_array(out, "int32_t", "golden_" + name, value.flatten().tolist())
         for name, value in losses.items():
-            print_array(out, "double", "gpt2_losses_" + name, value)
+            print_array(out, "double", "golden_losses_" + name, value)
         for name, value in generated.items():
-            print_array(out, "int32_t", "gpt2_generated_" + name, value.flatten().tolist())
+            print_array(out, "int32_t", "golden_generated_" + name, value.flatten().tolist())
         out.write("#endif\n")
 
 
