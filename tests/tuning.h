@@ -166,12 +166,6 @@ static inline file tuning_read(const char *path)
     return b;
 }
 
-static inline void tuning_write(const char *path, const void *bytes, size_t size)
-{
-    FILE *f = fopen(path, "wb");
-    CHECK_MSG(f != NULL && fwrite(bytes, 1, size, f) == size && !fclose(f), "no %s", path);
-}
-
 /* Files of golden/gpt2/`name`, copied to tuning_folder/wrong, and one of them changed: `from` is
  * replaced by `to` or, from NULL, only the first `size` bytes are there (0: none, and no file). */
 typedef struct {
@@ -189,22 +183,21 @@ static inline const char *tuning_wrong(const tuning_edit *t)
     snprintf(command, sizeof command, "rm -rf %s && cp -R " GOLDEN "%s %s", folder, t->name,
              folder);
     CHECK(system(command) == 0);
-    file b = tuning_read(from), edited = { NULL, 0, 0, 0, 0, 0, 0 };
+    file b = tuning_read(from);
     size_t at = 0, n = t->from ? strlen(t->from) : 0;
-    while (n && at + n <= b.size && memcmp(b.bytes + at, t->from, n))
+    while (n && at + n < b.size && memcmp(b.bytes + at, t->from, n))
         at++;
-    CHECK_MSG(at + n <= b.size, "%s: no %s", from, t->from);
-    file_write(&edited, b.bytes, n ? at : t->size);
-    if (n) {
-        file_write(&edited, t->to, strlen(t->to));
-        file_write(&edited, b.bytes + at + n, b.size - at - n);
+    CHECK_MSG(n ? at + n < b.size : t->size <= b.size, "%s: no %s", from, n ? t->from : "bytes");
+    FILE *f = fopen(to, "wb");
+    if (CHECK(f != NULL)) {
+        fwrite(b.bytes, 1, n ? at : t->size, f);
+        if (n) {
+            fputs(t->to, f);
+            fwrite(b.bytes + at + n, 1, b.size - at - n, f);
+        }
+        CHECK(fclose(f) == 0 && (n || t->size || remove(to) == 0));
     }
-    if (edited.size)
-        tuning_write(to, edited.bytes, edited.size);
-    else
-        CHECK(remove(to) == 0);
     free(b.bytes);
-    free(edited.bytes);
     return folder;
 }
 
