@@ -13,6 +13,7 @@ static const struct {
     const int32_t *made;
 } golden[] = { { "lora", golden_losses_lora, golden_generated_lora },
                { "patterns", golden_losses_patterns, golden_generated_patterns },
+               { "biases", golden_losses_biases, golden_generated_biases },
                { "prefix", golden_losses_prefix, golden_generated_prefix },
                { "prompt", golden_losses_prompt, golden_generated_prompt },
                { "adaption", golden_losses_adaption, golden_generated_adaption } };

@@ -97,6 +97,8 @@ ADAPTERS = {
         target_modules=["c_attn", "c_proj", "c_fc"],
         rank_pattern={"h.1.attn.c_attn": 5, "mlp.c_proj": 2},
         alpha_pattern={"h.0.mlp.c_fc": 9, "attn.c_proj": 4}),
+    "biases": peft.LoraConfig(task_type="CAUSAL_LM", r=2, bias="all", fan_in_fan_out=True,
+                              target_modules=r".*\.h\.[01]\.(attn\.c_attn|mlp.c_fc)"),
     "prefix": peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=VIRTUAL),
     "prompt": peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=VIRTUAL),
     "adaption": peft.AdaptionPromptConfig(task_type="CAUSAL_LM", adapter_len=VIRTUAL,
@@ -127,9 +129,11 @@ def save_adapter(name):
 def load_adapter(path):
     """The adapter in a folder on top of load_model("model"); its values can be trained."""
     model = peft.PeftModel.from_pretrained(load_model("model"), path)
+    biases = getattr(model.peft_config["default"], "bias", "none") == "all"
     for name, p in model.named_parameters():    # a prefix is made in float32
         p.data = p.data.double()
-        p.requires_grad_(any(part in name for part in ("lora_", "prompt_encoder", "adaption_")))
+        p.requires_grad_(any(part in name for part in ("lora_", "prompt_encoder", "adaption_"))
+                         or (biases and name.endswith(".bias")))
     return model.eval()
 
 
