@@ -27,7 +27,7 @@ LAYERS, DIM, HEADS, VOCABULARY, POSITIONS = 2, 32, 4, 128, 64
 ROWS, CONTEXT = 2, 8                            # of the logits
 BATCH, LENGTH, MICRO, STEPS = 8, 16, 3, 10      # of the trainings: micro-batches of 3, 3, 2 rows
 PROMPT, NEW = 6, 32                             # tokens of the generations
-LR, ADAPTER_LR, DECAY, CLIP = 2e-3, 1e-2, 0.1, 1.0
+LR, ADAPTER_LR, DECAY, CLIP = 2e-3, 5e-3, 0.1, 1.0
 VIRTUAL = 5
 random = torch.Generator().manual_seed(20240701)
 
@@ -113,7 +113,8 @@ def save_adapter(name):
     with torch.no_grad():
         for parameter, p in model.named_parameters():
             if p.requires_grad:
-                p.copy_(normal(p.shape, 1.0 if "adaption" in parameter else 0.3))
+                p.copy_(normal(p.shape, 1.0 if "adaption" in parameter else
+                               0.1 if "lora_" in parameter else 0.3))
     model.peft_config["default"].base_model_name_or_path = "tests/golden/gpt2/model"
     model.save_pretrained(folder(name))
     keep_only(folder(name), ("config.json", ".safetensors"))
