@@ -235,13 +235,23 @@ struct gpt2_place { /* where a hook is called */
     int64_t layer; /* -1: outside of blocks */
 };
 
+/* first + second, cut where `name` ends */
+static inline const char *gpt2_join(char *name, const char *first, const char *second)
+{
+    size_t n = strlen(first), most = GPT2_NAME - 1;
+    memmove(name, first, n = n < most ? n : most);
+    most -= n;
+    memcpy(name + n, second, most = strlen(second) < most ? strlen(second) : most);
+    name[n + most] = 0;
+    return name;
+}
+
 /* Parameter PART + end, e.g. "attn.c_attn" and ".weight". */
 static inline gckpt_tensor *gpt2_param(gckpt_graph *g, const gpt2_place *at, const char *part,
                                        const char *end)
 {
     char name[GPT2_NAME];
-    gpt2_named(name, at->layer, part);
-    strncat(name, end, GPT2_NAME - strlen(name) - 1);
+    gpt2_join(name, gpt2_named(name, at->layer, part), end);
     const gpt2_parameter p = gpt2_get(at->config, gpt2_find(at->config, name));
     return gckpt_param(g, p.name, p.shape, p.init);
 }
