@@ -73,8 +73,7 @@ static inline int dataset_lines(dataset *d, const char *path, bpe *tokenizer, in
         dataset_example e = { d->all.count, 0, 0 };
         if (d->count == d->room) {
             d->room = d->room == 0 ? 256 : 2 * d->room;
-            dataset_example *more =
-                (dataset_example *)realloc(d->examples, d->room * sizeof *more);
+            dataset_example *more = (dataset_example *)realloc(d->examples, d->room * sizeof *more);
             if (more == NULL) {
                 json_fail(&line, line.line, "out of memory for %.0f lines", (double)d->room);
                 break;

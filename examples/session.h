@@ -143,16 +143,16 @@ static int session_start(const char *program)
     return fcntl(STDOUT_FILENO, F_GETFD) < 0 ? session_fail(1, "standard output is closed") : 0;
 }
 
-/* json: a path, "-" for standard output (what people read is then on standard error), or NULL. */
-static int session_open(const char *json)
+/* events: a path, "-" for standard output (what people read is then on standard error), or NULL. */
+static int session_open(const char *events)
 {
     session.out = stdout;
-    session.json_path = json;
-    if (json != NULL && strcmp(json, "-") == 0) {
+    session.json_path = events;
+    if (events != NULL && strcmp(events, "-") == 0) {
         session.json = stdout;
         session.out = stderr;
-    } else if (json != NULL && (session.json = fopen(json, "w")) == NULL) {
-        return session_fail(1, "--json %s: %s", json, strerror(errno));
+    } else if (events != NULL && (session.json = fopen(events, "w")) == NULL) {
+        return session_fail(1, "--json %s: %s", events, strerror(errno));
     }
     session.terminal = isatty(fileno(session.out));
     return 0;
