@@ -17534,7 +17534,7 @@ enum { GCKPTI_VALUES = -1, GCKPTI_SCALE = 10, GCKPTI_UPDATES };
 static const struct {
     const char *dtype;
     int bytes;
-} gckpti_stored[] = { { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "I8", 1 } };
+} gckpti_file_types[] = { { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "I8", 1 } };
 
 /* The other one of a parameter's two names: in the store and in the file. NULL: it is left out. */
 static const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
@@ -17642,7 +17642,7 @@ static int64_t gckpti_sink_header(gckpti_sink *k, const gckpt_store *s, const gc
             for (int j = 0; name && j < GCKPTI_PARTS; j++) {
                 if (!gckpti_get_part(&s->params[i], d, j, &part))
                     continue;
-                int size = gckpti_stored[part.type].bytes;
+                int size = gckpti_file_types[part.type].bytes;
                 int64_t begin = at[size], end = begin + part.elements * size;
                 at[size] = end;
                 bytes[size] += write ? 0 : part.elements * size;
@@ -17651,7 +17651,7 @@ static int64_t gckpti_sink_header(gckpti_sink *k, const gckpt_store *s, const gc
                 gckpti_sink_put(k, ",", 1);
                 gckpti_sink_name(k, name);
                 gckpti_print(k, "%s\":{\"dtype\":\"%s\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
-                             part.suffix, gckpti_stored[part.type].dtype, &part.shape, begin, end);
+                             part.suffix, gckpti_file_types[part.type].dtype, &part.shape, begin, end);
             }
         }
     }
@@ -17669,7 +17669,7 @@ static int gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n, gckpt_s
         word = type == GCKPT_STORED_BF16  ? gckpti_to_bf16(x[i])
                : type == GCKPT_STORED_F16 ? gckpti_to_f16(x[i])
                                           : word;
-        gckpti_sink_number(k, word, gckpti_stored[type].bytes);
+        gckpti_sink_number(k, word, gckpti_file_types[type].bytes);
     }
     return !large;
 }
@@ -17691,7 +17691,7 @@ static int gckpti_sink_parts(gckpti_sink *k, const gckpt_store *s, const gckpti_
     gckpti_file_part part;
     int fits = 1;
     for (int j = 0; j < GCKPTI_PARTS; j++) {
-        if (!gckpti_get_part(q, d, j, &part) || gckpti_stored[part.type].bytes != size)
+        if (!gckpti_get_part(q, d, j, &part) || gckpti_file_types[part.type].bytes != size)
             continue;
         if (j > 0)
             gckpti_sink_floats(k, j == 1 ? q->p.scales : gckpti_array(q, j - 2), part.elements,
@@ -18123,7 +18123,7 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
     for (char *c = type; *c; c++) /* it may be printed */
         *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
     for (e->type = GCKPT_STORED_I8; e->type >= 0; e->type--)
-        if (!strcmp(type, gckpti_stored[e->type].dtype))
+        if (!strcmp(type, gckpti_file_types[e->type].dtype))
             break;
     e->shape.n = axes;
     int64_t begin = e->offsets[0], end = e->offsets[1];
@@ -18135,7 +18135,7 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
                              "%S: sizes must be positive and their product at most %z", &e->shape,
                              SIZE_MAX / 64);
     int64_t bytes =
-        e->ignored ? end - begin : gckpti_elements(&e->shape) * gckpti_stored[e->type].bytes;
+        e->ignored ? end - begin : gckpti_elements(&e->shape) * gckpti_file_types[e->type].bytes;
     if (begin > end || end > l->data_bytes || end - begin != bytes)
         return gckpti_refuse(
             l, GCKPT_E_DATA, e,
@@ -18344,7 +18344,7 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
         scale++;
     const void *at = l->file + l->taken + (size_t)e->offsets[0];
     const void *scales = scale > e ? l->file + l->taken + (size_t)scale->offsets[0] : NULL;
-    if ((uintptr_t)at % (unsigned)gckpti_stored[e->type].bytes || (uintptr_t)scales % sizeof(float))
+    if ((uintptr_t)at % (unsigned)gckpti_file_types[e->type].bytes || (uintptr_t)scales % sizeof(float))
         return 0;
     q->p.storage = (gckpt_storage)e->type;
     q->p.packed = e->type ? at : NULL;
@@ -18373,7 +18373,7 @@ static size_t gckpti_load_places(gckpti_loader *l, unsigned char *spare)
         if (e->ignored || e->slot == GCKPTI_UPDATES || (values && q->locked))
             continue;
         if (values && q->raw) {
-            e->to = gckpti_block(q);
+            e->to = gckpti_stored(q);
         } else if (scale && q->p.storage == GCKPT_STORED_I8) {
             e->to = head->to; /* with which they begin */
         } else if (!values && !scale && e->slot >= head->had) {
@@ -18465,7 +18465,7 @@ static int gckpti_load_elements(gckpti_loader *l, void *out, int64_t n, int size
  * x, and each is made a float before that is written over it. */
 static int gckpti_load_floats(gckpti_loader *l, int type, float *x, int64_t n)
 {
-    const int size = gckpti_stored[type].bytes;
+    const int size = gckpti_file_types[type].bytes;
     const unsigned char *from = (unsigned char *)x + (size_t)(4 - size) * (size_t)n;
     if (!gckpti_load_elements(l, (unsigned char *)x + (from - (unsigned char *)x), n, size))
         return 0;
@@ -18488,7 +18488,7 @@ static int gckpti_load_compare(gckpti_loader *l, const gckpti_saved *e, const gc
 {
     unsigned char room[256];
     const int64_t count = gckpti_elements(&e->shape);
-    const int size = gckpti_stored[e->type].bytes;
+    const int size = gckpti_file_types[e->type].bytes;
     int same = e->type == (e->slot < 0 ? (int)q->p.storage : GCKPT_STORED_F32);
     const void *values = q->p.packed ? q->p.packed : q->p.values;
     const unsigned char *have = (const unsigned char *)(e->slot < 0 ? values : q->p.scales);
@@ -18516,7 +18516,7 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
     gckpti_set_block(&to, e->to);
     if ((int)to.p.storage == e->type)
         return gckpti_load_elements(l, e->to + gckpti_scale_bytes(&to.p), count,
-                                    gckpti_stored[e->type].bytes);
+                                    gckpti_file_types[e->type].bytes);
     if (to.p.storage == GCKPT_STORED_F32)
         return gckpti_load_floats(l, e->type, to.p.values, count);
     const int scaled = to.p.storage == GCKPT_STORED_I8;
@@ -18574,8 +18574,8 @@ static void gckpti_load_commit(gckpti_loader *l)
                 memcpy(gckpti_array(q, e->slot), to, bytes);
             continue;
         }
-        if (to && to != gckpti_block(q))
-            memcpy(gckpti_block(q), to, gckpti_stored_bytes(&q->p));
+        if (to && to != gckpti_stored(q))
+            memcpy(gckpti_stored(q), to, gckpti_stored_bytes(&q->p));
         q->raw = 0;
         for (int k = e->states; !values_only && k < gckpti_state_slots(q); k++)
             memset(gckpti_array(q, k), 0, bytes);
