@@ -34,7 +34,7 @@ enum { MOST_SKIPPED = 10 }; /* steps in a row */
 static struct {
     int64_t method, store, context, batch, micro_batch, steps, warmup, seed, threads, checkpoint;
     int64_t budget, bf16, plan, eval_every, eval_iters, in_order, sample, samples, top_k, help;
-    int64_t layers, size, hidden, rslora, bias;
+    int64_t layers, size, hidden, rslora, bias, map;
     double lr, min_lr, weight_decay, beta1, beta2, clip, dropout, temperature, top_p, alpha,
         lora_dropout;
     const char *model, *new_model, *data, *validation, *general, *save, *resume, *adapter, *prompt;
@@ -77,6 +77,9 @@ static const options_row allowed[] = {
       "LAYERSxDIMxHEADSxCONTEXT: first make --model, new weights and a tokenizer of bytes" },
     { "store", OPTIONS_CHOICE, &o.store, "f32", 0, 0, storage_names,
       "how frozen matrices are kept; changes bytes and, a little, results" },
+    { "map", OPTIONS_FLAG, &o.map, NULL, 0, 0, NULL,
+      "use weights where they lie in the file, which the system may drop and read again; they are "
+      "not counted then" },
     { "size", OPTIONS_WHOLE, &o.size, "0", 0, 65536, NULL,
       "lora: rank (0: 8); houlsby: bottleneck (0: 64); llama, prefix, prompt: tokens (0: 10)" },
     { "layers", OPTIONS_WHOLE, &o.layers, "0", 0, 1000, NULL,
@@ -388,7 +391,7 @@ static int with_loss(gckpt_graph *g, int64_t rows, gckpt_term *term, void *user)
 static int load_model(tuning *t, adapters_method method)
 {
     const gckpt_store_desc desc = { .seed = (uint64_t)o.seed };
-    const gpt2_source source = { (gckpt_storage)o.store, o.store == 0 };
+    const gpt2_source source = { (gckpt_storage)o.store, (int)o.map };
     const adapters_options wanted = { .method = method,
                                       .layers = o.layers,
                                       .size = o.size,
