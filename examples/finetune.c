@@ -39,7 +39,7 @@ static struct {
         lora_dropout;
     const char *model, *new_model, *data, *validation, *general, *save, *resume, *adapter, *prompt;
     const char *targets, *ranks, *alphas, *json, *timeline, *picture;
-} o;
+} o = { .min_lr = -1 };
 
 static const char *const method_names[] = { "full",    "last",  "head",   "bias",   "added", "lora",
                                             "houlsby", "llama", "prefix", "prompt", "all",   NULL };
@@ -105,8 +105,8 @@ static const options_row allowed[] = {
       "steps in all, those of a resumed file included" },
     { "lr", OPTIONS_REAL, &o.lr, "0", 0, 10, NULL,
       "learning rate after the warm-up; 0: the method's, 5e-5 (full) to 3e-2 (prompt)" },
-    { "min-lr", OPTIONS_REAL, &o.min_lr, "0", 0, 10, NULL,
-      "learning rate at the last step (cosine)" },
+    { "min-lr", OPTIONS_REAL, &o.min_lr, NULL, 0, 10, NULL,
+      "learning rate at the last step (cosine); not given: --lr" },
     { "warmup", OPTIONS_WHOLE, &o.warmup, "10", 0, 1e12, NULL, "steps of linear warm-up" },
     { "weight-decay", OPTIONS_REAL, &o.weight_decay, "0", 0, 100, NULL,
       "of matrices, not of biases and gains" },
@@ -155,7 +155,7 @@ static const options_table options = { "finetune", allowed, sizeof allowed / siz
 /* Options that make what is trained, and those that are not kept in training.safetensors. */
 static const char fixed[] =
     "method size layers alpha rslora targets ranks alphas bias hidden store";
-static const char not_kept[] = "resume save new adapter json timeline picture plan help";
+static const char not_kept[] = "resume save new json timeline picture plan help";
 
 static int print_help(void)
 {
@@ -213,7 +213,7 @@ static struct {
 
 typedef struct { /* what came of a method: a row of the table */
     int64_t parameters;
-    size_t bytes, kinds[GCKPT_BYTES_KINDS], file;
+    size_t bytes, file, kinds[GCKPT_BYTES_KINDS];
     double seconds; /* of a step, the median */
     double before, after, best, general_before, general_after;
 } outcome;
@@ -340,13 +340,13 @@ static int load_data(void)
                             room < m.config.context ? ", and the method takes some" : "");
     const uint64_t rows = dataset_rows(&run.data, run.T);
     const uint64_t held = o.eval_every > 0 && o.validation == NULL ? (rows + 9) / 10 : 0;
-    const part train = { &run.data, 0, rows - held }, valid = { &run.data, rows - held, held };
-    const part whole = { &run.validation, 0, dataset_rows(&run.validation, run.T) };
-    const part other = { &run.general, 0, dataset_rows(&run.general, run.T) };
+    const part none = { NULL, 0, 0 }, train = { &run.data, 0, rows - held },
+               last = { &run.data, rows - held, held },
+               own = { &run.validation, 0, dataset_rows(&run.validation, run.T) },
+               other = { &run.general, 0, dataset_rows(&run.general, run.T) };
     run.train = train;
-    run.valid = o.eval_every > 0 && o.validation != NULL ? whole : valid;
-    run.other = o.eval_every > 0 ? other : valid;
-    run.other.count = o.eval_every > 0 ? other.count : 0;
+    run.valid = o.eval_every == 0 ? none : o.validation != NULL ? own : last;
+    run.other = o.eval_every == 0 ? none : other;
     if (train.count == 0 || (o.eval_every > 0 && run.valid.count == 0))
         return session_fail(1,
                             "%s has %llu rows of %lld tokens, too few to learn from and to "
@@ -411,6 +411,9 @@ static int load_model(tuning *t, adapters_method method)
     int failed = o.adapter != NULL ? adapters_load(&t->adapters, &t->model, t->store, o.adapter)
                                    : adapters_begin(&t->adapters, &t->model, t->store, &wanted);
     t->has_adapters = !failed;
+    if (!failed && t->adapters.options.method != method)
+        failed = gpt2_fail(&t->model, "--adapter %s: it is of --method %s", o.adapter,
+                           adapters_names[t->adapters.options.method]);
     t->how.hooks = &t->adapters.hooks;
     t->how.dropout = o.dropout;
     t->lr = o.lr > 0 ? o.lr : usual_lr[method];
@@ -590,9 +593,17 @@ static int sample(tuning *t, const char *when)
     if (!failed && gpt2_generator_new(&g, &t->model, t->store, &desc) != 0)
         failed = session_fail(1, "sampling: %s", t->model.error);
     else if (!failed) {
-        int64_t n = gpt2_generate(&g, prompt.ids, (int64_t)prompt.count, &how, o.sample, run.end,
-                                  out, NULL, NULL);
-        failed = n < 0 ? session_fail(1, "sampling: %s", t->model.error) : 0;
+        const size_t needs = gckpt_plan_bytes(g.one.plan) + gckpt_plan_arena(g.chunk.plan) +
+                             gckpt_plan_arena(g.before.plan);
+        if (o.budget > 0 && needs > (size_t)o.budget)
+            failed = session_fail(1,
+                                  "--budget %lld: sampling needs %zu bytes; fewer --samples, or "
+                                  "--sample 0, need less",
+                                  (long long)o.budget, needs);
+        int64_t n = failed ? 0
+                           : gpt2_generate(&g, prompt.ids, (int64_t)prompt.count, &how, o.sample,
+                                           run.end, out, NULL, NULL);
+        failed = n < 0 ? session_fail(1, "sampling: %s", t->model.error) : failed;
         for (int64_t i = 0; i < o.samples && !failed; i++) {
             fprintf(session.out, "sample %s\n%s", when, o.prompt != NULL ? o.prompt : "");
             show(out + i * o.sample, n);
@@ -687,7 +698,7 @@ static int save_model(tuning *t)
                                          "tokenizer_config.json", "special_tokens_map.json" };
     int failed = t->adapters.options.method == ADAPTERS_FULL
                      ? gpt2_save(&t->model, t->store, t->save, GCKPT_STORED_F32)
-                     : adapters_save(&t->adapters, t->save, o.model);
+                     : adapters_save(&t->adapters, t->save, gckpt_store_note(t->store, "base"));
     if (failed)
         return session_fail(1, "--save %s: %s", t->save, t->model.error);
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
@@ -789,7 +800,7 @@ static int train(tuning *t)
         gckpt_report report;
         take_batch(t);
         hyper.lr = gckpt_lr_cosine(step, (uint64_t)o.warmup, (uint64_t)o.steps, (float)t->lr,
-                                   (float)(o.min_lr < t->lr ? o.min_lr : t->lr));
+                                   (float)(o.min_lr >= 0 ? o.min_lr : t->lr));
         gckpt_result result = gckpt_step(t->execs[TRAINING], feeds, 2, o.batch, &hyper, &report);
         t->position += (uint64_t)o.batch;
         if (result == GCKPT_SKIPPED) { /* the next batch, then */
@@ -904,12 +915,21 @@ static int end(tuning *t, const char *method)
     return 0;
 }
 
+/* The model's path as it was given at first: what others find it by. */
+static int note_base(tuning *t)
+{
+    if (gckpt_store_note(t->store, "base") != NULL ||
+        gckpt_store_set_note(t->store, "base", o.model) == GCKPT_OK)
+        return 0;
+    return session_fail(1, "%s", gckpt_error_text(t->store));
+}
+
 static int tune(adapters_method method, const char *folder, int argc, char **argv, outcome *result)
 {
     tuning t = { .save = folder };
     int failed = load_model(&t, method) || (o.resume != NULL && resume(&t));
     if (!failed)
-        failed = session_keep(t.store, &options, not_kept, argc, argv) ||
+        failed = session_keep(t.store, &options, not_kept, argc, argv) || note_base(&t) ||
                  session_same_data(t.store, "data", o.data, data_hash(),
                                    options_given(&options, argc, argv, "data") != NULL);
     failed = failed || make_plans(&t);
@@ -933,6 +953,32 @@ static int tune(adapters_method method, const char *folder, int argc, char **arg
 }
 
 /* ---- all methods ----------------------------------------------------------------------------- */
+/* What each keeps, by kind. */
+static int draw_methods(const outcome *all)
+{
+    static const char *const kinds[] = { "frozen weights", "trained weights", "optimiser state",
+                                         "gradients",      "activations",     "workspace" };
+    enum { KINDS = sizeof kinds / sizeof kinds[0] };
+    size_t bytes[ADAPTERS_METHODS * KINDS];
+    for (int i = 0; i < ADAPTERS_METHODS; i++) {
+        const size_t *k = all[i].kinds, trained = 4 * (size_t)all[i].parameters;
+        size_t *to = bytes + KINDS * i;
+        to[0] = k[GCKPT_BYTES_PARAMETERS] > trained ? k[GCKPT_BYTES_PARAMETERS] - trained : 0;
+        to[1] = trained;
+        to[2] = k[GCKPT_BYTES_STATE];
+        to[3] = k[GCKPT_BYTES_GRADIENTS];
+        to[4] = k[GCKPT_BYTES_ACTIVATIONS];
+        to[5] = k[GCKPT_BYTES_WORKSPACE];
+    }
+    FILE *f = fopen(o.picture, "w");
+    int bad = f == NULL ||
+              pictures_bars("What each method keeps in memory, by its plan", adapters_names,
+                            ADAPTERS_METHODS, kinds, KINDS, bytes, session_write, f) != GCKPT_OK;
+    if ((f != NULL && fclose(f) != 0) || bad)
+        return session_fail(1, "--picture %s: %s", o.picture, strerror(errno));
+    return 0;
+}
+
 static int compare(int argc, char **argv)
 {
     outcome all[ADAPTERS_METHODS];
@@ -947,16 +993,19 @@ static int compare(int argc, char **argv)
     }
     if (failed || session.interrupted)
         return failed;
-    fprintf(session.out,
-            "\n| method | trained parameters | bytes | a step | file | loss before | "
-            "after | general before | after |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|\n");
+    fprintf(session.out, "\n| method | trained parameters | bytes |%s\n|---|--:|--:|%s\n",
+            o.plan ? "" : " a step | file | loss before | after | general before | after |",
+            o.plan ? "" : "--:|--:|--:|--:|--:|--:|");
     for (int i = 0; i < ADAPTERS_METHODS; i++) {
         const outcome *r = &all[i];
-        fprintf(session.out, "| %s | %lld | %zu | %.3f s | %zu | %.4f | %.4f | %.4f | %.4f |\n",
-                adapters_names[i], (long long)r->parameters, r->bytes, r->seconds, r->file,
-                r->before, r->after, r->general_before, r->general_after);
+        fprintf(session.out, "| %s | %lld | %zu |", adapters_names[i], (long long)r->parameters,
+                r->bytes);
+        if (!o.plan)
+            fprintf(session.out, " %.3f s | %zu | %.4f | %.4f | %.4f | %.4f |", r->seconds, r->file,
+                    r->before, r->after, r->general_before, r->general_after);
+        fputc('\n', session.out);
     }
-    return 0;
+    return o.picture != NULL ? draw_methods(all) : 0;
 }
 
 /* ---- the program ----------------------------------------------------------------------------- */
@@ -969,7 +1018,10 @@ static const char *nothing(void *user, const char *name)
 
 static int restore_options(int argc, char **argv)
 {
-    static char folder[GPT2_PATH];
+    static char folder[GPT2_PATH], path[GPT2_PATH];
+    struct stat is;
+    if (stat(o.resume, &is) == 0 && S_ISDIR(is.st_mode))
+        o.resume = join(path, sizeof path, o.resume, "training.safetensors");
     const gckpt_file_desc notes = { .rename = nothing };
     gckpt_store *store = gckpt_store_new(NULL);
     gckpt_result result = gckpt_store_load_as(store, o.resume, &notes);
@@ -986,9 +1038,10 @@ static int restore_options(int argc, char **argv)
     return status;
 }
 
-/* Nothing that is written is an input or another output. */
+/* Nothing that is written is an input or another output, and --save can be written to. */
 static int try_outputs(void)
 {
+    char path[GPT2_PATH];
     const char *const events = o.json != NULL && strcmp(o.json, "-") != 0 ? o.json : NULL;
     const session_file files[] = { { "data", o.data, SESSION_READS, -1 },
                                    { "validation", o.validation, SESSION_READS, -1 },
@@ -997,6 +1050,17 @@ static int try_outputs(void)
                                    { "json", events, SESSION_WRITES, -1 },
                                    { "timeline", o.timeline, SESSION_WRITES, -1 },
                                    { "picture", o.picture, SESSION_WRITES, -1 } };
+    struct stat model, is;
+    if (o.save != NULL && !o.plan) {
+        if (mkdir(o.save, 0777) != 0 && errno != EEXIST)
+            return session_fail(1, "--save %s: %s", o.save, strerror(errno));
+        if (stat(o.model, &model) == 0 && stat(o.save, &is) == 0 && model.st_dev == is.st_dev &&
+            model.st_ino == is.st_ino)
+            return session_fail(2, "--save %s: it is also --model; give another folder", o.save);
+        join(path, sizeof path, o.save, "training.safetensors");
+        if (session_try_save("save", path, stat(path, &is) == 0 ? &is : NULL) != 0)
+            return 1;
+    }
     return session_try_files(files, (int)(sizeof files / sizeof files[0]));
 }
 
