@@ -153,7 +153,7 @@ static uint64_t snapshot(const gckpt_store *s)
         h = gckpti_fnv_number(h, (uint64_t)q->p.storage * 8 + (uint64_t)q->p.frozen * 4 + q->raw);
         h = gckpti_fnv_number(h, q->updates * 8 + q->optimiser);
         h = gckpti_is_made(q) && !q->external
-                ? gckpti_fnv(h, gckpti_block(q), gckpti_stored_bytes(&q->p))
+                ? gckpti_fnv(h, gckpti_stored(q), gckpti_stored_bytes(&q->p))
                 : gckpti_fnv_number(h, 1);
         for (int k = 0; k < 4; k++)
             h = q->p.state[k] ? gckpti_fnv(h, q->p.state[k], 4 * (size_t)q->p.elements)
