@@ -454,10 +454,12 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 /* Callbacks return the bytes done; fewer than asked for is the end, or an error. */
 typedef size_t (*gckpt_read_fn)(void *user, void *bytes, size_t size);
 typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
-/* safetensors, with optimiser state, step count, and whose state it is and how many updates it has
- * seen. Loading is strict and all-or-nothing: every tensor must be one of the store's (or the store
- * is empty and gets them all), with its shape; a file that is truncated, overlapping, out of bounds
- * or otherwise wrong is refused with the reason, and the store keeps what it had.
+/* safetensors, with optimiser state, step count, notes, and whose state it is and how many updates
+ * it has seen. Loading is strict and all-or-nothing: every tensor must be one of the store's (or the
+ * store is empty and gets them all), with its shape; a file that is truncated, overlapping, out of
+ * bounds or otherwise wrong is refused with the reason, and the store keeps what it had. For that,
+ * values and state that are made already are held a second time for a moment; what is not (load
+ * before gckpt_exec_new) is read to where it stays, and given back if the file proves bad.
  * GCKPT_OTHER_CONTRACT: all is loaded, but the file is of another GCKPT_CONTRACT, so training goes
  * on to other bits than it would have there. A path is saved to a temporary file beside it
  * (PATH.gckpt-tmpN), flushed, and renamed. A link stays: what it points at is replaced. A file that
@@ -470,26 +472,34 @@ GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path);
 GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path);
 #endif
 
-/* Files of other programs, and parts of a store. All zero: as the calls above. */
+/* Files of other programs, and parts of a store. All zero, or NULL: as the calls above. */
 typedef struct {
     /* Reading: the parameter that the file's tensor `name` is for; writing: the name in the file of
-     * parameter `name`. NULL: it is left out. The text lives until the next call. */
+     * parameter `name`. NULL: it is left out (reading: whatever its type is). The text lives until
+     * the next call; the same question may be asked several times. State goes with its parameter. */
     const char *(*rename)(void *user, const char *name);
     void *user;
-    int values_only; /* 1: without optimiser state, step count and notes */
-    int partial;     /* reading, 1: what the file does not have stays as it is */
-    int writable;    /* mapping, 1: F32 in place may be trained (the memory must be writable) */
-    gckpt_storage storage; /* writing: F32 values as F32, BF16 or F16 */
+    /* 1: without optimiser state and step count. Reading: these and notes stay as they are. Writing:
+     * notes are there, and the file says that it is PyTorch's, as other tools want it. */
+    int values_only;
+    int partial;  /* reading, 1: what the file does not have stays as it is */
+    int writable; /* mapping, 1: F32 in place may be trained (the memory must be writable) */
+    gckpt_storage storage; /* writing: F32 values as F32, BF16 or F16 (up to 65504, else E_DATA) */
 } gckpt_file_desc;
-/* safetensors of F32, BF16 and F16, and what pack stores; a parameter that is packed gets its
- * values packed piece by piece. Any other type is refused by the tensor's name. */
+/* Tensors may be F32, BF16, F16, and what gckpt_store_pack makes I8 (with its scales as the F32
+ * tensor "NAME#scale"); any other type is refused by the tensor's name. They become what the store
+ * has the parameter stored as, piece by piece, or else floats; from I8 only floats or I8. What is
+ * stored alike keeps its bits. Written is what is stored, data aligned to their type. */
 GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn write, void *user,
                                             const gckpt_file_desc *desc);
 GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn read, void *user,
                                            size_t size, const gckpt_file_desc *desc);
 /* A file that lies in memory (flash, mmap) and stays there as long as the store. Parameters that
- * the store does not have yet point into it where type and alignment allow (frozen, but for
- * desc.writable); all others are read as by gckpt_store_read_as. */
+ * the store does not have yet are added: those that can be used where they lie point there (aligned
+ * to their type, on a little-endian machine) and stay frozen, F32 as floats, BF16, F16 and I8
+ * packed; all others become floats of the store's own. desc.writable: only F32 is used in place, and
+ * all can be trained. What the store has is read as by gckpt_store_read_as. A model in several files
+ * is mapped with desc.partial, one after the other. */
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc);
 #ifndef GCKPT_NO_STDIO
@@ -499,7 +509,9 @@ GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
                                            const gckpt_file_desc *desc);
 #endif
 /* Texts (UTF-8) that files keep beside the parameters, by key: options, a position in the data.
- * value NULL: takes it away. note: NULL when there is none; until the next change. */
+ * value NULL: takes it away. E_ARG: the key is one of the file's own ("format", "contract", "step",
+ * "seed", "optimiser", and what ends in "#updates"). Loading sets those of the file. note: NULL when
+ * there is none; until the next change. */
 GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value);
 GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key);
 
@@ -566,14 +578,18 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
 GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base);
 /* x (B,T,C) + rows 0..T-1 of a learned table (Tmax,C), Tmax >= T. */
 GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table);
-/* The same from position `first` on; in a graph with caches, first + gckpt_position. */
+/* The same from position `first` on; with caches, which go on from call to call, rotary, rotary_at
+ * and positions_at begin at first + gckpt_position (positions cannot: E_ARG), and the table, which
+ * depends on no input, has first + capacity rows or more. */
 GCKPT_API gckpt_tensor *gckpt_rotary_at(gckpt_tensor *x, int heads, float base, int64_t first);
 GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table, int64_t first);
 /* x (B,T,C) -> (B,capacity,C): rows that earlier calls of gckpt_forward left, then x's T; what is
  * behind them is not there yet, and only causal attention knows (it sees none of it). So a model
- * generates token by token, to the bits of one call with all of them. Only in INFERENCE plans, for
- * at most the graph's rows a call; all caches of a graph have one capacity and one T. Their bytes
- * are GCKPT_BYTES_CACHES of the plan. The key/value cache of transformers. */
+ * generates token by token, to the bits of one call with all of them. Its result may only be read
+ * by causal attention, as keys or values, and by gckpt_concat along axis 1, as the last input.
+ * Only in INFERENCE plans, for at most the graph's rows a call; all caches of a graph have one
+ * capacity and one T. They lie in the executor (gckpt_exec_desc.caches_of), kept as the plan keeps
+ * activations; their bytes are GCKPT_BYTES_CACHES. The key/value cache of transformers. */
 GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity);
 /* Elementwise: axes are matched from the last; one of size 1, or missing, is repeated. */
 GCKPT_API gckpt_tensor *gckpt_add(gckpt_tensor *a, gckpt_tensor *b);
@@ -1096,15 +1112,15 @@ typedef struct {
 } gckpt_unpacking;
 
 /* A micro-batch, for a backend that repeats what it has been asked for before. All that may differ
- * from an earlier one of the same owner and `rows` is here: row, seed and step of its calls, and
- * loss_scale of its losses', by gckpt_call.id. */
+ * from an earlier one of the same owner and `rows` is here: row, position, seed and step of its
+ * calls, and loss_scale of its losses', by gckpt_call.id. */
 typedef struct {
     int id;
     float scale;
 } gckpt_loss_scale;
 typedef struct {
     const void *owner; /* the executor */
-    int64_t row, rows;
+    int64_t row, rows, position;
     uint64_t seed, step;
     const gckpt_loss_scale *scales; /* the host's */
     int losses;
@@ -1247,7 +1263,8 @@ typedef struct {
      * over once more; not for plans that update in the backward (E_ARG). */
     int skip_nonfinite;
     /* Whose caches to use, and go on in: one for prompts and one for single tokens, say, of the
-     * same model, batch and capacity. NULL: its own. It must live as long. */
+     * same model, rows, capacity and backend. NULL: its own. The one whose own they are must live
+     * as long; one of them runs at a time, and each plan counts their bytes. */
     gckpt_exec *caches_of;
     /* What a plan offloads: copies `bytes` bytes to, or from, `at` of a slower memory (a file, a
      * chip) of gckpt_plan_offloaded bytes, and returns how many it did; fewer: the step ends with
@@ -1292,9 +1309,9 @@ GCKPT_API gckpt_result gckpt_step(gckpt_exec *exec, const gckpt_feed *feeds, int
 /* Forward of an INFERENCE plan over any number of rows; losses are summed over all of them. */
 GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, int count,
                                      int64_t rows, gckpt_report *report);
-/* Positions that the caches hold: each gckpt_forward adds its T, and is E_ARG when that is more
- * than they have room for. rewind forgets those from `position` on (0: all); E_ARG: there are not
- * as many. */
+/* Positions that the caches hold: each gckpt_forward that succeeds adds its T; it is E_ARG when that
+ * is more than they have room for, or when it has more rows than the one before. rewind forgets
+ * those from `position` on (0: all, and then any rows may come); E_ARG: there are not as many. */
 GCKPT_API int64_t gckpt_position(const gckpt_exec *exec);
 GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position);
 /* Rows that arrive bit by bit (a sensor): same bits as one gckpt_step over all of them. Feeds are
@@ -2859,6 +2876,8 @@ struct gckpt_store {
     gckpti_mirror *mirrors; /* by parameter; fewer, or none, where executors need none */
     size_t mirror_count;
     gckpti_binding *bindings; /* those who need them */
+    char **notes;             /* each "KEY\0VALUE\0" in a block of its own */
+    size_t note_count, note_capacity;
 };
 
 /* ---- names, as files can have them ---- */
@@ -2879,29 +2898,47 @@ static int gckpti_utf8_length(const char *s, size_t left)
     return c < least[n] || c > 0x10ffff || c >> 11 == 0x1b ? 0 : n;
 }
 
-/* Where "#state" and one digit end the name, else its length. */
-static size_t gckpti_state_suffix(const char *name)
+/* Where "#scale", or "#state" and one digit, ends the name, else its length. */
+static size_t gckpti_part_suffix(const char *name)
 {
     size_t n = strlen(name);
+    if (n >= 6 && !strcmp(name + n - 6, "#scale"))
+        return n - 6;
     if (n < 7 || memcmp(name + n - 7, "#state", 6) || name[n - 1] < '0' || name[n - 1] > '9')
         return n;
     return n - 7;
 }
 
+static int gckpti_is_utf8(const char *text)
+{
+    int n = 1;
+    for (size_t left = strlen(text); left && n; text += n, left -= (size_t)n)
+        n = gckpti_utf8_length(text, left);
+    return n > 0;
+}
+
 /* Why a file cannot have a parameter of this name; NULL: it can. */
 static const char *gckpti_name_problem(const char *name)
 {
-    size_t left = strlen(name);
-    if (!left || !strcmp(name, "__metadata__"))
+    if (!*name || !strcmp(name, "__metadata__"))
         return "is reserved";
-    if (gckpti_state_suffix(name) != left)
-        return "ends like the name of optimiser state";
-    for (int n; left; name += n, left -= (size_t)n) {
-        n = gckpti_utf8_length(name, left);
-        if (!n)
-            return "is not UTF-8";
-    }
-    return NULL;
+    if (name[gckpti_part_suffix(name)])
+        return "ends like the name of optimiser state or scales";
+    return gckpti_is_utf8(name) ? NULL : "is not UTF-8";
+}
+
+/* What a file says of itself beside notes; keys that end in #updates, too (see section files). */
+static const char *const gckpti_metadata_keys[] = { "format", "contract", "step", "seed",
+                                                    "optimiser" };
+enum { GCKPTI_METADATA_KEYS = sizeof gckpti_metadata_keys / sizeof *gckpti_metadata_keys };
+
+static int gckpti_note_reserved(const char *key)
+{
+    size_t n = strlen(key);
+    int reserved = !n || (n >= 8 && !strcmp(key + n - 8, "#updates"));
+    for (int i = 0; i < GCKPTI_METADATA_KEYS; i++)
+        reserved |= !strcmp(key, gckpti_metadata_keys[i]);
+    return reserved;
 }
 
 GCKPT_API gckpt_store *gckpt_store_new(const gckpt_store_desc *desc)
@@ -3278,6 +3315,94 @@ static void gckpti_store_shrink(gckpt_store *s, size_t count)
     }
 }
 
+/* ---- notes ---- */
+static void gckpti_note_free(gckpt_store *s, char *note)
+{
+    size_t key = strlen(note) + 1;
+    gckpti_delete(&s->memory, note, key + strlen(note + key) + 1, 1);
+}
+
+static void gckpti_notes_shrink(gckpt_store *s, size_t count)
+{
+    while (s->note_count > count)
+        gckpti_note_free(s, s->notes[--s->note_count]);
+    if (!count) {
+        gckpti_delete(&s->memory, s->notes, s->note_capacity, sizeof *s->notes);
+        s->notes = NULL;
+        s->note_capacity = 0;
+    }
+}
+
+/* The one with this key; s->note_count: there is none. */
+static size_t gckpti_note_find(const gckpt_store *s, const char *key)
+{
+    size_t i = 0;
+    while (i < s->note_count && strcmp(s->notes[i], key))
+        i++;
+    return i;
+}
+
+/* Appends one, even if there is one with this key. 0: out of memory. */
+static int gckpti_note_add(gckpt_store *s, const char *key, const char *value)
+{
+    size_t n = strlen(key) + 1, m = strlen(value) + 1;
+    char *note = (char *)gckpti_new(&s->memory, n + m, 1);
+    if (!note ||
+        !gckpti_grow(&s->memory, &s->notes, &s->note_capacity, s->note_count, sizeof *s->notes)) {
+        gckpti_delete(&s->memory, note, n + m, 1);
+        return 0;
+    }
+    memcpy(note, key, n);
+    memcpy(note + n, value, m);
+    s->notes[s->note_count++] = note;
+    return 1;
+}
+
+/* Those from `first` on take the place of older ones with their keys. */
+static void gckpti_notes_settle(gckpt_store *s, size_t first)
+{
+    size_t count = s->note_count;
+    for (size_t i = s->note_count = first; i < count; i++) {
+        size_t old = gckpti_note_find(s, s->notes[i]);
+        if (old < s->note_count)
+            gckpti_note_free(s, s->notes[old]);
+        else
+            s->note_count++;
+        s->notes[old] = s->notes[i];
+    }
+}
+
+GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key)
+{
+    size_t i = store && key ? gckpti_note_find(store, key) : 0;
+    return store && key && i < store->note_count ? store->notes[i] + strlen(key) + 1 : NULL;
+}
+
+GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value)
+{
+    if (!store || !key)
+        return gckpti_error(store, GCKPT_E_ARG, "note: a store and a key are needed");
+    if (gckpti_note_reserved(key) || !gckpti_is_utf8(key) || (value && !gckpti_is_utf8(value)))
+        return gckpti_error(
+            store, GCKPT_E_ARG,
+            gckpti_note_reserved(key)
+                ? "note \"%s\": files say something else by this key; choose another"
+                : "note \"%s\": key and value must be UTF-8",
+            gckpti_is_utf8(key) ? key : "");
+    size_t old = gckpti_note_find(store, key), count = store->note_count;
+    if (value && !gckpti_note_add(store, key, value))
+        return gckpti_error(store, GCKPT_E_MEMORY, "note \"%s\": no memory for %z bytes", key,
+                            strlen(key) + strlen(value) + 2);
+    if (value) {
+        gckpti_notes_settle(store, count);
+    } else if (old < count) {
+        gckpti_note_free(store, store->notes[old]);
+        memmove(store->notes + old, store->notes + old + 1,
+                (--store->note_count - old) * sizeof *store->notes);
+    }
+    return gckpti_ok(store);
+}
+
 GCKPT_API void gckpt_store_free(gckpt_store *store)
 {
     if (!store)
@@ -3285,6 +3410,7 @@ GCKPT_API void gckpt_store_free(gckpt_store *store)
     gckpti_store_shrink(store, 0);
     for (gckpti_binding *b = store->bindings; b; b = b->next)
         b->store = NULL;
+    gckpti_notes_shrink(store, 0);
     gckpti_allocator memory = store->memory;
     gckpti_delete(&memory, store->mirrors, store->mirror_count, sizeof *store->mirrors);
     gckpti_delete(&memory, store->params, store->capacity, sizeof *store->params);
@@ -4178,10 +4304,11 @@ static int gckpti_is_cache(const gckpt_op *op)
 
 static gckpt_tensor *gckpti_cached_fail(gckpt_graph *g, const char *what, const gckpt_tensor *x)
 {
-    return gckpti_fail(g, GCKPT_E_ARG,
-                       "%s: %T has rows of a gckpt_cache, of which some may not be there yet; causal "
-                       "attention can read it, and gckpt_concat (axis 1, as the last input)",
-                       what, x);
+    return gckpti_fail(
+        g, GCKPT_E_ARG,
+        "%s: %T has rows of a gckpt_cache, of which some may not be there yet; causal "
+        "attention can read it, and gckpt_concat (axis 1, as the last input)",
+        what, x);
 }
 
 GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
@@ -5023,7 +5150,8 @@ static gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, i
     p.end[0] = (uint32_t)end, p.end[1] = (uint32_t)((uint64_t)end >> 32);
     p.axis = axis;
     p.moves = moves;
-    return gckpt_apply(&gckpti_op_slice, &x, 1, &p, moves ? sizeof p : offsetof(gckpti_slice, moves));
+    return gckpt_apply(&gckpti_op_slice, &x, 1, &p,
+                       moves ? sizeof p : offsetof(gckpti_slice, moves));
 }
 GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end)
 {
@@ -5038,10 +5166,11 @@ static int gckpti_moves_fit(gckpt_graph *g)
                     "positions: they would begin at 0 in each call, where caches go on; "
                     "gckpt_positions_at goes on, too");
     else if (g->cached && g->positions && g->positions < g->cached)
-        gckpti_fail(g, GCKPT_E_SHAPE,
-                    "positions: caches have a capacity of %I rows, and a table has %I positions from "
-                    "`first` on; it needs as many",
-                    g->cached, g->positions);
+        gckpti_fail(
+            g, GCKPT_E_SHAPE,
+            "positions: caches have a capacity of %I rows, and a table has %I positions from "
+            "`first` on; it needs as many",
+            g->cached, g->positions);
     return g->object.sticky == GCKPT_OK;
 }
 
@@ -5116,22 +5245,28 @@ static gckpt_result gckpti_cache_shape(gckpt_call *call)
     call->shape.d[1] = capacity;
     return GCKPT_OK;
 }
+GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, uint16_t *narrow,
+                                    int64_t to)
+{
+    if (out)
+        out[to] = x->data[i];
+    else
+        narrow[to] = x->bf16 ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
+}
 static void gckpti_cache_forward(const gckpt_call *call)
 {
     int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, each = call->shape.d[1] * c;
-    for (int64_t i = 0; i < call->shape.d[0] * n; i++) {
-        int64_t to = i / n * each + call->position * c + i % n;
-        const gckpt_arg *x = &call->in[0];
-        if (call->out)
-            call->out[to] = x->data[i];
-        else
-            call->out_bf16[to] = x->bf16 ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
-    }
+    int64_t from = 0, to = call->position * c;
+    for (int64_t b = 0; b < call->shape.d[0]; b++, from += n, to += each)
+        for (int64_t i = 0; i < n; i++)
+            gckpti_cache_put(&call->in[0], from + i, call->out, call->out_bf16, to + i);
 }
+/* clang-format off */
 static const gckpt_op gckpti_op_cache = {
     "cache", gckpti_cache_shape, gckpti_cache_forward, NULL, gckpti_flops_1, NULL, { 0 },
     GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16 | GCKPTI_OWN_cache, NULL, NULL, NULL
 };
+/* clang-format on */
 GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
 {
     gckpt_graph *g = x ? x->graph : NULL;
@@ -5145,10 +5280,11 @@ GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
                                        : "depends on parameters only; it needs none");
     gckpt_tensor *t = gckpt_apply(&gckpti_op_cache, &x, 1, &rows, sizeof rows);
     if (t && g->cached && (g->cached != capacity || g->news != x->shape.d[1]))
-        return gckpti_fail(g, GCKPT_E_SHAPE,
-                           "cache: %T %S, capacity %I: all caches of a graph have the same, and the "
-                           "same T; here %I, T = %I",
-                           x, &x->shape, capacity, g->cached, g->news);
+        return gckpti_fail(
+            g, GCKPT_E_SHAPE,
+            "cache: %T %S, capacity %I: all caches of a graph have the same, and the "
+            "same T; here %I, T = %I",
+            x, &x->shape, capacity, g->cached, g->news);
     if (!t)
         return NULL;
     g->cached = t->capacity = capacity;
@@ -6080,7 +6216,8 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
                            "and queries for the %I rows that a call adds; q %S",
                            g->news, &q->shape);
     if (g && !k->capacity && (q->capacity || v->capacity))
-        return gckpti_cached_fail(g, "attention: q, or v where k is not of one", v->capacity ? v : q);
+        return gckpti_cached_fail(g, "attention: q, or v where k is not of one",
+                                  v->capacity ? v : q);
     if (g && k->capacity)
         o.causal += (int)(g->cached - g->news);
     return gckpt_apply(&gckpti_op_attention, in, 3, &o, sizeof o);
@@ -6219,6 +6356,9 @@ static gckpt_tensor *gckpti_positions(gckpt_tensor *x, gckpt_tensor *table, int6
 {
     if (!x || !table)
         return NULL;
+    if (moves && !table->batchless)
+        return gckpti_fail(x->graph, GCKPT_E_ARG,
+                           "positions: %T depends on inputs; the table may not", table);
     if (first < 0 || x->shape.n != 3 || table->shape.n != 2 ||
         table->shape.d[0] - x->shape.d[1] < first || table->shape.d[1] != x->shape.d[2])
         return gckpti_fail(x->graph, GCKPT_E_SHAPE,
@@ -6729,7 +6869,7 @@ typedef struct {
     size_t name;
     int64_t elements;
     int trained, node;
-    int place;        /* in the store it was planned with */
+    int place; /* in the store it was planned with */
     gckpt_storage storage;
     uint32_t init[3]; /* bits of gckpt_init */
 } gckpti_plan_param;
@@ -7673,8 +7813,9 @@ static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prolog
     int effect = t->op && t->op->flags & GCKPT_SIDE_EFFECT;
     u->id = t->id;
     u->rank = t->kind == GCKPTI_OP && p->active[t->id] ? 0 : -1;
-    u->out =
-        gckpti_is_loss(t) || gckpti_is_cache(t->op) ? 0 : gckpti_model_size(p, gckpti_value_bytes(p, t));
+    u->out = gckpti_is_loss(t) || gckpti_is_cache(t->op)
+                 ? 0
+                 : gckpti_model_size(p, gckpti_value_bytes(p, t));
     u->aux = gckpti_model_size(p, t->aux_bytes);
     u->work = gckpti_model_size(p, p->work_forward[t->id]);
     u->cost = p->cost[t->id].forward;
@@ -10318,7 +10459,7 @@ typedef struct {
     int64_t attempt;       /* and when one attempt of several began, or -1 */
     uint64_t tried[GCKPTI_ATTEMPTS]; /* hashes of what was improved for the present rung, */
     int attempts;                    /* so that nothing is twice */
-    int barred;            /* a unit whose gaps stay open; -1: none */
+    int barred;                      /* a unit whose gaps stay open; -1: none */
 } gckpti_search;
 
 static int gckpti_search_room(gckpti_search *s, gckpti_schedule *t, int length)
@@ -12351,9 +12492,9 @@ static gckpt_result gckpti_consider(gckpti_search *s, gckpti_slot *slot, int64_t
     if (slot->length == 0 || (old->length && !s->hunting && slot->extra > old->extra))
         return GCKPT_OK;
     int64_t least = slot->peak - s->bound->spare; /* bytes of its arena */
-    int equal = old->length && (s->hunting ? least >= (int64_t)s->bytes
-                                           : slot->extra == old->extra &&
-                                                 least >= (int64_t)old->arena);
+    int equal =
+        old->length && (s->hunting ? least >= (int64_t)s->bytes
+                                   : slot->extra == old->extra && least >= (int64_t)old->arena);
     if (slot->arena == 0 && (equal || least > (int64_t)most))
         return GCKPT_OK;
     if (slot->arena == 0)
@@ -12862,10 +13003,11 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
             "plan: training needs at least one loss term; inference a term or a fetch");
     if (g->cached && (!inference || d->precision == GCKPT_BF16_STOCHASTIC))
         return gckpti_error(g, GCKPT_E_ARG,
-                            inference ? "plan: caches are for calls that add up to one, and what is "
-                                        "rounded by chance does not; GCKPT_BF16 rounds to nearest"
-                                      : "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph "
-                                        "that is trained without it");
+                            inference
+                                ? "plan: caches are for calls that add up to one, and what is "
+                                  "rounded by chance does not; GCKPT_BF16 rounds to nearest"
+                                : "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph "
+                                  "that is trained without it");
     if (d->costs && (d->cost_count < 0 || (size_t)d->cost_count != g->count))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: costs are given for %i tensors; the graph has %z", d->cost_count,
@@ -14767,16 +14909,15 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
     const gckpt_plan *p = e->plan;
     size_t most = e->square_count * sizeof(float);
     for (size_t i = 0; i < p->param_count; i++) {
-        int64_t n = p->params[i].trained                        ? p->params[i].elements
+        int64_t n = p->params[i].trained                       ? p->params[i].elements
                     : p->params[i].storage != GCKPT_STORED_F32 ? GCKPTI_JOB
-                                                                : 0;
+                                                               : 0;
         most = (size_t)n * sizeof(float) > most ? (size_t)n * sizeof(float) : most;
     }
     for (size_t id = 0; id < p->node_count; id++) {
         const gckpti_node *node = &p->nodes[id];
         gckpt_call c;
-        if (!node->op || (e->nodes[id].forward &&
-                          (e->nodes[id].backward || !node->op->backward)))
+        if (!node->op || (e->nodes[id].forward && (e->nodes[id].backward || !node->op->backward)))
             continue;
         gckpti_call_start(e, node, (int)id, p->rows, &c);
         c.plain = 1;
@@ -15046,7 +15187,7 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
 static int gckpti_same_cache(const gckpt_plan *p, size_t i, const gckpt_plan *q, size_t k)
 {
     return gckpti_same_shape(&p->nodes[i].shape, &q->nodes[k].shape) &&
-           p->nodes[i].rounding == q->nodes[k].rounding;
+           !((p->nodes[i].rounding ^ q->nodes[k].rounding) & GCKPTI_NARROW_VALUE);
 }
 
 /* The caches, one behind the other in graph order, so that other plans of a model have them in the
@@ -15062,9 +15203,10 @@ static gckpt_result gckpti_exec_caches(gckpt_exec *e)
     if (e->caches_of == e && bytes) {
         e->caches = (unsigned char *)gckpti_take(e, bytes, p->alignment);
         if (!e->caches)
-            return gckpti_error(e->store, GCKPT_E_MEMORY, "exec: no memory for %z bytes of caches%s",
-                                bytes, gckpti_shortage(e));
-        gckpti_fill(e, e->caches, 0, bytes);
+            return gckpti_error(e->store, GCKPT_E_MEMORY,
+                                "exec: no memory for %z bytes of caches%s", bytes,
+                                gckpti_shortage(e));
+        gckpti_fill(e, e->caches, e->desc.debug & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0, bytes);
     }
     for (size_t i = 0; i < p->node_count && fit; i++) {
         const gckpti_node *node = &p->nodes[i];
@@ -15075,8 +15217,7 @@ static gckpt_result gckpti_exec_caches(gckpt_exec *e)
         fit = !q || (k < q->node_count && gckpti_same_cache(p, i, q, k++));
         e->capacity = node->shape.d[1];
         e->news = p->nodes[node->in[0]].shape.d[1];
-        e->nodes[i].data =
-            gckpti_carve(e->caches_of->caches, &used, gckpti_node_bytes(node), 1);
+        e->nodes[i].data = gckpti_carve(e->caches_of->caches, &used, gckpti_node_bytes(node), 1);
     }
     return fit ? GCKPT_OK
                : gckpti_error(e->store, GCKPT_E_ARG,
@@ -16269,8 +16410,7 @@ static gckpt_result gckpti_begin_params(gckpt_exec *e)
                                 p->names + p->params[i].name);
         if (gckpti_bring(e, q) != GCKPT_OK)
             return gckpti_error(e, GCKPT_E_MEMORY, "step: %s has no memory for \"%s\"%s",
-                                e->backend.name, p->names + p->params[i].name,
-                                gckpti_shortage(e));
+                                e->backend.name, p->names + p->params[i].name, gckpti_shortage(e));
         const void **data = &e->nodes[p->params[i].node].data;
         if (*data != gckpti_values_here(e, q, -1))
             gckpti_forget(e);
@@ -16375,8 +16515,10 @@ static int gckpti_next_rows(gckpt_exec *e)
 static int gckpti_repeat(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    gckpt_moment m = { e, e->row, gckpti_micro_rows(e), e->store->seed, e->step, e->scales,
-                       (int)p->term_count };
+    gckpt_moment m = {
+        e,       e->row,    gckpti_micro_rows(e), e->caches_of->position, e->store->seed,
+        e->step, e->scales, (int)p->term_count
+    };
     for (size_t i = 0; i < p->term_count; i++) {
         if (p->terms[i].regulariser && e->terms[0].expected < 0)
             return 0;
@@ -16568,15 +16710,17 @@ static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
 {
     const gckpt_exec *c = e->caches_of;
     if (rows > e->plan->rows || (c->position > 0 && rows > c->cache_rows))
-        return gckpti_error(e, GCKPT_E_ARG,
-                            "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room for "
-                            "other rows, the plan's %I at most)",
-                            rows, c->position > 0 ? c->cache_rows : e->plan->rows, e->plan->rows);
+        return gckpti_error(
+            e, GCKPT_E_ARG,
+            "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room for "
+            "other rows, the plan's %I at most)",
+            rows, c->position > 0 ? c->cache_rows : e->plan->rows, e->plan->rows);
     if (e->news > e->capacity - c->position)
-        return gckpti_error(e, GCKPT_E_ARG,
-                            "forward: it adds %I positions to the %I that the caches hold; there is "
-                            "room for %I in all (gckpt_rewind makes room)",
-                            e->news, c->position, e->capacity);
+        return gckpti_error(
+            e, GCKPT_E_ARG,
+            "forward: it adds %I positions to the %I that the caches hold; there is "
+            "room for %I in all (gckpt_rewind makes room)",
+            e->news, c->position, e->capacity);
     return GCKPT_OK;
 }
 
@@ -17440,32 +17584,72 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
  * >>files: save and load, as safetensors
  *
  * A file is 8 bytes: the header's length, little-endian; the header: JSON, padded with spaces to 8
- * bytes; the values: little-endian f32, one tensor after the other (the format is described at
+ * bytes; the data: little-endian, one tensor after the other (the format is described at
  * https://huggingface.co/docs/safetensors):
  *
  *     {"__metadata__":{"format":"gradckpt","contract":"2","step":"20","seed":"0",
  *       "optimiser":"1","b#updates":"3:15"},
  *      "w":{"dtype":"F32","shape":[8,16],"data_offsets":[0,512]},"w#state0":{...},"w#state1":{...}}
  *
- * Parameters stand in creation order, each followed by its optimiser state; so the name of a
- * parameter must not end in #state and a digit. Loading reads and checks everything before it
- * changes anything; pointers to values and state stay valid. The optimiser is gckpt_optimiser + 1
- * (0: none yet). State is that of `optimiser` and has seen `step` updates; where it is not,
- * "NAME#updates" says whose it is and how many it has seen, b's above of MOMENTUM, 15. (By name,
- * since programs that write the file anew may order it anew; version 0.1 had no such keys.) State
- * becomes the file's: what the file does not have becomes zero, as before a first step. An external
- * parameter that is not writable must hold the file's bits already. Files of other programs (any
- * other format) leave step and seed alone. Loading needs the data's bytes a second time for a
- * moment. From a caller's block (gckpt_memory.memory) they are taken and given back; the header's
- * bytes stay taken when parameters or state had to be created.
+ * Parameters stand in creation order, each followed by the scales of I8 and its optimiser state; so
+ * the name of a parameter must not end in #scale, nor in #state and a digit. The optimiser is
+ * gckpt_optimiser + 1 (0: none yet). State is that of `optimiser` and has seen `step` updates; where
+ * it is not, "NAME#updates" says whose it is and how many it has seen, b's above of MOMENTUM, 15.
+ * (By name, since programs that write the file anew may order it anew; version 0.1 had no such
+ * keys.) All other keys are notes. State becomes the file's: what the file does not have becomes
+ * zero, as before a first step. An external parameter that is not writable must hold the file's bits
+ * already. Files of other programs (any other format) leave step and seed alone.
+ *
+ * Loading reads and checks the header before it changes anything. Then what the store lacks is
+ * created, raw, and data are read to where they belong; those of arrays that the store had go to a
+ * spare block until all is read. So a failure gives back what is new, and the rest is untouched;
+ * pointers to values and state stay valid. From a caller's block (gckpt_memory.memory) the spare
+ * and the header's bytes are taken and given back; the header's stay taken when parameters or state
+ * had to be created, or values in a partial load.
  * ============================================================================================== */
 #define GCKPTI_HEADER_MAX 100000000u /* bytes; the format's limit */
 
+/* ---- what both need ---- */
+/* What is asked for where no desc is given. */
+static const gckpt_file_desc gckpti_file_plain = { NULL, NULL, 0, 0, 0, GCKPT_STORED_F32 };
+
+/* Parts of a parameter that are tensors of a file: values, scales of I8's rows, state 0..3; and
+ * what a file says of the state. */
+enum { GCKPTI_VALUES = -1, GCKPTI_SCALE = 10, GCKPTI_UPDATES };
+
+/* dtype and bytes of an element, by gckpt_storage */
+static const struct {
+    const char *dtype;
+    int bytes;
+} gckpti_file_types[] = { { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "I8", 1 } };
+
+/* The other one of a parameter's two names: in the store and in the file. NULL: it is left out. */
+static const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
+{
+    return d->rename ? d->rename(d->user, name) : name;
+}
+
+/* Shape of the scales of rows: all axes but the last. */
+static gckpt_shape gckpti_scale_shape(const gckpt_shape *values)
+{
+    gckpt_shape shape = *values;
+    shape.n -= shape.n > 0;
+    return shape;
+}
+
+static int gckpti_little_endian(void)
+{
+    const uint16_t one = 1;
+    unsigned char first;
+    memcpy(&first, &one, 1);
+    return first;
+}
+
 /* ---- write ---- */
-/* ,"NAME with what JSON wants escaped */
+/* "NAME with what JSON wants escaped */
 static void gckpti_sink_name(gckpti_sink *k, const char *name)
 {
-    gckpti_sink_put(k, ",\"", 2);
+    gckpti_sink_put(k, "\"", 1);
     for (const char *c = name; *c; c++) {
         unsigned u = (unsigned char)*c;
         char code[] = "\\u00??";
@@ -17476,58 +17660,214 @@ static void gckpti_sink_name(gckpti_sink *k, const char *name)
     }
 }
 
-/* The JSON of all parameters and states, in the order of their data. */
-static void gckpti_sink_header(gckpti_sink *k, const gckpt_store *s)
+static void gckpti_sink_metadata(gckpti_sink *k, const gckpt_store *s, const gckpt_file_desc *d)
 {
-    int64_t begin = 0, end;
     int optimiser = 0;
     for (size_t i = 0; i < s->count && !optimiser; i++)
         optimiser = s->params[i].optimiser;
-    gckpti_print(k,
-                 "{\"__metadata__\":{\"format\":\"gradckpt\",\"contract\":\"%i\",\"step\":\"%u\",",
-                 GCKPT_CONTRACT, s->step);
-    gckpti_print(k, "\"seed\":\"%u\",\"optimiser\":\"%i\"", s->seed, optimiser);
-    for (size_t i = 0; i < s->count; i++) {
+    gckpti_print(k, "{\"__metadata__\":{\"format\":\"%s\"", d->values_only ? "pt" : "gradckpt");
+    if (!d->values_only)
+        gckpti_print(k, ",\"contract\":\"%i\",\"step\":\"%u\",\"seed\":\"%u\",\"optimiser\":\"%i\"",
+                     GCKPT_CONTRACT, s->step, s->seed, optimiser);
+    for (size_t i = 0; i < s->count && !d->values_only; i++) {
         const gckpti_param *q = &s->params[i];
         int same = q->optimiser == optimiser && (q->updates == s->step || !optimiser);
-        if (!q->p.state[0] || same)
+        const char *name = !q->p.state[0] || same ? NULL : gckpti_renamed(d, q->p.name);
+        if (!name)
             continue;
-        gckpti_sink_name(k, q->p.name);
+        gckpti_sink_put(k, ",", 1);
+        gckpti_sink_name(k, name);
         gckpti_print(k, "#updates\":\"%i:%u\"", q->optimiser, q->updates);
     }
+    for (size_t i = 0; i < s->note_count; i++) {
+        gckpti_sink_put(k, ",", 1);
+        gckpti_sink_name(k, s->notes[i]);
+        gckpti_sink_put(k, "\":", 2);
+        gckpti_sink_name(k, s->notes[i] + strlen(s->notes[i]) + 1);
+        gckpti_sink_put(k, "\"", 1);
+    }
     gckpti_print(k, "}");
-    for (size_t i = 0; i < s->count; i++) {
-        const gckpt_parameter *p = &s->params[i].p;
-        for (int slot = -1; slot < 4 && (slot < 0 || p->state[slot]); slot++, begin = end) {
-            gckpti_sink_name(k, p->name);
-            end = begin + p->elements * 4;
-            if (slot >= 0)
-                gckpti_print(k, "#state%i", slot);
-            gckpti_print(k, "\":{\"dtype\":\"F32\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
-                         &p->shape, begin, end);
+}
+
+/* A part of a parameter, as a file has it. */
+typedef struct {
+    gckpt_storage type;
+    gckpt_shape shape;
+    int64_t elements;
+    const char *suffix;
+} gckpti_file_part;
+
+enum { GCKPTI_PARTS = 6 };
+
+/* 0: there is no such part. */
+static int gckpti_get_part(const gckpti_param *q, const gckpt_file_desc *d, int i,
+                           gckpti_file_part *part)
+{
+    static const char *const suffixes[GCKPTI_PARTS] = { "",        "#scale",  "#state0",
+                                                        "#state1", "#state2", "#state3" };
+    const int packed = q->p.storage != GCKPT_STORED_F32;
+    part->type = i > 0 ? GCKPT_STORED_F32 : packed ? q->p.storage : d->storage;
+    part->shape = i == 1 ? gckpti_scale_shape(&q->p.shape) : q->p.shape;
+    part->elements = gckpti_elements(&part->shape);
+    part->suffix = suffixes[i];
+    return i > 1 ? !d->values_only && q->p.state[i - 2] : !i || q->p.storage == GCKPT_STORED_I8;
+}
+
+/* The JSON of all parts of all parameters. Data lie in this order, too, but those of 4 bytes an
+ * element come first, those of 1 last: so all are aligned. Returns their bytes. */
+static int64_t gckpti_sink_header(gckpti_sink *k, const gckpt_store *s, const gckpt_file_desc *d)
+{
+    int64_t bytes[5] = { 0, 0, 0, 0, 0 }, at[5]; /* by bytes an element */
+    gckpti_file_part part;
+    gckpti_sink_metadata(k, s, d);
+    for (int write = 0; write < 2; write++) {
+        at[4] = 0;
+        at[2] = bytes[4];
+        at[1] = at[2] + bytes[2];
+        for (size_t i = 0; i < s->count; i++) {
+            const char *name = gckpti_renamed(d, s->params[i].p.name);
+            for (int j = 0; name && j < GCKPTI_PARTS; j++) {
+                if (!gckpti_get_part(&s->params[i], d, j, &part))
+                    continue;
+                int size = gckpti_file_types[part.type].bytes;
+                int64_t begin = at[size], end = begin + part.elements * size;
+                at[size] = end;
+                bytes[size] += write ? 0 : part.elements * size;
+                if (!write)
+                    continue;
+                gckpti_sink_put(k, ",", 1);
+                gckpti_sink_name(k, name);
+                gckpti_print(k, "%s\":{\"dtype\":\"%s\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
+                             part.suffix, gckpti_file_types[part.type].dtype, &part.shape, begin, end);
+            }
         }
     }
     gckpti_print(k, "}");
+    return bytes[4] + bytes[2] + bytes[1];
 }
 
-static void gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n)
+/* n floats as a file has them. 0: F16 cannot hold one. */
+static int gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n, gckpt_storage type)
 {
+    int large = 0;
     for (int64_t i = 0; i < n && !k->failed; i++) {
-        uint32_t word;
-        memcpy(&word, x + i, 4);
-        gckpti_sink_number(k, word, 4);
+        uint32_t word = gckpti_bits(x[i]);
+        large |= type == GCKPT_STORED_F16 && (x[i] > 65504 || x[i] < -65504);
+        word = type == GCKPT_STORED_BF16  ? gckpti_to_bf16(x[i])
+               : type == GCKPT_STORED_F16 ? gckpti_to_f16(x[i])
+                                          : word;
+        gckpti_sink_number(k, word, gckpti_file_types[type].bytes);
     }
+    return !large;
 }
 
-GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user)
+/* Elements that are stored as the file has them. */
+static void gckpti_sink_packed(gckpti_sink *k, const void *packed, int64_t n, int size)
 {
+    for (int64_t i = 0; i < n && size == 2 && !k->failed; i++)
+        gckpti_sink_number(k, ((const uint16_t *)packed)[i], 2);
+    if (size == 1)
+        gckpti_sink_put(k, packed, (size_t)n);
+}
+
+/* The data of a parameter's parts with `size` bytes an element. 0: F16 cannot hold a value. */
+static int gckpti_sink_parts(gckpti_sink *k, const gckpt_store *s, const gckpti_param *q,
+                             const gckpt_file_desc *d, int size)
+{
+    float room[GCKPTI_DRAWN];
+    gckpti_file_part part;
+    int fits = 1;
+    for (int j = 0; j < GCKPTI_PARTS; j++) {
+        if (!gckpti_get_part(q, d, j, &part) || gckpti_file_types[part.type].bytes != size)
+            continue;
+        if (j > 0)
+            gckpti_sink_floats(k, j == 1 ? q->p.scales : gckpti_array(q, j - 2), part.elements,
+                               part.type);
+        else if (q->p.packed)
+            gckpti_sink_packed(k, q->p.packed, part.elements, size);
+        for (int64_t at = 0, n; !j && !q->p.packed && at < part.elements && !k->failed; at += n) {
+            const float *x = gckpti_values_at(s, q, at, room, &n);
+            fits &= gckpti_sink_floats(k, x, n, part.type);
+        }
+    }
+    return fits;
+}
+
+/* A name in the file, by its hash. */
+typedef struct {
+    uint64_t hash;
+    size_t param;
+} gckpti_named;
+
+static int gckpti_by_hash(const void *first, const void *second, const void *context)
+{
+    const gckpti_named *a = (const gckpti_named *)first, *b = (const gckpti_named *)second;
+    (void)context;
+    return a->hash < b->hash || (a->hash == b->hash && a->param < b->param);
+}
+
+/* Whether parameters keep names that a file can have, and that differ, when they are renamed. */
+static gckpt_result gckpti_save_names(gckpt_store *s, const gckpt_file_desc *d)
+{
+    size_t n = 0;
+    gckpti_named *names =
+        d->rename ? (gckpti_named *)gckpti_new(&s->memory, s->count, sizeof *names) : NULL;
+    gckpt_result result = GCKPT_OK;
+    if (d->rename && !names)
+        return gckpti_error(s, GCKPT_E_MEMORY, "save: no memory to compare %z names", s->count);
+    for (size_t i = 0; names && i < s->count && result == GCKPT_OK; i++) {
+        const char *name = d->rename(d->user, s->params[i].p.name);
+        const char *problem = name ? gckpti_name_problem(name) : NULL;
+        if (problem)
+            result = gckpti_error(s, GCKPT_E_ARG, "save: parameter \"%s\" was given a name that %s",
+                                  s->params[i].p.name, problem);
+        else if (name) {
+            names[n].hash = gckpti_fnv(GCKPTI_FNV_START, name, strlen(name));
+            names[n++].param = i;
+        }
+    }
+    gckpti_sort(names, n, sizeof *names, gckpti_by_hash, NULL);
+    for (size_t i = 1; i < n && result == GCKPT_OK; i++)
+        if (names[i].hash == names[i - 1].hash)
+            result = gckpti_error(
+                s, GCKPT_E_ARG, "save: parameters \"%s\" and \"%s\" were given the same name",
+                s->params[names[i - 1].param].p.name, s->params[names[i].param].p.name);
+    gckpti_delete(&s->memory, names, s->count, sizeof *names);
+    return result;
+}
+
+/* Packed values that are not made yet have scales only when they are made. */
+static gckpt_result gckpti_save_start(gckpt_store *s, const gckpt_file_desc *d)
+{
+    if ((unsigned)d->storage >= GCKPT_STORED_I8)
+        return gckpti_error(s, GCKPT_E_ARG,
+                            "save: storage must be F32, BF16 or F16; I8 is written of what "
+                            "gckpt_store_pack made so");
+    gckpt_result result = gckpti_save_names(s, d);
+    for (size_t i = 0; i < s->count && result == GCKPT_OK; i++) {
+        gckpti_param *q = &s->params[i];
+        gckpti_pull(s, q);
+        if (q->p.storage != GCKPT_STORED_F32 && gckpti_renamed(d, q->p.name))
+            result = gckpti_values_new(s, q, "save");
+    }
+    if (result == GCKPT_OK)
+        gckpti_values_draw(s);
+    gckpti_values_undo(s);
+    return result;
+}
+
+GCKPT_API gckpt_result gckpt_store_write_as(gckpt_store *store, gckpt_write_fn write, void *user,
+                                            const gckpt_file_desc *desc)
+{
+    const gckpt_file_desc *d = desc ? desc : &gckpti_file_plain;
     gckpti_sink k;
     if (!store || !write)
         return gckpti_error(store, GCKPT_E_ARG, "save: a store and a callback are needed");
-    for (size_t i = 0; i < store->count; i++)
-        gckpti_pull(store, &store->params[i]);
+    gckpt_result result = gckpti_save_start(store, d);
+    if (result != GCKPT_OK)
+        return result;
     memset(&k, 0, sizeof k);
-    gckpti_sink_header(&k, store);
+    size_t data = (size_t)gckpti_sink_header(&k, store, d);
     size_t padding = (8 - k.total % 8) % 8, length = k.total + padding;
     if (length > GCKPTI_HEADER_MAX)
         return gckpti_error(store, GCKPT_E_DATA,
@@ -17537,52 +17877,83 @@ GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn writ
     k.write = write;
     k.user = user;
     gckpti_sink_number(&k, length, 8);
-    gckpti_sink_header(&k, store);
+    gckpti_sink_header(&k, store, d);
     gckpti_sink_put(&k, "       ", padding);
-    for (size_t i = 0; i < store->count; i++) {
-        const gckpt_parameter *p = &store->params[i].p;
-        float room[GCKPTI_DRAWN];
-        for (int64_t at = 0, n; at < p->elements && !k.failed; at += n) {
-            const float *x = gckpti_values_at(store, &store->params[i], at, room, &n);
-            gckpti_sink_floats(&k, x, n);
+    for (int size = 4; size > 0; size /= 2)
+        for (size_t i = 0; i < store->count && result == GCKPT_OK; i++) {
+            const gckpti_param *q = &store->params[i];
+            if (gckpti_renamed(d, q->p.name) && !gckpti_sink_parts(&k, store, q, d, size))
+                result = gckpti_error(store, GCKPT_E_DATA,
+                                      "save: \"%s\" has values beyond 65504, the greatest of F16; "
+                                      "BF16 holds them",
+                                      q->p.name);
         }
-        for (int slot = 0; slot < gckpti_state_slots(&store->params[i]); slot++)
-            gckpti_sink_floats(&k, gckpti_array(&store->params[i], slot), p->elements);
-    }
     if (gckpti_sink_flush(&k) != GCKPT_OK)
         return gckpti_error(
             store, GCKPT_E_FILE,
             "save: the write callback failed before byte %z; what it wrote is no complete file",
             k.total);
-    return gckpti_ok(store);
+    if (result == GCKPT_OK && k.total != 8 + length + data)
+        result = gckpti_error(store, GCKPT_E_ARG,
+                              "save: rename must give a parameter the same name each time; what "
+                              "was written is no file");
+    return result == GCKPT_OK ? gckpti_ok(store) : result;
+}
+
+GCKPT_API gckpt_result gckpt_store_write(gckpt_store *store, gckpt_write_fn write, void *user)
+{
+    return gckpt_store_write_as(store, write, user, NULL);
 }
 
 /* ---- read: the header's JSON, decoded where it stands ---- */
-enum { GCKPTI_UPDATES = 10 }; /* sorts behind all states */
 typedef struct {
-    const char *name; /* of the parameter */
-    int slot;         /* -1: its values; 0..3: that state; GCKPTI_UPDATES: no data, whose state */
-    int states;       /* of values: how many states they have in the file */
-    int had;          /* of values: how many the store had */
-    int optimiser;    /* as in gckpti_param; -1: wrong */
-    uint64_t updates; /* the same */
-    size_t param;     /* index in the store */
+    const char *name;      /* of the tensor; of state and what else has a suffix, without that */
+    signed char slot;      /* GCKPTI_VALUES, ...; 0..3: that state */
+    signed char type;      /* as a gckpt_storage; -1: another one */
+    signed char states;    /* of values: how many states they have in the file */
+    signed char had;       /* of values: how many the store had */
+    signed char optimiser; /* as in gckpti_param; -1: wrong */
+    unsigned char ignored; /* nothing of it counts but where its data are */
+    uint64_t updates;      /* as in gckpti_param */
+    size_t param;          /* index in the store; SIZE_MAX: not known yet */
+    unsigned char *to;     /* where the data are read to; NULL: they are compared */
     gckpt_shape shape;
     int64_t offsets[2];
 } gckpti_saved;
 
 typedef struct {
     gckpt_store *store;
+    const gckpt_file_desc *desc;
     gckpt_result result;
+    gckpt_read_fn read; /* NULL: file lies in memory */
+    void *user;
+    const unsigned char *file;
+    size_t taken;            /* bytes of the file that were read */
     char *header, *at, *end; /* end: of the header */
     int64_t data_bytes;
     gckpti_saved *entries;
     size_t count, capacity, values; /* values: how many entries are that */
-    int ours, empty;                /* written by this library; the store had no parameters */
+    size_t had;                     /* parameters that the store had; 0: it gets all */
+    size_t notes;                   /* that it had; those behind them are the file's */
+    unsigned char *spare;           /* for what the store has already, until all is read */
+    size_t spare_bytes;
+    float *row; /* at its end: room for a row that is packed */
+    int ours;   /* written by this library */
     uint64_t contract, step, seed, optimiser;
 } gckpti_loader;
 
-/* Records `load: tensor "name": ...`, long names cut, control characters replaced. Returns 0. */
+/* A name in quotes, cut if long, control characters replaced. */
+static void gckpti_text_name(gckpti_text *t, const char *name, const char *suffix)
+{
+    const char *c = name;
+    gckpti_text_put(t, "\"", 1);
+    for (; *c && (c < name + 60 || ((unsigned char)*c & 0xc0) == 0x80); c++)
+        gckpti_text_put(t, (unsigned char)*c < 0x20 || *c == 0x7f ? "?" : c, 1);
+    gckpti_text_add(t, "%s%s\"", *c ? "..." : "", suffix);
+}
+
+/* Records `load: tensor "name": ...` and which parameter it is for if that is called otherwise.
+ * Returns 0. */
 static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_saved *e,
                          const char *format, ...)
 {
@@ -17590,15 +17961,19 @@ static int gckpti_refuse(gckpti_loader *l, gckpt_result result, const gckpti_sav
     l->result = gckpti_error(l->store, result, "load: ");
     gckpti_text t = { l->store->object.text + 6, GCKPTI_TEXT - 7 };
     if (e) {
-        const char *c = e->name;
-        gckpti_text_add(&t, "tensor \"");
-        for (; *c && (c < e->name + 60 || ((unsigned char)*c & 0xc0) == 0x80); c++)
-            gckpti_text_put(&t, (unsigned char)*c < 0x20 || *c == 0x7f ? "?" : c, 1);
-        gckpti_text_add(&t,
-                        e->slot < 0                 ? "%s\": "
-                        : e->slot == GCKPTI_UPDATES ? "%s#updates\": "
-                                                    : "%s#state%i\": ",
-                        *c ? "..." : "", e->slot);
+        char state[] = "#state0";
+        state[6] = (char)('0' + (e->slot < 0 ? 0 : e->slot % 10));
+        gckpti_text_add(&t, "tensor ");
+        gckpti_text_name(&t, e->name,
+                         e->slot < 0                 ? ""
+                         : e->slot == GCKPTI_SCALE   ? "#scale"
+                         : e->slot == GCKPTI_UPDATES ? "#updates"
+                                                     : state);
+        if (e->param != SIZE_MAX && strcmp(e->name, l->store->params[e->param].p.name)) {
+            gckpti_text_add(&t, " for parameter ");
+            gckpti_text_name(&t, l->store->params[e->param].p.name, "");
+        }
+        gckpti_text_add(&t, ": ");
     }
     va_start(args, format);
     gckpti_text_format(&t, format, args);
@@ -17766,37 +18141,42 @@ static int gckpti_load_updates(gckpti_loader *l, char *key, char *value)
     memset(&e, 0, sizeof e);
     e.name = key;
     e.slot = GCKPTI_UPDATES;
+    e.param = SIZE_MAX;
+    e.ignored = l->desc->values_only || !gckpti_renamed(l->desc, key);
     const char *end = value + strlen(value);
     char *colon = gckpti_digits(value, end, &optimiser);
     int good = colon && *colon == ':' && gckpti_digits(colon + 1, end, &e.updates) == end &&
                optimiser <= GCKPT_OWN_OPTIMISER + 1 && (optimiser || !e.updates);
-    e.optimiser = good ? (int)optimiser : -1;
+    e.optimiser = (signed char)(good ? (int)optimiser : -1);
     e.offsets[0] = e.offsets[1] = l->data_bytes;
     return gckpti_load_add(l, &e);
 }
 
-/* What the file says of itself; keys of other programs mean nothing. */
+/* What the file says of itself; keys that mean nothing here are notes. */
 static int gckpti_load_metadata(gckpti_loader *l)
 {
-    static const char *const keys[] = { "format", "contract", "step", "seed", "optimiser" };
+    const char *const *keys = gckpti_metadata_keys;
     size_t tensors = l->count;
     uint64_t *const numbers[] = { NULL, &l->contract, &l->step, &l->seed, &l->optimiser };
-    char *key, *found[5] = { NULL, NULL, NULL, NULL, NULL };
+    char *key, *found[GCKPTI_METADATA_KEYS] = { NULL };
     for (int n = 0; (key = gckpti_json_key(l, &n)) != NULL;) {
         char *value = gckpti_json_string(l);
-        for (int i = 0; value && i < 5; i++) {
+        for (int i = 0; value && i < GCKPTI_METADATA_KEYS; i++) {
             if (strcmp(key, keys[i]))
                 continue;
             if (found[i])
                 return gckpti_json_fail(l, "a key of __metadata__ comes twice");
             found[i] = value;
         }
+        if (value && !l->desc->values_only && !gckpti_note_reserved(key) &&
+            !gckpti_note_add(l->store, key, value))
+            return gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for notes");
         if (!value || !gckpti_load_updates(l, key, value))
             return 0;
     }
     l->ours = found[0] && !strcmp(found[0], "gradckpt");
     l->count = l->ours ? l->count : tensors;
-    for (int i = 1; l->ours && i < 5; i++) {
+    for (int i = 1; l->ours && i < GCKPTI_METADATA_KEYS; i++) {
         const char *end = found[i] ? found[i] + strlen(found[i]) : NULL;
         if (!end || gckpti_digits(found[i], end, numbers[i]) != end)
             return gckpti_refuse(l, GCKPT_E_DATA, NULL,
@@ -17830,14 +18210,20 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
         return gckpti_json_fail(l, "a tensor has dtype, shape and two data_offsets");
     for (char *c = type; *c; c++) /* it may be printed */
         *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
-    if (strcmp(type, "F32"))
-        return gckpti_refuse(l, GCKPT_E_DATA, e, "F32 is needed; convert it from dtype %s", type);
+    for (e->type = GCKPT_STORED_I8; e->type >= 0; e->type--)
+        if (!strcmp(type, gckpti_file_types[e->type].dtype))
+            break;
     e->shape.n = axes;
-    if (!gckpti_shape_fits(&e->shape))
+    int64_t begin = e->offsets[0], end = e->offsets[1];
+    if (!e->ignored && (e->type < 0 || (e->slot >= 0 && e->type)))
+        return gckpti_refuse(l, GCKPT_E_DATA, e, "F32%s is needed; convert it from dtype %s",
+                             e->slot < 0 ? ", F16 or BF16" : "", type);
+    if (!e->ignored && !gckpti_shape_fits(&e->shape))
         return gckpti_refuse(l, GCKPT_E_DATA, e,
                              "%S: sizes must be positive and their product at most %z", &e->shape,
                              SIZE_MAX / 64);
-    int64_t begin = e->offsets[0], end = e->offsets[1], bytes = gckpti_elements(&e->shape) * 4;
+    int64_t bytes =
+        e->ignored ? end - begin : gckpti_elements(&e->shape) * gckpti_file_types[e->type].bytes;
     if (begin > end || end > l->data_bytes || end - begin != bytes)
         return gckpti_refuse(
             l, GCKPT_E_DATA, e,
@@ -17863,10 +18249,15 @@ static int gckpti_load_header(gckpti_loader *l)
             continue;
         }
         memset(&e, 0, sizeof e);
-        size_t length = gckpti_state_suffix(name);
-        e.slot = name[length] ? name[length + 6] - '0' : -1;
+        size_t length = gckpti_part_suffix(name);
+        e.slot = (signed char)(!name[length]      ? -1
+                               : name[length + 6] ? name[length + 6] - '0'
+                                                  : GCKPTI_SCALE);
         name[length] = 0;
         e.name = name;
+        e.param = SIZE_MAX;
+        int state = e.slot >= 0 && e.slot != GCKPTI_SCALE;
+        e.ignored = (l->desc->values_only && state) || !gckpti_renamed(l->desc, name);
         if (!gckpti_load_entry(l, &e) || !gckpti_load_add(l, &e))
             return 0;
     }
@@ -17877,33 +18268,63 @@ static int gckpti_load_header(gckpti_loader *l)
 }
 
 /* ---- read: what concerns several tensors, or the store ---- */
-static int gckpti_saved_by_name(const void *first, const void *second, const void *context)
+static int gckpti_saved_by_param(const void *first, const void *second, const void *context)
 {
     const gckpti_saved *a = (const gckpti_saved *)first, *b = (const gckpti_saved *)second;
-    int order = strcmp(a->name, b->name);
     (void)context;
-    return order < 0 || (order == 0 && a->slot < b->slot);
+    if (a->param != b->param)
+        return a->param < b->param;
+    return a->slot != b->slot ? a->slot < b->slot : a->offsets[0] < b->offsets[0];
 }
 
 static int gckpti_saved_by_offset(const void *first, const void *second, const void *context)
 {
+    const gckpti_saved *a = (const gckpti_saved *)first, *b = (const gckpti_saved *)second;
     (void)context;
-    return ((const gckpti_saved *)first)->offsets[0] < ((const gckpti_saved *)second)->offsets[0];
+    return a->offsets[0] < b->offsets[0] ||
+           (a->offsets[0] == b->offsets[0] && a->offsets[1] < b->offsets[1]);
 }
 
-/* Whether the tensors' data are all there is, without overlaps or holes; orders the tensors so. */
+/* Which parameter a tensor is for; values for an empty store create it. */
+static int gckpti_load_resolve(gckpti_loader *l, gckpti_saved *e)
+{
+    gckpt_store *s = l->store;
+    const char *name = gckpti_renamed(l->desc, e->name);
+    int index = name ? gckpti_find(s, name) : -1;
+    const char *problem = index < 0 && name ? gckpti_name_problem(name) : NULL;
+    gckpt_init none = { 0, 0, 0 };
+    if (problem)
+        return gckpti_refuse(l, GCKPT_E_DATA, e, "the name %s", problem);
+    if (index < 0 && e->slot >= 0)
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             e->slot == GCKPTI_UPDATES ? "there is no such optimiser state"
+                             : e->slot == GCKPTI_SCALE ? "scales without values"
+                                                       : "optimiser state without its parameter");
+    if (index < 0 && ((l->had && !l->file) || !name))
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             "is none of the store's %z parameters%s; build the model that was "
+                             "saved, or load into an empty store",
+                             s->count, l->desc->rename ? ", also when renamed" : "");
+    if (index < 0 && !gckpti_param_new(s, name, &e->shape, 0, none))
+        return gckpti_refuse(l, GCKPT_E_MEMORY, e, "no memory for its entry");
+    e->param = index < 0 ? s->count - 1 : (size_t)index;
+    e->had = (signed char)gckpti_state_slots(&s->params[e->param]);
+    return 1;
+}
+
+/* Whether the tensors' data are all there is, without overlaps or holes. */
 static int gckpti_load_offsets(gckpti_loader *l)
 {
     int64_t at = 0;
     gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
-    for (size_t i = 0; i < l->count && l->entries[i].slot != GCKPTI_UPDATES; i++) {
+    for (size_t i = 0; i < l->count; i++) {
         gckpti_saved *e = &l->entries[i];
+        if (e->slot == GCKPTI_UPDATES)
+            continue;
         if (e->offsets[0] != at)
             return gckpti_refuse(l, GCKPT_E_DATA, e, "its data begins at %I, not at %I: %s",
                                  e->offsets[0], at, e->offsets[0] < at ? "an overlap" : "a hole");
         at = e->offsets[1];
-        e->param = l->values; /* in an empty store; else found by name */
-        l->values += e->slot < 0;
     }
     if (at != l->data_bytes)
         return gckpti_refuse(l, GCKPT_E_DATA, NULL,
@@ -17912,28 +18333,32 @@ static int gckpti_load_offsets(gckpti_loader *l)
     return 1;
 }
 
-/* Values of a parameter: does the store have it, in this shape? */
+/* Values of a parameter: do they have its shape, and all that makes them values? */
 static int gckpti_load_values(gckpti_loader *l, gckpti_saved *e)
 {
-    const gckpt_store *s = l->store;
-    e->optimiser = (int)l->optimiser;
+    const gckpti_param *q = &l->store->params[e->param];
+    const gckpti_saved *scale = e;
+    e->optimiser = (signed char)l->optimiser;
     e->updates = l->step;
-    if (l->empty)
+    l->values++;
+    if (!gckpti_same_shape(&e->shape, &q->p.shape))
+        return gckpti_refuse(l, GCKPT_E_SHAPE, e, "the file has it as %S, the store as %S",
+                             &e->shape, &q->p.shape);
+    if (e->type != GCKPT_STORED_I8)
         return 1;
-    int index = gckpti_find(s, e->name);
-    if (index < 0)
+    while (scale < l->entries + l->count && scale->param == e->param && scale->slot != GCKPTI_SCALE)
+        scale++;
+    if (e->shape.n < 2 || scale == l->entries + l->count || scale->param != e->param)
         return gckpti_refuse(l, GCKPT_E_DATA, e,
-                             "is none of the store's %z parameters; build the model that was "
-                             "saved, or load into an empty store",
-                             s->count);
-    e->param = (size_t)index;
-    e->had = gckpti_state_slots(&s->params[index]);
-    return gckpti_same_shape(&e->shape, &s->params[index].p.shape) ||
-           gckpti_refuse(l, GCKPT_E_SHAPE, e, "the file has it as %S, the store as %S", &e->shape,
-                         &s->params[index].p.shape);
+                             "I8 needs two axes or more, and a tensor of this name and #scale");
+    if (q->p.storage == GCKPT_STORED_BF16 || q->p.storage == GCKPT_STORED_F16)
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             "the file has it as I8, the store as %s; pack it as I8 or F32",
+                             gckpti_storage_name(q->p.storage));
+    return 1;
 }
 
-/* A state, or whose the states are: does it follow what is known of its parameter? */
+/* A state, or whose the states are, or scales: does it follow what is known of its parameter? */
 static int gckpti_load_state(gckpti_loader *l, gckpti_saved *e, gckpti_saved *head)
 {
     if (e->slot == GCKPTI_UPDATES) {
@@ -17943,167 +18368,350 @@ static int gckpti_load_state(gckpti_loader *l, gckpti_saved *e, gckpti_saved *he
             return gckpti_refuse(l, GCKPT_E_DATA, e, "OPTIMISER:COUNT expected, in quotes");
         head->optimiser = e->optimiser;
         head->updates = e->updates;
-    } else {
-        if (!head)
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "optimiser state without its parameter");
-        if (e->slot != head->states || e->slot > 3)
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "states must be 0 to 3 without a gap");
-        if (!gckpti_same_shape(&e->shape, &head->shape))
-            return gckpti_refuse(l, GCKPT_E_SHAPE, e, "%S, but its parameter is %S", &e->shape,
-                                 &head->shape);
-        head->states++;
+        return 1;
     }
-    e->param = head->param;
+    const int scale = e->slot == GCKPTI_SCALE;
+    if (!head || (scale && head->type != GCKPT_STORED_I8))
+        return gckpti_refuse(l, GCKPT_E_DATA, e,
+                             scale ? "scales without values of I8"
+                                   : "optimiser state without its parameter");
+    if (!scale && (e->slot != head->states || e->slot > 3))
+        return gckpti_refuse(l, GCKPT_E_DATA, e, "states must be 0 to 3 without a gap");
+    const gckpt_shape shape = scale ? gckpti_scale_shape(&head->shape) : head->shape;
+    if (!gckpti_same_shape(&e->shape, &shape))
+        return gckpti_refuse(l, GCKPT_E_SHAPE, e, "%S, but its parameter is %S", &e->shape,
+                             &head->shape);
+    head->states = (signed char)(head->states + !scale);
     return 1;
 }
 
-/* Leaves the entries ordered by offset, with `param` and `states` set. */
+/* Leaves the entries that are not ignored, ordered by parameter, with `states` set. */
 static int gckpti_load_check(gckpti_loader *l)
 {
-    gckpt_store *s = l->store;
-    gckpti_saved *head = NULL; /* values of the parameter we are at */
-    if (!gckpti_load_offsets(l))
-        return 0;
-    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_name, NULL);
-    for (size_t i = 0; i < l->count; i++) {
-        gckpti_saved *e = &l->entries[i];
-        const char *problem = gckpti_name_problem(e->name);
-        head = e->slot < 0 || (head && !strcmp(head->name, e->name)) ? head : NULL;
-        if (problem)
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "the name %s", problem);
-        if (i + 1 < l->count && !strcmp(e[1].name, e->name) && e[1].slot == e->slot)
-            return gckpti_refuse(l, GCKPT_E_DATA, e, "comes twice");
-        if (e->slot < 0 ? !gckpti_load_values(l, head = e) : !gckpti_load_state(l, e, head))
+    gckpti_saved *head = NULL, missing;         /* values of the parameter we are at */
+    size_t next = 0;                            /* the parameter that they should be of */
+    for (size_t i = 0; i < 2 * l->count; i++) { /* values first */
+        gckpti_saved *e = &l->entries[i % l->count];
+        if (!e->ignored && (e->slot < 0) == (i < l->count) && !gckpti_load_resolve(l, e))
             return 0;
     }
-    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
-    for (size_t p = 0, i = 0; !l->empty && l->values < s->count; p++) { /* which one is missing? */
-        gckpti_saved missing;
-        size_t seen = 0;
-        for (; seen < l->count && l->entries[i].param != p; seen++)
-            i = (i + 1) % l->count; /* they mostly stand in the store's order */
-        missing.name = s->params[p].p.name;
-        missing.slot = -1;
-        if (seen == l->count)
-            return gckpti_refuse(l, GCKPT_E_DATA, &missing,
-                                 "is missing; the file has %z of the store's %z parameters",
-                                 l->values, s->count);
+    if (!gckpti_load_offsets(l))
+        return 0;
+    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_param, NULL);
+    while (l->count && l->entries[l->count - 1].ignored)
+        l->count--;
+    for (size_t i = 0; i < l->count; i++) {
+        gckpti_saved *e = &l->entries[i];
+        head = e->slot < 0 || (head && head->param == e->param) ? head : NULL;
+        if (i + 1 < l->count && e[1].param == e->param && e[1].slot == e->slot)
+            return gckpti_refuse(l, GCKPT_E_DATA, e,
+                                 strcmp(e->name, e[1].name) ? "another one is for it, too: \"%s\""
+                                                            : "comes twice",
+                                 e[1].name);
+        if (e->slot < 0 ? !gckpti_load_values(l, head = e) : !gckpti_load_state(l, e, head))
+            return 0;
+        next += e->slot < 0 && e->param == next;
     }
+    if (l->desc->partial || next >= l->had)
+        return 1;
+    missing.name = l->store->params[next].p.name;
+    missing.slot = -1;
+    missing.param = next;
+    return gckpti_refuse(l, GCKPT_E_DATA, &missing,
+                         "is missing; the file has %z of the store's %z parameters", l->values,
+                         l->had);
+}
+
+/* Lets a parameter that is new use its values (and scales) where they are in the file, if they can
+ * be used as they are there. */
+static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
+{
+    gckpti_param *q = &l->store->params[e->param];
+    gckpti_saved *scale = e->type == GCKPT_STORED_I8 ? e + 1 : e;
+    if (!l->file || e->param < l->had || !gckpti_little_endian() || (e->type && l->desc->writable))
+        return 0;
+    while (scale > e && scale->slot != GCKPTI_SCALE)
+        scale++;
+    const void *at = l->file + l->taken + (size_t)e->offsets[0];
+    const void *scales = scale > e ? l->file + l->taken + (size_t)scale->offsets[0] : NULL;
+    if ((uintptr_t)at % (unsigned)gckpti_file_types[e->type].bytes || (uintptr_t)scales % sizeof(float))
+        return 0;
+    q->p.storage = (gckpt_storage)e->type;
+    q->p.packed = e->type ? at : NULL;
+    q->p.scales = (const float *)scales;
+    if (!e->type)
+        memcpy(&q->p.values, &at, sizeof at); /* which desc.writable says may be written */
+    q->external = 1;
+    q->locked = !l->desc->writable;
+    q->p.frozen = q->locked;
+    l->store->elements -= (size_t)q->p.elements;
+    e->ignored = scale->ignored = 1;
     return 1;
 }
 
-/* Creates the parameters and states that the store lacks; 0: out of memory. */
+/* Says where all data are read to: to where they belong if nothing is there yet, else to `spare`
+ * (NULL: nobody reads yet). Returns the bytes of that. */
+static size_t gckpti_load_places(gckpti_loader *l, unsigned char *spare)
+{
+    gckpti_saved *head = l->entries;
+    size_t used = 0, row = 0;
+    for (size_t i = 0; i < l->count; i++) {
+        gckpti_saved *e = &l->entries[i];
+        const gckpti_param *q = &l->store->params[e->param];
+        const int values = e->slot < 0, scale = e->slot == GCKPTI_SCALE;
+        head = values ? e : head;
+        if (e->ignored || e->slot == GCKPTI_UPDATES || (values && q->locked))
+            continue;
+        if (values && q->raw) {
+            e->to = gckpti_stored(q);
+        } else if (scale && q->p.storage == GCKPT_STORED_I8) {
+            e->to = head->to; /* with which they begin */
+        } else if (!values && !scale && e->slot >= head->had) {
+            e->to = (unsigned char *)gckpti_array(q, e->slot);
+        } else {
+            e->to = spare ? spare + used : NULL;
+            used += gckpti_round_up(values ? gckpti_stored_bytes(&q->p)
+                                           : (size_t)gckpti_elements(&e->shape) * sizeof(float),
+                                    GCKPTI_ALIGN);
+        }
+        if (values && q->p.storage == GCKPT_STORED_I8 && e->type != GCKPT_STORED_I8 &&
+            (size_t)gckpti_row_length(&q->p) > row)
+            row = (size_t)gckpti_row_length(&q->p);
+    }
+    void *last = spare ? spare + used : NULL;
+    l->row = (float *)last;
+    return used + row * sizeof(float);
+}
+
+/* Creates the values and states that the store lacks, and room for what it has. 0: no memory. */
 static int gckpti_load_create(gckpti_loader *l)
 {
+    gckpt_store *s = l->store;
     for (size_t i = 0; i < l->count; i++) {
-        const gckpti_saved *e = &l->entries[i];
-        gckpt_init none = { 0, 0, 0 };
-        if (e->slot < 0 && l->empty &&
-            (!gckpti_param_new(l->store, e->name, &e->shape, 0, none) ||
-             gckpti_values_new(l->store, &l->store->params[e->param], "load") != GCKPT_OK))
-            return 0;
-        if (e->slot < 0 && !gckpti_param_state(l->store, &l->store->params[e->param], e->states))
-            return 0;
+        gckpti_saved *e = &l->entries[i];
+        gckpti_param *q = &s->params[e->param];
+        if (e->slot >= 0)
+            continue;
+        if (!gckpti_load_adopt(l, e) && gckpti_values_new(s, q, "load") != GCKPT_OK)
+            return !(l->result = GCKPT_E_MEMORY);
+        if (!gckpti_param_state(s, q, e->states))
+            return gckpti_refuse(l, GCKPT_E_MEMORY, e, "no memory for its %i optimiser states",
+                                 e->states);
     }
+    l->spare_bytes = gckpti_load_places(l, NULL);
+    l->spare = (unsigned char *)gckpti_new(&s->memory, l->spare_bytes, 1);
+    if (!l->spare)
+        return gckpti_refuse(l, GCKPT_E_MEMORY, NULL,
+                             "no memory for %z bytes of data beside those that the store has",
+                             l->spare_bytes);
+    gckpti_load_places(l, l->spare);
     return 1;
 }
 
 static void gckpti_load_undo(gckpti_loader *l)
 {
     gckpt_store *s = l->store;
-    if (l->empty)
-        gckpti_store_shrink(s, 0);
-    for (size_t i = l->empty ? 0 : l->count; i-- > 0;)
-        if (l->entries[i].slot < 0)
+    for (size_t i = l->count; i-- > 0;)
+        if (l->entries[i].slot < 0 && l->entries[i].param < s->count)
             gckpti_state_shrink(s, &s->params[l->entries[i].param], l->entries[i].had);
+    gckpti_values_undo(s);
+    gckpti_store_shrink(s, l->had);
+    gckpti_notes_shrink(s, l->notes);
 }
 
-/* Reads all values, then checks the last thing that can be wrong. */
-static int gckpti_load_data(gckpti_loader *l, float *data, gckpt_read_fn read, void *user)
+/* The next n bytes of the file, to `out` (NULL: nowhere). */
+static int gckpti_load_bytes(gckpti_loader *l, void *out, size_t n)
 {
-    if (l->data_bytes && read(user, data, (size_t)l->data_bytes) != (size_t)l->data_bytes)
-        return gckpti_refuse(l, GCKPT_E_FILE, NULL,
-                             "the %I bytes of data could not be read to their end", l->data_bytes);
-    for (int64_t i = 0; i < l->data_bytes / 4; i++) { /* changes nothing if little-endian */
-        unsigned char b[4];
-        memcpy(b, data + i, 4);
-        uint32_t word = b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
-        memcpy(data + i, &word, 4);
+    unsigned char nowhere[256];
+    int done = 1;
+    if (l->file && out)
+        memcpy(out, l->file + l->taken, n);
+    l->taken += n;
+    for (size_t some; n > 0 && !l->file && done; n -= some) {
+        some = out || n < sizeof nowhere ? n : sizeof nowhere;
+        done = l->read(l->user, out ? out : nowhere, some) == some;
     }
-    for (size_t i = 0; i < l->count; i++) {
-        const gckpti_saved *e = &l->entries[i];
-        const gckpti_param *q = &l->store->params[e->param];
-        size_t bytes = (size_t)q->p.elements * sizeof(float);
-        if (q->locked && e->slot < 0 &&
-            memcmp(gckpti_array(q, -1), data + e->offsets[0] / 4, bytes))
-            return gckpti_refuse(l, GCKPT_E_DATA, e,
-                                 "is external, not writable, and holds other values than the "
-                                 "file; bind it as writable");
+    return done ||
+           gckpti_refuse(l, GCKPT_E_FILE, NULL,
+                         "the %I bytes of data could not be read to their end", l->data_bytes);
+}
+
+/* The next n elements of `size` bytes, in the order of bytes that this machine has. */
+static int gckpti_load_elements(gckpti_loader *l, void *out, int64_t n, int size)
+{
+    if (!gckpti_load_bytes(l, out, (size_t)n * (size_t)size))
+        return 0;
+    unsigned char *b = (unsigned char *)out;
+    for (int64_t i = 0; i < n && size > 1 && !gckpti_little_endian(); i++, b += size)
+        for (int k = 0; k < size / 2; k++) {
+            unsigned char low = b[k];
+            b[k] = b[size - 1 - k];
+            b[size - 1 - k] = low;
+        }
+    return 1;
+}
+
+/* The next n elements as floats (those of I8 without their scales): they are read to the end of
+ * x, and each is made a float before that is written over it. */
+static int gckpti_load_floats(gckpti_loader *l, int type, float *x, int64_t n)
+{
+    const int size = gckpti_file_types[type].bytes;
+    const unsigned char *from = (unsigned char *)x + (size_t)(4 - size) * (size_t)n;
+    if (!gckpti_load_elements(l, (unsigned char *)x + (from - (unsigned char *)x), n, size))
+        return 0;
+    for (int64_t i = 0; i < n && size < 4; i++, from += size) {
+        uint16_t half = 0;
+        signed char byte;
+        memcpy(&byte, from, 1);
+        if (size == 2)
+            memcpy(&half, from, 2);
+        float value = type == GCKPT_STORED_BF16  ? gckpti_from_bf16(half)
+                      : type == GCKPT_STORED_F16 ? gckpti_from_f16(half)
+                                                 : (float)byte;
+        memcpy(x + i, &value, sizeof value);
     }
     return 1;
 }
 
-/* Nothing can fail any more: the store becomes what the file says. */
-static void gckpti_load_commit(gckpti_loader *l, const float *data)
+/* Values that are not the store's to change: are they the file's? */
+static int gckpti_load_compare(gckpti_loader *l, const gckpti_saved *e, const gckpti_param *q)
 {
+    unsigned char room[256];
+    const int64_t count = gckpti_elements(&e->shape);
+    const int size = gckpti_file_types[e->type].bytes;
+    int same = e->type == (int)(e->slot < 0 ? q->p.storage : GCKPT_STORED_F32);
+    const void *values = q->p.packed ? q->p.packed : q->p.values;
+    const unsigned char *have = (const unsigned char *)(e->slot < 0 ? values : q->p.scales);
+    for (int64_t at = 0, n; at < count && same; at += n) {
+        n = gckpti_min(count - at, (int64_t)sizeof room / size);
+        if (!gckpti_load_elements(l, room, n, size))
+            return 0;
+        same = !memcmp(have + (size_t)at * (size_t)size, room, (size_t)n * (size_t)size);
+    }
+    return same || gckpti_refuse(l, GCKPT_E_DATA, e,
+                                 "is external, not writable, and not what the file has; bind it as "
+                                 "writable, or leave it out");
+}
+
+static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
+{
+    const gckpti_param *q = &l->store->params[e->param];
+    const int64_t count = gckpti_elements(&e->shape);
+    gckpti_param to = *q;
+    float room[GCKPTI_DRAWN];
+    if (!e->to)
+        return gckpti_load_compare(l, e, q);
+    if (e->slot >= 0)
+        return gckpti_load_elements(l, e->to, count, 4);
+    gckpti_set_block(&to, e->to);
+    if ((int)to.p.storage == e->type)
+        return gckpti_load_elements(l, e->to + gckpti_scale_bytes(&to.p), count,
+                                    gckpti_file_types[e->type].bytes);
+    if (to.p.storage == GCKPT_STORED_F32)
+        return gckpti_load_floats(l, e->type, to.p.values, count);
+    const int scaled = to.p.storage == GCKPT_STORED_I8;
+    float *x = scaled ? l->row : room;
+    for (int64_t at = 0, n; at < count; at += n) {
+        n = gckpti_min(count - at, scaled ? gckpti_row_length(&to.p) : GCKPTI_DRAWN);
+        if (!gckpti_load_floats(l, e->type, x, n))
+            return 0;
+        if (!gckpti_pack_piece(&to, at, n, x))
+            return gckpti_refuse(l, GCKPT_E_DATA, e, "has values that %s cannot hold: %s",
+                                 gckpti_storage_name(to.p.storage),
+                                 scaled ? "not finite" : "beyond 65504");
+    }
+    return 1;
+}
+
+/* Reads all data, in the order of the file. */
+static int gckpti_load_data(gckpti_loader *l)
+{
+    const size_t start = l->taken, end = start + (size_t)l->data_bytes;
+    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_offset, NULL);
     for (size_t i = 0; i < l->count; i++) {
         const gckpti_saved *e = &l->entries[i];
+        if (e->ignored || e->slot == GCKPTI_UPDATES)
+            continue;
+        if (!gckpti_load_bytes(l, NULL, start + (size_t)e->offsets[0] - l->taken) ||
+            !gckpti_load_tensor(l, e))
+            return 0;
+    }
+    return gckpti_load_bytes(l, NULL, end - l->taken);
+}
+
+/* Nothing can fail any more: the store becomes what the file says. */
+static void gckpti_load_commit(gckpti_loader *l)
+{
+    const int values_only = l->desc->values_only;
+    gckpti_sort(l->entries, l->count, sizeof *l->entries, gckpti_saved_by_param, NULL);
+    for (size_t i = 0; i < l->count; i++) { /* values come before what else there is of them */
+        const gckpti_saved *e = &l->entries[i];
         gckpti_param *q = &l->store->params[e->param];
-        size_t bytes = (size_t)q->p.elements * sizeof(float);
+        const size_t bytes = (size_t)q->p.elements * sizeof(float);
+        void *to = e->to;
         if (e->slot == GCKPTI_UPDATES)
             continue;
         gckpti_pull(l->store, q);
         gckpti_changed(l->store, q, GCKPTI_HOST);
-        if (e->slot >= 0 || !q->locked)
-            memcpy(gckpti_array(q, e->slot), data + e->offsets[0] / 4, bytes);
-        for (int k = e->states; e->slot < 0 && k < gckpti_state_slots(q); k++)
+        if (e->slot == GCKPTI_SCALE) {
+            const int64_t row = q->p.shape.d[q->p.shape.n - 1];
+            for (int64_t k = 0; to && q->p.values && k < q->p.elements; k++)
+                q->p.values[k] *= ((const float *)to)[k / row];
+            continue;
+        }
+        if (e->slot >= 0) {
+            if (to != gckpti_array(q, e->slot))
+                memcpy(gckpti_array(q, e->slot), to, bytes);
+            continue;
+        }
+        if (to && to != gckpti_stored(q))
+            memcpy(gckpti_stored(q), to, gckpti_stored_bytes(&q->p));
+        q->raw = 0;
+        for (int k = e->states; !values_only && k < gckpti_state_slots(q); k++)
             memset(gckpti_array(q, k), 0, bytes);
-        if (e->slot < 0) {
-            q->raw = 0;
+        if (!values_only) {
             q->optimiser = (unsigned char)(e->states && l->ours ? e->optimiser : 0);
             q->updates = q->optimiser ? e->updates : 0;
         }
     }
-    if (l->ours) {
+    gckpti_notes_settle(l->store, l->notes);
+    if (l->ours && !values_only) {
         l->store->step = l->step;
         l->store->seed = l->seed;
     }
 }
 
-/* What is left when the header is right: the store holds the file's values, or is as it was. */
-static void gckpti_load_rest(gckpti_loader *l, gckpt_read_fn read, void *user)
+/* What is left when the header is here: the store holds the file's values, or is as it was. */
+static void gckpti_load_rest(gckpti_loader *l)
 {
-    int created = gckpti_load_create(l);
-    size_t bytes = (size_t)l->data_bytes;
-    float *data = created ? (float *)gckpti_new(&l->store->memory, bytes, 1) : NULL;
-    if (!data)
-        gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for %z bytes of data %s", bytes,
-                      created ? "beside the store" : "in the store");
-    else if (gckpti_load_data(l, data, read, user))
-        gckpti_load_commit(l, data);
-    gckpti_delete(&l->store->memory, data, bytes, 1);
+    if (gckpti_load_header(l) && gckpti_load_check(l) && gckpti_load_create(l) &&
+        gckpti_load_data(l))
+        gckpti_load_commit(l);
+    gckpti_delete(&l->store->memory, l->spare, l->spare_bytes, 1);
     if (l->result != GCKPT_OK)
         gckpti_load_undo(l);
-    else if (l->ours && l->contract != GCKPT_CONTRACT)
+    else if (l->ours && !l->desc->values_only && l->contract != GCKPT_CONTRACT)
         gckpti_refuse(l, GCKPT_OTHER_CONTRACT, NULL,
                       "done, but the file is of numeric contract %u, this library of %i: training "
                       "goes on to other bits than it would have there",
                       l->contract, GCKPT_CONTRACT);
 }
 
-GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
-                                        size_t size)
+/* Loads a file of `size` bytes from l->read or l->file. */
+static gckpt_result gckpti_load(gckpt_store *store, gckpti_loader *l, size_t size,
+                                const gckpt_file_desc *desc)
 {
-    gckpti_loader l;
-    unsigned char little[8];
+    unsigned char little[8] = { 0 };
     uint64_t length = 0;
-    if (!store || !read)
-        return gckpti_error(store, GCKPT_E_ARG, "load: a store and a callback are needed");
     if (store->object.sticky != GCKPT_OK)
         return store->object.sticky;
+    l->store = store;
+    l->desc = desc ? desc : &gckpti_file_plain;
+    l->had = store->count;
+    l->notes = store->note_count;
     if (size < 8)
         return gckpti_error(store, GCKPT_E_DATA, "load: %z bytes are not a safetensors file", size);
-    if (read(user, little, 8) != 8)
+    if (!gckpti_load_bytes(l, little, 8))
         return gckpti_error(store, GCKPT_E_FILE, "load: the first 8 bytes could not be read");
     for (int i = 8; i-- > 0;)
         length = length << 8 | little[i];
@@ -18112,29 +18720,55 @@ GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, 
                             "load: a header of %I bytes in a file of %z (%z are allowed): cut off, "
                             "damaged or not safetensors",
                             (int64_t)(length & INT64_MAX), size, (size_t)GCKPTI_HEADER_MAX);
-    memset(&l, 0, sizeof l);
-    l.store = store;
-    l.empty = store->count == 0;
-    for (size_t i = 0; i < store->count; i++) /* first, so that a block gets all the rest back */
+    for (size_t i = 0; i < store->count && !l->desc->partial; i++)
         if (gckpti_values_new(store, &store->params[i], "load") != GCKPT_OK) {
-            gckpti_values_undo(store);
+            gckpti_values_undo(store); /* they come first, so that a block gets all the rest back */
             return GCKPT_E_MEMORY;
         }
     size_t header_bytes = (size_t)length;
-    l.data_bytes = (int64_t)(size - 8 - header_bytes);
+    l->data_bytes = (int64_t)(size - 8 - header_bytes);
     size_t room = gckpti_round_up(header_bytes, GCKPTI_ALIGN); /* so that a block gets it back */
-    l.at = l.header = (char *)gckpti_new(&store->memory, room, 1);
-    l.end = l.header ? l.header + header_bytes : NULL;
-    if (!l.header)
-        gckpti_refuse(&l, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", header_bytes);
-    else if (read(user, l.header, header_bytes) != header_bytes)
-        gckpti_refuse(&l, GCKPT_E_FILE, NULL, "the header's %z bytes cannot be read", header_bytes);
-    else if (gckpti_load_header(&l) && gckpti_load_check(&l))
-        gckpti_load_rest(&l, read, user);
-    gckpti_delete(&store->memory, l.entries, l.capacity, sizeof *l.entries);
-    gckpti_delete(&store->memory, l.header, room, 1);
+    l->at = l->header = (char *)gckpti_new(&store->memory, room, 1);
+    l->end = l->header ? l->header + header_bytes : NULL;
+    if (!l->header)
+        gckpti_refuse(l, GCKPT_E_MEMORY, NULL, "no memory for a header of %z bytes", header_bytes);
+    else if (!gckpti_load_bytes(l, l->header, header_bytes))
+        gckpti_refuse(l, GCKPT_E_FILE, NULL, "the header's %z bytes cannot be read", header_bytes);
+    else
+        gckpti_load_rest(l);
+    gckpti_delete(&store->memory, l->entries, l->capacity, sizeof *l->entries);
+    gckpti_delete(&store->memory, l->header, room, 1);
     gckpti_values_undo(store);
-    return l.result == GCKPT_OK ? gckpti_ok(store) : l.result;
+    return l->result == GCKPT_OK ? gckpti_ok(store) : l->result;
+}
+
+GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn read, void *user,
+                                           size_t size, const gckpt_file_desc *desc)
+{
+    gckpti_loader l;
+    if (!store || !read)
+        return gckpti_error(store, GCKPT_E_ARG, "load: a store and a callback are needed");
+    memset(&l, 0, sizeof l);
+    l.read = read;
+    l.user = user;
+    return gckpti_load(store, &l, size, desc);
+}
+
+GCKPT_API gckpt_result gckpt_store_read(gckpt_store *store, gckpt_read_fn read, void *user,
+                                        size_t size)
+{
+    return gckpt_store_read_as(store, read, user, size, NULL);
+}
+
+GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
+                                       const gckpt_file_desc *desc)
+{
+    gckpti_loader l;
+    if (!store || !file)
+        return gckpti_error(store, GCKPT_E_ARG, "map: a store and a file in memory are needed");
+    memset(&l, 0, sizeof l);
+    l.file = (const unsigned char *)file;
+    return gckpti_load(store, &l, size, desc);
 }
 
 #ifndef GCKPT_NO_STDIO
@@ -18366,19 +19000,34 @@ static gckpt_result gckpti_save(void *object, gckpti_allocator *memory, const ch
                         strerror(file.error), file.stage, path);
 }
 
+/* What gckpti_save_store saves. */
+typedef struct {
+    gckpt_store *store;
+    const gckpt_file_desc *desc;
+} gckpti_saving;
+
 static gckpt_result gckpti_save_store(const void *what, gckpt_write_fn write, void *user)
 {
-    return gckpt_store_write(*(gckpt_store *const *)what, write, user);
+    const gckpti_saving *saving = (const gckpti_saving *)what;
+    return gckpt_store_write_as(saving->store, write, user, saving->desc);
+}
+
+GCKPT_API gckpt_result gckpt_store_save_as(gckpt_store *store, const char *path,
+                                           const gckpt_file_desc *desc)
+{
+    gckpti_saving saving = { store, desc };
+    if (!store || !path)
+        return gckpti_error(store, GCKPT_E_ARG, "save: a store and a path are needed");
+    return gckpti_save(store, &store->memory, path, gckpti_save_store, &saving);
 }
 
 GCKPT_API gckpt_result gckpt_store_save(gckpt_store *store, const char *path)
 {
-    if (!store || !path)
-        return gckpti_error(store, GCKPT_E_ARG, "save: a store and a path are needed");
-    return gckpti_save(store, &store->memory, path, gckpti_save_store, &store);
+    return gckpt_store_save_as(store, path, NULL);
 }
 
-GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
+GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
+                                           const gckpt_file_desc *desc)
 {
     gckpti_file file = { NULL, 0, NULL };
     if (!store || !path)
@@ -18393,7 +19042,7 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
     gckpti_file_try(&file, size < 0 || fseek(file.f, 0, SEEK_SET));
     gckpt_result result = GCKPT_E_FILE;
     if (!file.error)
-        result = gckpt_store_read(store, gckpti_file_read, &file, (size_t)size);
+        result = gckpt_store_read_as(store, gckpti_file_read, &file, (size_t)size, desc);
     if (file.f)
         fclose(file.f);
     if (file.error)
@@ -18405,6 +19054,11 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
         gckpti_text_add(&t, " (\"%s\")", path);
     }
     return result;
+}
+
+GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path)
+{
+    return gckpt_store_load_as(store, path, NULL);
 }
 #endif /* GCKPT_NO_STDIO */
 
@@ -18489,8 +19143,8 @@ GCKPT_API gckpt_result gckpt_plan_write(const gckpt_plan *plan, gckpt_write_fn w
         gckpti_put_number(&k, &check, 8 * (uint64_t)in.id + (uint64_t)in.kind);
     gckpti_put_number(&k, &check, plan->param_count);
     for (size_t i = 0; i < plan->param_count; i++)
-        gckpti_put_number(&k, &check, 2 * (uint64_t)plan->params[i].storage +
-                                          (plan->params[i].trained != 0));
+        gckpti_put_number(&k, &check,
+                          2 * (uint64_t)plan->params[i].storage + (plan->params[i].trained != 0));
     gckpti_put_number(&k, &check, plan->life_count);
     for (size_t i = 0; i < plan->life_count; i++)
         gckpti_put_number(&k, &check, plan->lives[i].offset);
@@ -19480,13 +20134,14 @@ static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
  * in a cache while a piece goes over it for every GCKPTI_NC columns. */
 static void gckpti_products_cut(gckpti_products *s)
 {
-    enum { LOW = 256, HIGH = 1024, NARROW = 2 * GCKPTI_PANEL };
+    enum { LOW = 256, HIGH = 1024 };
     const gckpti_product *t = &s->t;
+    int64_t narrow = t->m == 1 ? 512 : 2 * GCKPTI_PANEL; /* a row alone: runs of b that are long */
     int small = t->m * t->n * t->k < 65536;
     int64_t threads = s->call->threads, pieces = small || threads < 2 ? 1 : 4 * threads / s->batch;
     s->rows = t->m, s->cols = t->n;
     for (int64_t have = 1; have < pieces || (s->rows > HIGH && !small); have *= 2)
-        if (have < pieces && s->cols > NARROW &&
+        if (have < pieces && s->cols > narrow &&
             (t->b_col != 1 || s->cols >= s->rows || s->rows <= LOW))
             s->cols = gckpti_multiple((s->cols + 1) / 2, GCKPTI_PANEL);
         else if (s->rows > 4 * GCKPTI_STRIP)
@@ -20512,9 +21167,8 @@ GCKPTI_INLINED FLOATS V(either)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a
 GCKPTI_INLINED FLOATS V(differ)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) ^ V(bits)(b)); }
 GCKPTI_INLINED FLOATS V(exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */
 
-/* d[p * d_row + i] = s[i * row + p] for i, p < W. Where registers allow, 4 columns of the
- * result at a time: `quads` loads 4 floats of rows 0, 4, ... side by side, and each quad turns
- * within itself. */
+/* `turn`: vector r[p] gets s[i * row + p], i < W, for 4 columns p. Where there are instructions for
+ * it `quads` loads 4 floats of rows 0, 4, ... side by side, and each quad turns within itself. */
 #if GCKPTI_ISA == 3
 #define GCKPTI_TILE_ROWS    8
 #define GCKPTI_TILE_VECTORS 3
@@ -20540,24 +21194,31 @@ GCKPTI_INLINED FLOATS V(quads)(const float *s, int64_t row)
 #define GCKPTI_TILE_ROWS    4
 #define GCKPTI_TILE_VECTORS 2
 #endif
-static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
+GCKPTI_INLINED void V(turn)(const float *s, int64_t row, FLOATS *r)
 {
 #if GCKPTI_ISA >= 2
-    for (int q = 0; q < W; q += 4, s += 4, d += 4 * d_row) {
-        FLOATS r0 = V(quads)(s, row), r1 = V(quads)(s + row, row);
-        FLOATS r2 = V(quads)(s + 2 * row, row), r3 = V(quads)(s + 3 * row, row);
-        FLOATS l01 = GCKPTI_MM(unpacklo_ps)(r0, r1), h01 = GCKPTI_MM(unpackhi_ps)(r0, r1);
-        FLOATS l23 = GCKPTI_MM(unpacklo_ps)(r2, r3), h23 = GCKPTI_MM(unpackhi_ps)(r2, r3);
-        V(store)(d, GCKPTI_MM(shuffle_ps)(l01, l23, 0x44));
-        V(store)(d + d_row, GCKPTI_MM(shuffle_ps)(l01, l23, 0xee));
-        V(store)(d + 2 * d_row, GCKPTI_MM(shuffle_ps)(h01, h23, 0x44));
-        V(store)(d + 3 * d_row, GCKPTI_MM(shuffle_ps)(h01, h23, 0xee));
-    }
+    FLOATS r0 = V(quads)(s, row), r1 = V(quads)(s + row, row);
+    FLOATS r2 = V(quads)(s + 2 * row, row), r3 = V(quads)(s + 3 * row, row);
+    FLOATS l01 = GCKPTI_MM(unpacklo_ps)(r0, r1), h01 = GCKPTI_MM(unpackhi_ps)(r0, r1);
+    FLOATS l23 = GCKPTI_MM(unpacklo_ps)(r2, r3), h23 = GCKPTI_MM(unpackhi_ps)(r2, r3);
+    r[0] = GCKPTI_MM(shuffle_ps)(l01, l23, 0x44), r[1] = GCKPTI_MM(shuffle_ps)(l01, l23, 0xee);
+    r[2] = GCKPTI_MM(shuffle_ps)(h01, h23, 0x44), r[3] = GCKPTI_MM(shuffle_ps)(h01, h23, 0xee);
 #else
-    for (int i = 0; i < W; i++)
-        for (int p = 0; p < W; p++)
-            d[p * d_row + i] = s[i * row + p];
+    for (int p = 0; p < 4; p++)
+        for (int i = 0; i < W; i++)
+            r[p][i] = s[i * row + p];
 #endif
+}
+
+/* d[p * d_row + i] = s[i * row + p] for i, p < W */
+static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
+{
+    for (int q = 0; q < W; q += 4) {
+        FLOATS r[4];
+        V(turn)(s + q, row, r);
+        for (int p = 0; p < 4; p++, d += d_row)
+            V(store)(d, r[p]);
+    }
 }
 
 /* ---- products (Goto & van de Geijn, "Anatomy of high-performance matrix multiplication", 2008)
@@ -20754,6 +21415,123 @@ static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_
     return by;
 }
 
+/* ---- a row of c alone: b is read once, as it lies, and not packed ---- */
+#define GCKPTI_EACH_EIGHTH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+/* c[j] += chain of a and column j of b, which has 8 links or (constants) 1, rows of n floats. */
+GCKPTI_INLINED void V(sweep_of)(const float *a, int64_t a_step, const float *b, int64_t row,
+                                int links, int64_t n, float *c)
+{
+#define GCKPTI_SWEEP_START(p) const FLOATS x##p = V(set1)((p) < links ? a[(p)*a_step] : 0.0f);
+#define GCKPTI_SWEEP_LINK(p)                                                                       \
+    if ((p) < links)                                                                               \
+        sum = V(fma)(x##p, V(load_n)(b + (p)*row + j, left), sum);
+    GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_START)
+    int64_t j = 0, left = W;
+    for (; j + W <= n; j += W) {
+        FLOATS sum = V(load)(c + j);
+        GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_LINK)
+        V(store)(c + j, sum);
+    }
+    if (j < n) {
+        FLOATS sum = V(load_n)(c + j, left = n - j);
+        GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_LINK)
+        V(store_n)(c + j, sum, left);
+    }
+#undef GCKPTI_SWEEP_START
+#undef GCKPTI_SWEEP_LINK
+}
+
+static GCKPTI_TARGET void V(sweep)(const float *a, int64_t a_step, const float *b, int64_t row,
+                                   int64_t k, int64_t n, float *c)
+{
+    for (; k >= 8; k -= 8, a += 8 * a_step, b += 8 * row)
+        V(sweep_of)(a, a_step, b, row, 8, n, c);
+    for (; k > 0; k--, a += a_step, b += row)
+        V(sweep_of)(a, a_step, b, row, 1, n, c);
+}
+
+/* c[j] = chain of a and row j of b, k floats, from from[j] (NULL: +0), for n rows: 32, if `all` (a
+ * constant), else at most W. The same number of rows, at `next`, is fetched. */
+GCKPTI_INLINED void V(dots_of)(const float *a, int64_t a_step, const float *b, int64_t row,
+                               int64_t k, int64_t n, int all, const float *from, float *c,
+                               const float *next)
+{
+#define GCKPTI_DOT_HAS(i) ((i) == 0 || (all && W * (i) < 32))
+#define GCKPTI_DOT_START(i)                                                                        \
+    FLOATS sum##i = V(zero)();                                                                     \
+    if (GCKPTI_DOT_HAS(i) && from)                                                                 \
+        sum##i = V(load_n)(from + W * (i), n - W * (i));
+#define GCKPTI_DOT_LINKS(i)                                                                        \
+    if (GCKPTI_DOT_HAS(i)) {                                                                       \
+        V(turn)(b + W * (i)*row + p, row, r);                                                      \
+        sum##i = V(fma)(x0, r[0], sum##i), sum##i = V(fma)(x1, r[1], sum##i);                      \
+        sum##i = V(fma)(x2, r[2], sum##i), sum##i = V(fma)(x3, r[3], sum##i);                      \
+    }
+#define GCKPTI_DOT_LINK(i)                                                                         \
+    if (GCKPTI_DOT_HAS(i)) {                                                                       \
+        float e[W] = { 0.0f };                                                                     \
+        for (int64_t l = W * (i); l < W * (i) + W && l < n; l++)                                   \
+            e[l - W * (i)] = b[l * row + p];                                                       \
+        sum##i = V(fma)(V(set1)(a[p * a_step]), V(load)(e), sum##i);                               \
+    }
+#define GCKPTI_DOT_STORE(i)                                                                        \
+    if (GCKPTI_DOT_HAS(i))                                                                         \
+        V(store_n)(c + W * (i), sum##i, n - W * (i));
+    FLOATS r[4];
+    int64_t p = 0;
+    GCKPTI_EACH_EIGHTH(GCKPTI_DOT_START)
+    for (; n >= W && p + 4 <= k; p += 4) {
+        const float *x = a + p * a_step, *lines = next + p / 16 * 16;
+        const FLOATS x0 = V(set1)(x[0]), x1 = V(set1)(x[a_step]);
+        const FLOATS x2 = V(set1)(x[2 * a_step]), x3 = V(set1)(x[3 * a_step]);
+        for (int64_t i = p / 4 % 4; all && i < 32; i += 4)
+            __builtin_prefetch(lines + i * row, 0, 2);
+        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_LINKS)
+    }
+    for (; p < k; p++) {
+        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_LINK)
+    }
+    GCKPTI_EACH_EIGHTH(GCKPTI_DOT_STORE)
+#undef GCKPTI_DOT_HAS
+#undef GCKPTI_DOT_START
+#undef GCKPTI_DOT_LINKS
+#undef GCKPTI_DOT_LINK
+#undef GCKPTI_DOT_STORE
+}
+#undef GCKPTI_EACH_EIGHTH
+
+/* next: as many rows that come then; NULL: the next 32 of b. */
+static GCKPTI_TARGET void V(dots)(const float *a, int64_t a_step, const float *b, int64_t row,
+                                  int64_t k, int64_t n, const float *from, float *c,
+                                  const float *next)
+{
+    int64_t j = 0, some;
+    for (; j + 32 <= n; j += 32)
+        V(dots_of)
+    (a, a_step, b + j * row, row, k, 32, 1, from ? from + j : NULL, c + j,
+     next ? next + j * row : b + gckpti_min(j + 32, n - 32) * row);
+    for (; some = gckpti_min(n - j, W), j < n; j += some)
+        V(dots_of)(a, a_step, b + j * row, row, k, some, 0, from ? from + j : NULL, c + j, b);
+}
+
+/* Columns j0..j1-1 of row i of c. */
+static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, int64_t i, int64_t j0, int64_t j1)
+{
+    const float *a = t->a + i * t->a_row, *b = t->b + j0 * t->b_col;
+    const float *from = t->from ? t->from + i * t->from_row + j0 : NULL;
+    float *c = t->c + i * t->c_row + j0;
+    size_t bytes = (size_t)(j1 - j0) * sizeof *c;
+    if (t->b_step == 1) {
+        V(dots)(a, t->a_step, b, t->b_col, t->k, j1 - j0, from, c, NULL);
+        return;
+    }
+    if (!from)
+        memset(c, 0, bytes);
+    else if (from != c)
+        memcpy(c, from, bytes);
+    V(sweep)(a, t->a_step, b, t->b_step, t->k, j1 - j0, c);
+}
+
 /* Rows i0..i1-1, columns j0..j1-1 of c; pack: `room` floats, see gckpti_product_room.
  *
  * The loops, from the outside: blocks of b, along its columns and then down its links (p, j; n
@@ -20770,6 +21548,10 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
     const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * W;
     float *const panels = pack + GCKPTI_STRIP * by.deep;
     int64_t p = 0, j = j0, next_p, next_j;
+    if (i1 - i0 == 1 && (t->b_step == 1 || t->b_col == 1)) {
+        V(product_row)(t, i0, j0, j1);
+        return;
+    }
     do {
         const float *a = t->a + p * t->a_step, *b = t->b + p * t->b_step + j * t->b_col;
         const int64_t n = gckpti_min(j1 - j, by.wide), k = gckpti_min(t->k - p, by.deep);
@@ -21672,8 +22454,9 @@ static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, i
             continue;
         const float *from = a + i * s->a_row + skip * s->a_step, *by = b + skip * s->b_step;
         for (int64_t j = at - at % (2 * W); j < n; j += 2 * W)
-            V(band)(s, rows, gckpti_min(n - j, 2 * W), links, corner, late, from, by + j,
-                    c + i * s->c_row + j);
+            V(band)
+            (s, rows, gckpti_min(n - j, 2 * W), links, corner, late, from, by + j,
+             c + i * s->c_row + j);
     }
 }
 
@@ -21685,24 +22468,38 @@ static GCKPTI_TARGET void V(gather)(const gckpti_heads *h, const float *x, int64
             V(store)(d + j, V(load_n)(x + j, h->d - j));
 }
 
-/* bands of attention: in bf16 plans with subnormals flushed. */
+/* In chains of bf16 plans subnormals are flushed, between these two. */
+GCKPTI_INLINED unsigned V(flush)(const gckpti_heads *h)
+{
+    unsigned mode = 0;
+#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
+    if (h->mixed) {
+        mode = _mm_getcsr();
+        _mm_setcsr(mode | 0x8040u);
+    }
+    __asm__ volatile("" ::: "memory"); /* nothing is computed on the wrong side */
+#endif
+    (void)h; /* without them bf16 plans do not come here */
+    return mode;
+}
+
+GCKPTI_INLINED void V(flush_end)(const gckpti_heads *h, unsigned mode)
+{
+#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
+    __asm__ volatile("" ::: "memory");
+    if (h->mixed)
+        _mm_setcsr(mode);
+#endif
+    (void)h, (void)mode;
+}
+
 static GCKPTI_TARGET void V(head_bands)(const gckpti_heads *h, const gckpti_band *s, int64_t m,
                                         int64_t n, int64_t k, const float *a, const float *b,
                                         float *c)
 {
-#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
-    if (h->mixed) {
-        const unsigned mode = _mm_getcsr();
-        _mm_setcsr(mode | 0x8040u);
-        __asm__ volatile("" ::: "memory"); /* nothing is computed on the wrong side */
-        V(bands)(s, m, n, k, a, b, c);
-        __asm__ volatile("" ::: "memory");
-        _mm_setcsr(mode);
-        return;
-    }
-#endif
-    (void)h; /* without them bf16 plans do not come here */
+    const unsigned mode = V(flush)(h);
     V(bands)(s, m, n, k, a, b, c);
+    V(flush_end)(h, mode);
 }
 
 /* n rows of [64][64] factors, rounded in bf16 plans. */
@@ -21768,6 +22565,50 @@ static GCKPTI_TARGET void V(online_down)(float *x, int64_t n, int64_t diagonal, 
     V(store)(factor, change);
 }
 
+/* out *= factor, of a query */
+GCKPTI_INLINED void V(rescale)(float *out, float factor, int64_t d)
+{
+    for (int64_t e = 0; factor != 1.0f && e < d; e += W)
+        V(store_n)(out + e, V(load_n)(out + e, d - e) * V(set1)(factor), d - e);
+}
+
+/* Query i of a head by itself, with its scores side by side. */
+static GCKPTI_TARGET void V(attention_query)(const gckpti_heads *h, int64_t row, int64_t head,
+                                             int64_t i)
+{
+    const gckpt_call *call = h->call;
+    int64_t at = (row * h->t + i) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
+    const float *q = call->in[0].data + at, *k = call->in[1].data + keys;
+    const float *v = call->in[2].data + keys;
+    float p[GCKPTI_BLOCK] = { 0.0f }, max = 0.0f, sum = 0.0f;
+    float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
+    int64_t seen = gckpti_min(h->sight.keys, i + 1 + h->sight.ahead), step = GCKPTI_BLOCK * h->c;
+    if (out)
+        memset(out, 0, (size_t)h->d * sizeof *out);
+    for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK, k += step, v += step) {
+        int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK);
+        unsigned mode = V(flush)(h);
+        V(dots)(q, 1, k, h->c, h->d, n, NULL, p, v);
+        V(flush_end)(h, mode);
+        for (int64_t e = 0; e < n; e += W)
+            V(store)(p + e, V(fma)(V(load)(p + e), V(set1)(h->scale), V(zero)()));
+        float factor = V(online)(p, p, n, j == 0, &max, &sum);
+        if (!out)
+            continue;
+        if (j)
+            V(rescale)(out, factor, h->d);
+        V(head_factors)(h, p, 1);
+        mode = V(flush)(h);
+        V(sweep)(p, 1, v, h->c, n, h->d, out);
+        V(flush_end)(h, mode);
+    }
+    gckpti_softmax_end(&max, &sum);
+    if (out)
+        V(divide)(out, sum, h->d);
+    if (aux)
+        aux[(row * h->heads + head) * h->t + i] = max + gckpti_log(sum);
+}
+
 /* Queries `first`.. of a head. */
 static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t row, int64_t head,
                                                int64_t first, float *room)
@@ -21781,6 +22622,11 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
     float *q = room, *v = q + GCKPTI_BLOCK * (h->d + W), *p = v + GCKPTI_BLOCK * h->wide;
     float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
     float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
+    if (m <= 3) { /* more fill vectors */
+        for (int64_t r = 0; r < m; r++)
+            V(attention_query)(h, row, head, first + r);
+        return;
+    }
     V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
     for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
         int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK);
@@ -21791,14 +22637,8 @@ static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t ro
         (p + i, n, ahead - j + i, h->scale, j == 0, max + i, sum + i, factor + i);
         if (!out)
             continue;
-        for (int64_t r = 0; j && r < m; r++) {
-            if (factor[r] == 1.0f) /* changes nothing */
-                continue;
-            for (int64_t e = 0; e < h->d; e += W) {
-                float *o = out + r * h->c + e;
-                V(store_n)(o, V(load_n)(o, h->d - e) * V(set1)(factor[r]), h->d - e);
-            }
-        }
+        for (int64_t r = 0; j && r < m; r++)
+            V(rescale)(out + r * h->c, factor[r], h->d);
         V(head_factors)(h, p, n);
         V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
         values.fresh = j == 0;

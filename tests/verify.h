@@ -291,7 +291,7 @@ static inline void verify_shape_call(const verifier *v, const gckpti_node *node,
 
 static inline int verify_in_arena(const verifier *v, const gckpti_node *q)
 {
-    return q->kind == GCKPTI_OP ||
+    return (q->kind == GCKPTI_OP && !gckpti_is_cache(q->op)) ||
            (q->kind == GCKPTI_PARAM &&
             (v->staged || v->p->params[q->index].storage != GCKPT_STORED_F32));
 }
