@@ -607,6 +607,48 @@ static void test_plans(void)
     rig_free(NULL, p, t.g, t.s);
 }
 
+/* Packing takes optimiser state away, and what a device holds of a parameter. */
+static void test_device(void)
+{
+    device d;
+    gckpt_backend b;
+    if (!device_start(&d, &b, "device", GCKPT_ISA_PLAIN))
+        return;
+    static const float data[16] = { 1, -2, 0.5f };
+    const gckpt_hyper hyper = { .lr = 0.1f };
+    uint64_t hash[2];
+    for (int k = 0; k < 2; k++) {
+        gckpt_store *s = gckpt_store_new(NULL);
+        gckpt_graph *g = gckpt_graph_new(s, NULL);
+        gckpt_tensor *x = gckpt_input(g, "x", GCKPT_F32, gckpt_shape2(2, 8)), *y = x;
+        gckpt_exec *e[2];
+        gckpt_plan *p[2];
+        for (int i = 0; i < 2; i++)
+            y = gckpt_tanh(gckpt_linear(y, gckpt_param(g, i ? "w1" : "w0", gckpt_shape2(8, 8), (gckpt_init){ 0.3f, 0, 0 }), NULL));
+        gckpt_term term = { gckpt_sum_loss(y), 1, 0 };
+        gckpt_feed feed = { gckpt_id(x), data };
+        gckpt_plan_desc plan_desc = { .backend = k ? &b : NULL };
+        gckpt_exec_desc exec_desc = { .backend = k ? &b : NULL };
+        for (int packed = 0; packed < 2; packed++) {
+            if (packed) {
+                CHECK(gckpt_store_freeze(s, "w0", 1) == GCKPT_OK && gckpt_store_bytes(s) == 3 * 2 * 256);
+                CHECK(gckpt_store_pack(s, "w0", GCKPT_STORED_I8) == GCKPT_OK);
+                CHECK(gckpt_store_bytes(s) == 64 + 32 + 3 * 256);
+                CHECK(gckpt_step(e[0], &feed, 1, 2, &hyper, NULL) == GCKPT_E_ARG);
+            }
+            p[packed] = gckpt_plan_new(g, &term, 1, &plan_desc);
+            e[packed] = gckpt_exec_new(p[packed], s, &exec_desc);
+            CHECK_MSG(e[packed] && gckpt_step(e[packed], &feed, 1, 2, &hyper, NULL) == GCKPT_OK, "%s", gckpt_error_text(s));
+        }
+        hash[k] = gckpt_store_hash(s);
+        gckpt_exec_free(e[1]);
+        gckpt_plan_free(p[1]);
+        rig_free(e[0], p[0], g, s);
+    }
+    CHECK(hash[0] == hash[1]);
+    device_end(&d);
+}
+
 /* Few bytes: what is packed is unpacked for each use again, the tied table twice, and let go between. */
 static void test_few_bytes(void)
 {
@@ -671,6 +713,7 @@ int main(int argc, char **argv)
     test_frozen(GCKPT_STORED_F32);
     test_frozen(GCKPT_STORED_I8);
     test_plans();
+    test_device();
     test_few_bytes();
     test_allocations();
     for (unsigned seed = first; seed < first + graphs; seed++) {
