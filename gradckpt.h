@@ -1043,10 +1043,10 @@ GCKPT_API gckpt_result gckpt_frontier_json(const gckpt_frontier *frontier, size_
  * different backends take turns by whole steps. Calls take effect in the order they are made in. In
  * memory of its own a backend may return before that; three may not: copy_in returns when it has
  * read the host's bytes, copy_out when it has written them, finish when all is done. finish is
- * called at a step's end, before the report; before the first update, if the step clips or a loss
- * that is no regulariser lacks GCKPT_COUNTS_FEEDS; before a regulariser's gradient, if the first
- * loss's count is not known from the feeds. copy_out waits for gckpt_fetch and for what runs on the
- * host. Without memory of its own each call has taken effect when it returns.
+ * called at a step's end, before the report; before the first update, if the step clips, if it may
+ * be skipped and `nonfinite` is missing, or if a loss that is no regulariser lacks
+ * GCKPT_COUNTS_FEEDS; before a regulariser's gradient, if the first loss's count is not known from
+ * the feeds. copy_out waits for gckpt_fetch and for what runs on the host. Without memory of its own each call has taken effect when it returns.
  * A call, what it points to on the host (attributes, shapes) and the structs below live until the
  * function returns; their other pointers are the backend's. Whatever computes, the numbers are
  * those of the contract (manual, 5). An error that is found at a step's end comes after its
@@ -1091,6 +1091,7 @@ typedef struct {
     int write_back; /* 1: what was divided is to stand in `gradient` after this, 0: the sum */
     float *squares; /* square sums, by block; NULL: not wanted */
     int update;     /* 0: no; what follows is unused */
+    const uint32_t *unless; /* nothing is updated if it finds something but 0 here; NULL: it does */
     gckpt_optimiser optimiser;
     float *values, *state[4];
     float momentum;
@@ -1098,15 +1099,15 @@ typedef struct {
 } gckpt_pass;
 
 /* A micro-batch, for a backend that repeats what it has been asked for before. All that may differ
- * from an earlier one of the same owner and `rows` is here: row, seed and step of its calls, and
- * loss_scale of its losses', by gckpt_call.id. */
+ * from an earlier one of the same owner and `rows` is here: row, position, seed and step of its
+ * calls, and loss_scale of its losses', by gckpt_call.id. */
 typedef struct {
     int id;
     float scale;
 } gckpt_loss_scale;
 typedef struct {
     const void *owner; /* the executor */
-    int64_t row, rows;
+    int64_t row, rows, position;
     uint64_t seed, step;
     const gckpt_loss_scale *scales; /* the host's */
     int losses;
@@ -1171,6 +1172,9 @@ struct gckpt_backend {
     void (*host_release)(void *context, void *memory, size_t bytes);
     void (*move)(void *context, void *to, const void *from, size_t bytes, int out);
     void (*join)(void *context);
+    /* *found = 1 if one of n floats is not finite, else 0. NULL: a step that may be skipped waits
+     * for its square sums before the first update. */
+    void (*nonfinite)(const gckpt_call *call, const float *x, int64_t n, uint32_t *found);
 };
 
 /* In gradckpt_cuda.cu, which a program that wants it compiles by nvcc and links: the backend of a
@@ -1238,8 +1242,9 @@ typedef struct {
     /* 0: feeds are read where they are until the step ends; 1: a training step copies them at once
      * (into memory for desc.batch rows, taken when the executor is made and not in plan_bytes). */
     int copy_feeds;
-    /* 1: a step whose gradient (loss, norm) is not finite changes nothing and returns SKIPPED; not
-     * for plans that update in the backward (E_ARG) */
+    /* 1: a step whose gradient has a norm that is not finite changes nothing (values, state, step)
+     * and returns SKIPPED, the error text naming a parameter. As with clipping, gradients are gone
+     * over once more; not for plans that update in the backward (E_ARG). */
     int skip_nonfinite;
     /* Whose caches to use, and go on in: one for prompts and one for single tokens, say, of the
      * same model, batch and capacity. NULL: its own. It must live as long. */
@@ -2981,7 +2986,7 @@ static size_t gckpti_stored_bytes(const gckpt_parameter *p)
 static int gckpti_is_made(const gckpti_param *q) { return q->p.values || q->p.packed; }
 
 /* The memory of its values, as they are stored: packed ones of its own begin with the scales. */
-static unsigned char *gckpti_block(const gckpti_param *q)
+static unsigned char *gckpti_stored(const gckpti_param *q)
 {
     const void *first = q->p.scales ? (const void *)q->p.scales : q->p.packed;
     void *block = q->p.values;
@@ -3012,7 +3017,7 @@ static uint32_t gckpti_peak(uint32_t seen, const float *x, int64_t n)
 /* I8: the scale of the row that begins at element `at`. 0: there is none for this peak. */
 static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
 {
-    void *scales = gckpti_block(q);
+    void *scales = gckpti_stored(q);
     float scale = gckpti_float(peak) / 127;
     ((float *)scales)[at / gckpti_row_length(&q->p)] = scale;
     return scale * 127 <= FLT_MAX; /* not NaN */
@@ -3021,7 +3026,7 @@ static int gckpti_set_scale(gckpti_param *q, int64_t at, uint32_t peak)
 /* Packs n elements from `at` on; I8: of one row, whose scale is set. 0: one does not fit. */
 static int gckpti_pack_some(gckpti_param *q, int64_t at, int64_t n, const float *x)
 {
-    void *to = gckpti_block(q) + gckpti_scale_bytes(&q->p);
+    void *to = gckpti_stored(q) + gckpti_scale_bytes(&q->p);
     int large = 0;
     if (q->p.storage == GCKPT_STORED_BF16) {
         for (int64_t i = 0; i < n; i++)
@@ -3237,7 +3242,7 @@ static int gckpti_find(const gckpt_store *s, const char *name)
 /* Gives back the memory of values that the store owns. */
 static void gckpti_values_free(gckpt_store *s, gckpti_param *q)
 {
-    gckpti_delete(&s->memory, gckpti_block(q), gckpti_stored_bytes(&q->p), 1);
+    gckpti_delete(&s->memory, gckpti_stored(q), gckpti_stored_bytes(&q->p), 1);
     gckpti_set_block(q, NULL);
 }
 
@@ -3725,18 +3730,17 @@ static void gckpti_pack_end(gckpt_store *s, gckpti_param *q, gckpt_storage stora
 GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
                                         gckpt_storage storage)
 {
-    gckpt_result result, matched;
+    gckpt_result result = GCKPT_OK, matched;
+    gckpti_param *q = NULL;
     if ((unsigned)storage > GCKPT_STORED_I8)
         return gckpti_error(store, GCKPT_E_ARG, "pack: %i is not a gckpt_storage", (int)storage);
-    gckpti_param *q = gckpti_next_match(store, pattern, NULL, &matched);
-    if (!q)
-        return matched;
-    for (result = GCKPT_OK; q && result == GCKPT_OK;
-         q = gckpti_next_match(store, pattern, q, &matched)) {
+    while (result == GCKPT_OK && (q = gckpti_next_match(store, pattern, q, &matched)) != NULL) {
         gckpt_storage as = gckpti_storage_for(&q->p.shape, storage);
         if (as != q->p.storage)
             result = gckpti_pack_start(store, q, as);
     }
+    if (!q && matched != GCKPT_OK)
+        return matched;
     for (size_t i = 0; i < store->count && result == GCKPT_OK; i++) {
         q = &store->params[i];
         if (q->next_block)
@@ -3748,7 +3752,8 @@ GCKPT_API gckpt_result gckpt_store_pack(gckpt_store *store, const char *pattern,
         gckpti_delete(&store->memory, store->params[i].next_block, gckpti_stored_bytes(&as), 1);
         store->params[i].next_block = NULL;
     }
-    for (q = NULL; result == GCKPT_OK && (q = gckpti_next_match(store, pattern, q, &matched));)
+    q = NULL;
+    while (result == GCKPT_OK && (q = gckpti_next_match(store, pattern, q, &matched)) != NULL)
         if (gckpti_storage_for(&q->p.shape, storage) != q->p.storage)
             gckpti_pack_end(store, q, gckpti_storage_for(&q->p.shape, storage));
     return result;
@@ -3908,7 +3913,8 @@ struct gckpt_tensor {
     int index;       /* of the parameter in the store */
     int segment;     /* innermost, -1 none */
     int batchless, keep, recompute;
-    int mixes; /* rows: splits of the batch are not exact */
+    int mixes;        /* rows: splits of the batch are not exact */
+    int64_t capacity; /* of the gckpt_cache whose rows are its last ones (axis 1); 0: of none */
 };
 
 typedef struct gckpti_chunk {
@@ -3932,6 +3938,9 @@ struct gckpt_graph {
     int outermost, deepest; /* segments without a parent; levels */
     int params;             /* 1 + the greatest number in the store of those it has */
     int64_t rows;           /* of every input; 0: no input yet */
+    int64_t cached, news;   /* rows of its caches, 0: it has none; those that a call adds */
+    int64_t positions;      /* the least that gckpt_positions_at has for them; 0: not used */
+    int unmoved;            /* gckpt_positions is used */
     size_t least;           /* bytes that would have sufficed, after E_BUDGET */
 };
 
@@ -4234,6 +4243,24 @@ GCKPT_API gckpt_tensor *gckpt_checkpoint(gckpt_block block, gckpt_tensor *x, voi
     return y;
 }
 
+/* Rows of a cache that are not there yet hold anything. Flag of the ops that know which these are;
+ * with GCKPT_SIDE_EFFECT: of gckpt_cache, whose result has its place in the executor's caches. */
+enum { GCKPTI_CACHED = 1 << 22 };
+static int gckpti_is_cache(const gckpt_op *op)
+{
+    const unsigned cache = GCKPTI_CACHED | GCKPT_SIDE_EFFECT;
+    return op && (op->flags & cache) == cache;
+}
+
+static gckpt_tensor *gckpti_cached_fail(gckpt_graph *g, const char *what, const gckpt_tensor *x)
+{
+    return gckpti_fail(
+        g, GCKPT_E_ARG,
+        "%s: %T has rows of a gckpt_cache, of which some may not be there yet; causal "
+        "attention can read it, and gckpt_concat (axis 1, as the last input)",
+        what, x);
+}
+
 GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
 {
     if (!x)
@@ -4252,6 +4279,8 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     }
     if (open >= 0)
         shape.d[open] = have / known;
+    if (x->capacity && !gckpti_same_shape(&shape, &x->shape))
+        return gckpti_cached_fail(g, "reshape", x);
     if (!fits || !gckpti_shape_fits(&shape) || gckpti_elements(&shape) != have)
         return gckpti_fail(g, GCKPT_E_SHAPE, "reshape: %S to %S: the sizes do not multiply to %I",
                            &x->shape, &asked, have);
@@ -4262,6 +4291,7 @@ GCKPT_API gckpt_tensor *gckpt_reshape(gckpt_tensor *x, gckpt_shape shape)
     t->in[0] = x;
     t->inputs = 1;
     t->batchless = x->batchless;
+    t->capacity = x->capacity;
     t->mixes = x->mixes || (!t->batchless && (shape.n == 0 || shape.d[0] % g->rows));
     return t;
 }
@@ -4298,6 +4328,8 @@ static int gckpti_inputs_fit(gckpt_graph *g, const gckpt_op *op, gckpt_tensor *c
         else if (in[i]->op && in[i]->op->flags & GCKPT_LOSS)
             gckpti_fail(g, GCKPT_E_ARG, "%s: %T is a loss; only a gckpt_term can use it", op->name,
                         in[i]);
+        else if (in[i]->capacity && !(op->flags & GCKPTI_CACHED))
+            gckpti_cached_fail(g, op->name, in[i]);
         else if (in[i]->type != type)
             gckpti_fail(g, GCKPT_E_ARG, "%s: input %i, %T, must be %s", op->name, i, in[i],
                         type == GCKPT_I32 ? "i32 (indices)"
@@ -4441,7 +4473,7 @@ struct gckpti_kernels {
 #define GCKPTI_OPS(fast, plain)                                                                    \
     fast(relu) fast(gelu) fast(gelu_erf) fast(silu) fast(tanh) fast(sigmoid) fast(softmax)         \
     plain(scale) plain(dropout) fast(add) fast(sub) fast(mul)                                      \
-    plain(permute) plain(slice) plain(concat) plain(sum) plain(mean)                               \
+    plain(permute) plain(slice) plain(concat) plain(sum) plain(mean) plain(cache)                  \
     fast(embed) fast(matmul) fast(linear) fast(layernorm) fast(rmsnorm) fast(attention)            \
     plain(rotary) fast(cross_entropy) fast(linear_cross_entropy)                                   \
     plain(mean_squared_error) plain(sum_loss)
@@ -5004,10 +5036,12 @@ static void gckpti_put_blocks(float *d, int64_t d_step, const float *s, int64_t 
             gckpti_put(&d[i * d_step + j], s[i * s_step + j], accumulate);
 }
 
-/* slice: elements begin..end-1 along an axis; dx = g there and 0 elsewhere */
+/* slice: elements begin..end-1 along an axis, both `moves` times call->position further on; dx = g
+ * there and 0 elsewhere */
 typedef struct {
     uint32_t begin[2], end[2]; /* low word, high word: attributes are words (gckpt_apply) */
     int axis;
+    int moves; /* left out where it is 0: behind the attributes of a node are zeros to 16 bytes */
 } gckpti_slice;
 GCKPTI_INLINE int64_t gckpti_wide(const uint32_t *words)
 {
@@ -5037,6 +5071,7 @@ static void gckpti_slice_forward(const gckpt_call *call)
     const gckpti_slice *p = (const gckpti_slice *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, p->axis);
     int64_t begin = gckpti_wide(p->begin), n = (gckpti_wide(p->end) - begin) * v.inner;
+    begin += p->moves ? call->position : 0;
     gckpti_put_blocks(call->out, n, call->in[0].data + begin * v.inner, v.size * v.inner, v.outer,
                       n, 0);
 }
@@ -5056,14 +5091,37 @@ static void gckpti_slice_backward(const gckpt_call *call)
                       call->in[0].accumulate);
 }
 GCKPTI_ROW(slice, GCKPTI_PLAIN, gckpti_slice_shape, NULL, 0, 0);
-GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end)
+static gckpt_tensor *gckpti_slice_of(gckpt_tensor *x, int axis, int64_t begin, int64_t end,
+                                     int moves)
 {
     gckpti_slice p;
     memset(&p, 0, sizeof p);
     p.begin[0] = (uint32_t)begin, p.begin[1] = (uint32_t)((uint64_t)begin >> 32);
     p.end[0] = (uint32_t)end, p.end[1] = (uint32_t)((uint64_t)end >> 32);
     p.axis = axis;
-    return gckpt_apply(&gckpti_op_slice, &x, 1, &p, sizeof p);
+    p.moves = moves;
+    return gckpt_apply(&gckpti_op_slice, &x, 1, &p,
+                       moves ? sizeof p : offsetof(gckpti_slice, moves));
+}
+GCKPT_API gckpt_tensor *gckpt_slice(gckpt_tensor *x, int axis, int64_t begin, int64_t end)
+{
+    return gckpti_slice_of(x, axis, begin, end, 0);
+}
+
+/* Positions move on where there are caches; the tables must have them all. */
+static int gckpti_moves_fit(gckpt_graph *g)
+{
+    if (g->cached && g->unmoved)
+        gckpti_fail(g, GCKPT_E_ARG,
+                    "positions: they would begin at 0 in each call, where caches go on; "
+                    "gckpt_positions_at goes on, too");
+    else if (g->cached && g->positions && g->positions < g->cached)
+        gckpti_fail(
+            g, GCKPT_E_SHAPE,
+            "positions: caches have a capacity of %I rows, and a table has %I positions from "
+            "`first` on; it needs as many",
+            g->cached, g->positions);
+    return g->object.sticky == GCKPT_OK;
 }
 
 /* concat: the inputs one after the other along an axis */
@@ -5112,10 +5170,82 @@ static void gckpti_concat_backward(const gckpt_call *call)
         g += n;
     }
 }
-GCKPTI_ROW(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, 0, 0);
+GCKPTI_ROW(concat, GCKPTI_PLAIN, gckpti_concat_shape, NULL, GCKPTI_CACHED, 0);
 GCKPT_API gckpt_tensor *gckpt_concat(gckpt_tensor *const *x, int n, int axis)
 {
-    return gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
+    gckpt_tensor *t = gckpt_apply(&gckpti_op_concat, x, n, &axis, sizeof axis);
+    for (int i = 0; t && i < n; i++) {
+        if (x[i]->capacity && (i < n - 1 || (axis != 1 && axis != 1 - t->shape.n)))
+            return gckpti_cached_fail(t->graph, "concat", x[i]);
+        t->capacity = x[i]->capacity;
+    }
+    return t;
+}
+
+/* cache: its T rows of x after the `position` that are there. An instruction with a result that
+ * lies in the executor's caches, not in the arena. */
+static gckpt_result gckpti_cache_shape(gckpt_call *call)
+{
+    int capacity = *(const int *)call->attributes;
+    call->shape = call->in[0].shape;
+    if (call->shape.n != 3 || call->shape.d[1] > capacity)
+        return gckpt_fail(call, GCKPT_E_SHAPE,
+                          "cache: x %S must be (B,T,C), T at most the capacity of %i rows",
+                          &call->shape, capacity);
+    call->shape.d[1] = capacity;
+    return GCKPT_OK;
+}
+GCKPTI_INLINE void gckpti_cache_put(const gckpt_arg *x, int64_t i, float *out, uint16_t *narrow,
+                                    int64_t to)
+{
+    if (out)
+        out[to] = x->data[i];
+    else
+        narrow[to] = x->bf16 ? x->bf16[i] : gckpti_to_bf16(x->data[i]);
+}
+static void gckpti_cache_forward(const gckpt_call *call)
+{
+    int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, each = call->shape.d[1] * c;
+    int64_t from = 0, to = call->position * c;
+    for (int64_t b = 0; b < call->shape.d[0]; b++, from += n, to += each)
+        for (int64_t i = 0; i < n; i++)
+            gckpti_cache_put(&call->in[0], from + i, call->out, call->out_bf16, to + i);
+}
+static const gckpt_op gckpti_op_cache = { "cache",
+                                          gckpti_cache_shape,
+                                          gckpti_cache_forward,
+                                          NULL,
+                                          gckpti_flops_1,
+                                          NULL,
+                                          { 0 },
+                                          GCKPTI_CACHED | GCKPT_SIDE_EFFECT | GCKPT_TAKES_BF16 |
+                                              GCKPTI_OWN_cache,
+                                          NULL,
+                                          NULL,
+                                          NULL };
+GCKPT_API gckpt_tensor *gckpt_cache(gckpt_tensor *x, int64_t capacity)
+{
+    gckpt_graph *g = x ? x->graph : NULL;
+    int rows = (int)capacity;
+    if (!x || capacity < 1 || capacity > INT32_MAX)
+        return gckpti_fail(g, GCKPT_E_ARG, "cache: a capacity of %I rows; 1 to %i are possible",
+                           capacity, INT32_MAX);
+    if (x->batchless || x->capacity)
+        return gckpti_fail(g, GCKPT_E_ARG, "cache: %T %s", x,
+                           x->capacity ? "is one already"
+                                       : "depends on parameters only; it needs none");
+    gckpt_tensor *t = gckpt_apply(&gckpti_op_cache, &x, 1, &rows, sizeof rows);
+    if (t && g->cached && (g->cached != capacity || g->news != x->shape.d[1]))
+        return gckpti_fail(
+            g, GCKPT_E_SHAPE,
+            "cache: %T %S, capacity %I: all caches of a graph have the same, and the "
+            "same T; here %I, T = %I",
+            x, &x->shape, capacity, g->cached, g->news);
+    if (!t)
+        return NULL;
+    g->cached = t->capacity = capacity;
+    g->news = x->shape.d[1];
+    return gckpti_moves_fit(g) ? t : NULL;
 }
 
 /* sum and mean over an axis, which is removed. Over the last one: 32 lanes (5d); over another one:
@@ -5813,8 +5943,25 @@ GCKPT_API gckpt_tensor *gckpt_rmsnorm(gckpt_tensor *x, gckpt_tensor *gain)
  * In bf16 plans the chains are those of their matrix products (manual, 5l): q, k, v, g, p and ds
  * are factors. Exponentials and sums are taken before p is rounded. */
 typedef struct {
-    int heads, causal;
+    int heads;
+    int causal; /* 0, or 1 + how many of the S keys are not there yet at position 0 (gckpt_cache) */
 } gckpti_attention;
+
+/* Of the keys, 0..keys-1 are there; query t sees those below t + 1 + ahead of them. */
+typedef struct {
+    int64_t keys, ahead;
+} gckpti_sight;
+
+/* All kernels ask here, and touch no other keys. Not causal: every query sees all. */
+static gckpti_sight gckpti_attention_keys(const gckpt_call *call)
+{
+    const gckpti_attention *o = (const gckpti_attention *)call->attributes;
+    gckpti_sight sight = { call->in[1].shape.d[1], 0 };
+    if (o->causal)
+        sight.keys -= o->causal - 1 - call->position;
+    sight.ahead = sight.keys - (o->causal ? call->shape.d[1] : 0);
+    return sight;
+}
 
 /* One step of the online softmax (Milakov & Gimelshein 2018), over n scores x: max' = max(max, x),
  * factor = exp(max - shift(max')), p = exp(x - shift(max')), sum = fma(sum, factor, sum of p by
@@ -5840,7 +5987,7 @@ static float gckpti_online(const float *x, float *p, int64_t n, int first, float
     return factor;
 }
 
-/* Whole heads; causal needs as many keys as queries. */
+/* Whole heads; causal needs a key for each query. */
 static gckpt_result gckpti_attention_shape(gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
@@ -5852,9 +5999,11 @@ static gckpt_result gckpti_attention_shape(gckpt_call *call)
     if (o->heads < 1 || q->d[2] % o->heads)
         return gckpt_fail(call, GCKPT_E_SHAPE, "attention: %I columns cannot be cut into %i heads",
                           q->d[2], o->heads);
-    if (o->causal && q->d[1] != k->d[1])
+    if (o->causal && k->d[1] - (o->causal - 1) < q->d[1])
         return gckpt_fail(call, GCKPT_E_SHAPE,
-                          "attention: causal needs as many keys as queries; q %S, k %S", q, k);
+                          "attention: causal needs a key for each of q's %I queries, but k has %I; "
+                          "q %S, k %S",
+                          q->d[1], k->d[1] - (o->causal - 1), q, k);
     call->shape = *q;
     call->aux_bytes = (size_t)(q->d[0] * q->d[1]) * (size_t)o->heads * sizeof(float);
     if (!call->plain) { /* more columns than `most`: what they need is refused as well */
@@ -5894,13 +6043,14 @@ static void gckpti_attention_queries(const gckpt_call *call, int64_t first, int6
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     int64_t t = call->shape.d[1], c = call->shape.d[2];
     int64_t s = call->in[1].shape.d[1], heads = o->heads, d = c / heads;
+    gckpti_sight sight = gckpti_attention_keys(call);
     float scale = 1.0f / gckpti_sqrt((float)d), p[GCKPTI_KEY_TILE];
     for (int64_t i = first; i < end; i++) { /* query i % t of head i / t % heads */
         int64_t row = i / t / heads, column = i / t % heads * d;
         int64_t at = (row * t + i % t) * c + column, keys = row * s * c + column;
         const float *k = call->in[1].data + keys, *v = call->in[2].data + keys;
         float max = 0.0f, sum = 0.0f, *out = call->out ? call->out + at : NULL;
-        int64_t seen = o->causal ? i % t + 1 : s;
+        int64_t seen = gckpti_min(sight.keys, i % t + 1 + sight.ahead);
         if (out)
             gckpti_start(out, d, 0);
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
@@ -5940,6 +6090,7 @@ static void gckpti_attention_gradients(const gckpt_call *call, int64_t first, in
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     int64_t t = call->shape.d[1], c = call->shape.d[2];
     int64_t s = call->in[1].shape.d[1], heads = o->heads, d = c / heads;
+    gckpti_sight sight = gckpti_attention_keys(call);
     float scale = 1.0f / gckpti_sqrt((float)d), score[GCKPTI_KEY_TILE], dp[GCKPTI_KEY_TILE];
     float *dq = call->in[0].grad, *dk = call->in[1].grad, *dv = call->in[2].grad;
     for (int64_t i = first; i < end; i++) {
@@ -5947,7 +6098,7 @@ static void gckpti_attention_gradients(const gckpt_call *call, int64_t first, in
         int64_t at = (row * t + i % t) * c + column;
         const float *q = call->in[0].data + at, *g = call->grad_out + at;
         float lse = ((const float *)call->aux)[i], delta = 0.0f;
-        int64_t seen = o->causal ? i % t + 1 : s;
+        int64_t seen = gckpti_min(sight.keys, i % t + 1 + sight.ahead);
         if (dq || dk)
             delta = gckpti_dot(g, call->out + at, d);
         for (int64_t j0 = 0; j0 < seen; j0 += GCKPTI_KEY_TILE) {
@@ -5986,12 +6137,13 @@ static void gckpti_attention_backward(const gckpt_call *call)
     gckpti_attention_gradients(call, 0, gckpti_attention_all(call));
 }
 
+/* Causal: queries see one key more each, the last one all (of a cache: when it is full). */
 static uint64_t gckpti_attention_flops(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     uint64_t rows = (uint64_t)call->shape.d[0], t = (uint64_t)call->shape.d[1];
     uint64_t c = (uint64_t)call->shape.d[2];
-    uint64_t pairs = o->causal ? t * (t + 1) / 2 : t * (uint64_t)call->in[1].shape.d[1];
+    uint64_t pairs = t * (uint64_t)call->in[1].shape.d[1] - (o->causal ? t * (t - 1) / 2 : 0);
     return rows * pairs * (4 * c + 14 * (uint64_t)o->heads);
 }
 
@@ -6003,7 +6155,7 @@ static uint64_t gckpti_attention_flops_backward(const gckpt_call *call)
 }
 
 GCKPTI_ROW_WITH(attention, GCKPTI_FAST, gckpti_attention_shape, gckpti_attention_flops,
-                gckpti_attention_flops_backward, NULL, 0,
+                gckpti_attention_flops_backward, NULL, GCKPTI_CACHED,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_IN(2) | GCKPT_OUT | GCKPT_AUX,
                 GCKPT_IN(0) | GCKPT_IN(1) | GCKPT_AUX);
@@ -6013,6 +6165,17 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
 {
     gckpt_tensor *in[3] = { q, k, v };
     gckpti_attention o = { heads, causal != 0 };
+    gckpt_graph *g = q && k && v ? q->graph : NULL;
+    if (g && k->capacity && (!causal || !v->capacity || q->capacity || q->shape.d[1] != g->news))
+        return gckpti_fail(g, GCKPT_E_ARG,
+                           "attention: keys of a gckpt_cache need causal attention, values of one, "
+                           "and queries for the %I rows that a call adds; q %S",
+                           g->news, &q->shape);
+    if (g && !k->capacity && (q->capacity || v->capacity))
+        return gckpti_cached_fail(g, "attention: q, or v where k is not of one",
+                                  v->capacity ? v : q);
+    if (g && k->capacity)
+        o.causal += (int)(g->cached - g->news);
     return gckpt_apply(&gckpti_op_attention, in, 3, &o, sizeof o);
 }
 
@@ -6026,6 +6189,7 @@ GCKPT_API gckpt_tensor *gckpt_attention(gckpt_tensor *q, gckpt_tensor *k, gckpt_
 typedef struct {
     int heads;
     float base;
+    int first; /* left out where it is 0, as in a slice */
 } gckpti_rotary;
 
 /* r = base^(-1/n), in binary64: Newton's method on r^n = 1 / base, three times from
@@ -6091,11 +6255,13 @@ static void gckpti_rotary_turn(const gckpt_call *call, const float *x, float *y,
     int64_t t = call->shape.d[1], d = call->shape.d[2] / o->heads, half = d / 2;
     float *table = (float *)call->work;
     double ratio = gckpti_rotary_ratio(o->base, half), count = GCKPTI_ROTARY_FIRST;
+    uint64_t first = (uint64_t)o->first + (uint64_t)call->position;
     for (int64_t i = 0; i < half; i++, count *= ratio) {
         uint64_t frequency = gckpti_rotary_frequency(count);
         float sine, cosine;
         for (int64_t position = 0; position < t; position++) {
-            gckpti_sincos_of(gckpti_rotary_angle((uint64_t)position * frequency), &sine, &cosine);
+            gckpti_sincos_of(gckpti_rotary_angle((first + (uint64_t)position) * frequency), &sine,
+                             &cosine);
             table[position * d + 2 * i] = cosine;
             table[position * d + 2 * i + 1] = direction < 0 ? -sine : sine;
         }
@@ -6125,24 +6291,55 @@ static void gckpti_rotary_backward(const gckpt_call *call)
 GCKPTI_ROW(rotary, GCKPTI_PLAIN, gckpti_rotary_shape, gckpti_flops_3,
            GCKPT_INPLACE(0) | GCKPT_INPLACE_GRAD, 0);
 
-GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base)
+GCKPT_API gckpt_tensor *gckpt_rotary_at(gckpt_tensor *x, int heads, float base, int64_t first)
 {
-    gckpti_rotary o = { heads, base == 0.0f ? 10000.0f : base };
-    return gckpt_apply(&gckpti_op_rotary, &x, 1, &o, sizeof o);
+    gckpti_rotary o = { heads, base == 0.0f ? 10000.0f : base, (int)gckpti_min(first, INT32_MAX) };
+    if (x && (first < 0 || first > INT32_MAX))
+        return gckpti_fail(x->graph, GCKPT_E_ARG, "rotary: first position %I; 0 to %i are possible",
+                           first, INT32_MAX);
+    return gckpt_apply(&gckpti_op_rotary, &x, 1, &o,
+                       first ? sizeof o : offsetof(gckpti_rotary, first));
 }
 
-/* ---- positions: x + table[0..T-1], by gckpt_slice and gckpt_add: dtable has low parts ---- */
-GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table)
+GCKPT_API gckpt_tensor *gckpt_rotary(gckpt_tensor *x, int heads, float base)
+{
+    return gckpt_rotary_at(x, heads, base, 0);
+}
+
+/* ---- positions: x + table[first..first+T-1], by slice and gckpt_add: dtable has low parts ---- */
+static gckpt_tensor *gckpti_positions(gckpt_tensor *x, gckpt_tensor *table, int64_t first,
+                                      int moves)
 {
     if (!x || !table)
         return NULL;
-    if (x->shape.n != 3 || table->shape.n != 2 || table->shape.d[0] < x->shape.d[1] ||
-        table->shape.d[1] != x->shape.d[2])
+    if (moves && !table->batchless)
+        return gckpti_fail(x->graph, GCKPT_E_ARG,
+                           "positions: %T depends on inputs; the table may not", table);
+    if (first < 0 || x->shape.n != 3 || table->shape.n != 2 ||
+        table->shape.d[0] - x->shape.d[1] < first || table->shape.d[1] != x->shape.d[2])
         return gckpti_fail(x->graph, GCKPT_E_SHAPE,
                            "positions: %T %S must be (B,T,C) and %T %S "
-                           "(Tmax,C) with Tmax >= T",
-                           x, &x->shape, table, &table->shape);
-    return gckpt_add(x, gckpt_slice(table, 0, 0, x->shape.d[1]));
+                           "(Tmax,C) with Tmax >= T + first, which is %I",
+                           x, &x->shape, table, &table->shape, first);
+    return gckpt_add(x, gckpti_slice_of(table, 0, first, first + x->shape.d[1], moves));
+}
+
+GCKPT_API gckpt_tensor *gckpt_positions(gckpt_tensor *x, gckpt_tensor *table)
+{
+    gckpt_tensor *t = gckpti_positions(x, table, 0, 0);
+    if (t)
+        t->graph->unmoved = 1;
+    return t && gckpti_moves_fit(t->graph) ? t : NULL;
+}
+
+GCKPT_API gckpt_tensor *gckpt_positions_at(gckpt_tensor *x, gckpt_tensor *table, int64_t first)
+{
+    gckpt_tensor *t = gckpti_positions(x, table, first, 1);
+    gckpt_graph *g = t ? t->graph : NULL;
+    int64_t room = t ? table->shape.d[0] - first : 0;
+    if (t && (!g->positions || g->positions > room))
+        g->positions = room;
+    return t && gckpti_moves_fit(g) ? t : NULL;
 }
 
 /* ---- cross_entropy: sum over rows of -log softmax(x)[target] ----
@@ -7485,7 +7682,7 @@ static gckpt_result gckpti_ask_op(gckpti_planner *p, const gckpt_tensor *t)
 /* Whether an op finds a tensor in the arena, since a unit makes it. */
 static int gckpti_in_arena(const gckpti_planner *p, const gckpt_tensor *t)
 {
-    return t->kind == GCKPTI_OP || gckpti_is_staged(p, t);
+    return t->kind == GCKPTI_OP ? !gckpti_is_cache(t->op) : gckpti_is_staged(p, t);
 }
 
 /* A gradient that is a sum over uses has an accumulator for each in a looped plan, or scratch for
@@ -7572,7 +7769,9 @@ static void gckpti_add_unit(gckpti_planner *p, const gckpt_tensor *t, int prolog
     int effect = t->op && t->op->flags & GCKPT_SIDE_EFFECT;
     u->id = t->id;
     u->rank = t->kind == GCKPTI_OP && p->active[t->id] ? 0 : -1;
-    u->out = gckpti_is_loss(t) ? 0 : gckpti_model_size(p, gckpti_value_bytes(p, t));
+    u->out = gckpti_is_loss(t) || gckpti_is_cache(t->op)
+                 ? 0
+                 : gckpti_model_size(p, gckpti_value_bytes(p, t));
     u->aux = gckpti_model_size(p, t->aux_bytes);
     u->work = gckpti_model_size(p, p->work_forward[t->id]);
     u->cost = p->cost[t->id].forward;
@@ -9281,7 +9480,7 @@ static void gckpti_encode_nodes(const gckpti_planner *p, gckpt_plan *plan)
         size_t at = gckpti_round_up(plan->word_count, 4); /* 16 bytes, as GCKPTI_ALIGN */
         size_t name = t->name ? gckpti_name_add(plan, t->name) : GCKPTI_NONE;
         int index = t->kind == GCKPTI_OP && p->of[i] < 0 ? -1 : 0;
-        plan->word_count = at + (t->attribute_bytes + 3) / 4;
+        plan->word_count = gckpti_round_up(at + (t->attribute_bytes + 3) / 4, 4);
         if (t->kind == GCKPTI_INPUT)
             index = (int)plan->inputs++;
         if (t->kind == GCKPTI_PARAM) {
@@ -9341,13 +9540,16 @@ static int gckpti_state_floats(const gckpt_plan_desc *d)
                                                  : 0;
 }
 
-/* Bytes of the store: parameters, and the state they have or will get. Returns their sum. */
+/* Bytes of the store: parameters, and the state they have or will get; and those of caches. Returns
+ * their sum. */
 static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
 {
     const gckpt_store *s = p->g->store;
-    size_t state = gckpti_store_state(s), parameters = gckpt_store_bytes(s) - state;
+    size_t caches = 0, state = gckpti_store_state(s), parameters = gckpt_store_bytes(s) - state;
     for (int i = 0; i < p->n; i++) {
         const gckpt_tensor *t = p->tensors[i];
+        if (gckpti_is_cache(t->op))
+            caches += gckpti_round_up(gckpti_value_bytes(p, t), GCKPTI_ALIGN);
         if (t->kind != GCKPTI_PARAM || !p->active[i])
             continue;
         const gckpti_param *q = &s->params[t->index];
@@ -9357,7 +9559,8 @@ static size_t gckpti_resident(const gckpti_planner *p, size_t *kind_bytes)
     }
     kind_bytes[GCKPT_BYTES_PARAMETERS] = parameters;
     kind_bytes[GCKPT_BYTES_STATE] = state;
-    return parameters + state;
+    kind_bytes[GCKPT_BYTES_CACHES] = caches;
+    return parameters + state + caches;
 }
 
 /* In a caller's block a plan lies behind what planning took: moves it to the beginning. */
@@ -12532,8 +12735,9 @@ GCKPT_API int gckpt_plan_length(const gckpt_plan *plan) { return plan ? (int)pla
 
 GCKPT_API size_t gckpt_plan_bytes(const gckpt_plan *plan)
 {
-    return plan ? plan->kind_bytes[GCKPT_BYTES_PARAMETERS] + plan->kind_bytes[GCKPT_BYTES_STATE] +
-                      plan->arena
+    const size_t *bytes = plan ? plan->kind_bytes : NULL;
+    return plan ? bytes[GCKPT_BYTES_PARAMETERS] + bytes[GCKPT_BYTES_STATE] +
+                      bytes[GCKPT_BYTES_CACHES] + plan->arena
                 : 0;
 }
 
@@ -12660,6 +12864,8 @@ GCKPT_API gckpt_result gckpt_plan_print(const gckpt_plan *plan, gckpt_write_fn w
                  precisions[plan->precision]);
     for (int i = 0; i < GCKPT_BYTES_TABLES; i++)
         gckpti_print(&k, "  %s: %z bytes\n", kinds[i], plan->kind_bytes[i]);
+    if (plan->kind_bytes[GCKPT_BYTES_CACHES])
+        gckpti_print(&k, "  caches: %z bytes\n", plan->kind_bytes[GCKPT_BYTES_CACHES]);
     if (plan->offloaded)
         gckpti_print(&k, "  offloaded: %z bytes of slower memory\n", plan->offloaded);
     for (int x = 0; x < (int)plan->length && !k.failed; x++) {
@@ -12751,6 +12957,13 @@ static gckpt_result gckpti_check_request(gckpt_graph *g, const gckpt_term *terms
         return gckpti_error(
             g, GCKPT_E_ARG,
             "plan: training needs at least one loss term; inference a term or a fetch");
+    if (g->cached && (!inference || d->precision == GCKPT_BF16_STOCHASTIC))
+        return gckpti_error(g, GCKPT_E_ARG,
+                            inference
+                                ? "plan: caches are for calls that add up to one, and what is "
+                                  "rounded by chance does not; GCKPT_BF16 rounds to nearest"
+                                : "plan: gckpt_cache is for GCKPT_INFERENCE; build the graph "
+                                  "that is trained without it");
     if (d->costs && (d->cost_count < 0 || (size_t)d->cost_count != g->count))
         return gckpti_error(g, GCKPT_E_ARG,
                             "plan: costs are given for %i tensors; the graph has %z", d->cost_count,
@@ -12781,11 +12994,13 @@ static gckpt_result gckpti_check_fetches(gckpti_planner *p)
         if (!t || t->graph != p->g)
             return gckpti_error(p->g, GCKPT_E_ARG, "plan: fetch %i is %s", i,
                                 t ? "of another graph" : "NULL");
-        if (!p->desc->fetch[i].gradient && (t->base->kind != GCKPTI_OP || gckpti_is_loss(t)))
+        if (!p->desc->fetch[i].gradient &&
+            (t->base->kind != GCKPTI_OP || gckpti_is_loss(t) || t->capacity))
             return gckpti_error(
                 p->g, GCKPT_E_ARG,
                 "plan: fetch %i: %T is not the result of an op (values of inputs are the "
-                "caller's, of parameters the store's, of losses the report's)",
+                "caller's, of parameters the store's, of losses the report's, of caches the "
+                "executor's)",
                 i, t);
         if (p->desc->fetch[i].gradient && (!p->active[t->base->id] || gckpti_is_loss(t)))
             return gckpti_error(
@@ -12836,7 +13051,7 @@ static gckpt_result gckpti_planner_memory(gckpti_planner *p)
     gckpti_scratch *s = &p->scratch;
     size_t n = (size_t)p->n, units = 0;
     for (size_t i = 0; i < n; i++)
-        units += gckpti_in_arena(p, p->g->tensors[i]);
+        units += p->g->tensors[i]->kind == GCKPTI_OP || gckpti_is_staged(p, p->g->tensors[i]);
     *s = gckpti_scratch_new(p->memory, &p->failed);
     gckpti_planner_drafts(p);
     p->tensors = (const gckpt_tensor **)gckpti_scratch_take(s, n, sizeof *p->tensors);
@@ -14199,7 +14414,7 @@ static void gckpti_cpu_update_blocks(const gckpti_passing *s, int64_t i, float *
         }
         if (p->squares)
             p->squares[b] = s->square_sum(g, n);
-        if (p->update)
+        if (p->update && !(p->unless && *p->unless))
             gckpti_update_values(s, g, at, n);
     }
 }
@@ -14236,7 +14451,7 @@ static const char *gckpti_cpu_finish(void *context)
 static const gckpt_backend gckpti_backend_plain = {
     "plain", NULL, 0, 1, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL, NULL,
     gckpti_cpu_fill, gckpti_cpu_add, gckpti_cpu_convert, gckpti_plain_update, gckpti_cpu_finish,
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
 
 /* =================================================================================================
@@ -14309,6 +14524,12 @@ struct gckpt_exec {
     gckpt_loss_scale *scales;  /* the same, of this micro-batch */
     float *squares;            /* square sums by block, of all parameters */
     size_t square_count;
+    /* gckpt_cache: those of `caches_of`, which is this executor if they are its own */
+    gckpt_exec *caches_of;
+    unsigned char *caches;
+    int64_t capacity, news;       /* rows of each; those that a call adds */
+    int64_t position, cache_rows; /* what they hold: rows of each, of so many rows of the batch */
+    uint32_t *nonfinite; /* the backend's: one of them is not; NULL: the host looks itself */
     /* this step */
     int state;
     uint64_t step; /* the store's when it began */
@@ -14375,6 +14596,7 @@ GCKPT_API void gckpt_exec_free(gckpt_exec *exec)
         exec->backend.host_release(exec->backend.context, exec->far, p->offloaded);
     gckpti_give(exec, exec->side, exec->side_size);
     gckpti_give(exec, exec->owned, exec->owned_size);
+    gckpti_give(exec, exec->caches, p->kind_bytes[GCKPT_BYTES_CACHES]);
     gckpti_delete(&a, exec->copies, exec->copies_size, 1);
     gckpti_delete(&a, exec->tables, exec->tables_size, 1);
     gckpti_delete(&a, p->block, gckpti_plan_copy(NULL, p), 1);
@@ -14536,6 +14758,8 @@ static size_t gckpti_exec_side(gckpt_exec *e, unsigned char *base)
     size_t used = 0;
     e->losses = (gckpti_loss_total *)gckpti_carve(base, &used, p->term_count, sizeof *e->losses);
     e->squares = (float *)gckpti_carve(base, &used, e->square_count, sizeof *e->squares);
+    if (e->desc.skip_nonfinite && e->backend.nonfinite && p->optimiser != GCKPT_OWN_OPTIMISER)
+        e->nonfinite = (uint32_t *)gckpti_carve(base, &used, 1, sizeof *e->nonfinite);
     for (size_t i = 0; i < p->node_count; i++) {
         const gckpti_node *q = &p->nodes[i];
         size_t bytes = (size_t)gckpti_elements(&q->shape) * 4;
@@ -14635,7 +14859,7 @@ static size_t gckpti_borrow_bytes(const gckpt_exec *e)
     for (size_t id = 0; id < p->node_count; id++) {
         const gckpti_node *node = &p->nodes[id];
         gckpt_call c;
-        if (!node->op || (e->nodes[id].forward && e->nodes[id].backward))
+        if (!node->op || (e->nodes[id].forward && (e->nodes[id].backward || !node->op->backward)))
             continue;
         gckpti_call_start(e, node, (int)id, p->rows, &c);
         c.plain = 1;
@@ -14899,6 +15123,49 @@ static gckpt_result gckpti_choose_backend(gckpt_exec *e)
     return GCKPT_OK;
 }
 
+/* Whether node i of a plan is a cache as node k of another: of the same bytes. */
+static int gckpti_same_cache(const gckpt_plan *p, size_t i, const gckpt_plan *q, size_t k)
+{
+    return gckpti_same_shape(&p->nodes[i].shape, &q->nodes[k].shape) &&
+           !((p->nodes[i].rounding ^ q->nodes[k].rounding) & GCKPTI_NARROW_VALUE);
+}
+
+/* The caches, one behind the other in graph order, so that other plans of a model have them in the
+ * same places; or those of another executor. */
+static gckpt_result gckpti_exec_caches(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan, *q = e->desc.caches_of ? e->desc.caches_of->plan : NULL;
+    size_t bytes = p->kind_bytes[GCKPT_BYTES_CACHES], used = 0, k = 0;
+    e->caches_of = e->desc.caches_of && bytes ? e->desc.caches_of->caches_of : e;
+    int fit = !bytes || e->caches_of == e ||
+              (e->desc.backend == e->caches_of->desc.backend && e->store == e->caches_of->store &&
+               p->rows == q->rows && bytes == q->kind_bytes[GCKPT_BYTES_CACHES]);
+    if (e->caches_of == e && bytes) {
+        e->caches = (unsigned char *)gckpti_take(e, bytes, p->alignment);
+        if (!e->caches)
+            return gckpti_error(e->store, GCKPT_E_MEMORY,
+                                "exec: no memory for %z bytes of caches%s", bytes,
+                                gckpti_shortage(e));
+        gckpti_fill(e, e->caches, e->desc.debug & GCKPT_DEBUG_PAINT ? 0x7fc00000u : 0, bytes);
+    }
+    for (size_t i = 0; i < p->node_count && fit; i++) {
+        const gckpti_node *node = &p->nodes[i];
+        if (!gckpti_is_cache(node->op))
+            continue;
+        while (q && k < q->node_count && !gckpti_is_cache(q->nodes[k].op))
+            k++;
+        fit = !q || (k < q->node_count && gckpti_same_cache(p, i, q, k++));
+        e->capacity = node->shape.d[1];
+        e->news = p->nodes[node->in[0]].shape.d[1];
+        e->nodes[i].data = gckpti_carve(e->caches_of->caches, &used, gckpti_node_bytes(node), 1);
+    }
+    return fit ? GCKPT_OK
+               : gckpti_error(e->store, GCKPT_E_ARG,
+                              "exec: desc.caches_of has other caches than this plan: both need the "
+                              "same backend, store and rows, and caches of the same shapes in the "
+                              "same order");
+}
+
 /* All memory a run will need. */
 static gckpt_result gckpti_exec_memory(gckpt_exec *e)
 {
@@ -14944,7 +15211,8 @@ static gckpt_result gckpti_exec_memory(gckpt_exec *e)
                             e->copies_size);
     if (e->copies)
         gckpti_exec_copies(e, (unsigned char *)e->copies);
-    return gckpti_exec_arena(e);
+    result = gckpti_exec_caches(e);
+    return result == GCKPT_OK ? gckpti_exec_arena(e) : result;
 }
 
 /* Brings a parameter's newest values and state to where this executor has them. */
@@ -14973,6 +15241,11 @@ static gckpt_result gckpti_check_binding(gckpt_store *s, const gckpt_plan *p,
         result =
             gckpti_error(s, GCKPT_E_ARG,
                          "exec: the plan has GCKPT_OWN_OPTIMISER; desc.own_optimiser is missing");
+    if (result == GCKPT_OK && desc && desc->skip_nonfinite && p->update_in_backward)
+        result = gckpti_error(
+            s, GCKPT_E_ARG,
+            "exec: skip_nonfinite needs all gradients before the first update; this plan updates in "
+            "the backward (desc.update_in_backward)");
     if (result == GCKPT_OK && desc && !desc->offload != !desc->reload)
         result = gckpti_error(s, GCKPT_E_ARG,
                               "exec: desc.offload and desc.reload come together, or not at all");
@@ -15086,6 +15359,13 @@ static int64_t gckpti_micro_rows(const gckpt_exec *e)
     return left < e->plan->rows ? left : e->plan->rows;
 }
 
+/* The place of cache `id` in the caches. */
+static void *gckpti_cache_at(const gckpt_exec *e, int id)
+{
+    unsigned char *caches = e->caches_of->caches;
+    return caches + ((const unsigned char *)e->nodes[id].data - caches);
+}
+
 /* Shapes, attributes and everything else that does not come from the arena. */
 static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int id, int64_t rows,
                               gckpt_call *c)
@@ -15099,6 +15379,7 @@ static void gckpti_call_start(const gckpt_exec *e, const gckpti_node *node, int 
     c->attributes = node->attribute_bytes ? p->words + node->attributes : NULL;
     c->row = node->batchless ? 0 : e->row;
     c->rows = node->batchless ? 1 : rows;
+    c->position = e->caches_of ? e->caches_of->position : 0;
     c->id = id;
     c->precision = e->nodes[id].precision;
     for (int i = 0; i < node->inputs; i++)
@@ -15331,9 +15612,10 @@ static gckpt_result gckpti_run_forward(gckpt_exec *e, const gckpti_ins *ins)
     int prologue = ins < p->list + p->body; /* which inference repeats */
     int first = ins->first && !(prologue && e->row > 0);
     int term = node->op->flags & GCKPT_LOSS && first ? gckpti_term_of(p, ins->id) : -1;
-    uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? gckpti_at_bf16(e, o.out) : NULL;
+    void *out = gckpti_is_cache(node->op) ? gckpti_cache_at(e, ins->id) : gckpti_at_any(e, o.out);
+    uint16_t *narrow = node->rounding & GCKPTI_NARROW_VALUE ? (uint16_t *)out : NULL;
     gckpti_call_start(e, node, ins->id, gckpti_micro_rows(e), &c);
-    c.out = gckpti_at(e, o.out);
+    c.out = (float *)out;
     c.aux = gckpti_at(e, o.aux);
     c.work = gckpti_at(e, o.work);
     for (int i = 0; i < node->inputs; i++)
@@ -15675,6 +15957,7 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
         pass.count = e->writes_back ? 0 : pass.count;
     }
     pass.update = 1;
+    pass.unless = e->nonfinite;
     pass.optimiser = p->optimiser;
     pass.values = gckpti_values_here(e, q, -1);
     for (int i = 0; i < p->state_slots; i++)
@@ -15696,11 +15979,15 @@ static void gckpti_run_update(gckpt_exec *e, const gckpti_ins *ins, gckpti_gradi
     gckpti_changed(e->store, q, e->backend.own_memory ? GCKPTI_MIRROR : GCKPTI_HOST);
 }
 
-/* The norm of all gradients from their blocks' square sums, and what clipping makes of it. */
-static void gckpti_total_norm(gckpt_exec *e)
+static int gckpti_finite(double x) { return x - x == 0; }
+
+/* The norm of all gradients from their blocks' square sums, and what clipping makes of it. Returns
+ * the first parameter with one that is not finite; NULL: there is none. */
+static const gckpti_plan_param *gckpti_total_norm(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
     const float *squares = gckpti_on_host(e, e->squares, e->square_count);
+    const gckpti_plan_param *bad = NULL;
     double sum = 0;
     for (size_t i = 0; i < p->param_count; i++) {
         size_t param = (size_t)e->params[i].nth, first = e->params[param].square;
@@ -15709,20 +15996,30 @@ static void gckpti_total_norm(gckpt_exec *e)
         double own = 0;
         for (size_t b = 0; b < n && p->params[param].trained; b++)
             own += (double)squares[first + b];
+        bad = bad || gckpti_finite(own) ? bad : &p->params[param];
         sum += own;
     }
     e->grad_norm = gckpti_sqrt_double(sum);
     e->clip_scale = e->hyper.clip > 0 && e->grad_norm > (double)e->hyper.clip
                         ? (float)((double)e->hyper.clip / e->grad_norm)
                         : 1;
+    return bad;
 }
 
-/* Before the first update of a step that clips: all gradients, then norm and clipping factor. */
+/* Before the first update of a step that clips or may be skipped: all gradients, then norm and
+ * clipping factor. */
 static gckpt_result gckpti_finish_gradients(gckpt_exec *e)
 {
     for (size_t x = 0; x < e->plan->length; x++)
         if (e->plan->list[x].kind == GCKPT_UPDATE)
             gckpti_finish_gradient(e, &e->plan->list[x]);
+    if (e->nonfinite) {
+        gckpt_call c;
+        gckpti_bare_call(e, &c);
+        e->backend.nonfinite(&c, e->squares, (int64_t)e->square_count, e->nonfinite);
+    }
+    if (e->nonfinite && !(e->hyper.clip > 0))
+        return GCKPT_OK;
     gckpti_total_norm(e); /* waits */
     return gckpti_wait(e);
 }
@@ -15796,7 +16093,9 @@ static gckpt_result gckpti_measure_end(gckpt_exec *e)
 
 GCKPT_API size_t gckpt_bytes_measured(const gckpt_exec *exec)
 {
-    return exec ? gckpt_store_bytes(exec->store) + exec->touched : 0;
+    return exec ? gckpt_store_bytes(exec->store) + exec->plan->kind_bytes[GCKPT_BYTES_CACHES] +
+                      exec->touched
+                : 0;
 }
 
 /* ---- a step ---- */
@@ -16163,8 +16462,10 @@ static int gckpti_next_rows(gckpt_exec *e)
 static int gckpti_repeat(gckpt_exec *e)
 {
     const gckpt_plan *p = e->plan;
-    gckpt_moment m = { e,       e->row,    gckpti_micro_rows(e), e->store->seed,
-                       e->step, e->scales, (int)p->term_count };
+    gckpt_moment m = {
+        e,       e->row,    gckpti_micro_rows(e), e->caches_of->position, e->store->seed,
+        e->step, e->scales, (int)p->term_count
+    };
     for (size_t i = 0; i < p->term_count; i++) {
         if (p->terms[i].regulariser && e->terms[0].expected < 0)
             return 0;
@@ -16199,10 +16500,11 @@ static int gckpti_cancelled(gckpt_exec *e, const gckpti_ins *ins)
     return e->desc.progress(e->desc.user, &progress) && !e->updating;
 }
 
-/* One instruction; before the first update of a step that clips, the norm. */
+/* One instruction; before the first update of a step that clips or may be skipped, the norm. */
 static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
 {
-    int clips = e->hyper.clip > 0; /* else the norm is only reported: one pass is enough */
+    /* else the norm is only reported: one pass is enough */
+    int first = e->hyper.clip > 0 || e->desc.skip_nonfinite;
     if (ins->kind == GCKPT_FORWARD)
         return gckpti_run_forward(e, ins);
     if (ins->kind >= GCKPT_OFFLOAD)
@@ -16211,11 +16513,12 @@ static gckpt_result gckpti_run_instruction(gckpt_exec *e, const gckpti_ins *ins)
         gckpti_run_backward(e, ins);
         return GCKPT_OK;
     }
-    gckpt_result result = clips && !e->updating ? gckpti_finish_gradients(e) : GCKPT_OK;
+    gckpt_result result = first && !e->updating ? gckpti_finish_gradients(e) : GCKPT_OK;
     if (result != GCKPT_OK)
         return result;
     e->updating = 1;
-    gckpti_run_update(e, ins, clips ? GCKPTI_DIVIDED : GCKPTI_SUMS);
+    if (!e->desc.skip_nonfinite || e->nonfinite || gckpti_finite(e->grad_norm))
+        gckpti_run_update(e, ins, first ? GCKPTI_DIVIDED : GCKPTI_SUMS);
     return GCKPT_OK;
 }
 
@@ -16295,6 +16598,17 @@ static gckpt_result gckpti_run(gckpt_exec *e, int64_t instructions, gckpti_exten
     return r.result;
 }
 
+/* What gckpti_run_update counted, when the backend has found that it must do nothing. */
+static void gckpti_uncount_updates(gckpt_exec *e)
+{
+    const gckpt_plan *p = e->plan;
+    for (size_t i = 0; i < p->param_count && p->state_slots > 0; i++) {
+        gckpti_param *q = &e->store->params[e->params[i].index];
+        if (p->params[i].trained && --q->updates == 0)
+            q->optimiser = 0;
+    }
+}
+
 /* The end of a step: waits for the backend, adds up the losses, counts the step. */
 static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
 {
@@ -16315,9 +16629,13 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
         else if (seen->count > 0)
             loss += weight * (seen->sum / (double)seen->count);
     }
+    const gckpti_plan_param *bad = NULL;
     if (p->mode != GCKPT_INFERENCE && count > 0) {
-        gckpti_total_norm(e);
-        e->store->step++;
+        bad = gckpti_total_norm(e);
+        bad = e->desc.skip_nonfinite && e->updating ? bad : NULL;
+        if (bad && e->nonfinite)
+            gckpti_uncount_updates(e);
+        e->store->step += !bad;
     }
     if (report) {
         report->loss = count > 0 || p->mode == GCKPT_INFERENCE ? loss : 0;
@@ -16325,7 +16643,32 @@ static gckpt_result gckpti_finish_step(gckpt_exec *e, gckpt_report *report)
         report->count = count;
         report->step = e->store->step;
     }
-    return gckpti_measure_end(e);
+    result = gckpti_measure_end(e);
+    return !bad || result != GCKPT_OK
+               ? result
+               : gckpti_error(e, GCKPT_SKIPPED,
+                              "step: skipped, nothing was changed: the gradient of \"%s\" is not "
+                              "finite (loss %g); if that goes on, lower lr or clip",
+                              p->names + bad->name, loss);
+}
+
+/* Whether caches have room for what a forward of so many rows adds. */
+static gckpt_result gckpti_check_caches(gckpt_exec *e, int64_t rows)
+{
+    const gckpt_exec *c = e->caches_of;
+    if (rows > e->plan->rows || (c->position > 0 && rows > c->cache_rows))
+        return gckpti_error(
+            e, GCKPT_E_ARG,
+            "forward: %I rows; the caches hold %I (gckpt_rewind to 0 makes room for "
+            "other rows, the plan's %I at most)",
+            rows, c->position > 0 ? c->cache_rows : e->plan->rows, e->plan->rows);
+    if (e->news > e->capacity - c->position)
+        return gckpti_error(
+            e, GCKPT_E_ARG,
+            "forward: it adds %I positions to the %I that the caches hold; there is "
+            "room for %I in all (gckpt_rewind makes room)",
+            e->news, c->position, e->capacity);
+    return GCKPT_OK;
 }
 
 /* Everything before the first instruction of a step or forward over `rows` rows. */
@@ -16337,6 +16680,8 @@ static gckpt_result gckpti_prepare(gckpt_exec *e, const gckpt_feed *feeds, int c
     gckpt_result result = gckpti_begin(e, hyper, inference);
     if (result == GCKPT_OK)
         result = gckpti_check_rows(e, rows);
+    if (result == GCKPT_OK && e->capacity)
+        result = gckpti_check_caches(e, rows);
     if (result == GCKPT_OK)
         result = gckpti_take_feeds(e, feeds, count, rows);
     if (result != GCKPT_OK)
@@ -16393,7 +16738,29 @@ GCKPT_API gckpt_result gckpt_forward(gckpt_exec *exec, const gckpt_feed *feeds, 
                                      int64_t rows, gckpt_report *report)
 {
     gckpt_result result = gckpti_prepare(exec, feeds, count, rows, NULL, 1);
-    return result == GCKPT_OK ? gckpti_run_all(exec, report) : result;
+    if (result == GCKPT_OK)
+        result = gckpti_run_all(exec, report);
+    if (result == GCKPT_OK && exec->capacity) {
+        exec->caches_of->position += exec->news;
+        exec->caches_of->cache_rows = rows;
+    }
+    return result;
+}
+
+GCKPT_API int64_t gckpt_position(const gckpt_exec *exec)
+{
+    return exec ? exec->caches_of->position : 0;
+}
+
+GCKPT_API gckpt_result gckpt_rewind(gckpt_exec *exec, int64_t position)
+{
+    if (!exec)
+        return GCKPT_E_ARG;
+    if (position < 0 || position > exec->caches_of->position)
+        return gckpti_error(exec, GCKPT_E_ARG, "rewind: to position %I; the caches hold %I",
+                            position, exec->caches_of->position);
+    exec->caches_of->position = position;
+    return gckpti_ok(exec);
 }
 
 GCKPT_API gckpt_result gckpt_step_begin(gckpt_exec *exec, const gckpt_hyper *hyper)
@@ -17201,7 +17568,7 @@ enum { GCKPTI_VALUES = -1, GCKPTI_SCALE = 10, GCKPTI_UPDATES };
 static const struct {
     const char *dtype;
     int bytes;
-} gckpti_stored[] = { { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "I8", 1 } };
+} gckpti_file_types[] = { { "F32", 4 }, { "BF16", 2 }, { "F16", 2 }, { "I8", 1 } };
 
 /* The other one of a parameter's two names: in the store and in the file. NULL: it is left out. */
 static const char *gckpti_renamed(const gckpt_file_desc *d, const char *name)
@@ -17309,7 +17676,7 @@ static int64_t gckpti_sink_header(gckpti_sink *k, const gckpt_store *s, const gc
             for (int j = 0; name && j < GCKPTI_PARTS; j++) {
                 if (!gckpti_get_part(&s->params[i], d, j, &part))
                     continue;
-                int size = gckpti_stored[part.type].bytes;
+                int size = gckpti_file_types[part.type].bytes;
                 int64_t begin = at[size], end = begin + part.elements * size;
                 at[size] = end;
                 bytes[size] += write ? 0 : part.elements * size;
@@ -17318,7 +17685,8 @@ static int64_t gckpti_sink_header(gckpti_sink *k, const gckpt_store *s, const gc
                 gckpti_sink_put(k, ",", 1);
                 gckpti_sink_name(k, name);
                 gckpti_print(k, "%s\":{\"dtype\":\"%s\",\"shape\":%S,\"data_offsets\":[%I,%I]}",
-                             part.suffix, gckpti_stored[part.type].dtype, &part.shape, begin, end);
+                             part.suffix, gckpti_file_types[part.type].dtype, &part.shape, begin,
+                             end);
             }
         }
     }
@@ -17326,28 +17694,40 @@ static int64_t gckpti_sink_header(gckpti_sink *k, const gckpt_store *s, const gc
     return bytes[4] + bytes[2] + bytes[1];
 }
 
+/* n elements of `size` bytes, little-endian. */
+static void gckpti_sink_elements(gckpti_sink *k, const void *x, int64_t n, int size)
+{
+    const int all = size == 1 || gckpti_little_endian();
+    for (int64_t i = 0; i < n && !all && !k->failed; i++) {
+        const char *at = (const char *)x + i * size;
+        uint32_t word = 0;
+        uint16_t half;
+        memcpy(&half, at, 2);
+        if (size == 4)
+            memcpy(&word, at, 4);
+        gckpti_sink_number(k, size == 4 ? word : half, size);
+    }
+    if (all)
+        gckpti_sink_put(k, x, (size_t)n * (size_t)size);
+}
+
 /* n floats as a file has them. 0: F16 cannot hold one. */
 static int gckpti_sink_floats(gckpti_sink *k, const float *x, int64_t n, gckpt_storage type)
 {
+    uint16_t half[GCKPTI_DRAWN];
     int large = 0;
-    for (int64_t i = 0; i < n && !k->failed; i++) {
-        uint32_t word = gckpti_bits(x[i]);
-        large |= type == GCKPT_STORED_F16 && (x[i] > 65504 || x[i] < -65504);
-        word = type == GCKPT_STORED_BF16  ? gckpti_to_bf16(x[i])
-               : type == GCKPT_STORED_F16 ? gckpti_to_f16(x[i])
-                                          : word;
-        gckpti_sink_number(k, word, gckpti_stored[type].bytes);
+    if (type == GCKPT_STORED_F32)
+        gckpti_sink_elements(k, x, n, 4);
+    for (int64_t at = 0, some; at < n && type != GCKPT_STORED_F32 && !k->failed; at += some) {
+        some = gckpti_min(n - at, GCKPTI_DRAWN);
+        for (int64_t i = 0; i < some; i++) {
+            const float y = x[at + i];
+            large |= type == GCKPT_STORED_F16 && (y > 65504 || y < -65504);
+            half[i] = type == GCKPT_STORED_F16 ? gckpti_to_f16(y) : gckpti_to_bf16(y);
+        }
+        gckpti_sink_elements(k, half, some, 2);
     }
     return !large;
-}
-
-/* Elements that are stored as the file has them. */
-static void gckpti_sink_packed(gckpti_sink *k, const void *packed, int64_t n, int size)
-{
-    for (int64_t i = 0; i < n && size == 2 && !k->failed; i++)
-        gckpti_sink_number(k, ((const uint16_t *)packed)[i], 2);
-    if (size == 1)
-        gckpti_sink_put(k, packed, (size_t)n);
 }
 
 /* The data of a parameter's parts with `size` bytes an element. 0: F16 cannot hold a value. */
@@ -17358,13 +17738,13 @@ static int gckpti_sink_parts(gckpti_sink *k, const gckpt_store *s, const gckpti_
     gckpti_file_part part;
     int fits = 1;
     for (int j = 0; j < GCKPTI_PARTS; j++) {
-        if (!gckpti_get_part(q, d, j, &part) || gckpti_stored[part.type].bytes != size)
+        if (!gckpti_get_part(q, d, j, &part) || gckpti_file_types[part.type].bytes != size)
             continue;
         if (j > 0)
             gckpti_sink_floats(k, j == 1 ? q->p.scales : gckpti_array(q, j - 2), part.elements,
                                part.type);
         else if (q->p.packed)
-            gckpti_sink_packed(k, q->p.packed, part.elements, size);
+            gckpti_sink_elements(k, q->p.packed, part.elements, size);
         for (int64_t at = 0, n; !j && !q->p.packed && at < part.elements && !k->failed; at += n) {
             const float *x = gckpti_values_at(s, q, at, room, &n);
             fits &= gckpti_sink_floats(k, x, n, part.type);
@@ -17791,7 +18171,7 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
     for (char *c = type; *c; c++) /* it may be printed */
         *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
     for (e->type = GCKPT_STORED_I8; e->type >= 0; e->type--)
-        if (!strcmp(type, gckpti_stored[e->type].dtype))
+        if (!strcmp(type, gckpti_file_types[e->type].dtype))
             break;
     e->shape.n = axes;
     int64_t begin = e->offsets[0], end = e->offsets[1];
@@ -17803,7 +18183,7 @@ static int gckpti_load_entry(gckpti_loader *l, gckpti_saved *e)
                              "%S: sizes must be positive and their product at most %z", &e->shape,
                              SIZE_MAX / 64);
     int64_t bytes =
-        e->ignored ? end - begin : gckpti_elements(&e->shape) * gckpti_stored[e->type].bytes;
+        e->ignored ? end - begin : gckpti_elements(&e->shape) * gckpti_file_types[e->type].bytes;
     if (begin > end || end > l->data_bytes || end - begin != bytes)
         return gckpti_refuse(
             l, GCKPT_E_DATA, e,
@@ -18014,7 +18394,8 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
         scale++;
     const void *at = l->file + l->taken + (size_t)e->offsets[0];
     const void *scales = scale > e ? l->file + l->taken + (size_t)scale->offsets[0] : NULL;
-    if ((uintptr_t)at % (unsigned)gckpti_stored[e->type].bytes || (uintptr_t)scales % sizeof(float))
+    if ((uintptr_t)at % (unsigned)gckpti_file_types[e->type].bytes ||
+        (uintptr_t)scales % sizeof(float))
         return 0;
     q->p.storage = (gckpt_storage)e->type;
     q->p.packed = e->type ? at : NULL;
@@ -18043,7 +18424,7 @@ static size_t gckpti_load_places(gckpti_loader *l, unsigned char *spare)
         if (e->ignored || e->slot == GCKPTI_UPDATES || (values && q->locked))
             continue;
         if (values && q->raw) {
-            e->to = gckpti_block(q);
+            e->to = gckpti_stored(q);
         } else if (scale && q->p.storage == GCKPT_STORED_I8) {
             e->to = head->to; /* with which they begin */
         } else if (!values && !scale && e->slot >= head->had) {
@@ -18135,7 +18516,7 @@ static int gckpti_load_elements(gckpti_loader *l, void *out, int64_t n, int size
  * x, and each is made a float before that is written over it. */
 static int gckpti_load_floats(gckpti_loader *l, int type, float *x, int64_t n)
 {
-    const int size = gckpti_stored[type].bytes;
+    const int size = gckpti_file_types[type].bytes;
     const unsigned char *from = (unsigned char *)x + (size_t)(4 - size) * (size_t)n;
     if (!gckpti_load_elements(l, (unsigned char *)x + (from - (unsigned char *)x), n, size))
         return 0;
@@ -18158,7 +18539,7 @@ static int gckpti_load_compare(gckpti_loader *l, const gckpti_saved *e, const gc
 {
     unsigned char room[256];
     const int64_t count = gckpti_elements(&e->shape);
-    const int size = gckpti_stored[e->type].bytes;
+    const int size = gckpti_file_types[e->type].bytes;
     int same = e->type == (int)(e->slot < 0 ? q->p.storage : GCKPT_STORED_F32);
     const void *values = q->p.packed ? q->p.packed : q->p.values;
     const unsigned char *have = (const unsigned char *)(e->slot < 0 ? values : q->p.scales);
@@ -18186,7 +18567,7 @@ static int gckpti_load_tensor(gckpti_loader *l, const gckpti_saved *e)
     gckpti_set_block(&to, e->to);
     if ((int)to.p.storage == e->type)
         return gckpti_load_elements(l, e->to + gckpti_scale_bytes(&to.p), count,
-                                    gckpti_stored[e->type].bytes);
+                                    gckpti_file_types[e->type].bytes);
     if (to.p.storage == GCKPT_STORED_F32)
         return gckpti_load_floats(l, e->type, to.p.values, count);
     const int scaled = to.p.storage == GCKPT_STORED_I8;
@@ -18244,8 +18625,8 @@ static void gckpti_load_commit(gckpti_loader *l)
                 memcpy(gckpti_array(q, e->slot), to, bytes);
             continue;
         }
-        if (to && to != gckpti_block(q))
-            memcpy(gckpti_block(q), to, gckpti_stored_bytes(&q->p));
+        if (to && to != gckpti_stored(q))
+            memcpy(gckpti_stored(q), to, gckpti_stored_bytes(&q->p));
         q->raw = 0;
         for (int k = e->states; !values_only && k < gckpti_state_slots(q); k++)
             memset(gckpti_array(q, k), 0, bytes);
@@ -19501,24 +19882,25 @@ typedef struct gckpti_columns {
     float *gain_low, *bias_low;
 } gckpti_columns;
 
-enum { /* of a square that the diagonal cuts, a causal product needs of row i: */
+enum { /* of a square that a diagonal cuts (query i sees keys to i + d), a product needs of row i: */
        GCKPTI_BLOCK = GCKPTI_KEY_TILE,
-       GCKPTI_WHOLE = 0,
-       GCKPTI_LINKS_TO,    /* links 0..i */
-       GCKPTI_LINKS_FROM,  /* links from i on */
-       GCKPTI_COLUMNS_FROM /* columns from i on */
+       GCKPTI_LINKS_TO,    /* links 0..i + d */
+       GCKPTI_LINKS_FROM,  /* links from i - d on */
+       GCKPTI_COLUMNS_FROM /* columns from i - d on */
 };
 
 typedef struct gckpti_heads { /* an attention call's */
     const gckpt_call *call;
     int64_t t, s, c, d, wide, heads, blocks;
-    int causal, mixed;
+    gckpti_sight sight;
+    int mixed;
     float scale;
 } gckpti_heads;
 
 typedef struct {
     int64_t a_row, a_step, b_step, c_row;
-    int fresh, edge;
+    int edge, fresh;
+    int64_t diagonal;
 } gckpti_band;
 
 /* How a piece of c is gone over: in blocks of b, `wide` columns and `deep` links, that L2 holds. */
@@ -19713,13 +20095,14 @@ static void gckpti_products_small_item(void *context, int64_t i, int64_t worker)
  * in a cache while a piece goes over it for every GCKPTI_NC columns. */
 static void gckpti_products_cut(gckpti_products *s)
 {
-    enum { LOW = 256, HIGH = 1024, NARROW = 2 * GCKPTI_PANEL };
+    enum { LOW = 256, HIGH = 1024 };
     const gckpti_product *t = &s->t;
+    int64_t narrow = t->m == 1 ? 512 : 2 * GCKPTI_PANEL; /* a row alone: runs of b that are long */
     int small = t->m * t->n * t->k < 65536;
     int64_t threads = s->call->threads, pieces = small || threads < 2 ? 1 : 4 * threads / s->batch;
     s->rows = t->m, s->cols = t->n;
     for (int64_t have = 1; have < pieces || (s->rows > HIGH && !small); have *= 2)
-        if (have < pieces && s->cols > NARROW &&
+        if (have < pieces && s->cols > narrow &&
             (t->b_col != 1 || s->cols >= s->rows || s->rows <= LOW))
             s->cols = gckpti_multiple((s->cols + 1) / 2, GCKPTI_PANEL);
         else if (s->rows > 4 * GCKPTI_STRIP)
@@ -20105,7 +20488,7 @@ static gckpti_heads gckpti_heads_of(const gckpt_call *call)
                        gckpti_attention_wide(d),
                        o->heads,
                        (t + GCKPTI_BLOCK - 1) / GCKPTI_BLOCK,
-                       o->causal,
+                       gckpti_attention_keys(call),
                        call->precision != GCKPT_FP32,
                        1.0f / gckpti_sqrt((float)d) };
     return h;
@@ -20142,10 +20525,11 @@ static void gckpti_fast_attention_forward(const gckpt_call *call)
 {
     gckpti_heads h = gckpti_heads_of(call);
     if (gckpti_attention_is_fast(call))
-        gckpt_parallel(call, call->shape.d[0] * h.heads * h.blocks, GCKPTI_BLOCK * h.s * h.d,
+        gckpt_parallel(call, call->shape.d[0] * h.heads * h.blocks,
+                       gckpti_min(h.t, GCKPTI_BLOCK) * h.sight.keys * h.d,
                        gckpti_attention_forward_item, &h);
     else
-        gckpt_parallel(call, call->shape.d[0] * h.heads, 16 * h.t * h.s * h.d,
+        gckpt_parallel(call, call->shape.d[0] * h.heads, 16 * h.t * h.sight.keys * h.d,
                        gckpti_attention_plain_item, &h);
 }
 
@@ -20385,7 +20769,7 @@ static void gckpti_fast_update(const gckpt_call *call, const gckpt_pass *pass)
 static const gckpt_backend gckpti_backend_fast = {
     "fast", NULL, 0, 0, NULL, NULL, gckpti_cpu_copy, gckpti_cpu_copy, gckpti_cpu_copy, NULL,
     gckpti_fast_find, gckpti_cpu_fill, gckpti_cpu_add, gckpti_fast_convert, gckpti_fast_update,
-    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+    gckpti_cpu_finish, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
 /* clang-format on */
 #endif /* GCKPTI_HAS_FAST */
 
@@ -20743,9 +21127,8 @@ GCKPTI_INLINED FLOATS V(either)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a
 GCKPTI_INLINED FLOATS V(differ)(FLOATS a, FLOATS b) { return V(floats)(V(bits)(a) ^ V(bits)(b)); }
 GCKPTI_INLINED FLOATS V(exponent)(INTS n) { return V(floats)(n << 23); } /* 2^(n - 127) */
 
-/* d[p * d_row + i] = s[i * row + p] for i, p < W. Where registers allow, 4 columns of the
- * result at a time: `quads` loads 4 floats of rows 0, 4, ... side by side, and each quad turns
- * within itself. */
+/* `turn`: vector r[p] gets s[i * row + p], i < W, for 4 columns p. Where there are instructions for
+ * it `quads` loads 4 floats of rows 0, 4, ... side by side, and each quad turns within itself. */
 #if GCKPTI_ISA == 3
 #define GCKPTI_TILE_ROWS    8
 #define GCKPTI_TILE_VECTORS 3
@@ -20771,24 +21154,31 @@ GCKPTI_INLINED FLOATS V(quads)(const float *s, int64_t row)
 #define GCKPTI_TILE_ROWS    4
 #define GCKPTI_TILE_VECTORS 2
 #endif
-static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
+GCKPTI_INLINED void V(turn)(const float *s, int64_t row, FLOATS *r)
 {
 #if GCKPTI_ISA >= 2
-    for (int q = 0; q < W; q += 4, s += 4, d += 4 * d_row) {
-        FLOATS r0 = V(quads)(s, row), r1 = V(quads)(s + row, row);
-        FLOATS r2 = V(quads)(s + 2 * row, row), r3 = V(quads)(s + 3 * row, row);
-        FLOATS l01 = GCKPTI_MM(unpacklo_ps)(r0, r1), h01 = GCKPTI_MM(unpackhi_ps)(r0, r1);
-        FLOATS l23 = GCKPTI_MM(unpacklo_ps)(r2, r3), h23 = GCKPTI_MM(unpackhi_ps)(r2, r3);
-        V(store)(d, GCKPTI_MM(shuffle_ps)(l01, l23, 0x44));
-        V(store)(d + d_row, GCKPTI_MM(shuffle_ps)(l01, l23, 0xee));
-        V(store)(d + 2 * d_row, GCKPTI_MM(shuffle_ps)(h01, h23, 0x44));
-        V(store)(d + 3 * d_row, GCKPTI_MM(shuffle_ps)(h01, h23, 0xee));
-    }
+    FLOATS r0 = V(quads)(s, row), r1 = V(quads)(s + row, row);
+    FLOATS r2 = V(quads)(s + 2 * row, row), r3 = V(quads)(s + 3 * row, row);
+    FLOATS l01 = GCKPTI_MM(unpacklo_ps)(r0, r1), h01 = GCKPTI_MM(unpackhi_ps)(r0, r1);
+    FLOATS l23 = GCKPTI_MM(unpacklo_ps)(r2, r3), h23 = GCKPTI_MM(unpackhi_ps)(r2, r3);
+    r[0] = GCKPTI_MM(shuffle_ps)(l01, l23, 0x44), r[1] = GCKPTI_MM(shuffle_ps)(l01, l23, 0xee);
+    r[2] = GCKPTI_MM(shuffle_ps)(h01, h23, 0x44), r[3] = GCKPTI_MM(shuffle_ps)(h01, h23, 0xee);
 #else
-    for (int i = 0; i < W; i++)
-        for (int p = 0; p < W; p++)
-            d[p * d_row + i] = s[i * row + p];
+    for (int p = 0; p < 4; p++)
+        for (int i = 0; i < W; i++)
+            r[p][i] = s[i * row + p];
 #endif
+}
+
+/* d[p * d_row + i] = s[i * row + p] for i, p < W */
+static GCKPTI_TARGET void V(transpose)(const float *s, int64_t row, float *d, int64_t d_row)
+{
+    for (int q = 0; q < W; q += 4) {
+        FLOATS r[4];
+        V(turn)(s + q, row, r);
+        for (int p = 0; p < 4; p++, d += d_row)
+            V(store)(d, r[p]);
+    }
 }
 
 /* ---- products (Goto & van de Geijn, "Anatomy of high-performance matrix multiplication", 2008)
@@ -20985,6 +21375,123 @@ static gckpti_blocking V(blocking)(const gckpti_product *t, int64_t rows, int64_
     return by;
 }
 
+/* ---- a row of c alone: b is read once, as it lies, and not packed ---- */
+#define GCKPTI_EACH_EIGHTH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+/* c[j] += chain of a and column j of b, which has 8 links or (constants) 1, rows of n floats. */
+GCKPTI_INLINED void V(sweep_of)(const float *a, int64_t a_step, const float *b, int64_t row,
+                                int links, int64_t n, float *c)
+{
+#define GCKPTI_SWEEP_START(p) const FLOATS x##p = V(set1)((p) < links ? a[(p)*a_step] : 0.0f);
+#define GCKPTI_SWEEP_LINK(p)                                                                       \
+    if ((p) < links)                                                                               \
+        sum = V(fma)(x##p, V(load_n)(b + (p)*row + j, left), sum);
+    GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_START)
+    int64_t j = 0, left = W;
+    for (; j + W <= n; j += W) {
+        FLOATS sum = V(load)(c + j);
+        GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_LINK)
+        V(store)(c + j, sum);
+    }
+    if (j < n) {
+        FLOATS sum = V(load_n)(c + j, left = n - j);
+        GCKPTI_EACH_EIGHTH(GCKPTI_SWEEP_LINK)
+        V(store_n)(c + j, sum, left);
+    }
+#undef GCKPTI_SWEEP_START
+#undef GCKPTI_SWEEP_LINK
+}
+
+static GCKPTI_TARGET void V(sweep)(const float *a, int64_t a_step, const float *b, int64_t row,
+                                   int64_t k, int64_t n, float *c)
+{
+    for (; k >= 8; k -= 8, a += 8 * a_step, b += 8 * row)
+        V(sweep_of)(a, a_step, b, row, 8, n, c);
+    for (; k > 0; k--, a += a_step, b += row)
+        V(sweep_of)(a, a_step, b, row, 1, n, c);
+}
+
+/* c[j] = chain of a and row j of b, k floats, from from[j] (NULL: +0), for n rows: 32, if `all` (a
+ * constant), else at most W. The same number of rows, at `next`, is fetched. */
+GCKPTI_INLINED void V(dots_of)(const float *a, int64_t a_step, const float *b, int64_t row,
+                               int64_t k, int64_t n, int all, const float *from, float *c,
+                               const float *next)
+{
+#define GCKPTI_DOT_HAS(i) ((i) == 0 || (all && W * (i) < 32))
+#define GCKPTI_DOT_START(i)                                                                        \
+    FLOATS sum##i = V(zero)();                                                                     \
+    if (GCKPTI_DOT_HAS(i) && from)                                                                 \
+        sum##i = V(load_n)(from + W * (i), n - W * (i));
+#define GCKPTI_DOT_LINKS(i)                                                                        \
+    if (GCKPTI_DOT_HAS(i)) {                                                                       \
+        V(turn)(b + W * (i)*row + p, row, r);                                                      \
+        sum##i = V(fma)(x0, r[0], sum##i), sum##i = V(fma)(x1, r[1], sum##i);                      \
+        sum##i = V(fma)(x2, r[2], sum##i), sum##i = V(fma)(x3, r[3], sum##i);                      \
+    }
+#define GCKPTI_DOT_LINK(i)                                                                         \
+    if (GCKPTI_DOT_HAS(i)) {                                                                       \
+        float e[W] = { 0.0f };                                                                     \
+        for (int64_t l = W * (i); l < W * (i) + W && l < n; l++)                                   \
+            e[l - W * (i)] = b[l * row + p];                                                       \
+        sum##i = V(fma)(V(set1)(a[p * a_step]), V(load)(e), sum##i);                               \
+    }
+#define GCKPTI_DOT_STORE(i)                                                                        \
+    if (GCKPTI_DOT_HAS(i))                                                                         \
+        V(store_n)(c + W * (i), sum##i, n - W * (i));
+    FLOATS r[4];
+    int64_t p = 0;
+    GCKPTI_EACH_EIGHTH(GCKPTI_DOT_START)
+    for (; n >= W && p + 4 <= k; p += 4) {
+        const float *x = a + p * a_step, *lines = next + p / 16 * 16;
+        const FLOATS x0 = V(set1)(x[0]), x1 = V(set1)(x[a_step]);
+        const FLOATS x2 = V(set1)(x[2 * a_step]), x3 = V(set1)(x[3 * a_step]);
+        for (int64_t i = p / 4 % 4; all && i < 32; i += 4)
+            __builtin_prefetch(lines + i * row, 0, 2);
+        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_LINKS)
+    }
+    for (; p < k; p++) {
+        GCKPTI_EACH_EIGHTH(GCKPTI_DOT_LINK)
+    }
+    GCKPTI_EACH_EIGHTH(GCKPTI_DOT_STORE)
+#undef GCKPTI_DOT_HAS
+#undef GCKPTI_DOT_START
+#undef GCKPTI_DOT_LINKS
+#undef GCKPTI_DOT_LINK
+#undef GCKPTI_DOT_STORE
+}
+#undef GCKPTI_EACH_EIGHTH
+
+/* next: as many rows that come then; NULL: the next 32 of b. */
+static GCKPTI_TARGET void V(dots)(const float *a, int64_t a_step, const float *b, int64_t row,
+                                  int64_t k, int64_t n, const float *from, float *c,
+                                  const float *next)
+{
+    int64_t j = 0, some;
+    for (; j + 32 <= n; j += 32)
+        V(dots_of)
+    (a, a_step, b + j * row, row, k, 32, 1, from ? from + j : NULL, c + j,
+     next ? next + j * row : b + gckpti_min(j + 32, n - 32) * row);
+    for (; some = gckpti_min(n - j, W), j < n; j += some)
+        V(dots_of)(a, a_step, b + j * row, row, k, some, 0, from ? from + j : NULL, c + j, b);
+}
+
+/* Columns j0..j1-1 of row i of c. */
+static GCKPTI_TARGET void V(product_row)(const gckpti_product *t, int64_t i, int64_t j0, int64_t j1)
+{
+    const float *a = t->a + i * t->a_row, *b = t->b + j0 * t->b_col;
+    const float *from = t->from ? t->from + i * t->from_row + j0 : NULL;
+    float *c = t->c + i * t->c_row + j0;
+    size_t bytes = (size_t)(j1 - j0) * sizeof *c;
+    if (t->b_step == 1) {
+        V(dots)(a, t->a_step, b, t->b_col, t->k, j1 - j0, from, c, NULL);
+        return;
+    }
+    if (!from)
+        memset(c, 0, bytes);
+    else if (from != c)
+        memcpy(c, from, bytes);
+    V(sweep)(a, t->a_step, b, t->b_step, t->k, j1 - j0, c);
+}
+
 /* Rows i0..i1-1, columns j0..j1-1 of c; pack: `room` floats, see gckpti_product_room.
  *
  * The loops, from the outside: blocks of b, along its columns and then down its links (p, j; n
@@ -21001,6 +21508,10 @@ static GCKPTI_TARGET void V(product_piece)(const gckpti_product *t, int64_t i0, 
     const int64_t high = GCKPTI_TILE_ROWS, most = GCKPTI_TILE_VECTORS * W;
     float *const panels = pack + GCKPTI_STRIP * by.deep;
     int64_t p = 0, j = j0, next_p, next_j;
+    if (i1 - i0 == 1 && (t->b_step == 1 || t->b_col == 1)) {
+        V(product_row)(t, i0, j0, j1);
+        return;
+    }
     do {
         const float *a = t->a + p * t->a_step, *b = t->b + p * t->b_step + j * t->b_col;
         const int64_t n = gckpti_min(j1 - j, by.wide), k = gckpti_min(t->k - p, by.deep);
@@ -21825,10 +22336,12 @@ static GCKPTI_TARGET void V(columns)(const gckpti_columns *s, int64_t first, int
 #endif
 
 /* c += chain of a(i,p) b(p) (from +0 if `fresh`), over at most GCKPTI_BAND rows and 2 vectors of
- * columns: k links, and at the triangle's edge a corner of links that not all rows have: row i the
- * links 0..i of it, after the others, or i.. of it, before them. b is read in whole vectors. */
+ * columns: k links, and at the diagonal a corner of links that not all rows have: row i the links
+ * 0..i - late of it, after the others, or i - late.. of it, before them. b is read in whole
+ * vectors. */
 GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int64_t n, int64_t k,
-                               int64_t corner, const float *a, const float *b, float *c)
+                               int64_t corner, int64_t late, const float *a, const float *b,
+                               float *c)
 {
     const int64_t a_step = s->a_step, b_step = s->b_step, c_row = s->c_row;
 #define GCKPTI_ROW_START(i)                                                                        \
@@ -21844,7 +22357,7 @@ GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int64_t n, in
     l##i = V(fma)(x, b0, l##i), h##i = V(fma)(x, b1, h##i);
 #define GCKPTI_ROW_CORNER(i)                                                                       \
     x = V(set1)(*a##i), a##i += a_step;                                                            \
-    if (s->edge == GCKPTI_LINKS_TO ? p <= (i) : p >= (i))                                          \
+    if (s->edge == GCKPTI_LINKS_TO ? p + late <= (i) : p + late >= (i))                            \
         l##i = V(fma)(x, b0, l##i), h##i = V(fma)(x, b1, h##i);
 #define GCKPTI_ROW_STORE(i)                                                                        \
     if ((i) < rows) {                                                                              \
@@ -21872,31 +22385,38 @@ GCKPTI_INLINED void V(band_of)(const gckpti_band *s, int64_t rows, int64_t n, in
 }
 
 static GCKPTI_TARGET void V(band)(const gckpti_band *s, int64_t rows, int64_t n, int64_t k,
-                                  int64_t corner, const float *a, const float *b, float *c)
+                                  int64_t corner, int64_t late, const float *a, const float *b,
+                                  float *c)
 {
     if (rows == GCKPTI_BAND && n == 2 * W)
-        V(band_of)(s, GCKPTI_BAND, 2 * W, k, corner, a, b, c);
+        V(band_of)(s, GCKPTI_BAND, 2 * W, k, corner, late, a, b, c);
     else
-        V(band_of)(s, rows, n, k, corner, a, b, c);
+        V(band_of)(s, rows, n, k, corner, late, a, b, c);
 }
 
-/* The same for c (m,n), or for what the diagonal leaves of it. */
+/* The same for what the diagonal leaves of c (m,n). */
 static GCKPTI_TARGET void V(bands)(const gckpti_band *s, int64_t m, int64_t n, int64_t k,
                                    const float *a, const float *b, float *c)
 {
     for (int64_t i = 0; i < m; i += GCKPTI_BAND) {
         int64_t rows = gckpti_min(m - i, GCKPTI_BAND), links = k, skip = 0, corner = 0;
-        if (s->edge == GCKPTI_LINKS_TO || s->edge == GCKPTI_LINKS_FROM) {
-            corner = i < k ? gckpti_min(k - i, rows) : 0;
-            links = s->edge == GCKPTI_LINKS_TO ? gckpti_min(i, k) : k - i - corner;
-            skip = s->edge == GCKPTI_LINKS_TO ? 0 : i;
-            if (links < 0)
-                return; /* no link is left */
+        int64_t at = s->edge == GCKPTI_LINKS_TO ? i + s->diagonal : i - s->diagonal;
+        int64_t late = at < 0 ? -at : 0;
+        at = at < 0 ? 0 : at;
+        if (s->edge != GCKPTI_COLUMNS_FROM) {
+            at = gckpti_min(at, k);
+            corner = rows > late ? gckpti_min(k - at, rows - late) : 0;
+            links = s->edge == GCKPTI_LINKS_TO ? at : k - at - corner;
+            skip = s->edge == GCKPTI_LINKS_TO ? 0 : at;
+            at = 0;
         }
+        if (links + corner == 0 && !s->fresh)
+            continue;
         const float *from = a + i * s->a_row + skip * s->a_step, *by = b + skip * s->b_step;
-        int64_t first = s->edge == GCKPTI_COLUMNS_FROM ? i - i % (2 * W) : 0;
-        for (int64_t j = first, cols; cols = gckpti_min(n - j, 2 * W), j < n; j += 2 * W)
-            V(band)(s, rows, cols, links, corner, from, by + j, c + i * s->c_row + j);
+        for (int64_t j = at - at % (2 * W); j < n; j += 2 * W)
+            V(band)
+        (s, rows, gckpti_min(n - j, 2 * W), links, corner, late, from, by + j,
+         c + i * s->c_row + j);
     }
 }
 
@@ -21908,24 +22428,38 @@ static GCKPTI_TARGET void V(gather)(const gckpti_heads *h, const float *x, int64
             V(store)(d + j, V(load_n)(x + j, h->d - j));
 }
 
-/* bands of attention: in bf16 plans with subnormals flushed. */
+/* In chains of bf16 plans subnormals are flushed, between these two. */
+GCKPTI_INLINED unsigned V(flush)(const gckpti_heads *h)
+{
+    unsigned mode = 0;
+#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
+    if (h->mixed) {
+        mode = _mm_getcsr();
+        _mm_setcsr(mode | 0x8040u);
+    }
+    __asm__ volatile("" ::: "memory"); /* nothing is computed on the wrong side */
+#endif
+    (void)h; /* without them bf16 plans do not come here */
+    return mode;
+}
+
+GCKPTI_INLINED void V(flush_end)(const gckpti_heads *h, unsigned mode)
+{
+#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
+    __asm__ volatile("" ::: "memory");
+    if (h->mixed)
+        _mm_setcsr(mode);
+#endif
+    (void)h, (void)mode;
+}
+
 static GCKPTI_TARGET void V(head_bands)(const gckpti_heads *h, const gckpti_band *s, int64_t m,
                                         int64_t n, int64_t k, const float *a, const float *b,
                                         float *c)
 {
-#if GCKPTI_ISA == 2 || GCKPTI_ISA == 3
-    if (h->mixed) {
-        const unsigned mode = _mm_getcsr();
-        _mm_setcsr(mode | 0x8040u);
-        __asm__ volatile("" ::: "memory"); /* nothing is computed on the wrong side */
-        V(bands)(s, m, n, k, a, b, c);
-        __asm__ volatile("" ::: "memory");
-        _mm_setcsr(mode);
-        return;
-    }
-#endif
-    (void)h; /* without them bf16 plans do not come here */
+    const unsigned mode = V(flush)(h);
     V(bands)(s, m, n, k, a, b, c);
+    V(flush_end)(h, mode);
 }
 
 /* n rows of [64][64] factors, rounded in bf16 plans. */
@@ -21939,13 +22473,17 @@ static GCKPTI_TARGET void V(head_factors)(const gckpti_heads *h, float *x, int64
 }
 
 /* gckpti_online down W columns of x, [64][64] scores of which n rows exist: they become
- * their exponentials. Column i sees the rows 0..i+diagonal only (63 or more: all). */
+ * their exponentials. Column i sees the rows 0..i+diagonal only. */
 static GCKPTI_TARGET void V(online_down)(float *x, int64_t n, int64_t diagonal, float scale,
                                          int first, float *max, float *sum, float *factor)
 {
     const FLOATS zero = V(zero)(), least = V(set1)(-GCKPTI_INFINITY);
     FLOATS top = least, other = least, shift, e[16], change = zero;
     n = diagonal + W < n ? diagonal + W : n;
+    if (n <= 0) { /* none */
+        V(store)(factor, V(set1)(1.0f));
+        return;
+    }
     for (int64_t j = 0; j < n; j++) {
         FLOATS s = V(load)(x + j * GCKPTI_BLOCK);
         s = V(fma)(s, V(set1)(scale), zero);
@@ -21987,41 +22525,83 @@ static GCKPTI_TARGET void V(online_down)(float *x, int64_t n, int64_t diagonal, 
     V(store)(factor, change);
 }
 
+/* out *= factor, of a query */
+GCKPTI_INLINED void V(rescale)(float *out, float factor, int64_t d)
+{
+    for (int64_t e = 0; factor != 1.0f && e < d; e += W)
+        V(store_n)(out + e, V(load_n)(out + e, d - e) * V(set1)(factor), d - e);
+}
+
+/* Query i of a head by itself, with its scores side by side. */
+static GCKPTI_TARGET void V(attention_query)(const gckpti_heads *h, int64_t row, int64_t head,
+                                             int64_t i)
+{
+    const gckpt_call *call = h->call;
+    int64_t at = (row * h->t + i) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
+    const float *q = call->in[0].data + at, *k = call->in[1].data + keys;
+    const float *v = call->in[2].data + keys;
+    float p[GCKPTI_BLOCK] = { 0.0f }, max = 0.0f, sum = 0.0f;
+    float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
+    int64_t seen = gckpti_min(h->sight.keys, i + 1 + h->sight.ahead), step = GCKPTI_BLOCK * h->c;
+    if (out)
+        memset(out, 0, (size_t)h->d * sizeof *out);
+    for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK, k += step, v += step) {
+        int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK);
+        unsigned mode = V(flush)(h);
+        V(dots)(q, 1, k, h->c, h->d, n, NULL, p, v);
+        V(flush_end)(h, mode);
+        for (int64_t e = 0; e < n; e += W)
+            V(store)(p + e, V(fma)(V(load)(p + e), V(set1)(h->scale), V(zero)()));
+        float factor = V(online)(p, p, n, j == 0, &max, &sum);
+        if (!out)
+            continue;
+        if (j)
+            V(rescale)(out, factor, h->d);
+        V(head_factors)(h, p, 1);
+        mode = V(flush)(h);
+        V(sweep)(p, 1, v, h->c, n, h->d, out);
+        V(flush_end)(h, mode);
+    }
+    gckpti_softmax_end(&max, &sum);
+    if (out)
+        V(divide)(out, sum, h->d);
+    if (aux)
+        aux[(row * h->heads + head) * h->t + i] = max + gckpti_log(sum);
+}
+
 /* Queries `first`.. of a head. */
 static GCKPTI_TARGET void V(attention_forward)(const gckpti_heads *h, int64_t row, int64_t head,
                                                int64_t first, float *room)
 {
     const gckpt_call *call = h->call;
-    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_WHOLE };
-    gckpti_band values = { 1, GCKPTI_BLOCK, h->wide, h->c, 0, GCKPTI_WHOLE };
-    int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), seen = h->causal ? first + m : h->s;
+    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_COLUMNS_FROM, 1, 0 };
+    gckpti_band values = { 1, GCKPTI_BLOCK, h->wide, h->c, GCKPTI_LINKS_TO, 0, 0 };
+    int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), ahead = first + h->sight.ahead;
+    int64_t seen = gckpti_min(h->sight.keys, ahead + m);
     int64_t at = (row * h->t + first) * h->c + head * h->d, keys = row * h->s * h->c + head * h->d;
     float *q = room, *v = q + GCKPTI_BLOCK * (h->d + W), *p = v + GCKPTI_BLOCK * h->wide;
     float max[GCKPTI_BLOCK], sum[GCKPTI_BLOCK], factor[GCKPTI_BLOCK];
     float *out = call->out ? call->out + at : NULL, *aux = (float *)call->aux;
-    seen = gckpti_min(seen, h->s);
+    if (m <= 3) { /* more fill vectors */
+        for (int64_t r = 0; r < m; r++)
+            V(attention_query)(h, row, head, first + r);
+        return;
+    }
     V(pack)(call->in[0].data + at, 1, h->c, m, h->d, q, GCKPTI_BLOCK);
     for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
-        int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK), all = GCKPTI_BLOCK;
-        int diagonal = h->causal && j == first;
-        scores.edge = diagonal ? GCKPTI_COLUMNS_FROM : GCKPTI_WHOLE;
+        int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK);
+        scores.diagonal = values.diagonal = ahead - j;
         V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + keys + j * h->c, q, p);
-        for (int64_t i = 0, sees; sees = diagonal ? i : all, i < m; i += W)
-            V(online_down)(p + i, n, sees, h->scale, j == 0, max + i, sum + i, factor + i);
+        for (int64_t i = 0; i < m; i += W)
+            V(online_down)
+        (p + i, n, ahead - j + i, h->scale, j == 0, max + i, sum + i, factor + i);
         if (!out)
             continue;
-        for (int64_t r = 0; j && r < m; r++) {
-            if (factor[r] == 1.0f) /* changes nothing */
-                continue;
-            for (int64_t e = 0; e < h->d; e += W) {
-                float *o = out + r * h->c + e;
-                V(store_n)(o, V(load_n)(o, h->d - e) * V(set1)(factor[r]), h->d - e);
-            }
-        }
+        for (int64_t r = 0; j && r < m; r++)
+            V(rescale)(out + r * h->c, factor[r], h->d);
         V(head_factors)(h, p, n);
         V(gather)(h, call->in[2].data + keys + j * h->c, n, v);
         values.fresh = j == 0;
-        values.edge = diagonal ? GCKPTI_LINKS_TO : GCKPTI_WHOLE;
         V(head_bands)(h, &values, m, h->d, n, p, v, out);
     }
     for (int64_t r = 0; r < m; r++)
@@ -22058,7 +22638,9 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
                                                 float *room)
 {
     const gckpt_call *call = h->call;
-    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, 1, GCKPTI_WHOLE };
+    gckpti_band scores = { h->c, 1, GCKPTI_BLOCK, GCKPTI_BLOCK, GCKPTI_COLUMNS_FROM, 1, 0 };
+    gckpti_band over_queries = { GCKPTI_BLOCK, 1, h->wide, h->c, GCKPTI_LINKS_FROM, 0, 0 };
+    gckpti_band over_keys = { 1, GCKPTI_BLOCK, h->wide, h->c, GCKPTI_LINKS_TO, 0, 0 };
     int64_t c = h->c, packed = GCKPTI_BLOCK * (h->d + W), rows = GCKPTI_BLOCK * h->wide;
     int64_t at_q = row * h->t * c + head * h->d, at_k = row * h->s * c + head * h->d;
     float *qt = room, *gt = qt + packed, *q = gt + packed, *g = q + rows, *k = g + rows;
@@ -22067,7 +22649,7 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
     float *dq = call->in[0].grad, *dk = call->in[1].grad, *dv = call->in[2].grad;
     for (int64_t first = 0; first < h->t; first += GCKPTI_BLOCK) {
         int64_t m = gckpti_min(h->t - first, GCKPTI_BLOCK), at = at_q + first * c;
-        int64_t seen = gckpti_min(h->causal ? first + m : h->s, h->s);
+        int64_t ahead = first + h->sight.ahead, seen = gckpti_min(h->sight.keys, ahead + m);
         const float *grad = call->grad_out + at;
         memcpy(lse, (const float *)call->aux + (row * h->heads + head) * h->t + first,
                (size_t)m * sizeof *lse);
@@ -22080,25 +22662,22 @@ static GCKPTI_TARGET void V(attention_backward)(const gckpti_heads *h, int64_t r
         for (int64_t r = 0; (dq || dk) && r < m; r++)
             delta[r] = V(dot)(grad + r * c, call->out + at + r * c, h->d);
         for (int64_t j = 0; j < seen; j += GCKPTI_BLOCK) {
-            int64_t n = gckpti_min(seen - j, GCKPTI_BLOCK), key = at_k + j * c;
-            int diagonal = h->causal && j == first;
-            gckpti_band over_queries = { GCKPTI_BLOCK, 1, h->wide, c, 0, GCKPTI_WHOLE };
-            gckpti_band over_keys = { 1, GCKPTI_BLOCK, h->wide, c, 0, GCKPTI_WHOLE };
-            over_queries.edge = diagonal ? GCKPTI_LINKS_FROM : GCKPTI_WHOLE;
-            over_keys.edge = diagonal ? GCKPTI_LINKS_TO : GCKPTI_WHOLE;
-            scores.edge = diagonal ? GCKPTI_COLUMNS_FROM : GCKPTI_WHOLE;
+            int64_t n = gckpti_min(h->sight.keys - j, GCKPTI_BLOCK), key = at_k + j * c;
+            scores.diagonal = over_queries.diagonal = over_keys.diagonal = ahead - j;
             V(head_bands)(h, &scores, n, m, h->d, call->in[1].data + key, qt, p);
             if (dq || dk)
                 V(head_bands)(h, &scores, n, m, h->d, call->in[2].data + key, gt, ds);
             for (int64_t r = 0; r < n; r++) {
                 float *pr = p + r * GCKPTI_BLOCK, *dr = dq || dk ? ds + r * GCKPTI_BLOCK : NULL;
-                V(head_slopes)(h->scale, diagonal ? r - r % W : 0, m, lse, delta, pr, dr);
+                int64_t from = r > ahead - j ? r - (ahead - j) : 0;
+                V(head_slopes)(h->scale, from - from % W, m, lse, delta, pr, dr);
             }
             V(head_factors)(h, p, n);
             if (dq || dk)
                 V(head_factors)(h, ds, n);
-            /* chains start with the first block a query meets, the first query that meets it */
-            int first_met = first == (h->causal ? j : 0);
+            /* chains start with the first block a query meets, and with the first one of queries
+             * that meets a block of keys (those of it that meet none yet get +0) */
+            int first_met = first == 0 || j >= ahead;
             over_queries.fresh = first_met && !call->in[2].accumulate;
             if (dv)
                 V(head_bands)(h, &over_queries, n, h->d, m, p, g, dv + key);

@@ -143,6 +143,16 @@ static void device_update(const gckpt_call *call, const gckpt_pass *pass)
     device_close(d);
 }
 
+static void device_nonfinite(const gckpt_call *call, const float *x, int64_t n, uint32_t *found)
+{
+    device *d = (device *)call->backend;
+    device_open(d);
+    *found = 0;
+    for (int64_t i = 0; i < n; i++)
+        *found |= !(x[i] - x[i] == 0);
+    device_close(d);
+}
+
 static void device_run(const gckpt_call *call, gckpt_kernel plain, gckpt_kernel fast)
 {
     device *d = (device *)call->backend;
@@ -157,7 +167,7 @@ static void device_run(const gckpt_call *call, gckpt_kernel plain, gckpt_kernel 
     X(relu) X(gelu) X(gelu_erf) X(silu) X(tanh) X(sigmoid) X(softmax) X(scale) X(dropout) X(add)   \
     X(sub) X(mul) X(permute) X(slice) X(concat) X(sum) X(mean) X(embed) X(matmul) X(linear)        \
     X(layernorm) X(rmsnorm) X(attention) X(rotary) X(cross_entropy) X(linear_cross_entropy)        \
-    X(mean_squared_error) X(sum_loss)
+    X(mean_squared_error) X(sum_loss) X(cache)
 #define X(name)                                                                                    \
     static void device_##name##_forward(const gckpt_call *call)                                    \
     {                                                                                              \
@@ -219,6 +229,7 @@ static int device_start(device *d, gckpt_backend *b, const char *name, gckpt_isa
     b->convert = device_convert;
     b->update = device_update;
     b->finish = device_finish;
+    b->nonfinite = device_nonfinite;
     return 1;
 }
 
