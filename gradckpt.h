@@ -455,11 +455,11 @@ GCKPT_API uint64_t gckpt_store_hash(const gckpt_store *store);
 typedef size_t (*gckpt_read_fn)(void *user, void *bytes, size_t size);
 typedef size_t (*gckpt_write_fn)(void *user, const void *bytes, size_t size);
 /* safetensors, with optimiser state, step count, notes, and whose state it is and how many updates
- * it has seen. Loading is strict and all-or-nothing: every tensor must be one of the store's (or the
- * store is empty and gets them all), with its shape; a file that is truncated, overlapping, out of
- * bounds or otherwise wrong is refused with the reason, and the store keeps what it had. For that,
- * values and state that are made already are held a second time for a moment; what is not (load
- * before gckpt_exec_new) is read to where it stays, and given back if the file proves bad.
+ * it has seen. Loading is strict and all-or-nothing: every tensor must be one of the store's (or
+ * the store is empty and gets them all), with its shape; a file that is truncated, overlapping, out
+ * of bounds or otherwise wrong is refused with the reason, and the store keeps what it had. For
+ * that, values and state that are made already are held a second time for a moment; what is not
+ * (load before gckpt_exec_new) is read to where it stays, and given back if the file proves bad.
  * GCKPT_OTHER_CONTRACT: all is loaded, but the file is of another GCKPT_CONTRACT, so training goes
  * on to other bits than it would have there. A path is saved to a temporary file beside it
  * (PATH.gckpt-tmpN), flushed, and renamed. A link stays: what it points at is replaced. A file that
@@ -476,11 +476,11 @@ GCKPT_API gckpt_result gckpt_store_load(gckpt_store *store, const char *path);
 typedef struct {
     /* Reading: the parameter that the file's tensor `name` is for; writing: the name in the file of
      * parameter `name`. NULL: it is left out (reading: whatever its type is). The text lives until
-     * the next call; the same question may be asked several times. State goes with its parameter. */
+     * the next call; questions are repeated. Optimiser state goes with its parameter. */
     const char *(*rename)(void *user, const char *name);
     void *user;
-    /* 1: without optimiser state and step count. Reading: these and notes stay as they are. Writing:
-     * notes are there, and the file says that it is PyTorch's, as other tools want it. */
+    /* 1: without optimiser state and step count. Reading: these and notes stay as they are.
+     * Writing: notes are there, and the file says that it is PyTorch's, as other tools want it. */
     int values_only;
     int partial;  /* reading, 1: what the file does not have stays as it is */
     int writable; /* mapping, 1: F32 in place may be trained (the memory must be writable) */
@@ -497,9 +497,9 @@ GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn rea
 /* A file that lies in memory (flash, mmap) and stays there as long as the store. Parameters that
  * the store does not have yet are added: those that can be used where they lie point there (aligned
  * to their type, on a little-endian machine) and stay frozen, F32 as floats, BF16, F16 and I8
- * packed; all others become floats of the store's own. desc.writable: only F32 is used in place, and
- * all can be trained. What the store has is read as by gckpt_store_read_as. A model in several files
- * is mapped with desc.partial, one after the other. */
+ * packed; all others become floats of the store's own. desc.writable: only F32 is used in place,
+ * and all can be trained. What the store has is read as by gckpt_store_read_as. A model in several
+ * files is mapped with desc.partial, one after the other. */
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc);
 #ifndef GCKPT_NO_STDIO
@@ -510,8 +510,8 @@ GCKPT_API gckpt_result gckpt_store_load_as(gckpt_store *store, const char *path,
 #endif
 /* Texts (UTF-8) that files keep beside the parameters, by key: options, a position in the data.
  * value NULL: takes it away. E_ARG: the key is one of the file's own ("format", "contract", "step",
- * "seed", "optimiser", and what ends in "#updates"). Loading sets those of the file. note: NULL when
- * there is none; until the next change. */
+ * "seed", "optimiser", and what ends in "#updates"). Loading sets those of the file. note: NULL
+ * when there is none; until the next change. */
 GCKPT_API gckpt_result gckpt_store_set_note(gckpt_store *store, const char *key, const char *value);
 GCKPT_API const char *gckpt_store_note(const gckpt_store *store, const char *key);
 
@@ -17540,12 +17540,12 @@ GCKPT_API gckpt_plan *gckpt_fit_timed(gckpt_store *store, gckpt_build build, voi
  *
  * Parameters stand in creation order, each followed by the scales of I8 and its optimiser state; so
  * the name of a parameter must not end in #scale, nor in #state and a digit. The optimiser is
- * gckpt_optimiser + 1 (0: none yet). State is that of `optimiser` and has seen `step` updates; where
- * it is not, "NAME#updates" says whose it is and how many it has seen, b's above of MOMENTUM, 15.
- * (By name, since programs that write the file anew may order it anew; version 0.1 had no such
+ * gckpt_optimiser + 1 (0: none yet). State is that of `optimiser` and has seen `step` updates;
+ * where it is not, "NAME#updates" says whose it is and how many it has seen, b's above of MOMENTUM,
+ * 15. (By name, since programs that write the file anew may order it anew; version 0.1 had no such
  * keys.) All other keys are notes. State becomes the file's: what the file does not have becomes
- * zero, as before a first step. An external parameter that is not writable must hold the file's bits
- * already. Files of other programs (any other format) leave step and seed alone.
+ * zero, as before a first step. An external parameter that is not writable must hold the file's
+ * bits already. Files of other programs (any other format) leave step and seed alone.
  *
  * Loading reads and checks the header before it changes anything. Then what the store lacks is
  * created, raw, and data are read to where they belong; those of arrays that the store had go to a
