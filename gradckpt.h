@@ -496,10 +496,10 @@ GCKPT_API gckpt_result gckpt_store_read_as(gckpt_store *store, gckpt_read_fn rea
                                            size_t size, const gckpt_file_desc *desc);
 /* A file that lies in memory (flash, mmap) and stays there as long as the store. Parameters that
  * the store does not have yet are added: those that can be used where they lie point there (aligned
- * to their type, on a little-endian machine) and stay frozen, F32 as floats, BF16, F16 and I8
- * packed; all others become floats of the store's own. desc.writable: only F32 is used in place,
- * and all can be trained. What the store has is read as by gckpt_store_read_as. A model in several
- * files is mapped with desc.partial, one after the other. */
+ * to their type, on a little-endian machine): F32 as floats, frozen but for desc.writable, BF16,
+ * F16 and I8 packed and frozen; all others become floats of the store's own. What the store has is
+ * read as by gckpt_store_read_as. A model in several files is mapped with desc.partial, one after
+ * the other. */
 GCKPT_API gckpt_result gckpt_store_map(gckpt_store *store, const void *file, size_t size,
                                        const gckpt_file_desc *desc);
 #ifndef GCKPT_NO_STDIO
@@ -18388,7 +18388,7 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
 {
     gckpti_param *q = &l->store->params[e->param];
     gckpti_saved *scale = e->type == GCKPT_STORED_I8 ? e + 1 : e;
-    if (!l->file || e->param < l->had || !gckpti_little_endian() || (e->type && l->desc->writable))
+    if (!l->file || e->param < l->had || !gckpti_little_endian())
         return 0;
     while (scale > e && scale->slot != GCKPTI_SCALE)
         scale++;
@@ -18403,7 +18403,7 @@ static int gckpti_load_adopt(gckpti_loader *l, gckpti_saved *e)
     if (!e->type)
         memcpy(&q->p.values, &at, sizeof at); /* which desc.writable says may be written */
     q->external = 1;
-    q->locked = !l->desc->writable;
+    q->locked = e->type || !l->desc->writable;
     q->p.frozen = q->locked;
     l->store->elements -= (size_t)q->p.elements;
     e->ignored = scale->ignored = 1;
