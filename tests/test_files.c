@@ -405,6 +405,14 @@ static void test_mixed(void)
     CHECK(read_as(empty, &f, NULL) == GCKPT_OK && empty->count == 6 && empty->step == 12);
     CHECK(gckpt_store_hash(empty) == gckpt_store_hash(s) && empty->params[4].p.state[1][0] == 4);
     gckpt_store_free(unmade);
+    /* values alone: state, step and whose state it is stay */
+    gckpt_file_desc d = { .values_only = 1 };
+    gckpti_param *v = &s->params[4];
+    v->p.state[1][0] = 99;
+    v->p.values[0] = 5;
+    v->updates = s->step = 13;
+    CHECK(read_as(s, &f, &d) == GCKPT_OK && v->p.values[0] != 5 && v->p.state[1][0] == 99);
+    CHECK(s->step == 13 && v->updates == 13 && v->optimiser == 1);
     /* what is not made is written as it will be */
     unmade = store_mixed(0);
     file early = write_as(unmade, NULL);
@@ -608,6 +616,7 @@ static void test_map(void)
             CHECK_MSG(gckpt_store_map(t, at.bytes + shift, f.size, &d) == GCKPT_OK, "%s",
                       gckpt_error_text(t));
             CHECK(holds(t, s) && gckpt_store_count(t) == 6);
+            CHECK(!little || shift || t->elements == 12); /* h's; none of the others are its own */
             for (int i = 0; i < 6; i++) {
                 gckpt_parameter p, was;
                 CHECK(gckpt_store_peek(t, i, &p) == GCKPT_OK);
