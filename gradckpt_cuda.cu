@@ -59,11 +59,11 @@ namespace {
 
 /* ---- >>device -------------------------------------------------------------------------------- */
 /* What may differ when a recorded micro-batch is repeated. So kernels that need a call's row, seed,
- * step or loss_scale do not get them as arguments: they get moment_of(call), an address in the
+ * step, position or loss_scale do not get them as arguments: they get moment_of(call), an address in the
  * device's memory, and read them there. Host code must not depend on them. All else (shapes, rows,
  * addresses) is the same in each repetition. An update is never repeated: it has its gckpt_pass. */
 struct Moment {
-    int64_t row;
+    int64_t row, position;
     uint64_t seed, step;
     float loss_scale;
 };
@@ -218,18 +218,19 @@ __global__ void moments_kernel(Moments *to, Moments now, int n)
         to->at[threadIdx.x] = now.at[threadIdx.x];
 }
 
-/* For a kernel of this call: its row, seed, step and loss_scale, until the next call. */
+/* For a kernel of this call: its row, position, seed, step and loss_scale, until the next call. */
 const Moment *moment_of(const gckpt_call *call)
 {
     Device *d = device_of(call);
-    Moment m = { call->row, call->seed, call->step, call->loss_scale }, *now = &d->now.at[0];
+    Moment m = { call->row, call->position, call->seed, call->step, call->loss_scale };
+    Moment *now = &d->now.at[0];
     for (int i = 0; i < d->losses && d->recording; i++)
         if (d->ids[i] == call->id)
             return &d->moments->at[2 + i];
     if (d->recording)
         return &d->moments->at[call->row ? 0 : 1];
-    if (m.row != now->row || m.seed != now->seed || m.step != now->step ||
-        gckpti_bits(m.loss_scale) != gckpti_bits(now->loss_scale)) {
+    if (m.row != now->row || m.position != now->position || m.seed != now->seed ||
+        m.step != now->step || gckpti_bits(m.loss_scale) != gckpti_bits(now->loss_scale)) {
         *now = m;
         RUN_ON(d, moments_kernel, 1, 1, 0, d->moments, d->now, 1);
     }
@@ -454,7 +455,7 @@ Recording *recording_of(Device *d, const gckpt_moment *m)
 /* Puts a micro-batch's moments where its kernels read them. */
 void tell(Device *d, const gckpt_moment *m)
 {
-    Moment now = { m->row, m->seed, m->step, 0.0f };
+    Moment now = { m->row, m->position, m->seed, m->step, 0.0f };
     d->now.at[0] = d->now.at[1] = now;
     d->now.at[1].row = 0;
     d->losses = m->losses;
@@ -713,7 +714,7 @@ __device__ void update_at(const gckpt_pass &p, const More &more, int64_t i, floa
         store(p.gradient + i, g);
     if (p.squares)
         store(divided, g);
-    if (!p.update)
+    if (!p.update || (p.unless && *p.unless))
         return;
     w = load<N>(p.values + i);
     if (p.optimiser != GCKPT_SGD)
@@ -782,6 +783,20 @@ void update(const gckpt_call *call, const gckpt_pass *pass)
         RUN(call, update_kernel<4>, blocks, 256, 0, p, more);
     else
         RUN(call, update_kernel<1>, blocks, 256, 0, p, more);
+}
+
+__global__ void nonfinite_kernel(const float *x, int64_t n, uint32_t *found)
+{
+    for (EACH(i, n))
+        if (x[i] - x[i] != 0.0f)
+            *found = 1;
+}
+
+void nonfinite(const gckpt_call *call, const float *x, int64_t n, uint32_t *found)
+{
+    fill(call, found, 0, 1);
+    if (n > 0)
+        RUN(call, nonfinite_kernel, blocks_for(n, 256), 256, 0, x, n, found);
 }
 
 /* ---- >>elementwise --------------------------------------------------------------------------- */
@@ -1355,7 +1370,8 @@ Part slice_part(const gckpt_call *call)
     const gckpti_slice *o = (const gckpti_slice *)call->attributes;
     gckpti_axis_split v = gckpti_split_at(&call->in[0].shape, o->axis);
     int64_t begin = gckpti_wide(o->begin), end = gckpti_wide(o->end);
-    Part p = { v.outer, v.size * v.inner, begin * v.inner, (end - begin) * v.inner };
+    int64_t moved = o->moves ? call->position : 0; /* of a table, so never recorded */
+    Part p = { v.outer, v.size * v.inner, (begin + moved) * v.inner, (end - begin) * v.inner };
     return p;
 }
 
@@ -1534,17 +1550,34 @@ void sum_backward(const gckpt_call *call) { reduce_backward(call, false); }
 void mean_forward(const gckpt_call *call) { reduce_forward(call, true); }
 void mean_backward(const gckpt_call *call) { reduce_backward(call, true); }
 
-/* rotary: the table (T,D/2,2) of cosines and sines, a thread a pair; `first`: frequency 0. */
-__global__ void rotary_table_kernel(float *table, double first, double ratio, int64_t t, int half,
-                                    float direction)
+/* cache: x's rows behind those that are there, in each row of the batch. */
+__global__ void cache_kernel(gckpt_arg x, float *out, uint16_t *narrow, int64_t n, int64_t all,
+                             int64_t c, int64_t each, const Moment *now)
 {
+    for (EACH(i, all))
+        gckpti_cache_put(&x, i, out, narrow, i / n * each + now->position * c + i % n);
+}
+
+void cache_forward(const gckpt_call *call)
+{
+    int64_t c = call->shape.d[2], n = call->in[0].shape.d[1] * c, all = call->shape.d[0] * n;
+    RUN(call, cache_kernel, blocks_for(all, 256), 256, 0, call->in[0], call->out, call->out_bf16, n,
+        all, c, call->shape.d[1] * c, moment_of(call));
+}
+
+/* rotary: the table (T,D/2,2) of cosines and sines, a thread a pair; from position `first` on, and
+ * with `now` further. */
+__global__ void rotary_table_kernel(float *table, uint64_t first, const Moment *now, double ratio,
+                                    int64_t t, int half, float direction)
+{
+    uint64_t begin = first + (now ? (uint64_t)now->position : 0);
     for (EACH(at, t * half)) {
         int64_t position = at / half;
-        double count = first;
+        double count = GCKPTI_ROTARY_FIRST;
         float sine, cosine;
         for (int i = (int)(at - position * half); i > 0; i--)
             count *= ratio;
-        uint64_t angle = (uint64_t)position * gckpti_rotary_frequency(count);
+        uint64_t angle = (begin + (uint64_t)position) * gckpti_rotary_frequency(count);
         gckpti_sincos_of(gckpti_rotary_angle(angle), &sine, &cosine);
         table[2 * at] = cosine;
         table[2 * at + 1] = direction < 0 ? -sine : sine;
@@ -1586,8 +1619,8 @@ void rotary_turn(const gckpt_call *call, const float *x, float *y, float directi
     int64_t n = gckpti_elements(&call->shape) / 2;
     float *table = (float *)call->work;
     double ratio = gckpti_rotary_ratio(o->base, half);
-    RUN(call, rotary_table_kernel, blocks_for(t * half, 256), 256, 0, table, GCKPTI_ROTARY_FIRST,
-        ratio, t, (int)half, direction);
+    RUN(call, rotary_table_kernel, blocks_for(t * half, 256), 256, 0, table, (uint64_t)o->first,
+        call->training ? NULL : moment_of(call), ratio, t, (int)half, direction);
     if (half % 4 == 0 && wide(x, y, table))
         RUN(call, rotary_kernel<4>, blocks_for(n / 4, 256), 256, 0, x, y, table, n / 4, t, o->heads,
             (int)half / 4, accumulate);
@@ -4927,7 +4960,7 @@ gckpt_kernel find(void *context, const gckpt_op *op, gckpt_kind kind)
         return kind == GCKPT_FORWARD ? Held<which##_forward>::run : Held<which##_backward>::run;
     OPS(X)
 #undef X
-    return NULL;
+    return is_op(op, "cache") && kind == GCKPT_FORWARD ? Held<cache_forward>::run : NULL;
 }
 
 /* Of GCKPT_BF16_FAST: those that need room, tie splits or decline shapes; all. */
@@ -5146,7 +5179,8 @@ extern "C" const gckpt_backend *gckpt_cuda_backend(int device, const char **erro
                         host_get,
                         host_release,
                         move,
-                        join };
+                        join,
+                        Held<nonfinite>::run };
     d->backend = b;
     d->ready = 1;
     return &d->backend;

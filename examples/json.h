@@ -1,0 +1,558 @@
+/* json.h - reads JSON and JSON lines strictly, in place: to copy; C99 and the C library suffice.
+ *
+ *     json d;
+ *     if (json_read_file(&d, "config.json") == 0) {
+ *         int64_t layers = json_int(&d, JSON_ROOT, "n_layer", 12); // absent or null: 12
+ *         uint32_t modules = json_need(&d, JSON_ROOT, "target_modules", JSON_ARRAY);
+ *         for (uint32_t i = json_first(&d, modules); i; i = json_next(&d, i))
+ *             puts(json_text(&d, i));
+ *     }
+ *     if (d.error[0]) // the first thing that was wrong, of the text or of what was asked for
+ *         fprintf(stderr, "%s\n", d.error); // config.json:7: n_layer: expected a whole number, ...
+ *     json_free(&d);
+ *
+ * A value is a number, JSON_ROOT or what json_find, json_need, json_first and json_next give; 0 is
+ * no value, which every function takes. The values of a text are one array: no allocation a value.
+ * Strings are unescaped where they stand, so the text that is parsed must be writable, and end in a
+ * 0 (they may hold further zeros: json_size has their length). Refused: what is not JSON by RFC
+ * 8259, invalid UTF-8, lone surrogates, more than JSON_DEPTH deep, a key that is asked for and
+ * stands twice. */
+#ifndef JSON_H
+#define JSON_H
+#include <errno.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { JSON_ROOT = 1, JSON_DEPTH = 64 };
+
+typedef enum {
+    JSON_NOTHING,
+    JSON_NULL,
+    JSON_FALSE,
+    JSON_TRUE,
+    JSON_NUMBER,
+    JSON_STRING,
+    JSON_ARRAY,
+    JSON_OBJECT,
+    JSON_KEY /* a member: its value is the number after it */
+} json_kind;
+
+typedef struct {
+    uint32_t at;   /* where its text starts */
+    uint32_t size; /* bytes of the text; of an array or object how many it holds */
+    uint32_t next; /* the next item or key beside it; 0: the last */
+    uint32_t line;
+    json_kind kind;
+} json_node;
+
+typedef struct {
+    const char *name; /* of the file, in messages; not copied */
+    char *text;       /* what the values point into */
+    char *own;        /* the same, when it is to be freed */
+    size_t own_room;
+    json_node *nodes;
+    uint32_t count, room; /* of the nodes; number 0 is no value */
+    uint32_t line;
+    char error[512];
+} json;
+
+static inline void json_init(json *d, const char *name)
+{
+    memset(d, 0, sizeof *d);
+    d->name = name;
+}
+
+static inline void json_free(json *d)
+{
+    free(d->own);
+    free(d->nodes);
+    d->own = NULL;
+    d->nodes = NULL;
+    d->count = d->room = 0;
+    d->own_room = 0;
+}
+
+/* Keeps the first message: "name:line: ..."; -1. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 3, 4)))
+#endif
+static inline int
+json_fail(json *d, uint32_t line, const char *format, ...)
+{
+    va_list args;
+    if (d->error[0])
+        return -1;
+    int n = line ? snprintf(d->error, sizeof d->error, "%.200s:%u: ", d->name, (unsigned)line)
+                 : snprintf(d->error, sizeof d->error, "%.200s: ", d->name);
+    va_start(args, format);
+    vsnprintf(d->error + n, sizeof d->error - (size_t)n, format, args);
+    va_end(args);
+    return -1;
+}
+
+/* ---- UTF-8 ----------------------------------------------------------------------------------- */
+/* The length of the character at s (n > 0 bytes) and the character; or minus the number of bytes
+ * that one U+FFFD stands for where there is none (Unicode's "maximal subpart", as Python does). */
+static inline int json_utf8(const char *text, size_t n, uint32_t *character)
+{
+    const unsigned char *s = (const unsigned char *)text;
+    uint32_t c = s[0];
+    int size = c < 0x80 ? 1 : c < 0xc2 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 0;
+    if (size > 1)
+        c &= 0x3fu >> (size - 1);
+    for (int i = 1; i < size; i++) {
+        /* the second byte also rules out overlong forms, surrogates and what is over 10ffff */
+        unsigned low = i > 1 ? 0x80 : s[0] == 0xe0 ? 0xa0 : s[0] == 0xf0 ? 0x90 : 0x80;
+        unsigned high = i > 1 ? 0xbf : s[0] == 0xed ? 0x9f : s[0] == 0xf4 ? 0x8f : 0xbf;
+        if ((size_t)i == n || s[i] < low || s[i] > high)
+            return -i;
+        c = c << 6 | (s[i] & 0x3fu);
+    }
+    if (size == 0)
+        return -1;
+    *character = c;
+    return size;
+}
+
+/* Writes a character at s, at most 4 bytes; how many. */
+static inline int json_put_utf8(char *s, uint32_t c)
+{
+    int size = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    for (int i = size - 1; i > 0; i--, c >>= 6)
+        s[i] = (char)(0x80 | (c & 0x3f));
+    s[0] = (char)(size == 1 ? c : (0xf00u >> size & 0xf0) | c);
+    return size;
+}
+
+/* ---- parsing --------------------------------------------------------------------------------- */
+/* The parser stops at s; NULL. */
+static inline char *json_stop(json *d, const char *expected, const char *s)
+{
+    unsigned c = (unsigned char)*s;
+    char found[] = "the end of the text";
+    if (c != 0)
+        snprintf(found, sizeof found, c > ' ' && c < 127 ? "'%c'" : "byte 0x%02x", c);
+    json_fail(d, d->line, "expected %s, found %s", expected, found);
+    return NULL;
+}
+
+/* A new value; 0 when memory ends. */
+static inline uint32_t json_add(json *d, json_kind kind, const char *s)
+{
+    if (d->count + 1 >= d->room) {
+        size_t room = d->room ? 2 * (size_t)d->room : 64;
+        json_node *nodes = room < UINT32_MAX / sizeof *nodes
+                               ? (json_node *)realloc(d->nodes, room * sizeof *nodes)
+                               : NULL;
+        if (nodes == NULL) {
+            json_fail(d, d->line, "out of memory for %.0f values", (double)room);
+            return 0;
+        }
+        d->nodes = nodes;
+        d->room = (uint32_t)room;
+    }
+    d->count += d->count == 0; /* number 0 */
+    json_node *p = &d->nodes[d->count];
+    memset(p, 0, sizeof *p);
+    p->at = (uint32_t)(s - d->text);
+    p->line = d->line;
+    p->kind = kind;
+    return d->count++;
+}
+
+static inline char *json_skip_space(json *d, char *s)
+{
+    for (; *s == ' ' || *s == '\n' || *s == '\r' || *s == '\t'; s++)
+        d->line += *s == '\n';
+    return s;
+}
+
+/* The four hexadecimal digits at s; -1 when they are not. */
+static inline int32_t json_hex(const char *s)
+{
+    int32_t c = 0;
+    for (int i = 0; i < 4; i++) {
+        const char *digits = "0123456789abcdef", *p;
+        int lower = s[i] >= 'A' && s[i] <= 'F' ? s[i] + 32 : s[i];
+        if (lower == 0 || (p = strchr(digits, lower)) == NULL)
+            return -1;
+        c = c << 4 | (int32_t)(p - digits);
+    }
+    return c;
+}
+
+/* Unescapes the string whose opening quote is at s, in place; behind its closing quote, or NULL. */
+static inline char *json_string(json *d, char *s, const char *end, uint32_t node)
+{
+    char *to = ++s;
+    while (*s != '"') {
+        static const char from[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
+        const char *p;
+        uint32_t c;
+        if ((unsigned char)*s < 32)
+            return json_stop(d, "the rest of a string", s);
+        if (*s != '\\') {
+            int n = json_utf8(s, (size_t)(end - s), &c);
+            if (n < 0)
+                return json_stop(d, "UTF-8", s);
+            while (n-- > 0)
+                *to++ = *s++;
+        } else if (*++s == 'u') {
+            int32_t code = json_hex(s + 1), low = -1;
+            if (code >= 0xd800 && code < 0xe000) { /* a surrogate: the first of two */
+                if (code < 0xdc00 && s[5] == '\\' && s[6] == 'u')
+                    low = json_hex(s + 7);
+                code = low < 0xdc00 || low > 0xdfff ? -1 : (code << 10) + low - 0x35fdc00;
+            }
+            if (code < 0)
+                return json_stop(d, "\\u and 4 hexadecimal digits, surrogates in pairs,", s);
+            to += json_put_utf8(to, (uint32_t)code);
+            s += low < 0 ? 5 : 11;
+        } else if (*s != 0 && (p = strchr(from, *s)) != NULL) {
+            *to++ = meant[p - from];
+            s++;
+        } else {
+            return json_stop(d, "one of \"\\/bfnrtu after a backslash", s);
+        }
+    }
+    *to = 0;
+    d->nodes[node].at++;
+    d->nodes[node].size = (uint32_t)(to - d->text) - d->nodes[node].at;
+    return s + 1;
+}
+
+static inline char *json_digits(json *d, char *s)
+{
+    if (*s < '0' || *s > '9')
+        return json_stop(d, "a digit", s);
+    while (*s >= '0' && *s <= '9')
+        s++;
+    return s;
+}
+
+/* Behind the number at s, or NULL. */
+static inline char *json_number(json *d, char *s, uint32_t node)
+{
+    s += *s == '-';
+    s = *s == '0' ? s + 1 : json_digits(d, s);
+    if (s != NULL && *s == '.')
+        s = json_digits(d, s + 1);
+    if (s != NULL && (*s == 'e' || *s == 'E')) {
+        s++;
+        s = json_digits(d, s + (*s == '+' || *s == '-'));
+    }
+    if (s != NULL)
+        d->nodes[node].size = (uint32_t)(s - d->text) - d->nodes[node].at;
+    return s;
+}
+
+/* Behind the value at s that is no array or object, or NULL. */
+static inline char *json_scalar(json *d, char *s, const char *end)
+{
+    static const char *const words[] = { "null", "false", "true" };
+    if (*s == '"' || *s == '-' || (*s >= '0' && *s <= '9')) {
+        uint32_t node = json_add(d, *s == '"' ? JSON_STRING : JSON_NUMBER, s);
+        return node == 0   ? NULL
+               : *s == '"' ? json_string(d, s, end, node)
+                           : json_number(d, s, node);
+    }
+    for (int i = 0; i < 3; i++)
+        if (strncmp(s, words[i], strlen(words[i])) == 0)
+            return json_add(d, (json_kind)(JSON_NULL + i), s) ? s + strlen(words[i]) : NULL;
+    return json_stop(d, "a value", s);
+}
+
+/* Parses text[size], of which text[size] is 0 and which the values point into and change; 0, or -1
+ * with d->error set. Lines are counted on from d->line. */
+static inline int json_parse(json *d, char *text, size_t size)
+{
+    uint32_t open[JSON_DEPTH], last[JSON_DEPTH]; /* containers, and the last item of each */
+    int depth = 0;
+    char *s = text;
+    d->text = text;
+    d->count = 0;
+    d->line += d->line == 0;
+    if (size >= UINT32_MAX - 8)
+        return json_fail(d, 0, "%.0f bytes: 4 GB and more are not read", (double)size);
+    for (;;) {
+        s = json_skip_space(d, s);
+        if (depth > 0) {
+            json_kind in = d->nodes[open[depth - 1]].kind;
+            uint32_t item = d->count;
+            if (in == JSON_OBJECT) {
+                if (*s != '"')
+                    return json_stop(d, "a key in quotes", s), -1;
+                if (json_add(d, JSON_KEY, s) == 0 ||
+                    (s = json_string(d, s, text + size, item)) == NULL)
+                    return -1;
+                s = json_skip_space(d, s);
+                if (*s != ':')
+                    return json_stop(d, "':' after a key", s), -1;
+                s = json_skip_space(d, s + 1);
+            }
+            if (d->nodes[open[depth - 1]].size++ > 0)
+                d->nodes[last[depth - 1]].next = item;
+            last[depth - 1] = item;
+        }
+        if (*s == '{' || *s == '[') {
+            if (depth == JSON_DEPTH)
+                return json_fail(d, d->line, "arrays and objects more than %d deep", JSON_DEPTH);
+            open[depth] = json_add(d, *s == '{' ? JSON_OBJECT : JSON_ARRAY, s);
+            if (open[depth++] == 0)
+                return -1;
+            char closing = *s == '{' ? '}' : ']';
+            s = json_skip_space(d, s + 1);
+            if (*s != closing)
+                continue;
+        } else if ((s = json_scalar(d, s, text + size)) == NULL) {
+            return -1;
+        }
+        for (s = json_skip_space(d, s); depth > 0 && *s != ','; s = json_skip_space(d, s + 1)) {
+            int object = d->nodes[open[depth - 1]].kind == JSON_OBJECT;
+            if (*s != (object ? '}' : ']'))
+                return json_stop(d, object ? "',' or '}'" : "',' or ']'", s), -1;
+            depth--;
+        }
+        if (depth == 0)
+            return s == text + size ? 0 : (json_stop(d, "nothing after the value", s), -1);
+        s++;
+    }
+}
+
+/* Twice the room in d->own, or some; 0 or -1. */
+static inline int json_grow(json *d)
+{
+    size_t room = d->own_room ? 2 * d->own_room : 4096;
+    char *own = room > d->own_room ? (char *)realloc(d->own, room) : NULL;
+    if (own == NULL)
+        return json_fail(d, d->line, "out of memory for %.0f bytes", (double)room);
+    d->own = own;
+    d->own_room = room;
+    return 0;
+}
+
+/* Reads all of a file, ended by a 0 that *size does not count; NULL with d->error set. Freed with
+ * d, or by whoever takes d->own. */
+static inline char *json_read_text(json *d, const char *path, size_t *size)
+{
+    json_init(d, path);
+    FILE *f = fopen(path, "rb");
+    if (f == NULL) {
+        json_fail(d, 0, "cannot open it: %s", strerror(errno));
+        return NULL;
+    }
+    *size = 0;
+    while (*size + 1 >= d->own_room && json_grow(d) == 0)
+        *size += fread(d->own + *size, 1, d->own_room - 1 - *size, f);
+    if (d->own != NULL)
+        d->own[*size] = 0;
+    if (ferror(f))
+        json_fail(d, 0, "cannot read it: %s", strerror(errno));
+    fclose(f);
+    return d->error[0] ? NULL : d->own;
+}
+
+/* Reads and parses a file; 0, or -1 with d->error set. json_free either way. */
+static inline int json_read_file(json *d, const char *path)
+{
+    size_t size;
+    char *text = json_read_text(d, path, &size);
+    return text == NULL ? -1 : json_parse(d, text, size);
+}
+
+/* JSON lines, after json_init: parses the next line of f that is not blank, whose values hold until
+ * the next call; 1, 0 at the end of the file, -1 with d->error set. */
+static inline int json_read_line(json *d, FILE *f)
+{
+    for (;;) {
+        size_t n = 0;
+        int c = getc(f);
+        if (c != EOF)
+            d->line++;
+        for (; c != EOF && c != '\n'; c = getc(f)) {
+            if (n + 1 >= d->own_room && json_grow(d) != 0)
+                return -1;
+            d->own[n++] = (char)c;
+            d->own[n] = 0;
+        }
+        if (ferror(f))
+            return json_fail(d, d->line, "cannot read it: %s", strerror(errno));
+        if (n > 0 && strspn(d->own, " \r\t") < n)
+            return json_parse(d, d->own, n) == 0 ? 1 : -1;
+        if (c == EOF)
+            return 0;
+    }
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+static inline json_kind json_kind_of(const json *d, uint32_t at)
+{
+    return at < d->count && at > 0 ? d->nodes[at].kind : JSON_NOTHING;
+}
+
+/* The first item of an array, or the first key of an object, whose value is the number after it. */
+static inline uint32_t json_first(const json *d, uint32_t at)
+{
+    json_kind kind = json_kind_of(d, at);
+    return (kind == JSON_ARRAY || kind == JSON_OBJECT) && d->nodes[at].size ? at + 1 : 0;
+}
+
+static inline uint32_t json_next(const json *d, uint32_t at)
+{
+    return json_kind_of(d, at) ? d->nodes[at].next : 0;
+}
+
+/* Bytes of a string, or how many items or keys there are. */
+static inline uint32_t json_size(const json *d, uint32_t at)
+{
+    return json_kind_of(d, at) ? d->nodes[at].size : 0;
+}
+
+/* Whether it is a string or key with this text. */
+static inline int json_is(const json *d, uint32_t at, const char *text)
+{
+    json_kind kind = json_kind_of(d, at);
+    size_t n = strlen(text);
+    return (kind == JSON_STRING || kind == JSON_KEY) && d->nodes[at].size == n &&
+           memcmp(d->text + d->nodes[at].at, text, n) == 0;
+}
+
+static inline const char *json_kind_name(json_kind kind)
+{
+    static const char *const names[] = { "nothing",  "null",     "false",     "true", "a number",
+                                         "a string", "an array", "an object", "a key" };
+    return names[kind];
+}
+
+/* Says where a value is not what the caller wants: "file:line: key: expected ..., found ..."; -1. */
+static inline int json_wrong(json *d, uint32_t at, const char *expected)
+{
+    json_kind kind = json_kind_of(d, at);
+    int named = at > JSON_ROOT && json_kind_of(d, at - 1) == JSON_KEY;
+    int shown = kind == JSON_STRING || kind == JSON_NUMBER;
+    uint32_t size = shown ? d->nodes[at].size : 0;
+    return json_fail(d, kind ? d->nodes[at].line : 0, "%.80s%sexpected %.160s, found %s%s%.*s",
+                     named ? d->text + d->nodes[at - 1].at : "", named ? ": " : "", expected,
+                     json_kind_name(kind), shown ? " " : "", (int)(size < 60 ? size : 60),
+                     shown ? d->text + d->nodes[at].at : "");
+}
+
+/* The value of a key of an object; 0 when there is none. */
+static inline uint32_t json_find(json *d, uint32_t object, const char *key)
+{
+    uint32_t found = 0;
+    if (json_kind_of(d, object) != JSON_OBJECT)
+        return 0;
+    for (uint32_t k = json_first(d, object); k != 0; k = json_next(d, k))
+        if (json_is(d, k, key)) {
+            if (found)
+                json_fail(d, d->nodes[k].line, "%.80s: this key stands twice", key);
+            found = k + 1;
+        }
+    return found;
+}
+
+/* The value of a key that must be there, of this kind (JSON_NOTHING: of any); else 0, an error. */
+static inline uint32_t json_need(json *d, uint32_t object, const char *key, json_kind kind)
+{
+    uint32_t at = json_find(d, object, key);
+    if (at == 0)
+        json_fail(d, json_kind_of(d, object) ? d->nodes[object].line : 0,
+                  "expected an object with the key %.80s (%s), which is not there", key,
+                  kind != JSON_NOTHING ? json_kind_name(kind) : "a value");
+    else if (kind != JSON_NOTHING && json_kind_of(d, at) != kind)
+        json_wrong(d, at, json_kind_name(kind));
+    else
+        return at;
+    return 0;
+}
+
+/* Values; of the wrong kind they are an error, and 0 or "". */
+static inline const char *json_text(json *d, uint32_t at)
+{
+    json_kind kind = json_kind_of(d, at);
+    if (kind == JSON_STRING || kind == JSON_KEY)
+        return d->text + d->nodes[at].at;
+    json_wrong(d, at, "a string");
+    return "";
+}
+
+static inline double json_real_of(json *d, uint32_t at)
+{
+    if (json_kind_of(d, at) == JSON_NUMBER)
+        return strtod(d->text + d->nodes[at].at, NULL);
+    json_wrong(d, at, "a number");
+    return 0;
+}
+
+static inline int64_t json_int_of(json *d, uint32_t at)
+{
+    int64_t v = 0;
+    if (json_kind_of(d, at) == JSON_NUMBER) {
+        const char *s = d->text + d->nodes[at].at, *end = s + d->nodes[at].size;
+        int64_t sign = *s == '-' ? -1 : 1;
+        for (s += sign < 0; s < end && *s >= '0' && *s <= '9' && v < INT64_MAX / 10 - 1; s++)
+            v = 10 * v + (*s - '0');
+        if (s == end)
+            return sign * v;
+    }
+    json_wrong(d, at, "a whole number");
+    return 0;
+}
+
+static inline int json_bool_of(json *d, uint32_t at)
+{
+    json_kind kind = json_kind_of(d, at);
+    if (kind != JSON_TRUE && kind != JSON_FALSE)
+        json_wrong(d, at, "true or false");
+    return kind == JSON_TRUE;
+}
+
+/* The value of a key, and `fallback` where it is absent or null. */
+static inline uint32_t json_find_set(json *d, uint32_t object, const char *key)
+{
+    uint32_t at = json_find(d, object, key);
+    return json_kind_of(d, at) == JSON_NULL ? 0 : at;
+}
+
+static inline int64_t json_int(json *d, uint32_t object, const char *key, int64_t fallback)
+{
+    uint32_t at = json_find_set(d, object, key);
+    return at ? json_int_of(d, at) : fallback;
+}
+
+static inline double json_real(json *d, uint32_t object, const char *key, double fallback)
+{
+    uint32_t at = json_find_set(d, object, key);
+    return at ? json_real_of(d, at) : fallback;
+}
+
+static inline int json_bool(json *d, uint32_t object, const char *key, int fallback)
+{
+    uint32_t at = json_find_set(d, object, key);
+    return at ? json_bool_of(d, at) : fallback;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+/* Writes a string in quotes; what is not UTF-8 becomes U+FFFD, for JSON cannot hold it. */
+static inline void json_write_string(FILE *f, const char *s, size_t n)
+{
+    putc('"', f);
+    for (size_t i = 0; i < n;) {
+        uint32_t c = 0xfffd;
+        int size = json_utf8(s + i, n - i, &c);
+        char out[4];
+        if (size > 0 && (c < 32 || c == 127))
+            fprintf(f, c == '\n' ? "\\n" : c == '\t' ? "\\t" : "\\u%04x", (unsigned)c);
+        else if (c == '"' || c == '\\')
+            fprintf(f, "\\%c", (int)c);
+        else
+            fwrite(out, 1, (size_t)json_put_utf8(out, c), f);
+        i += (size_t)(size < 0 ? -size : size);
+    }
+    putc('"', f);
+}
+#endif
