@@ -163,6 +163,7 @@ $(TESTS): LIBS = -lm
 $(filter-out $(INSIDE),$(TESTS)): build/gradckpt.o
 build/test_ops: tests/ref.c
 build/test_user_ops: examples/convolution.h
+build/test_tokenizer: examples/tokenizer.h examples/json.h examples/unicode.h
 build/test_frontier build/test_timeline: examples/pictures.h
 build/test_gpt2 build/test_adapters: $(wildcard examples/*.h)
 build/test_threads: LIBS = -lm -pthread
