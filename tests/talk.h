@@ -113,13 +113,17 @@ static inline gckpt_result talk(talker *r, int64_t rows, int64_t at, float *logi
 }
 
 /* ---- the same logits, however they come ---- */
-/* All tokens, in pieces of 8 and then one by one, against one call; from position 11 on once more. */
+/* All tokens, in pieces of 8 and then one by one, against one call on the processor; from position 11 on once
+ * more. */
 static inline void talk_is_same(int style, const gckpt_plan_desc *d, const gckpt_exec_desc *x, const char *what)
 {
     static float whole[B * ALL * WORDS], pieces[B * ALL * WORDS];
     gckpt_store *s = gckpt_store_new(NULL);
+    gckpt_plan_desc processor = *d;
     gckpt_exec_desc other = *x;
-    talker all = talk_start(s, B, ALL, 0, style, d, x);
+    processor.backend = other.backend = NULL;
+    talker all = talk_start(s, B, ALL, 0, style, &processor, &other);
+    other.backend = x->backend;
     talker eight = talk_start(s, B, 8, ALL, style, d, x);
     other.caches_of = eight.e;
     talker one = talk_start(s, B, 1, ALL, style, d, &other);
