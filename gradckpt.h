@@ -6001,7 +6001,7 @@ static gckpti_sight gckpti_attention_keys(const gckpt_call *call)
 {
     const gckpti_attention *o = (const gckpti_attention *)call->attributes;
     gckpti_sight sight = { call->in[1].shape.d[1], 0 };
-    if (o->causal)
+    if (o->causal > 1) /* else they are all of this call, or the cache has room for one */
         sight.keys -= o->causal - 1 - call->position;
     sight.ahead = sight.keys - (o->causal ? call->shape.d[1] : 0);
     return sight;
