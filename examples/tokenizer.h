@@ -641,11 +641,11 @@ static inline int bpe_merge_word(bpe *b, const char *s, size_t n, bpe_tokens *t)
     while (count > 0) {
         uint64_t least = bpe_pop(b, count--);
         uint32_t i = (uint32_t)least, next = b->next[i];
-        if (b->symbol[i] < 0 || next == end)
+        if (next == end)
             continue;
         const bpe_merge *m = bpe_merge_slot(b, b->symbol[i], b->symbol[next]);
         if (m->pair == BPE_NO_PAIR || m->rank != least >> 32)
-            continue; /* another merge has taken one of the two */
+            continue; /* another merge has taken one of the two: no pair has a -1 */
         b->symbol[i] = m->id;
         b->symbol[next] = -1;
         b->next[i] = b->next[next];
